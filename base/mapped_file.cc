@@ -1,0 +1,78 @@
+#include "base/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/quote.h"
+
+namespace partita {
+
+absl::Status file_error(std::string_view action, std::string_view path, int error_number) {
+  const std::string message =
+      absl::StrCat("cannot ", action, " ", quoted(path, 1000), ": ", std::generic_category().message(error_number));
+  switch (error_number) {
+    case ENOENT: case ENOTDIR:
+      return absl::NotFoundError(message);
+    case ENOSPC: case EDQUOT: case EFBIG: case ENOMEM: case EMFILE: case ENFILE:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::InvalidArgumentError(message);
+  }
+}
+
+absl::StatusOr<MappedFile> MappedFile::open(const std::string& path) {
+  if (path.find('\0') != std::string::npos) return absl::InvalidArgumentError(absl::StrCat("path ", quoted(path), " holds a NUL byte"));
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return file_error("open", path, errno);
+  struct stat info;
+  absl::Status status;
+  MappedFile file;
+  file.path_ = path;
+  if (::fstat(fd, &info) != 0) {
+    status = file_error("read the size of", path, errno);
+  } else if (!S_ISREG(info.st_mode)) {
+    status = absl::InvalidArgumentError(absl::StrCat("cannot read ", quoted(path, 1000), ": it is ",
+                                                     S_ISDIR(info.st_mode) ? "a folder" : "not a regular file"));
+  } else if (info.st_size > 0) {
+    void* data = ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED) {
+      status = file_error("map", path, errno);
+    } else {
+      file.data_ = static_cast<const std::byte*>(data);
+      file.size_ = static_cast<size_t>(info.st_size);
+    }
+  }
+  ::close(fd);
+  if (!status.ok()) return status;
+  return file;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  if (this != &other) {
+    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+    path_ = std::move(other.path_);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void MappedFile::expect_random_access() const {
+  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_RANDOM);
+}
+
+}  // namespace partita

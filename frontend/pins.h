@@ -1,0 +1,20 @@
+// The `pin` section of train.yaml, and presets: named lists of pins.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "frontend/yaml_document.h"
+#include "ir/recipe.h"
+
+namespace partita {
+
+absl::Status parse_pins(const YamlNode& node, const std::string& path, PinRecipe& out);
+// Sets the pin `entry`, over an earlier one of the same key.
+absl::Status parse_pin(const YamlEntry& entry, const std::string& path, PinRecipe& out);
+
+// `--like NAME[:ARGUMENTS]`: ddp, fsdp, hsdp, zero1, zero2, zero3, zero3-offload, megatron, gpipe, pipedream; arguments as "tp8,pp4" (tp, pp, cp, ep, dp, vpp, mb, zero).
+// Overwrites the pins that the preset names and leaves the others. InvalidArgument lists the presets or the arguments.
+absl::Status apply_preset(Recipe& recipe, std::string_view preset);
+
+}  // namespace partita

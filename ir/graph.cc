@@ -1,0 +1,33 @@
+#include "ir/graph.h"
+
+namespace partita {
+
+std::string_view segment_name(Segment segment) {
+  constexpr std::string_view kNames[] = {"prologue", "forward", "backward", "reduce", "update", "evaluation"};
+  return kNames[static_cast<int>(segment)];
+}
+
+std::vector<TensorType> input_types(const Graph& graph, const Node& node) {
+  std::vector<TensorType> types;
+  types.reserve(node.inputs.size());
+  for (ValueId v : node.inputs) types.push_back(v == kNoValue ? TensorType{} : graph.type(v));
+  return types;
+}
+
+std::vector<std::vector<NodeId>> uses(const Graph& graph) {
+  std::vector<std::vector<NodeId>> out(graph.values.size());
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (ValueId v : graph.nodes[n].inputs) {
+      if (v != kNoValue && (out[v].empty() || out[v].back() != static_cast<NodeId>(n))) out[v].push_back(static_cast<NodeId>(n));
+    }
+  }
+  return out;
+}
+
+std::vector<const Literal*> constant_values(const Graph& graph) {
+  std::vector<const Literal*> out(graph.values.size(), nullptr);
+  for (const Constant& c : graph.constants) out[c.value] = &c.literal;
+  return out;
+}
+
+}  // namespace partita

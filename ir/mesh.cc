@@ -1,0 +1,27 @@
+#include "ir/mesh.h"
+
+namespace partita {
+
+int64_t Mesh::ranks() const {
+  int64_t n = 1;
+  for (const MeshAxis& a : axes) n *= a.size;
+  return n;
+}
+
+int Mesh::find(std::string_view name) const {
+  for (size_t k = 0; k < axes.size(); ++k) {
+    if (axes[k].name == name) return static_cast<int>(k);
+  }
+  return -1;
+}
+
+std::vector<int64_t> Mesh::coordinates(int64_t rank) const {
+  std::vector<int64_t> c(axes.size());
+  for (size_t k = axes.size(); k-- > 0;) {
+    c[k] = rank % axes[k].size;
+    rank /= axes[k].size;
+  }
+  return c;
+}
+
+}  // namespace partita

@@ -1,0 +1,26 @@
+// The logical mesh of devices: named axes, outermost first. A rank's coordinates are its mixed-radix digits in that order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace partita {
+
+struct MeshAxis {
+  std::string name;
+  int64_t size = 1;
+  bool operator==(const MeshAxis&) const = default;
+};
+
+struct Mesh {
+  std::vector<MeshAxis> axes;
+
+  int64_t ranks() const;
+  // Index of the axis, or -1.
+  int find(std::string_view name) const;
+  std::vector<int64_t> coordinates(int64_t rank) const;
+  bool operator==(const Mesh&) const = default;
+};
+
+}  // namespace partita

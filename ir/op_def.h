@@ -1,0 +1,86 @@
+// The definition of an op: everything that any part of the compiler knows about it. One op, one file in ir/ops, one constant, one line in ops/all.cc.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ir/attr.h"
+#include "ir/formula.h"
+#include "ir/literal.h"
+#include "ir/scalar.h"
+#include "ir/tensor_type.h"
+
+namespace partita {
+
+class Builder;
+using ValueId = int32_t;
+inline constexpr ValueId kNoValue = -1;
+
+// What a definition sees of one use of its op.
+struct OpView {
+  const Attrs& attrs;
+  std::span<const TensorType> inputs;
+
+  const Shape& shape(int k) const { return inputs[k].shape; }
+  DType dtype(int k = 0) const { return inputs[k].dtype; }
+  int rank(int k = 0) const { return inputs[k].rank(); }
+};
+
+// What a gradient or an expansion sees: the use, and the values around it in the graph that `b` builds.
+struct OpUse {
+  Builder& b;
+  const Attrs& attrs;
+  std::span<const TensorType> types;   // of the inputs
+  std::span<const ValueId> inputs;     // kNoValue for an optional input that is absent
+  std::span<const ValueId> outputs;    // of the forward op (gradients only)
+  std::span<const ValueId> gradients;  // of the outputs; kNoValue where the loss does not depend on it (gradients only)
+
+  OpView view() const { return {attrs, types}; }
+};
+
+struct OpDef {
+  std::string_view name;
+  int min_inputs = 1;
+  int max_inputs = 1;  // -1: any number
+
+  // The op's formula, or how it is written for a use (rank, attributes). Exactly one of the two.
+  std::string_view formula = {};
+  std::string (*formula_of)(const OpView&) = nullptr;
+  // Checks a use (attributes, types) and gives its output types. Absent: shapes from the formula, every output with the type of input 0.
+  absl::StatusOr<std::vector<TensorType>> (*infer)(const OpView&) = nullptr;
+  double flops_per_point = 0;  // floating point operations per point of the formula's iteration space
+
+  // The gradient of each input as a value, or kNoValue; in IR ops, emitted through use.b. Absent: the op stops gradients.
+  std::vector<ValueId> (*gradient)(const OpUse&) = nullptr;
+
+  // Meaning, by at least one of these. `scalar`: an elementwise body with NumPy broadcasting. `expand`: in smaller ops. `evaluate`: reference in wide arithmetic.
+  Scalars (*scalar)(ScalarBuilder&, const OpView&, const Scalars&) = nullptr;
+  std::vector<ValueId> (*expand)(const OpUse&) = nullptr;
+  void (*evaluate)(const OpView&, std::span<const Tensor* const> inputs, std::vector<Tensor>& outputs) = nullptr;
+
+  // The attributes of the same use on local shapes. Absent: attribute "shape", where there is one, becomes the first output's local shape.
+  Attrs (*localize)(const Attrs&, std::span<const Shape> local_inputs, std::span<const Shape> local_outputs) = nullptr;
+
+  bool view = false;        // the output is the input's bytes under another shape
+  bool kernel = false;      // the runtime has a kernel of this name (runtime/kernels); else scalar, expand or a loop nest makes the code
+  bool communicates = false;  // a collective: takes its place in the one order of communication
+};
+
+// Output types of a use; InvalidArgument in the words of the op's own check.
+absl::StatusOr<std::vector<TensorType>> infer_types(const OpDef& op, const OpView& use);
+// The bound formula of a use that has been inferred.
+Formula bound_formula(const OpDef& op, const OpView& use);
+// The reference meaning, through whichever of scalar, evaluate and expand the op has.
+std::vector<Tensor> evaluate_op(const OpDef& op, const Attrs& attrs, std::span<const Tensor* const> inputs);
+// The elementwise body of a use as a function of its inputs.
+ScalarFunction scalar_function(const OpDef& op, const OpView& use);
+Attrs localized_attrs(const OpDef& op, const Attrs& attrs, std::span<const Shape> local_inputs, std::span<const Shape> local_outputs);
+
+// nullptr where there is no such op.
+const OpDef* find_op(std::string_view name);
+std::span<const OpDef* const> all_ops();
+
+}  // namespace partita

@@ -1,0 +1,26 @@
+// What elementwise definitions share: checks and formulas for operands that broadcast as in NumPy.
+#pragma once
+
+#include <string>
+
+#include "ir/op_def.h"
+
+namespace partita {
+
+// The formula of an elementwise use of any rank. `linear` has one character per operand: ' ' not linear, '~' linear on its own, '1'…'9' jointly linear.
+std::string elementwise_formula(const OpView& use, std::string_view linear = "");
+std::string nonlinear_formula(const OpView& use);
+// "~1 …, ~1 … -> …" (sums) and "~ …, ~ … -> …" (products) and "~ …, … -> …" (linear in the first operand).
+std::string sum_formula(const OpView& use);
+std::string product_formula(const OpView& use);
+std::string linear_formula(const OpView& use);
+
+// All operands of one element type; the result has it too. `_float`: and it is a float type.
+absl::StatusOr<std::vector<TensorType>> same_type(const OpView& use);
+absl::StatusOr<std::vector<TensorType>> same_float_type(const OpView& use);
+// One element type in, bool out.
+absl::StatusOr<std::vector<TensorType>> to_bool(const OpView& use);
+// The broadcast shape of the operands; InvalidArgument with the shapes where they do not fit.
+absl::StatusOr<Shape> broadcast_all(const OpView& use);
+
+}  // namespace partita

@@ -1,0 +1,107 @@
+#include "base/cat.h"
+#include "base/status.h"
+#include "ir/builder.h"
+
+namespace partita {
+namespace {
+
+bool transposed(const OpView& use, char operand) { return use.attrs.i(operand == 'a' ? "transpose_a" : "transpose_b", 0) != 0; }
+
+absl::StatusOr<std::vector<TensorType>> matmul_types(const OpView& use) {
+  if (use.dtype(0) != use.dtype(1) || use.rank(0) < 2 || use.rank(0) != use.rank(1)) {
+    return absl::InvalidArgumentError(
+        cat("expected two matrices of one element type and rank, found ", to_string(use.inputs[0]), " and ", to_string(use.inputs[1])));
+  }
+  const Shape &a = use.shape(0), &b = use.shape(1);
+  int r = use.rank(0);
+  int64_t m = a[r - 2 + transposed(use, 'a')], ka = a[r - 1 - transposed(use, 'a')], kb = b[r - 2 + transposed(use, 'b')], n = b[r - 1 - transposed(use, 'b')];
+  auto batch = broadcast_shapes(Shape(a.begin(), a.end() - 2), Shape(b.begin(), b.end() - 2));
+  if (ka != kb || !batch) {
+    return absl::InvalidArgumentError(cat("cannot multiply ", to_string(a), " by ", to_string(b), ": the inner or the batch dimensions differ"));
+  }
+  Shape out = *std::move(batch);
+  out.push_back(m);
+  out.push_back(n);
+  return std::vector<TensorType>{{use.dtype(), std::move(out)}};
+}
+
+// "~ a b m k+, ~ a b k+ n -> a b m n", with the last two exchanged where transposed; '*' for a broadcast batch dimension.
+std::string matmul_formula(const OpView& use) {
+  int r = use.rank(0);
+  std::string a = "~", b = "~", out;
+  for (int d = 0; d < r - 2; ++d) {
+    std::string f = "b" + std::to_string(d);
+    bool one_a = use.shape(0)[d] == 1 && use.shape(1)[d] != 1, one_b = use.shape(1)[d] == 1 && use.shape(0)[d] != 1;
+    a += one_a ? " *" : " " + f;
+    b += one_b ? " *" : " " + f;
+    out += " " + f;
+  }
+  a += transposed(use, 'a') ? " k+ m" : " m k+";
+  b += transposed(use, 'b') ? " n k" : " k n";
+  return a + ", " + b + " ->" + out + " m n";
+}
+
+void matmul_evaluate(const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& outputs) {
+  const Shape &sa = in[0]->type.shape, &sb = in[1]->type.shape, &so = outputs[0].type.shape;
+  int r = static_cast<int>(so.size());
+  bool ta = transposed(use, 'a'), tb = transposed(use, 'b');
+  int64_t m = so[r - 2], n = so[r - 1], k = sa[r - 1 - ta], batch = elements(Shape(so.begin(), so.end() - 2));
+  std::vector<int64_t> index(r - 2, 0);
+  for (int64_t p = 0; p < batch; ++p) {
+    int64_t at_a = 0, at_b = 0;
+    for (int d = 0; d < r - 2; ++d) {
+      at_a = at_a * sa[d] + (sa[d] == 1 ? 0 : index[d]);
+      at_b = at_b * sb[d] + (sb[d] == 1 ? 0 : index[d]);
+    }
+    for (int64_t x = 0; x < m; ++x) {
+      for (int64_t y = 0; y < n; ++y) {
+        double f = 0;
+        int64_t i = 0;
+        for (int64_t z = 0; z < k; ++z) {
+          int64_t ia = at_a * m * k + (ta ? z * m + x : x * k + z), ib = at_b * k * n + (tb ? y * k + z : z * n + y);
+          if (is_float(use.dtype())) {
+            f += in[0]->f[ia] * in[1]->f[ib];
+          } else {
+            i += in[0]->i[ia] * in[1]->i[ib];
+          }
+        }
+        int64_t io = (p * m + x) * n + y;
+        if (is_float(use.dtype())) {
+          outputs[0].f[io] = f;
+        } else {
+          outputs[0].i[io] = i;
+        }
+      }
+    }
+    for (int d = r - 3; d >= 0 && ++index[d] == so[d]; --d) index[d] = 0;
+  }
+}
+
+// With A and B the operands after their own transposition and G the result's gradient: dA = G B^T, dB = A^T G; each written in the layout its operand has.
+// A matrix B shared by all of A's batch (a weight) is handled by folding the batch into rows first, so that its gradient is one product, not a sum of many.
+std::vector<ValueId> matmul_gradient(const OpUse& use) {
+  Builder& b = use.b;
+  ValueId x = use.inputs[0], y = use.inputs[1], g = use.gradients[0];
+  bool ta = transposed(use.view(), 'a'), tb = transposed(use.view(), 'b');
+  ValueId dx = ta ? b.matmul(y, g, tb, true) : b.matmul(g, y, false, !tb);
+  ValueId dy = tb ? b.matmul(g, x, true, ta) : b.matmul(x, g, !ta, false);
+  return {b.sum_to(dx, use.types[0].shape), b.sum_to(dy, use.types[1].shape)};
+}
+
+}  // namespace
+
+// Batched matrix product of two tensors of one rank >= 2; batch dimensions are equal or 1. Splitting the inner factor k leaves a partial sum.
+// Attributes transpose_a, transpose_b exchange the last two dimensions of an operand.
+extern const OpDef kMatMul = {
+    .name = "matmul",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .formula_of = matmul_formula,
+    .infer = matmul_types,
+    .flops_per_point = 2,
+    .gradient = matmul_gradient,
+    .evaluate = matmul_evaluate,
+    .kernel = true,
+};
+
+}  // namespace partita

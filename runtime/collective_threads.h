@@ -1,0 +1,29 @@
+// All ranks as threads of one process. Waits block on condition variables; a message is one memcpy, made by whichever side
+// comes second.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "runtime/collective.h"
+
+namespace partita::runtime {
+
+// Hands each rank its Communicator. May be destroyed before them.
+class ThreadWorld {
+ public:
+  explicit ThreadWorld(int size, const CommunicatorOptions& options = {});
+  ~ThreadWorld();
+
+  int size() const;
+  // Once per rank, from any thread. InvalidArgument for a rank outside, FailedPrecondition for one already taken.
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator(int rank);
+
+ private:
+  struct Shared;
+  class Seat;
+  std::shared_ptr<Shared> shared_;
+  CommunicatorOptions options_;
+};
+
+}  // namespace partita::runtime

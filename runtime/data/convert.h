@@ -1,0 +1,23 @@
+// Element types of files into those of a program's inputs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+
+namespace partita::runtime {
+
+// Converts `count` elements (no alignment needed); returns the index of the first that does not fit, or -1.
+using ConvertFunction = int64_t (*)(const std::byte* from, std::byte* to, int64_t count);
+
+// Between floats: rounded to nearest. Integers and bool into integers, bool, floats: only values that are kept exactly (others
+// are reported by the function). Floats into integers or bool: InvalidArgument.
+absl::StatusOr<ConvertFunction> find_conversion(DType from, DType to);
+
+// The element's value for a message: "70000", "0.5".
+std::string element_text(DType dtype, const std::byte* element);
+
+}  // namespace partita::runtime

@@ -1,0 +1,60 @@
+// What a program's inputs look like and where their samples come from.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+
+namespace partita::runtime {
+
+struct InputSpec {
+  std::string name;
+  DType dtype = DType::kInvalid;
+  std::vector<int64_t> sample_shape;  // without the batch axis
+  bool batched = true;                // false: no batch axis, the same value at every step; sample_shape is the whole shape
+};
+
+enum class DataKind { kNpz, kNpy, kTokens, kRaw, kSynthetic };
+std::string_view data_kind_name(DataKind kind);
+absl::StatusOr<DataKind> parse_data_kind(std::string_view name);
+// By the path's ending: .npz, .npy; anything else is tokens (.bin: u16, other files: their bytes).
+DataKind guess_data_kind(std::string_view path);
+
+struct DataConfig {
+  DataKind kind = DataKind::kNpz;
+  std::string path;
+  // Graph input -> npz: array; npy: file, relative to the folder of `path`; raw: "dtype@byte", either part optional; tokens and
+  // synthetic: a role, one of input_ids, labels, position_ids, ones, zeros, random. Without an entry: the input's own name
+  // (npz, npy: <path>/<name>.npy), fields packed in input order (raw), or the role that the name suggests.
+  std::map<std::string, std::string> columns;
+
+  bool shuffle = false;  // a new order each epoch, computed from seed and epoch alone
+  uint64_t seed = 0;
+  int64_t epochs = 1;  // passes over the data before they are used up; 0 = any number
+  int64_t skip = 0;    // leading samples never used
+  int64_t limit = 0;   // samples of an epoch, after skip; 0 = all
+  // Position in the stream of step 0's first sample: not 0 only when a run resumes with another global batch.
+  int64_t sample_offset = 0;
+  // The last, incomplete batch is filled up instead of refused: with padding[input] (default 0) in every element.
+  bool pad_tail = false;
+  std::map<std::string, int64_t> padding;
+
+  // Tokens.
+  int64_t sequence = 0;               // tokens of a window; 0 = as the graph's input has it
+  std::optional<bool> shift;          // labels are the next tokens (true) or the inputs (false, the model shifts inside); unset: an
+                                      // input named like "labels" is not shifted (Hugging Face), any other ("target") is
+  DType dtype = DType::kInvalid;      // u8, u16, u32 (tokens; unset: by the path's ending)
+  int64_t vocabulary = 0;             // ids at or above it are an error; 0 = not checked. Synthetic: default range of integers
+  int64_t header_bytes = 0;           // skipped at the start of the file (tokens, raw)
+  int64_t record_bytes = 0;           // raw: size of a record; 0 = end of its last field
+  std::map<std::string, int64_t> ranges;  // synthetic: integers of an input are in [0, range); default vocabulary, else 2
+  int64_t samples = 0;                // synthetic: samples of an epoch; 0 = unlimited
+};
+
+}  // namespace partita::runtime

@@ -1,0 +1,183 @@
+#include "runtime/data/data_source.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "runtime/box.h"
+#include "runtime/data/permutation.h"
+
+namespace partita::runtime {
+namespace {
+
+constexpr std::pair<DataKind, std::string_view> kKinds[] = {
+    {DataKind::kNpz, "npz"}, {DataKind::kNpy, "npy"}, {DataKind::kTokens, "tokens"}, {DataKind::kRaw, "raw"}, {DataKind::kSynthetic, "synthetic"}};
+
+absl::StatusOr<std::unique_ptr<SampleReader>> open_reader(const DataConfig& config, const std::vector<InputSpec>& inputs) {
+  switch (config.kind) {
+    case DataKind::kNpz: return open_npz_reader(config, inputs);
+    case DataKind::kNpy: return open_npy_reader(config, inputs);
+    case DataKind::kTokens: return open_token_reader(config, inputs);
+    case DataKind::kRaw: return open_raw_reader(config, inputs);
+    case DataKind::kSynthetic: return open_synthetic_reader(config, inputs);
+  }
+  return absl::InvalidArgumentError("data: unknown kind");
+}
+
+absl::Status check_config(const DataConfig& config, const std::vector<InputSpec>& inputs, int64_t global_batch) {
+  if (global_batch < 1) return absl::InvalidArgumentError(absl::StrCat("data: global batch ", global_batch, ", expected at least 1"));
+  if (config.epochs < 0 || config.skip < 0 || config.limit < 0 || config.sequence < 0 || config.samples < 0 || config.record_bytes < 0) {
+    return absl::InvalidArgumentError("data: epochs, skip, limit, sequence, samples and record_bytes cannot be negative");
+  }
+  std::set<std::string> names;
+  for (const InputSpec& spec : inputs) {
+    const std::optional<int64_t> count = element_count(spec.sample_shape);
+    int64_t bytes = 0;
+    if (spec.dtype == DType::kInvalid || !count || *count == 0 || __builtin_mul_overflow(*count, dtype_size(spec.dtype), &bytes) || __builtin_mul_overflow(bytes, global_batch, &bytes)) {
+      return absl::InvalidArgumentError(absl::StrCat("graph input ", quoted(spec.name), " of ", dtype_name(spec.dtype), " ", shape_text(spec.sample_shape), " cannot be fed"));
+    }
+    names.insert(spec.name);
+  }
+  for (const auto& [input, column] : config.columns) {
+    if (names.count(input) != 0) continue;
+    const std::vector<std::string> known(names.begin(), names.end());
+    const std::string near = nearest_name(input, known);
+    return absl::InvalidArgumentError(absl::StrCat("data: columns: the graph has no input ", quoted(input), near.empty() ? "" : absl::StrCat("; did you mean ", quoted(near), "?"),
+                                                   " Its inputs: ", quoted_list(known)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::byte>> padding_sample(const InputSpec& spec, const DataConfig& config) {
+  auto it = config.padding.find(spec.name);
+  const int64_t value = it == config.padding.end() ? 0 : it->second;
+  PARTITA_ASSIGN_OR_RETURN(ConvertFunction convert, find_conversion(DType::kI64, spec.dtype));
+  std::vector<std::byte> out(static_cast<size_t>(sample_bytes(spec)));
+  const int64_t size = dtype_size(spec.dtype);
+  for (int64_t e = 0; e < sample_elements(spec); ++e) {
+    if (convert(reinterpret_cast<const std::byte*>(&value), out.data() + e * size, 1) >= 0) {
+      return absl::InvalidArgumentError(absl::StrCat("data: padding ", value, " of graph input ", quoted(spec.name), " does not fit ", dtype_name(spec.dtype)));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string_view data_kind_name(DataKind kind) {
+  for (const auto& [k, name] : kKinds) {
+    if (k == kind) return name;
+  }
+  return "unknown";
+}
+
+absl::StatusOr<DataKind> parse_data_kind(std::string_view name) {
+  for (const auto& [kind, text] : kKinds) {
+    if (text == name) return kind;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("data: unknown kind ", quoted(name), "; expected npz, npy, tokens, raw or synthetic"));
+}
+
+DataKind guess_data_kind(std::string_view path) {
+  return absl::EndsWith(path, ".npz") ? DataKind::kNpz : absl::EndsWith(path, ".npy") ? DataKind::kNpy : DataKind::kTokens;
+}
+
+absl::StatusOr<std::unique_ptr<DataSource>> DataSource::open(const DataConfig& config, std::vector<InputSpec> inputs, int64_t global_batch) {
+  PARTITA_RETURN_IF_ERROR(check_config(config, inputs, global_batch));
+  std::unique_ptr<DataSource> source(new DataSource());
+  PARTITA_ASSIGN_OR_RETURN(source->reader_, open_reader(config, inputs));
+  if (config.pad_tail) {
+    for (const InputSpec& spec : inputs) {
+      PARTITA_ASSIGN_OR_RETURN(std::vector<std::byte> sample, padding_sample(spec, config));
+      source->padding_.push_back(std::move(sample));
+    }
+  }
+  const int64_t found = source->reader_->samples();
+  source->samples_ = found == kUnlimited ? (config.limit > 0 ? config.limit : kUnlimited) : std::max<int64_t>(0, found - config.skip);
+  if (config.limit > 0) source->samples_ = std::min(source->samples_, config.limit);
+  if (source->samples_ == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(source->reader_->describe(), " holds ", found, " samples", config.skip > 0 ? absl::StrCat(", all of them skipped (skip: ", config.skip, ")") : "",
+                                                   "; at least 1 is needed"));
+  }
+  source->config_ = config;
+  source->inputs_ = std::move(inputs);
+  source->global_batch_ = global_batch;
+  return source;
+}
+
+int DataSource::input_index(std::string_view name) const {
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (inputs_[i].name == name) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+int64_t DataSource::stream_end() const {
+  int64_t end = 0;
+  if (samples_ == kUnlimited || config_.epochs == 0 || __builtin_mul_overflow(samples_, config_.epochs, &end)) return kUnlimited;
+  return end;
+}
+
+int64_t DataSource::valid_samples(int64_t step) const {
+  return std::clamp<int64_t>(stream_end() - config_.sample_offset - step * global_batch_, 0, global_batch_);
+}
+
+absl::Status DataSource::check_steps(int64_t first, int64_t count) const {
+  int64_t end = 0;
+  if (first < 0 || count < 0 || __builtin_add_overflow(first, count, &end) || __builtin_mul_overflow(end, global_batch_, &end) ||
+      __builtin_add_overflow(end, config_.sample_offset, &end) || config_.sample_offset + first * global_batch_ < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("data: steps [", first, ", +", count, ") are out of range"));
+  }
+  if (count == 0 || end <= stream_end()) return absl::OkStatus();
+  if (config_.pad_tail && valid_samples(first + count - 1) > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "too few samples: steps ", first, " to ", first + count - 1, " of ", global_batch_, " samples each need ", end, " samples, but ", reader_->describe(), " holds ", samples_,
+      config_.epochs > 1 ? absl::StrCat(" (", stream_end(), " in ", config_.epochs, " epochs)") : "", "; run at most ", std::max<int64_t>(0, (stream_end() - config_.sample_offset) / global_batch_),
+      " steps, or let the data repeat (data: epochs: 0)"));
+}
+
+absl::Status DataSource::fetch(int64_t step, int64_t first, int64_t count, int input, std::span<std::byte> out) const {
+  if (input < 0 || input >= static_cast<int>(inputs_.size())) return absl::InvalidArgumentError(absl::StrCat("data: no input ", input));
+  const InputSpec& spec = inputs_[static_cast<size_t>(input)];
+  const int64_t bytes = sample_bytes(spec);
+  if (!spec.batched) first = 0, count = 1;
+  if (step < 0 || first < 0 || count < 0 || first > global_batch_ || count > global_batch_ - first || static_cast<int64_t>(out.size()) != count * bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("data: samples [", first, ", +", count, ") of step ", step, " of graph input ", quoted(spec.name), " do not fit a batch of ", global_batch_,
+                                                   " and a buffer of ", out.size(), " bytes"));
+  }
+  if (!spec.batched) return reader_->read(0, 1, input, out);
+  int64_t valid = std::min(count, stream_end() == kUnlimited ? count : valid_samples(step) - first);
+  if (valid < count && !config_.pad_tail) return check_steps(step, 1);
+  PARTITA_RETURN_IF_ERROR(check_steps(step, 1));
+  valid = std::max<int64_t>(valid, 0);
+  PARTITA_RETURN_IF_ERROR(read_stream(config_.sample_offset + step * global_batch_ + first, valid, input, out.first(static_cast<size_t>(valid * bytes))));
+  for (int64_t i = valid; i < count; ++i) {
+    const std::vector<std::byte>& sample = padding_[static_cast<size_t>(input)];
+    std::copy(sample.begin(), sample.end(), out.begin() + static_cast<ptrdiff_t>(i * bytes));
+  }
+  return absl::OkStatus();
+}
+
+// Samples that follow one another in the file are read in one go.
+absl::Status DataSource::read_stream(int64_t position, int64_t count, int input, std::span<std::byte> out) const {
+  const int64_t bytes = sample_bytes(inputs_[static_cast<size_t>(input)]);
+  for (int64_t done = 0; done < count;) {
+    const int64_t epoch = (position + done) / samples_, at = (position + done) % samples_;
+    int64_t sample = at, run = std::min(count - done, samples_ - at);
+    if (config_.shuffle && samples_ != kUnlimited) {
+      const Permutation order(samples_, config_.seed, static_cast<uint64_t>(epoch));
+      sample = order(at);
+      int64_t same = 1;
+      while (same < run && order(at + same) == sample + same) ++same;
+      run = same;
+    }
+    PARTITA_RETURN_IF_ERROR(reader_->read(config_.skip + sample, run, input, out.subspan(static_cast<size_t>(done * bytes), static_cast<size_t>(run * bytes))));
+    done += run;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace partita::runtime

@@ -1,0 +1,54 @@
+// A program's input: the global batch of any step, by ranges of its samples.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/data/data_config.h"
+#include "runtime/data/sample_reader.h"
+
+namespace partita::runtime {
+
+// The stream of samples is epoch after epoch, each a permutation of the samples when shuffled; step t takes the `global_batch`
+// samples from sample_offset + t * global_batch on. Nothing is remembered between calls: a step's batch depends only on
+// the configuration and the step, whichever rank asks and wherever a run resumes.
+class DataSource {
+ public:
+  // Opens and checks everything that can be checked without reading all data. Errors: NotFound (file, array; the nearest name),
+  // InvalidArgument (shape, dtype, settings), DataLoss (damaged archive).
+  static absl::StatusOr<std::unique_ptr<DataSource>> open(const DataConfig& config, std::vector<InputSpec> inputs, int64_t global_batch);
+
+  const std::vector<InputSpec>& inputs() const { return inputs_; }
+  // -1 when absent.
+  int input_index(std::string_view name) const;
+  int64_t global_batch() const { return global_batch_; }
+  // Samples of one epoch, or kUnlimited.
+  int64_t samples_per_epoch() const { return samples_; }
+  // InvalidArgument with the numbers needed and found unless steps [first, first + count) can be served.
+  absl::Status check_steps(int64_t first, int64_t count) const;
+  // Real samples in a step's batch: global_batch, or fewer where the tail is padded.
+  int64_t valid_samples(int64_t step) const;
+
+  // Samples [first, first + count) of a step's batch for one input, packed row-major in the input's dtype; `out` has exactly that
+  // size. For an input that is not batched, its whole value whatever the range. Thread-safe.
+  absl::Status fetch(int64_t step, int64_t first, int64_t count, int input, std::span<std::byte> out) const;
+
+ private:
+  DataSource() = default;
+  int64_t stream_end() const;
+  absl::Status read_stream(int64_t position, int64_t count, int input, std::span<std::byte> out) const;
+
+  DataConfig config_;
+  std::vector<InputSpec> inputs_;
+  std::vector<std::vector<std::byte>> padding_;  // one sample per input; empty without pad_tail
+  std::unique_ptr<SampleReader> reader_;
+  int64_t global_batch_ = 0, samples_ = 0;
+};
+
+}  // namespace partita::runtime

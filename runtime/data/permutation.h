@@ -1,0 +1,33 @@
+// A random order of N samples that needs no table: any position is computed alone, so a run resumes anywhere at no cost and
+// every rank finds its own samples without talking to another.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace partita::runtime {
+
+// splitmix64's finalizer: a bijection of 64-bit words that mixes well.
+constexpr uint64_t mix64(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+// A word from two; order matters.
+constexpr uint64_t mix64(uint64_t a, uint64_t b) { return mix64(mix64(a + 0x9E3779B97F4A7C15) + b); }
+
+class Permutation {
+ public:
+  // Of [0, size), size >= 1; another for each seed and epoch.
+  Permutation(int64_t size, uint64_t seed, uint64_t epoch);
+  // A bijection of [0, size).
+  int64_t operator()(int64_t position) const;
+
+ private:
+  static constexpr int kRounds = 8;
+  uint64_t size_;
+  int half_bits_;
+  std::array<uint64_t, kRounds> keys_;
+};
+
+}  // namespace partita::runtime

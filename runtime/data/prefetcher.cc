@@ -1,0 +1,109 @@
+#include "runtime/data/prefetcher.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace partita::runtime {
+
+Prefetcher::Prefetcher(std::shared_ptr<const DataSource> source, std::vector<SampleRange> ranges, int64_t first_step, int64_t end_step, int depth)
+    : source_(std::move(source)), ranges_(std::move(ranges)), end_step_(end_step), depth_(static_cast<size_t>(std::max(1, depth))), next_step_(first_step),
+      thread_([this] { work(); }) {}
+
+Prefetcher::~Prefetcher() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+absl::Status Prefetcher::fill(int64_t step, Batch& batch) const {
+  batch.step = step;
+  batch.valid_samples = source_->valid_samples(step);
+  batch.data.resize(ranges_.size());
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    const SampleRange& range = ranges_[i];
+    if (range.input < 0 || range.input >= static_cast<int>(source_->inputs().size()) || range.count < 0 || range.count > source_->global_batch()) {
+      return absl::InvalidArgumentError(absl::StrCat("data: range ", i, " asks for ", range.count, " samples of input ", range.input));
+    }
+    const InputSpec& spec = source_->inputs()[static_cast<size_t>(range.input)];
+    batch.data[i].resize(static_cast<size_t>((spec.batched ? range.count : 1) * sample_bytes(spec)));
+    PARTITA_RETURN_IF_ERROR(source_->fetch(step, range.first, range.count, range.input, batch.data[i]));
+  }
+  return absl::OkStatus();
+}
+
+void Prefetcher::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || (!failed_ && ready_.size() < depth_ && next_step_ < end_step_); });
+    if (stop_) return;
+    const int64_t step = next_step_, generation = generation_;
+    Slot slot;
+    if (!spare_.empty()) {
+      slot.batch = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    lock.unlock();
+    try {
+      slot.status = fill(step, slot.batch);
+    } catch (const std::bad_alloc&) {
+      slot.status = absl::ResourceExhaustedError("data: no memory for the next batch");
+    }
+    lock.lock();
+    if (generation != generation_) continue;
+    ++next_step_;
+    failed_ = !slot.status.ok();
+    ready_.push_back(std::move(slot));
+    changed_.notify_all();
+  }
+}
+
+absl::StatusOr<Batch> Prefetcher::take(int64_t step) {
+  if (step >= end_step_) return absl::OutOfRangeError(absl::StrCat("data: step ", step, " is not before the last, ", end_step_));
+  const auto start = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  while (!ready_.empty() && ready_.front().batch.step < step) {
+    if (!ready_.front().status.ok()) failed_ = false;
+    ready_.pop_front();
+  }
+  const int64_t coming = ready_.empty() ? next_step_ : ready_.front().batch.step;
+  if (coming != step) {
+    ready_.clear();
+    next_step_ = step;
+    failed_ = false;
+    ++generation_;
+  }
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return !ready_.empty(); });
+  Slot slot = std::move(ready_.front());
+  ready_.pop_front();
+  // After a failure the thread rests until that step, or another one, is asked for again.
+  if (!slot.status.ok()) {
+    next_step_ = step;
+    ++generation_;
+    failed_ = true;
+  }
+  stall_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  lock.unlock();
+  changed_.notify_all();
+  if (!slot.status.ok()) return slot.status;
+  return std::move(slot.batch);
+}
+
+void Prefetcher::give_back(Batch batch) {
+  std::lock_guard lock(mutex_);
+  if (spare_.size() < depth_) spare_.push_back(std::move(batch));
+}
+
+double Prefetcher::stall_seconds() const {
+  std::lock_guard lock(mutex_);
+  return stall_seconds_;
+}
+
+}  // namespace partita::runtime

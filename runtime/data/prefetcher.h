@@ -1,0 +1,72 @@
+// Reads the batches of coming steps on a thread of its own.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/data/data_source.h"
+
+namespace partita::runtime {
+
+// Samples [first, first + count) of the global batch for one input: what a rank holds.
+struct SampleRange {
+  int input = 0;
+  int64_t first = 0, count = 0;
+};
+
+struct Batch {
+  int64_t step = 0;
+  int64_t valid_samples = 0;                 // of the global batch
+  std::vector<std::vector<std::byte>> data;  // one per SampleRange, in the same order
+};
+
+class Prefetcher {
+ public:
+  // Starts reading at `first_step` at once, up to but not including `end_step`, at most `depth` batches ahead. Several
+  // prefetchers may share a source.
+  Prefetcher(std::shared_ptr<const DataSource> source, std::vector<SampleRange> ranges, int64_t first_step, int64_t end_step, int depth = 2);
+  // Waits for the read in progress, at most one batch.
+  ~Prefetcher();
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
+
+  // The batch of a step, waiting for it if need be. Steps come in order; asking for another one drops what was read ahead
+  // and starts again from there. The source's error for that step, or OutOfRange at `end_step`.
+  absl::StatusOr<Batch> take(int64_t step);
+  // Lets the buffers of a used batch be filled again. Optional.
+  void give_back(Batch batch);
+  // Seconds that take() has waited, in all.
+  double stall_seconds() const;
+
+ private:
+  struct Slot {
+    absl::Status status;
+    Batch batch;
+  };
+  void work();
+  absl::Status fill(int64_t step, Batch& batch) const;
+
+  const std::shared_ptr<const DataSource> source_;
+  const std::vector<SampleRange> ranges_;
+  const int64_t end_step_;
+  const size_t depth_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Slot> ready_;
+  std::vector<Batch> spare_;
+  int64_t next_step_;       // the step that the thread reads next
+  int64_t generation_ = 0;  // counts restarts: what was begun before one is dropped
+  bool failed_ = false, stop_ = false;
+  double stall_seconds_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace partita::runtime

@@ -1,0 +1,50 @@
+// Samples by their number: what each kind of data file knows. Order, epochs and padding are DataSource's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/data/convert.h"
+#include "runtime/data/data_config.h"
+
+namespace partita::runtime {
+
+constexpr int64_t kUnlimited = INT64_MAX;
+
+class SampleReader {
+ public:
+  virtual ~SampleReader() = default;
+  // Samples in the file, or kUnlimited.
+  virtual int64_t samples() const = 0;
+  // "npz file 'x.npz'"
+  virtual std::string describe() const = 0;
+  // Samples [first, first + count) of an input, packed, in the dtype of its InputSpec. The range is inside samples() and `out` has
+  // the exact size; for an input that is not batched, first is 0 and count 1. Thread-safe.
+  virtual absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const = 0;
+};
+
+absl::StatusOr<std::unique_ptr<SampleReader>> open_npz_reader(const DataConfig& config, const std::vector<InputSpec>& inputs);
+absl::StatusOr<std::unique_ptr<SampleReader>> open_npy_reader(const DataConfig& config, const std::vector<InputSpec>& inputs);
+absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig& config, const std::vector<InputSpec>& inputs);
+absl::StatusOr<std::unique_ptr<SampleReader>> open_raw_reader(const DataConfig& config, const std::vector<InputSpec>& inputs);
+absl::StatusOr<std::unique_ptr<SampleReader>> open_synthetic_reader(const DataConfig& config, const std::vector<InputSpec>& inputs);
+
+// Elements and bytes of one sample; the InputSpec must have passed DataSource::open.
+int64_t sample_elements(const InputSpec& spec);
+int64_t sample_bytes(const InputSpec& spec);
+
+// What a generated column holds.
+enum class ColumnRole { kUnknown, kInputIds, kLabels, kPositions, kOnes, kZeros, kRandom };
+// From config.columns when the input has an entry (InvalidArgument when it is no role), else from the input's name.
+absl::StatusOr<ColumnRole> column_role(const DataConfig& config, const std::string& input);
+// One sample of zeros, ones or positions (0, 1, … along the last axis) in the input's dtype.
+absl::StatusOr<std::vector<std::byte>> constant_sample(const InputSpec& spec, ColumnRole role);
+
+}  // namespace partita::runtime

@@ -1,0 +1,144 @@
+// Tokens: one long sequence of ids, cut into windows of s that do not overlap.
+//   tokens 5 6 7 8 9, s = 2, shifted:  sample 0: input_ids 5 6, labels 6 7;  sample 1: input_ids 7 8, labels 8 9
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/mapped_file.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "runtime/box.h"
+#include "runtime/data/sample_reader.h"
+#include "runtime/npy.h"
+
+namespace partita::runtime {
+namespace {
+
+struct Column {
+  ColumnRole role = ColumnRole::kUnknown;
+  int64_t shift = 0;  // tokens that the window is moved ahead
+  ConvertFunction convert = nullptr;
+  std::vector<std::byte> constant;
+  DType to = DType::kInvalid;
+};
+
+class TokenReader : public SampleReader {
+ public:
+  TokenReader(NpyArray tokens, int64_t sequence, int64_t vocabulary, std::string description)
+      : tokens_(std::move(tokens)), sequence_(sequence), vocabulary_(vocabulary), description_(std::move(description)) {}
+
+  int64_t samples() const override {
+    const int64_t usable = tokens_.shape[0] - (any_shift_ ? 1 : 0);
+    return usable < sequence_ ? 0 : usable / sequence_;
+  }
+  std::string describe() const override { return description_; }
+
+  absl::Status add(const InputSpec& spec, ColumnRole role, bool shift) {
+    Column column{.role = role, .to = spec.dtype};
+    if (role == ColumnRole::kInputIds || role == ColumnRole::kLabels) {
+      if (sample_elements(spec) != sequence_ || !spec.batched) {
+        return absl::InvalidArgumentError(absl::StrCat("graph input ", quoted(spec.name), " has sample shape ", shape_text(spec.sample_shape), ", but windows have ", sequence_, " tokens"));
+      }
+      absl::StatusOr<ConvertFunction> convert = find_conversion(tokens_.dtype, spec.dtype);
+      if (!convert.ok()) return absl::InvalidArgumentError(absl::StrCat(description_, " for graph input ", quoted(spec.name), " ", convert.status().message()));
+      column.convert = *convert;
+      column.shift = role == ColumnRole::kLabels && shift ? 1 : 0;
+      any_shift_ |= column.shift != 0;
+    } else {
+      PARTITA_ASSIGN_OR_RETURN(column.constant, constant_sample(spec, role));
+    }
+    columns_.push_back(std::move(column));
+    return absl::OkStatus();
+  }
+
+  absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {
+    const Column& c = columns_[static_cast<size_t>(input)];
+    if (c.convert == nullptr) {
+      for (size_t at = 0; at < out.size(); at += c.constant.size()) std::copy(c.constant.begin(), c.constant.end(), out.begin() + static_cast<ptrdiff_t>(at));
+      return absl::OkStatus();
+    }
+    // Windows follow one another, so a run of samples is one stretch of tokens.
+    const int64_t start = first * sequence_ + c.shift, size = dtype_size(tokens_.dtype);
+    const std::byte* from = tokens_.bytes.data() + start * size;
+    const int64_t bad = c.convert(from, out.data(), count * sequence_);
+    if (bad >= 0) return bad_token(start + bad, absl::StrCat(", which ", dtype_name(c.to), " cannot hold"));
+    return check_vocabulary(start, count * sequence_);
+  }
+
+ private:
+  absl::Status check_vocabulary(int64_t start, int64_t count) const {
+    if (vocabulary_ <= 0) return absl::OkStatus();
+    const int64_t size = dtype_size(tokens_.dtype);
+    const bool is_signed = !is_unsigned(tokens_.dtype);
+    for (int64_t i = 0; i < count; ++i) {
+      uint64_t value = 0;
+      std::memcpy(&value, tokens_.bytes.data() + (start + i) * size, static_cast<size_t>(size));
+      const bool negative = is_signed && (value >> (8 * size - 1)) != 0;
+      if (negative || value >= static_cast<uint64_t>(vocabulary_)) {
+        return bad_token(start + i, absl::StrCat("; the vocabulary has ", vocabulary_, " ids. Is the dtype (", dtype_name(tokens_.dtype), ") right?"));
+      }
+    }
+    return absl::OkStatus();
+  }
+  absl::Status bad_token(int64_t at, std::string_view why) const {
+    return absl::InvalidArgumentError(absl::StrCat(description_, ": token ", at, " is ", element_text(tokens_.dtype, tokens_.bytes.data() + at * dtype_size(tokens_.dtype)), why));
+  }
+
+  NpyArray tokens_;
+  int64_t sequence_, vocabulary_;
+  std::string description_;
+  std::vector<Column> columns_;
+  bool any_shift_ = false;
+};
+
+absl::StatusOr<NpyArray> open_tokens(const DataConfig& config) {
+  const std::string who = absl::StrCat("token file ", quoted(config.path, 1000));
+  if (absl::EndsWith(config.path, ".npy")) {
+    PARTITA_ASSIGN_OR_RETURN(NpyArray array, open_npy(config.path));
+    if (array.shape.size() != 1 || !is_integer(array.dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat(who, " holds ", dtype_name(array.dtype), " ", shape_text(array.shape), ", expected one axis of integers"));
+    }
+    return array;
+  }
+  DType dtype = config.dtype;
+  if (dtype == DType::kInvalid) dtype = absl::EndsWith(config.path, ".bin") ? DType::kU16 : DType::kU8;
+  if (!is_integer(dtype)) return absl::InvalidArgumentError(absl::StrCat(who, ": tokens of dtype ", dtype_name(dtype), "; expected u8, u16 or u32"));
+  PARTITA_ASSIGN_OR_RETURN(MappedFile opened, MappedFile::open(config.path));
+  auto file = std::make_shared<MappedFile>(std::move(opened));
+  const int64_t bytes = file->size() - config.header_bytes;
+  if (config.header_bytes < 0 || bytes < 0) return absl::InvalidArgumentError(absl::StrCat(who, " has ", file->size(), " bytes, fewer than its header of ", config.header_bytes));
+  if (bytes % dtype_size(dtype) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(who, " holds ", bytes, " bytes of data, which is no whole number of ", dtype_name(dtype), " tokens; give its dtype"));
+  }
+  if (config.shuffle) file->expect_random_access();
+  return NpyArray{dtype, {bytes / dtype_size(dtype)}, file->bytes().subspan(static_cast<size_t>(config.header_bytes)), file};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig& config, const std::vector<InputSpec>& inputs) {
+  PARTITA_ASSIGN_OR_RETURN(NpyArray tokens, open_tokens(config));
+  std::vector<ColumnRole> roles;
+  int64_t sequence = config.sequence;
+  for (const InputSpec& spec : inputs) {
+    PARTITA_ASSIGN_OR_RETURN(const ColumnRole role, column_role(config, spec.name));
+    if (role == ColumnRole::kUnknown || role == ColumnRole::kRandom) {
+      return absl::InvalidArgumentError(absl::StrCat("graph input ", quoted(spec.name), ": what it takes from the token file ", quoted(config.path, 1000),
+                                                     " is not clear; say so under data: columns: {input: input_ids|labels|position_ids|ones|zeros}"));
+    }
+    if (role == ColumnRole::kInputIds && sequence == 0) sequence = sample_elements(spec);
+    roles.push_back(role);
+  }
+  if (sequence <= 0) return absl::InvalidArgumentError(absl::StrCat("token file ", quoted(config.path, 1000), ": no graph input takes the tokens, so the sequence length is not known; set data: sequence"));
+  auto reader = std::make_unique<TokenReader>(std::move(tokens), sequence, config.vocabulary, absl::StrCat("token file ", quoted(config.path, 1000)));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool shift = config.shift.value_or(!absl::StrContains(absl::AsciiStrToLower(inputs[i].name), "label"));
+    PARTITA_RETURN_IF_ERROR(reader->add(inputs[i], roles[i], shift));
+  }
+  return reader;
+}
+
+}  // namespace partita::runtime

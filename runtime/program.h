@@ -1,0 +1,158 @@
+// The rank program: what the compiler hands to the runtime. It knows buffers, steps and schedules, nothing of graphs.
+//
+// One image serves every rank that differs only in its coordinates on the mesh: coordinates are data, given by the rank map.
+// Addresses are region + offset + slot * slot_stride: the schedule's slot selects one of several stashed micro-batches.
+//
+// File: magic "PARTITA\1", u32 version, u32 flags, u64 body bytes, u64 blob bytes, u64 checksum of body and blob, body (MessagePack), blob (kernels,
+// constants). Little-endian. The whole is appended to the prebuilt runner to make an executable, followed by u64 image bytes and "PARTITA\2".
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace partita::runtime {
+
+inline constexpr uint32_t kProgramVersion = 1;
+
+enum class Region : uint8_t {
+  kState,      // lives as long as the run: parameters, optimizer states
+  kHostState,  // the same, in host memory on a device that has its own
+  kArena,      // values of one step
+  kConstant,   // read-only, a part of the image's blob
+  kInput,      // staged data columns and runtime scalars, one slot per micro-batch in flight
+};
+inline constexpr int kRegions = 5;
+
+struct Address {
+  Region region = Region::kArena;
+  int64_t offset = 0;       // bytes, a multiple of 64
+  int64_t slot_stride = 0;  // bytes
+  bool operator==(const Address&) const = default;
+};
+
+struct Operand {
+  Address address;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;  // row-major, dense; an absent optional operand has DType::kInvalid
+};
+
+using Param = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
+using Params = std::map<std::string, Param>;
+
+enum class DeviceTag : uint8_t { kDevice, kHost };
+
+enum class StepKind : uint8_t {
+  kKernel,   // generated code: `name` is its symbol; called over units [0, units) in any split
+  kLibrary,  // `name` is the runtime's kernel of that name, configured by operand types and params
+  kCopy,     // operand 0 -> operand 1, same bytes
+  kCollectiveStart,  // `name`: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv, permute; params: group, reduce, peer, …
+  kCollectiveWait,   // params: of (the id of the start)
+};
+
+struct Step {
+  uint32_t id = 0;  // position in the program; the same number in the simulator, traces and errors
+  StepKind kind = StepKind::kKernel;
+  DeviceTag device = DeviceTag::kDevice;
+  std::string name;
+  std::vector<Operand> operands;  // inputs, then outputs
+  int32_t inputs = 0;             // how many of them are inputs
+  Params params;
+  int64_t units = 1;              // kKernel: independent units of work
+  int64_t bytes = 0, flops = 0;   // for traces and MFU
+  int32_t origin = -1;            // index into Program::origins: ONNX op and node
+  int32_t block = -1;             // instance of a repeated block
+};
+
+// Generated code, one C function per kernel step: works on units [begin, end). `buffers` are the operands' addresses in order.
+using KernelFunction = void (*)(char* const* buffers, int64_t begin, int64_t end);
+
+enum class SegmentKind : uint8_t { kPrologue, kForward, kBackward, kReduce, kUpdate, kEvaluation };
+
+struct ProgramSegment {
+  SegmentKind kind = SegmentKind::kForward;
+  int32_t chunk = 0;  // which model chunk of an interleaved pipeline
+  std::vector<Step> steps;
+};
+
+// One line of the schedule: run a segment for a micro-batch with its values in a slot.
+struct ScheduleEntry {
+  int32_t segment = 0;
+  int32_t micro_batch = 0;
+  int32_t slot = 0;
+};
+
+struct MeshAxis {
+  std::string name;
+  int64_t size = 1;
+};
+
+// Where a rank's part of a logical tensor lies. The logical shape is refined into `shape` (a dimension may become several); along refined dimension d this rank
+// holds [offset, offset + local[d]), offset = sum over `axes[d]` of coordinate(axis) * stride.
+struct AxisStride {
+  int32_t axis = 0;
+  int64_t stride = 0;
+};
+struct Placement {
+  std::vector<int64_t> logical;  // the whole tensor's shape
+  std::vector<int64_t> shape;    // refined
+  std::vector<int64_t> local;    // this rank's extent of each refined dimension
+  std::vector<std::vector<AxisStride>> axes;
+};
+
+struct InitialValue {
+  std::string kind = "file";  // "file": under its name in the bundle's initial.safetensors; "fill": `a`; "normal" (mean a, deviation b), "uniform" [a, b)
+  double a = 0, b = 0;        // random ones are drawn by global element index
+};
+
+struct ProgramState {
+  std::string name;       // the logical (ONNX) name
+  std::string kind;       // parameter, frozen, running, optimizer, step, accumulator
+  std::string parameter;  // whose optimizer state it is
+  Operand operand;
+  Placement placement;
+  InitialValue initial;
+};
+
+struct ProgramInput {
+  std::string name;
+  std::string kind;  // data, micro_batch, coordinate
+  Operand operand;   // one micro-batch of this rank
+  Placement placement;  // of the whole micro-batch (over all ranks); dimension 0 counts samples
+};
+
+struct ProgramOutput {
+  std::string name;  // "loss", "grad_norm", "lr": scalars read after the step; "grad/NAME": a tensor, kept where the program was compiled to keep gradients
+  Operand operand;
+  Placement placement;
+};
+
+struct CollectiveGroup {
+  std::vector<int32_t> axes;  // ranks that differ in these axes alone form one group
+};
+
+struct Program {
+  std::string model;
+  std::string target;  // "cpu:x86-64-v4", "cuda:sm_90"
+  std::vector<MeshAxis> mesh;
+  std::vector<CollectiveGroup> groups;
+  int64_t micro_batches = 1;
+  int64_t samples_per_step = 0;  // the global batch
+  int64_t slots = 1;
+  int64_t region_bytes[kRegions] = {};
+  std::vector<ProgramSegment> segments;
+  std::vector<ScheduleEntry> schedule;    // one training step
+  std::vector<ScheduleEntry> evaluation;  // one evaluation micro-batch; may be empty
+  std::vector<ProgramState> states;
+  std::vector<ProgramInput> inputs;
+  std::vector<ProgramOutput> outputs;
+  std::vector<std::string> origins;
+  std::vector<uint8_t> kernels;    // an ELF shared object that needs nothing; empty where there is no generated code
+  std::vector<uint8_t> constants;  // contents of Region::kConstant
+};
+
+}  // namespace partita::runtime
