@@ -10,7 +10,7 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/checksum.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
@@ -29,21 +29,21 @@ std::string temporary_name(const std::string& path, const std::string& token) {
   const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);
   const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
   // The name is cut so that a long final name still leaves a legal temporary (255 bytes).
-  return absl::StrCat(folder, ".", name.substr(0, 180), ".", token, ".partial");
+  return cat(folder, ".", name.substr(0, 180), ".", token, ".partial");
 }
 
 absl::Status write_error(const std::string& path, int64_t bytes, int64_t offset, int error_number) {
   absl::Status status = file_error("write", path, error_number);
-  return absl::Status(status.code(), absl::StrCat(status.message(), " (", bytes, " bytes at offset ", offset, ")"));
+  return absl::Status(status.code(), cat(status.message(), " (", bytes, " bytes at offset ", offset, ")"));
 }
 
 absl::Status check_target(const std::string& path) {
   struct stat info;
   if (path.empty() || path.find('\0') != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot write ", quoted(path), ": not a file name"));
+    return absl::InvalidArgumentError(cat("cannot write ", quote(path), ": not a file name"));
   }
   if (path.back() == '/' || (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot write ", quoted(path, 1000), ": it is a folder"));
+    return absl::InvalidArgumentError(cat("cannot write ", quote(path, 1000), ": it is a folder"));
   }
   return absl::OkStatus();
 }
@@ -67,7 +67,7 @@ absl::StatusOr<AtomicFile> AtomicFile::create(const std::string& wanted, const s
   const std::string path = resolved(wanted);
   std::random_device random;
   for (int attempt = 0; attempt < 16; ++attempt) {
-    const std::string own = absl::StrCat(absl::Hex(::getpid()), "-", absl::Hex(random(), absl::kZeroPad8));
+    const std::string own = fmt::format("{:x}-{:08x}", ::getpid(), random());
     const std::string temporary = temporary_name(path, token.empty() ? own : token);
     if (!token.empty()) ::unlink(temporary.c_str());
     const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -79,7 +79,7 @@ absl::StatusOr<AtomicFile> AtomicFile::create(const std::string& wanted, const s
 
 absl::StatusOr<AtomicFile> AtomicFile::join(const std::string& wanted, const std::string& token) {
   if (absl::Status status = check_target(wanted); !status.ok()) return status;
-  if (token.empty()) return absl::InvalidArgumentError(absl::StrCat("cannot join ", quoted(wanted), ": the token is empty"));
+  if (token.empty()) return absl::InvalidArgumentError(cat("cannot join ", quote(wanted), ": the token is empty"));
   const std::string path = resolved(wanted), temporary = temporary_name(path, token);
   const int fd = ::open(temporary.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return file_error("join the unfinished", temporary, errno);
@@ -140,7 +140,7 @@ absl::Status AtomicFile::append(std::span<const std::byte> bytes) {
 absl::Status AtomicFile::append(std::string_view text) { return append(as_byte_span(text)); }
 
 absl::Status AtomicFile::commit(Durable durable) {
-  if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat("file ", quoted(path_), " was already closed"));
+  if (fd_ < 0) return absl::FailedPreconditionError(cat("file ", quote(path_), " was already closed"));
   auto fail = [&](std::string_view action, int error) {
     absl::Status status = file_error(action, path_, error);
     discard();

@@ -9,14 +9,14 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/quote.h"
 
 namespace partita {
 
 absl::Status file_error(std::string_view action, std::string_view path, int error_number) {
   const std::string message =
-      absl::StrCat("cannot ", action, " ", quoted(path, 1000), ": ", std::generic_category().message(error_number));
+      cat("cannot ", action, " ", quote(path, 1000), ": ", std::generic_category().message(error_number));
   switch (error_number) {
     case ENOENT: case ENOTDIR:
       return absl::NotFoundError(message);
@@ -28,7 +28,7 @@ absl::Status file_error(std::string_view action, std::string_view path, int erro
 }
 
 absl::StatusOr<MappedFile> MappedFile::open(const std::string& path) {
-  if (path.find('\0') != std::string::npos) return absl::InvalidArgumentError(absl::StrCat("path ", quoted(path), " holds a NUL byte"));
+  if (path.find('\0') != std::string::npos) return absl::InvalidArgumentError(cat("path ", quote(path), " holds a NUL byte"));
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return file_error("open", path, errno);
   struct stat info;
@@ -38,7 +38,7 @@ absl::StatusOr<MappedFile> MappedFile::open(const std::string& path) {
   if (::fstat(fd, &info) != 0) {
     status = file_error("read the size of", path, errno);
   } else if (!S_ISREG(info.st_mode)) {
-    status = absl::InvalidArgumentError(absl::StrCat("cannot read ", quoted(path, 1000), ": it is ",
+    status = absl::InvalidArgumentError(cat("cannot read ", quote(path, 1000), ": it is ",
                                                      S_ISDIR(info.st_mode) ? "a folder" : "not a regular file"));
   } else if (info.st_size > 0) {
     void* data = ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0);

@@ -6,7 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 
 namespace partita {
 namespace {
@@ -58,7 +58,7 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-std::string quoted(std::string_view text, size_t limit) {
+std::string quote(std::string_view text, size_t limit) {
   size_t end = std::min(text.size(), limit);
   while (end < text.size() && end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) --end;
   const std::string_view shown = text.substr(0, end);
@@ -69,15 +69,15 @@ std::string quoted(std::string_view text, size_t limit) {
     }
     return false;
   }();
-  const std::string safe = is_utf8(shown) && !has_c1 ? absl::Utf8SafeCHexEscape(shown) : absl::CHexEscape(shown);
-  return absl::StrCat("'", safe, end < text.size() ? "…" : "", "'");
+  const std::string safe = is_utf8(shown) && !has_c1 ? absl::Utf8SafeCHexEscape({shown.data(), shown.size()}) : absl::CHexEscape({shown.data(), shown.size()});
+  return cat("'", safe, end < text.size() ? "…" : "", "'");
 }
 
-std::string quoted_list(const std::vector<std::string>& names, size_t shown) {
+std::string quote_list(const std::vector<std::string>& names, size_t shown) {
   if (names.empty()) return "none";
   std::string out;
-  for (size_t i = 0; i < std::min(shown, names.size()); ++i) absl::StrAppend(&out, i ? ", " : "", quoted(names[i], 80));
-  if (names.size() > shown) absl::StrAppend(&out, " and ", names.size() - shown, " more");
+  for (size_t i = 0; i < std::min(shown, names.size()); ++i) append(out, i ? ", " : "", quote(names[i], 80));
+  if (names.size() > shown) append(out, " and ", names.size() - shown, " more");
   return out;
 }
 

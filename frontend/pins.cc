@@ -64,7 +64,8 @@ absl::Status parse_value_pin(const YamlEntry& entry, const std::string& path, Pi
       return absl::OkStatus();
     };
     if (factor.value->kind == YamlNode::Kind::kScalar) PARTITA_RETURN_IF_ERROR(add(*factor.value));
-    if (factor.value->kind == YamlNode::Kind::kMapping) return unexpected(*factor.value, where, "an axis or a list of axes");
+    if (factor.value->kind == YamlNode::Kind::kMapping)
+      return unexpected(*factor.value, where, "an axis or a list of axes");
     for (const auto& item : factor.value->items) PARTITA_RETURN_IF_ERROR(add(*item));
   }
   std::erase_if(out.values, [&](const ValuePin& other) { return other.match == pin.match; });
@@ -83,7 +84,8 @@ absl::Status parse_pin(const YamlEntry& entry, const std::string& path, PinRecip
   }
   if (entry.value->kind == YamlNode::Kind::kMapping) return parse_value_pin(entry, where, out);
   absl::Status status = unknown_key(entry, path, keys);
-  return absl::InvalidArgumentError(cat(status.message(), " (a pattern of value names takes a mapping: {factor: axis})"));
+  return absl::InvalidArgumentError(
+      cat(status.message(), " (a pattern of value names takes a mapping: {factor: axis})"));
 }
 
 absl::Status parse_pins(const YamlNode& node, const std::string& path, PinRecipe& out) {
@@ -94,7 +96,9 @@ absl::Status parse_pins(const YamlNode& node, const std::string& path, PinRecipe
 }
 
 absl::Status apply_pin(Recipe& recipe, std::string_view key_value) {
-  auto refuse = [&](std::string_view message) { return absl::InvalidArgumentError(cat("--pin ", quoted(key_value), ": ", message)); };
+  auto refuse = [&](std::string_view message) {
+    return absl::InvalidArgumentError(cat("--pin ", quote(key_value), ": ", message));
+  };
   size_t equals = key_value.find('=');
   YamlEntry entry;
   entry.key = std::string(key_value.substr(0, equals));
@@ -135,7 +139,9 @@ struct PresetArgument {
   std::string_view name, key, also;
 };
 constexpr PresetArgument kArguments[] = {
-    {"tp", "tensor", ""}, {"pp", "pipeline", ""}, {"cp", "context", ""}, {"ep", "expert", ""}, {"dp", "data", ""}, {"vpp", "interleave", "schedule=interleaved"}, {"mb", "micro_batch", ""}, {"zero", "zero", ""},
+    {"tp", "tensor", ""},      {"pp", "pipeline", ""}, {"cp", "context", ""},
+    {"ep", "expert", ""},      {"dp", "data", ""},     {"vpp", "interleave", "schedule=interleaved"},
+    {"mb", "micro_batch", ""}, {"zero", "zero", ""},
 };
 
 template <typename Table>
@@ -159,19 +165,25 @@ absl::Status apply_argument(Recipe& recipe, std::string_view text) {
     PARTITA_RETURN_IF_ERROR(apply_pin(recipe, cat(argument.key, "=", text.substr(digits))));
     return argument.also.empty() ? absl::OkStatus() : apply_pin(recipe, argument.also);
   }
-  return absl::InvalidArgumentError(cat("expected one of ", names_of(kArguments), " and a number, as in tp8, found ", quoted(text)));
+  return absl::InvalidArgumentError(
+      cat("expected one of ", names_of(kArguments), " and a number, as in tp8, found ", quote(text)));
 }
 
 }  // namespace
 
 absl::Status apply_preset(Recipe& recipe, std::string_view preset) {
-  auto refuse = [&](std::string_view message) { return absl::InvalidArgumentError(cat("--like ", quoted(preset), ": ", message)); };
+  auto refuse = [&](std::string_view message) {
+    return absl::InvalidArgumentError(cat("--like ", quote(preset), ": ", message));
+  };
   std::string_view arguments = preset;
   std::string_view name = take_until(arguments, ':');
-  const Preset* found = std::find_if(std::begin(kPresets), std::end(kPresets), [&](const Preset& row) { return row.name == name; });
-  if (found == std::end(kPresets)) return refuse(cat("expected one of ", names_of(kPresets), "; arguments follow a colon, as in megatron:tp8,pp4"));
+  const Preset* found =
+      std::find_if(std::begin(kPresets), std::end(kPresets), [&](const Preset& row) { return row.name == name; });
+  if (found == std::end(kPresets))
+    return refuse(cat("expected one of ", names_of(kPresets), "; arguments follow a colon, as in megatron:tp8,pp4"));
   Recipe result = recipe;
-  for (std::string_view pins = found->pins; !pins.empty();) PARTITA_RETURN_IF_ERROR(apply_pin(result, take_until(pins, ' ')));
+  for (std::string_view pins = found->pins; !pins.empty();)
+    PARTITA_RETURN_IF_ERROR(apply_pin(result, take_until(pins, ' ')));
   while (!arguments.empty()) {
     absl::Status status = apply_argument(result, take_until(arguments, ','));
     if (!status.ok()) return refuse(cat(status.message()));

@@ -13,8 +13,9 @@ absl::Status parse_pins(const YamlNode& node, const std::string& path, PinRecipe
 // Sets the pin `entry`, over an earlier one of the same key.
 absl::Status parse_pin(const YamlEntry& entry, const std::string& path, PinRecipe& out);
 
-// `--like NAME[:ARGUMENTS]`: ddp, fsdp, hsdp, zero1, zero2, zero3, zero3-offload, megatron, gpipe, pipedream; arguments as "tp8,pp4" (tp, pp, cp, ep, dp, vpp, mb, zero).
-// Overwrites the pins that the preset names and leaves the others. InvalidArgument lists the presets or the arguments.
+// `--like NAME[:ARGUMENTS]`: ddp, fsdp, hsdp, zero1, zero2, zero3, zero3-offload, megatron, gpipe, pipedream; arguments
+// as "tp8,pp4" (tp, pp, cp, ep, dp, vpp, mb, zero). Overwrites the pins that the preset names and leaves the others.
+// InvalidArgument lists the presets or the arguments.
 absl::Status apply_preset(Recipe& recipe, std::string_view preset);
 
 }  // namespace partita

@@ -1,7 +1,9 @@
 #include "frontend/recipe.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <numbers>
 
 #include "base/cat.h"
@@ -23,8 +25,9 @@ const YamlEntry* find_entry(const YamlNode& node, std::string_view key) {
 
 using KeyList = std::initializer_list<std::string_view>;
 
-// Refuses the keys of `node` that are in `conditional` but not in `allowed`: they would be silently ignored by this kind.
-absl::Status check_applicable(const YamlNode& node, const std::string& path, std::string_view kind, KeyList conditional, KeyList allowed) {
+// Refuses the keys of `node` that are in `conditional` but not in `allowed`: this kind would silently ignore them.
+absl::Status check_applicable(const YamlNode& node, const std::string& path, std::string_view kind, KeyList conditional,
+                              KeyList allowed) {
   for (std::string_view key : conditional) {
     const YamlEntry* entry = find_entry(node, key);
     if (entry == nullptr || std::find(allowed.begin(), allowed.end(), key) != allowed.end()) continue;
@@ -44,7 +47,8 @@ absl::Status parse_loss(const YamlNode& node, const std::string& path, LossRecip
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
   KeyList allowed = {"ignore_index", "target"};
   if (out.kind == LossKind::kOutput) return check_applicable(node, path, "output", allowed, {});
-  return out.kind == LossKind::kCrossEntropy ? absl::OkStatus() : check_applicable(node, path, enum_name(out.kind), allowed, {"target"});
+  return out.kind == LossKind::kCrossEntropy ? absl::OkStatus()
+                                             : check_applicable(node, path, enum_name(out.kind), allowed, {"target"});
 }
 
 absl::Status parse_optimizer_kind(const YamlNode& node, const std::string& path, OptimizerRecipe& out) {
@@ -55,15 +59,20 @@ absl::Status parse_optimizer_kind(const YamlNode& node, const std::string& path,
 
 absl::Status check_optimizer_keys(const YamlNode& node, const std::string& path, OptimizerKind kind) {
   auto check = [&](KeyList allowed) {
-    return check_applicable(node, path, enum_name(kind), {"betas", "eps", "momentum", "dampening", "nesterov", "lr_decay", "initial_accumulator"}, allowed);
+    return check_applicable(node, path, enum_name(kind),
+                            {"betas", "eps", "momentum", "dampening", "nesterov", "lr_decay", "initial_accumulator"},
+                            allowed);
   };
   switch (kind) {
     case OptimizerKind::kSgd:
-    case OptimizerKind::kMomentum: return check({"momentum", "dampening", "nesterov"});
-    case OptimizerKind::kAdagrad: return check({"eps", "lr_decay", "initial_accumulator"});
+    case OptimizerKind::kMomentum:
+      return check({"momentum", "dampening", "nesterov"});
+    case OptimizerKind::kAdagrad:
+      return check({"eps", "lr_decay", "initial_accumulator"});
     case OptimizerKind::kAdam:
     case OptimizerKind::kAdamW:
-    case OptimizerKind::kLamb: return check({"betas", "eps"});
+    case OptimizerKind::kLamb:
+      return check({"betas", "eps"});
   }
   return absl::OkStatus();
 }
@@ -83,10 +92,13 @@ absl::Status parse_optimizer(const YamlNode& node, const std::string& path, Opti
       {"no_decay", globs(&OptimizerRecipe::no_decay)},
   };
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
-  if (find_entry(node, "kind") == nullptr) return yaml_error(node.line, node.column, cat(path, ": missing key 'kind'; add one of ", join_names(enum_names<OptimizerKind>())));
+  if (find_entry(node, "kind") == nullptr)
+    return yaml_error(node.line, node.column,
+                      cat(path, ": missing key 'kind'; add one of ", join_names(enum_names<OptimizerKind>())));
   PARTITA_RETURN_IF_ERROR(check_optimizer_keys(node, path, out.kind));
   if (out.nesterov && (out.momentum == 0 || out.dampening != 0)) {
-    return yaml_error(find_entry(node, "nesterov")->line, find_entry(node, "nesterov")->column, cat(path, ".nesterov: expected momentum > 0 and no dampening beside it"));
+    return yaml_error(find_entry(node, "nesterov")->line, find_entry(node, "nesterov")->column,
+                      cat(path, ".nesterov: expected momentum > 0 and no dampening beside it"));
   }
   return absl::OkStatus();
 }
@@ -102,18 +114,23 @@ absl::Status parse_schedule(const YamlNode& node, const std::string& path, Sched
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
   bool wsd = out.kind == ScheduleKind::kWsd;
   if (!wsd) PARTITA_RETURN_IF_ERROR(check_applicable(node, path, enum_name(out.kind), {"decay"}, {}));
-  auto missing = [&](std::string_view key) { return yaml_error(node.line, node.column, cat(path, ": kind ", enum_name(out.kind), " needs '", key, "' (steps)")); };
+  auto missing = [&](std::string_view key) {
+    return yaml_error(node.line, node.column, cat(path, ": kind ", enum_name(out.kind), " needs '", key, "' (steps)"));
+  };
   if (out.kind != ScheduleKind::kConstant && find_entry(node, "total") == nullptr) return missing("total");
   if (wsd && find_entry(node, "decay") == nullptr) return missing("decay");
   if (out.total > 0 && out.warmup + out.decay > out.total) {
-    return yaml_error(node.line, node.column, cat(path, ": expected warmup ", wsd ? "+ decay " : "", "<= total, found ", out.warmup, wsd ? cat(" + ", out.decay) : "", " > ", out.total));
+    return yaml_error(node.line, node.column,
+                      cat(path, ": expected warmup ", wsd ? "+ decay " : "", "<= total, found ", out.warmup,
+                          wsd ? cat(" + ", out.decay) : "", " > ", out.total));
   }
   return absl::OkStatus();
 }
 
 absl::Status parse_micro(const YamlNode& node, const std::string& path, BatchRecipe& out) {
   if (node.kind == Kind::kScalar && node.text == "auto") return absl::OkStatus();
-  if (node.kind == Kind::kScalar && !read_integer(node, path, 1, kLargestCount).ok()) return unexpected(node, path, "auto or an integer >= 1");
+  if (node.kind == Kind::kScalar && !read_integer(node, path, 1, kLargestCount).ok())
+    return unexpected(node, path, "auto or an integer >= 1");
   return integer(&BatchRecipe::micro, 1)(node, path, out);
 }
 
@@ -133,17 +150,17 @@ absl::Status parse_kernels(const YamlNode& node, const std::string& path, Recipe
   return absl::OkStatus();
 }
 
-// A distribution of an init rule: its own keys, and the one that a bare scalar stands for.
-using InitParser = absl::Status (*)(const YamlNode&, const std::string&, InitRule&);
-
+// Each distribution of an init rule has its own keys, and one of them may stand alone: {normal: 0.02} is a std.
 absl::Status init_normal(const YamlNode& node, const std::string& path, InitRule& out) {
-  static const Fields<InitRule> kFields = {{"mean", number(&InitRule::mean, kAnyNumber)}, {"std", number(&InitRule::std, kNonNegative)}};
+  static const Fields<InitRule> kFields = {{"mean", number(&InitRule::mean, kAnyNumber)},
+                                           {"std", number(&InitRule::std, kNonNegative)}};
   out.kind = InitKind::kNormal;
   return node.kind == Kind::kScalar ? kFields[1].parse(node, path, out) : parse_fields(node, path, kFields, out);
 }
 
 absl::Status init_uniform(const YamlNode& node, const std::string& path, InitRule& out) {
-  static const Fields<InitRule> kFields = {{"low", number(&InitRule::low, kAnyNumber)}, {"high", number(&InitRule::high, kAnyNumber)}};
+  static const Fields<InitRule> kFields = {{"low", number(&InitRule::low, kAnyNumber)},
+                                           {"high", number(&InitRule::high, kAnyNumber)}};
   out.kind = InitKind::kUniform;
   if (node.kind == Kind::kScalar) {
     PARTITA_ASSIGN_OR_RETURN(out.high, read_number(node, path, kNonNegative));
@@ -171,7 +188,8 @@ absl::Status init_constant(const YamlNode& node, const std::string& path, InitRu
 template <InitKind kind>
 absl::Status init_scaled(const YamlNode& node, const std::string& path, InitRule& out) {
   static const Fields<InitRule> kFields = [] {
-    Fields<InitRule> fields = {{"distribution", choice(&InitRule::distribution)}, {"gain", number(&InitRule::gain, kPositive)}};
+    Fields<InitRule> fields = {{"distribution", choice(&InitRule::distribution)},
+                               {"gain", number(&InitRule::gain, kPositive)}};
     if (kind == InitKind::kKaiming) fields.push_back({"fan", choice(&InitRule::fan)});
     return fields;
   }();
@@ -182,9 +200,14 @@ absl::Status init_scaled(const YamlNode& node, const std::string& path, InitRule
 
 absl::Status parse_init_rule(const YamlNode& node, const std::string& path, InitRule& out) {
   static const Fields<InitRule> kFields = {
-      {"match", text(&InitRule::match)},   {"normal", init_normal},     {"uniform", init_uniform},
-      {"zeros", init_same<0>},             {"ones", init_same<1>},      {"constant", init_constant},
-      {"kaiming", init_scaled<InitKind::kKaiming>}, {"xavier", init_scaled<InitKind::kXavier>},
+      {"match", text(&InitRule::match)},
+      {"normal", init_normal},
+      {"uniform", init_uniform},
+      {"zeros", init_same<0>},
+      {"ones", init_same<1>},
+      {"constant", init_constant},
+      {"kaiming", init_scaled<InitKind::kKaiming>},
+      {"xavier", init_scaled<InitKind::kXavier>},
   };
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
   if (node.kind != Kind::kMapping || node.entries.size() != 2 || out.match.empty()) {
@@ -206,11 +229,13 @@ absl::Status parse_init(const YamlNode& node, const std::string& path, Recipe& o
 absl::Status parse_data_dtype(const YamlNode& node, const std::string& path, DataRecipe& out) {
   if (node.kind == Kind::kNull) return absl::OkStatus();
   std::string name = node.kind == Kind::kScalar ? node.text : "";
-  for (auto [numpy, ours] : {std::pair<std::string_view, std::string_view>{"uint", "u"}, {"int", "i"}, {"bfloat", "bf"}, {"float", "f"}}) {
+  for (auto [numpy, ours] :
+       {std::pair<std::string_view, std::string_view>{"uint", "u"}, {"int", "i"}, {"bfloat", "bf"}, {"float", "f"}}) {
     if (name.starts_with(numpy)) name = cat(ours, name.substr(numpy.size()));
   }
   out.dtype = parse_dtype(name);
-  return *out.dtype == DType::kInvalid ? unexpected(node, path, "an element type, as in uint16 or float32") : absl::OkStatus();
+  return *out.dtype == DType::kInvalid ? unexpected(node, path, "an element type, as in uint16 or float32")
+                                       : absl::OkStatus();
 }
 
 absl::Status parse_data(const YamlNode& node, const std::string& path, DataRecipe& out) {
@@ -239,7 +264,8 @@ absl::Status parse_evaluate(const YamlNode& node, const std::string& path, Evalu
   };
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
   const YamlEntry* data = find_entry(node, "data");
-  if (data == nullptr || data->value->kind == Kind::kNull) return yaml_error(node.line, node.column, cat(path, ": missing key 'data'"));
+  if (data == nullptr || data->value->kind == Kind::kNull)
+    return yaml_error(node.line, node.column, cat(path, ": missing key 'data'"));
   return absl::OkStatus();
 }
 
@@ -253,17 +279,21 @@ absl::Status parse_moe(const YamlNode& node, const std::string& path, SemanticsR
   if (node.kind != Kind::kMapping) return unexpected(node, path, "dropless or {capacity, group}");
   MoeCapacity capacity;
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, capacity));
-  if (capacity.tokens.has_value() == capacity.factor.has_value()) return unexpected(node, path, "exactly one of capacity (tokens) and capacity_factor");
+  if (capacity.tokens.has_value() == capacity.factor.has_value())
+    return unexpected(node, path, "exactly one of capacity (tokens) and capacity_factor");
   out.moe = capacity;
   return absl::OkStatus();
 }
 
 absl::Status parse_semantics(const YamlNode& node, const std::string& path, SemanticsRecipe& out) {
-  static const Fields<SemanticsRecipe> kFields = {{"batch_norm", choice(&SemanticsRecipe::batch_norm)}, {"moe", parse_moe}};
+  static const Fields<SemanticsRecipe> kFields = {{"batch_norm", choice(&SemanticsRecipe::batch_norm)},
+                                                  {"moe", parse_moe}};
   return parse_fields(node, path, kFields, out);
 }
 
-absl::StatusOr<int64_t> read_extent(const YamlNode& node, std::string_view path) { return read_integer(node, path, 1, kLargestCount); }
+absl::StatusOr<int64_t> read_extent(const YamlNode& node, std::string_view path) {
+  return read_integer(node, path, 1, kLargestCount);
+}
 
 const Fields<Recipe>& recipe_fields() {
   static const Fields<Recipe> kFields = {
@@ -296,20 +326,24 @@ const Fields<Recipe>& recipe_fields() {
 absl::Status check_recipe(const Recipe& recipe, std::string_view file_name) {
   auto refuse = [&](std::string_view message) { return absl::InvalidArgumentError(cat(file_name, ": ", message)); };
   if (recipe.optimizer && recipe.schedule.min_lr > recipe.optimizer->lr) {
-    return refuse(cat("schedule.min_lr: expected at most optimizer.lr ", recipe.optimizer->lr, ", found ", recipe.schedule.min_lr));
+    return refuse(cat("schedule.min_lr: expected at most optimizer.lr ", recipe.optimizer->lr, ", found ",
+                      recipe.schedule.min_lr));
   }
   const BatchRecipe& batch = recipe.batch;
   if (batch.global && batch.micro && *batch.global % *batch.micro != 0) {
     return refuse(cat("batch.micro: expected a divisor of batch.global ", *batch.global, ", found ", *batch.micro));
   }
   if (batch.micro && recipe.pin.micro_batch && *batch.micro != *recipe.pin.micro_batch) {
-    return refuse(cat("pin.micro_batch: expected batch.micro ", *batch.micro, ", found ", *recipe.pin.micro_batch, "; keep one of the two"));
+    return refuse(cat("pin.micro_batch: expected batch.micro ", *batch.micro, ", found ", *recipe.pin.micro_batch,
+                      "; keep one of the two"));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<Recipe> parse_recipe(std::string_view text, std::string_view file_name) {
-  auto in_file = [&](const absl::Status& status) { return absl::Status(status.code(), cat(file_name, ":", status.message())); };
+  auto in_file = [&](const absl::Status& status) {
+    return absl::Status(status.code(), cat(file_name, ":", status.message()));
+  };
   auto root = parse_yaml(text);
   if (!root.ok()) return in_file(root.status());
   Recipe recipe;
@@ -320,15 +354,18 @@ absl::StatusOr<Recipe> parse_recipe(std::string_view text, std::string_view file
 }
 
 absl::StatusOr<Recipe> load_recipe(const std::string& path) {
-  std::string name = quoted(path, 4096);
+  std::string name = quote(path, 4096);
   name = name.substr(1, name.size() - 2);
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return absl::InvalidArgumentError(cat(name, ": expected a file, found a directory"));
+  if (std::filesystem::is_directory(path, error))
+    return absl::InvalidArgumentError(cat(name, ": expected a file, found a directory"));
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError(cat(name, ": cannot be read; check the path and its permissions"));
   std::string text;
   char block[1 << 16];
-  while (text.size() <= kMaxYamlBytes && (file.read(block, sizeof block) || file.gcount() > 0)) text.append(block, static_cast<size_t>(file.gcount()));
+  while (text.size() <= kMaxYamlBytes && (file.read(block, sizeof block) || file.gcount() > 0))
+    text.append(block, static_cast<size_t>(file.gcount()));
+  if (file.bad()) return absl::DataLossError(cat(name, ": reading failed after ", text.size(), " bytes"));
   return parse_recipe(text, name);
 }
 

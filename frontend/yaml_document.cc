@@ -21,9 +21,12 @@ struct Refused {
   std::string message;
 };
 
-[[noreturn]] void refuse(const YAML::Mark& mark, std::string message) { throw Refused{mark.line + 1, mark.column + 1, std::move(message)}; }
+[[noreturn]] void refuse(const YAML::Mark& mark, std::string message) {
+  throw Refused{mark.line + 1, mark.column + 1, std::move(message)};
+}
 
-// What must hold before yaml-cpp sees the text. It queues every token of a flow collection that fits one line, and takes byte 4 for the end of input.
+// What must hold before yaml-cpp sees the text. It queues every token of a flow collection that fits one line, and
+// takes byte 4 for the end of input.
 absl::Status check_characters(std::string_view text) {
   constexpr std::string_view kIndicators = "[]{},:-?&*!|>'\"%@`#\n\r";
   bool indicator[256] = {};
@@ -32,9 +35,12 @@ absl::Status check_characters(std::string_view text) {
   int line = 1, column = 1;
   if (!is_utf8(text)) return yaml_error(1, 1, "not UTF-8; save the file as UTF-8");
   for (unsigned char c : text) {
-    if ((c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F) return yaml_error(line, column, fmt::format("control character 0x{:02x}", c));
+    if ((c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F)
+      return yaml_error(line, column, fmt::format("control character 0x{:02x}", c));
     if (indicator[c] && ++indicators > kMaxYamlIndicators) {
-      return yaml_error(line, column, cat("more than ", kMaxYamlIndicators, " brackets, commas, colons, quotes and lines: too large for a settings file"));
+      return yaml_error(line, column,
+                        cat("more than ", kMaxYamlIndicators,
+                            " brackets, commas, colons, quotes and lines: too large for a settings file"));
     }
     column = c == '\n' ? 1 : column + 1;
     line += c == '\n';
@@ -47,8 +53,11 @@ class TreeBuilder : public YAML::EventHandler {
  public:
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add_leaf(mark, anchor, YamlNode::Kind::kNull, "", false); }
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    add_leaf(mark, anchor, YamlNode::Kind::kNull, "", false);
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
     check_tag(mark, tag);
     add_leaf(mark, anchor, YamlNode::Kind::kScalar, value, tag == "!");
   }
@@ -59,11 +68,13 @@ class TreeBuilder : public YAML::EventHandler {
     if (found == anchors_.end()) refuse(mark, "an alias inside the node that it names");
     place(mark, found->second);
   }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
     open(mark, tag, anchor, YamlNode::Kind::kSequence);
   }
   void OnSequenceEnd() override { close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
     open(mark, tag, anchor, YamlNode::Kind::kMapping);
   }
   void OnMapEnd() override { close(); }
@@ -80,28 +91,33 @@ class TreeBuilder : public YAML::EventHandler {
   };
 
   static void check_tag(const YAML::Mark& mark, const std::string& tag) {
-    if (!tag.empty() && tag != "?" && tag != "!") refuse(mark, cat("the tag ", quoted(tag), " is not allowed here; remove it"));
+    if (!tag.empty() && tag != "?" && tag != "!")
+      refuse(mark, cat("the tag ", quote(tag), " is not allowed here; remove it"));
   }
-  bool wants_key() const { return !frames_.empty() && frames_.back().node->kind == YamlNode::Kind::kMapping && !frames_.back().has_key; }
+  bool wants_key() const {
+    return !frames_.empty() && frames_.back().node->kind == YamlNode::Kind::kMapping && !frames_.back().has_key;
+  }
 
-  void add_leaf(const YAML::Mark& mark, YAML::anchor_t anchor, YamlNode::Kind kind, const std::string& text, bool is_quoted) {
-    if (wants_key()) return add_key(mark, kind, text, is_quoted);
+  void add_leaf(const YAML::Mark& mark, YAML::anchor_t anchor, YamlNode::Kind kind, const std::string& text,
+                bool quoted) {
+    if (wants_key()) return add_key(mark, kind, text, quoted);
     auto leaf = std::make_shared<YamlNode>();
     leaf->kind = kind;
-    bool missing = kind == YamlNode::Kind::kNull && !frames_.empty() && frames_.back().has_key;  // yaml-cpp gives it no position
+    bool missing =
+        kind == YamlNode::Kind::kNull && !frames_.empty() && frames_.back().has_key;  // yaml-cpp gives it no position
     leaf->line = missing ? frames_.back().node->entries.back().line : mark.line + 1;
     leaf->column = missing ? frames_.back().node->entries.back().column : mark.column + 1;
     leaf->text = text;
-    leaf->quoted = is_quoted;
+    leaf->quoted = quoted;
     if (anchor != 0) anchors_[anchor] = leaf;
     place(mark, leaf);
   }
 
-  void add_key(const YAML::Mark& mark, YamlNode::Kind kind, const std::string& text, bool is_quoted) {
+  void add_key(const YAML::Mark& mark, YamlNode::Kind kind, const std::string& text, bool quoted) {
     Frame& frame = frames_.back();
     if (kind != YamlNode::Kind::kScalar) refuse(mark, "a key must be a name, found null");
-    if (text == "<<" && !is_quoted) refuse(mark, "merge keys '<<' are not supported; repeat the keys");
-    if (!frame.keys.insert(text).second) refuse(mark, cat("duplicate key ", quoted(text), "; keep one of the two"));
+    if (text == "<<" && !quoted) refuse(mark, "merge keys '<<' are not supported; repeat the keys");
+    if (!frame.keys.insert(text).second) refuse(mark, cat("duplicate key ", quote(text), "; keep one of the two"));
     frame.node->entries.push_back({text, mark.line + 1, mark.column + 1, nullptr});
     frame.has_key = true;
   }
@@ -109,7 +125,8 @@ class TreeBuilder : public YAML::EventHandler {
   void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YamlNode::Kind kind) {
     check_tag(mark, tag);
     if (wants_key()) refuse(mark, "a key must be a name, found a list or a mapping");
-    if (static_cast<int>(frames_.size()) >= kMaxYamlDepth) refuse(mark, cat("nested deeper than ", kMaxYamlDepth, " levels"));
+    if (static_cast<int>(frames_.size()) >= kMaxYamlDepth)
+      refuse(mark, cat("nested deeper than ", kMaxYamlDepth, " levels"));
     Frame& frame = frames_.emplace_back();
     frame.node = std::make_shared<YamlNode>();
     frame.node->kind = kind;
@@ -127,7 +144,8 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void place(const YAML::Mark& mark, std::shared_ptr<const YamlNode> node) {
-    if (static_cast<int>(frames_.size()) + node->height > kMaxYamlDepth) refuse(mark, cat("nested deeper than ", kMaxYamlDepth, " levels"));
+    if (static_cast<int>(frames_.size()) + node->height > kMaxYamlDepth)
+      refuse(mark, cat("nested deeper than ", kMaxYamlDepth, " levels"));
     if (frames_.empty()) {
       root_ = std::move(node);
       return;
@@ -159,7 +177,8 @@ class NothingMore : public TreeBuilder {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const YamlNode>> parse_yaml(std::string_view text) {
-  if (text.size() > kMaxYamlBytes) return yaml_error(1, 1, cat("larger than ", kMaxYamlBytes >> 20, " MiB: not a settings file"));
+  if (text.size() > kMaxYamlBytes)
+    return yaml_error(1, 1, cat("larger than ", kMaxYamlBytes >> 20, " MiB: not a settings file"));
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   PARTITA_RETURN_IF_ERROR(check_characters(text));
   TreeBuilder builder;

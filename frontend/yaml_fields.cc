@@ -1,8 +1,8 @@
 #include "frontend/yaml_fields.h"
 
 #include <algorithm>
-#include <cmath>
 #include <charconv>
+#include <cmath>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -14,17 +14,22 @@ constexpr size_t kMaxGlobBytes = 1024;
 
 std::string describe(const YamlNode& node) {
   switch (node.kind) {
-    case YamlNode::Kind::kNull: return "nothing";
-    case YamlNode::Kind::kScalar: return cat(node.quoted ? "the text " : "", quoted(node.text));
-    case YamlNode::Kind::kSequence: return cat("a list of ", node.items.size());
-    case YamlNode::Kind::kMapping: return "a mapping";
+    case YamlNode::Kind::kNull:
+      return "nothing";
+    case YamlNode::Kind::kScalar:
+      return cat(node.quoted ? "the text " : "", quote(node.text));
+    case YamlNode::Kind::kSequence:
+      return cat("a list of ", node.items.size());
+    case YamlNode::Kind::kMapping:
+      return "a mapping";
   }
   return "";
 }
 
 // Decimal notation only: no hexadecimal, no infinity, no NaN, no digits separators.
 bool is_decimal(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789+-.eE") == std::string_view::npos && text.find_first_of("0123456789") != std::string_view::npos;
+  return !text.empty() && text.find_first_not_of("0123456789+-.eE") == std::string_view::npos &&
+         text.find_first_of("0123456789") != std::string_view::npos;
 }
 
 // The whole of `text`, which may begin with a plus sign.
@@ -43,13 +48,15 @@ absl::Status unexpected(const YamlNode& node, std::string_view path, std::string
 
 std::string join_path(std::string_view path, std::string_view key) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
-  std::string shown = key.find_first_not_of(kPlain) == std::string_view::npos && key.size() <= 64 ? std::string(key) : quoted(key);
+  std::string shown =
+      key.find_first_not_of(kPlain) == std::string_view::npos && key.size() <= 64 ? std::string(key) : quote(key);
   return path.empty() ? shown : cat(path, ".", shown);
 }
 
 absl::StatusOr<double> read_number(const YamlNode& node, std::string_view path, const NumberRange& range) {
   double value = 0;
-  if (node.kind != YamlNode::Kind::kScalar || node.quoted || !is_decimal(node.text) || !parse_whole(node.text, value) || !std::isfinite(value) || !range.holds(value)) {
+  if (node.kind != YamlNode::Kind::kScalar || node.quoted || !is_decimal(node.text) || !parse_whole(node.text, value) ||
+      !std::isfinite(value) || !range.holds(value)) {
     return unexpected(node, path, range.says);
   }
   return value;
@@ -82,9 +89,12 @@ absl::StatusOr<std::string> read_text(const YamlNode& node, std::string_view pat
   return node.text;
 }
 
-absl::StatusOr<size_t> read_choice(const YamlNode& node, std::string_view path, std::span<const std::string_view> choices) {
-  auto found = node.kind == YamlNode::Kind::kScalar ? std::find(choices.begin(), choices.end(), node.text) : choices.end();
-  if (found == choices.end()) return unexpected(node, path, cat(choices.size() > 1 ? "one of " : "", join_names(choices)));
+absl::StatusOr<size_t> read_choice(const YamlNode& node, std::string_view path,
+                                   std::span<const std::string_view> choices) {
+  auto found =
+      node.kind == YamlNode::Kind::kScalar ? std::find(choices.begin(), choices.end(), node.text) : choices.end();
+  if (found == choices.end())
+    return unexpected(node, path, cat(choices.size() > 1 ? "one of " : "", join_names(choices)));
   return static_cast<size_t>(found - choices.begin());
 }
 
@@ -118,11 +128,14 @@ std::string join_names(std::span<const std::string_view> names) {
 
 absl::Status unknown_key(const YamlEntry& entry, std::string_view path, std::span<const std::string_view> known) {
   std::string near = nearest_name(entry.key, std::vector<std::string>(known.begin(), known.end()));
-  std::string advice = near.empty() ? cat("the known keys are ", join_names(known)) : cat("the nearest known key is '", near, "'");
-  return yaml_error(entry.line, entry.column, cat(path, path.empty() ? "" : ": ", "unknown key ", quoted(entry.key, 80), "; ", advice));
+  std::string advice =
+      near.empty() ? cat("the known keys are ", join_names(known)) : cat("the nearest known key is '", near, "'");
+  return yaml_error(entry.line, entry.column,
+                    cat(path, path.empty() ? "" : ": ", "unknown key ", quote(entry.key, 80), "; ", advice));
 }
 
-absl::StatusOr<std::vector<const YamlEntry*>> match_keys(const YamlNode& node, std::string_view path, const std::vector<std::string_view>& keys) {
+absl::StatusOr<std::vector<const YamlEntry*>> match_keys(const YamlNode& node, std::string_view path,
+                                                         const std::vector<std::string_view>& keys) {
   std::vector<const YamlEntry*> found(keys.size(), nullptr);
   if (node.kind == YamlNode::Kind::kNull) return found;
   if (node.kind != YamlNode::Kind::kMapping) return unexpected(node, path.empty() ? "the file" : path, "a mapping");

@@ -1,5 +1,6 @@
-// Typed reading of a YamlNode by tables: a section of a settings file is a list of Field{key, parser}, one line per key.
-// Parsers report "line:column: path: expected …, found …". A null value of an optional field or of a section means "not said".
+// Typed reading of a YamlNode by tables: a section of a settings file is a list of Field{key, parser}, one line per
+// key. Parsers report "line:column: path: expected …, found …". A null value of an optional field or of a section means
+// "not said".
 #pragma once
 
 #include <array>
@@ -30,21 +31,25 @@ inline constexpr NumberRange kPositive = {"a number > 0", [](double x) { return 
 inline constexpr NumberRange kNonNegative = {"a number >= 0", [](double x) { return x >= 0; }};
 inline constexpr NumberRange kFraction = {"a number in [0, 1)", [](double x) { return x >= 0 && x < 1; }};
 
-inline constexpr int64_t kLargestCount = int64_t{1} << 48;  // of steps, samples, extents: products with small factors stay in 64 bits
+inline constexpr int64_t kLargestCount =
+    int64_t{1} << 48;  // of steps, samples, extents: products with small factors stay in 64 bits
 
-// Scalars. Numbers are finite; integers may be written 1e6; only true and false are booleans; text is any scalar that is not null.
+// Scalars. Numbers are finite; integers may be written 1e6; only true and false are booleans; text is any scalar that
+// is not null.
 absl::StatusOr<double> read_number(const YamlNode& node, std::string_view path, const NumberRange& range);
 absl::StatusOr<int64_t> read_integer(const YamlNode& node, std::string_view path, int64_t low, int64_t high);
 absl::StatusOr<bool> read_bool(const YamlNode& node, std::string_view path);
 absl::StatusOr<std::string> read_text(const YamlNode& node, std::string_view path);
-absl::StatusOr<size_t> read_choice(const YamlNode& node, std::string_view path, std::span<const std::string_view> choices);
+absl::StatusOr<size_t> read_choice(const YamlNode& node, std::string_view path,
+                                   std::span<const std::string_view> choices);
 // A glob of 1 to 1024 bytes; a list of them, or one alone.
 absl::StatusOr<std::vector<std::string>> read_globs(const YamlNode& node, std::string_view path);
 absl::Status check_glob(const YamlNode& node, std::string_view path, std::string_view glob);
 
 // "a, b, c".
 std::string join_names(std::span<const std::string_view> names);
-// "unknown key 'x'; the nearest known key is 'y'", or all known keys where none is near, for a key of the section at `path`.
+// "unknown key 'x'; the nearest known key is 'y'", or all known keys where none is near, for a key of the section at
+// `path`.
 absl::Status unknown_key(const YamlEntry& entry, std::string_view path, std::span<const std::string_view> known);
 
 // Parses a node into a member of T.
@@ -59,7 +64,8 @@ struct Field {
 template <typename T>
 using Fields = std::vector<Field<T>>;
 
-absl::StatusOr<std::vector<const YamlEntry*>> match_keys(const YamlNode& node, std::string_view path, const std::vector<std::string_view>& keys);
+absl::StatusOr<std::vector<const YamlEntry*>> match_keys(const YamlNode& node, std::string_view path,
+                                                         const std::vector<std::string_view>& keys);
 
 // Fields are parsed in the order of the table, so that a `kind` can set the defaults of the keys after it.
 template <typename T>
@@ -68,7 +74,8 @@ absl::Status parse_fields(const YamlNode& node, const std::string& path, const F
   for (const Field<T>& field : fields) keys.push_back(field.key);
   PARTITA_ASSIGN_OR_RETURN(std::vector<const YamlEntry*> found, match_keys(node, path, keys));
   for (size_t i = 0; i < fields.size(); ++i) {
-    if (found[i] != nullptr) PARTITA_RETURN_IF_ERROR(fields[i].parse(*found[i]->value, join_path(path, fields[i].key), out));
+    if (found[i] != nullptr)
+      PARTITA_RETURN_IF_ERROR(fields[i].parse(*found[i]->value, join_path(path, fields[i].key), out));
   }
   return absl::OkStatus();
 }
@@ -106,11 +113,14 @@ FieldParser<T> field(M T::*member, Read read) {
 
 template <typename T, typename M>
 FieldParser<T> number(M T::*member, NumberRange range) {
-  return field(member, [range](const YamlNode& node, const std::string& path) { return read_number(node, path, range); });
+  return field(member,
+               [range](const YamlNode& node, const std::string& path) { return read_number(node, path, range); });
 }
 template <typename T, typename M>
 FieldParser<T> integer(M T::*member, int64_t low, int64_t high = kLargestCount) {
-  return field(member, [low, high](const YamlNode& node, const std::string& path) { return read_integer(node, path, low, high); });
+  return field(member, [low, high](const YamlNode& node, const std::string& path) {
+    return read_integer(node, path, low, high);
+  });
 }
 template <typename T, typename M>
 FieldParser<T> boolean(M T::*member) {
@@ -126,14 +136,17 @@ FieldParser<T> globs(std::vector<std::string> T::*member) {
 }
 template <typename T, typename M>
 FieldParser<T> choice(M T::*member) {
-  return field(member, [](const YamlNode& node, const std::string& path) { return read_choice(node, path, enum_names<typename plain_type<M>::type>()); });
+  return field(member, [](const YamlNode& node, const std::string& path) {
+    return read_choice(node, path, enum_names<typename plain_type<M>::type>());
+  });
 }
 
 // A list of exactly two numbers.
 template <typename T>
 FieldParser<T> number_pair(std::array<double, 2> T::*member, NumberRange range) {
   return [member, range](const YamlNode& node, const std::string& path, T& out) -> absl::Status {
-    if (node.kind != YamlNode::Kind::kSequence || node.items.size() != 2) return unexpected(node, path, "a list of two numbers");
+    if (node.kind != YamlNode::Kind::kSequence || node.items.size() != 2)
+      return unexpected(node, path, "a list of two numbers");
     for (size_t i = 0; i < 2; ++i) {
       PARTITA_ASSIGN_OR_RETURN((out.*member)[i], read_number(*node.items[i], path, range));
     }
@@ -156,7 +169,8 @@ FieldParser<T> map_of(std::map<std::string, V> T::*member, Read read) {
 
 // A nested section; an optional one comes to exist when its key has a value.
 template <typename T, typename M>
-FieldParser<T> section(M T::*member, absl::Status (*parse)(const YamlNode&, const std::string&, typename plain_type<M>::type&)) {
+FieldParser<T> section(M T::*member,
+                       absl::Status (*parse)(const YamlNode&, const std::string&, typename plain_type<M>::type&)) {
   return [member, parse](const YamlNode& node, const std::string& path, T& out) -> absl::Status {
     if (node.kind == YamlNode::Kind::kNull) return absl::OkStatus();
     typename plain_type<M>::type value{};

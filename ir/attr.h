@@ -24,6 +24,7 @@ class Attrs {
 
   void set(std::string_view name, AttrValue value);
   bool has(std::string_view name) const { return find(name) != nullptr; }
+  const AttrValue* find(std::string_view name) const;  // nullptr where there is none
 
   // The value under `name`; without a default, a missing name or another type is a compiler bug.
   int64_t i(std::string_view name) const;
@@ -41,7 +42,6 @@ class Attrs {
   bool operator==(const Attrs&) const = default;
 
  private:
-  const AttrValue* find(std::string_view name) const;
   std::vector<std::pair<std::string, AttrValue>> items_;
 };
 

@@ -69,11 +69,11 @@ struct FileRange {
   int64_t offset = 0;
   int64_t bytes = 0;
 };
-struct InitRule {
+struct InitialRule {
   std::string kind;  // "zeros", "ones", "constant", "normal", "uniform", "kaiming_uniform", "xavier_uniform", …
   double a = 0, b = 0;
 };
-using Initial = std::variant<std::monostate, Literal, FileRange, InitRule>;
+using Initial = std::variant<std::monostate, Literal, FileRange, InitialRule>;
 
 // A value that outlives the step, under a logical name that never changes.
 struct State {

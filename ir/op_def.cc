@@ -1,9 +1,14 @@
 #include "ir/op_def.h"
 
+#include <algorithm>
+#include <map>
+
 #include "absl/container/flat_hash_map.h"
 #include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "ir/builder.h"
+#include "ir/evaluate.h"
 
 namespace partita {
 namespace {
@@ -51,36 +56,69 @@ std::vector<Tensor> evaluate_elementwise(const OpDef& op, const OpView& use, std
   return outputs;
 }
 
-// Builds the expansion as a graph of its own and evaluates it node by node.
 std::vector<Tensor> evaluate_expansion(const OpDef& op, const Attrs& attrs, std::span<const Tensor* const> inputs) {
   Builder b;
   std::vector<TensorType> types;
   std::vector<ValueId> ids;
-  std::vector<const Tensor*> given;
+  std::map<ValueId, Tensor> feeds;
   for (size_t k = 0; k < inputs.size(); ++k) {
     types.push_back(inputs[k] ? inputs[k]->type : TensorType{});
     ids.push_back(inputs[k] ? b.input(cat("x", k), inputs[k]->type) : kNoValue);
-    if (inputs[k]) given.push_back(inputs[k]);
+    if (inputs[k]) feeds.emplace(ids.back(), *inputs[k]);
   }
   std::vector<ValueId> outputs = op.expand({b, attrs, types, ids, {}, {}});
-  const Graph& g = b.graph();
-  std::vector<Tensor> values(g.values.size());
-  for (size_t k = 0; k < g.inputs.size(); ++k) values[g.inputs[k].value] = *given[k];
-  for (const Constant& c : g.constants) values[c.value] = to_tensor(c.literal);
-  for (const Node& node : g.nodes) {
-    std::vector<const Tensor*> in;
-    for (ValueId v : node.inputs) in.push_back(v == kNoValue ? nullptr : &values[v]);
-    std::vector<Tensor> out = evaluate_op(*node.op, node.attrs, in);
-    for (size_t k = 0; k < out.size(); ++k) values[node.outputs[k]] = std::move(out[k]);
+  return evaluate_graph(b.graph(), feeds, outputs);
+}
+
+bool has_type(const AttrValue& value, std::string_view type) {
+  if (type == "i") return std::holds_alternative<int64_t>(value);
+  if (type == "f") return std::holds_alternative<double>(value);
+  if (type == "s") return std::holds_alternative<std::string>(value);
+  if (type == "dtype") return std::holds_alternative<DType>(value);
+  if (type == "ints") return std::holds_alternative<std::vector<int64_t>>(value);
+  return type == "floats" && std::holds_alternative<std::vector<double>>(value);
+}
+
+// Checks `attrs` against OpDef::attributes.
+absl::Status check_attributes(const OpDef& op, const Attrs& attrs) {
+  if (op.attributes.empty()) return absl::OkStatus();
+  std::vector<std::string_view> known;
+  for (std::string_view rest = op.attributes; !rest.empty();) {
+    std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 2));
+    std::string_view type = item.substr(0, item.find(' ')), name = item.substr(item.find(' ') + 1);
+    bool optional = name.ends_with('?');
+    if (optional) name.remove_suffix(1);
+    known.push_back(name);
+    const AttrValue* value = attrs.find(name);
+    if (value == nullptr && !optional) return absl::InvalidArgumentError(cat("expected an attribute '", name, "' (", type, "), found none"));
+    if (value != nullptr && !has_type(*value, type)) return absl::InvalidArgumentError(cat("attribute '", name, "': expected ", type, ", found another type"));
   }
-  std::vector<Tensor> results;
-  for (ValueId v : outputs) results.push_back(values[v]);
-  return results;
+  for (const auto& [name, value] : attrs.items()) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      return absl::InvalidArgumentError(cat("unknown attribute ", quote(name), "; expected ", op.attributes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_inputs(const OpDef& op, const OpView& use) {
+  int count = static_cast<int>(use.inputs.size());
+  if (count < op.min_inputs || (op.max_inputs >= 0 && count > op.max_inputs)) {
+    std::string more = op.max_inputs < 0 ? " or more" : op.max_inputs > op.min_inputs ? cat(" to ", op.max_inputs) : "";
+    return absl::InvalidArgumentError(cat("expected ", op.min_inputs, more, " inputs, found ", count));
+  }
+  for (int k = 0; k < op.min_inputs; ++k) {
+    if (use.dtype(k) == DType::kInvalid) return absl::InvalidArgumentError(cat("input ", k, " is required"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<TensorType>> infer_types(const OpDef& op, const OpView& use) {
+  PARTITA_RETURN_IF_ERROR(check_inputs(op, use));
+  PARTITA_RETURN_IF_ERROR(check_attributes(op, use.attrs));
   if (op.infer) return op.infer(use);
   PARTITA_ASSIGN_OR_RETURN(Formula formula, formula_for(op, use));
   std::vector<TensorType> types;

@@ -45,6 +45,9 @@ struct OpDef {
   std::string_view name;
   int min_inputs = 1;
   int max_inputs = 1;  // -1: any number
+  // The attributes with their types, "i dim, i keep?, ints dims": a type of i, f, s, dtype, ints or floats, a name, and '?' where it may be left out.
+  // infer_types checks them, so that infer and all that follows may take them as read.
+  std::string_view attributes = {};
 
   // The op's formula, or how it is written for a use (rank, attributes). Exactly one of the two.
   std::string_view formula = {};
@@ -67,9 +70,10 @@ struct OpDef {
   bool view = false;        // the output is the input's bytes under another shape
   bool kernel = false;      // the runtime has a kernel of this name (runtime/kernels); else scalar, expand or a loop nest makes the code
   bool communicates = false;  // a collective: takes its place in the one order of communication
+  bool sums_micro_batches = false;  // sums its last operand over the step's micro-batches: splitting them over an axis leaves a partial sum
 };
 
-// Output types of a use; InvalidArgument in the words of the op's own check.
+// Output types of a use; InvalidArgument in the words of the op's own check. Takes any use: counts of inputs and the presence and types of attributes are checked first.
 absl::StatusOr<std::vector<TensorType>> infer_types(const OpDef& op, const OpView& use);
 // The bound formula of a use that has been inferred.
 Formula bound_formula(const OpDef& op, const OpView& use);

@@ -14,12 +14,18 @@ std::optional<int64_t> PinRecipe::axis(const std::string& name) const {
 
 OptimizerRecipe default_optimizer(OptimizerKind kind) {
   switch (kind) {
-    case OptimizerKind::kSgd: return {.kind = kind};
-    case OptimizerKind::kMomentum: return {.kind = kind, .momentum = 0.9};
-    case OptimizerKind::kAdagrad: return {.kind = kind, .lr = 1e-2, .eps = 1e-10};
-    case OptimizerKind::kAdam: return {.kind = kind};
-    case OptimizerKind::kAdamW: return {.kind = kind, .weight_decay = 1e-2};
-    case OptimizerKind::kLamb: return {.kind = kind, .eps = 1e-6, .weight_decay = 1e-2};
+    case OptimizerKind::kSgd:
+      return {.kind = kind};
+    case OptimizerKind::kMomentum:
+      return {.kind = kind, .momentum = 0.9};
+    case OptimizerKind::kAdagrad:
+      return {.kind = kind, .lr = 1e-2, .eps = 1e-10};
+    case OptimizerKind::kAdam:
+      return {.kind = kind};
+    case OptimizerKind::kAdamW:
+      return {.kind = kind, .weight_decay = 1e-2};
+    case OptimizerKind::kLamb:
+      return {.kind = kind, .eps = 1e-6, .weight_decay = 1e-2};
   }
   return {.kind = kind};
 }
@@ -66,7 +72,8 @@ bool class_holds(std::string_view members, unsigned char c) {
 }
 
 // One non-star pattern element against one character. `element` and `character` receive the bytes used.
-bool element_matches(std::string_view pattern, size_t p, std::string_view name, size_t n, size_t& element, size_t& character) {
+bool element_matches(std::string_view pattern, size_t p, std::string_view name, size_t n, size_t& element,
+                     size_t& character) {
   character = character_length(name, n);
   element = 1;
   if (pattern[p] == '?') return true;
@@ -110,7 +117,8 @@ bool glob_match(std::string_view pattern, std::string_view name) {
 }
 
 bool matches_any(const std::vector<std::string>& patterns, std::string_view name) {
-  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return glob_match(pattern, name); });
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return glob_match(pattern, name); });
 }
 
 namespace {
@@ -133,20 +141,65 @@ constexpr std::string_view kPipelineSchedules[] = {"gpipe", "1f1b", "interleaved
 
 }  // namespace
 
-template <> std::span<const std::string_view> enum_names<LossKind>() { return kLossKinds; }
-template <> std::span<const std::string_view> enum_names<Reduction>() { return kReductions; }
-template <> std::span<const std::string_view> enum_names<OptimizerKind>() { return kOptimizerKinds; }
-template <> std::span<const std::string_view> enum_names<ScheduleKind>() { return kScheduleKinds; }
-template <> std::span<const std::string_view> enum_names<Precision>() { return kPrecisions; }
-template <> std::span<const std::string_view> enum_names<RecomputeMode>() { return kRecomputeModes; }
-template <> std::span<const std::string_view> enum_names<AttentionKernel>() { return kAttentionKernels; }
-template <> std::span<const std::string_view> enum_names<InitKind>() { return kInitKinds; }
-template <> std::span<const std::string_view> enum_names<InitDistribution>() { return kInitDistributions; }
-template <> std::span<const std::string_view> enum_names<FanMode>() { return kFanModes; }
-template <> std::span<const std::string_view> enum_names<DataKind>() { return kDataKinds; }
-template <> std::span<const std::string_view> enum_names<BatchNormGroup>() { return kBatchNormGroups; }
-template <> std::span<const std::string_view> enum_names<Compression>() { return kCompressions; }
-template <> std::span<const std::string_view> enum_names<OffloadMode>() { return kOffloadModes; }
-template <> std::span<const std::string_view> enum_names<PipelineSchedule>() { return kPipelineSchedules; }
+template <>
+std::span<const std::string_view> enum_names<LossKind>() {
+  return kLossKinds;
+}
+template <>
+std::span<const std::string_view> enum_names<Reduction>() {
+  return kReductions;
+}
+template <>
+std::span<const std::string_view> enum_names<OptimizerKind>() {
+  return kOptimizerKinds;
+}
+template <>
+std::span<const std::string_view> enum_names<ScheduleKind>() {
+  return kScheduleKinds;
+}
+template <>
+std::span<const std::string_view> enum_names<Precision>() {
+  return kPrecisions;
+}
+template <>
+std::span<const std::string_view> enum_names<RecomputeMode>() {
+  return kRecomputeModes;
+}
+template <>
+std::span<const std::string_view> enum_names<AttentionKernel>() {
+  return kAttentionKernels;
+}
+template <>
+std::span<const std::string_view> enum_names<InitKind>() {
+  return kInitKinds;
+}
+template <>
+std::span<const std::string_view> enum_names<InitDistribution>() {
+  return kInitDistributions;
+}
+template <>
+std::span<const std::string_view> enum_names<FanMode>() {
+  return kFanModes;
+}
+template <>
+std::span<const std::string_view> enum_names<DataKind>() {
+  return kDataKinds;
+}
+template <>
+std::span<const std::string_view> enum_names<BatchNormGroup>() {
+  return kBatchNormGroups;
+}
+template <>
+std::span<const std::string_view> enum_names<Compression>() {
+  return kCompressions;
+}
+template <>
+std::span<const std::string_view> enum_names<OffloadMode>() {
+  return kOffloadModes;
+}
+template <>
+std::span<const std::string_view> enum_names<PipelineSchedule>() {
+  return kPipelineSchedules;
+}
 
 }  // namespace partita

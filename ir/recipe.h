@@ -1,5 +1,5 @@
-// What the user asks of a training run: train.yaml (docs/train_yaml.md) as plain data. Filled by frontend/recipe.h; passes and the partitioner read it.
-// An unset optional means "not said": the reader of that field chooses.
+// What the user asks of a training run: train.yaml (docs/train_yaml.md) as plain data. Filled by frontend/recipe.h;
+// passes and the partitioner read it. An unset optional means "not said": the reader of that field chooses.
 #pragma once
 
 #include <array>
@@ -40,7 +40,8 @@ struct LossRecipe {
   bool operator==(const LossRecipe&) const = default;
 };
 
-// Update rules are torch.optim's. kMomentum is kSgd with momentum 0.9 unless said otherwise; kLamb is in docs/train_yaml.md.
+// Update rules are torch.optim's. kMomentum is kSgd with momentum 0.9 unless said otherwise; kLamb is in
+// docs/train_yaml.md.
 struct OptimizerRecipe {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double lr = 1e-3;
@@ -50,9 +51,9 @@ struct OptimizerRecipe {
   double dampening = 0;                        // sgd, momentum
   bool nesterov = false;                       // sgd, momentum
   double weight_decay = 0;
-  double lr_decay = 0;                         // adagrad
-  double initial_accumulator = 0;              // adagrad
-  std::vector<std::string> no_decay;           // globs over initializer names that weight_decay leaves alone
+  double lr_decay = 0;                // adagrad
+  double initial_accumulator = 0;     // adagrad
+  std::vector<std::string> no_decay;  // globs over initializer names that weight_decay leaves alone
   bool operator==(const OptimizerRecipe&) const = default;
 };
 
@@ -76,12 +77,12 @@ struct BatchRecipe {
 struct InitRule {
   std::string match;
   InitKind kind = InitKind::kNormal;
-  double mean = 0, std = 1;                                        // kNormal
-  double low = 0, high = 1;                                        // kUniform
-  double value = 0;                                                // kConstant (zeros, ones)
-  InitDistribution distribution = InitDistribution::kUniform;      // kKaiming, kXavier
-  FanMode fan = FanMode::kFanIn;                                   // kKaiming
-  double gain = 1;                                                 // kKaiming (default sqrt 2), kXavier
+  double mean = 0, std = 1;                                    // kNormal
+  double low = 0, high = 1;                                    // kUniform
+  double value = 0;                                            // kConstant (zeros, ones)
+  InitDistribution distribution = InitDistribution::kUniform;  // kKaiming, kXavier
+  FanMode fan = FanMode::kFanIn;                               // kKaiming
+  double gain = 1;                                             // kKaiming (default sqrt 2), kXavier
   bool operator==(const InitRule&) const = default;
 };
 
@@ -104,7 +105,8 @@ struct EvaluateRecipe {
   bool operator==(const EvaluateRecipe&) const = default;
 };
 
-// Tokens an expert accepts per group: exactly one of `tokens` and `factor` is set (factor f: ceil(f * tokens of the group * k / experts)).
+// Tokens an expert accepts per group: exactly one of `tokens` and `factor` is set (factor f: ceil(f * tokens of the
+// group * k / experts)).
 struct MoeCapacity {
   std::optional<int64_t> tokens;
   std::optional<double> factor;
@@ -118,7 +120,8 @@ struct SemanticsRecipe {
   bool operator==(const SemanticsRecipe&) const = default;
 };
 
-// The values (initializers, activations) whose name `match`es: factor -> mesh axes that split it, outermost first; no axes: not split.
+// The values (initializers, activations) whose name `match`es: factor -> mesh axes that split it, outermost first; no
+// axes: not split.
 struct ValuePin {
   std::string match;
   std::map<std::string, std::vector<std::string>> factors;
@@ -146,7 +149,7 @@ struct PinRecipe {
 };
 
 struct Recipe {
-  std::optional<LossRecipe> loss;            // unset: in the model (training_info, ONNX Runtime artifacts), else an error
+  std::optional<LossRecipe> loss;  // unset: in the model (training_info, ONNX Runtime artifacts), else an error
   std::optional<OptimizerRecipe> optimizer;  // unset: in the model, else the reader's default
   ScheduleRecipe schedule;
   BatchRecipe batch;
@@ -170,12 +173,14 @@ struct Recipe {
 // PyTorch's defaults of `kind` (lamb: those of Apex's FusedLAMB).
 OptimizerRecipe default_optimizer(OptimizerKind kind);
 
-// Rate at optimizer step `step` >= 0: lr (step+1)/warmup while step < warmup, then constant; or linear / cosine from lr at `warmup` down to min_lr at `total`;
-// or (wsd) lr until total - decay, then linear down to min_lr at `total`. min_lr from `total` on.
+// Rate at optimizer step `step` >= 0: lr (step+1)/warmup while step < warmup, then constant; or linear / cosine from lr
+// at `warmup` down to min_lr at `total`; or (wsd) lr until total - decay, then linear down to min_lr at `total`. min_lr
+// from `total` on.
 double learning_rate(const ScheduleRecipe& schedule, double lr, int64_t step);
 
-// Shell glob over the whole of `name`, as Python's fnmatch on UTF-8 characters: `*` any run (dots too), `?` one character, `[a-c]`, `[!a]` and `[^a]` classes of ASCII; a `[` that is
-// never closed is itself. A pattern equal to the name always matches. At most |pattern| * |name| steps.
+// Shell glob over the whole of `name`, as Python's fnmatch on UTF-8 characters: `*` any run (dots too), `?` one
+// character, `[a-c]`, `[!a]` and `[^a]` classes of ASCII; a `[` that is never closed is itself. A pattern equal to the
+// name always matches. At most |pattern| * |name| steps.
 bool glob_match(std::string_view pattern, std::string_view name);
 bool matches_any(const std::vector<std::string>& patterns, std::string_view name);
 
@@ -188,20 +193,35 @@ std::string_view enum_name(Enum value) {
   return enum_names<Enum>()[static_cast<size_t>(value)];
 }
 
-template <> std::span<const std::string_view> enum_names<LossKind>();
-template <> std::span<const std::string_view> enum_names<Reduction>();
-template <> std::span<const std::string_view> enum_names<OptimizerKind>();
-template <> std::span<const std::string_view> enum_names<ScheduleKind>();
-template <> std::span<const std::string_view> enum_names<Precision>();
-template <> std::span<const std::string_view> enum_names<RecomputeMode>();
-template <> std::span<const std::string_view> enum_names<AttentionKernel>();
-template <> std::span<const std::string_view> enum_names<InitKind>();
-template <> std::span<const std::string_view> enum_names<InitDistribution>();
-template <> std::span<const std::string_view> enum_names<FanMode>();
-template <> std::span<const std::string_view> enum_names<DataKind>();
-template <> std::span<const std::string_view> enum_names<BatchNormGroup>();
-template <> std::span<const std::string_view> enum_names<Compression>();
-template <> std::span<const std::string_view> enum_names<OffloadMode>();
-template <> std::span<const std::string_view> enum_names<PipelineSchedule>();
+template <>
+std::span<const std::string_view> enum_names<LossKind>();
+template <>
+std::span<const std::string_view> enum_names<Reduction>();
+template <>
+std::span<const std::string_view> enum_names<OptimizerKind>();
+template <>
+std::span<const std::string_view> enum_names<ScheduleKind>();
+template <>
+std::span<const std::string_view> enum_names<Precision>();
+template <>
+std::span<const std::string_view> enum_names<RecomputeMode>();
+template <>
+std::span<const std::string_view> enum_names<AttentionKernel>();
+template <>
+std::span<const std::string_view> enum_names<InitKind>();
+template <>
+std::span<const std::string_view> enum_names<InitDistribution>();
+template <>
+std::span<const std::string_view> enum_names<FanMode>();
+template <>
+std::span<const std::string_view> enum_names<DataKind>();
+template <>
+std::span<const std::string_view> enum_names<BatchNormGroup>();
+template <>
+std::span<const std::string_view> enum_names<Compression>();
+template <>
+std::span<const std::string_view> enum_names<OffloadMode>();
+template <>
+std::span<const std::string_view> enum_names<PipelineSchedule>();
 
 }  // namespace partita

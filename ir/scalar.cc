@@ -84,10 +84,14 @@ int64_t saturate(DType t, double v) {
     case DType::kU16: lo = 0, hi = 65535; break;
     case DType::kI32: lo = -2147483648.0, hi = 2147483647.0; break;
     case DType::kU32: lo = 0, hi = 4294967295.0; break;
-    case DType::kU64: lo = 0; break;
-    default: break;
+    case DType::kU64:
+      if (v >= 18446744073709551616.0) return -1;  // all ones
+      if (v >= 9223372036854775808.0) return static_cast<int64_t>(static_cast<uint64_t>(v));
+      lo = 0;
+      break;
+    default:
+      if (v >= 9223372036854775808.0) return std::numeric_limits<int64_t>::max();
   }
-  if (v >= 9223372036854775808.0) return std::numeric_limits<int64_t>::max();
   return static_cast<int64_t>(v < lo ? lo : v > hi ? hi : v);
 }
 
@@ -114,6 +118,11 @@ double float_binary(ScalarOp op, double a, double b) {
   }
 }
 
+uint64_t zero_extend(DType t, uint64_t v) {
+  int64_t bits = 8 * dtype_size(t);
+  return bits == 64 ? v : v & ((uint64_t{1} << bits) - 1);
+}
+
 int64_t integer_binary(ScalarOp op, DType t, int64_t a, int64_t b) {
   uint64_t ua = static_cast<uint64_t>(a), ub = static_cast<uint64_t>(b);
   bool u64 = t == DType::kU64;
@@ -130,7 +139,7 @@ int64_t integer_binary(ScalarOp op, DType t, int64_t a, int64_t b) {
     case ScalarOp::kOr: return a | b;
     case ScalarOp::kXor: return a ^ b;
     case ScalarOp::kShl: return ub >= 64 ? 0 : static_cast<int64_t>(ua << ub);
-    case ScalarOp::kShr: return ub >= 64 ? 0 : static_cast<int64_t>(ua >> ub);
+    case ScalarOp::kShr: return ub >= 64 ? 0 : static_cast<int64_t>(zero_extend(t, ua) >> ub);
     default: PARTITA_CHECK(false, "not an integer operation");
   }
 }
@@ -197,7 +206,7 @@ ScalarValue evaluate_node(const ScalarNode& n, const std::vector<ScalarNode>& no
   }
   if (is_float(n.type)) return {float_unary(n.op, v[n.a].f), 0};
   if (n.op == ScalarOp::kNeg) return {0, wrap(n.type, static_cast<int64_t>(-static_cast<uint64_t>(v[n.a].i)))};
-  if (n.op == ScalarOp::kAbs) return {0, wrap(n.type, v[n.a].i < 0 ? static_cast<int64_t>(-static_cast<uint64_t>(v[n.a].i)) : v[n.a].i)};
+  if (n.op == ScalarOp::kAbs) return {0, wrap(n.type, v[n.a].i < 0 && !is_unsigned(n.type) ? static_cast<int64_t>(-static_cast<uint64_t>(v[n.a].i)) : v[n.a].i)};
   return v[n.a];  // rounding an integer
 }
 

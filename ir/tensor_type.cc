@@ -5,7 +5,7 @@
 namespace partita {
 
 std::optional<int64_t> checked_elements(const Shape& shape) {
-  constexpr int64_t kLimit = int64_t{1} << 62;
+  constexpr int64_t kLimit = int64_t{1} << 59;  // bytes of the widest type stay below 2^62
   int64_t n = 1;
   bool zero = false;
   for (int64_t d : shape) {

@@ -1,7 +1,8 @@
 #include "runtime/box.h"
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include <algorithm>
+
+#include "base/cat.h"
 
 namespace partita::runtime {
 
@@ -22,7 +23,9 @@ std::optional<int64_t> element_count(std::span<const int64_t> shape) {
 std::string shape_text(std::span<const int64_t> shape) {
   // Shapes may come from a damaged file: a long one is cut.
   constexpr size_t kShown = 16;
-  return absl::StrCat("[", absl::StrJoin(shape.first(std::min(shape.size(), kShown)), ", "), shape.size() > kShown ? ", …]" : "]");
+  std::string out = "[";
+  for (size_t d = 0; d < std::min(shape.size(), kShown); ++d) append(out, d ? ", " : "", shape[d]);
+  return out + (shape.size() > kShown ? ", …]" : "]");
 }
 
 absl::Status check_box(std::span<const int64_t> shape, std::span<const int64_t> offset, std::span<const int64_t> extent) {
@@ -31,7 +34,7 @@ absl::Status check_box(std::span<const int64_t> shape, std::span<const int64_t> 
     inside = offset[d] >= 0 && extent[d] >= 0 && offset[d] <= shape[d] && extent[d] <= shape[d] - offset[d];
   }
   if (inside) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("box at ", shape_text(offset), " of extent ", shape_text(extent),
+  return absl::InvalidArgumentError(cat("box at ", shape_text(offset), " of extent ", shape_text(extent),
                                                  " is not inside a tensor of shape ", shape_text(shape)));
 }
 

@@ -6,8 +6,8 @@
 #include <array>
 #include <cstring>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace partita::runtime {
@@ -49,8 +49,8 @@ std::string_view reduce_name(ReduceOp op) {
 
 std::string describe(const CollectiveOp& op) {
   std::string text(collective_name(op.kind));
-  if (!op.label.empty()) absl::StrAppend(&text, " \"", absl::Utf8SafeCEscape(op.label), "\"");
-  absl::StrAppend(&text, " (step ", op.step_id, ")");
+  if (!op.label.empty()) append(text, " ", quote(op.label));
+  append(text, " (step ", op.step_id, ")");
   return text;
 }
 
@@ -61,8 +61,8 @@ std::string describe_ranks(std::vector<int> ranks) {
   for (size_t i = 0; i < ranks.size();) {
     size_t last = i;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    absl::StrAppend(&text, i == 0 ? "" : ", ", ranks[i]);
-    if (last > i) absl::StrAppend(&text, last == i + 1 ? ", " : "-", ranks[last]);
+    append(text, i == 0 ? "" : ", ", ranks[i]);
+    if (last > i) append(text, last == i + 1 ? ", " : "-", ranks[last]);
     i = last + 1;
   }
   return text;
@@ -76,7 +76,7 @@ absl::Status Communicator::agree(std::string_view what, std::span<const std::byt
                                .count = sizeof(Digest),
                                .input = &mine,
                                .output = all.data(),
-                               .label = absl::StrCat("agreement on ", what)}));
+                               .label = cat("agreement on ", what)}));
   size_t majority = 0;
   int64_t votes = 0;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -86,7 +86,7 @@ absl::Status Communicator::agree(std::string_view what, std::span<const std::byt
   std::vector<int> same, differ;
   for (size_t i = 0; i < all.size(); ++i) (all[i] == all[majority] ? same : differ).push_back(static_cast<int>(i));
   if (differ.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the ranks disagree on ", absl::Utf8SafeCEscape(what), ": ", describe_ranks(differ),
+  return absl::FailedPreconditionError(cat("the ranks disagree on ", quote(what), ": ", describe_ranks(differ),
                                                     differ.size() == 1 ? " differs" : " differ", " from ", describe_ranks(same),
                                                     "; give every rank the same one"));
 }

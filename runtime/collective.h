@@ -80,7 +80,7 @@ struct CollectiveOp {
   std::string label;  // the op it serves, for errors: "grad bucket 3"
 };
 
-// `all_reduce "grad bucket 3" (step 12)`, with control characters escaped.
+// `all_reduce 'grad bucket 3' (step 12)`, with control characters escaped.
 std::string describe(const CollectiveOp& op);
 
 // "rank 3", "ranks 0-2, 5": sorted, runs folded.

@@ -8,8 +8,7 @@
 #include <cstring>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "base/cat.h"
 #include "base/status.h"
 #include "runtime/reduce_kernels.h"
 
@@ -261,17 +260,17 @@ absl::Status Exchange::timeout_error() const {
     if (!entry.transfer.done) (entry.is_send ? deaf : silent).push_back(entry.transfer.peer);
   }
   const std::vector<int>& missing = silent.empty() ? deaf : silent;
-  std::string text = absl::StrCat(silent.empty() ? "no receiver at " : "nothing from ", describe_ranks(missing), " for ",
-                                  absl::StrCat(std::chrono::duration<double>(timeout_).count()), " s, in a group of ", describe_ranks(group_.ranks));
+  std::string text = cat(silent.empty() ? "no receiver at " : "nothing from ", describe_ranks(missing), " for ",
+                                  std::chrono::duration<double>(timeout_).count(), " s, in a group of ", describe_ranks(group_.ranks));
   for (int peer : missing) {
-    if (const std::string more = transport_.diagnose(peer); !more.empty()) absl::StrAppend(&text, "; ", more);
+    if (const std::string more = transport_.diagnose(peer); !more.empty()) append(text, "; ", more);
   }
   return absl::UnavailableError(text);
 }
 
 absl::Status check_operation(const CollectiveOp& op, const Group& group) {
   const int n = group.size();
-  const auto bad = [](const auto&... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
+  const auto bad = [](const auto&... parts) { return absl::InvalidArgumentError(cat(parts...)); };
   if (op.kind > CollectiveKind::kPermute) return bad("unknown operation ", static_cast<int>(op.kind));
   if (group.mine < 0) return bad("this rank is not in the group of ", describe_ranks(group.ranks));
   if (op.kind == CollectiveKind::kBarrier) return absl::OkStatus();

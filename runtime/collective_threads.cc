@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/status.h"
 #include "runtime/transport.h"
 #include "runtime/transport_communicator.h"
@@ -69,7 +69,7 @@ class ThreadWorld::Seat final : public Transport {
   void abort(std::string_view reason) override {
     std::unique_lock lock(shared_->mutex);
     for (int peer = 0; peer < size(); ++peer) {
-      if (peer != rank_) shared_->fail(peer, absl::UnavailableError(reason));
+      if (peer != rank_) shared_->fail(peer, absl::UnavailableError(printable(reason)));
     }
     leave(lock);
   }
@@ -83,7 +83,7 @@ class ThreadWorld::Seat final : public Transport {
   void post(Transfer& transfer, bool is_send);
   void deliver(std::unique_lock<std::mutex>& lock, Transfer& mine, Transfer& theirs, bool is_send);
   void leave(std::unique_lock<std::mutex>& lock);
-  absl::Status left_error(int peer) { return absl::UnavailableError(absl::StrCat("rank ", peer, " has left the run")); }
+  absl::Status left_error(int peer) { return absl::UnavailableError(cat("rank ", peer, " has left the run")); }
 
   const std::shared_ptr<Shared> shared_;
   const int rank_;
@@ -149,11 +149,11 @@ ThreadWorld::~ThreadWorld() = default;
 int ThreadWorld::size() const { return static_cast<int>(shared_->members.size()); }
 
 absl::StatusOr<std::unique_ptr<Communicator>> ThreadWorld::communicator(int rank) {
-  if (rank < 0 || rank >= size()) return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " in a world of ", size()));
+  if (rank < 0 || rank >= size()) return absl::InvalidArgumentError(cat("rank ", rank, " in a world of ", size()));
   {
     std::lock_guard lock(shared_->mutex);
     if (std::exchange(shared_->at(rank).taken, true)) {
-      return absl::FailedPreconditionError(absl::StrCat("rank ", rank, " already has its communicator"));
+      return absl::FailedPreconditionError(cat("rank ", rank, " already has its communicator"));
     }
   }
   return open_transport_communicator([shared = shared_, rank]() -> absl::StatusOr<std::unique_ptr<Transport>> {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/atomic_file.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
@@ -50,7 +50,7 @@ class LiteralReader {
       std::string key;
       if (!read_string(key) || !take(':')) return bad("a key");
       const int bit = key == "descr" ? 1 : key == "fortran_order" ? 2 : key == "shape" ? 4 : 0;
-      if (bit == 0 || (seen & bit) != 0) return absl::InvalidArgumentError(absl::StrCat("header has an unexpected key ", quoted(key, 40)));
+      if (bit == 0 || (seen & bit) != 0) return absl::InvalidArgumentError(cat("header has an unexpected key ", quote(key, 40)));
       seen |= bit;
       if (bit == 1 && !read_descr(header.descr)) return bad("a dtype");
       if (bit == 2 && !read_bool(header.fortran_order)) return bad("True or False");
@@ -73,12 +73,12 @@ class LiteralReader {
   }
   bool take(char c) { return peek() == c && at_ < text_.size() && (++at_, true); }
   absl::Status bad(std::string_view expected) {
-    return absl::InvalidArgumentError(absl::StrCat("header is damaged at byte ", at_, ": expected ", expected));
+    return absl::InvalidArgumentError(cat("header is damaged at byte ", at_, ": expected ", expected));
   }
   bool read_string(std::string& out) {
-    const char quote = peek();
-    if (quote != '\'' && quote != '"') return false;
-    const size_t end = text_.find(quote, at_ + 1);
+    const char mark = peek();
+    if (mark != '\'' && mark != '"') return false;
+    const size_t end = text_.find(mark, at_ + 1);
     if (end == std::string_view::npos) return false;
     out = text_.substr(at_ + 1, end - at_ - 1);
     at_ = end + 1;
@@ -120,7 +120,8 @@ class LiteralReader {
       size_t end = at_;
       while (end < text_.size() && text_[end] >= '0' && text_[end] <= '9') ++end;
       int64_t size = 0;
-      if (!absl::SimpleAtoi(text_.substr(at_, end - at_), &size) || out.size() == kMostDimensions) return false;
+      const std::from_chars_result parsed = std::from_chars(text_.data() + at_, text_.data() + end, size);
+      if (parsed.ec != std::errc() || out.size() == kMostDimensions) return false;
       out.push_back(size);
       at_ = end;
       if (peek() == 'L') ++at_;  // Python 2 wrote long integers so
@@ -143,20 +144,20 @@ absl::StatusOr<int64_t> npy_header_bytes(std::span<const std::byte> start) {
     return absl::InvalidArgumentError("is not a .npy array (no \\x93NUMPY at its start)");
   }
   const int version = byte_at(start, 6);
-  if (version < 1 || version > 3) return absl::InvalidArgumentError(absl::StrCat("has .npy version ", version, ", expected 1, 2 or 3"));
+  if (version < 1 || version > 3) return absl::InvalidArgumentError(cat("has .npy version ", version, ", expected 1, 2 or 3"));
   int64_t length = byte_at(start, 8) | byte_at(start, 9) << 8;
   if (version > 1) {
     if (start.size() < 12) return absl::InvalidArgumentError("is cut short in its header");
     length |= int64_t{byte_at(start, 10)} << 16 | int64_t{byte_at(start, 11)} << 24;
   }
   length += version == 1 ? 10 : 12;
-  if (length > kLongestHeader) return absl::InvalidArgumentError(absl::StrCat("claims a header of ", length, " bytes, more than ", kLongestHeader));
+  if (length > kLongestHeader) return absl::InvalidArgumentError(cat("claims a header of ", length, " bytes, more than ", kLongestHeader));
   return length;
 }
 
 absl::StatusOr<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
   PARTITA_ASSIGN_OR_RETURN(const int64_t length, npy_header_bytes(start));
-  if (length > static_cast<int64_t>(start.size())) return absl::InvalidArgumentError(absl::StrCat("claims a header of ", length, " bytes, but only ", start.size(), " are there"));
+  if (length > static_cast<int64_t>(start.size())) return absl::InvalidArgumentError(cat("claims a header of ", length, " bytes, but only ", start.size(), " are there"));
   const int64_t prefix = byte_at(start, 6) == 1 ? 10 : 12;
   NpyHeader header;
   header.data_offset = length;
@@ -165,7 +166,7 @@ absl::StatusOr<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
   header.dtype = parse_descr(header.descr);
   const std::optional<int64_t> count = element_count(header.shape);
   if (!count || __builtin_mul_overflow(*count, dtype_size(header.dtype), &header.data_bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat("has the impossible shape ", shape_text(header.shape)));
+    return absl::InvalidArgumentError(cat("has the impossible shape ", shape_text(header.shape)));
   }
   return header;
 }
@@ -173,19 +174,19 @@ absl::StatusOr<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
 absl::Status check_npy_dtype(const NpyHeader& header) {
   if (header.dtype != DType::kInvalid) return absl::OkStatus();
   if (header.descr.starts_with(">")) {
-    return absl::InvalidArgumentError(absl::StrCat("is big-endian (dtype ", quoted(header.descr, 40), "); save it with .astype(a.dtype.newbyteorder('<'))"));
+    return absl::InvalidArgumentError(cat("is big-endian (dtype ", quote(header.descr, 40), "); save it with .astype(a.dtype.newbyteorder('<'))"));
   }
-  return absl::InvalidArgumentError(absl::StrCat("has dtype ", quoted(header.descr, 40), "; bool, 8- to 64-bit integers and f2, f4, f8 are supported"));
+  return absl::InvalidArgumentError(cat("has dtype ", quote(header.descr, 40), "; bool, 8- to 64-bit integers and f2, f4, f8 are supported"));
 }
 
 absl::StatusOr<std::string> format_npy_header(DType dtype, std::span<const int64_t> shape) {
   std::string descr;
   for (const Code& code : kCodes) {
-    if (code.dtype == dtype) descr = absl::StrCat(dtype_size(dtype) == 1 ? "|" : "<", code.text);
+    if (code.dtype == dtype) descr = cat(dtype_size(dtype) == 1 ? "|" : "<", code.text);
   }
-  if (descr.empty()) return absl::InvalidArgumentError(absl::StrCat("NumPy has no dtype for ", dtype_name(dtype)));
-  std::string text = absl::StrCat("{'descr': '", descr, "', 'fortran_order': False, 'shape': (");
-  for (int64_t d : shape) absl::StrAppend(&text, d, ", ");
+  if (descr.empty()) return absl::InvalidArgumentError(cat("NumPy has no dtype for ", dtype_name(dtype)));
+  std::string text = cat("{'descr': '", descr, "', 'fortran_order': False, 'shape': (");
+  for (int64_t d : shape) append(text, d, ", ");
   if (shape.size() > 1) text.resize(text.size() - 2);
   if (shape.size() == 1) text.pop_back();
   text += "), }";
@@ -217,14 +218,14 @@ NpyArray from_fortran_order(DType dtype, std::vector<int64_t> shape, std::span<c
 }
 
 absl::StatusOr<NpyArray> open_npy(const std::string& path) {
-  const std::string who = absl::StrCat("array file ", quoted(path, 1000));
+  const std::string who = cat("array file ", quote(path, 1000));
   PARTITA_ASSIGN_OR_RETURN(MappedFile opened, MappedFile::open(path));
   auto file = std::make_shared<MappedFile>(std::move(opened));
   absl::StatusOr<NpyHeader> header = parse_npy_header(file->bytes());
-  if (!header.ok()) return absl::InvalidArgumentError(absl::StrCat(who, " ", header.status().message()));
-  if (absl::Status status = check_npy_dtype(*header); !status.ok()) return absl::InvalidArgumentError(absl::StrCat(who, " ", status.message()));
+  if (!header.ok()) return absl::InvalidArgumentError(cat(who, " ", header.status().message()));
+  if (absl::Status status = check_npy_dtype(*header); !status.ok()) return absl::InvalidArgumentError(cat(who, " ", status.message()));
   if (file->size() - header->data_offset < header->data_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(who, " of ", dtype_name(header->dtype), " ", shape_text(header->shape), " needs ", header->data_bytes,
+    return absl::InvalidArgumentError(cat(who, " of ", dtype_name(header->dtype), " ", shape_text(header->shape), " needs ", header->data_bytes,
                                                    " bytes of data, but holds ", file->size() - header->data_offset, "; it is cut short"));
   }
   const auto data = file->bytes().subspan(static_cast<size_t>(header->data_offset), static_cast<size_t>(header->data_bytes));
@@ -236,7 +237,7 @@ absl::Status write_npy(const std::string& path, DType dtype, std::span<const int
   PARTITA_ASSIGN_OR_RETURN(const std::string header, format_npy_header(dtype, shape));
   const std::optional<int64_t> count = element_count(shape);
   if (!count || *count > INT64_MAX / 8 || *count * dtype_size(dtype) != static_cast<int64_t>(data.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("array of ", dtype_name(dtype), " ", shape_text(shape), " was given ", data.size(), " bytes"));
+    return absl::InvalidArgumentError(cat("array of ", dtype_name(dtype), " ", shape_text(shape), " was given ", data.size(), " bytes"));
   }
   PARTITA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
   PARTITA_RETURN_IF_ERROR(file.append(header));

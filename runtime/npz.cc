@@ -6,7 +6,7 @@
 #include <cstring>
 #include <new>
 
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/atomic_file.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -34,7 +34,7 @@ uint64_t u64(std::span<const std::byte> b, size_t at) { return load<uint64_t>(b,
 
 bool fits(uint64_t at, uint64_t bytes, uint64_t size) { return at <= size && bytes <= size - at; }
 
-absl::Status bad_archive(std::string_view why) { return absl::InvalidArgumentError(why); }
+absl::Status bad_archive(const std::string& why) { return absl::InvalidArgumentError(why); }
 
 struct Directory {
   uint64_t offset = 0, bytes = 0, entries = 0;
@@ -55,7 +55,7 @@ absl::StatusOr<Directory> find_directory(std::span<const std::byte> file) {
     directory = {u64(file, at + 48), u64(file, at + 40), u64(file, at + 32)};
   }
   if (!fits(directory.offset, directory.bytes, end) || directory.entries > directory.bytes / kCentralBytes) {
-    return bad_archive(absl::StrCat("claims a directory of ", directory.entries, " entries and ", directory.bytes, " bytes at ", directory.offset, ", outside the file"));
+    return bad_archive(cat("claims a directory of ", directory.entries, " entries and ", directory.bytes, " bytes at ", directory.offset, ", outside the file"));
   }
   return directory;
 }
@@ -124,6 +124,7 @@ class Inflater {
 };
 
 uint32_t zip_crc(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return 0;
   return static_cast<uint32_t>(::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
@@ -134,7 +135,7 @@ absl::StatusOr<NpzFile> NpzFile::open(const std::string& path) {
   NpzFile npz;
   npz.file_ = std::make_shared<const MappedFile>(std::move(opened));
   if (absl::Status status = npz.read_directory(); !status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("npz file ", quoted(path, 1000), " ", status.message()));
+    return absl::Status(status.code(), cat("npz file ", quote(path, 1000), " ", status.message()));
   }
   return npz;
 }
@@ -144,13 +145,13 @@ absl::Status NpzFile::read_directory() {
   const auto records = file_->bytes().subspan(directory.offset, directory.bytes);
   size_t at = 0;
   for (uint64_t i = 0; i < directory.entries; ++i) {
-    if (!fits(at, kCentralBytes, records.size()) || u32(records, at) != kCentral) return bad_archive(absl::StrCat("has a damaged directory at entry ", i));
+    if (!fits(at, kCentralBytes, records.size()) || u32(records, at) != kCentral) return bad_archive(cat("has a damaged directory at entry ", i));
     const auto record = records.subspan(at);
     const size_t name_bytes = u16(record, 28), extra_bytes = u16(record, 30), comment_bytes = u16(record, 32);
-    if (!fits(kCentralBytes, name_bytes + extra_bytes + comment_bytes, record.size())) return bad_archive(absl::StrCat("has a damaged directory at entry ", i));
+    if (!fits(kCentralBytes, name_bytes + extra_bytes + comment_bytes, record.size())) return bad_archive(cat("has a damaged directory at entry ", i));
     const char* text = reinterpret_cast<const char*>(record.data()) + kCentralBytes;
     const std::string_view name(text, name_bytes);
-    PARTITA_RETURN_IF_ERROR(with_context(add_entry(record, name, std::string_view(text + name_bytes, extra_bytes)), absl::StrCat("entry ", quoted(name))));
+    PARTITA_RETURN_IF_ERROR(with_context(add_entry(record, name, std::string_view(text + name_bytes, extra_bytes)), cat("entry ", quote(name))));
     at += kCentralBytes + name_bytes + extra_bytes + comment_bytes;
   }
   return absl::OkStatus();
@@ -164,12 +165,12 @@ absl::Status NpzFile::add_entry(std::span<const std::byte> record, std::string_v
   name.remove_suffix(4);
   Entry entry{.name = std::string(name), .method = u16(record, 10), .crc = u32(record, 16), .unpacked_bytes = unpacked};
   if ((u16(record, 8) & 1) != 0) return bad_archive("is encrypted");
-  if (entry.method != 0 && entry.method != 8) return bad_archive(absl::StrCat("is compressed by method ", entry.method, "; only stored and deflated arrays are read"));
-  if (!fits(offset, kLocalBytes, file.size()) || u32(file, offset) != kLocal) return bad_archive(absl::StrCat("has no local header at byte ", offset));
+  if (entry.method != 0 && entry.method != 8) return bad_archive(cat("is compressed by method ", entry.method, "; only stored and deflated arrays are read"));
+  if (!fits(offset, kLocalBytes, file.size()) || u32(file, offset) != kLocal) return bad_archive(cat("has no local header at byte ", offset));
   const uint64_t start = offset + kLocalBytes + u16(file, offset + 26) + u16(file, offset + 28);
-  if (!fits(start, packed, file.size())) return bad_archive(absl::StrCat("claims ", packed, " bytes at ", start, " in a file of ", file.size(), " bytes"));
+  if (!fits(start, packed, file.size())) return bad_archive(cat("claims ", packed, " bytes at ", start, " in a file of ", file.size(), " bytes"));
   if (entry.method == 0 ? unpacked != packed : unpacked / kLargestRatio > packed) {
-    return bad_archive(absl::StrCat("claims ", unpacked, " bytes from ", packed, " packed ones"));
+    return bad_archive(cat("claims ", unpacked, " bytes from ", packed, " packed ones"));
   }
   entry.packed = file.subspan(start, packed);
   if (!index_.emplace(entry.name, entries_.size()).second) return bad_archive("is in the archive twice");
@@ -186,8 +187,8 @@ std::vector<std::string> NpzFile::names() const {
 absl::StatusOr<const NpzFile::Entry*> NpzFile::find(std::string_view name) const {
   if (auto it = index_.find(name); it != index_.end()) return &entries_[it->second];
   const std::string near = nearest_name(name, names());
-  return absl::NotFoundError(absl::StrCat("npz file ", quoted(path(), 1000), " has no array ", quoted(name), near.empty() ? "" : absl::StrCat("; the nearest name is ", quoted(near)),
-                                          "; it holds ", quoted_list(names())));
+  return absl::NotFoundError(cat("npz file ", quote(path(), 1000), " has no array ", quote(name), near.empty() ? "" : cat("; the nearest name is ", quote(near)),
+                                          "; it holds ", quote_list(names())));
 }
 
 absl::StatusOr<NpyHeader> NpzFile::entry_header(const Entry& entry) const {
@@ -203,7 +204,7 @@ absl::StatusOr<NpyHeader> NpzFile::entry_header(const Entry& entry) const {
   }
   PARTITA_ASSIGN_OR_RETURN(NpyHeader header, parse_npy_header(start));
   if (header.dtype != DType::kInvalid && static_cast<uint64_t>(header.data_offset) + static_cast<uint64_t>(header.data_bytes) != entry.unpacked_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("of ", dtype_name(header.dtype), " ", shape_text(header.shape), " needs ", header.data_bytes, " bytes of data, but the archive has ",
+    return absl::InvalidArgumentError(cat("of ", dtype_name(header.dtype), " ", shape_text(header.shape), " needs ", header.data_bytes, " bytes of data, but the archive has ",
                                                    static_cast<int64_t>(entry.unpacked_bytes) - header.data_offset));
   }
   return header;
@@ -213,14 +214,14 @@ absl::StatusOr<NpyHeader> NpzFile::header(std::string_view name) const {
   PARTITA_ASSIGN_OR_RETURN(const Entry* entry, find(name));
   absl::StatusOr<NpyHeader> header = entry_header(*entry);
   if (header.ok()) return header;
-  return absl::Status(header.status().code(), absl::StrCat("array ", quoted(name), " of ", quoted(path(), 1000), " ", header.status().message()));
+  return absl::Status(header.status().code(), cat("array ", quote(name), " of ", quote(path(), 1000), " ", header.status().message()));
 }
 
 absl::StatusOr<NpyArray> NpzFile::read(std::string_view name) const {
   PARTITA_ASSIGN_OR_RETURN(const NpyHeader header, this->header(name));
   PARTITA_ASSIGN_OR_RETURN(const Entry* entry, find(name));
   auto bad = [&](const absl::Status& status) {
-    return absl::Status(status.code(), absl::StrCat("array ", quoted(name), " of ", quoted(path(), 1000), " ", status.message()));
+    return absl::Status(status.code(), cat("array ", quote(name), " of ", quote(path(), 1000), " ", status.message()));
   };
   if (absl::Status status = check_npy_dtype(header); !status.ok()) return bad(status);
   std::shared_ptr<const void> owner = file_;
@@ -229,10 +230,10 @@ absl::StatusOr<NpyArray> NpzFile::read(std::string_view name) const {
     // Not cleared: a false claim then costs address space, and memory only for what the stream really holds.
     const size_t claimed = static_cast<size_t>(entry->unpacked_bytes);
     std::shared_ptr<std::byte[]> storage(new (std::nothrow) std::byte[claimed]);
-    if (storage == nullptr) return bad(absl::ResourceExhaustedError(absl::StrCat("needs ", claimed, " bytes of memory")));
+    if (storage == nullptr) return bad(absl::ResourceExhaustedError(cat("needs ", claimed, " bytes of memory")));
     absl::StatusOr<size_t> size = Inflater(entry->packed).read({storage.get(), claimed});
     if (!size.ok()) return bad(size.status());
-    if (*size != claimed) return bad(absl::DataLossError(absl::StrCat("unpacks to ", *size, " bytes instead of ", claimed)));
+    if (*size != claimed) return bad(absl::DataLossError(cat("unpacks to ", *size, " bytes instead of ", claimed)));
     bytes = {storage.get(), claimed};
     owner = std::move(storage);
   }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/atomic_file.h"
 #include "base/checksum.h"
 #include "base/quote.h"
@@ -41,6 +41,7 @@ struct Record {
 };
 
 uint32_t crc_of(uint32_t crc, std::span<const std::byte> bytes) {
+  if (bytes.empty()) return crc;  // zlib takes a null pointer as "start anew"
   return static_cast<uint32_t>(::crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
@@ -88,28 +89,28 @@ absl::Status write_npz(const std::string& path, const std::vector<NamedArray>& a
   PARTITA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
   std::vector<Record> records;
   uint64_t at = 0;
-  auto append = [&](std::span<const std::byte> bytes) {
+  auto put = [&](std::span<const std::byte> bytes) {
     at += bytes.size();
     return file.append(bytes);
   };
   for (const NamedArray& array : arrays) {
-    const std::string who = absl::StrCat("npz file ", quoted(path, 1000), ": array ", quoted(array.name));
+    const std::string who = cat("npz file ", quote(path, 1000), ": array ", quote(array.name));
     absl::StatusOr<std::string> header = format_npy_header(array.dtype, array.shape);
     PARTITA_RETURN_IF_ERROR(with_context(header.status(), who));
     const std::optional<int64_t> count = element_count(array.shape);
     if (!count || *count > INT64_MAX / 8 || *count * dtype_size(array.dtype) != static_cast<int64_t>(array.bytes.size())) {
-      return absl::InvalidArgumentError(absl::StrCat(who, " of ", dtype_name(array.dtype), " ", shape_text(array.shape), " was given ", array.bytes.size(), " bytes"));
+      return absl::InvalidArgumentError(cat(who, " of ", dtype_name(array.dtype), " ", shape_text(array.shape), " was given ", array.bytes.size(), " bytes"));
     }
-    if (!is_utf8(array.name) || array.name.size() > 60000) return absl::InvalidArgumentError(absl::StrCat(who, " has a name that zip cannot hold"));
+    if (!is_utf8(array.name) || array.name.size() > 60000) return absl::InvalidArgumentError(cat(who, " has a name that zip cannot hold"));
     const uint32_t crc = crc_of(crc_of(0, as_byte_span(*header)), array.bytes);
     records.push_back({array.name + ".npy", crc, header->size() + array.bytes.size(), at});
-    PARTITA_RETURN_IF_ERROR(append(as_byte_span(local_header(records.back()))));
-    PARTITA_RETURN_IF_ERROR(append(as_byte_span(*header)));
-    PARTITA_RETURN_IF_ERROR(append(array.bytes));
+    PARTITA_RETURN_IF_ERROR(put(as_byte_span(local_header(records.back()))));
+    PARTITA_RETURN_IF_ERROR(put(as_byte_span(*header)));
+    PARTITA_RETURN_IF_ERROR(put(array.bytes));
   }
   const uint64_t directory = at;
-  for (const Record& record : records) PARTITA_RETURN_IF_ERROR(append(as_byte_span(central_header(record))));
-  PARTITA_RETURN_IF_ERROR(append(as_byte_span(end_records(records.size(), directory, at - directory))));
+  for (const Record& record : records) PARTITA_RETURN_IF_ERROR(put(as_byte_span(central_header(record))));
+  PARTITA_RETURN_IF_ERROR(put(as_byte_span(end_records(records.size(), directory, at - directory))));
   return file.commit();
 }
 

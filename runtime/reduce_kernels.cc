@@ -4,10 +4,10 @@
 #include "runtime/reduce_kernels.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <type_traits>
 
+#include "base/float16.h"
 #include "base/status.h"
 
 namespace partita::runtime {
@@ -25,14 +25,14 @@ struct Plain {
 struct Half {
   using Stored = uint16_t;
   using Wide = float;
-  static Wide widen(Stored v) { return f16_to_f32(v); }
-  static Stored narrow(Wide v) { return f32_to_f16(v); }
+  static Wide widen(Stored v) { return f16_to_float(v); }
+  static Stored narrow(Wide v) { return float_to_f16(v); }
 };
 struct BFloat {
   using Stored = uint16_t;
   using Wide = float;
-  static Wide widen(Stored v) { return bf16_to_f32(v); }
-  static Stored narrow(Wide v) { return f32_to_bf16(v); }
+  static Wide widen(Stored v) { return bf16_to_float(v); }
+  static Stored narrow(Wide v) { return float_to_bf16(v); }
 };
 
 template <typename T>
@@ -110,38 +110,6 @@ void reduce_in_order(DType dtype, ReduceOp op, std::span<const std::byte* const>
     case DType::kF64: return reduce_format<Plain<double>>(op, sources, output, count);
     case DType::kInvalid: return;
   }
-}
-
-float f16_to_f32(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-  const uint32_t magnitude = bits & 0x7fffu;
-  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
-  // Read as an f32 with the exponent bias still wrong, then scaled by 2^112: exact, subnormals included.
-  const float value = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
-}
-
-uint16_t f32_to_f16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));
-  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and above round to infinity
-  if (magnitude < 0x38800000u) {
-    // Below 2^-14: adding 0.5 leaves the half's subnormal bits, rounded to nearest even by the addition, at the low end.
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
-  }
-  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
-}
-
-float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
-uint16_t f32_to_bf16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
 }  // namespace partita::runtime

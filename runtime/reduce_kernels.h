@@ -18,9 +18,4 @@ bool can_reduce(DType dtype, ReduceOp op);
 // the sources and must not overlap them otherwise. Requires can_reduce() and at least one source.
 void reduce_in_order(DType dtype, ReduceOp op, std::span<const std::byte* const> sources, std::byte* output, int64_t count);
 
-float f16_to_f32(uint16_t bits);
-uint16_t f32_to_f16(float value);  // nearest even; overflow gives infinity
-float bf16_to_f32(uint16_t bits);
-uint16_t f32_to_bf16(float value);  // nearest even; NaN stays NaN
-
 }  // namespace partita::runtime

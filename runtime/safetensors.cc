@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/checksum.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kLongestHeader = 100'000'000;  // the reference implementation's own bound
 
 absl::Status bad_file(const std::string& path, std::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("safetensors file ", quoted(path, 1000), ": ", why));
+  return absl::InvalidArgumentError(cat("safetensors file ", quote(path, 1000), ": ", why));
 }
 
 // The ranges must tile [0, size) exactly: no hole, no overlap, nothing after. Sorts entries into file order.
@@ -28,17 +28,17 @@ absl::Status check_tiling(std::vector<SafetensorsEntry>& entries, int64_t size) 
   int64_t at = 0;
   for (const SafetensorsEntry& e : entries) {
     if (e.begin != at) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", quoted(e.name), " starts at data byte ", e.begin, ", expected ", at,
+      return absl::InvalidArgumentError(cat("tensor ", quote(e.name), " starts at data byte ", e.begin, ", expected ", at,
                                                      e.begin < at ? " (it overlaps the tensor before)" : " (a hole before it)"));
     }
     if (e.end > size) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", quoted(e.name), " ends at data byte ", e.end, ", but only ", size,
+      return absl::InvalidArgumentError(cat("tensor ", quote(e.name), " ends at data byte ", e.end, ", but only ", size,
                                                      " bytes of data are in the file; it is cut short or damaged"));
     }
     at = e.end;
   }
   if (at == size) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("tensors end at data byte ", at, ", but the file holds ", size, " bytes of data"));
+  return absl::InvalidArgumentError(cat("tensors end at data byte ", at, ", but the file holds ", size, " bytes of data"));
 }
 
 }  // namespace
@@ -47,16 +47,16 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   SafetensorsFile file;
   PARTITA_ASSIGN_OR_RETURN(file.file_, MappedFile::open(path));
   const std::span<const std::byte> bytes = file.file_.bytes();
-  if (bytes.size() < 8) return bad_file(path, absl::StrCat("is ", bytes.size(), " bytes long, too short for a header"));
+  if (bytes.size() < 8) return bad_file(path, cat("is ", bytes.size(), " bytes long, too short for a header"));
   uint64_t length;
   std::memcpy(&length, bytes.data(), 8);
   if (length > kLongestHeader || length > bytes.size() - 8) {
-    return bad_file(path, absl::StrCat("claims a header of ", length, " bytes in a file of ", bytes.size(), " bytes; not a safetensors file, or cut short"));
+    return bad_file(path, cat("claims a header of ", length, " bytes in a file of ", bytes.size(), " bytes; not a safetensors file, or cut short"));
   }
   absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(file.file_.text().substr(8, length));
-  if (!header.ok()) return bad_file(path, header.status().message());
+  if (!header.ok()) return bad_file(path, std::string(header.status().message()));
   const int64_t start = 8 + static_cast<int64_t>(length);
-  if (absl::Status status = check_tiling(header->entries, file.file_.size() - start); !status.ok()) return bad_file(path, status.message());
+  if (absl::Status status = check_tiling(header->entries, file.file_.size() - start); !status.ok()) return bad_file(path, std::string(status.message()));
   file.entries_ = std::move(header->entries);
   file.metadata_ = std::move(header->metadata);
   for (size_t i = 0; i < file.entries_.size(); ++i) {
@@ -77,8 +77,8 @@ absl::StatusOr<const SafetensorsEntry*> SafetensorsFile::get(std::string_view na
   std::vector<std::string> names;
   for (const SafetensorsEntry& e : entries_) names.push_back(e.name);
   const std::string near = nearest_name(name, names);
-  return absl::NotFoundError(absl::StrCat("safetensors file ", quoted(path(), 1000), " has no tensor ", quoted(name),
-                                          near.empty() ? "" : absl::StrCat("; the nearest name is ", quoted(near)), "; it holds ", quoted_list(names)));
+  return absl::NotFoundError(cat("safetensors file ", quote(path(), 1000), " has no tensor ", quote(name),
+                                          near.empty() ? "" : cat("; the nearest name is ", quote(near)), "; it holds ", quote_list(names)));
 }
 
 std::span<const std::byte> SafetensorsFile::data(const SafetensorsEntry& entry) const {
@@ -89,12 +89,12 @@ absl::Status SafetensorsFile::read(std::string_view name, std::span<const int64_
                                    std::span<std::byte> out) const {
   PARTITA_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, get(name));
   if (entry->dtype == DType::kInvalid) {
-    return absl::UnimplementedError(absl::StrCat("tensor ", quoted(name), " of ", quoted(path(), 1000), " has dtype ", entry->dtype_text, ", which is not supported"));
+    return absl::UnimplementedError(cat("tensor ", quote(name), " of ", quote(path(), 1000), " has dtype ", entry->dtype_text, ", which is not supported"));
   }
-  PARTITA_RETURN_IF_ERROR(with_context(check_box(entry->shape, offset, extent), absl::StrCat("tensor ", quoted(name))));
+  PARTITA_RETURN_IF_ERROR(with_context(check_box(entry->shape, offset, extent), cat("tensor ", quote(name))));
   const int64_t size = dtype_size(entry->dtype);
   if (static_cast<int64_t>(out.size()) != *element_count(extent) * size) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", quoted(name), ": box ", shape_text(extent), " of ", entry->dtype_text,
+    return absl::InvalidArgumentError(cat("tensor ", quote(name), ": box ", shape_text(extent), " of ", entry->dtype_text,
                                                    " does not fill a buffer of ", out.size(), " bytes"));
   }
   const std::byte* from = data(*entry).data();
@@ -126,15 +126,15 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(const
   header.metadata = metadata;
   int64_t at = 0;
   for (const auto& [key, value] : metadata) {
-    if (!is_utf8(key) || !is_utf8(value)) return bad_file(path, absl::StrCat("metadata ", quoted(key), " is not UTF-8"));
+    if (!is_utf8(key) || !is_utf8(value)) return bad_file(path, cat("metadata ", quote(key), " is not UTF-8"));
   }
   for (const TensorInfo& t : tensors) {
     const std::optional<int64_t> count = element_count(t.shape);
     int64_t bytes = 0, end = 0;
-    if (safetensors_dtype(t.dtype).empty()) return bad_file(path, absl::StrCat("tensor ", quoted(t.name), " has no dtype"));
-    if (!is_utf8(t.name) || t.name == "__metadata__") return bad_file(path, absl::StrCat("cannot hold a tensor of the name ", quoted(t.name)));
+    if (safetensors_dtype(t.dtype).empty()) return bad_file(path, cat("tensor ", quote(t.name), " has no dtype"));
+    if (!is_utf8(t.name) || t.name == "__metadata__") return bad_file(path, cat("cannot hold a tensor of the name ", quote(t.name)));
     if (!count || __builtin_mul_overflow(*count, dtype_size(t.dtype), &bytes) || __builtin_add_overflow(at, bytes, &end)) {
-      return bad_file(path, absl::StrCat("tensor ", quoted(t.name), " has the impossible shape ", shape_text(t.shape)));
+      return bad_file(path, cat("tensor ", quote(t.name), " has the impossible shape ", shape_text(t.shape)));
     }
     SafetensorsEntry entry;
     static_cast<TensorInfo&>(entry) = t;
@@ -143,7 +143,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(const
     header.entries.push_back(std::move(entry));
   }
   const std::string json = format_safetensors_header(header);
-  if (json.size() > kLongestHeader) return bad_file(path, absl::StrCat("header would be ", json.size(), " bytes, more than the format's ", kLongestHeader));
+  if (json.size() > kLongestHeader) return bad_file(path, cat("header would be ", json.size(), " bytes, more than the format's ", kLongestHeader));
   const int64_t start = 8 + static_cast<int64_t>(json.size());
 
   PARTITA_ASSIGN_OR_RETURN(AtomicFile opened, creator ? AtomicFile::create(path, token) : AtomicFile::join(path, token));
@@ -151,7 +151,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(const
   writer->file_bytes_ = start + at;
   for (const SafetensorsEntry& e : header.entries) {
     auto [it, fresh] = writer->slots_.try_emplace(e.name);
-    if (!fresh) return bad_file(path, absl::StrCat("tensor ", quoted(e.name), " is listed twice"));
+    if (!fresh) return bad_file(path, cat("tensor ", quote(e.name), " is listed twice"));
     it->second.info = e;
     it->second.begin = start + e.begin;
     it->second.bytes = e.end - e.begin;
@@ -169,12 +169,12 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(const
 absl::Status SafetensorsWriter::write(std::string_view name, std::span<const int64_t> offset, std::span<const int64_t> extent,
                                       std::span<const std::byte> data) {
   auto it = slots_.find(name);
-  if (it == slots_.end()) return absl::NotFoundError(absl::StrCat("safetensors file ", quoted(file_.path(), 1000), " has no tensor ", quoted(name)));
+  if (it == slots_.end()) return absl::NotFoundError(cat("safetensors file ", quote(file_.path(), 1000), " has no tensor ", quote(name)));
   Slot& slot = it->second;
-  PARTITA_RETURN_IF_ERROR(with_context(check_box(slot.info.shape, offset, extent), absl::StrCat("tensor ", quoted(name))));
+  PARTITA_RETURN_IF_ERROR(with_context(check_box(slot.info.shape, offset, extent), cat("tensor ", quote(name))));
   const int64_t size = dtype_size(slot.info.dtype);
   if (static_cast<int64_t>(data.size()) != *element_count(extent) * size) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", quoted(name), ": box ", shape_text(extent), " of ", dtype_name(slot.info.dtype), " was given ", data.size(), " bytes"));
+    return absl::InvalidArgumentError(cat("tensor ", quote(name), ": box ", shape_text(extent), " of ", dtype_name(slot.info.dtype), " was given ", data.size(), " bytes"));
   }
   PARTITA_RETURN_IF_ERROR(for_each_run(slot.info.shape, offset, extent, [&](int64_t at, int64_t packed, int64_t count) {
     return file_.write_at(slot.begin + at * size, data.subspan(static_cast<size_t>(packed * size), static_cast<size_t>(count * size)));
@@ -192,7 +192,7 @@ absl::Status SafetensorsWriter::write(std::string_view name, std::span<const std
 absl::Status SafetensorsWriter::finish() {
   for (const auto& [name, slot] : slots_) {
     if (!shared_ && slot.written < slot.bytes) {
-      return absl::FailedPreconditionError(absl::StrCat("safetensors file ", quoted(file_.path(), 1000), ": tensor ", quoted(name), " got ", slot.written.load(),
+      return absl::FailedPreconditionError(cat("safetensors file ", quote(file_.path(), 1000), ": tensor ", quote(name), " got ", slot.written.load(),
                                                         " of its ", slot.bytes, " bytes; the file was not written"));
     }
   }

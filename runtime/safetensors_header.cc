@@ -5,7 +5,7 @@
 #include <limits>
 #include <set>
 
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/quote.h"
 #include "nlohmann/json.hpp"
 #include "runtime/box.h"
@@ -48,7 +48,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     key_ = std::move(text);
     switch (place_) {
       case Place::kTop:
-        if (!names_.insert(key_).second) return fail(absl::StrCat("names ", quoted(key_), " twice"));
+        if (!names_.insert(key_).second) return fail(cat("names ", quote(key_), " twice"));
         if (key_ == "__metadata__") return go(Place::kMetadataStart);
         entry_ = {};
         entry_.name = key_;
@@ -56,11 +56,11 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
         offsets_.clear();
         return go(Place::kTensorStart);
       case Place::kMetadata:
-        return header.metadata.count(key_) == 0 || fail(absl::StrCat("has the metadata key ", quoted(key_), " twice"));
+        return header.metadata.count(key_) == 0 || fail(cat("has the metadata key ", quote(key_), " twice"));
       default: {
         const int bit = key_ == "dtype" ? 1 : key_ == "shape" ? 2 : key_ == "data_offsets" ? 4 : 0;
-        if (bit == 0) return fail(absl::StrCat("tensor ", quoted(entry_.name), " has an unknown field ", quoted(key_)));
-        if (seen_ & bit) return fail(absl::StrCat("tensor ", quoted(entry_.name), " has the field ", key_, " twice"));
+        if (bit == 0) return fail(cat("tensor ", quote(entry_.name), " has an unknown field ", quote(key_)));
+        if (seen_ & bit) return fail(cat("tensor ", quote(entry_.name), " has the field ", key_, " twice"));
         seen_ |= bit;
         return true;
       }
@@ -89,15 +89,15 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       if (place_ == Place::kShape && entry_.shape.size() < 64) return entry_.shape.push_back(number), true;
       if (place_ == Place::kOffsets && offsets_.size() < 2) return offsets_.push_back(number), true;
     }
-    return fail(absl::StrCat("tensor ", quoted(entry_.name), " has the number ", value, " where it does not belong"));
+    return fail(cat("tensor ", quote(entry_.name), " has the number ", value, " where it does not belong"));
   }
-  bool number_integer(number_integer_t value) override { return fail(absl::StrCat("has the negative number ", value)); }
-  bool number_float(number_float_t, const string_t& text) override { return fail(absl::StrCat("has the number ", quoted(text, 40), ", expected a whole one")); }
+  bool number_integer(number_integer_t value) override { return fail(cat("has the negative number ", value)); }
+  bool number_float(number_float_t, const string_t& text) override { return fail(cat("has the number ", quote(text, 40), ", expected a whole one")); }
   bool null() override { return fail("has null where none belongs"); }
   bool boolean(bool) override { return fail("has a boolean where none belongs"); }
   bool binary(binary_t&) override { return fail("has binary data"); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    return fail(absl::StrCat("is not JSON at byte ", position));
+    return fail(cat("is not JSON at byte ", position));
   }
 
  private:
@@ -109,20 +109,20 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
   bool finish_tensor() {
-    const std::string who = absl::StrCat("tensor ", quoted(entry_.name));
-    if (seen_ != 7 || offsets_.size() != 2) return fail(absl::StrCat(who, " lacks dtype, shape or two data_offsets"));
+    const std::string who = cat("tensor ", quote(entry_.name));
+    if (seen_ != 7 || offsets_.size() != 2) return fail(cat(who, " lacks dtype, shape or two data_offsets"));
     const Format* format = nullptr;
     for (const Format& f : kFormats) {
       if (f.text == entry_.dtype_text) format = &f;
     }
-    if (format == nullptr) return fail(absl::StrCat(who, " has the unknown dtype ", quoted(entry_.dtype_text, 40)));
+    if (format == nullptr) return fail(cat(who, " has the unknown dtype ", quote(entry_.dtype_text, 40)));
     const std::optional<int64_t> count = element_count(entry_.shape);
     int64_t bytes = 0;
     if (!count || __builtin_mul_overflow(*count, format->bytes, &bytes)) {
-      return fail(absl::StrCat(who, " has the impossible shape ", shape_text(entry_.shape)));
+      return fail(cat(who, " has the impossible shape ", shape_text(entry_.shape)));
     }
     if (offsets_[1] < offsets_[0] || offsets_[1] - offsets_[0] != bytes) {
-      return fail(absl::StrCat(who, " of ", entry_.dtype_text, " ", shape_text(entry_.shape), " needs ", bytes,
+      return fail(cat(who, " of ", entry_.dtype_text, " ", shape_text(entry_.shape), " needs ", bytes,
                                " bytes, but data_offsets are [", offsets_[0], ", ", offsets_[1], "]"));
     }
     entry_.dtype = format->dtype;
@@ -154,25 +154,25 @@ std::string_view safetensors_dtype(DType dtype) {
 absl::StatusOr<SafetensorsHeader> parse_safetensors_header(std::string_view json) {
   if (json.empty() || json[0] != '{') return absl::InvalidArgumentError("header does not start with '{'");
   HeaderReader reader;
-  if (!nlohmann::json::sax_parse(json, &reader)) return absl::InvalidArgumentError(absl::StrCat("header ", reader.error));
+  if (!nlohmann::json::sax_parse(json, &reader)) return absl::InvalidArgumentError(cat("header ", reader.error));
   return std::move(reader.header);
 }
 
 std::string format_safetensors_header(const SafetensorsHeader& header) {
   std::string out = "{";
   if (!header.metadata.empty()) {
-    absl::StrAppend(&out, "\"__metadata__\":{");
+    append(out, "\"__metadata__\":{");
     const char* comma = "";
     for (const auto& [key, value] : header.metadata) {
-      absl::StrAppend(&out, comma, json_text(key), ":", json_text(value));
+      append(out, comma, json_text(key), ":", json_text(value));
       comma = ",";
     }
-    absl::StrAppend(&out, "}");
+    append(out, "}");
   }
   for (const SafetensorsEntry& e : header.entries) {
-    absl::StrAppend(&out, out.size() > 1 ? "," : "", json_text(e.name), ":{\"dtype\":\"", safetensors_dtype(e.dtype), "\",\"shape\":[");
-    for (size_t d = 0; d < e.shape.size(); ++d) absl::StrAppend(&out, d ? "," : "", e.shape[d]);
-    absl::StrAppend(&out, "],\"data_offsets\":[", e.begin, ",", e.end, "]}");
+    append(out, out.size() > 1 ? "," : "", json_text(e.name), ":{\"dtype\":\"", safetensors_dtype(e.dtype), "\",\"shape\":[");
+    for (size_t d = 0; d < e.shape.size(); ++d) append(out, d ? "," : "", e.shape[d]);
+    append(out, "],\"data_offsets\":[", e.begin, ",", e.end, "]}");
   }
   out += "}";
   while (out.size() % 8 != 0) out += ' ';

@@ -16,9 +16,8 @@
 #include <memory>
 #include <thread>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace partita::runtime {
@@ -32,7 +31,7 @@ void set_option(int fd, int level, int name, int value) { ::setsockopt(fd, level
 
 absl::StatusOr<Fd> listen_on(int family, uint16_t port) {
   Fd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return absl::UnavailableError(absl::StrCat("socket: ", errno_text(errno)));
+  if (!fd.valid()) return absl::UnavailableError(cat("socket: ", errno_text(errno)));
   set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   sockaddr_storage storage{};
   socklen_t length = 0;
@@ -49,8 +48,8 @@ absl::StatusOr<Fd> listen_on(int family, uint16_t port) {
   }
   if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&storage), length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
     const int error = errno;
-    const std::string text = absl::StrCat("cannot listen on TCP port ", port, ": ", errno_text(error));
-    return error == EADDRINUSE ? absl::FailedPreconditionError(absl::StrCat(text, "; choose another MASTER_PORT")) : absl::UnavailableError(text);
+    const std::string text = cat("cannot listen on TCP port ", port, ": ", errno_text(error));
+    return error == EADDRINUSE ? absl::FailedPreconditionError(cat(text, "; choose another MASTER_PORT")) : absl::UnavailableError(text);
   }
   return fd;
 }
@@ -92,7 +91,7 @@ absl::StatusOr<Fd> connect_any(const TcpEndpoint& endpoint, SteadyTime deadline)
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(endpoint.address.c_str(), absl::StrCat(endpoint.port).c_str(), &hints, &found);
+  const int error = ::getaddrinfo(endpoint.address.c_str(), cat(endpoint.port).c_str(), &hints, &found);
   if (error != 0) return absl::UnavailableError(::gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> guard(found, &::freeaddrinfo);
   absl::Status status = absl::UnavailableError("no address");
@@ -133,18 +132,18 @@ absl::StatusOr<std::string> tcp_peer_address(const Fd& fd) {
   const int error = ::getnameinfo(reinterpret_cast<sockaddr*>(&storage), length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
   if (error != 0) return absl::UnavailableError(::gai_strerror(error));
   std::string address(text.data());
-  if (absl::StartsWith(address, "::ffff:")) address = address.substr(7);  // IPv4 through an IPv6 socket
+  if (address.starts_with("::ffff:")) address = address.substr(7);  // IPv4 through an IPv6 socket
   return address;
 }
 
-bool is_loopback(std::string_view numeric_address) { return numeric_address == "::1" || absl::StartsWith(numeric_address, "127."); }
+bool is_loopback(std::string_view numeric_address) { return numeric_address == "::1" || numeric_address.starts_with("127."); }
 
 absl::StatusOr<Fd> tcp_connect(const TcpEndpoint& endpoint, SteadyTime deadline) {
   for (std::chrono::milliseconds pause(20);; pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
     absl::StatusOr<Fd> fd = connect_any(endpoint, deadline);
     if (fd.ok()) return fd;
     if (Clock::now() + pause >= deadline) {
-      return absl::UnavailableError(absl::StrCat("cannot connect to ", absl::CHexEscape(endpoint.address), " port ", endpoint.port, ": ", fd.status().message()));
+      return absl::UnavailableError(cat("cannot connect to ", quote(endpoint.address), " port ", endpoint.port, ": ", fd.status().message()));
     }
     std::this_thread::sleep_for(pause);
   }

@@ -89,6 +89,15 @@ class Transport {
   virtual void close() = 0;
 };
 
+// Text that came from a peer, control characters replaced.
+inline std::string printable(std::string_view text) {
+  std::string shown(text);
+  for (char& c : shown) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return shown;
+}
+
 // The one symbol of a plug-in module: returns a Transport, or null with `error` filled. Runs on the progress thread.
 inline constexpr uint32_t kTransportPluginVersion = 1;
 inline constexpr char kTransportPluginSymbol[] = "partita_open_transport";

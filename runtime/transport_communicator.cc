@@ -14,7 +14,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/status.h"
 #include "runtime/collective_algorithms.h"
 
@@ -111,10 +111,10 @@ absl::StatusOr<GroupId> TransportCommunicator::create_group(const std::vector<in
   std::vector<int> sorted = world_ranks;
   std::sort(sorted.begin(), sorted.end());
   if (sorted.front() < 0 || sorted.back() >= size_) {
-    return absl::InvalidArgumentError(absl::StrCat("group of ", describe_ranks(sorted), " in a world of ", size_, " ranks"));
+    return absl::InvalidArgumentError(cat("group of ", describe_ranks(sorted), " in a world of ", size_, " ranks"));
   }
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("group of ", describe_ranks(sorted), " names a rank twice"));
+    return absl::InvalidArgumentError(cat("group of ", describe_ranks(sorted), " names a rank twice"));
   }
   const auto mine = std::find(world_ranks.begin(), world_ranks.end(), rank_);
   std::lock_guard lock(mutex_);
@@ -138,7 +138,7 @@ Ticket TransportCommunicator::start(CollectiveOp op) {
 
 absl::Status TransportCommunicator::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
-  if (ticket == 0 || ticket > last_ticket_) return absl::InvalidArgumentError(absl::StrCat("no operation has ticket ", ticket));
+  if (ticket == 0 || ticket > last_ticket_) return absl::InvalidArgumentError(cat("no operation has ticket ", ticket));
   changed_.wait(lock, [&] { return ended_ || !unfinished_.contains(ticket); });
   const auto found = unfinished_.find(ticket);
   if (found == unfinished_.end()) return absl::OkStatus();
@@ -191,7 +191,7 @@ void TransportCommunicator::run(TransportFactory factory) {
   if (served.ok()) {
     transport->close();
   } else {
-    transport->abort(absl::StrCat("rank ", rank_, " gave up: ", served.message().substr(0, kMaxReasonBytes)));
+    transport->abort(cat("rank ", rank_, " gave up: ", std::string(served.message()).substr(0, kMaxReasonBytes)));
   }
   current_.reset();
   background_.clear();
@@ -232,7 +232,7 @@ absl::Status TransportCommunicator::execute(Ticket ticket) {
     op = unfinished_.at(ticket);
     if (op.group >= 0 && static_cast<size_t>(op.group) < groups_.size()) group = &groups_[static_cast<size_t>(op.group)];
   }
-  if (group == nullptr) return fail(ticket, absl::InvalidArgumentError(absl::StrCat("no group ", op.group)));
+  if (group == nullptr) return fail(ticket, absl::InvalidArgumentError(cat("no group ", op.group)));
   if (const absl::Status valid = check_operation(op, *group); !valid.ok()) return fail(ticket, valid);
   if (op.kind >= CollectiveKind::kSend) {
     Task& task = background_.emplace_back(ticket, *transport_, *group, std::move(op), options_.timeout, nullptr);
@@ -250,9 +250,9 @@ absl::Status TransportCommunicator::execute(Ticket ticket) {
 absl::Status TransportCommunicator::tick() {
   {
     std::lock_guard lock(mutex_);
-    if (!abort_reason_.empty()) return absl::UnavailableError(absl::StrCat("the run was aborted: ", abort_reason_));
+    if (!abort_reason_.empty()) return absl::UnavailableError(cat("the run was aborted: ", abort_reason_));
     if (leaving_ && !unfinished_.empty()) {
-      return absl::UnavailableError(absl::StrCat("it left before ", describe(unfinished_.begin()->second), " was finished"));
+      return absl::UnavailableError(cat("it left before ", describe(unfinished_.begin()->second), " was finished"));
     }
   }
   const SteadyTime now = Clock::now();

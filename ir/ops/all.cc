@@ -4,16 +4,40 @@
 namespace partita {
 
 extern const OpDef kAdd, kMul;
+extern const OpDef kSub, kDiv, kMod, kPow, kMax, kMin, kNeg, kAbs, kSign, kFloor, kCeil, kRound, kSelect, kCast;
+extern const OpDef kExp, kExpm1, kLog, kLog1p, kSqrt, kRsqrt, kSin, kCos, kTan, kAsin, kAcos, kAtan, kSinh, kCosh, kTanh, kErf;
+extern const OpDef kSigmoid, kSilu, kSiluGrad, kSoftplus, kRelu, kReluGrad;
+extern const OpDef kEq, kNe, kLt, kLe, kAnd, kOr, kXor, kNot, kShl, kShr, kIsNan, kIsInf, kUniform, kNormal;
 extern const OpDef kGelu, kGeluGrad;
 extern const OpDef kReshape;
+extern const OpDef kTranspose, kBroadcast, kSlice, kPad, kConcat, kReverse, kIota;
+extern const OpDef kReduceSum, kReduceMax, kReduceMin, kReduceProd, kArgmax, kCumsum, kTopk;
+extern const OpDef kGather, kGatherGrad, kTakeAlong, kTakeAlongGrad, kGatherNd, kGatherNdGrad, kScatterNd, kScatterElements;
 extern const OpDef kMatMul;
+extern const OpDef kConv, kConvGradData, kConvGradWeight, kMaxPool, kMaxPoolGrad, kAvgPool, kAvgPoolGrad;
+extern const OpDef kSoftmax, kLogSoftmax, kLayerNorm, kRmsNorm, kBatchNorm, kCrossEntropy, kCrossEntropyGrad, kAttention, kAttentionGrad, kRotary;
+extern const OpDef kOptSgd, kOptMomentum, kOptAdagrad, kOptAdam, kOptLambDirection, kOptOnnxAdam, kOptOnnxAdagrad, kOptOnnxMomentum, kOptOrtAdamW;
+extern const OpDef kAllReduce, kAllGather, kReduceScatter, kAllToAll, kShardSlice;
+extern const OpDef kAccumulate;
 
 namespace {
 const OpDef* const kOps[] = {
     &kAdd, &kMul,
+    &kSub, &kDiv, &kMod, &kPow, &kMax, &kMin, &kNeg, &kAbs, &kSign, &kFloor, &kCeil, &kRound, &kSelect, &kCast,
+    &kExp, &kExpm1, &kLog, &kLog1p, &kSqrt, &kRsqrt, &kSin, &kCos, &kTan, &kAsin, &kAcos, &kAtan, &kSinh, &kCosh, &kTanh, &kErf,
+    &kSigmoid, &kSilu, &kSiluGrad, &kSoftplus, &kRelu, &kReluGrad,
+    &kEq, &kNe, &kLt, &kLe, &kAnd, &kOr, &kXor, &kNot, &kShl, &kShr, &kIsNan, &kIsInf, &kUniform, &kNormal,
     &kGelu, &kGeluGrad,
     &kReshape,
+    &kTranspose, &kBroadcast, &kSlice, &kPad, &kConcat, &kReverse, &kIota,
+    &kReduceSum, &kReduceMax, &kReduceMin, &kReduceProd, &kArgmax, &kCumsum, &kTopk,
+    &kGather, &kGatherGrad, &kTakeAlong, &kTakeAlongGrad, &kGatherNd, &kGatherNdGrad, &kScatterNd, &kScatterElements,
     &kMatMul,
+    &kConv, &kConvGradData, &kConvGradWeight, &kMaxPool, &kMaxPoolGrad, &kAvgPool, &kAvgPoolGrad,
+    &kSoftmax, &kLogSoftmax, &kLayerNorm, &kRmsNorm, &kBatchNorm, &kCrossEntropy, &kCrossEntropyGrad, &kAttention, &kAttentionGrad, &kRotary,
+    &kOptSgd, &kOptMomentum, &kOptAdagrad, &kOptAdam, &kOptLambDirection, &kOptOnnxAdam, &kOptOnnxAdagrad, &kOptOnnxMomentum, &kOptOrtAdamW,
+    &kAllReduce, &kAllGather, &kReduceScatter, &kAllToAll, &kShardSlice,
+    &kAccumulate,
 };
 }  // namespace
 

@@ -60,6 +60,23 @@ absl::StatusOr<std::vector<TensorType>> same_float_type(const OpView& use) {
   return same_type(use);
 }
 
+absl::StatusOr<std::vector<TensorType>> same_number_type(const OpView& use) {
+  if (!is_float(use.dtype()) && !is_integer(use.dtype())) return absl::InvalidArgumentError(cat("expected a float or integer type, found ", dtype_name(use.dtype())));
+  return same_type(use);
+}
+
+absl::StatusOr<std::vector<TensorType>> same_bits_type(const OpView& use) {
+  if (is_float(use.dtype())) return absl::InvalidArgumentError(cat("expected bool or an integer type, found ", dtype_name(use.dtype())));
+  return same_type(use);
+}
+
+absl::StatusOr<std::vector<TensorType>> same_unsigned_type(const OpView& use) {
+  if (!is_integer(use.dtype()) || !is_unsigned(use.dtype())) {
+    return absl::InvalidArgumentError(cat("expected an unsigned integer type, found ", dtype_name(use.dtype())));
+  }
+  return same_type(use);
+}
+
 absl::StatusOr<std::vector<TensorType>> to_bool(const OpView& use) {
   PARTITA_ASSIGN_OR_RETURN(std::vector<TensorType> types, same_type(use));
   types[0].dtype = DType::kBool;

@@ -18,9 +18,31 @@ std::string linear_formula(const OpView& use);
 // All operands of one element type; the result has it too. `_float`: and it is a float type.
 absl::StatusOr<std::vector<TensorType>> same_type(const OpView& use);
 absl::StatusOr<std::vector<TensorType>> same_float_type(const OpView& use);
+// … a float or integer type; bool or an integer type; an unsigned integer type.
+absl::StatusOr<std::vector<TensorType>> same_number_type(const OpView& use);
+absl::StatusOr<std::vector<TensorType>> same_bits_type(const OpView& use);
+absl::StatusOr<std::vector<TensorType>> same_unsigned_type(const OpView& use);
 // One element type in, bool out.
 absl::StatusOr<std::vector<TensorType>> to_bool(const OpView& use);
 // The broadcast shape of the operands; InvalidArgument with the shapes where they do not fit.
 absl::StatusOr<Shape> broadcast_all(const OpView& use);
+
+// Bodies of a single operation.
+template <ScalarOp op>
+Scalars unary_body(ScalarBuilder& s, const OpView&, const Scalars& x) {
+  return {s.unary(op, x[0])};
+}
+template <ScalarOp op>
+Scalars binary_body(ScalarBuilder& s, const OpView&, const Scalars& x) {
+  return {s.binary(op, x[0], x[1])};
+}
+template <ScalarOp op>
+Scalars compare_body(ScalarBuilder& s, const OpView&, const Scalars& x) {
+  return {s.compare(op, x[0], x[1])};
+}
+template <ScalarOp op>
+Scalars predicate_body(ScalarBuilder& s, const OpView&, const Scalars& x) {
+  return {s.predicate(op, x[0])};
+}
 
 }  // namespace partita

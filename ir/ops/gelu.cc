@@ -34,6 +34,7 @@ Parts gelu_parts(ScalarBuilder& s, bool approximate, Scalar x) {
 // x * Phi(x); attribute approximate = 1: the tanh form of Hendrycks & Gimpel 2016.
 extern const OpDef kGelu = {
     .name = "gelu",
+    .attributes = "i approximate?",
     .formula_of = nonlinear_formula,
     .infer = same_float_type,
     .flops_per_point = 10,
@@ -50,6 +51,7 @@ extern const OpDef kGeluGrad = {
     .name = "gelu_grad",
     .min_inputs = 2,
     .max_inputs = 2,
+    .attributes = "i approximate?",
     .formula_of = linear_formula,
     .infer = same_float_type,
     .flops_per_point = 20,

@@ -8,9 +8,9 @@ namespace {
 bool transposed(const OpView& use, char operand) { return use.attrs.i(operand == 'a' ? "transpose_a" : "transpose_b", 0) != 0; }
 
 absl::StatusOr<std::vector<TensorType>> matmul_types(const OpView& use) {
-  if (use.dtype(0) != use.dtype(1) || use.rank(0) < 2 || use.rank(0) != use.rank(1)) {
+  if (use.dtype(0) != use.dtype(1) || use.dtype() == DType::kBool || use.rank(0) < 2 || use.rank(0) != use.rank(1)) {
     return absl::InvalidArgumentError(
-        cat("expected two matrices of one element type and rank, found ", to_string(use.inputs[0]), " and ", to_string(use.inputs[1])));
+        cat("expected two matrices of numbers of one element type and rank, found ", to_string(use.inputs[0]), " and ", to_string(use.inputs[1])));
   }
   const Shape &a = use.shape(0), &b = use.shape(1);
   int r = use.rank(0);
@@ -22,6 +22,7 @@ absl::StatusOr<std::vector<TensorType>> matmul_types(const OpView& use) {
   Shape out = *std::move(batch);
   out.push_back(m);
   out.push_back(n);
+  if (!checked_elements(out)) return absl::InvalidArgumentError(cat("a product of ", to_string(out), " elements is too large"));
   return std::vector<TensorType>{{use.dtype(), std::move(out)}};
 }
 
@@ -77,13 +78,25 @@ void matmul_evaluate(const OpView& use, std::span<const Tensor* const> in, std::
   }
 }
 
+int64_t batch_size(const Shape& s) { return elements(Shape(s.begin(), s.end() - 2)); }
+
+// [batch…, m, k] -> [1…, batch m, k].
+ValueId fold_batch(Builder& b, ValueId v) {
+  const Shape& s = b.shape(v);
+  Shape folded(s.size(), 1);
+  folded.back() = s.back();
+  folded[s.size() - 2] = batch_size(s) * s[s.size() - 2];
+  return b.reshape(v, std::move(folded));
+}
+
 // With A and B the operands after their own transposition and G the result's gradient: dA = G B^T, dB = A^T G; each written in the layout its operand has.
-// A matrix B shared by all of A's batch (a weight) is handled by folding the batch into rows first, so that its gradient is one product, not a sum of many.
+// The batch of A is folded into rows where B has none (a weight), so that B's gradient is one product rather than a sum of many.
 std::vector<ValueId> matmul_gradient(const OpUse& use) {
   Builder& b = use.b;
   ValueId x = use.inputs[0], y = use.inputs[1], g = use.gradients[0];
   bool ta = transposed(use.view(), 'a'), tb = transposed(use.view(), 'b');
   ValueId dx = ta ? b.matmul(y, g, tb, true) : b.matmul(g, y, false, !tb);
+  if (!ta && batch_size(use.types[1].shape) == 1) x = fold_batch(b, x), g = fold_batch(b, g);
   ValueId dy = tb ? b.matmul(g, x, true, ta) : b.matmul(x, g, !ta, false);
   return {b.sum_to(dx, use.types[0].shape), b.sum_to(dy, use.types[1].shape)};
 }
@@ -96,6 +109,7 @@ extern const OpDef kMatMul = {
     .name = "matmul",
     .min_inputs = 2,
     .max_inputs = 2,
+    .attributes = "i transpose_a?, i transpose_b?",
     .formula_of = matmul_formula,
     .infer = matmul_types,
     .flops_per_point = 2,

@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/builder.h"
@@ -14,82 +18,101 @@ absl::StatusOr<std::vector<TensorType>> reshape_types(const OpView& use) {
   return std::vector<TensorType>{{use.dtype(), to}};
 }
 
-// Walks both shapes from the left, opening a group whenever the running products agree again:
-// [6,4] -> [2,3,4] gives "(a=2 b=3) c -> a b c". A group whose sizes do not nest stays whole on both sides.
-std::string reshape_formula(const OpView& use) {
-  const Shape &from = use.shape(0), &to = use.attrs.ints("shape");
-  std::string in = "~", out;
-  int names = 0;
-  auto put = [](std::string& side, const std::vector<std::string>& factors) {
-    side += factors.size() == 1 ? " " + factors[0] : factors.empty() ? " *" : " (";
+// Splits both shapes, from the left, into the shortest groups of equal products, and each group into factors:
+//   [6,4] -> [2,3,4]   "~ (a b) c -> a b c"
+//   [4,6] -> [6,4]     "~ (a b^) (c^ z) -> (a d^) (e^ z)"    the cuts do not nest: only what both outermost (innermost) dimensions share is a factor of both
+class ReshapeFormula {
+ public:
+  ReshapeFormula(const Shape& from, const Shape& to) : from_(from), to_(to) {}
+
+  std::string text() {
+    size_t i = 0, j = 0;
+    while (i < from_.size() || j < to_.size()) {
+      if (i < from_.size() && from_[i] == 1) {
+        put(in_, {});
+        ++i;
+      } else if (j < to_.size() && to_[j] == 1) {
+        put(out_, {});
+        ++j;
+      } else {
+        size_t i0 = i, j0 = j;
+        int64_t a = 1, b = 1;
+        do {
+          if (i < from_.size() && (a <= b || j == to_.size())) {
+            a *= from_[i++];
+          } else {
+            b *= to_[j++];
+          }
+        } while (a != b && (i < from_.size() || j < to_.size()));
+        group(i0, i, j0, j);
+      }
+    }
+    return "~" + in_ + " ->" + out_;
+  }
+
+ private:
+  std::string fresh(int64_t size, bool whole) { return cat(factor_name(names_++), "=", size, whole ? "^" : ""); }
+
+  static void put(std::string& side, const std::vector<std::string>& factors) {
+    side += factors.empty() ? " *" : factors.size() == 1 ? " " + factors[0] : " (";
     if (factors.size() < 2) return;
     for (size_t k = 0; k < factors.size(); ++k) side += (k ? " " : "") + factors[k];
     side += ")";
-  };
-  size_t i = 0, j = 0;
-  while (i < from.size() || j < to.size()) {
-    if (i < from.size() && from[i] == 1) {
-      put(in, {}), ++i;
-      continue;
+  }
+
+  void group(size_t i0, size_t i, size_t j0, size_t j) {
+    // The products of trailing dimensions on either side, where they nest, cut the group into factors.
+    std::vector<int64_t> cuts = {1};
+    for (auto [shape, first, last] : {std::tuple{&from_, i0, i}, std::tuple{&to_, j0, j}}) {
+      int64_t product = 1;
+      for (size_t k = last; k-- > first;) cuts.push_back(product *= (*shape)[k]);
     }
-    if (j < to.size() && to[j] == 1) {
-      put(out, {}), ++j;
-      continue;
-    }
-    if (i >= from.size() || j >= to.size()) break;  // sizes of zero: leave the rest whole below
-    size_t i0 = i, j0 = j;
-    int64_t a = from[i++], b = to[j++];
-    while (a != b && (a < b ? i < from.size() : j < to.size())) {
-      if (a < b) {
-        a *= from[i++];
-      } else {
-        b *= to[j++];
-      }
-    }
-    // Cut the group at every point where either side has a boundary, as long as the cuts nest.
-    std::vector<int64_t> cuts;  // products of trailing dimensions, on both sides
-    int64_t p = 1;
-    for (size_t k = i; k-- > i0 + 1;) cuts.push_back(p *= from[k]);
-    p = 1;
-    for (size_t k = j; k-- > j0 + 1;) cuts.push_back(p *= to[k]);
-    cuts.push_back(1);
-    cuts.push_back(a);
     std::sort(cuts.begin(), cuts.end());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    bool nests = a == b && a > 0;
+    bool nests = cuts[0] > 0;
     for (size_t k = 0; nests && k + 1 < cuts.size(); ++k) nests = cuts[k + 1] % cuts[k] == 0;
-    if (!nests) {
-      for (size_t k = i0; k < i; ++k) put(in, {cat(factor_name(names++), "=", from[k], "^")});
-      for (size_t k = j0; k < j; ++k) put(out, {cat(factor_name(names++), "=", to[k], "^")});
-      continue;
-    }
-    std::vector<std::string> pieces;  // outermost first
-    for (size_t k = cuts.size() - 1; k > 0; --k) pieces.push_back(cat(factor_name(names++), "=", cuts[k] / cuts[k - 1]));
-    auto side = [&](std::string& text, const Shape& shape, size_t first, size_t last) {
-      size_t piece = 0;
+    if (!nests) return unnested(i0, i, j0, j);
+    std::vector<std::string> factors;  // innermost first
+    for (size_t k = 0; k + 1 < cuts.size(); ++k) factors.push_back(fresh(cuts[k + 1] / cuts[k], false));
+    for (auto [shape, first, last, side] : {std::tuple{&from_, i0, i, &in_}, std::tuple{&to_, j0, j, &out_}}) {
+      size_t at = factors.size();
       for (size_t k = first; k < last; ++k) {
         std::vector<std::string> mine;
-        for (int64_t left = shape[k]; left > 1; ++piece) {
-          left /= cuts[cuts.size() - 1 - piece] / cuts[cuts.size() - 2 - piece];
-          mine.push_back(pieces[piece]);
-        }
-        put(text, mine);
+        for (int64_t left = (*shape)[k]; left > 1; left /= cuts[at + 1] / cuts[at]) mine.push_back(factors[--at]);
+        put(*side, mine);
       }
-    };
-    side(in, from, i0, i);
-    side(out, to, j0, j);
+    }
   }
-  for (; i < from.size(); ++i) put(in, {cat(factor_name(names++), "=", from[i], "^")});
-  for (; j < to.size(); ++j) put(out, {cat(factor_name(names++), "=", to[j], "^")});
-  return in + " ->" + out;
-}
+
+  void unnested(size_t i0, size_t i, size_t j0, size_t j) {
+    bool both = i0 < i && j0 < j && elements(Shape(from_.begin() + i0, from_.begin() + i)) > 0;
+    int64_t outer = both ? std::gcd(from_[i0], to_[j0]) : 1, inner = both ? std::gcd(from_[i - 1], to_[j - 1]) : 1;
+    std::string first = outer > 1 ? fresh(outer, false) : "", last = inner > 1 ? fresh(inner, false) : "";
+    for (auto [shape, begin, end, side] : {std::tuple{&from_, i0, i, &in_}, std::tuple{&to_, j0, j, &out_}}) {
+      for (size_t k = begin; k < end; ++k) {
+        std::vector<std::string> mine;
+        int64_t left = (*shape)[k];
+        if (k == begin && outer > 1) mine.push_back(first), left /= outer;
+        if (k + 1 == end && inner > 1) left /= inner;
+        if (left != 1) mine.push_back(fresh(left, true));
+        if (k + 1 == end && inner > 1) mine.push_back(last);
+        put(*side, mine);
+      }
+    }
+  }
+
+  const Shape &from_, &to_;
+  std::string in_, out_;
+  int names_ = 0;
+};
 
 }  // namespace
 
 // The same elements in row-major order under attribute `shape`.
 extern const OpDef kReshape = {
     .name = "reshape",
-    .formula_of = reshape_formula,
+    .attributes = "ints shape",
+    .formula_of = [](const OpView& use) { return ReshapeFormula(use.shape(0), use.attrs.ints("shape")).text(); },
     .infer = reshape_types,
     .gradient = [](const OpUse& use) -> std::vector<ValueId> { return {use.b.reshape(use.gradients[0], use.types[0].shape)}; },
     .view = true,

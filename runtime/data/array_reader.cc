@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/box.h"
@@ -33,16 +32,16 @@ class ArrayReader : public SampleReader {
     if (spec.batched && !shape.empty()) shape.erase(shape.begin());
     if ((spec.batched && array.shape.empty()) || shape != spec.sample_shape) {
       std::string expected = shape_text(spec.sample_shape);
-      if (spec.batched) expected = absl::StrCat("[samples", spec.sample_shape.empty() ? "" : ", ", expected.substr(1));
-      return absl::InvalidArgumentError(absl::StrCat(who, " has shape ", shape_text(array.shape), ", but graph input ", quoted(spec.name), " needs ", expected));
+      if (spec.batched) expected = cat("[samples", spec.sample_shape.empty() ? "" : ", ", expected.substr(1));
+      return absl::InvalidArgumentError(cat(who, " has shape ", shape_text(array.shape), ", but graph input ", quote(spec.name), " needs ", expected));
     }
     absl::StatusOr<ConvertFunction> convert = find_conversion(array.dtype, spec.dtype);
     if (!convert.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(who, " for graph input ", quoted(spec.name), " ", convert.status().message()));
+      return absl::InvalidArgumentError(cat(who, " for graph input ", quote(spec.name), " ", convert.status().message()));
     }
     if (spec.batched) {
       if (samples_ && *samples_ != array.shape[0]) {
-        return absl::InvalidArgumentError(absl::StrCat(who, " has ", array.shape[0], " samples, but ", first_who_, " has ", *samples_));
+        return absl::InvalidArgumentError(cat(who, " has ", array.shape[0], " samples, but ", first_who_, " has ", *samples_));
       }
       if (!samples_) first_who_ = who;
       samples_ = array.shape[0];
@@ -57,7 +56,7 @@ class ArrayReader : public SampleReader {
     const std::byte* from = c.array.bytes.data() + first * c.elements * size;
     const int64_t bad = c.convert(from, out.data(), count * c.elements);
     if (bad < 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(c.who, ": sample ", first + bad / c.elements, " holds ", element_text(c.array.dtype, from + bad * size),
+    return absl::InvalidArgumentError(cat(c.who, ": sample ", first + bad / c.elements, " holds ", element_text(c.array.dtype, from + bad * size),
                                                    ", which ", dtype_name(c.to), " cannot hold"));
   }
 
@@ -76,36 +75,36 @@ std::string column_of(const DataConfig& config, const std::string& input, const 
 
 absl::StatusOr<std::unique_ptr<SampleReader>> open_npz_reader(const DataConfig& config, const std::vector<InputSpec>& inputs) {
   PARTITA_ASSIGN_OR_RETURN(const NpzFile file, NpzFile::open(config.path));
-  auto reader = std::make_unique<ArrayReader>(absl::StrCat("npz file ", quoted(config.path, 1000)));
+  auto reader = std::make_unique<ArrayReader>(cat("npz file ", quote(config.path, 1000)));
   for (const InputSpec& spec : inputs) {
     const std::string name = column_of(config, spec.name, spec.name);
     absl::StatusOr<NpyArray> array = file.read(name);
     if (absl::IsNotFound(array.status())) {
-      return absl::NotFoundError(absl::StrCat("data for graph input ", quoted(spec.name), ": ", array.status().message(),
+      return absl::NotFoundError(cat("data for graph input ", quote(spec.name), ": ", array.status().message(),
                                               ". Name the array under data: columns: {", spec.name.size() < 80 && is_utf8(spec.name) ? spec.name : "input", ": array}"));
     }
     if (!array.ok()) return array.status();
-    PARTITA_RETURN_IF_ERROR(reader->add(spec, absl::StrCat("array ", quoted(name), " of ", quoted(config.path, 1000)), *std::move(array)));
+    PARTITA_RETURN_IF_ERROR(reader->add(spec, cat("array ", quote(name), " of ", quote(config.path, 1000)), *std::move(array)));
   }
   return reader;
 }
 
 absl::StatusOr<std::unique_ptr<SampleReader>> open_npy_reader(const DataConfig& config, const std::vector<InputSpec>& inputs) {
-  const bool single = absl::EndsWith(config.path, ".npy");
+  const bool single = config.path.ends_with(".npy");
   const size_t slash = config.path.rfind('/');
-  const std::string folder = !single ? absl::StrCat(config.path, absl::EndsWith(config.path, "/") ? "" : "/") : slash == std::string::npos ? "" : config.path.substr(0, slash + 1);
-  auto reader = std::make_unique<ArrayReader>(absl::StrCat("npy data ", quoted(config.path, 1000)));
+  const std::string folder = !single ? cat(config.path, config.path.ends_with("/") ? "" : "/") : slash == std::string::npos ? "" : config.path.substr(0, slash + 1);
+  auto reader = std::make_unique<ArrayReader>(cat("npy data ", quote(config.path, 1000)));
   for (const InputSpec& spec : inputs) {
     const bool named = config.columns.count(spec.name) != 0;
     if (single && !named && inputs.size() != 1) {
-      return absl::InvalidArgumentError(absl::StrCat("data file ", quoted(config.path, 1000), " is one array, but the graph has ", inputs.size(),
+      return absl::InvalidArgumentError(cat("data file ", quote(config.path, 1000), " is one array, but the graph has ", inputs.size(),
                                                      " inputs; give a folder of .npy files, or columns: {input: file}"));
     }
-    std::string path = column_of(config, spec.name, absl::StrCat(spec.name, ".npy"));
-    path = single && !named ? config.path : absl::StartsWith(path, "/") ? path : folder + path;
+    std::string path = column_of(config, spec.name, cat(spec.name, ".npy"));
+    path = single && !named ? config.path : path.starts_with("/") ? path : folder + path;
     absl::StatusOr<NpyArray> array = open_npy(path);
-    PARTITA_RETURN_IF_ERROR(with_context(array.status(), absl::StrCat("data for graph input ", quoted(spec.name))));
-    PARTITA_RETURN_IF_ERROR(reader->add(spec, absl::StrCat("array file ", quoted(path, 1000)), *std::move(array)));
+    PARTITA_RETURN_IF_ERROR(with_context(array.status(), cat("data for graph input ", quote(spec.name))));
+    PARTITA_RETURN_IF_ERROR(reader->add(spec, cat("array file ", quote(path, 1000)), *std::move(array)));
   }
   return reader;
 }

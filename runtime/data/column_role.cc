@@ -1,6 +1,5 @@
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/box.h"
@@ -16,7 +15,7 @@ constexpr std::pair<std::string_view, ColumnRole> kRoles[] = {{"input_ids", Colu
 
 ColumnRole role_of_name(const std::string& input) {
   const std::string name = absl::AsciiStrToLower(input);
-  auto has = [&](std::string_view part) { return absl::StrContains(name, part); };
+  auto has = [&](std::string_view part) { return name.find(part) != std::string::npos; };
   if (has("position")) return ColumnRole::kPositions;
   if (has("mask")) return ColumnRole::kOnes;
   if (has("token_type") || has("segment")) return ColumnRole::kZeros;
@@ -33,7 +32,7 @@ absl::StatusOr<ColumnRole> column_role(const DataConfig& config, const std::stri
   for (const auto& [text, role] : kRoles) {
     if (text == it->second) return role;
   }
-  return absl::InvalidArgumentError(absl::StrCat("columns: input ", quoted(input), " is given ", quoted(it->second),
+  return absl::InvalidArgumentError(cat("columns: input ", quote(input), " is given ", quote(it->second),
                                                  "; expected input_ids, labels, position_ids, ones, zeros or random"));
 }
 
@@ -46,7 +45,7 @@ absl::StatusOr<std::vector<std::byte>> constant_sample(const InputSpec& spec, Co
   PARTITA_ASSIGN_OR_RETURN(ConvertFunction convert, find_conversion(DType::kI64, spec.dtype));
   std::vector<std::byte> out(static_cast<size_t>(sample_bytes(spec)));
   const int64_t bad = convert(reinterpret_cast<const std::byte*>(values.data()), out.data(), count);
-  if (bad >= 0) return absl::InvalidArgumentError(absl::StrCat("input ", quoted(spec.name), " of ", dtype_name(spec.dtype), " cannot hold the position ", values[static_cast<size_t>(bad)]));
+  if (bad >= 0) return absl::InvalidArgumentError(cat("input ", quote(spec.name), " of ", dtype_name(spec.dtype), " cannot hold the position ", values[static_cast<size_t>(bad)]));
   return out;
 }
 

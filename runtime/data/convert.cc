@@ -5,8 +5,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "base/half.h"
+#include "base/cat.h"
+#include "base/float16.h"
 
 namespace partita::runtime {
 namespace {
@@ -104,7 +104,7 @@ auto with_type(DType dtype, Use use) {
 
 absl::StatusOr<ConvertFunction> find_conversion(DType from, DType to) {
   if (from == DType::kInvalid || to == DType::kInvalid || (is_float(from) && !is_float(to))) {
-    return absl::InvalidArgumentError(absl::StrCat("has dtype ", dtype_name(from), ", expected ", dtype_name(to), "; it is not converted because values could be lost"));
+    return absl::InvalidArgumentError(cat("has dtype ", dtype_name(from), ", expected ", dtype_name(to), "; it is not converted because values could be lost"));
   }
   return with_type(from, [to](auto source) {
     using S = typename decltype(source)::Type;
@@ -120,9 +120,9 @@ std::string element_text(DType dtype, const std::byte* element) {
   if (dtype == DType::kInvalid) return "?";
   return with_type(dtype, [element](auto tag) {
     const auto value = load<typename decltype(tag)::Type>(element);
-    if constexpr (std::is_floating_point_v<decltype(value)>) return absl::StrCat(value);
-    else if constexpr (sizeof(value) == 1) return absl::StrCat(static_cast<int>(value));
-    else return absl::StrCat(value);
+    if constexpr (std::is_floating_point_v<decltype(value)>) return cat(value);
+    else if constexpr (sizeof(value) == 1) return cat(static_cast<int>(value));
+    else return cat(value);
   });
 }
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <new>
 
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/status.h"
 
 namespace partita::runtime {
@@ -29,7 +29,7 @@ absl::Status Prefetcher::fill(int64_t step, Batch& batch) const {
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const SampleRange& range = ranges_[i];
     if (range.input < 0 || range.input >= static_cast<int>(source_->inputs().size()) || range.count < 0 || range.count > source_->global_batch()) {
-      return absl::InvalidArgumentError(absl::StrCat("data: range ", i, " asks for ", range.count, " samples of input ", range.input));
+      return absl::InvalidArgumentError(cat("data: range ", i, " asks for ", range.count, " samples of input ", range.input));
     }
     const InputSpec& spec = source_->inputs()[static_cast<size_t>(range.input)];
     batch.data[i].resize(static_cast<size_t>((spec.batched ? range.count : 1) * sample_bytes(spec)));
@@ -65,30 +65,23 @@ void Prefetcher::work() {
 }
 
 absl::StatusOr<Batch> Prefetcher::take(int64_t step) {
-  if (step >= end_step_) return absl::OutOfRangeError(absl::StrCat("data: step ", step, " is not before the last, ", end_step_));
+  if (step >= end_step_) return absl::OutOfRangeError(cat("data: step ", step, " is not before the last, ", end_step_));
   const auto start = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
-  while (!ready_.empty() && ready_.front().batch.step < step) {
-    if (!ready_.front().status.ok()) failed_ = false;
-    ready_.pop_front();
-  }
+  while (!ready_.empty() && ready_.front().batch.step < step) ready_.pop_front();
   const int64_t coming = ready_.empty() ? next_step_ : ready_.front().batch.step;
   if (coming != step) {
     ready_.clear();
     next_step_ = step;
-    failed_ = false;
     ++generation_;
   }
+  // A failed batch is always the last one read: with it gone, the thread may go on (or try that step again).
+  if (ready_.empty()) failed_ = false;
   changed_.notify_all();
   changed_.wait(lock, [&] { return !ready_.empty(); });
   Slot slot = std::move(ready_.front());
   ready_.pop_front();
-  // After a failure the thread rests until that step, or another one, is asked for again.
-  if (!slot.status.ok()) {
-    next_step_ = step;
-    ++generation_;
-    failed_ = true;
-  }
+  if (!slot.status.ok()) next_step_ = step;
   stall_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   lock.unlock();
   changed_.notify_all();

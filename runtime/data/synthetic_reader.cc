@@ -2,7 +2,7 @@
 // ranks sees the same data. Integers are uniform in [0, range); floats have mean 0, variance 1 and lie within ±3.5.
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "base/cat.h"
 #include "base/checksum.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_synthetic_reader(const DataCo
       const int64_t largest = column.range - 1;
       uint64_t scratch;
       if (column.range <= 0 || column.convert(reinterpret_cast<const std::byte*>(&largest), reinterpret_cast<std::byte*>(&scratch), 1) >= 0) {
-        return absl::InvalidArgumentError(absl::StrCat("synthetic data: range ", column.range, " of graph input ", quoted(spec.name), " does not fit ", dtype_name(spec.dtype)));
+        return absl::InvalidArgumentError(cat("synthetic data: range ", column.range, " of graph input ", quote(spec.name), " does not fit ", dtype_name(spec.dtype)));
       }
     }
     columns.push_back(std::move(column));

@@ -97,9 +97,15 @@ pin:
   EXPECT_EQ(recipe.init[5], (InitRule{.match = "b", .kind = InitKind::kUniform, .low = -1, .high = 3}));
   EXPECT_EQ(recipe.init[6].value, -2.5);
   EXPECT_NEAR(recipe.init[7].gain, 1.41421356, 1e-8);
-  EXPECT_EQ(recipe.init[8], (InitRule{.match = "e", .kind = InitKind::kKaiming, .distribution = InitDistribution::kNormal, .fan = FanMode::kFanOut}));
-  EXPECT_EQ(recipe.init[9], (InitRule{.match = "*", .kind = InitKind::kXavier, .distribution = InitDistribution::kNormal}));
-  EXPECT_EQ(recipe.data, (DataRecipe{DataKind::kTokens, "text.bin", {{"input_ids", "tokens"}}, true, 3, DType::kU16, std::nullopt, 4}));
+  EXPECT_EQ(recipe.init[8], (InitRule{.match = "e",
+                                      .kind = InitKind::kKaiming,
+                                      .distribution = InitDistribution::kNormal,
+                                      .fan = FanMode::kFanOut}));
+  EXPECT_EQ(recipe.init[9],
+            (InitRule{.match = "*", .kind = InitKind::kXavier, .distribution = InitDistribution::kNormal}));
+  EXPECT_EQ(
+      recipe.data,
+      (DataRecipe{DataKind::kTokens, "text.bin", {{"input_ids", "tokens"}}, true, 3, DType::kU16, std::nullopt, 4}));
   EXPECT_EQ(recipe.evaluate->data.vocab, 50257);
   EXPECT_EQ(recipe.evaluate->every, 100);
   EXPECT_EQ(recipe.semantics.batch_norm, BatchNormGroup::kReplica);
@@ -122,7 +128,8 @@ pin:
 }
 
 TEST(ParseRecipe_NothingSaid, IsTheDefault) {
-  for (const char* text : {"", "\n", "# only a comment\n", "---\n", "{}", "\xEF\xBB\xBF", "null", "loss:\noptimizer:\npin:\ninit:\nclip_grad_norm: null\n"}) {
+  for (const char* text : {"", "\n", "# only a comment\n", "---\n", "{}", "\xEF\xBB\xBF", "null",
+                           "loss:\noptimizer:\npin:\ninit:\nclip_grad_norm: null\n"}) {
     EXPECT_EQ(parsed(text), Recipe()) << text;
   }
 }
@@ -148,14 +155,22 @@ TEST(ParseRecipe_Refused, Table) {
   } kCases[] = {
       // Unknown keys, at every level.
       {"optimiser: {kind: sgd}", "t:1:1: unknown key 'optimiser'; the nearest known key is 'optimizer'"},
-      {"seed: 1\noptimizer:\n  kind: adam\n  weightdecay: 1\n", "t:4:3: optimizer: unknown key 'weightdecay'; the nearest known key is 'weight_decay'"},
+      {"seed: 1\noptimizer:\n  kind: adam\n  weightdecay: 1\n",
+       "t:4:3: optimizer: unknown key 'weightdecay'; the nearest known key is 'weight_decay'"},
       {"kernels: {attn: flash}", "t:1:11: kernels: unknown key 'attn'; the known keys are attention"},
-      {"zzz: 1", "t:1:1: unknown key 'zzz'; the known keys are loss, optimizer, schedule, batch, bind, precision, clip_grad_norm, clip_grad_value, recompute, kernels, trainable, frozen, seed, "
-                 "init, data, evaluate, semantics, compress, pin, names"},
-      {"evaluate: {data: {path: a, pth: b}}", "t:1:28: evaluate.data: unknown key 'pth'; the nearest known key is 'path'"},
-      {"semantics: {moe: {capacty: 3}}", "t:1:19: semantics.moe: unknown key 'capacty'; the nearest known key is 'capacity'"},
-      {"init: [{match: a, normal: {sd: 1}}]", "t:1:28: init[0].normal: unknown key 'sd'; the nearest known key is 'std'"},
-      {"pin: {tensr: 4}", "t:1:7: pin: unknown key 'tensr'; the nearest known key is 'tensor' (a pattern of value names takes a mapping: {factor: axis})"},
+      {"zzz: 1",
+       "t:1:1: unknown key 'zzz'; the known keys are loss, optimizer, schedule, batch, bind, precision, "
+       "clip_grad_norm, clip_grad_value, recompute, kernels, trainable, frozen, seed, "
+       "init, data, evaluate, semantics, compress, pin, names"},
+      {"evaluate: {data: {path: a, pth: b}}",
+       "t:1:28: evaluate.data: unknown key 'pth'; the nearest known key is 'path'"},
+      {"semantics: {moe: {capacty: 3}}",
+       "t:1:19: semantics.moe: unknown key 'capacty'; the nearest known key is 'capacity'"},
+      {"init: [{match: a, normal: {sd: 1}}]",
+       "t:1:28: init[0].normal: unknown key 'sd'; the nearest known key is 'std'"},
+      {"pin: {tensr: 4}",
+       "t:1:7: pin: unknown key 'tensr'; the nearest known key is 'tensor' (a pattern of value names takes a mapping: "
+       "{factor: axis})"},
       {"\"a\\x1b[31m\": 1", "t:1:1: unknown key 'a\\x1b[31m'; the known keys are"},
       // Types.
       {"[1, 2]", "t:1:1: the file: expected a mapping, found a list of 2"},
@@ -170,11 +185,15 @@ TEST(ParseRecipe_Refused, Table) {
       {"optimizer: {kind: adam, lr: fast}", "t:1:29: optimizer.lr: expected a number >= 0, found 'fast'"},
       {"optimizer: {kind: adam, lr: '0.1'}", "t:1:29: optimizer.lr: expected a number >= 0, found the text '0.1'"},
       {"optimizer: {kind: adam, betas: 0.9}", "t:1:32: optimizer.betas: expected a list of two numbers, found '0.9'"},
-      {"optimizer: {kind: adam, betas: [0.9]}", "t:1:32: optimizer.betas: expected a list of two numbers, found a list of 1"},
+      {"optimizer: {kind: adam, betas: [0.9]}",
+       "t:1:32: optimizer.betas: expected a list of two numbers, found a list of 1"},
       {"optimizer: {kind: momentum, nesterov: yes}", "t:1:39: optimizer.nesterov: expected true or false, found 'yes'"},
-      {"optimizer: {kind: adam, no_decay: [[a]]}", "t:1:36: optimizer.no_decay: expected a name pattern, found a list of 1"},
-      {"optimizer: {kind: rmsprop}", "t:1:19: optimizer.kind: expected one of sgd, momentum, adagrad, adam, adamw, lamb, found 'rmsprop'"},
-      {"optimizer: {lr: 0.1}", "t:1:12: optimizer: missing key 'kind'; add one of sgd, momentum, adagrad, adam, adamw, lamb"},
+      {"optimizer: {kind: adam, no_decay: [[a]]}",
+       "t:1:36: optimizer.no_decay: expected a name pattern, found a list of 1"},
+      {"optimizer: {kind: rmsprop}",
+       "t:1:19: optimizer.kind: expected one of sgd, momentum, adagrad, adam, adamw, lamb, found 'rmsprop'"},
+      {"optimizer: {lr: 0.1}",
+       "t:1:12: optimizer: missing key 'kind'; add one of sgd, momentum, adagrad, adam, adamw, lamb"},
       {"precision: fp8", "t:1:12: precision: expected one of fp32, tf32, bf16, fp16, found 'fp8'"},
       {"frozen: {a: b}", "t:1:9: frozen: expected a list of name patterns, found a mapping"},
       {"bind: [1]", "t:1:7: bind: expected a mapping, found a list of 1"},
@@ -182,42 +201,54 @@ TEST(ParseRecipe_Refused, Table) {
       {"bind: {batch: 1e18}", "t:1:15: bind.batch: expected an integer"},
       {"names: {a: [b]}", "t:1:12: names.a: expected a name, found a list of 1"},
       {"init: {match: a}", "t:1:7: init: expected a list of rules, found a mapping"},
-      {"init: [{match: a}]", "t:1:8: init[0]: expected 'match' and exactly one of normal, uniform, zeros, ones, constant, kaiming, xavier, found a mapping"},
+      {"init: [{match: a}]",
+       "t:1:8: init[0]: expected 'match' and exactly one of normal, uniform, zeros, ones, constant, kaiming, xavier, "
+       "found a mapping"},
       {"init: [{match: a, ones, zeros}]", "t:1:8: init[0]: expected 'match' and exactly one of"},
       {"init: [{match: a, ones: false}]", "t:1:25: init[0].ones: expected nothing or true, found 'false'"},
       {"init: [{match: a, uniform: {low: 2}}]", "t:1:28: init[0].uniform: expected low <= high, found a mapping"},
       {"data: {kind: npz}", "t:1:7: data: missing key 'path'"},
-      {"data: {path: a, dtype: q7}", "t:1:24: data.dtype: expected an element type, as in uint16 or float32, found 'q7'"},
+      {"data: {path: a, dtype: q7}",
+       "t:1:24: data.dtype: expected an element type, as in uint16 or float32, found 'q7'"},
       {"evaluate: {every: 5}", "t:1:11: evaluate: missing key 'data'"},
       {"semantics: {moe: dense}", "t:1:18: semantics.moe: expected dropless or {capacity, group}, found 'dense'"},
-      {"semantics: {moe: {group: 1}}", "t:1:18: semantics.moe: expected exactly one of capacity (tokens) and capacity_factor, found a mapping"},
-      {"pin: {w: {out: tenser}}", "t:1:16: pin.w.out: expected one of data, tensor, pipeline, context, expert, found 'tenser'"},
+      {"semantics: {moe: {group: 1}}",
+       "t:1:18: semantics.moe: expected exactly one of capacity (tokens) and capacity_factor, found a mapping"},
+      {"pin: {w: {out: tenser}}",
+       "t:1:16: pin.w.out: expected one of data, tensor, pipeline, context, expert, found 'tenser'"},
       {"pin: {w: {out: [data, data]}}", "t:1:23: pin.w.out: expected every axis once, found 'data'"},
-      {"pin: {schedule: pipedream}", "t:1:17: pin.schedule: expected one of gpipe, 1f1b, interleaved, zero_bubble, found 'pipedream'"},
+      {"pin: {schedule: pipedream}",
+       "t:1:17: pin.schedule: expected one of gpipe, 1f1b, interleaved, zero_bubble, found 'pipedream'"},
       // Ranges.
       {"optimizer: {kind: adam, lr: -1}", "t:1:29: optimizer.lr: expected a number >= 0, found '-1'"},
       {"optimizer: {kind: adam, lr: .nan}", "t:1:29: optimizer.lr: expected a number >= 0, found '.nan'"},
       {"optimizer: {kind: adam, lr: nan}", "t:1:29: optimizer.lr: expected a number >= 0, found 'nan'"},
       {"optimizer: {kind: adam, lr: .inf}", "t:1:29: optimizer.lr: expected a number >= 0, found '.inf'"},
       {"optimizer: {kind: adam, lr: 1e999}", "t:1:29: optimizer.lr: expected a number >= 0, found '1e999'"},
-      {"optimizer: {kind: adam, betas: [0.9, 1.0]}", "t:1:38: optimizer.betas: expected a number in [0, 1), found '1.0'"},
-      {"optimizer: {kind: adam, betas: [-0.1, 0.9]}", "t:1:33: optimizer.betas: expected a number in [0, 1), found '-0.1'"},
+      {"optimizer: {kind: adam, betas: [0.9, 1.0]}",
+       "t:1:38: optimizer.betas: expected a number in [0, 1), found '1.0'"},
+      {"optimizer: {kind: adam, betas: [-0.1, 0.9]}",
+       "t:1:33: optimizer.betas: expected a number in [0, 1), found '-0.1'"},
       {"optimizer: {kind: sgd, betas: [0.9, 0.9]}", "t:1:24: optimizer: kind sgd has no 'betas'; remove it"},
-      {"optimizer: {kind: sgd, nesterov: true}", "t:1:24: optimizer.nesterov: expected momentum > 0 and no dampening beside it"},
+      {"optimizer: {kind: sgd, nesterov: true}",
+       "t:1:24: optimizer.nesterov: expected momentum > 0 and no dampening beside it"},
       {"loss: {kind: output, target: y}", "t:1:22: loss: kind output has no 'target'; remove it"},
       {"loss: {kind: mse, ignore_index: 1}", "t:1:19: loss: kind mse has no 'ignore_index'; remove it"},
       {"batch: {global: 0}", "t:1:17: batch.global: expected an integer >= 1, found '0'"},
       {"batch: {micro: some}", "t:1:16: batch.micro: expected auto or an integer >= 1, found 'some'"},
       {"batch: {global: 8, micro: 3}", "t: batch.micro: expected a divisor of batch.global 8, found 3"},
-      {"batch: {micro: 3}\npin: {micro_batch: 4}", "t: pin.micro_batch: expected batch.micro 3, found 4; keep one of the two"},
+      {"batch: {micro: 3}\npin: {micro_batch: 4}",
+       "t: pin.micro_batch: expected batch.micro 3, found 4; keep one of the two"},
       {"clip_grad_norm: 0", "t:1:17: clip_grad_norm: expected a number > 0, found '0'"},
       {"schedule: {kind: cosine}", "t:1:11: schedule: kind cosine needs 'total' (steps)"},
       {"schedule: {kind: wsd, total: 5}", "t:1:11: schedule: kind wsd needs 'decay' (steps)"},
       {"schedule: {kind: linear, decay: 5, total: 9}", "t:1:26: schedule: kind linear has no 'decay'; remove it"},
       {"schedule: {kind: linear, warmup: 11, total: 10}", "t:1:11: schedule: expected warmup <= total, found 11 > 10"},
-      {"schedule: {kind: wsd, warmup: 6, decay: 5, total: 10}", "t:1:11: schedule: expected warmup + decay <= total, found 6 + 5 > 10"},
+      {"schedule: {kind: wsd, warmup: 6, decay: 5, total: 10}",
+       "t:1:11: schedule: expected warmup + decay <= total, found 6 + 5 > 10"},
       {"schedule: {warmup: -1}", "t:1:20: schedule.warmup: expected an integer >= 0, found '-1'"},
-      {"optimizer: {kind: sgd, lr: 0.1}\nschedule: {min_lr: 0.2}", "t: schedule.min_lr: expected at most optimizer.lr 0.1, found 0.2"},
+      {"optimizer: {kind: sgd, lr: 0.1}\nschedule: {min_lr: 0.2}",
+       "t: schedule.min_lr: expected at most optimizer.lr 0.1, found 0.2"},
       {"pin: {zero: 4}", "t:1:13: pin.zero: expected an integer from 0 to 3, found '4'"},
       {"pin: {tensor: 0}", "t:1:15: pin.tensor: expected an integer from 1 to 16777216, found '0'"},
       // The document.
@@ -239,11 +270,14 @@ TEST(ParseRecipe_Refused, Table) {
       {"frozen: ['\xED\xA0\x80']", "t:1:1: not UTF-8"},
       {"\xFF\xFEs\0e\0", "t:1:1: not UTF-8"},
       {"frozen: ['']", "t:1:10: frozen: expected a name pattern of 1 to 1024 bytes, found the text ''"},
-      {"frozen: [" + std::string(1025, 'a') + "]", "t:1:10: frozen: expected a name pattern of 1 to 1024 bytes, found 'aaa"},
+      {"frozen: [" + std::string(1025, 'a') + "]",
+       "t:1:10: frozen: expected a name pattern of 1 to 1024 bytes, found 'aaa"},
   };
   for (const auto& c : kCases) {
     std::string message = refusal(c.text);
-    EXPECT_THAT(message, c.message.starts_with("t:") ? testing::Matcher<std::string>(StartsWith(c.message)) : HasSubstr(c.message)) << c.text;
+    EXPECT_THAT(message, c.message.starts_with("t:") ? testing::Matcher<std::string>(StartsWith(c.message))
+                                                     : HasSubstr(c.message))
+        << c.text;
     EXPECT_LT(message.size(), 800u);
   }
 }
@@ -272,7 +306,10 @@ TEST(ParseRecipe_Bombs, AreRefusedAtOnce) {
       {"deep block", repeated("- ", 1 << 17), "nested deeper than 64 levels"},
       {"deep compact", repeated("? ", 1 << 17), ""},
       {"laughs", laughs, "values, aliases expanded"},
-      {"deep through aliases", "a: &a " + std::string(40, '[') + std::string(40, ']') + "\nb: " + std::string(40, '[') + "*a" + std::string(40, ']'), "nested deeper than 64 levels"},
+      {"deep through aliases",
+       "a: &a " + std::string(40, '[') + std::string(40, ']') + "\nb: " + std::string(40, '[') + "*a" +
+           std::string(40, ']'),
+       "nested deeper than 64 levels"},
       {"many aliases", "a: &a x\nfrozen: [*a" + repeated(", *a", 2000) + "]", "more than 1024 aliases"},
       {"long flow", "frozen: [" + repeated("a,", 1 << 20), "brackets, commas, colons"},
       {"open quote", "frozen: '" + std::string(1 << 22, 'a'), ""},
@@ -281,11 +318,13 @@ TEST(ParseRecipe_Bombs, AreRefusedAtOnce) {
       {"spaces", std::string(1 << 22, ' ') + "a: 1", ""},
       {"newlines", "a: 'b" + repeated("\n", 1 << 17), ""},
       {"long key", std::string(1 << 20, 'a') + ": 1", ""},
-      {"many keys", [] {
+      {"many keys",
+       [] {
          std::string text;
          for (int i = 0; i < 60000; ++i) text += "k" + std::to_string(i) + ": 1\n";
          return text;
-       }(), "unknown key 'k0'"},
+       }(),
+       "unknown key 'k0'"},
   };
   for (const auto& c : kCases) {
     auto start = std::chrono::steady_clock::now();
@@ -300,7 +339,8 @@ TEST(ParseRecipe_Bombs, AreRefusedAtOnce) {
 // Whatever bytes come, there is an answer: the mutated recipes reach every branch of the reader.
 TEST(ParseRecipe_RandomMutations, NeverCrash) {
   const std::string kSeed =
-      "loss: {kind: cross_entropy, output: logits}\noptimizer: &a {kind: adamw, lr: 1e-3, betas: [0.9, 0.95], no_decay: ['*.bias', \"x\"]}\nschedule:\n  kind: cosine\n  total: 10\n"
+      "loss: {kind: cross_entropy, output: logits}\noptimizer: &a {kind: adamw, lr: 1e-3, betas: [0.9, 0.95], "
+      "no_decay: ['*.bias', \"x\"]}\nschedule:\n  kind: cosine\n  total: 10\n"
       "init:\n- match: '*'\n  normal: 0.02\n# c\npin: {tensor: 2, 'w*': {out: tensor}}\nnames: {a: >\n  b\n , c: *a}\n";
   const std::string kAlphabet = "{}[]:,-?&*!|>'\"%@`# \n\t\\a1.~<=\xC3\xA9\x04";
   std::mt19937 random(1);
@@ -309,9 +349,15 @@ TEST(ParseRecipe_RandomMutations, NeverCrash) {
     for (int edit = static_cast<int>(random() % 12); edit >= 0; --edit) {
       size_t at = random() % (text.size() + 1);
       switch (random() % 3) {
-        case 0: text.insert(at, 1, kAlphabet[random() % kAlphabet.size()]); break;
-        case 1: text.erase(at, random() % 8); break;
-        default: text.insert(at, text.substr(random() % (text.size() + 1), random() % 20)); break;
+        case 0:
+          text.insert(at, 1, kAlphabet[random() % kAlphabet.size()]);
+          break;
+        case 1:
+          text.erase(at, random() % 8);
+          break;
+        default:
+          text.insert(at, text.substr(random() % (text.size() + 1), random() % 20));
+          break;
       }
     }
     auto recipe = parse_recipe(text, "t");
@@ -346,7 +392,8 @@ TEST(LoadRecipe_BadPaths, AreRefused) {
 
 TEST(ApplyPin_Accepted, ReplacesTheEntry) {
   Recipe recipe = parsed("pin: {tensor: 2, w: {out: tensor}}");
-  for (const char* pin : {"tensor=8", "sequence_parallel=true", "schedule=zero_bubble", "layers.*.up={out: tensor, in: [data, expert]}", "w={out: }", "zero_group=node"}) {
+  for (const char* pin : {"tensor=8", "sequence_parallel=true", "schedule=zero_bubble",
+                          "layers.*.up={out: tensor, in: [data, expert]}", "w={out: }", "zero_group=node"}) {
     absl::Status status = apply_pin(recipe, pin);
     EXPECT_TRUE(status.ok()) << status.message();
   }
@@ -390,11 +437,17 @@ TEST(ApplyPreset_Known, Table) {
       {"zero2", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 2, offload: none}"},
       {"zero3", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 3, offload: none}"},
       {"zero3-offload", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 3, offload: all}"},
-      {"megatron:tp8,pp4", "pin: {tensor: 8, pipeline: 4, context: 1, expert: 1, zero: 1, sequence_parallel: true, schedule: 1f1b, offload: none}"},
+      {"megatron:tp8,pp4",
+       "pin: {tensor: 8, pipeline: 4, context: 1, expert: 1, zero: 1, sequence_parallel: true, schedule: 1f1b, "
+       "offload: none}"},
       {"megatron:tp2,pp4,vpp2,cp2,ep4,dp8,mb1,zero0",
-       "pin: {data: 8, tensor: 2, pipeline: 4, context: 2, expert: 4, zero: 0, micro_batch: 1, sequence_parallel: true, schedule: interleaved, interleave: 2, offload: none}"},
-      {"gpipe", "pin: {data: 1, tensor: 1, context: 1, expert: 1, zero: 0, schedule: gpipe, recompute: full, offload: none}"},
-      {"gpipe:pp4", "pin: {data: 1, tensor: 1, pipeline: 4, context: 1, expert: 1, zero: 0, schedule: gpipe, recompute: full, offload: none}"},
+       "pin: {data: 8, tensor: 2, pipeline: 4, context: 2, expert: 4, zero: 0, micro_batch: 1, sequence_parallel: "
+       "true, schedule: interleaved, interleave: 2, offload: none}"},
+      {"gpipe",
+       "pin: {data: 1, tensor: 1, context: 1, expert: 1, zero: 0, schedule: gpipe, recompute: full, offload: none}"},
+      {"gpipe:pp4",
+       "pin: {data: 1, tensor: 1, pipeline: 4, context: 1, expert: 1, zero: 0, schedule: gpipe, recompute: full, "
+       "offload: none}"},
       {"pipedream", "pin: {tensor: 1, context: 1, expert: 1, zero: 0, schedule: 1f1b, offload: none}"},
   };
   for (const auto& c : kCases) {
@@ -409,11 +462,15 @@ TEST(ApplyPreset_Refused, Table) {
   const struct {
     const char *preset, *message;
   } kCases[] = {
-      {"dp", "--like 'dp': expected one of ddp, fsdp, hsdp, zero1, zero2, zero3, zero3-offload, megatron, gpipe, pipedream; arguments follow a colon, as in megatron:tp8,pp4"},
+      {"dp",
+       "--like 'dp': expected one of ddp, fsdp, hsdp, zero1, zero2, zero3, zero3-offload, megatron, gpipe, pipedream; "
+       "arguments follow a colon, as in megatron:tp8,pp4"},
       {"", "--like '': expected one of ddp"},
-      {"megatron:tp", "--like 'megatron:tp': expected one of tp, pp, cp, ep, dp, vpp, mb, zero and a number, as in tp8, found 'tp'"},
+      {"megatron:tp",
+       "--like 'megatron:tp': expected one of tp, pp, cp, ep, dp, vpp, mb, zero and a number, as in tp8, found 'tp'"},
       {"megatron:xp4", "--like 'megatron:xp4': expected one of tp"},
-      {"megatron:tp0", "--like 'megatron:tp0': --pin 'tensor=0': 1:1: pin.tensor: expected an integer from 1 to 16777216, found '0'"},
+      {"megatron:tp0",
+       "--like 'megatron:tp0': --pin 'tensor=0': 1:1: pin.tensor: expected an integer from 1 to 16777216, found '0'"},
       {"megatron:tp8x", "--like 'megatron:tp8x': --pin 'tensor=8x'"},
   };
   for (const auto& c : kCases) {

@@ -16,18 +16,34 @@ TEST(LearningRate_MatchesPyTorch, Table) {
     std::vector<double> expected;
   } kCases[] = {
       {"bert", {ScheduleKind::kLinear, 2, 10, 0, 0.0}, 0.002, {0.001, 0.002, 0.002, 0.00175, 0.0015, 0.00125}},
-      {"gpt2", {ScheduleKind::kCosine, 2, 8, 0, 0.0001}, 0.001,
-       {0.0005, 0.001, 0.001, 0.0009397114317029975, 0.0007750000000000001, 0.00055, 0.0003250000000000001, 0.00016028856829700258}},
-      {"llama", {ScheduleKind::kCosine, 1, 10, 0, 0.0001}, 0.001, {0.001, 0.001, 0.0009728616793536588, 0.00089471999940354, 0.0007750000000000001, 0.0006281416799501188}},
-      {"llama_opset23", {ScheduleKind::kLinear, 1, 10, 0, 0.0}, 0.001, {0.001, 0.001, 0.0008888888888888888, 0.0007777777777777778, 0.0006666666666666668, 0.0005555555555555556}},
+      {"gpt2",
+       {ScheduleKind::kCosine, 2, 8, 0, 0.0001},
+       0.001,
+       {0.0005, 0.001, 0.001, 0.0009397114317029975, 0.0007750000000000001, 0.00055, 0.0003250000000000001,
+        0.00016028856829700258}},
+      {"llama",
+       {ScheduleKind::kCosine, 1, 10, 0, 0.0001},
+       0.001,
+       {0.001, 0.001, 0.0009728616793536588, 0.00089471999940354, 0.0007750000000000001, 0.0006281416799501188}},
+      {"llama_opset23",
+       {ScheduleKind::kLinear, 1, 10, 0, 0.0},
+       0.001,
+       {0.001, 0.001, 0.0008888888888888888, 0.0007777777777777778, 0.0006666666666666668, 0.0005555555555555556}},
       {"mixtral", {ScheduleKind::kConstant, 2, 0, 0, 0.0}, 0.001, {0.0005, 0.001, 0.001, 0.001, 0.001, 0.001}},
       {"mlp", {ScheduleKind::kConstant, 0, 0, 0, 0.0}, 0.05, {0.05, 0.05, 0.05}},
-      {"resnet", {ScheduleKind::kCosine, 1, 10, 0, 0.0}, 0.005, {0.005, 0.005, 0.0048492315519647715, 0.004415111107797445, 0.00375}},
-      {"vit", {ScheduleKind::kCosine, 2, 8, 0, 1e-5}, 0.001, {0.0005, 0.001, 0.001, 0.0009336825748732972, 0.0007525, 0.000505}},
+      {"resnet",
+       {ScheduleKind::kCosine, 1, 10, 0, 0.0},
+       0.005,
+       {0.005, 0.005, 0.0048492315519647715, 0.004415111107797445, 0.00375}},
+      {"vit",
+       {ScheduleKind::kCosine, 2, 8, 0, 1e-5},
+       0.001,
+       {0.0005, 0.001, 0.001, 0.0009336825748732972, 0.0007525, 0.000505}},
   };
   for (const auto& c : kCases) {
     for (size_t step = 0; step < c.expected.size(); ++step) {
-      EXPECT_NEAR(learning_rate(c.schedule, c.lr, static_cast<int64_t>(step)), c.expected[step], 1e-15) << c.model << " step " << step;
+      EXPECT_NEAR(learning_rate(c.schedule, c.lr, static_cast<int64_t>(step)), c.expected[step], 1e-15)
+          << c.model << " step " << step;
     }
   }
 }
@@ -40,11 +56,25 @@ TEST(LearningRate_AtTheEdges, Table) {
     int64_t step;
     double expected;
   } kCases[] = {
-      {kWsd, 0, 0.5},    {kWsd, 1, 1.0},   {kWsd, 5, 1.0},        {kWsd, 6, 1.0},  {kWsd, 7, 0.775},
-      {kWsd, 9, 0.325},  {kWsd, 10, 0.1},  {kWsd, INT64_MAX, 0.1}, {kLinear, 2, 1.0}, {kLinear, 4, 0.6},
-      {kLinear, 6, 0.2}, {kLinear, 7, 0.2}, {{ScheduleKind::kCosine, 5, 5, 0, 0.3}, 5, 0.3}, {{ScheduleKind::kWsd, 0, 5, 0, 0.3}, 4, 1.0}, {{ScheduleKind::kConstant, 0, 3, 0, 0}, 100, 1.0},
+      {kWsd, 0, 0.5},
+      {kWsd, 1, 1.0},
+      {kWsd, 5, 1.0},
+      {kWsd, 6, 1.0},
+      {kWsd, 7, 0.775},
+      {kWsd, 9, 0.325},
+      {kWsd, 10, 0.1},
+      {kWsd, INT64_MAX, 0.1},
+      {kLinear, 2, 1.0},
+      {kLinear, 4, 0.6},
+      {kLinear, 6, 0.2},
+      {kLinear, 7, 0.2},
+      {{ScheduleKind::kCosine, 5, 5, 0, 0.3}, 5, 0.3},
+      {{ScheduleKind::kWsd, 0, 5, 0, 0.3}, 4, 1.0},
+      {{ScheduleKind::kConstant, 0, 3, 0, 0}, 100, 1.0},
   };
-  for (const auto& c : kCases) EXPECT_NEAR(learning_rate(c.schedule, 1.0, c.step), c.expected, 1e-12) << enum_name(c.schedule.kind) << " " << c.step;
+  for (const auto& c : kCases)
+    EXPECT_NEAR(learning_rate(c.schedule, 1.0, c.step), c.expected, 1e-12)
+        << enum_name(c.schedule.kind) << " " << c.step;
 }
 
 TEST(GlobMatch_Patterns, Table) {

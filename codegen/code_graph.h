@@ -1,0 +1,41 @@
+// A graph as the code generator sees it: what each node is made of, and which nodes are never worth a buffer of their own.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "codegen/loop_nest.h"
+#include "ir/graph.h"
+
+namespace partita {
+
+enum class NodeRole : uint8_t {
+  kElementwise,  // a scalar body
+  kView,         // the same bytes under another shape
+  kBroadcast, kTranspose, kSlice, kReverse, kPad, kConcat, kIota,  // index functions
+  kReduction,
+  kLibrary,      // a kernel of the runtime
+  kCollective,
+};
+NodeRole role_of(const OpDef& op);
+// Of a kReduction.
+ReduceKind reduce_kind_of(const OpDef& op);
+
+struct CodeGraph {
+  explicit CodeGraph(const Graph& graph);
+
+  const Graph& graph;
+  std::vector<NodeRole> roles;            // per node
+  std::vector<const Literal*> literals;   // per value: the constant behind it
+  // Per node: computed again wherever it is used, as an index function or a few operations on no bulk data. Its value is stored only where a library kernel
+  // or the outside reads it.
+  std::vector<bool> free;
+
+  const Shape& shape(ValueId v) const { return graph.type(v).shape; }
+  NodeId producer(ValueId v) const { return graph.values[v].producer; }
+  bool is_free(ValueId v) const { return producer(v) != kNoNode && free[producer(v)]; }
+  // The value whose bytes `v` is a view of.
+  ValueId storage(ValueId v) const;
+};
+
+}  // namespace partita

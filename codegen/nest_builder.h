@@ -1,0 +1,36 @@
+// Fusion groups become loop nests. This is also the judge of what can be fused: a group that has no nests is no group.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codegen/code_graph.h"
+#include "codegen/loop_nest.h"
+
+namespace partita {
+
+// Where a nest's operand lives: a value of the graph, or one of the group's own intermediate buffers.
+struct NestOperand {
+  ValueId value = kNoValue;
+  int temporary = -1;  // index into GroupCode::temporaries
+  bool operator==(const NestOperand&) const = default;
+};
+
+struct BuiltNest {
+  LoopNest nest;                      // scheduled
+  std::vector<NestOperand> operands;  // parallel to nest.operands
+};
+
+// The nests of a group, to run in order.
+struct GroupCode {
+  std::vector<BuiltNest> nests;
+  std::vector<TensorType> temporaries;
+};
+
+// `nodes` in graph order, `outputs` the values to store. Free nodes that lead to them are computed in place; every other value is read from memory.
+// nullopt (and the reason in `why`) where one pass over rows cannot do it without computing something expensive twice. A single node always has code.
+std::optional<GroupCode> build_group(const CodeGraph& graph, std::span<const NodeId> nodes, std::span<const ValueId> outputs, std::string* why = nullptr);
+
+}  // namespace partita

@@ -1,0 +1,12 @@
+// The generated protobuf header, and the one bridge between protobuf functions and plain ones. Included by onnx_model.cc and onnx_schema.cc alone.
+#pragma once
+
+#include "frontend/onnx_model.h"
+#include "onnx/onnx_pb.h"
+
+namespace partita {
+
+// A function whose tensors lie in it (schemas' bodies).
+absl::StatusOr<OnnxFunction> plain_function(onnx::FunctionProto& proto);
+
+}  // namespace partita

@@ -1,0 +1,86 @@
+#include "base/cat.h"
+#include "base/status.h"
+#include "ir/builder.h"
+#include "ir/ops/indexing.h"
+
+namespace partita {
+namespace {
+
+absl::StatusOr<std::vector<TensorType>> pad_types(const OpView& use) {
+  const auto &low = use.attrs.ints("low"), &high = use.attrs.ints("high");
+  size_t rank = use.shape(0).size();
+  if (use.inputs[1] != TensorType{use.dtype(), {}}) {
+    return absl::InvalidArgumentError(cat("expected a scalar ", dtype_name(use.dtype()), " to pad with, found ", to_string(use.inputs[1])));
+  }
+  if (low.size() != rank || high.size() != rank) {
+    return absl::InvalidArgumentError(cat("attributes 'low' and 'high': expected ", rank, " entries, found ", low.size(), " and ", high.size()));
+  }
+  constexpr int64_t kLimit = int64_t{1} << 59;
+  Shape shape = use.shape(0);
+  for (size_t d = 0; d < rank; ++d) {
+    if (low[d] < 0 || high[d] < 0 || low[d] > kLimit || high[d] > kLimit) {
+      return absl::InvalidArgumentError(cat("dimension ", d, ": cannot pad by ", low[d], " and ", high[d]));
+    }
+    shape[d] += low[d] + high[d];
+  }
+  return one_output(use.dtype(), std::move(shape));
+}
+
+std::string pad_formula(const OpView& use) {
+  const auto &low = use.attrs.ints("low"), &high = use.attrs.ints("high");
+  std::string in = "~1", out;
+  for (size_t d = 0; d < low.size(); ++d) {
+    std::string name = factor_name(static_cast<int>(d));
+    bool padded = low[d] + high[d] > 0;
+    append(in, " ", name, padded ? "^" : "");
+    append(out, " ", padded ? cat("o", d, "=", use.shape(0)[d] + low[d] + high[d], "^") : name);
+  }
+  return in + ", ~1 ->" + out;
+}
+
+// x takes the middle of the gradient, a value that is not constant the sum of the rest.
+std::vector<ValueId> pad_gradient(const OpUse& use) {
+  Builder& b = use.b;
+  ValueId g = use.gradients[0];
+  std::vector<int64_t> limits = use.attrs.ints("low"), dims;
+  for (size_t d = 0; d < limits.size(); ++d) {
+    limits[d] += use.types[0].shape[d];
+    dims.push_back(static_cast<int64_t>(d));
+  }
+  ValueId dx = b.emit("slice", {g}, {{"starts", use.attrs.ints("low")}, {"limits", limits}, {"strides", std::vector<int64_t>(limits.size(), 1)}});
+  if (b.literal(use.inputs[1])) return {dx, kNoValue};
+  ValueId rim = b.emit("pad", {b.full(b.dtype(g), use.types[0].shape, 0), b.scalar(b.dtype(g), 1)}, use.attrs);
+  return {dx, b.reduce_sum(b.mul(g, rim), std::move(dims), false)};
+}
+
+void pad_evaluate(const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& outputs) {
+  const auto& low = use.attrs.ints("low");
+  const Shape& shape = use.shape(0);
+  int64_t target = 0;
+  for_each_index(outputs[0].type.shape, [&](const std::vector<int64_t>& index) {
+    int64_t source = 0;
+    bool inside = true;
+    for (size_t d = 0; d < index.size(); ++d) {
+      int64_t at = index[d] - low[d];
+      inside &= at >= 0 && at < shape[d];
+      source = source * shape[d] + at;
+    }
+    copy_element(inside ? *in[0] : *in[1], inside ? source : 0, outputs[0], target++);
+  });
+}
+
+}  // namespace
+
+// (x, value scalar): `low` elements of value before and `high` after each dimension.
+extern const OpDef kPad = {
+    .name = "pad",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .attributes = "ints low, ints high",
+    .formula_of = pad_formula,
+    .infer = pad_types,
+    .gradient = pad_gradient,
+    .evaluate = pad_evaluate,
+};
+
+}  // namespace partita

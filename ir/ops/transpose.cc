@@ -1,0 +1,57 @@
+#include "base/cat.h"
+#include "base/status.h"
+#include "ir/builder.h"
+#include "ir/ops/indexing.h"
+
+namespace partita {
+namespace {
+
+absl::StatusOr<std::vector<TensorType>> transpose_types(const OpView& use) {
+  const auto& permutation = use.attrs.ints("permutation");
+  if (static_cast<int>(permutation.size()) != use.rank()) {
+    return absl::InvalidArgumentError(cat("attribute 'permutation': expected ", use.rank(), " entries, found ", permutation.size()));
+  }
+  PARTITA_RETURN_IF_ERROR(with_context(check_dims(permutation, use.rank()), "permutation"));
+  Shape shape;
+  for (int64_t d : permutation) shape.push_back(use.shape(0)[d]);
+  return std::vector<TensorType>{{use.dtype(), std::move(shape)}};
+}
+
+std::string transpose_formula(const OpView& use) {
+  std::string in = "~", out;
+  for (int d = 0; d < use.rank(); ++d) append(in, " ", factor_name(d));
+  for (int64_t d : use.attrs.ints("permutation")) append(out, " ", factor_name(static_cast<int>(d)));
+  return in + " ->" + out;
+}
+
+std::vector<ValueId> transpose_gradient(const OpUse& use) {
+  const auto& permutation = use.attrs.ints("permutation");
+  std::vector<int64_t> inverse(permutation.size());
+  for (size_t k = 0; k < permutation.size(); ++k) inverse[permutation[k]] = static_cast<int64_t>(k);
+  return {use.b.transpose(use.gradients[0], std::move(inverse))};
+}
+
+void transpose_evaluate(const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& outputs) {
+  const auto& permutation = use.attrs.ints("permutation");
+  std::vector<int64_t> strides = row_major_strides(use.shape(0));
+  int64_t target = 0;
+  for_each_index(outputs[0].type.shape, [&](const std::vector<int64_t>& index) {
+    int64_t source = 0;
+    for (size_t k = 0; k < index.size(); ++k) source += index[k] * strides[permutation[k]];
+    copy_element(*in[0], source, outputs[0], target++);
+  });
+}
+
+}  // namespace
+
+// Dimension k of the result is dimension permutation[k] of x.
+extern const OpDef kTranspose = {
+    .name = "transpose",
+    .attributes = "ints permutation",
+    .formula_of = transpose_formula,
+    .infer = transpose_types,
+    .gradient = transpose_gradient,
+    .evaluate = transpose_evaluate,
+};
+
+}  // namespace partita

@@ -1,0 +1,153 @@
+// A dimension of pieces, say [8@data][48], meets a dimension of factors, say (a=4 b=96): both are walked from the outside by the product of what was passed.
+// A split piece can be followed where it starts at a factor's start; where it starts inside a factor, the factor is cut there.
+#include "partitioner/factor_split.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/cat.h"
+#include "base/status.h"
+
+namespace partita {
+namespace {
+
+int64_t ways(const std::vector<int>& axes, const Mesh& mesh) {
+  int64_t n = 1;
+  for (int a : axes) n *= mesh.axes[a].size;
+  return n;
+}
+
+// Cuts factor `f` into an outer part of size `outer` and the rest, wherever it stands.
+void cut(Formula& formula, int f, int64_t outer) {
+  Factor inner = formula.factors[f];
+  inner.size /= outer;
+  inner.name += "_";
+  formula.factors[f].size = outer;
+  int added = static_cast<int>(formula.factors.size());
+  formula.factors.push_back(std::move(inner));
+  auto visit = [&](std::vector<FormulaOperand>& operands) {
+    for (FormulaOperand& operand : operands) {
+      for (auto& dim : operand.dims) {
+        auto at = std::find(dim.begin(), dim.end(), f);
+        if (at != dim.end()) dim.insert(at + 1, added);
+      }
+    }
+  };
+  visit(formula.inputs);
+  visit(formula.outputs);
+}
+
+// Calls start(factor, piece) for each split piece that starts at a factor of size > 1, inside(factor, outer) for one that starts within a factor.
+template <typename Start, typename Inside>
+void walk(const Formula& formula, const std::vector<int>& dim, const std::vector<Piece>& pieces, Start start, Inside inside) {
+  int64_t passed = 1;
+  for (const Piece& piece : pieces) {
+    if (!piece.axes.empty()) {
+      int64_t before = 1;
+      for (int f : dim) {
+        int64_t size = formula.factors[f].size;
+        if (before == passed && size > 1) {
+          start(f, piece);
+          break;
+        }
+        if (before < passed && passed < before * size) {
+          if (passed % before == 0 && (before * size) % passed == 0) inside(f, passed / before);
+          break;
+        }
+        before *= size;
+      }
+    }
+    passed *= piece.size;
+  }
+}
+
+}  // namespace
+
+void refine(Formula& formula, bool output, size_t operand, const Sharding& sharding) {
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    for (bool again = true; again;) {
+      again = false;
+      int factor = -1;
+      int64_t outer = 0;
+      const auto& dim = (output ? formula.outputs : formula.inputs)[operand].dims[d];
+      walk(formula, dim, sharding.dims[d], [](int, const Piece&) {}, [&](int f, int64_t o) {
+        if (factor < 0 && formula.factors[f].role != FactorRole::kWhole) factor = f, outer = o;
+      });
+      if (factor >= 0) {
+        cut(formula, factor, outer);
+        again = true;
+      }
+    }
+  }
+}
+
+std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, const FormulaOperand& operand, const Sharding& sharding, const Mesh& mesh) {
+  std::vector<std::pair<int, std::vector<int>>> out;
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    walk(formula, operand.dims[d], sharding.dims[d], [&](int f, const Piece& piece) {
+      const Factor& factor = formula.factors[f];
+      if (factor.role != FactorRole::kWhole && factor.size % ways(piece.axes, mesh) == 0) out.push_back({f, piece.axes});
+    }, [](int, int64_t) {});
+  }
+  return out;
+}
+
+FactorSplit choose_split(const Formula& formula, const std::vector<Sharding>& inputs, const std::vector<int64_t>& bytes, const Mesh& mesh) {
+  std::map<std::pair<int, int>, int64_t> votes;  // (axis, factor) -> bytes
+  std::vector<std::pair<int64_t, std::pair<int, std::vector<int>>>> asked;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    for (auto& [factor, axes] : proposals(formula, formula.inputs[k], inputs[k], mesh)) {
+      for (int a : axes) votes[{a, factor}] += bytes[k] + 1;
+      asked.push_back({bytes[k], {factor, axes}});
+    }
+  }
+  std::map<int, int> factor_of;  // axis -> factor
+  for (const auto& [key, weight] : votes) {
+    auto [axis, factor] = key;
+    auto at = factor_of.find(axis);
+    if (at == factor_of.end() || weight > votes[{axis, at->second}]) factor_of[axis] = factor;
+  }
+  std::stable_sort(asked.begin(), asked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  FactorSplit split;
+  split.axes.resize(formula.factors.size());
+  for (const auto& [weight, proposal] : asked) {
+    for (int a : proposal.second) {
+      auto& chosen = split.axes[proposal.first];
+      if (factor_of[a] != proposal.first || std::find(chosen.begin(), chosen.end(), a) != chosen.end()) continue;
+      if (formula.factors[proposal.first].size % (ways(chosen, mesh) * mesh.axes[a].size) == 0) chosen.push_back(a);
+    }
+  }
+  return split;
+}
+
+Sharding operand_sharding(const Formula& formula, const FormulaOperand& operand, const FactorSplit& split) {
+  Sharding s;
+  for (const auto& dim : operand.dims) {
+    std::vector<Piece> pieces;
+    for (int f : dim) pieces.push_back({formula.factors[f].size, split.axes[f]});
+    if (pieces.empty()) pieces.push_back({1, {}});
+    s.dims.push_back(std::move(pieces));
+  }
+  return normalized(std::move(s));
+}
+
+std::optional<FactorSplit> split_for_output(const Formula& formula, const FormulaOperand& output, const Sharding& sharding, const Mesh& mesh) {
+  FactorSplit split;
+  split.axes.resize(formula.factors.size());
+  for (auto& [factor, axes] : proposals(formula, output, sharding, mesh)) {
+    if (formula.factors[factor].role != FactorRole::kParallel || !split.axes[factor].empty()) return std::nullopt;
+    split.axes[factor] = axes;
+  }
+  Sharding got = operand_sharding(formula, output, split);
+  Sharding wanted = normalized(sharding);
+  if (got.dims != wanted.dims) return std::nullopt;
+  return split;
+}
+
+Formula local_formula(const Formula& formula, const FactorSplit& split, const Mesh& mesh) {
+  Formula local = formula;
+  for (size_t f = 0; f < split.axes.size(); ++f) local.factors[f].size /= ways(split.axes[f], mesh);
+  return local;
+}
+
+}  // namespace partita

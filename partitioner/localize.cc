@@ -1,0 +1,419 @@
+// Nodes are visited in order; each value is kept with how it lies (Sharding) in one or more variants. For a node: its formula is cut to its operands' pieces, a split of
+// its factors is chosen, operands are resharded to it, and the op is emitted on local shapes. What it leaves (a reduced factor that is split = a partial sum) is the
+// output's sharding. A partial operand passes through an op that is linear in it; otherwise it is reduced first.
+//
+// A node whose operands are all whole (masks, position tables, random indices, gradients' seeds) is put off until somebody asks for its value, and then made directly at
+// the sharding asked for: nothing is computed at full size only to be sliced.
+#include "partitioner/localize.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "ir/builder.h"
+#include "partitioner/factor_split.h"
+#include "partitioner/reshard.h"
+
+namespace partita {
+namespace {
+
+struct Variant {
+  ValueId local;
+  Sharding sharding;
+};
+
+// The same graph with its nodes sorted by segment, otherwise in their order.
+Graph in_segment_order(Graph graph) {
+  std::vector<size_t> order(graph.nodes.size());
+  for (size_t n = 0; n < order.size(); ++n) order[n] = n;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return graph.nodes[a].segment < graph.nodes[b].segment; });
+  std::vector<Node> nodes;
+  nodes.reserve(order.size());
+  for (size_t n : order) {
+    for (ValueId v : graph.nodes[n].outputs) graph.values[v].producer = static_cast<NodeId>(nodes.size());
+    nodes.push_back(std::move(graph.nodes[n]));
+  }
+  graph.nodes = std::move(nodes);
+  return graph;
+}
+
+class Localizer {
+ public:
+  Localizer(const Graph& graph, const ShardingPlan& plan)
+      : graph_(graph), plan_(plan), mesh_(plan.mesh), resharder_(b_, mesh_), uses_(uses(graph)), variants_(graph.values.size()), put_off_(graph.values.size(), 0) {}
+
+  absl::StatusOr<LocalProgram> run() {
+    start();
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) visit(static_cast<NodeId>(n));
+    finish_states();
+    return finish();
+  }
+
+ private:
+  static constexpr int kPutOffDepth = 64;  // bounds the recursion through nodes that were put off
+
+  void start() {
+    b_.mutable_graph().name = graph_.name;
+    b_.mutable_graph().origins = graph_.origins;
+    result_.mesh = mesh_;
+    result_.micro_batches = plan_.micro_batches;
+    result_.samples_per_step = plan_.samples_per_step;
+    for (size_t k = 0; k < graph_.inputs.size(); ++k) {
+      const GraphInput& in = graph_.inputs[k];
+      if (in.kind == InputKind::kMicroBatch) {
+        micro_batch_ = k;
+        continue;
+      }
+      place_input(in, plan_.inputs[k]);
+    }
+    for (size_t k = 0; k < graph_.states.size(); ++k) {
+      if (plan_.states[k]) {
+        declare_state(k, *plan_.states[k]);
+      } else {
+        free_state_of_[graph_.states[k].value] = k;
+      }
+    }
+    for (const Constant& c : graph_.constants) {
+      variants_[c.value].push_back({b_.constant(c.literal, graph_.values[c.value].name), Sharding::replicated(c.literal.type.shape)});
+    }
+    if (micro_batch_) global_micro_batch(*micro_batch_);
+  }
+
+  void place_input(const GraphInput& in, const Sharding& sharding) {
+    Sharding s = normalized(sharding);
+    Shape logical = graph_.type(in.value).shape;
+    ValueId local = b_.input(in.name, {graph_.type(in.value).dtype, local_shape(s, mesh_)}, in.kind);
+    variants_[in.value].push_back({local, s});
+    PlacedTensor placed{logical, s};
+    if (!plan_.slice_axes.empty() && !logical.empty()) {  // ranks along these axes hold whole different micro-batches: blocks of a longer first dimension
+      int64_t slices = 1;
+      for (int a : plan_.slice_axes) slices *= mesh_.axes[a].size;
+      placed.logical[0] *= slices;
+      placed.sharding.dims[0].insert(placed.sharding.dims[0].begin(), Piece{slices, plan_.slice_axes});
+    }
+    placed_inputs_.push_back(std::move(placed));
+  }
+
+  // This rank's m-th micro-batch is number m * slices + coordinate of the step.
+  void global_micro_batch(size_t input) {
+    const GraphInput& in = graph_.inputs[input];
+    ValueId m = b_.input(in.name, graph_.type(in.value), in.kind);
+    placed_inputs_.push_back({{}, Sharding{}});
+    for (int a : plan_.slice_axes) {
+      m = b_.add(b_.mul(m, b_.scalar(DType::kI64, static_cast<double>(mesh_.axes[a].size))), resharder_.coordinate(a));
+    }
+    variants_[in.value].push_back({m, Sharding{}});
+  }
+
+  void declare_state(size_t k, const Sharding& sharding) {
+    State s = graph_.states[k];
+    Sharding stored = normalized(sharding);
+    TensorType type{graph_.type(s.value).dtype, local_shape(stored, mesh_)};
+    ValueId old = s.value;
+    s.next = kNoValue;
+    ValueId local = b_.state(std::move(s), std::move(type));
+    variants_[old].push_back({local, stored});
+    state_order_.push_back({k, stored});
+  }
+
+  struct Use {
+    const Node& node;
+    std::vector<size_t> present;  // input positions that are not absent
+    Formula formula;
+    std::vector<Sharding> shardings;  // of the present inputs, as they are now
+  };
+
+  Formula formula_of(const Node& node) const {
+    std::vector<TensorType> types = input_types(graph_, node);
+    return bound_formula(*node.op, {node.attrs, types});
+  }
+
+  const Sharding& sharding_of(ValueId v) const { return variants_[v].front().sharding; }
+
+  void visit(NodeId n) {
+    const Node& node = graph_.nodes[n];
+    if (int depth = put_off_depth(node); depth > 0 && depth < kPutOffDepth) {
+      for (ValueId v : node.outputs) put_off_[v] = depth;
+      return;
+    }
+    Use use{node, {}, formula_of(node), {}};
+    std::vector<int64_t> bytes;
+    resolve_free_states(node);
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      ValueId v = node.inputs[k];
+      if (v == kNoValue) continue;
+      use.present.push_back(k);
+      Sharding s = variants_[v].empty() ? Sharding::replicated(graph_.type(v).shape) : sharding_of(v);
+      if (node.op->sums_micro_batches && k + 1 == node.inputs.size()) add_slice_axes(s);
+      bytes.push_back(byte_size(graph_.type(v)));
+      use.shardings.push_back(std::move(s));
+    }
+    for (size_t k = 0; k < use.present.size(); ++k) refine(use.formula, false, k, use.shardings[k]);
+    FactorSplit split = choose_split(use.formula, use.shardings, bytes, mesh_);
+    std::vector<std::vector<int>> partial = passing_partials(use, split);
+    emit(use, split, partial);
+  }
+
+  // 0: the node is made now. Else the length of the chain of nodes that are put off, this one included.
+  int put_off_depth(const Node& node) const {
+    if (mesh_.ranks() == 1 || node.op->kernel || node.op->communicates || node.op->sums_micro_batches) return 0;
+    int depth = 0;
+    for (ValueId v : node.inputs) {
+      if (v == kNoValue) continue;
+      if (put_off_[v] > 0) {
+        depth = std::max(depth, put_off_[v]);
+      } else if (free_state_of_.count(v) || sharding_of(v).is_split() || !sharding_of(v).partial.empty()) {
+        return 0;
+      }
+    }
+    return depth + 1;
+  }
+
+  void add_slice_axes(Sharding& s) const {
+    s.partial.insert(s.partial.end(), plan_.slice_axes.begin(), plan_.slice_axes.end());
+    std::sort(s.partial.begin(), s.partial.end());
+  }
+
+  // A state without a storage of its own lies as the operand it is first used with.
+  void resolve_free_states(const Node& node) {
+    for (ValueId v : node.inputs) {
+      auto at = v == kNoValue ? free_state_of_.end() : free_state_of_.find(v);
+      if (at == free_state_of_.end()) continue;
+      Sharding s = Sharding::replicated(graph_.type(v).shape);
+      for (ValueId other : node.inputs) {
+        if (other != kNoValue && other != v && graph_.type(other).shape == graph_.type(v).shape && !variants_[other].empty()) s = sharding_of(other);
+      }
+      if (node.op->sums_micro_batches) add_slice_axes(s);
+      size_t k = at->second;
+      free_state_of_.erase(at);
+      declare_state(k, s);
+    }
+  }
+
+  // For each present operand, the partial axes that the op may leave to its result.
+  std::vector<std::vector<int>> passing_partials(const Use& use, const FactorSplit& split) const {
+    std::vector<std::vector<int>> pass(use.present.size());
+    auto taken = [&](int axis) {
+      for (const auto& axes : split.axes) {
+        if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return true;
+      }
+      return false;
+    };
+    for (size_t k = 0; k < pass.size(); ++k) {
+      int group = use.formula.inputs[k].linear;
+      if (group < 0 || use.shardings[k].kind != PartialKind::kSum) continue;
+      for (int axis : use.shardings[k].partial) {
+        bool sound = !taken(axis);
+        for (size_t j = 0; j < pass.size(); ++j) {
+          const auto& p = use.shardings[j].partial;
+          bool also = std::find(p.begin(), p.end(), axis) != p.end();
+          sound = sound && (j == k || also == (use.formula.inputs[j].linear == group));
+        }
+        if (sound) pass[k].push_back(axis);
+      }
+    }
+    return pass;
+  }
+
+  void emit(const Use& use, const FactorSplit& split, const std::vector<std::vector<int>>& partial) {
+    const Node& node = use.node;
+    at(node);
+    std::vector<ValueId> inputs(node.inputs.size(), kNoValue);
+    std::vector<int> left;
+    for (size_t k = 0; k < use.present.size(); ++k) {
+      Sharding target = operand_sharding(use.formula, use.formula.inputs[k], split);
+      target.partial = partial[k];
+      for (int a : partial[k]) {
+        if (std::find(left.begin(), left.end(), a) == left.end()) left.push_back(a);
+      }
+      bool relabelled = node.op->sums_micro_batches && use.present[k] + 1 == node.inputs.size();
+      ValueId v = node.inputs[use.present[k]];
+      if (relabelled) std::erase_if(target.partial, [&](int a) { return std::count(plan_.slice_axes.begin(), plan_.slice_axes.end(), a) > 0; });
+      inputs[use.present[k]] = get(v, target);
+    }
+    at(node);
+    std::vector<ValueId> outputs = emit_local(node, use.formula, split, inputs);
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      Sharding s = operand_sharding(use.formula, use.formula.outputs[k], split);
+      s.partial = left;
+      PartialKind kind = PartialKind::kSum;
+      for (size_t f = 0; f < split.axes.size(); ++f) {
+        if (split.axes[f].empty() || stands_in(use.formula.outputs[k], static_cast<int>(f))) continue;
+        FactorRole role = use.formula.factors[f].role;
+        kind = role == FactorRole::kMax ? PartialKind::kMax : role == FactorRole::kMin ? PartialKind::kMin : PartialKind::kSum;
+        if (role != FactorRole::kParallel) s.partial.insert(s.partial.end(), split.axes[f].begin(), split.axes[f].end());
+      }
+      std::sort(s.partial.begin(), s.partial.end());
+      s.kind = kind;
+      variants_[node.outputs[k]].push_back({outputs[k], s});
+      if (!s.partial.empty()) complete_early(node.outputs[k]);
+    }
+  }
+
+  static bool stands_in(const FormulaOperand& operand, int factor) {
+    for (const auto& dim : operand.dims) {
+      if (std::find(dim.begin(), dim.end(), factor) != dim.end()) return true;
+    }
+    return false;
+  }
+
+  std::vector<ValueId> emit_local(const Node& node, const Formula& formula, const FactorSplit& split, const std::vector<ValueId>& inputs) {
+    Formula local = local_formula(formula, split, mesh_);
+    std::vector<Shape> in, out;
+    for (ValueId v : inputs) in.push_back(v == kNoValue ? Shape{} : b_.shape(v));
+    for (const FormulaOperand& o : local.outputs) out.push_back(operand_shape(local, o));
+    auto outputs = b_.try_emit(*node.op, inputs, localized_attrs(*node.op, node.attrs, in, out));
+    PARTITA_CHECK(outputs.ok(), cat("localizing ", graph_.origin(node), " (", node.op->name, "): ", outputs.status().message()));
+    for (size_t k = 0; k < outputs->size(); ++k) {
+      PARTITA_CHECK(b_.shape((*outputs)[k]) == out[k], cat("localizing ", graph_.origin(node), " (", node.op->name, "): expected ", to_string(out[k]), ", found ", to_string(b_.shape((*outputs)[k]))));
+      const std::string& name = graph_.values[node.outputs[k]].name;
+      if (!name.empty()) b_.name((*outputs)[k], name);
+    }
+    return *std::move(outputs);
+  }
+
+  // The local value of `v` as `target` has it.
+  ValueId get(ValueId v, const Sharding& target) {
+    Sharding wanted = normalized(target);
+    for (const Variant& x : variants_[v]) {
+      if (x.sharding == wanted) return x.local;
+    }
+    if (put_off_[v] > 0) {
+      const Node& node = *graph_.producer(v);
+      Formula formula = formula_of(node);
+      int output = graph_.values[v].output;
+      refine(formula, true, static_cast<size_t>(output), wanted);
+      auto split = wanted.partial.empty() ? split_for_output(formula, formula.outputs[output], wanted, mesh_) : std::nullopt;
+      bool direct = split.has_value();
+      if (!direct) split = FactorSplit{std::vector<std::vector<int>>(formula.factors.size())};
+      if (direct || variants_[v].empty()) make(node, formula, *split);
+      if (direct) return variants_[v].back().local;
+    }
+    const Variant& from = variants_[v].front();
+    ValueId local = resharder_.reshard(from.local, from.sharding, wanted);
+    variants_[v].push_back({local, std::move(wanted)});
+    return local;
+  }
+
+  // Emits a node that was put off, at a split of its factors, in the context of whoever asks.
+  void make(const Node& node, const Formula& formula, const FactorSplit& split) {
+    NodeContext context = b_.context();
+    std::vector<ValueId> inputs(node.inputs.size(), kNoValue);
+    size_t present = 0;
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      if (node.inputs[k] == kNoValue) continue;
+      inputs[k] = get(node.inputs[k], operand_sharding(formula, formula.inputs[present++], split));
+    }
+    context.origin = node.origin;
+    NodeContext restore = b_.context();
+    b_.context() = context;
+    std::vector<ValueId> outputs = emit_local(node, formula, split, inputs);
+    for (size_t k = 0; k < outputs.size(); ++k) variants_[node.outputs[k]].push_back({outputs[k], operand_sharding(formula, formula.outputs[k], split)});
+    b_.context() = restore;
+  }
+
+  void at(const Node& node) { b_.context() = {node.segment, node.origin, node.block, node.weight_gradient, node.device}; }
+
+  // A gradient that leaves backward partial is reduced as soon as it is there, straight to how the update wants it, so that the reduction overlaps what is left of backward.
+  // With several micro-batches it is accumulated partial, and what is reduced is the sum.
+  void complete_early(ValueId v) {
+    const Node& node = *graph_.producer(v);
+    if (node.segment != Segment::kBackward || is_accumulated(v)) return;
+    bool later = false;
+    for (NodeId n : uses_[v]) {
+      if (graph_.nodes[n].segment <= Segment::kBackward) return;
+      later = true;
+    }
+    if (!later) return;
+    if (node.op->sums_micro_batches) b_.context().segment = Segment::kReduce;
+    get(v, update_sharding(v));
+    std::rotate(variants_[v].begin(), variants_[v].end() - 1, variants_[v].end());  // later readers start from the reduced one
+    at(node);
+  }
+
+  bool is_accumulated(ValueId v) const {
+    for (NodeId n : uses_[v]) {
+      if (graph_.nodes[n].op->sums_micro_batches) return true;
+    }
+    return false;
+  }
+
+  // How the update reads a gradient: as the most split state lies that meets it, through elementwise steps such as clipping.
+  Sharding update_sharding(ValueId v) const {
+    const Shape& shape = graph_.type(v).shape;
+    Sharding best = Sharding::replicated(shape);
+    std::vector<ValueId> front = {v};
+    for (int hop = 0; hop < 4 && !front.empty(); ++hop) {
+      std::vector<ValueId> next;
+      for (ValueId x : front) {
+        for (NodeId n : uses_[x]) {
+          for (ValueId in : graph_.nodes[n].inputs) {
+            bool state = in != kNoValue && in != x && graph_.values[in].producer == kNoNode && graph_.type(in).shape == shape && !variants_[in].empty();
+            if (state && sharding_of(in).is_split()) best = sharding_of(in);
+          }
+          for (ValueId out : graph_.nodes[n].outputs) {
+            if (graph_.type(out).shape == shape) next.push_back(out);
+          }
+        }
+      }
+      front = std::move(next);
+    }
+    best.partial.clear();
+    return normalized(best);
+  }
+
+  void finish_states() {
+    std::vector<size_t> unused;
+    for (const auto& [value, k] : free_state_of_) unused.push_back(k);
+    std::sort(unused.begin(), unused.end());
+    for (size_t k : unused) declare_state(k, Sharding::replicated(graph_.type(graph_.states[k].value).shape));
+    free_state_of_.clear();
+    for (size_t i = 0; i < state_order_.size(); ++i) {
+      const State& s = graph_.states[state_order_[i].first];
+      if (s.next == kNoValue) continue;
+      const Node* producer = graph_.producer(s.next);
+      b_.context() = {.segment = producer ? producer->segment : Segment::kUpdate, .origin = producer ? producer->origin : -1};
+      ValueId next = get(s.next, state_order_[i].second);
+      b_.mutable_graph().states[i].next = next;
+    }
+  }
+
+  absl::StatusOr<LocalProgram> finish() {
+    for (const GraphOutput& o : graph_.outputs) {
+      const Node* producer = graph_.producer(o.value);
+      b_.context() = {.segment = Segment::kUpdate, .origin = producer ? producer->origin : -1};
+      Sharding s = variants_[o.value].empty() ? Sharding::replicated(graph_.type(o.value).shape) : sharding_of(o.value);
+      s.partial.clear();
+      b_.output(o.name, get(o.value, s));
+      result_.outputs.push_back({graph_.type(o.value).shape, normalized(s)});
+    }
+    result_.graph = in_segment_order(std::move(b_).finish());
+    size_t placed = 0;
+    for (const GraphInput& in : result_.graph.inputs) {
+      result_.inputs.push_back(in.kind == InputKind::kCoordinate ? PlacedTensor{{}, Sharding{}} : placed_inputs_[placed++]);
+    }
+    for (const auto& [k, sharding] : state_order_) result_.states.push_back({graph_.type(graph_.states[k].value).shape, sharding});
+    return std::move(result_);
+  }
+
+  const Graph& graph_;
+  const ShardingPlan& plan_;
+  const Mesh& mesh_;
+  Builder b_;
+  Resharder resharder_;
+  std::vector<std::vector<NodeId>> uses_;
+  std::vector<std::vector<Variant>> variants_;
+  std::vector<int> put_off_;  // 0: made in its turn
+  std::map<ValueId, size_t> free_state_of_;
+  std::vector<std::pair<size_t, Sharding>> state_order_;  // in the order of the local graph's states
+  std::vector<PlacedTensor> placed_inputs_;
+  std::optional<size_t> micro_batch_;
+  LocalProgram result_;
+};
+
+}  // namespace
+
+absl::StatusOr<LocalProgram> localize(const Graph& graph, const ShardingPlan& plan) { return Localizer(graph, plan).run(); }
+
+}  // namespace partita

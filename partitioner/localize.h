@@ -1,0 +1,25 @@
+// The one transformation: a global graph and a sharding for its inputs and states become a rank program's graph on local shapes, with the communication in it.
+// It knows formulas and shardings, not ops: data, tensor and expert parallelism and ZeRO differ only in the plan they hand in.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "partitioner/local_program.h"
+
+namespace partita {
+
+struct ShardingPlan {
+  Mesh mesh;
+  std::vector<Sharding> inputs;                 // one for each graph input
+  std::vector<std::optional<Sharding>> states;  // how each state is stored; unset: as its first use leaves it (accumulators)
+  std::vector<int> slice_axes;                  // axes along which ranks run different micro-batches of one step
+  int64_t micro_batches = 1;                    // of one rank
+  int64_t samples_per_step = 0;
+};
+
+absl::StatusOr<LocalProgram> localize(const Graph& graph, const ShardingPlan& plan);
+
+}  // namespace partita

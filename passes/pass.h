@@ -1,0 +1,22 @@
+// A pass is one free function from graph to graph. What it may need beside the graph:
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ir/graph.h"
+#include "ir/recipe.h"
+#include "ir/training_spec.h"
+
+namespace partita {
+
+struct PassContext {
+  Recipe recipe;
+  TrainingSpec training;        // what the file itself says of training; empty for a plain forward graph
+  int64_t micro_batches = 1;    // slices of the global batch that one step runs through the graph
+  bool keep_gradients = false;  // keep "grad/NAME" among the outputs
+  std::vector<std::string> warnings;
+};
+
+}  // namespace partita

@@ -1,0 +1,296 @@
+#include "runtime/executor.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "runtime/box.h"
+#include "runtime/params.h"
+#include "runtime/placement.h"
+#include "runtime/program_check.h"
+
+namespace partita::runtime {
+namespace {
+
+// Below this a step's memory traffic costs less than waking the team.
+constexpr int64_t kSerialBytes = 64 << 10;
+
+void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes, int threads) {
+  if (to == from || bytes == 0) return;
+  if (bytes < 4 * kSerialBytes || threads == 1) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    return;
+  }
+#pragma omp parallel
+  {
+    const int64_t n = omp_get_num_threads(), t = omp_get_thread_num(), lines = (bytes + 63) / 64;
+    const int64_t begin = lines * t / n * 64, end = std::min(lines * (t + 1) / n * 64, bytes);
+    if (end > begin) std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
+  }
+}
+
+CollectiveKind collective_kind(const std::string& name) {
+  for (CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, CollectiveKind::kBroadcast, CollectiveKind::kAllToAll,
+                              CollectiveKind::kSend, CollectiveKind::kRecv, CollectiveKind::kPermute}) {
+    if (collective_name(kind) == name) return kind;
+  }
+  return CollectiveKind::kBarrier;
+}
+
+void fill_scalar(std::span<std::byte> to, DType dtype, int64_t value) {
+  const int32_t narrow = static_cast<int32_t>(value);
+  const int64_t size = dtype_size(dtype);
+  for (size_t at = 0; at + static_cast<size_t>(size) <= to.size(); at += static_cast<size_t>(size)) {
+    std::memcpy(to.data() + at, size == 8 ? static_cast<const void*>(&value) : &narrow, static_cast<size_t>(size));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const LoadedProgram>> LoadedProgram::load(Program program) {
+  PARTITA_RETURN_IF_ERROR(check_program(program));
+  auto loaded = std::make_shared<LoadedProgram>();
+  loaded->program = std::move(program);
+  if (!loaded->program.kernels.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(loaded->kernels, KernelModule::load(loaded->program.kernels));
+  }
+  PARTITA_ASSIGN_OR_RETURN(loaded->constants, RegionMemory::allocate(loaded->program.region_bytes[static_cast<int>(Region::kConstant)]));
+  std::copy_n(reinterpret_cast<const std::byte*>(loaded->program.constants.data()), loaded->program.constants.size(), loaded->constants.data());
+  return loaded;
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator, const ExecutorOptions& options) {
+  std::unique_ptr<Executor> executor(new Executor(std::move(loaded)));
+  executor->threads_ = std::max(options.threads, 1);
+  omp_set_num_threads(executor->threads_);
+  PARTITA_RETURN_IF_ERROR(executor->create_groups(communicator));
+  PARTITA_RETURN_IF_ERROR(executor->allocate());
+  PARTITA_RETURN_IF_ERROR(executor->bind({.threads = executor->threads_}));
+  if (options.profile) executor->profile_.emplace(executor->program(), executor->rank_, options.trace_events);
+  return executor;
+}
+
+absl::Status Executor::create_groups(Communicator* communicator) {
+  const int64_t ranks = mesh_size(program().mesh), present = communicator != nullptr ? communicator->size() : 1;
+  if (ranks != present) return absl::FailedPreconditionError(cat("the program is compiled for ", ranks, " ranks, but ", present, " are running"));
+  communicator_ = communicator;
+  rank_ = communicator != nullptr ? communicator->rank() : 0;
+  coordinates_ = mesh_coordinates(program().mesh, rank_);
+  for (const CollectiveGroup& group : program().groups) {
+    const std::vector<int> members = group_ranks(program().mesh, group, rank_);
+    Group made{.mine = static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin()), .size = static_cast<int>(members.size())};
+    if (made.size > 1) {
+      PARTITA_ASSIGN_OR_RETURN(made.id, communicator_->create_group(members));
+    }
+    groups_.push_back(made);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::allocate() {
+  for (int r = 0; r < kRegions; ++r) {
+    if (static_cast<Region>(r) == Region::kConstant) continue;
+    PARTITA_ASSIGN_OR_RETURN(regions_[r], RegionMemory::allocate(program().region_bytes[r]));
+  }
+  staged_.assign(static_cast<size_t>(program().slots), -1);
+  return absl::OkStatus();
+}
+
+std::span<std::byte> Executor::memory(const Operand& operand, int64_t slot) const {
+  const Address& a = operand.address;
+  const RegionMemory& region = a.region == Region::kConstant ? loaded_->constants : regions_[static_cast<int>(a.region)];
+  return {region.data() + a.offset + slot * a.slot_stride, static_cast<size_t>(operand_bytes(operand))};
+}
+
+absl::Status Executor::bind(const ExecutionConfig& config) {
+  size_t starts = 0, steps = 0;
+  for (const ProgramSegment& segment : program().segments) steps += segment.steps.size();
+  ticket_of_step_.assign(steps, 0);
+  alone_.assign(steps, false);
+  for (const ProgramSegment& segment : program().segments) {
+    for (const Step& step : segment.steps) {
+      if (step.kind != StepKind::kCollectiveStart) continue;
+      ticket_of_step_[step.id] = static_cast<size_t>(program().slots) * starts++;
+      alone_[step.id] = groups_[static_cast<size_t>(int_param(step.params, "group", 0))].size == 1;
+    }
+  }
+  tickets_.assign(starts * static_cast<size_t>(program().slots), 0);
+  for (const ProgramSegment& segment : program().segments) {
+    segments_.emplace_back();
+    for (const Step& step : segment.steps) {
+      const absl::Status status = bind_step(step, config);
+      if (!status.ok()) return with_context(status, describe_step(program(), step));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config) {
+  BoundStep bound{.step = &step, .buffers = buffers_.size(), .bytes = step.bytes};
+  const bool moves = std::any_of(step.operands.begin(), step.operands.end(), [](const Operand& o) { return o.address.slot_stride != 0; });
+  if (moves) bound.slot_buffers = step.operands.size();
+  for (int64_t slot = 0; slot < (moves ? program().slots : 1); ++slot) {
+    for (const Operand& operand : step.operands) buffers_.push_back(operand.dtype == DType::kInvalid ? nullptr : memory(operand, slot).data());
+  }
+  switch (step.kind) {
+    case StepKind::kKernel: {
+      PARTITA_ASSIGN_OR_RETURN(bound.function, loaded_->kernels->find(step.name));
+      int64_t bytes = step.bytes;
+      if (bytes == 0) for (const Operand& operand : step.operands) bytes += operand_bytes(operand);
+      bound.parallel = threads_ > 1 && step.units > 1 && bytes >= kSerialBytes;
+      break;
+    }
+    case StepKind::kLibrary: {
+      PARTITA_ASSIGN_OR_RETURN(bound.library, prepare_kernel(step, config));
+      break;
+    }
+    case StepKind::kCopy: bound.bytes = operand_bytes(step.operands[0]); break;
+    case StepKind::kCollectiveStart: PARTITA_RETURN_IF_ERROR(bind_collective(step, bound)); break;
+    case StepKind::kCollectiveWait: {
+      const size_t start = static_cast<size_t>(int_param(step.params, "of", 0));
+      bound.ticket = ticket_of_step_[start];
+      bound.alone = alone_[start];
+      break;
+    }
+  }
+  segments_.back().push_back(std::move(bound));
+  return absl::OkStatus();
+}
+
+// Params: group; reduce: sum, max, min; broadcast: root (group rank); send, recv: peer (group rank); permute: shift (to rank + shift, from rank - shift,
+// around the end unless wrap is 0), or to and from, lists of one group rank per member, -1 for none.
+absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
+  const Group& group = groups_[static_cast<size_t>(int_param(step.params, "group", 0))];
+  const Operand& first = step.operands[0];
+  const Operand& last = step.operands.back();
+  const int64_t in = *element_count(first.shape), out = *element_count(last.shape);
+  CollectiveOp& op = bound.collective;
+  bound.ticket = ticket_of_step_[step.id];
+  op.kind = collective_kind(step.name);
+  op.group = group.id;
+  op.dtype = first.dtype;
+  op.step_id = step.id;
+  op.label = step.origin >= 0 ? program().origins[static_cast<size_t>(step.origin)] : "";
+  op.count = op.kind == CollectiveKind::kAllToAll ? in / group.size : op.kind == CollectiveKind::kAllGather ? in : out;
+  const std::string reduce = text_param(step.params, "reduce", "sum");
+  if (reduce == "max") op.reduce = ReduceOp::kMax;
+  else if (reduce == "min") op.reduce = ReduceOp::kMin;
+  else if (reduce != "sum") return absl::InvalidArgumentError(cat("unknown reduction ", quoted(reduce)));
+
+  const int64_t peer = int_param(step.params, "peer", int_param(step.params, "root", 0));
+  if (peer < 0 || peer >= group.size) return absl::InvalidArgumentError(cat("peer ", peer, " of a group of ", group.size));
+  op.root = static_cast<int>(peer);
+  if (op.kind == CollectiveKind::kSend) op.to = static_cast<int>(peer);
+  if (op.kind == CollectiveKind::kRecv) op.from = static_cast<int>(peer);
+  if (op.kind == CollectiveKind::kPermute) {
+    const int64_t n = group.size, shift = int_param(step.params, "shift", 0), wrap = int_param(step.params, "wrap", 1);
+    auto target = [&](const std::string& side, int64_t by) -> int {
+      const std::vector<int64_t> listed = ints_param(step.params, side, {});
+      if (static_cast<int64_t>(listed.size()) == n) {
+        const int64_t to = listed[static_cast<size_t>(group.mine)];
+        return to >= 0 && to < n ? static_cast<int>(to) : kNoPeer;
+      }
+      const int64_t to = group.mine + by;
+      if (wrap == 0 && (to < 0 || to >= n)) return kNoPeer;
+      return static_cast<int>(((to % n) + n) % n);
+    };
+    op.to = target("to", shift % n);
+    op.from = target("from", -(shift % n));
+  }
+  bound.alone = alone_[step.id];
+  if (bound.alone && step.operands.size() == 2) bound.bytes = std::min(operand_bytes(first), operand_bytes(last));
+  else if (bound.alone) bound.bytes = 0;
+  if (bound.alone && (op.kind == CollectiveKind::kSend || op.kind == CollectiveKind::kRecv)) return absl::InvalidArgumentError("a send or receive in a group of one rank");
+  return absl::OkStatus();
+}
+
+void Executor::stage_scalars(int64_t micro_batch, int64_t slot) {
+  for (const ProgramInput& input : program().inputs) {
+    if (input.kind == "micro_batch") fill_scalar(memory(input.operand, slot), input.operand.dtype, micro_batch);
+    if (input.kind != "coordinate") continue;
+    int64_t value = 0;
+    for (size_t a = 0; a < coordinates_.size(); ++a) {
+      if (program().mesh[a].name == input.name) value = coordinates_[a];
+    }
+    fill_scalar(memory(input.operand, slot), input.operand.dtype, value);
+  }
+}
+
+absl::Status Executor::run(std::span<const ScheduleEntry> schedule, absl::FunctionRef<absl::Status(int64_t, int64_t)> stage) {
+  std::fill(staged_.begin(), staged_.end(), -1);
+  for (const ScheduleEntry& entry : schedule) {
+    const SegmentKind kind = program().segments[static_cast<size_t>(entry.segment)].kind;
+    int64_t& staged = staged_[static_cast<size_t>(entry.slot)];
+    if (staged != entry.micro_batch && (kind == SegmentKind::kForward || kind == SegmentKind::kBackward || kind == SegmentKind::kEvaluation)) {
+      stage_scalars(entry.micro_batch, entry.slot);
+      PARTITA_RETURN_IF_ERROR(stage(entry.micro_batch, entry.slot));
+      staged = entry.micro_batch;
+    }
+    for (BoundStep& step : segments_[static_cast<size_t>(entry.segment)]) {
+      const StepProfile::Clock::time_point begin = profile_ ? StepProfile::Clock::now() : StepProfile::Clock::time_point();
+      const absl::Status status = run_step(step, entry.slot);
+      if (!status.ok()) return with_context(status, describe_step(program(), *step.step));
+      if (profile_) profile_->add(*step.step, entry, begin, StepProfile::Clock::now());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
+  std::byte* const* buffers = buffers_.data() + step.buffers + static_cast<size_t>(slot) * step.slot_buffers;
+  switch (step.step->kind) {
+    case StepKind::kKernel: run_kernel(step, buffers); break;
+    case StepKind::kLibrary: step.library->run({buffers, step.step->operands.size()}); break;
+    case StepKind::kCopy: copy_bytes(buffers[1], buffers[0], step.bytes, threads_); break;
+    case StepKind::kCollectiveStart: return start_collective(step, buffers, slot);
+    case StepKind::kCollectiveWait: {
+      Ticket& ticket = tickets_[step.ticket + static_cast<size_t>(slot)];
+      if (step.alone) return absl::OkStatus();
+      if (ticket == 0) return absl::FailedPreconditionError("the collective it waits for has not been started");
+      const Ticket waiting = std::exchange(ticket, 0);
+      return communicator_->wait(waiting);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Executor::run_kernel(const BoundStep& step, std::byte* const* buffers) {
+  char* const* addresses = reinterpret_cast<char* const*>(buffers);
+  const int64_t units = step.step->units;
+  if (!step.parallel) {
+    step.function(addresses, 0, units);
+    return;
+  }
+#pragma omp parallel
+  {
+    const int64_t n = omp_get_num_threads(), t = omp_get_thread_num();
+    const int64_t begin = units / n * t + std::min(t, units % n), end = begin + units / n + (t < units % n ? 1 : 0);
+    if (begin < end) step.function(addresses, begin, end);
+  }
+}
+
+absl::Status Executor::start_collective(const BoundStep& step, std::byte* const* buffers, int64_t slot) {
+  const bool pair = step.step->operands.size() == 2;
+  std::byte* input = step.step->inputs == 1 ? buffers[0] : nullptr;
+  std::byte* output = pair ? buffers[1] : step.step->inputs == 0 ? buffers[0] : nullptr;
+  if (step.alone) {
+    if (pair) copy_bytes(output, input, step.bytes, threads_);
+    return absl::OkStatus();
+  }
+  CollectiveOp op = step.collective;
+  op.input = input;
+  op.output = output;
+  if (op.kind == CollectiveKind::kBroadcast && pair && groups_[static_cast<size_t>(int_param(step.step->params, "group", 0))].mine == op.root) {
+    copy_bytes(output, input, operand_bytes(step.step->operands[0]), threads_);
+  }
+  if (op.kind == CollectiveKind::kAllReduce && input == output) op.input = nullptr;
+  tickets_[step.ticket + static_cast<size_t>(slot)] = communicator_->start(std::move(op));
+  return absl::OkStatus();
+}
+
+}  // namespace partita::runtime

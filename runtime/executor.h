@@ -1,0 +1,103 @@
+// Runs one rank's program on the host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/collective.h"
+#include "runtime/kernel.h"
+#include "runtime/kernel_module.h"
+#include "runtime/program.h"
+#include "runtime/region_memory.h"
+#include "runtime/step_profile.h"
+
+namespace partita::runtime {
+
+// What all ranks of one process share: the program, its code and its constants.
+struct LoadedProgram {
+  static absl::StatusOr<std::shared_ptr<const LoadedProgram>> load(Program program);
+
+  Program program;
+  std::unique_ptr<KernelModule> kernels;  // null without generated code
+  RegionMemory constants;
+};
+
+struct ExecutorOptions {
+  int threads = 1;
+  bool profile = false;
+  size_t trace_events = 100000;
+};
+
+// One per rank, used from one thread: create() sets that thread's OpenMP team.
+class Executor {
+ public:
+  // `communicator` may be null for a program of one rank; else it outlives the executor and its size is the mesh's. Creates the program's groups,
+  // so all ranks call this in the same place. Errors: ResourceExhausted (memory), Unimplemented (kernel), FailedPrecondition (number of ranks).
+  static absl::StatusOr<std::unique_ptr<Executor>> create(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator, const ExecutorOptions& options);
+
+  const Program& program() const { return loaded_->program; }
+  int rank() const { return rank_; }
+  const std::vector<int64_t>& coordinates() const { return coordinates_; }
+
+  // An operand's memory in a slot.
+  std::span<std::byte> memory(const Operand& operand, int64_t slot = 0) const;
+
+  // Runs the entries in order. Before the first forward, backward or evaluation entry of a micro-batch that another held the slot of, its micro-batch and
+  // coordinate inputs are written and `stage` is called to fill the data inputs of that slot. An error names the step and its ONNX origin.
+  absl::Status run(std::span<const ScheduleEntry> schedule, absl::FunctionRef<absl::Status(int64_t micro_batch, int64_t slot)> stage);
+
+  const StepProfile* profile() const { return profile_ ? &*profile_ : nullptr; }
+
+ private:
+  struct BoundStep {
+    const Step* step = nullptr;
+    KernelFunction function = nullptr;
+    std::unique_ptr<LibraryKernel> library;
+    size_t buffers = 0;       // into buffers_, of slot 0
+    size_t slot_buffers = 0;  // from one slot's buffers to the next; 0 when they are the same in every slot
+    int64_t bytes = 0;        // copy: size; kernel: see `parallel`
+    bool parallel = false;
+    CollectiveOp collective;
+    bool alone = false;       // a collective of one rank: a copy
+    size_t ticket = 0;        // into tickets_, of slot 0
+  };
+
+  explicit Executor(std::shared_ptr<const LoadedProgram> loaded) : loaded_(std::move(loaded)) {}
+  absl::Status allocate();
+  absl::Status create_groups(Communicator* communicator);
+  absl::Status bind(const ExecutionConfig& config);
+  absl::Status bind_step(const Step& step, const ExecutionConfig& config);
+  absl::Status bind_collective(const Step& step, BoundStep& bound);
+  void stage_scalars(int64_t micro_batch, int64_t slot);
+  absl::Status run_step(BoundStep& step, int64_t slot);
+  void run_kernel(const BoundStep& step, std::byte* const* buffers);
+  absl::Status start_collective(const BoundStep& step, std::byte* const* buffers, int64_t slot);
+
+  std::shared_ptr<const LoadedProgram> loaded_;
+  Communicator* communicator_ = nullptr;
+  int rank_ = 0, threads_ = 1;
+  std::vector<int64_t> coordinates_;
+  struct Group {
+    GroupId id = kWorldGroup;
+    int mine = 0, size = 1;
+  };
+  std::vector<Group> groups_;
+  RegionMemory regions_[kRegions];
+  std::vector<std::byte*> buffers_;
+  std::vector<Ticket> tickets_;
+  std::vector<size_t> ticket_of_step_;
+  std::vector<bool> alone_;  // by step: a collective of one rank
+  std::vector<std::vector<BoundStep>> segments_;
+  std::vector<int64_t> staged_;  // micro-batch in each slot, or -1
+  std::optional<StepProfile> profile_;
+};
+
+}  // namespace partita::runtime

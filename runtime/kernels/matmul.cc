@@ -1,0 +1,268 @@
+// matmul: oneDNN for f32, bf16, f16; our own tiles for f64; plain loops for integers.
+//
+// Param "epilogue": any of these joined by '+', applied in this order: bias (third input, one value per column), accumulate (adds to what the output holds),
+// and one of relu, gelu_erf, gelu_tanh.
+#include <cmath>
+#include <cstring>
+#include <unordered_map>
+
+#include "absl/strings/str_split.h"
+#include "runtime/kernels/onednn.h"
+#include "runtime/kernels/table.h"
+#include "runtime/kernels/tile_ops.h"
+
+namespace partita::runtime {
+namespace {
+
+enum class Activation { kNone, kRelu, kGeluErf, kGeluTanh };
+
+// The product as C[batch, m, n] = A[batch, m, k] B[batch, k, n] with as few batch dimensions as it takes; strides in elements, 0 where an operand is broadcast.
+struct Plan {
+  struct Batch {
+    int64_t size, a, b, c;
+  };
+  std::vector<Batch> batch;  // outermost first
+  int64_t m = 1, n = 1, k = 1;
+  bool transpose_a = false, transpose_b = false;
+  bool bias = false, accumulate = false;
+  Activation activation = Activation::kNone;
+
+  int64_t batches() const {
+    int64_t count = 1;
+    for (const Batch& dim : batch) count *= dim.size;
+    return count;
+  }
+  int64_t a_row() const { return transpose_a ? 1 : k; }
+  int64_t a_column() const { return transpose_a ? m : 1; }
+  int64_t b_row() const { return transpose_b ? 1 : n; }
+  int64_t b_column() const { return transpose_b ? k : 1; }
+  // Element offsets of one matrix of each operand.
+  Batch offsets(int64_t index) const {
+    Batch at{index, 0, 0, 0};
+    for (size_t d = batch.size(); d-- > 0; index /= batch[d].size) {
+      const int64_t i = index % batch[d].size;
+      at.a += i * batch[d].a;
+      at.b += i * batch[d].b;
+      at.c += i * batch[d].c;
+    }
+    return at;
+  }
+};
+
+absl::Status parse_epilogue(const KernelRequest& r, Plan& plan) {
+  for (const auto piece : absl::StrSplit(r.s("epilogue", ""), '+', absl::SkipEmpty())) {
+    const std::string name(piece.data(), piece.size());
+    if (name == "bias") plan.bias = true;
+    else if (name == "accumulate") plan.accumulate = true;
+    else if (name == "relu") plan.activation = Activation::kRelu;
+    else if (name == "gelu_erf") plan.activation = Activation::kGeluErf;
+    else if (name == "gelu_tanh") plan.activation = Activation::kGeluTanh;
+    else return r.error(cat("an epilogue of bias, accumulate, relu, gelu_erf, gelu_tanh, not '", name, "'"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Plan> make_plan(const KernelRequest& r) {
+  const Shape &a = r.in(0).shape, &b = r.in(1).shape, &c = r.out(0).shape;
+  const size_t rank = a.size();
+  Plan plan;
+  PARTITA_RETURN_IF_ERROR(parse_epilogue(r, plan));
+  if (rank < 2 || b.size() != rank || c.size() != rank) return r.error("matrices of one rank");
+  plan.transpose_a = r.i("transpose_a", 0) != 0;
+  plan.transpose_b = r.i("transpose_b", 0) != 0;
+  plan.m = a[rank - (plan.transpose_a ? 1 : 2)];
+  plan.k = a[rank - (plan.transpose_a ? 2 : 1)];
+  plan.n = b[rank - (plan.transpose_b ? 2 : 1)];
+  bool fits = b[rank - (plan.transpose_b ? 1 : 2)] == plan.k && c[rank - 2] == plan.m && c[rank - 1] == plan.n;
+  for (size_t d = 0; d + 2 < rank; ++d) fits = fits && (a[d] == b[d] || a[d] == 1 || b[d] == 1) && c[d] == (a[d] == 1 ? b[d] : a[d]);
+  if (!fits) return r.error("matching inner and batch dimensions");
+  if (plan.bias && (r.inputs() != 3 || *element_count(r.in(2).shape) != plan.n || r.dtype(2) != r.dtype())) return r.error("a bias of one value per column");
+
+  int64_t stride_a = plan.m * plan.k, stride_b = plan.k * plan.n, stride_c = plan.m * plan.n;
+  for (size_t d = rank - 2; d-- > 0;) {
+    if (c[d] == 1) continue;
+    const Plan::Batch dim{c[d], a[d] == 1 ? 0 : stride_a, b[d] == 1 ? 0 : stride_b, stride_c};
+    stride_a *= a[d];
+    stride_b *= b[d];
+    stride_c *= c[d];
+    Plan::Batch* last = plan.batch.empty() ? nullptr : &plan.batch.front();
+    if (last != nullptr && (last->a == 0) == (dim.a == 0) && (last->b == 0) == (dim.b == 0)) {
+      last->size *= dim.size;
+    } else {
+      plan.batch.insert(plan.batch.begin(), dim);
+    }
+  }
+  // Rows of a batch that shares B are rows of one matrix.
+  if (!plan.batch.empty() && plan.batch.back().b == 0 && plan.batch.back().a != 0 && !plan.transpose_a) {
+    plan.m *= plan.batch.back().size;
+    plan.batch.pop_back();
+  }
+  return plan;
+}
+
+class OneDnnMatmul final : public LibraryKernel {
+ public:
+  OneDnnMatmul(const Plan& plan, DType dtype, DType out) {
+    using dnnl::memory;
+    memory::dims a, b, c, a_strides, b_strides, c_strides;
+    for (const Plan::Batch& dim : plan.batch) {
+      a.push_back(dim.a == 0 ? 1 : dim.size);
+      b.push_back(dim.b == 0 ? 1 : dim.size);
+      c.push_back(dim.size);
+      a_strides.push_back(dim.a == 0 ? plan.m * plan.k : dim.a);
+      b_strides.push_back(dim.b == 0 ? plan.k * plan.n : dim.b);
+      c_strides.push_back(dim.c);
+    }
+    auto add = [](memory::dims& dims, int64_t x, int64_t y) { dims.insert(dims.end(), {x, y}); };
+    add(a, plan.m, plan.k);
+    add(b, plan.k, plan.n);
+    add(c, plan.m, plan.n);
+    add(a_strides, plan.a_row(), plan.a_column());
+    add(b_strides, plan.b_row(), plan.b_column());
+    add(c_strides, plan.n, 1);
+    memory::dims bias(c.size(), 1);
+    bias.back() = plan.n;
+    const memory::desc a_desc(a, onednn_type(dtype), a_strides), b_desc(b, onednn_type(dtype), b_strides), c_desc(c, onednn_type(out), c_strides);
+    memory::dims bias_strides(c.size(), plan.n);
+    bias_strides.back() = 1;
+    const memory::desc bias_desc(bias, onednn_type(dtype), bias_strides);
+
+    dnnl::post_ops post;
+    if (plan.accumulate) post.append_sum(1.0f);
+    if (plan.activation == Activation::kRelu) post.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0);
+    if (plan.activation == Activation::kGeluErf) post.append_eltwise(dnnl::algorithm::eltwise_gelu_erf, 0, 0);
+    if (plan.activation == Activation::kGeluTanh) post.append_eltwise(dnnl::algorithm::eltwise_gelu_tanh, 0, 0);
+    dnnl::primitive_attr attributes;
+    attributes.set_post_ops(post);
+    const auto desc = plan.bias ? dnnl::matmul::primitive_desc(onednn_.engine, a_desc, b_desc, bias_desc, c_desc, attributes)
+                                : dnnl::matmul::primitive_desc(onednn_.engine, a_desc, b_desc, c_desc, attributes);
+    primitive_ = dnnl::matmul(desc);
+    a_ = memory(a_desc, onednn_.engine, nullptr);
+    b_ = memory(b_desc, onednn_.engine, nullptr);
+    c_ = memory(c_desc, onednn_.engine, nullptr);
+    arguments_ = {{DNNL_ARG_SRC, a_}, {DNNL_ARG_WEIGHTS, b_}, {DNNL_ARG_DST, c_}};
+    if (plan.bias) {
+      bias_ = memory(bias_desc, onednn_.engine, nullptr);
+      arguments_.emplace(DNNL_ARG_BIAS, bias_);
+    }
+  }
+
+  void run(std::span<std::byte* const> buffers) override {
+    a_.set_data_handle(buffers[0]);
+    b_.set_data_handle(buffers[1]);
+    c_.set_data_handle(buffers.back());
+    if (bias_) bias_.set_data_handle(buffers[2]);
+    primitive_.execute(onednn_.stream, arguments_);
+    onednn_.stream.wait();
+  }
+
+ private:
+  OneDnn onednn_;
+  dnnl::matmul primitive_;
+  dnnl::memory a_, b_, c_, bias_;
+  std::unordered_map<int, dnnl::memory> arguments_;
+};
+
+template <typename A>
+A activate(A x, Activation activation) {
+  if constexpr (std::is_floating_point_v<A>) {
+    if (activation == Activation::kGeluErf) return A(0.5) * x * (A(1) + std::erf(x * A(0.70710678118654752440)));
+    if (activation == Activation::kGeluTanh) return A(0.5) * x * (A(1) + std::tanh(A(0.79788456080286535588) * (x + A(0.044715) * x * x * x)));
+  }
+  return activation == Activation::kRelu && x < A(0) ? A(0) : x;
+}
+
+// Any type, one output row at a time.
+template <typename T>
+void plain_matmul(const Plan& p, const T* a, const T* b, const T* bias, T* c) {
+  using A = Accumulator<T>;
+  const int64_t rows = p.batches() * p.m;
+#pragma omp parallel if (worth_threads(rows * p.n * p.k))
+  {
+    std::vector<A> sum(static_cast<size_t>(p.n));
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < rows; ++row) {
+      const Plan::Batch at = p.offsets(row / p.m);
+      const T* left = a + at.a + row % p.m * p.a_row();
+      T* to = c + at.c + row % p.m * p.n;
+      std::fill(sum.begin(), sum.end(), A(0));
+      for (int64_t z = 0; z < p.k; ++z) {
+        const A x = left[z * p.a_column()];
+        const T* right = b + at.b + z * p.b_row();
+        for (int64_t y = 0; y < p.n; ++y) sum[static_cast<size_t>(y)] += static_cast<A>(x * static_cast<A>(right[y * p.b_column()]));
+      }
+      for (int64_t y = 0; y < p.n; ++y) {
+        A value = sum[static_cast<size_t>(y)];
+        if (bias != nullptr) value += static_cast<A>(bias[y]);
+        if (p.accumulate) value += static_cast<A>(to[y]);
+        to[y] = static_cast<T>(activate(value, p.activation));
+      }
+    }
+  }
+}
+
+// Row blocks in parallel; within one, B is walked in blocks that stay in the second-level cache.
+template <typename T>
+void tiled_matmul(const Plan& p, const T* a, const T* b, const T* bias, T* c) {
+  constexpr int64_t kRows = 96, kInner = 256, kColumns = 256;
+  const TileOps<T>& ops = tile_ops<T>();
+  const int64_t blocks = (p.m + kRows - 1) / kRows;
+#pragma omp parallel if (worth_threads(p.batches() * p.m * p.n * p.k))
+  {
+    std::vector<T> packed(p.transpose_b ? kInner * kColumns : 0);
+#pragma omp for schedule(static)
+    for (int64_t task = 0; task < p.batches() * blocks; ++task) {
+      const Plan::Batch at = p.offsets(task / blocks);
+      const int64_t first = task % blocks * kRows, rows = std::min(kRows, p.m - first);
+      T* to = c + at.c + first * p.n;
+      for (int64_t y = 0; y < p.n; y += kColumns) {
+        const int64_t columns = std::min(kColumns, p.n - y);
+        for (int64_t z = 0; z < p.k; z += kInner) {
+          const int64_t inner = std::min(kInner, p.k - z);
+          const T* right = b + at.b + z * p.b_row() + y * p.b_column();
+          int64_t right_row = p.b_row();
+          if (p.transpose_b) {
+            for (int64_t j = 0; j < columns; ++j) {
+              for (int64_t i = 0; i < inner; ++i) packed[static_cast<size_t>(i * kColumns + j)] = right[j * p.k + i];
+            }
+            right = packed.data();
+            right_row = kColumns;
+          }
+          ops.gemm(to + y, p.n, a + at.a + first * p.a_row() + z * p.a_column(), p.a_row(), p.a_column(), right, right_row, rows, columns, inner, z > 0 || p.accumulate);
+        }
+      }
+      if (bias == nullptr && p.activation == Activation::kNone) continue;
+      for (int64_t i = 0; i < rows * p.n; ++i) to[i] = activate(to[i] + (bias != nullptr ? bias[i % p.n] : T(0)), p.activation);
+    }
+  }
+}
+
+}  // namespace
+
+Kernel make_matmul(const KernelRequest& r) {
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 3, 1));
+  PARTITA_ASSIGN_OR_RETURN(const Plan plan, make_plan(r));
+  const DType dtype = r.dtype(), out = r.out(0).dtype;
+  if (r.dtype(1) != dtype || (out != dtype && out != DType::kF32)) return r.error("operands of one dtype");
+  const int64_t bytes = *element_count(r.out(0).shape) * dtype_size(out);
+  if (bytes == 0) return make_kernel([](std::span<std::byte* const>) {});
+  if (plan.k == 0 && !plan.bias && !plan.accumulate) return make_kernel([bytes](std::span<std::byte* const> b) { std::memset(b.back(), 0, static_cast<size_t>(bytes)); });
+  if (onednn_type(dtype) != dnnl::memory::data_type::undef && plan.k != 0) {
+    try {
+      return std::make_unique<OneDnnMatmul>(plan, dtype, out);
+    } catch (const dnnl::error& e) {
+      if (e.status != dnnl_unimplemented) throw;  // 16-bit types on processors without them
+    }
+  }
+  if (out != dtype) return r.unsupported();
+  if (dtype == DType::kF64) {
+    return make_kernel([plan](std::span<std::byte* const> b) { tiled_matmul(plan, as<double>(b[0]), as<double>(b[1]), plan.bias ? as<double>(b[2]) : nullptr, as<double>(b.back())); });
+  }
+  Kernel kernel = r.unsupported();
+  with_number_type(dtype, [&]<typename T>(T) {
+    kernel = make_kernel([plan](std::span<std::byte* const> b) { plain_matmul(plan, as<T>(b[0]), as<T>(b[1]), plan.bias ? as<T>(b[2]) : nullptr, as<T>(b.back())); });
+  });
+  return kernel;
+}
+
+}  // namespace partita::runtime

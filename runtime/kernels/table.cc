@@ -1,0 +1,61 @@
+#include "runtime/kernels/table.h"
+
+#include <exception>
+
+#include "base/quote.h"
+
+namespace partita::runtime {
+namespace {
+
+struct Entry {
+  std::string_view name;
+  Kernel (*make)(const KernelRequest&);
+};
+
+constexpr Entry kTable[] = {
+    {"argmax", make_argmax},
+    {"attention", make_attention},
+    {"attention_grad", make_attention_grad},
+    {"avg_pool", make_avg_pool},
+    {"avg_pool_grad", make_avg_pool_grad},
+    {"conv", make_conv},
+    {"conv_grad_data", make_conv_grad_data},
+    {"conv_grad_weight", make_conv_grad_weight},
+    {"cumsum", make_cumsum},
+    {"gather", make_gather},
+    {"gather_grad", make_gather_grad},
+    {"gather_nd", make_gather_nd},
+    {"gather_nd_grad", make_gather_nd_grad},
+    {"matmul", make_matmul},
+    {"max_pool", make_max_pool},
+    {"max_pool_grad", make_max_pool_grad},
+    {"reduce_prod", make_reduce_prod},
+    {"reverse", make_reverse},
+    {"scatter_elements", make_scatter_elements},
+    {"scatter_nd", make_scatter_nd},
+    {"take_along", make_take_along},
+    {"take_along_grad", make_take_along_grad},
+    {"topk", make_topk},
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_kernel(const Step& step, const ExecutionConfig& config) {
+  for (const Entry& entry : kTable) {
+    if (entry.name != step.name) continue;
+    try {
+      return entry.make(KernelRequest(step, config));
+    } catch (const std::exception& e) {  // oneDNN reports what it cannot do this way
+      return absl::UnimplementedError(cat("kernel ", quoted(step.name), " cannot be prepared for ", KernelRequest(step, config).types(), ": ", e.what()));
+    }
+  }
+  return absl::UnimplementedError(cat("this runtime has no kernel ", quoted(step.name)));
+}
+
+std::vector<std::string_view> library_kernel_names() {
+  std::vector<std::string_view> names;
+  for (const Entry& entry : kTable) names.push_back(entry.name);
+  return names;
+}
+
+}  // namespace partita::runtime

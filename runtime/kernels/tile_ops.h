@@ -1,0 +1,29 @@
+// The inner loops of our own contractions, compiled for several instruction sets and chosen once by what the processor has. Serial.
+#pragma once
+
+#include <cstdint>
+
+namespace partita::runtime {
+
+template <typename T>
+struct TileOps {
+  // C[m, n] (+)= A[m, k] B[k, n]. B and C have contiguous rows; A any strides. Meant for tiles that fit the caches. Sums over k in order.
+  void (*gemm)(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, int64_t m, int64_t n, int64_t k, bool accumulate);
+  // row[i] = exp(scale * row[i] - shift) for finite scale and shift; returns the sum. An element of -infinity gives 0.
+  T (*exp_row)(T* row, int64_t n, T scale, T shift);
+  T (*max_row)(const T* row, int64_t n);
+  // row[i] *= factor
+  void (*scale_row)(T* row, int64_t n, T factor);
+  // ds[i] = p[i] * (dp[i] - delta) * factor
+  void (*softmax_grad_row)(T* ds, const T* p, const T* dp, int64_t n, T delta, T factor);
+  T (*dot_row)(const T* a, const T* b, int64_t n);
+};
+
+// The fastest version for this processor.
+template <typename T>
+const TileOps<T>& tile_ops();
+
+extern const TileOps<float> kTileOpsGenericF32, kTileOpsAvx2F32, kTileOpsAvx512F32;
+extern const TileOps<double> kTileOpsGenericF64, kTileOpsAvx2F64, kTileOpsAvx512F64;
+
+}  // namespace partita::runtime

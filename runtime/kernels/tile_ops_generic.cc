@@ -1,0 +1,19 @@
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "runtime/kernels/tile_ops.h"
+
+namespace partita::runtime {
+namespace {
+
+constexpr int64_t kVectorBytes = 16;
+constexpr int kRows = 4, kVectors = 2;
+#include "runtime/kernels/tile_ops.inc"
+
+}  // namespace
+
+const TileOps<float> kTileOpsGenericF32 = kOps<float>;
+const TileOps<double> kTileOpsGenericF64 = kOps<double>;
+
+}  // namespace partita::runtime
