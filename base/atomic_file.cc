@@ -87,8 +87,11 @@ absl::StatusOr<AtomicFile> AtomicFile::join(const std::string& wanted, const std
 }
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
-    : path_(std::move(other.path_)), temporary_(std::move(other.temporary_)), fd_(std::exchange(other.fd_, -1)),
-      owner_(std::exchange(other.owner_, false)), appended_(other.appended_) {}
+    : path_(std::move(other.path_)),
+      temporary_(std::move(other.temporary_)),
+      fd_(std::exchange(other.fd_, -1)),
+      owner_(std::exchange(other.owner_, false)),
+      appended_(other.appended_) {}
 
 AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
   if (this != &other) {

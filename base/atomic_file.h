@@ -17,9 +17,9 @@ enum class Durable { kYes, kNo };
 
 class AtomicFile {
  public:
-  // Opens a new temporary "<folder>/.<name>.<token>.partial". An empty token is replaced by one unique to this process and
-  // call; a given one must be the same in every process that will join() the file, and a stale temporary of that name is
-  // replaced. Errors: NotFound (folder missing), InvalidArgument (no permission, path is a folder).
+  // Opens a new temporary "<folder>/.<name>.<token>.partial". An empty token is replaced by one unique to this process
+  // and call; a given one must be the same in every process that will join() the file, and a stale temporary of that
+  // name is replaced. Errors: NotFound (folder missing), InvalidArgument (no permission, path is a folder).
   static absl::StatusOr<AtomicFile> create(const std::string& path, const std::string& token = "");
   // Opens the temporary that another process created with the same path and token, to write into it. A joined file is
   // never renamed or unlinked from here; commit() only flushes it.
@@ -30,7 +30,8 @@ class AtomicFile {
   // Unlinks the temporary unless committed.
   ~AtomicFile();
 
-  // Claims disk space for `bytes`, so that a full disk is found before the work: ResourceExhausted names file and bytes.
+  // Claims disk space for `bytes`, so that a full disk is found before the work: ResourceExhausted names file and
+  // bytes.
   absl::Status reserve(int64_t bytes);
   // Writes after everything appended so far. Not thread-safe.
   absl::Status append(std::span<const std::byte> bytes);

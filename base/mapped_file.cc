@@ -18,9 +18,15 @@ absl::Status file_error(std::string_view action, std::string_view path, int erro
   const std::string message =
       cat("cannot ", action, " ", quote(path, 1000), ": ", std::generic_category().message(error_number));
   switch (error_number) {
-    case ENOENT: case ENOTDIR:
+    case ENOENT:
+    case ENOTDIR:
       return absl::NotFoundError(message);
-    case ENOSPC: case EDQUOT: case EFBIG: case ENOMEM: case EMFILE: case ENFILE:
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
       return absl::ResourceExhaustedError(message);
     default:
       return absl::InvalidArgumentError(message);
@@ -28,7 +34,8 @@ absl::Status file_error(std::string_view action, std::string_view path, int erro
 }
 
 absl::StatusOr<MappedFile> MappedFile::open(const std::string& path) {
-  if (path.find('\0') != std::string::npos) return absl::InvalidArgumentError(cat("path ", quote(path), " holds a NUL byte"));
+  if (path.find('\0') != std::string::npos)
+    return absl::InvalidArgumentError(cat("path ", quote(path), " holds a NUL byte"));
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return file_error("open", path, errno);
   struct stat info;
@@ -38,8 +45,8 @@ absl::StatusOr<MappedFile> MappedFile::open(const std::string& path) {
   if (::fstat(fd, &info) != 0) {
     status = file_error("read the size of", path, errno);
   } else if (!S_ISREG(info.st_mode)) {
-    status = absl::InvalidArgumentError(cat("cannot read ", quote(path, 1000), ": it is ",
-                                                     S_ISDIR(info.st_mode) ? "a folder" : "not a regular file"));
+    status = absl::InvalidArgumentError(
+        cat("cannot read ", quote(path, 1000), ": it is ", S_ISDIR(info.st_mode) ? "a folder" : "not a regular file"));
   } else if (info.st_size > 0) {
     void* data = ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
     if (data == MAP_FAILED) {

@@ -38,8 +38,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// The status for a failed system call on `path`: "cannot open 'x': No such file or directory", with the code that decides
-// the exit code (absent -> NotFound, disk full or no memory -> ResourceExhausted, else InvalidArgument).
+// The status for a failed system call on `path`: "cannot open 'x': No such file or directory", with the code that
+// decides the exit code (absent -> NotFound, disk full or no memory -> ResourceExhausted, else InvalidArgument).
 absl::Status file_error(std::string_view action, std::string_view path, int error_number);
 
 }  // namespace partita

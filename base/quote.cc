@@ -69,7 +69,8 @@ std::string quote(std::string_view text, size_t limit) {
     }
     return false;
   }();
-  const std::string safe = is_utf8(shown) && !has_c1 ? absl::Utf8SafeCHexEscape({shown.data(), shown.size()}) : absl::CHexEscape({shown.data(), shown.size()});
+  const std::string safe = is_utf8(shown) && !has_c1 ? absl::Utf8SafeCHexEscape({shown.data(), shown.size()})
+                                                     : absl::CHexEscape({shown.data(), shown.size()});
   return cat("'", safe, end < text.size() ? "…" : "", "'");
 }
 

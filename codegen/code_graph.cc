@@ -23,15 +23,11 @@ constexpr struct {
 bool keeps_innermost(const Node& node, const Shape& shape) {
   const auto& permutation = node.attrs.ints("permutation");
   for (size_t d = permutation.size(); d-- > 0;) {
-    if (shape[permutation[d]] != 1) {
-      for (size_t e = d + 1; e < permutation.size(); ++e) {
-        if (shape[e] != 1 && static_cast<int64_t>(e) > permutation[d]) return false;
-      }
-      for (size_t e = static_cast<size_t>(permutation[d]) + 1; e < shape.size(); ++e) {
-        if (shape[e] != 1) return false;
-      }
-      return true;
+    if (shape[permutation[d]] == 1) continue;
+    for (size_t e = static_cast<size_t>(permutation[d]) + 1; e < shape.size(); ++e) {
+      if (shape[e] != 1) return false;
     }
+    return true;
   }
   return true;
 }

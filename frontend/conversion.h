@@ -37,6 +37,7 @@ class ImportServices {
   // The state's value after a step, where `v` is a state's value; it is then no parameter. False where it is none.
   virtual bool set_running(ValueId v, ValueId next) = 0;
   virtual void never_train(ValueId v) = 0;
+  virtual void warn(std::string message) = 0;  // once for equal texts
 };
 
 class Conversion {

@@ -44,6 +44,7 @@ class Importer : public ImportServices {
   bool training() const override { return options_.training; }
   bool set_running(ValueId v, ValueId next) override;
   void never_train(ValueId v) override { untrained_.push_back(v); }
+  void warn(std::string message) override;
 
  private:
   static constexpr int kMaxDepth = 64;

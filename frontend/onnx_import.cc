@@ -207,6 +207,10 @@ bool Importer::set_running(ValueId v, ValueId next) {
   return true;
 }
 
+void Importer::warn(std::string message) {
+  if (std::find(result_.warnings.begin(), result_.warnings.end(), message) == result_.warnings.end()) result_.warnings.push_back(std::move(message));
+}
+
 void Importer::run_nodes(const std::vector<OnnxNode>& nodes, ImportScope& scope) {
   auto order = node_order(nodes, [&](const std::string& name) { return scope.find(name) != nullptr; });
   if (!order.ok()) throw ImportError{order.status()};

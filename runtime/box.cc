@@ -28,20 +28,23 @@ std::string shape_text(std::span<const int64_t> shape) {
   return out + (shape.size() > kShown ? ", …]" : "]");
 }
 
-absl::Status check_box(std::span<const int64_t> shape, std::span<const int64_t> offset, std::span<const int64_t> extent) {
+absl::Status check_box(std::span<const int64_t> shape, std::span<const int64_t> offset,
+                       std::span<const int64_t> extent) {
   bool inside = offset.size() == shape.size() && extent.size() == shape.size();
   for (size_t d = 0; inside && d < shape.size(); ++d) {
     inside = offset[d] >= 0 && extent[d] >= 0 && offset[d] <= shape[d] && extent[d] <= shape[d] - offset[d];
   }
   if (inside) return absl::OkStatus();
   return absl::InvalidArgumentError(cat("box at ", shape_text(offset), " of extent ", shape_text(extent),
-                                                 " is not inside a tensor of shape ", shape_text(shape)));
+                                        " is not inside a tensor of shape ", shape_text(shape)));
 }
 
-// Trailing dimensions that the box covers whole merge with the one before them into a run; the others are counted through.
+// Trailing dimensions that the box covers whole merge with the one before them into a run; the others are counted
+// through.
 //   shape [4, 3, 8], offset [1, 0, 0], extent [2, 3, 8]  ->  one run of 48 elements at element 24
 //   shape [4, 3, 8], offset [1, 1, 0], extent [2, 1, 8]  ->  runs of 8 at elements 32 and 56
-absl::Status for_each_run(std::span<const int64_t> shape, std::span<const int64_t> offset, std::span<const int64_t> extent,
+absl::Status for_each_run(std::span<const int64_t> shape, std::span<const int64_t> offset,
+                          std::span<const int64_t> extent,
                           absl::FunctionRef<absl::Status(int64_t, int64_t, int64_t)> run) {
   for (int64_t e : extent) {
     if (e == 0) return absl::OkStatus();

@@ -17,8 +17,8 @@ namespace partita::runtime {
 
 // Values that were not measured stay unset; NaN and infinity are values (a diverged loss).
 struct StepMetrics {
-  int64_t step = 0;     // from 0
-  double seconds = 0;   // wall time of the step
+  int64_t step = 0;    // from 0
+  double seconds = 0;  // wall time of the step
   std::optional<double> loss, lr, grad_norm;
   std::optional<double> samples_per_second, tokens_per_second, mfu;  // mfu: model FLOP utilization, 0 to 1
   std::optional<double> input_stall_seconds;                         // part of `seconds` spent waiting for input
@@ -29,8 +29,8 @@ struct StepMetrics {
   std::vector<std::pair<std::string, double>> extra;
 };
 
-// The fields of `metrics` that are set, in a fixed order, under the names they have in every sink ("loss", "grad_norm", …); step and
-// skipped (0 or 1) included.
+// The fields of `metrics` that are set, in a fixed order, under the names they have in every sink ("loss", "grad_norm",
+// …); step and skipped (0 or 1) included.
 std::vector<std::pair<std::string, double>> metric_values(const StepMetrics& metrics);
 
 // Not thread-safe: one rank writes.
@@ -57,15 +57,15 @@ std::string console_line(const StepMetrics& metrics, int64_t total_steps);
 // `append`: go on with an existing file (a resumed run) instead of replacing it.
 // CSV: a header line, then one line a step; the columns are those of the fixed list, empty where unset.
 absl::StatusOr<std::unique_ptr<MetricsSink>> make_csv_sink(const std::string& path, bool append = false);
-// JSON lines: one object a step, flushed at once, always with step, loss and grad_norm; doubles in the fewest digits that read back
-// exactly; null for what is unset, NaN or infinite.
+// JSON lines: one object a step, flushed at once, always with step, loss and grad_norm; doubles in the fewest digits
+// that read back exactly; null for what is unset, NaN or infinite.
 absl::StatusOr<std::unique_ptr<MetricsSink>> make_json_lines_sink(const std::string& path, bool append = false);
 // TensorBoard: a new events file in `folder`, which is made if missing; tags are "train/loss" and so on.
 absl::StatusOr<std::unique_ptr<MetricsSink>> make_tensorboard_sink(const std::string& folder);
-// Prometheus text format for node_exporter's textfile collector: gauges partita_loss{labels} …, the file replaced atomically at most
-// once in `interval_seconds`, and at close.
-absl::StatusOr<std::unique_ptr<MetricsSink>> make_prometheus_sink(const std::string& path, std::vector<std::pair<std::string, std::string>> labels = {},
-                                                                  double interval_seconds = 1);
+// Prometheus text format for node_exporter's textfile collector: gauges partita_loss{labels} …, the file replaced
+// atomically at most once in `interval_seconds`, and at close.
+absl::StatusOr<std::unique_ptr<MetricsSink>> make_prometheus_sink(
+    const std::string& path, std::vector<std::pair<std::string, std::string>> labels = {}, double interval_seconds = 1);
 
 // By the path's ending: .csv, .jsonl or .json, .prom; a folder or a path ending in "/" is TensorBoard's.
 absl::StatusOr<std::unique_ptr<MetricsSink>> open_metrics_sink(const std::string& path, bool append = false);

@@ -18,14 +18,16 @@ std::string short_count(double value) {
 }
 
 std::string short_bytes(double bytes) {
-  return bytes >= 1073741824.0 ? fmt::format("{:.2f} GiB", bytes / 1073741824.0) : fmt::format("{:.1f} MiB", bytes / 1048576.0);
+  return bytes >= 1073741824.0 ? fmt::format("{:.2f} GiB", bytes / 1073741824.0)
+                               : fmt::format("{:.1f} MiB", bytes / 1048576.0);
 }
 
 std::string short_time(double seconds) {
   if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
   if (seconds < 60) return fmt::format("{:.2f} s", seconds);
   const int64_t whole = static_cast<int64_t>(std::min(seconds, 1e9));
-  return whole < 3600 ? fmt::format("{}:{:02}", whole / 60, whole % 60) : fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  return whole < 3600 ? fmt::format("{}:{:02}", whole / 60, whole % 60)
+                      : fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 class ConsoleSink : public MetricsSink {
@@ -40,7 +42,8 @@ class ConsoleSink : public MetricsSink {
     const int64_t left = options_.total_steps - metrics.step - 1;
     if (options_.terminal) {
       if (left > 0) append(line, "  left ", short_time(average_ * static_cast<double>(left)));
-      // Clears to the end of the line; a long line would wrap and could not be drawn over, so wrapping is off meanwhile.
+      // Clears to the end of the line; a long line would wrap and could not be drawn over, so wrapping is off
+      // meanwhile.
       std::fprintf(out_, "\r\x1b[?7l%s\x1b[K\x1b[?7h", line.c_str());
       std::fflush(out_);
       open_line_ = true;
@@ -79,8 +82,10 @@ std::string console_line(const StepMetrics& m, int64_t total_steps) {
   if (m.lr) append(line, fmt::format("  lr {:.3g}", *m.lr));
   if (m.grad_norm) append(line, fmt::format("  grad {:.3g}", *m.grad_norm));
   append(line, "  ", short_time(m.seconds));
-  if (m.tokens_per_second) append(line, "  ", short_count(*m.tokens_per_second), " tok/s");
-  else if (m.samples_per_second) append(line, "  ", short_count(*m.samples_per_second), " samples/s");
+  if (m.tokens_per_second)
+    append(line, "  ", short_count(*m.tokens_per_second), " tok/s");
+  else if (m.samples_per_second)
+    append(line, "  ", short_count(*m.samples_per_second), " samples/s");
   if (m.mfu) append(line, fmt::format("  mfu {:.1f}%", *m.mfu * 100));
   if (m.input_stall_seconds && m.seconds > 0 && *m.input_stall_seconds > 0.01 * m.seconds) {
     append(line, fmt::format("  input wait {:.0f}%", 100 * *m.input_stall_seconds / m.seconds));
@@ -92,6 +97,8 @@ std::string console_line(const StepMetrics& m, int64_t total_steps) {
   return line;
 }
 
-std::unique_ptr<MetricsSink> make_console_sink(std::FILE* out, const ConsoleOptions& options) { return std::make_unique<ConsoleSink>(out, options); }
+std::unique_ptr<MetricsSink> make_console_sink(std::FILE* out, const ConsoleOptions& options) {
+  return std::make_unique<ConsoleSink>(out, options);
+}
 
 }  // namespace partita::runtime

@@ -1,7 +1,7 @@
 // TensorBoard's event files without protobuf or TensorFlow. A record (TensorFlow's record_writer.cc) is
 //   u64 length, masked crc32c of it, the bytes, masked crc32c of them
-// and holds one Event (event.proto): wall_time = 1 double, step = 2 int64, file_version = 3 string, summary = 5 message, which
-// repeats value = 1 {tag = 1 string, simple_value = 2 float} (summary.proto).
+// and holds one Event (event.proto): wall_time = 1 double, step = 2 int64, file_version = 3 string, summary = 5
+// message, which repeats value = 1 {tag = 1 string, simple_value = 2 float} (summary.proto).
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -47,7 +47,9 @@ std::string record(std::string_view event) {
   return cat(length, raw(masked_crc(length)), event, raw(masked_crc(event)));
 }
 
-double wall_time() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double wall_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 struct Close {
   void operator()(std::FILE* file) const { std::fclose(file); }
@@ -59,7 +61,8 @@ class TensorBoardSink : public MetricsSink {
 
   absl::Status write_event(const std::string& fields) {
     const std::string bytes = record(cat(key(1, 1), raw(wall_time()), fields));
-    if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size() && std::fflush(file_.get()) == 0) return absl::OkStatus();
+    if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size() && std::fflush(file_.get()) == 0)
+      return absl::OkStatus();
     return file_error("write metrics to", path_, errno);
   }
 
@@ -67,7 +70,8 @@ class TensorBoardSink : public MetricsSink {
     std::string summary;
     for (const auto& [name, value] : metric_values(metrics)) {
       if (name == "step") continue;
-      const std::string scalar = cat(text_field(1, name == "evaluation_loss" ? "evaluation/loss" : cat("train/", name)), key(2, 5), raw(static_cast<float>(value)));
+      const std::string scalar = cat(text_field(1, name == "evaluation_loss" ? "evaluation/loss" : cat("train/", name)),
+                                     key(2, 5), raw(static_cast<float>(value)));
       append(summary, text_field(1, scalar));
     }
     return write_event(cat(key(2, 0), varint(static_cast<uint64_t>(metrics.step)), text_field(5, summary)));
@@ -82,7 +86,8 @@ class TensorBoardSink : public MetricsSink {
 absl::Status make_folders(const std::string& path) {
   for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string folder = path.substr(0, end);
-    if (!folder.empty() && ::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) return file_error("make the folder", folder, errno);
+    if (!folder.empty() && ::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST)
+      return file_error("make the folder", folder, errno);
     if (end == std::string::npos) return absl::OkStatus();
   }
 }
@@ -94,7 +99,8 @@ absl::StatusOr<std::unique_ptr<MetricsSink>> make_tensorboard_sink(const std::st
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
   // TensorBoard orders the files of a folder by name; a process id keeps two runs of one second apart.
-  const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(wall_time()), host[0] ? host.data() : "host", ::getpid());
+  const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(wall_time()),
+                                       host[0] ? host.data() : "host", ::getpid());
   std::FILE* file = nullptr;
   std::string path;
   for (int attempt = 0; file == nullptr; ++attempt) {

@@ -5,8 +5,8 @@
 #include <charconv>
 #include <cstring>
 
-#include "base/cat.h"
 #include "base/atomic_file.h"
+#include "base/cat.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -22,9 +22,18 @@ struct Code {
   std::string_view text;  // kind and size
   DType dtype;
 };
-constexpr std::array<Code, 12> kCodes = {{{"b1", DType::kBool}, {"i1", DType::kI8}, {"u1", DType::kU8}, {"i2", DType::kI16},
-                                          {"u2", DType::kU16}, {"i4", DType::kI32}, {"u4", DType::kU32}, {"i8", DType::kI64},
-                                          {"u8", DType::kU64}, {"f2", DType::kF16}, {"f4", DType::kF32}, {"f8", DType::kF64}}};
+constexpr std::array<Code, 12> kCodes = {{{"b1", DType::kBool},
+                                          {"i1", DType::kI8},
+                                          {"u1", DType::kU8},
+                                          {"i2", DType::kI16},
+                                          {"u2", DType::kU16},
+                                          {"i4", DType::kI32},
+                                          {"u4", DType::kU32},
+                                          {"i8", DType::kI64},
+                                          {"u8", DType::kU64},
+                                          {"f2", DType::kF16},
+                                          {"f4", DType::kF32},
+                                          {"f8", DType::kF64}}};
 
 DType parse_descr(std::string_view descr) {
   if (descr.size() < 2) return DType::kInvalid;
@@ -50,7 +59,8 @@ class LiteralReader {
       std::string key;
       if (!read_string(key) || !take(':')) return bad("a key");
       const int bit = key == "descr" ? 1 : key == "fortran_order" ? 2 : key == "shape" ? 4 : 0;
-      if (bit == 0 || (seen & bit) != 0) return absl::InvalidArgumentError(cat("header has an unexpected key ", quote(key, 40)));
+      if (bit == 0 || (seen & bit) != 0)
+        return absl::InvalidArgumentError(cat("header has an unexpected key ", quote(key, 40)));
       seen |= bit;
       if (bit == 1 && !read_descr(header.descr)) return bad("a dtype");
       if (bit == 2 && !read_bool(header.fortran_order)) return bad("True or False");
@@ -65,7 +75,8 @@ class LiteralReader {
 
  private:
   void skip_space() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\0')) ++at_;
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\0'))
+      ++at_;
   }
   char peek() {
     skip_space();
@@ -144,24 +155,29 @@ absl::StatusOr<int64_t> npy_header_bytes(std::span<const std::byte> start) {
     return absl::InvalidArgumentError("is not a .npy array (no \\x93NUMPY at its start)");
   }
   const int version = byte_at(start, 6);
-  if (version < 1 || version > 3) return absl::InvalidArgumentError(cat("has .npy version ", version, ", expected 1, 2 or 3"));
+  if (version < 1 || version > 3)
+    return absl::InvalidArgumentError(cat("has .npy version ", version, ", expected 1, 2 or 3"));
   int64_t length = byte_at(start, 8) | byte_at(start, 9) << 8;
   if (version > 1) {
     if (start.size() < 12) return absl::InvalidArgumentError("is cut short in its header");
     length |= int64_t{byte_at(start, 10)} << 16 | int64_t{byte_at(start, 11)} << 24;
   }
   length += version == 1 ? 10 : 12;
-  if (length > kLongestHeader) return absl::InvalidArgumentError(cat("claims a header of ", length, " bytes, more than ", kLongestHeader));
+  if (length > kLongestHeader)
+    return absl::InvalidArgumentError(cat("claims a header of ", length, " bytes, more than ", kLongestHeader));
   return length;
 }
 
 absl::StatusOr<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
   PARTITA_ASSIGN_OR_RETURN(const int64_t length, npy_header_bytes(start));
-  if (length > static_cast<int64_t>(start.size())) return absl::InvalidArgumentError(cat("claims a header of ", length, " bytes, but only ", start.size(), " are there"));
+  if (length > static_cast<int64_t>(start.size()))
+    return absl::InvalidArgumentError(
+        cat("claims a header of ", length, " bytes, but only ", start.size(), " are there"));
   const int64_t prefix = byte_at(start, 6) == 1 ? 10 : 12;
   NpyHeader header;
   header.data_offset = length;
-  const std::string_view text(reinterpret_cast<const char*>(start.data()) + prefix, static_cast<size_t>(length - prefix));
+  const std::string_view text(reinterpret_cast<const char*>(start.data()) + prefix,
+                              static_cast<size_t>(length - prefix));
   PARTITA_RETURN_IF_ERROR(LiteralReader(text).read(header));
   header.dtype = parse_descr(header.descr);
   const std::optional<int64_t> count = element_count(header.shape);
@@ -174,9 +190,11 @@ absl::StatusOr<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
 absl::Status check_npy_dtype(const NpyHeader& header) {
   if (header.dtype != DType::kInvalid) return absl::OkStatus();
   if (header.descr.starts_with(">")) {
-    return absl::InvalidArgumentError(cat("is big-endian (dtype ", quote(header.descr, 40), "); save it with .astype(a.dtype.newbyteorder('<'))"));
+    return absl::InvalidArgumentError(
+        cat("is big-endian (dtype ", quote(header.descr, 40), "); save it with .astype(a.dtype.newbyteorder('<'))"));
   }
-  return absl::InvalidArgumentError(cat("has dtype ", quote(header.descr, 40), "; bool, 8- to 64-bit integers and f2, f4, f8 are supported"));
+  return absl::InvalidArgumentError(
+      cat("has dtype ", quote(header.descr, 40), "; bool, 8- to 64-bit integers and f2, f4, f8 are supported"));
 }
 
 absl::StatusOr<std::string> format_npy_header(DType dtype, std::span<const int64_t> shape) {
@@ -223,21 +241,26 @@ absl::StatusOr<NpyArray> open_npy(const std::string& path) {
   auto file = std::make_shared<MappedFile>(std::move(opened));
   absl::StatusOr<NpyHeader> header = parse_npy_header(file->bytes());
   if (!header.ok()) return absl::InvalidArgumentError(cat(who, " ", header.status().message()));
-  if (absl::Status status = check_npy_dtype(*header); !status.ok()) return absl::InvalidArgumentError(cat(who, " ", status.message()));
+  if (absl::Status status = check_npy_dtype(*header); !status.ok())
+    return absl::InvalidArgumentError(cat(who, " ", status.message()));
   if (file->size() - header->data_offset < header->data_bytes) {
-    return absl::InvalidArgumentError(cat(who, " of ", dtype_name(header->dtype), " ", shape_text(header->shape), " needs ", header->data_bytes,
-                                                   " bytes of data, but holds ", file->size() - header->data_offset, "; it is cut short"));
+    return absl::InvalidArgumentError(cat(who, " of ", dtype_name(header->dtype), " ", shape_text(header->shape),
+                                          " needs ", header->data_bytes, " bytes of data, but holds ",
+                                          file->size() - header->data_offset, "; it is cut short"));
   }
-  const auto data = file->bytes().subspan(static_cast<size_t>(header->data_offset), static_cast<size_t>(header->data_bytes));
+  const auto data =
+      file->bytes().subspan(static_cast<size_t>(header->data_offset), static_cast<size_t>(header->data_bytes));
   if (header->fortran_order && header->shape.size() > 1) return from_fortran_order(header->dtype, header->shape, data);
   return NpyArray{header->dtype, header->shape, data, file};
 }
 
-absl::Status write_npy(const std::string& path, DType dtype, std::span<const int64_t> shape, std::span<const std::byte> data) {
+absl::Status write_npy(const std::string& path, DType dtype, std::span<const int64_t> shape,
+                       std::span<const std::byte> data) {
   PARTITA_ASSIGN_OR_RETURN(const std::string header, format_npy_header(dtype, shape));
   const std::optional<int64_t> count = element_count(shape);
   if (!count || *count > INT64_MAX / 8 || *count * dtype_size(dtype) != static_cast<int64_t>(data.size())) {
-    return absl::InvalidArgumentError(cat("array of ", dtype_name(dtype), " ", shape_text(shape), " was given ", data.size(), " bytes"));
+    return absl::InvalidArgumentError(
+        cat("array of ", dtype_name(dtype), " ", shape_text(shape), " was given ", data.size(), " bytes"));
   }
   PARTITA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
   PARTITA_RETURN_IF_ERROR(file.append(header));

@@ -41,10 +41,11 @@ struct NpyArray {
   std::shared_ptr<const void> owner;
 };
 
-// Maps a .npy file (a Fortran-ordered one is converted in memory). InvalidArgument when damaged, cut short or of a dtype
-// that is not supported; each error names the file.
+// Maps a .npy file (a Fortran-ordered one is converted in memory). InvalidArgument when damaged, cut short or of a
+// dtype that is not supported; each error names the file.
 absl::StatusOr<NpyArray> open_npy(const std::string& path);
-absl::Status write_npy(const std::string& path, DType dtype, std::span<const int64_t> shape, std::span<const std::byte> data);
+absl::Status write_npy(const std::string& path, DType dtype, std::span<const int64_t> shape,
+                       std::span<const std::byte> data);
 
 // The column-major bytes of an array of `shape` as an owned row-major array.
 NpyArray from_fortran_order(DType dtype, std::vector<int64_t> shape, std::span<const std::byte> bytes);

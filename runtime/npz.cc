@@ -6,8 +6,8 @@
 #include <cstring>
 #include <new>
 
-#include "base/cat.h"
 #include "base/atomic_file.h"
+#include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/box.h"
@@ -18,7 +18,8 @@
 namespace partita::runtime {
 namespace {
 
-constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50, kEnd64 = 0x06064b50, kLocator64 = 0x07064b50;
+constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50, kEnd64 = 0x06064b50,
+                   kLocator64 = 0x07064b50;
 constexpr size_t kLocalBytes = 30, kCentralBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocator64Bytes = 20;
 constexpr uint64_t kLargestRatio = 1032;  // deflate's best: 258 bytes for two bits
 
@@ -49,13 +50,16 @@ absl::StatusOr<Directory> find_directory(std::span<const std::byte> file) {
   }
   Directory directory{u32(file, end + 16), u32(file, end + 12), u16(file, end + 10)};
   if (directory.offset == 0xFFFFFFFF || directory.bytes == 0xFFFFFFFF || directory.entries == 0xFFFF) {
-    if (end < kLocator64Bytes || u32(file, end - kLocator64Bytes) != kLocator64) return bad_archive("lacks its zip64 locator");
+    if (end < kLocator64Bytes || u32(file, end - kLocator64Bytes) != kLocator64)
+      return bad_archive("lacks its zip64 locator");
     const uint64_t at = u64(file, end - kLocator64Bytes + 8);
-    if (!fits(at, kEnd64Bytes, file.size()) || u32(file, at) != kEnd64) return bad_archive("has a zip64 record outside the file");
+    if (!fits(at, kEnd64Bytes, file.size()) || u32(file, at) != kEnd64)
+      return bad_archive("has a zip64 record outside the file");
     directory = {u64(file, at + 48), u64(file, at + 40), u64(file, at + 32)};
   }
   if (!fits(directory.offset, directory.bytes, end) || directory.entries > directory.bytes / kCentralBytes) {
-    return bad_archive(cat("claims a directory of ", directory.entries, " entries and ", directory.bytes, " bytes at ", directory.offset, ", outside the file"));
+    return bad_archive(cat("claims a directory of ", directory.entries, " entries and ", directory.bytes, " bytes at ",
+                           directory.offset, ", outside the file"));
   }
   return directory;
 }
@@ -110,9 +114,12 @@ class Inflater {
       stream_.avail_out = static_cast<uInt>(room);
       const int code = ::inflate(&stream_, Z_NO_FLUSH);
       done += room - stream_.avail_out;
-      if (code == Z_STREAM_END) ended_ = true;
-      else if (code == Z_BUF_ERROR && packed_.empty()) return absl::DataLossError("is damaged: its compressed data end early");
-      else if (code != Z_OK && code != Z_BUF_ERROR) return absl::DataLossError("is damaged: its compressed data do not unpack");
+      if (code == Z_STREAM_END)
+        ended_ = true;
+      else if (code == Z_BUF_ERROR && packed_.empty())
+        return absl::DataLossError("is damaged: its compressed data end early");
+      else if (code != Z_OK && code != Z_BUF_ERROR)
+        return absl::DataLossError("is damaged: its compressed data do not unpack");
     }
     return done;
   }
@@ -145,13 +152,16 @@ absl::Status NpzFile::read_directory() {
   const auto records = file_->bytes().subspan(directory.offset, directory.bytes);
   size_t at = 0;
   for (uint64_t i = 0; i < directory.entries; ++i) {
-    if (!fits(at, kCentralBytes, records.size()) || u32(records, at) != kCentral) return bad_archive(cat("has a damaged directory at entry ", i));
+    if (!fits(at, kCentralBytes, records.size()) || u32(records, at) != kCentral)
+      return bad_archive(cat("has a damaged directory at entry ", i));
     const auto record = records.subspan(at);
     const size_t name_bytes = u16(record, 28), extra_bytes = u16(record, 30), comment_bytes = u16(record, 32);
-    if (!fits(kCentralBytes, name_bytes + extra_bytes + comment_bytes, record.size())) return bad_archive(cat("has a damaged directory at entry ", i));
+    if (!fits(kCentralBytes, name_bytes + extra_bytes + comment_bytes, record.size()))
+      return bad_archive(cat("has a damaged directory at entry ", i));
     const char* text = reinterpret_cast<const char*>(record.data()) + kCentralBytes;
     const std::string_view name(text, name_bytes);
-    PARTITA_RETURN_IF_ERROR(with_context(add_entry(record, name, std::string_view(text + name_bytes, extra_bytes)), cat("entry ", quote(name))));
+    PARTITA_RETURN_IF_ERROR(with_context(add_entry(record, name, std::string_view(text + name_bytes, extra_bytes)),
+                                         cat("entry ", quote(name))));
     at += kCentralBytes + name_bytes + extra_bytes + comment_bytes;
   }
   return absl::OkStatus();
@@ -165,10 +175,13 @@ absl::Status NpzFile::add_entry(std::span<const std::byte> record, std::string_v
   name.remove_suffix(4);
   Entry entry{.name = std::string(name), .method = u16(record, 10), .crc = u32(record, 16), .unpacked_bytes = unpacked};
   if ((u16(record, 8) & 1) != 0) return bad_archive("is encrypted");
-  if (entry.method != 0 && entry.method != 8) return bad_archive(cat("is compressed by method ", entry.method, "; only stored and deflated arrays are read"));
-  if (!fits(offset, kLocalBytes, file.size()) || u32(file, offset) != kLocal) return bad_archive(cat("has no local header at byte ", offset));
+  if (entry.method != 0 && entry.method != 8)
+    return bad_archive(cat("is compressed by method ", entry.method, "; only stored and deflated arrays are read"));
+  if (!fits(offset, kLocalBytes, file.size()) || u32(file, offset) != kLocal)
+    return bad_archive(cat("has no local header at byte ", offset));
   const uint64_t start = offset + kLocalBytes + u16(file, offset + 26) + u16(file, offset + 28);
-  if (!fits(start, packed, file.size())) return bad_archive(cat("claims ", packed, " bytes at ", start, " in a file of ", file.size(), " bytes"));
+  if (!fits(start, packed, file.size()))
+    return bad_archive(cat("claims ", packed, " bytes at ", start, " in a file of ", file.size(), " bytes"));
   if (entry.method == 0 ? unpacked != packed : unpacked / kLargestRatio > packed) {
     return bad_archive(cat("claims ", unpacked, " bytes from ", packed, " packed ones"));
   }
@@ -187,8 +200,9 @@ std::vector<std::string> NpzFile::names() const {
 absl::StatusOr<const NpzFile::Entry*> NpzFile::find(std::string_view name) const {
   if (auto it = index_.find(name); it != index_.end()) return &entries_[it->second];
   const std::string near = nearest_name(name, names());
-  return absl::NotFoundError(cat("npz file ", quote(path(), 1000), " has no array ", quote(name), near.empty() ? "" : cat("; the nearest name is ", quote(near)),
-                                          "; it holds ", quote_list(names())));
+  return absl::NotFoundError(cat("npz file ", quote(path(), 1000), " has no array ", quote(name),
+                                 near.empty() ? "" : cat("; the nearest name is ", quote(near)), "; it holds ",
+                                 quote_list(names())));
 }
 
 absl::StatusOr<NpyHeader> NpzFile::entry_header(const Entry& entry) const {
@@ -203,9 +217,11 @@ absl::StatusOr<NpyHeader> NpzFile::entry_header(const Entry& entry) const {
     start = std::span(unpacked).first(size);
   }
   PARTITA_ASSIGN_OR_RETURN(NpyHeader header, parse_npy_header(start));
-  if (header.dtype != DType::kInvalid && static_cast<uint64_t>(header.data_offset) + static_cast<uint64_t>(header.data_bytes) != entry.unpacked_bytes) {
-    return absl::InvalidArgumentError(cat("of ", dtype_name(header.dtype), " ", shape_text(header.shape), " needs ", header.data_bytes, " bytes of data, but the archive has ",
-                                                   static_cast<int64_t>(entry.unpacked_bytes) - header.data_offset));
+  if (header.dtype != DType::kInvalid &&
+      static_cast<uint64_t>(header.data_offset) + static_cast<uint64_t>(header.data_bytes) != entry.unpacked_bytes) {
+    return absl::InvalidArgumentError(cat("of ", dtype_name(header.dtype), " ", shape_text(header.shape), " needs ",
+                                          header.data_bytes, " bytes of data, but the archive has ",
+                                          static_cast<int64_t>(entry.unpacked_bytes) - header.data_offset));
   }
   return header;
 }
@@ -214,7 +230,8 @@ absl::StatusOr<NpyHeader> NpzFile::header(std::string_view name) const {
   PARTITA_ASSIGN_OR_RETURN(const Entry* entry, find(name));
   absl::StatusOr<NpyHeader> header = entry_header(*entry);
   if (header.ok()) return header;
-  return absl::Status(header.status().code(), cat("array ", quote(name), " of ", quote(path(), 1000), " ", header.status().message()));
+  return absl::Status(header.status().code(),
+                      cat("array ", quote(name), " of ", quote(path(), 1000), " ", header.status().message()));
 }
 
 absl::StatusOr<NpyArray> NpzFile::read(std::string_view name) const {

@@ -17,8 +17,8 @@ namespace partita::runtime {
 
 class NpzFile {
  public:
-  // Maps the file and checks its directory. No array is touched yet, so one of an unsupported dtype does no harm. Errors
-  // (InvalidArgument, NotFound, DataLoss when a checksum is wrong) name the file and the array.
+  // Maps the file and checks its directory. No array is touched yet, so one of an unsupported dtype does no harm.
+  // Errors (InvalidArgument, NotFound, DataLoss when a checksum is wrong) name the file and the array.
   static absl::StatusOr<NpzFile> open(const std::string& path);
 
   const std::string& path() const { return file_->path(); }
@@ -27,8 +27,8 @@ class NpzFile {
   bool contains(std::string_view name) const { return index_.find(name) != index_.end(); }
   // Decompresses no more than the header. NotFound lists the names and the nearest.
   absl::StatusOr<NpyHeader> header(std::string_view name) const;
-  // The array, CRC checked. A stored one stays in the map; a deflated one is unpacked into memory of exactly the size its
-  // header states, which deflate's largest ratio (1032) bounds by the file's size. Thread-safe.
+  // The array, CRC checked. A stored one stays in the map; a deflated one is unpacked into memory of exactly the size
+  // its header states, which deflate's largest ratio (1032) bounds by the file's size. Thread-safe.
   absl::StatusOr<NpyArray> read(std::string_view name) const;
 
  private:

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/cat.h"
 #include "base/atomic_file.h"
+#include "base/cat.h"
 #include "base/checksum.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -50,7 +50,12 @@ std::string local_header(const Record& r) {
   const bool big = r.bytes >= kMax32;
   const uint32_t bytes = static_cast<uint32_t>(std::min(r.bytes, kMax32));
   Fields f;
-  f.add(uint32_t{0x04034b50}).add(uint16_t(big ? 45 : 20)).add(uint16_t{0x800}).add(uint16_t{0}).add(uint16_t{0}).add(kDate1980);
+  f.add(uint32_t{0x04034b50})
+      .add(uint16_t(big ? 45 : 20))
+      .add(uint16_t{0x800})
+      .add(uint16_t{0})
+      .add(uint16_t{0})
+      .add(kDate1980);
   f.add(r.crc).add(bytes).add(bytes).add(static_cast<uint16_t>(r.name.size())).add(uint16_t(big ? 20 : 0)).text(r.name);
   if (big) f.add(uint16_t{1}).add(uint16_t{16}).add(r.bytes).add(r.bytes);
   return f.str();
@@ -61,8 +66,20 @@ std::string central_header(const Record& r) {
   const uint16_t extra = (big ? 16 : 0) + (far ? 8 : 0);
   const uint32_t bytes = static_cast<uint32_t>(std::min(r.bytes, kMax32));
   Fields f;
-  f.add(uint32_t{0x02014b50}).add(uint16_t(0x0300 | 45)).add(uint16_t(big || far ? 45 : 20)).add(uint16_t{0x800}).add(uint16_t{0}).add(uint16_t{0}).add(kDate1980);
-  f.add(r.crc).add(bytes).add(bytes).add(static_cast<uint16_t>(r.name.size())).add(uint16_t(extra ? extra + 4 : 0)).add(uint16_t{0}).add(uint16_t{0});
+  f.add(uint32_t{0x02014b50})
+      .add(uint16_t(0x0300 | 45))
+      .add(uint16_t(big || far ? 45 : 20))
+      .add(uint16_t{0x800})
+      .add(uint16_t{0})
+      .add(uint16_t{0})
+      .add(kDate1980);
+  f.add(r.crc)
+      .add(bytes)
+      .add(bytes)
+      .add(static_cast<uint16_t>(r.name.size()))
+      .add(uint16_t(extra ? extra + 4 : 0))
+      .add(uint16_t{0})
+      .add(uint16_t{0});
   f.add(uint16_t{0}).add(uint32_t{0100644u << 16}).add(static_cast<uint32_t>(std::min(r.offset, kMax32))).text(r.name);
   if (extra) f.add(uint16_t{1}).add(extra);
   if (big) f.add(r.bytes).add(r.bytes);
@@ -79,7 +96,9 @@ std::string end_records(uint64_t entries, uint64_t offset, uint64_t bytes) {
   }
   const uint16_t count = static_cast<uint16_t>(std::min<uint64_t>(entries, 0xFFFF));
   f.add(uint32_t{0x06054b50}).add(uint16_t{0}).add(uint16_t{0}).add(count).add(count);
-  f.add(static_cast<uint32_t>(std::min(bytes, kMax32))).add(static_cast<uint32_t>(std::min(offset, kMax32))).add(uint16_t{0});
+  f.add(static_cast<uint32_t>(std::min(bytes, kMax32)))
+      .add(static_cast<uint32_t>(std::min(offset, kMax32)))
+      .add(uint16_t{0});
   return f.str();
 }
 
@@ -98,10 +117,13 @@ absl::Status write_npz(const std::string& path, const std::vector<NamedArray>& a
     absl::StatusOr<std::string> header = format_npy_header(array.dtype, array.shape);
     PARTITA_RETURN_IF_ERROR(with_context(header.status(), who));
     const std::optional<int64_t> count = element_count(array.shape);
-    if (!count || *count > INT64_MAX / 8 || *count * dtype_size(array.dtype) != static_cast<int64_t>(array.bytes.size())) {
-      return absl::InvalidArgumentError(cat(who, " of ", dtype_name(array.dtype), " ", shape_text(array.shape), " was given ", array.bytes.size(), " bytes"));
+    if (!count || *count > INT64_MAX / 8 ||
+        *count * dtype_size(array.dtype) != static_cast<int64_t>(array.bytes.size())) {
+      return absl::InvalidArgumentError(cat(who, " of ", dtype_name(array.dtype), " ", shape_text(array.shape),
+                                            " was given ", array.bytes.size(), " bytes"));
     }
-    if (!is_utf8(array.name) || array.name.size() > 60000) return absl::InvalidArgumentError(cat(who, " has a name that zip cannot hold"));
+    if (!is_utf8(array.name) || array.name.size() > 60000)
+      return absl::InvalidArgumentError(cat(who, " has a name that zip cannot hold"));
     const uint32_t crc = crc_of(crc_of(0, as_byte_span(*header)), array.bytes);
     records.push_back({array.name + ".npy", crc, header->size() + array.bytes.size(), at});
     PARTITA_RETURN_IF_ERROR(put(as_byte_span(local_header(records.back()))));

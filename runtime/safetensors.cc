@@ -28,17 +28,19 @@ absl::Status check_tiling(std::vector<SafetensorsEntry>& entries, int64_t size) 
   int64_t at = 0;
   for (const SafetensorsEntry& e : entries) {
     if (e.begin != at) {
-      return absl::InvalidArgumentError(cat("tensor ", quote(e.name), " starts at data byte ", e.begin, ", expected ", at,
-                                                     e.begin < at ? " (it overlaps the tensor before)" : " (a hole before it)"));
+      return absl::InvalidArgumentError(cat("tensor ", quote(e.name), " starts at data byte ", e.begin, ", expected ",
+                                            at,
+                                            e.begin < at ? " (it overlaps the tensor before)" : " (a hole before it)"));
     }
     if (e.end > size) {
       return absl::InvalidArgumentError(cat("tensor ", quote(e.name), " ends at data byte ", e.end, ", but only ", size,
-                                                     " bytes of data are in the file; it is cut short or damaged"));
+                                            " bytes of data are in the file; it is cut short or damaged"));
     }
     at = e.end;
   }
   if (at == size) return absl::OkStatus();
-  return absl::InvalidArgumentError(cat("tensors end at data byte ", at, ", but the file holds ", size, " bytes of data"));
+  return absl::InvalidArgumentError(
+      cat("tensors end at data byte ", at, ", but the file holds ", size, " bytes of data"));
 }
 
 }  // namespace
@@ -51,12 +53,14 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   uint64_t length;
   std::memcpy(&length, bytes.data(), 8);
   if (length > kLongestHeader || length > bytes.size() - 8) {
-    return bad_file(path, cat("claims a header of ", length, " bytes in a file of ", bytes.size(), " bytes; not a safetensors file, or cut short"));
+    return bad_file(path, cat("claims a header of ", length, " bytes in a file of ", bytes.size(),
+                              " bytes; not a safetensors file, or cut short"));
   }
   absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(file.file_.text().substr(8, length));
   if (!header.ok()) return bad_file(path, std::string(header.status().message()));
   const int64_t start = 8 + static_cast<int64_t>(length);
-  if (absl::Status status = check_tiling(header->entries, file.file_.size() - start); !status.ok()) return bad_file(path, std::string(status.message()));
+  if (absl::Status status = check_tiling(header->entries, file.file_.size() - start); !status.ok())
+    return bad_file(path, std::string(status.message()));
   file.entries_ = std::move(header->entries);
   file.metadata_ = std::move(header->metadata);
   for (size_t i = 0; i < file.entries_.size(); ++i) {
@@ -78,24 +82,26 @@ absl::StatusOr<const SafetensorsEntry*> SafetensorsFile::get(std::string_view na
   for (const SafetensorsEntry& e : entries_) names.push_back(e.name);
   const std::string near = nearest_name(name, names);
   return absl::NotFoundError(cat("safetensors file ", quote(path(), 1000), " has no tensor ", quote(name),
-                                          near.empty() ? "" : cat("; the nearest name is ", quote(near)), "; it holds ", quote_list(names)));
+                                 near.empty() ? "" : cat("; the nearest name is ", quote(near)), "; it holds ",
+                                 quote_list(names)));
 }
 
 std::span<const std::byte> SafetensorsFile::data(const SafetensorsEntry& entry) const {
   return file_.bytes().subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
 }
 
-absl::Status SafetensorsFile::read(std::string_view name, std::span<const int64_t> offset, std::span<const int64_t> extent,
-                                   std::span<std::byte> out) const {
+absl::Status SafetensorsFile::read(std::string_view name, std::span<const int64_t> offset,
+                                   std::span<const int64_t> extent, std::span<std::byte> out) const {
   PARTITA_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, get(name));
   if (entry->dtype == DType::kInvalid) {
-    return absl::UnimplementedError(cat("tensor ", quote(name), " of ", quote(path(), 1000), " has dtype ", entry->dtype_text, ", which is not supported"));
+    return absl::UnimplementedError(cat("tensor ", quote(name), " of ", quote(path(), 1000), " has dtype ",
+                                        entry->dtype_text, ", which is not supported"));
   }
   PARTITA_RETURN_IF_ERROR(with_context(check_box(entry->shape, offset, extent), cat("tensor ", quote(name))));
   const int64_t size = dtype_size(entry->dtype);
   if (static_cast<int64_t>(out.size()) != *element_count(extent) * size) {
-    return absl::InvalidArgumentError(cat("tensor ", quote(name), ": box ", shape_text(extent), " of ", entry->dtype_text,
-                                                   " does not fill a buffer of ", out.size(), " bytes"));
+    return absl::InvalidArgumentError(cat("tensor ", quote(name), ": box ", shape_text(extent), " of ",
+                                          entry->dtype_text, " does not fill a buffer of ", out.size(), " bytes"));
   }
   const std::byte* from = data(*entry).data();
   return for_each_run(entry->shape, offset, extent, [&](int64_t at, int64_t packed, int64_t count) {
@@ -104,23 +110,24 @@ absl::Status SafetensorsFile::read(std::string_view name, std::span<const int64_
   });
 }
 
-absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(const std::string& path, std::vector<TensorInfo> tensors,
-                                                                             const std::map<std::string, std::string>& metadata,
-                                                                             const std::string& token) {
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
+    const std::string& path, std::vector<TensorInfo> tensors, const std::map<std::string, std::string>& metadata,
+    const std::string& token) {
   return open(path, std::move(tensors), metadata, token, true);
 }
 
-absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::join(const std::string& path, std::vector<TensorInfo> tensors,
-                                                                           const std::map<std::string, std::string>& metadata,
-                                                                           const std::string& token) {
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::join(
+    const std::string& path, std::vector<TensorInfo> tensors, const std::map<std::string, std::string>& metadata,
+    const std::string& token) {
   return open(path, std::move(tensors), metadata, token, false);
 }
 
-absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(const std::string& path, std::vector<TensorInfo> tensors,
-                                                                           const std::map<std::string, std::string>& metadata,
-                                                                           const std::string& token, bool creator) {
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(
+    const std::string& path, std::vector<TensorInfo> tensors, const std::map<std::string, std::string>& metadata,
+    const std::string& token, bool creator) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
-    return std::pair(-dtype_size(a.dtype), std::string_view(a.name)) < std::pair(-dtype_size(b.dtype), std::string_view(b.name));
+    return std::pair(-dtype_size(a.dtype), std::string_view(a.name)) <
+           std::pair(-dtype_size(b.dtype), std::string_view(b.name));
   });
   SafetensorsHeader header;
   header.metadata = metadata;
@@ -132,8 +139,10 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(const
     const std::optional<int64_t> count = element_count(t.shape);
     int64_t bytes = 0, end = 0;
     if (safetensors_dtype(t.dtype).empty()) return bad_file(path, cat("tensor ", quote(t.name), " has no dtype"));
-    if (!is_utf8(t.name) || t.name == "__metadata__") return bad_file(path, cat("cannot hold a tensor of the name ", quote(t.name)));
-    if (!count || __builtin_mul_overflow(*count, dtype_size(t.dtype), &bytes) || __builtin_add_overflow(at, bytes, &end)) {
+    if (!is_utf8(t.name) || t.name == "__metadata__")
+      return bad_file(path, cat("cannot hold a tensor of the name ", quote(t.name)));
+    if (!count || __builtin_mul_overflow(*count, dtype_size(t.dtype), &bytes) ||
+        __builtin_add_overflow(at, bytes, &end)) {
       return bad_file(path, cat("tensor ", quote(t.name), " has the impossible shape ", shape_text(t.shape)));
     }
     SafetensorsEntry entry;
@@ -143,10 +152,12 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(const
     header.entries.push_back(std::move(entry));
   }
   const std::string json = format_safetensors_header(header);
-  if (json.size() > kLongestHeader) return bad_file(path, cat("header would be ", json.size(), " bytes, more than the format's ", kLongestHeader));
+  if (json.size() > kLongestHeader)
+    return bad_file(path, cat("header would be ", json.size(), " bytes, more than the format's ", kLongestHeader));
   const int64_t start = 8 + static_cast<int64_t>(json.size());
 
-  PARTITA_ASSIGN_OR_RETURN(AtomicFile opened, creator ? AtomicFile::create(path, token) : AtomicFile::join(path, token));
+  PARTITA_ASSIGN_OR_RETURN(AtomicFile opened,
+                           creator ? AtomicFile::create(path, token) : AtomicFile::join(path, token));
   std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter(std::move(opened), !token.empty()));
   writer->file_bytes_ = start + at;
   for (const SafetensorsEntry& e : header.entries) {
@@ -166,18 +177,21 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(const
   return writer;
 }
 
-absl::Status SafetensorsWriter::write(std::string_view name, std::span<const int64_t> offset, std::span<const int64_t> extent,
-                                      std::span<const std::byte> data) {
+absl::Status SafetensorsWriter::write(std::string_view name, std::span<const int64_t> offset,
+                                      std::span<const int64_t> extent, std::span<const std::byte> data) {
   auto it = slots_.find(name);
-  if (it == slots_.end()) return absl::NotFoundError(cat("safetensors file ", quote(file_.path(), 1000), " has no tensor ", quote(name)));
+  if (it == slots_.end())
+    return absl::NotFoundError(cat("safetensors file ", quote(file_.path(), 1000), " has no tensor ", quote(name)));
   Slot& slot = it->second;
   PARTITA_RETURN_IF_ERROR(with_context(check_box(slot.info.shape, offset, extent), cat("tensor ", quote(name))));
   const int64_t size = dtype_size(slot.info.dtype);
   if (static_cast<int64_t>(data.size()) != *element_count(extent) * size) {
-    return absl::InvalidArgumentError(cat("tensor ", quote(name), ": box ", shape_text(extent), " of ", dtype_name(slot.info.dtype), " was given ", data.size(), " bytes"));
+    return absl::InvalidArgumentError(cat("tensor ", quote(name), ": box ", shape_text(extent), " of ",
+                                          dtype_name(slot.info.dtype), " was given ", data.size(), " bytes"));
   }
   PARTITA_RETURN_IF_ERROR(for_each_run(slot.info.shape, offset, extent, [&](int64_t at, int64_t packed, int64_t count) {
-    return file_.write_at(slot.begin + at * size, data.subspan(static_cast<size_t>(packed * size), static_cast<size_t>(count * size)));
+    return file_.write_at(slot.begin + at * size,
+                          data.subspan(static_cast<size_t>(packed * size), static_cast<size_t>(count * size)));
   }));
   slot.written += static_cast<int64_t>(data.size());
   return absl::OkStatus();
@@ -192,8 +206,9 @@ absl::Status SafetensorsWriter::write(std::string_view name, std::span<const std
 absl::Status SafetensorsWriter::finish() {
   for (const auto& [name, slot] : slots_) {
     if (!shared_ && slot.written < slot.bytes) {
-      return absl::FailedPreconditionError(cat("safetensors file ", quote(file_.path(), 1000), ": tensor ", quote(name), " got ", slot.written.load(),
-                                                        " of its ", slot.bytes, " bytes; the file was not written"));
+      return absl::FailedPreconditionError(cat("safetensors file ", quote(file_.path(), 1000), ": tensor ", quote(name),
+                                               " got ", slot.written.load(), " of its ", slot.bytes,
+                                               " bytes; the file was not written"));
     }
   }
   return file_.commit();

@@ -1,5 +1,5 @@
-// The safetensors format (https://github.com/huggingface/safetensors#format): u64 header length, JSON header padded with
-// spaces to 8 bytes, then the tensors' bytes, row-major and little-endian, without holes.
+// The safetensors format (https://github.com/huggingface/safetensors#format): u64 header length, JSON header padded
+// with spaces to 8 bytes, then the tensors' bytes, row-major and little-endian, without holes.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ struct TensorInfo {
 };
 
 struct SafetensorsEntry : TensorInfo {
-  std::string dtype_text;  // as in the file; `dtype` is kInvalid for 8-bit floats and complex numbers
+  std::string dtype_text;      // as in the file; `dtype` is kInvalid for 8-bit floats and complex numbers
   int64_t begin = 0, end = 0;  // bytes from the start of the file
 };
 
@@ -58,17 +58,18 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// Writes a file whose tensors are known first and whose data arrive as boxes, from any thread and in any order. The bytes
-// depend only on tensors, metadata and data: tensors lie by falling element size, then name, so all are aligned.
+// Writes a file whose tensors are known first and whose data arrive as boxes, from any thread and in any order. The
+// bytes depend only on tensors, metadata and data: tensors lie by falling element size, then name, so all are aligned.
 // Several processes may fill one file on a shared file system: one calls create() with a token, the others join() with
 // the same arguments, all write and finish(), the creator last (the caller's barrier sees to both orders).
 class SafetensorsWriter {
  public:
   // Errors: InvalidArgument (bad or repeated name, dtype or shape), ResourceExhausted (disk full; bytes named).
-  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> create(const std::string& path, std::vector<TensorInfo> tensors,
-                                                                   const std::map<std::string, std::string>& metadata = {},
-                                                                   const std::string& token = "");
-  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> join(const std::string& path, std::vector<TensorInfo> tensors,
+  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> create(
+      const std::string& path, std::vector<TensorInfo> tensors, const std::map<std::string, std::string>& metadata = {},
+      const std::string& token = "");
+  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> join(const std::string& path,
+                                                                 std::vector<TensorInfo> tensors,
                                                                  const std::map<std::string, std::string>& metadata,
                                                                  const std::string& token);
 
@@ -90,7 +91,8 @@ class SafetensorsWriter {
     std::atomic<int64_t> written = 0;
   };
   SafetensorsWriter(AtomicFile file, bool shared) : file_(std::move(file)), shared_(shared) {}
-  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> open(const std::string& path, std::vector<TensorInfo> tensors,
+  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> open(const std::string& path,
+                                                                 std::vector<TensorInfo> tensors,
                                                                  const std::map<std::string, std::string>& metadata,
                                                                  const std::string& token, bool creator);
 

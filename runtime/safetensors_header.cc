@@ -18,13 +18,24 @@ struct Format {
   DType dtype;
   int64_t bytes;
 };
-constexpr std::array<Format, 18> kFormats = {{{"BOOL", DType::kBool, 1}, {"U8", DType::kU8, 1}, {"I8", DType::kI8, 1},
-                                              {"I16", DType::kI16, 2}, {"U16", DType::kU16, 2}, {"F16", DType::kF16, 2},
-                                              {"BF16", DType::kBF16, 2}, {"I32", DType::kI32, 4}, {"U32", DType::kU32, 4},
-                                              {"F32", DType::kF32, 4}, {"I64", DType::kI64, 8}, {"U64", DType::kU64, 8},
-                                              {"F64", DType::kF64, 8}, {"F8_E4M3", DType::kInvalid, 1},
-                                              {"F8_E5M2", DType::kInvalid, 1}, {"F8_E8M0", DType::kInvalid, 1},
-                                              {"F8_E4M3FNUZ", DType::kInvalid, 1}, {"C64", DType::kInvalid, 8}}};
+constexpr std::array<Format, 18> kFormats = {{{"BOOL", DType::kBool, 1},
+                                              {"U8", DType::kU8, 1},
+                                              {"I8", DType::kI8, 1},
+                                              {"I16", DType::kI16, 2},
+                                              {"U16", DType::kU16, 2},
+                                              {"F16", DType::kF16, 2},
+                                              {"BF16", DType::kBF16, 2},
+                                              {"I32", DType::kI32, 4},
+                                              {"U32", DType::kU32, 4},
+                                              {"F32", DType::kF32, 4},
+                                              {"I64", DType::kI64, 8},
+                                              {"U64", DType::kU64, 8},
+                                              {"F64", DType::kF64, 8},
+                                              {"F8_E4M3", DType::kInvalid, 1},
+                                              {"F8_E5M2", DType::kInvalid, 1},
+                                              {"F8_E8M0", DType::kInvalid, 1},
+                                              {"F8_E4M3FNUZ", DType::kInvalid, 1},
+                                              {"C64", DType::kInvalid, 8}}};
 
 // A state machine over JSON events, so that nothing but the header's own shape is ever stored:
 //   {"name": {"dtype": text, "shape": [n…], "data_offsets": [n, n]}, "__metadata__": {text: text}}
@@ -92,7 +103,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return fail(cat("tensor ", quote(entry_.name), " has the number ", value, " where it does not belong"));
   }
   bool number_integer(number_integer_t value) override { return fail(cat("has the negative number ", value)); }
-  bool number_float(number_float_t, const string_t& text) override { return fail(cat("has the number ", quote(text, 40), ", expected a whole one")); }
+  bool number_float(number_float_t, const string_t& text) override {
+    return fail(cat("has the number ", quote(text, 40), ", expected a whole one"));
+  }
   bool null() override { return fail("has null where none belongs"); }
   bool boolean(bool) override { return fail("has a boolean where none belongs"); }
   bool binary(binary_t&) override { return fail("has binary data"); }
@@ -123,7 +136,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     }
     if (offsets_[1] < offsets_[0] || offsets_[1] - offsets_[0] != bytes) {
       return fail(cat(who, " of ", entry_.dtype_text, " ", shape_text(entry_.shape), " needs ", bytes,
-                               " bytes, but data_offsets are [", offsets_[0], ", ", offsets_[1], "]"));
+                      " bytes, but data_offsets are [", offsets_[0], ", ", offsets_[1], "]"));
     }
     entry_.dtype = format->dtype;
     entry_.begin = offsets_[0];
@@ -170,7 +183,8 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
     append(out, "}");
   }
   for (const SafetensorsEntry& e : header.entries) {
-    append(out, out.size() > 1 ? "," : "", json_text(e.name), ":{\"dtype\":\"", safetensors_dtype(e.dtype), "\",\"shape\":[");
+    append(out, out.size() > 1 ? "," : "", json_text(e.name), ":{\"dtype\":\"", safetensors_dtype(e.dtype),
+           "\",\"shape\":[");
     for (size_t d = 0; d < e.shape.size(); ++d) append(out, d ? "," : "", e.shape[d]);
     append(out, "],\"data_offsets\":[", e.begin, ",", e.end, "]}");
   }

@@ -63,13 +63,12 @@ class ReshapeFormula {
   void group(size_t i0, size_t i, size_t j0, size_t j) {
     // The products of trailing dimensions on either side, where they nest, cut the group into factors.
     std::vector<int64_t> cuts = {1};
-    for (auto [shape, first, last] : {std::tuple{&from_, i0, i}, std::tuple{&to_, j0, j}}) {
-      int64_t product = 1;
-      for (size_t k = last; k-- > first;) cuts.push_back(product *= (*shape)[k]);
-    }
+    int64_t products[2] = {1, 1};
+    for (size_t k = i; k-- > i0;) cuts.push_back(products[0] *= from_[k]);
+    for (size_t k = j; k-- > j0;) cuts.push_back(products[1] *= to_[k]);
     std::sort(cuts.begin(), cuts.end());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    bool nests = cuts[0] > 0;
+    bool nests = products[0] == products[1] && cuts[0] > 0;
     for (size_t k = 0; nests && k + 1 < cuts.size(); ++k) nests = cuts[k + 1] % cuts[k] == 0;
     if (!nests) return unnested(i0, i, j0, j);
     std::vector<std::string> factors;  // innermost first

@@ -33,15 +33,18 @@ class ArrayReader : public SampleReader {
     if ((spec.batched && array.shape.empty()) || shape != spec.sample_shape) {
       std::string expected = shape_text(spec.sample_shape);
       if (spec.batched) expected = cat("[samples", spec.sample_shape.empty() ? "" : ", ", expected.substr(1));
-      return absl::InvalidArgumentError(cat(who, " has shape ", shape_text(array.shape), ", but graph input ", quote(spec.name), " needs ", expected));
+      return absl::InvalidArgumentError(cat(who, " has shape ", shape_text(array.shape), ", but graph input ",
+                                            quote(spec.name), " needs ", expected));
     }
     absl::StatusOr<ConvertFunction> convert = find_conversion(array.dtype, spec.dtype);
     if (!convert.ok()) {
-      return absl::InvalidArgumentError(cat(who, " for graph input ", quote(spec.name), " ", convert.status().message()));
+      return absl::InvalidArgumentError(
+          cat(who, " for graph input ", quote(spec.name), " ", convert.status().message()));
     }
     if (spec.batched) {
       if (samples_ && *samples_ != array.shape[0]) {
-        return absl::InvalidArgumentError(cat(who, " has ", array.shape[0], " samples, but ", first_who_, " has ", *samples_));
+        return absl::InvalidArgumentError(
+            cat(who, " has ", array.shape[0], " samples, but ", first_who_, " has ", *samples_));
       }
       if (!samples_) first_who_ = who;
       samples_ = array.shape[0];
@@ -56,8 +59,9 @@ class ArrayReader : public SampleReader {
     const std::byte* from = c.array.bytes.data() + first * c.elements * size;
     const int64_t bad = c.convert(from, out.data(), count * c.elements);
     if (bad < 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(cat(c.who, ": sample ", first + bad / c.elements, " holds ", element_text(c.array.dtype, from + bad * size),
-                                                   ", which ", dtype_name(c.to), " cannot hold"));
+    return absl::InvalidArgumentError(cat(c.who, ": sample ", first + bad / c.elements, " holds ",
+                                          element_text(c.array.dtype, from + bad * size), ", which ", dtype_name(c.to),
+                                          " cannot hold"));
   }
 
  private:
@@ -73,7 +77,8 @@ std::string column_of(const DataConfig& config, const std::string& input, const 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SampleReader>> open_npz_reader(const DataConfig& config, const std::vector<InputSpec>& inputs) {
+absl::StatusOr<std::unique_ptr<SampleReader>> open_npz_reader(const DataConfig& config,
+                                                              const std::vector<InputSpec>& inputs) {
   PARTITA_ASSIGN_OR_RETURN(const NpzFile file, NpzFile::open(config.path));
   auto reader = std::make_unique<ArrayReader>(cat("npz file ", quote(config.path, 1000)));
   for (const InputSpec& spec : inputs) {
@@ -81,24 +86,30 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_npz_reader(const DataConfig& 
     absl::StatusOr<NpyArray> array = file.read(name);
     if (absl::IsNotFound(array.status())) {
       return absl::NotFoundError(cat("data for graph input ", quote(spec.name), ": ", array.status().message(),
-                                              ". Name the array under data: columns: {", spec.name.size() < 80 && is_utf8(spec.name) ? spec.name : "input", ": array}"));
+                                     ". Name the array under data: columns: {",
+                                     spec.name.size() < 80 && is_utf8(spec.name) ? spec.name : "input", ": array}"));
     }
     if (!array.ok()) return array.status();
-    PARTITA_RETURN_IF_ERROR(reader->add(spec, cat("array ", quote(name), " of ", quote(config.path, 1000)), *std::move(array)));
+    PARTITA_RETURN_IF_ERROR(
+        reader->add(spec, cat("array ", quote(name), " of ", quote(config.path, 1000)), *std::move(array)));
   }
   return reader;
 }
 
-absl::StatusOr<std::unique_ptr<SampleReader>> open_npy_reader(const DataConfig& config, const std::vector<InputSpec>& inputs) {
+absl::StatusOr<std::unique_ptr<SampleReader>> open_npy_reader(const DataConfig& config,
+                                                              const std::vector<InputSpec>& inputs) {
   const bool single = config.path.ends_with(".npy");
   const size_t slash = config.path.rfind('/');
-  const std::string folder = !single ? cat(config.path, config.path.ends_with("/") ? "" : "/") : slash == std::string::npos ? "" : config.path.substr(0, slash + 1);
+  const std::string folder = !single                      ? cat(config.path, config.path.ends_with("/") ? "" : "/")
+                             : slash == std::string::npos ? ""
+                                                          : config.path.substr(0, slash + 1);
   auto reader = std::make_unique<ArrayReader>(cat("npy data ", quote(config.path, 1000)));
   for (const InputSpec& spec : inputs) {
     const bool named = config.columns.count(spec.name) != 0;
     if (single && !named && inputs.size() != 1) {
-      return absl::InvalidArgumentError(cat("data file ", quote(config.path, 1000), " is one array, but the graph has ", inputs.size(),
-                                                     " inputs; give a folder of .npy files, or columns: {input: file}"));
+      return absl::InvalidArgumentError(cat("data file ", quote(config.path, 1000), " is one array, but the graph has ",
+                                            inputs.size(),
+                                            " inputs; give a folder of .npy files, or columns: {input: file}"));
     }
     std::string path = column_of(config, spec.name, cat(spec.name, ".npy"));
     path = single && !named ? config.path : path.starts_with("/") ? path : folder + path;

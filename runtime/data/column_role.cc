@@ -8,10 +8,11 @@
 namespace partita::runtime {
 namespace {
 
-constexpr std::pair<std::string_view, ColumnRole> kRoles[] = {{"input_ids", ColumnRole::kInputIds}, {"labels", ColumnRole::kLabels},
-                                                              {"position_ids", ColumnRole::kPositions}, {"ones", ColumnRole::kOnes},
-                                                              {"attention_mask", ColumnRole::kOnes}, {"zeros", ColumnRole::kZeros},
-                                                              {"token_type_ids", ColumnRole::kZeros}, {"random", ColumnRole::kRandom}};
+constexpr std::pair<std::string_view, ColumnRole> kRoles[] = {
+    {"input_ids", ColumnRole::kInputIds},     {"labels", ColumnRole::kLabels},
+    {"position_ids", ColumnRole::kPositions}, {"ones", ColumnRole::kOnes},
+    {"attention_mask", ColumnRole::kOnes},    {"zeros", ColumnRole::kZeros},
+    {"token_type_ids", ColumnRole::kZeros},   {"random", ColumnRole::kRandom}};
 
 ColumnRole role_of_name(const std::string& input) {
   const std::string name = absl::AsciiStrToLower(input);
@@ -33,7 +34,7 @@ absl::StatusOr<ColumnRole> column_role(const DataConfig& config, const std::stri
     if (text == it->second) return role;
   }
   return absl::InvalidArgumentError(cat("columns: input ", quote(input), " is given ", quote(it->second),
-                                                 "; expected input_ids, labels, position_ids, ones, zeros or random"));
+                                        "; expected input_ids, labels, position_ids, ones, zeros or random"));
 }
 
 absl::StatusOr<std::vector<std::byte>> constant_sample(const InputSpec& spec, ColumnRole role) {
@@ -45,7 +46,9 @@ absl::StatusOr<std::vector<std::byte>> constant_sample(const InputSpec& spec, Co
   PARTITA_ASSIGN_OR_RETURN(ConvertFunction convert, find_conversion(DType::kI64, spec.dtype));
   std::vector<std::byte> out(static_cast<size_t>(sample_bytes(spec)));
   const int64_t bad = convert(reinterpret_cast<const std::byte*>(values.data()), out.data(), count);
-  if (bad >= 0) return absl::InvalidArgumentError(cat("input ", quote(spec.name), " of ", dtype_name(spec.dtype), " cannot hold the position ", values[static_cast<size_t>(bad)]));
+  if (bad >= 0)
+    return absl::InvalidArgumentError(cat("input ", quote(spec.name), " of ", dtype_name(spec.dtype),
+                                          " cannot hold the position ", values[static_cast<size_t>(bad)]));
   return out;
 }
 

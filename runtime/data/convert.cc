@@ -25,17 +25,24 @@ template <typename T>
 constexpr bool kIsFloat = std::is_floating_point_v<T> || std::is_same_v<T, F16> || std::is_same_v<T, BF16>;
 // Binary digits that a type keeps exactly.
 template <typename T>
-constexpr int kDigits = std::is_same_v<T, Bool> ? 1 : std::is_same_v<T, F16> ? 11 : std::is_same_v<T, BF16> ? 8 : std::numeric_limits<T>::digits;
+constexpr int kDigits = std::is_same_v<T, Bool>   ? 1
+                        : std::is_same_v<T, F16>  ? 11
+                        : std::is_same_v<T, BF16> ? 8
+                                                  : std::numeric_limits<T>::digits;
 
 // The value as a plain number: integers as they are, 16-bit floats as float.
 template <typename T>
 auto load(const std::byte* at) {
   T raw;
   std::memcpy(&raw, at, sizeof raw);
-  if constexpr (std::is_same_v<T, Bool>) return static_cast<uint8_t>(raw.bits != 0);
-  else if constexpr (std::is_same_v<T, F16>) return f16_to_float(raw.bits);
-  else if constexpr (std::is_same_v<T, BF16>) return bf16_to_float(raw.bits);
-  else return raw;
+  if constexpr (std::is_same_v<T, Bool>)
+    return static_cast<uint8_t>(raw.bits != 0);
+  else if constexpr (std::is_same_v<T, F16>)
+    return f16_to_float(raw.bits);
+  else if constexpr (std::is_same_v<T, BF16>)
+    return bf16_to_float(raw.bits);
+  else
+    return raw;
 }
 
 // False when the value is not kept (integers only).
@@ -70,7 +77,8 @@ int64_t convert(const std::byte* from, std::byte* to, int64_t count) {
     return -1;
   }
   for (int64_t i = 0; i < count; ++i) {
-    if (!store<D>(load<S>(from + i * static_cast<int64_t>(sizeof(S))), to + i * static_cast<int64_t>(sizeof(D)))) return i;
+    if (!store<D>(load<S>(from + i * static_cast<int64_t>(sizeof(S))), to + i * static_cast<int64_t>(sizeof(D))))
+      return i;
   }
   return -1;
 }
@@ -84,19 +92,32 @@ struct Tag {
 template <typename Use>
 auto with_type(DType dtype, Use use) {
   switch (dtype) {
-    case DType::kBool: return use(Tag<Bool>());
-    case DType::kI8: return use(Tag<int8_t>());
-    case DType::kU8: return use(Tag<uint8_t>());
-    case DType::kI16: return use(Tag<int16_t>());
-    case DType::kU16: return use(Tag<uint16_t>());
-    case DType::kI32: return use(Tag<int32_t>());
-    case DType::kU32: return use(Tag<uint32_t>());
-    case DType::kI64: return use(Tag<int64_t>());
-    case DType::kU64: return use(Tag<uint64_t>());
-    case DType::kF16: return use(Tag<F16>());
-    case DType::kBF16: return use(Tag<BF16>());
-    case DType::kF64: return use(Tag<double>());
-    default: return use(Tag<float>());
+    case DType::kBool:
+      return use(Tag<Bool>());
+    case DType::kI8:
+      return use(Tag<int8_t>());
+    case DType::kU8:
+      return use(Tag<uint8_t>());
+    case DType::kI16:
+      return use(Tag<int16_t>());
+    case DType::kU16:
+      return use(Tag<uint16_t>());
+    case DType::kI32:
+      return use(Tag<int32_t>());
+    case DType::kU32:
+      return use(Tag<uint32_t>());
+    case DType::kI64:
+      return use(Tag<int64_t>());
+    case DType::kU64:
+      return use(Tag<uint64_t>());
+    case DType::kF16:
+      return use(Tag<F16>());
+    case DType::kBF16:
+      return use(Tag<BF16>());
+    case DType::kF64:
+      return use(Tag<double>());
+    default:
+      return use(Tag<float>());
   }
 }
 
@@ -104,14 +125,17 @@ auto with_type(DType dtype, Use use) {
 
 absl::StatusOr<ConvertFunction> find_conversion(DType from, DType to) {
   if (from == DType::kInvalid || to == DType::kInvalid || (is_float(from) && !is_float(to))) {
-    return absl::InvalidArgumentError(cat("has dtype ", dtype_name(from), ", expected ", dtype_name(to), "; it is not converted because values could be lost"));
+    return absl::InvalidArgumentError(cat("has dtype ", dtype_name(from), ", expected ", dtype_name(to),
+                                          "; it is not converted because values could be lost"));
   }
   return with_type(from, [to](auto source) {
     using S = typename decltype(source)::Type;
     return with_type(to, [](auto target) -> ConvertFunction {
       using D = typename decltype(target)::Type;
-      if constexpr (kIsFloat<S> && !kIsFloat<D>) return nullptr;
-      else return &convert<S, D>;
+      if constexpr (kIsFloat<S> && !kIsFloat<D>)
+        return nullptr;
+      else
+        return &convert<S, D>;
     });
   });
 }
@@ -120,9 +144,12 @@ std::string element_text(DType dtype, const std::byte* element) {
   if (dtype == DType::kInvalid) return "?";
   return with_type(dtype, [element](auto tag) {
     const auto value = load<typename decltype(tag)::Type>(element);
-    if constexpr (std::is_floating_point_v<decltype(value)>) return cat(value);
-    else if constexpr (sizeof(value) == 1) return cat(static_cast<int>(value));
-    else return cat(value);
+    if constexpr (std::is_floating_point_v<decltype(value)>)
+      return cat(value);
+    else if constexpr (sizeof(value) == 1)
+      return cat(static_cast<int>(value));
+    else
+      return cat(value);
   });
 }
 

@@ -13,8 +13,8 @@ namespace partita::runtime {
 // Converts `count` elements (no alignment needed); returns the index of the first that does not fit, or -1.
 using ConvertFunction = int64_t (*)(const std::byte* from, std::byte* to, int64_t count);
 
-// Between floats: rounded to nearest. Integers and bool into integers, bool, floats: only values that are kept exactly (others
-// are reported by the function). Floats into integers or bool: InvalidArgument.
+// Between floats: rounded to nearest. Integers and bool into integers, bool, floats: only values that are kept exactly
+// (others are reported by the function). Floats into integers or bool: InvalidArgument.
 absl::StatusOr<ConvertFunction> find_conversion(DType from, DType to);
 
 // The element's value for a message: "70000", "0.5".

@@ -17,7 +17,7 @@ struct InputSpec {
   std::string name;
   DType dtype = DType::kInvalid;
   std::vector<int64_t> sample_shape;  // without the batch axis
-  bool batched = true;                // false: no batch axis, the same value at every step; sample_shape is the whole shape
+  bool batched = true;  // false: no batch axis, the same value at every step; sample_shape is the whole shape
 };
 
 enum class DataKind { kNpz, kNpy, kTokens, kRaw, kSynthetic };
@@ -29,9 +29,10 @@ DataKind guess_data_kind(std::string_view path);
 struct DataConfig {
   DataKind kind = DataKind::kNpz;
   std::string path;
-  // Graph input -> npz: array; npy: file, relative to the folder of `path`; raw: "dtype@byte", either part optional; tokens and
-  // synthetic: a role, one of input_ids, labels, position_ids, ones, zeros, random. Without an entry: the input's own name
-  // (npz, npy: <path>/<name>.npy), fields packed in input order (raw), or the role that the name suggests.
+  // Graph input -> npz: array; npy: file, relative to the folder of `path`; raw: "dtype@byte", either part optional;
+  // tokens and synthetic: a role, one of input_ids, labels, position_ids, ones, zeros, random. Without an entry: the
+  // input's own name (npz, npy: <path>/<name>.npy), fields packed in input order (raw), or the role that the name
+  // suggests.
   std::map<std::string, std::string> columns;
 
   bool shuffle = false;  // a new order each epoch, computed from seed and epoch alone
@@ -46,15 +47,17 @@ struct DataConfig {
   std::map<std::string, int64_t> padding;
 
   // Tokens.
-  int64_t sequence = 0;               // tokens of a window; 0 = as the graph's input has it
-  std::optional<bool> shift;          // labels are the next tokens (true) or the inputs (false, the model shifts inside); unset: an
-                                      // input named like "labels" is not shifted (Hugging Face), any other ("target") is
-  DType dtype = DType::kInvalid;      // u8, u16, u32 (tokens; unset: by the path's ending)
-  int64_t vocabulary = 0;             // ids at or above it are an error; 0 = not checked. Synthetic: default range of integers
-  int64_t header_bytes = 0;           // skipped at the start of the file (tokens, raw)
-  int64_t record_bytes = 0;           // raw: size of a record; 0 = end of its last field
-  std::map<std::string, int64_t> ranges;  // synthetic: integers of an input are in [0, range); default vocabulary, else 2
-  int64_t samples = 0;                // synthetic: samples of an epoch; 0 = unlimited
+  int64_t sequence = 0;  // tokens of a window; 0 = as the graph's input has it
+  std::optional<bool>
+      shift;  // labels are the next tokens (true) or the inputs (false, the model shifts inside); unset: an
+              // input named like "labels" is not shifted (Hugging Face), any other ("target") is
+  DType dtype = DType::kInvalid;  // u8, u16, u32 (tokens; unset: by the path's ending)
+  int64_t vocabulary = 0;    // ids at or above it are an error; 0 = not checked. Synthetic: default range of integers
+  int64_t header_bytes = 0;  // skipped at the start of the file (tokens, raw)
+  int64_t record_bytes = 0;  // raw: size of a record; 0 = end of its last field
+  std::map<std::string, int64_t>
+      ranges;           // synthetic: integers of an input are in [0, range); default vocabulary, else 2
+  int64_t samples = 0;  // synthetic: samples of an epoch; 0 = unlimited
 };
 
 }  // namespace partita::runtime

@@ -12,31 +12,46 @@
 namespace partita::runtime {
 namespace {
 
-constexpr std::pair<DataKind, std::string_view> kKinds[] = {
-    {DataKind::kNpz, "npz"}, {DataKind::kNpy, "npy"}, {DataKind::kTokens, "tokens"}, {DataKind::kRaw, "raw"}, {DataKind::kSynthetic, "synthetic"}};
+constexpr std::pair<DataKind, std::string_view> kKinds[] = {{DataKind::kNpz, "npz"},
+                                                            {DataKind::kNpy, "npy"},
+                                                            {DataKind::kTokens, "tokens"},
+                                                            {DataKind::kRaw, "raw"},
+                                                            {DataKind::kSynthetic, "synthetic"}};
 
-absl::StatusOr<std::unique_ptr<SampleReader>> open_reader(const DataConfig& config, const std::vector<InputSpec>& inputs) {
+absl::StatusOr<std::unique_ptr<SampleReader>> open_reader(const DataConfig& config,
+                                                          const std::vector<InputSpec>& inputs) {
   switch (config.kind) {
-    case DataKind::kNpz: return open_npz_reader(config, inputs);
-    case DataKind::kNpy: return open_npy_reader(config, inputs);
-    case DataKind::kTokens: return open_token_reader(config, inputs);
-    case DataKind::kRaw: return open_raw_reader(config, inputs);
-    case DataKind::kSynthetic: return open_synthetic_reader(config, inputs);
+    case DataKind::kNpz:
+      return open_npz_reader(config, inputs);
+    case DataKind::kNpy:
+      return open_npy_reader(config, inputs);
+    case DataKind::kTokens:
+      return open_token_reader(config, inputs);
+    case DataKind::kRaw:
+      return open_raw_reader(config, inputs);
+    case DataKind::kSynthetic:
+      return open_synthetic_reader(config, inputs);
   }
   return absl::InvalidArgumentError("data: unknown kind");
 }
 
 absl::Status check_config(const DataConfig& config, const std::vector<InputSpec>& inputs, int64_t global_batch) {
-  if (global_batch < 1) return absl::InvalidArgumentError(cat("data: global batch ", global_batch, ", expected at least 1"));
-  if (config.epochs < 0 || config.skip < 0 || config.limit < 0 || config.sequence < 0 || config.samples < 0 || config.record_bytes < 0) {
-    return absl::InvalidArgumentError("data: epochs, skip, limit, sequence, samples and record_bytes cannot be negative");
+  if (global_batch < 1)
+    return absl::InvalidArgumentError(cat("data: global batch ", global_batch, ", expected at least 1"));
+  if (config.epochs < 0 || config.skip < 0 || config.limit < 0 || config.sequence < 0 || config.samples < 0 ||
+      config.record_bytes < 0) {
+    return absl::InvalidArgumentError(
+        "data: epochs, skip, limit, sequence, samples and record_bytes cannot be negative");
   }
   std::set<std::string> names;
   for (const InputSpec& spec : inputs) {
     const std::optional<int64_t> count = element_count(spec.sample_shape);
     int64_t bytes = 0;
-    if (spec.dtype == DType::kInvalid || !count || *count == 0 || __builtin_mul_overflow(*count, dtype_size(spec.dtype), &bytes) || __builtin_mul_overflow(bytes, global_batch, &bytes)) {
-      return absl::InvalidArgumentError(cat("graph input ", quote(spec.name), " of ", dtype_name(spec.dtype), " ", shape_text(spec.sample_shape), " cannot be fed"));
+    if (spec.dtype == DType::kInvalid || !count || *count == 0 ||
+        __builtin_mul_overflow(*count, dtype_size(spec.dtype), &bytes) ||
+        __builtin_mul_overflow(bytes, global_batch, &bytes)) {
+      return absl::InvalidArgumentError(cat("graph input ", quote(spec.name), " of ", dtype_name(spec.dtype), " ",
+                                            shape_text(spec.sample_shape), " cannot be fed"));
     }
     names.insert(spec.name);
   }
@@ -44,8 +59,9 @@ absl::Status check_config(const DataConfig& config, const std::vector<InputSpec>
     if (names.count(input) != 0) continue;
     const std::vector<std::string> known(names.begin(), names.end());
     const std::string near = nearest_name(input, known);
-    return absl::InvalidArgumentError(cat("data: columns: the graph has no input ", quote(input), near.empty() ? "" : cat("; did you mean ", quote(near), "?"),
-                                                   " Its inputs: ", quote_list(known)));
+    return absl::InvalidArgumentError(cat("data: columns: the graph has no input ", quote(input),
+                                          near.empty() ? "" : cat("; did you mean ", quote(near), "?"),
+                                          " Its inputs: ", quote_list(known)));
   }
   return absl::OkStatus();
 }
@@ -58,7 +74,8 @@ absl::StatusOr<std::vector<std::byte>> padding_sample(const InputSpec& spec, con
   const int64_t size = dtype_size(spec.dtype);
   for (int64_t e = 0; e < sample_elements(spec); ++e) {
     if (convert(reinterpret_cast<const std::byte*>(&value), out.data() + e * size, 1) >= 0) {
-      return absl::InvalidArgumentError(cat("data: padding ", value, " of graph input ", quote(spec.name), " does not fit ", dtype_name(spec.dtype)));
+      return absl::InvalidArgumentError(
+          cat("data: padding ", value, " of graph input ", quote(spec.name), " does not fit ", dtype_name(spec.dtype)));
     }
   }
   return out;
@@ -77,14 +94,16 @@ absl::StatusOr<DataKind> parse_data_kind(std::string_view name) {
   for (const auto& [kind, text] : kKinds) {
     if (text == name) return kind;
   }
-  return absl::InvalidArgumentError(cat("data: unknown kind ", quote(name), "; expected npz, npy, tokens, raw or synthetic"));
+  return absl::InvalidArgumentError(
+      cat("data: unknown kind ", quote(name), "; expected npz, npy, tokens, raw or synthetic"));
 }
 
 DataKind guess_data_kind(std::string_view path) {
   return path.ends_with(".npz") ? DataKind::kNpz : path.ends_with(".npy") ? DataKind::kNpy : DataKind::kTokens;
 }
 
-absl::StatusOr<std::unique_ptr<DataSource>> DataSource::open(const DataConfig& config, std::vector<InputSpec> inputs, int64_t global_batch) {
+absl::StatusOr<std::unique_ptr<DataSource>> DataSource::open(const DataConfig& config, std::vector<InputSpec> inputs,
+                                                             int64_t global_batch) {
   PARTITA_RETURN_IF_ERROR(check_config(config, inputs, global_batch));
   std::unique_ptr<DataSource> source(new DataSource());
   PARTITA_ASSIGN_OR_RETURN(source->reader_, open_reader(config, inputs));
@@ -95,11 +114,13 @@ absl::StatusOr<std::unique_ptr<DataSource>> DataSource::open(const DataConfig& c
     }
   }
   const int64_t found = source->reader_->samples();
-  source->samples_ = found == kUnlimited ? (config.limit > 0 ? config.limit : kUnlimited) : std::max<int64_t>(0, found - config.skip);
+  source->samples_ =
+      found == kUnlimited ? (config.limit > 0 ? config.limit : kUnlimited) : std::max<int64_t>(0, found - config.skip);
   if (config.limit > 0) source->samples_ = std::min(source->samples_, config.limit);
   if (source->samples_ == 0) {
-    return absl::InvalidArgumentError(cat(source->reader_->describe(), " holds ", found, " samples", config.skip > 0 ? cat(", all of them skipped (skip: ", config.skip, ")") : "",
-                                                   "; at least 1 is needed"));
+    return absl::InvalidArgumentError(cat(source->reader_->describe(), " holds ", found, " samples",
+                                          config.skip > 0 ? cat(", all of them skipped (skip: ", config.skip, ")") : "",
+                                          "; at least 1 is needed"));
   }
   source->config_ = config;
   source->inputs_ = std::move(inputs);
@@ -116,7 +137,8 @@ int DataSource::input_index(std::string_view name) const {
 
 int64_t DataSource::stream_end() const {
   int64_t end = 0;
-  if (samples_ == kUnlimited || config_.epochs == 0 || __builtin_mul_overflow(samples_, config_.epochs, &end)) return kUnlimited;
+  if (samples_ == kUnlimited || config_.epochs == 0 || __builtin_mul_overflow(samples_, config_.epochs, &end))
+    return kUnlimited;
   return end;
 }
 
@@ -127,31 +149,38 @@ int64_t DataSource::valid_samples(int64_t step) const {
 
 absl::Status DataSource::check_steps(int64_t first, int64_t count) const {
   int64_t end = 0;
-  if (first < 0 || count < 0 || __builtin_add_overflow(first, count, &end) || __builtin_mul_overflow(end, global_batch_, &end) ||
-      __builtin_add_overflow(end, config_.sample_offset, &end) || config_.sample_offset + first * global_batch_ < 0) {
+  if (first < 0 || count < 0 || __builtin_add_overflow(first, count, &end) ||
+      __builtin_mul_overflow(end, global_batch_, &end) || __builtin_add_overflow(end, config_.sample_offset, &end) ||
+      config_.sample_offset + first * global_batch_ < 0) {
     return absl::InvalidArgumentError(cat("data: steps [", first, ", +", count, ") are out of range"));
   }
   if (count == 0 || end <= stream_end()) return absl::OkStatus();
   if (config_.pad_tail && valid_samples(first + count - 1) > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(cat(
-      "too few samples: steps ", first, " to ", first + count - 1, " of ", global_batch_, " samples each need ", end, " samples, but ", reader_->describe(), " holds ", samples_,
-      config_.epochs > 1 ? cat(" (", stream_end(), " in ", config_.epochs, " epochs)") : "", "; run at most ", std::max<int64_t>(0, (stream_end() - config_.sample_offset) / global_batch_),
-      " steps, or let the data repeat (data: epochs: 0)"));
+  return absl::InvalidArgumentError(
+      cat("too few samples: steps ", first, " to ", first + count - 1, " of ", global_batch_, " samples each need ",
+          end, " samples, but ", reader_->describe(), " holds ", samples_,
+          config_.epochs > 1 ? cat(" (", stream_end(), " in ", config_.epochs, " epochs)") : "", "; run at most ",
+          std::max<int64_t>(0, (stream_end() - config_.sample_offset) / global_batch_),
+          " steps, or let the data repeat (data: epochs: 0)"));
 }
 
 absl::Status DataSource::fetch(int64_t step, int64_t first, int64_t count, int input, std::span<std::byte> out) const {
-  if (input < 0 || input >= static_cast<int>(inputs_.size())) return absl::InvalidArgumentError(cat("data: no input ", input));
+  if (input < 0 || input >= static_cast<int>(inputs_.size()))
+    return absl::InvalidArgumentError(cat("data: no input ", input));
   const InputSpec& spec = inputs_[static_cast<size_t>(input)];
   const int64_t bytes = sample_bytes(spec);
   if (!spec.batched) first = 0, count = 1;
-  if (step < 0 || first < 0 || count < 0 || first > global_batch_ || count > global_batch_ - first || static_cast<int64_t>(out.size()) != count * bytes) {
-    return absl::InvalidArgumentError(cat("data: samples [", first, ", +", count, ") of step ", step, " of graph input ", quote(spec.name), " do not fit a batch of ", global_batch_,
-                                                   " and a buffer of ", out.size(), " bytes"));
+  if (step < 0 || first < 0 || count < 0 || first > global_batch_ || count > global_batch_ - first ||
+      static_cast<int64_t>(out.size()) != count * bytes) {
+    return absl::InvalidArgumentError(cat("data: samples [", first, ", +", count, ") of step ", step,
+                                          " of graph input ", quote(spec.name), " do not fit a batch of ",
+                                          global_batch_, " and a buffer of ", out.size(), " bytes"));
   }
   if (!spec.batched) return reader_->read(0, 1, input, out);
   PARTITA_RETURN_IF_ERROR(check_steps(step, 1));
   const int64_t valid = std::clamp<int64_t>(valid_samples(step) - first, 0, count);
-  PARTITA_RETURN_IF_ERROR(read_stream(config_.sample_offset + step * global_batch_ + first, valid, input, out.first(static_cast<size_t>(valid * bytes))));
+  PARTITA_RETURN_IF_ERROR(read_stream(config_.sample_offset + step * global_batch_ + first, valid, input,
+                                      out.first(static_cast<size_t>(valid * bytes))));
   for (int64_t i = valid; i < count; ++i) {
     const std::vector<std::byte>& sample = padding_[static_cast<size_t>(input)];
     std::copy(sample.begin(), sample.end(), out.begin() + static_cast<ptrdiff_t>(i * bytes));
@@ -172,7 +201,9 @@ absl::Status DataSource::read_stream(int64_t position, int64_t count, int input,
       while (same < run && order(at + same) == sample + same) ++same;
       run = same;
     }
-    PARTITA_RETURN_IF_ERROR(reader_->read(config_.skip + sample, run, input, out.subspan(static_cast<size_t>(done * bytes), static_cast<size_t>(run * bytes))));
+    PARTITA_RETURN_IF_ERROR(
+        reader_->read(config_.skip + sample, run, input,
+                      out.subspan(static_cast<size_t>(done * bytes), static_cast<size_t>(run * bytes))));
     done += run;
   }
   return absl::OkStatus();

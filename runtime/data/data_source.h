@@ -15,14 +15,15 @@
 
 namespace partita::runtime {
 
-// The stream of samples is epoch after epoch, each a permutation of the samples when shuffled; step t takes the `global_batch`
-// samples from sample_offset + t * global_batch on. Nothing is remembered between calls: a step's batch depends only on
-// the configuration and the step, whichever rank asks and wherever a run resumes.
+// The stream of samples is epoch after epoch, each a permutation of the samples when shuffled; step t takes the
+// `global_batch` samples from sample_offset + t * global_batch on. Nothing is remembered between calls: a step's batch
+// depends only on the configuration and the step, whichever rank asks and wherever a run resumes.
 class DataSource {
  public:
-  // Opens and checks everything that can be checked without reading all data. Errors: NotFound (file, array; the nearest name),
-  // InvalidArgument (shape, dtype, settings), DataLoss (damaged archive).
-  static absl::StatusOr<std::unique_ptr<DataSource>> open(const DataConfig& config, std::vector<InputSpec> inputs, int64_t global_batch);
+  // Opens and checks everything that can be checked without reading all data. Errors: NotFound (file, array; the
+  // nearest name), InvalidArgument (shape, dtype, settings), DataLoss (damaged archive).
+  static absl::StatusOr<std::unique_ptr<DataSource>> open(const DataConfig& config, std::vector<InputSpec> inputs,
+                                                          int64_t global_batch);
 
   const std::vector<InputSpec>& inputs() const { return inputs_; }
   // -1 when absent.
@@ -35,8 +36,8 @@ class DataSource {
   // Real samples in a step's batch: global_batch, or fewer where the tail is padded.
   int64_t valid_samples(int64_t step) const;
 
-  // Samples [first, first + count) of a step's batch for one input, packed row-major in the input's dtype; `out` has exactly that
-  // size. For an input that is not batched, its whole value whatever the range. Thread-safe.
+  // Samples [first, first + count) of a step's batch for one input, packed row-major in the input's dtype; `out` has
+  // exactly that size. For an input that is not batched, its whole value whatever the range. Thread-safe.
   absl::Status fetch(int64_t step, int64_t first, int64_t count, int input, std::span<std::byte> out) const;
 
  private:

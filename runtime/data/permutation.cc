@@ -4,8 +4,9 @@
 
 namespace partita::runtime {
 
-// A Feistel network permutes 2h-bit words for any round function (Luby and Rackoff 1988). Applied again while the word is
-// outside [0, size) ("cycle walking", Black and Rogaway 2002), it permutes [0, size); 2^2h < 4 size, so under four times on average.
+// A Feistel network permutes 2h-bit words for any round function (Luby and Rackoff 1988). Applied again while the word
+// is outside [0, size) ("cycle walking", Black and Rogaway 2002), it permutes [0, size); 2^2h < 4 size, so under four
+// times on average.
 Permutation::Permutation(int64_t size, uint64_t seed, uint64_t epoch) : size_(static_cast<uint64_t>(size)) {
   const int bits = std::bit_width(size_ - 1);
   half_bits_ = bits < 2 ? 1 : (bits + 1) / 2;

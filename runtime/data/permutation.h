@@ -1,5 +1,5 @@
-// A random order of N samples that needs no table: any position is computed alone, so a run resumes anywhere at no cost and
-// every rank finds its own samples without talking to another.
+// A random order of N samples that needs no table: any position is computed alone, so a run resumes anywhere at no cost
+// and every rank finds its own samples without talking to another.
 #pragma once
 
 #include <array>

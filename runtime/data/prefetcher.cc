@@ -9,8 +9,13 @@
 
 namespace partita::runtime {
 
-Prefetcher::Prefetcher(std::shared_ptr<const DataSource> source, std::vector<SampleRange> ranges, int64_t first_step, int64_t end_step, int depth)
-    : source_(std::move(source)), ranges_(std::move(ranges)), end_step_(end_step), depth_(static_cast<size_t>(std::max(1, depth))), next_step_(first_step),
+Prefetcher::Prefetcher(std::shared_ptr<const DataSource> source, std::vector<SampleRange> ranges, int64_t first_step,
+                       int64_t end_step, int depth)
+    : source_(std::move(source)),
+      ranges_(std::move(ranges)),
+      end_step_(end_step),
+      depth_(static_cast<size_t>(std::max(1, depth))),
+      next_step_(first_step),
       thread_([this] { work(); }) {}
 
 Prefetcher::~Prefetcher() {
@@ -28,8 +33,10 @@ absl::Status Prefetcher::fill(int64_t step, Batch& batch) const {
   batch.data.resize(ranges_.size());
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const SampleRange& range = ranges_[i];
-    if (range.input < 0 || range.input >= static_cast<int>(source_->inputs().size()) || range.count < 0 || range.count > source_->global_batch()) {
-      return absl::InvalidArgumentError(cat("data: range ", i, " asks for ", range.count, " samples of input ", range.input));
+    if (range.input < 0 || range.input >= static_cast<int>(source_->inputs().size()) || range.count < 0 ||
+        range.count > source_->global_batch()) {
+      return absl::InvalidArgumentError(
+          cat("data: range ", i, " asks for ", range.count, " samples of input ", range.input));
     }
     const InputSpec& spec = source_->inputs()[static_cast<size_t>(range.input)];
     batch.data[i].resize(static_cast<size_t>((spec.batched ? range.count : 1) * sample_bytes(spec)));

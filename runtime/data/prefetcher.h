@@ -31,14 +31,15 @@ class Prefetcher {
  public:
   // Starts reading at `first_step` at once, up to but not including `end_step`, at most `depth` batches ahead. Several
   // prefetchers may share a source.
-  Prefetcher(std::shared_ptr<const DataSource> source, std::vector<SampleRange> ranges, int64_t first_step, int64_t end_step, int depth = 2);
+  Prefetcher(std::shared_ptr<const DataSource> source, std::vector<SampleRange> ranges, int64_t first_step,
+             int64_t end_step, int depth = 2);
   // Waits for the read in progress, at most one batch.
   ~Prefetcher();
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  // The batch of a step, waiting for it if need be. Steps come in order; asking for another one drops what was read ahead
-  // and starts again from there. The source's error for that step, or OutOfRange at `end_step`.
+  // The batch of a step, waiting for it if need be. Steps come in order; asking for another one drops what was read
+  // ahead and starts again from there. The source's error for that step, or OutOfRange at `end_step`.
   absl::StatusOr<Batch> take(int64_t step);
   // Lets the buffers of a used batch be filled again. Optional.
   void give_back(Batch batch);

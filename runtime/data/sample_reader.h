@@ -25,16 +25,21 @@ class SampleReader {
   virtual int64_t samples() const = 0;
   // "npz file 'x.npz'"
   virtual std::string describe() const = 0;
-  // Samples [first, first + count) of an input, packed, in the dtype of its InputSpec. The range is inside samples() and `out` has
-  // the exact size; for an input that is not batched, first is 0 and count 1. Thread-safe.
+  // Samples [first, first + count) of an input, packed, in the dtype of its InputSpec. The range is inside samples()
+  // and `out` has the exact size; for an input that is not batched, first is 0 and count 1. Thread-safe.
   virtual absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const = 0;
 };
 
-absl::StatusOr<std::unique_ptr<SampleReader>> open_npz_reader(const DataConfig& config, const std::vector<InputSpec>& inputs);
-absl::StatusOr<std::unique_ptr<SampleReader>> open_npy_reader(const DataConfig& config, const std::vector<InputSpec>& inputs);
-absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig& config, const std::vector<InputSpec>& inputs);
-absl::StatusOr<std::unique_ptr<SampleReader>> open_raw_reader(const DataConfig& config, const std::vector<InputSpec>& inputs);
-absl::StatusOr<std::unique_ptr<SampleReader>> open_synthetic_reader(const DataConfig& config, const std::vector<InputSpec>& inputs);
+absl::StatusOr<std::unique_ptr<SampleReader>> open_npz_reader(const DataConfig& config,
+                                                              const std::vector<InputSpec>& inputs);
+absl::StatusOr<std::unique_ptr<SampleReader>> open_npy_reader(const DataConfig& config,
+                                                              const std::vector<InputSpec>& inputs);
+absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig& config,
+                                                                const std::vector<InputSpec>& inputs);
+absl::StatusOr<std::unique_ptr<SampleReader>> open_raw_reader(const DataConfig& config,
+                                                              const std::vector<InputSpec>& inputs);
+absl::StatusOr<std::unique_ptr<SampleReader>> open_synthetic_reader(const DataConfig& config,
+                                                                    const std::vector<InputSpec>& inputs);
 
 // Elements and bytes of one sample; the InputSpec must have passed DataSource::open.
 int64_t sample_elements(const InputSpec& spec);

@@ -1,5 +1,6 @@
-// Synthetic: each element is a hash of seed, input name, sample number and element number, so that every split of the batch over
-// ranks sees the same data. Integers are uniform in [0, range); floats have mean 0, variance 1 and lie within ±3.5.
+// Synthetic: each element is a hash of seed, input name, sample number and element number, so that every split of the
+// batch over ranks sees the same data. Integers are uniform in [0, range); floats have mean 0, variance 1 and lie
+// within ±3.5.
 #include <algorithm>
 
 #include "base/cat.h"
@@ -22,7 +23,8 @@ struct Column {
 
 // The sum of four 16-bit uniforms is close to normal and, unlike log and cos, the same on every machine.
 float near_normal(uint64_t bits) {
-  const int64_t sum = static_cast<int64_t>((bits & 0xFFFF) + (bits >> 16 & 0xFFFF) + (bits >> 32 & 0xFFFF) + (bits >> 48));
+  const int64_t sum =
+      static_cast<int64_t>((bits & 0xFFFF) + (bits >> 16 & 0xFFFF) + (bits >> 32 & 0xFFFF) + (bits >> 48));
   return static_cast<float>(sum - 2 * 0xFFFF) * (1.7320508f / 65535.0f);
 }
 
@@ -45,9 +47,12 @@ class SyntheticReader : public SampleReader {
       const uint64_t key = mix64(c.key, static_cast<uint64_t>(first + i));
       for (int64_t e = 0; e < c.elements; ++e) {
         const uint64_t bits = mix64(key, static_cast<uint64_t>(e));
-        const int64_t whole = static_cast<int64_t>((static_cast<unsigned __int128>(bits) * static_cast<uint64_t>(c.range)) >> 64);
+        const int64_t whole =
+            static_cast<int64_t>((static_cast<unsigned __int128>(bits) * static_cast<uint64_t>(c.range)) >> 64);
         const float real = near_normal(bits);
-        c.convert(is_float(c.to) ? reinterpret_cast<const std::byte*>(&real) : reinterpret_cast<const std::byte*>(&whole), to + e * dtype_size(c.to), 1);
+        c.convert(
+            is_float(c.to) ? reinterpret_cast<const std::byte*>(&real) : reinterpret_cast<const std::byte*>(&whole),
+            to + e * dtype_size(c.to), 1);
       }
     }
     return absl::OkStatus();
@@ -60,22 +65,30 @@ class SyntheticReader : public SampleReader {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SampleReader>> open_synthetic_reader(const DataConfig& config, const std::vector<InputSpec>& inputs) {
+absl::StatusOr<std::unique_ptr<SampleReader>> open_synthetic_reader(const DataConfig& config,
+                                                                    const std::vector<InputSpec>& inputs) {
   std::vector<Column> columns;
   for (const InputSpec& spec : inputs) {
     PARTITA_ASSIGN_OR_RETURN(const ColumnRole role, column_role(config, spec.name));
-    Column column{.key = mix64(config.seed, checksum64(as_byte_span(spec.name))), .elements = sample_elements(spec), .to = spec.dtype};
+    Column column{.key = mix64(config.seed, checksum64(as_byte_span(spec.name))),
+                  .elements = sample_elements(spec),
+                  .to = spec.dtype};
     if (role == ColumnRole::kPositions || role == ColumnRole::kOnes || role == ColumnRole::kZeros) {
       PARTITA_ASSIGN_OR_RETURN(column.constant, constant_sample(spec, role));
     }
     auto it = config.ranges.find(spec.name);
-    column.range = it != config.ranges.end() ? it->second : config.vocabulary > 0 && spec.dtype != DType::kBool ? config.vocabulary : 2;
-    PARTITA_ASSIGN_OR_RETURN(column.convert, find_conversion(is_float(spec.dtype) ? DType::kF32 : DType::kI64, spec.dtype));
+    column.range = it != config.ranges.end()                             ? it->second
+                   : config.vocabulary > 0 && spec.dtype != DType::kBool ? config.vocabulary
+                                                                         : 2;
+    PARTITA_ASSIGN_OR_RETURN(column.convert,
+                             find_conversion(is_float(spec.dtype) ? DType::kF32 : DType::kI64, spec.dtype));
     if (!is_float(spec.dtype)) {
       const int64_t largest = column.range - 1;
       uint64_t scratch;
-      if (column.range <= 0 || column.convert(reinterpret_cast<const std::byte*>(&largest), reinterpret_cast<std::byte*>(&scratch), 1) >= 0) {
-        return absl::InvalidArgumentError(cat("synthetic data: range ", column.range, " of graph input ", quote(spec.name), " does not fit ", dtype_name(spec.dtype)));
+      if (column.range <= 0 || column.convert(reinterpret_cast<const std::byte*>(&largest),
+                                              reinterpret_cast<std::byte*>(&scratch), 1) >= 0) {
+        return absl::InvalidArgumentError(cat("synthetic data: range ", column.range, " of graph input ",
+                                              quote(spec.name), " does not fit ", dtype_name(spec.dtype)));
       }
     }
     columns.push_back(std::move(column));

@@ -27,7 +27,10 @@ struct Column {
 class TokenReader : public SampleReader {
  public:
   TokenReader(NpyArray tokens, int64_t sequence, int64_t vocabulary, std::string description)
-      : tokens_(std::move(tokens)), sequence_(sequence), vocabulary_(vocabulary), description_(std::move(description)) {}
+      : tokens_(std::move(tokens)),
+        sequence_(sequence),
+        vocabulary_(vocabulary),
+        description_(std::move(description)) {}
 
   int64_t samples() const override {
     const int64_t usable = tokens_.shape[0] - (any_shift_ ? 1 : 0);
@@ -39,10 +42,14 @@ class TokenReader : public SampleReader {
     Column column{.role = role, .to = spec.dtype};
     if (role == ColumnRole::kInputIds || role == ColumnRole::kLabels) {
       if (sample_elements(spec) != sequence_ || !spec.batched) {
-        return absl::InvalidArgumentError(cat("graph input ", quote(spec.name), " has sample shape ", shape_text(spec.sample_shape), ", but windows have ", sequence_, " tokens"));
+        return absl::InvalidArgumentError(cat("graph input ", quote(spec.name), " has sample shape ",
+                                              shape_text(spec.sample_shape), ", but windows have ", sequence_,
+                                              " tokens"));
       }
       absl::StatusOr<ConvertFunction> convert = find_conversion(tokens_.dtype, spec.dtype);
-      if (!convert.ok()) return absl::InvalidArgumentError(cat(description_, " for graph input ", quote(spec.name), " ", convert.status().message()));
+      if (!convert.ok())
+        return absl::InvalidArgumentError(
+            cat(description_, " for graph input ", quote(spec.name), " ", convert.status().message()));
       column.convert = *convert;
       column.shift = role == ColumnRole::kLabels && shift ? 1 : 0;
       any_shift_ |= column.shift != 0;
@@ -56,7 +63,8 @@ class TokenReader : public SampleReader {
   absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {
     const Column& c = columns_[static_cast<size_t>(input)];
     if (c.convert == nullptr) {
-      for (size_t at = 0; at < out.size(); at += c.constant.size()) std::copy(c.constant.begin(), c.constant.end(), out.begin() + static_cast<ptrdiff_t>(at));
+      for (size_t at = 0; at < out.size(); at += c.constant.size())
+        std::copy(c.constant.begin(), c.constant.end(), out.begin() + static_cast<ptrdiff_t>(at));
       return absl::OkStatus();
     }
     // Windows follow one another, so a run of samples is one stretch of tokens.
@@ -77,13 +85,16 @@ class TokenReader : public SampleReader {
       std::memcpy(&value, tokens_.bytes.data() + (start + i) * size, static_cast<size_t>(size));
       const bool negative = is_signed && (value >> (8 * size - 1)) != 0;
       if (negative || value >= static_cast<uint64_t>(vocabulary_)) {
-        return bad_token(start + i, cat("; the vocabulary has ", vocabulary_, " ids. Is the dtype (", dtype_name(tokens_.dtype), ") right?"));
+        return bad_token(start + i, cat("; the vocabulary has ", vocabulary_, " ids. Is the dtype (",
+                                        dtype_name(tokens_.dtype), ") right?"));
       }
     }
     return absl::OkStatus();
   }
   absl::Status bad_token(int64_t at, std::string_view why) const {
-    return absl::InvalidArgumentError(cat(description_, ": token ", at, " is ", element_text(tokens_.dtype, tokens_.bytes.data() + at * dtype_size(tokens_.dtype)), why));
+    return absl::InvalidArgumentError(
+        cat(description_, ": token ", at, " is ",
+            element_text(tokens_.dtype, tokens_.bytes.data() + at * dtype_size(tokens_.dtype)), why));
   }
 
   NpyArray tokens_;
@@ -98,41 +109,53 @@ absl::StatusOr<NpyArray> open_tokens(const DataConfig& config) {
   if (config.path.ends_with(".npy")) {
     PARTITA_ASSIGN_OR_RETURN(NpyArray array, open_npy(config.path));
     if (array.shape.size() != 1 || !is_integer(array.dtype)) {
-      return absl::InvalidArgumentError(cat(who, " holds ", dtype_name(array.dtype), " ", shape_text(array.shape), ", expected one axis of integers"));
+      return absl::InvalidArgumentError(cat(who, " holds ", dtype_name(array.dtype), " ", shape_text(array.shape),
+                                            ", expected one axis of integers"));
     }
     return array;
   }
   DType dtype = config.dtype;
   if (dtype == DType::kInvalid) dtype = config.path.ends_with(".bin") ? DType::kU16 : DType::kU8;
-  if (!is_integer(dtype)) return absl::InvalidArgumentError(cat(who, ": tokens of dtype ", dtype_name(dtype), "; expected u8, u16 or u32"));
+  if (!is_integer(dtype))
+    return absl::InvalidArgumentError(cat(who, ": tokens of dtype ", dtype_name(dtype), "; expected u8, u16 or u32"));
   PARTITA_ASSIGN_OR_RETURN(MappedFile opened, MappedFile::open(config.path));
   auto file = std::make_shared<MappedFile>(std::move(opened));
   const int64_t bytes = file->size() - config.header_bytes;
-  if (config.header_bytes < 0 || bytes < 0) return absl::InvalidArgumentError(cat(who, " has ", file->size(), " bytes, fewer than its header of ", config.header_bytes));
+  if (config.header_bytes < 0 || bytes < 0)
+    return absl::InvalidArgumentError(
+        cat(who, " has ", file->size(), " bytes, fewer than its header of ", config.header_bytes));
   if (bytes % dtype_size(dtype) != 0) {
-    return absl::InvalidArgumentError(cat(who, " holds ", bytes, " bytes of data, which is no whole number of ", dtype_name(dtype), " tokens; give its dtype"));
+    return absl::InvalidArgumentError(cat(who, " holds ", bytes, " bytes of data, which is no whole number of ",
+                                          dtype_name(dtype), " tokens; give its dtype"));
   }
   if (config.shuffle) file->expect_random_access();
-  return NpyArray{dtype, {bytes / dtype_size(dtype)}, file->bytes().subspan(static_cast<size_t>(config.header_bytes)), file};
+  return NpyArray{
+      dtype, {bytes / dtype_size(dtype)}, file->bytes().subspan(static_cast<size_t>(config.header_bytes)), file};
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig& config, const std::vector<InputSpec>& inputs) {
+absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig& config,
+                                                                const std::vector<InputSpec>& inputs) {
   PARTITA_ASSIGN_OR_RETURN(NpyArray tokens, open_tokens(config));
   std::vector<ColumnRole> roles;
   int64_t sequence = config.sequence;
   for (const InputSpec& spec : inputs) {
     PARTITA_ASSIGN_OR_RETURN(const ColumnRole role, column_role(config, spec.name));
     if (role == ColumnRole::kUnknown || role == ColumnRole::kRandom) {
-      return absl::InvalidArgumentError(cat("graph input ", quote(spec.name), ": what it takes from the token file ", quote(config.path, 1000),
-                                                     " is not clear; say so under data: columns: {input: input_ids|labels|position_ids|ones|zeros}"));
+      return absl::InvalidArgumentError(
+          cat("graph input ", quote(spec.name), ": what it takes from the token file ", quote(config.path, 1000),
+              " is not clear; say so under data: columns: {input: input_ids|labels|position_ids|ones|zeros}"));
     }
     if (role == ColumnRole::kInputIds && sequence == 0) sequence = sample_elements(spec);
     roles.push_back(role);
   }
-  if (sequence <= 0) return absl::InvalidArgumentError(cat("token file ", quote(config.path, 1000), ": no graph input takes the tokens, so the sequence length is not known; set data: sequence"));
-  auto reader = std::make_unique<TokenReader>(std::move(tokens), sequence, config.vocabulary, cat("token file ", quote(config.path, 1000)));
+  if (sequence <= 0)
+    return absl::InvalidArgumentError(
+        cat("token file ", quote(config.path, 1000),
+            ": no graph input takes the tokens, so the sequence length is not known; set data: sequence"));
+  auto reader = std::make_unique<TokenReader>(std::move(tokens), sequence, config.vocabulary,
+                                              cat("token file ", quote(config.path, 1000)));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool shift = config.shift.value_or(absl::AsciiStrToLower(inputs[i].name).find("label") == std::string::npos);
     PARTITA_RETURN_IF_ERROR(reader->add(inputs[i], roles[i], shift));

@@ -41,22 +41,26 @@ TEST(Crc32c, KnownAnswers) {
 TEST(Crc32c, ContinuesAnywhere) {
   const std::string text = counting(61);
   for (size_t cut = 0; cut <= text.size(); ++cut) {
-    EXPECT_EQ(crc32c(as_byte_span(text.substr(cut)), crc32c(as_byte_span(text.substr(0, cut)))), crc32c(as_byte_span(text)));
+    EXPECT_EQ(crc32c(as_byte_span(text.substr(cut)), crc32c(as_byte_span(text.substr(0, cut)))),
+              crc32c(as_byte_span(text)));
   }
 }
 
 TEST(Sha256, KnownAnswers) {
   EXPECT_EQ(sha256_hex(as_byte_span("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(sha256_hex(as_byte_span("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_EQ(sha256_hex(as_byte_span("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")), "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-  EXPECT_EQ(sha256_hex(as_byte_span(std::string(1000000, 'a'))), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  EXPECT_EQ(sha256_hex(as_byte_span("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(sha256_hex(as_byte_span(std::string(1000000, 'a'))),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
 TEST(Sha256, PiecesOfAnySize) {
   const std::string text = counting(200);
   for (size_t piece = 1; piece < 130; ++piece) {
     Sha256 hash;
-    for (size_t at = 0; at < text.size(); at += piece) hash.update(as_byte_span(std::string_view(text).substr(at, piece)));
+    for (size_t at = 0; at < text.size(); at += piece)
+      hash.update(as_byte_span(std::string_view(text).substr(at, piece)));
     EXPECT_EQ(hash.finish_hex(), sha256_hex(as_byte_span(text))) << piece;
   }
 }

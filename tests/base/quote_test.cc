@@ -10,7 +10,9 @@ TEST(Quote, EscapesControlCharactersAndBadUtf8) {
   EXPECT_EQ(quote("Maß/µ"), "'Maß/µ'");
   EXPECT_EQ(quote("a\x1b[2J\n"), "'a\\x1b[2J\\n'");
   EXPECT_EQ(quote("\xff\xfe"), "'\\xff\\xfe'");
-  EXPECT_EQ(quote("\xc2\x9b" "2J"), "'\\xc2\\x9b\\x32J'");
+  EXPECT_EQ(quote("\xc2\x9b"
+                  "2J"),
+            "'\\xc2\\x9b\\x32J'");
 }
 
 TEST(Quote, CutsLongText) {
@@ -32,7 +34,9 @@ TEST(NearestName, FindsTypingErrorsOnly) {
 
 TEST(IsUtf8, RefusesOverlongSurrogatesAndCuts) {
   for (const char* good : {"", "a", "ß", "€", "😀"}) EXPECT_TRUE(is_utf8(good)) << good;
-  for (const char* bad : {"\x80", "\xc0\xaf", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "\xf0\x9f\x98"}) EXPECT_FALSE(is_utf8(bad));
+  for (const char* bad :
+       {"\x80", "\xc0\xaf", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "\xf0\x9f\x98"})
+    EXPECT_FALSE(is_utf8(bad));
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ enum class Draw {
   kDistinct,       // no two elements nearer than 0.1, none nearer than 0.05 to zero or to a whole number's half
   kIndex,          // integers: 0 to below - 1
   kSignedIndex,    // integers: -below to below - 1
-  kDistinctIndex,  // integers: 0, 1, 2, … below - 1 shuffled, again and again: no index twice in a row of `below`
+  kDistinctIndex,  // integers: 0, 1, 2, … below - 1 shuffled, then once more, and so on
   kBool,           // 0 or 1
+  kFill,           // `fill` everywhere
 };
 
 struct CaseInput {
@@ -28,6 +29,7 @@ struct CaseInput {
   Draw draw = Draw::kNormal;
   int64_t below = 0;      // for the index draws
   bool constant = false;  // a Literal in the gradient's graph: no gradient is asked for
+  double fill = 0;
 };
 
 struct OpCase {

@@ -5,13 +5,10 @@
 #include <set>
 #include <thread>
 
-#include "base/float16.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/box.h"
-#include "runtime/data/convert.h"
 #include "runtime/data/data_source.h"
-#include "runtime/data/permutation.h"
 #include "runtime/data/prefetcher.h"
 #include "runtime/npz.h"
 #include "tests/temp_folder.h"
@@ -19,9 +16,9 @@
 namespace partita::runtime {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
-using ::testing::Each;
 using ::testing::HasSubstr;
 
 template <typename T>
@@ -64,93 +61,12 @@ std::string open_error(const DataConfig& config, std::vector<InputSpec> inputs, 
 std::string counting_npz(const TempFolder& folder) {
   const std::vector<float> x = iota<float>(30);
   const std::vector<int64_t> y = iota<int64_t>(10, 100);
-  EXPECT_TRUE(write_npz(folder / "d.npz", {{"x", DType::kF32, {10, 3}, bytes_of(x)}, {"y", DType::kI64, {10}, bytes_of(y)}}).ok());
+  EXPECT_TRUE(
+      write_npz(folder / "d.npz", {{"x", DType::kF32, {10, 3}, bytes_of(x)}, {"y", DType::kI64, {10}, bytes_of(y)}})
+          .ok());
   return folder / "d.npz";
 }
 const std::vector<InputSpec> kXY = {{"x", DType::kF32, {3}}, {"y", DType::kI64, {}}};
-
-TEST(Permutation, IsABijectionForEverySize) {
-  for (int64_t size = 1; size <= 300; ++size) {
-    const Permutation order(size, 7, 3);
-    std::vector<bool> seen(static_cast<size_t>(size), false);
-    for (int64_t i = 0; i < size; ++i) {
-      const int64_t to = order(i);
-      ASSERT_TRUE(to >= 0 && to < size && !seen[static_cast<size_t>(to)]) << size << " " << i;
-      seen[static_cast<size_t>(to)] = true;
-    }
-  }
-}
-
-TEST(Permutation, DependsOnSeedAndEpochAlone) {
-  const auto order = [](uint64_t seed, uint64_t epoch) {
-    const Permutation p(1000, seed, epoch);
-    std::vector<int64_t> out;
-    for (int64_t i = 0; i < 1000; ++i) out.push_back(p(i));
-    return out;
-  };
-  EXPECT_EQ(order(1, 0), order(1, 0));
-  EXPECT_NE(order(1, 0), order(1, 1));
-  EXPECT_NE(order(1, 0), order(2, 0));
-  EXPECT_NE(order(0, 1), order(1, 0));
-}
-
-// Each position meets each value about equally often over many epochs: chi-square of a 16 x 16 table, 225 degrees of freedom.
-TEST(Permutation, MixesSmallSizesToo) {
-  constexpr int kSize = 16, kEpochs = 16000;
-  std::vector<int> table(kSize * kSize, 0);
-  for (uint64_t epoch = 0; epoch < kEpochs; ++epoch) {
-    const Permutation order(kSize, 5, epoch);
-    for (int64_t i = 0; i < kSize; ++i) ++table[static_cast<size_t>(i * kSize + order(i))];
-  }
-  double chi = 0;
-  const double expected = double{kEpochs} / kSize;
-  for (int count : table) chi += (count - expected) * (count - expected) / expected;
-  EXPECT_LT(chi, 320);
-  EXPECT_GT(chi, 140);
-}
-
-TEST(Permutation, HandlesHugeSizes) {
-  const int64_t size = (int64_t{1} << 61) + 12345;
-  const Permutation order(size, 1, 1);
-  std::set<int64_t> seen;
-  for (int64_t i = 0; i < 1000; ++i) {
-    const int64_t to = order(size - 1 - i);
-    EXPECT_TRUE(to >= 0 && to < size);
-    seen.insert(to);
-  }
-  EXPECT_EQ(seen.size(), 1000u);
-}
-
-template <typename S, typename D>
-std::vector<D> converted(DType from, DType to, const std::vector<S>& in, int64_t expected_bad = -1) {
-  std::vector<D> out(in.size());
-  absl::StatusOr<ConvertFunction> convert = find_conversion(from, to);
-  EXPECT_TRUE(convert.ok()) << convert.status();
-  if (convert.ok()) {
-    EXPECT_EQ((*convert)(reinterpret_cast<const std::byte*>(in.data()), reinterpret_cast<std::byte*>(out.data()), static_cast<int64_t>(in.size())), expected_bad);
-  }
-  return out;
-}
-
-TEST(Conversion, KeepsValuesOrNamesTheFirstThatIsLost) {
-  EXPECT_THAT((converted<int64_t, int32_t>(DType::kI64, DType::kI32, {-5, 7, INT32_MAX})), ElementsAre(-5, 7, INT32_MAX));
-  converted<int64_t, int32_t>(DType::kI64, DType::kI32, {1, int64_t{1} << 31}, 1);
-  converted<int8_t, uint64_t>(DType::kI8, DType::kU64, {1, 2, -1}, 2);
-  EXPECT_THAT((converted<uint16_t, int64_t>(DType::kU16, DType::kI64, {65535})), ElementsAre(65535));
-  EXPECT_THAT((converted<uint8_t, float>(DType::kU8, DType::kF32, {0, 255})), ElementsAre(0.f, 255.f));
-  EXPECT_THAT((converted<int64_t, float>(DType::kI64, DType::kF32, {1 << 24})), ElementsAre(16777216.f));
-  converted<int64_t, float>(DType::kI64, DType::kF32, {0, (1 << 24) + 1}, 1);
-  converted<uint64_t, double>(DType::kU64, DType::kF64, {UINT64_MAX}, 0);
-  converted<int32_t, uint16_t>(DType::kI32, DType::kF16, {2048, 2049}, 1);
-  converted<int32_t, uint16_t>(DType::kI32, DType::kBF16, {256, 257}, 1);
-  EXPECT_THAT((converted<double, float>(DType::kF64, DType::kF32, {0.1, 1e300})), ElementsAre(0.1f, std::numeric_limits<float>::infinity()));
-  EXPECT_THAT((converted<float, uint16_t>(DType::kF32, DType::kBF16, {1.f})), ElementsAre(0x3f80));
-  EXPECT_THAT((converted<uint16_t, float>(DType::kF16, DType::kF32, {0x3c00})), ElementsAre(1.f));
-  EXPECT_THAT((converted<uint8_t, uint8_t>(DType::kBool, DType::kBool, {0, 1, 200})), ElementsAre(0, 1, 1));
-  converted<int64_t, uint8_t>(DType::kI64, DType::kBool, {0, 1, 2}, 2);
-  EXPECT_FALSE(find_conversion(DType::kF32, DType::kI64).ok());
-  EXPECT_FALSE(find_conversion(DType::kF16, DType::kBool).ok());
-}
 
 TEST(NpzData, ServesSamplesInOrderToAnySplit) {
   const TempFolder folder;
@@ -209,7 +125,8 @@ TEST(NpzData, ShuffledEpochsAreCompleteAndResumable) {
     EXPECT_EQ(parts, batch);
     const std::vector<float> x = fetch<float>(*source, step, 0, 5, 0);
     for (size_t i = 0; i < 5; ++i) EXPECT_EQ(x[3 * i], static_cast<float>(3 * (batch[i] - 100)));
-    epochs[static_cast<size_t>(step / 2)].insert(epochs[static_cast<size_t>(step / 2)].end(), batch.begin(), batch.end());
+    epochs[static_cast<size_t>(step / 2)].insert(epochs[static_cast<size_t>(step / 2)].end(), batch.begin(),
+                                                 batch.end());
   }
   EXPECT_NE(epochs[0], epochs[1]);
   for (std::vector<int64_t>& epoch : epochs) {
@@ -230,34 +147,46 @@ TEST(NpzData, SkipAndLimitSelectAPart) {
   const auto source = open({.path = counting_npz(folder), .epochs = 0, .skip = 6, .limit = 3}, kXY, 4);
   EXPECT_EQ(source->samples_per_epoch(), 3);
   EXPECT_THAT(fetch<int64_t>(*source, 0, 0, 4, 1), ElementsAre(106, 107, 108, 106));
-  EXPECT_THAT(open_error({.path = folder / "d.npz", .skip = 10}, kXY), HasSubstr("holds 10 samples, all of them skipped"));
+  EXPECT_THAT(open_error({.path = folder / "d.npz", .skip = 10}, kXY),
+              HasSubstr("holds 10 samples, all of them skipped"));
 }
 
 TEST(NpzData, MistakesAreNamed) {
   const TempFolder folder;
   const DataConfig config{.path = counting_npz(folder)};
   EXPECT_THAT(open_error(config, {{"z", DType::kF32, {3}}}), HasSubstr("has no array 'z'"));
-  EXPECT_THAT(open_error(config, {{"x", DType::kF32, {4}}}), HasSubstr("array 'x' of '" + config.path + "' has shape [10, 3], but graph input 'x' needs [samples, 4]"));
-  EXPECT_THAT(open_error(config, {{"y", DType::kI64, {1}}}), HasSubstr("has shape [10], but graph input 'y' needs [samples, 1]"));
+  EXPECT_THAT(
+      open_error(config, {{"x", DType::kF32, {4}}}),
+      HasSubstr("array 'x' of '" + config.path + "' has shape [10, 3], but graph input 'x' needs [samples, 4]"));
+  EXPECT_THAT(open_error(config, {{"y", DType::kI64, {1}}}),
+              HasSubstr("has shape [10], but graph input 'y' needs [samples, 1]"));
   EXPECT_THAT(open_error(config, {{"x", DType::kI32, {3}}}), HasSubstr("has dtype f32, expected i32"));
-  EXPECT_THAT(open_error({.path = config.path, .columns = {{"X", "x"}}}, kXY), HasSubstr("no input 'X'; did you mean 'x'?"));
+  EXPECT_THAT(open_error({.path = config.path, .columns = {{"X", "x"}}}, kXY),
+              HasSubstr("no input 'X'; did you mean 'x'?"));
   EXPECT_THAT(open_error({.path = folder / "none.npz"}, kXY), HasSubstr("none.npz': No such file"));
   EXPECT_THAT(open_error(config, kXY, 0), HasSubstr("global batch 0"));
   EXPECT_THAT(open_error(config, {{"x", DType::kF32, {-1}}}), HasSubstr("cannot be fed"));
   const std::vector<int64_t> big = {1, 1000, 2};
-  ASSERT_TRUE(write_npz(folder / "b.npz", {{"a", DType::kI64, {3}, bytes_of(big)}, {"b", DType::kI64, {2}, bytes_of(big).first(16)}}).ok());
-  EXPECT_THAT(open_error({.path = folder / "b.npz"}, {{"a", DType::kI64, {}}, {"b", DType::kI64, {}}}), HasSubstr("has 2 samples, but array 'a'"));
+  ASSERT_TRUE(write_npz(folder / "b.npz",
+                        {{"a", DType::kI64, {3}, bytes_of(big)}, {"b", DType::kI64, {2}, bytes_of(big).first(16)}})
+                  .ok());
+  EXPECT_THAT(open_error({.path = folder / "b.npz"}, {{"a", DType::kI64, {}}, {"b", DType::kI64, {}}}),
+              HasSubstr("has 2 samples, but array 'a'"));
   std::vector<std::byte> out(3);
   const auto source = open({.path = folder / "b.npz"}, {{"a", DType::kI8, {}}}, 3);
-  EXPECT_THAT(std::string(source->fetch(0, 0, 3, 0, out).message()), HasSubstr("sample 1 holds 1000, which i8 cannot hold"));
+  EXPECT_THAT(std::string(source->fetch(0, 0, 3, 0, out).message()),
+              HasSubstr("sample 1 holds 1000, which i8 cannot hold"));
 }
 
 TEST(NpzData, ColumnsRenameAndUnbatchedInputsAreWhole) {
   const TempFolder folder;
   const std::vector<float> table = {5, 6};
   const std::vector<double> x = iota<double>(4);
-  ASSERT_TRUE(write_npz(folder / "a.npz", {{"table", DType::kF32, {2}, bytes_of(table)}, {"data", DType::kF64, {4}, bytes_of(x)}}).ok());
-  const auto source = open({.path = folder / "a.npz", .columns = {{"x", "data"}}}, {{"x", DType::kF32, {}}, {"table", DType::kF32, {2}, false}}, 2);
+  ASSERT_TRUE(write_npz(folder / "a.npz",
+                        {{"table", DType::kF32, {2}, bytes_of(table)}, {"data", DType::kF64, {4}, bytes_of(x)}})
+                  .ok());
+  const auto source = open({.path = folder / "a.npz", .columns = {{"x", "data"}}},
+                           {{"x", DType::kF32, {}}, {"table", DType::kF32, {2}, false}}, 2);
   EXPECT_THAT(fetch<float>(*source, 1, 0, 2, 0), ElementsAre(2, 3));
   EXPECT_THAT(fetch<float>(*source, 1, 1, 1, 1), ElementsAre(5, 6));
 }
@@ -269,19 +198,27 @@ TEST(NpyData, FolderOrSingleFile) {
   ASSERT_TRUE(write_npy(folder / "x.npy", DType::kF32, std::vector<int64_t>{3, 2}, bytes_of(x)).ok());
   ASSERT_TRUE(write_npy(folder / "labels.npy", DType::kI32, std::vector<int64_t>{3}, bytes_of(y)).ok());
   const std::vector<InputSpec> inputs = {{"x", DType::kF32, {2}}, {"y", DType::kI64, {}}};
-  const auto source = open({.kind = DataKind::kNpy, .path = folder.path(), .columns = {{"y", "labels.npy"}}}, inputs, 3);
+  const auto source =
+      open({.kind = DataKind::kNpy, .path = folder.path(), .columns = {{"y", "labels.npy"}}}, inputs, 3);
   EXPECT_THAT(fetch<float>(*source, 0, 1, 2, 0), ElementsAre(2, 3, 4, 5));
   EXPECT_THAT(fetch<int64_t>(*source, 0, 0, 3, 1), ElementsAre(7, 8, 9));
-  EXPECT_THAT(fetch<float>(*open({.kind = DataKind::kNpy, .path = folder / "x.npy"}, {inputs[0]}, 1), 2, 0, 1, 0), ElementsAre(4, 5));
-  EXPECT_THAT(open_error({.kind = DataKind::kNpy, .path = folder / "x.npy"}, inputs), HasSubstr("is one array, but the graph has 2 inputs"));
-  EXPECT_THAT(open_error({.kind = DataKind::kNpy, .path = folder.path()}, inputs), HasSubstr("data for graph input 'y'"));
+  EXPECT_THAT(fetch<float>(*open({.kind = DataKind::kNpy, .path = folder / "x.npy"}, {inputs[0]}, 1), 2, 0, 1, 0),
+              ElementsAre(4, 5));
+  EXPECT_THAT(open_error({.kind = DataKind::kNpy, .path = folder / "x.npy"}, inputs),
+              HasSubstr("is one array, but the graph has 2 inputs"));
+  EXPECT_THAT(open_error({.kind = DataKind::kNpy, .path = folder.path()}, inputs),
+              HasSubstr("data for graph input 'y'"));
 }
 
 TEST(TokenData, WindowsAndShiftedLabels) {
   const TempFolder folder;
   const std::string path = folder.write("t.bin", text_of(iota<uint16_t>(13, 500)));
-  const std::vector<InputSpec> inputs = {{"input_ids", DType::kI64, {4}}, {"target", DType::kI64, {4}}, {"labels", DType::kI32, {4}}, {"position_ids", DType::kI64, {4}},
-                                         {"attention_mask", DType::kF32, {1, 4}}, {"token_type_ids", DType::kI64, {4}}};
+  const std::vector<InputSpec> inputs = {{"input_ids", DType::kI64, {4}},
+                                         {"target", DType::kI64, {4}},
+                                         {"labels", DType::kI32, {4}},
+                                         {"position_ids", DType::kI64, {4}},
+                                         {"attention_mask", DType::kF32, {1, 4}},
+                                         {"token_type_ids", DType::kI64, {4}}};
   const auto source = open({.kind = DataKind::kTokens, .path = path, .vocabulary = 513}, inputs, 3);
   EXPECT_EQ(source->samples_per_epoch(), 3);  // 13 tokens: 12 inputs and the last label
   EXPECT_THAT(fetch<int64_t>(*source, 0, 1, 2, 0), ElementsAreArray(iota<int64_t>(8, 504)));
@@ -307,12 +244,18 @@ TEST(TokenData, ShiftDecidesHowManyWindowsFit) {
 TEST(TokenData, TextIsBytesAndNpyIsIds) {
   const TempFolder folder;
   const std::vector<InputSpec> inputs = {{"input_ids", DType::kI32, {2}}};
-  EXPECT_THAT(fetch<int32_t>(*open({.kind = DataKind::kTokens, .path = folder.write("a.txt", "abcd\xff!")}, inputs, 3), 0, 0, 3, 0), ElementsAre('a', 'b', 'c', 'd', 255, '!'));
+  EXPECT_THAT(fetch<int32_t>(*open({.kind = DataKind::kTokens, .path = folder.write("a.txt", "abcd\xff!")}, inputs, 3),
+                             0, 0, 3, 0),
+              ElementsAre('a', 'b', 'c', 'd', 255, '!'));
   const std::vector<int32_t> ids = {9, 8, 7, 6};
   ASSERT_TRUE(write_npy(folder / "a.npy", DType::kI32, std::vector<int64_t>{4}, bytes_of(ids)).ok());
-  EXPECT_THAT(fetch<int32_t>(*open({.kind = DataKind::kTokens, .path = folder / "a.npy"}, inputs, 2), 0, 0, 2, 0), ElementsAre(9, 8, 7, 6));
+  EXPECT_THAT(fetch<int32_t>(*open({.kind = DataKind::kTokens, .path = folder / "a.npy"}, inputs, 2), 0, 0, 2, 0),
+              ElementsAre(9, 8, 7, 6));
   const std::string u32 = folder.write("b.bin", "head" + text_of(std::vector<uint32_t>{100000, 3}));
-  EXPECT_THAT(fetch<int32_t>(*open({.kind = DataKind::kTokens, .path = u32, .dtype = DType::kU32, .header_bytes = 4}, inputs, 1), 0, 0, 1, 0), ElementsAre(100000, 3));
+  EXPECT_THAT(fetch<int32_t>(
+                  *open({.kind = DataKind::kTokens, .path = u32, .dtype = DType::kU32, .header_bytes = 4}, inputs, 1),
+                  0, 0, 1, 0),
+              ElementsAre(100000, 3));
 }
 
 TEST(TokenData, MistakesAreNamed) {
@@ -320,11 +263,14 @@ TEST(TokenData, MistakesAreNamed) {
   const std::string path = folder.write("t.bin", text_of(std::vector<uint16_t>{1, 2, 3, 40000, 5, 6}));
   DataConfig config{.kind = DataKind::kTokens, .path = path, .vocabulary = 1000};
   std::vector<int64_t> out(6);
-  const auto status = open(config, {{"input_ids", DType::kI64, {2}}}, 3)->fetch(0, 0, 3, 0, std::as_writable_bytes(std::span(out)));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("token 3 is 40000; the vocabulary has 1000 ids. Is the dtype (u16) right?"));
+  const auto status =
+      open(config, {{"input_ids", DType::kI64, {2}}}, 3)->fetch(0, 0, 3, 0, std::as_writable_bytes(std::span(out)));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("token 3 is 40000; the vocabulary has 1000 ids. Is the dtype (u16) right?"));
   EXPECT_THAT(open_error(config, {{"input_ids", DType::kI64, {9}}}), HasSubstr("holds 0 samples"));
   EXPECT_THAT(open_error(config, {{"weird", DType::kI64, {2}}}), HasSubstr("graph input 'weird': what it takes"));
-  EXPECT_THAT(open_error(config, {{"input_ids", DType::kI64, {2}}, {"labels", DType::kI64, {3}}}), HasSubstr("windows have 2 tokens"));
+  EXPECT_THAT(open_error(config, {{"input_ids", DType::kI64, {2}}, {"labels", DType::kI64, {3}}}),
+              HasSubstr("windows have 2 tokens"));
   config.columns = {{"weird", "wrong"}};
   EXPECT_THAT(open_error(config, {{"weird", DType::kI64, {2}}}), HasSubstr("is given 'wrong'; expected input_ids"));
   config.columns = {{"weird", "input_ids"}};
@@ -338,7 +284,8 @@ TEST(RawData, RecordsWithFields) {
   // Records of a label byte and three pixels, after a header of two bytes.
   const std::string path = folder.write("r.bin", std::string("hh\x01\x0a\x0b\x0c\x02\x14\x15\x16", 10));
   const std::vector<InputSpec> inputs = {{"x", DType::kF32, {3}}, {"target", DType::kI64, {}}};
-  DataConfig config{.kind = DataKind::kRaw, .path = path, .columns = {{"target", "u8@0"}, {"x", "u8@1"}}, .header_bytes = 2};
+  DataConfig config{
+      .kind = DataKind::kRaw, .path = path, .columns = {{"target", "u8@0"}, {"x", "u8@1"}}, .header_bytes = 2};
   const auto source = open(config, inputs, 2);
   EXPECT_EQ(source->samples_per_epoch(), 2);
   EXPECT_THAT(fetch<float>(*source, 0, 0, 2, 0), ElementsAre(10, 11, 12, 20, 21, 22));
@@ -352,7 +299,11 @@ TEST(RawData, RecordsWithFields) {
 }
 
 TEST(SyntheticData, IsTheSameForEverySplit) {
-  const std::vector<InputSpec> inputs = {{"x", DType::kF32, {50}}, {"labels", DType::kI64, {}}, {"attention_mask", DType::kI64, {4}}, {"position_ids", DType::kI64, {3}}, {"flag", DType::kBool, {}}};
+  const std::vector<InputSpec> inputs = {{"x", DType::kF32, {50}},
+                                         {"labels", DType::kI64, {}},
+                                         {"attention_mask", DType::kI64, {4}},
+                                         {"position_ids", DType::kI64, {3}},
+                                         {"flag", DType::kBool, {}}};
   const DataConfig config{.kind = DataKind::kSynthetic, .seed = 9, .ranges = {{"labels", 10}}};
   const auto source = open(config, inputs, 100);
   EXPECT_EQ(source->samples_per_epoch(), kUnlimited);
@@ -372,11 +323,13 @@ TEST(SyntheticData, IsTheSameForEverySplit) {
   other.seed = 10;
   EXPECT_NE(fetch<float>(*open(other, inputs, 100), 3, 0, 100, 0), x);
   other.ranges = {{"labels", 300}};
-  EXPECT_THAT(open_error(other, {{"labels", DType::kI8, {}}}), HasSubstr("range 300 of graph input 'labels' does not fit i8"));
+  EXPECT_THAT(open_error(other, {{"labels", DType::kI8, {}}}),
+              HasSubstr("range 300 of graph input 'labels' does not fit i8"));
 }
 
 TEST(DataKind, NamesAndGuesses) {
-  for (DataKind kind : {DataKind::kNpz, DataKind::kNpy, DataKind::kTokens, DataKind::kRaw, DataKind::kSynthetic}) EXPECT_EQ(*parse_data_kind(data_kind_name(kind)), kind);
+  for (DataKind kind : {DataKind::kNpz, DataKind::kNpy, DataKind::kTokens, DataKind::kRaw, DataKind::kSynthetic})
+    EXPECT_EQ(*parse_data_kind(data_kind_name(kind)), kind);
   EXPECT_FALSE(parse_data_kind("csv").ok());
   EXPECT_EQ(guess_data_kind("a/b.npz"), DataKind::kNpz);
   EXPECT_EQ(guess_data_kind("text.bin"), DataKind::kTokens);
@@ -419,7 +372,8 @@ TEST(Prefetcher, ErrorsArriveAtTheirStepAndDoNotHang) {
   Prefetcher prefetcher(source, {{0, 0, 4}}, 0, 10);
   EXPECT_TRUE(prefetcher.take(0).ok());
   EXPECT_TRUE(prefetcher.take(1).ok());
-  for (int again = 0; again < 3; ++again) EXPECT_EQ(prefetcher.take(2).status().code(), absl::StatusCode::kInvalidArgument);
+  for (int again = 0; again < 3; ++again)
+    EXPECT_EQ(prefetcher.take(2).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(prefetcher.take(1).ok());
   EXPECT_FALSE(prefetcher.take(5).ok());
   EXPECT_TRUE(prefetcher.take(0).ok());
@@ -435,7 +389,8 @@ TEST(Prefetcher, RanksShareOneSource) {
       Prefetcher prefetcher(source, {{1, rank, 1}}, 0, 20);
       for (int64_t step = 0; step < 20; ++step) {
         absl::StatusOr<Batch> batch = prefetcher.take(step);
-        EXPECT_TRUE(batch.ok() && std::memcmp(batch->data[0].data(), fetch<int64_t>(*source, step, rank, 1, 1).data(), 8) == 0);
+        EXPECT_TRUE(batch.ok() &&
+                    std::memcmp(batch->data[0].data(), fetch<int64_t>(*source, step, rank, 1, 1).data(), 8) == 0);
       }
     });
   }
@@ -448,7 +403,8 @@ TEST(NpzData, RealDataServesEveryStep) {
   const auto source = open({.path = path}, {{"input_ids", DType::kI64, {48}}, {"labels", DType::kI64, {48}}}, 8);
   EXPECT_TRUE(source->check_steps(0, 8).ok());
   EXPECT_FALSE(source->check_steps(0, 9).ok());
-  for (int64_t step = 0; step < 8; ++step) EXPECT_EQ(fetch<int64_t>(*source, step, 0, 8, 0), fetch<int64_t>(*source, step, 0, 8, 1));
+  for (int64_t step = 0; step < 8; ++step)
+    EXPECT_EQ(fetch<int64_t>(*source, step, 0, 8, 0), fetch<int64_t>(*source, step, 0, 8, 1));
 }
 
 }  // namespace

@@ -55,7 +55,8 @@ TEST(JsonLines, KeepsEveryDigitAndWritesNullForNan) {
   // Read before closing: each line is there at once.
   const std::vector<std::string> text = lines(TempFolder::read(folder / "m.jsonl"));
   ASSERT_EQ(text.size(), 3u);
-  const nlohmann::json first = nlohmann::json::parse(text[0]), second = nlohmann::json::parse(text[1]), third = nlohmann::json::parse(text[2]);
+  const nlohmann::json first = nlohmann::json::parse(text[0]), second = nlohmann::json::parse(text[1]),
+                       third = nlohmann::json::parse(text[2]);
   EXPECT_EQ(first["step"], 11);
   EXPECT_EQ(first["loss"].get<double>(), 1.0 / 3);
   EXPECT_EQ(first["memory_bytes"], int64_t{3} << 30);
@@ -86,7 +87,9 @@ TEST(Csv, OneHeaderAlsoAfterResuming) {
   }
   const std::vector<std::string> text = lines(TempFolder::read(folder / "m.csv"));
   ASSERT_EQ(text.size(), 3u);
-  EXPECT_EQ(text[0], "step,loss,lr,grad_norm,seconds,samples_per_second,tokens_per_second,mfu,input_stall_seconds,memory_bytes,loss_scale,evaluation_loss,skipped");
+  EXPECT_EQ(text[0],
+            "step,loss,lr,grad_norm,seconds,samples_per_second,tokens_per_second,mfu,input_stall_seconds,memory_bytes,"
+            "loss_scale,evaluation_loss,skipped");
   EXPECT_EQ(text[1], "11,0.3333333333333333,0.001,2.5,0.25,,123456,0.41,0.025,3221225472,,,0");
   EXPECT_EQ(text[1], text[2]);
 }
@@ -147,11 +150,13 @@ TEST(TensorBoard, RecordsFrameEvents) {
   EXPECT_THAT(files[0], HasSubstr("/events.out.tfevents."));
   const std::vector<std::string> events = records(TempFolder::read(files[0]));
   ASSERT_EQ(events.size(), 2u);
-  EXPECT_THAT(events[0], HasSubstr("\x1a\x0d" "brain.Event:2"));
-  EXPECT_EQ(events[1][0], '\x09');                        // wall_time: field 1, 64 bits
-  EXPECT_EQ(events[1].substr(9, 3), "\x10\xac\x02");      // step: field 2, 300
+  EXPECT_THAT(events[0], HasSubstr("\x1a\x0d"
+                                   "brain.Event:2"));
+  EXPECT_EQ(events[1][0], '\x09');                    // wall_time: field 1, 64 bits
+  EXPECT_EQ(events[1].substr(9, 3), "\x10\xac\x02");  // step: field 2, 300
   float loss = 1.0f / 3;
-  EXPECT_THAT(events[1], HasSubstr("\x0a\x11\x0a\x0atrain/loss\x15" + std::string(reinterpret_cast<const char*>(&loss), 4)));
+  EXPECT_THAT(events[1],
+              HasSubstr("\x0a\x11\x0a\x0atrain/loss\x15" + std::string(reinterpret_cast<const char*>(&loss), 4)));
 }
 
 std::string console(const ConsoleOptions& options, int64_t steps) {
@@ -169,7 +174,8 @@ std::string console(const ConsoleOptions& options, int64_t steps) {
 }
 
 TEST(Console, LineHoldsWhatMatters) {
-  EXPECT_EQ(console_line(sample(), 100), "step 12/100  loss 0.3333  lr 0.001  grad 2.5  250.0 ms  123k tok/s  mfu 41.0%  input wait 10%  3.00 GiB");
+  EXPECT_EQ(console_line(sample(), 100),
+            "step 12/100  loss 0.3333  lr 0.001  grad 2.5  250.0 ms  123k tok/s  mfu 41.0%  input wait 10%  3.00 GiB");
   StepMetrics m;
   m.seconds = 3700;
   m.skipped = true;
@@ -195,7 +201,8 @@ TEST(Console, TerminalDrawsOverOneLine) {
 
 TEST(Metrics, SinkIsChosenByPathAndErrorsNameIt) {
   const TempFolder folder;
-  for (const char* name : {"a.csv", "a.jsonl", "a.prom", "events/"}) EXPECT_TRUE(open_metrics_sink(folder / name).ok()) << name;
+  for (const char* name : {"a.csv", "a.jsonl", "a.prom", "events/"})
+    EXPECT_TRUE(open_metrics_sink(folder / name).ok()) << name;
   EXPECT_TRUE(open_metrics_sink(folder / "events").ok());
   EXPECT_THAT(std::string(open_metrics_sink(folder / "a.xyz").status().message()), HasSubstr("expected .csv, .jsonl"));
   EXPECT_EQ(open_metrics_sink(folder / "no/a.csv").status().code(), absl::StatusCode::kNotFound);

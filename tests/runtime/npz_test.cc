@@ -30,10 +30,12 @@ std::vector<T> values(const NpyArray& array) {
 }
 
 std::string npy(const std::string& descr, const std::string& shape, std::string_view data, bool fortran = false) {
-  std::string text = "{'descr': " + descr + ", 'fortran_order': " + (fortran ? "True" : "False") + ", 'shape': " + shape + ", }";
+  std::string text =
+      "{'descr': " + descr + ", 'fortran_order': " + (fortran ? "True" : "False") + ", 'shape': " + shape + ", }";
   while ((10 + text.size() + 1) % 64 != 0) text += ' ';
   text += '\n';
-  return std::string("\x93NUMPY\x01\x00", 8) + raw<uint16_t>(static_cast<uint16_t>(text.size())) + text + std::string(data);
+  return std::string("\x93NUMPY\x01\x00", 8) + raw<uint16_t>(static_cast<uint16_t>(text.size())) + text +
+         std::string(data);
 }
 
 std::string deflated(std::string_view text) {
@@ -61,19 +63,26 @@ std::string zip(const std::vector<Member>& members) {
   std::string out, directory;
   for (const Member& m : members) {
     const std::string packed = m.compress ? deflated(m.content) : m.content;
-    const uint32_t crc = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(m.content.data()), static_cast<uInt>(m.content.size())));
+    const uint32_t crc = static_cast<uint32_t>(
+        crc32(0, reinterpret_cast<const Bytef*>(m.content.data()), static_cast<uInt>(m.content.size())));
     const uint64_t size = m.claimed >= 0 ? static_cast<uint64_t>(m.claimed) : m.content.size(), offset = out.size();
-    const uint32_t size32 = m.zip64 ? 0xFFFFFFFF : static_cast<uint32_t>(size), packed32 = m.zip64 ? 0xFFFFFFFF : static_cast<uint32_t>(packed.size());
-    const std::string extra = m.zip64 ? raw<uint16_t>(1) + raw<uint16_t>(24) + raw(size) + raw<uint64_t>(packed.size()) + raw(offset) : "";
-    const std::string common = raw<uint16_t>(20) + raw<uint16_t>(0) + raw<uint16_t>(m.compress ? 8 : 0) + raw<uint32_t>(0) + raw(crc) + raw(packed32) + raw(size32) +
-                               raw<uint16_t>(static_cast<uint16_t>(m.name.size())) + raw<uint16_t>(static_cast<uint16_t>(extra.size()));
+    const uint32_t size32 = m.zip64 ? 0xFFFFFFFF : static_cast<uint32_t>(size),
+                   packed32 = m.zip64 ? 0xFFFFFFFF : static_cast<uint32_t>(packed.size());
+    const std::string extra =
+        m.zip64 ? raw<uint16_t>(1) + raw<uint16_t>(24) + raw(size) + raw<uint64_t>(packed.size()) + raw(offset) : "";
+    const std::string common = raw<uint16_t>(20) + raw<uint16_t>(0) + raw<uint16_t>(m.compress ? 8 : 0) +
+                               raw<uint32_t>(0) + raw(crc) + raw(packed32) + raw(size32) +
+                               raw<uint16_t>(static_cast<uint16_t>(m.name.size())) +
+                               raw<uint16_t>(static_cast<uint16_t>(extra.size()));
     out += raw<uint32_t>(0x04034b50) + common + m.name + extra + packed;
-    directory += raw<uint32_t>(0x02014b50) + raw<uint16_t>(20) + common + raw<uint16_t>(0) + raw<uint16_t>(0) + raw<uint16_t>(0) + raw<uint32_t>(0) +
+    directory += raw<uint32_t>(0x02014b50) + raw<uint16_t>(20) + common + raw<uint16_t>(0) + raw<uint16_t>(0) +
+                 raw<uint16_t>(0) + raw<uint32_t>(0) +
                  raw<uint32_t>(m.zip64 ? 0xFFFFFFFF : static_cast<uint32_t>(offset)) + m.name + extra;
   }
   const uint16_t count = static_cast<uint16_t>(members.size());
-  return out + directory + raw<uint32_t>(0x06054b50) + raw<uint32_t>(0) + raw(count) + raw(count) + raw<uint32_t>(static_cast<uint32_t>(directory.size())) +
-         raw<uint32_t>(static_cast<uint32_t>(out.size())) + raw<uint16_t>(0);
+  return out + directory + raw<uint32_t>(0x06054b50) + raw<uint32_t>(0) + raw(count) + raw(count) +
+         raw<uint32_t>(static_cast<uint32_t>(directory.size())) + raw<uint32_t>(static_cast<uint32_t>(out.size())) +
+         raw<uint16_t>(0);
 }
 
 std::string read_error(const TempFolder& folder, const std::string& content, std::string_view name = "a") {
@@ -87,7 +96,9 @@ TEST(Npz, ReadsStoredDeflatedAndZip64) {
   const TempFolder folder;
   for (const bool compress : {false, true}) {
     for (const bool zip64 : {false, true}) {
-      absl::StatusOr<NpzFile> file = NpzFile::open(folder.write("a.npz", zip({{"a.npy", kTwoByTwo, compress, -1, zip64}, {"readme.txt", "x"}, {"dir/b.npy", kTwoByTwo, compress}})));
+      absl::StatusOr<NpzFile> file = NpzFile::open(folder.write(
+          "a.npz",
+          zip({{"a.npy", kTwoByTwo, compress, -1, zip64}, {"readme.txt", "x"}, {"dir/b.npy", kTwoByTwo, compress}})));
       ASSERT_TRUE(file.ok()) << file.status();
       EXPECT_THAT(file->names(), ElementsAre("a", "dir/b"));
       absl::StatusOr<NpyArray> a = file->read("a");
@@ -114,7 +125,10 @@ TEST(Npz, RoundTripIsDeterministic) {
   const std::vector<double> d = {1, 2, 3, 4, 5, 6};
   const std::vector<uint8_t> u = {7, 8};
   const auto bytes = [](const auto& v) { return std::as_bytes(std::span(v)); };
-  const std::vector<NamedArray> arrays = {{"d", DType::kF64, {2, 3}, bytes(d)}, {"ü/u", DType::kU8, {2}, bytes(u)}, {"s", DType::kF64, {}, bytes(d).first(8)}, {"none", DType::kI64, {0, 4}, {}}};
+  const std::vector<NamedArray> arrays = {{"d", DType::kF64, {2, 3}, bytes(d)},
+                                          {"ü/u", DType::kU8, {2}, bytes(u)},
+                                          {"s", DType::kF64, {}, bytes(d).first(8)},
+                                          {"none", DType::kI64, {0, 4}, {}}};
   ASSERT_TRUE(write_npz(folder / "a.npz", arrays).ok());
   ASSERT_TRUE(write_npz(folder / "b.npz", arrays).ok());
   EXPECT_EQ(TempFolder::read(folder / "a.npz"), TempFolder::read(folder / "b.npz"));
@@ -134,8 +148,10 @@ TEST(Npz, RoundTripIsDeterministic) {
 
 TEST(Npz, MissingArrayNamesWhatIsThere) {
   const TempFolder folder;
-  absl::StatusOr<NpzFile> file = NpzFile::open(folder.write("a.npz", zip({{"input_ids.npy", kTwoByTwo}, {"target.npy", kTwoByTwo}})));
-  EXPECT_THAT(std::string(file->read("input_id").status().message()), HasSubstr("nearest name is 'input_ids'; it holds 'input_ids', 'target'"));
+  absl::StatusOr<NpzFile> file =
+      NpzFile::open(folder.write("a.npz", zip({{"input_ids.npy", kTwoByTwo}, {"target.npy", kTwoByTwo}})));
+  EXPECT_THAT(std::string(file->read("input_id").status().message()),
+              HasSubstr("nearest name is 'input_ids'; it holds 'input_ids', 'target'"));
 }
 
 TEST(Npz, RefusesLies) {
@@ -143,13 +159,19 @@ TEST(Npz, RefusesLies) {
   EXPECT_THAT(read_error(folder, "no zip"), HasSubstr("too short"));
   EXPECT_THAT(read_error(folder, std::string(100, 'x')), HasSubstr("is not a zip archive"));
   EXPECT_THAT(read_error(folder, zip({{"a.npy", kTwoByTwo}, {"a.npy", kTwoByTwo}})), HasSubstr("twice"));
-  EXPECT_THAT(read_error(folder, zip({{"a.npy", kTwoByTwo, true, 1'000'000'000}})), HasSubstr("claims 1000000000 bytes from"));
-  EXPECT_THAT(read_error(folder, zip({{"a.npy", kTwoByTwo, true, 1 << 16}})), HasSubstr("needs 16 bytes of data, but the archive has 65408"));
-  EXPECT_THAT(read_error(folder, zip({{"a.npy", kTwoByTwo, false, 1 << 20}})), HasSubstr("claims 1048576 bytes from 144 packed"));
-  EXPECT_THAT(read_error(folder, zip({{"a.npy", npy("'<f4'", "(4000000000, 4000000000, 4)", ""), true}})), HasSubstr("impossible shape"));
-  EXPECT_THAT(read_error(folder, zip({{"a.npy", npy("'<f4'", "(1000000,)", "abcd"), true}})), HasSubstr("needs 4000000 bytes"));
+  EXPECT_THAT(read_error(folder, zip({{"a.npy", kTwoByTwo, true, 1'000'000'000}})),
+              HasSubstr("claims 1000000000 bytes from"));
+  EXPECT_THAT(read_error(folder, zip({{"a.npy", kTwoByTwo, true, 1 << 16}})),
+              HasSubstr("needs 16 bytes of data, but the archive has 65408"));
+  EXPECT_THAT(read_error(folder, zip({{"a.npy", kTwoByTwo, false, 1 << 20}})),
+              HasSubstr("claims 1048576 bytes from 144 packed"));
+  EXPECT_THAT(read_error(folder, zip({{"a.npy", npy("'<f4'", "(4000000000, 4000000000, 4)", ""), true}})),
+              HasSubstr("impossible shape"));
+  EXPECT_THAT(read_error(folder, zip({{"a.npy", npy("'<f4'", "(1000000,)", "abcd"), true}})),
+              HasSubstr("needs 4000000 bytes"));
   // A bomb: the archive's claim agrees with the header, the stream holds less.
-  EXPECT_THAT(read_error(folder, zip({{"a.npy", npy("'|u1'", "(9872,)", std::string(872, 'x')), true, 10000}})), HasSubstr("unpacks to 1000 bytes instead of 10000"));
+  EXPECT_THAT(read_error(folder, zip({{"a.npy", npy("'|u1'", "(9872,)", std::string(872, 'x')), true, 10000}})),
+              HasSubstr("unpacks to 1000 bytes instead of 10000"));
   std::string damaged = zip({{"a.npy", kTwoByTwo, false}});
   damaged[30 + 5 + 140] ^= 1;
   EXPECT_THAT(read_error(folder, damaged), HasSubstr("CRC-32"));
@@ -179,15 +201,20 @@ TEST(Npz, EveryTruncationAndFlipIsSafe) {
 
 TEST(Npy, DtypesAndVersions) {
   const TempFolder folder;
-  const std::pair<const char*, DType> good[] = {{"'<f2'", DType::kF16}, {"'<f4'", DType::kF32}, {"'<f8'", DType::kF64}, {"'|i1'", DType::kI8}, {"'<i2'", DType::kI16}, {"'<i4'", DType::kI32},
-                                                {"'<i8'", DType::kI64}, {"'|u1'", DType::kU8}, {"'<u2'", DType::kU16}, {"'<u4'", DType::kU32}, {"\"<u8\"", DType::kU64}, {"'|b1'", DType::kBool}};
+  const std::pair<const char*, DType> good[] = {
+      {"'<f2'", DType::kF16}, {"'<f4'", DType::kF32}, {"'<f8'", DType::kF64},   {"'|i1'", DType::kI8},
+      {"'<i2'", DType::kI16}, {"'<i4'", DType::kI32}, {"'<i8'", DType::kI64},   {"'|u1'", DType::kU8},
+      {"'<u2'", DType::kU16}, {"'<u4'", DType::kU32}, {"\"<u8\"", DType::kU64}, {"'|b1'", DType::kBool}};
   for (const auto& [descr, dtype] : good) {
-    absl::StatusOr<NpyArray> array = open_npy(folder.write("a.npy", npy(descr, "(1,)", std::string(static_cast<size_t>(dtype_size(dtype)), '\1'))));
+    absl::StatusOr<NpyArray> array =
+        open_npy(folder.write("a.npy", npy(descr, "(1,)", std::string(static_cast<size_t>(dtype_size(dtype)), '\1'))));
     ASSERT_TRUE(array.ok()) << array.status();
     EXPECT_EQ(array->dtype, dtype) << descr;
   }
   for (const char* descr : {"'>f4'", "'<U7'", "'|O'", "'<c8'", "[('x', '<f4'), ('y', '<i8', (2,))]", "'|V2'"}) {
-    EXPECT_EQ(open_npy(folder.write("a.npy", npy(descr, "(1,)", std::string(64, 'x')))).status().code(), absl::StatusCode::kInvalidArgument) << descr;
+    EXPECT_EQ(open_npy(folder.write("a.npy", npy(descr, "(1,)", std::string(64, 'x')))).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << descr;
   }
   EXPECT_THAT(std::string(open_npy(folder / "a.npy").status().message()), HasSubstr("has dtype '|V2'"));
   std::string second = npy("'|u1'", "()", "x");
@@ -200,7 +227,8 @@ TEST(Npy, DtypesAndVersions) {
 
 TEST(Npy, BigEndianSaysHowToConvert) {
   const TempFolder folder;
-  EXPECT_THAT(std::string(open_npy(folder.write("a.npy", npy("'>i8'", "(1,)", "12345678"))).status().message()), HasSubstr("is big-endian"));
+  EXPECT_THAT(std::string(open_npy(folder.write("a.npy", npy("'>i8'", "(1,)", "12345678"))).status().message()),
+              HasSubstr("is big-endian"));
 }
 
 TEST(Npy, FortranOrderIsConverted) {
@@ -217,7 +245,8 @@ TEST(Npy, FortranOrderIsConverted) {
 
 TEST(Npy, EveryTruncationAndFlipIsSafe) {
   const TempFolder folder;
-  for (size_t size = 0; size < kTwoByTwo.size(); ++size) EXPECT_FALSE(open_npy(folder.write("a.npy", kTwoByTwo.substr(0, size))).ok()) << size;
+  for (size_t size = 0; size < kTwoByTwo.size(); ++size)
+    EXPECT_FALSE(open_npy(folder.write("a.npy", kTwoByTwo.substr(0, size))).ok()) << size;
   for (size_t i = 0; i < kTwoByTwo.size(); ++i) {
     for (int flip : {0x01, 0x07, 0x80}) {
       std::string bad = kTwoByTwo;

@@ -44,10 +44,14 @@ TEST(Box, RunsCoverTheBoxInOrder) {
     seen.insert(seen.end(), {at, packed, count});
     return absl::OkStatus();
   };
-  ASSERT_TRUE(for_each_run(std::vector<int64_t>{4, 3, 8}, std::vector<int64_t>{1, 0, 0}, std::vector<int64_t>{2, 3, 8}, run).ok());
+  ASSERT_TRUE(
+      for_each_run(std::vector<int64_t>{4, 3, 8}, std::vector<int64_t>{1, 0, 0}, std::vector<int64_t>{2, 3, 8}, run)
+          .ok());
   EXPECT_EQ(seen, (std::vector<int64_t>{24, 0, 48}));
   seen.clear();
-  ASSERT_TRUE(for_each_run(std::vector<int64_t>{4, 3, 8}, std::vector<int64_t>{1, 1, 2}, std::vector<int64_t>{2, 2, 3}, run).ok());
+  ASSERT_TRUE(
+      for_each_run(std::vector<int64_t>{4, 3, 8}, std::vector<int64_t>{1, 1, 2}, std::vector<int64_t>{2, 2, 3}, run)
+          .ok());
   EXPECT_EQ(seen, (std::vector<int64_t>{34, 0, 3, 42, 3, 3, 58, 6, 3, 66, 9, 3}));
   seen.clear();
   ASSERT_TRUE(for_each_run({}, {}, {}, run).ok());
@@ -59,14 +63,16 @@ TEST(Box, RunsCoverTheBoxInOrder) {
 TEST(Safetensors, RoundTripOfAllDtypes) {
   const TempFolder folder;
   std::vector<TensorInfo> tensors;
-  for (int t = 1; t <= static_cast<int>(DType::kF64); ++t) tensors.push_back({"t\"\n/ß" + std::to_string(t), static_cast<DType>(t), {2, 3}});
+  for (int t = 1; t <= static_cast<int>(DType::kF64); ++t)
+    tensors.push_back({"t\"\n/ß" + std::to_string(t), static_cast<DType>(t), {2, 3}});
   tensors.push_back({"scalar", DType::kF32, {}});
   tensors.push_back({"empty", DType::kI64, {0, 5}});
   const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"k\"", "ü\n"}};
   auto writer = SafetensorsWriter::create(folder / "a", tensors, metadata);
   ASSERT_TRUE(writer.ok()) << writer.status();
   for (const TensorInfo& t : tensors) {
-    const std::string data(static_cast<size_t>(*element_count(t.shape) * dtype_size(t.dtype)), static_cast<char>(t.dtype));
+    const std::string data(static_cast<size_t>(*element_count(t.shape) * dtype_size(t.dtype)),
+                           static_cast<char>(t.dtype));
     ASSERT_TRUE((*writer)->write(t.name, as_byte_span(data)).ok());
   }
   ASSERT_TRUE((*writer)->finish().ok());
@@ -107,7 +113,10 @@ TEST(Safetensors, BytesDoNotDependOnOrderOrOwners) {
       }
       EXPECT_TRUE((*writer)->write("w", offset, extent, bytes_of(box)).ok());
       if (owner < 2) {
-        EXPECT_TRUE((*writer)->write("b", std::vector<int64_t>{owner * 4}, std::vector<int64_t>{4}, bytes_of(b).subspan(static_cast<size_t>(owner) * 16, 16)).ok());
+        EXPECT_TRUE((*writer)
+                        ->write("b", std::vector<int64_t>{owner * 4}, std::vector<int64_t>{4},
+                                bytes_of(b).subspan(static_cast<size_t>(owner) * 16, 16))
+                        .ok());
       }
     });
   }
@@ -118,7 +127,9 @@ TEST(Safetensors, BytesDoNotDependOnOrderOrOwners) {
 
   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::open(folder / "boxes");
   std::vector<float> box(4);
-  ASSERT_TRUE(file->read("w", std::vector<int64_t>{2, 3}, std::vector<int64_t>{2, 2}, std::as_writable_bytes(std::span(box))).ok());
+  ASSERT_TRUE(
+      file->read("w", std::vector<int64_t>{2, 3}, std::vector<int64_t>{2, 2}, std::as_writable_bytes(std::span(box)))
+          .ok());
   EXPECT_EQ(box, (std::vector<float>{19, 20, 27, 28}));
 }
 
@@ -135,13 +146,16 @@ TEST(Safetensors, SeveralProcessesFillOneFile) {
   ASSERT_TRUE((*first)->finish().ok());
   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::open(folder / "a");
   std::vector<float> w(4);
-  ASSERT_TRUE(file->read("w", std::vector<int64_t>{0}, std::vector<int64_t>{4}, std::as_writable_bytes(std::span(w))).ok());
+  ASSERT_TRUE(
+      file->read("w", std::vector<int64_t>{0}, std::vector<int64_t>{4}, std::as_writable_bytes(std::span(w))).ok());
   EXPECT_EQ(w, counting(4));
 }
 
 TEST(Safetensors, WriterRefusesMistakes) {
   const TempFolder folder;
-  const auto error = [&](std::vector<TensorInfo> tensors) { return std::string(SafetensorsWriter::create(folder / "a", std::move(tensors)).status().message()); };
+  const auto error = [&](std::vector<TensorInfo> tensors) {
+    return std::string(SafetensorsWriter::create(folder / "a", std::move(tensors)).status().message());
+  };
   EXPECT_THAT(error({{"a", DType::kF32, {1}}, {"a", DType::kI32, {1}}}), HasSubstr("listed twice"));
   EXPECT_THAT(error({{"__metadata__", DType::kF32, {1}}}), HasSubstr("cannot hold a tensor of the name"));
   EXPECT_THAT(error({{"\xff", DType::kF32, {1}}}), HasSubstr("'\\xff'"));
@@ -159,17 +173,20 @@ TEST(Safetensors, WriterRefusesMistakes) {
 
 TEST(Safetensors, MissingTensorNamesTheNearest) {
   const TempFolder folder;
-  absl::StatusOr<SafetensorsFile> file = SafetensorsFile::open(folder.write("a", with_header(R"({"wte.weight":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x")));
+  absl::StatusOr<SafetensorsFile> file = SafetensorsFile::open(
+      folder.write("a", with_header(R"({"wte.weight":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x")));
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_THAT(std::string(file->get("wte.wieght").status().message()), HasSubstr("nearest name is 'wte.weight'"));
 }
 
 TEST(Safetensors, KnowsDtypesThatItCannotRead) {
   const TempFolder folder;
-  absl::StatusOr<SafetensorsFile> file = SafetensorsFile::open(folder.write("a", with_header(R"({"x":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}})", "x")));
+  absl::StatusOr<SafetensorsFile> file = SafetensorsFile::open(
+      folder.write("a", with_header(R"({"x":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}})", "x")));
   ASSERT_TRUE(file.ok()) << file.status();
   std::byte out;
-  EXPECT_EQ(file->read("x", std::vector<int64_t>{0}, std::vector<int64_t>{1}, {&out, 1}).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(file->read("x", std::vector<int64_t>{0}, std::vector<int64_t>{1}, {&out, 1}).code(),
+            absl::StatusCode::kUnimplemented);
 }
 
 TEST(Safetensors, RefusesBadHeaders) {
@@ -195,8 +212,10 @@ TEST(Safetensors, RefusesBadHeaders) {
       {R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})", "ends at data byte 8, but only 4 bytes"},
       {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "end at data byte 2, but the file holds 4"},
       {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", "a hole before it"},
-      {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", "overlaps"},
-      {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[0],"data_offsets":[4,4]}})", "names 'a' twice"},
+      {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+       "overlaps"},
+      {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[0],"data_offsets":[4,4]}})",
+       "names 'a' twice"},
       {R"({"a":{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "field dtype twice"},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":0}})", "unknown field 'x'"},
       {R"({"__metadata__":{"x":1}})", "does not belong"},
@@ -204,9 +223,11 @@ TEST(Safetensors, RefusesBadHeaders) {
       {R"({"__metadata__":[]})", "an array where none belongs"},
       {R"({"a":null})", "null"},
   };
-  for (const Case& c : cases) EXPECT_THAT(open_error(folder, with_header(c.json, "data")), HasSubstr(c.error)) << c.json;
+  for (const Case& c : cases)
+    EXPECT_THAT(open_error(folder, with_header(c.json, "data")), HasSubstr(c.error)) << c.json;
   EXPECT_THAT(open_error(folder, with_header(std::string(200000, '['), "")), HasSubstr("does not start"));
-  EXPECT_THAT(open_error(folder, with_header("{\"a\":" + std::string(200000, '['), "")), HasSubstr("an array where none belongs"));
+  EXPECT_THAT(open_error(folder, with_header("{\"a\":" + std::string(200000, '['), "")),
+              HasSubstr("an array where none belongs"));
 }
 
 TEST(Safetensors, RefusesLyingLengthsAndEveryTruncation) {
@@ -215,7 +236,8 @@ TEST(Safetensors, RefusesLyingLengthsAndEveryTruncation) {
   ASSERT_TRUE(SafetensorsFile::open(folder.write("good", good)).ok());
   for (size_t size = 0; size < good.size(); ++size) EXPECT_NE(open_error(folder, good.substr(0, size)), "") << size;
   EXPECT_NE(open_error(folder, good + "x"), "");
-  for (uint64_t lie : {uint64_t{0}, uint64_t{7}, uint64_t{1000}, uint64_t{99'999'999}, uint64_t{1} << 40, UINT64_MAX, UINT64_MAX - 7}) {
+  for (uint64_t lie : {uint64_t{0}, uint64_t{7}, uint64_t{1000}, uint64_t{99'999'999}, uint64_t{1} << 40, UINT64_MAX,
+                       UINT64_MAX - 7}) {
     std::string bad = good;
     std::memcpy(bad.data(), &lie, 8);
     EXPECT_NE(open_error(folder, bad), "") << lie;

@@ -1,0 +1,27 @@
+// Which nodes share one sweep over memory. Groups grow greedily along the graph; nest_builder is asked whether two groups can be one.
+#pragma once
+
+#include <vector>
+
+#include "codegen/code_graph.h"
+#include "codegen/nest_builder.h"
+
+namespace partita {
+
+// What the program does next: a group's nests, or one library or collective node.
+struct FusedItem {
+  std::vector<NodeId> nodes;     // ascending
+  std::vector<ValueId> outputs;  // values stored, never views
+  GroupCode code;                // empty for library and collective nodes
+  Segment segment = Segment::kForward;
+  bool fused = false;            // a group of nests
+};
+
+struct FusionOptions {
+  bool fuse = true;  // no: each node on its own, to compare with
+};
+
+// In an order that respects the graph and keeps communication in the order of its nodes.
+std::vector<FusedItem> fuse(const CodeGraph& graph, const FusionOptions& options = {});
+
+}  // namespace partita

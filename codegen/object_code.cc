@@ -1,0 +1,224 @@
+#include "codegen/object_code.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "codegen/nest_emitter.h"
+#include "lld/Common/Driver.h"
+#include "llvm/Analysis/CGSCCPassManager.h"
+#include "llvm/Analysis/LoopAnalysisManager.h"
+#include "llvm/Analysis/TargetTransformInfo.h"
+#include "llvm/IR/LegacyPassManager.h"
+#include "llvm/IR/Verifier.h"
+#include "llvm/MC/TargetRegistry.h"
+#include "llvm/Passes/PassBuilder.h"
+#include "llvm/Support/TargetSelect.h"
+#include "llvm/Support/raw_ostream.h"
+#include "llvm/Target/TargetMachine.h"
+#include "llvm/TargetParser/Host.h"
+
+LLD_HAS_DRIVER(elf)
+
+namespace partita {
+namespace {
+
+constexpr const char* kTriple = "x86_64-unknown-linux-gnu";
+
+struct Cpu {
+  std::string name, features;
+  VectorTarget vectors;
+};
+
+void initialize_llvm() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeX86TargetInfo();
+    LLVMInitializeX86Target();
+    LLVMInitializeX86TargetMC();
+    LLVMInitializeX86AsmPrinter();
+  });
+}
+
+absl::StatusOr<std::unique_ptr<llvm::TargetMachine>> make_machine(const Cpu& cpu) {
+  std::string fault;
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(kTriple, fault);
+  if (target == nullptr) return absl::InternalError(cat("LLVM has no x86-64: ", fault));
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion = llvm::FPOpFusion::Standard;
+  std::unique_ptr<llvm::TargetMachine> machine(
+      target->createTargetMachine(kTriple, cpu.name, cpu.features, options, llvm::Reloc::PIC_, llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
+  if (machine == nullptr) return absl::InternalError("LLVM cannot make code for x86-64");
+  return machine;
+}
+
+absl::StatusOr<Cpu> resolve_cpu(const std::string& name) {
+  initialize_llvm();
+  Cpu cpu{name, "", {}};
+  if (name == "host") {
+    cpu.name = llvm::sys::getHostCPUName().str();
+    for (const auto& f : llvm::sys::getHostCPUFeatures()) append(cpu.features, cpu.features.empty() ? "" : ",", f.second ? "+" : "-", f.first().str());
+  }
+  PARTITA_ASSIGN_OR_RETURN(auto machine, make_machine(cpu));
+  const llvm::MCSubtargetInfo* info = machine->getMCSubtargetInfo();
+  if (name != "host" && !info->isCPUStringValid(name)) return absl::InvalidArgumentError(cat("unknown CPU ", quoted(name), "; expected host, x86-64-v3, x86-64-v4 or another name that LLVM knows"));
+  bool fma = info->checkFeatures("+fma") && info->checkFeatures("+avx2"), wide = info->checkFeatures("+avx512vl") && info->checkFeatures("+avx512dq") && info->checkFeatures("+avx512bw");
+  if (!fma) return absl::InvalidArgumentError(cat("CPU ", quoted(cpu.name), " has no AVX2 and FMA; expected x86-64-v3 or newer"));
+  cpu.vectors.bytes = wide ? 64 : 32;
+  if (wide) append(cpu.features, cpu.features.empty() ? "" : ",", "-prefer-256-bit");
+  return cpu;
+}
+
+void optimize(llvm::Module& module, llvm::TargetMachine& machine) {
+  llvm::LoopAnalysisManager loops;
+  llvm::FunctionAnalysisManager functions;
+  llvm::CGSCCAnalysisManager components;
+  llvm::ModuleAnalysisManager modules;
+  llvm::PipelineTuningOptions tuning;
+  tuning.LoopVectorization = false;  // the nests are vectors already
+  tuning.SLPVectorization = false;
+  tuning.LoopUnrolling = false;
+  tuning.LoopInterleaving = false;
+  llvm::PassBuilder builder(&machine, tuning);
+  builder.registerModuleAnalyses(modules);
+  builder.registerCGSCCAnalyses(components);
+  builder.registerFunctionAnalyses(functions);
+  builder.registerLoopAnalyses(loops);
+  builder.crossRegisterProxies(loops, functions, components, modules);
+  llvm::ModulePassManager passes;
+  auto fault = builder.parsePassPipeline(
+      passes, "function(sroa,early-cse<memssa>,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(loop-rotate,licm),gvn,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),adce)");
+  PARTITA_CHECK(!fault, "the pass pipeline");
+  passes.run(module, modules);
+}
+
+std::unique_ptr<llvm::Module> make_module(llvm::LLVMContext& context, std::span<const NamedNest> nests, const Cpu& cpu, llvm::TargetMachine& machine) {
+  auto module = std::make_unique<llvm::Module>("partita", context);
+  module->setTargetTriple(kTriple);
+  module->setDataLayout(machine.createDataLayout());
+  for (const NamedNest& nest : nests) emit_nest(*module, *nest.nest, nest.name, cpu.vectors);
+  for (llvm::Function& f : *module) {
+    if (f.isDeclaration()) continue;
+    f.addFnAttr("target-cpu", cpu.name);
+    f.addFnAttr("target-features", cpu.features);
+    if (cpu.vectors.bytes == 64) f.addFnAttr("prefer-vector-width", "512");
+  }
+  std::string fault;
+  llvm::raw_string_ostream stream(fault);
+  PARTITA_CHECK(!llvm::verifyModule(*module, &stream), stream.str());
+  optimize(*module, machine);
+  return module;
+}
+
+absl::StatusOr<llvm::SmallVector<char, 0>> make_object(std::span<const NamedNest> nests, const Cpu& cpu) {
+  PARTITA_ASSIGN_OR_RETURN(auto machine, make_machine(cpu));
+  llvm::LLVMContext context;
+  auto module = make_module(context, nests, cpu, *machine);
+  llvm::SmallVector<char, 0> bytes;
+  llvm::raw_svector_ostream stream(bytes);
+  llvm::legacy::PassManager passes;
+  if (machine->addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::ObjectFile)) return absl::InternalError("LLVM cannot write objects for x86-64");
+  passes.run(*module);
+  return bytes;
+}
+
+// A folder for lld's files, gone with it.
+class Scratch {
+ public:
+  static absl::StatusOr<Scratch> create() {
+    std::string path = "/tmp/partita-link-XXXXXX";
+    if (mkdtemp(path.data()) == nullptr) return absl::UnavailableError("cannot create a folder in /tmp for the linker's files");
+    return Scratch(path);
+  }
+  Scratch(Scratch&& other) noexcept : path_(std::exchange(other.path_, "")), files_(std::move(other.files_)) {}
+  Scratch& operator=(Scratch&&) = delete;
+  ~Scratch() {
+    for (const std::string& f : files_) unlink(f.c_str());
+    if (!path_.empty()) rmdir(path_.c_str());
+  }
+  std::string file(const std::string& name) {
+    files_.push_back(path_ + "/" + name);
+    return files_.back();
+  }
+
+ private:
+  explicit Scratch(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+  std::vector<std::string> files_;
+};
+
+absl::StatusOr<std::vector<uint8_t>> link(const std::vector<llvm::SmallVector<char, 0>>& objects) {
+  static std::mutex one;  // lld keeps its state in globals
+  std::lock_guard<std::mutex> lock(one);
+  PARTITA_ASSIGN_OR_RETURN(Scratch scratch, Scratch::create());
+  std::string result = scratch.file("kernels.so");
+  std::vector<std::string> arguments = {"ld.lld", "-shared", "--hash-style=gnu", "--build-id=none", "-z", "noseparate-code", "--strip-all", "--threads=1", "-o", result};
+  for (size_t k = 0; k < objects.size(); ++k) {
+    arguments.push_back(scratch.file(cat(k, ".o")));
+    std::ofstream out(arguments.back(), std::ios::binary);
+    out.write(objects[k].data(), static_cast<std::streamsize>(objects[k].size()));
+    if (!out.flush()) return absl::ResourceExhaustedError("cannot write the linker's input to /tmp: is the disk full?");
+  }
+  std::vector<const char*> pointers;
+  for (const std::string& a : arguments) pointers.push_back(a.c_str());
+  std::string said;
+  llvm::raw_string_ostream stream(said);
+  lld::Result outcome = lld::lldMain(pointers, stream, stream, {{lld::Gnu, &lld::elf::link}});
+  if (outcome.retCode != 0) return absl::InternalError(cat("lld: ", stream.str()));
+  std::ifstream in(result, std::ios::binary);
+  std::vector<uint8_t> bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (bytes.empty()) return absl::ResourceExhaustedError("cannot read the linked kernels back from /tmp: is the disk full?");
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<uint8_t>> compile_nests(std::span<const NamedNest> nests, const std::string& name) {
+  PARTITA_ASSIGN_OR_RETURN(Cpu cpu, resolve_cpu(name));
+  // Dealt out by turns, so that both halves take about as long.
+  constexpr size_t kModules = 2;
+  std::vector<NamedNest> parts[kModules];
+  for (size_t k = 0; k < nests.size(); ++k) parts[nests.size() < 8 ? 0 : k % kModules].push_back(nests[k]);
+  std::vector<absl::StatusOr<llvm::SmallVector<char, 0>>> made;
+  for (size_t k = 0; k < kModules; ++k) made.emplace_back(absl::InternalError(""));
+  std::thread other([&] {
+    if (!parts[1].empty()) made[1] = make_object(parts[1], cpu);
+  });
+  made[0] = make_object(parts[0], cpu);
+  other.join();
+  std::vector<llvm::SmallVector<char, 0>> objects;
+  for (size_t k = 0; k < kModules; ++k) {
+    if (parts[k].empty()) continue;
+    if (!made[k].ok()) return made[k].status();
+    objects.push_back(*std::move(made[k]));
+  }
+  return link(objects);
+}
+
+std::string target_name(const std::string& cpu) {
+  auto resolved = resolve_cpu(cpu);
+  return cat("cpu:", resolved.ok() ? resolved->name : cpu);
+}
+
+absl::StatusOr<std::string> llvm_text(const NamedNest& nest, const std::string& name) {
+  PARTITA_ASSIGN_OR_RETURN(Cpu cpu, resolve_cpu(name));
+  PARTITA_ASSIGN_OR_RETURN(auto machine, make_machine(cpu));
+  llvm::LLVMContext context;
+  auto module = make_module(context, std::span(&nest, 1), cpu, *machine);
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  module->print(stream, nullptr);
+  return text;
+}
+
+}  // namespace partita

@@ -1,0 +1,27 @@
+// Nests to machine code: LLVM functions, optimized and linked (lld, in process) into one shared object that needs nothing but libm's symbols from its process.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "codegen/loop_nest.h"
+
+namespace partita {
+
+struct NamedNest {
+  std::string name;  // a C identifier
+  const LoopNest* nest = nullptr;
+};
+
+// `cpu`: "host", or an LLVM name such as "x86-64-v3", "x86-64-v4". InvalidArgument where LLVM does not know it or it has no FMA.
+absl::StatusOr<std::vector<uint8_t>> compile_nests(std::span<const NamedNest> nests, const std::string& cpu);
+
+// "x86-64-v4" and the like for "host": what Program::target says.
+std::string target_name(const std::string& cpu);
+// The optimized LLVM IR of one nest, to read.
+absl::StatusOr<std::string> llvm_text(const NamedNest& nest, const std::string& cpu);
+
+}  // namespace partita

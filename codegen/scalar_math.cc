@@ -1,0 +1,459 @@
+#include "codegen/scalar_math.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/status.h"
+#include "llvm/IR/Intrinsics.h"
+#include "llvm/IR/Module.h"
+
+namespace partita {
+namespace {
+
+llvm::Type* with_lanes(llvm::Type* type, unsigned lanes) { return lanes > 1 ? llvm::FixedVectorType::get(type, lanes) : type; }
+
+unsigned lanes_of(llvm::Type* type) {
+  auto* v = llvm::dyn_cast<llvm::FixedVectorType>(type);
+  return v == nullptr ? 1 : v->getNumElements();
+}
+
+unsigned bits_of(DType t) { return t == DType::kBool ? 1 : static_cast<unsigned>(dtype_size(t)) * 8; }
+
+}  // namespace
+
+llvm::Type* computing_type(llvm::LLVMContext& context, DType type, unsigned lanes) {
+  if (type == DType::kF64) return with_lanes(llvm::Type::getDoubleTy(context), lanes);
+  if (is_float(type)) return with_lanes(llvm::Type::getFloatTy(context), lanes);
+  return with_lanes(llvm::Type::getIntNTy(context, bits_of(type)), lanes);
+}
+
+llvm::Type* stored_type(llvm::LLVMContext& context, DType type, unsigned lanes) {
+  switch (type) {
+    case DType::kBool: return with_lanes(llvm::Type::getInt8Ty(context), lanes);
+    case DType::kF16: return with_lanes(llvm::Type::getHalfTy(context), lanes);
+    case DType::kBF16: return with_lanes(llvm::Type::getInt16Ty(context), lanes);
+    default: return computing_type(context, type, lanes);
+  }
+}
+
+llvm::Type* ScalarMath::integers_like(llvm::Type* type, unsigned bits) { return with_lanes(llvm::Type::getIntNTy(b_.getContext(), bits), lanes_of(type)); }
+
+llvm::Value* ScalarMath::constant(DType type, double value, int64_t integer, unsigned lanes) {
+  llvm::Type* t = computing_type(b_.getContext(), type, lanes);
+  return is_float(type) ? llvm::ConstantFP::get(t, type == DType::kF64 ? value : static_cast<double>(static_cast<float>(value))) : i(t, integer);
+}
+
+llvm::Value* ScalarMath::fma(llvm::Value* a, llvm::Value* b, llvm::Value* c) { return b_.CreateIntrinsic(llvm::Intrinsic::fma, {a->getType()}, {a, b, c}); }
+
+// Highest power first.
+llvm::Value* ScalarMath::horner(llvm::Value* x, std::initializer_list<double> coefficients) {
+  llvm::Value* r = nullptr;
+  for (double c : coefficients) r = r == nullptr ? f(x->getType(), c) : fma(r, x, f(x->getType(), c));
+  return r;
+}
+
+llvm::Value* ScalarMath::power_of_two(llvm::Value* n) {
+  llvm::Value* biased = b_.CreateShl(b_.CreateAdd(n, i(n->getType(), 127)), i(n->getType(), 23));
+  return b_.CreateBitCast(biased, with_lanes(b_.getFloatTy(), lanes_of(n->getType())));
+}
+
+// x = n ln 2 + r with |r| <= ln 2 / 2: e^r by a polynomial, scaled twice by half of n so that subnormal results and infinity come out by themselves.
+llvm::Value* ScalarMath::exp32(llvm::Value* x) {
+  llvm::Type* t = x->getType();
+  llvm::Value* low = f(t, -104.0);
+  llvm::Value* high = f(t, 89.0);
+  x = b_.CreateSelect(b_.CreateFCmpOLT(x, low), low, x);
+  x = b_.CreateSelect(b_.CreateFCmpOGT(x, high), high, x);
+  llvm::Value* magic = f(t, 12582912.0);  // 1.5 * 2^23: the sum's low bits are the rounded integer
+  llvm::Value* shifted = fma(x, f(t, 1.44269504088896341), magic);
+  llvm::Value* n = b_.CreateFSub(shifted, magic);
+  llvm::Value* r = fma(n, f(t, -0x1.62e400p-1), x);
+  r = fma(n, f(t, -0x1.7f7d1cp-20), r);
+  llvm::Value* p = horner(r, {0x1.694000p-10, 0x1.125edcp-7, 0x1.555b5ap-5, 0x1.555450p-3, 0x1.fffff6p-2, 1.0});
+  p = fma(p, r, f(t, 1.0));
+  llvm::Value* k = b_.CreateSub(b_.CreateBitCast(shifted, integers_like(t, 32)), b_.CreateBitCast(magic, integers_like(t, 32)));
+  llvm::Value* half = b_.CreateAShr(k, i(k->getType(), 1));
+  return b_.CreateFMul(b_.CreateFMul(p, power_of_two(half)), power_of_two(b_.CreateSub(k, half)));
+}
+
+// 2^n (e^r - 1) + (2^n - 1); 2^(n-1) twice, so that n = 128 does not overflow early.
+llvm::Value* ScalarMath::expm1_32(llvm::Value* x) {
+  llvm::Type* t = x->getType();
+  llvm::Value* low = f(t, -20.0);
+  llvm::Value* high = f(t, 89.0);
+  llvm::Value* y = b_.CreateSelect(b_.CreateFCmpOLT(x, low), low, x);
+  y = b_.CreateSelect(b_.CreateFCmpOGT(y, high), high, y);
+  llvm::Value* magic = f(t, 12582912.0);
+  llvm::Value* shifted = fma(y, f(t, 1.44269504088896341), magic);
+  llvm::Value* n = b_.CreateFSub(shifted, magic);
+  llvm::Value* r = fma(n, f(t, -0x1.62e400p-1), y);
+  r = fma(n, f(t, -0x1.7f7d1cp-20), r);
+  llvm::Value* q = horner(r, {1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5});
+  llvm::Value* p = fma(b_.CreateFMul(r, r), q, r);
+  llvm::Value* k = b_.CreateSub(b_.CreateBitCast(shifted, integers_like(t, 32)), b_.CreateBitCast(magic, integers_like(t, 32)));
+  llvm::Value* half = power_of_two(b_.CreateSub(k, i(k->getType(), 1)));
+  llvm::Value* sum = fma(half, p, b_.CreateFSub(half, f(t, 0.5)));
+  llvm::Value* result = b_.CreateFAdd(sum, sum);
+  // Around zero (n = 0) the sum is p itself, -0 included.
+  return b_.CreateSelect(b_.CreateICmpEQ(k, i(k->getType(), 0)), b_.CreateSelect(b_.CreateFCmpOEQ(x, f(t, 0)), x, p), result);
+}
+
+// x = 2^e m, m in [2/3, 4/3): log x = e ln 2 + log1p(m - 1). Coefficients: N. Juffa's my_logf.
+llvm::Value* ScalarMath::log32(llvm::Value* x) {
+  llvm::Type* t = x->getType();
+  llvm::Type* ti = integers_like(t, 32);
+  llvm::Value* tiny = b_.CreateFCmpOLT(x, f(t, 0x1p-126));
+  llvm::Value* a = b_.CreateSelect(tiny, b_.CreateFMul(x, f(t, 0x1p23)), x);
+  llvm::Value* bias = b_.CreateSelect(tiny, f(t, -23.0), f(t, 0.0));
+  llvm::Value* bits = b_.CreateBitCast(a, ti);
+  llvm::Value* e = b_.CreateAnd(b_.CreateSub(bits, i(ti, 0x3f2aaaab)), i(ti, static_cast<int32_t>(0xff800000)));
+  llvm::Value* m = b_.CreateFSub(b_.CreateBitCast(b_.CreateSub(bits, e), t), f(t, 1.0));
+  llvm::Value* n = fma(b_.CreateSIToFP(e, t), f(t, 0x1p-23), bias);
+  llvm::Value* s = b_.CreateFMul(m, m);
+  llvm::Value* r = fma(f(t, -0.130310059), s, f(t, -0.121483512));
+  llvm::Value* q = fma(f(t, 0.140869141), s, f(t, 0.139814854));
+  r = fma(r, s, f(t, -0.166846126));
+  q = fma(q, s, f(t, 0.200120345));
+  r = fma(r, s, f(t, -0.249996200));
+  r = fma(q, m, r);
+  r = fma(r, m, f(t, 0.333331972));
+  r = fma(r, m, f(t, -0.5));
+  r = fma(r, s, m);
+  r = fma(n, f(t, 0.693147182), r);
+  // Infinity and NaN stay, zero gives -infinity, less than zero NaN.
+  llvm::Value* usual = b_.CreateFCmpOLT(x, f(t, std::numeric_limits<double>::infinity()));
+  r = b_.CreateSelect(usual, r, x);
+  r = b_.CreateSelect(b_.CreateFCmpOLT(x, f(t, 0.0)), f(t, std::numeric_limits<double>::quiet_NaN()), r);
+  return b_.CreateSelect(b_.CreateFCmpOEQ(x, f(t, 0.0)), f(t, -std::numeric_limits<double>::infinity()), r);
+}
+
+// log(u) for u = 1 + x rounded, and what the rounding lost, over u.
+llvm::Value* ScalarMath::log1p_32(llvm::Value* x) {
+  llvm::Type* t = x->getType();
+  llvm::Value* u = b_.CreateFAdd(x, f(t, 1.0));
+  llvm::Value* lost = b_.CreateSelect(b_.CreateFCmpOGT(x, f(t, 1.0)), b_.CreateFSub(f(t, 1.0), b_.CreateFSub(u, x)), b_.CreateFSub(x, b_.CreateFSub(u, f(t, 1.0))));
+  llvm::Value* correction = b_.CreateFDiv(lost, u);
+  llvm::Value* sound = b_.CreateAnd(b_.CreateFCmpOGT(u, f(t, 0.0)), b_.CreateFCmpOLT(u, f(t, std::numeric_limits<double>::infinity())));
+  llvm::Value* r = b_.CreateFAdd(log32(u), b_.CreateSelect(sound, correction, f(t, 0.0)));
+  return b_.CreateSelect(b_.CreateFCmpOEQ(x, f(t, 0.0)), x, r);
+}
+
+// (e^2|x| - 1) / (e^2|x| + 1), with the difference accurate near zero; a short odd polynomial below 0.3 saves the division's rounding.
+llvm::Value* ScalarMath::tanh32(llvm::Value* x) {
+  llvm::Type* t = x->getType();
+  llvm::Value* a = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+  a = b_.CreateSelect(b_.CreateFCmpOGT(a, f(t, 9.2)), f(t, 9.2), a);
+  llvm::Value* e = exp32(b_.CreateFAdd(a, a));
+  llvm::Value* large = b_.CreateFSub(f(t, 1.0), b_.CreateFDiv(f(t, 2.0), b_.CreateFAdd(e, f(t, 1.0))));
+  llvm::Value* s = b_.CreateFMul(a, a);
+  llvm::Value* small = fma(b_.CreateFMul(s, a), horner(s, {-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1}), a);
+  llvm::Value* r = b_.CreateSelect(b_.CreateFCmpOLT(a, f(t, 0.625)), small, large);
+  return b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, r, x);
+}
+
+// Coefficients: N. Juffa's my_erff. Below 0.927734375 x + x p(x^2), above 1 - e^(polynomial).
+llvm::Value* ScalarMath::erf32(llvm::Value* x) {
+  llvm::Type* t = x->getType();
+  llvm::Value* a = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+  llvm::Value* s = b_.CreateFMul(x, x);
+  llvm::Value* capped = b_.CreateSelect(b_.CreateFCmpOGT(a, f(t, 5.0)), f(t, 5.0), a);
+  llvm::Value* s2 = b_.CreateFMul(capped, capped);
+  llvm::Value* r = fma(f(t, -0x1.220000p-16), capped, f(t, 0x1.91cfb2p-12));
+  llvm::Value* u = fma(f(t, -0x1.fd1438p-9), capped, f(t, 0x1.8d6342p-6));
+  r = fma(r, s2, u);
+  r = fma(r, capped, f(t, -0x1.b55cb8p-4));
+  r = fma(r, capped, f(t, -0x1.450aa0p-1));
+  r = fma(r, capped, f(t, -0x1.079d0cp-3));
+  r = fma(r, capped, b_.CreateFNeg(capped));
+  llvm::Value* large = b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, b_.CreateFSub(f(t, 1.0), exp32(r)), x);
+  llvm::Value* p = horner(s, {-0x1.38e000p-11, 0x1.471a58p-8, -0x1.b691b2p-6, 0x1.ce1c44p-4, -0x1.812700p-2, 0x1.06eba8p-3});
+  llvm::Value* small = fma(p, x, x);
+  // NaN takes the second way and stays NaN.
+  return b_.CreateSelect(b_.CreateFCmpOGT(a, f(t, 0.927734375)), large, small);
+}
+
+// In f64: x = n pi/2 + r, exact for all f32 below 2^30 (beyond, the argument's own rounding has left nothing to compute).
+llvm::Value* ScalarMath::sincos32(llvm::Value* x, bool cosine) {
+  llvm::Type* t32 = x->getType();
+  llvm::Type* t = with_lanes(b_.getDoubleTy(), lanes_of(t32));
+  llvm::Value* y = b_.CreateFPExt(x, t);
+  llvm::Value* n = b_.CreateUnaryIntrinsic(llvm::Intrinsic::rint, b_.CreateFMul(y, f(t, 0.63661977236758134308)));
+  llvm::Value* r = fma(n, f(t, -1.57079632679489661923), y);
+  r = fma(n, f(t, -6.123233995736766036e-17), r);
+  llvm::Value* quarter = b_.CreateIntrinsic(llvm::Intrinsic::fptosi_sat, {integers_like(t, 64), t}, {n});
+  if (cosine) quarter = b_.CreateAdd(quarter, i(quarter->getType(), 1));
+  llvm::Value* s = b_.CreateFMul(r, r);
+  llvm::Value* sine = fma(b_.CreateFMul(s, r), horner(s, {-1.0 / 39916800, 1.0 / 362880, -1.0 / 5040, 1.0 / 120, -1.0 / 6}), r);
+  llvm::Value* cos = horner(s, {1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320, -1.0 / 720, 1.0 / 24, -0.5, 1.0});
+  llvm::Value* odd = b_.CreateICmpNE(b_.CreateAnd(quarter, i(quarter->getType(), 1)), i(quarter->getType(), 0));
+  llvm::Value* v = b_.CreateSelect(odd, cos, sine);
+  llvm::Value* minus = b_.CreateICmpNE(b_.CreateAnd(quarter, i(quarter->getType(), 2)), i(quarter->getType(), 0));
+  v = b_.CreateFPTrunc(b_.CreateSelect(minus, b_.CreateFNeg(v), v), t32);
+  if (!cosine) v = b_.CreateSelect(b_.CreateFCmpOEQ(x, f(t32, 0)), x, v);
+  llvm::Value* finite = b_.CreateFCmpOLT(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x), f(t32, std::numeric_limits<double>::infinity()));
+  return b_.CreateSelect(finite, v, f(t32, std::numeric_limits<double>::quiet_NaN()));
+}
+
+// libm's f64 function, lane by lane.
+llvm::Value* ScalarMath::by_lane(const char* name, llvm::Value* a, llvm::Value* b) {
+  llvm::Type* t = a->getType();
+  llvm::Type* f64 = b_.getDoubleTy();
+  std::vector<llvm::Type*> parameters(b == nullptr ? 1 : 2, f64);
+  llvm::FunctionCallee callee = module_.getOrInsertFunction(name, llvm::FunctionType::get(f64, parameters, false));
+  auto* function = llvm::cast<llvm::Function>(callee.getCallee());
+  function->setDoesNotAccessMemory();
+  function->setDoesNotThrow();
+  function->setWillReturn();
+  auto one = [&](llvm::Value* x, llvm::Value* y) -> llvm::Value* {
+    bool narrow = x->getType()->isFloatTy();
+    if (narrow) x = b_.CreateFPExt(x, f64);
+    if (narrow && y != nullptr) y = b_.CreateFPExt(y, f64);
+    llvm::Value* r = y == nullptr ? b_.CreateCall(callee, {x}) : b_.CreateCall(callee, {x, y});
+    return narrow ? b_.CreateFPTrunc(r, b_.getFloatTy()) : r;
+  };
+  unsigned lanes = lanes_of(t);
+  if (lanes == 1) return one(a, b);
+  llvm::Value* r = llvm::PoisonValue::get(t);
+  for (unsigned k = 0; k < lanes; ++k) r = b_.CreateInsertElement(r, one(b_.CreateExtractElement(a, k), b == nullptr ? nullptr : b_.CreateExtractElement(b, k)), k);
+  return r;
+}
+
+llvm::Value* ScalarMath::float_function(ScalarOp op, DType type, llvm::Value* x) {
+  bool wide = type == DType::kF64;
+  switch (op) {
+    case ScalarOp::kNeg: return b_.CreateFNeg(x);
+    case ScalarOp::kAbs: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+    case ScalarOp::kSqrt: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x);
+    case ScalarOp::kFloor: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, x);
+    case ScalarOp::kCeil: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::ceil, x);
+    case ScalarOp::kRoundEven: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::roundeven, x);
+    case ScalarOp::kExp: return wide ? by_lane("exp", x) : exp32(x);
+    case ScalarOp::kExpm1: return wide ? by_lane("expm1", x) : expm1_32(x);
+    case ScalarOp::kLog: return wide ? by_lane("log", x) : log32(x);
+    case ScalarOp::kLog1p: return wide ? by_lane("log1p", x) : log1p_32(x);
+    case ScalarOp::kTanh: return wide ? by_lane("tanh", x) : tanh32(x);
+    case ScalarOp::kErf: return wide ? by_lane("erf", x) : erf32(x);
+    case ScalarOp::kSin: return wide ? by_lane("sin", x) : sincos32(x, false);
+    case ScalarOp::kCos: return wide ? by_lane("cos", x) : sincos32(x, true);
+    case ScalarOp::kTan: return by_lane("tan", x);
+    case ScalarOp::kAsin: return by_lane("asin", x);
+    case ScalarOp::kAcos: return by_lane("acos", x);
+    case ScalarOp::kAtan: return by_lane("atan", x);
+    case ScalarOp::kSinh: return by_lane("sinh", x);
+    case ScalarOp::kCosh: return by_lane("cosh", x);
+    default: PARTITA_CHECK(false, "not a function of a float");
+  }
+}
+
+llvm::Value* ScalarMath::float_binary(ScalarOp op, llvm::Value* a, llvm::Value* b) {
+  llvm::IRBuilderBase::FastMathFlagGuard guard(b_);
+  llvm::FastMathFlags flags;
+  flags.setAllowContract();  // a product may join the sum that it goes into; the functions above need their own roundings
+  b_.setFastMathFlags(flags);
+  switch (op) {
+    case ScalarOp::kAdd: return b_.CreateFAdd(a, b);
+    case ScalarOp::kSub: return b_.CreateFSub(a, b);
+    case ScalarOp::kMul: return b_.CreateFMul(a, b);
+    case ScalarOp::kDiv: return b_.CreateFDiv(a, b);
+    case ScalarOp::kPow: return by_lane("pow", a, b);
+    case ScalarOp::kMod: return by_lane("fmod", a, b);
+    case ScalarOp::kMax: case ScalarOp::kMin: {
+      // b where either is NaN (what maxps does), then a where a is.
+      llvm::Value* m = b_.CreateSelect(op == ScalarOp::kMax ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b), a, b);
+      return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, m);
+    }
+    default: PARTITA_CHECK(false, "not a float operation");
+  }
+}
+
+// By squaring, one call per lane of a small function of the module.
+llvm::Value* ScalarMath::integer_power(DType type, llvm::Value* a, llvm::Value* b) {
+  llvm::Type* i64 = b_.getInt64Ty();
+  llvm::Function* function = module_.getFunction("partita_power");
+  if (function == nullptr) {
+    function = llvm::Function::Create(llvm::FunctionType::get(i64, {i64, i64}, false), llvm::Function::InternalLinkage, "partita_power", module_);
+    llvm::IRBuilder<> fb(llvm::BasicBlock::Create(b_.getContext(), "entry", function));
+    llvm::Value *base = function->getArg(0), *exponent = function->getArg(1);
+    llvm::BasicBlock* start = fb.GetInsertBlock();
+    llvm::BasicBlock* negative = llvm::BasicBlock::Create(b_.getContext(), "negative", function);
+    llvm::BasicBlock* loop = llvm::BasicBlock::Create(b_.getContext(), "loop", function);
+    llvm::BasicBlock* done = llvm::BasicBlock::Create(b_.getContext(), "done", function);
+    fb.CreateCondBr(fb.CreateICmpSLT(exponent, fb.getInt64(0)), negative, loop);
+    fb.SetInsertPoint(negative);
+    llvm::Value* odd = fb.CreateTrunc(exponent, fb.getInt1Ty());
+    llvm::Value* minus = fb.CreateSelect(odd, fb.getInt64(static_cast<uint64_t>(-1)), fb.getInt64(1));
+    llvm::Value* zero = fb.getInt64(0);
+    llvm::Value* r = fb.CreateSelect(fb.CreateICmpEQ(base, fb.getInt64(static_cast<uint64_t>(-1))), minus, zero);
+    fb.CreateRet(fb.CreateSelect(fb.CreateICmpEQ(base, fb.getInt64(1)), fb.getInt64(1), r));
+    fb.SetInsertPoint(loop);
+    llvm::PHINode *e = fb.CreatePHI(i64, 2), *x = fb.CreatePHI(i64, 2), *product = fb.CreatePHI(i64, 2);
+    e->addIncoming(exponent, start), x->addIncoming(base, start), product->addIncoming(fb.getInt64(1), start);
+    llvm::Value* next = fb.CreateSelect(fb.CreateTrunc(e, fb.getInt1Ty()), fb.CreateMul(product, x), product);
+    llvm::Value* rest = fb.CreateLShr(e, 1);
+    e->addIncoming(rest, loop), x->addIncoming(fb.CreateMul(x, x), loop), product->addIncoming(next, loop);
+    fb.CreateCondBr(fb.CreateICmpEQ(rest, fb.getInt64(0)), done, loop);
+    fb.SetInsertPoint(done);
+    fb.CreateRet(next);
+  }
+  bool is_signed = !is_unsigned(type);
+  llvm::Type* t = a->getType();
+  auto one = [&](llvm::Value* x, llvm::Value* y) {
+    llvm::Value* r = b_.CreateCall(function, {b_.CreateIntCast(x, i64, is_signed), b_.CreateIntCast(y, i64, is_signed)});
+    return b_.CreateTrunc(r, t->getScalarType());
+  };
+  unsigned lanes = lanes_of(t);
+  if (lanes == 1) return one(a, b);
+  llvm::Value* r = llvm::PoisonValue::get(t);
+  for (unsigned k = 0; k < lanes; ++k) r = b_.CreateInsertElement(r, one(b_.CreateExtractElement(a, k), b_.CreateExtractElement(b, k)), k);
+  return r;
+}
+
+llvm::Value* ScalarMath::integer_binary(ScalarOp op, DType type, llvm::Value* a, llvm::Value* b) {
+  llvm::Type* t = a->getType();
+  bool is_signed = !is_unsigned(type);
+  switch (op) {
+    case ScalarOp::kAdd: return b_.CreateAdd(a, b);
+    case ScalarOp::kSub: return b_.CreateSub(a, b);
+    case ScalarOp::kMul: return b_.CreateMul(a, b);
+    case ScalarOp::kAnd: return b_.CreateAnd(a, b);
+    case ScalarOp::kOr: return b_.CreateOr(a, b);
+    case ScalarOp::kXor: return b_.CreateXor(a, b);
+    case ScalarOp::kMax: return b_.CreateBinaryIntrinsic(is_signed ? llvm::Intrinsic::smax : llvm::Intrinsic::umax, a, b);
+    case ScalarOp::kMin: return b_.CreateBinaryIntrinsic(is_signed ? llvm::Intrinsic::smin : llvm::Intrinsic::umin, a, b);
+    case ScalarOp::kPow: return integer_power(type, a, b);
+    case ScalarOp::kDiv: case ScalarOp::kMod: {
+      // Division by zero gives 0; so does the remainder. The smallest number over -1 wraps.
+      llvm::Value* zero = b_.CreateICmpEQ(b, i(t, 0));
+      llvm::Value* minus = is_signed ? b_.CreateICmpEQ(b, i(t, -1)) : nullptr;
+      llvm::Value* divisor = b_.CreateSelect(minus == nullptr ? zero : b_.CreateOr(zero, minus), i(t, 1), b);
+      llvm::Value* r = nullptr;
+      if (op == ScalarOp::kDiv) {
+        r = is_signed ? b_.CreateSDiv(a, divisor) : b_.CreateUDiv(a, divisor);
+        if (minus != nullptr) r = b_.CreateSelect(minus, b_.CreateNeg(a), r);
+      } else {
+        r = is_signed ? b_.CreateSRem(a, divisor) : b_.CreateURem(a, divisor);
+      }
+      return b_.CreateSelect(zero, i(t, 0), r);
+    }
+    case ScalarOp::kShl: case ScalarOp::kShr: {
+      // In 64 bits, as the reference does it: past the width nothing is left.
+      llvm::Type* wide = integers_like(t, 64);
+      llvm::Value *x = b_.CreateIntCast(a, wide, is_signed), *by = b_.CreateIntCast(b, wide, is_signed);
+      llvm::Value* inside = b_.CreateICmpULT(by, i(wide, 64));
+      by = b_.CreateSelect(inside, by, i(wide, 0));
+      llvm::Value* r = op == ScalarOp::kShl ? b_.CreateShl(x, by) : b_.CreateLShr(x, by);
+      return b_.CreateTrunc(b_.CreateSelect(inside, r, i(wide, 0)), t);
+    }
+    default: PARTITA_CHECK(false, "not an integer operation");
+  }
+}
+
+llvm::Value* ScalarMath::cast(DType from, DType to, llvm::Value* x) {
+  unsigned lanes = lanes_of(x->getType());
+  llvm::Type* t = computing_type(b_.getContext(), to, lanes);
+  if (is_float(from)) {
+    if (to == DType::kBool) return b_.CreateFCmpUNE(x, f(x->getType(), 0));
+    if (!is_float(to)) return b_.CreateIntrinsic(is_unsigned(to) ? llvm::Intrinsic::fptoui_sat : llvm::Intrinsic::fptosi_sat, {t, x->getType()}, {x});
+    if (to == DType::kF64) return from == DType::kF64 ? x : b_.CreateFPExt(x, t);
+    if (from == DType::kF64) x = b_.CreateFPTrunc(x, t);
+    // A cast to 16 bits rounds, even where the value stays in a register.
+    return to == DType::kF32 ? x : from_stored(to, to_stored(to, x));
+  }
+  if (to == DType::kBool) return from == DType::kBool ? x : b_.CreateICmpNE(x, i(x->getType(), 0));
+  if (is_float(to)) return is_unsigned(from) ? b_.CreateUIToFP(x, t) : b_.CreateSIToFP(x, t);
+  return b_.CreateIntCast(x, t, !is_unsigned(from));
+}
+
+llvm::Value* ScalarMath::philox(llvm::Value* counter, llvm::Value* high, uint64_t key, int word) {
+  llvm::Type* t32 = integers_like(counter->getType(), 32);
+  llvm::Type* t64 = counter->getType();
+  auto low_word = [&](llvm::Value* v) { return b_.CreateTrunc(v, t32); };
+  auto high_word = [&](llvm::Value* v) { return b_.CreateTrunc(b_.CreateLShr(v, i(t64, 32)), t32); };
+  llvm::Value* x[4] = {low_word(counter), high_word(counter), low_word(high), high_word(high)};
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    llvm::Value* p0 = b_.CreateMul(b_.CreateZExt(x[0], t64), i(t64, 0xD2511F53));
+    llvm::Value* p1 = b_.CreateMul(b_.CreateZExt(x[2], t64), i(t64, 0xCD9E8D57));
+    llvm::Value* y0 = b_.CreateXor(b_.CreateXor(high_word(p1), x[1]), i(t32, static_cast<int32_t>(k0)));
+    llvm::Value* y2 = b_.CreateXor(b_.CreateXor(high_word(p0), x[3]), i(t32, static_cast<int32_t>(k1)));
+    x[0] = y0, x[1] = low_word(p1), x[2] = y2, x[3] = low_word(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return x[word];
+}
+
+llvm::Value* ScalarMath::apply(const ScalarNode& node, DType from, llvm::Value* a, llvm::Value* b, llvm::Value* c) {
+  bool floats = is_float(from);
+  switch (node.op) {
+    case ScalarOp::kEq: return floats ? b_.CreateFCmpOEQ(a, b) : b_.CreateICmpEQ(a, b);
+    case ScalarOp::kNe: return floats ? b_.CreateFCmpUNE(a, b) : b_.CreateICmpNE(a, b);
+    case ScalarOp::kLt: return floats ? b_.CreateFCmpOLT(a, b) : is_unsigned(from) ? b_.CreateICmpULT(a, b) : b_.CreateICmpSLT(a, b);
+    case ScalarOp::kLe: return floats ? b_.CreateFCmpOLE(a, b) : is_unsigned(from) ? b_.CreateICmpULE(a, b) : b_.CreateICmpSLE(a, b);
+    case ScalarOp::kNot: return b_.CreateNot(a);
+    case ScalarOp::kSelect: return b_.CreateSelect(a, b, c);
+    case ScalarOp::kCast: return cast(from, node.type, a);
+    case ScalarOp::kIsNan: return floats ? b_.CreateFCmpUNO(a, a) : llvm::Constant::getNullValue(integers_like(a->getType(), 1));
+    case ScalarOp::kIsInf:
+      if (!floats) return llvm::Constant::getNullValue(integers_like(a->getType(), 1));
+      return b_.CreateFCmpOEQ(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, a), f(a->getType(), std::numeric_limits<double>::infinity()));
+    case ScalarOp::kPhilox: return philox(a, b, static_cast<uint64_t>(node.i), node.index);
+    default: break;
+  }
+  if (node.b >= 0) return floats ? float_binary(node.op, a, b) : integer_binary(node.op, node.type, a, b);
+  if (floats) return float_function(node.op, node.type, a);
+  if (node.op == ScalarOp::kNeg) return b_.CreateNeg(a);
+  if (node.op == ScalarOp::kAbs) return is_unsigned(from) ? a : b_.CreateBinaryIntrinsic(llvm::Intrinsic::abs, a, b_.getInt1(false));
+  return a;  // rounding an integer
+}
+
+llvm::Value* ScalarMath::combine(ReduceKind kind, DType type, llvm::Value* a, llvm::Value* b) {
+  ScalarOp op = kind == ReduceKind::kSum ? ScalarOp::kAdd : kind == ReduceKind::kProd ? ScalarOp::kMul : kind == ReduceKind::kMax ? ScalarOp::kMax : ScalarOp::kMin;
+  if (type == DType::kBool && kind == ReduceKind::kSum) return b_.CreateOr(a, b);
+  return is_float(type) ? float_binary(op, a, b) : integer_binary(op, type, a, b);
+}
+
+llvm::Value* ScalarMath::identity(ReduceKind kind, DType type, unsigned lanes) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  unsigned bits = bits_of(type);
+  int64_t smallest = is_unsigned(type) ? 0 : bits == 64 ? std::numeric_limits<int64_t>::min() : -(int64_t{1} << (bits - 1));
+  int64_t largest = is_unsigned(type) ? -1 : bits == 64 ? std::numeric_limits<int64_t>::max() : (int64_t{1} << (bits - 1)) - 1;
+  switch (kind) {
+    case ReduceKind::kSum: return constant(type, 0, 0, lanes);
+    case ReduceKind::kProd: return constant(type, 1, 1, lanes);
+    case ReduceKind::kMax: return constant(type, -kInfinity, smallest, lanes);
+    case ReduceKind::kMin: return constant(type, kInfinity, largest, lanes);
+  }
+  return nullptr;
+}
+
+llvm::Value* ScalarMath::from_stored(DType type, llvm::Value* v) {
+  unsigned lanes = lanes_of(v->getType());
+  switch (type) {
+    case DType::kBool: return b_.CreateICmpNE(v, i(v->getType(), 0));
+    case DType::kF16: return b_.CreateFPExt(v, with_lanes(b_.getFloatTy(), lanes));
+    case DType::kBF16: {
+      llvm::Type* t = integers_like(v->getType(), 32);
+      return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(v, t), i(t, 16)), with_lanes(b_.getFloatTy(), lanes));
+    }
+    default: return v;
+  }
+}
+
+llvm::Value* ScalarMath::to_stored(DType type, llvm::Value* v) {
+  switch (type) {
+    case DType::kBool: return b_.CreateZExt(v, integers_like(v->getType(), 8));
+    case DType::kF16: return b_.CreateFPTrunc(v, with_lanes(b_.getHalfTy(), lanes_of(v->getType())));
+    case DType::kBF16: {
+      llvm::Type* t = integers_like(v->getType(), 32);
+      llvm::Value* bits = b_.CreateBitCast(v, t);
+      llvm::Value* high = b_.CreateLShr(bits, i(t, 16));
+      llvm::Value* rounded = b_.CreateLShr(b_.CreateAdd(bits, b_.CreateAdd(i(t, 0x7fff), b_.CreateAnd(high, i(t, 1)))), i(t, 16));
+      llvm::Value* nan = b_.CreateOr(high, i(t, 0x40));
+      return b_.CreateTrunc(b_.CreateSelect(b_.CreateFCmpUNO(v, v), nan, rounded), integers_like(t, 16));
+    }
+    default: return v;
+  }
+}
+
+}  // namespace partita

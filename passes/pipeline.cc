@@ -1,0 +1,118 @@
+#include "passes/pipeline.h"
+
+#include <chrono>
+#include <filesystem>
+#include <iterator>
+
+#include "base/atomic_file.h"
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "passes/attach_loss.h"
+#include "passes/build_backward.h"
+#include "passes/build_optimizer.h"
+#include "passes/clean_up.h"
+
+namespace partita {
+namespace {
+
+constexpr Pass kTrainingPipeline[] = {
+    {"merge_duplicates", merge_duplicates, "exporters repeat shape arithmetic and masks in every layer; patterns count uses"},
+    {"simplify", simplify, "patterns need not look through x * 1 or a reshape of a reshape"},
+    {"remove_dead_nodes", remove_dead_nodes, "a dead reader is not a use"},
+    {"attach_loss", attach_loss, "so that the blocks see the whole forward graph, and outputs that nobody asks for are dead"},
+    {"build_backward", build_backward, "gradients of composites are far cheaper than those of their spellings"},
+    {"merge_duplicates", merge_duplicates, "gradients recompute what the forward part has"},
+    {"simplify", simplify, "gradients of views are views of views"},
+    {"remove_dead_nodes", remove_dead_nodes, "gradients of masks, tables and indices that nobody asked for"},
+    {"build_optimizer", build_optimizer, "updates read the final gradients"},
+};
+constexpr size_t kForwardPasses = 4;
+
+// "NAME#2" for the second of a name; the first has the plain name.
+std::string pass_name(std::span<const Pass> passes, size_t index) {
+  int count = 1;
+  for (size_t k = 0; k < index; ++k) count += passes[k].name == passes[index].name;
+  return count == 1 ? std::string(passes[index].name) : cat(passes[index].name, "#", count);
+}
+
+std::string graph_text(const Graph& graph) {
+  std::string text;
+  for (const Node& node : graph.nodes) {
+    for (ValueId v : node.outputs) append(text, "%", v, ":", to_string(graph.type(v)), " ");
+    append(text, "= ", node.op->name);
+    for (ValueId v : node.inputs) append(text, " %", v);
+    append(text, "  # ", segment_name(node.segment), " block ", node.block, " ", graph.origin(node), "\n");
+  }
+  return text;
+}
+
+// Writes the texts that differ from the last one.
+class Dump {
+ public:
+  explicit Dump(const std::string& folder) : folder_(folder) {}
+
+  absl::Status start(const Graph& graph) {
+    if (folder_.empty()) return absl::OkStatus();
+    std::error_code error;
+    std::filesystem::create_directories(folder_, error);
+    if (error) return absl::InvalidArgumentError(cat("folder for dumps ", quote(folder_, 200), ": ", error.message()));
+    return write("start", graph);
+  }
+
+  absl::Status write(const std::string& name, const Graph& graph) {
+    if (folder_.empty()) return absl::OkStatus();
+    std::string text = graph_text(graph);
+    size_t number = number_++;
+    if (text == last_) return absl::OkStatus();
+    last_ = std::move(text);
+    return write_file_atomically(fmt::format("{}/{:02}-{}.txt", folder_, number, name), last_, Durable::kNo);
+  }
+
+ private:
+  std::string folder_, last_;
+  size_t number_ = 0;
+};
+
+}  // namespace
+
+std::span<const Pass> training_pipeline() { return kTrainingPipeline; }
+std::span<const Pass> forward_pipeline() { return std::span(kTrainingPipeline).first(kForwardPasses); }
+
+absl::StatusOr<Graph> run_passes(std::span<const Pass> passes, Graph graph, PassContext& context, const PassOptions& options) {
+  size_t end = passes.size();
+  if (!options.stop_after.empty()) {
+    std::string known;
+    for (size_t k = 0; k < passes.size(); ++k) {
+      std::string name = pass_name(passes, k);
+      if (name == options.stop_after) end = std::min(end, k + 1);
+      append(known, k == 0 ? "" : ", ", name);
+    }
+    bool found = end < passes.size() || pass_name(passes, passes.size() - 1) == options.stop_after;
+    if (!found) return absl::InvalidArgumentError(cat("stop after: no pass ", quote(options.stop_after, 100), "; the passes are ", known));
+  }
+  Dump dump(options.dump_folder);
+  PARTITA_RETURN_IF_ERROR(dump.start(graph));
+  for (size_t k = 0; k < end; ++k) {
+    std::string name = pass_name(passes, k);
+    int64_t before = static_cast<int64_t>(graph.nodes.size());
+    auto start = std::chrono::steady_clock::now();
+    PARTITA_ASSIGN_OR_RETURN(graph, passes[k].function(graph, context));
+    std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    if (options.times) options.times->push_back({name, took.count(), before, static_cast<int64_t>(graph.nodes.size())});
+    PARTITA_RETURN_IF_ERROR(dump.write(name, graph));
+  }
+  return graph;
+}
+
+std::string format_pass_times(std::span<const PassTime> times) {
+  std::string text = fmt::format("{:<28} {:>10} {:>10} {:>10}\n", "pass", "ms", "nodes", "change");
+  double total = 0;
+  for (const PassTime& t : times) {
+    text += fmt::format("{:<28} {:>10.2f} {:>10} {:>+10}\n", t.name, t.seconds * 1e3, t.nodes_after, t.nodes_after - t.nodes_before);
+    total += t.seconds;
+  }
+  return text + fmt::format("{:<28} {:>10.2f}\n", "total", total * 1e3);
+}
+
+}  // namespace partita

@@ -1,0 +1,80 @@
+// What attention and attention_grad share: the problem, its masks, and tiles of scores.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "runtime/kernels/kernel_request.h"
+#include "runtime/kernels/tile_ops.h"
+
+namespace partita::runtime {
+
+constexpr int64_t kQueryTile = 64, kKeyTile = 128;
+
+struct AttentionShape {
+  int64_t batch = 1, heads = 1, kv_heads = 1, s = 1, t = 1, d = 1, e = 1;
+  double scale = 1;
+  bool causal = false;
+  DType mask = DType::kInvalid;                  // bool, or the dtype of q
+  int64_t mask_stride[4] = {0, 0, 0, 0};         // elements; 0 where it is broadcast
+
+  static absl::StatusOr<AttentionShape> make(const KernelRequest& r, const Operand& q, const Operand& k, const Operand& v, const Operand* mask);
+
+  int64_t group() const { return heads / kv_heads; }
+  // Keys that some query of [first, first + rows) may attend: [0, result).
+  int64_t key_end(int64_t first, int64_t rows) const { return causal ? std::clamp<int64_t>(first + rows + t - s, 0, t) : t; }
+  // The first query that may attend key j.
+  int64_t query_begin(int64_t j) const { return causal ? std::clamp<int64_t>(j - (t - s), 0, s) : 0; }
+};
+
+// to[d][columns] = rows j0 .. of a matrix [t, d], transposed; `columns` >= count, the rest zero.
+template <typename T>
+void pack_transposed(const T* from, int64_t count, int64_t d, T* to, int64_t columns) {
+  for (int64_t j = 0; j < count; ++j) {
+    for (int64_t i = 0; i < d; ++i) to[i * columns + j] = from[j * d + i];
+  }
+  for (int64_t i = 0; i < d && count < columns; ++i) std::fill(to + i * columns + count, to + (i + 1) * columns, T(0));
+}
+
+// Turns a tile of q k^T into scores, -infinity where a query must not look, and returns a positive factor that they still have to be multiplied with: the
+// scale, unless a mask that adds or a scale that is not positive made it go first. `mask` is at [b, h]; `row` is the tile's stride.
+template <typename T>
+T mask_tile(const AttentionShape& shape, const std::byte* mask, int64_t i0, int64_t rows, int64_t j0, int64_t columns, T* tile, int64_t row) {
+  constexpr T kNever = -std::numeric_limits<T>::infinity();
+  T factor = static_cast<T>(shape.scale);
+  const int64_t along_s = shape.mask_stride[2], along_t = shape.mask_stride[3];
+  const bool adds = mask != nullptr && shape.mask != DType::kBool;
+  if (!(factor > T(0)) && !adds) {
+    for (int64_t i = 0; i < rows; ++i) tile_ops<T>().scale_row(tile + i * row, columns, factor);
+    factor = 1;
+  }
+  if (mask != nullptr && !adds) {
+    for (int64_t i = 0; i < rows; ++i) {
+      const uint8_t* m = reinterpret_cast<const uint8_t*>(mask) + (i0 + i) * along_s + j0 * along_t;
+      for (int64_t j = 0; j < columns; ++j) tile[i * row + j] = m[j * along_t] != 0 ? tile[i * row + j] : kNever;
+    }
+  } else if (adds) {
+    for (int64_t i = 0; i < rows; ++i) {
+      const T* m = reinterpret_cast<const T*>(mask) + (i0 + i) * along_s + j0 * along_t;
+      for (int64_t j = 0; j < columns; ++j) tile[i * row + j] = tile[i * row + j] * factor + m[j * along_t];
+    }
+    factor = 1;
+  }
+  const int64_t offset = shape.t - shape.s;
+  if (shape.causal && j0 + columns - 1 > i0 + offset) {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = std::max<int64_t>(i0 + i + offset + 1 - j0, 0); j < columns; ++j) tile[i * row + j] = kNever;
+    }
+  }
+  return factor;
+}
+
+inline const std::byte* mask_of_head(const AttentionShape& shape, const std::byte* mask, int64_t b, int64_t h) {
+  return mask == nullptr ? nullptr : mask + (b * shape.mask_stride[0] + h * shape.mask_stride[1]) * dtype_size(shape.mask);
+}
+
+// 16-bit operands as float copies: `count` elements each way.
+void widen(DType from, const std::byte* x, float* y, int64_t count);
+void narrow(DType to, const float* x, std::byte* y, int64_t count);
+
+}  // namespace partita::runtime

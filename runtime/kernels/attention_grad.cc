@@ -1,0 +1,189 @@
+// attention_grad: P is computed again from lse, tile by tile (FlashAttention-2). With delta = rows of sum(g * out):
+//   P = exp(S - lse);  dv += P^T g;  dP = g v^T;  dS = P (dP - delta) scale;  dk += dS^T q;  dq += dS k
+// One task owns a key-value head: no two tasks write one element. Where there are fewer of those than threads, dk and dv are computed by blocks of keys and dq
+// by blocks of queries in a second pass (S and dP are computed twice). Sums run in the same order both ways: the bits do not depend on the threads.
+#include <vector>
+
+#include "runtime/kernels/attention.h"
+#include "runtime/kernels/table.h"
+
+namespace partita::runtime {
+namespace {
+
+template <typename T>
+struct Backward {
+  AttentionShape shape;
+  const T *g, *q, *k, *v;
+  const std::byte* mask;
+  const T* out;
+  const std::byte* lse;
+  DType lse_dtype;
+  T *dq, *dk, *dv, *delta;
+
+  struct Scratch {
+    std::vector<T> keys, values, p, ds;
+  };
+
+  // Tiles of the keys and values of one block, transposed.
+  struct Packed {
+    const T *keys, *values;
+    int64_t columns;
+  };
+
+  T lse_at(int64_t i) const { return lse_dtype == DType::kF64 ? static_cast<T>(reinterpret_cast<const double*>(lse)[i]) : static_cast<T>(reinterpret_cast<const float*>(lse)[i]); }
+
+  void resize(Scratch& s, int64_t columns) const {
+    s.keys.resize(static_cast<size_t>(shape.d * columns));
+    s.values.resize(static_cast<size_t>(shape.e * columns));
+    s.p.resize(kQueryTile * kKeyTile);
+    s.ds.resize(kQueryTile * kKeyTile);
+  }
+
+  // P and dS of one tile, into scratch.
+  void scores(int64_t b, int64_t h, int64_t i0, int64_t rows, int64_t j0, int64_t columns, const Packed& packed, Scratch& s) const {
+    const TileOps<T>& ops = tile_ops<T>();
+    const int64_t head = b * shape.heads + h, first = head * shape.s + i0, padded = std::min(kKeyTile, packed.columns);
+    ops.gemm(s.p.data(), kKeyTile, q + first * shape.d, shape.d, 1, packed.keys, packed.columns, rows, padded, shape.d, false);
+    ops.gemm(s.ds.data(), kKeyTile, g + first * shape.e, shape.e, 1, packed.values, packed.columns, rows, padded, shape.e, false);
+    const T factor = mask_tile(shape, mask_of_head(shape, mask, b, h), i0, rows, j0, columns, s.p.data(), kKeyTile);
+    for (int64_t i = 0; i < rows; ++i) {
+      T *p = s.p.data() + i * kKeyTile, *ds = s.ds.data() + i * kKeyTile;
+      const T shift = lse_at(first + i);
+      if (shift == -std::numeric_limits<T>::infinity()) {
+        std::fill_n(p, columns, T(0));
+      } else {
+        ops.exp_row(p, columns, factor, shift);
+      }
+      ops.softmax_grad_row(ds, p, ds, columns, delta[first + i], static_cast<T>(shape.scale));
+    }
+  }
+
+  void add_keys(int64_t b, int64_t h, int64_t i0, int64_t rows, int64_t j0, int64_t columns, const Scratch& s) const {
+    const TileOps<T>& ops = tile_ops<T>();
+    const int64_t kv = b * shape.kv_heads + h / shape.group(), first = (b * shape.heads + h) * shape.s + i0;
+    ops.gemm(dv + (kv * shape.t + j0) * shape.e, shape.e, s.p.data(), 1, kKeyTile, g + first * shape.e, shape.e, columns, shape.e, rows, true);
+    ops.gemm(dk + (kv * shape.t + j0) * shape.d, shape.d, s.ds.data(), 1, kKeyTile, q + first * shape.d, shape.d, columns, shape.d, rows, true);
+  }
+  void add_queries(int64_t b, int64_t h, int64_t i0, int64_t rows, int64_t j0, int64_t columns, const Scratch& s) const {
+    const int64_t kv = b * shape.kv_heads + h / shape.group(), first = (b * shape.heads + h) * shape.s + i0;
+    tile_ops<T>().gemm(dq + first * shape.d, shape.d, s.ds.data(), kKeyTile, 1, k + (kv * shape.t + j0) * shape.d, shape.d, rows, shape.d, columns, true);
+  }
+
+  // One block of keys of a key-value head, against all queries of its group; `queries` says whether dq is written too.
+  void key_block(int64_t b, int64_t kv_head, int64_t j0, bool queries, Scratch& s) const {
+    const int64_t kv = b * shape.kv_heads + kv_head, columns = std::min(kKeyTile, shape.t - j0), padded = (columns + 31) / 32 * 32;
+    resize(s, kKeyTile);
+    std::fill_n(dk + (kv * shape.t + j0) * shape.d, columns * shape.d, T(0));
+    std::fill_n(dv + (kv * shape.t + j0) * shape.e, columns * shape.e, T(0));
+    pack_transposed(k + (kv * shape.t + j0) * shape.d, columns, shape.d, s.keys.data(), padded);
+    pack_transposed(v + (kv * shape.t + j0) * shape.e, columns, shape.e, s.values.data(), padded);
+    const Packed packed{s.keys.data(), s.values.data(), padded};
+    for (int64_t h = kv_head * shape.group(); h < (kv_head + 1) * shape.group(); ++h) {
+      for (int64_t i0 = shape.query_begin(j0) / kQueryTile * kQueryTile; i0 < shape.s; i0 += kQueryTile) {
+        const int64_t rows = std::min(kQueryTile, shape.s - i0);
+        const int64_t seen = std::min(columns, shape.key_end(i0, rows) - j0);
+        if (seen <= 0) continue;
+        scores(b, h, i0, rows, j0, seen, packed, s);
+        add_keys(b, h, i0, rows, j0, seen, s);
+        if (queries) add_queries(b, h, i0, rows, j0, seen, s);
+      }
+    }
+  }
+
+  void query_block(int64_t b, int64_t h, int64_t i0, Scratch& s) const {
+    const int64_t rows = std::min(kQueryTile, shape.s - i0), kv = b * shape.kv_heads + h / shape.group();
+    resize(s, kKeyTile);
+    const int64_t keys = shape.key_end(i0, rows);
+    for (int64_t j0 = 0; j0 < keys; j0 += kKeyTile) {
+      const int64_t columns = std::min(kKeyTile, keys - j0), padded = (columns + 31) / 32 * 32;
+      pack_transposed(k + (kv * shape.t + j0) * shape.d, columns, shape.d, s.keys.data(), padded);
+      pack_transposed(v + (kv * shape.t + j0) * shape.e, columns, shape.e, s.values.data(), padded);
+      scores(b, h, i0, rows, j0, columns, {s.keys.data(), s.values.data(), padded}, s);
+      add_queries(b, h, i0, rows, j0, columns, s);
+    }
+  }
+};
+
+template <typename T>
+void backward(const Backward<T>& f, int threads) {
+  const AttentionShape& shape = f.shape;
+  const int64_t rows = shape.batch * shape.heads * shape.s, kv_heads = shape.batch * shape.kv_heads;
+  const int64_t key_blocks = (shape.t + kKeyTile - 1) / kKeyTile, query_blocks = (shape.s + kQueryTile - 1) / kQueryTile;
+  const TileOps<T>& ops = tile_ops<T>();
+  const bool one_pass = kv_heads >= threads;
+#pragma omp parallel
+  {
+    typename Backward<T>::Scratch scratch;
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < rows; ++i) {
+      f.delta[i] = ops.dot_row(f.g + i * shape.e, f.out + i * shape.e, shape.e);
+      std::fill_n(f.dq + i * shape.d, shape.d, T(0));
+    }
+    if (one_pass) {
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t head = 0; head < kv_heads; ++head) {
+        for (int64_t block = 0; block < key_blocks; ++block) f.key_block(head / shape.kv_heads, head % shape.kv_heads, block * kKeyTile, true, scratch);
+      }
+    } else {
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t task = 0; task < kv_heads * key_blocks; ++task) {
+        const int64_t head = task / key_blocks;
+        f.key_block(head / shape.kv_heads, head % shape.kv_heads, task % key_blocks * kKeyTile, false, scratch);
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t task = 0; task < shape.batch * shape.heads * query_blocks; ++task) {
+        const int64_t head = task / query_blocks;
+        f.query_block(head / shape.heads, head % shape.heads, task % query_blocks * kQueryTile, scratch);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+// Inputs g, q, k, v, mask (may be left out), out, lse; outputs dq, dk, dv.
+Kernel make_attention_grad(const KernelRequest& r) {
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(6, 7, 3));
+  const bool masked = r.inputs() == 7 && r.in(4).dtype != DType::kInvalid;
+  const size_t out_at = r.inputs() - 2, lse_at = r.inputs() - 1, first = r.inputs();
+  PARTITA_ASSIGN_OR_RETURN(AttentionShape shape, AttentionShape::make(r, r.in(1), r.in(2), r.in(3), masked ? &r.in(4) : nullptr));
+  const Shape result = {shape.batch, shape.heads, shape.s, shape.e};
+  const DType dtype = r.dtype(), lse_dtype = r.in(lse_at).dtype;
+  const bool fits = r.in(0).shape == result && r.in(out_at).shape == result && r.in(out_at).dtype == dtype && r.in(1).dtype == dtype && *element_count(r.in(lse_at).shape) == shape.batch * shape.heads * shape.s &&
+                    (lse_dtype == DType::kF32 || lse_dtype == DType::kF64) && r.out(0).shape == r.in(1).shape && r.out(1).shape == r.in(2).shape && r.out(2).shape == r.in(3).shape &&
+                    r.out(0).dtype == dtype && r.out(1).dtype == dtype && r.out(2).dtype == dtype;
+  if (!fits) return r.error("g, q, k, v, mask, out, lse -> dq, dk, dv");
+  const int threads = r.threads();
+  const int64_t rows = shape.batch * shape.heads * shape.s;
+  if (dtype == DType::kF32 || dtype == DType::kF64) {
+    Kernel kernel = r.unsupported();
+    with_float_type(dtype, [&]<typename T>(T) {
+      if constexpr (std::is_floating_point_v<T>) {
+        kernel = make_kernel([=, delta = std::vector<T>(static_cast<size_t>(rows))](std::span<std::byte* const> b) mutable {
+          backward(Backward<T>{shape, as<T>(b[0]), as<T>(b[1]), as<T>(b[2]), as<T>(b[3]), masked ? b[4] : nullptr, as<T>(b[out_at]), b[lse_at], lse_dtype, as<T>(b[first]), as<T>(b[first + 1]),
+                               as<T>(b[first + 2]), delta.data()},
+                   threads);
+        });
+      }
+    });
+    return kernel;
+  }
+  if (dtype != DType::kBF16 && dtype != DType::kF16) return r.unsupported();
+  const bool float_mask = masked && shape.mask != DType::kBool;
+  if (float_mask) shape.mask = DType::kF32;
+  std::vector<int64_t> sizes;
+  for (const Operand& operand : r.step().operands) sizes.push_back(operand.dtype == dtype ? product(operand.shape) : 0);
+  return make_kernel([=, copies = std::vector<std::vector<float>>(sizes.size()), delta = std::vector<float>(static_cast<size_t>(rows))](std::span<std::byte* const> b) mutable {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      copies[i].resize(static_cast<size_t>(sizes[i]));
+      if (i < first && sizes[i] > 0) widen(dtype, b[i], copies[i].data(), sizes[i]);
+    }
+    const std::byte* mask = float_mask ? reinterpret_cast<const std::byte*>(copies[4].data()) : masked ? b[4] : nullptr;
+    backward(Backward<float>{shape, copies[0].data(), copies[1].data(), copies[2].data(), copies[3].data(), mask, copies[out_at].data(), b[lse_at], lse_dtype, copies[first].data(),
+                             copies[first + 1].data(), copies[first + 2].data(), delta.data()},
+             threads);
+    for (size_t i = first; i < sizes.size(); ++i) narrow(dtype, copies[i].data(), b[i], sizes[i]);
+  });
+}
+
+}  // namespace partita::runtime

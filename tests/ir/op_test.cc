@@ -1,0 +1,389 @@
+// Every op on every case of the tables: its gradient against central differences, each split that its formula allows against the whole, its linearity.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "base/cat.h"
+#include "ir/builder.h"
+#include "ir/evaluate.h"
+#include "ir/ops/indexing.h"
+#include "tests/ir/op_cases.h"
+
+namespace partita {
+namespace {
+
+std::vector<OpCase> all_cases() {
+  std::vector<OpCase> cases = op_cases();
+  for (OpCase& c : nn_op_cases()) cases.push_back(std::move(c));
+  return cases;
+}
+
+double uniform_draw(std::mt19937_64& rng, double low, double high) { return std::uniform_real_distribution<double>(low, high)(rng); }
+
+double draw_float(Draw how, double fill, std::mt19937_64& rng) {
+  switch (how) {
+    case Draw::kPositive: return uniform_draw(rng, 0.5, 2);
+    case Draw::kUnit: return uniform_draw(rng, -0.9, 0.9);
+    case Draw::kAwayFromZero: return uniform_draw(rng, 0.3, 2) * (rng() % 2 ? 1 : -1);
+    case Draw::kFill: return fill;
+    default: return std::normal_distribution<double>()(rng);
+  }
+}
+
+int64_t draw_integer(const CaseInput& in, std::mt19937_64& rng) {
+  auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
+  switch (in.draw) {
+    case Draw::kIndex: return below(in.below);
+    case Draw::kSignedIndex: return below(2 * in.below) - in.below;
+    case Draw::kBool: return below(2);
+    case Draw::kFill: return static_cast<int64_t>(in.fill);
+    default: return is_unsigned(in.type.dtype) ? below(10) : below(19) - 9;
+  }
+}
+
+Tensor draw(const CaseInput& in, std::mt19937_64& rng) {
+  Tensor t = Tensor::zeros(in.type);
+  for (double& x : t.f) x = draw_float(in.draw, in.fill, rng);
+  for (int64_t& x : t.i) x = draw_integer(in, rng);
+  if (in.draw == Draw::kDistinct) {
+    for (size_t k = 0; k < t.f.size(); ++k) t.f[k] = (static_cast<double>(k) - static_cast<double>(t.f.size() / 2)) * 0.25 + 0.13;
+    std::shuffle(t.f.begin(), t.f.end(), rng);
+  }
+  if (in.draw == Draw::kDistinctIndex) {
+    for (size_t k = 0; k < t.i.size(); k += static_cast<size_t>(in.below)) {
+      std::vector<int64_t> order(in.below);
+      for (int64_t j = 0; j < in.below; ++j) order[j] = j;
+      std::shuffle(order.begin(), order.end(), rng);
+      for (size_t j = 0; j < order.size() && k + j < t.i.size(); ++j) t.i[k + j] = order[j];
+    }
+  }
+  return t;
+}
+
+// A use of an op on drawn inputs.
+struct Use {
+  const OpCase& c;
+  const OpDef& op;
+  std::vector<Tensor> inputs;  // an invalid type where absent
+  std::vector<TensorType> types;
+
+  explicit Use(const OpCase& the_case, uint64_t seed = 1) : c(the_case), op(*find_op(the_case.op)) {
+    std::mt19937_64 rng(seed);
+    for (const CaseInput& in : c.inputs) {
+      inputs.push_back(in.type.dtype == DType::kInvalid ? Tensor{} : draw(in, rng));
+      types.push_back(in.type);
+    }
+  }
+  bool absent(size_t k) const { return types[k].dtype == DType::kInvalid; }
+
+  static std::vector<Tensor> run(const OpDef& op, const Attrs& attrs, const std::vector<Tensor>& inputs) {
+    std::vector<const Tensor*> in;
+    for (const Tensor& t : inputs) in.push_back(t.type.dtype == DType::kInvalid ? nullptr : &t);
+    return evaluate_op(op, attrs, in);
+  }
+  std::vector<Tensor> run() const { return run(op, c.attrs, inputs); }
+};
+
+std::string describe(const OpCase& c) {
+  std::string s = c.name + " (";
+  for (const CaseInput& in : c.inputs) append(s, to_string(in.type), " ");
+  return s + ")";
+}
+
+// "" where equal up to `tolerance` (relative, and absolute below 1), else the first difference.
+std::string difference(const Tensor& a, const Tensor& b, double tolerance) {
+  if (a.type != b.type) return cat(to_string(a.type), " and ", to_string(b.type));
+  for (size_t k = 0; k < a.f.size(); ++k) {
+    if (std::isnan(a.f[k]) && std::isnan(b.f[k])) continue;
+    if (a.f[k] == b.f[k] || std::fabs(a.f[k] - b.f[k]) <= tolerance * std::max(1.0, std::fabs(b.f[k]))) continue;
+    return cat("element ", k, " of ", to_string(a.type), ": ", a.f[k], " and ", b.f[k]);
+  }
+  for (size_t k = 0; k < a.i.size(); ++k) {
+    if (a.i[k] != b.i[k]) return cat("element ", k, " of ", to_string(a.type), ": ", a.i[k], " and ", b.i[k]);
+  }
+  return "";
+}
+
+TEST(Ops, AllHaveCases) {
+  std::set<std::string> covered;
+  for (const OpCase& c : all_cases()) {
+    ASSERT_NE(find_op(c.op), nullptr) << c.op;
+    covered.insert(c.op);
+  }
+  std::string missing;
+  for (const OpDef* op : all_ops()) {
+    if (!op->communicates && !covered.contains(std::string(op->name))) append(missing, op->name, " ");
+  }
+  EXPECT_EQ(missing, "") << "add a line for each of these to tests/ir/op_cases.cc";
+}
+
+TEST(Ops, NamesAreUnique) {
+  std::set<std::string_view> names;
+  for (const OpDef* op : all_ops()) EXPECT_TRUE(names.insert(op->name).second) << op->name;
+}
+
+TEST(Ops, DeclareTheirAttributes) {
+  for (const OpCase& c : all_cases()) {
+    if (!c.attrs.items().empty()) {
+      EXPECT_FALSE(find_op(c.op)->attributes.empty()) << c.op;
+    }
+  }
+}
+
+TEST(Ops, HaveExactlyOneFormulaAndAMeaning) {
+  for (const OpDef* op : all_ops()) {
+    EXPECT_NE(op->formula.empty(), op->formula_of == nullptr) << op->name;
+    EXPECT_TRUE(op->view || op->scalar || op->expand || op->evaluate) << op->name;
+  }
+}
+
+TEST(Ops, FormulasGiveTheInferredShapes) {
+  for (const OpCase& c : all_cases()) {
+    Use use(c);
+    auto types = infer_types(use.op, {c.attrs, use.types});
+    ASSERT_TRUE(types.ok()) << describe(c) << types.status().message();
+    Formula f = bound_formula(use.op, {c.attrs, use.types});
+    ASSERT_EQ(f.outputs.size(), types->size()) << describe(c);
+    for (size_t k = 0; k < types->size(); ++k) EXPECT_EQ(operand_shape(f, f.outputs[k]), (*types)[k].shape) << describe(c) << to_string(f);
+  }
+}
+
+// Where an op has both, its expansion means the same as its own reference.
+TEST(Ops, ExpansionsAgreeWithTheReference) {
+  for (const OpCase& c : all_cases()) {
+    Use use(c);
+    if (!use.op.expand || !(use.op.evaluate || use.op.scalar)) continue;
+    OpDef expansion = use.op;
+    expansion.evaluate = nullptr;
+    expansion.scalar = nullptr;
+    std::vector<Tensor> own = use.run(), expanded = Use::run(expansion, c.attrs, use.inputs);
+    ASSERT_EQ(own.size(), expanded.size()) << describe(c);
+    for (size_t k = 0; k < own.size(); ++k) EXPECT_EQ(difference(expanded[k], own[k], 1e-9), "") << describe(c) << " output " << k;
+  }
+}
+
+// ---- gradients ----
+
+// sum over the outputs in `seeds` of <seed, output>.
+double projected(const std::vector<Tensor>& outputs, const std::map<int, Tensor>& seeds) {
+  double sum = 0;
+  for (const auto& [k, seed] : seeds) {
+    for (size_t e = 0; e < seed.f.size(); ++e) sum += seed.f[e] * outputs[k].f[e];
+  }
+  return sum;
+}
+
+// The op's gradients of that sum, by its own gradient graph; an invalid type for kNoValue.
+std::vector<Tensor> gradients_of(const Use& use, const std::map<int, Tensor>& seeds) {
+  Builder b;
+  std::map<ValueId, Tensor> feeds;
+  std::vector<ValueId> inputs, outputs, seed_values;
+  for (size_t k = 0; k < use.inputs.size(); ++k) {
+    if (use.absent(k)) {
+      inputs.push_back(kNoValue);
+    } else if (use.c.inputs[k].constant) {
+      inputs.push_back(b.constant(to_literal(use.inputs[k])));
+    } else {
+      inputs.push_back(b.input(cat("x", k), use.types[k]));
+      feeds[inputs.back()] = use.inputs[k];
+    }
+  }
+  outputs = b.emit_all(use.op.name, inputs, use.c.attrs);
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    auto seed = seeds.find(static_cast<int>(k));
+    seed_values.push_back(seed == seeds.end() ? kNoValue : b.input(cat("g", k), b.type(outputs[k])));
+    if (seed != seeds.end()) feeds[seed_values.back()] = seed->second;
+  }
+  std::vector<ValueId> gradients = use.op.gradient({b, use.c.attrs, use.types, inputs, outputs, seed_values});
+  EXPECT_EQ(gradients.size(), inputs.size()) << describe(use.c);
+  std::vector<ValueId> wanted;
+  for (ValueId v : gradients) {
+    if (v != kNoValue) wanted.push_back(v);
+  }
+  std::vector<Tensor> values = evaluate_graph(b.graph(), feeds, wanted), result;
+  size_t at = 0;
+  for (ValueId v : gradients) result.push_back(v == kNoValue ? Tensor{} : values[at++]);
+  return result;
+}
+
+void check_gradient(const Use& use, const std::map<int, Tensor>& seeds, std::mt19937_64& rng) {
+  std::vector<Tensor> gradients = gradients_of(use, seeds);
+  for (size_t k = 0; k < use.inputs.size() && k < gradients.size(); ++k) {
+    bool given = gradients[k].type.dtype != DType::kInvalid;
+    if (use.absent(k) || use.c.inputs[k].constant || !is_float(use.types[k].dtype)) continue;
+    if (given) {
+      ASSERT_EQ(to_string(gradients[k].type), to_string(use.types[k])) << describe(use.c) << " input " << k;
+    }
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      Tensor direction = draw({use.types[k], Draw::kNormal}, rng);
+      constexpr double kStep = 1e-5;
+      auto at = [&](double t) {
+        std::vector<Tensor> moved = use.inputs;
+        for (size_t e = 0; e < direction.f.size(); ++e) moved[k].f[e] += t * direction.f[e];
+        return projected(Use::run(use.op, use.c.attrs, moved), seeds);
+      };
+      double expected = (at(kStep) - at(-kStep)) / (2 * kStep), found = 0;
+      for (size_t e = 0; given && e < direction.f.size(); ++e) found += gradients[k].f[e] * direction.f[e];
+      EXPECT_NEAR(found, expected, 1e-6 * std::max(1.0, std::fabs(expected))) << describe(use.c) << " input " << k << (given ? "" : ", which has no gradient");
+    }
+  }
+}
+
+TEST(Ops, GradientsMatchFiniteDifferences) {
+  for (const OpCase& c : all_cases()) {
+    Use use(c);
+    if (!use.op.gradient) continue;
+    std::vector<Tensor> outputs = use.run();
+    std::mt19937_64 rng(2);
+    std::map<int, Tensor> seeds;
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      bool saved = std::find(c.saved_outputs.begin(), c.saved_outputs.end(), static_cast<int>(k)) != c.saved_outputs.end();
+      if (is_float(outputs[k].type.dtype) && !saved) seeds[static_cast<int>(k)] = draw({outputs[k].type, Draw::kNormal}, rng);
+    }
+    if (seeds.empty()) continue;
+    check_gradient(use, seeds, rng);
+    if (seeds.size() == 1) continue;
+    for (const auto& seed : seeds) check_gradient(use, {seed}, rng);
+  }
+}
+
+// ---- splits ----
+
+// The dimensions of an operand as a list of factors, and the flat positions of part `p` of `parts` along `factor`, in the part's own row-major order.
+std::vector<int64_t> part_positions(const Formula& f, const FormulaOperand& operand, int factor, int64_t parts, int64_t p) {
+  std::vector<int> factors;
+  Shape sizes;
+  for (const auto& dim : operand.dims) {
+    for (int x : dim) {
+      factors.push_back(x);
+      sizes.push_back(f.factors[x].size);
+    }
+  }
+  std::vector<int64_t> positions;
+  int64_t at = 0, chunk = f.factors[factor].size / parts;
+  for_each_index(sizes, [&](const std::vector<int64_t>& index) {
+    bool mine = true;
+    for (size_t k = 0; k < factors.size(); ++k) mine &= factors[k] != factor || index[k] / chunk == p;
+    if (mine) positions.push_back(at);
+    ++at;
+  });
+  return positions;
+}
+
+bool carries(const FormulaOperand& operand, int factor) {
+  return std::any_of(operand.dims.begin(), operand.dims.end(), [&](const auto& dim) { return std::find(dim.begin(), dim.end(), factor) != dim.end(); });
+}
+
+// Adds what part `part` of an output tells to `whole`. Returns a complaint, or "".
+std::string combine(const Formula& f, size_t k, int factor, int64_t parts, int64_t p, const Tensor& part, Tensor& whole) {
+  const FormulaOperand& operand = f.outputs[k];
+  if (carries(operand, factor)) {
+    std::vector<int64_t> positions = part_positions(f, operand, factor, parts, p);
+    if (static_cast<int64_t>(positions.size()) != elements(part.type.shape)) return cat("part of shape ", to_string(part.type.shape));
+    for (size_t e = 0; e < positions.size(); ++e) copy_element(part, static_cast<int64_t>(e), whole, positions[e]);
+    return "";
+  }
+  if (p == 0) {
+    whole = part;
+    return "";
+  }
+  FactorRole role = f.factors[factor].role;
+  if (role == FactorRole::kParallel) return difference(part, whole, 1e-9);
+  std::string mode = role == FactorRole::kSum ? "add" : role == FactorRole::kMax ? "max" : "min";
+  for (int64_t e = 0; e < elements(whole.type.shape); ++e) scatter_element(mode, part, e, whole, e);
+  return "";
+}
+
+void check_split(const Use& use, const Formula& f, int factor, int64_t parts, const std::vector<Tensor>& expected) {
+  std::string what = cat(describe(use.c), ", formula ", to_string(f), ", factor ", f.factors[factor].name, " in ", parts);
+  Formula local = f;
+  local.factors[factor].size /= parts;
+  std::vector<Shape> local_outputs;
+  for (const FormulaOperand& operand : f.outputs) local_outputs.push_back(operand_shape(local, operand));
+  std::vector<Tensor> whole = expected;
+  for (Tensor& t : whole) t = Tensor::zeros(t.type);
+  for (int64_t p = 0; p < parts; ++p) {
+    std::vector<Tensor> inputs;
+    std::vector<Shape> local_inputs;
+    size_t operand = 0;
+    for (size_t k = 0; k < use.inputs.size(); ++k) {
+      inputs.push_back(use.inputs[k]);
+      if (use.absent(k)) continue;
+      const FormulaOperand& o = f.inputs[operand++];
+      if (carries(o, factor)) {
+        std::vector<int64_t> positions = part_positions(f, o, factor, parts, p);
+        inputs[k] = Tensor::zeros({use.types[k].dtype, operand_shape(local, o)});
+        for (size_t e = 0; e < positions.size(); ++e) copy_element(use.inputs[k], positions[e], inputs[k], static_cast<int64_t>(e));
+      }
+      local_inputs.push_back(inputs[k].type.shape);
+    }
+    Attrs attrs = localized_attrs(use.op, use.c.attrs, local_inputs, local_outputs);
+    std::vector<TensorType> types;
+    for (const Tensor& t : inputs) types.push_back(t.type);
+    auto inferred = infer_types(use.op, {attrs, types});
+    ASSERT_TRUE(inferred.ok()) << what << ": " << inferred.status().message();
+    std::vector<Tensor> outputs = Use::run(use.op, attrs, inputs);
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      ASSERT_EQ(outputs[k].type.shape, local_outputs[k]) << what << ", output " << k;
+      ASSERT_EQ(combine(f, k, factor, parts, p, outputs[k], whole[k]), "") << what << ", output " << k << ", part " << p;
+    }
+  }
+  for (size_t k = 0; k < whole.size(); ++k) EXPECT_EQ(difference(whole[k], expected[k], 1e-9), "") << what << ", output " << k;
+}
+
+TEST(Ops, SplitsEqualTheWhole) {
+  std::set<std::string> split;
+  for (const OpCase& c : all_cases()) {
+    Use use(c);
+    if (use.op.communicates) continue;
+    Formula f = bound_formula(use.op, {c.attrs, use.types});
+    std::vector<Tensor> expected = use.run();
+    for (size_t x = 0; x < f.factors.size(); ++x) {
+      const Factor& factor = f.factors[x];
+      if (factor.role == FactorRole::kWhole || factor.size < 2) continue;
+      for (int64_t parts : {2, 3}) {
+        if (factor.size % parts != 0) continue;
+        check_split(use, f, static_cast<int>(x), parts, expected);
+        split.insert(c.op);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+  for (const char* op : {"add", "matmul", "reshape", "slice", "concat", "broadcast", "reduce_sum", "gather", "gather_grad"}) EXPECT_TRUE(split.contains(op)) << op;
+}
+
+// ---- linearity ----
+
+TEST(Ops, LinearOperandsAddUp) {
+  for (const OpCase& c : all_cases()) {
+    Use use(c), other(c, 3);
+    Formula f = bound_formula(use.op, {c.attrs, use.types});
+    std::vector<size_t> input_of;  // formula operand -> input
+    for (size_t k = 0; k < use.inputs.size(); ++k) {
+      if (!use.absent(k)) input_of.push_back(k);
+    }
+    std::set<int> groups;
+    for (const FormulaOperand& o : f.inputs) groups.insert(o.linear);
+    for (int group : groups) {
+      if (group < 0) continue;
+      std::vector<Tensor> second = use.inputs, sum = use.inputs;
+      for (size_t o = 0; o < f.inputs.size(); ++o) {
+        if (f.inputs[o].linear != group) continue;
+        size_t k = input_of[o];
+        second[k] = other.inputs[k];
+        for (int64_t e = 0; e < elements(use.types[k].shape); ++e) scatter_element("add", second[k], e, sum[k], e);
+      }
+      std::vector<Tensor> a = use.run(), b = Use::run(use.op, c.attrs, second), both = Use::run(use.op, c.attrs, sum);
+      for (size_t k = 0; k < a.size(); ++k) {
+        for (int64_t e = 0; e < elements(a[k].type.shape); ++e) scatter_element("add", b[k], e, a[k], e);
+        EXPECT_EQ(difference(a[k], both[k], 1e-9), "") << describe(c) << " is not linear in group " << group << " of " << to_string(f);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace partita

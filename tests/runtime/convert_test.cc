@@ -1,0 +1,50 @@
+#include "runtime/data/convert.h"
+
+#include <limits>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace partita::runtime {
+namespace {
+
+using ::testing::ElementsAre;
+
+template <typename S, typename D>
+std::vector<D> converted(DType from, DType to, const std::vector<S>& in, int64_t expected_bad = -1) {
+  std::vector<D> out(in.size());
+  absl::StatusOr<ConvertFunction> convert = find_conversion(from, to);
+  EXPECT_TRUE(convert.ok()) << convert.status();
+  if (convert.ok()) {
+    EXPECT_EQ((*convert)(reinterpret_cast<const std::byte*>(in.data()), reinterpret_cast<std::byte*>(out.data()),
+                         static_cast<int64_t>(in.size())),
+              expected_bad);
+  }
+  return out;
+}
+
+TEST(Conversion, KeepsValuesOrNamesTheFirstThatIsLost) {
+  EXPECT_THAT((converted<int64_t, int32_t>(DType::kI64, DType::kI32, {-5, 7, INT32_MAX})),
+              ElementsAre(-5, 7, INT32_MAX));
+  converted<int64_t, int32_t>(DType::kI64, DType::kI32, {1, int64_t{1} << 31}, 1);
+  converted<int8_t, uint64_t>(DType::kI8, DType::kU64, {1, 2, -1}, 2);
+  EXPECT_THAT((converted<uint16_t, int64_t>(DType::kU16, DType::kI64, {65535})), ElementsAre(65535));
+  EXPECT_THAT((converted<uint8_t, float>(DType::kU8, DType::kF32, {0, 255})), ElementsAre(0.f, 255.f));
+  EXPECT_THAT((converted<int64_t, float>(DType::kI64, DType::kF32, {1 << 24})), ElementsAre(16777216.f));
+  converted<int64_t, float>(DType::kI64, DType::kF32, {0, (1 << 24) + 1}, 1);
+  converted<uint64_t, double>(DType::kU64, DType::kF64, {UINT64_MAX}, 0);
+  converted<int32_t, uint16_t>(DType::kI32, DType::kF16, {2048, 2049}, 1);
+  converted<int32_t, uint16_t>(DType::kI32, DType::kBF16, {256, 257}, 1);
+  EXPECT_THAT((converted<double, float>(DType::kF64, DType::kF32, {0.1, 1e300})),
+              ElementsAre(0.1f, std::numeric_limits<float>::infinity()));
+  EXPECT_THAT((converted<float, uint16_t>(DType::kF32, DType::kBF16, {1.f})), ElementsAre(0x3f80));
+  EXPECT_THAT((converted<uint16_t, float>(DType::kF16, DType::kF32, {0x3c00})), ElementsAre(1.f));
+  EXPECT_THAT((converted<uint8_t, uint8_t>(DType::kBool, DType::kBool, {0, 1, 200})), ElementsAre(0, 1, 1));
+  converted<int64_t, uint8_t>(DType::kI64, DType::kBool, {0, 1, 2}, 2);
+  EXPECT_FALSE(find_conversion(DType::kF32, DType::kI64).ok());
+  EXPECT_FALSE(find_conversion(DType::kF16, DType::kBool).ok());
+}
+
+}  // namespace
+}  // namespace partita::runtime

@@ -1,0 +1,81 @@
+#include "tools/cli/command.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "frontend/pins.h"
+#include "frontend/recipe.h"
+
+namespace partita {
+
+int exit_code(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk: return 0;
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown: return 1;
+    case absl::StatusCode::kResourceExhausted: return 3;
+    case absl::StatusCode::kAborted: return 4;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kCancelled: return 129;
+    default: return 2;
+  }
+}
+
+void ModelFlags::add(CLI::App& app) {
+  app.add_option("model", model, "ONNX file, or a folder with one or with ONNX Runtime training artifacts")->required();
+  app.add_option("--train", train_file, "the recipe, train.yaml (docs/train_yaml.md)");
+  app.add_option("--ranks", ranks, "number of ranks (devices); default: what the pins say, else 1")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_option("--like", like, "a well-known layout: ddp, zero1, zero2, zero3, …");
+  app.add_option("--pin", pins, "fix a part of the plan: KEY=VALUE, e.g. data=2");
+  app.add_option("--target", target, "cpu:host, cpu:x86-64-v3 (any AVX2 machine) or cpu:x86-64-v4");
+  app.add_option("--dump-ir", dump_ir, "write the graph into this folder after each pass that changes it");
+  app.add_option("--stop-after", stop_after, "stop after this pass");
+  app.add_flag("--time-passes", time_passes, "print the time that each pass takes");
+}
+
+absl::StatusOr<CompileRequest> ModelFlags::request() const {
+  CompileRequest r;
+  r.model = model;
+  if (!train_file.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(r.recipe, load_recipe(train_file));
+  }
+  for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_preset(r.recipe, preset));
+  for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(r.recipe, pin));
+  PARTITA_RETURN_IF_ERROR(check_recipe(r.recipe, train_file.empty() ? "command line" : train_file));
+  if (target.rfind("cpu:", 0) != 0) {
+    return absl::UnimplementedError(cat("--target ", quote(target), ": expected cpu:host, cpu:x86-64-v3 or cpu:x86-64-v4"));
+  }
+  r.ranks = ranks;
+  r.cpu = target.substr(4);
+  r.passes.dump_folder = dump_ir;
+  r.passes.stop_after = stop_after;
+  
+  return r;
+}
+
+absl::StatusOr<std::string> find_runner() {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  fs::path here = fs::read_symlink("/proc/self/exe", ec).parent_path();
+  for (const fs::path& p : {here / "partita_runner", here / "../runtime/partita_runner", here / "../libexec/partita_runner"}) {
+    if (fs::exists(p, ec)) return p.lexically_normal().string();
+  }
+  return absl::NotFoundError(cat("the runner (partita_runner) is not beside ", quote(here.string()), "; build the whole project"));
+}
+
+void print_warnings(const Compiled& compiled, const Voice& voice) {
+  if (voice.quiet) return;
+  for (const std::string& w : compiled.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
+}
+
+void print_seconds(const Compiled& compiled) {
+  for (const auto& [phase, seconds] : compiled.seconds) std::fprintf(stderr, "%-12s %8.3f s\n", phase.c_str(), seconds);
+}
+
+}  // namespace partita

@@ -1,0 +1,112 @@
+#include <dlfcn.h>
+#include <hwloc.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "oneapi/dnnl/dnnl.h"
+#include "tools/cli/command.h"
+
+namespace partita {
+namespace {
+
+// One part that Partita may use here: whether it is there, and how to get it where it is not.
+struct Part {
+  std::string name, found, advice;
+  bool present = false, needed = false;
+};
+
+std::string processor() {
+  std::ifstream info("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(info, line)) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+std::string vector_units() {
+  if (__builtin_cpu_supports("avx512f")) return __builtin_cpu_supports("avx512bf16") ? "AVX-512, bf16" : "AVX-512";
+  return __builtin_cpu_supports("avx2") ? "AVX2" : "none that Partita needs (AVX2)";
+}
+
+bool on_path(const char* program) {
+  const char* path = std::getenv("PATH");
+  std::stringstream folders(path ? path : "");
+  std::string folder;
+  while (std::getline(folders, folder, ':')) {
+    if (access(cat(folder, "/", program).c_str(), X_OK) == 0) return true;
+  }
+  return false;
+}
+
+Part library(const char* name, const char* file, const char* advice) {
+  void* handle = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+  if (handle) dlclose(handle);
+  return {name, handle ? file : "", advice, handle != nullptr, false};
+}
+
+std::vector<Part> examine() {
+  std::vector<Part> parts;
+  const dnnl_version_t* v = dnnl_version();
+  parts.push_back({"oneDNN", cat(v->major, ".", v->minor, ".", v->patch), "tools/install_dependencies", true, true});
+  auto runner = find_runner();
+  parts.push_back({"runner", runner.ok() ? *runner : "", "build the target partita_runner", runner.ok(), true});
+  bool mpirun = on_path("mpirun");
+  parts.push_back({"mpirun", mpirun ? "on PATH" : "", "apt-get install openmpi-bin", mpirun, false});
+  parts.push_back(library("Open MPI", "libmpi.so.40", "apt-get install libopenmpi3"));
+  parts.push_back(library("CUDA driver", "libcuda.so.1", "install the NVIDIA driver; without it plans for GPUs can be compiled, not run"));
+  parts.push_back(library("NCCL", "libnccl.so.2", "apt-get install libnccl2, or pip install nvidia-nccl-cu13"));
+  parts.push_back(library("cuDNN", "libcudnn.so.9", "apt-get install cudnn9-cuda-13, or pip install nvidia-cudnn-cu13"));
+  return parts;
+}
+
+struct Machine {
+  std::string cpu, units;
+  int cores = 0, packages = 0, numa = 0;
+  double memory = 0;
+};
+
+Machine machine() {
+  Machine m{processor(), vector_units(), 0, 0, 0, 0};
+  hwloc_topology_t topology;
+  hwloc_topology_init(&topology);
+  hwloc_topology_load(topology);
+  m.cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
+  m.packages = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE);
+  m.numa = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
+  hwloc_topology_destroy(topology);
+  m.memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  return m;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, absl::Status& result) {
+  auto json = std::make_shared<bool>(false);
+  CLI::App* verb = app.add_subcommand("doctor", "what is installed here, what is missing, and how to get it");
+  verb->add_flag("--json", *json, "machine output");
+  verb->callback([json, &result] {
+    Machine m = machine();
+    std::vector<Part> parts = examine();
+    bool missing = false;
+    nlohmann::json out = {{"processor", m.cpu}, {"vector_units", m.units}, {"cores", m.cores}, {"packages", m.packages}, {"numa_nodes", m.numa}, {"memory_bytes", m.memory}};
+    if (!*json) std::printf("%s, %d cores, %s, %.1f GB of memory\n", m.cpu.c_str(), m.cores, m.units.c_str(), m.memory / 1e9);
+    for (const Part& p : parts) {
+      missing = missing || (p.needed && !p.present);
+      out["parts"].push_back({{"name", p.name}, {"present", p.present}, {"found", p.found}, {"needed", p.needed}, {"advice", p.present ? "" : p.advice}});
+      if (!*json) std::printf("%-12s %s\n", p.name.c_str(), p.present ? p.found.c_str() : cat("missing", p.needed ? "" : " (optional)", "; ", p.advice).c_str());
+    }
+    if (*json) std::printf("%s\n", out.dump(2).c_str());
+    result = missing ? absl::FailedPreconditionError("a needed part is missing (see above)") : absl::OkStatus();
+  });
+}
+
+}  // namespace partita

@@ -1,0 +1,156 @@
+#include "tools/compile.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "base/atomic_file.h"
+#include "base/cat.h"
+#include "base/checksum.h"
+#include "base/mapped_file.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "codegen/emit_program.h"
+#include "frontend/onnx_import.h"
+#include "nlohmann/json.hpp"
+#include "partitioner/bucket.h"
+#include "partitioner/localize.h"
+#include "partitioner/parallel_plan.h"
+#include "passes/initialize.h"
+#include "runtime/program_image.h"
+#include "runtime/safetensors.h"
+
+namespace partita {
+namespace {
+
+constexpr int64_t kBucketBytes = int64_t{25} << 20;  // as torch's DistributedDataParallel
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(Compiled& compiled) : compiled_(compiled) {}
+  void lap(std::string phase) {
+    auto now = std::chrono::steady_clock::now();
+    compiled_.seconds.emplace_back(std::move(phase), std::chrono::duration<double>(now - last_).count());
+    last_ = now;
+  }
+
+ private:
+  Compiled& compiled_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+ImportOptions import_options(const Recipe& recipe) {
+  ImportOptions o;
+  o.bind = recipe.bind;
+  o.batch = recipe.batch.global;
+  o.trainable = recipe.trainable;
+  o.frozen = recipe.frozen;
+  o.names = recipe.names;
+  o.seed = recipe.seed;
+  return o;
+}
+
+std::vector<InitialTensor> collect_weights(const LocalProgram& local) {
+  std::vector<InitialTensor> weights;
+  for (size_t k = 0; k < local.graph.states.size(); ++k) {
+    const State& s = local.graph.states[k];
+    bool here = std::holds_alternative<Literal>(s.initial) || std::holds_alternative<FileRange>(s.initial);
+    if (here) weights.push_back({s.name, {local.graph.type(s.value).dtype, local.states[k].logical}, s.initial});
+  }
+  return weights;
+}
+
+absl::Status write_weights(const std::vector<InitialTensor>& weights, const std::string& path) {
+  std::vector<runtime::TensorInfo> tensors;
+  for (const InitialTensor& w : weights) tensors.push_back({w.name, w.type.dtype, w.type.shape});
+  PARTITA_ASSIGN_OR_RETURN(auto writer, runtime::SafetensorsWriter::create(path, std::move(tensors)));
+  for (const InitialTensor& w : weights) {
+    if (const Literal* literal = std::get_if<Literal>(&w.value)) {
+      PARTITA_RETURN_IF_ERROR(writer->write(w.name, literal->bytes()));
+      continue;
+    }
+    const FileRange& range = std::get<FileRange>(w.value);
+    auto file = MappedFile::open(range.path);
+    if (!file.ok()) return with_context(file.status(), cat("weights of ", quote(w.name), " (give them, or `init` rules in train.yaml to start from random values)"));
+    PARTITA_RETURN_IF_ERROR(writer->write(w.name, file->bytes().subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.bytes))));
+  }
+  return writer->finish();
+}
+
+nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
+  const runtime::Program& p = compiled.program;
+  nlohmann::json mesh = nlohmann::json::object(), inputs = nlohmann::json::array();
+  for (const auto& axis : p.mesh) mesh[axis.name] = axis.size;
+  for (const auto& in : p.inputs) {
+    if (in.kind == "data") inputs.push_back({{"name", in.name}, {"dtype", dtype_name(in.operand.dtype)}, {"shape", in.placement.logical}});
+  }
+  int64_t steps = 0;
+  for (const auto& s : p.segments) steps += static_cast<int64_t>(s.steps.size());
+  return {{"version", 1}, {"model", p.model}, {"target", p.target}, {"ranks", compiled.ranks}, {"mesh", mesh}, {"samples_per_step", p.samples_per_step},
+          {"micro_batches", p.micro_batches}, {"inputs", inputs}, {"parameters", compiled.parameters}, {"steps", steps},
+          {"memory_bytes", {{"state", p.region_bytes[0]}, {"arena", p.region_bytes[2]}, {"constant", p.region_bytes[3]}, {"input", p.region_bytes[4]}}},
+          {"image_sha256", sha256_hex(as_byte_span(image))}, {"warnings", compiled.warnings}};
+}
+
+}  // namespace
+
+absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
+  Compiled out;
+  Stopwatch watch(out);
+  PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(request.model, import_options(request.recipe)));
+  out.warnings = model.warnings;
+  watch.lap("import");
+  PARTITA_ASSIGN_OR_RETURN(out.ranks, pinned_ranks(request.recipe, request.ranks));
+  PARTITA_ASSIGN_OR_RETURN(BatchPlan batch, plan_batch(model.graph, request.recipe, out.ranks));
+
+  PassContext context{.recipe = request.recipe, .training = model.training.value_or(TrainingSpec{}), .micro_batches = batch.micro_batches, .keep_gradients = request.keep_gradients};
+  PARTITA_ASSIGN_OR_RETURN(model.graph, initialize(model.graph, context));
+  PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(training_pipeline(), std::move(model.graph), context, request.passes));
+  out.warnings.insert(out.warnings.end(), context.warnings.begin(), context.warnings.end());
+  watch.lap("passes");
+
+  PARTITA_ASSIGN_OR_RETURN(ShardingPlan plan, plan_shardings(graph, request.recipe, batch));
+  PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(graph, plan));
+  if (plan.mesh.ranks() > 1) local.graph = bucket_reductions(local.graph, kBucketBytes);
+  watch.lap("partition");
+
+  TargetOptions target;
+  target.cpu = request.cpu;
+  PARTITA_ASSIGN_OR_RETURN(out.program, emit_program(local, target));
+  out.program.model = std::filesystem::path(request.model).filename().string();
+  out.weights = collect_weights(local);
+  for (const State& s : graph.states) out.parameters += s.kind == StateKind::kParameter ? elements(graph.type(s.value).shape) : 0;
+  watch.lap("code");
+  return out;
+}
+
+absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  if (fs::exists(folder, ec) && !fs::exists(fs::path(folder) / kManifestName, ec)) {
+    return absl::FailedPreconditionError(cat(quote(folder), " exists and is no bundle; choose another place or remove it"));
+  }
+  std::string fresh = cat(folder, ".partial.", getpid());
+  fs::create_directories(fresh, ec);
+  if (ec) return absl::InvalidArgumentError(cat("cannot create ", quote(fresh), ": ", ec.message()));
+  auto write = [&]() -> absl::Status {
+    PARTITA_ASSIGN_OR_RETURN(std::string image, runtime::serialize_program(compiled.program));
+    PARTITA_RETURN_IF_ERROR(write_file_atomically(cat(fresh, "/", kImageName), image, Durable::kNo));
+    PARTITA_RETURN_IF_ERROR(write_weights(compiled.weights, cat(fresh, "/", kInitialName)));
+    PARTITA_RETURN_IF_ERROR(runtime::write_executable(runner, as_byte_span(image), cat(fresh, "/", kRankName)));
+    return write_file_atomically(cat(fresh, "/", kManifestName), manifest(compiled, image).dump(2) + "\n", Durable::kNo);
+  };
+  absl::Status status = write();
+  if (status.ok()) {
+    fs::remove_all(folder, ec);
+    fs::rename(fresh, folder, ec);
+    if (ec) status = absl::InvalidArgumentError(cat("cannot move the bundle to ", quote(folder), ": ", ec.message()));
+  }
+  if (!status.ok()) fs::remove_all(fresh, ec);
+  return status;
+}
+
+}  // namespace partita

@@ -1,0 +1,54 @@
+// The one flow from a model file to a bundle: import, passes, plan, localize, code, image.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ir/graph.h"
+#include "ir/recipe.h"
+#include "passes/pipeline.h"
+#include "runtime/program.h"
+
+namespace partita {
+
+struct CompileRequest {
+  std::string model;  // file or folder
+  Recipe recipe;
+  std::optional<int64_t> ranks;  // unset: as the pins say, else 1
+  std::string cpu = "host";
+  bool keep_gradients = false;
+  PassOptions passes;
+};
+
+// A state whose first value is in the model.
+struct InitialTensor {
+  std::string name;
+  TensorType type;
+  Initial value;  // a Literal or a FileRange
+};
+
+struct Compiled {
+  runtime::Program program;
+  std::vector<InitialTensor> weights;
+  std::vector<std::string> warnings;
+  std::vector<std::pair<std::string, double>> seconds;  // by phase
+  int64_t ranks = 1;
+  int64_t parameters = 0;  // trained elements
+};
+
+absl::StatusOr<Compiled> compile_model(const CompileRequest& request);
+
+// Writes program.partita (the image), rank (runner and image in one executable), initial.safetensors and manifest.json into a new folder, all or nothing.
+// FailedPrecondition where `folder` exists and is not a bundle.
+absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder);
+
+// The data inputs of the model as the runtime sees them before compiling: names, for messages.
+inline constexpr const char* kImageName = "program.partita";
+inline constexpr const char* kInitialName = "initial.safetensors";
+inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kRankName = "rank";
+
+}  // namespace partita

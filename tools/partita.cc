@@ -1,0 +1,29 @@
+// The command line: one verb, one file in tools/cli.
+#include <cstdio>
+#include <new>
+#include <stdexcept>
+
+#include "tools/cli/command.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{"Partita: an auto-parallelizing compiler for training graphs"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "partita 0.1.0");
+  absl::Status result;
+  partita::add_train(app, result);
+  partita::add_compile(app, result);
+  partita::add_run(app, result);
+  partita::add_model(app, result);
+  partita::add_doctor(app, result);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  } catch (const std::bad_alloc&) {
+    result = absl::ResourceExhaustedError("out of memory");
+  } catch (const std::exception& e) {
+    result = absl::InternalError(e.what());
+  }
+  if (!result.ok()) std::fprintf(stderr, "partita: %s\n", std::string(result.message()).c_str());
+  return partita::exit_code(result);
+}
