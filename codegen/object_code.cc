@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "base/cat.h"
-#include "base/quote.h"
 #include "base/status.h"
 #include "codegen/nest_emitter.h"
 #include "lld/Common/Driver.h"
@@ -72,9 +71,9 @@ absl::StatusOr<Cpu> resolve_cpu(const std::string& name) {
   }
   PARTITA_ASSIGN_OR_RETURN(auto machine, make_machine(cpu));
   const llvm::MCSubtargetInfo* info = machine->getMCSubtargetInfo();
-  if (name != "host" && !info->isCPUStringValid(name)) return absl::InvalidArgumentError(cat("unknown CPU ", quoted(name), "; expected host, x86-64-v3, x86-64-v4 or another name that LLVM knows"));
+  if (name != "host" && !info->isCPUStringValid(name)) return absl::InvalidArgumentError(cat("unknown CPU ", name, "; expected host, x86-64-v3, x86-64-v4 or another name that LLVM knows"));
   bool fma = info->checkFeatures("+fma") && info->checkFeatures("+avx2"), wide = info->checkFeatures("+avx512vl") && info->checkFeatures("+avx512dq") && info->checkFeatures("+avx512bw");
-  if (!fma) return absl::InvalidArgumentError(cat("CPU ", quoted(cpu.name), " has no AVX2 and FMA; expected x86-64-v3 or newer"));
+  if (!fma) return absl::InvalidArgumentError(cat("CPU ", cpu.name, " has no AVX2 and FMA; expected x86-64-v3 or newer"));
   cpu.vectors.bytes = wide ? 64 : 32;
   if (wide) append(cpu.features, cpu.features.empty() ? "" : ",", "-prefer-256-bit");
   return cpu;

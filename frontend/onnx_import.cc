@@ -398,12 +398,12 @@ void Importer::finish() {
 
 absl::StatusOr<ImportedModel> import_onnx_model(const OnnxModel& model, const ImportOptions& options) {
   try {
-    Importer importer(model, options);
-    ImportedModel result = importer.run();
-    if (!model.training.empty()) {
-      absl::Status status = read_training_info(model, options, result);
-      if (!status.ok()) return with_context(status, quoted(model.path));
-    }
+    if (model.training.empty()) return Importer(model, options).run();
+    TrainableModel trainable = read_training_info(model, options);
+    ImportOptions own = options;
+    if (own.trainable.empty()) own.trainable = trainable.spec.parameters;
+    ImportedModel result = Importer(trainable.model, own).run();
+    result.training = std::move(trainable.spec);
     return result;
   } catch (const ImportError& e) {
     return with_context(e.status, quoted(model.path));

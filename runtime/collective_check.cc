@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
+#include <deque>
 
 #include "base/cat.h"
 #include "base/float16.h"
@@ -19,61 +19,88 @@ uint64_t scramble(uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
-double real_input(int rank, int64_t i) {
-  const uint64_t bits = scramble((static_cast<uint64_t>(rank) << 40) + static_cast<uint64_t>(i));
-  return (static_cast<double>(bits >> 11) * 0x1p-53 - 0.5) * 8.0;
-}
-int64_t integer_input(int rank, int64_t i) {
-  return static_cast<int64_t>(scramble((static_cast<uint64_t>(rank) << 40) + static_cast<uint64_t>(i)));
-}
+// Element types as the check sees them: how an input is made of random bits, and how values are folded.
+template <typename T>
+struct Integer {
+  using Stored = T;
+  using Wide = T;
+  static Stored make(uint64_t bits) { return static_cast<T>(bits); }
+  static Wide widen(Stored v) { return v; }
+  static Stored narrow(Wide v) { return v; }
+  static Wide sum(Wide a, Wide b) { return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
+};
+template <typename T>
+struct Real {
+  using Stored = T;
+  using Wide = T;
+  static Stored make(uint64_t bits) { return static_cast<T>((static_cast<double>(bits >> 11) * 0x1p-53 - 0.5) * 8.0); }
+  static Wide widen(Stored v) { return v; }
+  static Stored narrow(Wide v) { return v; }
+  static Wide sum(Wide a, Wide b) { return a + b; }
+};
+template <float (*kWiden)(uint16_t), uint16_t (*kNarrow)(float)>
+struct Short {
+  using Stored = uint16_t;
+  using Wide = float;
+  static Stored make(uint64_t bits) { return kNarrow(Real<float>::make(bits)); }
+  static Wide widen(Stored v) { return kWiden(v); }
+  static Stored narrow(Wide v) { return kNarrow(v); }
+  static Wide sum(Wide a, Wide b) { return a + b; }
+};
 
-template <typename Wide>
-Wide fold(ReduceOp op, Wide a, Wide b) {
-  if (op == ReduceOp::kMax) return std::max(a, b);
-  if (op == ReduceOp::kMin) return std::min(a, b);
-  if constexpr (std::is_integral_v<Wide>) {
-    return static_cast<Wide>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-  } else {
-    return a + b;
-  }
-}
-
-// Writes the reduction over `ranks`, in order, of element i of their inputs; one rank gives its input.
-void write_element(DType dtype, ReduceOp op, const std::vector<int>& ranks, int64_t i, std::byte* to) {
-  const auto reduce = [&](auto input) {
-    auto total = input(ranks[0]);
-    for (size_t r = 1; r < ranks.size(); ++r) total = fold(op, total, input(ranks[r]));
-    return total;
-  };
-  const auto put = [&](auto value) { std::memcpy(to, &value, sizeof value); };
-  const auto narrow_half = [&](auto to_half, auto from_half) {
-    return to_half(reduce([&](int r) { return from_half(to_half(static_cast<float>(real_input(r, i)))); }));
-  };
+template <typename Body>
+void with_element(DType dtype, const Body& body) {
   switch (dtype) {
-    case DType::kF32: return put(reduce([&](int r) { return static_cast<float>(real_input(r, i)); }));
-    case DType::kF64: return put(reduce([&](int r) { return real_input(r, i); }));
-    case DType::kF16: return put(narrow_half(float_to_f16, f16_to_float));
-    case DType::kBF16: return put(narrow_half(float_to_bf16, bf16_to_float));
-    case DType::kI64: return put(reduce([&](int r) { return integer_input(r, i); }));
-    case DType::kI32: return put(reduce([&](int r) { return static_cast<int32_t>(integer_input(r, i)); }));
-    case DType::kU8: return put(reduce([&](int r) { return static_cast<uint8_t>(integer_input(r, i)); }));
+    case DType::kF32: return body(Real<float>());
+    case DType::kF64: return body(Real<double>());
+    case DType::kF16: return body(Short<f16_to_float, float_to_f16>());
+    case DType::kBF16: return body(Short<bf16_to_float, float_to_bf16>());
+    case DType::kI64: return body(Integer<int64_t>());
+    case DType::kI32: return body(Integer<int32_t>());
+    case DType::kU8: return body(Integer<uint8_t>());
     default: PARTITA_CHECK(false, "the check does not know this dtype");
   }
 }
 
-using ElementWriter = std::function<void(int64_t, std::byte*)>;
+using Bytes = std::vector<std::byte>;
 
-std::vector<std::byte> make_bytes(DType dtype, int64_t count, const ElementWriter& write) {
-  const int64_t element = dtype_size(dtype);
-  std::vector<std::byte> bytes(static_cast<size_t>(count * element));
-  for (int64_t i = 0; i < count; ++i) write(i, bytes.data() + i * element);
+Bytes make_input(DType dtype, int rank, int64_t count) {
+  Bytes bytes(static_cast<size_t>(count * dtype_size(dtype)));
+  with_element(dtype, [&](auto element) {
+    for (int64_t i = 0; i < count; ++i) {
+      const auto value = element.make(scramble((static_cast<uint64_t>(rank) << 40) + static_cast<uint64_t>(i)));
+      std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof value, &value, sizeof value);
+    }
+  });
+  return bytes;
+}
+
+// The inputs' elements [first, first + count), reduced in order.
+Bytes reduce_directly(DType dtype, ReduceOp op, const std::vector<Bytes>& inputs, int64_t first, int64_t count) {
+  Bytes bytes(static_cast<size_t>(count * dtype_size(dtype)));
+  with_element(dtype, [&](auto element) {
+    using Stored = typename decltype(element)::Stored;
+    for (int64_t i = 0; i < count; ++i) {
+      typename decltype(element)::Wide total{};
+      for (size_t r = 0; r < inputs.size(); ++r) {
+        Stored stored;
+        std::memcpy(&stored, inputs[r].data() + static_cast<size_t>(first + i) * sizeof stored, sizeof stored);
+        const auto value = element.widen(stored);
+        if (r == 0) total = value;
+        else if (op == ReduceOp::kSum) total = element.sum(total, value);
+        else total = op == ReduceOp::kMax ? std::max(total, value) : std::min(total, value);
+      }
+      const Stored result = element.narrow(total);
+      std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof result, &result, sizeof result);
+    }
+  });
   return bytes;
 }
 
 // One operation under way, with its buffers and what must come out.
 struct Trial {
   CollectiveOp op;
-  std::vector<std::byte> input, output, expected;
+  Bytes input, output, expected;
   Ticket ticket = 0;
 };
 
@@ -82,6 +109,7 @@ class Checker {
   Checker(Communicator& communicator, std::vector<int> ranks, GroupId group, DType dtype, int64_t count)
       : communicator_(communicator), ranks_(std::move(ranks)), group_(group), dtype_(dtype), count_(count), n_(static_cast<int>(ranks_.size())) {
     mine_ = static_cast<int>(std::find(ranks_.begin(), ranks_.end(), communicator.rank()) - ranks_.begin());
+    for (int rank : ranks_) inputs_.push_back(make_input(dtype, rank, count * n_));
   }
 
   absl::Status run() {
@@ -95,24 +123,30 @@ class Checker {
   }
 
  private:
-  ElementWriter input_of(int member, int64_t offset = 0) const {
-    return [=, this](int64_t i, std::byte* to) { write_element(dtype_, ReduceOp::kSum, {ranks_[static_cast<size_t>(member)]}, i + offset, to); };
+  // Chunk `chunk` of a member's input.
+  Bytes input_of(int member, int chunk = 0) const {
+    const auto begin = inputs_[static_cast<size_t>(member)].begin() + chunk * count_ * dtype_size(dtype_);
+    return Bytes(begin, begin + count_ * dtype_size(dtype_));
   }
-  // Element i of a buffer of chunks: chunk j comes from member j's input at `offset`.
-  ElementWriter chunks(int64_t offset) const {
-    return [=, this](int64_t i, std::byte* to) { input_of(static_cast<int>(i / count_), offset)(i % count_, to); };
+  // Everybody's chunk `chunk`, one after the other.
+  Bytes gathered(int chunk) const {
+    Bytes all;
+    for (int member = 0; member < n_; ++member) {
+      const Bytes part = input_of(member, chunk);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
   }
-  ElementWriter reduced(ReduceOp op, int64_t offset) const {
-    return [=, this](int64_t i, std::byte* to) { write_element(dtype_, op, ranks_, i + offset, to); };
-  }
-  Trial& add(CollectiveKind kind, int64_t inputs, int64_t outputs, const ElementWriter& expected) {
+  // `inputs` elements of this rank's input go in; the output, as long as `expected`, starts as zeros.
+  Trial& add(CollectiveKind kind, int64_t inputs, Bytes expected) {
     Trial& trial = trials_.emplace_back();
-    trial.input = make_bytes(dtype_, inputs, input_of(mine_));
-    trial.output.resize(static_cast<size_t>(outputs * dtype_size(dtype_)));
-    trial.expected = make_bytes(dtype_, outputs, expected);
+    const Bytes& mine = inputs_[static_cast<size_t>(mine_)];
+    trial.input.assign(mine.begin(), mine.begin() + inputs * dtype_size(dtype_));
+    trial.output.resize(expected.size());
+    trial.expected = std::move(expected);
     trial.op = {.kind = kind, .group = group_, .dtype = dtype_, .count = count_, .step_id = static_cast<int64_t>(trials_.size()), .label = "check"};
-    trial.op.input = inputs > 0 ? trial.input.data() : nullptr;
-    trial.op.output = outputs > 0 ? trial.output.data() : nullptr;
+    trial.op.input = trial.input.empty() ? nullptr : trial.input.data();
+    trial.op.output = trial.output.empty() ? nullptr : trial.output.data();
     return trial;
   }
   void add_collectives();
@@ -126,40 +160,42 @@ class Checker {
   const int64_t count_;
   const int n_;
   int mine_ = 0;
-  std::vector<Trial> trials_;
+  std::vector<Bytes> inputs_;  // of every member
+  std::deque<Trial> trials_;
 };
 
 void Checker::add_collectives() {
   for (ReduceOp reduce : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
-    add(CollectiveKind::kAllReduce, count_, count_, reduced(reduce, 0)).op.reduce = reduce;
-    Trial& in_place = add(CollectiveKind::kAllReduce, 0, count_, reduced(reduce, 0));
+    const Bytes total = reduce_directly(dtype_, reduce, inputs_, 0, count_);
+    add(CollectiveKind::kAllReduce, count_, total).op.reduce = reduce;
+    Trial& in_place = add(CollectiveKind::kAllReduce, 0, total);
     in_place.op.reduce = reduce;
-    in_place.output = make_bytes(dtype_, count_, input_of(mine_));
-    in_place.op.output = in_place.output.data();
-    add(CollectiveKind::kReduceScatter, n_ * count_, count_, reduced(reduce, mine_ * count_)).op.reduce = reduce;
+    const Bytes mine = input_of(mine_);
+    std::copy(mine.begin(), mine.end(), in_place.output.begin());
+    add(CollectiveKind::kReduceScatter, n_ * count_, reduce_directly(dtype_, reduce, inputs_, mine_ * count_, count_)).op.reduce = reduce;
   }
-  add(CollectiveKind::kAllGather, count_, n_ * count_, chunks(0));
-  add(CollectiveKind::kAllToAll, n_ * count_, n_ * count_, chunks(mine_ * count_));
+  add(CollectiveKind::kAllGather, count_, gathered(0));
+  add(CollectiveKind::kAllToAll, n_ * count_, gathered(mine_));
   for (int root : {0, n_ - 1}) {
-    Trial& trial = add(CollectiveKind::kBroadcast, 0, count_, input_of(root));
+    Trial& trial = add(CollectiveKind::kBroadcast, 0, input_of(root));
     trial.op.root = root;
-    if (mine_ == root && count_ > 0) std::memcpy(trial.output.data(), trial.expected.data(), trial.expected.size());
+    if (mine_ == root) std::copy(trial.expected.begin(), trial.expected.end(), trial.output.begin());
   }
-  add(CollectiveKind::kBarrier, 0, 0, {}).op.count = 0;
+  add(CollectiveKind::kBarrier, 0, {}).op.count = 0;
 }
 
 void Checker::add_point_to_point() {
   const int next = (mine_ + 1) % n_, previous = (mine_ + n_ - 1) % n_;
-  Trial& shift = add(CollectiveKind::kPermute, count_, count_, input_of(previous));
+  Trial& shift = add(CollectiveKind::kPermute, count_, input_of(previous));
   shift.op.to = next;
   shift.op.from = previous;
   if (n_ == 1) return;
   // A line rather than a ring, by a permute with open ends and by separate sends and receives.
-  Trial& line = add(CollectiveKind::kPermute, count_, mine_ > 0 ? count_ : 0, input_of(previous));
+  Trial& line = add(CollectiveKind::kPermute, count_, mine_ > 0 ? input_of(previous) : Bytes());
   line.op.to = mine_ + 1 < n_ ? next : kNoPeer;
   line.op.from = mine_ > 0 ? previous : kNoPeer;
-  if (mine_ + 1 < n_) add(CollectiveKind::kSend, count_, 0, {}).op.to = next;
-  if (mine_ > 0) add(CollectiveKind::kRecv, 0, count_, input_of(previous)).op.from = previous;
+  if (mine_ + 1 < n_) add(CollectiveKind::kSend, count_, {}).op.to = next;
+  if (mine_ > 0) add(CollectiveKind::kRecv, 0, input_of(previous)).op.from = previous;
 }
 
 absl::Status Checker::compare(const Trial& trial) const {

@@ -180,7 +180,7 @@ absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   const std::string reduce = text_param(step.params, "reduce", "sum");
   if (reduce == "max") op.reduce = ReduceOp::kMax;
   else if (reduce == "min") op.reduce = ReduceOp::kMin;
-  else if (reduce != "sum") return absl::InvalidArgumentError(cat("unknown reduction ", quoted(reduce)));
+  else if (reduce != "sum") return absl::InvalidArgumentError(cat("unknown reduction ", quote(reduce)));
 
   const int64_t peer = int_param(step.params, "peer", int_param(step.params, "root", 0));
   if (peer < 0 || peer >= group.size) return absl::InvalidArgumentError(cat("peer ", peer, " of a group of ", group.size));

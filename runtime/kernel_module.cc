@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<KernelModule>> KernelModule::load(std::span<const
   }
   ::close(fd);
   if (!written.ok()) return written;
-  if (handle == nullptr) return absl::DataLossError(cat("cannot load the generated kernels: ", quoted(error != nullptr ? error : "unknown error", 400)));
+  if (handle == nullptr) return absl::DataLossError(cat("cannot load the generated kernels: ", quote(error != nullptr ? error : "unknown error", 400)));
   return std::unique_ptr<KernelModule>(new KernelModule(handle));
 }
 
@@ -46,7 +46,7 @@ KernelModule::~KernelModule() { ::dlclose(handle_); }
 
 absl::StatusOr<KernelFunction> KernelModule::find(const std::string& symbol) const {
   void* address = ::dlsym(handle_, symbol.c_str());
-  if (address == nullptr) return absl::NotFoundError(cat("the generated kernels have no function ", quoted(symbol)));
+  if (address == nullptr) return absl::NotFoundError(cat("the generated kernels have no function ", quote(symbol)));
   return reinterpret_cast<KernelFunction>(address);
 }
 

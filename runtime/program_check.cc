@@ -40,7 +40,7 @@ absl::Status check_operand(const Program& program, const Operand& operand, bool 
 }
 
 absl::Status check_collective(const Program& program, const Step& step) {
-  if (std::find(kCollectives.begin(), kCollectives.end(), step.name) == kCollectives.end()) return wrong("unknown collective ", quoted(step.name));
+  if (std::find(kCollectives.begin(), kCollectives.end(), step.name) == kCollectives.end()) return wrong("unknown collective ", quote(step.name));
   const int64_t group = int_param(step.params, "group", -1);
   if (group < 0 || group >= static_cast<int64_t>(program.groups.size())) return wrong("collective group ", group, " of ", program.groups.size());
   const size_t outputs = step.operands.size() - static_cast<size_t>(step.inputs);
@@ -90,7 +90,7 @@ absl::Status check_frame(const Program& program) {
   __int128 ranks = 1;
   for (const MeshAxis& axis : program.mesh) {
     ranks *= axis.size;
-    if (axis.size < 1 || axis.size > kMaxCount || ranks > kMaxCount) return wrong("mesh axis ", quoted(axis.name), " has size ", axis.size);
+    if (axis.size < 1 || axis.size > kMaxCount || ranks > kMaxCount) return wrong("mesh axis ", quote(axis.name), " has size ", axis.size);
   }
   for (const CollectiveGroup& group : program.groups) {
     std::set<int32_t> seen;
@@ -126,23 +126,23 @@ absl::Status check_placed(const Program& program, const Operand& operand, const 
 absl::Status check_interface(const Program& program) {
   std::set<std::string_view> names;
   for (const ProgramState& state : program.states) {
-    const std::string who = cat("state ", quoted(state.name));
+    const std::string who = cat("state ", quote(state.name));
     if (!names.insert(state.name).second) return wrong(who, " is there twice");
     absl::Status status = check_placed(program, state.operand, state.placement, true);
     if (!status.ok()) return with_context(status, who);
     if (state.operand.address.region != Region::kState && state.operand.address.region != Region::kHostState) return wrong(who, " does not lie in a state region");
     const std::string& kind = state.initial.kind;
-    if (kind != "file" && kind != "fill" && kind != "normal" && kind != "uniform") return wrong(who, " starts as ", quoted(kind));
+    if (kind != "file" && kind != "fill" && kind != "normal" && kind != "uniform") return wrong(who, " starts as ", quote(kind));
   }
   for (const ProgramInput& input : program.inputs) {
-    const std::string who = cat("input ", quoted(input.name));
-    if (input.kind != "data" && input.kind != "micro_batch" && input.kind != "coordinate") return wrong(who, " is of kind ", quoted(input.kind));
+    const std::string who = cat("input ", quote(input.name));
+    if (input.kind != "data" && input.kind != "micro_batch" && input.kind != "coordinate") return wrong(who, " is of kind ", quote(input.kind));
     absl::Status status = input.kind == "data" ? check_placed(program, input.operand, input.placement, true) : check_operand(program, input.operand, true);
     if (!status.ok()) return with_context(status, who);
   }
   for (const ProgramOutput& output : program.outputs) {
     absl::Status status = check_placed(program, output.operand, output.placement, false);
-    if (!status.ok()) return with_context(status, cat("output ", quoted(output.name)));
+    if (!status.ok()) return with_context(status, cat("output ", quote(output.name)));
   }
   return absl::OkStatus();
 }
@@ -156,8 +156,8 @@ int64_t operand_bytes(const Operand& operand) {
 }
 
 std::string describe_step(const Program& program, const Step& step) {
-  std::string text = cat("step ", step.id, " ", quoted(step.name.empty() ? "copy" : step.name, 80));
-  if (step.origin >= 0 && static_cast<size_t>(step.origin) < program.origins.size()) append(text, " (", quoted(program.origins[static_cast<size_t>(step.origin)]), ")");
+  std::string text = cat("step ", step.id, " ", quote(step.name.empty() ? "copy" : step.name, 80));
+  if (step.origin >= 0 && static_cast<size_t>(step.origin) < program.origins.size()) append(text, " (", quote(program.origins[static_cast<size_t>(step.origin)]), ")");
   return text;
 }
 

@@ -237,10 +237,10 @@ absl::StatusOr<Program> load_image(const std::string& path) {
   std::span<const std::byte> image = file.bytes();
   if (image.size() < 8 || std::memcmp(image.data(), kMagic, 8) != 0) {
     image = appended_image(image);
-    if (image.empty()) return absl::InvalidArgumentError(cat(quoted(path, 1000), " is no program image and has none appended; `partita compile` writes them"));
+    if (image.empty()) return absl::InvalidArgumentError(cat(quote(path, 1000), " is no program image and has none appended; `partita compile` writes them"));
   }
   absl::StatusOr<Program> program = parse_program(image);
-  if (!program.ok()) return with_context(program.status(), quoted(path, 1000));
+  if (!program.ok()) return with_context(program.status(), quote(path, 1000));
   return program;
 }
 

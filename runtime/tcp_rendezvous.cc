@@ -234,6 +234,19 @@ absl::Status connect_data(const TcpWorld& world, const std::vector<TcpEndpoint>&
   return absl::OkStatus();
 }
 
+// Nobody goes on before everybody is connected: from then on a closed connection means a death or an abort.
+absl::Status meet(const TcpWorld& world, const TcpMesh& mesh, SteadyTime deadline) {
+  std::byte word{1};
+  const auto broken = [](const absl::Status& status, int rank) { return with_context(status, cat("rank ", rank, " died while the connections were made")); };
+  if (world.rank > 0) {
+    PARTITA_RETURN_IF_ERROR(broken(tcp_send_all(mesh.control[0], {&word, 1}, deadline), 0));
+    return broken(tcp_recv_all(mesh.control[0], {&word, 1}, deadline + seconds(5)), 0);
+  }
+  for (int rank = 1; rank < world.size; ++rank) PARTITA_RETURN_IF_ERROR(broken(tcp_recv_all(mesh.control[static_cast<size_t>(rank)], {&word, 1}, deadline), rank));
+  for (int rank = 1; rank < world.size; ++rank) PARTITA_RETURN_IF_ERROR(broken(tcp_send_all(mesh.control[static_cast<size_t>(rank)], {&word, 1}, deadline), rank));
+  return absl::OkStatus();
+}
+
 absl::Status open_mesh(const TcpWorld& world, TcpMesh& mesh, SteadyTime deadline) {
   PARTITA_ASSIGN_OR_RETURN(const Fd listener, tcp_listen(world.rank == 0 ? world.master.port : 0));
   std::vector<TcpEndpoint> endpoints;
@@ -245,7 +258,8 @@ absl::Status open_mesh(const TcpWorld& world, TcpMesh& mesh, SteadyTime deadline
   for (const Fd& fd : mesh.control) {
     if (fd.valid()) tcp_watch_host(fd);
   }
-  return connect_data(world, endpoints, listener, mesh, deadline);
+  PARTITA_RETURN_IF_ERROR(connect_data(world, endpoints, listener, mesh, deadline));
+  return meet(world, mesh, deadline);
 }
 
 }  // namespace

@@ -111,32 +111,21 @@ Kernel make_attention(const KernelRequest& r) {
       (lse.dtype != DType::kF32 && lse.dtype != DType::kF64)) {
     return r.error("out [b, h, s, e] and lse [b, h, s] in f32 or f64");
   }
-  const size_t mask_at = r.has_input(3) ? 3 : 0, out_at = r.inputs();
-  const int threads = r.threads();
-  auto run = [=]<typename T>(const T* q, const T* k, const T* v, const std::byte* mask, T* to, std::byte* save, const AttentionShape& problem) {
-    forward(Forward<T>{problem, q, k, v, mask, to, save, lse.dtype}, threads);
-  };
-  if (dtype == DType::kF32 || dtype == DType::kF64) {
-    return make_kernel([=](std::span<std::byte* const> b) {
-      const std::byte* mask = mask_at != 0 ? b[mask_at] : nullptr;
-      if (dtype == DType::kF32) run(as<float>(b[0]), as<float>(b[1]), as<float>(b[2]), mask, as<float>(b[out_at]), b[out_at + 1], shape);
-      else run(as<double>(b[0]), as<double>(b[1]), as<double>(b[2]), mask, as<double>(b[out_at]), b[out_at + 1], shape);
-    });
-  }
-  if (dtype != DType::kBF16 && dtype != DType::kF16) return r.unsupported();
-  std::vector<int64_t> sizes;
-  for (size_t i = 0; i < 3; ++i) sizes.push_back(product(r.in(i).shape));
-  const bool float_mask = mask_at != 0 && shape.mask != DType::kBool;
-  sizes.push_back(float_mask ? product(r.in(3).shape) : 0);
-  sizes.push_back(product(out.shape));
-  if (float_mask) shape.mask = DType::kF32;
-  std::vector<std::vector<float>> copies(5);
-  return make_kernel([=](std::span<std::byte* const> b) mutable {
-    for (size_t i = 0; i < 5; ++i) copies[i].resize(static_cast<size_t>(sizes[i]));
-    for (size_t i = 0; i < 4; ++i) if (sizes[i] > 0) widen(dtype, b[i], copies[i].data(), sizes[i]);
-    const std::byte* mask = float_mask ? reinterpret_cast<const std::byte*>(copies[3].data()) : mask_at != 0 ? b[mask_at] : nullptr;
-    run(copies[0].data(), copies[1].data(), copies[2].data(), mask, copies[4].data(), b[out_at + 1], shape);
-    narrow(dtype, copies[4].data(), b[out_at], sizes[4]);
+  const DType compute = attention_compute_type(dtype);
+  if (compute == DType::kInvalid) return r.unsupported();
+  const bool masked = r.has_input(3);
+  const size_t out_at = r.inputs();
+  std::vector<ComputeOperand> operands;
+  for (const Operand& operand : r.step().operands) operands.emplace_back(operand, compute);
+  return make_kernel([=, threads = r.threads(), lse_dtype = lse.dtype](std::span<std::byte* const> b) mutable {
+    auto run = [&]<typename T>(T) {
+      const T *q = as<T>(operands[0].input(b[0])), *k = as<T>(operands[1].input(b[1])), *v = as<T>(operands[2].input(b[2]));
+      const std::byte* mask = masked ? operands[3].input(b[3]) : nullptr;
+      forward(Forward<T>{shape, q, k, v, mask, as<T>(operands[out_at].output(b[out_at])), b[out_at + 1], lse_dtype}, threads);
+      operands[out_at].finish(b[out_at]);
+    };
+    if (compute == DType::kF64) run(double{});
+    else run(float{});
   });
 }
 

@@ -15,7 +15,7 @@ struct AttentionShape {
   int64_t batch = 1, heads = 1, kv_heads = 1, s = 1, t = 1, d = 1, e = 1;
   double scale = 1;
   bool causal = false;
-  DType mask = DType::kInvalid;                  // bool, or the dtype of q
+  DType mask = DType::kInvalid;                  // bool, or the type that is computed in
   int64_t mask_stride[4] = {0, 0, 0, 0};         // elements; 0 where it is broadcast
 
   static absl::StatusOr<AttentionShape> make(const KernelRequest& r, const Operand& q, const Operand& k, const Operand& v, const Operand* mask);
@@ -73,8 +73,25 @@ inline const std::byte* mask_of_head(const AttentionShape& shape, const std::byt
   return mask == nullptr ? nullptr : mask + (b * shape.mask_stride[0] + h * shape.mask_stride[1]) * dtype_size(shape.mask);
 }
 
-// 16-bit operands as float copies: `count` elements each way.
-void widen(DType from, const std::byte* x, float* y, int64_t count);
-void narrow(DType to, const float* x, std::byte* y, int64_t count);
+// The type that attention on `dtype` computes in; kInvalid when it has none.
+inline DType attention_compute_type(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : is_float(dtype) ? DType::kF32 : DType::kInvalid; }
+
+// An operand in the type that is computed in: itself, or a copy that is made before the kernel and written back after it.
+class ComputeOperand {
+ public:
+  // A bool operand stays as it is.
+  ComputeOperand(const Operand& operand, DType compute) : dtype_(operand.dtype), compute_(is_float(operand.dtype) ? compute : operand.dtype), count_(product(operand.shape)) {}
+
+  // What to read, or where to write, in place of `buffer`.
+  std::byte* input(std::byte* buffer);
+  std::byte* output(std::byte* buffer);
+  // After the kernel has written output(buffer).
+  void finish(std::byte* buffer) const;
+
+ private:
+  DType dtype_, compute_;
+  int64_t count_;
+  std::vector<std::byte> copy_;
+};
 
 }  // namespace partita::runtime

@@ -153,36 +153,21 @@ Kernel make_attention_grad(const KernelRequest& r) {
                     (lse_dtype == DType::kF32 || lse_dtype == DType::kF64) && r.out(0).shape == r.in(1).shape && r.out(1).shape == r.in(2).shape && r.out(2).shape == r.in(3).shape &&
                     r.out(0).dtype == dtype && r.out(1).dtype == dtype && r.out(2).dtype == dtype;
   if (!fits) return r.error("g, q, k, v, mask, out, lse -> dq, dk, dv");
-  const int threads = r.threads();
-  const int64_t rows = shape.batch * shape.heads * shape.s;
-  if (dtype == DType::kF32 || dtype == DType::kF64) {
-    Kernel kernel = r.unsupported();
-    with_float_type(dtype, [&]<typename T>(T) {
-      if constexpr (std::is_floating_point_v<T>) {
-        kernel = make_kernel([=, delta = std::vector<T>(static_cast<size_t>(rows))](std::span<std::byte* const> b) mutable {
-          backward(Backward<T>{shape, as<T>(b[0]), as<T>(b[1]), as<T>(b[2]), as<T>(b[3]), masked ? b[4] : nullptr, as<T>(b[out_at]), b[lse_at], lse_dtype, as<T>(b[first]), as<T>(b[first + 1]),
-                               as<T>(b[first + 2]), delta.data()},
-                   threads);
-        });
-      }
-    });
-    return kernel;
-  }
-  if (dtype != DType::kBF16 && dtype != DType::kF16) return r.unsupported();
-  const bool float_mask = masked && shape.mask != DType::kBool;
-  if (float_mask) shape.mask = DType::kF32;
-  std::vector<int64_t> sizes;
-  for (const Operand& operand : r.step().operands) sizes.push_back(operand.dtype == dtype ? product(operand.shape) : 0);
-  return make_kernel([=, copies = std::vector<std::vector<float>>(sizes.size()), delta = std::vector<float>(static_cast<size_t>(rows))](std::span<std::byte* const> b) mutable {
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      copies[i].resize(static_cast<size_t>(sizes[i]));
-      if (i < first && sizes[i] > 0) widen(dtype, b[i], copies[i].data(), sizes[i]);
-    }
-    const std::byte* mask = float_mask ? reinterpret_cast<const std::byte*>(copies[4].data()) : masked ? b[4] : nullptr;
-    backward(Backward<float>{shape, copies[0].data(), copies[1].data(), copies[2].data(), copies[3].data(), mask, copies[out_at].data(), b[lse_at], lse_dtype, copies[first].data(),
-                             copies[first + 1].data(), copies[first + 2].data(), delta.data()},
-             threads);
-    for (size_t i = first; i < sizes.size(); ++i) narrow(dtype, copies[i].data(), b[i], sizes[i]);
+  const DType compute = attention_compute_type(dtype);
+  if (compute == DType::kInvalid) return r.unsupported();
+  std::vector<ComputeOperand> operands;
+  for (const Operand& operand : r.step().operands) operands.emplace_back(operand, compute);
+  std::vector<std::byte> delta(static_cast<size_t>(shape.batch * shape.heads * shape.s * dtype_size(compute)));
+  return make_kernel([=, threads = r.threads()](std::span<std::byte* const> b) mutable {
+    auto run = [&]<typename T>(T) {
+      auto in = [&](size_t i) { return as<T>(operands[i].input(b[i])); };
+      auto out = [&](size_t i) { return as<T>(operands[i].output(b[i])); };
+      const std::byte* mask = masked ? operands[4].input(b[4]) : nullptr;
+      backward(Backward<T>{shape, in(0), in(1), in(2), in(3), mask, in(out_at), b[lse_at], lse_dtype, out(first), out(first + 1), out(first + 2), as<T>(delta.data())}, threads);
+      for (size_t i = first; i < first + 3; ++i) operands[i].finish(b[i]);
+    };
+    if (compute == DType::kF64) run(double{});
+    else run(float{});
   });
 }
 

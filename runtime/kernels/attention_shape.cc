@@ -19,8 +19,8 @@ absl::StatusOr<AttentionShape> AttentionShape::make(const KernelRequest& r, cons
   a.causal = r.i("causal", 0) != 0;
   if (mask == nullptr || mask->dtype == DType::kInvalid) return a;
   const Shape full = {a.batch, a.heads, a.s, a.t};
-  if (mask->shape.size() != 4 || (mask->dtype != DType::kBool && mask->dtype != q.dtype)) return r.error("a mask of rank 4, bool or of q's dtype");
-  a.mask = mask->dtype;
+  if (mask->shape.size() != 4 || (mask->dtype != DType::kBool && !is_float(mask->dtype))) return r.error("a bool or float mask of rank 4");
+  a.mask = mask->dtype == DType::kBool ? DType::kBool : attention_compute_type(q.dtype);
   int64_t stride = 1;
   for (size_t d = 4; d-- > 0; stride *= mask->shape[d]) {
     if (mask->shape[d] != 1 && mask->shape[d] != full[d]) return r.error("a mask that broadcasts to [b, h, s, t]");
@@ -29,16 +29,36 @@ absl::StatusOr<AttentionShape> AttentionShape::make(const KernelRequest& r, cons
   return a;
 }
 
-void widen(DType from, const std::byte* x, float* y, int64_t count) {
-  const uint16_t* bits = reinterpret_cast<const uint16_t*>(x);
+namespace {
+
+void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, int64_t count) {
+  with_float_type(from_type, [&]<typename From>(From) {
+    with_float_type(to_type, [&]<typename To>(To) {
+      const From* x = reinterpret_cast<const From*>(from);
+      To* y = as<To>(to);
 #pragma omp parallel for schedule(static) if (worth_threads(count))
-  for (int64_t i = 0; i < count; ++i) y[i] = from == DType::kBF16 ? bf16_to_float(bits[i]) : f16_to_float(bits[i]);
+      for (int64_t i = 0; i < count; ++i) y[i] = static_cast<To>(static_cast<Accumulator<To>>(static_cast<Accumulator<From>>(x[i])));
+    });
+  });
 }
 
-void narrow(DType to, const float* x, std::byte* y, int64_t count) {
-  uint16_t* bits = reinterpret_cast<uint16_t*>(y);
-#pragma omp parallel for schedule(static) if (worth_threads(count))
-  for (int64_t i = 0; i < count; ++i) bits[i] = to == DType::kBF16 ? float_to_bf16(x[i]) : float_to_f16(x[i]);
+}  // namespace
+
+std::byte* ComputeOperand::input(std::byte* buffer) {
+  if (dtype_ == compute_ || buffer == nullptr) return buffer;
+  copy_.resize(static_cast<size_t>(count_ * dtype_size(compute_)));
+  convert(dtype_, buffer, compute_, copy_.data(), count_);
+  return copy_.data();
+}
+
+std::byte* ComputeOperand::output(std::byte* buffer) {
+  if (dtype_ == compute_) return buffer;
+  copy_.resize(static_cast<size_t>(count_ * dtype_size(compute_)));
+  return copy_.data();
+}
+
+void ComputeOperand::finish(std::byte* buffer) const {
+  if (dtype_ != compute_) convert(compute_, copy_.data(), dtype_, buffer, count_);
 }
 
 }  // namespace partita::runtime

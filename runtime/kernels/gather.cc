@@ -62,6 +62,22 @@ Kernel make_gather(const KernelRequest& r) {
   return kernel;
 }
 
+// Block `coordinate` (second input, an i64 scalar) of `parts` equal blocks along `dim`.
+Kernel make_shard_slice(const KernelRequest& r) {
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 2, 1));
+  const Shape& x = r.in(0).shape;
+  const int64_t dim = resolve_dim(r.i("dim", 0), x.size()), parts = r.i("parts", 1);
+  if (dim < 0 || parts < 1 || x[static_cast<size_t>(dim)] % parts != 0 || r.dtype(1) != DType::kI64 || *element_count(r.in(1).shape) != 1) return r.error("a dim that parts divide and an i64 coordinate");
+  const size_t d = static_cast<size_t>(dim);
+  const int64_t outer = product(x, 0, d), block = x[d] / parts * product(x, d + 1, x.size()) * dtype_size(r.dtype());
+  if (r.out(0).dtype != r.dtype() || *element_count(r.out(0).shape) * parts != *element_count(x)) return r.error("an output of one block");
+  return make_kernel([=](std::span<std::byte* const> b) {
+    const int64_t at = clamp_index(*as<int64_t>(b[1]), parts);
+#pragma omp parallel for schedule(static) if (worth_threads(outer * block / 4))
+    for (int64_t o = 0; o < outer; ++o) std::memcpy(b[2] + o * block, b[0] + (o * parts + at) * block, static_cast<size_t>(block));
+  });
+}
+
 Kernel make_take_along(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 2, 1));
   PARTITA_ASSIGN_OR_RETURN(AlongLayout layout, AlongLayout::make(r, r.in(0).shape, r.in(1).shape));

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cat.h"
-#include "base/half.h"
+#include "base/float16.h"
 #include "base/status.h"
 #include "runtime/box.h"
 #include "runtime/kernel.h"

@@ -61,7 +61,9 @@ void max_pool_grad(const T* g, const int32_t* indices, T* dx, int64_t planes, in
   for (int64_t p = 0; p < planes; ++p) {
     std::fill_n(dx + p * in, in, T(0));
     for (int64_t i = 0; i < out; ++i) {
-      T& to = dx[p * in + clamp_index(indices[p * out + i], in)];
+      const int64_t index = indices[p * out + i];
+      if (index < 0 || index >= in) continue;
+      T& to = dx[p * in + index];
       to = static_cast<T>(static_cast<A>(static_cast<A>(to) + static_cast<A>(g[p * out + i])));
     }
   }

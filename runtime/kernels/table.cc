@@ -33,6 +33,7 @@ constexpr Entry kTable[] = {
     {"reverse", make_reverse},
     {"scatter_elements", make_scatter_elements},
     {"scatter_nd", make_scatter_nd},
+    {"shard_slice", make_shard_slice},
     {"take_along", make_take_along},
     {"take_along_grad", make_take_along_grad},
     {"topk", make_topk},
@@ -46,10 +47,10 @@ absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_kernel(const Step& step, 
     try {
       return entry.make(KernelRequest(step, config));
     } catch (const std::exception& e) {  // oneDNN reports what it cannot do this way
-      return absl::UnimplementedError(cat("kernel ", quoted(step.name), " cannot be prepared for ", KernelRequest(step, config).types(), ": ", e.what()));
+      return absl::UnimplementedError(cat("kernel ", quote(step.name), " cannot be prepared for ", KernelRequest(step, config).types(), ": ", e.what()));
     }
   }
-  return absl::UnimplementedError(cat("this runtime has no kernel ", quoted(step.name)));
+  return absl::UnimplementedError(cat("this runtime has no kernel ", quote(step.name)));
 }
 
 std::vector<std::string_view> library_kernel_names() {

@@ -20,6 +20,7 @@ Kernel make_reduce_prod(const KernelRequest& request);
 Kernel make_reverse(const KernelRequest& request);
 Kernel make_gather(const KernelRequest& request);
 Kernel make_gather_grad(const KernelRequest& request);
+Kernel make_shard_slice(const KernelRequest& request);
 Kernel make_take_along(const KernelRequest& request);
 Kernel make_take_along_grad(const KernelRequest& request);
 Kernel make_gather_nd(const KernelRequest& request);

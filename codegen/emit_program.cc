@@ -1,0 +1,239 @@
+#include "codegen/emit_program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "codegen/code_graph.h"
+#include "codegen/expand_composites.h"
+#include "codegen/nest_schedule.h"
+#include "codegen/object_code.h"
+#include "codegen/placement.h"
+#include "codegen/step_plan.h"
+#include "ir/formula.h"
+
+namespace partita {
+namespace {
+
+using runtime::Program;
+using runtime::ProgramSegment;
+using runtime::SegmentKind;
+using runtime::Step;
+using runtime::StepKind;
+
+runtime::Operand make_operand(const StepPlan& plan, const PlanOperand& o) {
+  runtime::Operand out;
+  out.dtype = o.type.dtype;
+  out.shape = o.type.shape;
+  if (o.type.dtype == DType::kInvalid) return out;
+  const PlanBuffer& b = plan.buffers[o.buffer];
+  out.address = {b.region, b.offset + o.offset, 0};
+  return out;
+}
+
+runtime::Params make_params(const Attrs& attrs) {
+  runtime::Params params;
+  for (const auto& [name, value] : attrs.items()) {
+    std::visit(
+        [&](const auto& v) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(v)>, DType>) {
+            params[name] = static_cast<int64_t>(v);
+          } else {
+            params[name] = v;
+          }
+        },
+        value);
+  }
+  return params;
+}
+
+int64_t library_flops(const Graph& graph, const Node& node) {
+  if (node.op->flops_per_point == 0) return 0;
+  auto types = input_types(graph, node);
+  return static_cast<int64_t>(node.op->flops_per_point * static_cast<double>(points(bound_formula(*node.op, {node.attrs, types}))));
+}
+
+std::string_view state_kind(StateKind kind) {
+  constexpr std::string_view kNames[] = {"parameter", "frozen", "running", "optimizer", "step", "accumulator"};
+  return kNames[static_cast<int>(kind)];
+}
+
+runtime::InitialValue initial_value(const Initial& initial) {
+  if (std::holds_alternative<std::monostate>(initial)) return {"fill", 0, 0};
+  if (const auto* rule = std::get_if<InitRule>(&initial)) {
+    if (rule->kind == "zeros") return {"fill", 0, 0};
+    if (rule->kind == "ones") return {"fill", 1, 0};
+    if (rule->kind == "constant") return {"fill", rule->a, 0};
+    return {rule->kind, rule->a, rule->b};
+  }
+  return {"file", 0, 0};
+}
+
+class ProgramMaker {
+ public:
+  ProgramMaker(const LocalProgram& local, const TargetOptions& options)
+      : local_(local), options_(options), graph_(expand_composites(local.graph)), code_(graph_),
+        plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse}, .micro_batches = local.micro_batches, .in_place = options.in_place})) {}
+
+  absl::StatusOr<Program> run() {
+    program_.model = graph_.name;
+    program_.target = target_name(options_.cpu);
+    for (const MeshAxis& a : local_.mesh.axes) program_.mesh.push_back({a.name, a.size});
+    program_.micro_batches = local_.micro_batches;
+    program_.samples_per_step = local_.samples_per_step;
+    program_.origins = graph_.origins;
+    std::copy(std::begin(plan_.region_bytes), std::end(plan_.region_bytes), program_.region_bytes);
+    make_steps();
+    make_schedule();
+    make_interface();
+    make_constants();
+    if (!kernels_.empty()) {
+      PARTITA_ASSIGN_OR_RETURN(program_.kernels, compile_nests(kernels_, options_.cpu));
+    }
+    return std::move(program_);
+  }
+
+  std::string describe() const {
+    std::string s;
+    for (const PlanStep& step : plan_.steps) {
+      append(s, segment_name(step.segment), " ");
+      if (step.nest != nullptr) {
+        append(s, "kernel (", step.node >= 0 ? graph_.nodes[step.node].op->name : "", ") ", to_string(*step.nest));
+      } else {
+        append(s, step.kind == StepKind::kCopy ? "copy" : step.kind == StepKind::kCollectiveWait ? "wait " : "", step.name, "\n");
+      }
+      for (size_t k = 0; k < step.operands.size(); ++k) {
+        const PlanOperand& o = step.operands[k];
+        append(s, static_cast<int>(k) == step.inputs ? "  -> " : "     ", o.buffer < 0 ? "-" : to_string(o.type), o.buffer < 0 ? "" : cat(" b", o.buffer, " @", plan_.buffers[o.buffer].offset), "\n");
+      }
+    }
+    append(s, "arena ", plan_.region_bytes[static_cast<int>(runtime::Region::kArena)], " bytes\n");
+    return s;
+  }
+
+ private:
+  int32_t group_of(const std::vector<int64_t>& axes) {
+    std::vector<int32_t> key(axes.begin(), axes.end());
+    auto [at, fresh] = groups_.try_emplace(key, static_cast<int32_t>(program_.groups.size()));
+    if (fresh) program_.groups.push_back({key});
+    return at->second;
+  }
+
+  // Equal nests share one function.
+  std::string kernel_of(const LoopNest& nest) {
+    auto [at, fresh] = symbols_.try_emplace(to_string(nest), cat("k", symbols_.size()));
+    if (fresh) kernels_.push_back({at->second, &nest});
+    return at->second;
+  }
+
+  void make_steps() {
+    std::map<Segment, int> segment_index;
+    for (const PlanStep& p : plan_.steps) {
+      auto [at, fresh] = segment_index.try_emplace(p.segment, static_cast<int>(program_.segments.size()));
+      if (fresh) program_.segments.push_back({static_cast<SegmentKind>(p.segment), 0, {}});
+      program_.segments[at->second].steps.push_back(make_step(p, static_cast<uint32_t>(&p - plan_.steps.data())));
+    }
+  }
+
+  Step make_step(const PlanStep& p, uint32_t id) {
+    Step step;
+    step.id = id;
+    step.kind = p.kind;
+    step.name = p.name;
+    for (const PlanOperand& o : p.operands) step.operands.push_back(make_operand(plan_, o));
+    step.inputs = p.inputs;
+    for (const PlanOperand& o : p.operands) step.bytes += o.buffer < 0 ? 0 : byte_size(o.type);
+    const Node* node = p.node < 0 ? nullptr : &graph_.nodes[p.node];
+    if (node != nullptr) {
+      step.origin = node->origin;
+      step.block = node->block;
+      step.device = node->device == DeviceKind::kHost ? runtime::DeviceTag::kHost : runtime::DeviceTag::kDevice;
+    }
+    switch (p.kind) {
+      case StepKind::kKernel:
+        step.name = kernel_of(*p.nest);
+        step.units = units(*p.nest);
+        step.flops = flops(*p.nest);
+        break;
+      case StepKind::kLibrary:
+        step.params = make_params(node->attrs);
+        step.flops = library_flops(graph_, *node);
+        break;
+      case StepKind::kCollectiveStart:
+        step.params = make_params(node->attrs);
+        step.params["group"] = int64_t{group_of(node->attrs.ints("axes"))};
+        if (!step.params.count("reduce")) step.params["reduce"] = std::string("sum");
+        break;
+      case StepKind::kCollectiveWait: step.params["of"] = int64_t{p.waits_for}; break;
+      case StepKind::kCopy: break;
+    }
+    return step;
+  }
+
+  void run_segment(std::vector<runtime::ScheduleEntry>& schedule, SegmentKind kind, int32_t micro_batch) const {
+    for (size_t k = 0; k < program_.segments.size(); ++k) {
+      if (program_.segments[k].kind == kind) schedule.push_back({static_cast<int32_t>(k), micro_batch, 0});
+    }
+  }
+
+  void make_schedule() {
+    run_segment(program_.schedule, SegmentKind::kPrologue, 0);
+    for (int32_t m = 0; m < local_.micro_batches; ++m) {
+      run_segment(program_.schedule, SegmentKind::kForward, m);
+      run_segment(program_.schedule, SegmentKind::kBackward, m);
+    }
+    int32_t last = static_cast<int32_t>(local_.micro_batches) - 1;
+    run_segment(program_.schedule, SegmentKind::kReduce, last);
+    run_segment(program_.schedule, SegmentKind::kUpdate, last);
+    run_segment(program_.evaluation, SegmentKind::kEvaluation, 0);
+  }
+
+  runtime::Placement placed(const std::vector<PlacedTensor>& tensors, size_t k, ValueId v) const {
+    if (k < tensors.size()) return placement_of(tensors[k], local_.mesh);
+    const Shape& shape = graph_.type(v).shape;
+    return placement_of({shape, Sharding::replicated(shape)}, local_.mesh);
+  }
+
+  void make_interface() {
+    for (size_t k = 0; k < graph_.states.size(); ++k) {
+      const State& s = graph_.states[k];
+      program_.states.push_back({s.name, std::string(state_kind(s.kind)), s.parameter, make_operand(plan_, plan_.states[k]), placed(local_.states, k, s.value), initial_value(s.initial)});
+    }
+    for (size_t k = 0; k < graph_.inputs.size(); ++k) {
+      const GraphInput& i = graph_.inputs[k];
+      std::string kind = i.kind == InputKind::kData ? "data" : i.kind == InputKind::kMicroBatch ? "micro_batch" : "coordinate";
+      program_.inputs.push_back({i.name, kind, make_operand(plan_, plan_.inputs[k]), placed(local_.inputs, k, i.value)});
+    }
+    for (size_t k = 0; k < graph_.outputs.size(); ++k) {
+      program_.outputs.push_back({graph_.outputs[k].name, make_operand(plan_, plan_.outputs[k]), placed(local_.outputs, k, graph_.outputs[k].value)});
+    }
+  }
+
+  void make_constants() {
+    program_.constants.resize(static_cast<size_t>(plan_.region_bytes[static_cast<int>(runtime::Region::kConstant)]));
+    for (const auto& [buffer, literal] : plan_.constants) {
+      auto bytes = literal->bytes();
+      if (!bytes.empty()) std::memcpy(program_.constants.data() + plan_.buffers[buffer].offset, bytes.data(), bytes.size());
+    }
+  }
+
+  const LocalProgram& local_;
+  const TargetOptions& options_;
+  Graph graph_;
+  CodeGraph code_;
+  StepPlan plan_;
+  Program program_;
+  std::map<std::vector<int32_t>, int32_t> groups_;
+  std::map<std::string, std::string> symbols_;
+  std::vector<NamedNest> kernels_;
+};
+
+}  // namespace
+
+absl::StatusOr<Program> emit_program(const LocalProgram& local, const TargetOptions& options) { return ProgramMaker(local, options).run(); }
+
+std::string describe_program(const LocalProgram& local, const TargetOptions& options) { return ProgramMaker(local, options).describe(); }
+
+}  // namespace partita

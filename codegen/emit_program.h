@@ -1,0 +1,24 @@
+// The last step of the compiler: a rank's graph becomes the program that the runtime executes.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "partitioner/local_program.h"
+#include "runtime/program.h"
+
+namespace partita {
+
+struct TargetOptions {
+  std::string cpu = "host";  // or "x86-64-v3", "x86-64-v4", or another x86-64 that LLVM knows (AVX2 and FMA at least)
+  bool fuse = true;          // no: one kernel per node
+  bool in_place = true;      // no: every value has memory of its own while it lives
+};
+
+// The schedule is serial (micro-batches one after the other, one slot). InvalidArgument for a CPU that code cannot be made for.
+absl::StatusOr<runtime::Program> emit_program(const LocalProgram& local, const TargetOptions& options = {});
+
+// The fused steps and loop nests of the same program, to read.
+std::string describe_program(const LocalProgram& local, const TargetOptions& options = {});
+
+}  // namespace partita

@@ -1,0 +1,13 @@
+// How a sharded tensor lies on the mesh, as the runtime reads it.
+#pragma once
+
+#include "ir/mesh.h"
+#include "partitioner/local_program.h"
+#include "runtime/program.h"
+
+namespace partita {
+
+// Each piece of a dimension is a refined dimension of its own; the innermost axis of a piece steps by the local extent.
+runtime::Placement placement_of(const PlacedTensor& tensor, const Mesh& mesh);
+
+}  // namespace partita

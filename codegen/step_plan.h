@@ -1,0 +1,58 @@
+// What runs in which order on which buffers: everything about a rank program but machine code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "codegen/code_graph.h"
+#include "codegen/fusion.h"
+#include "codegen/loop_nest.h"
+#include "runtime/program.h"
+
+namespace partita {
+
+// A buffer and where it lies. Buffers of the arena get their offset last.
+struct PlanBuffer {
+  runtime::Region region = runtime::Region::kArena;
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  int birth = -1, death = -1;  // steps, for those of the arena
+};
+
+// One operand: `type` as the step sees it (a view may have another shape than its buffer), at `offset` bytes into a buffer.
+struct PlanOperand {
+  TensorType type;  // invalid: an absent optional operand
+  int buffer = -1;
+  int64_t offset = 0;
+};
+
+struct PlanStep {
+  runtime::StepKind kind = runtime::StepKind::kKernel;
+  Segment segment = Segment::kForward;
+  NodeId node = kNoNode;      // for origin, block, device and attributes
+  std::string name;           // library kernels and collectives
+  const LoopNest* nest = nullptr;
+  std::vector<PlanOperand> operands;
+  int inputs = 0;
+  int waits_for = -1;         // kCollectiveWait: index of the start
+};
+
+struct StepPlan {
+  std::vector<FusedItem> items;  // owns the nests
+  std::vector<PlanStep> steps;   // segment by segment
+  std::vector<PlanBuffer> buffers;
+  std::vector<PlanOperand> states, inputs, outputs;  // as in the graph
+  std::vector<std::pair<int, const Literal*>> constants;  // buffers to fill
+  int64_t region_bytes[runtime::kRegions] = {};
+};
+
+struct PlanOptions {
+  FusionOptions fusion;
+  int64_t micro_batches = 1;
+  bool in_place = true;
+};
+
+// `code` must outlive the plan. Values that no output, state or collective depends on get no step.
+StepPlan make_step_plan(const CodeGraph& code, const PlanOptions& options);
+
+}  // namespace partita
