@@ -62,7 +62,7 @@ std::string_view state_kind(StateKind kind) {
 
 runtime::InitialValue initial_value(const Initial& initial) {
   if (std::holds_alternative<std::monostate>(initial)) return {"fill", 0, 0};
-  if (const auto* rule = std::get_if<InitRule>(&initial)) {
+  if (const auto* rule = std::get_if<InitialRule>(&initial)) {
     if (rule->kind == "zeros") return {"fill", 0, 0};
     if (rule->kind == "ones") return {"fill", 1, 0};
     if (rule->kind == "constant") return {"fill", rule->a, 0};

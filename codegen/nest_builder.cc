@@ -148,7 +148,7 @@ class NestMaker {
       domain.column.assign(domain.shape.size(), false);
       return domain;
     }
-    if (largest > size) return fail("an output larger than what is reduced"), std::nullopt;
+    if (size > 0 && largest > size) return fail("an output larger than what is reduced"), std::nullopt;
     const Reduction* row = nullptr;     // sets the columns
     const Reduction* column = nullptr;  // reduces other dimensions than the innermost
     bool whole = false;
@@ -750,7 +750,8 @@ class NestMaker {
       built.nest.sizes = {n};
       built.nest.operands = {type};
       double f = kind == ReduceKind::kSum ? 0 : kind == ReduceKind::kProd ? 1 : kind == ReduceKind::kMax ? -INFINITY : INFINITY;
-      int64_t i = kind == ReduceKind::kSum ? 0 : kind == ReduceKind::kProd ? 1 : kind == ReduceKind::kMax ? INT64_MIN : INT64_MAX;
+      int64_t bits = dtype_size(type) * 8, most = is_unsigned(type) ? -1 : static_cast<int64_t>((~uint64_t{0} >> 1) >> (64 - bits)), least = is_unsigned(type) ? 0 : -most - 1;
+      int64_t i = kind == ReduceKind::kSum ? 0 : kind == ReduceKind::kProd ? 1 : kind == ReduceKind::kMax ? least : most;
       built.nest.nodes.push_back({.op = NestOp::kScalar, .scalar = {.op = ScalarOp::kConstant, .type = type, .f = is_float(type) ? f : 0, .i = is_float(type) ? 0 : i}});
       built.nest.stores.push_back({0, {0, {1}, 0}});
       schedule(built.nest, {false});

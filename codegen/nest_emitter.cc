@@ -215,7 +215,7 @@ class Emitter {
     std::vector<Value*> sums;
     for (int r : reductions) {
       const NestNode& node = nest_.nodes[r];
-      unsigned lanes = nest_.lane_is_row ? (along_lane(node.scalar.a) ? vector_ : 1) : vector_;
+      unsigned lanes = nest_.columns == 0 ? 1 : nest_.lane_is_row ? (along_lane(node.scalar.a) ? vector_ : 1) : vector_;
       for (unsigned u = 0; u < work.unroll; ++u) sums.push_back(math_.identity(node.reduce, node.scalar.type, lanes));
     }
     sums = columns(row, rows_, work, std::move(sums));
@@ -227,7 +227,7 @@ class Emitter {
         for (size_t j = 0; j < parts.size(); j += 2) half.push_back(math_.combine(node.reduce, node.scalar.type, parts[j], parts[j + 1]));
         parts = std::move(half);
       }
-      row.known[reductions[k]] = nest_.lane_is_row ? parts[0] : across_lanes(node, parts[0]);
+      row.known[reductions[k]] = nest_.lane_is_row || nest_.columns == 0 ? parts[0] : across_lanes(node, parts[0]);
     }
   }
 

@@ -87,6 +87,20 @@ void cut_columns(LoopNest& nest) {
   nest.clip = n % kChunk == 0 ? 0 : n;
 }
 
+// Reductions over single columns are their operands.
+void drop_reductions(LoopNest& nest) {
+  std::vector<int> now(nest.nodes.size(), -1);
+  std::vector<NestNode> kept;
+  for (size_t k = 0; k < nest.nodes.size(); ++k) {
+    NestNode n = nest.nodes[k];
+    for (int* operand : {&n.scalar.a, &n.scalar.b, &n.scalar.c}) *operand = *operand >= 0 ? now[*operand] : -1;
+    now[k] = n.op == NestOp::kReduce ? n.scalar.a : static_cast<int>(kept.size());
+    if (n.op != NestOp::kReduce) kept.push_back(std::move(n));
+  }
+  nest.nodes = std::move(kept);
+  for (NestStore& s : nest.stores) s.node = now[s.node];
+}
+
 int64_t items(const LoopNest& nest) {
   int64_t n = 1;
   for (int k = 0; k < nest.rows(); ++k) {
@@ -110,6 +124,7 @@ void schedule(LoopNest& nest, std::vector<bool> column) {
   }
   permute_loops(nest, order);
   std::stable_sort(column.begin(), column.end());
+  if (nest.folds.empty() && std::count(column.begin(), column.end(), true) == 0) drop_reductions(nest);
   bool reduces = has_reductions(nest) || !nest.folds.empty();
   if (!reduces) std::fill(column.begin(), column.end(), false);
   merge_loops(nest, column);

@@ -68,13 +68,13 @@ const T* Conversion::get(std::string_view name, std::string_view what) const {
   const OnnxAttribute* a = find(name);
   if (!a) return nullptr;
   const T* value = std::get_if<T>(&a->value);
-  if (!value) fail(cat("attribute ", quoted(name), ": expected ", what));
+  if (!value) fail(cat("attribute ", quote(name), ": expected ", what));
   return value;
 }
 
 int64_t Conversion::i(std::string_view name) const {
   const int64_t* v = get<int64_t>(name, "a whole number");
-  if (!v) fail(cat("attribute ", quoted(name), " is missing"));
+  if (!v) fail(cat("attribute ", quote(name), " is missing"));
   return *v;
 }
 
@@ -110,7 +110,7 @@ const OnnxTensor* Conversion::tensor(std::string_view name) const {
 
 const OnnxGraph& Conversion::graph(std::string_view name) const {
   const auto* v = get<std::shared_ptr<const OnnxGraph>>(name, "a graph");
-  if (!v) fail(cat("attribute ", quoted(name), " is missing"));
+  if (!v) fail(cat("attribute ", quote(name), " is missing"));
   return **v;
 }
 

@@ -175,7 +175,7 @@ Literal Emitter::known(ValueId v, std::string_view what) {
       const std::string& name = g.values[at].name;
       bool state = std::any_of(g.states.begin(), g.states.end(), [&](const State& s) { return s.value == at; });
       fail(cat(what, state ? " depends on weights whose values are not in the file: " : " must be known when the model is compiled, but depends on the data input ",
-               quoted(name), state ? "" : "; export with fixed sizes (no data-dependent shapes)"));
+               quote(name), state ? "" : "; export with fixed sizes (no data-dependent shapes)"));
     }
     if (seen[n]) continue;
     seen[n] = true;

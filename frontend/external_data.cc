@@ -17,10 +17,10 @@ namespace {
 absl::StatusOr<std::vector<std::string>> path_parts(const std::string& location) {
   if (location.empty()) return absl::InvalidArgumentError("the location of external data is empty");
   if (location.find('\0') != std::string::npos || location.find('\\') != std::string::npos) {
-    return absl::InvalidArgumentError(cat("external data location ", quoted(location), " is not a plain relative path"));
+    return absl::InvalidArgumentError(cat("external data location ", quote(location), " is not a plain relative path"));
   }
   if (location[0] == '/') {
-    return absl::InvalidArgumentError(cat("external data location ", quoted(location), " is absolute: only files in the model's own folder are read"));
+    return absl::InvalidArgumentError(cat("external data location ", quote(location), " is absolute: only files in the model's own folder are read"));
   }
   std::vector<std::string> parts;
   for (size_t at = 0; at <= location.size();) {
@@ -29,11 +29,11 @@ absl::StatusOr<std::vector<std::string>> path_parts(const std::string& location)
     at = end + 1;
     if (part.empty() || part == ".") continue;
     if (part == "..") {
-      return absl::InvalidArgumentError(cat("external data location ", quoted(location), " leaves the model's folder with '..'"));
+      return absl::InvalidArgumentError(cat("external data location ", quote(location), " leaves the model's folder with '..'"));
     }
     parts.push_back(std::move(part));
   }
-  if (parts.empty()) return absl::InvalidArgumentError(cat("external data location ", quoted(location), " is a folder"));
+  if (parts.empty()) return absl::InvalidArgumentError(cat("external data location ", quote(location), " is a folder"));
   return parts;
 }
 
@@ -51,7 +51,7 @@ absl::StatusOr<std::shared_ptr<const MappedFile>> ExternalData::open(const std::
       return file_error("cannot read external data", path, errno);
     }
     if (S_ISLNK(info.st_mode)) {
-      return absl::InvalidArgumentError(cat("external data ", quoted(location), ": ", quoted(path), " is a link: only files in the model's own folder are read; copy the file there"));
+      return absl::InvalidArgumentError(cat("external data ", quote(location), ": ", quote(path), " is a link: only files in the model's own folder are read; copy the file there"));
     }
   }
   PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
@@ -70,7 +70,7 @@ absl::StatusOr<std::variant<Literal, FileRange>> ExternalData::read(const Tensor
   if (!file) return FileRange{folder_ + "/" + location, offset, bytes};
   if (end > file->size()) {
     return absl::InvalidArgumentError(
-        cat("external data file ", quoted(location), " is too short: bytes ", offset, " to ", end, " are asked for, it has ", file->size()));
+        cat("external data file ", quote(location), " is too short: bytes ", offset, " to ", end, " are asked for, it has ", file->size()));
   }
   const std::byte* data = file->bytes().data() + offset;
   return Literal{type, std::move(file), data};

@@ -98,10 +98,10 @@ void finish_graph(Graph& g, const ImportOptions& options, const std::vector<Valu
     if (s.kind != StateKind::kParameter || live[s.value]) continue;
     s.kind = StateKind::kFrozen;
     if (needed[s.value] && matches_any(options.trainable, s.name)) {
-      warnings.push_back(cat("initializer ", quoted(s.name), " is listed as trainable, but no graph output depends on it through differentiable operators"));
+      warnings.push_back(cat("initializer ", quote(s.name), " is listed as trainable, but no graph output depends on it through differentiable operators"));
     }
   }
-  if (!unused.empty()) warnings.push_back(cat("initializers that no graph output needs: ", quoted_list(unused)));
+  if (!unused.empty()) warnings.push_back(cat("initializers that no graph output needs: ", quote_list(unused)));
   compact(g, needed);
 }
 

@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<int>> sort_nodes(const std::vector<OnnxNode>& nodes, 
         feeds[maker->second].push_back(static_cast<int>(k));
         ++waiting[k];
       } else if (j < own && !outside(*names[j])) {
-        return absl::InvalidArgumentError(cat(node_title(nodes[k]), ": input ", quoted(*names[j]), " is not defined anywhere"));
+        return absl::InvalidArgumentError(cat(node_title(nodes[k]), ": input ", quote(*names[j]), " is not defined anywhere"));
       }
     }
   }
@@ -88,8 +88,8 @@ absl::StatusOr<std::vector<int>> sort_nodes(const std::vector<OnnxNode>& nodes, 
 
 std::string node_title(const OnnxNode& node) {
   std::string name = !node.name.empty() ? node.name : node.outputs.empty() ? "" : node.outputs[0];
-  std::string op = quoted(node.domain.empty() ? node.op : cat(node.domain, "::", node.op), 80);
-  return cat(op.substr(1, op.size() - 2), " ", quoted(name));
+  std::string op = quote(node.domain.empty() ? node.op : cat(node.domain, "::", node.op), 80);
+  return cat(op.substr(1, op.size() - 2), " ", quote(name));
 }
 
 absl::StatusOr<std::vector<int>> node_order(const std::vector<OnnxNode>& nodes, const std::function<bool(const std::string&)>& outside) {
@@ -103,8 +103,8 @@ absl::StatusOr<std::vector<int>> node_order(const std::vector<OnnxNode>& nodes, 
     for (const std::string& name : nodes[k].outputs) {
       if (name.empty()) continue;
       auto [at, fresh] = makers.emplace(name, static_cast<int>(k));
-      if (!fresh) return absl::InvalidArgumentError(cat(quoted(name), " is made twice: by ", node_title(nodes[at->second]), " and by ", node_title(nodes[k])));
-      if (outside(name)) return absl::InvalidArgumentError(cat(node_title(nodes[k]), ": output ", quoted(name), " is the name of a graph input or initializer too"));
+      if (!fresh) return absl::InvalidArgumentError(cat(quote(name), " is made twice: by ", node_title(nodes[at->second]), " and by ", node_title(nodes[k])));
+      if (outside(name)) return absl::InvalidArgumentError(cat(node_title(nodes[k]), ": output ", quote(name), " is the name of a graph input or initializer too"));
     }
   }
   if (!sorted) return sort_nodes(nodes, makers, outside);

@@ -35,7 +35,7 @@ std::string function_key(const std::string& domain, const std::string& name, con
 Importer::Importer(const OnnxModel& model, const ImportOptions& options) : model_(model), options_(options) {
   for (const OnnxFunction& f : model.functions) {
     auto [at, fresh] = functions_.emplace(function_key(f.domain, f.name, f.overload), &f);
-    if (!fresh) throw ImportError{absl::InvalidArgumentError(cat("function ", quoted(f.name), " is defined twice"))};
+    if (!fresh) throw ImportError{absl::InvalidArgumentError(cat("function ", quote(f.name), " is defined twice"))};
   }
 }
 
@@ -54,9 +54,9 @@ ImportedModel Importer::run() {
   if (graph.outputs.empty()) fail("the graph has no outputs");
   for (const OnnxValueInfo& out : graph.outputs) {
     const OnnxValue* v = scope.find(out.name);
-    if (!v) fail(cat("graph output ", quoted(out.name), " is made by no node"));
-    if (v->kind == OnnxValue::Kind::kUnusable) fail(cat("graph output ", quoted(out.name), " is ", v->why));
-    if (v->kind != OnnxValue::Kind::kTensor) fail(cat("graph output ", quoted(out.name), " is not a tensor"));
+    if (!v) fail(cat("graph output ", quote(out.name), " is made by no node"));
+    if (v->kind == OnnxValue::Kind::kUnusable) fail(cat("graph output ", quote(out.name), " is ", v->why));
+    if (v->kind != OnnxValue::Kind::kTensor) fail(cat("graph output ", quote(out.name), " is not a tensor"));
     emitter_.builder().output(out.name, v->value);
   }
   finish();
@@ -68,7 +68,7 @@ std::map<std::string, Literal> Importer::evaluate(const OnnxGraph& graph) {
   scope.opsets = &model_.opsets;
   if (!graph.inputs.empty()) fail("an initialization graph must not have inputs");
   for (const OnnxTensor& t : graph.initializers) {
-    if (!t.literal) fail(cat("initializer ", quoted(t.name), " has no values"));
+    if (!t.literal) fail(cat("initializer ", quote(t.name), " has no values"));
     scope.values[t.name] = OnnxValue::tensor(emitter_.constant(*t.literal));
   }
   step_ = emitter_.scalar(DType::kI64, 0);  // random ops draw for step 0
@@ -76,8 +76,8 @@ std::map<std::string, Literal> Importer::evaluate(const OnnxGraph& graph) {
   std::map<std::string, Literal> results;
   for (const OnnxValueInfo& out : graph.outputs) {
     const OnnxValue* v = scope.find(out.name);
-    if (!v || v->kind != OnnxValue::Kind::kTensor) fail(cat("output ", quoted(out.name), " of the initialization graph is made by no node"));
-    results[out.name] = emitter_.known(v->value, cat("output ", quoted(out.name), " of the initialization graph"));
+    if (!v || v->kind != OnnxValue::Kind::kTensor) fail(cat("output ", quote(out.name), " of the initialization graph is made by no node"));
+    results[out.name] = emitter_.known(v->value, cat("output ", quote(out.name), " of the initialization graph"));
   }
   return results;
 }
@@ -95,17 +95,17 @@ void Importer::bind_symbols(const OnnxGraph& graph) {
     }
   }
   for (const auto& [name, size] : options_.bind) {
-    if (size < 1) fail(cat("bind: ", quoted(name), " = ", size, ": expected a positive size"));
+    if (size < 1) fail(cat("bind: ", quote(name), " = ", size, ": expected a positive size"));
     if (std::find(all.begin(), all.end(), name) == all.end()) {
       std::sort(all.begin(), all.end());
       all.erase(std::unique(all.begin(), all.end()), all.end());
-      result_.warnings.push_back(cat("bind: the model has no symbolic dimension ", quoted(name), " (it has: ", quoted_list(all), ")"));
+      result_.warnings.push_back(cat("bind: the model has no symbolic dimension ", quote(name), " (it has: ", quote_list(all), ")"));
     }
   }
 }
 
 Shape Importer::input_shape(const OnnxValueInfo& info) const {
-  if (!info.shape) fail(cat("input ", quoted(info.name), " has no shape: export with shapes"));
+  if (!info.shape) fail(cat("input ", quote(info.name), " has no shape: export with shapes"));
   Shape shape;
   for (size_t d = 0; d < info.shape->size(); ++d) {
     const OnnxDimension& dim = (*info.shape)[d];
@@ -117,12 +117,12 @@ Shape Importer::input_shape(const OnnxValueInfo& info) const {
     } else if (d == 0 && options_.batch) {
       shape.push_back(*options_.batch);
     } else {
-      fail(cat("input ", quoted(info.name), ": dimension ", d, dim.symbol.empty() ? " has no size and no name: export it with one"
+      fail(cat("input ", quote(info.name), ": dimension ", d, dim.symbol.empty() ? " has no size and no name: export it with one"
                                                                                   : cat(" is symbolic: give its size, as in bind: {", dim.symbol, ": 8}")));
     }
   }
   auto count = checked_elements(shape);
-  if (!count || *count > Emitter::kMaxConstantBytes) fail(cat("input ", quoted(info.name), ": ", to_string(shape), " is too large"));
+  if (!count || *count > Emitter::kMaxConstantBytes) fail(cat("input ", quote(info.name), ": ", to_string(shape), " is too large"));
   return shape;
 }
 
@@ -132,13 +132,13 @@ void Importer::add_inputs(const OnnxGraph& graph, ImportScope& scope) {
   for (const OnnxValueInfo& in : graph.inputs) {
     if (initialized.contains(in.name)) continue;  // IR version 3 lists initializers as inputs
     if (in.name.empty()) fail("a graph input has no name");
-    if (scope.values.contains(in.name)) fail(cat("two graph inputs are named ", quoted(in.name)));
+    if (scope.values.contains(in.name)) fail(cat("two graph inputs are named ", quote(in.name)));
     if (auto fixed = options_.fixed.find(in.name); fixed != options_.fixed.end()) {
       scope.values[in.name] = OnnxValue::tensor(emitter_.constant(fixed->second));
       continue;
     }
-    if (in.kind != OnnxValueInfo::Kind::kTensor) fail(cat("input ", quoted(in.name), " is not a tensor"));
-    if (in.dtype == DType::kInvalid) fail(cat("input ", quoted(in.name), ": element type ", onnx_element_name(in.element), " is not supported"));
+    if (in.kind != OnnxValueInfo::Kind::kTensor) fail(cat("input ", quote(in.name), " is not a tensor"));
+    if (in.dtype == DType::kInvalid) fail(cat("input ", quote(in.name), ": element type ", onnx_element_name(in.element), " is not supported"));
     scope.values[in.name] = OnnxValue::tensor(emitter_.builder().input(in.name, {in.dtype, input_shape(in)}));
   }
 }
@@ -149,14 +149,14 @@ void Importer::add_initializers(const OnnxGraph& graph, ImportScope& scope) {
   for (size_t k = 0; k < graph.initializers.size(); ++k) {
     const OnnxTensor& t = graph.initializers[k];
     if (t.name.empty()) fail("an initializer has no name");
-    if (scope.values.contains(t.name)) fail(cat("two initializers are named ", quoted(t.name)));
+    if (scope.values.contains(t.name)) fail(cat("two initializers are named ", quote(t.name)));
     add_initializer(t, tables[k], scope);
   }
   for (const auto& [from, to] : options_.names) {
-    if (!scope.values.contains(from)) result_.warnings.push_back(cat("names: the model has no initializer ", quoted(from)));
+    if (!scope.values.contains(from)) result_.warnings.push_back(cat("names: the model has no initializer ", quote(from)));
     auto [at, fresh] = renamed.emplace(to, from);
-    if (!fresh) fail(cat("names: ", quoted(from), " and ", quoted(at->second), " would both become ", quoted(to)));
-    if (scope.values.contains(to) && !options_.names.contains(to)) fail(cat("names: the model has an initializer ", quoted(to), " already"));
+    if (!fresh) fail(cat("names: ", quote(from), " and ", quote(at->second), " would both become ", quote(to)));
+    if (scope.values.contains(to) && !options_.names.contains(to)) fail(cat("names: the model has an initializer ", quote(to), " already"));
   }
 }
 
@@ -200,7 +200,7 @@ bool Importer::set_running(ValueId v, ValueId next) {
   if (at == state_of_.end()) return false;
   State& s = emitter_.builder().mutable_graph().states[at->second];
   if (s.next != kNoValue) {
-    result_.warnings.push_back(cat("running statistic ", quoted(s.name), " belongs to several BatchNormalization nodes: the last one updates it"));
+    result_.warnings.push_back(cat("running statistic ", quote(s.name), " belongs to several BatchNormalization nodes: the last one updates it"));
   }
   s.kind = StateKind::kRunning;
   s.next = next;
@@ -231,7 +231,7 @@ void Importer::run_node(const OnnxNode& node, ImportScope& scope) {
   inputs.reserve(node.inputs.size());
   for (const std::string& name : node.inputs) {
     const OnnxValue* v = name.empty() ? nullptr : scope.find(name);
-    if (!v && !name.empty()) fail(cat("input ", quoted(name), " is not defined"));
+    if (!v && !name.empty()) fail(cat("input ", quote(name), " is not defined"));
     inputs.push_back(v);
   }
   std::vector<OnnxValue> outputs = convert(node, scope, inputs);
@@ -240,10 +240,10 @@ void Importer::run_node(const OnnxNode& node, ImportScope& scope) {
     if (name.empty()) continue;
     ValueId v = outputs[k].value;
     if (outputs[k].kind == OnnxValue::Kind::kTensor) {
-      if (v == kNoValue) throw ImportError{absl::UnimplementedError(cat("output ", k, " (", quoted(name), ") is not supported"))};
+      if (v == kNoValue) throw ImportError{absl::UnimplementedError(cat("output ", k, " (", quote(name), ") is not supported"))};
       if (scope.depth == 0 && emitter_.builder().graph().values[v].name.empty()) emitter_.builder().name(v, name);
     }
-    if (!scope.values.emplace(name, std::move(outputs[k])).second) fail(cat("output ", quoted(name), " is the name of another value too"));
+    if (!scope.values.emplace(name, std::move(outputs[k])).second) fail(cat("output ", quote(name), " is the name of another value too"));
   }
 }
 
@@ -258,7 +258,7 @@ std::vector<OnnxValue> Importer::convert(const OnnxNode& original, ImportScope& 
         resolved.attributes.push_back(a);
         continue;
       }
-      if (!scope.bindings) fail(cat("attribute ", quoted(a.name), " refers to a function's attribute, outside a function"));
+      if (!scope.bindings) fail(cat("attribute ", quote(a.name), " refers to a function's attribute, outside a function"));
       for (const OnnxAttribute& bound : *scope.bindings) {
         if (bound.name != a.reference) continue;
         resolved.attributes.push_back({a.name, "", bound.value});
@@ -273,14 +273,14 @@ std::vector<OnnxValue> Importer::convert(const OnnxNode& original, ImportScope& 
   }
   auto opset = scope.opsets->find(node->domain);
   if (opset == scope.opsets->end() && node->domain != "com.microsoft") {
-    fail(cat("operator set ", quoted(node->domain.empty() ? "ai.onnx" : node->domain), " is not imported by the model"));
+    fail(cat("operator set ", quote(node->domain.empty() ? "ai.onnx" : node->domain), " is not imported by the model"));
   }
   int version = opset == scope.opsets->end() ? 1 : opset->second;
   const ConvertEntry* entry = find_converter(node->domain, node->op, version);
   if (!entry && !has_schema(*node, version)) {
     bool unknown = newest_opset(node->domain) == 0;
-    throw ImportError{absl::UnimplementedError(unknown ? cat("domain ", quoted(node->domain), " is not known; replace the operator by standard ones or add it as a model-local function")
-                                                       : cat("operator set version ", version, " has no operator ", quoted(node->op)))};
+    throw ImportError{absl::UnimplementedError(unknown ? cat("domain ", quote(node->domain), " is not known; replace the operator by standard ones or add it as a model-local function")
+                                                       : cat("operator set version ", version, " has no operator ", quote(node->op)))};
   }
   if (absl::Status status = check_against_schema(*node, version); !status.ok()) throw ImportError{status};
   ++result_.info.ops[node->domain.empty() ? node->op : cat(node->domain, "::", node->op)];
@@ -310,7 +310,7 @@ std::vector<OnnxValue> Importer::run_schema_function(const OnnxNode& node, int v
   if (!function.ok()) throw ImportError{function.status()};
   if (!*function) {
     std::string_view advice = advice_for(node.op);
-    throw ImportError{absl::UnimplementedError(cat("this operator (domain ", quoted(node.domain.empty() ? "ai.onnx" : node.domain), ", version ", version, ") is not supported",
+    throw ImportError{absl::UnimplementedError(cat("this operator (domain ", quote(node.domain.empty() ? "ai.onnx" : node.domain), ", version ", version, ") is not supported",
                                                    advice.empty() ? "" : ": ", advice))};
   }
   if (result_.info.ops[cat("body of ", node.op)]++ == 0) result_.info.expanded.push_back(node.op);
@@ -320,10 +320,10 @@ std::vector<OnnxValue> Importer::run_schema_function(const OnnxNode& node, int v
 
 std::vector<OnnxValue> Importer::run_function(const OnnxFunction& function, const OnnxNode& node, const ImportScope& caller, std::span<const OnnxValue* const> inputs) {
   bool local = !functions_.empty() && functions_.contains(function_key(function.domain, function.name, function.overload));
-  if (std::find(active_.begin(), active_.end(), &function) != active_.end()) fail(cat("function ", quoted(function.name), " calls itself, directly or through others"));
+  if (std::find(active_.begin(), active_.end(), &function) != active_.end()) fail(cat("function ", quote(function.name), " calls itself, directly or through others"));
   if (caller.depth + 1 > kMaxDepth) fail(cat("functions and subgraphs are nested more than ", kMaxDepth, " deep"));
-  if (inputs.size() > function.inputs.size()) fail(cat("function ", quoted(function.name), " takes ", function.inputs.size(), " inputs, found ", inputs.size()));
-  if (node.outputs.size() > function.outputs.size()) fail(cat("function ", quoted(function.name), " has ", function.outputs.size(), " outputs, found ", node.outputs.size()));
+  if (inputs.size() > function.inputs.size()) fail(cat("function ", quote(function.name), " takes ", function.inputs.size(), " inputs, found ", inputs.size()));
+  if (node.outputs.size() > function.outputs.size()) fail(cat("function ", quote(function.name), " has ", function.outputs.size(), " outputs, found ", node.outputs.size()));
   std::vector<OnnxAttribute> bindings = node.attributes;
   for (const OnnxAttribute& a : function.defaults) {
     if (!node.find(a.name)) bindings.push_back(a);
@@ -347,7 +347,7 @@ std::vector<OnnxValue> Importer::run_function(const OnnxFunction& function, cons
   for (size_t k = 0; k < outputs.size(); ++k) {
     if (node.outputs[k].empty()) continue;
     const OnnxValue* v = scope.find(function.outputs[k]);
-    if (!v) fail(cat("function ", quoted(function.name), " does not make its output ", quoted(function.outputs[k])));
+    if (!v) fail(cat("function ", quote(function.name), " does not make its output ", quote(function.outputs[k])));
     outputs[k] = *v;
   }
   return outputs;
@@ -356,7 +356,7 @@ std::vector<OnnxValue> Importer::run_function(const OnnxFunction& function, cons
 std::vector<OnnxValue> Importer::run_subgraph(const OnnxGraph& graph, const std::vector<OnnxValue>& inputs) {
   const ImportScope& outer = *scope_;
   if (outer.depth + 1 > kMaxDepth) fail(cat("functions and subgraphs are nested more than ", kMaxDepth, " deep"));
-  if (graph.inputs.size() != inputs.size()) fail(cat("subgraph ", quoted(graph.name), " takes ", graph.inputs.size(), " inputs, found ", inputs.size()));
+  if (graph.inputs.size() != inputs.size()) fail(cat("subgraph ", quote(graph.name), " takes ", graph.inputs.size(), " inputs, found ", inputs.size()));
   ImportScope scope;
   scope.parent = &outer;
   scope.opsets = outer.opsets;
@@ -375,7 +375,7 @@ std::vector<OnnxValue> Importer::run_subgraph(const OnnxGraph& graph, const std:
   std::vector<OnnxValue> outputs;
   for (const OnnxValueInfo& out : graph.outputs) {
     const OnnxValue* v = scope.find(out.name);
-    if (!v) fail(cat("output ", quoted(out.name), " of subgraph ", quoted(graph.name), " is made by no node"));
+    if (!v) fail(cat("output ", quote(out.name), " of subgraph ", quote(graph.name), " is made by no node"));
     outputs.push_back(*v);
   }
   return outputs;
@@ -386,7 +386,7 @@ void Importer::finish() {
   for (ValueId v : emitter_.used_states()) {
     untrained.push_back(v);
     const std::string& name = emitter_.builder().graph().values[v].name;
-    result_.warnings.push_back(cat("initializer ", quoted(name), " decides shapes or settings: it is a constant of the compiled program and is not trained"));
+    result_.warnings.push_back(cat("initializer ", quote(name), " decides shapes or settings: it is a constant of the compiled program and is not trained"));
   }
   result_.graph = std::move(emitter_.builder()).finish();
   result_.graph.name = model_.graph.name;
@@ -406,7 +406,7 @@ absl::StatusOr<ImportedModel> import_onnx_model(const OnnxModel& model, const Im
     result.training = std::move(trainable.spec);
     return result;
   } catch (const ImportError& e) {
-    return with_context(e.status, quoted(model.path));
+    return with_context(e.status, quote(model.path));
   }
 }
 

@@ -52,7 +52,7 @@ absl::StatusOr<int64_t> external_number(const std::string& text, std::string_vie
   int64_t value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    return absl::InvalidArgumentError(cat("external data ", what, " ", quoted(text), " is not a 64-bit whole number"));
+    return absl::InvalidArgumentError(cat("external data ", what, " ", quote(text), " is not a 64-bit whole number"));
   }
   if (value < 0) return absl::InvalidArgumentError(cat("external data ", what, " ", value, " is negative"));
   return value;
@@ -83,7 +83,7 @@ class Reader {
     out.type.dtype = dtype_of_onnx(out.element);
     out.type.shape.assign(t.dims().begin(), t.dims().end());
     absl::Status status = tensor_data(t, out);
-    if (!status.ok()) return with_context(status, cat("tensor ", quoted(out.name)));
+    if (!status.ok()) return with_context(status, cat("tensor ", quote(out.name)));
     return out;
   }
 
@@ -189,7 +189,7 @@ class Reader {
       node.attributes.reserve(static_cast<size_t>(n.attribute_size()));
       for (onnx::AttributeProto& a : *n.mutable_attribute()) {
         auto one = attribute(a, depth);
-        if (!one.ok()) return with_context(one.status(), cat("attribute ", quoted(a.name()), " of ", quoted(n.op_type()), " ", quoted(n.name())));
+        if (!one.ok()) return with_context(one.status(), cat("attribute ", quote(a.name()), " of ", quote(n.op_type()), " ", quote(n.name())));
         node.attributes.push_back(*std::move(one));
       }
     }
@@ -270,9 +270,9 @@ absl::Status check_versions(const onnx::ModelProto& proto, const OnnxModel& mode
   if (model.opsets.empty()) return absl::InvalidArgumentError("the model imports no operator set");
   for (const auto& [domain, version] : model.opsets) {
     int newest = newest_opset(domain);
-    if (version < 1) return absl::InvalidArgumentError(cat("version ", version, " of operator set ", quoted(domain.empty() ? "ai.onnx" : domain), " does not exist"));
+    if (version < 1) return absl::InvalidArgumentError(cat("version ", version, " of operator set ", quote(domain.empty() ? "ai.onnx" : domain), " does not exist"));
     if (newest > 0 && version > newest) {
-      return absl::InvalidArgumentError(cat("version ", version, " of operator set ", quoted(domain.empty() ? "ai.onnx" : domain), " is newer than the newest known, ", newest));
+      return absl::InvalidArgumentError(cat("version ", version, " of operator set ", quote(domain.empty() ? "ai.onnx" : domain), " is newer than the newest known, ", newest));
     }
     if (domain.empty() && version < kOldestOpset) {
       return absl::InvalidArgumentError(cat("opset ", version, " is older than the oldest supported, ", kOldestOpset, ": convert the model with onnx.version_converter"));
@@ -304,7 +304,7 @@ absl::StatusOr<OnnxModel> read_model(std::string_view bytes, const std::string& 
   PARTITA_ASSIGN_OR_RETURN(model.graph, reader.graph(*proto.mutable_graph()));
   for (onnx::FunctionProto& f : *proto.mutable_functions()) {
     auto function = reader.function(f);
-    if (!function.ok()) return with_context(function.status(), cat("function ", quoted(f.name())));
+    if (!function.ok()) return with_context(function.status(), cat("function ", quote(f.name())));
     model.functions.push_back(*std::move(function));
   }
   for (onnx::TrainingInfoProto& t : *proto.mutable_training_info()) {
@@ -326,7 +326,7 @@ absl::StatusOr<OnnxModel> read_model(std::string_view bytes, const std::string& 
 
 absl::StatusOr<OnnxModel> parse_onnx_model(std::string_view bytes, const std::string& path) {
   auto model = read_model(bytes, path);
-  if (!model.ok()) return with_context(model.status(), quoted(path));
+  if (!model.ok()) return with_context(model.status(), quote(path));
   return model;
 }
 
@@ -337,10 +337,10 @@ absl::StatusOr<OnnxModel> load_onnx_model(const std::string& path) {
 
 absl::StatusOr<OnnxTensor> parse_onnx_tensor(std::string_view bytes, const std::string& path) {
   onnx::TensorProto proto;
-  if (!parse(bytes, proto)) return absl::InvalidArgumentError(cat(quoted(path), ": this is not an ONNX tensor, or it is damaged"));
+  if (!parse(bytes, proto)) return absl::InvalidArgumentError(cat(quote(path), ": this is not an ONNX tensor, or it is damaged"));
   Reader reader(folder_of(path));
   auto tensor = reader.tensor(proto);
-  if (!tensor.ok()) return with_context(tensor.status(), quoted(path));
+  if (!tensor.ok()) return with_context(tensor.status(), quote(path));
   return tensor;
 }
 

@@ -104,12 +104,12 @@ absl::Status check_against_schema(const OnnxNode& node, int version) {
     auto known = schema->attributes().find(a.name);
     if (known == schema->attributes().end() || !a.reference.empty() || std::holds_alternative<OnnxOpaque>(a.value)) continue;
     if (known->second.type != type_of(a)) {
-      return absl::InvalidArgumentError(cat("attribute ", quoted(a.name), ": expected ", onnx::AttributeProto::AttributeType_Name(known->second.type), ", found ",
+      return absl::InvalidArgumentError(cat("attribute ", quote(a.name), ": expected ", onnx::AttributeProto::AttributeType_Name(known->second.type), ", found ",
                                             onnx::AttributeProto::AttributeType_Name(type_of(a))));
     }
   }
   for (const auto& [name, attribute] : schema->attributes()) {
-    if (attribute.required && !node.find(name)) return absl::InvalidArgumentError(cat("attribute ", quoted(name), " is missing"));
+    if (attribute.required && !node.find(name)) return absl::InvalidArgumentError(cat("attribute ", quote(name), " is missing"));
   }
   return absl::OkStatus();
 }
@@ -120,7 +120,7 @@ absl::StatusOr<std::optional<OnnxFunction>> schema_function(const OnnxNode& node
   try {  // the library reports faults of a body by throwing
     return body_of(*schema, node, version, input_types);
   } catch (const std::exception& e) {
-    return absl::InvalidArgumentError(cat("the function body of ", quoted(node.op), " cannot be built: ", quoted(e.what())));
+    return absl::InvalidArgumentError(cat("the function body of ", quote(node.op), " cannot be built: ", quote(e.what())));
   }
 }
 

@@ -47,11 +47,11 @@ OnnxTensor read_tensor(const FlatTable& t, const std::shared_ptr<const MappedFil
   out.element = t.scalar<int32_t>(3, 0);
   out.type.dtype = dtype_of_onnx(out.element);
   auto count = checked_elements(out.type.shape);
-  if (!count || out.type.dtype == DType::kInvalid) fail(cat("checkpoint: tensor ", quoted(out.name), " has an unsupported type or shape"));
+  if (!count || out.type.dtype == DType::kInvalid) fail(cat("checkpoint: tensor ", quote(out.name), " has an unsupported type or shape"));
   FlatVector data = t.vector(4, 1);
   int64_t bytes;
   if (__builtin_mul_overflow(*count, dtype_size(out.type.dtype), &bytes) || bytes != data.size) {
-    fail(cat("checkpoint: tensor ", quoted(out.name), " of type ", to_string(out.type), " has ", data.size, " bytes"));
+    fail(cat("checkpoint: tensor ", quote(out.name), " of type ", to_string(out.type), " has ", data.size, " bytes"));
   }
   out.literal = Literal{out.type, file, t.buffer().range(data.at, data.size).data()};
   return out;
@@ -135,13 +135,13 @@ OnnxModel forward_model(const std::string& path, const OrtCheckpoint& checkpoint
       break;
     }
   }
-  if (loss.empty()) throw ImportError{absl::InvalidArgumentError(cat(quoted(path), ": no output is a scalar loss"))};
+  if (loss.empty()) throw ImportError{absl::InvalidArgumentError(cat(quote(path), ": no output is a scalar loss"))};
   absl::flat_hash_set<std::string> needed;
   keep_forward(g, loss, needed);
   absl::flat_hash_map<std::string, const OnnxTensor*> weights;
   for (const auto* list : {&checkpoint.trained, &checkpoint.frozen}) {
     for (const OnnxTensor& t : *list) {
-      if (!weights.emplace(t.name, &t).second) fail(cat("checkpoint: ", quoted(t.name), " is listed twice"));
+      if (!weights.emplace(t.name, &t).second) fail(cat("checkpoint: ", quote(t.name), " is listed twice"));
     }
   }
   std::vector<OnnxValueInfo> data;
@@ -155,7 +155,7 @@ OnnxModel forward_model(const std::string& path, const OrtCheckpoint& checkpoint
     }
     bool fits = in.dtype == w->second->type.dtype && in.shape && in.shape->size() == w->second->type.shape.size();
     for (size_t d = 0; fits && d < in.shape->size(); ++d) fits = (*in.shape)[d].size < 0 || (*in.shape)[d].size == w->second->type.shape[d];
-    if (!fits) fail(cat("parameter ", quoted(in.name), ": the checkpoint's type ", to_string(w->second->type), " does not fit the training model"));
+    if (!fits) fail(cat("parameter ", quote(in.name), ": the checkpoint's type ", to_string(w->second->type), " does not fit the training model"));
     initializers.push_back(*w->second);
   }
   std::erase_if(g.initializers, [&](const OnnxTensor& t) { return !needed.contains(t.name); });
@@ -171,7 +171,7 @@ double number(const OnnxNode& n, std::string_view name, double otherwise) {
   if (!a) return otherwise;
   if (auto* f = std::get_if<float>(&a->value)) return *f;
   if (auto* i = std::get_if<int64_t>(&a->value)) return static_cast<double>(*i);
-  fail(cat(node_title(n), ": attribute ", quoted(name), ": expected a number"));
+  fail(cat(node_title(n), ": attribute ", quote(name), ": expected a number"));
 }
 
 OptimizerGroup read_optimizer(const std::string& path, const OrtCheckpoint& checkpoint, const std::vector<std::string>& trained, const ImportOptions& options) {
@@ -179,11 +179,11 @@ OptimizerGroup read_optimizer(const std::string& path, const OrtCheckpoint& chec
   const OnnxNode* update = nullptr;
   for (const OnnxNode& n : model.graph.nodes) {
     if (n.op != "AdamWOptimizer" || n.domain != "com.microsoft" || update) {
-      throw ImportError{absl::UnimplementedError(cat(quoted(path), ": ", node_title(n), ": expected one AdamWOptimizer; put clipping and other optimizers into train.yaml"))};
+      throw ImportError{absl::UnimplementedError(cat(quote(path), ": ", node_title(n), ": expected one AdamWOptimizer; put clipping and other optimizers into train.yaml"))};
     }
     update = &n;
   }
-  if (!update) fail(cat(quoted(path), ": there is no optimizer node"));
+  if (!update) fail(cat(quote(path), ": there is no optimizer node"));
   OptimizerGroup g;
   g.kind = "ort_adamw";
   // ONNX Runtime's defaults for this operator.
@@ -214,8 +214,8 @@ ImportedModel import_folder(const std::string& folder, const ImportOptions& opti
   std::vector<std::string> trained;
   for (const OnnxTensor& t : model.graph.initializers) {
     if (trainable.contains(t.name)) trained.push_back(t.name);
-    else if (t.literal && is_float(t.type.dtype)) own.frozen.push_back(t.name);
   }
+  if (own.trainable.empty()) own.trainable = trained;
   auto result = import_onnx_model(model, own);
   if (!result.ok()) throw ImportError{result.status()};
   absl::flat_hash_set<std::string> states;
@@ -246,7 +246,7 @@ absl::StatusOr<ImportedModel> import_ort_artifacts(const std::string& folder, co
     return import_folder(folder, options);
   } catch (const ImportError& e) {
     bool named = e.status.message().find(folder) != absl::string_view::npos;
-    return named ? e.status : with_context(e.status, quoted(folder));
+    return named ? e.status : with_context(e.status, quote(folder));
   }
 }
 

@@ -23,14 +23,14 @@ bool is_gradient(const OnnxNode& n) { return n.domain == kDomain && n.op == "Gra
 double number(const OnnxNode& n, std::string_view name, double otherwise) {
   const OnnxAttribute* a = n.find(name);
   const float* v = a ? std::get_if<float>(&a->value) : nullptr;
-  if (a && !v) fail(cat(node_title(n), ": attribute ", quoted(name), ": expected a number"));
+  if (a && !v) fail(cat(node_title(n), ": attribute ", quote(name), ": expected a number"));
   return v ? *v : otherwise;
 }
 
 std::string text(const OnnxNode& n, std::string_view name) {
   const OnnxAttribute* a = n.find(name);
   const std::string* v = a ? std::get_if<std::string>(&a->value) : nullptr;
-  if (!v) fail(cat(node_title(n), ": attribute ", quoted(name), ": expected a string"));
+  if (!v) fail(cat(node_title(n), ": attribute ", quote(name), ": expected a string"));
   return *v;
 }
 
@@ -53,7 +53,7 @@ class Reader {
     algorithm_ = &info->algorithm;
     for (const OnnxTensor& t : out_.model.graph.initializers) initial_[t.name] = &t;
     for (const OnnxTensor& t : algorithm_->initializers) {
-      if (!initial_.emplace(t.name, &t).second) fail(cat("initializer ", quoted(t.name), " is in both graphs"));
+      if (!initial_.emplace(t.name, &t).second) fail(cat("initializer ", quote(t.name), " is in both graphs"));
     }
     for (const OnnxTrainingInfo& one : infos) initialize(one);
     for (size_t k = 0; k < algorithm_->nodes.size(); ++k) {
@@ -91,10 +91,10 @@ class Reader {
     for (const auto& [to, from] : info.initialization_binding) {
       auto value = made.find(from);
       auto target = initial_.find(to);
-      if (value == made.end()) fail(cat("initialization_binding: ", quoted(from), " is no output of the initialization graph"));
-      if (target == initial_.end()) fail(cat("initialization_binding: ", quoted(to), " is no initializer"));
+      if (value == made.end()) fail(cat("initialization_binding: ", quote(from), " is no output of the initialization graph"));
+      if (target == initial_.end()) fail(cat("initialization_binding: ", quote(to), " is no initializer"));
       if (value->second.type != target->second->type) {
-        fail(cat("initialization_binding of ", quoted(to), ": expected ", to_string(target->second->type), ", found ", to_string(value->second.type)));
+        fail(cat("initialization_binding of ", quote(to), ": expected ", to_string(target->second->type), ", found ", to_string(value->second.type)));
       }
       replaced_[to] = value->second;
       for (OnnxTensor& t : out_.model.graph.initializers) {
@@ -111,13 +111,13 @@ class Reader {
 
   void read_gradient(const OnnxNode& n) {
     std::string loss = text(n, "y");
-    if (!out_.spec.loss.empty() && out_.spec.loss != loss) unsupported(cat("gradients of two results, ", quoted(out_.spec.loss), " and ", quoted(loss)));
+    if (!out_.spec.loss.empty() && out_.spec.loss != loss) unsupported(cat("gradients of two results, ", quote(out_.spec.loss), " and ", quote(loss)));
     out_.spec.loss = loss;
     const OnnxAttribute* a = n.find("xs");
     const auto* xs = a ? std::get_if<std::vector<std::string>>(&a->value) : nullptr;
     if (!xs || xs->size() < n.outputs.size() || xs->size() > n.inputs.size()) fail(cat(node_title(n), ": attribute 'xs' does not fit the inputs and outputs"));
     for (size_t k = 0; k < n.outputs.size(); ++k) {
-      if (n.inputs[k] != (*xs)[k]) unsupported(cat(node_title(n), ": the gradient at another point (", quoted(n.inputs[k]), " for ", quoted((*xs)[k]), ")"));
+      if (n.inputs[k] != (*xs)[k]) unsupported(cat(node_title(n), ": the gradient at another point (", quote(n.inputs[k]), " for ", quote((*xs)[k]), ")"));
       if (!n.outputs[k].empty()) gradient_of_[n.outputs[k]] = (*xs)[k];
     }
   }
@@ -143,25 +143,25 @@ class Reader {
     }
     if (n.op == "Momentum") {
       std::string mode = text(n, "mode");
-      if (mode != "standard" && mode != "nesterov") fail(cat(node_title(n), ": attribute 'mode': expected standard or nesterov, found ", quoted(mode)));
+      if (mode != "standard" && mode != "nesterov") fail(cat(node_title(n), ": attribute 'mode': expected standard or nesterov, found ", quote(mode)));
       g.hyper["nesterov"] = mode == "nesterov";
     }
     read_rate_and_step(n, g);
     for (size_t k = 0; k < count; ++k) {
       const std::string &x = n.inputs[2 + k], &grad = n.inputs[2 + count + k];
       auto of = gradient_of_.find(grad);
-      if (of == gradient_of_.end()) unsupported(cat(node_title(n), ": gradient ", quoted(grad), " does not come straight from a Gradient node"));
-      if (of->second != x) fail(cat(node_title(n), ": ", quoted(grad), " is the gradient of ", quoted(of->second), ", not of ", quoted(x)));
+      if (of == gradient_of_.end()) unsupported(cat(node_title(n), ": gradient ", quote(grad), " does not come straight from a Gradient node"));
+      if (of->second != x) fail(cat(node_title(n), ": ", quote(grad), " is the gradient of ", quote(of->second), ", not of ", quote(x)));
       bound(n, x, n.outputs[k]);
       g.parameters.push_back(state_name(x));
       out_.spec.parameters.push_back(state_name(x));
-      if (!trained_.insert(x).second) fail(cat("initializer ", quoted(x), " is updated twice"));
+      if (!trained_.insert(x).second) fail(cat("initializer ", quote(x), " is updated twice"));
       auto& names = g.state_names.emplace_back();
       auto& initials = g.state_initials.emplace_back();
       for (int s = 0; s < states; ++s) {
         const std::string& state = n.inputs[2 + count * static_cast<size_t>(2 + s) + k];
         bound(n, state, n.outputs[count * static_cast<size_t>(1 + s) + k]);
-        if (initial_.at(state)->type.shape != initial_.at(x)->type.shape) fail(cat(node_title(n), ": state ", quoted(state), " does not have the shape of ", quoted(x)));
+        if (initial_.at(state)->type.shape != initial_.at(x)->type.shape) fail(cat(node_title(n), ": state ", quote(state), " does not have the shape of ", quote(x)));
         names.push_back(state);
         initials.push_back(initial(state));
       }
@@ -171,22 +171,22 @@ class Reader {
 
   // The node's result must go back into the initializer it was made from.
   void bound(const OnnxNode& n, const std::string& initializer, const std::string& result) {
-    if (!initial_.contains(initializer)) unsupported(cat(node_title(n), ": ", quoted(initializer), " is no initializer"));
+    if (!initial_.contains(initializer)) unsupported(cat(node_title(n), ": ", quote(initializer), " is no initializer"));
     auto at = update_.find(initializer);
-    if (at == update_.end() || at->second != result) fail(cat(node_title(n), ": update_binding does not bind ", quoted(initializer), " to ", quoted(result)));
+    if (at == update_.end() || at->second != result) fail(cat(node_title(n), ": update_binding does not bind ", quote(initializer), " to ", quote(result)));
     done_.insert(initializer);
   }
 
   void read_rate_and_step(const OnnxNode& n, OptimizerGroup& g) {
     const std::string &rate = n.inputs[0], &step = n.inputs[1];
     if (auto value = initial(rate); value && !update_.contains(rate)) {
-      if (elements(value->type.shape) != 1) fail(cat("learning rate ", quoted(rate), " is not a scalar"));
+      if (elements(value->type.shape) != 1) fail(cat("learning rate ", quote(rate), " is not a scalar"));
       g.learning_rate = element_f(*value, 0);
     } else if (maker_.contains(rate) || update_.contains(rate)) {
-      unsupported(cat("learning rate ", quoted(rate), " is computed: give a constant, and the schedule in train.yaml"));
+      unsupported(cat("learning rate ", quote(rate), " is computed: give a constant, and the schedule in train.yaml"));
     }
     auto value = initial(step);
-    if (!value || elements(value->type.shape) != 1) unsupported(cat("step counter ", quoted(step), " is no scalar initializer"));
+    if (!value || elements(value->type.shape) != 1) unsupported(cat("step counter ", quote(step), " is no scalar initializer"));
     g.initial_step = element_i(*value, 0);
     auto update = update_.find(step);
     g.step_counts = update != update_.end();
@@ -199,14 +199,14 @@ class Reader {
       auto one = initial(other);
       counts = (add->inputs[0] == step || add->inputs[1] == step) && one && elements(one->type.shape) == 1 && element_i(*one, 0) == 1 && !update_.contains(other);
     }
-    if (!counts) unsupported(cat("step counter ", quoted(step), " is not updated by adding 1"));
+    if (!counts) unsupported(cat("step counter ", quote(step), " is not updated by adding 1"));
     out_.spec.step_name = step;
     done_.insert(step);
   }
 
   void check_updates() {
     for (const auto& [to, from] : update_) {
-      if (!done_.contains(to)) unsupported(cat("update of ", quoted(to), " by ", quoted(from), ", which no optimizer node makes"));
+      if (!done_.contains(to)) unsupported(cat("update of ", quote(to), " by ", quote(from), ", which no optimizer node makes"));
     }
   }
 

@@ -1,6 +1,8 @@
 // Parsing is one pass over characters; binding repeats over dimensions until no more sizes follow (each round solves one).
 #include "ir/formula.h"
 
+#include <charconv>
+
 #include "base/cat.h"
 #include "base/status.h"
 
@@ -84,9 +86,10 @@ class Parser {
     }
     Factor& f = formula_.factors[index];
     if (at_ < text_.size() && text_[at_] == '=') {
-      int64_t size = 0;
-      for (++at_; at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])); ++at_) size = size * 10 + (text_[at_] - '0');
-      f.size = size;
+      auto [end, error] = std::from_chars(text_.data() + at_ + 1, text_.data() + text_.size(), f.size);
+      ++at_;
+      if (error != std::errc() || f.size < 0) return fault("a size");
+      at_ = static_cast<size_t>(end - text_.data());
     }
     if (at_ < text_.size()) {
       switch (text_[at_]) {

@@ -81,7 +81,6 @@ bool has_type(const AttrValue& value, std::string_view type) {
 
 // Checks `attrs` against OpDef::attributes.
 absl::Status check_attributes(const OpDef& op, const Attrs& attrs) {
-  if (op.attributes.empty()) return absl::OkStatus();
   std::vector<std::string_view> known;
   for (std::string_view rest = op.attributes; !rest.empty();) {
     std::string_view item = rest.substr(0, rest.find(','));
@@ -96,7 +95,7 @@ absl::Status check_attributes(const OpDef& op, const Attrs& attrs) {
   }
   for (const auto& [name, value] : attrs.items()) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return absl::InvalidArgumentError(cat("unknown attribute ", quote(name), "; expected ", op.attributes));
+      return absl::InvalidArgumentError(cat("unknown attribute ", quote(name), "; expected ", op.attributes.empty() ? "none" : op.attributes));
     }
   }
   return absl::OkStatus();

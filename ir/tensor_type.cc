@@ -6,6 +6,8 @@ namespace partita {
 
 std::optional<int64_t> checked_elements(const Shape& shape) {
   constexpr int64_t kLimit = int64_t{1} << 59;  // bytes of the widest type stay below 2^62
+  constexpr size_t kMaxRank = 64;
+  if (shape.size() > kMaxRank) return std::nullopt;
   int64_t n = 1;
   bool zero = false;
   for (int64_t d : shape) {

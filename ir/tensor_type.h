@@ -20,7 +20,7 @@ struct TensorType {
   bool operator==(const TensorType&) const = default;
 };
 
-// Number of elements; nullopt where a dimension is negative or the product (zeros aside) passes 2^59, so that bytes fit too.
+// Number of elements; nullopt where there are more than 64 dimensions, one is negative, or the product (zeros aside) passes 2^59, so that bytes fit too.
 std::optional<int64_t> checked_elements(const Shape& shape);
 // Number of elements of a shape that is known to be sound (every type inside a Graph is).
 int64_t elements(const Shape& shape);

@@ -4,9 +4,13 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/container/flat_hash_set.h"
+#include "ir/evaluate.h"
+
 namespace partita {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMasked = -1e4;  // an additive mask this low or lower hides: exp of it is 0
 constexpr int kMaxDepth = 64;
 constexpr int64_t kMaxCompared = int64_t{1} << 31;  // points of one comparison
@@ -44,6 +48,19 @@ bool adds_leading_ones(const Shape& from, const Shape& to) {
   const Shape &small = from.size() < to.size() ? from : to, &large = from.size() < to.size() ? to : from;
   size_t lead = large.size() - small.size();
   return std::all_of(large.begin(), large.begin() + lead, [](int64_t d) { return d == 1; }) && std::equal(small.begin(), small.end(), large.begin() + lead);
+}
+
+// How far a step along queries and keys is in a compact constant; 0 where it is the same for all. Nothing for other shapes.
+struct Steps {
+  int64_t queries = 0, keys = 0;
+};
+
+std::optional<Steps> steps(const Compact& c, int64_t queries, int64_t keys) {
+  size_t rank = c.shape.size();
+  int64_t k = rank > 0 ? c.shape[rank - 1] : 1, q = rank > 1 ? c.shape[rank - 2] : 1;
+  bool fits = k * q == static_cast<int64_t>(c.values.size()) && (k == 1 || k == keys) && (q == 1 || q == queries);
+  if (!fits || c.values.empty()) return std::nullopt;
+  return Steps{q == 1 ? 0 : k, k == 1 ? 0 : 1};
 }
 
 double compare(std::string_view op, double a, double b) { return op == "eq" ? a == b : op == "ne" ? a != b : op == "lt" ? a < b : a <= b; }
@@ -99,49 +116,67 @@ std::optional<MaskAnalysis::TwoValued> MaskAnalysis::combined(const Node& node, 
   return std::nullopt;
 }
 
+// What a condition on rows x columns is; 1 row (column): the same for all queries (keys).
+MaskAnalysis::Kind MaskAnalysis::kind_of(int64_t rows, int64_t columns, const std::function<bool(int64_t, int64_t)>& holds) const {
+  bool whole = rows == queries_ && columns == keys_, always = true, never = true, causal = whole, anti = whole;
+  for (int64_t i = 0; i < rows && (always || never || causal || anti); ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      bool h = holds(i, j), visible = j <= i + keys_ - queries_;
+      always &= h;
+      never &= !h;
+      causal &= h == visible;
+      anti &= h != visible;
+    }
+  }
+  return always ? Kind::kAlways : never ? Kind::kNever : causal ? Kind::kCausal : anti ? Kind::kAntiCausal : Kind::kOther;
+}
+
 MaskAnalysis::Kind MaskAnalysis::literal_kind(const Literal& l) const {
   Compact c = compact(l);
-  if (c.values.size() == 1) return c.values[0] != 0 ? Kind::kAlways : Kind::kNever;
-  size_t rank = c.shape.size();
-  if (rank < 2 || static_cast<int64_t>(c.values.size()) != queries_ * keys_ || c.shape[rank - 2] != queries_ || c.shape[rank - 1] != keys_) return Kind::kOther;
-  for (int64_t i = 0; i < queries_; ++i)
-    for (int64_t j = 0; j < keys_; ++j) {
-      if ((c.values[static_cast<size_t>(i * keys_ + j)] != 0) != (j <= i + keys_ - queries_)) return Kind::kOther;
-    }
-  return Kind::kCausal;
+  auto along = steps(c, queries_, keys_);
+  if (!along) return Kind::kOther;
+  return kind_of(along->queries ? queries_ : 1, along->keys ? keys_ : 1, [&](int64_t i, int64_t j) { return c.values[static_cast<size_t>(i * along->queries + j * along->keys)] != 0; });
 }
 
 // A comparison of two constants, each a vector along queries or keys or a scalar.
-MaskAnalysis::Kind MaskAnalysis::compared(const Node& node) const {
-  const Literal *a = facts_.literal(node.inputs[0]), *b = facts_.literal(node.inputs[1]);
-  constexpr int64_t kMaxVector = int64_t{1} << 22;
-  if (!a || !b || elements(a->type.shape) > kMaxVector || elements(b->type.shape) > kMaxVector) return Kind::kOther;
+MaskAnalysis::Kind MaskAnalysis::compared(const Node& node) {
+  const Literal *a = constant(node.inputs[0]), *b = constant(node.inputs[1]);
+  if (!a || !b) return Kind::kOther;
   Compact x = compact(*a), y = compact(*b);
-  struct Along {
-    int64_t queries = 0, keys = 0;
-  };
-  auto along = [&](const Compact& c) -> std::optional<Along> {
-    int64_t rank = static_cast<int64_t>(c.shape.size()), n = static_cast<int64_t>(c.values.size());
-    int64_t keys = rank > 0 ? c.shape[rank - 1] : 1, queries = rank > 1 ? c.shape[rank - 2] : 1;
-    if (keys * queries != n || (keys != 1 && keys != keys_) || (queries != 1 && queries != queries_)) return std::nullopt;
-    return Along{queries == 1 ? 0 : keys, keys == 1 ? 0 : 1};
-  };
-  auto sx = along(x), sy = along(y);
-  if (!sx || !sy || queries_ == 0 || keys_ == 0) return Kind::kOther;
-  bool by_query = sx->queries != 0 || sy->queries != 0, by_key = sx->keys != 0 || sy->keys != 0;
-  int64_t rows = by_query ? queries_ : 1, columns = by_key ? keys_ : 1;
+  auto sx = steps(x, queries_, keys_), sy = steps(y, queries_, keys_);
+  if (!sx || !sy) return Kind::kOther;
+  int64_t rows = sx->queries || sy->queries ? queries_ : 1, columns = sx->keys || sy->keys ? keys_ : 1;
   if (rows > kMaxCompared / columns) return Kind::kOther;
+  auto with = [&](auto holds) {
+    return kind_of(rows, columns, [&](int64_t i, int64_t j) {
+      return holds(x.values[static_cast<size_t>(i * sx->queries + j * sx->keys)], y.values[static_cast<size_t>(i * sy->queries + j * sy->keys)]);
+    });
+  };
   std::string_view op = node.op->name;
-  bool always = true, never = true, causal = by_query && by_key;
-  for (int64_t i = 0; i < rows && (always || never || causal); ++i) {
-    for (int64_t j = 0; j < columns; ++j) {
-      bool holds = compare(op, x.values[static_cast<size_t>(i * sx->queries + j * sx->keys)], y.values[static_cast<size_t>(i * sy->queries + j * sy->keys)]) != 0;
-      always &= holds;
-      never &= !holds;
-      causal &= holds == (j <= i + keys_ - queries_);
-    }
+  if (op == "eq") return with(std::equal_to<double>());
+  if (op == "ne") return with(std::not_equal_to<double>());
+  return op == "lt" ? with(std::less<double>()) : with(std::less_equal<double>());
+}
+
+const Literal* MaskAnalysis::constant(ValueId v) {
+  constexpr int64_t kMaxElements = int64_t{1} << 22;
+  constexpr size_t kMaxNodes = 1000;
+  if (const Literal* l = facts_.literal(v)) return elements(l->type.shape) <= kMaxElements ? l : nullptr;
+  auto [at, fresh] = computed_.try_emplace(v);
+  if (!fresh) return at->second.get();
+  std::vector<ValueId> open = {v};
+  absl::flat_hash_set<NodeId> cone;
+  while (!open.empty()) {
+    ValueId u = open.back();
+    open.pop_back();
+    if (u == kNoValue || facts_.is_constant(u)) continue;
+    NodeId n = facts_.graph().values[u].producer;
+    if (n < 0 || elements(facts_.shape(u)) > kMaxElements || cone.size() > kMaxNodes) return nullptr;
+    if (!cone.insert(n).second) continue;
+    open.insert(open.end(), facts_.graph().nodes[n].inputs.begin(), facts_.graph().nodes[n].inputs.end());
   }
-  return always ? Kind::kAlways : never ? Kind::kNever : causal ? Kind::kCausal : Kind::kOther;
+  at->second = std::make_unique<Literal>(to_literal(evaluate_graph(facts_.graph(), {}, {v})[0]));
+  return at->second.get();
 }
 
 MaskAnalysis::Kind MaskAnalysis::kind(ValueId condition) {
@@ -149,10 +184,9 @@ MaskAnalysis::Kind MaskAnalysis::kind(ValueId condition) {
   if (at != kinds_.end()) return at->second;
   Kind k = Kind::kOther;
   const Node* node = facts_.graph().producer(condition);
-  if (const Literal* l = facts_.literal(condition)) {
-    k = literal_kind(*l);
-  } else if (node && is_comparison(node->op->name)) {
-    k = compared(*node);
+  if (node && is_comparison(node->op->name)) k = compared(*node);
+  if (k == Kind::kOther) {
+    if (const Literal* l = constant(condition)) k = literal_kind(*l);
   }
   kinds_[condition] = k;
   return k;
@@ -180,9 +214,7 @@ MaskConditions MaskAnalysis::conditions(MaskCondition condition) {
     Kind k = kind(c.value);
     if (k == Kind::kAlways || k == Kind::kNever) {
       out.never |= (k == Kind::kAlways) == c.negated;
-    } else if (k == Kind::kCausal && !c.negated) {
-      out.causal = true;
-    } else if (k == Kind::kOther && c.negated && is_anti_causal(c.value)) {
+    } else if (k == (c.negated ? Kind::kAntiCausal : Kind::kCausal)) {
       out.causal = true;
     } else if (std::none_of(out.rest.begin(), out.rest.end(), [&](const MaskCondition& r) { return r.value == c.value && r.negated == c.negated; })) {
       out.rest.push_back(c);
@@ -190,6 +222,24 @@ MaskConditions MaskAnalysis::conditions(MaskCondition condition) {
   }
   out.rest.insert(out.rest.end(), open.begin(), open.end());
   return out;
+}
+
+// A folded additive mask that is causal: 0 where a query sees the key, -inf or low elsewhere.
+std::optional<MaskAnalysis::Fill> MaskAnalysis::literal_fill(ValueId additive) {
+  const Literal* l = constant(additive);
+  if (!l || !is_float(l->type.dtype)) return std::nullopt;
+  Compact c = compact(*l);
+  double fill = -kInfinity;
+  for (double& x : c.values) {
+    if (x != 0 && !(x <= kMasked)) return std::nullopt;
+    if (x != 0) fill = std::max(fill, x);
+    x = x == 0;
+  }
+  auto along = steps(c, queries_, keys_);
+  if (!along || !along->queries || !along->keys) return std::nullopt;
+  Kind k = kind_of(queries_, keys_, [&](int64_t i, int64_t j) { return c.values[static_cast<size_t>(i * keys_ + j)] != 0; });
+  if (k != Kind::kCausal) return std::nullopt;
+  return Fill{{.causal = true}, fill};
 }
 
 std::optional<MaskAnalysis::Fill> MaskAnalysis::fill(ValueId additive) {

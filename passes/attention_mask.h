@@ -4,6 +4,9 @@
 //   select(le(key position, query position), 0, -inf) + bias                     ->   causal, plus bias
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -45,17 +48,22 @@ class MaskAnalysis {
     ValueId condition = kNoValue;
     double yes = 1, no = 0;
   };
-  enum class Kind { kAlways, kNever, kCausal, kOther };
+  enum class Kind { kAlways, kNever, kCausal, kAntiCausal, kOther };  // anti-causal: holds where causality hides
 
   TwoValued two_valued(ValueId v, int depth = 0) const;
   std::optional<TwoValued> combined(const Node& node, int depth) const;
   Kind kind(ValueId condition);
-  Kind compared(const Node& node) const;
+  Kind compared(const Node& node);
   Kind literal_kind(const Literal& literal) const;
+  Kind kind_of(int64_t rows, int64_t columns, const std::function<bool(int64_t, int64_t)>& holds) const;
+  std::optional<Fill> literal_fill(ValueId additive);
+  // The literal of a value that depends on constants alone, computed where it must be and is small; else nullptr.
+  const Literal* constant(ValueId v);
 
   const GraphFacts& facts_;
   int64_t queries_, keys_;
   absl::flat_hash_map<ValueId, Kind> kinds_;
+  absl::flat_hash_map<ValueId, std::unique_ptr<Literal>> computed_;
 };
 
 }  // namespace partita

@@ -30,7 +30,7 @@ ValueId without_casts(const GraphFacts& facts, Match& match, ValueId v) {
 // Enumerates the ways to see a value as a product of some of the factors.
 class Product {
  public:
-  Product(std::vector<Factor> factors, std::function<bool(Match&, double, DType, const MatchNext&)> coefficient)
+  Product(std::vector<PatternFactor> factors, std::function<bool(Match&, double, DType, const MatchNext&)> coefficient)
       : factors_(std::move(factors)), coefficient_(std::move(coefficient)) {}
 
   bool match(const GraphFacts& facts, Match& m, ValueId v, const MatchNext& next) const {
@@ -62,7 +62,7 @@ class Product {
   }
 
   bool single(const GraphFacts& facts, Match& m, ValueId v, unsigned set, bool below, double c, const Done& done) const {
-    const Factor& f = factors_[static_cast<size_t>(__builtin_ctz(set))];
+    const PatternFactor& f = factors_[static_cast<size_t>(__builtin_ctz(set))];
     return f.inverse == below && f.pattern(facts, m, v, [&] { return done(c); });
   }
 
@@ -96,7 +96,7 @@ class Product {
     return single(facts, m, v, first, below, c, [&](double d) { return power(facts, m, v, set & ~first, below, d, done); });
   }
 
-  std::vector<Factor> factors_;
+  std::vector<PatternFactor> factors_;
   std::function<bool(Match&, double, DType, const MatchNext&)> coefficient_;
 };
 
@@ -119,11 +119,14 @@ bool match_inputs(const GraphFacts& facts, Match& m, const std::vector<Pattern>&
 
 }  // namespace
 
-GraphFacts::GraphFacts(const Graph& graph) : graph_(graph), literals_(constant_values(graph)), uses_(uses(graph)), wanted_(graph.values.size(), false) {
+GraphFacts::GraphFacts(const Graph& graph) : graph_(graph), literals_(constant_values(graph)), uses_(uses(graph)), frozen_(graph.values.size(), false), wanted_(graph.values.size(), false) {
   for (const GraphOutput& out : graph.outputs) wanted_[out.value] = true;
   for (const State& s : graph.states) {
     if (s.next != kNoValue) wanted_[s.next] = true;
-    if (s.kind == StateKind::kFrozen && std::holds_alternative<Literal>(s.initial)) literals_[s.value] = &std::get<Literal>(s.initial);
+    if (s.kind == StateKind::kFrozen && std::holds_alternative<Literal>(s.initial)) {
+      literals_[s.value] = &std::get<Literal>(s.initial);
+      frozen_[s.value] = true;
+    }
   }
 }
 
@@ -233,13 +236,13 @@ Pattern one_of(std::vector<Pattern> patterns) {
   };
 }
 
-Factor inverse(Pattern pattern) { return {std::move(pattern), true}; }
+PatternFactor inverse(Pattern pattern) { return {std::move(pattern), true}; }
 
-Pattern product(std::vector<Factor> factors, double coefficient) {
+Pattern product(std::vector<PatternFactor> factors, double coefficient) {
   return as_pattern({std::move(factors), [coefficient](Match&, double c, DType dtype, const MatchNext& next) { return is_near(c, coefficient, dtype) && next(); }});
 }
 
-Pattern product(std::vector<Factor> factors, std::string coefficient) {
+Pattern product(std::vector<PatternFactor> factors, std::string coefficient) {
   return as_pattern({std::move(factors), [name = std::move(coefficient)](Match& m, double c, DType dtype, const MatchNext& next) { return bind_number(m, name, c, dtype, next); }});
 }
 

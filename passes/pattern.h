@@ -32,6 +32,8 @@ class GraphFacts {
   NodeId id(const Node& node) const { return static_cast<NodeId>(&node - graph_.nodes.data()); }
   // The literal of a constant or of a frozen state that has one.
   const Literal* literal(ValueId v) const { return literals_[v]; }
+  // Whether `v` is a constant of the graph; a frozen state is not.
+  bool is_constant(ValueId v) const { return literals_[v] != nullptr && !frozen_[v]; }
   // The one value of all elements: of a uniform constant, seen through broadcasts, reshapes and casts.
   std::optional<double> number(ValueId v) const;
   // Whether all that read `v` are among `nodes` (sorted): no other node, no output, no state.
@@ -41,6 +43,7 @@ class GraphFacts {
   const Graph& graph_;
   std::vector<const Literal*> literals_;
   std::vector<std::vector<NodeId>> uses_;
+  std::vector<bool> frozen_;
   std::vector<bool> wanted_;  // outputs and states' next values
   mutable absl::flat_hash_map<ValueId, std::optional<double>> numbers_;
 };
@@ -71,16 +74,16 @@ Pattern op(std::string_view name, std::vector<Pattern> inputs);
 Pattern named(std::string name, Pattern pattern);
 Pattern one_of(std::vector<Pattern> patterns);
 
-struct Factor {
-  Factor(Pattern p, bool inverse = false) : pattern(std::move(p)), inverse(inverse) {}  // NOLINT: made from patterns
+struct PatternFactor {
+  PatternFactor(Pattern p, bool inverse = false) : pattern(std::move(p)), inverse(inverse) {}  // NOLINT: made from patterns
   Pattern pattern;
   bool inverse;  // stands below the line
 };
-Factor inverse(Pattern pattern);
+PatternFactor inverse(Pattern pattern);
 // The factors in any order and grouping of mul, div, neg and small powers, times constants that amount to `coefficient`.
-Pattern product(std::vector<Factor> factors, double coefficient = 1);
+Pattern product(std::vector<PatternFactor> factors, double coefficient = 1);
 // The same with any coefficient, under a name.
-Pattern product(std::vector<Factor> factors, std::string coefficient);
+Pattern product(std::vector<PatternFactor> factors, std::string coefficient);
 
 // Relative error that a constant of this type may have.
 double constant_tolerance(DType dtype);

@@ -12,6 +12,12 @@
 #include "passes/build_backward.h"
 #include "passes/build_optimizer.h"
 #include "passes/clean_up.h"
+#include "passes/recognize_activation.h"
+#include "passes/recognize_attention.h"
+#include "passes/recognize_cross_entropy.h"
+#include "passes/recognize_norm.h"
+#include "passes/recognize_rotary.h"
+#include "passes/tag_blocks.h"
 
 namespace partita {
 namespace {
@@ -20,14 +26,20 @@ constexpr Pass kTrainingPipeline[] = {
     {"merge_duplicates", merge_duplicates, "exporters repeat shape arithmetic and masks in every layer; patterns count uses"},
     {"simplify", simplify, "patterns need not look through x * 1 or a reshape of a reshape"},
     {"remove_dead_nodes", remove_dead_nodes, "a dead reader is not a use"},
+    {"recognize_rotary", recognize_rotary, "before attention: the rotated queries and keys are its operands"},
+    {"recognize_attention", recognize_attention, "before norms and activations: it asks least of its surroundings and drops whole masks"},
+    {"recognize_norm", recognize_norm, "one kernel with saved statistics in place of six, and no squares kept for the backward"},
+    {"recognize_activation", recognize_activation, "one elementwise op whose gradient needs its input alone"},
+    {"recognize_cross_entropy", recognize_cross_entropy, "probabilities over the vocabulary are never stored"},
     {"attach_loss", attach_loss, "so that the blocks see the whole forward graph, and outputs that nobody asks for are dead"},
+    {"tag_blocks", tag_blocks, "on the forward graph: gradients inherit their node's block"},
     {"build_backward", build_backward, "gradients of composites are far cheaper than those of their spellings"},
     {"merge_duplicates", merge_duplicates, "gradients recompute what the forward part has"},
     {"simplify", simplify, "gradients of views are views of views"},
     {"remove_dead_nodes", remove_dead_nodes, "gradients of masks, tables and indices that nobody asked for"},
     {"build_optimizer", build_optimizer, "updates read the final gradients"},
 };
-constexpr size_t kForwardPasses = 4;
+constexpr size_t kForwardPasses = 9;  // up to the loss
 
 // "NAME#2" for the second of a name; the first has the plain name.
 std::string pass_name(std::span<const Pass> passes, size_t index) {

@@ -12,7 +12,7 @@ struct Norm {
 };
 
 // normalized / sqrt(mean(square) + epsilon), both ways to write it. The factors; the caller adds the scale.
-std::vector<std::vector<Factor>> standardized(const Pattern& normalized, const Pattern& square) {
+std::vector<std::vector<PatternFactor>> standardized(const Pattern& normalized, const Pattern& square) {
   Pattern mean = product({named("sum of squares", op("reduce_sum", {square}))}, "square 1/n");
   Pattern shifted = op("add", {mean, number("epsilon")});
   Pattern rsqrt = one_of({op("rsqrt", {shifted}), op("pow", {shifted, number(-0.5)})}), sqrt = one_of({op("sqrt", {shifted}), op("pow", {shifted, number(0.5)})});
@@ -29,7 +29,7 @@ std::vector<Norm> norms() {
       for (bool has_scale : {true, false}) {
         if (has_bias && (rms || !has_scale)) continue;  // elsewhere the bias is an add of its own
         auto ways = rms ? standardized(x, product({x, x})) : standardized(centered, product({centered, centered}));
-        for (std::vector<Factor>& factors : ways) {
+        for (std::vector<PatternFactor>& factors : ways) {
           if (has_scale) factors.push_back(scale);
           Pattern p = product(factors);
           out.push_back({has_bias ? op("add", {p, bias}) : p, rms ? "rms_norm" : "layer_norm", has_scale, has_bias});

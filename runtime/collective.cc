@@ -32,17 +32,20 @@ Digest digest_of(std::span<const std::byte> bytes) {
 }  // namespace
 
 std::string_view collective_name(CollectiveKind kind) {
-  static constexpr std::array<std::string_view, 9> kNames = {"barrier",    "all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                                             "all_to_all", "send",       "recv",           "permute"};
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send", "recv", "permute"};
   const auto index = static_cast<size_t>(kind);
   return index < kNames.size() ? kNames[index] : "unknown";
 }
 
 std::string_view reduce_name(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: return "sum";
-    case ReduceOp::kMax: return "max";
-    case ReduceOp::kMin: return "min";
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kMin:
+      return "min";
   }
   return "unknown";
 }
@@ -87,8 +90,8 @@ absl::Status Communicator::agree(std::string_view what, std::span<const std::byt
   for (size_t i = 0; i < all.size(); ++i) (all[i] == all[majority] ? same : differ).push_back(static_cast<int>(i));
   if (differ.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(cat("the ranks disagree on ", quote(what), ": ", describe_ranks(differ),
-                                                    differ.size() == 1 ? " differs" : " differ", " from ", describe_ranks(same),
-                                                    "; give every rank the same one"));
+                                           differ.size() == 1 ? " differs" : " differ", " from ", describe_ranks(same),
+                                           "; give every rank the same one"));
 }
 
 }  // namespace partita::runtime

@@ -1,13 +1,13 @@
-// Collectives between the ranks of one run, on host buffers. One Communicator per rank and no globals, so many ranks may
-// be threads of one process.
+// Collectives between the ranks of one run, on host buffers. One Communicator per rank and no globals, so many ranks
+// may be threads of one process.
 //
 // Order: the operations of a rank form one total order, the order of start(). The members of a group must issue that
-// group's operations in the same order with the same kind, dtype, reduction and count; a mismatch is an error, not a hang.
-// Sends, receives and permutes are posted in order but do not hold back later operations; every other operation
+// group's operations in the same order with the same kind, dtype, reduction and count; a mismatch is an error, not a
+// hang. Sends, receives and permutes are posted in order but do not hold back later operations; every other operation
 // runs after its predecessors. An operation's inputs must be complete when it is started: wait for what produces them.
 //
-// Reductions go through the group's ranks in group order (f16 and bf16 are accumulated in f32 and rounded once, integers
-// wrap, max/min pass NaN on), so all ranks get the same bits, run after run, on every back end.
+// Reductions go through the group's ranks in group order (f16 and bf16 are accumulated in f32 and rounded once,
+// integers wrap, max/min pass NaN on), so all ranks get the same bits, run after run, on every back end.
 //
 // Failure is final: the first failed operation ends the communicator on this rank and, within 10 s, on all others.
 // Unavailable = a peer is missing, died or gave up (worth a retry); InvalidArgument = this rank's own misuse;
@@ -95,9 +95,10 @@ class Communicator {
   virtual int size() const = 0;
   virtual std::string_view backend() const = 0;  // "threads", "tcp", "mpi"
 
-  // A group of distinct world ranks; position in the list = group rank. Local, nothing is sent: only members need to call,
-  // with the same list; groups made again from the same list are told apart by the order of the calls. Non-members may
-  // call too and get an id that no operation accepts. InvalidArgument for an empty list, a repeated rank or one outside.
+  // A group of distinct world ranks; position in the list = group rank. Local, nothing is sent: only members need to
+  // call, with the same list; groups made again from the same list are told apart by the order of the calls.
+  // Non-members may call too and get an id that no operation accepts. InvalidArgument for an empty list, a repeated
+  // rank or one outside.
   virtual absl::StatusOr<GroupId> create_group(const std::vector<int>& world_ranks) = 0;
 
   // Issues an operation and returns at once. Any error, misuse included, comes from wait(). Thread-safe.
@@ -117,7 +118,9 @@ class Communicator {
 };
 
 struct CommunicatorOptions {
-  // An operation fails after this long without a byte from its peers; so does opening when ranks are missing.
+  // An operation fails after this long without a message (of up to 8 MiB) to or from its peers; so does opening when
+  // ranks are missing. Counted from when the operation's turn comes, so it bounds how far ranks may drift apart as
+  // well.
   std::chrono::milliseconds timeout{60000};
 };
 

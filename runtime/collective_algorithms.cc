@@ -1,6 +1,6 @@
 // Example, all_reduce of 10 elements over 3 ranks, rank 1's view: its slice is [3, 6).
-//   phase 0: sends [0, 3) to rank 0 and [6, 10) to rank 2, receives their [3, 6), sums the three in rank order into [3, 6)
-//   phase 1: sends [3, 6) to both, receives [0, 3) from rank 0 and [6, 10) from rank 2
+//   phase 0: sends [0, 3) to rank 0 and [6, 10) to rank 2, receives their [3, 6), sums the three in rank order into [3,
+//   6) phase 1: sends [3, 6) to both, receives [0, 3) from rank 0 and [6, 10) from rank 2
 // Phase 0 goes piece by piece with two pieces under way, so the scratch memory stays small whatever the buffer's size.
 #include "runtime/collective_algorithms.h"
 
@@ -43,7 +43,8 @@ int64_t piece_elements(const Exchange& x) {
   return bytes / dtype_size(x.op().dtype);
 }
 
-// Reduces all ranks' copies of the slice this rank owns into `output`, in group order. Member j owns slices[j] of `input`.
+// Reduces all ranks' copies of the slice this rank owns into `output`, in group order. Member j owns slices[j] of
+// `input`.
 absl::Status reduce_slices(Exchange& x, const std::byte* input, const std::vector<Slice>& slices, std::byte* output) {
   const auto element = static_cast<size_t>(dtype_size(x.op().dtype));
   const int64_t piece = piece_elements(x);
@@ -56,15 +57,19 @@ absl::Status reduce_slices(Exchange& x, const std::byte* input, const std::vecto
   const size_t stride = static_cast<size_t>(scratch_elements) * element;
   std::vector<std::byte> scratch(2 * peers.size() * stride);
   std::vector<size_t> begins(static_cast<size_t>(pieces) + 1), ends(static_cast<size_t>(pieces) + 1);
-  const auto length_of = [&](const Slice& slice, int64_t p) { return std::clamp<int64_t>(slice.length - p * piece, 0, piece); };
-  const auto slot = [&](int64_t p, size_t peer) { return scratch.data() + (static_cast<size_t>(p % 2) * peers.size() + peer) * stride; };
+  const auto length_of = [&](const Slice& slice, int64_t p) {
+    return std::clamp<int64_t>(slice.length - p * piece, 0, piece);
+  };
+  const auto slot = [&](int64_t p, size_t peer) {
+    return scratch.data() + (static_cast<size_t>(p % 2) * peers.size() + peer) * stride;
+  };
   const auto post = [&](int64_t p) {
     for (int peer : peers) {
       const Slice& slice = slices[static_cast<size_t>(peer)];
       const int64_t length = length_of(slice, p);
       if (length > 0) {
-        x.send(peer, input + static_cast<size_t>(slice.begin + p * piece) * element, static_cast<size_t>(length) * element,
-               static_cast<uint32_t>(p));
+        x.send(peer, input + static_cast<size_t>(slice.begin + p * piece) * element,
+               static_cast<size_t>(length) * element, static_cast<uint32_t>(p));
       }
     }
     begins[static_cast<size_t>(p)] = x.posted();
@@ -91,8 +96,12 @@ absl::Status reduce_slices(Exchange& x, const std::byte* input, const std::vecto
 // Everybody's slice of `buffer` goes to everybody but, where it is the source of them all, `skip`.
 absl::Status gather_slices(Exchange& x, std::byte* buffer, const std::vector<Slice>& slices, int skip = -1) {
   const auto element = static_cast<size_t>(dtype_size(x.op().dtype));
-  const auto bytes = [&](int member) { return static_cast<size_t>(slices[static_cast<size_t>(member)].length) * element; };
-  const auto at = [&](int member) { return buffer + static_cast<size_t>(slices[static_cast<size_t>(member)].begin) * element; };
+  const auto bytes = [&](int member) {
+    return static_cast<size_t>(slices[static_cast<size_t>(member)].length) * element;
+  };
+  const auto at = [&](int member) {
+    return buffer + static_cast<size_t>(slices[static_cast<size_t>(member)].begin) * element;
+  };
   for (int peer : others(x)) {
     if (peer != skip) x.send(peer, at(x.mine()), bytes(x.mine()));
     if (x.mine() != skip) x.recv(peer, at(peer), bytes(peer));
@@ -150,12 +159,16 @@ absl::Status broadcast(Exchange& x) {
   const size_t element = static_cast<size_t>(dtype_size(op.dtype)), bytes = static_cast<size_t>(op.count) * element;
   auto* data = static_cast<std::byte*>(op.output);
   const bool whole = bytes <= kSmallBroadcastBytes || x.size() == 2;
-  const std::vector<Slice> slices = whole ? std::vector<Slice>(static_cast<size_t>(x.size()), {0, op.count}) : even_slices(op.count, x.size());
+  const std::vector<Slice> slices =
+      whole ? std::vector<Slice>(static_cast<size_t>(x.size()), {0, op.count}) : even_slices(op.count, x.size());
   const auto part = [&](int member) { return slices[static_cast<size_t>(member)]; };
   if (x.mine() == op.root) {
-    for (int peer : others(x)) x.send(peer, data + static_cast<size_t>(part(peer).begin) * element, static_cast<size_t>(part(peer).length) * element);
+    for (int peer : others(x))
+      x.send(peer, data + static_cast<size_t>(part(peer).begin) * element,
+             static_cast<size_t>(part(peer).length) * element);
   } else {
-    x.recv(op.root, data + static_cast<size_t>(part(x.mine()).begin) * element, static_cast<size_t>(part(x.mine()).length) * element);
+    x.recv(op.root, data + static_cast<size_t>(part(x.mine()).begin) * element,
+           static_cast<size_t>(part(x.mine()).length) * element);
   }
   PARTITA_RETURN_IF_ERROR(x.wait_all());
   if (whole) return absl::OkStatus();
@@ -178,7 +191,8 @@ absl::Status all_to_all(Exchange& x) {
 }
 
 absl::Status reduce_scatter(Exchange& x) {
-  return reduce_slices(x, static_cast<const std::byte*>(x.op().input), equal_chunks(x.op().count, x.size()), static_cast<std::byte*>(x.op().output));
+  return reduce_slices(x, static_cast<const std::byte*>(x.op().input), equal_chunks(x.op().count, x.size()),
+                       static_cast<std::byte*>(x.op().output));
 }
 
 absl::Status barrier(Exchange& x) {
@@ -193,7 +207,12 @@ absl::Status barrier(Exchange& x) {
 
 Exchange::Exchange(Transport& transport, const Group& group, CollectiveOp op, std::chrono::milliseconds timeout,
                    std::function<absl::Status()> tick)
-    : transport_(transport), group_(group), op_(std::move(op)), timeout_(timeout), tick_(std::move(tick)), deadline_(Clock::now() + timeout) {
+    : transport_(transport),
+      group_(group),
+      op_(std::move(op)),
+      timeout_(timeout),
+      tick_(std::move(tick)),
+      deadline_(Clock::now() + timeout) {
   envelope_.group = group.id;
   envelope_.step_id = op_.step_id;
   if (op_.kind != CollectiveKind::kBarrier) envelope_.count = op_.count;
@@ -220,7 +239,9 @@ void Exchange::post(int member, std::byte* data, size_t bytes, uint32_t piece, b
 void Exchange::send(int member, const std::byte* data, size_t bytes, uint32_t piece) {
   post(member, const_cast<std::byte*>(data), bytes, piece, true);
 }
-void Exchange::recv(int member, std::byte* data, size_t bytes, uint32_t piece) { post(member, data, bytes, piece, false); }
+void Exchange::recv(int member, std::byte* data, size_t bytes, uint32_t piece) {
+  post(member, data, bytes, piece, false);
+}
 
 bool Exchange::finished() {
   bool moved = false, open = false;
@@ -242,7 +263,8 @@ absl::Status Exchange::overdue(SteadyTime now) { return now < deadline_ ? absl::
 
 absl::Status Exchange::wait(size_t begin, size_t end) {
   const auto done = [&] {
-    for (; begin < end && transfers_[begin].transfer.done.load(std::memory_order_acquire); ++begin) {}
+    for (; begin < end && transfers_[begin].transfer.done.load(std::memory_order_acquire); ++begin) {
+    }
     return begin == end;
   };
   while (!done()) {
@@ -260,8 +282,9 @@ absl::Status Exchange::timeout_error() const {
     if (!entry.transfer.done) (entry.is_send ? deaf : silent).push_back(entry.transfer.peer);
   }
   const std::vector<int>& missing = silent.empty() ? deaf : silent;
-  std::string text = cat(silent.empty() ? "no receiver at " : "nothing from ", describe_ranks(missing), " for ",
-                                  std::chrono::duration<double>(timeout_).count(), " s, in a group of ", describe_ranks(group_.ranks));
+  std::string text =
+      cat(silent.empty() ? "no receiver at " : "nothing from ", describe_ranks(missing), " for ",
+          std::chrono::duration<double>(timeout_).count(), " s, in a group of ", describe_ranks(group_.ranks));
   for (int peer : missing) {
     if (const std::string more = transport_.diagnose(peer); !more.empty()) append(text, "; ", more);
   }
@@ -276,10 +299,13 @@ absl::Status check_operation(const CollectiveOp& op, const Group& group) {
   if (op.kind == CollectiveKind::kBarrier) return absl::OkStatus();
   const int64_t element = dtype_size(op.dtype);
   if (element == 0) return bad("the dtype is not valid");
-  if (op.count < 0 || op.count > std::numeric_limits<int64_t>::max() / element / n) return bad("count ", op.count, " is out of range");
+  if (op.count < 0 || op.count > std::numeric_limits<int64_t>::max() / element / n)
+    return bad("count ", op.count, " is out of range");
   const bool reduces = op.kind == CollectiveKind::kAllReduce || op.kind == CollectiveKind::kReduceScatter;
-  if (reduces && !can_reduce(op.dtype, op.reduce)) return bad("cannot reduce ", dtype_name(op.dtype), " by ", reduce_name(op.reduce));
-  if (op.kind == CollectiveKind::kBroadcast && (op.root < 0 || op.root >= n)) return bad("root ", op.root, " is outside the group of ", n);
+  if (reduces && !can_reduce(op.dtype, op.reduce))
+    return bad("cannot reduce ", dtype_name(op.dtype), " by ", reduce_name(op.reduce));
+  if (op.kind == CollectiveKind::kBroadcast && (op.root < 0 || op.root >= n))
+    return bad("root ", op.root, " is outside the group of ", n);
   const bool sends = op.kind == CollectiveKind::kSend || (op.kind == CollectiveKind::kPermute && op.to != kNoPeer);
   const bool receives = op.kind == CollectiveKind::kRecv || (op.kind == CollectiveKind::kPermute && op.from != kNoPeer);
   if (sends && (op.to < 0 || op.to >= n)) return bad("destination ", op.to, " is outside the group of ", n);
@@ -290,9 +316,11 @@ absl::Status check_operation(const CollectiveOp& op, const Group& group) {
   if (sends != receives && op.kind == CollectiveKind::kPermute && (op.to == group.mine || op.from == group.mine)) {
     return bad("a permute with itself needs both sides");
   }
-  if (sends && receives && (op.to == group.mine) != (op.from == group.mine)) return bad("a permute with itself needs both sides");
+  if (sends && receives && (op.to == group.mine) != (op.from == group.mine))
+    return bad("a permute with itself needs both sides");
   const bool point_to_point = op.kind >= CollectiveKind::kSend;
-  const bool reads = point_to_point ? sends : op.kind != CollectiveKind::kAllReduce && op.kind != CollectiveKind::kBroadcast;
+  const bool reads =
+      point_to_point ? sends : op.kind != CollectiveKind::kAllReduce && op.kind != CollectiveKind::kBroadcast;
   const bool writes = point_to_point ? receives : true;
   if (op.count > 0 && reads && op.input == nullptr) return bad("input is null");
   if (op.count > 0 && writes && op.output == nullptr) return bad("output is null");
@@ -302,15 +330,22 @@ absl::Status check_operation(const CollectiveOp& op, const Group& group) {
 absl::Status run_collective(Exchange& exchange) {
   if (exchange.op().count == 0 && exchange.op().kind != CollectiveKind::kBarrier) return absl::OkStatus();
   switch (exchange.op().kind) {
-    case CollectiveKind::kBarrier: return barrier(exchange);
-    case CollectiveKind::kAllReduce: return all_reduce(exchange);
-    case CollectiveKind::kReduceScatter: return reduce_scatter(exchange);
-    case CollectiveKind::kAllGather: return all_gather(exchange);
-    case CollectiveKind::kBroadcast: return broadcast(exchange);
-    case CollectiveKind::kAllToAll: return all_to_all(exchange);
+    case CollectiveKind::kBarrier:
+      return barrier(exchange);
+    case CollectiveKind::kAllReduce:
+      return all_reduce(exchange);
+    case CollectiveKind::kReduceScatter:
+      return reduce_scatter(exchange);
+    case CollectiveKind::kAllGather:
+      return all_gather(exchange);
+    case CollectiveKind::kBroadcast:
+      return broadcast(exchange);
+    case CollectiveKind::kAllToAll:
+      return all_to_all(exchange);
     case CollectiveKind::kSend:
     case CollectiveKind::kRecv:
-    case CollectiveKind::kPermute: break;
+    case CollectiveKind::kPermute:
+      break;
   }
   return absl::InternalError("not a collective");
 }

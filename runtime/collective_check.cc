@@ -51,14 +51,22 @@ struct Short {
 template <typename Body>
 void with_element(DType dtype, const Body& body) {
   switch (dtype) {
-    case DType::kF32: return body(Real<float>());
-    case DType::kF64: return body(Real<double>());
-    case DType::kF16: return body(Short<f16_to_float, float_to_f16>());
-    case DType::kBF16: return body(Short<bf16_to_float, float_to_bf16>());
-    case DType::kI64: return body(Integer<int64_t>());
-    case DType::kI32: return body(Integer<int32_t>());
-    case DType::kU8: return body(Integer<uint8_t>());
-    default: PARTITA_CHECK(false, "the check does not know this dtype");
+    case DType::kF32:
+      return body(Real<float>());
+    case DType::kF64:
+      return body(Real<double>());
+    case DType::kF16:
+      return body(Short<f16_to_float, float_to_f16>());
+    case DType::kBF16:
+      return body(Short<bf16_to_float, float_to_bf16>());
+    case DType::kI64:
+      return body(Integer<int64_t>());
+    case DType::kI32:
+      return body(Integer<int32_t>());
+    case DType::kU8:
+      return body(Integer<uint8_t>());
+    default:
+      PARTITA_CHECK(false, "the check does not know this dtype");
   }
 }
 
@@ -86,9 +94,12 @@ Bytes reduce_directly(DType dtype, ReduceOp op, const std::vector<Bytes>& inputs
         Stored stored;
         std::memcpy(&stored, inputs[r].data() + static_cast<size_t>(first + i) * sizeof stored, sizeof stored);
         const auto value = element.widen(stored);
-        if (r == 0) total = value;
-        else if (op == ReduceOp::kSum) total = element.sum(total, value);
-        else total = op == ReduceOp::kMax ? std::max(total, value) : std::min(total, value);
+        if (r == 0)
+          total = value;
+        else if (op == ReduceOp::kSum)
+          total = element.sum(total, value);
+        else
+          total = op == ReduceOp::kMax ? std::max(total, value) : std::min(total, value);
       }
       const Stored result = element.narrow(total);
       std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof result, &result, sizeof result);
@@ -107,7 +118,12 @@ struct Trial {
 class Checker {
  public:
   Checker(Communicator& communicator, std::vector<int> ranks, GroupId group, DType dtype, int64_t count)
-      : communicator_(communicator), ranks_(std::move(ranks)), group_(group), dtype_(dtype), count_(count), n_(static_cast<int>(ranks_.size())) {
+      : communicator_(communicator),
+        ranks_(std::move(ranks)),
+        group_(group),
+        dtype_(dtype),
+        count_(count),
+        n_(static_cast<int>(ranks_.size())) {
     mine_ = static_cast<int>(std::find(ranks_.begin(), ranks_.end(), communicator.rank()) - ranks_.begin());
     for (int rank : ranks_) inputs_.push_back(make_input(dtype, rank, count * n_));
   }
@@ -144,7 +160,12 @@ class Checker {
     trial.input.assign(mine.begin(), mine.begin() + inputs * dtype_size(dtype_));
     trial.output.resize(expected.size());
     trial.expected = std::move(expected);
-    trial.op = {.kind = kind, .group = group_, .dtype = dtype_, .count = count_, .step_id = static_cast<int64_t>(trials_.size()), .label = "check"};
+    trial.op = {.kind = kind,
+                .group = group_,
+                .dtype = dtype_,
+                .count = count_,
+                .step_id = static_cast<int64_t>(trials_.size()),
+                .label = "check"};
     trial.op.input = trial.input.empty() ? nullptr : trial.input.data();
     trial.op.output = trial.output.empty() ? nullptr : trial.output.data();
     return trial;
@@ -172,7 +193,8 @@ void Checker::add_collectives() {
     in_place.op.reduce = reduce;
     const Bytes mine = input_of(mine_);
     std::copy(mine.begin(), mine.end(), in_place.output.begin());
-    add(CollectiveKind::kReduceScatter, n_ * count_, reduce_directly(dtype_, reduce, inputs_, mine_ * count_, count_)).op.reduce = reduce;
+    add(CollectiveKind::kReduceScatter, n_ * count_, reduce_directly(dtype_, reduce, inputs_, mine_ * count_, count_))
+        .op.reduce = reduce;
   }
   add(CollectiveKind::kAllGather, count_, gathered(0));
   add(CollectiveKind::kAllToAll, n_ * count_, gathered(mine_));
@@ -202,8 +224,9 @@ absl::Status Checker::compare(const Trial& trial) const {
   if (trial.output == trial.expected) return absl::OkStatus();
   const auto element = static_cast<size_t>(dtype_size(dtype_));
   const auto differs = std::mismatch(trial.output.begin(), trial.output.end(), trial.expected.begin()).first;
-  return absl::AbortedError(cat(collective_name(trial.op.kind), " ", reduce_name(trial.op.reduce), " of ", count_, " x ", dtype_name(dtype_), " in a group of ",
-                                describe_ranks(ranks_), " is wrong on rank ", communicator_.rank(), " from element ",
+  return absl::AbortedError(cat(collective_name(trial.op.kind), " ", reduce_name(trial.op.reduce), " of ", count_,
+                                " x ", dtype_name(dtype_), " in a group of ", describe_ranks(ranks_),
+                                " is wrong on rank ", communicator_.rank(), " from element ",
                                 static_cast<size_t>(differs - trial.output.begin()) / element, " on"));
 }
 

@@ -11,7 +11,8 @@
 namespace partita::runtime {
 
 struct CollectiveCheck {
-  std::vector<DType> dtypes = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI32, DType::kI64, DType::kU8};
+  std::vector<DType> dtypes = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16,
+                               DType::kI32, DType::kI64, DType::kU8};
   std::vector<int64_t> counts = {0, 1, 5, 1000, 40000};  // elements per rank and operation
 };
 

@@ -1,5 +1,6 @@
-// partita_collective_check MODE [BACKEND] [TIMEOUT_SECONDS]: one rank of a communication test, started by mpirun, torchrun,
-// srun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints "rank R of N over BACKEND after S s: STATUS".
+// partita_collective_check MODE [BACKEND] [TIMEOUT_SECONDS]: one rank of a communication test, started by mpirun,
+// torchrun, srun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints "rank R of N over BACKEND after S
+// s: STATUS".
 //
 //   check     all operations against a direct computation
 //   bench     times of all-reduces
@@ -9,7 +10,8 @@
 //   abort     the last rank gives up while the others are in an all_reduce
 //   mismatch  the last rank issues another operation
 //
-// Exit code 0: it ended as the mode wants (for the faults: with an error, of the right kind). 1: it did not. 2: bad usage.
+// Exit code 0: it ended as the mode wants (for the faults: with an error, of the right kind). 1: it did not. 2: bad
+// usage.
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,7 +38,11 @@ struct Outcome {
 
 absl::Status reduce(Communicator& communicator, int64_t count) {
   std::vector<float> data(static_cast<size_t>(count), 1.0f);
-  return communicator.run({.kind = CollectiveKind::kAllReduce, .count = count, .output = data.data(), .step_id = 7, .label = "grad bucket 3"});
+  return communicator.run({.kind = CollectiveKind::kAllReduce,
+                           .count = count,
+                           .output = data.data(),
+                           .step_id = 7,
+                           .label = "grad bucket 3"});
 }
 
 bool is_last(const Communicator& communicator) { return communicator.rank() == communicator.size() - 1; }
@@ -66,7 +72,9 @@ Outcome run_bench(Communicator& communicator) {
     }
     std::sort(times.begin(), times.end());
     const double median = times[times.size() / 2];
-    if (communicator.rank() == 0) std::printf("all_reduce of %lld x f32: %.1f us, %.3f GB/s\n", static_cast<long long>(count), median * 1e6, static_cast<double>(count) * 4e-9 / median);
+    if (communicator.rank() == 0)
+      std::printf("all_reduce of %lld x f32: %.1f us, %.3f GB/s\n", static_cast<long long>(count), median * 1e6,
+                  static_cast<double>(count) * 4e-9 / median);
   }
   return {absl::OkStatus(), true};
 }
@@ -88,14 +96,23 @@ Outcome run_die(Communicator& communicator) {
   float word = 0;
   const int last = communicator.size() - 1;
   if (!is_last(communicator)) {
-    if (const absl::Status status = communicator.run({.kind = CollectiveKind::kSend, .count = 1, .input = &word, .to = last}); !status.ok()) return {status, false};
+    if (const absl::Status status =
+            communicator.run({.kind = CollectiveKind::kSend, .count = 1, .input = &word, .to = last});
+        !status.ok())
+      return {status, false};
   } else {
-    for (int rank = 0; rank < last; ++rank) communicator.run({.kind = CollectiveKind::kRecv, .count = 1, .output = &word, .from = rank}).IgnoreError();
+    for (int rank = 0; rank < last; ++rank)
+      communicator.run({.kind = CollectiveKind::kRecv, .count = 1, .output = &word, .from = rank}).IgnoreError();
     ::_exit(9);
   }
   if (communicator.rank() > 0) return unavailable(wait_for_failure(communicator, std::chrono::seconds(60)));
   float value = 0;
-  return unavailable(communicator.run({.kind = CollectiveKind::kRecv, .count = 1, .output = &value, .from = 1, .step_id = 8, .label = "activation of block 2"}));
+  return unavailable(communicator.run({.kind = CollectiveKind::kRecv,
+                                       .count = 1,
+                                       .output = &value,
+                                       .from = 1,
+                                       .step_id = 8,
+                                       .label = "activation of block 2"}));
 }
 
 Outcome run_abort(Communicator& communicator) {
@@ -111,11 +128,14 @@ Outcome run_mismatch(Communicator& communicator) {
 
 int run_rank(const std::string& mode, const std::string& backend, double timeout) {
   using Mode = Outcome (*)(Communicator&);
-  const std::vector<std::pair<std::string, Mode>> modes = {{"check", run_check},   {"bench", run_bench}, {"disagree", run_disagree}, {"absent", run_absent},
-                                                           {"die", run_die},       {"abort", run_abort}, {"mismatch", run_mismatch}};
+  const std::vector<std::pair<std::string, Mode>> modes = {
+      {"check", run_check}, {"bench", run_bench}, {"disagree", run_disagree}, {"absent", run_absent},
+      {"die", run_die},     {"abort", run_abort}, {"mismatch", run_mismatch}};
   const auto found = std::find_if(modes.begin(), modes.end(), [&](const auto& m) { return m.first == mode; });
   if (found == modes.end() || !(timeout > 0 && timeout < 1e6)) {
-    std::fprintf(stderr, "usage: partita_collective_check check|bench|disagree|absent|die|abort|mismatch [auto|mpi|tcp] [TIMEOUT_SECONDS]\n");
+    std::fprintf(stderr,
+                 "usage: partita_collective_check check|bench|disagree|absent|die|abort|mismatch [auto|mpi|tcp] "
+                 "[TIMEOUT_SECONDS]\n");
     return 2;
   }
   const auto start = Clock::now();
@@ -124,16 +144,19 @@ int run_rank(const std::string& mode, const std::string& backend, double timeout
     std::fprintf(stderr, "%s\n", launch.status().ToString().c_str());
     return 2;
   }
-  OpenOptions options{{.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000))}, default_plugin_directories()};
+  OpenOptions options{{.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000))},
+                      default_plugin_directories()};
   const absl::StatusOr<std::unique_ptr<Communicator>> communicator = open_communicator(*launch, backend, options);
   if (!communicator.ok()) {
-    std::printf("rank %d of %d is not connected: %s\n", launch->rank, launch->world_size, communicator.status().ToString().c_str());
+    std::printf("rank %d of %d is not connected: %s\n", launch->rank, launch->world_size,
+                communicator.status().ToString().c_str());
     return 1;
   }
   const Outcome outcome = found->second(**communicator);
   const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
-  std::printf("%s\n", cat("rank ", launch->rank, " of ", launch->world_size, " over ", (*communicator)->backend(), " after ", fmt::format("{:.1f}", elapsed),
-                          " s: ", outcome.status.ToString()).c_str());
+  std::printf("%s\n", cat("rank ", launch->rank, " of ", launch->world_size, " over ", (*communicator)->backend(),
+                          " after ", fmt::format("{:.1f}", elapsed), " s: ", outcome.status.ToString())
+                          .c_str());
   std::fflush(stdout);
   return outcome.as_wanted ? 0 : 1;
 }

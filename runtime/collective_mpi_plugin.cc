@@ -1,7 +1,7 @@
 // libpartita_comm_mpi.so: the MPI back end, loaded at run time so that nothing else needs MPI.
 //
-// Every MPI call, MPI_Init_thread and MPI_Finalize included, is made by the progress thread: MPI_THREAD_FUNNELED is enough.
-// MPI cannot sleep until something happens, so waiting is a loop of tests with growing pauses (to 0.2 ms amid a
+// Every MPI call, MPI_Init_thread and MPI_Finalize included, is made by the progress thread: MPI_THREAD_FUNNELED is
+// enough. MPI cannot sleep until something happens, so waiting is a loop of tests with growing pauses (to 0.2 ms amid a
 // transfer, 2 ms at rest) that wake() cuts short. Aborts travel on a communicator of their own. After a failure
 // MPI_Finalize is left out (it could wait for the dead); mpirun then ends the job, as it does when a process dies.
 // A rank that leaves early waits in MPI_Finalize for the others.
@@ -86,7 +86,8 @@ std::string MpiTransport::open() {
     MPI_Query_thread(&provided);
     if (provided < MPI_THREAD_SERIALIZED) return "MPI was initialized for the main thread only";
   } else {
-    if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided); code != MPI_SUCCESS) return mpi_error(code);
+    if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided); code != MPI_SUCCESS)
+      return mpi_error(code);
     initialized_here_ = true;
     if (provided < MPI_THREAD_FUNNELED) return "this MPI does not support threads";
   }
@@ -100,7 +101,8 @@ std::string MpiTransport::open() {
   int known = 0;
   MPI_Comm_get_attr(data_, MPI_TAG_UB, &limit, &known);
   if (known) max_tag_ = *static_cast<int*>(limit);
-  const int code = MPI_Irecv(abort_text_.data(), static_cast<int>(abort_text_.size()), MPI_CHAR, MPI_ANY_SOURCE, kAbortTag, control_, &abort_request_);
+  const int code = MPI_Irecv(abort_text_.data(), static_cast<int>(abort_text_.size()), MPI_CHAR, MPI_ANY_SOURCE,
+                             kAbortTag, control_, &abort_request_);
   return code == MPI_SUCCESS ? "" : mpi_error(code);
 }
 
@@ -135,7 +137,8 @@ void MpiTransport::complete(size_t index, const MPI_Status& status) {
   int bytes = static_cast<int>(transfer.size);
   if (transfer.moved == 0) MPI_Get_count(&status, MPI_BYTE, &bytes);
   if (static_cast<size_t>(bytes) != transfer.size && failure_.ok()) {
-    failure_ = absl::FailedPreconditionError(cat("the ranks' operations do not match: rank ", transfer.peer, " sent ", bytes, " bytes where ", transfer.size, " are expected"));
+    failure_ = absl::FailedPreconditionError(cat("the ranks' operations do not match: rank ", transfer.peer, " sent ",
+                                                 bytes, " bytes where ", transfer.size, " are expected"));
     return;
   }
   transfer.done.store(true, std::memory_order_release);
@@ -146,22 +149,28 @@ bool MpiTransport::test_transfers() {
   int count = 0;
   indices_.resize(requests_.size());
   statuses_.resize(requests_.size());
-  const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
+  const int code =
+      MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
   if (code == MPI_ERR_IN_STATUS) {
     for (int i = 0; i < count; ++i) {
-      if (const int error = statuses_[static_cast<size_t>(i)].MPI_ERROR; error != MPI_SUCCESS && error != MPI_ERR_PENDING) {
+      if (const int error = statuses_[static_cast<size_t>(i)].MPI_ERROR;
+          error != MPI_SUCCESS && error != MPI_ERR_PENDING) {
         const int peer = transfers_[static_cast<size_t>(indices_[static_cast<size_t>(i)])]->peer;
         int error_class = error;
         MPI_Error_class(error, &error_class);
         const std::string text = cat("message with rank ", peer, ": ", mpi_error(error));
-        if (failure_.ok()) failure_ = error_class == MPI_ERR_TRUNCATE ? absl::FailedPreconditionError(cat("the ranks' operations do not match: ", text)) : absl::UnavailableError(text);
+        if (failure_.ok())
+          failure_ = error_class == MPI_ERR_TRUNCATE
+                         ? absl::FailedPreconditionError(cat("the ranks' operations do not match: ", text))
+                         : absl::UnavailableError(text);
       }
     }
     return true;
   }
   note(code, "MPI_Testsome");
   if (code != MPI_SUCCESS || count <= 0) return !failure_.ok();
-  for (int i = 0; i < count; ++i) complete(static_cast<size_t>(indices_[static_cast<size_t>(i)]), statuses_[static_cast<size_t>(i)]);
+  for (int i = 0; i < count; ++i)
+    complete(static_cast<size_t>(indices_[static_cast<size_t>(i)]), statuses_[static_cast<size_t>(i)]);
   std::erase(transfers_, nullptr);
   std::erase(requests_, MPI_REQUEST_NULL);
   return true;
@@ -174,7 +183,8 @@ void MpiTransport::test_abort() {
   if (!flag || !failure_.ok()) return;
   int length = 0;
   MPI_Get_count(&status, MPI_CHAR, &length);
-  failure_ = absl::UnavailableError(printable(std::string_view(abort_text_.data(), static_cast<size_t>(std::clamp<int>(length, 0, kMaxAbortBytes)))));
+  failure_ = absl::UnavailableError(
+      printable(std::string_view(abort_text_.data(), static_cast<size_t>(std::clamp<int>(length, 0, kMaxAbortBytes)))));
   aborted_ = true;  // everybody has been told
 }
 
@@ -216,7 +226,8 @@ void MpiTransport::abort(std::string_view reason) {
   std::vector<MPI_Request> sends(static_cast<size_t>(size_), MPI_REQUEST_NULL);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    MPI_Isend(reason.data(), static_cast<int>(reason.size()), MPI_CHAR, peer, kAbortTag, control_, &sends[static_cast<size_t>(peer)]);
+    MPI_Isend(reason.data(), static_cast<int>(reason.size()), MPI_CHAR, peer, kAbortTag, control_,
+              &sends[static_cast<size_t>(peer)]);
   }
   int all = 0;
   for (const SteadyTime until = Clock::now() + std::chrono::seconds(1); !all && Clock::now() < until;) {
@@ -228,7 +239,8 @@ void MpiTransport::abort(std::string_view reason) {
 }  // namespace
 }  // namespace partita::runtime
 
-extern "C" __attribute__((visibility("default"))) partita::runtime::Transport* partita_open_transport(uint32_t version, int64_t /*timeout_milliseconds*/, std::string* error) {
+extern "C" __attribute__((visibility("default"))) partita::runtime::Transport* partita_open_transport(
+    uint32_t version, int64_t /*timeout_milliseconds*/, std::string* error) {
   using namespace partita::runtime;
   if (version != kTransportPluginVersion) {
     *error = "this module belongs to another version of Partita";

@@ -1,7 +1,7 @@
-// Data connections carry frames: a header with the envelope, then the bytes. A socket is read only while a receive is posted
-// on it, so the kernel holds back a sender that is ahead, and no message is ever stored here.
-// Control connections are always read. Rank 0 passes an abort on, and turns a connection that closes without a goodbye
-// into an abort that names the dead rank.
+// Data connections carry frames: a header with the envelope, then the bytes. A socket is read only while a receive is
+// posted on it, so the kernel holds back a sender that is ahead, and no message is ever stored here. Control
+// connections are always read. Rank 0 passes an abort on, and turns a connection that closes without a goodbye into an
+// abort that names the dead rank.
 #include "runtime/collective_tcp.h"
 
 #include <poll.h>
@@ -86,7 +86,9 @@ class TcpTransport final : public Transport {
   void tell(int rank, Word word, std::string_view text);
   void tell_others(int except, Word word, std::string_view text);
   void poll_once(SteadyTime until);
-  void fail(absl::Status status) { if (failure_.ok()) failure_ = std::move(status); }
+  void fail(absl::Status status) {
+    if (failure_.ok()) failure_ = std::move(status);
+  }
 
   const int rank_;
   std::vector<Peer> peers_;
@@ -106,7 +108,8 @@ absl::StatusOr<std::unique_ptr<Transport>> TcpTransport::open(const TcpWorld& wo
   return std::unique_ptr<Transport>(new TcpTransport(world.rank, std::move(mesh), std::move(wake_fd)));
 }
 
-TcpTransport::TcpTransport(int rank, TcpMesh mesh, Fd wake_fd) : rank_(rank), peers_(mesh.data.size()), controls_(mesh.control.size()), wake_fd_(std::move(wake_fd)) {
+TcpTransport::TcpTransport(int rank, TcpMesh mesh, Fd wake_fd)
+    : rank_(rank), peers_(mesh.data.size()), controls_(mesh.control.size()), wake_fd_(std::move(wake_fd)) {
   for (size_t i = 0; i < mesh.data.size(); ++i) peers_[i].data = std::move(mesh.data[i]);
   for (size_t i = 0; i < mesh.control.size(); ++i) controls_[i].fd = std::move(mesh.control[i]);
 }
@@ -181,7 +184,8 @@ void TcpTransport::lose(int rank) {
   peers_[static_cast<size_t>(rank)].lost = true;
   const bool goodbye = static_cast<size_t>(rank) < controls_.size() && controls_[static_cast<size_t>(rank)].goodbye;
   if (!suspicion_.ok()) return;
-  suspicion_ = absl::UnavailableError(goodbye ? cat("rank ", rank, " has left the run") : cat("rank ", rank, " left or died: its connection is closed"));
+  suspicion_ = absl::UnavailableError(goodbye ? cat("rank ", rank, " has left the run")
+                                              : cat("rank ", rank, " left or died: its connection is closed"));
   suspicion_until_ = Clock::now() + kGrace;
 }
 
@@ -302,7 +306,8 @@ void TcpTransport::abort(std::string_view reason) {
     // Closing with bytes unread would reset the connection and might overtake what was just said.
     ::shutdown(control.fd.get(), SHUT_WR);
     std::array<std::byte, 1024> rest;
-    while (tcp_recv_some(control.fd, rest) > 0) {}
+    while (tcp_recv_some(control.fd, rest) > 0) {
+    }
     control.fd.reset();
   }
 }
@@ -321,14 +326,17 @@ void TcpTransport::close() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Communicator>> open_tcp_communicator(const TcpWorld& world, const CommunicatorOptions& options) {
+absl::StatusOr<std::unique_ptr<Communicator>> open_tcp_communicator(const TcpWorld& world,
+                                                                    const CommunicatorOptions& options) {
   if (world.size < 1 || world.rank < 0 || world.rank >= world.size) {
     return absl::InvalidArgumentError(cat("rank ", world.rank, " in a world of ", world.size));
   }
   if (world.size > 1 && (world.master.address.empty() || world.master.port == 0)) {
-    return absl::InvalidArgumentError("the TCP back end needs rank 0's address and port: set MASTER_ADDR and MASTER_PORT");
+    return absl::InvalidArgumentError(
+        "the TCP back end needs rank 0's address and port: set MASTER_ADDR and MASTER_PORT");
   }
-  return open_transport_communicator([world, timeout = options.timeout] { return TcpTransport::open(world, timeout); }, options);
+  return open_transport_communicator([world, timeout = options.timeout] { return TcpTransport::open(world, timeout); },
+                                     options);
 }
 
 }  // namespace partita::runtime

@@ -101,7 +101,8 @@ void ThreadWorld::Seat::post(Transfer& transfer, bool is_send) {
   }
   Transfer& other = *waiting.front();
   if (!matches(transfer.envelope, other.envelope) || transfer.size != other.size) {
-    return shared_->fail(rank_, mismatch_error(transfer.peer, transfer.envelope, transfer.size, other.envelope, other.size));
+    return shared_->fail(rank_,
+                         mismatch_error(transfer.peer, transfer.envelope, transfer.size, other.envelope, other.size));
   }
   waiting.pop_front();
   if (waiting.empty()) shared_->lanes.erase(key);
@@ -156,9 +157,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> ThreadWorld::communicator(int rank
       return absl::FailedPreconditionError(cat("rank ", rank, " already has its communicator"));
     }
   }
-  return open_transport_communicator([shared = shared_, rank]() -> absl::StatusOr<std::unique_ptr<Transport>> {
-    return std::make_unique<Seat>(shared, rank);
-  }, options_);
+  return open_transport_communicator(
+      [shared = shared_, rank]() -> absl::StatusOr<std::unique_ptr<Transport>> {
+        return std::make_unique<Seat>(shared, rank);
+      },
+      options_);
 }
 
 }  // namespace partita::runtime

@@ -1,5 +1,5 @@
-// All ranks as threads of one process. Waits block on condition variables; a message is one memcpy, made by whichever side
-// comes second.
+// All ranks as threads of one process. Waits block on condition variables; a message is one memcpy, made by whichever
+// side comes second.
 #pragma once
 
 #include <memory>

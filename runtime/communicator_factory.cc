@@ -24,7 +24,8 @@ absl::StatusOr<OpenTransportPlugin*> load_plugin(std::string_view file, const st
     const std::filesystem::path path = std::filesystem::path(directory) / file;
     std::error_code error;
     if (!std::filesystem::exists(path, error)) continue;
-    // Global: Open MPI's own components look for its symbols. Never closed: MPI leaves threads and exit handlers behind.
+    // Global: Open MPI's own components look for its symbols. Never closed: MPI leaves threads and exit handlers
+    // behind.
     void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     void* symbol = module == nullptr ? nullptr : ::dlsym(module, kTransportPluginSymbol);
     if (symbol != nullptr) return reinterpret_cast<OpenTransportPlugin*>(symbol);
@@ -35,15 +36,17 @@ absl::StatusOr<OpenTransportPlugin*> load_plugin(std::string_view file, const st
   return absl::NotFoundError(cat(file, " is in none of ", absl::StrJoin(directories, ", ")));
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> open_mpi(OpenTransportPlugin* plugin, const LaunchEnvironment& launch, const OpenOptions& options) {
+absl::StatusOr<std::unique_ptr<Communicator>> open_mpi(OpenTransportPlugin* plugin, const LaunchEnvironment& launch,
+                                                       const OpenOptions& options) {
   const auto open = [plugin, launch, timeout = options.timeout]() -> absl::StatusOr<std::unique_ptr<Transport>> {
     std::string error;
     std::unique_ptr<Transport> transport(plugin(kTransportPluginVersion, timeout.count(), &error));
     if (transport == nullptr) return absl::UnavailableError(cat("MPI does not start: ", error));
     if (transport->size() != launch.world_size || transport->rank() != launch.rank) {
       return absl::FailedPreconditionError(cat("MPI says rank ", transport->rank(), " of ", transport->size(), ", the ",
-                                                        launch_kind_name(launch.kind), " environment rank ", launch.rank, " of ", launch.world_size,
-                                                        "; start with mpirun or srun --mpi=pmix, or use the tcp back end"));
+                                               launch_kind_name(launch.kind), " environment rank ", launch.rank, " of ",
+                                               launch.world_size,
+                                               "; start with mpirun or srun --mpi=pmix, or use the tcp back end"));
     }
     return transport;
   };
@@ -73,7 +76,8 @@ std::vector<std::string> default_plugin_directories() {
   return directories;
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> open_communicator(const LaunchEnvironment& launch, std::string_view backend, const OpenOptions& options) {
+absl::StatusOr<std::unique_ptr<Communicator>> open_communicator(const LaunchEnvironment& launch,
+                                                                std::string_view backend, const OpenOptions& options) {
   if (backend != "auto" && backend != "mpi" && backend != "tcp") {
     return absl::InvalidArgumentError(cat("communication back end ", quote(backend), " is none of auto, mpi, tcp"));
   }

@@ -20,11 +20,13 @@ struct OpenOptions : CommunicatorOptions {
 // The executable's directory, its ../lib, and the build directory.
 std::vector<std::string> default_plugin_directories();
 
-// `backend`: "mpi"; "tcp" (see collective_tcp.h); "auto" = one rank: threads; started by mpirun or PMI and the MPI module
-// loads: mpi; else tcp. The same value must be given on all ranks.
-// InvalidArgument for another name or where rank 0's address is not known, NotFound without the module, FailedPrecondition where MPI
-// counts other ranks than the launcher, Unavailable naming the ranks that did not come.
-absl::StatusOr<std::unique_ptr<Communicator>> open_communicator(const LaunchEnvironment& launch, std::string_view backend = "auto",
-                                                                const OpenOptions& options = {{}, default_plugin_directories()});
+// `backend`: "mpi"; "tcp" (see collective_tcp.h); "auto" = one rank: threads; started by mpirun or PMI and the MPI
+// module loads: mpi; else tcp. The same value must be given on all ranks. InvalidArgument for another name or where
+// rank 0's address is not known, NotFound without the module, FailedPrecondition where MPI counts other ranks than the
+// launcher, Unavailable naming the ranks that did not come.
+absl::StatusOr<std::unique_ptr<Communicator>> open_communicator(const LaunchEnvironment& launch,
+                                                                std::string_view backend = "auto",
+                                                                const OpenOptions& options = {
+                                                                    {}, default_plugin_directories()});
 
 }  // namespace partita::runtime

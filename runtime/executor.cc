@@ -119,7 +119,7 @@ absl::Status Executor::bind(const ExecutionConfig& config) {
       alone_[step.id] = groups_[static_cast<size_t>(int_param(step.params, "group", 0))].size == 1;
     }
   }
-  tickets_.assign(starts * static_cast<size_t>(program().slots), 0);
+  tickets_.assign(starts * static_cast<size_t>(program().slots), {});
   for (const ProgramSegment& segment : program().segments) {
     segments_.emplace_back();
     for (const Step& step : segment.steps) {
@@ -166,17 +166,14 @@ absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config
 // around the end unless wrap is 0), or to and from, lists of one group rank per member, -1 for none.
 absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   const Group& group = groups_[static_cast<size_t>(int_param(step.params, "group", 0))];
-  const Operand& first = step.operands[0];
-  const Operand& last = step.operands.back();
-  const int64_t in = *element_count(first.shape), out = *element_count(last.shape);
   CollectiveOp& op = bound.collective;
   bound.ticket = ticket_of_step_[step.id];
   op.kind = collective_kind(step.name);
   op.group = group.id;
-  op.dtype = first.dtype;
+  op.dtype = step.operands[0].dtype;
   op.step_id = step.id;
   op.label = step.origin >= 0 ? program().origins[static_cast<size_t>(step.origin)] : "";
-  op.count = op.kind == CollectiveKind::kAllToAll ? in / group.size : op.kind == CollectiveKind::kAllGather ? in : out;
+  bound.pieces = pieces(step, group.size);
   const std::string reduce = text_param(step.params, "reduce", "sum");
   if (reduce == "max") op.reduce = ReduceOp::kMax;
   else if (reduce == "min") op.reduce = ReduceOp::kMin;
@@ -203,10 +200,42 @@ absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
     op.from = target("from", -(shift % n));
   }
   bound.alone = alone_[step.id];
-  if (bound.alone && step.operands.size() == 2) bound.bytes = std::min(operand_bytes(first), operand_bytes(last));
-  else if (bound.alone) bound.bytes = 0;
+  bound.is_root = group.mine == op.root;
   if (bound.alone && (op.kind == CollectiveKind::kSend || op.kind == CollectiveKind::kRecv)) return absl::InvalidArgumentError("a send or receive in a group of one rank");
   return absl::OkStatus();
+}
+
+std::vector<Executor::Piece> Executor::pieces(const Step& step, int64_t group_size) const {
+  std::vector<Piece> pieces;
+  auto adjacent = [&](int a, int b) {
+    const Address &x = step.operands[static_cast<size_t>(a)].address, &y = step.operands[static_cast<size_t>(b)].address;
+    return x.region == y.region && x.slot_stride == y.slot_stride && y.offset == x.offset + pieces.back().bytes;
+  };
+  if (step.name == "all_reduce") {
+    // What lies between two operands is padding up to the next multiple of 64; summing it does no harm.
+    const int64_t size = dtype_size(step.operands[0].dtype);
+    for (int i = 0; i < step.inputs; ++i) {
+      const int64_t bytes = operand_bytes(step.operands[static_cast<size_t>(i)]);
+      if (!pieces.empty()) {
+        Piece& last = pieces.back();
+        const int64_t used = last.bytes;
+        last.bytes = (used + 63) / 64 * 64;
+        if (adjacent(last.input, i) && adjacent(last.output, step.inputs + i)) {
+          last.bytes += bytes;
+          last.count = last.bytes / size;
+          continue;
+        }
+        last.bytes = used;
+      }
+      pieces.push_back({i, step.inputs + i, bytes / size, bytes});
+    }
+    return pieces;
+  }
+  const Operand &first = step.operands.front(), &last = step.operands.back();
+  const int64_t in = *element_count(first.shape), out = *element_count(last.shape);
+  const int64_t count = step.name == "all_to_all" ? in / group_size : step.name == "all_gather" ? in : out;
+  pieces.push_back({step.inputs == 1 ? 0 : -1, static_cast<int>(step.operands.size()) > step.inputs ? step.inputs : -1, count, std::min(operand_bytes(first), operand_bytes(last))});
+  return pieces;
 }
 
 void Executor::stage_scalars(int64_t micro_batch, int64_t slot) {
@@ -249,11 +278,11 @@ absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
     case StepKind::kCopy: copy_bytes(buffers[1], buffers[0], step.bytes, threads_); break;
     case StepKind::kCollectiveStart: return start_collective(step, buffers, slot);
     case StepKind::kCollectiveWait: {
-      Ticket& ticket = tickets_[step.ticket + static_cast<size_t>(slot)];
       if (step.alone) return absl::OkStatus();
-      if (ticket == 0) return absl::FailedPreconditionError("the collective it waits for has not been started");
-      const Ticket waiting = std::exchange(ticket, 0);
-      return communicator_->wait(waiting);
+      const Tickets tickets = std::exchange(tickets_[step.ticket + static_cast<size_t>(slot)], {});
+      if (tickets.first == 0) return absl::FailedPreconditionError("the collective it waits for has not been started");
+      for (Ticket ticket = tickets.first; ticket <= tickets.last; ++ticket) PARTITA_RETURN_IF_ERROR(communicator_->wait(ticket));
+      return absl::OkStatus();
     }
   }
   return absl::OkStatus();
@@ -275,21 +304,20 @@ void Executor::run_kernel(const BoundStep& step, std::byte* const* buffers) {
 }
 
 absl::Status Executor::start_collective(const BoundStep& step, std::byte* const* buffers, int64_t slot) {
-  const bool pair = step.step->operands.size() == 2;
-  std::byte* input = step.step->inputs == 1 ? buffers[0] : nullptr;
-  std::byte* output = pair ? buffers[1] : step.step->inputs == 0 ? buffers[0] : nullptr;
-  if (step.alone) {
-    if (pair) copy_bytes(output, input, step.bytes, threads_);
-    return absl::OkStatus();
+  Tickets tickets;
+  for (const Piece& piece : step.pieces) {
+    std::byte *input = piece.input < 0 ? nullptr : buffers[piece.input], *output = piece.output < 0 ? nullptr : buffers[piece.output];
+    const bool broadcasts = step.collective.kind == CollectiveKind::kBroadcast;
+    if (input != nullptr && output != nullptr && (step.alone || (broadcasts && step.is_root))) copy_bytes(output, input, piece.bytes, threads_);
+    if (step.alone) continue;
+    CollectiveOp op = step.collective;
+    op.count = piece.count;
+    op.input = op.kind == CollectiveKind::kAllReduce && input == output ? nullptr : input;
+    op.output = output;
+    tickets.last = communicator_->start(std::move(op));
+    if (tickets.first == 0) tickets.first = tickets.last;
   }
-  CollectiveOp op = step.collective;
-  op.input = input;
-  op.output = output;
-  if (op.kind == CollectiveKind::kBroadcast && pair && groups_[static_cast<size_t>(int_param(step.step->params, "group", 0))].mine == op.root) {
-    copy_bytes(output, input, operand_bytes(step.step->operands[0]), threads_);
-  }
-  if (op.kind == CollectiveKind::kAllReduce && input == output) op.input = nullptr;
-  tickets_[step.ticket + static_cast<size_t>(slot)] = communicator_->start(std::move(op));
+  if (!step.alone) tickets_[step.ticket + static_cast<size_t>(slot)] = tickets;
   return absl::OkStatus();
 }
 

@@ -57,6 +57,14 @@ class Executor {
   const StepProfile* profile() const { return profile_ ? &*profile_ : nullptr; }
 
  private:
+  // One operation of a collective step: operands that lie side by side travel as one.
+  struct Piece {
+    int input = -1, output = -1;  // operands, -1 for none
+    int64_t count = 0, bytes = 0;
+  };
+  struct Tickets {
+    Ticket first = 0, last = 0;
+  };
   struct BoundStep {
     const Step* step = nullptr;
     KernelFunction function = nullptr;
@@ -66,8 +74,10 @@ class Executor {
     int64_t bytes = 0;        // copy: size; kernel: see `parallel`
     bool parallel = false;
     CollectiveOp collective;
-    bool alone = false;       // a collective of one rank: a copy
-    size_t ticket = 0;        // into tickets_, of slot 0
+    std::vector<Piece> pieces;  // what a collective moves
+    bool alone = false;         // a collective of one rank: a copy
+    bool is_root = false;
+    size_t ticket = 0;          // into tickets_, of slot 0
   };
 
   explicit Executor(std::shared_ptr<const LoadedProgram> loaded) : loaded_(std::move(loaded)) {}
@@ -76,6 +86,7 @@ class Executor {
   absl::Status bind(const ExecutionConfig& config);
   absl::Status bind_step(const Step& step, const ExecutionConfig& config);
   absl::Status bind_collective(const Step& step, BoundStep& bound);
+  std::vector<Piece> pieces(const Step& step, int64_t group_size) const;
   void stage_scalars(int64_t micro_batch, int64_t slot);
   absl::Status run_step(BoundStep& step, int64_t slot);
   void run_kernel(const BoundStep& step, std::byte* const* buffers);
@@ -92,7 +103,7 @@ class Executor {
   std::vector<Group> groups_;
   RegionMemory regions_[kRegions];
   std::vector<std::byte*> buffers_;
-  std::vector<Ticket> tickets_;
+  std::vector<Tickets> tickets_;
   std::vector<size_t> ticket_of_step_;
   std::vector<bool> alone_;  // by step: a collective of one rank
   std::vector<std::vector<BoundStep>> segments_;

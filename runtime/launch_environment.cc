@@ -67,15 +67,20 @@ absl::Status read_ranks(const Variables& v, const Names& names, LaunchEnvironmen
   PARTITA_ASSIGN_OR_RETURN(launch.rank, v.number(names.rank, 0, kMaxRanks));
   if (!v.has(names.size)) return bad(names.rank, " is set but ", names.size, " is not");
   PARTITA_ASSIGN_OR_RETURN(launch.world_size, v.number(names.size, 1, kMaxRanks));
-  if (launch.rank >= launch.world_size) return bad(names.rank, "=", launch.rank, " is not below ", names.size, "=", launch.world_size);
+  if (launch.rank >= launch.world_size)
+    return bad(names.rank, "=", launch.rank, " is not below ", names.size, "=", launch.world_size);
   PARTITA_ASSIGN_OR_RETURN(launch.local_rank, v.number_or(names.local_rank, 0, kMaxRanks, 0));
   PARTITA_ASSIGN_OR_RETURN(launch.local_size, v.number_or(names.local_size, 1, kMaxRanks, launch.local_rank + 1));
-  if (launch.local_rank >= launch.local_size) return bad(names.local_rank, "=", launch.local_rank, " is not below ", names.local_size, "=", launch.local_size);
-  if (launch.local_size > launch.world_size) return bad(names.local_size, "=", launch.local_size, " is above ", names.size, "=", launch.world_size);
+  if (launch.local_rank >= launch.local_size)
+    return bad(names.local_rank, "=", launch.local_rank, " is not below ", names.local_size, "=", launch.local_size);
+  if (launch.local_size > launch.world_size)
+    return bad(names.local_size, "=", launch.local_size, " is above ", names.size, "=", launch.world_size);
   return absl::OkStatus();
 }
 
-bool is_this_host(std::string_view address) { return address == "localhost" || address == "::1" || address.starts_with("127."); }
+bool is_this_host(std::string_view address) {
+  return address == "localhost" || address == "::1" || address.starts_with("127.");
+}
 
 absl::Status read_torchrun(const Variables& v, LaunchEnvironment& launch) {
   launch.kind = LaunchKind::kTorchrun;
@@ -84,14 +89,17 @@ absl::Status read_torchrun(const Variables& v, LaunchEnvironment& launch) {
     launch.local_rank = launch.rank;
     launch.local_size = launch.world_size;
   }
-  if (v.has("TORCHELASTIC_RUN_ID")) launch.job_id = cat("torchrun ", v.text("TORCHELASTIC_RUN_ID"), " ", v.text("TORCHELASTIC_RESTART_COUNT"));
+  if (v.has("TORCHELASTIC_RUN_ID"))
+    launch.job_id = cat("torchrun ", v.text("TORCHELASTIC_RUN_ID"), " ", v.text("TORCHELASTIC_RESTART_COUNT"));
   return absl::OkStatus();
 }
 
 absl::Status read_open_mpi(const Variables& v, LaunchEnvironment& launch) {
   launch.kind = LaunchKind::kOpenMpi;
   launch.job_id = v.text(v.first({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"}));
-  return read_ranks(v, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}, launch);
+  return read_ranks(
+      v, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+      launch);
 }
 
 absl::StatusOr<int> slurm_local_size(const Variables& v, const LaunchEnvironment& launch) {
@@ -102,7 +110,8 @@ absl::StatusOr<int> slurm_local_size(const Variables& v, const LaunchEnvironment
     if (!tasks.ok()) return with_context(tasks.status(), list);
     return *tasks;
   }
-  PARTITA_ASSIGN_OR_RETURN(const int nodes, v.number_or(v.first({"SLURM_STEP_NUM_NODES", "SLURM_NNODES"}), 1, kMaxRanks, 0));
+  PARTITA_ASSIGN_OR_RETURN(const int nodes,
+                           v.number_or(v.first({"SLURM_STEP_NUM_NODES", "SLURM_NNODES"}), 1, kMaxRanks, 0));
   if (nodes == 1) return launch.world_size;
   return v.number_or("SLURM_NTASKS_PER_NODE", 1, kMaxRanks, launch.local_rank + 1);
 }
@@ -111,8 +120,10 @@ absl::Status read_slurm(const Variables& v, const std::string& rank_name, Launch
   const std::string size_name = v.first({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
   PARTITA_RETURN_IF_ERROR(read_ranks(v, {rank_name, size_name, "SLURM_LOCALID", ""}, launch));
   PARTITA_ASSIGN_OR_RETURN(launch.local_size, slurm_local_size(v, launch));
-  if (launch.local_rank >= launch.local_size) return bad("SLURM_LOCALID=", launch.local_rank, " is not below this node's ", launch.local_size, " tasks");
-  launch.job_id = cat("slurm ", v.text("SLURM_JOB_ID"), ".", v.text("SLURM_STEP_ID"), " ", v.text("SLURM_RESTART_COUNT"));
+  if (launch.local_rank >= launch.local_size)
+    return bad("SLURM_LOCALID=", launch.local_rank, " is not below this node's ", launch.local_size, " tasks");
+  launch.job_id =
+      cat("slurm ", v.text("SLURM_JOB_ID"), ".", v.text("SLURM_STEP_ID"), " ", v.text("SLURM_RESTART_COUNT"));
   return absl::OkStatus();
 }
 
@@ -126,7 +137,8 @@ absl::Status read_slurm_master(const Variables& v, LaunchEnvironment& launch) {
     launch.master_address = v.text("SLURM_LAUNCH_NODE_IPADDR");
   }
   int64_t job = 0;
-  if (absl::SimpleAtoi(v.text("SLURM_JOB_ID"), &job) && job >= 0) launch.master_port = static_cast<int>(20000 + job % 20000);
+  if (absl::SimpleAtoi(v.text("SLURM_JOB_ID"), &job) && job >= 0)
+    launch.master_port = static_cast<int>(20000 + job % 20000);
   return absl::OkStatus();
 }
 
@@ -135,7 +147,10 @@ absl::Status read_pmi(const Variables& v, LaunchEnvironment& launch) {
   if (!v.has("PMI_RANK")) return read_slurm(v, "PMIX_RANK", launch);
   launch.job_id = v.text(v.first({"PMI_JOBID", "PMI_ID"}));
   if (!v.has("PMI_JOBID")) launch.job_id.clear();  // PMI_ID differs from rank to rank
-  return read_ranks(v, {"PMI_RANK", "PMI_SIZE", v.first({"MPI_LOCALRANKID", "PMI_LOCAL_RANK"}), v.first({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"})}, launch);
+  return read_ranks(v,
+                    {"PMI_RANK", "PMI_SIZE", v.first({"MPI_LOCALRANKID", "PMI_LOCAL_RANK"}),
+                     v.first({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"})},
+                    launch);
 }
 
 struct TfTask {
@@ -148,7 +163,8 @@ absl::StatusOr<TfTask> parse_tf_task(const nlohmann::json& text) {
   const std::string address = text.get<std::string>();
   const size_t colon = address.rfind(':');
   TfTask task;
-  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &task.port) || task.port < 1 || task.port > 65535) {
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &task.port) ||
+      task.port < 1 || task.port > 65535) {
     return bad("TF_CONFIG: ", quote(address), " is not host:port");
   }
   task.host = address.substr(0, colon);
@@ -186,7 +202,8 @@ absl::Status read_tf_config(const Variables& v, LaunchEnvironment& launch) {
     PARTITA_ASSIGN_OR_RETURN(const std::vector<TfTask> tasks, tf_tasks(cluster, candidate));
     if (task_type == candidate) {
       if (position < 0 || position >= static_cast<int64_t>(tasks.size())) {
-        return bad("TF_CONFIG: task.index is not an index of cluster.", candidate, ", which has ", tasks.size(), " entries");
+        return bad("TF_CONFIG: task.index is not an index of cluster.", candidate, ", which has ", tasks.size(),
+                   " entries");
       }
       launch.rank = static_cast<int>(all.size()) + static_cast<int>(position);
     }
@@ -244,12 +261,18 @@ absl::Status read_master(const Variables& v, LaunchEnvironment& launch) {
 
 std::string_view launch_kind_name(LaunchKind kind) {
   switch (kind) {
-    case LaunchKind::kSingle: return "single";
-    case LaunchKind::kTorchrun: return "torchrun";
-    case LaunchKind::kOpenMpi: return "openmpi";
-    case LaunchKind::kPmi: return "pmi";
-    case LaunchKind::kSlurm: return "slurm";
-    case LaunchKind::kTfConfig: return "tf_config";
+    case LaunchKind::kSingle:
+      return "single";
+    case LaunchKind::kTorchrun:
+      return "torchrun";
+    case LaunchKind::kOpenMpi:
+      return "openmpi";
+    case LaunchKind::kPmi:
+      return "pmi";
+    case LaunchKind::kSlurm:
+      return "slurm";
+    case LaunchKind::kTfConfig:
+      return "tf_config";
   }
   return "unknown";
 }
@@ -267,7 +290,8 @@ EnvironmentMap read_environment() {
   for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const size_t equals = text.find('=');
-    if (equals != std::string_view::npos && equals > 0) environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+    if (equals != std::string_view::npos && equals > 0)
+      environment.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   return environment;
 }
@@ -304,7 +328,8 @@ absl::StatusOr<int> slurm_tasks_on_node(std::string_view tasks_per_node, int nod
     bool good = absl::SimpleAtoi(part.substr(0, open), &tasks) && tasks > 0 && tasks <= kMaxRanks;
     if (open != std::string_view::npos) {
       const std::string count = part.substr(open + 2);
-      good = good && absl::EndsWith(count, ")") && absl::SimpleAtoi(count.substr(0, count.size() - 1), &repeats) && repeats > 0 && repeats <= kMaxRanks;
+      good = good && absl::EndsWith(count, ")") && absl::SimpleAtoi(count.substr(0, count.size() - 1), &repeats) &&
+             repeats > 0 && repeats <= kMaxRanks;
     }
     if (!good) break;
     seen += repeats;

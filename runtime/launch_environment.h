@@ -29,12 +29,13 @@ using EnvironmentMap = std::map<std::string, std::string>;
 //   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
 //   Open MPI   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
 //   PMI        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS; PMIX_RANK with Slurm's count of tasks
-//   Slurm      SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_*TASKS_PER_NODE with SLURM_NODEID
-//   TF_CONFIG  chief (or master) first, then the workers
-// and a single process where there is none. MASTER_ADDR and MASTER_PORT win over what the launcher implies (Slurm: first
-// host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, else SLURM_LAUNCH_NODE_IPADDR; a single host: 127.0.0.1). Under a torchrun whose
-// agent holds MASTER_PORT itself (TORCHELASTIC_USE_AGENT_STORE), the port above it is used. Empty variables count as unset.
-// InvalidArgument, naming the variable, for a number that is none, a rank outside its size, or a missing companion.
+//   Slurm      SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_*TASKS_PER_NODE with
+//   SLURM_NODEID TF_CONFIG  chief (or master) first, then the workers
+// and a single process where there is none. MASTER_ADDR and MASTER_PORT win over what the launcher implies (Slurm:
+// first host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, else SLURM_LAUNCH_NODE_IPADDR; a single host: 127.0.0.1).
+// Under a torchrun whose agent holds MASTER_PORT itself (TORCHELASTIC_USE_AGENT_STORE), the port above it is used.
+// Empty variables count as unset. InvalidArgument, naming the variable, for a number that is none, a rank outside its
+// size, or a missing companion.
 absl::StatusOr<LaunchEnvironment> parse_launch_environment(const EnvironmentMap& environment);
 
 // This process's environment variables.

@@ -166,9 +166,9 @@ T read_raw(const std::byte* from) {
   std::memcpy(&value, from, sizeof value);
   return value;
 }
-std::span<const std::byte> bytes_of(const std::vector<uint8_t>& bytes) { return std::as_bytes(std::span(bytes)); }
 
-absl::Status damaged(std::string_view why) { return absl::DataLossError(cat("the program image is damaged: ", why)); }
+template <typename Text>
+absl::Status damaged(const Text& why) { return absl::DataLossError(cat("the program image is damaged: ", why)); }
 
 // The image inside an executable: by its trailer, at the very end. Nothing when there is none.
 std::span<const std::byte> appended_image(std::span<const std::byte> file) {

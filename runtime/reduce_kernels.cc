@@ -1,6 +1,6 @@
-// Works in blocks of kBlock elements: the first source is widened into an accumulator on the stack, the others are folded
-// in one after another, and the block is narrowed into the output. That keeps each element's order fixed whatever the
-// block boundaries are, and lets the compiler vectorize across elements.
+// Works in blocks of kBlock elements: the first source is widened into an accumulator on the stack, the others are
+// folded in one after another, and the block is narrowed into the output. That keeps each element's order fixed
+// whatever the block boundaries are, and lets the compiler vectorize across elements.
 #include "runtime/reduce_kernels.h"
 
 #include <algorithm>
@@ -79,9 +79,12 @@ void reduce_blocks(std::span<const std::byte* const> sources, std::byte* output,
 template <typename Format>
 void reduce_format(ReduceOp op, std::span<const std::byte* const> sources, std::byte* output, int64_t count) {
   switch (op) {
-    case ReduceOp::kSum: return reduce_blocks<Format, ReduceOp::kSum>(sources, output, count);
-    case ReduceOp::kMax: return reduce_blocks<Format, ReduceOp::kMax>(sources, output, count);
-    case ReduceOp::kMin: return reduce_blocks<Format, ReduceOp::kMin>(sources, output, count);
+    case ReduceOp::kSum:
+      return reduce_blocks<Format, ReduceOp::kSum>(sources, output, count);
+    case ReduceOp::kMax:
+      return reduce_blocks<Format, ReduceOp::kMax>(sources, output, count);
+    case ReduceOp::kMin:
+      return reduce_blocks<Format, ReduceOp::kMin>(sources, output, count);
   }
 }
 
@@ -93,22 +96,37 @@ bool can_reduce(DType dtype, ReduceOp op) {
   return dtype != DType::kBool || op != ReduceOp::kSum;
 }
 
-void reduce_in_order(DType dtype, ReduceOp op, std::span<const std::byte* const> sources, std::byte* output, int64_t count) {
+void reduce_in_order(DType dtype, ReduceOp op, std::span<const std::byte* const> sources, std::byte* output,
+                     int64_t count) {
   PARTITA_CHECK(!sources.empty() && can_reduce(dtype, op), "the caller checks what it reduces");
   switch (dtype) {
-    case DType::kBool: case DType::kU8: return reduce_format<Plain<uint8_t>>(op, sources, output, count);
-    case DType::kI8: return reduce_format<Plain<int8_t>>(op, sources, output, count);
-    case DType::kI16: return reduce_format<Plain<int16_t>>(op, sources, output, count);
-    case DType::kU16: return reduce_format<Plain<uint16_t>>(op, sources, output, count);
-    case DType::kI32: return reduce_format<Plain<int32_t>>(op, sources, output, count);
-    case DType::kU32: return reduce_format<Plain<uint32_t>>(op, sources, output, count);
-    case DType::kI64: return reduce_format<Plain<int64_t>>(op, sources, output, count);
-    case DType::kU64: return reduce_format<Plain<uint64_t>>(op, sources, output, count);
-    case DType::kF16: return reduce_format<Half>(op, sources, output, count);
-    case DType::kBF16: return reduce_format<BFloat>(op, sources, output, count);
-    case DType::kF32: return reduce_format<Plain<float>>(op, sources, output, count);
-    case DType::kF64: return reduce_format<Plain<double>>(op, sources, output, count);
-    case DType::kInvalid: return;
+    case DType::kBool:
+    case DType::kU8:
+      return reduce_format<Plain<uint8_t>>(op, sources, output, count);
+    case DType::kI8:
+      return reduce_format<Plain<int8_t>>(op, sources, output, count);
+    case DType::kI16:
+      return reduce_format<Plain<int16_t>>(op, sources, output, count);
+    case DType::kU16:
+      return reduce_format<Plain<uint16_t>>(op, sources, output, count);
+    case DType::kI32:
+      return reduce_format<Plain<int32_t>>(op, sources, output, count);
+    case DType::kU32:
+      return reduce_format<Plain<uint32_t>>(op, sources, output, count);
+    case DType::kI64:
+      return reduce_format<Plain<int64_t>>(op, sources, output, count);
+    case DType::kU64:
+      return reduce_format<Plain<uint64_t>>(op, sources, output, count);
+    case DType::kF16:
+      return reduce_format<Half>(op, sources, output, count);
+    case DType::kBF16:
+      return reduce_format<BFloat>(op, sources, output, count);
+    case DType::kF32:
+      return reduce_format<Plain<float>>(op, sources, output, count);
+    case DType::kF64:
+      return reduce_format<Plain<double>>(op, sources, output, count);
+    case DType::kInvalid:
+      return;
   }
 }
 

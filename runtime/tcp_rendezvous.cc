@@ -66,7 +66,12 @@ void refuse(const Fd& fd, absl::StatusCode code, std::string_view text) {
 // Takes in connections until every rank from `first` on has said its hello.
 class Doorkeeper {
  public:
-  Doorkeeper(const TcpWorld& world, const Fd& listener, bool control, int first) : world_(world), listener_(listener), control_(control), first_(first), guests_(static_cast<size_t>(world.size)) {}
+  Doorkeeper(const TcpWorld& world, const Fd& listener, bool control, int first)
+      : world_(world),
+        listener_(listener),
+        control_(control),
+        first_(first),
+        guests_(static_cast<size_t>(world.size)) {}
 
   // `watched[rank]`: connections that must stay open meanwhile.
   absl::Status run(const std::vector<Fd>& watched, SteadyTime deadline);
@@ -103,9 +108,13 @@ void Doorkeeper::welcome(Newcomer& newcomer) {
   Hello hello;
   std::memcpy(&hello, newcomer.bytes.data(), sizeof hello);
   if (hello.magic != kMagic || hello.control != (control_ ? 1 : 0)) return;
-  const auto no = [&](const auto&... parts) { refuse(newcomer.fd, absl::StatusCode::kFailedPrecondition, cat(parts...)); };
-  if (hello.job != job_hash(world_.job_id)) return no("port ", world_.master.port, " belongs to another run; choose another MASTER_PORT");
-  if (hello.world != world_.size) return no("rank 0 runs with ", world_.size, " ranks, rank ", hello.rank, " with ", hello.world);
+  const auto no = [&](const auto&... parts) {
+    refuse(newcomer.fd, absl::StatusCode::kFailedPrecondition, cat(parts...));
+  };
+  if (hello.job != job_hash(world_.job_id))
+    return no("port ", world_.master.port, " belongs to another run; choose another MASTER_PORT");
+  if (hello.world != world_.size)
+    return no("rank 0 runs with ", world_.size, " ranks, rank ", hello.rank, " with ", hello.world);
   if (hello.rank < first_ || hello.rank >= world_.size) return no("rank ", hello.rank, " is not expected here");
   Guest& guest = guests_[static_cast<size_t>(hello.rank)];
   if (guest.fd.valid()) return no("two processes say that they are rank ", hello.rank);
@@ -141,7 +150,8 @@ absl::Status Doorkeeper::run(const std::vector<Fd>& watched, SteadyTime deadline
       newcomer = polls[next].revents != 0 && !read(*newcomer) ? newcomers_.erase(newcomer) : std::next(newcomer);
     }
     for (size_t rank = 0; rank < watched.size(); ++rank, ++next) {
-      if (polls[next].revents != 0) return absl::UnavailableError(cat("rank ", rank, " died while the connections were made"));
+      if (polls[next].revents != 0)
+        return absl::UnavailableError(cat("rank ", rank, " died while the connections were made"));
     }
     for (Fd fd = tcp_accept(listener_); fd.valid(); fd = tcp_accept(listener_)) {
       if (newcomers_.size() >= limit) newcomers_.pop_front();
@@ -174,7 +184,8 @@ absl::StatusOr<std::vector<TcpEndpoint>> read_table(std::string_view table, cons
     std::memcpy(head, table.data(), sizeof head);
     table.remove_prefix(sizeof head);
     if (table.size() < head[1]) return absl::UnavailableError("rank 0 sent a broken table");
-    endpoints.push_back({.address = head[1] == 0 ? world.master.address : std::string(table.substr(0, head[1])), .port = head[0]});
+    endpoints.push_back(
+        {.address = head[1] == 0 ? world.master.address : std::string(table.substr(0, head[1])), .port = head[0]});
     table.remove_prefix(head[1]);
   }
   return endpoints;
@@ -199,7 +210,8 @@ absl::Status receive_guests(const TcpWorld& world, const Fd& listener, std::vect
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<TcpEndpoint>> visit_master(const TcpWorld& world, const Fd& listener, Fd& control, SteadyTime deadline) {
+absl::StatusOr<std::vector<TcpEndpoint>> visit_master(const TcpWorld& world, const Fd& listener, Fd& control,
+                                                      SteadyTime deadline) {
   PARTITA_ASSIGN_OR_RETURN(const uint16_t port, tcp_local_port(listener));
   PARTITA_ASSIGN_OR_RETURN(control, tcp_connect(world.master, deadline));
   const Hello hello{.job = job_hash(world.job_id), .world = world.size, .rank = world.rank, .control = 1, .port = port};
@@ -209,19 +221,23 @@ absl::StatusOr<std::vector<TcpEndpoint>> visit_master(const TcpWorld& world, con
   const SteadyTime patience = deadline + seconds(5);
   PARTITA_RETURN_IF_ERROR(tcp_recv_all(control, std::as_writable_bytes(std::span(&answer, 1)), patience));
   const size_t limit = answer.code == 0 ? static_cast<size_t>(world.size) * (kMaxAddressBytes + 4) : kMaxRefusalBytes;
-  if (answer.magic != kMagic || answer.length > limit) return absl::UnavailableError("something that is not Partita answers");
+  if (answer.magic != kMagic || answer.length > limit)
+    return absl::UnavailableError("something that is not Partita answers");
   std::string text(answer.length, '\0');
   PARTITA_RETURN_IF_ERROR(tcp_recv_all(control, std::as_writable_bytes(std::span(text)), patience));
-  if (answer.code == static_cast<uint32_t>(absl::StatusCode::kFailedPrecondition)) return absl::FailedPreconditionError(printable(text));
+  if (answer.code == static_cast<uint32_t>(absl::StatusCode::kFailedPrecondition))
+    return absl::FailedPreconditionError(printable(text));
   if (answer.code != 0) return absl::UnavailableError(printable(text));
   return read_table(text, world);
 }
 
-absl::Status connect_data(const TcpWorld& world, const std::vector<TcpEndpoint>& endpoints, const Fd& listener, TcpMesh& mesh, SteadyTime deadline) {
+absl::Status connect_data(const TcpWorld& world, const std::vector<TcpEndpoint>& endpoints, const Fd& listener,
+                          TcpMesh& mesh, SteadyTime deadline) {
   const Hello hello{.job = job_hash(world.job_id), .world = world.size, .rank = world.rank};
   for (int rank = 0; rank < world.rank; ++rank) {
     // It listens already, so a refusal means that it died.
-    absl::StatusOr<Fd> fd = tcp_connect(endpoints[static_cast<size_t>(rank)], std::min(deadline, Clock::now() + seconds(10)));
+    absl::StatusOr<Fd> fd =
+        tcp_connect(endpoints[static_cast<size_t>(rank)], std::min(deadline, Clock::now() + seconds(10)));
     if (!fd.ok()) return with_context(fd.status(), cat("rank ", rank));
     PARTITA_RETURN_IF_ERROR(with_context(tcp_send_all(*fd, bytes_of(hello), deadline), cat("rank ", rank)));
     mesh.data[static_cast<size_t>(rank)] = *std::move(fd);
@@ -237,13 +253,17 @@ absl::Status connect_data(const TcpWorld& world, const std::vector<TcpEndpoint>&
 // Nobody goes on before everybody is connected: from then on a closed connection means a death or an abort.
 absl::Status meet(const TcpWorld& world, const TcpMesh& mesh, SteadyTime deadline) {
   std::byte word{1};
-  const auto broken = [](const absl::Status& status, int rank) { return with_context(status, cat("rank ", rank, " died while the connections were made")); };
+  const auto broken = [](const absl::Status& status, int rank) {
+    return with_context(status, cat("rank ", rank, " died while the connections were made"));
+  };
   if (world.rank > 0) {
     PARTITA_RETURN_IF_ERROR(broken(tcp_send_all(mesh.control[0], {&word, 1}, deadline), 0));
     return broken(tcp_recv_all(mesh.control[0], {&word, 1}, deadline + seconds(5)), 0);
   }
-  for (int rank = 1; rank < world.size; ++rank) PARTITA_RETURN_IF_ERROR(broken(tcp_recv_all(mesh.control[static_cast<size_t>(rank)], {&word, 1}, deadline), rank));
-  for (int rank = 1; rank < world.size; ++rank) PARTITA_RETURN_IF_ERROR(broken(tcp_send_all(mesh.control[static_cast<size_t>(rank)], {&word, 1}, deadline), rank));
+  for (int rank = 1; rank < world.size; ++rank)
+    PARTITA_RETURN_IF_ERROR(broken(tcp_recv_all(mesh.control[static_cast<size_t>(rank)], {&word, 1}, deadline), rank));
+  for (int rank = 1; rank < world.size; ++rank)
+    PARTITA_RETURN_IF_ERROR(broken(tcp_send_all(mesh.control[static_cast<size_t>(rank)], {&word, 1}, deadline), rank));
   return absl::OkStatus();
 }
 
@@ -271,9 +291,9 @@ absl::StatusOr<TcpMesh> open_tcp_mesh(const TcpWorld& world, std::chrono::millis
   if (world.size == 1) return mesh;
   const absl::Status status = open_mesh(world, mesh, Clock::now() + timeout);
   if (status.ok()) return mesh;
-  return with_context(status, cat("opening the TCP connections of rank ", world.rank, " of ", world.size, " (rank 0 at ",
-                                           quote(world.master.address), " port ", world.master.port, ", timeout ",
-                                           std::chrono::duration<double>(timeout).count(), " s)"));
+  return with_context(status, cat("opening the TCP connections of rank ", world.rank, " of ", world.size,
+                                  " (rank 0 at ", quote(world.master.address), " port ", world.master.port,
+                                  ", timeout ", std::chrono::duration<double>(timeout).count(), " s)"));
 }
 
 }  // namespace partita::runtime

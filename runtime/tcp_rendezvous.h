@@ -2,8 +2,9 @@
 //
 // Rank 0 listens on the master's port. Every other rank listens on a port of its own, connects to rank 0 (its control
 // connection, kept for the whole run) and says hello: rank, world size, port, job. When all have come rank 0 sends
-// everybody the table of addresses; then each rank connects to all lower ranks and accepts all higher ones (data connections).
-// Connections that say something else are dropped. Who is missing at the deadline is named on every rank that came.
+// everybody the table of addresses; then each rank connects to all lower ranks and accepts all higher ones (data
+// connections). Connections that say something else are dropped. Who is missing at the deadline is named on every rank
+// that came.
 #pragma once
 
 #include <string>

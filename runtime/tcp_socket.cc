@@ -49,7 +49,8 @@ absl::StatusOr<Fd> listen_on(int family, uint16_t port) {
   if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&storage), length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
     const int error = errno;
     const std::string text = cat("cannot listen on TCP port ", port, ": ", errno_text(error));
-    return error == EADDRINUSE ? absl::FailedPreconditionError(cat(text, "; choose another MASTER_PORT")) : absl::UnavailableError(text);
+    return error == EADDRINUSE ? absl::FailedPreconditionError(cat(text, "; choose another MASTER_PORT"))
+                               : absl::UnavailableError(text);
   }
   return fd;
 }
@@ -81,7 +82,8 @@ absl::StatusOr<Fd> connect_once(const addrinfo& address, SteadyTime deadline) {
   socklen_t self_length = sizeof self, peer_length = sizeof peer;
   ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&self), &self_length);
   ::getpeername(fd.get(), reinterpret_cast<sockaddr*>(&peer), &peer_length);
-  if (self_length == peer_length && std::memcmp(&self, &peer, self_length) == 0) return absl::UnavailableError("nobody listens");
+  if (self_length == peer_length && std::memcmp(&self, &peer, self_length) == 0)
+    return absl::UnavailableError("nobody listens");
   set_option(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   return fd;
 }
@@ -119,7 +121,8 @@ absl::StatusOr<Fd> tcp_listen(uint16_t port) {
 absl::StatusOr<uint16_t> tcp_local_port(const Fd& fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
-  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&storage), &length) != 0) return absl::UnavailableError(errno_text(errno));
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&storage), &length) != 0)
+    return absl::UnavailableError(errno_text(errno));
   if (storage.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
   return ntohs(reinterpret_cast<const sockaddr_in&>(storage).sin_port);
 }
@@ -127,23 +130,28 @@ absl::StatusOr<uint16_t> tcp_local_port(const Fd& fd) {
 absl::StatusOr<std::string> tcp_peer_address(const Fd& fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
-  if (::getpeername(fd.get(), reinterpret_cast<sockaddr*>(&storage), &length) != 0) return absl::UnavailableError(errno_text(errno));
+  if (::getpeername(fd.get(), reinterpret_cast<sockaddr*>(&storage), &length) != 0)
+    return absl::UnavailableError(errno_text(errno));
   std::array<char, NI_MAXHOST> text{};
-  const int error = ::getnameinfo(reinterpret_cast<sockaddr*>(&storage), length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  const int error = ::getnameinfo(reinterpret_cast<sockaddr*>(&storage), length, text.data(), text.size(), nullptr, 0,
+                                  NI_NUMERICHOST);
   if (error != 0) return absl::UnavailableError(::gai_strerror(error));
   std::string address(text.data());
   if (address.starts_with("::ffff:")) address = address.substr(7);  // IPv4 through an IPv6 socket
   return address;
 }
 
-bool is_loopback(std::string_view numeric_address) { return numeric_address == "::1" || numeric_address.starts_with("127."); }
+bool is_loopback(std::string_view numeric_address) {
+  return numeric_address == "::1" || numeric_address.starts_with("127.");
+}
 
 absl::StatusOr<Fd> tcp_connect(const TcpEndpoint& endpoint, SteadyTime deadline) {
   for (std::chrono::milliseconds pause(20);; pause = std::min(pause * 2, std::chrono::milliseconds(500))) {
     absl::StatusOr<Fd> fd = connect_any(endpoint, deadline);
     if (fd.ok()) return fd;
     if (Clock::now() + pause >= deadline) {
-      return absl::UnavailableError(cat("cannot connect to ", quote(endpoint.address), " port ", endpoint.port, ": ", fd.status().message()));
+      return absl::UnavailableError(
+          cat("cannot connect to ", quote(endpoint.address), " port ", endpoint.port, ": ", fd.status().message()));
     }
     std::this_thread::sleep_for(pause);
   }
@@ -169,7 +177,8 @@ int poll_timeout(SteadyTime until) {
 }
 
 ptrdiff_t tcp_send_some(const Fd& fd, std::span<const std::byte> first, std::span<const std::byte> second) {
-  std::array<iovec, 2> parts{iovec{const_cast<std::byte*>(first.data()), first.size()}, iovec{const_cast<std::byte*>(second.data()), second.size()}};
+  std::array<iovec, 2> parts{iovec{const_cast<std::byte*>(first.data()), first.size()},
+                             iovec{const_cast<std::byte*>(second.data()), second.size()}};
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();

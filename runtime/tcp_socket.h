@@ -36,7 +36,8 @@ struct TcpEndpoint {
   uint16_t port = 0;
 };
 
-// Listens on all interfaces, IPv6 and IPv4 where the host has both; port 0 picks one. FailedPrecondition where the port is taken.
+// Listens on all interfaces, IPv6 and IPv4 where the host has both; port 0 picks one. FailedPrecondition where the port
+// is taken.
 absl::StatusOr<Fd> tcp_listen(uint16_t port);
 absl::StatusOr<uint16_t> tcp_local_port(const Fd& fd);
 // The peer's numeric address.

@@ -33,8 +33,8 @@ struct Envelope {
 static_assert(sizeof(Envelope) == 40 && std::is_trivially_copyable_v<Envelope>);
 
 inline bool matches(const Envelope& a, const Envelope& b) {
-  return a.group == b.group && a.count == b.count && a.sequence == b.sequence && a.piece == b.piece && a.kind == b.kind &&
-         a.dtype == b.dtype && a.reduce == b.reduce && a.phase == b.phase;
+  return a.group == b.group && a.count == b.count && a.sequence == b.sequence && a.piece == b.piece &&
+         a.kind == b.kind && a.dtype == b.dtype && a.reduce == b.reduce && a.phase == b.phase;
 }
 
 // FNV-1a over what matches() compares, for back ends whose messages carry only a number.
@@ -48,7 +48,8 @@ inline uint64_t envelope_hash(const Envelope& e) {
 }
 
 // FailedPrecondition saying what `peer` sent and what this rank expected.
-absl::Status mismatch_error(int peer, const Envelope& expected, size_t expected_bytes, const Envelope& got, size_t got_bytes);
+absl::Status mismatch_error(int peer, const Envelope& expected, size_t expected_bytes, const Envelope& got,
+                            size_t got_bytes);
 
 // One message under way. Owned by the caller, who keeps it and its bytes in place until `done` or Transport::abort().
 struct Transfer {
@@ -60,7 +61,7 @@ struct Transfer {
   size_t moved = 0;  // the transport's
 };
 
-inline constexpr size_t kMaxMessageBytes = size_t{64} << 20;
+inline constexpr size_t kMaxMessageBytes = size_t{8} << 20;
 
 // All calls come from one thread, which also created the transport and destroys it, except wake() (any thread).
 // Messages from one rank to another are received in the order in which they were sent.
@@ -75,8 +76,8 @@ class Transport {
   virtual void post_recv(Transfer& transfer) = 0;
 
   // Moves data, blocking (not spinning) until a transfer has become done since the last call, wake() was called, or
-  // `until` has come. Unavailable when a peer died, left amid a transfer or aborted: says which. FailedPrecondition when a
-  // message is not the expected one. After an error only abort() may follow.
+  // `until` has come. Unavailable when a peer died, left amid a transfer or aborted: says which. FailedPrecondition
+  // when a message is not the expected one. After an error only abort() may follow.
   virtual absl::Status progress(SteadyTime until) = 0;
   virtual void wake() = 0;
 

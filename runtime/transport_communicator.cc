@@ -1,7 +1,8 @@
-// The progress thread takes operations off a queue. Collectives run to their end there; sends, receives and permutes are
-// posted and looked after from then on (`background_`), while later operations run. When nothing is to be done the
+// The progress thread takes operations off a queue. Collectives run to their end there; sends, receives and permutes
+// are posted and looked after from then on (`background_`), while later operations run. When nothing is to be done the
 // thread rests in Transport::progress(), where it also hears of peers that died or gave up.
-// The first error is kept in `failure_`, told to the peers, and ends the thread: it answers every ticket not yet finished.
+// The first error is kept in `failure_`, told to the peers, and ends the thread: it answers every ticket not yet
+// finished.
 #include "runtime/transport_communicator.h"
 
 #include <algorithm>
@@ -41,7 +42,8 @@ class TransportCommunicator final : public Communicator {
 
  private:
   struct Task {
-    Task(Ticket t, Transport& transport, const Group& group, CollectiveOp op, std::chrono::milliseconds timeout, std::function<absl::Status()> tick)
+    Task(Ticket t, Transport& transport, const Group& group, CollectiveOp op, std::chrono::milliseconds timeout,
+         std::function<absl::Status()> tick)
         : ticket(t), exchange(transport, group, std::move(op), timeout, std::move(tick)) {}
     Ticket ticket;
     Exchange exchange;
@@ -217,7 +219,8 @@ absl::Status TransportCommunicator::serve() {
     if (next != 0) {
       PARTITA_RETURN_IF_ERROR(execute(next));
     } else {
-      const absl::Status moved = transport_->progress(Clock::now() + std::chrono::seconds(background_.empty() ? 3600 : 1));
+      const absl::Status moved =
+          transport_->progress(Clock::now() + std::chrono::seconds(background_.empty() ? 3600 : 1));
       if (!moved.ok()) return fail(0, moved);
     }
     if (const absl::Status status = tick(); !status.ok()) return fail(0, status);
@@ -230,7 +233,8 @@ absl::Status TransportCommunicator::execute(Ticket ticket) {
   {
     std::lock_guard lock(mutex_);
     op = unfinished_.at(ticket);
-    if (op.group >= 0 && static_cast<size_t>(op.group) < groups_.size()) group = &groups_[static_cast<size_t>(op.group)];
+    if (op.group >= 0 && static_cast<size_t>(op.group) < groups_.size())
+      group = &groups_[static_cast<size_t>(op.group)];
   }
   if (group == nullptr) return fail(ticket, absl::InvalidArgumentError(cat("no group ", op.group)));
   if (const absl::Status valid = check_operation(op, *group); !valid.ok()) return fail(ticket, valid);
@@ -284,7 +288,8 @@ absl::Status TransportCommunicator::fail(Ticket ticket, absl::Status status) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Communicator>> open_transport_communicator(TransportFactory open, const CommunicatorOptions& options) {
+absl::StatusOr<std::unique_ptr<Communicator>> open_transport_communicator(TransportFactory open,
+                                                                          const CommunicatorOptions& options) {
   if (options.timeout.count() <= 0) return absl::InvalidArgumentError("the communicator's timeout must be positive");
   auto communicator = std::make_unique<TransportCommunicator>(options);
   PARTITA_RETURN_IF_ERROR(communicator->open(std::move(open)));

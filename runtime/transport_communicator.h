@@ -13,6 +13,7 @@ namespace partita::runtime {
 using TransportFactory = std::function<absl::StatusOr<std::unique_ptr<Transport>>()>;
 
 // Calls `open` on the new progress thread, which makes every later call to the transport too, and returns its error.
-absl::StatusOr<std::unique_ptr<Communicator>> open_transport_communicator(TransportFactory open, const CommunicatorOptions& options);
+absl::StatusOr<std::unique_ptr<Communicator>> open_transport_communicator(TransportFactory open,
+                                                                          const CommunicatorOptions& options);
 
 }  // namespace partita::runtime

@@ -21,6 +21,7 @@
 #include "partitioner/parallel_plan.h"
 #include "passes/initialize.h"
 #include "runtime/program_image.h"
+#include "runtime/run_flags.h"
 #include "runtime/safetensors.h"
 
 namespace partita {
@@ -51,6 +52,27 @@ ImportOptions import_options(const Recipe& recipe) {
   o.names = recipe.names;
   o.seed = recipe.seed;
   return o;
+}
+
+// train.yaml's data settings as the runtime has them.
+absl::Status take_data_settings(const Recipe& recipe, Compiled& out) {
+  out.seed = static_cast<uint64_t>(recipe.seed);
+  out.data.seed = out.seed;
+  if (!recipe.data) return absl::OkStatus();
+  const DataRecipe& d = *recipe.data;
+  if (d.kind) {
+    PARTITA_ASSIGN_OR_RETURN(out.data.kind, runtime::parse_data_kind(enum_name(*d.kind)));
+    out.data_kind_said = true;
+  } else if (!d.path.empty()) {
+    out.data.kind = runtime::guess_data_kind(d.path);
+  }
+  out.data.path = d.path;
+  out.data.columns = d.columns;
+  out.data.shuffle = d.shuffle;
+  if (d.seed) out.data.seed = static_cast<uint64_t>(*d.seed);
+  if (d.dtype) out.data.dtype = *d.dtype;
+  if (d.vocab) out.data.vocabulary = *d.vocab;
+  return absl::OkStatus();
 }
 
 std::vector<InitialTensor> collect_weights(const LocalProgram& local) {
@@ -87,12 +109,14 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
   for (const auto& in : p.inputs) {
     if (in.kind == "data") inputs.push_back({{"name", in.name}, {"dtype", dtype_name(in.operand.dtype)}, {"shape", in.placement.logical}});
   }
+  nlohmann::json data = runtime::to_json(compiled.data);
+  if (!compiled.data_kind_said) data.erase("kind");
   int64_t steps = 0;
   for (const auto& s : p.segments) steps += static_cast<int64_t>(s.steps.size());
   return {{"version", 1}, {"model", p.model}, {"target", p.target}, {"ranks", compiled.ranks}, {"mesh", mesh}, {"samples_per_step", p.samples_per_step},
           {"micro_batches", p.micro_batches}, {"inputs", inputs}, {"parameters", compiled.parameters}, {"steps", steps},
           {"memory_bytes", {{"state", p.region_bytes[0]}, {"arena", p.region_bytes[2]}, {"constant", p.region_bytes[3]}, {"input", p.region_bytes[4]}}},
-          {"image_sha256", sha256_hex(as_byte_span(image))}, {"warnings", compiled.warnings}};
+          {"image_sha256", sha256_hex(as_byte_span(image))}, {"warnings", compiled.warnings}, {"data", data}, {"seed", compiled.seed}};
 }
 
 }  // namespace
@@ -102,6 +126,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   Stopwatch watch(out);
   PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(request.model, import_options(request.recipe)));
   out.warnings = model.warnings;
+  PARTITA_RETURN_IF_ERROR(take_data_settings(request.recipe, out));
   watch.lap("import");
   PARTITA_ASSIGN_OR_RETURN(out.ranks, pinned_ranks(request.recipe, request.ranks));
   PARTITA_ASSIGN_OR_RETURN(BatchPlan batch, plan_batch(model.graph, request.recipe, out.ranks));
@@ -130,7 +155,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
 absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder) {
   namespace fs = std::filesystem;
   std::error_code ec;
-  if (fs::exists(folder, ec) && !fs::exists(fs::path(folder) / kManifestName, ec)) {
+  if (fs::exists(folder, ec) && !fs::exists(fs::path(folder) / runtime::kManifestName, ec)) {
     return absl::FailedPreconditionError(cat(quote(folder), " exists and is no bundle; choose another place or remove it"));
   }
   std::string fresh = cat(folder, ".partial.", getpid());
@@ -138,10 +163,10 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
   if (ec) return absl::InvalidArgumentError(cat("cannot create ", quote(fresh), ": ", ec.message()));
   auto write = [&]() -> absl::Status {
     PARTITA_ASSIGN_OR_RETURN(std::string image, runtime::serialize_program(compiled.program));
-    PARTITA_RETURN_IF_ERROR(write_file_atomically(cat(fresh, "/", kImageName), image, Durable::kNo));
-    PARTITA_RETURN_IF_ERROR(write_weights(compiled.weights, cat(fresh, "/", kInitialName)));
-    PARTITA_RETURN_IF_ERROR(runtime::write_executable(runner, as_byte_span(image), cat(fresh, "/", kRankName)));
-    return write_file_atomically(cat(fresh, "/", kManifestName), manifest(compiled, image).dump(2) + "\n", Durable::kNo);
+    PARTITA_RETURN_IF_ERROR(write_file_atomically(cat(fresh, "/", runtime::kImageName), image, Durable::kNo));
+    PARTITA_RETURN_IF_ERROR(write_weights(compiled.weights, cat(fresh, "/", runtime::kInitialName)));
+    PARTITA_RETURN_IF_ERROR(runtime::write_executable(runner, as_byte_span(image), cat(fresh, "/", runtime::kRankName)));
+    return write_file_atomically(cat(fresh, "/", runtime::kManifestName), manifest(compiled, image).dump(2) + "\n", Durable::kNo);
   };
   absl::Status status = write();
   if (status.ok()) {

@@ -10,6 +10,7 @@
 #include "ir/graph.h"
 #include "ir/recipe.h"
 #include "passes/pipeline.h"
+#include "runtime/data/data_config.h"
 #include "runtime/program.h"
 
 namespace partita {
@@ -32,6 +33,9 @@ struct InitialTensor {
 
 struct Compiled {
   runtime::Program program;
+  runtime::DataConfig data;  // what train.yaml says of the data
+  bool data_kind_said = false;
+  uint64_t seed = 0;
   std::vector<InitialTensor> weights;
   std::vector<std::string> warnings;
   std::vector<std::pair<std::string, double>> seconds;  // by phase
@@ -44,11 +48,5 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request);
 // Writes program.partita (the image), rank (runner and image in one executable), initial.safetensors and manifest.json into a new folder, all or nothing.
 // FailedPrecondition where `folder` exists and is not a bundle.
 absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder);
-
-// The data inputs of the model as the runtime sees them before compiling: names, for messages.
-inline constexpr const char* kImageName = "program.partita";
-inline constexpr const char* kInitialName = "initial.safetensors";
-inline constexpr const char* kManifestName = "manifest.json";
-inline constexpr const char* kRankName = "rank";
 
 }  // namespace partita

@@ -13,7 +13,6 @@ int main(int argc, char** argv) {
   partita::add_train(app, result);
   partita::add_compile(app, result);
   partita::add_run(app, result);
-  partita::add_model(app, result);
   partita::add_doctor(app, result);
   try {
     app.parse(argc, argv);

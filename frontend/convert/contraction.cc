@@ -127,7 +127,7 @@ Labels labels_of(const Conversion& c, const std::string& term, int ellipsis, int
       k += 2;
     } else {
       bool letter = (term[k] >= 'a' && term[k] <= 'z') || (term[k] >= 'A' && term[k] <= 'Z');
-      c.require(letter, cat("the equation has the character ", quoted(std::string(1, term[k]))));
+      c.require(letter, cat("the equation has the character ", quote(std::string(1, term[k]))));
       labels.push_back(term[k]);
     }
   }

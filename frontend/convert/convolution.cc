@@ -27,7 +27,7 @@ void auto_pad(const Conversion& c, const std::string& mode, Window& w) {
   if (mode == "VALID") {
     w.low.assign(w.dims(), 0), w.high.assign(w.dims(), 0);
   } else if (mode != "NOTSET") {
-    c.require(mode == "SAME_UPPER" || mode == "SAME_LOWER", cat("attribute auto_pad: ", quoted(mode), " is not known"));
+    c.require(mode == "SAME_UPPER" || mode == "SAME_LOWER", cat("attribute auto_pad: ", quote(mode), " is not known"));
     for (size_t d = 0; d < w.dims(); ++d) {
       int64_t out = (w.input[d] + w.strides[d] - 1) / w.strides[d];
       int64_t total = std::max<int64_t>(0, (out - 1) * w.strides[d] + w.extent(d) - w.input[d]);

@@ -34,7 +34,7 @@ void gather_nd(Conversion& c) { c.out(c.e.emit("gather_nd", {c.in(0), indices(c,
 
 std::string scatter_mode(const Conversion& c) {
   std::string mode = c.s("reduction", "none");
-  c.require(mode == "none" || mode == "add" || mode == "mul" || mode == "max" || mode == "min", cat("attribute reduction: ", quoted(mode), " is not known"));
+  c.require(mode == "none" || mode == "add" || mode == "mul" || mode == "max" || mode == "min", cat("attribute reduction: ", quote(mode), " is not known"));
   return mode;
 }
 

@@ -29,7 +29,7 @@ ValueId activate(Conversion& c, const Activation& a, ValueId x) {
   if (a.name == "Elu") return e.select(is_positive(), x, e.scale(e.emit("expm1", {e.select(is_positive(), zero, x)}), a.alpha));
   if (a.name == "Softsign") return e.div(x, e.shift(e.emit("abs", {x}), 1));
   if (a.name == "Softplus") return e.emit("softplus", {x});
-  c.unsupported(cat("activation ", quoted(a.name), " is not known"));
+  c.unsupported(cat("activation ", quote(a.name), " is not known"));
 }
 
 // What the three cells share: directions, weights of one direction, gates of one time step.
@@ -46,7 +46,7 @@ struct Recurrent {
 
   Recurrent(Conversion& conversion, int gate_count, std::vector<std::string> defaults) : c(conversion), gates(gate_count) {
     c.require(c.rank(0) == 3 && c.rank(1) == 3 && c.rank(2) == 3, "expected X, W and R of rank 3");
-    c.require(direction == "forward" || direction == "reverse" || direction == "bidirectional", cat("attribute direction: ", quoted(direction), " is not known"));
+    c.require(direction == "forward" || direction == "reverse" || direction == "bidirectional", cat("attribute direction: ", quote(direction), " is not known"));
     directions = direction == "bidirectional" ? 2 : 1;
     x = batch_first ? e.transpose(c.in(0), {1, 0, 2}) : c.in(0);
     steps = e.shape(x)[0], batch = e.shape(x)[1], hidden = c.shape(2)[2];

@@ -33,7 +33,7 @@ double source(const Conversion& c, const ResizeSettings& s, const ResizeAxis& a,
     double offset = static_cast<double>(n) / 2 * (1 - static_cast<double>(a.output) / width);
     return offset + (y + 0.5) / a.scale - 0.5;
   }
-  c.require(s.transform == "tf_crop_and_resize", cat("coordinate_transformation_mode ", quoted(s.transform), " is not known"));
+  c.require(s.transform == "tf_crop_and_resize", cat("coordinate_transformation_mode ", quote(s.transform), " is not known"));
   double x = width == 1 ? (a.roi_end - a.roi_start) * last / 2 : y * (a.roi_end - a.roi_start) * last / (width - 1);
   return x + a.roi_start * last;
 }
@@ -51,7 +51,7 @@ std::vector<double> weights(const Conversion& c, const ResizeSettings& s, double
     return {right ? 0.0 : 1.0, right ? 1.0 : 0.0};
   }
   bool linear = s.mode == "linear";
-  c.require(linear || s.mode == "cubic", cat("mode ", quoted(s.mode), " is not known"));
+  c.require(linear || s.mode == "cubic", cat("mode ", quote(s.mode), " is not known"));
   double width = s.antialias ? std::min(scale, 1.0) : 1, radius = linear ? 1 : 2;
   if (!s.antialias && linear) return {1 - ratio, ratio};
   int first = static_cast<int>(std::floor(-radius / width)) + 1, count = 2 - 2 * first;
@@ -148,7 +148,7 @@ void set_sizes(const Conversion& c, std::vector<ResizeAxis>& axes, const std::ve
     if (!common || (policy == "not_larger" ? scale < *common : scale > *common)) common = scale;
   }
   if (policy == "stretch" || !common) return;
-  c.require(policy == "not_larger" || policy == "not_smaller", cat("keep_aspect_ratio_policy ", quoted(policy), " is not known"));
+  c.require(policy == "not_larger" || policy == "not_smaller", cat("keep_aspect_ratio_policy ", quote(policy), " is not known"));
   for (int64_t d : which) {
     axes[d].scale = *common;
     axes[d].output = static_cast<int64_t>(*common * static_cast<double>(c.shape(0)[d]) + 0.5);

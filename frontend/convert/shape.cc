@@ -311,7 +311,7 @@ void pad(Conversion& c) {
     }
     return c.out(e.pad(x, value, low, high));
   }
-  c.require(mode == "reflect" || mode == "edge" || mode == "wrap", cat("mode ", quoted(mode), " is not known"));
+  c.require(mode == "reflect" || mode == "edge" || mode == "wrap", cat("mode ", quote(mode), " is not known"));
   for (int d = 0; d < rank; ++d) {
     if (low[d] == 0 && high[d] == 0) continue;
     int64_t n = e.shape(x)[d];

@@ -17,24 +17,32 @@ TensorType optional_type(const OpView& use, size_t k) { return k < use.inputs.si
 
 }  // namespace
 
-absl::StatusOr<AttentionSizes> attention_sizes(const OpView& use, const TensorType& q, const TensorType& k, const TensorType& v, const TensorType& mask) {
+absl::StatusOr<AttentionSizes> attention_sizes(const OpView& use, const TensorType& q, const TensorType& k,
+                                               const TensorType& v, const TensorType& mask) {
   auto found = [&] { return cat("found q ", to_string(q), ", k ", to_string(k), ", v ", to_string(v)); };
-  if (!is_float(q.dtype) || k.dtype != q.dtype || v.dtype != q.dtype || q.rank() != 4 || k.rank() != 4 || v.rank() != 4) {
-    return absl::InvalidArgumentError(cat("expected q, k and v of one float type and rank 4 [batch, heads, positions, features], ", found()));
+  if (!is_float(q.dtype) || k.dtype != q.dtype || v.dtype != q.dtype || q.rank() != 4 || k.rank() != 4 ||
+      v.rank() != 4) {
+    return absl::InvalidArgumentError(
+        cat("expected q, k and v of one float type and rank 4 [batch, heads, positions, features], ", found()));
   }
   AttentionSizes z{q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3]};
   if (k.shape != Shape{z.b, z.kv, z.t, z.d} || v.shape != Shape{z.b, z.kv, z.t, z.e}) {
     return absl::InvalidArgumentError(cat("expected q [b,h,s,d], k [b,kv,t,d] and v [b,kv,t,e], ", found()));
   }
-  if (z.kv == 0 ? z.h != 0 : z.h % z.kv != 0) return absl::InvalidArgumentError(cat("expected query heads in a multiple of the key heads, ", found()));
+  if (z.kv == 0 ? z.h != 0 : z.h % z.kv != 0)
+    return absl::InvalidArgumentError(cat("expected query heads in a multiple of the key heads, ", found()));
   const Shape scores{z.b, z.h, z.s, z.t};
-  if (!checked_elements(scores) || !checked_elements({z.b, z.h, z.s, z.e})) return absl::InvalidArgumentError(cat("the scores ", to_string(scores), " are too large"));
+  if (!checked_elements(scores) || !checked_elements({z.b, z.h, z.s, z.e}))
+    return absl::InvalidArgumentError(cat("the scores ", to_string(scores), " are too large"));
   if (mask.dtype != DType::kInvalid) {
     bool fits = (mask.dtype == DType::kBool || is_float(mask.dtype)) && mask.rank() == 4;
     for (int d = 0; fits && d < 4; ++d) fits = mask.shape[d] == 1 || mask.shape[d] == scores[d];
-    if (!fits) return absl::InvalidArgumentError(cat("expected a bool or float mask of rank 4 that broadcasts to ", to_string(scores), ", found ", to_string(mask)));
+    if (!fits)
+      return absl::InvalidArgumentError(cat("expected a bool or float mask of rank 4 that broadcasts to ",
+                                            to_string(scores), ", found ", to_string(mask)));
   }
-  if (!std::isfinite(use.attrs.f("scale"))) return absl::InvalidArgumentError(cat("expected a finite scale, found ", use.attrs.f("scale")));
+  if (!std::isfinite(use.attrs.f("scale")))
+    return absl::InvalidArgumentError(cat("expected a finite scale, found ", use.attrs.f("scale")));
   return z;
 }
 
@@ -71,7 +79,8 @@ void AttentionRow::scores(int64_t b, int64_t h, int64_t i, std::vector<double>& 
 namespace {
 
 absl::StatusOr<std::vector<TensorType>> attention_types(const OpView& use) {
-  PARTITA_ASSIGN_OR_RETURN(AttentionSizes z, attention_sizes(use, use.inputs[0], use.inputs[1], use.inputs[2], optional_type(use, 3)));
+  PARTITA_ASSIGN_OR_RETURN(AttentionSizes z,
+                           attention_sizes(use, use.inputs[0], use.inputs[1], use.inputs[2], optional_type(use, 3)));
   return std::vector<TensorType>{{use.dtype(), {z.b, z.h, z.s, z.e}}, {DType::kF32, {z.b, z.h, z.s}}};
 }
 
@@ -86,7 +95,8 @@ std::string attention_formula(const OpView& use) {
 
 void attention_evaluate(const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& outputs) {
   AttentionSizes z = *attention_sizes(use, use.inputs[0], use.inputs[1], use.inputs[2], optional_type(use, 3));
-  AttentionRow row(z, use.attrs.f("scale"), use.attrs.i("causal", 0) != 0, *in[0], *in[1], in.size() > 3 ? in[3] : nullptr);
+  AttentionRow row(z, use.attrs.f("scale"), use.attrs.i("causal", 0) != 0, *in[0], *in[1],
+                   in.size() > 3 ? in[3] : nullptr);
   std::vector<double> p;
   for (int64_t b = 0; b < z.b; ++b)
     for (int64_t h = 0; h < z.h; ++h)
@@ -106,7 +116,8 @@ void attention_evaluate(const OpView& use, std::span<const Tensor* const> in, st
       }
 }
 
-// The math form on a graph. Query heads of one group share their keys, so they are folded into rows: [b, kv g, s, x] <-> [b, kv, g s, x].
+// The math form on a graph. Query heads of one group share their keys, so they are folded into rows: [b, kv g, s, x]
+// <-> [b, kv, g s, x].
 struct Math {
   Builder& b;
   const Attrs& attrs;
@@ -121,15 +132,20 @@ struct Math {
   ValueId unfold(ValueId x) { return b.reshape(x, {z.b, z.h, z.s, b.shape(x)[3]}); }
   ValueId per_row(ValueId x) { return b.reshape(x, {z.b, z.h, z.s, 1}); }
   // x, or 0 where it is -inf: exponentials of a row without keys become zeros, not NaN.
-  ValueId finite(ValueId x) { return b.select(b.emit("eq", {x, b.scalar(b.dtype(x), -kInfinity)}), b.scalar(b.dtype(x), 0), x); }
+  ValueId finite(ValueId x) {
+    return b.select(b.emit("eq", {x, b.scalar(b.dtype(x), -kInfinity)}), b.scalar(b.dtype(x), 0), x);
+  }
 
-  // [b,h,s,t], -inf where hidden. q is scaled rather than the scores: they overflow f16 less easily, and q is the smaller.
+  // [b,h,s,t], -inf where hidden. q is scaled rather than the scores: they overflow f16 less easily, and q is the
+  // smaller.
   ValueId scores(ValueId q, ValueId k, ValueId mask) {
     ValueId x = widen(b, unfold(b.matmul(fold(b.scale(q, attrs.f("scale"))), k, false, true)));
     ValueId hidden = b.scalar(b.dtype(x), -kInfinity);
-    if (mask != kNoValue) x = b.dtype(mask) == DType::kBool ? b.select(mask, x, hidden) : b.add(x, b.cast(mask, b.dtype(x)));
+    if (mask != kNoValue)
+      x = b.dtype(mask) == DType::kBool ? b.select(mask, x, hidden) : b.add(x, b.cast(mask, b.dtype(x)));
     if (attrs.i("causal", 0) != 0) {
-      ValueId i = b.emit("iota", {}, {{"size", z.s}, {"to", DType::kI64}}), j = b.emit("iota", {}, {{"size", z.t}, {"to", DType::kI64}});
+      ValueId i = b.emit("iota", {}, {{"size", z.s}, {"to", DType::kI64}}),
+              j = b.emit("iota", {}, {{"size", z.t}, {"to", DType::kI64}});
       ValueId last = b.reshape(b.add_scalar(i, static_cast<double>(z.t - z.s)), {z.s, 1});
       x = b.select(b.emit("le", {j, last}), x, hidden);
     }
@@ -139,10 +155,12 @@ struct Math {
 
 std::vector<ValueId> attention_expand(const OpUse& use) {
   Builder& b = use.b;
-  ValueId q = use.inputs[0], k = use.inputs[1], v = use.inputs[2], mask = use.inputs.size() > 3 ? use.inputs[3] : kNoValue;
+  ValueId q = use.inputs[0], k = use.inputs[1], v = use.inputs[2],
+          mask = use.inputs.size() > 3 ? use.inputs[3] : kNoValue;
   Math m(b, use.attrs, q, k, v);
   ValueId x = m.scores(q, k, mask);
-  ValueId max = m.finite(b.reduce("reduce_max", x, {3}, true)), e = b.emit("exp", {b.sub(x, max)}), sum = b.reduce_sum(e, {3}, true);
+  ValueId max = m.finite(b.reduce("reduce_max", x, {3}, true)), e = b.emit("exp", {b.sub(x, max)}),
+          sum = b.reduce_sum(e, {3}, true);
   ValueId none = b.emit("eq", {sum, b.scalar(b.dtype(x), 0)});
   ValueId p = b.div(e, b.select(none, b.scalar(b.dtype(x), 1), sum));
   ValueId out = m.unfold(b.matmul(m.fold(b.cast(p, b.dtype(q))), v));
@@ -150,13 +168,16 @@ std::vector<ValueId> attention_expand(const OpUse& use) {
   return {out, b.reshape(lse, {m.z.b, m.z.h, m.z.s})};
 }
 
-// attention_grad covers all but two rare things, done in smaller ops: a gradient of lse, and that of a float mask (learned position biases; dead code where nobody asks for it).
+// attention_grad covers all but two rare things, done in smaller ops: a gradient of lse, and that of a float mask
+// (learned position biases; dead code where nobody asks for it).
 std::vector<ValueId> attention_gradient(const OpUse& use) {
   Builder& b = use.b;
-  ValueId q = use.inputs[0], k = use.inputs[1], v = use.inputs[2], mask = use.inputs.size() > 3 ? use.inputs[3] : kNoValue;
+  ValueId q = use.inputs[0], k = use.inputs[1], v = use.inputs[2],
+          mask = use.inputs.size() > 3 ? use.inputs[3] : kNoValue;
   ValueId out = use.outputs[0], lse = use.outputs[1], g = use.gradients[0], g_lse = use.gradients[1];
   std::vector<ValueId> grads(4, kNoValue);
-  if (g_lse != kNoValue || (mask != kNoValue && is_float(b.dtype(mask)))) grads = attention_gradient_math(b, use.attrs, q, k, v, mask, out, lse, g, g_lse);
+  if (g_lse != kNoValue || (mask != kNoValue && is_float(b.dtype(mask))))
+    grads = attention_gradient_math(b, use.attrs, q, k, v, mask, out, lse, g, g_lse);
   if (g_lse == kNoValue) {
     auto fused = b.emit_all("attention_grad", {g, q, k, v, mask, out, lse}, use.attrs);
     std::copy(fused.begin(), fused.end(), grads.begin());
@@ -167,8 +188,10 @@ std::vector<ValueId> attention_gradient(const OpUse& use) {
 
 }  // namespace
 
-// With p = exp(scores - lse): dv = p^T g, dp = g v^T, dscores = p (dp - sum(g out)), dq = dscores k, dk = dscores^T q. lse itself adds p g_lse to dscores.
-std::vector<ValueId> attention_gradient_math(Builder& b, const Attrs& attrs, ValueId q, ValueId k, ValueId v, ValueId mask, ValueId out, ValueId lse, ValueId g, ValueId g_lse) {
+// With p = exp(scores - lse): dv = p^T g, dp = g v^T, dscores = p (dp - sum(g out)), dq = dscores k, dk = dscores^T q.
+// lse itself adds p g_lse to dscores.
+std::vector<ValueId> attention_gradient_math(Builder& b, const Attrs& attrs, ValueId q, ValueId k, ValueId v,
+                                             ValueId mask, ValueId out, ValueId lse, ValueId g, ValueId g_lse) {
   Math m(b, attrs, q, k, v);
   ValueId x = m.scores(q, k, mask);
   DType wide = b.dtype(x), narrow = b.dtype(q);
@@ -185,13 +208,16 @@ std::vector<ValueId> attention_gradient_math(Builder& b, const Attrs& attrs, Val
     slope = slope == kNoValue ? term : b.add(slope, term);
   }
   ValueId ds = b.mul(p, slope), folded = m.fold(b.cast(ds, narrow));
-  ValueId dq = b.scale(m.unfold(b.matmul(folded, k)), attrs.f("scale")), dk = b.scale(b.matmul(folded, m.fold(q), true, false), attrs.f("scale"));
-  ValueId dmask = mask != kNoValue && is_float(b.dtype(mask)) ? b.cast(b.sum_to(ds, b.shape(mask)), b.dtype(mask)) : kNoValue;
+  ValueId dq = b.scale(m.unfold(b.matmul(folded, k)), attrs.f("scale")),
+          dk = b.scale(b.matmul(folded, m.fold(q), true, false), attrs.f("scale"));
+  ValueId dmask =
+      mask != kNoValue && is_float(b.dtype(mask)) ? b.cast(b.sum_to(ds, b.shape(mask)), b.dtype(mask)) : kNoValue;
   return {dq, dk, dv, dmask};
 }
 
-// softmax(scale q k^T + mask) v. mask: bool (true = attend) or float (added). causal = 1: query i attends keys j <= i + (t - s). A row without any key gives 0 and lse = -inf.
-// Outputs: out [b,h,s,e], and in f32 lse [b,h,s] = log(sum(exp(scores))). 2 b h s t (d + e) operations.
+// softmax(scale q k^T + mask) v. mask: bool (true = attend) or float (added). causal = 1: query i attends keys j <= i +
+// (t - s). A row without any key gives 0 and lse = -inf. Outputs: out [b,h,s,e], and in f32 lse [b,h,s] =
+// log(sum(exp(scores))). 2 b h s t (d + e) operations.
 extern const OpDef kAttention = {
     .name = "attention",
     .min_inputs = 3,

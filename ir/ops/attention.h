@@ -9,7 +9,8 @@
 
 namespace partita {
 
-// q [b,h,s,d], k [b,kv,t,d], v [b,kv,t,e], mask of rank 4 whose dimensions broadcast to [b,h,s,t]; query head i reads key and value head i / (h / kv).
+// q [b,h,s,d], k [b,kv,t,d], v [b,kv,t,e], mask of rank 4 whose dimensions broadcast to [b,h,s,t]; query head i reads
+// key and value head i / (h / kv).
 struct AttentionSizes {
   int64_t b = 0, h = 0, kv = 0, s = 0, t = 0, d = 0, e = 0;
 
@@ -17,14 +18,16 @@ struct AttentionSizes {
 };
 
 // Checks operands q, k, v, mask (of type kInvalid where absent) and attributes scale and causal.
-absl::StatusOr<AttentionSizes> attention_sizes(const OpView& use, const TensorType& q, const TensorType& k, const TensorType& v, const TensorType& mask);
+absl::StatusOr<AttentionSizes> attention_sizes(const OpView& use, const TensorType& q, const TensorType& k,
+                                               const TensorType& v, const TensorType& mask);
 // The mask's dimensions as formula text: factors b, (kv g), s, t, or '*' where it broadcasts.
 std::string attention_mask_factors(const TensorType& mask, const AttentionSizes& sizes);
 
 // Reference scores of one query row: scale q.k + mask for every key, -inf where the mask or causality hides it.
 class AttentionRow {
  public:
-  AttentionRow(const AttentionSizes& sizes, double scale, bool causal, const Tensor& q, const Tensor& k, const Tensor* mask)
+  AttentionRow(const AttentionSizes& sizes, double scale, bool causal, const Tensor& q, const Tensor& k,
+               const Tensor* mask)
       : z_(sizes), scale_(scale), causal_(causal), q_(q), k_(k), mask_(mask) {}
   // Fills `scores` (t elements) for batch b, head h, query i.
   void scores(int64_t b, int64_t h, int64_t i, std::vector<double>& scores) const;
@@ -37,8 +40,10 @@ class AttentionRow {
   const Tensor* mask_;
 };
 
-// Gradients in smaller ops, of a use whose inputs are q, k, v, mask? and outputs out, lse. `g` is the gradient of out, `g_lse` that of lse or kNoValue; either way kNoValue is zero.
-// Returns dq, dk, dv and dmask (kNoValue unless the mask is a float tensor).
-std::vector<ValueId> attention_gradient_math(Builder& b, const Attrs& attrs, ValueId q, ValueId k, ValueId v, ValueId mask, ValueId out, ValueId lse, ValueId g, ValueId g_lse);
+// Gradients in smaller ops, of a use whose inputs are q, k, v, mask? and outputs out, lse. `g` is the gradient of out,
+// `g_lse` that of lse or kNoValue; either way kNoValue is zero. Returns dq, dk, dv and dmask (kNoValue unless the mask
+// is a float tensor).
+std::vector<ValueId> attention_gradient_math(Builder& b, const Attrs& attrs, ValueId q, ValueId k, ValueId v,
+                                             ValueId mask, ValueId out, ValueId lse, ValueId g, ValueId g_lse);
 
 }  // namespace partita

@@ -18,21 +18,26 @@ AttentionSizes known_sizes(const OpView& use) {
 }
 
 absl::StatusOr<std::vector<TensorType>> attention_grad_types(const OpView& use) {
-  if (use.inputs.size() != 7) return absl::InvalidArgumentError(cat("expected 7 inputs (the mask may be absent), found ", use.inputs.size()));
-  PARTITA_ASSIGN_OR_RETURN(AttentionSizes z, attention_sizes(use, use.inputs[kQ], use.inputs[kK], use.inputs[kV], use.inputs[kMask]));
+  if (use.inputs.size() != 7)
+    return absl::InvalidArgumentError(cat("expected 7 inputs (the mask may be absent), found ", use.inputs.size()));
+  PARTITA_ASSIGN_OR_RETURN(AttentionSizes z,
+                           attention_sizes(use, use.inputs[kQ], use.inputs[kK], use.inputs[kV], use.inputs[kMask]));
   TensorType out{use.dtype(kQ), {z.b, z.h, z.s, z.e}}, lse{DType::kF32, {z.b, z.h, z.s}};
   if (use.inputs[kG] != out || use.inputs[kOut] != out || use.inputs[kLse] != lse) {
-    return absl::InvalidArgumentError(cat("expected a gradient and an output ", to_string(out), " and a log-sum ", to_string(lse), ", found ", to_string(use.inputs[kG]), ", ",
+    return absl::InvalidArgumentError(cat("expected a gradient and an output ", to_string(out), " and a log-sum ",
+                                          to_string(lse), ", found ", to_string(use.inputs[kG]), ", ",
                                           to_string(use.inputs[kOut]), " and ", to_string(use.inputs[kLse])));
   }
   return std::vector<TensorType>{use.inputs[kQ], use.inputs[kK], use.inputs[kV]};
 }
 
-// Given lse, every pair of a query and a key contributes on its own: query positions and the heads of a group leave partial dk and dv, key positions a partial dq.
+// Given lse, every pair of a query and a key contributes on its own: query positions and the heads of a group leave
+// partial dk and dv, key positions a partial dq.
 std::string attention_grad_formula(const OpView& use) {
   const char* role = use.attrs.i("causal", 0) != 0 ? "^" : "+";
   std::string text = cat("~ b (kv g+) s", role, " e^, b (kv g) s d^, b kv t", role, " d, b kv t e");
-  if (use.dtype(kMask) != DType::kInvalid) append(text, ",", attention_mask_factors(use.inputs[kMask], known_sizes(use)));
+  if (use.dtype(kMask) != DType::kInvalid)
+    append(text, ",", attention_mask_factors(use.inputs[kMask], known_sizes(use)));
   return text + ", b (kv g) s e, b (kv g) s -> b (kv g) s d, b kv t d, b kv t e";
 }
 
@@ -66,7 +71,8 @@ void attention_grad_evaluate(const OpView& use, std::span<const Tensor* const> i
 
 }  // namespace
 
-// (gradient of out, q, k, v, mask?, out, lse) of an attention with the same attributes -> dq, dk, dv (Dao et al. 2022, algorithm 4).
+// (gradient of out, q, k, v, mask?, out, lse) of an attention with the same attributes -> dq, dk, dv (Dao et al. 2022,
+// algorithm 4).
 extern const OpDef kAttentionGrad = {
     .name = "attention_grad",
     .min_inputs = 4,  // the mask, the fifth, may be absent
@@ -77,7 +83,8 @@ extern const OpDef kAttentionGrad = {
     .flops_per_point = 5,
     .expand = [](const OpUse& use) -> std::vector<ValueId> {
       auto x = use.inputs;
-      auto grads = attention_gradient_math(use.b, use.attrs, x[kQ], x[kK], x[kV], x[kMask], x[kOut], x[kLse], x[kG], kNoValue);
+      auto grads =
+          attention_gradient_math(use.b, use.attrs, x[kQ], x[kK], x[kV], x[kMask], x[kOut], x[kLse], x[kG], kNoValue);
       grads.resize(3);
       return grads;
     },

@@ -10,13 +10,16 @@ namespace {
 absl::StatusOr<std::vector<TensorType>> batch_norm_types(const OpView& use) {
   const TensorType& x = use.inputs[0];
   double epsilon = use.attrs.f("epsilon");
-  if (!is_float(x.dtype) || x.rank() < 2) return absl::InvalidArgumentError(cat("expected a float tensor [n, channels, …], found ", to_string(x)));
-  if (!std::isfinite(epsilon) || epsilon < 0) return absl::InvalidArgumentError(cat("expected an epsilon of at least 0, found ", epsilon));
+  if (!is_float(x.dtype) || x.rank() < 2)
+    return absl::InvalidArgumentError(cat("expected a float tensor [n, channels, …], found ", to_string(x)));
+  if (!std::isfinite(epsilon) || epsilon < 0)
+    return absl::InvalidArgumentError(cat("expected an epsilon of at least 0, found ", epsilon));
   for (int k = 1; k < 3; ++k) {
     const TensorType& t = use.inputs[k];
     if (t.shape != Shape{x.shape[1]} || (t.dtype != x.dtype && t.dtype != wide_type(x.dtype))) {
-      return absl::InvalidArgumentError(
-          cat("expected ", k == 1 ? "scale " : "bias ", to_string(TensorType{x.dtype, {x.shape[1]}}), " for ", to_string(x), ", found ", to_string(t)));
+      return absl::InvalidArgumentError(cat("expected ", k == 1 ? "scale " : "bias ",
+                                            to_string(TensorType{x.dtype, {x.shape[1]}}), " for ", to_string(x),
+                                            ", found ", to_string(t)));
     }
   }
   TensorType statistic{wide_type(x.dtype), {x.shape[1]}};
@@ -68,7 +71,8 @@ std::vector<ValueId> batch_norm_gradient(const OpUse& use) {
   ValueId dx = kNoValue, dscale = kNoValue, dbias = kNoValue;
   auto add = [&](ValueId term) { dx = dx == kNoValue ? term : b.add(dx, term); };
   if (use.gradients[0] != kNoValue) {
-    ValueId g = widen(b, use.gradients[0]), rstd = b.emit("rsqrt", {b.add_scalar(use.outputs[2], use.attrs.f("epsilon"))});
+    ValueId g = widen(b, use.gradients[0]),
+            rstd = b.emit("rsqrt", {b.add_scalar(use.outputs[2], use.attrs.f("epsilon"))});
     ValueId sum = b.reduce_sum(g, dims, false), along = b.mul(rstd, b.reduce_sum(b.mul(g, centered), dims, false));
     ValueId slope = b.scale(b.mul(rstd, along), 1 / n);
     ValueId inner = b.sub(b.sub(g, per_channel(use, b.scale(sum, 1 / n))), b.mul(centered, per_channel(use, slope)));
@@ -77,13 +81,15 @@ std::vector<ValueId> batch_norm_gradient(const OpUse& use) {
     dbias = b.cast(sum, use.types[2].dtype);
   }
   if (use.gradients[2] != kNoValue) add(b.mul(centered, per_channel(use, b.scale(use.gradients[2], 2 / n))));
-  if (use.gradients[1] != kNoValue) add(b.broadcast_to(per_channel(use, b.scale(use.gradients[1], 1 / n)), use.types[0].shape));
+  if (use.gradients[1] != kNoValue)
+    add(b.broadcast_to(per_channel(use, b.scale(use.gradients[1], 1 / n)), use.types[0].shape));
   return {b.cast(dx, use.types[0].dtype), dscale, dbias};
 }
 
 }  // namespace
 
-// (x [n, c, …], scale [c], bias [c]) -> y = (x - mean) / sqrt(variance + epsilon) scale + bias, mean [c] and population variance [c] of this batch (Ioffe & Szegedy 2015): training mode.
+// (x [n, c, …], scale [c], bias [c]) -> y = (x - mean) / sqrt(variance + epsilon) scale + bias, mean [c] and population
+// variance [c] of this batch (Ioffe & Szegedy 2015): training mode.
 extern const OpDef kBatchNorm = {
     .name = "batch_norm",
     .min_inputs = 3,

@@ -63,8 +63,8 @@ void slice_evaluate(const OpView& use, std::span<const Tensor* const> in, std::v
   }
 }
 
-// Every dimension whole: a collective is made for one sharding and is not split again.
-template <absl::StatusOr<std::vector<TensorType>> (*infer)(const OpView&)>
+// Every dimension whole: a collective is made for one sharding and is not split again. Linear in its operands, but for a coordinate.
+template <absl::StatusOr<std::vector<TensorType>> (*infer)(const OpView&), bool coordinate = false>
 std::string whole_formula(const OpView& use) {
   std::string text;
   int names = 0;
@@ -72,7 +72,7 @@ std::string whole_formula(const OpView& use) {
     for (int64_t n : shape) append(text, " ", factor_name(names++), "=", n, "^");
   };
   for (size_t k = 0; k < use.inputs.size(); ++k) {
-    text += k ? ", ~" : "~";
+    text += k == 0 ? "~" : coordinate ? "," : ", ~";
     operand(use.shape(static_cast<int>(k)));
   }
   text += " ->";
@@ -88,19 +88,19 @@ std::string whole_formula(const OpView& use) {
 
 // x... -> their sums (attribute reduce: "sum", "max", "min") over the group. Several operands travel as one buffer.
 extern const OpDef kAllReduce = {
-    .name = "all_reduce", .min_inputs = 1, .max_inputs = -1, .formula_of = whole_formula<same_types>, .infer = same_types, .communicates = true};
+    .name = "all_reduce", .min_inputs = 1, .max_inputs = -1, .attributes = "ints axes, i parts, s reduce", .formula_of = whole_formula<same_types>, .infer = same_types, .communicates = true};
 
 // [...] -> [parts, ...], in the order of the ranks in the group.
-extern const OpDef kAllGather = {.name = "all_gather", .formula_of = whole_formula<gathered_type>, .infer = gathered_type, .communicates = true};
+extern const OpDef kAllGather = {.name = "all_gather", .attributes = "ints axes, i parts", .formula_of = whole_formula<gathered_type>, .infer = gathered_type, .communicates = true};
 
 // [parts, ...] -> [...]: the sum over the group of this rank's block.
-extern const OpDef kReduceScatter = {.name = "reduce_scatter", .formula_of = whole_formula<scattered_type>, .infer = scattered_type, .communicates = true};
+extern const OpDef kReduceScatter = {.name = "reduce_scatter", .attributes = "ints axes, i parts, s reduce", .formula_of = whole_formula<scattered_type>, .infer = scattered_type, .communicates = true};
 
 // [parts, ...] -> [parts, ...]: block r goes to rank r, block r comes from rank r.
-extern const OpDef kAllToAll = {.name = "all_to_all", .formula_of = whole_formula<exchanged_type>, .infer = exchanged_type, .communicates = true};
+extern const OpDef kAllToAll = {.name = "all_to_all", .attributes = "ints axes, i parts", .formula_of = whole_formula<exchanged_type>, .infer = exchanged_type, .communicates = true};
 
 // Block `coordinate` of `parts` equal blocks along `dim`: what a replicated value becomes when an axis starts to split it.
 extern const OpDef kShardSlice = {
-    .name = "shard_slice", .min_inputs = 2, .max_inputs = 2, .formula_of = whole_formula<sliced_type>, .infer = sliced_type, .evaluate = slice_evaluate, .kernel = true};
+    .name = "shard_slice", .min_inputs = 2, .max_inputs = 2, .attributes = "i dim, i parts", .formula_of = whole_formula<sliced_type, true>, .infer = sliced_type, .evaluate = slice_evaluate, .kernel = true};
 
 }  // namespace partita

@@ -11,9 +11,11 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 absl::Status check_logits(const TensorType& logits, const TensorType& labels) {
-  if (!is_float(logits.dtype) || logits.rank() < 1) return absl::InvalidArgumentError(cat("expected float logits [..., classes], found ", to_string(logits)));
+  if (!is_float(logits.dtype) || logits.rank() < 1)
+    return absl::InvalidArgumentError(cat("expected float logits [..., classes], found ", to_string(logits)));
   if (!is_integer(labels.dtype) || labels.shape != Shape(logits.shape.begin(), logits.shape.end() - 1)) {
-    return absl::InvalidArgumentError(cat("expected integer labels, one for each row of logits ", to_string(logits), ", found ", to_string(labels)));
+    return absl::InvalidArgumentError(
+        cat("expected integer labels, one for each row of logits ", to_string(logits), ", found ", to_string(labels)));
   }
   return absl::OkStatus();
 }
@@ -29,8 +31,9 @@ absl::StatusOr<std::vector<TensorType>> cross_entropy_grad_types(const OpView& u
   for (int k : {0, 3}) {
     const TensorType& t = use.inputs[k];
     if (t.shape != use.shape(2) || t.dtype != wide_type(use.dtype(1))) {
-      return absl::InvalidArgumentError(cat("expected ", k == 0 ? "a gradient " : "a log-sum ", to_string(TensorType{wide_type(use.dtype(1)), use.shape(2)}), " for logits ",
-                                            to_string(use.inputs[1]), ", found ", to_string(t)));
+      return absl::InvalidArgumentError(cat("expected ", k == 0 ? "a gradient " : "a log-sum ",
+                                            to_string(TensorType{wide_type(use.dtype(1)), use.shape(2)}),
+                                            " for logits ", to_string(use.inputs[1]), ", found ", to_string(t)));
     }
   }
   return std::vector<TensorType>{use.inputs[1]};
@@ -53,7 +56,8 @@ std::string cross_entropy_grad_formula(const OpView& use) {
   return cat("~", rows, ",", rows, " v^,", rows, ",", rows, " ->", rows, " v");
 }
 
-// The labels in a type that can tell every class, whether each names a class, and [..., v] true where the class is the label.
+// The labels in a type that can tell every class, whether each names a class, and [..., v] true where the class is the
+// label.
 struct Labels {
   ValueId valid, chosen;
 };
@@ -98,7 +102,8 @@ std::vector<ValueId> cross_entropy_expand(const OpUse& use) {
 std::vector<ValueId> cross_entropy_gradient(const OpUse& use) {
   Builder& b = use.b;
   ValueId dx = kNoValue;
-  if (use.gradients[0] != kNoValue) dx = b.emit("cross_entropy_grad", {use.gradients[0], use.inputs[0], use.inputs[1], use.outputs[1]});
+  if (use.gradients[0] != kNoValue)
+    dx = b.emit("cross_entropy_grad", {use.gradients[0], use.inputs[0], use.inputs[1], use.outputs[1]});
   if (use.gradients[1] != kNoValue) {
     ValueId p = b.emit("exp", {b.sub(widen(b, use.inputs[0]), per_row(b, finite(b, use.outputs[1])))});
     ValueId term = b.cast(b.mul(p, per_row(b, use.gradients[1])), use.types[0].dtype);
@@ -119,8 +124,9 @@ std::vector<ValueId> cross_entropy_grad_expand(const OpUse& use) {
 
 }  // namespace
 
-// (logits [..., v], integer labels [...]) -> loss [...] = lse - logits[label], lse [...] = log(sum(exp(logits))), both in f32 where logits are 16 bits wide.
-// A label outside [0, v) gives loss 0. The picked logit is a masked sum, so that all is one pass over rows and a split of v leaves partial sums.
+// (logits [..., v], integer labels [...]) -> loss [...] = lse - logits[label], lse [...] = log(sum(exp(logits))), both
+// in f32 where logits are 16 bits wide. A label outside [0, v) gives loss 0. The picked logit is a masked sum, so that
+// all is one pass over rows and a split of v leaves partial sums.
 extern const OpDef kCrossEntropy = {
     .name = "cross_entropy",
     .min_inputs = 2,
@@ -132,7 +138,8 @@ extern const OpDef kCrossEntropy = {
     .expand = cross_entropy_expand,
 };
 
-// (gradient of the loss, logits, labels, lse) -> gradient of the logits: (exp(logits - lse) - onehot(label)) g; zero in rows whose label is outside.
+// (gradient of the loss, logits, labels, lse) -> gradient of the logits: (exp(logits - lse) - onehot(label)) g; zero in
+// rows whose label is outside.
 extern const OpDef kCrossEntropyGrad = {
     .name = "cross_entropy_grad",
     .min_inputs = 4,

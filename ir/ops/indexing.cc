@@ -14,11 +14,11 @@ absl::Status check_dim(int64_t dim, int rank, std::string_view what) {
   return absl::InvalidArgumentError(cat("attribute '", what, "': expected a dimension below ", rank, ", found ", dim));
 }
 
-absl::Status check_dims(const std::vector<int64_t>& dims, int rank) {
+absl::Status check_dims(const std::vector<int64_t>& dims, int rank, std::string_view what) {
   std::vector<bool> seen(rank, false);
   for (int64_t d : dims) {
-    PARTITA_RETURN_IF_ERROR(check_dim(d, rank, "dims"));
-    if (seen[d]) return absl::InvalidArgumentError(cat("attribute 'dims': dimension ", d, " is listed twice"));
+    PARTITA_RETURN_IF_ERROR(check_dim(d, rank, what));
+    if (seen[d]) return absl::InvalidArgumentError(cat("attribute '", what, "': dimension ", d, " is listed twice"));
     seen[d] = true;
   }
   return absl::OkStatus();

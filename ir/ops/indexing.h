@@ -12,7 +12,7 @@ namespace partita {
 // InvalidArgument unless 0 <= dim < rank. `what` names the attribute.
 absl::Status check_dim(int64_t dim, int rank, std::string_view what = "dim");
 // Each in range, none twice.
-absl::Status check_dims(const std::vector<int64_t>& dims, int rank);
+absl::Status check_dims(const std::vector<int64_t>& dims, int rank, std::string_view what = "dims");
 // InvalidArgument unless `index` is i32 or i64.
 absl::Status check_indices(const TensorType& indices);
 // One output of this type; InvalidArgument where it is too large.

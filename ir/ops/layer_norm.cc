@@ -16,8 +16,8 @@ std::vector<ValueId> layer_norm_expand(const OpUse& use) {
   return {b.cast(y, use.types[0].dtype), mean, rstd};
 }
 
-// With xhat = (x - mean) rstd and h = g scale: dx = rstd (h - mean(h) - xhat mean(h xhat)), dscale = sum(g xhat), dbias = sum(g).
-// A gradient of the mean is spread over the row; one of rstd goes along -rstd^2 xhat.
+// With xhat = (x - mean) rstd and h = g scale: dx = rstd (h - mean(h) - xhat mean(h xhat)), dscale = sum(g xhat), dbias
+// = sum(g). A gradient of the mean is spread over the row; one of rstd goes along -rstd^2 xhat.
 std::vector<ValueId> layer_norm_gradient(const OpUse& use) {
   Builder& b = use.b;
   auto dims = norm_dims(use);
@@ -32,7 +32,8 @@ std::vector<ValueId> layer_norm_gradient(const OpUse& use) {
     ValueId h = b.mul(g, scale), along = b.mean(b.mul(h, xhat), dims, true);
     add(b.mul(rstd, b.sub(b.sub(h, b.mean(h, dims, true)), b.mul(xhat, along))));
     result[1] = b.cast(b.sum_to(gx, use.types[1].shape), use.types[1].dtype);
-    if (use.inputs.size() > 2 && use.inputs[2] != kNoValue) result[2] = b.cast(b.sum_to(g, use.types[2].shape), use.types[2].dtype);
+    if (use.inputs.size() > 2 && use.inputs[2] != kNoValue)
+      result[2] = b.cast(b.sum_to(g, use.types[2].shape), use.types[2].dtype);
   }
   if (use.gradients[2] != kNoValue) add(b.mul(xhat, b.mul(b.scale(use.gradients[2], -1 / n), b.mul(rstd, rstd))));
   if (use.gradients[1] != kNoValue) add(b.broadcast_to(b.scale(use.gradients[1], 1 / n), use.types[0].shape));
@@ -42,8 +43,8 @@ std::vector<ValueId> layer_norm_gradient(const OpUse& use) {
 
 }  // namespace
 
-// (x, scale, bias?) -> y = (x - mean) rstd scale + bias over the dimensions from `axis` on, and mean and rstd = 1 / sqrt(variance + epsilon) of shape [leading…, 1…]
-// (Ba, Kiros & Hinton 2016; population variance).
+// (x, scale, bias?) -> y = (x - mean) rstd scale + bias over the dimensions from `axis` on, and mean and rstd = 1 /
+// sqrt(variance + epsilon) of shape [leading…, 1…] (Ba, Kiros & Hinton 2016; population variance).
 extern const OpDef kLayerNorm = {
     .name = "layer_norm",
     .min_inputs = 2,

@@ -5,28 +5,34 @@
 namespace partita {
 namespace {
 
-bool transposed(const OpView& use, char operand) { return use.attrs.i(operand == 'a' ? "transpose_a" : "transpose_b", 0) != 0; }
+bool transposed(const OpView& use, char operand) {
+  return use.attrs.i(operand == 'a' ? "transpose_a" : "transpose_b", 0) != 0;
+}
 
 absl::StatusOr<std::vector<TensorType>> matmul_types(const OpView& use) {
   if (use.dtype(0) != use.dtype(1) || use.dtype() == DType::kBool || use.rank(0) < 2 || use.rank(0) != use.rank(1)) {
-    return absl::InvalidArgumentError(
-        cat("expected two matrices of numbers of one element type and rank, found ", to_string(use.inputs[0]), " and ", to_string(use.inputs[1])));
+    return absl::InvalidArgumentError(cat("expected two matrices of numbers of one element type and rank, found ",
+                                          to_string(use.inputs[0]), " and ", to_string(use.inputs[1])));
   }
   const Shape &a = use.shape(0), &b = use.shape(1);
   int r = use.rank(0);
-  int64_t m = a[r - 2 + transposed(use, 'a')], ka = a[r - 1 - transposed(use, 'a')], kb = b[r - 2 + transposed(use, 'b')], n = b[r - 1 - transposed(use, 'b')];
+  int64_t m = a[r - 2 + transposed(use, 'a')], ka = a[r - 1 - transposed(use, 'a')],
+          kb = b[r - 2 + transposed(use, 'b')], n = b[r - 1 - transposed(use, 'b')];
   auto batch = broadcast_shapes(Shape(a.begin(), a.end() - 2), Shape(b.begin(), b.end() - 2));
   if (ka != kb || !batch) {
-    return absl::InvalidArgumentError(cat("cannot multiply ", to_string(a), " by ", to_string(b), ": the inner or the batch dimensions differ"));
+    return absl::InvalidArgumentError(
+        cat("cannot multiply ", to_string(a), " by ", to_string(b), ": the inner or the batch dimensions differ"));
   }
   Shape out = *std::move(batch);
   out.push_back(m);
   out.push_back(n);
-  if (!checked_elements(out)) return absl::InvalidArgumentError(cat("a product of ", to_string(out), " elements is too large"));
+  if (!checked_elements(out))
+    return absl::InvalidArgumentError(cat("a product of ", to_string(out), " elements is too large"));
   return std::vector<TensorType>{{use.dtype(), std::move(out)}};
 }
 
-// "~ a b m k+, ~ a b k+ n -> a b m n", with the last two exchanged where transposed; '*' for a broadcast batch dimension.
+// "~ a b m k+, ~ a b k+ n -> a b m n", with the last two exchanged where transposed; '*' for a broadcast batch
+// dimension.
 std::string matmul_formula(const OpView& use) {
   int r = use.rank(0);
   std::string a = "~", b = "~", out;
@@ -89,8 +95,9 @@ ValueId fold_batch(Builder& b, ValueId v) {
   return b.reshape(v, std::move(folded));
 }
 
-// With A and B the operands after their own transposition and G the result's gradient: dA = G B^T, dB = A^T G; each written in the layout its operand has.
-// The batch of A is folded into rows where B has none (a weight), so that B's gradient is one product rather than a sum of many.
+// With A and B the operands after their own transposition and G the result's gradient: dA = G B^T, dB = A^T G; each
+// written in the layout its operand has. The batch of A is folded into rows where B has none (a weight), so that B's
+// gradient is one product rather than a sum of many.
 std::vector<ValueId> matmul_gradient(const OpUse& use) {
   Builder& b = use.b;
   ValueId x = use.inputs[0], y = use.inputs[1], g = use.gradients[0];
@@ -103,8 +110,8 @@ std::vector<ValueId> matmul_gradient(const OpUse& use) {
 
 }  // namespace
 
-// Batched matrix product of two tensors of one rank >= 2; batch dimensions are equal or 1. Splitting the inner factor k leaves a partial sum.
-// Attributes transpose_a, transpose_b exchange the last two dimensions of an operand.
+// Batched matrix product of two tensors of one rank >= 2; batch dimensions are equal or 1. Splitting the inner factor k
+// leaves a partial sum. Attributes transpose_a, transpose_b exchange the last two dimensions of an operand.
 extern const OpDef kMatMul = {
     .name = "matmul",
     .min_inputs = 2,

@@ -12,18 +12,22 @@ namespace {
 absl::Status check_spatial_size(const Shape& x) {
   auto spatial = checked_elements(Shape(x.begin() + 2, x.end()));
   if (!spatial || *spatial > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(cat("the spatial dimensions of ", to_string(x), " have too many elements for 32-bit positions"));
+    return absl::InvalidArgumentError(
+        cat("the spatial dimensions of ", to_string(x), " have too many elements for 32-bit positions"));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<TensorType>> max_pool_types(const OpView& use) {
-  if (!is_float(use.dtype())) return absl::InvalidArgumentError(cat("expected a float type, found ", dtype_name(use.dtype())));
-  PARTITA_ASSIGN_OR_RETURN(std::vector<Window> windows, make_windows(use.attrs, use.shape(0), use.attrs.ints("kernel")));
+  if (!is_float(use.dtype()))
+    return absl::InvalidArgumentError(cat("expected a float type, found ", dtype_name(use.dtype())));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Window> windows,
+                           make_windows(use.attrs, use.shape(0), use.attrs.ints("kernel")));
   PARTITA_RETURN_IF_ERROR(check_no_empty_window(windows));
   PARTITA_RETURN_IF_ERROR(check_spatial_size(use.shape(0)));
   Shape out = window_output(use.shape(0)[0], use.shape(0)[1], windows);
-  if (!checked_elements(out)) return absl::InvalidArgumentError(cat("a result of ", to_string(out), " elements is too large"));
+  if (!checked_elements(out))
+    return absl::InvalidArgumentError(cat("a result of ", to_string(out), " elements is too large"));
   return std::vector<TensorType>{{use.dtype(), out}, {DType::kI32, out}};
 }
 
@@ -65,11 +69,13 @@ void max_pool_evaluate(const OpView& use, std::span<const Tensor* const> in, std
 absl::StatusOr<std::vector<TensorType>> max_pool_grad_types(const OpView& use) {
   const Shape &g = use.shape(0), &to = use.attrs.ints("input_shape");
   if (!is_float(use.dtype(0)) || use.dtype(1) != DType::kI32 || g != use.shape(1)) {
-    return absl::InvalidArgumentError(
-        cat("expected a float gradient and i32 indices of one shape, found ", to_string(use.inputs[0]), " and ", to_string(use.inputs[1])));
+    return absl::InvalidArgumentError(cat("expected a float gradient and i32 indices of one shape, found ",
+                                          to_string(use.inputs[0]), " and ", to_string(use.inputs[1])));
   }
-  if (!checked_elements(to) || g.size() < 3 || g.size() > 5 || to.size() != g.size() || to[0] != g[0] || to[1] != g[1]) {
-    return absl::InvalidArgumentError(cat("a gradient ", to_string(g), " cannot be that of a pool over ", to_string(to)));
+  if (!checked_elements(to) || g.size() < 3 || g.size() > 5 || to.size() != g.size() || to[0] != g[0] ||
+      to[1] != g[1]) {
+    return absl::InvalidArgumentError(
+        cat("a gradient ", to_string(g), " cannot be that of a pool over ", to_string(to)));
   }
   PARTITA_RETURN_IF_ERROR(check_spatial_size(to));
   return std::vector<TensorType>{{use.dtype(), to}};
@@ -98,8 +104,8 @@ void max_pool_grad_evaluate(const OpView& use, std::span<const Tensor* const> in
 
 }  // namespace
 
-// Largest element of each window of x [n, c, spatial…], padding ignored, and its flat position inside the spatial dimensions of x (the first of equals; a NaN wins).
-// Attributes kernel, strides, pads_low, pads_high, dilations.
+// Largest element of each window of x [n, c, spatial…], padding ignored, and its flat position inside the spatial
+// dimensions of x (the first of equals; a NaN wins). Attributes kernel, strides, pads_low, pads_high, dilations.
 extern const OpDef kMaxPool = {
     .name = "max_pool",
     .attributes = "ints kernel, ints strides?, ints pads_low?, ints pads_high?, ints dilations?",
@@ -114,7 +120,8 @@ extern const OpDef kMaxPool = {
     .kernel = true,
 };
 
-// (gradient of max_pool's first output, its indices) -> gradient of x, which has the shape `input_shape`. An index outside is ignored.
+// (gradient of max_pool's first output, its indices) -> gradient of x, which has the shape `input_shape`. An index
+// outside is ignored.
 extern const OpDef kMaxPoolGrad = {
     .name = "max_pool_grad",
     .min_inputs = 2,

@@ -12,16 +12,19 @@ absl::StatusOr<std::vector<TensorType>> norm_types(const OpView& use, int statis
   int64_t axis = use.attrs.i("axis");
   double epsilon = use.attrs.f("epsilon");
   if (!is_float(x.dtype) || axis < 0 || axis >= x.rank()) {
-    return absl::InvalidArgumentError(cat("expected a float tensor that has dimension ", axis, " (axis), found ", to_string(x)));
+    return absl::InvalidArgumentError(
+        cat("expected a float tensor that has dimension ", axis, " (axis), found ", to_string(x)));
   }
-  if (!std::isfinite(epsilon) || epsilon < 0) return absl::InvalidArgumentError(cat("expected an epsilon of at least 0, found ", epsilon));
+  if (!std::isfinite(epsilon) || epsilon < 0)
+    return absl::InvalidArgumentError(cat("expected an epsilon of at least 0, found ", epsilon));
   Shape normalized(x.shape.begin() + axis, x.shape.end());
   for (size_t k = 1; k < use.inputs.size(); ++k) {
     const TensorType& t = use.inputs[k];
     if (t.dtype == DType::kInvalid) continue;
     if (t.shape != normalized || (t.dtype != x.dtype && t.dtype != wide_type(x.dtype))) {
-      return absl::InvalidArgumentError(cat("expected ", k == 1 ? "scale " : "bias ", to_string(TensorType{x.dtype, normalized}), " (the dimensions of ", to_string(x), " from ", axis,
-                                            " on), found ", to_string(t)));
+      return absl::InvalidArgumentError(cat("expected ", k == 1 ? "scale " : "bias ",
+                                            to_string(TensorType{x.dtype, normalized}), " (the dimensions of ",
+                                            to_string(x), " from ", axis, " on), found ", to_string(t)));
     }
   }
   Shape leading(x.shape.begin(), x.shape.begin() + axis);

@@ -5,7 +5,8 @@ namespace {
 constexpr UpdateSignature kSignature{3, "f", 2};
 }  // namespace
 
-// torch.optim.Adagrad: (p, g, s, lr) -> p', s'. With g' = g + weight_decay p: s' = s + g'^2, p' = p - lr g' / (sqrt(s') + eps). A decay of the rate is in lr.
+// torch.optim.Adagrad: (p, g, s, lr) -> p', s'. With g' = g + weight_decay p: s' = s + g'^2, p' = p - lr g' / (sqrt(s')
+// + eps). A decay of the rate is in lr.
 extern const OpDef kOptAdagrad = {
     .name = "opt_adagrad",
     .min_inputs = 4,

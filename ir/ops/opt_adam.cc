@@ -5,9 +5,10 @@ namespace {
 constexpr UpdateSignature kSignature{4, "fff", 3};
 }  // namespace
 
-// torch.optim.Adam, and AdamW with decoupled = 1: (p, g, m, v, lr, c1, c2) -> p', m', v'; c1 = 1 - beta1^t and c2 = 1 - beta2^t at step t = 1, 2, …
-// Decay is added to the gradient (g + weight_decay p), or, decoupled, shrinks p by 1 - lr weight_decay first.
-// m' = beta1 m + (1 - beta1) g, v' = beta2 v + (1 - beta2) g^2, p' = p - lr / c1 m' / (sqrt(v') / sqrt(c2) + eps).
+// torch.optim.Adam, and AdamW with decoupled = 1: (p, g, m, v, lr, c1, c2) -> p', m', v'; c1 = 1 - beta1^t and c2 = 1 -
+// beta2^t at step t = 1, 2, … Decay is added to the gradient (g + weight_decay p), or, decoupled, shrinks p by 1 - lr
+// weight_decay first. m' = beta1 m + (1 - beta1) g, v' = beta2 v + (1 - beta2) g^2, p' = p - lr / c1 m' / (sqrt(v') /
+// sqrt(c2) + eps).
 extern const OpDef kOptAdam = {
     .name = "opt_adam",
     .min_inputs = 7,

@@ -5,8 +5,9 @@ namespace {
 constexpr UpdateSignature kSignature{4, "ff", 3};
 }  // namespace
 
-// The direction of LAMB (You et al. 2020): (p, g, m, v, c1, c2) -> u, m', v'; c1 = 1 - beta1^t and c2 = 1 - beta2^t at step t = 1, 2, …
-// m' = beta1 m + (1 - beta1) g, v' = beta2 v + (1 - beta2) g^2, u = (m' / c1) / (sqrt(v' / c2) + eps) + weight_decay p. The step is p - lr |p| / |u| u.
+// The direction of LAMB (You et al. 2020): (p, g, m, v, c1, c2) -> u, m', v'; c1 = 1 - beta1^t and c2 = 1 - beta2^t at
+// step t = 1, 2, … m' = beta1 m + (1 - beta1) g, v' = beta2 v + (1 - beta2) g^2, u = (m' / c1) / (sqrt(v' / c2) + eps)
+// + weight_decay p. The step is p - lr |p| / |u| u.
 extern const OpDef kOptLambDirection = {
     .name = "opt_lamb_direction",
     .min_inputs = 6,

@@ -5,8 +5,8 @@ namespace {
 constexpr UpdateSignature kSignature{3, "fb", 2};
 }  // namespace
 
-// torch.optim.SGD with momentum: (p, g, m, lr, first) -> p', m'. With g' = g + weight_decay p: m' = momentum m + (1 - dampening) g', or g' at the first step;
-// p' = p - lr m', or with nesterov = 1 p - lr (g' + momentum m').
+// torch.optim.SGD with momentum: (p, g, m, lr, first) -> p', m'. With g' = g + weight_decay p: m' = momentum m + (1 -
+// dampening) g', or g' at the first step; p' = p - lr m', or with nesterov = 1 p - lr (g' + momentum m').
 extern const OpDef kOptMomentum = {
     .name = "opt_momentum",
     .min_inputs = 5,

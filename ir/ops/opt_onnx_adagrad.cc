@@ -5,8 +5,9 @@ namespace {
 constexpr UpdateSignature kSignature{3, "ft", 2};
 }  // namespace
 
-// ai.onnx.preview.training Adagrad: (p, g, h, r, t) -> p', h'; r is the rate, t the update count, which starts at 0. With g' = g + norm_coefficient p:
-// r' = r / (1 + t decay_factor), h' = h + g'^2, p' = p - r' g' / (sqrt(h') + epsilon).
+// ai.onnx.preview.training Adagrad: (p, g, h, r, t) -> p', h'; r is the rate, t the update count, which starts at 0.
+// With g' = g + norm_coefficient p: r' = r / (1 + t decay_factor), h' = h + g'^2, p' = p - r' g' / (sqrt(h') +
+// epsilon).
 extern const OpDef kOptOnnxAdagrad = {
     .name = "opt_onnx_adagrad",
     .min_inputs = 5,

@@ -14,9 +14,10 @@ absl::StatusOr<std::vector<TensorType>> infer(const OpView& use) {
 
 }  // namespace
 
-// ai.onnx.preview.training Adam: (p, g, v, h, r, t) -> p', v', h'; r is the rate, t the update count, which starts at 0. With g' = g + norm_coefficient p:
-// v' = alpha v + (1 - alpha) g', h' = beta h + (1 - beta) g'^2, r' = r sqrt(1 - beta^t) / (1 - alpha^t), or r where t = 0 (no bias correction),
-// p' = (1 - norm_coefficient_post) (p - r' v' / (sqrt(h') + epsilon)).
+// ai.onnx.preview.training Adam: (p, g, v, h, r, t) -> p', v', h'; r is the rate, t the update count, which starts at
+// 0. With g' = g + norm_coefficient p: v' = alpha v + (1 - alpha) g', h' = beta h + (1 - beta) g'^2, r' = r sqrt(1 -
+// beta^t) / (1 - alpha^t), or r where t = 0 (no bias correction), p' = (1 - norm_coefficient_post) (p - r' v' /
+// (sqrt(h') + epsilon)).
 extern const OpDef kOptOnnxAdam = {
     .name = "opt_onnx_adam",
     .min_inputs = 6,

@@ -8,14 +8,16 @@ constexpr UpdateSignature kSignature{3, "ft", 2};
 
 absl::StatusOr<std::vector<TensorType>> infer(const OpView& use) {
   int64_t mode = use.attrs.i("mode");
-  if (mode != 0 && mode != 1) return absl::InvalidArgumentError(cat("expected mode 0 (standard) or 1 (nesterov), found ", mode));
+  if (mode != 0 && mode != 1)
+    return absl::InvalidArgumentError(cat("expected mode 0 (standard) or 1 (nesterov), found ", mode));
   return update_types(use, kSignature);
 }
 
 }  // namespace
 
-// ai.onnx.preview.training Momentum: (p, g, v, r, t) -> p', v'; r is the rate, t the update count, which starts at 0. With g' = g + norm_coefficient p:
-// v' = alpha v + beta g' (beta taken as 1 where t = 0); p' = p - r v' (mode 0), or p - r (g' + alpha v') (mode 1, Nesterov).
+// ai.onnx.preview.training Momentum: (p, g, v, r, t) -> p', v'; r is the rate, t the update count, which starts at 0.
+// With g' = g + norm_coefficient p: v' = alpha v + beta g' (beta taken as 1 where t = 0); p' = p - r v' (mode 0), or p
+// - r (g' + alpha v') (mode 1, Nesterov).
 extern const OpDef kOptOnnxMomentum = {
     .name = "opt_onnx_momentum",
     .min_inputs = 5,

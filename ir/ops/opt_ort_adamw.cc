@@ -11,16 +11,17 @@ absl::StatusOr<std::vector<TensorType>> infer(const OpView& use) {
   PARTITA_RETURN_IF_ERROR(check_range(use, "alpha", 0, 1));
   PARTITA_RETURN_IF_ERROR(check_range(use, "beta", 0, 1));
   int64_t mode = use.attrs.i("adam_mode", 0);
-  if (mode != 0 && mode != 1) return absl::InvalidArgumentError(cat("expected adam_mode 0 (torch) or 1 (Hugging Face), found ", mode));
+  if (mode != 0 && mode != 1)
+    return absl::InvalidArgumentError(cat("expected adam_mode 0 (torch) or 1 (Hugging Face), found ", mode));
   return update_types(use, kSignature);
 }
 
 }  // namespace
 
-// com.microsoft AdamWOptimizer (ONNX Runtime training): (p, g, m, v, lr, t) -> p', m', v'; t is the step count after its increment, so 1 at the first step.
-// m' = alpha m + (1 - alpha) g, v' = beta v + (1 - beta) g^2, c1 = 1 - alpha^t, c2 = 1 - beta^t, both 1 where correct_bias = 0.
-// adam_mode 0: p' = p (1 - lr weight_decay) - lr m' / (c1 (sqrt(v' / c2) + epsilon)).
-// adam_mode 1: q = p - lr sqrt(c2) / c1 m' / (sqrt(v') + epsilon), p' = q - lr weight_decay q.
+// com.microsoft AdamWOptimizer (ONNX Runtime training): (p, g, m, v, lr, t) -> p', m', v'; t is the step count after
+// its increment, so 1 at the first step. m' = alpha m + (1 - alpha) g, v' = beta v + (1 - beta) g^2, c1 = 1 - alpha^t,
+// c2 = 1 - beta^t, both 1 where correct_bias = 0. adam_mode 0: p' = p (1 - lr weight_decay) - lr m' / (c1 (sqrt(v' /
+// c2) + epsilon)). adam_mode 1: q = p - lr sqrt(c2) / c1 m' / (sqrt(v') + epsilon), p' = q - lr weight_decay q.
 extern const OpDef kOptOrtAdamW = {
     .name = "opt_ort_adamw",
     .min_inputs = 6,

@@ -17,7 +17,8 @@ absl::StatusOr<std::vector<TensorType>> update_types(const OpView& use, const Up
       expected = {signature.scalars[s] == 'f' ? p.dtype : signature.scalars[s] == 'b' ? DType::kBool : DType::kI64, {}};
     }
     if (use.inputs[k] != expected) {
-      return absl::InvalidArgumentError(cat("input ", k, " of the update of ", to_string(p), ": expected ", to_string(expected), ", found ", to_string(use.inputs[k])));
+      return absl::InvalidArgumentError(cat("input ", k, " of the update of ", to_string(p), ": expected ",
+                                            to_string(expected), ", found ", to_string(use.inputs[k])));
     }
   }
   return std::vector<TensorType>(signature.outputs, p);
@@ -36,7 +37,8 @@ absl::Status check_range(const OpView& use, std::string_view attribute, double l
   return absl::InvalidArgumentError(cat("expected ", attribute, " from ", low, " to ", high, ", found ", v));
 }
 
-Update::Update(ScalarBuilder& s, const OpView& use, const Scalars& x) : s_(s), use_(use), x_(x), narrow_(use.dtype()), wide_(wide_type(use.dtype())) {}
+Update::Update(ScalarBuilder& s, const OpView& use, const Scalars& x)
+    : s_(s), use_(use), x_(x), narrow_(use.dtype()), wide_(wide_type(use.dtype())) {}
 
 Scalars Update::out(const Scalars& results) {
   Scalars narrow;

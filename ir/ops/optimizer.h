@@ -1,4 +1,5 @@
-// What the optimizer updates share. Each is elementwise over a parameter and its states, with hyper-parameters as attributes and what changes from step to step as rank-0 inputs.
+// What the optimizer updates share. Each is elementwise over a parameter and its states, with hyper-parameters as
+// attributes and what changes from step to step as rank-0 inputs.
 #pragma once
 
 #include <string>
@@ -9,8 +10,8 @@
 
 namespace partita {
 
-// Inputs: `tensors` of one float type and shape (parameter, gradient, states), then one rank-0 input for each character of `scalars`:
-// 'f' of the parameter's type, 'b' bool, 't' i64. `outputs` outputs of the parameter's type and shape.
+// Inputs: `tensors` of one float type and shape (parameter, gradient, states), then one rank-0 input for each character
+// of `scalars`: 'f' of the parameter's type, 'b' bool, 't' i64. `outputs` outputs of the parameter's type and shape.
 struct UpdateSignature {
   int tensors;
   std::string_view scalars;
@@ -43,7 +44,9 @@ class Update {
   // g + factor p, or g where the attribute `factor` is 0.
   Scalar decayed(Scalar g, Scalar p, std::string_view factor);
   // beta old + (1 - beta) now.
-  Scalar average(Scalar old, Scalar now, double beta) { return add(mul(number(beta), old), mul(number(1 - beta), now)); }
+  Scalar average(Scalar old, Scalar now, double beta) {
+    return add(mul(number(beta), old), mul(number(1 - beta), now));
+  }
   // 1 - beta^t of the i64 input `t`, accurate for beta near 1.
   Scalar correction(double beta, int t);
   // Whether the i64 input `t` is positive.

@@ -71,8 +71,8 @@ class ReshapeFormula {
     bool nests = products[0] == products[1] && cuts[0] > 0;
     for (size_t k = 0; nests && k + 1 < cuts.size(); ++k) nests = cuts[k + 1] % cuts[k] == 0;
     if (!nests) return unnested(i0, i, j0, j);
-    std::vector<std::string> factors;  // innermost first
-    for (size_t k = 0; k + 1 < cuts.size(); ++k) factors.push_back(fresh(cuts[k + 1] / cuts[k], false));
+    std::vector<std::string> factors(cuts.size() - 1);  // innermost first, named from the outermost
+    for (size_t k = factors.size(); k-- > 0;) factors[k] = fresh(cuts[k + 1] / cuts[k], false);
     for (auto [shape, first, last, side] : {std::tuple{&from_, i0, i, &in_}, std::tuple{&to_, j0, j, &out_}}) {
       size_t at = factors.size();
       for (size_t k = first; k < last; ++k) {

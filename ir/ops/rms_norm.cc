@@ -12,7 +12,8 @@ std::vector<ValueId> rms_norm_expand(const OpUse& use) {
   return {b.cast(y, use.types[0].dtype), rstd};
 }
 
-// With xhat = x rstd and h = g scale: dx = rstd (h - xhat mean(h xhat)), dscale = sum(g xhat). A gradient of rstd goes along -rstd^2 xhat.
+// With xhat = x rstd and h = g scale: dx = rstd (h - xhat mean(h xhat)), dscale = sum(g xhat). A gradient of rstd goes
+// along -rstd^2 xhat.
 std::vector<ValueId> rms_norm_gradient(const OpUse& use) {
   Builder& b = use.b;
   auto dims = norm_dims(use);
@@ -32,7 +33,8 @@ std::vector<ValueId> rms_norm_gradient(const OpUse& use) {
 
 }  // namespace
 
-// (x, scale) -> y = x rstd scale, rstd = 1 / sqrt(mean(x^2) + epsilon) over the dimensions from `axis` on, of shape [leading…, 1…] (Zhang & Sennrich 2019).
+// (x, scale) -> y = x rstd scale, rstd = 1 / sqrt(mean(x^2) + epsilon) over the dimensions from `axis` on, of shape
+// [leading…, 1…] (Zhang & Sennrich 2019).
 extern const OpDef kRmsNorm = {
     .name = "rms_norm",
     .min_inputs = 2,

@@ -7,24 +7,31 @@ namespace {
 
 absl::StatusOr<std::vector<TensorType>> rotary_types(const OpView& use) {
   const TensorType &x = use.inputs[0], &cos = use.inputs[1], &sin = use.inputs[2];
-  if (!is_float(x.dtype) || x.rank() != 4) return absl::InvalidArgumentError(cat("expected a float tensor [batch, heads, positions, features], found ", to_string(x)));
+  if (!is_float(x.dtype) || x.rank() != 4)
+    return absl::InvalidArgumentError(
+        cat("expected a float tensor [batch, heads, positions, features], found ", to_string(x)));
   if (cos != sin || cos.rank() != 4 || (cos.dtype != x.dtype && cos.dtype != wide_type(x.dtype))) {
-    return absl::InvalidArgumentError(cat("expected cos and sin of one type and rank 4 for ", to_string(x), ", found ", to_string(cos), " and ", to_string(sin)));
+    return absl::InvalidArgumentError(cat("expected cos and sin of one type and rank 4 for ", to_string(x), ", found ",
+                                          to_string(cos), " and ", to_string(sin)));
   }
   for (int d = 0; d < 3; ++d) {
     if (cos.shape[d] != 1 && cos.shape[d] != x.shape[d]) {
-      return absl::InvalidArgumentError(cat("cos and sin ", to_string(cos), " do not broadcast along ", to_string(x), ": dimension ", d, " is neither 1 nor ", x.shape[d]));
+      return absl::InvalidArgumentError(cat("cos and sin ", to_string(cos), " do not broadcast along ", to_string(x),
+                                            ": dimension ", d, " is neither 1 nor ", x.shape[d]));
     }
   }
   if (cos.shape[3] < 1 || cos.shape[3] > x.shape[3] / 2) {
-    return absl::InvalidArgumentError(cat("cos and sin ", to_string(cos), " have ", cos.shape[3], " angles: expected 1 to ", x.shape[3] / 2, ", half of the features of ", to_string(x)));
+    return absl::InvalidArgumentError(cat("cos and sin ", to_string(cos), " have ", cos.shape[3],
+                                          " angles: expected 1 to ", x.shape[3] / 2, ", half of the features of ",
+                                          to_string(x)));
   }
   return std::vector<TensorType>{x};
 }
 
 std::string rotary_formula(const OpView& use) {
   std::string table;
-  for (int d = 0; d < 3; ++d) append(table, use.shape(1)[d] == 1 && use.shape(0)[d] != 1 ? std::string("*") : std::string(1, "bhs"[d]), " ");
+  for (int d = 0; d < 3; ++d)
+    append(table, use.shape(1)[d] == 1 && use.shape(0)[d] != 1 ? std::string("*") : std::string(1, "bhs"[d]), " ");
   return cat("~ b h s d^, ", table, "r^, ", table, "r -> b h s d");
 }
 
@@ -60,7 +67,8 @@ ValueId put_pairs(const OpUse& use, const Pairs& p) {
     Shape apart = b.shape(p.first), merged = apart;
     apart.push_back(1);
     merged.back() *= 2;
-    parts = {b.reshape(b.emit("concat", {b.reshape(p.first, apart), b.reshape(p.second, apart)}, {{"dim", int64_t{4}}}), merged)};
+    parts = {b.reshape(b.emit("concat", {b.reshape(p.first, apart), b.reshape(p.second, apart)}, {{"dim", int64_t{4}}}),
+                       merged)};
   } else {
     parts = {p.first, p.second};
   }
@@ -91,8 +99,9 @@ std::vector<ValueId> rotary_gradient(const OpUse& use) {
 
 }  // namespace
 
-// Rotary position embedding (Su et al. 2021) of x [b,h,s,d] by angles whose cos and sin [.., .., s, r/2] broadcast along it: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin) for the pairs
-// of the first r features; the others stay. Pairs are (i, i + r/2), or (2i, 2i + 1) where interleaved = 1.
+// Rotary position embedding (Su et al. 2021) of x [b,h,s,d] by angles whose cos and sin [.., .., s, r/2] broadcast
+// along it: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin) for the pairs of the first r features; the others stay.
+// Pairs are (i, i + r/2), or (2i, 2i + 1) where interleaved = 1.
 extern const OpDef kRotary = {
     .name = "rotary",
     .min_inputs = 3,

@@ -1,6 +1,6 @@
+#include "ir/ops/softmax.h"
 #include "base/cat.h"
 #include "ir/builder.h"
-#include "ir/ops/softmax.h"
 #include "ir/ops/wide.h"
 
 namespace partita {
@@ -8,7 +8,8 @@ namespace partita {
 absl::StatusOr<std::vector<TensorType>> softmax_types(const OpView& use) {
   int64_t dim = use.attrs.i("dim");
   if (!is_float(use.dtype()) || dim < 0 || dim >= use.rank()) {
-    return absl::InvalidArgumentError(cat("expected a float tensor that has dimension ", dim, ", found ", to_string(use.inputs[0])));
+    return absl::InvalidArgumentError(
+        cat("expected a float tensor that has dimension ", dim, ", found ", to_string(use.inputs[0])));
   }
   return std::vector<TensorType>{use.inputs[0]};
 }
@@ -33,7 +34,8 @@ std::vector<ValueId> softmax_expand(const OpUse& use) {
   return {b.cast(b.div(e, b.reduce_sum(e, {dim}, true)), use.types[0].dtype)};
 }
 
-// dx = y (g - sum(g y)), where zero times anything is zero: a row of only -inf has y = NaN, and exported attention selects 0 instead, whose gradient g = 0 must not turn into NaN.
+// dx = y (g - sum(g y)), where zero times anything is zero: a row of only -inf has y = NaN, and exported attention
+// selects 0 instead, whose gradient g = 0 must not turn into NaN.
 std::vector<ValueId> softmax_gradient(const OpUse& use) {
   Builder& b = use.b;
   ValueId y = widen(b, use.outputs[0]), g = widen(b, use.gradients[0]);

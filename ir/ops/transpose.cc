@@ -11,7 +11,7 @@ absl::StatusOr<std::vector<TensorType>> transpose_types(const OpView& use) {
   if (static_cast<int>(permutation.size()) != use.rank()) {
     return absl::InvalidArgumentError(cat("attribute 'permutation': expected ", use.rank(), " entries, found ", permutation.size()));
   }
-  PARTITA_RETURN_IF_ERROR(with_context(check_dims(permutation, use.rank()), "permutation"));
+  PARTITA_RETURN_IF_ERROR(check_dims(permutation, use.rank(), "permutation"));
   Shape shape;
   for (int64_t d : permutation) shape.push_back(use.shape(0)[d]);
   return std::vector<TensorType>{{use.dtype(), std::move(shape)}};

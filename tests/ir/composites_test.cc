@@ -17,8 +17,12 @@ using testing::HasSubstr;
 using Ints = std::vector<int64_t>;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-Tensor tensor(Shape shape, std::vector<double> values, DType type = DType::kF64) { return {{type, std::move(shape)}, std::move(values), {}}; }
-Tensor integers(Shape shape, std::vector<int64_t> values, DType type = DType::kI64) { return {{type, std::move(shape)}, {}, std::move(values)}; }
+Tensor tensor(Shape shape, std::vector<double> values, DType type = DType::kF64) {
+  return {{type, std::move(shape)}, std::move(values), {}};
+}
+Tensor integers(Shape shape, std::vector<int64_t> values, DType type = DType::kI64) {
+  return {{type, std::move(shape)}, {}, std::move(values)};
+}
 Tensor random(Shape shape, int seed) {
   std::mt19937 rng(seed);
   std::normal_distribution<double> normal;
@@ -27,7 +31,9 @@ Tensor random(Shape shape, int seed) {
   return t;
 }
 
-std::vector<Tensor> run(std::string_view op, const Attrs& attrs, const std::vector<const Tensor*>& inputs) { return evaluate_op(*find_op(op), attrs, inputs); }
+std::vector<Tensor> run(std::string_view op, const Attrs& attrs, const std::vector<const Tensor*>& inputs) {
+  return evaluate_op(*find_op(op), attrs, inputs);
+}
 
 // The op's expansion instead of its reference.
 std::vector<Tensor> run_expanded(std::string_view op, const Attrs& attrs, const std::vector<const Tensor*>& inputs) {
@@ -56,14 +62,17 @@ std::string formula(std::string_view op, const Attrs& attrs, const std::vector<T
 
 std::string fault(std::string_view op, const Attrs& attrs, const std::vector<TensorType>& types) {
   auto inferred = infer_types(*find_op(op), {attrs, types});
-  return inferred.ok() ? "no fault" : absl::IsInvalidArgument(inferred.status()) ? std::string(inferred.status().message()) : "another code";
+  return inferred.ok()                                ? "no fault"
+         : absl::IsInvalidArgument(inferred.status()) ? std::string(inferred.status().message())
+                                                      : "another code";
 }
 
 TensorType f32(Shape shape) { return {DType::kF32, std::move(shape)}; }
 
 TEST(MatMulGradient, FoldsTheBatchOfASharedMatrix) {
   Builder b;
-  ValueId x = b.input("x", f32({8, 16, 4})), w = b.input("w", f32({1, 4, 6})), y = b.matmul(x, w), g = b.input("g", b.type(y));
+  ValueId x = b.input("x", f32({8, 16, 4})), w = b.input("w", f32({1, 4, 6})), y = b.matmul(x, w),
+          g = b.input("g", b.type(y));
   std::vector<TensorType> types{b.type(x), b.type(w)};
   std::vector<ValueId> in{x, w}, out{y}, gradients{g};
   Attrs none;
@@ -92,20 +101,28 @@ TEST(Conv, HandComputed) {
 TEST(ConvGradData, IsTransposedConvolution) {
   // torch.nn.functional.conv_transpose1d([1, 2], [1, 10, 100], stride=2) and with output_padding=1.
   Tensor g = tensor({1, 1, 2}, {1, 2}), w = tensor({1, 1, 3}, {1, 10, 100});
-  EXPECT_THAT(run("conv_grad_data", {{"strides", Ints{2}}, {"input_shape", Ints{1, 1, 5}}}, {&g, &w})[0].f, ElementsAre(1, 10, 102, 20, 200));
-  EXPECT_THAT(run("conv_grad_data", {{"strides", Ints{2}}, {"input_shape", Ints{1, 1, 6}}}, {&g, &w})[0].f, ElementsAre(1, 10, 102, 20, 200, 0));
+  EXPECT_THAT(run("conv_grad_data", {{"strides", Ints{2}}, {"input_shape", Ints{1, 1, 5}}}, {&g, &w})[0].f,
+              ElementsAre(1, 10, 102, 20, 200));
+  EXPECT_THAT(run("conv_grad_data", {{"strides", Ints{2}}, {"input_shape", Ints{1, 1, 6}}}, {&g, &w})[0].f,
+              ElementsAre(1, 10, 102, 20, 200, 0));
 }
 
 TEST(Conv, Formulas) {
-  EXPECT_EQ(formula("conv", {}, {f32({2, 4, 8, 8}), f32({6, 4, 3, 3})}), "~ n c+ i0^ i1^, ~ o c k0^ k1^ -> n o h0^ h1^");
-  EXPECT_EQ(formula("conv", {{"groups", int64_t{2}}}, {f32({2, 4, 8}), f32({6, 2, 3})}), "~ n (g c+) i0^, ~ (g o) c k0^ -> n (g o) h0^");
+  EXPECT_EQ(formula("conv", {}, {f32({2, 4, 8, 8}), f32({6, 4, 3, 3})}),
+            "~ n c+ i0^ i1^, ~ o c k0^ k1^ -> n o h0^ h1^");
+  EXPECT_EQ(formula("conv", {{"groups", int64_t{2}}}, {f32({2, 4, 8}), f32({6, 2, 3})}),
+            "~ n (g c+) i0^, ~ (g o) c k0^ -> n (g o) h0^");
   EXPECT_EQ(formula("conv", {}, {f32({2, 4, 8, 7}), f32({6, 4, 1, 1})}), "~ n c+ h0 h1, ~ o c * * -> n o h0 h1");
   Attrs patches{{"strides", Ints{4, 4}}};
-  EXPECT_EQ(formula("conv", patches, {f32({2, 3, 8, 8}), f32({6, 3, 4, 4})}), "~ n c+ (h0 k0^) (h1 k1^), ~ o c k0 k1 -> n o h0 h1");
+  EXPECT_EQ(formula("conv", patches, {f32({2, 3, 8, 8}), f32({6, 3, 4, 4})}),
+            "~ n c+ (h0 k0^) (h1 k1^), ~ o c k0 k1 -> n o h0 h1");
   patches.set("input_shape", Ints{2, 3, 8, 8});
-  EXPECT_EQ(formula("conv_grad_data", patches, {f32({2, 6, 2, 2}), f32({6, 3, 4, 4})}), "~ n o+ h0 h1, ~ o c k0^ k1^ -> n c (h0 k0) (h1 k1)");
-  EXPECT_EQ(formula("conv_grad_weight", {{"weight_shape", Ints{6, 4, 1}}}, {f32({2, 6, 8}), f32({2, 4, 8})}), "~ n+ o h0+, ~ n c h0 -> o c *");
-  EXPECT_EQ(formula("conv_grad_weight", {{"weight_shape", Ints{6, 4, 3}}}, {f32({2, 6, 6}), f32({2, 4, 8})}), "~ n+ o h0^, ~ n c i0^ -> o c k0^");
+  EXPECT_EQ(formula("conv_grad_data", patches, {f32({2, 6, 2, 2}), f32({6, 3, 4, 4})}),
+            "~ n o+ h0 h1, ~ o c k0^ k1^ -> n c (h0 k0) (h1 k1)");
+  EXPECT_EQ(formula("conv_grad_weight", {{"weight_shape", Ints{6, 4, 1}}}, {f32({2, 6, 8}), f32({2, 4, 8})}),
+            "~ n+ o h0+, ~ n c h0 -> o c *");
+  EXPECT_EQ(formula("conv_grad_weight", {{"weight_shape", Ints{6, 4, 3}}}, {f32({2, 6, 6}), f32({2, 4, 8})}),
+            "~ n+ o h0^, ~ n c i0^ -> o c k0^");
 }
 
 TEST(Conv, LocalizesGroupsAndShapes) {
@@ -122,17 +139,27 @@ TEST(Conv, HostileAttributes) {
   TensorType x = f32({2, 4, 8}), w = f32({6, 4, 3});
   EXPECT_EQ(fault("conv", {{"strides", Ints{0}}}, {x, w}), "expected strides of at least 1 and below 2^31, found 0");
   EXPECT_EQ(fault("conv", {{"pads_low", Ints{-1}}}, {x, w}), "expected pads of at least 0 and below 2^31, found -1");
-  EXPECT_EQ(fault("conv", {{"dilations", Ints{kHuge}}}, {x, w}), "expected dilations of at least 1 and below 2^31, found 9223372036854775807");
+  EXPECT_EQ(fault("conv", {{"dilations", Ints{kHuge}}}, {x, w}),
+            "expected dilations of at least 1 and below 2^31, found 9223372036854775807");
   EXPECT_EQ(fault("conv", {{"strides", Ints{1, 1}}}, {x, w}), "expected 1 strides, found 2");
-  EXPECT_EQ(fault("conv", {{"dilations", Ints{4}}}, {x, w}), "spatial dimension 0: a window of 9 elements does not fit into 8 with padding 0 and 0");
+  EXPECT_EQ(fault("conv", {{"dilations", Ints{4}}}, {x, w}),
+            "spatial dimension 0: a window of 9 elements does not fit into 8 with padding 0 and 0");
   EXPECT_EQ(fault("conv", {{"groups", int64_t{0}}}, {x, w}),
-            "channels of input [2,4,8] and weight [6,4,3] do not fit 0 groups: expected a weight [outputs, inputs / groups, kernel…]");
+            "channels of input [2,4,8] and weight [6,4,3] do not fit 0 groups: expected a weight [outputs, inputs / "
+            "groups, kernel…]");
   EXPECT_THAT(fault("conv", {{"groups", kHuge}}, {x, w}), HasSubstr("do not fit"));
-  EXPECT_THAT(fault("conv", {}, {f32({2, 4}), f32({6, 4})}), HasSubstr("expected input and weight of one rank of 3 to 5"));
+  EXPECT_THAT(fault("conv", {}, {f32({2, 4}), f32({6, 4})}),
+              HasSubstr("expected input and weight of one rank of 3 to 5"));
   EXPECT_THAT(fault("conv", {}, {x, f32({6, 4, 0})}), HasSubstr("expected kernel sizes of at least 1"));
-  EXPECT_THAT(fault("conv", {{"pads_low", Ints{(int64_t{1} << 31) - 1, 0}}}, {f32({1 << 20, 1, 1, 1}), f32({1 << 20, 1, 1, 1})}), HasSubstr("too large"));
-  EXPECT_EQ(fault("conv_grad_data", {{"input_shape", Ints{2, 4, 9}}}, {f32({2, 6, 6}), w}), "the gradient for input [2,4,9]: expected [2,6,7], found [2,6,6]");
-  EXPECT_EQ(fault("conv_grad_data", {{"input_shape", Ints{2, -4, 9}}}, {f32({2, 6, 6}), w}), "input_shape [2,-4,9] is negative or too large");
+  EXPECT_THAT(fault("conv", {{"pads_low", Ints{(int64_t{1} << 31) - 1, 0}}},
+                    {f32({1 << 20, 1, 1, 1}), f32({1 << 20, 1, 1, 1})}),
+              HasSubstr("too large"));
+  EXPECT_EQ(fault("conv", {{"pads_low", Ints{3}}}, {f32({2, 4, 0}), w}),
+            "expected spatial dimensions of 1 to 2^31 - 1 elements, found [2,4,0]");
+  EXPECT_EQ(fault("conv_grad_data", {{"input_shape", Ints{2, 4, 9}}}, {f32({2, 6, 6}), w}),
+            "the gradient for input [2,4,9]: expected [2,6,7], found [2,6,6]");
+  EXPECT_EQ(fault("conv_grad_data", {{"input_shape", Ints{2, -4, 9}}}, {f32({2, 6, 6}), w}),
+            "input_shape [2,-4,9] is negative or too large");
   EXPECT_THAT(fault("conv_grad_data", {{"input_shape", Ints{}}}, {f32({2, 6, 6}), w}), HasSubstr("rank"));
   EXPECT_THAT(fault("conv_grad_weight", {{"weight_shape", Ints{6}}}, {f32({2, 6, 6}), x}), HasSubstr("rank"));
 }
@@ -162,15 +189,19 @@ TEST(Pools, FormulasAndFaults) {
   EXPECT_EQ(formula("avg_pool", tiles, {f32({2, 3, 4, 6})}), "~ n c (h0 k0^) (h1 k1^) -> n c h0 h1");
   EXPECT_EQ(formula("max_pool", tiles, {f32({2, 3, 4, 6})}), "n c i0^ i1^ -> n c h0^ h1^, n c h0 h1");
   Attrs padded{{"kernel", Ints{2}}, {"pads_low", Ints{2}}};
-  EXPECT_EQ(fault("max_pool", padded, {f32({2, 3, 4})}), "spatial dimension 0: padding 2 and 0 around 4 elements leaves windows of 2 (dilation 1) without any element; pad less");
+  EXPECT_EQ(fault("max_pool", padded, {f32({2, 3, 4})}),
+            "spatial dimension 0: padding 2 and 0 around 4 elements leaves windows of 2 (dilation 1) without any "
+            "element; pad less");
   EXPECT_THAT(fault("avg_pool", padded, {f32({2, 3, 4})}), HasSubstr("pad less"));
   padded.set("count_include_pad", int64_t{1});
   EXPECT_EQ(fault("avg_pool", padded, {f32({2, 3, 4})}), "no fault");
   Attrs dilated{{"kernel", Ints{2}}, {"pads_low", Ints{1}}, {"pads_high", Ints{1}}, {"dilations", Ints{2}}};
   EXPECT_THAT(fault("max_pool", dilated, {f32({2, 3, 1})}), HasSubstr("pad less"));
-  EXPECT_THAT(fault("max_pool", {{"kernel", Ints{1, 1}}}, {f32({1, 1, 1 << 16, 1 << 16})}), HasSubstr("32-bit positions"));
+  EXPECT_THAT(fault("max_pool", {{"kernel", Ints{1, 1}}}, {f32({1, 1, 1 << 16, 1 << 16})}),
+              HasSubstr("32-bit positions"));
   EXPECT_THAT(fault("max_pool", {{"kernel", Ints{}}}, {f32({1, 1})}), HasSubstr("1 to 3 spatial dimensions"));
-  EXPECT_THAT(fault("max_pool_grad", {{"input_shape", Ints{2, 3, -1}}}, {f32({2, 3, 4}), {DType::kI32, {2, 3, 4}}}), HasSubstr("cannot be that of a pool"));
+  EXPECT_THAT(fault("max_pool_grad", {{"input_shape", Ints{2, 3, -1}}}, {f32({2, 3, 4}), {DType::kI32, {2, 3, 4}}}),
+              HasSubstr("cannot be that of a pool"));
 }
 
 TEST(Softmax, ValuesAndRowsOfMinusInfinity) {
@@ -192,7 +223,8 @@ TEST(Softmax, GradientPassesWhereIsNan) {
   std::vector<ValueId> in{x}, out{p}, gradients{g};
   Attrs attrs{{"dim", int64_t{1}}};
   ValueId dx = find_op("softmax")->gradient({b, attrs, types, in, out, gradients})[0];
-  Tensor values = tensor({2, 3}, {0, 0, -kInfinity, -kInfinity, -kInfinity, -kInfinity}), w = tensor({2, 3}, {1, 3, 5, 1, 2, 3});
+  Tensor values = tensor({2, 3}, {0, 0, -kInfinity, -kInfinity, -kInfinity, -kInfinity}),
+         w = tensor({2, 3}, {1, 3, 5, 1, 2, 3});
   EXPECT_THAT(evaluate_graph(b.graph(), {{x, values}, {weights, w}}, {dx})[0].f, ElementsAre(-0.5, 0.5, 0, 0, 0, 0));
 }
 
@@ -231,15 +263,22 @@ TEST(Norms, HalfPrecisionKeepsStatisticsWide) {
 
 TEST(Norms, FormulasAndFaults) {
   Attrs attrs{{"axis", int64_t{1}}, {"epsilon", 1e-5}};
-  EXPECT_EQ(formula("layer_norm", attrs, {f32({2, 3, 4}), f32({3, 4}), f32({3, 4})}), "a b^ c^, b c, b c -> a b c, a * *, a * *");
+  EXPECT_EQ(formula("layer_norm", attrs, {f32({2, 3, 4}), f32({3, 4}), f32({3, 4})}),
+            "a b^ c^, b c, b c -> a b c, a * *, a * *");
   EXPECT_EQ(formula("layer_norm", attrs, {f32({2, 3, 4}), f32({3, 4}), {}}), "a b^ c^, b c -> a b c, a * *, a * *");
-  EXPECT_EQ(formula("batch_norm", {{"epsilon", 0.0}}, {f32({2, 3, 4}), f32({3}), f32({3})}), "n^ c i0^, c, c -> n c i0, c, c");
+  EXPECT_EQ(formula("batch_norm", {{"epsilon", 0.0}}, {f32({2, 3, 4}), f32({3}), f32({3})}),
+            "n^ c i0^, c, c -> n c i0, c, c");
   EXPECT_EQ(formula("softmax", {{"dim", int64_t{1}}}, {f32({2, 3, 4})}), "a b^ c -> a b c");
-  EXPECT_EQ(fault("layer_norm", attrs, {f32({2, 3, 4}), f32({4})}), "expected scale f32[3,4] (the dimensions of f32[2,3,4] from 1 on), found f32[4]");
-  EXPECT_EQ(fault("rms_norm", {{"axis", int64_t{-1}}, {"epsilon", 0.0}}, {f32({2}), f32({2})}), "expected a float tensor that has dimension -1 (axis), found f32[2]");
-  EXPECT_EQ(fault("layer_norm", {{"axis", int64_t{0}}, {"epsilon", -1.0}}, {f32({2}), f32({2})}), "expected an epsilon of at least 0, found -1");
-  EXPECT_EQ(fault("softmax", {{"dim", int64_t{3}}}, {f32({2, 3})}), "expected a float tensor that has dimension 3, found f32[2,3]");
-  EXPECT_THAT(fault("batch_norm", {{"epsilon", 0.0}}, {f32({3}), f32({3}), f32({3})}), HasSubstr("expected a float tensor [n, channels, …]"));
+  EXPECT_EQ(fault("layer_norm", attrs, {f32({2, 3, 4}), f32({4})}),
+            "expected scale f32[3,4] (the dimensions of f32[2,3,4] from 1 on), found f32[4]");
+  EXPECT_EQ(fault("rms_norm", {{"axis", int64_t{-1}}, {"epsilon", 0.0}}, {f32({2}), f32({2})}),
+            "expected a float tensor that has dimension -1 (axis), found f32[2]");
+  EXPECT_EQ(fault("layer_norm", {{"axis", int64_t{0}}, {"epsilon", -1.0}}, {f32({2}), f32({2})}),
+            "expected an epsilon of at least 0, found -1");
+  EXPECT_EQ(fault("softmax", {{"dim", int64_t{3}}}, {f32({2, 3})}),
+            "expected a float tensor that has dimension 3, found f32[2,3]");
+  EXPECT_THAT(fault("batch_norm", {{"epsilon", 0.0}}, {f32({3}), f32({3}), f32({3})}),
+              HasSubstr("expected a float tensor [n, channels, …]"));
 }
 
 TEST(CrossEntropy, StableAndZeroOutside) {
@@ -254,12 +293,15 @@ TEST(CrossEntropy, StableAndZeroOutside) {
 }
 
 TEST(CrossEntropy, FaultsAndTypes) {
-  EXPECT_EQ(fault("cross_entropy", {}, {f32({2, 3}), {DType::kI64, {3}}}), "expected integer labels, one for each row of logits f32[2,3], found i64[3]");
-  EXPECT_EQ(fault("cross_entropy", {}, {f32({}), {DType::kI64, {}}}), "expected float logits [..., classes], found f32[]");
+  EXPECT_EQ(fault("cross_entropy", {}, {f32({2, 3}), {DType::kI64, {3}}}),
+            "expected integer labels, one for each row of logits f32[2,3], found i64[3]");
+  EXPECT_EQ(fault("cross_entropy", {}, {f32({}), {DType::kI64, {}}}),
+            "expected float logits [..., classes], found f32[]");
   Attrs none;
   std::vector<TensorType> types{{DType::kF16, {2, 3}}, {DType::kI64, {2}}};
   EXPECT_EQ((*infer_types(*find_op("cross_entropy"), {none, types}))[0], f32({2}));
-  EXPECT_EQ(formula("cross_entropy_grad", {}, {f32({2}), f32({2, 3}), {DType::kI32, {2}}, f32({2})}), "~ a, a v^, a, a -> a v");
+  EXPECT_EQ(formula("cross_entropy_grad", {}, {f32({2}), f32({2, 3}), {DType::kI32, {2}}, f32({2})}),
+            "~ a, a v^, a, a -> a v");
 }
 
 struct AttentionCase {
@@ -274,17 +316,21 @@ std::vector<AttentionCase> attention_cases() {
   for (int j = 0; j < 5; ++j) rows.i[j] = 0, rows.i[20 + j] = j == 2;  // a row without keys; a row with one
   Tensor bias = random({1, 4, 1, 5}, 9);
   bias.f[3] = -kInfinity;
-  return {{"Plain", 4, 3, 5, false, {}},      {"Grouped", 2, 3, 5, false, {}}, {"OneHead", 1, 3, 5, true, {}}, {"CausalMoreQueries", 2, 6, 5, true, {}},
-          {"Masked", 2, 3, 5, false, rows}, {"MaskedCausal", 2, 3, 5, true, rows}, {"Bias", 2, 3, 5, false, bias}};
+  return {{"Plain", 4, 3, 5, false, {}},    {"Grouped", 2, 3, 5, false, {}},
+          {"OneHead", 1, 3, 5, true, {}},   {"CausalMoreQueries", 2, 6, 5, true, {}},
+          {"Masked", 2, 3, 5, false, rows}, {"MaskedCausal", 2, 3, 5, true, rows},
+          {"Bias", 2, 3, 5, false, bias}};
 }
 
 TEST(Attention, ExpansionEqualsReference) {
   for (const AttentionCase& c : attention_cases()) {
     SCOPED_TRACE(c.name);
-    Tensor q = random({2, 4, c.s, 3}, 1), k = random({2, c.kv, c.t, 3}, 2), v = random({2, c.kv, c.t, 2}, 3), g = random({2, 4, c.s, 2}, 4);
+    Tensor q = random({2, 4, c.s, 3}, 1), k = random({2, c.kv, c.t, 3}, 2), v = random({2, c.kv, c.t, 2}, 3),
+           g = random({2, 4, c.s, 2}, 4);
     const Tensor* mask = c.mask.type.dtype == DType::kInvalid ? nullptr : &c.mask;
     Attrs attrs{{"scale", 0.6}, {"causal", int64_t{c.causal}}};
-    auto reference = run("attention", attrs, {&q, &k, &v, mask}), expanded = run_expanded("attention", attrs, {&q, &k, &v, mask});
+    auto reference = run("attention", attrs, {&q, &k, &v, mask}),
+         expanded = run_expanded("attention", attrs, {&q, &k, &v, mask});
     expect_near(expanded[0], reference[0]);
     expect_near(expanded[1], reference[1], 1e-6);  // lse is f32
     std::vector<const Tensor*> in{&g, &q, &k, &v, mask, &reference[0], &reference[1]};
@@ -303,35 +349,48 @@ TEST(Attention, RowsWithoutKeysAreZero) {
 }
 
 TEST(Attention, FormulasAndFaults) {
-  TensorType q = f32({2, 4, 3, 8}), k = f32({2, 2, 5, 8}), v = f32({2, 2, 5, 6}), out = f32({2, 4, 3, 6}), lse = f32({2, 4, 3});
+  TensorType q = f32({2, 4, 3, 8}), k = f32({2, 2, 5, 8}), v = f32({2, 2, 5, 6}), out = f32({2, 4, 3, 6}),
+             lse = f32({2, 4, 3});
   Attrs attrs{{"scale", 1.0}}, causal{{"scale", 1.0}, {"causal", int64_t{1}}};
   EXPECT_EQ(formula("attention", attrs, {q, k, v}), "b (kv g) s d^, b kv t^ d, b kv t e -> b (kv g) s e, b (kv g) s");
-  EXPECT_EQ(formula("attention", causal, {q, k, v, {DType::kBool, {2, 1, 1, 5}}}), "b (kv g) s^ d^, b kv t^ d, b kv t e, b * * t -> b (kv g) s e, b (kv g) s");
+  EXPECT_EQ(formula("attention", causal, {q, k, v, {DType::kBool, {2, 1, 1, 5}}}),
+            "b (kv g) s^ d^, b kv t^ d, b kv t e, b * * t -> b (kv g) s e, b (kv g) s");
   EXPECT_EQ(formula("attention_grad", attrs, {out, q, k, v, f32({1, 4, 3, 1}), out, lse}),
-            "~ b (kv g+) s+ e^, b (kv g) s d^, b kv t+ d, b kv t e, * (kv g) s *, b (kv g) s e, b (kv g) s -> b (kv g) s d, b kv t d, b kv t e");
-  EXPECT_THAT(fault("attention", attrs, {q, f32({2, 3, 5, 8}), f32({2, 3, 5, 6})}), HasSubstr("a multiple of the key heads"));
-  EXPECT_THAT(fault("attention", attrs, {q, f32({2, 0, 5, 8}), f32({2, 0, 5, 6})}), HasSubstr("a multiple of the key heads"));
-  EXPECT_THAT(fault("attention", attrs, {q, k, v, f32({3, 5})}), HasSubstr("that broadcasts to [2,4,3,5], found f32[3,5]"));
+            "~ b (kv g+) s+ e^, b (kv g) s d^, b kv t+ d, b kv t e, * (kv g) s *, b (kv g) s e, b (kv g) s -> b (kv g) "
+            "s d, b kv t d, b kv t e");
+  EXPECT_THAT(fault("attention", attrs, {q, f32({2, 3, 5, 8}), f32({2, 3, 5, 6})}),
+              HasSubstr("a multiple of the key heads"));
+  EXPECT_THAT(fault("attention", attrs, {q, f32({2, 0, 5, 8}), f32({2, 0, 5, 6})}),
+              HasSubstr("a multiple of the key heads"));
+  EXPECT_THAT(fault("attention", attrs, {q, k, v, f32({3, 5})}),
+              HasSubstr("that broadcasts to [2,4,3,5], found f32[3,5]"));
   EXPECT_THAT(fault("attention", {{"scale", kInfinity}}, {q, k, v}), HasSubstr("a finite scale"));
   EXPECT_THAT(fault("attention", attrs, {q, f32({2, 2, 5, 7}), v}), HasSubstr("expected q [b,h,s,d]"));
   constexpr int64_t kLong = int64_t{1} << 30;
-  EXPECT_THAT(fault("attention", attrs, {f32({1, 1, kLong, 1}), f32({1, 1, kLong, 1}), f32({1, 1, kLong, 1})}), HasSubstr("too large"));
+  EXPECT_THAT(fault("attention", attrs, {f32({1, 1, kLong, 1}), f32({1, 1, kLong, 1}), f32({1, 1, kLong, 1})}),
+              HasSubstr("too large"));
   EXPECT_THAT(fault("attention_grad", attrs, {out, q, k, v, {}, out, f32({2, 4})}), HasSubstr("a log-sum f32[2,4,3]"));
   EXPECT_THAT(fault("attention_grad", attrs, {out, q, k, v}), HasSubstr("expected 7 inputs"));
 }
 
 TEST(Rotary, QuarterTurn) {
-  Tensor x = tensor({1, 1, 1, 6}, {1, 2, 3, 4, 5, 6}), cos = tensor({1, 1, 1, 2}, {0, 1}), sin = tensor({1, 1, 1, 2}, {1, 0});
-  // Halves: pairs (1,3), (2,4); interleaved: (1,2), (3,4). The first angle is a quarter turn, the second none; features 4 and 5 stay.
+  Tensor x = tensor({1, 1, 1, 6}, {1, 2, 3, 4, 5, 6}), cos = tensor({1, 1, 1, 2}, {0, 1}),
+         sin = tensor({1, 1, 1, 2}, {1, 0});
+  // Halves: pairs (1,3), (2,4); interleaved: (1,2), (3,4). The first angle is a quarter turn, the second none; features
+  // 4 and 5 stay.
   EXPECT_THAT(run("rotary", {}, {&x, &cos, &sin})[0].f, ElementsAre(-3, 2, 1, 4, 5, 6));
   EXPECT_THAT(run("rotary", {{"interleaved", int64_t{1}}}, {&x, &cos, &sin})[0].f, ElementsAre(-2, 1, 3, 4, 5, 6));
 }
 
 TEST(Rotary, FormulaAndFaults) {
-  EXPECT_EQ(formula("rotary", {}, {f32({2, 3, 4, 8}), f32({1, 1, 4, 4}), f32({1, 1, 4, 4})}), "~ b h s d^, * * s r^, * * s r -> b h s d");
-  EXPECT_THAT(fault("rotary", {}, {f32({2, 3, 4, 8}), f32({1, 1, 4, 5}), f32({1, 1, 4, 5})}), HasSubstr("have 5 angles: expected 1 to 4"));
-  EXPECT_THAT(fault("rotary", {}, {f32({2, 3, 4, 8}), f32({1, 1, 3, 4}), f32({1, 1, 3, 4})}), HasSubstr("dimension 2 is neither 1 nor 4"));
-  EXPECT_THAT(fault("rotary", {}, {f32({2, 3, 8}), f32({3, 4}), f32({3, 4})}), HasSubstr("expected a float tensor [batch, heads, positions, features]"));
+  EXPECT_EQ(formula("rotary", {}, {f32({2, 3, 4, 8}), f32({1, 1, 4, 4}), f32({1, 1, 4, 4})}),
+            "~ b h s d^, * * s r^, * * s r -> b h s d");
+  EXPECT_THAT(fault("rotary", {}, {f32({2, 3, 4, 8}), f32({1, 1, 4, 5}), f32({1, 1, 4, 5})}),
+              HasSubstr("have 5 angles: expected 1 to 4"));
+  EXPECT_THAT(fault("rotary", {}, {f32({2, 3, 4, 8}), f32({1, 1, 3, 4}), f32({1, 1, 3, 4})}),
+              HasSubstr("dimension 2 is neither 1 nor 4"));
+  EXPECT_THAT(fault("rotary", {}, {f32({2, 3, 8}), f32({3, 4}), f32({3, 4})}),
+              HasSubstr("expected a float tensor [batch, heads, positions, features]"));
 }
 
 // Resizing is no op: nearest is a gather along each dimension, linear a product with a constant matrix on each side.

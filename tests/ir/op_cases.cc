@@ -36,7 +36,7 @@ void add_binary(std::vector<OpCase>& cases) {
     cases.push_back({op + "_Broadcast", op, {}, {f64({2, 1, 6}, a), f64({4, 1}, b)}});
     cases.push_back({op + "_Scalar", op, {}, {f64({}, a), f64({2, 6}, b)}});
   };
-  for (const char* op : {"add", "sub", "mul", "max", "min", "eq", "ne", "lt", "le"}) both(op, Draw::kNormal, Draw::kNormal);
+  for (const char* op : {"add", "accumulate", "sub", "mul", "max", "min", "eq", "ne", "lt", "le"}) both(op, Draw::kNormal, Draw::kNormal);
   both("div", Draw::kNormal, Draw::kAwayFromZero);
   both("mod", Draw::kDistinct, Draw::kPositive);
   both("pow", Draw::kPositive, Draw::kNormal);
@@ -86,6 +86,9 @@ void add_structure(std::vector<OpCase>& cases) {
   cases.push_back({"concat", "concat", {{"dim", int64_t{1}}}, {f64({4, 2}), f64({4, 3}), f64({4, 0})}});
   cases.push_back({"concat_One", "concat", {{"dim", int64_t{0}}}, {f64({4, 2})}});
   cases.push_back({"reverse", "reverse", {{"dims", Ints{1, 0}}}, {f64({3, 4, 6})}});
+  CaseInput coordinate = i64({}, Draw::kFill);
+  coordinate.fill = 1;
+  cases.push_back({"shard_slice", "shard_slice", {{"dim", int64_t{1}}, {"parts", int64_t{3}}}, {f64({4, 6}), coordinate}});
   cases.push_back({"iota", "iota", {{"size", int64_t{6}}, {"to", DType::kI64}}, {}});
   cases.push_back({"iota_Float", "iota", {{"size", int64_t{6}}, {"to", DType::kF64}}, {}});
 }

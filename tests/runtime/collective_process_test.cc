@@ -56,7 +56,8 @@ class Process {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, fd, 1);
     ::posix_spawn_file_actions_adddup2(&actions, fd, 2);
-    if (::posix_spawnp(&pid_, command[0].c_str(), &actions, nullptr, arguments.data(), variables.data()) != 0) pid_ = -1;
+    if (::posix_spawnp(&pid_, command[0].c_str(), &actions, nullptr, arguments.data(), variables.data()) != 0)
+      pid_ = -1;
     ::posix_spawn_file_actions_destroy(&actions);
     ::close(fd);
   }
@@ -100,15 +101,23 @@ int free_port() {
 }
 
 EnvironmentMap rank_environment(int rank, int size, int port) {
-  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(size)}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)},
-          {"LOCAL_RANK", ""}, {"LOCAL_WORLD_SIZE", ""}, {"TORCHELASTIC_USE_AGENT_STORE", ""}};
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(size)},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(port)},
+          {"LOCAL_RANK", ""},
+          {"LOCAL_WORLD_SIZE", ""},
+          {"TORCHELASTIC_USE_AGENT_STORE", ""}};
 }
 
 // `ranks` of a run of `size` over TCP, with the whole run's results.
-std::vector<Ended> run_tcp(const std::vector<int>& ranks, int size, const std::string& mode, const std::string& timeout, double limit) {
+std::vector<Ended> run_tcp(const std::vector<int>& ranks, int size, const std::string& mode, const std::string& timeout,
+                           double limit) {
   const int port = free_port();
   std::vector<std::unique_ptr<Process>> processes;
-  for (int rank : ranks) processes.push_back(std::make_unique<Process>(std::vector<std::string>{kProgram, mode, "tcp", timeout}, rank_environment(rank, size, port)));
+  for (int rank : ranks)
+    processes.push_back(std::make_unique<Process>(std::vector<std::string>{kProgram, mode, "tcp", timeout},
+                                                  rank_environment(rank, size, port)));
   std::vector<Ended> results;
   for (auto& process : processes) results.push_back(process->wait(limit));
   return results;
@@ -136,7 +145,8 @@ TEST(TcpCollective, AbsentRank_TimesOutAndIsNamed) {
   for (const Ended& ended : run_tcp({0, 1, 2}, 3, "absent", "2", 20)) {
     EXPECT_EQ(ended.code, 0) << ended.output;
     EXPECT_LT(ended.seconds, 12);
-    EXPECT_THAT(ended.output, AllOf(HasSubstr("all_reduce 'grad bucket 3' (step 7)"), HasSubstr("nothing from rank 2 for 2 s")));
+    EXPECT_THAT(ended.output,
+                AllOf(HasSubstr("all_reduce 'grad bucket 3' (step 7)"), HasSubstr("nothing from rank 2 for 2 s")));
   }
 }
 
@@ -154,7 +164,9 @@ TEST(TcpCollective, DeadRank_EndsTheOthersWithinSeconds) {
 TEST(TcpCollective, DeadFirstRank_EndsTheOthersWithinSeconds) {
   const int port = free_port();
   std::vector<std::unique_ptr<Process>> processes;
-  for (int rank = 0; rank < 3; ++rank) processes.push_back(std::make_unique<Process>(std::vector<std::string>{kProgram, "absent", "tcp", "60"}, rank_environment(rank, 3, port)));
+  for (int rank = 0; rank < 3; ++rank)
+    processes.push_back(std::make_unique<Process>(std::vector<std::string>{kProgram, "absent", "tcp", "60"},
+                                                  rank_environment(rank, 3, port)));
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   ::kill(processes[0]->pid(), SIGKILL);
   const auto killed = Clock::now();
@@ -204,7 +216,7 @@ TEST(TcpCollective, OtherWorldSize_IsRefused) {
 
 TEST(TcpCollective, Strangers_AreIgnored) {
   const int port = free_port();
-  Process first({kProgram, "check", "tcp", "20"}, rank_environment(0, 2, port));
+  Process first({kProgram, "disagree", "tcp", "20"}, rank_environment(0, 2, port));
   const SteadyTime deadline = Clock::now() + std::chrono::seconds(10);
   std::vector<Fd> strangers;
   for (int i = 0; i < 100; ++i) {  // more than the door holds; some talk, some are silent
@@ -214,15 +226,16 @@ TEST(TcpCollective, Strangers_AreIgnored) {
     if (i % 2 == 0) tcp_send_all(*fd, std::as_bytes(std::span(words)), deadline).IgnoreError();
     strangers.push_back(*std::move(fd));
   }
-  Process second({kProgram, "check", "tcp", "20"}, rank_environment(1, 2, port));
+  Process second({kProgram, "disagree", "tcp", "20"}, rank_environment(1, 2, port));
   const Ended a = first.wait(60), b = second.wait(60);
   EXPECT_EQ(a.code, 0) << a.output;
   EXPECT_EQ(b.code, 0) << b.output;
 }
 
 Ended run_mpi(int size, const std::string& mode, const std::string& timeout, double limit) {
-  Process process({"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(size), kProgram, mode, "mpi", timeout},
-                  {{"RANK", ""}, {"WORLD_SIZE", ""}, {"OMPI_MCA_rmaps_base_oversubscribe", "1"}});
+  Process process(
+      {"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(size), kProgram, mode, "mpi", timeout},
+      {{"RANK", ""}, {"WORLD_SIZE", ""}, {"OMPI_MCA_rmaps_base_oversubscribe", "1"}});
   return process.wait(limit);
 }
 
@@ -236,7 +249,9 @@ TEST(MpiCollective, AllOperations_MatchADirectComputation) {
   for (int size : {2, 3, 4}) {
     const Ended ended = run_mpi(size, "check", "60", 180);
     EXPECT_EQ(ended.code, 0) << ended.output;
-    for (int rank = 0; rank < size; ++rank) EXPECT_THAT(ended.output, HasSubstr("rank " + std::to_string(rank) + " of " + std::to_string(size) + " over mpi"));
+    for (int rank = 0; rank < size; ++rank)
+      EXPECT_THAT(ended.output,
+                  HasSubstr("rank " + std::to_string(rank) + " of " + std::to_string(size) + " over mpi"));
   }
 }
 
@@ -245,7 +260,8 @@ TEST(MpiCollective, AbsentRank_TimesOutAndIsNamed) {
   const Ended ended = run_mpi(3, "absent", "2", 30);
   EXPECT_LT(ended.seconds, 20);
   EXPECT_NE(ended.code, -1) << ended.output;
-  EXPECT_THAT(ended.output, AllOf(HasSubstr("all_reduce 'grad bucket 3' (step 7)"), HasSubstr("nothing from rank 2 for 2 s")));
+  EXPECT_THAT(ended.output,
+              AllOf(HasSubstr("all_reduce 'grad bucket 3' (step 7)"), HasSubstr("nothing from rank 2 for 2 s")));
 }
 
 TEST(MpiCollective, DeadRank_EndsTheJobWithinSeconds) {

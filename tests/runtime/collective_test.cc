@@ -15,13 +15,14 @@
 namespace partita::runtime {
 namespace {
 
+using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 // Runs `body` as every rank, each in a thread that destroys its communicator at the end.
-std::vector<absl::Status> run_ranks(int size, milliseconds timeout, const std::function<absl::Status(Communicator&)>& body) {
+std::vector<absl::Status> run_ranks(int size, milliseconds timeout,
+                                    const std::function<absl::Status(Communicator&)>& body) {
   ThreadWorld world(size, {.timeout = timeout});
   std::vector<absl::Status> results(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -36,11 +37,16 @@ std::vector<absl::Status> run_ranks(int size, milliseconds timeout, const std::f
 }
 
 void expect_all_ok(const std::vector<absl::Status>& results) {
-  for (size_t rank = 0; rank < results.size(); ++rank) EXPECT_TRUE(results[rank].ok()) << "rank " << rank << ": " << results[rank];
+  for (size_t rank = 0; rank < results.size(); ++rank)
+    EXPECT_TRUE(results[rank].ok()) << "rank " << rank << ": " << results[rank];
 }
 
 CollectiveOp all_reduce(std::vector<float>& data, std::string label = "") {
-  return {.kind = CollectiveKind::kAllReduce, .count = static_cast<int64_t>(data.size()), .output = data.data(), .step_id = 12, .label = std::move(label)};
+  return {.kind = CollectiveKind::kAllReduce,
+          .count = static_cast<int64_t>(data.size()),
+          .output = data.data(),
+          .step_id = 12,
+          .label = std::move(label)};
 }
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -59,7 +65,9 @@ TEST(Collective, LongBuffers_GoInPieces) {
 }
 
 TEST(Collective, ManyRanks) {
-  expect_all_ok(run_ranks(17, milliseconds(60000), [](Communicator& c) { return check_collectives(c, {.dtypes = {DType::kF32}, .counts = {3, 2000}}); }));
+  expect_all_ok(run_ranks(17, milliseconds(60000), [](Communicator& c) {
+    return check_collectives(c, {.dtypes = {DType::kF32}, .counts = {3, 2000}});
+  }));
 }
 
 TEST(Collective, AllReduce_SameBitsOnEveryRankAndEveryRun) {
@@ -69,14 +77,17 @@ TEST(Collective, AllReduce_SameBitsOnEveryRankAndEveryRun) {
     std::vector<std::vector<float>> results(kSize);
     expect_all_ok(run_ranks(kSize, milliseconds(60000), [&](Communicator& c) {
       std::vector<float> data(kCount);
-      for (int i = 0; i < kCount; ++i) data[static_cast<size_t>(i)] = std::sin(static_cast<float>(i * 7 + c.rank() * 1000)) * std::pow(10.0f, static_cast<float>(c.rank() * 3));
+      for (int i = 0; i < kCount; ++i)
+        data[static_cast<size_t>(i)] =
+            std::sin(static_cast<float>(i * 7 + c.rank() * 1000)) * std::pow(10.0f, static_cast<float>(c.rank() * 3));
       std::this_thread::sleep_for(milliseconds((c.rank() + repeat) % kSize * 5));  // other arrival orders
       const absl::Status status = c.run(all_reduce(data));
       results[static_cast<size_t>(c.rank())] = data;
       return status;
     }));
     if (first.empty()) first = results;
-    for (const std::vector<float>& result : results) EXPECT_EQ(std::memcmp(result.data(), first[0].data(), kCount * sizeof(float)), 0);
+    for (const std::vector<float>& result : results)
+      EXPECT_EQ(std::memcmp(result.data(), first[0].data(), kCount * sizeof(float)), 0);
   }
 }
 
@@ -84,11 +95,14 @@ TEST(Collective, SmallAndLongReductions_GiveTheSameBits) {
   // The same elements alone (one message) and within a long buffer (slices) must not differ.
   expect_all_ok(run_ranks(4, milliseconds(60000), [](Communicator& c) -> absl::Status {
     std::vector<float> small(100), large(50000);
-    for (size_t i = 0; i < large.size(); ++i) large[i] = 1.0f / static_cast<float>(i % 100 + 3 + static_cast<size_t>(c.rank()));
+    for (size_t i = 0; i < large.size(); ++i)
+      large[i] = 1.0f / static_cast<float>(i % 100 + 3 + static_cast<size_t>(c.rank()));
     std::copy_n(large.begin(), small.size(), small.begin());
     if (absl::Status s = c.run(all_reduce(small)); !s.ok()) return s;
     if (absl::Status s = c.run(all_reduce(large)); !s.ok()) return s;
-    return std::memcmp(small.data(), large.data() + 49900, small.size() * sizeof(float)) == 0 ? absl::OkStatus() : absl::AbortedError("different bits");
+    return std::memcmp(small.data(), large.data() + 49900, small.size() * sizeof(float)) == 0
+               ? absl::OkStatus()
+               : absl::AbortedError("different bits");
   }));
 }
 
@@ -96,8 +110,10 @@ TEST(Collective, CrossingSends_DoNotBlockEachOther) {
   expect_all_ok(run_ranks(2, milliseconds(10000), [](Communicator& c) {
     std::vector<double> out(100000, c.rank() + 1.0), in(100000);
     const int peer = 1 - c.rank();
-    const Ticket send = c.start({.kind = CollectiveKind::kSend, .dtype = DType::kF64, .count = 100000, .input = out.data(), .to = peer});
-    const Ticket recv = c.start({.kind = CollectiveKind::kRecv, .dtype = DType::kF64, .count = 100000, .output = in.data(), .from = peer});
+    const Ticket send = c.start(
+        {.kind = CollectiveKind::kSend, .dtype = DType::kF64, .count = 100000, .input = out.data(), .to = peer});
+    const Ticket recv = c.start(
+        {.kind = CollectiveKind::kRecv, .dtype = DType::kF64, .count = 100000, .output = in.data(), .from = peer});
     absl::Status status = c.wait(recv);
     status.Update(c.wait(send));
     if (in != std::vector<double>(100000, peer + 1.0)) status.Update(absl::AbortedError("wrong data"));
@@ -130,23 +146,35 @@ TEST(Collective, AbsentRank_TimesOutAndIsNamed) {
   EXPECT_LT(seconds_since(start), 5);
   for (int rank : {0, 1}) {
     EXPECT_TRUE(absl::IsUnavailable(results[static_cast<size_t>(rank)]));
-    EXPECT_THAT(std::string(results[static_cast<size_t>(rank)].message()), AllOf(HasSubstr("all_reduce 'grad bucket 3' (step 12): "), HasSubstr("nothing from rank 2 for 0.5 s")));
+    EXPECT_THAT(std::string(results[static_cast<size_t>(rank)].message()),
+                AllOf(HasSubstr("all_reduce 'grad bucket 3' (step 12): "), HasSubstr("nothing from rank 2 for 0.5 s")));
   }
   EXPECT_TRUE(absl::IsUnavailable(results[2]));
-  EXPECT_THAT(std::string(results[2].message()), HasSubstr("gave up: all_reduce 'grad bucket 3' (step 12): nothing from rank 2"));
+  EXPECT_THAT(std::string(results[2].message()),
+              HasSubstr("gave up: all_reduce 'grad bucket 3' (step 12): nothing from rank 2"));
 }
 
 TEST(Collective, AbsentRank_IsNamedByEveryOperation) {
-  for (const CollectiveKind kind : {CollectiveKind::kBarrier, CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
-                                    CollectiveKind::kBroadcast, CollectiveKind::kAllToAll, CollectiveKind::kRecv, CollectiveKind::kPermute, CollectiveKind::kSend}) {
+  for (const CollectiveKind kind :
+       {CollectiveKind::kBarrier, CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
+        CollectiveKind::kAllGather, CollectiveKind::kBroadcast, CollectiveKind::kAllToAll, CollectiveKind::kRecv,
+        CollectiveKind::kPermute, CollectiveKind::kSend}) {
     SCOPED_TRACE(collective_name(kind));
     ThreadWorld world(2, {.timeout = milliseconds(100)});
     auto c = world.communicator(0);  // rank 1 never comes
     ASSERT_TRUE(c.ok());
     std::vector<float> in(20000), out(20000);
-    const absl::Status status = (*c)->run({.kind = kind, .count = 10000, .input = in.data(), .output = out.data(), .root = 1, .to = 1, .from = 1, .label = "x"});
+    const absl::Status status = (*c)->run({.kind = kind,
+                                           .count = 10000,
+                                           .input = in.data(),
+                                           .output = out.data(),
+                                           .root = 1,
+                                           .to = 1,
+                                           .from = 1,
+                                           .label = "x"});
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(std::string(collective_name(kind)) + " 'x'"), HasSubstr("rank 1 for 0.1 s")));
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(std::string(collective_name(kind)) + " 'x'"), HasSubstr("rank 1 for 0.1 s")));
   }
 }
 
@@ -160,7 +188,8 @@ TEST(Collective, RankThatLeaves_EndsTheOthersAtOnce) {
   EXPECT_LT(seconds_since(start), 5);
   for (int rank : {0, 2}) {
     EXPECT_TRUE(absl::IsUnavailable(results[static_cast<size_t>(rank)]));
-    EXPECT_THAT(std::string(results[static_cast<size_t>(rank)].message()), AllOf(HasSubstr("all_reduce 'loss'"), HasSubstr("rank 1 has left the run")));
+    EXPECT_THAT(std::string(results[static_cast<size_t>(rank)].message()),
+                AllOf(HasSubstr("all_reduce 'loss'"), HasSubstr("rank 1 has left the run")));
   }
 }
 
@@ -175,7 +204,8 @@ TEST(Collective, RankThatLeavesWithUnfinishedWork_Aborts) {
     return c.failure();
   });
   EXPECT_TRUE(absl::IsUnavailable(results[0]));
-  EXPECT_THAT(std::string(results[0].message()), HasSubstr("rank 1 gave up: it left before recv 'activation' (step 0) was finished"));
+  EXPECT_THAT(std::string(results[0].message()),
+              HasSubstr("rank 1 gave up: it left before recv 'activation' (step 0) was finished"));
 }
 
 TEST(Collective, Abort_ReachesEverybodyWithItsReason) {
@@ -212,7 +242,9 @@ TEST(Collective, Mismatch_IsAnErrorNotAHang) {
     EXPECT_FALSE(status.ok());
     if (!absl::IsFailedPrecondition(status)) continue;
     ++mismatches;
-    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("do not match"), HasSubstr("all_reduce sum of 1000 x f32"), HasSubstr("all_reduce sum of 1001 x f32")));
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("do not match"), HasSubstr("all_reduce sum of 1000 x f32"),
+                      HasSubstr("all_reduce sum of 1001 x f32")));
   }
   EXPECT_GE(mismatches, 1);
 }
@@ -222,16 +254,22 @@ TEST(Collective, Misuse_IsInvalidArgumentAndEndsTheRun) {
   const std::vector<std::pair<CollectiveOp, std::string>> cases = {
       {{.kind = CollectiveKind::kAllReduce, .group = 5, .count = 1, .output = value}, "no group 5"},
       {{.kind = CollectiveKind::kAllReduce, .count = -1, .output = value}, "count -1"},
-      {{.kind = CollectiveKind::kAllGather, .count = std::numeric_limits<int64_t>::max() / 4, .input = value, .output = value}, "out of range"},
+      {{.kind = CollectiveKind::kAllGather,
+        .count = std::numeric_limits<int64_t>::max() / 4,
+        .input = value,
+        .output = value},
+       "out of range"},
       {{.kind = CollectiveKind::kAllReduce, .dtype = DType::kInvalid, .count = 1, .output = value}, "dtype"},
-      {{.kind = CollectiveKind::kAllReduce, .dtype = DType::kBool, .count = 1, .output = value}, "cannot reduce bool by sum"},
+      {{.kind = CollectiveKind::kAllReduce, .dtype = DType::kBool, .count = 1, .output = value},
+       "cannot reduce bool by sum"},
       {{.kind = CollectiveKind::kAllReduce, .count = 1}, "output is null"},
       {{.kind = CollectiveKind::kAllGather, .count = 1, .output = value}, "input is null"},
       {{.kind = CollectiveKind::kBroadcast, .count = 1, .output = value, .root = 2}, "root 2"},
       {{.kind = CollectiveKind::kSend, .count = 1, .input = value, .to = 0}, "use permute"},
       {{.kind = CollectiveKind::kSend, .count = 1, .input = value, .to = 2}, "destination 2"},
       {{.kind = CollectiveKind::kRecv, .count = 1, .output = value}, "source -1"},
-      {{.kind = CollectiveKind::kPermute, .count = 1, .input = value, .output = value, .to = 0, .from = 1}, "both sides"},
+      {{.kind = CollectiveKind::kPermute, .count = 1, .input = value, .output = value, .to = 0, .from = 1},
+       "both sides"},
       {{.kind = static_cast<CollectiveKind>(99), .count = 1}, "unknown operation 99"},
   };
   for (const auto& [op, text] : cases) {
@@ -276,7 +314,8 @@ TEST(Collective, Agree_NamesTheRanksThatDiffer) {
   });
   for (const absl::Status& status : results) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("the ranks disagree on 'the bundle': rank 2 differs from ranks 0, 1, 3"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("the ranks disagree on 'the bundle': rank 2 differs from ranks 0, 1, 3"));
   }
 }
 
@@ -298,9 +337,11 @@ std::vector<T> reduce(DType dtype, ReduceOp op, const std::vector<std::vector<T>
 TEST(ReduceKernels, Half_IsRoundedOnce) {
   // 2048 + 1 + 1: in f16 steps each sum would fall back to 2048.
   const std::vector<uint16_t> big(600, float_to_f16(2048)), one(600, float_to_f16(1));
-  EXPECT_EQ(reduce<uint16_t>(DType::kF16, ReduceOp::kSum, {big, one, one}), std::vector<uint16_t>(600, float_to_f16(2050)));
+  EXPECT_EQ(reduce<uint16_t>(DType::kF16, ReduceOp::kSum, {big, one, one}),
+            std::vector<uint16_t>(600, float_to_f16(2050)));
   const std::vector<uint16_t> big_b(3, float_to_bf16(256)), one_b(3, float_to_bf16(1));
-  EXPECT_EQ(reduce<uint16_t>(DType::kBF16, ReduceOp::kSum, {big_b, one_b, one_b}), std::vector<uint16_t>(3, float_to_bf16(258)));
+  EXPECT_EQ(reduce<uint16_t>(DType::kBF16, ReduceOp::kSum, {big_b, one_b, one_b}),
+            std::vector<uint16_t>(3, float_to_bf16(258)));
 }
 
 TEST(ReduceKernels, Extremes) {

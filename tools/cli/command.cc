@@ -69,8 +69,8 @@ absl::StatusOr<std::string> find_runner() {
   return absl::NotFoundError(cat("the runner (partita_runner) is not beside ", quote(here.string()), "; build the whole project"));
 }
 
-void print_warnings(const Compiled& compiled, const Voice& voice) {
-  if (voice.quiet) return;
+void print_warnings(const Compiled& compiled, bool quiet) {
+  if (quiet) return;
   for (const std::string& w : compiled.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
 }
 

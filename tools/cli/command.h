@@ -9,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/run_flags.h"
 #include "tools/compile.h"
 
 namespace partita {
@@ -16,16 +17,10 @@ namespace partita {
 // Exit codes of DESIGN 1: 0 fine, 1 internal fault, 2 bad input or usage, 3 infeasible, 4 verification failed, 128 and above worth a retry.
 int exit_code(const absl::Status& status);
 
-// How much a command says: flags that every verb takes.
-struct Voice {
-  bool quiet = false, json = false;
-};
-
 // Registers a verb; `result` receives its outcome when it has run.
 void add_train(CLI::App& app, absl::Status& result);
 void add_compile(CLI::App& app, absl::Status& result);
 void add_run(CLI::App& app, absl::Status& result);
-void add_model(CLI::App& app, absl::Status& result);
 void add_doctor(CLI::App& app, absl::Status& result);
 
 // A model, its recipe and how to compile it: the flags that train and compile share.
@@ -35,29 +30,19 @@ struct ModelFlags {
   std::optional<int64_t> ranks;
   bool time_passes = false;
 
+  // The first lines of every --help: what to compile, and how.
   void add(CLI::App& app);
   // Loads and checks the recipe and applies presets, then pins.
   absl::StatusOr<CompileRequest> request() const;
 };
 
-// Where a program's data come from and what is left of a run: the flags that train and run share.
-struct RunFlags {
-  std::string data, metrics, save, save_gradients, profile, csv;
-  std::optional<int64_t> steps;
-  int64_t threads = 0;  // per rank; 0: the machine's cores divided among the ranks
-  bool shuffle = false;
-  Voice voice;
-
-  void add(CLI::App& app);
-};
-
 // Runs a bundle with all its ranks as threads of this process.
-absl::Status run_bundle(const std::string& folder, const Recipe& recipe, const RunFlags& flags);
+absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags);
 
 // The runner that bundles are made with: beside this program, or where it was built.
 absl::StatusOr<std::string> find_runner();
 
-void print_warnings(const Compiled& compiled, const Voice& voice);
+void print_warnings(const Compiled& compiled, bool quiet);
 void print_seconds(const Compiled& compiled);
 
 }  // namespace partita

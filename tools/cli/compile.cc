@@ -8,28 +8,28 @@ void add_compile(CLI::App& app, absl::Status& result) {
     ModelFlags model;
     std::string output;
     bool keep_gradients = false;
-    Voice voice;
+    bool quiet = false;
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("compile", "compile a model into a bundle: a folder with an executable for the ranks and the first weights");
   flags->model.add(*verb);
   verb->add_option("-o,--output", flags->output, "folder of the bundle")->required();
   verb->add_flag("--keep-gradients", flags->keep_gradients, "keep gradients to the end of the step, so that a run can save them");
-  verb->add_flag("--quiet", flags->voice.quiet, "say nothing but errors");
+  verb->add_flag("--quiet", flags->quiet, "say nothing but errors");
   verb->callback([flags, &result] {
     auto compile = [&]() -> absl::Status {
       PARTITA_ASSIGN_OR_RETURN(std::string runner, find_runner());
       PARTITA_ASSIGN_OR_RETURN(CompileRequest request, flags->model.request());
       request.keep_gradients = flags->keep_gradients;
       PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));
-      print_warnings(compiled, flags->voice);
+      print_warnings(compiled, flags->quiet);
       PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, flags->output));
       if (flags->model.time_passes) print_seconds(compiled);
-      if (!flags->voice.quiet) {
+      if (!flags->quiet) {
         std::printf("%s: %lld parameters, %lld rank%s, %.1f MB of state and %.1f MB of working memory a rank\nrun it with: partita run %s --data FILE, or mpirun -n %lld %s/%s --data FILE\n",
                     flags->output.c_str(), static_cast<long long>(compiled.parameters), static_cast<long long>(compiled.ranks), compiled.ranks == 1 ? "" : "s",
                     static_cast<double>(compiled.program.region_bytes[0]) / 1e6, static_cast<double>(compiled.program.region_bytes[2]) / 1e6, flags->output.c_str(),
-                    static_cast<long long>(compiled.ranks), flags->output.c_str(), kRankName);
+                    static_cast<long long>(compiled.ranks), flags->output.c_str(), runtime::kRankName);
       }
       return absl::OkStatus();
     };

@@ -28,7 +28,7 @@ class TemporaryFolder {
 void add_train(CLI::App& app, absl::Status& result) {
   struct Flags {
     ModelFlags model;
-    RunFlags run;
+    runtime::RunFlags run;
     std::string bundle;
   };
   auto flags = std::make_shared<Flags>();
@@ -45,11 +45,11 @@ void add_train(CLI::App& app, absl::Status& result) {
       std::string folder = flags->bundle.empty() ? temporary.path() : flags->bundle;
       {
         PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));
-        print_warnings(compiled, flags->run.voice);
+        print_warnings(compiled, flags->run.quiet);
         if (flags->model.time_passes) print_seconds(compiled);
         PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, folder));
       }
-      return run_bundle(folder, request.recipe, flags->run);
+      return run_bundle(folder, flags->run);
     };
     result = train();
   });

@@ -1,0 +1,284 @@
+// 1. Backbone and cuts. Walking the backbone in order, a value is "open" from its making to its last backbone reader. Where exactly one is open, all that follows depends on it alone.
+//    Scalars (an auxiliary loss) do not count; nor do values that span most of a region without cuts (an encoder's output, read by every decoder layer).
+// 2. Each piece between cuts gets a hash of its structure, in its own numbering.
+// 3. Runs: for each period p, stretches where piece[i] == piece[i + p]; the run that covers most nodes wins, then what is left and right of it is searched again.
+//
+//      embedding A M A M A M norm head   ->   - 0 0 1 1 2 2 - -
+#include "passes/tag_blocks.h"
+
+#include <algorithm>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
+#include "ir/builder.h"
+
+namespace partita {
+namespace {
+
+constexpr size_t kMaxPeriod = 256;      // pieces of one block
+constexpr int kMaxSidePasses = 4;       // how often values that span a region are set aside
+constexpr size_t kMinBlockNodes = 2;    // a block of fewer backbone nodes is not worth folding
+
+struct Piece {
+  std::vector<NodeId> nodes;  // of the backbone, in order
+  uint64_t hash = 0;
+  bool has_weight = false;
+};
+
+class Blocks {
+ public:
+  explicit Blocks(const Graph& graph) : g_(graph), readers_(uses(graph)), backbone_(graph.nodes.size(), false), side_(graph.values.size(), false) {}
+
+  std::vector<int32_t> run() {
+    find_backbone();
+    std::vector<bool> cut = cuts();
+    for (int pass = 0; pass < kMaxSidePasses && set_aside(cut); ++pass) cut = cuts();
+    make_pieces(cut);
+    std::vector<int32_t> block(g_.nodes.size(), -1);
+    int32_t next = 0;
+    number_runs(block, next);
+    join(block);
+    return block;
+  }
+
+ private:
+  struct Run {
+    size_t start = 0, period = 0, count = 0;
+    size_t nodes = 0;  // that it covers
+  };
+
+  void find_backbone() {
+    std::vector<bool> data(g_.values.size(), false), weight(g_.values.size(), false);
+    for (const GraphInput& in : g_.inputs) data[in.value] = in.kind == InputKind::kData;
+    for (const State& s : g_.states) weight[s.value] = s.kind == StateKind::kParameter;
+    for (size_t n = 0; n < g_.nodes.size(); ++n) {
+      const Node& node = g_.nodes[n];
+      bool d = false, w = false;
+      for (ValueId v : node.inputs) {
+        if (v == kNoValue) continue;
+        d = d || data[v];
+        w = w || weight[v];
+      }
+      for (ValueId v : node.outputs) data[v] = d, weight[v] = w;
+      backbone_[n] = d && w && node.segment == Segment::kForward;
+      if (backbone_[n]) order_.push_back(static_cast<NodeId>(n));
+    }
+    position_.assign(g_.nodes.size(), -1);
+    for (size_t k = 0; k < order_.size(); ++k) position_[order_[k]] = static_cast<int64_t>(k);
+    weight_ = std::move(weight);
+  }
+
+  // Position of the last backbone reader, or -1.
+  int64_t last_reader(ValueId v) const {
+    int64_t last = -1;
+    for (NodeId n : readers_[v]) last = std::max(last, position_[n]);
+    return last;
+  }
+
+  bool counts(ValueId v) const { return !side_[v] && elements(g_.type(v).shape) != 1; }
+
+  // Per backbone position: whether one value alone is open after it.
+  std::vector<bool> cuts() const {
+    std::vector<int64_t> change(order_.size() + 1, 0);
+    for (size_t k = 0; k < order_.size(); ++k) {
+      for (ValueId v : g_.nodes[order_[k]].outputs) {
+        int64_t last = counts(v) ? last_reader(v) : -1;
+        if (last < 0) continue;
+        ++change[k];
+        --change[last];
+      }
+    }
+    std::vector<bool> cut(order_.size(), false);
+    int64_t open = 0;
+    for (size_t k = 0; k < order_.size(); ++k) {
+      open += change[k];
+      cut[k] = open == 1;
+    }
+    return cut;
+  }
+
+  // In the longest stretch without cuts, where it is most of the backbone: sets aside the value that is open longest and read most. False where there is none.
+  bool set_aside(const std::vector<bool>& cut) {
+    size_t best = 0, best_end = 0, length = 0;
+    for (size_t k = 0; k < cut.size(); ++k) {
+      length = cut[k] ? 0 : length + 1;
+      if (length > best) best = length, best_end = k;
+    }
+    if (best < 32 || best * 3 < order_.size()) return false;
+    int64_t start = static_cast<int64_t>(best_end + 1 - best);
+    ValueId longest = kNoValue;
+    int64_t span = static_cast<int64_t>(best) / 2;
+    for (size_t k = 0; k <= best_end; ++k) {
+      for (ValueId v : g_.nodes[order_[k]].outputs) {
+        if (!counts(v) || readers_[v].size() < 3) continue;
+        int64_t open = last_reader(v) - std::max(start, static_cast<int64_t>(k));
+        if (open > span) longest = v, span = open;
+      }
+    }
+    if (longest == kNoValue) return false;
+    side_[longest] = true;
+    return true;
+  }
+
+  void make_pieces(const std::vector<bool>& cut) {
+    ValueId entry = kNoValue;
+    pieces_.emplace_back();
+    for (size_t k = 0; k < order_.size(); ++k) {
+      pieces_.back().nodes.push_back(order_[k]);
+      if (!cut[k] && k + 1 < order_.size()) continue;
+      finish(pieces_.back(), entry);
+      if (k + 1 == order_.size()) break;
+      entry = open_value(k);
+      pieces_.emplace_back();
+    }
+    if (pieces_.back().nodes.empty()) pieces_.pop_back();
+  }
+
+  // The value that is open after a cut: mostly an output of the last node.
+  ValueId open_value(size_t k) const {
+    for (size_t j = k + 1; j-- > 0;) {
+      for (ValueId v : g_.nodes[order_[j]].outputs) {
+        if (counts(v) && last_reader(v) > static_cast<int64_t>(k)) return v;
+      }
+    }
+    return kNoValue;
+  }
+
+  // Everything about a node that must be equal between instances, but for where its inputs come from.
+  uint64_t own_hash(const Node& node) const {
+    uint64_t h = absl::HashOf(std::string_view(node.op->name));
+    for (const auto& [name, value] : node.attrs.items()) h = absl::HashOf(h, name, value.index(), attr_hash(value));
+    for (ValueId v : node.outputs) h = type_hash(h, g_.type(v));
+    return h;
+  }
+
+  static uint64_t attr_hash(const AttrValue& value) {
+    return std::visit([](const auto& v) -> uint64_t { return absl::HashOf(v); }, value);
+  }
+  static uint64_t type_hash(uint64_t h, const TensorType& t) { return absl::HashOf(h, static_cast<int>(t.dtype), t.shape); }
+
+  void finish(Piece& piece, ValueId entry) {
+    absl::flat_hash_map<ValueId, int64_t> number;  // values made inside, in order
+    uint64_t h = 0;
+    for (NodeId n : piece.nodes) {
+      const Node& node = g_.nodes[n];
+      h = absl::HashOf(h, own_hash(node));
+      for (ValueId v : node.inputs) {
+        auto at = number.find(v);
+        h = v == kNoValue ? absl::HashOf(h, 1) : v == entry ? absl::HashOf(h, 2) : at != number.end() ? absl::HashOf(h, 3, at->second) : absl::HashOf(h, 4, outer_hash(v));
+        if (v != kNoValue && weight_[v] && at == number.end() && v != entry) piece.has_weight = true;
+      }
+      for (ValueId v : node.outputs) number.emplace(v, static_cast<int64_t>(number.size()));
+    }
+    piece.hash = h;
+  }
+
+  // What a value from outside the piece is: its type, and the chain of nodes that made it from weights and constants.
+  uint64_t outer_hash(ValueId v) {
+    if (auto at = outer_.find(v); at != outer_.end()) return at->second;
+    uint64_t h = type_hash(weight_[v] ? 11 : 12, g_.type(v));
+    const Node* node = g_.producer(v);
+    for (int depth = 0; node && depth < 8 && !backbone_[node - g_.nodes.data()]; ++depth) {
+      h = absl::HashOf(h, own_hash(*node), node->inputs.size());
+      node = node->inputs.empty() || node->inputs[0] == kNoValue ? nullptr : g_.producer(node->inputs[0]);
+    }
+    return outer_[v] = h;
+  }
+
+  bool worth_folding(size_t start, size_t period) const {
+    size_t nodes = 0;
+    bool weight = false;
+    for (size_t k = start; k < start + period; ++k) {
+      nodes += pieces_[k].nodes.size();
+      weight = weight || pieces_[k].has_weight;
+    }
+    return weight && nodes >= kMinBlockNodes;
+  }
+
+  // The run in [low, high) that covers most nodes; of equal ones the shorter period.
+  Run best_run(size_t low, size_t high) const {
+    std::vector<size_t> before(high - low + 1, 0);  // nodes before each piece
+    for (size_t k = low; k < high; ++k) before[k - low + 1] = before[k - low] + pieces_[k].nodes.size();
+    Run best;
+    for (size_t p = 1; p <= kMaxPeriod && 2 * p <= high - low; ++p) {
+      size_t equal = 0;
+      for (size_t i = low; i + p <= high; ++i) {
+        bool same = i + p < high && pieces_[i].hash == pieces_[i + p].hash;
+        if (same) {
+          ++equal;
+          continue;
+        }
+        // The stretch [i - equal, i + p) has period p. What is left over stands at its start: a block ends as the stretch does.
+        size_t count = (equal + p) / p;
+        size_t start = i + p - count * p;
+        size_t nodes = before[i + p - low] - before[start - low];
+        if (count >= 2 && nodes > best.nodes && worth_folding(start, p)) best = {start, p, count, nodes};
+        equal = 0;
+      }
+    }
+    return best;
+  }
+
+  void number_runs(std::vector<int32_t>& block, int32_t& next) {
+    std::vector<Run> runs;
+    std::vector<std::pair<size_t, size_t>> open = {{0, pieces_.size()}};
+    while (!open.empty()) {
+      auto [low, high] = open.back();
+      open.pop_back();
+      Run run = best_run(low, high);
+      if (run.count == 0) continue;
+      runs.push_back(run);
+      open.push_back({low, run.start});
+      open.push_back({run.start + run.period * run.count, high});
+    }
+    std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.start < b.start; });
+    for (const Run& run : runs) {
+      for (size_t c = 0; c < run.count; ++c, ++next) {
+        for (size_t k = run.start + c * run.period; k < run.start + (c + 1) * run.period; ++k) {
+          for (NodeId n : pieces_[k].nodes) block[n] = next;
+        }
+      }
+    }
+  }
+
+  // A node apart from the backbone joins the one block that reads it.
+  void join(std::vector<int32_t>& block) const {
+    std::vector<bool> wanted(g_.values.size(), false);
+    for (const GraphOutput& out : g_.outputs) wanted[out.value] = true;
+    for (const State& s : g_.states) {
+      if (s.next != kNoValue) wanted[s.next] = true;
+    }
+    for (size_t n = g_.nodes.size(); n-- > 0;) {
+      if (backbone_[n]) continue;
+      int32_t one = -1;
+      bool single = true;
+      for (ValueId v : g_.nodes[n].outputs) {
+        single = single && !wanted[v];
+        for (NodeId reader : readers_[v]) {
+          single = single && block[reader] >= 0 && (one < 0 || block[reader] == one);
+          one = block[reader];
+        }
+      }
+      if (single) block[n] = one;
+    }
+  }
+
+  const Graph& g_;
+  std::vector<std::vector<NodeId>> readers_;
+  std::vector<bool> backbone_, side_, weight_;
+  std::vector<NodeId> order_;       // the backbone
+  std::vector<int64_t> position_;   // in it, or -1
+  std::vector<Piece> pieces_;
+  absl::flat_hash_map<ValueId, uint64_t> outer_;
+};
+
+}  // namespace
+
+absl::StatusOr<Graph> tag_blocks(const Graph& graph, const PassContext&) {
+  Graph tagged = graph;
+  std::vector<int32_t> block = Blocks(graph).run();
+  for (size_t n = 0; n < tagged.nodes.size(); ++n) tagged.nodes[n].block = block[n];
+  return tagged;
+}
+
+}  // namespace partita

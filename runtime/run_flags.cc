@@ -1,0 +1,94 @@
+#include "runtime/run_flags.h"
+
+#include <unistd.h>
+
+#include "base/cat.h"
+#include "base/mapped_file.h"
+#include "base/quote.h"
+#include "base/status.h"
+
+namespace partita::runtime {
+
+void RunFlags::add(CLI::App& app) {
+  app.add_option("--data", data, "where the samples are: an .npz with one array per input, a folder of .npy files, a token file, or any text (one byte a token)");
+  app.add_option("--steps", steps, "optimizer steps; default: as many as the data have")->check(CLI::NonNegativeNumber);
+  app.add_option("--metrics", metrics, "also write each step's numbers to this file: .jsonl, .csv, .prom, or a folder for TensorBoard");
+  app.add_option("--save", save, "write the trained parameters to this safetensors file");
+  app.add_option("--save-gradients", save_gradients, "write the first step's gradients, before clipping, to this safetensors file");
+  app.add_option("--profile", profile, "time every step of the program: tables to stderr, a Chrome trace to this file");
+  app.add_option("--threads", threads, "threads of each rank; default: the cores divided among the ranks")->check(CLI::Range(1, 4096));
+  app.add_flag("--shuffle", shuffle, "take samples in a random order, another one each epoch");
+  app.add_flag("--quiet", quiet, "say nothing but warnings and errors");
+}
+
+absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const {
+  std::string path = cat(folder, "/", kManifestName);
+  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  nlohmann::json manifest = nlohmann::json::parse(file.text(), nullptr, false);
+  if (!manifest.is_object() || !manifest.contains("data")) return absl::DataLossError(cat(quote(path), " is damaged: it holds no bundle's manifest; compile the bundle again"));
+  TrainOptions o;
+  auto config = data_config_from_json(manifest["data"]);
+  if (!config.ok()) return with_context(config.status(), quote(path));
+  o.data = *std::move(config);
+  bool kind_known = manifest["data"].contains("kind");
+  if (!data.empty()) {
+    o.data.path = data;
+    if (!kind_known) o.data.kind = guess_data_kind(data);
+  }
+  if (o.data.path.empty() && o.data.kind != DataKind::kSynthetic) {
+    return absl::InvalidArgumentError("no data: say --data FILE, or data: {path: …} in train.yaml, or data: {kind: synthetic}");
+  }
+  if (shuffle) o.data.shuffle = true;
+  if (steps && *steps > 0 && o.data.kind != DataKind::kNpz && o.data.kind != DataKind::kNpy) o.data.epochs = 0;
+  if (o.data.shuffle) o.data.epochs = steps ? 0 : o.data.epochs;
+  o.steps = steps.value_or(-1);
+  o.initial = cat(folder, "/", kInitialName);
+  o.save = save;
+  o.save_gradients = save_gradients;
+  o.profile = profile;
+  o.seed = manifest.value("seed", uint64_t{0});
+  o.threads = threads;
+  return o;
+}
+
+absl::StatusOr<std::unique_ptr<MetricsSink>> RunFlags::sink(int64_t total) const {
+  auto all = std::make_unique<MetricsFanOut>();
+  bool terminal = isatty(fileno(stderr)) != 0;
+  int64_t every = total > 0 ? std::max<int64_t>(1, total / 40) : 10;
+  all->add(make_console_sink(stderr, {.terminal = terminal, .quiet = quiet, .total_steps = total, .every = every}));
+  for (const std::string& path : metrics) {
+    PARTITA_ASSIGN_OR_RETURN(auto sink, open_metrics_sink(path));
+    all->add(std::move(sink));
+  }
+  return std::unique_ptr<MetricsSink>(std::move(all));
+}
+
+nlohmann::json to_json(const DataConfig& c) {
+  nlohmann::json j = {{"kind", data_kind_name(c.kind)}, {"path", c.path}, {"columns", c.columns}, {"shuffle", c.shuffle}, {"seed", c.seed}, {"epochs", c.epochs},
+                      {"sequence", c.sequence}, {"dtype", dtype_name(c.dtype)}, {"vocabulary", c.vocabulary}};
+  if (c.shift) j["shift"] = *c.shift;
+  return j;
+}
+
+absl::StatusOr<DataConfig> data_config_from_json(const nlohmann::json& j) {
+  DataConfig c;
+  try {
+    if (j.contains("kind")) {
+      PARTITA_ASSIGN_OR_RETURN(c.kind, parse_data_kind(j.at("kind").get<std::string>()));
+    }
+    c.path = j.value("path", "");
+    c.columns = j.value("columns", c.columns);
+    c.shuffle = j.value("shuffle", false);
+    c.seed = j.value("seed", uint64_t{0});
+    c.epochs = j.value("epochs", int64_t{1});
+    c.sequence = j.value("sequence", int64_t{0});
+    c.dtype = parse_dtype(j.value("dtype", "invalid"));
+    c.vocabulary = j.value("vocabulary", int64_t{0});
+    if (j.contains("shift")) c.shift = j.at("shift").get<bool>();
+  } catch (const nlohmann::json::exception& e) {
+    return absl::DataLossError(cat("data settings: ", e.what()));
+  }
+  return c;
+}
+
+}  // namespace partita::runtime

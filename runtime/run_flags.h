@@ -1,0 +1,41 @@
+// The flags of a run, the same for `partita run`, `partita train` and a rank's own executable, and the bundle that they act on.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+#include "runtime/metrics.h"
+#include "runtime/trainer.h"
+
+namespace partita::runtime {
+
+// Names inside a bundle.
+inline constexpr const char* kImageName = "program.partita";
+inline constexpr const char* kInitialName = "initial.safetensors";
+inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kRankName = "rank";
+
+struct RunFlags {
+  std::string data, save, save_gradients, profile;
+  std::vector<std::string> metrics;
+  std::optional<int64_t> steps;
+  int threads = 0;
+  bool shuffle = false, quiet = false;
+
+  void add(CLI::App& app);
+  // Options for a bundle's folder: its manifest's data settings and seed, then these flags. NotFound, InvalidArgument.
+  absl::StatusOr<TrainOptions> options(const std::string& folder) const;
+  // The console and every --metrics file. `total`: steps, 0 where not known.
+  absl::StatusOr<std::unique_ptr<MetricsSink>> sink(int64_t total) const;
+};
+
+// The data settings as the manifest has them.
+nlohmann::json to_json(const DataConfig& config);
+absl::StatusOr<DataConfig> data_config_from_json(const nlohmann::json& json);
+
+}  // namespace partita::runtime

@@ -1,0 +1,81 @@
+// The runner: with a rank program's image appended, the executable of a rank. It finds out which rank it is from whoever launched it.
+#include <cstdio>
+#include <filesystem>
+#include <new>
+#include <stdexcept>
+#include <thread>
+
+#include "base/cat.h"
+#include "base/checksum.h"
+#include "base/mapped_file.h"
+#include "base/status.h"
+#include "runtime/communicator_factory.h"
+#include "runtime/launch_environment.h"
+#include "runtime/placement.h"
+#include "runtime/program_image.h"
+#include "runtime/run_flags.h"
+
+namespace partita::runtime {
+namespace {
+
+absl::Status run(const RunFlags& flags, const std::string& backend) {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  std::string self = fs::read_symlink("/proc/self/exe", ec).string();
+  PARTITA_ASSIGN_OR_RETURN(LaunchEnvironment launch, parse_launch_environment(read_environment()));
+  PARTITA_ASSIGN_OR_RETURN(Program program, load_image(self));
+  int64_t ranks = mesh_size(program.mesh);
+  if (launch.world_size != ranks) {
+    return absl::FailedPreconditionError(cat("this bundle is for ", ranks, " rank", ranks == 1 ? "" : "s", " and ", launch.world_size, " started; start it with mpirun -n ", ranks, " ", self));
+  }
+  PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags.options(fs::path(self).parent_path().string()));
+  if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, launch.local_size));
+  PARTITA_ASSIGN_OR_RETURN(std::string image, serialize_program(program));
+  PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(program)));
+  std::unique_ptr<Communicator> communicator;
+  if (ranks > 1) {
+    PARTITA_ASSIGN_OR_RETURN(communicator, open_communicator(launch, backend));
+    PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(sha256_hex(as_byte_span(image)))));
+  }
+  std::unique_ptr<MetricsSink> sink;
+  if (launch.rank == 0) {
+    PARTITA_ASSIGN_OR_RETURN(sink, flags.sink(std::max<int64_t>(options.steps, 0)));
+  }
+  PARTITA_RETURN_IF_ERROR(train_rank(loaded, communicator.get(), options, sink.get()));
+  return sink ? sink->close() : absl::OkStatus();
+}
+
+int exit_code(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk: return 0;
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown: return 1;
+    case absl::StatusCode::kResourceExhausted: return 3;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded: return 129;
+    default: return 2;
+  }
+}
+
+}  // namespace
+}  // namespace partita::runtime
+
+int main(int argc, char** argv) {
+  using namespace partita::runtime;
+  CLI::App app{"A rank of a compiled Partita program. Start as many as the bundle is for, with mpirun, srun or torchrun."};
+  RunFlags flags;
+  std::string backend = "auto";
+  flags.add(app);
+  app.add_option("--backend", backend, "how ranks talk: auto, mpi or tcp");
+  CLI11_PARSE(app, argc, argv);
+  absl::Status status;
+  try {
+    status = run(flags, backend);
+  } catch (const std::bad_alloc&) {
+    status = absl::ResourceExhaustedError("out of memory");
+  } catch (const std::exception& e) {
+    status = absl::InternalError(e.what());
+  }
+  if (!status.ok()) std::fprintf(stderr, "partita: %s\n", std::string(status.message()).c_str());
+  return exit_code(status);
+}

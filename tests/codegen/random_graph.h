@@ -1,0 +1,10 @@
+// Random training-like graphs for property tests: elementwise chains, broadcasting, index functions, reductions, norms, products, states.
+#pragma once
+
+#include "ir/graph.h"
+
+namespace partita {
+
+Graph random_graph(uint64_t seed, int operations);
+
+}  // namespace partita
