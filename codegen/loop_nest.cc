@@ -107,6 +107,7 @@ std::string to_string(const LoopNest& nest) {
   append(s, "\n  ", nest.lane_is_row ? "lanes along rows, " : "", nest.rows_per_unit, " rows a unit", nest.clip > 0 ? cat(", clip ", nest.clip) : "", "\n");
   for (size_t k = 0; k < nest.nodes.size(); ++k) append(s, "  %", k, " = ", node_text(nest.nodes[k]), "\n");
   for (const NestStore& store : nest.stores) append(s, "  store ", store.access.operand, " ", access_text(store.access), " = %", store.node, "\n");
+  for (const NestStore& k : nest.kept) append(s, "  keep %", k.node, " in ", k.access.operand, "\n");
   for (const NestFold& fold : nest.folds) {
     append(s, "  fold ", reduce_name(fold.reduce), " ", fold.access.operand, " ", access_text(fold.access), " x ", fold.extent, " of %", fold.node, "\n");
   }

@@ -66,6 +66,7 @@ struct LoopNest {
   std::vector<NestNode> nodes;
   std::vector<NestStore> stores;
   std::vector<NestFold> folds;
+  std::vector<NestStore> kept;  // stores whose place later passes read instead of computing the node again
 
   // The schedule.
   bool lane_is_row = false;   // vectorized over the last row loop instead of the last column loop

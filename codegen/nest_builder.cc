@@ -15,18 +15,22 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "codegen/affine.h"
+#include "codegen/keep_results.h"
 #include "codegen/nest_schedule.h"
 
 namespace partita {
 namespace {
 
 constexpr int kMaxNodes = 400, kMaxOperands = 40, kMaxDepth = 600, kMaxBoxes = 32;
+constexpr size_t kMaxLoops = 64;
 constexpr int64_t kSerialReduction = 16384;  // elements that one thread may reduce to a scalar on its own
 constexpr int64_t kWideFold = 1 << 17;       // columns of a fold at most
 
+// A loop over part of a dimension of the domain (or all of it).
 struct Loop {
   int64_t size = 1;
   bool column = false;
+  int64_t step = 1;  // in the row-major number of the domain's points
 };
 
 // The domain of a group, and how its reductions lie in it.
@@ -36,9 +40,10 @@ struct Domain {
   std::vector<NodeId> folds;  // reductions over rows as well; outputs of the group
 };
 
-// A box of the domain: loop k runs over [low, low + size).
+// A box of the domain: its points are origin + sum of step * index.
 struct Box {
-  std::vector<int64_t> low, sizes;
+  int64_t origin = 0;
+  std::vector<Loop> loops;
 };
 
 enum class Outcome { kBuilt, kRefine, kCut, kFailed };
@@ -69,22 +74,9 @@ class NestMaker {
     if (!domain) return std::nullopt;
     domain_ = *std::move(domain);
     if (elements(domain_.shape) == 0) return empty_domain();
-    std::vector<Loop> loops;
-    std::vector<int> dims;  // domain dimension of each loop
-    for (size_t d = 0; d < domain_.shape.size(); ++d) loops.push_back({domain_.shape[d], domain_.column[d]});
-    for (int round = 0; round < 64; ++round) {
-      loops_ = loops;
-      GroupCode code;
-      Outcome outcome = build_boxes(code);
-      if (outcome == Outcome::kBuilt) return code;
-      if (outcome == Outcome::kFailed) return std::nullopt;
-      Loop& loop = loops[split_.loop];
-      Loop inner{split_.inner, loop.column};
-      loop.size /= split_.inner;
-      loops.insert(loops.begin() + split_.loop + 1, inner);
-    }
-    fail("too many loops");
-    return std::nullopt;
+    GroupCode code;
+    if (build_boxes(code) != Outcome::kBuilt) return std::nullopt;
+    return code;
   }
 
   std::string why;
@@ -160,7 +152,8 @@ class NestMaker {
         continue;
       }
       bool foldable = is_output(graph_.nodes[r.node].outputs[0]) && reads_inside(graph_.nodes[r.node].outputs[0]) == 0;
-      if (r.all && size > kSerialReduction && foldable) {
+      if (r.all && size > kSerialReduction) {
+        if (!foldable) return fail("a total that takes two steps"), std::nullopt;
         whole = true;
       } else if (r.innermost) {
         row = &r;
@@ -208,34 +201,46 @@ class NestMaker {
 
   Outcome build_boxes(GroupCode& code) {
     std::deque<Box> boxes(1);
-    for (const Loop& loop : loops_) {
-      boxes[0].low.push_back(0);
-      boxes[0].sizes.push_back(loop.size);
-    }
-    int built = 0, limit = kMaxBoxes;
-    if (single_) limit = 1 << 20;
+    int64_t step = 1;
+    for (size_t d = domain_.shape.size(); d-- > 0; step *= domain_.shape[d]) boxes[0].loops.insert(boxes[0].loops.begin(), {domain_.shape[d], domain_.column[d], step});
+    int built = 0, limit = single_ ? 1 << 20 : kMaxBoxes;
     while (!boxes.empty()) {
-      Box box = boxes.front();
+      Box box = std::move(boxes.front());
       boxes.pop_front();
       Outcome outcome = build_box(box, code);
+      if (outcome == Outcome::kFailed) return outcome;
       if (outcome == Outcome::kBuilt) {
         if (++built > limit) return fail("too many boxes");
-        continue;
+      } else if (outcome == Outcome::kRefine) {
+        if (box.loops.size() > kMaxLoops) return fail("too many loops");
+        Loop& loop = box.loops[split_.loop];
+        Loop inner{split_.inner, loop.column, loop.step};
+        loop.size /= split_.inner;
+        loop.step *= split_.inner;
+        box.loops.insert(box.loops.begin() + split_.loop + 1, inner);
+        boxes.push_front(std::move(box));
+      } else {
+        Box high = box;
+        Loop& loop = high.loops[cut_loop_];
+        high.origin += loop.step * cut_at_;
+        loop.size -= cut_at_;
+        box.loops[cut_loop_].size = cut_at_;
+        boxes.push_front(std::move(high));
+        boxes.push_front(std::move(box));
       }
-      if (outcome != Outcome::kCut) return outcome;
-      Box low = box, high = box;
-      low.sizes[cut_loop_] = cut_at_;
-      high.low[cut_loop_] += cut_at_;
-      high.sizes[cut_loop_] -= cut_at_;
-      boxes.push_front(high);
-      boxes.push_front(low);
     }
     return Outcome::kBuilt;
   }
 
   Outcome build_box(const Box& box, GroupCode& code) {
-    box_ = &box;
-    sizes_ = box.sizes;
+    loops_ = box.loops;
+    origin_ = box.origin;
+    sizes_.clear();
+    column_.clear();
+    for (const Loop& loop : loops_) {
+      sizes_.push_back(loop.size);
+      column_.push_back(loop.column);
+    }
     nest_ = {};
     hashes_.clear();
     memo_.clear();
@@ -243,10 +248,7 @@ class NestMaker {
     inputs_.clear();
     outcome_ = Outcome::kBuilt;
     depth_ = 0;
-    nest_.sizes = box.sizes;
-    std::vector<bool> column;
-    for (const Loop& loop : loops_) column.push_back(loop.column);
-    column_ = column;
+    nest_.sizes = sizes_;
     std::vector<std::pair<ValueId, NestStore>> stores;
     std::vector<std::pair<ValueId, NestFold>> folds;
     for (ValueId v : outputs_) {
@@ -266,24 +268,19 @@ class NestMaker {
     if (nest_.nodes.size() > kMaxNodes && !single_) return fail("too many operations");
     if (inputs_.size() + outputs_.size() > kMaxOperands && !single_) return fail("too many operands");
     if (!single_ && check_repeats() != Outcome::kBuilt) return outcome_;
-    finish(code, stores, folds, column);
+    finish(code, stores, folds);
     return Outcome::kBuilt;
   }
 
-  Affine loop_index(size_t k) const {
-    Affine a = constant_index(box_->low[k], loops_.size());
-    a.coefficients[k] = sizes_[k] == 1 ? 0 : 1;
-    return a;
-  }
-
-  // The row-major number of a point among the loops that `chosen` picks.
+  // The row-major number of a point: in the domain, or among the rows or the columns alone (there are no boxes then).
   Affine point_number(bool rows, bool columns) const {
-    Affine at = constant_index(0, loops_.size());
+    bool all = rows && columns;
+    Affine at = constant_index(all ? origin_ : 0, loops_.size());
     int64_t stride = 1;
     for (size_t k = loops_.size(); k-- > 0;) {
       if (!(column_[k] ? columns : rows)) continue;
-      at = at + loop_index(k) * stride;
-      stride *= loops_[k].size;
+      at.coefficients[k] = sizes_[k] == 1 ? 0 : all ? loops_[k].step : stride;
+      stride *= sizes_[k];
     }
     return at;
   }
@@ -293,7 +290,6 @@ class NestMaker {
     Fit fit = delinearize(linear, shape, sizes_, map, split);
     if (fit == Fit::kYes) return outcome_;
     if (fit == Fit::kNo) return fail("a reshape that does not follow the loops");
-    if (sizes_[split.loop] != loops_[split.loop].size) return fail("a reshape inside a box");
     split_ = split;
     return outcome_ = Outcome::kRefine;
   }
@@ -670,7 +666,7 @@ class NestMaker {
 
   // ---- Assembly.
 
-  void finish(GroupCode& code, std::vector<std::pair<ValueId, NestStore>>& stores, std::vector<std::pair<ValueId, NestFold>>& folds, const std::vector<bool>& column) {
+  void finish(GroupCode& code, std::vector<std::pair<ValueId, NestStore>>& stores, std::vector<std::pair<ValueId, NestFold>>& folds) {
     BuiltNest built;
     for (ValueId v : inputs_) built.operands.push_back({v, -1});
     nest_.inputs = static_cast<int>(inputs_.size());
@@ -690,26 +686,38 @@ class NestMaker {
     for (size_t k = 0; k < folds.size(); ++k) nest_.operands[built.operands.size() - folds.size() + k] = graph_.type(folds[k].first).dtype;
     built.nest = nest_;
     remove_unused(built.nest);
-    schedule(built.nest, column);
+    schedule(built.nest, column_);
+    keep_results(built.nest);
     int64_t parts = units(built.nest);
     for (auto& [v, fold] : folds) code.temporaries.push_back({graph_.type(v).dtype, {parts, fold.extent}});
     code.nests.push_back(std::move(built));
-    for (size_t k = 0; k < folds.size(); ++k) code.nests.push_back(combine(folds[k].first, folds[k].second, parts, first_temporary + static_cast<int>(k)));
+    // Folds of one length are combined in one sweep.
+    std::map<int64_t, std::vector<size_t>> by_extent;
+    for (size_t k = 0; k < folds.size(); ++k) by_extent[folds[k].second.extent].push_back(k);
+    for (const auto& [extent, which] : by_extent) code.nests.push_back(combine(folds, which, parts, extent, first_temporary));
   }
 
-  // Adds up what the units of a fold left.
-  BuiltNest combine(ValueId v, const NestFold& fold, int64_t parts, int temporary) const {
+  // Adds up what the units of folds left.
+  BuiltNest combine(const std::vector<std::pair<ValueId, NestFold>>& folds, const std::vector<size_t>& which, int64_t parts, int64_t extent, int first_temporary) const {
     BuiltNest built;
-    DType type = graph_.type(v).dtype;
     LoopNest& nest = built.nest;
-    nest.sizes = {parts, fold.extent};
-    nest.operands = {type, type};
-    nest.inputs = 1;
-    nest.nodes.push_back({.op = NestOp::kLoad, .scalar = {.op = ScalarOp::kInput, .type = type}, .access = {0, {fold.extent, fold.extent == 1 ? 0 : 1}, 0}});
-    nest.nodes.push_back({.op = NestOp::kReduce, .scalar = {.op = ScalarOp::kInput, .type = type, .a = 0}, .reduce = fold.reduce});
-    nest.stores.push_back({1, {1, {0, fold.extent == 1 ? 0 : 1}, 0}});
+    nest.sizes = {parts, extent};
+    int64_t step = extent == 1 ? 0 : 1;
+    nest.inputs = static_cast<int>(which.size());
+    for (size_t k = 0; k < which.size(); ++k) {
+      DType type = graph_.type(folds[which[k]].first).dtype;
+      int node = static_cast<int>(nest.nodes.size()), operand = static_cast<int>(k);
+      nest.operands.push_back(type);
+      built.operands.push_back({kNoValue, first_temporary + static_cast<int>(which[k])});
+      nest.nodes.push_back({.op = NestOp::kLoad, .scalar = {.op = ScalarOp::kInput, .type = type}, .access = {operand, {extent, step}, 0}});
+      nest.nodes.push_back({.op = NestOp::kReduce, .scalar = {.op = ScalarOp::kInput, .type = type, .a = node}, .reduce = folds[which[k]].second.reduce});
+      nest.stores.push_back({node + 1, {nest.inputs + operand, {0, step}, 0}});
+    }
+    for (size_t k : which) {
+      nest.operands.push_back(graph_.type(folds[k].first).dtype);
+      built.operands.push_back({code_.storage(folds[k].first), -1});
+    }
     schedule(nest, {true, false});
-    built.operands = {{kNoValue, temporary}, {code_.storage(v), -1}};
     return built;
   }
 
@@ -776,7 +784,7 @@ class NestMaker {
   std::vector<bool> column_;
 
   // Of the box being built.
-  const Box* box_ = nullptr;
+  int64_t origin_ = 0;
   std::vector<int64_t> sizes_;
   LoopNest nest_;
   std::vector<uint64_t> hashes_;

@@ -126,22 +126,31 @@ class Emitter {
     row.index = decode(item);
     row.known.assign(nest_.nodes.size(), nullptr);
     if (!nest_.lane_is_row) {
-      row_body(row);
+      std::vector<Point> rows{std::move(row)};
+      row_body(rows);
       return;
     }
-    // A block of lanes, vector by vector.
-    int64_t size = nest_.sizes[lane_];
+    // A block of lanes: several vectors in step, so that whole cache lines are used, then single ones.
+    int64_t size = nest_.sizes[lane_], vectors = kLaneBlock / vector_;
     Value* start = b_.CreateMul(row.index[lane_], n(kLaneBlock));
     Value* end = size % kLaneBlock == 0 ? b_.CreateAdd(start, n(kLaneBlock)) : minimum(b_.CreateAdd(start, n(kLaneBlock)), n(size));
-    bool whole = size % vector_ == 0;
-    loop(start, end, vector_, {}, [&](Value* at, std::vector<Value*>) {
-      Point block = row;
-      block.index[lane_] = at;
-      block.lanes = vector_;
-      if (!whole) block.mask = lanes_below(b_.CreateSub(n(size), at));
-      row_body(block);
+    while (vectors > 1 && (vectors * vector_ > size || vectors * static_cast<int64_t>(nest_.nodes.size()) > 128)) vectors /= 2;
+    auto block = [&](Value* at, int64_t count, bool masked) {
+      std::vector<Point> points;
+      for (int64_t u = 0; u < count; ++u) {
+        Point p = row;
+        p.index[lane_] = u == 0 ? at : b_.CreateAdd(at, n(u * vector_));
+        p.lanes = vector_;
+        if (masked) p.mask = lanes_below(b_.CreateSub(n(size), at));
+        points.push_back(std::move(p));
+      }
+      row_body(points);
       return std::vector<Value*>{};
-    });
+    };
+    Value* even = end;
+    if (vectors > 1 && size % kLaneBlock != 0) even = b_.CreateAdd(start, b_.CreateAnd(b_.CreateSub(end, start), n(-vectors * vector_)));
+    if (vectors > 1) loop(start, even, vectors * vector_, {}, [&](Value* at, std::vector<Value*>) { return block(at, vectors, false); });
+    if (vectors == 1 || size % kLaneBlock != 0) loop(vectors > 1 ? even : start, end, vector_, {}, [&](Value* at, std::vector<Value*>) { return block(at, 1, size % vector_ != 0); });
   }
 
   // The mask of lanes [0, count).
@@ -151,7 +160,8 @@ class Emitter {
     return b_.CreateICmpSLT(llvm::ConstantVector::get(numbers), b_.CreateVectorSplat(vector_, count));
   }
 
-  void row_body(Point& row) {
+  // One row, or vectors of rows side by side.
+  void row_body(std::vector<Point>& rows) {
     for (int pass = 0; pass < passes_; ++pass) {
       std::vector<int> reductions, stores;
       for (size_t k = 0; k < nest_.nodes.size(); ++k) {
@@ -165,10 +175,12 @@ class Emitter {
         const NestFold& f = nest_.folds[k];
         if (nest_.nodes[f.node].op != NestOp::kReduce && level_[f.node] == pass) folds.push_back(static_cast<int>(k));
       }
-      if (!reductions.empty() || !stores.empty() || !folds.empty()) run_pass(row, reductions, stores, folds);
+      if (!reductions.empty() || !stores.empty() || !folds.empty()) run_pass(rows, reductions, stores, folds, pass);
     }
     for (const NestStore& s : nest_.stores) {
-      if (!is_wide(s.access)) store(s, row);
+      for (Point& row : rows) {
+        if (!is_wide(s.access)) store(s, row);
+      }
     }
   }
 
@@ -193,8 +205,9 @@ class Emitter {
     unsigned unroll = 1;
   };
 
-  void run_pass(Point& row, const std::vector<int>& reductions, const std::vector<int>& stores, const std::vector<int>& folds) {
+  void run_pass(std::vector<Point>& rows, const std::vector<int>& reductions, const std::vector<int>& stores, const std::vector<int>& folds, int level_of_pass) {
     Work work{reductions, stores, folds};
+    pass_ = level_of_pass;
     // What does not vary along the columns is computed before them.
     std::vector<bool> needed(nest_.nodes.size(), false);
     for (int r : reductions) needed[nest_.nodes[r].scalar.a] = true;
@@ -209,25 +222,32 @@ class Emitter {
       }
     }
     for (size_t k = 0; k < nest_.nodes.size(); ++k) {
-      if (needed[k] && !along_columns(static_cast<int>(k))) value(static_cast<int>(k), row);
+      for (Point& row : rows) {
+        if (needed[k] && !along_columns(static_cast<int>(k))) value(static_cast<int>(k), row);
+      }
     }
     if (!reductions.empty() && !nest_.lane_is_row) work.unroll = cost <= 8 ? 4 : cost <= 24 ? 2 : 1;
+    if (nest_.lane_is_row) work.unroll = static_cast<unsigned>(rows.size());
     std::vector<Value*> sums;
     for (int r : reductions) {
       const NestNode& node = nest_.nodes[r];
       unsigned lanes = nest_.columns == 0 ? 1 : nest_.lane_is_row ? (along_lane(node.scalar.a) ? vector_ : 1) : vector_;
       for (unsigned u = 0; u < work.unroll; ++u) sums.push_back(math_.identity(node.reduce, node.scalar.type, lanes));
     }
-    sums = columns(row, rows_, work, std::move(sums));
+    sums = columns(rows, rows_, work, std::move(sums));
     for (size_t k = 0; k < reductions.size(); ++k) {
       const NestNode& node = nest_.nodes[reductions[k]];
       std::vector<Value*> parts(sums.begin() + static_cast<std::ptrdiff_t>(k * work.unroll), sums.begin() + static_cast<std::ptrdiff_t>((k + 1) * work.unroll));
+      if (nest_.lane_is_row) {
+        for (size_t u = 0; u < rows.size(); ++u) rows[u].known[reductions[k]] = parts[u];
+        continue;
+      }
       while (parts.size() > 1) {
         std::vector<Value*> half;
         for (size_t j = 0; j < parts.size(); j += 2) half.push_back(math_.combine(node.reduce, node.scalar.type, parts[j], parts[j + 1]));
         parts = std::move(half);
       }
-      row.known[reductions[k]] = nest_.lane_is_row || nest_.columns == 0 ? parts[0] : across_lanes(node, parts[0]);
+      rows[0].known[reductions[k]] = nest_.columns == 0 ? parts[0] : across_lanes(node, parts[0]);
     }
   }
 
@@ -244,23 +264,22 @@ class Emitter {
   }
 
   // Loops over column loops from `loop_index` on; returns the accumulators.
-  std::vector<Value*> columns(Point& row, int loop_index, const Work& work, std::vector<Value*> sums) {
+  std::vector<Value*> columns(std::vector<Point>& rows, int loop_index, const Work& work, std::vector<Value*> sums) {
     int last = static_cast<int>(nest_.sizes.size()) - 1;
-    if (loop_index > last) return element(row, row, 0, work, std::move(sums));  // no columns: a single one
-    bool lanes_here = loop_index == lane_ && !nest_.lane_is_row;
-    if (!lanes_here) {
-      auto once = [&](Value* at, std::vector<Value*> now) {
-        row.index[loop_index] = at;
-        if (loop_index == last) {
-          Point point = row;
-          return element(row, point, 0, work, std::move(now));
-        }
-        // Each inner run starts from nothing and is added as a whole: errors grow with the number of runs, not of terms.
-        return add_run(work, now, [&](std::vector<Value*> fresh) { return columns(row, loop_index + 1, work, std::move(fresh)); });
-      };
-      return cascaded(n(0), n(nest_.sizes[loop_index]), 1, work, std::move(sums), once);
-    }
-    return lane_columns(row, loop_index, work, std::move(sums));
+    if (loop_index > last) return elements(rows, work, std::move(sums));  // no columns: a single one
+    if (loop_index == lane_ && !nest_.lane_is_row) return lane_columns(rows[0], loop_index, work, std::move(sums));
+    auto once = [&](Value* at, std::vector<Value*> now) {
+      for (Point& row : rows) row.index[loop_index] = at;
+      if (loop_index == last) return elements(rows, work, std::move(now));
+      // Each inner run starts from nothing and is added as a whole: errors grow with the number of runs, not of terms.
+      return add_run(work, now, [&](std::vector<Value*> fresh) { return columns(rows, loop_index + 1, work, std::move(fresh)); });
+    };
+    return cascaded(n(0), n(nest_.sizes[loop_index]), 1, work, std::move(sums), once);
+  }
+
+  std::vector<Value*> elements(std::vector<Point>& rows, const Work& work, std::vector<Value*> sums) {
+    for (size_t u = 0; u < rows.size(); ++u) sums = element(rows[u], static_cast<unsigned>(u), work, std::move(sums));
+    return sums;
   }
 
   std::vector<Value*> add_run(const Work& work, const std::vector<Value*>& now, const std::function<std::vector<Value*>(std::vector<Value*>)>& run) {
@@ -317,11 +336,11 @@ class Emitter {
     point.index[loop_index] = at;
     point.lanes = vector_;
     point.mask = mask;
-    return element(row, point, u, work, std::move(sums));
+    return element(point, u, work, std::move(sums));
   }
 
   // One point (or vector of points) of a pass: all values, then accumulators, then stores.
-  std::vector<Value*> element(const Point&, Point& point, unsigned u, const Work& work, std::vector<Value*> sums) {
+  std::vector<Value*> element(const Point& point, unsigned u, const Work& work, std::vector<Value*> sums) {
     Point here = point;
     for (size_t k = 0; k < work.reductions.size(); ++k) {
       const NestNode& node = nest_.nodes[work.reductions[k]];
@@ -351,14 +370,14 @@ class Emitter {
       if (nest_.nodes[f.node].op == NestOp::kReduce) totals.push_back(math_.identity(f.reduce, nest_.nodes[f.node].scalar.type, 1));
     }
     totals = loop(first, last, 1, std::move(totals), [&](Value* item, std::vector<Value*> now) {
-      Point row;
-      row.index = decode(item);
-      row.known.assign(nest_.nodes.size(), nullptr);
-      row_body(row);
+      std::vector<Point> rows(1);
+      rows[0].index = decode(item);
+      rows[0].known.assign(nest_.nodes.size(), nullptr);
+      row_body(rows);
       size_t k = 0;
       for (const NestFold& f : nest_.folds) {
         if (nest_.nodes[f.node].op != NestOp::kReduce) continue;
-        now[k] = math_.combine(f.reduce, nest_.nodes[f.node].scalar.type, now[k], row.known[f.node]);
+        now[k] = math_.combine(f.reduce, nest_.nodes[f.node].scalar.type, now[k], rows[0].known[f.node]);
         ++k;
       }
       return now;
@@ -406,8 +425,13 @@ class Emitter {
     if (known != nullptr) return known;
     const NestNode& node = nest_.nodes[id];
     unsigned lanes = along_lane(id) ? point.lanes : 1;
+    if (pass_ > level_[id] && along_columns(id)) {
+      for (const NestStore& kept : nest_.kept) {
+        if (kept.node == id) return known = load(kept.access, point, lane_ >= 0 && kept.access.strides[lane_] != 0 ? point.lanes : 1);
+      }
+    }
     switch (node.op) {
-      case NestOp::kLoad: return known = load(node, point, lanes);
+      case NestOp::kLoad: return known = load(node.access, point, lanes);
       case NestOp::kIndex: return known = index(node, point, lanes);
       case NestOp::kReduce: PARTITA_CHECK(false, "a reduction that its pass did not compute");
       case NestOp::kScalar: break;
@@ -473,10 +497,10 @@ class Emitter {
     }
   }
 
-  Value* load(const NestNode& node, const Point& point, unsigned lanes) {
-    DType type = nest_.operands[node.access.operand];
-    Value* p = pointer(node.access.operand, element_number(node.access, point));
-    return math_.from_stored(type, load_vector(type, p, lanes, point.mask, lane_ >= 0 ? node.access.strides[lane_] : 0));
+  Value* load(const NestAccess& a, const Point& point, unsigned lanes) {
+    DType type = nest_.operands[a.operand];
+    Value* p = pointer(a.operand, element_number(a, point));
+    return math_.from_stored(type, load_vector(type, p, lanes, point.mask, lane_ >= 0 ? a.strides[lane_] : 0));
   }
 
   void store(const NestStore& s, Point& point) {
@@ -497,6 +521,7 @@ class Emitter {
   std::vector<int> level_;
   unsigned vector_ = 1;
   int rows_ = 0, lane_ = -1, passes_ = 1;
+  int pass_ = 0;  // the one being emitted
   llvm::Function* function_ = nullptr;
   std::vector<Value*> buffers_;
   Value* unit_ = nullptr;

@@ -148,11 +148,14 @@ bool may_share(const LoopNest& nest, int input, int output) {
   auto varies = variation(nest);
   int last = *std::max_element(level.begin(), level.end());
   auto along_columns = [&](int node) { return std::find(varies[node].begin() + nest.rows(), varies[node].end(), true) != varies[node].end(); };
-  const NestStore* store = nullptr;
+  auto is_kept = [&](int node) {
+    return std::any_of(nest.kept.begin(), nest.kept.end(), [&](const NestStore& s) { return s.node == node; });
+  };
+  const NestStore* store = nullptr;  // the first to write
   for (const NestStore& s : nest.stores) {
     if (s.access.operand != output) continue;
-    if (store != nullptr) return false;
-    store = &s;
+    if (store != nullptr && s.access != store->access) return false;
+    if (store == nullptr || level[s.node] < level[store->node]) store = &s;
   }
   if (store == nullptr || dtype_size(nest.operands[input]) != dtype_size(nest.operands[output])) return false;
   bool wide = false;  // stored at every column
@@ -166,9 +169,13 @@ bool may_share(const LoopNest& nest, int input, int output) {
       reads[k] = true;
     }
     for (int operand : {n.scalar.a, n.scalar.b, n.scalar.c}) {
-      if (operand >= 0 && reads[operand] && n.op != NestOp::kReduce && along_columns(operand)) reads[k] = true;
+      if (operand < 0 || !reads[operand]) continue;
+      // The pass that reads it; a kept operand is read back from where it is kept.
+      int pass = n.op == NestOp::kReduce ? level[k] - 1 : level[k];
+      if (pass > level[operand] && is_kept(operand)) continue;
+      if (n.op != NestOp::kReduce && along_columns(operand)) reads[k] = true;
       // A row's value is made once, before the pass that first needs it.
-      if (operand >= 0 && reads[operand] && n.op == NestOp::kReduce && level[k] - 1 > when) return false;
+      if (n.op == NestOp::kReduce && pass > when) return false;
     }
   }
   for (size_t k = 0; k < nest.nodes.size(); ++k) {

@@ -23,7 +23,8 @@ std::vector<int64_t> last_reads(const Graph& graph, const std::vector<ValueId>& 
 
 }  // namespace
 
-std::vector<Tensor> evaluate_graph(const Graph& graph, const std::map<ValueId, Tensor>& feeds, const std::vector<ValueId>& wanted) {
+std::vector<Tensor> evaluate_graph(const Graph& graph, const std::map<ValueId, Tensor>& feeds,
+                                   const std::vector<ValueId>& wanted) {
   std::vector<bool> needed;
   std::vector<int64_t> last = last_reads(graph, wanted, needed);
   std::vector<Tensor> own(graph.values.size());
@@ -33,14 +34,16 @@ std::vector<Tensor> evaluate_graph(const Graph& graph, const std::map<ValueId, T
     at[v] = &own[v];
   };
   for (const auto& [v, tensor] : feeds) {
-    PARTITA_CHECK(tensor.type == graph.type(v), cat("value ", v, " is fed ", to_string(tensor.type), ", not ", to_string(graph.type(v))));
+    PARTITA_CHECK(tensor.type == graph.type(v),
+                  cat("value ", v, " is fed ", to_string(tensor.type), ", not ", to_string(graph.type(v))));
     at[v] = &tensor;
   }
   for (const Constant& c : graph.constants) {
     if (last[c.value] >= 0) hold(c.value, to_tensor(c.literal));
   }
   for (const State& s : graph.states) {
-    if (last[s.value] >= 0 && at[s.value] == nullptr && std::holds_alternative<Literal>(s.initial)) hold(s.value, to_tensor(std::get<Literal>(s.initial)));
+    if (last[s.value] >= 0 && at[s.value] == nullptr && std::holds_alternative<Literal>(s.initial))
+      hold(s.value, to_tensor(std::get<Literal>(s.initial)));
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     if (!needed[n]) continue;

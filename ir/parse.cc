@@ -1,153 +1,17 @@
 // One pass over the characters; values are collected under their ids as they are defined, and put in order at the end.
 #include "ir/parse.h"
 
-#include <algorithm>
-#include <cctype>
-#include <charconv>
 #include <limits>
 
 #include "absl/container/flat_hash_map.h"
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "ir/lexer.h"
 #include "ir/print.h"
 
 namespace partita {
 namespace {
-
-bool is_word_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
-int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
-
-// Characters to tokens, and faults with their place.
-class Lexer {
- public:
-  explicit Lexer(std::string_view text) : text_(text) {}
-
-  char peek() {
-    while (at_ < text_.size() && (std::isspace(static_cast<unsigned char>(text_[at_])) || text_[at_] == '#')) {
-      if (text_[at_] == '#') {
-        at_ = std::min(text_.find('\n', at_), text_.size());
-      } else {
-        ++at_;
-      }
-    }
-    return at_ < text_.size() ? text_[at_] : '\0';
-  }
-  bool done() { return peek() == '\0' && at_ >= text_.size(); }
-  size_t at() {
-    peek();
-    return at_;
-  }
-
-  absl::Status fault(std::string_view message, size_t at) const {
-    std::string_view before = text_.substr(0, at);
-    size_t line = 1 + static_cast<size_t>(std::count(before.begin(), before.end(), '\n')), start = before.rfind('\n');
-    return absl::InvalidArgumentError(cat("line ", line, ", column ", start == before.npos ? at + 1 : at - start, ": ", message));
-  }
-  // "expected …, found …", at the next token.
-  absl::Status expected(std::string_view what) {
-    size_t at = this->at(), end = at;
-    while (end < text_.size() && end < at + 40 && is_word_char(text_[end])) ++end;
-    if (end == at) ++end;
-    return fault(cat("expected ", what, ", found ", at < text_.size() ? quote(text_.substr(at, end - at)) : "the end"), at);
-  }
-
-  bool accept(char c) {
-    if (peek() != c || at_ >= text_.size()) return false;
-    ++at_;
-    return true;
-  }
-  absl::Status expect(char c) { return accept(c) ? absl::OkStatus() : expected(cat("'", std::string(1, c), "'")); }
-
-  // The word ahead, which stays; empty where there is none.
-  std::string_view word() {
-    peek();
-    size_t end = at_;
-    while (end < text_.size() && is_word_char(text_[end])) ++end;
-    return text_.substr(at_, end - at_);
-  }
-  void skip(std::string_view token) { at_ += token.size(); }
-  bool accept_word(std::string_view expected) {
-    if (word() != expected) return false;
-    skip(expected);
-    return true;
-  }
-  absl::StatusOr<std::string> take_word(std::string_view what) {
-    std::string_view w = word();
-    if (w.empty()) return expected(what);
-    skip(w);
-    return std::string(w);
-  }
-
-  // The characters of a number ahead, which stay.
-  std::string_view number() {
-    peek();
-    size_t end = at_;
-    while (end < text_.size() && (is_word_char(text_[end]) || text_[end] == '.' || text_[end] == '-' || text_[end] == '+')) ++end;
-    return text_.substr(at_, end - at_);
-  }
-  absl::StatusOr<int64_t> integer(std::string_view what, int64_t least, int64_t most) {
-    std::string_view n = number();
-    int64_t value = 0;
-    auto [end, error] = std::from_chars(n.data(), n.data() + n.size(), value);
-    if (n.empty() || error != std::errc() || end != n.data() + n.size() || value < least || value > most) return expected(what);
-    skip(n);
-    return value;
-  }
-  absl::StatusOr<double> real() {
-    std::string_view n = number();
-    auto value = parse_double(n);
-    if (!value) return expected("a number");
-    skip(n);
-    return *value;
-  }
-
-  absl::StatusOr<std::string> string(std::string_view what) {
-    if (peek() != '"') return expected(what);
-    size_t start = at_++;
-    std::string s;
-    for (; at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\n'; ++at_) {
-      if (text_[at_] != '\\') {
-        s += text_[at_];
-        continue;
-      }
-      char c = ++at_ < text_.size() ? text_[at_] : '\0';
-      int high = at_ + 2 < text_.size() ? hex_digit(text_[at_ + 1]) : -1, low = high < 0 ? -1 : hex_digit(text_[at_ + 2]);
-      if (c == 'n') {
-        s += '\n';
-      } else if (c == '"' || c == '\\') {
-        s += c;
-      } else if (c == 'x' && low >= 0) {
-        s += static_cast<char>(high * 16 + low);
-        at_ += 2;
-      } else {
-        return fault("expected \\n, \\\", \\\\ or \\x and two hex digits", at_ - 1);
-      }
-    }
-    if (at_ >= text_.size() || text_[at_] != '"') return fault("this string does not end on its line", start);
-    ++at_;
-    return s;
-  }
-
-  // Exactly 2 * size hex digits.
-  absl::StatusOr<std::vector<std::byte>> hex(size_t size) {
-    peek();
-    if (size > (text_.size() - at_) / 2) return fault(cat("expected ", size, " bytes in hex, found fewer"), at_);
-    std::vector<std::byte> bytes(size);
-    for (std::byte& b : bytes) {
-      int high = hex_digit(text_[at_]), low = hex_digit(text_[at_ + 1]);
-      if (high < 0 || low < 0) return fault(cat("expected ", size, " bytes in hex"), at_);
-      b = static_cast<std::byte>(high * 16 + low);
-      at_ += 2;
-    }
-    if (at_ < text_.size() && is_word_char(text_[at_])) return fault(cat("expected ", size, " bytes in hex, found more"), at_);
-    return bytes;
-  }
-
- private:
-  std::string_view text_;
-  size_t at_ = 0;
-};
 
 constexpr size_t kMaxAttributes = 64;
 constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max() - 1;
@@ -217,7 +81,8 @@ class GraphParser {
 
   // [values], hex BYTES.
   absl::StatusOr<Literal> literal(const TensorType& type) {
-    if (in_.word() == "elided") return in_.fault("this literal is elided: the text is a dump for people, not an exact one", in_.at());
+    if (in_.word() == "elided")
+      return in_.fault("this literal is elided: the text is a dump for people, not an exact one", in_.at());
     size_t size = static_cast<size_t>(byte_size(type));
     if (in_.accept_word("hex")) {
       PARTITA_ASSIGN_OR_RETURN(std::vector<std::byte> bytes, in_.hex(size));
@@ -235,7 +100,9 @@ class GraphParser {
       bytes.insert(bytes.end(), element->bytes().begin(), element->bytes().end());
     }
     if (bytes.size() != size) {
-      return in_.fault(cat("expected ", elements(type.shape), " values for ", to_string(type), ", found ", bytes.size() / static_cast<size_t>(dtype_size(type.dtype))), at);
+      return in_.fault(cat("expected ", elements(type.shape), " values for ", to_string(type), ", found ",
+                           bytes.size() / static_cast<size_t>(dtype_size(type.dtype))),
+                       at);
     }
     return make_literal(type, std::move(bytes));
   }
@@ -271,7 +138,8 @@ class GraphParser {
   absl::Status state() {
     State s;
     PARTITA_ASSIGN_OR_RETURN(s.value, definition());
-    if (!kind(s.kind, state_kind_name, 6)) return in_.expected("parameter, frozen, running, optimizer, step or accumulator");
+    if (!kind(s.kind, state_kind_name, 6))
+      return in_.expected("parameter, frozen, running, optimizer, step or accumulator");
     PARTITA_ASSIGN_OR_RETURN(s.name, in_.string("the state's name"));
     PARTITA_RETURN_IF_ERROR(alias(s.value, s.name));
     if (in_.accept_word("of")) {
@@ -372,10 +240,13 @@ class GraphParser {
     for (ValueId v : n.inputs) types.push_back(v == kNoValue ? TensorType{} : value(v).type);
     auto inferred = infer_types(*n.op, {n.attrs, types});
     if (!inferred.ok()) return in_.fault(cat(name, ": ", inferred.status().message()), at);
-    if (inferred->size() != outputs.size()) return in_.fault(cat(name, ": expected ", inferred->size(), " results, found ", outputs.size()), at);
+    if (inferred->size() != outputs.size())
+      return in_.fault(cat(name, ": expected ", inferred->size(), " results, found ", outputs.size()), at);
     for (size_t k = 0; k < outputs.size(); ++k) {
       const TensorType& found = value(outputs[k].id).type;
-      if (found != (*inferred)[k]) return in_.fault(cat(name, ": expected a result ", to_string((*inferred)[k]), ", found ", to_string(found)), outputs[k].at);
+      if (found != (*inferred)[k])
+        return in_.fault(cat(name, ": expected a result ", to_string((*inferred)[k]), ", found ", to_string(found)),
+                         outputs[k].at);
     }
     g_.nodes.push_back(std::move(n));
     return absl::OkStatus();
@@ -407,7 +278,8 @@ class GraphParser {
       if (!n.attrs.items().empty()) PARTITA_RETURN_IF_ERROR(in_.expect(','));
       size_t at = in_.at();
       PARTITA_ASSIGN_OR_RETURN(std::string name, in_.take_word("an attribute's name"));
-      if (n.attrs.items().size() == kMaxAttributes) return in_.fault(cat("more than ", kMaxAttributes, " attributes"), at);
+      if (n.attrs.items().size() == kMaxAttributes)
+        return in_.fault(cat("more than ", kMaxAttributes, " attributes"), at);
       if (n.attrs.has(name)) return in_.fault(cat("attribute ", quote(name), " is given twice"), at);
       PARTITA_RETURN_IF_ERROR(in_.expect('='));
       PARTITA_ASSIGN_OR_RETURN(AttrValue v, attribute());
@@ -422,7 +294,8 @@ class GraphParser {
       return AttrValue(std::move(s));
     }
     if (in_.peek() == '[') {
-      PARTITA_ASSIGN_OR_RETURN(std::vector<int64_t> values, ints("a whole number", std::numeric_limits<int64_t>::min()));
+      PARTITA_ASSIGN_OR_RETURN(std::vector<int64_t> values,
+                               ints("a whole number", std::numeric_limits<int64_t>::min()));
       return AttrValue(std::move(values));
     }
     if (in_.accept_word("floats")) {
@@ -443,7 +316,8 @@ class GraphParser {
     }
     std::string_view n = in_.number();
     if (n.find_first_not_of("-0123456789") == n.npos) {
-      PARTITA_ASSIGN_OR_RETURN(int64_t v, in_.integer("an attribute's value", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
+      PARTITA_ASSIGN_OR_RETURN(int64_t v, in_.integer("an attribute's value", std::numeric_limits<int64_t>::min(),
+                                                      std::numeric_limits<int64_t>::max()));
       return AttrValue(v);
     }
     PARTITA_ASSIGN_OR_RETURN(double v, in_.real());
@@ -452,7 +326,8 @@ class GraphParser {
 
   absl::Status modifiers(Node& n) {
     PARTITA_RETURN_IF_ERROR(in_.expect('@'));
-    if (!kind(n.segment, segment_name, 6)) return in_.expected("prologue, forward, backward, reduce, update or evaluation");
+    if (!kind(n.segment, segment_name, 6))
+      return in_.expected("prologue, forward, backward, reduce, update or evaluation");
     // "origin" also starts a statement: there a string follows.
     while (true) {
       if (in_.word() == "origin") {
@@ -462,7 +337,8 @@ class GraphParser {
           in_ = before;
           return absl::OkStatus();
         }
-        PARTITA_ASSIGN_OR_RETURN(int64_t v, in_.integer("the number of an origin", 0, static_cast<int64_t>(g_.origins.size()) - 1));
+        PARTITA_ASSIGN_OR_RETURN(
+            int64_t v, in_.integer("the number of an origin", 0, static_cast<int64_t>(g_.origins.size()) - 1));
         n.origin = static_cast<int32_t>(v);
       } else if (in_.accept_word("block")) {
         PARTITA_ASSIGN_OR_RETURN(int64_t v, in_.integer("a block's number", 0, kMaxId));
@@ -484,7 +360,9 @@ class GraphParser {
     g_.values.resize(values_.size());
     for (size_t k = 0; k < values_.size(); ++k) {
       auto [id, at] = ids_[k];
-      if (static_cast<size_t>(id) >= values_.size()) return in_.fault(cat("value %", id, ": expected numbers without a gap, and there are ", values_.size(), " values"), at);
+      if (static_cast<size_t>(id) >= values_.size())
+        return in_.fault(
+            cat("value %", id, ": expected numbers without a gap, and there are ", values_.size(), " values"), at);
       g_.values[static_cast<size_t>(id)] = std::move(values_[k]);
     }
     return std::move(g_);
@@ -492,10 +370,10 @@ class GraphParser {
 
   Lexer in_;
   Graph g_;
-  std::vector<Value> values_;                           // in the order of their definitions
-  std::vector<std::pair<ValueId, size_t>> ids_;         // of those: id, place in the text
-  absl::flat_hash_map<ValueId, size_t> place_of_;       // id -> index into values_
-  std::vector<std::pair<ValueId, size_t>> later_;       // reads of states' next values and outputs
+  std::vector<Value> values_;                      // in the order of their definitions
+  std::vector<std::pair<ValueId, size_t>> ids_;    // of those: id, place in the text
+  absl::flat_hash_map<ValueId, size_t> place_of_;  // id -> index into values_
+  std::vector<std::pair<ValueId, size_t>> later_;  // reads of states' next values and outputs
 };
 
 }  // namespace

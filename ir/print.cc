@@ -79,8 +79,10 @@ class Printer {
     append(s_, "state ", typed(s.value), " ", state_kind_name(s.kind), " ", string_text(s.name));
     alias(s.value, s.name);
     if (!s.parameter.empty()) append(s_, " of ", string_text(s.parameter));
-    if (const auto* literal = std::get_if<Literal>(&s.initial)) append(s_, " initial ", to_string(literal->type), " ", data(*literal));
-    if (const auto* file = std::get_if<FileRange>(&s.initial)) append(s_, " initial file ", string_text(file->path), " ", file->offset, " ", file->bytes);
+    if (const auto* literal = std::get_if<Literal>(&s.initial))
+      append(s_, " initial ", to_string(literal->type), " ", data(*literal));
+    if (const auto* file = std::get_if<FileRange>(&s.initial))
+      append(s_, " initial file ", string_text(file->path), " ", file->offset, " ", file->bytes);
     if (const auto* rule = std::get_if<InitialRule>(&s.initial)) {
       append(s_, " initial rule ", string_text(rule->kind), " ", double_text(rule->a), " ", double_text(rule->b));
     }
@@ -141,7 +143,8 @@ std::string_view state_kind_name(StateKind kind) {
 std::string double_text(double value) {
   if (std::isnan(value)) {
     uint64_t bits = std::bit_cast<uint64_t>(value);
-    return bits == std::bit_cast<uint64_t>(std::numeric_limits<double>::quiet_NaN()) ? "nan" : fmt::format("0x{:016x}", bits);
+    return bits == std::bit_cast<uint64_t>(std::numeric_limits<double>::quiet_NaN()) ? "nan"
+                                                                                     : fmt::format("0x{:016x}", bits);
   }
   std::string s = fmt::format("{}", value);
   return s.find_first_of(".ein") == s.npos ? s + ".0" : s;
@@ -149,7 +152,8 @@ std::string double_text(double value) {
 
 std::optional<double> parse_double(std::string_view text) {
   if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
-  if (text == "inf" || text == "-inf") return text == "inf" ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
+  if (text == "inf" || text == "-inf")
+    return text == "inf" ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
   if (text.starts_with("0x")) {
     uint64_t bits = 0;
     auto [end, error] = std::from_chars(text.data() + 2, text.data() + text.size(), bits, 16);
@@ -205,7 +209,10 @@ std::string values_text(const Literal& literal) {
     DType t = literal.type.dtype;
     double f = element_f(literal, k);
     int64_t i = is_float(t) ? 0 : element_i(literal, k);
-    std::string one = t == DType::kU64 ? cat(static_cast<uint64_t>(i)) : !is_float(t) ? cat(i) : t == DType::kF64 || !std::isfinite(f) ? double_text(f) : cat(static_cast<float>(f));
+    std::string one = t == DType::kU64                        ? cat(static_cast<uint64_t>(i))
+                      : !is_float(t)                          ? cat(i)
+                      : t == DType::kF64 || !std::isfinite(f) ? double_text(f)
+                                                              : cat(static_cast<float>(f));
     auto back = element_literal(t, one);
     if (!back || std::memcmp(back->data, literal.data + k * size, static_cast<size_t>(size)) != 0) return "";
     append(s, k ? ", " : "", one);

@@ -1,4 +1,5 @@
-// The text form of a graph, for dumps, golden tests and bug reports; parse_graph (parse.h) reads it back to the same graph.
+// The text form of a graph, for dumps, golden tests and bug reports; parse_graph (parse.h) reads it back to the same
+// graph.
 //
 //   graph "mlp"
 //   origin "MatMul '/fc/MatMul'"
@@ -9,8 +10,8 @@
 //   %4 f32[2,2] "top", %5 i64[2,2] = topk(%3) {dim=1, k=2, largest=1} @forward
 //   output "y" %4
 //
-// '_' is an absent input; '#' starts a comment. Doubles are written so that they read back to the same bits; a literal of more than 64 elements is `hex` and
-// its bytes as stored. Value ids are those of the graph.
+// '_' is an absent input; '#' starts a comment. Doubles are written so that they read back to the same bits; a literal
+// of more than 64 elements is `hex` and its bytes as stored. Value ids are those of the graph.
 #pragma once
 
 #include <optional>
@@ -36,7 +37,8 @@ std::string values_text(const Literal& literal);
 // The opposite: one element as text to a literal's bytes; nullopt where `text` is no value of the type.
 std::optional<Literal> element_literal(DType dtype, std::string_view text);
 
-// A double so that it reads back as one, to the same bits: "0.5", "1.0", "-inf", a NaN as "nan" or its bits "0x7ff8000000000001".
+// A double so that it reads back as one, to the same bits: "0.5", "1.0", "-inf", a NaN as "nan" or its bits
+// "0x7ff8000000000001".
 std::string double_text(double value);
 std::optional<double> parse_double(std::string_view text);
 // "text" with \" \\ \n and \xNN.

@@ -1,4 +1,5 @@
-// The rules stand in the order in which they lean on each other: ids are in range before links are followed, links are right before types are compared.
+// The rules stand in the order in which they lean on each other: ids are in range before links are followed, links are
+// right before types are compared.
 #include "ir/verify.h"
 
 #include <set>
@@ -14,7 +15,8 @@ using Complaint = std::string;  // empty: nothing to complain about
 
 Complaint about(const Graph& g, size_t n, std::string_view what) {
   const Node& node = g.nodes[n];
-  std::string origin = node.origin >= 0 && static_cast<size_t>(node.origin) < g.origins.size() ? " for " + g.origins[node.origin] : "";
+  std::string origin =
+      node.origin >= 0 && static_cast<size_t>(node.origin) < g.origins.size() ? " for " + g.origins[node.origin] : "";
   return cat("node ", n, " (", node.op ? node.op->name : "no op", origin, "): ", what);
 }
 Complaint about(const State& s, std::string_view what) { return cat("state ", quote(s.name), ": ", what); }
@@ -76,13 +78,16 @@ Complaint definitions(const Graph& g) {
       ++definitions[v];
       by_node[v] = true;
       if (g.values[v].producer != static_cast<NodeId>(n) || g.values[v].output != static_cast<int>(k)) {
-        return about(g, n, cat("value ", v, " is its output ", k, ", but says to be output ", g.values[v].output, " of node ", g.values[v].producer));
+        return about(g, n,
+                     cat("value ", v, " is its output ", k, ", but says to be output ", g.values[v].output, " of node ",
+                         g.values[v].producer));
       }
     }
   }
   for (size_t v = 0; v < g.values.size(); ++v) {
     if (definitions[v] != 1) return cat("value ", v, " is defined ", definitions[v], " times");
-    if (!by_node[v] && g.values[v].producer != kNoNode) return cat("value ", v, " is no output of node ", g.values[v].producer);
+    if (!by_node[v] && g.values[v].producer != kNoNode)
+      return cat("value ", v, " is no output of node ", g.values[v].producer);
   }
   return "";
 }
@@ -90,7 +95,8 @@ Complaint definitions(const Graph& g) {
 Complaint order(const Graph& g) {
   for (size_t n = 0; n < g.nodes.size(); ++n) {
     for (ValueId v : g.nodes[n].inputs) {
-      if (v != kNoValue && g.values[v].producer >= static_cast<NodeId>(n)) return about(g, n, cat("reads value ", v, " of node ", g.values[v].producer, ", which runs later"));
+      if (v != kNoValue && g.values[v].producer >= static_cast<NodeId>(n))
+        return about(g, n, cat("reads value ", v, " of node ", g.values[v].producer, ", which runs later"));
     }
   }
   return "";
@@ -99,10 +105,13 @@ Complaint order(const Graph& g) {
 Complaint types(const Graph& g) {
   for (size_t v = 0; v < g.values.size(); ++v) {
     const TensorType& t = g.type(static_cast<ValueId>(v));
-    if (t.dtype == DType::kInvalid || !checked_elements(t.shape)) return cat("value ", v, " has no sound type: ", to_string(t));
+    if (t.dtype == DType::kInvalid || !checked_elements(t.shape))
+      return cat("value ", v, " has no sound type: ", to_string(t));
   }
   for (const Constant& c : g.constants) {
-    if (c.literal.type != g.type(c.value)) return cat("constant ", c.value, ": expected ", to_string(g.type(c.value)), ", found ", to_string(c.literal.type));
+    if (c.literal.type != g.type(c.value))
+      return cat("constant ", c.value, ": expected ", to_string(g.type(c.value)), ", found ",
+                 to_string(c.literal.type));
     if (c.literal.data == nullptr && byte_size(c.literal.type) > 0) return cat("constant ", c.value, " has no bytes");
   }
   for (const GraphInput& in : g.inputs) {
@@ -114,9 +123,11 @@ Complaint types(const Graph& g) {
     std::vector<TensorType> in = input_types(g, n);
     auto inferred = infer_types(*n.op, {n.attrs, in});
     if (!inferred.ok()) return cat(inferred.status().message());
-    if (inferred->size() != n.outputs.size()) return cat("expected ", inferred->size(), " outputs, found ", n.outputs.size());
+    if (inferred->size() != n.outputs.size())
+      return cat("expected ", inferred->size(), " outputs, found ", n.outputs.size());
     for (size_t k = 0; k < n.outputs.size(); ++k) {
-      if (g.type(n.outputs[k]) != (*inferred)[k]) return cat("output ", k, ": expected ", to_string((*inferred)[k]), ", found ", to_string(g.type(n.outputs[k])));
+      if (g.type(n.outputs[k]) != (*inferred)[k])
+        return cat("output ", k, ": expected ", to_string((*inferred)[k]), ", found ", to_string(g.type(n.outputs[k])));
     }
     return "";
   });
@@ -128,10 +139,12 @@ Complaint names(const Graph& g) {
     if (s.name.empty() || !states.insert(s.name).second) return about(s, "expected a name of its own");
   }
   for (const GraphInput& in : g.inputs) {
-    if (in.name.empty() || !inputs.insert(in.name).second) return cat("input ", quote(in.name), ": expected a name of its own");
+    if (in.name.empty() || !inputs.insert(in.name).second)
+      return cat("input ", quote(in.name), ": expected a name of its own");
   }
   for (const GraphOutput& out : g.outputs) {
-    if (out.name.empty() || !outputs.insert(out.name).second) return cat("output ", quote(out.name), ": expected a name of its own");
+    if (out.name.empty() || !outputs.insert(out.name).second)
+      return cat("output ", quote(out.name), ": expected a name of its own");
   }
   return "";
 }
@@ -143,12 +156,16 @@ Complaint states(const Graph& g) {
   }
   return each_state(g, [&](const State& s) -> Complaint {
     const TensorType& type = g.type(s.value);
-    if (s.next != kNoValue && g.type(s.next) != type) return cat("is ", to_string(type), " and becomes ", to_string(g.type(s.next)));
+    if (s.next != kNoValue && g.type(s.next) != type)
+      return cat("is ", to_string(type), " and becomes ", to_string(g.type(s.next)));
     if (s.kind == StateKind::kFrozen && s.next != kNoValue) return "is frozen, yet written";
-    if (s.kind == StateKind::kStep && type != TensorType{DType::kI64, {}}) return cat("expected a step of type i64[], found ", to_string(type));
-    if (!s.parameter.empty() && !parameters.contains(s.parameter)) return cat("belongs to ", quote(s.parameter), ", which is no parameter");
+    if (s.kind == StateKind::kStep && type != TensorType{DType::kI64, {}})
+      return cat("expected a step of type i64[], found ", to_string(type));
+    if (!s.parameter.empty() && !parameters.contains(s.parameter))
+      return cat("belongs to ", quote(s.parameter), ", which is no parameter");
     bool owned = s.kind == StateKind::kOptimizer || s.kind == StateKind::kAccumulator;
-    if (!owned && !s.parameter.empty()) return cat("a ", s.kind == StateKind::kParameter ? "parameter" : "state of its kind", " belongs to no other");
+    if (!owned && !s.parameter.empty())
+      return cat("a ", s.kind == StateKind::kParameter ? "parameter" : "state of its kind", " belongs to no other");
     return "";
   });
 }
@@ -157,22 +174,26 @@ Complaint states(const Graph& g) {
 Complaint initial_values(const Graph& g) {
   return each_state(g, [&](const State& s) -> Complaint {
     const TensorType& type = g.type(s.value);
-    if (const auto* literal = std::get_if<Literal>(&s.initial); literal && literal->type != type) return cat("is ", to_string(type), ", starts as ", to_string(literal->type));
-    if (const auto* file = std::get_if<FileRange>(&s.initial); file && (file->offset < 0 || file->bytes != byte_size(type))) {
+    if (const auto* literal = std::get_if<Literal>(&s.initial); literal && literal->type != type)
+      return cat("is ", to_string(type), ", starts as ", to_string(literal->type));
+    if (const auto* file = std::get_if<FileRange>(&s.initial);
+        file && (file->offset < 0 || file->bytes != byte_size(type))) {
       return cat("is ", byte_size(type), " bytes, starts from ", file->bytes, " at ", file->offset);
     }
     return "";
   });
 }
 
-// A node may read what is ready when its segment runs: values of its own and of earlier segments. Evaluation runs on its own.
+// A node may read what is ready when its segment runs: values of its own and of earlier segments. Evaluation runs on
+// its own.
 Complaint segments(const Graph& g) {
   return each_node(g, [&](const Node& n) -> Complaint {
     for (ValueId v : n.inputs) {
       const Node* from = v == kNoValue ? nullptr : g.producer(v);
       if (from == nullptr || from->segment == n.segment) continue;
       bool apart = from->segment == Segment::kEvaluation || n.segment == Segment::kEvaluation;
-      if (apart || from->segment > n.segment) return cat("is in ", segment_name(n.segment), ", yet reads value ", v, " of ", segment_name(from->segment));
+      if (apart || from->segment > n.segment)
+        return cat("is in ", segment_name(n.segment), ", yet reads value ", v, " of ", segment_name(from->segment));
     }
     return "";
   });
@@ -185,16 +206,21 @@ Complaint writers(const Graph& g) {
     if (from == nullptr) return "";
     if (from->segment == Segment::kEvaluation) return "is written by evaluation";
     bool updated = s.kind == StateKind::kParameter || s.kind == StateKind::kOptimizer || s.kind == StateKind::kStep;
-    if (updated && from->segment != Segment::kUpdate) return cat("is written in ", segment_name(from->segment), ", not in update");
-    if (s.kind == StateKind::kRunning && from->segment > Segment::kForward) return cat("is written in ", segment_name(from->segment), ", not in forward");
-    if (s.kind == StateKind::kAccumulator && from->segment > Segment::kReduce) return cat("is written in ", segment_name(from->segment), ", after the micro-batches");
+    if (updated && from->segment != Segment::kUpdate)
+      return cat("is written in ", segment_name(from->segment), ", not in update");
+    if (s.kind == StateKind::kRunning && from->segment > Segment::kForward)
+      return cat("is written in ", segment_name(from->segment), ", not in forward");
+    if (s.kind == StateKind::kAccumulator && from->segment > Segment::kReduce)
+      return cat("is written in ", segment_name(from->segment), ", after the micro-batches");
     return "";
   });
 }
 
 Complaint weight_gradients(const Graph& g) {
   return each_node(g, [&](const Node& n) -> Complaint {
-    return n.weight_gradient && n.segment != Segment::kBackward ? cat("computes a weight's gradient in ", segment_name(n.segment)) : "";
+    return n.weight_gradient && n.segment != Segment::kBackward
+               ? cat("computes a weight's gradient in ", segment_name(n.segment))
+               : "";
   });
 }
 
@@ -212,9 +238,11 @@ Complaint forward_only(const Graph& g) {
 
 Complaint one_device(const Graph& g) {
   for (const GraphInput& in : g.inputs) {
-    if (in.kind == InputKind::kCoordinate) return cat("input ", quote(in.name), " is a coordinate before there is a mesh");
+    if (in.kind == InputKind::kCoordinate)
+      return cat("input ", quote(in.name), " is a coordinate before there is a mesh");
   }
-  return each_node(g, [&](const Node& n) -> Complaint { return n.op->communicates ? "communicates before there is a mesh" : ""; });
+  return each_node(
+      g, [&](const Node& n) -> Complaint { return n.op->communicates ? "communicates before there is a mesh" : ""; });
 }
 
 struct Rule {

@@ -13,7 +13,8 @@ enum class Phase {
   kRank,      // one rank's program: collectives and coordinates
 };
 
-// OK, or Internal "RULE: NODE OR STATE: what is wrong" for the first rule of the table that is broken: an unsound graph is a compiler bug.
+// OK, or Internal "RULE: NODE OR STATE: what is wrong" for the first rule of the table that is broken: an unsound graph
+// is a compiler bug.
 absl::Status verify(const Graph& graph, Phase phase);
 
 }  // namespace partita

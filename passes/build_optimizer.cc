@@ -60,8 +60,7 @@ class Optimizer {
     for (const State& s : b_.graph().states) {
       if (s.name == kStepState) return s.value;
     }
-    int64_t first = context_.training.groups.empty() ? 0 : context_.training.groups[0].initial_step;
-    return b_.state({.name = kStepState, .kind = StateKind::kStep, .parameter = {}, .initial = scalar_literal(DType::kI64, static_cast<double>(first))}, {DType::kI64, {}});
+    return b_.state({.name = kStepState, .kind = StateKind::kStep, .parameter = {}, .initial = InitialRule{"constant", 0, 0}}, {DType::kI64, {}});
   }
 
   // The norm is over unique parameters (a tied one has one gradient), in f32 or wider, and is taken before any clipping.
@@ -184,7 +183,7 @@ class Optimizer {
   absl::Status file_updates() {
     ValueId lr = kNoValue;
     for (const OptimizerGroup& group : context_.training.groups) {
-      double base = group.lr ? *group.lr : context_.recipe.optimizer ? context_.recipe.optimizer->lr : 1e-3;
+      double base = group.learning_rate ? *group.learning_rate : context_.recipe.optimizer ? context_.recipe.optimizer->lr : 1e-3;
       if (lr == kNoValue) {
         lr = rate(base);
       } else {
@@ -201,32 +200,33 @@ class Optimizer {
       if (q.name == group.parameters[k]) p = &q;
     }
     if (p == nullptr) return absl::InvalidArgumentError(cat("the file's optimizer updates '", group.parameters[k], "', which is no trained parameter"));
-    auto state = [&](const std::string& slot_name) {
-      auto at = group.states[k].find(slot_name);
-      for (const State& s : b_.graph().states) {
-        if (at != group.states[k].end() && s.name == at->second) return s.value;
-      }
-      if (at == group.states[k].end()) return slot(*p, slot_name);
-      return b_.state({.name = at->second, .kind = StateKind::kOptimizer, .parameter = p->name, .initial = InitialRule{"constant", 0, 0}}, b_.type(p->value));
+    // The k-th parameter's i-th state tensor, under the file's name and with the file's first value.
+    auto state = [&](size_t i) {
+      Initial initial = InitialRule{"constant", 0, 0};
+      if (k < group.state_initials.size() && i < group.state_initials[k].size() && group.state_initials[k][i]) initial = *group.state_initials[k][i];
+      return b_.state({.name = group.state_names[k][i], .kind = StateKind::kOptimizer, .parameter = p->name, .initial = initial}, b_.type(p->value));
     };
     Attrs attrs;
-    for (const auto& [name, value] : group.attributes) {
-      bool integer = name == "mode" || name == "adam_mode" || name == "correct_bias";
-      attrs.set(name, integer ? AttrValue(static_cast<int64_t>(value)) : AttrValue(value));
+    for (const auto& [name, value] : group.hyper) {
+      bool integer = name == "adam_mode" || name == "correct_bias";
+      attrs.set(name == "nesterov" ? "mode" : name, integer || name == "nesterov" ? AttrValue(static_cast<int64_t>(value)) : AttrValue(value));
     }
+    // T: the file's count of updates before this one.
+    ValueId t = b_.scalar(DType::kI64, static_cast<double>(group.initial_step));
+    if (group.step_counts) t = b_.add(step_, t);
     ValueId rate = b_.cast(lr, b_.dtype(p->value));
     std::string op = cat("opt_", group.kind);
     if (group.kind == "onnx_adam") {
-      ValueId v = state("v"), h = state("h");
-      apply(*p, {v, h}, op, {p->value, p->gradient, v, h, rate, step_}, attrs);
+      ValueId v = state(0), h = state(1);
+      apply(*p, {v, h}, op, {p->value, p->gradient, v, h, rate, t}, attrs);
     } else if (group.kind == "onnx_adagrad") {
-      ValueId h = state("h");
-      apply(*p, {h}, op, {p->value, p->gradient, h, rate, step_}, attrs);
+      ValueId h = state(0);
+      apply(*p, {h}, op, {p->value, p->gradient, h, rate, t}, attrs);
     } else if (group.kind == "onnx_momentum") {
-      ValueId v = state("v");
-      apply(*p, {v}, op, {p->value, p->gradient, v, rate, step_}, attrs);
+      ValueId v = state(0);
+      apply(*p, {v}, op, {p->value, p->gradient, v, rate, t}, attrs);
     } else if (group.kind == "ort_adamw") {
-      ValueId m = state("m"), v = state("v");
+      ValueId m = state(0), v = state(1);
       apply(*p, {m, v}, op, {p->value, p->gradient, m, v, rate, b_.add(step_, b_.scalar(DType::kI64, 1))}, attrs);
     } else {
       return absl::UnimplementedError(cat("the file's optimizer '", group.kind, "' is not known"));

@@ -8,6 +8,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "ir/print.h"
 #include "passes/attach_loss.h"
 #include "passes/build_backward.h"
 #include "passes/build_optimizer.h"
@@ -33,11 +34,11 @@ constexpr Pass kTrainingPipeline[] = {
     {"recognize_cross_entropy", recognize_cross_entropy, "probabilities over the vocabulary are never stored"},
     {"attach_loss", attach_loss, "so that the blocks see the whole forward graph, and outputs that nobody asks for are dead"},
     {"tag_blocks", tag_blocks, "on the forward graph: gradients inherit their node's block"},
-    {"build_backward", build_backward, "gradients of composites are far cheaper than those of their spellings"},
-    {"merge_duplicates", merge_duplicates, "gradients recompute what the forward part has"},
-    {"simplify", simplify, "gradients of views are views of views"},
-    {"remove_dead_nodes", remove_dead_nodes, "gradients of masks, tables and indices that nobody asked for"},
-    {"build_optimizer", build_optimizer, "updates read the final gradients"},
+    {"build_backward", build_backward, "gradients of composites are far cheaper than those of their spellings", Phase::kTraining},
+    {"merge_duplicates", merge_duplicates, "gradients recompute what the forward part has", Phase::kTraining},
+    {"simplify", simplify, "gradients of views are views of views", Phase::kTraining},
+    {"remove_dead_nodes", remove_dead_nodes, "gradients of masks, tables and indices that nobody asked for", Phase::kTraining},
+    {"build_optimizer", build_optimizer, "updates read the final gradients", Phase::kTraining},
 };
 constexpr size_t kForwardPasses = 9;  // up to the loss
 
@@ -46,17 +47,6 @@ std::string pass_name(std::span<const Pass> passes, size_t index) {
   int count = 1;
   for (size_t k = 0; k < index; ++k) count += passes[k].name == passes[index].name;
   return count == 1 ? std::string(passes[index].name) : cat(passes[index].name, "#", count);
-}
-
-std::string graph_text(const Graph& graph) {
-  std::string text;
-  for (const Node& node : graph.nodes) {
-    for (ValueId v : node.outputs) append(text, "%", v, ":", to_string(graph.type(v)), " ");
-    append(text, "= ", node.op->name);
-    for (ValueId v : node.inputs) append(text, " %", v);
-    append(text, "  # ", segment_name(node.segment), " block ", node.block, " ", graph.origin(node), "\n");
-  }
-  return text;
 }
 
 // Writes the texts that differ from the last one.
@@ -74,7 +64,7 @@ class Dump {
 
   absl::Status write(const std::string& name, const Graph& graph) {
     if (folder_.empty()) return absl::OkStatus();
-    std::string text = graph_text(graph);
+    std::string text = print(graph, TextMode::kDump);
     size_t number = number_++;
     if (text == last_) return absl::OkStatus();
     last_ = std::move(text);
@@ -111,6 +101,10 @@ absl::StatusOr<Graph> run_passes(std::span<const Pass> passes, Graph graph, Pass
     auto start = std::chrono::steady_clock::now();
     PARTITA_ASSIGN_OR_RETURN(graph, passes[k].function(graph, context));
     std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    if (options.verify) {
+      absl::Status sound = verify(graph, passes[k].phase);
+      if (!sound.ok()) return absl::InternalError(cat("after pass ", name, ": ", std::string(sound.message())));
+    }
     if (options.times) options.times->push_back({name, took.count(), before, static_cast<int64_t>(graph.nodes.size())});
     PARTITA_RETURN_IF_ERROR(dump.write(name, graph));
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ir/verify.h"
 #include "passes/pass.h"
 
 namespace partita {
@@ -14,7 +15,8 @@ namespace partita {
 struct Pass {
   std::string_view name;
   absl::StatusOr<Graph> (*function)(const Graph&, const PassContext&);
-  std::string_view reason;  // why it stands where it stands
+  std::string_view reason;           // why it stands where it stands
+  Phase phase = Phase::kImported;    // how far the graph has come after it
 };
 
 // What one pass took and did.

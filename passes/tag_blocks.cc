@@ -75,15 +75,17 @@ class Blocks {
     return last;
   }
 
-  bool counts(ValueId v) const { return !side_[v] && elements(g_.type(v).shape) != 1; }
+  bool is_scalar(ValueId v) const { return elements(g_.type(v).shape) == 1; }
+  bool counts(ValueId v) const { return !side_[v] && !is_scalar(v); }
 
   // Per backbone position: whether one value alone is open after it.
   std::vector<bool> cuts() const {
     std::vector<int64_t> change(order_.size() + 1, 0);
     for (size_t k = 0; k < order_.size(); ++k) {
       for (ValueId v : g_.nodes[order_[k]].outputs) {
-        int64_t last = counts(v) ? last_reader(v) : -1;
-        if (last < 0) continue;
+        int64_t last = last_reader(v);
+        if (last < 0 || is_scalar(v)) continue;
+        if (side_[v]) last = static_cast<int64_t>(k) + 1;  // a cut where it is made, then out of sight
         ++change[k];
         --change[last];
       }

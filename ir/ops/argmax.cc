@@ -9,7 +9,8 @@ absl::StatusOr<std::vector<TensorType>> argmax_types(const OpView& use) {
   int64_t dim = use.attrs.i("dim");
   PARTITA_RETURN_IF_ERROR(check_dim(dim, use.rank()));
   Shape shape = use.shape(0);
-  if (shape[dim] == 0) return absl::InvalidArgumentError(cat("expected elements along dimension ", dim, ", found ", to_string(shape)));
+  if (shape[dim] == 0)
+    return absl::InvalidArgumentError(cat("expected elements along dimension ", dim, ", found ", to_string(shape)));
   if (use.attrs.i("keep")) {
     shape[dim] = 1;
   } else {
@@ -37,7 +38,8 @@ void argmax_evaluate(const OpView& use, std::span<const Tensor* const> in, std::
       int64_t first = o * a.size * a.inner + n, best = 0;
       for (int64_t k = 1; k < a.size; ++k) {
         int64_t challenger = first + k * a.inner, champion = first + best * a.inner;
-        if (last ? !ranks_before(*in[0], champion, challenger, true) : ranks_before(*in[0], challenger, champion, true)) best = k;
+        if (last ? !ranks_before(*in[0], champion, challenger, true) : ranks_before(*in[0], challenger, champion, true))
+          best = k;
       }
       outputs[0].i[o * a.inner + n] = best;
     }
@@ -46,7 +48,8 @@ void argmax_evaluate(const OpView& use, std::span<const Tensor* const> in, std::
 
 }  // namespace
 
-// Index (i64) of the greatest element along `dim`; the first of several, or with `last` the last. NaN counts as the greatest.
+// Index (i64) of the greatest element along `dim`; the first of several, or with `last` the last. NaN counts as the
+// greatest.
 extern const OpDef kArgmax = {
     .name = "argmax",
     .attributes = "i dim, i keep, i last",

@@ -37,7 +37,8 @@ void broadcast_evaluate(const OpView& use, std::span<const Tensor* const> in, st
   int64_t target = 0;
   for_each_index(outputs[0].type.shape, [&](const std::vector<int64_t>& index) {
     int64_t source = 0;
-    for (size_t d = 0; d < from.size(); ++d) source += from[d] == 1 ? 0 : index[index.size() - from.size() + d] * strides[d];
+    for (size_t d = 0; d < from.size(); ++d)
+      source += from[d] == 1 ? 0 : index[index.size() - from.size() + d] * strides[d];
     copy_element(*in[0], source, outputs[0], target++);
   });
 }
@@ -50,7 +51,9 @@ extern const OpDef kBroadcast = {
     .attributes = "ints shape",
     .formula_of = broadcast_formula,
     .infer = broadcast_types,
-    .gradient = [](const OpUse& use) -> std::vector<ValueId> { return {use.b.sum_to(use.gradients[0], use.types[0].shape)}; },
+    .gradient = [](const OpUse& use) -> std::vector<ValueId> {
+      return {use.b.sum_to(use.gradients[0], use.types[0].shape)};
+    },
     .evaluate = broadcast_evaluate,
 };
 

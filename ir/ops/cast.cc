@@ -6,7 +6,8 @@ namespace partita {
 namespace {
 
 absl::StatusOr<std::vector<TensorType>> cast_types(const OpView& use) {
-  if (use.attrs.dtype("to") == DType::kInvalid) return absl::InvalidArgumentError("expected an element type to cast to");
+  if (use.attrs.dtype("to") == DType::kInvalid)
+    return absl::InvalidArgumentError("expected an element type to cast to");
   return std::vector<TensorType>{{use.attrs.dtype("to"), use.shape(0)}};
 }
 
@@ -27,7 +28,9 @@ extern const OpDef kCast = {
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       return {is_float(use.types[0].dtype) ? use.b.cast(use.gradients[0], use.types[0].dtype) : kNoValue};
     },
-    .scalar = [](ScalarBuilder& s, const OpView& use, const Scalars& x) -> Scalars { return {s.cast(x[0], use.attrs.dtype("to"))}; },
+    .scalar = [](ScalarBuilder& s, const OpView& use, const Scalars& x) -> Scalars {
+      return {s.cast(x[0], use.attrs.dtype("to"))};
+    },
 };
 
 }  // namespace partita

@@ -19,7 +19,8 @@ absl::StatusOr<std::vector<TensorType>> concat_types(const OpView& use) {
       fits = other == shape;
     }
     if (!fits) {
-      return absl::InvalidArgumentError(cat("input ", k, ": cannot join ", to_string(use.inputs[k]), " to ", to_string(use.inputs[0]), " along dimension ", dim));
+      return absl::InvalidArgumentError(cat("input ", k, ": cannot join ", to_string(use.inputs[k]), " to ",
+                                            to_string(use.inputs[0]), " along dimension ", dim));
     }
     if (!checked_elements(shape)) break;  // one_output's fault; and the sum stays in range
   }
@@ -47,7 +48,8 @@ std::vector<ValueId> concat_gradient(const OpUse& use) {
     std::vector<int64_t> starts(type.shape.size(), 0), limits = type.shape, strides(type.shape.size(), 1);
     starts[dim] = at;
     limits[dim] = at += type.shape[dim];
-    gradients.push_back(b.emit("slice", {use.gradients[0]}, {{"starts", starts}, {"limits", limits}, {"strides", strides}}));
+    gradients.push_back(
+        b.emit("slice", {use.gradients[0]}, {{"starts", starts}, {"limits", limits}, {"strides", strides}}));
   }
   return gradients;
 }
@@ -59,7 +61,8 @@ void concat_evaluate(const OpView& use, std::span<const Tensor* const> in, std::
     Around a(x->type.shape, dim);
     int64_t row = a.size * a.inner;
     for (int64_t o = 0; o < a.outer; ++o) {
-      for (int64_t k = 0; k < row; ++k) copy_element(*x, o * row + k, outputs[0], (o * out.size + before) * out.inner + k);
+      for (int64_t k = 0; k < row; ++k)
+        copy_element(*x, o * row + k, outputs[0], (o * out.size + before) * out.inner + k);
     }
     before += a.size;
   }

@@ -8,7 +8,8 @@ namespace {
 std::vector<ValueId> extremum_gradient(const OpUse& use, bool largest) {
   Builder& b = use.b;
   ValueId g = use.gradients[0], x = use.inputs[0], y = use.inputs[1];
-  ValueId zero = b.scalar(use.types[0].dtype, 0), half = b.scalar(use.types[0].dtype, 0.5), one = b.scalar(use.types[0].dtype, 1);
+  ValueId zero = b.scalar(use.types[0].dtype, 0), half = b.scalar(use.types[0].dtype, 0.5),
+          one = b.scalar(use.types[0].dtype, 1);
   ValueId first = largest ? b.emit("lt", {y, x}) : b.emit("lt", {x, y});
   ValueId share = b.select(b.emit("eq", {x, y}), half, b.select(first, one, zero));
   return {b.sum_to(b.mul(g, share), use.types[0].shape), b.sum_to(b.mul(g, b.sub(one, share)), use.types[1].shape)};
@@ -24,9 +25,7 @@ extern const OpDef kMax = {
     .formula_of = nonlinear_formula,
     .infer = same_type,
     .flops_per_point = 1,
-    .gradient = [](const OpUse& use) -> std::vector<ValueId> {
-      return extremum_gradient(use, true);
-    },
+    .gradient = [](const OpUse& use) -> std::vector<ValueId> { return extremum_gradient(use, true); },
     .scalar = binary_body<ScalarOp::kMax>,
 };
 
@@ -38,9 +37,7 @@ extern const OpDef kMin = {
     .formula_of = nonlinear_formula,
     .infer = same_type,
     .flops_per_point = 1,
-    .gradient = [](const OpUse& use) -> std::vector<ValueId> {
-      return extremum_gradient(use, false);
-    },
+    .gradient = [](const OpUse& use) -> std::vector<ValueId> { return extremum_gradient(use, false); },
     .scalar = binary_body<ScalarOp::kMin>,
 };
 

@@ -19,7 +19,8 @@ absl::StatusOr<std::vector<TensorType>> gather_types(const OpView& use) {
   PARTITA_RETURN_IF_ERROR(check_dim(dim, use.rank()));
   PARTITA_RETURN_IF_ERROR(check_indices(use.inputs[1]));
   if (use.shape(0)[dim] == 0 && elements(use.shape(1)) > 0) {
-    return absl::InvalidArgumentError(cat("expected something to index along dimension ", dim, ", found ", to_string(use.shape(0))));
+    return absl::InvalidArgumentError(
+        cat("expected something to index along dimension ", dim, ", found ", to_string(use.shape(0))));
   }
   return one_output(use.dtype(), gathered_shape(use.shape(0), use.shape(1), dim));
 }
@@ -41,7 +42,8 @@ Names names(int rank, int index_rank, int64_t dim, const char* suffix) {
 std::string gather_formula(const OpView& use) {
   int64_t dim = use.attrs.i("dim");
   Names n = names(use.rank(), use.rank(1), dim, "");
-  return cat("~", n.before, " ", factor_name(static_cast<int>(dim)), "^", n.after, ",", n.indices, " ->", n.before, n.indices, n.after);
+  return cat("~", n.before, " ", factor_name(static_cast<int>(dim)), "^", n.after, ",", n.indices, " ->", n.before,
+             n.indices, n.after);
 }
 
 void gather_evaluate(const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& outputs) {
@@ -63,9 +65,11 @@ absl::StatusOr<std::vector<TensorType>> gather_grad_types(const OpView& use) {
   Shape shape(use.shape(0).begin(), use.shape(0).begin() + dim);
   shape.push_back(size);
   shape.insert(shape.end(), use.shape(0).begin() + dim + use.rank(1), use.shape(0).end());
-  if (size < 0 || (size == 0 && elements(use.shape(1)) > 0) || gathered_shape(shape, use.shape(1), dim) != use.shape(0)) {
-    return absl::InvalidArgumentError(
-        cat("expected the gradient of a gather along dimension ", dim, " of ", size, ", found ", to_string(use.shape(0)), " for indices ", to_string(use.shape(1))));
+  if (size < 0 || (size == 0 && elements(use.shape(1)) > 0) ||
+      gathered_shape(shape, use.shape(1), dim) != use.shape(0)) {
+    return absl::InvalidArgumentError(cat("expected the gradient of a gather along dimension ", dim, " of ", size,
+                                          ", found ", to_string(use.shape(0)), " for indices ",
+                                          to_string(use.shape(1))));
   }
   return one_output(use.dtype(), std::move(shape));
 }
@@ -75,7 +79,8 @@ std::string gather_grad_formula(const OpView& use) {
   int64_t dim = use.attrs.i("dim");
   int rank = use.rank(0) - use.rank(1) + 1;
   Names n = names(rank, use.rank(1), dim, "+"), plain = names(rank, use.rank(1), dim, "");
-  return cat("~", n.before, n.indices, n.after, ",", plain.indices, " ->", n.before, " n0=", use.attrs.i("size"), "^", n.after);
+  return cat("~", n.before, n.indices, n.after, ",", plain.indices, " ->", n.before, " n0=", use.attrs.i("size"), "^",
+             n.after);
 }
 
 void gather_grad_evaluate(const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& outputs) {
@@ -101,13 +106,16 @@ extern const OpDef kGather = {
     .infer = gather_types,
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       int64_t dim = use.attrs.i("dim");
-      return {use.b.emit("gather_grad", {use.gradients[0], use.inputs[1]}, {{"dim", dim}, {"size", use.types[0].shape[dim]}}), kNoValue};
+      return {use.b.emit("gather_grad", {use.gradients[0], use.inputs[1]},
+                         {{"dim", dim}, {"size", use.types[0].shape[dim]}}),
+              kNoValue};
     },
     .evaluate = gather_evaluate,
     .kernel = true,
 };
 
-// (gradient of a gather's result, indices) -> gradient of x, whose dimension `dim` has `size` elements: the slices of each index are summed.
+// (gradient of a gather's result, indices) -> gradient of x, whose dimension `dim` has `size` elements: the slices of
+// each index are summed.
 extern const OpDef kGatherGrad = {
     .name = "gather_grad",
     .min_inputs = 2,

@@ -30,7 +30,8 @@ absl::Status check_indices(const TensorType& indices) {
 }
 
 absl::StatusOr<std::vector<TensorType>> one_output(DType dtype, Shape shape) {
-  if (!checked_elements(shape)) return absl::InvalidArgumentError(cat("a result of ", to_string(shape), " elements is too large"));
+  if (!checked_elements(shape))
+    return absl::InvalidArgumentError(cat("a result of ", to_string(shape), " elements is too large"));
   return std::vector<TensorType>{{dtype, std::move(shape)}};
 }
 
@@ -102,11 +103,13 @@ std::vector<ValueId> scatter_gradient(const OpUse& use, PickFunction pick, PutFu
   if (mode == "add") return {g, kNoValue, pick(use, g)};
   if (mode == "none") return {put(use, g, b.full(type, use.types[2].shape, 0), "none"), kNoValue, pick(use, g)};
   if (mode == "mul") {
-    ValueId others = b.div(pick(use, b.mul(g, out)), updates);  // the product of everything else; where this update is zero, of x alone
+    ValueId others = b.div(pick(use, b.mul(g, out)),
+                           updates);  // the product of everything else; where this update is zero, of x alone
     ValueId du = b.select(b.emit("eq", {updates, b.scalar(type, 0)}), pick(use, b.mul(g, x)), others);
     return {put(use, g, updates, "mul"), kNoValue, du};
   }
-  ValueId x_attains = b.cast(b.emit("eq", {x, out}), type), update_attains = b.cast(b.emit("eq", {updates, pick(use, out)}), type);
+  ValueId x_attains = b.cast(b.emit("eq", {x, out}), type),
+          update_attains = b.cast(b.emit("eq", {updates, pick(use, out)}), type);
   ValueId share = b.div(g, put(use, x_attains, update_attains, "add"));
   return {b.mul(share, x_attains), kNoValue, b.mul(pick(use, share), update_attains)};
 }
@@ -117,7 +120,9 @@ int64_t nd_position(const Tensor& indices, const Shape& shape, int64_t batch_dim
   for (size_t d = 0; d < many; ++d) tuple = tuple * indices.type.shape[d] + index[d];
   for (size_t d = 0; d < rank; ++d) {
     int64_t j = static_cast<int64_t>(d) - batch_dims;
-    at = at * shape[d] + (j < 0 ? index[d] : j < k ? clamped_index(indices.i[tuple * k + j], shape[d]) : index[many + j - k]);
+    at = at * shape[d] + (j < 0   ? index[d]
+                          : j < k ? clamped_index(indices.i[tuple * k + j], shape[d])
+                                  : index[many + j - k]);
   }
   return at;
 }
@@ -127,17 +132,21 @@ absl::StatusOr<Shape> gather_nd_shape(const Shape& x, const TensorType& indices,
   int64_t rank = static_cast<int64_t>(x.size()), index_rank = indices.rank();
   std::string found = cat(", found ", to_string(x), " and ", to_string(indices));
   if (index_rank < 1 || batch_dims < 0 || batch_dims >= index_rank || batch_dims > rank) {
-    return absl::InvalidArgumentError(cat("attribute 'batch_dims': expected less than either rank", found, " with ", batch_dims));
+    return absl::InvalidArgumentError(
+        cat("attribute 'batch_dims': expected less than either rank", found, " with ", batch_dims));
   }
   int64_t k = indices.shape.back();
-  if (k < 1 || k > rank - batch_dims) return absl::InvalidArgumentError(cat("expected 1 to ", rank - batch_dims, " coordinates in the last dimension of the indices", found));
+  if (k < 1 || k > rank - batch_dims)
+    return absl::InvalidArgumentError(
+        cat("expected 1 to ", rank - batch_dims, " coordinates in the last dimension of the indices", found));
   Shape out(indices.shape.begin(), indices.shape.end() - 1);
   for (int64_t d = 0; d < batch_dims; ++d) {
     if (x[d] != indices.shape[d]) return absl::InvalidArgumentError(cat("expected equal batch dimensions", found));
   }
   out.insert(out.end(), x.begin() + batch_dims + k, x.end());
   for (int64_t d = batch_dims; d < batch_dims + k; ++d) {
-    if (x[d] == 0 && elements(indices.shape) > 0) return absl::InvalidArgumentError(cat("expected something to index", found));
+    if (x[d] == 0 && elements(indices.shape) > 0)
+      return absl::InvalidArgumentError(cat("expected something to index", found));
   }
   return out;
 }

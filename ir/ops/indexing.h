@@ -1,4 +1,5 @@
-// What definitions of structure, reduction and indexing ops share: checks of attributes that may come from anywhere, and plain loops for reference evaluation.
+// What definitions of structure, reduction and indexing ops share: checks of attributes that may come from anywhere,
+// and plain loops for reference evaluation.
 #pragma once
 
 #include <string>
@@ -20,7 +21,8 @@ absl::StatusOr<std::vector<TensorType>> one_output(DType dtype, Shape shape);
 // [0, n) as flags: which dims are listed.
 std::vector<bool> dim_flags(const std::vector<int64_t>& dims, int rank);
 
-// An index as a tensor holds it, into a dimension of `size` > 0: negative ones count from the end, then clamped, so that no element outside is touched.
+// An index as a tensor holds it, into a dimension of `size` > 0: negative ones count from the end, then clamped, so
+// that no element outside is touched.
 inline int64_t clamped_index(int64_t index, int64_t size) {
   if (index < 0) index += size;
   return index < 0 ? 0 : index >= size ? size - 1 : index;
@@ -71,7 +73,8 @@ inline void add_element(const Tensor& from, int64_t source, Tensor& to, int64_t 
 struct Around {
   int64_t outer = 1, size = 1, inner = 1;
   Around(const Shape& shape, int64_t dim) : size(shape[dim]) {
-    for (int64_t d = 0; d < static_cast<int64_t>(shape.size()); ++d) (d < dim ? outer : inner) *= d == dim ? 1 : shape[d];
+    for (int64_t d = 0; d < static_cast<int64_t>(shape.size()); ++d)
+      (d < dim ? outer : inner) *= d == dim ? 1 : shape[d];
   }
 };
 
@@ -82,13 +85,14 @@ bool ranks_before(const Tensor& x, int64_t a, int64_t b, bool largest);
 absl::Status check_scatter_mode(const std::string& mode);
 void scatter_element(const std::string& mode, const Tensor& updates, int64_t source, Tensor& to, int64_t target);
 
-// Gradients of x and updates of a scatter, given how elements of x's shape are picked and how updates are put. Exact where no element is updated
-// twice by "none"; "max" and "min" share the gradient among the elements that attain it.
+// Gradients of x and updates of a scatter, given how elements of x's shape are picked and how updates are put. Exact
+// where no element is updated twice by "none"; "max" and "min" share the gradient among the elements that attain it.
 using PickFunction = ValueId (*)(const OpUse&, ValueId from);
 using PutFunction = ValueId (*)(const OpUse&, ValueId into, ValueId updates, const std::string& mode);
 std::vector<ValueId> scatter_gradient(const OpUse& use, PickFunction pick, PutFunction put);
 
-// Position in `shape` that the coordinates `indices` [batch…, many…, k] give for element `index` [batch…, many…, rest…] of a gather_nd.
+// Position in `shape` that the coordinates `indices` [batch…, many…, k] give for element `index` [batch…, many…, rest…]
+// of a gather_nd.
 int64_t nd_position(const Tensor& indices, const Shape& shape, int64_t batch_dims, const std::vector<int64_t>& index);
 // Shape of gather_nd's result; InvalidArgument where the operands do not fit.
 absl::StatusOr<Shape> gather_nd_shape(const Shape& x, const TensorType& indices, int64_t batch_dims);

@@ -6,7 +6,8 @@ namespace {
 
 absl::StatusOr<std::vector<TensorType>> iota_types(const OpView& use) {
   DType to = use.attrs.dtype("to");
-  if (!is_float(to) && !is_integer(to)) return absl::InvalidArgumentError(cat("attribute 'to': expected a float or integer type, found ", dtype_name(to)));
+  if (!is_float(to) && !is_integer(to))
+    return absl::InvalidArgumentError(cat("attribute 'to': expected a float or integer type, found ", dtype_name(to)));
   return one_output(to, {use.attrs.i("size")});
 }
 
@@ -20,7 +21,9 @@ extern const OpDef kIota = {
     .attributes = "i size, dtype to",
     .formula_of = [](const OpView& use) { return cat("-> a=", use.attrs.i("size"), "^"); },
     .infer = iota_types,
-    .scalar = [](ScalarBuilder& s, const OpView& use, const Scalars&) -> Scalars { return {s.cast(s.index(0), use.attrs.dtype("to"))}; },
+    .scalar = [](ScalarBuilder& s, const OpView& use, const Scalars&) -> Scalars {
+      return {s.cast(s.index(0), use.attrs.dtype("to"))};
+    },
 };
 
 }  // namespace partita

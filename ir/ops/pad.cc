@@ -10,10 +10,12 @@ absl::StatusOr<std::vector<TensorType>> pad_types(const OpView& use) {
   const auto &low = use.attrs.ints("low"), &high = use.attrs.ints("high");
   size_t rank = use.shape(0).size();
   if (use.inputs[1] != TensorType{use.dtype(), {}}) {
-    return absl::InvalidArgumentError(cat("expected a scalar ", dtype_name(use.dtype()), " to pad with, found ", to_string(use.inputs[1])));
+    return absl::InvalidArgumentError(
+        cat("expected a scalar ", dtype_name(use.dtype()), " to pad with, found ", to_string(use.inputs[1])));
   }
   if (low.size() != rank || high.size() != rank) {
-    return absl::InvalidArgumentError(cat("attributes 'low' and 'high': expected ", rank, " entries, found ", low.size(), " and ", high.size()));
+    return absl::InvalidArgumentError(
+        cat("attributes 'low' and 'high': expected ", rank, " entries, found ", low.size(), " and ", high.size()));
   }
   constexpr int64_t kLimit = int64_t{1} << 59;
   Shape shape = use.shape(0);
@@ -47,7 +49,9 @@ std::vector<ValueId> pad_gradient(const OpUse& use) {
     limits[d] += use.types[0].shape[d];
     dims.push_back(static_cast<int64_t>(d));
   }
-  ValueId dx = b.emit("slice", {g}, {{"starts", use.attrs.ints("low")}, {"limits", limits}, {"strides", std::vector<int64_t>(limits.size(), 1)}});
+  ValueId dx = b.emit(
+      "slice", {g},
+      {{"starts", use.attrs.ints("low")}, {"limits", limits}, {"strides", std::vector<int64_t>(limits.size(), 1)}});
   if (b.literal(use.inputs[1])) return {dx, kNoValue};
   ValueId rim = b.emit("pad", {b.full(b.dtype(g), use.types[0].shape, 0), b.scalar(b.dtype(g), 1)}, use.attrs);
   return {dx, b.reduce_sum(b.mul(g, rim), std::move(dims), false)};

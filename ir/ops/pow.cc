@@ -4,14 +4,18 @@
 namespace partita {
 namespace {
 
-// d/da = b a^(b-1), zero where b is; d/db = a^b log a, zero where a is 0 and b is not negative. A constant exponent needs no gradient and gives short forms.
+// d/da = b a^(b-1), zero where b is; d/db = a^b log a, zero where a is 0 and b is not negative. A constant exponent
+// needs no gradient and gives short forms.
 std::vector<ValueId> pow_gradient(const OpUse& use) {
   Builder& b = use.b;
   ValueId g = use.gradients[0], x = use.inputs[0], y = use.inputs[1];
   DType type = use.types[0].dtype;
   if (const Literal* exponent = b.literal(y); exponent && elements(exponent->type.shape) == 1) {
     double e = element_f(*exponent, 0);
-    ValueId slope = e == 1 ? b.scalar(type, 1) : e == 2 ? b.scale(x, 2) : e == 0 ? b.scalar(type, 0) : b.scale(b.emit("pow", {x, b.scalar(type, e - 1)}), e);
+    ValueId slope = e == 1   ? b.scalar(type, 1)
+                    : e == 2 ? b.scale(x, 2)
+                    : e == 0 ? b.scalar(type, 0)
+                             : b.scale(b.emit("pow", {x, b.scalar(type, e - 1)}), e);
     return {b.sum_to(b.mul(g, slope), use.types[0].shape), kNoValue};
   }
   ValueId zero = b.scalar(type, 0);

@@ -1,5 +1,6 @@
-// Counter-based random numbers: word w of Philox-4x32-10 at (counter = index, high half = step) under a key made of the attributes `seed` and `instance`.
-// `index` is the element's index in the global batch, given as a tensor (sums of iotas), so that a split program draws the numbers of the serial one.
+// Counter-based random numbers: word w of Philox-4x32-10 at (counter = index, high half = step) under a key made of the
+// attributes `seed` and `instance`. `index` is the element's index in the global batch, given as a tensor (sums of
+// iotas), so that a split program draws the numbers of the serial one.
 #include <numbers>
 
 #include "base/cat.h"
@@ -10,8 +11,8 @@ namespace {
 
 absl::StatusOr<std::vector<TensorType>> random_types(const OpView& use) {
   if (use.dtype(0) != DType::kI64 || use.inputs[1] != TensorType{DType::kI64, {}}) {
-    return absl::InvalidArgumentError(
-        cat("expected an i64 index and an i64[] step, found ", to_string(use.inputs[0]), " and ", to_string(use.inputs[1])));
+    return absl::InvalidArgumentError(cat("expected an i64 index and an i64[] step, found ", to_string(use.inputs[0]),
+                                          " and ", to_string(use.inputs[1])));
   }
   return std::vector<TensorType>{{DType::kF32, use.shape(0)}};
 }

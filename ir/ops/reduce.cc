@@ -44,7 +44,8 @@ std::string reduced_formula(const OpView& use) {
 }
 
 // Merges all elements, as scatter_element does in `mode`, into the neutral value.
-void reduce(const OpView& use, const Tensor& x, Tensor& out, double neutral, int64_t neutral_integer, const std::string& mode) {
+void reduce(const OpView& use, const Tensor& x, Tensor& out, double neutral, int64_t neutral_integer,
+            const std::string& mode) {
   std::vector<bool> reduced = dim_flags(use.attrs.ints("dims"), use.rank());
   out.f.assign(out.f.size(), neutral);
   out.i.assign(out.i.size(), neutral_integer);
@@ -58,17 +59,24 @@ void reduce(const OpView& use, const Tensor& x, Tensor& out, double neutral, int
 
 // The least (greatest) value of an integer type or bool, as a Tensor holds it.
 int64_t least(DType t) { return is_unsigned(t) ? 0 : -(int64_t{1} << (8 * dtype_size(t) - 2)) * 2; }
-int64_t greatest(DType t) { return t == DType::kBool ? 1 : t == DType::kU64 ? -1 : is_unsigned(t) ? (int64_t{1} << 8 * dtype_size(t)) - 1 : -1 - least(t); }
+int64_t greatest(DType t) {
+  return t == DType::kBool  ? 1
+         : t == DType::kU64 ? -1
+         : is_unsigned(t)   ? (int64_t{1} << 8 * dtype_size(t)) - 1
+                            : -1 - least(t);
+}
 
 template <bool largest>
 void extremum_evaluate(const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& outputs) {
   double infinity = std::numeric_limits<double>::infinity();
-  reduce(use, *in[0], outputs[0], largest ? -infinity : infinity, largest ? least(use.dtype()) : greatest(use.dtype()), largest ? "max" : "min");
+  reduce(use, *in[0], outputs[0], largest ? -infinity : infinity, largest ? least(use.dtype()) : greatest(use.dtype()),
+         largest ? "max" : "min");
 }
 
 // A result or gradient as if the reduction had kept its dimensions, to broadcast against x.
 ValueId kept(const OpUse& use, ValueId v) {
-  return use.b.reshape(v, reduced_shape(use.types[0].shape, dim_flags(use.attrs.ints("dims"), use.view().rank()), true));
+  return use.b.reshape(v,
+                       reduced_shape(use.types[0].shape, dim_flags(use.attrs.ints("dims"), use.view().rank()), true));
 }
 
 // Elements that attain the extremum share its gradient evenly, as PyTorch's amax does.
@@ -79,7 +87,8 @@ std::vector<ValueId> extremum_gradient(const OpUse& use) {
   return {b.mul(b.div(kept(use, use.gradients[0]), count), attains)};
 }
 
-// The product of all other elements: with p the product of those that are not zero, p/x where there is no zero, p at the only zero, else 0.
+// The product of all other elements: with p the product of those that are not zero, p/x where there is no zero, p at
+// the only zero, else 0.
 std::vector<ValueId> product_gradient(const OpUse& use) {
   Builder& b = use.b;
   DType type = use.types[0].dtype;
@@ -87,7 +96,8 @@ std::vector<ValueId> product_gradient(const OpUse& use) {
   ValueId is_zero = b.emit("eq", {x, zero}), safe = b.select(is_zero, one, x);
   ValueId zeros = b.reduce_sum(b.cast(is_zero, type), use.attrs.ints("dims"), true);
   ValueId product = b.reduce("reduce_prod", safe, use.attrs.ints("dims"), true);
-  ValueId others = b.select(is_zero, b.select(b.emit("eq", {zeros, one}), product, zero), b.select(b.emit("eq", {zeros, zero}), b.div(product, safe), zero));
+  ValueId others = b.select(is_zero, b.select(b.emit("eq", {zeros, one}), product, zero),
+                            b.select(b.emit("eq", {zeros, zero}), b.div(product, safe), zero));
   return {b.mul(kept(use, use.gradients[0]), others)};
 }
 
@@ -100,8 +110,11 @@ extern const OpDef kReduceSum = {
     .formula_of = reduced_formula<'+'>,
     .infer = reduced_number_types,
     .flops_per_point = 1,
-    .gradient = [](const OpUse& use) -> std::vector<ValueId> { return {use.b.broadcast_to(kept(use, use.gradients[0]), use.types[0].shape)}; },
-    .evaluate = [](const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& outputs) { reduce(use, *in[0], outputs[0], 0, 0, "add"); },
+    .gradient = [](const OpUse& use) -> std::vector<ValueId> {
+      return {use.b.broadcast_to(kept(use, use.gradients[0]), use.types[0].shape)};
+    },
+    .evaluate = [](const OpView& use, std::span<const Tensor* const> in,
+                   std::vector<Tensor>& outputs) { reduce(use, *in[0], outputs[0], 0, 0, "add"); },
 };
 
 // The greatest element over `dims`; NaN where there is one; the least value of the type where there is none.
@@ -134,7 +147,8 @@ extern const OpDef kReduceProd = {
     .infer = reduced_number_types,
     .flops_per_point = 1,
     .gradient = product_gradient,
-    .evaluate = [](const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& outputs) { reduce(use, *in[0], outputs[0], 1, 1, "mul"); },
+    .evaluate = [](const OpView& use, std::span<const Tensor* const> in,
+                   std::vector<Tensor>& outputs) { reduce(use, *in[0], outputs[0], 1, 1, "mul"); },
     .kernel = true,
 };
 

@@ -13,14 +13,16 @@ absl::StatusOr<std::vector<TensorType>> reshape_types(const OpView& use) {
   const Shape& to = use.attrs.ints("shape");
   auto n = checked_elements(to);
   if (!n || *n != elements(use.shape(0))) {
-    return absl::InvalidArgumentError(cat("cannot reshape ", to_string(use.shape(0)), " into ", to_string(to), ": the element counts differ"));
+    return absl::InvalidArgumentError(
+        cat("cannot reshape ", to_string(use.shape(0)), " into ", to_string(to), ": the element counts differ"));
   }
   return std::vector<TensorType>{{use.dtype(), to}};
 }
 
 // Splits both shapes, from the left, into the shortest groups of equal products, and each group into factors:
 //   [6,4] -> [2,3,4]   "~ (a b) c -> a b c"
-//   [4,6] -> [6,4]     "~ (a b^) (c^ z) -> (a d^) (e^ z)"    the cuts do not nest: only what both outermost (innermost) dimensions share is a factor of both
+//   [4,6] -> [6,4]     "~ (a b^) (c^ z) -> (a d^) (e^ z)"    the cuts do not nest: only what both outermost (innermost)
+//   dimensions share is a factor of both
 class ReshapeFormula {
  public:
   ReshapeFormula(const Shape& from, const Shape& to) : from_(from), to_(to) {}
@@ -113,7 +115,9 @@ extern const OpDef kReshape = {
     .attributes = "ints shape",
     .formula_of = [](const OpView& use) { return ReshapeFormula(use.shape(0), use.attrs.ints("shape")).text(); },
     .infer = reshape_types,
-    .gradient = [](const OpUse& use) -> std::vector<ValueId> { return {use.b.reshape(use.gradients[0], use.types[0].shape)}; },
+    .gradient = [](const OpUse& use) -> std::vector<ValueId> {
+      return {use.b.reshape(use.gradients[0], use.types[0].shape)};
+    },
     .view = true,
 };
 

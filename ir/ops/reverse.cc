@@ -27,7 +27,8 @@ void reverse_evaluate(const OpView& use, std::span<const Tensor* const> in, std:
   int64_t target = 0;
   for_each_index(shape, [&](const std::vector<int64_t>& index) {
     int64_t source = 0;
-    for (size_t d = 0; d < shape.size(); ++d) source = source * shape[d] + (reversed[d] ? shape[d] - 1 - index[d] : index[d]);
+    for (size_t d = 0; d < shape.size(); ++d)
+      source = source * shape[d] + (reversed[d] ? shape[d] - 1 - index[d] : index[d]);
     copy_element(*in[0], source, outputs[0], target++);
   });
 }
@@ -40,7 +41,9 @@ extern const OpDef kReverse = {
     .attributes = "ints dims",
     .formula_of = reverse_formula,
     .infer = reverse_types,
-    .gradient = [](const OpUse& use) -> std::vector<ValueId> { return {use.b.emit("reverse", {use.gradients[0]}, use.attrs)}; },
+    .gradient = [](const OpUse& use) -> std::vector<ValueId> {
+      return {use.b.emit("reverse", {use.gradients[0]}, use.attrs)};
+    },
     .evaluate = reverse_evaluate,
     .kernel = true,
 };

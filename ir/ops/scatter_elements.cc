@@ -12,10 +12,12 @@ absl::StatusOr<std::vector<TensorType>> scatter_elements_types(const OpView& use
   PARTITA_RETURN_IF_ERROR(check_indices(use.inputs[1]));
   PARTITA_RETURN_IF_ERROR(check_scatter_mode(use.attrs.s("mode")));
   bool fits = use.rank(1) == use.rank(0) && use.inputs[2] == TensorType{use.dtype(), use.shape(1)};
-  for (int d = 0; fits && d < use.rank(); ++d) fits = d == dim ? use.shape(0)[d] > 0 || elements(use.shape(1)) == 0 : use.shape(1)[d] <= use.shape(0)[d];
+  for (int d = 0; fits && d < use.rank(); ++d)
+    fits = d == dim ? use.shape(0)[d] > 0 || elements(use.shape(1)) == 0 : use.shape(1)[d] <= use.shape(0)[d];
   if (!fits) {
-    return absl::InvalidArgumentError(cat("expected indices and updates of one shape, of x's rank and nowhere larger but along dimension ", dim, ", found ",
-                                          to_string(use.inputs[0]), ", ", to_string(use.inputs[1]), " and ", to_string(use.inputs[2])));
+    return absl::InvalidArgumentError(
+        cat("expected indices and updates of one shape, of x's rank and nowhere larger but along dimension ", dim,
+            ", found ", to_string(use.inputs[0]), ", ", to_string(use.inputs[1]), " and ", to_string(use.inputs[2])));
   }
   return std::vector<TensorType>{use.inputs[0]};
 }
@@ -41,15 +43,16 @@ void scatter_elements_evaluate(const OpView& use, std::span<const Tensor* const>
   outputs[0] = *in[0];
   for_each_index(use.shape(1), [&](const std::vector<int64_t>& index) {
     int64_t at = 0;
-    for (int d = 0; d < use.rank(); ++d) at = at * shape[d] + (d == dim ? clamped_index(in[1]->i[k], shape[d]) : index[d]);
+    for (int d = 0; d < use.rank(); ++d)
+      at = at * shape[d] + (d == dim ? clamped_index(in[1]->i[k], shape[d]) : index[d]);
     scatter_element(use.attrs.s("mode"), *in[2], k++, outputs[0], at);
   });
 }
 
 }  // namespace
 
-// (x, indices, updates of the indices' shape): x with x[…, indices[…, k, …], …] merged with updates[…, k, …] along `dim` by attribute `mode`, in order.
-// "none" passes gradients as if no place were updated twice.
+// (x, indices, updates of the indices' shape): x with x[…, indices[…, k, …], …] merged with updates[…, k, …] along
+// `dim` by attribute `mode`, in order. "none" passes gradients as if no place were updated twice.
 extern const OpDef kScatterElements = {
     .name = "scatter_elements",
     .min_inputs = 3,
@@ -60,9 +63,13 @@ extern const OpDef kScatterElements = {
     .flops_per_point = 1,
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       return scatter_gradient(
-          use, [](const OpUse& u, ValueId from) { return u.b.emit("take_along", {from, u.inputs[1]}, {{"dim", u.attrs.i("dim")}}); },
+          use,
+          [](const OpUse& u, ValueId from) {
+            return u.b.emit("take_along", {from, u.inputs[1]}, {{"dim", u.attrs.i("dim")}});
+          },
           [](const OpUse& u, ValueId into, ValueId updates, const std::string& mode) {
-            return u.b.emit("scatter_elements", {into, u.inputs[1], updates}, {{"dim", u.attrs.i("dim")}, {"mode", mode}});
+            return u.b.emit("scatter_elements", {into, u.inputs[1], updates},
+                            {{"dim", u.attrs.i("dim")}, {"mode", mode}});
           });
     },
     .evaluate = scatter_elements_evaluate,

@@ -10,7 +10,8 @@ absl::StatusOr<std::vector<TensorType>> scatter_nd_types(const OpView& use) {
   PARTITA_RETURN_IF_ERROR(check_scatter_mode(use.attrs.s("mode")));
   PARTITA_ASSIGN_OR_RETURN(Shape expected, gather_nd_shape(use.shape(0), use.inputs[1], 0));
   if (use.inputs[2] != TensorType{use.dtype(), expected}) {
-    return absl::InvalidArgumentError(cat("expected updates ", to_string(TensorType{use.dtype(), expected}), ", found ", to_string(use.inputs[2])));
+    return absl::InvalidArgumentError(
+        cat("expected updates ", to_string(TensorType{use.dtype(), expected}), ", found ", to_string(use.inputs[2])));
   }
   return std::vector<TensorType>{use.inputs[0]};
 }
@@ -34,8 +35,9 @@ std::string scatter_nd_formula(const OpView& use) {
 
 }  // namespace
 
-// (x, indices [many…, k], updates [many…, rest…]) -> x with the updates merged in at their coordinates by attribute `mode`, in order (so of two "none" updates
-// to one place the later stands). "none" passes gradients as if no place were updated twice.
+// (x, indices [many…, k], updates [many…, rest…]) -> x with the updates merged in at their coordinates by attribute
+// `mode`, in order (so of two "none" updates to one place the later stands). "none" passes gradients as if no place
+// were updated twice.
 extern const OpDef kScatterNd = {
     .name = "scatter_nd",
     .min_inputs = 3,
@@ -46,8 +48,13 @@ extern const OpDef kScatterNd = {
     .flops_per_point = 1,
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       return scatter_gradient(
-          use, [](const OpUse& u, ValueId from) { return u.b.emit("gather_nd", {from, u.inputs[1]}, {{"batch_dims", int64_t{0}}}); },
-          [](const OpUse& u, ValueId into, ValueId updates, const std::string& mode) { return u.b.emit("scatter_nd", {into, u.inputs[1], updates}, {{"mode", mode}}); });
+          use,
+          [](const OpUse& u, ValueId from) {
+            return u.b.emit("gather_nd", {from, u.inputs[1]}, {{"batch_dims", int64_t{0}}});
+          },
+          [](const OpUse& u, ValueId into, ValueId updates, const std::string& mode) {
+            return u.b.emit("scatter_nd", {into, u.inputs[1], updates}, {{"mode", mode}});
+          });
     },
     .evaluate =
         [](const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& outputs) {

@@ -8,11 +8,13 @@ namespace {
 
 absl::StatusOr<std::vector<TensorType>> select_types(const OpView& use) {
   if (use.dtype(0) != DType::kBool || use.dtype(1) != use.dtype(2)) {
-    return absl::InvalidArgumentError(
-        cat("expected a bool condition and two operands of one element type, found ", to_string(use.inputs[0]), ", ", to_string(use.inputs[1]), " and ", to_string(use.inputs[2])));
+    return absl::InvalidArgumentError(cat("expected a bool condition and two operands of one element type, found ",
+                                          to_string(use.inputs[0]), ", ", to_string(use.inputs[1]), " and ",
+                                          to_string(use.inputs[2])));
   }
   PARTITA_ASSIGN_OR_RETURN(Shape shape, broadcast_all(use));
-  if (!checked_elements(shape)) return absl::InvalidArgumentError(cat("a result of ", to_string(shape), " elements is too large"));
+  if (!checked_elements(shape))
+    return absl::InvalidArgumentError(cat("a result of ", to_string(shape), " elements is too large"));
   return std::vector<TensorType>{{use.dtype(1), std::move(shape)}};
 }
 
@@ -31,7 +33,8 @@ extern const OpDef kSelect = {
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       Builder& b = use.b;
       ValueId g = use.gradients[0], zero = b.scalar(use.types[1].dtype, 0);
-      return {kNoValue, b.sum_to(b.select(use.inputs[0], g, zero), use.types[1].shape), b.sum_to(b.select(use.inputs[0], zero, g), use.types[2].shape)};
+      return {kNoValue, b.sum_to(b.select(use.inputs[0], g, zero), use.types[1].shape),
+              b.sum_to(b.select(use.inputs[0], zero, g), use.types[2].shape)};
     },
     .scalar = [](ScalarBuilder& s, const OpView&, const Scalars& x) -> Scalars { return {s.select(x[0], x[1], x[2])}; },
 };

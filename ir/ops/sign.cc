@@ -33,7 +33,9 @@ extern const OpDef kSign = {
     .flops_per_point = 1,
     .scalar = [](ScalarBuilder& s, const OpView&, const Scalars& x) -> Scalars {
       Scalar zero = s.like(x[0], 0), one = s.like(x[0], 1);
-      Scalar not_positive = is_unsigned(s.type(x[0])) ? x[0] : s.select(s.compare(ScalarOp::kLt, x[0], zero), s.unary(ScalarOp::kNeg, one), x[0]);
+      Scalar not_positive = is_unsigned(s.type(x[0]))
+                                ? x[0]
+                                : s.select(s.compare(ScalarOp::kLt, x[0], zero), s.unary(ScalarOp::kNeg, one), x[0]);
       return {s.select(s.compare(ScalarOp::kLt, zero, x[0]), one, not_positive)};
     },
 };

@@ -14,20 +14,24 @@ struct Range {
   bool whole(int64_t size) const { return start == 0 && limit == size && stride == 1; }
 };
 
-Range range(const Attrs& attrs, size_t d) { return {attrs.ints("starts")[d], attrs.ints("limits")[d], attrs.ints("strides")[d]}; }
+Range range(const Attrs& attrs, size_t d) {
+  return {attrs.ints("starts")[d], attrs.ints("limits")[d], attrs.ints("strides")[d]};
+}
 
 absl::StatusOr<std::vector<TensorType>> slice_types(const OpView& use) {
   size_t rank = use.shape(0).size();
   for (const char* name : {"starts", "limits", "strides"}) {
     if (use.attrs.ints(name).size() != rank) {
-      return absl::InvalidArgumentError(cat("attribute '", name, "': expected ", rank, " entries, found ", use.attrs.ints(name).size()));
+      return absl::InvalidArgumentError(
+          cat("attribute '", name, "': expected ", rank, " entries, found ", use.attrs.ints(name).size()));
     }
   }
   Shape shape;
   for (size_t d = 0; d < rank; ++d) {
     Range r = range(use.attrs, d);
     if (r.start < 0 || r.limit < r.start || r.limit > use.shape(0)[d] || r.stride < 1) {
-      return absl::InvalidArgumentError(cat("dimension ", d, ": cannot take ", r.start, " to ", r.limit, " in steps of ", r.stride, " from ", to_string(use.shape(0))));
+      return absl::InvalidArgumentError(cat("dimension ", d, ": cannot take ", r.start, " to ", r.limit,
+                                            " in steps of ", r.stride, " from ", to_string(use.shape(0))));
     }
     shape.push_back(r.count());
   }
@@ -46,7 +50,8 @@ std::string slice_formula(const OpView& use) {
   return in + " ->" + out;
 }
 
-// Puts the gradient back where it was taken: first spread to the strides (each element becomes `stride` wide), then padded to x's size.
+// Puts the gradient back where it was taken: first spread to the strides (each element becomes `stride` wide), then
+// padded to x's size.
 std::vector<ValueId> slice_gradient(const OpUse& use) {
   Builder& b = use.b;
   ValueId g = use.gradients[0], zero = b.scalar(use.types[0].dtype, 0);
@@ -70,7 +75,10 @@ std::vector<ValueId> slice_gradient(const OpUse& use) {
       Shape limits = merged;
       limits[d] = length;
       if (length < merged[d]) {
-        g = b.emit("slice", {g}, {{"starts", std::vector<int64_t>(rank, 0)}, {"limits", limits}, {"strides", std::vector<int64_t>(rank, 1)}});
+        g = b.emit("slice", {g},
+                   {{"starts", std::vector<int64_t>(rank, 0)},
+                    {"limits", limits},
+                    {"strides", std::vector<int64_t>(rank, 1)}});
       }
     }
     low[d] = length == 0 ? 0 : r.start;
@@ -83,7 +91,8 @@ void slice_evaluate(const OpView& use, std::span<const Tensor* const> in, std::v
   int64_t target = 0;
   for_each_index(outputs[0].type.shape, [&](const std::vector<int64_t>& index) {
     int64_t source = 0;
-    for (size_t d = 0; d < index.size(); ++d) source = source * use.shape(0)[d] + use.attrs.ints("starts")[d] + index[d] * use.attrs.ints("strides")[d];
+    for (size_t d = 0; d < index.size(); ++d)
+      source = source * use.shape(0)[d] + use.attrs.ints("starts")[d] + index[d] * use.attrs.ints("strides")[d];
     copy_element(*in[0], source, outputs[0], target++);
   });
 }

@@ -12,7 +12,8 @@ extern const OpDef kSub = {
     .infer = same_type,
     .flops_per_point = 1,
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
-      return {use.b.sum_to(use.gradients[0], use.types[0].shape), use.b.neg(use.b.sum_to(use.gradients[0], use.types[1].shape))};
+      return {use.b.sum_to(use.gradients[0], use.types[0].shape),
+              use.b.neg(use.b.sum_to(use.gradients[0], use.types[1].shape))};
     },
     .scalar = binary_body<ScalarOp::kSub>,
 };

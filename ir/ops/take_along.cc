@@ -11,10 +11,11 @@ absl::StatusOr<std::vector<TensorType>> take_along_types(const OpView& use) {
   PARTITA_RETURN_IF_ERROR(check_dim(dim, use.rank()));
   PARTITA_RETURN_IF_ERROR(check_indices(use.inputs[1]));
   bool fits = use.rank(0) == use.rank(1);
-  for (int d = 0; fits && d < use.rank(); ++d) fits = d == dim ? use.shape(0)[d] > 0 || elements(use.shape(1)) == 0 : use.shape(1)[d] <= use.shape(0)[d];
+  for (int d = 0; fits && d < use.rank(); ++d)
+    fits = d == dim ? use.shape(0)[d] > 0 || elements(use.shape(1)) == 0 : use.shape(1)[d] <= use.shape(0)[d];
   if (!fits) {
-    return absl::InvalidArgumentError(
-        cat("expected indices of x's rank that are nowhere larger but along dimension ", dim, ", found ", to_string(use.shape(0)), " and ", to_string(use.shape(1))));
+    return absl::InvalidArgumentError(cat("expected indices of x's rank that are nowhere larger but along dimension ",
+                                          dim, ", found ", to_string(use.shape(0)), " and ", to_string(use.shape(1))));
   }
   return one_output(use.dtype(), use.shape(1));
 }
@@ -35,7 +36,8 @@ std::string take_along_formula(const OpView& use) {
 // Position in `shape` of the element that `index` of the indices points to.
 int64_t along(const Tensor& indices, int64_t k, const std::vector<int64_t>& index, const Shape& shape, int64_t dim) {
   int64_t at = 0;
-  for (size_t d = 0; d < shape.size(); ++d) at = at * shape[d] + (static_cast<int64_t>(d) == dim ? clamped_index(indices.i[k], shape[d]) : index[d]);
+  for (size_t d = 0; d < shape.size(); ++d)
+    at = at * shape[d] + (static_cast<int64_t>(d) == dim ? clamped_index(indices.i[k], shape[d]) : index[d]);
   return at;
 }
 
@@ -55,7 +57,8 @@ absl::StatusOr<std::vector<TensorType>> take_along_grad_types(const OpView& use)
   PARTITA_RETURN_IF_ERROR(check_dim(dim, use.rank()));
   PARTITA_RETURN_IF_ERROR(check_indices(use.inputs[1]));
   if (use.shape(0) != use.shape(1) || size < 0 || (size == 0 && elements(use.shape(1)) > 0)) {
-    return absl::InvalidArgumentError(cat("expected a gradient of the indices' shape for a dimension of ", size, ", found ", to_string(use.shape(0)), " and ", to_string(use.shape(1))));
+    return absl::InvalidArgumentError(cat("expected a gradient of the indices' shape for a dimension of ", size,
+                                          ", found ", to_string(use.shape(0)), " and ", to_string(use.shape(1))));
   }
   Shape shape = use.shape(0);
   shape[dim] = size;
@@ -76,7 +79,8 @@ std::string take_along_grad_formula(const OpView& use) {
 
 }  // namespace
 
-// (x, indices of the same rank): result[…, k, …] = x[…, indices[…, k, …], …] along `dim` (ONNX GatherElements, PyTorch gather).
+// (x, indices of the same rank): result[…, k, …] = x[…, indices[…, k, …], …] along `dim` (ONNX GatherElements, PyTorch
+// gather).
 extern const OpDef kTakeAlong = {
     .name = "take_along",
     .min_inputs = 2,
@@ -96,7 +100,8 @@ extern const OpDef kTakeAlong = {
     .kernel = true,
 };
 
-// (gradient of a take_along's result, indices) -> gradient of x, `size` elements along `dim`, elsewhere of the indices' size.
+// (gradient of a take_along's result, indices) -> gradient of x, `size` elements along `dim`, elsewhere of the indices'
+// size.
 extern const OpDef kTakeAlongGrad = {
     .name = "take_along_grad",
     .min_inputs = 2,
@@ -112,7 +117,8 @@ extern const OpDef kTakeAlongGrad = {
         [](const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& outputs) {
           int64_t k = 0;
           for_each_index(use.shape(1), [&](const std::vector<int64_t>& index) {
-            scatter_element("add", *in[0], k, outputs[0], along(*in[1], k, index, outputs[0].type.shape, use.attrs.i("dim")));
+            scatter_element("add", *in[0], k, outputs[0],
+                            along(*in[1], k, index, outputs[0].type.shape, use.attrs.i("dim")));
             ++k;
           });
         },

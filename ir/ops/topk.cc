@@ -12,7 +12,8 @@ absl::StatusOr<std::vector<TensorType>> topk_types(const OpView& use) {
   int64_t dim = use.attrs.i("dim"), k = use.attrs.i("k");
   PARTITA_RETURN_IF_ERROR(check_dim(dim, use.rank()));
   Shape shape = use.shape(0);
-  if (k < 0 || k > shape[dim]) return absl::InvalidArgumentError(cat("attribute 'k': expected 0 to ", shape[dim], ", found ", k));
+  if (k < 0 || k > shape[dim])
+    return absl::InvalidArgumentError(cat("attribute 'k': expected 0 to ", shape[dim], ", found ", k));
   shape[dim] = k;
   return std::vector<TensorType>{{use.dtype(), shape}, {DType::kI64, shape}};
 }
@@ -38,7 +39,8 @@ void topk_evaluate(const OpView& use, std::span<const Tensor* const> in, std::ve
     for (int64_t n = 0; n < a.inner; ++n) {
       auto at = [&](int64_t k) { return (o * a.size + k) * a.inner + n; };
       for (int64_t k = 0; k < a.size; ++k) order[k] = k;
-      std::stable_sort(order.begin(), order.end(), [&](int64_t x, int64_t y) { return ranks_before(*in[0], at(x), at(y), largest); });
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int64_t x, int64_t y) { return ranks_before(*in[0], at(x), at(y), largest); });
       for (int64_t k = 0; k < count; ++k) {
         int64_t target = (o * count + k) * a.inner + n;
         copy_element(*in[0], at(order[k]), outputs[0], target);
@@ -50,7 +52,8 @@ void topk_evaluate(const OpView& use, std::span<const Tensor* const> in, std::ve
 
 }  // namespace
 
-// The k greatest (or least) elements along `dim` in order, and their indices (i64); of equal ones the lower index first. NaN counts as the greatest.
+// The k greatest (or least) elements along `dim` in order, and their indices (i64); of equal ones the lower index
+// first. NaN counts as the greatest.
 extern const OpDef kTopk = {
     .name = "topk",
     .attributes = "i k, i dim, i largest",
@@ -60,7 +63,8 @@ extern const OpDef kTopk = {
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       if (use.gradients[0] == kNoValue) return {kNoValue};
       int64_t dim = use.attrs.i("dim");
-      return {use.b.emit("take_along_grad", {use.gradients[0], use.outputs[1]}, {{"dim", dim}, {"size", use.types[0].shape[dim]}})};
+      return {use.b.emit("take_along_grad", {use.gradients[0], use.outputs[1]},
+                         {{"dim", dim}, {"size", use.types[0].shape[dim]}})};
     },
     .evaluate = topk_evaluate,
     .kernel = true,

@@ -9,7 +9,8 @@ namespace {
 absl::StatusOr<std::vector<TensorType>> transpose_types(const OpView& use) {
   const auto& permutation = use.attrs.ints("permutation");
   if (static_cast<int>(permutation.size()) != use.rank()) {
-    return absl::InvalidArgumentError(cat("attribute 'permutation': expected ", use.rank(), " entries, found ", permutation.size()));
+    return absl::InvalidArgumentError(
+        cat("attribute 'permutation': expected ", use.rank(), " entries, found ", permutation.size()));
   }
   PARTITA_RETURN_IF_ERROR(check_dims(permutation, use.rank(), "permutation"));
   Shape shape;

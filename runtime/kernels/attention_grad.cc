@@ -143,7 +143,7 @@ void backward(const Backward<T>& f, int threads) {
 
 // Inputs g, q, k, v, mask (may be left out), out, lse; outputs dq, dk, dv.
 Kernel make_attention_grad(const KernelRequest& r) {
-  PARTITA_RETURN_IF_ERROR(r.expect_operands(6, 7, 3));
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(6, 7, 3, 4));
   const bool masked = r.inputs() == 7 && r.in(4).dtype != DType::kInvalid;
   const size_t out_at = r.inputs() - 2, lse_at = r.inputs() - 1, first = r.inputs();
   PARTITA_ASSIGN_OR_RETURN(AttentionShape shape, AttentionShape::make(r, r.in(1), r.in(2), r.in(3), masked ? &r.in(4) : nullptr));

@@ -45,8 +45,8 @@ class KernelRequest {
   std::string types() const;
   absl::Status error(std::string_view expected) const;
   absl::Status unsupported() const;
-  // InvalidArgument unless there are that many operands, all present but inputs from `required` on.
-  absl::Status expect_operands(size_t least_inputs, size_t most_inputs, size_t outputs) const;
+  // InvalidArgument unless there are that many operands and all are present, but for inputs from `optional_from` (least_inputs) on.
+  absl::Status expect_operands(size_t least_inputs, size_t most_inputs, size_t outputs, int optional_from = -1) const;
 
  private:
   const Step& step_;

@@ -54,7 +54,8 @@ TEST(TrainingInfo, Adagrad_TakesTheInitializationGraph) {
   EXPECT_EQ(m.training->groups[0].kind, "onnx_adagrad");
   EXPECT_FLOAT_EQ(m.training->groups[0].hyper.at("decay_factor"), 0.1);
   for (const State& s : m.graph.states) {
-    if (s.name == "W2") EXPECT_FLOAT_EQ(element_f(std::get<Literal>(s.initial), 0), -0.03972679749131203);
+    if (s.name != "W2") continue;
+    EXPECT_FLOAT_EQ(element_f(std::get<Literal>(s.initial), 0), -0.03972679749131203);
   }
 }
 

@@ -64,7 +64,8 @@ TEST(Formula, BindTable) {
 
 TEST(Formula, RolesAndGroups) {
   Formula f = *parse_formula("~1 a+ b> c, ~1 d< e^, ~ f, g -> c f");
-  const FactorRole kRoles[] = {FactorRole::kSum, FactorRole::kMax, FactorRole::kParallel, FactorRole::kMin, FactorRole::kWhole, FactorRole::kParallel, FactorRole::kParallel};
+  const FactorRole kRoles[] = {FactorRole::kSum,   FactorRole::kMax,      FactorRole::kParallel, FactorRole::kMin,
+                               FactorRole::kWhole, FactorRole::kParallel, FactorRole::kParallel};
   ASSERT_EQ(f.factors.size(), 7u);
   for (size_t k = 0; k < 7; ++k) EXPECT_EQ(f.factors[k].role, kRoles[k]) << f.factors[k].name;
   EXPECT_EQ(f.inputs[0].linear, 1);
@@ -89,14 +90,16 @@ TEST(Formula, FactorNamesAreDistinct) {
 }
 
 // The formula that an op writes for operands of these shapes.
-std::string written(std::string_view op, const std::vector<Shape>& shapes, const Attrs& attrs, DType dtype = DType::kF32) {
+std::string written(std::string_view op, const std::vector<Shape>& shapes, const Attrs& attrs,
+                    DType dtype = DType::kF32) {
   std::vector<TensorType> types;
   for (const Shape& s : shapes) types.push_back({dtype, s});
   const OpDef* def = find_op(op);
   auto inferred = infer_types(*def, {attrs, types});
   if (!inferred.ok()) return std::string(inferred.status().message());
   Formula f = bound_formula(*def, {attrs, types});
-  for (size_t k = 0; k < inferred->size(); ++k) EXPECT_EQ(operand_shape(f, f.outputs[k]), (*inferred)[k].shape) << to_string(f);
+  for (size_t k = 0; k < inferred->size(); ++k)
+    EXPECT_EQ(operand_shape(f, f.outputs[k]), (*inferred)[k].shape) << to_string(f);
   std::string sizes;
   for (const Factor& x : f.factors) append(sizes, " ", x.name, "=", x.size);
   return to_string(f) + ";" + sizes;
@@ -128,9 +131,12 @@ TEST(Formula, Reshape) {
       {{0}, {5, 0, 7}, "~ a^ -> b^ c^ d^; a=0 b=5 c=0 d=7"},
       {{6}, {4}, "cannot reshape [6] into [4]: the element counts differ"},
       {{6}, {-6}, "cannot reshape [6] into [-6]: the element counts differ"},
-      {{0}, {int64_t{1} << 40, int64_t{1} << 40, 0}, "cannot reshape [0] into [1099511627776,1099511627776,0]: the element counts differ"},
+      {{0},
+       {int64_t{1} << 40, int64_t{1} << 40, 0},
+       "cannot reshape [0] into [1099511627776,1099511627776,0]: the element counts differ"},
   };
-  for (const Case& c : kCases) EXPECT_EQ(written("reshape", {c.from}, {{"shape", c.to}}), c.expected) << to_string(c.from) << to_string(c.to);
+  for (const Case& c : kCases)
+    EXPECT_EQ(written("reshape", {c.from}, {{"shape", c.to}}), c.expected) << to_string(c.from) << to_string(c.to);
 }
 
 TEST(Formula, WrittenByDefinitions) {
@@ -148,19 +154,43 @@ TEST(Formula, WrittenByDefinitions) {
       {"transpose", {{2, 3, 4}}, {{"permutation", Ints{2, 0, 1}}}, "~ a b c -> c a b; a=2 b=3 c=4"},
       {"transpose", {{2, 3}}, {{"permutation", Ints{0, 0}}}, "attribute 'permutation': dimension 0 is listed twice"},
       {"transpose", {{2, 3}}, {}, "expected an attribute 'permutation' (ints), found none"},
-      {"transpose", {{2, 3}}, {{"permutation", int64_t{0}}}, "attribute 'permutation': expected ints, found another type"},
-      {"transpose", {{2}}, {{"permutation", Ints{0}}, {"perm", Ints{0}}}, "unknown attribute 'perm'; expected ints permutation"},
+      {"transpose",
+       {{2, 3}},
+       {{"permutation", int64_t{0}}},
+       "attribute 'permutation': expected ints, found another type"},
+      {"transpose",
+       {{2}},
+       {{"permutation", Ints{0}}, {"perm", Ints{0}}},
+       "unknown attribute 'perm'; expected ints permutation"},
       {"transpose", {}, {{"permutation", Ints{}}}, "expected 1 inputs, found 0"},
       {"broadcast", {{4, 1}}, {{"shape", Ints{2, 4, 6}}}, "~ b * -> a b c; b=4 a=2 c=6"},
       {"broadcast", {{4}}, {{"shape", Ints{2, 3}}}, "cannot broadcast [4] to [2,3]"},
-      {"slice", {{4, 6}}, {{"starts", Ints{0, 1}}, {"limits", Ints{4, 6}}, {"strides", Ints{1, 2}}}, "~ a b^ -> a o1^; a=4 b=6 o1=3"},
-      {"slice", {{4}}, {{"starts", Ints{0}}, {"limits", Ints{5}}, {"strides", Ints{1}}}, "dimension 0: cannot take 0 to 5 in steps of 1 from [4]"},
-      {"slice", {{4}}, {{"starts", Ints{0}}, {"limits", Ints{4}}, {"strides", Ints{0}}}, "dimension 0: cannot take 0 to 4 in steps of 0 from [4]"},
+      {"slice",
+       {{4, 6}},
+       {{"starts", Ints{0, 1}}, {"limits", Ints{4, 6}}, {"strides", Ints{1, 2}}},
+       "~ a b^ -> a o1^; a=4 b=6 o1=3"},
+      {"slice",
+       {{4}},
+       {{"starts", Ints{0}}, {"limits", Ints{5}}, {"strides", Ints{1}}},
+       "dimension 0: cannot take 0 to 5 in steps of 1 from [4]"},
+      {"slice",
+       {{4}},
+       {{"starts", Ints{0}}, {"limits", Ints{4}}, {"strides", Ints{0}}},
+       "dimension 0: cannot take 0 to 4 in steps of 0 from [4]"},
       {"pad", {{4, 6}, {}}, {{"low", Ints{0, 1}}, {"high", Ints{0, 2}}}, "~1 a b^, ~1 -> a o1^; a=4 b=6 o1=9"},
-      {"pad", {{4}, {}}, {{"low", Ints{INT64_MAX}}, {"high", Ints{INT64_MAX}}}, "dimension 0: cannot pad by 9223372036854775807 and 9223372036854775807"},
-      {"pad", {{4}, {}}, {{"low", Ints{int64_t{1} << 59}}, {"high", Ints{0}}}, "a result of [576460752303423492] elements is too large"},
+      {"pad",
+       {{4}, {}},
+       {{"low", Ints{INT64_MAX}}, {"high", Ints{INT64_MAX}}},
+       "dimension 0: cannot pad by 9223372036854775807 and 9223372036854775807"},
+      {"pad",
+       {{4}, {}},
+       {{"low", Ints{int64_t{1} << 59}}, {"high", Ints{0}}},
+       "a result of [576460752303423492] elements is too large"},
       {"concat", {{4, 2}, {4, 3}}, {{"dim", int64_t{1}}}, "~1 a m0^, ~1 a m1^ -> a total^; a=4 m0=2 m1=3 total=5"},
-      {"concat", {{4, 2}, {3, 2}}, {{"dim", int64_t{1}}}, "input 1: cannot join f32[3,2] to f32[4,2] along dimension 1"},
+      {"concat",
+       {{4, 2}, {3, 2}},
+       {{"dim", int64_t{1}}},
+       "input 1: cannot join f32[3,2] to f32[4,2] along dimension 1"},
       {"concat", {{4}}, {{"dim", int64_t{-1}}}, "attribute 'dim': expected a dimension below 1, found -1"},
       {"reverse", {{4, 2}}, {{"dims", Ints{1}}}, "~ a b^ -> a b; a=4 b=2"},
       {"iota", {}, {{"size", int64_t{4}}, {"to", DType::kI64}}, "-> a^; a=4"},
@@ -169,10 +199,22 @@ TEST(Formula, WrittenByDefinitions) {
       {"reduce_max", {{2, 3}}, {{"dims", Ints{0}}, {"keep", int64_t{0}}}, "a> b -> b; a=2 b=3"},
       {"reduce_min", {{2, 3}}, {{"dims", Ints{0, 1}}, {"keep", int64_t{0}}}, "a< b< -> ; a=2 b=3"},
       {"reduce_prod", {{2, 3}}, {{"dims", Ints{0}}, {"keep", int64_t{0}}}, "a^ b -> b; a=2 b=3"},
-      {"reduce_sum", {{2, 3}}, {{"dims", Ints{2}}, {"keep", int64_t{0}}}, "attribute 'dims': expected a dimension below 2, found 2"},
-      {"argmax", {{2, 0}}, {{"dim", int64_t{1}}, {"keep", int64_t{0}}, {"last", int64_t{0}}}, "expected elements along dimension 1, found [2,0]"},
-      {"topk", {{2, 6}}, {{"k", int64_t{3}}, {"dim", int64_t{1}}, {"largest", int64_t{1}}}, "a b^ -> a top^, a top; a=2 b=6 top=3"},
-      {"topk", {{2, 6}}, {{"k", int64_t{7}}, {"dim", int64_t{1}}, {"largest", int64_t{1}}}, "attribute 'k': expected 0 to 6, found 7"},
+      {"reduce_sum",
+       {{2, 3}},
+       {{"dims", Ints{2}}, {"keep", int64_t{0}}},
+       "attribute 'dims': expected a dimension below 2, found 2"},
+      {"argmax",
+       {{2, 0}},
+       {{"dim", int64_t{1}}, {"keep", int64_t{0}}, {"last", int64_t{0}}},
+       "expected elements along dimension 1, found [2,0]"},
+      {"topk",
+       {{2, 6}},
+       {{"k", int64_t{3}}, {"dim", int64_t{1}}, {"largest", int64_t{1}}},
+       "a b^ -> a top^, a top; a=2 b=6 top=3"},
+      {"topk",
+       {{2, 6}},
+       {{"k", int64_t{7}}, {"dim", int64_t{1}}, {"largest", int64_t{1}}},
+       "attribute 'k': expected 0 to 6, found 7"},
   };
   for (const Case& c : kCases) {
     std::string found = written(c.op, c.shapes, c.attrs);
@@ -188,20 +230,28 @@ TEST(Formula, Indexing) {
   };
   TensorType table{DType::kF32, {50, 8}}, ids{DType::kI64, {4, 6}}, grad{DType::kF32, {4, 6, 8}};
   EXPECT_EQ(formula("gather", {table, ids}, {{"dim", int64_t{0}}}), "~ a^ b, i0 i1 -> i0 i1 b");
-  EXPECT_EQ(formula("gather_grad", {grad, ids}, {{"dim", int64_t{0}}, {"size", int64_t{50}}}), "~ i0+ i1+ b, i0 i1 -> n0^ b");
-  EXPECT_EQ(formula("gather", {table, table}, {{"dim", int64_t{0}}}), "expected indices of type i32 or i64, found f32[50,8]");
-  EXPECT_EQ(formula("gather", {{DType::kF32, {0, 8}}, ids}, {{"dim", int64_t{0}}}), "expected something to index along dimension 0, found [0,8]");
+  EXPECT_EQ(formula("gather_grad", {grad, ids}, {{"dim", int64_t{0}}, {"size", int64_t{50}}}),
+            "~ i0+ i1+ b, i0 i1 -> n0^ b");
+  EXPECT_EQ(formula("gather", {table, table}, {{"dim", int64_t{0}}}),
+            "expected indices of type i32 or i64, found f32[50,8]");
+  EXPECT_EQ(formula("gather", {{DType::kF32, {0, 8}}, ids}, {{"dim", int64_t{0}}}),
+            "expected something to index along dimension 0, found [0,8]");
   EXPECT_EQ(formula("gather_grad", {grad, ids}, {{"dim", int64_t{1}}, {"size", int64_t{50}}}),
             "expected the gradient of a gather along dimension 1 of 50, found [4,6,8] for indices [4,6]");
   EXPECT_EQ(formula("take_along", {{DType::kF32, {4, 9}}, ids}, {{"dim", int64_t{1}}}), "~ a n1^, a b -> a b");
   EXPECT_EQ(formula("take_along", {{DType::kF32, {5, 9}}, ids}, {{"dim", int64_t{1}}}), "~ n0^ n1^, a^ b -> a b");
-  EXPECT_EQ(formula("gather_nd", {grad, {DType::kI32, {4, 3, 1}}}, {{"batch_dims", int64_t{1}}}), "~ a0 n1^ r2, a0 q1 k^ -> a0 q1 r2");
-  EXPECT_EQ(formula("gather_nd_grad", {{DType::kF32, {4, 3, 8}}, {DType::kI32, {4, 3, 1}}}, {{"batch_dims", int64_t{1}}, {"shape", grad.shape}}),
+  EXPECT_EQ(formula("gather_nd", {grad, {DType::kI32, {4, 3, 1}}}, {{"batch_dims", int64_t{1}}}),
+            "~ a0 n1^ r2, a0 q1 k^ -> a0 q1 r2");
+  EXPECT_EQ(formula("gather_nd_grad", {{DType::kF32, {4, 3, 8}}, {DType::kI32, {4, 3, 1}}},
+                    {{"batch_dims", int64_t{1}}, {"shape", grad.shape}}),
             "~ a0 q1+ r2, a0 q1 k^ -> a0 n1^ r2");
   TensorType one{DType::kI64, {3, 1}}, rows{DType::kF32, {3, 8}};
-  EXPECT_EQ(formula("scatter_nd", {table, one, rows}, {{"mode", std::string("add")}}), "~1 n0^ r1, q0^ k^, ~1 q0 r1 -> n0 r1");
-  EXPECT_EQ(formula("scatter_nd", {table, one, rows}, {{"mode", std::string("max")}}), "n0^ r1, q0^ k^, q0 r1 -> n0 r1");
-  EXPECT_EQ(formula("scatter_nd", {table, one, rows}, {{"mode", std::string("sum")}}), "attribute 'mode': expected none, add, mul, max or min, found 'sum'");
+  EXPECT_EQ(formula("scatter_nd", {table, one, rows}, {{"mode", std::string("add")}}),
+            "~1 n0^ r1, q0^ k^, ~1 q0 r1 -> n0 r1");
+  EXPECT_EQ(formula("scatter_nd", {table, one, rows}, {{"mode", std::string("max")}}),
+            "n0^ r1, q0^ k^, q0 r1 -> n0 r1");
+  EXPECT_EQ(formula("scatter_nd", {table, one, rows}, {{"mode", std::string("sum")}}),
+            "attribute 'mode': expected none, add, mul, max or min, found 'sum'");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The cases that every op is tested on: gradients against finite differences, splits against the whole, linearity (op_test.cc).
-// A new op takes one line in op_cases.cc (op_cases_nn.cc for contractions and composites); float64 types, so that the comparisons are sharp.
+// The cases that every op is tested on: gradients against finite differences, splits against the whole, linearity
+// (op_test.cc). A new op takes one line in op_cases.cc (op_cases_nn.cc for contractions and composites); float64 types,
+// so that the comparisons are sharp.
 #pragma once
 
 #include <string>
@@ -43,7 +44,9 @@ struct OpCase {
 
 // f64 / i64 / bool inputs of a shape.
 inline CaseInput f64(Shape shape, Draw draw = Draw::kNormal) { return {{DType::kF64, std::move(shape)}, draw}; }
-inline CaseInput i64(Shape shape, Draw draw = Draw::kNormal, int64_t below = 0) { return {{DType::kI64, std::move(shape)}, draw, below}; }
+inline CaseInput i64(Shape shape, Draw draw = Draw::kNormal, int64_t below = 0) {
+  return {{DType::kI64, std::move(shape)}, draw, below};
+}
 inline CaseInput boolean(Shape shape) { return {{DType::kBool, std::move(shape)}, Draw::kBool}; }
 inline CaseInput absent() { return {}; }
 

@@ -1,4 +1,5 @@
-// Every op on every case of the tables: its gradient against central differences, each split that its formula allows against the whole, its linearity.
+// Every op on every case of the tables: its gradient against central differences, each split that its formula allows
+// against the whole, its linearity.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,26 +22,38 @@ std::vector<OpCase> all_cases() {
   return cases;
 }
 
-double uniform_draw(std::mt19937_64& rng, double low, double high) { return std::uniform_real_distribution<double>(low, high)(rng); }
+double uniform_draw(std::mt19937_64& rng, double low, double high) {
+  return std::uniform_real_distribution<double>(low, high)(rng);
+}
 
 double draw_float(Draw how, double fill, std::mt19937_64& rng) {
   switch (how) {
-    case Draw::kPositive: return uniform_draw(rng, 0.5, 2);
-    case Draw::kUnit: return uniform_draw(rng, -0.9, 0.9);
-    case Draw::kAwayFromZero: return uniform_draw(rng, 0.3, 2) * (rng() % 2 ? 1 : -1);
-    case Draw::kFill: return fill;
-    default: return std::normal_distribution<double>()(rng);
+    case Draw::kPositive:
+      return uniform_draw(rng, 0.5, 2);
+    case Draw::kUnit:
+      return uniform_draw(rng, -0.9, 0.9);
+    case Draw::kAwayFromZero:
+      return uniform_draw(rng, 0.3, 2) * (rng() % 2 ? 1 : -1);
+    case Draw::kFill:
+      return fill;
+    default:
+      return std::normal_distribution<double>()(rng);
   }
 }
 
 int64_t draw_integer(const CaseInput& in, std::mt19937_64& rng) {
   auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
   switch (in.draw) {
-    case Draw::kIndex: return below(in.below);
-    case Draw::kSignedIndex: return below(2 * in.below) - in.below;
-    case Draw::kBool: return below(2);
-    case Draw::kFill: return static_cast<int64_t>(in.fill);
-    default: return is_unsigned(in.type.dtype) ? below(10) : below(19) - 9;
+    case Draw::kIndex:
+      return below(in.below);
+    case Draw::kSignedIndex:
+      return below(2 * in.below) - in.below;
+    case Draw::kBool:
+      return below(2);
+    case Draw::kFill:
+      return static_cast<int64_t>(in.fill);
+    default:
+      return is_unsigned(in.type.dtype) ? below(10) : below(19) - 9;
   }
 }
 
@@ -49,7 +62,8 @@ Tensor draw(const CaseInput& in, std::mt19937_64& rng) {
   for (double& x : t.f) x = draw_float(in.draw, in.fill, rng);
   for (int64_t& x : t.i) x = draw_integer(in, rng);
   if (in.draw == Draw::kDistinct) {
-    for (size_t k = 0; k < t.f.size(); ++k) t.f[k] = (static_cast<double>(k) - static_cast<double>(t.f.size() / 2)) * 0.25 + 0.13;
+    for (size_t k = 0; k < t.f.size(); ++k)
+      t.f[k] = (static_cast<double>(k) - static_cast<double>(t.f.size() / 2)) * 0.25 + 0.13;
     std::shuffle(t.f.begin(), t.f.end(), rng);
   }
   if (in.draw == Draw::kDistinctIndex) {
@@ -139,7 +153,8 @@ TEST(Ops, FormulasGiveTheInferredShapes) {
     ASSERT_TRUE(types.ok()) << describe(c) << types.status().message();
     Formula f = bound_formula(use.op, {c.attrs, use.types});
     ASSERT_EQ(f.outputs.size(), types->size()) << describe(c);
-    for (size_t k = 0; k < types->size(); ++k) EXPECT_EQ(operand_shape(f, f.outputs[k]), (*types)[k].shape) << describe(c) << to_string(f);
+    for (size_t k = 0; k < types->size(); ++k)
+      EXPECT_EQ(operand_shape(f, f.outputs[k]), (*types)[k].shape) << describe(c) << to_string(f);
   }
 }
 
@@ -153,7 +168,8 @@ TEST(Ops, ExpansionsAgreeWithTheReference) {
     expansion.scalar = nullptr;
     std::vector<Tensor> own = use.run(), expanded = Use::run(expansion, c.attrs, use.inputs);
     ASSERT_EQ(own.size(), expanded.size()) << describe(c);
-    for (size_t k = 0; k < own.size(); ++k) EXPECT_EQ(difference(expanded[k], own[k], 1e-9), "") << describe(c) << " output " << k;
+    for (size_t k = 0; k < own.size(); ++k)
+      EXPECT_EQ(difference(expanded[k], own[k], 1e-9), "") << describe(c) << " output " << k;
   }
 }
 
@@ -164,7 +180,8 @@ double projected(const std::vector<Tensor>& outputs, const std::map<int, Tensor>
   double sum = 0;
   for (const auto& [k, seed] : seeds) {
     for (size_t e = 0; e < seed.f.size(); ++e) {
-      if (!std::isinf(outputs[k].f[e])) sum += seed.f[e] * outputs[k].f[e];  // of nothing at all (an empty maximum) there is no derivative
+      if (!std::isinf(outputs[k].f[e]))
+        sum += seed.f[e] * outputs[k].f[e];  // of nothing at all (an empty maximum) there is no derivative
     }
   }
   return sum;
@@ -221,7 +238,8 @@ void check_gradient(const Use& use, const std::map<int, Tensor>& seeds, std::mt1
       };
       double expected = (at(kStep) - at(-kStep)) / (2 * kStep), found = 0;
       for (size_t e = 0; given && e < direction.f.size(); ++e) found += gradients[k].f[e] * direction.f[e];
-      EXPECT_NEAR(found, expected, 1e-6 * std::max(1.0, std::fabs(expected))) << describe(use.c) << " input " << k << (given ? "" : ", which has no gradient");
+      EXPECT_NEAR(found, expected, 1e-6 * std::max(1.0, std::fabs(expected)))
+          << describe(use.c) << " input " << k << (given ? "" : ", which has no gradient");
     }
   }
 }
@@ -234,8 +252,10 @@ TEST(Ops, GradientsMatchFiniteDifferences) {
     std::mt19937_64 rng(2);
     std::map<int, Tensor> seeds;
     for (size_t k = 0; k < outputs.size(); ++k) {
-      bool saved = std::find(c.saved_outputs.begin(), c.saved_outputs.end(), static_cast<int>(k)) != c.saved_outputs.end();
-      if (is_float(outputs[k].type.dtype) && !saved) seeds[static_cast<int>(k)] = draw({outputs[k].type, Draw::kNormal}, rng);
+      bool saved =
+          std::find(c.saved_outputs.begin(), c.saved_outputs.end(), static_cast<int>(k)) != c.saved_outputs.end();
+      if (is_float(outputs[k].type.dtype) && !saved)
+        seeds[static_cast<int>(k)] = draw({outputs[k].type, Draw::kNormal}, rng);
     }
     if (seeds.empty()) continue;
     check_gradient(use, seeds, rng);
@@ -246,8 +266,10 @@ TEST(Ops, GradientsMatchFiniteDifferences) {
 
 // ---- splits ----
 
-// The dimensions of an operand as a list of factors, and the flat positions of part `p` of `parts` along `factor`, in the part's own row-major order.
-std::vector<int64_t> part_positions(const Formula& f, const FormulaOperand& operand, int factor, int64_t parts, int64_t p) {
+// The dimensions of an operand as a list of factors, and the flat positions of part `p` of `parts` along `factor`, in
+// the part's own row-major order.
+std::vector<int64_t> part_positions(const Formula& f, const FormulaOperand& operand, int factor, int64_t parts,
+                                    int64_t p) {
   std::vector<int> factors;
   Shape sizes;
   for (const auto& dim : operand.dims) {
@@ -268,15 +290,18 @@ std::vector<int64_t> part_positions(const Formula& f, const FormulaOperand& oper
 }
 
 bool carries(const FormulaOperand& operand, int factor) {
-  return std::any_of(operand.dims.begin(), operand.dims.end(), [&](const auto& dim) { return std::find(dim.begin(), dim.end(), factor) != dim.end(); });
+  return std::any_of(operand.dims.begin(), operand.dims.end(),
+                     [&](const auto& dim) { return std::find(dim.begin(), dim.end(), factor) != dim.end(); });
 }
 
 // Adds what part `part` of an output tells to `whole`. Returns a complaint, or "".
-std::string combine(const Formula& f, size_t k, int factor, int64_t parts, int64_t p, const Tensor& part, Tensor& whole) {
+std::string combine(const Formula& f, size_t k, int factor, int64_t parts, int64_t p, const Tensor& part,
+                    Tensor& whole) {
   const FormulaOperand& operand = f.outputs[k];
   if (carries(operand, factor)) {
     std::vector<int64_t> positions = part_positions(f, operand, factor, parts, p);
-    if (static_cast<int64_t>(positions.size()) != elements(part.type.shape)) return cat("part of shape ", to_string(part.type.shape));
+    if (static_cast<int64_t>(positions.size()) != elements(part.type.shape))
+      return cat("part of shape ", to_string(part.type.shape));
     for (size_t e = 0; e < positions.size(); ++e) copy_element(part, static_cast<int64_t>(e), whole, positions[e]);
     return "";
   }
@@ -292,7 +317,8 @@ std::string combine(const Formula& f, size_t k, int factor, int64_t parts, int64
 }
 
 void check_split(const Use& use, const Formula& f, int factor, int64_t parts, const std::vector<Tensor>& expected) {
-  std::string what = cat(describe(use.c), ", formula ", to_string(f), ", factor ", f.factors[factor].name, " in ", parts);
+  std::string what =
+      cat(describe(use.c), ", formula ", to_string(f), ", factor ", f.factors[factor].name, " in ", parts);
   Formula local = f;
   local.factors[factor].size /= parts;
   std::vector<Shape> local_outputs;
@@ -310,7 +336,8 @@ void check_split(const Use& use, const Formula& f, int factor, int64_t parts, co
       if (carries(o, factor)) {
         std::vector<int64_t> positions = part_positions(f, o, factor, parts, p);
         inputs[k] = Tensor::zeros({use.types[k].dtype, operand_shape(local, o)});
-        for (size_t e = 0; e < positions.size(); ++e) copy_element(use.inputs[k], positions[e], inputs[k], static_cast<int64_t>(e));
+        for (size_t e = 0; e < positions.size(); ++e)
+          copy_element(use.inputs[k], positions[e], inputs[k], static_cast<int64_t>(e));
       }
       local_inputs.push_back(inputs[k].type.shape);
     }
@@ -322,10 +349,12 @@ void check_split(const Use& use, const Formula& f, int factor, int64_t parts, co
     std::vector<Tensor> outputs = Use::run(use.op, attrs, inputs);
     for (size_t k = 0; k < outputs.size(); ++k) {
       ASSERT_EQ(outputs[k].type.shape, local_outputs[k]) << what << ", output " << k;
-      ASSERT_EQ(combine(f, k, factor, parts, p, outputs[k], whole[k]), "") << what << ", output " << k << ", part " << p;
+      ASSERT_EQ(combine(f, k, factor, parts, p, outputs[k], whole[k]), "")
+          << what << ", output " << k << ", part " << p;
     }
   }
-  for (size_t k = 0; k < whole.size(); ++k) EXPECT_EQ(difference(whole[k], expected[k], 1e-9), "") << what << ", output " << k;
+  for (size_t k = 0; k < whole.size(); ++k)
+    EXPECT_EQ(difference(whole[k], expected[k], 1e-9), "") << what << ", output " << k;
 }
 
 TEST(Ops, SplitsEqualTheWhole) {
@@ -346,7 +375,9 @@ TEST(Ops, SplitsEqualTheWhole) {
       }
     }
   }
-  for (const char* op : {"add", "matmul", "reshape", "slice", "concat", "broadcast", "reduce_sum", "gather", "gather_grad"}) EXPECT_TRUE(split.contains(op)) << op;
+  for (const char* op :
+       {"add", "matmul", "reshape", "slice", "concat", "broadcast", "reduce_sum", "gather", "gather_grad"})
+    EXPECT_TRUE(split.contains(op)) << op;
 }
 
 // ---- linearity ----
@@ -373,7 +404,8 @@ TEST(Ops, LinearOperandsAddUp) {
       std::vector<Tensor> a = use.run(), b = Use::run(use.op, c.attrs, second), both = Use::run(use.op, c.attrs, sum);
       for (size_t k = 0; k < a.size(); ++k) {
         for (int64_t e = 0; e < elements(a[k].type.shape); ++e) scatter_element("add", b[k], e, a[k], e);
-        EXPECT_EQ(difference(a[k], both[k], 1e-9), "") << describe(c) << " is not linear in group " << group << " of " << to_string(f);
+        EXPECT_EQ(difference(a[k], both[k], 1e-9), "")
+            << describe(c) << " is not linear in group " << group << " of " << to_string(f);
       }
     }
   }

@@ -49,7 +49,8 @@ void expect_same(const Graph& a, const Graph& b) {
   ASSERT_EQ(a.nodes.size(), b.nodes.size());
   for (size_t n = 0; n < a.nodes.size(); ++n) {
     const Node &x = a.nodes[n], &y = b.nodes[n];
-    EXPECT_TRUE(x.op == y.op && x.inputs == y.inputs && x.outputs == y.outputs && x.attrs == y.attrs && x.origin == y.origin && x.block == y.block && x.segment == y.segment &&
+    EXPECT_TRUE(x.op == y.op && x.inputs == y.inputs && x.outputs == y.outputs && x.attrs == y.attrs &&
+                x.origin == y.origin && x.block == y.block && x.segment == y.segment &&
                 x.weight_gradient == y.weight_gradient && x.device == y.device)
         << n;
   }
@@ -61,7 +62,9 @@ void expect_same(const Graph& a, const Graph& b) {
   ASSERT_EQ(a.states.size(), b.states.size());
   for (size_t k = 0; k < a.states.size(); ++k) {
     const State &x = a.states[k], &y = b.states[k];
-    EXPECT_TRUE(x.name == y.name && x.kind == y.kind && x.value == y.value && x.next == y.next && x.parameter == y.parameter && x.initial.index() == y.initial.index()) << x.name;
+    EXPECT_TRUE(x.name == y.name && x.kind == y.kind && x.value == y.value && x.next == y.next &&
+                x.parameter == y.parameter && x.initial.index() == y.initial.index())
+        << x.name;
   }
   EXPECT_EQ(print(a), print(b));
 }
@@ -92,9 +95,21 @@ TEST(Print, EveryAttributeType) {
   Graph g = std::move(b).finish();
   Node n{.op = find_op("relu"), .inputs = {0}, .outputs = {1}, .attrs = {}};
   double nan = std::bit_cast<double>(uint64_t{0xfff8000000000123});
-  n.attrs = {{"int", int64_t{-5}}, {"least", std::numeric_limits<int64_t>::min()}, {"real", 1.0}, {"tiny", 5e-324}, {"third", 1.0 / 3}, {"minus", -0.0},
-             {"inf", -std::numeric_limits<double>::infinity()}, {"nan", std::nan("")}, {"payload", nan}, {"text", std::string("a\"b\\c\n\x7f\xc3\xa9")}, {"type", DType::kBF16},
-             {"ints", std::vector<int64_t>{1, -2}}, {"none", std::vector<int64_t>{}}, {"reals", std::vector<double>{1, 0.5, 1e300}}, {"noreals", std::vector<double>{}}};
+  n.attrs = {{"int", int64_t{-5}},
+             {"least", std::numeric_limits<int64_t>::min()},
+             {"real", 1.0},
+             {"tiny", 5e-324},
+             {"third", 1.0 / 3},
+             {"minus", -0.0},
+             {"inf", -std::numeric_limits<double>::infinity()},
+             {"nan", std::nan("")},
+             {"payload", nan},
+             {"text", std::string("a\"b\\c\n\x7f\xc3\xa9")},
+             {"type", DType::kBF16},
+             {"ints", std::vector<int64_t>{1, -2}},
+             {"none", std::vector<int64_t>{}},
+             {"reals", std::vector<double>{1, 0.5, 1e300}},
+             {"noreals", std::vector<double>{}}};
   g.nodes.push_back(n);
   g.values.push_back({.type = {DType::kF64, {2}}, .producer = 0, .name = {}});
   std::string text = print(g);
@@ -105,7 +120,8 @@ TEST(Print, EveryAttributeType) {
   EXPECT_NE(text.find("noreals=floats[]"), text.npos) << text;
   EXPECT_NE(text.find("none=[]"), text.npos) << text;
   // All of it can be read; only then is it noticed that relu knows no attributes.
-  EXPECT_EQ(std::string(parse_graph(text).status().message()), "line 3, column 13: relu: unknown attribute 'inf'; expected none");
+  EXPECT_EQ(std::string(parse_graph(text).status().message()),
+            "line 3, column 13: relu: unknown attribute 'inf'; expected none");
 }
 
 TEST(Print, DoublesReadBackToTheSameBits) {
@@ -116,7 +132,8 @@ TEST(Print, DoublesReadBackToTheSameBits) {
     ASSERT_TRUE(back.has_value()) << double_text(x);
     ASSERT_EQ(std::bit_cast<uint64_t>(*back), std::bit_cast<uint64_t>(x)) << double_text(x);
   }
-  for (const char* bad : {"", "1.5x", "infinity", "nan(1)", "0x12", "0xZff8000000000123", "--1", "1e999"}) EXPECT_FALSE(parse_double(bad).has_value()) << bad;
+  for (const char* bad : {"", "1.5x", "infinity", "nan(1)", "0x12", "0xZff8000000000123", "--1", "1e999"})
+    EXPECT_FALSE(parse_double(bad).has_value()) << bad;
 }
 
 TEST(Print, LiteralsOfEveryTypeAreExact) {
@@ -143,12 +160,14 @@ TEST(Print, DumpElidesLongLiterals) {
   std::string dump = print(b.graph(), TextMode::kDump);
   EXPECT_NE(dump.find("constant %0 f32[100] = elided "), dump.npos) << dump;
   EXPECT_NE(dump.find("constant %1 f32[2] = [0, 0]"), dump.npos) << dump;
-  EXPECT_EQ(parse_graph(dump).status().message(), "line 2, column 24: this literal is elided: the text is a dump for people, not an exact one");
+  EXPECT_EQ(parse_graph(dump).status().message(),
+            "line 2, column 24: this literal is elided: the text is a dump for people, not an exact one");
 }
 
 TEST(Print, BuiltGraphsRoundTrip) {
   Builder b;
-  ValueId x = b.input("x", {DType::kF32, {4, 6}}), w = b.state({.name = "w", .initial = scalar_literal(DType::kF32, 2)}, {DType::kF32, {6, 2}});
+  ValueId x = b.input("x", {DType::kF32, {4, 6}}),
+          w = b.state({.name = "w", .initial = scalar_literal(DType::kF32, 2)}, {DType::kF32, {6, 2}});
   b.context() = {.segment = Segment::kForward, .origin = b.origin("Gemm 'fc'"), .block = 3};
   ValueId y = b.reduce_sum(b.emit("gelu", {b.matmul(x, w)}), {0, 1}, false);
   b.context() = {.segment = Segment::kUpdate};
@@ -174,32 +193,48 @@ TEST(Parse, Faults) {
       {"graph \"g\"\n# note\n  input %0 f33[2] data \"x\"", "line 3, column 12: expected an element type, found 'f33'"},
       {"graph \"g\" input %0 f32[2,] data \"x\"", "line 1, column 26: expected a dimension, found ']'"},
       {"graph \"g\" input %0 f32[-1] data \"x\"", "line 1, column 24: expected a dimension, found '-'"},
-      {"graph \"g\" input %0 f32[9999999999,9999999999] data \"x\"", "line 1, column 20: type f32[9999999999,9999999999] is too large"},
-      {"graph \"g\" input %0 f32[2] date \"x\"", "line 1, column 27: expected data, micro_batch or coordinate, found 'date'"},
-      {"graph \"g\" input %0 f32[] data \"x\" input %0 f32[] data \"y\"", "line 1, column 41: value %0 is defined twice"},
-      {"graph \"g\" input %1 f32[] data \"x\"", "line 1, column 17: value %1: expected numbers without a gap, and there are 1 values"},
-      {"graph \"g\" input %99999999999 f32[] data \"x\"", "line 1, column 18: expected a value's number, found '99999999999'"},
+      {"graph \"g\" input %0 f32[9999999999,9999999999] data \"x\"",
+       "line 1, column 20: type f32[9999999999,9999999999] is too large"},
+      {"graph \"g\" input %0 f32[2] date \"x\"",
+       "line 1, column 27: expected data, micro_batch or coordinate, found 'date'"},
+      {"graph \"g\" input %0 f32[] data \"x\" input %0 f32[] data \"y\"",
+       "line 1, column 41: value %0 is defined twice"},
+      {"graph \"g\" input %1 f32[] data \"x\"",
+       "line 1, column 17: value %1: expected numbers without a gap, and there are 1 values"},
+      {"graph \"g\" input %99999999999 f32[] data \"x\"",
+       "line 1, column 18: expected a value's number, found '99999999999'"},
       {"graph \"g\" output \"y\" %0", "line 1, column 22: value %0 is not defined"},
       {"graph \"g\" state %0 f32[] frozen \"s\" next %5", "line 1, column 42: value %5 is not defined"},
-      {"graph \"g\" state %0 f32[] kept \"s\"", "line 1, column 26: expected parameter, frozen, running, optimizer, step or accumulator, found 'kept'"},
+      {"graph \"g\" state %0 f32[] kept \"s\"",
+       "line 1, column 26: expected parameter, frozen, running, optimizer, step or accumulator, found 'kept'"},
       {"graph \"g\" constant %0 f32[3] = [1, 2]", "line 1, column 32: expected 3 values for f32[3], found 2"},
       {"graph \"g\" constant %0 i8[] = [128]", "line 1, column 31: expected a value of type i8, found '128'"},
       {"graph \"g\" constant %0 f32[] = [x]", "line 1, column 32: expected a value of type f32, found 'x'"},
-      {"graph \"g\" constant %0 f32[1000000000000] = hex 00", "line 1, column 48: expected 4000000000000 bytes in hex, found fewer"},
+      {"graph \"g\" constant %0 f32[1000000000000] = hex 00",
+       "line 1, column 48: expected 4000000000000 bytes in hex, found fewer"},
       {"graph \"g\" constant %0 i8[2] = hex 00g0", "line 1, column 37: expected 2 bytes in hex"},
       {"graph \"g\" constant %0 i8[1] = hex 0000", "line 1, column 37: expected 1 bytes in hex, found more"},
       {"graph \"g\" %0 f32[] = nope() @forward", "line 1, column 22: no op 'nope'"},
       {"graph \"g\" %0 f32[] = relu(%0) @forward", "line 1, column 27: value %0 is read before it is defined"},
       {"graph \"g\" %0 f32[] = relu(_) @forward", "line 1, column 22: relu: input 0 is required"},
-      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[3] = relu(%0) @forward", "line 1, column 36: relu: expected a result f32[2], found f32[3]"},
-      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2], %2 f32[2] = relu(%0) @forward", "line 1, column 59: relu: expected 1 results, found 2"},
-      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = relu(%0, %0) @forward", "line 1, column 48: relu: expected 1 inputs, found 2"},
-      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = relu(%0) forward", "line 1, column 57: expected '@', found 'forward'"},
-      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = relu(%0) @sideways", "line 1, column 58: expected prologue, forward, backward, reduce, update or evaluation, found 'sideways'"},
-      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = relu(%0) @forward origin 0", "line 1, column 73: expected the number of an origin, found '0'"},
-      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = reshape(%0) {shape=[2], shape=[2]} @forward", "line 1, column 72: attribute 'shape' is given twice"},
-      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = reshape(%0) {shape=} @forward", "line 1, column 67: expected an attribute's value, found '}'"},
-      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = reshape(%0) {shape=2} @forward", "line 1, column 48: reshape: attribute 'shape': expected ints, found another type"},
+      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[3] = relu(%0) @forward",
+       "line 1, column 36: relu: expected a result f32[2], found f32[3]"},
+      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2], %2 f32[2] = relu(%0) @forward",
+       "line 1, column 59: relu: expected 1 results, found 2"},
+      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = relu(%0, %0) @forward",
+       "line 1, column 48: relu: expected 1 inputs, found 2"},
+      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = relu(%0) forward",
+       "line 1, column 57: expected '@', found 'forward'"},
+      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = relu(%0) @sideways",
+       "line 1, column 58: expected prologue, forward, backward, reduce, update or evaluation, found 'sideways'"},
+      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = relu(%0) @forward origin 0",
+       "line 1, column 73: expected the number of an origin, found '0'"},
+      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = reshape(%0) {shape=[2], shape=[2]} @forward",
+       "line 1, column 72: attribute 'shape' is given twice"},
+      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = reshape(%0) {shape=} @forward",
+       "line 1, column 67: expected an attribute's value, found '}'"},
+      {"graph \"g\" input %0 f32[2] data \"x\" %1 f32[2] = reshape(%0) {shape=2} @forward",
+       "line 1, column 48: reshape: attribute 'shape': expected ints, found another type"},
   };
   for (const Case& c : kCases) {
     auto g = parse_graph(c.text);
@@ -217,10 +252,18 @@ TEST(Parse, SurvivesDamage) {
     for (int k = static_cast<int>(rng() % 3) + 1; k > 0; --k) {
       size_t at = rng() % damaged.size();
       switch (rng() % 4) {
-        case 0: damaged[at] = static_cast<char>(rng()); break;
-        case 1: damaged.erase(at, rng() % 8); break;
-        case 2: damaged.insert(at, text.substr(rng() % text.size(), rng() % 12)); break;
-        default: damaged[at] = "0123456789%[]{}=,_\"-."[rng() % 21]; break;
+        case 0:
+          damaged[at] = static_cast<char>(rng());
+          break;
+        case 1:
+          damaged.erase(at, rng() % 8);
+          break;
+        case 2:
+          damaged.insert(at, text.substr(rng() % text.size(), rng() % 12));
+          break;
+        default:
+          damaged[at] = "0123456789%[]{}=,_\"-."[rng() % 21];
+          break;
       }
     }
     auto g = parse_graph(damaged);

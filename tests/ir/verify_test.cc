@@ -1,4 +1,5 @@
-// Each rule of the table on a graph that breaks it and nothing before it; the graphs are written as text or damaged by hand.
+// Each rule of the table on a graph that breaks it and nothing before it; the graphs are written as text or damaged by
+// hand.
 #include "ir/verify.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +37,9 @@ std::string replaced(std::string text, const std::string& what, const std::strin
   return text.replace(at, what.size(), with);
 }
 
-std::string complaint(const Graph& g, Phase phase = Phase::kTraining) { return std::string(verify(g, phase).message()); }
+std::string complaint(const Graph& g, Phase phase = Phase::kTraining) {
+  return std::string(verify(g, phase).message());
+}
 
 TEST(Verify, AcceptsSoundGraphs) {
   EXPECT_EQ(complaint(parsed(kTraining)), "");
@@ -64,18 +67,25 @@ TEST(Verify, TextRules) {
       {"next %5", "next %3", "states: state 'w': is f32[2] and becomes f32[]"},
       {"initial f32[2] [1, 2]", "initial f32[] [1]", "initial values: state 'w': is f32[2], starts as f32[]"},
       {"initial f32[2] [1, 2]", "initial file \"f\" 0 4", "initial values: state 'w': is 8 bytes, starts from 4 at 0"},
-      {"mul(%0, %1) @forward", "mul(%0, %1) @update", "segments: node 2 (mul): is in backward, yet reads value 4 of update"},
-      {"mul(%0, %1) @forward", "mul(%0, %1) @evaluation", "segments: node 1 (mul): is in update, yet reads value 4 of evaluation"},
-      {"mul(%4, %4) @backward weight_gradient", "mul(%4, %4) @evaluation", "segments: node 2 (mul): is in evaluation, yet reads value 4 of forward"},
+      {"mul(%0, %1) @forward", "mul(%0, %1) @update",
+       "segments: node 2 (mul): is in backward, yet reads value 4 of update"},
+      {"mul(%0, %1) @forward", "mul(%0, %1) @evaluation",
+       "segments: node 1 (mul): is in update, yet reads value 4 of evaluation"},
+      {"mul(%4, %4) @backward weight_gradient", "mul(%4, %4) @evaluation",
+       "segments: node 2 (mul): is in evaluation, yet reads value 4 of forward"},
       {"mul(%4, %3) @update", "mul(%4, %3) @backward", "writers: state 'w': is written in backward, not in update"},
       {"optimizer \"w/m\" of \"w\"", "running \"mean\"", "writers: state 'mean': is written in update, not in forward"},
       {"optimizer", "accumulator", "writers: state 'w/m': is written in update, after the micro-batches"},
-      {"@backward weight_gradient", "@forward weight_gradient", "weight gradients: node 2 (mul): computes a weight's gradient in forward"},
-      {"output", "output", "forward only: node 1 (mul): is in update before there is a backward part", Phase::kImported},
-      {"origin \"Mul", "input %7 i64[] coordinate \"tensor\" origin \"Mul", "one device: input 'tensor' is a coordinate before there is a mesh"},
+      {"@backward weight_gradient", "@forward weight_gradient",
+       "weight gradients: node 2 (mul): computes a weight's gradient in forward"},
+      {"output", "output", "forward only: node 1 (mul): is in update before there is a backward part",
+       Phase::kImported},
+      {"origin \"Mul", "input %7 i64[] coordinate \"tensor\" origin \"Mul",
+       "one device: input 'tensor' is a coordinate before there is a mesh"},
       {"origin \"Mul", "input %7 i64[] coordinate \"tensor\" origin \"Mul", "", Phase::kRank},
   };
-  for (const Case& c : kCases) EXPECT_EQ(complaint(parsed(replaced(kTraining, c.what, c.with)), c.phase), c.error) << c.what << " -> " << c.with;
+  for (const Case& c : kCases)
+    EXPECT_EQ(complaint(parsed(replaced(kTraining, c.what, c.with)), c.phase), c.error) << c.what << " -> " << c.with;
 }
 
 TEST(Verify, DamagedGraphs) {
@@ -93,19 +103,29 @@ TEST(Verify, DamagedGraphs) {
       {"ids: node 1 (mul): no origin 5", [](Graph& g) { g.nodes[1].origin = 5; }},
       {"ids: node 1 (mul): reads value -2, which there is not", [](Graph& g) { g.nodes[1].inputs[0] = -2; }},
       {"ids: node 1 (mul): writes value 7, which there is not", [](Graph& g) { g.nodes[1].outputs[0] = 7; }},
-      {"definitions: value 0 is defined 2 times", [](Graph& g) { g.inputs.push_back({0, "z"}); }},
-      {"definitions: value 7 is defined 0 times", [](Graph& g) { g.values.push_back({.type = {DType::kF32, {}}, .name = {}}); }},
+      {"definitions: value 0 is defined 2 times",
+       [](Graph& g) {
+         g.inputs.push_back({0, "z"});
+       }},
+      {"definitions: value 7 is defined 0 times",
+       [](Graph& g) {
+         g.values.push_back({.type = {DType::kF32, {}}, .name = {}});
+       }},
       {"definitions: value 0 is no output of node 1", [](Graph& g) { g.values[0].producer = 1; }},
-      {"definitions: node 1 (mul): value 5 is its output 0, but says to be output 0 of node 0", [](Graph& g) { g.values[5].producer = 0; }},
-      {"definitions: node 1 (mul): value 5 is its output 0, but says to be output 3 of node 1", [](Graph& g) { g.values[5].output = 3; }},
+      {"definitions: node 1 (mul): value 5 is its output 0, but says to be output 0 of node 0",
+       [](Graph& g) { g.values[5].producer = 0; }},
+      {"definitions: node 1 (mul): value 5 is its output 0, but says to be output 3 of node 1",
+       [](Graph& g) { g.values[5].output = 3; }},
       {"order: node 1 (mul): reads value 6 of node 2, which runs later", [](Graph& g) { g.nodes[1].inputs[0] = 6; }},
       {"order: node 1 (mul): reads value 5 of node 1, which runs later", [](Graph& g) { g.nodes[1].inputs[0] = 5; }},
       {"types: value 0 has no sound type: f32[-1]", [](Graph& g) { g.values[0].type.shape = {-1}; }},
       {"types: value 0 has no sound type: invalid[2]", [](Graph& g) { g.values[0].type.dtype = DType::kInvalid; }},
       {"types: constant 3: expected f32[], found f32[1]", [](Graph& g) { g.constants[0].literal.type.shape = {1}; }},
       {"types: constant 3 has no bytes", [](Graph& g) { g.constants[0].literal.data = nullptr; }},
-      {"types: node 0 (mul for Mul 'scale'): output 0: expected f32[2], found f32[3]", [](Graph& g) { g.values[4].type.shape = {3}; }},
-      {"types: node 0 (mul for Mul 'scale'): expected 2 inputs, found 1", [](Graph& g) { g.nodes[0].inputs.pop_back(); }},
+      {"types: node 0 (mul for Mul 'scale'): output 0: expected f32[2], found f32[3]",
+       [](Graph& g) { g.values[4].type.shape = {3}; }},
+      {"types: node 0 (mul for Mul 'scale'): expected 2 inputs, found 1",
+       [](Graph& g) { g.nodes[0].inputs.pop_back(); }},
       {"types: node 0 (mul for Mul 'scale'): input 1 is required", [](Graph& g) { g.nodes[0].inputs[1] = kNoValue; }},
   };
   for (const Case& c : kCases) {
@@ -118,9 +138,9 @@ TEST(Verify, DamagedGraphs) {
 TEST(Evaluate, RunsWhatIsWanted) {
   Graph g = parsed(kTraining);
   Tensor x{{DType::kF32, {2}}, {3, 5}, {}};
-  EXPECT_EQ(evaluate_graph(g, {{0, x}})[0].f, (std::vector<double>{3, 10}));           // w has a literal initial value
+  EXPECT_EQ(evaluate_graph(g, {{0, x}})[0].f, (std::vector<double>{3, 10}));  // w has a literal initial value
   EXPECT_EQ(evaluate_graph(g, {{0, x}, {1, x}}, {4, 0})[0].f, (std::vector<double>{9, 25}));
-  EXPECT_EQ(evaluate_graph(g, {}, {3})[0].f, (std::vector<double>{0.5}));             // x is not needed for it
+  EXPECT_EQ(evaluate_graph(g, {}, {3})[0].f, (std::vector<double>{0.5}));  // x is not needed for it
 }
 
 }  // namespace

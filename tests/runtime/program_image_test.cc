@@ -63,7 +63,9 @@ TEST(ProgramImage, Forged_NeverCrashes) {
       bad[i] = static_cast<char>(value);
       fix_checksum(bad);
       const absl::StatusOr<Program> p = parse_program(bytes(bad));
-      if (p.ok()) EXPECT_TRUE(check_program(*p).ok());
+      if (p.ok()) {
+        EXPECT_TRUE(check_program(*p).ok());
+      }
     }
   }
 }

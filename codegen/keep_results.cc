@@ -1,0 +1,140 @@
+#include "codegen/keep_results.h"
+
+#include <algorithm>
+
+namespace partita {
+namespace {
+
+bool is_expensive(const NestNode& n) {
+  if (n.op != NestOp::kScalar || !is_float(n.scalar.type)) return false;
+  switch (n.scalar.op) {
+    case ScalarOp::kExp: case ScalarOp::kLog: case ScalarOp::kLog1p: case ScalarOp::kExpm1: case ScalarOp::kTanh: case ScalarOp::kErf: case ScalarOp::kSin:
+    case ScalarOp::kCos: case ScalarOp::kTan: case ScalarOp::kAsin: case ScalarOp::kAcos: case ScalarOp::kAtan: case ScalarOp::kSinh: case ScalarOp::kCosh:
+    case ScalarOp::kPow: case ScalarOp::kMod: return true;
+    default: return false;
+  }
+}
+
+class Keeper {
+ public:
+  explicit Keeper(LoopNest& nest) : nest_(nest), level_(levels(nest)), varies_(variation(nest)) {}
+
+  void run() {
+    int last = *std::max_element(level_.begin(), level_.end());
+    for (int pass = 1; pass <= last; ++pass) {
+      for (int n : frontier(pass)) keep(n, pass);
+    }
+  }
+
+ private:
+  bool along_columns(int node) const { return std::find(varies_[node].begin() + nest_.rows(), varies_[node].end(), true) != varies_[node].end(); }
+  bool is_kept(int node) const {
+    return std::any_of(nest_.kept.begin(), nest_.kept.end(), [&](const NestStore& k) { return k.node == node; });
+  }
+
+  // Nodes of earlier levels that this pass reads directly.
+  std::vector<int> frontier(int pass) const {
+    std::vector<int> roots, found;
+    for (size_t k = 0; k < nest_.nodes.size(); ++k) {
+      if (nest_.nodes[k].op == NestOp::kReduce && level_[k] == pass + 1) roots.push_back(nest_.nodes[k].scalar.a);
+    }
+    for (const NestStore& s : nest_.stores) {
+      if (level_[s.node] == pass) roots.push_back(s.node);
+    }
+    for (const NestFold& f : nest_.folds) {
+      if (nest_.nodes[f.node].op != NestOp::kReduce && level_[f.node] == pass) roots.push_back(f.node);
+    }
+    std::vector<bool> seen(nest_.nodes.size(), false);
+    while (!roots.empty()) {
+      int n = roots.back();
+      roots.pop_back();
+      if (seen[n] || !along_columns(n)) continue;
+      seen[n] = true;
+      if (level_[n] < pass) {
+        found.push_back(n);
+        continue;
+      }
+      for (int operand : {nest_.nodes[n].scalar.a, nest_.nodes[n].scalar.b, nest_.nodes[n].scalar.c}) {
+        if (operand >= 0) roots.push_back(operand);
+      }
+    }
+    std::sort(found.rbegin(), found.rend());
+    return found;
+  }
+
+  // What computing a node again takes: loads, and whether anything expensive.
+  void cost(int node, int& loads, bool& expensive) const {
+    std::vector<bool> seen(nest_.nodes.size(), false);
+    std::vector<int> stack{node};
+    while (!stack.empty()) {
+      int n = stack.back();
+      stack.pop_back();
+      if (seen[n] || !along_columns(n)) continue;
+      seen[n] = true;
+      if (n != node && is_kept(n)) {
+        ++loads;
+        continue;
+      }
+      loads += nest_.nodes[n].op == NestOp::kLoad;
+      expensive = expensive || is_expensive(nest_.nodes[n]);
+      for (int operand : {nest_.nodes[n].scalar.a, nest_.nodes[n].scalar.b, nest_.nodes[n].scalar.c}) {
+        if (operand >= 0) stack.push_back(operand);
+      }
+    }
+  }
+
+  // A place of its own for every point, of the node's very type.
+  bool holds(const NestStore& s, int node) const {
+    for (size_t d = 0; d < nest_.sizes.size(); ++d) {
+      if (s.access.strides[d] == 0 && nest_.sizes[d] != 1) return false;
+    }
+    return nest_.operands[s.access.operand] == nest_.nodes[node].scalar.type;
+  }
+
+  void keep(int node, int pass) {
+    if (is_kept(node) || nest_.nodes[node].op != NestOp::kScalar) return;
+    int loads = 0;
+    bool expensive = false;
+    cost(node, loads, expensive);
+    if (!expensive && loads < 2) return;
+    int last_use = pass;
+    for (int p = pass; p <= *std::max_element(level_.begin(), level_.end()); ++p) {
+      auto f = frontier(p);
+      if (std::find(f.begin(), f.end(), node) != f.end()) last_use = p;
+    }
+    for (const NestStore& s : nest_.stores) {
+      if (s.node == node && holds(s, node) && !overwritten(s, last_use)) {
+        nest_.kept.push_back(s);
+        return;
+      }
+    }
+    if (!expensive) return;
+    for (const NestStore& s : nest_.stores) {
+      if (level_[s.node] < last_use || !holds(s, node) || borrowed(s.access.operand)) continue;
+      NestStore early{node, s.access};
+      nest_.stores.push_back(early);
+      nest_.kept.push_back(early);
+      return;
+    }
+  }
+
+  bool overwritten(const NestStore& s, int until) const {
+    return std::any_of(nest_.stores.begin(), nest_.stores.end(), [&](const NestStore& o) { return o.node != s.node && o.access.operand == s.access.operand && level_[o.node] < until; });
+  }
+  bool borrowed(int operand) const {
+    return std::any_of(nest_.kept.begin(), nest_.kept.end(), [&](const NestStore& k) { return k.access.operand == operand; });
+  }
+
+  LoopNest& nest_;
+  std::vector<int> level_;
+  std::vector<std::vector<bool>> varies_;
+};
+
+}  // namespace
+
+void keep_results(LoopNest& nest) {
+  if (nest.nodes.empty() || nest.columns == 0) return;
+  Keeper(nest).run();
+}
+
+}  // namespace partita
