@@ -42,6 +42,17 @@ bool cheap(ScalarOp op) {
   }
 }
 
+// Scalar operations of an elementwise node, or too many where one of them is not cheap.
+int operations(const Graph& graph, const Node& node) {
+  auto types = input_types(graph, node);
+  int count = 0;
+  for (const ScalarNode& s : scalar_function(*node.op, {node.attrs, types}).nodes) {
+    if (!cheap(s.op)) return 1000;
+    count += s.a >= 0;
+  }
+  return count;
+}
+
 }  // namespace
 
 NodeRole role_of(const OpDef& op) {
@@ -60,35 +71,48 @@ ReduceKind reduce_kind_of(const OpDef& op) {
 }
 
 CodeGraph::CodeGraph(const Graph& g) : graph(g), literals(constant_values(g)) {
+  for (const Node& node : g.nodes) roles.push_back(role_of(*node.op));
+  mark_kept();
+  mark_free();
+}
+
+void CodeGraph::mark_kept() {
+  kept.assign(graph.values.size(), false);
+  for (const GraphOutput& o : graph.outputs) kept[storage(o.value)] = true;
+  for (const State& s : graph.states) {
+    if (s.next != kNoValue) kept[storage(s.next)] = true;
+  }
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (roles[n] != NodeRole::kLibrary && roles[n] != NodeRole::kCollective) continue;
+    for (ValueId v : graph.nodes[n].inputs) {
+      if (v != kNoValue) kept[storage(v)] = true;
+    }
+    for (ValueId v : graph.nodes[n].outputs) kept[v] = true;
+  }
+}
+
+void CodeGraph::mark_free() {
   // Depth of free nodes below a value; whether it is made of indices, scalars and constants alone.
-  std::vector<int> depth(g.values.size(), 0);
-  std::vector<bool> bare(g.values.size(), false);
-  for (size_t v = 0; v < g.values.size(); ++v) bare[v] = elements(g.values[v].type.shape) == 1;
-  for (const Constant& c : g.constants) bare[c.value] = bare[c.value] || is_uniform(c.literal);
-  for (const Node& node : g.nodes) {
-    NodeRole role = role_of(*node.op);
-    int below = 0, operations = 0;
-    bool all_bare = true;
+  std::vector<int> depth(graph.values.size(), 0);
+  std::vector<bool> bare(graph.values.size(), false);
+  std::vector<std::vector<NodeId>> readers = uses(graph);
+  for (size_t v = 0; v < graph.values.size(); ++v) bare[v] = elements(graph.values[v].type.shape) == 1;
+  for (const Constant& c : graph.constants) bare[c.value] = bare[c.value] || is_uniform(c.literal);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    int below = 0;
+    bool all_bare = true, is_free = false;
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;
       below = std::max(below, depth[v]);
       all_bare = all_bare && bare[v];
     }
-    bool is_free = false;
-    switch (role) {
+    switch (roles[n]) {
       case NodeRole::kView: case NodeRole::kBroadcast: case NodeRole::kSlice: case NodeRole::kIota: is_free = true; break;
-      case NodeRole::kTranspose: is_free = keeps_innermost(node, g.type(node.inputs[0]).shape); break;
-      case NodeRole::kElementwise: {
-        if (!all_bare || node.outputs.size() != 1 || elements(g.type(node.outputs[0]).shape) == 1) break;
-        auto types = input_types(g, node);
-        is_free = true;
-        for (const ScalarNode& s : scalar_function(*node.op, {node.attrs, types}).nodes) {
-          is_free = is_free && cheap(s.op);
-          operations += s.a >= 0;
-        }
-        is_free = is_free && operations <= kCheapOperations;
+      case NodeRole::kTranspose: is_free = keeps_innermost(node, graph.type(node.inputs[0]).shape); break;
+      case NodeRole::kElementwise:
+        if (node.outputs.size() == 1 && elements(graph.type(node.outputs[0]).shape) > 1) is_free = all_bare ? operations(graph, node) <= kCheapOperations : is_cheap_view(node, readers);
         break;
-      }
       default: break;
     }
     is_free = is_free && below < kDeepest;
@@ -96,9 +120,26 @@ CodeGraph::CodeGraph(const Graph& g) : graph(g), literals(constant_values(g)) {
       depth[v] = is_free ? below + 1 : 0;
       if (is_free && all_bare) bare[v] = true;
     }
-    roles.push_back(role);
     free.push_back(is_free);
   }
+}
+
+bool CodeGraph::is_cheap_view(const Node& node, const std::vector<std::vector<NodeId>>& readers) const {
+  const TensorType& type = graph.type(node.outputs[0]);
+  if (kept[node.outputs[0]] || operations(graph, node) > 2) return false;
+  ValueId bulk = kNoValue;
+  for (ValueId v : node.inputs) {
+    const TensorType& t = graph.type(v);
+    if (elements(t.shape) == elements(type.shape) && dtype_size(t.dtype) <= dtype_size(type.dtype) && (bulk == kNoValue || bulk == v)) {
+      bulk = v;
+    } else if (elements(t.shape) * 16 > elements(type.shape) || literals[v] != nullptr) {
+      return false;
+    }
+  }
+  if (bulk == kNoValue) return false;
+  NodeId p = producer(storage(bulk));
+  if (p != kNoNode && roles[p] != NodeRole::kLibrary && roles[p] != NodeRole::kCollective) return false;
+  return readers[node.outputs[0]].size() <= 3;
 }
 
 ValueId CodeGraph::storage(ValueId v) const {

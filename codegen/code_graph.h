@@ -27,15 +27,24 @@ struct CodeGraph {
   const Graph& graph;
   std::vector<NodeRole> roles;            // per node
   std::vector<const Literal*> literals;   // per value: the constant behind it
-  // Per node: computed again wherever it is used, as an index function or a few operations on no bulk data. Its value is stored only where a library kernel
+  // Per node: computed again wherever it is used, as an index function or a few operations. Its value is stored only where a library kernel
   // or the outside reads it.
   std::vector<bool> free;
+  // Per value: read from memory by a library or collective node, or by the outside. Never a view.
+  std::vector<bool> kept;
 
   const Shape& shape(ValueId v) const { return graph.type(v).shape; }
   NodeId producer(ValueId v) const { return graph.values[v].producer; }
   bool is_free(ValueId v) const { return producer(v) != kNoNode && free[producer(v)]; }
   // The value whose bytes `v` is a view of.
   ValueId storage(ValueId v) const;
+
+ private:
+  void mark_kept();
+  void mark_free();
+  // One or two cheap operations on one stored value of the result's size, such as the bias added to a product: reading that value costs its few readers no
+  // more than reading the result would, and the result is never written.
+  bool is_cheap_view(const Node& node, const std::vector<std::vector<NodeId>>& readers) const;
 };
 
 }  // namespace partita

@@ -35,29 +35,22 @@ class Fuser {
 
   void mark_live() {
     live_.assign(graph_.nodes.size(), false);
-    kept_.assign(graph_.values.size(), false);
-    for (const GraphOutput& o : graph_.outputs) kept_[code_.storage(o.value)] = true;
+    std::vector<bool> wanted(graph_.values.size(), false);
+    for (const GraphOutput& o : graph_.outputs) wanted[code_.storage(o.value)] = true;
     for (const State& s : graph_.states) {
-      if (s.next != kNoValue) kept_[code_.storage(s.next)] = true;
+      if (s.next != kNoValue) wanted[code_.storage(s.next)] = true;
     }
-    std::vector<bool> wanted(kept_);
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       const Node& node = graph_.nodes[n];
       for (ValueId v : node.outputs) live_[n] = live_[n] || wanted[v];
       if (!live_[n]) continue;
-      bool by_address = code_.roles[n] == NodeRole::kLibrary || code_.roles[n] == NodeRole::kCollective;
       for (ValueId v : node.inputs) {
-        if (v == kNoValue) continue;
-        wanted[v] = true;
-        if (by_address) kept_[code_.storage(v)] = true;
-      }
-      if (by_address) {
-        for (ValueId v : node.outputs) kept_[v] = true;
+        if (v != kNoValue) wanted[v] = true;
       }
     }
   }
 
-  bool is_stored(NodeId n) const { return code_.roles[n] != NodeRole::kView && (!code_.free[n] || kept_[graph_.nodes[n].outputs[0]]); }
+  bool is_stored(NodeId n) const { return code_.roles[n] != NodeRole::kView && (!code_.free[n] || code_.kept[graph_.nodes[n].outputs[0]]); }
 
   // Values behind free nodes that a node reads.
   void find_leaves() {
@@ -149,7 +142,7 @@ class Fuser {
     std::vector<ValueId> outputs;
     for (NodeId n : nodes) {
       for (ValueId v : graph_.nodes[n].outputs) {
-        bool outside = kept_[v];
+        bool outside = code_.kept[v];
         for (NodeId r : readers_[v]) outside = outside || !std::binary_search(nodes.begin(), nodes.end(), r);
         if (outside) outputs.push_back(v);
       }
@@ -248,7 +241,7 @@ class Fuser {
   const CodeGraph& code_;
   const Graph& graph_;
   FusionOptions options_;
-  std::vector<bool> live_, kept_;               // nodes that lead somewhere; values that something reads from memory
+  std::vector<bool> live_;                      // nodes that lead somewhere
   std::vector<std::vector<ValueId>> leaves_;    // per stored node
   std::vector<std::vector<NodeId>> readers_;    // per value: stored nodes that have it as a leaf
   std::vector<int> group_of_;

@@ -49,6 +49,18 @@ bool is_mask(const Literal& literal) {
   return zero && low;
 }
 
+bool is_unnamed_scalar(const OnnxTensor& tensor) {
+  if (elements(tensor.type.shape) != 1) return false;
+  std::string_view name = tensor.name;
+  if (name.starts_with("onnx::") || name.starts_with("/") || name.starts_with("scalar_tensor_default")) return true;
+  for (std::string_view prefix : {"val_", "_val_", "unsqueeze_", ""}) {
+    if (!name.starts_with(prefix)) continue;
+    std::string_view rest = name.substr(prefix.size());
+    if (!rest.empty() && rest.find_first_not_of("0123456789") == std::string_view::npos) return true;
+  }
+  return false;
+}
+
 std::vector<bool> rotary_tables(const std::vector<OnnxTensor>& tensors) {
   std::vector<bool> out(tensors.size(), false);
   std::map<std::pair<Shape, int>, std::vector<size_t>> by_shape;

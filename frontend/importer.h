@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "frontend/conversion.h"
 #include "frontend/onnx_import.h"
 
@@ -48,7 +49,7 @@ class Importer : public ImportServices {
 
  private:
   static constexpr int kMaxDepth = 64;
-  static constexpr int64_t kMaxNodes = 2'000'000;
+  static constexpr int64_t kMaxNodes = 1'000'000;
 
   void bind_symbols(const OnnxGraph& graph);
   void add_inputs(const OnnxGraph& graph, ImportScope& scope);
@@ -73,6 +74,7 @@ class Importer : public ImportServices {
   ValueId step_ = kNoValue;
   int64_t instances_ = 0, count_ = 0;
   std::vector<ValueId> untrained_;
+  absl::flat_hash_set<std::string> statistics_;  // initializers that are running statistics: states, however small
   absl::flat_hash_map<ValueId, int> state_of_;  // a state's value -> its index
 };
 

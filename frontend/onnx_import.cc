@@ -146,6 +146,9 @@ void Importer::add_inputs(const OnnxGraph& graph, ImportScope& scope) {
 void Importer::add_initializers(const OnnxGraph& graph, ImportScope& scope) {
   std::vector<bool> tables = rotary_tables(graph.initializers);
   absl::flat_hash_map<std::string, std::string> renamed;
+  for (const OnnxNode& n : graph.nodes) {
+    if (n.op == "BatchNormalization" && n.inputs.size() >= 5) statistics_.insert(n.inputs.begin() + 3, n.inputs.begin() + 5);
+  }
   for (size_t k = 0; k < graph.initializers.size(); ++k) {
     const OnnxTensor& t = graph.initializers[k];
     if (t.name.empty()) fail("an initializer has no name");
@@ -172,9 +175,11 @@ void Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& sco
   if (trained && !options_.trainable.empty()) {
     trained = matches(options_.trainable);
   } else if (trained) {
-    trained = t.type.rank() > 0 && !table && !(t.literal && is_mask(*t.literal));
+    trained = t.type.rank() > 0 && !table && !is_unnamed_scalar(t) && !(t.literal && is_mask(*t.literal));
   }
-  if (!trained && t.literal && elements(t.type.shape) <= (is_float(t.type.dtype) ? kMaxConstant : Emitter::kMaxFolded)) {
+  bool statistic = statistics_.contains(t.name);
+  trained &= !statistic;
+  if (!trained && !statistic && t.literal && elements(t.type.shape) <= (is_float(t.type.dtype) ? kMaxConstant : Emitter::kMaxFolded)) {
     scope.values[t.name] = OnnxValue::tensor(emitter_.builder().constant(*t.literal, name));
     return;
   }

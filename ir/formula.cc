@@ -51,6 +51,7 @@ class Parser {
         while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) number = number * 10 + (text_[at_++] - '0'), ++digits;
         operand.linear = digits ? number : 1000 + static_cast<int>(into.size());
       }
+      if (peek() == '.') ++at_;  // a scalar
       while (!at_operand_end()) PARTITA_RETURN_IF_ERROR(dimension(operand));
       into.push_back(std::move(operand));
       if (peek() != ',') return absl::OkStatus();
@@ -120,6 +121,7 @@ std::string operand_text(const Formula& f, const FormulaOperand& operand, std::v
     seen[index] = true;
     return t;
   };
+  if (operand.dims.empty()) s += s.empty() ? "." : " .";
   for (const auto& dim : operand.dims) {
     if (!s.empty()) s += ' ';
     if (dim.empty()) {

@@ -6,6 +6,8 @@
 //   "~ (a b) c -> a (b c)"              reshape: factors move, outermost first inside a group
 //   "v=50^ d, t -> t d"                 '^': must stay whole; '=' gives a size that no input tells
 //
+//   ". -> a=5"                          '.': a scalar operand (no operand at all is written as nothing)
+//
 // Suffixes of a factor, written where it first stands in an input: '+' reduced by sum, '>' by max, '<' by min, '^' must stay whole.
 // A prefix '~' marks an operand that the op is linear in: on its own, or, with a number, jointly with those of the same number.
 // A factor that only outputs have is made by the op from its global index.

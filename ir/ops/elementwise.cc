@@ -29,6 +29,7 @@ std::string elementwise_formula(const OpView& use, std::string_view linear) {
       text += ' ';
     }
     const Shape& s = use.inputs[k].shape;
+    if (s.empty()) text += ". ";
     for (size_t d = 0; d < s.size(); ++d) {
       int axis = rank - static_cast<int>(s.size()) + static_cast<int>(d);
       text += s[d] == 1 && (*shape)[axis] != 1 ? "* " : factor_name(axis) + " ";
