@@ -177,6 +177,12 @@ class Emitter {
       }
       if (!reductions.empty() || !stores.empty() || !folds.empty()) run_pass(rows, reductions, stores, folds, pass);
     }
+    // All values of the row before any store: a result may lie where an operand that another result is made from was.
+    for (const NestStore& s : nest_.stores) {
+      for (Point& row : rows) {
+        if (!is_wide(s.access)) value(s.node, row);
+      }
+    }
     for (const NestStore& s : nest_.stores) {
       for (Point& row : rows) {
         if (!is_wide(s.access)) store(s, row);

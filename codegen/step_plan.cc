@@ -339,11 +339,11 @@ class Planner {
 
   void share_in_place() {
     same_.assign(graph_.values.size(), kNoValue);
+    std::set<int> taken;  // by one output for good: another nest of the same group may still read the value, but not take it again
     for (size_t k = 0; k < drafts_.size(); ++k) {
       const Draft& d = drafts_[k];
       bool reduce = d.step.kind == StepKind::kCollectiveStart && d.step.name == "all_reduce" && d.uses.size() == 2;
       if (d.step.nest == nullptr && !reduce) continue;
-      std::set<int> taken;
       for (size_t o = static_cast<size_t>(d.step.inputs); o < d.uses.size(); ++o) {
         int out = d.uses[o].id;
         if (out < 0 || !in_arena(out) || value_spans_[out].birth != static_cast<int>(k)) continue;

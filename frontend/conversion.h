@@ -59,8 +59,8 @@ class Conversion {
   ValueId in(int k) const;
   ValueId or_none(int k) const { return has(k) ? in(k) : kNoValue; }
   const std::vector<ValueId>& sequence(int k) const;
-  const TensorType& type(int k) const { return e.type(in(k)); }
-  const Shape& shape(int k) const { return e.shape(in(k)); }
+  TensorType type(int k) const { return e.type(in(k)); }
+  Shape shape(int k) const { return e.shape(in(k)); }
   int rank(int k) const { return e.rank(in(k)); }
   DType dtype(int k) const { return e.dtype(in(k)); }
 

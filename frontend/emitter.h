@@ -62,8 +62,9 @@ class Emitter {
   // Element numbers of a tensor of `shape`, i64.
   ValueId numbers(const Shape& shape);
 
-  const TensorType& type(ValueId v) const { return b_.type(v); }
-  const Shape& shape(ValueId v) const { return b_.shape(v); }
+  // By value: emitting moves the table of values.
+  TensorType type(ValueId v) const { return b_.type(v); }
+  Shape shape(ValueId v) const { return b_.shape(v); }
   DType dtype(ValueId v) const { return b_.dtype(v); }
   int rank(ValueId v) const { return b_.rank(v); }
   const Literal* literal(ValueId v) const { return b_.literal(v); }

@@ -277,10 +277,11 @@ std::vector<OnnxValue> Importer::convert(const OnnxNode& original, ImportScope& 
     if (function != functions_.end()) return run_function(*function->second, *node, scope, inputs);
   }
   auto opset = scope.opsets->find(node->domain);
-  if (opset == scope.opsets->end() && node->domain != "com.microsoft") {
+  bool implied = node->domain == "com.microsoft" || scope.prefix == "!";  // bodies of schemas do not always list their operator sets
+  if (opset == scope.opsets->end() && !implied) {
     fail(cat("operator set ", quote(node->domain.empty() ? "ai.onnx" : node->domain), " is not imported by the model"));
   }
-  int version = opset == scope.opsets->end() ? 1 : opset->second;
+  int version = opset != scope.opsets->end() ? opset->second : std::max(1, newest_opset(node->domain));
   const ConvertEntry* entry = find_converter(node->domain, node->op, version);
   if (!entry && !has_schema(*node, version)) {
     bool unknown = newest_opset(node->domain) == 0;

@@ -1,5 +1,5 @@
 // 1. Backbone and cuts. Walking the backbone in order, a value is "open" from its making to its last backbone reader. Where exactly one is open, all that follows depends on it alone.
-//    Scalars (an auxiliary loss) do not count; nor do values that span most of a region without cuts (an encoder's output, read by every decoder layer).
+//    Scalars (an auxiliary loss) do not count, nor do values that span most of a region without cuts (an encoder's output, read by every decoder layer).
 // 2. Each piece between cuts gets a hash of its structure, in its own numbering.
 // 3. Runs: for each period p, stretches where piece[i] == piece[i + p]; the run that covers most nodes wins, then what is left and right of it is searched again.
 //
@@ -27,7 +27,7 @@ struct Piece {
 
 class Blocks {
  public:
-  explicit Blocks(const Graph& graph) : g_(graph), readers_(uses(graph)), backbone_(graph.nodes.size(), false), side_(graph.values.size(), false) {}
+  explicit Blocks(const Graph& graph) : g_(graph), readers_(uses(graph)), backbone_(graph.nodes.size(), false), tail_(graph.nodes.size(), false), side_(graph.values.size(), false) {}
 
   std::vector<int32_t> run() {
     find_backbone();
@@ -60,12 +60,21 @@ class Blocks {
         w = w || weight[v];
       }
       for (ValueId v : node.outputs) data[v] = d, weight[v] = w;
-      backbone_[n] = d && w && node.segment == Segment::kForward;
+      bool both = d && w && node.segment == Segment::kForward;
+      tail_[n] = both && is_scalar_tail(node, data, weight);
+      backbone_[n] = both && !tail_[n];
       if (backbone_[n]) order_.push_back(static_cast<NodeId>(n));
     }
     position_.assign(g_.nodes.size(), -1);
     for (size_t k = 0; k < order_.size(); ++k) position_[order_[k]] = static_cast<int64_t>(k);
     weight_ = std::move(weight);
+  }
+
+  // Makes scalars of scalars alone: the sum of auxiliary losses runs from layer to layer without being part of any.
+  bool is_scalar_tail(const Node& node, const std::vector<bool>& data, const std::vector<bool>& weight) const {
+    auto varies = [&](ValueId v) { return v != kNoValue && data[v] && weight[v]; };
+    return std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return is_scalar(v); }) &&
+           std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return !varies(v) || is_scalar(v); });
   }
 
   // Position of the last backbone reader, or -1.
@@ -243,15 +252,25 @@ class Blocks {
     }
   }
 
-  // A node apart from the backbone joins the one block that reads it.
+  // A node apart from the backbone joins the one block that reads it; a scalar of scalars, the one block that it reads.
   void join(std::vector<int32_t>& block) const {
     std::vector<bool> wanted(g_.values.size(), false);
     for (const GraphOutput& out : g_.outputs) wanted[out.value] = true;
     for (const State& s : g_.states) {
       if (s.next != kNoValue) wanted[s.next] = true;
     }
+    for (size_t n = 0; n < g_.nodes.size(); ++n) {
+      if (!tail_[n]) continue;
+      int32_t one = -2;
+      for (ValueId v : g_.nodes[n].inputs) {
+        NodeId from = v == kNoValue ? kNoNode : g_.values[v].producer;
+        if (from == kNoNode || !(backbone_[from] || tail_[from])) continue;
+        one = one == -2 || one == block[from] ? block[from] : -1;
+      }
+      block[n] = std::max(one, -1);
+    }
     for (size_t n = g_.nodes.size(); n-- > 0;) {
-      if (backbone_[n]) continue;
+      if (backbone_[n] || tail_[n]) continue;
       int32_t one = -1;
       bool single = true;
       for (ValueId v : g_.nodes[n].outputs) {
@@ -267,7 +286,8 @@ class Blocks {
 
   const Graph& g_;
   std::vector<std::vector<NodeId>> readers_;
-  std::vector<bool> backbone_, side_, weight_;
+  std::vector<bool> backbone_, tail_;  // per node
+  std::vector<bool> side_, weight_;    // per value
   std::vector<NodeId> order_;       // the backbone
   std::vector<int64_t> position_;   // in it, or -1
   std::vector<Piece> pieces_;

@@ -142,9 +142,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   if (plan.mesh.ranks() > 1) local.graph = bucket_reductions(local.graph, kBucketBytes);
   watch.lap("partition");
 
-  TargetOptions target;
-  target.cpu = request.cpu;
-  PARTITA_ASSIGN_OR_RETURN(out.program, emit_program(local, target));
+  PARTITA_ASSIGN_OR_RETURN(out.program, emit_program(local, request.target));
   out.program.model = std::filesystem::path(request.model).filename().string();
   out.weights = collect_weights(local);
   for (const State& s : graph.states) out.parameters += s.kind == StateKind::kParameter ? elements(graph.type(s.value).shape) : 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "codegen/emit_program.h"
 #include "ir/graph.h"
 #include "ir/recipe.h"
 #include "passes/pipeline.h"
@@ -19,7 +20,7 @@ struct CompileRequest {
   std::string model;  // file or folder
   Recipe recipe;
   std::optional<int64_t> ranks;  // unset: as the pins say, else 1
-  std::string cpu = "host";
+  TargetOptions target;
   bool keep_gradients = false;
   PassOptions passes;
 };

@@ -85,7 +85,7 @@ void modulo(Conversion& c) {
   ValueId x = c.in(0), y = c.in(1), r = e.emit("mod", {x, y});
   DType t = e.dtype(x);
   if (c.i("fmod", 0) != 0 || is_unsigned(t)) return c.out(r);
-  c.require(!is_float(t), "Mod of floats needs fmod = 1");
+  c.require(!is_float(t) || c.version >= 13, "Mod of floats needs fmod = 1");
   ValueId zero = e.scalar(t, 0);
   ValueId differ = e.emit("xor", {e.lt(r, zero), e.lt(y, zero)}), wrong = e.emit("and", {e.emit("ne", {r, zero}), differ});
   c.out(e.select(wrong, e.add(r, y), r));

@@ -27,7 +27,8 @@ struct Normalized {
 
 Normalized layer_norm_of(Conversion& c, ValueId x, int scale, int bias, double epsilon, int axis) {
   Emitter& e = c.e;
-  Shape normalized(e.shape(x).begin() + axis, e.shape(x).end());
+  Shape normalized = e.shape(x);
+  normalized.erase(normalized.begin(), normalized.begin() + axis);
   std::vector<ValueId> in = {x, fitted(c, scale, normalized, e.dtype(x))};
   if (c.has(bias)) in.push_back(fitted(c, bias, normalized, e.dtype(x)));
   auto out = e.emit_all("layer_norm", in, {{"axis", int64_t{axis}}, {"epsilon", epsilon}});
@@ -36,7 +37,8 @@ Normalized layer_norm_of(Conversion& c, ValueId x, int scale, int bias, double e
 
 Normalized rms_norm_of(Conversion& c, ValueId x, int scale, double epsilon, int axis) {
   Emitter& e = c.e;
-  Shape normalized(e.shape(x).begin() + axis, e.shape(x).end());
+  Shape normalized = e.shape(x);
+  normalized.erase(normalized.begin(), normalized.begin() + axis);
   auto out = e.emit_all("rms_norm", {x, fitted(c, scale, normalized, e.dtype(x))}, {{"axis", int64_t{axis}}, {"epsilon", epsilon}});
   return {out[0], kNoValue, out[1]};
 }

@@ -342,7 +342,10 @@ void space_to_depth(Conversion& c) {
   Shape s = c.shape(0);
   int64_t b = c.i("blocksize");
   c.require(s.size() == 4 && b > 0 && s[2] % b == 0 && s[3] % b == 0, "expected [n, c, h, w] with h and w multiples of blocksize");
-  ValueId x = e.transpose(e.reshape(c.in(0), {s[0], s[1], s[2] / b, b, s[3] / b, b}), {0, 3, 5, 1, 2, 4});
+  std::string mode = c.s("mode", "DCR");
+  c.require(mode == "DCR" || mode == "CRD", "attribute mode: expected DCR or CRD");
+  ValueId x = e.reshape(c.in(0), {s[0], s[1], s[2] / b, b, s[3] / b, b});
+  x = e.transpose(x, mode == "CRD" ? std::vector<int64_t>{0, 1, 3, 5, 2, 4} : std::vector<int64_t>{0, 3, 5, 1, 2, 4});
   c.out(e.reshape(x, {s[0], s[1] * b * b, s[2] / b, s[3] / b}));
 }
 

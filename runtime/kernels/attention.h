@@ -30,8 +30,14 @@ struct AttentionShape {
 // to[d][columns] = rows j0 .. of a matrix [t, d], transposed; `columns` >= count, the rest zero.
 template <typename T>
 void pack_transposed(const T* from, int64_t count, int64_t d, T* to, int64_t columns) {
-  for (int64_t j = 0; j < count; ++j) {
-    for (int64_t i = 0; i < d; ++i) to[i * columns + j] = from[j * d + i];
+  constexpr int64_t kBlock = 32;  // rows whose cache lines stay at hand
+  for (int64_t j0 = 0; j0 < count; j0 += kBlock) {
+    const int64_t width = std::min(kBlock, count - j0);
+    for (int64_t i = 0; i < d; ++i) {
+      const T* column = from + j0 * d + i;
+      T* row = to + i * columns + j0;
+      for (int64_t j = 0; j < width; ++j) row[j] = column[j * d];
+    }
   }
   for (int64_t i = 0; i < d && count < columns; ++i) std::fill(to + i * columns + count, to + (i + 1) * columns, T(0));
 }

@@ -108,9 +108,15 @@ void Interpreter::run_step(const runtime::Step& step, int parts) {
   }
 }
 
-void Interpreter::run(int parts) {
+void Interpreter::run(int parts, const std::function<void(int)>& stage) {
+  for (const auto& s : program_.states) {
+    if (s.kind == "accumulator") write(s.operand, Tensor::zeros({s.operand.dtype, s.operand.shape}));
+  }
+  int staged = -1;
   for (const auto* schedule : {&program_.schedule, &program_.evaluation}) {
     for (const auto& entry : *schedule) {
+      bool forward = program_.segments[entry.segment].kind == runtime::SegmentKind::kForward;
+      if (stage && forward && staged != entry.micro_batch) stage(staged = entry.micro_batch);
       for (const auto& step : program_.segments[entry.segment].steps) run_step(step, parts);
     }
   }

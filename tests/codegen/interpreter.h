@@ -1,6 +1,7 @@
 // Runs a one-rank program for tests: generated kernels as they are, library kernels by the reference evaluator. Memory that no step has written is NaN.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,8 +21,8 @@ class Interpreter {
   void set_input(const std::string& name, const Tensor& value);
   Tensor state(const std::string& name) const;
   Tensor output(const std::string& name) const;
-  // Runs the schedule with `parts` calls for each kernel.
-  void run(int parts = 3);
+  // Runs the schedule with `parts` calls for each kernel. `stage` is called before each micro-batch; accumulators start from zero.
+  void run(int parts = 3, const std::function<void(int)>& stage = {});
   const runtime::Program& program() const { return program_; }
   int kernels() const;  // kernel steps
 

@@ -36,6 +36,8 @@ void ModelFlags::add(CLI::App& app) {
   app.add_option("--target", target, "cpu:host, cpu:x86-64-v3 (any AVX2 machine) or cpu:x86-64-v4");
   app.add_option("--dump-ir", dump_ir, "write the graph into this folder after each pass that changes it");
   app.add_option("--stop-after", stop_after, "stop after this pass");
+  app.add_flag("--no-fusion", no_fusion, "one kernel per operation: slow, to find a fault");
+  app.add_flag("--no-in-place", no_in_place, "every value has memory of its own: to find a fault");
   app.add_flag("--time-passes", time_passes, "print the time that each pass takes");
 }
 
@@ -52,7 +54,9 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
     return absl::UnimplementedError(cat("--target ", quote(target), ": expected cpu:host, cpu:x86-64-v3 or cpu:x86-64-v4"));
   }
   r.ranks = ranks;
-  r.cpu = target.substr(4);
+  r.target.cpu = target.substr(4);
+  r.target.fuse = !no_fusion;
+  r.target.in_place = !no_in_place;
   r.passes.dump_folder = dump_ir;
   r.passes.stop_after = stop_after;
   

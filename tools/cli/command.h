@@ -28,7 +28,7 @@ struct ModelFlags {
   std::string model, train_file, target = "cpu:host", dump_ir, stop_after;
   std::vector<std::string> pins, like;
   std::optional<int64_t> ranks;
-  bool time_passes = false;
+  bool time_passes = false, no_fusion = false, no_in_place = false;
 
   // The first lines of every --help: what to compile, and how.
   void add(CLI::App& app);

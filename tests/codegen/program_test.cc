@@ -1,0 +1,220 @@
+// Whole programs: micro-batches, collectives, memory, sharing of code.
+#include <gtest/gtest.h>
+
+#include "base/cat.h"
+#include "runtime/program_check.h"
+#include "tests/codegen/interpreter.h"
+
+namespace partita {
+namespace {
+
+using runtime::Step;
+using runtime::StepKind;
+
+std::vector<Step> steps_of(const runtime::Program& p) {
+  std::vector<Step> steps;
+  for (const auto& s : p.segments) steps.insert(steps.end(), s.steps.begin(), s.steps.end());
+  return steps;
+}
+
+runtime::Program emit(const LocalProgram& local) {
+  auto p = emit_program(local);
+  EXPECT_TRUE(p.ok()) << p.status().message();
+  absl::Status sound = runtime::check_program(*p);
+  EXPECT_TRUE(sound.ok()) << sound.message();
+  return *std::move(p);
+}
+
+TEST(MicroBatches_Accumulate, AndThePrologueIsKept) {
+  Builder b;
+  ValueId w = b.state({.name = "w"}, {DType::kF32, {40}}), acc = b.state({.name = "acc", .kind = StateKind::kAccumulator}, {DType::kF32, {40}});
+  ValueId x = b.input("x", {DType::kF32, {8, 40}});
+  b.context().segment = Segment::kPrologue;
+  ValueId norm = b.emit("exp", {b.reduce_sum(b.mul(w, w), {0}, true)});
+  b.context().segment = Segment::kForward;
+  ValueId y = b.emit("tanh", {b.mul(x, b.add(w, norm))});
+  ValueId z = b.emit("sin", {b.matmul(y, y, true, false)});
+  b.context().segment = Segment::kBackward;
+  ValueId g = b.reduce_sum(b.mul(y, b.emit("exp", {y})), {0}, false);
+  ValueId g2 = b.add(g, b.mul(b.reduce_sum(z, {0}, false), norm));
+  ValueId total = b.emit("accumulate", {acc, g2});
+  b.set_next("acc", total);
+  b.context().segment = Segment::kUpdate;
+  b.set_next("w", b.sub(w, b.scale(total, 0.01)));
+  LocalProgram local = local_program(b.graph());
+  local.micro_batches = 3;
+  runtime::Program p = emit(local);
+  EXPECT_EQ(p.schedule.size(), 1u + 2u * 3u + 1u);
+  Interpreter run(p);
+  Tensor w0 = random_tensor({DType::kF32, {40}}, 1, 0.1);
+  run.set_state("w", w0);
+  std::vector<Tensor> xs;
+  for (int m = 0; m < 3; ++m) xs.push_back(random_tensor({DType::kF32, {8, 40}}, 10 + m));
+  run.run(2, [&](int m) { run.set_input("x", xs[m]); });
+  std::vector<double> expected(40, 0);
+  double n = 0;
+  for (double v : w0.f) n += v * v;
+  n = std::exp(n);
+  for (const Tensor& t : xs) {
+    std::vector<double> yy(320);
+    for (int k = 0; k < 320; ++k) yy[k] = std::tanh(t.f[k] * (w0.f[k % 40] + n));
+    for (int c = 0; c < 40; ++c) {
+      for (int r = 0; r < 8; ++r) expected[c] += yy[r * 40 + c] * std::exp(yy[r * 40 + c]);
+      for (int d = 0; d < 40; ++d) {
+        double dot = 0;
+        for (int r = 0; r < 8; ++r) dot += yy[r * 40 + d] * yy[r * 40 + c];
+        expected[c] += std::sin(dot) * n;
+      }
+    }
+  }
+  Tensor now = run.state("w");
+  for (int c = 0; c < 40; ++c) EXPECT_NEAR(now.f[c], w0.f[c] - 0.01 * expected[c], 2e-5) << c;
+}
+
+Graph all_reduce_graph(bool separate_use) {
+  Builder b;
+  ValueId x = b.input("x", {DType::kF32, {10, 20}});
+  std::vector<ValueId> parts{b.emit("exp", {x}), b.reduce_sum(x, {0}, false), b.reduce_sum(x, {0, 1}, false)};
+  auto sums = b.emit_all("all_reduce", parts, {{"axes", std::vector<int64_t>{0}}, {"parts", int64_t{1}}, {"reduce", std::string("sum")}});
+  ValueId between = b.emit("sin", {b.mul(x, x)});
+  if (separate_use) b.output("part", parts[1]);
+  b.output("between", between);
+  b.output("y", b.add(b.mul(sums[0], sums[1]), sums[2]));
+  return std::move(b).finish();
+}
+
+TEST(Collective_SeveralOperands, AreOneBufferAndWaitLate) {
+  for (bool separate_use : {false, true}) {
+    LocalProgram local = local_program(all_reduce_graph(separate_use));
+    local.mesh.axes = {{"data", 1}};
+    runtime::Program p = emit(local);
+    std::vector<Step> steps = steps_of(p);
+    size_t start = 0, wait = 0, copies = 0;
+    for (size_t k = 0; k < steps.size(); ++k) {
+      if (steps[k].kind == StepKind::kCollectiveStart) start = k;
+      if (steps[k].kind == StepKind::kCollectiveWait) wait = k;
+      copies += steps[k].kind == StepKind::kCopy;
+    }
+    EXPECT_GT(wait, start + 1) << "work goes on between start and wait";
+    EXPECT_EQ(std::get<int64_t>(steps[wait].params.at("of")), static_cast<int64_t>(start));
+    ASSERT_EQ(steps[start].operands.size(), 2u);
+    EXPECT_EQ(steps[start].operands[0].shape, (std::vector<int64_t>{(832 + 128 + 64) / 4}));
+    EXPECT_EQ(copies, separate_use ? 1u : 0u);
+    EXPECT_EQ(p.groups.size(), 1u);
+    Interpreter run(p);
+    Tensor x = random_tensor({DType::kF32, {10, 20}}, 3);
+    run.set_input("x", x);
+    run.run();
+    Tensor y = run.output("y");
+    double all = 0;
+    for (double v : x.f) all += v;
+    for (int r = 0; r < 10; ++r) {
+      for (int c = 0; c < 20; ++c) {
+        double column = 0;
+        for (int k = 0; k < 10; ++k) column += x.f[k * 20 + c];
+        EXPECT_NEAR(y.f[r * 20 + c], std::exp(x.f[r * 20 + c]) * column + all, 1e-4);
+      }
+    }
+  }
+}
+
+TEST(Collective_UnreadResult, IsWaitedForInItsSegment) {
+  Builder b;
+  ValueId x = b.input("x", {DType::kF32, {64}});
+  ValueId y = b.emit("all_reduce", {b.emit("exp", {x})}, {{"axes", std::vector<int64_t>{0}}, {"parts", int64_t{1}}});
+  b.context().segment = Segment::kBackward;
+  b.output("other", b.emit("sin", {x}));
+  b.output("y", y);
+  LocalProgram local = local_program(std::move(b).finish());
+  local.mesh.axes = {{"data", 1}};
+  runtime::Program p = emit(local);
+  ASSERT_EQ(p.segments.size(), 2u);
+  EXPECT_EQ(p.segments[0].steps.back().kind, StepKind::kCollectiveWait);
+}
+
+TEST(Collective_Order, IsTheNodesOrder) {
+  // The first collective's operand is cheap to delay; it must not be.
+  Builder b;
+  ValueId x = b.input("x", {DType::kF32, {64}});
+  Attrs attrs{{"axes", std::vector<int64_t>{0}}, {"parts", int64_t{1}}};
+  ValueId a = b.emit("exp", {x});
+  ValueId first = b.emit("all_reduce", {a}, attrs);
+  ValueId second = b.emit("all_reduce", {b.emit("sin", {x})}, attrs);
+  b.output("y", b.add(b.mul(a, second), b.mul(first, second)));
+  LocalProgram local = local_program(std::move(b).finish());
+  local.mesh.axes = {{"data", 1}};
+  runtime::Program p = emit(local);
+  std::vector<int64_t> started, waited;
+  for (const Step& s : steps_of(p)) {
+    if (s.kind == StepKind::kCollectiveStart) started.push_back(s.id);
+    if (s.kind == StepKind::kCollectiveWait) waited.push_back(std::get<int64_t>(s.params.at("of")));
+  }
+  EXPECT_EQ(started.size(), 2u);
+  EXPECT_EQ(waited, started);
+  compare_with_reference(b.graph());
+}
+
+TEST(Kernels_EqualNests, ShareCode) {
+  Builder b;
+  ValueId x = b.input("x", {DType::kF32, {16, 16}});
+  for (int k = 0; k < 12; ++k) x = b.matmul(b.emit("tanh", {x}), x);
+  b.output("y", x);
+  runtime::Program p = emit(local_program(std::move(b).finish()));
+  std::set<std::string> names;
+  for (const Step& s : steps_of(p)) {
+    if (s.kind == StepKind::kKernel) names.insert(s.name);
+  }
+  EXPECT_EQ(names.size(), 1u);
+}
+
+TEST(Memory_Chain, NeedsTwoBuffersAtMost) {
+  Builder b;
+  ValueId x = b.input("x", {DType::kF32, {64, 64}});
+  for (int k = 0; k < 20; ++k) x = b.emit("tanh", {b.matmul(x, x)});
+  b.output("y", x);
+  runtime::Program p = emit(local_program(std::move(b).finish()));
+  EXPECT_LE(p.region_bytes[static_cast<int>(runtime::Region::kArena)], 2 * 64 * 64 * 4);
+}
+
+TEST(Constants_Shared, AndUniformOnesAreImmediate) {
+  Builder b;
+  ValueId x = b.input("x", {DType::kF32, {4}});
+  ValueId a = b.constant(to_literal(random_tensor({DType::kF32, {4}}, 7))), c = b.constant(to_literal(random_tensor({DType::kF32, {4}}, 7)));
+  b.output("y", b.mul(b.add(x, a), b.sub(x, c)));
+  b.output("z", b.add(b.full(DType::kF32, {4}, 3), x));
+  runtime::Program p = emit(local_program(b.graph()));
+  EXPECT_EQ(p.constants.size(), 64u);
+  compare_with_reference(b.graph());
+}
+
+TEST(Target_UnknownCpu, IsRefused) {
+  Builder b;
+  b.output("y", b.emit("exp", {b.input("x", {DType::kF32, {4}})}));
+  LocalProgram local = local_program(std::move(b).finish());
+  auto p = emit_program(local, {.cpu = "pentium"});
+  EXPECT_EQ(p.status().code(), absl::StatusCode::kInvalidArgument);
+  p = emit_program(local, {.cpu = "no-such-cpu"});
+  EXPECT_EQ(p.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Placement_Pieces, RefineTheShape) {
+  Builder b;
+  ValueId w = b.state({.name = "w"}, {DType::kF32, {768, 3 * 2 * 64}});
+  b.output("y", b.reduce_sum(w, {0, 1}, false));
+  LocalProgram local = local_program(std::move(b).finish());
+  local.mesh.axes = {{"data", 2}, {"tensor", 6}};
+  Sharding s;
+  s.dims = {{{768, {}}}, {{3, {}}, {12, {1}}, {64, {}}}};
+  local.states[0] = {{768, 2304}, s};
+  auto p = emit_program(local);
+  ASSERT_TRUE(p.ok());
+  const runtime::Placement& placed = p->states[0].placement;
+  EXPECT_EQ(placed.shape, (std::vector<int64_t>{768, 3, 12, 64}));
+  EXPECT_EQ(placed.local, (std::vector<int64_t>{768, 3, 2, 64}));
+  ASSERT_EQ(placed.axes[2].size(), 1u);
+  EXPECT_EQ(placed.axes[2][0].axis, 1);
+  EXPECT_EQ(placed.axes[2][0].stride, 2);
+}
+
+}  // namespace
+}  // namespace partita
