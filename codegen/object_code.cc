@@ -27,6 +27,7 @@
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/Target/TargetMachine.h"
 #include "llvm/TargetParser/Host.h"
+#include "llvm/TargetParser/X86TargetParser.h"
 
 LLD_HAS_DRIVER(elf)
 
@@ -69,9 +70,11 @@ absl::StatusOr<Cpu> resolve_cpu(const std::string& name) {
     cpu.name = llvm::sys::getHostCPUName().str();
     for (const auto& f : llvm::sys::getHostCPUFeatures()) append(cpu.features, cpu.features.empty() ? "" : ",", f.second ? "+" : "-", f.first().str());
   }
+  if (name != "host" && llvm::X86::parseArchX86(name) == llvm::X86::CK_None) {
+    return absl::InvalidArgumentError(cat("unknown CPU ", name, "; expected host, x86-64-v3, x86-64-v4 or another name that LLVM knows"));
+  }
   PARTITA_ASSIGN_OR_RETURN(auto machine, make_machine(cpu));
   const llvm::MCSubtargetInfo* info = machine->getMCSubtargetInfo();
-  if (name != "host" && !info->isCPUStringValid(name)) return absl::InvalidArgumentError(cat("unknown CPU ", name, "; expected host, x86-64-v3, x86-64-v4 or another name that LLVM knows"));
   bool fma = info->checkFeatures("+fma") && info->checkFeatures("+avx2"), wide = info->checkFeatures("+avx512vl") && info->checkFeatures("+avx512dq") && info->checkFeatures("+avx512bw");
   if (!fma) return absl::InvalidArgumentError(cat("CPU ", cpu.name, " has no AVX2 and FMA; expected x86-64-v3 or newer"));
   cpu.vectors.bytes = wide ? 64 : 32;

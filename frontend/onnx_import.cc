@@ -422,6 +422,10 @@ absl::StatusOr<ImportedModel> import_onnx(const std::string& path, const ImportO
     if (is_ort_artifacts(path)) return import_ort_artifacts(path, options);
     return import_onnx(path + "/model.onnx", options);
   }
+  // A file of such a folder stands for the folder.
+  size_t slash = path.rfind('/');
+  std::string folder = slash == std::string::npos ? "." : path.substr(0, slash), file = slash == std::string::npos ? path : path.substr(slash + 1);
+  if (file == "training_model.onnx" && is_ort_artifacts(folder)) return import_ort_artifacts(folder, options);
   PARTITA_ASSIGN_OR_RETURN(OnnxModel model, load_onnx_model(path));
   return import_onnx_model(model, options);
 }

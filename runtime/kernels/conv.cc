@@ -114,6 +114,35 @@ class OneDnnConvolution final : public LibraryKernel {
   std::array<int, 3> tags_{};
 };
 
+// A 1 x 1 convolution with stride 1 is a matrix product in our own layout: y[n] [o, hw] = w [o, c] x[n] [c, hw]. No reorder, which would cost as much as the product.
+bool is_pointwise(const Convolution& c) {
+  const Window::Dims ones = {1, 1, 1}, zeros = {0, 0, 0};
+  return c.groups == 1 && c.window.kernel == ones && c.window.stride == ones && c.window.low == zeros && c.window.high == zeros;
+}
+
+void sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, const float* b, float* c, bool accumulate) {
+  const dnnl_status_t status = dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1.0f, a, ta ? m : k, b, tb ? k : n, accumulate ? 1.0f : 0.0f, c, n);
+  PARTITA_CHECK(status == dnnl_success, "dnnl_sgemm");
+}
+
+Kernel make_pointwise(const Convolution& c, Direction direction, int threads) {
+  const int64_t batch = c.window.batch, plane = c.window.in_plane(), in = c.window.channels, out = c.outputs;
+  if (direction == Direction::kGradWeight) {
+    return make_kernel([=](std::span<std::byte* const> b) {
+      const float *g = as<float>(b[0]), *x = as<float>(b[1]);
+      for (int64_t n = 0; n < batch; ++n) sgemm(false, true, out, in, plane, g + n * out * plane, x + n * in * plane, as<float>(b[2]), n > 0);
+    });
+  }
+  const bool forward = direction == Direction::kForward;
+  const int64_t rows = forward ? out : in, inner = forward ? in : out;
+  return make_kernel([=](std::span<std::byte* const> b) {
+    const float *x = as<float>(b[0]), *w = as<float>(b[1]);
+    float* y = as<float>(b[2]);
+#pragma omp parallel for schedule(static) if (batch >= threads)
+    for (int64_t n = 0; n < batch; ++n) sgemm(!forward, false, rows, plane, inner, w, x + n * inner * plane, y + n * rows * plane, false);
+  });
+}
+
 // Calls row(in offset, out offset, count) for each row of outputs that tap (kd, kh, kw) reaches, offsets within a plane; inputs advance by the last stride.
 template <typename F>
 void for_tap_rows(const Window& w, int64_t kd, int64_t kh, int64_t kw, F&& row) {
@@ -218,6 +247,7 @@ Kernel make(const KernelRequest& r, Direction direction, const Shape& x, const S
   if (r.dtype(1) != r.dtype() || r.dtype(2) != r.dtype()) return r.error("operands of one dtype");
   PARTITA_ASSIGN_OR_RETURN(const Convolution c, make_convolution(r, x, weight, y));
   const bool empty = product(x) == 0 || product(weight) == 0 || product(y) == 0;
+  if (r.dtype() == DType::kF32 && !empty && is_pointwise(c)) return make_pointwise(c, direction, r.threads());
   if (onednn_type(r.dtype()) != dnnl::memory::data_type::undef && !empty) {
     try {
       return std::make_unique<OneDnnConvolution>(c, r.dtype(), direction);
