@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "codegen/nest_emitter.h"
 #include "lld/Common/Driver.h"
@@ -71,7 +72,7 @@ absl::StatusOr<Cpu> resolve_cpu(const std::string& name) {
     for (const auto& f : llvm::sys::getHostCPUFeatures()) append(cpu.features, cpu.features.empty() ? "" : ",", f.second ? "+" : "-", f.first().str());
   }
   if (name != "host" && llvm::X86::parseArchX86(name) == llvm::X86::CK_None) {
-    return absl::InvalidArgumentError(cat("unknown CPU ", name, "; expected host, x86-64-v3, x86-64-v4 or another name that LLVM knows"));
+    return absl::InvalidArgumentError(cat("unknown CPU ", quote(name), "; expected host, x86-64-v3, x86-64-v4 or another name that LLVM knows"));
   }
   PARTITA_ASSIGN_OR_RETURN(auto machine, make_machine(cpu));
   const llvm::MCSubtargetInfo* info = machine->getMCSubtargetInfo();

@@ -251,7 +251,6 @@ absl::Status parse_data(const YamlNode& node, const std::string& path, DataRecip
   };
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
   bool synthetic = out.kind == DataKind::kSynthetic;
-  if (!synthetic && out.path.empty()) return yaml_error(node.line, node.column, cat(path, ": missing key 'path'"));
   if (synthetic) return check_applicable(node, path, "synthetic", {"path", "columns", "shuffle"}, {});
   return check_applicable(node, path, out.kind ? enum_name(*out.kind) : "other than synthetic", {"vocab"}, {});
 }

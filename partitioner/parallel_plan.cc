@@ -106,6 +106,9 @@ absl::StatusOr<int64_t> pinned_ranks(const Recipe& recipe, std::optional<int64_t
     said = said || name == "data";
     product *= size;
   }
+  if (recipe.pin.zero.value_or(0) > 0) {
+    return absl::UnimplementedError(cat("pin zero: ", *recipe.pin.zero, ": this version replicates parameters and optimizer states over the data axis; leave the pin out or set it to 0"));
+  }
   if (!recipe.pin.values.empty()) return absl::UnimplementedError("pins of single values: this version splits work over the data axis alone; leave them out");
   if (said && ranks && *ranks != product) return absl::InvalidArgumentError(cat("the pins ask for ", product, " ranks and --ranks says ", *ranks, "; expected the same number"));
   return said ? product : ranks.value_or(1);

@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   partita::add_compile(app, result);
   partita::add_run(app, result);
   partita::add_doctor(app, result);
+  partita::add_model(app, result);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -1,10 +1,12 @@
 #include "frontend/generate/graph_writer.h"
 
+#include <algorithm>
 #include <bit>
 #include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <span>
 
 #include "base/atomic_file.h"
 #include "base/cat.h"

@@ -1,7 +1,6 @@
 // The layers that the generators share, each spelled as PyTorch's exporter spells the module of that name.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 

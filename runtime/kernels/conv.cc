@@ -114,10 +114,11 @@ class OneDnnConvolution final : public LibraryKernel {
   std::array<int, 3> tags_{};
 };
 
-// A 1 x 1 convolution with stride 1 is a matrix product in our own layout: y[n] [o, hw] = w [o, c] x[n] [c, hw]. No reorder, which would cost as much as the product.
+// A 1 x 1 convolution with stride 1 is a matrix product in our own layout: y[n] [o, hw] = w [o, c] x[n] [c, hw]. No reorder, which would cost as much as the product; small
+// planes make too narrow products.
 bool is_pointwise(const Convolution& c) {
   const Window::Dims ones = {1, 1, 1}, zeros = {0, 0, 0};
-  return c.groups == 1 && c.window.kernel == ones && c.window.stride == ones && c.window.low == zeros && c.window.high == zeros;
+  return c.groups == 1 && c.window.in_plane() >= 128 && c.window.kernel == ones && c.window.stride == ones && c.window.low == zeros && c.window.high == zeros;
 }
 
 void sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, const float* b, float* c, bool accumulate) {

@@ -207,7 +207,6 @@ TEST(ParseRecipe_Refused, Table) {
       {"init: [{match: a, ones, zeros}]", "t:1:8: init[0]: expected 'match' and exactly one of"},
       {"init: [{match: a, ones: false}]", "t:1:25: init[0].ones: expected nothing or true, found 'false'"},
       {"init: [{match: a, uniform: {low: 2}}]", "t:1:28: init[0].uniform: expected low <= high, found a mapping"},
-      {"data: {kind: npz}", "t:1:7: data: missing key 'path'"},
       {"data: {path: a, dtype: q7}",
        "t:1:24: data.dtype: expected an element type, as in uint16 or float32, found 'q7'"},
       {"evaluate: {every: 5}", "t:1:11: evaluate: missing key 'data'"},

@@ -277,7 +277,7 @@ TEST(Updates_Formula, IsParallelInEveryDimension) {
   for (int k = 0; k < 3; ++k) types.push_back({DType::kF32, {}});
   Attrs attrs{{"beta1", 0.9}, {"beta2", 0.9}, {"eps", 0.0}};
   EXPECT_EQ(to_string(bound_formula(*find_op("opt_adam"), {attrs, types})),
-            "a b, a b, a b, a b, , ,  -> a b, a b, a b");
+            "a b, a b, a b, a b, ., ., . -> a b, a b, a b");
 }
 
 TEST(Updates_Errors, NameTheInput) {

@@ -31,13 +31,13 @@ inline const Node& the(const Graph& graph, std::string_view op) {
   return graph.nodes.front();
 }
 
-// Random values for every data input and every state without a literal, from a fixed seed: floats are normal, integers 0 to 4, bools mixed.
+// Random values for every data input and every state without a literal, from a fixed seed: floats are normal (states of large models smaller), integers 0 to 4, bools mixed.
 inline std::map<ValueId, Tensor> random_feeds(const Graph& graph) {
   std::mt19937 random(7);
   std::map<ValueId, Tensor> feeds;
   auto feed = [&](ValueId v) {
     Tensor t = Tensor::zeros(graph.type(v));
-    std::normal_distribution<double> normal;
+    std::normal_distribution<double> normal(0, t.f.size() > 1000 ? 0.1 : 1);
     for (double& x : t.f) x = normal(random);
     for (int64_t& x : t.i) x = t.type.dtype == DType::kBool ? random() % 3 != 0 : static_cast<int64_t>(random() % 5);
     feeds.emplace(v, std::move(t));
