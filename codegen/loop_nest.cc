@@ -104,7 +104,7 @@ std::string to_string(const LoopNest& nest) {
   for (size_t k = 0; k < nest.sizes.size(); ++k) append(s, static_cast<int>(k) == nest.rows() ? "] columns [" : k ? " " : "", nest.sizes[k]);
   s += nest.columns == 0 ? "] columns []:" : "]:";
   for (size_t k = 0; k < nest.operands.size(); ++k) append(s, static_cast<int>(k) == nest.inputs ? " ->" : "", " ", dtype_name(nest.operands[k]));
-  append(s, "\n  ", nest.lane_is_row ? "lanes along rows, " : "", nest.rows_per_unit, " rows a unit", nest.clip > 0 ? cat(", clip ", nest.clip) : "", "\n");
+  append(s, "\n  ", nest.lane_is_row ? "lanes along rows, " : "", nest.tile >= 0 ? cat("tiles along row loop ", nest.tile, ", ") : "", nest.rows_per_unit, " rows a unit", nest.clip > 0 ? cat(", clip ", nest.clip) : "", "\n");
   for (size_t k = 0; k < nest.nodes.size(); ++k) append(s, "  %", k, " = ", node_text(nest.nodes[k]), "\n");
   for (const NestStore& store : nest.stores) append(s, "  store ", store.access.operand, " ", access_text(store.access), " = %", store.node, "\n");
   for (const NestStore& k : nest.kept) append(s, "  keep %", k.node, " in ", k.access.operand, "\n");

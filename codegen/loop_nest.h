@@ -58,6 +58,8 @@ struct NestFold {
   int64_t extent = 1;  // elements from one unit's partial to the next
 };
 
+inline constexpr int64_t kLaneBlock = 64, kTileRows = 32;
+
 struct LoopNest {
   std::vector<int64_t> sizes;  // row loops, then column loops
   int columns = 0;             // how many of them are column loops
@@ -70,9 +72,20 @@ struct LoopNest {
 
   // The schedule.
   bool lane_is_row = false;   // vectorized over the last row loop instead of the last column loop
-  int64_t rows_per_unit = 1;  // a unit of work is that many points of the row loops (in blocks of lanes where lane_is_row)
+  int tile = -1;              // a row loop along which loads are contiguous that are not along the lanes: rows go in blocks of kTileRows, so that blocks can be transposed
+  int64_t rows_per_unit = 1;  // a unit of work is that many items: points of the row loops, the last one in blocks of kLaneBlock where lane_is_row
   int64_t clip = 0;           // > 0: the last column loop ends at min(its size, clip - index of the last row loop * its size)
 
+  // Points of a row loop, counted in blocks where it goes in blocks.
+  int64_t blocks(int loop) const {
+    int64_t block = lane_is_row && loop == rows() - 1 ? kLaneBlock : loop == tile ? kTileRows : 1;
+    return (sizes[loop] + block - 1) / block;
+  }
+  int64_t items() const {
+    int64_t n = 1;
+    for (int k = 0; k < rows(); ++k) n *= blocks(k);
+    return n;
+  }
   int rows() const { return static_cast<int>(sizes.size()) - columns; }
 };
 

@@ -173,6 +173,7 @@ class NestMaker {
       if (!foldable || columns > kWideFold || columns * 8 > size) domain.column = column->dims;
     } else if (column != nullptr) {
       domain.column = column->dims;
+      if (few_blocks(domain.shape, column->dims) && is_output(graph_.nodes[column->node].outputs[0]) && reads_inside(graph_.nodes[column->node].outputs[0]) == 0) domain.column.flip();
     } else {
       domain.column = inner_columns(domain.shape);
     }
@@ -184,6 +185,13 @@ class NestMaker {
     int count = 0;
     for (NodeId n : nodes_) count += std::count(graph_.nodes[n].inputs.begin(), graph_.nodes[n].inputs.end(), v) > 0;
     return count;
+  }
+
+  // Long sums of few columns: too few blocks of lanes to share among threads, while rows can be shared.
+  static bool few_blocks(const Shape& shape, const std::vector<bool>& reduced) {
+    int64_t rows = 1, columns = 1;
+    for (size_t d = 0; d < shape.size(); ++d) (reduced[d] ? rows : columns) *= shape[d];
+    return columns >= 32 && columns < 16 * kLaneBlock && rows >= 64 && rows * columns >= 8 * kSerialReduction;
   }
 
   // The innermost dimensions that make up a row worth vectorizing.

@@ -13,7 +13,6 @@ namespace {
 
 using llvm::Value;
 
-constexpr int64_t kLaneBlock = 64;  // as nest_schedule counts units where lanes run along rows
 constexpr int64_t kCascade = 64;    // terms that one accumulator sums before it is added to the next level's
 
 // The loop indices at a point, the lanes that are inside, and the values known there.
@@ -51,7 +50,7 @@ class Emitter {
     }
     if (nest_.folds.empty()) {
       Value* first = b_.CreateMul(function_->getArg(1), n(nest_.rows_per_unit));
-      Value* last = minimum(b_.CreateMul(function_->getArg(2), n(nest_.rows_per_unit)), n(items()));
+      Value* last = minimum(b_.CreateMul(function_->getArg(2), n(nest_.rows_per_unit)), n(nest_.items()));
       loop(first, last, 1, {}, [&](Value* item, std::vector<Value*>) { return item_body(item), std::vector<Value*>{}; });
     } else {
       loop(function_->getArg(1), function_->getArg(2), 1, {}, [&](Value* unit, std::vector<Value*>) { return unit_with_folds(unit), std::vector<Value*>{}; });
@@ -103,18 +102,12 @@ class Emitter {
 
   // ---- Rows.
 
-  int64_t items() const {
-    int64_t count = 1;
-    for (int k = 0; k < rows_; ++k) count *= nest_.lane_is_row && k == rows_ - 1 ? (nest_.sizes[k] + kLaneBlock - 1) / kLaneBlock : nest_.sizes[k];
-    return count;
-  }
-
-  // Indices of the row loops at an item; along a lane loop, the number of the block.
+  // Indices of the row loops at an item; along a loop in blocks, the number of the block.
   std::vector<Value*> decode(Value* item) {
     std::vector<Value*> index(nest_.sizes.size(), nullptr);
     Value* rest = item;
     for (int k = rows_ - 1; k >= 0; --k) {
-      int64_t count = nest_.lane_is_row && k == rows_ - 1 ? (nest_.sizes[k] + kLaneBlock - 1) / kLaneBlock : nest_.sizes[k];
+      int64_t count = nest_.blocks(k);
       index[k] = k == 0 ? rest : count == 1 ? n(0) : b_.CreateURem(rest, n(count));
       if (k > 0) rest = count == 1 ? rest : b_.CreateUDiv(rest, n(count));
     }
@@ -125,6 +118,10 @@ class Emitter {
     Point row;
     row.index = decode(item);
     row.known.assign(nest_.nodes.size(), nullptr);
+    if (nest_.tile >= 0) {
+      tiles(row);
+      return;
+    }
     if (!nest_.lane_is_row) {
       std::vector<Point> rows{std::move(row)};
       row_body(rows);
@@ -151,6 +148,81 @@ class Emitter {
     if (vectors > 1 && size % kLaneBlock != 0) even = b_.CreateAdd(start, b_.CreateAnd(b_.CreateSub(end, start), n(-vectors * vector_)));
     if (vectors > 1) loop(start, even, vectors * vector_, {}, [&](Value* at, std::vector<Value*>) { return block(at, vectors, false); });
     if (vectors == 1 || size % kLaneBlock != 0) loop(vectors > 1 ? even : start, end, vector_, {}, [&](Value* at, std::vector<Value*>) { return block(at, 1, size % vector_ != 0); });
+  }
+
+  // ---- Tiles: squares of as many rows as lanes, so that loads along the rows can be turned in registers.
+
+  bool is_turned(const NestNode& node) const {
+    if (node.op != NestOp::kLoad || node.access.strides[lane_] == 0 || node.access.strides[lane_] == 1 || node.access.strides[nest_.tile] != 1) return false;
+    return dtype_size(nest_.operands[node.access.operand]) >= 4;
+  }
+
+  void tiles(Point& row) {
+    int64_t rows = nest_.sizes[nest_.tile], columns = nest_.sizes[lane_], side = vector_;
+    Value* start = b_.CreateMul(row.index[nest_.tile], n(kTileRows));
+    Value* end = rows % kTileRows == 0 ? b_.CreateAdd(start, n(kTileRows)) : minimum(b_.CreateAdd(start, n(kTileRows)), n(rows));
+    bool small = static_cast<int64_t>(nest_.nodes.size()) * side <= 512;
+    Value* even = !small ? start : rows % side == 0 ? end : b_.CreateAdd(start, b_.CreateAnd(b_.CreateSub(end, start), n(-side)));
+    int64_t whole = small ? columns / side * side : 0;
+    loop(n(0), n(whole), side, {}, [&](Value* column, std::vector<Value*>) {
+      return loop(start, even, side, {}, [&](Value* at, std::vector<Value*>) { return tile_at(row, at, column), std::vector<Value*>{}; });
+    });
+    auto row_at = [&](Value* at, int64_t from) {
+      std::vector<Point> one{row};
+      one[0].index[nest_.tile] = at;
+      first_column_ = from;
+      row_body(one);
+      first_column_ = 0;
+      return std::vector<Value*>{};
+    };
+    if (whole < columns) loop(start, even, 1, {}, [&](Value* at, std::vector<Value*>) { return row_at(at, whole); });
+    if (!small || rows % side != 0) loop(even, end, 1, {}, [&](Value* at, std::vector<Value*>) { return row_at(at, 0); });
+  }
+
+  void tile_at(const Point& row, Value* at, Value* column) {
+    std::vector<Point> points(vector_, row);
+    for (unsigned t = 0; t < vector_; ++t) {
+      points[t].index[nest_.tile] = b_.CreateAdd(at, n(t));
+      points[t].index[lane_] = column;
+      points[t].lanes = vector_;
+    }
+    for (size_t k = 0; k < nest_.nodes.size(); ++k) {
+      const NestNode& node = nest_.nodes[k];
+      if (!is_turned(node)) continue;
+      std::vector<Value*> square;
+      DType type = nest_.operands[node.access.operand];
+      for (unsigned l = 0; l < vector_; ++l) {
+        Point p = row;
+        p.index[nest_.tile] = at;
+        p.index[lane_] = b_.CreateAdd(column, n(l));
+        Value* where = pointer(node.access.operand, element_number(node.access, p));
+        square.push_back(math_.from_stored(type, load_vector(type, where, vector_, nullptr, 1)));
+      }
+      turn(square);
+      for (unsigned t = 0; t < vector_; ++t) points[t].known[k] = square[t];
+    }
+    Work work;
+    for (size_t k = 0; k < nest_.stores.size(); ++k) work.stores.push_back(static_cast<int>(k));
+    pass_ = 0;
+    for (unsigned t = 0; t < vector_; ++t) element(points[t], 0, work, {});
+  }
+
+  // Transposes a square of vectors: bit by bit, row and lane numbers change places.
+  void turn(std::vector<Value*>& square) {
+    int side = static_cast<int>(square.size());
+    for (int bit = 1; bit < side; bit *= 2) {
+      std::vector<int> low(side), high(side);
+      for (int k = 0; k < side; ++k) {
+        low[k] = k & bit ? side + k - bit : k;
+        high[k] = k & bit ? side + k : k + bit;
+      }
+      for (int k = 0; k < side; ++k) {
+        if (k & bit) continue;
+        Value *a = square[k], *b = square[k + bit];
+        square[k] = b_.CreateShuffleVector(a, b, low);
+        square[k + bit] = b_.CreateShuffleVector(a, b, high);
+      }
+    }
   }
 
   // The mask of lanes [0, count).
@@ -324,7 +396,7 @@ class Emitter {
     auto round_down = [&](int64_t to) { return nest_.clip > 0 ? b_.CreateAnd(end, n(-to)) : n(size / to * to); };
     Value* unrolled = round_down(stride);
     Value* single = round_down(vector_);
-    sums = cascaded(n(0), unrolled, stride, work, std::move(sums), [&](Value* at, std::vector<Value*> now) {
+    sums = cascaded(n(first_column_), unrolled, stride, work, std::move(sums), [&](Value* at, std::vector<Value*> now) {
       for (unsigned u = 0; u < work.unroll; ++u) now = vector_at(row, loop_index, b_.CreateAdd(at, n(static_cast<int64_t>(u) * vector_)), nullptr, u, work, std::move(now));
       return now;
     });
@@ -370,7 +442,7 @@ class Emitter {
     unit_ = unit;
     for (const NestFold& f : nest_.folds) clear(f);
     Value* first = b_.CreateMul(unit, n(nest_.rows_per_unit));
-    Value* last = minimum(b_.CreateAdd(first, n(nest_.rows_per_unit)), n(items()));
+    Value* last = minimum(b_.CreateAdd(first, n(nest_.rows_per_unit)), n(nest_.items()));
     std::vector<Value*> totals;
     for (const NestFold& f : nest_.folds) {
       if (nest_.nodes[f.node].op == NestOp::kReduce) totals.push_back(math_.identity(f.reduce, nest_.nodes[f.node].scalar.type, 1));
@@ -527,7 +599,8 @@ class Emitter {
   std::vector<int> level_;
   unsigned vector_ = 1;
   int rows_ = 0, lane_ = -1, passes_ = 1;
-  int pass_ = 0;  // the one being emitted
+  int pass_ = 0;              // the one being emitted
+  int64_t first_column_ = 0;  // where a row starts, past its tiles
   llvm::Function* function_ = nullptr;
   std::vector<Value*> buffers_;
   Value* unit_ = nullptr;

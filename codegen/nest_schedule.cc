@@ -8,7 +8,6 @@ namespace {
 constexpr int64_t kUnitPoints = 16384;  // points that are worth handing to another thread
 constexpr int64_t kChunk = 4096;        // columns of a row, where one long loop is cut into rows
 constexpr int64_t kFoldUnits = 64;      // partial results of a fold at most
-constexpr int64_t kLanes = 64;          // rows in a block of lanes (emitters split it into vectors)
 
 // Calls `f` with the strides of everything that depends on the loops.
 template <typename F>
@@ -101,13 +100,16 @@ void drop_reductions(LoopNest& nest) {
   for (NestStore& s : nest.stores) s.node = now[s.node];
 }
 
-int64_t items(const LoopNest& nest) {
-  int64_t n = 1;
-  for (int k = 0; k < nest.rows(); ++k) {
-    bool lanes = nest.lane_is_row && k == nest.rows() - 1;
-    n *= lanes ? (nest.sizes[k] + kLanes - 1) / kLanes : nest.sizes[k];
+// A row loop whose neighbours some load finds side by side, while the lanes' lie apart.
+int tile_loop(const LoopNest& nest) {
+  size_t lane = nest.sizes.size() - 1;
+  for (const NestNode& n : nest.nodes) {
+    if (n.op != NestOp::kLoad || n.access.strides[lane] == 0 || n.access.strides[lane] == 1) continue;
+    for (size_t k = 0; k < lane; ++k) {
+      if (n.access.strides[k] == 1 && nest.sizes[k] >= 8 && nest.sizes[lane] >= 8) return static_cast<int>(k);
+    }
   }
-  return n;
+  return -1;
 }
 
 }  // namespace
@@ -134,14 +136,15 @@ void schedule(LoopNest& nest, std::vector<bool> column) {
     int along_columns = scattered(nest, nest.sizes.size() - 1), along_rows = scattered(nest, static_cast<size_t>(nest.rows()) - 1);
     nest.lane_is_row = along_rows < along_columns;
   }
-  if (!nest.lane_is_row && !nest.sizes.empty()) cut_columns(nest);
-  int64_t points = column_points(nest) * (nest.lane_is_row ? std::min(kLanes, nest.sizes[nest.rows() - 1]) : 1);
-  int64_t count = items(nest);
+  if (!reduces && nest.columns == 1) nest.tile = tile_loop(nest);
+  if (!nest.lane_is_row && !nest.sizes.empty() && nest.tile < 0) cut_columns(nest);
+  int64_t points = column_points(nest) * (nest.lane_is_row ? std::min(kLaneBlock, nest.sizes[nest.rows() - 1]) : nest.tile >= 0 ? kTileRows : 1);
+  int64_t count = nest.items();
   nest.rows_per_unit = std::clamp<int64_t>(kUnitPoints / std::max<int64_t>(points, 1), 1, std::max<int64_t>(count, 1));
   if (!nest.folds.empty()) nest.rows_per_unit = std::max(nest.rows_per_unit, (count + kFoldUnits - 1) / kFoldUnits);
 }
 
-int64_t units(const LoopNest& nest) { return (items(nest) + nest.rows_per_unit - 1) / nest.rows_per_unit; }
+int64_t units(const LoopNest& nest) { return (nest.items() + nest.rows_per_unit - 1) / nest.rows_per_unit; }
 
 bool may_share(const LoopNest& nest, int input, int output) {
   auto level = levels(nest);

@@ -364,6 +364,27 @@ llvm::Value* ScalarMath::cast(DType from, DType to, llvm::Value* x) {
   return b_.CreateIntCast(x, t, !is_unsigned(from));
 }
 
+// High and low halves of x times a constant, on 32-bit lanes: even and odd lanes are multiplied as halves of 64-bit ones.
+std::pair<llvm::Value*, llvm::Value*> ScalarMath::wide_product(llvm::Value* x, uint32_t factor) {
+  llvm::Type* t = x->getType();
+  unsigned lanes = lanes_of(t);
+  if (lanes % 2 != 0) {
+    llvm::Type* t64 = integers_like(t, 64);
+    llvm::Value* p = b_.CreateMul(b_.CreateZExt(x, t64), i(t64, factor));
+    return {b_.CreateTrunc(b_.CreateLShr(p, i(t64, 32)), t), b_.CreateTrunc(p, t)};
+  }
+  llvm::Type* pairs = llvm::FixedVectorType::get(b_.getInt64Ty(), lanes / 2);
+  llvm::Value *low = i(pairs, 0xffffffff), *shift = i(pairs, 32), *f = i(pairs, factor);
+  llvm::Value* y = b_.CreateBitCast(x, pairs);
+  llvm::Value *even = b_.CreateBitCast(b_.CreateMul(b_.CreateAnd(y, low), f), t), *odd = b_.CreateBitCast(b_.CreateMul(b_.CreateLShr(y, shift), f), t);
+  std::vector<int> highs, lows;
+  for (int k = 0; k < static_cast<int>(lanes); k += 2) {
+    highs.insert(highs.end(), {k + 1, static_cast<int>(lanes) + k + 1});
+    lows.insert(lows.end(), {k, static_cast<int>(lanes) + k});
+  }
+  return {b_.CreateShuffleVector(even, odd, highs), b_.CreateShuffleVector(even, odd, lows)};
+}
+
 llvm::Value* ScalarMath::philox(llvm::Value* counter, llvm::Value* high, uint64_t key, int word) {
   llvm::Type* t32 = integers_like(counter->getType(), 32);
   llvm::Type* t64 = counter->getType();
@@ -372,11 +393,11 @@ llvm::Value* ScalarMath::philox(llvm::Value* counter, llvm::Value* high, uint64_
   llvm::Value* x[4] = {low_word(counter), high_word(counter), low_word(high), high_word(high)};
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
-    llvm::Value* p0 = b_.CreateMul(b_.CreateZExt(x[0], t64), i(t64, 0xD2511F53));
-    llvm::Value* p1 = b_.CreateMul(b_.CreateZExt(x[2], t64), i(t64, 0xCD9E8D57));
-    llvm::Value* y0 = b_.CreateXor(b_.CreateXor(high_word(p1), x[1]), i(t32, static_cast<int32_t>(k0)));
-    llvm::Value* y2 = b_.CreateXor(b_.CreateXor(high_word(p0), x[3]), i(t32, static_cast<int32_t>(k1)));
-    x[0] = y0, x[1] = low_word(p1), x[2] = y2, x[3] = low_word(p0);
+    auto [high0, low0] = wide_product(x[0], 0xD2511F53u);
+    auto [high1, low1] = wide_product(x[2], 0xCD9E8D57u);
+    x[0] = b_.CreateXor(b_.CreateXor(high1, x[1]), i(t32, static_cast<int32_t>(k0)));
+    x[2] = b_.CreateXor(b_.CreateXor(high0, x[3]), i(t32, static_cast<int32_t>(k1)));
+    x[1] = low1, x[3] = low0;
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }

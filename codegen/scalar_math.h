@@ -48,6 +48,7 @@ class ScalarMath {
   llvm::Value* integer_binary(ScalarOp op, DType type, llvm::Value* a, llvm::Value* b);
   llvm::Value* integer_power(DType type, llvm::Value* a, llvm::Value* b);
   llvm::Value* cast(DType from, DType to, llvm::Value* x);
+  std::pair<llvm::Value*, llvm::Value*> wide_product(llvm::Value* x, uint32_t factor);
   llvm::Value* philox(llvm::Value* counter, llvm::Value* high, uint64_t key, int word);
   llvm::Type* integers_like(llvm::Type* type, unsigned bits);
 

@@ -279,7 +279,9 @@ absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
     case StepKind::kCollectiveStart: return start_collective(step, buffers, slot);
     case StepKind::kCollectiveWait: {
       if (step.alone) return absl::OkStatus();
-      const Tickets tickets = std::exchange(tickets_[step.ticket + static_cast<size_t>(slot)], {});
+      // What a prologue started in its slot is waited for in every slot, by each micro-batch again.
+      Tickets tickets = tickets_[step.ticket + static_cast<size_t>(slot)];
+      for (size_t s = 0; tickets.first == 0 && s < static_cast<size_t>(program().slots); ++s) tickets = tickets_[step.ticket + s];
       if (tickets.first == 0) return absl::FailedPreconditionError("the collective it waits for has not been started");
       for (Ticket ticket = tickets.first; ticket <= tickets.last; ++ticket) PARTITA_RETURN_IF_ERROR(communicator_->wait(ticket));
       return absl::OkStatus();

@@ -235,6 +235,28 @@ TEST(Executor, GroupOfOne_CopiesWithoutACommunicator) {
   EXPECT_THAT(values<float>(**executor, out), ElementsAre(5, 5, 5));
 }
 
+TEST(Executor, StartedOnce_IsWaitedForInEverySlot) {
+  const Operand x = operand(Region::kArena, 0, {1}), y = operand(Region::kArena, 64, {1}), seen = operand(Region::kArena, 128, {1}, DType::kF32, 64);
+  Program p = program_of({{"data", 2}}, {{{0}}}, {});
+  p.slots = 2;
+  p.micro_batches = 2;
+  p.segments = {{.kind = SegmentKind::kPrologue, .steps = {step(StepKind::kCollectiveStart, "all_reduce", {x}, {y}, {{"group", int64_t{0}}})}},
+                {.kind = SegmentKind::kForward, .steps = {step(StepKind::kCollectiveWait, "all_reduce", {}, {}, {{"of", int64_t{0}}}), step(StepKind::kCopy, "", {y}, {seen})}}};
+  number_steps(p);
+  p.schedule = {{0, 0, 0}, {1, 0, 0}, {1, 1, 1}};
+  auto loaded = LoadedProgram::load(p);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  on_ranks(2, [&](int rank, Communicator* communicator) {
+    auto executor = Executor::create(*loaded, communicator, {});
+    ASSERT_TRUE(executor.ok());
+    EXPECT_THAT(std::string((*executor)->run(std::vector<ScheduleEntry>{{1, 0, 0}}, no_stage).message()), HasSubstr("step 1 'all_reduce': the collective it waits for has not been started"));
+    values<float>(**executor, x)[0] = static_cast<float>(rank + 1);
+    ASSERT_TRUE((*executor)->run(p.schedule, no_stage).ok());
+    EXPECT_EQ(values<float>(**executor, seen, 0)[0], 3);
+    EXPECT_EQ(values<float>(**executor, seen, 1)[0], 3);
+  });
+}
+
 TEST(Executor, PeerGone_NamesTheStep) {
   auto loaded = LoadedProgram::load(program_of({{"data", 2}}, {{{0}}}, communicate("all_reduce", operand(Region::kArena, 0, {1}), operand(Region::kArena, 64, {1}), {{"group", int64_t{0}}})));
   ASSERT_TRUE(loaded.ok());
