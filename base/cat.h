@@ -1,4 +1,5 @@
-// Strings and numbers, one after the other, as one string. (Debian's absl::string_view is not std::string_view, so absl::StrCat takes neither.)
+// Strings and numbers, one after the other, as one string. (Debian's absl::string_view is not std::string_view, so
+// absl::StrCat takes neither.)
 #pragma once
 
 #include <iterator>

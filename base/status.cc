@@ -3,7 +3,8 @@
 namespace partita {
 
 void internal_fault(const char* file, int line, const char* condition, const std::string& message) {
-  std::fprintf(stderr, "partita: internal fault at %s:%d: %s does not hold: %s\n", file, line, condition, message.c_str());
+  std::fprintf(stderr, "partita: internal fault at %s:%d: %s does not hold: %s\n", file, line, condition,
+               message.c_str());
   std::abort();
 }
 

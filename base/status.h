@@ -9,27 +9,28 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define PARTITA_RETURN_IF_ERROR(expr)                                   \
-  do {                                                                  \
-    if (absl::Status partita_status = (expr); !partita_status.ok()) {   \
-      return partita_status;                                            \
-    }                                                                   \
+#define PARTITA_RETURN_IF_ERROR(expr)                                 \
+  do {                                                                \
+    if (absl::Status partita_status = (expr); !partita_status.ok()) { \
+      return partita_status;                                          \
+    }                                                                 \
   } while (false)
 
 #define PARTITA_CONCAT_INNER(a, b) a##b
 #define PARTITA_CONCAT(a, b) PARTITA_CONCAT_INNER(a, b)
-#define PARTITA_ASSIGN_OR_RETURN(lhs, expr) PARTITA_ASSIGN_OR_RETURN_IMPL(PARTITA_CONCAT(partita_or_, __LINE__), lhs, expr)
+#define PARTITA_ASSIGN_OR_RETURN(lhs, expr) \
+  PARTITA_ASSIGN_OR_RETURN_IMPL(PARTITA_CONCAT(partita_or_, __LINE__), lhs, expr)
 #define PARTITA_ASSIGN_OR_RETURN_IMPL(tmp, lhs, expr) \
   auto tmp = (expr);                                  \
   if (!tmp.ok()) return std::move(tmp).status();      \
   lhs = *std::move(tmp)
 
 // A violated invariant of ours, never a user's mistake: says where, then aborts.
-#define PARTITA_CHECK(condition, message)                                                                         \
-  do {                                                                                                            \
-    if (!(condition)) {                                                                                           \
-      ::partita::internal_fault(__FILE__, __LINE__, #condition, (message));                                       \
-    }                                                                                                             \
+#define PARTITA_CHECK(condition, message)                                   \
+  do {                                                                      \
+    if (!(condition)) {                                                     \
+      ::partita::internal_fault(__FILE__, __LINE__, #condition, (message)); \
+    }                                                                       \
   } while (false)
 
 namespace partita {

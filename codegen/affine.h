@@ -27,8 +27,8 @@ int64_t highest(const Affine& a, const std::vector<int64_t>& sizes);
 // The row-major element number of `map` in a tensor of `shape`.
 Affine linearize(const IndexMap& map, const Shape& shape, size_t loops);
 
-// The inverse: the index along each dimension of `shape`, from an element number. Exact only where every loop's steps stay within one dimension;
-// kSplit: they would if loop `split.loop` were two, the inner one of size `split.inner`.
+// The inverse: the index along each dimension of `shape`, from an element number. Exact only where every loop's steps
+// stay within one dimension; kSplit: they would if loop `split.loop` were two, the inner one of size `split.inner`.
 enum class Fit { kYes, kSplit, kNo };
 struct LoopSplit {
   int loop = -1;

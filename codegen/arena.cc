@@ -28,7 +28,8 @@ ArenaLayout place(std::span<const Lifetime> buffers, const std::vector<size_t>& 
     }
     layout.offsets[b] = best >= 0 ? best : end;
     layout.bytes = std::max(layout.bytes, layout.offsets[b] + need);
-    auto at = std::upper_bound(placed.begin(), placed.end(), b, [&](size_t x, size_t y) { return layout.offsets[x] < layout.offsets[y]; });
+    auto at = std::upper_bound(placed.begin(), placed.end(), b,
+                               [&](size_t x, size_t y) { return layout.offsets[x] < layout.offsets[y]; });
     placed.insert(at, b);
   }
   return layout;
@@ -40,8 +41,10 @@ ArenaLayout layout_arena(std::span<const Lifetime> buffers) {
   std::vector<size_t> by_size(buffers.size());
   std::iota(by_size.begin(), by_size.end(), 0);
   std::vector<size_t> by_birth = by_size;
-  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) { return buffers[a].bytes > buffers[b].bytes; });
-  std::stable_sort(by_birth.begin(), by_birth.end(), [&](size_t a, size_t b) { return buffers[a].birth < buffers[b].birth; });
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [&](size_t a, size_t b) { return buffers[a].bytes > buffers[b].bytes; });
+  std::stable_sort(by_birth.begin(), by_birth.end(),
+                   [&](size_t a, size_t b) { return buffers[a].birth < buffers[b].birth; });
   ArenaLayout one = place(buffers, by_size), other = place(buffers, by_birth);
   return one.bytes <= other.bytes ? one : other;
 }

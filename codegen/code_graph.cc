@@ -8,16 +8,24 @@
 namespace partita {
 namespace {
 
-constexpr int kDeepest = 16;        // free nodes on top of each other
+constexpr int kDeepest = 16;         // free nodes on top of each other
 constexpr int kCheapOperations = 8;  // scalar operations of a free node
 
 // Index functions that the nest builder knows by name. Everything else is told by the definition.
 constexpr struct {
   std::string_view name;
   NodeRole role;
-} kStructure[] = {{"broadcast", NodeRole::kBroadcast}, {"transpose", NodeRole::kTranspose}, {"slice", NodeRole::kSlice},           {"reverse", NodeRole::kReverse},
-                  {"pad", NodeRole::kPad},             {"concat", NodeRole::kConcat},       {"iota", NodeRole::kIota},             {"reduce_sum", NodeRole::kReduction},
-                  {"reduce_max", NodeRole::kReduction}, {"reduce_min", NodeRole::kReduction}, {"reduce_prod", NodeRole::kReduction}};
+} kStructure[] = {{"broadcast", NodeRole::kBroadcast},
+                  {"transpose", NodeRole::kTranspose},
+                  {"slice", NodeRole::kSlice},
+                  {"reverse", NodeRole::kReverse},
+                  {"pad", NodeRole::kPad},
+                  {"concat", NodeRole::kConcat},
+                  {"iota", NodeRole::kIota},
+                  {"reduce_sum", NodeRole::kReduction},
+                  {"reduce_max", NodeRole::kReduction},
+                  {"reduce_min", NodeRole::kReduction},
+                  {"reduce_prod", NodeRole::kReduction}};
 
 // Transposing that leaves the innermost dimension in its place only changes which rows are read.
 bool keeps_innermost(const Node& node, const Shape& shape) {
@@ -34,11 +42,30 @@ bool keeps_innermost(const Node& node, const Shape& shape) {
 
 bool cheap(ScalarOp op) {
   switch (op) {
-    case ScalarOp::kInput: case ScalarOp::kConstant: case ScalarOp::kAdd: case ScalarOp::kSub: case ScalarOp::kMul: case ScalarOp::kMax: case ScalarOp::kMin:
-    case ScalarOp::kNeg: case ScalarOp::kAbs: case ScalarOp::kEq: case ScalarOp::kNe: case ScalarOp::kLt: case ScalarOp::kLe: case ScalarOp::kAnd:
-    case ScalarOp::kOr: case ScalarOp::kXor: case ScalarOp::kNot: case ScalarOp::kShl: case ScalarOp::kShr: case ScalarOp::kSelect: case ScalarOp::kCast:
+    case ScalarOp::kInput:
+    case ScalarOp::kConstant:
+    case ScalarOp::kAdd:
+    case ScalarOp::kSub:
+    case ScalarOp::kMul:
+    case ScalarOp::kMax:
+    case ScalarOp::kMin:
+    case ScalarOp::kNeg:
+    case ScalarOp::kAbs:
+    case ScalarOp::kEq:
+    case ScalarOp::kNe:
+    case ScalarOp::kLt:
+    case ScalarOp::kLe:
+    case ScalarOp::kAnd:
+    case ScalarOp::kOr:
+    case ScalarOp::kXor:
+    case ScalarOp::kNot:
+    case ScalarOp::kShl:
+    case ScalarOp::kShr:
+    case ScalarOp::kSelect:
+    case ScalarOp::kCast:
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -67,7 +94,10 @@ NodeRole role_of(const OpDef& op) {
 }
 
 ReduceKind reduce_kind_of(const OpDef& op) {
-  return op.name == "reduce_max" ? ReduceKind::kMax : op.name == "reduce_min" ? ReduceKind::kMin : op.name == "reduce_prod" ? ReduceKind::kProd : ReduceKind::kSum;
+  return op.name == "reduce_max"    ? ReduceKind::kMax
+         : op.name == "reduce_min"  ? ReduceKind::kMin
+         : op.name == "reduce_prod" ? ReduceKind::kProd
+                                    : ReduceKind::kSum;
 }
 
 CodeGraph::CodeGraph(const Graph& g) : graph(g), literals(constant_values(g)) {
@@ -108,12 +138,21 @@ void CodeGraph::mark_free() {
       all_bare = all_bare && bare[v];
     }
     switch (roles[n]) {
-      case NodeRole::kView: case NodeRole::kBroadcast: case NodeRole::kSlice: case NodeRole::kIota: is_free = true; break;
-      case NodeRole::kTranspose: is_free = keeps_innermost(node, graph.type(node.inputs[0]).shape); break;
-      case NodeRole::kElementwise:
-        if (node.outputs.size() == 1 && elements(graph.type(node.outputs[0]).shape) > 1) is_free = all_bare ? operations(graph, node) <= kCheapOperations : is_cheap_view(node, readers);
+      case NodeRole::kView:
+      case NodeRole::kBroadcast:
+      case NodeRole::kSlice:
+      case NodeRole::kIota:
+        is_free = true;
         break;
-      default: break;
+      case NodeRole::kTranspose:
+        is_free = keeps_innermost(node, graph.type(node.inputs[0]).shape);
+        break;
+      case NodeRole::kElementwise:
+        if (node.outputs.size() == 1 && elements(graph.type(node.outputs[0]).shape) > 1)
+          is_free = all_bare ? operations(graph, node) <= kCheapOperations : is_cheap_view(node, readers);
+        break;
+      default:
+        break;
     }
     is_free = is_free && below < kDeepest;
     for (ValueId v : node.outputs) {
@@ -130,7 +169,8 @@ bool CodeGraph::is_cheap_view(const Node& node, const std::vector<std::vector<No
   ValueId bulk = kNoValue;
   for (ValueId v : node.inputs) {
     const TensorType& t = graph.type(v);
-    if (elements(t.shape) == elements(type.shape) && dtype_size(t.dtype) <= dtype_size(type.dtype) && (bulk == kNoValue || bulk == v)) {
+    if (elements(t.shape) == elements(type.shape) && dtype_size(t.dtype) <= dtype_size(type.dtype) &&
+        (bulk == kNoValue || bulk == v)) {
       bulk = v;
     } else if (elements(t.shape) * 16 > elements(type.shape) || literals[v] != nullptr) {
       return false;

@@ -1,4 +1,5 @@
-// A graph as the code generator sees it: what each node is made of, and which nodes are never worth a buffer of their own.
+// A graph as the code generator sees it: what each node is made of, and which nodes are never worth a buffer of their
+// own.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,15 @@ namespace partita {
 enum class NodeRole : uint8_t {
   kElementwise,  // a scalar body
   kView,         // the same bytes under another shape
-  kBroadcast, kTranspose, kSlice, kReverse, kPad, kConcat, kIota,  // index functions
+  kBroadcast,
+  kTranspose,
+  kSlice,
+  kReverse,
+  kPad,
+  kConcat,
+  kIota,  // index functions
   kReduction,
-  kLibrary,      // a kernel of the runtime
+  kLibrary,  // a kernel of the runtime
   kCollective,
 };
 NodeRole role_of(const OpDef& op);
@@ -25,10 +32,10 @@ struct CodeGraph {
   explicit CodeGraph(const Graph& graph);
 
   const Graph& graph;
-  std::vector<NodeRole> roles;            // per node
-  std::vector<const Literal*> literals;   // per value: the constant behind it
-  // Per node: computed again wherever it is used, as an index function or a few operations. Its value is stored only where a library kernel
-  // or the outside reads it.
+  std::vector<NodeRole> roles;           // per node
+  std::vector<const Literal*> literals;  // per value: the constant behind it
+  // Per node: computed again wherever it is used, as an index function or a few operations. Its value is stored only
+  // where a library kernel or the outside reads it.
   std::vector<bool> free;
   // Per value: read from memory by a library or collective node, or by the outside. Never a view.
   std::vector<bool> kept;
@@ -42,8 +49,8 @@ struct CodeGraph {
  private:
   void mark_kept();
   void mark_free();
-  // One or two cheap operations on one stored value of the result's size, such as the bias added to a product: reading that value costs its few readers no
-  // more than reading the result would, and the result is never written.
+  // One or two cheap operations on one stored value of the result's size, such as the bias added to a product: reading
+  // that value costs its few readers no more than reading the result would, and the result is never written.
   bool is_cheap_view(const Node& node, const std::vector<std::vector<NodeId>>& readers) const;
 };
 

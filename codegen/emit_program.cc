@@ -52,7 +52,8 @@ runtime::Params make_params(const Attrs& attrs) {
 int64_t library_flops(const Graph& graph, const Node& node) {
   if (node.op->flops_per_point == 0) return 0;
   auto types = input_types(graph, node);
-  return static_cast<int64_t>(node.op->flops_per_point * static_cast<double>(points(bound_formula(*node.op, {node.attrs, types}))));
+  return static_cast<int64_t>(node.op->flops_per_point *
+                              static_cast<double>(points(bound_formula(*node.op, {node.attrs, types}))));
 }
 
 std::string_view state_kind(StateKind kind) {
@@ -74,8 +75,13 @@ runtime::InitialValue initial_value(const Initial& initial) {
 class ProgramMaker {
  public:
   ProgramMaker(const LocalProgram& local, const TargetOptions& options)
-      : local_(local), options_(options), graph_(expand_composites(local.graph)), code_(graph_),
-        plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse}, .micro_batches = local.micro_batches, .in_place = options.in_place})) {}
+      : local_(local),
+        options_(options),
+        graph_(expand_composites(local.graph)),
+        code_(graph_),
+        plan_(make_step_plan(
+            code_,
+            {.fusion = {.fuse = options.fuse}, .micro_batches = local.micro_batches, .in_place = options.in_place})) {}
 
   absl::StatusOr<Program> run() {
     program_.model = graph_.name;
@@ -102,11 +108,16 @@ class ProgramMaker {
       if (step.nest != nullptr) {
         append(s, "kernel (", step.node >= 0 ? graph_.nodes[step.node].op->name : "", ") ", to_string(*step.nest));
       } else {
-        append(s, step.kind == StepKind::kCopy ? "copy" : step.kind == StepKind::kCollectiveWait ? "wait " : "", step.name, "\n");
+        append(s,
+               step.kind == StepKind::kCopy             ? "copy"
+               : step.kind == StepKind::kCollectiveWait ? "wait "
+                                                        : "",
+               step.name, "\n");
       }
       for (size_t k = 0; k < step.operands.size(); ++k) {
         const PlanOperand& o = step.operands[k];
-        append(s, static_cast<int>(k) == step.inputs ? "  -> " : "     ", o.buffer < 0 ? "-" : to_string(o.type), o.buffer < 0 ? "" : cat(" b", o.buffer, " @", plan_.buffers[o.buffer].offset), "\n");
+        append(s, static_cast<int>(k) == step.inputs ? "  -> " : "     ", o.buffer < 0 ? "-" : to_string(o.type),
+               o.buffer < 0 ? "" : cat(" b", o.buffer, " @", plan_.buffers[o.buffer].offset), "\n");
       }
     }
     append(s, "arena ", plan_.region_bytes[static_cast<int>(runtime::Region::kArena)], " bytes\n");
@@ -166,8 +177,11 @@ class ProgramMaker {
         step.params["group"] = int64_t{group_of(node->attrs.ints("axes"))};
         if (!step.params.count("reduce")) step.params["reduce"] = std::string("sum");
         break;
-      case StepKind::kCollectiveWait: step.params["of"] = int64_t{p.waits_for}; break;
-      case StepKind::kCopy: break;
+      case StepKind::kCollectiveWait:
+        step.params["of"] = int64_t{p.waits_for};
+        break;
+      case StepKind::kCopy:
+        break;
     }
     return step;
   }
@@ -199,15 +213,21 @@ class ProgramMaker {
   void make_interface() {
     for (size_t k = 0; k < graph_.states.size(); ++k) {
       const State& s = graph_.states[k];
-      program_.states.push_back({s.name, std::string(state_kind(s.kind)), s.parameter, make_operand(plan_, plan_.states[k]), placed(local_.states, k, s.value), initial_value(s.initial)});
+      program_.states.push_back({s.name, std::string(state_kind(s.kind)), s.parameter,
+                                 make_operand(plan_, plan_.states[k]), placed(local_.states, k, s.value),
+                                 initial_value(s.initial)});
     }
     for (size_t k = 0; k < graph_.inputs.size(); ++k) {
       const GraphInput& i = graph_.inputs[k];
-      std::string kind = i.kind == InputKind::kData ? "data" : i.kind == InputKind::kMicroBatch ? "micro_batch" : "coordinate";
-      program_.inputs.push_back({i.name, kind, make_operand(plan_, plan_.inputs[k]), placed(local_.inputs, k, i.value)});
+      std::string kind = i.kind == InputKind::kData         ? "data"
+                         : i.kind == InputKind::kMicroBatch ? "micro_batch"
+                                                            : "coordinate";
+      program_.inputs.push_back(
+          {i.name, kind, make_operand(plan_, plan_.inputs[k]), placed(local_.inputs, k, i.value)});
     }
     for (size_t k = 0; k < graph_.outputs.size(); ++k) {
-      program_.outputs.push_back({graph_.outputs[k].name, make_operand(plan_, plan_.outputs[k]), placed(local_.outputs, k, graph_.outputs[k].value)});
+      program_.outputs.push_back({graph_.outputs[k].name, make_operand(plan_, plan_.outputs[k]),
+                                  placed(local_.outputs, k, graph_.outputs[k].value)});
     }
   }
 
@@ -215,7 +235,8 @@ class ProgramMaker {
     program_.constants.resize(static_cast<size_t>(plan_.region_bytes[static_cast<int>(runtime::Region::kConstant)]));
     for (const auto& [buffer, literal] : plan_.constants) {
       auto bytes = literal->bytes();
-      if (!bytes.empty()) std::memcpy(program_.constants.data() + plan_.buffers[buffer].offset, bytes.data(), bytes.size());
+      if (!bytes.empty())
+        std::memcpy(program_.constants.data() + plan_.buffers[buffer].offset, bytes.data(), bytes.size());
     }
   }
 
@@ -232,8 +253,12 @@ class ProgramMaker {
 
 }  // namespace
 
-absl::StatusOr<Program> emit_program(const LocalProgram& local, const TargetOptions& options) { return ProgramMaker(local, options).run(); }
+absl::StatusOr<Program> emit_program(const LocalProgram& local, const TargetOptions& options) {
+  return ProgramMaker(local, options).run();
+}
 
-std::string describe_program(const LocalProgram& local, const TargetOptions& options) { return ProgramMaker(local, options).describe(); }
+std::string describe_program(const LocalProgram& local, const TargetOptions& options) {
+  return ProgramMaker(local, options).describe();
+}
 
 }  // namespace partita

@@ -15,7 +15,8 @@ struct TargetOptions {
   bool in_place = true;      // no: every value has memory of its own while it lives
 };
 
-// The schedule is serial (micro-batches one after the other, one slot). InvalidArgument for a CPU that code cannot be made for.
+// The schedule is serial (micro-batches one after the other, one slot). InvalidArgument for a CPU that code cannot be
+// made for.
 absl::StatusOr<runtime::Program> emit_program(const LocalProgram& local, const TargetOptions& options = {});
 
 // The fused steps and loop nests of the same program, to read.

@@ -9,7 +9,10 @@
 namespace partita {
 namespace {
 
-bool expands(const Node& node) { return !node.op->kernel && !node.op->view && !node.op->communicates && node.op->scalar == nullptr && node.op->expand != nullptr; }
+bool expands(const Node& node) {
+  return !node.op->kernel && !node.op->view && !node.op->communicates && node.op->scalar == nullptr &&
+         node.op->expand != nullptr;
+}
 
 void replace_by_expansion(Rewriter& r, const Graph& graph, const Node& node) {
   r.at(node);
@@ -19,7 +22,8 @@ void replace_by_expansion(Rewriter& r, const Graph& graph, const Node& node) {
   std::vector<ValueId> results = node.op->expand({r.builder(), node.attrs, types, inputs, {}, {}});
   PARTITA_CHECK(results.size() == node.outputs.size(), cat(node.op->name, ": the expansion has other results"));
   for (size_t k = 0; k < results.size(); ++k) {
-    PARTITA_CHECK(r.builder().type(results[k]) == graph.type(node.outputs[k]), cat(node.op->name, ": the expansion's result ", k, " has another type"));
+    PARTITA_CHECK(r.builder().type(results[k]) == graph.type(node.outputs[k]),
+                  cat(node.op->name, ": the expansion's result ", k, " has another type"));
     r.replace(node.outputs[k], results[k]);
   }
 }

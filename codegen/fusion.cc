@@ -1,5 +1,6 @@
-// Nodes join the groups that produce what they read, latest producer first, wherever the union has nests and no path leads out of it and back in.
-// Free nodes belong to no group (unless they must be stored): they are computed wherever they are read, so all dependencies are on what lies behind them.
+// Nodes join the groups that produce what they read, latest producer first, wherever the union has nests and no path
+// leads out of it and back in. Free nodes belong to no group (unless they must be stored): they are computed wherever
+// they are read, so all dependencies are on what lies behind them.
 #include "codegen/fusion.h"
 
 #include <algorithm>
@@ -50,7 +51,9 @@ class Fuser {
     }
   }
 
-  bool is_stored(NodeId n) const { return code_.roles[n] != NodeRole::kView && (!code_.free[n] || code_.kept[graph_.nodes[n].outputs[0]]); }
+  bool is_stored(NodeId n) const {
+    return code_.roles[n] != NodeRole::kView && (!code_.free[n] || code_.kept[graph_.nodes[n].outputs[0]]);
+  }
 
   // Values behind free nodes that a node reads.
   void find_leaves() {
@@ -152,7 +155,8 @@ class Fuser {
 
   bool compatible(int a, int b) const {
     const Group &x = groups_[a], &y = groups_[b];
-    if (!x.nests || !y.nests || x.nodes.empty() || y.nodes.empty() || x.nodes.size() + y.nodes.size() > kLargestGroup) return false;
+    if (!x.nests || !y.nests || x.nodes.empty() || y.nodes.empty() || x.nodes.size() + y.nodes.size() > kLargestGroup)
+      return false;
     const Node &n = graph_.nodes[x.nodes[0]], &m = graph_.nodes[y.nodes[0]];
     return n.segment == m.segment && n.device == m.device;
   }
@@ -160,7 +164,8 @@ class Fuser {
   bool try_merge(int g, int into) {
     if (g == into || !compatible(g, into) || path_around(into, g) || path_around(g, into)) return false;
     std::vector<NodeId> nodes;
-    std::merge(groups_[g].nodes.begin(), groups_[g].nodes.end(), groups_[into].nodes.begin(), groups_[into].nodes.end(), std::back_inserter(nodes));
+    std::merge(groups_[g].nodes.begin(), groups_[g].nodes.end(), groups_[into].nodes.begin(), groups_[into].nodes.end(),
+               std::back_inserter(nodes));
     if (!build_group(code_, nodes, outputs_of(nodes))) return false;
     for (NodeId n : groups_[g].nodes) group_of_[n] = into;
     groups_[into].nodes = std::move(nodes);
@@ -225,7 +230,11 @@ class Fuser {
   }
 
   FusedItem make_item(const Group& group) const {
-    FusedItem item{.nodes = group.nodes, .outputs = {}, .code = {}, .segment = graph_.nodes[group.nodes[0]].segment, .fused = group.nests};
+    FusedItem item{.nodes = group.nodes,
+                   .outputs = {},
+                   .code = {},
+                   .segment = graph_.nodes[group.nodes[0]].segment,
+                   .fused = group.nests};
     if (!group.nests) {
       item.outputs = graph_.nodes[group.nodes[0]].outputs;
       return item;
@@ -241,16 +250,18 @@ class Fuser {
   const CodeGraph& code_;
   const Graph& graph_;
   FusionOptions options_;
-  std::vector<bool> live_;                      // nodes that lead somewhere
-  std::vector<std::vector<ValueId>> leaves_;    // per stored node
-  std::vector<std::vector<NodeId>> readers_;    // per value: stored nodes that have it as a leaf
+  std::vector<bool> live_;                    // nodes that lead somewhere
+  std::vector<std::vector<ValueId>> leaves_;  // per stored node
+  std::vector<std::vector<NodeId>> readers_;  // per value: stored nodes that have it as a leaf
   std::vector<int> group_of_;
   std::vector<Group> groups_;
-  std::vector<int> after_;                      // per group: the collective that it comes after
+  std::vector<int> after_;  // per group: the collective that it comes after
 };
 
 }  // namespace
 
-std::vector<FusedItem> fuse(const CodeGraph& graph, const FusionOptions& options) { return Fuser(graph, options).run(); }
+std::vector<FusedItem> fuse(const CodeGraph& graph, const FusionOptions& options) {
+  return Fuser(graph, options).run();
+}
 
 }  // namespace partita

@@ -1,4 +1,5 @@
-// Which nodes share one sweep over memory. Groups grow greedily along the graph; nest_builder is asked whether two groups can be one.
+// Which nodes share one sweep over memory. Groups grow greedily along the graph; nest_builder is asked whether two
+// groups can be one.
 #pragma once
 
 #include <vector>
@@ -14,7 +15,7 @@ struct FusedItem {
   std::vector<ValueId> outputs;  // values stored, never views
   GroupCode code;                // empty for library and collective nodes
   Segment segment = Segment::kForward;
-  bool fused = false;            // a group of nests
+  bool fused = false;  // a group of nests
 };
 
 struct FusionOptions {

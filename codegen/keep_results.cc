@@ -8,10 +8,25 @@ namespace {
 bool is_expensive(const NestNode& n) {
   if (n.op != NestOp::kScalar || !is_float(n.scalar.type)) return false;
   switch (n.scalar.op) {
-    case ScalarOp::kExp: case ScalarOp::kLog: case ScalarOp::kLog1p: case ScalarOp::kExpm1: case ScalarOp::kTanh: case ScalarOp::kErf: case ScalarOp::kSin:
-    case ScalarOp::kCos: case ScalarOp::kTan: case ScalarOp::kAsin: case ScalarOp::kAcos: case ScalarOp::kAtan: case ScalarOp::kSinh: case ScalarOp::kCosh:
-    case ScalarOp::kPow: case ScalarOp::kMod: return true;
-    default: return false;
+    case ScalarOp::kExp:
+    case ScalarOp::kLog:
+    case ScalarOp::kLog1p:
+    case ScalarOp::kExpm1:
+    case ScalarOp::kTanh:
+    case ScalarOp::kErf:
+    case ScalarOp::kSin:
+    case ScalarOp::kCos:
+    case ScalarOp::kTan:
+    case ScalarOp::kAsin:
+    case ScalarOp::kAcos:
+    case ScalarOp::kAtan:
+    case ScalarOp::kSinh:
+    case ScalarOp::kCosh:
+    case ScalarOp::kPow:
+    case ScalarOp::kMod:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -27,7 +42,9 @@ class Keeper {
   }
 
  private:
-  bool along_columns(int node) const { return std::find(varies_[node].begin() + nest_.rows(), varies_[node].end(), true) != varies_[node].end(); }
+  bool along_columns(int node) const {
+    return std::find(varies_[node].begin() + nest_.rows(), varies_[node].end(), true) != varies_[node].end();
+  }
   bool is_kept(int node) const {
     return std::any_of(nest_.kept.begin(), nest_.kept.end(), [&](const NestStore& k) { return k.node == node; });
   }
@@ -119,10 +136,13 @@ class Keeper {
   }
 
   bool overwritten(const NestStore& s, int until) const {
-    return std::any_of(nest_.stores.begin(), nest_.stores.end(), [&](const NestStore& o) { return o.node != s.node && o.access.operand == s.access.operand && level_[o.node] < until; });
+    return std::any_of(nest_.stores.begin(), nest_.stores.end(), [&](const NestStore& o) {
+      return o.node != s.node && o.access.operand == s.access.operand && level_[o.node] < until;
+    });
   }
   bool borrowed(int operand) const {
-    return std::any_of(nest_.kept.begin(), nest_.kept.end(), [&](const NestStore& k) { return k.access.operand == operand; });
+    return std::any_of(nest_.kept.begin(), nest_.kept.end(),
+                       [&](const NestStore& k) { return k.access.operand == operand; });
   }
 
   LoopNest& nest_;

@@ -9,9 +9,10 @@ namespace partita {
 namespace {
 
 constexpr std::string_view kScalarNames[] = {
-    "input", "constant", "add",  "sub",  "mul",  "div",  "max",  "min",  "pow",   "mod",  "neg",   "abs", "sqrt", "exp", "log", "log1p", "expm1", "tanh",   "erf",    "sin",    "cos",  "tan",
-    "asin",  "acos",     "atan", "sinh", "cosh", "floor", "ceil", "round", "eq",   "ne",   "lt",    "le",  "and",  "or",  "xor", "not",   "shl",   "shr",    "select", "cast",   "is_nan", "is_inf",
-    "index", "philox"};
+    "input", "constant", "add",  "sub",   "mul",    "div",   "max",    "min",    "pow",   "mod",   "neg",  "abs",
+    "sqrt",  "exp",      "log",  "log1p", "expm1",  "tanh",  "erf",    "sin",    "cos",   "tan",   "asin", "acos",
+    "atan",  "sinh",     "cosh", "floor", "ceil",   "round", "eq",     "ne",     "lt",    "le",    "and",  "or",
+    "xor",   "not",      "shl",  "shr",   "select", "cast",  "is_nan", "is_inf", "index", "philox"};
 static_assert(std::size(kScalarNames) == static_cast<size_t>(ScalarOp::kPhilox) + 1);
 
 std::string_view reduce_name(ReduceKind kind) {
@@ -30,14 +31,20 @@ std::string access_text(const NestAccess& a) {
 std::string node_text(const NestNode& n) {
   const ScalarNode& x = n.scalar;
   switch (n.op) {
-    case NestOp::kLoad: return cat("load ", n.access.operand, " ", access_text(n.access));
-    case NestOp::kIndex: return cat("index ", access_text(n.access));
-    case NestOp::kReduce: return cat(reduce_name(n.reduce), " over columns of %", x.a);
-    case NestOp::kScalar: break;
+    case NestOp::kLoad:
+      return cat("load ", n.access.operand, " ", access_text(n.access));
+    case NestOp::kIndex:
+      return cat("index ", access_text(n.access));
+    case NestOp::kReduce:
+      return cat(reduce_name(n.reduce), " over columns of %", x.a);
+    case NestOp::kScalar:
+      break;
   }
   std::string s(kScalarNames[static_cast<int>(x.op)]);
-  if (x.op == ScalarOp::kConstant) return is_float(x.type) ? cat("constant ", dtype_name(x.type), " ", fmt::format("{:.17g}", x.f), x.f != x.f ? cat(" #", std::bit_cast<uint64_t>(x.f)) : "")
-                                                           : cat("constant ", dtype_name(x.type), " ", x.i);
+  if (x.op == ScalarOp::kConstant)
+    return is_float(x.type) ? cat("constant ", dtype_name(x.type), " ", fmt::format("{:.17g}", x.f),
+                                  x.f != x.f ? cat(" #", std::bit_cast<uint64_t>(x.f)) : "")
+                            : cat("constant ", dtype_name(x.type), " ", x.i);
   if (x.op == ScalarOp::kCast) append(s, " ", dtype_name(x.type));
   if (x.op == ScalarOp::kPhilox) append(s, " ", x.index, " key ", x.i);
   for (int operand : {x.a, x.b, x.c}) {
@@ -101,15 +108,21 @@ int64_t flops(const LoopNest& nest) {
 
 std::string to_string(const LoopNest& nest) {
   std::string s = "rows [";
-  for (size_t k = 0; k < nest.sizes.size(); ++k) append(s, static_cast<int>(k) == nest.rows() ? "] columns [" : k ? " " : "", nest.sizes[k]);
+  for (size_t k = 0; k < nest.sizes.size(); ++k)
+    append(s, static_cast<int>(k) == nest.rows() ? "] columns [" : k ? " " : "", nest.sizes[k]);
   s += nest.columns == 0 ? "] columns []:" : "]:";
-  for (size_t k = 0; k < nest.operands.size(); ++k) append(s, static_cast<int>(k) == nest.inputs ? " ->" : "", " ", dtype_name(nest.operands[k]));
-  append(s, "\n  ", nest.lane_is_row ? "lanes along rows, " : "", nest.tile >= 0 ? cat("tiles along row loop ", nest.tile, ", ") : "", nest.rows_per_unit, " rows a unit", nest.clip > 0 ? cat(", clip ", nest.clip) : "", "\n");
+  for (size_t k = 0; k < nest.operands.size(); ++k)
+    append(s, static_cast<int>(k) == nest.inputs ? " ->" : "", " ", dtype_name(nest.operands[k]));
+  append(s, "\n  ", nest.lane_is_row ? "lanes along rows, " : "",
+         nest.tile >= 0 ? cat("tiles along row loop ", nest.tile, ", ") : "", nest.rows_per_unit, " rows a unit",
+         nest.clip > 0 ? cat(", clip ", nest.clip) : "", "\n");
   for (size_t k = 0; k < nest.nodes.size(); ++k) append(s, "  %", k, " = ", node_text(nest.nodes[k]), "\n");
-  for (const NestStore& store : nest.stores) append(s, "  store ", store.access.operand, " ", access_text(store.access), " = %", store.node, "\n");
+  for (const NestStore& store : nest.stores)
+    append(s, "  store ", store.access.operand, " ", access_text(store.access), " = %", store.node, "\n");
   for (const NestStore& k : nest.kept) append(s, "  keep %", k.node, " in ", k.access.operand, "\n");
   for (const NestFold& fold : nest.folds) {
-    append(s, "  fold ", reduce_name(fold.reduce), " ", fold.access.operand, " ", access_text(fold.access), " x ", fold.extent, " of %", fold.node, "\n");
+    append(s, "  fold ", reduce_name(fold.reduce), " ", fold.access.operand, " ", access_text(fold.access), " x ",
+           fold.extent, " of %", fold.node, "\n");
   }
   return s;
 }

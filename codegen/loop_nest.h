@@ -1,4 +1,5 @@
-// A fusion group's code before any target: loops over rows and over the columns of a row, and a graph of scalar operations at each point.
+// A fusion group's code before any target: loops over rows and over the columns of a row, and a graph of scalar
+// operations at each point.
 //
 //   rows [2048] columns [768]: f32 -> f32          softmax over the columns
 //     %0 = load 0 [768 1]                          element address = offset + sum of stride * loop index
@@ -9,7 +10,8 @@
 //     %5 = div %3 %4
 //     store 1 [768 1] = %5
 //
-// Values that vary along no column are computed once a row. A fold reduces over rows as well: each unit (a fixed number of rows) leaves a partial result.
+// Values that vary along no column are computed once a row. A fold reduces over rows as well: each unit (a fixed number
+// of rows) leaves a partial result.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +52,8 @@ struct NestStore {
   NestAccess access;
 };
 
-// Reduces `node` over the rows of a unit (over its columns too where the node is a reduction) into operand[unit * extent + offset + strides of the columns].
+// Reduces `node` over the rows of a unit (over its columns too where the node is a reduction) into operand[unit *
+// extent + offset + strides of the columns].
 struct NestFold {
   int node = -1;
   ReduceKind reduce = ReduceKind::kSum;
@@ -64,17 +67,19 @@ struct LoopNest {
   std::vector<int64_t> sizes;  // row loops, then column loops
   int columns = 0;             // how many of them are column loops
   std::vector<DType> operands;
-  int inputs = 0;              // operands [0, inputs) are only read; the others are written, and read back by their writers at most
+  int inputs = 0;  // operands [0, inputs) are only read; the others are written, and read back by their writers at most
   std::vector<NestNode> nodes;
   std::vector<NestStore> stores;
   std::vector<NestFold> folds;
   std::vector<NestStore> kept;  // stores whose place later passes read instead of computing the node again
 
   // The schedule.
-  bool lane_is_row = false;   // vectorized over the last row loop instead of the last column loop
-  int tile = -1;              // a row loop along which loads are contiguous that are not along the lanes: rows go in blocks of kTileRows, so that blocks can be transposed
-  int64_t rows_per_unit = 1;  // a unit of work is that many items: points of the row loops, the last one in blocks of kLaneBlock where lane_is_row
-  int64_t clip = 0;           // > 0: the last column loop ends at min(its size, clip - index of the last row loop * its size)
+  bool lane_is_row = false;  // vectorized over the last row loop instead of the last column loop
+  int tile = -1;  // a row loop along which loads are contiguous that are not along the lanes: rows go in blocks of
+                  // kTileRows, so that blocks can be transposed
+  int64_t rows_per_unit = 1;  // a unit of work is that many items: points of the row loops, the last one in blocks of
+                              // kLaneBlock where lane_is_row
+  int64_t clip = 0;  // > 0: the last column loop ends at min(its size, clip - index of the last row loop * its size)
 
   // Points of a row loop, counted in blocks where it goes in blocks.
   int64_t blocks(int loop) const {

@@ -1,10 +1,12 @@
-// Every output is computed for every point of one domain, by walking back from it: a node of the group (or a free one) becomes operations on its inputs at
-// composed index maps, anything else a load. So a nest is right whatever the domain; what the checks guard is that nothing expensive is computed twice.
+// Every output is computed for every point of one domain, by walking back from it: a node of the group (or a free one)
+// becomes operations on its inputs at composed index maps, anything else a load. So a nest is right whatever the
+// domain; what the checks guard is that nothing expensive is computed twice.
 //
 //   y = x / reduce_sum(x, [1], keep) over x [4, 8]: domain [4, 8], columns {1}
 //   y at (i, j): x at (i, j), and the sum at (i, 0): a reduction over the columns of x at (i, j)
 //
-// Padding and concatenation choose by index. Instead of selecting at every point, the domain is cut into boxes in each of which the choice is settled.
+// Padding and concatenation choose by index. Instead of selecting at every point, the domain is cut into boxes in each
+// of which the choice is settled.
 #include "codegen/nest_builder.h"
 
 #include <algorithm>
@@ -52,13 +54,36 @@ int scalar_cost(const ScalarFunction& f) {
   int cost = 0;
   for (const ScalarNode& n : f.nodes) {
     switch (n.op) {
-      case ScalarOp::kInput: case ScalarOp::kConstant: break;
-      case ScalarOp::kExp: case ScalarOp::kLog: case ScalarOp::kLog1p: case ScalarOp::kExpm1: case ScalarOp::kTanh: case ScalarOp::kErf: case ScalarOp::kPow:
-      case ScalarOp::kSin: case ScalarOp::kCos: case ScalarOp::kTan: case ScalarOp::kAsin: case ScalarOp::kAcos: case ScalarOp::kAtan: case ScalarOp::kSinh:
-      case ScalarOp::kCosh: cost += 20; break;
-      case ScalarOp::kPhilox: cost += 60; break;
-      case ScalarOp::kDiv: case ScalarOp::kSqrt: case ScalarOp::kMod: cost += 6; break;
-      default: cost += 1;
+      case ScalarOp::kInput:
+      case ScalarOp::kConstant:
+        break;
+      case ScalarOp::kExp:
+      case ScalarOp::kLog:
+      case ScalarOp::kLog1p:
+      case ScalarOp::kExpm1:
+      case ScalarOp::kTanh:
+      case ScalarOp::kErf:
+      case ScalarOp::kPow:
+      case ScalarOp::kSin:
+      case ScalarOp::kCos:
+      case ScalarOp::kTan:
+      case ScalarOp::kAsin:
+      case ScalarOp::kAcos:
+      case ScalarOp::kAtan:
+      case ScalarOp::kSinh:
+      case ScalarOp::kCosh:
+        cost += 20;
+        break;
+      case ScalarOp::kPhilox:
+        cost += 60;
+        break;
+      case ScalarOp::kDiv:
+      case ScalarOp::kSqrt:
+      case ScalarOp::kMod:
+        cost += 6;
+        break;
+      default:
+        cost += 1;
     }
   }
   return cost;
@@ -169,11 +194,14 @@ class NestMaker {
       domain.column.flip();
       int64_t columns = 1;
       for (size_t d = 0; d < domain.shape.size(); ++d) columns *= domain.column[d] ? domain.shape[d] : 1;
-      bool foldable = is_output(graph_.nodes[column->node].outputs[0]) && reads_inside(graph_.nodes[column->node].outputs[0]) == 0;
+      bool foldable =
+          is_output(graph_.nodes[column->node].outputs[0]) && reads_inside(graph_.nodes[column->node].outputs[0]) == 0;
       if (!foldable || columns > kWideFold || columns * 8 > size) domain.column = column->dims;
     } else if (column != nullptr) {
       domain.column = column->dims;
-      if (few_blocks(domain.shape, column->dims) && is_output(graph_.nodes[column->node].outputs[0]) && reads_inside(graph_.nodes[column->node].outputs[0]) == 0) domain.column.flip();
+      if (few_blocks(domain.shape, column->dims) && is_output(graph_.nodes[column->node].outputs[0]) &&
+          reads_inside(graph_.nodes[column->node].outputs[0]) == 0)
+        domain.column.flip();
     } else {
       domain.column = inner_columns(domain.shape);
     }
@@ -210,7 +238,8 @@ class NestMaker {
   Outcome build_boxes(GroupCode& code) {
     std::deque<Box> boxes(1);
     int64_t step = 1;
-    for (size_t d = domain_.shape.size(); d-- > 0; step *= domain_.shape[d]) boxes[0].loops.insert(boxes[0].loops.begin(), {domain_.shape[d], domain_.column[d], step});
+    for (size_t d = domain_.shape.size(); d-- > 0; step *= domain_.shape[d])
+      boxes[0].loops.insert(boxes[0].loops.begin(), {domain_.shape[d], domain_.column[d], step});
     int built = 0, limit = single_ ? 1 << 20 : kMaxBoxes;
     while (!boxes.empty()) {
       Box box = std::move(boxes.front());
@@ -356,7 +385,9 @@ class NestMaker {
       fold.access = {-1, at.coefficients, 0};
       fold.extent = columns;
     } else {
-      NestNode reduce{.op = NestOp::kReduce, .scalar = {.op = ScalarOp::kInput, .type = graph_.type(v).dtype, .a = value}, .reduce = fold.reduce};
+      NestNode reduce{.op = NestOp::kReduce,
+                      .scalar = {.op = ScalarOp::kInput, .type = graph_.type(v).dtype, .a = value},
+                      .reduce = fold.reduce};
       fold.node = push(std::move(reduce));
       fold.access = {-1, std::vector<int64_t>(loops_.size(), 0), 0};
     }
@@ -367,7 +398,8 @@ class NestMaker {
 
   int push(NestNode n) {
     uint64_t h = static_cast<uint64_t>(n.op) * 31 + static_cast<uint64_t>(n.scalar.op);
-    for (int64_t x : {int64_t{n.scalar.a}, int64_t{n.scalar.b}, int64_t{n.scalar.c}, int64_t{n.access.operand}, n.access.offset, n.scalar.i}) {
+    for (int64_t x : {int64_t{n.scalar.a}, int64_t{n.scalar.b}, int64_t{n.scalar.c}, int64_t{n.access.operand},
+                      n.access.offset, n.scalar.i}) {
       h = h * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(x + 7);
     }
     for (size_t k = 0; k < hashes_.size(); ++k) {
@@ -385,7 +417,8 @@ class NestMaker {
 
   bool is_constant(int node, double value) const {
     const NestNode& n = nest_.nodes[node];
-    return n.op == NestOp::kScalar && n.scalar.op == ScalarOp::kConstant && (is_float(n.scalar.type) ? n.scalar.f == value : n.scalar.i == static_cast<int64_t>(value));
+    return n.op == NestOp::kScalar && n.scalar.op == ScalarOp::kConstant &&
+           (is_float(n.scalar.type) ? n.scalar.f == value : n.scalar.i == static_cast<int64_t>(value));
   }
 
   int push_scalar(ScalarNode s) {
@@ -402,7 +435,10 @@ class NestMaker {
   int load(ValueId v, const IndexMap& map) { return load_linear(v, linearize(map, code_.shape(v), loops_.size())); }
 
   int constant(DType type, double f, int64_t i) {
-    return push({.op = NestOp::kScalar, .scalar = {.op = ScalarOp::kConstant, .type = type, .f = is_float(type) ? f : 0, .i = is_float(type) ? 0 : i}});
+    return push(
+        {.op = NestOp::kScalar,
+         .scalar = {
+             .op = ScalarOp::kConstant, .type = type, .f = is_float(type) ? f : 0, .i = is_float(type) ? 0 : i}});
   }
 
   static std::vector<int64_t> memo_key(ValueId v, const IndexMap& map) {
@@ -417,7 +453,8 @@ class NestMaker {
   int generate(ValueId v, const IndexMap& map) {
     if (outcome_ != Outcome::kBuilt) return -1;
     if (const Literal* literal = code_.literals[v]; literal != nullptr && is_uniform(*literal)) {
-      return is_float(literal->type.dtype) ? constant(literal->type.dtype, element_f(*literal, 0), 0) : constant(literal->type.dtype, 0, element_i(*literal, 0));
+      return is_float(literal->type.dtype) ? constant(literal->type.dtype, element_f(*literal, 0), 0)
+                                           : constant(literal->type.dtype, 0, element_i(*literal, 0));
     }
     NodeId p = code_.producer(v);
     if (p == kNoNode || !(in_group(p) || code_.free[p] || code_.roles[p] == NodeRole::kView)) return load(v, map);
@@ -435,15 +472,22 @@ class NestMaker {
     const Node& node = graph_.nodes[p];
     if (in_group(p)) note(p, v, map);
     switch (code_.roles[p]) {
-      case NodeRole::kElementwise: return elementwise(node, v, map);
-      case NodeRole::kReduction: return reduction(node, v, map);
-      case NodeRole::kPad: return pad(node, map);
-      case NodeRole::kConcat: return concat(node, map);
+      case NodeRole::kElementwise:
+        return elementwise(node, v, map);
+      case NodeRole::kReduction:
+        return reduction(node, v, map);
+      case NodeRole::kPad:
+        return pad(node, map);
+      case NodeRole::kConcat:
+        return concat(node, map);
       case NodeRole::kIota: {
-        int index = push({.op = NestOp::kIndex, .scalar = {.op = ScalarOp::kIndex, .type = DType::kI64}, .access = {-1, map[0].coefficients, map[0].offset}});
+        int index = push({.op = NestOp::kIndex,
+                          .scalar = {.op = ScalarOp::kIndex, .type = DType::kI64},
+                          .access = {-1, map[0].coefficients, map[0].offset}});
         return push_scalar({.op = ScalarOp::kCast, .type = graph_.type(v).dtype, .a = index});
       }
-      default: break;
+      default:
+        break;
     }
     IndexMap in;
     ValueId x = node.inputs[0];
@@ -455,7 +499,9 @@ class NestMaker {
           ValueId stored = code_.storage(x);
           NodeId q = code_.producer(stored);
           if (q != kNoNode && (in_group(q) || code_.free[q])) return -1;
-          if (code_.literals[stored] != nullptr && is_uniform(*code_.literals[stored])) return outcome_ = Outcome::kBuilt, generate(stored, IndexMap(code_.shape(stored).size(), constant_index(0, loops_.size())));
+          if (code_.literals[stored] != nullptr && is_uniform(*code_.literals[stored]))
+            return outcome_ = Outcome::kBuilt,
+                   generate(stored, IndexMap(code_.shape(stored).size(), constant_index(0, loops_.size())));
           outcome_ = Outcome::kBuilt;
           why.clear();
           Affine at = linearize(map, code_.shape(v), loops_.size());
@@ -463,7 +509,8 @@ class NestMaker {
         }
         return generate(x, in);
       }
-      case NodeRole::kBroadcast: return generate(x, aligned(map, from));
+      case NodeRole::kBroadcast:
+        return generate(x, aligned(map, from));
       case NodeRole::kTranspose: {
         in.resize(from.size());
         const auto& permutation = node.attrs.ints("permutation");
@@ -472,15 +519,19 @@ class NestMaker {
       }
       case NodeRole::kSlice: {
         const auto &starts = node.attrs.ints("starts"), &strides = node.attrs.ints("strides");
-        for (size_t d = 0; d < from.size(); ++d) in.push_back(map[d] * strides[d] + constant_index(starts[d], loops_.size()));
+        for (size_t d = 0; d < from.size(); ++d)
+          in.push_back(map[d] * strides[d] + constant_index(starts[d], loops_.size()));
         return generate(x, in);
       }
       case NodeRole::kReverse: {
         in = map;
-        for (int64_t d : node.attrs.ints("dims")) in[static_cast<size_t>(d)] = map[static_cast<size_t>(d)] * -1 + constant_index(from[static_cast<size_t>(d)] - 1, loops_.size());
+        for (int64_t d : node.attrs.ints("dims"))
+          in[static_cast<size_t>(d)] =
+              map[static_cast<size_t>(d)] * -1 + constant_index(from[static_cast<size_t>(d)] - 1, loops_.size());
         return generate(x, in);
       }
-      default: return fail("no code for this op"), -1;
+      default:
+        return fail("no code for this op"), -1;
     }
   }
 
@@ -488,14 +539,17 @@ class NestMaker {
     auto at = std::find(inputs_.begin(), inputs_.end(), v);
     int operand = static_cast<int>(at - inputs_.begin());
     if (at == inputs_.end()) inputs_.push_back(v);
-    return push({.op = NestOp::kLoad, .scalar = {.op = ScalarOp::kInput, .type = graph_.type(v).dtype}, .access = {operand, a.coefficients, a.offset}});
+    return push({.op = NestOp::kLoad,
+                 .scalar = {.op = ScalarOp::kInput, .type = graph_.type(v).dtype},
+                 .access = {operand, a.coefficients, a.offset}});
   }
 
   // An operand's map under NumPy broadcasting.
   IndexMap aligned(const IndexMap& map, const Shape& shape) const {
     IndexMap in;
     size_t lead = map.size() - shape.size();
-    for (size_t d = 0; d < shape.size(); ++d) in.push_back(shape[d] == 1 ? constant_index(0, loops_.size()) : map[lead + d]);
+    for (size_t d = 0; d < shape.size(); ++d)
+      in.push_back(shape[d] == 1 ? constant_index(0, loops_.size()) : map[lead + d]);
     return in;
   }
 
@@ -525,7 +579,9 @@ class NestMaker {
       }
       if (s.op == ScalarOp::kIndex) {
         const Affine& a = map[static_cast<size_t>(s.index)];
-        ids[k] = push({.op = NestOp::kIndex, .scalar = {.op = ScalarOp::kIndex, .type = DType::kI64}, .access = {-1, a.coefficients, a.offset}});
+        ids[k] = push({.op = NestOp::kIndex,
+                       .scalar = {.op = ScalarOp::kIndex, .type = DType::kI64},
+                       .access = {-1, a.coefficients, a.offset}});
         continue;
       }
       for (int* operand : {&s.a, &s.b, &s.c}) *operand = *operand >= 0 ? ids[*operand] : -1;
@@ -544,7 +600,8 @@ class NestMaker {
     if (is_fold(v)) return fail("a total that the same sweep needs"), -1;
     for (const Affine& a : map) {
       for (size_t k = 0; k < loops_.size(); ++k) {
-        if (column_[k] && loops_[k].size != 1 && a.coefficients[k] != 0) return fail("a reduction that varies along the columns"), -1;
+        if (column_[k] && loops_[k].size != 1 && a.coefficients[k] != 0)
+          return fail("a reduction that varies along the columns"), -1;
       }
     }
     int64_t columns = 1, reduced = 1;
@@ -565,10 +622,13 @@ class NestMaker {
     }
     int value = generate(x, in);
     if (outcome_ != Outcome::kBuilt) return -1;
-    return push({.op = NestOp::kReduce, .scalar = {.op = ScalarOp::kInput, .type = graph_.type(v).dtype, .a = value}, .reduce = reduce_kind_of(*node.op)});
+    return push({.op = NestOp::kReduce,
+                 .scalar = {.op = ScalarOp::kInput, .type = graph_.type(v).dtype, .a = value},
+                 .reduce = reduce_kind_of(*node.op)});
   }
 
-  // Settles which part of a dimension `index` lies in; the parts begin at `starts` (ascending, starts[0] is the lowest). Cuts the box where it is in several.
+  // Settles which part of a dimension `index` lies in; the parts begin at `starts` (ascending, starts[0] is the
+  // lowest). Cuts the box where it is in several.
   int part_of(const Affine& index, const std::vector<int64_t>& starts) {
     int64_t low = lowest(index, sizes_), high = highest(index, sizes_);
     int part = static_cast<int>(std::upper_bound(starts.begin(), starts.end(), low) - starts.begin()) - 1;
@@ -582,7 +642,8 @@ class NestMaker {
       // Along several loops: cut the outermost, unless the choice is the same along it.
       if (loop < 0 || std::abs(index.coefficients[k]) > std::abs(index.coefficients[loop])) loop = static_cast<int>(k);
     }
-    int64_t c = index.coefficients[loop], rest_low = low - std::min<int64_t>(0, c * (sizes_[loop] - 1)), boundary = starts[static_cast<size_t>(part) + 1];
+    int64_t c = index.coefficients[loop], rest_low = low - std::min<int64_t>(0, c * (sizes_[loop] - 1)),
+            boundary = starts[static_cast<size_t>(part) + 1];
     // First point at or past the boundary, with the other loops at their lowest.
     int64_t cut = c > 0 ? (boundary - rest_low + c - 1) / c : (rest_low - boundary) / -c + 1;
     if (c > 0 && (cut <= 0 || cut >= sizes_[loop])) cut = sizes_[loop] / 2;
@@ -645,7 +706,8 @@ class NestMaker {
       std::sort(s.maps.begin(), s.maps.end());
       s.maps.erase(std::unique(s.maps.begin(), s.maps.end()), s.maps.end());
       if (s.maps.size() > 1) return fail("a value needed at two places");
-      // Loops that it does not vary along cost a recomputation each, unless they are all columns (then it is a row's value) or all innermost.
+      // Loops that it does not vary along cost a recomputation each, unless they are all columns (then it is a row's
+      // value) or all innermost.
       int64_t repeats = 1;
       bool any_column = false;
       int last = -1;
@@ -674,7 +736,8 @@ class NestMaker {
 
   // ---- Assembly.
 
-  void finish(GroupCode& code, std::vector<std::pair<ValueId, NestStore>>& stores, std::vector<std::pair<ValueId, NestFold>>& folds) {
+  void finish(GroupCode& code, std::vector<std::pair<ValueId, NestStore>>& stores,
+              std::vector<std::pair<ValueId, NestFold>>& folds) {
     BuiltNest built;
     for (ValueId v : inputs_) built.operands.push_back({v, -1});
     nest_.inputs = static_cast<int>(inputs_.size());
@@ -690,8 +753,10 @@ class NestMaker {
       built.operands.push_back({kNoValue, first_temporary + static_cast<int>(k)});
       nest_.folds.push_back(fold);
     }
-    for (const NestOperand& o : built.operands) nest_.operands.push_back(o.value == kNoValue ? DType::kInvalid : graph_.type(o.value).dtype);
-    for (size_t k = 0; k < folds.size(); ++k) nest_.operands[built.operands.size() - folds.size() + k] = graph_.type(folds[k].first).dtype;
+    for (const NestOperand& o : built.operands)
+      nest_.operands.push_back(o.value == kNoValue ? DType::kInvalid : graph_.type(o.value).dtype);
+    for (size_t k = 0; k < folds.size(); ++k)
+      nest_.operands[built.operands.size() - folds.size() + k] = graph_.type(folds[k].first).dtype;
     built.nest = nest_;
     remove_unused(built.nest);
     schedule(built.nest, column_);
@@ -702,11 +767,13 @@ class NestMaker {
     // Folds of one length are combined in one sweep.
     std::map<int64_t, std::vector<size_t>> by_extent;
     for (size_t k = 0; k < folds.size(); ++k) by_extent[folds[k].second.extent].push_back(k);
-    for (const auto& [extent, which] : by_extent) code.nests.push_back(combine(folds, which, parts, extent, first_temporary));
+    for (const auto& [extent, which] : by_extent)
+      code.nests.push_back(combine(folds, which, parts, extent, first_temporary));
   }
 
   // Adds up what the units of folds left.
-  BuiltNest combine(const std::vector<std::pair<ValueId, NestFold>>& folds, const std::vector<size_t>& which, int64_t parts, int64_t extent, int first_temporary) const {
+  BuiltNest combine(const std::vector<std::pair<ValueId, NestFold>>& folds, const std::vector<size_t>& which,
+                    int64_t parts, int64_t extent, int first_temporary) const {
     BuiltNest built;
     LoopNest& nest = built.nest;
     nest.sizes = {parts, extent};
@@ -717,8 +784,12 @@ class NestMaker {
       int node = static_cast<int>(nest.nodes.size()), operand = static_cast<int>(k);
       nest.operands.push_back(type);
       built.operands.push_back({kNoValue, first_temporary + static_cast<int>(which[k])});
-      nest.nodes.push_back({.op = NestOp::kLoad, .scalar = {.op = ScalarOp::kInput, .type = type}, .access = {operand, {extent, step}, 0}});
-      nest.nodes.push_back({.op = NestOp::kReduce, .scalar = {.op = ScalarOp::kInput, .type = type, .a = node}, .reduce = folds[which[k]].second.reduce});
+      nest.nodes.push_back({.op = NestOp::kLoad,
+                            .scalar = {.op = ScalarOp::kInput, .type = type},
+                            .access = {operand, {extent, step}, 0}});
+      nest.nodes.push_back({.op = NestOp::kReduce,
+                            .scalar = {.op = ScalarOp::kInput, .type = type, .a = node},
+                            .reduce = folds[which[k]].second.reduce});
       nest.stores.push_back({node + 1, {nest.inputs + operand, {0, step}, 0}});
     }
     for (size_t k : which) {
@@ -759,16 +830,28 @@ class NestMaker {
     for (ValueId v : outputs_) {
       int64_t n = elements(code_.shape(v));
       if (n == 0) continue;
-      if (nodes_.size() != 1 || code_.roles[nodes_[0]] != NodeRole::kReduction) return fail("reductions of nothing"), std::nullopt;
+      if (nodes_.size() != 1 || code_.roles[nodes_[0]] != NodeRole::kReduction)
+        return fail("reductions of nothing"), std::nullopt;
       DType type = graph_.type(v).dtype;
       ReduceKind kind = reduce_kind_of(*graph_.nodes[nodes_[0]].op);
       BuiltNest built;
       built.nest.sizes = {n};
       built.nest.operands = {type};
-      double f = kind == ReduceKind::kSum ? 0 : kind == ReduceKind::kProd ? 1 : kind == ReduceKind::kMax ? -INFINITY : INFINITY;
-      int64_t bits = dtype_size(type) * 8, most = is_unsigned(type) ? -1 : static_cast<int64_t>((~uint64_t{0} >> 1) >> (64 - bits)), least = is_unsigned(type) ? 0 : -most - 1;
-      int64_t i = kind == ReduceKind::kSum ? 0 : kind == ReduceKind::kProd ? 1 : kind == ReduceKind::kMax ? least : most;
-      built.nest.nodes.push_back({.op = NestOp::kScalar, .scalar = {.op = ScalarOp::kConstant, .type = type, .f = is_float(type) ? f : 0, .i = is_float(type) ? 0 : i}});
+      double f = kind == ReduceKind::kSum    ? 0
+                 : kind == ReduceKind::kProd ? 1
+                 : kind == ReduceKind::kMax  ? -INFINITY
+                                             : INFINITY;
+      int64_t bits = dtype_size(type) * 8,
+              most = is_unsigned(type) ? -1 : static_cast<int64_t>((~uint64_t{0} >> 1) >> (64 - bits)),
+              least = is_unsigned(type) ? 0 : -most - 1;
+      int64_t i = kind == ReduceKind::kSum    ? 0
+                  : kind == ReduceKind::kProd ? 1
+                  : kind == ReduceKind::kMax  ? least
+                                              : most;
+      built.nest.nodes.push_back(
+          {.op = NestOp::kScalar,
+           .scalar = {
+               .op = ScalarOp::kConstant, .type = type, .f = is_float(type) ? f : 0, .i = is_float(type) ? 0 : i}});
       built.nest.stores.push_back({0, {0, {1}, 0}});
       schedule(built.nest, {false});
       built.operands = {{code_.storage(v), -1}};
@@ -808,7 +891,8 @@ class NestMaker {
 
 }  // namespace
 
-std::optional<GroupCode> build_group(const CodeGraph& graph, std::span<const NodeId> nodes, std::span<const ValueId> outputs, std::string* why) {
+std::optional<GroupCode> build_group(const CodeGraph& graph, std::span<const NodeId> nodes,
+                                     std::span<const ValueId> outputs, std::string* why) {
   NestMaker builder(graph, nodes, outputs);
   auto code = builder.run();
   if (why != nullptr) *why = builder.why;

@@ -29,8 +29,10 @@ struct GroupCode {
   std::vector<TensorType> temporaries;
 };
 
-// `nodes` in graph order, `outputs` the values to store. Free nodes that lead to them are computed in place; every other value is read from memory.
-// nullopt (and the reason in `why`) where one pass over rows cannot do it without computing something expensive twice. A single node always has code.
-std::optional<GroupCode> build_group(const CodeGraph& graph, std::span<const NodeId> nodes, std::span<const ValueId> outputs, std::string* why = nullptr);
+// `nodes` in graph order, `outputs` the values to store. Free nodes that lead to them are computed in place; every
+// other value is read from memory. nullopt (and the reason in `why`) where one pass over rows cannot do it without
+// computing something expensive twice. A single node always has code.
+std::optional<GroupCode> build_group(const CodeGraph& graph, std::span<const NodeId> nodes,
+                                     std::span<const ValueId> outputs, std::string* why = nullptr);
 
 }  // namespace partita

@@ -13,7 +13,7 @@ namespace {
 
 using llvm::Value;
 
-constexpr int64_t kCascade = 64;    // terms that one accumulator sums before it is added to the next level's
+constexpr int64_t kCascade = 64;  // terms that one accumulator sums before it is added to the next level's
 
 // The loop indices at a point, the lanes that are inside, and the values known there.
 struct Point {
@@ -26,7 +26,13 @@ struct Point {
 class Emitter {
  public:
   Emitter(llvm::Module& module, const LoopNest& nest, const VectorTarget& target)
-      : context_(module.getContext()), module_(module), b_(context_), math_(b_, module), nest_(nest), varies_(variation(nest)), level_(levels(nest)) {
+      : context_(module.getContext()),
+        module_(module),
+        b_(context_),
+        math_(b_, module),
+        nest_(nest),
+        varies_(variation(nest)),
+        level_(levels(nest)) {
     bool wide = false;
     int64_t narrow = 8;
     for (const NestNode& n : nest.nodes) {
@@ -42,18 +48,22 @@ class Emitter {
 
   llvm::Function* emit(const std::string& name) {
     llvm::Type* i64 = b_.getInt64Ty();
-    function_ = llvm::Function::Create(llvm::FunctionType::get(b_.getVoidTy(), {b_.getPtrTy(), i64, i64}, false), llvm::Function::ExternalLinkage, name, module_);
+    function_ = llvm::Function::Create(llvm::FunctionType::get(b_.getVoidTy(), {b_.getPtrTy(), i64, i64}, false),
+                                       llvm::Function::ExternalLinkage, name, module_);
     function_->setDoesNotThrow();
     b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
     for (size_t k = 0; k < nest_.operands.size(); ++k) {
-      buffers_.push_back(b_.CreateLoad(b_.getPtrTy(), b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), function_->getArg(0), k)));
+      buffers_.push_back(
+          b_.CreateLoad(b_.getPtrTy(), b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), function_->getArg(0), k)));
     }
     if (nest_.folds.empty()) {
       Value* first = b_.CreateMul(function_->getArg(1), n(nest_.rows_per_unit));
       Value* last = minimum(b_.CreateMul(function_->getArg(2), n(nest_.rows_per_unit)), n(nest_.items()));
-      loop(first, last, 1, {}, [&](Value* item, std::vector<Value*>) { return item_body(item), std::vector<Value*>{}; });
+      loop(first, last, 1, {},
+           [&](Value* item, std::vector<Value*>) { return item_body(item), std::vector<Value*>{}; });
     } else {
-      loop(function_->getArg(1), function_->getArg(2), 1, {}, [&](Value* unit, std::vector<Value*>) { return unit_with_folds(unit), std::vector<Value*>{}; });
+      loop(function_->getArg(1), function_->getArg(2), 1, {},
+           [&](Value* unit, std::vector<Value*>) { return unit_with_folds(unit), std::vector<Value*>{}; });
     }
     b_.CreateRetVoid();
     return function_;
@@ -130,8 +140,10 @@ class Emitter {
     // A block of lanes: several vectors in step, so that whole cache lines are used, then single ones.
     int64_t size = nest_.sizes[lane_], vectors = kLaneBlock / vector_;
     Value* start = b_.CreateMul(row.index[lane_], n(kLaneBlock));
-    Value* end = size % kLaneBlock == 0 ? b_.CreateAdd(start, n(kLaneBlock)) : minimum(b_.CreateAdd(start, n(kLaneBlock)), n(size));
-    while (vectors > 1 && (vectors * vector_ > size || vectors * static_cast<int64_t>(nest_.nodes.size()) > 128)) vectors /= 2;
+    Value* end = size % kLaneBlock == 0 ? b_.CreateAdd(start, n(kLaneBlock))
+                                        : minimum(b_.CreateAdd(start, n(kLaneBlock)), n(size));
+    while (vectors > 1 && (vectors * vector_ > size || vectors * static_cast<int64_t>(nest_.nodes.size()) > 128))
+      vectors /= 2;
     auto block = [&](Value* at, int64_t count, bool masked) {
       std::vector<Point> points;
       for (int64_t u = 0; u < count; ++u) {
@@ -145,27 +157,38 @@ class Emitter {
       return std::vector<Value*>{};
     };
     Value* even = end;
-    if (vectors > 1 && size % kLaneBlock != 0) even = b_.CreateAdd(start, b_.CreateAnd(b_.CreateSub(end, start), n(-vectors * vector_)));
-    if (vectors > 1) loop(start, even, vectors * vector_, {}, [&](Value* at, std::vector<Value*>) { return block(at, vectors, false); });
-    if (vectors == 1 || size % kLaneBlock != 0) loop(vectors > 1 ? even : start, end, vector_, {}, [&](Value* at, std::vector<Value*>) { return block(at, 1, size % vector_ != 0); });
+    if (vectors > 1 && size % kLaneBlock != 0)
+      even = b_.CreateAdd(start, b_.CreateAnd(b_.CreateSub(end, start), n(-vectors * vector_)));
+    if (vectors > 1)
+      loop(start, even, vectors * vector_, {},
+           [&](Value* at, std::vector<Value*>) { return block(at, vectors, false); });
+    if (vectors == 1 || size % kLaneBlock != 0)
+      loop(vectors > 1 ? even : start, end, vector_, {},
+           [&](Value* at, std::vector<Value*>) { return block(at, 1, size % vector_ != 0); });
   }
 
   // ---- Tiles: squares of as many rows as lanes, so that loads along the rows can be turned in registers.
 
   bool is_turned(const NestNode& node) const {
-    if (node.op != NestOp::kLoad || node.access.strides[lane_] == 0 || node.access.strides[lane_] == 1 || node.access.strides[nest_.tile] != 1) return false;
+    if (node.op != NestOp::kLoad || node.access.strides[lane_] == 0 || node.access.strides[lane_] == 1 ||
+        node.access.strides[nest_.tile] != 1)
+      return false;
     return dtype_size(nest_.operands[node.access.operand]) >= 4;
   }
 
   void tiles(Point& row) {
     int64_t rows = nest_.sizes[nest_.tile], columns = nest_.sizes[lane_], side = vector_;
     Value* start = b_.CreateMul(row.index[nest_.tile], n(kTileRows));
-    Value* end = rows % kTileRows == 0 ? b_.CreateAdd(start, n(kTileRows)) : minimum(b_.CreateAdd(start, n(kTileRows)), n(rows));
+    Value* end =
+        rows % kTileRows == 0 ? b_.CreateAdd(start, n(kTileRows)) : minimum(b_.CreateAdd(start, n(kTileRows)), n(rows));
     bool small = static_cast<int64_t>(nest_.nodes.size()) * side <= 512;
-    Value* even = !small ? start : rows % side == 0 ? end : b_.CreateAdd(start, b_.CreateAnd(b_.CreateSub(end, start), n(-side)));
+    Value* even = !small             ? start
+                  : rows % side == 0 ? end
+                                     : b_.CreateAdd(start, b_.CreateAnd(b_.CreateSub(end, start), n(-side)));
     int64_t whole = small ? columns / side * side : 0;
     loop(n(0), n(whole), side, {}, [&](Value* column, std::vector<Value*>) {
-      return loop(start, even, side, {}, [&](Value* at, std::vector<Value*>) { return tile_at(row, at, column), std::vector<Value*>{}; });
+      return loop(start, even, side, {},
+                  [&](Value* at, std::vector<Value*>) { return tile_at(row, at, column), std::vector<Value*>{}; });
     });
     auto row_at = [&](Value* at, int64_t from) {
       std::vector<Point> one{row};
@@ -176,7 +199,8 @@ class Emitter {
       return std::vector<Value*>{};
     };
     if (whole < columns) loop(start, even, 1, {}, [&](Value* at, std::vector<Value*>) { return row_at(at, whole); });
-    if (!small || rows % side != 0) loop(even, end, 1, {}, [&](Value* at, std::vector<Value*>) { return row_at(at, 0); });
+    if (!small || rows % side != 0)
+      loop(even, end, 1, {}, [&](Value* at, std::vector<Value*>) { return row_at(at, 0); });
   }
 
   void tile_at(const Point& row, Value* at, Value* column) {
@@ -240,7 +264,8 @@ class Emitter {
         if (nest_.nodes[k].op == NestOp::kReduce && level_[k] == pass + 1) reductions.push_back(static_cast<int>(k));
       }
       for (size_t k = 0; k < nest_.stores.size(); ++k) {
-        if (is_wide(nest_.stores[k].access) && level_[nest_.stores[k].node] == pass) stores.push_back(static_cast<int>(k));
+        if (is_wide(nest_.stores[k].access) && level_[nest_.stores[k].node] == pass)
+          stores.push_back(static_cast<int>(k));
       }
       std::vector<int> folds;
       for (size_t k = 0; k < nest_.folds.size(); ++k) {
@@ -283,7 +308,8 @@ class Emitter {
     unsigned unroll = 1;
   };
 
-  void run_pass(std::vector<Point>& rows, const std::vector<int>& reductions, const std::vector<int>& stores, const std::vector<int>& folds, int level_of_pass) {
+  void run_pass(std::vector<Point>& rows, const std::vector<int>& reductions, const std::vector<int>& stores,
+                const std::vector<int>& folds, int level_of_pass) {
     Work work{reductions, stores, folds};
     pass_ = level_of_pass;
     // What does not vary along the columns is computed before them.
@@ -315,14 +341,16 @@ class Emitter {
     sums = columns(rows, rows_, work, std::move(sums));
     for (size_t k = 0; k < reductions.size(); ++k) {
       const NestNode& node = nest_.nodes[reductions[k]];
-      std::vector<Value*> parts(sums.begin() + static_cast<std::ptrdiff_t>(k * work.unroll), sums.begin() + static_cast<std::ptrdiff_t>((k + 1) * work.unroll));
+      std::vector<Value*> parts(sums.begin() + static_cast<std::ptrdiff_t>(k * work.unroll),
+                                sums.begin() + static_cast<std::ptrdiff_t>((k + 1) * work.unroll));
       if (nest_.lane_is_row) {
         for (size_t u = 0; u < rows.size(); ++u) rows[u].known[reductions[k]] = parts[u];
         continue;
       }
       while (parts.size() > 1) {
         std::vector<Value*> half;
-        for (size_t j = 0; j < parts.size(); j += 2) half.push_back(math_.combine(node.reduce, node.scalar.type, parts[j], parts[j + 1]));
+        for (size_t j = 0; j < parts.size(); j += 2)
+          half.push_back(math_.combine(node.reduce, node.scalar.type, parts[j], parts[j + 1]));
         parts = std::move(half);
       }
       rows[0].known[reductions[k]] = nest_.columns == 0 ? parts[0] : across_lanes(node, parts[0]);
@@ -350,7 +378,8 @@ class Emitter {
       for (Point& row : rows) row.index[loop_index] = at;
       if (loop_index == last) return elements(rows, work, std::move(now));
       // Each inner run starts from nothing and is added as a whole: errors grow with the number of runs, not of terms.
-      return add_run(work, now, [&](std::vector<Value*> fresh) { return columns(rows, loop_index + 1, work, std::move(fresh)); });
+      return add_run(work, now,
+                     [&](std::vector<Value*> fresh) { return columns(rows, loop_index + 1, work, std::move(fresh)); });
     };
     return cascaded(n(0), n(nest_.sizes[loop_index]), 1, work, std::move(sums), once);
   }
@@ -360,7 +389,8 @@ class Emitter {
     return sums;
   }
 
-  std::vector<Value*> add_run(const Work& work, const std::vector<Value*>& now, const std::function<std::vector<Value*>(std::vector<Value*>)>& run) {
+  std::vector<Value*> add_run(const Work& work, const std::vector<Value*>& now,
+                              const std::function<std::vector<Value*>(std::vector<Value*>)>& run) {
     if (work.reductions.empty()) return run({});
     std::vector<Value*> fresh;
     for (size_t k = 0; k < now.size(); ++k) {
@@ -377,13 +407,17 @@ class Emitter {
   }
 
   // A loop whose accumulators are emptied into a second level every kCascade steps, where it is long.
-  std::vector<Value*> cascaded(Value* begin, Value* end, int64_t step, const Work& work, std::vector<Value*> sums, const Body& body) {
-    bool floats = std::any_of(work.reductions.begin(), work.reductions.end(), [&](int r) { return is_float(nest_.nodes[r].scalar.type); });
+  std::vector<Value*> cascaded(Value* begin, Value* end, int64_t step, const Work& work, std::vector<Value*> sums,
+                               const Body& body) {
+    bool floats = std::any_of(work.reductions.begin(), work.reductions.end(),
+                              [&](int r) { return is_float(nest_.nodes[r].scalar.type); });
     int64_t high = 0;
-    if (!floats || (is_known(end, high) && high <= 2 * kCascade * step)) return loop(begin, end, step, std::move(sums), body);
+    if (!floats || (is_known(end, high) && high <= 2 * kCascade * step))
+      return loop(begin, end, step, std::move(sums), body);
     return loop(begin, end, step * kCascade, std::move(sums), [&](Value* at, std::vector<Value*> now) {
       Value* stop = minimum(b_.CreateAdd(at, n(step * kCascade)), end);
-      return add_run(work, now, [&](std::vector<Value*> fresh) { return loop(at, stop, step, std::move(fresh), body); });
+      return add_run(work, now,
+                     [&](std::vector<Value*> fresh) { return loop(at, stop, step, std::move(fresh), body); });
     });
   }
 
@@ -397,11 +431,15 @@ class Emitter {
     Value* unrolled = round_down(stride);
     Value* single = round_down(vector_);
     sums = cascaded(n(first_column_), unrolled, stride, work, std::move(sums), [&](Value* at, std::vector<Value*> now) {
-      for (unsigned u = 0; u < work.unroll; ++u) now = vector_at(row, loop_index, b_.CreateAdd(at, n(static_cast<int64_t>(u) * vector_)), nullptr, u, work, std::move(now));
+      for (unsigned u = 0; u < work.unroll; ++u)
+        now = vector_at(row, loop_index, b_.CreateAdd(at, n(static_cast<int64_t>(u) * vector_)), nullptr, u, work,
+                        std::move(now));
       return now;
     });
     if (work.unroll > 1) {
-      sums = loop(unrolled, single, vector_, std::move(sums), [&](Value* at, std::vector<Value*> now) { return vector_at(row, loop_index, at, nullptr, 0, work, std::move(now)); });
+      sums = loop(unrolled, single, vector_, std::move(sums), [&](Value* at, std::vector<Value*> now) {
+        return vector_at(row, loop_index, at, nullptr, 0, work, std::move(now));
+      });
     }
     if (nest_.clip == 0 && size % vector_ == 0) return sums;
     return loop(single, end, vector_, std::move(sums), [&](Value* at, std::vector<Value*> now) {
@@ -409,7 +447,8 @@ class Emitter {
     });
   }
 
-  std::vector<Value*> vector_at(Point& row, int loop_index, Value* at, Value* mask, unsigned u, const Work& work, std::vector<Value*> sums) {
+  std::vector<Value*> vector_at(Point& row, int loop_index, Value* at, Value* mask, unsigned u, const Work& work,
+                                std::vector<Value*> sums) {
     Point point = row;
     point.index[loop_index] = at;
     point.lanes = vector_;
@@ -436,7 +475,8 @@ class Emitter {
     return sums;
   }
 
-  // ---- Folds: the partial results of a unit in memory (one row after the other), or in the caller's accumulators for reductions.
+  // ---- Folds: the partial results of a unit in memory (one row after the other), or in the caller's accumulators for
+  // reductions.
 
   void unit_with_folds(Value* unit) {
     unit_ = unit;
@@ -445,7 +485,8 @@ class Emitter {
     Value* last = minimum(b_.CreateAdd(first, n(nest_.rows_per_unit)), n(nest_.items()));
     std::vector<Value*> totals;
     for (const NestFold& f : nest_.folds) {
-      if (nest_.nodes[f.node].op == NestOp::kReduce) totals.push_back(math_.identity(f.reduce, nest_.nodes[f.node].scalar.type, 1));
+      if (nest_.nodes[f.node].op == NestOp::kReduce)
+        totals.push_back(math_.identity(f.reduce, nest_.nodes[f.node].scalar.type, 1));
     }
     totals = loop(first, last, 1, std::move(totals), [&](Value* item, std::vector<Value*> now) {
       std::vector<Point> rows(1);
@@ -468,7 +509,9 @@ class Emitter {
     }
   }
 
-  Value* pointer(int operand, Value* at) { return b_.CreateInBoundsGEP(stored_type(context_, nest_.operands[operand], 1), buffers_[operand], at); }
+  Value* pointer(int operand, Value* at) {
+    return b_.CreateInBoundsGEP(stored_type(context_, nest_.operands[operand], 1), buffers_[operand], at);
+  }
   static llvm::Align alignment(DType t) { return llvm::Align(static_cast<uint64_t>(dtype_size(t))); }
 
   void clear(const NestFold& f) {
@@ -492,8 +535,10 @@ class Emitter {
     unsigned lanes = lane_ >= 0 && f.access.strides[lane_] != 0 ? point.lanes : 1;
     if (lanes > 1 && !v->getType()->isVectorTy()) v = b_.CreateVectorSplat(lanes, v);
     Value* p = pointer(f.access.operand, at);
-    Value* old = math_.from_stored(type, load_vector(type, p, lanes, point.mask, lane_ >= 0 ? f.access.strides[lane_] : 0));
-    store_vector(type, math_.to_stored(type, math_.combine(f.reduce, type, old, v)), p, lanes, point.mask, lane_ >= 0 ? f.access.strides[lane_] : 0);
+    Value* old =
+        math_.from_stored(type, load_vector(type, p, lanes, point.mask, lane_ >= 0 ? f.access.strides[lane_] : 0));
+    store_vector(type, math_.to_stored(type, math_.combine(f.reduce, type, old, v)), p, lanes, point.mask,
+                 lane_ >= 0 ? f.access.strides[lane_] : 0);
   }
 
   // ---- Values.
@@ -505,14 +550,19 @@ class Emitter {
     unsigned lanes = along_lane(id) ? point.lanes : 1;
     if (pass_ > level_[id] && along_columns(id)) {
       for (const NestStore& kept : nest_.kept) {
-        if (kept.node == id) return known = load(kept.access, point, lane_ >= 0 && kept.access.strides[lane_] != 0 ? point.lanes : 1);
+        if (kept.node == id)
+          return known = load(kept.access, point, lane_ >= 0 && kept.access.strides[lane_] != 0 ? point.lanes : 1);
       }
     }
     switch (node.op) {
-      case NestOp::kLoad: return known = load(node.access, point, lanes);
-      case NestOp::kIndex: return known = index(node, point, lanes);
-      case NestOp::kReduce: PARTITA_CHECK(false, "a reduction that its pass did not compute");
-      case NestOp::kScalar: break;
+      case NestOp::kLoad:
+        return known = load(node.access, point, lanes);
+      case NestOp::kIndex:
+        return known = index(node, point, lanes);
+      case NestOp::kReduce:
+        PARTITA_CHECK(false, "a reduction that its pass did not compute");
+      case NestOp::kScalar:
+        break;
     }
     const ScalarNode& s = node.scalar;
     if (s.op == ScalarOp::kConstant) return known = math_.constant(s.type, s.f, s.i, 1);
@@ -543,22 +593,28 @@ class Emitter {
     Value* at = element_number(node.access, point);
     if (lanes == 1) return at;
     std::vector<llvm::Constant*> steps;
-    for (unsigned k = 0; k < lanes; ++k) steps.push_back(b_.getInt64(static_cast<uint64_t>(static_cast<int64_t>(k) * node.access.strides[lane_])));
+    for (unsigned k = 0; k < lanes; ++k)
+      steps.push_back(b_.getInt64(static_cast<uint64_t>(static_cast<int64_t>(k) * node.access.strides[lane_])));
     return b_.CreateAdd(b_.CreateVectorSplat(lanes, at), llvm::ConstantVector::get(steps));
   }
 
-  Value* all_lanes(unsigned lanes) { return llvm::ConstantVector::getSplat(llvm::ElementCount::getFixed(lanes), b_.getTrue()); }
+  Value* all_lanes(unsigned lanes) {
+    return llvm::ConstantVector::getSplat(llvm::ElementCount::getFixed(lanes), b_.getTrue());
+  }
 
   Value* lane_pointers(DType type, Value* base, unsigned lanes, int64_t stride) {
     std::vector<llvm::Constant*> steps;
-    for (unsigned k = 0; k < lanes; ++k) steps.push_back(b_.getInt64(static_cast<uint64_t>(static_cast<int64_t>(k) * stride)));
+    for (unsigned k = 0; k < lanes; ++k)
+      steps.push_back(b_.getInt64(static_cast<uint64_t>(static_cast<int64_t>(k) * stride)));
     return b_.CreateGEP(stored_type(context_, type, 1), base, llvm::ConstantVector::get(steps));
   }
 
   Value* load_vector(DType type, Value* p, unsigned lanes, Value* mask, int64_t stride) {
     llvm::Type* t = stored_type(context_, type, lanes);
     if (lanes == 1) return b_.CreateAlignedLoad(t, p, alignment(type));
-    if (stride != 1) return b_.CreateMaskedGather(t, lane_pointers(type, p, lanes, stride), alignment(type), mask == nullptr ? all_lanes(lanes) : mask, llvm::Constant::getNullValue(t));
+    if (stride != 1)
+      return b_.CreateMaskedGather(t, lane_pointers(type, p, lanes, stride), alignment(type),
+                                   mask == nullptr ? all_lanes(lanes) : mask, llvm::Constant::getNullValue(t));
     if (mask == nullptr) return b_.CreateAlignedLoad(t, p, alignment(type));
     return b_.CreateMaskedLoad(t, p, alignment(type), mask, llvm::Constant::getNullValue(t));
   }
@@ -567,7 +623,8 @@ class Emitter {
     if (lanes == 1) {
       b_.CreateAlignedStore(v, p, alignment(type));
     } else if (stride != 1) {
-      b_.CreateMaskedScatter(v, lane_pointers(type, p, lanes, stride), alignment(type), mask == nullptr ? all_lanes(lanes) : mask);
+      b_.CreateMaskedScatter(v, lane_pointers(type, p, lanes, stride), alignment(type),
+                             mask == nullptr ? all_lanes(lanes) : mask);
     } else if (mask == nullptr) {
       b_.CreateAlignedStore(v, p, alignment(type));
     } else {
@@ -608,7 +665,8 @@ class Emitter {
 
 }  // namespace
 
-llvm::Function* emit_nest(llvm::Module& module, const LoopNest& nest, const std::string& name, const VectorTarget& target) {
+llvm::Function* emit_nest(llvm::Module& module, const LoopNest& nest, const std::string& name,
+                          const VectorTarget& target) {
   return Emitter(module, nest, target).emit(name);
 }
 

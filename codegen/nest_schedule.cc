@@ -80,7 +80,8 @@ void cut_columns(LoopNest& nest) {
   int64_t n = nest.sizes.back();
   if (nest.columns != 1 || n < 2 * kChunk || !columns_are_cuttable(nest)) return;
   size_t at = nest.sizes.size() - 1;
-  each_strides(nest, [&](std::vector<int64_t>& s) { s.insert(s.begin() + static_cast<std::ptrdiff_t>(at), s.back() * kChunk); });
+  each_strides(
+      nest, [&](std::vector<int64_t>& s) { s.insert(s.begin() + static_cast<std::ptrdiff_t>(at), s.back() * kChunk); });
   nest.sizes.back() = kChunk;
   nest.sizes.insert(nest.sizes.begin() + static_cast<std::ptrdiff_t>(at), (n + kChunk - 1) / kChunk);
   nest.clip = n % kChunk == 0 ? 0 : n;
@@ -133,12 +134,15 @@ void schedule(LoopNest& nest, std::vector<bool> column) {
   nest.columns = static_cast<int>(std::count(column.begin(), column.end(), true));
   if (!reduces && !nest.sizes.empty()) nest.columns = 1;
   if (reduces && nest.columns > 0 && nest.rows() > 0 && nest.folds.empty()) {
-    int along_columns = scattered(nest, nest.sizes.size() - 1), along_rows = scattered(nest, static_cast<size_t>(nest.rows()) - 1);
+    int along_columns = scattered(nest, nest.sizes.size() - 1),
+        along_rows = scattered(nest, static_cast<size_t>(nest.rows()) - 1);
     nest.lane_is_row = along_rows < along_columns;
   }
   if (!reduces && nest.columns == 1) nest.tile = tile_loop(nest);
   if (!nest.lane_is_row && !nest.sizes.empty() && nest.tile < 0) cut_columns(nest);
-  int64_t points = column_points(nest) * (nest.lane_is_row ? std::min(kLaneBlock, nest.sizes[nest.rows() - 1]) : nest.tile >= 0 ? kTileRows : 1);
+  int64_t points = column_points(nest) * (nest.lane_is_row ? std::min(kLaneBlock, nest.sizes[nest.rows() - 1])
+                                          : nest.tile >= 0 ? kTileRows
+                                                           : 1);
   int64_t count = nest.items();
   nest.rows_per_unit = std::clamp<int64_t>(kUnitPoints / std::max<int64_t>(points, 1), 1, std::max<int64_t>(count, 1));
   if (!nest.folds.empty()) nest.rows_per_unit = std::max(nest.rows_per_unit, (count + kFoldUnits - 1) / kFoldUnits);
@@ -150,7 +154,9 @@ bool may_share(const LoopNest& nest, int input, int output) {
   auto level = levels(nest);
   auto varies = variation(nest);
   int last = *std::max_element(level.begin(), level.end());
-  auto along_columns = [&](int node) { return std::find(varies[node].begin() + nest.rows(), varies[node].end(), true) != varies[node].end(); };
+  auto along_columns = [&](int node) {
+    return std::find(varies[node].begin() + nest.rows(), varies[node].end(), true) != varies[node].end();
+  };
   auto is_kept = [&](int node) {
     return std::any_of(nest.kept.begin(), nest.kept.end(), [&](const NestStore& s) { return s.node == node; });
   };
@@ -162,9 +168,11 @@ bool may_share(const LoopNest& nest, int input, int output) {
   }
   if (store == nullptr || dtype_size(nest.operands[input]) != dtype_size(nest.operands[output])) return false;
   bool wide = false;  // stored at every column
-  for (size_t d = static_cast<size_t>(nest.rows()); d < nest.sizes.size(); ++d) wide = wide || store->access.strides[d] != 0;
+  for (size_t d = static_cast<size_t>(nest.rows()); d < nest.sizes.size(); ++d)
+    wide = wide || store->access.strides[d] != 0;
   int when = wide ? level[store->node] : last + 1;
-  std::vector<bool> reads(nest.nodes.size(), false);  // whether a node is made from a load of `input`, its own columns' only
+  std::vector<bool> reads(nest.nodes.size(),
+                          false);  // whether a node is made from a load of `input`, its own columns' only
   for (size_t k = 0; k < nest.nodes.size(); ++k) {
     const NestNode& n = nest.nodes[k];
     if (n.op == NestOp::kLoad && n.access.operand == input) {
@@ -182,7 +190,8 @@ bool may_share(const LoopNest& nest, int input, int output) {
     }
   }
   for (size_t k = 0; k < nest.nodes.size(); ++k) {
-    if (reads[k] && !along_columns(static_cast<int>(k)) && wide) return false;  // one element of a row, read by all of its columns
+    if (reads[k] && !along_columns(static_cast<int>(k)) && wide)
+      return false;  // one element of a row, read by all of its columns
   }
   for (const NestStore& s : nest.stores) {
     if (reads[s.node] && &s != store && level[s.node] > when) return false;

@@ -1,18 +1,21 @@
-// The target-independent half of scheduling a nest: loop order, merging of loops, which loop the lanes run along, units of work.
+// The target-independent half of scheduling a nest: loop order, merging of loops, which loop the lanes run along, units
+// of work.
 #pragma once
 
 #include "codegen/loop_nest.h"
 
 namespace partita {
 
-// `nest.sizes` are loops in the order of the domain; `column` tells the column loops. Drops loops of one point, puts columns last, merges loops that every
-// access steps through alike, chooses lanes and units. Folds keep their access strides; their extent and operand size follow from the units.
+// `nest.sizes` are loops in the order of the domain; `column` tells the column loops. Drops loops of one point, puts
+// columns last, merges loops that every access steps through alike, chooses lanes and units. Folds keep their access
+// strides; their extent and operand size follow from the units.
 void schedule(LoopNest& nest, std::vector<bool> column);
 
 // Units of work of a scheduled nest.
 int64_t units(const LoopNest& nest);
 
-// True where `output` may have the memory of `input`: each point of output is written after the last read of that point of input, and nothing else of it.
+// True where `output` may have the memory of `input`: each point of output is written after the last read of that point
+// of input, and nothing else of it.
 bool may_share(const LoopNest& nest, int input, int output);
 
 }  // namespace partita

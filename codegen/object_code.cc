@@ -58,8 +58,9 @@ absl::StatusOr<std::unique_ptr<llvm::TargetMachine>> make_machine(const Cpu& cpu
   if (target == nullptr) return absl::InternalError(cat("LLVM has no x86-64: ", fault));
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Standard;
-  std::unique_ptr<llvm::TargetMachine> machine(
-      target->createTargetMachine(kTriple, cpu.name, cpu.features, options, llvm::Reloc::PIC_, llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
+  std::unique_ptr<llvm::TargetMachine> machine(target->createTargetMachine(kTriple, cpu.name, cpu.features, options,
+                                                                           llvm::Reloc::PIC_, llvm::CodeModel::Small,
+                                                                           llvm::CodeGenOptLevel::Default));
   if (machine == nullptr) return absl::InternalError("LLVM cannot make code for x86-64");
   return machine;
 }
@@ -69,15 +70,19 @@ absl::StatusOr<Cpu> resolve_cpu(const std::string& name) {
   Cpu cpu{name, "", {}};
   if (name == "host") {
     cpu.name = llvm::sys::getHostCPUName().str();
-    for (const auto& f : llvm::sys::getHostCPUFeatures()) append(cpu.features, cpu.features.empty() ? "" : ",", f.second ? "+" : "-", f.first().str());
+    for (const auto& f : llvm::sys::getHostCPUFeatures())
+      append(cpu.features, cpu.features.empty() ? "" : ",", f.second ? "+" : "-", f.first().str());
   }
   if (name != "host" && llvm::X86::parseArchX86(name) == llvm::X86::CK_None) {
-    return absl::InvalidArgumentError(cat("unknown CPU ", quote(name), "; expected host, x86-64-v3, x86-64-v4 or another name that LLVM knows"));
+    return absl::InvalidArgumentError(
+        cat("unknown CPU ", quote(name), "; expected host, x86-64-v3, x86-64-v4 or another name that LLVM knows"));
   }
   PARTITA_ASSIGN_OR_RETURN(auto machine, make_machine(cpu));
   const llvm::MCSubtargetInfo* info = machine->getMCSubtargetInfo();
-  bool fma = info->checkFeatures("+fma") && info->checkFeatures("+avx2"), wide = info->checkFeatures("+avx512vl") && info->checkFeatures("+avx512dq") && info->checkFeatures("+avx512bw");
-  if (!fma) return absl::InvalidArgumentError(cat("CPU ", cpu.name, " has no AVX2 and FMA; expected x86-64-v3 or newer"));
+  bool fma = info->checkFeatures("+fma") && info->checkFeatures("+avx2"),
+       wide = info->checkFeatures("+avx512vl") && info->checkFeatures("+avx512dq") && info->checkFeatures("+avx512bw");
+  if (!fma)
+    return absl::InvalidArgumentError(cat("CPU ", cpu.name, " has no AVX2 and FMA; expected x86-64-v3 or newer"));
   cpu.vectors.bytes = wide ? 64 : 32;
   if (wide) append(cpu.features, cpu.features.empty() ? "" : ",", "-prefer-256-bit");
   return cpu;
@@ -101,12 +106,15 @@ void optimize(llvm::Module& module, llvm::TargetMachine& machine) {
   builder.crossRegisterProxies(loops, functions, components, modules);
   llvm::ModulePassManager passes;
   auto fault = builder.parsePassPipeline(
-      passes, "function(sroa,early-cse<memssa>,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(loop-rotate,licm),gvn,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),adce)");
+      passes,
+      "function(sroa,early-cse<memssa>,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(loop-rotate,licm),gvn,"
+      "instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),adce)");
   PARTITA_CHECK(!fault, "the pass pipeline");
   passes.run(module, modules);
 }
 
-std::unique_ptr<llvm::Module> make_module(llvm::LLVMContext& context, std::span<const NamedNest> nests, const Cpu& cpu, llvm::TargetMachine& machine) {
+std::unique_ptr<llvm::Module> make_module(llvm::LLVMContext& context, std::span<const NamedNest> nests, const Cpu& cpu,
+                                          llvm::TargetMachine& machine) {
   auto module = std::make_unique<llvm::Module>("partita", context);
   module->setTargetTriple(kTriple);
   module->setDataLayout(machine.createDataLayout());
@@ -131,7 +139,8 @@ absl::StatusOr<llvm::SmallVector<char, 0>> make_object(std::span<const NamedNest
   llvm::SmallVector<char, 0> bytes;
   llvm::raw_svector_ostream stream(bytes);
   llvm::legacy::PassManager passes;
-  if (machine->addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::ObjectFile)) return absl::InternalError("LLVM cannot write objects for x86-64");
+  if (machine->addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::ObjectFile))
+    return absl::InternalError("LLVM cannot write objects for x86-64");
   passes.run(*module);
   return bytes;
 }
@@ -141,7 +150,8 @@ class Scratch {
  public:
   static absl::StatusOr<Scratch> create() {
     std::string path = "/tmp/partita-link-XXXXXX";
-    if (mkdtemp(path.data()) == nullptr) return absl::UnavailableError("cannot create a folder in /tmp for the linker's files");
+    if (mkdtemp(path.data()) == nullptr)
+      return absl::UnavailableError("cannot create a folder in /tmp for the linker's files");
     return Scratch(path);
   }
   Scratch(Scratch&& other) noexcept : path_(std::exchange(other.path_, "")), files_(std::move(other.files_)) {}
@@ -166,7 +176,9 @@ absl::StatusOr<std::vector<uint8_t>> link(const std::vector<llvm::SmallVector<ch
   std::lock_guard<std::mutex> lock(one);
   PARTITA_ASSIGN_OR_RETURN(Scratch scratch, Scratch::create());
   std::string result = scratch.file("kernels.so");
-  std::vector<std::string> arguments = {"ld.lld", "-shared", "--hash-style=gnu", "--build-id=none", "-z", "noseparate-code", "--strip-all", "--threads=1", "-o", result};
+  std::vector<std::string> arguments = {
+      "ld.lld", "-shared", "--hash-style=gnu", "--build-id=none", "-z", "noseparate-code", "--strip-all", "--threads=1",
+      "-o",     result};
   for (size_t k = 0; k < objects.size(); ++k) {
     arguments.push_back(scratch.file(cat(k, ".o")));
     std::ofstream out(arguments.back(), std::ios::binary);
@@ -181,7 +193,8 @@ absl::StatusOr<std::vector<uint8_t>> link(const std::vector<llvm::SmallVector<ch
   if (outcome.retCode != 0) return absl::InternalError(cat("lld: ", stream.str()));
   std::ifstream in(result, std::ios::binary);
   std::vector<uint8_t> bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (bytes.empty()) return absl::ResourceExhaustedError("cannot read the linked kernels back from /tmp: is the disk full?");
+  if (bytes.empty())
+    return absl::ResourceExhaustedError("cannot read the linked kernels back from /tmp: is the disk full?");
   return bytes;
 }
 

@@ -1,4 +1,5 @@
-// Nests to machine code: LLVM functions, optimized and linked (lld, in process) into one shared object that needs nothing but libm's symbols from its process.
+// Nests to machine code: LLVM functions, optimized and linked (lld, in process) into one shared object that needs
+// nothing but libm's symbols from its process.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ struct NamedNest {
   const LoopNest* nest = nullptr;
 };
 
-// `cpu`: "host", or an LLVM name such as "x86-64-v3", "x86-64-v4". InvalidArgument where LLVM does not know it or it has no FMA.
+// `cpu`: "host", or an LLVM name such as "x86-64-v3", "x86-64-v4". InvalidArgument where LLVM does not know it or it
+// has no FMA.
 absl::StatusOr<std::vector<uint8_t>> compile_nests(std::span<const NamedNest> nests, const std::string& cpu);
 
 // "x86-64-v4" and the like for "host": what Program::target says.

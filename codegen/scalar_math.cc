@@ -10,7 +10,9 @@
 namespace partita {
 namespace {
 
-llvm::Type* with_lanes(llvm::Type* type, unsigned lanes) { return lanes > 1 ? llvm::FixedVectorType::get(type, lanes) : type; }
+llvm::Type* with_lanes(llvm::Type* type, unsigned lanes) {
+  return lanes > 1 ? llvm::FixedVectorType::get(type, lanes) : type;
+}
 
 unsigned lanes_of(llvm::Type* type) {
   auto* v = llvm::dyn_cast<llvm::FixedVectorType>(type);
@@ -29,21 +31,31 @@ llvm::Type* computing_type(llvm::LLVMContext& context, DType type, unsigned lane
 
 llvm::Type* stored_type(llvm::LLVMContext& context, DType type, unsigned lanes) {
   switch (type) {
-    case DType::kBool: return with_lanes(llvm::Type::getInt8Ty(context), lanes);
-    case DType::kF16: return with_lanes(llvm::Type::getHalfTy(context), lanes);
-    case DType::kBF16: return with_lanes(llvm::Type::getInt16Ty(context), lanes);
-    default: return computing_type(context, type, lanes);
+    case DType::kBool:
+      return with_lanes(llvm::Type::getInt8Ty(context), lanes);
+    case DType::kF16:
+      return with_lanes(llvm::Type::getHalfTy(context), lanes);
+    case DType::kBF16:
+      return with_lanes(llvm::Type::getInt16Ty(context), lanes);
+    default:
+      return computing_type(context, type, lanes);
   }
 }
 
-llvm::Type* ScalarMath::integers_like(llvm::Type* type, unsigned bits) { return with_lanes(llvm::Type::getIntNTy(b_.getContext(), bits), lanes_of(type)); }
+llvm::Type* ScalarMath::integers_like(llvm::Type* type, unsigned bits) {
+  return with_lanes(llvm::Type::getIntNTy(b_.getContext(), bits), lanes_of(type));
+}
 
 llvm::Value* ScalarMath::constant(DType type, double value, int64_t integer, unsigned lanes) {
   llvm::Type* t = computing_type(b_.getContext(), type, lanes);
-  return is_float(type) ? llvm::ConstantFP::get(t, type == DType::kF64 ? value : static_cast<double>(static_cast<float>(value))) : i(t, integer);
+  return is_float(type)
+             ? llvm::ConstantFP::get(t, type == DType::kF64 ? value : static_cast<double>(static_cast<float>(value)))
+             : i(t, integer);
 }
 
-llvm::Value* ScalarMath::fma(llvm::Value* a, llvm::Value* b, llvm::Value* c) { return b_.CreateIntrinsic(llvm::Intrinsic::fma, {a->getType()}, {a, b, c}); }
+llvm::Value* ScalarMath::fma(llvm::Value* a, llvm::Value* b, llvm::Value* c) {
+  return b_.CreateIntrinsic(llvm::Intrinsic::fma, {a->getType()}, {a, b, c});
+}
 
 // Highest power first.
 llvm::Value* ScalarMath::horner(llvm::Value* x, std::initializer_list<double> coefficients) {
@@ -57,7 +69,8 @@ llvm::Value* ScalarMath::power_of_two(llvm::Value* n) {
   return b_.CreateBitCast(biased, with_lanes(b_.getFloatTy(), lanes_of(n->getType())));
 }
 
-// x = n ln 2 + r with |r| <= ln 2 / 2: e^r by a polynomial, scaled twice by half of n so that subnormal results and infinity come out by themselves.
+// x = n ln 2 + r with |r| <= ln 2 / 2: e^r by a polynomial, scaled twice by half of n so that subnormal results and
+// infinity come out by themselves.
 llvm::Value* ScalarMath::exp32(llvm::Value* x) {
   llvm::Type* t = x->getType();
   llvm::Value* low = f(t, -104.0);
@@ -71,7 +84,8 @@ llvm::Value* ScalarMath::exp32(llvm::Value* x) {
   r = fma(n, f(t, -0x1.7f7d1cp-20), r);
   llvm::Value* p = horner(r, {0x1.694000p-10, 0x1.125edcp-7, 0x1.555b5ap-5, 0x1.555450p-3, 0x1.fffff6p-2, 1.0});
   p = fma(p, r, f(t, 1.0));
-  llvm::Value* k = b_.CreateSub(b_.CreateBitCast(shifted, integers_like(t, 32)), b_.CreateBitCast(magic, integers_like(t, 32)));
+  llvm::Value* k =
+      b_.CreateSub(b_.CreateBitCast(shifted, integers_like(t, 32)), b_.CreateBitCast(magic, integers_like(t, 32)));
   llvm::Value* half = b_.CreateAShr(k, i(k->getType(), 1));
   return b_.CreateFMul(b_.CreateFMul(p, power_of_two(half)), power_of_two(b_.CreateSub(k, half)));
 }
@@ -90,12 +104,14 @@ llvm::Value* ScalarMath::expm1_32(llvm::Value* x) {
   r = fma(n, f(t, -0x1.7f7d1cp-20), r);
   llvm::Value* q = horner(r, {1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5});
   llvm::Value* p = fma(b_.CreateFMul(r, r), q, r);
-  llvm::Value* k = b_.CreateSub(b_.CreateBitCast(shifted, integers_like(t, 32)), b_.CreateBitCast(magic, integers_like(t, 32)));
+  llvm::Value* k =
+      b_.CreateSub(b_.CreateBitCast(shifted, integers_like(t, 32)), b_.CreateBitCast(magic, integers_like(t, 32)));
   llvm::Value* half = power_of_two(b_.CreateSub(k, i(k->getType(), 1)));
   llvm::Value* sum = fma(half, p, b_.CreateFSub(half, f(t, 0.5)));
   llvm::Value* result = b_.CreateFAdd(sum, sum);
   // Around zero (n = 0) the sum is p itself, -0 included.
-  return b_.CreateSelect(b_.CreateICmpEQ(k, i(k->getType(), 0)), b_.CreateSelect(b_.CreateFCmpOEQ(x, f(t, 0)), x, p), result);
+  return b_.CreateSelect(b_.CreateICmpEQ(k, i(k->getType(), 0)), b_.CreateSelect(b_.CreateFCmpOEQ(x, f(t, 0)), x, p),
+                         result);
 }
 
 // x = 2^e m, m in [2/3, 4/3): log x = e ln 2 + log1p(m - 1). Coefficients: N. Juffa's my_logf.
@@ -131,14 +147,17 @@ llvm::Value* ScalarMath::log32(llvm::Value* x) {
 llvm::Value* ScalarMath::log1p_32(llvm::Value* x) {
   llvm::Type* t = x->getType();
   llvm::Value* u = b_.CreateFAdd(x, f(t, 1.0));
-  llvm::Value* lost = b_.CreateSelect(b_.CreateFCmpOGT(x, f(t, 1.0)), b_.CreateFSub(f(t, 1.0), b_.CreateFSub(u, x)), b_.CreateFSub(x, b_.CreateFSub(u, f(t, 1.0))));
+  llvm::Value* lost = b_.CreateSelect(b_.CreateFCmpOGT(x, f(t, 1.0)), b_.CreateFSub(f(t, 1.0), b_.CreateFSub(u, x)),
+                                      b_.CreateFSub(x, b_.CreateFSub(u, f(t, 1.0))));
   llvm::Value* correction = b_.CreateFDiv(lost, u);
-  llvm::Value* sound = b_.CreateAnd(b_.CreateFCmpOGT(u, f(t, 0.0)), b_.CreateFCmpOLT(u, f(t, std::numeric_limits<double>::infinity())));
+  llvm::Value* sound =
+      b_.CreateAnd(b_.CreateFCmpOGT(u, f(t, 0.0)), b_.CreateFCmpOLT(u, f(t, std::numeric_limits<double>::infinity())));
   llvm::Value* r = b_.CreateFAdd(log32(u), b_.CreateSelect(sound, correction, f(t, 0.0)));
   return b_.CreateSelect(b_.CreateFCmpOEQ(x, f(t, 0.0)), x, r);
 }
 
-// (e^2|x| - 1) / (e^2|x| + 1), with the difference accurate near zero; a short odd polynomial below 0.3 saves the division's rounding.
+// (e^2|x| - 1) / (e^2|x| + 1), with the difference accurate near zero; a short odd polynomial below 0.3 saves the
+// division's rounding.
 llvm::Value* ScalarMath::tanh32(llvm::Value* x) {
   llvm::Type* t = x->getType();
   llvm::Value* a = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
@@ -146,7 +165,9 @@ llvm::Value* ScalarMath::tanh32(llvm::Value* x) {
   llvm::Value* e = exp32(b_.CreateFAdd(a, a));
   llvm::Value* large = b_.CreateFSub(f(t, 1.0), b_.CreateFDiv(f(t, 2.0), b_.CreateFAdd(e, f(t, 1.0))));
   llvm::Value* s = b_.CreateFMul(a, a);
-  llvm::Value* small = fma(b_.CreateFMul(s, a), horner(s, {-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1}), a);
+  llvm::Value* small =
+      fma(b_.CreateFMul(s, a),
+          horner(s, {-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1}), a);
   llvm::Value* r = b_.CreateSelect(b_.CreateFCmpOLT(a, f(t, 0.625)), small, large);
   return b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, r, x);
 }
@@ -166,13 +187,15 @@ llvm::Value* ScalarMath::erf32(llvm::Value* x) {
   r = fma(r, capped, f(t, -0x1.079d0cp-3));
   r = fma(r, capped, b_.CreateFNeg(capped));
   llvm::Value* large = b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, b_.CreateFSub(f(t, 1.0), exp32(r)), x);
-  llvm::Value* p = horner(s, {-0x1.38e000p-11, 0x1.471a58p-8, -0x1.b691b2p-6, 0x1.ce1c44p-4, -0x1.812700p-2, 0x1.06eba8p-3});
+  llvm::Value* p =
+      horner(s, {-0x1.38e000p-11, 0x1.471a58p-8, -0x1.b691b2p-6, 0x1.ce1c44p-4, -0x1.812700p-2, 0x1.06eba8p-3});
   llvm::Value* small = fma(p, x, x);
   // NaN takes the second way and stays NaN.
   return b_.CreateSelect(b_.CreateFCmpOGT(a, f(t, 0.927734375)), large, small);
 }
 
-// In f64: x = n pi/2 + r, exact for all f32 below 2^30 (beyond, the argument's own rounding has left nothing to compute).
+// In f64: x = n pi/2 + r, exact for all f32 below 2^30 (beyond, the argument's own rounding has left nothing to
+// compute).
 llvm::Value* ScalarMath::sincos32(llvm::Value* x, bool cosine) {
   llvm::Type* t32 = x->getType();
   llvm::Type* t = with_lanes(b_.getDoubleTy(), lanes_of(t32));
@@ -183,14 +206,16 @@ llvm::Value* ScalarMath::sincos32(llvm::Value* x, bool cosine) {
   llvm::Value* quarter = b_.CreateIntrinsic(llvm::Intrinsic::fptosi_sat, {integers_like(t, 64), t}, {n});
   if (cosine) quarter = b_.CreateAdd(quarter, i(quarter->getType(), 1));
   llvm::Value* s = b_.CreateFMul(r, r);
-  llvm::Value* sine = fma(b_.CreateFMul(s, r), horner(s, {-1.0 / 39916800, 1.0 / 362880, -1.0 / 5040, 1.0 / 120, -1.0 / 6}), r);
+  llvm::Value* sine =
+      fma(b_.CreateFMul(s, r), horner(s, {-1.0 / 39916800, 1.0 / 362880, -1.0 / 5040, 1.0 / 120, -1.0 / 6}), r);
   llvm::Value* cos = horner(s, {1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320, -1.0 / 720, 1.0 / 24, -0.5, 1.0});
   llvm::Value* odd = b_.CreateICmpNE(b_.CreateAnd(quarter, i(quarter->getType(), 1)), i(quarter->getType(), 0));
   llvm::Value* v = b_.CreateSelect(odd, cos, sine);
   llvm::Value* minus = b_.CreateICmpNE(b_.CreateAnd(quarter, i(quarter->getType(), 2)), i(quarter->getType(), 0));
   v = b_.CreateFPTrunc(b_.CreateSelect(minus, b_.CreateFNeg(v), v), t32);
   if (!cosine) v = b_.CreateSelect(b_.CreateFCmpOEQ(x, f(t32, 0)), x, v);
-  llvm::Value* finite = b_.CreateFCmpOLT(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x), f(t32, std::numeric_limits<double>::infinity()));
+  llvm::Value* finite = b_.CreateFCmpOLT(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x),
+                                         f(t32, std::numeric_limits<double>::infinity()));
   return b_.CreateSelect(finite, v, f(t32, std::numeric_limits<double>::quiet_NaN()));
 }
 
@@ -214,55 +239,87 @@ llvm::Value* ScalarMath::by_lane(const char* name, llvm::Value* a, llvm::Value* 
   unsigned lanes = lanes_of(t);
   if (lanes == 1) return one(a, b);
   llvm::Value* r = llvm::PoisonValue::get(t);
-  for (unsigned k = 0; k < lanes; ++k) r = b_.CreateInsertElement(r, one(b_.CreateExtractElement(a, k), b == nullptr ? nullptr : b_.CreateExtractElement(b, k)), k);
+  for (unsigned k = 0; k < lanes; ++k)
+    r = b_.CreateInsertElement(
+        r, one(b_.CreateExtractElement(a, k), b == nullptr ? nullptr : b_.CreateExtractElement(b, k)), k);
   return r;
 }
 
 llvm::Value* ScalarMath::float_function(ScalarOp op, DType type, llvm::Value* x) {
   bool wide = type == DType::kF64;
   switch (op) {
-    case ScalarOp::kNeg: return b_.CreateFNeg(x);
-    case ScalarOp::kAbs: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
-    case ScalarOp::kSqrt: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x);
-    case ScalarOp::kFloor: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, x);
-    case ScalarOp::kCeil: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::ceil, x);
-    case ScalarOp::kRoundEven: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::roundeven, x);
-    case ScalarOp::kExp: return wide ? by_lane("exp", x) : exp32(x);
-    case ScalarOp::kExpm1: return wide ? by_lane("expm1", x) : expm1_32(x);
-    case ScalarOp::kLog: return wide ? by_lane("log", x) : log32(x);
-    case ScalarOp::kLog1p: return wide ? by_lane("log1p", x) : log1p_32(x);
-    case ScalarOp::kTanh: return wide ? by_lane("tanh", x) : tanh32(x);
-    case ScalarOp::kErf: return wide ? by_lane("erf", x) : erf32(x);
-    case ScalarOp::kSin: return wide ? by_lane("sin", x) : sincos32(x, false);
-    case ScalarOp::kCos: return wide ? by_lane("cos", x) : sincos32(x, true);
-    case ScalarOp::kTan: return by_lane("tan", x);
-    case ScalarOp::kAsin: return by_lane("asin", x);
-    case ScalarOp::kAcos: return by_lane("acos", x);
-    case ScalarOp::kAtan: return by_lane("atan", x);
-    case ScalarOp::kSinh: return by_lane("sinh", x);
-    case ScalarOp::kCosh: return by_lane("cosh", x);
-    default: PARTITA_CHECK(false, "not a function of a float");
+    case ScalarOp::kNeg:
+      return b_.CreateFNeg(x);
+    case ScalarOp::kAbs:
+      return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+    case ScalarOp::kSqrt:
+      return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x);
+    case ScalarOp::kFloor:
+      return b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, x);
+    case ScalarOp::kCeil:
+      return b_.CreateUnaryIntrinsic(llvm::Intrinsic::ceil, x);
+    case ScalarOp::kRoundEven:
+      return b_.CreateUnaryIntrinsic(llvm::Intrinsic::roundeven, x);
+    case ScalarOp::kExp:
+      return wide ? by_lane("exp", x) : exp32(x);
+    case ScalarOp::kExpm1:
+      return wide ? by_lane("expm1", x) : expm1_32(x);
+    case ScalarOp::kLog:
+      return wide ? by_lane("log", x) : log32(x);
+    case ScalarOp::kLog1p:
+      return wide ? by_lane("log1p", x) : log1p_32(x);
+    case ScalarOp::kTanh:
+      return wide ? by_lane("tanh", x) : tanh32(x);
+    case ScalarOp::kErf:
+      return wide ? by_lane("erf", x) : erf32(x);
+    case ScalarOp::kSin:
+      return wide ? by_lane("sin", x) : sincos32(x, false);
+    case ScalarOp::kCos:
+      return wide ? by_lane("cos", x) : sincos32(x, true);
+    case ScalarOp::kTan:
+      return by_lane("tan", x);
+    case ScalarOp::kAsin:
+      return by_lane("asin", x);
+    case ScalarOp::kAcos:
+      return by_lane("acos", x);
+    case ScalarOp::kAtan:
+      return by_lane("atan", x);
+    case ScalarOp::kSinh:
+      return by_lane("sinh", x);
+    case ScalarOp::kCosh:
+      return by_lane("cosh", x);
+    default:
+      PARTITA_CHECK(false, "not a function of a float");
   }
 }
 
 llvm::Value* ScalarMath::float_binary(ScalarOp op, llvm::Value* a, llvm::Value* b) {
   llvm::IRBuilderBase::FastMathFlagGuard guard(b_);
   llvm::FastMathFlags flags;
-  flags.setAllowContract();  // a product may join the sum that it goes into; the functions above need their own roundings
+  flags.setAllowContract();  // a product may join the sum that it goes into; the functions above need their own
+                             // roundings
   b_.setFastMathFlags(flags);
   switch (op) {
-    case ScalarOp::kAdd: return b_.CreateFAdd(a, b);
-    case ScalarOp::kSub: return b_.CreateFSub(a, b);
-    case ScalarOp::kMul: return b_.CreateFMul(a, b);
-    case ScalarOp::kDiv: return b_.CreateFDiv(a, b);
-    case ScalarOp::kPow: return by_lane("pow", a, b);
-    case ScalarOp::kMod: return by_lane("fmod", a, b);
-    case ScalarOp::kMax: case ScalarOp::kMin: {
+    case ScalarOp::kAdd:
+      return b_.CreateFAdd(a, b);
+    case ScalarOp::kSub:
+      return b_.CreateFSub(a, b);
+    case ScalarOp::kMul:
+      return b_.CreateFMul(a, b);
+    case ScalarOp::kDiv:
+      return b_.CreateFDiv(a, b);
+    case ScalarOp::kPow:
+      return by_lane("pow", a, b);
+    case ScalarOp::kMod:
+      return by_lane("fmod", a, b);
+    case ScalarOp::kMax:
+    case ScalarOp::kMin: {
       // b where either is NaN (what maxps does), then a where a is.
       llvm::Value* m = b_.CreateSelect(op == ScalarOp::kMax ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b), a, b);
       return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, m);
     }
-    default: PARTITA_CHECK(false, "not a float operation");
+    default:
+      PARTITA_CHECK(false, "not a float operation");
   }
 }
 
@@ -271,7 +328,8 @@ llvm::Value* ScalarMath::integer_power(DType type, llvm::Value* a, llvm::Value* 
   llvm::Type* i64 = b_.getInt64Ty();
   llvm::Function* function = module_.getFunction("partita_power");
   if (function == nullptr) {
-    function = llvm::Function::Create(llvm::FunctionType::get(i64, {i64, i64}, false), llvm::Function::InternalLinkage, "partita_power", module_);
+    function = llvm::Function::Create(llvm::FunctionType::get(i64, {i64, i64}, false), llvm::Function::InternalLinkage,
+                                      "partita_power", module_);
     llvm::IRBuilder<> fb(llvm::BasicBlock::Create(b_.getContext(), "entry", function));
     llvm::Value *base = function->getArg(0), *exponent = function->getArg(1);
     llvm::BasicBlock* start = fb.GetInsertBlock();
@@ -298,13 +356,15 @@ llvm::Value* ScalarMath::integer_power(DType type, llvm::Value* a, llvm::Value* 
   bool is_signed = !is_unsigned(type);
   llvm::Type* t = a->getType();
   auto one = [&](llvm::Value* x, llvm::Value* y) {
-    llvm::Value* r = b_.CreateCall(function, {b_.CreateIntCast(x, i64, is_signed), b_.CreateIntCast(y, i64, is_signed)});
+    llvm::Value* r =
+        b_.CreateCall(function, {b_.CreateIntCast(x, i64, is_signed), b_.CreateIntCast(y, i64, is_signed)});
     return b_.CreateTrunc(r, t->getScalarType());
   };
   unsigned lanes = lanes_of(t);
   if (lanes == 1) return one(a, b);
   llvm::Value* r = llvm::PoisonValue::get(t);
-  for (unsigned k = 0; k < lanes; ++k) r = b_.CreateInsertElement(r, one(b_.CreateExtractElement(a, k), b_.CreateExtractElement(b, k)), k);
+  for (unsigned k = 0; k < lanes; ++k)
+    r = b_.CreateInsertElement(r, one(b_.CreateExtractElement(a, k), b_.CreateExtractElement(b, k)), k);
   return r;
 }
 
@@ -312,16 +372,26 @@ llvm::Value* ScalarMath::integer_binary(ScalarOp op, DType type, llvm::Value* a,
   llvm::Type* t = a->getType();
   bool is_signed = !is_unsigned(type);
   switch (op) {
-    case ScalarOp::kAdd: return b_.CreateAdd(a, b);
-    case ScalarOp::kSub: return b_.CreateSub(a, b);
-    case ScalarOp::kMul: return b_.CreateMul(a, b);
-    case ScalarOp::kAnd: return b_.CreateAnd(a, b);
-    case ScalarOp::kOr: return b_.CreateOr(a, b);
-    case ScalarOp::kXor: return b_.CreateXor(a, b);
-    case ScalarOp::kMax: return b_.CreateBinaryIntrinsic(is_signed ? llvm::Intrinsic::smax : llvm::Intrinsic::umax, a, b);
-    case ScalarOp::kMin: return b_.CreateBinaryIntrinsic(is_signed ? llvm::Intrinsic::smin : llvm::Intrinsic::umin, a, b);
-    case ScalarOp::kPow: return integer_power(type, a, b);
-    case ScalarOp::kDiv: case ScalarOp::kMod: {
+    case ScalarOp::kAdd:
+      return b_.CreateAdd(a, b);
+    case ScalarOp::kSub:
+      return b_.CreateSub(a, b);
+    case ScalarOp::kMul:
+      return b_.CreateMul(a, b);
+    case ScalarOp::kAnd:
+      return b_.CreateAnd(a, b);
+    case ScalarOp::kOr:
+      return b_.CreateOr(a, b);
+    case ScalarOp::kXor:
+      return b_.CreateXor(a, b);
+    case ScalarOp::kMax:
+      return b_.CreateBinaryIntrinsic(is_signed ? llvm::Intrinsic::smax : llvm::Intrinsic::umax, a, b);
+    case ScalarOp::kMin:
+      return b_.CreateBinaryIntrinsic(is_signed ? llvm::Intrinsic::smin : llvm::Intrinsic::umin, a, b);
+    case ScalarOp::kPow:
+      return integer_power(type, a, b);
+    case ScalarOp::kDiv:
+    case ScalarOp::kMod: {
       // Division by zero gives 0; so does the remainder. The smallest number over -1 wraps.
       llvm::Value* zero = b_.CreateICmpEQ(b, i(t, 0));
       llvm::Value* minus = is_signed ? b_.CreateICmpEQ(b, i(t, -1)) : nullptr;
@@ -335,7 +405,8 @@ llvm::Value* ScalarMath::integer_binary(ScalarOp op, DType type, llvm::Value* a,
       }
       return b_.CreateSelect(zero, i(t, 0), r);
     }
-    case ScalarOp::kShl: case ScalarOp::kShr: {
+    case ScalarOp::kShl:
+    case ScalarOp::kShr: {
       // In 64 bits, as the reference does it: past the width nothing is left.
       llvm::Type* wide = integers_like(t, 64);
       llvm::Value *x = b_.CreateIntCast(a, wide, is_signed), *by = b_.CreateIntCast(b, wide, is_signed);
@@ -344,7 +415,8 @@ llvm::Value* ScalarMath::integer_binary(ScalarOp op, DType type, llvm::Value* a,
       llvm::Value* r = op == ScalarOp::kShl ? b_.CreateShl(x, by) : b_.CreateLShr(x, by);
       return b_.CreateTrunc(b_.CreateSelect(inside, r, i(wide, 0)), t);
     }
-    default: PARTITA_CHECK(false, "not an integer operation");
+    default:
+      PARTITA_CHECK(false, "not an integer operation");
   }
 }
 
@@ -353,7 +425,9 @@ llvm::Value* ScalarMath::cast(DType from, DType to, llvm::Value* x) {
   llvm::Type* t = computing_type(b_.getContext(), to, lanes);
   if (is_float(from)) {
     if (to == DType::kBool) return b_.CreateFCmpUNE(x, f(x->getType(), 0));
-    if (!is_float(to)) return b_.CreateIntrinsic(is_unsigned(to) ? llvm::Intrinsic::fptoui_sat : llvm::Intrinsic::fptosi_sat, {t, x->getType()}, {x});
+    if (!is_float(to))
+      return b_.CreateIntrinsic(is_unsigned(to) ? llvm::Intrinsic::fptoui_sat : llvm::Intrinsic::fptosi_sat,
+                                {t, x->getType()}, {x});
     if (to == DType::kF64) return from == DType::kF64 ? x : b_.CreateFPExt(x, t);
     if (from == DType::kF64) x = b_.CreateFPTrunc(x, t);
     // A cast to 16 bits rounds, even where the value stays in a register.
@@ -364,7 +438,8 @@ llvm::Value* ScalarMath::cast(DType from, DType to, llvm::Value* x) {
   return b_.CreateIntCast(x, t, !is_unsigned(from));
 }
 
-// High and low halves of x times a constant, on 32-bit lanes: even and odd lanes are multiplied as halves of 64-bit ones.
+// High and low halves of x times a constant, on 32-bit lanes: even and odd lanes are multiplied as halves of 64-bit
+// ones.
 std::pair<llvm::Value*, llvm::Value*> ScalarMath::wide_product(llvm::Value* x, uint32_t factor) {
   llvm::Type* t = x->getType();
   unsigned lanes = lanes_of(t);
@@ -376,7 +451,8 @@ std::pair<llvm::Value*, llvm::Value*> ScalarMath::wide_product(llvm::Value* x, u
   llvm::Type* pairs = llvm::FixedVectorType::get(b_.getInt64Ty(), lanes / 2);
   llvm::Value *low = i(pairs, 0xffffffff), *shift = i(pairs, 32), *f = i(pairs, factor);
   llvm::Value* y = b_.CreateBitCast(x, pairs);
-  llvm::Value *even = b_.CreateBitCast(b_.CreateMul(b_.CreateAnd(y, low), f), t), *odd = b_.CreateBitCast(b_.CreateMul(b_.CreateLShr(y, shift), f), t);
+  llvm::Value *even = b_.CreateBitCast(b_.CreateMul(b_.CreateAnd(y, low), f), t),
+              *odd = b_.CreateBitCast(b_.CreateMul(b_.CreateLShr(y, shift), f), t);
   std::vector<int> highs, lows;
   for (int k = 0; k < static_cast<int>(lanes); k += 2) {
     highs.insert(highs.end(), {k + 1, static_cast<int>(lanes) + k + 1});
@@ -407,29 +483,44 @@ llvm::Value* ScalarMath::philox(llvm::Value* counter, llvm::Value* high, uint64_
 llvm::Value* ScalarMath::apply(const ScalarNode& node, DType from, llvm::Value* a, llvm::Value* b, llvm::Value* c) {
   bool floats = is_float(from);
   switch (node.op) {
-    case ScalarOp::kEq: return floats ? b_.CreateFCmpOEQ(a, b) : b_.CreateICmpEQ(a, b);
-    case ScalarOp::kNe: return floats ? b_.CreateFCmpUNE(a, b) : b_.CreateICmpNE(a, b);
-    case ScalarOp::kLt: return floats ? b_.CreateFCmpOLT(a, b) : is_unsigned(from) ? b_.CreateICmpULT(a, b) : b_.CreateICmpSLT(a, b);
-    case ScalarOp::kLe: return floats ? b_.CreateFCmpOLE(a, b) : is_unsigned(from) ? b_.CreateICmpULE(a, b) : b_.CreateICmpSLE(a, b);
-    case ScalarOp::kNot: return b_.CreateNot(a);
-    case ScalarOp::kSelect: return b_.CreateSelect(a, b, c);
-    case ScalarOp::kCast: return cast(from, node.type, a);
-    case ScalarOp::kIsNan: return floats ? b_.CreateFCmpUNO(a, a) : llvm::Constant::getNullValue(integers_like(a->getType(), 1));
+    case ScalarOp::kEq:
+      return floats ? b_.CreateFCmpOEQ(a, b) : b_.CreateICmpEQ(a, b);
+    case ScalarOp::kNe:
+      return floats ? b_.CreateFCmpUNE(a, b) : b_.CreateICmpNE(a, b);
+    case ScalarOp::kLt:
+      return floats ? b_.CreateFCmpOLT(a, b) : is_unsigned(from) ? b_.CreateICmpULT(a, b) : b_.CreateICmpSLT(a, b);
+    case ScalarOp::kLe:
+      return floats ? b_.CreateFCmpOLE(a, b) : is_unsigned(from) ? b_.CreateICmpULE(a, b) : b_.CreateICmpSLE(a, b);
+    case ScalarOp::kNot:
+      return b_.CreateNot(a);
+    case ScalarOp::kSelect:
+      return b_.CreateSelect(a, b, c);
+    case ScalarOp::kCast:
+      return cast(from, node.type, a);
+    case ScalarOp::kIsNan:
+      return floats ? b_.CreateFCmpUNO(a, a) : llvm::Constant::getNullValue(integers_like(a->getType(), 1));
     case ScalarOp::kIsInf:
       if (!floats) return llvm::Constant::getNullValue(integers_like(a->getType(), 1));
-      return b_.CreateFCmpOEQ(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, a), f(a->getType(), std::numeric_limits<double>::infinity()));
-    case ScalarOp::kPhilox: return philox(a, b, static_cast<uint64_t>(node.i), node.index);
-    default: break;
+      return b_.CreateFCmpOEQ(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, a),
+                              f(a->getType(), std::numeric_limits<double>::infinity()));
+    case ScalarOp::kPhilox:
+      return philox(a, b, static_cast<uint64_t>(node.i), node.index);
+    default:
+      break;
   }
   if (node.b >= 0) return floats ? float_binary(node.op, a, b) : integer_binary(node.op, node.type, a, b);
   if (floats) return float_function(node.op, node.type, a);
   if (node.op == ScalarOp::kNeg) return b_.CreateNeg(a);
-  if (node.op == ScalarOp::kAbs) return is_unsigned(from) ? a : b_.CreateBinaryIntrinsic(llvm::Intrinsic::abs, a, b_.getInt1(false));
+  if (node.op == ScalarOp::kAbs)
+    return is_unsigned(from) ? a : b_.CreateBinaryIntrinsic(llvm::Intrinsic::abs, a, b_.getInt1(false));
   return a;  // rounding an integer
 }
 
 llvm::Value* ScalarMath::combine(ReduceKind kind, DType type, llvm::Value* a, llvm::Value* b) {
-  ScalarOp op = kind == ReduceKind::kSum ? ScalarOp::kAdd : kind == ReduceKind::kProd ? ScalarOp::kMul : kind == ReduceKind::kMax ? ScalarOp::kMax : ScalarOp::kMin;
+  ScalarOp op = kind == ReduceKind::kSum    ? ScalarOp::kAdd
+                : kind == ReduceKind::kProd ? ScalarOp::kMul
+                : kind == ReduceKind::kMax  ? ScalarOp::kMax
+                                            : ScalarOp::kMin;
   if (type == DType::kBool && kind == ReduceKind::kSum) return b_.CreateOr(a, b);
   return is_float(type) ? float_binary(op, a, b) : integer_binary(op, type, a, b);
 }
@@ -437,13 +528,21 @@ llvm::Value* ScalarMath::combine(ReduceKind kind, DType type, llvm::Value* a, ll
 llvm::Value* ScalarMath::identity(ReduceKind kind, DType type, unsigned lanes) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   unsigned bits = bits_of(type);
-  int64_t smallest = is_unsigned(type) ? 0 : bits == 64 ? std::numeric_limits<int64_t>::min() : -(int64_t{1} << (bits - 1));
-  int64_t largest = is_unsigned(type) ? -1 : bits == 64 ? std::numeric_limits<int64_t>::max() : (int64_t{1} << (bits - 1)) - 1;
+  int64_t smallest = is_unsigned(type) ? 0
+                     : bits == 64      ? std::numeric_limits<int64_t>::min()
+                                       : -(int64_t{1} << (bits - 1));
+  int64_t largest = is_unsigned(type) ? -1
+                    : bits == 64      ? std::numeric_limits<int64_t>::max()
+                                      : (int64_t{1} << (bits - 1)) - 1;
   switch (kind) {
-    case ReduceKind::kSum: return constant(type, 0, 0, lanes);
-    case ReduceKind::kProd: return constant(type, 1, 1, lanes);
-    case ReduceKind::kMax: return constant(type, -kInfinity, smallest, lanes);
-    case ReduceKind::kMin: return constant(type, kInfinity, largest, lanes);
+    case ReduceKind::kSum:
+      return constant(type, 0, 0, lanes);
+    case ReduceKind::kProd:
+      return constant(type, 1, 1, lanes);
+    case ReduceKind::kMax:
+      return constant(type, -kInfinity, smallest, lanes);
+    case ReduceKind::kMin:
+      return constant(type, kInfinity, largest, lanes);
   }
   return nullptr;
 }
@@ -451,29 +550,36 @@ llvm::Value* ScalarMath::identity(ReduceKind kind, DType type, unsigned lanes) {
 llvm::Value* ScalarMath::from_stored(DType type, llvm::Value* v) {
   unsigned lanes = lanes_of(v->getType());
   switch (type) {
-    case DType::kBool: return b_.CreateICmpNE(v, i(v->getType(), 0));
-    case DType::kF16: return b_.CreateFPExt(v, with_lanes(b_.getFloatTy(), lanes));
+    case DType::kBool:
+      return b_.CreateICmpNE(v, i(v->getType(), 0));
+    case DType::kF16:
+      return b_.CreateFPExt(v, with_lanes(b_.getFloatTy(), lanes));
     case DType::kBF16: {
       llvm::Type* t = integers_like(v->getType(), 32);
       return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(v, t), i(t, 16)), with_lanes(b_.getFloatTy(), lanes));
     }
-    default: return v;
+    default:
+      return v;
   }
 }
 
 llvm::Value* ScalarMath::to_stored(DType type, llvm::Value* v) {
   switch (type) {
-    case DType::kBool: return b_.CreateZExt(v, integers_like(v->getType(), 8));
-    case DType::kF16: return b_.CreateFPTrunc(v, with_lanes(b_.getHalfTy(), lanes_of(v->getType())));
+    case DType::kBool:
+      return b_.CreateZExt(v, integers_like(v->getType(), 8));
+    case DType::kF16:
+      return b_.CreateFPTrunc(v, with_lanes(b_.getHalfTy(), lanes_of(v->getType())));
     case DType::kBF16: {
       llvm::Type* t = integers_like(v->getType(), 32);
       llvm::Value* bits = b_.CreateBitCast(v, t);
       llvm::Value* high = b_.CreateLShr(bits, i(t, 16));
-      llvm::Value* rounded = b_.CreateLShr(b_.CreateAdd(bits, b_.CreateAdd(i(t, 0x7fff), b_.CreateAnd(high, i(t, 1)))), i(t, 16));
+      llvm::Value* rounded =
+          b_.CreateLShr(b_.CreateAdd(bits, b_.CreateAdd(i(t, 0x7fff), b_.CreateAnd(high, i(t, 1)))), i(t, 16));
       llvm::Value* nan = b_.CreateOr(high, i(t, 0x40));
       return b_.CreateTrunc(b_.CreateSelect(b_.CreateFCmpUNO(v, v), nan, rounded), integers_like(t, 16));
     }
-    default: return v;
+    default:
+      return v;
   }
 }
 

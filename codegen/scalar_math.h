@@ -1,7 +1,8 @@
 // Scalar operations as LLVM IR, on scalars or vectors alike.
 //
-// f32 functions are our own polynomials without branches: exp, log, log1p, expm1, tanh, erf within about 1.5 ulp over the whole range, infinities, NaN and
-// subnormal numbers included. f64 functions, and the f32 ones that no model spends its time in (pow, sin, cos, tan, …), call libm lane by lane.
+// f32 functions are our own polynomials without branches: exp, log, log1p, expm1, tanh, erf within about 1.5 ulp over
+// the whole range, infinities, NaN and subnormal numbers included. f64 functions, and the f32 ones that no model spends
+// its time in (pow, sin, cos, tan, …), call libm lane by lane.
 #pragma once
 
 #include "codegen/loop_nest.h"
@@ -18,7 +19,8 @@ class ScalarMath {
  public:
   ScalarMath(llvm::IRBuilder<>& builder, llvm::Module& module) : b_(builder), module_(module) {}
 
-  // One operation; a, b, c (as far as the operation has them) are all scalars or all vectors of one length. `from` is the type of operand a.
+  // One operation; a, b, c (as far as the operation has them) are all scalars or all vectors of one length. `from` is
+  // the type of operand a.
   llvm::Value* apply(const ScalarNode& node, DType from, llvm::Value* a, llvm::Value* b, llvm::Value* c);
   llvm::Value* constant(DType type, double f, int64_t i, unsigned lanes);
   // Two partial results of a reduction.
@@ -31,7 +33,9 @@ class ScalarMath {
 
  private:
   llvm::Value* f(llvm::Type* like, double value) { return llvm::ConstantFP::get(like, value); }
-  llvm::Value* i(llvm::Type* like, int64_t value) { return llvm::ConstantInt::get(like, static_cast<uint64_t>(value), true); }
+  llvm::Value* i(llvm::Type* like, int64_t value) {
+    return llvm::ConstantInt::get(like, static_cast<uint64_t>(value), true);
+  }
   llvm::Value* fma(llvm::Value* a, llvm::Value* b, llvm::Value* c);
   llvm::Value* horner(llvm::Value* x, std::initializer_list<double> coefficients);
   llvm::Value* power_of_two(llvm::Value* n);  // 2^n from i32 n in [-126, 127]

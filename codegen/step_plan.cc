@@ -1,5 +1,7 @@
-// 1. Items of the fused graph become steps; a collective's wait goes right before the first step that touches its result.
-// 2. Values get buffers: a state's next value the state's own where nobody needs the old one any more, results the buffer of an operand that dies with the
+// 1. Items of the fused graph become steps; a collective's wait goes right before the first step that touches its
+// result.
+// 2. Values get buffers: a state's next value the state's own where nobody needs the old one any more, results the
+// buffer of an operand that dies with the
 //    step (where the nest allows it), operands of a joint collective one buffer together.
 // 3. What is left of the arena is laid out by lifetimes.
 #include "codegen/step_plan.h"
@@ -75,8 +77,10 @@ class Planner {
   // ---- Inputs, states, constants.
 
   void make_outside_buffers() {
-    for (const GraphInput& in : graph_.inputs) slot_of_[in.value] = {new_fixed(Region::kInput, byte_size(graph_.type(in.value))), 0};
-    for (const State& s : graph_.states) slot_of_[s.value] = {new_fixed(Region::kState, byte_size(graph_.type(s.value))), 0};
+    for (const GraphInput& in : graph_.inputs)
+      slot_of_[in.value] = {new_fixed(Region::kInput, byte_size(graph_.type(in.value))), 0};
+    for (const State& s : graph_.states)
+      slot_of_[s.value] = {new_fixed(Region::kState, byte_size(graph_.type(s.value))), 0};
   }
 
   // Constants get a place when something reads them from memory; equal ones share it.
@@ -86,7 +90,8 @@ class Planner {
     uint64_t hash = checksum64(bytes);
     for (auto [at, end] = constants_by_hash_.equal_range(hash); at != end; ++at) {
       auto other = plan_.constants[at->second].second->bytes();
-      if (other.size() == bytes.size() && std::memcmp(other.data(), bytes.data(), bytes.size()) == 0) return {plan_.constants[at->second].first, 0};
+      if (other.size() == bytes.size() && std::memcmp(other.data(), bytes.data(), bytes.size()) == 0)
+        return {plan_.constants[at->second].first, 0};
     }
     int b = new_fixed(Region::kConstant, static_cast<int64_t>(bytes.size()));
     constants_by_hash_.emplace(hash, plan_.constants.size());
@@ -96,7 +101,9 @@ class Planner {
 
   // ---- Steps.
 
-  Use use_of(ValueId v) const { return v == kNoValue ? Use{{}, 0, true} : Use{graph_.type(v), code_.storage(v), false}; }
+  Use use_of(ValueId v) const {
+    return v == kNoValue ? Use{{}, 0, true} : Use{graph_.type(v), code_.storage(v), false};
+  }
 
   void make_steps() {
     for (size_t k = 0; k < plan_.items.size(); ++k) {
@@ -117,12 +124,17 @@ class Planner {
       Draft d;
       d.item = k;
       // The origin of the node that does most: the last one of the group.
-      d.step = {.kind = StepKind::kKernel, .segment = item.segment, .node = item.nodes.back(), .nest = &built.nest, .inputs = built.nest.inputs};
+      d.step = {.kind = StepKind::kKernel,
+                .segment = item.segment,
+                .node = item.nodes.back(),
+                .nest = &built.nest,
+                .inputs = built.nest.inputs};
       for (const NestOperand& o : built.operands) {
         if (o.value != kNoValue) {
           d.uses.push_back({graph_.type(o.value), o.value, false});
         } else {
-          d.uses.push_back({temporaries_[first_temporary + o.temporary].type, -1 - (first_temporary + o.temporary), false});
+          d.uses.push_back(
+              {temporaries_[first_temporary + o.temporary].type, -1 - (first_temporary + o.temporary), false});
         }
       }
       drafts_.push_back(std::move(d));
@@ -135,24 +147,32 @@ class Planner {
     bool collective = code_.roles[item.nodes[0]] == NodeRole::kCollective;
     Draft d;
     d.item = k;
-    d.step = {.kind = collective ? StepKind::kCollectiveStart : StepKind::kLibrary, .segment = item.segment, .node = item.nodes[0], .name = std::string(node.op->name)};
+    d.step = {.kind = collective ? StepKind::kCollectiveStart : StepKind::kLibrary,
+              .segment = item.segment,
+              .node = item.nodes[0],
+              .name = std::string(node.op->name)};
     for (ValueId v : node.inputs) d.uses.push_back(use_of(v));
     d.step.inputs = static_cast<int>(d.uses.size());
     for (ValueId v : node.outputs) d.uses.push_back(use_of(v));
     drafts_.push_back(std::move(d));
   }
 
-  bool repeated(Segment s) const { return options_.micro_batches > 1 && (s == Segment::kForward || s == Segment::kBackward); }
+  bool repeated(Segment s) const {
+    return options_.micro_batches > 1 && (s == Segment::kForward || s == Segment::kBackward);
+  }
 
-  // The wait stands before the first step that reads the result; at the end of the segment where none does, or where the segment runs again before one does.
+  // The wait stands before the first step that reads the result; at the end of the segment where none does, or where
+  // the segment runs again before one does.
   void place_waits() {
     std::map<int, std::vector<int>> before;  // draft index -> starts to wait for
     for (size_t k = 0; k < drafts_.size(); ++k) {
       if (drafts_[k].step.kind != StepKind::kCollectiveStart) continue;
       std::set<int> results;
-      for (size_t u = static_cast<size_t>(drafts_[k].step.inputs); u < drafts_[k].uses.size(); ++u) results.insert(drafts_[k].uses[u].id);
+      for (size_t u = static_cast<size_t>(drafts_[k].step.inputs); u < drafts_[k].uses.size(); ++u)
+        results.insert(drafts_[k].uses[u].id);
       size_t segment_end = k + 1, reader = drafts_.size();
-      while (segment_end < drafts_.size() && drafts_[segment_end].step.segment == drafts_[k].step.segment) ++segment_end;
+      while (segment_end < drafts_.size() && drafts_[segment_end].step.segment == drafts_[k].step.segment)
+        ++segment_end;
       for (size_t j = k + 1; j < drafts_.size() && reader == drafts_.size(); ++j) {
         for (const Use& u : drafts_[j].uses) {
           if (!u.absent && results.count(u.id)) reader = j;
@@ -166,9 +186,13 @@ class Planner {
     for (size_t k = 0; k <= drafts_.size(); ++k) {
       for (int start : before.count(static_cast<int>(k)) ? before[static_cast<int>(k)] : std::vector<int>{}) {
         Draft wait;
-        wait.step = {.kind = StepKind::kCollectiveWait, .node = drafts_[start].step.node, .name = drafts_[start].step.name, .waits_for = now[start]};
+        wait.step = {.kind = StepKind::kCollectiveWait,
+                     .node = drafts_[start].step.node,
+                     .name = drafts_[start].step.name,
+                     .waits_for = now[start]};
         // At a reader in its segment; at the end of a segment still in that one.
-        bool at_end = k == drafts_.size() || (drafts_[k].step.segment != drafts_[start].step.segment && !reads_result(drafts_[k], drafts_[start]));
+        bool at_end = k == drafts_.size() || (drafts_[k].step.segment != drafts_[start].step.segment &&
+                                              !reads_result(drafts_[k], drafts_[start]));
         wait.step.segment = at_end ? drafts_[start].step.segment : drafts_[k].step.segment;
         all.push_back(std::move(wait));
       }
@@ -227,18 +251,23 @@ class Planner {
       Span& s = value_spans_[v];
       if (s.birth == kNowhere || code_.producer(static_cast<ValueId>(v)) == kNoNode) continue;
       // What the prologue leaves is read by every micro-batch.
-      if (options_.micro_batches > 1 && drafts_[s.birth].step.segment == Segment::kPrologue && s.death <= last_repeated_ && drafts_[s.death].step.segment != Segment::kPrologue) s.death = last_repeated_;
+      if (options_.micro_batches > 1 && drafts_[s.birth].step.segment == Segment::kPrologue &&
+          s.death <= last_repeated_ && drafts_[s.death].step.segment != Segment::kPrologue)
+        s.death = last_repeated_;
     }
     for (const GraphOutput& o : graph_.outputs) {
       Span& s = value_spans_[code_.storage(o.value)];
       if (s.birth == kNowhere) continue;
-      s.death = std::max(s.death, drafts_[s.birth].step.segment == Segment::kEvaluation ? static_cast<int>(drafts_.size()) - 1 : last_training_);
+      s.death =
+          std::max(s.death, drafts_[s.birth].step.segment == Segment::kEvaluation ? static_cast<int>(drafts_.size()) - 1
+                                                                                  : last_training_);
     }
   }
 
   bool is_computed(ValueId v) const { return code_.producer(v) != kNoNode; }
   bool is_output(ValueId storage) const {
-    return std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [&](const GraphOutput& o) { return code_.storage(o.value) == storage; });
+    return std::any_of(graph_.outputs.begin(), graph_.outputs.end(),
+                       [&](const GraphOutput& o) { return code_.storage(o.value) == storage; });
   }
 
   // ---- Joint collectives: operands side by side in one buffer.
@@ -259,7 +288,8 @@ class Planner {
         int index = static_cast<int>(bundles_.size());
         bundle_[result.id] = {index, at};
         // An operand that nothing reads afterwards is computed right there; else it is copied.
-        bool free = is_computed(u.id) && bundle_[u.id].buffer < 0 && !is_output(u.id) && span_of(u.id).readers.back() == static_cast<int>(k) && !is_next(u.id);
+        bool free = is_computed(u.id) && bundle_[u.id].buffer < 0 && !is_output(u.id) &&
+                    span_of(u.id).readers.back() == static_cast<int>(k) && !is_next(u.id);
         bundle.copied.push_back(!free);
         if (free) bundle_[u.id] = {index, at};
         at += aligned(bytes);
@@ -270,7 +300,8 @@ class Planner {
   }
 
   bool is_next(ValueId storage) const {
-    return std::any_of(graph_.states.begin(), graph_.states.end(), [&](const State& s) { return s.next != kNoValue && code_.storage(s.next) == storage; });
+    return std::any_of(graph_.states.begin(), graph_.states.end(),
+                       [&](const State& s) { return s.next != kNoValue && code_.storage(s.next) == storage; });
   }
 
   // ---- States.
@@ -320,7 +351,8 @@ class Planner {
   }
 
   bool can_update_in_place(const State& s, ValueId next) {
-    if (!is_computed(next) || slot_of_[next].buffer >= 0 || bundle_[next].buffer >= 0 || is_output(s.value)) return false;
+    if (!is_computed(next) || slot_of_[next].buffer >= 0 || bundle_[next].buffer >= 0 || is_output(s.value))
+      return false;
     if (byte_size(graph_.type(next)) != byte_size(graph_.type(s.value))) return false;
     int at = value_spans_[next].birth;
     for (int r : value_spans_[s.value].readers) {
@@ -339,7 +371,8 @@ class Planner {
 
   void share_in_place() {
     same_.assign(graph_.values.size(), kNoValue);
-    std::set<int> taken;  // by one output for good: another nest of the same group may still read the value, but not take it again
+    std::set<int> taken;  // by one output for good: another nest of the same group may still read the value, but not
+                          // take it again
     for (size_t k = 0; k < drafts_.size(); ++k) {
       const Draft& d = drafts_[k];
       bool reduce = d.step.kind == StepKind::kCollectiveStart && d.step.name == "all_reduce" && d.uses.size() == 2;
@@ -354,7 +387,9 @@ class Planner {
           if (!dies_with(in, static_cast<int>(k)) || !may_overwrite(static_cast<int>(k), out, in)) continue;
           // One operand more of this step in the same buffer would be overwritten too.
           bool clash = false;
-          for (int j = 0; j < d.step.inputs; ++j) clash = clash || (j != i && d.uses[j].id >= 0 && !d.uses[j].absent && d.uses[j].id != in && root(d.uses[j].id) == root(in));
+          for (int j = 0; j < d.step.inputs; ++j)
+            clash = clash || (j != i && d.uses[j].id >= 0 && !d.uses[j].absent && d.uses[j].id != in &&
+                              root(d.uses[j].id) == root(in));
           if (clash) continue;
           same_[out] = in;
           taken.insert(in);
@@ -394,7 +429,9 @@ class Planner {
       PlanStep step = d.step;
       if (step.kind == StepKind::kCollectiveStart && d.uses.size() > 2) {
         // One flat operand, padding and all.
-        const Bundle& b = *std::find_if(bundles_.begin(), bundles_.end(), [&](const Bundle& x) { return x.step == static_cast<int>(plan_.steps.size()); });
+        const Bundle& b = *std::find_if(bundles_.begin(), bundles_.end(), [&](const Bundle& x) {
+          return x.step == static_cast<int>(plan_.steps.size());
+        });
         DType type = d.uses[0].type.dtype;
         TensorType flat{type, {b.bytes / dtype_size(type)}};
         step.operands = {{flat, b.buffer, 0}, {flat, b.buffer, 0}};
@@ -406,7 +443,8 @@ class Planner {
     }
     for (const State& s : graph_.states) plan_.states.push_back(operand(graph_.type(s.value), s.value));
     for (const GraphInput& i : graph_.inputs) plan_.inputs.push_back(operand(graph_.type(i.value), i.value));
-    for (const GraphOutput& o : graph_.outputs) plan_.outputs.push_back(operand(graph_.type(o.value), code_.storage(o.value)));
+    for (const GraphOutput& o : graph_.outputs)
+      plan_.outputs.push_back(operand(graph_.type(o.value), code_.storage(o.value)));
   }
 
   PlanOperand operand(const TensorType& type, int id) {
@@ -419,18 +457,22 @@ class Planner {
     if (bundle_[v].buffer >= 0) return {bundles_[bundle_[v].buffer].buffer, bundle_[v].offset};
     ValueId r = root(v);
     if (slot_of_[r].buffer < 0) {
-      slot_of_[r] = code_.literals[r] != nullptr ? constant_slot(r) : Slot{new_buffer(Region::kArena, byte_size(graph_.type(r))), 0};
+      slot_of_[r] = code_.literals[r] != nullptr ? constant_slot(r)
+                                                 : Slot{new_buffer(Region::kArena, byte_size(graph_.type(r))), 0};
     }
     return slot_of_[r];
   }
 
-  // Copies into bundles before their collective, and into states at the end of the segment that last reads the old value.
+  // Copies into bundles before their collective, and into states at the end of the segment that last reads the old
+  // value.
   void insert_copies() {
     std::map<int, std::vector<Draft>> before;
     for (const Bundle& b : bundles_) {
       const Draft& d = drafts_[b.step];
       for (size_t j = 0; j < b.copied.size(); ++j) {
-        if (b.copied[j]) before[b.step].push_back(copy_step(d.uses[j].type, d.uses[j].id, d.uses[d.step.inputs + j].id, d.step.segment, d.step.node));
+        if (b.copied[j])
+          before[b.step].push_back(
+              copy_step(d.uses[j].type, d.uses[j].id, d.uses[d.step.inputs + j].id, d.step.segment, d.step.node));
       }
     }
     for (const auto& [from, to] : copies_) {
@@ -477,7 +519,8 @@ class Planner {
       int buffer = bundle_[id].buffer >= 0 ? bundles_[bundle_[id].buffer].buffer : slot_of_[root(id)].buffer;
       if (buffer >= 0) extend(buffer, value_spans_[v].birth, value_spans_[v].death);
     }
-    for (size_t t = 0; t < temporaries_.size(); ++t) extend(temporaries_[t].buffer, temporary_spans_[t].birth, temporary_spans_[t].death);
+    for (size_t t = 0; t < temporaries_.size(); ++t)
+      extend(temporaries_[t].buffer, temporary_spans_[t].birth, temporary_spans_[t].death);
   }
 
   void lay_out() {
@@ -512,10 +555,10 @@ class Planner {
   StepPlan plan_;
   std::vector<Draft> drafts_;
   std::vector<Temporary> temporaries_;
-  std::vector<Slot> slot_of_;                  // per storage value: its buffer, once it has one
-  std::vector<Slot> bundle_;                   // per storage value: bundle (as `buffer`) and offset in it
+  std::vector<Slot> slot_of_;  // per storage value: its buffer, once it has one
+  std::vector<Slot> bundle_;   // per storage value: bundle (as `buffer`) and offset in it
   std::vector<Bundle> bundles_;
-  std::vector<ValueId> same_;                  // per storage value: the value whose buffer it takes over
+  std::vector<ValueId> same_;                        // per storage value: the value whose buffer it takes over
   std::vector<std::pair<ValueId, ValueId>> copies_;  // next value -> state
   std::vector<Span> value_spans_, temporary_spans_;
   std::multimap<uint64_t, size_t> constants_by_hash_;

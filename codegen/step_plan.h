@@ -19,7 +19,8 @@ struct PlanBuffer {
   int birth = -1, death = -1;  // steps, for those of the arena
 };
 
-// One operand: `type` as the step sees it (a view may have another shape than its buffer), at `offset` bytes into a buffer.
+// One operand: `type` as the step sees it (a view may have another shape than its buffer), at `offset` bytes into a
+// buffer.
 struct PlanOperand {
   TensorType type;  // invalid: an absent optional operand
   int buffer = -1;
@@ -29,19 +30,19 @@ struct PlanOperand {
 struct PlanStep {
   runtime::StepKind kind = runtime::StepKind::kKernel;
   Segment segment = Segment::kForward;
-  NodeId node = kNoNode;      // for origin, block, device and attributes
-  std::string name;           // library kernels and collectives
+  NodeId node = kNoNode;  // for origin, block, device and attributes
+  std::string name;       // library kernels and collectives
   const LoopNest* nest = nullptr;
   std::vector<PlanOperand> operands;
   int inputs = 0;
-  int waits_for = -1;         // kCollectiveWait: index of the start
+  int waits_for = -1;  // kCollectiveWait: index of the start
 };
 
 struct StepPlan {
   std::vector<FusedItem> items;  // owns the nests
   std::vector<PlanStep> steps;   // segment by segment
   std::vector<PlanBuffer> buffers;
-  std::vector<PlanOperand> states, inputs, outputs;  // as in the graph
+  std::vector<PlanOperand> states, inputs, outputs;       // as in the graph
   std::vector<std::pair<int, const Literal*>> constants;  // buffers to fill
   int64_t region_bytes[runtime::kRegions] = {};
 };

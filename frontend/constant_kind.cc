@@ -66,7 +66,9 @@ std::vector<bool> rotary_tables(const std::vector<OnnxTensor>& tensors) {
   std::map<std::pair<Shape, int>, std::vector<size_t>> by_shape;
   for (size_t k = 0; k < tensors.size(); ++k) {
     const OnnxTensor& t = tensors[k];
-    if (!t.literal || !is_float(t.type.dtype) || t.type.rank() < 2 || elements(t.type.shape) < 2 || !bounded(*t.literal)) continue;
+    if (!t.literal || !is_float(t.type.dtype) || t.type.rank() < 2 || elements(t.type.shape) < 2 ||
+        !bounded(*t.literal))
+      continue;
     by_shape[{t.type.shape, static_cast<int>(t.type.dtype)}].push_back(k);
   }
   for (const auto& [shape, group] : by_shape) {

@@ -9,7 +9,9 @@
 namespace partita {
 
 void Conversion::fail(std::string message) const { throw ImportError{absl::InvalidArgumentError(std::move(message))}; }
-void Conversion::unsupported(std::string message) const { throw ImportError{absl::UnimplementedError(std::move(message))}; }
+void Conversion::unsupported(std::string message) const {
+  throw ImportError{absl::UnimplementedError(std::move(message))};
+}
 
 const OnnxValue& Conversion::any(int k) const {
   if (k >= count() || !inputs_[k]) fail(cat("input ", k, " is missing"));
@@ -19,7 +21,9 @@ const OnnxValue& Conversion::any(int k) const {
 
 ValueId Conversion::in(int k) const {
   const OnnxValue& v = any(k);
-  if (v.kind != OnnxValue::Kind::kTensor) fail(cat("input ", k, ": expected a tensor, found ", v.kind == OnnxValue::Kind::kSequence ? "a sequence" : "an empty optional"));
+  if (v.kind != OnnxValue::Kind::kTensor)
+    fail(cat("input ", k, ": expected a tensor, found ",
+             v.kind == OnnxValue::Kind::kSequence ? "a sequence" : "an empty optional"));
   return v.value;
 }
 
@@ -29,11 +33,14 @@ const std::vector<ValueId>& Conversion::sequence(int k) const {
   return *v.sequence;
 }
 
-Literal Conversion::known(int k, std::string_view what) const { return e.known(in(k), cat("input ", k, " (", what, ")")); }
+Literal Conversion::known(int k, std::string_view what) const {
+  return e.known(in(k), cat("input ", k, " (", what, ")"));
+}
 
 std::vector<int64_t> Conversion::known_ints(int k, std::string_view what) const {
   Literal l = known(k, what);
-  if (is_float(l.type.dtype)) fail(cat("input ", k, " (", what, "): expected whole numbers, found ", to_string(l.type)));
+  if (is_float(l.type.dtype))
+    fail(cat("input ", k, " (", what, "): expected whole numbers, found ", to_string(l.type)));
   if (l.type.rank() > 1) fail(cat("input ", k, " (", what, "): expected a vector, found ", to_string(l.type)));
   return to_tensor(l).i;
 }
@@ -117,7 +124,9 @@ const OnnxGraph& Conversion::graph(std::string_view name) const {
 DType Conversion::element(int64_t onnx_element) const {
   bool fits = onnx_element >= 0 && onnx_element < 1000;
   DType t = fits ? dtype_of_onnx(static_cast<int>(onnx_element)) : DType::kInvalid;
-  if (t == DType::kInvalid) unsupported(cat("element type ", fits ? onnx_element_name(static_cast<int>(onnx_element)) : cat(onnx_element), " is not supported"));
+  if (t == DType::kInvalid)
+    unsupported(cat("element type ", fits ? onnx_element_name(static_cast<int>(onnx_element)) : cat(onnx_element),
+                    " is not supported"));
   return t;
 }
 

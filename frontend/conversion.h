@@ -1,4 +1,5 @@
-// One ONNX node on its way into the IR: what a converter (frontend/convert/*.cc) sees. Converters report faults by throwing through fail() and unsupported().
+// One ONNX node on its way into the IR: what a converter (frontend/convert/*.cc) sees. Converters report faults by
+// throwing through fail() and unsupported().
 #pragma once
 
 #include <memory>
@@ -14,14 +15,21 @@ namespace partita {
 
 // What an ONNX name stands for.
 struct OnnxValue {
-  enum class Kind { kTensor, kSequence, kNothing, kUnusable };  // kNothing: an optional without an element; kUnusable: an element type that the IR lacks
+  enum class Kind {
+    kTensor,
+    kSequence,
+    kNothing,
+    kUnusable
+  };  // kNothing: an optional without an element; kUnusable: an element type that the IR lacks
   Kind kind = Kind::kTensor;
   ValueId value = kNoValue;
   std::shared_ptr<const std::vector<ValueId>> sequence;
   std::string why;  // kUnusable
 
   static OnnxValue tensor(ValueId v) { return {Kind::kTensor, v, nullptr, {}}; }
-  static OnnxValue list(std::vector<ValueId> v) { return {Kind::kSequence, kNoValue, std::make_shared<const std::vector<ValueId>>(std::move(v)), {}}; }
+  static OnnxValue list(std::vector<ValueId> v) {
+    return {Kind::kSequence, kNoValue, std::make_shared<const std::vector<ValueId>>(std::move(v)), {}};
+  }
 };
 
 // What the importer does for converters beyond emitting.
@@ -30,8 +38,8 @@ class ImportServices {
   virtual ~ImportServices() = default;
   // Imports a subgraph of the node at hand with its inputs bound; returns its outputs.
   virtual std::vector<OnnxValue> run_subgraph(const OnnxGraph& graph, const std::vector<OnnxValue>& inputs) = 0;
-  virtual ValueId step() = 0;            // i64 scalar: optimizer steps taken
-  virtual int64_t next_instance() = 0;   // numbers the random ops of the graph
+  virtual ValueId step() = 0;           // i64 scalar: optimizer steps taken
+  virtual int64_t next_instance() = 0;  // numbers the random ops of the graph
   virtual int64_t seed() const = 0;
   virtual bool training() const = 0;
   // The state's value after a step, where `v` is a state's value; it is then no parameter. False where it is none.
@@ -42,9 +50,15 @@ class ImportServices {
 
 class Conversion {
  public:
-  Conversion(Emitter& emitter, ImportServices& services, const OnnxNode& node, int version, std::span<const OnnxAttribute* const> attributes,
-             std::span<const OnnxValue* const> inputs)
-      : e(emitter), services(services), node(node), version(version), outputs(node.outputs.size()), attributes_(attributes), inputs_(inputs) {}
+  Conversion(Emitter& emitter, ImportServices& services, const OnnxNode& node, int version,
+             std::span<const OnnxAttribute* const> attributes, std::span<const OnnxValue* const> inputs)
+      : e(emitter),
+        services(services),
+        node(node),
+        version(version),
+        outputs(node.outputs.size()),
+        attributes_(attributes),
+        inputs_(inputs) {}
 
   Emitter& e;
   ImportServices& services;
@@ -54,7 +68,9 @@ class Conversion {
 
   // Inputs. in() throws for an absent one; or_none() gives kNoValue instead.
   int count() const { return static_cast<int>(inputs_.size()); }
-  bool has(int k) const { return k < count() && inputs_[k] != nullptr && inputs_[k]->kind != OnnxValue::Kind::kNothing; }
+  bool has(int k) const {
+    return k < count() && inputs_[k] != nullptr && inputs_[k]->kind != OnnxValue::Kind::kNothing;
+  }
   const OnnxValue& any(int k) const;
   ValueId in(int k) const;
   ValueId or_none(int k) const { return has(k) ? in(k) : kNoValue; }
@@ -85,9 +101,13 @@ class Conversion {
   DType element(int64_t onnx_element) const;  // throws for a type that the IR lacks
 
   bool wants(int k) const { return k < static_cast<int>(node.outputs.size()) && !node.outputs[k].empty(); }
-  void out(int k, ValueId v) { if (k < static_cast<int>(outputs.size())) outputs[k] = OnnxValue::tensor(v); }
+  void out(int k, ValueId v) {
+    if (k < static_cast<int>(outputs.size())) outputs[k] = OnnxValue::tensor(v);
+  }
   void out(ValueId v) { out(0, v); }
-  void out(int k, OnnxValue v) { if (k < static_cast<int>(outputs.size())) outputs[k] = std::move(v); }
+  void out(int k, OnnxValue v) {
+    if (k < static_cast<int>(outputs.size())) outputs[k] = std::move(v);
+  }
 
   // 0 <= result < rank, counting negative ones from the end.
   int axis(int64_t axis, int rank) const;

@@ -1,4 +1,5 @@
-// The table of converters: ONNX operator, version since which the entry holds -> function. An operator that is not here is expanded through its function body.
+// The table of converters: ONNX operator, version since which the entry holds -> function. An operator that is not here
+// is expanded through its function body.
 #pragma once
 
 #include <span>

@@ -35,7 +35,8 @@ void Emitter::at_node(std::string text) {
   b_.context().origin = -1;
 }
 
-bool Emitter::fold_now(const OpDef& op, const std::vector<ValueId>& inputs, const Attrs& attrs, const std::vector<TensorType>& types) {
+bool Emitter::fold_now(const OpDef& op, const std::vector<ValueId>& inputs, const Attrs& attrs,
+                       const std::vector<TensorType>& types) {
   if (op.communicates || (!op.evaluate && !op.scalar && !op.expand && !op.view)) return false;
   int64_t count = 0;
   for (const TensorType& t : types) {
@@ -102,7 +103,9 @@ ValueId Emitter::ints(DType dtype, Shape shape, const std::vector<int64_t>& valu
   return b_.constant(to_literal(t));
 }
 
-ValueId Emitter::reshape(ValueId a, Shape to) { return shape(a) == to ? a : emit("reshape", {a}, {{"shape", std::move(to)}}); }
+ValueId Emitter::reshape(ValueId a, Shape to) {
+  return shape(a) == to ? a : emit("reshape", {a}, {{"shape", std::move(to)}});
+}
 
 ValueId Emitter::transpose(ValueId a, std::vector<int64_t> permutation) {
   if (std::is_sorted(permutation.begin(), permutation.end())) return a;
@@ -153,7 +156,8 @@ const Literal* Emitter::leaf(ValueId v, bool mark) {
   for (const State& s : b_.graph().states) {
     if (s.value != v) continue;
     const Literal* l = std::get_if<Literal>(&s.initial);
-    if (l && mark && std::find(used_states_.begin(), used_states_.end(), v) == used_states_.end()) used_states_.push_back(v);
+    if (l && mark && std::find(used_states_.begin(), used_states_.end(), v) == used_states_.end())
+      used_states_.push_back(v);
     return l;
   }
   return nullptr;
@@ -174,7 +178,9 @@ Literal Emitter::known(ValueId v, std::string_view what) {
     if (n < 0) {
       const std::string& name = g.values[at].name;
       bool state = std::any_of(g.states.begin(), g.states.end(), [&](const State& s) { return s.value == at; });
-      fail(cat(what, state ? " depends on weights whose values are not in the file: " : " must be known when the model is compiled, but depends on the data input ",
+      fail(cat(what,
+               state ? " depends on weights whose values are not in the file: "
+                     : " must be known when the model is compiled, but depends on the data input ",
                quote(name), state ? "" : "; export with fixed sizes (no data-dependent shapes)"));
     }
     if (seen[n]) continue;
@@ -182,7 +188,8 @@ Literal Emitter::known(ValueId v, std::string_view what) {
     cone.push_back(n);
     for (ValueId out : g.nodes[n].outputs) {
       int64_t size = elements(g.type(out).shape);
-      if (size > kMaxFolded || (count += size) > kMaxFolded) fail(cat(what, " would take folding more than ", kMaxFolded, " elements of constants"));
+      if (size > kMaxFolded || (count += size) > kMaxFolded)
+        fail(cat(what, " would take folding more than ", kMaxFolded, " elements of constants"));
     }
     stack.insert(stack.end(), g.nodes[n].inputs.begin(), g.nodes[n].inputs.end());
   }

@@ -20,7 +20,8 @@ absl::StatusOr<std::vector<std::string>> path_parts(const std::string& location)
     return absl::InvalidArgumentError(cat("external data location ", quote(location), " is not a plain relative path"));
   }
   if (location[0] == '/') {
-    return absl::InvalidArgumentError(cat("external data location ", quote(location), " is absolute: only files in the model's own folder are read"));
+    return absl::InvalidArgumentError(
+        cat("external data location ", quote(location), " is absolute: only files in the model's own folder are read"));
   }
   std::vector<std::string> parts;
   for (size_t at = 0; at <= location.size();) {
@@ -29,7 +30,8 @@ absl::StatusOr<std::vector<std::string>> path_parts(const std::string& location)
     at = end + 1;
     if (part.empty() || part == ".") continue;
     if (part == "..") {
-      return absl::InvalidArgumentError(cat("external data location ", quote(location), " leaves the model's folder with '..'"));
+      return absl::InvalidArgumentError(
+          cat("external data location ", quote(location), " leaves the model's folder with '..'"));
     }
     parts.push_back(std::move(part));
   }
@@ -51,26 +53,31 @@ absl::StatusOr<std::shared_ptr<const MappedFile>> ExternalData::open(const std::
       return file_error("cannot read external data", path, errno);
     }
     if (S_ISLNK(info.st_mode)) {
-      return absl::InvalidArgumentError(cat("external data ", quote(location), ": ", quote(path), " is a link: only files in the model's own folder are read; copy the file there"));
+      return absl::InvalidArgumentError(
+          cat("external data ", quote(location), ": ", quote(path),
+              " is a link: only files in the model's own folder are read; copy the file there"));
     }
   }
   PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
   return files_[location] = std::make_shared<const MappedFile>(std::move(file));
 }
 
-absl::StatusOr<std::variant<Literal, FileRange>> ExternalData::read(const TensorType& type, const std::string& location, int64_t offset, int64_t length) {
+absl::StatusOr<std::variant<Literal, FileRange>> ExternalData::read(const TensorType& type, const std::string& location,
+                                                                    int64_t offset, int64_t length) {
   int64_t bytes = byte_size(type);
   if (offset < 0) return absl::InvalidArgumentError(cat("external data offset ", offset, " is negative"));
   if (length >= 0 && length != bytes) {
-    return absl::InvalidArgumentError(cat("external data has ", length, " bytes, but ", to_string(type), " takes ", bytes));
+    return absl::InvalidArgumentError(
+        cat("external data has ", length, " bytes, but ", to_string(type), " takes ", bytes));
   }
   int64_t end;
-  if (__builtin_add_overflow(offset, bytes, &end)) return absl::InvalidArgumentError(cat("external data offset ", offset, " overflows"));
+  if (__builtin_add_overflow(offset, bytes, &end))
+    return absl::InvalidArgumentError(cat("external data offset ", offset, " overflows"));
   PARTITA_ASSIGN_OR_RETURN(std::shared_ptr<const MappedFile> file, open(location));
   if (!file) return FileRange{folder_ + "/" + location, offset, bytes};
   if (end > file->size()) {
-    return absl::InvalidArgumentError(
-        cat("external data file ", quote(location), " is too short: bytes ", offset, " to ", end, " are asked for, it has ", file->size()));
+    return absl::InvalidArgumentError(cat("external data file ", quote(location), " is too short: bytes ", offset,
+                                          " to ", end, " are asked for, it has ", file->size()));
   }
   const std::byte* data = file->bytes().data() + offset;
   return Literal{type, std::move(file), data};

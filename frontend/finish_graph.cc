@@ -31,7 +31,9 @@ std::vector<bool> differentiable_values(const Graph& g) {
   for (const GraphOutput& out : g.outputs) live[out.value] = is_float(g.type(out.value).dtype);
   for (size_t n = g.nodes.size(); n-- > 0;) {
     const Node& node = g.nodes[n];
-    if (!node.op->gradient || std::none_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return live[v]; })) continue;
+    if (!node.op->gradient ||
+        std::none_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return live[v]; }))
+      continue;
     for (ValueId v : node.inputs) {
       if (v != kNoValue && is_float(g.type(v).dtype)) live[v] = true;
     }
@@ -89,7 +91,8 @@ void compact(Graph& g, const std::vector<bool>& needed) {
 
 }  // namespace
 
-void finish_graph(Graph& g, const ImportOptions& options, const std::vector<ValueId>& untrained, std::vector<std::string>& warnings) {
+void finish_graph(Graph& g, const ImportOptions& options, const std::vector<ValueId>& untrained,
+                  std::vector<std::string>& warnings) {
   std::vector<bool> live = differentiable_values(g), needed = needed_values(g);
   for (ValueId v : untrained) live[v] = false;
   std::vector<std::string> unused;
@@ -98,7 +101,9 @@ void finish_graph(Graph& g, const ImportOptions& options, const std::vector<Valu
     if (s.kind != StateKind::kParameter || live[s.value]) continue;
     s.kind = StateKind::kFrozen;
     if (needed[s.value] && matches_any(options.trainable, s.name)) {
-      warnings.push_back(cat("initializer ", quote(s.name), " is listed as trainable, but no graph output depends on it through differentiable operators"));
+      warnings.push_back(
+          cat("initializer ", quote(s.name),
+              " is listed as trainable, but no graph output depends on it through differentiable operators"));
     }
   }
   if (!unused.empty()) warnings.push_back(cat("initializers that no graph output needs: ", quote_list(unused)));

@@ -1,5 +1,6 @@
-// A reader of FlatBuffers (https://flatbuffers.dev/internals) that trusts nothing: every access is checked against the file's bounds. Offsets only lead forward, so no
-// walk over tables can go in circles. Faults throw ImportError (InvalidArgument).
+// A reader of FlatBuffers (https://flatbuffers.dev/internals) that trusts nothing: every access is checked against the
+// file's bounds. Offsets only lead forward, so no walk over tables can go in circles. Faults throw ImportError
+// (InvalidArgument).
 #pragma once
 
 #include <cstddef>
@@ -34,7 +35,9 @@ class FlatBuffer {
     if (at > bytes_.size() || size > bytes_.size() - at) fail();
     return bytes_.subspan(at, size);
   }
-  [[noreturn]] static void fail() { throw ImportError{absl::InvalidArgumentError("the checkpoint is damaged or cut short")}; }
+  [[noreturn]] static void fail() {
+    throw ImportError{absl::InvalidArgumentError("the checkpoint is damaged or cut short")};
+  }
 
  private:
   std::span<const std::byte> bytes_;
@@ -78,10 +81,13 @@ class FlatTable {
     buffer_->range(v.at, uint64_t{v.size} * width);
     return v;
   }
-  FlatTable element(const FlatVector& v, uint32_t k) const { return {*buffer_, buffer_->follow(v.at + 4 * uint64_t{k})}; }
+  FlatTable element(const FlatVector& v, uint32_t k) const {
+    return {*buffer_, buffer_->follow(v.at + 4 * uint64_t{k})};
+  }
   std::string_view text(unsigned id) const {
     FlatVector v = vector(id, 1);
-    return v.at == 0 ? std::string_view() : std::string_view(reinterpret_cast<const char*>(buffer_->range(v.at, v.size).data()), v.size);
+    return v.at == 0 ? std::string_view()
+                     : std::string_view(reinterpret_cast<const char*>(buffer_->range(v.at, v.size).data()), v.size);
   }
   const FlatBuffer& buffer() const { return *buffer_; }
 

@@ -59,8 +59,10 @@ class Importer : public ImportServices {
   void run_nodes(const std::vector<OnnxNode>& nodes, ImportScope& scope);
   void run_node(const OnnxNode& node, ImportScope& scope);
   std::vector<OnnxValue> convert(const OnnxNode& node, ImportScope& scope, std::span<const OnnxValue* const> inputs);
-  std::vector<OnnxValue> run_function(const OnnxFunction& function, const OnnxNode& node, const ImportScope& caller, std::span<const OnnxValue* const> inputs);
-  std::vector<OnnxValue> run_schema_function(const OnnxNode& node, int version, const ImportScope& caller, std::span<const OnnxValue* const> inputs);
+  std::vector<OnnxValue> run_function(const OnnxFunction& function, const OnnxNode& node, const ImportScope& caller,
+                                      std::span<const OnnxValue* const> inputs);
+  std::vector<OnnxValue> run_schema_function(const OnnxNode& node, int version, const ImportScope& caller,
+                                             std::span<const OnnxValue* const> inputs);
   void finish();
 
   const OnnxModel& model_;
@@ -75,10 +77,12 @@ class Importer : public ImportServices {
   int64_t instances_ = 0, count_ = 0;
   std::vector<ValueId> untrained_;
   absl::flat_hash_set<std::string> statistics_;  // initializers that are running statistics: states, however small
-  absl::flat_hash_map<ValueId, int> state_of_;  // a state's value -> its index
+  absl::flat_hash_map<ValueId, int> state_of_;   // a state's value -> its index
 };
 
-// Drops what no output and no running statistic needs, and says which parameters are trained; kept apart for its length.
-void finish_graph(Graph& graph, const ImportOptions& options, const std::vector<ValueId>& untrained, std::vector<std::string>& warnings);
+// Drops what no output and no running statistic needs, and says which parameters are trained; kept apart for its
+// length.
+void finish_graph(Graph& graph, const ImportOptions& options, const std::vector<ValueId>& untrained,
+                  std::vector<std::string>& warnings);
 
 }  // namespace partita

@@ -25,7 +25,8 @@ void collect_names(const OnnxNode& node, std::vector<const std::string*>& names)
 
 using Makers = absl::flat_hash_map<std::string_view, int>;
 
-absl::Status cycle_error(const std::vector<OnnxNode>& nodes, const std::vector<std::vector<int>>& needs, const std::vector<bool>& done) {
+absl::Status cycle_error(const std::vector<OnnxNode>& nodes, const std::vector<std::vector<int>>& needs,
+                         const std::vector<bool>& done) {
   int at = 0;
   while (done[at]) ++at;
   std::vector<int> visit(nodes.size(), -1), path;
@@ -41,11 +42,14 @@ absl::Status cycle_error(const std::vector<OnnxNode>& nodes, const std::vector<s
   }
   std::string text;
   int shown = 0;
-  for (size_t k = static_cast<size_t>(visit[at]); k < path.size() && shown < 4; ++k, ++shown) append(text, shown ? " <- " : "", node_title(nodes[path[k]]));
-  return absl::InvalidArgumentError(cat("the graph has a cycle: ", text, path.size() - static_cast<size_t>(visit[at]) > 4 ? " <- …" : ""));
+  for (size_t k = static_cast<size_t>(visit[at]); k < path.size() && shown < 4; ++k, ++shown)
+    append(text, shown ? " <- " : "", node_title(nodes[path[k]]));
+  return absl::InvalidArgumentError(
+      cat("the graph has a cycle: ", text, path.size() - static_cast<size_t>(visit[at]) > 4 ? " <- …" : ""));
 }
 
-absl::StatusOr<std::vector<int>> sort_nodes(const std::vector<OnnxNode>& nodes, const Makers& makers, const std::function<bool(const std::string&)>& outside) {
+absl::StatusOr<std::vector<int>> sort_nodes(const std::vector<OnnxNode>& nodes, const Makers& makers,
+                                            const std::function<bool(const std::string&)>& outside) {
   size_t n = nodes.size();
   std::vector<std::vector<int>> needs(n), feeds(n);
   std::vector<int> waiting(n, 0);
@@ -61,7 +65,8 @@ absl::StatusOr<std::vector<int>> sort_nodes(const std::vector<OnnxNode>& nodes, 
         feeds[maker->second].push_back(static_cast<int>(k));
         ++waiting[k];
       } else if (j < own && !outside(*names[j])) {
-        return absl::InvalidArgumentError(cat(node_title(nodes[k]), ": input ", quote(*names[j]), " is not defined anywhere"));
+        return absl::InvalidArgumentError(
+            cat(node_title(nodes[k]), ": input ", quote(*names[j]), " is not defined anywhere"));
       }
     }
   }
@@ -92,7 +97,8 @@ std::string node_title(const OnnxNode& node) {
   return cat(op.substr(1, op.size() - 2), " ", quote(name));
 }
 
-absl::StatusOr<std::vector<int>> node_order(const std::vector<OnnxNode>& nodes, const std::function<bool(const std::string&)>& outside) {
+absl::StatusOr<std::vector<int>> node_order(const std::vector<OnnxNode>& nodes,
+                                            const std::function<bool(const std::string&)>& outside) {
   Makers makers;
   makers.reserve(nodes.size());
   bool sorted = true;
@@ -103,8 +109,12 @@ absl::StatusOr<std::vector<int>> node_order(const std::vector<OnnxNode>& nodes, 
     for (const std::string& name : nodes[k].outputs) {
       if (name.empty()) continue;
       auto [at, fresh] = makers.emplace(name, static_cast<int>(k));
-      if (!fresh) return absl::InvalidArgumentError(cat(quote(name), " is made twice: by ", node_title(nodes[at->second]), " and by ", node_title(nodes[k])));
-      if (outside(name)) return absl::InvalidArgumentError(cat(node_title(nodes[k]), ": output ", quote(name), " is the name of a graph input or initializer too"));
+      if (!fresh)
+        return absl::InvalidArgumentError(
+            cat(quote(name), " is made twice: by ", node_title(nodes[at->second]), " and by ", node_title(nodes[k])));
+      if (outside(name))
+        return absl::InvalidArgumentError(
+            cat(node_title(nodes[k]), ": output ", quote(name), " is the name of a graph input or initializer too"));
     }
   }
   if (!sorted) return sort_nodes(nodes, makers, outside);

@@ -43,7 +43,8 @@ ImportedModel Importer::run() {
   const OnnxGraph& graph = model_.graph;
   result_.info.ir_version = model_.ir_version;
   result_.info.opsets = model_.opsets;
-  result_.info.producer = model_.producer_version.empty() ? model_.producer : cat(model_.producer, " ", model_.producer_version);
+  result_.info.producer =
+      model_.producer_version.empty() ? model_.producer : cat(model_.producer, " ", model_.producer_version);
   result_.info.nodes = static_cast<int64_t>(graph.nodes.size());
   ImportScope scope;
   scope.opsets = &model_.opsets;
@@ -76,7 +77,8 @@ std::map<std::string, Literal> Importer::evaluate(const OnnxGraph& graph) {
   std::map<std::string, Literal> results;
   for (const OnnxValueInfo& out : graph.outputs) {
     const OnnxValue* v = scope.find(out.name);
-    if (!v || v->kind != OnnxValue::Kind::kTensor) fail(cat("output ", quote(out.name), " of the initialization graph is made by no node"));
+    if (!v || v->kind != OnnxValue::Kind::kTensor)
+      fail(cat("output ", quote(out.name), " of the initialization graph is made by no node"));
     results[out.name] = emitter_.known(v->value, cat("output ", quote(out.name), " of the initialization graph"));
   }
   return results;
@@ -99,7 +101,8 @@ void Importer::bind_symbols(const OnnxGraph& graph) {
     if (std::find(all.begin(), all.end(), name) == all.end()) {
       std::sort(all.begin(), all.end());
       all.erase(std::unique(all.begin(), all.end()), all.end());
-      result_.warnings.push_back(cat("bind: the model has no symbolic dimension ", quote(name), " (it has: ", quote_list(all), ")"));
+      result_.warnings.push_back(
+          cat("bind: the model has no symbolic dimension ", quote(name), " (it has: ", quote_list(all), ")"));
     }
   }
 }
@@ -117,12 +120,14 @@ Shape Importer::input_shape(const OnnxValueInfo& info) const {
     } else if (d == 0 && options_.batch) {
       shape.push_back(*options_.batch);
     } else {
-      fail(cat("input ", quote(info.name), ": dimension ", d, dim.symbol.empty() ? " has no size and no name: export it with one"
-                                                                                  : cat(" is symbolic: give its size, as in bind: {", dim.symbol, ": 8}")));
+      fail(cat("input ", quote(info.name), ": dimension ", d,
+               dim.symbol.empty() ? " has no size and no name: export it with one"
+                                  : cat(" is symbolic: give its size, as in bind: {", dim.symbol, ": 8}")));
     }
   }
   auto count = checked_elements(shape);
-  if (!count || *count > Emitter::kMaxConstantBytes) fail(cat("input ", quote(info.name), ": ", to_string(shape), " is too large"));
+  if (!count || *count > Emitter::kMaxConstantBytes)
+    fail(cat("input ", quote(info.name), ": ", to_string(shape), " is too large"));
   return shape;
 }
 
@@ -138,7 +143,8 @@ void Importer::add_inputs(const OnnxGraph& graph, ImportScope& scope) {
       continue;
     }
     if (in.kind != OnnxValueInfo::Kind::kTensor) fail(cat("input ", quote(in.name), " is not a tensor"));
-    if (in.dtype == DType::kInvalid) fail(cat("input ", quote(in.name), ": element type ", onnx_element_name(in.element), " is not supported"));
+    if (in.dtype == DType::kInvalid)
+      fail(cat("input ", quote(in.name), ": element type ", onnx_element_name(in.element), " is not supported"));
     scope.values[in.name] = OnnxValue::tensor(emitter_.builder().input(in.name, {in.dtype, input_shape(in)}));
   }
 }
@@ -147,7 +153,8 @@ void Importer::add_initializers(const OnnxGraph& graph, ImportScope& scope) {
   std::vector<bool> tables = rotary_tables(graph.initializers);
   absl::flat_hash_map<std::string, std::string> renamed;
   for (const OnnxNode& n : graph.nodes) {
-    if (n.op == "BatchNormalization" && n.inputs.size() >= 5) statistics_.insert(n.inputs.begin() + 3, n.inputs.begin() + 5);
+    if (n.op == "BatchNormalization" && n.inputs.size() >= 5)
+      statistics_.insert(n.inputs.begin() + 3, n.inputs.begin() + 5);
   }
   for (size_t k = 0; k < graph.initializers.size(); ++k) {
     const OnnxTensor& t = graph.initializers[k];
@@ -156,21 +163,26 @@ void Importer::add_initializers(const OnnxGraph& graph, ImportScope& scope) {
     add_initializer(t, tables[k], scope);
   }
   for (const auto& [from, to] : options_.names) {
-    if (!scope.values.contains(from)) result_.warnings.push_back(cat("names: the model has no initializer ", quote(from)));
+    if (!scope.values.contains(from))
+      result_.warnings.push_back(cat("names: the model has no initializer ", quote(from)));
     auto [at, fresh] = renamed.emplace(to, from);
     if (!fresh) fail(cat("names: ", quote(from), " and ", quote(at->second), " would both become ", quote(to)));
-    if (scope.values.contains(to) && !options_.names.contains(to)) fail(cat("names: the model has an initializer ", quote(to), " already"));
+    if (scope.values.contains(to) && !options_.names.contains(to))
+      fail(cat("names: the model has an initializer ", quote(to), " already"));
   }
 }
 
 void Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& scope) {
   if (t.type.dtype == DType::kInvalid) {
-    scope.values[t.name] = {OnnxValue::Kind::kUnusable, kNoValue, nullptr, cat("of element type ", onnx_element_name(t.element), ", which is not supported")};
+    scope.values[t.name] = {OnnxValue::Kind::kUnusable, kNoValue, nullptr,
+                            cat("of element type ", onnx_element_name(t.element), ", which is not supported")};
     return;
   }
   auto mapped = options_.names.find(t.name);
   const std::string& name = mapped == options_.names.end() ? t.name : mapped->second;
-  auto matches = [&](const std::vector<std::string>& globs) { return matches_any(globs, name) || matches_any(globs, t.name); };
+  auto matches = [&](const std::vector<std::string>& globs) {
+    return matches_any(globs, name) || matches_any(globs, t.name);
+  };
   bool trained = is_float(t.type.dtype) && !matches(options_.frozen);
   if (trained && !options_.trainable.empty()) {
     trained = matches(options_.trainable);
@@ -179,7 +191,8 @@ void Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& sco
   }
   bool statistic = statistics_.contains(t.name);
   trained &= !statistic;
-  if (!trained && !statistic && t.literal && elements(t.type.shape) <= (is_float(t.type.dtype) ? kMaxConstant : Emitter::kMaxFolded)) {
+  if (!trained && !statistic && t.literal &&
+      elements(t.type.shape) <= (is_float(t.type.dtype) ? kMaxConstant : Emitter::kMaxFolded)) {
     scope.values[t.name] = OnnxValue::tensor(emitter_.builder().constant(*t.literal, name));
     return;
   }
@@ -189,13 +202,16 @@ void Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& sco
   } else {
     state.initial = *t.file;
   }
-  state_of_[static_cast<ValueId>(emitter_.builder().graph().values.size())] = static_cast<int>(emitter_.builder().graph().states.size());
+  state_of_[static_cast<ValueId>(emitter_.builder().graph().values.size())] =
+      static_cast<int>(emitter_.builder().graph().states.size());
   scope.values[t.name] = OnnxValue::tensor(emitter_.builder().state(std::move(state), t.type));
 }
 
 ValueId Importer::step() {
   if (step_ == kNoValue) {
-    step_ = emitter_.builder().state({.name = "partita.step", .kind = StateKind::kStep, .initial = scalar_literal(DType::kI64, 0)}, {DType::kI64, {}});
+    step_ = emitter_.builder().state(
+        {.name = "partita.step", .kind = StateKind::kStep, .initial = scalar_literal(DType::kI64, 0)},
+        {DType::kI64, {}});
   }
   return step_;
 }
@@ -205,7 +221,8 @@ bool Importer::set_running(ValueId v, ValueId next) {
   if (at == state_of_.end()) return false;
   State& s = emitter_.builder().mutable_graph().states[at->second];
   if (s.next != kNoValue) {
-    result_.warnings.push_back(cat("running statistic ", quote(s.name), " belongs to several BatchNormalization nodes: the last one updates it"));
+    result_.warnings.push_back(cat("running statistic ", quote(s.name),
+                                   " belongs to several BatchNormalization nodes: the last one updates it"));
   }
   s.kind = StateKind::kRunning;
   s.next = next;
@@ -213,7 +230,8 @@ bool Importer::set_running(ValueId v, ValueId next) {
 }
 
 void Importer::warn(std::string message) {
-  if (std::find(result_.warnings.begin(), result_.warnings.end(), message) == result_.warnings.end()) result_.warnings.push_back(std::move(message));
+  if (std::find(result_.warnings.begin(), result_.warnings.end(), message) == result_.warnings.end())
+    result_.warnings.push_back(std::move(message));
 }
 
 void Importer::run_nodes(const std::vector<OnnxNode>& nodes, ImportScope& scope) {
@@ -221,7 +239,8 @@ void Importer::run_nodes(const std::vector<OnnxNode>& nodes, ImportScope& scope)
   if (!order.ok()) throw ImportError{order.status()};
   ImportScope* outer = std::exchange(scope_, &scope);
   for (int k : *order) {
-    if (++count_ > kMaxNodes) fail(cat("the model expands into more than ", kMaxNodes, " nodes (functions, loops and branches included)"));
+    if (++count_ > kMaxNodes)
+      fail(cat("the model expands into more than ", kMaxNodes, " nodes (functions, loops and branches included)"));
     try {
       run_node(nodes[k], scope);
     } catch (const ImportError& e) {
@@ -245,17 +264,21 @@ void Importer::run_node(const OnnxNode& node, ImportScope& scope) {
     if (name.empty()) continue;
     ValueId v = outputs[k].value;
     if (outputs[k].kind == OnnxValue::Kind::kTensor) {
-      if (v == kNoValue) throw ImportError{absl::UnimplementedError(cat("output ", k, " (", quote(name), ") is not supported"))};
+      if (v == kNoValue)
+        throw ImportError{absl::UnimplementedError(cat("output ", k, " (", quote(name), ") is not supported"))};
       if (scope.depth == 0 && emitter_.builder().graph().values[v].name.empty()) emitter_.builder().name(v, name);
     }
-    if (!scope.values.emplace(name, std::move(outputs[k])).second) fail(cat("output ", quote(name), " is the name of another value too"));
+    if (!scope.values.emplace(name, std::move(outputs[k])).second)
+      fail(cat("output ", quote(name), " is the name of another value too"));
   }
 }
 
-std::vector<OnnxValue> Importer::convert(const OnnxNode& original, ImportScope& scope, std::span<const OnnxValue* const> inputs) {
+std::vector<OnnxValue> Importer::convert(const OnnxNode& original, ImportScope& scope,
+                                         std::span<const OnnxValue* const> inputs) {
   const OnnxNode* node = &original;
   OnnxNode resolved;
-  if (std::any_of(original.attributes.begin(), original.attributes.end(), [](const OnnxAttribute& a) { return !a.reference.empty(); })) {
+  if (std::any_of(original.attributes.begin(), original.attributes.end(),
+                  [](const OnnxAttribute& a) { return !a.reference.empty(); })) {
     resolved = original;
     resolved.attributes.clear();
     for (const OnnxAttribute& a : original.attributes) {
@@ -263,7 +286,8 @@ std::vector<OnnxValue> Importer::convert(const OnnxNode& original, ImportScope& 
         resolved.attributes.push_back(a);
         continue;
       }
-      if (!scope.bindings) fail(cat("attribute ", quote(a.name), " refers to a function's attribute, outside a function"));
+      if (!scope.bindings)
+        fail(cat("attribute ", quote(a.name), " refers to a function's attribute, outside a function"));
       for (const OnnxAttribute& bound : *scope.bindings) {
         if (bound.name != a.reference) continue;
         resolved.attributes.push_back({a.name, "", bound.value});
@@ -277,7 +301,8 @@ std::vector<OnnxValue> Importer::convert(const OnnxNode& original, ImportScope& 
     if (function != functions_.end()) return run_function(*function->second, *node, scope, inputs);
   }
   auto opset = scope.opsets->find(node->domain);
-  bool implied = node->domain == "com.microsoft" || scope.prefix == "!";  // bodies of schemas do not always list their operator sets
+  bool implied = node->domain == "com.microsoft" ||
+                 scope.prefix == "!";  // bodies of schemas do not always list their operator sets
   if (opset == scope.opsets->end() && !implied) {
     fail(cat("operator set ", quote(node->domain.empty() ? "ai.onnx" : node->domain), " is not imported by the model"));
   }
@@ -285,15 +310,23 @@ std::vector<OnnxValue> Importer::convert(const OnnxNode& original, ImportScope& 
   const ConvertEntry* entry = find_converter(node->domain, node->op, version);
   if (!entry && !has_schema(*node, version)) {
     bool unknown = newest_opset(node->domain) == 0;
-    throw ImportError{absl::UnimplementedError(unknown ? cat("domain ", quote(node->domain), " is not known; replace the operator by standard ones or add it as a model-local function")
-                                                       : cat("operator set version ", version, " has no operator ", quote(node->op)))};
+    throw ImportError{absl::UnimplementedError(
+        unknown ? cat("domain ", quote(node->domain),
+                      " is not known; replace the operator by standard ones or add it as a model-local function")
+                : cat("operator set version ", version, " has no operator ", quote(node->op)))};
   }
   if (absl::Status status = check_against_schema(*node, version); !status.ok()) throw ImportError{status};
   ++result_.info.ops[node->domain.empty() ? node->op : cat(node->domain, "::", node->op)];
   if (scope.prefix.empty()) {
     emitter_.at_node(node_title(*node));
   } else if (!scope.prefix.ends_with('!')) {
-    OnnxNode titled{.op = node->op, .domain = node->domain, .overload = "", .name = scope.prefix + node->name, .inputs = {}, .outputs = {}, .attributes = {}};
+    OnnxNode titled{.op = node->op,
+                    .domain = node->domain,
+                    .overload = "",
+                    .name = scope.prefix + node->name,
+                    .inputs = {},
+                    .outputs = {},
+                    .attributes = {}};
     emitter_.at_node(node_title(titled));
   }
   if (entry) {
@@ -309,27 +342,36 @@ std::vector<OnnxValue> Importer::convert(const OnnxNode& original, ImportScope& 
   return run_schema_function(*node, version, scope, inputs);
 }
 
-std::vector<OnnxValue> Importer::run_schema_function(const OnnxNode& node, int version, const ImportScope& caller, std::span<const OnnxValue* const> inputs) {
+std::vector<OnnxValue> Importer::run_schema_function(const OnnxNode& node, int version, const ImportScope& caller,
+                                                     std::span<const OnnxValue* const> inputs) {
   std::vector<TensorType> types;
-  for (const OnnxValue* v : inputs) types.push_back(v && v->kind == OnnxValue::Kind::kTensor ? emitter_.type(v->value) : TensorType{});
+  for (const OnnxValue* v : inputs)
+    types.push_back(v && v->kind == OnnxValue::Kind::kTensor ? emitter_.type(v->value) : TensorType{});
   auto function = schema_function(node, version, types);
   if (!function.ok()) throw ImportError{function.status()};
   if (!*function) {
     std::string_view advice = advice_for(node.op);
-    throw ImportError{absl::UnimplementedError(cat("this operator (domain ", quote(node.domain.empty() ? "ai.onnx" : node.domain), ", version ", version, ") is not supported",
-                                                   advice.empty() ? "" : ": ", advice))};
+    throw ImportError{
+        absl::UnimplementedError(cat("this operator (domain ", quote(node.domain.empty() ? "ai.onnx" : node.domain),
+                                     ", version ", version, ") is not supported", advice.empty() ? "" : ": ", advice))};
   }
   if (result_.info.ops[cat("body of ", node.op)]++ == 0) result_.info.expanded.push_back(node.op);
   auto own = std::make_shared<OnnxFunction>(**std::move(function));
   return run_function(*own, node, caller, inputs);
 }
 
-std::vector<OnnxValue> Importer::run_function(const OnnxFunction& function, const OnnxNode& node, const ImportScope& caller, std::span<const OnnxValue* const> inputs) {
-  bool local = !functions_.empty() && functions_.contains(function_key(function.domain, function.name, function.overload));
-  if (std::find(active_.begin(), active_.end(), &function) != active_.end()) fail(cat("function ", quote(function.name), " calls itself, directly or through others"));
+std::vector<OnnxValue> Importer::run_function(const OnnxFunction& function, const OnnxNode& node,
+                                              const ImportScope& caller, std::span<const OnnxValue* const> inputs) {
+  bool local =
+      !functions_.empty() && functions_.contains(function_key(function.domain, function.name, function.overload));
+  if (std::find(active_.begin(), active_.end(), &function) != active_.end())
+    fail(cat("function ", quote(function.name), " calls itself, directly or through others"));
   if (caller.depth + 1 > kMaxDepth) fail(cat("functions and subgraphs are nested more than ", kMaxDepth, " deep"));
-  if (inputs.size() > function.inputs.size()) fail(cat("function ", quote(function.name), " takes ", function.inputs.size(), " inputs, found ", inputs.size()));
-  if (node.outputs.size() > function.outputs.size()) fail(cat("function ", quote(function.name), " has ", function.outputs.size(), " outputs, found ", node.outputs.size()));
+  if (inputs.size() > function.inputs.size())
+    fail(cat("function ", quote(function.name), " takes ", function.inputs.size(), " inputs, found ", inputs.size()));
+  if (node.outputs.size() > function.outputs.size())
+    fail(cat("function ", quote(function.name), " has ", function.outputs.size(), " outputs, found ",
+             node.outputs.size()));
   std::vector<OnnxAttribute> bindings = node.attributes;
   for (const OnnxAttribute& a : function.defaults) {
     if (!node.find(a.name)) bindings.push_back(a);
@@ -362,7 +404,8 @@ std::vector<OnnxValue> Importer::run_function(const OnnxFunction& function, cons
 std::vector<OnnxValue> Importer::run_subgraph(const OnnxGraph& graph, const std::vector<OnnxValue>& inputs) {
   const ImportScope& outer = *scope_;
   if (outer.depth + 1 > kMaxDepth) fail(cat("functions and subgraphs are nested more than ", kMaxDepth, " deep"));
-  if (graph.inputs.size() != inputs.size()) fail(cat("subgraph ", quote(graph.name), " takes ", graph.inputs.size(), " inputs, found ", inputs.size()));
+  if (graph.inputs.size() != inputs.size())
+    fail(cat("subgraph ", quote(graph.name), " takes ", graph.inputs.size(), " inputs, found ", inputs.size()));
   ImportScope scope;
   scope.parent = &outer;
   scope.opsets = outer.opsets;
@@ -374,7 +417,8 @@ std::vector<OnnxValue> Importer::run_subgraph(const OnnxGraph& graph, const std:
     if (t.literal) {
       scope.values[t.name] = OnnxValue::tensor(emitter_.constant(*t.literal));
     } else {
-      scope.values[t.name] = {OnnxValue::Kind::kUnusable, kNoValue, nullptr, "an initializer of a subgraph whose values are not known or not supported"};
+      scope.values[t.name] = {OnnxValue::Kind::kUnusable, kNoValue, nullptr,
+                              "an initializer of a subgraph whose values are not known or not supported"};
     }
   }
   run_nodes(graph.nodes, scope);
@@ -392,7 +436,9 @@ void Importer::finish() {
   for (ValueId v : emitter_.used_states()) {
     untrained.push_back(v);
     const std::string& name = emitter_.builder().graph().values[v].name;
-    result_.warnings.push_back(cat("initializer ", quote(name), " decides shapes or settings: it is a constant of the compiled program and is not trained"));
+    result_.warnings.push_back(
+        cat("initializer ", quote(name),
+            " decides shapes or settings: it is a constant of the compiled program and is not trained"));
   }
   result_.graph = std::move(emitter_.builder()).finish();
   result_.graph.name = model_.graph.name;
@@ -424,7 +470,8 @@ absl::StatusOr<ImportedModel> import_onnx(const std::string& path, const ImportO
   }
   // A file of such a folder stands for the folder.
   size_t slash = path.rfind('/');
-  std::string folder = slash == std::string::npos ? "." : path.substr(0, slash), file = slash == std::string::npos ? path : path.substr(slash + 1);
+  std::string folder = slash == std::string::npos ? "." : path.substr(0, slash),
+              file = slash == std::string::npos ? path : path.substr(slash + 1);
   if (file == "training_model.onnx" && is_ort_artifacts(folder)) return import_ort_artifacts(folder, options);
   PARTITA_ASSIGN_OR_RETURN(OnnxModel model, load_onnx_model(path));
   return import_onnx_model(model, options);

@@ -29,22 +29,25 @@ struct ImportInfo {
   int64_t ir_version = 0;
   OnnxOpsets opsets;
   std::string producer;
-  int64_t nodes = 0;                 // of the main graph
-  std::map<std::string, int> ops;    // kind ("Add", "com.microsoft::BiasGelu") -> nodes converted, function bodies included
-  std::vector<std::string> expanded; // operators that went through their function body
+  int64_t nodes = 0;  // of the main graph
+  std::map<std::string, int>
+      ops;  // kind ("Add", "com.microsoft::BiasGelu") -> nodes converted, function bodies included
+  std::vector<std::string> expanded;  // operators that went through their function body
   int64_t trained_elements = 0;
 };
 
 struct ImportedModel {
-  // Inputs: the data inputs. States: the initializers (kParameter, kFrozen, kRunning) in the file's order, and "partita.step" where random ops need it.
-  // Small initializers that are never trained (integers, masks, scalars, tables) are constants. Everything unused is left out, but for inputs.
+  // Inputs: the data inputs. States: the initializers (kParameter, kFrozen, kRunning) in the file's order, and
+  // "partita.step" where random ops need it. Small initializers that are never trained (integers, masks, scalars,
+  // tables) are constants. Everything unused is left out, but for inputs.
   Graph graph;
   std::optional<TrainingSpec> training;  // where the file says how to train
   std::vector<std::string> warnings;
   ImportInfo info;
 };
 
-// Reads a model file, or a folder of ONNX Runtime training artifacts, or a folder with a model.onnx. InvalidArgument, Unimplemented, NotFound: one line that names file, node and advice.
+// Reads a model file, or a folder of ONNX Runtime training artifacts, or a folder with a model.onnx. InvalidArgument,
+// Unimplemented, NotFound: one line that names file, node and advice.
 absl::StatusOr<ImportedModel> import_onnx(const std::string& path, const ImportOptions& options = {});
 // The forward graph of a model that has been read.
 absl::StatusOr<ImportedModel> import_onnx_model(const OnnxModel& model, const ImportOptions& options = {});

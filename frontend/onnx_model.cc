@@ -33,17 +33,31 @@ std::vector<std::byte> narrow(const Field& field) {
 
 std::vector<std::byte> typed_bytes(const onnx::TensorProto& t, DType dtype) {
   switch (dtype) {
-    case DType::kBool: case DType::kU8: return narrow<uint8_t>(t.int32_data());
-    case DType::kI8: return narrow<int8_t>(t.int32_data());
-    case DType::kI16: return narrow<int16_t>(t.int32_data());
-    case DType::kU16: case DType::kF16: case DType::kBF16: return narrow<uint16_t>(t.int32_data());
-    case DType::kI32: return narrow<int32_t>(t.int32_data());
-    case DType::kI64: return narrow<int64_t>(t.int64_data());
-    case DType::kU32: return narrow<uint32_t>(t.uint64_data());
-    case DType::kU64: return narrow<uint64_t>(t.uint64_data());
-    case DType::kF32: return narrow<float>(t.float_data());
-    case DType::kF64: return narrow<double>(t.double_data());
-    case DType::kInvalid: break;
+    case DType::kBool:
+    case DType::kU8:
+      return narrow<uint8_t>(t.int32_data());
+    case DType::kI8:
+      return narrow<int8_t>(t.int32_data());
+    case DType::kI16:
+      return narrow<int16_t>(t.int32_data());
+    case DType::kU16:
+    case DType::kF16:
+    case DType::kBF16:
+      return narrow<uint16_t>(t.int32_data());
+    case DType::kI32:
+      return narrow<int32_t>(t.int32_data());
+    case DType::kI64:
+      return narrow<int64_t>(t.int64_data());
+    case DType::kU32:
+      return narrow<uint32_t>(t.uint64_data());
+    case DType::kU64:
+      return narrow<uint64_t>(t.uint64_data());
+    case DType::kF32:
+      return narrow<float>(t.float_data());
+    case DType::kF64:
+      return narrow<double>(t.double_data());
+    case DType::kInvalid:
+      break;
   }
   return {};
 }
@@ -112,7 +126,8 @@ class Reader {
     out.overload = f.overload();
     out.inputs.assign(f.input().begin(), f.input().end());
     out.outputs.assign(f.output().begin(), f.output().end());
-    for (const onnx::OperatorSetIdProto& o : f.opset_import()) out.opsets[normal_domain(o.domain())] = static_cast<int>(o.version());
+    for (const onnx::OperatorSetIdProto& o : f.opset_import())
+      out.opsets[normal_domain(o.domain())] = static_cast<int>(o.version());
     for (onnx::AttributeProto& a : *f.mutable_attribute_proto()) {
       PARTITA_ASSIGN_OR_RETURN(OnnxAttribute one, attribute(a, 0));
       out.defaults.push_back(std::move(one));
@@ -138,7 +153,8 @@ class Reader {
     if (t.data_location() == onnx::TensorProto::EXTERNAL) return external_data(t, out);
     if (t.has_raw_data()) {
       if (static_cast<int64_t>(t.raw_data().size()) != bytes) {
-        return absl::InvalidArgumentError(cat(to_string(out.type), " takes ", bytes, " bytes, found ", t.raw_data().size()));
+        return absl::InvalidArgumentError(
+            cat(to_string(out.type), " takes ", bytes, " bytes, found ", t.raw_data().size()));
       }
       std::shared_ptr<const std::string> owner(t.release_raw_data());
       const auto* data = reinterpret_cast<const std::byte*>(owner->data());
@@ -147,7 +163,8 @@ class Reader {
     }
     std::vector<std::byte> values = typed_bytes(t, out.type.dtype);
     if (static_cast<int64_t>(values.size()) != bytes) {
-      return absl::InvalidArgumentError(cat(to_string(out.type), " has ", *count, " elements, found ", values.size() / static_cast<size_t>(dtype_size(out.type.dtype))));
+      return absl::InvalidArgumentError(cat(to_string(out.type), " has ", *count, " elements, found ",
+                                            values.size() / static_cast<size_t>(dtype_size(out.type.dtype))));
     }
     out.literal = make_literal(out.type, std::move(values));
     return absl::OkStatus();
@@ -189,7 +206,9 @@ class Reader {
       node.attributes.reserve(static_cast<size_t>(n.attribute_size()));
       for (onnx::AttributeProto& a : *n.mutable_attribute()) {
         auto one = attribute(a, depth);
-        if (!one.ok()) return with_context(one.status(), cat("attribute ", quote(a.name()), " of ", quote(n.op_type()), " ", quote(n.name())));
+        if (!one.ok())
+          return with_context(one.status(),
+                              cat("attribute ", quote(a.name()), " of ", quote(n.op_type()), " ", quote(n.name())));
         node.attributes.push_back(*std::move(one));
       }
     }
@@ -201,12 +220,24 @@ class Reader {
     out.name = a.name();
     out.reference = a.ref_attr_name();
     switch (type_of(a)) {
-      case onnx::AttributeProto::FLOAT: out.value = a.f(); break;
-      case onnx::AttributeProto::INT: out.value = int64_t{a.i()}; break;
-      case onnx::AttributeProto::STRING: out.value = a.s(); break;
-      case onnx::AttributeProto::FLOATS: out.value = std::vector<float>(a.floats().begin(), a.floats().end()); break;
-      case onnx::AttributeProto::INTS: out.value = std::vector<int64_t>(a.ints().begin(), a.ints().end()); break;
-      case onnx::AttributeProto::STRINGS: out.value = std::vector<std::string>(a.strings().begin(), a.strings().end()); break;
+      case onnx::AttributeProto::FLOAT:
+        out.value = a.f();
+        break;
+      case onnx::AttributeProto::INT:
+        out.value = int64_t{a.i()};
+        break;
+      case onnx::AttributeProto::STRING:
+        out.value = a.s();
+        break;
+      case onnx::AttributeProto::FLOATS:
+        out.value = std::vector<float>(a.floats().begin(), a.floats().end());
+        break;
+      case onnx::AttributeProto::INTS:
+        out.value = std::vector<int64_t>(a.ints().begin(), a.ints().end());
+        break;
+      case onnx::AttributeProto::STRINGS:
+        out.value = std::vector<std::string>(a.strings().begin(), a.strings().end());
+        break;
       case onnx::AttributeProto::TENSOR: {
         PARTITA_ASSIGN_OR_RETURN(OnnxTensor t, tensor(*a.mutable_t()));
         out.value = std::make_shared<const OnnxTensor>(std::move(t));
@@ -217,7 +248,8 @@ class Reader {
         out.value = std::make_shared<const OnnxGraph>(std::move(g));
         break;
       }
-      default: break;
+      default:
+        break;
     }
     return out;
   }
@@ -247,7 +279,9 @@ std::string folder_of(const std::string& path) {
 
 bool looks_like_text(std::string_view bytes) {
   std::string_view head = bytes.substr(0, 256);
-  return !head.empty() && std::all_of(head.begin(), head.end(), [](char c) { return (c >= 32 && c < 127) || c == '\n' || c == '\r' || c == '\t'; });
+  return !head.empty() && std::all_of(head.begin(), head.end(), [](char c) {
+    return (c >= 32 && c < 127) || c == '\n' || c == '\r' || c == '\t';
+  });
 }
 
 template <typename Message>
@@ -264,18 +298,23 @@ absl::Status check_versions(const onnx::ModelProto& proto, const OnnxModel& mode
     return absl::InvalidArgumentError("this is not an ONNX model: it has no IR version or no graph");
   }
   if (model.ir_version < 3 || model.ir_version > kNewestIrVersion) {
-    return absl::InvalidArgumentError(
-        cat("IR version ", model.ir_version, " is not supported (3 to ", kNewestIrVersion, " are): export again for a version in this range"));
+    return absl::InvalidArgumentError(cat("IR version ", model.ir_version, " is not supported (3 to ", kNewestIrVersion,
+                                          " are): export again for a version in this range"));
   }
   if (model.opsets.empty()) return absl::InvalidArgumentError("the model imports no operator set");
   for (const auto& [domain, version] : model.opsets) {
     int newest = newest_opset(domain);
-    if (version < 1) return absl::InvalidArgumentError(cat("version ", version, " of operator set ", quote(domain.empty() ? "ai.onnx" : domain), " does not exist"));
+    if (version < 1)
+      return absl::InvalidArgumentError(
+          cat("version ", version, " of operator set ", quote(domain.empty() ? "ai.onnx" : domain), " does not exist"));
     if (newest > 0 && version > newest) {
-      return absl::InvalidArgumentError(cat("version ", version, " of operator set ", quote(domain.empty() ? "ai.onnx" : domain), " is newer than the newest known, ", newest));
+      return absl::InvalidArgumentError(cat("version ", version, " of operator set ",
+                                            quote(domain.empty() ? "ai.onnx" : domain),
+                                            " is newer than the newest known, ", newest));
     }
     if (domain.empty() && version < kOldestOpset) {
-      return absl::InvalidArgumentError(cat("opset ", version, " is older than the oldest supported, ", kOldestOpset, ": convert the model with onnx.version_converter"));
+      return absl::InvalidArgumentError(cat("opset ", version, " is older than the oldest supported, ", kOldestOpset,
+                                            ": convert the model with onnx.version_converter"));
     }
   }
   return absl::OkStatus();
@@ -284,11 +323,14 @@ absl::Status check_versions(const onnx::ModelProto& proto, const OnnxModel& mode
 absl::StatusOr<OnnxModel> read_model(std::string_view bytes, const std::string& path) {
   if (bytes.empty()) return absl::InvalidArgumentError("the file is empty");
   if (bytes.size() > static_cast<size_t>(std::numeric_limits<int>::max())) {
-    return absl::InvalidArgumentError("the file is larger than 2 GiB, which protobuf cannot hold: save the weights as external data");
+    return absl::InvalidArgumentError(
+        "the file is larger than 2 GiB, which protobuf cannot hold: save the weights as external data");
   }
   onnx::ModelProto proto;
   if (!parse(bytes, proto)) {
-    return absl::InvalidArgumentError(looks_like_text(bytes) ? "this is a text file, not an ONNX model" : "this is not an ONNX model, or it is damaged or cut short");
+    return absl::InvalidArgumentError(looks_like_text(bytes)
+                                          ? "this is a text file, not an ONNX model"
+                                          : "this is not an ONNX model, or it is damaged or cut short");
   }
   OnnxModel model;
   model.path = path;
@@ -337,7 +379,8 @@ absl::StatusOr<OnnxModel> load_onnx_model(const std::string& path) {
 
 absl::StatusOr<OnnxTensor> parse_onnx_tensor(std::string_view bytes, const std::string& path) {
   onnx::TensorProto proto;
-  if (!parse(bytes, proto)) return absl::InvalidArgumentError(cat(quote(path), ": this is not an ONNX tensor, or it is damaged"));
+  if (!parse(bytes, proto))
+    return absl::InvalidArgumentError(cat(quote(path), ": this is not an ONNX tensor, or it is damaged"));
   Reader reader(folder_of(path));
   auto tensor = reader.tensor(proto);
   if (!tensor.ok()) return with_context(tensor.status(), quote(path));
@@ -347,25 +390,40 @@ absl::StatusOr<OnnxTensor> parse_onnx_tensor(std::string_view bytes, const std::
 absl::StatusOr<OnnxFunction> plain_function(onnx::FunctionProto& proto) { return Reader(".").function(proto); }
 
 std::string onnx_element_name(int element) {
-  return onnx::TensorProto::DataType_IsValid(element) ? onnx::TensorProto::DataType_Name(element) : cat("element type ", element);
+  return onnx::TensorProto::DataType_IsValid(element) ? onnx::TensorProto::DataType_Name(element)
+                                                      : cat("element type ", element);
 }
 
 DType dtype_of_onnx(int element) {
   switch (element) {
-    case onnx::TensorProto::BOOL: return DType::kBool;
-    case onnx::TensorProto::INT8: return DType::kI8;
-    case onnx::TensorProto::UINT8: return DType::kU8;
-    case onnx::TensorProto::INT16: return DType::kI16;
-    case onnx::TensorProto::UINT16: return DType::kU16;
-    case onnx::TensorProto::INT32: return DType::kI32;
-    case onnx::TensorProto::UINT32: return DType::kU32;
-    case onnx::TensorProto::INT64: return DType::kI64;
-    case onnx::TensorProto::UINT64: return DType::kU64;
-    case onnx::TensorProto::FLOAT16: return DType::kF16;
-    case onnx::TensorProto::BFLOAT16: return DType::kBF16;
-    case onnx::TensorProto::FLOAT: return DType::kF32;
-    case onnx::TensorProto::DOUBLE: return DType::kF64;
-    default: return DType::kInvalid;
+    case onnx::TensorProto::BOOL:
+      return DType::kBool;
+    case onnx::TensorProto::INT8:
+      return DType::kI8;
+    case onnx::TensorProto::UINT8:
+      return DType::kU8;
+    case onnx::TensorProto::INT16:
+      return DType::kI16;
+    case onnx::TensorProto::UINT16:
+      return DType::kU16;
+    case onnx::TensorProto::INT32:
+      return DType::kI32;
+    case onnx::TensorProto::UINT32:
+      return DType::kU32;
+    case onnx::TensorProto::INT64:
+      return DType::kI64;
+    case onnx::TensorProto::UINT64:
+      return DType::kU64;
+    case onnx::TensorProto::FLOAT16:
+      return DType::kF16;
+    case onnx::TensorProto::BFLOAT16:
+      return DType::kBF16;
+    case onnx::TensorProto::FLOAT:
+      return DType::kF32;
+    case onnx::TensorProto::DOUBLE:
+      return DType::kF64;
+    default:
+      return DType::kInvalid;
   }
 }
 

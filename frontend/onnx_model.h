@@ -1,5 +1,6 @@
-// An ONNX file as plain data. onnx_model.cc and onnx_schema.cc are the only sources that see a protobuf type; the rest of the compiler reads these structs.
-// Weights are not copied: a tensor's literal borrows the parsed file's bytes or a mapped external data file.
+// An ONNX file as plain data. onnx_model.cc and onnx_schema.cc are the only sources that see a protobuf type; the rest
+// of the compiler reads these structs. Weights are not copied: a tensor's literal borrows the parsed file's bytes or a
+// mapped external data file.
 #pragma once
 
 #include <cstdint>
@@ -36,13 +37,13 @@ struct OnnxOpaque {};
 struct OnnxAttribute {
   std::string name;
   std::string reference;  // name of the enclosing function's attribute that gives the value
-  std::variant<OnnxOpaque, int64_t, float, std::string, std::vector<int64_t>, std::vector<float>, std::vector<std::string>, std::shared_ptr<const OnnxTensor>,
-               std::shared_ptr<const OnnxGraph>>
+  std::variant<OnnxOpaque, int64_t, float, std::string, std::vector<int64_t>, std::vector<float>,
+               std::vector<std::string>, std::shared_ptr<const OnnxTensor>, std::shared_ptr<const OnnxGraph>>
       value;
 };
 
 struct OnnxNode {
-  std::string op, domain, overload, name;  // domain "ai.onnx" is written ""
+  std::string op, domain, overload, name;    // domain "ai.onnx" is written ""
   std::vector<std::string> inputs, outputs;  // "" where absent
   std::vector<OnnxAttribute> attributes;
 
@@ -103,8 +104,8 @@ struct OnnxModel {
   std::vector<OnnxTrainingInfo> training;
 };
 
-// Reads and checks a file: wire format, IR version, opset versions, tensor sizes, external data ranges. Every error is one line and names the file.
-// InvalidArgument (damaged or unsupported), NotFound.
+// Reads and checks a file: wire format, IR version, opset versions, tensor sizes, external data ranges. Every error is
+// one line and names the file. InvalidArgument (damaged or unsupported), NotFound.
 absl::StatusOr<OnnxModel> load_onnx_model(const std::string& path);
 // The same for bytes in memory; `path` names them in messages and its folder holds the external data.
 absl::StatusOr<OnnxModel> parse_onnx_model(std::string_view bytes, const std::string& path);

@@ -16,8 +16,9 @@ const onnx::OpSchema* find_schema(const OnnxNode& node, int version) {
 
 onnx::AttributeProto::AttributeType type_of(const OnnxAttribute& a) {
   constexpr onnx::AttributeProto::AttributeType kTypes[] = {
-      onnx::AttributeProto::UNDEFINED, onnx::AttributeProto::INT, onnx::AttributeProto::FLOAT, onnx::AttributeProto::STRING, onnx::AttributeProto::INTS,
-      onnx::AttributeProto::FLOATS, onnx::AttributeProto::STRINGS, onnx::AttributeProto::TENSOR, onnx::AttributeProto::GRAPH};
+      onnx::AttributeProto::UNDEFINED, onnx::AttributeProto::INT,    onnx::AttributeProto::FLOAT,
+      onnx::AttributeProto::STRING,    onnx::AttributeProto::INTS,   onnx::AttributeProto::FLOATS,
+      onnx::AttributeProto::STRINGS,   onnx::AttributeProto::TENSOR, onnx::AttributeProto::GRAPH};
   return kTypes[a.value.index()];
 }
 
@@ -27,7 +28,8 @@ void put_tensor(const OnnxTensor& from, onnx::TensorProto* to) {
   if (from.literal) to->set_raw_data(from.literal->data, static_cast<size_t>(byte_size(from.type)));
 }
 
-// The node as protobuf, as far as a context-dependent body may look: attributes but graphs, and which inputs and outputs there are.
+// The node as protobuf, as far as a context-dependent body may look: attributes but graphs, and which inputs and
+// outputs there are.
 onnx::NodeProto proto_of(const OnnxNode& node) {
   onnx::NodeProto out;
   out.set_op_type(node.op);
@@ -49,7 +51,8 @@ onnx::NodeProto proto_of(const OnnxNode& node) {
   return out;
 }
 
-absl::StatusOr<std::optional<OnnxFunction>> body_of(const onnx::OpSchema& schema, const OnnxNode& node, int version, std::span<const TensorType> input_types) {
+absl::StatusOr<std::optional<OnnxFunction>> body_of(const onnx::OpSchema& schema, const OnnxNode& node, int version,
+                                                    std::span<const TensorType> input_types) {
   onnx::FunctionProto proto;
   if (const onnx::FunctionProto* fixed = schema.HasFunction() ? schema.GetFunction(version) : nullptr) {
     proto = *fixed;
@@ -64,7 +67,8 @@ absl::StatusOr<std::optional<OnnxFunction>> body_of(const onnx::OpSchema& schema
     }
     onnx::NodeProto use = proto_of(node);
     for (const auto& [name, attribute] : schema.attributes()) {
-      if (!node.find(name) && attribute.default_value.type() != onnx::AttributeProto::UNDEFINED) *use.add_attribute() = attribute.default_value;
+      if (!node.find(name) && attribute.default_value.type() != onnx::AttributeProto::UNDEFINED)
+        *use.add_attribute() = attribute.default_value;
     }
     onnx::FunctionBodyBuildContextImpl context(use, types);
     if (!schema.BuildContextDependentFunction(context, proto, version)) return std::nullopt;
@@ -72,7 +76,8 @@ absl::StatusOr<std::optional<OnnxFunction>> body_of(const onnx::OpSchema& schema
     return std::nullopt;
   }
   for (const auto& [name, attribute] : schema.attributes()) {
-    if (attribute.default_value.type() != onnx::AttributeProto::UNDEFINED) *proto.add_attribute_proto() = attribute.default_value;
+    if (attribute.default_value.type() != onnx::AttributeProto::UNDEFINED)
+      *proto.add_attribute_proto() = attribute.default_value;
   }
   PARTITA_ASSIGN_OR_RETURN(OnnxFunction function, plain_function(proto));
   function.domain = node.domain;
@@ -95,32 +100,39 @@ absl::Status check_against_schema(const OnnxNode& node, int version) {
   if (!schema) return absl::OkStatus();
   int inputs = static_cast<int>(node.inputs.size()), outputs = static_cast<int>(node.outputs.size());
   if (inputs < schema->min_input() || inputs > schema->max_input()) {
-    return absl::InvalidArgumentError(cat("expected ", schema->min_input(), " to ", schema->max_input(), " inputs, found ", inputs));
+    return absl::InvalidArgumentError(
+        cat("expected ", schema->min_input(), " to ", schema->max_input(), " inputs, found ", inputs));
   }
   if (outputs < schema->min_output() || outputs > schema->max_output()) {
-    return absl::InvalidArgumentError(cat("expected ", schema->min_output(), " to ", schema->max_output(), " outputs, found ", outputs));
+    return absl::InvalidArgumentError(
+        cat("expected ", schema->min_output(), " to ", schema->max_output(), " outputs, found ", outputs));
   }
   for (const OnnxAttribute& a : node.attributes) {
     auto known = schema->attributes().find(a.name);
-    if (known == schema->attributes().end() || !a.reference.empty() || std::holds_alternative<OnnxOpaque>(a.value)) continue;
+    if (known == schema->attributes().end() || !a.reference.empty() || std::holds_alternative<OnnxOpaque>(a.value))
+      continue;
     if (known->second.type != type_of(a)) {
-      return absl::InvalidArgumentError(cat("attribute ", quote(a.name), ": expected ", onnx::AttributeProto::AttributeType_Name(known->second.type), ", found ",
+      return absl::InvalidArgumentError(cat("attribute ", quote(a.name), ": expected ",
+                                            onnx::AttributeProto::AttributeType_Name(known->second.type), ", found ",
                                             onnx::AttributeProto::AttributeType_Name(type_of(a))));
     }
   }
   for (const auto& [name, attribute] : schema->attributes()) {
-    if (attribute.required && !node.find(name)) return absl::InvalidArgumentError(cat("attribute ", quote(name), " is missing"));
+    if (attribute.required && !node.find(name))
+      return absl::InvalidArgumentError(cat("attribute ", quote(name), " is missing"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<OnnxFunction>> schema_function(const OnnxNode& node, int version, std::span<const TensorType> input_types) {
+absl::StatusOr<std::optional<OnnxFunction>> schema_function(const OnnxNode& node, int version,
+                                                            std::span<const TensorType> input_types) {
   const onnx::OpSchema* schema = find_schema(node, version);
   if (!schema) return std::nullopt;
   try {  // the library reports faults of a body by throwing
     return body_of(*schema, node, version, input_types);
   } catch (const std::exception& e) {
-    return absl::InvalidArgumentError(cat("the function body of ", quote(node.op), " cannot be built: ", quote(e.what())));
+    return absl::InvalidArgumentError(
+        cat("the function body of ", quote(node.op), " cannot be built: ", quote(e.what())));
   }
 }
 

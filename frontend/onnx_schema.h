@@ -20,7 +20,9 @@ bool has_schema(const OnnxNode& node, int version);
 // Checks the node's attributes (types) and its numbers of inputs and outputs against its schema, if it has one.
 absl::Status check_against_schema(const OnnxNode& node, int version);
 
-// The operator's function body for this use (input types matter to some; kInvalid: absent), with the schema's attribute defaults; nullopt where it has none.
-absl::StatusOr<std::optional<OnnxFunction>> schema_function(const OnnxNode& node, int version, std::span<const TensorType> input_types);
+// The operator's function body for this use (input types matter to some; kInvalid: absent), with the schema's attribute
+// defaults; nullopt where it has none.
+absl::StatusOr<std::optional<OnnxFunction>> schema_function(const OnnxNode& node, int version,
+                                                            std::span<const TensorType> input_types);
 
 }  // namespace partita

@@ -1,8 +1,9 @@
-// The checkpoint is a FlatBuffer with identifier "ODTC", of these tables (fields in order; ONNX Runtime's ort_training_checkpoint.fbs and ort.fbs):
+// The checkpoint is a FlatBuffer with identifier "ODTC", of these tables (fields in order; ONNX Runtime's
+// ort_training_checkpoint.fbs and ort.fbs):
 //   Checkpoint {version i32, module_state ModuleState, optimizer_groups [OptimizerGroup], property_bag}
 //   ModuleState {requires_grad_params [Tensor], frozen_params [Tensor], is_nominal_state bool, has_external_data bool}
-//   OptimizerGroup {group_name, step i64, initial_learning_rate f32, optimizer_states [{param_name, momentums [Tensor]}]}
-//   Tensor {name, doc_string, dims [i64], data_type i32 (ONNX's), raw_data [u8], string_data}
+//   OptimizerGroup {group_name, step i64, initial_learning_rate f32, optimizer_states [{param_name, momentums
+//   [Tensor]}]} Tensor {name, doc_string, dims [i64], data_type i32 (ONNX's), raw_data [u8], string_data}
 #include "frontend/ort_artifacts.h"
 
 #include <sys/stat.h>
@@ -43,11 +44,13 @@ OnnxTensor read_tensor(const FlatTable& t, const std::shared_ptr<const MappedFil
   OnnxTensor out;
   out.name = std::string(t.text(0));
   FlatVector dims = t.vector(2, 8);
-  for (uint32_t k = 0; k < dims.size; ++k) out.type.shape.push_back(t.buffer().read<int64_t>(dims.at + 8 * uint64_t{k}));
+  for (uint32_t k = 0; k < dims.size; ++k)
+    out.type.shape.push_back(t.buffer().read<int64_t>(dims.at + 8 * uint64_t{k}));
   out.element = t.scalar<int32_t>(3, 0);
   out.type.dtype = dtype_of_onnx(out.element);
   auto count = checked_elements(out.type.shape);
-  if (!count || out.type.dtype == DType::kInvalid) fail(cat("checkpoint: tensor ", quote(out.name), " has an unsupported type or shape"));
+  if (!count || out.type.dtype == DType::kInvalid)
+    fail(cat("checkpoint: tensor ", quote(out.name), " has an unsupported type or shape"));
   FlatVector data = t.vector(4, 1);
   int64_t bytes;
   if (__builtin_mul_overflow(*count, dtype_size(out.type.dtype), &bytes) || bytes != data.size) {
@@ -69,17 +72,22 @@ OrtCheckpoint read_checkpoint(const std::string& path) {
   if (!opened.ok()) throw ImportError{opened.status()};
   auto file = std::make_shared<const MappedFile>(*std::move(opened));
   FlatBuffer buffer(file->bytes());
-  if (file->size() < 8 || file->text().substr(4, 4) != "ODTC") fail("the checkpoint is no ONNX Runtime training checkpoint (identifier ODTC)");
+  if (file->size() < 8 || file->text().substr(4, 4) != "ODTC")
+    fail("the checkpoint is no ONNX Runtime training checkpoint (identifier ODTC)");
   FlatTable root(buffer, buffer.follow(0));
   OrtCheckpoint out;
   if (!root.has(1)) fail("the checkpoint has no module state");
   FlatTable module = root.table(1);
   if (module.scalar<uint8_t>(2, 0) != 0) fail("the checkpoint is nominal: it holds no weights; save a full one");
-  if (module.scalar<uint8_t>(3, 0) != 0) throw ImportError{absl::UnimplementedError("the checkpoint keeps its weights in an external file; save it in one file")};
+  if (module.scalar<uint8_t>(3, 0) != 0)
+    throw ImportError{
+        absl::UnimplementedError("the checkpoint keeps its weights in an external file; save it in one file")};
   out.trained = read_tensors(module, 0, file);
   out.frozen = read_tensors(module, 1, file);
   FlatVector groups = root.vector(2, 4);
-  if (groups.size > 1) throw ImportError{absl::UnimplementedError(cat("the checkpoint has ", groups.size, " optimizer groups; one is supported"))};
+  if (groups.size > 1)
+    throw ImportError{
+        absl::UnimplementedError(cat("the checkpoint has ", groups.size, " optimizer groups; one is supported"))};
   if (groups.size == 1) {
     FlatTable g = root.element(groups, 0);
     out.has_optimizer = true;
@@ -154,8 +162,11 @@ OnnxModel forward_model(const std::string& path, const OrtCheckpoint& checkpoint
       continue;
     }
     bool fits = in.dtype == w->second->type.dtype && in.shape && in.shape->size() == w->second->type.shape.size();
-    for (size_t d = 0; fits && d < in.shape->size(); ++d) fits = (*in.shape)[d].size < 0 || (*in.shape)[d].size == w->second->type.shape[d];
-    if (!fits) fail(cat("parameter ", quote(in.name), ": the checkpoint's type ", to_string(w->second->type), " does not fit the training model"));
+    for (size_t d = 0; fits && d < in.shape->size(); ++d)
+      fits = (*in.shape)[d].size < 0 || (*in.shape)[d].size == w->second->type.shape[d];
+    if (!fits)
+      fail(cat("parameter ", quote(in.name), ": the checkpoint's type ", to_string(w->second->type),
+               " does not fit the training model"));
     initializers.push_back(*w->second);
   }
   std::erase_if(g.initializers, [&](const OnnxTensor& t) { return !needed.contains(t.name); });
@@ -174,12 +185,15 @@ double number(const OnnxNode& n, std::string_view name, double otherwise) {
   fail(cat(node_title(n), ": attribute ", quote(name), ": expected a number"));
 }
 
-OptimizerGroup read_optimizer(const std::string& path, const OrtCheckpoint& checkpoint, const std::vector<std::string>& trained, const ImportOptions& options) {
+OptimizerGroup read_optimizer(const std::string& path, const OrtCheckpoint& checkpoint,
+                              const std::vector<std::string>& trained, const ImportOptions& options) {
   OnnxModel model = load(path);
   const OnnxNode* update = nullptr;
   for (const OnnxNode& n : model.graph.nodes) {
     if (n.op != "AdamWOptimizer" || n.domain != "com.microsoft" || update) {
-      throw ImportError{absl::UnimplementedError(cat(quote(path), ": ", node_title(n), ": expected one AdamWOptimizer; put clipping and other optimizers into train.yaml"))};
+      throw ImportError{absl::UnimplementedError(
+          cat(quote(path), ": ", node_title(n),
+              ": expected one AdamWOptimizer; put clipping and other optimizers into train.yaml"))};
     }
     update = &n;
   }
@@ -187,7 +201,8 @@ OptimizerGroup read_optimizer(const std::string& path, const OrtCheckpoint& chec
   OptimizerGroup g;
   g.kind = "ort_adamw";
   // ONNX Runtime's defaults for this operator.
-  constexpr std::pair<const char*, double> kHyper[] = {{"alpha", 0.9f}, {"beta", 0.999f}, {"epsilon", 1e-8f}, {"weight_decay", 1e-2f}, {"adam_mode", 0}, {"correct_bias", 1}};
+  constexpr std::pair<const char*, double> kHyper[] = {{"alpha", 0.9f},         {"beta", 0.999f}, {"epsilon", 1e-8f},
+                                                       {"weight_decay", 1e-2f}, {"adam_mode", 0}, {"correct_bias", 1}};
   for (const auto& [name, otherwise] : kHyper) g.hyper[name] = number(*update, name, otherwise);
   g.step_counts = true;
   g.initial_step = checkpoint.step;
@@ -199,7 +214,8 @@ OptimizerGroup read_optimizer(const std::string& path, const OrtCheckpoint& chec
     g.state_names.push_back({state + ".momentum0", state + ".momentum1"});
     auto& initials = g.state_initials.emplace_back(2);
     auto moments = checkpoint.moments.find(name);
-    for (size_t k = 0; moments != checkpoint.moments.end() && k < std::min<size_t>(2, moments->second.size()); ++k) initials[k] = moments->second[k];
+    for (size_t k = 0; moments != checkpoint.moments.end() && k < std::min<size_t>(2, moments->second.size()); ++k)
+      initials[k] = moments->second[k];
   }
   return g;
 }
@@ -239,7 +255,9 @@ ImportedModel import_folder(const std::string& folder, const ImportOptions& opti
 
 }  // namespace
 
-bool is_ort_artifacts(const std::string& folder) { return exists(folder + "/training_model.onnx") && exists(folder + "/checkpoint"); }
+bool is_ort_artifacts(const std::string& folder) {
+  return exists(folder + "/training_model.onnx") && exists(folder + "/checkpoint");
+}
 
 absl::StatusOr<ImportedModel> import_ort_artifacts(const std::string& folder, const ImportOptions& options) {
   try {

@@ -1,4 +1,5 @@
-// ONNX Runtime training artifacts: a folder with training_model.onnx, eval_model.onnx, optimizer_model.onnx and checkpoint.
+// ONNX Runtime training artifacts: a folder with training_model.onnx, eval_model.onnx, optimizer_model.onnx and
+// checkpoint.
 #pragma once
 
 #include <string>

@@ -14,10 +14,16 @@ namespace {
 
 constexpr std::string_view kDomain = "ai.onnx.preview.training";
 
-[[noreturn]] void fail(std::string message) { throw ImportError{absl::InvalidArgumentError("training_info: " + std::move(message))}; }
-[[noreturn]] void unsupported(std::string message) { throw ImportError{absl::UnimplementedError("training_info: " + std::move(message))}; }
+[[noreturn]] void fail(std::string message) {
+  throw ImportError{absl::InvalidArgumentError("training_info: " + std::move(message))};
+}
+[[noreturn]] void unsupported(std::string message) {
+  throw ImportError{absl::UnimplementedError("training_info: " + std::move(message))};
+}
 
-bool is_optimizer(const OnnxNode& n) { return n.domain == kDomain && (n.op == "Adam" || n.op == "Adagrad" || n.op == "Momentum"); }
+bool is_optimizer(const OnnxNode& n) {
+  return n.domain == kDomain && (n.op == "Adam" || n.op == "Adagrad" || n.op == "Momentum");
+}
 bool is_gradient(const OnnxNode& n) { return n.domain == kDomain && n.op == "Gradient"; }
 
 double number(const OnnxNode& n, std::string_view name, double otherwise) {
@@ -91,10 +97,12 @@ class Reader {
     for (const auto& [to, from] : info.initialization_binding) {
       auto value = made.find(from);
       auto target = initial_.find(to);
-      if (value == made.end()) fail(cat("initialization_binding: ", quote(from), " is no output of the initialization graph"));
+      if (value == made.end())
+        fail(cat("initialization_binding: ", quote(from), " is no output of the initialization graph"));
       if (target == initial_.end()) fail(cat("initialization_binding: ", quote(to), " is no initializer"));
       if (value->second.type != target->second->type) {
-        fail(cat("initialization_binding of ", quote(to), ": expected ", to_string(target->second->type), ", found ", to_string(value->second.type)));
+        fail(cat("initialization_binding of ", quote(to), ": expected ", to_string(target->second->type), ", found ",
+                 to_string(value->second.type)));
       }
       replaced_[to] = value->second;
       for (OnnxTensor& t : out_.model.graph.initializers) {
@@ -111,13 +119,17 @@ class Reader {
 
   void read_gradient(const OnnxNode& n) {
     std::string loss = text(n, "y");
-    if (!out_.spec.loss.empty() && out_.spec.loss != loss) unsupported(cat("gradients of two results, ", quote(out_.spec.loss), " and ", quote(loss)));
+    if (!out_.spec.loss.empty() && out_.spec.loss != loss)
+      unsupported(cat("gradients of two results, ", quote(out_.spec.loss), " and ", quote(loss)));
     out_.spec.loss = loss;
     const OnnxAttribute* a = n.find("xs");
     const auto* xs = a ? std::get_if<std::vector<std::string>>(&a->value) : nullptr;
-    if (!xs || xs->size() < n.outputs.size() || xs->size() > n.inputs.size()) fail(cat(node_title(n), ": attribute 'xs' does not fit the inputs and outputs"));
+    if (!xs || xs->size() < n.outputs.size() || xs->size() > n.inputs.size())
+      fail(cat(node_title(n), ": attribute 'xs' does not fit the inputs and outputs"));
     for (size_t k = 0; k < n.outputs.size(); ++k) {
-      if (n.inputs[k] != (*xs)[k]) unsupported(cat(node_title(n), ": the gradient at another point (", quote(n.inputs[k]), " for ", quote((*xs)[k]), ")"));
+      if (n.inputs[k] != (*xs)[k])
+        unsupported(
+            cat(node_title(n), ": the gradient at another point (", quote(n.inputs[k]), " for ", quote((*xs)[k]), ")"));
       if (!n.outputs[k].empty()) gradient_of_[n.outputs[k]] = (*xs)[k];
     }
   }
@@ -125,9 +137,12 @@ class Reader {
   void read_optimizer(const OnnxNode& n) {
     OptimizerGroup g;
     int states = n.op == "Adam" ? 2 : 1;
-    if (n.inputs.size() < 2 || (n.inputs.size() - 2) % static_cast<size_t>(2 + states) != 0) fail(cat(node_title(n), ": ", n.inputs.size(), " inputs do not divide into tensors, gradients and states"));
+    if (n.inputs.size() < 2 || (n.inputs.size() - 2) % static_cast<size_t>(2 + states) != 0)
+      fail(cat(node_title(n), ": ", n.inputs.size(), " inputs do not divide into tensors, gradients and states"));
     size_t count = (n.inputs.size() - 2) / static_cast<size_t>(2 + states);
-    if (n.outputs.size() != count * static_cast<size_t>(1 + states)) fail(cat(node_title(n), ": expected ", count * static_cast<size_t>(1 + states), " outputs, found ", n.outputs.size()));
+    if (n.outputs.size() != count * static_cast<size_t>(1 + states))
+      fail(cat(node_title(n), ": expected ", count * static_cast<size_t>(1 + states), " outputs, found ",
+               n.outputs.size()));
     g.kind = n.op == "Adam" ? "onnx_adam" : n.op == "Adagrad" ? "onnx_adagrad" : "onnx_momentum";
     g.hyper["norm_coefficient"] = number(n, "norm_coefficient", 0);
     if (n.op == "Adagrad") {
@@ -143,15 +158,18 @@ class Reader {
     }
     if (n.op == "Momentum") {
       std::string mode = text(n, "mode");
-      if (mode != "standard" && mode != "nesterov") fail(cat(node_title(n), ": attribute 'mode': expected standard or nesterov, found ", quote(mode)));
+      if (mode != "standard" && mode != "nesterov")
+        fail(cat(node_title(n), ": attribute 'mode': expected standard or nesterov, found ", quote(mode)));
       g.hyper["nesterov"] = mode == "nesterov";
     }
     read_rate_and_step(n, g);
     for (size_t k = 0; k < count; ++k) {
       const std::string &x = n.inputs[2 + k], &grad = n.inputs[2 + count + k];
       auto of = gradient_of_.find(grad);
-      if (of == gradient_of_.end()) unsupported(cat(node_title(n), ": gradient ", quote(grad), " does not come straight from a Gradient node"));
-      if (of->second != x) fail(cat(node_title(n), ": ", quote(grad), " is the gradient of ", quote(of->second), ", not of ", quote(x)));
+      if (of == gradient_of_.end())
+        unsupported(cat(node_title(n), ": gradient ", quote(grad), " does not come straight from a Gradient node"));
+      if (of->second != x)
+        fail(cat(node_title(n), ": ", quote(grad), " is the gradient of ", quote(of->second), ", not of ", quote(x)));
       bound(n, x, n.outputs[k]);
       g.parameters.push_back(state_name(x));
       out_.spec.parameters.push_back(state_name(x));
@@ -161,7 +179,8 @@ class Reader {
       for (int s = 0; s < states; ++s) {
         const std::string& state = n.inputs[2 + count * static_cast<size_t>(2 + s) + k];
         bound(n, state, n.outputs[count * static_cast<size_t>(1 + s) + k]);
-        if (initial_.at(state)->type.shape != initial_.at(x)->type.shape) fail(cat(node_title(n), ": state ", quote(state), " does not have the shape of ", quote(x)));
+        if (initial_.at(state)->type.shape != initial_.at(x)->type.shape)
+          fail(cat(node_title(n), ": state ", quote(state), " does not have the shape of ", quote(x)));
         names.push_back(state);
         initials.push_back(initial(state));
       }
@@ -171,9 +190,11 @@ class Reader {
 
   // The node's result must go back into the initializer it was made from.
   void bound(const OnnxNode& n, const std::string& initializer, const std::string& result) {
-    if (!initial_.contains(initializer)) unsupported(cat(node_title(n), ": ", quote(initializer), " is no initializer"));
+    if (!initial_.contains(initializer))
+      unsupported(cat(node_title(n), ": ", quote(initializer), " is no initializer"));
     auto at = update_.find(initializer);
-    if (at == update_.end() || at->second != result) fail(cat(node_title(n), ": update_binding does not bind ", quote(initializer), " to ", quote(result)));
+    if (at == update_.end() || at->second != result)
+      fail(cat(node_title(n), ": update_binding does not bind ", quote(initializer), " to ", quote(result)));
     done_.insert(initializer);
   }
 
@@ -186,7 +207,8 @@ class Reader {
       unsupported(cat("learning rate ", quote(rate), " is computed: give a constant, and the schedule in train.yaml"));
     }
     auto value = initial(step);
-    if (!value || elements(value->type.shape) != 1) unsupported(cat("step counter ", quote(step), " is no scalar initializer"));
+    if (!value || elements(value->type.shape) != 1)
+      unsupported(cat("step counter ", quote(step), " is no scalar initializer"));
     g.initial_step = element_i(*value, 0);
     auto update = update_.find(step);
     g.step_counts = update != update_.end();
@@ -197,7 +219,8 @@ class Reader {
     if (counts) {
       const std::string& other = add->inputs[0] == step ? add->inputs[1] : add->inputs[0];
       auto one = initial(other);
-      counts = (add->inputs[0] == step || add->inputs[1] == step) && one && elements(one->type.shape) == 1 && element_i(*one, 0) == 1 && !update_.contains(other);
+      counts = (add->inputs[0] == step || add->inputs[1] == step) && one && elements(one->type.shape) == 1 &&
+               element_i(*one, 0) == 1 && !update_.contains(other);
     }
     if (!counts) unsupported(cat("step counter ", quote(step), " is not updated by adding 1"));
     out_.spec.step_name = step;
@@ -206,7 +229,8 @@ class Reader {
 
   void check_updates() {
     for (const auto& [to, from] : update_) {
-      if (!done_.contains(to)) unsupported(cat("update of ", quote(to), " by ", quote(from), ", which no optimizer node makes"));
+      if (!done_.contains(to))
+        unsupported(cat("update of ", quote(to), " by ", quote(from), ", which no optimizer node makes"));
     }
   }
 
@@ -230,7 +254,8 @@ class Reader {
       if (needed[k]) g.nodes.push_back(algorithm_->nodes[k]);
     }
     for (const OnnxValueInfo& in : algorithm_->inputs) {
-      bool known = std::any_of(g.inputs.begin(), g.inputs.end(), [&](const OnnxValueInfo& v) { return v.name == in.name; });
+      bool known =
+          std::any_of(g.inputs.begin(), g.inputs.end(), [&](const OnnxValueInfo& v) { return v.name == in.name; });
       if (seen.contains(in.name) && !known) g.inputs.push_back(in);
     }
     for (const OnnxTensor& t : algorithm_->initializers) {
@@ -248,13 +273,15 @@ class Reader {
   absl::flat_hash_map<std::string, const OnnxTensor*> initial_;
   absl::flat_hash_map<std::string, Literal> replaced_;
   absl::flat_hash_map<std::string, int> maker_;
-  std::map<std::string, std::string> update_;       // initializer -> what it becomes
+  std::map<std::string, std::string> update_;                  // initializer -> what it becomes
   absl::flat_hash_map<std::string, std::string> gradient_of_;  // gradient -> parameter
   absl::flat_hash_set<std::string> trained_, done_;
 };
 
 }  // namespace
 
-TrainableModel read_training_info(const OnnxModel& model, const ImportOptions& options) { return Reader(model, options).run(model.training); }
+TrainableModel read_training_info(const OnnxModel& model, const ImportOptions& options) {
+  return Reader(model, options).run(model.training);
+}
 
 }  // namespace partita

@@ -17,7 +17,8 @@ const T& expect(const AttrValue* value, std::string_view name) {
 }  // namespace
 
 void Attrs::set(std::string_view name, AttrValue value) {
-  auto at = std::lower_bound(items_.begin(), items_.end(), name, [](const auto& item, std::string_view n) { return item.first < n; });
+  auto at = std::lower_bound(items_.begin(), items_.end(), name,
+                             [](const auto& item, std::string_view n) { return item.first < n; });
   if (at != items_.end() && at->first == name) {
     at->second = std::move(value);
   } else {
@@ -37,12 +38,18 @@ int64_t Attrs::i(std::string_view name, int64_t otherwise) const { return has(na
 double Attrs::f(std::string_view name) const { return expect<double>(find(name), name); }
 double Attrs::f(std::string_view name, double otherwise) const { return has(name) ? f(name) : otherwise; }
 const std::string& Attrs::s(std::string_view name) const { return expect<std::string>(find(name), name); }
-std::string Attrs::s(std::string_view name, std::string_view otherwise) const { return has(name) ? s(name) : std::string(otherwise); }
+std::string Attrs::s(std::string_view name, std::string_view otherwise) const {
+  return has(name) ? s(name) : std::string(otherwise);
+}
 DType Attrs::dtype(std::string_view name) const { return expect<DType>(find(name), name); }
-const std::vector<int64_t>& Attrs::ints(std::string_view name) const { return expect<std::vector<int64_t>>(find(name), name); }
+const std::vector<int64_t>& Attrs::ints(std::string_view name) const {
+  return expect<std::vector<int64_t>>(find(name), name);
+}
 std::vector<int64_t> Attrs::ints(std::string_view name, std::vector<int64_t> otherwise) const {
   return has(name) ? ints(name) : std::move(otherwise);
 }
-const std::vector<double>& Attrs::floats(std::string_view name) const { return expect<std::vector<double>>(find(name), name); }
+const std::vector<double>& Attrs::floats(std::string_view name) const {
+  return expect<std::vector<double>>(find(name), name);
+}
 
 }  // namespace partita

@@ -13,7 +13,8 @@ Builder::Builder(Graph graph) : graph_(std::move(graph)) {
     const Constant& c = graph_.constants[k];
     constant_of_[c.value] = static_cast<int32_t>(k);
     if (c.literal.type.rank() == 0 && is_float(c.literal.type.dtype)) {
-      scalars_.emplace(std::pair{static_cast<int>(c.literal.type.dtype), std::bit_cast<uint64_t>(element_f(c.literal, 0))}, c.value);
+      scalars_.emplace(
+          std::pair{static_cast<int>(c.literal.type.dtype), std::bit_cast<uint64_t>(element_f(c.literal, 0))}, c.value);
     }
   }
 }
@@ -63,13 +64,21 @@ int32_t Builder::origin(std::string text) {
 absl::StatusOr<std::vector<ValueId>> Builder::try_emit(const OpDef& op, std::vector<ValueId> inputs, Attrs attrs) {
   int count = static_cast<int>(inputs.size());
   if (count < op.min_inputs || (op.max_inputs >= 0 && count > op.max_inputs)) {
-    return absl::InvalidArgumentError(cat(op.name, ": expected ", op.min_inputs, op.max_inputs == op.min_inputs ? "" : " or more", " inputs, found ", count));
+    return absl::InvalidArgumentError(cat(op.name, ": expected ", op.min_inputs,
+                                          op.max_inputs == op.min_inputs ? "" : " or more", " inputs, found ", count));
   }
   std::vector<TensorType> types;
   for (ValueId v : inputs) types.push_back(v == kNoValue ? TensorType{} : type(v));
   PARTITA_ASSIGN_OR_RETURN(std::vector<TensorType> results, infer_types(op, {attrs, types}));
-  Node node{.op = &op, .inputs = std::move(inputs), .outputs = {}, .attrs = std::move(attrs), .origin = context_.origin, .block = context_.block,
-            .segment = context_.segment, .weight_gradient = context_.weight_gradient, .device = context_.device};
+  Node node{.op = &op,
+            .inputs = std::move(inputs),
+            .outputs = {},
+            .attrs = std::move(attrs),
+            .origin = context_.origin,
+            .block = context_.block,
+            .segment = context_.segment,
+            .weight_gradient = context_.weight_gradient,
+            .device = context_.device};
   for (TensorType& t : results) {
     ValueId v = new_value(std::move(t), {});
     graph_.values[v].producer = static_cast<NodeId>(graph_.nodes.size());
@@ -84,7 +93,8 @@ std::vector<ValueId> Builder::emit_all(std::string_view op, std::vector<ValueId>
   const OpDef* def = find_op(op);
   PARTITA_CHECK(def != nullptr, cat("no op '", op, "'"));
   auto outputs = try_emit(*def, std::move(inputs), std::move(attrs));
-  PARTITA_CHECK(outputs.ok(), cat(op, context_.origin >= 0 ? " for " + graph_.origins[context_.origin] : "", ": ", outputs.status().message()));
+  PARTITA_CHECK(outputs.ok(), cat(op, context_.origin >= 0 ? " for " + graph_.origins[context_.origin] : "", ": ",
+                                  outputs.status().message()));
   return *std::move(outputs);
 }
 
@@ -100,7 +110,9 @@ ValueId Builder::scalar(DType dtype, double value) {
 
 ValueId Builder::cast(ValueId a, DType to) { return dtype(a) == to ? a : emit("cast", {a}, {{"to", to}}); }
 
-ValueId Builder::reshape(ValueId a, Shape to) { return shape(a) == to ? a : emit("reshape", {a}, {{"shape", std::move(to)}}); }
+ValueId Builder::reshape(ValueId a, Shape to) {
+  return shape(a) == to ? a : emit("reshape", {a}, {{"shape", std::move(to)}});
+}
 
 ValueId Builder::transpose(ValueId a, std::vector<int64_t> permutation) {
   bool identity = true;
@@ -108,7 +120,9 @@ ValueId Builder::transpose(ValueId a, std::vector<int64_t> permutation) {
   return identity ? a : emit("transpose", {a}, {{"permutation", std::move(permutation)}});
 }
 
-ValueId Builder::broadcast_to(ValueId a, const Shape& to) { return shape(a) == to ? a : emit("broadcast", {a}, {{"shape", to}}); }
+ValueId Builder::broadcast_to(ValueId a, const Shape& to) {
+  return shape(a) == to ? a : emit("broadcast", {a}, {{"shape", to}});
+}
 
 ValueId Builder::reduce(std::string_view op, ValueId a, std::vector<int64_t> dims, bool keep) {
   if (dims.empty()) return a;

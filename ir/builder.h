@@ -36,7 +36,9 @@ class Builder {
 
   // A node whose use is sound by construction: a fault is a compiler bug.
   std::vector<ValueId> emit_all(std::string_view op, std::vector<ValueId> inputs, Attrs attrs = {});
-  ValueId emit(std::string_view op, std::vector<ValueId> inputs, Attrs attrs = {}) { return emit_all(op, std::move(inputs), std::move(attrs))[0]; }
+  ValueId emit(std::string_view op, std::vector<ValueId> inputs, Attrs attrs = {}) {
+    return emit_all(op, std::move(inputs), std::move(attrs))[0];
+  }
   // The same for a use that comes from outside: InvalidArgument in the op's words.
   absl::StatusOr<std::vector<ValueId>> try_emit(const OpDef& op, std::vector<ValueId> inputs, Attrs attrs = {});
 
@@ -56,7 +58,9 @@ class Builder {
   ValueId broadcast_to(ValueId a, const Shape& shape);
   ValueId full(DType dtype, const Shape& shape, double value) { return broadcast_to(scalar(dtype, value), shape); }
   ValueId reduce(std::string_view op, ValueId a, std::vector<int64_t> dims, bool keep);
-  ValueId reduce_sum(ValueId a, std::vector<int64_t> dims, bool keep) { return reduce("reduce_sum", a, std::move(dims), keep); }
+  ValueId reduce_sum(ValueId a, std::vector<int64_t> dims, bool keep) {
+    return reduce("reduce_sum", a, std::move(dims), keep);
+  }
   // Sum times 1/n, n the global count: a split leaves a partial sum.
   ValueId mean(ValueId a, std::vector<int64_t> dims, bool keep);
   // Undoes broadcasting: sums `a` down to `shape`.

@@ -1,4 +1,5 @@
-// Parsing is one pass over characters; binding repeats over dimensions until no more sizes follow (each round solves one).
+// Parsing is one pass over characters; binding repeats over dimensions until no more sizes follow (each round solves
+// one).
 #include "ir/formula.h"
 
 #include <charconv>
@@ -48,7 +49,8 @@ class Parser {
       if (peek() == '~') {
         ++at_;
         int number = 0, digits = 0;
-        while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) number = number * 10 + (text_[at_++] - '0'), ++digits;
+        while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])))
+          number = number * 10 + (text_[at_++] - '0'), ++digits;
         operand.linear = digits ? number : 1000 + static_cast<int>(into.size());
       }
       if (peek() == '.') ++at_;  // a scalar
@@ -94,11 +96,24 @@ class Parser {
     }
     if (at_ < text_.size()) {
       switch (text_[at_]) {
-        case '+': f.role = FactorRole::kSum; ++at_; break;
-        case '>': f.role = FactorRole::kMax; ++at_; break;
-        case '<': f.role = FactorRole::kMin; ++at_; break;
-        case '^': f.role = FactorRole::kWhole; ++at_; break;
-        default: break;
+        case '+':
+          f.role = FactorRole::kSum;
+          ++at_;
+          break;
+        case '>':
+          f.role = FactorRole::kMax;
+          ++at_;
+          break;
+        case '<':
+          f.role = FactorRole::kMin;
+          ++at_;
+          break;
+        case '^':
+          f.role = FactorRole::kWhole;
+          ++at_;
+          break;
+        default:
+          break;
       }
     }
     dim.push_back(index);
@@ -138,7 +153,8 @@ std::string operand_text(const Formula& f, const FormulaOperand& operand, std::v
 }
 
 // Solves what one dimension tells. Returns whether a size became known.
-absl::StatusOr<bool> bind_dimension(Formula& formula, const std::vector<int>& dim, int64_t size, size_t operand, size_t axis) {
+absl::StatusOr<bool> bind_dimension(Formula& formula, const std::vector<int>& dim, int64_t size, size_t operand,
+                                    size_t axis) {
   int64_t known = 1;
   int unknown = -1, unknowns = 0;
   for (int f : dim) {
@@ -159,7 +175,8 @@ absl::StatusOr<bool> bind_dimension(Formula& formula, const std::vector<int>& di
   }
   if (unknowns > 1) return false;
   if (known == 0 ? size != 0 : size % known != 0) {
-    return absl::InvalidArgumentError(cat("operand ", operand, ", dimension ", axis, ": expected a multiple of ", known, ", found ", size));
+    return absl::InvalidArgumentError(
+        cat("operand ", operand, ", dimension ", axis, ": expected a multiple of ", known, ", found ", size));
   }
   formula.factors[unknown].size = known == 0 ? 0 : size / known;
   return true;

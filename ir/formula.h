@@ -1,5 +1,5 @@
-// The formula of an op: which factors each dimension of each operand is made of. From it come output shapes, work, legal splits,
-// what a split leaves behind, and local shapes.
+// The formula of an op: which factors each dimension of each operand is made of. From it come output shapes, work,
+// legal splits, what a split leaves behind, and local shapes.
 //
 //   "~ b m k+, ~ b k+ n -> b m n"       matmul: splitting k leaves a partial sum; linear in each operand
 //   "~1 a b, ~1 * b -> a b"             broadcast add: jointly linear (one group); '*' is a dimension of size 1
@@ -8,9 +8,9 @@
 //
 //   ". -> a=5"                          '.': a scalar operand (no operand at all is written as nothing)
 //
-// Suffixes of a factor, written where it first stands in an input: '+' reduced by sum, '>' by max, '<' by min, '^' must stay whole.
-// A prefix '~' marks an operand that the op is linear in: on its own, or, with a number, jointly with those of the same number.
-// A factor that only outputs have is made by the op from its global index.
+// Suffixes of a factor, written where it first stands in an input: '+' reduced by sum, '>' by max, '<' by min, '^' must
+// stay whole. A prefix '~' marks an operand that the op is linear in: on its own, or, with a number, jointly with those
+// of the same number. A factor that only outputs have is made by the op from its global index.
 #pragma once
 
 #include <string>
@@ -47,7 +47,8 @@ struct Formula {
 absl::StatusOr<Formula> parse_formula(std::string_view text);
 std::string to_string(const Formula& formula);
 
-// Solves the factors' sizes from the input shapes; InvalidArgument (operand, dimension, expected, found) where they do not fit.
+// Solves the factors' sizes from the input shapes; InvalidArgument (operand, dimension, expected, found) where they do
+// not fit.
 absl::Status bind_sizes(Formula& formula, const std::vector<Shape>& inputs);
 // Shape of an operand of a bound formula.
 Shape operand_shape(const Formula& formula, const FormulaOperand& operand);

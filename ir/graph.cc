@@ -18,7 +18,8 @@ std::vector<std::vector<NodeId>> uses(const Graph& graph) {
   std::vector<std::vector<NodeId>> out(graph.values.size());
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     for (ValueId v : graph.nodes[n].inputs) {
-      if (v != kNoValue && (out[v].empty() || out[v].back() != static_cast<NodeId>(n))) out[v].push_back(static_cast<NodeId>(n));
+      if (v != kNoValue && (out[v].empty() || out[v].back() != static_cast<NodeId>(n)))
+        out[v].push_back(static_cast<NodeId>(n));
     }
   }
   return out;

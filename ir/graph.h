@@ -1,4 +1,5 @@
-// The graph: immutable SSA values with static shapes, nodes in an order that respects them. Made by Builder, never changed afterwards.
+// The graph: immutable SSA values with static shapes, nodes in an order that respects them. Made by Builder, never
+// changed afterwards.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ namespace partita {
 using NodeId = int32_t;
 inline constexpr NodeId kNoNode = -1;
 
-// When a node runs. Prologue, reduce and update once a step; forward and backward once for each micro-batch; evaluation on its own.
+// When a node runs. Prologue, reduce and update once a step; forward and backward once for each micro-batch; evaluation
+// on its own.
 enum class Segment : uint8_t { kPrologue, kForward, kBackward, kReduce, kUpdate, kEvaluation };
 std::string_view segment_name(Segment segment);
 
@@ -107,7 +109,9 @@ struct Graph {
 
   const TensorType& type(ValueId v) const { return values[v].type; }
   const Node* producer(ValueId v) const { return values[v].producer < 0 ? nullptr : &nodes[values[v].producer]; }
-  std::string origin(const Node& node) const { return node.origin < 0 ? std::string(node.op->name) : origins[node.origin]; }
+  std::string origin(const Node& node) const {
+    return node.origin < 0 ? std::string(node.op->name) : origins[node.origin];
+  }
 };
 
 // Types of a node's inputs (an invalid type for an absent one).

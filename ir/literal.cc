@@ -22,37 +22,58 @@ void store(std::byte* p, T v) {
 
 double float_at(DType t, const std::byte* p) {
   switch (t) {
-    case DType::kF16: return f16_to_float(load<uint16_t>(p));
-    case DType::kBF16: return bf16_to_float(load<uint16_t>(p));
-    case DType::kF32: return load<float>(p);
-    case DType::kF64: return load<double>(p);
-    default: PARTITA_CHECK(false, "not a float type");
+    case DType::kF16:
+      return f16_to_float(load<uint16_t>(p));
+    case DType::kBF16:
+      return bf16_to_float(load<uint16_t>(p));
+    case DType::kF32:
+      return load<float>(p);
+    case DType::kF64:
+      return load<double>(p);
+    default:
+      PARTITA_CHECK(false, "not a float type");
   }
 }
 
 int64_t int_at(DType t, const std::byte* p) {
   switch (t) {
-    case DType::kBool: return load<uint8_t>(p) != 0;
-    case DType::kI8: return load<int8_t>(p);
-    case DType::kU8: return load<uint8_t>(p);
-    case DType::kI16: return load<int16_t>(p);
-    case DType::kU16: return load<uint16_t>(p);
-    case DType::kI32: return load<int32_t>(p);
-    case DType::kU32: return load<uint32_t>(p);
-    case DType::kI64: return load<int64_t>(p);
-    case DType::kU64: return static_cast<int64_t>(load<uint64_t>(p));
-    default: PARTITA_CHECK(false, "not an integer type");
+    case DType::kBool:
+      return load<uint8_t>(p) != 0;
+    case DType::kI8:
+      return load<int8_t>(p);
+    case DType::kU8:
+      return load<uint8_t>(p);
+    case DType::kI16:
+      return load<int16_t>(p);
+    case DType::kU16:
+      return load<uint16_t>(p);
+    case DType::kI32:
+      return load<int32_t>(p);
+    case DType::kU32:
+      return load<uint32_t>(p);
+    case DType::kI64:
+      return load<int64_t>(p);
+    case DType::kU64:
+      return static_cast<int64_t>(load<uint64_t>(p));
+    default:
+      PARTITA_CHECK(false, "not an integer type");
   }
 }
 
 void put(DType t, std::byte* p, double f, int64_t i) {
   switch (t) {
-    case DType::kF16: return store(p, float_to_f16(static_cast<float>(f)));
-    case DType::kBF16: return store(p, float_to_bf16(static_cast<float>(f)));
-    case DType::kF32: return store(p, static_cast<float>(f));
-    case DType::kF64: return store(p, f);
-    case DType::kBool: return store(p, static_cast<uint8_t>(i != 0));
-    default: break;
+    case DType::kF16:
+      return store(p, float_to_f16(static_cast<float>(f)));
+    case DType::kBF16:
+      return store(p, float_to_bf16(static_cast<float>(f)));
+    case DType::kF32:
+      return store(p, static_cast<float>(f));
+    case DType::kF64:
+      return store(p, f);
+    case DType::kBool:
+      return store(p, static_cast<uint8_t>(i != 0));
+    default:
+      break;
   }
   std::memcpy(p, &i, static_cast<size_t>(dtype_size(t)));  // two's complement, little-endian host
 }

@@ -1,4 +1,5 @@
-// The logical mesh of devices: named axes, outermost first. A rank's coordinates are its mixed-radix digits in that order.
+// The logical mesh of devices: named axes, outermost first. A rank's coordinates are its mixed-radix digits in that
+// order.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,8 @@ namespace partita {
 namespace {
 
 absl::StatusOr<Formula> formula_for(const OpDef& op, const OpView& use) {
-  PARTITA_ASSIGN_OR_RETURN(Formula formula, parse_formula(op.formula_of ? op.formula_of(use) : std::string(op.formula)));
+  PARTITA_ASSIGN_OR_RETURN(Formula formula,
+                           parse_formula(op.formula_of ? op.formula_of(use) : std::string(op.formula)));
   std::vector<Shape> shapes;
   for (const TensorType& t : use.inputs) {
     if (t.dtype != DType::kInvalid) shapes.push_back(t.shape);
@@ -23,7 +24,8 @@ absl::StatusOr<Formula> formula_for(const OpDef& op, const OpView& use) {
   return formula;
 }
 
-std::vector<Tensor> evaluate_elementwise(const OpDef& op, const OpView& use, std::span<const Tensor* const> inputs, std::vector<Tensor> outputs) {
+std::vector<Tensor> evaluate_elementwise(const OpDef& op, const OpView& use, std::span<const Tensor* const> inputs,
+                                         std::vector<Tensor> outputs) {
   ScalarFunction function = scalar_function(op, use);
   const Shape& shape = outputs[0].type.shape;
   int rank = static_cast<int>(shape.size());
@@ -90,12 +92,15 @@ absl::Status check_attributes(const OpDef& op, const Attrs& attrs) {
     if (optional) name.remove_suffix(1);
     known.push_back(name);
     const AttrValue* value = attrs.find(name);
-    if (value == nullptr && !optional) return absl::InvalidArgumentError(cat("expected an attribute '", name, "' (", type, "), found none"));
-    if (value != nullptr && !has_type(*value, type)) return absl::InvalidArgumentError(cat("attribute '", name, "': expected ", type, ", found another type"));
+    if (value == nullptr && !optional)
+      return absl::InvalidArgumentError(cat("expected an attribute '", name, "' (", type, "), found none"));
+    if (value != nullptr && !has_type(*value, type))
+      return absl::InvalidArgumentError(cat("attribute '", name, "': expected ", type, ", found another type"));
   }
   for (const auto& [name, value] : attrs.items()) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return absl::InvalidArgumentError(cat("unknown attribute ", quote(name), "; expected ", op.attributes.empty() ? "none" : op.attributes));
+      return absl::InvalidArgumentError(
+          cat("unknown attribute ", quote(name), "; expected ", op.attributes.empty() ? "none" : op.attributes));
     }
   }
   return absl::OkStatus();
@@ -123,7 +128,8 @@ absl::StatusOr<std::vector<TensorType>> infer_types(const OpDef& op, const OpVie
   std::vector<TensorType> types;
   for (const FormulaOperand& out : formula.outputs) {
     Shape shape = operand_shape(formula, out);
-    if (!checked_elements(shape)) return absl::InvalidArgumentError(cat("a result of ", to_string(shape), " elements is too large"));
+    if (!checked_elements(shape))
+      return absl::InvalidArgumentError(cat("a result of ", to_string(shape), " elements is too large"));
     types.push_back({use.inputs.empty() ? DType::kF32 : use.inputs[0].dtype, std::move(shape)});
   }
   return types;
@@ -167,7 +173,8 @@ std::vector<Tensor> evaluate_op(const OpDef& op, const Attrs& attrs, std::span<c
   return outputs;
 }
 
-Attrs localized_attrs(const OpDef& op, const Attrs& attrs, std::span<const Shape> local_inputs, std::span<const Shape> local_outputs) {
+Attrs localized_attrs(const OpDef& op, const Attrs& attrs, std::span<const Shape> local_inputs,
+                      std::span<const Shape> local_outputs) {
   if (op.localize) return op.localize(attrs, local_inputs, local_outputs);
   Attrs local = attrs;
   if (attrs.has("shape")) local.set("shape", local_outputs[0]);

@@ -1,4 +1,5 @@
-// The definition of an op: everything that any part of the compiler knows about it. One op, one file in ir/ops, one constant, one line in ops/all.cc.
+// The definition of an op: everything that any part of the compiler knows about it. One op, one file in ir/ops, one
+// constant, one line in ops/all.cc.
 #pragma once
 
 #include <span>
@@ -45,35 +46,42 @@ struct OpDef {
   std::string_view name;
   int min_inputs = 1;
   int max_inputs = 1;  // -1: any number
-  // The attributes with their types, "i dim, i keep?, ints dims": a type of i, f, s, dtype, ints or floats, a name, and '?' where it may be left out.
-  // infer_types checks them, so that infer and all that follows may take them as read.
+  // The attributes with their types, "i dim, i keep?, ints dims": a type of i, f, s, dtype, ints or floats, a name, and
+  // '?' where it may be left out. infer_types checks them, so that infer and all that follows may take them as read.
   std::string_view attributes = {};
 
   // The op's formula, or how it is written for a use (rank, attributes). Exactly one of the two.
   std::string_view formula = {};
   std::string (*formula_of)(const OpView&) = nullptr;
-  // Checks a use (attributes, types) and gives its output types. Absent: shapes from the formula, every output with the type of input 0.
+  // Checks a use (attributes, types) and gives its output types. Absent: shapes from the formula, every output with the
+  // type of input 0.
   absl::StatusOr<std::vector<TensorType>> (*infer)(const OpView&) = nullptr;
   double flops_per_point = 0;  // floating point operations per point of the formula's iteration space
 
-  // The gradient of each input as a value, or kNoValue; in IR ops, emitted through use.b. Absent: the op stops gradients.
+  // The gradient of each input as a value, or kNoValue; in IR ops, emitted through use.b. Absent: the op stops
+  // gradients.
   std::vector<ValueId> (*gradient)(const OpUse&) = nullptr;
 
-  // Meaning, by at least one of these. `scalar`: an elementwise body with NumPy broadcasting. `expand`: in smaller ops. `evaluate`: reference in wide arithmetic.
+  // Meaning, by at least one of these. `scalar`: an elementwise body with NumPy broadcasting. `expand`: in smaller ops.
+  // `evaluate`: reference in wide arithmetic.
   Scalars (*scalar)(ScalarBuilder&, const OpView&, const Scalars&) = nullptr;
   std::vector<ValueId> (*expand)(const OpUse&) = nullptr;
   void (*evaluate)(const OpView&, std::span<const Tensor* const> inputs, std::vector<Tensor>& outputs) = nullptr;
 
-  // The attributes of the same use on local shapes. Absent: attribute "shape", where there is one, becomes the first output's local shape.
+  // The attributes of the same use on local shapes. Absent: attribute "shape", where there is one, becomes the first
+  // output's local shape.
   Attrs (*localize)(const Attrs&, std::span<const Shape> local_inputs, std::span<const Shape> local_outputs) = nullptr;
 
-  bool view = false;        // the output is the input's bytes under another shape
-  bool kernel = false;      // the runtime has a kernel of this name (runtime/kernels); else scalar, expand or a loop nest makes the code
+  bool view = false;    // the output is the input's bytes under another shape
+  bool kernel = false;  // the runtime has a kernel of this name (runtime/kernels); else scalar, expand or a loop nest
+                        // makes the code
   bool communicates = false;  // a collective: takes its place in the one order of communication
-  bool sums_micro_batches = false;  // sums its last operand over the step's micro-batches: splitting them over an axis leaves a partial sum
+  bool sums_micro_batches =
+      false;  // sums its last operand over the step's micro-batches: splitting them over an axis leaves a partial sum
 };
 
-// Output types of a use; InvalidArgument in the words of the op's own check. Takes any use: counts of inputs and the presence and types of attributes are checked first.
+// Output types of a use; InvalidArgument in the words of the op's own check. Takes any use: counts of inputs and the
+// presence and types of attributes are checked first.
 absl::StatusOr<std::vector<TensorType>> infer_types(const OpDef& op, const OpView& use);
 // The bound formula of a use that has been inferred.
 Formula bound_formula(const OpDef& op, const OpView& use);
@@ -81,7 +89,8 @@ Formula bound_formula(const OpDef& op, const OpView& use);
 std::vector<Tensor> evaluate_op(const OpDef& op, const Attrs& attrs, std::span<const Tensor* const> inputs);
 // The elementwise body of a use as a function of its inputs.
 ScalarFunction scalar_function(const OpDef& op, const OpView& use);
-Attrs localized_attrs(const OpDef& op, const Attrs& attrs, std::span<const Shape> local_inputs, std::span<const Shape> local_outputs);
+Attrs localized_attrs(const OpDef& op, const Attrs& attrs, std::span<const Shape> local_inputs,
+                      std::span<const Shape> local_outputs);
 
 // nullptr where there is no such op.
 const OpDef* find_op(std::string_view name);

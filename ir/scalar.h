@@ -13,17 +13,50 @@ namespace partita {
 enum class ScalarOp : uint8_t {
   kInput,     // operand `index`
   kConstant,  // `f` for float types, `i` otherwise
-  kAdd, kSub, kMul, kDiv, kMax, kMin, kPow,  // float or integer; kDiv of integers truncates; kMax and kMin give NaN where either is NaN
-  kMod,                                      // sign of the dividend (C's % and fmod)
-  kNeg, kAbs, kSqrt, kExp, kLog, kLog1p, kExpm1, kTanh, kErf, kSin, kCos, kTan, kAsin, kAcos, kAtan, kSinh, kCosh, kFloor, kCeil, kRoundEven,
-  kEq, kNe, kLt, kLe,                        // -> bool; false where either is NaN, but for kNe
-  kAnd, kOr, kXor, kNot,                     // bool: logical; integers: bitwise
-  kShl, kShr,                                // integers; kShr is logical
-  kSelect,                                   // a ? b : c
-  kCast,                                     // to `type`; float to integer truncates and saturates; to bool: != 0
-  kIsNan, kIsInf,
-  kIndex,                                    // i64: this point's index along output dimension `index`
-  kPhilox,                                   // u32 word `index` (0..3) of Philox-4x32-10: a = i64 counter, b = i64 counter (high half), `i` = 64-bit key
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMax,
+  kMin,
+  kPow,  // float or integer; kDiv of integers truncates; kMax and kMin give NaN where either is NaN
+  kMod,  // sign of the dividend (C's % and fmod)
+  kNeg,
+  kAbs,
+  kSqrt,
+  kExp,
+  kLog,
+  kLog1p,
+  kExpm1,
+  kTanh,
+  kErf,
+  kSin,
+  kCos,
+  kTan,
+  kAsin,
+  kAcos,
+  kAtan,
+  kSinh,
+  kCosh,
+  kFloor,
+  kCeil,
+  kRoundEven,
+  kEq,
+  kNe,
+  kLt,
+  kLe,  // -> bool; false where either is NaN, but for kNe
+  kAnd,
+  kOr,
+  kXor,
+  kNot,  // bool: logical; integers: bitwise
+  kShl,
+  kShr,     // integers; kShr is logical
+  kSelect,  // a ? b : c
+  kCast,    // to `type`; float to integer truncates and saturates; to bool: != 0
+  kIsNan,
+  kIsInf,
+  kIndex,   // i64: this point's index along output dimension `index`
+  kPhilox,  // u32 word `index` (0..3) of Philox-4x32-10: a = i64 counter, b = i64 counter (high half), `i` = 64-bit key
 };
 
 struct ScalarNode {
@@ -88,7 +121,7 @@ struct ScalarValue {
   int64_t i = 0;
 };
 // Interprets `function` at one point; `index` is the point's coordinates. Float arithmetic is in double.
-void evaluate(const ScalarFunction& function, const std::vector<ScalarValue>& inputs, const std::vector<int64_t>& index, std::vector<ScalarValue>& scratch,
-              std::vector<ScalarValue>& outputs);
+void evaluate(const ScalarFunction& function, const std::vector<ScalarValue>& inputs, const std::vector<int64_t>& index,
+              std::vector<ScalarValue>& scratch, std::vector<ScalarValue>& outputs);
 
 }  // namespace partita

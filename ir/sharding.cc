@@ -31,7 +31,8 @@ Sharding normalized(Sharding sharding) {
     std::vector<Piece> merged;
     for (Piece& p : dim) {
       if (p.size == 1 && p.axes.empty()) continue;
-      // [8@x][48] is one piece of 384 split by x: an axis on the outermost part splits the whole evenly into contiguous blocks.
+      // [8@x][48] is one piece of 384 split by x: an axis on the outermost part splits the whole evenly into contiguous
+      // blocks.
       if (!merged.empty() && p.axes.empty()) {
         merged.back().size *= p.size;
       } else {
@@ -75,7 +76,9 @@ std::string to_string(const Sharding& sharding, const Mesh& mesh) {
   }
   s += "]";
   if (!sharding.partial.empty()) {
-    s += sharding.kind == PartialKind::kSum ? " partial(" : sharding.kind == PartialKind::kMax ? " partial max(" : " partial min(";
+    s += sharding.kind == PartialKind::kSum   ? " partial("
+         : sharding.kind == PartialKind::kMax ? " partial max("
+                                              : " partial min(";
     for (size_t k = 0; k < sharding.partial.size(); ++k) append(s, k ? "," : "", mesh.axes[sharding.partial[k]].name);
     s += ")";
   }

@@ -1,4 +1,5 @@
-// How one value lies on a mesh. Each dimension is a product of pieces, outermost first; mesh axes split a piece evenly, outermost axis first.
+// How one value lies on a mesh. Each dimension is a product of pieces, outermost first; mesh axes split a piece evenly,
+// outermost axis first.
 //
 //   a fused QKV weight [768, 2304] with heads over "tensor":  dims = {{768}, {3, 12@tensor, 64}}
 //   over "data" the sum of all ranks' values is still owed:     partial = {data}

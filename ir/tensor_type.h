@@ -20,7 +20,8 @@ struct TensorType {
   bool operator==(const TensorType&) const = default;
 };
 
-// Number of elements; nullopt where there are more than 64 dimensions, one is negative, or the product (zeros aside) passes 2^59, so that bytes fit too.
+// Number of elements; nullopt where there are more than 64 dimensions, one is negative, or the product (zeros aside)
+// passes 2^59, so that bytes fit too.
 std::optional<int64_t> checked_elements(const Shape& shape);
 // Number of elements of a shape that is known to be sound (every type inside a Graph is).
 int64_t elements(const Shape& shape);
@@ -31,7 +32,7 @@ std::vector<int64_t> row_major_strides(const Shape& shape);
 // NumPy's broadcasting of two shapes; nullopt where they do not fit.
 std::optional<Shape> broadcast_shapes(const Shape& a, const Shape& b);
 
-std::string to_string(const Shape& shape);        // "[2,3]"
-std::string to_string(const TensorType& type);    // "f32[2,3]"
+std::string to_string(const Shape& shape);      // "[2,3]"
+std::string to_string(const TensorType& type);  // "f32[2,3]"
 
 }  // namespace partita

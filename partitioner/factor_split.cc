@@ -1,5 +1,6 @@
-// A dimension of pieces, say [8@data][48], meets a dimension of factors, say (a=4 b=96): both are walked from the outside by the product of what was passed.
-// A split piece can be followed where it starts at a factor's start; where it starts inside a factor, the factor is cut there.
+// A dimension of pieces, say [8@data][48], meets a dimension of factors, say (a=4 b=96): both are walked from the
+// outside by the product of what was passed. A split piece can be followed where it starts at a factor's start; where
+// it starts inside a factor, the factor is cut there.
 #include "partitioner/factor_split.h"
 
 #include <algorithm>
@@ -37,9 +38,11 @@ void cut(Formula& formula, int f, int64_t outer) {
   visit(formula.outputs);
 }
 
-// Calls start(factor, piece) for each split piece that starts at a factor of size > 1, inside(factor, outer) for one that starts within a factor.
+// Calls start(factor, piece) for each split piece that starts at a factor of size > 1, inside(factor, outer) for one
+// that starts within a factor.
 template <typename Start, typename Inside>
-void walk(const Formula& formula, const std::vector<int>& dim, const std::vector<Piece>& pieces, Start start, Inside inside) {
+void walk(const Formula& formula, const std::vector<int>& dim, const std::vector<Piece>& pieces, Start start,
+          Inside inside) {
   int64_t passed = 1;
   for (const Piece& piece : pieces) {
     if (!piece.axes.empty()) {
@@ -70,9 +73,11 @@ void refine(Formula& formula, bool output, size_t operand, const Sharding& shard
       int factor = -1;
       int64_t outer = 0;
       const auto& dim = (output ? formula.outputs : formula.inputs)[operand].dims[d];
-      walk(formula, dim, sharding.dims[d], [](int, const Piece&) {}, [&](int f, int64_t o) {
-        if (factor < 0 && formula.factors[f].role != FactorRole::kWhole) factor = f, outer = o;
-      });
+      walk(
+          formula, dim, sharding.dims[d], [](int, const Piece&) {},
+          [&](int f, int64_t o) {
+            if (factor < 0 && formula.factors[f].role != FactorRole::kWhole) factor = f, outer = o;
+          });
       if (factor >= 0) {
         cut(formula, factor, outer);
         again = true;
@@ -81,18 +86,24 @@ void refine(Formula& formula, bool output, size_t operand, const Sharding& shard
   }
 }
 
-std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, const FormulaOperand& operand, const Sharding& sharding, const Mesh& mesh) {
+std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, const FormulaOperand& operand,
+                                                        const Sharding& sharding, const Mesh& mesh) {
   std::vector<std::pair<int, std::vector<int>>> out;
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    walk(formula, operand.dims[d], sharding.dims[d], [&](int f, const Piece& piece) {
-      const Factor& factor = formula.factors[f];
-      if (factor.role != FactorRole::kWhole && factor.size % ways(piece.axes, mesh) == 0) out.push_back({f, piece.axes});
-    }, [](int, int64_t) {});
+    walk(
+        formula, operand.dims[d], sharding.dims[d],
+        [&](int f, const Piece& piece) {
+          const Factor& factor = formula.factors[f];
+          if (factor.role != FactorRole::kWhole && factor.size % ways(piece.axes, mesh) == 0)
+            out.push_back({f, piece.axes});
+        },
+        [](int, int64_t) {});
   }
   return out;
 }
 
-FactorSplit choose_split(const Formula& formula, const std::vector<Sharding>& inputs, const std::vector<int64_t>& bytes, const Mesh& mesh) {
+FactorSplit choose_split(const Formula& formula, const std::vector<Sharding>& inputs, const std::vector<int64_t>& bytes,
+                         const Mesh& mesh) {
   std::map<std::pair<int, int>, int64_t> votes;  // (axis, factor) -> bytes
   std::vector<std::pair<int64_t, std::pair<int, std::vector<int>>>> asked;
   for (size_t k = 0; k < inputs.size(); ++k) {
@@ -131,7 +142,8 @@ Sharding operand_sharding(const Formula& formula, const FormulaOperand& operand,
   return normalized(std::move(s));
 }
 
-std::optional<FactorSplit> split_for_output(const Formula& formula, const FormulaOperand& output, const Sharding& sharding, const Mesh& mesh) {
+std::optional<FactorSplit> split_for_output(const Formula& formula, const FormulaOperand& output,
+                                            const Sharding& sharding, const Mesh& mesh) {
   FactorSplit split;
   split.axes.resize(formula.factors.size());
   for (auto& [factor, axes] : proposals(formula, output, sharding, mesh)) {

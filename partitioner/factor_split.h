@@ -14,22 +14,29 @@ struct FactorSplit {
   std::vector<std::vector<int>> axes;
 };
 
-// Cuts factors of `formula` so that every split piece of `sharding` starts at a factor's boundary, where that is possible (a factor that must stay whole is not
-// cut). Works on a bound formula; operand is the use's input or output that has this sharding.
+// Cuts factors of `formula` so that every split piece of `sharding` starts at a factor's boundary, where that is
+// possible (a factor that must stay whole is not cut). Works on a bound formula; operand is the use's input or output
+// that has this sharding.
 void refine(Formula& formula, bool output, size_t operand, const Sharding& sharding);
 
-// The splits that one operand's sharding asks for: for each split piece the factor it starts at and the piece's axes. Pieces that fit no factor are left out.
-std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, const FormulaOperand& operand, const Sharding& sharding, const Mesh& mesh);
+// The splits that one operand's sharding asks for: for each split piece the factor it starts at and the piece's axes.
+// Pieces that fit no factor are left out.
+std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, const FormulaOperand& operand,
+                                                        const Sharding& sharding, const Mesh& mesh);
 
-// One split that honours the heaviest proposals: each axis goes to the factor that most bytes of operands ask for; an operand that lacks the axis can be sliced for
-// free and has no vote. Factors that must stay whole, and sizes that an axis does not divide, are not split.
-FactorSplit choose_split(const Formula& formula, const std::vector<Sharding>& inputs, const std::vector<int64_t>& bytes, const Mesh& mesh);
+// One split that honours the heaviest proposals: each axis goes to the factor that most bytes of operands ask for; an
+// operand that lacks the axis can be sliced for free and has no vote. Factors that must stay whole, and sizes that an
+// axis does not divide, are not split.
+FactorSplit choose_split(const Formula& formula, const std::vector<Sharding>& inputs, const std::vector<int64_t>& bytes,
+                         const Mesh& mesh);
 
 // The sharding of an operand under a split, without partial axes.
 Sharding operand_sharding(const Formula& formula, const FormulaOperand& operand, const FactorSplit& split);
 
-// The split that gives an output this sharding, using factors that are neither reduced nor whole; nullopt where there is none.
-std::optional<FactorSplit> split_for_output(const Formula& formula, const FormulaOperand& output, const Sharding& sharding, const Mesh& mesh);
+// The split that gives an output this sharding, using factors that are neither reduced nor whole; nullopt where there
+// is none.
+std::optional<FactorSplit> split_for_output(const Formula& formula, const FormulaOperand& output,
+                                            const Sharding& sharding, const Mesh& mesh);
 
 // The formula with each factor's local size.
 Formula local_formula(const Formula& formula, const FactorSplit& split, const Mesh& mesh);

@@ -1,5 +1,6 @@
-// What the one transformation leaves: one graph on local shapes for all ranks that differ in coordinates alone, and where its inputs, states and outputs
-// lie on the mesh. Communication is explicit: collective nodes, in the one order of communication, which is the order of the nodes.
+// What the one transformation leaves: one graph on local shapes for all ranks that differ in coordinates alone, and
+// where its inputs, states and outputs lie on the mesh. Communication is explicit: collective nodes, in the one order
+// of communication, which is the order of the nodes.
 #pragma once
 
 #include <vector>

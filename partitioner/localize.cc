@@ -1,9 +1,11 @@
-// Nodes are visited in order; each value is kept with how it lies (Sharding) in one or more variants. For a node: its formula is cut to its operands' pieces, a split of
-// its factors is chosen, operands are resharded to it, and the op is emitted on local shapes. What it leaves (a reduced factor that is split = a partial sum) is the
-// output's sharding. A partial operand passes through an op that is linear in it; otherwise it is reduced first.
+// Nodes are visited in order; each value is kept with how it lies (Sharding) in one or more variants. For a node: its
+// formula is cut to its operands' pieces, a split of its factors is chosen, operands are resharded to it, and the op is
+// emitted on local shapes. What it leaves (a reduced factor that is split = a partial sum) is the output's sharding. A
+// partial operand passes through an op that is linear in it; otherwise it is reduced first.
 //
-// A node whose operands are all whole (masks, position tables, random indices, gradients' seeds) is put off until somebody asks for its value, and then made directly at
-// the sharding asked for: nothing is computed at full size only to be sliced.
+// A node whose operands are all whole (masks, position tables, random indices, gradients' seeds) is put off until
+// somebody asks for its value, and then made directly at the sharding asked for: nothing is computed at full size only
+// to be sliced.
 #include "partitioner/localize.h"
 
 #include <algorithm>
@@ -27,7 +29,8 @@ struct Variant {
 Graph in_segment_order(Graph graph) {
   std::vector<size_t> order(graph.nodes.size());
   for (size_t n = 0; n < order.size(); ++n) order[n] = n;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return graph.nodes[a].segment < graph.nodes[b].segment; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return graph.nodes[a].segment < graph.nodes[b].segment; });
   std::vector<Node> nodes;
   nodes.reserve(order.size());
   for (size_t n : order) {
@@ -41,7 +44,13 @@ Graph in_segment_order(Graph graph) {
 class Localizer {
  public:
   Localizer(const Graph& graph, const ShardingPlan& plan)
-      : graph_(graph), plan_(plan), mesh_(plan.mesh), resharder_(b_, mesh_), uses_(uses(graph)), variants_(graph.values.size()), put_off_(graph.values.size(), 0) {}
+      : graph_(graph),
+        plan_(plan),
+        mesh_(plan.mesh),
+        resharder_(b_, mesh_),
+        uses_(uses(graph)),
+        variants_(graph.values.size()),
+        put_off_(graph.values.size(), 0) {}
 
   absl::StatusOr<LocalProgram> run() {
     start();
@@ -75,7 +84,8 @@ class Localizer {
       }
     }
     for (const Constant& c : graph_.constants) {
-      variants_[c.value].push_back({b_.constant(c.literal, graph_.values[c.value].name), Sharding::replicated(c.literal.type.shape)});
+      variants_[c.value].push_back(
+          {b_.constant(c.literal, graph_.values[c.value].name), Sharding::replicated(c.literal.type.shape)});
     }
     if (micro_batch_) global_micro_batch(*micro_batch_);
   }
@@ -86,7 +96,8 @@ class Localizer {
     ValueId local = b_.input(in.name, {graph_.type(in.value).dtype, local_shape(s, mesh_)}, in.kind);
     variants_[in.value].push_back({local, s});
     PlacedTensor placed{logical, s};
-    if (!plan_.slice_axes.empty() && !logical.empty()) {  // ranks along these axes hold whole different micro-batches: blocks of a longer first dimension
+    if (!plan_.slice_axes.empty() && !logical.empty()) {  // ranks along these axes hold whole different micro-batches:
+                                                          // blocks of a longer first dimension
       int64_t slices = 1;
       for (int a : plan_.slice_axes) slices *= mesh_.axes[a].size;
       placed.logical[0] *= slices;
@@ -182,7 +193,9 @@ class Localizer {
       if (at == free_state_of_.end()) continue;
       Sharding s = Sharding::replicated(graph_.type(v).shape);
       for (ValueId other : node.inputs) {
-        if (other != kNoValue && other != v && graph_.type(other).shape == graph_.type(v).shape && !variants_[other].empty()) s = sharding_of(other);
+        if (other != kNoValue && other != v && graph_.type(other).shape == graph_.type(v).shape &&
+            !variants_[other].empty())
+          s = sharding_of(other);
       }
       if (node.op->sums_micro_batches) add_slice_axes(s);
       size_t k = at->second;
@@ -229,7 +242,9 @@ class Localizer {
       }
       bool relabelled = node.op->sums_micro_batches && use.present[k] + 1 == node.inputs.size();
       ValueId v = node.inputs[use.present[k]];
-      if (relabelled) std::erase_if(target.partial, [&](int a) { return std::count(plan_.slice_axes.begin(), plan_.slice_axes.end(), a) > 0; });
+      if (relabelled)
+        std::erase_if(target.partial,
+                      [&](int a) { return std::count(plan_.slice_axes.begin(), plan_.slice_axes.end(), a) > 0; });
       inputs[use.present[k]] = get(v, target);
     }
     at(node);
@@ -241,8 +256,11 @@ class Localizer {
       for (size_t f = 0; f < split.axes.size(); ++f) {
         if (split.axes[f].empty() || stands_in(use.formula.outputs[k], static_cast<int>(f))) continue;
         FactorRole role = use.formula.factors[f].role;
-        kind = role == FactorRole::kMax ? PartialKind::kMax : role == FactorRole::kMin ? PartialKind::kMin : PartialKind::kSum;
-        if (role != FactorRole::kParallel) s.partial.insert(s.partial.end(), split.axes[f].begin(), split.axes[f].end());
+        kind = role == FactorRole::kMax   ? PartialKind::kMax
+               : role == FactorRole::kMin ? PartialKind::kMin
+                                          : PartialKind::kSum;
+        if (role != FactorRole::kParallel)
+          s.partial.insert(s.partial.end(), split.axes[f].begin(), split.axes[f].end());
       }
       std::sort(s.partial.begin(), s.partial.end());
       s.kind = kind;
@@ -258,15 +276,19 @@ class Localizer {
     return false;
   }
 
-  std::vector<ValueId> emit_local(const Node& node, const Formula& formula, const FactorSplit& split, const std::vector<ValueId>& inputs) {
+  std::vector<ValueId> emit_local(const Node& node, const Formula& formula, const FactorSplit& split,
+                                  const std::vector<ValueId>& inputs) {
     Formula local = local_formula(formula, split, mesh_);
     std::vector<Shape> in, out;
     for (ValueId v : inputs) in.push_back(v == kNoValue ? Shape{} : b_.shape(v));
     for (const FormulaOperand& o : local.outputs) out.push_back(operand_shape(local, o));
     auto outputs = b_.try_emit(*node.op, inputs, localized_attrs(*node.op, node.attrs, in, out));
-    PARTITA_CHECK(outputs.ok(), cat("localizing ", graph_.origin(node), " (", node.op->name, "): ", outputs.status().message()));
+    PARTITA_CHECK(outputs.ok(),
+                  cat("localizing ", graph_.origin(node), " (", node.op->name, "): ", outputs.status().message()));
     for (size_t k = 0; k < outputs->size(); ++k) {
-      PARTITA_CHECK(b_.shape((*outputs)[k]) == out[k], cat("localizing ", graph_.origin(node), " (", node.op->name, "): expected ", to_string(out[k]), ", found ", to_string(b_.shape((*outputs)[k]))));
+      PARTITA_CHECK(b_.shape((*outputs)[k]) == out[k],
+                    cat("localizing ", graph_.origin(node), " (", node.op->name, "): expected ", to_string(out[k]),
+                        ", found ", to_string(b_.shape((*outputs)[k]))));
       const std::string& name = graph_.values[node.outputs[k]].name;
       if (!name.empty()) b_.name((*outputs)[k], name);
     }
@@ -284,7 +306,8 @@ class Localizer {
       Formula formula = formula_of(node);
       int output = graph_.values[v].output;
       refine(formula, true, static_cast<size_t>(output), wanted);
-      auto split = wanted.partial.empty() ? split_for_output(formula, formula.outputs[output], wanted, mesh_) : std::nullopt;
+      auto split =
+          wanted.partial.empty() ? split_for_output(formula, formula.outputs[output], wanted, mesh_) : std::nullopt;
       bool direct = split.has_value();
       if (!direct) split = FactorSplit{std::vector<std::vector<int>>(formula.factors.size())};
       if (direct || variants_[v].empty()) make(node, formula, *split);
@@ -309,14 +332,18 @@ class Localizer {
     NodeContext restore = b_.context();
     b_.context() = context;
     std::vector<ValueId> outputs = emit_local(node, formula, split, inputs);
-    for (size_t k = 0; k < outputs.size(); ++k) variants_[node.outputs[k]].push_back({outputs[k], operand_sharding(formula, formula.outputs[k], split)});
+    for (size_t k = 0; k < outputs.size(); ++k)
+      variants_[node.outputs[k]].push_back({outputs[k], operand_sharding(formula, formula.outputs[k], split)});
     b_.context() = restore;
   }
 
-  void at(const Node& node) { b_.context() = {node.segment, node.origin, node.block, node.weight_gradient, node.device}; }
+  void at(const Node& node) {
+    b_.context() = {node.segment, node.origin, node.block, node.weight_gradient, node.device};
+  }
 
-  // A gradient that leaves backward partial is reduced as soon as it is there, straight to how the update wants it, so that the reduction overlaps what is left of backward.
-  // With several micro-batches it is accumulated partial, and what is reduced is the sum.
+  // A gradient that leaves backward partial is reduced as soon as it is there, straight to how the update wants it, so
+  // that the reduction overlaps what is left of backward. With several micro-batches it is accumulated partial, and
+  // what is reduced is the sum.
   void complete_early(ValueId v) {
     const Node& node = *graph_.producer(v);
     if (node.segment != Segment::kBackward || is_accumulated(v)) return;
@@ -328,7 +355,8 @@ class Localizer {
     if (!later) return;
     if (node.op->sums_micro_batches) b_.context().segment = Segment::kReduce;
     get(v, update_sharding(v));
-    std::rotate(variants_[v].begin(), variants_[v].end() - 1, variants_[v].end());  // later readers start from the reduced one
+    std::rotate(variants_[v].begin(), variants_[v].end() - 1,
+                variants_[v].end());  // later readers start from the reduced one
     at(node);
   }
 
@@ -339,7 +367,8 @@ class Localizer {
     return false;
   }
 
-  // How the update reads a gradient: as the most split state lies that meets it, through elementwise steps such as clipping.
+  // How the update reads a gradient: as the most split state lies that meets it, through elementwise steps such as
+  // clipping.
   Sharding update_sharding(ValueId v) const {
     const Shape& shape = graph_.type(v).shape;
     Sharding best = Sharding::replicated(shape);
@@ -349,7 +378,8 @@ class Localizer {
       for (ValueId x : front) {
         for (NodeId n : uses_[x]) {
           for (ValueId in : graph_.nodes[n].inputs) {
-            bool state = in != kNoValue && in != x && graph_.values[in].producer == kNoNode && graph_.type(in).shape == shape && !variants_[in].empty();
+            bool state = in != kNoValue && in != x && graph_.values[in].producer == kNoNode &&
+                         graph_.type(in).shape == shape && !variants_[in].empty();
             if (state && sharding_of(in).is_split()) best = sharding_of(in);
           }
           for (ValueId out : graph_.nodes[n].outputs) {
@@ -373,7 +403,8 @@ class Localizer {
       const State& s = graph_.states[state_order_[i].first];
       if (s.next == kNoValue) continue;
       const Node* producer = graph_.producer(s.next);
-      b_.context() = {.segment = producer ? producer->segment : Segment::kUpdate, .origin = producer ? producer->origin : -1};
+      b_.context() = {.segment = producer ? producer->segment : Segment::kUpdate,
+                      .origin = producer ? producer->origin : -1};
       ValueId next = get(s.next, state_order_[i].second);
       b_.mutable_graph().states[i].next = next;
     }
@@ -391,9 +422,11 @@ class Localizer {
     result_.graph = in_segment_order(std::move(b_).finish());
     size_t placed = 0;
     for (const GraphInput& in : result_.graph.inputs) {
-      result_.inputs.push_back(in.kind == InputKind::kCoordinate ? PlacedTensor{{}, Sharding{}} : placed_inputs_[placed++]);
+      result_.inputs.push_back(in.kind == InputKind::kCoordinate ? PlacedTensor{{}, Sharding{}}
+                                                                 : placed_inputs_[placed++]);
     }
-    for (const auto& [k, sharding] : state_order_) result_.states.push_back({graph_.type(graph_.states[k].value).shape, sharding});
+    for (const auto& [k, sharding] : state_order_)
+      result_.states.push_back({graph_.type(graph_.states[k].value).shape, sharding});
     return std::move(result_);
   }
 
@@ -414,6 +447,8 @@ class Localizer {
 
 }  // namespace
 
-absl::StatusOr<LocalProgram> localize(const Graph& graph, const ShardingPlan& plan) { return Localizer(graph, plan).run(); }
+absl::StatusOr<LocalProgram> localize(const Graph& graph, const ShardingPlan& plan) {
+  return Localizer(graph, plan).run();
+}
 
 }  // namespace partita

@@ -1,5 +1,6 @@
-// The one transformation: a global graph and a sharding for its inputs and states become a rank program's graph on local shapes, with the communication in it.
-// It knows formulas and shardings, not ops: data, tensor and expert parallelism and ZeRO differ only in the plan they hand in.
+// The one transformation: a global graph and a sharding for its inputs and states become a rank program's graph on
+// local shapes, with the communication in it. It knows formulas and shardings, not ops: data, tensor and expert
+// parallelism and ZeRO differ only in the plan they hand in.
 #pragma once
 
 #include <optional>
@@ -13,10 +14,11 @@ namespace partita {
 
 struct ShardingPlan {
   Mesh mesh;
-  std::vector<Sharding> inputs;                 // one for each graph input
-  std::vector<std::optional<Sharding>> states;  // how each state is stored; unset: as its first use leaves it (accumulators)
-  std::vector<int> slice_axes;                  // axes along which ranks run different micro-batches of one step
-  int64_t micro_batches = 1;                    // of one rank
+  std::vector<Sharding> inputs;  // one for each graph input
+  std::vector<std::optional<Sharding>>
+      states;                   // how each state is stored; unset: as its first use leaves it (accumulators)
+  std::vector<int> slice_axes;  // axes along which ranks run different micro-batches of one step
+  int64_t micro_batches = 1;    // of one rank
   int64_t samples_per_step = 0;
 };
 

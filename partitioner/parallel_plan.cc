@@ -17,7 +17,8 @@ absl::StatusOr<int64_t> batch_of(const Graph& graph) {
     const Shape& shape = graph.type(in.value).shape;
     if (in.kind != InputKind::kData || shape.empty()) continue;
     if (batch >= 0 && shape[0] != batch) {
-      return absl::InvalidArgumentError(cat("inputs ", quote(first), " and ", quote(in.name), " have ", batch, " and ", shape[0], " samples (dimension 0); expected the same number"));
+      return absl::InvalidArgumentError(cat("inputs ", quote(first), " and ", quote(in.name), " have ", batch, " and ",
+                                            shape[0], " samples (dimension 0); expected the same number"));
     }
     batch = shape[0];
     first = in.name;
@@ -27,7 +28,8 @@ absl::StatusOr<int64_t> batch_of(const Graph& graph) {
 }
 
 bool has_running_statistics(const Graph& graph) {
-  return std::any_of(graph.states.begin(), graph.states.end(), [](const State& s) { return s.kind == StateKind::kRunning && s.next != kNoValue; });
+  return std::any_of(graph.states.begin(), graph.states.end(),
+                     [](const State& s) { return s.kind == StateKind::kRunning && s.next != kNoValue; });
 }
 
 // Dimension 0 split evenly by `axes`, where it divides.
@@ -47,18 +49,23 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
   PARTITA_ASSIGN_OR_RETURN(plan.graph_batch, batch_of(forward));
   int64_t global = recipe.batch.global.value_or(plan.graph_batch);
   if (global % plan.graph_batch != 0) {
-    return absl::InvalidArgumentError(cat("batch.global is ", global, " and the graph takes ", plan.graph_batch, " samples at a time: expected a multiple of ", plan.graph_batch,
-                                          "; change batch.global, or export the model with a symbolic batch dimension and bind it"));
+    return absl::InvalidArgumentError(
+        cat("batch.global is ", global, " and the graph takes ", plan.graph_batch,
+            " samples at a time: expected a multiple of ", plan.graph_batch,
+            "; change batch.global, or export the model with a symbolic batch dimension and bind it"));
   }
   plan.micro_batches = global / plan.graph_batch;
   bool ordered = has_running_statistics(forward);
   for (int64_t slices = std::min(ranks, plan.micro_batches); slices >= 1; --slices) {
-    if (plan.micro_batches % slices != 0 || ranks % slices != 0 || plan.graph_batch % (ranks / slices) != 0 || (ordered && slices > 1)) continue;
+    if (plan.micro_batches % slices != 0 || ranks % slices != 0 || plan.graph_batch % (ranks / slices) != 0 ||
+        (ordered && slices > 1))
+      continue;
     plan.slice_ranks = slices;
     plan.batch_ranks = ranks / slices;
     return plan;
   }
-  return absl::InvalidArgumentError(cat("cannot divide a global batch of ", global, " (", plan.micro_batches, " runs of a graph with ", plan.graph_batch, " samples) over ", ranks,
+  return absl::InvalidArgumentError(cat("cannot divide a global batch of ", global, " (", plan.micro_batches,
+                                        " runs of a graph with ", plan.graph_batch, " samples) over ", ranks,
                                         " data-parallel ranks; use a number of ranks that divides it"));
 }
 
@@ -90,7 +97,8 @@ absl::StatusOr<ShardingPlan> plan_shardings(const Graph& graph, const Recipe& re
       continue;
     }
     bool split = (s.kind == StateKind::kOptimizer && zero >= 1) || (s.kind == StateKind::kParameter && zero >= 3);
-    std::optional<Sharding> stored = split && !data_axes.empty() ? split_first(shape, data_axes, plan.mesh) : std::nullopt;
+    std::optional<Sharding> stored =
+        split && !data_axes.empty() ? split_first(shape, data_axes, plan.mesh) : std::nullopt;
     plan.states.push_back(stored ? *stored : Sharding::replicated(shape));
   }
   return plan;
@@ -101,16 +109,24 @@ absl::StatusOr<int64_t> pinned_ranks(const Recipe& recipe, std::optional<int64_t
   bool said = false;
   for (const auto& [name, size] : recipe.pin.axes) {
     if (name != "data" && size > 1) {
-      return absl::UnimplementedError(cat("pin ", name, ": ", size, ": this version splits work over the data axis alone; leave the pin out or set it to 1"));
+      return absl::UnimplementedError(
+          cat("pin ", name, ": ", size,
+              ": this version splits work over the data axis alone; leave the pin out or set it to 1"));
     }
     said = said || name == "data";
     product *= size;
   }
   if (recipe.pin.zero.value_or(0) > 0) {
-    return absl::UnimplementedError(cat("pin zero: ", *recipe.pin.zero, ": this version replicates parameters and optimizer states over the data axis; leave the pin out or set it to 0"));
+    return absl::UnimplementedError(cat("pin zero: ", *recipe.pin.zero,
+                                        ": this version replicates parameters and optimizer states over the data axis; "
+                                        "leave the pin out or set it to 0"));
   }
-  if (!recipe.pin.values.empty()) return absl::UnimplementedError("pins of single values: this version splits work over the data axis alone; leave them out");
-  if (said && ranks && *ranks != product) return absl::InvalidArgumentError(cat("the pins ask for ", product, " ranks and --ranks says ", *ranks, "; expected the same number"));
+  if (!recipe.pin.values.empty())
+    return absl::UnimplementedError(
+        "pins of single values: this version splits work over the data axis alone; leave them out");
+  if (said && ranks && *ranks != product)
+    return absl::InvalidArgumentError(
+        cat("the pins ask for ", product, " ranks and --ranks says ", *ranks, "; expected the same number"));
   return said ? product : ranks.value_or(1);
 }
 

@@ -1,4 +1,5 @@
-// Both shardings are cut into common pieces, the value is seen as one dimension per piece, and each step changes the axes of one or two pieces:
+// Both shardings are cut into common pieces, the value is seen as one dimension per piece, and each step changes the
+// axes of one or two pieces:
 //   partial      -> reduce-scatter where the target splits a piece by that axis next, else all-reduce
 //   moved axis   -> all-to-all from the piece it leaves to the piece it enters
 //   axis gone    -> all-gather;   axis new -> slice (no communication)
@@ -23,7 +24,8 @@ namespace {
 constexpr const char* kReduce[] = {"sum", "max", "min"};
 
 // Cuts the pieces of one dimension at the boundaries of the other's. False where they do not nest.
-bool common_pieces(const std::vector<Piece>& a, const std::vector<Piece>& b, std::vector<Piece>& out_a, std::vector<Piece>& out_b) {
+bool common_pieces(const std::vector<Piece>& a, const std::vector<Piece>& b, std::vector<Piece>& out_a,
+                   std::vector<Piece>& out_b) {
   size_t i = 0, j = 0;
   if (a.empty() || b.empty()) return a.empty() == b.empty();
   Piece x = a[0], y = b[0];
@@ -60,7 +62,8 @@ Attrs Resharder::group(const std::vector<int>& axes) const {
 }
 
 ValueId Resharder::coordinate(int axis) {
-  if (coordinates_[axis] == kNoValue) coordinates_[axis] = b_.input(mesh_.axes[axis].name, {DType::kI64, {}}, InputKind::kCoordinate);
+  if (coordinates_[axis] == kNoValue)
+    coordinates_[axis] = b_.input(mesh_.axes[axis].name, {DType::kI64, {}}, InputKind::kCoordinate);
   return coordinates_[axis];
 }
 
@@ -94,7 +97,8 @@ ValueId fold(Builder& b, ValueId x, size_t d) {
 
 ValueId Resharder::split(ValueId x, State& s, size_t piece, int axis) {
   s.now[piece].push_back(axis);
-  return b_.emit("shard_slice", {x, coordinate(axis)}, {{"dim", static_cast<int64_t>(piece)}, {"parts", mesh_.axes[axis].size}});
+  return b_.emit("shard_slice", {x, coordinate(axis)},
+                 {{"dim", static_cast<int64_t>(piece)}, {"parts", mesh_.axes[axis].size}});
 }
 
 ValueId Resharder::gather(ValueId x, State& s, size_t piece) {
@@ -141,8 +145,12 @@ ValueId Resharder::reshard(ValueId local, Sharding from, const Sharding& to) {
   for (size_t k = 0; k < s.size.size(); ++k) pieces.push_back(local_size({s.size[k], s.now[k]}, mesh_));
   ValueId x = b_.reshape(local, std::move(pieces));
 
-  auto is_prefix = [](const std::vector<int>& a, const std::vector<int>& b) { return a.size() <= b.size() && std::equal(a.begin(), a.end(), b.begin()); };
-  auto next_axis = [&](size_t k) { return is_prefix(s.now[k], s.want[k]) && s.now[k].size() < s.want[k].size() ? s.want[k][s.now[k].size()] : -1; };
+  auto is_prefix = [](const std::vector<int>& a, const std::vector<int>& b) {
+    return a.size() <= b.size() && std::equal(a.begin(), a.end(), b.begin());
+  };
+  auto next_axis = [&](size_t k) {
+    return is_prefix(s.now[k], s.want[k]) && s.now[k].size() < s.want[k].size() ? s.want[k][s.now[k].size()] : -1;
+  };
   std::vector<int> reduce;
   for (int axis : from.partial) {
     if (std::find(to.partial.begin(), to.partial.end(), axis) != to.partial.end()) continue;

@@ -10,7 +10,8 @@ class Resharder {
  public:
   Resharder(Builder& b, const Mesh& mesh) : b_(b), mesh_(mesh), coordinates_(mesh.axes.size(), kNoValue) {}
 
-  // `local` lies as `from`; returns what lies as `to`. Partial sums that `to` does not have are reduced (scattered where `to` splits by their axis).
+  // `local` lies as `from`; returns what lies as `to`. Partial sums that `to` does not have are reduced (scattered
+  // where `to` splits by their axis).
   ValueId reshard(ValueId local, Sharding from, const Sharding& to);
   // This rank's coordinate along an axis, an i64 scalar input of the program.
   ValueId coordinate(int axis);

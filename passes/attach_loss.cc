@@ -15,7 +15,9 @@ absl::StatusOr<GraphOutput> find_output(const Graph& graph, const std::string& n
     append(names, names.empty() ? "" : ", ", quote(o.name, 100));
   }
   if (name.empty() && graph.outputs.size() == 1) return graph.outputs[0];
-  if (name.empty()) return absl::InvalidArgumentError(cat("loss.output: expected the name of one of the model's outputs (", names, "); say which in train.yaml"));
+  if (name.empty())
+    return absl::InvalidArgumentError(
+        cat("loss.output: expected the name of one of the model's outputs (", names, "); say which in train.yaml"));
   return absl::InvalidArgumentError(cat("loss.output: the model has no output ", quote(name, 100), "; it has ", names));
 }
 
@@ -61,29 +63,35 @@ absl::StatusOr<Graph> attach_loss(const Graph& graph, const PassContext& context
   } else if (context.recipe.loss) {
     loss = *context.recipe.loss;
   } else if (graph.outputs.size() != 1) {
-    return absl::InvalidArgumentError("train.yaml: `loss` is missing and the model has several outputs; say e.g. loss: {kind: output, output: loss}");
+    return absl::InvalidArgumentError(
+        "train.yaml: `loss` is missing and the model has several outputs; say e.g. loss: {kind: output, output: loss}");
   }
   PARTITA_ASSIGN_OR_RETURN(GraphOutput output, find_output(graph, loss.output));
   const TensorType& type = graph.type(output.value);
   if (!is_float(type.dtype)) {
-    return absl::InvalidArgumentError(cat("loss output ", quote(output.name, 100), ": expected a float tensor, found ", to_string(type)));
+    return absl::InvalidArgumentError(
+        cat("loss output ", quote(output.name, 100), ": expected a float tensor, found ", to_string(type)));
   }
   if (loss.kind == LossKind::kOutput && elements(type.shape) != 1) {
-    return absl::InvalidArgumentError(cat("loss output ", quote(output.name, 100), ": expected a scalar, found ", to_string(type),
-                                          "; reduce it in the model, or say loss: {kind: cross_entropy, …} in train.yaml"));
+    return absl::InvalidArgumentError(
+        cat("loss output ", quote(output.name, 100), ": expected a scalar, found ", to_string(type),
+            "; reduce it in the model, or say loss: {kind: cross_entropy, …} in train.yaml"));
   }
   if (loss.kind == LossKind::kCrossEntropy && type.rank() < 2) {
-    return absl::InvalidArgumentError(cat("loss output ", quote(output.name, 100), ": cross_entropy expects logits [..., classes], found ", to_string(type)));
+    return absl::InvalidArgumentError(cat("loss output ", quote(output.name, 100),
+                                          ": cross_entropy expects logits [..., classes], found ", to_string(type)));
   }
   for (const GraphInput& in : graph.inputs) {
     if (loss.kind != LossKind::kOutput && in.name == loss.target) {
-      return absl::InvalidArgumentError(cat("loss.target: the model already has an input ", quote(loss.target, 100), "; choose another name"));
+      return absl::InvalidArgumentError(
+          cat("loss.target: the model already has an input ", quote(loss.target, 100), "; choose another name"));
     }
   }
   Builder b(graph);
   b.context().origin = b.origin(cat("loss '", enum_name(loss.kind), "'"));
-  ValueId value = loss.kind == LossKind::kOutput ? b.reshape(output.value, {}) : loss.kind == LossKind::kCrossEntropy ? cross_entropy(b, loss, output.value)
-                                                                                                                    : elementwise_loss(b, loss, output.value);
+  ValueId value = loss.kind == LossKind::kOutput         ? b.reshape(output.value, {})
+                  : loss.kind == LossKind::kCrossEntropy ? cross_entropy(b, loss, output.value)
+                                                         : elementwise_loss(b, loss, output.value);
   b.mutable_graph().outputs = {{"loss", value}};
   return std::move(b).finish();
 }

@@ -1,5 +1,6 @@
-// Makes "loss" the graph's only output: picks the output that is the loss, or computes one from an output and a new data input with the targets.
-// InvalidArgument where the output is missing, not a float, or (the loss itself) not a scalar.
+// Makes "loss" the graph's only output: picks the output that is the loss, or computes one from an output and a new
+// data input with the targets. InvalidArgument where the output is missing, not a float, or (the loss itself) not a
+// scalar.
 #pragma once
 
 #include "passes/pass.h"

@@ -29,7 +29,9 @@ Compact compact(const Literal& l) {
     int64_t size = c.shape[d], inner = 1, outer = 1;
     for (size_t e = 0; e < c.shape.size(); ++e) (e < d ? outer : inner) *= e == d ? 1 : c.shape[e];
     if (size < 2) continue;
-    auto at = [&](int64_t o, int64_t k, int64_t i) { return c.values[static_cast<size_t>((o * size + k) * inner + i)]; };
+    auto at = [&](int64_t o, int64_t k, int64_t i) {
+      return c.values[static_cast<size_t>((o * size + k) * inner + i)];
+    };
     bool same = true;
     for (int64_t o = 0; same && o < outer; ++o)
       for (int64_t k = 1; same && k < size; ++k)
@@ -47,10 +49,12 @@ Compact compact(const Literal& l) {
 bool adds_leading_ones(const Shape& from, const Shape& to) {
   const Shape &small = from.size() < to.size() ? from : to, &large = from.size() < to.size() ? to : from;
   size_t lead = large.size() - small.size();
-  return std::all_of(large.begin(), large.begin() + lead, [](int64_t d) { return d == 1; }) && std::equal(small.begin(), small.end(), large.begin() + lead);
+  return std::all_of(large.begin(), large.begin() + lead, [](int64_t d) { return d == 1; }) &&
+         std::equal(small.begin(), small.end(), large.begin() + lead);
 }
 
-// How far a step along queries and keys is in a compact constant; 0 where it is the same for all. Nothing for other shapes.
+// How far a step along queries and keys is in a compact constant; 0 where it is the same for all. Nothing for other
+// shapes.
 struct Steps {
   int64_t queries = 0, keys = 0;
 };
@@ -63,7 +67,9 @@ std::optional<Steps> steps(const Compact& c, int64_t queries, int64_t keys) {
   return Steps{q == 1 ? 0 : k, k == 1 ? 0 : 1};
 }
 
-double compare(std::string_view op, double a, double b) { return op == "eq" ? a == b : op == "ne" ? a != b : op == "lt" ? a < b : a <= b; }
+double compare(std::string_view op, double a, double b) {
+  return op == "eq" ? a == b : op == "ne" ? a != b : op == "lt" ? a < b : a <= b;
+}
 
 bool is_comparison(std::string_view op) { return op == "eq" || op == "ne" || op == "lt" || op == "le"; }
 
@@ -86,7 +92,9 @@ std::optional<MaskAnalysis::TwoValued> MaskAnalysis::combined(const Node& node, 
   std::string_view op = node.op->name;
   auto map = [](TwoValued t, auto f) { return TwoValued{t.condition, f(t.yes), f(t.no)}; };
   auto known = [](const TwoValued& t) { return !std::isnan(t.yes) && !std::isnan(t.no); };
-  if (op == "broadcast" || (op == "reshape" && adds_leading_ones(facts_.shape(node.inputs[0]), facts_.shape(node.outputs[0])))) return two_valued(node.inputs[0], depth + 1);
+  if (op == "broadcast" ||
+      (op == "reshape" && adds_leading_ones(facts_.shape(node.inputs[0]), facts_.shape(node.outputs[0]))))
+    return two_valued(node.inputs[0], depth + 1);
   if (op == "cast") {
     TwoValued t = two_valued(node.inputs[0], depth + 1);
     if (!known(t)) return std::nullopt;
@@ -117,7 +125,8 @@ std::optional<MaskAnalysis::TwoValued> MaskAnalysis::combined(const Node& node, 
 }
 
 // What a condition on rows x columns is; 1 row (column): the same for all queries (keys).
-MaskAnalysis::Kind MaskAnalysis::kind_of(int64_t rows, int64_t columns, const std::function<bool(int64_t, int64_t)>& holds) const {
+MaskAnalysis::Kind MaskAnalysis::kind_of(int64_t rows, int64_t columns,
+                                         const std::function<bool(int64_t, int64_t)>& holds) const {
   bool whole = rows == queries_ && columns == keys_, always = true, never = true, causal = whole, anti = whole;
   for (int64_t i = 0; i < rows && (always || never || causal || anti); ++i) {
     for (int64_t j = 0; j < columns; ++j) {
@@ -128,14 +137,20 @@ MaskAnalysis::Kind MaskAnalysis::kind_of(int64_t rows, int64_t columns, const st
       anti &= h != visible;
     }
   }
-  return always ? Kind::kAlways : never ? Kind::kNever : causal ? Kind::kCausal : anti ? Kind::kAntiCausal : Kind::kOther;
+  return always   ? Kind::kAlways
+         : never  ? Kind::kNever
+         : causal ? Kind::kCausal
+         : anti   ? Kind::kAntiCausal
+                  : Kind::kOther;
 }
 
 MaskAnalysis::Kind MaskAnalysis::literal_kind(const Literal& l) const {
   Compact c = compact(l);
   auto along = steps(c, queries_, keys_);
   if (!along) return Kind::kOther;
-  return kind_of(along->queries ? queries_ : 1, along->keys ? keys_ : 1, [&](int64_t i, int64_t j) { return c.values[static_cast<size_t>(i * along->queries + j * along->keys)] != 0; });
+  return kind_of(along->queries ? queries_ : 1, along->keys ? keys_ : 1, [&](int64_t i, int64_t j) {
+    return c.values[static_cast<size_t>(i * along->queries + j * along->keys)] != 0;
+  });
 }
 
 // A comparison of two constants, each a vector along queries or keys or a scalar.
@@ -149,7 +164,8 @@ MaskAnalysis::Kind MaskAnalysis::compared(const Node& node) {
   if (rows > kMaxCompared / columns) return Kind::kOther;
   auto with = [&](auto holds) {
     return kind_of(rows, columns, [&](int64_t i, int64_t j) {
-      return holds(x.values[static_cast<size_t>(i * sx->queries + j * sx->keys)], y.values[static_cast<size_t>(i * sy->queries + j * sy->keys)]);
+      return holds(x.values[static_cast<size_t>(i * sx->queries + j * sx->keys)],
+                   y.values[static_cast<size_t>(i * sy->queries + j * sy->keys)]);
     });
   };
   std::string_view op = node.op->name;
@@ -216,7 +232,8 @@ MaskConditions MaskAnalysis::conditions(MaskCondition condition) {
       out.never |= (k == Kind::kAlways) == c.negated;
     } else if (k == (c.negated ? Kind::kAntiCausal : Kind::kCausal)) {
       out.causal = true;
-    } else if (std::none_of(out.rest.begin(), out.rest.end(), [&](const MaskCondition& r) { return r.value == c.value && r.negated == c.negated; })) {
+    } else if (std::none_of(out.rest.begin(), out.rest.end(),
+                            [&](const MaskCondition& r) { return r.value == c.value && r.negated == c.negated; })) {
       out.rest.push_back(c);
     }
   }
@@ -237,7 +254,8 @@ std::optional<MaskAnalysis::Fill> MaskAnalysis::literal_fill(ValueId additive) {
   }
   auto along = steps(c, queries_, keys_);
   if (!along || !along->queries || !along->keys) return std::nullopt;
-  Kind k = kind_of(queries_, keys_, [&](int64_t i, int64_t j) { return c.values[static_cast<size_t>(i * keys_ + j)] != 0; });
+  Kind k =
+      kind_of(queries_, keys_, [&](int64_t i, int64_t j) { return c.values[static_cast<size_t>(i * keys_ + j)] != 0; });
   if (k != Kind::kCausal) return std::nullopt;
   return Fill{{.causal = true}, fill};
 }

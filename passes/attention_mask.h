@@ -27,15 +27,18 @@ struct MaskConditions {
   std::vector<MaskCondition> rest;
 };
 
-// Knows constant masks whether folded or still computed (of 8192 x 8192, say): it compares vectors of positions, never makes the matrix.
+// Knows constant masks whether folded or still computed (of 8192 x 8192, say): it compares vectors of positions, never
+// makes the matrix.
 class MaskAnalysis {
  public:
   // Scores of `queries` by `keys`; masks broadcast to [..., queries, keys] from the right.
-  MaskAnalysis(const GraphFacts& facts, int64_t queries, int64_t keys) : facts_(facts), queries_(queries), keys_(keys) {}
+  MaskAnalysis(const GraphFacts& facts, int64_t queries, int64_t keys)
+      : facts_(facts), queries_(queries), keys_(keys) {}
 
   // The conditions of a bool value, taken apart at "and" (or, negated, at "or"), without those that always hold.
   MaskConditions conditions(MaskCondition condition);
-  // An additive mask that is 0 where a condition holds and `fill` (-inf or <= -1e4) elsewhere. Nothing for other masks; a mask of zeros has a condition without rest.
+  // An additive mask that is 0 where a condition holds and `fill` (-inf or <= -1e4) elsewhere. Nothing for other masks;
+  // a mask of zeros has a condition without rest.
   struct Fill {
     MaskConditions conditions;
     double fill = 0;
@@ -43,7 +46,8 @@ class MaskAnalysis {
   std::optional<Fill> fill(ValueId additive);
 
  private:
-  // A value of two numbers: `yes` where the condition holds, else `no`. Without a condition (kNoValue): `yes` everywhere.
+  // A value of two numbers: `yes` where the condition holds, else `no`. Without a condition (kNoValue): `yes`
+  // everywhere.
   struct TwoValued {
     ValueId condition = kNoValue;
     double yes = 1, no = 0;

@@ -1,5 +1,5 @@
-// One walk over the forward nodes in reverse. A node's gradient is asked for once all its outputs' gradients are summed, which the order guarantees.
-// Only values between a trained parameter and the loss take part.
+// One walk over the forward nodes in reverse. A node's gradient is asked for once all its outputs' gradients are
+// summed, which the order guarantees. Only values between a trained parameter and the loss take part.
 #include "passes/build_backward.h"
 
 #include <algorithm>
@@ -13,13 +13,16 @@ namespace {
 
 class Backward {
  public:
-  Backward(const Graph& graph, const PassContext& context) : context_(context), b_(graph), forward_nodes_(graph.nodes.size()) {}
+  Backward(const Graph& graph, const PassContext& context)
+      : context_(context), b_(graph), forward_nodes_(graph.nodes.size()) {}
 
   absl::StatusOr<Graph> build() {
     mark_needed();
     ValueId loss = b_.graph().outputs[0].value;
     if (!needed_[loss]) {
-      return absl::InvalidArgumentError("the loss depends on no trainable parameter through differentiable operations; check `trainable`, `frozen` and `loss` in train.yaml");
+      return absl::InvalidArgumentError(
+          "the loss depends on no trainable parameter through differentiable operations; check `trainable`, `frozen` "
+          "and `loss` in train.yaml");
     }
     gradient_.assign(needed_.size(), kNoValue);
     b_.context() = {.segment = Segment::kBackward};
@@ -36,7 +39,8 @@ class Backward {
     std::vector<bool> depends(g.values.size(), false), reaches(g.values.size(), false);
     for (const State& s : g.states) depends[s.value] = s.kind == StateKind::kParameter;
     for (const Node& node : g.nodes) {
-      bool any = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return v != kNoValue && depends[v]; });
+      bool any =
+          std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return v != kNoValue && depends[v]; });
       for (ValueId v : node.outputs) depends[v] = any && is_float(g.type(v).dtype);
     }
     reaches[g.outputs[0].value] = true;
@@ -59,26 +63,38 @@ class Backward {
       output_gradients.push_back(gradient_[v]);
       any |= gradient_[v] != kNoValue;
     }
-    if (!any || std::none_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return v != kNoValue && needed_[v]; })) return absl::OkStatus();
+    if (!any ||
+        std::none_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return v != kNoValue && needed_[v]; }))
+      return absl::OkStatus();
     if (node.op->gradient == nullptr) {
-      return absl::UnimplementedError(cat(b_.graph().origin(node), ": '", node.op->name, "' lies between a trained parameter and the loss and has no gradient"));
+      return absl::UnimplementedError(cat(b_.graph().origin(node), ": '", node.op->name,
+                                          "' lies between a trained parameter and the loss and has no gradient"));
     }
     size_t first = b_.graph().nodes.size();
-    b_.context() = {.segment = Segment::kBackward, .origin = node.origin, .block = node.block, .weight_gradient = false, .device = node.device};
+    b_.context() = {.segment = Segment::kBackward,
+                    .origin = node.origin,
+                    .block = node.block,
+                    .weight_gradient = false,
+                    .device = node.device};
     std::vector<TensorType> types = input_types(b_.graph(), node);
-    std::vector<ValueId> gradients = node.op->gradient({b_, node.attrs, types, node.inputs, node.outputs, output_gradients});
-    PARTITA_CHECK(gradients.size() == node.inputs.size(), cat("gradient of ", node.op->name, " has ", gradients.size(), " results"));
+    std::vector<ValueId> gradients =
+        node.op->gradient({b_, node.attrs, types, node.inputs, node.outputs, output_gradients});
+    PARTITA_CHECK(gradients.size() == node.inputs.size(),
+                  cat("gradient of ", node.op->name, " has ", gradients.size(), " results"));
     mark_weight_gradients(first, node, gradients);
     for (size_t k = 0; k < gradients.size(); ++k) {
       ValueId v = node.inputs[k];
       if (v == kNoValue || gradients[k] == kNoValue || !needed_[v]) continue;
-      PARTITA_CHECK(b_.type(gradients[k]) == b_.type(v), cat("gradient ", k, " of ", node.op->name, ": expected ", to_string(b_.type(v)), ", found ", to_string(b_.type(gradients[k]))));
+      PARTITA_CHECK(b_.type(gradients[k]) == b_.type(v),
+                    cat("gradient ", k, " of ", node.op->name, ": expected ", to_string(b_.type(v)), ", found ",
+                        to_string(b_.type(gradients[k]))));
       gradient_[v] = gradient_[v] == kNoValue ? gradients[k] : b_.add(gradient_[v], gradients[k]);
     }
     return absl::OkStatus();
   }
 
-  // Of the nodes just made, those that no activation's gradient needs compute a weight's gradient (zero-bubble schedules run them later).
+  // Of the nodes just made, those that no activation's gradient needs compute a weight's gradient (zero-bubble
+  // schedules run them later).
   void mark_weight_gradients(size_t first, const Node& node, const std::vector<ValueId>& gradients) {
     std::vector<Node>& nodes = b_.mutable_graph().nodes;
     std::vector<bool> for_input(nodes.size() - first, false);
@@ -102,14 +118,16 @@ class Backward {
   void finish_outputs(ValueId loss) {
     b_.context() = {.segment = Segment::kBackward, .origin = b_.origin("accumulate")};
     std::vector<GraphOutput> outputs;
-    if (context_.micro_batches > 1) loss = accumulate("loss", {}, b_.scale(loss, 1.0 / static_cast<double>(context_.micro_batches)));
+    if (context_.micro_batches > 1)
+      loss = accumulate("loss", {}, b_.scale(loss, 1.0 / static_cast<double>(context_.micro_batches)));
     outputs.push_back({"loss", loss});
     size_t states = b_.graph().states.size();
     for (size_t k = 0; k < states; ++k) {
       const State s = b_.graph().states[k];
       if (s.kind != StateKind::kParameter) continue;
       ValueId g = gradient_[s.value];
-      if (g == kNoValue) g = b_.full(b_.dtype(s.value), b_.shape(s.value), 0);  // trained, yet without influence on the loss
+      if (g == kNoValue)
+        g = b_.full(b_.dtype(s.value), b_.shape(s.value), 0);  // trained, yet without influence on the loss
       if (context_.micro_batches > 1) g = accumulate(cat("grad/", s.name), s.name, g);
       outputs.push_back({cat("grad/", s.name), g});
     }
@@ -133,6 +151,8 @@ class Backward {
 
 }  // namespace
 
-absl::StatusOr<Graph> build_backward(const Graph& graph, const PassContext& context) { return Backward(graph, context).build(); }
+absl::StatusOr<Graph> build_backward(const Graph& graph, const PassContext& context) {
+  return Backward(graph, context).build();
+}
 
 }  // namespace partita

@@ -1,7 +1,9 @@
-// Reverse-mode differentiation: appends the backward segment and, for each trained parameter, an output "grad/NAME" of the parameter's type.
-// With several micro-batches the loss and the gradients are accumulated: the mean over micro-batches.
+// Reverse-mode differentiation: appends the backward segment and, for each trained parameter, an output "grad/NAME" of
+// the parameter's type. With several micro-batches the loss and the gradients are accumulated: the mean over
+// micro-batches.
 //
-// InvalidArgument where the loss reaches no trained parameter; Unimplemented, naming the node, where an op on the way has no gradient.
+// InvalidArgument where the loss reaches no trained parameter; Unimplemented, naming the node, where an op on the way
+// has no gradient.
 #pragma once
 
 #include "passes/pass.h"

@@ -52,7 +52,8 @@ class Optimizer {
     }
     for (const State& s : b_.graph().states) {
       auto at = gradients.find(s.name);
-      if (s.kind == StateKind::kParameter && at != gradients.end()) parameters_.push_back({s.name, s.value, at->second});
+      if (s.kind == StateKind::kParameter && at != gradients.end())
+        parameters_.push_back({s.name, s.value, at->second});
     }
   }
 
@@ -60,10 +61,13 @@ class Optimizer {
     for (const State& s : b_.graph().states) {
       if (s.name == kStepState) return s.value;
     }
-    return b_.state({.name = kStepState, .kind = StateKind::kStep, .parameter = {}, .initial = InitialRule{"constant", 0, 0}}, {DType::kI64, {}});
+    return b_.state(
+        {.name = kStepState, .kind = StateKind::kStep, .parameter = {}, .initial = InitialRule{"constant", 0, 0}},
+        {DType::kI64, {}});
   }
 
-  // The norm is over unique parameters (a tied one has one gradient), in f32 or wider, and is taken before any clipping.
+  // The norm is over unique parameters (a tied one has one gradient), in f32 or wider, and is taken before any
+  // clipping.
   void measure_and_clip() {
     ValueId total = kNoValue;
     for (const Parameter& p : parameters_) {
@@ -90,7 +94,8 @@ class Optimizer {
   ValueId slot(const Parameter& p, const std::string& name, double fill = 0) {
     std::string full = cat("optimizer/", p.name, "/", name);
     Initial initial = InitialRule{"constant", fill, 0};
-    return b_.state({.name = full, .kind = StateKind::kOptimizer, .parameter = p.name, .initial = initial}, b_.type(p.value));
+    return b_.state({.name = full, .kind = StateKind::kOptimizer, .parameter = p.name, .initial = initial},
+                    b_.type(p.value));
   }
   void set_next(ValueId state, ValueId next) {
     for (State& s : b_.mutable_graph().states) {
@@ -125,11 +130,13 @@ class Optimizer {
     for (const Parameter& p : parameters_) {
       DType t = b_.dtype(p.value);
       double decay = matches_any(o.no_decay, p.name) ? 0 : o.weight_decay;
-      update(o, p, decay, b_.cast(lr, t), c1 == kNoValue ? c1 : b_.cast(c1, t), c2 == kNoValue ? c2 : b_.cast(c2, t), first);
+      update(o, p, decay, b_.cast(lr, t), c1 == kNoValue ? c1 : b_.cast(c1, t), c2 == kNoValue ? c2 : b_.cast(c2, t),
+             first);
     }
   }
 
-  void update(const OptimizerRecipe& o, const Parameter& p, double decay, ValueId lr, ValueId c1, ValueId c2, ValueId first) {
+  void update(const OptimizerRecipe& o, const Parameter& p, double decay, ValueId lr, ValueId c1, ValueId c2,
+              ValueId first) {
     switch (o.kind) {
       case OptimizerKind::kSgd:
       case OptimizerKind::kMomentum: {
@@ -139,7 +146,10 @@ class Optimizer {
         }
         ValueId m = slot(p, "momentum_buffer");
         apply(p, {m}, "opt_momentum", {p.value, p.gradient, m, lr, first},
-              {{"momentum", o.momentum}, {"dampening", o.dampening}, {"nesterov", int64_t{o.nesterov}}, {"weight_decay", decay}});
+              {{"momentum", o.momentum},
+               {"dampening", o.dampening},
+               {"nesterov", int64_t{o.nesterov}},
+               {"weight_decay", decay}});
         return;
       }
       case OptimizerKind::kAdagrad: {
@@ -151,15 +161,22 @@ class Optimizer {
       case OptimizerKind::kAdamW: {
         ValueId m = slot(p, "exp_avg"), v = slot(p, "exp_avg_sq");
         apply(p, {m, v}, "opt_adam", {p.value, p.gradient, m, v, lr, c1, c2},
-              {{"beta1", o.betas[0]}, {"beta2", o.betas[1]}, {"eps", o.eps}, {"weight_decay", decay}, {"decoupled", int64_t{o.kind == OptimizerKind::kAdamW}}});
+              {{"beta1", o.betas[0]},
+               {"beta2", o.betas[1]},
+               {"eps", o.eps},
+               {"weight_decay", decay},
+               {"decoupled", int64_t{o.kind == OptimizerKind::kAdamW}}});
         return;
       }
-      case OptimizerKind::kLamb: lamb(o, p, decay, lr, c1, c2); return;
+      case OptimizerKind::kLamb:
+        lamb(o, p, decay, lr, c1, c2);
+        return;
     }
   }
 
   // The update op's outputs are the parameter's and the slots' next values.
-  void apply(const Parameter& p, const std::vector<ValueId>& slots, std::string_view op, std::vector<ValueId> inputs, Attrs attrs) {
+  void apply(const Parameter& p, const std::vector<ValueId>& slots, std::string_view op, std::vector<ValueId> inputs,
+             Attrs attrs) {
     std::vector<ValueId> next = b_.emit_all(op, std::move(inputs), std::move(attrs));
     set_next(p.value, next[0]);
     for (size_t k = 0; k < slots.size(); ++k) set_next(slots[k], next[k + 1]);
@@ -168,8 +185,9 @@ class Optimizer {
   // w -= lr |w|/|u| u, with ratio 1 where either norm is 0.
   void lamb(const OptimizerRecipe& o, const Parameter& p, double decay, ValueId lr, ValueId c1, ValueId c2) {
     ValueId m = slot(p, "exp_avg"), v = slot(p, "exp_avg_sq");
-    std::vector<ValueId> next = b_.emit_all("opt_lamb_direction", {p.value, p.gradient, m, v, c1, c2},
-                                            {{"beta1", o.betas[0]}, {"beta2", o.betas[1]}, {"eps", o.eps}, {"weight_decay", decay}});
+    std::vector<ValueId> next =
+        b_.emit_all("opt_lamb_direction", {p.value, p.gradient, m, v, c1, c2},
+                    {{"beta1", o.betas[0]}, {"beta2", o.betas[1]}, {"eps", o.eps}, {"weight_decay", decay}});
     ValueId w = b_.emit("sqrt", {sum_of_squares(b_, p.value)}), u = b_.emit("sqrt", {sum_of_squares(b_, next[0])});
     ValueId zero = b_.scalar(b_.dtype(w), 0);
     ValueId both = b_.emit("and", {b_.emit("lt", {zero, w}), b_.emit("lt", {zero, u})});
@@ -179,11 +197,14 @@ class Optimizer {
     set_next(v, next[2]);
   }
 
-  // Optimizer nodes of the file. Their slots may be states of the graph already (with initial values), under the file's names.
+  // Optimizer nodes of the file. Their slots may be states of the graph already (with initial values), under the file's
+  // names.
   absl::Status file_updates() {
     ValueId lr = kNoValue;
     for (const OptimizerGroup& group : context_.training.groups) {
-      double base = group.learning_rate ? *group.learning_rate : context_.recipe.optimizer ? context_.recipe.optimizer->lr : 1e-3;
+      double base = group.learning_rate         ? *group.learning_rate
+                    : context_.recipe.optimizer ? context_.recipe.optimizer->lr
+                                                : 1e-3;
       if (lr == kNoValue) {
         lr = rate(base);
       } else {
@@ -199,17 +220,23 @@ class Optimizer {
     for (const Parameter& q : parameters_) {
       if (q.name == group.parameters[k]) p = &q;
     }
-    if (p == nullptr) return absl::InvalidArgumentError(cat("the file's optimizer updates '", group.parameters[k], "', which is no trained parameter"));
+    if (p == nullptr)
+      return absl::InvalidArgumentError(
+          cat("the file's optimizer updates '", group.parameters[k], "', which is no trained parameter"));
     // The k-th parameter's i-th state tensor, under the file's name and with the file's first value.
     auto state = [&](size_t i) {
       Initial initial = InitialRule{"constant", 0, 0};
-      if (k < group.state_initials.size() && i < group.state_initials[k].size() && group.state_initials[k][i]) initial = *group.state_initials[k][i];
-      return b_.state({.name = group.state_names[k][i], .kind = StateKind::kOptimizer, .parameter = p->name, .initial = initial}, b_.type(p->value));
+      if (k < group.state_initials.size() && i < group.state_initials[k].size() && group.state_initials[k][i])
+        initial = *group.state_initials[k][i];
+      return b_.state(
+          {.name = group.state_names[k][i], .kind = StateKind::kOptimizer, .parameter = p->name, .initial = initial},
+          b_.type(p->value));
     };
     Attrs attrs;
     for (const auto& [name, value] : group.hyper) {
       bool integer = name == "adam_mode" || name == "correct_bias";
-      attrs.set(name == "nesterov" ? "mode" : name, integer || name == "nesterov" ? AttrValue(static_cast<int64_t>(value)) : AttrValue(value));
+      attrs.set(name == "nesterov" ? "mode" : name,
+                integer || name == "nesterov" ? AttrValue(static_cast<int64_t>(value)) : AttrValue(value));
     }
     // T: the file's count of updates before this one.
     ValueId t = b_.scalar(DType::kI64, static_cast<double>(group.initial_step));
@@ -243,6 +270,8 @@ class Optimizer {
 
 }  // namespace
 
-absl::StatusOr<Graph> build_optimizer(const Graph& graph, const PassContext& context) { return Optimizer(graph, context).build(); }
+absl::StatusOr<Graph> build_optimizer(const Graph& graph, const PassContext& context) {
+  return Optimizer(graph, context).build();
+}
 
 }  // namespace partita

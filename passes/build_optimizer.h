@@ -1,6 +1,7 @@
-// Appends the update segment: gradient norm, clipping, learning-rate schedule, one update for each trained parameter, the step counter.
-// Consumes the outputs "grad/NAME" (kept where the context says so) and leaves "loss", "grad_norm" (L2 over all parameters, before clipping) and "lr".
-// Rules: torch.optim's for train.yaml; ai.onnx.preview.training's and ONNX Runtime's to their letter where the file has them.
+// Appends the update segment: gradient norm, clipping, learning-rate schedule, one update for each trained parameter,
+// the step counter. Consumes the outputs "grad/NAME" (kept where the context says so) and leaves "loss", "grad_norm"
+// (L2 over all parameters, before clipping) and "lr". Rules: torch.optim's for train.yaml; ai.onnx.preview.training's
+// and ONNX Runtime's to their letter where the file has them.
 #pragma once
 
 #include "passes/pass.h"

@@ -39,7 +39,8 @@ bool is_op(const Node* node, std::string_view name) { return node != nullptr && 
 
 bool swaps_last_two(const std::vector<int64_t>& permutation) {
   size_t r = permutation.size();
-  if (r < 2 || permutation[r - 2] != static_cast<int64_t>(r) - 1 || permutation[r - 1] != static_cast<int64_t>(r) - 2) return false;
+  if (r < 2 || permutation[r - 2] != static_cast<int64_t>(r) - 1 || permutation[r - 1] != static_cast<int64_t>(r) - 2)
+    return false;
   for (size_t k = 0; k + 2 < r; ++k) {
     if (permutation[k] != static_cast<int64_t>(k)) return false;
   }
@@ -53,7 +54,8 @@ ValueId simpler(Builder& b, const Node& node, const TensorType& type, const std:
   if (op == "add" || op == "mul") {
     double neutral = op == "add" ? 0 : 1;
     for (int k = 0; k < 2; ++k) {
-      if (is_scalar_constant(b, in[k], neutral) && b.type(in[1 - k]) == type && producer(in[1 - k]) != nullptr) return in[1 - k];
+      if (is_scalar_constant(b, in[k], neutral) && b.type(in[1 - k]) == type && producer(in[1 - k]) != nullptr)
+        return in[1 - k];
     }
   }
   if (op == "reshape") {
@@ -124,7 +126,8 @@ absl::StatusOr<Graph> merge_duplicates(const Graph& graph, const PassContext&) {
   for (const Constant& c : graph.constants) {
     if (byte_size(c.literal.type) > 4096) continue;
     auto bytes = c.literal.bytes();
-    std::string key = cat(to_string(c.literal.type), ":", std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    std::string key = cat(to_string(c.literal.type), ":",
+                          std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
     auto [at, fresh] = constants.try_emplace(std::move(key), r(c.value));
     if (!fresh) r.replace(c.value, at->second);
   }

@@ -11,7 +11,8 @@ absl::StatusOr<Graph> remove_dead_nodes(const Graph& graph, const PassContext& c
 // Equal nodes (op, inputs, attributes) of one segment become one; equal constants too.
 absl::StatusOr<Graph> merge_duplicates(const Graph& graph, const PassContext& context);
 
-// x + 0, x * 1, reshape of reshape, transpose of transpose, cast of cast to the same type, matmul of a transposed operand, …
+// x + 0, x * 1, reshape of reshape, transpose of transpose, cast of cast to the same type, matmul of a transposed
+// operand, …
 absl::StatusOr<Graph> simplify(const Graph& graph, const PassContext& context);
 
 }  // namespace partita

@@ -1,4 +1,5 @@
-// The learning-rate schedule as a scalar expression of the step, in f64: the runtime needs to know nothing of schedules.
+// The learning-rate schedule as a scalar expression of the step, in f64: the runtime needs to know nothing of
+// schedules.
 #pragma once
 
 #include "ir/builder.h"

@@ -12,7 +12,9 @@ namespace {
 
 constexpr std::string_view kCommutative[] = {"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"};
 
-bool is_commutative(std::string_view op) { return std::find(std::begin(kCommutative), std::end(kCommutative), op) != std::end(kCommutative); }
+bool is_commutative(std::string_view op) {
+  return std::find(std::begin(kCommutative), std::end(kCommutative), op) != std::end(kCommutative);
+}
 
 bool is_float_cast(const GraphFacts& facts, const Node* node) {
   return node && is_float(facts.type(node->inputs[0]).dtype) && is_float(facts.type(node->outputs[0]).dtype);
@@ -43,7 +45,8 @@ class Product {
  private:
   using Done = std::function<bool(double)>;
 
-  // `v`, or 1/v where `below`, as the product of the factors in `set` and a constant; `c` is the constant of what was matched before.
+  // `v`, or 1/v where `below`, as the product of the factors in `set` and a constant; `c` is the constant of what was
+  // matched before.
   bool part(const GraphFacts& facts, Match& m, ValueId v, unsigned set, bool below, double c, const Done& done) const {
     if (auto n = facts.number(v)) {
       if (set == 0) return *n != 0 && std::isfinite(*n) && done(below ? c / *n : c * *n);
@@ -61,12 +64,14 @@ class Product {
     return false;
   }
 
-  bool single(const GraphFacts& facts, Match& m, ValueId v, unsigned set, bool below, double c, const Done& done) const {
+  bool single(const GraphFacts& facts, Match& m, ValueId v, unsigned set, bool below, double c,
+              const Done& done) const {
     const PatternFactor& f = factors_[static_cast<size_t>(__builtin_ctz(set))];
     return f.inverse == below && f.pattern(facts, m, v, [&] { return done(c); });
   }
 
-  bool inside(const GraphFacts& facts, Match& m, const Node& node, unsigned set, bool below, double c, const Done& done) const {
+  bool inside(const GraphFacts& facts, Match& m, const Node& node, unsigned set, bool below, double c,
+              const Done& done) const {
     std::string_view op = node.op->name;
     if (op == "neg") return part(facts, m, node.inputs[0], set, below, -c, done);
     if (op == "mul" || op == "div") {
@@ -74,8 +79,11 @@ class Product {
       for (unsigned left = set;; left = (left - 1) & set) {  // all subsets
         unsigned right = set & ~left;
         // A side without factors is a constant: look at it first, it fails at once.
-        bool found = right == 0 ? part(facts, m, node.inputs[1], right, second, c, [&](double d) { return part(facts, m, node.inputs[0], left, below, d, done); })
-                                : part(facts, m, node.inputs[0], left, below, c, [&](double d) { return part(facts, m, node.inputs[1], right, second, d, done); });
+        bool found = right == 0 ? part(facts, m, node.inputs[1], right, second, c,
+                                       [&](double d) { return part(facts, m, node.inputs[0], left, below, d, done); })
+                                : part(facts, m, node.inputs[0], left, below, c, [&](double d) {
+                                    return part(facts, m, node.inputs[1], right, second, d, done);
+                                  });
         if (found) return true;
         if (left == 0) return false;
       }
@@ -93,7 +101,8 @@ class Product {
   bool power(const GraphFacts& facts, Match& m, ValueId v, unsigned set, bool below, double c, const Done& done) const {
     if (set == 0) return done(c);
     unsigned first = set & (~set + 1);
-    return single(facts, m, v, first, below, c, [&](double d) { return power(facts, m, v, set & ~first, below, d, done); });
+    return single(facts, m, v, first, below, c,
+                  [&](double d) { return power(facts, m, v, set & ~first, below, d, done); });
   }
 
   std::vector<PatternFactor> factors_;
@@ -101,7 +110,9 @@ class Product {
 };
 
 Pattern as_pattern(Product product) {
-  return [product = std::move(product)](const GraphFacts& facts, Match& m, ValueId v, const MatchNext& next) { return product.match(facts, m, v, next); };
+  return [product = std::move(product)](const GraphFacts& facts, Match& m, ValueId v, const MatchNext& next) {
+    return product.match(facts, m, v, next);
+  };
 }
 
 bool bind_number(Match& m, const std::string& name, double value, DType dtype, const MatchNext& next) {
@@ -112,14 +123,21 @@ bool bind_number(Match& m, const std::string& name, double value, DType dtype, c
   return false;
 }
 
-bool match_inputs(const GraphFacts& facts, Match& m, const std::vector<Pattern>& patterns, const std::vector<ValueId>& inputs, size_t k, const MatchNext& next) {
+bool match_inputs(const GraphFacts& facts, Match& m, const std::vector<Pattern>& patterns,
+                  const std::vector<ValueId>& inputs, size_t k, const MatchNext& next) {
   if (k == patterns.size()) return next();
-  return inputs[k] != kNoValue && patterns[k](facts, m, inputs[k], [&] { return match_inputs(facts, m, patterns, inputs, k + 1, next); });
+  return inputs[k] != kNoValue &&
+         patterns[k](facts, m, inputs[k], [&] { return match_inputs(facts, m, patterns, inputs, k + 1, next); });
 }
 
 }  // namespace
 
-GraphFacts::GraphFacts(const Graph& graph) : graph_(graph), literals_(constant_values(graph)), uses_(uses(graph)), frozen_(graph.values.size(), false), wanted_(graph.values.size(), false) {
+GraphFacts::GraphFacts(const Graph& graph)
+    : graph_(graph),
+      literals_(constant_values(graph)),
+      uses_(uses(graph)),
+      frozen_(graph.values.size(), false),
+      wanted_(graph.values.size(), false) {
   for (const GraphOutput& out : graph.outputs) wanted_[out.value] = true;
   for (const State& s : graph.states) {
     if (s.next != kNoValue) wanted_[s.next] = true;
@@ -153,7 +171,8 @@ std::optional<double> GraphFacts::number(ValueId v) const {
 }
 
 bool GraphFacts::read_only_by(ValueId v, const std::vector<NodeId>& nodes) const {
-  return !wanted_[v] && std::all_of(uses_[v].begin(), uses_[v].end(), [&](NodeId n) { return std::binary_search(nodes.begin(), nodes.end(), n); });
+  return !wanted_[v] && std::all_of(uses_[v].begin(), uses_[v].end(),
+                                    [&](NodeId n) { return std::binary_search(nodes.begin(), nodes.end(), n); });
 }
 
 bool Match::has(std::string_view name) const {
@@ -177,14 +196,20 @@ double Match::number(std::string_view name) const {
 
 double constant_tolerance(DType dtype) {
   switch (dtype) {
-    case DType::kF64: return 1e-10;
-    case DType::kF16: return 2e-3;
-    case DType::kBF16: return 1e-2;
-    default: return 1e-6;
+    case DType::kF64:
+      return 1e-10;
+    case DType::kF16:
+      return 2e-3;
+    case DType::kBF16:
+      return 1e-2;
+    default:
+      return 1e-6;
   }
 }
 
-bool is_near(double found, double expected, DType dtype) { return std::abs(found - expected) <= constant_tolerance(dtype) * std::abs(expected); }
+bool is_near(double found, double expected, DType dtype) {
+  return std::abs(found - expected) <= constant_tolerance(dtype) * std::abs(expected);
+}
 
 Pattern any(std::string name) {
   return [name = std::move(name)](const GraphFacts&, Match& m, ValueId v, const MatchNext& next) {
@@ -217,7 +242,9 @@ Pattern op(std::string_view name, std::vector<Pattern> inputs) {
     if (node && node->inputs.size() >= inputs.size()) {
       m.nodes.push_back(facts.id(*node));
       if (match_inputs(facts, m, inputs, node->inputs, 0, next)) return true;
-      if (is_commutative(name) && inputs.size() == 2 && match_inputs(facts, m, inputs, {node->inputs[1], node->inputs[0]}, 0, next)) return true;
+      if (is_commutative(name) && inputs.size() == 2 &&
+          match_inputs(facts, m, inputs, {node->inputs[1], node->inputs[0]}, 0, next))
+        return true;
     }
     m.nodes.resize(mark);
     return false;
@@ -225,7 +252,8 @@ Pattern op(std::string_view name, std::vector<Pattern> inputs) {
 }
 
 Pattern named(std::string name, Pattern pattern) {
-  return [bind = any(std::move(name)), pattern = std::move(pattern)](const GraphFacts& facts, Match& m, ValueId v, const MatchNext& next) {
+  return [bind = any(std::move(name)), pattern = std::move(pattern)](const GraphFacts& facts, Match& m, ValueId v,
+                                                                     const MatchNext& next) {
     return pattern(facts, m, v, [&] { return bind(facts, m, v, next); });
   };
 }
@@ -239,11 +267,16 @@ Pattern one_of(std::vector<Pattern> patterns) {
 PatternFactor inverse(Pattern pattern) { return {std::move(pattern), true}; }
 
 Pattern product(std::vector<PatternFactor> factors, double coefficient) {
-  return as_pattern({std::move(factors), [coefficient](Match&, double c, DType dtype, const MatchNext& next) { return is_near(c, coefficient, dtype) && next(); }});
+  return as_pattern({std::move(factors), [coefficient](Match&, double c, DType dtype, const MatchNext& next) {
+                       return is_near(c, coefficient, dtype) && next();
+                     }});
 }
 
 Pattern product(std::vector<PatternFactor> factors, std::string coefficient) {
-  return as_pattern({std::move(factors), [name = std::move(coefficient)](Match& m, double c, DType dtype, const MatchNext& next) { return bind_number(m, name, c, dtype, next); }});
+  return as_pattern(
+      {std::move(factors), [name = std::move(coefficient)](Match& m, double c, DType dtype, const MatchNext& next) {
+         return bind_number(m, name, c, dtype, next);
+       }});
 }
 
 bool is_closed(const GraphFacts& facts, std::vector<NodeId>& nodes, ValueId root) {
@@ -257,7 +290,8 @@ bool is_closed(const GraphFacts& facts, std::vector<NodeId>& nodes, ValueId root
   return true;
 }
 
-std::optional<Match> find_match(const GraphFacts& facts, const Pattern& pattern, ValueId v, const std::function<bool(const Match&)>& accept) {
+std::optional<Match> find_match(const GraphFacts& facts, const Pattern& pattern, ValueId v,
+                                const std::function<bool(const Match&)>& accept) {
   Match m;
   std::optional<Match> found;
   pattern(facts, m, v, [&] {
@@ -292,7 +326,8 @@ absl::StatusOr<Graph> replace_all(const Graph& graph, const PassContext& context
     }
     r.at(node);
     ValueId now = at->second.emit(r);
-    PARTITA_CHECK(r.builder().type(now) == graph.type(node.outputs[0]), cat(graph.origin(node), ": the recognised op has another type"));
+    PARTITA_CHECK(r.builder().type(now) == graph.type(node.outputs[0]),
+                  cat(graph.origin(node), ": the recognised op has another type"));
     if (const std::string& name = graph.values[node.outputs[0]].name; !name.empty()) r.builder().name(now, name);
     r.replace(node.outputs[0], now);
   }

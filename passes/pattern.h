@@ -1,9 +1,11 @@
-// A small toolkit for recognisers: patterns are values, made of each other, and match the way exporters spell one thing differently.
+// A small toolkit for recognisers: patterns are values, made of each other, and match the way exporters spell one thing
+// differently.
 //
 //   Pattern x = any("x");
 //   Pattern gelu = product({op("add", {op("erf", {product({x}, std::sqrt(0.5))}), number(1)}), x}, 0.5);
 //
-// Matching backtracks over operand orders of commutative ops and over the ways a product can be grouped. Casts between float types are looked through.
+// Matching backtracks over operand orders of commutative ops and over the ways a product can be grouped. Casts between
+// float types are looked through.
 #pragma once
 
 #include <functional>
@@ -55,7 +57,8 @@ struct Match {
   std::vector<NodeId> nodes;  // matched nodes, the root first; a node may stand here more than once
 
   bool has(std::string_view name) const;
-  ValueId operator[](std::string_view name) const;  // a value that the pattern names; a name that is not bound is a compiler bug
+  ValueId operator[](
+      std::string_view name) const;  // a value that the pattern names; a name that is not bound is a compiler bug
   double number(std::string_view name) const;
 };
 
@@ -68,19 +71,22 @@ Pattern any(std::string name);
 // A uniform constant, near `value` as the element type can say it; or of any value, under a name.
 Pattern number(double value);
 Pattern number(std::string name);
-// The first output of a node of this op, its inputs as given (absent ones are not matched). Both orders of commutative ops.
+// The first output of a node of this op, its inputs as given (absent ones are not matched). Both orders of commutative
+// ops.
 Pattern op(std::string_view name, std::vector<Pattern> inputs);
 // What `pattern` matches, its value under a name.
 Pattern named(std::string name, Pattern pattern);
 Pattern one_of(std::vector<Pattern> patterns);
 
 struct PatternFactor {
-  PatternFactor(Pattern p, bool inverse = false) : pattern(std::move(p)), inverse(inverse) {}  // NOLINT: made from patterns
+  PatternFactor(Pattern p, bool inverse = false)
+      : pattern(std::move(p)), inverse(inverse) {}  // NOLINT: made from patterns
   Pattern pattern;
   bool inverse;  // stands below the line
 };
 PatternFactor inverse(Pattern pattern);
-// The factors in any order and grouping of mul, div, neg and small powers, times constants that amount to `coefficient`.
+// The factors in any order and grouping of mul, div, neg and small powers, times constants that amount to
+// `coefficient`.
 Pattern product(std::vector<PatternFactor> factors, double coefficient = 1);
 // The same with any coefficient, under a name.
 Pattern product(std::vector<PatternFactor> factors, std::string coefficient);
@@ -90,8 +96,10 @@ double constant_tolerance(DType dtype);
 bool is_near(double found, double expected, DType dtype);
 
 // The first way to match `v` that `accept` accepts too, all matched values but `v` having no readers outside.
-std::optional<Match> find_match(const GraphFacts& facts, const Pattern& pattern, ValueId v, const std::function<bool(const Match&)>& accept = {});
-// The last condition alone: nobody outside needs what the nodes compute, but for `root`. Sorts `nodes` and drops repetitions.
+std::optional<Match> find_match(const GraphFacts& facts, const Pattern& pattern, ValueId v,
+                                const std::function<bool(const Match&)>& accept = {});
+// The last condition alone: nobody outside needs what the nodes compute, but for `root`. Sorts `nodes` and drops
+// repetitions.
 bool is_closed(const GraphFacts& facts, std::vector<NodeId>& nodes, ValueId root);
 
 // A recognised piece: nodes that go, the value that stays, and what makes it anew.
@@ -102,7 +110,8 @@ struct Replacement {
 };
 using FindReplacement = std::function<std::optional<Replacement>(const GraphFacts&, const Node&)>;
 
-// Asks `find` for each node, last first, so that a larger piece wins over a smaller one inside it; nodes of one piece are not part of another. Replaces, and drops what is dead then.
+// Asks `find` for each node, last first, so that a larger piece wins over a smaller one inside it; nodes of one piece
+// are not part of another. Replaces, and drops what is dead then.
 absl::StatusOr<Graph> replace_all(const Graph& graph, const PassContext& context, const FindReplacement& find);
 
 }  // namespace partita

@@ -24,20 +24,26 @@ namespace partita {
 namespace {
 
 constexpr Pass kTrainingPipeline[] = {
-    {"merge_duplicates", merge_duplicates, "exporters repeat shape arithmetic and masks in every layer; patterns count uses"},
+    {"merge_duplicates", merge_duplicates,
+     "exporters repeat shape arithmetic and masks in every layer; patterns count uses"},
     {"simplify", simplify, "patterns need not look through x * 1 or a reshape of a reshape"},
     {"remove_dead_nodes", remove_dead_nodes, "a dead reader is not a use"},
     {"recognize_rotary", recognize_rotary, "before attention: the rotated queries and keys are its operands"},
-    {"recognize_attention", recognize_attention, "before norms and activations: it asks least of its surroundings and drops whole masks"},
-    {"recognize_norm", recognize_norm, "one kernel with saved statistics in place of six, and no squares kept for the backward"},
+    {"recognize_attention", recognize_attention,
+     "before norms and activations: it asks least of its surroundings and drops whole masks"},
+    {"recognize_norm", recognize_norm,
+     "one kernel with saved statistics in place of six, and no squares kept for the backward"},
     {"recognize_activation", recognize_activation, "one elementwise op whose gradient needs its input alone"},
     {"recognize_cross_entropy", recognize_cross_entropy, "probabilities over the vocabulary are never stored"},
-    {"attach_loss", attach_loss, "so that the blocks see the whole forward graph, and outputs that nobody asks for are dead"},
+    {"attach_loss", attach_loss,
+     "so that the blocks see the whole forward graph, and outputs that nobody asks for are dead"},
     {"tag_blocks", tag_blocks, "on the forward graph: gradients inherit their node's block"},
-    {"build_backward", build_backward, "gradients of composites are far cheaper than those of their spellings", Phase::kTraining},
+    {"build_backward", build_backward, "gradients of composites are far cheaper than those of their spellings",
+     Phase::kTraining},
     {"merge_duplicates", merge_duplicates, "gradients recompute what the forward part has", Phase::kTraining},
     {"simplify", simplify, "gradients of views are views of views", Phase::kTraining},
-    {"remove_dead_nodes", remove_dead_nodes, "gradients of masks, tables and indices that nobody asked for", Phase::kTraining},
+    {"remove_dead_nodes", remove_dead_nodes, "gradients of masks, tables and indices that nobody asked for",
+     Phase::kTraining},
     {"build_optimizer", build_optimizer, "updates read the final gradients", Phase::kTraining},
 };
 constexpr size_t kForwardPasses = 9;  // up to the loss
@@ -81,7 +87,8 @@ class Dump {
 std::span<const Pass> training_pipeline() { return kTrainingPipeline; }
 std::span<const Pass> forward_pipeline() { return std::span(kTrainingPipeline).first(kForwardPasses); }
 
-absl::StatusOr<Graph> run_passes(std::span<const Pass> passes, Graph graph, PassContext& context, const PassOptions& options) {
+absl::StatusOr<Graph> run_passes(std::span<const Pass> passes, Graph graph, PassContext& context,
+                                 const PassOptions& options) {
   size_t end = passes.size();
   if (!options.stop_after.empty()) {
     std::string known;
@@ -91,7 +98,9 @@ absl::StatusOr<Graph> run_passes(std::span<const Pass> passes, Graph graph, Pass
       append(known, k == 0 ? "" : ", ", name);
     }
     bool found = end < passes.size() || pass_name(passes, passes.size() - 1) == options.stop_after;
-    if (!found) return absl::InvalidArgumentError(cat("stop after: no pass ", quote(options.stop_after, 100), "; the passes are ", known));
+    if (!found)
+      return absl::InvalidArgumentError(
+          cat("stop after: no pass ", quote(options.stop_after, 100), "; the passes are ", known));
   }
   Dump dump(options.dump_folder);
   PARTITA_RETURN_IF_ERROR(dump.start(graph));
@@ -115,7 +124,8 @@ std::string format_pass_times(std::span<const PassTime> times) {
   std::string text = fmt::format("{:<28} {:>10} {:>10} {:>10}\n", "pass", "ms", "nodes", "change");
   double total = 0;
   for (const PassTime& t : times) {
-    text += fmt::format("{:<28} {:>10.2f} {:>10} {:>+10}\n", t.name, t.seconds * 1e3, t.nodes_after, t.nodes_after - t.nodes_before);
+    text += fmt::format("{:<28} {:>10.2f} {:>10} {:>+10}\n", t.name, t.seconds * 1e3, t.nodes_after,
+                        t.nodes_after - t.nodes_before);
     total += t.seconds;
   }
   return text + fmt::format("{:<28} {:>10.2f}\n", "total", total * 1e3);

@@ -18,7 +18,8 @@ struct Activation {
 std::vector<Activation> activations() {
   Pattern x = any("x"), one = number(1);
   Pattern erf = op("erf", {product({x}, std::numbers::sqrt2 / 2)});
-  Pattern cubic = one_of({op("add", {product({x, x, x}, 0.044715), x}), product({op("add", {product({x, x}, 0.044715), one}), x})});
+  Pattern cubic =
+      one_of({op("add", {product({x, x, x}, 0.044715), x}), product({op("add", {product({x, x}, 0.044715), one}), x})});
   Pattern inner = one_of({product({cubic}, std::sqrt(2 / std::numbers::pi)),
                           product({op("add", {product({x, x}, 0.044715), one}), x}, std::sqrt(2 / std::numbers::pi))});
   Pattern logistic = product({inverse(op("add", {op("exp", {op("neg", {x})}), one}))});
@@ -43,9 +44,11 @@ absl::StatusOr<Graph> recognize_activation(const Graph& graph, const PassContext
     std::string_view op = node.op->name;
     if (op != "mul" && op != "div" && op != "log" && op != "log1p") return std::nullopt;
     for (const Activation& a : known) {
-      auto m = find_match(facts, a.pattern, root, [&](const Match& m) { return facts.type(m["x"]) == facts.type(root); });
+      auto m =
+          find_match(facts, a.pattern, root, [&](const Match& m) { return facts.type(m["x"]) == facts.type(root); });
       if (!m) continue;
-      return Replacement{m->nodes, root, [x = (*m)["x"], &a](Rewriter& r) { return r.builder().emit(a.op, {r(x)}, a.attrs); }};
+      return Replacement{m->nodes, root,
+                         [x = (*m)["x"], &a](Rewriter& r) { return r.builder().emit(a.op, {r(x)}, a.attrs); }};
     }
     return std::nullopt;
   });

@@ -32,14 +32,17 @@ struct Operand {
   }
 };
 
-bool keeps_matrix(const Shape& a, const Shape& b) { return a.size() >= 2 && b.size() >= 2 && a.back() == b.back() && a[a.size() - 2] == b[b.size() - 2]; }
+bool keeps_matrix(const Shape& a, const Shape& b) {
+  return a.size() >= 2 && b.size() >= 2 && a.back() == b.back() && a[a.size() - 2] == b[b.size() - 2];
+}
 
 // Keys of [b, kv, t, d] before they were repeated to [b, kv g, t, d]: unsqueeze, expand to [b, kv, g, t, d], reshape.
 std::optional<Operand> before_repeat(const GraphFacts& facts, ValueId v, int64_t batch, int64_t heads) {
   const Node* broadcast = facts.made_by(v, "broadcast");
   if (!broadcast) return std::nullopt;
   const Shape &from = facts.shape(broadcast->inputs[0]), &to = facts.shape(v);
-  if (from.size() != 5 || to.size() != 5 || from[2] != 1 || to[0] != batch || to[1] * to[2] != heads) return std::nullopt;
+  if (from.size() != 5 || to.size() != 5 || from[2] != 1 || to[0] != batch || to[1] * to[2] != heads)
+    return std::nullopt;
   for (size_t d : {0, 1, 3, 4}) {
     if (from[d] != to[d]) return std::nullopt;
   }
@@ -51,7 +54,8 @@ ValueId before_reshapes(const GraphFacts& facts, ValueId v) {
   return v;
 }
 
-// An operand of a product with its constant factor taken off. `swap`: the value's last two dimensions are not in the operand's order.
+// An operand of a product with its constant factor taken off. `swap`: the value's last two dimensions are not in the
+// operand's order.
 class OperandFinder {
  public:
   OperandFinder(const GraphFacts& facts, int64_t batch, int64_t heads) : facts_(facts), batch_(batch), heads_(heads) {}
@@ -90,7 +94,8 @@ class OperandFinder {
 
   // One step towards the value before the transpose of its matrices.
   bool turned(Operand& o) const {
-    if (const Node* reshape = facts_.made_by(o.base, "reshape"); reshape && keeps_matrix(facts_.shape(reshape->inputs[0]), facts_.shape(o.base))) {
+    if (const Node* reshape = facts_.made_by(o.base, "reshape");
+        reshape && keeps_matrix(facts_.shape(reshape->inputs[0]), facts_.shape(o.base))) {
       o.base = reshape->inputs[0];
       return true;
     }
@@ -111,11 +116,11 @@ class OperandFinder {
 // --- Masks: what stands between q k^T and the softmax.
 
 struct MaskTerm {
-  ValueId value;          // added, or the condition of a select
+  ValueId value;  // added, or the condition of a select
   bool added = true;
-  bool negated = false;   // of a condition: scores stay where it does not hold
-  double fill = 0;        // of a condition: the scores elsewhere
-  int rank = 4;           // of the scores there
+  bool negated = false;  // of a condition: scores stay where it does not hold
+  double fill = 0;       // of a condition: the scores elsewhere
+  int rank = 4;          // of the scores there
 };
 
 // What becomes of the masks: causality, conditions under which a key counts at all, and values to add.
@@ -143,8 +148,10 @@ std::optional<Masks> simplified(MaskAnalysis& analysis, const std::vector<MaskTe
   std::vector<MaskTerm> low_causal;  // causality by a low number: the same as hiding where each row keeps a key
   for (const MaskTerm& t : terms) {
     std::optional<MaskAnalysis::Fill> f;
-    if (t.added) f = analysis.fill(t.value);
-    else f = MaskAnalysis::Fill{analysis.conditions({t.value, t.negated}), t.fill};
+    if (t.added)
+      f = analysis.fill(t.value);
+    else
+      f = MaskAnalysis::Fill{analysis.conditions({t.value, t.negated}), t.fill};
     if (!f) {
       out.added.push_back({t.value, {}, 0, t.rank});
       continue;
@@ -158,9 +165,12 @@ std::optional<Masks> simplified(MaskAnalysis& analysis, const std::vector<MaskTe
       low_causal.push_back(t);
     } else if (c.causal || !c.rest.empty()) {
       if (!t.added && f->fill > kAbsorbs) return std::nullopt;
-      if (t.added && c.causal) out.added.push_back({t.value, {}, 0, t.rank});
-      else if (c.causal) out.added.push_back({kNoValue, {{t.value, t.negated}}, f->fill, t.rank});
-      else out.added.push_back({kNoValue, c.rest, f->fill, t.rank});
+      if (t.added && c.causal)
+        out.added.push_back({t.value, {}, 0, t.rank});
+      else if (c.causal)
+        out.added.push_back({kNoValue, {{t.value, t.negated}}, f->fill, t.rank});
+      else
+        out.added.push_back({kNoValue, c.rest, f->fill, t.rank});
     }
   }
   for (const MaskTerm& t : low_causal) {
@@ -180,7 +190,8 @@ std::optional<Masks> simplified(MaskAnalysis& analysis, const std::vector<MaskTe
 // The masks as one operand of attention, or kNoValue.
 class MaskEmitter {
  public:
-  MaskEmitter(Rewriter& r, int64_t batch, int64_t heads, DType type) : r_(r), b_(r.builder()), batch_(batch), heads_(heads), type_(type) {}
+  MaskEmitter(Rewriter& r, int64_t batch, int64_t heads, DType type)
+      : r_(r), b_(r.builder()), batch_(batch), heads_(heads), type_(type) {}
 
   ValueId emit(const Masks& masks) {
     ValueId condition = kNoValue, sum = kNoValue;
@@ -278,7 +289,8 @@ class SpellingFinder {
   bool passes(const Node& node) const {
     const TensorType &from = facts_.type(node.inputs[0]), &to = facts_.type(node.outputs[0]);
     if (node.op->name == "cast") return is_float(from.dtype) && is_float(to.dtype);
-    return node.op->name == "reshape" && keeps_matrix(from.shape, to.shape) && from.rank() >= 3 && from.rank() <= 4 && to.rank() >= 3 && to.rank() <= 4;
+    return node.op->name == "reshape" && keeps_matrix(from.shape, to.shape) && from.rank() >= 3 && from.rank() <= 4 &&
+           to.rank() >= 3 && to.rank() <= 4;
   }
 
   // select(is_nan(p), 0, p).
@@ -302,7 +314,10 @@ class SpellingFinder {
       s.scores = node;
       return true;
     }
-    bool found = passes(*node) ? scores(s, node->inputs[0]) : op == "mul" || op == "div" ? scaled(s, *node) : op == "add" ? added(s, *node) : op == "select" && selected(s, *node);
+    bool found = passes(*node)                ? scores(s, node->inputs[0])
+                 : op == "mul" || op == "div" ? scaled(s, *node)
+                 : op == "add"                ? added(s, *node)
+                                              : op == "select" && selected(s, *node);
     if (!found) s = std::move(before);
     return found;
   }
@@ -310,7 +325,8 @@ class SpellingFinder {
   bool scaled(Spelling& s, const Node& node) {
     for (int k : {0, 1}) {
       auto n = facts_.number(node.inputs[1 - k]);
-      if (!n || (node.op->name == "div" && k == 1) || facts_.shape(node.inputs[k]) != facts_.shape(node.outputs[0])) continue;
+      if (!n || (node.op->name == "div" && k == 1) || facts_.shape(node.inputs[k]) != facts_.shape(node.outputs[0]))
+        continue;
       s.scale = node.op->name == "mul" ? s.scale * *n : s.scale / *n;
       return scores(s, node.inputs[k]);
     }
@@ -371,7 +387,8 @@ struct Attention {
 
   ValueId emit(Rewriter& r) const {
     Builder& b = r.builder();
-    std::vector<ValueId> in = {q.emit(r, batch, queries, features), k.emit(r, batch, keys, features), v.emit(r, batch, keys, value_features)};
+    std::vector<ValueId> in = {q.emit(r, batch, queries, features), k.emit(r, batch, keys, features),
+                               v.emit(r, batch, keys, value_features)};
     ValueId mask = MaskEmitter(r, batch, heads, b.dtype(in[0])).emit(masks);
     if (mask != kNoValue) in.push_back(mask);
     ValueId y = b.emit_all("attention", in, {{"scale", scale}, {"causal", int64_t{masks.causal}}})[0];
@@ -386,11 +403,14 @@ class Recogniser {
   std::optional<Replacement> spelled(const Node& product) {
     if (facts_.type(product.outputs[0]).rank() < 3 || product.attrs.i("transpose_a", 0) != 0) return std::nullopt;
     auto s = SpellingFinder(facts_).find(product);
-    if (!s || s->scores->attrs.i("transpose_a", 0) != 0 || !is_closed(facts_, s->nodes, product.outputs[0])) return std::nullopt;
+    if (!s || s->scores->attrs.i("transpose_a", 0) != 0 || !is_closed(facts_, s->nodes, product.outputs[0]))
+      return std::nullopt;
     ValueId queries = s->scores->inputs[0], keys = s->scores->inputs[1], values = product.inputs[1];
     const Shape& scores = facts_.shape(s->scores->outputs[0]);
     DType type = facts_.type(queries).dtype;
-    if (facts_.type(keys).dtype != type || facts_.type(values).dtype != type || scores.size() > 4 || facts_.shape(values).size() > 4) return std::nullopt;
+    if (facts_.type(keys).dtype != type || facts_.type(values).dtype != type || scores.size() > 4 ||
+        facts_.shape(values).size() > 4)
+      return std::nullopt;
     Attention a;
     a.result = facts_.type(product.outputs[0]);
     if (s->lead.empty()) s->lead = lead_of(queries, scores[0]);
@@ -398,8 +418,11 @@ class Recogniser {
     a.queries = scores[scores.size() - 2], a.keys = scores.back();
     a.features = facts_.shape(queries).back(), a.value_features = a.result.shape.back();
     a.scale = s->scale;
-    Shape q_lead(facts_.shape(queries).begin(), facts_.shape(queries).end() - 2), lead(scores.begin(), scores.end() - 2);
-    if (q_lead != lead || !operands(a, queries, keys, values, s->scores->attrs.i("transpose_b", 0) == 0, product.attrs.i("transpose_b", 0) != 0)) return std::nullopt;
+    Shape q_lead(facts_.shape(queries).begin(), facts_.shape(queries).end() - 2),
+        lead(scores.begin(), scores.end() - 2);
+    if (q_lead != lead || !operands(a, queries, keys, values, s->scores->attrs.i("transpose_b", 0) == 0,
+                                    product.attrs.i("transpose_b", 0) != 0))
+      return std::nullopt;
     auto masks = simplified(analysis(a.queries, a.keys), single_terms(facts_, s->masks));
     if (!masks || !std::isfinite(a.scale) || a.heads % a.k.heads != 0) return std::nullopt;
     a.masks = *std::move(masks);
@@ -414,25 +437,32 @@ class Recogniser {
     ValueId mask = node.inputs.size() > 3 ? node.inputs[3] : kNoValue;
     Attention a;
     a.result = facts_.type(node.outputs[0]);
-    a.batch = q[0], a.heads = q[1], a.queries = q[2], a.keys = k[2], a.features = q[3], a.value_features = a.result.shape[3];
+    a.batch = q[0], a.heads = q[1], a.queries = q[2], a.keys = k[2], a.features = q[3],
+    a.value_features = a.result.shape[3];
     a.scale = node.attrs.f("scale");
-    a.q = {node.inputs[0], {}, false, q[1]}, a.k = {node.inputs[1], {}, false, k[1]}, a.v = {node.inputs[2], {}, false, k[1]};
+    a.q = {node.inputs[0], {}, false, q[1]}, a.k = {node.inputs[1], {}, false, k[1]},
+    a.v = {node.inputs[2], {}, false, k[1]};
     bool grouped = k[1] == q[1] && ungrouped(a);
-    bool causal = node.attrs.i("causal", 0) != 0, bool_mask = mask != kNoValue && facts_.type(mask).dtype == DType::kBool;
+    bool causal = node.attrs.i("causal", 0) != 0,
+         bool_mask = mask != kNoValue && facts_.type(mask).dtype == DType::kBool;
     std::vector<MaskTerm> terms;
     if (mask != kNoValue) terms.push_back({mask, !bool_mask, false, bool_mask ? -kInfinity : 0, 4});
     auto masks = simplified(analysis(a.queries, a.keys), bool_mask ? terms : single_terms(facts_, terms));
-    bool changed = masks && mask != kNoValue && !(masks->conditions.size() == 1 && masks->conditions[0].condition.value == mask) &&
+    bool changed = masks && mask != kNoValue &&
+                   !(masks->conditions.size() == 1 && masks->conditions[0].condition.value == mask) &&
                    !(masks->added.size() == 1 && masks->added[0].value == mask);
-    if (causal && masks && (!masks->added.empty() || masks->causal)) changed = false;  // low numbers and causality together: leave as it is
+    if (causal && masks && (!masks->added.empty() || masks->causal))
+      changed = false;  // low numbers and causality together: leave as it is
     if (!grouped && !changed) return std::nullopt;
     if (changed) {
       a.masks = *std::move(masks);
       a.masks.causal |= causal;
     } else {
       a.masks.causal = causal;
-      if (bool_mask) a.masks.conditions.push_back({{mask, false}, 4});
-      else if (mask != kNoValue) a.masks.added.push_back({mask, {}, 0, 4});
+      if (bool_mask)
+        a.masks.conditions.push_back({{mask, false}, 4});
+      else if (mask != kNoValue)
+        a.masks.added.push_back({mask, {}, 0, 4});
     }
     return Replacement{nodes, node.outputs[0], [a](Rewriter& r) { return a.emit(r); }};
   }
@@ -447,10 +477,13 @@ class Recogniser {
 
   bool operands(Attention& a, ValueId queries, ValueId keys, ValueId values, bool swap_keys, bool swap_values) const {
     OperandFinder find(facts_, a.batch, a.heads);
-    auto q = find.find(queries, false, &a.scale), k = find.find(keys, swap_keys, &a.scale), v = find.find(values, swap_values, nullptr);
+    auto q = find.find(queries, false, &a.scale), k = find.find(keys, swap_keys, &a.scale),
+         v = find.find(values, swap_values, nullptr);
     if (!q || !k || !v || q->heads != a.heads) return false;
     if (k->heads != v->heads) {  // as they are, where only one was repeated or only one was seen to be
-      auto whole = [&](ValueId x, bool swap) { return Operand{x, {}, swap, facts_.shape(x).size() == 4 ? facts_.shape(x)[1] : a.heads}; };
+      auto whole = [&](ValueId x, bool swap) {
+        return Operand{x, {}, swap, facts_.shape(x).size() == 4 ? facts_.shape(x)[1] : a.heads};
+      };
       double scale = 1;
       Operand wk = whole(unscaled_keys(keys, scale), swap_keys), wv = whole(values, swap_values);
       if (wk.heads != wv.heads) return false;
@@ -465,15 +498,19 @@ class Recogniser {
     for (int steps = 0; steps < 32; ++steps) {
       const Node *mul = facts_.made_by(keys, "mul"), *div = facts_.made_by(keys, "div"), *node = mul ? mul : div;
       if (!node) break;
-      if (facts_.number(node->inputs[1])) keys = node->inputs[0];
-      else if (mul && facts_.number(node->inputs[0])) keys = node->inputs[1];
-      else break;
+      if (facts_.number(node->inputs[1]))
+        keys = node->inputs[0];
+      else if (mul && facts_.number(node->inputs[0]))
+        keys = node->inputs[1];
+      else
+        break;
     }
     return keys;
   }
 
   bool ungrouped(Attention& a) const {
-    auto k = before_repeat(facts_, before_reshapes(facts_, a.k.base), a.batch, a.heads), v = before_repeat(facts_, before_reshapes(facts_, a.v.base), a.batch, a.heads);
+    auto k = before_repeat(facts_, before_reshapes(facts_, a.k.base), a.batch, a.heads),
+         v = before_repeat(facts_, before_reshapes(facts_, a.v.base), a.batch, a.heads);
     if (!k || !v || k->heads != v->heads) return false;
     a.k = *k, a.v = *v;
     a.k.base = before_reshapes(facts_, a.k.base), a.v.base = before_reshapes(facts_, a.v.base);

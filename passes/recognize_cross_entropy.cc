@@ -11,7 +11,8 @@ bool counts_classes(const GraphFacts& facts, ValueId v, int64_t classes) {
   if (s.empty() || s.back() != classes || elements(s) != classes) return false;
   for (const Node* node = facts.graph().producer(v); node; node = facts.graph().producer(v)) {
     if (node->op->name == "iota") return true;
-    bool same = node->op->name == "reshape" || (node->op->name == "cast" && is_integer(facts.type(node->outputs[0]).dtype));
+    bool same =
+        node->op->name == "reshape" || (node->op->name == "cast" && is_integer(facts.type(node->outputs[0]).dtype));
     if (!same || elements(facts.shape(node->inputs[0])) != classes) return false;
     v = node->inputs[0];
   }
@@ -34,10 +35,12 @@ bool labels_fit(const GraphFacts& facts, ValueId labels, ValueId logits) {
 
 struct Patterns {
   Pattern x = any("x"), labels = any("labels");
-  Pattern log_softmax = one_of({named("probabilities", op("log_softmax", {x})), op("log", {named("probabilities", op("softmax", {x}))})});
+  Pattern log_softmax =
+      one_of({named("probabilities", op("log_softmax", {x})), op("log", {named("probabilities", op("softmax", {x}))})});
   Pattern picked = named("picked", op("take_along", {log_softmax, labels}));
   Pattern equal = op("eq", {labels, any("classes")});
-  Pattern one_hot = one_of({op("cast", {equal}), op("cast", {op("cast", {equal})}), op("select", {equal, number(1), number(0)})});
+  Pattern one_hot =
+      one_of({op("cast", {equal}), op("cast", {op("cast", {equal})}), op("select", {equal, number(1), number(0)})});
   Pattern summed = named("summed", op("reduce_sum", {product({log_softmax, one_hot}, "factor")}));
   // A sign outside is part of it.
   std::vector<Pattern> pick = {op("neg", {picked}), picked}, sum = {op("neg", {summed}), summed};
@@ -49,13 +52,16 @@ bool is_softmax_over_classes(const GraphFacts& facts, const Match& m) {
 }
 
 bool is_pick(const GraphFacts& facts, const Match& m) {
-  return is_softmax_over_classes(facts, m) && facts.graph().producer(m["picked"])->attrs.i("dim") == facts.type(m["x"]).rank() - 1 && labels_fit(facts, m["labels"], m["x"]);
+  return is_softmax_over_classes(facts, m) &&
+         facts.graph().producer(m["picked"])->attrs.i("dim") == facts.type(m["x"]).rank() - 1 &&
+         labels_fit(facts, m["labels"], m["x"]);
 }
 
 bool is_sum(const GraphFacts& facts, const Match& m) {
   const Shape& s = facts.shape(m["x"]);
   const Node* sum = facts.graph().producer(m["summed"]);
-  return is_softmax_over_classes(facts, m) && labels_fit(facts, m["labels"], m["x"]) && counts_classes(facts, m["classes"], s.back()) &&
+  return is_softmax_over_classes(facts, m) && labels_fit(facts, m["labels"], m["x"]) &&
+         counts_classes(facts, m["classes"], s.back()) &&
          sum->attrs.ints("dims") == std::vector<int64_t>{static_cast<int64_t>(s.size()) - 1};
 }
 
@@ -77,7 +83,8 @@ absl::StatusOr<Graph> recognize_cross_entropy(const Graph& graph, const PassCont
     const TensorType& type = facts.type(root);
     for (bool pick : {true, false}) {
       for (const Pattern& p : pick ? patterns.pick : patterns.sum) {
-        auto m = find_match(facts, p, root, [&](const Match& m) { return pick ? is_pick(facts, m) : is_sum(facts, m); });
+        auto m =
+            find_match(facts, p, root, [&](const Match& m) { return pick ? is_pick(facts, m) : is_sum(facts, m); });
         if (!m) continue;
         auto emit = [m = *m, pick, negative = op == "neg", &type](Rewriter& r) {
           Builder& b = r.builder();
@@ -89,8 +96,10 @@ absl::StatusOr<Graph> recognize_cross_entropy(const Graph& graph, const PassCont
           }
           ValueId y = b.emit_all("cross_entropy", {x, labels})[0];
           double factor = (negative ? 1 : -1) * (pick ? 1 : m.number("factor"));
-          if (factor == -1) y = b.neg(y);
-          else if (factor != 1) y = b.scale(y, factor);
+          if (factor == -1)
+            y = b.neg(y);
+          else if (factor != 1)
+            y = b.scale(y, factor);
           return b.cast(b.reshape(y, type.shape), type.dtype);
         };
         return Replacement{m->nodes, root, emit};

@@ -15,7 +15,8 @@ struct Norm {
 std::vector<std::vector<PatternFactor>> standardized(const Pattern& normalized, const Pattern& square) {
   Pattern mean = product({named("sum of squares", op("reduce_sum", {square}))}, "square 1/n");
   Pattern shifted = op("add", {mean, number("epsilon")});
-  Pattern rsqrt = one_of({op("rsqrt", {shifted}), op("pow", {shifted, number(-0.5)})}), sqrt = one_of({op("sqrt", {shifted}), op("pow", {shifted, number(0.5)})});
+  Pattern rsqrt = one_of({op("rsqrt", {shifted}), op("pow", {shifted, number(-0.5)})}),
+          sqrt = one_of({op("sqrt", {shifted}), op("pow", {shifted, number(0.5)})});
   return {{rsqrt, normalized}, {inverse(sqrt), normalized}};
 }
 
@@ -109,7 +110,8 @@ absl::StatusOr<Graph> recognize_norm(const Graph& graph, const PassContext& cont
         ValueId x = r(m["x"]);
         DType type = b.dtype(x);
         Shape normalized = normalized_shape(b.shape(x), axis);
-        std::vector<ValueId> in = {x, norm.scale ? fitted(b, r(m["scale"]), normalized, type) : b.full(type, normalized, 1)};
+        std::vector<ValueId> in = {
+            x, norm.scale ? fitted(b, r(m["scale"]), normalized, type) : b.full(type, normalized, 1)};
         if (norm.bias) in.push_back(fitted(b, r(m["bias"]), normalized, type));
         return b.cast(b.emit(norm.op, in, {{"axis", axis}, {"epsilon", m.number("epsilon")}}), facts.type(root).dtype);
       };

@@ -1,7 +1,10 @@
-// 1. Backbone and cuts. Walking the backbone in order, a value is "open" from its making to its last backbone reader. Where exactly one is open, all that follows depends on it alone.
-//    Scalars (an auxiliary loss) do not count, nor do values that span most of a region without cuts (an encoder's output, read by every decoder layer).
+// 1. Backbone and cuts. Walking the backbone in order, a value is "open" from its making to its last backbone reader.
+// Where exactly one is open, all that follows depends on it alone.
+//    Scalars (an auxiliary loss) do not count, nor do values that span most of a region without cuts (an encoder's
+//    output, read by every decoder layer).
 // 2. Each piece between cuts gets a hash of its structure, in its own numbering.
-// 3. Runs: for each period p, stretches where piece[i] == piece[i + p]; the run that covers most nodes wins, then what is left and right of it is searched again.
+// 3. Runs: for each period p, stretches where piece[i] == piece[i + p]; the run that covers most nodes wins, then what
+// is left and right of it is searched again.
 //
 //      embedding A M A M A M norm head   ->   - 0 0 1 1 2 2 - -
 #include "passes/tag_blocks.h"
@@ -15,9 +18,9 @@
 namespace partita {
 namespace {
 
-constexpr size_t kMaxPeriod = 256;      // pieces of one block
-constexpr int kMaxSidePasses = 4;       // how often values that span a region are set aside
-constexpr size_t kMinBlockNodes = 2;    // a block of fewer backbone nodes is not worth folding
+constexpr size_t kMaxPeriod = 256;    // pieces of one block
+constexpr int kMaxSidePasses = 4;     // how often values that span a region are set aside
+constexpr size_t kMinBlockNodes = 2;  // a block of fewer backbone nodes is not worth folding
 
 struct Piece {
   std::vector<NodeId> nodes;  // of the backbone, in order
@@ -27,7 +30,12 @@ struct Piece {
 
 class Blocks {
  public:
-  explicit Blocks(const Graph& graph) : g_(graph), readers_(uses(graph)), backbone_(graph.nodes.size(), false), tail_(graph.nodes.size(), false), side_(graph.values.size(), false) {}
+  explicit Blocks(const Graph& graph)
+      : g_(graph),
+        readers_(uses(graph)),
+        backbone_(graph.nodes.size(), false),
+        tail_(graph.nodes.size(), false),
+        side_(graph.values.size(), false) {}
 
   std::vector<int32_t> run() {
     find_backbone();
@@ -108,7 +116,8 @@ class Blocks {
     return cut;
   }
 
-  // In the longest stretch without cuts, where it is most of the backbone: sets aside the value that is open longest and read most. False where there is none.
+  // In the longest stretch without cuts, where it is most of the backbone: sets aside the value that is open longest
+  // and read most. False where there is none.
   bool set_aside(const std::vector<bool>& cut) {
     size_t best = 0, best_end = 0, length = 0;
     for (size_t k = 0; k < cut.size(); ++k) {
@@ -166,7 +175,9 @@ class Blocks {
   static uint64_t attr_hash(const AttrValue& value) {
     return std::visit([](const auto& v) -> uint64_t { return absl::HashOf(v); }, value);
   }
-  static uint64_t type_hash(uint64_t h, const TensorType& t) { return absl::HashOf(h, static_cast<int>(t.dtype), t.shape); }
+  static uint64_t type_hash(uint64_t h, const TensorType& t) {
+    return absl::HashOf(h, static_cast<int>(t.dtype), t.shape);
+  }
 
   void finish(Piece& piece, ValueId entry) {
     absl::flat_hash_map<ValueId, int64_t> number;  // values made inside, in order
@@ -176,7 +187,10 @@ class Blocks {
       h = absl::HashOf(h, own_hash(node));
       for (ValueId v : node.inputs) {
         auto at = number.find(v);
-        h = v == kNoValue ? absl::HashOf(h, 1) : v == entry ? absl::HashOf(h, 2) : at != number.end() ? absl::HashOf(h, 3, at->second) : absl::HashOf(h, 4, outer_hash(v));
+        h = v == kNoValue        ? absl::HashOf(h, 1)
+            : v == entry         ? absl::HashOf(h, 2)
+            : at != number.end() ? absl::HashOf(h, 3, at->second)
+                                 : absl::HashOf(h, 4, outer_hash(v));
         if (v != kNoValue && weight_[v] && at == number.end() && v != entry) piece.has_weight = true;
       }
       for (ValueId v : node.outputs) number.emplace(v, static_cast<int64_t>(number.size()));
@@ -219,7 +233,8 @@ class Blocks {
           ++equal;
           continue;
         }
-        // The stretch [i - equal, i + p) has period p. What is left over stands at its start: a block ends as the stretch does.
+        // The stretch [i - equal, i + p) has period p. What is left over stands at its start: a block ends as the
+        // stretch does.
         size_t count = (equal + p) / p;
         size_t start = i + p - count * p;
         size_t nodes = before[i + p - low] - before[start - low];
@@ -288,8 +303,8 @@ class Blocks {
   std::vector<std::vector<NodeId>> readers_;
   std::vector<bool> backbone_, tail_;  // per node
   std::vector<bool> side_, weight_;    // per value
-  std::vector<NodeId> order_;       // the backbone
-  std::vector<int64_t> position_;   // in it, or -1
+  std::vector<NodeId> order_;          // the backbone
+  std::vector<int64_t> position_;      // in it, or -1
   std::vector<Piece> pieces_;
   absl::flat_hash_map<ValueId, uint64_t> outer_;
 };

@@ -35,8 +35,9 @@ void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes, int threads
 }
 
 CollectiveKind collective_kind(const std::string& name) {
-  for (CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather, CollectiveKind::kBroadcast, CollectiveKind::kAllToAll,
-                              CollectiveKind::kSend, CollectiveKind::kRecv, CollectiveKind::kPermute}) {
+  for (CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
+                              CollectiveKind::kBroadcast, CollectiveKind::kAllToAll, CollectiveKind::kSend,
+                              CollectiveKind::kRecv, CollectiveKind::kPermute}) {
     if (collective_name(kind) == name) return kind;
   }
   return CollectiveKind::kBarrier;
@@ -59,12 +60,15 @@ absl::StatusOr<std::shared_ptr<const LoadedProgram>> LoadedProgram::load(Program
   if (!loaded->program.kernels.empty()) {
     PARTITA_ASSIGN_OR_RETURN(loaded->kernels, KernelModule::load(loaded->program.kernels));
   }
-  PARTITA_ASSIGN_OR_RETURN(loaded->constants, RegionMemory::allocate(loaded->program.region_bytes[static_cast<int>(Region::kConstant)]));
-  std::copy_n(reinterpret_cast<const std::byte*>(loaded->program.constants.data()), loaded->program.constants.size(), loaded->constants.data());
+  PARTITA_ASSIGN_OR_RETURN(loaded->constants,
+                           RegionMemory::allocate(loaded->program.region_bytes[static_cast<int>(Region::kConstant)]));
+  std::copy_n(reinterpret_cast<const std::byte*>(loaded->program.constants.data()), loaded->program.constants.size(),
+              loaded->constants.data());
   return loaded;
 }
 
-absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator, const ExecutorOptions& options) {
+absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const LoadedProgram> loaded,
+                                                           Communicator* communicator, const ExecutorOptions& options) {
   std::unique_ptr<Executor> executor(new Executor(std::move(loaded)));
   executor->threads_ = std::max(options.threads, 1);
   omp_set_num_threads(executor->threads_);
@@ -77,13 +81,16 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
 
 absl::Status Executor::create_groups(Communicator* communicator) {
   const int64_t ranks = mesh_size(program().mesh), present = communicator != nullptr ? communicator->size() : 1;
-  if (ranks != present) return absl::FailedPreconditionError(cat("the program is compiled for ", ranks, " ranks, but ", present, " are running"));
+  if (ranks != present)
+    return absl::FailedPreconditionError(
+        cat("the program is compiled for ", ranks, " ranks, but ", present, " are running"));
   communicator_ = communicator;
   rank_ = communicator != nullptr ? communicator->rank() : 0;
   coordinates_ = mesh_coordinates(program().mesh, rank_);
   for (const CollectiveGroup& group : program().groups) {
     const std::vector<int> members = group_ranks(program().mesh, group, rank_);
-    Group made{.mine = static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin()), .size = static_cast<int>(members.size())};
+    Group made{.mine = static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin()),
+               .size = static_cast<int>(members.size())};
     if (made.size > 1) {
       PARTITA_ASSIGN_OR_RETURN(made.id, communicator_->create_group(members));
     }
@@ -103,7 +110,8 @@ absl::Status Executor::allocate() {
 
 std::span<std::byte> Executor::memory(const Operand& operand, int64_t slot) const {
   const Address& a = operand.address;
-  const RegionMemory& region = a.region == Region::kConstant ? loaded_->constants : regions_[static_cast<int>(a.region)];
+  const RegionMemory& region =
+      a.region == Region::kConstant ? loaded_->constants : regions_[static_cast<int>(a.region)];
   return {region.data() + a.offset + slot * a.slot_stride, static_cast<size_t>(operand_bytes(operand))};
 }
 
@@ -132,16 +140,19 @@ absl::Status Executor::bind(const ExecutionConfig& config) {
 
 absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config) {
   BoundStep bound{.step = &step, .buffers = buffers_.size(), .bytes = step.bytes};
-  const bool moves = std::any_of(step.operands.begin(), step.operands.end(), [](const Operand& o) { return o.address.slot_stride != 0; });
+  const bool moves = std::any_of(step.operands.begin(), step.operands.end(),
+                                 [](const Operand& o) { return o.address.slot_stride != 0; });
   if (moves) bound.slot_buffers = step.operands.size();
   for (int64_t slot = 0; slot < (moves ? program().slots : 1); ++slot) {
-    for (const Operand& operand : step.operands) buffers_.push_back(operand.dtype == DType::kInvalid ? nullptr : memory(operand, slot).data());
+    for (const Operand& operand : step.operands)
+      buffers_.push_back(operand.dtype == DType::kInvalid ? nullptr : memory(operand, slot).data());
   }
   switch (step.kind) {
     case StepKind::kKernel: {
       PARTITA_ASSIGN_OR_RETURN(bound.function, loaded_->kernels->find(step.name));
       int64_t bytes = step.bytes;
-      if (bytes == 0) for (const Operand& operand : step.operands) bytes += operand_bytes(operand);
+      if (bytes == 0)
+        for (const Operand& operand : step.operands) bytes += operand_bytes(operand);
       bound.parallel = threads_ > 1 && step.units > 1 && bytes >= kSerialBytes;
       break;
     }
@@ -149,8 +160,12 @@ absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config
       PARTITA_ASSIGN_OR_RETURN(bound.library, prepare_kernel(step, config));
       break;
     }
-    case StepKind::kCopy: bound.bytes = operand_bytes(step.operands[0]); break;
-    case StepKind::kCollectiveStart: PARTITA_RETURN_IF_ERROR(bind_collective(step, bound)); break;
+    case StepKind::kCopy:
+      bound.bytes = operand_bytes(step.operands[0]);
+      break;
+    case StepKind::kCollectiveStart:
+      PARTITA_RETURN_IF_ERROR(bind_collective(step, bound));
+      break;
     case StepKind::kCollectiveWait: {
       const size_t start = static_cast<size_t>(int_param(step.params, "of", 0));
       bound.ticket = ticket_of_step_[start];
@@ -162,8 +177,9 @@ absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config
   return absl::OkStatus();
 }
 
-// Params: group; reduce: sum, max, min; broadcast: root (group rank); send, recv: peer (group rank); permute: shift (to rank + shift, from rank - shift,
-// around the end unless wrap is 0), or to and from, lists of one group rank per member, -1 for none.
+// Params: group; reduce: sum, max, min; broadcast: root (group rank); send, recv: peer (group rank); permute: shift (to
+// rank + shift, from rank - shift, around the end unless wrap is 0), or to and from, lists of one group rank per
+// member, -1 for none.
 absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   const Group& group = groups_[static_cast<size_t>(int_param(step.params, "group", 0))];
   CollectiveOp& op = bound.collective;
@@ -175,12 +191,16 @@ absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   op.label = step.origin >= 0 ? program().origins[static_cast<size_t>(step.origin)] : "";
   bound.pieces = pieces(step, group.size);
   const std::string reduce = text_param(step.params, "reduce", "sum");
-  if (reduce == "max") op.reduce = ReduceOp::kMax;
-  else if (reduce == "min") op.reduce = ReduceOp::kMin;
-  else if (reduce != "sum") return absl::InvalidArgumentError(cat("unknown reduction ", quote(reduce)));
+  if (reduce == "max")
+    op.reduce = ReduceOp::kMax;
+  else if (reduce == "min")
+    op.reduce = ReduceOp::kMin;
+  else if (reduce != "sum")
+    return absl::InvalidArgumentError(cat("unknown reduction ", quote(reduce)));
 
   const int64_t peer = int_param(step.params, "peer", int_param(step.params, "root", 0));
-  if (peer < 0 || peer >= group.size) return absl::InvalidArgumentError(cat("peer ", peer, " of a group of ", group.size));
+  if (peer < 0 || peer >= group.size)
+    return absl::InvalidArgumentError(cat("peer ", peer, " of a group of ", group.size));
   op.root = static_cast<int>(peer);
   if (op.kind == CollectiveKind::kSend) op.to = static_cast<int>(peer);
   if (op.kind == CollectiveKind::kRecv) op.from = static_cast<int>(peer);
@@ -201,14 +221,16 @@ absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   }
   bound.alone = alone_[step.id];
   bound.is_root = group.mine == op.root;
-  if (bound.alone && (op.kind == CollectiveKind::kSend || op.kind == CollectiveKind::kRecv)) return absl::InvalidArgumentError("a send or receive in a group of one rank");
+  if (bound.alone && (op.kind == CollectiveKind::kSend || op.kind == CollectiveKind::kRecv))
+    return absl::InvalidArgumentError("a send or receive in a group of one rank");
   return absl::OkStatus();
 }
 
 std::vector<Executor::Piece> Executor::pieces(const Step& step, int64_t group_size) const {
   std::vector<Piece> pieces;
   auto adjacent = [&](int a, int b) {
-    const Address &x = step.operands[static_cast<size_t>(a)].address, &y = step.operands[static_cast<size_t>(b)].address;
+    const Address &x = step.operands[static_cast<size_t>(a)].address,
+                  &y = step.operands[static_cast<size_t>(b)].address;
     return x.region == y.region && x.slot_stride == y.slot_stride && y.offset == x.offset + pieces.back().bytes;
   };
   if (step.name == "all_reduce") {
@@ -234,7 +256,8 @@ std::vector<Executor::Piece> Executor::pieces(const Step& step, int64_t group_si
   const Operand &first = step.operands.front(), &last = step.operands.back();
   const int64_t in = *element_count(first.shape), out = *element_count(last.shape);
   const int64_t count = step.name == "all_to_all" ? in / group_size : step.name == "all_gather" ? in : out;
-  pieces.push_back({step.inputs == 1 ? 0 : -1, static_cast<int>(step.operands.size()) > step.inputs ? step.inputs : -1, count, std::min(operand_bytes(first), operand_bytes(last))});
+  pieces.push_back({step.inputs == 1 ? 0 : -1, static_cast<int>(step.operands.size()) > step.inputs ? step.inputs : -1,
+                    count, std::min(operand_bytes(first), operand_bytes(last))});
   return pieces;
 }
 
@@ -250,18 +273,21 @@ void Executor::stage_scalars(int64_t micro_batch, int64_t slot) {
   }
 }
 
-absl::Status Executor::run(std::span<const ScheduleEntry> schedule, absl::FunctionRef<absl::Status(int64_t, int64_t)> stage) {
+absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
+                           absl::FunctionRef<absl::Status(int64_t, int64_t)> stage) {
   std::fill(staged_.begin(), staged_.end(), -1);
   for (const ScheduleEntry& entry : schedule) {
     const SegmentKind kind = program().segments[static_cast<size_t>(entry.segment)].kind;
     int64_t& staged = staged_[static_cast<size_t>(entry.slot)];
-    if (staged != entry.micro_batch && (kind == SegmentKind::kForward || kind == SegmentKind::kBackward || kind == SegmentKind::kEvaluation)) {
+    if (staged != entry.micro_batch &&
+        (kind == SegmentKind::kForward || kind == SegmentKind::kBackward || kind == SegmentKind::kEvaluation)) {
       stage_scalars(entry.micro_batch, entry.slot);
       PARTITA_RETURN_IF_ERROR(stage(entry.micro_batch, entry.slot));
       staged = entry.micro_batch;
     }
     for (BoundStep& step : segments_[static_cast<size_t>(entry.segment)]) {
-      const StepProfile::Clock::time_point begin = profile_ ? StepProfile::Clock::now() : StepProfile::Clock::time_point();
+      const StepProfile::Clock::time_point begin =
+          profile_ ? StepProfile::Clock::now() : StepProfile::Clock::time_point();
       const absl::Status status = run_step(step, entry.slot);
       if (!status.ok()) return with_context(status, describe_step(program(), *step.step));
       if (profile_) profile_->add(*step.step, entry, begin, StepProfile::Clock::now());
@@ -273,17 +299,26 @@ absl::Status Executor::run(std::span<const ScheduleEntry> schedule, absl::Functi
 absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
   std::byte* const* buffers = buffers_.data() + step.buffers + static_cast<size_t>(slot) * step.slot_buffers;
   switch (step.step->kind) {
-    case StepKind::kKernel: run_kernel(step, buffers); break;
-    case StepKind::kLibrary: step.library->run({buffers, step.step->operands.size()}); break;
-    case StepKind::kCopy: copy_bytes(buffers[1], buffers[0], step.bytes, threads_); break;
-    case StepKind::kCollectiveStart: return start_collective(step, buffers, slot);
+    case StepKind::kKernel:
+      run_kernel(step, buffers);
+      break;
+    case StepKind::kLibrary:
+      step.library->run({buffers, step.step->operands.size()});
+      break;
+    case StepKind::kCopy:
+      copy_bytes(buffers[1], buffers[0], step.bytes, threads_);
+      break;
+    case StepKind::kCollectiveStart:
+      return start_collective(step, buffers, slot);
     case StepKind::kCollectiveWait: {
       if (step.alone) return absl::OkStatus();
       // What a prologue started in its slot is waited for in every slot, by each micro-batch again.
       Tickets tickets = tickets_[step.ticket + static_cast<size_t>(slot)];
-      for (size_t s = 0; tickets.first == 0 && s < static_cast<size_t>(program().slots); ++s) tickets = tickets_[step.ticket + s];
+      for (size_t s = 0; tickets.first == 0 && s < static_cast<size_t>(program().slots); ++s)
+        tickets = tickets_[step.ticket + s];
       if (tickets.first == 0) return absl::FailedPreconditionError("the collective it waits for has not been started");
-      for (Ticket ticket = tickets.first; ticket <= tickets.last; ++ticket) PARTITA_RETURN_IF_ERROR(communicator_->wait(ticket));
+      for (Ticket ticket = tickets.first; ticket <= tickets.last; ++ticket)
+        PARTITA_RETURN_IF_ERROR(communicator_->wait(ticket));
       return absl::OkStatus();
     }
   }
@@ -308,9 +343,11 @@ void Executor::run_kernel(const BoundStep& step, std::byte* const* buffers) {
 absl::Status Executor::start_collective(const BoundStep& step, std::byte* const* buffers, int64_t slot) {
   Tickets tickets;
   for (const Piece& piece : step.pieces) {
-    std::byte *input = piece.input < 0 ? nullptr : buffers[piece.input], *output = piece.output < 0 ? nullptr : buffers[piece.output];
+    std::byte *input = piece.input < 0 ? nullptr : buffers[piece.input],
+              *output = piece.output < 0 ? nullptr : buffers[piece.output];
     const bool broadcasts = step.collective.kind == CollectiveKind::kBroadcast;
-    if (input != nullptr && output != nullptr && (step.alone || (broadcasts && step.is_root))) copy_bytes(output, input, piece.bytes, threads_);
+    if (input != nullptr && output != nullptr && (step.alone || (broadcasts && step.is_root)))
+      copy_bytes(output, input, piece.bytes, threads_);
     if (step.alone) continue;
     CollectiveOp op = step.collective;
     op.count = piece.count;

@@ -39,9 +39,11 @@ struct ExecutorOptions {
 // One per rank, used from one thread: create() sets that thread's OpenMP team.
 class Executor {
  public:
-  // `communicator` may be null for a program of one rank; else it outlives the executor and its size is the mesh's. Creates the program's groups,
-  // so all ranks call this in the same place. Errors: ResourceExhausted (memory), Unimplemented (kernel), FailedPrecondition (number of ranks).
-  static absl::StatusOr<std::unique_ptr<Executor>> create(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator, const ExecutorOptions& options);
+  // `communicator` may be null for a program of one rank; else it outlives the executor and its size is the mesh's.
+  // Creates the program's groups, so all ranks call this in the same place. Errors: ResourceExhausted (memory),
+  // Unimplemented (kernel), FailedPrecondition (number of ranks).
+  static absl::StatusOr<std::unique_ptr<Executor>> create(std::shared_ptr<const LoadedProgram> loaded,
+                                                          Communicator* communicator, const ExecutorOptions& options);
 
   const Program& program() const { return loaded_->program; }
   int rank() const { return rank_; }
@@ -50,9 +52,11 @@ class Executor {
   // An operand's memory in a slot.
   std::span<std::byte> memory(const Operand& operand, int64_t slot = 0) const;
 
-  // Runs the entries in order. Before the first forward, backward or evaluation entry of a micro-batch that another held the slot of, its micro-batch and
-  // coordinate inputs are written and `stage` is called to fill the data inputs of that slot. An error names the step and its ONNX origin.
-  absl::Status run(std::span<const ScheduleEntry> schedule, absl::FunctionRef<absl::Status(int64_t micro_batch, int64_t slot)> stage);
+  // Runs the entries in order. Before the first forward, backward or evaluation entry of a micro-batch that another
+  // held the slot of, its micro-batch and coordinate inputs are written and `stage` is called to fill the data inputs
+  // of that slot. An error names the step and its ONNX origin.
+  absl::Status run(std::span<const ScheduleEntry> schedule,
+                   absl::FunctionRef<absl::Status(int64_t micro_batch, int64_t slot)> stage);
 
   const StepProfile* profile() const { return profile_ ? &*profile_ : nullptr; }
 
@@ -77,7 +81,7 @@ class Executor {
     std::vector<Piece> pieces;  // what a collective moves
     bool alone = false;         // a collective of one rank: a copy
     bool is_root = false;
-    size_t ticket = 0;          // into tickets_, of slot 0
+    size_t ticket = 0;  // into tickets_, of slot 0
   };
 
   explicit Executor(std::shared_ptr<const LoadedProgram> loaded) : loaded_(std::move(loaded)) {}

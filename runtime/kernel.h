@@ -1,7 +1,9 @@
-// Library kernels: the steps that are no generated loop nests (contractions, indexing, scans). Names, operands and params are those of the ops, with the attributes as params
-// of the same names; an optional input that is absent is either left out at the end or an operand of DType::kInvalid.
+// Library kernels: the steps that are no generated loop nests (contractions, indexing, scans). Names, operands and
+// params are those of the ops, with the attributes as params of the same names; an optional input that is absent is
+// either left out at the end or an operand of DType::kInvalid.
 //
-// All are deterministic, clamp indices instead of reading out of bounds, and run on the OpenMP threads of the calling thread.
+// All are deterministic, clamp indices instead of reading out of bounds, and run on the OpenMP threads of the calling
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +28,9 @@ class LibraryKernel {
   virtual void run(std::span<std::byte* const> buffers) = 0;
 };
 
-// Checks shapes, dtypes and params once, and prepares whatever depends on them alone. To be called on the thread that will run it.
-// Errors: Unimplemented (no such kernel, or not for this dtype), InvalidArgument (operands do not fit together).
+// Checks shapes, dtypes and params once, and prepares whatever depends on them alone. To be called on the thread that
+// will run it. Errors: Unimplemented (no such kernel, or not for this dtype), InvalidArgument (operands do not fit
+// together).
 absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_kernel(const Step& step, const ExecutionConfig& config);
 
 std::vector<std::string_view> library_kernel_names();

@@ -17,7 +17,9 @@ absl::Status write_all(int fd, std::span<const uint8_t> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return absl::ResourceExhaustedError(cat("no memory for ", bytes.size(), " bytes of generated kernels: ", std::strerror(errno)));
+    if (n <= 0)
+      return absl::ResourceExhaustedError(
+          cat("no memory for ", bytes.size(), " bytes of generated kernels: ", std::strerror(errno)));
     bytes = bytes.subspan(static_cast<size_t>(n));
   }
   return absl::OkStatus();
@@ -26,9 +28,12 @@ absl::Status write_all(int fd, std::span<const uint8_t> bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KernelModule>> KernelModule::load(std::span<const uint8_t> object) {
-  if (object.size() < 64 || std::memcmp(object.data(), "\177ELF", 4) != 0) return absl::DataLossError("the generated kernels are no ELF object");
+  if (object.size() < 64 || std::memcmp(object.data(), "\177ELF", 4) != 0)
+    return absl::DataLossError("the generated kernels are no ELF object");
   const int fd = ::memfd_create("partita-kernels", MFD_CLOEXEC);
-  if (fd < 0) return absl::ResourceExhaustedError(cat("cannot make a memory file for the generated kernels: ", std::strerror(errno)));
+  if (fd < 0)
+    return absl::ResourceExhaustedError(
+        cat("cannot make a memory file for the generated kernels: ", std::strerror(errno)));
   const absl::Status written = write_all(fd, object);
   void* handle = nullptr;
   const char* error = nullptr;
@@ -38,7 +43,9 @@ absl::StatusOr<std::unique_ptr<KernelModule>> KernelModule::load(std::span<const
   }
   ::close(fd);
   if (!written.ok()) return written;
-  if (handle == nullptr) return absl::DataLossError(cat("cannot load the generated kernels: ", quote(error != nullptr ? error : "unknown error", 400)));
+  if (handle == nullptr)
+    return absl::DataLossError(
+        cat("cannot load the generated kernels: ", quote(error != nullptr ? error : "unknown error", 400)));
   return std::unique_ptr<KernelModule>(new KernelModule(handle));
 }
 

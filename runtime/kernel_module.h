@@ -13,7 +13,8 @@ namespace partita::runtime {
 
 class KernelModule {
  public:
-  // `object` is an ELF shared object that depends on nothing. It never touches the disk. DataLoss when it cannot be loaded.
+  // `object` is an ELF shared object that depends on nothing. It never touches the disk. DataLoss when it cannot be
+  // loaded.
   static absl::StatusOr<std::unique_ptr<KernelModule>> load(std::span<const uint8_t> object);
   ~KernelModule();
   KernelModule(const KernelModule&) = delete;

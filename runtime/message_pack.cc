@@ -65,7 +65,9 @@ uint64_t PackReader::big_endian(int bytes) {
   return value;
 }
 
-bool PackReader::next_is_integer() const { return peek() < 0x80 || peek() >= 0xE0 || (peek() >= 0xD1 && peek() <= 0xD3); }
+bool PackReader::next_is_integer() const {
+  return peek() < 0x80 || peek() >= 0xE0 || (peek() >= 0xD1 && peek() <= 0xD3);
+}
 bool PackReader::next_is_real() const { return peek() == 0xCB; }
 bool PackReader::next_is_text() const { return (peek() & 0xE0) == 0xA0 || peek() == 0xDB; }
 

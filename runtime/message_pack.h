@@ -1,5 +1,5 @@
-// MessagePack (https://msgpack.org) of a fixed schema: positional arrays, read back field by field, so that the reader never nests deeper than
-// the schema and never allocates more than the bytes present can fill.
+// MessagePack (https://msgpack.org) of a fixed schema: positional arrays, read back field by field, so that the reader
+// never nests deeper than the schema and never allocates more than the bytes present can fill.
 #pragma once
 
 #include <cstddef>

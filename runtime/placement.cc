@@ -1,5 +1,5 @@
-// Example: a fused QKV weight [3*8*64, 512] split by heads over 4 ranks is refined to [3, 8, 64, 512], local [3, 2, 64, 512]. In logical rows rank 1
-// holds [128, 256), [640, 768), [1152, 1280): three pieces.
+// Example: a fused QKV weight [3*8*64, 512] split by heads over 4 ranks is refined to [3, 8, 64, 512], local [3, 2, 64,
+// 512]. In logical rows rank 1 holds [128, 256), [640, 768), [1152, 1280): three pieces.
 #include "runtime/placement.h"
 
 #include <algorithm>
@@ -12,12 +12,14 @@
 namespace partita::runtime {
 namespace {
 
-// A contiguous stretch of one logical dimension that the box holds, and its place along that dimension of the rank's own tensor.
+// A contiguous stretch of one logical dimension that the box holds, and its place along that dimension of the rank's
+// own tensor.
 struct Interval {
   int64_t start, length, packed;
 };
 
-// Refined dimensions [begin, end) of each logical one. Ones in between go to the dimension that follows, the last take the rest.
+// Refined dimensions [begin, end) of each logical one. Ones in between go to the dimension that follows, the last take
+// the rest.
 std::vector<std::pair<size_t, size_t>> refinement(const Placement& p) {
   std::vector<std::pair<size_t, size_t>> ranges;
   size_t at = 0;
@@ -39,7 +41,8 @@ std::vector<Interval> intervals(const Placement& p, std::span<const int64_t> off
       // An outer stretch of whole rows stays one stretch.
       const bool whole = p.local[d] == p.shape[d];
       const int64_t rows = whole ? 1 : outer.length, length = whole ? outer.length * p.shape[d] : p.local[d];
-      for (int64_t r = 0; r < rows; ++r) next.push_back({(outer.start + r) * p.shape[d] + offset[d], length, (outer.packed + r) * p.local[d]});
+      for (int64_t r = 0; r < rows; ++r)
+        next.push_back({(outer.start + r) * p.shape[d] + offset[d], length, (outer.packed + r) * p.local[d]});
     }
     list = std::move(next);
   }
@@ -49,7 +52,8 @@ std::vector<Interval> intervals(const Placement& p, std::span<const int64_t> off
 template <bool kPack>
 void copy_piece(const LogicalPiece& piece, int64_t size, std::byte* own, std::byte* dense) {
   const size_t rank = piece.extent.size();
-  for (int64_t extent : piece.extent) if (extent == 0) return;
+  for (int64_t extent : piece.extent)
+    if (extent == 0) return;
   std::vector<int64_t> index(rank, 0);
   const int64_t inner = rank == 0 ? 1 : piece.extent[rank - 1];
   const bool dense_rows = rank == 0 || piece.packed_stride[rank - 1] == 1;
@@ -92,7 +96,8 @@ std::vector<int> group_ranks(std::span<const MeshAxis> mesh, const CollectiveGro
   for (int32_t a : group.axes) {
     std::vector<int64_t> more;
     for (int64_t r : ranks) {
-      for (int64_t c = 0; c < mesh[static_cast<size_t>(a)].size; ++c) more.push_back(r + c * stride[static_cast<size_t>(a)]);
+      for (int64_t c = 0; c < mesh[static_cast<size_t>(a)].size; ++c)
+        more.push_back(r + c * stride[static_cast<size_t>(a)]);
     }
     ranks = std::move(more);
   }
@@ -102,7 +107,8 @@ std::vector<int> group_ranks(std::span<const MeshAxis> mesh, const CollectiveGro
 std::vector<int64_t> box_offset(const Placement& placement, std::span<const int64_t> coordinates) {
   std::vector<int64_t> offset(placement.shape.size(), 0);
   for (size_t d = 0; d < placement.axes.size(); ++d) {
-    for (const AxisStride& axis : placement.axes[d]) offset[d] += coordinates[static_cast<size_t>(axis.axis)] * axis.stride;
+    for (const AxisStride& axis : placement.axes[d])
+      offset[d] += coordinates[static_cast<size_t>(axis.axis)] * axis.stride;
   }
   return offset;
 }
@@ -110,7 +116,8 @@ std::vector<int64_t> box_offset(const Placement& placement, std::span<const int6
 bool owns_box(const Placement& placement, std::span<const int64_t> coordinates) {
   for (size_t a = 0; a < coordinates.size(); ++a) {
     const bool used = std::any_of(placement.axes.begin(), placement.axes.end(), [&](const auto& axes) {
-      return std::any_of(axes.begin(), axes.end(), [&](const AxisStride& s) { return static_cast<size_t>(s.axis) == a && s.stride != 0; });
+      return std::any_of(axes.begin(), axes.end(),
+                         [&](const AxisStride& s) { return static_cast<size_t>(s.axis) == a && s.stride != 0; });
     });
     if (!used && coordinates[a] != 0) return false;
   }
@@ -119,31 +126,42 @@ bool owns_box(const Placement& placement, std::span<const int64_t> coordinates) 
 
 absl::Status check_placement(const Placement& p, std::span<const MeshAxis> mesh, int64_t elements) {
   const auto logical = element_count(p.logical), refined = element_count(p.shape), local = element_count(p.local);
-  if (!logical || !refined || !local || *logical != *refined || p.local.size() != p.shape.size() || p.axes.size() != p.shape.size()) {
-    return absl::InvalidArgumentError(cat("its placement is not consistent: ", shape_text(p.logical), " as ", shape_text(p.shape), ", local ", shape_text(p.local)));
+  if (!logical || !refined || !local || *logical != *refined || p.local.size() != p.shape.size() ||
+      p.axes.size() != p.shape.size()) {
+    return absl::InvalidArgumentError(cat("its placement is not consistent: ", shape_text(p.logical), " as ",
+                                          shape_text(p.shape), ", local ", shape_text(p.local)));
   }
-  if (*local != elements) return absl::InvalidArgumentError(cat("a rank's part ", shape_text(p.local), " does not match the buffer of ", elements, " elements"));
+  if (*local != elements)
+    return absl::InvalidArgumentError(
+        cat("a rank's part ", shape_text(p.local), " does not match the buffer of ", elements, " elements"));
   for (size_t d = 0; d < p.shape.size(); ++d) {
     int64_t furthest = 0;
     for (const AxisStride& s : p.axes[d]) {
-      if (s.axis < 0 || static_cast<size_t>(s.axis) >= mesh.size()) return absl::InvalidArgumentError(cat("its placement names mesh axis ", s.axis, " of ", mesh.size()));
-      if (s.stride < 0 || s.stride > p.shape[d]) return absl::InvalidArgumentError(cat("its placement has the stride ", s.stride, " along a dimension of ", p.shape[d]));
+      if (s.axis < 0 || static_cast<size_t>(s.axis) >= mesh.size())
+        return absl::InvalidArgumentError(cat("its placement names mesh axis ", s.axis, " of ", mesh.size()));
+      if (s.stride < 0 || s.stride > p.shape[d])
+        return absl::InvalidArgumentError(
+            cat("its placement has the stride ", s.stride, " along a dimension of ", p.shape[d]));
       furthest += (mesh[static_cast<size_t>(s.axis)].size - 1) * s.stride;
       if (furthest > p.shape[d]) break;
     }
-    if (furthest + p.local[d] > p.shape[d]) return absl::InvalidArgumentError(cat("along dimension ", d, " of ", shape_text(p.shape), " a rank's part of ", p.local[d], " reaches outside"));
+    if (furthest + p.local[d] > p.shape[d])
+      return absl::InvalidArgumentError(cat("along dimension ", d, " of ", shape_text(p.shape), " a rank's part of ",
+                                            p.local[d], " reaches outside"));
   }
   size_t at = 0;
   for (const auto& [begin, end] : refinement(p)) {
     int64_t product = 1;
     for (size_t d = begin; d < end; ++d) product *= p.shape[d];
-    if (*logical != 0 && product != p.logical[at]) return absl::InvalidArgumentError(cat(shape_text(p.shape), " does not refine ", shape_text(p.logical)));
+    if (*logical != 0 && product != p.logical[at])
+      return absl::InvalidArgumentError(cat(shape_text(p.shape), " does not refine ", shape_text(p.logical)));
     ++at;
   }
   return absl::OkStatus();
 }
 
-absl::Status for_each_piece(const Placement& p, std::span<const int64_t> coordinates, absl::FunctionRef<absl::Status(const LogicalPiece&)> visit) {
+absl::Status for_each_piece(const Placement& p, std::span<const int64_t> coordinates,
+                            absl::FunctionRef<absl::Status(const LogicalPiece&)> visit) {
   if (*element_count(p.local) == 0) return absl::OkStatus();
   const std::vector<int64_t> offset = box_offset(p, coordinates);
   const size_t rank = p.logical.size();
@@ -155,7 +173,8 @@ absl::Status for_each_piece(const Placement& p, std::span<const int64_t> coordin
   }
   for (size_t d = rank; d-- > 1;) stride[d - 1] = stride[d] * own[d];
   std::vector<size_t> choice(rank, 0);
-  LogicalPiece piece{.offset = std::vector<int64_t>(rank), .extent = std::vector<int64_t>(rank), .packed_stride = stride};
+  LogicalPiece piece{
+      .offset = std::vector<int64_t>(rank), .extent = std::vector<int64_t>(rank), .packed_stride = stride};
   while (true) {
     piece.packed_offset = 0;
     for (size_t d = 0; d < rank; ++d) {

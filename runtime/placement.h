@@ -26,15 +26,16 @@ bool owns_box(const Placement& placement, std::span<const int64_t> coordinates);
 // InvalidArgument unless shape refines logical and every rank's box lies inside and has `elements` elements.
 absl::Status check_placement(const Placement& placement, std::span<const MeshAxis> mesh, int64_t elements);
 
-// One piece of a rank's box in logical coordinates. `packed` tells where in the rank's own (dense) tensor its elements lie: element e of the piece, with
-// indices i_d, is at packed_offset + sum of i_d * packed_stride[d].
+// One piece of a rank's box in logical coordinates. `packed` tells where in the rank's own (dense) tensor its elements
+// lie: element e of the piece, with indices i_d, is at packed_offset + sum of i_d * packed_stride[d].
 struct LogicalPiece {
   std::vector<int64_t> offset, extent;
   int64_t packed_offset = 0;
   std::vector<int64_t> packed_stride;
 };
 // Calls `visit` for each piece. Pieces never overlap, and there is one where no dimension is refined.
-absl::Status for_each_piece(const Placement& placement, std::span<const int64_t> coordinates, absl::FunctionRef<absl::Status(const LogicalPiece&)> visit);
+absl::Status for_each_piece(const Placement& placement, std::span<const int64_t> coordinates,
+                            absl::FunctionRef<absl::Status(const LogicalPiece&)> visit);
 
 // Copies a piece between the rank's own tensor and a dense buffer of the piece's extent.
 void pack_piece(const LogicalPiece& piece, int64_t element_bytes, const std::byte* own, std::byte* dense);

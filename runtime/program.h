@@ -1,10 +1,12 @@
 // The rank program: what the compiler hands to the runtime. It knows buffers, steps and schedules, nothing of graphs.
 //
-// One image serves every rank that differs only in its coordinates on the mesh: coordinates are data, given by the rank map.
-// Addresses are region + offset + slot * slot_stride: the schedule's slot selects one of several stashed micro-batches.
+// One image serves every rank that differs only in its coordinates on the mesh: coordinates are data, given by the rank
+// map. Addresses are region + offset + slot * slot_stride: the schedule's slot selects one of several stashed
+// micro-batches.
 //
-// File: magic "PARTITA\1", u32 version, u32 flags, u64 body bytes, u64 blob bytes, u64 checksum of body and blob, body (MessagePack), blob (kernels,
-// constants). Little-endian. The whole is appended to the prebuilt runner to make an executable, followed by u64 image bytes and "PARTITA\2".
+// File: magic "PARTITA\1", u32 version, u32 flags, u64 body bytes, u64 blob bytes, u64 checksum of body and blob, body
+// (MessagePack), blob (kernels, constants). Little-endian. The whole is appended to the prebuilt runner to make an
+// executable, followed by u64 image bytes and "PARTITA\2".
 #pragma once
 
 #include <cstdint>
@@ -47,10 +49,11 @@ using Params = std::map<std::string, Param>;
 enum class DeviceTag : uint8_t { kDevice, kHost };
 
 enum class StepKind : uint8_t {
-  kKernel,   // generated code: `name` is its symbol; called over units [0, units) in any split
-  kLibrary,  // `name` is the runtime's kernel of that name, configured by operand types and params
-  kCopy,     // operand 0 -> operand 1, same bytes
-  kCollectiveStart,  // `name`: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv, permute; params: group, reduce, peer, …
+  kKernel,           // generated code: `name` is its symbol; called over units [0, units) in any split
+  kLibrary,          // `name` is the runtime's kernel of that name, configured by operand types and params
+  kCopy,             // operand 0 -> operand 1, same bytes
+  kCollectiveStart,  // `name`: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv, permute;
+                     // params: group, reduce, peer, …
   kCollectiveWait,   // params: of (the id of the start)
 };
 
@@ -62,13 +65,14 @@ struct Step {
   std::vector<Operand> operands;  // inputs, then outputs
   int32_t inputs = 0;             // how many of them are inputs
   Params params;
-  int64_t units = 1;              // kKernel: independent units of work
-  int64_t bytes = 0, flops = 0;   // for traces and MFU
-  int32_t origin = -1;            // index into Program::origins: ONNX op and node
-  int32_t block = -1;             // instance of a repeated block
+  int64_t units = 1;             // kKernel: independent units of work
+  int64_t bytes = 0, flops = 0;  // for traces and MFU
+  int32_t origin = -1;           // index into Program::origins: ONNX op and node
+  int32_t block = -1;            // instance of a repeated block
 };
 
-// Generated code, one C function per kernel step: works on units [begin, end). `buffers` are the operands' addresses in order.
+// Generated code, one C function per kernel step: works on units [begin, end). `buffers` are the operands' addresses in
+// order.
 using KernelFunction = void (*)(char* const* buffers, int64_t begin, int64_t end);
 
 enum class SegmentKind : uint8_t { kPrologue, kForward, kBackward, kReduce, kUpdate, kEvaluation };
@@ -91,8 +95,9 @@ struct MeshAxis {
   int64_t size = 1;
 };
 
-// Where a rank's part of a logical tensor lies. The logical shape is refined into `shape` (a dimension may become several); along refined dimension d this rank
-// holds [offset, offset + local[d]), offset = sum over `axes[d]` of coordinate(axis) * stride.
+// Where a rank's part of a logical tensor lies. The logical shape is refined into `shape` (a dimension may become
+// several); along refined dimension d this rank holds [offset, offset + local[d]), offset = sum over `axes[d]` of
+// coordinate(axis) * stride.
 struct AxisStride {
   int32_t axis = 0;
   int64_t stride = 0;
@@ -105,7 +110,8 @@ struct Placement {
 };
 
 struct InitialValue {
-  std::string kind = "file";  // "file": under its name in the bundle's initial.safetensors; "fill": `a`; "normal" (mean a, deviation b), "uniform" [a, b)
+  std::string kind = "file";  // "file": under its name in the bundle's initial.safetensors; "fill": `a`; "normal" (mean
+                              // a, deviation b), "uniform" [a, b)
   double a = 0, b = 0;        // random ones are drawn by global element index
 };
 
@@ -120,13 +126,14 @@ struct ProgramState {
 
 struct ProgramInput {
   std::string name;
-  std::string kind;  // data, micro_batch, coordinate
-  Operand operand;   // one micro-batch of this rank
+  std::string kind;     // data, micro_batch, coordinate
+  Operand operand;      // one micro-batch of this rank
   Placement placement;  // of the whole micro-batch (over all ranks); dimension 0 counts samples
 };
 
 struct ProgramOutput {
-  std::string name;  // "loss", "grad_norm", "lr": scalars read after the step; "grad/NAME": a tensor, kept where the program was compiled to keep gradients
+  std::string name;  // "loss", "grad_norm", "lr": scalars read after the step; "grad/NAME": a tensor, kept where the
+                     // program was compiled to keep gradients
   Operand operand;
   Placement placement;
 };

@@ -17,10 +17,13 @@ namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 48;
 constexpr int64_t kMaxCount = int64_t{1} << 24;  // ranks, slots, micro-batches
-constexpr std::array<std::string_view, 8> kCollectives = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send", "recv", "permute"};
+constexpr std::array<std::string_view, 8> kCollectives = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                                                          "broadcast",  "send",           "recv",       "permute"};
 
 template <typename... Args>
-absl::Status wrong(const Args&... args) { return absl::DataLossError(cat("the program is not consistent: ", args...)); }
+absl::Status wrong(const Args&... args) {
+  return absl::DataLossError(cat("the program is not consistent: ", args...));
+}
 
 absl::Status check_operand(const Program& program, const Operand& operand, bool written) {
   if (operand.dtype == DType::kInvalid) return written ? wrong("an absent operand is written") : absl::OkStatus();
@@ -29,44 +32,61 @@ absl::Status check_operand(const Program& program, const Operand& operand, bool 
   if (bytes < 0) return wrong("an operand of shape ", shape_text(operand.shape));
   const Address& a = operand.address;
   if (static_cast<int>(a.region) >= kRegions) return wrong("an operand in an unknown region");
-  if (a.offset < 0 || a.offset % 64 != 0 || a.slot_stride < 0 || a.slot_stride % 64 != 0 || a.offset > kMaxBytes || a.slot_stride > kMaxBytes) {
+  if (a.offset < 0 || a.offset % 64 != 0 || a.slot_stride < 0 || a.slot_stride % 64 != 0 || a.offset > kMaxBytes ||
+      a.slot_stride > kMaxBytes) {
     return wrong("an operand at offset ", a.offset, " with slot stride ", a.slot_stride);
   }
-  const __int128 end = static_cast<__int128>(a.offset) + static_cast<__int128>(a.slot_stride) * (program.slots - 1) + bytes;
+  const __int128 end =
+      static_cast<__int128>(a.offset) + static_cast<__int128>(a.slot_stride) * (program.slots - 1) + bytes;
   const int64_t size = program.region_bytes[static_cast<int>(a.region)];
-  if (end > size) return wrong("an operand of ", bytes, " bytes at offset ", a.offset, " reaches outside its region of ", size, " bytes");
+  if (end > size)
+    return wrong("an operand of ", bytes, " bytes at offset ", a.offset, " reaches outside its region of ", size,
+                 " bytes");
   if (written && a.region == Region::kConstant) return wrong("a constant is written");
   return absl::OkStatus();
 }
 
 absl::Status check_collective(const Program& program, const Step& step) {
-  if (std::find(kCollectives.begin(), kCollectives.end(), step.name) == kCollectives.end()) return wrong("unknown collective ", quote(step.name));
+  if (std::find(kCollectives.begin(), kCollectives.end(), step.name) == kCollectives.end())
+    return wrong("unknown collective ", quote(step.name));
   const int64_t group = int_param(step.params, "group", -1);
-  if (group < 0 || group >= static_cast<int64_t>(program.groups.size())) return wrong("collective group ", group, " of ", program.groups.size());
+  if (group < 0 || group >= static_cast<int64_t>(program.groups.size()))
+    return wrong("collective group ", group, " of ", program.groups.size());
   const size_t inputs = static_cast<size_t>(step.inputs), outputs = step.operands.size() - inputs;
   const bool sends = step.name != "recv", receives = step.name != "send";
-  const bool counted = step.name == "all_reduce" ? inputs == outputs && inputs > 0 : inputs <= 1 && outputs == (receives ? 1 : 0) && (inputs == (sends ? 1 : 0) || step.name == "broadcast");
+  const bool counted = step.name == "all_reduce" ? inputs == outputs && inputs > 0
+                                                 : inputs <= 1 && outputs == (receives ? 1 : 0) &&
+                                                       (inputs == (sends ? 1 : 0) || step.name == "broadcast");
   if (!counted) return wrong("a ", step.name, " with ", inputs, " inputs and ", outputs, " outputs");
   for (const Operand& operand : step.operands) {
-    if (operand.dtype == DType::kInvalid || operand.dtype != step.operands[0].dtype) return wrong("a collective's operands differ in dtype");
+    if (operand.dtype == DType::kInvalid || operand.dtype != step.operands[0].dtype)
+      return wrong("a collective's operands differ in dtype");
   }
   if (step.operands.size() < 2) return absl::OkStatus();
   for (size_t i = 0; i + 1 < inputs; ++i) {
-    if (operand_bytes(step.operands[i]) != operand_bytes(step.operands[inputs + i])) return wrong("an all_reduce whose operand ", i, " changes size");
+    if (operand_bytes(step.operands[i]) != operand_bytes(step.operands[inputs + i]))
+      return wrong("an all_reduce whose operand ", i, " changes size");
   }
   int64_t members = 1;
-  for (int32_t axis : program.groups[static_cast<size_t>(group)].axes) members *= program.mesh[static_cast<size_t>(axis)].size;
+  for (int32_t axis : program.groups[static_cast<size_t>(group)].axes)
+    members *= program.mesh[static_cast<size_t>(axis)].size;
   const __int128 in = operand_bytes(step.operands[inputs - 1]), out = operand_bytes(step.operands.back());
-  const bool fits = step.name == "all_gather" ? in * members == out
-                    : step.name == "reduce_scatter" ? in == out * members
-                    : in == out && (step.name != "all_to_all" || *element_count(step.operands[0].shape) % members == 0);
-  if (!fits) return wrong("a ", step.name, " over ", members, " ranks from ", shape_text(step.operands[0].shape), " to ", shape_text(step.operands.back().shape));
+  const bool fits =
+      step.name == "all_gather" ? in * members == out
+      : step.name == "reduce_scatter"
+          ? in == out * members
+          : in == out && (step.name != "all_to_all" || *element_count(step.operands[0].shape) % members == 0);
+  if (!fits)
+    return wrong("a ", step.name, " over ", members, " ranks from ", shape_text(step.operands[0].shape), " to ",
+                 shape_text(step.operands.back().shape));
   return absl::OkStatus();
 }
 
 absl::Status check_step(const Program& program, const Step& step, const std::set<int64_t>& starts) {
-  if (step.inputs < 0 || static_cast<size_t>(step.inputs) > step.operands.size()) return wrong(step.inputs, " inputs of ", step.operands.size(), " operands");
-  if (step.origin < -1 || step.origin >= static_cast<int32_t>(program.origins.size())) return wrong("origin ", step.origin, " of ", program.origins.size());
+  if (step.inputs < 0 || static_cast<size_t>(step.inputs) > step.operands.size())
+    return wrong(step.inputs, " inputs of ", step.operands.size(), " operands");
+  if (step.origin < -1 || step.origin >= static_cast<int32_t>(program.origins.size()))
+    return wrong("origin ", step.origin, " of ", program.origins.size());
   if (step.units < 0 || step.bytes < 0 || step.flops < 0) return wrong("negative units, bytes or flops");
   for (size_t i = 0; i < step.operands.size(); ++i) {
     PARTITA_RETURN_IF_ERROR(check_operand(program, step.operands[i], i >= static_cast<size_t>(step.inputs)));
@@ -74,15 +94,21 @@ absl::Status check_step(const Program& program, const Step& step, const std::set
   switch (step.kind) {
     case StepKind::kKernel:
     case StepKind::kLibrary:
-      if (step.name.empty() || step.name.find('\0') != std::string::npos) return wrong("a kernel without a proper name");
-      if (step.kind == StepKind::kKernel && program.kernels.empty()) return wrong("a generated kernel, but the image carries no code");
+      if (step.name.empty() || step.name.find('\0') != std::string::npos)
+        return wrong("a kernel without a proper name");
+      if (step.kind == StepKind::kKernel && program.kernels.empty())
+        return wrong("a generated kernel, but the image carries no code");
       return absl::OkStatus();
     case StepKind::kCopy:
-      if (step.operands.size() != 2 || step.inputs != 1 || operand_bytes(step.operands[0]) != operand_bytes(step.operands[1])) return wrong("a copy between operands of different size");
+      if (step.operands.size() != 2 || step.inputs != 1 ||
+          operand_bytes(step.operands[0]) != operand_bytes(step.operands[1]))
+        return wrong("a copy between operands of different size");
       return absl::OkStatus();
-    case StepKind::kCollectiveStart: return check_collective(program, step);
+    case StepKind::kCollectiveStart:
+      return check_collective(program, step);
     case StepKind::kCollectiveWait:
-      if (!starts.contains(int_param(step.params, "of", -1))) return wrong("it waits for step ", int_param(step.params, "of", -1), ", which starts no collective");
+      if (!starts.contains(int_param(step.params, "of", -1)))
+        return wrong("it waits for step ", int_param(step.params, "of", -1), ", which starts no collective");
       return absl::OkStatus();
   }
   return wrong("unknown kind of step");
@@ -92,26 +118,32 @@ absl::Status check_frame(const Program& program) {
   __int128 ranks = 1;
   for (const MeshAxis& axis : program.mesh) {
     ranks *= axis.size;
-    if (axis.size < 1 || axis.size > kMaxCount || ranks > kMaxCount) return wrong("mesh axis ", quote(axis.name), " has size ", axis.size);
+    if (axis.size < 1 || axis.size > kMaxCount || ranks > kMaxCount)
+      return wrong("mesh axis ", quote(axis.name), " has size ", axis.size);
   }
   for (const CollectiveGroup& group : program.groups) {
     std::set<int32_t> seen;
     for (int32_t axis : group.axes) {
-      if (axis < 0 || static_cast<size_t>(axis) >= program.mesh.size() || !seen.insert(axis).second) return wrong("a collective group names mesh axis ", axis);
+      if (axis < 0 || static_cast<size_t>(axis) >= program.mesh.size() || !seen.insert(axis).second)
+        return wrong("a collective group names mesh axis ", axis);
     }
   }
-  if (program.micro_batches < 1 || program.micro_batches > kMaxCount || program.slots < 1 || program.slots > kMaxCount || program.samples_per_step < 0 || program.samples_per_step > kMaxBytes) {
-    return wrong(program.micro_batches, " micro-batches, ", program.slots, " slots, ", program.samples_per_step, " samples per step");
+  if (program.micro_batches < 1 || program.micro_batches > kMaxCount || program.slots < 1 ||
+      program.slots > kMaxCount || program.samples_per_step < 0 || program.samples_per_step > kMaxBytes) {
+    return wrong(program.micro_batches, " micro-batches, ", program.slots, " slots, ", program.samples_per_step,
+                 " samples per step");
   }
   for (int64_t bytes : program.region_bytes) {
     if (bytes < 0 || bytes > kMaxBytes) return wrong("a region of ", bytes, " bytes");
   }
-  if (static_cast<int64_t>(program.constants.size()) > program.region_bytes[static_cast<int>(Region::kConstant)]) return wrong("more constants than their region holds");
+  if (static_cast<int64_t>(program.constants.size()) > program.region_bytes[static_cast<int>(Region::kConstant)])
+    return wrong("more constants than their region holds");
   for (const auto* schedule : {&program.schedule, &program.evaluation}) {
     for (const ScheduleEntry& entry : *schedule) {
-      if (entry.segment < 0 || static_cast<size_t>(entry.segment) >= program.segments.size() || entry.micro_batch < 0 || entry.micro_batch >= program.micro_batches || entry.slot < 0 ||
-          entry.slot >= program.slots) {
-        return wrong("the schedule runs segment ", entry.segment, " for micro-batch ", entry.micro_batch, " in slot ", entry.slot);
+      if (entry.segment < 0 || static_cast<size_t>(entry.segment) >= program.segments.size() || entry.micro_batch < 0 ||
+          entry.micro_batch >= program.micro_batches || entry.slot < 0 || entry.slot >= program.slots) {
+        return wrong("the schedule runs segment ", entry.segment, " for micro-batch ", entry.micro_batch, " in slot ",
+                     entry.slot);
       }
     }
   }
@@ -132,14 +164,18 @@ absl::Status check_interface(const Program& program) {
     if (!names.insert(state.name).second) return wrong(who, " is there twice");
     absl::Status status = check_placed(program, state.operand, state.placement, true);
     if (!status.ok()) return with_context(status, who);
-    if (state.operand.address.region != Region::kState && state.operand.address.region != Region::kHostState) return wrong(who, " does not lie in a state region");
+    if (state.operand.address.region != Region::kState && state.operand.address.region != Region::kHostState)
+      return wrong(who, " does not lie in a state region");
     const std::string& kind = state.initial.kind;
-    if (kind != "file" && kind != "fill" && kind != "normal" && kind != "uniform") return wrong(who, " starts as ", quote(kind));
+    if (kind != "file" && kind != "fill" && kind != "normal" && kind != "uniform")
+      return wrong(who, " starts as ", quote(kind));
   }
   for (const ProgramInput& input : program.inputs) {
     const std::string who = cat("input ", quote(input.name));
-    if (input.kind != "data" && input.kind != "micro_batch" && input.kind != "coordinate") return wrong(who, " is of kind ", quote(input.kind));
-    absl::Status status = input.kind == "data" ? check_placed(program, input.operand, input.placement, true) : check_operand(program, input.operand, true);
+    if (input.kind != "data" && input.kind != "micro_batch" && input.kind != "coordinate")
+      return wrong(who, " is of kind ", quote(input.kind));
+    absl::Status status = input.kind == "data" ? check_placed(program, input.operand, input.placement, true)
+                                               : check_operand(program, input.operand, true);
     if (!status.ok()) return with_context(status, who);
   }
   for (const ProgramOutput& output : program.outputs) {
@@ -159,7 +195,8 @@ int64_t operand_bytes(const Operand& operand) {
 
 std::string describe_step(const Program& program, const Step& step) {
   std::string text = cat("step ", step.id, " ", quote(step.name.empty() ? "copy" : step.name, 80));
-  if (step.origin >= 0 && static_cast<size_t>(step.origin) < program.origins.size()) append(text, " (", quote(program.origins[static_cast<size_t>(step.origin)]), ")");
+  if (step.origin >= 0 && static_cast<size_t>(step.origin) < program.origins.size())
+    append(text, " (", quote(program.origins[static_cast<size_t>(step.origin)]), ")");
   return text;
 }
 

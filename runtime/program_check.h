@@ -1,4 +1,5 @@
-// Whether a Program is consistent: every index, enumeration, offset and size in range, so that the executor may trust it.
+// Whether a Program is consistent: every index, enumeration, offset and size in range, so that the executor may trust
+// it.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,7 +7,8 @@
 
 namespace partita::runtime {
 
-// DataLoss, naming the step (id, name, ONNX origin), state, input or output. It does not look into generated code or the params of library kernels.
+// DataLoss, naming the step (id, name, ONNX origin), state, input or output. It does not look into generated code or
+// the params of library kernels.
 absl::Status check_program(const Program& program);
 
 // "step 12 matmul ('MatMul /h.0/attn')": for messages.

@@ -1,5 +1,6 @@
-// The body is an array of the program's fields in the order of program.h, each struct an array in turn. One list of fields per struct serves both
-// directions:  [model, target, [[axis, size], …], …, kernel bytes, constant bytes]; the blob is the kernels, then the constants.
+// The body is an array of the program's fields in the order of program.h, each struct an array in turn. One list of
+// fields per struct serves both directions:  [model, target, [[axis, size], …], …, kernel bytes, constant bytes]; the
+// blob is the kernels, then the constants.
 #include "runtime/program_image.h"
 
 #include <sys/stat.h>
@@ -25,12 +26,14 @@ constexpr char kMagic[9] = "PARTITA\1";
 constexpr char kTrailerMagic[9] = "PARTITA\2";
 constexpr size_t kHeaderBytes = 40, kTrailerBytes = 16;
 
-#define PARTITA_FIELDS(Type, ...) \
-  template <typename A, typename X> requires std::is_same_v<std::remove_const_t<X>, Type> \
+#define PARTITA_FIELDS(Type, ...)                       \
+  template <typename A, typename X>                     \
+  requires std::is_same_v<std::remove_const_t<X>, Type> \
   void list(A& a, X& x) { a.structure(__VA_ARGS__); }
 PARTITA_FIELDS(Address, x.region, x.offset, x.slot_stride)
 PARTITA_FIELDS(Operand, x.address, x.dtype, x.shape)
-PARTITA_FIELDS(Step, x.id, x.kind, x.device, x.name, x.operands, x.inputs, x.params, x.units, x.bytes, x.flops, x.origin, x.block)
+PARTITA_FIELDS(Step, x.id, x.kind, x.device, x.name, x.operands, x.inputs, x.params, x.units, x.bytes, x.flops,
+               x.origin, x.block)
 PARTITA_FIELDS(ProgramSegment, x.kind, x.chunk, x.steps)
 PARTITA_FIELDS(ScheduleEntry, x.segment, x.micro_batch, x.slot)
 PARTITA_FIELDS(MeshAxis, x.name, x.size)
@@ -41,16 +44,23 @@ PARTITA_FIELDS(ProgramState, x.name, x.kind, x.parameter, x.operand, x.placement
 PARTITA_FIELDS(ProgramInput, x.name, x.kind, x.operand, x.placement)
 PARTITA_FIELDS(ProgramOutput, x.name, x.operand, x.placement)
 PARTITA_FIELDS(CollectiveGroup, x.axes)
-PARTITA_FIELDS(Program, x.model, x.target, x.mesh, x.groups, x.micro_batches, x.samples_per_step, x.slots, x.region_bytes[0], x.region_bytes[1],
-               x.region_bytes[2], x.region_bytes[3], x.region_bytes[4], x.segments, x.schedule, x.evaluation, x.states, x.inputs, x.outputs, x.origins)
+PARTITA_FIELDS(Program, x.model, x.target, x.mesh, x.groups, x.micro_batches, x.samples_per_step, x.slots,
+               x.region_bytes[0], x.region_bytes[1], x.region_bytes[2], x.region_bytes[3], x.region_bytes[4],
+               x.segments, x.schedule, x.evaluation, x.states, x.inputs, x.outputs, x.origins)
 #undef PARTITA_FIELDS
 
-template <typename T> constexpr int64_t kLast = -1;
-template <> constexpr int64_t kLast<DType> = static_cast<int64_t>(DType::kF64);
-template <> constexpr int64_t kLast<Region> = kRegions - 1;
-template <> constexpr int64_t kLast<DeviceTag> = static_cast<int64_t>(DeviceTag::kHost);
-template <> constexpr int64_t kLast<StepKind> = static_cast<int64_t>(StepKind::kCollectiveWait);
-template <> constexpr int64_t kLast<SegmentKind> = static_cast<int64_t>(SegmentKind::kEvaluation);
+template <typename T>
+constexpr int64_t kLast = -1;
+template <>
+constexpr int64_t kLast<DType> = static_cast<int64_t>(DType::kF64);
+template <>
+constexpr int64_t kLast<Region> = kRegions - 1;
+template <>
+constexpr int64_t kLast<DeviceTag> = static_cast<int64_t>(DeviceTag::kHost);
+template <>
+constexpr int64_t kLast<StepKind> = static_cast<int64_t>(StepKind::kCollectiveWait);
+template <>
+constexpr int64_t kLast<SegmentKind> = static_cast<int64_t>(SegmentKind::kEvaluation);
 
 class Encoder {
  public:
@@ -87,7 +97,9 @@ class Encoder {
  private:
   // Scalars tell their type by their tag; a list states its own in front.
   template <typename T>
-  void tagged(const T& x) { put(x); }
+  void tagged(const T& x) {
+    put(x);
+  }
   void tagged(const std::vector<int64_t>& x) { list_of("i", x); }
   void tagged(const std::vector<double>& x) { list_of("f", x); }
   template <typename T>
@@ -159,7 +171,9 @@ class Decoder {
 };
 
 template <typename T>
-void append_raw(std::string& out, T value) { out.append(reinterpret_cast<const char*>(&value), sizeof value); }
+void append_raw(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
 template <typename T>
 T read_raw(const std::byte* from) {
   T value;
@@ -168,11 +182,14 @@ T read_raw(const std::byte* from) {
 }
 
 template <typename Text>
-absl::Status damaged(const Text& why) { return absl::DataLossError(cat("the program image is damaged: ", why)); }
+absl::Status damaged(const Text& why) {
+  return absl::DataLossError(cat("the program image is damaged: ", why));
+}
 
 // The image inside an executable: by its trailer, at the very end. Nothing when there is none.
 std::span<const std::byte> appended_image(std::span<const std::byte> file) {
-  if (file.size() < kTrailerBytes + kHeaderBytes || std::memcmp(file.data() + file.size() - 8, kTrailerMagic, 8) != 0) return {};
+  if (file.size() < kTrailerBytes + kHeaderBytes || std::memcmp(file.data() + file.size() - 8, kTrailerMagic, 8) != 0)
+    return {};
   const uint64_t size = read_raw<uint64_t>(file.data() + file.size() - kTrailerBytes);
   if (size < kHeaderBytes || size > file.size() - kTrailerBytes) return {};
   return file.subspan(file.size() - kTrailerBytes - size, size);
@@ -201,10 +218,12 @@ absl::StatusOr<std::string> serialize_program(const Program& program) {
 }
 
 absl::StatusOr<Program> parse_program(std::span<const std::byte> image) {
-  if (image.size() < kHeaderBytes || std::memcmp(image.data(), kMagic, 8) != 0) return damaged("it does not begin with a program header");
+  if (image.size() < kHeaderBytes || std::memcmp(image.data(), kMagic, 8) != 0)
+    return damaged("it does not begin with a program header");
   const uint32_t version = read_raw<uint32_t>(image.data() + 8);
   if (version != kProgramVersion) {
-    return absl::FailedPreconditionError(cat("the program image has version ", version, ", this runtime reads version ", kProgramVersion, "; compile again with the same release"));
+    return absl::FailedPreconditionError(cat("the program image has version ", version, ", this runtime reads version ",
+                                             kProgramVersion, "; compile again with the same release"));
   }
   if (read_raw<uint32_t>(image.data() + 12) != 0) return damaged("unknown flags");
   const uint64_t body = read_raw<uint64_t>(image.data() + 16), blob = read_raw<uint64_t>(image.data() + 24);
@@ -222,7 +241,8 @@ absl::StatusOr<Program> parse_program(std::span<const std::byte> image) {
   decoder.get(constants);
   if (!decoder.pack.ok()) return damaged(decoder.pack.status().message());
   if (!decoder.pack.at_end()) return damaged("bytes are left after the last field");
-  if (kernels < 0 || constants < 0 || static_cast<uint64_t>(kernels) > blob || static_cast<uint64_t>(constants) != blob - static_cast<uint64_t>(kernels)) {
+  if (kernels < 0 || constants < 0 || static_cast<uint64_t>(kernels) > blob ||
+      static_cast<uint64_t>(constants) != blob - static_cast<uint64_t>(kernels)) {
     return damaged("its kernels and constants do not fill the blob");
   }
   const uint8_t* at = reinterpret_cast<const uint8_t*>(payload.data() + body);
@@ -237,17 +257,21 @@ absl::StatusOr<Program> load_image(const std::string& path) {
   std::span<const std::byte> image = file.bytes();
   if (image.size() < 8 || std::memcmp(image.data(), kMagic, 8) != 0) {
     image = appended_image(image);
-    if (image.empty()) return absl::InvalidArgumentError(cat(quote(path, 1000), " is no program image and has none appended; `partita compile` writes them"));
+    if (image.empty())
+      return absl::InvalidArgumentError(
+          cat(quote(path, 1000), " is no program image and has none appended; `partita compile` writes them"));
   }
   absl::StatusOr<Program> program = parse_program(image);
   if (!program.ok()) return with_context(program.status(), quote(path, 1000));
   return program;
 }
 
-absl::Status write_executable(const std::string& runner_path, std::span<const std::byte> image, const std::string& path) {
+absl::Status write_executable(const std::string& runner_path, std::span<const std::byte> image,
+                              const std::string& path) {
   PARTITA_ASSIGN_OR_RETURN(MappedFile runner, MappedFile::open(runner_path));
   std::span<const std::byte> program = runner.bytes();
-  if (const auto old = appended_image(program); !old.empty()) program = program.first(static_cast<size_t>(old.data() - program.data()));
+  if (const auto old = appended_image(program); !old.empty())
+    program = program.first(static_cast<size_t>(old.data() - program.data()));
   PARTITA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
   PARTITA_RETURN_IF_ERROR(file.append(program));
   PARTITA_RETURN_IF_ERROR(file.append(image));

@@ -11,11 +11,13 @@ namespace partita::runtime {
 
 class RegionMemory {
  public:
-  // Aligned to 4096 bytes; an empty one has a null pointer. ResourceExhausted when the machine has less memory than `bytes`.
+  // Aligned to 4096 bytes; an empty one has a null pointer. ResourceExhausted when the machine has less memory than
+  // `bytes`.
   static absl::StatusOr<RegionMemory> allocate(int64_t bytes);
 
   RegionMemory() = default;
-  RegionMemory(RegionMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  RegionMemory(RegionMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   RegionMemory& operator=(RegionMemory&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);

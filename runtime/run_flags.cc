@@ -10,13 +10,18 @@
 namespace partita::runtime {
 
 void RunFlags::add(CLI::App& app) {
-  app.add_option("--data", data, "where the samples are: an .npz with one array per input, a folder of .npy files, a token file, or any text (one byte a token)");
+  app.add_option("--data", data,
+                 "where the samples are: an .npz with one array per input, a folder of .npy files, a token file, or "
+                 "any text (one byte a token)");
   app.add_option("--steps", steps, "optimizer steps; default: as many as the data have")->check(CLI::NonNegativeNumber);
-  app.add_option("--metrics", metrics, "also write each step's numbers to this file: .jsonl, .csv, .prom, or a folder for TensorBoard");
+  app.add_option("--metrics", metrics,
+                 "also write each step's numbers to this file: .jsonl, .csv, .prom, or a folder for TensorBoard");
   app.add_option("--save", save, "write the trained parameters to this safetensors file");
-  app.add_option("--save-gradients", save_gradients, "write the first step's gradients, before clipping, to this safetensors file");
+  app.add_option("--save-gradients", save_gradients,
+                 "write the first step's gradients, before clipping, to this safetensors file");
   app.add_option("--profile", profile, "time every step of the program: tables to stderr, a Chrome trace to this file");
-  app.add_option("--threads", threads, "threads of each rank; default: the cores divided among the ranks")->check(CLI::Range(1, 4096));
+  app.add_option("--threads", threads, "threads of each rank; default: the cores divided among the ranks")
+      ->check(CLI::Range(1, 4096));
   app.add_flag("--shuffle", shuffle, "take samples in a random order, another one each epoch");
   app.add_flag("--quiet", quiet, "say nothing but warnings and errors");
 }
@@ -25,7 +30,9 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   std::string path = cat(folder, "/", kManifestName);
   PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
   nlohmann::json manifest = nlohmann::json::parse(file.text(), nullptr, false);
-  if (!manifest.is_object() || !manifest.contains("data")) return absl::DataLossError(cat(quote(path), " is damaged: it holds no bundle's manifest; compile the bundle again"));
+  if (!manifest.is_object() || !manifest.contains("data"))
+    return absl::DataLossError(
+        cat(quote(path), " is damaged: it holds no bundle's manifest; compile the bundle again"));
   TrainOptions o;
   auto config = data_config_from_json(manifest["data"]);
   if (!config.ok()) return with_context(config.status(), quote(path));
@@ -36,7 +43,8 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
     if (!kind_known) o.data.kind = guess_data_kind(data);
   }
   if (o.data.path.empty() && o.data.kind != DataKind::kSynthetic) {
-    return absl::InvalidArgumentError("no data: say --data FILE, or data: {path: …} in train.yaml, or data: {kind: synthetic}");
+    return absl::InvalidArgumentError(
+        "no data: say --data FILE, or data: {path: …} in train.yaml, or data: {kind: synthetic}");
   }
   if (shuffle) o.data.shuffle = true;
   if (steps && *steps > 0 && o.data.kind != DataKind::kNpz && o.data.kind != DataKind::kNpy) o.data.epochs = 0;
@@ -64,8 +72,15 @@ absl::StatusOr<std::unique_ptr<MetricsSink>> RunFlags::sink(int64_t total) const
 }
 
 nlohmann::json to_json(const DataConfig& c) {
-  nlohmann::json j = {{"kind", data_kind_name(c.kind)}, {"path", c.path}, {"columns", c.columns}, {"shuffle", c.shuffle}, {"seed", c.seed}, {"epochs", c.epochs},
-                      {"sequence", c.sequence}, {"dtype", dtype_name(c.dtype)}, {"vocabulary", c.vocabulary}};
+  nlohmann::json j = {{"kind", data_kind_name(c.kind)},
+                      {"path", c.path},
+                      {"columns", c.columns},
+                      {"shuffle", c.shuffle},
+                      {"seed", c.seed},
+                      {"epochs", c.epochs},
+                      {"sequence", c.sequence},
+                      {"dtype", dtype_name(c.dtype)},
+                      {"vocabulary", c.vocabulary}};
   if (c.shift) j["shift"] = *c.shift;
   return j;
 }

@@ -1,4 +1,5 @@
-// The flags of a run, the same for `partita run`, `partita train` and a rank's own executable, and the bundle that they act on.
+// The flags of a run, the same for `partita run`, `partita train` and a rank's own executable, and the bundle that they
+// act on.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// The runner: with a rank program's image appended, the executable of a rank. It finds out which rank it is from whoever launched it.
+// The runner: with a rank program's image appended, the executable of a rank. It finds out which rank it is from
+// whoever launched it.
 #include <cstdio>
 #include <filesystem>
 #include <new>
@@ -26,10 +27,14 @@ absl::Status run(const RunFlags& flags, const std::string& backend) {
   PARTITA_ASSIGN_OR_RETURN(Program program, load_image(self));
   int64_t ranks = mesh_size(program.mesh);
   if (launch.world_size != ranks) {
-    return absl::FailedPreconditionError(cat("this bundle is for ", ranks, " rank", ranks == 1 ? "" : "s", " and ", launch.world_size, " started; start it with mpirun -n ", ranks, " ", self));
+    return absl::FailedPreconditionError(cat("this bundle is for ", ranks, " rank", ranks == 1 ? "" : "s", " and ",
+                                             launch.world_size, " started; start it with mpirun -n ", ranks, " ",
+                                             self));
   }
   PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags.options(fs::path(self).parent_path().string()));
-  if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, launch.local_size));
+  if (options.threads == 0)
+    options.threads =
+        std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, launch.local_size));
   PARTITA_ASSIGN_OR_RETURN(std::string image, serialize_program(program));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(program)));
   std::unique_ptr<Communicator> communicator;
@@ -47,13 +52,18 @@ absl::Status run(const RunFlags& flags, const std::string& backend) {
 
 int exit_code(const absl::Status& status) {
   switch (status.code()) {
-    case absl::StatusCode::kOk: return 0;
+    case absl::StatusCode::kOk:
+      return 0;
     case absl::StatusCode::kInternal:
-    case absl::StatusCode::kUnknown: return 1;
-    case absl::StatusCode::kResourceExhausted: return 3;
+    case absl::StatusCode::kUnknown:
+      return 1;
+    case absl::StatusCode::kResourceExhausted:
+      return 3;
     case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded: return 129;
-    default: return 2;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 129;
+    default:
+      return 2;
   }
 }
 
@@ -62,7 +72,8 @@ int exit_code(const absl::Status& status) {
 
 int main(int argc, char** argv) {
   using namespace partita::runtime;
-  CLI::App app{"A rank of a compiled Partita program. Start as many as the bundle is for, with mpirun, srun or torchrun."};
+  CLI::App app{
+      "A rank of a compiled Partita program. Start as many as the bundle is for, with mpirun, srun or torchrun."};
   RunFlags flags;
   std::string backend = "auto";
   flags.add(app);

@@ -22,10 +22,14 @@ namespace {
 void store(DType dtype, std::byte* to, double value) {
   auto put = [&](auto v) { std::memcpy(to, &v, sizeof v); };
   switch (dtype) {
-    case DType::kF64: return put(value);
-    case DType::kF32: return put(static_cast<float>(value));
-    case DType::kF16: return put(float_to_f16(static_cast<float>(value)));
-    case DType::kBF16: return put(float_to_bf16(static_cast<float>(value)));
+    case DType::kF64:
+      return put(value);
+    case DType::kF32:
+      return put(static_cast<float>(value));
+    case DType::kF16:
+      return put(float_to_f16(static_cast<float>(value)));
+    case DType::kBF16:
+      return put(float_to_bf16(static_cast<float>(value)));
     default: {
       int64_t i = static_cast<int64_t>(value);
       std::memcpy(to, &i, static_cast<size_t>(dtype_size(dtype)));
@@ -34,7 +38,9 @@ void store(DType dtype, std::byte* to, double value) {
 }
 
 // Uniform in [0, 1), from the top 53 bits of two words.
-double unit(uint32_t high, uint32_t low) { return static_cast<double>((static_cast<uint64_t>(high) << 21) | (low >> 11)) * 0x1p-53; }
+double unit(uint32_t high, uint32_t low) {
+  return static_cast<double>((static_cast<uint64_t>(high) << 21) | (low >> 11)) * 0x1p-53;
+}
 
 double draw(const InitialValue& initial, uint64_t key, int64_t index) {
   auto w = philox(static_cast<uint64_t>(index), 0, key);
@@ -62,7 +68,8 @@ void draw_piece(const ProgramState& s, const LogicalPiece& piece, uint64_t key, 
 absl::Status check_entry(const ProgramState& s, const SafetensorsFile& file) {
   PARTITA_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, file.get(s.name));
   if (entry->shape != s.placement.logical || entry->dtype != s.operand.dtype) {
-    return absl::InvalidArgumentError(cat(quote(file.path()), ": tensor ", quote(s.name), ": expected ", dtype_name(s.operand.dtype), shape_text(s.placement.logical), ", found ",
+    return absl::InvalidArgumentError(cat(quote(file.path()), ": tensor ", quote(s.name), ": expected ",
+                                          dtype_name(s.operand.dtype), shape_text(s.placement.logical), ", found ",
                                           entry->dtype_text, shape_text(entry->shape)));
   }
   return absl::OkStatus();
@@ -70,14 +77,15 @@ absl::Status check_entry(const ProgramState& s, const SafetensorsFile& file) {
 
 }  // namespace
 
-absl::Status initialize_states(const Program& program, std::span<const int64_t> coordinates, const std::string& path, uint64_t seed,
-                               const std::function<std::span<std::byte>(const Operand&)>& memory) {
+absl::Status initialize_states(const Program& program, std::span<const int64_t> coordinates, const std::string& path,
+                               uint64_t seed, const std::function<std::span<std::byte>(const Operand&)>& memory) {
   std::optional<SafetensorsFile> file;
   for (const ProgramState& s : program.states) {
     std::span<std::byte> own = memory(s.operand);
     int64_t size = dtype_size(s.operand.dtype);
     if (s.initial.kind == "fill") {
-      for (size_t at = 0; at < own.size(); at += static_cast<size_t>(size)) store(s.operand.dtype, own.data() + at, s.initial.a);
+      for (size_t at = 0; at < own.size(); at += static_cast<size_t>(size))
+        store(s.operand.dtype, own.data() + at, s.initial.a);
       continue;
     }
     if (s.initial.kind != "file") {
@@ -102,10 +110,13 @@ absl::Status initialize_states(const Program& program, std::span<const int64_t> 
   return absl::OkStatus();
 }
 
-absl::Status save_tensors(const std::string& path, const std::vector<HeldTensor>& tensors, std::span<const int64_t> coordinates, Communicator* communicator) {
+absl::Status save_tensors(const std::string& path, const std::vector<HeldTensor>& tensors,
+                          std::span<const int64_t> coordinates, Communicator* communicator) {
   constexpr const char* kToken = "ranks";
   bool alone = communicator == nullptr || communicator->size() == 1, creator = alone || communicator->rank() == 0;
-  auto barrier = [&](const char* label) { return alone ? absl::OkStatus() : communicator->run({.kind = CollectiveKind::kBarrier, .label = label}); };
+  auto barrier = [&](const char* label) {
+    return alone ? absl::OkStatus() : communicator->run({.kind = CollectiveKind::kBarrier, .label = label});
+  };
   std::vector<TensorInfo> infos;
   for (const HeldTensor& t : tensors) infos.push_back({t.name, t.dtype, t.placement->logical});
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};

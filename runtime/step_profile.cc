@@ -14,7 +14,8 @@ double rate(double amount, double seconds) { return seconds > 0 ? amount / secon
 
 }  // namespace
 
-StepProfile::StepProfile(const Program& program, int rank, size_t events) : program_(program), rank_(rank), max_events_(events), start_(Clock::now()) {
+StepProfile::StepProfile(const Program& program, int rank, size_t events)
+    : program_(program), rank_(rank), max_events_(events), start_(Clock::now()) {
   for (const ProgramSegment& segment : program.segments) {
     for (const Step& step : segment.steps) steps_.push_back(&step);
   }
@@ -26,7 +27,8 @@ void StepProfile::add(const Step& step, const ScheduleEntry& entry, Clock::time_
   total.seconds += std::chrono::duration<double>(end - begin).count();
   ++total.calls;
   if (events_.size() < max_events_) {
-    events_.push_back({step.id, entry.micro_batch, entry.slot, std::chrono::nanoseconds(begin - start_).count(), std::chrono::nanoseconds(end - begin).count()});
+    events_.push_back({step.id, entry.micro_batch, entry.slot, std::chrono::nanoseconds(begin - start_).count(),
+                       std::chrono::nanoseconds(end - begin).count()});
   }
 }
 
@@ -38,11 +40,16 @@ double StepProfile::seconds() const {
 
 std::string StepProfile::label(const Step& step) const {
   switch (step.kind) {
-    case StepKind::kKernel: return "generated";
-    case StepKind::kCopy: return "copy";
-    case StepKind::kLibrary: return step.name;
-    case StepKind::kCollectiveStart: return "start " + step.name;
-    case StepKind::kCollectiveWait: return "wait " + (step.name.empty() ? std::string("collective") : step.name);
+    case StepKind::kKernel:
+      return "generated";
+    case StepKind::kCopy:
+      return "copy";
+    case StepKind::kLibrary:
+      return step.name;
+    case StepKind::kCollectiveStart:
+      return "start " + step.name;
+    case StepKind::kCollectiveWait:
+      return "wait " + (step.name.empty() ? std::string("collective") : step.name);
   }
   return step.name;
 }
@@ -65,17 +72,23 @@ std::string StepProfile::table(size_t hottest) const {
   }
   const double all = std::max(seconds(), 1e-12);
   std::vector<std::pair<std::string, Row>> rows(kinds.begin(), kinds.end());
-  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  std::string text = fmt::format("{:<28}{:>8}{:>11}{:>10}{:>10}{:>10}\n", "kind of step", "share", "seconds", "calls", "GFLOP/s", "GB/s");
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  std::string text = fmt::format("{:<28}{:>8}{:>11}{:>10}{:>10}{:>10}\n", "kind of step", "share", "seconds", "calls",
+                                 "GFLOP/s", "GB/s");
   for (const auto& [name, row] : rows) {
-    text += fmt::format("{:<28}{:>7.1f}%{:>11.4f}{:>10}{:>10.1f}{:>10.1f}\n", name, 100 * row.seconds / all, row.seconds, row.calls, rate(row.flops, row.seconds), rate(row.bytes, row.seconds));
+    text += fmt::format("{:<28}{:>7.1f}%{:>11.4f}{:>10}{:>10.1f}{:>10.1f}\n", name, 100 * row.seconds / all,
+                        row.seconds, row.calls, rate(row.flops, row.seconds), rate(row.bytes, row.seconds));
   }
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return totals_[a].seconds > totals_[b].seconds; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return totals_[a].seconds > totals_[b].seconds; });
   if (order.size() > hottest) order.resize(hottest);
-  text += fmt::format("\n{:>8}{:>11}{:>8}{:>10}{:>10}  {}\n", "share", "seconds", "calls", "GFLOP/s", "GB/s", "hottest steps");
+  text += fmt::format("\n{:>8}{:>11}{:>8}{:>10}{:>10}  {}\n", "share", "seconds", "calls", "GFLOP/s", "GB/s",
+                      "hottest steps");
   for (size_t i : order) {
     const double s = totals_[i].seconds, n = static_cast<double>(totals_[i].calls);
-    text += fmt::format("{:>7.1f}%{:>11.4f}{:>8}{:>10.1f}{:>10.1f}  {}\n", 100 * s / all, s, totals_[i].calls, rate(static_cast<double>(steps_[i]->flops) * n, s),
+    text += fmt::format("{:>7.1f}%{:>11.4f}{:>8}{:>10.1f}{:>10.1f}  {}\n", 100 * s / all, s, totals_[i].calls,
+                        rate(static_cast<double>(steps_[i]->flops) * n, s),
                         rate(static_cast<double>(steps_[i]->bytes) * n, s), describe_step(program_, *steps_[i]));
   }
   return text;
@@ -90,10 +103,17 @@ std::string StepProfile::chrome_trace() const {
     if (step.origin >= 0) args["onnx"] = program_.origins[static_cast<size_t>(step.origin)];
     if (step.flops > 0) args["flops"] = step.flops;
     if (step.bytes > 0) args["bytes"] = step.bytes;
-    trace.push_back({{"ph", "X"}, {"name", step.name.empty() ? label(step) : step.name}, {"cat", label(step)}, {"pid", rank_}, {"tid", 0},
-                     {"ts", static_cast<double>(event.begin_ns) / 1e3}, {"dur", static_cast<double>(event.duration_ns) / 1e3}, {"args", std::move(args)}});
+    trace.push_back({{"ph", "X"},
+                     {"name", step.name.empty() ? label(step) : step.name},
+                     {"cat", label(step)},
+                     {"pid", rank_},
+                     {"tid", 0},
+                     {"ts", static_cast<double>(event.begin_ns) / 1e3},
+                     {"dur", static_cast<double>(event.duration_ns) / 1e3},
+                     {"args", std::move(args)}});
   }
-  return nlohmann::json{{"traceEvents", std::move(trace)}, {"displayTimeUnit", "ms"}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json{{"traceEvents", std::move(trace)}, {"displayTimeUnit", "ms"}}.dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace partita::runtime

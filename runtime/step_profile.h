@@ -20,7 +20,8 @@ class StepProfile {
   void add(const Step& step, const ScheduleEntry& entry, Clock::time_point begin, Clock::time_point end);
 
   double seconds() const;
-  // Two tables: share of time by kind of step (communication in waits is what was not hidden), and the hottest steps with their ONNX origins.
+  // Two tables: share of time by kind of step (communication in waits is what was not hidden), and the hottest steps
+  // with their ONNX origins.
   std::string table(size_t hottest = 25) const;
   // Chrome's trace event format: one process per rank; opens in Perfetto.
   std::string chrome_trace() const;

@@ -47,12 +47,14 @@ struct Column {
 
 class Trainer {
  public:
-  Trainer(Executor& executor, Communicator* communicator, const TrainOptions& options) : executor_(executor), program_(executor.program()), communicator_(communicator), options_(options) {}
+  Trainer(Executor& executor, Communicator* communicator, const TrainOptions& options)
+      : executor_(executor), program_(executor.program()), communicator_(communicator), options_(options) {}
 
   absl::Status run(MetricsSink* sink) {
     PARTITA_RETURN_IF_ERROR(open_data());
     auto memory = [this](const Operand& o) { return executor_.memory(o); };
-    PARTITA_RETURN_IF_ERROR(with_context(initialize_states(program_, executor_.coordinates(), options_.initial, options_.seed, memory), "first values"));
+    PARTITA_RETURN_IF_ERROR(with_context(
+        initialize_states(program_, executor_.coordinates(), options_.initial, options_.seed, memory), "first values"));
     for (int64_t step = 0; step < steps_; ++step) {
       PARTITA_RETURN_IF_ERROR(train_step(step, sink));
       if (step == 0 && !options_.save_gradients.empty()) PARTITA_RETURN_IF_ERROR(save_gradients());
@@ -65,7 +67,8 @@ class Trainer {
   bool first_rank() const { return executor_.rank() == 0; }
 
   absl::Status open_data() {
-    PARTITA_ASSIGN_OR_RETURN(auto source, DataSource::open(options_.data, input_specs(program_), program_.samples_per_step));
+    PARTITA_ASSIGN_OR_RETURN(auto source,
+                             DataSource::open(options_.data, input_specs(program_), program_.samples_per_step));
     source_ = std::move(source);
     steps_ = options_.steps;
     if (steps_ < 0) {
@@ -79,7 +82,8 @@ class Trainer {
     std::vector<SampleRange> ranges;
     int64_t run = program_.samples_per_step / program_.micro_batches;
     for (int64_t m = 0; m < program_.micro_batches; ++m) {
-      for (size_t k = 0; k < columns_.size(); ++k) ranges.push_back({static_cast<int>(k), m * run + columns_[k].first, columns_[k].count});
+      for (size_t k = 0; k < columns_.size(); ++k)
+        ranges.push_back({static_cast<int>(k), m * run + columns_[k].first, columns_[k].count});
     }
     prefetcher_.emplace(source_, std::move(ranges), 0, steps_);
     return absl::OkStatus();
@@ -99,7 +103,8 @@ class Trainer {
       }));
       c.first = first;
       c.count = last - first;
-      c.direct = c.pieces.size() == 1 && std::equal(c.pieces[0].extent.begin() + 1, c.pieces[0].extent.end(), in.placement.logical.begin() + 1);
+      c.direct = c.pieces.size() == 1 &&
+                 std::equal(c.pieces[0].extent.begin() + 1, c.pieces[0].extent.end(), in.placement.logical.begin() + 1);
     }
     columns_.push_back(std::move(c));
     return absl::OkStatus();
@@ -114,7 +119,8 @@ class Trainer {
       std::span<std::byte> own = executor_.memory(s.operand);
       std::memset(own.data(), 0, own.size());
     }
-    PARTITA_RETURN_IF_ERROR(executor_.run(program_.schedule, [&](int64_t micro_batch, int64_t slot) { return stage(batch, micro_batch, slot); }));
+    PARTITA_RETURN_IF_ERROR(executor_.run(
+        program_.schedule, [&](int64_t micro_batch, int64_t slot) { return stage(batch, micro_batch, slot); }));
     prefetcher_->give_back(std::move(batch));
     if (!first_rank()) return absl::OkStatus();
     StepMetrics m = metrics(step);
@@ -122,7 +128,8 @@ class Trainer {
     m.samples_per_second = static_cast<double>(program_.samples_per_step) / m.seconds;
     m.input_stall_seconds = prefetcher_->stall_seconds() - stalled;
     if (m.loss && !std::isfinite(*m.loss) && !warned_) {
-      std::fprintf(stderr, "warning: step %lld: the loss is %g; training goes on\n", static_cast<long long>(step), *m.loss);
+      std::fprintf(stderr, "warning: step %lld: the loss is %g; training goes on\n", static_cast<long long>(step),
+                   *m.loss);
       warned_ = true;
     }
     return sink ? sink->write(m) : absl::OkStatus();
@@ -193,16 +200,19 @@ class Trainer {
     constexpr std::string_view kPrefix = "grad/";
     std::vector<HeldTensor> tensors;
     for (const ProgramOutput& o : program_.outputs) {
-      if (o.name.rfind(kPrefix, 0) == 0) tensors.push_back({o.name.substr(kPrefix.size()), o.operand.dtype, &o.placement, executor_.memory(o.operand)});
+      if (o.name.rfind(kPrefix, 0) == 0)
+        tensors.push_back({o.name.substr(kPrefix.size()), o.operand.dtype, &o.placement, executor_.memory(o.operand)});
     }
-    if (tensors.empty()) return absl::FailedPreconditionError("the program keeps no gradients; compile it with --keep-gradients");
+    if (tensors.empty())
+      return absl::FailedPreconditionError("the program keeps no gradients; compile it with --keep-gradients");
     return save_tensors(options_.save_gradients, tensors, executor_.coordinates(), communicator_);
   }
 
   absl::Status save_parameters() {
     std::vector<HeldTensor> tensors;
     for (const ProgramState& s : program_.states) {
-      if (s.kind == "parameter" || s.kind == "running") tensors.push_back({s.name, s.operand.dtype, &s.placement, executor_.memory(s.operand)});
+      if (s.kind == "parameter" || s.kind == "running")
+        tensors.push_back({s.name, s.operand.dtype, &s.placement, executor_.memory(s.operand)});
     }
     return save_tensors(options_.save, tensors, executor_.coordinates(), communicator_);
   }
@@ -227,22 +237,28 @@ class Trainer {
 
 int threads_per_rank(const TrainOptions& options, int64_t ranks_here) {
   if (options.threads > 0) return options.threads;
-  return static_cast<int>(std::max<int64_t>(1, static_cast<int64_t>(std::thread::hardware_concurrency()) / std::max<int64_t>(1, ranks_here)));
+  return static_cast<int>(std::max<int64_t>(
+      1, static_cast<int64_t>(std::thread::hardware_concurrency()) / std::max<int64_t>(1, ranks_here)));
 }
 
-absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator, const TrainOptions& options, MetricsSink* sink, int threads) {
+absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
+                        const TrainOptions& options, MetricsSink* sink, int threads) {
   auto run = [&]() -> absl::Status {
-    PARTITA_ASSIGN_OR_RETURN(auto executor, Executor::create(loaded, communicator, {.threads = threads, .profile = !options.profile.empty()}));
+    PARTITA_ASSIGN_OR_RETURN(
+        auto executor,
+        Executor::create(loaded, communicator, {.threads = threads, .profile = !options.profile.empty()}));
     return Trainer(*executor, communicator, options).run(sink);
   };
   absl::Status status = run();
-  if (!status.ok() && communicator != nullptr) communicator->abort(cat("rank ", communicator->rank(), ": ", status.message()));
+  if (!status.ok() && communicator != nullptr)
+    communicator->abort(cat("rank ", communicator->rank(), ": ", status.message()));
   return status;
 }
 
 }  // namespace
 
-absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator, const TrainOptions& options, MetricsSink* sink) {
+absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
+                        const TrainOptions& options, MetricsSink* sink) {
   return train_with(std::move(loaded), communicator, options, sink, threads_per_rank(options, 1));
 }
 
@@ -258,7 +274,10 @@ absl::Status train_local(std::shared_ptr<const LoadedProgram> loaded, const Trai
   std::vector<absl::Status> results(static_cast<size_t>(ranks));
   std::vector<std::thread> team;
   for (int r = 0; r < ranks; ++r) {
-    team.emplace_back([&, r] { results[static_cast<size_t>(r)] = train_with(loaded, communicators[static_cast<size_t>(r)].get(), options, r == 0 ? sink : nullptr, threads); });
+    team.emplace_back([&, r] {
+      results[static_cast<size_t>(r)] =
+          train_with(loaded, communicators[static_cast<size_t>(r)].get(), options, r == 0 ? sink : nullptr, threads);
+    });
   }
   for (std::thread& t : team) t.join();
   absl::Status first;

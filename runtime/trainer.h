@@ -13,19 +13,22 @@
 namespace partita::runtime {
 
 struct TrainOptions {
-  int64_t steps = -1;          // -1: as many as the data have
+  int64_t steps = -1;  // -1: as many as the data have
   DataConfig data;
-  std::string initial;         // safetensors with the states whose InitialValue is "file"
-  std::string save;            // not empty: parameters and running statistics after the last step, whole logical tensors under their own names
+  std::string initial;  // safetensors with the states whose InitialValue is "file"
+  std::string save;     // not empty: parameters and running statistics after the last step, whole logical tensors under
+                        // their own names
   std::string save_gradients;  // not empty: the first step's outputs "grad/NAME", as NAME
   std::string profile;         // not empty: rank 0's Chrome trace goes here, and its tables to stderr
   uint64_t seed = 0;           // of random first values
   int threads = 0;             // per rank; 0: this process's cores divided among its ranks
 };
 
-// Trains with this rank's part of the program. Every rank calls it with the same options; only rank 0's `sink` is used (may be null). An error on one rank ends the others
-// with Unavailable. Errors: the data's, the files', ResourceExhausted (memory, disk), Unavailable (a peer is gone).
-absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator, const TrainOptions& options, MetricsSink* sink);
+// Trains with this rank's part of the program. Every rank calls it with the same options; only rank 0's `sink` is used
+// (may be null). An error on one rank ends the others with Unavailable. Errors: the data's, the files',
+// ResourceExhausted (memory, disk), Unavailable (a peer is gone).
+absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
+                        const TrainOptions& options, MetricsSink* sink);
 
 // All ranks of the program as threads of this process. The first rank that failed by itself gives the error.
 absl::Status train_local(std::shared_ptr<const LoadedProgram> loaded, const TrainOptions& options, MetricsSink* sink);

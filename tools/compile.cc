@@ -96,8 +96,12 @@ absl::Status write_weights(const std::vector<InitialTensor>& weights, const std:
     }
     const FileRange& range = std::get<FileRange>(w.value);
     auto file = MappedFile::open(range.path);
-    if (!file.ok()) return with_context(file.status(), cat("weights of ", quote(w.name), " (give them, or `init` rules in train.yaml to start from random values)"));
-    PARTITA_RETURN_IF_ERROR(writer->write(w.name, file->bytes().subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.bytes))));
+    if (!file.ok())
+      return with_context(
+          file.status(),
+          cat("weights of ", quote(w.name), " (give them, or `init` rules in train.yaml to start from random values)"));
+    PARTITA_RETURN_IF_ERROR(writer->write(
+        w.name, file->bytes().subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.bytes))));
   }
   return writer->finish();
 }
@@ -107,16 +111,32 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
   nlohmann::json mesh = nlohmann::json::object(), inputs = nlohmann::json::array();
   for (const auto& axis : p.mesh) mesh[axis.name] = axis.size;
   for (const auto& in : p.inputs) {
-    if (in.kind == "data") inputs.push_back({{"name", in.name}, {"dtype", dtype_name(in.operand.dtype)}, {"shape", in.placement.logical}});
+    if (in.kind == "data")
+      inputs.push_back({{"name", in.name}, {"dtype", dtype_name(in.operand.dtype)}, {"shape", in.placement.logical}});
   }
   nlohmann::json data = runtime::to_json(compiled.data);
   if (!compiled.data_kind_said) data.erase("kind");
   int64_t steps = 0;
   for (const auto& s : p.segments) steps += static_cast<int64_t>(s.steps.size());
-  return {{"version", 1}, {"model", p.model}, {"target", p.target}, {"ranks", compiled.ranks}, {"mesh", mesh}, {"samples_per_step", p.samples_per_step},
-          {"micro_batches", p.micro_batches}, {"inputs", inputs}, {"parameters", compiled.parameters}, {"steps", steps},
-          {"memory_bytes", {{"state", p.region_bytes[0]}, {"arena", p.region_bytes[2]}, {"constant", p.region_bytes[3]}, {"input", p.region_bytes[4]}}},
-          {"image_sha256", sha256_hex(as_byte_span(image))}, {"warnings", compiled.warnings}, {"data", data}, {"seed", compiled.seed}};
+  return {{"version", 1},
+          {"model", p.model},
+          {"target", p.target},
+          {"ranks", compiled.ranks},
+          {"mesh", mesh},
+          {"samples_per_step", p.samples_per_step},
+          {"micro_batches", p.micro_batches},
+          {"inputs", inputs},
+          {"parameters", compiled.parameters},
+          {"steps", steps},
+          {"memory_bytes",
+           {{"state", p.region_bytes[0]},
+            {"arena", p.region_bytes[2]},
+            {"constant", p.region_bytes[3]},
+            {"input", p.region_bytes[4]}}},
+          {"image_sha256", sha256_hex(as_byte_span(image))},
+          {"warnings", compiled.warnings},
+          {"data", data},
+          {"seed", compiled.seed}};
 }
 
 }  // namespace
@@ -131,9 +151,13 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(out.ranks, pinned_ranks(request.recipe, request.ranks));
   PARTITA_ASSIGN_OR_RETURN(BatchPlan batch, plan_batch(model.graph, request.recipe, out.ranks));
 
-  PassContext context{.recipe = request.recipe, .training = model.training.value_or(TrainingSpec{}), .micro_batches = batch.micro_batches, .keep_gradients = request.keep_gradients};
+  PassContext context{.recipe = request.recipe,
+                      .training = model.training.value_or(TrainingSpec{}),
+                      .micro_batches = batch.micro_batches,
+                      .keep_gradients = request.keep_gradients};
   PARTITA_ASSIGN_OR_RETURN(model.graph, initialize(model.graph, context));
-  PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(training_pipeline(), std::move(model.graph), context, request.passes));
+  PARTITA_ASSIGN_OR_RETURN(Graph graph,
+                           run_passes(training_pipeline(), std::move(model.graph), context, request.passes));
   out.warnings.insert(out.warnings.end(), context.warnings.begin(), context.warnings.end());
   watch.lap("passes");
 
@@ -145,7 +169,8 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(out.program, emit_program(local, request.target));
   out.program.model = std::filesystem::path(request.model).filename().string();
   out.weights = collect_weights(local);
-  for (const State& s : graph.states) out.parameters += s.kind == StateKind::kParameter ? elements(graph.type(s.value).shape) : 0;
+  for (const State& s : graph.states)
+    out.parameters += s.kind == StateKind::kParameter ? elements(graph.type(s.value).shape) : 0;
   watch.lap("code");
   return out;
 }
@@ -154,7 +179,8 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
   namespace fs = std::filesystem;
   std::error_code ec;
   if (fs::exists(folder, ec) && !fs::exists(fs::path(folder) / runtime::kManifestName, ec)) {
-    return absl::FailedPreconditionError(cat(quote(folder), " exists and is no bundle; choose another place or remove it"));
+    return absl::FailedPreconditionError(
+        cat(quote(folder), " exists and is no bundle; choose another place or remove it"));
   }
   std::string fresh = cat(folder, ".partial.", getpid());
   fs::create_directories(fresh, ec);
@@ -163,8 +189,10 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
     PARTITA_ASSIGN_OR_RETURN(std::string image, runtime::serialize_program(compiled.program));
     PARTITA_RETURN_IF_ERROR(write_file_atomically(cat(fresh, "/", runtime::kImageName), image, Durable::kNo));
     PARTITA_RETURN_IF_ERROR(write_weights(compiled.weights, cat(fresh, "/", runtime::kInitialName)));
-    PARTITA_RETURN_IF_ERROR(runtime::write_executable(runner, as_byte_span(image), cat(fresh, "/", runtime::kRankName)));
-    return write_file_atomically(cat(fresh, "/", runtime::kManifestName), manifest(compiled, image).dump(2) + "\n", Durable::kNo);
+    PARTITA_RETURN_IF_ERROR(
+        runtime::write_executable(runner, as_byte_span(image), cat(fresh, "/", runtime::kRankName)));
+    return write_file_atomically(cat(fresh, "/", runtime::kManifestName), manifest(compiled, image).dump(2) + "\n",
+                                 Durable::kNo);
   };
   absl::Status status = write();
   if (status.ok()) {

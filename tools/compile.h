@@ -46,8 +46,8 @@ struct Compiled {
 
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request);
 
-// Writes program.partita (the image), rank (runner and image in one executable), initial.safetensors and manifest.json into a new folder, all or nothing.
-// FailedPrecondition where `folder` exists and is not a bundle.
+// Writes program.partita (the image), rank (runner and image in one executable), initial.safetensors and manifest.json
+// into a new folder, all or nothing. FailedPrecondition where `folder` exists and is not a bundle.
 absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder);
 
 }  // namespace partita

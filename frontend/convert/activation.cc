@@ -101,8 +101,10 @@ void softmax_old(Conversion& c) {
   ValueId x = c.in(0);
   Shape shape = e.shape(x);
   int64_t given = c.i("axis", 1);
-  int axis = given == static_cast<int64_t>(shape.size()) ? static_cast<int>(given) : c.axis(given, static_cast<int>(shape.size()));
-  int64_t rows = elements(Shape(shape.begin(), shape.begin() + axis)), columns = elements(Shape(shape.begin() + axis, shape.end()));
+  int axis = given == static_cast<int64_t>(shape.size()) ? static_cast<int>(given)
+                                                         : c.axis(given, static_cast<int>(shape.size()));
+  int64_t rows = elements(Shape(shape.begin(), shape.begin() + axis)),
+          columns = elements(Shape(shape.begin() + axis, shape.end()));
   if (axis == static_cast<int>(shape.size()) - 1) return c.out(e.emit(op, {x}, {{"dim", int64_t{axis}}}));
   c.out(e.reshape(e.emit(op, {e.reshape(x, {rows, columns})}, {{"dim", int64_t{1}}}), shape));
 }
@@ -125,7 +127,8 @@ void hardmax_old(Conversion& c) {
   Emitter& e = c.e;
   Shape shape = c.shape(0);
   int axis = c.axis(c.i("axis", 1), static_cast<int>(shape.size()));
-  int64_t rows = elements(Shape(shape.begin(), shape.begin() + axis)), columns = elements(Shape(shape.begin() + axis, shape.end()));
+  int64_t rows = elements(Shape(shape.begin(), shape.begin() + axis)),
+          columns = elements(Shape(shape.begin() + axis, shape.end()));
   c.out(e.reshape(hardmax_of(c, e.reshape(c.in(0), {rows, columns}), 1), shape));
 }
 
@@ -139,11 +142,33 @@ void scale(Conversion& c) {  // com.microsoft: by a scalar, up or down
 
 constexpr std::string_view kMicrosoft = "com.microsoft";
 constexpr ConvertEntry kTable[] = {
-    {"Relu", 1, relu}, {"Sigmoid", 1, sigmoid}, {"Softplus", 1, softplus}, {"Elu", 1, elu}, {"Selu", 1, selu}, {"Celu", 1, celu},
-    {"LeakyRelu", 1, leaky_relu}, {"PRelu", 7, prelu}, {"ThresholdedRelu", 1, thresholded_relu}, {"HardSigmoid", 1, hard_sigmoid}, {"HardSwish", 1, hard_swish},
-    {"Softsign", 1, softsign}, {"Mish", 1, mish}, {"Swish", 1, swish}, {"Shrink", 1, shrink}, {"Gelu", 1, gelu},
-    {"Softmax", 1, softmax_old}, {"LogSoftmax", 1, softmax_old}, {"Softmax", 13, softmax}, {"LogSoftmax", 13, softmax}, {"Hardmax", 1, hardmax_old}, {"Hardmax", 13, hardmax},
-    {"Gelu", 1, gelu, kMicrosoft}, {"BiasGelu", 1, bias_gelu, kMicrosoft}, {"FastGelu", 1, fast_gelu, kMicrosoft}, {"QuickGelu", 1, quick_gelu, kMicrosoft}, {"Scale", 1, scale, kMicrosoft},
+    {"Relu", 1, relu},
+    {"Sigmoid", 1, sigmoid},
+    {"Softplus", 1, softplus},
+    {"Elu", 1, elu},
+    {"Selu", 1, selu},
+    {"Celu", 1, celu},
+    {"LeakyRelu", 1, leaky_relu},
+    {"PRelu", 7, prelu},
+    {"ThresholdedRelu", 1, thresholded_relu},
+    {"HardSigmoid", 1, hard_sigmoid},
+    {"HardSwish", 1, hard_swish},
+    {"Softsign", 1, softsign},
+    {"Mish", 1, mish},
+    {"Swish", 1, swish},
+    {"Shrink", 1, shrink},
+    {"Gelu", 1, gelu},
+    {"Softmax", 1, softmax_old},
+    {"LogSoftmax", 1, softmax_old},
+    {"Softmax", 13, softmax},
+    {"LogSoftmax", 13, softmax},
+    {"Hardmax", 1, hardmax_old},
+    {"Hardmax", 13, hardmax},
+    {"Gelu", 1, gelu, kMicrosoft},
+    {"BiasGelu", 1, bias_gelu, kMicrosoft},
+    {"FastGelu", 1, fast_gelu, kMicrosoft},
+    {"QuickGelu", 1, quick_gelu, kMicrosoft},
+    {"Scale", 1, scale, kMicrosoft},
 };
 
 }  // namespace

@@ -13,7 +13,8 @@ ValueId heads(Conversion& c, ValueId v, int64_t count) {
   Emitter& e = c.e;
   Shape s = e.shape(v);
   if (s.size() == 4) return v;
-  c.require(s.size() == 3 && count > 0 && s[2] % count == 0, "expected [batch, sequence, heads * size] and the number of heads, or rank 4");
+  c.require(s.size() == 3 && count > 0 && s[2] % count == 0,
+            "expected [batch, sequence, heads * size] and the number of heads, or rank 4");
   return e.transpose(e.reshape(v, {s[0], s[1], count, s[2] / count}), {0, 2, 1, 3});
 }
 
@@ -31,7 +32,9 @@ ValueId full_mask(Conversion& c, ValueId mask, int64_t keys, DType type) {
   if (!flags) mask = e.cast(mask, type);
   s.insert(s.begin(), 4 - s.size(), 1);
   mask = e.reshape(mask, s);
-  if (s[3] != 1 && s[3] < keys) mask = e.pad(mask, flags ? e.scalar(DType::kBool, 0) : e.scalar(type, -std::numeric_limits<double>::infinity()), {0, 0, 0, 0}, {0, 0, 0, keys - s[3]});
+  if (s[3] != 1 && s[3] < keys)
+    mask = e.pad(mask, flags ? e.scalar(DType::kBool, 0) : e.scalar(type, -std::numeric_limits<double>::infinity()),
+                 {0, 0, 0, 0}, {0, 0, 0, keys - s[3]});
   return mask;
 }
 
@@ -42,10 +45,12 @@ ValueId causal_mask(Emitter& e, int64_t queries, int64_t keys, int64_t offset) {
 
 void attention(Conversion& c) {
   Emitter& e = c.e;
-  bool special = c.f("softcap", 0) != 0 || c.wants(3) || c.has(6) || c.i("left_window_size", -1) >= 0 || c.i("right_window_size", -1) >= 0;
+  bool special = c.f("softcap", 0) != 0 || c.wants(3) || c.has(6) || c.i("left_window_size", -1) >= 0 ||
+                 c.i("right_window_size", -1) >= 0;
   if (special) throw UseFunctionBody{};
   bool packed = c.rank(0) == 3;
-  ValueId q = heads(c, c.in(0), c.i("q_num_heads", 0)), k = heads(c, c.in(1), c.i("kv_num_heads", 0)), v = heads(c, c.in(2), c.i("kv_num_heads", 0));
+  ValueId q = heads(c, c.in(0), c.i("q_num_heads", 0)), k = heads(c, c.in(1), c.i("kv_num_heads", 0)),
+          v = heads(c, c.in(2), c.i("kv_num_heads", 0));
   c.require(e.rank(q) == 4 && e.rank(k) == 4 && e.rank(v) == 4, "expected [batch, heads, sequence, size]");
   int64_t past = 0, own = e.shape(k)[2];
   if (c.has(4)) {
@@ -60,8 +65,9 @@ void attention(Conversion& c) {
   if (causal && own != queries) {  // the IR's causal mask is aligned to the last key
     ValueId own_mask = causal_mask(e, queries, keys, past);
     mask = mask == kNoValue ? own_mask
-           : e.dtype(mask) == DType::kBool ? e.emit("and", {mask, own_mask})
-                                           : e.select(own_mask, mask, e.like(mask, -std::numeric_limits<double>::infinity()));
+           : e.dtype(mask) == DType::kBool
+               ? e.emit("and", {mask, own_mask})
+               : e.select(own_mask, mask, e.like(mask, -std::numeric_limits<double>::infinity()));
     causal = false;
   }
   double scale = c.f("scale", 1 / std::sqrt(static_cast<double>(e.shape(q)[3])));
@@ -107,16 +113,20 @@ void rotary_embedding_microsoft(Conversion& c) {
   ValueId x = heads(c, c.in(0), count), positions = c.in(1);
   Shape s = e.shape(x);
   if (elements(e.shape(positions)) == 1 && s[0] * s[2] != 1) {
-    positions = e.broadcast_to(e.add(e.reshape(positions, {1, 1}), e.reshape(e.iota(s[2], e.dtype(positions)), {1, s[2]})), {s[0], s[2]});
+    positions = e.broadcast_to(
+        e.add(e.reshape(positions, {1, 1}), e.reshape(e.iota(s[2], e.dtype(positions)), {1, s[2]})), {s[0], s[2]});
   }
   c.services.never_train(c.in(2));
   c.services.never_train(c.in(3));
-  ValueId y = rotate(c, x, e.gather(c.in(2), positions, 0), e.gather(c.in(3), positions, 0), c.i("interleaved", 0) != 0);
+  ValueId y =
+      rotate(c, x, e.gather(c.in(2), positions, 0), e.gather(c.in(3), positions, 0), c.i("interleaved", 0) != 0);
   c.out(packed ? merged(e, y) : y);
 }
 
 constexpr ConvertEntry kTable[] = {
-    {"Attention", 23, attention}, {"RotaryEmbedding", 23, rotary_embedding}, {"RotaryEmbedding", 1, rotary_embedding_microsoft, "com.microsoft"},
+    {"Attention", 23, attention},
+    {"RotaryEmbedding", 23, rotary_embedding},
+    {"RotaryEmbedding", 1, rotary_embedding_microsoft, "com.microsoft"},
 };
 
 }  // namespace

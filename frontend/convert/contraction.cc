@@ -17,7 +17,8 @@ ValueId lead_ones(Emitter& e, ValueId v, int rank) {
   return e.reshape(v, s);
 }
 
-// NumPy's matmul. A matrix on the right (a weight) meets all leading dimensions of the left as rows: one product, whose weight gradient is one product too.
+// NumPy's matmul. A matrix on the right (a weight) meets all leading dimensions of the left as rows: one product, whose
+// weight gradient is one product too.
 ValueId product(Conversion& c, ValueId a, ValueId b, bool transpose_a, bool transpose_b) {
   Emitter& e = c.e;
   int ra = e.rank(a), rb = e.rank(b);
@@ -92,7 +93,9 @@ struct Term {
   Labels labels;
 };
 
-bool contains(const Labels& labels, int label) { return std::find(labels.begin(), labels.end(), label) != labels.end(); }
+bool contains(const Labels& labels, int label) {
+  return std::find(labels.begin(), labels.end(), label) != labels.end();
+}
 
 struct Equation {
   std::vector<std::string> inputs;
@@ -113,7 +116,8 @@ Equation parse_equation(const Conversion& c, std::string text) {
     out.inputs.push_back(text.substr(at, end - at));
     at = end + 1;
   }
-  c.require(static_cast<int>(out.inputs.size()) == c.count(), cat("the equation has ", out.inputs.size(), " terms for ", c.count(), " inputs"));
+  c.require(static_cast<int>(out.inputs.size()) == c.count(),
+            cat("the equation has ", out.inputs.size(), " terms for ", c.count(), " inputs"));
   return out;
 }
 
@@ -134,7 +138,8 @@ Labels labels_of(const Conversion& c, const std::string& term, int ellipsis, int
   return labels;
 }
 
-// Sums the diagonal of a repeated label, one pair at a time: times an identity matrix, then a sum over the second of the two.
+// Sums the diagonal of a repeated label, one pair at a time: times an identity matrix, then a sum over the second of
+// the two.
 Term without_repeats(Conversion& c, Term t) {
   Emitter& e = c.e;
   for (size_t i = 0; i < t.labels.size(); ++i) {
@@ -211,7 +216,8 @@ Term multiply(Conversion& c, Term a, Term b, const Labels& keep) {
   a1 = sum_out(e, a1, keep_a);
   b1 = sum_out(e, b1, keep_b);
   Labels batch, contracted, rows, columns;
-  for (int label : a1.labels) (!contains(b1.labels, label) ? rows : contains(keep, label) ? batch : contracted).push_back(label);
+  for (int label : a1.labels)
+    (!contains(b1.labels, label) ? rows : contains(keep, label) ? batch : contracted).push_back(label);
   for (int label : b1.labels) {
     if (!contains(a1.labels, label)) columns.push_back(label);
   }
@@ -249,7 +255,8 @@ void einsum(Conversion& c) {
   std::vector<int> uses(512, 0);
   for (size_t k = 0; k < equation.inputs.size(); ++k) {
     Term t{c.in(static_cast<int>(k)), labels_of(c, equation.inputs[k], ellipsis[k], widest)};
-    c.require(static_cast<int>(t.labels.size()) == e.rank(t.value), "a term of the equation does not fit its input's rank");
+    c.require(static_cast<int>(t.labels.size()) == e.rank(t.value),
+              "a term of the equation does not fit its input's rank");
     for (int label : t.labels) ++uses[label];
     terms.push_back(without_repeats(c, std::move(t)));
   }
@@ -263,22 +270,29 @@ void einsum(Conversion& c) {
     }
   }
   for (size_t k = 0; k < output.size(); ++k) {
-    c.require(uses[output[k]] > 0 && std::count(output.begin(), output.end(), output[k]) == 1, "the equation's result has a label twice or one that no input has");
+    c.require(uses[output[k]] > 0 && std::count(output.begin(), output.end(), output[k]) == 1,
+              "the equation's result has a label twice or one that no input has");
   }
   Term result = terms[0];
   for (size_t k = 1; k < terms.size(); ++k) {
     Labels keep = output;
-    for (size_t j = k + 1; j < terms.size(); ++j) keep.insert(keep.end(), terms[j].labels.begin(), terms[j].labels.end());
+    for (size_t j = k + 1; j < terms.size(); ++j)
+      keep.insert(keep.end(), terms[j].labels.begin(), terms[j].labels.end());
     result = multiply(c, std::move(result), terms[k], keep);
   }
   result = sum_out(e, std::move(result), output);
   std::vector<int64_t> permutation;
-  for (int label : output) permutation.push_back(std::find(result.labels.begin(), result.labels.end(), label) - result.labels.begin());
+  for (int label : output)
+    permutation.push_back(std::find(result.labels.begin(), result.labels.end(), label) - result.labels.begin());
   c.out(e.transpose(result.value, permutation));
 }
 
 constexpr ConvertEntry kTable[] = {
-    {"MatMul", 1, matmul}, {"Gemm", 7, gemm}, {"Einsum", 12, einsum}, {"FusedMatMul", 1, fused_matmul, "com.microsoft"}, {"TransposeMatMul", 1, fused_matmul, "com.microsoft"},
+    {"MatMul", 1, matmul},
+    {"Gemm", 7, gemm},
+    {"Einsum", 12, einsum},
+    {"FusedMatMul", 1, fused_matmul, "com.microsoft"},
+    {"TransposeMatMul", 1, fused_matmul, "com.microsoft"},
 };
 
 }  // namespace

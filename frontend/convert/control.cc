@@ -39,24 +39,29 @@ void loop(Conversion& c) {
   int64_t limit = c.has(0) ? c.known_int(0, "M") : -1;
   bool running = !c.has(1) || c.known_float(1, "cond") != 0;
   int carried = c.count() - 2;
-  c.require(carried >= 0 && static_cast<int>(body.outputs.size()) >= carried + 1, "the body's outputs do not fit the loop's inputs");
+  c.require(carried >= 0 && static_cast<int>(body.outputs.size()) >= carried + 1,
+            "the body's outputs do not fit the loop's inputs");
   std::vector<OnnxValue> values;
   for (int k = 0; k < carried; ++k) values.push_back(c.any(k + 2));
   std::vector<std::vector<ValueId>> scans(body.outputs.size() - 1 - static_cast<size_t>(carried));
   for (int64_t step = 0; running && (limit < 0 || step < limit); ++step) {
     c.require(step < kMaxIterations, cat("the loop runs more than ", kMaxIterations, " times"));
-    std::vector<OnnxValue> inputs = {OnnxValue::tensor(e.ints(DType::kI64, {}, {step})), OnnxValue::tensor(e.ints(DType::kBool, {}, {1}))};
+    std::vector<OnnxValue> inputs = {OnnxValue::tensor(e.ints(DType::kI64, {}, {step})),
+                                     OnnxValue::tensor(e.ints(DType::kBool, {}, {1}))};
     inputs.insert(inputs.end(), values.begin(), values.end());
     std::vector<OnnxValue> results = c.services.run_subgraph(body, inputs);
     Literal again = e.known(tensor_of(c, results[0]), "the loop's condition");
     c.require(elements(again.type.shape) == 1, "the loop's condition must be a scalar");
     running = element_i(again, 0) != 0;
     values.assign(results.begin() + 1, results.begin() + 1 + carried);
-    for (size_t k = 0; k < scans.size(); ++k) scans[k].push_back(tensor_of(c, results[1 + static_cast<size_t>(carried) + k]));
+    for (size_t k = 0; k < scans.size(); ++k)
+      scans[k].push_back(tensor_of(c, results[1 + static_cast<size_t>(carried) + k]));
   }
   for (size_t k = 0; k < c.outputs.size(); ++k) {
-    if (k < static_cast<size_t>(carried)) c.outputs[k] = values[k];
-    else if (c.wants(static_cast<int>(k))) c.out(static_cast<int>(k), stacked(c, scans.at(k - static_cast<size_t>(carried)), 0));
+    if (k < static_cast<size_t>(carried))
+      c.outputs[k] = values[k];
+    else if (c.wants(static_cast<int>(k)))
+      c.out(static_cast<int>(k), stacked(c, scans.at(k - static_cast<size_t>(carried)), 0));
   }
 }
 
@@ -64,12 +69,18 @@ void scan(Conversion& c) {
   Emitter& e = c.e;
   const OnnxGraph& body = c.graph("body");
   int64_t scanned = c.i("num_scan_inputs");
-  c.require(scanned > 0 && scanned <= c.count() && static_cast<int>(body.inputs.size()) == c.count(), "num_scan_inputs does not fit");
-  size_t carried = static_cast<size_t>(c.count() - scanned), in = static_cast<size_t>(scanned), out = body.outputs.size() - carried;
+  c.require(scanned > 0 && scanned <= c.count() && static_cast<int>(body.inputs.size()) == c.count(),
+            "num_scan_inputs does not fit");
+  size_t carried = static_cast<size_t>(c.count() - scanned), in = static_cast<size_t>(scanned),
+         out = body.outputs.size() - carried;
   c.require(body.outputs.size() >= carried, "the body has too few outputs");
-  auto input_axes = c.ints("scan_input_axes", std::vector<int64_t>(in, 0)), output_axes = c.ints("scan_output_axes", std::vector<int64_t>(out, 0));
-  auto input_back = c.ints("scan_input_directions", std::vector<int64_t>(in, 0)), output_back = c.ints("scan_output_directions", std::vector<int64_t>(out, 0));
-  c.require(input_axes.size() == in && input_back.size() == in && output_axes.size() == out && output_back.size() == out, "axes or directions have the wrong length");
+  auto input_axes = c.ints("scan_input_axes", std::vector<int64_t>(in, 0)),
+       output_axes = c.ints("scan_output_axes", std::vector<int64_t>(out, 0));
+  auto input_back = c.ints("scan_input_directions", std::vector<int64_t>(in, 0)),
+       output_back = c.ints("scan_output_directions", std::vector<int64_t>(out, 0));
+  c.require(
+      input_axes.size() == in && input_back.size() == in && output_axes.size() == out && output_back.size() == out,
+      "axes or directions have the wrong length");
   int64_t steps = -1;
   for (size_t k = 0; k < in; ++k) {
     int at = static_cast<int>(carried + k);
@@ -191,7 +202,8 @@ void sequence_map(Conversion& c) {
     std::vector<OnnxValue> inputs = {OnnxValue::tensor(v[k])};
     for (int j = 1; j < c.count(); ++j) {
       const OnnxValue& other = c.any(j);
-      if (other.kind == OnnxValue::Kind::kSequence) c.require(other.sequence->size() == v.size(), "the sequences differ in length");
+      if (other.kind == OnnxValue::Kind::kSequence)
+        c.require(other.sequence->size() == v.size(), "the sequences differ in length");
       inputs.push_back(other.kind == OnnxValue::Kind::kSequence ? OnnxValue::tensor((*other.sequence)[k]) : other);
     }
     std::vector<OnnxValue> out = c.services.run_subgraph(body, inputs);
@@ -201,8 +213,10 @@ void sequence_map(Conversion& c) {
 }
 
 void optional(Conversion& c) {
-  if (c.has(0)) c.out(0, c.any(0));
-  else c.out(0, {OnnxValue::Kind::kNothing, kNoValue, nullptr, {}});
+  if (c.has(0))
+    c.out(0, c.any(0));
+  else
+    c.out(0, {OnnxValue::Kind::kNothing, kNoValue, nullptr, {}});
 }
 
 void optional_has_element(Conversion& c) { c.out(c.e.ints(DType::kBool, {}, {c.has(0)})); }
@@ -213,10 +227,21 @@ void optional_get_element(Conversion& c) {
 }
 
 constexpr ConvertEntry kTable[] = {
-    {"If", 1, if_else}, {"Loop", 1, loop}, {"Scan", 9, scan}, {"SequenceEmpty", 11, sequence_empty}, {"SequenceConstruct", 11, sequence_construct},
-    {"SequenceAt", 11, sequence_at}, {"SequenceInsert", 11, sequence_insert}, {"SequenceErase", 11, sequence_erase}, {"SequenceLength", 11, sequence_length},
-    {"SplitToSequence", 11, split_to_sequence}, {"ConcatFromSequence", 11, concat_from_sequence}, {"SequenceMap", 17, sequence_map},
-    {"Optional", 15, optional}, {"OptionalHasElement", 15, optional_has_element}, {"OptionalGetElement", 15, optional_get_element},
+    {"If", 1, if_else},
+    {"Loop", 1, loop},
+    {"Scan", 9, scan},
+    {"SequenceEmpty", 11, sequence_empty},
+    {"SequenceConstruct", 11, sequence_construct},
+    {"SequenceAt", 11, sequence_at},
+    {"SequenceInsert", 11, sequence_insert},
+    {"SequenceErase", 11, sequence_erase},
+    {"SequenceLength", 11, sequence_length},
+    {"SplitToSequence", 11, split_to_sequence},
+    {"ConcatFromSequence", 11, concat_from_sequence},
+    {"SequenceMap", 17, sequence_map},
+    {"Optional", 15, optional},
+    {"OptionalHasElement", 15, optional_has_element},
+    {"OptionalGetElement", 15, optional_get_element},
 };
 
 }  // namespace

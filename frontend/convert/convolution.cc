@@ -51,7 +51,9 @@ Window window(const Conversion& c, const Shape& x, Ints kernel) {
   w.high.assign(pads.begin() + static_cast<std::ptrdiff_t>(n), pads.end());
   constexpr int64_t kLimit = int64_t{1} << 31;
   for (size_t d = 0; d < n; ++d) {
-    c.require(w.kernel[d] > 0 && w.kernel[d] < kLimit && w.strides[d] > 0 && w.strides[d] < kLimit && w.dilations[d] > 0 && w.dilations[d] < kLimit, "kernel_shape, strides and dilations must be positive");
+    c.require(w.kernel[d] > 0 && w.kernel[d] < kLimit && w.strides[d] > 0 && w.strides[d] < kLimit &&
+                  w.dilations[d] > 0 && w.dilations[d] < kLimit,
+              "kernel_shape, strides and dilations must be positive");
     c.require(std::abs(w.low[d]) < kLimit && std::abs(w.high[d]) < kLimit, "a pad is too large");
   }
   auto_pad(c, c.s("auto_pad", "NOTSET"), w);
@@ -59,10 +61,16 @@ Window window(const Conversion& c, const Shape& x, Ints kernel) {
   return w;
 }
 
-void check_rank(const Conversion& c) { c.require(c.rank(0) >= 3 && c.rank(0) <= 5, "expected [n, c, …] with 1 to 3 spatial dimensions"); }
+void check_rank(const Conversion& c) {
+  c.require(c.rank(0) >= 3 && c.rank(0) <= 5, "expected [n, c, …] with 1 to 3 spatial dimensions");
+}
 
 Attrs conv_attrs(const Window& w, int64_t groups) {
-  return {{"strides", w.strides}, {"pads_low", w.low}, {"pads_high", w.high}, {"dilations", w.dilations}, {"groups", groups}};
+  return {{"strides", w.strides},
+          {"pads_low", w.low},
+          {"pads_high", w.high},
+          {"dilations", w.dilations},
+          {"groups", groups}};
 }
 
 ValueId with_bias(const Conversion& c, ValueId y, int k) {
@@ -82,8 +90,8 @@ void conv(Conversion& c) {
   c.out(with_bias(c, c.e.emit("conv", {c.in(0), c.in(1)}, conv_attrs(w, c.i("group", 1))), 2));
 }
 
-// The transposed convolution is the gradient of a convolution with the same attributes with respect to its input. What output_padding adds beyond a stride, no
-// window reaches: zeros.
+// The transposed convolution is the gradient of a convolution with the same attributes with respect to its input. What
+// output_padding adds beyond a stride, no window reaches: zeros.
 void conv_transpose(Conversion& c) {
   Emitter& e = c.e;
   check_rank(c);
@@ -97,14 +105,20 @@ void conv_transpose(Conversion& c) {
   w.input.assign(x.begin() + 2, x.end());
   w.strides = c.ints("strides", Ints(n, 1));
   w.dilations = c.ints("dilations", Ints(n, 1));
-  Ints pads = c.ints("pads", Ints(2 * n, 0)), extra = c.ints("output_padding", Ints(n, 0)), wanted = c.ints("output_shape");
+  Ints pads = c.ints("pads", Ints(2 * n, 0)), extra = c.ints("output_padding", Ints(n, 0)),
+       wanted = c.ints("output_shape");
   if (wanted.size() == n + 2) wanted.erase(wanted.begin(), wanted.begin() + 2);
-  c.require(w.strides.size() == n && w.dilations.size() == n && pads.size() == 2 * n && extra.size() == n && (wanted.empty() || wanted.size() == n), "attributes do not fit the spatial dimensions");
+  c.require(w.strides.size() == n && w.dilations.size() == n && pads.size() == 2 * n && extra.size() == n &&
+                (wanted.empty() || wanted.size() == n),
+            "attributes do not fit the spatial dimensions");
   bool same = mode == "SAME_UPPER" || mode == "SAME_LOWER";
   Shape out = {x[0], k[1] * groups};
   std::vector<int64_t> zeros(x.size(), 0), tail(x.size(), 0);
   for (size_t d = 0; d < n; ++d) {
-    c.require(w.strides[d] > 0 && w.strides[d] < 1 << 20 && w.dilations[d] > 0 && w.dilations[d] < 1 << 20 && extra[d] >= 0 && extra[d] < 1 << 20 && std::abs(pads[d]) < 1 << 20 && std::abs(pads[n + d]) < 1 << 20 && w.input[d] < int64_t{1} << 40, "attributes are out of range");
+    c.require(w.strides[d] > 0 && w.strides[d] < 1 << 20 && w.dilations[d] > 0 && w.dilations[d] < 1 << 20 &&
+                  extra[d] >= 0 && extra[d] < 1 << 20 && std::abs(pads[d]) < 1 << 20 &&
+                  std::abs(pads[n + d]) < 1 << 20 && w.input[d] < int64_t{1} << 40,
+              "attributes are out of range");
     int64_t full = w.strides[d] * (w.input[d] - 1) + w.extent(d);
     int64_t low = mode == "NOTSET" ? pads[d] : 0, high = mode == "NOTSET" ? pads[n + d] : 0;
     int64_t size = full + extra[d] - low - high;
@@ -126,7 +140,8 @@ void conv_transpose(Conversion& c) {
   c.out(with_bias(c, e.pad(y, e.like(y, 0), zeros, tail), 2));
 }
 
-// ceil_mode: as many windows as start inside the input or its low pad; the pads at the end grow to what the last one needs.
+// ceil_mode: as many windows as start inside the input or its low pad; the pads at the end grow to what the last one
+// needs.
 void apply_ceil(const Conversion& c, Window& w) {
   if (c.i("ceil_mode", 0) == 0) return;
   for (size_t d = 0; d < w.dims(); ++d) {
@@ -140,11 +155,14 @@ void apply_ceil(const Conversion& c, Window& w) {
 Window pool_window(const Conversion& c) {
   check_rank(c);
   Window w = window(c, c.shape(0), c.ints("kernel_shape"));
-  for (size_t d = 0; d < w.dims(); ++d) c.require(w.input[d] + w.low[d] + w.high[d] >= w.extent(d), "the kernel is larger than the padded input");
+  for (size_t d = 0; d < w.dims(); ++d)
+    c.require(w.input[d] + w.low[d] + w.high[d] >= w.extent(d), "the kernel is larger than the padded input");
   return w;
 }
 
-Attrs pool_attrs(const Window& w) { return {{"kernel", w.kernel}, {"strides", w.strides}, {"pads_low", w.low}, {"pads_high", w.high}}; }
+Attrs pool_attrs(const Window& w) {
+  return {{"kernel", w.kernel}, {"strides", w.strides}, {"pads_low", w.low}, {"pads_high", w.high}};
+}
 
 // Position within the whole tensor, from that within one image.
 ValueId whole_index(Conversion& c, ValueId index) {
@@ -266,8 +284,14 @@ void global_lp_pool(Conversion& c) {
 }
 
 constexpr ConvertEntry kTable[] = {
-    {"Conv", 1, conv}, {"ConvTranspose", 1, conv_transpose}, {"MaxPool", 1, max_pool}, {"AveragePool", 1, average_pool}, {"LpPool", 2, lp_pool},
-    {"GlobalAveragePool", 1, global_average_pool}, {"GlobalMaxPool", 1, global_max_pool}, {"GlobalLpPool", 2, global_lp_pool},
+    {"Conv", 1, conv},
+    {"ConvTranspose", 1, conv_transpose},
+    {"MaxPool", 1, max_pool},
+    {"AveragePool", 1, average_pool},
+    {"LpPool", 2, lp_pool},
+    {"GlobalAveragePool", 1, global_average_pool},
+    {"GlobalMaxPool", 1, global_max_pool},
+    {"GlobalLpPool", 2, global_lp_pool},
 };
 
 }  // namespace

@@ -28,11 +28,15 @@ void variadic(Conversion& c) {
 }
 
 #define NAME(op) constexpr char k_##op[] = #op;
-NAME(neg) NAME(abs) NAME(sign) NAME(exp) NAME(log) NAME(sqrt) NAME(sin) NAME(cos) NAME(tan) NAME(asin) NAME(acos) NAME(atan) NAME(sinh) NAME(cosh) NAME(tanh)
-NAME(erf) NAME(floor) NAME(ceil) NAME(round) NAME(is_nan) NAME(add) NAME(sub) NAME(mul) NAME(max) NAME(min) NAME(eq) NAME(lt) NAME(le) NAME(and) NAME(or) NAME(xor) NAME(not)
+NAME(neg)
+NAME(abs) NAME(sign) NAME(exp) NAME(log) NAME(sqrt) NAME(sin) NAME(cos) NAME(tan) NAME(asin) NAME(acos) NAME(atan)
+    NAME(sinh) NAME(cosh) NAME(tanh) NAME(erf) NAME(floor) NAME(ceil) NAME(round) NAME(is_nan) NAME(add) NAME(sub)
+        NAME(mul) NAME(max) NAME(min) NAME(eq) NAME(lt) NAME(le) NAME(and) NAME(or) NAME(xor) NAME(not )
 #undef NAME
 
-void identity(Conversion& c) { c.out(0, c.any(0)); }
+            void identity(Conversion& c) {
+  c.out(0, c.any(0));
+}
 
 void divide(Conversion& c) { c.out(c.e.div(c.in(0), c.in(1))); }
 
@@ -67,7 +71,8 @@ void power(Conversion& c) {
   Emitter& e = c.e;
   ValueId x = c.in(0), y = c.in(1);
   DType t = e.dtype(x);
-  if (const Literal* l = e.literal(y); l && elements(l->type.shape) == 1 && l->type.rank() <= e.rank(x) && is_float(t)) {
+  if (const Literal* l = e.literal(y);
+      l && elements(l->type.shape) == 1 && l->type.rank() <= e.rank(x) && is_float(t)) {
     double p = element_f(*l, 0);
     if (p == 1) return c.out(x);
     if (p == 2) return c.out(e.mul(x, x));
@@ -87,7 +92,8 @@ void modulo(Conversion& c) {
   if (c.i("fmod", 0) != 0 || is_unsigned(t)) return c.out(r);
   c.require(!is_float(t) || c.version >= 13, "Mod of floats needs fmod = 1");
   ValueId zero = e.scalar(t, 0);
-  ValueId differ = e.emit("xor", {e.lt(r, zero), e.lt(y, zero)}), wrong = e.emit("and", {e.emit("ne", {r, zero}), differ});
+  ValueId differ = e.emit("xor", {e.lt(r, zero), e.lt(y, zero)}),
+          wrong = e.emit("and", {e.emit("ne", {r, zero}), differ});
   c.out(e.select(wrong, e.add(r, y), r));
 }
 
@@ -132,18 +138,60 @@ void clip(Conversion& c) {
 }
 
 constexpr ConvertEntry kTable[] = {
-    {"Neg", 1, unary<k_neg>}, {"Abs", 1, unary<k_abs>}, {"Sign", 1, unary<k_sign>}, {"Exp", 1, unary<k_exp>}, {"Log", 1, unary<k_log>},
-    {"Sqrt", 1, unary<k_sqrt>}, {"Sin", 1, unary<k_sin>}, {"Cos", 1, unary<k_cos>}, {"Tan", 1, unary<k_tan>}, {"Asin", 1, unary<k_asin>},
-    {"Acos", 1, unary<k_acos>}, {"Atan", 1, unary<k_atan>}, {"Sinh", 1, unary<k_sinh>}, {"Cosh", 1, unary<k_cosh>}, {"Tanh", 1, unary<k_tanh>},
-    {"Erf", 1, unary<k_erf>}, {"Floor", 1, unary<k_floor>}, {"Ceil", 1, unary<k_ceil>}, {"Round", 1, unary<k_round>}, {"IsNaN", 1, unary<k_is_nan>},
-    {"Not", 1, unary<k_not>}, {"BitwiseNot", 1, unary<k_not>}, {"Asinh", 1, asinh}, {"Acosh", 1, acosh}, {"Atanh", 1, atanh},
-    {"Identity", 1, identity}, {"Reciprocal", 1, reciprocal},
-    {"Add", 7, binary<k_add>}, {"Sub", 7, binary<k_sub>}, {"Mul", 7, binary<k_mul>}, {"Div", 7, divide}, {"Pow", 7, power}, {"Mod", 1, modulo},
-    {"Max", 1, variadic<k_max>}, {"Min", 1, variadic<k_min>}, {"Sum", 1, variadic<k_add>}, {"Mean", 1, mean},
-    {"Equal", 7, binary<k_eq>}, {"Less", 7, binary<k_lt>}, {"LessOrEqual", 1, binary<k_le>}, {"Greater", 7, swapped<k_lt>}, {"GreaterOrEqual", 1, swapped<k_le>},
-    {"And", 7, binary<k_and>}, {"Or", 7, binary<k_or>}, {"Xor", 7, binary<k_xor>},
-    {"BitwiseAnd", 1, binary<k_and>}, {"BitwiseOr", 1, binary<k_or>}, {"BitwiseXor", 1, binary<k_xor>}, {"BitShift", 1, bit_shift},
-    {"IsInf", 1, is_inf}, {"Where", 1, where}, {"Cast", 1, cast}, {"CastLike", 1, cast_like}, {"Clip", 1, clip},
+    {"Neg", 1, unary<k_neg>},
+    {"Abs", 1, unary<k_abs>},
+    {"Sign", 1, unary<k_sign>},
+    {"Exp", 1, unary<k_exp>},
+    {"Log", 1, unary<k_log>},
+    {"Sqrt", 1, unary<k_sqrt>},
+    {"Sin", 1, unary<k_sin>},
+    {"Cos", 1, unary<k_cos>},
+    {"Tan", 1, unary<k_tan>},
+    {"Asin", 1, unary<k_asin>},
+    {"Acos", 1, unary<k_acos>},
+    {"Atan", 1, unary<k_atan>},
+    {"Sinh", 1, unary<k_sinh>},
+    {"Cosh", 1, unary<k_cosh>},
+    {"Tanh", 1, unary<k_tanh>},
+    {"Erf", 1, unary<k_erf>},
+    {"Floor", 1, unary<k_floor>},
+    {"Ceil", 1, unary<k_ceil>},
+    {"Round", 1, unary<k_round>},
+    {"IsNaN", 1, unary<k_is_nan>},
+    {"Not", 1, unary<k_not>},
+    {"BitwiseNot", 1, unary<k_not>},
+    {"Asinh", 1, asinh},
+    {"Acosh", 1, acosh},
+    {"Atanh", 1, atanh},
+    {"Identity", 1, identity},
+    {"Reciprocal", 1, reciprocal},
+    {"Add", 7, binary<k_add>},
+    {"Sub", 7, binary<k_sub>},
+    {"Mul", 7, binary<k_mul>},
+    {"Div", 7, divide},
+    {"Pow", 7, power},
+    {"Mod", 1, modulo},
+    {"Max", 1, variadic<k_max>},
+    {"Min", 1, variadic<k_min>},
+    {"Sum", 1, variadic<k_add>},
+    {"Mean", 1, mean},
+    {"Equal", 7, binary<k_eq>},
+    {"Less", 7, binary<k_lt>},
+    {"LessOrEqual", 1, binary<k_le>},
+    {"Greater", 7, swapped<k_lt>},
+    {"GreaterOrEqual", 1, swapped<k_le>},
+    {"And", 7, binary<k_and>},
+    {"Or", 7, binary<k_or>},
+    {"Xor", 7, binary<k_xor>},
+    {"BitwiseAnd", 1, binary<k_and>},
+    {"BitwiseOr", 1, binary<k_or>},
+    {"BitwiseXor", 1, binary<k_xor>},
+    {"BitShift", 1, bit_shift},
+    {"IsInf", 1, is_inf},
+    {"Where", 1, where},
+    {"Cast", 1, cast},
+    {"CastLike", 1, cast_like},
+    {"Clip", 1, clip},
 };
 
 }  // namespace

@@ -30,11 +30,14 @@ void gather_elements(Conversion& c) {
   c.out(e.emit("take_along", {x, index}, {{"dim", int64_t{axis}}}));
 }
 
-void gather_nd(Conversion& c) { c.out(c.e.emit("gather_nd", {c.in(0), indices(c, 1)}, {{"batch_dims", c.i("batch_dims", 0)}})); }
+void gather_nd(Conversion& c) {
+  c.out(c.e.emit("gather_nd", {c.in(0), indices(c, 1)}, {{"batch_dims", c.i("batch_dims", 0)}}));
+}
 
 std::string scatter_mode(const Conversion& c) {
   std::string mode = c.s("reduction", "none");
-  c.require(mode == "none" || mode == "add" || mode == "mul" || mode == "max" || mode == "min", cat("attribute reduction: ", quote(mode), " is not known"));
+  c.require(mode == "none" || mode == "add" || mode == "mul" || mode == "max" || mode == "min",
+            cat("attribute reduction: ", quote(mode), " is not known"));
   return mode;
 }
 
@@ -43,7 +46,9 @@ void scatter_elements(Conversion& c) {
   c.out(c.e.emit("scatter_elements", {c.in(0), indices(c, 1), c.in(2)}, {{"dim", axis}, {"mode", scatter_mode(c)}}));
 }
 
-void scatter_nd(Conversion& c) { c.out(c.e.emit("scatter_nd", {c.in(0), indices(c, 1), c.in(2)}, {{"mode", scatter_mode(c)}})); }
+void scatter_nd(Conversion& c) {
+  c.out(c.e.emit("scatter_nd", {c.in(0), indices(c, 1), c.in(2)}, {{"mode", scatter_mode(c)}}));
+}
 
 // Indices -depth … -1 count from the end; anything further out gives no "on" value.
 void one_hot(Conversion& c) {
@@ -73,8 +78,10 @@ void compress(Conversion& c) {
   }
   ValueId x = c.in(0);
   int axis = 0;
-  if (c.set("axis")) axis = c.axis(c.i("axis"), e.rank(x));
-  else x = e.reshape(x, {elements(e.shape(x))});
+  if (c.set("axis"))
+    axis = c.axis(c.i("axis"), e.rank(x));
+  else
+    x = e.reshape(x, {elements(e.shape(x))});
   c.require(kept.empty() || kept.back() < e.shape(x)[axis], "the condition is longer than the axis");
   c.out(e.gather(x, e.ints(kept), axis));
 }
@@ -110,9 +117,16 @@ void reverse_sequence(Conversion& c) {
 }
 
 constexpr ConvertEntry kTable[] = {
-    {"Gather", 1, gather}, {"GatherElements", 11, gather_elements}, {"GatherND", 11, gather_nd}, {"Scatter", 9, scatter_elements},
-    {"ScatterElements", 11, scatter_elements}, {"ScatterND", 11, scatter_nd}, {"OneHot", 9, one_hot}, {"Compress", 9, compress},
-    {"NonZero", 9, non_zero}, {"ReverseSequence", 10, reverse_sequence},
+    {"Gather", 1, gather},
+    {"GatherElements", 11, gather_elements},
+    {"GatherND", 11, gather_nd},
+    {"Scatter", 9, scatter_elements},
+    {"ScatterElements", 11, scatter_elements},
+    {"ScatterND", 11, scatter_nd},
+    {"OneHot", 9, one_hot},
+    {"Compress", 9, compress},
+    {"NonZero", 9, non_zero},
+    {"ReverseSequence", 10, reverse_sequence},
 };
 
 }  // namespace

@@ -22,9 +22,9 @@ ValueId classes_second(Emitter& e, ValueId v) {
 }
 
 struct Targets {
-  ValueId labels;             // integers
-  ValueId counted = kNoValue; // bool, where some are ignored
-  ValueId safe;               // labels with the ignored ones replaced by 0
+  ValueId labels;              // integers
+  ValueId counted = kNoValue;  // bool, where some are ignored
+  ValueId safe;                // labels with the ignored ones replaced by 0
 };
 
 Targets targets(Conversion& c, ValueId labels, std::optional<int64_t> ignore) {
@@ -104,7 +104,8 @@ void negative_log_likelihood_loss(Conversion& c) {
 
 constexpr std::string_view kMicrosoft = "com.microsoft";
 constexpr ConvertEntry kTable[] = {
-    {"SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy_loss}, {"NegativeLogLikelihoodLoss", 12, negative_log_likelihood_loss},
+    {"SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy_loss},
+    {"NegativeLogLikelihoodLoss", 12, negative_log_likelihood_loss},
     {"SoftmaxCrossEntropyLossInternal", 1, softmax_cross_entropy_loss_internal, kMicrosoft},
     {"NegativeLogLikelihoodLossInternal", 1, negative_log_likelihood_loss, kMicrosoft},
 };

@@ -16,7 +16,8 @@ std::vector<int64_t> from(int first, int rank) {
 // Scale or bias in the shape of the normalized dimensions.
 ValueId fitted(const Conversion& c, int k, const Shape& normalized, DType type) {
   auto shape = broadcast_shapes(c.shape(k), normalized);
-  c.require(shape && *shape == normalized, cat("input ", k, " of shape ", to_string(c.shape(k)), " does not fit the normalized shape ", to_string(normalized)));
+  c.require(shape && *shape == normalized, cat("input ", k, " of shape ", to_string(c.shape(k)),
+                                               " does not fit the normalized shape ", to_string(normalized)));
   ValueId v = c.in(k);
   return c.e.cast(c.e.broadcast_to(v, normalized), type);
 }
@@ -39,7 +40,8 @@ Normalized rms_norm_of(Conversion& c, ValueId x, int scale, double epsilon, int 
   Emitter& e = c.e;
   Shape normalized = e.shape(x);
   normalized.erase(normalized.begin(), normalized.begin() + axis);
-  auto out = e.emit_all("rms_norm", {x, fitted(c, scale, normalized, e.dtype(x))}, {{"axis", int64_t{axis}}, {"epsilon", epsilon}});
+  auto out = e.emit_all("rms_norm", {x, fitted(c, scale, normalized, e.dtype(x))},
+                        {{"axis", int64_t{axis}}, {"epsilon", epsilon}});
   return {out[0], kNoValue, out[1]};
 }
 
@@ -94,7 +96,9 @@ void batch_normalization(Conversion& c) {
   c.require(c.rank(0) >= 2, "expected [n, c, …]");
   DType t = c.dtype(0), wide = dtype_size(c.dtype(3)) > dtype_size(t) ? c.dtype(3) : t;
   int64_t channels = c.shape(0)[1];
-  for (int k = 1; k <= 4; ++k) c.require(c.shape(k) == Shape{channels}, cat("input ", k, ": expected ", channels, " elements, found ", to_string(c.shape(k))));
+  for (int k = 1; k <= 4; ++k)
+    c.require(c.shape(k) == Shape{channels},
+              cat("input ", k, ": expected ", channels, " elements, found ", to_string(c.shape(k))));
   ValueId x = e.cast(c.in(0), wide), scale = e.cast(c.in(1), wide), bias = e.cast(c.in(2), wide);
   bool training = c.version >= 14 ? c.i("training_mode", 0) != 0 : c.outputs.size() > 1;
   c.services.never_train(c.in(3));
@@ -138,7 +142,8 @@ void group_normalization(Conversion& c) {
   c.require(r >= 2 && groups > 0 && s[1] % groups == 0, "expected [n, c, …] with c a multiple of num_groups");
   DType t = c.dtype(0), wide = dtype_size(t) < 4 ? DType::kF32 : t;
   ValueId x = e.cast(c.in(0), wide);
-  ValueId y = standardized(e, e.reshape(x, {s[0], groups, elements(s) / std::max<int64_t>(1, s[0] * groups)}), {2}, c.f("epsilon", 1e-5));
+  ValueId y = standardized(e, e.reshape(x, {s[0], groups, elements(s) / std::max<int64_t>(1, s[0] * groups)}), {2},
+                           c.f("epsilon", 1e-5));
   auto weight = [&](int k) {
     ValueId v = e.cast(c.in(k), wide);
     if (c.version < 21) {  // one per group
@@ -182,11 +187,18 @@ void local_response_normalization(Conversion& c) {
 
 constexpr std::string_view kMicrosoft = "com.microsoft";
 constexpr ConvertEntry kTable[] = {
-    {"LayerNormalization", 1, layer_normalization}, {"RMSNormalization", 1, rms_normalization}, {"SimplifiedLayerNormalization", 1, rms_normalization},
-    {"LayerNormalization", 1, layer_normalization, kMicrosoft}, {"SimplifiedLayerNormalization", 1, rms_normalization, kMicrosoft},
-    {"SkipLayerNormalization", 1, skip_layer_normalization<false>, kMicrosoft}, {"SkipSimplifiedLayerNormalization", 1, skip_layer_normalization<true>, kMicrosoft},
-    {"BatchNormalization", 7, batch_normalization}, {"InstanceNormalization", 6, instance_normalization}, {"GroupNormalization", 18, group_normalization},
-    {"LpNormalization", 1, lp_normalization}, {"LRN", 1, local_response_normalization},
+    {"LayerNormalization", 1, layer_normalization},
+    {"RMSNormalization", 1, rms_normalization},
+    {"SimplifiedLayerNormalization", 1, rms_normalization},
+    {"LayerNormalization", 1, layer_normalization, kMicrosoft},
+    {"SimplifiedLayerNormalization", 1, rms_normalization, kMicrosoft},
+    {"SkipLayerNormalization", 1, skip_layer_normalization<false>, kMicrosoft},
+    {"SkipSimplifiedLayerNormalization", 1, skip_layer_normalization<true>, kMicrosoft},
+    {"BatchNormalization", 7, batch_normalization},
+    {"InstanceNormalization", 6, instance_normalization},
+    {"GroupNormalization", 18, group_normalization},
+    {"LpNormalization", 1, lp_normalization},
+    {"LRN", 1, local_response_normalization},
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Random operators. Each draws from its own instance of a counter-based generator, numbered by element and step, so that a split program draws the same numbers.
+// Random operators. Each draws from its own instance of a counter-based generator, numbered by element and step, so
+// that a split program draws the same numbers.
 #include <bit>
 #include <cmath>
 
@@ -28,7 +29,9 @@ void dropout(Conversion& c) {
   bool training = c.version >= 12 && c.has(2) && c.known_float(2, "training_mode") != 0 && c.services.training();
   c.require(ratio >= 0 && ratio <= 1, cat("ratio ", ratio, " is not between 0 and 1"));
   if (c.version < 12 && c.f("ratio", 0.5) > 0 && c.services.training()) {
-    c.services.warn("Dropout of opset 7 to 11 has no training mode: it is taken as the identity; export with opset 12 or newer to train with dropout");
+    c.services.warn(
+        "Dropout of opset 7 to 11 has no training mode: it is taken as the identity; export with opset 12 or newer to "
+        "train with dropout");
   }
   if (!training || ratio == 0) {
     c.out(0, x);
@@ -75,8 +78,12 @@ void bernoulli(Conversion& c) {
 }
 
 constexpr ConvertEntry kTable[] = {
-    {"Dropout", 7, dropout}, {"RandomUniform", 1, random_uniform}, {"RandomNormal", 1, random_normal}, {"RandomUniformLike", 1, random_uniform_like},
-    {"RandomNormalLike", 1, random_normal_like}, {"Bernoulli", 15, bernoulli},
+    {"Dropout", 7, dropout},
+    {"RandomUniform", 1, random_uniform},
+    {"RandomNormal", 1, random_normal},
+    {"RandomUniformLike", 1, random_uniform_like},
+    {"RandomNormalLike", 1, random_normal_like},
+    {"Bernoulli", 15, bernoulli},
 };
 
 }  // namespace

@@ -59,7 +59,8 @@ void reduce_extreme(Conversion& c) {
   Reduction r = reduction(c);
   Emitter& e = c.e;
   DType t = e.dtype(r.x);
-  if (t == DType::kBool) return c.out(e.cast(finish(c, r, kMaximum ? "reduce_max" : "reduce_min", e.cast(r.x, DType::kU8)), t));
+  if (t == DType::kBool)
+    return c.out(e.cast(finish(c, r, kMaximum ? "reduce_max" : "reduce_min", e.cast(r.x, DType::kU8)), t));
   c.out(finish(c, r, kMaximum ? "reduce_max" : "reduce_min", r.x));
 }
 
@@ -121,12 +122,17 @@ void arg_reduce(Conversion& c) {
     if (is_unsigned(e.dtype(x))) x = e.cast(x, DType::kI64);
     x = e.neg(x);
   }
-  c.out(e.emit("argmax", {x}, {{"dim", axis}, {"keep", int64_t{c.i("keepdims", 1) != 0}}, {"last", int64_t{c.i("select_last_index", 0) != 0}}}));
+  c.out(e.emit("argmax", {x},
+               {{"dim", axis},
+                {"keep", int64_t{c.i("keepdims", 1) != 0}},
+                {"last", int64_t{c.i("select_last_index", 0) != 0}}}));
 }
 
 void cum_sum(Conversion& c) {
   int64_t axis = c.axis(c.known_int(1, "axis"), c.rank(0));
-  c.out(c.e.emit("cumsum", {c.in(0)}, {{"dim", axis}, {"exclusive", int64_t{c.i("exclusive", 0) != 0}}, {"reverse", int64_t{c.i("reverse", 0) != 0}}}));
+  c.out(c.e.emit(
+      "cumsum", {c.in(0)},
+      {{"dim", axis}, {"exclusive", int64_t{c.i("exclusive", 0) != 0}}, {"reverse", int64_t{c.i("reverse", 0) != 0}}}));
 }
 
 void top_k(Conversion& c) {
@@ -139,10 +145,20 @@ void top_k(Conversion& c) {
 }
 
 constexpr ConvertEntry kTable[] = {
-    {"ReduceSum", 1, reduce_sum}, {"ReduceMean", 1, reduce_mean}, {"ReduceMax", 1, reduce_extreme<true>}, {"ReduceMin", 1, reduce_extreme<false>},
-    {"ReduceProd", 1, reduce_prod}, {"ReduceL1", 1, reduce_l1}, {"ReduceL2", 1, reduce_l2}, {"ReduceSumSquare", 1, reduce_sum_square},
-    {"ReduceLogSum", 1, reduce_log_sum}, {"ReduceLogSumExp", 1, reduce_log_sum_exp}, {"ArgMax", 1, arg_reduce<true>}, {"ArgMin", 1, arg_reduce<false>},
-    {"CumSum", 11, cum_sum}, {"TopK", 1, top_k},
+    {"ReduceSum", 1, reduce_sum},
+    {"ReduceMean", 1, reduce_mean},
+    {"ReduceMax", 1, reduce_extreme<true>},
+    {"ReduceMin", 1, reduce_extreme<false>},
+    {"ReduceProd", 1, reduce_prod},
+    {"ReduceL1", 1, reduce_l1},
+    {"ReduceL2", 1, reduce_l2},
+    {"ReduceSumSquare", 1, reduce_sum_square},
+    {"ReduceLogSum", 1, reduce_log_sum},
+    {"ReduceLogSumExp", 1, reduce_log_sum_exp},
+    {"ArgMax", 1, arg_reduce<true>},
+    {"ArgMin", 1, arg_reduce<false>},
+    {"CumSum", 11, cum_sum},
+    {"TopK", 1, top_k},
 };
 
 }  // namespace

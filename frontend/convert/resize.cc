@@ -1,4 +1,5 @@
-// Resize and Upsample at constant scales: one dimension after the other, each output position a weighted sum of a few input positions.
+// Resize and Upsample at constant scales: one dimension after the other, each output position a weighted sum of a few
+// input positions.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -33,7 +34,8 @@ double source(const Conversion& c, const ResizeSettings& s, const ResizeAxis& a,
     double offset = static_cast<double>(n) / 2 * (1 - static_cast<double>(a.output) / width);
     return offset + (y + 0.5) / a.scale - 0.5;
   }
-  c.require(s.transform == "tf_crop_and_resize", cat("coordinate_transformation_mode ", quote(s.transform), " is not known"));
+  c.require(s.transform == "tf_crop_and_resize",
+            cat("coordinate_transformation_mode ", quote(s.transform), " is not known"));
   double x = width == 1 ? (a.roi_end - a.roi_start) * last / 2 : y * (a.roi_end - a.roi_start) * last / (width - 1);
   return x + a.roi_start * last;
 }
@@ -47,7 +49,8 @@ double cubic_weight(double x, double a) {
 // Weights of the neighbours, leftmost first; `ratio` in (0, 1] is the distance from the one left of the position.
 std::vector<double> weights(const Conversion& c, const ResizeSettings& s, double ratio, double scale) {
   if (s.mode == "nearest") {
-    bool right = ratio == 1 || s.nearest == "ceil" || (s.nearest == "round_prefer_floor" && ratio > 0.5) || (s.nearest == "round_prefer_ceil" && ratio >= 0.5);
+    bool right = ratio == 1 || s.nearest == "ceil" || (s.nearest == "round_prefer_floor" && ratio > 0.5) ||
+                 (s.nearest == "round_prefer_ceil" && ratio >= 0.5);
     return {right ? 0.0 : 1.0, right ? 1.0 : 0.0};
   }
   bool linear = s.mode == "linear";
@@ -79,7 +82,8 @@ ValueId resize_axis(Conversion& c, const ResizeSettings& s, ValueId x, int axis,
   for (int64_t y = 0; y < a.output; ++y) {
     double at = source(c, s, a, n, static_cast<double>(y)), floor = std::floor(at);
     std::vector<double> w = weights(c, s, at == floor ? 1 : at - floor, a.scale);
-    int64_t taps = static_cast<int64_t>(w.size()), first = static_cast<int64_t>(floor) - taps / 2 + (at == floor ? 0 : 1);
+    int64_t taps = static_cast<int64_t>(w.size()),
+            first = static_cast<int64_t>(floor) - taps / 2 + (at == floor ? 0 : 1);
     outside.push_back(s.transform == "tf_crop_and_resize" && (at < 0 || at > static_cast<double>(n - 1)));
     double total = 0;
     index.resize(w.size()), weight.resize(w.size());
@@ -118,14 +122,16 @@ void apply(Conversion& c, const ResizeSettings& s, std::vector<ResizeAxis> axes,
   ValueId x = widen ? e.cast(c.in(0), DType::kF32) : c.in(0);
   for (size_t d = 0; d < axes.size(); ++d) {
     const ResizeAxis& a = axes[d];
-    bool same = std::abs(a.scale - 1) < 1e-9 && a.output == e.shape(x)[d] && (!roi || (a.roi_start == 0 && a.roi_end == 1));
+    bool same =
+        std::abs(a.scale - 1) < 1e-9 && a.output == e.shape(x)[d] && (!roi || (a.roi_start == 0 && a.roi_end == 1));
     if (!same) x = resize_axis(c, s, x, static_cast<int>(d), a);
   }
   if (widen) x = e.cast(e.emit("round", {x}), t);
   c.out(x);
 }
 
-void set_scales(const Conversion& c, std::vector<ResizeAxis>& axes, const std::vector<int64_t>& which, const std::vector<double>& scales) {
+void set_scales(const Conversion& c, std::vector<ResizeAxis>& axes, const std::vector<int64_t>& which,
+                const std::vector<double>& scales) {
   c.require(scales.size() == which.size(), cat("expected ", which.size(), " scales, found ", scales.size()));
   for (size_t k = 0; k < which.size(); ++k) {
     ResizeAxis& a = axes[which[k]];
@@ -135,7 +141,8 @@ void set_scales(const Conversion& c, std::vector<ResizeAxis>& axes, const std::v
   }
 }
 
-void set_sizes(const Conversion& c, std::vector<ResizeAxis>& axes, const std::vector<int64_t>& which, const std::vector<int64_t>& sizes) {
+void set_sizes(const Conversion& c, std::vector<ResizeAxis>& axes, const std::vector<int64_t>& which,
+               const std::vector<int64_t>& sizes) {
   c.require(sizes.size() == which.size(), cat("expected ", which.size(), " sizes, found ", sizes.size()));
   std::string policy = c.s("keep_aspect_ratio_policy", "stretch");
   std::optional<double> common;
@@ -148,7 +155,8 @@ void set_sizes(const Conversion& c, std::vector<ResizeAxis>& axes, const std::ve
     if (!common || (policy == "not_larger" ? scale < *common : scale > *common)) common = scale;
   }
   if (policy == "stretch" || !common) return;
-  c.require(policy == "not_larger" || policy == "not_smaller", cat("keep_aspect_ratio_policy ", quote(policy), " is not known"));
+  c.require(policy == "not_larger" || policy == "not_smaller",
+            cat("keep_aspect_ratio_policy ", quote(policy), " is not known"));
   for (int64_t d : which) {
     axes[d].scale = *common;
     axes[d].output = static_cast<int64_t>(*common * static_cast<double>(c.shape(0)[d]) + 0.5);
@@ -176,7 +184,8 @@ void upsample(Conversion& c) {
 }
 
 void resize(Conversion& c) {
-  ResizeSettings s{c.s("mode", "nearest"), c.s("coordinate_transformation_mode", "half_pixel"), c.s("nearest_mode", "round_prefer_floor")};
+  ResizeSettings s{c.s("mode", "nearest"), c.s("coordinate_transformation_mode", "half_pixel"),
+                   c.s("nearest_mode", "round_prefer_floor")};
   s.cubic = c.f("cubic_coeff_a", -0.75);
   s.extrapolation = c.f("extrapolation_value", 0);
   s.exclude_outside = c.i("exclude_outside", 0) != 0;
@@ -189,12 +198,15 @@ void resize(Conversion& c) {
     c.require(c.has(1), "tf_crop_and_resize needs a roi");
     std::vector<double> box = c.known_floats(1, "roi");
     c.require(box.size() == 2 * which.size(), "the roi has the wrong length");
-    for (size_t k = 0; k < which.size(); ++k) axes[which[k]].roi_start = box[k], axes[which[k]].roi_end = box[k + which.size()];
+    for (size_t k = 0; k < which.size(); ++k)
+      axes[which[k]].roi_start = box[k], axes[which[k]].roi_end = box[k + which.size()];
   }
   bool scales = c.has(2) && elements(c.shape(2)) > 0;
   c.require(scales != (c.has(3) && elements(c.shape(3)) > 0), "expected either scales or sizes");
-  if (scales) set_scales(c, axes, which, c.known_floats(2, "scales"));
-  else set_sizes(c, axes, which, c.known_ints(3, "sizes"));
+  if (scales)
+    set_scales(c, axes, which, c.known_floats(2, "scales"));
+  else
+    set_sizes(c, axes, which, c.known_ints(3, "sizes"));
   apply(c, s, axes, roi);
 }
 

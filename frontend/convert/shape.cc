@@ -21,7 +21,8 @@ void constant(Conversion& c) {
   Emitter& e = c.e;
   if (const OnnxTensor* t = c.tensor("value")) {
     if (t->type.dtype == DType::kInvalid) {
-      return c.out(0, {OnnxValue::Kind::kUnusable, kNoValue, nullptr, cat("of element type ", onnx_element_name(t->element), ", which is not supported")});
+      return c.out(0, {OnnxValue::Kind::kUnusable, kNoValue, nullptr,
+                       cat("of element type ", onnx_element_name(t->element), ", which is not supported")});
     }
     c.require(t->literal.has_value(), "the constant's values lie in a file that is missing");
     return c.out(e.constant(*t->literal));
@@ -33,7 +34,8 @@ void constant(Conversion& c) {
     auto v = c.floats("value_floats");
     return c.out(e.floats(DType::kF32, {static_cast<int64_t>(v.size())}, v));
   }
-  if (c.set("value_string") || c.set("value_strings")) return c.out(0, {OnnxValue::Kind::kUnusable, kNoValue, nullptr, "a string, which is not supported"});
+  if (c.set("value_string") || c.set("value_strings"))
+    return c.out(0, {OnnxValue::Kind::kUnusable, kNoValue, nullptr, "a string, which is not supported"});
   c.unsupported("the constant has no value of a kind that is supported");
 }
 
@@ -103,7 +105,9 @@ void reshape(Conversion& c) {
     c.require(known > 0 && n % known == 0, cat("cannot reshape ", to_string(from), " into ", to_string(to)));
     to[free] = n / known;
   }
-  c.require(checked_elements(to) == n, cat("cannot reshape ", to_string(from), " into ", to_string(to), ": the element counts differ; was the model exported for another batch or sequence size?"));
+  c.require(checked_elements(to) == n,
+            cat("cannot reshape ", to_string(from), " into ", to_string(to),
+                ": the element counts differ; was the model exported for another batch or sequence size?"));
   c.out(c.e.reshape(c.in(0), to));
 }
 
@@ -112,7 +116,8 @@ void flatten(Conversion& c) {
   int64_t rank = static_cast<int64_t>(s.size()), axis = c.i("axis", 1);
   c.require(axis >= -rank && axis <= rank, cat("axis ", axis, " does not exist in a tensor of rank ", rank));
   if (axis < 0) axis += rank;
-  c.out(c.e.reshape(c.in(0), {elements(Shape(s.begin(), s.begin() + axis)), elements(Shape(s.begin() + axis, s.end()))}));
+  c.out(
+      c.e.reshape(c.in(0), {elements(Shape(s.begin(), s.begin() + axis)), elements(Shape(s.begin() + axis, s.end()))}));
 }
 
 std::vector<int64_t> given_axes(const Conversion& c, int rank) {
@@ -205,11 +210,13 @@ void emit_parts(Conversion& c, int axis, const std::vector<int64_t>& sizes) {
 void split(Conversion& c) {
   int axis = c.axis(c.i("axis", 0), c.rank(0));
   int64_t size = c.shape(0)[axis], parts = static_cast<int64_t>(c.outputs.size());
-  if (c.version < 13 ? c.set("split") : c.has(1)) return emit_parts(c, axis, c.version < 13 ? c.ints("split") : c.known_ints(1, "split"));
+  if (c.version < 13 ? c.set("split") : c.has(1))
+    return emit_parts(c, axis, c.version < 13 ? c.ints("split") : c.known_ints(1, "split"));
   if (c.set("num_outputs")) parts = c.i("num_outputs");
   c.require(parts > 0 && parts <= 1 << 20, "there are no outputs");
   int64_t chunk = (size + parts - 1) / parts;
-  c.require(c.version >= 18 || chunk * parts == size, cat("the axis of size ", size, " cannot be split into ", parts, " equal parts"));
+  c.require(c.version >= 18 || chunk * parts == size,
+            cat("the axis of size ", size, " cannot be split into ", parts, " equal parts"));
   std::vector<int64_t> sizes;
   for (int64_t at = 0, k = 0; k < parts; ++k, at += chunk) sizes.push_back(std::clamp<int64_t>(size - at, 0, chunk));
   emit_parts(c, axis, sizes);
@@ -224,8 +231,10 @@ struct Range1 {
 Range1 python_slice(int64_t start, int64_t end, int64_t step, int64_t size) {
   bool forward = step > 0;
   auto place = [&](int64_t at) {
-    if (at < 0) at = at < -size ? -1 : at + size;  // anything before the first element
-    else if (at > size) at = size;
+    if (at < 0)
+      at = at < -size ? -1 : at + size;  // anything before the first element
+    else if (at > size)
+      at = size;
     return at;
   };
   int64_t low = std::clamp(place(start), forward ? int64_t{0} : int64_t{-1}, forward ? size : size - 1);
@@ -246,7 +255,8 @@ void slice(Conversion& c) {
   bool inputs = c.version >= 10;
   Shape s = c.shape(0);
   int rank = static_cast<int>(s.size());
-  std::vector<int64_t> starts = inputs ? c.known_ints(1, "starts") : c.ints("starts"), ends = inputs ? c.known_ints(2, "ends") : c.ints("ends");
+  std::vector<int64_t> starts = inputs ? c.known_ints(1, "starts") : c.ints("starts"),
+                       ends = inputs ? c.known_ints(2, "ends") : c.ints("ends");
   std::vector<int64_t> axes, steps;
   if (inputs && c.has(3)) axes = c.known_ints(3, "axes");
   if (!inputs && c.set("axes")) axes = c.ints("axes");
@@ -255,7 +265,8 @@ void slice(Conversion& c) {
     for (size_t k = 0; k < starts.size(); ++k) axes.push_back(static_cast<int64_t>(k));
   }
   if (steps.empty()) steps.assign(starts.size(), 1);
-  c.require(starts.size() == ends.size() && starts.size() == axes.size() && starts.size() == steps.size(), "starts, ends, axes and steps differ in length");
+  c.require(starts.size() == ends.size() && starts.size() == axes.size() && starts.size() == steps.size(),
+            "starts, ends, axes and steps differ in length");
   c.axes(axes, rank);
   std::vector<int64_t> low(s.size(), 0), high = s, stride(s.size(), 1), reversed;
   for (size_t k = 0; k < axes.size(); ++k) {
@@ -266,7 +277,8 @@ void slice(Conversion& c) {
     if (r.reversed && r.limit - r.start > 1) reversed.push_back(axis);
   }
   ValueId x = c.in(0);
-  bool whole = high == s && std::all_of(low.begin(), low.end(), [](int64_t v) { return v == 0; }) && std::all_of(stride.begin(), stride.end(), [](int64_t v) { return v == 1; });
+  bool whole = high == s && std::all_of(low.begin(), low.end(), [](int64_t v) { return v == 0; }) &&
+               std::all_of(stride.begin(), stride.end(), [](int64_t v) { return v == 1; });
   if (!whole) x = e.emit("slice", {x}, {{"starts", low}, {"limits", high}, {"strides", stride}});
   if (!reversed.empty()) x = e.emit("reverse", {x}, {{"dims", reversed}});
   c.out(x);
@@ -287,8 +299,10 @@ void pad(Conversion& c) {
   Shape s = c.shape(0);
   int rank = static_cast<int>(s.size());
   std::vector<int64_t> pads = inputs ? c.known_ints(1, "pads") : c.ints("pads"), axes;
-  if (inputs && c.has(3)) axes = c.known_ints(3, "axes");
-  else for (int d = 0; d < rank; ++d) axes.push_back(d);
+  if (inputs && c.has(3))
+    axes = c.known_ints(3, "axes");
+  else
+    for (int d = 0; d < rank; ++d) axes.push_back(d);
   c.require(pads.size() == 2 * axes.size(), cat("expected ", 2 * axes.size(), " pads, found ", pads.size()));
   std::vector<int64_t> low(s.size(), 0), high(s.size(), 0);
   for (size_t k = 0; k < axes.size(); ++k) {
@@ -318,7 +332,9 @@ void pad(Conversion& c) {
     c.require(n > 0 && low[d] + high[d] + n <= Emitter::kMaxFolded, "a padded dimension is empty or too large");
     std::vector<int64_t> index;
     for (int64_t p = -low[d]; p < n + high[d]; ++p) {
-      index.push_back(mode == "edge" ? std::clamp<int64_t>(p, 0, n - 1) : mode == "wrap" ? ((p % n) + n) % n : reflected(p, n));
+      index.push_back(mode == "edge"   ? std::clamp<int64_t>(p, 0, n - 1)
+                      : mode == "wrap" ? ((p % n) + n) % n
+                                       : reflected(p, n));
     }
     x = e.gather(x, e.ints(index), d);
   }
@@ -329,7 +345,8 @@ void depth_to_space(Conversion& c) {
   Emitter& e = c.e;
   Shape s = c.shape(0);
   int64_t b = c.i("blocksize");
-  c.require(s.size() == 4 && b > 0 && b < 1 << 15 && s[1] % (b * b) == 0, "expected [n, c, h, w] with c a multiple of blocksize^2");
+  c.require(s.size() == 4 && b > 0 && b < 1 << 15 && s[1] % (b * b) == 0,
+            "expected [n, c, h, w] with c a multiple of blocksize^2");
   std::string mode = c.s("mode", "DCR");
   int64_t depth = s[1] / (b * b);
   ValueId x = mode == "CRD" ? e.transpose(e.reshape(c.in(0), {s[0], depth, b, b, s[2], s[3]}), {0, 1, 4, 2, 5, 3})
@@ -341,7 +358,8 @@ void space_to_depth(Conversion& c) {
   Emitter& e = c.e;
   Shape s = c.shape(0);
   int64_t b = c.i("blocksize");
-  c.require(s.size() == 4 && b > 0 && s[2] % b == 0 && s[3] % b == 0, "expected [n, c, h, w] with h and w multiples of blocksize");
+  c.require(s.size() == 4 && b > 0 && s[2] % b == 0 && s[3] % b == 0,
+            "expected [n, c, h, w] with h and w multiples of blocksize");
   std::string mode = c.s("mode", "DCR");
   c.require(mode == "DCR" || mode == "CRD", "attribute mode: expected DCR or CRD");
   ValueId x = e.reshape(c.in(0), {s[0], s[1], s[2] / b, b, s[3] / b, b});
@@ -370,10 +388,26 @@ void trilu(Conversion& c) {
 }
 
 constexpr ConvertEntry kTable[] = {
-    {"Constant", 1, constant}, {"Shape", 1, shape_of}, {"Size", 1, size_of}, {"ConstantOfShape", 9, constant_of_shape}, {"Range", 11, range},
-    {"Reshape", 5, reshape}, {"Flatten", 1, flatten}, {"Squeeze", 1, squeeze}, {"Unsqueeze", 1, unsqueeze}, {"Transpose", 1, transpose}, {"Expand", 8, expand},
-    {"Tile", 6, tile}, {"Concat", 4, concat}, {"Split", 2, split}, {"Slice", 1, slice}, {"Pad", 2, pad}, {"DepthToSpace", 1, depth_to_space},
-    {"SpaceToDepth", 1, space_to_depth}, {"EyeLike", 9, eye_like}, {"Trilu", 14, trilu},
+    {"Constant", 1, constant},
+    {"Shape", 1, shape_of},
+    {"Size", 1, size_of},
+    {"ConstantOfShape", 9, constant_of_shape},
+    {"Range", 11, range},
+    {"Reshape", 5, reshape},
+    {"Flatten", 1, flatten},
+    {"Squeeze", 1, squeeze},
+    {"Unsqueeze", 1, unsqueeze},
+    {"Transpose", 1, transpose},
+    {"Expand", 8, expand},
+    {"Tile", 6, tile},
+    {"Concat", 4, concat},
+    {"Split", 2, split},
+    {"Slice", 1, slice},
+    {"Pad", 2, pad},
+    {"DepthToSpace", 1, depth_to_space},
+    {"SpaceToDepth", 1, space_to_depth},
+    {"EyeLike", 9, eye_like},
+    {"Trilu", 14, trilu},
 };
 
 }  // namespace

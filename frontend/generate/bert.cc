@@ -12,7 +12,11 @@ namespace {
 constexpr double kEpsilon = 1e-12;
 
 absl::Status complete(BertSpec& s) {
-  PARTITA_RETURN_IF_ERROR(check_sizes({{"--layers", s.layers, kMaxLayers}, {"--hidden", s.hidden}, {"--heads", s.heads}, {"--vocab", s.vocab}, {"--seq", s.sequence}}));
+  PARTITA_RETURN_IF_ERROR(check_sizes({{"--layers", s.layers, kMaxLayers},
+                                       {"--hidden", s.hidden},
+                                       {"--heads", s.heads},
+                                       {"--vocab", s.vocab},
+                                       {"--seq", s.sequence}}));
   if (s.batch != kBatchSymbol) PARTITA_RETURN_IF_ERROR(check_sizes({{"--batch", s.batch}}));
   if (s.ffn == 0) s.ffn = 4 * s.hidden;
   PARTITA_RETURN_IF_ERROR(check_sizes({{"--ffn", s.ffn}}));
@@ -22,11 +26,13 @@ absl::Status complete(BertSpec& s) {
   return check_product("batch x heads x seq x seq", {s.batch, s.heads, s.sequence, s.sequence});
 }
 
-std::string layer(GraphWriter& g, const BertSpec& s, const std::string& name, const std::string& x, const std::string& mask) {
+std::string layer(GraphWriter& g, const BertSpec& s, const std::string& name, const std::string& x,
+                  const std::string& mask) {
   int64_t size = s.hidden / s.heads;
   std::vector<std::string> qkv;
   for (const char* part : {"query", "key", "value"}) {
-    qkv.push_back(split_heads(g, linear(g, cat(name, ".attention.self.", part), x, s.hidden, s.hidden), s.sequence, s.heads, size));
+    qkv.push_back(split_heads(g, linear(g, cat(name, ".attention.self.", part), x, s.hidden, s.hidden), s.sequence,
+                              s.heads, size));
   }
   std::string attended = merge_heads(g, attention(g, qkv[0], qkv[1], qkv[2], size, mask), s.sequence, s.hidden);
   std::string out = linear(g, name + ".attention.output.dense", attended, s.hidden, s.hidden);
@@ -42,11 +48,14 @@ absl::StatusOr<GraphWriter> generate_bert(BertSpec s) {
   PARTITA_RETURN_IF_ERROR(complete(s));
   GraphWriter g("bert");
   auto input = [&](const char* name) { return g.input(name, Element::kInt64, {s.batch, s.sequence}); };
-  std::string ids = input("input_ids"), attended = input("attention_mask"), types = input("token_type_ids"), labels = input("labels");
+  std::string ids = input("input_ids"), attended = input("attention_mask"), types = input("token_type_ids"),
+              labels = input("labels");
   const std::string embeddings = "bert.embeddings.";
   std::string words = g.weight(embeddings + "word_embeddings.weight", {s.vocab, s.hidden});
   std::string x = g.add_node("Gather", {words, ids}, {{"axis", 0}});
-  x = g.add_node("Add", {x, g.add_node("Gather", {g.weight(embeddings + "token_type_embeddings.weight", {2, s.hidden}), types}, {{"axis", 0}})});
+  x = g.add_node("Add",
+                 {x, g.add_node("Gather", {g.weight(embeddings + "token_type_embeddings.weight", {2, s.hidden}), types},
+                                {{"axis", 0}})});
   std::string places = g.weight(embeddings + "position_embeddings.weight", {s.sequence, s.hidden});
   x = g.add_node("Add", {x, g.add_node("Gather", {places, g.unsqueeze(positions(g, s.sequence), 0)}, {{"axis", 0}})});
   x = layer_norm(g, embeddings + "LayerNorm", x, s.hidden, kEpsilon);

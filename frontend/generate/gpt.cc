@@ -14,7 +14,11 @@ constexpr double kEpsilon = 1e-5, kRotaryBase = 10000, kBalance = 0.01;
 constexpr int64_t kMaxTopK = 64;
 
 absl::Status complete(GptSpec& s) {
-  PARTITA_RETURN_IF_ERROR(check_sizes({{"--layers", s.layers, kMaxLayers}, {"--hidden", s.hidden}, {"--heads", s.heads}, {"--vocab", s.vocab}, {"--seq", s.sequence}}));
+  PARTITA_RETURN_IF_ERROR(check_sizes({{"--layers", s.layers, kMaxLayers},
+                                       {"--hidden", s.hidden},
+                                       {"--heads", s.heads},
+                                       {"--vocab", s.vocab},
+                                       {"--seq", s.sequence}}));
   if (s.batch != kBatchSymbol) PARTITA_RETURN_IF_ERROR(check_sizes({{"--batch", s.batch}}));
   if (s.kv_heads == 0) s.kv_heads = s.heads;
   if (s.ffn == 0) s.ffn = s.gated_mlp ? (s.hidden * 8 / 3 + 255) / 256 * 256 : 4 * s.hidden;
@@ -22,17 +26,21 @@ absl::Status complete(GptSpec& s) {
   PARTITA_RETURN_IF_ERROR(check_divides("--heads", s.heads, "--hidden", s.hidden));
   PARTITA_RETURN_IF_ERROR(check_divides("--kv-heads", s.kv_heads, "--heads", s.heads));
   if (s.positions == GptSpec::Positions::kRotary && s.hidden / s.heads % 2 != 0) {
-    return absl::InvalidArgumentError(cat("--positions rotary needs heads of an even size, found --hidden ", s.hidden, " / --heads ", s.heads, " = ", s.hidden / s.heads));
+    return absl::InvalidArgumentError(cat("--positions rotary needs heads of an even size, found --hidden ", s.hidden,
+                                          " / --heads ", s.heads, " = ", s.hidden / s.heads));
   }
   PARTITA_RETURN_IF_ERROR(check_product("batch x seq x ffn", {s.batch, s.sequence, s.ffn}));
   PARTITA_RETURN_IF_ERROR(check_product("batch x seq x vocab", {s.batch, s.sequence, s.vocab}));
   PARTITA_RETURN_IF_ERROR(check_product("batch x heads x seq x seq", {s.batch, s.heads, s.sequence, s.sequence}));
   if (!s.moe) return absl::OkStatus();
   if (s.moe->ffn == 0) s.moe->ffn = s.ffn;
-  PARTITA_RETURN_IF_ERROR(check_sizes({{"--experts", s.moe->experts}, {"--moe-ffn", s.moe->ffn}, {"--top-k", s.moe->top_k, kMaxTopK}}));
-  if (s.moe->top_k > s.moe->experts) return absl::InvalidArgumentError(cat("--top-k ", s.moe->top_k, " is more than --experts ", s.moe->experts));
+  PARTITA_RETURN_IF_ERROR(
+      check_sizes({{"--experts", s.moe->experts}, {"--moe-ffn", s.moe->ffn}, {"--top-k", s.moe->top_k, kMaxTopK}}));
+  if (s.moe->top_k > s.moe->experts)
+    return absl::InvalidArgumentError(cat("--top-k ", s.moe->top_k, " is more than --experts ", s.moe->experts));
   int64_t largest = std::max(s.moe->ffn, s.moe->experts);
-  return check_product("batch x seq x top-k x the larger of experts and moe-ffn", {s.batch, s.sequence, s.moe->top_k, largest});
+  return check_product("batch x seq x top-k x the larger of experts and moe-ffn",
+                       {s.batch, s.sequence, s.moe->top_k, largest});
 }
 
 struct Rotary {
@@ -41,7 +49,9 @@ struct Rotary {
 
 Rotary rotary_tables(GraphWriter& g, int64_t sequence, int64_t size) {
   std::vector<float> frequencies;
-  for (int64_t k = 0; k < size; k += 2) frequencies.push_back(static_cast<float>(std::pow(kRotaryBase, -static_cast<double>(k) / static_cast<double>(size))));
+  for (int64_t k = 0; k < size; k += 2)
+    frequencies.push_back(
+        static_cast<float>(std::pow(kRotaryBase, -static_cast<double>(k) / static_cast<double>(size))));
   std::string position = g.unsqueeze(g.cast(positions(g, sequence), Element::kFloat), 1);
   std::string angle = g.add_node("Mul", {position, g.numbers(frequencies)});
   std::string both = g.add_node("Concat", {angle, angle}, {{"axis", -1}});
@@ -61,12 +71,14 @@ class Gpt {
   explicit Gpt(const GptSpec& spec) : s_(spec), size_(spec.hidden / spec.heads), g_(spec.moe ? "moe" : "gpt") {}
 
   absl::StatusOr<GraphWriter> run() && {
-    std::string ids = g_.input("input_ids", Element::kInt64, {s_.batch, s_.sequence}), labels = g_.input("labels", Element::kInt64, {s_.batch, s_.sequence});
+    std::string ids = g_.input("input_ids", Element::kInt64, {s_.batch, s_.sequence}),
+                labels = g_.input("labels", Element::kInt64, {s_.batch, s_.sequence});
     std::string table = g_.weight("transformer.wte.weight", {s_.vocab, s_.hidden});
     std::string x = g_.add_node("Gather", {table, ids}, {{"axis", 0}});
     if (s_.positions == GptSpec::Positions::kLearned) {
       std::string learned = g_.weight("transformer.wpe.weight", {s_.sequence, s_.hidden});
-      x = g_.add_node("Add", {x, g_.add_node("Gather", {learned, g_.unsqueeze(positions(g_, s_.sequence), 0)}, {{"axis", 0}})});
+      x = g_.add_node(
+          "Add", {x, g_.add_node("Gather", {learned, g_.unsqueeze(positions(g_, s_.sequence), 0)}, {{"axis", 0}})});
     }
     if (s_.positions == GptSpec::Positions::kRotary) rotary_ = rotary_tables(g_, s_.sequence, size_);
     mask_ = causal_mask(g_, s_.sequence);
@@ -85,7 +97,8 @@ class Gpt {
       x = g_.add_node("Add", {x, y});
     }
     std::string head = norm("transformer.ln_f", x);
-    std::string logits = linear_with(g_, head, s_.tied ? table : g_.weight("lm_head.weight", {s_.vocab, s_.hidden}), "");
+    std::string logits =
+        linear_with(g_, head, s_.tied ? table : g_.weight("lm_head.weight", {s_.vocab, s_.hidden}), "");
     std::string targets = next_tokens(g_, labels, s_.sequence);
     if (s_.moe) {
       std::string loss = token_loss(g_, logits, targets, s_.vocab, "");
@@ -100,7 +113,8 @@ class Gpt {
 
  private:
   std::string norm(const std::string& name, const std::string& x) {
-    return s_.norm == GptSpec::Norm::kRmsNorm ? rms_norm(g_, name, x, s_.hidden, kEpsilon) : layer_norm(g_, name, x, s_.hidden, kEpsilon, s_.bias);
+    return s_.norm == GptSpec::Norm::kRmsNorm ? rms_norm(g_, name, x, s_.hidden, kEpsilon)
+                                              : layer_norm(g_, name, x, s_.hidden, kEpsilon, s_.bias);
   }
 
   // [b, kv, s, size] -> [b, heads, s, size], each repeated for the queries that share it.
@@ -112,11 +126,14 @@ class Gpt {
   std::string attend(const std::string& name, const std::string& x) {
     std::vector<std::string> qkv;
     if (s_.kv_heads == s_.heads) {
-      qkv = split_packed(g_, linear(g_, name + ".qkv", x, s_.hidden, 3 * s_.hidden, s_.bias), s_.sequence, s_.heads, size_);
+      qkv = split_packed(g_, linear(g_, name + ".qkv", x, s_.hidden, 3 * s_.hidden, s_.bias), s_.sequence, s_.heads,
+                         size_);
     } else {
-      qkv.push_back(split_heads(g_, linear(g_, name + ".q_proj", x, s_.hidden, s_.hidden, s_.bias), s_.sequence, s_.heads, size_));
+      qkv.push_back(split_heads(g_, linear(g_, name + ".q_proj", x, s_.hidden, s_.hidden, s_.bias), s_.sequence,
+                                s_.heads, size_));
       for (const char* part : {".k_proj", ".v_proj"}) {
-        qkv.push_back(split_heads(g_, linear(g_, name + part, x, s_.hidden, s_.kv_heads * size_, s_.bias), s_.sequence, s_.kv_heads, size_));
+        qkv.push_back(split_heads(g_, linear(g_, name + part, x, s_.hidden, s_.kv_heads * size_, s_.bias), s_.sequence,
+                                  s_.kv_heads, size_));
       }
     }
     if (s_.positions == GptSpec::Positions::kRotary) {

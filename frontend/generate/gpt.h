@@ -24,8 +24,9 @@ struct GptSpec {
   std::optional<MoeSpec> moe;
 };
 
-// Inputs `input_ids` and `labels` [batch, sequence]; output `loss`: the labels are shifted inside, as Hugging Face does. With experts, tokens are dispatched in GShard's form (Lepikhin et al.,
-// 2020): each expert takes ceil(tokens k / experts) tokens, the rest is dropped, and 0.01 times the load-balancing loss is added.
+// Inputs `input_ids` and `labels` [batch, sequence]; output `loss`: the labels are shifted inside, as Hugging Face
+// does. With experts, tokens are dispatched in GShard's form (Lepikhin et al., 2020): each expert takes ceil(tokens k /
+// experts) tokens, the rest is dropped, and 0.01 times the load-balancing loss is added.
 absl::StatusOr<GraphWriter> generate_gpt(GptSpec spec);
 
 }  // namespace partita

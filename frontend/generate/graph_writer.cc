@@ -23,7 +23,9 @@ constexpr int64_t kMaxProduct = int64_t{1} << 60;
 constexpr int kOpset = 18, kIrVersion = 10;
 
 int onnx_element(Element e) {
-  return e == Element::kFloat ? onnx::TensorProto::FLOAT : e == Element::kInt64 ? onnx::TensorProto::INT64 : onnx::TensorProto::BOOL;
+  return e == Element::kFloat   ? onnx::TensorProto::FLOAT
+         : e == Element::kInt64 ? onnx::TensorProto::INT64
+                                : onnx::TensorProto::BOOL;
 }
 
 void describe(onnx::ValueInfoProto* info, const std::string& name, Element element, const std::vector<int64_t>& shape) {
@@ -98,9 +100,12 @@ std::string GraphWriter::input(const std::string& name, Element element, const s
   return name;
 }
 
-void GraphWriter::output(const std::string& value, const std::vector<int64_t>& shape) { describe(impl_->graph()->add_output(), value, Element::kFloat, shape); }
+void GraphWriter::output(const std::string& value, const std::vector<int64_t>& shape) {
+  describe(impl_->graph()->add_output(), value, Element::kFloat, shape);
+}
 
-std::string GraphWriter::Impl::add_weight(const std::string& name, const std::vector<int64_t>& shape, Fill fill, bool trained) {
+std::string GraphWriter::Impl::add_weight(const std::string& name, const std::vector<int64_t>& shape, Fill fill,
+                                          bool trained) {
   if (!status.ok()) return name;
   int64_t elements = 1, end = 0;
   bool fits = true;
@@ -129,18 +134,25 @@ std::string GraphWriter::Impl::add_weight(const std::string& name, const std::ve
   return name;
 }
 
-std::string GraphWriter::weight(const std::string& name, const std::vector<int64_t>& shape, Fill fill) { return impl_->add_weight(name, shape, fill, true); }
-std::string GraphWriter::statistic(const std::string& name, const std::vector<int64_t>& shape, Fill fill) { return impl_->add_weight(name, shape, fill, false); }
+std::string GraphWriter::weight(const std::string& name, const std::vector<int64_t>& shape, Fill fill) {
+  return impl_->add_weight(name, shape, fill, true);
+}
+std::string GraphWriter::statistic(const std::string& name, const std::vector<int64_t>& shape, Fill fill) {
+  return impl_->add_weight(name, shape, fill, false);
+}
 
-std::string GraphWriter::add_node(const std::string& op, const std::vector<std::string>& inputs, const std::vector<OnnxNodeAttribute>& attributes, const std::string& output) {
+std::string GraphWriter::add_node(const std::string& op, const std::vector<std::string>& inputs,
+                                  const std::vector<OnnxNodeAttribute>& attributes, const std::string& output) {
   std::string name = add_nodes(op, inputs, 1, attributes)[0];
   if (output.empty() || !impl_->status.ok()) return name;
   impl_->graph()->mutable_node()->rbegin()->set_output(0, output);
   return output;
 }
 
-std::vector<std::string> GraphWriter::add_nodes(const std::string& op, const std::vector<std::string>& inputs, int outputs, const std::vector<OnnxNodeAttribute>& attributes) {
-  if (impl_->status.ok() && nodes() >= kMaxNodes) impl_->fail(cat("the model has more than ", kMaxNodes, " nodes: ask for fewer layers"));
+std::vector<std::string> GraphWriter::add_nodes(const std::string& op, const std::vector<std::string>& inputs,
+                                                int outputs, const std::vector<OnnxNodeAttribute>& attributes) {
+  if (impl_->status.ok() && nodes() >= kMaxNodes)
+    impl_->fail(cat("the model has more than ", kMaxNodes, " nodes: ask for fewer layers"));
   std::vector<std::string> names(outputs);
   if (!impl_->status.ok()) return names;
   std::string stem;
@@ -154,7 +166,8 @@ std::vector<std::string> GraphWriter::add_nodes(const std::string& op, const std
   return names;
 }
 
-std::string GraphWriter::constant(std::string key, const std::vector<int64_t>* ints, const std::vector<float>* floats, bool scalar) {
+std::string GraphWriter::constant(std::string key, const std::vector<int64_t>* ints, const std::vector<float>* floats,
+                                  bool scalar) {
   auto [at, fresh] = impl_->constants.try_emplace(std::move(key));
   if (!fresh) return at->second;
   at->second = add_node("Constant", {});
@@ -173,7 +186,9 @@ std::string GraphWriter::constant(std::string key, const std::vector<int64_t>* i
   return at->second;
 }
 
-std::string GraphWriter::ints(const std::vector<int64_t>& values) { return constant(cat("i[", fmt::format("{}", fmt::join(values, ",")), "]"), &values, nullptr, false); }
+std::string GraphWriter::ints(const std::vector<int64_t>& values) {
+  return constant(cat("i[", fmt::format("{}", fmt::join(values, ",")), "]"), &values, nullptr, false);
+}
 
 std::string GraphWriter::integer(int64_t value) {
   std::vector<int64_t> one = {value};
@@ -191,7 +206,9 @@ std::string GraphWriter::numbers(const std::vector<float>& values) {
   return constant(std::move(key), nullptr, &values, false);
 }
 
-std::string GraphWriter::cast(const std::string& x, Element to) { return add_node("Cast", {x}, {{"to", int64_t{onnx_element(to)}}}); }
+std::string GraphWriter::cast(const std::string& x, Element to) {
+  return add_node("Cast", {x}, {{"to", int64_t{onnx_element(to)}}});
+}
 
 namespace {
 
@@ -206,7 +223,8 @@ void fill_values(std::vector<float>& values, int64_t first, uint64_t weight, con
     std::array<uint32_t, 4> u = philox((static_cast<uint64_t>(first) + k) / 4, weight, seed);
     float z[4];
     for (int pair = 0; pair < 4; pair += 2) {
-      double radius = fill.deviation * std::sqrt(-2 * std::log((u[pair] + 0.5) * kScale)), angle = kTau * (u[pair + 1] * kScale);
+      double radius = fill.deviation * std::sqrt(-2 * std::log((u[pair] + 0.5) * kScale)),
+             angle = kTau * (u[pair + 1] * kScale);
       z[pair] = static_cast<float>(radius * std::cos(angle));
       z[pair + 1] = static_cast<float>(radius * std::sin(angle));
     }
@@ -219,11 +237,16 @@ void fill_values(std::vector<float>& values, int64_t first, uint64_t weight, con
 absl::Status write_generated(GraphWriter& graph, const std::string& path, std::optional<int64_t> seed) {
   PARTITA_RETURN_IF_ERROR(graph.status());
   GraphWriter::Impl& impl = *graph.impl_;
-  std::string file = std::filesystem::path(path).filename().string(), location = file + ".weights", weights_path = path + ".weights";
-  if (file.empty() || !is_utf8(file) || file.find('\\') != std::string::npos) return absl::InvalidArgumentError(cat("cannot write a model to ", quote(path), ": expected a file name without backslashes, in UTF-8"));
+  std::string file = std::filesystem::path(path).filename().string(), location = file + ".weights",
+              weights_path = path + ".weights";
+  if (file.empty() || !is_utf8(file) || file.find('\\') != std::string::npos)
+    return absl::InvalidArgumentError(
+        cat("cannot write a model to ", quote(path), ": expected a file name without backslashes, in UTF-8"));
   std::error_code ec;
   if (!seed && std::filesystem::exists(weights_path, ec)) {
-    return absl::FailedPreconditionError(cat(quote(weights_path), " exists and would be taken for this model's weights: delete it, add --with-weights, or choose another name"));
+    return absl::FailedPreconditionError(cat(
+        quote(weights_path),
+        " exists and would be taken for this model's weights: delete it, add --with-weights, or choose another name"));
   }
   if (seed) {
     PARTITA_ASSIGN_OR_RETURN(AtomicFile out, AtomicFile::create(weights_path));
@@ -241,13 +264,15 @@ absl::Status write_generated(GraphWriter& graph, const std::string& path, std::o
   }
   for (onnx::TensorProto& t : *impl.graph()->mutable_initializer()) t.mutable_external_data(0)->set_value(location);
   std::string bytes;
-  if (!impl.model.SerializeToString(&bytes)) return absl::InvalidArgumentError("the model's graph passes 2 GiB, the limit of ONNX files: ask for fewer layers");
+  if (!impl.model.SerializeToString(&bytes))
+    return absl::InvalidArgumentError("the model's graph passes 2 GiB, the limit of ONNX files: ask for fewer layers");
   return write_file_atomically(path, bytes);
 }
 
 absl::Status check_sizes(const std::vector<SizeFlag>& sizes) {
   for (const SizeFlag& s : sizes) {
-    if (s.value < 1 || s.value > s.limit) return absl::InvalidArgumentError(cat(s.flag, ": expected an integer from 1 to ", s.limit, ", found ", s.value));
+    if (s.value < 1 || s.value > s.limit)
+      return absl::InvalidArgumentError(cat(s.flag, ": expected an integer from 1 to ", s.limit, ", found ", s.value));
   }
   return absl::OkStatus();
 }
@@ -261,7 +286,8 @@ absl::Status check_product(const char* what, const std::vector<int64_t>& factors
   int64_t product = 1;
   for (int64_t f : factors) {
     if (__builtin_mul_overflow(product, f == kBatchSymbol ? 1 : f, &product) || product > kMaxProduct) {
-      return absl::InvalidArgumentError(cat(what, " (", fmt::format("{}", fmt::join(factors, " x ")), " elements) is too large: choose smaller sizes"));
+      return absl::InvalidArgumentError(cat(what, " (", fmt::format("{}", fmt::join(factors, " x ")),
+                                            " elements) is too large: choose smaller sizes"));
     }
   }
   return absl::OkStatus();

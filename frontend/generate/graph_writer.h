@@ -1,4 +1,5 @@
-// Builds the ONNX graph of a generated model in the operator style of PyTorch's exporter (opset 18), its weights as external data.
+// Builds the ONNX graph of a generated model in the operator style of PyTorch's exporter (opset 18), its weights as
+// external data.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,8 @@ enum class Element { kFloat, kInt64, kBool };
 inline constexpr int64_t kBatchSymbol = -1;
 inline constexpr int64_t kMaxLayers = 10'000;
 
-// Values are named by strings, as in ONNX. The first fault (a weight too large to count, too many nodes) sticks; status() tells it and later calls do nothing.
+// Values are named by strings, as in ONNX. The first fault (a weight too large to count, too many nodes) sticks;
+// status() tells it and later calls do nothing.
 class GraphWriter {
  public:
   explicit GraphWriter(const std::string& graph_name);
@@ -55,9 +57,12 @@ class GraphWriter {
   std::string weight(const std::string& name, const std::vector<int64_t>& shape, Fill fill = Fill::normal());
   std::string statistic(const std::string& name, const std::vector<int64_t>& shape, Fill fill);
 
-  // The node's output; add_nodes() gives all of several. `output` names the only output, else a name is made from the op.
-  std::string add_node(const std::string& op, const std::vector<std::string>& inputs, const std::vector<OnnxNodeAttribute>& attributes = {}, const std::string& output = "");
-  std::vector<std::string> add_nodes(const std::string& op, const std::vector<std::string>& inputs, int outputs, const std::vector<OnnxNodeAttribute>& attributes = {});
+  // The node's output; add_nodes() gives all of several. `output` names the only output, else a name is made from the
+  // op.
+  std::string add_node(const std::string& op, const std::vector<std::string>& inputs,
+                       const std::vector<OnnxNodeAttribute>& attributes = {}, const std::string& output = "");
+  std::vector<std::string> add_nodes(const std::string& op, const std::vector<std::string>& inputs, int outputs,
+                                     const std::vector<OnnxNodeAttribute>& attributes = {});
 
   // Constants: int64 vectors and scalars, float scalars and vectors. The same ones are made once.
   std::string ints(const std::vector<int64_t>& values);
@@ -65,11 +70,17 @@ class GraphWriter {
   std::string number(float value);
   std::string numbers(const std::vector<float>& values);
 
-  std::string reshape(const std::string& x, const std::vector<int64_t>& shape) { return add_node("Reshape", {x, ints(shape)}, {{"allowzero", 0}}); }
-  std::string transpose(const std::string& x, const std::vector<int64_t>& permutation) { return add_node("Transpose", {x}, {{"perm", permutation}}); }
+  std::string reshape(const std::string& x, const std::vector<int64_t>& shape) {
+    return add_node("Reshape", {x, ints(shape)}, {{"allowzero", 0}});
+  }
+  std::string transpose(const std::string& x, const std::vector<int64_t>& permutation) {
+    return add_node("Transpose", {x}, {{"perm", permutation}});
+  }
   std::string unsqueeze(const std::string& x, int64_t axis) { return add_node("Unsqueeze", {x, ints({axis})}); }
   std::string cast(const std::string& x, Element to);
-  std::string slice(const std::string& x, int64_t start, int64_t end, int64_t axis) { return add_node("Slice", {x, ints({start}), ints({end}), ints({axis}), ints({1})}); }
+  std::string slice(const std::string& x, int64_t start, int64_t end, int64_t axis) {
+    return add_node("Slice", {x, ints({start}), ints({end}), ints({axis}), ints({1})});
+  }
 
   const absl::Status& status() const;
   int64_t parameters() const;  // elements of the trained weights
@@ -79,12 +90,14 @@ class GraphWriter {
  private:
   friend absl::Status write_generated(GraphWriter& graph, const std::string& path, std::optional<int64_t> seed);
   struct Impl;
-  std::string constant(std::string key, const std::vector<int64_t>* ints, const std::vector<float>* floats, bool scalar);
+  std::string constant(std::string key, const std::vector<int64_t>* ints, const std::vector<float>* floats,
+                       bool scalar);
   std::unique_ptr<Impl> impl_;
 };
 
-// Writes the model to `path`. Its weights are external data in "<path>.weights", which is written too where a seed is given: value k of weight n depends on (seed, n, k) alone.
-// FailedPrecondition where a file of that name exists and no seed is given, for its values would be taken for this model's.
+// Writes the model to `path`. Its weights are external data in "<path>.weights", which is written too where a seed is
+// given: value k of weight n depends on (seed, n, k) alone. FailedPrecondition where a file of that name exists and no
+// seed is given, for its values would be taken for this model's.
 absl::Status write_generated(GraphWriter& graph, const std::string& path, std::optional<int64_t> seed);
 
 // InvalidArgument unless 1 <= value <= limit.

@@ -15,12 +15,15 @@ std::string linear(GraphWriter& g, const std::string& name, const std::string& x
   return linear_with(g, x, weight, bias ? g.weight(name + ".bias", {out}, Fill::zeros()) : "");
 }
 
-std::string dense(GraphWriter& g, const std::string& name, const std::string& x, int64_t in, int64_t out, double deviation, const std::string& output) {
-  std::string weight = g.weight(name + ".weight", {out, in}, Fill::normal(deviation)), bias = g.weight(name + ".bias", {out}, Fill::zeros());
+std::string dense(GraphWriter& g, const std::string& name, const std::string& x, int64_t in, int64_t out,
+                  double deviation, const std::string& output) {
+  std::string weight = g.weight(name + ".weight", {out, in}, Fill::normal(deviation)),
+              bias = g.weight(name + ".bias", {out}, Fill::zeros());
   return g.add_node("Gemm", {x, weight, bias}, {{"beta", 1.0}, {"transB", 1}, {"alpha", 1.0}, {"transA", 0}}, output);
 }
 
-std::string layer_norm(GraphWriter& g, const std::string& name, const std::string& x, int64_t size, double epsilon, bool bias) {
+std::string layer_norm(GraphWriter& g, const std::string& name, const std::string& x, int64_t size, double epsilon,
+                       bool bias) {
   std::vector<std::string> inputs = {x, g.weight(name + ".weight", {size}, Fill::ones())};
   if (bias) inputs.push_back(g.weight(name + ".bias", {size}, Fill::zeros()));
   return g.add_node("LayerNormalization", inputs, {{"axis", -1}, {"epsilon", epsilon}, {"stash_type", 1}});
@@ -42,7 +45,8 @@ std::string gelu_erf(GraphWriter& g, const std::string& x) {
 std::string gelu_tanh(GraphWriter& g, const std::string& x) {
   std::string half = g.add_node("Mul", {x, g.number(0.5f)});
   std::string cube = g.add_node("Mul", {g.add_node("Pow", {x, g.number(3)}), g.number(0.044715f)});
-  std::string inner = g.add_node("Mul", {g.add_node("Add", {x, cube}), g.number(static_cast<float>(std::sqrt(2 / M_PI)))});
+  std::string inner =
+      g.add_node("Mul", {g.add_node("Add", {x, cube}), g.number(static_cast<float>(std::sqrt(2 / M_PI)))});
   return g.add_node("Mul", {half, g.add_node("Add", {g.add_node("Tanh", {inner}), g.number(1)})});
 }
 
@@ -52,16 +56,20 @@ std::string split_heads(GraphWriter& g, const std::string& x, int64_t sequence, 
   return g.transpose(g.reshape(x, {-1, sequence, heads, size}), {0, 2, 1, 3});
 }
 
-std::string merge_heads(GraphWriter& g, const std::string& x, int64_t sequence, int64_t hidden) { return g.reshape(g.transpose(x, {0, 2, 1, 3}), {-1, sequence, hidden}); }
+std::string merge_heads(GraphWriter& g, const std::string& x, int64_t sequence, int64_t hidden) {
+  return g.reshape(g.transpose(x, {0, 2, 1, 3}), {-1, sequence, hidden});
+}
 
-std::vector<std::string> split_packed(GraphWriter& g, const std::string& x, int64_t sequence, int64_t heads, int64_t size) {
+std::vector<std::string> split_packed(GraphWriter& g, const std::string& x, int64_t sequence, int64_t heads,
+                                      int64_t size) {
   std::string parts = g.transpose(g.reshape(x, {-1, sequence, 3, heads, size}), {2, 0, 3, 1, 4});
   std::vector<std::string> out;
   for (int64_t k = 0; k < 3; ++k) out.push_back(g.add_node("Gather", {parts, g.integer(k)}, {{"axis", 0}}));
   return out;
 }
 
-std::string attention(GraphWriter& g, const std::string& query, const std::string& key, const std::string& value, int64_t size, const std::string& mask) {
+std::string attention(GraphWriter& g, const std::string& query, const std::string& key, const std::string& value,
+                      int64_t size, const std::string& mask) {
   // The exporter scales both operands by the root, for the sake of half precision.
   std::string scale = g.number(static_cast<float>(1 / std::sqrt(std::sqrt(static_cast<double>(size)))));
   std::string keys = g.add_node("Mul", {g.transpose(key, {0, 1, 3, 2}), scale});
@@ -70,7 +78,9 @@ std::string attention(GraphWriter& g, const std::string& query, const std::strin
   return g.add_node("MatMul", {g.add_node("Softmax", {scores}, {{"axis", -1}}), value});
 }
 
-std::string positions(GraphWriter& g, int64_t size) { return g.add_node("Range", {g.integer(0), g.integer(size), g.integer(1)}); }
+std::string positions(GraphWriter& g, int64_t size) {
+  return g.add_node("Range", {g.integer(0), g.integer(size), g.integer(1)});
+}
 
 std::string causal_mask(GraphWriter& g, int64_t sequence) {
   std::string all = positions(g, sequence);
@@ -78,12 +88,15 @@ std::string causal_mask(GraphWriter& g, int64_t sequence) {
   return g.add_node("Where", {attended, g.number(0), g.number(-std::numeric_limits<float>::infinity())});
 }
 
-std::string token_loss(GraphWriter& g, const std::string& logits, const std::string& labels, int64_t classes, const std::string& output) {
-  return g.add_node("SoftmaxCrossEntropyLoss", {g.reshape(logits, {-1, classes}), g.reshape(labels, {-1})}, {{"ignore_index", -100}, {"reduction", "mean"}}, output);
+std::string token_loss(GraphWriter& g, const std::string& logits, const std::string& labels, int64_t classes,
+                       const std::string& output) {
+  return g.add_node("SoftmaxCrossEntropyLoss", {g.reshape(logits, {-1, classes}), g.reshape(labels, {-1})},
+                    {{"ignore_index", -100}, {"reduction", "mean"}}, output);
 }
 
 std::string next_tokens(GraphWriter& g, const std::string& labels, int64_t sequence) {
-  return g.slice(g.add_node("Pad", {labels, g.ints({0, 0, 0, 1}), g.integer(-100)}, {{"mode", "constant"}}), 1, sequence + 1, 1);
+  return g.slice(g.add_node("Pad", {labels, g.ints({0, 0, 0, 1}), g.integer(-100)}, {{"mode", "constant"}}), 1,
+                 sequence + 1, 1);
 }
 
 }  // namespace partita

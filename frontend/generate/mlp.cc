@@ -11,7 +11,8 @@ namespace partita {
 absl::StatusOr<GraphWriter> generate_mlp(const MlpSpec& s) {
   size_t layers = s.sizes.size() - 1;
   if (s.sizes.size() < 2 || layers > static_cast<size_t>(kMaxLayers)) {
-    return absl::InvalidArgumentError(cat("--layers: expected 2 to ", kMaxLayers + 1, " sizes, as in 784,128,10, found ", s.sizes.size()));
+    return absl::InvalidArgumentError(
+        cat("--layers: expected 2 to ", kMaxLayers + 1, " sizes, as in 784,128,10, found ", s.sizes.size()));
   }
   if (s.batch != kBatchSymbol) PARTITA_RETURN_IF_ERROR(check_sizes({{"--batch", s.batch}}));
   for (int64_t size : s.sizes) {

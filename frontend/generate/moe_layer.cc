@@ -1,5 +1,6 @@
-// Choice j of token s goes to slot `position` of its expert: the count of tokens before it that made the same choice, after all tokens of earlier choices. What lies past the capacity is
-// dropped. combine[s, e, c] is the gate of token s where it fills slot c of expert e.
+// Choice j of token s goes to slot `position` of its expert: the count of tokens before it that made the same choice,
+// after all tokens of earlier choices. What lies past the capacity is dropped. combine[s, e, c] is the gate of token s
+// where it fills slot c of expert e.
 #include "frontend/generate/moe_layer.h"
 
 #include "frontend/generate/layers.h"
@@ -34,7 +35,9 @@ std::string reduce(GraphWriter& g, const char* op, const std::string& x, int64_t
   return g.add_node(op, {x, g.ints({axis})}, {{"keepdims", keep ? 1 : 0}, {"noop_with_empty_axes", 0}});
 }
 
-std::string einsum(GraphWriter& g, const char* equation, const std::vector<std::string>& inputs) { return g.add_node("Einsum", inputs, {{"equation", equation}}); }
+std::string einsum(GraphWriter& g, const char* equation, const std::vector<std::string>& inputs) {
+  return g.add_node("Einsum", inputs, {{"equation", equation}});
+}
 
 // Dispatched tokens [e, c, d] through the experts' MLPs.
 std::string experts(GraphWriter& g, const std::string& name, const std::string& x, const GptSpec& spec) {
@@ -52,12 +55,16 @@ std::string experts(GraphWriter& g, const std::string& name, const std::string& 
 
 }  // namespace
 
-MoeOutput moe_layer(GraphWriter& g, const std::string& name, const std::string& x, const GptSpec& spec, const std::string& input_ids) {
+MoeOutput moe_layer(GraphWriter& g, const std::string& name, const std::string& x, const GptSpec& spec,
+                    const std::string& input_ids) {
   int64_t k = spec.moe->top_k;
   Capacity slots = capacity(g, spec, input_ids);
   std::string tokens = g.reshape(x, {-1, spec.hidden});
-  std::string probability = g.add_node("Softmax", {g.add_node("MatMul", {tokens, g.weight(name + ".gate", {spec.hidden, spec.moe->experts})})}, {{"axis", -1}});
-  std::vector<std::string> top = g.add_nodes("TopK", {probability, g.ints({k})}, 2, {{"axis", -1}, {"largest", 1}, {"sorted", 1}});
+  std::string probability = g.add_node(
+      "Softmax", {g.add_node("MatMul", {tokens, g.weight(name + ".gate", {spec.hidden, spec.moe->experts})})},
+      {{"axis", -1}});
+  std::vector<std::string> top =
+      g.add_nodes("TopK", {probability, g.ints({k})}, 2, {{"axis", -1}, {"largest", 1}, {"sorted", 1}});
   // With one choice the gate is its probability (Switch), else the router would get no gradient.
   std::string gates = k == 1 ? top[0] : g.add_node("Div", {top[0], reduce(g, "ReduceSum", top[0], 1, true)});
   std::string expert_ids = positions(g, spec.moe->experts), earlier, combine;
@@ -67,14 +74,16 @@ MoeOutput moe_layer(GraphWriter& g, const std::string& name, const std::string& 
   }
   for (int64_t j = 0; j < k && g.status().ok(); ++j) {
     const std::string& choice = choices[j];
-    std::string count = g.add_node("Sub", {g.add_node("CumSum", {choice, g.integer(0)}, {{"exclusive", 0}, {"reverse", 0}}), g.number(1)});
+    std::string count = g.add_node(
+        "Sub", {g.add_node("CumSum", {choice, g.integer(0)}, {{"exclusive", 0}, {"reverse", 0}}), g.number(1)});
     if (j > 0) {
       std::string before = reduce(g, "ReduceSum", choices[j - 1], 0, true);
       earlier = j == 1 ? before : g.add_node("Add", {earlier, before});
       count = g.add_node("Add", {count, earlier});
     }
     std::string position = g.add_node("Mul", {count, choice});
-    std::string kept = g.add_node("Mul", {choice, g.cast(g.add_node("Less", {position, slots.number}), Element::kFloat)});
+    std::string kept =
+        g.add_node("Mul", {choice, g.cast(g.add_node("Less", {position, slots.number}), Element::kFloat)});
     std::string slot = g.cast(reduce(g, "ReduceSum", g.add_node("Mul", {position, kept}), 1, false), Element::kInt64);
     std::string gate = g.add_node("Gather", {gates, g.integer(j)}, {{"axis", 1}});
     std::string part = einsum(g, "s,se,sc->sec", {gate, kept, one_hot(g, slot, slots.slots)});
@@ -83,8 +92,10 @@ MoeOutput moe_layer(GraphWriter& g, const std::string& name, const std::string& 
   if (!g.status().ok()) return {};
   std::string dispatch = g.cast(g.add_node("Greater", {combine, g.number(0)}), Element::kFloat);
   std::string y = experts(g, name, einsum(g, "sec,sd->ecd", {dispatch, tokens}), spec);
-  std::string share = g.add_node("Mul", {reduce(g, "ReduceMean", probability, 0, false), reduce(g, "ReduceMean", choices[0], 0, false)});
-  std::string balance = g.add_node("Mul", {reduce(g, "ReduceSum", share, 0, false), g.number(static_cast<float>(spec.moe->experts))});
+  std::string share = g.add_node(
+      "Mul", {reduce(g, "ReduceMean", probability, 0, false), reduce(g, "ReduceMean", choices[0], 0, false)});
+  std::string balance =
+      g.add_node("Mul", {reduce(g, "ReduceSum", share, 0, false), g.number(static_cast<float>(spec.moe->experts))});
   return {g.reshape(einsum(g, "sec,ecd->sd", {combine, y}), {-1, spec.sequence, spec.hidden}), balance};
 }
 

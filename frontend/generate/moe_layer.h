@@ -13,6 +13,7 @@ struct MoeOutput {
 };
 
 // `input_ids` gives the batch where it is symbolic.
-MoeOutput moe_layer(GraphWriter& g, const std::string& name, const std::string& x, const GptSpec& spec, const std::string& input_ids);
+MoeOutput moe_layer(GraphWriter& g, const std::string& name, const std::string& x, const GptSpec& spec,
+                    const std::string& input_ids);
 
 }  // namespace partita

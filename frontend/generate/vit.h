@@ -9,7 +9,8 @@ struct VitSpec {
   int64_t patch = 16, image = 224, classes = 1000, batch = kBatchSymbol;
 };
 
-// torchvision's VisionTransformer, MLP of 4 hidden: input `x` [batch, 3, image, image], output `logits` [batch, classes].
+// torchvision's VisionTransformer, MLP of 4 hidden: input `x` [batch, 3, image, image], output `logits` [batch,
+// classes].
 absl::StatusOr<GraphWriter> generate_vit(const VitSpec& spec);
 
 }  // namespace partita

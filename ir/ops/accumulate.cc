@@ -2,8 +2,9 @@
 
 namespace partita {
 
-// (what earlier micro-batches summed to, this micro-batch's term) -> their sum. The micro-batches that it sums over are an implicit factor of every value that
-// depends on the data: splitting them over a mesh axis leaves a partial sum here and nowhere else.
+// (what earlier micro-batches summed to, this micro-batch's term) -> their sum. The micro-batches that it sums over are
+// an implicit factor of every value that depends on the data: splitting them over a mesh axis leaves a partial sum here
+// and nowhere else.
 extern const OpDef kAccumulate = {
     .name = "accumulate",
     .min_inputs = 2,

@@ -1,5 +1,6 @@
-// Communication as ops on local shapes. `parts` is the number of ranks in the group, `axes` the mesh axes (indices) that the group's ranks differ in.
-// What is gathered or exchanged is a new leading dimension, so that every buffer is contiguous; transposes around it are ordinary ops.
+// Communication as ops on local shapes. `parts` is the number of ranks in the group, `axes` the mesh axes (indices)
+// that the group's ranks differ in. What is gathered or exchanged is a new leading dimension, so that every buffer is
+// contiguous; transposes around it are ordinary ops.
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/op_def.h"
@@ -7,11 +8,14 @@
 namespace partita {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> same_types(const OpView& use) { return std::vector<TensorType>(use.inputs.begin(), use.inputs.end()); }
+absl::StatusOr<std::vector<TensorType>> same_types(const OpView& use) {
+  return std::vector<TensorType>(use.inputs.begin(), use.inputs.end());
+}
 
 absl::Status expect_leading_parts(const OpView& use) {
   if (use.rank() < 1 || use.shape(0)[0] != use.attrs.i("parts")) {
-    return absl::InvalidArgumentError(cat("expected a first dimension of ", use.attrs.i("parts"), ", found ", to_string(use.inputs[0])));
+    return absl::InvalidArgumentError(
+        cat("expected a first dimension of ", use.attrs.i("parts"), ", found ", to_string(use.inputs[0])));
   }
   return absl::OkStatus();
 }
@@ -19,7 +23,8 @@ absl::Status expect_leading_parts(const OpView& use) {
 absl::StatusOr<std::vector<TensorType>> gathered_type(const OpView& use) {
   TensorType t = use.inputs[0];
   t.shape.insert(t.shape.begin(), use.attrs.i("parts"));
-  if (!checked_elements(t.shape)) return absl::InvalidArgumentError(cat("a result of ", to_string(t.shape), " elements is too large"));
+  if (!checked_elements(t.shape))
+    return absl::InvalidArgumentError(cat("a result of ", to_string(t.shape), " elements is too large"));
   return std::vector<TensorType>{std::move(t)};
 }
 
@@ -39,7 +44,8 @@ absl::StatusOr<std::vector<TensorType>> sliced_type(const OpView& use) {
   int64_t dim = use.attrs.i("dim"), parts = use.attrs.i("parts");
   if (use.inputs[1] != TensorType{DType::kI64, {}}) return absl::InvalidArgumentError("expected a scalar coordinate");
   if (dim < 0 || dim >= use.rank() || parts < 1 || use.shape(0)[dim] % parts != 0) {
-    return absl::InvalidArgumentError(cat("cannot cut dimension ", dim, " of ", to_string(use.inputs[0]), " into ", parts, " parts"));
+    return absl::InvalidArgumentError(
+        cat("cannot cut dimension ", dim, " of ", to_string(use.inputs[0]), " into ", parts, " parts"));
   }
   TensorType t = use.inputs[0];
   t.shape[dim] /= parts;
@@ -48,7 +54,8 @@ absl::StatusOr<std::vector<TensorType>> sliced_type(const OpView& use) {
 
 void slice_evaluate(const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& out) {
   const Shape& shape = in[0]->type.shape;
-  int64_t dim = use.attrs.i("dim"), outer = 1, inner = 1, whole = shape[dim], part = whole / use.attrs.i("parts"), block = in[1]->i[0];
+  int64_t dim = use.attrs.i("dim"), outer = 1, inner = 1, whole = shape[dim], part = whole / use.attrs.i("parts"),
+          block = in[1]->i[0];
   for (int64_t d = 0; d < dim; ++d) outer *= shape[d];
   for (size_t d = static_cast<size_t>(dim) + 1; d < shape.size(); ++d) inner *= shape[d];
   for (int64_t o = 0; o < outer; ++o) {
@@ -63,7 +70,8 @@ void slice_evaluate(const OpView& use, std::span<const Tensor* const> in, std::v
   }
 }
 
-// Every dimension whole: a collective is made for one sharding and is not split again. Linear in its operands, but for a coordinate.
+// Every dimension whole: a collective is made for one sharding and is not split again. Linear in its operands, but for
+// a coordinate.
 template <absl::StatusOr<std::vector<TensorType>> (*infer)(const OpView&), bool coordinate = false>
 std::string whole_formula(const OpView& use) {
   std::string text;
@@ -87,20 +95,44 @@ std::string whole_formula(const OpView& use) {
 }  // namespace
 
 // x... -> their sums (attribute reduce: "sum", "max", "min") over the group. Several operands travel as one buffer.
-extern const OpDef kAllReduce = {
-    .name = "all_reduce", .min_inputs = 1, .max_inputs = -1, .attributes = "ints axes, i parts, s reduce", .formula_of = whole_formula<same_types>, .infer = same_types, .communicates = true};
+extern const OpDef kAllReduce = {.name = "all_reduce",
+                                 .min_inputs = 1,
+                                 .max_inputs = -1,
+                                 .attributes = "ints axes, i parts, s reduce",
+                                 .formula_of = whole_formula<same_types>,
+                                 .infer = same_types,
+                                 .communicates = true};
 
 // [...] -> [parts, ...], in the order of the ranks in the group.
-extern const OpDef kAllGather = {.name = "all_gather", .attributes = "ints axes, i parts", .formula_of = whole_formula<gathered_type>, .infer = gathered_type, .communicates = true};
+extern const OpDef kAllGather = {.name = "all_gather",
+                                 .attributes = "ints axes, i parts",
+                                 .formula_of = whole_formula<gathered_type>,
+                                 .infer = gathered_type,
+                                 .communicates = true};
 
 // [parts, ...] -> [...]: the sum over the group of this rank's block.
-extern const OpDef kReduceScatter = {.name = "reduce_scatter", .attributes = "ints axes, i parts, s reduce", .formula_of = whole_formula<scattered_type>, .infer = scattered_type, .communicates = true};
+extern const OpDef kReduceScatter = {.name = "reduce_scatter",
+                                     .attributes = "ints axes, i parts, s reduce",
+                                     .formula_of = whole_formula<scattered_type>,
+                                     .infer = scattered_type,
+                                     .communicates = true};
 
 // [parts, ...] -> [parts, ...]: block r goes to rank r, block r comes from rank r.
-extern const OpDef kAllToAll = {.name = "all_to_all", .attributes = "ints axes, i parts", .formula_of = whole_formula<exchanged_type>, .infer = exchanged_type, .communicates = true};
+extern const OpDef kAllToAll = {.name = "all_to_all",
+                                .attributes = "ints axes, i parts",
+                                .formula_of = whole_formula<exchanged_type>,
+                                .infer = exchanged_type,
+                                .communicates = true};
 
-// Block `coordinate` of `parts` equal blocks along `dim`: what a replicated value becomes when an axis starts to split it.
-extern const OpDef kShardSlice = {
-    .name = "shard_slice", .min_inputs = 2, .max_inputs = 2, .attributes = "i dim, i parts", .formula_of = whole_formula<sliced_type, true>, .infer = sliced_type, .evaluate = slice_evaluate, .kernel = true};
+// Block `coordinate` of `parts` equal blocks along `dim`: what a replicated value becomes when an axis starts to split
+// it.
+extern const OpDef kShardSlice = {.name = "shard_slice",
+                                  .min_inputs = 2,
+                                  .max_inputs = 2,
+                                  .attributes = "i dim, i parts",
+                                  .formula_of = whole_formula<sliced_type, true>,
+                                  .infer = sliced_type,
+                                  .evaluate = slice_evaluate,
+                                  .kernel = true};
 
 }  // namespace partita

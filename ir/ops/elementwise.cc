@@ -49,25 +49,30 @@ absl::StatusOr<std::vector<TensorType>> same_type(const OpView& use) {
   PARTITA_ASSIGN_OR_RETURN(Shape shape, broadcast_all(use));
   for (const TensorType& t : use.inputs) {
     if (t.dtype != use.dtype()) {
-      return absl::InvalidArgumentError(cat("expected operands of one element type, found ", dtype_name(use.dtype()), " and ", dtype_name(t.dtype)));
+      return absl::InvalidArgumentError(
+          cat("expected operands of one element type, found ", dtype_name(use.dtype()), " and ", dtype_name(t.dtype)));
     }
   }
-  if (!checked_elements(shape)) return absl::InvalidArgumentError(cat("a result of ", to_string(shape), " elements is too large"));
+  if (!checked_elements(shape))
+    return absl::InvalidArgumentError(cat("a result of ", to_string(shape), " elements is too large"));
   return std::vector<TensorType>{{use.dtype(), std::move(shape)}};
 }
 
 absl::StatusOr<std::vector<TensorType>> same_float_type(const OpView& use) {
-  if (!is_float(use.dtype())) return absl::InvalidArgumentError(cat("expected a float type, found ", dtype_name(use.dtype())));
+  if (!is_float(use.dtype()))
+    return absl::InvalidArgumentError(cat("expected a float type, found ", dtype_name(use.dtype())));
   return same_type(use);
 }
 
 absl::StatusOr<std::vector<TensorType>> same_number_type(const OpView& use) {
-  if (!is_float(use.dtype()) && !is_integer(use.dtype())) return absl::InvalidArgumentError(cat("expected a float or integer type, found ", dtype_name(use.dtype())));
+  if (!is_float(use.dtype()) && !is_integer(use.dtype()))
+    return absl::InvalidArgumentError(cat("expected a float or integer type, found ", dtype_name(use.dtype())));
   return same_type(use);
 }
 
 absl::StatusOr<std::vector<TensorType>> same_bits_type(const OpView& use) {
-  if (is_float(use.dtype())) return absl::InvalidArgumentError(cat("expected bool or an integer type, found ", dtype_name(use.dtype())));
+  if (is_float(use.dtype()))
+    return absl::InvalidArgumentError(cat("expected bool or an integer type, found ", dtype_name(use.dtype())));
   return same_type(use);
 }
 

@@ -7,7 +7,8 @@
 
 namespace partita {
 
-// The formula of an elementwise use of any rank. `linear` has one character per operand: ' ' not linear, '~' linear on its own, '1'…'9' jointly linear.
+// The formula of an elementwise use of any rank. `linear` has one character per operand: ' ' not linear, '~' linear on
+// its own, '1'…'9' jointly linear.
 std::string elementwise_formula(const OpView& use, std::string_view linear = "");
 std::string nonlinear_formula(const OpView& use);
 // "~1 …, ~1 … -> …" (sums) and "~ …, ~ … -> …" (products) and "~ …, … -> …" (linear in the first operand).

@@ -10,7 +10,8 @@ namespace {
 constexpr double kTanhScale = 0.7978845608028654;  // sqrt(2/pi)
 constexpr double kCubic = 0.044715;
 
-// Normal distribution function and density at x, or the tanh approximation's stand-ins for them: gelu = x * cdf, gelu' = cdf + x * density.
+// Normal distribution function and density at x, or the tanh approximation's stand-ins for them: gelu = x * cdf, gelu'
+// = cdf + x * density.
 struct Parts {
   Scalar cdf, density;
 };

@@ -12,7 +12,8 @@ extern const OpDef kMul = {
     .flops_per_point = 1,
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       ValueId g = use.gradients[0];
-      return {use.b.sum_to(use.b.mul(g, use.inputs[1]), use.types[0].shape), use.b.sum_to(use.b.mul(g, use.inputs[0]), use.types[1].shape)};
+      return {use.b.sum_to(use.b.mul(g, use.inputs[1]), use.types[0].shape),
+              use.b.sum_to(use.b.mul(g, use.inputs[0]), use.types[1].shape)};
     },
     .scalar = [](ScalarBuilder& s, const OpView&, const Scalars& x) -> Scalars { return {s.mul(x[0], x[1])}; },
 };

@@ -1,5 +1,7 @@
-// attention: tiles of scores that never leave the cache (FlashAttention-2, Dao 2023). For a block of queries, with running maximum m and sum l per row:
-//   for each block of keys: S = scale q k^T + mask; m' = max(m, rows of S); P = exp(S - m'); l = l exp(m - m') + sum P; out = out exp(m - m') + P v
+// attention: tiles of scores that never leave the cache (FlashAttention-2, Dao 2023). For a block of queries, with
+// running maximum m and sum l per row:
+//   for each block of keys: S = scale q k^T + mask; m' = max(m, rows of S); P = exp(S - m'); l = l exp(m - m') + sum P;
+//   out = out exp(m - m') + P v
 // out / l is the result, m + log l the saved lse. Blocks that causality hides are skipped.
 #include <vector>
 
@@ -38,7 +40,8 @@ struct Forward {
   }
 
  private:
-  void query_block(int64_t head, int64_t kv, const std::byte* head_mask, int64_t i0, int64_t rows, int64_t key_columns, Scratch& scratch) const {
+  void query_block(int64_t head, int64_t kv, const std::byte* head_mask, int64_t i0, int64_t rows, int64_t key_columns,
+                   Scratch& scratch) const {
     constexpr T kNever = -std::numeric_limits<T>::infinity();
     const TileOps<T>& ops = tile_ops<T>();
     const T *queries = q + (head * shape.s + i0) * shape.d, *values = v + kv * shape.t * shape.e;
@@ -49,9 +52,12 @@ struct Forward {
     const int64_t keys = shape.key_end(i0, rows);
     for (int64_t j0 = 0; j0 < keys; j0 += kKeyTile) {
       const int64_t columns = std::min(kKeyTile, keys - j0), padded = std::min(kKeyTile, key_columns - j0);
-      ops.gemm(scores, kKeyTile, queries, shape.d, 1, scratch.keys.data() + j0, key_columns, rows, padded, shape.d, false);
+      ops.gemm(scores, kKeyTile, queries, shape.d, 1, scratch.keys.data() + j0, key_columns, rows, padded, shape.d,
+               false);
       const T factor = mask_tile(shape, head_mask, i0, rows, j0, columns, scores, kKeyTile);
-      for (int64_t i = 0; i < rows; ++i) soften_row(ops, scores + i * kKeyTile, columns, factor, scratch.maximum[static_cast<size_t>(i)], scratch.sum[static_cast<size_t>(i)], result + i * shape.e);
+      for (int64_t i = 0; i < rows; ++i)
+        soften_row(ops, scores + i * kKeyTile, columns, factor, scratch.maximum[static_cast<size_t>(i)],
+                   scratch.sum[static_cast<size_t>(i)], result + i * shape.e);
       ops.gemm(result, shape.e, scores, kKeyTile, 1, values + j0 * shape.e, shape.e, rows, shape.e, columns, true);
     }
     for (int64_t i = 0; i < rows; ++i) {
@@ -60,8 +66,10 @@ struct Forward {
       for (int64_t c = 0; c < shape.e; ++c) to[c] = result[i * shape.e + c] * factor;
       const T value = sum == T(0) ? kNever : scratch.maximum[static_cast<size_t>(i)] + std::log(sum);
       const int64_t at = head * shape.s + i0 + i;
-      if (lse_dtype == DType::kF64) as<double>(lse)[at] = static_cast<double>(value);
-      else as<float>(lse)[at] = static_cast<float>(value);
+      if (lse_dtype == DType::kF64)
+        as<double>(lse)[at] = static_cast<double>(value);
+      else
+        as<float>(lse)[at] = static_cast<float>(value);
     }
   }
 
@@ -86,8 +94,10 @@ template <typename T>
 void forward(const Forward<T>& f, int threads) {
   const AttentionShape& shape = f.shape;
   const int64_t heads = shape.batch * shape.heads, blocks = (shape.s + kQueryTile - 1) / kQueryTile;
-  // Whole heads where there are enough of them; blocks of queries do not depend on each other, so any division gives the same bits.
-  const int64_t pieces = heads == 0 ? 1 : std::clamp<int64_t>((4 * threads + heads - 1) / heads, 1, std::max<int64_t>(blocks, 1));
+  // Whole heads where there are enough of them; blocks of queries do not depend on each other, so any division gives
+  // the same bits.
+  const int64_t pieces =
+      heads == 0 ? 1 : std::clamp<int64_t>((4 * threads + heads - 1) / heads, 1, std::max<int64_t>(blocks, 1));
   const int64_t per_piece = (blocks + pieces - 1) / pieces * kQueryTile;
 #pragma omp parallel
   {
@@ -104,10 +114,12 @@ void forward(const Forward<T>& f, int threads) {
 
 Kernel make_attention(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(3, 4, 2));
-  PARTITA_ASSIGN_OR_RETURN(AttentionShape shape, AttentionShape::make(r, r.in(0), r.in(1), r.in(2), r.has_input(3) ? &r.in(3) : nullptr));
+  PARTITA_ASSIGN_OR_RETURN(AttentionShape shape,
+                           AttentionShape::make(r, r.in(0), r.in(1), r.in(2), r.has_input(3) ? &r.in(3) : nullptr));
   const Operand &out = r.out(0), &lse = r.out(1);
   const DType dtype = r.dtype();
-  if (out.shape != Shape{shape.batch, shape.heads, shape.s, shape.e} || out.dtype != dtype || *element_count(lse.shape) != shape.batch * shape.heads * shape.s ||
+  if (out.shape != Shape{shape.batch, shape.heads, shape.s, shape.e} || out.dtype != dtype ||
+      *element_count(lse.shape) != shape.batch * shape.heads * shape.s ||
       (lse.dtype != DType::kF32 && lse.dtype != DType::kF64)) {
     return r.error("out [b, h, s, e] and lse [b, h, s] in f32 or f64");
   }
@@ -119,13 +131,17 @@ Kernel make_attention(const KernelRequest& r) {
   for (const Operand& operand : r.step().operands) operands.emplace_back(operand, compute);
   return make_kernel([=, threads = r.threads(), lse_dtype = lse.dtype](std::span<std::byte* const> b) mutable {
     auto run = [&]<typename T>(T) {
-      const T *q = as<T>(operands[0].input(b[0])), *k = as<T>(operands[1].input(b[1])), *v = as<T>(operands[2].input(b[2]));
+      const T *q = as<T>(operands[0].input(b[0])), *k = as<T>(operands[1].input(b[1])),
+              *v = as<T>(operands[2].input(b[2]));
       const std::byte* mask = masked ? operands[3].input(b[3]) : nullptr;
-      forward(Forward<T>{shape, q, k, v, mask, as<T>(operands[out_at].output(b[out_at])), b[out_at + 1], lse_dtype}, threads);
+      forward(Forward<T>{shape, q, k, v, mask, as<T>(operands[out_at].output(b[out_at])), b[out_at + 1], lse_dtype},
+              threads);
       operands[out_at].finish(b[out_at]);
     };
-    if (compute == DType::kF64) run(double{});
-    else run(float{});
+    if (compute == DType::kF64)
+      run(double{});
+    else
+      run(float{});
   });
 }
 

@@ -15,14 +15,17 @@ struct AttentionShape {
   int64_t batch = 1, heads = 1, kv_heads = 1, s = 1, t = 1, d = 1, e = 1;
   double scale = 1;
   bool causal = false;
-  DType mask = DType::kInvalid;                  // bool, or the type that is computed in
-  int64_t mask_stride[4] = {0, 0, 0, 0};         // elements; 0 where it is broadcast
+  DType mask = DType::kInvalid;           // bool, or the type that is computed in
+  int64_t mask_stride[4] = {0, 0, 0, 0};  // elements; 0 where it is broadcast
 
-  static absl::StatusOr<AttentionShape> make(const KernelRequest& r, const Operand& q, const Operand& k, const Operand& v, const Operand* mask);
+  static absl::StatusOr<AttentionShape> make(const KernelRequest& r, const Operand& q, const Operand& k,
+                                             const Operand& v, const Operand* mask);
 
   int64_t group() const { return heads / kv_heads; }
   // Keys that some query of [first, first + rows) may attend: [0, result).
-  int64_t key_end(int64_t first, int64_t rows) const { return causal ? std::clamp<int64_t>(first + rows + t - s, 0, t) : t; }
+  int64_t key_end(int64_t first, int64_t rows) const {
+    return causal ? std::clamp<int64_t>(first + rows + t - s, 0, t) : t;
+  }
   // The first query that may attend key j.
   int64_t query_begin(int64_t j) const { return causal ? std::clamp<int64_t>(j - (t - s), 0, s) : 0; }
 };
@@ -42,10 +45,12 @@ void pack_transposed(const T* from, int64_t count, int64_t d, T* to, int64_t col
   for (int64_t i = 0; i < d && count < columns; ++i) std::fill(to + i * columns + count, to + (i + 1) * columns, T(0));
 }
 
-// Turns a tile of q k^T into scores, -infinity where a query must not look, and returns a positive factor that they still have to be multiplied with: the
-// scale, unless a mask that adds or a scale that is not positive made it go first. `mask` is at [b, h]; `row` is the tile's stride.
+// Turns a tile of q k^T into scores, -infinity where a query must not look, and returns a positive factor that they
+// still have to be multiplied with: the scale, unless a mask that adds or a scale that is not positive made it go
+// first. `mask` is at [b, h]; `row` is the tile's stride.
 template <typename T>
-T mask_tile(const AttentionShape& shape, const std::byte* mask, int64_t i0, int64_t rows, int64_t j0, int64_t columns, T* tile, int64_t row) {
+T mask_tile(const AttentionShape& shape, const std::byte* mask, int64_t i0, int64_t rows, int64_t j0, int64_t columns,
+            T* tile, int64_t row) {
   constexpr T kNever = -std::numeric_limits<T>::infinity();
   T factor = static_cast<T>(shape.scale);
   const int64_t along_s = shape.mask_stride[2], along_t = shape.mask_stride[3];
@@ -76,17 +81,24 @@ T mask_tile(const AttentionShape& shape, const std::byte* mask, int64_t i0, int6
 }
 
 inline const std::byte* mask_of_head(const AttentionShape& shape, const std::byte* mask, int64_t b, int64_t h) {
-  return mask == nullptr ? nullptr : mask + (b * shape.mask_stride[0] + h * shape.mask_stride[1]) * dtype_size(shape.mask);
+  return mask == nullptr ? nullptr
+                         : mask + (b * shape.mask_stride[0] + h * shape.mask_stride[1]) * dtype_size(shape.mask);
 }
 
 // The type that attention on `dtype` computes in; kInvalid when it has none.
-inline DType attention_compute_type(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : is_float(dtype) ? DType::kF32 : DType::kInvalid; }
+inline DType attention_compute_type(DType dtype) {
+  return dtype == DType::kF64 ? DType::kF64 : is_float(dtype) ? DType::kF32 : DType::kInvalid;
+}
 
-// An operand in the type that is computed in: itself, or a copy that is made before the kernel and written back after it.
+// An operand in the type that is computed in: itself, or a copy that is made before the kernel and written back after
+// it.
 class ComputeOperand {
  public:
   // A bool operand stays as it is.
-  ComputeOperand(const Operand& operand, DType compute) : dtype_(operand.dtype), compute_(is_float(operand.dtype) ? compute : operand.dtype), count_(product(operand.shape)) {}
+  ComputeOperand(const Operand& operand, DType compute)
+      : dtype_(operand.dtype),
+        compute_(is_float(operand.dtype) ? compute : operand.dtype),
+        count_(product(operand.shape)) {}
 
   // What to read, or where to write, in place of `buffer`.
   std::byte* input(std::byte* buffer);

@@ -1,7 +1,8 @@
 // attention_grad: P is computed again from lse, tile by tile (FlashAttention-2). With delta = rows of sum(g * out):
 //   P = exp(S - lse);  dv += P^T g;  dP = g v^T;  dS = P (dP - delta) scale;  dk += dS^T q;  dq += dS k
-// One task owns a key-value head: no two tasks write one element. Where there are fewer of those than threads, dk and dv are computed by blocks of keys and dq
-// by blocks of queries in a second pass (S and dP are computed twice). Sums run in the same order both ways: the bits do not depend on the threads.
+// One task owns a key-value head: no two tasks write one element. Where there are fewer of those than threads, dk and
+// dv are computed by blocks of keys and dq by blocks of queries in a second pass (S and dP are computed twice). Sums
+// run in the same order both ways: the bits do not depend on the threads.
 #include <vector>
 
 #include "runtime/kernels/attention.h"
@@ -30,7 +31,10 @@ struct Backward {
     int64_t columns;
   };
 
-  T lse_at(int64_t i) const { return lse_dtype == DType::kF64 ? static_cast<T>(reinterpret_cast<const double*>(lse)[i]) : static_cast<T>(reinterpret_cast<const float*>(lse)[i]); }
+  T lse_at(int64_t i) const {
+    return lse_dtype == DType::kF64 ? static_cast<T>(reinterpret_cast<const double*>(lse)[i])
+                                    : static_cast<T>(reinterpret_cast<const float*>(lse)[i]);
+  }
 
   void resize(Scratch& s, int64_t columns) const {
     s.keys.resize(static_cast<size_t>(shape.d * columns));
@@ -40,11 +44,14 @@ struct Backward {
   }
 
   // P and dS of one tile, into scratch.
-  void scores(int64_t b, int64_t h, int64_t i0, int64_t rows, int64_t j0, int64_t columns, const Packed& packed, Scratch& s) const {
+  void scores(int64_t b, int64_t h, int64_t i0, int64_t rows, int64_t j0, int64_t columns, const Packed& packed,
+              Scratch& s) const {
     const TileOps<T>& ops = tile_ops<T>();
     const int64_t head = b * shape.heads + h, first = head * shape.s + i0, padded = std::min(kKeyTile, packed.columns);
-    ops.gemm(s.p.data(), kKeyTile, q + first * shape.d, shape.d, 1, packed.keys, packed.columns, rows, padded, shape.d, false);
-    ops.gemm(s.ds.data(), kKeyTile, g + first * shape.e, shape.e, 1, packed.values, packed.columns, rows, padded, shape.e, false);
+    ops.gemm(s.p.data(), kKeyTile, q + first * shape.d, shape.d, 1, packed.keys, packed.columns, rows, padded, shape.d,
+             false);
+    ops.gemm(s.ds.data(), kKeyTile, g + first * shape.e, shape.e, 1, packed.values, packed.columns, rows, padded,
+             shape.e, false);
     const T factor = mask_tile(shape, mask_of_head(shape, mask, b, h), i0, rows, j0, columns, s.p.data(), kKeyTile);
     for (int64_t i = 0; i < rows; ++i) {
       T *p = s.p.data() + i * kKeyTile, *ds = s.ds.data() + i * kKeyTile;
@@ -61,17 +68,22 @@ struct Backward {
   void add_keys(int64_t b, int64_t h, int64_t i0, int64_t rows, int64_t j0, int64_t columns, const Scratch& s) const {
     const TileOps<T>& ops = tile_ops<T>();
     const int64_t kv = b * shape.kv_heads + h / shape.group(), first = (b * shape.heads + h) * shape.s + i0;
-    ops.gemm(dv + (kv * shape.t + j0) * shape.e, shape.e, s.p.data(), 1, kKeyTile, g + first * shape.e, shape.e, columns, shape.e, rows, true);
-    ops.gemm(dk + (kv * shape.t + j0) * shape.d, shape.d, s.ds.data(), 1, kKeyTile, q + first * shape.d, shape.d, columns, shape.d, rows, true);
+    ops.gemm(dv + (kv * shape.t + j0) * shape.e, shape.e, s.p.data(), 1, kKeyTile, g + first * shape.e, shape.e,
+             columns, shape.e, rows, true);
+    ops.gemm(dk + (kv * shape.t + j0) * shape.d, shape.d, s.ds.data(), 1, kKeyTile, q + first * shape.d, shape.d,
+             columns, shape.d, rows, true);
   }
-  void add_queries(int64_t b, int64_t h, int64_t i0, int64_t rows, int64_t j0, int64_t columns, const Scratch& s) const {
+  void add_queries(int64_t b, int64_t h, int64_t i0, int64_t rows, int64_t j0, int64_t columns,
+                   const Scratch& s) const {
     const int64_t kv = b * shape.kv_heads + h / shape.group(), first = (b * shape.heads + h) * shape.s + i0;
-    tile_ops<T>().gemm(dq + first * shape.d, shape.d, s.ds.data(), kKeyTile, 1, k + (kv * shape.t + j0) * shape.d, shape.d, rows, shape.d, columns, true);
+    tile_ops<T>().gemm(dq + first * shape.d, shape.d, s.ds.data(), kKeyTile, 1, k + (kv * shape.t + j0) * shape.d,
+                       shape.d, rows, shape.d, columns, true);
   }
 
   // One block of keys of a key-value head, against all queries of its group; `queries` says whether dq is written too.
   void key_block(int64_t b, int64_t kv_head, int64_t j0, bool queries, Scratch& s) const {
-    const int64_t kv = b * shape.kv_heads + kv_head, columns = std::min(kKeyTile, shape.t - j0), padded = (columns + 31) / 32 * 32;
+    const int64_t kv = b * shape.kv_heads + kv_head, columns = std::min(kKeyTile, shape.t - j0),
+                  padded = (columns + 31) / 32 * 32;
     resize(s, kKeyTile);
     std::fill_n(dk + (kv * shape.t + j0) * shape.d, columns * shape.d, T(0));
     std::fill_n(dv + (kv * shape.t + j0) * shape.e, columns * shape.e, T(0));
@@ -108,7 +120,8 @@ template <typename T>
 void backward(const Backward<T>& f, int threads) {
   const AttentionShape& shape = f.shape;
   const int64_t rows = shape.batch * shape.heads * shape.s, kv_heads = shape.batch * shape.kv_heads;
-  const int64_t key_blocks = (shape.t + kKeyTile - 1) / kKeyTile, query_blocks = (shape.s + kQueryTile - 1) / kQueryTile;
+  const int64_t key_blocks = (shape.t + kKeyTile - 1) / kKeyTile,
+                query_blocks = (shape.s + kQueryTile - 1) / kQueryTile;
   const TileOps<T>& ops = tile_ops<T>();
   const bool one_pass = kv_heads >= threads;
 #pragma omp parallel
@@ -122,7 +135,8 @@ void backward(const Backward<T>& f, int threads) {
     if (one_pass) {
 #pragma omp for schedule(dynamic, 1)
       for (int64_t head = 0; head < kv_heads; ++head) {
-        for (int64_t block = 0; block < key_blocks; ++block) f.key_block(head / shape.kv_heads, head % shape.kv_heads, block * kKeyTile, true, scratch);
+        for (int64_t block = 0; block < key_blocks; ++block)
+          f.key_block(head / shape.kv_heads, head % shape.kv_heads, block * kKeyTile, true, scratch);
       }
     } else {
 #pragma omp for schedule(dynamic, 1)
@@ -146,12 +160,16 @@ Kernel make_attention_grad(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(6, 7, 3, 4));
   const bool masked = r.inputs() == 7 && r.in(4).dtype != DType::kInvalid;
   const size_t out_at = r.inputs() - 2, lse_at = r.inputs() - 1, first = r.inputs();
-  PARTITA_ASSIGN_OR_RETURN(AttentionShape shape, AttentionShape::make(r, r.in(1), r.in(2), r.in(3), masked ? &r.in(4) : nullptr));
+  PARTITA_ASSIGN_OR_RETURN(AttentionShape shape,
+                           AttentionShape::make(r, r.in(1), r.in(2), r.in(3), masked ? &r.in(4) : nullptr));
   const Shape result = {shape.batch, shape.heads, shape.s, shape.e};
   const DType dtype = r.dtype(), lse_dtype = r.in(lse_at).dtype;
-  const bool fits = r.in(0).shape == result && r.in(out_at).shape == result && r.in(out_at).dtype == dtype && r.in(1).dtype == dtype && *element_count(r.in(lse_at).shape) == shape.batch * shape.heads * shape.s &&
-                    (lse_dtype == DType::kF32 || lse_dtype == DType::kF64) && r.out(0).shape == r.in(1).shape && r.out(1).shape == r.in(2).shape && r.out(2).shape == r.in(3).shape &&
-                    r.out(0).dtype == dtype && r.out(1).dtype == dtype && r.out(2).dtype == dtype;
+  const bool fits = r.in(0).shape == result && r.in(out_at).shape == result && r.in(out_at).dtype == dtype &&
+                    r.in(1).dtype == dtype &&
+                    *element_count(r.in(lse_at).shape) == shape.batch * shape.heads * shape.s &&
+                    (lse_dtype == DType::kF32 || lse_dtype == DType::kF64) && r.out(0).shape == r.in(1).shape &&
+                    r.out(1).shape == r.in(2).shape && r.out(2).shape == r.in(3).shape && r.out(0).dtype == dtype &&
+                    r.out(1).dtype == dtype && r.out(2).dtype == dtype;
   if (!fits) return r.error("g, q, k, v, mask, out, lse -> dq, dk, dv");
   const DType compute = attention_compute_type(dtype);
   if (compute == DType::kInvalid) return r.unsupported();
@@ -163,11 +181,15 @@ Kernel make_attention_grad(const KernelRequest& r) {
       auto in = [&](size_t i) { return as<T>(operands[i].input(b[i])); };
       auto out = [&](size_t i) { return as<T>(operands[i].output(b[i])); };
       const std::byte* mask = masked ? operands[4].input(b[4]) : nullptr;
-      backward(Backward<T>{shape, in(0), in(1), in(2), in(3), mask, in(out_at), b[lse_at], lse_dtype, out(first), out(first + 1), out(first + 2), as<T>(delta.data())}, threads);
+      backward(Backward<T>{shape, in(0), in(1), in(2), in(3), mask, in(out_at), b[lse_at], lse_dtype, out(first),
+                           out(first + 1), out(first + 2), as<T>(delta.data())},
+               threads);
       for (size_t i = first; i < first + 3; ++i) operands[i].finish(b[i]);
     };
-    if (compute == DType::kF64) run(double{});
-    else run(float{});
+    if (compute == DType::kF64)
+      run(double{});
+    else
+      run(float{});
   });
 }
 

@@ -1,7 +1,8 @@
-// conv, conv_grad_data, conv_grad_weight: oneDNN for f32 and 16-bit floats, in whatever layouts it prefers; loops for f64 and the rest.
+// conv, conv_grad_data, conv_grad_weight: oneDNN for f32 and 16-bit floats, in whatever layouts it prefers; loops for
+// f64 and the rest.
 //
-// Operands are dense row-major (NCHW). Where oneDNN wants another layout, a reorder goes before or after: it moves each element once, while the convolution reads
-// it once per kernel tap and output channel.
+// Operands are dense row-major (NCHW). Where oneDNN wants another layout, a reorder goes before or after: it moves each
+// element once, while the convolution reads it once per kernel tap and output channel.
 #include <unordered_map>
 
 #include "runtime/kernels/onednn.h"
@@ -19,13 +20,17 @@ struct Convolution {
   int64_t group_outputs() const { return outputs / groups; }
 };
 
-absl::StatusOr<Convolution> make_convolution(const KernelRequest& r, const Shape& x, const Shape& weight, const Shape& y) {
-  if (x.size() < 3 || weight.size() != x.size() || y.size() != x.size()) return r.error("x [n, c, spatial...], w [o, c / groups, k...], y [n, o, spatial...]");
+absl::StatusOr<Convolution> make_convolution(const KernelRequest& r, const Shape& x, const Shape& weight,
+                                             const Shape& y) {
+  if (x.size() < 3 || weight.size() != x.size() || y.size() != x.size())
+    return r.error("x [n, c, spatial...], w [o, c / groups, k...], y [n, o, spatial...]");
   Convolution c;
   c.groups = r.i("groups", 1);
   c.outputs = y[1];
   PARTITA_ASSIGN_OR_RETURN(c.window, Window::make(r, x, y, Shape(weight.begin() + 2, weight.end()), true));
-  if (c.groups < 1 || x[1] % c.groups != 0 || y[1] % c.groups != 0 || weight[0] != y[1] || weight[1] != x[1] / c.groups || x[0] != y[0]) return r.error(cat("channels that fit ", c.groups, " groups"));
+  if (c.groups < 1 || x[1] % c.groups != 0 || y[1] % c.groups != 0 || weight[0] != y[1] ||
+      weight[1] != x[1] / c.groups || x[0] != y[0])
+    return r.error(cat("channels that fit ", c.groups, " groups"));
   return c;
 }
 
@@ -33,7 +38,8 @@ absl::StatusOr<Convolution> make_convolution(const KernelRequest& r, const Shape
 class Side {
  public:
   Side() = default;
-  Side(OneDnn& onednn, const dnnl::memory::desc& ours, const dnnl::memory::desc& theirs, bool is_output) : outer_(ours, onednn.engine, nullptr) {
+  Side(OneDnn& onednn, const dnnl::memory::desc& ours, const dnnl::memory::desc& theirs, bool is_output)
+      : outer_(ours, onednn.engine, nullptr) {
     if (ours == theirs) return;
     inner_ = dnnl::memory(theirs, onednn.engine);
     reorder_ = is_output ? dnnl::reorder(inner_, outer_) : dnnl::reorder(outer_, inner_);
@@ -65,7 +71,8 @@ class OneDnnConvolution final : public LibraryKernel {
       return dims;
     };
     const memory::dims x = spatial({w.batch, w.channels}, w.in), y = spatial({w.batch, c.outputs}, w.out);
-    const memory::dims weight = c.groups == 1 ? spatial({c.outputs, w.channels}, w.kernel) : spatial({c.groups, c.group_outputs(), c.group_inputs()}, w.kernel);
+    const memory::dims weight = c.groups == 1 ? spatial({c.outputs, w.channels}, w.kernel)
+                                              : spatial({c.groups, c.group_outputs(), c.group_inputs()}, w.kernel);
     memory::dims dilation = spatial({}, w.dilation);
     for (auto& d : dilation) --d;
     auto any = [&](const memory::dims& dims) { return memory::desc(dims, type, memory::format_tag::any); };
@@ -76,8 +83,11 @@ class OneDnnConvolution final : public LibraryKernel {
     };
     const auto algorithm = dnnl::algorithm::convolution_direct;
     const memory::dims strides = spatial({}, w.stride), low = spatial({}, w.low), high = spatial({}, w.high);
-    const dnnl::convolution_forward::primitive_desc forward(onednn_.engine, dnnl::prop_kind::forward_training, algorithm, any(x), any(weight), any(y), strides, dilation, low, high);
-    auto finish = [&](auto primitive, const memory::desc& first, const memory::dims& first_dims, const memory::desc& second, const memory::dims& second_dims, const memory::desc& result,
+    const dnnl::convolution_forward::primitive_desc forward(onednn_.engine, dnnl::prop_kind::forward_training,
+                                                            algorithm, any(x), any(weight), any(y), strides, dilation,
+                                                            low, high);
+    auto finish = [&](auto primitive, const memory::desc& first, const memory::dims& first_dims,
+                      const memory::desc& second, const memory::dims& second_dims, const memory::desc& result,
                       const memory::dims& result_dims, int first_tag, int second_tag, int result_tag) {
       primitive_ = primitive;
       first_ = Side(onednn_, plain(first_dims), first, false);
@@ -86,13 +96,18 @@ class OneDnnConvolution final : public LibraryKernel {
       tags_ = {first_tag, second_tag, result_tag};
     };
     if (direction == Direction::kForward) {
-      finish(dnnl::convolution_forward(forward), forward.src_desc(), x, forward.weights_desc(), weight, forward.dst_desc(), y, DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST);
+      finish(dnnl::convolution_forward(forward), forward.src_desc(), x, forward.weights_desc(), weight,
+             forward.dst_desc(), y, DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST);
     } else if (direction == Direction::kGradData) {
-      const dnnl::convolution_backward_data::primitive_desc desc(onednn_.engine, algorithm, any(x), any(weight), any(y), strides, dilation, low, high, forward);
-      finish(dnnl::convolution_backward_data(desc), desc.diff_dst_desc(), y, desc.weights_desc(), weight, desc.diff_src_desc(), x, DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC);
+      const dnnl::convolution_backward_data::primitive_desc desc(onednn_.engine, algorithm, any(x), any(weight), any(y),
+                                                                 strides, dilation, low, high, forward);
+      finish(dnnl::convolution_backward_data(desc), desc.diff_dst_desc(), y, desc.weights_desc(), weight,
+             desc.diff_src_desc(), x, DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC);
     } else {
-      const dnnl::convolution_backward_weights::primitive_desc desc(onednn_.engine, algorithm, any(x), any(weight), any(y), strides, dilation, low, high, forward);
-      finish(dnnl::convolution_backward_weights(desc), desc.diff_dst_desc(), y, desc.src_desc(), x, desc.diff_weights_desc(), weight, DNNL_ARG_DIFF_DST, DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS);
+      const dnnl::convolution_backward_weights::primitive_desc desc(onednn_.engine, algorithm, any(x), any(weight),
+                                                                    any(y), strides, dilation, low, high, forward);
+      finish(dnnl::convolution_backward_weights(desc), desc.diff_dst_desc(), y, desc.src_desc(), x,
+             desc.diff_weights_desc(), weight, DNNL_ARG_DIFF_DST, DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS);
     }
   }
 
@@ -102,7 +117,8 @@ class OneDnnConvolution final : public LibraryKernel {
     result_.bind(buffers[2]);
     first_.before(onednn_.stream);
     second_.before(onednn_.stream);
-    primitive_.execute(onednn_.stream, {{tags_[0], first_.memory()}, {tags_[1], second_.memory()}, {tags_[2], result_.memory()}});
+    primitive_.execute(onednn_.stream,
+                       {{tags_[0], first_.memory()}, {tags_[1], second_.memory()}, {tags_[2], result_.memory()}});
     result_.after(onednn_.stream);
     onednn_.stream.wait();
   }
@@ -114,15 +130,18 @@ class OneDnnConvolution final : public LibraryKernel {
   std::array<int, 3> tags_{};
 };
 
-// A 1 x 1 convolution with stride 1 is a matrix product in our own layout: y[n] [o, hw] = w [o, c] x[n] [c, hw]. No reorder, which would cost as much as the product; small
-// planes make too narrow products.
+// A 1 x 1 convolution with stride 1 is a matrix product in our own layout: y[n] [o, hw] = w [o, c] x[n] [c, hw]. No
+// reorder, which would cost as much as the product; small planes make too narrow products.
 bool is_pointwise(const Convolution& c) {
   const Window::Dims ones = {1, 1, 1}, zeros = {0, 0, 0};
-  return c.groups == 1 && c.window.in_plane() >= 128 && c.window.kernel == ones && c.window.stride == ones && c.window.low == zeros && c.window.high == zeros;
+  return c.groups == 1 && c.window.in_plane() >= 128 && c.window.kernel == ones && c.window.stride == ones &&
+         c.window.low == zeros && c.window.high == zeros;
 }
 
-void sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, const float* b, float* c, bool accumulate) {
-  const dnnl_status_t status = dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1.0f, a, ta ? m : k, b, tb ? k : n, accumulate ? 1.0f : 0.0f, c, n);
+void sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, const float* b, float* c,
+           bool accumulate) {
+  const dnnl_status_t status = dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1.0f, a, ta ? m : k, b, tb ? k : n,
+                                          accumulate ? 1.0f : 0.0f, c, n);
   PARTITA_CHECK(status == dnnl_success, "dnnl_sgemm");
 }
 
@@ -131,7 +150,8 @@ Kernel make_pointwise(const Convolution& c, Direction direction, int threads) {
   if (direction == Direction::kGradWeight) {
     return make_kernel([=](std::span<std::byte* const> b) {
       const float *g = as<float>(b[0]), *x = as<float>(b[1]);
-      for (int64_t n = 0; n < batch; ++n) sgemm(false, true, out, in, plane, g + n * out * plane, x + n * in * plane, as<float>(b[2]), n > 0);
+      for (int64_t n = 0; n < batch; ++n)
+        sgemm(false, true, out, in, plane, g + n * out * plane, x + n * in * plane, as<float>(b[2]), n > 0);
     });
   }
   const bool forward = direction == Direction::kForward;
@@ -140,11 +160,13 @@ Kernel make_pointwise(const Convolution& c, Direction direction, int threads) {
     const float *x = as<float>(b[0]), *w = as<float>(b[1]);
     float* y = as<float>(b[2]);
 #pragma omp parallel for schedule(static) if (batch >= threads)
-    for (int64_t n = 0; n < batch; ++n) sgemm(!forward, false, rows, plane, inner, w, x + n * inner * plane, y + n * rows * plane, false);
+    for (int64_t n = 0; n < batch; ++n)
+      sgemm(!forward, false, rows, plane, inner, w, x + n * inner * plane, y + n * rows * plane, false);
   });
 }
 
-// Calls row(in offset, out offset, count) for each row of outputs that tap (kd, kh, kw) reaches, offsets within a plane; inputs advance by the last stride.
+// Calls row(in offset, out offset, count) for each row of outputs that tap (kd, kh, kw) reaches, offsets within a
+// plane; inputs advance by the last stride.
 template <typename F>
 void for_tap_rows(const Window& w, int64_t kd, int64_t kh, int64_t kw, F&& row) {
   int64_t d0, d1, h0, h1, w0, w1;
@@ -155,7 +177,8 @@ void for_tap_rows(const Window& w, int64_t kd, int64_t kh, int64_t kw, F&& row) 
   for (int64_t d = d0; d < d1; ++d) {
     const int64_t in_d = d * w.stride[0] + kd * w.dilation[0] - w.low[0];
     for (int64_t h = h0; h < h1; ++h) {
-      const int64_t in_h = h * w.stride[1] + kh * w.dilation[1] - w.low[1], in_w = w0 * w.stride[2] + kw * w.dilation[2] - w.low[2];
+      const int64_t in_h = h * w.stride[1] + kh * w.dilation[1] - w.low[1],
+                    in_w = w0 * w.stride[2] + kw * w.dilation[2] - w.low[2];
       row((in_d * w.in[1] + in_h) * w.in[2] + in_w, (d * w.out[1] + h) * w.out[2] + w0, w1 - w0);
     }
   }
@@ -187,7 +210,8 @@ void plain_conv(const Convolution& c, const T* x, const T* weight, T* y) {
         for_taps(w, [&](int64_t tap, int64_t kd, int64_t kh, int64_t kw) {
           const A factor = weight[(o * c.group_inputs() + i) * taps + tap];
           for_tap_rows(w, kd, kh, kw, [&](int64_t from, int64_t to, int64_t count) {
-            for (int64_t j = 0; j < count; ++j) sum[static_cast<size_t>(to + j)] += factor * static_cast<A>(plane[from + j * stride]);
+            for (int64_t j = 0; j < count; ++j)
+              sum[static_cast<size_t>(to + j)] += factor * static_cast<A>(plane[from + j * stride]);
           });
         });
       }
@@ -213,7 +237,8 @@ void plain_grad_data(const Convolution& c, const T* g, const T* weight, T* dx) {
         for_taps(w, [&](int64_t tap, int64_t kd, int64_t kh, int64_t kw) {
           const A factor = weight[(o * c.group_inputs() + i % c.group_inputs()) * taps + tap];
           for_tap_rows(w, kd, kh, kw, [&](int64_t to, int64_t from, int64_t count) {
-            for (int64_t j = 0; j < count; ++j) sum[static_cast<size_t>(to + j * stride)] += factor * static_cast<A>(plane[from + j]);
+            for (int64_t j = 0; j < count; ++j)
+              sum[static_cast<size_t>(to + j * stride)] += factor * static_cast<A>(plane[from + j]);
           });
         });
       }
@@ -235,7 +260,8 @@ void plain_grad_weight(const Convolution& c, const T* g, const T* x, T* dw) {
       for (int64_t n = 0; n < w.batch; ++n) {
         const T *from = x + (n * w.channels + i) * in, *plane = g + (n * c.outputs + o) * out;
         for_tap_rows(w, kd, kh, kw, [&](int64_t at, int64_t to, int64_t count) {
-          for (int64_t j = 0; j < count; ++j) sum += static_cast<A>(plane[to + j]) * static_cast<A>(from[at + j * stride]);
+          for (int64_t j = 0; j < count; ++j)
+            sum += static_cast<A>(plane[to + j]) * static_cast<A>(from[at + j * stride]);
         });
       }
       dw[task * taps + tap] = static_cast<T>(sum);
@@ -259,9 +285,12 @@ Kernel make(const KernelRequest& r, Direction direction, const Shape& x, const S
   Kernel kernel = r.unsupported();
   with_float_type(r.dtype(), [&]<typename T>(T) {
     kernel = make_kernel([c, direction](std::span<std::byte* const> b) {
-      if (direction == Direction::kForward) plain_conv(c, as<T>(b[0]), as<T>(b[1]), as<T>(b[2]));
-      else if (direction == Direction::kGradData) plain_grad_data(c, as<T>(b[0]), as<T>(b[1]), as<T>(b[2]));
-      else plain_grad_weight(c, as<T>(b[0]), as<T>(b[1]), as<T>(b[2]));
+      if (direction == Direction::kForward)
+        plain_conv(c, as<T>(b[0]), as<T>(b[1]), as<T>(b[2]));
+      else if (direction == Direction::kGradData)
+        plain_grad_data(c, as<T>(b[0]), as<T>(b[1]), as<T>(b[2]));
+      else
+        plain_grad_weight(c, as<T>(b[0]), as<T>(b[1]), as<T>(b[2]));
     });
   });
   return kernel;

@@ -4,7 +4,8 @@ namespace partita::runtime {
 
 absl::StatusOr<AlongLayout> AlongLayout::make(const KernelRequest& r, const Shape& x, const Shape& indices) {
   const int64_t dim = resolve_dim(r.i("dim", 0), x.size());
-  if (dim < 0 || indices.size() != x.size()) return r.error(cat("indices of x's rank and a dim inside it, not ", r.i("dim", 0)));
+  if (dim < 0 || indices.size() != x.size())
+    return r.error(cat("indices of x's rank and a dim inside it, not ", r.i("dim", 0)));
   AlongLayout layout;
   layout.columns = 1;
   for (size_t d = 0; d < x.size(); ++d) {
@@ -27,11 +28,13 @@ absl::StatusOr<AlongLayout> AlongLayout::make(const KernelRequest& r, const Shap
 
 absl::StatusOr<SliceLayout> SliceLayout::make(const KernelRequest& r, const Shape& x, const Shape& indices) {
   const int64_t batch_dims = r.i("batch_dims", 0);
-  if (batch_dims < 0 || batch_dims >= static_cast<int64_t>(indices.size())) return r.error(cat("indices with more than ", batch_dims, " batch dims"));
+  if (batch_dims < 0 || batch_dims >= static_cast<int64_t>(indices.size()))
+    return r.error(cat("indices with more than ", batch_dims, " batch dims"));
   const size_t batch = static_cast<size_t>(batch_dims);
   SliceLayout layout;
   layout.depth = indices.back();
-  if (batch + static_cast<size_t>(layout.depth) > x.size() || layout.depth > static_cast<int64_t>(x.size())) return r.error("indices no longer than x's rank");
+  if (batch + static_cast<size_t>(layout.depth) > x.size() || layout.depth > static_cast<int64_t>(x.size()))
+    return r.error("indices no longer than x's rank");
   for (size_t d = 0; d < batch; ++d) {
     if (x[d] != indices[d]) return r.error("equal batch dims");
   }

@@ -7,8 +7,8 @@
 
 namespace partita::runtime {
 
-// take_along and scatter_elements: indices of x's rank, each other dimension no larger than x's. A column is the line along `dim` through one point of the
-// other dimensions; columns never meet in x, so they may run in parallel.
+// take_along and scatter_elements: indices of x's rank, each other dimension no larger than x's. A column is the line
+// along `dim` through one point of the other dimensions; columns never meet in x, so they may run in parallel.
 struct AlongLayout {
   int64_t size = 0;      // of x along dim
   int64_t x_stride = 1;  // of x along dim
@@ -43,7 +43,8 @@ struct SliceLayout {
   template <typename I>
   int64_t offset(const I* indices, int64_t row) const {
     int64_t at = row / count * batch_elements;
-    for (int64_t d = 0; d < depth; ++d) at += clamp_index(indices[row * depth + d], extents[static_cast<size_t>(d)]) * strides[static_cast<size_t>(d)];
+    for (int64_t d = 0; d < depth; ++d)
+      at += clamp_index(indices[row * depth + d], extents[static_cast<size_t>(d)]) * strides[static_cast<size_t>(d)];
     return at;
   }
 };

@@ -38,14 +38,19 @@ class KernelRequest {
 
   int64_t i(const std::string& name, int64_t otherwise) const { return int_param(step_.params, name, otherwise); }
   double f(const std::string& name, double otherwise) const { return real_param(step_.params, name, otherwise); }
-  std::string s(const std::string& name, const std::string& otherwise) const { return text_param(step_.params, name, otherwise); }
-  Shape ints(const std::string& name, Shape otherwise = {}) const { return ints_param(step_.params, name, std::move(otherwise)); }
+  std::string s(const std::string& name, const std::string& otherwise) const {
+    return text_param(step_.params, name, otherwise);
+  }
+  Shape ints(const std::string& name, Shape otherwise = {}) const {
+    return ints_param(step_.params, name, std::move(otherwise));
+  }
 
   // The operands as text, for messages: "f32[2, 3], i64[3] -> f32[2, 3]".
   std::string types() const;
   absl::Status error(std::string_view expected) const;
   absl::Status unsupported() const;
-  // InvalidArgument unless there are that many operands and all are present, but for inputs from `optional_from` (least_inputs) on.
+  // InvalidArgument unless there are that many operands and all are present, but for inputs from `optional_from`
+  // (least_inputs) on.
   absl::Status expect_operands(size_t least_inputs, size_t most_inputs, size_t outputs, int optional_from = -1) const;
 
  private:
@@ -64,7 +69,9 @@ class FunctionKernel final : public LibraryKernel {
 };
 
 template <typename F>
-Kernel make_kernel(F function) { return std::make_unique<FunctionKernel<F>>(std::move(function)); }
+Kernel make_kernel(F function) {
+  return std::make_unique<FunctionKernel<F>>(std::move(function));
+}
 
 // 16-bit floats that compute in float.
 struct BF16 {
@@ -80,47 +87,94 @@ struct F16 {
   operator float() const { return f16_to_float(bits); }
 };
 
-template <typename T> struct AccumulatorOf { using type = T; };
-template <> struct AccumulatorOf<BF16> { using type = float; };
-template <> struct AccumulatorOf<F16> { using type = float; };
-template <typename T> using Accumulator = typename AccumulatorOf<T>::type;
+template <typename T>
+struct AccumulatorOf {
+  using type = T;
+};
+template <>
+struct AccumulatorOf<BF16> {
+  using type = float;
+};
+template <>
+struct AccumulatorOf<F16> {
+  using type = float;
+};
+template <typename T>
+using Accumulator = typename AccumulatorOf<T>::type;
 
 // Calls f with a value of the type that `dtype` stands for; false where it has none.
 template <typename F>
 bool with_float_type(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::kF32: f(float{}); return true;
-    case DType::kF64: f(double{}); return true;
-    case DType::kBF16: f(BF16{}); return true;
-    case DType::kF16: f(F16{}); return true;
-    default: return false;
+    case DType::kF32:
+      f(float{});
+      return true;
+    case DType::kF64:
+      f(double{});
+      return true;
+    case DType::kBF16:
+      f(BF16{});
+      return true;
+    case DType::kF16:
+      f(F16{});
+      return true;
+    default:
+      return false;
   }
 }
 template <typename F>
 bool with_integer_type(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::kI8: f(int8_t{}); return true;
-    case DType::kU8: f(uint8_t{}); return true;
-    case DType::kI16: f(int16_t{}); return true;
-    case DType::kU16: f(uint16_t{}); return true;
-    case DType::kI32: f(int32_t{}); return true;
-    case DType::kU32: f(uint32_t{}); return true;
-    case DType::kI64: f(int64_t{}); return true;
-    case DType::kU64: f(uint64_t{}); return true;
-    default: return false;
+    case DType::kI8:
+      f(int8_t{});
+      return true;
+    case DType::kU8:
+      f(uint8_t{});
+      return true;
+    case DType::kI16:
+      f(int16_t{});
+      return true;
+    case DType::kU16:
+      f(uint16_t{});
+      return true;
+    case DType::kI32:
+      f(int32_t{});
+      return true;
+    case DType::kU32:
+      f(uint32_t{});
+      return true;
+    case DType::kI64:
+      f(int64_t{});
+      return true;
+    case DType::kU64:
+      f(uint64_t{});
+      return true;
+    default:
+      return false;
   }
 }
 template <typename F>
-bool with_number_type(DType dtype, F&& f) { return with_float_type(dtype, f) || with_integer_type(dtype, f); }
+bool with_number_type(DType dtype, F&& f) {
+  return with_float_type(dtype, f) || with_integer_type(dtype, f);
+}
 // For kernels that only move elements.
 template <typename F>
 bool with_storage_type(DType dtype, F&& f) {
   switch (dtype_size(dtype)) {
-    case 1: f(uint8_t{}); return true;
-    case 2: f(uint16_t{}); return true;
-    case 4: f(uint32_t{}); return true;
-    case 8: f(uint64_t{}); return true;
-    default: return false;
+    case 1:
+      f(uint8_t{});
+      return true;
+    case 2:
+      f(uint16_t{});
+      return true;
+    case 4:
+      f(uint32_t{});
+      return true;
+    case 8:
+      f(uint64_t{});
+      return true;
+    default:
+      return false;
   }
 }
 template <typename F>
@@ -130,7 +184,10 @@ bool with_index_type(DType dtype, F&& f) {
   return false;
 }
 
-template <typename T> T* as(std::byte* buffer) { return reinterpret_cast<T*>(buffer); }
+template <typename T>
+T* as(std::byte* buffer) {
+  return reinterpret_cast<T*>(buffer);
+}
 
 // A negative index counts from the end; one outside goes to the nearest element. size >= 1.
 template <typename I>
@@ -144,7 +201,9 @@ inline int64_t product(std::span<const int64_t> dims) {
   for (int64_t d : dims) n *= d;
   return n;
 }
-inline int64_t product(const Shape& shape, size_t begin, size_t end) { return product(std::span(shape).subspan(begin, end - begin)); }
+inline int64_t product(const Shape& shape, size_t begin, size_t end) {
+  return product(std::span(shape).subspan(begin, end - begin));
+}
 
 // Whether a loop over so many element operations is worth the team.
 inline bool worth_threads(int64_t work) { return work >= 16384; }

@@ -1,7 +1,7 @@
 // matmul: oneDNN for f32, bf16, f16; our own tiles for f64; plain loops for integers.
 //
-// Param "epilogue": any of these joined by '+', applied in this order: bias (third input, one value per column), accumulate (adds to what the output holds),
-// and one of relu, gelu_erf, gelu_tanh.
+// Param "epilogue": any of these joined by '+', applied in this order: bias (third input, one value per column),
+// accumulate (adds to what the output holds), and one of relu, gelu_erf, gelu_tanh.
 #include <cmath>
 #include <cstring>
 #include <unordered_map>
@@ -16,7 +16,8 @@ namespace {
 
 enum class Activation { kNone, kRelu, kGeluErf, kGeluTanh };
 
-// The product as C[batch, m, n] = A[batch, m, k] B[batch, k, n] with as few batch dimensions as it takes; strides in elements, 0 where an operand is broadcast.
+// The product as C[batch, m, n] = A[batch, m, k] B[batch, k, n] with as few batch dimensions as it takes; strides in
+// elements, 0 where an operand is broadcast.
 struct Plan {
   struct Batch {
     int64_t size, a, b, c;
@@ -52,12 +53,18 @@ struct Plan {
 absl::Status parse_epilogue(const KernelRequest& r, Plan& plan) {
   for (const auto piece : absl::StrSplit(r.s("epilogue", ""), '+', absl::SkipEmpty())) {
     const std::string name(piece.data(), piece.size());
-    if (name == "bias") plan.bias = true;
-    else if (name == "accumulate") plan.accumulate = true;
-    else if (name == "relu") plan.activation = Activation::kRelu;
-    else if (name == "gelu_erf") plan.activation = Activation::kGeluErf;
-    else if (name == "gelu_tanh") plan.activation = Activation::kGeluTanh;
-    else return r.error(cat("an epilogue of bias, accumulate, relu, gelu_erf, gelu_tanh, not '", name, "'"));
+    if (name == "bias")
+      plan.bias = true;
+    else if (name == "accumulate")
+      plan.accumulate = true;
+    else if (name == "relu")
+      plan.activation = Activation::kRelu;
+    else if (name == "gelu_erf")
+      plan.activation = Activation::kGeluErf;
+    else if (name == "gelu_tanh")
+      plan.activation = Activation::kGeluTanh;
+    else
+      return r.error(cat("an epilogue of bias, accumulate, relu, gelu_erf, gelu_tanh, not '", name, "'"));
   }
   return absl::OkStatus();
 }
@@ -74,9 +81,11 @@ absl::StatusOr<Plan> make_plan(const KernelRequest& r) {
   plan.k = a[rank - (plan.transpose_a ? 2 : 1)];
   plan.n = b[rank - (plan.transpose_b ? 2 : 1)];
   bool fits = b[rank - (plan.transpose_b ? 1 : 2)] == plan.k && c[rank - 2] == plan.m && c[rank - 1] == plan.n;
-  for (size_t d = 0; d + 2 < rank; ++d) fits = fits && (a[d] == b[d] || a[d] == 1 || b[d] == 1) && c[d] == (a[d] == 1 ? b[d] : a[d]);
+  for (size_t d = 0; d + 2 < rank; ++d)
+    fits = fits && (a[d] == b[d] || a[d] == 1 || b[d] == 1) && c[d] == (a[d] == 1 ? b[d] : a[d]);
   if (!fits) return r.error("matching inner and batch dimensions");
-  if (plan.bias && (r.inputs() != 3 || *element_count(r.in(2).shape) != plan.n || r.dtype(2) != r.dtype())) return r.error("a bias of one value per column");
+  if (plan.bias && (r.inputs() != 3 || *element_count(r.in(2).shape) != plan.n || r.dtype(2) != r.dtype()))
+    return r.error("a bias of one value per column");
 
   int64_t stride_a = plan.m * plan.k, stride_b = plan.k * plan.n, stride_c = plan.m * plan.n;
   for (size_t d = rank - 2; d-- > 0;) {
@@ -122,7 +131,8 @@ class OneDnnMatmul final : public LibraryKernel {
     add(c_strides, plan.n, 1);
     memory::dims bias(c.size(), 1);
     bias.back() = plan.n;
-    const memory::desc a_desc(a, onednn_type(dtype), a_strides), b_desc(b, onednn_type(dtype), b_strides), c_desc(c, onednn_type(out), c_strides);
+    const memory::desc a_desc(a, onednn_type(dtype), a_strides), b_desc(b, onednn_type(dtype), b_strides),
+        c_desc(c, onednn_type(out), c_strides);
     memory::dims bias_strides(c.size(), plan.n);
     bias_strides.back() = 1;
     const memory::desc bias_desc(bias, onednn_type(dtype), bias_strides);
@@ -134,8 +144,9 @@ class OneDnnMatmul final : public LibraryKernel {
     if (plan.activation == Activation::kGeluTanh) post.append_eltwise(dnnl::algorithm::eltwise_gelu_tanh, 0, 0);
     dnnl::primitive_attr attributes;
     attributes.set_post_ops(post);
-    const auto desc = plan.bias ? dnnl::matmul::primitive_desc(onednn_.engine, a_desc, b_desc, bias_desc, c_desc, attributes)
-                                : dnnl::matmul::primitive_desc(onednn_.engine, a_desc, b_desc, c_desc, attributes);
+    const auto desc = plan.bias
+                          ? dnnl::matmul::primitive_desc(onednn_.engine, a_desc, b_desc, bias_desc, c_desc, attributes)
+                          : dnnl::matmul::primitive_desc(onednn_.engine, a_desc, b_desc, c_desc, attributes);
     primitive_ = dnnl::matmul(desc);
     a_ = memory(a_desc, onednn_.engine, nullptr);
     b_ = memory(b_desc, onednn_.engine, nullptr);
@@ -163,10 +174,12 @@ class OneDnnMatmul final : public LibraryKernel {
   std::unordered_map<int, dnnl::memory> arguments_;
 };
 
-// One f32 product without a bias or an activation: the BLAS entry of oneDNN, which is some 10% faster than its primitive on plain layouts.
+// One f32 product without a bias or an activation: the BLAS entry of oneDNN, which is some 10% faster than its
+// primitive on plain layouts.
 void sgemm(const Plan& p, const float* a, const float* b, float* c) {
-  const dnnl_status_t status = dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, 1.0f, a, p.transpose_a ? p.m : p.k, b, p.transpose_b ? p.k : p.n,
-                                          p.accumulate ? 1.0f : 0.0f, c, p.n);
+  const dnnl_status_t status =
+      dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, 1.0f, a,
+                 p.transpose_a ? p.m : p.k, b, p.transpose_b ? p.k : p.n, p.accumulate ? 1.0f : 0.0f, c, p.n);
   PARTITA_CHECK(status == dnnl_success, "dnnl_sgemm");
 }
 
@@ -174,7 +187,8 @@ template <typename A>
 A activate(A x, Activation activation) {
   if constexpr (std::is_floating_point_v<A>) {
     if (activation == Activation::kGeluErf) return A(0.5) * x * (A(1) + std::erf(x * A(0.70710678118654752440)));
-    if (activation == Activation::kGeluTanh) return A(0.5) * x * (A(1) + std::tanh(A(0.79788456080286535588) * (x + A(0.044715) * x * x * x)));
+    if (activation == Activation::kGeluTanh)
+      return A(0.5) * x * (A(1) + std::tanh(A(0.79788456080286535588) * (x + A(0.044715) * x * x * x)));
   }
   return activation == Activation::kRelu && x < A(0) ? A(0) : x;
 }
@@ -196,7 +210,8 @@ void plain_matmul(const Plan& p, const T* a, const T* b, const T* bias, T* c) {
       for (int64_t z = 0; z < p.k; ++z) {
         const A x = left[z * p.a_column()];
         const T* right = b + at.b + z * p.b_row();
-        for (int64_t y = 0; y < p.n; ++y) sum[static_cast<size_t>(y)] += static_cast<A>(x * static_cast<A>(right[y * p.b_column()]));
+        for (int64_t y = 0; y < p.n; ++y)
+          sum[static_cast<size_t>(y)] += static_cast<A>(x * static_cast<A>(right[y * p.b_column()]));
       }
       for (int64_t y = 0; y < p.n; ++y) {
         A value = sum[static_cast<size_t>(y)];
@@ -235,11 +250,13 @@ void tiled_matmul(const Plan& p, const T* a, const T* b, const T* bias, T* c) {
             right = packed.data();
             right_row = kColumns;
           }
-          ops.gemm(to + y, p.n, a + at.a + first * p.a_row() + z * p.a_column(), p.a_row(), p.a_column(), right, right_row, rows, columns, inner, z > 0 || p.accumulate);
+          ops.gemm(to + y, p.n, a + at.a + first * p.a_row() + z * p.a_column(), p.a_row(), p.a_column(), right,
+                   right_row, rows, columns, inner, z > 0 || p.accumulate);
         }
       }
       if (bias == nullptr && p.activation == Activation::kNone) continue;
-      for (int64_t i = 0; i < rows * p.n; ++i) to[i] = activate(to[i] + (bias != nullptr ? bias[i % p.n] : T(0)), p.activation);
+      for (int64_t i = 0; i < rows * p.n; ++i)
+        to[i] = activate(to[i] + (bias != nullptr ? bias[i % p.n] : T(0)), p.activation);
     }
   }
 }
@@ -253,9 +270,12 @@ Kernel make_matmul(const KernelRequest& r) {
   if (r.dtype(1) != dtype || (out != dtype && out != DType::kF32)) return r.error("operands of one dtype");
   const int64_t bytes = *element_count(r.out(0).shape) * dtype_size(out);
   if (bytes == 0) return make_kernel([](std::span<std::byte* const>) {});
-  if (plan.k == 0 && !plan.bias && !plan.accumulate) return make_kernel([bytes](std::span<std::byte* const> b) { std::memset(b.back(), 0, static_cast<size_t>(bytes)); });
+  if (plan.k == 0 && !plan.bias && !plan.accumulate)
+    return make_kernel(
+        [bytes](std::span<std::byte* const> b) { std::memset(b.back(), 0, static_cast<size_t>(bytes)); });
   if (dtype == DType::kF32 && plan.batch.empty() && !plan.bias && plan.activation == Activation::kNone && plan.k != 0) {
-    return make_kernel([plan](std::span<std::byte* const> b) { sgemm(plan, as<float>(b[0]), as<float>(b[1]), as<float>(b.back())); });
+    return make_kernel(
+        [plan](std::span<std::byte* const> b) { sgemm(plan, as<float>(b[0]), as<float>(b[1]), as<float>(b.back())); });
   }
   if (onednn_type(dtype) != dnnl::memory::data_type::undef && plan.k != 0) {
     try {
@@ -266,11 +286,16 @@ Kernel make_matmul(const KernelRequest& r) {
   }
   if (out != dtype) return r.unsupported();
   if (dtype == DType::kF64) {
-    return make_kernel([plan](std::span<std::byte* const> b) { tiled_matmul(plan, as<double>(b[0]), as<double>(b[1]), plan.bias ? as<double>(b[2]) : nullptr, as<double>(b.back())); });
+    return make_kernel([plan](std::span<std::byte* const> b) {
+      tiled_matmul(plan, as<double>(b[0]), as<double>(b[1]), plan.bias ? as<double>(b[2]) : nullptr,
+                   as<double>(b.back()));
+    });
   }
   Kernel kernel = r.unsupported();
   with_number_type(dtype, [&]<typename T>(T) {
-    kernel = make_kernel([plan](std::span<std::byte* const> b) { plain_matmul(plan, as<T>(b[0]), as<T>(b[1]), plan.bias ? as<T>(b[2]) : nullptr, as<T>(b.back())); });
+    kernel = make_kernel([plan](std::span<std::byte* const> b) {
+      plain_matmul(plan, as<T>(b[0]), as<T>(b[1]), plan.bias ? as<T>(b[2]) : nullptr, as<T>(b.back()));
+    });
   });
   return kernel;
 }

@@ -10,10 +10,14 @@ namespace partita::runtime {
 // data_type::undef where it has none.
 inline dnnl::memory::data_type onednn_type(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return dnnl::memory::data_type::f32;
-    case DType::kBF16: return dnnl::memory::data_type::bf16;
-    case DType::kF16: return dnnl::memory::data_type::f16;
-    default: return dnnl::memory::data_type::undef;
+    case DType::kF32:
+      return dnnl::memory::data_type::f32;
+    case DType::kBF16:
+      return dnnl::memory::data_type::bf16;
+    case DType::kF16:
+      return dnnl::memory::data_type::f16;
+    default:
+      return dnnl::memory::data_type::undef;
   }
 }
 

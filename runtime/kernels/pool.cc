@@ -48,7 +48,9 @@ void max_pool(const Window& w, const T* x, T* y, int32_t* indices) {
       for_inside(w, start, [&](int64_t at) {
         if (best < 0 || plane[at] > plane[best] || (plane[at] != plane[at] && plane[best] == plane[best])) best = at;
       });
-      y[p * out + to] = best >= 0 ? plane[best] : T(std::is_integral_v<T> ? std::numeric_limits<T>::lowest() : T(-std::numeric_limits<float>::infinity()));
+      y[p * out + to] = best >= 0 ? plane[best]
+                                  : T(std::is_integral_v<T> ? std::numeric_limits<T>::lowest()
+                                                            : T(-std::numeric_limits<float>::infinity()));
       indices[p * out + to] = static_cast<int32_t>(std::max<int64_t>(best, 0));
     });
   }
@@ -117,19 +119,23 @@ void avg_pool_grad(const AveragePool& pool, const T* g, T* dx) {
   }
 }
 
-bool same_planes(const Shape& x, const Shape& y) { return x.size() >= 3 && y.size() == x.size() && x[0] == y[0] && x[1] == y[1]; }
+bool same_planes(const Shape& x, const Shape& y) {
+  return x.size() >= 3 && y.size() == x.size() && x[0] == y[0] && x[1] == y[1];
+}
 
 }  // namespace
 
 Kernel make_max_pool(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(1, 1, 2));
   const Shape &x = r.in(0).shape, &y = r.out(0).shape;
-  if (!same_planes(x, y) || r.out(1).shape != y || r.out(1).dtype != DType::kI32 || r.out(0).dtype != r.dtype()) return r.error("x -> y and i32 indices of y's shape");
+  if (!same_planes(x, y) || r.out(1).shape != y || r.out(1).dtype != DType::kI32 || r.out(0).dtype != r.dtype())
+    return r.error("x -> y and i32 indices of y's shape");
   PARTITA_ASSIGN_OR_RETURN(const Window w, Window::make(r, x, y, r.ints("kernel"), false));
   if (w.in_plane() > std::numeric_limits<int32_t>::max()) return r.unsupported();
   Kernel kernel = r.unsupported();
   with_number_type(r.dtype(), [&]<typename T>(T) {
-    kernel = make_kernel([w](std::span<std::byte* const> b) { max_pool(w, as<T>(b[0]), as<T>(b[1]), as<int32_t>(b[2])); });
+    kernel =
+        make_kernel([w](std::span<std::byte* const> b) { max_pool(w, as<T>(b[0]), as<T>(b[1]), as<int32_t>(b[2])); });
   });
   return kernel;
 }
@@ -137,12 +143,15 @@ Kernel make_max_pool(const KernelRequest& r) {
 Kernel make_max_pool_grad(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 2, 1));
   const Shape &x = r.out(0).shape, &y = r.in(0).shape;
-  if (!same_planes(x, y) || r.in(1).shape != y || r.dtype(1) != DType::kI32 || r.out(0).dtype != r.dtype()) return r.error("a gradient and i32 indices of its shape");
+  if (!same_planes(x, y) || r.in(1).shape != y || r.dtype(1) != DType::kI32 || r.out(0).dtype != r.dtype())
+    return r.error("a gradient and i32 indices of its shape");
   const int64_t planes = x[0] * x[1], in = product(x, 2, x.size()), out = product(y, 2, y.size());
   if (in == 0) return r.error("spatial dims that are not empty");
   Kernel kernel = r.unsupported();
   with_float_type(r.dtype(), [&]<typename T>(T) {
-    kernel = make_kernel([=](std::span<std::byte* const> b) { max_pool_grad(as<T>(b[0]), as<int32_t>(b[1]), as<T>(b[2]), planes, in, out); });
+    kernel = make_kernel([=](std::span<std::byte* const> b) {
+      max_pool_grad(as<T>(b[0]), as<int32_t>(b[1]), as<T>(b[2]), planes, in, out);
+    });
   });
   return kernel;
 }
@@ -154,18 +163,23 @@ Kernel make_avg_pool(const KernelRequest& r) {
   AveragePool pool{.include_pad = r.i("count_include_pad", 0) != 0};
   PARTITA_ASSIGN_OR_RETURN(pool.window, Window::make(r, x, y, r.ints("kernel"), false));
   Kernel kernel = r.unsupported();
-  with_float_type(r.dtype(), [&]<typename T>(T) { kernel = make_kernel([pool](std::span<std::byte* const> b) { avg_pool(pool, as<T>(b[0]), as<T>(b[1])); }); });
+  with_float_type(r.dtype(), [&]<typename T>(T) {
+    kernel = make_kernel([pool](std::span<std::byte* const> b) { avg_pool(pool, as<T>(b[0]), as<T>(b[1])); });
+  });
   return kernel;
 }
 
 Kernel make_avg_pool_grad(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(1, 1, 1));
   const Shape &x = r.out(0).shape, &y = r.in(0).shape;
-  if (!same_planes(x, y) || r.out(0).dtype != r.dtype()) return r.error("a gradient with the same samples and channels");
+  if (!same_planes(x, y) || r.out(0).dtype != r.dtype())
+    return r.error("a gradient with the same samples and channels");
   AveragePool pool{.include_pad = r.i("count_include_pad", 0) != 0};
   PARTITA_ASSIGN_OR_RETURN(pool.window, Window::make(r, x, y, r.ints("kernel"), false));
   Kernel kernel = r.unsupported();
-  with_float_type(r.dtype(), [&]<typename T>(T) { kernel = make_kernel([pool](std::span<std::byte* const> b) { avg_pool_grad(pool, as<T>(b[0]), as<T>(b[1])); }); });
+  with_float_type(r.dtype(), [&]<typename T>(T) {
+    kernel = make_kernel([pool](std::span<std::byte* const> b) { avg_pool_grad(pool, as<T>(b[0]), as<T>(b[1])); });
+  });
   return kernel;
 }
 

@@ -58,7 +58,8 @@ void argmax(const T* x, int64_t* y, const Extent& e, bool last) {
     const T* column = x + c / e.inner * e.n * e.inner + c % e.inner;
     int64_t best = 0;
     for (int64_t j = 1; j < e.n; ++j) {
-      const bool better = last ? !greater(column[best * e.inner], column[j * e.inner]) : greater(column[j * e.inner], column[best * e.inner]);
+      const bool better = last ? !greater(column[best * e.inner], column[j * e.inner])
+                               : greater(column[j * e.inner], column[best * e.inner]);
       if (better) best = j;
     }
     y[c] = best;
@@ -145,7 +146,8 @@ Kernel make_cumsum(const KernelRequest& r) {
   const bool exclusive = r.i("exclusive", 0) != 0, reverse = r.i("reverse", 0) != 0;
   Kernel kernel = r.unsupported();
   with_number_type(r.dtype(), [&]<typename T>(T) {
-    kernel = make_kernel([=](std::span<std::byte* const> b) { cumsum(as<T>(b[0]), as<T>(b[1]), e, exclusive, reverse); });
+    kernel =
+        make_kernel([=](std::span<std::byte* const> b) { cumsum(as<T>(b[0]), as<T>(b[1]), e, exclusive, reverse); });
   });
   return kernel;
 }
@@ -153,7 +155,8 @@ Kernel make_cumsum(const KernelRequest& r) {
 Kernel make_argmax(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(1, 1, 1));
   PARTITA_ASSIGN_OR_RETURN(const Extent e, extent_along_dim(r));
-  if (e.n == 0 || r.out(0).dtype != DType::kI64 || *element_count(r.out(0).shape) != e.outer * e.inner) return r.error("x with a dim that is not empty, i64 indices without it");
+  if (e.n == 0 || r.out(0).dtype != DType::kI64 || *element_count(r.out(0).shape) != e.outer * e.inner)
+    return r.error("x with a dim that is not empty, i64 indices without it");
   const bool last = r.i("last", 0) != 0;
   Kernel kernel = r.unsupported();
   with_number_type(r.dtype() == DType::kBool ? DType::kU8 : r.dtype(), [&]<typename T>(T) {
@@ -166,13 +169,15 @@ Kernel make_topk(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(1, 1, 2));
   PARTITA_ASSIGN_OR_RETURN(const Extent e, extent_along_dim(r));
   const int64_t k = r.i("k", 0), count = e.outer * k * e.inner;
-  if (k < 0 || k > e.n || r.out(0).dtype != r.dtype() || r.out(1).dtype != DType::kI64 || *element_count(r.out(0).shape) != count || *element_count(r.out(1).shape) != count) {
+  if (k < 0 || k > e.n || r.out(0).dtype != r.dtype() || r.out(1).dtype != DType::kI64 ||
+      *element_count(r.out(0).shape) != count || *element_count(r.out(1).shape) != count) {
     return r.error(cat("k <= the dim's size, values and i64 indices with k = ", k, " in its place"));
   }
   const bool largest = r.i("largest", 1) != 0;
   Kernel kernel = r.unsupported();
   with_number_type(r.dtype(), [&]<typename T>(T) {
-    kernel = make_kernel([=](std::span<std::byte* const> b) { topk(as<T>(b[0]), as<T>(b[1]), as<int64_t>(b[2]), e, k, largest); });
+    kernel = make_kernel(
+        [=](std::span<std::byte* const> b) { topk(as<T>(b[0]), as<T>(b[1]), as<int64_t>(b[2]), e, k, largest); });
   });
   return kernel;
 }
@@ -182,14 +187,15 @@ Kernel make_reduce_prod(const KernelRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(const std::vector<bool> reduced, chosen_dims(r));
   const Shape& shape = r.in(0).shape;
   std::vector<int64_t> bases = offsets_of(shape, reduced, false), points = offsets_of(shape, reduced, true);
-  if (static_cast<int64_t>(bases.size()) != *element_count(r.out(0).shape) || r.dtype(0) != r.dtype(1)) return r.error("an output without the reduced dims");
+  if (static_cast<int64_t>(bases.size()) != *element_count(r.out(0).shape) || r.dtype(0) != r.dtype(1))
+    return r.error("an output without the reduced dims");
   Kernel kernel = r.unsupported();
   with_number_type(r.dtype(), [&]<typename T>(T) {
     kernel = make_kernel([bases = std::move(bases), points = std::move(points)](std::span<std::byte* const> b) {
       const T* x = as<T>(b[0]);
       T* y = as<T>(b[1]);
       const int64_t n = static_cast<int64_t>(bases.size());
-#pragma omp parallel for schedule(static) if (worth_threads(n * static_cast<int64_t>(points.size())))
+#pragma omp parallel for schedule(static) if (worth_threads(n * static_cast <int64_t>(points.size())))
       for (int64_t i = 0; i < n; ++i) {
         Accumulator<T> value = 1;
         for (int64_t p : points) value = static_cast<Accumulator<T>>(value * x[bases[static_cast<size_t>(i)] + p]);
@@ -206,7 +212,9 @@ Kernel make_reverse(const KernelRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(std::vector<bool> turned, chosen_dims(r));
   Kernel kernel = r.unsupported();
   with_storage_type(r.dtype(), [&]<typename T>(T) {
-    kernel = make_kernel([turned, shape = r.in(0).shape](std::span<std::byte* const> b) { reverse_rows(as<T>(b[0]), as<T>(b[1]), shape, turned); });
+    kernel = make_kernel([turned, shape = r.in(0).shape](std::span<std::byte* const> b) {
+      reverse_rows(as<T>(b[0]), as<T>(b[1]), shape, turned);
+    });
   });
   return kernel;
 }

@@ -1,7 +1,8 @@
 // Kernels that write at indices: gather_grad, take_along_grad, gather_nd_grad, scatter_nd, scatter_elements.
 //
-// Several updates may hit one element. They are applied in the order of the updates, whatever the number of threads: the work is divided into parts of the
-// output that no two updates of different threads share (batches, columns of a slice), never by updates.
+// Several updates may hit one element. They are applied in the order of the updates, whatever the number of threads:
+// the work is divided into parts of the output that no two updates of different threads share (batches, columns of a
+// slice), never by updates.
 #include <cmath>
 #include <cstring>
 
@@ -27,35 +28,47 @@ template <Mode kMode, typename T>
 void combine(T& to, T update) {
   using A = Accumulator<T>;
   const A x = to, u = update;
-  if constexpr (kMode == Mode::kNone) to = update;
-  else if constexpr (kMode == Mode::kAdd) to = static_cast<T>(static_cast<A>(x + u));
-  else if constexpr (kMode == Mode::kMul) to = static_cast<T>(static_cast<A>(x * u));
-  else if constexpr (kMode == Mode::kMax) to = static_cast<T>(u > x || u != u ? u : x);
-  else to = static_cast<T>(u < x || u != u ? u : x);
+  if constexpr (kMode == Mode::kNone)
+    to = update;
+  else if constexpr (kMode == Mode::kAdd)
+    to = static_cast<T>(static_cast<A>(x + u));
+  else if constexpr (kMode == Mode::kMul)
+    to = static_cast<T>(static_cast<A>(x * u));
+  else if constexpr (kMode == Mode::kMax)
+    to = static_cast<T>(u > x || u != u ? u : x);
+  else
+    to = static_cast<T>(u < x || u != u ? u : x);
 }
 
 template <typename F>
 void with_mode(Mode mode, F&& f) {
   switch (mode) {
-    case Mode::kNone: return f.template operator()<Mode::kNone>();
-    case Mode::kAdd: return f.template operator()<Mode::kAdd>();
-    case Mode::kMul: return f.template operator()<Mode::kMul>();
-    case Mode::kMax: return f.template operator()<Mode::kMax>();
-    case Mode::kMin: return f.template operator()<Mode::kMin>();
+    case Mode::kNone:
+      return f.template operator()<Mode::kNone>();
+    case Mode::kAdd:
+      return f.template operator()<Mode::kAdd>();
+    case Mode::kMul:
+      return f.template operator()<Mode::kMul>();
+    case Mode::kMax:
+      return f.template operator()<Mode::kMax>();
+    case Mode::kMin:
+      return f.template operator()<Mode::kMin>();
   }
 }
 
 void fill_zero(std::byte* to, int64_t bytes) {
   constexpr int64_t kPiece = 1 << 20;
 #pragma omp parallel for schedule(static) if (bytes >= 4 * kPiece)
-  for (int64_t at = 0; at < bytes; at += kPiece) std::memset(to + at, 0, static_cast<size_t>(std::min(kPiece, bytes - at)));
+  for (int64_t at = 0; at < bytes; at += kPiece)
+    std::memset(to + at, 0, static_cast<size_t>(std::min(kPiece, bytes - at)));
 }
 
 void copy_all(std::byte* to, const std::byte* from, int64_t bytes) {
   if (to == from) return;
   constexpr int64_t kPiece = 1 << 20;
 #pragma omp parallel for schedule(static) if (bytes >= 4 * kPiece)
-  for (int64_t at = 0; at < bytes; at += kPiece) std::memcpy(to + at, from + at, static_cast<size_t>(std::min(kPiece, bytes - at)));
+  for (int64_t at = 0; at < bytes; at += kPiece)
+    std::memcpy(to + at, from + at, static_cast<size_t>(std::min(kPiece, bytes - at)));
 }
 
 // Columns of a slice that one task takes, for at least `threads` tasks where the slice is wide enough.
@@ -67,7 +80,8 @@ int64_t column_block(int64_t parts, int64_t width, int threads) {
 
 // rows: for update row r of batch p, its slice of `out` begins at offset(p, r).
 template <Mode kMode, typename T, typename Offset>
-void scatter_slices(T* out, const T* updates, int64_t batches, int64_t rows, int64_t slice, int threads, Offset offset) {
+void scatter_slices(T* out, const T* updates, int64_t batches, int64_t rows, int64_t slice, int threads,
+                    Offset offset) {
   const int64_t block = column_block(batches, slice, threads), blocks = (slice + block - 1) / block;
 #pragma omp parallel for schedule(static) if (worth_threads(batches * rows * slice))
   for (int64_t task = 0; task < batches * blocks; ++task) {
@@ -94,7 +108,9 @@ void scatter_along(T* out, const I* indices, const T* updates, const AlongLayout
 }
 
 template <typename F>
-bool with_scatter_type(DType dtype, Mode mode, F&& f) { return mode == Mode::kNone ? with_storage_type(dtype, f) : with_number_type(dtype, f); }
+bool with_scatter_type(DType dtype, Mode mode, F&& f) {
+  return mode == Mode::kNone ? with_storage_type(dtype, f) : with_number_type(dtype, f);
+}
 
 }  // namespace
 
@@ -104,8 +120,10 @@ Kernel make_gather_grad(const KernelRequest& r) {
   const int64_t dim = resolve_dim(r.i("dim", 0), x.size()), count = product(r.in(1).shape);
   if (dim < 0 || r.out(0).dtype != r.dtype()) return r.error("a dim inside the output");
   const size_t d = static_cast<size_t>(dim);
-  const int64_t outer = product(x, 0, d), n = x[d], inner = product(x, d + 1, x.size()), bytes = outer * n * inner * dtype_size(r.dtype());
-  if (*element_count(r.in(0).shape) != outer * count * inner) return r.error("a gradient with the indices' dims in place of the gathered one");
+  const int64_t outer = product(x, 0, d), n = x[d], inner = product(x, d + 1, x.size()),
+                bytes = outer * n * inner * dtype_size(r.dtype());
+  if (*element_count(r.in(0).shape) != outer * count * inner)
+    return r.error("a gradient with the indices' dims in place of the gathered one");
   Kernel kernel = r.unsupported();
   with_number_type(r.dtype(), [&]<typename T>(T) {
     with_index_type(r.dtype(1), [&]<typename I>(I) {
@@ -113,7 +131,9 @@ Kernel make_gather_grad(const KernelRequest& r) {
         fill_zero(b[2], bytes);
         if (n == 0) return;
         const I* indices = as<I>(b[1]);
-        scatter_slices<Mode::kAdd>(as<T>(b[2]), as<T>(b[0]), outer, count, inner, threads, [=](int64_t p, int64_t row) { return (p * n + clamp_index(indices[row], n)) * inner; });
+        scatter_slices<Mode::kAdd>(as<T>(b[2]), as<T>(b[0]), outer, count, inner, threads, [=](int64_t p, int64_t row) {
+          return (p * n + clamp_index(indices[row], n)) * inner;
+        });
       });
     });
   });
@@ -140,7 +160,8 @@ Kernel make_take_along_grad(const KernelRequest& r) {
 Kernel make_gather_nd_grad(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 2, 1));
   PARTITA_ASSIGN_OR_RETURN(SliceLayout layout, SliceLayout::make(r, r.out(0).shape, r.in(1).shape));
-  if (*element_count(r.in(0).shape) != layout.batches * layout.count * layout.slice || r.out(0).dtype != r.dtype()) return r.error("a gradient of one slice per index");
+  if (*element_count(r.in(0).shape) != layout.batches * layout.count * layout.slice || r.out(0).dtype != r.dtype())
+    return r.error("a gradient of one slice per index");
   const int64_t bytes = product(r.out(0).shape) * dtype_size(r.dtype());
   Kernel kernel = r.unsupported();
   with_number_type(r.dtype(), [&]<typename T>(T) {
@@ -149,8 +170,9 @@ Kernel make_gather_nd_grad(const KernelRequest& r) {
         fill_zero(b[2], bytes);
         if (layout.empty) return;
         const I* indices = as<I>(b[1]);
-        scatter_slices<Mode::kAdd>(as<T>(b[2]), as<T>(b[0]), layout.batches, layout.count, layout.slice, threads,
-                                   [&](int64_t p, int64_t row) { return layout.offset(indices, p * layout.count + row); });
+        scatter_slices<Mode::kAdd>(
+            as<T>(b[2]), as<T>(b[0]), layout.batches, layout.count, layout.slice, threads,
+            [&](int64_t p, int64_t row) { return layout.offset(indices, p * layout.count + row); });
       });
     });
   });
@@ -161,7 +183,8 @@ Kernel make_scatter_nd(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(3, 3, 1));
   PARTITA_ASSIGN_OR_RETURN(SliceLayout layout, SliceLayout::make(r, r.in(0).shape, r.in(1).shape));
   PARTITA_ASSIGN_OR_RETURN(const Mode mode, mode_of(r));
-  if (r.out(0).shape != r.in(0).shape || r.out(0).dtype != r.dtype() || r.dtype(2) != r.dtype() || *element_count(r.in(2).shape) != layout.batches * layout.count * layout.slice) {
+  if (r.out(0).shape != r.in(0).shape || r.out(0).dtype != r.dtype() || r.dtype(2) != r.dtype() ||
+      *element_count(r.in(2).shape) != layout.batches * layout.count * layout.slice) {
     return r.error("an output like x and one slice of updates per index");
   }
   const int64_t bytes = product(r.out(0).shape) * dtype_size(r.dtype());
@@ -186,7 +209,9 @@ Kernel make_scatter_elements(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(3, 3, 1));
   PARTITA_ASSIGN_OR_RETURN(AlongLayout layout, AlongLayout::make(r, r.in(0).shape, r.in(1).shape));
   PARTITA_ASSIGN_OR_RETURN(const Mode mode, mode_of(r));
-  if (r.out(0).shape != r.in(0).shape || r.out(0).dtype != r.dtype() || r.dtype(2) != r.dtype() || r.in(2).shape != r.in(1).shape) return r.error("an output like x and updates like the indices");
+  if (r.out(0).shape != r.in(0).shape || r.out(0).dtype != r.dtype() || r.dtype(2) != r.dtype() ||
+      r.in(2).shape != r.in(1).shape)
+    return r.error("an output like x and updates like the indices");
   const int64_t bytes = product(r.out(0).shape) * dtype_size(r.dtype());
   Kernel kernel = r.unsupported();
   with_scatter_type(r.dtype(), mode, [&]<typename T>(T) {

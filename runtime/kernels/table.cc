@@ -47,7 +47,8 @@ absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_kernel(const Step& step, 
     try {
       return entry.make(KernelRequest(step, config));
     } catch (const std::exception& e) {  // oneDNN reports what it cannot do this way
-      return absl::UnimplementedError(cat("kernel ", quote(step.name), " cannot be prepared for ", KernelRequest(step, config).types(), ": ", e.what()));
+      return absl::UnimplementedError(cat("kernel ", quote(step.name), " cannot be prepared for ",
+                                          KernelRequest(step, config).types(), ": ", e.what()));
     }
   }
   return absl::UnimplementedError(cat("this runtime has no kernel ", quote(step.name)));

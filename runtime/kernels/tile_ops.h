@@ -1,4 +1,5 @@
-// The inner loops of our own contractions, compiled for several instruction sets and chosen once by what the processor has. Serial.
+// The inner loops of our own contractions, compiled for several instruction sets and chosen once by what the processor
+// has. Serial.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,10 @@ namespace partita::runtime {
 
 template <typename T>
 struct TileOps {
-  // C[m, n] (+)= A[m, k] B[k, n]. B and C have contiguous rows; A any strides. Meant for tiles that fit the caches. Sums over k in order.
-  void (*gemm)(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, int64_t m, int64_t n, int64_t k, bool accumulate);
+  // C[m, n] (+)= A[m, k] B[k, n]. B and C have contiguous rows; A any strides. Meant for tiles that fit the caches.
+  // Sums over k in order.
+  void (*gemm)(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, int64_t m,
+               int64_t n, int64_t k, bool accumulate);
   // row[i] = exp(scale * row[i] - shift) for finite scale and shift; returns the sum. An element of -infinity gives 0.
   T (*exp_row)(T* row, int64_t n, T scale, T shift);
   T (*max_row)(const T* row, int64_t n);

@@ -1,4 +1,5 @@
-// The geometry of convolutions and poolings: x [n, c, spatial...], one to three spatial dimensions, brought to three by ones in front.
+// The geometry of convolutions and poolings: x [n, c, spatial...], one to three spatial dimensions, brought to three by
+// ones in front.
 #pragma once
 
 #include <array>
@@ -13,9 +14,10 @@ struct Window {
   size_t rank = 2;                  // spatial dimensions there really are
   Dims in{1, 1, 1}, out{1, 1, 1}, kernel{1, 1, 1}, stride{1, 1, 1}, low{0, 0, 0}, high{0, 0, 0}, dilation{1, 1, 1};
 
-  // From the whole shapes of x and y and the attributes strides, pads_low, pads_high, dilations; InvalidArgument when they do not fit together, where `exact` also
-  // asks for as many outputs as windows fit.
-  static absl::StatusOr<Window> make(const KernelRequest& r, const Shape& x, const Shape& y, const Shape& kernel, bool exact);
+  // From the whole shapes of x and y and the attributes strides, pads_low, pads_high, dilations; InvalidArgument when
+  // they do not fit together, where `exact` also asks for as many outputs as windows fit.
+  static absl::StatusOr<Window> make(const KernelRequest& r, const Shape& x, const Shape& y, const Shape& kernel,
+                                     bool exact);
 
   int64_t in_plane() const { return in[0] * in[1] * in[2]; }
   int64_t out_plane() const { return out[0] * out[1] * out[2]; }

@@ -55,7 +55,8 @@ TEST(Nests_SoftmaxOverMiddle, LanesAlongRows) {
 
 TEST(Nests_LayerNorm, ForwardIsOneSweepOverRows) {
   Builder b;
-  ValueId x = b.input("x", {DType::kF32, {2, 64, 96}}), r = b.input("r", {DType::kF32, {2, 64, 96}}), scale = b.input("s", {DType::kF32, {96}}), bias = b.input("b", {DType::kF32, {96}});
+  ValueId x = b.input("x", {DType::kF32, {2, 64, 96}}), r = b.input("r", {DType::kF32, {2, 64, 96}}),
+          scale = b.input("s", {DType::kF32, {96}}), bias = b.input("b", {DType::kF32, {96}});
   ValueId h = b.add(x, r);
   b.output("h", h);
   auto y = b.emit_all("layer_norm", {h, scale, bias}, {{"axis", int64_t{2}}, {"epsilon", 0.5}});
@@ -93,7 +94,8 @@ TEST(Nests_LayerNorm, ForwardIsOneSweepOverRows) {
 TEST(Nests_LayerNormBackward, FoldsScaleAndBiasGradients) {
   Builder b;
   TensorType t{DType::kF32, {256, 96}}, row{DType::kF32, {256, 1}}, column{DType::kF32, {96}};
-  ValueId x = b.input("x", t), g = b.input("g", t), scale = b.input("s", column), mean = b.input("m", row), rstd = b.input("r", row);
+  ValueId x = b.input("x", t), g = b.input("g", t), scale = b.input("s", column), mean = b.input("m", row),
+          rstd = b.input("r", row);
   Attrs attrs{{"axis", int64_t{1}}, {"epsilon", 0.5}};
   std::vector<TensorType> types{t, column, column};
   std::vector<ValueId> inputs{x, scale, scale}, outputs{kNoValue, mean, rstd}, gradients{g, kNoValue, kNoValue};

@@ -19,17 +19,20 @@ Interpreter::Interpreter(runtime::Program program) : program_(std::move(program)
     module_ = *std::move(module);
   }
   for (int64_t bytes : program_.region_bytes) regions_.emplace_back(static_cast<size_t>(bytes) / 8 + 9, ~uint64_t{0});
-  std::memcpy(regions_[static_cast<int>(runtime::Region::kConstant)].data(), program_.constants.data(), program_.constants.size());
+  std::memcpy(regions_[static_cast<int>(runtime::Region::kConstant)].data(), program_.constants.data(),
+              program_.constants.size());
 }
 
 char* Interpreter::address(const runtime::Operand& o) const {
   if (o.dtype == DType::kInvalid) return nullptr;
   int r = static_cast<int>(o.address.region);
   int64_t bytes = byte_size({o.dtype, o.shape});
-  PARTITA_CHECK(o.address.offset % 64 == 0 && o.address.offset + bytes <= program_.region_bytes[r], "an operand outside its region");
+  PARTITA_CHECK(o.address.offset % 64 == 0 && o.address.offset + bytes <= program_.region_bytes[r],
+                "an operand outside its region");
   char* base = const_cast<char*>(reinterpret_cast<const char*>(regions_[r].data()));
   base += (64 - reinterpret_cast<uintptr_t>(base) % 64) % 64;
-  if (r == static_cast<int>(runtime::Region::kConstant)) base = const_cast<char*>(reinterpret_cast<const char*>(regions_[r].data()));
+  if (r == static_cast<int>(runtime::Region::kConstant))
+    base = const_cast<char*>(reinterpret_cast<const char*>(regions_[r].data()));
   return base + o.address.offset;
 }
 
@@ -91,7 +94,8 @@ void Interpreter::run_step(const runtime::Step& step, int parts) {
     case runtime::StepKind::kLibrary: {
       const OpDef* op = find_op(step.name);
       Attrs attrs;
-      for (const auto& [name, value] : step.params) std::visit([&, n = name](const auto& v) { attrs.set(n, v); }, value);
+      for (const auto& [name, value] : step.params)
+        std::visit([&, n = name](const auto& v) { attrs.set(n, v); }, value);
       std::vector<Tensor> in;
       std::vector<const Tensor*> pointers;
       for (int k = 0; k < step.inputs; ++k) in.push_back(buffers[k] == nullptr ? Tensor{} : read(step.operands[k]));
@@ -102,9 +106,11 @@ void Interpreter::run_step(const runtime::Step& step, int parts) {
     }
     case runtime::StepKind::kCopy:
     case runtime::StepKind::kCollectiveStart:
-      std::memmove(buffers[1], buffers[0], static_cast<size_t>(byte_size({step.operands[0].dtype, step.operands[0].shape})));
+      std::memmove(buffers[1], buffers[0],
+                   static_cast<size_t>(byte_size({step.operands[0].dtype, step.operands[0].shape})));
       return;
-    case runtime::StepKind::kCollectiveWait: return;
+    case runtime::StepKind::kCollectiveWait:
+      return;
   }
 }
 
@@ -129,7 +135,8 @@ Tensor random_tensor(const TensorType& type, uint64_t seed, double scale, int64_
   std::normal_distribution<double> normal(0, scale);
   Tensor t = Tensor::zeros(type);
   for (double& x : t.f) x = normal(engine);
-  for (int64_t& x : t.i) x = static_cast<int64_t>(engine() % static_cast<uint64_t>(type.dtype == DType::kBool ? 2 : below));
+  for (int64_t& x : t.i)
+    x = static_cast<int64_t>(engine() % static_cast<uint64_t>(type.dtype == DType::kBool ? 2 : below));
   return rounded(t);
 }
 
@@ -157,11 +164,17 @@ void compare(const std::string& what, const Tensor& found, const Tensor& expecte
   int faults = 0;
   for (size_t k = 0; k < expected.f.size() && faults < 3; ++k) {
     double x = found.f[k], y = expected.f[k];
-    bool same = (std::isnan(x) && std::isnan(y)) || x == y || std::abs(x - y) <= tolerance * (std::abs(y) + options.slack * largest);
-    if (!same) ADD_FAILURE() << what << " " << to_string(found.type) << " [" << k << "]: found " << x << ", expected " << y, ++faults;
+    bool same = (std::isnan(x) && std::isnan(y)) || x == y ||
+                std::abs(x - y) <= tolerance * (std::abs(y) + options.slack * largest);
+    if (!same)
+      ADD_FAILURE() << what << " " << to_string(found.type) << " [" << k << "]: found " << x << ", expected " << y,
+          ++faults;
   }
   for (size_t k = 0; k < expected.i.size() && faults < 3; ++k) {
-    if (found.i[k] != expected.i[k]) ADD_FAILURE() << what << " " << to_string(found.type) << " [" << k << "]: found " << found.i[k] << ", expected " << expected.i[k], ++faults;
+    if (found.i[k] != expected.i[k])
+      ADD_FAILURE() << what << " " << to_string(found.type) << " [" << k << "]: found " << found.i[k] << ", expected "
+                    << expected.i[k],
+          ++faults;
   }
 }
 
@@ -169,8 +182,10 @@ void compare(const std::string& what, const Tensor& found, const Tensor& expecte
 
 int compare_with_reference(const Graph& graph, const CompareOptions& options) {
   std::vector<Tensor> inputs, states;
-  for (size_t k = 0; k < graph.inputs.size(); ++k) inputs.push_back(random_tensor(graph.type(graph.inputs[k].value), k + 1, options.scale, options.below));
-  for (size_t k = 0; k < graph.states.size(); ++k) states.push_back(random_tensor(graph.type(graph.states[k].value), k + 1001, options.scale, options.below));
+  for (size_t k = 0; k < graph.inputs.size(); ++k)
+    inputs.push_back(random_tensor(graph.type(graph.inputs[k].value), k + 1, options.scale, options.below));
+  for (size_t k = 0; k < graph.states.size(); ++k)
+    states.push_back(random_tensor(graph.type(graph.states[k].value), k + 1001, options.scale, options.below));
   std::map<ValueId, Tensor> feeds;
   for (size_t k = 0; k < inputs.size(); ++k) feeds[graph.inputs[k].value] = inputs[k];
   for (size_t k = 0; k < states.size(); ++k) feeds[graph.states[k].value] = states[k];
@@ -189,7 +204,8 @@ int compare_with_reference(const Graph& graph, const CompareOptions& options) {
   for (size_t k = 0; k < states.size(); ++k) interpreter.set_state(graph.states[k].name, states[k]);
   interpreter.run();
   size_t k = 0;
-  for (const GraphOutput& o : graph.outputs) compare(cat("output ", o.name), interpreter.output(o.name), expected[k++], options);
+  for (const GraphOutput& o : graph.outputs)
+    compare(cat("output ", o.name), interpreter.output(o.name), expected[k++], options);
   for (const State& s : graph.states) compare(cat("state ", s.name), interpreter.state(s.name), expected[k++], options);
   return interpreter.kernels();
 }

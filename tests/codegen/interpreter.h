@@ -1,4 +1,5 @@
-// Runs a one-rank program for tests: generated kernels as they are, library kernels by the reference evaluator. Memory that no step has written is NaN.
+// Runs a one-rank program for tests: generated kernels as they are, library kernels by the reference evaluator. Memory
+// that no step has written is NaN.
 #pragma once
 
 #include <functional>
@@ -21,7 +22,8 @@ class Interpreter {
   void set_input(const std::string& name, const Tensor& value);
   Tensor state(const std::string& name) const;
   Tensor output(const std::string& name) const;
-  // Runs the schedule with `parts` calls for each kernel. `stage` is called before each micro-batch; accumulators start from zero.
+  // Runs the schedule with `parts` calls for each kernel. `stage` is called before each micro-batch; accumulators start
+  // from zero.
   void run(int parts = 3, const std::function<void(int)>& stage = {});
   const runtime::Program& program() const { return program_; }
   int kernels() const;  // kernel steps
@@ -42,7 +44,8 @@ Tensor rounded(const Tensor& t);
 // Deterministic numbers: floats about N(0, scale), integers in [0, below).
 Tensor random_tensor(const TensorType& type, uint64_t seed, double scale = 1, int64_t below = 10);
 
-// One graph as a program of one rank; inputs and states random. Compares all outputs and states with the reference: |found - expected| <= tolerance *
+// One graph as a program of one rank; inputs and states random. Compares all outputs and states with the reference:
+// |found - expected| <= tolerance *
 // (|expected| + the largest |expected| of the tensor * slack). Returns the number of kernel steps.
 struct CompareOptions {
   TargetOptions target;

@@ -47,7 +47,9 @@ struct Model {
   }
 };
 
-int check(const Graph& g, double tolerance = 3e-5) { return compare_with_reference(g, {.tolerance = tolerance, .slack = 1, .scale = 0.5, .below = 10}); }
+int check(const Graph& g, double tolerance = 3e-5) {
+  return compare_with_reference(g, {.tolerance = tolerance, .slack = 1, .scale = 0.5, .below = 10});
+}
 
 TEST(Model_Perceptron, TrainsAsTheReference) {
   Model m;
@@ -64,13 +66,22 @@ TEST(Model_ConvolutionBatchNorm, TrainsAsTheReference) {
   Model m;
   ValueId x = m.input({4, 3, 8, 9});
   auto ints = [](std::vector<int64_t> v) { return v; };
-  Attrs attrs{{"strides", ints({1, 1})}, {"pads_low", ints({1, 1})}, {"pads_high", ints({1, 1})}, {"dilations", ints({1, 1})}, {"groups", int64_t{1}}};
+  Attrs attrs{{"strides", ints({1, 1})},
+              {"pads_low", ints({1, 1})},
+              {"pads_high", ints({1, 1})},
+              {"dilations", ints({1, 1})},
+              {"groups", int64_t{1}}};
   ValueId y = m.b.emit("conv", {x, m.parameter({6, 3, 3, 3})}, attrs);
   ValueId scale = m.parameter({6}), bias = m.parameter({6});
   y = m.b.emit("relu", {m.b.emit_all("batch_norm", {y, scale, bias}, {{"epsilon", 1e-2}})[0]});
   ValueId z = m.b.emit("conv", {y, m.parameter({6, 6, 3, 3})}, attrs);
   z = m.b.emit("relu", {m.b.add(m.b.add(z, m.b.reshape(m.parameter({6}), {6, 1, 1})), y)});
-  ValueId pooled = m.b.emit("avg_pool", {z}, {{"kernel", ints({2, 2})}, {"strides", ints({2, 2})}, {"pads_low", ints({0, 0})}, {"pads_high", ints({0, 0})}, {"count_include_pad", int64_t{0}}});
+  ValueId pooled = m.b.emit("avg_pool", {z},
+                            {{"kernel", ints({2, 2})},
+                             {"strides", ints({2, 2})},
+                             {"pads_low", ints({0, 0})},
+                             {"pads_high", ints({0, 0})},
+                             {"count_include_pad", int64_t{0}}});
   check(m.trained(m.b.mean(pooled, {2, 3}, false)), 1e-4);
 }
 
@@ -80,10 +91,14 @@ TEST(Model_AttentionInPrimitives, TrainsAsTheReference) {
   ValueId x = m.input({n, s, d});
   ValueId scale = m.parameter({d});
   ValueId y = m.b.emit_all("rms_norm", {x, scale}, {{"axis", int64_t{2}}, {"epsilon", 1e-3}})[0];
-  ValueId qkv = m.b.add(m.b.reshape(m.b.matmul(m.b.reshape(y, {n * s, d}), m.parameter({d, 3 * d})), {n, s, 3 * d}), m.parameter({3 * d}));
+  ValueId qkv = m.b.add(m.b.reshape(m.b.matmul(m.b.reshape(y, {n * s, d}), m.parameter({d, 3 * d})), {n, s, 3 * d}),
+                        m.parameter({3 * d}));
   std::vector<ValueId> p;
   for (int64_t k = 0; k < 3; ++k) {
-    ValueId part = m.b.emit("slice", {qkv}, {{"starts", std::vector<int64_t>{0, 0, k * d}}, {"limits", std::vector<int64_t>{n, s, (k + 1) * d}}, {"strides", std::vector<int64_t>{1, 1, 1}}});
+    ValueId part = m.b.emit("slice", {qkv},
+                            {{"starts", std::vector<int64_t>{0, 0, k * d}},
+                             {"limits", std::vector<int64_t>{n, s, (k + 1) * d}},
+                             {"strides", std::vector<int64_t>{1, 1, 1}}});
     p.push_back(m.b.transpose(m.b.reshape(part, {n, s, h, d / h}), {0, 2, 1, 3}));
   }
   ValueId scores = m.b.scale(m.b.matmul(p[0], m.b.transpose(p[1], {0, 1, 3, 2})), 0.35);
@@ -103,7 +118,8 @@ TEST(Model_Classifier, TrainsAsTheReference) {
   ValueId table = m.parameter({10, 16}), scale = m.parameter({16}), bias = m.parameter({16});
   ValueId h = m.b.emit("gather", {table, ids}, {{"dim", int64_t{0}}});
   h = m.b.emit_all("layer_norm", {h, scale, bias}, {{"axis", int64_t{2}}, {"epsilon", 1e-2}})[0];
-  ValueId logits = m.b.matmul(m.b.reshape(m.b.emit("gelu", {h}, {{"approximate", int64_t{0}}}), {21, 16}), table, false, true);
+  ValueId logits =
+      m.b.matmul(m.b.reshape(m.b.emit("gelu", {h}, {{"approximate", int64_t{0}}}), {21, 16}), table, false, true);
   ValueId loss = m.b.emit_all("cross_entropy", {logits, labels})[0];
   ValueId counts = m.b.cast(m.b.emit("ne", {labels, m.b.scalar(DType::kI64, 3)}), DType::kF32);
   check(m.finished(m.b.div(m.b.reduce_sum(m.b.mul(loss, counts), {0}, false), m.b.reduce_sum(counts, {0}, false))));

@@ -1,4 +1,5 @@
-// Programs made of loop nests against the reference evaluator: odd sizes, broadcasting, index functions, reductions of every kind.
+// Programs made of loop nests against the reference evaluator: odd sizes, broadcasting, index functions, reductions of
+// every kind.
 #include <gtest/gtest.h>
 
 #include "base/cat.h"
@@ -15,7 +16,8 @@ struct Maker {
   int check(const CompareOptions& options = {}) { return compare_with_reference(b.graph(), options); }
 };
 
-const std::vector<Shape> kShapes = {{}, {1}, {3}, {17}, {1000}, {20001}, {2, 3}, {17, 1}, {1, 1000}, {33, 65}, {3, 5, 7}, {2, 1, 130}, {0}, {3, 0, 2}};
+const std::vector<Shape> kShapes = {{},      {1},       {3},      {17},      {1000},      {20001}, {2, 3},
+                                    {17, 1}, {1, 1000}, {33, 65}, {3, 5, 7}, {2, 1, 130}, {0},     {3, 0, 2}};
 
 TEST(Elementwise_AnyShape, MatchesReference) {
   for (const Shape& shape : kShapes) {
@@ -36,7 +38,8 @@ TEST(Elementwise_EveryFunction, MatchesReference) {
       Maker m;
       ValueId x = m.in({300}, t), y = m.in({300}, t);
       ValueId positive = m.b.add_scalar(m.b.emit("abs", {x}), 0.01), small = m.b.emit("tanh", {x});
-      for (const char* op : {"neg", "abs", "sign", "exp", "expm1", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "sigmoid", "erf", "relu", "silu", "softplus", "floor", "ceil", "round"}) {
+      for (const char* op : {"neg",  "abs",  "sign",    "exp", "expm1", "sin",  "cos",      "tan",   "atan", "sinh",
+                             "cosh", "tanh", "sigmoid", "erf", "relu",  "silu", "softplus", "floor", "ceil", "round"}) {
         m.out(m.b.emit(op, {x}));
       }
       for (const char* op : {"log", "log1p", "sqrt", "rsqrt"}) m.out(m.b.emit(op, {positive}));
@@ -51,15 +54,18 @@ TEST(Elementwise_EveryFunction, MatchesReference) {
 }
 
 TEST(Elementwise_Integers, MatchReference) {
-  for (DType t : {DType::kI8, DType::kU8, DType::kI16, DType::kU16, DType::kI32, DType::kU32, DType::kI64, DType::kU64}) {
+  for (DType t :
+       {DType::kI8, DType::kU8, DType::kI16, DType::kU16, DType::kI32, DType::kU32, DType::kI64, DType::kU64}) {
     Maker m;
     ValueId x = m.in({77}, t), y = m.in({77}, t);
-    for (const char* op : {"add", "sub", "mul", "div", "max", "min", "mod", "pow", "and", "or", "xor"}) m.out(m.b.emit(op, {x, y}));
+    for (const char* op : {"add", "sub", "mul", "div", "max", "min", "mod", "pow", "and", "or", "xor"})
+      m.out(m.b.emit(op, {x, y}));
     if (is_unsigned(t)) m.out(m.b.emit("shl", {x, y})), m.out(m.b.emit("shr", {x, y}));
     m.out(m.b.emit("not", {x}));
     m.out(m.b.emit("eq", {x, y}));
     m.out(m.b.emit("lt", {x, y}));
-    for (DType to : {DType::kBool, DType::kI8, DType::kI64, DType::kF32, DType::kF64, DType::kF16}) m.out(m.b.cast(x, to));
+    for (DType to : {DType::kBool, DType::kI8, DType::kI64, DType::kF32, DType::kF64, DType::kF16})
+      m.out(m.b.cast(x, to));
     m.check();
     ASSERT_FALSE(HasFailure()) << dtype_name(t);
   }
@@ -70,7 +76,9 @@ TEST(Elementwise_Casts, MatchReference) {
     for (const char* cpu : {"host", "x86-64-v3"}) {
       Maker m;
       ValueId x = m.in({133}, t);
-      for (DType to : {DType::kBool, DType::kI8, DType::kU8, DType::kI16, DType::kI32, DType::kI64, DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) m.out(m.b.cast(x, to));
+      for (DType to : {DType::kBool, DType::kI8, DType::kU8, DType::kI16, DType::kI32, DType::kI64, DType::kF16,
+                       DType::kBF16, DType::kF32, DType::kF64})
+        m.out(m.b.cast(x, to));
       m.check({.target = {.cpu = cpu}, .scale = 40});
       ASSERT_FALSE(HasFailure()) << dtype_name(t) << " " << cpu;
     }
@@ -78,7 +86,9 @@ TEST(Elementwise_Casts, MatchReference) {
 }
 
 TEST(Elementwise_Broadcast, MatchesReference) {
-  const std::vector<std::pair<Shape, Shape>> cases = {{{4, 5, 6}, {6}}, {{4, 5, 6}, {5, 1}}, {{4, 1, 6}, {1, 5, 1}}, {{7}, {3, 1}}, {{}, {3, 4}}, {{2, 3, 40}, {2, 1, 1}}, {{1}, {1, 1, 1}}, {{5000, 1}, {1, 3}}};
+  const std::vector<std::pair<Shape, Shape>> cases = {{{4, 5, 6}, {6}}, {{4, 5, 6}, {5, 1}}, {{4, 1, 6}, {1, 5, 1}},
+                                                      {{7}, {3, 1}},    {{}, {3, 4}},        {{2, 3, 40}, {2, 1, 1}},
+                                                      {{1}, {1, 1, 1}}, {{5000, 1}, {1, 3}}};
   for (const auto& [a, c] : cases) {
     Maker m;
     ValueId x = m.in(a), y = m.in(c);
@@ -96,9 +106,11 @@ TEST(Structure_IndexFunctions, MatchReference) {
     auto ints = [](std::vector<int64_t> v) { return v; };
     m.out(m.b.transpose(x, {2, 1, 0}));
     m.out(m.b.emit("exp", {m.b.transpose(x, {1, 0, 2})}));
-    m.out(m.b.emit("slice", {x}, {{"starts", ints({1, 0, 3})}, {"limits", ints({3, 6, 9})}, {"strides", ints({1, 2, 3})}}));
+    m.out(m.b.emit("slice", {x},
+                   {{"starts", ints({1, 0, 3})}, {"limits", ints({3, 6, 9})}, {"strides", ints({1, 2, 3})}}));
     m.out(m.b.emit("reverse", {x}, {{"dims", ints({0, 2})}}));
-    ValueId p = m.b.emit("pad", {x, m.b.scalar(DType::kF32, 2.5)}, {{"low", ints({1, 0, 2})}, {"high", ints({0, 3, 1})}});
+    ValueId p =
+        m.b.emit("pad", {x, m.b.scalar(DType::kF32, 2.5)}, {{"low", ints({1, 0, 2})}, {"high", ints({0, 3, 1})}});
     m.out(m.b.mul(p, p));
     ValueId y = m.in({4, 1, 10}), z = m.in({4, 2, 10});
     ValueId c = m.b.emit("concat", {x, m.b.emit("neg", {y}), z}, {{"dim", int64_t{1}}});
@@ -118,7 +130,9 @@ TEST(Structure_SlicesPaddedBackTogether, IsOneSweep) {
   ValueId total = kNoValue;
   for (int k = 0; k < 3; ++k) {
     ValueId part = m.b.emit("exp", {m.in({5, 16})});
-    ValueId padded = m.b.emit("pad", {part, m.b.scalar(DType::kF32, 0)}, {{"low", std::vector<int64_t>{0, 16 * k}}, {"high", std::vector<int64_t>{0, 16 * (2 - k)}}});
+    ValueId padded =
+        m.b.emit("pad", {part, m.b.scalar(DType::kF32, 0)},
+                 {{"low", std::vector<int64_t>{0, 16 * k}}, {"high", std::vector<int64_t>{0, 16 * (2 - k)}}});
     total = total == kNoValue ? padded : m.b.add(total, padded);
   }
   m.out(total);
@@ -127,9 +141,10 @@ TEST(Structure_SlicesPaddedBackTogether, IsOneSweep) {
 
 TEST(Reduction_AnyDims, MatchesReference) {
   const std::vector<std::pair<Shape, std::vector<int64_t>>> cases = {
-      {{5, 7}, {1}},       {{5, 7}, {0}},       {{5, 7}, {0, 1}},        {{1000}, {0}},          {{40000}, {0}},        {{300, 200}, {0, 1}}, {{3, 4, 50}, {1}},  {{3, 4, 50}, {0, 2}}, {{70, 3, 90}, {0, 2}},
-      {{2, 3, 4, 5}, {1, 3}}, {{2, 3, 4, 5}, {0, 2}}, {{1, 1}, {0}},        {{3000, 70}, {0}},      {{0, 4}, {0}},         {{4, 0}, {1}},        {{4, 0}, {0}},      {{9, 1, 9}, {1}},     {{130, 257}, {1}},
-      {{100, 3}, {1}},     {{33, 20000}, {1}}};
+      {{5, 7}, {1}},          {{5, 7}, {0}},     {{5, 7}, {0, 1}},     {{1000}, {0}},         {{40000}, {0}},
+      {{300, 200}, {0, 1}},   {{3, 4, 50}, {1}}, {{3, 4, 50}, {0, 2}}, {{70, 3, 90}, {0, 2}}, {{2, 3, 4, 5}, {1, 3}},
+      {{2, 3, 4, 5}, {0, 2}}, {{1, 1}, {0}},     {{3000, 70}, {0}},    {{0, 4}, {0}},         {{4, 0}, {1}},
+      {{4, 0}, {0}},          {{9, 1, 9}, {1}},  {{130, 257}, {1}},    {{100, 3}, {1}},       {{33, 20000}, {1}}};
   for (const auto& [shape, dims] : cases) {
     for (DType t : {DType::kF32, DType::kF64, DType::kI32}) {
       for (bool keep : {false, true}) {
@@ -154,7 +169,8 @@ TEST(Reduction_NaN, IsKept) {
 }
 
 TEST(Softmax_AnyDim, IsOneKernel) {
-  for (auto [shape, dim] : std::vector<std::pair<Shape, int64_t>>{{{33, 65}, 1}, {{4, 50, 40}, 1}, {{1, 1}, 0}, {{3, 1000}, 1}, {{5, 3}, 0}, {{2, 70000}, 1}}) {
+  for (auto [shape, dim] : std::vector<std::pair<Shape, int64_t>>{
+           {{33, 65}, 1}, {{4, 50, 40}, 1}, {{1, 1}, 0}, {{3, 1000}, 1}, {{5, 3}, 0}, {{2, 70000}, 1}}) {
     for (DType t : {DType::kF32, DType::kF64}) {
       Maker m;
       m.out(m.b.emit("softmax", {m.in(shape, t)}, {{"dim", dim}}));
@@ -213,7 +229,8 @@ TEST(Random_Uniform, EqualsReference) {
 
 TEST(States_Update, IsInPlace) {
   Builder b;
-  ValueId p = b.state({.name = "p"}, {DType::kF32, {300}}), m = b.state({.name = "m", .kind = StateKind::kOptimizer}, {DType::kF32, {300}});
+  ValueId p = b.state({.name = "p"}, {DType::kF32, {300}}),
+          m = b.state({.name = "m", .kind = StateKind::kOptimizer}, {DType::kF32, {300}});
   ValueId swapped = b.state({.name = "a"}, {DType::kF32, {7}}), other = b.state({.name = "b"}, {DType::kF32, {7}});
   ValueId g = b.input("g", {DType::kF32, {300}});
   b.context().segment = Segment::kUpdate;

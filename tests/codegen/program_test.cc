@@ -27,7 +27,8 @@ runtime::Program emit(const LocalProgram& local) {
 
 TEST(MicroBatches_Accumulate, AndThePrologueIsKept) {
   Builder b;
-  ValueId w = b.state({.name = "w"}, {DType::kF32, {40}}), acc = b.state({.name = "acc", .kind = StateKind::kAccumulator}, {DType::kF32, {40}});
+  ValueId w = b.state({.name = "w"}, {DType::kF32, {40}}),
+          acc = b.state({.name = "acc", .kind = StateKind::kAccumulator}, {DType::kF32, {40}});
   ValueId x = b.input("x", {DType::kF32, {8, 40}});
   b.context().segment = Segment::kPrologue;
   ValueId norm = b.emit("exp", {b.reduce_sum(b.mul(w, w), {0}, true)});
@@ -75,7 +76,8 @@ Graph all_reduce_graph(bool separate_use) {
   Builder b;
   ValueId x = b.input("x", {DType::kF32, {10, 20}});
   std::vector<ValueId> parts{b.emit("exp", {x}), b.reduce_sum(x, {0}, false), b.reduce_sum(x, {0, 1}, false)};
-  auto sums = b.emit_all("all_reduce", parts, {{"axes", std::vector<int64_t>{0}}, {"parts", int64_t{1}}, {"reduce", std::string("sum")}});
+  auto sums = b.emit_all("all_reduce", parts,
+                         {{"axes", std::vector<int64_t>{0}}, {"parts", int64_t{1}}, {"reduce", std::string("sum")}});
   ValueId between = b.emit("sin", {b.mul(x, x)});
   if (separate_use) b.output("part", parts[1]);
   b.output("between", between);
@@ -121,7 +123,8 @@ TEST(Collective_SeveralOperands, AreOneBufferAndWaitLate) {
 TEST(Collective_UnreadResult, IsWaitedForInItsSegment) {
   Builder b;
   ValueId x = b.input("x", {DType::kF32, {64}});
-  ValueId y = b.emit("all_reduce", {b.emit("exp", {x})}, {{"axes", std::vector<int64_t>{0}}, {"parts", int64_t{1}}, {"reduce", std::string("sum")}});
+  ValueId y = b.emit("all_reduce", {b.emit("exp", {x})},
+                     {{"axes", std::vector<int64_t>{0}}, {"parts", int64_t{1}}, {"reduce", std::string("sum")}});
   b.context().segment = Segment::kBackward;
   b.output("other", b.emit("sin", {x}));
   b.output("y", y);
@@ -178,7 +181,8 @@ TEST(Memory_Chain, NeedsTwoBuffersAtMost) {
 TEST(Constants_Shared, AndUniformOnesAreImmediate) {
   Builder b;
   ValueId x = b.input("x", {DType::kF32, {4}});
-  ValueId a = b.constant(to_literal(random_tensor({DType::kF32, {4}}, 7))), c = b.constant(to_literal(random_tensor({DType::kF32, {4}}, 7)));
+  ValueId a = b.constant(to_literal(random_tensor({DType::kF32, {4}}, 7))),
+          c = b.constant(to_literal(random_tensor({DType::kF32, {4}}, 7)));
   b.output("y", b.mul(b.add(x, a), b.sub(x, c)));
   b.output("z", b.add(b.full(DType::kF32, {4}, 3), x));
   runtime::Program p = emit(local_program(b.graph()));

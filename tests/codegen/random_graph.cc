@@ -36,7 +36,9 @@ class Maker {
   size_t below(size_t n) { return engine_() % n; }
   int64_t pick(std::vector<int64_t> from) { return from[below(from.size())]; }
   // Recent values more often, so that chains grow.
-  ValueId any() { return below(2) ? pool_[pool_.size() - 1 - below(std::min<size_t>(pool_.size(), 4))] : pool_[below(pool_.size())]; }
+  ValueId any() {
+    return below(2) ? pool_[pool_.size() - 1 - below(std::min<size_t>(pool_.size(), 4))] : pool_[below(pool_.size())];
+  }
   ValueId bounded(ValueId v) { return b_.emit("tanh", {v}); }
 
   // Of the shape asked for, by sums and broadcasts.
@@ -55,16 +57,21 @@ class Maker {
     ValueId x = any();
     int rank = b_.rank(x);
     switch (below(14)) {
-      case 0: return b_.emit("exp", {b_.emit("neg", {x})});
-      case 1: return b_.scale(x, 0.5);
-      case 2: case 3: case 4: {
+      case 0:
+        return b_.emit("exp", {b_.emit("neg", {x})});
+      case 1:
+        return b_.scale(x, 0.5);
+      case 2:
+      case 3:
+      case 4: {
         ValueId y = any();
         if (!broadcast_shapes(b_.shape(x), b_.shape(y))) y = x;
         return b_.emit(below(2) ? "mul" : "sub", {x, y});
       }
       case 5: {
         if (rank == 0) return x;
-        return b_.reduce(below(3) ? "reduce_sum" : "reduce_max", x, {static_cast<int64_t>(below(static_cast<size_t>(rank)))}, true);
+        return b_.reduce(below(3) ? "reduce_sum" : "reduce_max", x,
+                         {static_cast<int64_t>(below(static_cast<size_t>(rank)))}, true);
       }
       case 6: {
         if (rank == 0) return x;
@@ -73,7 +80,8 @@ class Maker {
       case 7: {
         if (rank == 0) return x;
         Shape last{b_.shape(x).back()};
-        return b_.emit_all("layer_norm", {x, b_.full(DType::kF32, last, 1.5), b_.full(DType::kF32, last, 0.5)}, {{"axis", int64_t{rank - 1}}, {"epsilon", 1e-2}})[0];
+        return b_.emit_all("layer_norm", {x, b_.full(DType::kF32, last, 1.5), b_.full(DType::kF32, last, 0.5)},
+                           {{"axis", int64_t{rank - 1}}, {"epsilon", 1e-2}})[0];
       }
       case 8: {
         if (rank != 3) return x;
@@ -87,7 +95,8 @@ class Maker {
       }
       case 10: {
         if (rank == 0 || b_.shape(x).back() < 4) return x;
-        std::vector<int64_t> zeros(static_cast<size_t>(rank), 0), ones(static_cast<size_t>(rank), 1), limits = b_.shape(x), high = zeros;
+        std::vector<int64_t> zeros(static_cast<size_t>(rank), 0), ones(static_cast<size_t>(rank), 1),
+            limits = b_.shape(x), high = zeros;
         limits.back() -= 3;
         high.back() = 3;
         ValueId part = b_.emit("slice", {x}, {{"starts", zeros}, {"limits", limits}, {"strides", ones}});
@@ -96,7 +105,8 @@ class Maker {
       case 11: {
         if (rank == 0) return x;
         int64_t dim = static_cast<int64_t>(below(static_cast<size_t>(rank)));
-        std::vector<int64_t> starts(static_cast<size_t>(rank), 0), ones(static_cast<size_t>(rank), 1), limits = b_.shape(x);
+        std::vector<int64_t> starts(static_cast<size_t>(rank), 0), ones(static_cast<size_t>(rank), 1),
+            limits = b_.shape(x);
         ValueId c = b_.emit("concat", {x, b_.emit("neg", {x})}, {{"dim", dim}});
         starts[dim] = limits[dim] / 2;
         limits[dim] += limits[dim] / 2;

@@ -1,4 +1,5 @@
-// Random training-like graphs for property tests: elementwise chains, broadcasting, index functions, reductions, norms, products, states.
+// Random training-like graphs for property tests: elementwise chains, broadcasting, index functions, reductions, norms,
+// products, states.
 #pragma once
 
 #include "ir/graph.h"

@@ -12,14 +12,16 @@ namespace {
 
 TEST(RandomGraph_Program, ComputesWhatTheReferenceDoes) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
-    compare_with_reference(random_graph(seed, 30), {.target = {.in_place = seed % 3 != 0}, .tolerance = 2e-5, .slack = 1});
+    compare_with_reference(random_graph(seed, 30),
+                           {.target = {.in_place = seed % 3 != 0}, .tolerance = 2e-5, .slack = 1});
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
 }
 
 TEST(RandomGraph_WithoutFusion, ComputesTheSame) {
   for (uint64_t seed = 100; seed <= 110; ++seed) {
-    compare_with_reference(random_graph(seed, 24), {.target = {.cpu = "x86-64-v3", .fuse = false}, .tolerance = 2e-5, .slack = 1});
+    compare_with_reference(random_graph(seed, 24),
+                           {.target = {.cpu = "x86-64-v3", .fuse = false}, .tolerance = 2e-5, .slack = 1});
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
 }
@@ -45,8 +47,10 @@ TEST(RandomGraph_Arena, KeepsLiveBuffersApart) {
       EXPECT_LE(x.offset + x.bytes, plan.region_bytes[static_cast<int>(runtime::Region::kArena)]);
       for (size_t c = a + 1; c < plan.buffers.size(); ++c) {
         const PlanBuffer& y = plan.buffers[c];
-        if (y.region != runtime::Region::kArena || life[a].second < life[c].first || life[c].second < life[a].first) continue;
-        EXPECT_TRUE(x.offset + x.bytes <= y.offset || y.offset + y.bytes <= x.offset) << "seed " << seed << ": buffers " << a << " and " << c;
+        if (y.region != runtime::Region::kArena || life[a].second < life[c].first || life[c].second < life[a].first)
+          continue;
+        EXPECT_TRUE(x.offset + x.bytes <= y.offset || y.offset + y.bytes <= x.offset)
+            << "seed " << seed << ": buffers " << a << " and " << c;
       }
     }
   }

@@ -19,7 +19,9 @@ std::vector<float> interesting(double low, double high) {
     x.push_back(f);
   }
   for (int k = 0; k <= 400000; ++k) x.push_back(static_cast<float>(low + (high - low) * k / 400000));
-  for (double v : {0.0, -0.0, 1.0, -1.0, 1e-40, -1e-40, 88.72, 88.73, -87.3, -103.9, -104.1, 0.625, 0.9277, 9.0, 1e30, -1e30}) x.push_back(static_cast<float>(v));
+  for (double v :
+       {0.0, -0.0, 1.0, -1.0, 1e-40, -1e-40, 88.72, 88.73, -87.3, -103.9, -104.1, 0.625, 0.9277, 9.0, 1e30, -1e30})
+    x.push_back(static_cast<float>(v));
   x.push_back(INFINITY), x.push_back(-INFINITY), x.push_back(NAN);
   return x;
 }
@@ -32,7 +34,8 @@ double worst_error(ScalarOp op, double (*exact)(double), double low, double high
   nest.columns = 1;
   nest.operands = {DType::kF32, DType::kF32};
   nest.inputs = 1;
-  nest.nodes = {{.op = NestOp::kLoad, .scalar = {.op = ScalarOp::kInput, .type = DType::kF32}, .access = {0, {1}, 0}}, {.op = NestOp::kScalar, .scalar = {.op = op, .type = DType::kF32, .a = 0}}};
+  nest.nodes = {{.op = NestOp::kLoad, .scalar = {.op = ScalarOp::kInput, .type = DType::kF32}, .access = {0, {1}, 0}},
+                {.op = NestOp::kScalar, .scalar = {.op = op, .type = DType::kF32, .a = 0}}};
   nest.stores = {{1, {1, {1}, 0}}};
   NamedNest named{"f", &nest};
   auto object = compile_nests({&named, 1}, cpu);
@@ -48,7 +51,9 @@ double worst_error(ScalarOp op, double (*exact)(double), double low, double high
     double e = exact(x[k]);
     float r = static_cast<float>(e);
     if (std::isnan(e) || std::isinf(r) || e == 0) {
-      if (!(std::isnan(e) ? std::isnan(y[k]) : y[k] == r || (std::isinf(r) && !std::isinf(e) && std::abs(y[k]) > 3.4e38f) || (e == 0 && y[k] == 0))) {
+      if (!(std::isnan(e) ? std::isnan(y[k])
+                          : y[k] == r || (std::isinf(r) && !std::isinf(e) && std::abs(y[k]) > 3.4e38f) ||
+                                (e == 0 && y[k] == 0))) {
         ADD_FAILURE() << "at " << x[k] << ": found " << y[k] << ", expected " << e;
         return 1e9;
       }
@@ -76,10 +81,14 @@ TEST(ScalarMath_F32, StaysWithinTwoUnits) {
     double low, high;
   };
   const Case cases[] = {
-      {"exp", ScalarOp::kExp, std::exp, -104, 89},    {"log", ScalarOp::kLog, std::log, 0, 10},       {"log1p", ScalarOp::kLog1p, std::log1p, -1, 3}, {"expm1", ScalarOp::kExpm1, std::expm1, -5, 5},
-      {"tanh", ScalarOp::kTanh, std::tanh, -10, 10}, {"erf", ScalarOp::kErf, std::erf, -4, 4},       {"sin", ScalarOp::kSin, std::sin, -100, 100},  {"cos", ScalarOp::kCos, std::cos, -100, 100},
-      {"tan", ScalarOp::kTan, std::tan, -3, 3},       {"asin", ScalarOp::kAsin, std::asin, -1, 1},    {"acos", ScalarOp::kAcos, std::acos, -1, 1},   {"atan", ScalarOp::kAtan, std::atan, -9, 9},
-      {"sinh", ScalarOp::kSinh, std::sinh, -9, 9},    {"cosh", ScalarOp::kCosh, std::cosh, -9, 9},    {"sqrt", ScalarOp::kSqrt, std::sqrt, 0, 9},
+      {"exp", ScalarOp::kExp, std::exp, -104, 89},    {"log", ScalarOp::kLog, std::log, 0, 10},
+      {"log1p", ScalarOp::kLog1p, std::log1p, -1, 3}, {"expm1", ScalarOp::kExpm1, std::expm1, -5, 5},
+      {"tanh", ScalarOp::kTanh, std::tanh, -10, 10},  {"erf", ScalarOp::kErf, std::erf, -4, 4},
+      {"sin", ScalarOp::kSin, std::sin, -100, 100},   {"cos", ScalarOp::kCos, std::cos, -100, 100},
+      {"tan", ScalarOp::kTan, std::tan, -3, 3},       {"asin", ScalarOp::kAsin, std::asin, -1, 1},
+      {"acos", ScalarOp::kAcos, std::acos, -1, 1},    {"atan", ScalarOp::kAtan, std::atan, -9, 9},
+      {"sinh", ScalarOp::kSinh, std::sinh, -9, 9},    {"cosh", ScalarOp::kCosh, std::cosh, -9, 9},
+      {"sqrt", ScalarOp::kSqrt, std::sqrt, 0, 9},
   };
   for (const Case& c : cases) {
     double error = worst_error(c.op, c.exact, c.low, c.high, "host");

@@ -39,7 +39,8 @@ void add_value(onnx::ValueInfoProto* v, const std::string& name, std::vector<int
   for (int64_t d : shape) t->mutable_shape()->add_dim()->set_dim_value(d);
 }
 
-onnx::NodeProto* add_node(onnx::GraphProto* g, const std::string& op, std::vector<std::string> in, std::vector<std::string> out, const std::string& name = "n") {
+onnx::NodeProto* add_node(onnx::GraphProto* g, const std::string& op, std::vector<std::string> in,
+                          std::vector<std::string> out, const std::string& name = "n") {
   auto* n = g->add_node();
   n->set_op_type(op);
   n->set_name(name);
@@ -216,9 +217,18 @@ TEST(BadInput, Attributes_OfTheWrongTypeOrMissing) {
 // Every operator with absurd attribute values and inputs: no crash, no hang.
 TEST(BadInput, ExtremeNumbers_InAttributes) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> uses = {
-      {"Conv", {"strides", "pads", "dilations", "kernel_shape"}}, {"ConvTranspose", {"strides", "pads", "dilations", "output_padding", "output_shape"}},
-      {"MaxPool", {"strides", "pads", "dilations", "kernel_shape"}}, {"AveragePool", {"strides", "pads", "kernel_shape"}}, {"Transpose", {"perm"}}};
-  const int64_t extremes[] = {0, -1, 2, std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), int64_t{1} << 31, int64_t{1} << 62};
+      {"Conv", {"strides", "pads", "dilations", "kernel_shape"}},
+      {"ConvTranspose", {"strides", "pads", "dilations", "output_padding", "output_shape"}},
+      {"MaxPool", {"strides", "pads", "dilations", "kernel_shape"}},
+      {"AveragePool", {"strides", "pads", "kernel_shape"}},
+      {"Transpose", {"perm"}}};
+  const int64_t extremes[] = {0,
+                              -1,
+                              2,
+                              std::numeric_limits<int64_t>::max(),
+                              std::numeric_limits<int64_t>::min(),
+                              int64_t{1} << 31,
+                              int64_t{1} << 62};
   for (const auto& [op, names] : uses) {
     for (const std::string& name : names) {
       for (int64_t value : extremes) {
@@ -228,7 +238,8 @@ TEST(BadInput, ExtremeNumbers_InAttributes) {
           add_value(m.mutable_graph()->add_input(), "w", {3, 3, 3, 3});
           add_value(m.mutable_graph()->add_output(), "y", {});
           bool weight = op.starts_with("Conv");
-          auto* n = add_node(m.mutable_graph(), op, weight ? std::vector<std::string>{"x", "w"} : std::vector<std::string>{"x"}, {"y"});
+          auto* n = add_node(m.mutable_graph(), op,
+                             weight ? std::vector<std::string>{"x", "w"} : std::vector<std::string>{"x"}, {"y"});
           auto* a = n->add_attribute();
           a->set_name(name);
           a->set_type(onnx::AttributeProto::INTS);
@@ -253,9 +264,11 @@ TEST(BadInput, Tensors_WithFalseSizes) {
   };
   EXPECT_THAT(with([](auto* t) { t->add_dims(2), t->set_raw_data("abc"); }), HasSubstr("takes 8 bytes, found 3"));
   EXPECT_THAT(with([](auto* t) { t->add_dims(-2); }), HasSubstr("dimension -2 is negative"));
-  EXPECT_THAT(with([](auto* t) { t->add_dims(int64_t{1} << 40), t->add_dims(int64_t{1} << 40); }), HasSubstr("overflows"));
+  EXPECT_THAT(with([](auto* t) { t->add_dims(int64_t{1} << 40), t->add_dims(int64_t{1} << 40); }),
+              HasSubstr("overflows"));
   EXPECT_THAT(with([](auto* t) { t->add_dims(1000000000); }), HasSubstr("elements, found 0"));
-  EXPECT_THAT(with([](auto* t) { t->set_data_type(onnx::TensorProto::STRING), t->add_string_data("x"); }), HasSubstr("STRING, which is not supported"));
+  EXPECT_THAT(with([](auto* t) { t->set_data_type(onnx::TensorProto::STRING), t->add_string_data("x"); }),
+              HasSubstr("STRING, which is not supported"));
   EXPECT_THAT(with([](auto* t) { t->set_data_type(77); }), HasSubstr("element type 77"));
 }
 
@@ -271,7 +284,8 @@ class External : public testing::Test {
     t->set_data_type(kFloat);
     t->add_dims(2);
     t->set_data_location(onnx::TensorProto::EXTERNAL);
-    for (const auto& [key, value] : {std::pair<std::string, std::string>{"location", location}, {"offset", offset}, {"length", length}}) {
+    for (const auto& [key, value] :
+         {std::pair<std::string, std::string>{"location", location}, {"offset", offset}, {"length", length}}) {
       if (value.empty()) continue;
       auto* e = t->add_external_data();
       e->set_key(key);
@@ -324,7 +338,8 @@ TEST_F(External, Ranges_OutsideTheFile) {
   EXPECT_THAT(refusal_of_file(path), HasSubstr("is too short: bytes 0 to 8 are asked for, it has 7"));
   EXPECT_THAT(refusal_of_file(write_model("weights.bin", "-8")), HasSubstr("offset -8 is negative"));
   EXPECT_THAT(refusal_of_file(write_model("weights.bin", "9223372036854775800")), HasSubstr("overflows"));
-  EXPECT_THAT(refusal_of_file(write_model("weights.bin", "99999999999999999999")), HasSubstr("not a 64-bit whole number"));
+  EXPECT_THAT(refusal_of_file(write_model("weights.bin", "99999999999999999999")),
+              HasSubstr("not a 64-bit whole number"));
   EXPECT_THAT(refusal_of_file(write_model("weights.bin", "0", "4")), HasSubstr("has 4 bytes, but f32[2] takes 8"));
   EXPECT_THAT(refusal_of_file(write_model("weights.bin", "0", "-8")), HasSubstr("negative"));
 }
@@ -355,7 +370,8 @@ TEST(BadInput, Terabytes_AreRefusedNotFolded) {
 TEST(BadInput, DoublingConstants_StopAtALimit) {
   onnx::ModelProto m = empty_model();
   add_ints(m.mutable_graph(), "c0", {1, 2});
-  for (int k = 0; k < 60; ++k) add_int(add_node(m.mutable_graph(), "Concat", {cat("c", k), cat("c", k)}, {cat("c", k + 1)}), "axis", 0);
+  for (int k = 0; k < 60; ++k)
+    add_int(add_node(m.mutable_graph(), "Concat", {cat("c", k), cat("c", k)}, {cat("c", k + 1)}), "axis", 0);
   add_value(m.mutable_graph()->add_output(), "c60", {}, kInt64);
   EXPECT_THAT(refusal_of(m), HasSubstr("TiB"));
 }
@@ -484,7 +500,8 @@ TEST(BadInput, NestedSubgraphs_StopAtALimit) {
 }
 
 TEST(BadInput, UglyNames_AreEscaped) {
-  for (const std::string& name : {std::string("\x1b[31mred\x1b[0m"), std::string("\xff\xfe bad \xc3"), std::string("two\nlines\ttab"), std::string(5000, 'a')}) {
+  for (const std::string& name : {std::string("\x1b[31mred\x1b[0m"), std::string("\xff\xfe bad \xc3"),
+                                  std::string("two\nlines\ttab"), std::string(5000, 'a')}) {
     onnx::ModelProto m = relu_model();
     auto* n = m.mutable_graph()->mutable_node(0);
     n->set_name(name);

@@ -1,4 +1,5 @@
-// Every exported model imports; the small ones, run by the reference evaluator, give PyTorch's first loss; the large ones import within time and memory.
+// Every exported model imports; the small ones, run by the reference evaluator, give PyTorch's first loss; the large
+// ones import within time and memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -35,8 +36,10 @@ Tensor samples(const Tensor& all, int64_t from, int64_t n) {
   Tensor out{all.type, {}, {}};
   out.type.shape[0] = n;
   int64_t row = elements(all.type.shape) / all.type.shape[0];
-  if (is_float(all.type.dtype)) out.f.assign(all.f.begin() + from * row, all.f.begin() + (from + n) * row);
-  else out.i.assign(all.i.begin() + from * row, all.i.begin() + (from + n) * row);
+  if (is_float(all.type.dtype))
+    out.f.assign(all.f.begin() + from * row, all.f.begin() + (from + n) * row);
+  else
+    out.i.assign(all.i.begin() + from * row, all.i.begin() + (from + n) * row);
   return out;
 }
 
@@ -72,7 +75,9 @@ Reference reference(const std::string& name) {
   return r;
 }
 
-ImportOptions options_of(const Recipe& recipe) { return {.bind = recipe.bind, .trainable = recipe.trainable, .frozen = recipe.frozen}; }
+ImportOptions options_of(const Recipe& recipe) {
+  return {.bind = recipe.bind, .trainable = recipe.trainable, .frozen = recipe.frozen};
+}
 
 // The loss of step 0 by the reference evaluator: the mean over the slices of the global batch that the graph takes.
 double first_loss(const ImportedModel& model, const Reference& r) {
@@ -86,8 +91,10 @@ double first_loss(const ImportedModel& model, const Reference& r) {
       feeds[in.value].type.dtype = g.type(in.value).dtype;
     }
     std::vector<Tensor> out = evaluate_graph(g, feeds);
-    if (out[0].type.rank() == 0) total += out[0].f[0];
-    else total += cross_entropy(out[0], samples(r.data.at("target"), from, batch), -100);
+    if (out[0].type.rank() == 0)
+      total += out[0].f[0];
+    else
+      total += cross_entropy(out[0], samples(r.data.at("target"), from, batch), -100);
   }
   return total / (static_cast<double>(global) / static_cast<double>(batch));
 }
@@ -120,15 +127,19 @@ TEST_P(SmallModel, Import_FindsTheParameters) {
   for (const std::string& array : expected->names()) {
     if (array.starts_with("grad/")) trained.push_back(array.substr(5));
   }
-  EXPECT_THAT(names_of(import_or_die(GetParam(), options_of(r.recipe)).graph, StateKind::kParameter), testing::UnorderedElementsAreArray(trained));
+  EXPECT_THAT(names_of(import_or_die(GetParam(), options_of(r.recipe)).graph, StateKind::kParameter),
+              testing::UnorderedElementsAreArray(trained));
   ImportOptions unaided = options_of(r.recipe);
   unaided.frozen.clear();
-  EXPECT_THAT(names_of(import_or_die(GetParam(), unaided).graph, StateKind::kParameter), testing::UnorderedElementsAreArray(trained)) << "without the recipe's list";
+  EXPECT_THAT(names_of(import_or_die(GetParam(), unaided).graph, StateKind::kParameter),
+              testing::UnorderedElementsAreArray(trained))
+      << "without the recipe's list";
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SmallModel,
-                         testing::Values("bert", "gpt2", "gpt2_legacy", "llama", "llama_opset23", "mixtral", "mlp", "moe", "ort_mlp", "ort_transformer", "resnet",
-                                         "training_info_adagrad", "training_info_adam", "training_info_momentum", "vit"),
+                         testing::Values("bert", "gpt2", "gpt2_legacy", "llama", "llama_opset23", "mixtral", "mlp",
+                                         "moe", "ort_mlp", "ort_transformer", "resnet", "training_info_adagrad",
+                                         "training_info_adam", "training_info_momentum", "vit"),
                          [](const auto& info) { return std::string(info.param); });
 
 class LargeModel : public testing::TestWithParam<const char*> {};
@@ -149,19 +160,21 @@ TEST_P(LargeModel, Import_NeedsNoWeightsAndLittleTime) {
     bool loaded = std::holds_alternative<Literal>(s.initial) && elements(model.graph.type(s.value).shape) > 4096;
     EXPECT_FALSE(s.kind == StateKind::kParameter && loaded) << s.name;
   }
-  std::printf("%s: %.2f s, %zu nodes, %lld parameters, %zu MB\n", GetParam(), seconds, model.graph.nodes.size(), static_cast<long long>(model.info.trained_elements),
-              mallinfo2().uordblks >> 20);
+  std::printf("%s: %.2f s, %zu nodes, %lld parameters, %zu MB\n", GetParam(), seconds, model.graph.nodes.size(),
+              static_cast<long long>(model.info.trained_elements), mallinfo2().uordblks >> 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, LargeModel,
-                         testing::Values("gpt2_xl", "llama31_405b", "llama3_70b", "llama3_8b", "mixtral_8x7b", "moe_8x7b_capacity", "resnet50", "vit_h14"),
+                         testing::Values("gpt2_xl", "llama31_405b", "llama3_70b", "llama3_8b", "mixtral_8x7b",
+                                         "moe_8x7b_capacity", "resnet50", "vit_h14"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(Import, UnboundBatch_SaysHowToBindIt) {
   if (!fs::exists(models() + "/mlp")) GTEST_SKIP();
   auto model = import_onnx(models() + "/mlp");
   ASSERT_FALSE(model.ok());
-  EXPECT_THAT(model.status().message(), testing::HasSubstr("input 'x': dimension 0 is symbolic: give its size, as in bind: {batch: 8}"));
+  EXPECT_THAT(model.status().message(),
+              testing::HasSubstr("input 'x': dimension 0 is symbolic: give its size, as in bind: {batch: 8}"));
 }
 
 TEST(Import, BatchOption_GivesSymbolicFirstDimensions) {

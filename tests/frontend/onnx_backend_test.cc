@@ -1,5 +1,6 @@
-// ONNX's own node tests: each model is imported, run by the reference evaluator, and compared with the outputs that come with it. A test whose operator we refuse must be
-// refused with a status. With PARTITA_WRITE_DOCS set to a path, the table of operators is written there (docs/onnx_ops.md).
+// ONNX's own node tests: each model is imported, run by the reference evaluator, and compared with the outputs that
+// come with it. A test whose operator we refuse must be refused with a status. With PARTITA_WRITE_DOCS set to a path,
+// the table of operators is written there (docs/onnx_ops.md).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,7 +69,8 @@ absl::StatusOr<ImportedModel> import_case(const Case& c, Fixed fixed) {
     const std::optional<Literal>& value = c.inputs[k].literal;
     if (!value || fixed == Fixed::kNone) continue;
     bool integers = !is_float(value->type.dtype);
-    if ((fixed == Fixed::kIntegers && integers) || fixed == Fixed::kAll || (fixed == Fixed::kAllButFirst && k > 0)) options.fixed[c.model.graph.inputs[k].name] = *value;
+    if ((fixed == Fixed::kIntegers && integers) || fixed == Fixed::kAll || (fixed == Fixed::kAllButFirst && k > 0))
+      options.fixed[c.model.graph.inputs[k].name] = *value;
   }
   return import_onnx_model(c.model, options);
 }
@@ -110,22 +112,28 @@ std::string run(const Case& c, const ImportedModel& model) {
 
 // Draws from another generator than ours: only that they import and run is checked.
 bool is_random(const std::string& name) {
-  return name.starts_with("test_bernoulli") || (name.starts_with("test_training_dropout") && name.find("zero_ratio") == std::string::npos);
+  return name.starts_with("test_bernoulli") ||
+         (name.starts_with("test_training_dropout") && name.find("zero_ratio") == std::string::npos);
 }
 
 struct Score {
   int tests = 0, accepted = 0, fixed = 0, passed = 0;
 };
 
-void write_docs(const char* path, const std::map<std::string, Score>& scores, const std::map<std::string, std::string>& refusals) {
+void write_docs(const char* path, const std::map<std::string, Score>& scores,
+                const std::map<std::string, std::string>& refusals) {
   std::ofstream out(path);
-  out << "# ONNX operators\n\nWritten by `onnx_backend_test` from ONNX's node tests (opsets 7 to 28). `passed`: imported, and equal to the expected outputs in the reference\n"
-         "evaluator. `fixed`: of these, the ones that need an input (a shape, axes, scales) to be a constant of the graph. Operators that ONNX defines as functions\n"
-         "of others are expanded and counted where they stand.\n\n| operator | tests | passed | fixed | first refusal |\n|---|---|---|---|---|\n";
+  out << "# ONNX operators\n\nWritten by `onnx_backend_test` from ONNX's node tests (opsets 7 to 28). `passed`: "
+         "imported, and equal to the expected outputs in the reference\n"
+         "evaluator. `fixed`: of these, the ones that need an input (a shape, axes, scales) to be a constant of the "
+         "graph. Operators that ONNX defines as functions\n"
+         "of others are expanded and counted where they stand.\n\n| operator | tests | passed | fixed | first refusal "
+         "|\n|---|---|---|---|---|\n";
   for (const auto& [op, s] : scores) {
     if (s.passed == 0) continue;
     auto refusal = refusals.find(op);
-    out << "| " << op << " | " << s.tests << " | " << s.passed << " | " << s.fixed << " | " << (refusal == refusals.end() ? "" : refusal->second) << " |\n";
+    out << "| " << op << " | " << s.tests << " | " << s.passed << " | " << s.fixed << " | "
+        << (refusal == refusals.end() ? "" : refusal->second) << " |\n";
   }
   out << "\nRefused:";
   for (const auto& [op, s] : scores) {
@@ -135,7 +143,8 @@ void write_docs(const char* path, const std::map<std::string, Score>& scores, co
 }
 
 std::string short_reason(std::string message, const std::string& path) {
-  if (size_t at = message.find(path); at != std::string::npos) message.erase(0, std::min(message.size(), at + path.size() + 3));
+  if (size_t at = message.find(path); at != std::string::npos)
+    message.erase(0, std::min(message.size(), at + path.size() + 3));
   std::replace(message.begin(), message.end(), '|', '/');
   return message.substr(0, 140);
 }
@@ -176,7 +185,8 @@ TEST(OnnxBackend, NodeTests_PassOrAreRefused) {
     if (!model.ok()) {
       ++refused;
       refusals.emplace(c->op, short_reason(first, (folder / "model.onnx").string()));
-      if (std::getenv("PARTITA_LIST_REFUSED")) std::printf("refused %s: %s\n", c->name.c_str(), short_reason(first, (folder / "model.onnx").string()).c_str());
+      if (std::getenv("PARTITA_LIST_REFUSED"))
+        std::printf("refused %s: %s\n", c->name.c_str(), short_reason(first, (folder / "model.onnx").string()).c_str());
       continue;
     }
     if (c->op.empty()) score = Score{};

@@ -91,7 +91,8 @@ TEST(OrtArtifacts, Folder_IsForwardPartWeightsAndOptimizer) {
 TEST(OrtArtifacts, DamagedCheckpoint_IsRefused) {
   if (!fs::exists(model_path("ort_mlp"))) GTEST_SKIP();
   TempFolder folder;
-  for (const char* file : {"training_model.onnx", "optimizer_model.onnx"}) fs::copy(model_path("ort_mlp") + "/" + file, folder / file);
+  for (const char* file : {"training_model.onnx", "optimizer_model.onnx"})
+    fs::copy(model_path("ort_mlp") + "/" + file, folder / file);
   std::string good = TempFolder::read(model_path("ort_mlp") + "/checkpoint");
   for (size_t n : {size_t{0}, size_t{3}, size_t{8}, size_t{40}, size_t{500}, good.size() / 2}) {
     folder.write("checkpoint", good.substr(0, n));

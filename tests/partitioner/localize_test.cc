@@ -32,19 +32,26 @@ Tensor random_tensor(const TensorType& type, std::mt19937& rng, int64_t below = 
 Graph small_transformer() {
   const int64_t b = 4, s = 6, d = 8, h = 2, v = 7;
   Builder g;
-  auto parameter = [&](const char* name, Shape shape) { return g.state({.name = name, .kind = StateKind::kParameter, .parameter = {}, .initial = {}}, {kF, std::move(shape)}); };
+  auto parameter = [&](const char* name, Shape shape) {
+    return g.state({.name = name, .kind = StateKind::kParameter, .parameter = {}, .initial = {}},
+                   {kF, std::move(shape)});
+  };
   ValueId ids = g.input("ids", {DType::kI64, {b, s}});
   ValueId x = g.emit("gather", {parameter("embedding", {v, d}), ids}, {{"dim", int64_t{0}}});
   ValueId qkv = g.reshape(g.matmul(g.reshape(x, {b * s, d}), parameter("qkv", {d, 3 * d})), {b, s, 3, h, d / h});
   qkv = g.transpose(qkv, {2, 0, 3, 1, 4});
   auto part = [&](int64_t k) {
-    return g.reshape(g.emit("slice", {qkv}, {{"starts", std::vector<int64_t>{k, 0, 0, 0, 0}}, {"limits", std::vector<int64_t>{k + 1, b, h, s, d / h}}, {"strides", std::vector<int64_t>{1, 1, 1, 1, 1}}}),
+    return g.reshape(g.emit("slice", {qkv},
+                            {{"starts", std::vector<int64_t>{k, 0, 0, 0, 0}},
+                             {"limits", std::vector<int64_t>{k + 1, b, h, s, d / h}},
+                             {"strides", std::vector<int64_t>{1, 1, 1, 1, 1}}}),
                      {b, h, s, d / h});
   };
   ValueId p = g.emit("softmax", {g.scale(g.matmul(part(0), part(1), false, true), 0.5)}, {{"dim", int64_t{3}}});
   ValueId a = g.reshape(g.transpose(g.matmul(p, part(2)), {0, 2, 1, 3}), {b * s, d});
   x = g.add(g.reshape(x, {b * s, d}), g.add(g.matmul(a, parameter("out", {d, d})), parameter("out_bias", {d})));
-  ValueId up = g.emit("gelu", {g.add(g.matmul(x, parameter("up", {d, 4 * d})), parameter("up_bias", {4 * d}))}, {{"approximate", int64_t{1}}});
+  ValueId up = g.emit("gelu", {g.add(g.matmul(x, parameter("up", {d, 4 * d})), parameter("up_bias", {4 * d}))},
+                      {{"approximate", int64_t{1}}});
   x = g.add(x, g.matmul(up, parameter("down", {4 * d, d})));
   ValueId logits = g.matmul(x, parameter("head", {d, v}));
   g.output("logits", g.reshape(logits, {b, s, v}));
@@ -175,7 +182,8 @@ TEST(Localize_RandomShardings, EqualSerial) {
   Problem p = problem(1);
   for (uint32_t seed = 0; seed < 40; ++seed) {
     std::mt19937 rng(seed);
-    ShardingPlan plan = replicated_plan(p, seed % 2 ? std::vector<MeshAxis>{{"x", 2}} : std::vector<MeshAxis>{{"x", 2}, {"y", 2}});
+    ShardingPlan plan =
+        replicated_plan(p, seed % 2 ? std::vector<MeshAxis>{{"x", 2}} : std::vector<MeshAxis>{{"x", 2}, {"y", 2}});
     if (rng() % 2) split_batch(plan, static_cast<int>(rng() % plan.mesh.axes.size()));
     for (size_t k = 0; k < plan.states.size(); ++k) {
       const Shape& shape = p.graph.type(p.graph.states[k].value).shape;
@@ -233,7 +241,8 @@ TEST(Reshard_AllPairs, MovesTheSameValues) {
   std::vector<Sharding> all;
   std::vector<std::vector<std::vector<Piece>>> choices(2);
   for (int d = 0; d < 2; ++d) {
-    for (std::vector<int> axes : std::vector<std::vector<int>>{{}, {0}, {1}, {0, 1}, {1, 0}}) choices[d].push_back({{shape[d], axes}});
+    for (std::vector<int> axes : std::vector<std::vector<int>>{{}, {0}, {1}, {0, 1}, {1, 0}})
+      choices[d].push_back({{shape[d], axes}});
     choices[d].push_back({{3, {}}, {shape[d] / 3, {0}}});
     choices[d].push_back({{3, {1}}, {shape[d] / 3, {0}}});
   }

@@ -20,7 +20,8 @@ void put(Tensor& t, int64_t k, double v) {
 }
 
 // Calls visit(global element, local element) for every element of a rank's part.
-void each_element(const Shape& shape, const Sharding& sharding, const Mesh& mesh, const std::vector<int64_t>& coordinates, const std::function<void(int64_t, int64_t)>& visit) {
+void each_element(const Shape& shape, const Sharding& sharding, const Mesh& mesh,
+                  const std::vector<int64_t>& coordinates, const std::function<void(int64_t, int64_t)>& visit) {
   struct P {
     int64_t local, stride, first;
   };
@@ -52,7 +53,8 @@ void each_element(const Shape& shape, const Sharding& sharding, const Mesh& mesh
 
 class Spmd {
  public:
-  Spmd(const LocalProgram& program, const Tensors& inputs) : p_(program), g_(program.graph), inputs_(inputs), ranks_(program.mesh.ranks()) {
+  Spmd(const LocalProgram& program, const Tensors& inputs)
+      : p_(program), g_(program.graph), inputs_(inputs), ranks_(program.mesh.ranks()) {
     for (int64_t r = 0; r < ranks_; ++r) {
       coordinates_.push_back(p_.mesh.coordinates(r));
       values_.emplace_back(g_.values.size());
@@ -100,7 +102,8 @@ class Spmd {
           v = Tensor::zeros({DType::kI64, {}});
           v.i[0] = m;
         } else if (in.kind == InputKind::kData) {
-          v = shard_of(micro_batch(inputs_.at(in.name), p_.inputs[k].logical, m), p_.inputs[k].sharding, p_.mesh, coordinates_[r]);
+          v = shard_of(micro_batch(inputs_.at(in.name), p_.inputs[k].logical, m), p_.inputs[k].sharding, p_.mesh,
+                       coordinates_[r]);
         }
       }
     }
@@ -144,7 +147,8 @@ class Spmd {
     for (int64_t r = 0; r < ranks_; ++r) {
       bool same = true;
       for (size_t a = 0; a < p_.mesh.axes.size(); ++a) {
-        same = same && (std::count(axes.begin(), axes.end(), static_cast<int64_t>(a)) || coordinates_[r][a] == coordinates_[rank][a]);
+        same = same && (std::count(axes.begin(), axes.end(), static_cast<int64_t>(a)) ||
+                        coordinates_[r][a] == coordinates_[rank][a]);
       }
       if (same) members.push_back(r);
     }
@@ -189,7 +193,8 @@ class Spmd {
 
   SpmdResult collect() const {
     SpmdResult result;
-    for (size_t k = 0; k < g_.outputs.size(); ++k) result.outputs[g_.outputs[k].name] = assemble(g_.outputs[k].value, p_.outputs[k]);
+    for (size_t k = 0; k < g_.outputs.size(); ++k)
+      result.outputs[g_.outputs[k].name] = assemble(g_.outputs[k].value, p_.outputs[k]);
     for (size_t k = 0; k < g_.states.size(); ++k) {
       const State& s = g_.states[k];
       result.states[s.name] = assemble(s.next == kNoValue ? s.value : s.next, p_.states[k]);
@@ -207,16 +212,22 @@ class Spmd {
 
 }  // namespace
 
-Tensor shard_of(const Tensor& whole, const Sharding& sharding, const Mesh& mesh, const std::vector<int64_t>& coordinates) {
+Tensor shard_of(const Tensor& whole, const Sharding& sharding, const Mesh& mesh,
+                const std::vector<int64_t>& coordinates) {
   Tensor part = Tensor::zeros({whole.type.dtype, local_shape(sharding, mesh)});
-  each_element(whole.type.shape, sharding, mesh, coordinates, [&](int64_t global, int64_t local) { put(part, local, get(whole, global)); });
+  each_element(whole.type.shape, sharding, mesh, coordinates,
+               [&](int64_t global, int64_t local) { put(part, local, get(whole, global)); });
   return part;
 }
 
-void unshard(Tensor& whole, const Tensor& part, const Sharding& sharding, const Mesh& mesh, const std::vector<int64_t>& coordinates) {
-  each_element(whole.type.shape, sharding, mesh, coordinates, [&](int64_t global, int64_t local) { put(whole, global, get(part, local)); });
+void unshard(Tensor& whole, const Tensor& part, const Sharding& sharding, const Mesh& mesh,
+             const std::vector<int64_t>& coordinates) {
+  each_element(whole.type.shape, sharding, mesh, coordinates,
+               [&](int64_t global, int64_t local) { put(whole, global, get(part, local)); });
 }
 
-SpmdResult run_spmd(const LocalProgram& program, const Tensors& inputs, const Tensors& states) { return Spmd(program, inputs).run(states); }
+SpmdResult run_spmd(const LocalProgram& program, const Tensors& inputs, const Tensors& states) {
+  return Spmd(program, inputs).run(states);
+}
 
 }  // namespace partita

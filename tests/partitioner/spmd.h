@@ -1,4 +1,5 @@
-// All ranks of a local program in one process, in wide arithmetic: the reference that the transformation is held against.
+// All ranks of a local program in one process, in wide arithmetic: the reference that the transformation is held
+// against.
 #pragma once
 
 #include <map>
@@ -11,9 +12,11 @@ namespace partita {
 using Tensors = std::map<std::string, Tensor>;  // whole logical tensors by name
 
 // The part of `whole` that a rank with these coordinates holds.
-Tensor shard_of(const Tensor& whole, const Sharding& sharding, const Mesh& mesh, const std::vector<int64_t>& coordinates);
+Tensor shard_of(const Tensor& whole, const Sharding& sharding, const Mesh& mesh,
+                const std::vector<int64_t>& coordinates);
 // Writes a rank's part back into `whole`.
-void unshard(Tensor& whole, const Tensor& part, const Sharding& sharding, const Mesh& mesh, const std::vector<int64_t>& coordinates);
+void unshard(Tensor& whole, const Tensor& part, const Sharding& sharding, const Mesh& mesh,
+             const std::vector<int64_t>& coordinates);
 
 struct SpmdResult {
   Tensors outputs, states;  // states after the step

@@ -15,7 +15,8 @@ Graph small_graph() {
   return std::move(b).finish();
 }
 
-constexpr Pass kPasses[] = {{"simplify", simplify, "a"}, {"remove_dead_nodes", remove_dead_nodes, "b"}, {"simplify", simplify, "c"}};
+constexpr Pass kPasses[] = {
+    {"simplify", simplify, "a"}, {"remove_dead_nodes", remove_dead_nodes, "b"}, {"simplify", simplify, "c"}};
 
 TEST(Pipeline_Run, TimesEachPass) {
   PassContext context;

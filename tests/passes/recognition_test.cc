@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 struct Expected {
   std::string_view model;  // folder below PARTITA_MODELS
   int64_t layers = 0;
-  int64_t attention = 0, causal = 0, masked = 0, grouped = 0;  // of the attentions: with the attribute, with an operand, with fewer key heads
+  int64_t attention = 0, causal = 0, masked = 0,
+          grouped = 0;  // of the attentions: with the attribute, with an operand, with fewer key heads
   int64_t layer_norm = 0, rms_norm = 0, gelu = 0, silu = 0, rotary = 0;
   int64_t left_softmax = 0;  // routers
   int64_t blocks = -1;       // instances; -1: the layers
@@ -26,17 +27,67 @@ constexpr Expected kExpected[] = {
     {.model = "gpt2", .layers = 3, .attention = 3, .causal = 3, .layer_norm = 7, .gelu = 3},
     {.model = "gpt2_legacy", .layers = 2, .attention = 2, .causal = 2, .layer_norm = 5, .gelu = 2},
     {.model = "llama", .layers = 3, .attention = 3, .causal = 3, .grouped = 3, .rms_norm = 7, .silu = 3, .rotary = 6},
-    {.model = "llama_opset23", .layers = 2, .attention = 2, .causal = 2, .grouped = 2, .rms_norm = 5, .silu = 2, .rotary = 4},
-    {.model = "mixtral", .layers = 2, .attention = 2, .causal = 2, .grouped = 2, .rms_norm = 5, .silu = 2, .rotary = 4, .left_softmax = 2},
+    {.model = "llama_opset23",
+     .layers = 2,
+     .attention = 2,
+     .causal = 2,
+     .grouped = 2,
+     .rms_norm = 5,
+     .silu = 2,
+     .rotary = 4},
+    {.model = "mixtral",
+     .layers = 2,
+     .attention = 2,
+     .causal = 2,
+     .grouped = 2,
+     .rms_norm = 5,
+     .silu = 2,
+     .rotary = 4,
+     .left_softmax = 2},
     {.model = "moe", .layers = 2, .attention = 2, .causal = 2, .layer_norm = 5, .gelu = 2, .left_softmax = 2},
     {.model = "vit", .layers = 3, .attention = 3, .layer_norm = 7, .gelu = 3},
     {.model = "ort_transformer", .layers = 2, .attention = 2, .layer_norm = 5, .gelu = 2},
     {.model = "full/gpt2_xl", .layers = 48, .attention = 48, .causal = 48, .layer_norm = 97, .gelu = 48},
-    {.model = "full/llama31_405b", .layers = 126, .attention = 126, .causal = 126, .grouped = 126, .rms_norm = 253, .silu = 126, .rotary = 252},
-    {.model = "full/llama3_70b", .layers = 80, .attention = 80, .causal = 80, .grouped = 80, .rms_norm = 161, .silu = 80, .rotary = 160},
-    {.model = "full/llama3_8b", .layers = 32, .attention = 32, .causal = 32, .grouped = 32, .rms_norm = 65, .silu = 32, .rotary = 64},
-    {.model = "full/mixtral_8x7b", .layers = 32, .attention = 32, .causal = 32, .grouped = 32, .rms_norm = 65, .silu = 32, .rotary = 64, .left_softmax = 32},
-    {.model = "full/moe_8x7b_capacity", .layers = 32, .attention = 32, .causal = 32, .layer_norm = 65, .gelu = 32, .left_softmax = 32},
+    {.model = "full/llama31_405b",
+     .layers = 126,
+     .attention = 126,
+     .causal = 126,
+     .grouped = 126,
+     .rms_norm = 253,
+     .silu = 126,
+     .rotary = 252},
+    {.model = "full/llama3_70b",
+     .layers = 80,
+     .attention = 80,
+     .causal = 80,
+     .grouped = 80,
+     .rms_norm = 161,
+     .silu = 80,
+     .rotary = 160},
+    {.model = "full/llama3_8b",
+     .layers = 32,
+     .attention = 32,
+     .causal = 32,
+     .grouped = 32,
+     .rms_norm = 65,
+     .silu = 32,
+     .rotary = 64},
+    {.model = "full/mixtral_8x7b",
+     .layers = 32,
+     .attention = 32,
+     .causal = 32,
+     .grouped = 32,
+     .rms_norm = 65,
+     .silu = 32,
+     .rotary = 64,
+     .left_softmax = 32},
+    {.model = "full/moe_8x7b_capacity",
+     .layers = 32,
+     .attention = 32,
+     .causal = 32,
+     .layer_norm = 65,
+     .gelu = 32,
+     .left_softmax = 32},
     {.model = "resnet", .blocks = 2},
     {.model = "full/resnet50", .blocks = 12},  // the first of each stage has another structure
     {.model = "full/vit_h14", .layers = 32, .attention = 32, .layer_norm = 65, .gelu = 32},
@@ -85,7 +136,8 @@ TEST_P(Recognition, CountsOfItsArchitecture) {
   EXPECT_EQ(count(*g, "silu"), e.silu);
   EXPECT_EQ(count(*g, "rotary"), e.rotary);
   EXPECT_EQ(count(*g, "softmax"), e.left_softmax);
-  for (std::string_view op : {"erf", "tanh", "sigmoid", "rsqrt", "is_nan", "log_softmax"}) EXPECT_EQ(count(*g, op), 0) << op;
+  for (std::string_view op : {"erf", "tanh", "sigmoid", "rsqrt", "is_nan", "log_softmax"})
+    EXPECT_EQ(count(*g, op), 0) << op;
   std::map<int32_t, int64_t> blocks;
   for (const Node& node : g->nodes) ++blocks[node.block];
   int64_t outside = blocks[-1];

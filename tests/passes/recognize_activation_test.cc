@@ -21,10 +21,19 @@ ValueId cube(Builder& b, ValueId x) { return b.mul(b.mul(x, x), x); }
 
 TEST(Activation_GeluErf, OrdersOfItsFactors) {
   const std::function<ValueId(Builder&, ValueId)> spellings[] = {
-      [](Builder& b, ValueId x) { return b.mul(x, b.scale(one_plus(b, b.emit("erf", {b.div(x, b.scalar(DType::kF64, std::numbers::sqrt2))})), 0.5)); },
-      [](Builder& b, ValueId x) { return b.mul(b.scale(x, 0.5), one_plus(b, b.emit("erf", {b.scale(x, std::sqrt(0.5))}))); },
-      [](Builder& b, ValueId x) { return b.scale(b.mul(one_plus(b, b.emit("erf", {b.scale(x, std::sqrt(0.5))})), x), 0.5); },
-      [](Builder& b, ValueId x) { return b.div(b.mul(x, one_plus(b, b.emit("erf", {b.scale(x, std::sqrt(0.5))}))), b.scalar(DType::kF64, 2)); },
+      [](Builder& b, ValueId x) {
+        return b.mul(x,
+                     b.scale(one_plus(b, b.emit("erf", {b.div(x, b.scalar(DType::kF64, std::numbers::sqrt2))})), 0.5));
+      },
+      [](Builder& b, ValueId x) {
+        return b.mul(b.scale(x, 0.5), one_plus(b, b.emit("erf", {b.scale(x, std::sqrt(0.5))})));
+      },
+      [](Builder& b, ValueId x) {
+        return b.scale(b.mul(one_plus(b, b.emit("erf", {b.scale(x, std::sqrt(0.5))})), x), 0.5);
+      },
+      [](Builder& b, ValueId x) {
+        return b.div(b.mul(x, one_plus(b, b.emit("erf", {b.scale(x, std::sqrt(0.5))}))), b.scalar(DType::kF64, 2));
+      },
   };
   for (const auto& spell : spellings) {
     Graph g = activation(spell);
@@ -35,13 +44,24 @@ TEST(Activation_GeluErf, OrdersOfItsFactors) {
 }
 
 TEST(Activation_GeluTanh, OrdersOfItsFactors) {
-  auto whole = [](Builder& b, ValueId x, ValueId inner) { return b.mul(b.scale(x, 0.5), one_plus(b, b.emit("tanh", {inner}))); };
+  auto whole = [](Builder& b, ValueId x, ValueId inner) {
+    return b.mul(b.scale(x, 0.5), one_plus(b, b.emit("tanh", {inner})));
+  };
   const std::function<ValueId(Builder&, ValueId)> spellings[] = {
       [&](Builder& b, ValueId x) { return whole(b, x, b.scale(b.add(x, b.scale(cube(b, x), 0.044715)), kRoot)); },
-      [&](Builder& b, ValueId x) { return whole(b, x, b.scale(b.add(b.mul(b.mul(b.scale(x, 0.044715), x), x), x), kRoot)); },
-      [&](Builder& b, ValueId x) { return whole(b, x, b.scale(b.add(x, b.scale(b.emit("pow", {x, b.scalar(DType::kF64, 3)}), 0.044715)), kRoot)); },
-      [&](Builder& b, ValueId x) { return whole(b, x, b.mul(b.scale(x, kRoot), one_plus(b, b.mul(b.scale(x, 0.044715), x)))); },
-      [&](Builder& b, ValueId x) { return b.scale(b.mul(x, one_plus(b, b.emit("tanh", {b.scale(b.add(x, b.scale(cube(b, x), 0.044715)), kRoot)}))), 0.5); },
+      [&](Builder& b, ValueId x) {
+        return whole(b, x, b.scale(b.add(b.mul(b.mul(b.scale(x, 0.044715), x), x), x), kRoot));
+      },
+      [&](Builder& b, ValueId x) {
+        return whole(b, x, b.scale(b.add(x, b.scale(b.emit("pow", {x, b.scalar(DType::kF64, 3)}), 0.044715)), kRoot));
+      },
+      [&](Builder& b, ValueId x) {
+        return whole(b, x, b.mul(b.scale(x, kRoot), one_plus(b, b.mul(b.scale(x, 0.044715), x))));
+      },
+      [&](Builder& b, ValueId x) {
+        return b.scale(b.mul(x, one_plus(b, b.emit("tanh", {b.scale(b.add(x, b.scale(cube(b, x), 0.044715)), kRoot)}))),
+                       0.5);
+      },
   };
   for (const auto& spell : spellings) {
     Graph g = activation(spell);
@@ -51,15 +71,29 @@ TEST(Activation_GeluTanh, OrdersOfItsFactors) {
 }
 
 TEST(Activation_Silu, WithSigmoidAndSpelledOut) {
-  EXPECT_EQ(activation([](Builder& b, ValueId x) { return b.mul(x, b.emit("sigmoid", {x})); }).nodes[0].op->name, "silu");
-  EXPECT_EQ(activation([](Builder& b, ValueId x) { return b.mul(b.emit("sigmoid", {x}), x); }).nodes[0].op->name, "silu");
-  EXPECT_EQ(activation([](Builder& b, ValueId x) { return b.div(x, one_plus(b, b.emit("exp", {b.neg(x)}))); }).nodes[0].op->name, "silu");
+  EXPECT_EQ(activation([](Builder& b, ValueId x) { return b.mul(x, b.emit("sigmoid", {x})); }).nodes[0].op->name,
+            "silu");
+  EXPECT_EQ(activation([](Builder& b, ValueId x) { return b.mul(b.emit("sigmoid", {x}), x); }).nodes[0].op->name,
+            "silu");
+  EXPECT_EQ(activation([](Builder& b, ValueId x) { return b.div(x, one_plus(b, b.emit("exp", {b.neg(x)}))); })
+                .nodes[0]
+                .op->name,
+            "silu");
 }
 
 TEST(Activation_SigmoidAndSoftplus, SpelledOut) {
-  EXPECT_EQ(activation([](Builder& b, ValueId x) { return b.div(b.scalar(DType::kF64, 1), one_plus(b, b.emit("exp", {b.neg(x)}))); }).nodes[0].op->name, "sigmoid");
-  EXPECT_EQ(activation([](Builder& b, ValueId x) { return b.emit("log", {one_plus(b, b.emit("exp", {x}))}); }).nodes[0].op->name, "softplus");
-  EXPECT_EQ(activation([](Builder& b, ValueId x) { return b.emit("log1p", {b.emit("exp", {x})}); }).nodes[0].op->name, "softplus");
+  EXPECT_EQ(activation([](Builder& b, ValueId x) {
+              return b.div(b.scalar(DType::kF64, 1), one_plus(b, b.emit("exp", {b.neg(x)})));
+            })
+                .nodes[0]
+                .op->name,
+            "sigmoid");
+  EXPECT_EQ(activation([](Builder& b, ValueId x) { return b.emit("log", {one_plus(b, b.emit("exp", {x}))}); })
+                .nodes[0]
+                .op->name,
+            "softplus");
+  EXPECT_EQ(activation([](Builder& b, ValueId x) { return b.emit("log1p", {b.emit("exp", {x})}); }).nodes[0].op->name,
+            "softplus");
 }
 
 TEST(Activation_NotRecognised, OtherReaderOfAValueBetween) {
@@ -71,9 +105,19 @@ TEST(Activation_NotRecognised, OtherReaderOfAValueBetween) {
 }
 
 TEST(Activation_NotRecognised, OtherConstants) {
-  EXPECT_EQ(count(activation([](Builder& b, ValueId x) { return b.mul(b.scale(x, 0.5), one_plus(b, b.emit("erf", {b.scale(x, 0.7)}))); }), "gelu"), 0);
-  EXPECT_EQ(count(activation([](Builder& b, ValueId x) { return b.mul(x, one_plus(b, b.emit("erf", {b.scale(x, std::sqrt(0.5))}))); }), "gelu"), 0);
-  EXPECT_EQ(count(activation([](Builder& b, ValueId x) { return b.mul(x, b.emit("sigmoid", {b.scale(x, 1.702)})); }), "silu"), 0);
+  EXPECT_EQ(count(activation([](Builder& b, ValueId x) {
+                    return b.mul(b.scale(x, 0.5), one_plus(b, b.emit("erf", {b.scale(x, 0.7)})));
+                  }),
+                  "gelu"),
+            0);
+  EXPECT_EQ(count(activation([](Builder& b, ValueId x) {
+                    return b.mul(x, one_plus(b, b.emit("erf", {b.scale(x, std::sqrt(0.5))})));
+                  }),
+                  "gelu"),
+            0);
+  EXPECT_EQ(
+      count(activation([](Builder& b, ValueId x) { return b.mul(x, b.emit("sigmoid", {b.scale(x, 1.702)})); }), "silu"),
+      0);
 }
 
 TEST(Activation_NotRecognised, OtherOperand) {

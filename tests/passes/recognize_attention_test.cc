@@ -38,8 +38,12 @@ struct Model {
   ValueId causal() { return b.emit("le", {position(false), position(true)}); }
   ValueId padding() { return b.input("padding", {DType::kBool, {kB, 1, 1, kS}}); }
   // Key 0 is never hidden, so that no row is without keys.
-  ValueId soft_padding() { return b.emit("or", {padding(), b.emit("eq", {position(false), b.scalar(DType::kI64, 0)})}); }
-  ValueId additive(ValueId condition, double fill) { return b.select(condition, b.scalar(DType::kF64, 0), b.scalar(DType::kF64, fill)); }
+  ValueId soft_padding() {
+    return b.emit("or", {padding(), b.emit("eq", {position(false), b.scalar(DType::kI64, 0)})});
+  }
+  ValueId additive(ValueId condition, double fill) {
+    return b.select(condition, b.scalar(DType::kF64, 0), b.scalar(DType::kF64, fill));
+  }
 };
 
 void expect_attention(const Graph& g, bool causal, bool mask, double scale = 0.5) {
@@ -76,7 +80,8 @@ TEST(Attention_Plain, WaysToScale) {
 
 TEST(Attention_Keys, TransposedInRank3AsExportersDo) {
   Model m;
-  ValueId flat = m.b.transpose(m.b.reshape(m.k, {kB * kH, kS, kD}), {0, 2, 1}), back = m.b.reshape(flat, {kB, kH, kD, kS});
+  ValueId flat = m.b.transpose(m.b.reshape(m.k, {kB * kH, kS, kD}), {0, 2, 1}),
+          back = m.b.reshape(flat, {kB, kH, kD, kS});
   Graph g = m.finish(m.b.matmul(m.b.scale(m.q, std::sqrt(0.5)), m.b.scale(back, std::sqrt(0.5))));
   expect_attention(g, false, false);
   EXPECT_EQ(g.nodes.size(), 1u);
@@ -93,11 +98,16 @@ TEST(Attention_Keys, TransposedWithTheirHeads) {
 TEST(Attention_GroupedQueries, KeysAndValuesAreUsedAsBefore) {
   for (bool turned : {false, true}) {
     Model m(2);
-    auto repeated = [&](ValueId x) { return m.b.reshape(m.b.broadcast_to(m.b.reshape(x, {kB, 2, 1, kS, kD}), {kB, 2, 2, kS, kD}), {kB, kH, kS, kD}); };
+    auto repeated = [&](ValueId x) {
+      return m.b.reshape(m.b.broadcast_to(m.b.reshape(x, {kB, 2, 1, kS, kD}), {kB, 2, 2, kS, kD}), {kB, kH, kS, kD});
+    };
     ValueId k = repeated(m.k);
     m.v = repeated(m.v);
-    ValueId scores = turned ? m.b.matmul(m.q, m.b.scale(m.b.reshape(m.b.transpose(m.b.reshape(k, {kB * kH, kS, kD}), {0, 2, 1}), {kB, kH, kD, kS}), 0.5))
-                            : m.b.scale(m.b.matmul(m.q, k, false, true), 0.5);
+    ValueId scores =
+        turned ? m.b.matmul(m.q, m.b.scale(m.b.reshape(m.b.transpose(m.b.reshape(k, {kB * kH, kS, kD}), {0, 2, 1}),
+                                                       {kB, kH, kD, kS}),
+                                           0.5))
+               : m.b.scale(m.b.matmul(m.q, k, false, true), 0.5);
     Graph g = m.finish(scores);
     expect_attention(g, false, false);
     EXPECT_EQ(g.type(the(g, "attention").inputs[1]).shape, (Shape{kB, 2, kS, kD}));
@@ -112,7 +122,9 @@ TEST(Attention_GroupedQueries, OneHeadForAll) {
 
 TEST(Attention_GroupedQueries, ExpandedInTheOtherOrderStayExpanded) {
   Model m(2);
-  auto tiled = [&](ValueId x) { return m.b.reshape(m.b.broadcast_to(m.b.reshape(x, {kB, 1, 2, kS, kD}), {kB, 2, 2, kS, kD}), {kB, kH, kS, kD}); };
+  auto tiled = [&](ValueId x) {
+    return m.b.reshape(m.b.broadcast_to(m.b.reshape(x, {kB, 1, 2, kS, kD}), {kB, 2, 2, kS, kD}), {kB, kH, kS, kD});
+  };
   ValueId k = tiled(m.k);
   m.v = tiled(m.v);
   Graph g = m.finish(m.b.scale(m.b.matmul(m.q, k, false, true), 0.5));
@@ -150,7 +162,8 @@ TEST(Attention_Causal, FrozenStateOfAModel) {
 TEST(Attention_Causal, ComputedFromPositions) {
   for (double fill : {-kInfinity, kLowest}) {
     Model m;
-    ValueId yes = m.b.scalar(DType::kBool, 1), zeros = m.b.emit("eq", {m.b.scale(m.position(true), 0), m.b.scale(m.position(false), 0)});
+    ValueId yes = m.b.scalar(DType::kBool, 1),
+            zeros = m.b.emit("eq", {m.b.scale(m.position(true), 0), m.b.scale(m.position(false), 0)});
     ValueId mask = m.b.broadcast_to(m.b.emit("and", {m.b.emit("and", {yes, zeros}), m.causal()}), {kB, 1, kS, kS});
     expect_attention(m.finish(m.b.add(m.scores(), m.additive(mask, fill))), true, false);
   }
@@ -167,7 +180,8 @@ TEST(Attention_Causal, LowerTriangleOfOnesComparedWithZero) {
 TEST(Attention_Masks, NotCausalStayOperands) {
   {
     Model m;
-    ValueId strictly = constant(m.b, DType::kF64, {kS, kS}, [](int64_t k) { return k % kS <= k / kS + 1 ? 0 : -kInfinity; });
+    ValueId strictly =
+        constant(m.b, DType::kF64, {kS, kS}, [](int64_t k) { return k % kS <= k / kS + 1 ? 0 : -kInfinity; });
     expect_attention(m.finish(m.b.add(m.scores(), strictly)), false, true);
   }
   {
@@ -201,7 +215,8 @@ TEST(Attention_Masks, PaddingAndCausality) {
   }
   {
     Model m;  // a row without keys attends everything: the low numbers must stay together
-    expect_attention(m.finish(m.b.add(m.scores(), m.additive(m.b.emit("and", {m.padding(), m.causal()}), kLowest))), false, true);
+    expect_attention(m.finish(m.b.add(m.scores(), m.additive(m.b.emit("and", {m.padding(), m.causal()}), kLowest))),
+                     false, true);
   }
   {
     Model m;
@@ -233,14 +248,17 @@ TEST(Attention_Rank3, HeadsFoldedIntoTheBatch) {
     m.v = m.b.reshape(m.v, {kB * kH, kS, kD});
     Graph g = m.finish(m.b.scale(m.b.matmul(q, m.b.transpose(k, {0, 2, 1})), 0.5));
     expect_attention(g, false, false);
-    EXPECT_EQ(g.type(the(g, "attention").inputs[0]).shape, from_rank_4 ? (Shape{kB, kH, kS, kD}) : (Shape{kB * kH, 1, kS, kD}));
+    EXPECT_EQ(g.type(the(g, "attention").inputs[0]).shape,
+              from_rank_4 ? (Shape{kB, kH, kS, kD}) : (Shape{kB * kH, 1, kS, kD}));
   }
 }
 
 TEST(Attention_Rank3, MasksBetweenReshapes) {
   Model m;
-  ValueId q = m.b.reshape(m.q, {kB * kH, kS, kD}), k = m.b.reshape(m.k, {kB * kH, kS, kD}), v = m.b.reshape(m.v, {kB * kH, kS, kD});
-  ValueId bias = f64_input(m.b, "bias", {kB * kH, 1, kS}), s = m.b.add(m.b.scale(m.b.matmul(q, k, false, true), 0.5), bias);
+  ValueId q = m.b.reshape(m.q, {kB * kH, kS, kD}), k = m.b.reshape(m.k, {kB * kH, kS, kD}),
+          v = m.b.reshape(m.v, {kB * kH, kS, kD});
+  ValueId bias = f64_input(m.b, "bias", {kB * kH, 1, kS}),
+          s = m.b.add(m.b.scale(m.b.matmul(q, k, false, true), 0.5), bias);
   ValueId masked = m.b.add(m.b.reshape(s, {kB, kH, kS, kS}), m.additive(m.causal(), -kInfinity));
   m.b.output("y", m.b.matmul(m.b.reshape(m.softmax(masked), {kB * kH, kS, kS}), v));
   expect_attention(recognised(recognize_attention, std::move(m.b)), true, true);
@@ -248,9 +266,12 @@ TEST(Attention_Rank3, MasksBetweenReshapes) {
 
 TEST(Attention_Op, MaskAndGroupsAreSimplified) {
   Model m(2);
-  auto repeated = [&](ValueId x) { return m.b.reshape(m.b.broadcast_to(m.b.reshape(x, {kB, 2, 1, kS, kD}), {kB, 2, 2, kS, kD}), {kB, kH, kS, kD}); };
+  auto repeated = [&](ValueId x) {
+    return m.b.reshape(m.b.broadcast_to(m.b.reshape(x, {kB, 2, 1, kS, kD}), {kB, 2, 2, kS, kD}), {kB, kH, kS, kD});
+  };
   ValueId mask = m.b.broadcast_to(m.causal(), {kB, 1, kS, kS});
-  m.b.output("y", m.b.emit("attention", {m.q, repeated(m.k), repeated(m.v), mask}, {{"scale", 0.5}, {"causal", int64_t{0}}}));
+  m.b.output(
+      "y", m.b.emit("attention", {m.q, repeated(m.k), repeated(m.v), mask}, {{"scale", 0.5}, {"causal", int64_t{0}}}));
   Graph g = recognised(recognize_attention, std::move(m.b));
   expect_attention(g, true, false);
   EXPECT_EQ(g.nodes.size(), 1u);

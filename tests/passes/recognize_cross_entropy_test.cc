@@ -20,8 +20,10 @@ TEST(CrossEntropy_Picked, MaskedMeanOverRows) {
   for (bool composed : {false, true}) {
     Builder b;
     ValueId x = f64_input(b, "x", {3, 4, 7}), labels = b.input("t", {DType::kI64, {3, 4}});
-    ValueId counted = b.emit("ne", {labels, b.scalar(DType::kI64, 2)}), safe = b.select(counted, labels, b.scalar(DType::kI64, 0));
-    ValueId row = b.reshape(b.neg(take(b, log_softmax(b, x, composed), safe)), {3, 4}), weights = b.cast(counted, DType::kF64);
+    ValueId counted = b.emit("ne", {labels, b.scalar(DType::kI64, 2)}),
+            safe = b.select(counted, labels, b.scalar(DType::kI64, 0));
+    ValueId row = b.reshape(b.neg(take(b, log_softmax(b, x, composed), safe)), {3, 4}),
+            weights = b.cast(counted, DType::kF64);
     b.output("loss", b.div(b.reduce_sum(b.mul(row, weights), {0, 1}, false), b.reduce_sum(weights, {0, 1}, false)));
     Graph g = recognised(recognize_cross_entropy, std::move(b));
     EXPECT_EQ(count(g, "cross_entropy"), 1);
@@ -41,7 +43,8 @@ TEST(CrossEntropy_OneHot, SummedOverClasses) {
   for (bool twice : {false, true}) {
     Builder b;
     ValueId x = f64_input(b, "x", {4, 5}), labels = b.input("t", {DType::kI64, {4}});
-    ValueId equal = b.emit("eq", {b.reshape(labels, {4, 1}), b.reshape(b.emit("iota", {}, {{"size", int64_t{5}}, {"to", DType::kI64}}), {1, 5})});
+    ValueId equal = b.emit("eq", {b.reshape(labels, {4, 1}),
+                                  b.reshape(b.emit("iota", {}, {{"size", int64_t{5}}, {"to", DType::kI64}}), {1, 5})});
     ValueId hot = twice ? b.cast(b.cast(equal, DType::kI64), DType::kF64) : b.cast(equal, DType::kF64);
     b.output("y", b.neg(b.reduce_sum(b.mul(hot, log_softmax(b, x, false)), {1}, false)));
     Graph g = recognised(recognize_cross_entropy, std::move(b));

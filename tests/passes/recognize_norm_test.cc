@@ -7,18 +7,25 @@ namespace {
 
 constexpr double kEpsilon = 1e-5;
 
-ValueId parameter(Builder& b, std::string name, Shape shape) { return b.state({.name = std::move(name), .kind = StateKind::kParameter}, {DType::kF64, std::move(shape)}); }
+ValueId parameter(Builder& b, std::string name, Shape shape) {
+  return b.state({.name = std::move(name), .kind = StateKind::kParameter}, {DType::kF64, std::move(shape)});
+}
 
 enum class Root { kSqrtDivide, kSqrtReciprocal, kRsqrt, kPow };
 
 // x / sqrt(mean(square) + epsilon).
-ValueId divided(Builder& b, ValueId x, ValueId square, std::vector<int64_t> dims, Root root, double epsilon = kEpsilon) {
+ValueId divided(Builder& b, ValueId x, ValueId square, std::vector<int64_t> dims, Root root,
+                double epsilon = kEpsilon) {
   ValueId shifted = b.add_scalar(b.mean(square, std::move(dims), true), epsilon);
   switch (root) {
-    case Root::kSqrtDivide: return b.div(x, b.emit("sqrt", {shifted}));
-    case Root::kSqrtReciprocal: return b.mul(x, b.div(b.scalar(DType::kF64, 1), b.emit("sqrt", {shifted})));
-    case Root::kRsqrt: return b.mul(x, b.emit("rsqrt", {shifted}));
-    case Root::kPow: return b.mul(x, b.emit("pow", {shifted, b.scalar(DType::kF64, -0.5)}));
+    case Root::kSqrtDivide:
+      return b.div(x, b.emit("sqrt", {shifted}));
+    case Root::kSqrtReciprocal:
+      return b.mul(x, b.div(b.scalar(DType::kF64, 1), b.emit("sqrt", {shifted})));
+    case Root::kRsqrt:
+      return b.mul(x, b.emit("rsqrt", {shifted}));
+    case Root::kPow:
+      return b.mul(x, b.emit("pow", {shifted, b.scalar(DType::kF64, -0.5)}));
   }
   return kNoValue;
 }
@@ -28,7 +35,8 @@ TEST(Norm_LayerNorm, WaysToDivideAndSquare) {
     for (bool pow : {false, true}) {
       Builder b;
       ValueId x = f64_input(b, "x", {2, 3, 8}), w = parameter(b, "w", {8}), bias = parameter(b, "b", {8});
-      ValueId c = b.sub(x, b.mean(x, {2}, true)), square = pow ? b.emit("pow", {c, b.scalar(DType::kF64, 2)}) : b.mul(c, c);
+      ValueId c = b.sub(x, b.mean(x, {2}, true)),
+              square = pow ? b.emit("pow", {c, b.scalar(DType::kF64, 2)}) : b.mul(c, c);
       b.output("y", b.add(b.mul(divided(b, c, square, {2}, root), w), bias));
       Graph g = recognised(recognize_norm, std::move(b));
       EXPECT_EQ(count(g, "layer_norm"), 1);
@@ -83,7 +91,8 @@ TEST(Norm_RmsNorm, ShiftedWeight) {
 
 TEST(Norm_RmsNorm, InHalfPrecision) {
   Builder b;
-  ValueId x = b.input("x", {DType::kBF16, {3, 8}}), w = b.state({.name = "w", .kind = StateKind::kParameter}, {DType::kBF16, {8}});
+  ValueId x = b.input("x", {DType::kBF16, {3, 8}}),
+          w = b.state({.name = "w", .kind = StateKind::kParameter}, {DType::kBF16, {8}});
   ValueId wide = b.cast(x, DType::kF32), square = b.mul(wide, wide);
   ValueId y = b.mul(wide, b.emit("rsqrt", {b.add_scalar(b.mean(square, {1}, true), 1e-6)}));
   b.output("y", b.mul(w, b.cast(y, DType::kBF16)));
@@ -98,7 +107,8 @@ Graph not_quite(const std::function<ValueId(Builder&, ValueId x, ValueId w)>& sp
 }
 
 TEST(Norm_NotRecognised, WrongDivisorAxisOrOperand) {
-  Graph other_axis = not_quite([](Builder& b, ValueId x, ValueId w) { return b.mul(divided(b, x, b.mul(x, x), {1}, Root::kRsqrt), w); });
+  Graph other_axis = not_quite(
+      [](Builder& b, ValueId x, ValueId w) { return b.mul(divided(b, x, b.mul(x, x), {1}, Root::kRsqrt), w); });
   EXPECT_EQ(count(other_axis, "rms_norm"), 0);
   Graph unbiased = not_quite([](Builder& b, ValueId x, ValueId w) {
     ValueId c = b.sub(x, b.mean(x, {2}, true)), variance = b.scale(b.reduce_sum(b.mul(c, c), {2}, true), 1.0 / 7);
@@ -110,7 +120,9 @@ TEST(Norm_NotRecognised, WrongDivisorAxisOrOperand) {
     return b.mul(b.div(c, b.add_scalar(b.emit("sqrt", {b.mean(b.mul(c, c), {2}, true)}), kEpsilon)), w);
   });
   EXPECT_EQ(count(epsilon_outside, "layer_norm"), 0);
-  Graph other_value = not_quite([](Builder& b, ValueId x, ValueId w) { return b.mul(divided(b, b.emit("tanh", {x}), b.mul(x, x), {2}, Root::kRsqrt), w); });
+  Graph other_value = not_quite([](Builder& b, ValueId x, ValueId w) {
+    return b.mul(divided(b, b.emit("tanh", {x}), b.mul(x, x), {2}, Root::kRsqrt), w);
+  });
   EXPECT_EQ(count(other_value, "rms_norm"), 0);
 }
 

@@ -19,12 +19,15 @@ ValueId rotate_half(Builder& b, ValueId x) {
   return b.emit("concat", {b.neg(last_slice(b, x, r / 2, r)), last_slice(b, x, 0, r / 2)}, {{"dim", int64_t{3}}});
 }
 
-ValueId spelled(Builder& b, ValueId x, ValueId cos, ValueId sin) { return b.add(b.mul(x, cos), b.mul(rotate_half(b, x), sin)); }
+ValueId spelled(Builder& b, ValueId x, ValueId cos, ValueId sin) {
+  return b.add(b.mul(x, cos), b.mul(rotate_half(b, x), sin));
+}
 
 TEST(Rotary_Recognised, ConstantTables) {
   for (const Shape& shape : {Shape{4, 6}, Shape{1, 1, 4, 6}, Shape{1, 4, 6}}) {
     Builder b;
-    ValueId q = f64_input(b, "q", {2, 3, 4, 6}), k = f64_input(b, "k", {2, 1, 4, 6}), cos = table(b, shape, false), sin = table(b, shape, true);
+    ValueId q = f64_input(b, "q", {2, 3, 4, 6}), k = f64_input(b, "k", {2, 1, 4, 6}), cos = table(b, shape, false),
+            sin = table(b, shape, true);
     b.output("q", spelled(b, q, cos, sin));
     b.output("k", spelled(b, k, cos, sin));
     Graph g = recognised(recognize_rotary, std::move(b));
@@ -36,7 +39,8 @@ TEST(Rotary_Recognised, ConstantTables) {
 
 TEST(Rotary_Recognised, TablesComputedFromRepeatedAngles) {
   Builder b;
-  ValueId x = f64_input(b, "x", {2, 3, 4, 6}), positions = f64_input(b, "p", {2, 4, 1}), frequency = b.state({.name = "f", .kind = StateKind::kFrozen}, {DType::kF64, {3}});
+  ValueId x = f64_input(b, "x", {2, 3, 4, 6}), positions = f64_input(b, "p", {2, 4, 1}),
+          frequency = b.state({.name = "f", .kind = StateKind::kFrozen}, {DType::kF64, {3}});
   ValueId angles = b.mul(positions, frequency), both = b.emit("concat", {angles, angles}, {{"dim", int64_t{2}}});
   auto shaped = [&](std::string_view op) { return b.reshape(b.scale(b.emit(op, {both}), 1.25), {2, 1, 4, 6}); };
   b.output("y", spelled(b, x, shaped("cos"), shaped("sin")));
@@ -47,7 +51,9 @@ TEST(Rotary_Recognised, TablesComputedFromRepeatedAngles) {
 TEST(Rotary_Recognised, TableRowsPickedByPosition) {
   Builder b;
   ValueId x = f64_input(b, "x", {2, 3, 4, 6}), positions = b.input("p", {DType::kI64, {2, 4}});
-  auto picked = [&](bool sine) { return b.reshape(b.emit("gather", {table(b, {16, 6}, sine), positions}, {{"dim", int64_t{0}}}), {2, 1, 4, 6}); };
+  auto picked = [&](bool sine) {
+    return b.reshape(b.emit("gather", {table(b, {16, 6}, sine), positions}, {{"dim", int64_t{0}}}), {2, 1, 4, 6});
+  };
   b.output("y", spelled(b, x, picked(false), picked(true)));
   EXPECT_EQ(count(recognised(recognize_rotary, std::move(b)), "rotary"), 1);
 }

@@ -31,7 +31,8 @@ inline const Node& the(const Graph& graph, std::string_view op) {
   return graph.nodes.front();
 }
 
-// Random values for every data input and every state without a literal, from a fixed seed: floats are normal (states of large models smaller), integers 0 to 4, bools mixed.
+// Random values for every data input and every state without a literal, from a fixed seed: floats are normal (states of
+// large models smaller), integers 0 to 4, bools mixed.
 inline std::map<ValueId, Tensor> random_feeds(const Graph& graph) {
   std::mt19937 random(7);
   std::map<ValueId, Tensor> feeds;
@@ -51,15 +52,18 @@ inline std::map<ValueId, Tensor> random_feeds(const Graph& graph) {
 
 inline void expect_same_values(const Graph& before, const Graph& after, double tolerance = 1e-12) {
   std::map<ValueId, Tensor> feeds = random_feeds(before), again;
-  for (size_t k = 0; k < before.inputs.size(); ++k) again.emplace(after.inputs[k].value, feeds.at(before.inputs[k].value));
+  for (size_t k = 0; k < before.inputs.size(); ++k)
+    again.emplace(after.inputs[k].value, feeds.at(before.inputs[k].value));
   for (size_t k = 0; k < before.states.size(); ++k) {
-    if (auto at = feeds.find(before.states[k].value); at != feeds.end()) again.emplace(after.states[k].value, at->second);
+    if (auto at = feeds.find(before.states[k].value); at != feeds.end())
+      again.emplace(after.states[k].value, at->second);
   }
   std::vector<Tensor> a = evaluate_graph(before, feeds), b = evaluate_graph(after, again);
   ASSERT_EQ(a.size(), b.size());
   for (size_t k = 0; k < a.size(); ++k) {
     ASSERT_EQ(a[k].type, b[k].type);
-    for (size_t i = 0; i < a[k].f.size(); ++i) ASSERT_NEAR(a[k].f[i], b[k].f[i], tolerance * (1 + std::abs(a[k].f[i]))) << "output " << k << ", element " << i;
+    for (size_t i = 0; i < a[k].f.size(); ++i)
+      ASSERT_NEAR(a[k].f[i], b[k].f[i], tolerance * (1 + std::abs(a[k].f[i]))) << "output " << k << ", element " << i;
     ASSERT_EQ(a[k].i, b[k].i);
   }
 }
@@ -75,7 +79,9 @@ inline Graph recognised(PassFunction pass, Builder b, double tolerance = 1e-12) 
   return *std::move(after);
 }
 
-inline ValueId f64_input(Builder& b, std::string name, Shape shape) { return b.input(std::move(name), {DType::kF64, std::move(shape)}); }
+inline ValueId f64_input(Builder& b, std::string name, Shape shape) {
+  return b.input(std::move(name), {DType::kF64, std::move(shape)});
+}
 
 inline ValueId constant(Builder& b, DType dtype, Shape shape, const std::function<double(int64_t)>& value) {
   Tensor t = Tensor::zeros({dtype, std::move(shape)});

@@ -6,7 +6,8 @@ namespace partita {
 namespace {
 
 ValueId weight(Builder& b, Shape shape) {
-  return b.state({.name = "w" + std::to_string(b.graph().states.size()), .kind = StateKind::kParameter}, {DType::kF64, std::move(shape)});
+  return b.state({.name = "w" + std::to_string(b.graph().states.size()), .kind = StateKind::kParameter},
+                 {DType::kF64, std::move(shape)});
 }
 
 ValueId linear(Builder& b, ValueId x, int64_t out) { return b.matmul(x, weight(b, {b.shape(x).back(), out})); }
@@ -55,7 +56,9 @@ TEST(Blocks_Transformer, LayersBetweenEmbeddingAndHead) {
   EXPECT_EQ(n[-1], 5);
   for (int k = 0; k < 5; ++k) EXPECT_EQ(n[k], 12) << k;
   expect_equal_instances(g);
-  EXPECT_TRUE(std::is_sorted(g.nodes.begin(), g.nodes.end(), [](const Node& a, const Node& b) { return a.block < b.block && a.block >= 0 && b.block >= 0; }));
+  EXPECT_TRUE(std::is_sorted(g.nodes.begin(), g.nodes.end(), [](const Node& a, const Node& b) {
+    return a.block < b.block && a.block >= 0 && b.block >= 0;
+  }));
 }
 
 TEST(Blocks_Transformer, AuxiliaryScalarsDoNotJoinLayers) {

@@ -77,7 +77,8 @@ Descent descend(Executor& executor, double rate, int steps) {
   Descent result;
   for (int s = 0; s < steps; ++s) {
     const absl::Status status = executor.run(p.schedule, [&](int64_t micro_batch, int64_t slot) {
-      const int64_t first = micro_batch * p.samples_per_step / p.micro_batches + box_offset(p.inputs[0].placement, executor.coordinates())[0];
+      const int64_t first = micro_batch * p.samples_per_step / p.micro_batches +
+                            box_offset(p.inputs[0].placement, executor.coordinates())[0];
       const std::span<float> to = values<float>(executor, p.inputs[0].operand, slot);
       std::copy_n(xt.begin() + first * 4, to.size(), to.begin());
       return absl::OkStatus();
@@ -136,7 +137,8 @@ TEST(Executor, UnknownKernel_NamesStepAndOrigin) {
   ASSERT_TRUE(loaded.ok());
   const absl::Status status = Executor::create(*loaded, nullptr, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("step 2 'divination' ('MatMul \\'forward\\''): this runtime has no kernel 'divination'"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("step 2 'divination' ('MatMul \\'forward\\''): this runtime has no kernel 'divination'"));
 }
 
 // One forward segment with the given steps; region input 4 KiB, arena 64 KiB.
@@ -162,7 +164,8 @@ std::vector<Step> communicate(const std::string& name, Operand in, Operand out, 
 // Runs a program on four ranks of a 2 x 2 mesh, where `in` holds rank * 10 + i, and returns what `out` holds on each.
 std::vector<std::vector<float>> exchange(const std::string& name, int64_t in_count, int64_t out_count, Params params) {
   const Operand in = operand(Region::kArena, 0, {in_count}), out = operand(Region::kArena, 4096, {out_count});
-  auto loaded = LoadedProgram::load(program_of({{"pipeline", 2}, {"tensor", 2}}, {{{0}}, {{1}}, {{0, 1}}, {{1, 0}}}, communicate(name, in, out, std::move(params))));
+  auto loaded = LoadedProgram::load(program_of({{"pipeline", 2}, {"tensor", 2}}, {{{0}}, {{1}}, {{0, 1}}, {{1, 0}}},
+                                               communicate(name, in, out, std::move(params))));
   EXPECT_TRUE(loaded.ok()) << loaded.status();
   std::vector<std::vector<float>> results(4);
   if (!loaded.ok()) return results;
@@ -209,7 +212,8 @@ TEST(Executor, Collectives_FollowTheMesh) {
 }
 
 TEST(Executor, SeveralOperands_AreReducedTogether) {
-  const Operand a = operand(Region::kArena, 0, {3}), b = operand(Region::kArena, 64, {2}), c = operand(Region::kArena, 1024, {1});
+  const Operand a = operand(Region::kArena, 0, {3}), b = operand(Region::kArena, 64, {2}),
+                c = operand(Region::kArena, 1024, {1});
   std::vector<Step> steps;
   steps.push_back(step(StepKind::kCollectiveStart, "all_reduce", {a, b, c}, {a, b, c}, {{"group", int64_t{0}}}));
   steps.push_back(step(StepKind::kCollectiveWait, "all_reduce", {}, {}, {{"of", int64_t{0}}}));
@@ -218,15 +222,18 @@ TEST(Executor, SeveralOperands_AreReducedTogether) {
   on_ranks(2, [&](int rank, Communicator* communicator) {
     auto executor = Executor::create(*loaded, communicator, {});
     ASSERT_TRUE(executor.ok());
-    for (const Operand& x : {a, b, c}) for (float& v : values<float>(**executor, x)) v = static_cast<float>(rank + 1);
+    for (const Operand& x : {a, b, c})
+      for (float& v : values<float>(**executor, x)) v = static_cast<float>(rank + 1);
     ASSERT_TRUE((*executor)->run((*loaded)->program.schedule, no_stage).ok());
-    for (const Operand& x : {a, b, c}) for (float v : values<float>(**executor, x)) EXPECT_EQ(v, 3);
+    for (const Operand& x : {a, b, c})
+      for (float v : values<float>(**executor, x)) EXPECT_EQ(v, 3);
   });
 }
 
 TEST(Executor, GroupOfOne_CopiesWithoutACommunicator) {
   const Operand in = operand(Region::kArena, 0, {3}), out = operand(Region::kArena, 64, {3});
-  auto loaded = LoadedProgram::load(program_of({{"data", 1}}, {{{0}}}, communicate("all_reduce", in, out, {{"group", int64_t{0}}})));
+  auto loaded = LoadedProgram::load(
+      program_of({{"data", 1}}, {{{0}}}, communicate("all_reduce", in, out, {{"group", int64_t{0}}})));
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   auto executor = Executor::create(*loaded, nullptr, {});
   ASSERT_TRUE(executor.ok());
@@ -236,12 +243,16 @@ TEST(Executor, GroupOfOne_CopiesWithoutACommunicator) {
 }
 
 TEST(Executor, StartedOnce_IsWaitedForInEverySlot) {
-  const Operand x = operand(Region::kArena, 0, {1}), y = operand(Region::kArena, 64, {1}), seen = operand(Region::kArena, 128, {1}, DType::kF32, 64);
+  const Operand x = operand(Region::kArena, 0, {1}), y = operand(Region::kArena, 64, {1}),
+                seen = operand(Region::kArena, 128, {1}, DType::kF32, 64);
   Program p = program_of({{"data", 2}}, {{{0}}}, {});
   p.slots = 2;
   p.micro_batches = 2;
-  p.segments = {{.kind = SegmentKind::kPrologue, .steps = {step(StepKind::kCollectiveStart, "all_reduce", {x}, {y}, {{"group", int64_t{0}}})}},
-                {.kind = SegmentKind::kForward, .steps = {step(StepKind::kCollectiveWait, "all_reduce", {}, {}, {{"of", int64_t{0}}}), step(StepKind::kCopy, "", {y}, {seen})}}};
+  p.segments = {{.kind = SegmentKind::kPrologue,
+                 .steps = {step(StepKind::kCollectiveStart, "all_reduce", {x}, {y}, {{"group", int64_t{0}}})}},
+                {.kind = SegmentKind::kForward,
+                 .steps = {step(StepKind::kCollectiveWait, "all_reduce", {}, {}, {{"of", int64_t{0}}}),
+                           step(StepKind::kCopy, "", {y}, {seen})}}};
   number_steps(p);
   p.schedule = {{0, 0, 0}, {1, 0, 0}, {1, 1, 1}};
   auto loaded = LoadedProgram::load(p);
@@ -249,7 +260,8 @@ TEST(Executor, StartedOnce_IsWaitedForInEverySlot) {
   on_ranks(2, [&](int rank, Communicator* communicator) {
     auto executor = Executor::create(*loaded, communicator, {});
     ASSERT_TRUE(executor.ok());
-    EXPECT_THAT(std::string((*executor)->run(std::vector<ScheduleEntry>{{1, 0, 0}}, no_stage).message()), HasSubstr("step 1 'all_reduce': the collective it waits for has not been started"));
+    EXPECT_THAT(std::string((*executor)->run(std::vector<ScheduleEntry>{{1, 0, 0}}, no_stage).message()),
+                HasSubstr("step 1 'all_reduce': the collective it waits for has not been started"));
     values<float>(**executor, x)[0] = static_cast<float>(rank + 1);
     ASSERT_TRUE((*executor)->run(p.schedule, no_stage).ok());
     EXPECT_EQ(values<float>(**executor, seen, 0)[0], 3);
@@ -258,7 +270,9 @@ TEST(Executor, StartedOnce_IsWaitedForInEverySlot) {
 }
 
 TEST(Executor, PeerGone_NamesTheStep) {
-  auto loaded = LoadedProgram::load(program_of({{"data", 2}}, {{{0}}}, communicate("all_reduce", operand(Region::kArena, 0, {1}), operand(Region::kArena, 64, {1}), {{"group", int64_t{0}}})));
+  auto loaded = LoadedProgram::load(program_of({{"data", 2}}, {{{0}}},
+                                               communicate("all_reduce", operand(Region::kArena, 0, {1}),
+                                                           operand(Region::kArena, 64, {1}), {{"group", int64_t{0}}})));
   ASSERT_TRUE(loaded.ok());
   on_ranks(2, [&](int rank, Communicator* communicator) {
     auto executor = Executor::create(*loaded, communicator, {});
@@ -274,7 +288,8 @@ TEST(Executor, PeerGone_NamesTheStep) {
 }
 
 TEST(Executor, Scalars_AreStagedPerSlot) {
-  const Operand micro = operand(Region::kInput, 0, {1}, DType::kI64, 64), coordinate = operand(Region::kInput, 128, {1}, DType::kI32, 64);
+  const Operand micro = operand(Region::kInput, 0, {1}, DType::kI64, 64),
+                coordinate = operand(Region::kInput, 128, {1}, DType::kI32, 64);
   const Operand seen = operand(Region::kArena, 0, {1}, DType::kI64, 64);
   Program p = program_of({{"data", 1}, {"tensor", 2}}, {}, {step(StepKind::kCopy, "", {micro}, {seen})});
   p.slots = 2;
@@ -288,7 +303,13 @@ TEST(Executor, Scalars_AreStagedPerSlot) {
     auto executor = Executor::create(*loaded, communicator, {});
     ASSERT_TRUE(executor.ok());
     std::vector<int64_t> staged;
-    ASSERT_TRUE((*executor)->run(p.schedule, [&](int64_t micro_batch, int64_t slot) { staged.insert(staged.end(), {micro_batch, slot}); return absl::OkStatus(); }).ok());
+    ASSERT_TRUE((*executor)
+                    ->run(p.schedule,
+                          [&](int64_t micro_batch, int64_t slot) {
+                            staged.insert(staged.end(), {micro_batch, slot});
+                            return absl::OkStatus();
+                          })
+                    .ok());
     EXPECT_THAT(staged, ElementsAre(2, 0, 3, 1));
     EXPECT_EQ(values<int64_t>(**executor, seen, 0)[0], 2);
     EXPECT_EQ(values<int64_t>(**executor, seen, 1)[0], 3);

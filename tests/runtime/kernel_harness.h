@@ -28,7 +28,9 @@ inline TestTensor zeros(DType dtype, std::vector<int64_t> shape) {
   t.values.assign(static_cast<size_t>(t.count()), 0);
   return t;
 }
-inline TestTensor tensor(DType dtype, std::vector<int64_t> shape, std::vector<double> values) { return {dtype, std::move(shape), std::move(values)}; }
+inline TestTensor tensor(DType dtype, std::vector<int64_t> shape, std::vector<double> values) {
+  return {dtype, std::move(shape), std::move(values)};
+}
 
 // Multiples of 1/64 in [-1, 1]: exact in every float type but the sums.
 inline TestTensor random_tensor(DType dtype, std::vector<int64_t> shape, unsigned seed) {
@@ -40,7 +42,8 @@ inline TestTensor random_tensor(DType dtype, std::vector<int64_t> shape, unsigne
 inline TestTensor random_integers(DType dtype, std::vector<int64_t> shape, int64_t low, int64_t high, unsigned seed) {
   TestTensor t = zeros(dtype, std::move(shape));
   std::mt19937 random(seed);
-  for (double& v : t.values) v = static_cast<double>(low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low)));
+  for (double& v : t.values)
+    v = static_cast<double>(low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low)));
   return t;
 }
 
@@ -72,9 +75,13 @@ inline void from_bytes(const std::vector<std::byte>& bytes, TestTensor& t) {
   });
 }
 
-inline absl::Status run_kernel(const std::string& name, const std::vector<TestTensor>& inputs, std::vector<TestTensor>& outputs, Params params = {}, int threads = 2) {
+inline absl::Status run_kernel(const std::string& name, const std::vector<TestTensor>& inputs,
+                               std::vector<TestTensor>& outputs, Params params = {}, int threads = 2) {
   omp_set_num_threads(threads);
-  Step step{.kind = StepKind::kLibrary, .name = name, .inputs = static_cast<int32_t>(inputs.size()), .params = std::move(params)};
+  Step step{.kind = StepKind::kLibrary,
+            .name = name,
+            .inputs = static_cast<int32_t>(inputs.size()),
+            .params = std::move(params)};
   std::vector<std::vector<std::byte>> memory;
   std::vector<std::byte*> buffers;
   for (const auto* list : {&inputs, static_cast<const std::vector<TestTensor>*>(&outputs)}) {
@@ -83,7 +90,8 @@ inline absl::Status run_kernel(const std::string& name, const std::vector<TestTe
       memory.push_back(to_bytes(t));
     }
   }
-  for (size_t i = 0; i < memory.size(); ++i) buffers.push_back(step.operands[i].dtype == DType::kInvalid ? nullptr : memory[i].data());
+  for (size_t i = 0; i < memory.size(); ++i)
+    buffers.push_back(step.operands[i].dtype == DType::kInvalid ? nullptr : memory[i].data());
   auto kernel = prepare_kernel(step, {.threads = threads});
   if (!kernel.ok()) return kernel.status();
   (*kernel)->run(buffers);
@@ -91,14 +99,16 @@ inline absl::Status run_kernel(const std::string& name, const std::vector<TestTe
   return absl::OkStatus();
 }
 
-inline TestTensor run_one(const std::string& name, const std::vector<TestTensor>& inputs, TestTensor output, Params params = {}, int threads = 2) {
+inline TestTensor run_one(const std::string& name, const std::vector<TestTensor>& inputs, TestTensor output,
+                          Params params = {}, int threads = 2) {
   std::vector<TestTensor> outputs = {std::move(output)};
   const absl::Status status = run_kernel(name, inputs, outputs, std::move(params), threads);
   EXPECT_TRUE(status.ok()) << status;
   return outputs[0];
 }
 
-inline void expect_close(const TestTensor& found, const std::vector<double>& expected, double tolerance, const std::string& what = "") {
+inline void expect_close(const TestTensor& found, const std::vector<double>& expected, double tolerance,
+                         const std::string& what = "") {
   ASSERT_EQ(found.values.size(), expected.size()) << what;
   for (size_t i = 0; i < expected.size(); ++i) {
     if (std::isnan(expected[i]) && std::isnan(found.values[i])) continue;
@@ -107,6 +117,12 @@ inline void expect_close(const TestTensor& found, const std::vector<double>& exp
   }
 }
 
-inline double tolerance_of(DType dtype) { return dtype == DType::kF64 ? 1e-12 : dtype == DType::kF32 ? 2e-5 : dtype == DType::kF16 ? 4e-3 : dtype == DType::kBF16 ? 3e-2 : 0; }
+inline double tolerance_of(DType dtype) {
+  return dtype == DType::kF64    ? 1e-12
+         : dtype == DType::kF32  ? 2e-5
+         : dtype == DType::kF16  ? 4e-3
+         : dtype == DType::kBF16 ? 3e-2
+                                 : 0;
+}
 
 }  // namespace partita::runtime

@@ -23,7 +23,8 @@ struct Expected {
 
 double scale_of(const Case& c) { return c.scale != 0 ? c.scale : 1 / std::sqrt(static_cast<double>(c.d)); }
 
-Expected reference(const Case& c, const TestTensor& q, const TestTensor& k, const TestTensor& v, const TestTensor& mask, const TestTensor& g) {
+Expected reference(const Case& c, const TestTensor& q, const TestTensor& k, const TestTensor& v, const TestTensor& mask,
+                   const TestTensor& g) {
   Expected r;
   r.out.assign(static_cast<size_t>(c.b * c.h * c.s * c.e), 0);
   r.lse.assign(static_cast<size_t>(c.b * c.h * c.s), kNever);
@@ -42,9 +43,12 @@ Expected reference(const Case& c, const TestTensor& q, const TestTensor& k, cons
       x *= scale_of(c);
       if (c.mask != DType::kInvalid) {
         auto at = [&](size_t dim, int64_t index) { return c.mask_shape[dim] == 1 ? 0 : index; };
-        const double m = mask.values[static_cast<size_t>(((at(0, b) * c.mask_shape[1] + at(1, h)) * c.mask_shape[2] + at(2, i)) * c.mask_shape[3] + at(3, j))];
-        if (c.mask == DType::kBool) x = m != 0 ? x : kNever;
-        else x += m;
+        const double m = mask.values[static_cast<size_t>(
+            ((at(0, b) * c.mask_shape[1] + at(1, h)) * c.mask_shape[2] + at(2, i)) * c.mask_shape[3] + at(3, j))];
+        if (c.mask == DType::kBool)
+          x = m != 0 ? x : kNever;
+        else
+          x += m;
       }
       if (c.causal && j > i + c.t - c.s) x = kNever;
       p[static_cast<size_t>(j)] = x;
@@ -88,7 +92,8 @@ struct Results {
   std::vector<TestTensor> forward, backward;
 };
 
-Results run(const Case& c, DType dtype, DType lse, const std::vector<TestTensor>& qkv, const TestTensor& mask, const TestTensor& g, int threads) {
+Results run(const Case& c, DType dtype, DType lse, const std::vector<TestTensor>& qkv, const TestTensor& mask,
+            const TestTensor& g, int threads) {
   Params params = {{"causal", int64_t{c.causal}}};
   if (c.scale != 0) params["scale"] = c.scale;
   Results r;
@@ -97,7 +102,8 @@ Results run(const Case& c, DType dtype, DType lse, const std::vector<TestTensor>
   if (c.mask != DType::kInvalid) inputs.push_back(mask);
   absl::Status status = run_kernel("attention", inputs, r.forward, params, threads);
   EXPECT_TRUE(status.ok()) << status;
-  r.backward = {random_tensor(dtype, qkv[0].shape, 8), random_tensor(dtype, qkv[1].shape, 8), random_tensor(dtype, qkv[2].shape, 8)};
+  r.backward = {random_tensor(dtype, qkv[0].shape, 8), random_tensor(dtype, qkv[1].shape, 8),
+                random_tensor(dtype, qkv[2].shape, 8)};
   inputs.insert(inputs.begin(), g);
   // Without a mask, once left out and once absent.
   if (c.mask == DType::kInvalid && threads > 1) inputs.push_back({DType::kInvalid, {}, {}});
@@ -125,8 +131,11 @@ const Case kCases[] = {
 TEST(Attention, ForwardAndGradients_EqualLoops) {
   for (const Case& c : kCases) {
     for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
-      const std::string what = cat(dtype_name(dtype), " b", c.b, " h", c.h, "/", c.kv, " s", c.s, " t", c.t, " d", c.d, " e", c.e, c.causal ? " causal" : "", " mask ", dtype_name(c.mask));
-      const std::vector<TestTensor> qkv = {random_tensor(dtype, {c.b, c.h, c.s, c.d}, 1), random_tensor(dtype, {c.b, c.kv, c.t, c.d}, 2), random_tensor(dtype, {c.b, c.kv, c.t, c.e}, 3)};
+      const std::string what = cat(dtype_name(dtype), " b", c.b, " h", c.h, "/", c.kv, " s", c.s, " t", c.t, " d", c.d,
+                                   " e", c.e, c.causal ? " causal" : "", " mask ", dtype_name(c.mask));
+      const std::vector<TestTensor> qkv = {random_tensor(dtype, {c.b, c.h, c.s, c.d}, 1),
+                                           random_tensor(dtype, {c.b, c.kv, c.t, c.d}, 2),
+                                           random_tensor(dtype, {c.b, c.kv, c.t, c.e}, 3)};
       const TestTensor g = random_tensor(dtype, {c.b, c.h, c.s, c.e}, 4), mask = make_mask(c);
       const Expected e = reference(c, qkv[0], qkv[1], qkv[2], mask, g);
       const double tolerance = dtype == DType::kF64 ? 1e-11 : tolerance_of(dtype);
@@ -140,14 +149,17 @@ TEST(Attention, ForwardAndGradients_EqualLoops) {
       // One pass or two, one thread or many: the same bits.
       const Results many = run(c, dtype, lse, qkv, mask, g, 5);
       EXPECT_EQ(one.forward[0].values, many.forward[0].values) << what;
-      for (size_t i = 0; i < 3; ++i) EXPECT_EQ(one.backward[i].values, many.backward[i].values) << what << " gradient " << i;
+      for (size_t i = 0; i < 3; ++i)
+        EXPECT_EQ(one.backward[i].values, many.backward[i].values) << what << " gradient " << i;
     }
   }
 }
 
 TEST(Attention, LseInF32_ServesF64) {
   const Case c{1, 2, 2, 20, 30, 8, 8, true};
-  const std::vector<TestTensor> qkv = {random_tensor(DType::kF64, {1, 2, 20, 8}, 1), random_tensor(DType::kF64, {1, 2, 30, 8}, 2), random_tensor(DType::kF64, {1, 2, 30, 8}, 3)};
+  const std::vector<TestTensor> qkv = {random_tensor(DType::kF64, {1, 2, 20, 8}, 1),
+                                       random_tensor(DType::kF64, {1, 2, 30, 8}, 2),
+                                       random_tensor(DType::kF64, {1, 2, 30, 8}, 3)};
   const TestTensor g = random_tensor(DType::kF64, {1, 2, 20, 8}, 4);
   const Expected e = reference(c, qkv[0], qkv[1], qkv[2], {}, g);
   const Results r = run(c, DType::kF64, DType::kF32, qkv, {}, g, 2);
@@ -157,7 +169,9 @@ TEST(Attention, LseInF32_ServesF64) {
 
 TEST(Attention, LargeScores_DoNotOverflow) {
   const Case c{1, 1, 1, 70, 130, 4, 4, false, DType::kInvalid, {}, 40};
-  std::vector<TestTensor> qkv = {random_tensor(DType::kF32, {1, 1, 70, 4}, 1), random_tensor(DType::kF32, {1, 1, 130, 4}, 2), random_tensor(DType::kF32, {1, 1, 130, 4}, 3)};
+  std::vector<TestTensor> qkv = {random_tensor(DType::kF32, {1, 1, 70, 4}, 1),
+                                 random_tensor(DType::kF32, {1, 1, 130, 4}, 2),
+                                 random_tensor(DType::kF32, {1, 1, 130, 4}, 3)};
   for (double& x : qkv[0].values) x *= 8;
   const TestTensor g = random_tensor(DType::kF32, {1, 1, 70, 4}, 4);
   const Expected e = reference(c, qkv[0], qkv[1], qkv[2], {}, g);
@@ -166,7 +180,9 @@ TEST(Attention, LargeScores_DoNotOverflow) {
 
 TEST(Attention, Nan_ComesThrough) {
   const Case c{1, 1, 1, 3, 40, 4, 4};
-  std::vector<TestTensor> qkv = {random_tensor(DType::kF32, {1, 1, 3, 4}, 1), random_tensor(DType::kF32, {1, 1, 40, 4}, 2), random_tensor(DType::kF32, {1, 1, 40, 4}, 3)};
+  std::vector<TestTensor> qkv = {random_tensor(DType::kF32, {1, 1, 3, 4}, 1),
+                                 random_tensor(DType::kF32, {1, 1, 40, 4}, 2),
+                                 random_tensor(DType::kF32, {1, 1, 40, 4}, 3)};
   qkv[0].values[5] = std::numeric_limits<double>::quiet_NaN();
   const Results r = run(c, DType::kF32, DType::kF32, qkv, {}, random_tensor(DType::kF32, {1, 1, 3, 4}, 4), 1);
   EXPECT_FALSE(std::isnan(r.forward[0].values[0]));
@@ -178,8 +194,10 @@ TEST(Attention, Misfit_IsRefused) {
   std::vector<TestTensor> out = {zeros(DType::kF32, {1, 3, 4, 8}), zeros(DType::kF32, {1, 3, 4})};
   const TestTensor q = zeros(DType::kF32, {1, 3, 4, 8}), k = zeros(DType::kF32, {1, 2, 4, 8});
   EXPECT_EQ(run_kernel("attention", {q, k, k}, out).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(run_kernel("attention", {q, q, q, zeros(DType::kBool, {1, 1, 4, 5})}, out).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(run_kernel("attention", {q, q, q, zeros(DType::kI32, {1, 1, 4, 4})}, out).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_kernel("attention", {q, q, q, zeros(DType::kBool, {1, 1, 4, 5})}, out).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_kernel("attention", {q, q, q, zeros(DType::kI32, {1, 1, 4, 4})}, out).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 // Each instruction set that this processor has gives the same as the plainest, but for rounding.
@@ -189,12 +207,14 @@ TEST(TileOps, AllSets_Agree) {
       for (int64_t n : {1, 7, 16, 33, 70}) {
         const int64_t k = 19;
         const TestTensor a = random_tensor(DType::kF32, {m, k}, 1), b = random_tensor(DType::kF32, {k, n}, 2);
-        std::vector<float> fa(a.values.begin(), a.values.end()), fb(b.values.begin(), b.values.end()), c(static_cast<size_t>(m * n), 1.0f);
+        std::vector<float> fa(a.values.begin(), a.values.end()), fb(b.values.begin(), b.values.end()),
+            c(static_cast<size_t>(m * n), 1.0f);
         ops.gemm(c.data(), n, fa.data(), k, 1, fb.data(), n, m, n, k, true);
         for (int64_t i = 0; i < m; ++i) {
           for (int64_t j = 0; j < n; ++j) {
             double sum = 1;
-            for (int64_t z = 0; z < k; ++z) sum += a.values[static_cast<size_t>(i * k + z)] * b.values[static_cast<size_t>(z * n + j)];
+            for (int64_t z = 0; z < k; ++z)
+              sum += a.values[static_cast<size_t>(i * k + z)] * b.values[static_cast<size_t>(z * n + j)];
             EXPECT_NEAR(c[static_cast<size_t>(i * n + j)], sum, 1e-4);
           }
         }
@@ -213,11 +233,20 @@ TEST(TileOps, AllSets_Agree) {
     }
     EXPECT_NEAR(total, sum, sum * 1e-6);
     EXPECT_EQ(ops.max_row(row.data(), 1001), 10.0f);
-    EXPECT_NEAR(ops.dot_row(y.data() + 850, y.data() + 850, 51), [&] { double s = 0; for (size_t i = 850; i < 901; ++i) s += static_cast<double>(y[i]) * y[i]; return s; }(), 1e-3);
+    EXPECT_NEAR(
+        ops.dot_row(y.data() + 850, y.data() + 850, 51),
+        [&] {
+          double s = 0;
+          for (size_t i = 850; i < 901; ++i) s += static_cast<double>(y[i]) * y[i];
+          return s;
+        }(),
+        1e-3);
   };
   close(kTileOpsGenericF32);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) close(kTileOpsAvx2F32);
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) close(kTileOpsAvx512F32);
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl"))
+    close(kTileOpsAvx512F32);
 }
 
 }  // namespace

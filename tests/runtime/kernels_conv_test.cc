@@ -17,10 +17,13 @@ struct Geometry {
   size_t rank() const { return x.size() - 2; }
   Ints y() const {
     Ints y = {x[0], w[0]};
-    for (size_t d = 0; d < rank(); ++d) y.push_back((x[d + 2] + low[d] + high[d] - dilations[d] * (w[d + 2] - 1) - 1) / strides[d] + 1);
+    for (size_t d = 0; d < rank(); ++d)
+      y.push_back((x[d + 2] + low[d] + high[d] - dilations[d] * (w[d + 2] - 1) - 1) / strides[d] + 1);
     return y;
   }
-  Params params() const { return {{"strides", strides}, {"pads_low", low}, {"pads_high", high}, {"dilations", dilations}, {"groups", groups}}; }
+  Params params() const {
+    return {{"strides", strides}, {"pads_low", low}, {"pads_high", high}, {"dilations", dilations}, {"groups", groups}};
+  }
 };
 
 // Row-major position -> indices.
@@ -51,7 +54,8 @@ void for_products(const Geometry& g, F&& visit) {
         w.push_back(k[d + 1]);
         inside = inside && x.back() >= 0 && x.back() < g.x[d + 2];
       }
-      if (inside) visit(static_cast<size_t>(ravel(x, g.x)), static_cast<size_t>(ravel(w, g.w)), static_cast<size_t>(at));
+      if (inside)
+        visit(static_cast<size_t>(ravel(x, g.x)), static_cast<size_t>(ravel(w, g.w)), static_cast<size_t>(at));
     }
   }
 }
@@ -73,7 +77,8 @@ TEST_P(ConvTypes, ForwardAndGradients_EqualLoops) {
   const DType dtype = GetParam();
   for (const Geometry& g : kGeometries) {
     const std::string what = shape_text(g.x) + shape_text(g.w);
-    const TestTensor x = random_tensor(dtype, g.x, 1), w = random_tensor(dtype, g.w, 2), dy = random_tensor(dtype, g.y(), 3);
+    const TestTensor x = random_tensor(dtype, g.x, 1), w = random_tensor(dtype, g.w, 2),
+                     dy = random_tensor(dtype, g.y(), 3);
     std::vector<double> y(dy.values.size(), 0), dx(x.values.size(), 0), dw(w.values.size(), 0);
     for_products(g, [&](size_t i, size_t k, size_t o) {
       y[o] += x.values[i] * w.values[k];
@@ -82,8 +87,10 @@ TEST_P(ConvTypes, ForwardAndGradients_EqualLoops) {
     });
     const double tolerance = tolerance_of(dtype);
     expect_close(run_one("conv", {x, w}, random_tensor(dtype, g.y(), 9), g.params()), y, tolerance, "conv " + what);
-    expect_close(run_one("conv_grad_data", {dy, w}, random_tensor(dtype, g.x, 9), g.params()), dx, tolerance, "grad_data " + what);
-    expect_close(run_one("conv_grad_weight", {dy, x}, random_tensor(dtype, g.w, 9), g.params()), dw, tolerance, "grad_weight " + what);
+    expect_close(run_one("conv_grad_data", {dy, w}, random_tensor(dtype, g.x, 9), g.params()), dx, tolerance,
+                 "grad_data " + what);
+    expect_close(run_one("conv_grad_weight", {dy, x}, random_tensor(dtype, g.w, 9), g.params()), dw, tolerance,
+                 "grad_weight " + what);
   }
 }
 
@@ -95,19 +102,27 @@ TEST(Conv, Misfit_IsRefused) {
   EXPECT_EQ(run_kernel("conv", {x, w}, out).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(run_kernel("conv", {x, w}, out, {{"strides", Ints{0, 1}}}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(run_kernel("conv", {x, w}, out, {{"pads_low", Ints{1}}}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(run_kernel("conv", {x, w}, out, {{"groups", int64_t{2}}, {"pads_low", Ints{1, 1}}, {"pads_high", Ints{1, 1}}}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      run_kernel("conv", {x, w}, out, {{"groups", int64_t{2}}, {"pads_low", Ints{1, 1}}, {"pads_high", Ints{1, 1}}})
+          .code(),
+      absl::StatusCode::kInvalidArgument);
 }
 
 TEST(MaxPool, Padding_NeverWins) {
   const TestTensor x = tensor(DType::kF32, {1, 1, 3, 3}, {-9, -8, -7, -6, -5, -4, -3, -2, -1});
   std::vector<TestTensor> y = {zeros(DType::kF32, {1, 1, 2, 2}), zeros(DType::kI32, {1, 1, 2, 2})};
-  const Params params = {{"kernel", Ints{2, 2}}, {"strides", Ints{2, 2}}, {"pads_low", Ints{1, 1}}, {"pads_high", Ints{0, 0}}};
+  const Params params = {
+      {"kernel", Ints{2, 2}}, {"strides", Ints{2, 2}}, {"pads_low", Ints{1, 1}}, {"pads_high", Ints{0, 0}}};
   ASSERT_TRUE(run_kernel("max_pool", {x}, y, params).ok());
   EXPECT_THAT(y[0].values, ElementsAre(-9, -7, -3, -1));
   EXPECT_THAT(y[1].values, ElementsAre(0, 2, 6, 8));
   const TestTensor g = tensor(DType::kF32, {1, 1, 2, 2}, {1, 2, 3, 4});
-  EXPECT_THAT(run_one("max_pool_grad", {g, y[1]}, zeros(DType::kF32, {1, 1, 3, 3})).values, ElementsAre(1, 0, 2, 0, 0, 0, 3, 0, 4));
-  EXPECT_THAT(run_one("max_pool_grad", {g, tensor(DType::kI32, {1, 1, 2, 2}, {0, 99, -1, 0})}, zeros(DType::kF32, {1, 1, 3, 3})).values, ElementsAre(5, 0, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(run_one("max_pool_grad", {g, y[1]}, zeros(DType::kF32, {1, 1, 3, 3})).values,
+              ElementsAre(1, 0, 2, 0, 0, 0, 3, 0, 4));
+  EXPECT_THAT(
+      run_one("max_pool_grad", {g, tensor(DType::kI32, {1, 1, 2, 2}, {0, 99, -1, 0})}, zeros(DType::kF32, {1, 1, 3, 3}))
+          .values,
+      ElementsAre(5, 0, 0, 0, 0, 0, 0, 0, 0));
 }
 
 TEST(MaxPool, Dilation_SkipsAndOverlapsAreSummed) {
@@ -116,12 +131,19 @@ TEST(MaxPool, Dilation_SkipsAndOverlapsAreSummed) {
   ASSERT_TRUE(run_kernel("max_pool", {x}, y, {{"kernel", Ints{2}}, {"strides", Ints{1}}, {"dilations", Ints{2}}}).ok());
   EXPECT_THAT(y[0].values, ElementsAre(3, 9, 3, 9));
   EXPECT_THAT(y[1].values, ElementsAre(2, 1, 2, 3));
-  EXPECT_THAT(run_one("max_pool_grad", {tensor(DType::kF64, {1, 1, 4}, {1, 2, 3, 4}), y[1]}, zeros(DType::kF64, {1, 1, 6})).values, ElementsAre(0, 2, 4, 4, 0, 0));
+  EXPECT_THAT(
+      run_one("max_pool_grad", {tensor(DType::kF64, {1, 1, 4}, {1, 2, 3, 4}), y[1]}, zeros(DType::kF64, {1, 1, 6}))
+          .values,
+      ElementsAre(0, 2, 4, 4, 0, 0));
 }
 
 TEST(AvgPool, CountsPaddingOnRequest) {
   const TestTensor x = tensor(DType::kF32, {1, 1, 1, 3}, {2, 4, 6}), g = tensor(DType::kF32, {1, 1, 1, 2}, {4, 8});
-  Params params = {{"kernel", Ints{1, 2}}, {"strides", Ints{1, 2}}, {"pads_low", Ints{0, 1}}, {"pads_high", Ints{0, 0}}, {"count_include_pad", int64_t{0}}};
+  Params params = {{"kernel", Ints{1, 2}},
+                   {"strides", Ints{1, 2}},
+                   {"pads_low", Ints{0, 1}},
+                   {"pads_high", Ints{0, 0}},
+                   {"count_include_pad", int64_t{0}}};
   EXPECT_THAT(run_one("avg_pool", {x}, zeros(DType::kF32, {1, 1, 1, 2}), params).values, ElementsAre(2, 5));
   EXPECT_THAT(run_one("avg_pool_grad", {g}, zeros(DType::kF32, {1, 1, 1, 3}), params).values, ElementsAre(4, 4, 4));
   params["count_include_pad"] = int64_t{1};

@@ -21,7 +21,11 @@ std::string message(const absl::Status& status) { return std::string(status.mess
 
 Program sample() {
   Program p = least_squares(2, 8, 2);
-  p.segments[0].steps[0].params = {{"a", int64_t{-5000000000}}, {"b", 0.25}, {"c", std::string("text")}, {"d", std::vector<int64_t>{1, -200, 70000}}, {"e", std::vector<double>{1.5}}};
+  p.segments[0].steps[0].params = {{"a", int64_t{-5000000000}},
+                                   {"b", 0.25},
+                                   {"c", std::string("text")},
+                                   {"d", std::vector<int64_t>{1, -200, 70000}},
+                                   {"e", std::vector<double>{1.5}}};
   p.kernels = {1, 2, 3};
   return p;
 }
@@ -72,7 +76,8 @@ TEST(ProgramImage, Forged_NeverCrashes) {
 
 TEST(ProgramImage, CutShort_IsRefused) {
   const std::string image = *serialize_program(sample());
-  for (size_t size = 0; size < image.size(); size += 7) EXPECT_FALSE(parse_program(bytes(image).first(size)).ok()) << size;
+  for (size_t size = 0; size < image.size(); size += 7)
+    EXPECT_FALSE(parse_program(bytes(image).first(size)).ok()) << size;
 }
 
 TEST(ProgramImage, OtherVersion_SaysSo) {
@@ -85,7 +90,8 @@ TEST(ProgramImage, OtherVersion_SaysSo) {
 
 TEST(ProgramImage, Executable_CarriesItsImage) {
   TempFolder folder;
-  const std::string image = *serialize_program(sample()), runner = folder.write("runner", "#!/bin/true\n"), out = folder / "rank", again = folder / "again";
+  const std::string image = *serialize_program(sample()), runner = folder.write("runner", "#!/bin/true\n"),
+                    out = folder / "rank", again = folder / "again";
   ASSERT_TRUE(write_executable(runner, bytes(image), out).ok());
   struct stat info {};
   ASSERT_EQ(::stat(out.c_str(), &info), 0);
@@ -106,12 +112,18 @@ struct Mistake {
 
 TEST(ProgramCheck, Inconsistent_NamesTheStep) {
   const Mistake mistakes[] = {
-      {"step 2 'matmul' ('MatMul \\'forward\\''): the program is not consistent: an operand at offset 7", [](Program& p) { p.segments[1].steps[0].operands[0].address.offset = 7; }},
+      {"step 2 'matmul' ('MatMul \\'forward\\''): the program is not consistent: an operand at offset 7",
+       [](Program& p) { p.segments[1].steps[0].operands[0].address.offset = 7; }},
       {"reaches outside its region", [](Program& p) { p.segments[1].steps[0].operands[0].address.offset = 1 << 20; }},
-      {"reaches outside its region", [](Program& p) { p.segments[1].steps[0].operands[0].address.slot_stride = int64_t{1} << 40; }},
-      {"an operand of shape", [](Program& p) { p.segments[1].steps[0].operands[0].shape = {int64_t{1} << 40, int64_t{1} << 40}; }},
+      {"reaches outside its region",
+       [](Program& p) { p.segments[1].steps[0].operands[0].address.slot_stride = int64_t{1} << 40; }},
+      {"an operand of shape",
+       [](Program& p) {
+         p.segments[1].steps[0].operands[0].shape = {int64_t{1} << 40, int64_t{1} << 40};
+       }},
       {"an operand of shape", [](Program& p) { p.segments[1].steps[0].operands[0].shape = {-1}; }},
-      {"a constant is written", [](Program& p) { std::swap(p.segments[0].steps[0].operands[0], p.segments[0].steps[0].operands[1]); }},
+      {"a constant is written",
+       [](Program& p) { std::swap(p.segments[0].steps[0].operands[0], p.segments[0].steps[0].operands[1]); }},
       {"inputs of 3 operands", [](Program& p) { p.segments[1].steps[0].inputs = 4; }},
       {"origin 2 of 2", [](Program& p) { p.segments[1].steps[0].origin = 2; }},
       {"stands at position", [](Program& p) { p.segments[1].steps[0].id = 9; }},
@@ -121,13 +133,23 @@ TEST(ProgramCheck, Inconsistent_NamesTheStep) {
       {"the schedule runs segment 5", [](Program& p) { p.schedule[0].segment = 5; }},
       {"the schedule runs segment 0 for micro-batch 0 in slot 2", [](Program& p) { p.schedule[0].slot = 2; }},
       {"state 'v' is there twice", [](Program& p) { p.states[1].name = "v"; }},
-      {"does not lie in a state region", [](Program& p) { p.states[0].operand = p.outputs[0].operand; p.states[0].placement = p.outputs[0].placement; }},
+      {"does not lie in a state region",
+       [](Program& p) {
+         p.states[0].operand = p.outputs[0].operand;
+         p.states[0].placement = p.outputs[0].placement;
+       }},
       {"its placement names mesh axis 3", [](Program& p) { p.inputs[0].placement.axes[0][0].axis = 3; }},
       {"reaches outside", [](Program& p) { p.inputs[0].placement.axes[0][0].stride = 4; }},
-      {"does not match the buffer", [](Program& p) { p.states[0].placement.local = {2, 1}; }},
+      {"does not match the buffer",
+       [](Program& p) {
+         p.states[0].placement.local = {2, 1};
+       }},
       {"mesh axis 'data' has size 0", [](Program& p) { p.mesh[0].size = 0; }},
       {"is of kind 'magic'", [](Program& p) { p.inputs[0].kind = "magic"; }},
-      {"an all_reduce whose operand 0 changes size", [](Program& p) { p.segments[3].steps[0].operands[2].shape = {2, 1}; }},
+      {"an all_reduce whose operand 0 changes size",
+       [](Program& p) {
+         p.segments[3].steps[0].operands[2].shape = {2, 1};
+       }},
   };
   for (const Mistake& mistake : mistakes) {
     Program p = least_squares(2, 8, 2);

@@ -8,11 +8,13 @@
 
 namespace partita::runtime {
 
-inline Operand operand(Region region, int64_t offset, std::vector<int64_t> shape, DType dtype = DType::kF32, int64_t slot_stride = 0) {
+inline Operand operand(Region region, int64_t offset, std::vector<int64_t> shape, DType dtype = DType::kF32,
+                       int64_t slot_stride = 0) {
   return {.address = {region, offset, slot_stride}, .dtype = dtype, .shape = std::move(shape)};
 }
 
-inline Step step(StepKind kind, std::string name, std::vector<Operand> inputs, std::vector<Operand> outputs, Params params = {}) {
+inline Step step(StepKind kind, std::string name, std::vector<Operand> inputs, std::vector<Operand> outputs,
+                 Params params = {}) {
   Step s{.kind = kind, .name = std::move(name), .operands = std::move(inputs), .params = std::move(params)};
   s.inputs = static_cast<int32_t>(s.operands.size());
   s.operands.insert(s.operands.end(), outputs.begin(), outputs.end());
@@ -40,8 +42,9 @@ inline Placement split(std::vector<int64_t> shape, size_t dim, int32_t axis, int
   return p;
 }
 
-// Linear least squares in library kernels alone: loss = sum of (x w - t)^2 / batch over x [b, 3], t [b]; w -= rate * gradient / 2. The batch is split over the mesh axis
-// "data" and the gradient all-reduced. Input "xt" [b, 4] holds x and t; state "v" [4, 1] is w and -1; state "rates" is diag(-rate, -rate, -rate, 0).
+// Linear least squares in library kernels alone: loss = sum of (x w - t)^2 / batch over x [b, 3], t [b]; w -= rate *
+// gradient / 2. The batch is split over the mesh axis "data" and the gradient all-reduced. Input "xt" [b, 4] holds x
+// and t; state "v" [4, 1] is w and -1; state "rates" is diag(-rate, -rate, -rate, 0).
 Program least_squares(int64_t ranks, int64_t batch, int64_t micro_batches);
 
 }  // namespace partita::runtime

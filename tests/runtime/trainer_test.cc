@@ -106,7 +106,8 @@ std::vector<float> tensor_of(const std::string& path, const std::string& name) {
 
 void expect_trained(const Workplace& place) {
   const Descent expected = reference();
-  const std::vector<float> v = tensor_of(place.folder / "trained.safetensors", "v"), g = tensor_of(place.folder / "gradients.safetensors", "v");
+  const std::vector<float> v = tensor_of(place.folder / "trained.safetensors", "v"),
+                           g = tensor_of(place.folder / "gradients.safetensors", "v");
   ASSERT_EQ(v.size(), 4u);
   ASSERT_EQ(g.size(), 4u);
   for (size_t c = 0; c < 3; ++c) EXPECT_NEAR(v[c], expected.w[c], 1e-5);
@@ -159,7 +160,8 @@ class Runner : public ::testing::Test {
     if (!std::filesystem::exists(runner_)) GTEST_SKIP() << "partita_runner is not built";
   }
   std::string make_rank(const Workplace& place, int64_t ranks) {
-    const std::string image = *serialize_program(least_squares(ranks, kBatch, kMicroBatches)), path = place.folder / "rank";
+    const std::string image = *serialize_program(least_squares(ranks, kBatch, kMicroBatches)),
+                      path = place.folder / "rank";
     EXPECT_TRUE(write_executable(runner_, as_byte_span(image), path).ok());
     place.folder.write("manifest.json", R"({"version": 1, "data": {}})");
     return path;
@@ -174,15 +176,22 @@ class Runner : public ::testing::Test {
 TEST_F(Runner, OneRank_Trains) {
   const Workplace place;
   const std::string rank = make_rank(place, 1);
-  EXPECT_EQ(run(rank + " --quiet --data " + place.data() + " --save " + (place.folder / "trained.safetensors") + " --save-gradients " + (place.folder / "gradients.safetensors")), 0);
+  EXPECT_EQ(run(rank + " --quiet --data " + place.data() + " --save " + (place.folder / "trained.safetensors") +
+                " --save-gradients " + (place.folder / "gradients.safetensors")),
+            0);
   expect_trained(place);
 }
 
 TEST_F(Runner, TwoProcesses_TrainOverTcp) {
   const Workplace place;
-  const std::string rank = make_rank(place, 2), flags = " --quiet --data " + place.data() + " --save " + (place.folder / "trained.safetensors") + " --save-gradients " + (place.folder / "gradients.safetensors");
-  const std::string port = std::to_string(20000 + ::getpid() % 20000), environment = "MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port + " WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 ";
-  EXPECT_EQ(run("sh -c '" + environment + "RANK=1 LOCAL_RANK=1 " + rank + flags + " & " + environment + "RANK=0 LOCAL_RANK=0 " + rank + flags + "; a=$?; wait $! && exit $a'"), 0);
+  const std::string rank = make_rank(place, 2), flags = " --quiet --data " + place.data() + " --save " +
+                                                        (place.folder / "trained.safetensors") + " --save-gradients " +
+                                                        (place.folder / "gradients.safetensors");
+  const std::string port = std::to_string(20000 + ::getpid() % 20000),
+                    environment = "MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port + " WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 ";
+  EXPECT_EQ(run("sh -c '" + environment + "RANK=1 LOCAL_RANK=1 " + rank + flags + " & " + environment +
+                "RANK=0 LOCAL_RANK=0 " + rank + flags + "; a=$?; wait $! && exit $a'"),
+            0);
   expect_trained(place);
 }
 

@@ -1,4 +1,5 @@
-// Every exported model at hand trains through the command line on one and more ranks, and holds against PyTorch's float64 references.
+// Every exported model at hand trains through the command line on one and more ranks, and holds against PyTorch's
+// float64 references.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,14 +58,18 @@ struct Training {
   std::string parameters, gradients, metrics;  // files
 };
 
-Training train(const std::string& folder, size_t steps, const std::string& flags, const TempFolder& out, const std::string& name) {
+Training train(const std::string& folder, size_t steps, const std::string& flags, const TempFolder& out,
+               const std::string& name) {
   std::string model = fs::exists(folder + "/model.onnx") ? folder + "/model.onnx" : folder + "/training_model.onnx";
   Training run{{}, out / (name + ".safetensors"), out / (name + ".grad.safetensors"), out / (name + ".jsonl")};
-  Outcome done = run_command(partita_program() + " train " + model + " --train " + folder + "/train.yaml --data " + folder + "/data.npz --quiet --steps " + std::to_string(steps) + " --metrics " +
-                             run.metrics + " --save " + run.parameters + " --save-gradients " + run.gradients + " " + flags);
+  Outcome done =
+      run_command(partita_program() + " train " + model + " --train " + folder + "/train.yaml --data " + folder +
+                  "/data.npz --quiet --steps " + std::to_string(steps) + " --metrics " + run.metrics + " --save " +
+                  run.parameters + " --save-gradients " + run.gradients + " " + flags);
   EXPECT_EQ(done.code, 0) << folder << ": " << done.text;
   std::ifstream lines(run.metrics);
-  for (std::string line; std::getline(lines, line);) run.losses.push_back(nlohmann::json::parse(line)["loss"].get<double>());
+  for (std::string line; std::getline(lines, line);)
+    run.losses.push_back(nlohmann::json::parse(line)["loss"].get<double>());
   return run;
 }
 
@@ -93,7 +98,8 @@ void expect_holds(const std::string& folder, const NpzFile& expected, const Trai
     const SafetensorsFile& file = gradient ? *gradients : *parameters;
     const runtime::SafetensorsEntry* entry = file.find(name);
     ASSERT_NE(entry, nullptr) << folder << ": " << key;
-    EXPECT_LE(relative_error(numbers(entry->dtype, file.data(*entry)), array(expected, key)), std::max(2e-6, 4 * own)) << folder << ": " << key;
+    EXPECT_LE(relative_error(numbers(entry->dtype, file.data(*entry)), array(expected, key)), std::max(2e-6, 4 * own))
+        << folder << ": " << key;
     ++compared;
   }
   EXPECT_GT(compared, 4) << folder;
@@ -113,7 +119,8 @@ TEST(Models_EveryFolder, HoldsOnOneTwoAndFourRanks) {
       Training more = train(folder, steps, flags, out, "more");
       expect_holds(folder, *expected, more);
       ASSERT_EQ(more.losses.size(), one.losses.size()) << folder << flags;
-      for (size_t k = 0; k < one.losses.size(); ++k) EXPECT_NEAR(more.losses[k] / one.losses[k], 1, 1e-6) << folder << " " << flags << " step " << k;
+      for (size_t k = 0; k < one.losses.size(); ++k)
+        EXPECT_NEAR(more.losses[k] / one.losses[k], 1, 1e-6) << folder << " " << flags << " step " << k;
     }
     if (HasFatalFailure()) return;
   }
@@ -137,13 +144,16 @@ class CarriedModel : public testing::Test {
 };
 
 TEST_F(CarriedModel, RanksAgreeAndRunsRepeatBitForBit) {
-  std::string data = text(), base = partita_program() + " train " + model_ + "/model.onnx --train " + model_ + "/train.yaml --data " + data + " --steps 12 --quiet";
+  std::string data = text(), base = partita_program() + " train " + model_ + "/model.onnx --train " + model_ +
+                                    "/train.yaml --data " + data + " --steps 12 --quiet";
   auto run = [&](const std::string& name, const std::string& flags) {
-    Outcome o = run_command(base + " --metrics " + (out_ / (name + ".jsonl")) + " --save " + (out_ / (name + ".safetensors")) + " " + flags);
+    Outcome o = run_command(base + " --metrics " + (out_ / (name + ".jsonl")) + " --save " +
+                            (out_ / (name + ".safetensors")) + " " + flags);
     EXPECT_EQ(o.code, 0) << o.text;
     std::vector<double> losses;
     std::ifstream lines(out_ / (name + ".jsonl"));
-    for (std::string line; std::getline(lines, line);) losses.push_back(nlohmann::json::parse(line)["loss"].get<double>());
+    for (std::string line; std::getline(lines, line);)
+      losses.push_back(nlohmann::json::parse(line)["loss"].get<double>());
     EXPECT_EQ(losses.size(), 12u);
     return losses;
   };
@@ -160,26 +170,35 @@ TEST_F(CarriedModel, RanksAgreeAndRunsRepeatBitForBit) {
 }
 
 TEST_F(CarriedModel, ExecutablesRunUnderMpirunAndTcp) {
-  std::string data = text(), bundle = out_ / "bundle", rank = bundle + "/rank --data " + data + " --steps 8 --quiet --threads 1";
-  Outcome compiled = run_command(partita_program() + " compile " + model_ + "/model.onnx --train " + model_ + "/train.yaml --ranks 2 -o " + bundle);
+  std::string data = text(), bundle = out_ / "bundle",
+              rank = bundle + "/rank --data " + data + " --steps 8 --quiet --threads 1";
+  Outcome compiled = run_command(partita_program() + " compile " + model_ + "/model.onnx --train " + model_ +
+                                 "/train.yaml --ranks 2 -o " + bundle);
   ASSERT_EQ(compiled.code, 0) << compiled.text;
-  Outcome threads = run_command(partita_program() + " run " + bundle + " --threads 1 --data " + data + " --steps 8 --quiet --save " + (out_ / "threads.safetensors"));
+  Outcome threads = run_command(partita_program() + " run " + bundle + " --threads 1 --data " + data +
+                                " --steps 8 --quiet --save " + (out_ / "threads.safetensors"));
   ASSERT_EQ(threads.code, 0) << threads.text;
   // Two processes over TCP, as torchrun would start them.
-  std::string tcp = "export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + std::to_string(20000 + getpid() % 20000) + "; (RANK=1 LOCAL_RANK=1 " + rank +
-                    " --backend tcp --save " + (out_ / "tcp.safetensors") + " &) ; RANK=0 LOCAL_RANK=0 " + rank + " --backend tcp --save " + (out_ / "tcp.safetensors");
+  std::string tcp = "export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" +
+                    std::to_string(20000 + getpid() % 20000) + "; (RANK=1 LOCAL_RANK=1 " + rank +
+                    " --backend tcp --save " + (out_ / "tcp.safetensors") + " &) ; RANK=0 LOCAL_RANK=0 " + rank +
+                    " --backend tcp --save " + (out_ / "tcp.safetensors");
   Outcome sockets = run_command(tcp);
   ASSERT_EQ(sockets.code, 0) << sockets.text;
   EXPECT_EQ(bytes_of(out_ / "threads.safetensors"), bytes_of(out_ / "tcp.safetensors"));
   if (run_command("mpirun --version").code != 0) GTEST_SKIP() << "mpirun is not installed";
-  Outcome mpi = run_command("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 2 " + rank + " --save " + (out_ / "mpi.safetensors"));
+  Outcome mpi = run_command("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 2 " +
+                            rank + " --save " + (out_ / "mpi.safetensors"));
   ASSERT_EQ(mpi.code, 0) << mpi.text;
   EXPECT_EQ(bytes_of(out_ / "threads.safetensors"), bytes_of(out_ / "mpi.safetensors"));
 }
 
 TEST_F(CarriedModel, DamagedImagesAreRefused) {
   std::string bundle = out_ / "bundle";
-  ASSERT_EQ(run_command(partita_program() + " compile " + model_ + "/model.onnx --train " + model_ + "/train.yaml --quiet -o " + bundle).code, 0);
+  ASSERT_EQ(run_command(partita_program() + " compile " + model_ + "/model.onnx --train " + model_ +
+                        "/train.yaml --quiet -o " + bundle)
+                .code,
+            0);
   std::string image = bytes_of(bundle + "/program.partita");
   for (size_t at : {size_t{3}, size_t{12}, image.size() / 3, image.size() - 5}) {
     std::string damaged = image;
@@ -200,7 +219,8 @@ TEST(Command_BadUse, ExitsWithTwoAndOneMessage) {
       {"train " + gpt2 + "/model.onnx --pin tensor=2 --data x", "tensor"},
       {"train " + gpt2 + "/model.onnx --train " + gpt2 + "/train.yaml --data " + text + " --steps 2", "short.bin"},
       {"train " + gpt2 + "/model.onnx --train " + gpt2 + "/train.yaml --ranks 3 --data " + text, "3"},
-      {"train " + gpt2 + "/model.onnx --train " + out.write("t.yaml", "optimiser: {kind: adam}") + " --data x", "optimizer"},
+      {"train " + gpt2 + "/model.onnx --train " + out.write("t.yaml", "optimiser: {kind: adam}") + " --data x",
+       "optimizer"},
       {"compile " + gpt2 + "/model.onnx --target cuda:sm_90 -o " + (out / "b"), "cuda:sm_90"},
       {"frobnicate", ""},
   };

@@ -15,22 +15,29 @@ namespace partita {
 
 int exit_code(const absl::Status& status) {
   switch (status.code()) {
-    case absl::StatusCode::kOk: return 0;
+    case absl::StatusCode::kOk:
+      return 0;
     case absl::StatusCode::kInternal:
-    case absl::StatusCode::kUnknown: return 1;
-    case absl::StatusCode::kResourceExhausted: return 3;
-    case absl::StatusCode::kAborted: return 4;
+    case absl::StatusCode::kUnknown:
+      return 1;
+    case absl::StatusCode::kResourceExhausted:
+      return 3;
+    case absl::StatusCode::kAborted:
+      return 4;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
-    case absl::StatusCode::kCancelled: return 129;
-    default: return 2;
+    case absl::StatusCode::kCancelled:
+      return 129;
+    default:
+      return 2;
   }
 }
 
 void ModelFlags::add(CLI::App& app) {
   app.add_option("model", model, "ONNX file, or a folder with one or with ONNX Runtime training artifacts")->required();
   app.add_option("--train", train_file, "the recipe, train.yaml (docs/train_yaml.md)");
-  app.add_option("--ranks", ranks, "number of ranks (devices); default: what the pins say, else 1")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_option("--ranks", ranks, "number of ranks (devices); default: what the pins say, else 1")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--like", like, "a well-known layout: ddp, zero1, zero2, zero3, …");
   app.add_option("--pin", pins, "fix a part of the plan: KEY=VALUE, e.g. data=2");
   app.add_option("--target", target, "cpu:host, cpu:x86-64-v3 (any AVX2 machine) or cpu:x86-64-v4");
@@ -51,7 +58,8 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(r.recipe, pin));
   PARTITA_RETURN_IF_ERROR(check_recipe(r.recipe, train_file.empty() ? "command line" : train_file));
   if (target.rfind("cpu:", 0) != 0) {
-    return absl::UnimplementedError(cat("--target ", quote(target), ": expected cpu:host, cpu:x86-64-v3 or cpu:x86-64-v4"));
+    return absl::UnimplementedError(
+        cat("--target ", quote(target), ": expected cpu:host, cpu:x86-64-v3 or cpu:x86-64-v4"));
   }
   r.ranks = ranks;
   r.target.cpu = target.substr(4);
@@ -59,7 +67,7 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
   r.target.in_place = !no_in_place;
   r.passes.dump_folder = dump_ir;
   r.passes.stop_after = stop_after;
-  
+
   return r;
 }
 
@@ -67,10 +75,12 @@ absl::StatusOr<std::string> find_runner() {
   namespace fs = std::filesystem;
   std::error_code ec;
   fs::path here = fs::read_symlink("/proc/self/exe", ec).parent_path();
-  for (const fs::path& p : {here / "partita_runner", here / "../runtime/partita_runner", here / "../libexec/partita_runner"}) {
+  for (const fs::path& p :
+       {here / "partita_runner", here / "../runtime/partita_runner", here / "../libexec/partita_runner"}) {
     if (fs::exists(p, ec)) return p.lexically_normal().string();
   }
-  return absl::NotFoundError(cat("the runner (partita_runner) is not beside ", quote(here.string()), "; build the whole project"));
+  return absl::NotFoundError(
+      cat("the runner (partita_runner) is not beside ", quote(here.string()), "; build the whole project"));
 }
 
 void print_warnings(const Compiled& compiled, bool quiet) {

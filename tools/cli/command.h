@@ -14,7 +14,8 @@
 
 namespace partita {
 
-// Exit codes of DESIGN 1: 0 fine, 1 internal fault, 2 bad input or usage, 3 infeasible, 4 verification failed, 128 and above worth a retry.
+// Exit codes of DESIGN 1: 0 fine, 1 internal fault, 2 bad input or usage, 3 infeasible, 4 verification failed, 128 and
+// above worth a retry.
 int exit_code(const absl::Status& status);
 
 // Registers a verb; `result` receives its outcome when it has run.

@@ -11,10 +11,12 @@ void add_compile(CLI::App& app, absl::Status& result) {
     bool quiet = false;
   };
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb = app.add_subcommand("compile", "compile a model into a bundle: a folder with an executable for the ranks and the first weights");
+  CLI::App* verb = app.add_subcommand(
+      "compile", "compile a model into a bundle: a folder with an executable for the ranks and the first weights");
   flags->model.add(*verb);
   verb->add_option("-o,--output", flags->output, "folder of the bundle")->required();
-  verb->add_flag("--keep-gradients", flags->keep_gradients, "keep gradients to the end of the step, so that a run can save them");
+  verb->add_flag("--keep-gradients", flags->keep_gradients,
+                 "keep gradients to the end of the step, so that a run can save them");
   verb->add_flag("--quiet", flags->quiet, "say nothing but errors");
   verb->callback([flags, &result] {
     auto compile = [&]() -> absl::Status {
@@ -26,10 +28,13 @@ void add_compile(CLI::App& app, absl::Status& result) {
       PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, flags->output));
       if (flags->model.time_passes) print_seconds(compiled);
       if (!flags->quiet) {
-        std::printf("%s: %lld parameters, %lld rank%s, %.1f MB of state and %.1f MB of working memory a rank\nrun it with: partita run %s --data FILE, or mpirun -n %lld %s/%s --data FILE\n",
-                    flags->output.c_str(), static_cast<long long>(compiled.parameters), static_cast<long long>(compiled.ranks), compiled.ranks == 1 ? "" : "s",
-                    static_cast<double>(compiled.program.region_bytes[0]) / 1e6, static_cast<double>(compiled.program.region_bytes[2]) / 1e6, flags->output.c_str(),
-                    static_cast<long long>(compiled.ranks), flags->output.c_str(), runtime::kRankName);
+        std::printf(
+            "%s: %lld parameters, %lld rank%s, %.1f MB of state and %.1f MB of working memory a rank\nrun it with: "
+            "partita run %s --data FILE, or mpirun -n %lld %s/%s --data FILE\n",
+            flags->output.c_str(), static_cast<long long>(compiled.parameters), static_cast<long long>(compiled.ranks),
+            compiled.ranks == 1 ? "" : "s", static_cast<double>(compiled.program.region_bytes[0]) / 1e6,
+            static_cast<double>(compiled.program.region_bytes[2]) / 1e6, flags->output.c_str(),
+            static_cast<long long>(compiled.ranks), flags->output.c_str(), runtime::kRankName);
       }
       return absl::OkStatus();
     };

@@ -62,9 +62,11 @@ std::vector<Part> examine() {
   bool mpirun = on_path("mpirun");
   parts.push_back({"mpirun", mpirun ? "on PATH" : "", "apt-get install openmpi-bin", mpirun, false});
   parts.push_back(library("Open MPI", "libmpi.so.40", "apt-get install libopenmpi3"));
-  parts.push_back(library("CUDA driver", "libcuda.so.1", "install the NVIDIA driver; without it plans for GPUs can be compiled, not run"));
+  parts.push_back(library("CUDA driver", "libcuda.so.1",
+                          "install the NVIDIA driver; without it plans for GPUs can be compiled, not run"));
   parts.push_back(library("NCCL", "libnccl.so.2", "apt-get install libnccl2, or pip install nvidia-nccl-cu13"));
-  parts.push_back(library("cuDNN", "libcudnn.so.9", "apt-get install cudnn9-cuda-13, or pip install nvidia-cudnn-cu13"));
+  parts.push_back(
+      library("cuDNN", "libcudnn.so.9", "apt-get install cudnn9-cuda-13, or pip install nvidia-cudnn-cu13"));
   return parts;
 }
 
@@ -97,12 +99,21 @@ void add_doctor(CLI::App& app, absl::Status& result) {
     Machine m = machine();
     std::vector<Part> parts = examine();
     bool missing = false;
-    nlohmann::json out = {{"processor", m.cpu}, {"vector_units", m.units}, {"cores", m.cores}, {"packages", m.packages}, {"numa_nodes", m.numa}, {"memory_bytes", m.memory}};
-    if (!*json) std::printf("%s, %d cores, %s, %.1f GB of memory\n", m.cpu.c_str(), m.cores, m.units.c_str(), m.memory / 1e9);
+    nlohmann::json out = {{"processor", m.cpu},     {"vector_units", m.units}, {"cores", m.cores},
+                          {"packages", m.packages}, {"numa_nodes", m.numa},    {"memory_bytes", m.memory}};
+    if (!*json)
+      std::printf("%s, %d cores, %s, %.1f GB of memory\n", m.cpu.c_str(), m.cores, m.units.c_str(), m.memory / 1e9);
     for (const Part& p : parts) {
       missing = missing || (p.needed && !p.present);
-      out["parts"].push_back({{"name", p.name}, {"present", p.present}, {"found", p.found}, {"needed", p.needed}, {"advice", p.present ? "" : p.advice}});
-      if (!*json) std::printf("%-12s %s\n", p.name.c_str(), p.present ? p.found.c_str() : cat("missing", p.needed ? "" : " (optional)", "; ", p.advice).c_str());
+      out["parts"].push_back({{"name", p.name},
+                              {"present", p.present},
+                              {"found", p.found},
+                              {"needed", p.needed},
+                              {"advice", p.present ? "" : p.advice}});
+      if (!*json)
+        std::printf(
+            "%-12s %s\n", p.name.c_str(),
+            p.present ? p.found.c_str() : cat("missing", p.needed ? "" : " (optional)", "; ", p.advice).c_str());
     }
     if (*json) std::printf("%s\n", out.dump(2).c_str());
     result = missing ? absl::FailedPreconditionError("a needed part is missing (see above)") : absl::OkStatus();

@@ -23,7 +23,8 @@ struct OutputFlags {
   void add(CLI::App& verb) {
     verb.add_option("-o,--output", output, "model to write; its weights are FILE.weights")->required();
     verb.add_option("--batch", batch, "size of the batch dimension (default: symbolic, \"batch\")");
-    verb.add_flag("--with-weights", with_weights, "write random first weights, too: without them a model can be planned, but not trained");
+    verb.add_flag("--with-weights", with_weights,
+                  "write random first weights, too: without them a model can be planned, but not trained");
     verb.add_option("--seed", seed, "of the weights")->capture_default_str();
     verb.add_flag("--quiet", quiet, "say nothing but errors");
   }
@@ -37,10 +38,13 @@ struct OutputFlags {
   absl::Status write(absl::StatusOr<GraphWriter> model) const {
     PARTITA_RETURN_IF_ERROR(model.status());
     if (seed < 0) return absl::InvalidArgumentError(cat("--seed: expected an integer of at least 0, found ", seed));
-    PARTITA_RETURN_IF_ERROR(write_generated(*model, output, with_weights ? std::optional<int64_t>(seed) : std::nullopt));
+    PARTITA_RETURN_IF_ERROR(
+        write_generated(*model, output, with_weights ? std::optional<int64_t>(seed) : std::nullopt));
     if (!quiet) {
-      std::printf("%s: %lld parameters, %lld nodes; %.1f MB of weights %s %s.weights\n", quote(output).c_str(), static_cast<long long>(model->parameters()), static_cast<long long>(model->nodes()),
-                  static_cast<double>(model->weight_bytes()) / 1e6, with_weights ? "in" : "would be in", output.c_str());
+      std::printf("%s: %lld parameters, %lld nodes; %.1f MB of weights %s %s.weights\n", quote(output).c_str(),
+                  static_cast<long long>(model->parameters()), static_cast<long long>(model->nodes()),
+                  static_cast<double>(model->weight_bytes()) / 1e6, with_weights ? "in" : "would be in",
+                  output.c_str());
     }
     return absl::OkStatus();
   }
@@ -62,20 +66,26 @@ void add_gpt(CLI::App& models, absl::Status& result, bool moe) {
     std::optional<int64_t> kv_heads, ffn, moe_ffn;
   };
   auto f = std::make_shared<Flags>();
-  CLI::App* verb = moe ? models.add_subcommand("moe", "decoder-only transformer with a mixture of experts in every layer (GShard's capacity form), loss inside")
+  CLI::App* verb = moe ? models.add_subcommand("moe",
+                                               "decoder-only transformer with a mixture of experts in every layer "
+                                               "(GShard's capacity form), loss inside")
                        : models.add_subcommand("gpt", "decoder-only transformer from GPT-2 to Llama, loss inside");
   verb->add_option("--layers", f->spec.layers)->capture_default_str();
   verb->add_option("--hidden", f->spec.hidden)->capture_default_str();
   verb->add_option("--heads", f->spec.heads)->capture_default_str();
   verb->add_option("--kv-heads", f->kv_heads, "heads of keys and values (default: as --heads)");
-  verb->add_option("--ffn", f->ffn, "width of the MLP (default: 4 hidden; with a gate 8/3 hidden, rounded up to a multiple of 256)");
+  verb->add_option("--ffn", f->ffn,
+                   "width of the MLP (default: 4 hidden; with a gate 8/3 hidden, rounded up to a multiple of 256)");
   verb->add_option("--vocab", f->spec.vocab)->capture_default_str();
   verb->add_option("--seq", f->spec.sequence)->capture_default_str();
-  verb->add_flag("--gated-mlp,!--no-gated-mlp", f->spec.gated_mlp, "SiLU gate, as in Llama (default: GELU without a gate)");
+  verb->add_flag("--gated-mlp,!--no-gated-mlp", f->spec.gated_mlp,
+                 "SiLU gate, as in Llama (default: GELU without a gate)");
   verb->add_flag("--bias,!--no-bias", f->spec.bias, "biases in linear layers and layer norms (default: yes)");
   verb->add_flag("--tied,!--no-tied", f->spec.tied, "output head shares the embedding (default: yes)");
   verb->add_option("--norm", f->norm)->check(CLI::IsMember({"layernorm", "rmsnorm"}))->capture_default_str();
-  verb->add_option("--positions", f->positions)->check(CLI::IsMember({"learned", "rotary", "none"}))->capture_default_str();
+  verb->add_option("--positions", f->positions)
+      ->check(CLI::IsMember({"learned", "rotary", "none"}))
+      ->capture_default_str();
   if (moe) {
     verb->add_option("--experts", f->moe.experts)->capture_default_str();
     verb->add_option("--top-k", f->moe.top_k, "experts for a token")->capture_default_str();
@@ -91,7 +101,9 @@ void add_gpt(CLI::App& models, absl::Status& result, bool moe) {
       PARTITA_ASSIGN_OR_RETURN(s.batch, f->out.batch_size());
       if (moe) s.moe = f->moe;
       s.norm = f->norm == "rmsnorm" ? GptSpec::Norm::kRmsNorm : GptSpec::Norm::kLayerNorm;
-      s.positions = f->positions == "learned" ? GptSpec::Positions::kLearned : f->positions == "rotary" ? GptSpec::Positions::kRotary : GptSpec::Positions::kNone;
+      s.positions = f->positions == "learned"  ? GptSpec::Positions::kLearned
+                    : f->positions == "rotary" ? GptSpec::Positions::kRotary
+                                               : GptSpec::Positions::kNone;
       return f->out.write(generate_gpt(s));
     };
     result = run();
@@ -100,7 +112,8 @@ void add_gpt(CLI::App& models, absl::Status& result, bool moe) {
 
 // A generator whose flags are its spec's sizes.
 template <typename Spec, typename AddFlags, typename Generate>
-void add_simple(CLI::App& models, absl::Status& result, const char* name, const char* what, AddFlags add_flags, Generate generate) {
+void add_simple(CLI::App& models, absl::Status& result, const char* name, const char* what, AddFlags add_flags,
+                Generate generate) {
   struct Flags {
     Spec spec;
     OutputFlags out;
@@ -125,36 +138,50 @@ void add_model(CLI::App& app, absl::Status& result) {
   models->require_subcommand(1);
   add_gpt(*models, result, false);
   add_gpt(*models, result, true);
-  add_simple<ResnetSpec>(*models, result, "resnet", "torchvision's ResNet, logits out", [](CLI::App& verb, ResnetSpec& s) {
-    verb.add_option("--depth", s.depth, "18, 34 or 50")->capture_default_str();
-    verb.add_option("--classes", s.classes)->capture_default_str();
-    verb.add_option("--image", s.image, "height and width")->capture_default_str();
-  }, generate_resnet);
-  add_simple<VitSpec>(*models, result, "vit", "torchvision's vision transformer, logits out", [](CLI::App& verb, VitSpec& s) {
-    verb.add_option("--layers", s.layers)->capture_default_str();
-    verb.add_option("--hidden", s.hidden)->capture_default_str();
-    verb.add_option("--heads", s.heads)->capture_default_str();
-    verb.add_option("--patch", s.patch)->capture_default_str();
-    verb.add_option("--image", s.image, "height and width")->capture_default_str();
-    verb.add_option("--classes", s.classes)->capture_default_str();
-  }, generate_vit);
+  add_simple<ResnetSpec>(
+      *models, result, "resnet", "torchvision's ResNet, logits out",
+      [](CLI::App& verb, ResnetSpec& s) {
+        verb.add_option("--depth", s.depth, "18, 34 or 50")->capture_default_str();
+        verb.add_option("--classes", s.classes)->capture_default_str();
+        verb.add_option("--image", s.image, "height and width")->capture_default_str();
+      },
+      generate_resnet);
+  add_simple<VitSpec>(
+      *models, result, "vit", "torchvision's vision transformer, logits out",
+      [](CLI::App& verb, VitSpec& s) {
+        verb.add_option("--layers", s.layers)->capture_default_str();
+        verb.add_option("--hidden", s.hidden)->capture_default_str();
+        verb.add_option("--heads", s.heads)->capture_default_str();
+        verb.add_option("--patch", s.patch)->capture_default_str();
+        verb.add_option("--image", s.image, "height and width")->capture_default_str();
+        verb.add_option("--classes", s.classes)->capture_default_str();
+      },
+      generate_vit);
   struct BertFlags : BertSpec {
     std::optional<int64_t> given_ffn;
   };
-  add_simple<BertFlags>(*models, result, "bert", "Hugging Face's BERT for masked language modelling, loss inside", [](CLI::App& verb, BertFlags& s) {
-    verb.add_option("--layers", s.layers)->capture_default_str();
-    verb.add_option("--hidden", s.hidden)->capture_default_str();
-    verb.add_option("--heads", s.heads)->capture_default_str();
-    verb.add_option("--ffn", s.given_ffn, "width of the MLP (default: 4 hidden)");
-    verb.add_option("--vocab", s.vocab)->capture_default_str();
-    verb.add_option("--seq", s.sequence)->capture_default_str();
-  }, [](BertFlags s) -> absl::StatusOr<GraphWriter> {
-    PARTITA_RETURN_IF_ERROR(set(s.ffn, "--ffn", s.given_ffn));
-    return generate_bert(s);
-  });
-  add_simple<MlpSpec>(*models, result, "mlp", "linear layers with ReLU between them, logits out", [](CLI::App& verb, MlpSpec& s) {
-    verb.add_option("--layers", s.sizes, "sizes, first the input's: 784,128,64,10")->delimiter(',')->capture_default_str();
-  }, generate_mlp);
+  add_simple<BertFlags>(
+      *models, result, "bert", "Hugging Face's BERT for masked language modelling, loss inside",
+      [](CLI::App& verb, BertFlags& s) {
+        verb.add_option("--layers", s.layers)->capture_default_str();
+        verb.add_option("--hidden", s.hidden)->capture_default_str();
+        verb.add_option("--heads", s.heads)->capture_default_str();
+        verb.add_option("--ffn", s.given_ffn, "width of the MLP (default: 4 hidden)");
+        verb.add_option("--vocab", s.vocab)->capture_default_str();
+        verb.add_option("--seq", s.sequence)->capture_default_str();
+      },
+      [](BertFlags s) -> absl::StatusOr<GraphWriter> {
+        PARTITA_RETURN_IF_ERROR(set(s.ffn, "--ffn", s.given_ffn));
+        return generate_bert(s);
+      });
+  add_simple<MlpSpec>(
+      *models, result, "mlp", "linear layers with ReLU between them, logits out",
+      [](CLI::App& verb, MlpSpec& s) {
+        verb.add_option("--layers", s.sizes, "sizes, first the input's: 784,128,64,10")
+            ->delimiter(',')
+            ->capture_default_str();
+      },
+      generate_mlp);
 }
 
 }  // namespace partita
