@@ -29,9 +29,10 @@ void variadic(Conversion& c) {
 
 #define NAME(op) constexpr char k_##op[] = #op;
 NAME(neg)
-NAME(abs) NAME(sign) NAME(exp) NAME(log) NAME(sqrt) NAME(sin) NAME(cos) NAME(tan) NAME(asin) NAME(acos) NAME(atan)
-    NAME(sinh) NAME(cosh) NAME(tanh) NAME(erf) NAME(floor) NAME(ceil) NAME(round) NAME(is_nan) NAME(add) NAME(sub)
-        NAME(mul) NAME(max) NAME(min) NAME(eq) NAME(lt) NAME(le) NAME(and) NAME(or) NAME(xor) NAME(not )
+NAME(abs)
+NAME(sign) NAME(exp) NAME(log) NAME(sqrt) NAME(sin) NAME(cos) NAME(tan) NAME(asin) NAME(acos) NAME(atan) NAME(sinh)
+    NAME(cosh) NAME(tanh) NAME(erf) NAME(floor) NAME(ceil) NAME(round) NAME(is_nan) NAME(add) NAME(sub) NAME(mul)
+        NAME(max) NAME(min) NAME(eq) NAME(lt) NAME(le) NAME(and) NAME(or) NAME(xor) NAME(not )
 #undef NAME
 
             void identity(Conversion& c) {
