@@ -7,7 +7,7 @@
 namespace partita {
 namespace {
 
-constexpr int64_t kMaxIterations = 100'000;
+constexpr int64_t kMaxIterations = 10'000;
 
 void if_else(Conversion& c) {
   bool condition = c.known_float(0, "cond") != 0;

@@ -27,17 +27,41 @@ void variadic(Conversion& c) {
   c.out(v);
 }
 
-#define NAME(op) constexpr char k_##op[] = #op;
-NAME(neg)
-NAME(abs)
-NAME(sign) NAME(exp) NAME(log) NAME(sqrt) NAME(sin) NAME(cos) NAME(tan) NAME(asin) NAME(acos) NAME(atan) NAME(sinh)
-    NAME(cosh) NAME(tanh) NAME(erf) NAME(floor) NAME(ceil) NAME(round) NAME(is_nan) NAME(add) NAME(sub) NAME(mul)
-        NAME(max) NAME(min) NAME(eq) NAME(lt) NAME(le) NAME(and) NAME(or) NAME(xor) NAME(not )
-#undef NAME
+// Names of IR ops as template arguments.
+constexpr char k_neg[] = "neg";
+constexpr char k_abs[] = "abs";
+constexpr char k_sign[] = "sign";
+constexpr char k_exp[] = "exp";
+constexpr char k_log[] = "log";
+constexpr char k_sqrt[] = "sqrt";
+constexpr char k_sin[] = "sin";
+constexpr char k_cos[] = "cos";
+constexpr char k_tan[] = "tan";
+constexpr char k_asin[] = "asin";
+constexpr char k_acos[] = "acos";
+constexpr char k_atan[] = "atan";
+constexpr char k_sinh[] = "sinh";
+constexpr char k_cosh[] = "cosh";
+constexpr char k_tanh[] = "tanh";
+constexpr char k_erf[] = "erf";
+constexpr char k_floor[] = "floor";
+constexpr char k_ceil[] = "ceil";
+constexpr char k_round[] = "round";
+constexpr char k_is_nan[] = "is_nan";
+constexpr char k_add[] = "add";
+constexpr char k_sub[] = "sub";
+constexpr char k_mul[] = "mul";
+constexpr char k_max[] = "max";
+constexpr char k_min[] = "min";
+constexpr char k_eq[] = "eq";
+constexpr char k_lt[] = "lt";
+constexpr char k_le[] = "le";
+constexpr char k_and[] = "and";
+constexpr char k_or[] = "or";
+constexpr char k_xor[] = "xor";
+constexpr char k_not[] = "not";
 
-            void identity(Conversion& c) {
-  c.out(0, c.any(0));
-}
+void identity(Conversion& c) { c.out(0, c.any(0)); }
 
 void divide(Conversion& c) { c.out(c.e.div(c.in(0), c.in(1))); }
 

@@ -75,7 +75,7 @@ std::vector<double> weights(const Conversion& c, const ResizeSettings& s, double
 ValueId resize_axis(Conversion& c, const ResizeSettings& s, ValueId x, int axis, const ResizeAxis& a) {
   Emitter& e = c.e;
   int64_t n = e.shape(x)[axis];
-  c.require(n > 0 && a.output >= 0 && a.output <= Emitter::kMaxFolded, "a resized dimension is empty or too large");
+  c.require(n > 0 && a.output >= 0 && a.output <= 1 << 22, "a resized dimension is empty or too large");
   std::vector<std::vector<int64_t>> index;
   std::vector<std::vector<double>> weight;
   std::vector<int64_t> outside;
