@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
@@ -86,6 +87,18 @@ std::vector<InitialTensor> collect_weights(const LocalProgram& local) {
 }
 
 absl::Status write_weights(const std::vector<InitialTensor>& weights, const std::string& path) {
+  std::map<std::string, MappedFile> files;  // opened first: a missing one is found before space is claimed
+  for (const InitialTensor& w : weights) {
+    const FileRange* range = std::get_if<FileRange>(&w.value);
+    if (range == nullptr || files.count(range->path)) continue;
+    auto file = MappedFile::open(range->path);
+    if (!file.ok()) {
+      return with_context(
+          file.status(),
+          cat("weights of ", quote(w.name), " (give them, or `init` rules in train.yaml to start from random values)"));
+    }
+    files.emplace(range->path, *std::move(file));
+  }
   std::vector<runtime::TensorInfo> tensors;
   for (const InitialTensor& w : weights) tensors.push_back({w.name, w.type.dtype, w.type.shape});
   PARTITA_ASSIGN_OR_RETURN(auto writer, runtime::SafetensorsWriter::create(path, std::move(tensors)));
@@ -95,13 +108,14 @@ absl::Status write_weights(const std::vector<InitialTensor>& weights, const std:
       continue;
     }
     const FileRange& range = std::get<FileRange>(w.value);
-    auto file = MappedFile::open(range.path);
-    if (!file.ok())
-      return with_context(
-          file.status(),
-          cat("weights of ", quote(w.name), " (give them, or `init` rules in train.yaml to start from random values)"));
+    const MappedFile& file = files.at(range.path);
+    if (range.offset < 0 || range.bytes < 0 || range.offset > file.size() || range.bytes > file.size() - range.offset) {
+      return absl::InvalidArgumentError(cat("weights of ", quote(w.name), ": expected bytes [", range.offset, ", ",
+                                            range.offset + range.bytes, ") in ", quote(range.path),
+                                            ", found a file of ", file.size()));
+    }
     PARTITA_RETURN_IF_ERROR(writer->write(
-        w.name, file->bytes().subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.bytes))));
+        w.name, file.bytes().subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.bytes))));
   }
   return writer->finish();
 }
@@ -156,10 +170,15 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
                       .micro_batches = batch.micro_batches,
                       .keep_gradients = request.keep_gradients};
   PARTITA_ASSIGN_OR_RETURN(model.graph, initialize(model.graph, context));
-  PARTITA_ASSIGN_OR_RETURN(Graph graph,
-                           run_passes(training_pipeline(), std::move(model.graph), context, request.passes));
+  PassOptions passes = request.passes;
+  passes.times = &out.passes;
+  PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(training_pipeline(), std::move(model.graph), context, passes));
   out.warnings.insert(out.warnings.end(), context.warnings.begin(), context.warnings.end());
   watch.lap("passes");
+  if (!passes.stop_after.empty()) {
+    out.stopped = true;
+    return out;
+  }
 
   PARTITA_ASSIGN_OR_RETURN(ShardingPlan plan, plan_shardings(graph, request.recipe, batch));
   PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(graph, plan));

@@ -40,6 +40,8 @@ struct Compiled {
   std::vector<InitialTensor> weights;
   std::vector<std::string> warnings;
   std::vector<std::pair<std::string, double>> seconds;  // by phase
+  std::vector<PassTime> passes;
+  bool stopped = false;  // after the pass that was asked for: there is no program
   int64_t ranks = 1;
   int64_t parameters = 0;  // trained elements
 };

@@ -89,6 +89,7 @@ void print_warnings(const Compiled& compiled, bool quiet) {
 }
 
 void print_seconds(const Compiled& compiled) {
+  std::fprintf(stderr, "%s", format_pass_times(compiled.passes).c_str());
   for (const auto& [phase, seconds] : compiled.seconds) std::fprintf(stderr, "%-12s %8.3f s\n", phase.c_str(), seconds);
 }
 

@@ -25,8 +25,9 @@ void add_compile(CLI::App& app, absl::Status& result) {
       request.keep_gradients = flags->keep_gradients;
       PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));
       print_warnings(compiled, flags->quiet);
-      PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, flags->output));
       if (flags->model.time_passes) print_seconds(compiled);
+      if (compiled.stopped) return absl::OkStatus();
+      PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, flags->output));
       if (!flags->quiet) {
         std::printf(
             "%s: %lld parameters, %lld rank%s, %.1f MB of state and %.1f MB of working memory a rank\nrun it with: "

@@ -47,6 +47,7 @@ void add_train(CLI::App& app, absl::Status& result) {
         PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));
         print_warnings(compiled, flags->run.quiet);
         if (flags->model.time_passes) print_seconds(compiled);
+        if (compiled.stopped) return absl::OkStatus();
         PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, folder));
       }
       return run_bundle(folder, flags->run);
