@@ -144,7 +144,9 @@ TEST_P(Recognition, CountsOfItsArchitecture) {
   blocks.erase(-1);
   EXPECT_EQ(static_cast<int64_t>(blocks.size()), e.blocks < 0 ? e.layers : e.blocks);
   for (const auto& [block, nodes] : blocks) EXPECT_EQ(nodes, blocks.begin()->second) << "block " << block;
-  if (e.layers > 0) EXPECT_LT(outside, 100);
+  if (e.layers > 0) {
+    EXPECT_LT(outside, 100);
+  }
   double seconds = 0;
   for (const PassTime& t : times) seconds += t.seconds;
   EXPECT_LT(seconds, 60) << format_pass_times(times);
