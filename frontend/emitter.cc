@@ -22,10 +22,19 @@ std::vector<Tensor> evaluate_literals(const OpDef& op, const Attrs& attrs, const
   return evaluate_op(op, attrs, pointers);
 }
 
-// Multiply-adds of a contraction are not in its element counts.
-int64_t work_of(const OpDef& op, const Attrs& attrs, const std::vector<TensorType>& inputs) {
-  if (op.flops_per_point == 0 || op.scalar || !op.evaluate) return 0;
-  return points(bound_formula(op, {attrs, inputs}));
+constexpr int64_t kHuge = int64_t{1} << 50;
+
+// Steps that element counts do not tell: the multiply-adds of a contraction, the windows of a pool.
+int64_t hidden_work(const OpDef& op, const Attrs& attrs, const std::vector<TensorType>& inputs, int64_t outputs) {
+  if (op.scalar || op.view) return 0;
+  int64_t n = op.flops_per_point > 0 && op.evaluate ? points(bound_formula(op, {attrs, inputs})) : 0;
+  for (const auto& [name, value] : attrs.items()) {
+    if (name != "kernel") continue;
+    int64_t window = outputs;
+    for (int64_t k : std::get<std::vector<int64_t>>(value)) window = k > 0 && window > kHuge / k ? kHuge : window * k;
+    n += window;
+  }
+  return n;
 }
 
 }  // namespace
@@ -51,7 +60,7 @@ bool Emitter::fold_now(const OpDef& op, const std::vector<ValueId>& inputs, cons
     if (v != kNoValue) count += elements(shape(v));
   }
   if (count > 16 * kMaxEager) return false;
-  count += work_of(op, attrs, input_types);
+  count += hidden_work(op, attrs, input_types, count);
   if (count > 64 * kMaxEager || work_ + count > kMaxWork) return false;
   work_ += count;
   return true;

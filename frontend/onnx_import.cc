@@ -11,6 +11,7 @@
 #include "frontend/constant_kind.h"
 #include "frontend/convert_table.h"
 #include "frontend/importer.h"
+#include "frontend/lost_names.h"
 #include "frontend/node_order.h"
 #include "frontend/onnx_schema.h"
 #include "frontend/ort_artifacts.h"
@@ -443,6 +444,7 @@ void Importer::finish() {
   result_.graph = std::move(emitter_.builder()).finish();
   result_.graph.name = model_.graph.name;
   finish_graph(result_.graph, options_, untrained, result_.warnings);
+  for (std::string& w : lost_name_warnings(result_.graph)) result_.warnings.push_back(std::move(w));
   for (const State& s : result_.graph.states) {
     if (s.kind == StateKind::kParameter) result_.info.trained_elements += elements(result_.graph.type(s.value).shape);
   }

@@ -35,6 +35,9 @@ class MaskAnalysis {
   MaskAnalysis(const GraphFacts& facts, int64_t queries, int64_t keys)
       : facts_(facts), queries_(queries), keys_(keys) {}
 
+  // Whether causality leaves every row a key.
+  bool each_query_sees_a_key() const { return keys_ >= queries_; }
+
   // The conditions of a bool value, taken apart at "and" (or, negated, at "or"), without those that always hold.
   MaskConditions conditions(MaskCondition condition);
   // An additive mask that is 0 where a condition holds and `fill` (-inf or <= -1e4) elsewhere. Nothing for other masks;

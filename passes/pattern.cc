@@ -10,6 +10,9 @@
 namespace partita {
 namespace {
 
+constexpr int kMaxProductDepth = 12;  // nested multiplications of one product
+constexpr int kMaxViews = 16;         // casts, broadcasts and reshapes that are looked through
+
 constexpr std::string_view kCommutative[] = {"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"};
 
 bool is_commutative(std::string_view op) {
@@ -22,7 +25,9 @@ bool is_float_cast(const GraphFacts& facts, const Node* node) {
 
 // `v` without the casts around it; they count as matched.
 ValueId without_casts(const GraphFacts& facts, Match& match, ValueId v) {
-  for (const Node* cast = facts.made_by(v, "cast"); is_float_cast(facts, cast); cast = facts.made_by(v, "cast")) {
+  int steps = 0;
+  for (const Node* cast = facts.made_by(v, "cast"); is_float_cast(facts, cast) && steps < kMaxViews;
+       cast = facts.made_by(v, "cast"), ++steps) {
     match.nodes.push_back(facts.id(*cast));
     v = cast->inputs[0];
   }
@@ -39,7 +44,7 @@ class Product {
     if (!is_float(facts.type(v).dtype)) return false;
     DType type = facts.type(v).dtype;
     unsigned all = (1u << factors_.size()) - 1;
-    return part(facts, m, v, all, false, 1, [&](double c) { return coefficient_(m, c, type, next); });
+    return part(facts, m, v, all, false, 1, 0, [&](double c) { return coefficient_(m, c, type, next); });
   }
 
  private:
@@ -47,7 +52,8 @@ class Product {
 
   // `v`, or 1/v where `below`, as the product of the factors in `set` and a constant; `c` is the constant of what was
   // matched before.
-  bool part(const GraphFacts& facts, Match& m, ValueId v, unsigned set, bool below, double c, const Done& done) const {
+  bool part(const GraphFacts& facts, Match& m, ValueId v, unsigned set, bool below, double c, int depth,
+            const Done& done) const {
     if (auto n = facts.number(v)) {
       if (set == 0) return *n != 0 && std::isfinite(*n) && done(below ? c / *n : c * *n);
     }
@@ -55,10 +61,10 @@ class Product {
     if ((set & (set - 1)) == 0 && single(facts, m, v, set, below, c, done)) return true;
     size_t mark = m.nodes.size();
     v = without_casts(facts, m, v);
-    if (facts.graph().producer(v) != nullptr) {
+    if (facts.graph().producer(v) != nullptr && depth < kMaxProductDepth) {
       const Node& node = *facts.graph().producer(v);
       m.nodes.push_back(facts.id(node));
-      if (inside(facts, m, node, set, below, c, done)) return true;
+      if (inside(facts, m, node, set, below, c, depth + 1, done)) return true;
     }
     m.nodes.resize(mark);
     return false;
@@ -70,20 +76,21 @@ class Product {
     return f.inverse == below && f.pattern(facts, m, v, [&] { return done(c); });
   }
 
-  bool inside(const GraphFacts& facts, Match& m, const Node& node, unsigned set, bool below, double c,
+  bool inside(const GraphFacts& facts, Match& m, const Node& node, unsigned set, bool below, double c, int depth,
               const Done& done) const {
     std::string_view op = node.op->name;
-    if (op == "neg") return part(facts, m, node.inputs[0], set, below, -c, done);
+    if (op == "neg") return part(facts, m, node.inputs[0], set, below, -c, depth, done);
     if (op == "mul" || op == "div") {
       bool second = op == "div" ? !below : below;
       for (unsigned left = set;; left = (left - 1) & set) {  // all subsets
         unsigned right = set & ~left;
         // A side without factors is a constant: look at it first, it fails at once.
-        bool found = right == 0 ? part(facts, m, node.inputs[1], right, second, c,
-                                       [&](double d) { return part(facts, m, node.inputs[0], left, below, d, done); })
-                                : part(facts, m, node.inputs[0], left, below, c, [&](double d) {
-                                    return part(facts, m, node.inputs[1], right, second, d, done);
-                                  });
+        auto one = [&](int input, double d, const Done& then) {
+          return part(facts, m, node.inputs[input], input == 0 ? left : right, input == 0 ? below : second, d, depth,
+                      then);
+        };
+        int first = right == 0 ? 1 : 0;
+        bool found = one(first, c, [&](double d) { return one(1 - first, d, done); });
         if (found) return true;
         if (left == 0) return false;
       }
@@ -92,7 +99,7 @@ class Product {
       auto exponent = facts.number(node.inputs[1]);
       int count = __builtin_popcount(set);
       if (exponent && count > 1 && *exponent == count) return power(facts, m, node.inputs[0], set, below, c, done);
-      if (exponent && *exponent == -1) return part(facts, m, node.inputs[0], set, !below, c, done);
+      if (exponent && *exponent == -1) return part(facts, m, node.inputs[0], set, !below, c, depth, done);
     }
     return false;
   }
@@ -157,7 +164,8 @@ std::optional<double> GraphFacts::number(ValueId v) const {
   if (!literals_[v] && graph_.values[v].producer < 0) return std::nullopt;
   if (auto at = numbers_.find(v); at != numbers_.end()) return at->second;
   ValueId from = v;
-  for (const Node* node = graph_.producer(from); node; node = graph_.producer(from)) {
+  int steps = 0;
+  for (const Node* node = graph_.producer(from); node && steps < kMaxViews; node = graph_.producer(from), ++steps) {
     std::string_view op = node->op->name;
     bool same = op == "broadcast" || op == "reshape" || is_float_cast(*this, op == "cast" ? node : nullptr);
     if (!same) break;

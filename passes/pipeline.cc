@@ -35,6 +35,8 @@ constexpr Pass kTrainingPipeline[] = {
      "one kernel with saved statistics in place of six, and no squares kept for the backward"},
     {"recognize_activation", recognize_activation, "one elementwise op whose gradient needs its input alone"},
     {"recognize_cross_entropy", recognize_cross_entropy, "probabilities over the vocabulary are never stored"},
+    {"merge_duplicates", merge_duplicates,
+     "masks and tables that the recognisers made for each layer become shared again"},
     {"attach_loss", attach_loss,
      "so that the blocks see the whole forward graph, and outputs that nobody asks for are dead"},
     {"tag_blocks", tag_blocks, "on the forward graph: gradients inherit their node's block"},
@@ -46,7 +48,7 @@ constexpr Pass kTrainingPipeline[] = {
      Phase::kTraining},
     {"build_optimizer", build_optimizer, "updates read the final gradients", Phase::kTraining},
 };
-constexpr size_t kForwardPasses = 9;  // up to the loss
+constexpr size_t kForwardPasses = 10;  // up to the loss
 
 // "NAME#2" for the second of a name; the first has the plain name.
 std::string pass_name(std::span<const Pass> passes, size_t index) {

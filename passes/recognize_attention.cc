@@ -5,237 +5,14 @@
 #include <map>
 #include <memory>
 
-#include "passes/attention_mask.h"
+#include "passes/attention_mask_operand.h"
+#include "passes/attention_operand.h"
 #include "passes/pattern.h"
 
 namespace partita {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kAbsorbs = -1e30;  // x + this is this, for any score x
-
-// --- Operands: q, k and v as [b, heads, positions, features], seen through what only moves elements.
-
-struct Operand {
-  ValueId base = kNoValue;
-  std::vector<int64_t> permutation;  // of base; empty: none
-  bool swap = false;                 // then the last two dimensions change places
-  int64_t heads = 0;
-
-  // [b, heads, rows, columns].
-  ValueId emit(Rewriter& r, int64_t batch, int64_t rows, int64_t columns) const {
-    Builder& b = r.builder();
-    ValueId v = r(base);
-    if (!permutation.empty()) v = b.transpose(v, permutation);
-    if (!swap) return b.reshape(v, {batch, heads, rows, columns});
-    return b.transpose(b.reshape(v, {batch, heads, columns, rows}), {0, 1, 3, 2});
-  }
-};
-
-bool keeps_matrix(const Shape& a, const Shape& b) {
-  return a.size() >= 2 && b.size() >= 2 && a.back() == b.back() && a[a.size() - 2] == b[b.size() - 2];
-}
-
-// Keys of [b, kv, t, d] before they were repeated to [b, kv g, t, d]: unsqueeze, expand to [b, kv, g, t, d], reshape.
-std::optional<Operand> before_repeat(const GraphFacts& facts, ValueId v, int64_t batch, int64_t heads) {
-  const Node* broadcast = facts.made_by(v, "broadcast");
-  if (!broadcast) return std::nullopt;
-  const Shape &from = facts.shape(broadcast->inputs[0]), &to = facts.shape(v);
-  if (from.size() != 5 || to.size() != 5 || from[2] != 1 || to[0] != batch || to[1] * to[2] != heads)
-    return std::nullopt;
-  for (size_t d : {0, 1, 3, 4}) {
-    if (from[d] != to[d]) return std::nullopt;
-  }
-  return Operand{broadcast->inputs[0], {}, false, to[1]};
-}
-
-ValueId before_reshapes(const GraphFacts& facts, ValueId v) {
-  while (const Node* reshape = facts.made_by(v, "reshape")) v = reshape->inputs[0];
-  return v;
-}
-
-// An operand of a product with its constant factor taken off. `swap`: the value's last two dimensions are not in the
-// operand's order.
-class OperandFinder {
- public:
-  OperandFinder(const GraphFacts& facts, int64_t batch, int64_t heads) : facts_(facts), batch_(batch), heads_(heads) {}
-
-  std::optional<Operand> find(ValueId v, bool swap, double* scale) const {
-    const Shape& s = facts_.shape(v);
-    if (s.size() == 4 ? s[0] != batch_ || (s[1] != heads_ && s[1] != 1) : s[0] != batch_ * heads_) return std::nullopt;
-    Operand o{v, {}, swap, s.size() == 4 ? s[1] : heads_};
-    for (int steps = 0; steps < 32; ++steps) {
-      if (scale && unscaled(o.base, *scale)) continue;
-      if (!o.swap || !turned(o)) break;
-    }
-    if (o.swap || !o.permutation.empty()) return o;
-    o.base = before_reshapes(facts_, o.base);
-    if (o.heads != heads_) return o;
-    if (auto repeated = before_repeat(facts_, o.base, batch_, heads_)) {
-      o = *repeated;
-      o.base = before_reshapes(facts_, o.base);
-    }
-    return o;
-  }
-
- private:
-  bool unscaled(ValueId& v, double& scale) const {
-    const Node *mul = facts_.made_by(v, "mul"), *div = facts_.made_by(v, "div"), *node = mul ? mul : div;
-    if (!node) return false;
-    for (int k : {0, 1}) {
-      auto n = facts_.number(node->inputs[1 - k]);
-      if (!n || (div && k == 1) || facts_.type(node->inputs[k]) != facts_.type(v)) continue;
-      scale = mul ? scale * *n : scale / *n;
-      v = node->inputs[k];
-      return true;
-    }
-    return false;
-  }
-
-  // One step towards the value before the transpose of its matrices.
-  bool turned(Operand& o) const {
-    if (const Node* reshape = facts_.made_by(o.base, "reshape");
-        reshape && keeps_matrix(facts_.shape(reshape->inputs[0]), facts_.shape(o.base))) {
-      o.base = reshape->inputs[0];
-      return true;
-    }
-    const Node* transpose = facts_.made_by(o.base, "transpose");
-    if (!transpose) return false;
-    std::vector<int64_t> p = transpose->attrs.ints("permutation");
-    std::swap(p[p.size() - 1], p[p.size() - 2]);
-    o.base = transpose->inputs[0];
-    o.swap = false;
-    if (!std::is_sorted(p.begin(), p.end())) o.permutation = std::move(p);
-    return true;
-  }
-
-  const GraphFacts& facts_;
-  int64_t batch_, heads_;
-};
-
-// --- Masks: what stands between q k^T and the softmax.
-
-struct MaskTerm {
-  ValueId value;  // added, or the condition of a select
-  bool added = true;
-  bool negated = false;  // of a condition: scores stay where it does not hold
-  double fill = 0;       // of a condition: the scores elsewhere
-  int rank = 4;          // of the scores there
-};
-
-// What becomes of the masks: causality, conditions under which a key counts at all, and values to add.
-struct Masks {
-  struct Added {
-    ValueId value = kNoValue;       // to add as it is; or
-    std::vector<MaskCondition> at;  // `fill` where not all of these hold
-    double fill = 0;
-    int rank = 4;
-  };
-  struct Condition {
-    MaskCondition condition;
-    int rank = 4;
-  };
-  bool causal = false;
-  std::vector<Condition> conditions;
-  std::vector<Added> added;
-
-  bool empty() const { return conditions.empty() && added.empty(); }
-};
-
-// Nothing where the masks have no exact form.
-std::optional<Masks> simplified(MaskAnalysis& analysis, const std::vector<MaskTerm>& terms) {
-  Masks out;
-  std::vector<MaskTerm> low_causal;  // causality by a low number: the same as hiding where each row keeps a key
-  for (const MaskTerm& t : terms) {
-    std::optional<MaskAnalysis::Fill> f;
-    if (t.added)
-      f = analysis.fill(t.value);
-    else
-      f = MaskAnalysis::Fill{analysis.conditions({t.value, t.negated}), t.fill};
-    if (!f) {
-      out.added.push_back({t.value, {}, 0, t.rank});
-      continue;
-    }
-    const MaskConditions& c = f->conditions;
-    if (c.never) return std::nullopt;
-    if (f->fill == -kInfinity) {
-      out.causal |= c.causal;
-      for (const MaskCondition& rest : c.rest) out.conditions.push_back({rest, t.rank});
-    } else if (c.causal && c.rest.empty()) {
-      low_causal.push_back(t);
-    } else if (c.causal || !c.rest.empty()) {
-      if (!t.added && f->fill > kAbsorbs) return std::nullopt;
-      if (t.added && c.causal)
-        out.added.push_back({t.value, {}, 0, t.rank});
-      else if (c.causal)
-        out.added.push_back({kNoValue, {{t.value, t.negated}}, f->fill, t.rank});
-      else
-        out.added.push_back({kNoValue, c.rest, f->fill, t.rank});
-    }
-  }
-  for (const MaskTerm& t : low_causal) {
-    if (out.empty()) {
-      out.causal = true;
-    } else if (t.added) {
-      out.added.push_back({t.value, {}, 0, t.rank});
-    } else if (t.fill <= kAbsorbs) {
-      out.added.push_back({kNoValue, {{t.value, t.negated}}, t.fill, t.rank});
-    } else {
-      return std::nullopt;
-    }
-  }
-  return out;
-}
-
-// The masks as one operand of attention, or kNoValue.
-class MaskEmitter {
- public:
-  MaskEmitter(Rewriter& r, int64_t batch, int64_t heads, DType type)
-      : r_(r), b_(r.builder()), batch_(batch), heads_(heads), type_(type) {}
-
-  ValueId emit(const Masks& masks) {
-    ValueId condition = kNoValue, sum = kNoValue;
-    for (const Masks::Condition& c : masks.conditions) condition = both(condition, of(c.condition, c.rank));
-    for (const Masks::Added& a : masks.added) {
-      ValueId term = kNoValue;
-      if (a.value != kNoValue) {
-        term = b_.cast(in_rank_4(r_(a.value), a.rank), type_);
-      } else {
-        ValueId at = kNoValue;
-        for (const MaskCondition& c : a.at) at = both(at, of(c, a.rank));
-        term = b_.select(at, b_.scalar(type_, 0), b_.scalar(type_, a.fill));
-      }
-      sum = sum == kNoValue ? term : b_.add(sum, term);
-    }
-    if (sum == kNoValue || condition == kNoValue) return sum == kNoValue ? condition : sum;
-    return b_.add(sum, b_.select(condition, b_.scalar(type_, 0), b_.scalar(type_, -kInfinity)));
-  }
-
- private:
-  ValueId both(ValueId a, ValueId b) { return a == kNoValue ? b : b_.emit("and", {a, b}); }
-
-  ValueId of(const MaskCondition& c, int rank) {
-    ValueId v = in_rank_4(r_(c.value), rank);
-    return c.negated ? b_.emit("not", {v}) : v;
-  }
-
-  // A mask that broadcasts to [b h, s, t] (rank 3) or [b, h, s, t].
-  ValueId in_rank_4(ValueId v, int rank) {
-    Shape s = b_.shape(v);
-    s.insert(s.begin(), static_cast<size_t>(rank) - s.size(), 1);
-    if (rank == 3) {
-      bool each = s[0] != 1;
-      s[0] = each ? heads_ : 1;
-      s.insert(s.begin(), each ? batch_ : 1);
-    }
-    return b_.reshape(v, s);
-  }
-
-  Rewriter& r_;
-  Builder& b_;
-  int64_t batch_, heads_;
-  DType type_;
-};
 
 // --- The spelling.
 
@@ -379,17 +156,17 @@ std::vector<MaskTerm> single_terms(const GraphFacts& facts, std::vector<MaskTerm
 // --- Both together: an attention op to make.
 
 struct Attention {
-  Operand q, k, v;
+  AttentionOperand q, k, v;
   int64_t batch, heads, queries, keys, features, value_features;
   double scale;
-  Masks masks;
+  AttentionMasks masks;
   TensorType result;
 
   ValueId emit(Rewriter& r) const {
     Builder& b = r.builder();
     std::vector<ValueId> in = {q.emit(r, batch, queries, features), k.emit(r, batch, keys, features),
                                v.emit(r, batch, keys, value_features)};
-    ValueId mask = MaskEmitter(r, batch, heads, b.dtype(in[0])).emit(masks);
+    ValueId mask = masks.emit(r, batch, heads, b.dtype(in[0]));
     if (mask != kNoValue) in.push_back(mask);
     ValueId y = b.emit_all("attention", in, {{"scale", scale}, {"causal", int64_t{masks.causal}}})[0];
     return b.cast(b.reshape(y, result.shape), result.dtype);
@@ -476,44 +253,24 @@ class Recogniser {
   }
 
   bool operands(Attention& a, ValueId queries, ValueId keys, ValueId values, bool swap_keys, bool swap_values) const {
-    OperandFinder find(facts_, a.batch, a.heads);
-    auto q = find.find(queries, false, &a.scale), k = find.find(keys, swap_keys, &a.scale),
-         v = find.find(values, swap_values, nullptr);
+    auto q = find_operand(facts_, queries, a.batch, a.heads, false, &a.scale);
+    auto k = find_operand(facts_, keys, a.batch, a.heads, swap_keys, &a.scale);
+    auto v = find_operand(facts_, values, a.batch, a.heads, swap_values, nullptr);
     if (!q || !k || !v || q->heads != a.heads) return false;
     if (k->heads != v->heads) {  // as they are, where only one was repeated or only one was seen to be
-      auto whole = [&](ValueId x, bool swap) {
-        return Operand{x, {}, swap, facts_.shape(x).size() == 4 ? facts_.shape(x)[1] : a.heads};
-      };
-      double scale = 1;
-      Operand wk = whole(unscaled_keys(keys, scale), swap_keys), wv = whole(values, swap_values);
-      if (wk.heads != wv.heads) return false;
-      k = wk, v = wv;
+      k = whole_operand(facts_, keys, a.heads, swap_keys);
+      v = AttentionOperand{
+          values, {}, swap_values, facts_.shape(values).size() == 4 ? facts_.shape(values)[1] : a.heads};
+      if (k->heads != v->heads) return false;
     }
     a.q = *q, a.k = *k, a.v = *v;
     return true;
   }
 
-  // The keys without their constant factors, which are in the scale already.
-  ValueId unscaled_keys(ValueId keys, double&) const {
-    for (int steps = 0; steps < 32; ++steps) {
-      const Node *mul = facts_.made_by(keys, "mul"), *div = facts_.made_by(keys, "div"), *node = mul ? mul : div;
-      if (!node) break;
-      if (facts_.number(node->inputs[1]))
-        keys = node->inputs[0];
-      else if (mul && facts_.number(node->inputs[0]))
-        keys = node->inputs[1];
-      else
-        break;
-    }
-    return keys;
-  }
-
   bool ungrouped(Attention& a) const {
-    auto k = before_repeat(facts_, before_reshapes(facts_, a.k.base), a.batch, a.heads),
-         v = before_repeat(facts_, before_reshapes(facts_, a.v.base), a.batch, a.heads);
+    auto k = before_repeat(facts_, a.k.base, a.batch, a.heads), v = before_repeat(facts_, a.v.base, a.batch, a.heads);
     if (!k || !v || k->heads != v->heads) return false;
     a.k = *k, a.v = *v;
-    a.k.base = before_reshapes(facts_, a.k.base), a.v.base = before_reshapes(facts_, a.v.base);
     return true;
   }
 

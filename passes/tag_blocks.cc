@@ -18,9 +18,10 @@
 namespace partita {
 namespace {
 
-constexpr size_t kMaxPeriod = 256;    // pieces of one block
-constexpr int kMaxSidePasses = 4;     // how often values that span a region are set aside
-constexpr size_t kMinBlockNodes = 2;  // a block of fewer backbone nodes is not worth folding
+constexpr size_t kMaxPeriod = 256;            // pieces of one block
+constexpr size_t kMaxWork = size_t{1} << 30;  // comparisons of pieces; real models take far less
+constexpr int kMaxSidePasses = 4;             // how often values that span a region are set aside
+constexpr size_t kMinBlockNodes = 2;          // a block of fewer backbone nodes is not worth folding
 
 struct Piece {
   std::vector<NodeId> nodes;  // of the backbone, in order
@@ -39,7 +40,7 @@ class Blocks {
 
   std::vector<int32_t> run() {
     find_backbone();
-    std::vector<bool> cut = cuts();
+    std::vector<ValueId> cut = cuts();
     for (int pass = 0; pass < kMaxSidePasses && set_aside(cut); ++pass) cut = cuts();
     make_pieces(cut);
     std::vector<int32_t> block(g_.nodes.size(), -1);
@@ -95,33 +96,34 @@ class Blocks {
   bool is_scalar(ValueId v) const { return elements(g_.type(v).shape) == 1; }
   bool counts(ValueId v) const { return !side_[v] && !is_scalar(v); }
 
-  // Per backbone position: whether one value alone is open after it.
-  std::vector<bool> cuts() const {
-    std::vector<int64_t> change(order_.size() + 1, 0);
+  // Per backbone position: the value that is open after it alone, or kNoValue.
+  std::vector<ValueId> cuts() const {
+    std::vector<int64_t> change(order_.size() + 1, 0),
+        sum(order_.size() + 1, 0);  // of the number of open values, and of the sum of their ids
     for (size_t k = 0; k < order_.size(); ++k) {
       for (ValueId v : g_.nodes[order_[k]].outputs) {
         int64_t last = last_reader(v);
         if (last < 0 || is_scalar(v)) continue;
         if (side_[v]) last = static_cast<int64_t>(k) + 1;  // a cut where it is made, then out of sight
-        ++change[k];
-        --change[last];
+        ++change[k], --change[last];
+        sum[k] += v, sum[last] -= v;
       }
     }
-    std::vector<bool> cut(order_.size(), false);
-    int64_t open = 0;
+    std::vector<ValueId> cut(order_.size(), kNoValue);
+    int64_t open = 0, ids = 0;
     for (size_t k = 0; k < order_.size(); ++k) {
-      open += change[k];
-      cut[k] = open == 1;
+      open += change[k], ids += sum[k];
+      if (open == 1) cut[k] = static_cast<ValueId>(ids);
     }
     return cut;
   }
 
   // In the longest stretch without cuts, where it is most of the backbone: sets aside the value that is open longest
   // and read most. False where there is none.
-  bool set_aside(const std::vector<bool>& cut) {
+  bool set_aside(const std::vector<ValueId>& cut) {
     size_t best = 0, best_end = 0, length = 0;
     for (size_t k = 0; k < cut.size(); ++k) {
-      length = cut[k] ? 0 : length + 1;
+      length = cut[k] != kNoValue ? 0 : length + 1;
       if (length > best) best = length, best_end = k;
     }
     if (best < 32 || best * 3 < order_.size()) return false;
@@ -140,28 +142,17 @@ class Blocks {
     return true;
   }
 
-  void make_pieces(const std::vector<bool>& cut) {
+  void make_pieces(const std::vector<ValueId>& cut) {
     ValueId entry = kNoValue;
-    pieces_.emplace_back();
+    Piece piece;
     for (size_t k = 0; k < order_.size(); ++k) {
-      pieces_.back().nodes.push_back(order_[k]);
-      if (!cut[k] && k + 1 < order_.size()) continue;
-      finish(pieces_.back(), entry);
-      if (k + 1 == order_.size()) break;
-      entry = open_value(k);
-      pieces_.emplace_back();
+      piece.nodes.push_back(order_[k]);
+      if (cut[k] == kNoValue && k + 1 < order_.size()) continue;
+      finish(piece, entry);
+      pieces_.push_back(std::move(piece));
+      piece = {};
+      entry = cut[k];
     }
-    if (pieces_.back().nodes.empty()) pieces_.pop_back();
-  }
-
-  // The value that is open after a cut: mostly an output of the last node.
-  ValueId open_value(size_t k) const {
-    for (size_t j = k + 1; j-- > 0;) {
-      for (ValueId v : g_.nodes[order_[j]].outputs) {
-        if (counts(v) && last_reader(v) > static_cast<int64_t>(k)) return v;
-      }
-    }
-    return kNoValue;
   }
 
   // Everything about a node that must be equal between instances, but for where its inputs come from.
@@ -248,9 +239,11 @@ class Blocks {
   void number_runs(std::vector<int32_t>& block, int32_t& next) {
     std::vector<Run> runs;
     std::vector<std::pair<size_t, size_t>> open = {{0, pieces_.size()}};
-    while (!open.empty()) {
+    size_t work = 0;
+    while (!open.empty() && work < kMaxWork) {
       auto [low, high] = open.back();
       open.pop_back();
+      work += (high - low) * std::min(kMaxPeriod, high - low);
       Run run = best_run(low, high);
       if (run.count == 0) continue;
       runs.push_back(run);

@@ -44,6 +44,23 @@ void dropout(Conversion& c) {
   if (c.wants(1)) c.out(1, kept);
 }
 
+// com.microsoft: dropout(x + bias) + residual.
+void bias_dropout(Conversion& c) {
+  Emitter& e = c.e;
+  ValueId x = e.add(c.in(0), c.in(1));
+  double ratio = c.has(3) ? c.known_float(3, "ratio") : 0.5;
+  bool training = c.has(4) && c.known_float(4, "training_mode") != 0 && c.services.training() && ratio > 0;
+  c.require(ratio >= 0 && ratio < 1, cat("ratio ", ratio, " is not between 0 and 1"));
+  ValueId kept = e.full(DType::kBool, e.shape(x), 1);
+  if (training) {
+    ValueId u = draw(c, "uniform", e.shape(x));
+    kept = e.le(e.like(u, ratio), u);
+    x = e.select(kept, e.scale(x, 1 / (1 - ratio)), e.like(x, 0));
+  }
+  c.out(0, c.has(2) ? e.add(x, c.in(2)) : x);
+  if (c.wants(1)) c.out(1, kept);
+}
+
 Shape given_shape(const Conversion& c) {
   Shape shape = c.ints("shape");
   for (int64_t d : shape) c.require(d >= 0, "a dimension is negative");
@@ -84,6 +101,7 @@ constexpr ConvertEntry kTable[] = {
     {"RandomUniformLike", 1, random_uniform_like},
     {"RandomNormalLike", 1, random_normal_like},
     {"Bernoulli", 15, bernoulli},
+    {"BiasDropout", 1, bias_dropout, "com.microsoft"},
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ constexpr double kEpsilon = 1e-12;
 
 absl::Status complete(BertSpec& s) {
   PARTITA_RETURN_IF_ERROR(check_sizes({{"--layers", s.layers, kMaxLayers},
-                                       {"--hidden", s.hidden},
+                                       {"--hidden", s.hidden, kMaxHidden},
                                        {"--heads", s.heads},
                                        {"--vocab", s.vocab},
                                        {"--seq", s.sequence}}));

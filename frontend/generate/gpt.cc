@@ -15,7 +15,7 @@ constexpr int64_t kMaxTopK = 64;
 
 absl::Status complete(GptSpec& s) {
   PARTITA_RETURN_IF_ERROR(check_sizes({{"--layers", s.layers, kMaxLayers},
-                                       {"--hidden", s.hidden},
+                                       {"--hidden", s.hidden, kMaxHidden},
                                        {"--heads", s.heads},
                                        {"--vocab", s.vocab},
                                        {"--seq", s.sequence}}));

@@ -284,10 +284,14 @@ absl::Status check_divides(const char* part_flag, int64_t part, const char* whol
 
 absl::Status check_product(const char* what, const std::vector<int64_t>& factors) {
   int64_t product = 1;
+  std::vector<int64_t> known;
   for (int64_t f : factors) {
-    if (__builtin_mul_overflow(product, f == kBatchSymbol ? 1 : f, &product) || product > kMaxProduct) {
-      return absl::InvalidArgumentError(cat(what, " (", fmt::format("{}", fmt::join(factors, " x ")),
-                                            " elements) is too large: choose smaller sizes"));
+    if (f != kBatchSymbol) known.push_back(f);
+  }
+  for (int64_t f : known) {
+    if (__builtin_mul_overflow(product, f, &product) || product > kMaxProduct) {
+      return absl::InvalidArgumentError(
+          cat(what, " (", fmt::format("{}", fmt::join(known, " x ")), " elements) is too large: choose smaller sizes"));
     }
   }
   return absl::OkStatus();

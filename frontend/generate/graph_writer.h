@@ -39,7 +39,7 @@ enum class Element { kFloat, kInt64, kBool };
 
 // The size of a dimension that stays symbolic; it is named "batch".
 inline constexpr int64_t kBatchSymbol = -1;
-inline constexpr int64_t kMaxLayers = 10'000;
+inline constexpr int64_t kMaxLayers = 10'000, kMaxHidden = int64_t{1} << 36;
 
 // Values are named by strings, as in ONNX. The first fault (a weight too large to count, too many nodes) sticks;
 // status() tells it and later calls do nothing.

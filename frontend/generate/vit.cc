@@ -13,7 +13,7 @@ constexpr double kEpsilon = 1e-6;
 
 absl::Status check(const VitSpec& s) {
   PARTITA_RETURN_IF_ERROR(check_sizes({{"--layers", s.layers, kMaxLayers},
-                                       {"--hidden", s.hidden},
+                                       {"--hidden", s.hidden, kMaxHidden},
                                        {"--heads", s.heads},
                                        {"--patch", s.patch},
                                        {"--image", s.image},
