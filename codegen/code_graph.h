@@ -43,6 +43,8 @@ struct CodeGraph {
   const Shape& shape(ValueId v) const { return graph.type(v).shape; }
   NodeId producer(ValueId v) const { return graph.values[v].producer; }
   bool is_free(ValueId v) const { return producer(v) != kNoNode && free[producer(v)]; }
+  // From now on the node's value is stored like any other.
+  void store(NodeId n) { free[n] = false; }
   // The value whose bytes `v` is a view of.
   ValueId storage(ValueId v) const;
 

@@ -170,6 +170,7 @@ class ProgramMaker {
         break;
       case StepKind::kLibrary:
         step.params = make_params(node->attrs);
+        if (!p.epilogue.empty()) step.params["epilogue"] = p.epilogue;
         step.flops = library_flops(graph_, *node);
         break;
       case StepKind::kCollectiveStart:

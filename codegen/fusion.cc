@@ -18,12 +18,14 @@ constexpr int kSiblings = 4;  // groups reading the same value that a reduction 
 
 class Fuser {
  public:
-  Fuser(const CodeGraph& code, const FusionOptions& options) : code_(code), graph_(code.graph), options_(options) {}
+  Fuser(CodeGraph& code, const FusionOptions& options) : code_(code), graph_(code.graph), options_(options) {}
 
   std::vector<FusedItem> run() {
     mark_live();
-    find_leaves();
-    make_groups();
+    do {
+      find_leaves();
+      make_groups();
+    } while (store_obstacles());
     if (options_.fuse) grow();
     return ordered();
   }
@@ -58,8 +60,8 @@ class Fuser {
   // Values behind free nodes that a node reads.
   void find_leaves() {
     std::vector<std::vector<ValueId>> behind(graph_.values.size());
-    leaves_.resize(graph_.nodes.size());
-    readers_.resize(graph_.values.size());
+    leaves_.assign(graph_.nodes.size(), {});
+    readers_.assign(graph_.values.size(), {});
     auto leaves_of = [&](ValueId v, std::vector<ValueId>& into) {
       NodeId p = code_.producer(v);
       if (p != kNoNode && (code_.free[p] || code_.roles[p] == NodeRole::kView)) {
@@ -92,6 +94,8 @@ class Fuser {
 
   void make_groups() {
     group_of_.assign(graph_.nodes.size(), -1);
+    groups_.clear();
+    after_.clear();
     int last_collective = -1;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (!live_[n] || !is_stored(static_cast<NodeId>(n))) continue;
@@ -104,6 +108,20 @@ class Fuser {
         last_collective = group_of_[n];
       }
     }
+  }
+
+  // Stores free values whose index functions some reader cannot follow (a reshape of a transposed value, say).
+  bool store_obstacles() {
+    bool any = false;
+    for (const Group& group : groups_) {
+      BuildFailure failure;
+      if (!group.nests || build_group(code_, group.nodes, outputs_of(group.nodes), &failure)) continue;
+      PARTITA_CHECK(failure.obstacle != kNoValue,
+                    cat("no code for ", graph_.nodes[group.nodes[0]].op->name, ": ", failure.why));
+      code_.store(code_.producer(failure.obstacle));
+      any = true;
+    }
+    return any;
   }
 
   template <typename F>
@@ -240,14 +258,13 @@ class Fuser {
       return item;
     }
     item.outputs = outputs_of(group.nodes);
-    std::string why;
-    auto code = build_group(code_, item.nodes, item.outputs, &why);
-    PARTITA_CHECK(code.has_value(), cat("no code for ", graph_.nodes[group.nodes[0]].op->name, ": ", why));
+    auto code = build_group(code_, item.nodes, item.outputs);
+    PARTITA_CHECK(code.has_value(), "a group that could be built before");
     item.code = *std::move(code);
     return item;
   }
 
-  const CodeGraph& code_;
+  CodeGraph& code_;
   const Graph& graph_;
   FusionOptions options_;
   std::vector<bool> live_;                    // nodes that lead somewhere
@@ -260,8 +277,6 @@ class Fuser {
 
 }  // namespace
 
-std::vector<FusedItem> fuse(const CodeGraph& graph, const FusionOptions& options) {
-  return Fuser(graph, options).run();
-}
+std::vector<FusedItem> fuse(CodeGraph& graph, const FusionOptions& options) { return Fuser(graph, options).run(); }
 
 }  // namespace partita

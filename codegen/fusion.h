@@ -22,7 +22,8 @@ struct FusionOptions {
   bool fuse = true;  // no: each node on its own, to compare with
 };
 
-// In an order that respects the graph and keeps communication in the order of its nodes.
-std::vector<FusedItem> fuse(const CodeGraph& graph, const FusionOptions& options = {});
+// In an order that respects the graph and keeps communication in the order of its nodes. Free nodes that some reader
+// cannot do without storing are free no more afterwards.
+std::vector<FusedItem> fuse(CodeGraph& graph, const FusionOptions& options = {});
 
 }  // namespace partita

@@ -6,28 +6,8 @@ namespace partita {
 namespace {
 
 bool is_expensive(const NestNode& n) {
-  if (n.op != NestOp::kScalar || !is_float(n.scalar.type)) return false;
-  switch (n.scalar.op) {
-    case ScalarOp::kExp:
-    case ScalarOp::kLog:
-    case ScalarOp::kLog1p:
-    case ScalarOp::kExpm1:
-    case ScalarOp::kTanh:
-    case ScalarOp::kErf:
-    case ScalarOp::kSin:
-    case ScalarOp::kCos:
-    case ScalarOp::kTan:
-    case ScalarOp::kAsin:
-    case ScalarOp::kAcos:
-    case ScalarOp::kAtan:
-    case ScalarOp::kSinh:
-    case ScalarOp::kCosh:
-    case ScalarOp::kPow:
-    case ScalarOp::kMod:
-      return true;
-    default:
-      return false;
-  }
+  return n.op == NestOp::kScalar && is_float(n.scalar.type) &&
+         (is_transcendental(n.scalar.op) || n.scalar.op == ScalarOp::kMod);
 }
 
 class Keeper {

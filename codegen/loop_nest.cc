@@ -55,6 +55,8 @@ std::string node_text(const NestNode& n) {
 
 }  // namespace
 
+bool is_transcendental(ScalarOp op) { return op == ScalarOp::kPow || (op >= ScalarOp::kExp && op <= ScalarOp::kCosh); }
+
 std::vector<std::vector<bool>> variation(const LoopNest& nest) {
   size_t loops = nest.sizes.size();
   std::vector<std::vector<bool>> varies(nest.nodes.size(), std::vector<bool>(loops, false));

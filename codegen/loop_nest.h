@@ -94,6 +94,8 @@ struct LoopNest {
   int rows() const { return static_cast<int>(sizes.size()) - columns; }
 };
 
+// exp, log, tanh, …: operations that take tens of instructions.
+bool is_transcendental(ScalarOp op);
 // Which loops a node's value varies along, through its operands; a reduction varies along no column.
 std::vector<std::vector<bool>> variation(const LoopNest& nest);
 // How many reductions deep each node is: the pass over a row in which it is first known.

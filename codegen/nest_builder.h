@@ -29,10 +29,16 @@ struct GroupCode {
   std::vector<TensorType> temporaries;
 };
 
+// Why there is no code.
+struct BuildFailure {
+  std::string why;
+  ValueId obstacle = kNoValue;  // a free value that could be read if it were stored
+};
+
 // `nodes` in graph order, `outputs` the values to store. Free nodes that lead to them are computed in place; every
-// other value is read from memory. nullopt (and the reason in `why`) where one pass over rows cannot do it without
-// computing something expensive twice. A single node always has code.
+// other value is read from memory. nullopt where one pass over rows cannot do it without computing something expensive
+// twice. A single node always has code, once its obstacles are stored.
 std::optional<GroupCode> build_group(const CodeGraph& graph, std::span<const NodeId> nodes,
-                                     std::span<const ValueId> outputs, std::string* why = nullptr);
+                                     std::span<const ValueId> outputs, BuildFailure* failure = nullptr);
 
 }  // namespace partita

@@ -15,6 +15,10 @@ llvm::Type* computing_type(llvm::LLVMContext& context, DType type, unsigned lane
 // How they lie in memory.
 llvm::Type* stored_type(llvm::LLVMContext& context, DType type, unsigned lanes);
 
+// A vector of `type`, or `type` itself for one lane; and the lanes of a type.
+llvm::Type* with_lanes(llvm::Type* type, unsigned lanes);
+unsigned lanes_of(llvm::Type* type);
+
 class ScalarMath {
  public:
   ScalarMath(llvm::IRBuilder<>& builder, llvm::Module& module) : b_(builder), module_(module) {}

@@ -35,7 +35,8 @@ struct PlanStep {
   const LoopNest* nest = nullptr;
   std::vector<PlanOperand> operands;
   int inputs = 0;
-  int waits_for = -1;  // kCollectiveWait: index of the start
+  int waits_for = -1;    // kCollectiveWait: index of the start
+  std::string epilogue;  // what a library kernel does on top of its op (runtime/kernels/matmul.cc)
 };
 
 struct StepPlan {
@@ -53,7 +54,8 @@ struct PlanOptions {
   bool in_place = true;
 };
 
-// `code` must outlive the plan. Values that no output, state or collective depends on get no step.
-StepPlan make_step_plan(const CodeGraph& code, const PlanOptions& options);
+// Fuses (see fusion.h). `code` must outlive the plan. Values that no output, state or collective depends on get no
+// step.
+StepPlan make_step_plan(CodeGraph& code, const PlanOptions& options);
 
 }  // namespace partita

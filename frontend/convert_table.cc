@@ -12,7 +12,7 @@ namespace {
 constexpr std::span<const ConvertEntry> (*kTables[])() = {
     activation_table,  attention_table, contraction_table, control_table,       convolution_table,
     elementwise_table, indexing_table,  loss_table,        normalization_table, random_table,
-    recurrent_table,   reduction_table, resize_table,      shape_table,
+    recurrent_table,   reduction_table, resize_table,      shape_table,         slicing_table,
 };
 
 using Key = std::pair<std::string_view, std::string_view>;

@@ -38,5 +38,6 @@ std::span<const ConvertEntry> recurrent_table();
 std::span<const ConvertEntry> reduction_table();
 std::span<const ConvertEntry> resize_table();
 std::span<const ConvertEntry> shape_table();
+std::span<const ConvertEntry> slicing_table();
 
 }  // namespace partita

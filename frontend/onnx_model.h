@@ -1,6 +1,6 @@
-// An ONNX file as plain data. onnx_model.cc and onnx_schema.cc are the only sources that see a protobuf type; the rest
-// of the compiler reads these structs. Weights are not copied: a tensor's literal borrows the parsed file's bytes or a
-// mapped external data file.
+// An ONNX file as plain data. onnx_model.cc, onnx_types.cc and onnx_schema.cc (and the writer in generate/) are the
+// only sources that see a protobuf type; the rest of the compiler reads these structs. Weights are not copied: a
+// tensor's literal borrows the parsed file's bytes or a mapped external data file.
 #pragma once
 
 #include <cstdint>

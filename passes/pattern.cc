@@ -10,8 +10,8 @@
 namespace partita {
 namespace {
 
-constexpr int kMaxProductDepth = 12;  // nested multiplications of one product
-constexpr int kMaxViews = 16;         // casts, broadcasts and reshapes that are looked through
+constexpr int kMaxProductDepth = 6;  // nested multiplications of one product
+constexpr int kMaxViews = 16;        // casts, broadcasts and reshapes that are looked through
 
 constexpr std::string_view kCommutative[] = {"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"};
 
@@ -82,15 +82,22 @@ class Product {
     if (op == "neg") return part(facts, m, node.inputs[0], set, below, -c, depth, done);
     if (op == "mul" || op == "div") {
       bool second = op == "div" ? !below : below;
+      for (int constant : {1, 0}) {  // a constant is part of the coefficient, never a factor
+        auto n = facts.number(node.inputs[constant]);
+        if (!n) continue;
+        if (*n == 0 || !std::isfinite(*n)) return false;
+        bool divides = constant == 1 ? second : below;
+        return part(facts, m, node.inputs[1 - constant], set, constant == 1 ? below : second, divides ? c / *n : c * *n,
+                    depth, done);
+      }
       for (unsigned left = set;; left = (left - 1) & set) {  // all subsets
         unsigned right = set & ~left;
-        // A side without factors is a constant: look at it first, it fails at once.
-        auto one = [&](int input, double d, const Done& then) {
-          return part(facts, m, node.inputs[input], input == 0 ? left : right, input == 0 ? below : second, d, depth,
-                      then);
-        };
-        int first = right == 0 ? 1 : 0;
-        bool found = one(first, c, [&](double d) { return one(1 - first, d, done); });
+        if (left == 0 || right == 0) {
+          if (left == 0) return false;
+          continue;
+        }
+        bool found = part(facts, m, node.inputs[0], left, below, c, depth,
+                          [&](double d) { return part(facts, m, node.inputs[1], right, second, d, depth, done); });
         if (found) return true;
         if (left == 0) return false;
       }

@@ -1,6 +1,6 @@
 // partita_collective_check MODE [BACKEND] [TIMEOUT_SECONDS]: one rank of a communication test, started by mpirun,
-// torchrun, srun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints "rank R of N over BACKEND after S
-// s: STATUS".
+// torchrun, srun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints
+// "rank R of N over BACKEND after S s: STATUS", S counted from when it was connected, and "rank R is closed after S s".
 //
 //   check     all operations against a direct computation
 //   bench     times of all-reduces
@@ -138,7 +138,6 @@ int run_rank(const std::string& mode, const std::string& backend, double timeout
                  "[TIMEOUT_SECONDS]\n");
     return 2;
   }
-  const auto start = Clock::now();
   const absl::StatusOr<LaunchEnvironment> launch = parse_launch_environment(read_environment());
   if (!launch.ok()) {
     std::fprintf(stderr, "%s\n", launch.status().ToString().c_str());
@@ -146,18 +145,23 @@ int run_rank(const std::string& mode, const std::string& backend, double timeout
   }
   OpenOptions options{{.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000))},
                       default_plugin_directories()};
-  const absl::StatusOr<std::unique_ptr<Communicator>> communicator = open_communicator(*launch, backend, options);
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator = open_communicator(*launch, backend, options);
   if (!communicator.ok()) {
     std::printf("rank %d of %d is not connected: %s\n", launch->rank, launch->world_size,
                 communicator.status().ToString().c_str());
     return 1;
   }
+  const auto start = Clock::now();
+  const auto elapsed = [&] {
+    return fmt::format("{:.1f}", std::chrono::duration<double>(Clock::now() - start).count());
+  };
   const Outcome outcome = found->second(**communicator);
-  const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
   std::printf("%s\n", cat("rank ", launch->rank, " of ", launch->world_size, " over ", (*communicator)->backend(),
-                          " after ", fmt::format("{:.1f}", elapsed), " s: ", outcome.status.ToString())
+                          " after ", elapsed(), " s: ", outcome.status.ToString())
                           .c_str());
   std::fflush(stdout);
+  communicator->reset();
+  std::printf("rank %d is closed after %s s\n", launch->rank, elapsed().c_str());
   return outcome.as_wanted ? 0 : 1;
 }
 

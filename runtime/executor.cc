@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
   omp_set_num_threads(executor->threads_);
   PARTITA_RETURN_IF_ERROR(executor->create_groups(communicator));
   PARTITA_RETURN_IF_ERROR(executor->allocate());
-  PARTITA_RETURN_IF_ERROR(executor->bind({.threads = executor->threads_}));
+  PARTITA_RETURN_IF_ERROR(executor->bind({.threads = executor->threads_, .scratch = executor->scratch_}));
   if (options.profile) executor->profile_.emplace(executor->program(), executor->rank_, options.trace_events);
   return executor;
 }
@@ -135,7 +135,7 @@ absl::Status Executor::bind(const ExecutionConfig& config) {
       if (!status.ok()) return with_context(status, describe_step(program(), step));
     }
   }
-  return absl::OkStatus();
+  return with_context(config.scratch->allocate(), "kernel scratch memory");
 }
 
 absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config) {

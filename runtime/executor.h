@@ -58,6 +58,9 @@ class Executor {
   absl::Status run(std::span<const ScheduleEntry> schedule,
                    absl::FunctionRef<absl::Status(int64_t micro_batch, int64_t slot)> stage);
 
+  // Bytes that kernels need beside the program's regions.
+  int64_t scratch_bytes() const { return scratch_->bytes(); }
+
   const StepProfile* profile() const { return profile_ ? &*profile_ : nullptr; }
 
  private:
@@ -106,6 +109,7 @@ class Executor {
   };
   std::vector<Group> groups_;
   RegionMemory regions_[kRegions];
+  std::shared_ptr<KernelScratch> scratch_ = std::make_shared<KernelScratch>();
   std::vector<std::byte*> buffers_;
   std::vector<Tickets> tickets_;
   std::vector<size_t> ticket_of_step_;

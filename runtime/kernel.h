@@ -13,12 +13,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/kernel_scratch.h"
 #include "runtime/program.h"
 
 namespace partita::runtime {
 
 struct ExecutionConfig {
   int threads = 1;  // omp_get_max_threads() of the rank's thread
+  // Shared by all kernels of the rank; the caller allocates it once all are prepared. Null: each kernel has its own.
+  std::shared_ptr<KernelScratch> scratch;
 };
 
 class LibraryKernel {

@@ -34,6 +34,7 @@ template <char suffix>
 std::string reduced_formula(const OpView& use) {
   std::vector<bool> reduced = dim_flags(use.attrs.ints("dims"), use.rank());
   std::string in = suffix == '+' ? "~" : "", out;
+  if (use.rank() == 0) in += " .";
   for (int d = 0; d < use.rank(); ++d) {
     append(in, " ", factor_name(d));
     if (reduced[d]) in += suffix;

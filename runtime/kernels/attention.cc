@@ -127,22 +127,25 @@ Kernel make_attention(const KernelRequest& r) {
   if (compute == DType::kInvalid) return r.unsupported();
   const bool masked = r.has_input(3);
   const size_t out_at = r.inputs();
+  ScratchLayout layout;
   std::vector<ComputeOperand> operands;
-  for (const Operand& operand : r.step().operands) operands.emplace_back(operand, compute);
-  return make_kernel([=, threads = r.threads(), lse_dtype = lse.dtype](std::span<std::byte* const> b) mutable {
-    auto run = [&]<typename T>(T) {
-      const T *q = as<T>(operands[0].input(b[0])), *k = as<T>(operands[1].input(b[1])),
-              *v = as<T>(operands[2].input(b[2]));
-      const std::byte* mask = masked ? operands[3].input(b[3]) : nullptr;
-      forward(Forward<T>{shape, q, k, v, mask, as<T>(operands[out_at].output(b[out_at])), b[out_at + 1], lse_dtype},
-              threads);
-      operands[out_at].finish(b[out_at]);
-    };
-    if (compute == DType::kF64)
-      run(double{});
-    else
-      run(float{});
-  });
+  for (const Operand& operand : r.step().operands) operands.emplace_back(operand, compute, &operand == &lse, layout);
+  r.scratch()->reserve(layout.bytes());
+  return make_kernel(
+      [=, threads = r.threads(), lse_dtype = lse.dtype, memory = r.scratch()](std::span<std::byte* const> b) {
+        std::byte* scratch = memory->data();
+        auto run = [&]<typename T>(T) {
+          auto in = [&](size_t i) { return as<T>(operands[i].input(b[i], scratch)); };
+          const std::byte* mask = masked ? operands[3].input(b[3], scratch) : nullptr;
+          T* to = as<T>(operands[out_at].output(b[out_at], scratch));
+          forward(Forward<T>{shape, in(0), in(1), in(2), mask, to, b[out_at + 1], lse_dtype}, threads);
+          operands[out_at].finish(b[out_at], scratch);
+        };
+        if (compute == DType::kF64)
+          run(double{});
+        else
+          run(float{});
+      });
 }
 
 }  // namespace partita::runtime

@@ -94,22 +94,22 @@ inline DType attention_compute_type(DType dtype) {
 // it.
 class ComputeOperand {
  public:
-  // A bool operand stays as it is.
-  ComputeOperand(const Operand& operand, DType compute)
+  // A bool operand stays as it is, and so does one that is `kept`.
+  ComputeOperand(const Operand& operand, DType compute, bool kept, ScratchLayout& layout)
       : dtype_(operand.dtype),
-        compute_(is_float(operand.dtype) ? compute : operand.dtype),
-        count_(product(operand.shape)) {}
+        compute_(is_float(operand.dtype) && !kept ? compute : operand.dtype),
+        count_(product(operand.shape)),
+        at_(dtype_ == compute_ ? 0 : layout.take(count_ * dtype_size(compute_))) {}
 
   // What to read, or where to write, in place of `buffer`.
-  std::byte* input(std::byte* buffer);
-  std::byte* output(std::byte* buffer);
+  std::byte* input(std::byte* buffer, std::byte* scratch) const;
+  std::byte* output(std::byte* buffer, std::byte* scratch) const { return dtype_ == compute_ ? buffer : scratch + at_; }
   // After the kernel has written output(buffer).
-  void finish(std::byte* buffer) const;
+  void finish(std::byte* buffer, std::byte* scratch) const;
 
  private:
   DType dtype_, compute_;
-  int64_t count_;
-  std::vector<std::byte> copy_;
+  int64_t count_, at_;
 };
 
 }  // namespace partita::runtime

@@ -173,18 +173,22 @@ Kernel make_attention_grad(const KernelRequest& r) {
   if (!fits) return r.error("g, q, k, v, mask, out, lse -> dq, dk, dv");
   const DType compute = attention_compute_type(dtype);
   if (compute == DType::kInvalid) return r.unsupported();
+  ScratchLayout layout;
   std::vector<ComputeOperand> operands;
-  for (const Operand& operand : r.step().operands) operands.emplace_back(operand, compute);
-  std::vector<std::byte> delta(static_cast<size_t>(shape.batch * shape.heads * shape.s * dtype_size(compute)));
-  return make_kernel([=, threads = r.threads()](std::span<std::byte* const> b) mutable {
+  for (const Operand& operand : r.step().operands)
+    operands.emplace_back(operand, compute, &operand == &r.in(lse_at), layout);
+  const int64_t delta = layout.take(shape.batch * shape.heads * shape.s * dtype_size(compute));
+  r.scratch()->reserve(layout.bytes());
+  return make_kernel([=, threads = r.threads(), memory = r.scratch()](std::span<std::byte* const> b) {
+    std::byte* scratch = memory->data();
     auto run = [&]<typename T>(T) {
-      auto in = [&](size_t i) { return as<T>(operands[i].input(b[i])); };
-      auto out = [&](size_t i) { return as<T>(operands[i].output(b[i])); };
-      const std::byte* mask = masked ? operands[4].input(b[4]) : nullptr;
+      auto in = [&](size_t i) { return as<T>(operands[i].input(b[i], scratch)); };
+      auto out = [&](size_t i) { return as<T>(operands[i].output(b[i], scratch)); };
+      const std::byte* mask = masked ? operands[4].input(b[4], scratch) : nullptr;
       backward(Backward<T>{shape, in(0), in(1), in(2), in(3), mask, in(out_at), b[lse_at], lse_dtype, out(first),
-                           out(first + 1), out(first + 2), as<T>(delta.data())},
+                           out(first + 1), out(first + 2), as<T>(scratch + delta)},
                threads);
-      for (size_t i = first; i < first + 3; ++i) operands[i].finish(b[i]);
+      for (size_t i = first; i < first + 3; ++i) operands[i].finish(b[i], scratch);
     };
     if (compute == DType::kF64)
       run(double{});

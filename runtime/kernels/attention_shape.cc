@@ -50,21 +50,14 @@ void convert(DType from_type, const std::byte* from, DType to_type, std::byte* t
 
 }  // namespace
 
-std::byte* ComputeOperand::input(std::byte* buffer) {
+std::byte* ComputeOperand::input(std::byte* buffer, std::byte* scratch) const {
   if (dtype_ == compute_ || buffer == nullptr) return buffer;
-  copy_.resize(static_cast<size_t>(count_ * dtype_size(compute_)));
-  convert(dtype_, buffer, compute_, copy_.data(), count_);
-  return copy_.data();
+  convert(dtype_, buffer, compute_, scratch + at_, count_);
+  return scratch + at_;
 }
 
-std::byte* ComputeOperand::output(std::byte* buffer) {
-  if (dtype_ == compute_) return buffer;
-  copy_.resize(static_cast<size_t>(count_ * dtype_size(compute_)));
-  return copy_.data();
-}
-
-void ComputeOperand::finish(std::byte* buffer) const {
-  if (dtype_ != compute_) convert(compute_, copy_.data(), dtype_, buffer, count_);
+void ComputeOperand::finish(std::byte* buffer, std::byte* scratch) const {
+  if (dtype_ != compute_) convert(compute_, scratch + at_, dtype_, buffer, count_);
 }
 
 }  // namespace partita::runtime

@@ -38,14 +38,19 @@ absl::StatusOr<Convolution> make_convolution(const KernelRequest& r, const Shape
 class Side {
  public:
   Side() = default;
-  Side(OneDnn& onednn, const dnnl::memory::desc& ours, const dnnl::memory::desc& theirs, bool is_output)
+  Side(OneDnn& onednn, const dnnl::memory::desc& ours, const dnnl::memory::desc& theirs, bool is_output,
+       ScratchLayout& layout)
       : outer_(ours, onednn.engine, nullptr) {
     if (ours == theirs) return;
-    inner_ = dnnl::memory(theirs, onednn.engine);
+    inner_ = dnnl::memory(theirs, onednn.engine, nullptr);
+    at_ = layout.take(static_cast<int64_t>(theirs.get_size()));
     reorder_ = is_output ? dnnl::reorder(inner_, outer_) : dnnl::reorder(outer_, inner_);
   }
   const dnnl::memory& memory() const { return inner_ ? inner_ : outer_; }
-  void bind(std::byte* buffer) { outer_.set_data_handle(buffer); }
+  void bind(std::byte* buffer, std::byte* scratch) {
+    outer_.set_data_handle(buffer);
+    if (inner_) inner_.set_data_handle(scratch + at_);
+  }
   void before(dnnl::stream& stream) {
     if (inner_) reorder_.execute(stream, outer_, inner_);
   }
@@ -56,13 +61,16 @@ class Side {
  private:
   dnnl::memory outer_, inner_;
   dnnl::reorder reorder_;
+  int64_t at_ = 0;
 };
 
 enum class Direction { kForward, kGradData, kGradWeight };
 
 class OneDnnConvolution final : public LibraryKernel {
  public:
-  OneDnnConvolution(const Convolution& c, DType dtype, Direction direction) {
+  OneDnnConvolution(const Convolution& c, DType dtype, Direction direction, std::shared_ptr<KernelScratch> scratch)
+      : scratch_(std::move(scratch)) {
+    ScratchLayout layout;
     using dnnl::memory;
     const Window& w = c.window;
     const auto type = onednn_type(dtype);
@@ -90,9 +98,9 @@ class OneDnnConvolution final : public LibraryKernel {
                       const memory::desc& second, const memory::dims& second_dims, const memory::desc& result,
                       const memory::dims& result_dims, int first_tag, int second_tag, int result_tag) {
       primitive_ = primitive;
-      first_ = Side(onednn_, plain(first_dims), first, false);
-      second_ = Side(onednn_, plain(second_dims), second, false);
-      result_ = Side(onednn_, plain(result_dims), result, true);
+      first_ = Side(onednn_, plain(first_dims), first, false, layout);
+      second_ = Side(onednn_, plain(second_dims), second, false, layout);
+      result_ = Side(onednn_, plain(result_dims), result, true, layout);
       tags_ = {first_tag, second_tag, result_tag};
     };
     if (direction == Direction::kForward) {
@@ -109,12 +117,13 @@ class OneDnnConvolution final : public LibraryKernel {
       finish(dnnl::convolution_backward_weights(desc), desc.diff_dst_desc(), y, desc.src_desc(), x,
              desc.diff_weights_desc(), weight, DNNL_ARG_DIFF_DST, DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS);
     }
+    scratch_->reserve(layout.bytes());
   }
 
   void run(std::span<std::byte* const> buffers) override {
-    first_.bind(buffers[0]);
-    second_.bind(buffers[1]);
-    result_.bind(buffers[2]);
+    first_.bind(buffers[0], scratch_->data());
+    second_.bind(buffers[1], scratch_->data());
+    result_.bind(buffers[2], scratch_->data());
     first_.before(onednn_.stream);
     second_.before(onednn_.stream);
     primitive_.execute(onednn_.stream,
@@ -124,6 +133,7 @@ class OneDnnConvolution final : public LibraryKernel {
   }
 
  private:
+  std::shared_ptr<KernelScratch> scratch_;
   OneDnn onednn_;
   dnnl::primitive primitive_;
   Side first_, second_, result_;
@@ -277,7 +287,7 @@ Kernel make(const KernelRequest& r, Direction direction, const Shape& x, const S
   if (r.dtype() == DType::kF32 && !empty && is_pointwise(c)) return make_pointwise(c, direction, r.threads());
   if (onednn_type(r.dtype()) != dnnl::memory::data_type::undef && !empty) {
     try {
-      return std::make_unique<OneDnnConvolution>(c, r.dtype(), direction);
+      return std::make_unique<OneDnnConvolution>(c, r.dtype(), direction, r.scratch());
     } catch (const dnnl::error& e) {
       if (e.status != dnnl_unimplemented) throw;
     }

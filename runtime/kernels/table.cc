@@ -41,11 +41,15 @@ constexpr Entry kTable[] = {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_kernel(const Step& step, const ExecutionConfig& config) {
+absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_kernel(const Step& step, const ExecutionConfig& caller) {
+  ExecutionConfig config = caller;
+  if (config.scratch == nullptr) config.scratch = std::make_shared<KernelScratch>();
   for (const Entry& entry : kTable) {
     if (entry.name != step.name) continue;
     try {
-      return entry.make(KernelRequest(step, config));
+      Kernel kernel = entry.make(KernelRequest(step, config));
+      if (kernel.ok() && caller.scratch == nullptr) PARTITA_RETURN_IF_ERROR(config.scratch->allocate());
+      return kernel;
     } catch (const std::exception& e) {  // oneDNN reports what it cannot do this way
       return absl::UnimplementedError(cat("kernel ", quote(step.name), " cannot be prepared for ",
                                           KernelRequest(step, config).types(), ": ", e.what()));

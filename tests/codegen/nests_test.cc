@@ -124,6 +124,42 @@ TEST(Structure_IndexFunctions, MatchReference) {
   }
 }
 
+TEST(Structure_ReshapesThatFollowNoLoop, AreStoredFirst) {
+  for (bool fuse : {true, false}) {
+    Maker m;
+    ValueId x = m.in({6, 4, 5});
+    ValueId t = m.b.transpose(x, {1, 0, 2});
+    m.out(m.b.emit("exp", {m.b.reshape(t, {8, 3, 5})}));
+    ValueId rows = m.b.emit("slice", {m.b.reshape(t, {3, 8, 5})},
+                            {{"starts", std::vector<int64_t>{0, 1, 0}},
+                             {"limits", std::vector<int64_t>{3, 4, 5}},
+                             {"strides", std::vector<int64_t>{1, 1, 1}}});
+    m.out(m.b.emit("neg", {rows}));
+    m.out(m.b.reduce_sum(m.b.reshape(m.b.broadcast_to(m.in({4, 1}), {4, 6}), {8, 3}), {1}, false));
+    m.out(m.b.reshape(m.b.emit("exp", {m.b.transpose(x, {2, 1, 0})}), {8, 15}));
+    m.check({.target = {.fuse = fuse}});
+  }
+}
+
+TEST(Structure_Transposes, MatchReference) {
+  const std::vector<std::pair<Shape, std::vector<int64_t>>> cases = {
+      {{33, 70}, {1, 0}},       {{64, 64}, {1, 0}}, {{3, 17, 40}, {0, 2, 1}},      {{3, 17, 40}, {2, 1, 0}},
+      {{40, 3, 50}, {2, 0, 1}}, {{9, 100}, {1, 0}}, {{2, 3, 32, 48}, {0, 3, 1, 2}}};
+  for (const auto& [shape, permutation] : cases) {
+    for (DType t : {DType::kF32, DType::kF64, DType::kBF16, DType::kI64, DType::kBool}) {
+      for (const char* cpu : {"host", "x86-64-v3"}) {
+        Maker m;
+        ValueId x = m.in(shape, t);
+        m.out(m.b.transpose(x, permutation));
+        ValueId y = m.b.transpose(m.in(shape), permutation);
+        m.out(m.b.add(m.b.emit("exp", {y}), m.in(m.b.shape(y))));
+        m.check({.target = {.cpu = cpu}});
+        ASSERT_FALSE(HasFailure()) << to_string(shape) << dtype_name(t) << cpu;
+      }
+    }
+  }
+}
+
 TEST(Structure_SlicesPaddedBackTogether, IsOneSweep) {
   // The gradient of a split: padded parts added up.
   Maker m;
@@ -244,6 +280,22 @@ TEST(States_Update, IsInPlace) {
   auto program = emit_program(local_program(b.graph()));
   ASSERT_TRUE(program.ok());
   EXPECT_LE(program->region_bytes[static_cast<int>(runtime::Region::kArena)], 256);
+}
+
+TEST(States_SwappedAndWatched, KeepTheirOldValuesAsLongAsNeeded) {
+  Builder b;
+  TensorType t{DType::kF32, {50}};
+  ValueId a = b.state({.name = "a"}, t), c = b.state({.name = "c"}, t), d = b.state({.name = "d"}, t);
+  b.state({.name = "e"}, t);
+  b.context().segment = Segment::kUpdate;
+  b.set_next("a", c);  // a swap
+  b.set_next("c", a);
+  b.set_next("d", b.emit("exp", {d}));
+  b.set_next("e", d);  // follows d by one step
+  b.output("old_d", d);
+  b.output("old_a", a);
+  b.output("new_d", b.graph().states[2].next);
+  compare_with_reference(b.graph());
 }
 
 TEST(Matmul_WithEpilogue, MatchesReference) {

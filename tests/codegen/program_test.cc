@@ -85,6 +85,29 @@ Graph all_reduce_graph(bool separate_use) {
   return std::move(b).finish();
 }
 
+TEST(MicroBatches_ProductAddedToAState, IsTheProductsOwnWork) {
+  for (bool also_read : {false, true}) {
+    Builder b;
+    ValueId acc = b.state({.name = "acc", .kind = StateKind::kAccumulator}, {DType::kF32, {24, 8}});
+    ValueId x = b.input("x", {DType::kF32, {16, 24}}), g = b.input("g", {DType::kF32, {16, 8}});
+    b.context().segment = Segment::kBackward;
+    ValueId dw = b.matmul(x, g, true, false);
+    b.set_next("acc", b.emit("accumulate", {acc, dw}));
+    if (also_read) b.output("sum", b.reduce_sum(dw, {0, 1}, false));
+    runtime::Program p = emit(local_program(b.graph()));
+    std::vector<Step> steps = steps_of(p);
+    EXPECT_EQ(steps[0].params.count("epilogue"), also_read ? 0u : 1u);
+    EXPECT_EQ(steps.size() == 1, !also_read);
+    Interpreter run(p);
+    Tensor a = random_tensor({DType::kF32, {16, 24}}, 1), c = random_tensor({DType::kF32, {16, 8}}, 2);
+    run.set_input("x", a), run.set_input("g", c);
+    run.run();
+    double dot = 0;
+    for (int k = 0; k < 16; ++k) dot += a.f[k * 24 + 5] * c.f[k * 8 + 3];
+    EXPECT_NEAR(run.state("acc").f[5 * 8 + 3], dot, 1e-5);
+  }
+}
+
 TEST(Collective_SeveralOperands, AreOneBufferAndWaitLate) {
   for (bool separate_use : {false, true}) {
     LocalProgram local = local_program(all_reduce_graph(separate_use));

@@ -23,6 +23,7 @@ void add_unary(std::vector<OpCase>& cases) {
   cases.push_back({"silu_grad", "silu_grad", {}, {f64({2, 6}), f64({2, 6})}});
   cases.push_back({"relu_grad", "relu_grad", {}, {f64({2, 6}), f64({2, 6}, Draw::kDistinct)}});
   for (const char* op : {"is_nan", "is_inf"}) cases.push_back({op, op, {}, {f64({2, 6})}});
+  for (const char* op : {"exp", "neg", "gelu"}) cases.push_back({std::string(op) + "_Scalar", op, {}, {f64({})}});
   cases.push_back({"neg_Integers", "neg", {}, {i64({4})}});
   cases.push_back({"abs_Integers", "abs", {}, {i64({4})}});
   cases.push_back({"not", "not", {}, {boolean({2, 6})}});
@@ -122,6 +123,7 @@ void add_reductions(std::vector<OpCase>& cases) {
     }
     cases.push_back({op, op, {{"dims", Ints{0, 1}}, {"keep", int64_t{0}}}, {f64({2, 3}, Draw::kDistinct)}});
     cases.push_back({std::string(op) + "_Integers", op, {{"dims", Ints{0}}, {"keep", int64_t{0}}}, {i64({4, 6})}});
+    cases.push_back({std::string(op) + "_Scalar", op, {{"dims", Ints{}}, {"keep", int64_t{0}}}, {f64({})}});
     cases.push_back({std::string(op) + "_Empty", op, {{"dims", Ints{0}}, {"keep", int64_t{0}}}, {f64({0, 6})}});
   }
   for (int64_t keep : {0, 1}) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -170,6 +171,74 @@ TEST(Ops, ExpansionsAgreeWithTheReference) {
     ASSERT_EQ(own.size(), expanded.size()) << describe(c);
     for (size_t k = 0; k < own.size(); ++k)
       EXPECT_EQ(difference(expanded[k], own[k], 1e-9), "") << describe(c) << " output " << k;
+  }
+}
+
+// ---- hostile uses ----
+
+int64_t hostile_integer(int64_t now, std::mt19937_64& rng) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+  const int64_t kValues[] = {
+      0,     1,         -1,    2, 3, now ^ 1, now ^ 2, 64, int64_t{1} << 31, int64_t{1} << 40, int64_t{1} << 59,
+      kMost, kMost - 1, kLeast};
+  return kValues[rng() % std::size(kValues)];
+}
+
+AttrValue hostile_value(AttrValue value, std::mt19937_64& rng) {
+  if (rng() % 12 == 0) return std::string("text");
+  if (auto* i = std::get_if<int64_t>(&value)) *i = hostile_integer(*i, rng);
+  if (auto* f = std::get_if<double>(&value)) *f = std::numeric_limits<double>::quiet_NaN();
+  if (auto* t = std::get_if<DType>(&value)) *t = static_cast<DType>(rng() % 14);
+  if (auto* ints = std::get_if<std::vector<int64_t>>(&value)) {
+    if (!ints->empty() && rng() % 4) {
+      int64_t& one = (*ints)[rng() % ints->size()];
+      one = hostile_integer(one, rng);
+    } else {
+      ints->resize(rng() % 5, 1);
+    }
+  }
+  return value;
+}
+
+TensorType hostile_type(TensorType t, std::mt19937_64& rng) {
+  if (rng() % 4 == 0) t.dtype = static_cast<DType>(rng() % 14);
+  if (t.dtype == DType::kInvalid) return {};
+  if (!t.shape.empty() && rng() % 2) t.shape[rng() % t.shape.size()] = std::max(int64_t{0}, hostile_integer(3, rng));
+  if (rng() % 6 == 0) t.shape.resize(rng() % 6, 2);
+  return checked_elements(t.shape) ? t : TensorType{DType::kF64, {2}};
+}
+
+// Whatever the attributes and input types, there is an error or a sound use: no crash, and a formula that agrees with
+// the types.
+TEST(Ops, AnyUseIsAnErrorOrSound) {
+  std::mt19937_64 rng(5);
+  for (const OpCase& c : all_cases()) {
+    const OpDef& op = *find_op(c.op);
+    std::vector<TensorType> sound;
+    for (const CaseInput& in : c.inputs) sound.push_back(in.type);
+    for (int round = 0; round < 200; ++round) {
+      Attrs attrs;
+      for (const auto& [name, value] : c.attrs.items()) {
+        if (rng() % 16) attrs.set(name, rng() % 2 ? value : hostile_value(value, rng));
+      }
+      std::vector<TensorType> types = sound;
+      for (TensorType& t : types) {
+        if (rng() % 3 == 0) t = hostile_type(t, rng);
+      }
+      if (rng() % 16 == 0) types.resize(rng() % 5, {DType::kI64, {3}});
+      auto inferred = infer_types(op, {attrs, types});
+      if (!inferred.ok()) {
+        EXPECT_TRUE(absl::IsInvalidArgument(inferred.status())) << c.name << inferred.status().message();
+        continue;
+      }
+      Formula f = bound_formula(op, {attrs, types});
+      ASSERT_EQ(f.outputs.size(), inferred->size()) << c.name;
+      for (size_t k = 0; k < inferred->size(); ++k) {
+        const TensorType& t = (*inferred)[k];
+        EXPECT_TRUE(t.dtype != DType::kInvalid && checked_elements(t.shape)) << c.name << to_string(t);
+        EXPECT_EQ(operand_shape(f, f.outputs[k]), t.shape) << c.name << " " << to_string(f);
+      }
+    }
   }
 }
 

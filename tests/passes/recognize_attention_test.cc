@@ -177,6 +177,17 @@ TEST(Attention_Causal, LowerTriangleOfOnesComparedWithZero) {
   expect_attention(m.finish(m.b.add(m.scores(), mask)), true, false);
 }
 
+TEST(Attention_Causal, FewerKeysThanQueries) {  // the first rows have no key
+  for (double fill : {-kInfinity, kLowest}) {
+    Model m;
+    m.k = f64_input(m.b, "k3", {kB, kH, 3, kD});
+    m.v = f64_input(m.b, "v3", {kB, kH, 3, kD});
+    ValueId mask = constant(m.b, DType::kF64, {kS, 3}, [&](int64_t k) { return k % 3 <= k / 3 + 3 - kS ? 0 : fill; });
+    m.b.output("y", m.b.matmul(m.guarded(m.softmax(m.b.add(m.scores(), mask))), m.v));
+    expect_attention(recognised(recognize_attention, std::move(m.b)), fill == -kInfinity, fill != -kInfinity);
+  }
+}
+
 TEST(Attention_Masks, NotCausalStayOperands) {
   {
     Model m;

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -232,6 +233,16 @@ TEST(TcpCollective, Strangers_AreIgnored) {
   EXPECT_EQ(b.code, 0) << b.output;
 }
 
+// The largest S of "after S s" in the ranks' own words. mpirun's starting and ending, which a busy machine can stretch
+// to half a minute, are not the back end's.
+double slowest_rank(const std::string& output) {
+  double slowest = -1;
+  for (size_t at = output.find(" after "); at != std::string::npos; at = output.find(" after ", at + 1)) {
+    slowest = std::max(slowest, std::atof(output.c_str() + at + 7));
+  }
+  return slowest;
+}
+
 Ended run_mpi(int size, const std::string& mode, const std::string& timeout, double limit) {
   Process process(
       {"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(size), kProgram, mode, "mpi", timeout},
@@ -257,8 +268,8 @@ TEST(MpiCollective, AllOperations_MatchADirectComputation) {
 
 TEST(MpiCollective, AbsentRank_TimesOutAndIsNamed) {
   SKIP_WITHOUT_MPIRUN();
-  const Ended ended = run_mpi(3, "absent", "2", 30);
-  EXPECT_LT(ended.seconds, 20) << ended.output;
+  const Ended ended = run_mpi(3, "absent", "2", 90);
+  EXPECT_LT(slowest_rank(ended.output), 10) << ended.output;
   EXPECT_NE(ended.code, -1) << ended.output;
   EXPECT_THAT(ended.output,
               AllOf(HasSubstr("all_reduce 'grad bucket 3' (step 7)"), HasSubstr("nothing from rank 2 for 2 s")));
@@ -266,15 +277,15 @@ TEST(MpiCollective, AbsentRank_TimesOutAndIsNamed) {
 
 TEST(MpiCollective, DeadRank_EndsTheJobWithinSeconds) {
   SKIP_WITHOUT_MPIRUN();
-  const Ended ended = run_mpi(3, "die", "60", 30);
-  EXPECT_LT(ended.seconds, 15) << ended.output;
-  EXPECT_EQ(ended.code, 9) << ended.output;  // mpirun's own report of the first failure
+  const Ended ended = run_mpi(3, "die", "300", 90);
+  EXPECT_LT(ended.seconds, 55) << ended.output;  // the others would go on for 60 s and more
+  EXPECT_EQ(ended.code, 9) << ended.output;      // mpirun's own report of the first failure
 }
 
 TEST(MpiCollective, Abort_ReachesEverybodyWithItsReason) {
   SKIP_WITHOUT_MPIRUN();
-  const Ended ended = run_mpi(3, "abort", "60", 30);
-  EXPECT_LT(ended.seconds, 15) << ended.output;
+  const Ended ended = run_mpi(3, "abort", "60", 90);
+  EXPECT_LT(slowest_rank(ended.output), 10) << ended.output;
   EXPECT_NE(ended.code, -1) << ended.output;
   EXPECT_THAT(ended.output, HasSubstr("its loss is not a number"));
 }

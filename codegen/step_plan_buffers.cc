@@ -1,0 +1,199 @@
+// Buffers and where they lie.
+#include <algorithm>
+#include <cstring>
+
+#include "base/checksum.h"
+#include "codegen/arena.h"
+#include "codegen/step_planner.h"
+
+namespace partita {
+
+using runtime::Region;
+using runtime::StepKind;
+
+int StepPlanner::new_buffer(Region region, int64_t bytes, int64_t offset) {
+  plan_.buffers.push_back({region, offset, bytes});
+  return static_cast<int>(plan_.buffers.size()) - 1;
+}
+
+// At the end of a region whose buffers live as long as it.
+int StepPlanner::new_fixed(Region region, int64_t bytes) {
+  int64_t& end = plan_.region_bytes[static_cast<int>(region)];
+  int b = new_buffer(region, bytes, end);
+  end += (bytes + 63) / 64 * 64;
+  return b;
+}
+
+int StepPlanner::new_temporary(const TensorType& type, bool to_the_end) {
+  temporaries_.push_back({type, -1, to_the_end});
+  return static_cast<int>(temporaries_.size()) - 1;
+}
+
+void StepPlanner::make_outside_buffers() {
+  auto fixed = [&](ValueId v, Region region) { slot_of_[v] = {new_fixed(region, byte_size(graph_.type(v))), 0}; };
+  for (const GraphInput& in : graph_.inputs) fixed(in.value, Region::kInput);
+  for (const State& s : graph_.states) fixed(s.value, Region::kState);
+}
+
+// Constants get a place when something reads them from memory; equal ones share it.
+StepPlanner::Slot StepPlanner::constant_slot(ValueId v) {
+  const Literal& literal = *code_.literals[v];
+  auto bytes = literal.bytes();
+  uint64_t hash = checksum64(bytes);
+  for (auto [at, end] = constants_by_hash_.equal_range(hash); at != end; ++at) {
+    auto other = plan_.constants[at->second].second->bytes();
+    if (std::equal(bytes.begin(), bytes.end(), other.begin(), other.end()))
+      return {plan_.constants[at->second].first, 0};
+  }
+  int b = new_fixed(Region::kConstant, static_cast<int64_t>(bytes.size()));
+  constants_by_hash_.emplace(hash, plan_.constants.size());
+  plan_.constants.emplace_back(b, &literal);
+  return {b, 0};
+}
+
+int StepPlanner::end_of(Segment segment) const {
+  int end = 0;
+  while (end < static_cast<int>(drafts_.size()) && drafts_[end].step.segment <= segment) ++end;
+  return end;
+}
+
+// Copies into bundles before their collective, and into states.
+void StepPlanner::insert_copies() {
+  std::map<int, std::vector<Draft>> before;
+  for (const Bundle& b : bundles_) {
+    const Draft& d = drafts_[b.step];
+    for (size_t j = 0; j < b.copied.size(); ++j) {
+      if (!b.copied[j]) continue;
+      Draft copy;
+      copy.step = {.kind = StepKind::kCopy, .segment = d.step.segment, .node = d.step.node, .inputs = 1};
+      copy.uses = {d.uses[j], d.uses[d.step.inputs + j]};
+      before[b.step].push_back(std::move(copy));
+    }
+  }
+  add_state_copies(before);
+  std::vector<Draft> all;
+  std::vector<int> now;
+  for (int k = 0; k <= static_cast<int>(drafts_.size()); ++k) {
+    for (Draft& d : before[k]) all.push_back(std::move(d));
+    now.push_back(static_cast<int>(all.size()));
+    if (k < static_cast<int>(drafts_.size())) all.push_back(std::move(drafts_[k]));
+  }
+  for (Draft& d : all) {
+    if (d.step.waits_for >= 0) d.step.waits_for = now[d.step.waits_for];
+  }
+  for (Bundle& b : bundles_) b.step = now[b.step];
+  drafts_ = std::move(all);
+  index_steps();
+}
+
+// Into a state at the end of the segment that reads its old value last. Old values that are wanted afterwards (as
+// outputs, or by other states) are put aside first.
+void StepPlanner::add_state_copies(std::map<int, std::vector<Draft>>& before) {
+  auto copy = [&](const TensorType& type, int from, int to, Segment segment) {
+    Draft d;
+    d.step = {
+        .kind = StepKind::kCopy, .segment = segment, .node = from >= 0 ? code_.producer(from) : kNoNode, .inputs = 1};
+    d.uses = {{type, from, false}, {type, to, false}};
+    return d;
+  };
+  std::vector<std::pair<int, Draft>> last;
+  for (const StateCopy& c : copies_) {
+    const TensorType& type = graph_.type(c.state);
+    int latest = is_computed(c.from) ? value_spans_[c.from].birth : -1;
+    for (int r : value_spans_[c.state].readers) latest = std::max(latest, r);
+    Segment segment = is_computed(c.from) && latest >= 0 ? drafts_[latest].step.segment : Segment::kUpdate;
+    bool aside = is_output_[c.state] || next_of_[c.state] > 0;
+    if (aside) segment = Segment::kUpdate;
+    int end = end_of(segment);
+    if (is_output_[c.state]) {
+      int t = new_temporary(type, true);
+      output_copies_[c.state] = t;
+      before[end].push_back(copy(type, c.state, -1 - t, segment));
+    }
+    int from = c.from;
+    if (!is_computed(from)) {
+      int t = new_temporary(type, false);
+      before[end].push_back(copy(type, from, -1 - t, segment));
+      from = -1 - t;
+    }
+    last.emplace_back(end, copy(type, from, c.state, segment));
+  }
+  for (auto& [end, d] : last) before[end].push_back(std::move(d));
+}
+
+void StepPlanner::make_buffers() {
+  for (Bundle& b : bundles_) b.buffer = new_buffer(Region::kArena, b.bytes);
+  for (Temporary& t : temporaries_) t.buffer = new_buffer(Region::kArena, byte_size(t.type));
+  std::map<int, const Bundle*> bundle_at;
+  for (const Bundle& b : bundles_) bundle_at[b.step] = &b;
+  for (size_t k = 0; k < drafts_.size(); ++k) {
+    PlanStep step = drafts_[k].step;
+    if (auto at = bundle_at.find(static_cast<int>(k)); at != bundle_at.end()) {
+      // One flat operand, padding and all.
+      DType type = drafts_[k].uses[0].type.dtype;
+      TensorType flat{type, {at->second->bytes / dtype_size(type)}};
+      step.operands = {{flat, at->second->buffer, 0}, {flat, at->second->buffer, 0}};
+      step.inputs = 1;
+    } else {
+      for (const Use& u : drafts_[k].uses) step.operands.push_back(u.absent ? PlanOperand{} : operand(u.type, u.id));
+    }
+    plan_.steps.push_back(std::move(step));
+  }
+}
+
+void StepPlanner::make_interface() {
+  for (const State& s : graph_.states) plan_.states.push_back(operand(graph_.type(s.value), s.value));
+  for (const GraphInput& i : graph_.inputs) plan_.inputs.push_back(operand(graph_.type(i.value), i.value));
+  for (const GraphOutput& o : graph_.outputs) {
+    ValueId v = code_.storage(o.value);
+    auto aside = output_copies_.find(v);
+    plan_.outputs.push_back(operand(graph_.type(o.value), aside == output_copies_.end() ? v : -1 - aside->second));
+  }
+}
+
+PlanOperand StepPlanner::operand(const TensorType& type, int id) {
+  if (id < 0) return {type, temporaries_[-1 - id].buffer, 0};
+  Slot slot = slot_for(id);
+  return {type, slot.buffer, slot.offset};
+}
+
+StepPlanner::Slot StepPlanner::slot_for(ValueId v) {
+  if (bundle_[v].buffer >= 0) return {bundles_[bundle_[v].buffer].buffer, bundle_[v].offset};
+  ValueId r = root(v);
+  if (slot_of_[r].buffer < 0) {
+    bool constant = code_.literals[r] != nullptr;
+    slot_of_[r] = constant ? constant_slot(r) : Slot{new_buffer(Region::kArena, byte_size(graph_.type(r))), 0};
+  }
+  return slot_of_[r];
+}
+
+void StepPlanner::finish_lifetimes() {
+  auto extend = [&](int buffer, const Span& s) {
+    PlanBuffer& b = plan_.buffers[buffer];
+    if (b.region != Region::kArena || s.birth == INT_MAX) return;
+    b.birth = b.birth < 0 ? s.birth : std::min(b.birth, s.birth);
+    b.death = std::max(b.death, s.death);
+  };
+  for (size_t v = 0; v < value_spans_.size(); ++v) {
+    ValueId id = static_cast<ValueId>(v);
+    int buffer = bundle_[id].buffer >= 0 ? bundles_[bundle_[id].buffer].buffer : slot_of_[root(id)].buffer;
+    if (buffer >= 0) extend(buffer, value_spans_[v]);
+  }
+  for (size_t t = 0; t < temporaries_.size(); ++t) extend(temporaries_[t].buffer, temporary_spans_[t]);
+}
+
+void StepPlanner::lay_out() {
+  std::vector<Lifetime> lifetimes;
+  std::vector<size_t> which;
+  for (size_t k = 0; k < plan_.buffers.size(); ++k) {
+    const PlanBuffer& b = plan_.buffers[k];
+    if (b.region != Region::kArena || b.birth < 0) continue;
+    lifetimes.push_back({b.bytes, b.birth, b.death});
+    which.push_back(k);
+  }
+  ArenaLayout layout = layout_arena(lifetimes);
+  for (size_t k = 0; k < which.size(); ++k) plan_.buffers[which[k]].offset = layout.offsets[k];
+  plan_.region_bytes[static_cast<int>(Region::kArena)] = layout.bytes;
+}
+
+}  // namespace partita
