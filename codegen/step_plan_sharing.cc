@@ -156,7 +156,9 @@ bool StepPlanner::dies_with(ValueId v, int step) const {
   if (is_output_[v] || copied_from_[v]) return false;
   int death = value_spans_[v].death;
   if (death == step) return true;
-  if (drafts_[step].step.kind == StepKind::kCollectiveStart) return drafts_[death].step.waits_for == step;
+  // Others may read an operand between a collective's start and its wait.
+  if (drafts_[step].step.kind == StepKind::kCollectiveStart)
+    return drafts_[death].step.waits_for == step && value_spans_[v].readers.back() == step;
   return drafts_[step].item >= 0 && drafts_[death].item == drafts_[step].item;
 }
 

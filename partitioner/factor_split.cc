@@ -102,21 +102,73 @@ std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, 
   return out;
 }
 
-FactorSplit choose_split(const Formula& formula, const std::vector<Sharding>& inputs, const std::vector<int64_t>& bytes,
-                         const Mesh& mesh) {
-  std::map<std::pair<int, int>, int64_t> votes;  // (axis, factor) -> bytes
-  std::vector<std::pair<int64_t, std::pair<int, std::vector<int>>>> asked;
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    for (auto& [factor, axes] : proposals(formula, formula.inputs[k], inputs[k], mesh)) {
-      for (int a : axes) votes[{a, factor}] += bytes[k] + 1;
-      asked.push_back({bytes[k], {factor, axes}});
+namespace {
+
+// Where one way of an operand has an axis.
+enum class Place { kNowhere, kAtFactor, kElsewhere };
+
+Place place_of(const Formula& formula, size_t operand, const Sharding& way, int axis, int factor, const Mesh& mesh) {
+  for (auto& [f, axes] : proposals(formula, formula.inputs[operand], way, mesh)) {
+    if (std::count(axes.begin(), axes.end(), axis)) return f == factor ? Place::kAtFactor : Place::kElsewhere;
+  }
+  for (const auto& dim : way.dims) {
+    for (const Piece& piece : dim) {
+      if (std::count(piece.axes.begin(), piece.axes.end(), axis)) return Place::kElsewhere;
     }
   }
-  std::map<int, int> factor_of;  // axis -> factor
-  for (const auto& [key, weight] : votes) {
+  return Place::kNowhere;
+}
+
+bool has_factor(const FormulaOperand& operand, int factor) {
+  return std::any_of(operand.dims.begin(), operand.dims.end(),
+                     [&](const auto& dim) { return std::count(dim.begin(), dim.end(), factor) > 0; });
+}
+
+// Bytes that change ranks when `axis` splits `factor`.
+int64_t bytes_moved(const Formula& formula, const std::vector<OperandLayouts>& inputs, int64_t output_bytes, int axis,
+                    int factor, const Mesh& mesh) {
+  int64_t total = formula.factors[factor].role == FactorRole::kParallel ? 0 : 2 * output_bytes;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    bool wanted = has_factor(formula.inputs[k], factor);
+    int64_t least = -1;
+    for (const Sharding& way : inputs[k].ways) {
+      Place place = place_of(formula, k, way, axis, factor, mesh);
+      bool fits = place == Place::kNowhere || (wanted && place == Place::kAtFactor);
+      int64_t moved = fits ? 0 : wanted ? inputs[k].bytes / mesh.axes[axis].size : inputs[k].bytes;
+      if (least < 0 || moved < least) least = moved;
+    }
+    total += std::max<int64_t>(least, 0);
+  }
+  return total;
+}
+
+}  // namespace
+
+FactorSplit choose_split(const Formula& formula, const std::vector<OperandLayouts>& inputs, int64_t output_bytes,
+                         const Mesh& mesh) {
+  struct Vote {
+    int64_t pinned = 0, bytes = 0;
+  };
+  std::map<std::pair<int, int>, Vote> votes;  // (axis, factor)
+  std::vector<std::pair<std::pair<bool, int64_t>, std::pair<int, std::vector<int>>>> asked;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (inputs[k].ways.empty()) continue;
+    for (auto& [factor, axes] : proposals(formula, formula.inputs[k], inputs[k].ways.front(), mesh)) {
+      for (int a : axes) {
+        Vote& vote = votes[{a, factor}];
+        vote.bytes += inputs[k].bytes + 1;
+        if (inputs[k].pinned) vote.pinned += inputs[k].bytes + 1;
+      }
+      asked.push_back({{inputs[k].pinned, inputs[k].bytes}, {factor, axes}});
+    }
+  }
+  std::map<int, std::pair<int, std::tuple<int64_t, int64_t, int64_t>>> best;  // axis -> factor, its rank (less is better)
+  for (const auto& [key, vote] : votes) {
     auto [axis, factor] = key;
-    auto at = factor_of.find(axis);
-    if (at == factor_of.end() || weight > votes[{axis, at->second}]) factor_of[axis] = factor;
+    std::tuple<int64_t, int64_t, int64_t> rank{
+        -vote.pinned, bytes_moved(formula, inputs, output_bytes, axis, factor, mesh), -vote.bytes};
+    auto [at, fresh] = best.try_emplace(axis, factor, rank);
+    if (!fresh && rank < at->second.second) at->second = {factor, rank};
   }
   std::stable_sort(asked.begin(), asked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   FactorSplit split;
@@ -124,7 +176,7 @@ FactorSplit choose_split(const Formula& formula, const std::vector<Sharding>& in
   for (const auto& [weight, proposal] : asked) {
     for (int a : proposal.second) {
       auto& chosen = split.axes[proposal.first];
-      if (factor_of[a] != proposal.first || std::find(chosen.begin(), chosen.end(), a) != chosen.end()) continue;
+      if (best[a].first != proposal.first || std::find(chosen.begin(), chosen.end(), a) != chosen.end()) continue;
       if (formula.factors[proposal.first].size % (ways(chosen, mesh) * mesh.axes[a].size) == 0) chosen.push_back(a);
     }
   }

@@ -24,10 +24,18 @@ void refine(Formula& formula, bool output, size_t operand, const Sharding& shard
 std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, const FormulaOperand& operand,
                                                         const Sharding& sharding, const Mesh& mesh);
 
-// One split that honours the heaviest proposals: each axis goes to the factor that most bytes of operands ask for; an
-// operand that lacks the axis can be sliced for free and has no vote. Factors that must stay whole, and sizes that an
-// axis does not divide, are not split.
-FactorSplit choose_split(const Formula& formula, const std::vector<Sharding>& inputs, const std::vector<int64_t>& bytes,
+// One operand of a use, as the choice of a split sees it.
+struct OperandLayouts {
+  std::vector<Sharding> ways;  // the shardings in which its value is at hand
+  int64_t bytes = 0;           // of the whole value
+  bool pinned = false;         // how it lies is the plan's choice (a parameter): it is not moved
+};
+
+// One split that honours what the operands ask for. Each axis goes to the factor that a pinned operand asks for; else
+// to the one that moves the fewest bytes: operands that lie otherwise are gathered or exchanged, a reduced factor
+// leaves a partial sum of `output_bytes`. An operand that lacks the axis is sliced for free. Factors that must stay
+// whole, and sizes that an axis does not divide, are not split.
+FactorSplit choose_split(const Formula& formula, const std::vector<OperandLayouts>& inputs, int64_t output_bytes,
                          const Mesh& mesh);
 
 // The sharding of an operand under a split, without partial axes.

@@ -23,6 +23,7 @@ namespace {
 struct Variant {
   ValueId local;
   Sharding sharding;
+  Segment made = Segment::kPrologue;  // readers of earlier segments cannot see it
 };
 
 // The same graph with its nodes sorted by segment, otherwise in their order.
@@ -78,14 +79,16 @@ class Localizer {
     }
     for (size_t k = 0; k < graph_.states.size(); ++k) {
       if (plan_.states[k]) {
-        declare_state(k, *plan_.states[k]);
+        declare_state(k, plan_.states[k]->stored);
+        layout_of_[graph_.states[k].value] = &*plan_.states[k];
       } else {
         free_state_of_[graph_.states[k].value] = k;
       }
     }
     for (const Constant& c : graph_.constants) {
       variants_[c.value].push_back(
-          {b_.constant(c.literal, graph_.values[c.value].name), Sharding::replicated(c.literal.type.shape)});
+          {b_.constant(c.literal, graph_.values[c.value].name), Sharding::replicated(c.literal.type.shape),
+           Segment::kPrologue});
     }
     if (micro_batch_) global_micro_batch(*micro_batch_);
   }
@@ -94,7 +97,7 @@ class Localizer {
     Sharding s = normalized(sharding);
     Shape logical = graph_.type(in.value).shape;
     ValueId local = b_.input(in.name, {graph_.type(in.value).dtype, local_shape(s, mesh_)}, in.kind);
-    variants_[in.value].push_back({local, s});
+    variants_[in.value].push_back({local, s, Segment::kPrologue});
     PlacedTensor placed{logical, s};
     if (!plan_.slice_axes.empty() && !logical.empty()) {  // ranks along these axes hold whole different micro-batches:
                                                           // blocks of a longer first dimension
@@ -114,7 +117,7 @@ class Localizer {
     for (int a : plan_.slice_axes) {
       m = b_.add(b_.mul(m, b_.scalar(DType::kI64, static_cast<double>(mesh_.axes[a].size))), resharder_.coordinate(a));
     }
-    variants_[in.value].push_back({m, Sharding{}});
+    variants_[in.value].push_back({m, Sharding{}, Segment::kPrologue});
   }
 
   void declare_state(size_t k, const Sharding& sharding) {
@@ -124,7 +127,7 @@ class Localizer {
     ValueId old = s.value;
     s.next = kNoValue;
     ValueId local = b_.state(std::move(s), std::move(type));
-    variants_[old].push_back({local, stored});
+    variants_[old].push_back({local, stored, Segment::kPrologue});
     state_order_.push_back({k, stored});
   }
 
@@ -149,21 +152,92 @@ class Localizer {
       return;
     }
     Use use{node, {}, formula_of(node), {}};
-    std::vector<int64_t> bytes;
+    std::vector<OperandLayouts> layouts;
     resolve_free_states(node);
     for (size_t k = 0; k < node.inputs.size(); ++k) {
       ValueId v = node.inputs[k];
       if (v == kNoValue) continue;
       use.present.push_back(k);
-      Sharding s = variants_[v].empty() ? Sharding::replicated(graph_.type(v).shape) : sharding_of(v);
-      if (node.op->sums_micro_batches && k + 1 == node.inputs.size()) add_slice_axes(s);
-      bytes.push_back(byte_size(graph_.type(v)));
-      use.shardings.push_back(std::move(s));
+      OperandLayouts o = layouts_of(v, node);
+      if (node.segment > Segment::kBackward) complete_late(v, o);
+      if (node.op->sums_micro_batches && k + 1 == node.inputs.size()) add_slice_axes(o.ways.front());
+      use.shardings.push_back(o.ways.front());
+      layouts.push_back(std::move(o));
     }
     for (size_t k = 0; k < use.present.size(); ++k) refine(use.formula, false, k, use.shardings[k]);
-    FactorSplit split = choose_split(use.formula, use.shardings, bytes, mesh_);
+    int64_t output_bytes = 0;
+    for (ValueId v : node.outputs) output_bytes += byte_size(graph_.type(v));
+    FactorSplit split = choose_split(use.formula, layouts, output_bytes, mesh_);
     std::vector<std::vector<int>> partial = passing_partials(use, split);
+    scatter_sums(use, partial, split);
     emit(use, split, partial);
+  }
+
+  // How a value lies for `node`: first as it is meant to be used, then its other forms.
+  OperandLayouts layouts_of(ValueId v, const Node& node) const {
+    OperandLayouts o;
+    o.bytes = byte_size(graph_.type(v));
+    auto layout = layout_of_.find(v);
+    if (variants_[v].empty()) {
+      o.ways.push_back(Sharding::replicated(graph_.type(v).shape));
+    } else if (layout != layout_of_.end() && node.segment <= Segment::kBackward) {
+      o.pinned = true;
+      o.ways.push_back(normalized(layout->second->compute));
+    } else {
+      o.ways.push_back(sharding_of(v));
+      for (const Variant& x : variants_[v]) {
+        if (x.sharding.partial.empty() && x.made <= node.segment) o.ways.push_back(x.sharding);
+      }
+    }
+    return o;
+  }
+
+  // A sum that only the update reads is completed to how the update's states lie.
+  void complete_late(ValueId v, OperandLayouts& o) {
+    const Node* producer = graph_.producer(v);
+    if (producer == nullptr || producer->segment > Segment::kBackward || o.ways.front().partial.empty()) return;
+    at(*producer);
+    b_.context().segment = Segment::kUpdate;
+    Sharding target = update_sharding(v);
+    get(v, target);
+    make_front(v, normalized(target));
+    o.ways = {sharding_of(v)};
+  }
+
+  // The form that lies so is the one that readers start from.
+  void make_front(ValueId v, const Sharding& sharding) {
+    auto& all = variants_[v];
+    auto found = std::find_if(all.begin(), all.end(), [&](const Variant& x) { return x.sharding == sharding; });
+    PARTITA_CHECK(found != all.end(), "a form that was just made");
+    std::rotate(all.begin(), found, found + 1);
+  }
+
+  // Where a sum over a scatter axis has to be completed and nothing else uses the axis, it is scattered along the
+  // outermost factor that divides and that the node leaves parallel.
+  void scatter_sums(const Use& use, const std::vector<std::vector<int>>& passing, FactorSplit& split) const {
+    for (size_t k = 0; k < use.present.size(); ++k) {
+      for (int axis : use.shardings[k].partial) {
+        bool wanted = std::count(plan_.scatter_axes.begin(), plan_.scatter_axes.end(), axis) &&
+                      !std::count(passing[k].begin(), passing[k].end(), axis) &&
+                      use.shardings[k].kind == PartialKind::kSum;
+        for (const auto& axes : split.axes) wanted = wanted && !std::count(axes.begin(), axes.end(), axis);
+        for (size_t f = 0; wanted && f < split.axes.size(); ++f) {
+          if (!can_scatter(use.formula, static_cast<int>(f), k)) continue;
+          int64_t ways = mesh_.axes[axis].size;
+          for (int a : split.axes[f]) ways *= mesh_.axes[a].size;
+          if (use.formula.factors[f].size % ways != 0) continue;
+          split.axes[f].push_back(axis);
+          break;
+        }
+      }
+    }
+  }
+
+  static bool can_scatter(const Formula& formula, int factor, size_t operand) {
+    if (formula.factors[factor].role != FactorRole::kParallel || !stands_in(formula.inputs[operand], factor))
+      return false;
+    return std::all_of(formula.outputs.begin(), formula.outputs.end(),
+                       [&](const FormulaOperand& o) { return stands_in(o, factor); });
   }
 
   // 0: the node is made now. Else the length of the chain of nodes that are put off, this one included.
@@ -264,7 +338,7 @@ class Localizer {
       }
       std::sort(s.partial.begin(), s.partial.end());
       s.kind = kind;
-      variants_[node.outputs[k]].push_back({outputs[k], s});
+      variants_[node.outputs[k]].push_back({outputs[k], s, node.segment});
       if (!s.partial.empty()) complete_early(node.outputs[k]);
     }
   }
@@ -298,8 +372,12 @@ class Localizer {
   // The local value of `v` as `target` has it.
   ValueId get(ValueId v, const Sharding& target) {
     Sharding wanted = normalized(target);
+    const Segment now = b_.context().segment;
+    auto layout = layout_of_.find(v);
+    bool regather = layout != layout_of_.end() && layout->second->regather;
     for (const Variant& x : variants_[v]) {
-      if (x.sharding == wanted) return x.local;
+      bool stale = x.made > now || (regather && x.made == Segment::kForward && now > Segment::kForward);
+      if (x.sharding == wanted && !stale) return x.local;
     }
     if (put_off_[v] > 0) {
       const Node& node = *graph_.producer(v);
@@ -310,12 +388,14 @@ class Localizer {
           wanted.partial.empty() ? split_for_output(formula, formula.outputs[output], wanted, mesh_) : std::nullopt;
       bool direct = split.has_value();
       if (!direct) split = FactorSplit{std::vector<std::vector<int>>(formula.factors.size())};
-      if (direct || variants_[v].empty()) make(node, formula, *split);
+      bool any = std::any_of(variants_[v].begin(), variants_[v].end(), [&](const Variant& x) { return x.made <= now; });
+      if (direct || !any) make(node, formula, *split);
       if (direct) return variants_[v].back().local;
     }
-    const Variant& from = variants_[v].front();
-    ValueId local = resharder_.reshard(from.local, from.sharding, wanted);
-    variants_[v].push_back({local, std::move(wanted)});
+    auto from = std::find_if(variants_[v].begin(), variants_[v].end(), [&](const Variant& x) { return x.made <= now; });
+    PARTITA_CHECK(from != variants_[v].end(), cat("a value that is read before it is made: ", graph_.values[v].name));
+    ValueId local = resharder_.reshard(from->local, from->sharding, wanted);
+    variants_[v].push_back({local, std::move(wanted), now});
     return local;
   }
 
@@ -333,7 +413,8 @@ class Localizer {
     b_.context() = context;
     std::vector<ValueId> outputs = emit_local(node, formula, split, inputs);
     for (size_t k = 0; k < outputs.size(); ++k)
-      variants_[node.outputs[k]].push_back({outputs[k], operand_sharding(formula, formula.outputs[k], split)});
+      variants_[node.outputs[k]].push_back(
+          {outputs[k], operand_sharding(formula, formula.outputs[k], split), context.segment});
     b_.context() = restore;
   }
 
@@ -354,9 +435,9 @@ class Localizer {
     }
     if (!later) return;
     if (node.op->sums_micro_batches) b_.context().segment = Segment::kReduce;
-    get(v, update_sharding(v));
-    std::rotate(variants_[v].begin(), variants_[v].end() - 1,
-                variants_[v].end());  // later readers start from the reduced one
+    Sharding target = update_sharding(v);
+    get(v, target);
+    make_front(v, target);
     at(node);
   }
 
@@ -439,6 +520,7 @@ class Localizer {
   std::vector<std::vector<Variant>> variants_;
   std::vector<int> put_off_;  // 0: made in its turn
   std::map<ValueId, size_t> free_state_of_;
+  std::map<ValueId, const StateLayout*> layout_of_;  // of the states that the plan places
   std::vector<std::pair<size_t, Sharding>> state_order_;  // in the order of the local graph's states
   std::vector<PlacedTensor> placed_inputs_;
   std::optional<size_t> micro_batch_;

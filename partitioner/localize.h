@@ -12,13 +12,21 @@
 
 namespace partita {
 
+// How a state lies between steps, and how forward and backward compute with it. Where the two differ (ZeRO) it is
+// gathered for its first use; with `regather`, once more for backward, so that the gathered copy does not live long.
+struct StateLayout {
+  Sharding stored, compute;
+  bool regather = false;
+};
+
 struct ShardingPlan {
   Mesh mesh;
-  std::vector<Sharding> inputs;  // one for each graph input
-  std::vector<std::optional<Sharding>>
-      states;                   // how each state is stored; unset: as its first use leaves it (accumulators)
-  std::vector<int> slice_axes;  // axes along which ranks run different micro-batches of one step
-  int64_t micro_batches = 1;    // of one rank
+  std::vector<Sharding> inputs;                    // one for each graph input
+  std::vector<std::optional<StateLayout>> states;  // unset: lies as its first use leaves it (accumulators)
+  std::vector<int> slice_axes;    // axes along which ranks run different micro-batches of one step
+  std::vector<int> scatter_axes;  // sums over these axes are scattered along a factor that the consumer leaves parallel
+                                  // rather than completed everywhere (Megatron's sequence parallelism)
+  int64_t micro_batches = 1;      // of one rank
   int64_t samples_per_step = 0;
 };
 

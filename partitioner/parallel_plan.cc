@@ -99,7 +99,8 @@ absl::StatusOr<ShardingPlan> plan_shardings(const Graph& graph, const Recipe& re
     bool split = (s.kind == StateKind::kOptimizer && zero >= 1) || (s.kind == StateKind::kParameter && zero >= 3);
     std::optional<Sharding> stored =
         split && !data_axes.empty() ? split_first(shape, data_axes, plan.mesh) : std::nullopt;
-    plan.states.push_back(stored ? *stored : Sharding::replicated(shape));
+    Sharding whole = Sharding::replicated(shape);
+    plan.states.push_back(StateLayout{stored.value_or(whole), whole, zero >= 3});
   }
   return plan;
 }
@@ -115,11 +116,6 @@ absl::StatusOr<int64_t> pinned_ranks(const Recipe& recipe, std::optional<int64_t
     }
     said = said || name == "data";
     product *= size;
-  }
-  if (recipe.pin.zero.value_or(0) > 0) {
-    return absl::UnimplementedError(cat("pin zero: ", *recipe.pin.zero,
-                                        ": this version replicates parameters and optimizer states over the data axis; "
-                                        "leave the pin out or set it to 0"));
   }
   if (!recipe.pin.values.empty())
     return absl::UnimplementedError(

@@ -99,7 +99,8 @@ ShardingPlan replicated_plan(const Problem& p, std::vector<MeshAxis> axes) {
     if (s.kind == StateKind::kAccumulator) {
       plan.states.push_back(std::nullopt);
     } else {
-      plan.states.push_back(Sharding::replicated(p.graph.type(s.value).shape));
+      Sharding whole = Sharding::replicated(p.graph.type(s.value).shape);
+      plan.states.push_back(StateLayout{whole, whole});
     }
   }
   return plan;
@@ -169,7 +170,7 @@ TEST(Localize_Zero, EqualsSerial) {
       const State& s = p.graph.states[k];
       const Shape& shape = p.graph.type(s.value).shape;
       bool split = s.kind == StateKind::kOptimizer || (stage == 3 && s.kind == StateKind::kParameter);
-      if (split && !shape.empty() && shape[0] % 2 == 0) plan.states[k]->dims[0][0].axes = {0};
+      if (split && !shape.empty() && shape[0] % 2 == 0) plan.states[k]->stored.dims[0][0].axes = {0};
     }
     LocalProgram local = expect_equal_to_serial(p, plan, cat("zero ", stage));
     EXPECT_GT(count(local.graph, "reduce_scatter"), 0);
@@ -180,7 +181,7 @@ TEST(Localize_Zero, EqualsSerial) {
 // Any sharding of any parameter: the transformation finds the communication.
 TEST(Localize_RandomShardings, EqualSerial) {
   Problem p = problem(1);
-  for (uint32_t seed = 0; seed < 40; ++seed) {
+  for (uint32_t seed = 0; seed < 100; ++seed) {
     std::mt19937 rng(seed);
     ShardingPlan plan =
         replicated_plan(p, seed % 2 ? std::vector<MeshAxis>{{"x", 2}} : std::vector<MeshAxis>{{"x", 2}, {"y", 2}});
@@ -188,15 +189,21 @@ TEST(Localize_RandomShardings, EqualSerial) {
     for (size_t k = 0; k < plan.states.size(); ++k) {
       const Shape& shape = p.graph.type(p.graph.states[k].value).shape;
       if (shape.empty() || rng() % 3 == 0) continue;
+      auto& dims = plan.states[k]->stored.dims;
       size_t d = rng() % shape.size();
       int axis = static_cast<int>(rng() % plan.mesh.axes.size());
       if (shape[d] % 3 == 0 && shape[d] > 6 && rng() % 2) {  // inside a fused dimension: (3 n@axis)
-        if (shape[d] / 3 % 2 == 0) plan.states[k]->dims[d] = {{3, {}}, {shape[d] / 3, {axis}}};
+        if (shape[d] / 3 % 2 == 0) dims[d] = {{3, {}}, {shape[d] / 3, {axis}}};
       } else if (shape[d] % 4 == 0 && plan.mesh.axes.size() == 2 && rng() % 3 == 0) {
-        plan.states[k]->dims[d][0].axes = {1, 0};
+        dims[d][0].axes = {1, 0};
       } else if (shape[d] % 2 == 0) {
-        plan.states[k]->dims[d][0].axes = {axis};
+        dims[d][0].axes = {axis};
       }
+      if (rng() % 2) plan.states[k]->compute = plan.states[k]->stored;
+      plan.states[k]->regather = rng() % 2;
+    }
+    for (int axis = 0; axis < static_cast<int>(plan.mesh.axes.size()); ++axis) {
+      if (rng() % 3 == 0) plan.scatter_axes.push_back(axis);
     }
     expect_equal_to_serial(p, plan, cat("seed ", seed));
     if (HasFatalFailure()) return;
@@ -209,11 +216,12 @@ TEST(Localize_MegatronWeights, NoGatherInForwardOrBackward) {
   for (size_t k = 0; k < plan.states.size(); ++k) {
     const State& s = p.graph.states[k];
     std::string name = s.kind == StateKind::kOptimizer ? s.parameter : s.name;
-    auto& dims = plan.states[k]->dims;
+    auto& dims = plan.states[k]->stored.dims;
     if (name == "qkv") dims[1] = {{3, {}}, {2, {0}}, {4, {}}};
     if (name == "out" || name == "down") dims[0][0].axes = {0};
     if (name == "up") dims[1][0].axes = {0};
     if (name == "up_bias") dims[0][0].axes = {0};
+    plan.states[k]->compute = plan.states[k]->stored;
   }
   LocalProgram local = expect_equal_to_serial(p, plan, "megatron");
   EXPECT_EQ(count(local.graph, "all_gather"), 0);
