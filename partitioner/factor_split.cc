@@ -162,7 +162,8 @@ FactorSplit choose_split(const Formula& formula, const std::vector<OperandLayout
       asked.push_back({{inputs[k].pinned, inputs[k].bytes}, {factor, axes}});
     }
   }
-  std::map<int, std::pair<int, std::tuple<int64_t, int64_t, int64_t>>> best;  // axis -> factor, its rank (less is better)
+  std::map<int, std::pair<int, std::tuple<int64_t, int64_t, int64_t>>>
+      best;  // axis -> factor, its rank (less is better)
   for (const auto& [key, vote] : votes) {
     auto [axis, factor] = key;
     std::tuple<int64_t, int64_t, int64_t> rank{

@@ -86,9 +86,8 @@ class Localizer {
       }
     }
     for (const Constant& c : graph_.constants) {
-      variants_[c.value].push_back(
-          {b_.constant(c.literal, graph_.values[c.value].name), Sharding::replicated(c.literal.type.shape),
-           Segment::kPrologue});
+      variants_[c.value].push_back({b_.constant(c.literal, graph_.values[c.value].name),
+                                    Sharding::replicated(c.literal.type.shape), Segment::kPrologue});
     }
     if (micro_batch_) global_micro_batch(*micro_batch_);
   }
@@ -520,7 +519,7 @@ class Localizer {
   std::vector<std::vector<Variant>> variants_;
   std::vector<int> put_off_;  // 0: made in its turn
   std::map<ValueId, size_t> free_state_of_;
-  std::map<ValueId, const StateLayout*> layout_of_;  // of the states that the plan places
+  std::map<ValueId, const StateLayout*> layout_of_;       // of the states that the plan places
   std::vector<std::pair<size_t, Sharding>> state_order_;  // in the order of the local graph's states
   std::vector<PlacedTensor> placed_inputs_;
   std::optional<size_t> micro_batch_;
