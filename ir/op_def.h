@@ -68,6 +68,10 @@ struct OpDef {
   std::vector<ValueId> (*expand)(const OpUse&) = nullptr;
   void (*evaluate)(const OpView&, std::span<const Tensor* const> inputs, std::vector<Tensor>& outputs) = nullptr;
 
+  // The same results by ops that can split the factors which this one must keep whole (a vocabulary), at the price of
+  // their partial sums.
+  std::vector<ValueId> (*split_form)(const OpUse&) = nullptr;
+
   // The attributes of the same use on local shapes. Absent: attribute "shape", where there is one, becomes the first
   // output's local shape.
   Attrs (*localize)(const Attrs&, std::span<const Shape> local_inputs, std::span<const Shape> local_outputs) = nullptr;

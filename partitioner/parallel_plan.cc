@@ -1,10 +1,14 @@
 #include "partitioner/parallel_plan.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "partitioner/split_forms.h"
+#include "partitioner/tensor_layout.h"
 
 namespace partita {
 namespace {
@@ -30,16 +34,6 @@ absl::StatusOr<int64_t> batch_of(const Graph& graph) {
 bool has_running_statistics(const Graph& graph) {
   return std::any_of(graph.states.begin(), graph.states.end(),
                      [](const State& s) { return s.kind == StateKind::kRunning && s.next != kNoValue; });
-}
-
-// Dimension 0 split evenly by `axes`, where it divides.
-std::optional<Sharding> split_first(const Shape& shape, const std::vector<int>& axes, const Mesh& mesh) {
-  int64_t n = 1;
-  for (int a : axes) n *= mesh.axes[a].size;
-  if (shape.empty() || shape[0] % n != 0 || shape[0] == 0) return std::nullopt;
-  Sharding s = Sharding::replicated(shape);
-  s.dims[0][0].axes = axes;
-  return s;
 }
 
 }  // namespace
@@ -69,61 +63,370 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
                                         " data-parallel ranks; use a number of ranks that divides it"));
 }
 
-absl::StatusOr<ShardingPlan> plan_shardings(const Graph& graph, const Recipe& recipe, const BatchPlan& batch) {
-  ShardingPlan plan;
-  std::vector<int> data_axes;
-  if (batch.slice_ranks > 1) {
-    plan.slice_axes = {0};
-    plan.mesh.axes.push_back({batch.batch_ranks > 1 ? "data_outer" : "data", batch.slice_ranks});
-  }
-  std::vector<int> batch_axes;
-  if (batch.batch_ranks > 1) {
-    batch_axes = {static_cast<int>(plan.mesh.axes.size())};
-    plan.mesh.axes.push_back({batch.slice_ranks > 1 ? "data_inner" : "data", batch.batch_ranks});
-  }
-  for (int a = 0; a < static_cast<int>(plan.mesh.axes.size()); ++a) data_axes.push_back(a);
-  plan.micro_batches = batch.micro_batches / batch.slice_ranks;
-  plan.samples_per_step = batch.graph_batch * batch.micro_batches;
-  for (const GraphInput& in : graph.inputs) {
-    Sharding s = Sharding::replicated(graph.type(in.value).shape);
-    if (in.kind == InputKind::kData && !s.dims.empty()) s.dims[0][0].axes = batch_axes;
-    plan.inputs.push_back(std::move(s));
-  }
-  int zero = recipe.pin.zero.value_or(0);
-  for (const State& s : graph.states) {
-    const Shape& shape = graph.type(s.value).shape;
-    if (s.kind == StateKind::kAccumulator) {
-      plan.states.push_back(std::nullopt);
-      continue;
-    }
-    bool split = (s.kind == StateKind::kOptimizer && zero >= 1) || (s.kind == StateKind::kParameter && zero >= 3);
-    std::optional<Sharding> stored =
-        split && !data_axes.empty() ? split_first(shape, data_axes, plan.mesh) : std::nullopt;
-    Sharding whole = Sharding::replicated(shape);
-    plan.states.push_back(StateLayout{stored.value_or(whole), whole, zero >= 3});
-  }
-  return plan;
+namespace {
+
+constexpr int64_t kDevicesOfANode = 8;    // where no cluster says otherwise
+constexpr int64_t kSmallestStored = 256;  // elements: smaller parameters are not stored in parts
+
+absl::Status refuse_unbuilt(const Recipe& recipe) {
+  auto refuse = [](std::string_view what, std::string_view instead) {
+    return absl::UnimplementedError(cat("pin ", what, ": not in this version; ", instead));
+  };
+  if (recipe.pin.axis("pipeline").value_or(1) > 1) return refuse("pipeline", "leave it out or set it to 1");
+  if (recipe.pin.offload.value_or(OffloadMode::kNone) != OffloadMode::kNone)
+    return refuse("offload", "leave it out or set it to none");
+  RecomputeMode recompute = recipe.pin.recompute.value_or(RecomputeMode::kNone);
+  if (recompute == RecomputeMode::kFull || recompute == RecomputeMode::kSelective)
+    return refuse("recompute", "leave it out or set it to none");
+  return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> pinned_ranks(const Recipe& recipe, std::optional<int64_t> ranks) {
-  int64_t product = 1;
-  bool said = false;
-  for (const auto& [name, size] : recipe.pin.axes) {
-    if (name != "data" && size > 1) {
-      return absl::UnimplementedError(
-          cat("pin ", name, ": ", size,
-              ": this version splits work over the data axis alone; leave the pin out or set it to 1"));
+}  // namespace
+
+absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional<int64_t> ranks,
+                                             std::vector<std::string>& warnings) {
+  PARTITA_RETURN_IF_ERROR(refuse_unbuilt(recipe));
+  const PinRecipe& pin = recipe.pin;
+  ParallelLayout l;
+  l.tensor = pin.axis("tensor").value_or(1);
+  l.context = pin.axis("context").value_or(1);
+  l.expert = pin.axis("expert").value_or(1);
+  int64_t inner = l.tensor * l.context * l.expert;
+  if (pin.axis("data")) {
+    l.data = *pin.axis("data");
+    if (ranks && *ranks != l.data * inner) {
+      return absl::InvalidArgumentError(cat("the pins ask for ", l.data * inner, " ranks (data ", l.data, " x expert ",
+                                            l.expert, " x context ", l.context, " x tensor ", l.tensor,
+                                            ") and --ranks says ", *ranks, "; expected the same number"));
     }
-    said = said || name == "data";
-    product *= size;
+  } else if (ranks) {
+    if (*ranks % inner != 0) {
+      return absl::InvalidArgumentError(cat("the pins need a multiple of ", inner, " ranks (expert ", l.expert,
+                                            " x context ", l.context, " x tensor ", l.tensor, "), and --ranks says ",
+                                            *ranks));
+    }
+    l.data = *ranks / inner;
   }
-  if (!recipe.pin.values.empty())
-    return absl::UnimplementedError(
-        "pins of single values: this version splits work over the data axis alone; leave them out");
-  if (said && ranks && *ranks != product)
+  l.zero = pin.zero.value_or(0);
+  l.scatter_sums = pin.sequence_parallel.value_or(false) && l.tensor > 1;
+  int64_t all = l.sample_ranks(), group = pin.zero_group.value_or(all);
+  if (group == PinRecipe::kNode) {
+    group = all > kDevicesOfANode ? kDevicesOfANode : all % 2 == 0 ? std::max<int64_t>(all / 2, 1) : all;
+    if (l.zero > 0 && group < all) {
+      warnings.push_back(cat("zero_group: node: taken as groups of ", group, " of the ", all,
+                             " data-parallel ranks; pin zero_group to a number to choose another"));
+    }
+  }
+  if (group < 1 || all % group != 0) {
     return absl::InvalidArgumentError(
-        cat("the pins ask for ", product, " ranks and --ranks says ", *ranks, "; expected the same number"));
-  return said ? product : ranks.value_or(1);
+        cat("pin zero_group: ", group, " does not divide the ", all, " data-parallel ranks"));
+  }
+  l.zero_group = group;
+  return l;
+}
+
+namespace {
+
+class Planner {
+ public:
+  Planner(const Recipe& recipe, const ParallelLayout& layout, const BatchPlan& batch,
+          std::vector<std::string>& warnings)
+      : recipe_(recipe), layout_(layout), batch_(batch), warnings_(warnings) {}
+
+  absl::StatusOr<PlannedGraph> run(const Graph& graph) {
+    PARTITA_RETURN_IF_ERROR(make_mesh());
+    SplitForms forms = splittable(graph);
+    LayoutChooser chooser(forms.graph, plan_.mesh);
+    choose(chooser, /*warn=*/true);
+    chooser_ = &chooser;
+    place_inputs(forms.graph);
+    PARTITA_RETURN_IF_ERROR(place_states(forms.graph));
+    plan_.micro_batches = batch_.micro_batches / batch_.slice_ranks;
+    plan_.samples_per_step = batch_.graph_batch * batch_.micro_batches;
+    return PlannedGraph{std::move(forms.graph), std::move(plan_)};
+  }
+
+ private:
+  // The data axis is cut where whole runs of the graph end and where a ZeRO group ends; the expert axis is inside of
+  // it, then context, then tensor: the innermost talk most.
+  absl::Status make_mesh() {
+    std::set<int64_t> cuts = {layout_.expert, layout_.sample_ranks()};
+    for (int64_t cut : {batch_.batch_ranks, layout_.zero > 0 ? layout_.zero_group : int64_t{1}}) {
+      if (cut > layout_.expert) cuts.insert(cut);
+    }
+    std::vector<int64_t> sizes;  // innermost first
+    for (auto at = cuts.begin(); std::next(at) != cuts.end(); ++at) {
+      if (*std::next(at) % *at != 0) {
+        return absl::InvalidArgumentError(cat("pin zero_group: groups of ", layout_.zero_group,
+                                              " ranks do not fit the ", batch_.batch_ranks,
+                                              " ranks that share one run of the graph; expected one to divide the other"));
+      }
+      sizes.push_back(*std::next(at) / *at);
+    }
+    int64_t inside = layout_.sample_ranks();
+    for (size_t k = sizes.size(); k-- > 0;) {
+      inside /= sizes[k];
+      add_sample_axis(sizes.size() == 1 ? "data" : cat("data", sizes.size() - 1 - k), sizes[k], inside);
+    }
+    if (layout_.expert > 1) {
+      expert_ = add_axis_of("expert", layout_.expert);
+      take_samples(expert_, 1);
+    }
+    if (layout_.context > 1) context_ = add_axis_of("context", layout_.context);
+    if (layout_.tensor > 1) tensor_ = {add_axis_of("tensor", layout_.tensor)};
+    if (layout_.scatter_sums) plan_.scatter_axes = tensor_;
+    if (context_ >= 0) zero_axes_.push_back(context_);
+    return absl::OkStatus();
+  }
+
+  int add_axis_of(std::string name, int64_t size) {
+    plan_.mesh.axes.push_back({std::move(name), size});
+    return static_cast<int>(plan_.mesh.axes.size()) - 1;
+  }
+
+  void add_sample_axis(std::string name, int64_t size, int64_t inside) {
+    take_samples(add_axis_of(std::move(name), size), inside);
+  }
+
+  // `inside`: sample ranks inside of the axis.
+  void take_samples(int axis, int64_t inside) {
+    (inside < batch_.batch_ranks ? batch_axes_ : plan_.slice_axes).push_back(axis);
+    if (inside < layout_.zero_group) zero_axes_.push_back(axis);
+  }
+
+  // The graph with vocabularies that the tensor axis can split, if it then does.
+  SplitForms splittable(const Graph& graph) {
+    auto nothing = [](const Node&) { return false; };
+    if (tensor_.empty()) return use_split_forms(graph, nothing);
+    std::set<const Node*> wanted;
+    std::map<ValueId, std::vector<const Node*>> lookups;  // indices -> gathers from a trained table
+    std::set<ValueId> trained;
+    for (const State& s : graph.states) {
+      if (s.kind == StateKind::kParameter) trained.insert(s.value);
+    }
+    for (const Node& node : graph.nodes) {
+      if (node.op->split_form != nullptr && divides(graph, node)) wanted.insert(&node);
+    }
+    SplitForms all = use_split_forms(graph, [&](const Node& node) { return wanted.count(&node) > 0; });
+    LayoutChooser chooser(all.graph, plan_.mesh);
+    choose(chooser, /*warn=*/false);
+    auto is_split = [&](ValueId v, int64_t dim) {
+      std::vector<int> axes = chooser.sharding(all.now[v]).axes_of(static_cast<int>(dim));
+      return std::count(axes.begin(), axes.end(), tensor_[0]) > 0;
+    };
+    std::set<std::pair<ValueId, int64_t>> split_lookups;  // (indices, rows) of tables that are split
+    std::set<ValueId> split_logits;
+    for (const Node* node : wanted) {
+      Formula f = formula_of(graph, *node);
+      for (size_t k = 0; k < node->inputs.size(); ++k) {
+        for (size_t d = 0; d < f.inputs[k].dims.size(); ++d) {
+          if (!is_whole(f, f.inputs[k].dims[d]) || !is_split(node->inputs[k], static_cast<int64_t>(d))) continue;
+          split_logits.insert(node->inputs[k]);
+          split_lookups.insert({node->inputs.back(), graph.type(node->inputs[k]).shape[d]});
+        }
+      }
+    }
+    return use_split_forms(graph, [&](const Node& node) {
+      if (!wanted.count(&node)) return false;
+      Formula f = formula_of(graph, node);
+      for (size_t k = 0; k < node.inputs.size(); ++k) {
+        for (const auto& dim : f.inputs[k].dims) {
+          if (is_whole(f, dim) && split_logits.count(node.inputs[k])) return true;
+        }
+      }
+      for (const auto& dim : f.outputs[0].dims) {  // a lookup's gradient
+        if (is_whole(f, dim) && split_lookups.count({node.inputs.back(), f.factors[dim[0]].size})) return true;
+      }
+      return false;
+    });
+  }
+
+  static Formula formula_of(const Graph& graph, const Node& node) {
+    std::vector<TensorType> types = input_types(graph, node);
+    return bound_formula(*node.op, {node.attrs, types});
+  }
+  static bool is_whole(const Formula& f, const std::vector<int>& dim) {
+    return dim.size() == 1 && f.factors[dim[0]].role == FactorRole::kWhole;
+  }
+
+  bool divides(const Graph& graph, const Node& node) const {
+    Formula f = formula_of(graph, node);
+    return std::any_of(f.factors.begin(), f.factors.end(), [&](const Factor& x) {
+      return x.role == FactorRole::kWhole && x.size >= layout_.tensor && x.size % layout_.tensor == 0;
+    });
+  }
+
+  void choose(LayoutChooser& chooser, bool warn) {
+    auto report = [&](std::string_view pin, int64_t size, double share, std::string_view what) {
+      if (warn && share <= 0) {
+        warnings_.push_back(cat("pin ", pin, ": ", size, ": the model has no ", what, " that ", size,
+                                " ranks can divide; the ranks of this axis do the same work"));
+      }
+    };
+    if (expert_ >= 0 && chooser.choose(expert_, AxisRole::kExpert) <= 0 && warn) {
+      warnings_.push_back(cat("pin expert: ", layout_.expert,
+                              ": no parameters are stacked by experts that it divides; the axis divides samples alone"));
+    }
+    if (context_ >= 0)
+      report("context", layout_.context, chooser.choose(context_, AxisRole::kSequence), "sequence of positions");
+    for (int axis : tensor_)
+      report("tensor", layout_.tensor, chooser.choose(axis, AxisRole::kTensor), "features, heads or channels");
+  }
+
+  void place_inputs(const Graph& graph) {
+    for (const GraphInput& in : graph.inputs) {
+      Sharding s = chooser_->sharding(in.value);
+      if (in.kind == InputKind::kData && !s.dims.empty()) {
+        auto& axes = s.dims[0][0].axes;
+        axes.insert(axes.begin(), batch_axes_.begin(), batch_axes_.end());
+      }
+      plan_.inputs.push_back(std::move(s));
+    }
+  }
+
+  absl::Status place_states(const Graph& graph) {
+    std::map<std::string, Sharding> compute;  // per parameter
+    for (const State& s : graph.states) {
+      if (s.kind == StateKind::kOptimizer || s.kind == StateKind::kAccumulator) continue;
+      Sharding c = chooser_->sharding(s.value);
+      PARTITA_RETURN_IF_ERROR(apply_value_pins(graph, s, c));
+      compute[s.name] = std::move(c);
+    }
+    for (const State& s : graph.states) {
+      const Shape& shape = graph.type(s.value).shape;
+      bool own = s.kind != StateKind::kOptimizer && s.kind != StateKind::kAccumulator;
+      auto at = compute.find(own ? s.name : s.parameter);
+      bool fits = at != compute.end() && at->second.dims.size() == shape.size() && same_shape(at->second, shape);
+      Sharding c = fits ? at->second : Sharding::replicated(shape);
+      bool parts = (s.kind == StateKind::kOptimizer && layout_.zero >= 1) ||
+                   (s.kind == StateKind::kAccumulator && layout_.zero >= 2) ||
+                   (s.kind == StateKind::kParameter && layout_.zero >= 3);
+      Sharding stored = parts ? in_parts(c, shape) : c;
+      if (s.kind == StateKind::kAccumulator && (!parts || !fits || stored == c)) {
+        plan_.states.push_back(std::nullopt);
+      } else if (own) {
+        plan_.states.push_back(StateLayout{stored, c, stored != c});
+      } else {
+        plan_.states.push_back(StateLayout{stored, stored, false});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static bool same_shape(const Sharding& s, const Shape& shape) {
+    for (size_t d = 0; d < shape.size(); ++d) {
+      int64_t n = 1;
+      for (const Piece& p : s.dims[d]) n *= p.size;
+      if (n != shape[d]) return false;
+    }
+    return true;
+  }
+
+  // Also split by the ZeRO axes that are free: the first dimension, or piece of one, that they divide together.
+  Sharding in_parts(const Sharding& compute, const Shape& shape) const {
+    int64_t size = 1;
+    for (int64_t n : shape) size *= n;
+    if (size < kSmallestStored) return compute;
+    std::vector<int> free;
+    for (int a : zero_axes_) {
+      bool used = false;
+      for (size_t d = 0; d < shape.size(); ++d) {
+        for (const Piece& p : compute.dims[d]) used = used || std::count(p.axes.begin(), p.axes.end(), a) > 0;
+      }
+      if (!used) free.push_back(a);
+    }
+    for (; !free.empty(); free.erase(free.begin())) {  // all of them, or as many of the innermost as divide
+      int64_t n = 1;
+      for (int a : free) n *= plan_.mesh.axes[a].size;
+      for (size_t d = 0; d < shape.size(); ++d) {
+        for (size_t k = 0; k < compute.dims[d].size(); ++k) {
+          if (local_size(compute.dims[d][k], plan_.mesh) % n != 0) continue;
+          Sharding s = compute;
+          auto& axes = s.dims[d][k].axes;
+          axes.insert(axes.end(), free.begin(), free.end());
+          return normalized(std::move(s));
+        }
+      }
+    }
+    return compute;
+  }
+
+  // {"layers.*.up.weight": {out: tensor}}: `in` and `out` are the dimensions that a product sums over and keeps, dimN
+  // is the N-th dimension.
+  absl::Status apply_value_pins(const Graph& graph, const State& s, Sharding& sharding) {
+    const ValuePin* pin = nullptr;
+    for (const ValuePin& p : recipe_.pin.values) {
+      if (glob_match(p.match, s.name)) pin = &p;
+    }
+    if (pin == nullptr) return absl::OkStatus();
+    const Shape& shape = graph.type(s.value).shape;
+    Sharding wanted = Sharding::replicated(shape);
+    std::set<std::string> used;
+    for (const auto& [factor, axes] : pin->factors) {
+      int dim = dimension_named(graph, s.value, factor);
+      auto refuse = [&](std::string_view why) {
+        return absl::InvalidArgumentError(
+            cat("pin ", quote(pin->match), ": ", factor, " of ", quote(s.name), " ", to_string(shape), ": ", why));
+      };
+      if (dim < 0) return refuse("expected a factor that it has: in or out (of a matrix product), or dim0, dim1, …");
+      for (const std::string& name : axes) {
+        int axis = plan_.mesh.find(name);
+        if (axis < 0) return refuse(cat("the layout has no axis ", quote(name), "; pin it to a size above 1"));
+        if (!used.insert(name).second) return refuse(cat("axis ", quote(name), " is there twice"));
+        Piece& piece = wanted.dims[static_cast<size_t>(dim)][0];
+        piece.axes.push_back(axis);
+        int64_t ways = 1;
+        for (int a : piece.axes) ways *= plan_.mesh.axes[a].size;
+        if (piece.size % ways != 0) return refuse(cat("its size ", piece.size, " does not divide by ", ways));
+      }
+    }
+    sharding = normalized(std::move(wanted));
+    return absl::OkStatus();
+  }
+
+  static int dimension_named(const Graph& graph, ValueId v, const std::string& factor) {
+    int rank = graph.type(v).rank();
+    for (int d = 0; d < rank; ++d) {
+      if (factor == cat("dim", d)) return d;
+    }
+    for (const Node& node : graph.nodes) {
+      auto at = std::find(node.inputs.begin(), node.inputs.end(), v);
+      if (at == node.inputs.end() || node.segment != Segment::kForward) continue;
+      Formula f = formula_of(graph, node);
+      const FormulaOperand& o = f.inputs[static_cast<size_t>(at - node.inputs.begin())];
+      bool product = std::any_of(f.factors.begin(), f.factors.end(),
+                                 [](const Factor& x) { return x.role == FactorRole::kSum; });
+      for (int d = 0; product && d < rank; ++d) {
+        if (o.dims[d].empty()) continue;
+        bool summed = f.factors[o.dims[d][0]].role == FactorRole::kSum;
+        if (factor == (summed ? "in" : "out")) return d;
+      }
+    }
+    return -1;
+  }
+
+  const Recipe& recipe_;
+  const ParallelLayout& layout_;
+  const BatchPlan& batch_;
+  std::vector<std::string>& warnings_;
+  ShardingPlan plan_;
+  const LayoutChooser* chooser_ = nullptr;
+  std::vector<int> batch_axes_, zero_axes_, tensor_;
+  int expert_ = -1, context_ = -1;
+};
+
+}  // namespace
+
+absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
+                                            const BatchPlan& batch, std::vector<std::string>& warnings) {
+  for (const ValuePin& pin : recipe.pin.values) {
+    bool any = std::any_of(graph.states.begin(), graph.states.end(), [&](const State& s) {
+      return s.kind != StateKind::kOptimizer && glob_match(pin.match, s.name);
+    });
+    if (!any)
+      return absl::InvalidArgumentError(cat("pin ", quote(pin.match), ": no parameter has a name that matches"));
+  }
+  return Planner(recipe, layout, batch, warnings).run(graph);
 }
 
 }  // namespace partita

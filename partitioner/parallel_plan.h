@@ -1,10 +1,29 @@
 // From pins to shardings: how many ranks each mesh axis has, and what the axes split.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "ir/recipe.h"
 #include "partitioner/localize.h"
 
 namespace partita {
+
+// The ranks of each kind of axis, and what is stored in parts.
+struct ParallelLayout {
+  int64_t data = 1, expert = 1, context = 1, tensor = 1;
+  int zero = 0;               // ZeRO stage
+  int64_t zero_group = 0;     // data x expert ranks that share one sharded copy; divides data x expert
+  bool scatter_sums = false;  // Megatron's sequence parallelism over the tensor axis
+  int64_t ranks() const { return data * expert * context * tensor; }
+  // Ranks that take different samples.
+  int64_t sample_ranks() const { return data * expert; }
+};
+
+// What the pins ask for, over `ranks` where that is said. The data axis takes the ranks that the pins leave.
+// InvalidArgument where the numbers do not fit.
+absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional<int64_t> ranks,
+                                             std::vector<std::string>& warnings);
 
 // How one step's samples are divided.
 struct BatchPlan {
@@ -20,12 +39,15 @@ struct BatchPlan {
 // numbers do not divide, with what would.
 absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe, int64_t ranks);
 
-// The shardings of a training graph for a pinned layout: samples over the data axis, optimizer states, gradients and
-// parameters over it too as `pin.zero` says.
-absl::StatusOr<ShardingPlan> plan_shardings(const Graph& graph, const Recipe& recipe, const BatchPlan& batch);
+struct PlannedGraph {
+  Graph graph;  // ops that have to be split are in a form that can be
+  ShardingPlan plan;
+};
 
-// Number of ranks that the pins ask for, or `ranks` where they leave it free; InvalidArgument where both are said and
-// differ.
-absl::StatusOr<int64_t> pinned_ranks(const Recipe& recipe, std::optional<int64_t> ranks);
+// The shardings of a training graph under a layout: samples over the data and expert axes, positions over the context
+// axis, features, heads and vocabulary over the tensor axis, experts over theirs; optimizer states, gradients and
+// parameters stored in parts as the ZeRO stage says. What an axis finds nothing to split in is a warning.
+absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
+                                            const BatchPlan& batch, std::vector<std::string>& warnings);
 
 }  // namespace partita

@@ -162,8 +162,9 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   out.warnings = model.warnings;
   PARTITA_RETURN_IF_ERROR(take_data_settings(request.recipe, out));
   watch.lap("import");
-  PARTITA_ASSIGN_OR_RETURN(out.ranks, pinned_ranks(request.recipe, request.ranks));
-  PARTITA_ASSIGN_OR_RETURN(BatchPlan batch, plan_batch(model.graph, request.recipe, out.ranks));
+  PARTITA_ASSIGN_OR_RETURN(ParallelLayout layout, pinned_layout(request.recipe, request.ranks, out.warnings));
+  out.ranks = layout.ranks();
+  PARTITA_ASSIGN_OR_RETURN(BatchPlan batch, plan_batch(model.graph, request.recipe, layout.sample_ranks()));
 
   PassContext context{.recipe = request.recipe,
                       .training = model.training.value_or(TrainingSpec{}),
@@ -180,9 +181,10 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     return out;
   }
 
-  PARTITA_ASSIGN_OR_RETURN(ShardingPlan plan, plan_shardings(graph, request.recipe, batch));
-  PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(graph, plan));
-  if (plan.mesh.ranks() > 1) local.graph = bucket_reductions(local.graph, kBucketBytes);
+  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned,
+                           plan_shardings(graph, request.recipe, layout, batch, out.warnings));
+  PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(planned.graph, planned.plan));
+  if (out.ranks > 1) local.graph = bucket_reductions(local.graph, kBucketBytes);
   watch.lap("partition");
 
   PARTITA_ASSIGN_OR_RETURN(out.program, emit_program(local, request.target));

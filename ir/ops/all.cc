@@ -13,7 +13,7 @@ extern const OpDef kGelu, kGeluGrad;
 extern const OpDef kReshape;
 extern const OpDef kTranspose, kBroadcast, kSlice, kPad, kConcat, kReverse, kIota;
 extern const OpDef kReduceSum, kReduceMax, kReduceMin, kReduceProd, kArgmax, kCumsum, kTopk;
-extern const OpDef kGather, kGatherGrad, kTakeAlong, kTakeAlongGrad, kGatherNd, kGatherNdGrad, kScatterNd,
+extern const OpDef kGather, kGatherGrad, kGatherRows, kGatherRowsGrad, kTakeAlong, kTakeAlongGrad, kGatherNd, kGatherNdGrad, kScatterNd,
     kScatterElements;
 extern const OpDef kMatMul;
 extern const OpDef kConv, kConvGradData, kConvGradWeight, kMaxPool, kMaxPoolGrad, kAvgPool, kAvgPoolGrad;
@@ -97,6 +97,8 @@ const OpDef* const kOps[] = {
     &kTopk,
     &kGather,
     &kGatherGrad,
+    &kGatherRows,
+    &kGatherRowsGrad,
     &kTakeAlong,
     &kTakeAlongGrad,
     &kGatherNd,

@@ -136,6 +136,7 @@ extern const OpDef kCrossEntropy = {
     .flops_per_point = 13,
     .gradient = cross_entropy_gradient,
     .expand = cross_entropy_expand,
+    .split_form = cross_entropy_expand,
 };
 
 // (gradient of the loss, logits, labels, lse) -> gradient of the logits: (exp(logits - lse) - onehot(label)) g; zero in
@@ -148,6 +149,7 @@ extern const OpDef kCrossEntropyGrad = {
     .infer = cross_entropy_grad_types,
     .flops_per_point = 13,
     .expand = cross_entropy_grad_expand,
+    .split_form = cross_entropy_grad_expand,
 };
 
 }  // namespace partita

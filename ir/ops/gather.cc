@@ -111,6 +111,11 @@ extern const OpDef kGather = {
               kNoValue};
     },
     .evaluate = gather_evaluate,
+    .split_form = [](const OpUse& use) -> std::vector<ValueId> {
+      int64_t dim = use.attrs.i("dim"), size = use.types[0].shape[dim];
+      ValueId positions = use.b.emit("iota", {}, {{"size", size}, {"to", DType::kI64}});
+      return {use.b.emit("gather_rows", {use.inputs[0], positions, use.inputs[1]}, {{"dim", dim}, {"size", size}})};
+    },
     .kernel = true,
 };
 
@@ -128,6 +133,12 @@ extern const OpDef kGatherGrad = {
       return {use.b.emit("gather", {use.gradients[0], use.inputs[1]}, {{"dim", use.attrs.i("dim")}}), kNoValue};
     },
     .evaluate = gather_grad_evaluate,
+    .split_form = [](const OpUse& use) -> std::vector<ValueId> {
+      int64_t dim = use.attrs.i("dim"), size = use.attrs.i("size");
+      ValueId positions = use.b.emit("iota", {}, {{"size", size}, {"to", DType::kI64}});
+      return {
+          use.b.emit("gather_rows_grad", {use.inputs[0], positions, use.inputs[1]}, {{"dim", dim}, {"size", size}})};
+    },
     .kernel = true,
 };
 

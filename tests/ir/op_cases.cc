@@ -158,6 +158,14 @@ void add_indexing(std::vector<OpCase>& cases) {
   cases.push_back({"gather", "gather", {{"dim", one}}, {f64({2, 5, 4}), i64({6}, Draw::kSignedIndex, 5)}});
   cases.push_back({"gather_Scalar", "gather", {{"dim", one}}, {f64({2, 5, 4}), i64({}, Draw::kIndex, 5)}});
   cases.push_back({"gather_OutOfBounds", "gather", {{"dim", zero}}, {f64({3, 4}), i64({4}, Draw::kSignedIndex, 50)}});
+  cases.push_back({"gather_rows",
+                   "gather_rows",
+                   {{"dim", one}, {"size", int64_t{6}}},
+                   {f64({2, 6, 4}), i64({6}, Draw::kIota), i64({5}, Draw::kSignedIndex, 6)}});
+  cases.push_back({"gather_rows_grad",
+                   "gather_rows_grad",
+                   {{"dim", one}, {"size", int64_t{6}}},
+                   {f64({2, 5, 4}), i64({6}, Draw::kIota), i64({5}, Draw::kSignedIndex, 6)}});
   cases.push_back({"gather_grad",
                    "gather_grad",
                    {{"dim", one}, {"size", int64_t{5}}},

@@ -21,6 +21,7 @@ enum class Draw {
   kIndex,          // integers: 0 to below - 1
   kSignedIndex,    // integers: -below to below - 1
   kDistinctIndex,  // integers: 0, 1, 2, … below - 1 shuffled, then once more, and so on
+  kIota,           // 0, 1, 2, …
   kBool,           // 0 or 1
   kFill,           // `fill` everywhere
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -67,6 +68,7 @@ Tensor draw(const CaseInput& in, std::mt19937_64& rng) {
       t.f[k] = (static_cast<double>(k) - static_cast<double>(t.f.size() / 2)) * 0.25 + 0.13;
     std::shuffle(t.f.begin(), t.f.end(), rng);
   }
+  if (in.draw == Draw::kIota) std::iota(t.i.begin(), t.i.end(), int64_t{0});
   if (in.draw == Draw::kDistinctIndex) {
     for (size_t k = 0; k < t.i.size(); k += static_cast<size_t>(in.below)) {
       std::vector<int64_t> order(in.below);

@@ -1,0 +1,32 @@
+#include "partitioner/split_forms.h"
+
+#include "ir/builder.h"
+
+namespace partita {
+
+SplitForms use_split_forms(const Graph& graph, const std::function<bool(const Node&)>& wanted) {
+  Rewriter r(graph);
+  for (const Node& node : graph.nodes) {
+    if (node.op->split_form == nullptr || !wanted(node)) {
+      r.copy(node);
+      continue;
+    }
+    r.at(node);
+    std::vector<TensorType> types = input_types(graph, node);
+    std::vector<ValueId> inputs, outputs;
+    for (ValueId v : node.inputs) inputs.push_back(v == kNoValue ? kNoValue : r(v));
+    outputs = node.op->split_form({r.builder(), node.attrs, types, inputs, {}, {}});
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      r.replace(node.outputs[k], outputs[k]);
+      const std::string& name = graph.values[node.outputs[k]].name;
+      if (!name.empty()) r.builder().name(outputs[k], name);
+    }
+  }
+  SplitForms out;
+  for (size_t v = 0; v < graph.values.size(); ++v)
+    out.now.push_back(r.has(static_cast<ValueId>(v)) ? r(static_cast<ValueId>(v)) : kNoValue);
+  out.graph = std::move(r).finish();
+  return out;
+}
+
+}  // namespace partita

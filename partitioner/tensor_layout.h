@@ -1,0 +1,49 @@
+// How an axis splits a model's parameters and inputs: a choice among the factors that can be followed through the
+// forward graph (spread.h). Megatron's layout of a transformer is what comes out; nothing here knows of transformers.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "ir/mesh.h"
+#include "ir/sharding.h"
+#include "partitioner/spread.h"
+
+namespace partita {
+
+// What an axis may split.
+enum class AxisRole {
+  kTensor,    // features, heads, vocabulary, channels: what parameters have and data has not
+  kSequence,  // positions of the data
+  kExpert,    // experts: parameters one for each, batched
+};
+
+class LayoutChooser {
+ public:
+  LayoutChooser(const Graph& graph, const Mesh& mesh) : graph_(graph), mesh_(mesh), spreader_(graph) {}
+
+  // Splits over `axis` whatever divides most work for the bytes it moves, piece by piece, each node at most once. Goes
+  // on from what other axes split. Returns the share of the forward graph's operations that the axis divides.
+  double choose(int axis, AxisRole role);
+
+  // The chosen sharding of a value; unsplit where nothing was chosen.
+  Sharding sharding(ValueId v) const;
+
+ private:
+  std::vector<Spread> candidates(AxisRole role, int64_t n) const;
+  bool fits(const Spread& spread, int axis) const;
+  void take(const Spread& spread, int axis);
+
+  const Graph& graph_;
+  const Mesh& mesh_;
+  Spreader spreader_;
+  std::map<ValueId, Sharding> chosen_;
+};
+
+// Puts `more` (split along axis 0 of a mesh of its own) on top of `base` as mesh axis `axis`, inside of what splits the
+// same piece. False where the pieces do not nest or do not divide.
+bool add_axis(Sharding& base, const Sharding& more, int axis, const Mesh& mesh);
+
+}  // namespace partita
