@@ -313,12 +313,9 @@ class Localizer {
       for (int a : partial[k]) {
         if (std::find(left.begin(), left.end(), a) == left.end()) left.push_back(a);
       }
-      bool relabelled = node.op->sums_micro_batches && use.present[k] + 1 == node.inputs.size();
       ValueId v = node.inputs[use.present[k]];
-      if (relabelled)
-        std::erase_if(target.partial,
-                      [&](int a) { return std::count(plan_.slice_axes.begin(), plan_.slice_axes.end(), a) > 0; });
-      inputs[use.present[k]] = get(v, target);
+      bool summed = node.op->sums_micro_batches && use.present[k] + 1 == node.inputs.size();
+      inputs[use.present[k]] = summed ? get_term(v, target) : get(v, target);
     }
     at(node);
     std::vector<ValueId> outputs = emit_local(node, use.formula, split, inputs);
@@ -396,6 +393,16 @@ class Localizer {
     ValueId local = resharder_.reshard(from->local, from->sharding, wanted);
     variants_[v].push_back({local, std::move(wanted), now});
     return local;
+  }
+
+  // The same for what is summed over micro-batches: ranks along the slice axes have different terms, so it is owed the
+  // sum over them.
+  ValueId get_term(ValueId v, const Sharding& target) {
+    if (plan_.slice_axes.empty()) return get(v, target);
+    Sharding whole = variants_[v].empty() ? Sharding::replicated(graph_.type(v).shape) : sharding_of(v);
+    ValueId local = get(v, whole);
+    add_slice_axes(whole);
+    return resharder_.reshard(local, std::move(whole), normalized(target));
   }
 
   // Emits a node that was put off, at a split of its factors, in the context of whoever asks.

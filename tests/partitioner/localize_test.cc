@@ -159,6 +159,17 @@ TEST(Localize_SlicesAndBatch, EqualsSerial) {
   plan.micro_batches = 2;
   split_batch(plan, 1);
   expect_equal_to_serial(p, plan, "slices 2 x batch 2");
+  // ZeRO 2: gradients are accumulated in parts, over both axes.
+  for (size_t k = 0; k < plan.states.size(); ++k) {
+    const State& s = p.graph.states[k];
+    const Shape& shape = p.graph.type(s.value).shape;
+    if (s.kind == StateKind::kParameter || shape.empty() || shape[0] % 4 != 0) continue;
+    Sharding parts = Sharding::replicated(shape);
+    parts.dims[0][0].axes = {0, 1};
+    plan.states[k] = StateLayout{parts, parts};
+  }
+  LocalProgram local = expect_equal_to_serial(p, plan, "gradients in parts");
+  EXPECT_GT(count(local.graph, "reduce_scatter"), 0);
 }
 
 TEST(Localize_Zero, EqualsSerial) {
