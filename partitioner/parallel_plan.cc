@@ -157,9 +157,9 @@ class Planner {
     std::vector<int64_t> sizes;  // innermost first
     for (auto at = cuts.begin(); std::next(at) != cuts.end(); ++at) {
       if (*std::next(at) % *at != 0) {
-        return absl::InvalidArgumentError(cat("pin zero_group: groups of ", layout_.zero_group,
-                                              " ranks do not fit the ", batch_.batch_ranks,
-                                              " ranks that share one run of the graph; expected one to divide the other"));
+        return absl::InvalidArgumentError(
+            cat("pin zero_group: groups of ", layout_.zero_group, " ranks do not fit the ", batch_.batch_ranks,
+                " ranks that share one run of the graph; expected one to divide the other"));
       }
       sizes.push_back(*std::next(at) / *at);
     }
@@ -264,8 +264,9 @@ class Planner {
       }
     };
     if (expert_ >= 0 && chooser.choose(expert_, AxisRole::kExpert) <= 0 && warn) {
-      warnings_.push_back(cat("pin expert: ", layout_.expert,
-                              ": no parameters are stacked by experts that it divides; the axis divides samples alone"));
+      warnings_.push_back(
+          cat("pin expert: ", layout_.expert,
+              ": no parameters are stacked by experts that it divides; the axis divides samples alone"));
     }
     if (context_ >= 0)
       report("context", layout_.context, chooser.choose(context_, AxisRole::kSequence), "sequence of positions");
@@ -394,8 +395,8 @@ class Planner {
       if (at == node.inputs.end() || node.segment != Segment::kForward) continue;
       Formula f = formula_of(graph, node);
       const FormulaOperand& o = f.inputs[static_cast<size_t>(at - node.inputs.begin())];
-      bool product = std::any_of(f.factors.begin(), f.factors.end(),
-                                 [](const Factor& x) { return x.role == FactorRole::kSum; });
+      bool product =
+          std::any_of(f.factors.begin(), f.factors.end(), [](const Factor& x) { return x.role == FactorRole::kSum; });
       for (int d = 0; product && d < rank; ++d) {
         if (o.dims[d].empty()) continue;
         bool summed = f.factors[o.dims[d][0]].role == FactorRole::kSum;

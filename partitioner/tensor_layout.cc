@@ -91,9 +91,9 @@ std::vector<Spread> LayoutChooser::candidates(AxisRole role, int64_t n) const {
   for (NodeId node : spreader_.forward_nodes()) {
     const Formula& f = spreader_.formula(node);
     const Node& at = graph_.nodes[node];
-    bool work = std::any_of(f.factors.begin(), f.factors.end(),
-                            [](const Factor& x) { return x.role == FactorRole::kSum; }) ||
-                at.op->kernel;
+    bool work =
+        std::any_of(f.factors.begin(), f.factors.end(), [](const Factor& x) { return x.role == FactorRole::kSum; }) ||
+        at.op->kernel;
     if (!work) continue;
     FactorSplit split;
     for (size_t k = 0; k < f.factors.size(); ++k) {
@@ -134,7 +134,8 @@ double LayoutChooser::choose(int axis, AxisRole role) {
   std::vector<Spread> all = candidates(role, mesh_.axes[axis].size);
   std::vector<double> gain;
   for (const Spread& s : all) {
-    bool data = std::any_of(s.values.begin(), s.values.end(), [&](const auto& v) { return spreader_.is_data(v.first); });
+    bool data =
+        std::any_of(s.values.begin(), s.values.end(), [&](const auto& v) { return spreader_.is_data(v.first); });
     bool wanted = role == AxisRole::kSequence ? !s.sums_parameters && s.flops > 0
                   : role == AxisRole::kExpert ? !data && s.batches_parameters
                                               : !data && s.parameter_elements > 0;

@@ -181,8 +181,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     return out;
   }
 
-  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned,
-                           plan_shardings(graph, request.recipe, layout, batch, out.warnings));
+  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings(graph, request.recipe, layout, batch, out.warnings));
   PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(planned.graph, planned.plan));
   if (out.ranks > 1) local.graph = bucket_reductions(local.graph, kBucketBytes);
   watch.lap("partition");

@@ -13,8 +13,8 @@ extern const OpDef kGelu, kGeluGrad;
 extern const OpDef kReshape;
 extern const OpDef kTranspose, kBroadcast, kSlice, kPad, kConcat, kReverse, kIota;
 extern const OpDef kReduceSum, kReduceMax, kReduceMin, kReduceProd, kArgmax, kCumsum, kTopk;
-extern const OpDef kGather, kGatherGrad, kGatherRows, kGatherRowsGrad, kTakeAlong, kTakeAlongGrad, kGatherNd, kGatherNdGrad, kScatterNd,
-    kScatterElements;
+extern const OpDef kGather, kGatherGrad, kGatherRows, kGatherRowsGrad, kTakeAlong, kTakeAlongGrad, kGatherNd,
+    kGatherNdGrad, kScatterNd, kScatterElements;
 extern const OpDef kMatMul;
 extern const OpDef kConv, kConvGradData, kConvGradWeight, kMaxPool, kMaxPoolGrad, kAvgPool, kAvgPoolGrad;
 extern const OpDef kSoftmax, kLogSoftmax, kLayerNorm, kRmsNorm, kBatchNorm, kCrossEntropy, kCrossEntropyGrad,
