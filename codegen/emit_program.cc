@@ -86,8 +86,12 @@ class ProgramMaker {
   absl::StatusOr<Program> run() {
     program_.model = graph_.name;
     program_.target = target_name(options_.cpu);
-    for (const MeshAxis& a : local_.mesh.axes) program_.mesh.push_back({a.name, a.size});
+    for (size_t a = 0; a < local_.mesh.axes.size(); ++a) {
+      if (static_cast<int>(a) != local_.mesh.time)
+        program_.mesh.push_back({local_.mesh.axes[a].name, local_.mesh.axes[a].size});
+    }
     program_.micro_batches = local_.micro_batches;
+    if (local_.mesh.time >= 0) program_.parts = local_.mesh.axes[static_cast<size_t>(local_.mesh.time)].size;
     program_.samples_per_step = local_.samples_per_step;
     program_.origins = graph_.origins;
     std::copy(std::begin(plan_.region_bytes), std::end(plan_.region_bytes), program_.region_bytes);
@@ -211,6 +215,22 @@ class ProgramMaker {
     return placement_of({shape, Sharding::replicated(shape)}, local_.mesh);
   }
 
+  // Samples from one micro-batch of a run of the graph to the next.
+  int64_t part_samples(const std::vector<PlacedTensor>& tensors, size_t k) const {
+    if (local_.mesh.time < 0 || k >= tensors.size() || tensors[k].logical.empty()) return 0;
+    int64_t inner = 1, stride = 0;
+    const auto& pieces = tensors[k].sharding.dims[0];
+    for (size_t p = pieces.size(); p-- > 0;) {
+      int64_t at = inner * local_size(pieces[p], local_.mesh);
+      for (size_t a = pieces[p].axes.size(); a-- > 0;) {
+        if (pieces[p].axes[a] == local_.mesh.time) stride = at;
+        at *= local_.mesh.axes[pieces[p].axes[a]].size;
+      }
+      inner *= pieces[p].size;
+    }
+    return stride;
+  }
+
   void make_interface() {
     for (size_t k = 0; k < graph_.states.size(); ++k) {
       const State& s = graph_.states[k];
@@ -224,7 +244,8 @@ class ProgramMaker {
                          : i.kind == InputKind::kMicroBatch ? "micro_batch"
                                                             : "coordinate";
       program_.inputs.push_back(
-          {i.name, kind, make_operand(plan_, plan_.inputs[k]), placed(local_.inputs, k, i.value)});
+          {i.name, kind, make_operand(plan_, plan_.inputs[k]), placed(local_.inputs, k, i.value),
+           part_samples(local_.inputs, k)});
     }
     for (size_t k = 0; k < graph_.outputs.size(); ++k) {
       program_.outputs.push_back({graph_.outputs[k].name, make_operand(plan_, plan_.outputs[k]),

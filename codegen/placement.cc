@@ -13,9 +13,9 @@ runtime::Placement placement_of(const PlacedTensor& tensor, const Mesh& mesh) {
     for (const Piece& piece : tensor.sharding.dims[d]) {
       whole *= piece.size;
       int64_t local = local_size(piece, mesh), stride = local;
-      std::vector<runtime::AxisStride> axes(piece.axes.size());
+      std::vector<runtime::AxisStride> axes;
       for (size_t k = piece.axes.size(); k-- > 0;) {
-        axes[k] = {piece.axes[k], stride};
+        if (piece.axes[k] != mesh.time) axes.insert(axes.begin(), {piece.axes[k], stride});
         stride *= mesh.axes[piece.axes[k]].size;
       }
       p.shape.push_back(piece.size);

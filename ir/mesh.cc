@@ -4,7 +4,7 @@ namespace partita {
 
 int64_t Mesh::ranks() const {
   int64_t n = 1;
-  for (const MeshAxis& a : axes) n *= a.size;
+  for (size_t k = 0; k < axes.size(); ++k) n *= static_cast<int>(k) == time ? 1 : axes[k].size;
   return n;
 }
 
@@ -18,6 +18,7 @@ int Mesh::find(std::string_view name) const {
 std::vector<int64_t> Mesh::coordinates(int64_t rank) const {
   std::vector<int64_t> c(axes.size());
   for (size_t k = axes.size(); k-- > 0;) {
+    if (static_cast<int>(k) == time) continue;
     c[k] = rank % axes[k].size;
     rank /= axes[k].size;
   }

@@ -38,6 +38,31 @@ void cut(Formula& formula, int f, int64_t outer) {
   visit(formula.outputs);
 }
 
+// The pieces of one dimension, so that none goes on past a factor that its outer axes split into single elements:
+// [8@x,y] over (a=2 b=4) with two ranks along x is [2@x][4@y].
+std::vector<Piece> pieces_within(const Formula& formula, const std::vector<int>& dim, const std::vector<Piece>& pieces,
+                                 const Mesh& mesh) {
+  std::vector<Piece> out;
+  int64_t passed = 1;
+  for (Piece p : pieces) {
+    int64_t start = 1;
+    for (size_t k = 0; k < dim.size() && p.axes.size() > 1; start *= formula.factors[dim[k++]].size) {
+      int64_t size = formula.factors[dim[k]].size, outer = 1;
+      if (start != passed || size == 1 || size % ways(p.axes, mesh) == 0) continue;
+      size_t n = 0;
+      while (n < p.axes.size() && outer < size) outer *= mesh.axes[p.axes[n++]].size;
+      if (outer != size || n == p.axes.size() || p.size % size != 0) break;
+      out.push_back({size, {p.axes.begin(), p.axes.begin() + static_cast<int64_t>(n)}});
+      p.axes.erase(p.axes.begin(), p.axes.begin() + static_cast<int64_t>(n));
+      p.size /= size;
+      passed *= size;
+    }
+    passed *= p.size;
+    out.push_back(std::move(p));
+  }
+  return out;
+}
+
 // Calls start(factor, piece) for each split piece that starts at a factor of size > 1, inside(factor, outer) for one
 // that starts within a factor.
 template <typename Start, typename Inside>
@@ -66,7 +91,7 @@ void walk(const Formula& formula, const std::vector<int>& dim, const std::vector
 
 }  // namespace
 
-void refine(Formula& formula, bool output, size_t operand, const Sharding& sharding) {
+void refine(Formula& formula, bool output, size_t operand, const Sharding& sharding, const Mesh& mesh) {
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
     for (bool again = true; again;) {
       again = false;
@@ -74,7 +99,7 @@ void refine(Formula& formula, bool output, size_t operand, const Sharding& shard
       int64_t outer = 0;
       const auto& dim = (output ? formula.outputs : formula.inputs)[operand].dims[d];
       walk(
-          formula, dim, sharding.dims[d], [](int, const Piece&) {},
+          formula, dim, pieces_within(formula, dim, sharding.dims[d], mesh), [](int, const Piece&) {},
           [&](int f, int64_t o) {
             if (factor < 0 && formula.factors[f].role != FactorRole::kWhole) factor = f, outer = o;
           });
@@ -91,7 +116,7 @@ std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, 
   std::vector<std::pair<int, std::vector<int>>> out;
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
     walk(
-        formula, operand.dims[d], sharding.dims[d],
+        formula, operand.dims[d], pieces_within(formula, operand.dims[d], sharding.dims[d], mesh),
         [&](int f, const Piece& piece) {
           const Factor& factor = formula.factors[f];
           if (factor.role != FactorRole::kWhole && factor.size % ways(piece.axes, mesh) == 0)

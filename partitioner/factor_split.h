@@ -17,7 +17,7 @@ struct FactorSplit {
 // Cuts factors of `formula` so that every split piece of `sharding` starts at a factor's boundary, where that is
 // possible (a factor that must stay whole is not cut). Works on a bound formula; operand is the use's input or output
 // that has this sharding.
-void refine(Formula& formula, bool output, size_t operand, const Sharding& sharding);
+void refine(Formula& formula, bool output, size_t operand, const Sharding& sharding, const Mesh& mesh);
 
 // The splits that one operand's sharding asks for: for each split piece the factor it starts at and the piece's axes.
 // Pieces that fit no factor are left out.

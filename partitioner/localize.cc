@@ -57,10 +57,12 @@ class Localizer {
     start();
     for (size_t n = 0; n < graph_.nodes.size(); ++n) visit(static_cast<NodeId>(n));
     finish_states();
+    if (!refused_.ok()) return refused_;
     return finish();
   }
 
  private:
+  static constexpr int kWholeDepth = 32;   // nodes that are made once more for all samples of a run
   static constexpr int kPutOffDepth = 64;  // bounds the recursion through nodes that were put off
 
   void start() {
@@ -76,6 +78,7 @@ class Localizer {
         continue;
       }
       place_input(in, plan_.inputs[k]);
+      input_of_[in.value] = k;
     }
     for (size_t k = 0; k < graph_.states.size(); ++k) {
       if (plan_.states[k]) {
@@ -89,7 +92,7 @@ class Localizer {
       variants_[c.value].push_back({b_.constant(c.literal, graph_.values[c.value].name),
                                     Sharding::replicated(c.literal.type.shape), Segment::kPrologue});
     }
-    if (micro_batch_) global_micro_batch(*micro_batch_);
+    if (micro_batch_ || mesh_.time >= 0) place_micro_batch();
   }
 
   void place_input(const GraphInput& in, const Sharding& sharding) {
@@ -108,15 +111,22 @@ class Localizer {
     placed_inputs_.push_back(std::move(placed));
   }
 
-  // This rank's m-th micro-batch is number m * slices + coordinate of the step.
-  void global_micro_batch(size_t input) {
-    const GraphInput& in = graph_.inputs[input];
-    ValueId m = b_.input(in.name, graph_.type(in.value), in.kind);
+  // A rank's micro-batch m is part m % parts of run m / parts of the graph, and that run is number (m / parts) * slices
+  // + coordinate of the step.
+  void place_micro_batch() {
+    const TensorType type{DType::kI64, {}};
+    ValueId m = b_.input(micro_batch_ ? graph_.inputs[*micro_batch_].name : "micro_batch", type, InputKind::kMicroBatch);
     placed_inputs_.push_back({{}, Sharding{}});
+    if (mesh_.time >= 0) {
+      ValueId parts = b_.scalar(DType::kI64, static_cast<double>(mesh_.axes[mesh_.time].size));
+      resharder_.set_coordinate(mesh_.time, b_.emit("mod", {m, parts}));
+      m = b_.div(m, parts);
+    }
+    if (!micro_batch_) return;
     for (int a : plan_.slice_axes) {
       m = b_.add(b_.mul(m, b_.scalar(DType::kI64, static_cast<double>(mesh_.axes[a].size))), resharder_.coordinate(a));
     }
-    variants_[in.value].push_back({m, Sharding{}, Segment::kPrologue});
+    variants_[graph_.inputs[*micro_batch_].value].push_back({m, Sharding{}, Segment::kPrologue});
   }
 
   void declare_state(size_t k, const Sharding& sharding) {
@@ -159,11 +169,11 @@ class Localizer {
       use.present.push_back(k);
       OperandLayouts o = layouts_of(v, node);
       if (node.segment > Segment::kBackward) complete_late(v, o);
-      if (node.op->sums_micro_batches && k + 1 == node.inputs.size()) add_slice_axes(o.ways.front());
+      if (node.op->sums_micro_batches && k + 1 == node.inputs.size()) o.ways = {term_sharding(v)};
       use.shardings.push_back(o.ways.front());
       layouts.push_back(std::move(o));
     }
-    for (size_t k = 0; k < use.present.size(); ++k) refine(use.formula, false, k, use.shardings[k]);
+    for (size_t k = 0; k < use.present.size(); ++k) refine(use.formula, false, k, use.shardings[k], mesh_);
     int64_t output_bytes = 0;
     for (ValueId v : node.outputs) output_bytes += byte_size(graph_.type(v));
     FactorSplit split = choose_split(use.formula, layouts, output_bytes, mesh_);
@@ -217,8 +227,8 @@ class Localizer {
     for (size_t k = 0; k < use.present.size(); ++k) {
       for (int axis : use.shardings[k].partial) {
         bool wanted = std::count(plan_.scatter_axes.begin(), plan_.scatter_axes.end(), axis) &&
-                      !std::count(passing[k].begin(), passing[k].end(), axis) &&
                       use.shardings[k].kind == PartialKind::kSum;
+        for (const auto& axes : passing) wanted = wanted && !std::count(axes.begin(), axes.end(), axis);
         for (const auto& axes : split.axes) wanted = wanted && !std::count(axes.begin(), axes.end(), axis);
         for (size_t f = 0; wanted && f < split.axes.size(); ++f) {
           if (!can_scatter(use.formula, static_cast<int>(f), k)) continue;
@@ -241,7 +251,7 @@ class Localizer {
 
   // 0: the node is made now. Else the length of the chain of nodes that are put off, this one included.
   int put_off_depth(const Node& node) const {
-    if (mesh_.ranks() == 1 || node.op->kernel || node.op->communicates || node.op->sums_micro_batches) return 0;
+    if (mesh_.axes.empty() || node.op->kernel || node.op->communicates || node.op->sums_micro_batches) return 0;
     int depth = 0;
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;
@@ -259,6 +269,15 @@ class Localizer {
     std::sort(s.partial.begin(), s.partial.end());
   }
 
+  // How a term lies that is summed over micro-batches: the sum completes the axis in time, and is owed over the slice
+  // axes.
+  Sharding term_sharding(ValueId v) const {
+    Sharding s = variants_[v].empty() ? Sharding::replicated(graph_.type(v).shape) : sharding_of(v);
+    std::erase(s.partial, mesh_.time);
+    add_slice_axes(s);
+    return s;
+  }
+
   // A state without a storage of its own lies as the operand it is first used with.
   void resolve_free_states(const Node& node) {
     for (ValueId v : node.inputs) {
@@ -268,9 +287,8 @@ class Localizer {
       for (ValueId other : node.inputs) {
         if (other != kNoValue && other != v && graph_.type(other).shape == graph_.type(v).shape &&
             !variants_[other].empty())
-          s = sharding_of(other);
+          s = node.op->sums_micro_batches ? term_sharding(other) : sharding_of(other);
       }
-      if (node.op->sums_micro_batches) add_slice_axes(s);
       size_t k = at->second;
       free_state_of_.erase(at);
       declare_state(k, s);
@@ -286,15 +304,16 @@ class Localizer {
       }
       return false;
     };
+    std::map<int, int> group_of;  // axis -> the linear group that passes it; other operands are completed
     for (size_t k = 0; k < pass.size(); ++k) {
       int group = use.formula.inputs[k].linear;
       if (group < 0 || use.shardings[k].kind != PartialKind::kSum) continue;
       for (int axis : use.shardings[k].partial) {
-        bool sound = !taken(axis);
+        bool sound = !taken(axis) && group_of.try_emplace(axis, group).first->second == group;
         for (size_t j = 0; j < pass.size(); ++j) {
           const auto& p = use.shardings[j].partial;
           bool also = std::find(p.begin(), p.end(), axis) != p.end();
-          sound = sound && (j == k || also == (use.formula.inputs[j].linear == group));
+          sound = sound && (also || use.formula.inputs[j].linear != group);
         }
         if (sound) pass[k].push_back(axis);
       }
@@ -379,7 +398,7 @@ class Localizer {
       const Node& node = *graph_.producer(v);
       Formula formula = formula_of(node);
       int output = graph_.values[v].output;
-      refine(formula, true, static_cast<size_t>(output), wanted);
+      refine(formula, true, static_cast<size_t>(output), wanted, mesh_);
       auto split =
           wanted.partial.empty() ? split_for_output(formula, formula.outputs[output], wanted, mesh_) : std::nullopt;
       bool direct = split.has_value();
@@ -389,6 +408,19 @@ class Localizer {
       if (direct) return variants_[v].back().local;
     }
     auto from = std::find_if(variants_[v].begin(), variants_[v].end(), [&](const Variant& x) { return x.made <= now; });
+    if (from != variants_[v].end() && crosses_time(from->sharding, wanted)) {
+      NodeContext context = b_.context();
+      bool whole = make_whole(v, 0);
+      b_.context() = context;
+      if (!whole) refuse_in_time(v);
+      from = std::find_if(variants_[v].begin(), variants_[v].end(),
+                          [&](const Variant& x) { return x.made <= now && (!whole || !in_time(x.sharding)); });
+      if (!whole) {  // there will be no program; something of the right shape lets the walk go on
+        ValueId any = b_.full(graph_.type(v).dtype, local_shape(wanted, mesh_), 0);
+        variants_[v].push_back({any, wanted, now});
+        return any;
+      }
+    }
     PARTITA_CHECK(from != variants_[v].end(), cat("a value that is read before it is made: ", graph_.values[v].name));
     ValueId local = resharder_.reshard(from->local, from->sharding, wanted);
     variants_[v].push_back({local, std::move(wanted), now});
@@ -396,13 +428,101 @@ class Localizer {
   }
 
   // The same for what is summed over micro-batches: ranks along the slice axes have different terms, so it is owed the
-  // sum over them.
+  // sum over them. What is no sum over the parts of a run counts with the first of them.
   ValueId get_term(ValueId v, const Sharding& target) {
-    if (plan_.slice_axes.empty()) return get(v, target);
+    if (plan_.slice_axes.empty() && mesh_.time < 0) return get(v, target);
     Sharding whole = variants_[v].empty() ? Sharding::replicated(graph_.type(v).shape) : sharding_of(v);
     ValueId local = get(v, whole);
-    add_slice_axes(whole);
-    return resharder_.reshard(local, std::move(whole), normalized(target));
+    if (mesh_.time >= 0 && !std::count(whole.partial.begin(), whole.partial.end(), mesh_.time)) {
+      ValueId first = b_.emit("eq", {resharder_.coordinate(mesh_.time), b_.scalar(DType::kI64, 0)});
+      local = b_.select(first, local, b_.scalar(b_.dtype(local), 0));
+    }
+    return resharder_.reshard(local, term_sharding(v), normalized(target));
+  }
+
+  bool in_time(const Sharding& s) const {
+    if (mesh_.time < 0) return false;
+    if (std::count(s.partial.begin(), s.partial.end(), mesh_.time)) return true;
+    for (size_t d = 0; d < s.dims.size(); ++d) {
+      std::vector<int> axes = s.axes_of(static_cast<int>(d));
+      if (std::count(axes.begin(), axes.end(), mesh_.time)) return true;
+    }
+    return false;
+  }
+
+  // A form of `v` over all samples of the run, in every micro-batch, for what cannot wait until all were there (the
+  // number of labels that count): made anew from the data, where it depends on nothing that is trained. False where it
+  // does.
+  bool make_whole(ValueId v, int depth) {
+    for (const Variant& x : variants_[v]) {
+      if (!in_time(x.sharding) && x.made <= b_.context().segment) return true;
+    }
+    if (auto in = input_of_.find(v); in != input_of_.end()) {
+      Sharding whole = plan_.inputs[in->second];
+      for (auto& dim : whole.dims) {
+        for (Piece& p : dim) std::erase(p.axes, mesh_.time);
+      }
+      place_input(graph_.inputs[in->second], whole);
+      return true;
+    }
+    const Node* node = graph_.producer(v);
+    if (node == nullptr || depth > kWholeDepth || node->op->communicates || node->segment != Segment::kForward)
+      return false;
+    Use use{*node, {}, formula_of(*node), {}};
+    std::vector<OperandLayouts> layouts;
+    for (size_t k = 0; k < node->inputs.size(); ++k) {
+      ValueId x = node->inputs[k];
+      if (x == kNoValue) continue;
+      if (is_trained(x) || (put_off_[x] == 0 && !make_whole(x, depth + 1))) return false;
+      use.present.push_back(k);
+      Sharding s = whole_sharding(x);
+      layouts.push_back({{s}, byte_size(graph_.type(x)), false});
+      use.shardings.push_back(std::move(s));
+    }
+    for (size_t k = 0; k < use.present.size(); ++k) refine(use.formula, false, k, use.shardings[k], mesh_);
+    FactorSplit split = choose_split(use.formula, layouts, 0, mesh_);
+    emit(use, split, passing_partials(use, split));
+    return true;
+  }
+
+  bool is_trained(ValueId v) const {
+    return std::any_of(graph_.states.begin(), graph_.states.end(), [&](const State& s) {
+      return s.value == v && (s.kind == StateKind::kParameter || s.kind == StateKind::kRunning);
+    });
+  }
+
+  Sharding whole_sharding(ValueId v) const {
+    for (const Variant& x : variants_[v]) {
+      if (!in_time(x.sharding)) return x.sharding;
+    }
+    return Sharding::replicated(graph_.type(v).shape);
+  }
+
+  // Whether something would have to be brought together from several micro-batches.
+  bool crosses_time(const Sharding& from, const Sharding& to) const {
+    if (!in_time(from)) return false;
+    bool partial = std::count(from.partial.begin(), from.partial.end(), mesh_.time) > 0;
+    if (partial) return std::count(to.partial.begin(), to.partial.end(), mesh_.time) == 0;
+    for (size_t d = 0; d < from.dims.size(); ++d) {
+      auto has = [&](const Sharding& s) {
+        for (const Piece& p : s.dims[d]) {
+          if (!p.axes.empty() && p.axes.front() == mesh_.time) return true;
+        }
+        return false;
+      };
+      if (has(from) && !has(to)) return true;
+    }
+    return false;
+  }
+
+  void refuse_in_time(ValueId v) {
+    if (!refused_.ok()) return;
+    const Node* node = graph_.producer(v);
+    refused_ = absl::InvalidArgumentError(
+        cat("micro-batches: ", node ? graph_.origin(*node) : std::string("a value"),
+            " needs all samples of the graph's batch at once, and a micro-batch has 1/", mesh_.axes[mesh_.time].size,
+            " of them (a statistic over the batch, as in batch normalization); pin micro_batch to the whole batch, or "
+            "use more data-parallel ranks instead"));
   }
 
   // Emits a node that was put off, at a split of its factors, in the context of whoever asks.
@@ -529,6 +649,8 @@ class Localizer {
   std::map<ValueId, const StateLayout*> layout_of_;       // of the states that the plan places
   std::vector<std::pair<size_t, Sharding>> state_order_;  // in the order of the local graph's states
   std::vector<PlacedTensor> placed_inputs_;
+  std::map<ValueId, size_t> input_of_;
+  absl::Status refused_;
   std::optional<size_t> micro_batch_;
   LocalProgram result_;
 };

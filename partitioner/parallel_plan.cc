@@ -56,6 +56,13 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
       continue;
     plan.slice_ranks = slices;
     plan.batch_ranks = ranks / slices;
+    std::optional<int64_t> micro = recipe.pin.micro_batch ? recipe.pin.micro_batch : recipe.batch.micro;
+    int64_t own = plan.graph_batch / plan.batch_ranks;
+    if (micro && own % *micro != 0) {
+      return absl::InvalidArgumentError(cat("pin micro_batch: ", *micro, ": a data-parallel rank has ", own,
+                                            " samples of each run of the graph; expected a divisor of ", own));
+    }
+    plan.parts = micro ? own / *micro : 1;
     return plan;
   }
   return absl::InvalidArgumentError(cat("cannot divide a global batch of ", global, " (", plan.micro_batches,
@@ -141,7 +148,7 @@ class Planner {
     chooser_ = &chooser;
     place_inputs(forms.graph);
     PARTITA_RETURN_IF_ERROR(place_states(forms.graph));
-    plan_.micro_batches = batch_.micro_batches / batch_.slice_ranks;
+    plan_.micro_batches = batch_.micro_batches / batch_.slice_ranks * batch_.parts;
     plan_.samples_per_step = batch_.graph_batch * batch_.micro_batches;
     return PlannedGraph{std::move(forms.graph), std::move(plan_)};
   }
@@ -176,6 +183,10 @@ class Planner {
     if (layout_.tensor > 1) tensor_ = {add_axis_of("tensor", layout_.tensor)};
     if (layout_.scatter_sums) plan_.scatter_axes = tensor_;
     if (context_ >= 0) zero_axes_.push_back(context_);
+    if (batch_.parts > 1) {
+      plan_.mesh.time = add_axis_of("micro_batch", batch_.parts);
+      batch_axes_.insert(batch_axes_.begin(), plan_.mesh.time);
+    }
     return absl::OkStatus();
   }
 

@@ -31,6 +31,7 @@ struct BatchPlan {
   int64_t micro_batches = 1;  // runs of the graph in one step, over all ranks
   int64_t slice_ranks = 1;    // ranks that take different runs
   int64_t batch_ranks = 1;    // ranks that share one run, each with a part of its samples
+  int64_t parts = 1;          // micro-batches that a rank cuts its part of a run into
 };
 
 // Divides the global batch (train.yaml's, else the graph's own) over `ranks`. Whole runs of the graph go to different

@@ -43,6 +43,21 @@ bool common_pieces(const std::vector<Piece>& a, const std::vector<Piece>& b, std
   }
 }
 
+// [n@x,y] as [x@x][n/x@y].
+std::vector<Piece> one_axis_each(const std::vector<Piece>& pieces, const Mesh& mesh) {
+  std::vector<Piece> out;
+  for (Piece p : pieces) {
+    while (p.axes.size() > 1) {
+      int64_t n = mesh.axes[p.axes[0]].size;
+      out.push_back({n, {p.axes[0]}});
+      p.size /= n;
+      p.axes.erase(p.axes.begin());
+    }
+    out.push_back(std::move(p));
+  }
+  return out;
+}
+
 // An axis of an outer piece splits it evenly only if its extent divides it.
 bool divides(const std::vector<Piece>& pieces, const Mesh& mesh) {
   for (const Piece& p : pieces) {
@@ -129,6 +144,12 @@ ValueId Resharder::reshard(ValueId local, Sharding from, const Sharding& to) {
   for (size_t d = 0; d < from.dims.size(); ++d) {
     std::vector<Piece> a, b;
     bool nests = common_pieces(from.dims[d], to.dims[d], a, b) && divides(a, mesh_) && divides(b, mesh_);
+    if (!nests) {
+      a.clear();
+      b.clear();
+      nests = common_pieces(one_axis_each(from.dims[d], mesh_), one_axis_each(to.dims[d], mesh_), a, b) &&
+              divides(a, mesh_) && divides(b, mesh_);
+    }
     if (!nests) {  // through the whole dimension: first all of it, then the part
       Sharding whole = from;
       for (Piece& p : whole.dims[d]) p.axes.clear();

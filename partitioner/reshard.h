@@ -15,6 +15,8 @@ class Resharder {
   ValueId reshard(ValueId local, Sharding from, const Sharding& to);
   // This rank's coordinate along an axis, an i64 scalar input of the program.
   ValueId coordinate(int axis);
+  // `value` instead, for the axis in time.
+  void set_coordinate(int axis, ValueId value) { coordinates_[axis] = value; }
 
  private:
   struct State;

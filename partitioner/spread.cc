@@ -94,7 +94,7 @@ Followed follow(const Formula& formula, const Operands& operands, const std::map
   };
   for (size_t k = 0; k < operands.values.size(); ++k) {
     bool output = k >= operands.inputs;
-    if (const Sharding* s = sharding(k)) refine(out.formula, output, output ? k - operands.inputs : k, *s);
+    if (const Sharding* s = sharding(k)) refine(out.formula, output, output ? k - operands.inputs : k, *s, mesh);
   }
   std::vector<int> found(operands.values.size(), -1);
   for (size_t k = 0; k < operands.values.size(); ++k) {

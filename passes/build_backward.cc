@@ -118,8 +118,8 @@ class Backward {
   void finish_outputs(ValueId loss) {
     b_.context() = {.segment = Segment::kBackward, .origin = b_.origin("accumulate")};
     std::vector<GraphOutput> outputs;
-    if (context_.micro_batches > 1)
-      loss = accumulate("loss", {}, b_.scale(loss, 1.0 / static_cast<double>(context_.micro_batches)));
+    if (context_.micro_batches > 1) loss = b_.scale(loss, 1.0 / static_cast<double>(context_.micro_batches));
+    if (context_.accumulate) loss = accumulate("loss", {}, loss);
     outputs.push_back({"loss", loss});
     size_t states = b_.graph().states.size();
     for (size_t k = 0; k < states; ++k) {
@@ -128,7 +128,7 @@ class Backward {
       ValueId g = gradient_[s.value];
       if (g == kNoValue)
         g = b_.full(b_.dtype(s.value), b_.shape(s.value), 0);  // trained, yet without influence on the loss
-      if (context_.micro_batches > 1) g = accumulate(cat("grad/", s.name), s.name, g);
+      if (context_.accumulate) g = accumulate(cat("grad/", s.name), s.name, g);
       outputs.push_back({cat("grad/", s.name), g});
     }
     b_.mutable_graph().outputs = std::move(outputs);

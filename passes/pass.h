@@ -14,7 +14,8 @@ namespace partita {
 struct PassContext {
   Recipe recipe;
   TrainingSpec training;        // what the file itself says of training; empty for a plain forward graph
-  int64_t micro_batches = 1;    // slices of the global batch that one step runs through the graph
+  int64_t micro_batches = 1;    // runs of the graph in one step
+  bool accumulate = false;      // gradients come in several parts, from several runs or micro-batches of one
   bool keep_gradients = false;  // keep "grad/NAME" among the outputs
   std::vector<std::string> warnings;
 };

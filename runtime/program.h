@@ -128,7 +128,8 @@ struct ProgramInput {
   std::string name;
   std::string kind;     // data, micro_batch, coordinate
   Operand operand;      // one micro-batch of this rank
-  Placement placement;  // of the whole micro-batch (over all ranks); dimension 0 counts samples
+  Placement placement;  // within one run of the graph, over all ranks; dimension 0 counts samples
+  int64_t part_samples = 0;  // along dimension 0 from one micro-batch of a run to the next; 0: every one has all of it
 };
 
 struct ProgramOutput {
@@ -148,6 +149,7 @@ struct Program {
   std::vector<MeshAxis> mesh;
   std::vector<CollectiveGroup> groups;
   int64_t micro_batches = 1;
+  int64_t parts = 1;             // micro-batches that one run of the model's graph is cut into
   int64_t samples_per_step = 0;  // the global batch
   int64_t slots = 1;
   int64_t region_bytes[kRegions] = {};

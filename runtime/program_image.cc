@@ -41,10 +41,10 @@ PARTITA_FIELDS(AxisStride, x.axis, x.stride)
 PARTITA_FIELDS(Placement, x.logical, x.shape, x.local, x.axes)
 PARTITA_FIELDS(InitialValue, x.kind, x.a, x.b)
 PARTITA_FIELDS(ProgramState, x.name, x.kind, x.parameter, x.operand, x.placement, x.initial)
-PARTITA_FIELDS(ProgramInput, x.name, x.kind, x.operand, x.placement)
+PARTITA_FIELDS(ProgramInput, x.name, x.kind, x.operand, x.placement, x.part_samples)
 PARTITA_FIELDS(ProgramOutput, x.name, x.operand, x.placement)
 PARTITA_FIELDS(CollectiveGroup, x.axes)
-PARTITA_FIELDS(Program, x.model, x.target, x.mesh, x.groups, x.micro_batches, x.samples_per_step, x.slots,
+PARTITA_FIELDS(Program, x.model, x.target, x.mesh, x.groups, x.micro_batches, x.parts, x.samples_per_step, x.slots,
                x.region_bytes[0], x.region_bytes[1], x.region_bytes[2], x.region_bytes[3], x.region_bytes[4],
                x.segments, x.schedule, x.evaluation, x.states, x.inputs, x.outputs, x.origins)
 #undef PARTITA_FIELDS

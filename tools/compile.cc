@@ -169,6 +169,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PassContext context{.recipe = request.recipe,
                       .training = model.training.value_or(TrainingSpec{}),
                       .micro_batches = batch.micro_batches,
+                      .accumulate = batch.micro_batches * batch.parts > 1,
                       .keep_gradients = request.keep_gradients};
   PARTITA_ASSIGN_OR_RETURN(model.graph, initialize(model.graph, context));
   PassOptions passes = request.passes;

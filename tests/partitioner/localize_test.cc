@@ -58,12 +58,13 @@ Graph small_transformer() {
   return std::move(g).finish();
 }
 
-Graph training_graph(int64_t micro_batches) {
+Graph training_graph(int64_t micro_batches, bool accumulate) {
   PassContext context;
   context.recipe.loss = LossRecipe{.kind = LossKind::kCrossEntropy, .output = "logits", .ignore_index = 3};
   context.recipe.optimizer = default_optimizer(OptimizerKind::kAdamW);
   context.recipe.clip_grad_norm = 0.5;
   context.micro_batches = micro_batches;
+  context.accumulate = accumulate;
   context.keep_gradients = true;
   Graph g = *attach_loss(small_transformer(), context);
   g = *build_backward(g, context);
@@ -76,8 +77,8 @@ struct Problem {
   Tensors inputs, states;
 };
 
-Problem problem(int64_t micro_batches) {
-  Problem p{training_graph(micro_batches), micro_batches, {}, {}};
+Problem problem(int64_t micro_batches, bool accumulate) {
+  Problem p{training_graph(micro_batches, accumulate), micro_batches, {}, {}};
   std::mt19937 rng(5);
   for (const GraphInput& in : p.graph.inputs) {
     TensorType t = p.graph.type(in.value);
@@ -141,7 +142,7 @@ void split_batch(ShardingPlan& plan, int axis) {
 }
 
 TEST(Localize_DataParallel, EqualsSerial) {
-  Problem p = problem(1);
+  Problem p = problem(1, false);
   for (int64_t n : {2, 4}) {
     ShardingPlan plan = replicated_plan(p, {{"data", n}});
     split_batch(plan, 0);
@@ -153,7 +154,7 @@ TEST(Localize_DataParallel, EqualsSerial) {
 }
 
 TEST(Localize_SlicesAndBatch, EqualsSerial) {
-  Problem p = problem(4);
+  Problem p = problem(4, true);
   ShardingPlan plan = replicated_plan(p, {{"data_outer", 2}, {"data_inner", 2}});
   plan.slice_axes = {0};
   plan.micro_batches = 2;
@@ -172,8 +173,32 @@ TEST(Localize_SlicesAndBatch, EqualsSerial) {
   EXPECT_GT(count(local.graph, "reduce_scatter"), 0);
 }
 
+// One run of the graph in several micro-batches: the labels that count are counted over all of them.
+TEST(Localize_MicroBatches, EqualSerial) {
+  for (int64_t parts : {2, 4}) {
+    for (int64_t ranks : {1, 2}) {
+      if (parts * ranks > 4) continue;
+      Problem p = problem(1, true);
+      ShardingPlan plan = replicated_plan(p, {{"data", ranks}, {"micro_batch", parts}});
+      plan.mesh.time = 1;
+      plan.micro_batches = parts;
+      split_batch(plan, 1);
+      split_batch(plan, 0);
+      LocalProgram local = expect_equal_to_serial(p, plan, cat(parts, " micro-batches on ", ranks));
+      EXPECT_EQ(count(local.graph, "all_gather"), 0);
+    }
+  }
+  Problem p = problem(4, true);
+  ShardingPlan plan = replicated_plan(p, {{"data", 2}, {"micro_batch", 2}});
+  plan.slice_axes = {0};
+  plan.mesh.time = 1;
+  plan.micro_batches = 4;
+  split_batch(plan, 1);
+  expect_equal_to_serial(p, plan, "slices x micro-batches");
+}
+
 TEST(Localize_Zero, EqualsSerial) {
-  Problem p = problem(1);
+  Problem p = problem(1, false);
   for (int stage : {1, 3}) {
     ShardingPlan plan = replicated_plan(p, {{"data", 2}});
     split_batch(plan, 0);
@@ -191,7 +216,7 @@ TEST(Localize_Zero, EqualsSerial) {
 
 // Any sharding of any parameter: the transformation finds the communication.
 TEST(Localize_RandomShardings, EqualSerial) {
-  Problem p = problem(1);
+  Problem p = problem(1, false);
   for (uint32_t seed = 0; seed < 100; ++seed) {
     std::mt19937 rng(seed);
     ShardingPlan plan =
@@ -222,7 +247,7 @@ TEST(Localize_RandomShardings, EqualSerial) {
 }
 
 TEST(Localize_MegatronWeights, NoGatherInForwardOrBackward) {
-  Problem p = problem(1);
+  Problem p = problem(1, false);
   ShardingPlan plan = replicated_plan(p, {{"tensor", 2}});
   for (size_t k = 0; k < plan.states.size(); ++k) {
     const State& s = p.graph.states[k];
@@ -240,7 +265,7 @@ TEST(Localize_MegatronWeights, NoGatherInForwardOrBackward) {
 }
 
 TEST(Bucket_DataParallel, JoinsReductionsAndEqualsSerial) {
-  Problem p = problem(1);
+  Problem p = problem(1, false);
   ShardingPlan plan = replicated_plan(p, {{"data", 2}});
   split_batch(plan, 0);
   LocalProgram local = *localize(p.graph, plan);

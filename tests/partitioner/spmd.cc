@@ -94,6 +94,8 @@ class Spmd {
   }
 
   void stage(int64_t m) {
+    int time = p_.mesh.time;
+    int64_t parts = time < 0 ? 1 : p_.mesh.axes[time].size;
     for (size_t k = 0; k < g_.inputs.size(); ++k) {
       const GraphInput& in = g_.inputs[k];
       for (int64_t r = 0; r < ranks_; ++r) {
@@ -102,8 +104,10 @@ class Spmd {
           v = Tensor::zeros({DType::kI64, {}});
           v.i[0] = m;
         } else if (in.kind == InputKind::kData) {
-          v = shard_of(micro_batch(inputs_.at(in.name), p_.inputs[k].logical, m), p_.inputs[k].sharding, p_.mesh,
-                       coordinates_[r]);
+          std::vector<int64_t> at = coordinates_[r];
+          if (time >= 0) at[time] = m % parts;
+          v = shard_of(micro_batch(inputs_.at(in.name), p_.inputs[k].logical, m / parts), p_.inputs[k].sharding, p_.mesh,
+                       at);
         }
       }
     }

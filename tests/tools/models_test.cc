@@ -146,6 +146,31 @@ TEST(Models_EveryLayout, Holds) {
   }
 }
 
+// One exported batch in micro-batches of one sample, where the model is a sum over samples.
+TEST(Models_MicroBatches, HoldOrAreRefused) {
+  std::vector<std::string> folders = model_folders();
+  if (folders.empty()) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
+  size_t refused = 0;
+  for (const std::string& folder : folders) {
+    TempFolder out;
+    std::string model = fs::exists(folder + "/model.onnx") ? "/model.onnx" : "/training_model.onnx";
+    const char* flags = "--ranks 2 --pin micro_batch=1";
+    Outcome compiled = run_command(partita_program() + " compile " + folder + model + " --train " + folder +
+                                   "/train.yaml --quiet " + flags + " -o " + (out / "bundle"));
+    if (compiled.code != 0) {  // a statistic over the batch
+      EXPECT_EQ(compiled.code, 2) << folder << compiled.text;
+      EXPECT_NE(compiled.text.find("needs all samples of the graph's batch at once"), std::string::npos)
+          << folder << compiled.text;
+      ++refused;
+      continue;
+    }
+    auto expected = NpzFile::open(folder + "/expected.npz");
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    expect_holds(folder, *expected, train(folder, array(*expected, "loss_f64").size(), flags, out, "micro"));
+  }
+  EXPECT_LT(refused, folders.size() / 2);
+}
+
 std::string bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
