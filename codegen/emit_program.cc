@@ -243,9 +243,8 @@ class ProgramMaker {
       std::string kind = i.kind == InputKind::kData         ? "data"
                          : i.kind == InputKind::kMicroBatch ? "micro_batch"
                                                             : "coordinate";
-      program_.inputs.push_back(
-          {i.name, kind, make_operand(plan_, plan_.inputs[k]), placed(local_.inputs, k, i.value),
-           part_samples(local_.inputs, k)});
+      program_.inputs.push_back({i.name, kind, make_operand(plan_, plan_.inputs[k]), placed(local_.inputs, k, i.value),
+                                 part_samples(local_.inputs, k)});
     }
     for (size_t k = 0; k < graph_.outputs.size(); ++k) {
       program_.outputs.push_back({graph_.outputs[k].name, make_operand(plan_, plan_.outputs[k]),

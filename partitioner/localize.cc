@@ -115,7 +115,8 @@ class Localizer {
   // + coordinate of the step.
   void place_micro_batch() {
     const TensorType type{DType::kI64, {}};
-    ValueId m = b_.input(micro_batch_ ? graph_.inputs[*micro_batch_].name : "micro_batch", type, InputKind::kMicroBatch);
+    ValueId m =
+        b_.input(micro_batch_ ? graph_.inputs[*micro_batch_].name : "micro_batch", type, InputKind::kMicroBatch);
     placed_inputs_.push_back({{}, Sharding{}});
     if (mesh_.time >= 0) {
       ValueId parts = b_.scalar(DType::kI64, static_cast<double>(mesh_.axes[mesh_.time].size));

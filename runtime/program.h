@@ -126,9 +126,9 @@ struct ProgramState {
 
 struct ProgramInput {
   std::string name;
-  std::string kind;     // data, micro_batch, coordinate
-  Operand operand;      // one micro-batch of this rank
-  Placement placement;  // within one run of the graph, over all ranks; dimension 0 counts samples
+  std::string kind;          // data, micro_batch, coordinate
+  Operand operand;           // one micro-batch of this rank
+  Placement placement;       // within one run of the graph, over all ranks; dimension 0 counts samples
   int64_t part_samples = 0;  // along dimension 0 from one micro-batch of a run to the next; 0: every one has all of it
 };
 

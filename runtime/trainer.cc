@@ -83,10 +83,10 @@ class Trainer {
     int64_t run = program_.samples_per_step / (program_.micro_batches / program_.parts);
     for (int64_t m = 0; m < program_.micro_batches; ++m) {
       for (size_t k = 0; k < columns_.size(); ++k)
-        ranges.push_back({static_cast<int>(k),
-                          m / program_.parts * run + m % program_.parts * columns_[k].input->part_samples +
-                              columns_[k].first,
-                          columns_[k].count});
+        ranges.push_back(
+            {static_cast<int>(k),
+             m / program_.parts * run + m % program_.parts * columns_[k].input->part_samples + columns_[k].first,
+             columns_[k].count});
     }
     prefetcher_.emplace(source_, std::move(ranges), 0, steps_);
     return absl::OkStatus();

@@ -106,8 +106,8 @@ class Spmd {
         } else if (in.kind == InputKind::kData) {
           std::vector<int64_t> at = coordinates_[r];
           if (time >= 0) at[time] = m % parts;
-          v = shard_of(micro_batch(inputs_.at(in.name), p_.inputs[k].logical, m / parts), p_.inputs[k].sharding, p_.mesh,
-                       at);
+          v = shard_of(micro_batch(inputs_.at(in.name), p_.inputs[k].logical, m / parts), p_.inputs[k].sharding,
+                       p_.mesh, at);
         }
       }
     }
