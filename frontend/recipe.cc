@@ -8,6 +8,7 @@
 
 #include "base/cat.h"
 #include "base/quote.h"
+#include "frontend/deepspeed_config.h"
 #include "frontend/pins.h"
 #include "frontend/yaml_fields.h"
 
@@ -346,7 +347,8 @@ absl::StatusOr<Recipe> parse_recipe(std::string_view text, std::string_view file
   auto root = parse_yaml(text);
   if (!root.ok()) return in_file(root.status());
   Recipe recipe;
-  absl::Status status = parse_fields(**root, "", recipe_fields(), recipe);
+  absl::Status status = is_deepspeed_config(**root) ? parse_deepspeed_config(**root, recipe)
+                                                    : parse_fields(**root, "", recipe_fields(), recipe);
   if (!status.ok()) return in_file(status);
   PARTITA_RETURN_IF_ERROR(check_recipe(recipe, file_name));
   return recipe;

@@ -42,6 +42,10 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
   BatchPlan plan;
   PARTITA_ASSIGN_OR_RETURN(plan.graph_batch, batch_of(forward));
   int64_t global = recipe.batch.global.value_or(plan.graph_batch);
+  if (!recipe.batch.global && recipe.batch.accumulation) {
+    int64_t micro = std::max<int64_t>(plan.graph_batch / ranks, 1);
+    global = micro * *recipe.batch.accumulation * ranks;
+  }
   if (global % plan.graph_batch != 0) {
     return absl::InvalidArgumentError(
         cat("batch.global is ", global, " and the graph takes ", plan.graph_batch,
@@ -82,9 +86,17 @@ absl::Status refuse_unbuilt(const Recipe& recipe) {
   if (recipe.pin.axis("pipeline").value_or(1) > 1) return refuse("pipeline", "leave it out or set it to 1");
   if (recipe.pin.offload.value_or(OffloadMode::kNone) != OffloadMode::kNone)
     return refuse("offload", "leave it out or set it to none");
-  RecomputeMode recompute = recipe.pin.recompute.value_or(RecomputeMode::kNone);
+  RecomputeMode recompute = recipe.pin.recompute.value_or(recipe.recompute);
   if (recompute == RecomputeMode::kFull || recompute == RecomputeMode::kSelective)
     return refuse("recompute", "leave it out or set it to none");
+  auto refuse_key = [](std::string_view key, std::string_view value) {
+    return absl::UnimplementedError(cat(key, ": ", value, ": not in this version; leave it out"));
+  };
+  if (recipe.precision == Precision::kBf16 || recipe.precision == Precision::kFp16)
+    return refuse_key("precision", enum_name(recipe.precision));
+  if (recipe.compress != Compression::kNone) return refuse_key("compress", enum_name(recipe.compress));
+  if (recipe.semantics.batch_norm != BatchNormGroup::kGlobal) return refuse_key("semantics.batch_norm", "replica");
+  if (recipe.semantics.moe) return refuse_key("semantics.moe", "a capacity");
   return absl::OkStatus();
 }
 

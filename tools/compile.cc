@@ -158,15 +158,18 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   Compiled out;
   Stopwatch watch(out);
-  PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(request.model, import_options(request.recipe)));
-  out.warnings = model.warnings;
-  PARTITA_RETURN_IF_ERROR(take_data_settings(request.recipe, out));
-  watch.lap("import");
-  PARTITA_ASSIGN_OR_RETURN(ParallelLayout layout, pinned_layout(request.recipe, request.ranks, out.warnings));
+  Recipe recipe = request.recipe;
+  PARTITA_ASSIGN_OR_RETURN(ParallelLayout layout, pinned_layout(recipe, request.ranks, out.warnings));
   out.ranks = layout.ranks();
-  PARTITA_ASSIGN_OR_RETURN(BatchPlan batch, plan_batch(model.graph, request.recipe, layout.sample_ranks()));
+  if (!recipe.batch.global && recipe.batch.micro && recipe.batch.accumulation)
+    recipe.batch.global = *recipe.batch.micro * *recipe.batch.accumulation * layout.sample_ranks();
+  PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(request.model, import_options(recipe)));
+  out.warnings.insert(out.warnings.end(), model.warnings.begin(), model.warnings.end());
+  PARTITA_RETURN_IF_ERROR(take_data_settings(recipe, out));
+  watch.lap("import");
+  PARTITA_ASSIGN_OR_RETURN(BatchPlan batch, plan_batch(model.graph, recipe, layout.sample_ranks()));
 
-  PassContext context{.recipe = request.recipe,
+  PassContext context{.recipe = recipe,
                       .training = model.training.value_or(TrainingSpec{}),
                       .micro_batches = batch.micro_batches,
                       .accumulate = batch.micro_batches * batch.parts > 1,
@@ -182,7 +185,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     return out;
   }
 
-  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings(graph, request.recipe, layout, batch, out.warnings));
+  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings(graph, recipe, layout, batch, out.warnings));
   PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(planned.graph, planned.plan));
   if (out.ranks > 1) local.graph = bucket_reductions(local.graph, kBucketBytes);
   watch.lap("partition");
