@@ -125,8 +125,8 @@ absl::Status parse_scheduler(const YamlNode& node, const std::string& path, Reci
   };
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, s));
   auto refuse = [&](std::string_view key, std::string_view expected) {
-    return yaml_error(node.line, node.column, cat(join_path(path, key), ": expected ", expected,
-                                                  "; say the schedule in train.yaml instead"));
+    return yaml_error(node.line, node.column,
+                      cat(join_path(path, key), ": expected ", expected, "; say the schedule in train.yaml instead"));
   };
   if (s.type != "WarmupLR" && s.type != "WarmupDecayLR" && s.type != "WarmupCosineLR")
     return refuse("type", cat("WarmupLR, WarmupDecayLR or WarmupCosineLR, found ", s.type));
@@ -190,14 +190,10 @@ absl::Status parse_zero(const YamlNode& node, const std::string& path, Recipe& o
   static const Fields<Zero> kFields = [] {
     Fields<Zero> f = {
         {"stage", integer(&Zero::stage, 0, 3)},
-        {"offload_param",
-         [](const YamlNode& n, const std::string& at, Zero& zero) {
-           return parse_offload(n, at, zero.offload_parameters);
-         }},
-        {"offload_optimizer",
-         [](const YamlNode& n, const std::string& at, Zero& zero) {
-           return parse_offload(n, at, zero.offload_optimizer);
-         }},
+        {"offload_param", [](const YamlNode& n, const std::string& at,
+                             Zero& zero) { return parse_offload(n, at, zero.offload_parameters); }},
+        {"offload_optimizer", [](const YamlNode& n, const std::string& at,
+                                 Zero& zero) { return parse_offload(n, at, zero.offload_optimizer); }},
     };
     ignore(f, {"allgather_partitions",
                "allgather_bucket_size",
@@ -254,20 +250,33 @@ const Fields<Recipe>& config_fields() {
            if (clip.ok() && *clip > 0) out.clip_grad_norm = *clip;
            return clip.status();
          })},
-        {"fp16", [](const YamlNode& node, const std::string& path, Recipe& out) {
-           return parse_precision(node, path, Precision::kFp16, out);
-         }},
-        {"bf16", [](const YamlNode& node, const std::string& path, Recipe& out) {
-           return parse_precision(node, path, Precision::kBf16, out);
-         }},
+        {"fp16", [](const YamlNode& node, const std::string& path,
+                    Recipe& out) { return parse_precision(node, path, Precision::kFp16, out); }},
+        {"bf16", [](const YamlNode& node, const std::string& path,
+                    Recipe& out) { return parse_precision(node, path, Precision::kBf16, out); }},
         {"zero_optimization", parse_zero},
         {"seed", integer(&Recipe::seed, 0, INT64_MAX)},
     };
-    ignore(f, {"steps_per_print", "wall_clock_breakdown", "dump_state", "prescale_gradients",
-               "gradient_predivide_factor", "sparse_gradients", "communication_data_type", "comms_logger",
-               "flops_profiler", "tensorboard", "wandb", "csv_monitor", "zero_allow_untested_optimizer",
-               "zero_force_ds_cpu_optimizer", "checkpoint", "aio", "activation_checkpointing", "memory_breakdown",
-               "disable_allgather", "data_types"});
+    ignore(f, {"steps_per_print",
+               "wall_clock_breakdown",
+               "dump_state",
+               "prescale_gradients",
+               "gradient_predivide_factor",
+               "sparse_gradients",
+               "communication_data_type",
+               "comms_logger",
+               "flops_profiler",
+               "tensorboard",
+               "wandb",
+               "csv_monitor",
+               "zero_allow_untested_optimizer",
+               "zero_force_ds_cpu_optimizer",
+               "checkpoint",
+               "aio",
+               "activation_checkpointing",
+               "memory_breakdown",
+               "disable_allgather",
+               "data_types"});
     return f;
   }();
   return kFields;

@@ -68,8 +68,8 @@ struct ScheduleRecipe {
 };
 
 struct BatchRecipe {
-  std::optional<int64_t> global;  // samples per optimizer step over all devices
-  std::optional<int64_t> micro;   // samples per replica and micro-batch; unset: searched
+  std::optional<int64_t> global;        // samples per optimizer step over all devices
+  std::optional<int64_t> micro;         // samples per replica and micro-batch; unset: searched
   std::optional<int64_t> accumulation;  // micro-batches per replica and step, where `global` is unset (DeepSpeed)
   bool operator==(const BatchRecipe&) const = default;
 };
