@@ -72,6 +72,12 @@ runtime::InitialValue initial_value(const Initial& initial) {
   return {"file", 0, 0};
 }
 
+std::vector<bool> host_states(const LocalProgram& local) {
+  std::vector<bool> host;
+  for (const PlacedTensor& s : local.states) host.push_back(s.host);
+  return host;
+}
+
 class ProgramMaker {
  public:
   ProgramMaker(const LocalProgram& local, const TargetOptions& options)
@@ -81,7 +87,10 @@ class ProgramMaker {
         code_(graph_),
         plan_(make_step_plan(
             code_,
-            {.fusion = {.fuse = options.fuse}, .micro_batches = local.micro_batches, .in_place = options.in_place})) {}
+            {.fusion = {.fuse = options.fuse},
+             .micro_batches = local.micro_batches,
+             .in_place = options.in_place,
+             .host_states = host_states(local)})) {}
 
   absl::StatusOr<Program> run() {
     program_.model = graph_.name;

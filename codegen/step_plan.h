@@ -52,6 +52,7 @@ struct PlanOptions {
   FusionOptions fusion;
   int64_t micro_batches = 1;
   bool in_place = true;
+  std::vector<bool> host_states;  // per state: kept in host memory; empty: none is
 };
 
 // Fuses (see fusion.h). `code` must outlive the plan. Values that no output, state or collective depends on get no

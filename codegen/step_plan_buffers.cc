@@ -32,7 +32,10 @@ int StepPlanner::new_temporary(const TensorType& type, bool to_the_end) {
 void StepPlanner::make_outside_buffers() {
   auto fixed = [&](ValueId v, Region region) { slot_of_[v] = {new_fixed(region, byte_size(graph_.type(v))), 0}; };
   for (const GraphInput& in : graph_.inputs) fixed(in.value, Region::kInput);
-  for (const State& s : graph_.states) fixed(s.value, Region::kState);
+  for (size_t k = 0; k < graph_.states.size(); ++k) {
+    bool host = k < options_.host_states.size() && options_.host_states[k];
+    fixed(graph_.states[k].value, host ? Region::kHostState : Region::kState);
+  }
 }
 
 // Constants get a place when something reads them from memory; equal ones share it.

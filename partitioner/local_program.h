@@ -15,6 +15,7 @@ namespace partita {
 struct PlacedTensor {
   Shape logical;
   Sharding sharding;
+  bool host = false;  // a state that is kept in host memory
 };
 
 struct LocalProgram {

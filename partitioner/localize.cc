@@ -546,7 +546,15 @@ class Localizer {
   }
 
   void at(const Node& node) {
-    b_.context() = {node.segment, node.origin, node.block, node.weight_gradient, node.device};
+    DeviceKind device = node.device;
+    bool host = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return on_host(v); });
+    if (node.segment == Segment::kUpdate && host) device = DeviceKind::kHost;
+    b_.context() = {node.segment, node.origin, node.block, node.weight_gradient, device};
+  }
+
+  bool on_host(ValueId v) const {
+    auto layout = layout_of_.find(v);
+    return layout != layout_of_.end() && layout->second->host;
   }
 
   // A gradient that leaves backward partial is reduced as soon as it is there, straight to how the update wants it, so
@@ -634,7 +642,7 @@ class Localizer {
                                                                  : placed_inputs_[placed++]);
     }
     for (const auto& [k, sharding] : state_order_)
-      result_.states.push_back({graph_.type(graph_.states[k].value).shape, sharding});
+      result_.states.push_back({graph_.type(graph_.states[k].value).shape, sharding, on_host(graph_.states[k].value)});
     return std::move(result_);
   }
 

@@ -17,6 +17,7 @@ namespace partita {
 struct StateLayout {
   Sharding stored, compute;
   bool regather = false;
+  bool host = false;  // kept in host memory, where what updates it runs
 };
 
 struct ShardingPlan {

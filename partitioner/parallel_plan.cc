@@ -84,8 +84,6 @@ absl::Status refuse_unbuilt(const Recipe& recipe) {
     return absl::UnimplementedError(cat("pin ", what, ": not in this version; ", instead));
   };
   if (recipe.pin.axis("pipeline").value_or(1) > 1) return refuse("pipeline", "leave it out or set it to 1");
-  if (recipe.pin.offload.value_or(OffloadMode::kNone) != OffloadMode::kNone)
-    return refuse("offload", "leave it out or set it to none");
   RecomputeMode recompute = recipe.pin.recompute.value_or(recipe.recompute);
   if (recompute == RecomputeMode::kFull || recompute == RecomputeMode::kSelective)
     return refuse("recompute", "leave it out or set it to none");
@@ -329,12 +327,18 @@ class Planner {
       if (s.kind == StateKind::kAccumulator && (!parts || !fits || stored == c)) {
         plan_.states.push_back(std::nullopt);
       } else if (own) {
-        plan_.states.push_back(StateLayout{stored, c, stored != c});
+        plan_.states.push_back(StateLayout{stored, c, stored != c, on_host(s)});
       } else {
-        plan_.states.push_back(StateLayout{stored, stored, false});
+        plan_.states.push_back(StateLayout{stored, stored, false, on_host(s)});
       }
     }
     return absl::OkStatus();
+  }
+
+  bool on_host(const State& s) const {
+    OffloadMode mode = recipe_.pin.offload.value_or(OffloadMode::kNone);
+    return (s.kind == StateKind::kOptimizer && mode != OffloadMode::kNone) ||
+           (s.kind == StateKind::kParameter && mode == OffloadMode::kAll);
   }
 
   static bool same_shape(const Sharding& s, const Shape& shape) {

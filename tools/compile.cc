@@ -144,6 +144,7 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
           {"steps", steps},
           {"memory_bytes",
            {{"state", p.region_bytes[0]},
+            {"host_state", p.region_bytes[1]},
             {"arena", p.region_bytes[2]},
             {"constant", p.region_bytes[3]},
             {"input", p.region_bytes[4]}}},
