@@ -85,12 +85,10 @@ class ProgramMaker {
         options_(options),
         graph_(expand_composites(local.graph)),
         code_(graph_),
-        plan_(make_step_plan(
-            code_,
-            {.fusion = {.fuse = options.fuse},
-             .micro_batches = local.micro_batches,
-             .in_place = options.in_place,
-             .host_states = host_states(local)})) {}
+        plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse},
+                                     .micro_batches = local.micro_batches,
+                                     .in_place = options.in_place,
+                                     .host_states = host_states(local)})) {}
 
   absl::StatusOr<Program> run() {
     program_.model = graph_.name;

@@ -138,9 +138,10 @@ Complaint names(const Graph& g) {
   for (const State& s : g.states) {
     if (s.name.empty() || !states.insert(s.name).second) return about(s, "expected a name of its own");
   }
+  // A rank's program may read one column of the data twice: its micro-batch, and all samples of the run.
   for (const GraphInput& in : g.inputs) {
-    if (in.name.empty() || !inputs.insert(in.name).second)
-      return cat("input ", quote(in.name), ": expected a name of its own");
+    bool again = !inputs.insert(in.name).second && in.kind != InputKind::kData;
+    if (in.name.empty() || again) return cat("input ", quote(in.name), ": expected a name of its own");
   }
   for (const GraphOutput& out : g.outputs) {
     if (out.name.empty() || !outputs.insert(out.name).second)

@@ -119,8 +119,9 @@ std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, 
         formula, operand.dims[d], pieces_within(formula, operand.dims[d], sharding.dims[d], mesh),
         [&](int f, const Piece& piece) {
           const Factor& factor = formula.factors[f];
-          if (factor.role != FactorRole::kWhole && factor.size % ways(piece.axes, mesh) == 0)
-            out.push_back({f, piece.axes});
+          std::vector<int> axes = piece.axes;  // as many of the outer ones as the factor can take
+          while (!axes.empty() && factor.size % ways(axes, mesh) != 0) axes.pop_back();
+          if (factor.role != FactorRole::kWhole && !axes.empty()) out.push_back({f, std::move(axes)});
         },
         [](int, int64_t) {});
   }

@@ -150,9 +150,10 @@ ValueId Resharder::reshard(ValueId local, Sharding from, const Sharding& to) {
       nests = common_pieces(one_axis_each(from.dims[d], mesh_), one_axis_each(to.dims[d], mesh_), a, b) &&
               divides(a, mesh_) && divides(b, mesh_);
     }
-    if (!nests) {  // through the whole dimension: first all of it, then the part
+    if (!nests) {  // through the whole dimension: first all of it (of one micro-batch), then the part
       Sharding whole = from;
-      for (Piece& p : whole.dims[d]) p.axes.clear();
+      for (Piece& p : whole.dims[d]) p.axes.resize(!p.axes.empty() && p.axes.front() == mesh_.time ? 1 : 0);
+      PARTITA_CHECK(!(whole == from), "pieces of a dimension that do not meet");
       Sharding one = normalized(whole);
       return reshard(reshard(local, std::move(from), whole), std::move(one), to);
     }

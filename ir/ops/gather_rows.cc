@@ -80,17 +80,16 @@ Rows rows_of(Builder& b, const Attrs& attrs, ValueId positions, ValueId indices,
   DType type = DType::kI64;
   auto number = [&](int64_t n) { return b.constant(to_literal({{type, {}}, {}, {n}})); };
   int64_t size = attrs.i("size"), dim = attrs.i("dim");
-  ValueId i = b.cast(indices, type), zero = b.scalar(type, 0);
+  ValueId i = b.cast(indices, type), zero = number(0);
   i = b.select(b.emit("lt", {i, zero}), b.add(i, number(size)), i);
   i = b.emit("max", {zero, b.emit("min", {i, number(size - 1)})});
-  ValueId first = b.reshape(b.emit("slice", {positions},
-                                   {{"starts", std::vector<int64_t>{0}},
-                                    {"limits", std::vector<int64_t>{1}},
-                                    {"strides", std::vector<int64_t>{1}}}),
-                            {});
-  i = b.sub(i, first);
-  ValueId here = b.emit("and", {b.emit("le", {zero, i}), b.emit("lt", {i, number(rows)})});
-  i = b.emit("max", {zero, b.emit("min", {i, number(rows - 1)})});
+  // For each of all rows, which one it is here; `rows` for those that are not.
+  ValueId nowhere = b.broadcast_to(number(rows), {size});
+  ValueId place = b.emit("scatter_elements", {nowhere, positions, b.emit("iota", {}, {{"size", rows}, {"to", type}})},
+                         {{"dim", int64_t{0}}, {"mode", std::string("none")}});
+  i = b.emit("gather", {place, i}, {{"dim", int64_t{0}}});
+  ValueId here = b.emit("lt", {i, number(rows)});
+  i = b.emit("min", {i, number(rows - 1)});
   Shape wide(static_cast<size_t>(dim), 1);
   wide.insert(wide.end(), b.shape(indices).begin(), b.shape(indices).end());
   while (static_cast<int>(wide.size()) < rank) wide.push_back(1);
@@ -117,7 +116,7 @@ std::vector<ValueId> gather_rows_grad_expand(const OpUse& use) {
 
 }  // namespace
 
-// gather along `dim`, of whose `size` rows those at `positions` (ascending without gaps) are here: the others count as
+// gather along `dim`, of whose `size` rows those at `positions` (in [0, size), each once) are here: the others count as
 // zero, so that a split of the rows leaves a partial sum. Indices as in gather.
 extern const OpDef kGatherRows = {
     .name = "gather_rows",

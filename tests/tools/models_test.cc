@@ -136,9 +136,9 @@ TEST(Models_EveryLayout, Holds) {
     ASSERT_TRUE(expected.ok()) << expected.status();
     size_t steps = array(*expected, "loss_f64").size();
     TempFolder out;
-    for (const char* flags :
-         {"--ranks 2 --like zero1", "--ranks 2 --like zero3-offload", "--ranks 4 --like hsdp", "--ranks 2 --like megatron:tp2",
-          "--ranks 4 --pin tensor=2 --pin zero=3", "--ranks 2 --pin context=2", "--ranks 2 --pin expert=2"}) {
+    for (const char* flags : {"--ranks 2 --like zero1", "--ranks 2 --like zero3-offload", "--ranks 4 --like hsdp",
+                              "--ranks 2 --like megatron:tp2", "--ranks 4 --pin tensor=2 --pin zero=3",
+                              "--ranks 2 --pin context=2", "--ranks 2 --pin expert=2"}) {
       SCOPED_TRACE(flags);
       expect_holds(folder, *expected, train(folder, steps, flags, out, "layout"));
     }

@@ -1,0 +1,270 @@
+// Random models x meshes x shardings x stored parts x micro-batches: all ranks in float64 equal the serial step. A case
+// that fails is made smaller as long as it fails, and printed.
+//
+// PARTITA_SEEDS=N runs N seeds (300 unless said), PARTITA_SEED=K the one seed K.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <random>
+
+#include "base/cat.h"
+#include "ir/print.h"
+#include "ir/verify.h"
+#include "partitioner/bucket.h"
+#include "partitioner/localize.h"
+#include "partitioner/split_forms.h"
+#include "tests/partitioner/random_model.h"
+#include "tests/partitioner/spmd.h"
+
+namespace partita {
+namespace {
+
+// A case is a model and a list of choices; a choice of 0 is the plainest.
+struct Case {
+  RandomModel model;
+  std::vector<MeshAxis> axes;
+  int time = 0;  // parts of a run
+  std::vector<uint32_t> choices;
+};
+
+// Draws from the list, then zeros.
+class Choices {
+ public:
+  explicit Choices(const std::vector<uint32_t>& list) : list_(list) {}
+  uint32_t below(uint32_t n) { return at_ < list_.size() ? list_[at_++] % n : (++at_, 0); }
+
+ private:
+  const std::vector<uint32_t>& list_;
+  size_t at_ = 0;
+};
+
+Case random_case(uint64_t seed) {
+  std::mt19937_64 rng(seed * 7919 + 1);
+  Case c{random_model(seed), {}, 0, {}};
+  int64_t ranks = 1;
+  for (uint64_t k = 1 + rng() % 3; k-- > 0 && ranks < 8;) {
+    c.axes.push_back({cat("a", c.axes.size()), rng() % 4 == 3 ? 4 : 2});
+    ranks *= c.axes.back().size;
+  }
+  if (c.model.accumulate && rng() % 2) c.time = 2;
+  for (int k = 0; k < 600; ++k) c.choices.push_back(static_cast<uint32_t>(rng()));
+  return c;
+}
+
+int64_t ways(const Piece& piece, const Mesh& mesh) {
+  int64_t n = 1;
+  for (int a : piece.axes) n *= mesh.axes[a].size;
+  return n;
+}
+
+// Splits some pieces of `s` over some of `free`.
+void split(Sharding& s, std::vector<int> free, const Mesh& mesh, Choices& choices) {
+  for (size_t n = choices.below(3); n-- > 0 && !free.empty() && !s.dims.empty();) {
+    auto& dim = s.dims[choices.below(static_cast<uint32_t>(s.dims.size()))];
+    size_t which = choices.below(static_cast<uint32_t>(free.size()));
+    int axis = free[which];
+    free.erase(free.begin() + static_cast<int64_t>(which));
+    if (dim.size() == 1 && dim[0].axes.empty() && dim[0].size % 2 == 0 && dim[0].size > 2 && choices.below(3) == 2)
+      dim = {{2, {}}, {dim[0].size / 2, {}}};  // inside of a fused dimension
+    Piece& piece = dim[choices.below(static_cast<uint32_t>(dim.size()))];
+    if (piece.size % (ways(piece, mesh) * mesh.axes[axis].size) == 0) piece.axes.push_back(axis);
+  }
+}
+
+bool uses_axis(const Sharding& s, int axis) {
+  for (size_t d = 0; d < s.dims.size(); ++d) {
+    for (int a : s.axes_of(static_cast<int>(d))) {
+      if (a == axis) return true;
+    }
+  }
+  return false;
+}
+
+struct Prepared {
+  Graph graph;
+  ShardingPlan plan;
+};
+
+Prepared prepare(const Case& c) {
+  Choices choices(c.choices);
+  Graph graph = training_graph(c.model);
+  if (choices.below(2)) graph = use_split_forms(graph, [](const Node&) { return true; }).graph;
+  Prepared p{std::move(graph), {}};
+  ShardingPlan& plan = p.plan;
+  plan.mesh.axes = c.axes;
+  std::vector<int> all, batch;
+  for (int a = 0; a < static_cast<int>(c.axes.size()); ++a) all.push_back(a);
+  plan.micro_batches = c.model.micro_batches;
+  if (c.model.micro_batches == 2 && c.axes[0].size == 2 && choices.below(2)) {
+    plan.slice_axes = {0};
+    plan.micro_batches = 1;
+  }
+  std::vector<int> rest(all.begin() + (plan.slice_axes.empty() ? 0 : 1), all.end());
+  int64_t samples = 4;
+  if (c.time > 0) {
+    plan.mesh.time = static_cast<int>(plan.mesh.axes.size());
+    plan.mesh.axes.push_back({"micro_batch", c.time});
+    plan.micro_batches *= c.time;
+    samples /= c.time;
+  }
+  for (int a : rest) {
+    if (choices.below(2) == 0 || samples % c.axes[a].size != 0) continue;
+    batch.push_back(a);
+    samples /= c.axes[a].size;
+  }
+  for (const GraphInput& in : p.graph.inputs) {
+    Sharding s = Sharding::replicated(p.graph.type(in.value).shape);
+    if (in.kind == InputKind::kData) {
+      s.dims[0][0].axes = batch;
+      if (plan.mesh.time >= 0) s.dims[0][0].axes.insert(s.dims[0][0].axes.begin(), plan.mesh.time);
+    }
+    plan.inputs.push_back(std::move(s));
+  }
+  for (const State& s : p.graph.states) {
+    Sharding whole = Sharding::replicated(p.graph.type(s.value).shape);
+    bool accumulator = s.kind == StateKind::kAccumulator;
+    if (accumulator && choices.below(3) != 2) {
+      plan.states.push_back(std::nullopt);
+      continue;
+    }
+    StateLayout layout{whole, whole};
+    if (choices.below(3) > 0) split(layout.compute, rest, plan.mesh, choices);
+    layout.stored = layout.compute;
+    std::vector<int> free;  // slices too: they store parts, and compute with the whole
+    for (int a : all) {
+      if (!uses_axis(layout.compute, a)) free.push_back(a);
+    }
+    if (choices.below(2)) split(layout.stored, free, plan.mesh, choices);
+    if (accumulator || s.kind != StateKind::kParameter) layout.compute = layout.stored;
+    layout.regather = choices.below(2);
+    plan.states.push_back(std::move(layout));
+  }
+  for (int a : rest) {
+    if (choices.below(3) == 2) plan.scatter_axes.push_back(a);
+  }
+  return p;
+}
+
+Tensor random_tensor(const TensorType& type, std::mt19937& rng) {
+  Tensor t = Tensor::zeros(type);
+  std::normal_distribution<double> normal;
+  for (double& x : t.f) x = normal(rng) * 0.5;
+  for (int64_t& x : t.i) x = static_cast<int64_t>(rng() % 8);
+  return t;
+}
+
+// What is wrong; empty where all agrees.
+std::string fault(const Case& c) {
+  Graph graph = training_graph(c.model);
+  std::mt19937 rng(5);
+  Tensors inputs, states;
+  for (const GraphInput& in : graph.inputs) {
+    TensorType t = graph.type(in.value);
+    t.shape[0] *= c.model.micro_batches;
+    inputs[in.name] = random_tensor(t, rng);
+  }
+  ShardingPlan alone;
+  alone.micro_batches = c.model.micro_batches;
+  for (const GraphInput& in : graph.inputs) alone.inputs.push_back(Sharding::replicated(graph.type(in.value).shape));
+  for (const State& s : graph.states) {
+    if (s.kind == StateKind::kParameter) states[s.name] = random_tensor(graph.type(s.value), rng);
+    Sharding whole = Sharding::replicated(graph.type(s.value).shape);
+    alone.states.push_back(StateLayout{whole, whole});
+  }
+  SpmdResult serial = run_spmd(*localize(graph, alone), inputs, states);
+  Prepared p = prepare(c);
+  auto local = localize(p.graph, p.plan);
+  if (!local.ok()) return std::string(local.status().message());
+  if (auto sound = verify(local->graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
+  local->graph = bucket_reductions(local->graph, 1 << 12);
+  SpmdResult split = run_spmd(*local, inputs, states);
+  auto compare = [](const Tensors& got, const Tensors& expected) -> std::string {
+    for (const auto& [name, e] : expected) {
+      if (name.rfind("accumulate/", 0) == 0) continue;  // a rank's part of the sum
+      auto at = got.find(name);
+      if (at == got.end() || at->second.type != e.type) return cat(name, " is missing or of another type");
+      for (size_t k = 0; k < e.f.size(); ++k) {
+        if (!(std::abs(at->second.f[k] - e.f[k]) <= 1e-9 * std::max(1.0, std::abs(e.f[k]))))
+          return cat(name, " element ", k, ": expected ", e.f[k], ", found ", at->second.f[k]);
+      }
+      if (at->second.i != e.i) return cat(name, " differs");
+    }
+    return {};
+  };
+  std::string wrong = compare(split.outputs, serial.outputs);
+  return wrong.empty() ? compare(split.states, serial.states) : wrong;
+}
+
+Case smallest(Case c) {
+  auto fails = [](const Case& smaller) { return !fault(smaller).empty(); };
+  for (bool again = true; again;) {
+    again = false;
+    auto attempt = [&](Case smaller) {
+      if (!fails(smaller)) return;
+      c = std::move(smaller);
+      again = true;
+    };
+    for (size_t k = 0; k < c.model.layers.size(); ++k) {
+      Case smaller = c;
+      smaller.model.layers.erase(smaller.model.layers.begin() + static_cast<int64_t>(k));
+      attempt(std::move(smaller));
+    }
+    for (bool RandomModel::*flag : {&RandomModel::clip, &RandomModel::mask}) {
+      Case smaller = c;
+      if (!(smaller.model.*flag)) continue;
+      smaller.model.*flag = false;
+      attempt(std::move(smaller));
+    }
+    if (c.axes.size() > 1) {
+      Case smaller = c;
+      smaller.axes.pop_back();
+      attempt(std::move(smaller));
+    }
+  }
+  for (uint32_t& choice : c.choices) {
+    if (choice == 0) continue;
+    Case smaller = c;
+    smaller.choices[static_cast<size_t>(&choice - c.choices.data())] = 0;
+    if (fails(smaller)) c.choices = smaller.choices;
+  }
+  return c;
+}
+
+std::string report(const Case& c) {
+  Prepared p = prepare(c);
+  std::string s = cat(fault(c), "\n", describe(c.model), "\nmesh");
+  for (const MeshAxis& a : p.plan.mesh.axes) append(s, " ", a.name, "=", a.size);
+  for (int a : p.plan.slice_axes) append(s, ", runs over ", p.plan.mesh.axes[a].name);
+  for (int a : p.plan.scatter_axes) append(s, ", sums scattered over ", p.plan.mesh.axes[a].name);
+  append(s, "\n");
+  for (size_t k = 0; k < p.graph.inputs.size(); ++k)
+    append(s, p.graph.inputs[k].name, " ", to_string(p.plan.inputs[k], p.plan.mesh), "\n");
+  for (size_t k = 0; k < p.graph.states.size(); ++k) {
+    const auto& layout = p.plan.states[k];
+    if (layout) {
+      append(s, p.graph.states[k].name, " stored ", to_string(layout->stored, p.plan.mesh), " used ",
+             to_string(layout->compute, p.plan.mesh), "\n");
+    }
+  }
+  return s + print(p.graph);
+}
+
+uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+TEST(Transformation_AnyModelMeshAndSharding, EqualsSerial) {
+  uint64_t first = 0, seeds = from_environment("PARTITA_SEEDS", 300);
+  if (std::getenv("PARTITA_SEED") != nullptr) first = from_environment("PARTITA_SEED", 0), seeds = 1;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    Case c = random_case(seed);
+    if (fault(c).empty()) continue;
+    FAIL() << "seed " << seed << ": " << report(smallest(c));
+  }
+}
+
+}  // namespace
+}  // namespace partita

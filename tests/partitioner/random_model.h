@@ -1,0 +1,25 @@
+// Random training graphs for property tests of the transformation: layers drawn from what models are made of, with
+// loss, backward and update.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace partita {
+
+struct RandomModel {
+  std::vector<int> layers;  // what each layer is, taken modulo the number of kinds
+  int64_t micro_batches = 1;
+  bool accumulate = false;
+  int optimizer = 0;  // 0 sgd, 1 momentum, 2 adamw, 3 lamb
+  bool clip = false, mask = false, squared = false;
+};
+
+RandomModel random_model(uint64_t seed);
+// In f64. Batch 4, sequences of 4; data inputs "ids" (i64 below 8) or "x", and "target".
+Graph training_graph(const RandomModel& model);
+std::string describe(const RandomModel& model);
+
+}  // namespace partita
