@@ -102,7 +102,6 @@ absl::Status refuse_unbuilt(const Recipe& recipe) {
 
 absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional<int64_t> ranks,
                                              std::vector<std::string>& warnings) {
-  PARTITA_RETURN_IF_ERROR(refuse_unbuilt(recipe));
   const PinRecipe& pin = recipe.pin;
   ParallelLayout l;
   l.tensor = pin.axis("tensor").value_or(1);
@@ -447,6 +446,7 @@ class Planner {
 
 absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
                                             const BatchPlan& batch, std::vector<std::string>& warnings) {
+  PARTITA_RETURN_IF_ERROR(refuse_unbuilt(recipe));
   for (const ValuePin& pin : recipe.pin.values) {
     bool any = std::any_of(graph.states.begin(), graph.states.end(), [&](const State& s) {
       return s.kind != StateKind::kOptimizer && glob_match(pin.match, s.name);
