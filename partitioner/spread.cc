@@ -24,6 +24,7 @@ struct Spreader::Walk {
   std::deque<NodeId> queue;
   std::map<NodeId, int> visits;
   std::set<NodeId> queued;
+  std::set<ValueId> owed;  // values of which a sum over the ranks is counted already, the value's or its gradient's
 };
 
 Spreader::Spreader(const Graph& graph)
@@ -178,7 +179,7 @@ double Spreader::gradient_bytes(ValueId v) const {
   return differentiated_[v] ? static_cast<double>(byte_size(graph_.type(v))) : 0;
 }
 
-void Spreader::account(const Walk& walk, NodeId n, Spread& out) const {
+void Spreader::account(Walk& walk, NodeId n, Spread& out) const {
   const Node& node = graph_.nodes[n];
   Operands operands(node);
   Followed f = follow(formula(n), operands, walk.values, walk.mesh);
@@ -197,8 +198,9 @@ void Spreader::account(const Walk& walk, NodeId n, Spread& out) const {
     bool trained = state >= 0 && graph_.states[state].kind == StateKind::kParameter;
     parameter = parameter || (trained && stands);
     everywhere = everywhere && stands;
-    // A result that lacks the factor is a partial sum; so is the gradient of an operand that lacks it.
-    if (!stands) out.moved_bytes += 2 * gradient_bytes(v);
+    // A result that lacks the factor is a partial sum; so is the gradient of an operand that lacks it. The gradients
+    // of one value are added before they are summed over the ranks.
+    if (!stands && walk.owed.insert(v).second) out.moved_bytes += 2 * gradient_bytes(v);
   }
   bool reduced = f.formula.factors[f.factor].role != FactorRole::kParallel;
   bool product = operands.inputs >= 2 && std::any_of(f.formula.factors.begin(), f.formula.factors.end(),

@@ -39,7 +39,7 @@ class Spreader {
  private:
   struct Walk;
   void visit(Walk& walk, NodeId n) const;
-  void account(const Walk& walk, NodeId n, Spread& out) const;
+  void account(Walk& walk, NodeId n, Spread& out) const;
   double gradient_bytes(ValueId v) const;
 
   const Graph& graph_;

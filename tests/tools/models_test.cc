@@ -83,7 +83,9 @@ std::vector<std::string> model_folders() {
   return folders;
 }
 
-void expect_holds(const std::string& folder, const NpzFile& expected, const Training& run) {
+// `slack`: times the limit. Sums in another order round otherwise, and where a gradient is near zero AdamW makes a
+// whole step of the rounding.
+void expect_holds(const std::string& folder, const NpzFile& expected, const Training& run, double slack = 1) {
   std::vector<double> loss = array(expected, "loss_f64"), loss32 = array(expected, "loss_f32");
   EXPECT_LE(relative_error(run.losses, loss), std::max(2e-6, 4 * relative_error(loss32, loss))) << folder << ": loss";
   auto gradients = SafetensorsFile::open(run.gradients), parameters = SafetensorsFile::open(run.parameters);
@@ -98,7 +100,8 @@ void expect_holds(const std::string& folder, const NpzFile& expected, const Trai
     const SafetensorsFile& file = gradient ? *gradients : *parameters;
     const runtime::SafetensorsEntry* entry = file.find(name);
     ASSERT_NE(entry, nullptr) << folder << ": " << key;
-    EXPECT_LE(relative_error(numbers(entry->dtype, file.data(*entry)), array(expected, key)), std::max(2e-6, 4 * own))
+    EXPECT_LE(relative_error(numbers(entry->dtype, file.data(*entry)), array(expected, key)),
+              slack * std::max(2e-6, 4 * own))
         << folder << ": " << key;
     ++compared;
   }
@@ -140,7 +143,7 @@ TEST(Models_EveryLayout, Holds) {
                               "--ranks 2 --like megatron:tp2", "--ranks 4 --pin tensor=2 --pin zero=3",
                               "--ranks 2 --pin context=2", "--ranks 2 --pin expert=2"}) {
       SCOPED_TRACE(flags);
-      expect_holds(folder, *expected, train(folder, steps, flags, out, "layout"));
+      expect_holds(folder, *expected, train(folder, steps, flags, out, "layout"), 2);
     }
     if (HasFatalFailure()) return;
   }
@@ -166,7 +169,7 @@ TEST(Models_MicroBatches, HoldOrAreRefused) {
     }
     auto expected = NpzFile::open(folder + "/expected.npz");
     ASSERT_TRUE(expected.ok()) << expected.status();
-    expect_holds(folder, *expected, train(folder, array(*expected, "loss_f64").size(), flags, out, "micro"));
+    expect_holds(folder, *expected, train(folder, array(*expected, "loss_f64").size(), flags, out, "micro"), 2);
   }
   EXPECT_LT(refused, folders.size() / 2);
 }
