@@ -355,6 +355,7 @@ class Localizer {
       std::sort(s.partial.begin(), s.partial.end());
       s.kind = kind;
       variants_[node.outputs[k]].push_back({outputs[k], s, node.segment});
+      scatter_home(use, split, k);
       if (!s.partial.empty()) complete_early(node.outputs[k]);
     }
   }
@@ -364,6 +365,30 @@ class Localizer {
       if (std::find(dim.begin(), dim.end(), factor) != dim.end()) return true;
     }
     return false;
+  }
+
+  // A sum that this node leaves over an axis which one of its operands had on a factor of the result is scattered back
+  // there: the gradient of gathered keys goes to the ranks that hold the keys.
+  void scatter_home(const Use& use, const FactorSplit& split, size_t output) {
+    ValueId v = use.node.outputs[output];
+    Sharding now = variants_[v].back().sharding;
+    if (now.kind != PartialKind::kSum) return;
+    FactorSplit home = split;
+    std::vector<int> owed = now.partial;
+    for (size_t k = 0; k < use.present.size(); ++k) {
+      for (const auto& [factor, axes] : proposals(use.formula, use.formula.inputs[k], use.shardings[k], mesh_)) {
+        if (axes.size() != 1 || !std::count(owed.begin(), owed.end(), axes[0]) || !home.axes[factor].empty() ||
+            !stands_in(use.formula.outputs[output], factor))
+          continue;
+        home.axes[factor] = axes;
+        std::erase(owed, axes[0]);
+      }
+    }
+    if (owed.size() == now.partial.size()) return;
+    Sharding target = operand_sharding(use.formula, use.formula.outputs[output], home);
+    target.partial = owed;
+    get(v, target);
+    make_front(v, normalized(target));
   }
 
   std::vector<ValueId> emit_local(const Node& node, const Formula& formula, const FactorSplit& split,

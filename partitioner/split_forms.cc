@@ -16,6 +16,10 @@ SplitForms use_split_forms(const Graph& graph, const std::function<bool(const No
     std::vector<ValueId> inputs, outputs;
     for (ValueId v : node.inputs) inputs.push_back(v == kNoValue ? kNoValue : r(v));
     outputs = node.op->split_form({r.builder(), node.attrs, types, inputs, {}, {}});
+    if (outputs.empty()) {  // this use has no other form
+      r.copy(node);
+      continue;
+    }
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       r.replace(node.outputs[k], outputs[k]);
       const std::string& name = graph.values[node.outputs[k]].name;

@@ -15,7 +15,6 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "codegen/emit_program.h"
-#include "frontend/onnx_import.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/bucket.h"
 #include "partitioner/localize.h"
@@ -43,17 +42,6 @@ class Stopwatch {
   Compiled& compiled_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
-
-ImportOptions import_options(const Recipe& recipe) {
-  ImportOptions o;
-  o.bind = recipe.bind;
-  o.batch = recipe.batch.global;
-  o.trainable = recipe.trainable;
-  o.frozen = recipe.frozen;
-  o.names = recipe.names;
-  o.seed = recipe.seed;
-  return o;
-}
 
 // train.yaml's data settings as the runtime has them.
 absl::Status take_data_settings(const Recipe& recipe, Compiled& out) {
@@ -155,6 +143,17 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
 }
 
 }  // namespace
+
+ImportOptions import_options(const Recipe& recipe) {
+  ImportOptions o;
+  o.bind = recipe.bind;
+  o.batch = recipe.batch.global;
+  o.trainable = recipe.trainable;
+  o.frozen = recipe.frozen;
+  o.names = recipe.names;
+  o.seed = recipe.seed;
+  return o;
+}
 
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   Compiled out;

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "codegen/emit_program.h"
+#include "frontend/onnx_import.h"
 #include "ir/graph.h"
 #include "ir/recipe.h"
 #include "passes/pipeline.h"
@@ -45,6 +46,9 @@ struct Compiled {
   int64_t ranks = 1;
   int64_t parameters = 0;  // trained elements
 };
+
+// What a recipe says about reading the model.
+ImportOptions import_options(const Recipe& recipe);
 
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request);
 

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   partita::add_run(app, result);
   partita::add_doctor(app, result);
   partita::add_model(app, result);
+  partita::add_factors(app, result);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

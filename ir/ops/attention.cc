@@ -116,6 +116,14 @@ void attention_evaluate(const OpView& use, std::span<const Tensor* const> in, st
       }
 }
 
+// [s, t] true where query i may see key j.
+ValueId causal_pairs(Builder& b, const AttentionSizes& z) {
+  ValueId i = b.emit("iota", {}, {{"size", z.s}, {"to", DType::kI64}}),
+          j = b.emit("iota", {}, {{"size", z.t}, {"to", DType::kI64}});
+  ValueId last = b.reshape(b.add_scalar(i, static_cast<double>(z.t - z.s)), {z.s, 1});
+  return b.emit("le", {j, last});
+}
+
 // The math form on a graph. Query heads of one group share their keys, so they are folded into rows: [b, kv g, s, x]
 // <-> [b, kv, g s, x].
 struct Math {
@@ -143,15 +151,18 @@ struct Math {
     ValueId hidden = b.scalar(b.dtype(x), -kInfinity);
     if (mask != kNoValue)
       x = b.dtype(mask) == DType::kBool ? b.select(mask, x, hidden) : b.add(x, b.cast(mask, b.dtype(x)));
-    if (attrs.i("causal", 0) != 0) {
-      ValueId i = b.emit("iota", {}, {{"size", z.s}, {"to", DType::kI64}}),
-              j = b.emit("iota", {}, {{"size", z.t}, {"to", DType::kI64}});
-      ValueId last = b.reshape(b.add_scalar(i, static_cast<double>(z.t - z.s)), {z.s, 1});
-      x = b.select(b.emit("le", {j, last}), x, hidden);
-    }
-    return x;
+    return attrs.i("causal", 0) != 0 ? b.select(causal_pairs(b, z), x, hidden) : x;
   }
 };
+
+// A causal use with its mask as a tensor; nothing for others.
+std::vector<ValueId> attention_split_form(const OpUse& use) {
+  if (use.attrs.i("causal", 0) == 0) return {};
+  auto z = attention_sizes(use.view(), use.types[0], use.types[1], use.types[2], optional_type(use.view(), 3));
+  PARTITA_CHECK(z.ok(), std::string(z.status().message()));
+  ValueId mask = causal_mask(use.b, *z, use.inputs.size() > 3 ? use.inputs[3] : kNoValue);
+  return use.b.emit_all("attention", {use.inputs[0], use.inputs[1], use.inputs[2], mask}, without_causality(use.attrs));
+}
 
 std::vector<ValueId> attention_expand(const OpUse& use) {
   Builder& b = use.b;
@@ -187,6 +198,19 @@ std::vector<ValueId> attention_gradient(const OpUse& use) {
 }
 
 }  // namespace
+
+ValueId causal_mask(Builder& b, const AttentionSizes& z, ValueId mask) {
+  ValueId pairs = b.reshape(causal_pairs(b, z), {1, 1, z.s, z.t});
+  if (mask == kNoValue) return pairs;
+  if (b.dtype(mask) == DType::kBool) return b.emit("and", {mask, pairs});
+  return b.select(pairs, mask, b.scalar(b.dtype(mask), -kInfinity));
+}
+
+Attrs without_causality(const Attrs& attrs) {
+  Attrs plain = attrs;
+  plain.set("causal", int64_t{0});
+  return plain;
+}
 
 // With p = exp(scores - lse): dv = p^T g, dp = g v^T, dscores = p (dp - sum(g out)), dq = dscores k, dk = dscores^T q.
 // lse itself adds p g_lse to dscores.
@@ -229,6 +253,7 @@ extern const OpDef kAttention = {
     .gradient = attention_gradient,
     .expand = attention_expand,
     .evaluate = attention_evaluate,
+    .split_form = attention_split_form,
     .kernel = true,
 };
 

@@ -23,6 +23,11 @@ absl::StatusOr<AttentionSizes> attention_sizes(const OpView& use, const TensorTy
 // The mask's dimensions as formula text: factors b, (kv g), s, t, or '*' where it broadcasts.
 std::string attention_mask_factors(const TensorType& mask, const AttentionSizes& sizes);
 
+// The mask of a causal use as a tensor, so that the op need not compare positions by itself and may be split by them:
+// `mask` (or kNoValue) with what causality hides. The attributes without causality.
+ValueId causal_mask(Builder& b, const AttentionSizes& sizes, ValueId mask);
+Attrs without_causality(const Attrs& attrs);
+
 // Reference scores of one query row: scale q.k + mask for every key, -inf where the mask or causality hides it.
 class AttentionRow {
  public:

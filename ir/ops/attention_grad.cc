@@ -69,6 +69,13 @@ void attention_grad_evaluate(const OpView& use, std::span<const Tensor* const> i
       }
 }
 
+std::vector<ValueId> attention_grad_split_form(const OpUse& use) {
+  if (use.attrs.i("causal", 0) == 0) return {};
+  std::vector<ValueId> operands(use.inputs.begin(), use.inputs.end());
+  operands[kMask] = causal_mask(use.b, known_sizes(use.view()), operands[kMask]);
+  return use.b.emit_all("attention_grad", std::move(operands), without_causality(use.attrs));
+}
+
 }  // namespace
 
 // (gradient of out, q, k, v, mask?, out, lse) of an attention with the same attributes -> dq, dk, dv (Dao et al. 2022,
@@ -89,6 +96,7 @@ extern const OpDef kAttentionGrad = {
       return grads;
     },
     .evaluate = attention_grad_evaluate,
+    .split_form = attention_grad_split_form,
     .kernel = true,
 };
 

@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/builder.h"
@@ -27,16 +29,30 @@ absl::StatusOr<std::vector<TensorType>> concat_types(const OpView& use) {
   return one_output(use.dtype(), std::move(shape));
 }
 
-// "~1 a m0^ c, ~1 a m1^ c -> a total=7^ c"
+// "~1 a m0^ c, ~1 a m1^ c -> a total=7^ c"; where all are of whole blocks, the place within a block stays as it is:
+// "~1 a (m0^ b) c, ~1 a b c -> a (total^ b) c".
 std::string concat_formula(const OpView& use) {
-  int64_t dim = use.attrs.i("dim"), sum = 0;
-  std::string text, out;
-  for (size_t k = 0; k < use.inputs.size(); ++k) {
-    text += k ? ", ~1" : "~1";
-    for (int d = 0; d < use.rank(); ++d) append(text, " ", d == dim ? cat("m", k, "^") : factor_name(d));
-    sum += use.inputs[k].shape[dim];
+  int64_t dim = use.attrs.i("dim"), sum = 0, block = 0;
+  bool none_empty = true;
+  for (const TensorType& type : use.inputs) {
+    block = std::gcd(block, type.shape[dim]);
+    sum += type.shape[dim];
+    none_empty = none_empty && type.shape[dim] > 0;
   }
-  for (int d = 0; d < use.rank(); ++d) append(out, " ", d == dim ? cat("total=", sum, "^") : factor_name(d));
+  bool blocks = none_empty && block > 1 && use.inputs.size() > 1;
+  std::string text, out, joined = factor_name(static_cast<int>(dim));
+  for (size_t k = 0; k < use.inputs.size(); ++k) {
+    int64_t size = use.inputs[k].shape[dim];
+    std::string mine = !blocks         ? cat("m", k, "^")
+                       : size == block ? cat(joined, "=", block)
+                                       : cat("(m", k, "=", size / block, "^ ", joined, "=", block, ")");
+    text += k ? ", ~1" : "~1";
+    for (int d = 0; d < use.rank(); ++d) append(text, " ", d == dim ? mine : factor_name(d));
+  }
+  for (int d = 0; d < use.rank(); ++d) {
+    std::string whole = blocks ? cat("(total=", sum / block, "^ ", joined, ")") : cat("total=", sum, "^");
+    append(out, " ", d == dim ? whole : factor_name(d));
+  }
   return text + " ->" + out;
 }
 

@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/builder.h"
@@ -28,16 +30,41 @@ absl::StatusOr<std::vector<TensorType>> pad_types(const OpView& use) {
   return one_output(use.dtype(), std::move(shape));
 }
 
+// Padding by whole blocks leaves the place within a block as it is: "~1 a, ~1 . -> (o0^ a)".
 std::string pad_formula(const OpView& use) {
   const auto &low = use.attrs.ints("low"), &high = use.attrs.ints("high");
   std::string in = "~1", out;
   for (size_t d = 0; d < low.size(); ++d) {
     std::string name = factor_name(static_cast<int>(d));
-    bool padded = low[d] + high[d] > 0;
-    append(in, " ", name, padded ? "^" : "");
-    append(out, " ", padded ? cat("o", d, "=", use.shape(0)[d] + low[d] + high[d], "^") : name);
+    int64_t size = use.shape(0)[d], block = size > 0 ? std::gcd(std::gcd(low[d], high[d]), size) : 1;
+    int64_t padded = low[d] + size + high[d];
+    if (low[d] + high[d] == 0) {
+      append(in, " ", name);
+      append(out, " ", name);
+    } else if (block > 1) {
+      append(in, size == block ? cat(" ", name) : cat(" (n", d, "=", size / block, "^ ", name, "=", block, ")"));
+      append(out, " (o", d, "=", padded / block, "^ ", name, ")");
+    } else {
+      append(in, " ", name, "^");
+      append(out, " o", d, "=", padded, "^");
+    }
   }
   return in + ", ~1 ->" + out;
+}
+
+// Where blocks are split, the padding shrinks as they do.
+Attrs pad_localize(const Attrs& attrs, std::span<const Shape> inputs, std::span<const Shape> outputs) {
+  std::vector<int64_t> low = attrs.ints("low"), high = attrs.ints("high");
+  for (size_t d = 0; d < low.size(); ++d) {
+    int64_t local = outputs[0][d] - inputs[0][d], whole = low[d] + high[d];
+    if (whole == 0 || local == whole) continue;
+    low[d] /= whole / local;
+    high[d] = local - low[d];
+  }
+  Attrs changed = attrs;
+  changed.set("low", std::move(low));
+  changed.set("high", std::move(high));
+  return changed;
 }
 
 // x takes the middle of the gradient, a value that is not constant the sum of the rest.
@@ -85,6 +112,7 @@ extern const OpDef kPad = {
     .infer = pad_types,
     .gradient = pad_gradient,
     .evaluate = pad_evaluate,
+    .localize = pad_localize,
 };
 
 }  // namespace partita

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "base/cat.h"
 #include "base/status.h"
@@ -38,14 +39,24 @@ absl::StatusOr<std::vector<TensorType>> slice_types(const OpView& use) {
   return std::vector<TensorType>{{use.dtype(), std::move(shape)}};
 }
 
+// A range of whole blocks leaves the place within a block as it is: "~ (n0^ a) -> a", "~ (n0^ a) -> (o0^ a)".
 std::string slice_formula(const OpView& use) {
   std::string in = "~", out;
   for (size_t d = 0; d < use.shape(0).size(); ++d) {
     std::string name = factor_name(static_cast<int>(d));
+    int64_t size = use.shape(0)[d];
     Range r = range(use.attrs, d);
-    bool whole = r.whole(use.shape(0)[d]);
-    append(in, " ", name, whole ? "" : "^");
-    append(out, " ", whole ? name : cat("o", d, "=", r.count(), "^"));
+    int64_t block = r.stride == 1 && r.count() > 0 ? std::gcd(std::gcd(r.start, r.limit), size) : 1;
+    if (r.whole(size)) {
+      append(in, " ", name);
+      append(out, " ", name);
+    } else if (block > 1) {
+      append(in, " (n", d, "=", size / block, "^ ", name, "=", block, ")");
+      append(out, r.count() == block ? cat(" ", name) : cat(" (o", d, "=", r.count() / block, "^ ", name, ")"));
+    } else {
+      append(in, " ", name, "^");
+      append(out, " o", d, "=", r.count(), "^");
+    }
   }
   return in + " ->" + out;
 }
@@ -97,11 +108,17 @@ void slice_evaluate(const OpView& use, std::span<const Tensor* const> in, std::v
   });
 }
 
-// A dimension taken as a whole has as its limit the local size; one that is cut has not been split.
-Attrs slice_localize(const Attrs& attrs, std::span<const Shape> inputs, std::span<const Shape>) {
-  std::vector<int64_t> limits = attrs.ints("limits");
-  for (size_t d = 0; d < limits.size(); ++d) limits[d] = std::min(limits[d], inputs[0][d]);
+// Where blocks are split, all of the range shrinks alike; a range that is not of blocks has not been split.
+Attrs slice_localize(const Attrs& attrs, std::span<const Shape>, std::span<const Shape> outputs) {
+  std::vector<int64_t> starts = attrs.ints("starts"), limits = attrs.ints("limits");
+  for (size_t d = 0; d < limits.size(); ++d) {
+    int64_t count = limits[d] - starts[d], local = outputs[0][d];
+    if (attrs.ints("strides")[d] != 1 || count == 0) continue;
+    starts[d] = starts[d] / std::gcd(starts[d], count) * local / (count / std::gcd(starts[d], count));
+    limits[d] = starts[d] + local;
+  }
   Attrs local = attrs;
+  local.set("starts", std::move(starts));
   local.set("limits", std::move(limits));
   return local;
 }

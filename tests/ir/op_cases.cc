@@ -102,6 +102,17 @@ void add_structure(std::vector<OpCase>& cases) {
                    "slice",
                    {{"starts", Ints{2, 0}}, {"limits", Ints{2, 6}}, {"strides", Ints{2, 1}}},
                    {f64({4, 6})}});
+  cases.push_back({"slice_Block",
+                   "slice",
+                   {{"starts", Ints{0, 6}}, {"limits", Ints{4, 12}}, {"strides", Ints{1, 1}}},
+                   {f64({4, 18})}});
+  cases.push_back({"slice_Blocks",
+                   "slice",
+                   {{"starts", Ints{0, 6}}, {"limits", Ints{4, 18}}, {"strides", Ints{1, 1}}},
+                   {f64({4, 24})}});
+  cases.push_back({"pad_Block", "pad", {{"low", Ints{0, 6}}, {"high", Ints{0, 12}}}, {f64({4, 6}), f64({})}});
+  cases.push_back({"pad_Blocks", "pad", {{"low", Ints{0, 6}}, {"high", Ints{0, 0}}}, {f64({4, 12}), f64({})}});
+  cases.push_back({"concat_Blocks", "concat", {{"dim", int64_t{1}}}, {f64({4, 6}), f64({4, 12})}});
   cases.push_back({"pad", "pad", {{"low", Ints{0, 1}}, {"high", Ints{0, 2}}}, {f64({4, 6}), f64({})}});
   cases.push_back({"pad_Integers", "pad", {{"low", Ints{2, 0}}, {"high", Ints{0, 0}}}, {i64({4, 6}), i64({})}});
   cases.push_back({"concat", "concat", {{"dim", int64_t{1}}}, {f64({4, 2}), f64({4, 3}), f64({4, 0})}});

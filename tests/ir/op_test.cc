@@ -337,6 +337,25 @@ TEST(Ops, GradientsMatchFiniteDifferences) {
 
 // ---- splits ----
 
+TEST(Ops, FormsForSplitsEqualTheOp) {
+  std::set<std::string> tried;
+  for (const OpCase& c : all_cases()) {
+    Use use(c);
+    if (!use.op.split_form) continue;
+    OpDef form = use.op;
+    form.expand = use.op.split_form;
+    form.evaluate = nullptr;
+    std::vector<Tensor> own = use.run(), split = Use::run(form, c.attrs, use.inputs);
+    if (split.empty()) continue;  // this use has no such form
+    ASSERT_EQ(own.size(), split.size()) << describe(c);
+    for (size_t k = 0; k < own.size(); ++k)
+      EXPECT_EQ(difference(split[k], own[k], 1e-9), "") << describe(c) << " output " << k;
+    tried.insert(c.op);
+  }
+  for (const char* op : {"attention", "attention_grad", "cross_entropy", "cross_entropy_grad", "gather", "gather_grad"})
+    EXPECT_TRUE(tried.contains(op)) << op;
+}
+
 // The dimensions of an operand as a list of factors, and the flat positions of part `p` of `parts` along `factor`, in
 // the part's own row-major order.
 std::vector<int64_t> part_positions(const Formula& f, const FormulaOperand& operand, int factor, int64_t parts,

@@ -24,6 +24,7 @@ void add_compile(CLI::App& app, absl::Status& result);
 void add_run(CLI::App& app, absl::Status& result);
 void add_doctor(CLI::App& app, absl::Status& result);
 void add_model(CLI::App& app, absl::Status& result);
+void add_factors(CLI::App& app, absl::Status& result);
 
 // A model, its recipe and how to compile it: the flags that train and compile share.
 struct ModelFlags {
