@@ -112,6 +112,12 @@ class ProgramMaker {
     return std::move(program_);
   }
 
+  ProgramClaims claims() const {
+    ProgramClaims claims{local_.graph, {}};
+    for (const PlanStep& step : plan_.steps) claims.steps.push_back({step.node, step.values});
+    return claims;
+  }
+
   std::string describe() const {
     std::string s;
     for (const PlanStep& step : plan_.steps) {
@@ -281,8 +287,11 @@ class ProgramMaker {
 
 }  // namespace
 
-absl::StatusOr<Program> emit_program(const LocalProgram& local, const TargetOptions& options) {
-  return ProgramMaker(local, options).run();
+absl::StatusOr<Program> emit_program(const LocalProgram& local, const TargetOptions& options, ProgramClaims* claims) {
+  ProgramMaker maker(local, options);
+  PARTITA_ASSIGN_OR_RETURN(Program program, maker.run());
+  if (claims != nullptr) *claims = maker.claims();
+  return program;
 }
 
 std::string describe_program(const LocalProgram& local, const TargetOptions& options) {

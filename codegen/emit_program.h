@@ -15,9 +15,21 @@ struct TargetOptions {
   bool in_place = true;      // no: every value has memory of its own while it lives
 };
 
+// What the steps of a program say of themselves, for the verifier, which takes none of it on trust.
+struct StepClaim {
+  NodeId node = kNoNode;    // the node that the step computes, or the last of those that it computes
+  std::vector<int> values;  // per operand: a value of the graph that is no view, -1 where absent, below -1 a temporary of
+                            // the code generator's. Empty: a collective over several values that lie side by side
+};
+struct ProgramClaims {
+  Graph graph;                   // the local graph; nodes and values of steps are those of it with composites expanded
+  std::vector<StepClaim> steps;  // by step id
+};
+
 // The schedule is serial (micro-batches one after the other, one slot). InvalidArgument for a CPU that code cannot be
 // made for.
-absl::StatusOr<runtime::Program> emit_program(const LocalProgram& local, const TargetOptions& options = {});
+absl::StatusOr<runtime::Program> emit_program(const LocalProgram& local, const TargetOptions& options = {},
+                                              ProgramClaims* claims = nullptr);
 
 // The fused steps and loop nests of the same program, to read.
 std::string describe_program(const LocalProgram& local, const TargetOptions& options = {});

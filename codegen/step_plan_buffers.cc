@@ -138,7 +138,10 @@ void StepPlanner::make_buffers() {
       step.operands = {{flat, at->second->buffer, 0}, {flat, at->second->buffer, 0}};
       step.inputs = 1;
     } else {
-      for (const Use& u : drafts_[k].uses) step.operands.push_back(u.absent ? PlanOperand{} : operand(u.type, u.id));
+      for (const Use& u : drafts_[k].uses) {
+        step.operands.push_back(u.absent ? PlanOperand{} : operand(u.type, u.id));
+        step.values.push_back(u.absent ? kNoValue : u.id >= 0 ? u.id : u.id + kNoValue);
+      }
     }
     plan_.steps.push_back(std::move(step));
   }

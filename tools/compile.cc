@@ -23,6 +23,7 @@
 #include "runtime/program_image.h"
 #include "runtime/run_flags.h"
 #include "runtime/safetensors.h"
+#include "tools/verify/bundle.h"
 
 namespace partita {
 namespace {
@@ -190,11 +191,13 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   if (out.ranks > 1) local.graph = bucket_reductions(local.graph, kBucketBytes);
   watch.lap("partition");
 
-  PARTITA_ASSIGN_OR_RETURN(out.program, emit_program(local, request.target));
+  PARTITA_ASSIGN_OR_RETURN(out.program, emit_program(local, request.target, &out.claims));
   out.program.model = std::filesystem::path(request.model).filename().string();
   out.weights = collect_weights(local);
   for (const State& s : graph.states)
     out.parameters += s.kind == StateKind::kParameter ? elements(graph.type(s.value).shape) : 0;
+  out.samples = batch.graph_batch * batch.micro_batches;
+  out.serial = verifier::without_weights(std::move(graph));
   watch.lap("code");
   return out;
 }
@@ -215,6 +218,10 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
     PARTITA_RETURN_IF_ERROR(write_weights(compiled.weights, cat(fresh, "/", runtime::kInitialName)));
     PARTITA_RETURN_IF_ERROR(
         runtime::write_executable(runner, as_byte_span(image), cat(fresh, "/", runtime::kRankName)));
+    std::vector<verifier::Claim> claims;
+    for (const StepClaim& c : compiled.claims.steps) claims.push_back({c.node, c.values});
+    PARTITA_RETURN_IF_ERROR(
+        verifier::write_evidence(compiled.serial, compiled.samples, compiled.claims.graph, claims, fresh));
     return write_file_atomically(cat(fresh, "/", runtime::kManifestName), manifest(compiled, image).dump(2) + "\n",
                                  Durable::kNo);
   };

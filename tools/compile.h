@@ -35,6 +35,9 @@ struct InitialTensor {
 
 struct Compiled {
   runtime::Program program;
+  Graph serial;              // what the ranks share out between them, for the verifier
+  int64_t samples = 0;       // a step's, likewise
+  ProgramClaims claims;      // what the program's steps say that they compute, likewise
   runtime::DataConfig data;  // what train.yaml says of the data
   bool data_kind_said = false;
   uint64_t seed = 0;
@@ -52,8 +55,9 @@ ImportOptions import_options(const Recipe& recipe);
 
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request);
 
-// Writes program.partita (the image), rank (runner and image in one executable), initial.safetensors and manifest.json
-// into a new folder, all or nothing. FailedPrecondition where `folder` exists and is not a bundle.
+// Writes program.partita (the image), rank (runner and image in one executable), initial.safetensors, manifest.json and
+// verify/ (the evidence that `partita verify` reads) into a new folder, all or nothing. FailedPrecondition where
+// `folder` exists and is not a bundle.
 absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder);
 
 }  // namespace partita

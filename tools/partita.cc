@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   partita::add_train(app, result);
   partita::add_compile(app, result);
   partita::add_run(app, result);
+  partita::add_verify(app, result);
   partita::add_doctor(app, result);
   partita::add_model(app, result);
   partita::add_factors(app, result);

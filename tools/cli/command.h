@@ -22,6 +22,7 @@ int exit_code(const absl::Status& status);
 void add_train(CLI::App& app, absl::Status& result);
 void add_compile(CLI::App& app, absl::Status& result);
 void add_run(CLI::App& app, absl::Status& result);
+void add_verify(CLI::App& app, absl::Status& result);
 void add_doctor(CLI::App& app, absl::Status& result);
 void add_model(CLI::App& app, absl::Status& result);
 void add_factors(CLI::App& app, absl::Status& result);

@@ -2,10 +2,12 @@
 #include "base/status.h"
 #include "runtime/program_image.h"
 #include "tools/cli/command.h"
+#include "tools/verify/certificate.h"
 
 namespace partita {
 
 absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags) {
+  PARTITA_RETURN_IF_ERROR(verifier::check_certificate(folder, /*thorough=*/false));
   PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(folder));
   PARTITA_ASSIGN_OR_RETURN(runtime::Program program, runtime::load_image(cat(folder, "/", runtime::kImageName)));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedProgram::load(std::move(program)));

@@ -1,0 +1,84 @@
+// 200 seeded faults of programs: all found, by the half of the verifier that is to find them; the programs as they were
+// pass.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/tools/verify_mutations.h"
+#include "tests/tools/verify_samples.h"
+#include "tools/verify/certificate.h"
+#include "tools/verify/check_graph.h"
+#include "tools/verify/check_steps.h"
+
+namespace partita {
+namespace {
+
+constexpr int kSeeds = 200;
+
+std::string no_place(NodeId n) { return "node " + std::to_string(n); }
+
+class Mutations : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    TempFolder out;
+    std::string gpt2 = std::string(PARTITA_TEST_DATA) + "/gpt2", made = made_model(out);
+    const std::pair<std::string, SampleLayout> samples[] = {
+        {gpt2, {.ranks = 2}},
+        {gpt2, {.ranks = 4, .like = {"zero3"}}},
+        {made, {.ranks = 2, .like = {"zero1"}}},
+        {made, {.ranks = 8, .keep_gradients = true}},
+        {made, {.ranks = 4, .like = {"megatron:tp2"}}},
+    };
+    for (const auto& [folder, layout] : samples) {
+      auto bundle = sample_bundle(folder, layout);
+      ASSERT_TRUE(bundle.ok()) << bundle.status();
+      ASSERT_TRUE(verifier::check_bundle(*bundle).ok()) << verifier::check_bundle(*bundle).status();
+      bundles_.push_back(*std::move(bundle));
+      auto serial = verifier::SerialValues::create(bundles_.back().serial);
+      ASSERT_TRUE(serial.ok());
+      serials_.push_back(*std::move(serial));
+    }
+  }
+  static void TearDownTestSuite() {
+    bundles_.clear();
+    serials_.clear();
+  }
+
+  template <typename Check>
+  void expect_all_found(std::span<const Mutation> mutations, Check check) {
+    std::map<std::string_view, int> applied;
+    for (int seed = 0; seed < kSeeds; ++seed) {
+      std::mt19937 rng(static_cast<uint32_t>(seed));
+      size_t which = rng() % bundles_.size();
+      for (size_t k = static_cast<size_t>(seed);; ++k) {
+        ASSERT_LT(k, static_cast<size_t>(seed) + mutations.size()) << "nothing applies";
+        verifier::Bundle broken = bundles_[which];
+        const Mutation& m = mutations[k % mutations.size()];
+        if (!m.apply(broken, rng)) continue;
+        ++applied[m.name];
+        absl::Status status = check(which, broken);
+        EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << "seed " << seed << ", " << m.name << ": " << status;
+        break;
+      }
+    }
+    for (const Mutation& m : mutations) EXPECT_GT(applied[m.name], 0) << m.name;
+  }
+
+  static inline std::vector<verifier::Bundle> bundles_;
+  static inline std::vector<verifier::SerialValues> serials_;
+};
+
+TEST_F(Mutations, OfGraphsAreFound) {
+  expect_all_found(graph_mutations(), [](size_t which, const verifier::Bundle& b) {
+    return verifier::check_graph(serials_[which], b.rank, b.program, no_place).status();
+  });
+}
+
+TEST_F(Mutations, OfProgramsAreFound) {
+  expect_all_found(program_mutations(), [](size_t, const verifier::Bundle& b) {
+    return verifier::check_steps(b.code, b.program, b.claims).status();
+  });
+}
+
+}  // namespace
+}  // namespace partita

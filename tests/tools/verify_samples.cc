@@ -1,0 +1,56 @@
+#include "tests/tools/verify_samples.h"
+
+#include <filesystem>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "frontend/pins.h"
+#include "frontend/recipe.h"
+#include "ir/parse.h"
+#include "ir/print.h"
+#include "tests/tools/command.h"
+#include "tools/compile.h"
+#include "tools/verify/serial_values.h"
+
+namespace partita {
+
+absl::StatusOr<verifier::Bundle> sample_bundle(const std::string& folder, const SampleLayout& layout) {
+  CompileRequest request;
+  request.model = folder + "/model.onnx";
+  if (!std::filesystem::exists(request.model)) request.model = folder;
+  PARTITA_ASSIGN_OR_RETURN(request.recipe, load_recipe(folder + "/train.yaml"));
+  for (const std::string& preset : layout.like) PARTITA_RETURN_IF_ERROR(apply_preset(request.recipe, preset));
+  for (const std::string& pin : layout.pins) PARTITA_RETURN_IF_ERROR(apply_pin(request.recipe, pin));
+  request.ranks = layout.ranks;
+  request.keep_gradients = layout.keep_gradients;
+  PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));
+  verifier::Bundle bundle;
+  // Through text, as a bundle on disk.
+  PARTITA_ASSIGN_OR_RETURN(bundle.serial, parse_graph(print(compiled.serial)));
+  bundle.samples = compiled.samples;
+  PARTITA_ASSIGN_OR_RETURN(bundle.rank, parse_graph(print(verifier::without_weights(compiled.claims.graph))));
+  PARTITA_ASSIGN_OR_RETURN(bundle.code, verifier::expanded(bundle.rank, bundle.from));
+  for (const StepClaim& c : compiled.claims.steps) bundle.claims.push_back({c.node, c.values});
+  bundle.program = std::move(compiled.program);
+  return bundle;
+}
+
+std::string made_model(const TempFolder& folder) {
+  Outcome made = run_command(
+      partita_program() + " model gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 16 --quiet --with-weights -o " +
+      (folder / "model.onnx"));
+  PARTITA_CHECK(made.code == 0, made.text);
+  folder.write("train.yaml",
+               "loss: {kind: output, output: loss}\noptimizer: {kind: adamw, lr: 0.001}\nbatch: {global: 16}\n"
+               "bind: {batch: 4}\nclip_grad_norm: 1.0\n");
+  return folder.path();
+}
+
+std::string describe(const SampleLayout& layout) {
+  std::string s = cat(layout.ranks, " ranks");
+  for (const std::string& l : layout.like) append(s, " --like ", l);
+  for (const std::string& p : layout.pins) append(s, " --pin ", p);
+  return s;
+}
+
+}  // namespace partita

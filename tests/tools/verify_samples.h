@@ -1,0 +1,26 @@
+// Bundles in memory for the verifier's tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tests/temp_folder.h"
+#include "tools/verify/bundle.h"
+
+namespace partita {
+
+struct SampleLayout {
+  int64_t ranks = 2;
+  std::vector<std::string> like, pins;
+  bool keep_gradients = false;
+};
+
+// Compiles the model of a folder (model.onnx and train.yaml).
+absl::StatusOr<verifier::Bundle> sample_bundle(const std::string& folder, const SampleLayout& layout);
+// Writes a small transformer into the folder: 4 samples a run of the graph, 16 a step, so that a step has 4
+// micro-batches.
+std::string made_model(const TempFolder& folder);
+std::string describe(const SampleLayout& layout);
+
+}  // namespace partita

@@ -1,0 +1,121 @@
+// What the compiler makes is verified: every given model, every layout that the command line knows.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "nlohmann/json.hpp"
+#include "tests/temp_folder.h"
+#include "tests/tools/command.h"
+#include "tests/tools/verify_samples.h"
+#include "tools/verify/certificate.h"
+
+namespace partita {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> model_folders() {
+  std::vector<std::string> folders{std::string(PARTITA_TEST_DATA) + "/gpt2"};
+  if (!fs::exists(PARTITA_MODELS)) return folders;
+  for (const auto& entry : fs::directory_iterator(PARTITA_MODELS)) {
+    if (fs::exists(entry.path() / "train.yaml") && fs::exists(entry.path() / "expected.npz"))
+      folders.push_back(entry.path().string());
+  }
+  std::sort(folders.begin() + 1, folders.end());
+  return folders;
+}
+
+void expect_verified(const std::string& folder, const SampleLayout& layout) {
+  auto bundle = sample_bundle(folder, layout);
+  ASSERT_TRUE(bundle.ok()) << folder << ", " << describe(layout) << ": " << bundle.status();
+  auto verdict = verifier::check_bundle(*bundle);
+  ASSERT_TRUE(verdict.ok()) << folder << ", " << describe(layout) << ": " << verdict.status();
+  EXPECT_EQ(verdict->ranks, layout.ranks);
+  EXPECT_EQ(verdict->states, static_cast<int64_t>(bundle->serial.states.size()));
+  EXPECT_EQ(verdict->outputs, static_cast<int64_t>(bundle->serial.outputs.size()));
+  EXPECT_GT(verdict->steps, 0);
+  EXPECT_EQ(verdict->collectives > 0, layout.ranks > 1);
+}
+
+TEST(Verify_EveryGivenModel, HoldsUnderDataParallelism) {
+  for (const std::string& folder : model_folders()) {
+    expect_verified(folder, {.ranks = 1});
+    expect_verified(folder, {.ranks = 2, .like = {"ddp"}});
+    expect_verified(folder, {.ranks = 4});
+  }
+}
+
+TEST(Verify_EveryLayout, Holds) {
+  TempFolder out;
+  std::string made = made_model(out);  // several micro-batches a step
+  for (const std::string& folder : {std::string(PARTITA_TEST_DATA) + "/gpt2", made}) {
+    expect_verified(folder, {.ranks = 1});
+    expect_verified(folder, {.ranks = 2, .keep_gradients = true});
+    expect_verified(folder, {.ranks = 4});
+    for (const char* like : {"zero1", "zero2", "zero3", "hsdp"}) expect_verified(folder, {.ranks = 4, .like = {like}});
+    expect_verified(folder, {.ranks = 2, .like = {"megatron:tp2"}});
+    expect_verified(folder, {.ranks = 4, .like = {"zero3"}, .pins = {"tensor=2"}});
+    expect_verified(folder, {.ranks = 2, .pins = {"context=2"}});
+    expect_verified(folder, {.ranks = 4, .like = {"megatron:tp2"}, .keep_gradients = true});
+  }
+  expect_verified(made, {.ranks = 8});
+  expect_verified(made, {.ranks = 2, .pins = {"micro_batch=1"}});
+  expect_verified(std::string(PARTITA_TEST_DATA) + "/gpt2", {.ranks = 2, .pins = {"micro_batch=2"}});
+  expect_verified(made, {.ranks = 8, .like = {"zero3"}});
+}
+
+TEST(Verify_Command, WritesACertificateThatBindsItsBundle) {
+  TempFolder out;
+  std::string folder = std::string(PARTITA_TEST_DATA) + "/gpt2", bundle = out / "bundle", other = out / "other";
+  for (const std::string& b : {bundle, other}) {
+    Outcome compiled = run_command(partita_program() + " compile " + folder + "/model.onnx --train " + folder +
+                                   "/train.yaml --quiet --ranks " + (b == bundle ? "2" : "1") + " -o " + b);
+    ASSERT_EQ(compiled.code, 0) << compiled.text;
+  }
+  Outcome verified = run_command(partita_program() + " verify " + bundle + " --numeric --steps 2 --threads 1");
+  ASSERT_EQ(verified.code, 0) << verified.text;
+  EXPECT_NE(verified.text.find("2 ranks"), std::string::npos) << verified.text;
+  std::ifstream file(bundle + "/certificate.json");
+  nlohmann::json paper = nlohmann::json::parse(file);
+  EXPECT_EQ(paper["version"], 1);
+  EXPECT_EQ(paper["numeric"]["steps"], 2);
+  for (const char* name : {"program.partita", "manifest.json", "verify/serial.ir", "verify/rank.ir", "rank"})
+    EXPECT_TRUE(paper["files"].contains(name)) << name;
+  std::string text;
+  for (int k = 0; k < 2000; ++k) text += "a line of text number " + std::to_string(k * k % 977) + "\n";
+  std::string run = " --steps 1 --quiet --threads 1 --data " + out.write("text.bin", text);
+  EXPECT_EQ(run_command(partita_program() + " run " + bundle + run).code, 0);
+  fs::copy(bundle + "/certificate.json", other + "/certificate.json");
+  Outcome refused = run_command(partita_program() + " run " + other + run);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.text.find("of another bundle"), std::string::npos) << refused.text;
+  EXPECT_EQ(run_command(partita_program() + " verify " + other).code, 0);
+  EXPECT_EQ(run_command(partita_program() + " run " + other + run).code, 0);
+}
+
+TEST(Verify_Command, BadBundlesAreRefused) {
+  TempFolder out;
+  std::string folder = std::string(PARTITA_TEST_DATA) + "/gpt2", bundle = out / "bundle";
+  ASSERT_EQ(run_command(partita_program() + " compile " + folder + "/model.onnx --train " + folder +
+                        "/train.yaml --quiet --ranks 2 -o " + bundle)
+                .code,
+            0);
+  EXPECT_EQ(run_command(partita_program() + " verify " + (out / "nowhere")).code, 2);
+  std::string path = bundle + "/verify/rank.steps";
+  std::ifstream in(path);
+  std::string claims{std::istreambuf_iterator<char>(in), {}};
+  std::ofstream(path) << claims.substr(0, claims.size() / 2) << " frog";
+  Outcome damaged = run_command(partita_program() + " verify " + bundle);
+  EXPECT_EQ(damaged.code, 2) << damaged.text;
+  EXPECT_NE(damaged.text.find("rank.steps"), std::string::npos) << damaged.text;
+  // A step less is no damage but a lie.
+  std::ofstream(path) << claims.substr(claims.find('\n') + 1);
+  Outcome lie = run_command(partita_program() + " verify " + bundle);
+  EXPECT_EQ(lie.code, 4) << lie.text;
+  EXPECT_FALSE(fs::exists(bundle + "/certificate.json"));
+}
+
+}  // namespace
+}  // namespace partita

@@ -1,0 +1,72 @@
+#include <cstdio>
+
+#include "base/status.h"
+#include "tools/cli/command.h"
+#include "tools/numeric_check.h"
+#include "tools/verify/certificate.h"
+
+namespace partita {
+namespace {
+
+// The bundle's data where it has some, else numbers made up.
+absl::StatusOr<runtime::TrainOptions> numeric_run(const std::string& folder, runtime::RunFlags flags) {
+  if (!flags.steps) flags.steps = 2;
+  auto options = flags.options(folder);
+  if (options.ok() || options.status().code() != absl::StatusCode::kInvalidArgument || !flags.data.empty())
+    return options;
+  flags.data = "synthetic";
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions made, flags.options(folder));
+  made.data = {.kind = runtime::DataKind::kSynthetic, .seed = made.data.seed, .epochs = 0};
+  return made;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, absl::Status& result) {
+  struct Flags {
+    std::string bundle;
+    bool numeric = false, quiet = false;
+    NumericOptions options;
+    runtime::RunFlags run;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* verb = app.add_subcommand("verify",
+                                      "prove that a bundle's ranks together compute the serial program; writes "
+                                      "certificate.json into it");
+  verb->add_option("bundle", flags->bundle, "folder that `partita compile` wrote")->required();
+  verb->add_flag("--numeric", flags->numeric,
+                 "also run all ranks in this process and compare with the serial program: loss, gradients, parameters");
+  verb->add_option("--data", flags->run.data, "what to run on; default: the bundle's own data, else synthetic data");
+  verb->add_option("--steps", flags->run.steps, "optimizer steps to compare; default: 2")->check(CLI::PositiveNumber);
+  verb->add_option("--tolerance", flags->options.tolerance, "largest relative difference")->capture_default_str();
+  verb->add_option("--threads", flags->run.threads, "threads of each rank")->check(CLI::Range(1, 4096));
+  verb->add_flag("--quiet", flags->quiet, "say nothing but errors");
+  verb->callback([flags, &result] {
+    auto run = [&]() -> absl::Status {
+      PARTITA_ASSIGN_OR_RETURN(verifier::Bundle bundle, verifier::read_bundle(flags->bundle));
+      PARTITA_ASSIGN_OR_RETURN(verifier::Verdict v, verifier::check_bundle(bundle));
+      std::optional<verifier::NumericVerdict> numeric;
+      if (flags->numeric) {
+        PARTITA_ASSIGN_OR_RETURN(flags->options.train, numeric_run(flags->bundle, flags->run));
+        PARTITA_ASSIGN_OR_RETURN(numeric, check_numeric(bundle, flags->options));
+      }
+      PARTITA_RETURN_IF_ERROR(verifier::write_certificate(flags->bundle, v, numeric));
+      if (!flags->quiet) {
+        std::printf(
+            "verified: %lld rank%s, %lld values, %lld states and %lld outputs equal to the serial program; %lld steps, "
+            "%lld collectives\n",
+            static_cast<long long>(v.ranks), v.ranks == 1 ? "" : "s", static_cast<long long>(v.values),
+            static_cast<long long>(v.states), static_cast<long long>(v.outputs), static_cast<long long>(v.steps),
+            static_cast<long long>(v.collectives));
+        if (numeric)
+          std::printf("run: %lld steps, %lld tensors; largest relative difference %.2g of a loss, %.2g of a tensor\n",
+                      static_cast<long long>(numeric->steps), static_cast<long long>(numeric->tensors),
+                      numeric->loss_error, numeric->tensor_error);
+      }
+      return absl::OkStatus();
+    };
+    result = run();
+  });
+}
+
+}  // namespace partita

@@ -1,0 +1,162 @@
+#include "tools/numeric_check.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "codegen/emit_program.h"
+#include "ir/literal.h"
+#include "runtime/executor.h"
+#include "runtime/safetensors.h"
+
+namespace partita {
+namespace {
+
+namespace fs = std::filesystem;
+using Numbers = std::map<std::string, std::vector<double>>;
+
+constexpr double kNoise = 10;  // of the difference that compiling without fusion makes
+
+class LossSink : public runtime::MetricsSink {
+ public:
+  absl::Status write(const runtime::StepMetrics& metrics) override {
+    losses_.push_back(metrics.loss.value_or(0));
+    return absl::OkStatus();
+  }
+  const std::vector<double>& losses() const { return losses_; }
+
+ private:
+  std::vector<double> losses_;
+};
+
+struct Outcome {
+  std::vector<double> losses;
+  Numbers tensors;
+};
+
+// A folder for the runs' results that goes away with its owner.
+class ResultFolder {
+ public:
+  ResultFolder() : path_((fs::temp_directory_path() / cat("partita-verify-", getpid())).string()) {
+    std::error_code ec;
+    fs::create_directories(path_, ec);
+  }
+  ~ResultFolder() {
+    std::error_code ec;
+    fs::remove_all(path_, ec);
+  }
+  std::string file(std::string_view name) const { return cat(path_, "/", name); }
+
+ private:
+  std::string path_;
+};
+
+absl::Status read_numbers(const std::string& path, std::string_view prefix, Numbers& into) {
+  PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile file, runtime::SafetensorsFile::open(path));
+  for (const runtime::SafetensorsEntry& entry : file.entries()) {
+    auto bytes = file.data(entry);
+    Tensor t = to_tensor(make_literal({entry.dtype, entry.shape}, {bytes.begin(), bytes.end()}));
+    std::vector<double>& out = into[cat(prefix, entry.name)];
+    out = is_float(entry.dtype) ? std::move(t.f) : std::vector<double>(t.i.begin(), t.i.end());
+  }
+  return absl::OkStatus();
+}
+
+bool keeps_gradients(const runtime::Program& program) {
+  for (const runtime::ProgramOutput& o : program.outputs) {
+    if (o.name.starts_with("grad/")) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<Outcome> run(runtime::Program program, runtime::TrainOptions options, const ResultFolder& folder) {
+  options.save = folder.file("parameters.safetensors");
+  if (keeps_gradients(program)) options.save_gradients = folder.file("gradients.safetensors");
+  PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedProgram::load(std::move(program)));
+  LossSink sink;
+  PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, &sink));
+  Outcome out{sink.losses(), {}};
+  PARTITA_RETURN_IF_ERROR(read_numbers(options.save, "", out.tensors));
+  if (!options.save_gradients.empty())
+    PARTITA_RETURN_IF_ERROR(read_numbers(options.save_gradients, "gradient of ", out.tensors));
+  return out;
+}
+
+// The serial graph as the program of one rank that runs all micro-batches.
+absl::StatusOr<runtime::Program> compile_serial(const verifier::Bundle& bundle, bool fuse) {
+  LocalProgram local;
+  local.graph = bundle.serial;
+  auto place = [&](ValueId v, std::vector<PlacedTensor>& into) {
+    const Shape& shape = bundle.serial.type(v).shape;
+    into.push_back({shape, Sharding::replicated(shape)});
+  };
+  int64_t samples = 0;
+  for (const GraphInput& in : local.graph.inputs) {
+    place(in.value, local.inputs);
+    const Shape& shape = bundle.serial.type(in.value).shape;
+    if (in.kind == InputKind::kData && !shape.empty()) samples = shape[0];
+  }
+  for (const State& s : local.graph.states) place(s.value, local.states);
+  for (const GraphOutput& o : local.graph.outputs) place(o.value, local.outputs);
+  local.samples_per_step = bundle.program.samples_per_step;
+  local.micro_batches = samples > 0 ? local.samples_per_step / samples : bundle.program.micro_batches;
+  return emit_program(local, {.fuse = fuse});
+}
+
+double norm(const std::vector<double>& x) {
+  double sum = 0;
+  for (double v : x) sum += v * v;
+  return std::sqrt(sum);
+}
+
+double difference(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  std::vector<double> d(a.size());
+  for (size_t k = 0; k < a.size(); ++k) d[k] = a[k] - b[k];
+  double size = norm(b), off = norm(d);
+  return off == 0 ? 0 : std::isnan(off) ? INFINITY : off / size;
+}
+
+}  // namespace
+
+absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& bundle, const NumericOptions& options) {
+  ResultFolder folder;
+  PARTITA_ASSIGN_OR_RETURN(Outcome ranks, run(bundle.program, options.train, folder));
+  PARTITA_ASSIGN_OR_RETURN(runtime::Program fused, compile_serial(bundle, true));
+  PARTITA_ASSIGN_OR_RETURN(Outcome serial, run(std::move(fused), options.train, folder));
+  PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle, false));
+  PARTITA_ASSIGN_OR_RETURN(Outcome other, run(std::move(unfused), options.train, folder));
+  verifier::NumericVerdict verdict;
+  verdict.steps = static_cast<int64_t>(serial.losses.size());
+  if (ranks.losses.size() != serial.losses.size() || serial.losses.empty())
+    return absl::AbortedError(cat("numeric: expected ", serial.losses.size(), " steps, found ", ranks.losses.size()));
+  for (size_t k = 0; k < serial.losses.size(); ++k) {
+    double off = difference({ranks.losses[k]}, {serial.losses[k]}),
+           noise = difference({other.losses[k]}, {serial.losses[k]});
+    verdict.loss_error = std::max(verdict.loss_error, off);
+    if (off > std::max(options.tolerance, kNoise * noise))
+      return absl::AbortedError(cat("numeric: the loss of step ", k, ": expected ", serial.losses[k], ", found ",
+                                    ranks.losses[k], " on ", bundle.program.mesh.empty() ? "one rank" : "all ranks"));
+  }
+  for (const auto& [name, expected] : serial.tensors) {
+    auto found = ranks.tensors.find(name), again = other.tensors.find(name);
+    if (found == ranks.tensors.end())
+      return absl::AbortedError(cat("numeric: ", quote(name), ": expected it, found none"));
+    double off = difference(found->second, expected);
+    double noise = again == other.tensors.end() ? 0 : difference(again->second, expected);
+    ++verdict.tensors;
+    if (off > std::max(options.tolerance, kNoise * noise))
+      return absl::AbortedError(cat("numeric: ", quote(name), " after ", verdict.steps,
+                                    " steps: expected the serial program's, found a relative difference of ", off));
+    if (noise < options.tolerance) verdict.tensor_error = std::max(verdict.tensor_error, off);
+  }
+  return verdict;
+}
+
+}  // namespace partita

@@ -1,0 +1,24 @@
+// The numeric half of `partita verify`: all ranks of a bundle as threads of this process, against the serial program
+// compiled for one rank, on the same samples and first values.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "runtime/trainer.h"
+#include "tools/verify/certificate.h"
+
+namespace partita {
+
+struct NumericOptions {
+  runtime::TrainOptions train;  // steps, data, first values
+  double tolerance = 1e-5;      // relative, of losses and of each tensor's norm
+};
+
+// Losses of every step, the first step's gradients where the program keeps them, and the parameters after the last
+// step. A tensor may differ by 10 times what compiling the serial program without fusion changes it, if that is more
+// than the tolerance: sums in another order, blown up by an optimizer where the exact gradient is zero. Aborted names
+// what differs most; the data's and the runtime's own errors pass through.
+absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& bundle, const NumericOptions& options);
+
+}  // namespace partita

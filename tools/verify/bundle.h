@@ -1,0 +1,39 @@
+// The parts of a bundle that the verifier reads and writes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ir/graph.h"
+#include "runtime/program.h"
+#include "tools/verify/claims.h"
+
+namespace partita::verifier {
+
+inline constexpr const char* kImageFile = "program.partita";
+inline constexpr const char* kCertificateFile = "certificate.json";
+// Evidence: the serial training graph after passes, under a first line "# samples N"; the graph of the rank program and
+// what its steps say they compute.
+inline constexpr const char* kSerialFile = "verify/serial.ir";
+inline constexpr const char* kRankFile = "verify/rank.ir";
+inline constexpr const char* kClaimsFile = "verify/rank.steps";
+
+struct Bundle {
+  Graph serial;
+  int64_t samples = 0;  // that a step of the serial program takes, over all micro-batches
+  Graph rank;
+  Graph code;                // the rank's graph with composites expanded, which steps and claims are about
+  std::vector<NodeId> from;  // per node of `code`, the rank's node that it comes from
+  std::vector<Claim> claims;
+  runtime::Program program;
+};
+
+// NotFound where a part is missing, DataLoss or InvalidArgument where one is damaged; each names the file.
+absl::StatusOr<Bundle> read_bundle(const std::string& folder);
+absl::Status write_evidence(const Graph& serial, int64_t samples, const Graph& rank, const std::vector<Claim>& claims,
+                            const std::string& folder);
+// The graph without its weights' bytes or paths: that they come from the bundle's file is all that is kept.
+Graph without_weights(Graph graph);
+
+}  // namespace partita::verifier

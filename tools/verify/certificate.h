@@ -1,0 +1,36 @@
+// The symbolic check of a whole bundle, and the paper that says it was passed (docs/verify.md).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tools/verify/bundle.h"
+
+namespace partita::verifier {
+
+struct Verdict {
+  int64_t ranks = 1, programs = 1;
+  int64_t values = 0, states = 0, outputs = 0;       // derived; proved equal to the serial program's
+  int64_t steps = 0, operands = 0, collectives = 0;  // run through
+  int64_t micro_batches = 1;
+};
+
+// The numeric check's outcome.
+struct NumericVerdict {
+  int64_t steps = 0, tensors = 0;
+  double loss_error = 0, tensor_error = 0;  // largest relative differences
+};
+
+// Aborted with the first step, value, expected and found state where the program is not the serial one.
+absl::StatusOr<Verdict> check_bundle(const Bundle& bundle);
+
+// Writes certificate.json, with the hashes of the folder's files.
+absl::Status write_certificate(const std::string& folder, const Verdict& verdict,
+                               const std::optional<NumericVerdict>& numeric);
+// Whether a certificate in the folder, if there is one, was made for this bundle: FailedPrecondition names the file
+// that differs. `thorough`: hashes all files, else only those that say what is run (image, manifest), and the sizes of
+// all.
+absl::Status check_certificate(const std::string& folder, bool thorough);
+
+}  // namespace partita::verifier

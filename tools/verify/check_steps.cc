@@ -1,0 +1,371 @@
+#include "tools/verify/check_steps.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "tools/verify/check_steps_parts.h"
+#include "tools/verify/serial_values.h"
+#include "tools/verify/step_memory.h"
+
+namespace partita::verifier {
+namespace {
+
+using runtime::Region;
+using runtime::ScheduleEntry;
+using runtime::SegmentKind;
+using runtime::Step;
+using runtime::StepKind;
+
+template <typename... Args>
+absl::Status differs(const Args&... args) {
+  return absl::AbortedError(cat(args...));
+}
+
+class StepChecker {
+ public:
+  StepChecker(const Graph& graph, const runtime::Program& program, const std::vector<Claim>& claims)
+      : g_(graph), program_(program), claims_(claims), storage_(storage_of(graph)), m_(graph, program, storage_) {}
+
+  absl::StatusOr<StepsReport> run() {
+    size_t steps = 0;
+    for (const auto& segment : program_.segments) steps += segment.steps.size();
+    if (claims_.size() != steps) return differs("expected claims of ", steps, " steps, found ", claims_.size());
+    PARTITA_RETURN_IF_ERROR(check_interface(g_, program_));
+    PARTITA_RETURN_IF_ERROR(check_schedule(program_));
+    for (const auto& segment : program_.segments) {
+      for (const Step& step : segment.steps) {
+        if (step.kind == StepKind::kKernel) add_to_group(segment.kind, step);
+      }
+    }
+    PARTITA_RETURN_IF_ERROR(run_schedule(program_.schedule, false));
+    PARTITA_RETURN_IF_ERROR(run_schedule(program_.evaluation, true));
+    report_.operands = m_.operands();
+    return report_;
+  }
+
+ private:
+  // The kernels of one fusion group compute its results together, and some of them a part each.
+  void add_to_group(SegmentKind kind, const Step& step) {
+    const Claim& claim = claims_[step.id];
+    for (size_t k = static_cast<size_t>(step.inputs); k < claim.values.size(); ++k)
+      last_writer_[{static_cast<int>(kind), claim.values[k]}] = step.id;
+    auto& group = groups_[{static_cast<int>(kind), claims_[step.id].node}];
+    const std::vector<int>& values = claims_[step.id].values;
+    for (size_t k = 0; k < values.size() && k < static_cast<size_t>(step.inputs); ++k) {
+      if (values[k] >= 0) group.insert(values[k]);
+    }
+  }
+
+  absl::Status run_schedule(const std::vector<ScheduleEntry>& schedule, bool evaluation) {
+    m_.memory() = Memory();
+    started_.clear();
+    std::vector<int64_t> staged(static_cast<size_t>(program_.slots), -1);
+    for (size_t k = 0; k < g_.states.size(); ++k)
+      m_.memory().write(range_of(program_.states[k].operand, 0), {g_.states[k].value, false, 0});
+    for (const ScheduleEntry& entry : schedule) {
+      const runtime::ProgramSegment& segment = program_.segments[static_cast<size_t>(entry.segment)];
+      entry_ = entry;
+      each_ = runs_of(static_cast<Segment>(segment.kind)) != Runs::kOnce;
+      m_.enter(entry, each_);
+      if (each_ && staged[static_cast<size_t>(entry.slot)] != entry.micro_batch) {
+        staged[static_cast<size_t>(entry.slot)] = entry.micro_batch;
+        for (size_t k = 0; k < g_.inputs.size(); ++k)
+          m_.memory().write(range_of(program_.inputs[k].operand, entry.slot),
+                            {g_.inputs[k].value, true, entry.micro_batch});
+      }
+      kind_ = segment.kind;
+      for (const Step& step : segment.steps) {
+        absl::Status status = run_step(step);
+        if (!status.ok())
+          return differs(describe_step(program_, static_cast<int>(step.id)), ", micro-batch ", entry.micro_batch,
+                         ", on every rank: ", status.message());
+        ++report_.steps;
+      }
+    }
+    return check_end(evaluation);
+  }
+
+  absl::Status run_step(const Step& step) {
+    switch (step.kind) {
+      case StepKind::kKernel:
+        return run_kernel(step);
+      case StepKind::kLibrary:
+        return run_library(step);
+      case StepKind::kCopy:
+        return run_copy(step);
+      case StepKind::kCollectiveStart:
+        return start_collective(step);
+      case StepKind::kCollectiveWait:
+        return wait(step);
+    }
+    return differs("unknown kind of step");
+  }
+
+  Range range(const Step& step, size_t k) const { return range_of(step.operands[k], entry_.slot); }
+
+  absl::Status read(const Step& step, size_t k, int value) {
+    if (value >= 0) PARTITA_RETURN_IF_ERROR(m_.check_type(step.operands[k], value));
+    Range r = range(step, k);
+    auto last = last_writer_.find({static_cast<int>(kind_), value});
+    bool complete =
+        last == last_writer_.end() || last->second < step.id || claims_[last->second].node == claims_[step.id].node;
+    if (!complete)
+      return differs("expected all of ", m_.name(value), ", found that step ", last->second, " writes of it too");
+    absl::Status status = m_.read_range(r, value);
+    if (status.ok()) return status;
+    // Kernels of one group may write over a value in turns, each where it has read it.
+    auto old = overwritten_.find({static_cast<int>(r.region), r.begin});
+    if (step.kind == StepKind::kKernel && old != overwritten_.end() && overwritten_by_ == claims_[step.id].node &&
+        m_.is(old->second, value) && writes(step, r))
+      return absl::OkStatus();
+    return status;
+  }
+
+  bool writes(const Step& step, const Range& r) const {
+    for (size_t k = static_cast<size_t>(step.inputs); k < step.operands.size(); ++k) {
+      if (range(step, k) == r) return true;
+    }
+    return false;
+  }
+
+  // Results lie apart from each other and from operands, or, in place, exactly on one.
+  absl::Status check_apart(const Step& step, bool in_place) const {
+    for (size_t o = static_cast<size_t>(step.inputs); o < step.operands.size(); ++o) {
+      Range out = range(step, o);
+      for (size_t k = 0; k < o; ++k) {
+        Range other = range(step, k);
+        if (!other.overlaps(out) || out.empty()) continue;
+        if (k >= static_cast<size_t>(step.inputs) || !in_place || !(other == out))
+          return differs("operand ", o, " lies over operand ", k);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status check_count(const Step& step) const {
+    size_t found = claims_[step.id].values.size();
+    if (found == step.operands.size()) return absl::OkStatus();
+    return differs("expected ", step.operands.size(), " operands, found claims of ", found);
+  }
+
+  absl::Status run_kernel(const Step& step) {
+    PARTITA_RETURN_IF_ERROR(check_count(step));
+    PARTITA_RETURN_IF_ERROR(check_apart(step, true));
+    const Claim& claim = claims_[step.id];
+    if (overwritten_by_ != claim.node) overwritten_.clear();
+    overwritten_by_ = claim.node;
+    for (size_t k = 0; k < static_cast<size_t>(step.inputs); ++k) {
+      absl::Status status = read(step, k, claim.values[k]);
+      if (!status.ok()) return differs("operand ", k, ": ", status.message());
+    }
+    const std::set<int>& given = groups_[{static_cast<int>(kind_), claim.node}];
+    for (size_t k = static_cast<size_t>(step.inputs); k < step.operands.size(); ++k) {
+      int value = claim.values[k];
+      if (value >= 0) {
+        PARTITA_RETURN_IF_ERROR(m_.check_type(step.operands[k], value));
+        int missing = underivable(g_, storage_, m_.literals(), value, given);
+        if (missing >= 0)
+          return differs("operand ", k, ": ", m_.name(value), ": expected ", m_.name(missing),
+                         " among the operands, found none");
+        PARTITA_RETURN_IF_ERROR(check_segment(value));
+      }
+      Range r = range(step, k);
+      if (auto c = m_.memory().at(r)) overwritten_.try_emplace({static_cast<int>(r.region), r.begin}, *c);
+      PARTITA_RETURN_IF_ERROR(m_.write_range(r, value));
+    }
+    return absl::OkStatus();
+  }
+
+  // A value is made as often as its node says.
+  absl::Status check_segment(int value) const {
+    const Node* node = g_.producer(value);
+    if (node == nullptr || runs_of(node->segment) == runs_of(static_cast<Segment>(kind_))) return absl::OkStatus();
+    return differs(m_.name(value), ": expected in segment ", segment_name(node->segment), ", found in ",
+                   segment_name(static_cast<Segment>(kind_)));
+  }
+
+  absl::Status run_library(const Step& step) {
+    PARTITA_RETURN_IF_ERROR(check_count(step));
+    const Claim& claim = claims_[step.id];
+    if (claim.node < 0) return differs("it claims no node");
+    const Node& node = g_.nodes[claim.node];
+    auto epilogue = step.params.find("epilogue");
+    bool accumulates = epilogue != step.params.end() && epilogue->second == runtime::Param("accumulate");
+    PARTITA_RETURN_IF_ERROR(check_params(node, step, accumulates));
+    PARTITA_RETURN_IF_ERROR(check_apart(step, false));
+    PARTITA_RETURN_IF_ERROR(check_operands(step, node));
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      size_t o = node.inputs.size() + k;
+      int value = storage_[node.outputs[k]];
+      if (accumulates) {
+        int sum = claim.values[o];
+        int to = sum < 0 ? -1 : added_to(g_, storage_, sum, value);
+        if (to < 0) return differs("expected a sum with ", m_.name(value), ", found ", m_.name(sum));
+        PARTITA_RETURN_IF_ERROR(read(step, o, to));
+        value = sum;
+      }
+      if (claim.values[o] != value)
+        return differs("operand ", o, ": expected ", m_.name(value), ", found ", m_.name(claim.values[o]));
+      PARTITA_RETURN_IF_ERROR(m_.check_type(step.operands[o], value));
+      PARTITA_RETURN_IF_ERROR(check_segment(value));
+      PARTITA_RETURN_IF_ERROR(m_.write_range(range(step, o), value));
+    }
+    return absl::OkStatus();
+  }
+
+  // The inputs of a step that is one node.
+  absl::Status check_operands(const Step& step, const Node& node) {
+    if (step.operands.size() != node.inputs.size() + node.outputs.size() ||
+        static_cast<size_t>(step.inputs) != node.inputs.size())
+      return differs("expected ", node.inputs.size(), " inputs and ", node.outputs.size(), " outputs");
+    for (size_t k = 0; k < step.operands.size(); ++k) {
+      bool input = k < node.inputs.size();
+      ValueId v = input ? node.inputs[k] : node.outputs[k - node.inputs.size()];
+      const runtime::Operand& o = step.operands[k];
+      if (v == kNoValue) {
+        if (o.dtype != DType::kInvalid) return differs("operand ", k, ": expected none");
+        continue;
+      }
+      if (o.dtype != g_.type(v).dtype || o.shape != g_.type(v).shape)
+        return differs("operand ", k, ": expected ", m_.name(v), ", found ", dtype_name(o.dtype), to_string(o.shape));
+      if (!input) continue;
+      absl::Status status = read(step, k, storage_[v]);
+      if (!status.ok()) return differs("operand ", k, ": ", status.message());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status run_copy(const Step& step) {
+    PARTITA_RETURN_IF_ERROR(check_apart(step, false));
+    Range from = range(step, 0), to = range(step, 1);
+    if (from.empty()) return absl::OkStatus();
+    if (from.end - from.begin != to.end - to.begin) return differs("a copy that changes size");
+    if (int busy = m_.memory().disturbed(from, false); busy >= 0)
+      return differs("it copies the result of step ", busy, ", which is not waited for");
+    int source = claims_[step.id].values.empty() ? -1 : claims_[step.id].values[0];
+    Content content{source, each_, entry_.micro_batch};
+    if (source >= 0) {
+      PARTITA_RETURN_IF_ERROR(m_.check_type(step.operands[0], source));
+      PARTITA_RETURN_IF_ERROR(m_.read_range(from, source));
+      auto c = m_.memory().at(from);
+      // A constant, or what a state became with the micro-batch before, is from here on a value of its own.
+      if (c && c->value == source) content = *c;
+    } else {
+      auto c = m_.memory().at(from);
+      if (!c) return differs("expected one value to copy, found ", m_.describe(c));
+      content = *c;
+    }
+    PARTITA_RETURN_IF_ERROR(m_.write_range(to, source));
+    m_.memory().write(to, content);
+    return absl::OkStatus();
+  }
+
+  absl::Status start_collective(const Step& step) {
+    const Claim& claim = claims_[step.id];
+    if (claim.node < 0) return differs("it claims no node");
+    const Node& node = g_.nodes[claim.node];
+    PARTITA_RETURN_IF_ERROR(check_collective(node, step, program_));
+    std::vector<Range> reads, writes;
+    std::vector<ValueId> outputs;
+    if (claim.values.empty()) {
+      PARTITA_RETURN_IF_ERROR(read_bundle(step, node, reads, writes));
+    } else {
+      PARTITA_RETURN_IF_ERROR(check_apart(step, step.name == "all_reduce"));
+      PARTITA_RETURN_IF_ERROR(check_operands(step, node));
+      for (size_t k = 0; k < step.operands.size(); ++k)
+        (k < node.inputs.size() ? reads : writes).push_back(range(step, k));
+    }
+    for (size_t k = 0; k < writes.size(); ++k) {
+      PARTITA_RETURN_IF_ERROR(check_segment(storage_[node.outputs[k]]));
+      PARTITA_RETURN_IF_ERROR(m_.write_range(writes[k], storage_[node.outputs[k]]));
+    }
+    m_.memory().start(static_cast<int>(step.id), std::move(reads), std::move(writes));
+    started_.insert(static_cast<int>(step.id));
+    ++report_.collectives;
+    return absl::OkStatus();
+  }
+
+  // Values that travel as one lie side by side, each at the next multiple of 64 bytes.
+  absl::Status read_bundle(const Step& step, const Node& node, std::vector<Range>& reads, std::vector<Range>& writes) {
+    if (step.operands.size() != 2 || step.inputs != 1 || step.name != "all_reduce")
+      return differs("expected one buffer for all values");
+    Range in = range(step, 0), out = range(step, 1);
+    if (!(in == out) && in.overlaps(out)) return differs("its result lies over its operand");
+    int64_t at = 0;
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      const TensorType& type = g_.type(node.inputs[k]);
+      if (type.dtype != step.operands[0].dtype || type.dtype != step.operands[1].dtype)
+        return differs("expected operands of ", dtype_name(type.dtype));
+      int64_t bytes = byte_size(type);
+      Range from{in.region, in.begin + at, in.begin + at + bytes},
+          to{out.region, out.begin + at, out.begin + at + bytes};
+      absl::Status status = m_.read_range(from, storage_[node.inputs[k]]);
+      if (!status.ok()) return differs("operand ", k, ": ", status.message());
+      reads.push_back(from);
+      writes.push_back(to);
+      at += (bytes + 63) / 64 * 64;
+    }
+    if (in.end - in.begin != at || out.end - out.begin != at)
+      return differs("expected a buffer of ", at, " bytes, found ", in.end - in.begin);
+    return absl::OkStatus();
+  }
+
+  absl::Status wait(const Step& step) {
+    auto of = step.params.find("of");
+    const int64_t* start = of == step.params.end() ? nullptr : std::get_if<int64_t>(&of->second);
+    if (start == nullptr || !started_.count(static_cast<int>(*start)))
+      return differs("expected a collective that has been started, found none");
+    m_.memory().finish(static_cast<int>(*start));
+    return absl::OkStatus();
+  }
+
+  absl::Status check_end(bool evaluation) {
+    if (int open = m_.memory().unfinished(); open >= 0)
+      return differs(describe_step(program_, open), ": expected a wait for it, found none");
+    m_.enter(entry_, evaluation);
+    for (size_t k = 0; k < g_.states.size() && !evaluation; ++k) {
+      const State& s = g_.states[k];
+      int value = s.next == kNoValue ? s.value : storage_[s.next];
+      absl::Status status = m_.read_range(range_of(program_.states[k].operand, 0), value);
+      if (!status.ok()) return differs("state ", quote(s.name), " after the step, on every rank: ", status.message());
+    }
+    for (size_t k = 0; k < g_.outputs.size(); ++k) {
+      const GraphOutput& o = g_.outputs[k];
+      const Node* producer = g_.producer(storage_[o.value]);
+      bool evaluated = producer != nullptr && producer->segment == Segment::kEvaluation;
+      if (evaluated != evaluation) continue;
+      absl::Status status = m_.check_type(program_.outputs[k].operand, o.value);
+      if (status.ok()) status = m_.read_range(range_of(program_.outputs[k].operand, 0), storage_[o.value]);
+      if (!status.ok()) return differs("output ", quote(o.name), ", on every rank: ", status.message());
+    }
+    return absl::OkStatus();
+  }
+
+  const Graph& g_;
+  const runtime::Program& program_;
+  const std::vector<Claim>& claims_;
+  std::vector<ValueId> storage_;
+  std::map<std::pair<int, NodeId>, std::set<int>> groups_;
+  std::map<std::pair<int, int>, uint32_t> last_writer_;  // (segment, value) -> the last kernel that writes it
+  StepMemory m_;
+  std::set<int> started_;
+  std::map<std::pair<int, int64_t>, Content> overwritten_;  // by the current group
+  NodeId overwritten_by_ = kNoNode;
+  ScheduleEntry entry_;
+  SegmentKind kind_ = SegmentKind::kForward;
+  bool each_ = false;
+  StepsReport report_;
+};
+
+}  // namespace
+
+absl::StatusOr<StepsReport> check_steps(const Graph& graph, const runtime::Program& program,
+                                        const std::vector<Claim>& claims) {
+  return StepChecker(graph, program, claims).run();
+}
+
+}  // namespace partita::verifier

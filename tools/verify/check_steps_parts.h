@@ -1,0 +1,31 @@
+// Checks of single steps and of a program's frame; see check_steps.cc.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "ir/graph.h"
+#include "runtime/program.h"
+
+namespace partita::verifier {
+
+// Per value, the value whose bytes it is a view of.
+std::vector<ValueId> storage_of(const Graph& graph);
+
+// A value that is needed to compute `value` and can neither be read (`given`) nor be computed from what can by ops that
+// generated code does; -1 where there is none.
+int underivable(const Graph& graph, const std::vector<ValueId>& storage, const std::vector<const Literal*>& literals,
+                int value, const std::set<int>& given);
+// What `term` is added to to make `sum`, or -1.
+int added_to(const Graph& graph, const std::vector<ValueId>& storage, int sum, int term);
+
+// Aborted where they differ: a library step's name and parameters from its node's; a collective's kind, group and
+// reduction; the program's states, inputs and outputs from the graph's; the schedule from each segment once for each
+// micro-batch, or once.
+absl::Status check_params(const Node& node, const runtime::Step& step, bool epilogue);
+absl::Status check_collective(const Node& node, const runtime::Step& step, const runtime::Program& program);
+absl::Status check_interface(const Graph& graph, const runtime::Program& program);
+absl::Status check_schedule(const runtime::Program& program);
+
+}  // namespace partita::verifier

@@ -1,0 +1,268 @@
+#include "tools/verify/layout.h"
+
+#include <algorithm>
+
+#include "base/cat.h"
+#include "base/status.h"
+
+namespace partita::verifier {
+namespace {
+
+template <typename... Args>
+absl::Status wrong(const Args&... args) {
+  return absl::FailedPreconditionError(cat(args...));
+}
+
+// Takes digits that make up exactly `size` off the outer end; nullopt where the edge cuts through one.
+std::optional<std::vector<Digit>> take_outer(std::vector<Digit>& digits, int64_t size) {
+  std::vector<Digit> taken;
+  while (size > 1) {
+    if (digits.empty()) return std::nullopt;
+    Digit& d = digits.front();
+    if (d.size <= size) {
+      if (size % d.size != 0) return std::nullopt;
+      size /= d.size;
+      taken.push_back(d);
+      digits.erase(digits.begin());
+    } else {
+      if (d.size % size != 0) return std::nullopt;
+      int64_t rest = d.size / size;
+      taken.push_back({size, d.stride * rest});
+      d.size = rest;
+      size = 1;
+    }
+  }
+  return taken;
+}
+
+// Digits of the index become digits of a coordinate; those that the value does not vary along are forgotten.
+void onto_axis(const std::vector<Digit>& digits, int axis, std::vector<AxisDigit>& axes) {
+  int64_t divisor = 1;
+  for (size_t k = digits.size(); k-- > 0;) {
+    if (digits[k].stride != 0) axes.push_back({axis, divisor, digits[k].size, digits[k].stride});
+    divisor *= digits[k].size;
+  }
+}
+
+// The digits of a coordinate, outermost first, taken off; nullopt unless they are all of it.
+std::optional<std::vector<Digit>> off_axis(std::vector<AxisDigit>& axes, int axis, int64_t size) {
+  std::vector<AxisDigit> mine;
+  std::copy_if(axes.begin(), axes.end(), std::back_inserter(mine), [&](const AxisDigit& d) { return d.axis == axis; });
+  std::erase_if(axes, [&](const AxisDigit& d) { return d.axis == axis; });
+  std::sort(mine.begin(), mine.end(), [](const AxisDigit& a, const AxisDigit& b) { return a.divisor > b.divisor; });
+  std::vector<Digit> digits;
+  for (const AxisDigit& d : mine) {
+    if (size % d.size != 0 || d.divisor != size / d.size) return std::nullopt;
+    size /= d.size;
+    digits.push_back({d.size, d.stride});
+  }
+  if (size != 1) return std::nullopt;
+  return digits;
+}
+
+std::string axis_names(const std::vector<int>& axes, const Mesh& mesh) {
+  std::string s;
+  for (int a : axes) append(s, s.empty() ? "" : ",", mesh.axes[a].name);
+  return s;
+}
+
+absl::Status check_partial(const Layout& x, const std::vector<int>& axes, PartialKind kind) {
+  for (int a : axes) {
+    if (!x.is_partial(a)) return wrong("it is reduced over an axis along which nothing is owed");
+  }
+  if (x.kind != kind) return wrong("it is reduced by another operation than what is owed");
+  return absl::OkStatus();
+}
+
+void settle(Layout& x, const std::vector<int>& axes) {
+  std::erase_if(x.partial, [&](int a) { return std::find(axes.begin(), axes.end(), a) != axes.end(); });
+  if (x.partial.empty()) x.kind = PartialKind::kSum;
+}
+
+}  // namespace
+
+bool Layout::depends_on(int axis) const {
+  return std::any_of(axes.begin(), axes.end(), [&](const AxisDigit& d) { return d.axis == axis; });
+}
+
+bool Layout::is_partial(int axis) const { return std::find(partial.begin(), partial.end(), axis) != partial.end(); }
+
+void merge(std::vector<Digit>& digits) {
+  std::vector<Digit> merged;
+  for (const Digit& d : digits) {
+    if (d.size == 1) continue;
+    if (!merged.empty() && merged.back().stride == d.stride * d.size) {
+      merged.back() = {merged.back().size * d.size, d.stride};
+    } else {
+      merged.push_back(d);
+    }
+  }
+  digits = std::move(merged);
+}
+
+std::optional<std::vector<std::vector<Digit>>> by_dimension(const std::vector<Digit>& digits, const Shape& shape) {
+  std::vector<std::vector<Digit>> dims;
+  std::vector<Digit> rest = digits;
+  for (int64_t size : shape) {
+    auto taken = take_outer(rest, size);
+    if (!taken) return std::nullopt;
+    merge(*taken);
+    dims.push_back(*std::move(taken));
+  }
+  return dims;
+}
+
+std::vector<Digit> whole(const Shape& shape) {
+  std::vector<Digit> digits{{elements(shape), 1}};
+  merge(digits);
+  return digits;
+}
+
+absl::StatusOr<Layout> transposed(const Layout& x, const Shape& shape, const std::vector<int64_t>& permutation) {
+  auto dims = by_dimension(x.digits, shape);
+  if (!dims) return wrong("its layout does not fit its dimensions");
+  Layout out = x;
+  out.digits.clear();
+  for (int64_t d : permutation) out.digits.insert(out.digits.end(), (*dims)[d].begin(), (*dims)[d].end());
+  merge(out.digits);
+  return out;
+}
+
+absl::StatusOr<Layout> broadcasted(const Layout& x, const Shape& from, const Shape& to) {
+  auto dims = by_dimension(x.digits, from);
+  if (!dims) return wrong("its layout does not fit its dimensions");
+  Layout out = x;
+  out.digits.clear();
+  size_t lead = to.size() - from.size();
+  for (size_t d = 0; d < to.size(); ++d) {
+    if (d < lead || from[d - lead] != to[d]) {
+      out.digits.push_back({to[d], 0});
+    } else {
+      out.digits.insert(out.digits.end(), (*dims)[d - lead].begin(), (*dims)[d - lead].end());
+    }
+  }
+  merge(out.digits);
+  return out;
+}
+
+absl::StatusOr<Layout> sliced_by(const Layout& x, const Shape& shape, int dim, int axis, const Mesh& mesh) {
+  if (x.depends_on(axis)) return wrong("it is sliced along axis ", mesh.axes[axis].name, ", which splits it already");
+  if (x.is_partial(axis)) return wrong("it is sliced along axis ", mesh.axes[axis].name, ", over which a sum is owed");
+  auto dims = by_dimension(x.digits, shape);
+  if (!dims) return wrong("its layout does not fit its dimensions");
+  auto taken = take_outer((*dims)[dim], mesh.axes[axis].size);
+  if (!taken) return wrong("its dimension ", dim, " cannot be cut into ", mesh.axes[axis].size, " parts");
+  Layout out = x;
+  onto_axis(*taken, axis, out.axes);
+  out.digits.clear();
+  for (const auto& d : *dims) out.digits.insert(out.digits.end(), d.begin(), d.end());
+  merge(out.digits);
+  return out;
+}
+
+absl::StatusOr<Layout> gathered(const Layout& x, const std::vector<int>& axes, const Mesh& mesh) {
+  Layout out = x;
+  std::vector<Digit> lead;
+  for (int a : axes) {
+    if (x.is_partial(a)) return wrong("it is gathered along axis ", mesh.axes[a].name, ", over which a sum is owed");
+    auto digits = off_axis(out.axes, a, mesh.axes[a].size);
+    if (!digits) return wrong("it is gathered along axis ", mesh.axes[a].name, ", which does not split it");
+    lead.insert(lead.end(), digits->begin(), digits->end());
+  }
+  out.digits.insert(out.digits.begin(), lead.begin(), lead.end());
+  merge(out.digits);
+  return out;
+}
+
+absl::StatusOr<Layout> exchanged(const Layout& x, const std::vector<int>& axes, const Mesh& mesh) {
+  Layout out = x;
+  std::vector<Digit> lead;
+  std::vector<AxisDigit> put;
+  for (int a : axes) {
+    if (x.is_partial(a)) return wrong("it is exchanged along axis ", mesh.axes[a].name, ", over which a sum is owed");
+    auto off = off_axis(out.axes, a, mesh.axes[a].size);
+    auto on = take_outer(out.digits, mesh.axes[a].size);
+    if (!off || !on) return wrong("it is exchanged along axis ", mesh.axes[a].name, ", which does not split it");
+    lead.insert(lead.end(), off->begin(), off->end());
+    onto_axis(*on, a, put);
+  }
+  out.axes.insert(out.axes.end(), put.begin(), put.end());
+  out.digits.insert(out.digits.begin(), lead.begin(), lead.end());
+  merge(out.digits);
+  return out;
+}
+
+absl::StatusOr<Layout> reduced(const Layout& x, const std::vector<int>& axes, PartialKind kind) {
+  PARTITA_RETURN_IF_ERROR(check_partial(x, axes, kind));
+  Layout out = x;
+  settle(out, axes);
+  return out;
+}
+
+absl::StatusOr<Layout> scattered(const Layout& x, const std::vector<int>& axes, PartialKind kind, const Mesh& mesh) {
+  PARTITA_RETURN_IF_ERROR(check_partial(x, axes, kind));
+  Layout out = x;
+  for (int a : axes) {
+    auto on = take_outer(out.digits, mesh.axes[a].size);
+    if (!on) return wrong("it cannot be scattered into ", mesh.axes[a].size, " parts");
+    onto_axis(*on, a, out.axes);
+  }
+  settle(out, axes);
+  merge(out.digits);
+  return out;
+}
+
+void number(const std::vector<Pieces>& dims, Layout& out) {
+  int64_t stride = 1;
+  out.digits.clear();
+  out.axes.clear();
+  for (size_t d = dims.size(); d-- > 0;) {
+    for (size_t k = dims[d].size(); k-- > 0;) {
+      const Piece& p = dims[d][k];
+      if (p.kind == Piece::Kind::kFree) {
+        out.digits.push_back({p.local, 0});
+        continue;
+      }
+      if (p.kind == Piece::Kind::kLocal) out.digits.push_back({p.size, stride});
+      if (p.kind == Piece::Kind::kAxis) out.axes.push_back({p.axis, p.divisor, p.size, stride});
+      stride *= p.size;
+    }
+  }
+  std::reverse(out.digits.begin(), out.digits.end());
+  merge(out.digits);
+}
+
+int64_t local_size(const Pieces& pieces) {
+  int64_t n = 1;
+  for (const Piece& p : pieces) n *= p.local;
+  return n;
+}
+
+std::string to_string(const Layout& layout, const Mesh& mesh) {
+  std::string s;
+  if (layout.root < 0) return "no value of the serial program";
+  append(s, "index");
+  for (const Digit& d : layout.digits) append(s, " (", d.size, ":", d.stride, ")");
+  for (const AxisDigit& d : layout.axes) append(s, ", ", mesh.axes[d.axis].name, " (", d.size, ":", d.stride, ")");
+  constexpr const char* kKinds[] = {"sum", "max", "min"};
+  if (!layout.partial.empty())
+    append(s, ", ", kKinds[static_cast<int>(layout.kind)], " owed over ", axis_names(layout.partial, mesh));
+  if (layout.sliced) append(s, ", one micro-batch a rank");
+  return s;
+}
+
+std::string to_string(const std::vector<Pieces>& dims, const Mesh& mesh) {
+  std::string s = "[";
+  for (const Pieces& pieces : dims) {
+    if (s.size() > 1) s += ", ";
+    if (pieces.empty()) s += "1";
+    for (size_t k = 0; k < pieces.size(); ++k) {
+      append(s, k ? " " : "", pieces[k].size);
+      if (pieces[k].kind == Piece::Kind::kAxis) append(s, "@", mesh.axes[pieces[k].axis].name);
+      if (pieces[k].kind == Piece::Kind::kFree) append(s, "(any ", pieces[k].local, ")");
+    }
+  }
+  return s + "]";
+}
+
+}  // namespace partita::verifier

@@ -1,0 +1,170 @@
+#include "tools/verify/match_node.h"
+
+#include <algorithm>
+
+#include "base/cat.h"
+#include "base/status.h"
+
+namespace partita::verifier {
+namespace {
+
+template <typename... Args>
+absl::Status wrong(const Args&... args) {
+  return absl::FailedPreconditionError(cat(args...));
+}
+
+bool has(const std::vector<int>& axes, int axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
+
+bool stands_in(const FormulaOperand& operand, int factor) {
+  return std::any_of(operand.dims.begin(), operand.dims.end(),
+                     [&](const std::vector<int>& dim) { return has(dim, factor); });
+}
+
+// A present operand: its place among the formula's, and its layout.
+struct Present {
+  const FormulaOperand& operand;
+  const Layout& layout;
+  bool zero;
+};
+
+// A factor that must stay whole, or whose elements are summed, has to be there in full or be split by whole axes.
+absl::Status check_factor(const Factor& factor, const Pieces& pieces, const Mesh& mesh) {
+  std::vector<int64_t> ways(mesh.axes.size(), 1);
+  for (const Piece& p : pieces) {
+    if (p.kind == Piece::Kind::kAxis) ways[p.axis] *= p.size;
+    if (factor.role == FactorRole::kWhole && (p.kind == Piece::Kind::kAxis || p.local != p.size))
+      return wrong("factor '", factor.name, "' whole, as it must stay");
+    if (factor.role == FactorRole::kSum && p.kind == Piece::Kind::kFree && p.local != p.size)
+      return wrong("all ", p.size, " terms of factor '", factor.name, "'");
+  }
+  for (size_t a = 0; a < ways.size(); ++a) {
+    if (factor.role != FactorRole::kParallel && ways[a] != 1 && ways[a] != mesh.axes[a].size)
+      return wrong("factor '", factor.name, "' split by all of axis ", mesh.axes[a].name);
+  }
+  return absl::OkStatus();
+}
+
+// No digit of a coordinate may split two factors: ranks would hold a diagonal of what they have to compute.
+absl::Status check_apart(const std::vector<Pieces>& factors, const Mesh& mesh) {
+  std::vector<const Piece*> split;
+  for (const Pieces& pieces : factors) {
+    for (const Piece& p : pieces) {
+      if (p.kind == Piece::Kind::kAxis) split.push_back(&p);
+    }
+  }
+  std::sort(split.begin(), split.end(), [](const Piece* a, const Piece* b) {
+    return a->axis != b->axis ? a->axis < b->axis : a->divisor < b->divisor;
+  });
+  for (size_t k = 1; k < split.size(); ++k) {
+    const Piece &low = *split[k - 1], &high = *split[k];
+    if (low.axis == high.axis && low.divisor * low.size > high.divisor)
+      return wrong("axis ", mesh.axes[low.axis].name, " to split one factor, not two");
+  }
+  return absl::OkStatus();
+}
+
+// The axes over which the result is owed because an operand is: sound only through what is linear, and where all
+// operands that are linear together owe alike.
+absl::StatusOr<std::vector<int>> passing(const std::vector<Present>& operands, const std::vector<int>& split,
+                                         const Mesh& mesh) {
+  std::vector<int> left;
+  for (const Present& x : operands) {
+    for (int a : x.layout.partial) {
+      const std::string& name = mesh.axes[a].name;
+      if (x.operand.linear < 0) return wrong("the complete sum over ", name, ", since the op is not linear in it");
+      if (x.layout.kind != PartialKind::kSum) return wrong("the complete extremum over ", name);
+      if (has(split, a)) return wrong("the complete sum over ", name, ", which splits another operand");
+      for (const Present& y : operands) {
+        bool together = y.operand.linear == x.operand.linear;
+        if (together != y.layout.is_partial(a) && !(together && y.zero))
+          return wrong(
+              together ? "all operands that are summed to owe over " : "only one factor of a product to owe over ",
+              name);
+      }
+      if (!has(left, a)) left.push_back(a);
+    }
+  }
+  return left;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Layout>> match_node(const SerialValues& serial, NodeId serial_node, const Graph& local,
+                                               const Node& node, const std::vector<Layout>& operands,
+                                               const Mesh& mesh) {
+  const Graph& g = serial.graph();
+  const Node& whole = g.nodes[serial_node];
+  const Formula& formula = serial.formula(serial_node);
+  std::vector<std::vector<Pieces>> parts;
+  std::vector<Present> present;
+  std::vector<Shape> in, out;
+  bool sliced = false;
+  for (size_t k = 0; k < node.inputs.size(); ++k) {
+    in.push_back(node.inputs[k] == kNoValue ? Shape{} : local.type(node.inputs[k]).shape);
+    if (node.inputs[k] == kNoValue) continue;
+    auto part = parts_of(serial.layout(whole.inputs[k]), g.type(whole.inputs[k]).shape, operands[k], in.back());
+    if (!part.ok()) return wrong("operand ", k, " as a part of the serial one; ", part.status().message());
+    parts.push_back(*std::move(part));
+    present.push_back({formula.inputs[present.size()], operands[k], serial.is_zero(operands[k].root)});
+    sliced = sliced || operands[k].sliced;
+  }
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Pieces> factors, split_factors(formula, parts));
+  std::vector<int> split;
+  for (size_t f = 0; f < factors.size(); ++f) {
+    PARTITA_RETURN_IF_ERROR(check_factor(formula.factors[f], factors[f], mesh));
+    for (const Piece& p : factors[f]) {
+      if (p.kind == Piece::Kind::kAxis && !has(split, p.axis)) split.push_back(p.axis);
+    }
+  }
+  PARTITA_RETURN_IF_ERROR(check_apart(factors, mesh));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<int> left, passing(present, split, mesh));
+  std::vector<Layout> results;
+  for (size_t k = 0; k < node.outputs.size(); ++k) {
+    Layout layout;
+    std::vector<Pieces> dims = under_split(formula.outputs[k], factors);
+    number(dims, layout);
+    layout.root = serial.layout(whole.outputs[k]).root;
+    layout.sliced = sliced;
+    layout.partial = left;
+    std::optional<PartialKind> kind;
+    if (!left.empty()) kind = PartialKind::kSum;
+    for (size_t f = 0; f < factors.size(); ++f) {
+      FactorRole role = formula.factors[f].role;
+      if (role == FactorRole::kParallel || stands_in(formula.outputs[k], static_cast<int>(f))) continue;
+      for (const Piece& p : factors[f]) {
+        if (p.kind != Piece::Kind::kAxis) continue;
+        PartialKind mine = role == FactorRole::kMax   ? PartialKind::kMax
+                           : role == FactorRole::kMin ? PartialKind::kMin
+                                                      : PartialKind::kSum;
+        if (kind.value_or(mine) != mine) return wrong("one kind of reduction to be owed");
+        kind = mine;
+        if (!has(layout.partial, p.axis)) layout.partial.push_back(p.axis);
+      }
+    }
+    layout.kind = kind.value_or(PartialKind::kSum);
+    std::sort(layout.partial.begin(), layout.partial.end());
+    Shape shape;
+    for (const Pieces& pieces : dims) shape.push_back(local_size(pieces));
+    TensorType expected{g.type(whole.outputs[k]).dtype, shape};
+    if (local.type(node.outputs[k]) != expected)
+      return wrong("a result of type ", to_string(expected), " where it is ", to_string(local.type(node.outputs[k])));
+    out.push_back(std::move(shape));
+    results.push_back(std::move(layout));
+  }
+  if (!(localized_attrs(*node.op, whole.attrs, in, out) == node.attrs))
+    return wrong("the attributes of serial node ", serial_node, " on local shapes");
+  return results;
+}
+
+absl::Status same_part(const Layout& serial, const Shape& serial_shape, const Layout& local, const Shape& local_shape,
+                       const runtime::Placement& placement, const Mesh& mesh) {
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Pieces> expected, placed_pieces(placement, mesh));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Pieces> parts, parts_of(serial, serial_shape, local, local_shape));
+  for (size_t d = 0; d < parts.size(); ++d) {
+    if (!unified(parts[d], expected[d]))
+      return wrong("expected ", to_string(expected, mesh), ", found ", to_string(parts, mesh));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace partita::verifier
