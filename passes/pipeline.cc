@@ -11,6 +11,7 @@
 #include "ir/print.h"
 #include "passes/attach_loss.h"
 #include "passes/build_backward.h"
+#include "passes/build_evaluation.h"
 #include "passes/build_optimizer.h"
 #include "passes/clean_up.h"
 #include "passes/recognize_activation.h"
@@ -50,6 +51,12 @@ constexpr Pass kTrainingPipeline[] = {
 };
 constexpr size_t kForwardPasses = 10;  // up to the loss
 
+// Evaluation: the forward passes, then what becomes of the loss.
+constexpr Pass kEvaluationEnd[] = {
+    {"build_evaluation", build_evaluation, "the loss is there", Phase::kTraining},
+    {"remove_dead_nodes", remove_dead_nodes, "outputs that only training asks for", Phase::kTraining},
+};
+
 // "NAME#2" for the second of a name; the first has the plain name.
 std::string pass_name(std::span<const Pass> passes, size_t index) {
   int count = 1;
@@ -87,6 +94,11 @@ class Dump {
 }  // namespace
 
 std::span<const Pass> training_pipeline() { return kTrainingPipeline; }
+std::vector<Pass> evaluation_pipeline() {
+  std::vector<Pass> passes(std::begin(kTrainingPipeline), std::begin(kTrainingPipeline) + kForwardPasses);
+  passes.insert(passes.end(), std::begin(kEvaluationEnd), std::end(kEvaluationEnd));
+  return passes;
+}
 std::span<const Pass> forward_pipeline() { return std::span(kTrainingPipeline).first(kForwardPasses); }
 
 absl::StatusOr<Graph> run_passes(std::span<const Pass> passes, Graph graph, PassContext& context,

@@ -39,6 +39,8 @@ struct PassOptions {
 std::span<const Pass> training_pipeline();
 // The same up to the loss, for forward-only programs (evaluation, export).
 std::span<const Pass> forward_pipeline();
+// From a forward graph imported for inference to an evaluation program.
+std::vector<Pass> evaluation_pipeline();
 
 // Runs the passes in order. Errors are the passes' own; InvalidArgument for an unknown `stop_after` (names the known
 // ones) or a folder that cannot be written; Internal, naming the pass, where a pass leaves an unsound graph.

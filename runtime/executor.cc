@@ -74,6 +74,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
   omp_set_num_threads(executor->threads_);
   PARTITA_RETURN_IF_ERROR(executor->create_groups(communicator));
   PARTITA_RETURN_IF_ERROR(executor->allocate());
+  if (options.states_of != nullptr) PARTITA_RETURN_IF_ERROR(executor->borrow_states(*options.states_of));
   PARTITA_RETURN_IF_ERROR(executor->bind({.threads = executor->threads_, .scratch = executor->scratch_}));
   if (options.profile) executor->profile_.emplace(executor->program(), executor->rank_, options.trace_events);
   return executor;
@@ -108,8 +109,32 @@ absl::Status Executor::allocate() {
   return absl::OkStatus();
 }
 
+// States that both programs have lie alike: the second plan was made from the first.
+absl::Status Executor::borrow_states(const Executor& owner) {
+  for (const ProgramState& s : program().states) {
+    if (s.kind == "accumulator") continue;
+    const auto& all = owner.program().states;
+    auto found = std::find_if(all.begin(), all.end(), [&](const ProgramState& o) { return o.name == s.name; });
+    if (found == all.end() || found->operand.dtype != s.operand.dtype || found->operand.shape != s.operand.shape ||
+        box_offset(found->placement, owner.coordinates()) != box_offset(s.placement, coordinates_)) {
+      return absl::FailedPreconditionError(
+          cat("the evaluation program holds ", quote(s.name), " in another way than the training program"));
+    }
+    borrowed_.push_back({s.operand.address.offset, operand_bytes(s.operand), owner.memory(found->operand).data()});
+  }
+  std::sort(borrowed_.begin(), borrowed_.end(),
+            [](const Borrowed& a, const Borrowed& b) { return a.offset < b.offset; });
+  return absl::OkStatus();
+}
+
 std::span<std::byte> Executor::memory(const Operand& operand, int64_t slot) const {
   const Address& a = operand.address;
+  if (!borrowed_.empty() && a.region == Region::kState) {
+    auto after = std::upper_bound(borrowed_.begin(), borrowed_.end(), a.offset,
+                                  [](int64_t offset, const Borrowed& b) { return offset < b.offset; });
+    if (after != borrowed_.begin() && a.offset - (after - 1)->offset < std::max<int64_t>((after - 1)->bytes, 1))
+      return {(after - 1)->memory + (a.offset - (after - 1)->offset), static_cast<size_t>(operand_bytes(operand))};
+  }
   const RegionMemory& region =
       a.region == Region::kConstant ? loaded_->constants : regions_[static_cast<int>(a.region)];
   return {region.data() + a.offset + slot * a.slot_stride, static_cast<size_t>(operand_bytes(operand))};

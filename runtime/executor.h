@@ -21,6 +21,8 @@
 
 namespace partita::runtime {
 
+class Executor;
+
 // What all ranks of one process share: the program, its code and its constants.
 struct LoadedProgram {
   static absl::StatusOr<std::shared_ptr<const LoadedProgram>> load(Program program);
@@ -34,6 +36,9 @@ struct ExecutorOptions {
   int threads = 1;
   bool profile = false;
   size_t trace_events = 100000;
+  // Not null: works on that executor's states, by their names, in place of its own (an evaluation program beside the
+  // training one). It outlives this one. Accumulators stay its own.
+  const Executor* states_of = nullptr;
 };
 
 // One per rank, used from one thread: create() sets that thread's OpenMP team.
@@ -89,6 +94,7 @@ class Executor {
 
   explicit Executor(std::shared_ptr<const LoadedProgram> loaded) : loaded_(std::move(loaded)) {}
   absl::Status allocate();
+  absl::Status borrow_states(const Executor& owner);
   absl::Status create_groups(Communicator* communicator);
   absl::Status bind(const ExecutionConfig& config);
   absl::Status bind_step(const Step& step, const ExecutionConfig& config);
@@ -109,6 +115,11 @@ class Executor {
   };
   std::vector<Group> groups_;
   RegionMemory regions_[kRegions];
+  struct Borrowed {
+    int64_t offset = 0, bytes = 0;  // of the state in this program's state region
+    std::byte* memory = nullptr;    // in the owner's
+  };
+  std::vector<Borrowed> borrowed_;  // by offset
   std::shared_ptr<KernelScratch> scratch_ = std::make_shared<KernelScratch>();
   std::vector<std::byte*> buffers_;
   std::vector<Tickets> tickets_;

@@ -6,6 +6,7 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/program_image.h"
 
 namespace partita::runtime {
 
@@ -20,6 +21,29 @@ void RunFlags::add(CLI::App& app) {
   app.add_option("--save-gradients", save_gradients,
                  "write the first step's gradients, before clipping, to this safetensors file");
   app.add_option("--profile", profile, "time every step of the program: tables to stderr, a Chrome trace to this file");
+  app.add_option("--checkpoint", checkpoint,
+                 "write checkpoints into this folder: after the last step, on SIGTERM, and as --every says");
+  app.add_option("--every", every, "steps from one checkpoint to the next")->check(CLI::PositiveNumber);
+  app.add_option("--keep", keep, "checkpoints to keep, the newest; 0: all")->check(CLI::NonNegativeNumber);
+  app.add_option("--keep-best", keep_best, "keep this many of lowest evaluation loss besides")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option_function<std::vector<std::string>>(
+         "--resume", [this](const std::vector<std::string>& values) { resume = values.empty() ? "" : values.front(); },
+         "go on from the newest checkpoint in --checkpoint's folder, if there is one, or from this one; --steps counts "
+         "those already taken")
+      ->expected(0, 1)
+      ->type_name("[auto|PATH]");
+  app.add_option("--init", init,
+                 "start a new run from the parameters of this checkpoint, or of a PyTorch module's safetensors file");
+  app.add_option("--init-optimizer", init_optimizer,
+                 "start with these optimizer states: a safetensors file of NAME.exp_avg and the like");
+  app.add_option("--patience", patience,
+                 "end early after this many evaluations in a row whose loss is not below the best")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--min-gain", min_gain, "by which an evaluation's loss must be below the best to count")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--fast-dev-run", fast_dev_run,
+               "one step and one batch of evaluation, no checkpoint: does everything work?");
   app.add_option("--threads", threads, "threads of each rank; default: the cores divided among the ranks")
       ->check(CLI::Range(1, 4096));
   app.add_flag("--shuffle", shuffle, "take samples in a random order, another one each epoch");
@@ -56,7 +80,80 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   o.profile = profile;
   o.seed = manifest.value("seed", uint64_t{0});
   o.threads = threads;
+  PARTITA_ASSIGN_OR_RETURN(o.checkpoint, checkpoint_options());
+  if (manifest.contains("evaluate"))
+    PARTITA_RETURN_IF_ERROR(with_context(add_evaluation(manifest["evaluate"], folder, o), quote(path)));
+  if (o.evaluate.program == nullptr && (patience > 0 || keep_best > 0)) {
+    return absl::InvalidArgumentError(
+        "--patience and --keep-best go by the evaluation's loss; say `evaluate` in train.yaml");
+  }
+  if (fast_dev_run) {
+    o.steps = 1;
+    o.evaluate.batches = 1;
+    o.checkpoint.folder.clear();
+  }
   return o;
+}
+
+std::vector<std::string> RunFlags::arguments() const {
+  std::vector<std::string> list;
+  auto say = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) list.insert(list.end(), {flag, value});
+  };
+  say("--data", data);
+  say("--save", save);
+  say("--save-gradients", save_gradients);
+  say("--profile", profile);
+  for (const std::string& m : metrics) say("--metrics", m);
+  if (steps) say("--steps", cat(*steps));
+  say("--checkpoint", checkpoint);
+  if (every > 0) say("--every", cat(every));
+  say("--keep", cat(keep));
+  if (keep_best > 0) say("--keep-best", cat(keep_best));
+  say("--init", init);
+  say("--init-optimizer", init_optimizer);
+  if (patience > 0) say("--patience", cat(patience));
+  if (min_gain > 0) say("--min-gain", cat(min_gain));
+  if (fast_dev_run) list.emplace_back("--fast-dev-run");
+  if (threads > 0) say("--threads", cat(threads));
+  if (shuffle) list.emplace_back("--shuffle");
+  if (quiet) list.emplace_back("--quiet");
+  if (resume) list.emplace_back("--resume");
+  if (resume && !resume->empty()) list.push_back(*resume);
+  return list;
+}
+
+absl::Status RunFlags::add_evaluation(const nlohmann::json& manifest, const std::string& folder,
+                                      TrainOptions& o) const {
+  try {
+    o.evaluate.every = manifest.at("every").get<int64_t>();
+    o.evaluate.batches = manifest.value("batches", int64_t{-1});
+    auto config = data_config_from_json(manifest.at("data"));
+    if (!config.ok()) return config.status();
+    o.evaluate.data = *std::move(config);
+  } catch (const nlohmann::json::exception& e) {
+    return absl::DataLossError(cat("evaluation settings: ", e.what()));
+  }
+  o.evaluate.patience = patience;
+  o.evaluate.min_gain = min_gain;
+  PARTITA_ASSIGN_OR_RETURN(Program program, load_image(cat(folder, "/", kEvaluationName)));
+  PARTITA_ASSIGN_OR_RETURN(o.evaluate.program, LoadedProgram::load(std::move(program)));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointOptions> RunFlags::checkpoint_options() const {
+  CheckpointOptions c{.folder = checkpoint,
+                      .every = every,
+                      .keep = keep,
+                      .keep_best = keep_best,
+                      .init = init,
+                      .init_optimizer = init_optimizer};
+  if (resume) c.resume = resume->empty() ? "auto" : *resume;
+  if (checkpoint.empty() && (every > 0 || keep_best > 0))
+    return absl::InvalidArgumentError("--every and --keep-best say nothing without --checkpoint FOLDER");
+  if (checkpoint.empty() && c.resume == "auto")
+    return absl::InvalidArgumentError("--resume: from where? say --checkpoint FOLDER, or --resume PATH");
+  return c;
 }
 
 absl::StatusOr<std::unique_ptr<MetricsSink>> RunFlags::sink(int64_t total) const {
@@ -65,7 +162,7 @@ absl::StatusOr<std::unique_ptr<MetricsSink>> RunFlags::sink(int64_t total) const
   int64_t every = total > 0 ? std::max<int64_t>(1, total / 40) : 10;
   all->add(make_console_sink(stderr, {.terminal = terminal, .quiet = quiet, .total_steps = total, .every = every}));
   for (const std::string& path : metrics) {
-    PARTITA_ASSIGN_OR_RETURN(auto sink, open_metrics_sink(path));
+    PARTITA_ASSIGN_OR_RETURN(auto sink, open_metrics_sink(path, resume.has_value()));
     all->add(std::move(sink));
   }
   return std::unique_ptr<MetricsSink>(std::move(all));

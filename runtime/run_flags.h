@@ -17,6 +17,7 @@ namespace partita::runtime {
 
 // Names inside a bundle.
 inline constexpr const char* kImageName = "program.partita";
+inline constexpr const char* kEvaluationName = "evaluation.partita";  // only with `evaluate` in train.yaml
 inline constexpr const char* kInitialName = "initial.safetensors";
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kRankName = "rank";
@@ -25,12 +26,23 @@ struct RunFlags {
   std::string data, save, save_gradients, profile;
   std::vector<std::string> metrics;
   std::optional<int64_t> steps;
+  std::string checkpoint, init, init_optimizer;
+  std::optional<std::string> resume;  // "": from --checkpoint's newest
+  int64_t every = 0;
+  int keep = 3, keep_best = 0;
+  int64_t patience = 0;
+  double min_gain = 0;
+  bool fast_dev_run = false;
   int threads = 0;
   bool shuffle = false, quiet = false;
 
   void add(CLI::App& app);
   // Options for a bundle's folder: its manifest's data settings and seed, then these flags. NotFound, InvalidArgument.
   absl::StatusOr<TrainOptions> options(const std::string& folder) const;
+  absl::StatusOr<CheckpointOptions> checkpoint_options() const;
+  absl::Status add_evaluation(const nlohmann::json& manifest, const std::string& folder, TrainOptions& options) const;
+  // The command line again that says these flags.
+  std::vector<std::string> arguments() const;
   // The console and every --metrics file. `total`: steps, 0 where not known.
   absl::StatusOr<std::unique_ptr<MetricsSink>> sink(int64_t total) const;
 };

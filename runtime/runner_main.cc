@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
@@ -15,6 +16,7 @@
 #include "runtime/placement.h"
 #include "runtime/program_image.h"
 #include "runtime/run_flags.h"
+#include "runtime/stop_signal.h"
 
 namespace partita::runtime {
 namespace {
@@ -35,6 +37,8 @@ absl::Status run(const RunFlags& flags, const std::string& backend) {
   if (options.threads == 0)
     options.threads =
         std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, launch.local_size));
+  std::optional<StopSignal> stop;
+  if (!options.checkpoint.folder.empty()) options.stop = stop.emplace().flag();
   PARTITA_ASSIGN_OR_RETURN(std::string image, serialize_program(program));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(program)));
   std::unique_ptr<Communicator> communicator;
@@ -62,6 +66,8 @@ int exit_code(const absl::Status& status) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
       return 129;
+    case absl::StatusCode::kCancelled:
+      return 143;  // as a shell says of a process that SIGTERM ended
     default:
       return 2;
   }

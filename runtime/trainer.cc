@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <optional>
 #include <thread>
 
@@ -13,9 +12,8 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/box.h"
 #include "runtime/collective_threads.h"
-#include "runtime/data/prefetcher.h"
+#include "runtime/input_stage.h"
 #include "runtime/placement.h"
 #include "runtime/state_files.h"
 
@@ -26,38 +24,32 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-std::vector<InputSpec> input_specs(const Program& program) {
-  std::vector<InputSpec> specs;
-  for (const ProgramInput& in : program.inputs) {
-    if (in.kind != "data") continue;
-    InputSpec s{in.name, in.operand.dtype, in.placement.logical, !in.placement.logical.empty()};
-    if (s.batched) s.sample_shape.erase(s.sample_shape.begin());
-    specs.push_back(std::move(s));
-  }
-  return specs;
-}
-
-// One data input as this rank reads it: a run of samples, and the pieces of them that it holds.
-struct Column {
-  const ProgramInput* input = nullptr;
-  int64_t first = 0, count = 0;  // samples within the micro-batch
-  std::vector<LogicalPiece> pieces;
-  bool direct = false;  // the samples are the operand's bytes
-};
-
 class Trainer {
  public:
-  Trainer(Executor& executor, Communicator* communicator, const TrainOptions& options)
-      : executor_(executor), program_(executor.program()), communicator_(communicator), options_(options) {}
+  Trainer(Executor& executor, Communicator* communicator, const TrainOptions& options, int threads)
+      : executor_(executor),
+        program_(executor.program()),
+        communicator_(communicator),
+        options_(options),
+        threads_(threads) {}
 
   absl::Status run(MetricsSink* sink) {
-    PARTITA_RETURN_IF_ERROR(open_data());
-    auto memory = [this](const Operand& o) { return executor_.memory(o); };
-    PARTITA_RETURN_IF_ERROR(with_context(
-        initialize_states(program_, executor_.coordinates(), options_.initial, options_.seed, memory), "first values"));
-    for (int64_t step = 0; step < steps_; ++step) {
-      PARTITA_RETURN_IF_ERROR(train_step(step, sink));
+    PARTITA_RETURN_IF_ERROR(start());
+    for (int64_t step = first_; step < steps_; ++step) {
+      if (checkpoints_) checkpoints_->begin_step(options_.stop != nullptr && options_.stop->load());
+      PARTITA_ASSIGN_OR_RETURN(StepMetrics m, train_step(step));
       if (step == 0 && !options_.save_gradients.empty()) PARTITA_RETURN_IF_ERROR(save_gradients());
+      PARTITA_ASSIGN_OR_RETURN(bool better, evaluate(step + 1, m));
+      if (first_rank() && sink != nullptr) PARTITA_RETURN_IF_ERROR(sink->write(m));
+      if (checkpoints_) PARTITA_RETURN_IF_ERROR(keep(step + 1, better));
+      if (evaluator_ != nullptr && evaluator_->wants_to_stop()) {
+        stop_early(step + 1);
+        break;
+      }
+    }
+    if (checkpoints_) {
+      PARTITA_RETURN_IF_ERROR(save_checkpoint(taken_));
+      PARTITA_RETURN_IF_ERROR(checkpoints_->finish());
     }
     if (!options_.save.empty()) PARTITA_RETURN_IF_ERROR(save_parameters());
     return write_profile();
@@ -66,126 +58,136 @@ class Trainer {
  private:
   bool first_rank() const { return executor_.rank() == 0; }
 
-  absl::Status open_data() {
-    PARTITA_ASSIGN_OR_RETURN(auto source,
-                             DataSource::open(options_.data, input_specs(program_), program_.samples_per_step));
-    source_ = std::move(source);
+  // First values or a checkpoint's, and the data from the first step on.
+  absl::Status start() {
+    auto memory = [this](const Operand& o) { return executor_.memory(o); };
+    PARTITA_RETURN_IF_ERROR(with_context(
+        initialize_states(program_, executor_.coordinates(), options_.initial, options_.seed, memory), "first values"));
+    PARTITA_RETURN_IF_ERROR(open_evaluator());
+    const CheckpointOptions& c = options_.checkpoint;
+    if (!c.folder.empty() || !c.resume.empty() || !c.init.empty() || !c.init_optimizer.empty()) {
+      PARTITA_ASSIGN_OR_RETURN(checkpoints_, Checkpointer::open(c, executor_, communicator_));
+      PARTITA_ASSIGN_OR_RETURN(std::optional<CheckpointManifest> from, checkpoints_->resume());
+      if (from) resume(*from);
+      if (c.folder.empty()) checkpoints_.reset();
+    }
+    PARTITA_ASSIGN_OR_RETURN(inputs_, InputStage::open(data_, executor_));
     steps_ = options_.steps;
     if (steps_ < 0) {
-      int64_t samples = source_->samples_per_epoch();
-      steps_ = samples / program_.samples_per_step * std::max<int64_t>(options_.data.epochs, 1);
+      const int64_t samples = inputs_->source().samples_per_epoch();
+      if (samples == kUnlimited) return absl::InvalidArgumentError("the data have no end; say --steps");
+      steps_ = (samples * std::max<int64_t>(data_.epochs, 1) - data_.sample_offset) / program_.samples_per_step;
     }
-    PARTITA_RETURN_IF_ERROR(source_->check_steps(0, steps_));
-    for (const ProgramInput& in : program_.inputs) {
-      if (in.kind == "data") PARTITA_RETURN_IF_ERROR(add_column(in));
-    }
-    std::vector<SampleRange> ranges;
-    int64_t run = program_.samples_per_step / (program_.micro_batches / program_.parts);
-    for (int64_t m = 0; m < program_.micro_batches; ++m) {
-      for (size_t k = 0; k < columns_.size(); ++k)
-        ranges.push_back(
-            {static_cast<int>(k),
-             m / program_.parts * run + m % program_.parts * columns_[k].input->part_samples + columns_[k].first,
-             columns_[k].count});
-    }
-    prefetcher_.emplace(source_, std::move(ranges), 0, steps_);
+    taken_ = first_;
+    if (first_rank() && first_ > 0 && first_ >= steps_)
+      std::fprintf(stderr, "note: the checkpoint is of step %lld; no steps are left to run\n",
+                   static_cast<long long>(first_));
+    return inputs_->start(first_, std::max(first_, steps_));
+  }
+
+  absl::Status open_evaluator() {
+    if (options_.evaluate.program == nullptr) return absl::OkStatus();
+    PARTITA_ASSIGN_OR_RETURN(evaluator_, Evaluator::open(options_.evaluate, executor_, communicator_, threads_));
     return absl::OkStatus();
   }
 
-  absl::Status add_column(const ProgramInput& in) {
-    Column c{.input = &in, .first = 0, .count = 0, .pieces = {}, .direct = false};
-    if (in.placement.logical.empty()) {
-      c.direct = true;
-    } else {
-      int64_t first = in.placement.logical[0], last = 0;
-      PARTITA_RETURN_IF_ERROR(for_each_piece(in.placement, executor_.coordinates(), [&](const LogicalPiece& piece) {
-        first = std::min(first, piece.offset[0]);
-        last = std::max(last, piece.offset[0] + piece.extent[0]);
-        c.pieces.push_back(piece);
-        return absl::OkStatus();
-      }));
-      c.first = first;
-      c.count = last - first;
-      c.direct = c.pieces.size() == 1 &&
-                 std::equal(c.pieces[0].extent.begin() + 1, c.pieces[0].extent.end(), in.placement.logical.begin() + 1);
-    }
-    columns_.push_back(std::move(c));
-    return absl::OkStatus();
+  // After every so many steps, and after the last: adds to the metrics, and says whether there was none better.
+  absl::StatusOr<bool> evaluate(int64_t taken, StepMetrics& m) {
+    if (evaluator_ == nullptr || !(evaluator_->is_due(taken) || taken == steps_)) return false;
+    PARTITA_ASSIGN_OR_RETURN(double loss, evaluator_->run());
+    m.evaluation_loss = evaluation_loss_ = loss;
+    return evaluator_->improves(loss);
   }
 
-  absl::Status train_step(int64_t step, MetricsSink* sink) {
+  void stop_early(int64_t taken) {
+    steps_ = taken;
+    if (first_rank())
+      std::fprintf(stderr, "early stop after step %lld: no evaluation in the last %lld below %.6g\n",
+                   static_cast<long long>(taken), static_cast<long long>(evaluator_->without_gain()),
+                   *evaluator_->best());
+  }
+
+  void resume(const CheckpointManifest& from) {
+    first_ = from.step;
+    data_.sample_offset = from.samples - from.step * program_.samples_per_step;
+    auto number = [&](const char* name) -> std::optional<double> {
+      auto at = from.metrics.find(name);
+      return at == from.metrics.end() ? std::nullopt : std::optional(at->second);
+    };
+    if (evaluator_ != nullptr)
+      evaluator_->restore(number("best_evaluation_loss"),
+                          static_cast<int64_t>(number("evaluations_without_gain").value_or(0)));
+    auto warn = [&](const char* what) {
+      if (first_rank())
+        std::fprintf(stderr, "warning: %s than in the run that wrote the checkpoint; results will differ\n", what);
+    };
+    if (from.data != describe_data()) warn("the data or their order are others");
+    if (from.seed != options_.seed) warn("the seed is another");
+    if (from.samples_per_step != program_.samples_per_step) warn("the global batch is another");
+  }
+
+  // Of the stream of samples: what a resumed run must have as it was.
+  std::string describe_data() const {
+    return cat(data_kind_name(data_.kind), data_.shuffle ? cat(" shuffled by ", data_.seed) : "", " skip ", data_.skip,
+               " limit ", data_.limit, " sequence ", data_.sequence);
+  }
+
+  // After a step: checkpoints. Cancelled when a rank was told to stop.
+  absl::Status keep(int64_t taken, bool better) {
+    PARTITA_ASSIGN_OR_RETURN(bool stop, checkpoints_->end_step());
+    const bool best = better && options_.checkpoint.keep_best > 0;
+    if (stop || best || checkpoints_->is_due(taken)) PARTITA_RETURN_IF_ERROR(save_checkpoint(taken));
+    if (!stop) return absl::OkStatus();
+    PARTITA_RETURN_IF_ERROR(checkpoints_->finish());
+    return absl::CancelledError(cat("told to stop: the checkpoint of step ", taken, " is in ",
+                                    quote(options_.checkpoint.folder, 1000), "; go on with --resume"));
+  }
+
+  absl::Status save_checkpoint(int64_t taken) {
+    if (checkpoints_->last_saved() == taken) return absl::OkStatus();
+    CheckpointManifest head;
+    head.model = program_.model;
+    for (const MeshAxis& axis : program_.mesh)
+      append(head.plan, head.plan.empty() ? "" : ",", axis.name, "=", axis.size);
+    head.step = taken;
+    head.samples = data_.sample_offset + taken * program_.samples_per_step;
+    head.samples_per_step = program_.samples_per_step;
+    head.seed = options_.seed;
+    head.data = describe_data();
+    std::optional<double> loss = scalar("loss");
+    if (loss && std::isfinite(*loss) && taken > first_) head.metrics["loss"] = *loss;
+    if (evaluation_loss_ && std::isfinite(*evaluation_loss_)) head.metrics["evaluation_loss"] = *evaluation_loss_;
+    if (evaluator_ != nullptr && evaluator_->best()) {
+      head.metrics["best_evaluation_loss"] = *evaluator_->best();
+      head.metrics["evaluations_without_gain"] = static_cast<double>(evaluator_->without_gain());
+    }
+    return checkpoints_->save(std::move(head));
+  }
+
+  absl::StatusOr<StepMetrics> train_step(int64_t step) {
     Clock::time_point begin = Clock::now();
-    double stalled = prefetcher_->stall_seconds();
-    PARTITA_ASSIGN_OR_RETURN(Batch batch, prefetcher_->take(step));
-    for (const ProgramState& s : program_.states) {
-      if (s.kind != "accumulator") continue;
-      std::span<std::byte> own = executor_.memory(s.operand);
-      std::memset(own.data(), 0, own.size());
-    }
-    PARTITA_RETURN_IF_ERROR(executor_.run(
-        program_.schedule, [&](int64_t micro_batch, int64_t slot) { return stage(batch, micro_batch, slot); }));
-    prefetcher_->give_back(std::move(batch));
-    if (!first_rank()) return absl::OkStatus();
+    double stalled = inputs_->stall_seconds();
+    PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(step));
+    clear_accumulators(executor_);
+    PARTITA_RETURN_IF_ERROR(executor_.run(program_.schedule, [&](int64_t micro_batch, int64_t slot) {
+      return inputs_->stage(batch, micro_batch, slot);
+    }));
+    inputs_->give_back(std::move(batch));
+    taken_ = step + 1;
+    evaluation_loss_.reset();
     StepMetrics m = metrics(step);
     m.seconds = seconds_since(begin);
     m.samples_per_second = static_cast<double>(program_.samples_per_step) / m.seconds;
-    m.input_stall_seconds = prefetcher_->stall_seconds() - stalled;
-    if (m.loss && !std::isfinite(*m.loss) && !warned_) {
+    m.input_stall_seconds = inputs_->stall_seconds() - stalled;
+    if (first_rank() && m.loss && !std::isfinite(*m.loss) && !warned_) {
       std::fprintf(stderr, "warning: step %lld: the loss is %g; training goes on\n", static_cast<long long>(step),
                    *m.loss);
       warned_ = true;
     }
-    return sink ? sink->write(m) : absl::OkStatus();
+    return m;
   }
 
-  absl::Status stage(const Batch& batch, int64_t micro_batch, int64_t slot) {
-    for (size_t k = 0; k < columns_.size(); ++k) {
-      const Column& c = columns_[k];
-      const std::vector<std::byte>& data = batch.data[static_cast<size_t>(micro_batch) * columns_.size() + k];
-      std::span<std::byte> own = executor_.memory(c.input->operand, slot);
-      if (c.direct) {
-        PARTITA_CHECK(own.size() == data.size(), "size of a staged input");
-        std::memcpy(own.data(), data.data(), data.size());
-      } else {
-        scatter(c, data, own);
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  // Copies the rank's pieces out of whole samples.
-  static void scatter(const Column& c, const std::vector<std::byte>& data, std::span<std::byte> own) {
-    int64_t size = dtype_size(c.input->operand.dtype);
-    std::vector<int64_t> shape = c.input->placement.logical;
-    shape[0] = c.count;
-    for (const LogicalPiece& piece : c.pieces) {
-      std::vector<int64_t> offset = piece.offset;
-      offset[0] -= c.first;
-      std::vector<std::byte> dense(static_cast<size_t>(*element_count(piece.extent) * size));
-      absl::Status copied = for_each_run(shape, offset, piece.extent, [&](int64_t from, int64_t to, int64_t n) {
-        std::memcpy(dense.data() + to * size, data.data() + from * size, static_cast<size_t>(n * size));
-        return absl::OkStatus();
-      });
-      PARTITA_CHECK(copied.ok(), "pieces lie inside their samples");
-      unpack_piece(piece, size, dense.data(), own.data());
-    }
-  }
-
-  std::optional<double> scalar(std::string_view name) const {
-    for (const ProgramOutput& o : program_.outputs) {
-      if (o.name != name) continue;
-      const std::byte* p = executor_.memory(o.operand).data();
-      if (o.operand.dtype == DType::kF64) {
-        double v;
-        std::memcpy(&v, p, sizeof v);
-        return v;
-      }
-      float v;
-      std::memcpy(&v, p, sizeof v);
-      return v;
-    }
-    return std::nullopt;
-  }
+  std::optional<double> scalar(std::string_view name) const { return scalar_output(executor_, name); }
 
   StepMetrics metrics(int64_t step) const {
     StepMetrics m;
@@ -231,10 +233,13 @@ class Trainer {
   const Program& program_;
   Communicator* communicator_;
   const TrainOptions& options_;
-  std::shared_ptr<const DataSource> source_;
-  std::optional<Prefetcher> prefetcher_;
-  std::vector<Column> columns_;
-  int64_t steps_ = 0;
+  const int threads_;
+  DataConfig data_ = options_.data;
+  std::unique_ptr<InputStage> inputs_;
+  std::unique_ptr<Checkpointer> checkpoints_;  // null where none are written
+  std::unique_ptr<Evaluator> evaluator_;       // null without evaluation
+  std::optional<double> evaluation_loss_;      // after the step just taken
+  int64_t first_ = 0, steps_ = 0, taken_ = 0;  // steps [first_, steps_); how many have been taken in all
   bool warned_ = false;
 };
 
@@ -246,11 +251,13 @@ int threads_per_rank(const TrainOptions& options, int64_t ranks_here) {
 
 absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
                         const TrainOptions& options, MetricsSink* sink, int threads) {
+  // They outlive abort(): what is under way reads and writes their memory.
+  std::unique_ptr<Executor> executor;
+  std::optional<Trainer> trainer;
   auto run = [&]() -> absl::Status {
     PARTITA_ASSIGN_OR_RETURN(
-        auto executor,
-        Executor::create(loaded, communicator, {.threads = threads, .profile = !options.profile.empty()}));
-    return Trainer(*executor, communicator, options).run(sink);
+        executor, Executor::create(loaded, communicator, {.threads = threads, .profile = !options.profile.empty()}));
+    return trainer.emplace(*executor, communicator, options, threads).run(sink);
   };
   absl::Status status = run();
   if (!status.ok() && communicator != nullptr)

@@ -1,12 +1,15 @@
 // The training loop of one rank, and of all ranks of one process.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "runtime/checkpoint.h"
 #include "runtime/collective.h"
 #include "runtime/data/data_source.h"
+#include "runtime/evaluator.h"
 #include "runtime/executor.h"
 #include "runtime/metrics.h"
 
@@ -21,7 +24,10 @@ struct TrainOptions {
   std::string save_gradients;  // not empty: the first step's outputs "grad/NAME", as NAME
   std::string profile;         // not empty: rank 0's Chrome trace goes here, and its tables to stderr
   uint64_t seed = 0;           // of random first values
-  int threads = 0;             // per rank; 0: this process's cores divided among its ranks
+  EvaluateOptions evaluate;
+  CheckpointOptions checkpoint;
+  const std::atomic<bool>* stop = nullptr;  // set from outside: save a checkpoint and end; needs checkpoint.folder
+  int threads = 0;                          // per rank; 0: this process's cores divided among its ranks
 };
 
 // Trains with this rank's part of the program. Every rank calls it with the same options; only rank 0's `sink` is used

@@ -45,24 +45,56 @@ class Stopwatch {
 };
 
 // train.yaml's data settings as the runtime has them.
+absl::StatusOr<runtime::DataConfig> data_settings(const DataRecipe& d, uint64_t seed) {
+  runtime::DataConfig out;
+  out.seed = d.seed ? static_cast<uint64_t>(*d.seed) : seed;
+  if (d.kind) {
+    PARTITA_ASSIGN_OR_RETURN(out.kind, runtime::parse_data_kind(enum_name(*d.kind)));
+  } else if (!d.path.empty()) {
+    out.kind = runtime::guess_data_kind(d.path);
+  }
+  out.path = d.path;
+  out.columns = d.columns;
+  out.shuffle = d.shuffle;
+  if (d.dtype) out.dtype = *d.dtype;
+  if (d.vocab) out.vocabulary = *d.vocab;
+  return out;
+}
+
 absl::Status take_data_settings(const Recipe& recipe, Compiled& out) {
   out.seed = static_cast<uint64_t>(recipe.seed);
-  out.data.seed = out.seed;
-  if (!recipe.data) return absl::OkStatus();
-  const DataRecipe& d = *recipe.data;
-  if (d.kind) {
-    PARTITA_ASSIGN_OR_RETURN(out.data.kind, runtime::parse_data_kind(enum_name(*d.kind)));
-    out.data_kind_said = true;
-  } else if (!d.path.empty()) {
-    out.data.kind = runtime::guess_data_kind(d.path);
-  }
-  out.data.path = d.path;
-  out.data.columns = d.columns;
-  out.data.shuffle = d.shuffle;
-  if (d.seed) out.data.seed = static_cast<uint64_t>(*d.seed);
-  if (d.dtype) out.data.dtype = *d.dtype;
-  if (d.vocab) out.data.vocabulary = *d.vocab;
+  PARTITA_ASSIGN_OR_RETURN(out.data, data_settings(recipe.data.value_or(DataRecipe{}), out.seed));
+  out.data_kind_said = recipe.data && recipe.data->kind;
+  if (!recipe.evaluate) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(out.evaluation_data, data_settings(recipe.evaluate->data, out.seed));
+  out.evaluate_every = recipe.evaluate->every;
+  out.evaluate_batches = recipe.evaluate->batches.value_or(-1);
   return absl::OkStatus();
+}
+
+// The same model imported for inference, every state and input laid out as training has it.
+absl::StatusOr<runtime::Program> compile_evaluation(const CompileRequest& request, const PlannedGraph& training,
+                                                    const ParallelLayout& layout, const BatchPlan& batch,
+                                                    PassContext context) {
+  ImportOptions options = import_options(request.recipe);
+  options.training = false;
+  PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(request.model, options));
+  PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(evaluation_pipeline(), std::move(model.graph), context));
+  std::vector<std::string> told_already;
+  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings(graph, request.recipe, layout, batch, told_already));
+  const Graph& trained = training.graph;
+  for (size_t n = 0; n < planned.graph.inputs.size(); ++n) {
+    for (size_t k = 0; k < trained.inputs.size(); ++k) {
+      if (trained.inputs[k].name == planned.graph.inputs[n].name) planned.plan.inputs[n] = training.plan.inputs[k];
+    }
+  }
+  for (size_t n = 0; n < planned.graph.states.size(); ++n) {
+    for (size_t k = 0; k < trained.states.size(); ++k) {
+      if (trained.states[k].name == planned.graph.states[n].name) planned.plan.states[n] = training.plan.states[k];
+    }
+  }
+  PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(planned.graph, planned.plan));
+  return emit_program(local, request.target);
 }
 
 std::vector<InitialTensor> collect_weights(const LocalProgram& local) {
@@ -121,26 +153,34 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
   if (!compiled.data_kind_said) data.erase("kind");
   int64_t steps = 0;
   for (const auto& s : p.segments) steps += static_cast<int64_t>(s.steps.size());
-  return {{"version", 1},
-          {"model", p.model},
-          {"target", p.target},
-          {"ranks", compiled.ranks},
-          {"mesh", mesh},
-          {"samples_per_step", p.samples_per_step},
-          {"micro_batches", p.micro_batches},
-          {"inputs", inputs},
-          {"parameters", compiled.parameters},
-          {"steps", steps},
-          {"memory_bytes",
-           {{"state", p.region_bytes[0]},
-            {"host_state", p.region_bytes[1]},
-            {"arena", p.region_bytes[2]},
-            {"constant", p.region_bytes[3]},
-            {"input", p.region_bytes[4]}}},
-          {"image_sha256", sha256_hex(as_byte_span(image))},
-          {"warnings", compiled.warnings},
-          {"data", data},
-          {"seed", compiled.seed}};
+  nlohmann::json evaluate;
+  if (compiled.evaluation) {
+    evaluate = {{"every", compiled.evaluate_every},
+                {"batches", compiled.evaluate_batches},
+                {"data", runtime::to_json(compiled.evaluation_data)}};
+  }
+  nlohmann::json all = {{"version", 1},
+                        {"model", p.model},
+                        {"target", p.target},
+                        {"ranks", compiled.ranks},
+                        {"mesh", mesh},
+                        {"samples_per_step", p.samples_per_step},
+                        {"micro_batches", p.micro_batches},
+                        {"inputs", inputs},
+                        {"parameters", compiled.parameters},
+                        {"steps", steps},
+                        {"memory_bytes",
+                         {{"state", p.region_bytes[0]},
+                          {"host_state", p.region_bytes[1]},
+                          {"arena", p.region_bytes[2]},
+                          {"constant", p.region_bytes[3]},
+                          {"input", p.region_bytes[4]}}},
+                        {"image_sha256", sha256_hex(as_byte_span(image))},
+                        {"warnings", compiled.warnings},
+                        {"data", data},
+                        {"seed", compiled.seed}};
+  if (compiled.evaluation) all["evaluate"] = evaluate;
+  return all;
 }
 
 }  // namespace
@@ -190,6 +230,12 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(planned.graph, planned.plan));
   if (out.ranks > 1) local.graph = bucket_reductions(local.graph, kBucketBytes);
   watch.lap("partition");
+  if (request.recipe.evaluate) {
+    auto evaluation = compile_evaluation(request, planned, layout, batch, context);
+    if (!evaluation.ok()) return with_context(evaluation.status(), "evaluate");
+    out.evaluation = *std::move(evaluation);
+    watch.lap("evaluation");
+  }
 
   PARTITA_ASSIGN_OR_RETURN(out.program, emit_program(local, request.target, &out.claims));
   out.program.model = std::filesystem::path(request.model).filename().string();
@@ -215,6 +261,11 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
   auto write = [&]() -> absl::Status {
     PARTITA_ASSIGN_OR_RETURN(std::string image, runtime::serialize_program(compiled.program));
     PARTITA_RETURN_IF_ERROR(write_file_atomically(cat(fresh, "/", runtime::kImageName), image, Durable::kNo));
+    if (compiled.evaluation) {
+      PARTITA_ASSIGN_OR_RETURN(std::string evaluation, runtime::serialize_program(*compiled.evaluation));
+      PARTITA_RETURN_IF_ERROR(
+          write_file_atomically(cat(fresh, "/", runtime::kEvaluationName), evaluation, Durable::kNo));
+    }
     PARTITA_RETURN_IF_ERROR(write_weights(compiled.weights, cat(fresh, "/", runtime::kInitialName)));
     PARTITA_RETURN_IF_ERROR(
         runtime::write_executable(runner, as_byte_span(image), cat(fresh, "/", runtime::kRankName)));

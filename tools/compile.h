@@ -38,7 +38,10 @@ struct Compiled {
   Graph serial;              // what the ranks share out between them, for the verifier
   int64_t samples = 0;       // a step's, likewise
   ProgramClaims claims;      // what the program's steps say that they compute, likewise
-  runtime::DataConfig data;  // what train.yaml says of the data
+  std::optional<runtime::Program> evaluation;  // forward alone, for inference; where train.yaml has `evaluate`
+  runtime::DataConfig evaluation_data;
+  int64_t evaluate_every = 0, evaluate_batches = -1;  // steps; global batches, -1: all of the data
+  runtime::DataConfig data;                           // what train.yaml says of the data
   bool data_kind_said = false;
   uint64_t seed = 0;
   std::vector<InitialTensor> weights;

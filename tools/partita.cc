@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   partita::add_compile(app, result);
   partita::add_run(app, result);
   partita::add_verify(app, result);
+  partita::add_checkpoint(app, result);
   partita::add_doctor(app, result);
   partita::add_model(app, result);
   partita::add_factors(app, result);

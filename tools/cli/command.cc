@@ -26,8 +26,9 @@ int exit_code(const absl::Status& status) {
       return 4;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
-    case absl::StatusCode::kCancelled:
       return 129;
+    case absl::StatusCode::kCancelled:
+      return 143;  // as a shell says of a process that SIGTERM ended
     default:
       return 2;
   }

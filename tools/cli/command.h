@@ -26,6 +26,7 @@ void add_verify(CLI::App& app, absl::Status& result);
 void add_doctor(CLI::App& app, absl::Status& result);
 void add_model(CLI::App& app, absl::Status& result);
 void add_factors(CLI::App& app, absl::Status& result);
+void add_checkpoint(CLI::App& app, absl::Status& result);
 
 // A model, its recipe and how to compile it: the flags that train and compile share.
 struct ModelFlags {
@@ -40,8 +41,16 @@ struct ModelFlags {
   absl::StatusOr<CompileRequest> request() const;
 };
 
-// Runs a bundle with all its ranks as threads of this process.
-absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags);
+// How the ranks of a run are started on this host.
+struct LaunchFlags {
+  bool processes = false;
+  int max_restarts = 0;
+
+  void add(CLI::App& app);
+};
+
+// Runs a bundle with all its ranks as threads of this process, or in processes of their own.
+absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags, const LaunchFlags& launch = {});
 
 // The runner that bundles are made with: beside this program, or where it was built.
 absl::StatusOr<std::string> find_runner();

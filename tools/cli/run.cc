@@ -1,31 +1,78 @@
+#include <unistd.h>
+
+#include <filesystem>
+#include <optional>
+
 #include "base/cat.h"
 #include "base/status.h"
+#include "runtime/placement.h"
 #include "runtime/program_image.h"
+#include "runtime/stop_signal.h"
+#include "runtime/supervisor.h"
 #include "tools/cli/command.h"
 #include "tools/verify/certificate.h"
 
 namespace partita {
+namespace {
 
-absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags) {
+// The ranks in processes of their own, or the whole run in one that may be started again.
+absl::Status run_supervised(const std::string& folder, const runtime::RunFlags& flags, const LaunchFlags& launch) {
+  if (launch.max_restarts > 0 && flags.checkpoint.empty())
+    return absl::InvalidArgumentError("--max-restarts starts again from checkpoints; say --checkpoint FOLDER");
+  PARTITA_RETURN_IF_ERROR(flags.options(folder).status());  // mistakes are told once, not by each rank
+  PARTITA_ASSIGN_OR_RETURN(runtime::Program program, runtime::load_image(cat(folder, "/", runtime::kImageName)));
+  runtime::LocalJob job;
+  if (launch.processes) {
+    job.ranks = static_cast<int>(runtime::mesh_size(program.mesh));
+    job.command = {cat(folder, "/", runtime::kRankName), "--backend", "tcp"};
+  } else {
+    std::error_code ec;
+    job.command = {std::filesystem::read_symlink("/proc/self/exe", ec).string(), "run", folder};
+  }
+  for (std::string& a : flags.arguments()) job.command.push_back(std::move(a));
+  if (!flags.resume) job.resume = {"--resume"};
+  job.max_restarts = launch.max_restarts;
+  runtime::StopSignal stop;
+  job.stop = stop.flag();
+  return runtime::run_job(job);
+}
+
+}  // namespace
+
+void LaunchFlags::add(CLI::App& app) {
+  app.add_flag("--processes", processes, "each rank in a process of its own (over TCP), not as threads of this one");
+  app.add_option("--max-restarts", max_restarts,
+                 "start again from the last good checkpoint when a rank is lost, at most this many times")
+      ->check(CLI::Range(0, 1000000));
+}
+
+absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags, const LaunchFlags& launch) {
   PARTITA_RETURN_IF_ERROR(verifier::check_certificate(folder, /*thorough=*/false));
+  if (launch.processes || launch.max_restarts > 0) return run_supervised(folder, flags, launch);
   PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(folder));
+  std::optional<runtime::StopSignal> stop;
+  if (!options.checkpoint.folder.empty()) options.stop = stop.emplace().flag();
   PARTITA_ASSIGN_OR_RETURN(runtime::Program program, runtime::load_image(cat(folder, "/", runtime::kImageName)));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedProgram::load(std::move(program)));
   PARTITA_ASSIGN_OR_RETURN(auto sink, flags.sink(std::max<int64_t>(options.steps, 0)));
-  PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, sink.get()));
-  return sink->close();
+  absl::Status status = runtime::train_local(loaded, options, sink.get());
+  // What was measured is kept whatever ended the run.
+  status.Update(sink->close());
+  return status;
 }
 
 void add_run(CLI::App& app, absl::Status& result) {
   struct Flags {
     std::string bundle;
     runtime::RunFlags run;
+    LaunchFlags launch;
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("run", "run a bundle with all its ranks as threads of this process");
   verb->add_option("bundle", flags->bundle, "folder that `partita compile` wrote")->required();
   flags->run.add(*verb);
-  verb->callback([flags, &result] { result = run_bundle(flags->bundle, flags->run); });
+  flags->launch.add(*verb);
+  verb->callback([flags, &result] { result = run_bundle(flags->bundle, flags->run, flags->launch); });
 }
 
 }  // namespace partita

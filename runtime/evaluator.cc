@@ -1,0 +1,82 @@
+#include "runtime/evaluator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/status.h"
+#include "runtime/agreement.h"
+
+namespace partita::runtime {
+
+std::optional<double> scalar_output(const Executor& executor, std::string_view name) {
+  for (const ProgramOutput& o : executor.program().outputs) {
+    if (o.name != name) continue;
+    const std::byte* p = executor.memory(o.operand).data();
+    double wide = 0;
+    float narrow = 0;
+    if (o.operand.dtype == DType::kF64) {
+      std::memcpy(&wide, p, sizeof wide);
+      return wide;
+    }
+    std::memcpy(&narrow, p, sizeof narrow);
+    return narrow;
+  }
+  return std::nullopt;
+}
+
+void clear_accumulators(const Executor& executor) {
+  for (const ProgramState& s : executor.program().states) {
+    if (s.kind != "accumulator") continue;
+    std::span<std::byte> own = executor.memory(s.operand);
+    std::memset(own.data(), 0, own.size());
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::open(const EvaluateOptions& options, const Executor& training,
+                                                           Communicator* communicator, int threads) {
+  std::unique_ptr<Evaluator> e(new Evaluator(options, communicator));
+  PARTITA_ASSIGN_OR_RETURN(
+      e->executor_, Executor::create(options.program, communicator, {.threads = threads, .states_of = &training}));
+  PARTITA_ASSIGN_OR_RETURN(e->inputs_, InputStage::open(options.data, *e->executor_));
+  e->batches_ = options.batches;
+  if (e->batches_ < 0) {
+    const int64_t samples = e->inputs_->source().samples_per_epoch();
+    if (samples == kUnlimited)
+      return absl::InvalidArgumentError(
+          "evaluate: the data have no end; say how many batches: evaluate: {batches: 10}");
+    e->batches_ = std::max<int64_t>(samples / options.program->program.samples_per_step, 1);
+  }
+  PARTITA_RETURN_IF_ERROR(with_context(e->inputs_->source().check_steps(0, e->batches_), "evaluate"));
+  return e;
+}
+
+absl::StatusOr<double> Evaluator::run() {
+  PARTITA_RETURN_IF_ERROR(inputs_->start(0, batches_));
+  double sum = 0;
+  for (int64_t k = 0; k < batches_; ++k) {
+    PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(k));
+    clear_accumulators(*executor_);
+    PARTITA_RETURN_IF_ERROR(executor_->run(executor_->program().schedule, [&](int64_t micro_batch, int64_t slot) {
+      return inputs_->stage(batch, micro_batch, slot);
+    }));
+    inputs_->give_back(std::move(batch));
+    sum += scalar_output(*executor_, "loss").value_or(0);
+  }
+  // Whatever is decided by it is decided by one number.
+  std::string bytes(8, '\0');
+  const double mean = sum / static_cast<double>(batches_);
+  std::memcpy(bytes.data(), &mean, sizeof mean);
+  PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, bytes, "evaluation loss"));
+  double agreed = 0;
+  std::memcpy(&agreed, bytes.data(), sizeof agreed);
+  return agreed;
+}
+
+bool Evaluator::improves(double loss) {
+  const bool better = !best_ || loss < *best_ - options_.min_gain;
+  without_gain_ = better ? 0 : without_gain_ + 1;
+  if (better) best_ = loss;
+  return better;
+}
+
+}  // namespace partita::runtime

@@ -1,0 +1,60 @@
+// Runs the evaluation program of a rank: the loss over a data set, with the states as training has them.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/collective.h"
+#include "runtime/executor.h"
+#include "runtime/input_stage.h"
+
+namespace partita::runtime {
+
+struct EvaluateOptions {
+  std::shared_ptr<const LoadedProgram> program;  // null: no evaluation
+  DataConfig data;
+  int64_t every = 0;     // training steps
+  int64_t batches = -1;  // global batches each time; -1: as many whole ones as the data have
+  // Early stop: after this many evaluations in a row without a loss below the best by more than min_gain; 0: never.
+  int64_t patience = 0;
+  double min_gain = 0;
+};
+
+class Evaluator {
+ public:
+  // Collective. `training` outlives it. The data's errors; InvalidArgument for less than one batch.
+  static absl::StatusOr<std::unique_ptr<Evaluator>> open(const EvaluateOptions& options, const Executor& training,
+                                                         Communicator* communicator, int threads);
+
+  bool is_due(int64_t steps_taken) const { return options_.every > 0 && steps_taken % options_.every == 0; }
+  // Collective: the mean loss over the batches, the same on all ranks.
+  absl::StatusOr<double> run();
+  // Takes up an evaluation's loss: whether it is the best so far, and whether training should end.
+  bool improves(double loss);
+  bool wants_to_stop() const { return options_.patience > 0 && without_gain_ >= options_.patience; }
+
+  // For the checkpoint, and from it.
+  std::optional<double> best() const { return best_; }
+  int64_t without_gain() const { return without_gain_; }
+  void restore(std::optional<double> best, int64_t without_gain) { best_ = best, without_gain_ = without_gain; }
+
+ private:
+  Evaluator(const EvaluateOptions& options, Communicator* communicator)
+      : options_(options), communicator_(communicator) {}
+
+  const EvaluateOptions& options_;
+  Communicator* const communicator_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<InputStage> inputs_;
+  int64_t batches_ = 0, without_gain_ = 0;
+  std::optional<double> best_;
+};
+
+// The first output of that name, an f32 or f64 scalar.
+std::optional<double> scalar_output(const Executor& executor, std::string_view name);
+// Sets what sums over a step's micro-batches to zero.
+void clear_accumulators(const Executor& executor);
+
+}  // namespace partita::runtime

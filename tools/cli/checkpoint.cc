@@ -1,0 +1,300 @@
+// partita checkpoint inspect | convert | export
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/atomic_file.h"
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "frontend/export_weights.h"
+#include "frontend/recipe.h"
+#include "nlohmann/json.hpp"
+#include "runtime/box.h"
+#include "runtime/checkpoint_reader.h"
+#include "runtime/checkpoint_writer.h"
+#include "runtime/data/convert.h"
+#include "runtime/module_files.h"
+#include "runtime/safetensors.h"
+#include "runtime/tensor_checksum.h"
+#include "tools/cli/command.h"
+
+namespace partita {
+namespace {
+
+using runtime::CheckpointManifest;
+using runtime::CheckpointReader;
+using runtime::CheckpointTensor;
+using runtime::SafetensorsFile;
+using runtime::SafetensorsWriter;
+using runtime::TensorInfo;
+using Bytes = std::vector<std::byte>;
+
+absl::StatusOr<CheckpointReader> open_checkpoint(const std::string& path) {
+  PARTITA_ASSIGN_OR_RETURN(std::string folder, runtime::find_checkpoint(path));
+  return CheckpointReader::open(folder);
+}
+
+int64_t bytes_of(const CheckpointTensor& t) { return *runtime::element_count(t.shape) * dtype_size(t.dtype); }
+
+absl::StatusOr<Bytes> converted(const std::string& name, const Bytes& bytes, DType from, DType to) {
+  if (from == to) return bytes;
+  PARTITA_ASSIGN_OR_RETURN(runtime::ConvertFunction convert, runtime::find_conversion(from, to));
+  const int64_t count = static_cast<int64_t>(bytes.size()) / dtype_size(from);
+  Bytes out(static_cast<size_t>(count * dtype_size(to)));
+  if (convert(bytes.data(), out.data(), count) >= 0)
+    return absl::InvalidArgumentError(cat("tensor ", quote(name), " holds a value that ", dtype_name(to), " cannot"));
+  return out;
+}
+
+nlohmann::json summary(const CheckpointReader& reader) {
+  const CheckpointManifest& m = reader.manifest();
+  nlohmann::json tensors = nlohmann::json::array();
+  for (const CheckpointTensor& t : m.tensors) {
+    tensors.push_back({{"name", t.name},
+                       {"kind", t.kind},
+                       {"dtype", dtype_name(t.dtype)},
+                       {"shape", t.shape},
+                       {"checksum", fmt::format("{:016x}", t.checksum)}});
+  }
+  return {{"folder", reader.folder()},
+          {"model", m.model},
+          {"fingerprint", runtime::model_fingerprint(m.tensors)},
+          {"plan", m.plan},
+          {"step", m.step},
+          {"samples", m.samples},
+          {"seed", m.seed},
+          {"layout", m.shared ? "shared" : "boxes"},
+          {"ranks", m.ranks},
+          {"metrics", m.metrics},
+          {"tensors", tensors}};
+}
+
+absl::Status inspect(const std::string& path, bool json, bool verify) {
+  PARTITA_ASSIGN_OR_RETURN(CheckpointReader reader, open_checkpoint(path));
+  const CheckpointManifest& m = reader.manifest();
+  for (const CheckpointTensor& t : m.tensors) {
+    if (verify) PARTITA_RETURN_IF_ERROR(reader.read_whole(t).status());
+  }
+  if (json) {
+    std::printf("%s\n", summary(reader).dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    return absl::OkStatus();
+  }
+  std::map<std::string, std::pair<int64_t, int64_t>> kinds;
+  for (const CheckpointTensor& t : m.tensors) {
+    kinds[t.kind].first += 1;
+    kinds[t.kind].second += bytes_of(t);
+  }
+  std::printf("%s\nmodel %s, step %lld, %lld samples taken; written by %s%s\n", reader.folder().c_str(),
+              quote(m.model).c_str(), static_cast<long long>(m.step), static_cast<long long>(m.samples), m.plan.c_str(),
+              m.shared ? "" : cat(", a file for each of ", m.ranks, " ranks").c_str());
+  for (const auto& [name, value] : m.metrics) std::printf("%s %.9g\n", name.c_str(), value);
+  for (const auto& [kind, total] : kinds)
+    std::printf("%-10s %6lld tensors %10.2f MB\n", kind.c_str(), static_cast<long long>(total.first), static_cast<double>(total.second) / 1e6);
+  for (const CheckpointTensor& t : m.tensors) {
+    std::printf("  %-10s %s %s%s\n", t.kind.c_str(), quote(t.name).c_str(), std::string(dtype_name(t.dtype)).c_str(),
+                runtime::shape_text(t.shape).c_str());
+  }
+  std::printf("%s\n", verify ? "every tensor has its checksum" : "contents not checked");
+  return absl::OkStatus();
+}
+
+// One file of whole tensors from any layout; float parameters in another dtype where asked.
+absl::Status convert(const std::string& from, const std::string& to, const std::string& dtype_text) {
+  PARTITA_ASSIGN_OR_RETURN(CheckpointReader reader, open_checkpoint(from));
+  CheckpointManifest m = reader.manifest();
+  const DType dtype = dtype_text.empty() ? DType::kInvalid : parse_dtype(dtype_text);
+  if (!dtype_text.empty() && !is_float(dtype))
+    return absl::InvalidArgumentError(cat("--dtype ", quote(dtype_text), ": expected f32, f64, bf16 or f16"));
+  std::error_code error;
+  const std::string partial = cat(to, "/.", runtime::checkpoint_name(m.step), ".partial"),
+                    final = cat(to, "/", runtime::checkpoint_name(m.step));
+  if (std::filesystem::exists(final, error)) return absl::FailedPreconditionError(cat(quote(final, 1000), " is there already"));
+  std::filesystem::create_directories(partial, error);
+  if (error) return absl::InvalidArgumentError(cat("cannot create ", quote(partial, 1000), ": ", error.message()));
+  std::vector<TensorInfo> infos;
+  auto wanted = [&](const CheckpointTensor& t) {
+    return dtype != DType::kInvalid && t.kind == "parameter" && is_float(t.dtype) ? dtype : t.dtype;
+  };
+  for (const CheckpointTensor& t : m.tensors) infos.push_back({t.name, wanted(t), t.shape});
+  PARTITA_ASSIGN_OR_RETURN(auto file, SafetensorsWriter::create(cat(partial, "/", runtime::kCheckpointStates), infos,
+                                                                {{"format", "pt"}}));
+  for (CheckpointTensor& t : m.tensors) {
+    PARTITA_ASSIGN_OR_RETURN(Bytes bytes, reader.read_whole(t));
+    PARTITA_ASSIGN_OR_RETURN(bytes, converted(t.name, bytes, t.dtype, wanted(t)));
+    PARTITA_RETURN_IF_ERROR(file->write(t.name, bytes));
+    t.dtype = wanted(t);
+    t.checksum = runtime::box_checksum(t.shape, std::vector<int64_t>(t.shape.size(), 0), t.shape, dtype_size(t.dtype), bytes);
+  }
+  PARTITA_RETURN_IF_ERROR(file->finish());
+  m.shared = true;
+  PARTITA_RETURN_IF_ERROR(write_file_atomically(cat(partial, "/", runtime::kCheckpointManifest), runtime::format_manifest(m)));
+  std::filesystem::rename(partial, final, error);
+  if (error) return absl::InvalidArgumentError(cat("cannot rename to ", quote(final, 1000), ": ", error.message()));
+  std::printf("%s\n", final.c_str());
+  return absl::OkStatus();
+}
+
+// What one tensor of the file to write is made of.
+struct Exported {
+  TensorInfo info;
+  const CheckpointTensor* source = nullptr;         // of the checkpoint
+  const runtime::SafetensorsEntry* kept = nullptr;  // or of the example, as it is
+};
+
+bool is_of_model(const CheckpointTensor& t) {
+  return t.kind == "parameter" || t.kind == "running" || t.kind == "frozen";
+}
+
+// The names of an example file, the exporting module's own. What the checkpoint has under that name or, for a tied
+// weight, under the name of an equal tensor of the example comes from the checkpoint; the rest stays as it is.
+std::vector<Exported> as_example(const CheckpointReader& reader, const SafetensorsFile& example, std::vector<std::string>& kept) {
+  std::vector<Exported> out;
+  for (const auto& entry : example.entries()) {
+    auto fits = [&](std::string_view name) {
+      const CheckpointTensor* t = reader.find(name);
+      return t != nullptr && is_of_model(*t) && t->shape == entry.shape && is_float(entry.dtype) ? t : nullptr;
+    };
+    Exported e{{entry.name, entry.dtype, entry.shape}, fits(entry.name), nullptr};
+    for (const auto& other : example.entries()) {
+      if (e.source != nullptr || other.name == entry.name || other.shape != entry.shape || other.dtype != entry.dtype) continue;
+      const auto mine = example.data(entry), its = example.data(other);
+      if (is_float(entry.dtype) && entry.shape.size() > 1 && std::equal(mine.begin(), mine.end(), its.begin(), its.end())) e.source = fits(other.name);
+    }
+    if (e.source == nullptr) {
+      e.kept = &entry;
+      kept.push_back(entry.name);
+    }
+    out.push_back(std::move(e));
+  }
+  return out;
+}
+
+absl::Status write_exported(const CheckpointReader& reader, const std::vector<Exported>& list, const SafetensorsFile* example,
+                            const std::string& output) {
+  std::vector<TensorInfo> infos;
+  for (const Exported& e : list) infos.push_back(e.info);
+  PARTITA_ASSIGN_OR_RETURN(auto file, SafetensorsWriter::create(output, infos, {{"format", "pt"}}));
+  for (const Exported& e : list) {
+    if (e.kept != nullptr) {
+      PARTITA_RETURN_IF_ERROR(file->write(e.info.name, example->data(*e.kept)));
+      continue;
+    }
+    PARTITA_ASSIGN_OR_RETURN(Bytes bytes, reader.read_whole(*e.source));
+    PARTITA_ASSIGN_OR_RETURN(bytes, converted(e.info.name, bytes, e.source->dtype, e.info.dtype));
+    PARTITA_RETURN_IF_ERROR(file->write(e.info.name, bytes));
+  }
+  return file->finish();
+}
+
+struct ExportFlags {
+  std::string checkpoint, output, like, model, train_file, optimizer;
+};
+
+absl::Status export_safetensors(const CheckpointReader& reader, const ExportFlags& flags) {
+  std::vector<Exported> list;
+  std::vector<std::string> kept;
+  std::optional<SafetensorsFile> example;
+  if (!flags.like.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(example, SafetensorsFile::open(flags.like));
+    list = as_example(reader, *example, kept);
+    if (!kept.empty())
+      std::fprintf(stderr, "note: not in the checkpoint, kept as in %s: %s\n", flags.like.c_str(), quote_list(kept).c_str());
+  } else {
+    // Frozen values are the graph's constants as often as a module's buffers: only an example tells which.
+    for (const CheckpointTensor& t : reader.manifest().tensors) {
+      if (t.kind == "parameter" || t.kind == "running") list.push_back({{t.name, t.dtype, t.shape}, &t, nullptr});
+    }
+  }
+  return write_exported(reader, list, example ? &*example : nullptr, flags.output);
+}
+
+absl::Status export_optimizer(const CheckpointReader& reader, const std::string& output) {
+  std::vector<Exported> list;
+  for (const CheckpointTensor& t : reader.manifest().tensors) {
+    if (t.kind == "optimizer") list.push_back({{runtime::module_name(t.name, t.kind, t.parameter), t.dtype, t.shape}, &t, nullptr});
+    if (t.kind == "step") list.push_back({{"step", t.dtype, t.shape}, &t, nullptr});
+  }
+  return write_exported(reader, list, nullptr, output);
+}
+
+absl::Status export_onnx(const CheckpointReader& reader, const ExportFlags& flags) {
+  if (flags.model.empty())
+    return absl::InvalidArgumentError("to write ONNX, say --model FILE: the graph that the weights belong to");
+  Recipe recipe;
+  if (!flags.train_file.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(recipe, load_recipe(flags.train_file));
+  }
+  size_t wanted = 0;
+  for (const CheckpointTensor& t : reader.manifest().tensors) wanted += t.kind == "parameter";
+  auto values = [&](const std::string& name, const TensorType& type) -> absl::StatusOr<std::optional<Bytes>> {
+    auto renamed = recipe.names.find(name);
+    const CheckpointTensor* t = reader.find(renamed == recipe.names.end() ? name : renamed->second);
+    if (t == nullptr || (t->kind != "parameter" && t->kind != "running")) return std::optional<Bytes>();
+    if (t->shape != type.shape) {
+      return absl::InvalidArgumentError(cat("initializer ", quote(name), " is ", to_string(type), " in ", quote(flags.model), " and ",
+                                            dtype_name(t->dtype), runtime::shape_text(t->shape), " in the checkpoint"));
+    }
+    PARTITA_ASSIGN_OR_RETURN(Bytes bytes, reader.read_whole(*t));
+    PARTITA_ASSIGN_OR_RETURN(bytes, converted(name, bytes, t->dtype, type.dtype));
+    return std::optional<Bytes>(std::move(bytes));
+  };
+  PARTITA_ASSIGN_OR_RETURN(int64_t replaced, write_onnx_with_weights(flags.model, flags.output, values));
+  if (replaced < static_cast<int64_t>(wanted)) {
+    return absl::InvalidArgumentError(cat(quote(flags.model), " has ", replaced, " of the checkpoint's ", wanted,
+                                          " parameters; is it the model that was trained?"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status export_checkpoint(const ExportFlags& flags) {
+  PARTITA_ASSIGN_OR_RETURN(CheckpointReader reader, open_checkpoint(flags.checkpoint));
+  if (flags.output.ends_with(".onnx")) {
+    PARTITA_RETURN_IF_ERROR(export_onnx(reader, flags));
+  } else if (flags.output.ends_with(".safetensors")) {
+    PARTITA_RETURN_IF_ERROR(export_safetensors(reader, flags));
+  } else {
+    return absl::InvalidArgumentError(cat("--output ", quote(flags.output), ": expected a name ending in .safetensors or .onnx"));
+  }
+  return flags.optimizer.empty() ? absl::OkStatus() : export_optimizer(reader, flags.optimizer);
+}
+
+}  // namespace
+
+void add_checkpoint(CLI::App& app, absl::Status& result) {
+  CLI::App* verb = app.add_subcommand("checkpoint", "look into, convert and export checkpoints");
+  verb->require_subcommand(1);
+  struct InspectFlags {
+    std::string path;
+    bool json = false, quick = false;
+  };
+  auto look = std::make_shared<InspectFlags>();
+  CLI::App* inspect_verb = verb->add_subcommand("inspect", "say what a checkpoint holds, and check its contents");
+  inspect_verb->add_option("checkpoint", look->path, "a checkpoint, or a folder of them: the newest")->required();
+  inspect_verb->add_flag("--json", look->json, "as JSON");
+  inspect_verb->add_flag("--no-verify", look->quick, "read the manifest alone");
+  inspect_verb->callback([look, &result] { result = inspect(look->path, look->json, !look->quick); });
+
+  struct ConvertFlags {
+    std::string from, to, dtype;
+  };
+  auto turn = std::make_shared<ConvertFlags>();
+  CLI::App* convert_verb = verb->add_subcommand("convert", "gather ranks' files into one, or store parameters in another float format");
+  convert_verb->add_option("checkpoint", turn->from, "a checkpoint, or a folder of them: the newest")->required();
+  convert_verb->add_option("-o,--output", turn->to, "folder that gets the new one, under the same step")->required();
+  convert_verb->add_option("--dtype", turn->dtype, "of parameters: f32, f64, bf16 or f16");
+  convert_verb->callback([turn, &result] { result = convert(turn->from, turn->to, turn->dtype); });
+
+  auto out = std::make_shared<ExportFlags>();
+  CLI::App* export_verb = verb->add_subcommand("export", "write the weights for PyTorch (.safetensors) or as an ONNX model (.onnx)");
+  export_verb->add_option("checkpoint", out->checkpoint, "a checkpoint, or a folder of them: the newest")->required();
+  export_verb->add_option("-o,--output", out->output, "NAME.safetensors or NAME.onnx (weights in NAME.onnx.weights)")->required();
+  export_verb->add_option("--like", out->like, "a safetensors file of the module: write its very names and dtypes");
+  export_verb->add_option("--model", out->model, "the ONNX file that was trained (for .onnx)");
+  export_verb->add_option("--train", out->train_file, "its train.yaml, where that has `names` (for .onnx)");
+  export_verb->add_option("--optimizer", out->optimizer, "also write the optimizer's states: NAME.safetensors with PARAMETER.exp_avg and the like");
+  export_verb->callback([out, &result] { result = export_checkpoint(*out); });
+}
+
+}  // namespace partita
