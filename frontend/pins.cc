@@ -5,7 +5,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "frontend/recipe.h"
-#include "frontend/yaml_fields.h"
+#include "ir/yaml_fields.h"
 
 namespace partita {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/quote.h"
 #include "frontend/deepspeed_config.h"
 #include "frontend/pins.h"
-#include "frontend/yaml_fields.h"
+#include "ir/yaml_fields.h"
 
 namespace partita {
 namespace {

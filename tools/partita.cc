@@ -11,6 +11,12 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "partita 0.1.0");
   absl::Status result;
   partita::add_train(app, result);
+  partita::add_plan(app, result);
+  partita::add_explain(app, result);
+  partita::add_sweep(app, result);
+  partita::add_simulate(app, result);
+  partita::add_report(app, result);
+  partita::add_diff(app, result);
   partita::add_compile(app, result);
   partita::add_run(app, result);
   partita::add_verify(app, result);

@@ -20,6 +20,12 @@ int exit_code(const absl::Status& status);
 
 // Registers a verb; `result` receives its outcome when it has run.
 void add_train(CLI::App& app, absl::Status& result);
+void add_plan(CLI::App& app, absl::Status& result);
+void add_explain(CLI::App& app, absl::Status& result);
+void add_sweep(CLI::App& app, absl::Status& result);
+void add_simulate(CLI::App& app, absl::Status& result);
+void add_report(CLI::App& app, absl::Status& result);
+void add_diff(CLI::App& app, absl::Status& result);
 void add_compile(CLI::App& app, absl::Status& result);
 void add_run(CLI::App& app, absl::Status& result);
 void add_verify(CLI::App& app, absl::Status& result);
@@ -51,6 +57,12 @@ struct LaunchFlags {
 
 // Runs a bundle with all its ranks as threads of this process, or in processes of their own.
 absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags, const LaunchFlags& launch = {});
+struct PlanRequest;
+// Model, recipe, cluster, pins: the flags that every verb that plans has.
+void add_plan_flags(CLI::App& verb, PlanRequest& request);
+
+// Runs a bundle with all its ranks as threads of this process.
+absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags);
 
 // The runner that bundles are made with: beside this program, or where it was built.
 absl::StatusOr<std::string> find_runner();

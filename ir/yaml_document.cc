@@ -1,4 +1,4 @@
-#include "frontend/yaml_document.h"
+#include "ir/yaml_document.h"
 
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>

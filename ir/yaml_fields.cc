@@ -1,4 +1,4 @@
-#include "frontend/yaml_fields.h"
+#include "ir/yaml_fields.h"
 
 #include <algorithm>
 #include <charconv>

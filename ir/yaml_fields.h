@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "frontend/yaml_document.h"
 #include "ir/recipe.h"
+#include "ir/yaml_document.h"
 
 namespace partita {
 

@@ -1,0 +1,150 @@
+#include "partitioner/candidates.h"
+
+#include <algorithm>
+
+#include "base/cat.h"
+#include "base/status.h"
+
+namespace partita {
+namespace {
+
+constexpr int64_t kWidestTensor = 64, kWidestContext = 64, kMostInterleave = 16, kLargestMicroBatch = 256;
+
+int64_t blocks(const Workload& w) {
+  int64_t n = 0;
+  for (size_t k = 0; k < w.units.size(); ++k) n += w.unit(k).name.rfind("block", 0) == 0;
+  return std::max<int64_t>(1, n);
+}
+
+template <typename T>
+std::vector<T> pinned_or(const std::optional<T>& pin, std::vector<T> all) {
+  return pin ? std::vector<T>{*pin} : std::move(all);
+}
+
+}  // namespace
+
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> out, large;
+  for (int64_t d = 1; d * d <= n; ++d) {
+    if (n % d) continue;
+    out.push_back(d);
+    if (d * d != n) large.push_back(n / d);
+  }
+  out.insert(out.end(), large.rbegin(), large.rend());
+  return out;
+}
+
+std::string describe(const Layout& l) {
+  std::string text;
+  auto axis = [&](std::string_view name, int64_t size) {
+    if (size > 1) append(text, text.empty() ? "" : " x ", name, " ", size);
+  };
+  axis("data", l.data), axis("tensor", l.tensor), axis("pipeline", l.pipeline), axis("context", l.context);
+  axis("expert", l.expert);
+  if (text.empty()) text = "one device";
+  if (l.sequence_parallel) text += ", sequence parallel";
+  if (l.zero > 0) append(text, ", ZeRO-", l.zero);
+  append(text, ", micro-batch ", l.micro_batch);
+  if (l.pipeline > 1) append(text, ", ", enum_name(l.schedule));
+  if (l.interleave > 1) append(text, " ", l.interleave);
+  if (l.recompute != RecomputeMode::kNone) append(text, ", recompute ", enum_name(l.recompute));
+  if (l.offload != OffloadMode::kNone) append(text, ", offload ", enum_name(l.offload));
+  if (!l.cuts.empty()) text += ", uneven stages";
+  return text;
+}
+
+int64_t micro_batches(const Problem& problem, const Layout& l) {
+  int64_t step = l.data * l.expert * l.micro_batch;
+  return step > 0 && problem.global_batch % step == 0 ? problem.global_batch / step : 0;
+}
+
+std::string invalid(const Problem& problem, const Layout& l) {
+  const Workload& w = *problem.workload;
+  if (l.devices() != problem.devices()) return cat("uses ", l.devices(), " of ", problem.devices(), " devices");
+  int64_t m = micro_batches(problem, l);
+  if (m == 0)
+    return cat("a global batch of ", problem.global_batch, " is not a multiple of data ", l.data, " x expert ", l.expert,
+               " x micro-batch ", l.micro_batch);
+  int64_t n = blocks(w);
+  if (l.pipeline * l.interleave > std::max<int64_t>(n, 1) && l.pipeline > 1)
+    return cat("pipeline ", l.pipeline, " x interleave ", l.interleave, " needs as many blocks; the model has ", n);
+  if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1 && m % l.pipeline != 0)
+    return cat("interleaving needs micro-batches (", m, ") in a multiple of the stages (", l.pipeline, ")");
+  if (w.running_statistics && m > 1) return "batch statistics need the whole batch in one run";
+  return "";
+}
+
+absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin, RecomputeMode recompute,
+                                   std::optional<int64_t> micro) {
+  const Workload& w = *problem.workload;
+  Space s;
+  int64_t devices = problem.devices(), n = blocks(w);
+  auto axis = [&](const char* name, std::vector<int64_t>& out, int64_t most) -> absl::Status {
+    if (auto size = pin.axis(name)) {
+      if (devices % *size != 0)
+        return absl::InvalidArgumentError(
+            cat("pin ", name, ": ", *size, " does not divide the ", devices, " devices of the cluster"));
+      out = {*size};
+      return absl::OkStatus();
+    }
+    for (int64_t d : divisors(devices)) {
+      if (d <= most) out.push_back(d);
+    }
+    return absl::OkStatus();
+  };
+  double widest = 1;  // a split factor that is smaller than the axis is worth nothing
+  for (const UnitWork& u : w.kinds) widest = std::max(widest, u.split_factor);
+  PARTITA_RETURN_IF_ERROR(axis("tensor", s.tensor, std::min(kWidestTensor, static_cast<int64_t>(widest))));
+  PARTITA_RETURN_IF_ERROR(axis("pipeline", s.pipeline, w.running_statistics ? 1 : n));
+  PARTITA_RETURN_IF_ERROR(
+      axis("context", s.context, w.sequence > 1 ? std::min(kWidestContext, static_cast<int64_t>(w.sequence / 1024)) : 1));
+  PARTITA_RETURN_IF_ERROR(axis("expert", s.expert, std::max<int64_t>(1, static_cast<int64_t>(w.experts))));
+  for (auto* list : {&s.tensor, &s.pipeline, &s.context, &s.expert}) {
+    if (list->empty()) list->push_back(1);
+  }
+  s.data = pin.axis("data");
+  std::optional<int64_t> micro_pin = pin.micro_batch ? pin.micro_batch : micro;
+  if (micro_pin) {
+    s.micro_batch = {*micro_pin};
+  } else {
+    for (int64_t d : divisors(problem.global_batch)) {
+      if (d <= kLargestMicroBatch || w.running_statistics) s.micro_batch.push_back(d);
+    }
+  }
+  s.zero = pinned_or<int>(pin.zero, {0, 1, 2, 3});
+  s.zero_group = pin.zero_group.value_or(0);
+  if (s.zero_group == PinRecipe::kNode && pin.zero_group) s.zero_group = problem.cluster->groups[0].devices_per_node;
+  s.sequence_parallel = pinned_or<bool>(pin.sequence_parallel, {false, true});
+  RecomputeMode asked = pin.recompute.value_or(recompute);
+  s.recompute = asked == RecomputeMode::kAuto
+                    ? std::vector<RecomputeMode>{RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}
+                    : std::vector<RecomputeMode>{asked};
+  s.offload = pinned_or<OffloadMode>(pin.offload, {OffloadMode::kNone, OffloadMode::kOptimizer, OffloadMode::kAll});
+  s.schedule = pinned_or<PipelineSchedule>(
+      pin.schedule, {PipelineSchedule::k1f1b, PipelineSchedule::kInterleaved, PipelineSchedule::kZeroBubble,
+                     PipelineSchedule::kGpipe});
+  if (pin.interleave) {
+    s.interleave = {*pin.interleave};
+  } else {
+    for (int64_t v = 2; v <= kMostInterleave; ++v) s.interleave.push_back(v);
+  }
+  s.fixed = s.data && s.tensor.size() * s.pipeline.size() * s.context.size() * s.micro_batch.size() == 1 && pin.zero &&
+            asked != RecomputeMode::kAuto;
+  return s;
+}
+
+PinRecipe to_pins(const Layout& l) {
+  PinRecipe p;
+  p.axes = {{"data", l.data}, {"tensor", l.tensor}, {"pipeline", l.pipeline}, {"context", l.context}, {"expert", l.expert}};
+  p.zero = l.zero;
+  if (l.zero_group > 0) p.zero_group = l.zero_group;
+  p.micro_batch = l.micro_batch;
+  p.sequence_parallel = l.sequence_parallel;
+  p.recompute = l.recompute;
+  p.offload = l.offload;
+  p.schedule = l.schedule;
+  p.interleave = l.interleave;
+  return p;
+}
+
+}  // namespace partita

@@ -1,0 +1,71 @@
+// A layout: every choice that a plan makes about how to run a step; and the space of layouts for a problem.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "partitioner/cluster.h"
+#include "partitioner/compute_cost.h"
+#include "partitioner/workload.h"
+
+namespace partita {
+
+// Ranks are numbered tensor innermost, then context, expert, data, pipeline.
+struct Layout {
+  int64_t data = 1, tensor = 1, pipeline = 1, context = 1, expert = 1;
+  int zero = 0;
+  int64_t zero_group = 0;  // data ranks that share one sharded copy; 0: all
+  int64_t micro_batch = 1;
+  bool sequence_parallel = false;
+  RecomputeMode recompute = RecomputeMode::kNone;
+  OffloadMode offload = OffloadMode::kNone;
+  PipelineSchedule schedule = PipelineSchedule::k1f1b;
+  int64_t interleave = 1;
+  std::vector<int> cuts;  // units in each stage chunk, in order; empty: blocks evenly
+
+  int64_t devices() const { return data * tensor * pipeline * context * expert; }
+  bool operator==(const Layout&) const = default;
+};
+
+// "data 8 x tensor 4 x pipeline 2, ZeRO-1, micro-batch 2, 1f1b, recompute full"
+std::string describe(const Layout& layout);
+
+struct Problem {
+  const Workload* workload = nullptr;
+  const Cluster* cluster = nullptr;
+  ComputeOptions options;
+  int64_t global_batch = 1;
+  bool clip = false;
+  Compression compress = Compression::kNone;
+
+  int64_t devices() const { return cluster->devices(); }
+};
+
+// Micro-batches that one replica runs in a step; 0 where the batch does not divide.
+int64_t micro_batches(const Problem& problem, const Layout& layout);
+
+// Why the layout cannot be, as a reason for the user; empty where it can.
+std::string invalid(const Problem& problem, const Layout& layout);
+
+// Values of each choice, pinned ones alone where pinned. InvalidArgument where pins contradict the problem.
+struct Space {
+  std::vector<int64_t> tensor, pipeline, context, expert, micro_batch;  // data is what is left
+  std::optional<int64_t> data;
+  std::vector<int> zero;
+  std::vector<bool> sequence_parallel;
+  std::vector<RecomputeMode> recompute;
+  std::vector<OffloadMode> offload;
+  std::vector<PipelineSchedule> schedule;
+  std::vector<int64_t> interleave;
+  int64_t zero_group = 0;
+  bool fixed = false;  // one layout alone
+};
+absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin, RecomputeMode recompute,
+                                   std::optional<int64_t> micro);
+
+std::vector<int64_t> divisors(int64_t n);
+
+// The layout as pins.
+PinRecipe to_pins(const Layout& layout);
+
+}  // namespace partita

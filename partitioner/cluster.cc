@@ -1,0 +1,265 @@
+#include "partitioner/cluster.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "ir/yaml_fields.h"
+
+namespace partita {
+namespace {
+
+constexpr int64_t kMostDevices = int64_t{1} << 20;
+// A figure per device above this is no link that exists; bits were written for bytes.
+constexpr double kFastestLink = 4e12, kFastestNetwork = 2e11;
+
+bool is_network(const std::string& kind) { return kind == "infiniband" || kind == "ethernet"; }
+
+struct LinkEntry {
+  std::string kind;
+  std::optional<double> bandwidth, latency, efficiency;
+  std::optional<int64_t> group;
+};
+
+struct GroupEntry {
+  int64_t nodes = 1;
+  std::optional<int64_t> devices_per_node;
+  std::optional<double> price;
+  const YamlNode* device = nullptr;
+  const YamlNode* links = nullptr;
+  std::string preset;
+};
+
+class Reader {
+ public:
+  explicit Reader(const ProfileLibrary& library) : library_(library) {}
+
+  absl::StatusOr<DeviceGroup> group(const YamlNode& node, const std::string& path) const {
+    using G = GroupEntry;
+    static const Fields<G> kFields = {
+        {"preset", text(&G::preset)},
+        {"nodes", integer(&G::nodes, 1, kMostDevices)},
+        {"devices_per_node", integer(&G::devices_per_node, 1, 1 << 12)},
+        {"device", keep(&G::device)},
+        {"links", keep(&G::links)},
+        {"price_per_hour", number(&G::price, kNonNegative)},
+    };
+    GroupEntry entry;
+    PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, entry));
+    DeviceGroup out;
+    const NodePreset* preset = nullptr;
+    if (!entry.preset.empty()) {
+      preset = library_.preset(entry.preset);
+      if (!preset) return unknown(node, join_path(path, "preset"), entry.preset, library_.preset_names());
+    }
+    out.nodes = entry.nodes;
+    out.devices_per_node = entry.devices_per_node.value_or(preset ? preset->devices : 1);
+    if (out.devices() > kMostDevices)
+      return yaml_error(node.line, node.column, cat("nodes x devices_per_node: expected at most ", kMostDevices,
+                                                    " devices, found ", out.devices()));
+    if (entry.device) {
+      PARTITA_ASSIGN_OR_RETURN(out.device, device(*entry.device, join_path(path, "device")));
+    } else if (preset) {
+      out.device = *library_.device(preset->device);
+    } else {
+      return yaml_error(node.line, node.column, cat(join_path(path, "device"), ": expected the name of a device (",
+                                                    quote_list(library_.device_names(), 20), "), found nothing"));
+    }
+    out.price_per_hour = entry.price.value_or(preset && preset->price_per_hour > 0 ? preset->price_per_hour
+                                                                                   : out.device.price_per_hour);
+    if (entry.links) {
+      PARTITA_RETURN_IF_ERROR(links(*entry.links, join_path(path, "links"), out));
+    } else {
+      default_links(preset, out);
+    }
+    return out;
+  }
+
+ private:
+  static FieldParser<GroupEntry> keep(const YamlNode* GroupEntry::*member) {
+    return [member](const YamlNode& node, const std::string&, GroupEntry& out) {
+      if (node.kind != YamlNode::Kind::kNull) out.*member = &node;
+      return absl::OkStatus();
+    };
+  }
+
+  static absl::Status unknown(const YamlNode& node, const std::string& path, const std::string& name,
+                              const std::vector<std::string>& known) {
+    std::string near = nearest_name(name, known);
+    return yaml_error(node.line, node.column,
+                      cat(path, ": unknown name ", quote(name), "; ",
+                          near.empty() ? cat("known are ", quote_list(known, 20)) : cat("the nearest is ", quote(near))));
+  }
+
+  absl::StatusOr<DeviceProfile> device(const YamlNode& node, const std::string& path) const {
+    if (node.kind == YamlNode::Kind::kScalar) {
+      const DeviceProfile* found = node.text == "defaults" ? nullptr : library_.device(node.text);
+      if (!found) return unknown(node, path, node.text, library_.device_names());
+      return *found;
+    }
+    if (node.kind != YamlNode::Kind::kMapping) return unexpected(node, path, "the name of a device, or a description");
+    DeviceProfile out = *library_.device("defaults");
+    YamlNode own = node;
+    own.entries.clear();
+    for (const YamlEntry& e : node.entries) {
+      if (e.key != "like") {
+        own.entries.push_back(e);
+        continue;
+      }
+      const DeviceProfile* base = library_.device(e.value->text);
+      if (!base) return unknown(*e.value, join_path(path, "like"), e.value->text, library_.device_names());
+      out = *base;
+    }
+    PARTITA_RETURN_IF_ERROR(parse_device(own, path, out));
+    if (out.memory_bytes <= 0 || out.bandwidth <= 0 || *std::max_element(out.flops.begin(), out.flops.end()) <= 0)
+      return yaml_error(node.line, node.column,
+                        cat(path, ": expected memory, bandwidth and flops (or `like: DEVICE`), found a part of them"));
+    return out;
+  }
+
+  absl::Status links(const YamlNode& node, const std::string& path, DeviceGroup& out) const {
+    using L = LinkEntry;
+    static const Fields<L> kFields = {
+        {"kind", text(&L::kind)},
+        {"bandwidth", number(&L::bandwidth, kPositive)},
+        {"latency", number(&L::latency, kNonNegative)},
+        {"efficiency", number(&L::efficiency, {"a number in (0, 1]", [](double x) { return x > 0 && x <= 1; }})},
+        {"group", integer(&L::group, 1, kMostDevices)},
+    };
+    if (node.kind != YamlNode::Kind::kSequence || node.items.empty())
+      return unexpected(node, path, "a list of links, innermost first");
+    int64_t inner = 1;
+    for (size_t k = 0; k < node.items.size(); ++k) {
+      const YamlNode& item = *node.items[k];
+      std::string at = cat(path, "[", k, "]");
+      LinkEntry entry;
+      PARTITA_RETURN_IF_ERROR(parse_fields(item, at, kFields, entry));
+      const LinkProfile* profile = library_.link(entry.kind);
+      if (!profile) return unknown(item, join_path(at, "kind"), entry.kind, library_.link_kinds());
+      LinkLevel level{*profile, entry.group.value_or(k + 1 == node.items.size() ? out.devices() : out.devices_per_node)};
+      level.link.bandwidth = entry.bandwidth.value_or(profile->bandwidth);
+      level.link.latency = entry.latency.value_or(profile->latency);
+      level.link.efficiency = entry.efficiency.value_or(profile->efficiency);
+      double fastest = is_network(entry.kind) ? kFastestNetwork : kFastestLink;
+      if (level.link.bandwidth > fastest) {
+        return yaml_error(item.line, item.column,
+                          cat(at, ".bandwidth: expected bytes per second, device and direction of at most ", fastest,
+                              " for ", entry.kind, ", found ", level.link.bandwidth, "; bits per second? then write ",
+                              level.link.bandwidth / 8));
+      }
+      if (level.link.bandwidth < 1e6)
+        return yaml_error(item.line, item.column, cat(at, ".bandwidth: expected bytes per second (25e9 for 200 Gb/s), found ",
+                                                      level.link.bandwidth, "; gigabytes? then write ",
+                                                      level.link.bandwidth, "e9"));
+      if (level.group % inner != 0 || out.devices() % level.group != 0) {
+        return yaml_error(item.line, item.column,
+                          cat(at, ".group: expected a multiple of the level inside (", inner, ") that divides the ",
+                              out.devices(), " devices, found ", level.group));
+      }
+      inner = level.group;
+      out.links.push_back(std::move(level));
+    }
+    if (inner != out.devices()) {
+      return yaml_error(node.line, node.column,
+                        cat(path, ": expected a last level that joins all ", out.devices(), " devices, found one of ",
+                            inner, "; add a link with group: ", out.devices()));
+    }
+    return absl::OkStatus();
+  }
+
+  void default_links(const NodePreset* preset, DeviceGroup& out) const {
+    auto level = [&](const std::string& kind, int64_t group, double bandwidth) {
+      LinkLevel l{*library_.link(kind), group};
+      if (bandwidth > 0) l.link.bandwidth = bandwidth;
+      out.links.push_back(std::move(l));
+    };
+    if (out.devices_per_node > 1 || out.nodes == 1)
+      level(preset ? preset->inner_link : "pcie", out.devices_per_node, 0);
+    if (out.nodes > 1) level(preset ? preset->outer_link : "ethernet", out.devices(), preset ? preset->outer_bandwidth : 0);
+  }
+
+  const ProfileLibrary& library_;
+};
+
+}  // namespace
+
+int64_t Cluster::devices() const {
+  int64_t n = 0;
+  for (const DeviceGroup& g : groups) n += g.devices();
+  return n;
+}
+
+double Cluster::price_per_hour() const {
+  double price = 0;
+  for (const DeviceGroup& g : groups) price += g.price_per_hour * static_cast<double>(g.devices());
+  return price;
+}
+
+const DeviceGroup& Cluster::group_of(int64_t rank) const {
+  size_t k = 0;
+  while (k + 1 < groups.size() && rank >= groups[k].devices()) rank -= groups[k++].devices();
+  return groups[k];
+}
+
+absl::StatusOr<Cluster> parse_cluster(std::string_view text, const std::string& file, const ProfileLibrary& library) {
+  auto in_file = [&](const absl::Status& s) { return absl::Status(s.code(), cat(file, ":", s.message())); };
+  auto root = parse_yaml(text);
+  if (!root.ok()) return in_file(root.status());
+  Cluster out;
+  out.text = std::string(text);
+  Reader reader(library);
+  const YamlNode& node = **root;
+  bool several = node.kind == YamlNode::Kind::kMapping && node.entries.size() == 1 && node.entries[0].key == "groups";
+  if (!several) {
+    auto group = reader.group(node, "");
+    if (!group.ok()) return in_file(group.status());
+    out.groups.push_back(*std::move(group));
+    return out;
+  }
+  const YamlNode& list = *node.entries[0].value;
+  if (list.kind != YamlNode::Kind::kSequence || list.items.empty())
+    return in_file(unexpected(list, "groups", "a list of groups of devices"));
+  for (size_t k = 0; k < list.items.size(); ++k) {
+    auto group = reader.group(*list.items[k], cat("groups[", k, "]"));
+    if (!group.ok()) return in_file(group.status());
+    out.groups.push_back(*std::move(group));
+  }
+  return out;
+}
+
+absl::StatusOr<Cluster> load_cluster(const std::string& path, const ProfileLibrary& library) {
+  std::string name = quote(path, 4096);
+  name = name.substr(1, name.size() - 2);
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxYamlBytes + 1, '\0');
+  if (!file || !(file.read(text.data(), static_cast<std::streamsize>(text.size())) || file.eof()))
+    return absl::NotFoundError(cat(name, ": cannot be read; check the path and its permissions"));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return parse_cluster(text, name, library);
+}
+
+absl::StatusOr<Cluster> resized(const Cluster& cluster, int64_t devices) {
+  if (cluster.groups.size() != 1)
+    return absl::InvalidArgumentError("a cluster of several groups has one size; write a cluster.yaml for each");
+  Cluster out = cluster;
+  DeviceGroup& g = out.groups[0];
+  if (devices < 1 || (devices > g.devices_per_node && devices % g.devices_per_node != 0)) {
+    return absl::InvalidArgumentError(
+        cat("expected whole nodes of ", g.devices_per_node, " devices, or part of one, found ", devices, " devices"));
+  }
+  g.nodes = std::max<int64_t>(1, devices / g.devices_per_node);
+  g.devices_per_node = std::min(devices, g.devices_per_node);
+  std::vector<LinkLevel> links;
+  for (LinkLevel level : g.links) {
+    level.group = std::min(level.group, devices);
+    while (level.group > 1 && devices % level.group != 0) --level.group;
+    if (links.empty() || links.back().group < devices) links.push_back(std::move(level));
+  }
+  if (!links.empty()) links.back().group = devices;
+  g.links = std::move(links);
+  return out;
+}
+
+}  // namespace partita

@@ -1,0 +1,46 @@
+// cluster.yaml: the machines to plan for (docs/planning.md).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "partitioner/device_profile.h"
+
+namespace partita {
+
+// Devices 0…group-1, group…2 group-1, … are joined by links of this kind.
+struct LinkLevel {
+  LinkProfile link;   // the kind's profile with the cluster's own numbers
+  int64_t group = 1;  // devices that share it
+};
+
+// Nodes of one kind. Ranks are numbered through the nodes in order.
+struct DeviceGroup {
+  int64_t nodes = 1, devices_per_node = 1;
+  DeviceProfile device;
+  std::vector<LinkLevel> links;  // innermost first; the last joins all devices of the group
+  double price_per_hour = 0;     // of one device; 0: not known
+
+  int64_t devices() const { return nodes * devices_per_node; }
+};
+
+struct Cluster {
+  std::vector<DeviceGroup> groups;
+  std::string text;  // as it was read
+
+  int64_t devices() const;
+  double price_per_hour() const;  // of all
+  // The group that a rank is in.
+  const DeviceGroup& group_of(int64_t rank) const;
+};
+
+// Errors are InvalidArgument "file:line:column: path: expected …, found …" (NotFound for a missing file).
+absl::StatusOr<Cluster> parse_cluster(std::string_view text, const std::string& file, const ProfileLibrary& library);
+absl::StatusOr<Cluster> load_cluster(const std::string& path, const ProfileLibrary& library);
+
+// The same kind of machines, `devices` of them (whole nodes, or part of one node); InvalidArgument for several groups.
+absl::StatusOr<Cluster> resized(const Cluster& cluster, int64_t devices);
+
+}  // namespace partita

@@ -1,0 +1,30 @@
+// Time of collectives over the link levels of a group of devices, by the algorithms that NCCL has: ring, tree,
+// multicast in the switch (NVLS), hierarchical; all-to-all and send directly.
+#pragma once
+
+#include <string_view>
+
+#include "partitioner/cluster.h"
+
+namespace partita {
+
+enum class CollectiveKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSend };
+
+// Ranks 0, stride, 2 stride, … of a group: one communicator of a mesh axis.
+struct RankAxis {
+  int64_t size = 1, stride = 1;
+};
+
+struct CollectiveTime {
+  double seconds = 0;
+  std::string_view algorithm = "none";  // the fastest
+};
+
+// `bytes`: of the whole value on one rank (what all-gather gives, what reduce-scatter takes; all-to-all: what a rank
+// sends). All communicators of the axis run at the same time; each device has its own share of every level.
+CollectiveTime collective_time(const DeviceGroup& group, CollectiveKind kind, RankAxis axis, double bytes);
+
+// Bytes/s that a large message of a collective over the axis reaches on the slowest level that it crosses.
+double slowest_bandwidth(const DeviceGroup& group, RankAxis axis);
+
+}  // namespace partita

@@ -1,0 +1,104 @@
+#include "partitioner/compute_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace partita {
+namespace {
+
+double peak(const DeviceProfile& d, Precision p) {
+  double f = d.flops[static_cast<size_t>(p)];
+  return f > 0 ? f : *std::max_element(d.flops.begin(), d.flops.end());
+}
+
+double matrices(const std::vector<MatrixWork>& list, const Workload& w, const DeviceProfile& device,
+                const ComputeOptions& options, const Share& share) {
+  double seconds = 0;
+  for (MatrixWork x : list) {
+    double* sizes[] = {&x.batch, &x.m, &x.n, &x.k};
+    auto size = [&](char letter) -> double& {
+      return *sizes[letter == 'b' ? 0 : letter == 'm' ? 1 : letter == 'n' ? 2 : 3];
+    };
+    size(x.scaled) *= share.samples;
+    if (w.sequence > 1) size(x.scaled) /= share.context;
+    if (x.split) size(x.split) = padded_part(size(x.split), share.tensor);
+    // Experts stay with their ranks; the tokens of all ranks of the axis come to them.
+    if (x.expert && x.scaled != 'b') x.batch /= share.expert, size(x.scaled) *= share.expert;
+    seconds += x.count * matrix_time(device, options.precision, x.batch, x.m, x.n, x.k, options.element_bytes());
+  }
+  return seconds;
+}
+
+}  // namespace
+
+double padded_part(double size, double parts) {
+  if (parts <= 1) return size;
+  return size >= parts ? std::ceil(size / parts - 1e-9) : std::max(size / parts, 1.0);
+}
+
+double matrix_time(const DeviceProfile& device, Precision precision, double batch, double m, double n, double k,
+                   double element_bytes) {
+  double best = -1;
+  double p = device.processors;
+  for (const MatrixTile& tile : device.tiles) {
+    double tiles = std::ceil(batch) * std::ceil(m / tile.m) * std::ceil(n / tile.n), length = k;
+    if (tiles < p / 2 && k > 1024) {  // k itself is split
+      double parts = std::min(std::floor(p / tiles), std::floor(k / 512));
+      tiles *= parts, length /= parts;
+    }
+    double waves = std::ceil(tiles / p);
+    double seconds = waves * p * 2 * tile.m * tile.n * length / (peak(device, precision) * tile.relative);
+    if (best < 0 || seconds < best) best = seconds;
+  }
+  if (best < 0) best = 2 * batch * m * n * k / peak(device, precision);
+  best /= device.matrix.at(k);
+  double bytes = batch * (m * k + k * n + m * n) * element_bytes;
+  double moved = bytes / (device.bandwidth * device.memory.at(bytes));
+  return std::max(best, moved) + device.launch_seconds;
+}
+
+double memory_time(const DeviceProfile& device, double bytes, double kernels) {
+  if (bytes <= 0) return kernels * device.launch_seconds;
+  double each = bytes / std::max(kernels, 1.0);
+  return bytes / (device.bandwidth * device.memory.at(each)) + kernels * device.launch_seconds;
+}
+
+UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile& device, const ComputeOptions& options,
+                   const Share& share) {
+  UnitTime t;
+  const SoftwareProfile& software = device.software;
+  double positions = share.samples / (w.sequence > 1 ? share.context : 1);
+  t.forward = matrices(unit.matrices, w, device, options, share);
+  t.input_gradient = matrices(unit.input_gradients, w, device, options, share);
+  t.weight_gradient = matrices(unit.weight_gradients, w, device, options, share);
+  double rate = peak(device, options.precision);
+  for (const AttentionWork& a : unit.attention) {
+    double heads = a.split ? padded_part(a.heads, share.tensor) / a.heads : 1;
+    double part = heads * positions * a.count;
+    double forward, backward;
+    if (options.flash) {
+      double e = device.attention_flash.at(a.head_size);
+      forward = a.forward_flops * part / (rate * e);
+      backward = a.backward_flops * part / (rate * e * device.attention_backward);
+    } else {  // the whole square is computed, and its scores are written and read
+      double e = device.attention_math.at(a.head_size);
+      double scores = a.heads * a.queries * a.keys * part * options.element_bytes() * software.math_score_traffic;
+      double moved = scores / (device.bandwidth * device.memory.at(scores));
+      forward = a.forward_flops / a.full_share * part / (rate * e) + moved;
+      backward = 2 * a.forward_flops / a.full_share * part / (rate * e) + 1.5 * moved;
+    }
+    t.forward += forward + device.launch_seconds;
+    t.attention += forward;
+    t.input_gradient += backward + device.launch_seconds;
+  }
+  double whole = share.sequence_parallel && unit.sequence ? 1 / share.tensor : 1;
+  double bytes = positions * options.element_bytes() * software.memory_traffic;
+  auto traffic = [&](const TensorParts& p) { return (p[0] / share.tensor + p[1] * whole) * bytes; };
+  t.forward += memory_time(device, traffic(unit.forward_traffic), unit.forward_kernels);
+  t.input_gradient += memory_time(device, traffic(unit.backward_traffic), unit.backward_kernels);
+  double gap = software.kernel_seconds;
+  t.forward += gap * unit.forward_kernels, t.input_gradient += gap * unit.backward_kernels;
+  return t;
+}
+
+}  // namespace partita

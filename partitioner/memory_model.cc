@@ -1,0 +1,83 @@
+#include "partitioner/memory_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace partita {
+namespace {
+
+bool is_block(const UnitWork& u) { return u.name.rfind("block", 0) == 0; }
+
+double whole_share(const UnitWork& u, const Layout& l) {
+  return l.sequence_parallel && u.sequence ? 1 / static_cast<double>(l.tensor) : 1;
+}
+
+}  // namespace
+
+std::array<double, 2> local_parameters(const UnitWork& u, const Layout& l) {
+  double t = static_cast<double>(l.tensor);
+  double total = u.parameters[0] + u.parameters[1];
+  double expert_share = total > 0 ? std::min(1.0, u.expert_parameters / total) : 0;
+  double split = u.parameters[0] / t, whole = u.parameters[1];
+  double local = split + whole;
+  return {local * (1 - expert_share), local * expert_share / static_cast<double>(l.expert)};
+}
+
+double saved_bytes(const UnitWork& u, const Problem& problem, const DeviceProfile& device, const Layout& l,
+                   bool recomputed) {
+  double samples = static_cast<double>(l.micro_batch);
+  if (problem.workload->sequence > 1) samples /= static_cast<double>(l.context);
+  double element = problem.options.element_bytes(), whole = whole_share(u, l), t = static_cast<double>(l.tensor);
+  bool full = l.recompute == RecomputeMode::kFull && is_block(u) && !recomputed;
+  if (full) return u.input * element * whole * samples;
+  double bytes = (u.saved[0] / t + u.saved[1] * whole) * element + u.saved_bytes[0] / t + u.saved_bytes[1] * whole;
+  if (!problem.options.flash && l.recompute != RecomputeMode::kSelective) {
+    for (const AttentionWork& a : u.attention) {
+      double heads = a.split ? padded_part(a.heads, t) : a.heads;
+      bytes += a.count * heads * a.queries * a.keys * element * device.software.math_score_bytes;
+    }
+  }
+  return bytes * samples;
+}
+
+MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& l, const StageUnits& stage,
+                         double in_flight) {
+  const Workload& w = *problem.workload;
+  const SoftwareProfile& software = device.software;
+  MemoryParts m;
+  double element = problem.options.element_bytes();
+  bool mixed = element < 4;
+  double dense = 0, expert = 0, largest_unit = 0, largest_saved = 0, logits = 0;
+  for (size_t k = 0; k < stage.counts.size(); ++k) {
+    double n = stage.counts[k];
+    if (n == 0) continue;
+    const UnitWork& u = w.kinds[k];
+    auto [d, e] = local_parameters(u, l);
+    dense += n * d, expert += n * e;
+    largest_unit = std::max(largest_unit, d + e);
+    m.activations += n * saved_bytes(u, problem, device, l, false) * in_flight;
+    largest_saved = std::max(largest_saved, is_block(u) ? saved_bytes(u, problem, device, l, true) : 0);
+    double samples = static_cast<double>(l.micro_batch);
+    if (w.sequence > 1) samples /= static_cast<double>(l.context);
+    double split = u.largest_split ? static_cast<double>(l.tensor) : 1;
+    logits = std::max(logits, u.largest / split * samples * (is_block(u) ? 2 * element : software.logit_bytes));
+  }
+  double group = static_cast<double>(l.data * l.expert * l.context);
+  if (l.zero_group > 0) group = std::min(group, static_cast<double>(l.zero_group));
+  double expert_group = std::max(1.0, group / static_cast<double>(l.expert));
+  auto stored = [&](int from) { return l.zero >= from ? dense / group + expert / expert_group : dense + expert; };
+  bool host_states = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
+  m.parameters = host_parameters ? 0 : stored(3) * element;
+  double gradient = mixed ? software.gradient_bytes : 4;
+  m.gradients = stored(2) * (host_states ? element : gradient);
+  double states = w.optimizer_states * 4 + (mixed ? 4 : 0);
+  m.optimizer = host_states ? 0 : stored(1) * states;
+  if (l.zero >= 3 || host_parameters) m.transient += 2 * largest_unit * element;
+  if (l.zero >= 2) m.transient += largest_unit * gradient;
+  m.transient += logits;
+  if (l.recompute == RecomputeMode::kFull) m.transient += largest_saved;
+  m.reserve = device.reserve_bytes + software.fragmentation * (m.activations + m.transient);
+  return m;
+}
+
+}  // namespace partita

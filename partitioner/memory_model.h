@@ -1,0 +1,38 @@
+// Memory of one rank of a stage: states under ZeRO, gradients, what is kept for backward, transients, reserve.
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "partitioner/candidates.h"
+
+namespace partita {
+
+struct MemoryParts {
+  double parameters = 0, gradients = 0, optimizer = 0;
+  double activations = 0;  // kept for backward by all micro-batches in flight
+  double transient = 0;    // gathered parameters, the loss's logits, one block's recomputed values
+  double reserve = 0;      // assumed: context, communicators, workspaces, fragmentation
+
+  double total() const { return parameters + gradients + optimizer + activations + transient + reserve; }
+};
+
+// A share of the model: how many units of each kind stand on a rank.
+struct StageUnits {
+  std::vector<int> counts;  // by kind
+  int units = 0;
+};
+
+// Bytes that one micro-batch keeps for one unit's backward on a rank.
+double saved_bytes(const UnitWork& unit, const Problem& problem, const DeviceProfile& device, const Layout& layout,
+                   bool recomputed);
+
+// `in_flight`: micro-batches whose values the stage holds at once (a fraction where it holds chunks of them).
+MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,
+                         const StageUnits& stage, double in_flight);
+
+// Parameter elements of a unit on one rank before storage sharding: {dense, expert}.
+std::array<double, 2> local_parameters(const UnitWork& unit, const Layout& layout);
+
+}  // namespace partita

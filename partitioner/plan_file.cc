@@ -1,0 +1,235 @@
+#include "partitioner/plan_file.h"
+
+#include <fstream>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace partita {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kMostPlanBytes = int64_t{64} << 20;
+
+Json pins_json(const Layout& l) {
+  Json j = {{"data", l.data},
+            {"tensor", l.tensor},
+            {"pipeline", l.pipeline},
+            {"context", l.context},
+            {"expert", l.expert},
+            {"zero", l.zero},
+            {"micro_batch", l.micro_batch},
+            {"sequence_parallel", l.sequence_parallel},
+            {"recompute", enum_name(l.recompute)},
+            {"offload", enum_name(l.offload)},
+            {"schedule", enum_name(l.schedule)},
+            {"interleave", l.interleave}};
+  if (l.zero_group > 0) j["zero_group"] = l.zero_group;
+  return j;
+}
+
+Json memory_json(const MemoryParts& m) {
+  return {{"parameters", m.parameters},   {"gradients", m.gradients}, {"optimizer", m.optimizer},
+          {"activations", m.activations}, {"transient", m.transient}, {"reserve_assumed", m.reserve},
+          {"total", m.total()}};
+}
+
+Json breakdown_json(const Breakdown& b) {
+  Json j = Json::object();
+  for (const auto& [name, seconds] : b.parts()) j[name] = seconds;
+  return j;
+}
+
+template <typename Enum>
+absl::Status read_enum(const Json& j, const char* key, std::optional<Enum>& out) {
+  if (!j.contains(key)) return absl::OkStatus();
+  auto names = enum_names<Enum>();
+  for (size_t k = 0; k < names.size(); ++k) {
+    if (j[key].is_string() && j[key].get<std::string>() == names[k]) {
+      out = static_cast<Enum>(k);
+      return absl::OkStatus();
+    }
+  }
+  return absl::InvalidArgumentError(cat("plan: pin.", key, ": unknown value ", quote(j[key].dump())));
+}
+
+template <typename T>
+absl::Status read_count(const Json& j, const char* key, std::optional<T>& out, int64_t low) {
+  if (!j.contains(key)) return absl::OkStatus();
+  if (!j[key].is_number_integer() || j[key].get<int64_t>() < low || j[key].get<int64_t>() > (int64_t{1} << 40))
+    return absl::InvalidArgumentError(cat("plan: pin.", key, ": expected an integer of at least ", low, ", found ", quote(j[key].dump())));
+  out = static_cast<T>(j[key].get<int64_t>());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Json candidate_json(const Problem& problem, const Candidate& c, const Candidate* best) {
+  const Prediction& p = c.prediction;
+  Json j = {{"layout", describe(c.layout)},
+            {"pin", pins_json(c.layout)},
+            {"step_seconds", p.step_seconds},
+            {"fits", p.fits},
+            {"memory_bytes", p.most_memory()},
+            {"breakdown", breakdown_json(p.breakdown)}};
+  (void)problem;
+  if (!p.fits) {
+    j["reason"] = explain_missing(c);
+  } else if (best && best->prediction.step_seconds > 0) {
+    double slower = p.step_seconds / best->prediction.step_seconds - 1;
+    std::string most;
+    double gap = 0;
+    auto theirs = p.breakdown.parts(), ours = best->prediction.breakdown.parts();
+    for (size_t k = 0; k < theirs.size(); ++k) {
+      double d = theirs[k].second - ours[k].second;
+      if (d > gap) gap = d, most = theirs[k].first;
+    }
+    j["reason"] = fmt::format("{:.1f} % slower{}", slower * 100,
+                              most.empty() ? "" : fmt::format(", most of it {} (+{:.3g} s)", most, gap));
+  }
+  return j;
+}
+
+Json plan_json(const Problem& problem, CostModel& model, const SearchResult& result, const Candidate& chosen,
+               const PlanInputs& inputs) {
+  const Prediction& p = chosen.prediction;
+  const Workload& w = *problem.workload;
+  const Layout& l = chosen.layout;
+  Json stages = Json::array();
+  std::vector<int> cuts = l.cuts.empty() ? model.even_cuts(l) : l.cuts;
+  Simulation sim = model.simulation(l);
+  for (int64_t s = 0; s < l.pipeline; ++s) {
+    Json chunks = Json::array();
+    for (size_t c = static_cast<size_t>(s), k = 0; c < cuts.size(); c += static_cast<size_t>(l.pipeline), ++k) {
+      int first = 0;
+      for (size_t x = 0; x < c; ++x) first += cuts[x];
+      const StageTimes& t = sim.chunks[static_cast<size_t>(s)][k];
+      chunks.push_back({{"first_unit", first}, {"units", cuts[c]}, {"forward_seconds", t.forward},
+                        {"backward_seconds", t.backward}, {"weight_seconds", t.weight}});
+    }
+    stages.push_back({{"chunks", chunks}, {"memory", memory_json(p.memory[static_cast<size_t>(s)])},
+                      {"capacity_bytes", p.capacity[static_cast<size_t>(s)]}});
+  }
+  Json memory = Json::array(), others = Json::array();
+  for (const MemoryParts& m : p.memory) memory.push_back(static_cast<int64_t>(m.total()));
+  for (const Candidate& c : result.others) others.push_back(candidate_json(problem, c, &chosen));
+  Json units = Json::array();
+  for (const UnitWork& u : w.kinds) {
+    int64_t count = 0;
+    for (int k : w.units) count += &w.kinds[static_cast<size_t>(k)] == &u;
+    units.push_back({{"name", u.name}, {"count", count}, {"forward_flops", u.forward_flops()},
+                     {"backward_flops", u.backward_flops()}, {"parameters", u.parameters[0] + u.parameters[1]},
+                     {"saved_elements", u.saved[0] + u.saved[1]}, {"tensor_split", u.split}});
+  }
+  double tokens = w.tokens * static_cast<double>(problem.global_batch);
+  const DeviceGroup& g = problem.cluster->groups[0];
+  double peak = g.device.flops[static_cast<size_t>(problem.options.precision)] * static_cast<double>(problem.devices());
+  return {{"version", kPlanVersion},
+          {"inputs", {{"model", inputs.model}, {"train", inputs.train}, {"cluster", inputs.cluster}, {"cluster_path", inputs.cluster_path}}},
+          {"devices", problem.devices()},
+          {"device", g.device.name},
+          {"global_batch", problem.global_batch},
+          {"layout", describe(l)},
+          {"pin", pins_json(l)},
+          {"micro_batches", sim.micro_batches},
+          {"send_seconds", sim.send},
+          {"stages", stages},
+          {"units", units},
+          {"predicted",
+           {{"step_seconds", p.step_seconds},
+            {"fits", p.fits},
+            {"memory_bytes", memory},
+            {"missing_bytes", static_cast<int64_t>(p.missing_bytes)},
+            {"breakdown", breakdown_json(p.breakdown)},
+            {"bubble_share", p.bubble_share},
+            {"tokens_per_second", p.step_seconds > 0 ? tokens / p.step_seconds : 0},
+            {"model_flops", p.flops},
+            {"mfu", p.step_seconds > 0 && peak > 0 ? p.flops / p.step_seconds / peak : 0},
+            {"price_per_hour", problem.cluster->price_per_hour()},
+            {"gradient_collective", p.gradient_algorithm}}},
+          {"search",
+           {{"considered", result.considered}, {"bounded", result.bounded}, {"unfit", result.unfit}, {"gap", result.gap}}},
+          {"candidates", others}};
+}
+
+std::string plan_text(const Json& plan) { return plan.dump(1) + "\n"; }
+
+absl::StatusOr<Json> read_plan(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return absl::NotFoundError(cat(quote(path), ": cannot be read; make it with partita plan -o"));
+  int64_t size = file.tellg();
+  if (size < 0 || size > kMostPlanBytes) return absl::InvalidArgumentError(cat(quote(path), ": no plan: ", size, " bytes"));
+  std::string text(static_cast<size_t>(size), '\0');
+  file.seekg(0);
+  file.read(text.data(), size);
+  int depth = 0, deepest = 0;
+  for (char c : text) {
+    depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
+    deepest = std::max(deepest, depth);
+  }
+  Json j = deepest > 64 ? Json(Json::value_t::discarded) : Json::parse(text, nullptr, false);
+  if (j.is_discarded() || !j.is_object()) return absl::InvalidArgumentError(cat(quote(path), ": expected a plan in JSON, found something else"));
+  if (!j.contains("version") || j["version"] != kPlanVersion) {
+    return absl::InvalidArgumentError(cat(quote(path), ": expected version ", kPlanVersion, ", found ",
+                                          j.contains("version") ? quote(j["version"].dump()) : "none"));
+  }
+  if (!j.contains("pin") || !j["pin"].is_object())
+    return absl::InvalidArgumentError(cat(quote(path), ": expected the layout under \"pin\", found none"));
+  return j;
+}
+
+absl::StatusOr<PinRecipe> plan_pins(const Json& plan) {
+  const Json& j = plan["pin"];
+  PinRecipe p;
+  for (const char* axis : {"data", "tensor", "pipeline", "context", "expert"}) {
+    std::optional<int64_t> size;
+    PARTITA_RETURN_IF_ERROR(read_count(j, axis, size, 1));
+    if (size) p.axes[axis] = *size;
+  }
+  PARTITA_RETURN_IF_ERROR(read_count(j, "zero", p.zero, 0));
+  if (p.zero && *p.zero > 3) return absl::InvalidArgumentError(cat("plan: pin.zero: expected 0 to 3, found ", *p.zero));
+  PARTITA_RETURN_IF_ERROR(read_count(j, "zero_group", p.zero_group, 1));
+  PARTITA_RETURN_IF_ERROR(read_count(j, "micro_batch", p.micro_batch, 1));
+  PARTITA_RETURN_IF_ERROR(read_count(j, "interleave", p.interleave, 1));
+  PARTITA_RETURN_IF_ERROR(read_enum(j, "recompute", p.recompute));
+  PARTITA_RETURN_IF_ERROR(read_enum(j, "offload", p.offload));
+  PARTITA_RETURN_IF_ERROR(read_enum(j, "schedule", p.schedule));
+  if (j.contains("sequence_parallel")) {
+    if (!j["sequence_parallel"].is_boolean())
+      return absl::InvalidArgumentError("plan: pin.sequence_parallel: expected true or false");
+    p.sequence_parallel = j["sequence_parallel"].get<bool>();
+  }
+  return p;
+}
+
+absl::StatusOr<Simulation> plan_simulation(const Json& plan) {
+  Simulation s;
+  auto bad = [](std::string_view what) { return absl::InvalidArgumentError(cat("plan: expected ", what, "; make the plan again")); };
+  PARTITA_ASSIGN_OR_RETURN(PinRecipe pins, plan_pins(plan));
+  s.schedule = pins.schedule.value_or(PipelineSchedule::k1f1b);
+  if (!plan.contains("micro_batches") || !plan["micro_batches"].is_number_integer()) return bad("micro_batches");
+  s.micro_batches = plan["micro_batches"].get<int64_t>();
+  s.send = plan.value("send_seconds", 0.0);
+  if (!plan.contains("stages") || !plan["stages"].is_array() || plan["stages"].empty()) return bad("stages");
+  for (const Json& stage : plan["stages"]) {
+    if (!stage.is_object() || !stage.contains("chunks") || !stage["chunks"].is_array() || stage["chunks"].empty()) return bad("chunks");
+    s.chunks.emplace_back();
+    for (const Json& c : stage["chunks"]) {
+      StageTimes t;
+      for (auto [key, to] : {std::pair{"forward_seconds", &t.forward}, {"backward_seconds", &t.backward}, {"weight_seconds", &t.weight}}) {
+        if (!c.is_object() || !c.contains(key) || !c[key].is_number() || c[key].get<double>() < 0) return bad(key);
+        *to = c[key].get<double>();
+      }
+      s.chunks.back().push_back(t);
+    }
+    if (s.chunks.back().size() != s.chunks[0].size()) return bad("as many chunks on each stage");
+  }
+  double operations = static_cast<double>(s.micro_batches) * static_cast<double>(s.chunks.size() * s.chunks[0].size());
+  if (s.micro_batches < 1 || operations > 1e7) return bad("1 to 10 million operations");
+  return s;
+}
+
+}  // namespace partita

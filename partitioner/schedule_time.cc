@@ -1,0 +1,406 @@
+#include "partitioner/schedule_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace partita {
+namespace {
+
+constexpr double kMostReplayed = 3e5;  // operations of a pipeline that are simulated one by one
+
+bool is_block(const UnitWork& u) { return u.name.rfind("block", 0) == 0; }
+
+// What of a collective is left to wait for when `hidden` seconds of compute run beside it.
+double exposed(double communication, double compute, double share) {
+  return communication - std::min(communication, compute) * share;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, double>> Breakdown::parts() const {
+  return {{"compute", compute},     {"recompute", recompute}, {"tensor", tensor},       {"context", context},
+          {"expert", expert},       {"gathers", gathers},     {"bubble", bubble},       {"send", send},
+          {"gradients", gradients}, {"optimizer", optimizer}, {"offload", offload},     {"host", host},
+          {"stragglers", stragglers}};
+}
+
+// Of one chunk of a stage, for one micro-batch.
+struct CostModel::StageCost {
+  double forward = 0, backward = 0, weight = 0;  // with all that is waited for
+  double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, gathers = 0;
+};
+
+const DeviceGroup& CostModel::group_of_stage(const Layout& l, int64_t stage) const {
+  const Cluster& c = *problem_.cluster;
+  if (c.groups.size() == 1) return c.groups[0];
+  int64_t per = problem_.devices() / l.pipeline;
+  // Ranks of one stage may lie in several groups; the slowest of them sets its pace.
+  const DeviceGroup* slowest = nullptr;
+  for (int64_t rank = stage * per; rank < (stage + 1) * per;) {
+    const DeviceGroup& g = c.group_of(rank);
+    size_t p = static_cast<size_t>(problem_.options.precision);
+    if (!slowest || g.device.flops[p] < slowest->device.flops[p]) slowest = &g;
+    int64_t end = 0;
+    for (const DeviceGroup& h : c.groups) {
+      end += h.devices();
+      if (rank < end) break;
+    }
+    rank = end;
+  }
+  return *slowest;
+}
+
+CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& group, const Layout& l) const {
+  const Workload& w = *problem_.workload;
+  const DeviceProfile& device = group.device;
+  double element = problem_.options.element_bytes();
+  Share share{static_cast<double>(l.micro_batch), static_cast<double>(l.context), static_cast<double>(l.tensor),
+              static_cast<double>(l.expert), l.sequence_parallel};
+  UnitTime t = unit_time(u, w, device, problem_.options, share);
+  UnitCost c;
+  c.forward = t.forward, c.input_gradient = t.input_gradient, c.weight_gradient = t.weight_gradient;
+  if (l.recompute == RecomputeMode::kFull && is_block(u)) c.recompute = t.forward;
+  if (l.recompute == RecomputeMode::kSelective && is_block(u) && !problem_.options.flash) c.recompute = t.attention;
+  double positions = static_cast<double>(l.micro_batch) / (w.sequence > 1 ? static_cast<double>(l.context) : 1);
+  auto reduce = [&](const std::vector<double>& list, bool sequence) {
+    double seconds = 0;
+    for (double e : list) {
+      double bytes = e * positions * element;
+      RankAxis axis{l.tensor, 1};
+      seconds += sequence && u.sequence
+                     ? collective_time(group, CollectiveKind::kAllGather, axis, bytes).seconds +
+                           collective_time(group, CollectiveKind::kReduceScatter, axis, bytes).seconds
+                     : collective_time(group, CollectiveKind::kAllReduce, axis, bytes).seconds;
+    }
+    return seconds;
+  };
+  if (l.tensor > 1) {
+    c.tensor_forward = reduce(u.forward_reduces, l.sequence_parallel);
+    c.tensor_backward = reduce(u.backward_reduces, l.sequence_parallel);
+  }
+  if (l.context > 1) {
+    for (const AttentionWork& a : u.attention) {  // keys and values go round the ring while queries stay
+      double bytes = 2 * a.heads * a.keys * a.head_size / (a.split ? share.tensor : 1) * share.samples * element * a.count;
+      double ring = collective_time(group, CollectiveKind::kAllGather, {l.context, l.tensor}, bytes).seconds;
+      c.context_forward += exposed(ring, t.attention, device.software.overlap_gather);
+      c.context_backward += exposed(2 * ring, 2 * t.attention, device.software.overlap_gather);
+    }
+  }
+  if (l.expert > 1 && u.expert_tokens > 0) {
+    double bytes = u.expert_tokens * positions * element;
+    c.expert = 2 * collective_time(group, CollectiveKind::kAllToAll, {l.expert, l.tensor * l.context}, bytes).seconds;
+  }
+  auto [dense, expert] = local_parameters(u, l);
+  c.gather_bytes = (dense + expert) * element;
+  return c;
+}
+
+const std::vector<CostModel::UnitCost>& CostModel::unit_costs(const DeviceGroup& group, const Layout& l) {
+  Key key{&group, l.tensor, l.context, l.expert, l.micro_batch, l.sequence_parallel, l.recompute};
+  auto [at, fresh] = cache_.try_emplace(key);
+  if (fresh) {
+    for (const UnitWork& u : problem_.workload->kinds) at->second.push_back(unit_cost(u, group, l));
+  }
+  return at->second;
+}
+
+// Blocks evenly, the first chunks one more where they do not divide; what stands before the first block goes to the
+// first chunk, what follows the last to the last.
+std::vector<int> CostModel::even_cuts(const Layout& l) const {
+  const Workload& w = *problem_.workload;
+  int64_t parts = l.pipeline * l.interleave, blocks = 0;
+  for (size_t k = 0; k < w.units.size(); ++k) blocks += is_block(w.unit(k));
+  std::vector<int> cuts(static_cast<size_t>(parts), 0);
+  size_t at = 0;
+  for (int64_t p = 0; p < parts; ++p) {
+    // The last chunks get the smaller shares: the loss is there.
+    int64_t want = blocks / parts + (p < blocks % parts ? 1 : 0);
+    while (at < w.units.size() && (want > 0 || !is_block(w.unit(at)) || p + 1 == parts)) {
+      if (is_block(w.unit(at)) && want-- == 0) break;
+      ++cuts[static_cast<size_t>(p)], ++at;
+    }
+  }
+  return cuts;
+}
+
+// best[p][k]: the smallest possible time of the slowest of p chunks over the first k units.
+std::vector<int> CostModel::balanced_cuts(const Layout& l) {
+  const Workload& w = *problem_.workload;
+  size_t n = w.units.size(), parts = static_cast<size_t>(l.pipeline * l.interleave);
+  if (parts > n || parts * n * n > size_t{40000000}) return even_cuts(l);
+  std::vector<std::vector<double>> sum(static_cast<size_t>(l.pipeline));  // per stage, prefix sums
+  for (int64_t s = 0; s < l.pipeline; ++s) {
+    const auto& costs = unit_costs(group_of_stage(l, s), l);
+    auto& prefix = sum[static_cast<size_t>(s)];
+    prefix.push_back(0);
+    for (int k : w.units) {
+      const UnitCost& c = costs[static_cast<size_t>(k)];
+      prefix.push_back(prefix.back() + c.forward + c.input_gradient + c.weight_gradient + c.recompute + c.tensor_forward +
+                       c.tensor_backward);
+    }
+  }
+  constexpr double kInfinite = 1e300;
+  std::vector<std::vector<double>> best(parts + 1, std::vector<double>(n + 1, kInfinite));
+  std::vector<std::vector<int>> from(parts + 1, std::vector<int>(n + 1, 0));
+  best[0][0] = 0;
+  for (size_t p = 1; p <= parts; ++p) {
+    const auto& prefix = sum[(p - 1) % static_cast<size_t>(l.pipeline)];
+    for (size_t k = p; k <= n; ++k) {
+      for (size_t j = k; j-- > p - 1;) {
+        double last = prefix[k] - prefix[j];
+        if (last >= best[p][k]) break;
+        double value = std::max(best[p - 1][j], last);
+        if (value < best[p][k]) best[p][k] = value, from[p][k] = static_cast<int>(j);
+      }
+    }
+  }
+  std::vector<int> cuts(parts, 0);
+  for (size_t p = parts, k = n; p > 0; --p) {
+    cuts[p - 1] = static_cast<int>(k) - from[p][k];
+    k = static_cast<size_t>(from[p][k]);
+  }
+  return cuts;
+}
+
+std::vector<StageUnits> CostModel::chunk_units(const Layout& l) {
+  const Workload& w = *problem_.workload;
+  std::vector<int> cuts = l.cuts.empty() ? even_cuts(l) : l.cuts;
+  std::vector<StageUnits> out(cuts.size());
+  size_t at = 0;
+  for (size_t p = 0; p < cuts.size(); ++p) {
+    out[p].counts.assign(w.kinds.size(), 0);
+    for (int k = 0; k < cuts[p] && at < w.units.size(); ++k, ++at) ++out[p].counts[static_cast<size_t>(w.units[at])];
+    out[p].units = cuts[p];
+  }
+  return out;
+}
+
+std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layout& l) {
+  std::vector<StageUnits> chunks = chunk_units(l);
+  std::vector<std::vector<StageCost>> out(static_cast<size_t>(l.pipeline),
+                                          std::vector<StageCost>(static_cast<size_t>(l.interleave)));
+  RankAxis data{l.data * l.expert * l.context, l.tensor};
+  int64_t m = micro_batches(problem_, l);
+  for (size_t p = 0; p < chunks.size(); ++p) {
+    size_t stage = p % static_cast<size_t>(l.pipeline), chunk = p / static_cast<size_t>(l.pipeline);
+    const DeviceGroup& group = group_of_stage(l, static_cast<int64_t>(stage));
+    const SoftwareProfile& software = group.device.software;
+    const auto& costs = unit_costs(group, l);
+    StageCost& s = out[stage][chunk];
+    for (size_t k = 0; k < costs.size(); ++k) {
+      double n = chunks[p].counts[k];
+      if (n == 0) continue;
+      const UnitCost& c = costs[k];
+      double forward = c.forward, backward = c.input_gradient + c.weight_gradient + c.recompute;
+      double repeat = c.recompute > 0 && l.recompute == RecomputeMode::kFull ? 1 : 0;
+      s.compute += n * (c.forward + c.input_gradient + c.weight_gradient);
+      s.recompute += n * c.recompute;
+      double gather_forward = 0, gather_backward = 0;
+      if (l.zero >= 2 || l.offload == OffloadMode::kAll) {
+        RankAxis shards = data;
+        if (l.zero_group > 0) shards.size = std::min(shards.size, l.zero_group);
+        double gather = collective_time(group, CollectiveKind::kAllGather, shards, c.gather_bytes).seconds;
+        double scatter = collective_time(group, CollectiveKind::kReduceScatter, shards, c.gather_bytes).seconds;
+        if (l.offload == OffloadMode::kAll) gather += c.gather_bytes / group.device.host_bandwidth;
+        // Stage 2 gathers parameters once a step, stage 3 for every pass.
+        bool each = l.zero >= 3 || l.offload == OffloadMode::kAll;
+        gather_forward = exposed(each ? gather : gather / static_cast<double>(m), forward, software.overlap_gather);
+        gather_backward = exposed((each ? gather : 0) + scatter, backward, software.overlap_gather);
+        double slow = software.overlap_slowdown;
+        gather_forward += slow * std::min(forward, each ? gather : 0), gather_backward += slow * std::min(backward, scatter);
+      }
+      double tensor_backward = c.tensor_backward + repeat * c.tensor_forward;
+      double expert = c.expert, context = c.context_forward;
+      s.tensor += n * (c.tensor_forward + tensor_backward);
+      s.context += n * (context * (1 + repeat) + c.context_backward);
+      s.expert += n * expert * (2 + repeat);
+      s.gathers += n * (gather_forward + gather_backward);
+      s.forward += n * (forward + c.tensor_forward + context + expert + gather_forward);
+      s.backward += n * (c.input_gradient + c.recompute + tensor_backward + context * repeat + c.context_backward +
+                         expert * (1 + repeat) + gather_backward);
+      s.weight += n * c.weight_gradient;
+    }
+    double host = software.micro_batch_seconds / static_cast<double>(l.interleave);
+    s.forward += host / 3, s.backward += host * 2 / 3;
+    if (l.schedule != PipelineSchedule::kZeroBubble || l.pipeline == 1) s.backward += s.weight;
+  }
+  return out;
+}
+
+Simulation CostModel::simulation(const Layout& l) {
+  Simulation s;
+  s.micro_batches = micro_batches(problem_, l);
+  s.schedule = l.schedule;
+  for (const auto& stage : stage_costs(l)) {
+    s.chunks.emplace_back();
+    for (const StageCost& c : stage) s.chunks.back().push_back({c.forward, c.backward, c.weight});
+  }
+  if (l.pipeline > 1) {
+    const Workload& w = *problem_.workload;
+    double input = 0;
+    for (const UnitWork& u : w.kinds) input = is_block(u) ? std::max(input, u.input) : input;
+    double bytes = input * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
+    if (w.sequence > 1) bytes /= static_cast<double>(l.context);
+    bytes /= static_cast<double>(l.tensor);  // each rank sends its part; the other side gathers it
+    const DeviceGroup& g = problem_.cluster->groups[0];
+    s.send = collective_time(g, CollectiveKind::kSend, {2, problem_.devices() / l.pipeline}, bytes).seconds;
+  }
+  return s;
+}
+
+namespace {
+
+// Micro-batches (fractions for chunks) whose values a stage holds at once.
+double in_flight(const Layout& l, int64_t stage, int64_t m) {
+  if (l.pipeline == 1) return 1;
+  double p = static_cast<double>(l.pipeline), v = static_cast<double>(l.interleave), all = static_cast<double>(m);
+  if (l.schedule == PipelineSchedule::kGpipe) return all;
+  if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1)
+    return std::min(all * v, 2 * (p - static_cast<double>(stage) - 1) + (v - 1) * p + 1) / v;
+  return std::min(all, p - static_cast<double>(stage));
+}
+
+double closed_form(const Simulation& s, int64_t pipeline, double v, double* busiest) {
+  double m = static_cast<double>(s.micro_batches), slowest = 0, sum = 0;
+  for (const auto& stage : s.chunks) {
+    double t = 0, w = 0;
+    for (const StageTimes& c : stage) {
+      bool apart = s.schedule == PipelineSchedule::kZeroBubble && pipeline > 1;
+      t += c.forward + c.backward + (apart ? c.weight : 0);
+      w += apart ? 2 * c.weight : 0;
+    }
+    slowest = std::max(slowest, t);
+    sum += std::max(0.0, t - w);
+  }
+  *busiest = m * slowest;
+  if (pipeline == 1) return m * slowest;
+  double own = sum / static_cast<double>(pipeline);  // the bubble is made of average stages
+  return m * slowest + (static_cast<double>(pipeline) - 1) * (own / v + 2 * s.send) ;
+}
+
+}  // namespace
+
+double CostModel::lower_bound(const Layout& l) {
+  // Every device does its share of the compute at least.
+  const Workload& w = *problem_.workload;
+  double fastest = 1e300;
+  for (const DeviceGroup& g : problem_.cluster->groups) {
+    const auto& costs = unit_costs(g, l);
+    double sum = 0;
+    for (int k : w.units) {
+      const UnitCost& c = costs[static_cast<size_t>(k)];
+      sum += c.forward + c.input_gradient + c.weight_gradient + c.recompute + c.tensor_forward + c.tensor_backward;
+    }
+    fastest = std::min(fastest, sum);
+  }
+  return fastest * static_cast<double>(micro_batches(problem_, l)) / static_cast<double>(l.pipeline);
+}
+
+Prediction CostModel::predict(const Layout& l, bool replay) {
+  Prediction out;
+  const Workload& w = *problem_.workload;
+  const DeviceGroup& group = problem_.cluster->groups[0];
+  const SoftwareProfile& software = group.device.software;
+  int64_t m = micro_batches(problem_, l);
+  double micro = static_cast<double>(m);
+  Breakdown& b = out.breakdown;
+
+  std::vector<std::vector<StageCost>> costs = stage_costs(l);
+  Simulation sim;
+  sim.micro_batches = m, sim.schedule = l.schedule;
+  for (const auto& stage : costs) {
+    sim.chunks.emplace_back();
+    for (const StageCost& c : stage) sim.chunks.back().push_back({c.forward, c.backward, c.weight});
+  }
+  sim.send = l.pipeline > 1 ? simulation(l).send : 0;
+  double busiest = 0;
+  double pipeline = closed_form(sim, l.pipeline, static_cast<double>(l.interleave), &busiest);
+  if (replay && l.pipeline > 1 && 2 * micro * static_cast<double>(l.pipeline * l.interleave) <= kMostReplayed)
+    pipeline = std::max(busiest, simulate(sim).seconds);
+
+  // The stage that works longest.
+  size_t worst = 0;
+  double longest = -1;
+  for (size_t i = 0; i < costs.size(); ++i) {
+    double t = 0;
+    for (const StageCost& c : costs[i]) t += c.forward + c.backward;
+    if (t > longest) longest = t, worst = i;
+  }
+  for (const StageCost& c : costs[worst]) {
+    b.compute += micro * c.compute, b.recompute += micro * c.recompute, b.tensor += micro * c.tensor;
+    b.context += micro * c.context, b.expert += micro * c.expert, b.gathers += micro * c.gathers;
+  }
+  b.send = l.pipeline > 1 ? 2 * static_cast<double>(l.pipeline - 1) * sim.send : 0;
+  b.bubble = std::max(0.0, pipeline - busiest - b.send);
+  b.host = software.micro_batch_seconds * micro + software.step_seconds;
+  out.bubble_share = pipeline > 0 ? (pipeline - busiest) / pipeline : 0;
+
+  // Gradients, optimizer, memory: the stage that has most parameters binds.
+  std::vector<StageUnits> chunks = chunk_units(l);
+  double group_size = static_cast<double>(l.data * l.expert * l.context);
+  if (l.zero_group > 0) group_size = std::min(group_size, static_cast<double>(l.zero_group));
+  double element = problem_.options.element_bytes(), reduce_bytes = problem_.compress == Compression::kNone ? element : 1;
+  for (int64_t stage = 0; stage < l.pipeline; ++stage) {
+    const DeviceGroup& g = group_of_stage(l, stage);
+    StageUnits units;
+    units.counts.assign(w.kinds.size(), 0);
+    for (size_t p = static_cast<size_t>(stage); p < chunks.size(); p += static_cast<size_t>(l.pipeline)) {
+      for (size_t k = 0; k < units.counts.size(); ++k) units.counts[k] += chunks[p].counts[k];
+    }
+    double dense = 0, expert = 0;
+    for (size_t k = 0; k < units.counts.size(); ++k) {
+      auto [d, e] = local_parameters(w.kinds[k], l);
+      dense += units.counts[k] * d, expert += units.counts[k] * e;
+    }
+    RankAxis axis{l.data * l.expert * l.context, l.tensor}, experts{l.data * l.context, l.tensor * l.expert};
+    double seconds = 0;
+    auto add = [&](CollectiveKind kind, double bytes_per) {
+      CollectiveTime t = collective_time(g, kind, axis, dense * bytes_per);
+      seconds += t.seconds + collective_time(g, kind, experts, expert * bytes_per).seconds;
+      out.gradient_algorithm = std::string(t.algorithm);
+    };
+    double last_backward = 0;
+    for (const StageCost& c : costs[static_cast<size_t>(stage)]) last_backward += c.backward;
+    if (l.zero == 0) add(CollectiveKind::kAllReduce, reduce_bytes);
+    if (l.zero == 1) add(CollectiveKind::kReduceScatter, reduce_bytes);
+    seconds = exposed(seconds, last_backward, g.device.software.overlap_data);
+    if (l.zero == 1) {
+      double before = seconds;
+      seconds = 0;
+      add(CollectiveKind::kAllGather, element);
+      seconds += before;
+    }
+    double shard = l.zero >= 1 ? dense / group_size + expert / std::max(1.0, group_size / static_cast<double>(l.expert))
+                               : dense + expert;
+    double traffic = shard * (2 * 4 * w.optimizer_states + 8 + 4 + element + (problem_.clip ? 4 : 0));
+    double update, offload = 0;
+    if (l.offload == OffloadMode::kNone) {
+      update = memory_time(g.device, traffic, 20);
+    } else {
+      update = shard / g.device.host_update_rate;
+      offload = 2 * shard * element / g.device.host_bandwidth;
+    }
+    if (seconds + update + offload > b.gradients + b.optimizer + b.offload)
+      b.gradients = seconds, b.optimizer = update, b.offload = offload;
+    out.memory.push_back(stage_memory(problem_, g.device, l, units, in_flight(l, stage, m)));
+    out.capacity.push_back(g.device.memory_bytes);
+    double over = out.memory.back().total() - g.device.memory_bytes;
+    size_t s = static_cast<size_t>(stage), worst_memory = static_cast<size_t>(out.worst_stage);
+    if (stage == 0 || over > out.memory[worst_memory].total() - out.capacity[worst_memory]) out.worst_stage = stage;
+    (void)s;
+  }
+  size_t at = static_cast<size_t>(out.worst_stage);
+  out.missing_bytes = std::max(0.0, out.memory[at].total() - out.capacity[at]);
+  out.fits = out.missing_bytes <= 0;
+  double step = pipeline + b.gradients + b.optimizer + b.offload + software.step_seconds;
+  double nodes = static_cast<double>(group.nodes);
+  b.stragglers = nodes > 1 ? step * software.straggler_per_doubling * std::log2(nodes) : 0;
+  out.step_seconds = step + b.stragglers;
+  for (int k : w.units) {
+    const UnitWork& u = w.kinds[static_cast<size_t>(k)];
+    out.flops += (u.forward_flops() + u.backward_flops()) * static_cast<double>(problem_.global_batch);
+  }
+  return out;
+}
+
+}  // namespace partita

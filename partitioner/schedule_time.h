@@ -1,0 +1,77 @@
+// Time and memory of a step under a layout: units onto stages, each stage's forward and backward with their
+// communication, the pipeline's schedule, gradient reduction, optimizer.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "partitioner/candidates.h"
+#include "partitioner/collective_cost.h"
+#include "partitioner/memory_model.h"
+#include "partitioner/simulate.h"
+
+namespace partita {
+
+// Seconds of the step by what they go to, on the stage that binds.
+struct Breakdown {
+  double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, gathers = 0;
+  double bubble = 0, send = 0, gradients = 0, optimizer = 0, offload = 0, host = 0, stragglers = 0;
+  std::vector<std::pair<std::string, double>> parts() const;
+};
+
+struct Prediction {
+  double step_seconds = 0;
+  bool fits = false;
+  std::vector<MemoryParts> memory;  // of each stage
+  std::vector<double> capacity;     // of each stage's device
+  int64_t worst_stage = 0;
+  double missing_bytes = 0;  // on the worst stage; 0 where it fits
+  Breakdown breakdown;
+  double flops = 0;  // of the model in one step, without recompute
+  double bubble_share = 0;
+  std::string gradient_algorithm, tensor_algorithm;
+
+  double most_memory() const { return memory[static_cast<size_t>(worst_stage)].total(); }
+};
+
+class CostModel {
+ public:
+  explicit CostModel(const Problem& problem) : problem_(problem) {}
+
+  // The layout must be valid. With `replay` the pipeline is simulated, else its closed form is used. `bound`: a
+  // prediction that cannot be below it may stop early (step_seconds is then a lower bound).
+  Prediction predict(const Layout& layout, bool replay) ;
+  // Stage times for the simulator.
+  Simulation simulation(const Layout& layout);
+  // No layout with these axes, micro-batch and recompute is faster.
+  double lower_bound(const Layout& layout);
+  // Units of each stage chunk, in order [chunk 0 of stage 0, chunk 0 of stage 1, …].
+  std::vector<int> even_cuts(const Layout& layout) const;
+  // Cuts that make the slowest chunk as fast as possible (exact, by dynamic programming over the units).
+  std::vector<int> balanced_cuts(const Layout& layout);
+
+  const Problem& problem() const { return problem_; }
+
+ private:
+  // Per kind of unit, on one rank and micro-batch.
+  struct UnitCost {
+    double forward = 0, input_gradient = 0, weight_gradient = 0, recompute = 0;
+    double tensor_forward = 0, tensor_backward = 0, context_forward = 0, context_backward = 0, expert = 0;
+    double gather_bytes = 0;
+  };
+  using Key = std::tuple<const DeviceGroup*, int64_t, int64_t, int64_t, int64_t, bool, RecomputeMode>;
+
+  const std::vector<UnitCost>& unit_costs(const DeviceGroup& group, const Layout& layout);
+  UnitCost unit_cost(const UnitWork& unit, const DeviceGroup& group, const Layout& layout) const;
+  const DeviceGroup& group_of_stage(const Layout& layout, int64_t stage) const;
+  std::vector<StageUnits> chunk_units(const Layout& layout);
+
+  struct StageCost;
+  std::vector<std::vector<StageCost>> stage_costs(const Layout& layout);
+
+  Problem problem_;
+  std::map<Key, std::vector<UnitCost>> cache_;
+};
+
+}  // namespace partita

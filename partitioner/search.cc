@@ -1,0 +1,274 @@
+// Layouts share everything but ZeRO stage, offload, schedule and interleaving in groups; a group's lower bound is its
+// compute and tensor communication without bubbles, gathers and updates. Groups are looked at by ascending bound, so the
+// search ends where the bound passes the best time found. The best few are replayed by the simulator.
+#include "partitioner/search.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+
+#include "base/cat.h"
+#include "base/status.h"
+
+namespace partita {
+namespace {
+
+constexpr size_t kReplayed = 8;
+
+struct Group {
+  double bound;
+  Layout layout;
+};
+
+using Family = std::tuple<int64_t, int64_t, int64_t, int64_t, int>;
+Family family(const Layout& l) { return {l.tensor, l.pipeline, l.context, l.expert, l.zero}; }
+
+// A total order, so that equal times give the same plan everywhere: simpler layouts first.
+auto order(const Candidate& c) {
+  const Layout& l = c.layout;
+  return std::make_tuple(c.prediction.step_seconds, l.pipeline, l.tensor, l.context, l.expert, l.zero,
+                         static_cast<int>(l.offload), static_cast<int>(l.recompute), static_cast<int>(l.schedule),
+                         l.interleave, -l.micro_batch, l.sequence_parallel, l.cuts.size());
+}
+
+class Search {
+ public:
+  Search(CostModel& model, const SearchOptions& options) : model_(model), problem_(model.problem()), options_(options) {}
+
+  absl::StatusOr<SearchResult> run() {
+    auto start = std::chrono::steady_clock::now();
+    auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+    PARTITA_ASSIGN_OR_RETURN(space_, layout_space(problem_, options_.pin, options_.recompute, options_.micro));
+    make_groups();
+    std::sort(groups_.begin(), groups_.end(), [](const Group& a, const Group& b) { return a.bound < b.bound; });
+    for (size_t k = 0; k < groups_.size(); ++k) {
+      double best = kept_time();
+      if (groups_[k].bound >= best) {
+        out_.bounded += static_cast<int64_t>(groups_.size() - k);
+        break;
+      }
+      if (options_.time_limit > 0 && elapsed() > options_.time_limit && out_.best) {
+        out_.gap = std::max(0.0, 1 - groups_[k].bound / out_.best->prediction.step_seconds);
+        break;
+      }
+      look_at(groups_[k]);
+    }
+    if (out_.considered == 0) return contradiction();
+    replay();
+    out_.seconds = elapsed();
+    return std::move(out_);
+  }
+
+ private:
+  // Groups beyond this bound cannot enter what is kept.
+  double kept_time() const { return out_.best ? out_.best->prediction.step_seconds : 1e300; }
+
+  void refuse(std::string why) {
+    if (out_.contradictions.size() < 16 && reasons_.insert(why).second) out_.contradictions.push_back(std::move(why));
+  }
+
+  void make_groups() {
+    int64_t devices = problem_.devices();
+    for (int64_t tensor : space_.tensor)
+      for (int64_t pipeline : space_.pipeline)
+        for (int64_t context : space_.context)
+          for (int64_t expert : space_.expert) {
+            int64_t inner = tensor * pipeline * context * expert;
+            if (inner > devices || devices % inner != 0 || (space_.data && *space_.data != devices / inner)) {
+              refuse(cat("tensor ", tensor, " x pipeline ", pipeline, " x context ", context, " x expert ", expert,
+                         space_.data ? cat(" x data ", *space_.data) : "", " does not make ", devices, " devices"));
+              continue;
+            }
+            Layout l;
+            l.tensor = tensor, l.pipeline = pipeline, l.context = context, l.expert = expert;
+            l.data = devices / inner;
+            add_groups(l);
+          }
+  }
+
+  void add_groups(Layout l) {
+    const Workload& w = *problem_.workload;
+    for (int64_t micro : space_.micro_batch) {
+      l.micro_batch = micro;
+      if (std::string why = invalid(problem_, l); !why.empty()) {
+        refuse(std::move(why));
+        continue;
+      }
+      if (w.samples < static_cast<double>(micro) && w.running_statistics) continue;
+      for (bool sequence : space_.sequence_parallel) {
+        if (l.tensor == 1 && sequence && space_.sequence_parallel.size() > 1) continue;
+        for (RecomputeMode recompute : space_.recompute) {
+          l.sequence_parallel = sequence && l.tensor > 1, l.recompute = recompute;
+          groups_.push_back({model_.lower_bound(l), l});
+        }
+      }
+    }
+  }
+
+  void look_at(const Group& group) {
+    Layout l = group.layout;
+    for (PipelineSchedule schedule : space_.schedule) {
+      bool interleaved = schedule == PipelineSchedule::kInterleaved;
+      if (l.pipeline == 1 && schedule != space_.schedule.front()) continue;
+      std::vector<int64_t> depths = interleaved && l.pipeline > 1 ? space_.interleave : std::vector<int64_t>{1};
+      for (int64_t depth : depths) {
+        l.schedule = schedule, l.interleave = depth;
+        if (std::string why = invalid(problem_, l); !why.empty()) {
+          refuse(std::move(why));
+          continue;
+        }
+        for (int zero : space_.zero) {
+          if (zero > 0 && l.data * l.expert * l.context == 1 && space_.zero.size() > 1) continue;
+          if (zero >= 2 && l.pipeline > 1 && space_.zero.size() > 1) continue;  // gathers of every micro-batch
+          for (OffloadMode offload : space_.offload) {
+            l.zero = zero, l.zero_group = space_.zero_group, l.offload = offload;
+            consider(l);
+          }
+        }
+      }
+    }
+  }
+
+  void consider(Layout l) {
+    l.cuts.clear();
+    Prediction even = model_.predict(l, false);
+    take({l, std::move(even)});
+    bool open = l.pipeline > 1 && l.interleave == 1 && !options_.pin.axis("pipeline");
+    if (!open) return;
+    std::vector<int> cuts = model_.balanced_cuts(l);
+    if (cuts == model_.even_cuts(l)) return;
+    l.cuts = std::move(cuts);
+    take({l, model_.predict(l, false)});
+  }
+
+  void take(Candidate c) {
+    ++out_.considered;
+    if (!c.prediction.fits) {
+      ++out_.unfit;
+      if (!out_.nearest || c.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = c;
+    } else if (!out_.best || order(c) < order(*out_.best)) {
+      out_.best = c;
+    }
+    auto [at, fresh] = families_.try_emplace(family(c.layout), c);
+    if (fresh) return;
+    const Candidate& old = at->second;
+    bool better = c.prediction.fits != old.prediction.fits ? c.prediction.fits
+                  : c.prediction.fits                      ? order(c) < order(old)
+                                      : c.prediction.missing_bytes < old.prediction.missing_bytes;
+    if (better) at->second = std::move(c);
+  }
+
+  void replay() {
+    for (auto& [key, c] : families_) out_.others.push_back(std::move(c));
+    std::sort(out_.others.begin(), out_.others.end(), [](const Candidate& a, const Candidate& b) {
+      if (a.prediction.fits != b.prediction.fits) return a.prediction.fits;
+      return order(a) < order(b);
+    });
+    if (out_.others.size() > options_.keep) out_.others.resize(options_.keep);
+    for (size_t k = 0; k < out_.others.size() && k < kReplayed; ++k)
+      out_.others[k].prediction = model_.predict(out_.others[k].layout, true);
+    if (out_.nearest) out_.nearest->prediction = model_.predict(out_.nearest->layout, true);
+    if (!out_.best) return;
+    out_.best->prediction = model_.predict(out_.best->layout, true);
+    for (const Candidate& c : out_.others) {
+      if (c.prediction.fits && order(c) < order(*out_.best)) out_.best = c;
+    }
+    std::erase_if(out_.others, [&](const Candidate& c) { return c.layout == out_.best->layout; });
+  }
+
+  absl::Status contradiction() const {
+    std::string all;
+    for (size_t k = 0; k < out_.contradictions.size() && k < 4; ++k)
+      append(all, k ? "; " : "", out_.contradictions[k]);
+    return absl::InvalidArgumentError(cat("no layout is possible on ", problem_.devices(), " devices with a global batch of ",
+                                          problem_.global_batch, ": ", all));
+  }
+
+  CostModel& model_;
+  const Problem& problem_;
+  const SearchOptions& options_;
+  Space space_;
+  std::vector<Group> groups_;
+  std::map<Family, Candidate> families_;
+  std::set<std::string> reasons_;
+  SearchResult out_;
+};
+
+}  // namespace
+
+absl::StatusOr<SearchResult> search(CostModel& model, const SearchOptions& options) {
+  return Search(model, options).run();
+}
+
+std::string gigabytes(double bytes) { return fmt::format("{:.1f} GB", bytes / 1e9); }
+
+std::string explain_missing(const Candidate& c) {
+  const Prediction& p = c.prediction;
+  const MemoryParts& m = p.memory[static_cast<size_t>(p.worst_stage)];
+  std::string text = cat("needs ", gigabytes(m.total()), " of ", gigabytes(p.capacity[static_cast<size_t>(p.worst_stage)]),
+                         " (parameters ", gigabytes(m.parameters), ", gradients ", gigabytes(m.gradients), ", optimizer ",
+                         gigabytes(m.optimizer), ", activations ", gigabytes(m.activations), ", transient ",
+                         gigabytes(m.transient), ", reserve ", gigabytes(m.reserve), ")");
+  if (p.missing_bytes <= 0) return text;
+  int64_t rank = p.worst_stage * (c.layout.devices() / c.layout.pipeline);
+  return cat(gigabytes(p.missing_bytes), " (", static_cast<int64_t>(p.missing_bytes), " bytes) too much on rank ", rank,
+             " (stage ", p.worst_stage, " of ", c.layout.pipeline, "): ", text);
+}
+
+std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options, const ProfileLibrary& library) {
+  std::vector<Fix> fixes;
+  auto offer = [&](std::string change, const Problem& p, const SearchOptions& o) {
+    CostModel model(p);
+    SearchOptions own = o;
+    own.time_limit = 5;
+    auto found = search(model, own);
+    if (!found.ok() || !found->best) return false;
+    fixes.push_back({std::move(change), *found->best, p.cluster->price_per_hour()});
+    return true;
+  };
+  auto with = [&](const std::string& change, auto set) {
+    SearchOptions o = options;
+    set(o);
+    if (o.pin == options.pin && o.recompute == options.recompute && o.micro == options.micro) return;
+    offer(change, problem, o);
+  };
+  with("recompute: full", [](SearchOptions& o) { o.pin.recompute = RecomputeMode::kFull; });
+  with("zero: 3", [](SearchOptions& o) { o.pin.zero = 3; });
+  with("micro_batch: 1", [](SearchOptions& o) { o.pin.micro_batch = 1; });
+  with("offload: optimizer", [](SearchOptions& o) { o.pin.offload = OffloadMode::kOptimizer; });
+  with("offload: all", [](SearchOptions& o) { o.pin.offload = OffloadMode::kAll; });
+  with("without pins", [](SearchOptions& o) { o.pin = {}, o.recompute = RecomputeMode::kAuto, o.micro.reset(); });
+  SearchOptions free = options;
+  free.pin = {}, free.recompute = RecomputeMode::kAuto, free.micro.reset();
+  int64_t n = problem.devices();
+  for (int64_t devices = 2 * n; devices <= 1024 * n && devices <= problem.global_batch * 64; devices *= 2) {
+    auto larger = resized(*problem.cluster, devices);
+    if (!larger.ok() && problem.cluster->groups.size() == 1) {  // past one node: whole nodes of the usual eight
+      Cluster c = *problem.cluster;
+      DeviceGroup& g = c.groups[0];
+      g.nodes = std::max<int64_t>(1, devices / 8), g.devices_per_node = std::min<int64_t>(devices, 8);
+      if (!g.links.empty()) g.links.back().group = g.devices();
+      larger = c;
+    }
+    if (!larger.ok()) break;
+    Problem p = problem;
+    p.cluster = &*larger;
+    if (offer(cat(devices, " devices"), p, free)) break;
+  }
+  for (const std::string& name : library.device_names()) {
+    const DeviceProfile* d = library.device(name);
+    if (problem.cluster->groups.size() != 1 || d->memory_bytes <= problem.cluster->groups[0].device.memory_bytes) continue;
+    Cluster c = *problem.cluster;
+    c.groups[0].device = *d, c.groups[0].price_per_hour = d->price_per_hour;
+    Problem p = problem;
+    p.cluster = &c;
+    offer(cat("device: ", name), p, free);
+  }
+  std::stable_sort(fixes.begin(), fixes.end(), [](const Fix& a, const Fix& b) {
+    return a.price_per_hour * a.candidate.prediction.step_seconds < b.price_per_hour * b.candidate.prediction.step_seconds;
+  });
+  return fixes;
+}
+
+}  // namespace partita

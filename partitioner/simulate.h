@@ -1,0 +1,49 @@
+// An event-driven replay of one step of a pipeline: every stage runs its operations in its schedule's order, each as
+// soon as what it needs has come.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/recipe.h"
+
+namespace partita {
+
+struct StageTimes {
+  double forward = 0, backward = 0, weight = 0;  // backward: input gradients and, but for zero_bubble, weights' too
+};
+
+struct Simulation {
+  std::vector<std::vector<StageTimes>> chunks;  // [stage][chunk]
+  int64_t micro_batches = 1;
+  PipelineSchedule schedule = PipelineSchedule::k1f1b;
+  double send = 0;  // from one stage to the next
+};
+
+enum class StepKind : uint8_t { kForward, kBackward, kWeight };
+struct Event {
+  StepKind kind;
+  int stage = 0, chunk = 0;
+  int64_t micro_batch = 0;
+  double start = 0, end = 0;
+};
+
+struct Timeline {
+  double seconds = 0;
+  std::vector<double> busy;            // per stage
+  std::vector<int64_t> most_in_flight;  // per stage: micro-batch chunks whose values are kept at once
+  std::vector<Event> events;           // where asked for
+};
+
+Timeline simulate(const Simulation& s, bool keep_events = false);
+
+// The order of one stage's forward and backward operations: micro-batch and chunk of each.
+struct Slot {
+  StepKind kind;
+  int chunk;
+  int64_t micro_batch;
+};
+std::vector<Slot> stage_order(PipelineSchedule schedule, int64_t stages, int64_t stage, int64_t chunks,
+                              int64_t micro_batches);
+
+}  // namespace partita

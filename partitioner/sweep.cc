@@ -1,0 +1,167 @@
+#include "partitioner/sweep.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+
+namespace partita {
+namespace {
+
+constexpr double kKnee = 0.8;
+constexpr int64_t kMostDevices = int64_t{1} << 20;
+
+absl::StatusOr<int64_t> count(std::string_view text) {
+  int64_t n = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc() || end != text.data() + text.size() || n < 1 || n > kMostDevices)
+    return absl::InvalidArgumentError(cat("--devices: expected a number of devices from 1 to ", kMostDevices, ", found ", quote(text)));
+  return n;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int64_t>> parse_sizes(const std::string& text) {
+  std::vector<int64_t> out;
+  if (size_t dots = text.find(".."); dots != std::string::npos) {
+    PARTITA_ASSIGN_OR_RETURN(int64_t low, count(std::string_view(text).substr(0, dots)));
+    PARTITA_ASSIGN_OR_RETURN(int64_t high, count(std::string_view(text).substr(dots + 2)));
+    for (int64_t n = low; n <= high; n *= 2) out.push_back(n);
+    if (out.empty()) return absl::InvalidArgumentError(cat("--devices: expected LOW..HIGH, found ", quote(text)));
+    return out;
+  }
+  for (size_t at = 0; at <= text.size();) {
+    size_t comma = std::min(text.find(',', at), text.size());
+    PARTITA_ASSIGN_OR_RETURN(int64_t n, count(std::string_view(text).substr(at, comma - at)));
+    out.push_back(n);
+    at = comma + 1;
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options, const std::vector<int64_t>& devices,
+                            double tokens) {
+  Sweep s;
+  for (int64_t n : devices) {
+    auto cluster = resized(*problem.cluster, n);
+    if (!cluster.ok() && problem.cluster->groups.size() == 1 && problem.cluster->groups[0].nodes == 1) {
+      return with_context(cluster.status(), "--devices");
+    }
+    if (!cluster.ok()) continue;
+    Problem p = problem;
+    p.cluster = &*cluster;
+    CostModel model(p);
+    SweepRow row;
+    row.devices = n;
+    auto found = search(model, options);
+    if (!found.ok()) {
+      row.note = std::string(found.status().message());
+    } else if (found->best) {
+      row.best = *found->best;
+      double step = row.best->prediction.step_seconds;
+      double rate = problem.workload->tokens * static_cast<double>(problem.global_batch) / step;
+      row.efficiency = rate / static_cast<double>(n);
+      row.days = tokens > 0 ? tokens / rate / 86400 : 0;
+      row.dollars = row.days * 24 * cluster->price_per_hour();
+    } else {
+      row.missing_bytes = found->nearest->prediction.missing_bytes;
+      row.note = cat("does not fit: ", gigabytes(row.missing_bytes), " too much a device");
+    }
+    s.rows.push_back(std::move(row));
+  }
+  if (s.rows.empty()) return absl::InvalidArgumentError("--devices: the cluster can have none of these sizes (whole nodes only)");
+  double best = 0;
+  for (const SweepRow& r : s.rows) best = std::max(best, r.efficiency);
+  for (size_t k = 0; k < s.rows.size(); ++k) {
+    SweepRow& r = s.rows[k];
+    if (best > 0) r.efficiency /= best;
+    if (r.best && r.efficiency >= kKnee) s.knee = k;
+  }
+  return s;
+}
+
+std::string sweep_table(const Sweep& s, double tokens) {
+  std::string text = fmt::format("{:>8} {:>10} {:>7} {:>9}{}  layout\n", "devices", "step s", "effic.", "memory", tokens > 0 ? fmt::format(" {:>9} {:>12}", "days", "$") : "");
+  for (size_t k = 0; k < s.rows.size(); ++k) {
+    const SweepRow& r = s.rows[k];
+    if (!r.best) {
+      text += fmt::format("{:>8} {:>10} {}\n", r.devices, "-", r.note);
+      continue;
+    }
+    const Prediction& p = r.best->prediction;
+    text += fmt::format("{:>8} {:>10.4g} {:>6.1f}% {:>9}{}  {}{}\n", r.devices, p.step_seconds, 100 * r.efficiency, gigabytes(p.most_memory()),
+                        tokens > 0 ? fmt::format(" {:>9.4g} {:>12.5g}", r.days, r.dollars) : "", describe(r.best->layout), k == s.knee ? "   <- the knee" : "");
+  }
+  double most = 0;
+  for (const SweepRow& r : s.rows) most = r.best ? std::max(most, 1 / r.best->prediction.step_seconds) : most;
+  text += "steps a second (logarithmic)\n";
+  for (const SweepRow& r : s.rows) {
+    if (!r.best) continue;
+    double level = 1 + std::log2(1 / r.best->prediction.step_seconds / most) / 12;
+    text += fmt::format("{:>8} {}\n", r.devices, std::string(static_cast<size_t>(std::lround(60 * std::clamp(level, 0.02, 1.0))), '#'));
+  }
+  return text + fmt::format("times are expected within {:.0f} % (docs/planning.md)\n", 100 * s.band);
+}
+
+std::string sweep_csv(const Sweep& s) {
+  std::string text = "devices,step_seconds,low,high,efficiency,memory_bytes,days,dollars,layout\n";
+  for (const SweepRow& r : s.rows) {
+    if (!r.best) {
+      text += fmt::format("{},,,,,,,,\"{}\"\n", r.devices, r.missing_bytes > 0 ? "does not fit" : "no layout");
+      continue;
+    }
+    double t = r.best->prediction.step_seconds;
+    text += fmt::format("{},{:.6g},{:.6g},{:.6g},{:.4f},{:.0f},{:.5g},{:.6g},\"{}\"\n", r.devices, t, t * (1 - s.band), t * (1 + s.band), r.efficiency,
+                        r.best->prediction.most_memory(), r.days, r.dollars, describe(r.best->layout));
+  }
+  return text;
+}
+
+std::string sweep_svg(const Sweep& s, double tokens_per_step) {
+  double low_x = 1e300, high_x = 0, low_y = 1e300, high_y = 0;
+  for (const SweepRow& r : s.rows) {
+    if (!r.best) continue;
+    double rate = tokens_per_step / r.best->prediction.step_seconds;
+    low_x = std::min(low_x, static_cast<double>(r.devices)), high_x = std::max(high_x, static_cast<double>(r.devices));
+    low_y = std::min(low_y, rate), high_y = std::max(high_y, rate);
+  }
+  std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 400\" font-family=\"sans-serif\" font-size=\"12\">\n";
+  if (high_x == 0) return text + "<text x=\"20\" y=\"30\">nothing fits</text></svg>\n";
+  auto place = [](double v, double low, double high, double from, double to) {
+    return high > low ? from + (to - from) * std::log(v / low) / std::log(high / low) : (from + to) / 2;
+  };
+  std::string line, points;
+  for (const SweepRow& r : s.rows) {
+    if (!r.best) continue;
+    double rate = tokens_per_step / r.best->prediction.step_seconds;
+    double x = place(static_cast<double>(r.devices), low_x, high_x, 80, 600), y = place(rate, low_y, high_y, 340, 40);
+    line += fmt::format("{:.1f},{:.1f} ", x, y);
+    points += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/><text x=\"{:.1f}\" y=\"{:.1f}\">{:.3g}/s</text><text x=\"{:.1f}\" y=\"370\" text-anchor=\"middle\">{}</text>\n", x, y, x + 6, y + 14, rate, x, r.devices);
+  }
+  return text + fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"#36c\" stroke-width=\"2\"/>\n{}<text x=\"340\" y=\"392\" text-anchor=\"middle\">devices</text><text x=\"10\" y=\"20\">tokens or samples a second</text></svg>\n", line, points);
+}
+
+std::vector<WhatIf> what_if(const Problem& problem, const SearchOptions& options) {
+  std::vector<WhatIf> out;
+  auto offer = [&](std::string change, auto set) {
+    Cluster c = *problem.cluster;
+    for (DeviceGroup& g : c.groups) set(g);
+    Problem p = problem;
+    p.cluster = &c;
+    CostModel model(p);
+    auto found = search(model, options);
+    out.push_back({std::move(change), found.ok() ? found->best : std::nullopt});
+  };
+  offer("twice the memory", [](DeviceGroup& g) { g.device.memory_bytes *= 2; });
+  offer("twice the network", [](DeviceGroup& g) { if (!g.links.empty()) g.links.back().link.bandwidth *= 2; });
+  offer("twice the inner links", [](DeviceGroup& g) { if (!g.links.empty()) g.links.front().link.bandwidth *= 2; });
+  offer("twice the FLOP/s", [](DeviceGroup& g) { for (double& f : g.device.flops) f *= 2; });
+  return out;
+}
+
+}  // namespace partita

@@ -1,0 +1,44 @@
+// The best plan over cluster sizes, and under changes of the hardware.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "partitioner/search.h"
+
+namespace partita {
+
+struct SweepRow {
+  int64_t devices = 0;
+  std::optional<Candidate> best;  // none: nothing fits
+  double missing_bytes = 0;
+  double days = 0, dollars = 0;  // for the tokens asked for; 0 where there is no price
+  double efficiency = 0;         // throughput per device over the best row's
+  std::string note;              // why there is no plan
+};
+
+struct Sweep {
+  std::vector<SweepRow> rows;
+  size_t knee = 0;     // the largest row that still has 80 % of the best efficiency
+  double band = 0.15;  // relative error to expect of a time (docs/planning.md)
+};
+
+// Whole nodes only; sizes that the cluster cannot have are left out. `tokens` 0: no days or dollars.
+absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options, const std::vector<int64_t>& devices,
+                            double tokens);
+// "8..1024" doubles, "8,16,24" lists.
+absl::StatusOr<std::vector<int64_t>> parse_sizes(const std::string& text);
+
+std::string sweep_table(const Sweep& s, double tokens);
+std::string sweep_csv(const Sweep& s);
+// A chart of throughput against devices, both axes logarithmic.
+std::string sweep_svg(const Sweep& s, double tokens_per_step);
+
+struct WhatIf {
+  std::string change;
+  std::optional<Candidate> candidate;
+};
+std::vector<WhatIf> what_if(const Problem& problem, const SearchOptions& options);
+
+}  // namespace partita

@@ -1,0 +1,88 @@
+// What a training graph asks of the devices: the graph cut at its repeated blocks into units, each unit's work per
+// sample as contractions, attention, bytes moved, parameters, values kept for backward, and the communication that a
+// split over the tensor axis costs. Everything is read off formulas: no model or operator names.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ir/graph.h"
+#include "ir/recipe.h"
+
+namespace partita {
+
+// One contraction C[batch, m, n] += A[batch, m, k] B[batch, k, n] per sample, `count` times.
+struct MatrixWork {
+  double batch = 1, m = 1, n = 1, k = 1;
+  char scaled = 'm';    // the size that grows with the number of samples: b, m, n or k
+  char split = 0;       // the size that the tensor axis divides; 0: none
+  bool expert = false;  // batch is experts: the expert axis divides it
+  bool weight = true;   // B (or A) is a parameter
+  double count = 1;
+
+  double flops() const { return 2 * batch * m * n * k * count; }
+};
+
+struct AttentionWork {
+  double heads = 1, queries = 1, keys = 1, head_size = 1;
+  double forward_flops = 0, backward_flops = 0;  // hidden pairs are not counted where the op is causal
+  double full_share = 1;                         // visited pairs / all pairs
+  bool split = false;                            // heads over the tensor axis
+  double count = 1;
+};
+
+// [0]: divided by the tensor axis; [1]: not.
+using TensorParts = std::array<double, 2>;
+
+// Per sample, in elements unless said otherwise. "Float" elements take the size of the compute precision.
+struct UnitWork {
+  std::string name;  // "block 0", "before blocks", …
+  std::vector<MatrixWork> matrices;
+  std::vector<AttentionWork> attention;
+  std::vector<MatrixWork> input_gradients, weight_gradients;
+  TensorParts forward_traffic = {0, 0}, backward_traffic = {0, 0};  // of fused elementwise kernels, norms, losses
+  double forward_kernels = 0, backward_kernels = 0;
+  TensorParts parameters = {0, 0};
+  double expert_parameters = 0;
+  double parameter_tensors = 0;
+  TensorParts saved = {0, 0};        // float values kept for backward
+  TensorParts saved_bytes = {0, 0};  // others (indices, masks), in bytes
+  double saved_matrix_free = 0;      // of `saved`: attention's statistics and inner values that selective recompute drops
+  double input = 0;                  // float values that come from earlier units
+  double largest = 0;                // the largest float value that is made here
+  bool largest_split = false;
+  std::vector<double> forward_reduces, backward_reduces;  // partial sums over the tensor axis, each a collective
+  double expert_tokens = 0;                               // elements sent to experts, one way
+  bool sequence = false;  // what the tensor axis does not divide can be divided along positions
+  std::string split;      // in words: "tensor splits 12 x 4096, …"
+  double heads = 0;       // smallest size of a split factor: a larger tensor axis pads
+  double split_factor = 0;
+
+  double forward_flops() const;
+  double backward_flops() const;
+};
+
+struct Workload {
+  std::vector<UnitWork> kinds;
+  std::vector<int> units;  // in order, indices into kinds
+  double samples = 1;      // of one run of the graph
+  double sequence = 1;     // positions of a sample (1 where there are none): divided by the context axis
+  double parameters = 0;   // trained elements
+  double experts = 0;      // 0: none
+  double optimizer_states = 2;  // per parameter element
+  double tokens = 1;            // targets of one sample
+  bool running_statistics = false;
+
+  const UnitWork& unit(size_t k) const { return kinds[static_cast<size_t>(units[k])]; }
+};
+
+struct WorkloadOptions {
+  double flops_per_reduced_element = 2500;  // compute rate over link rate: weighs a split's communication
+};
+
+// `graph`: a training graph (all segments) with tagged blocks.
+absl::StatusOr<Workload> analyse(const Graph& graph, const WorkloadOptions& options = {});
+
+}  // namespace partita

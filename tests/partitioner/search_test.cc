@@ -1,0 +1,273 @@
+// The search against enumeration of the same space, its errors, and what must hold of every prediction.
+#include "partitioner/search.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "partitioner/plan_file.h"
+#include "nlohmann/json.hpp"
+
+namespace partita {
+namespace {
+
+const ProfileLibrary& library() {
+  static const ProfileLibrary l = *ProfileLibrary::load();
+  return l;
+}
+
+Cluster cluster(int64_t nodes, int64_t per_node, const std::string& device) {
+  auto c = parse_cluster("nodes: " + std::to_string(nodes) + "\ndevices_per_node: " + std::to_string(per_node) + "\ndevice: " + device + "\n",
+                         "c", library());
+  EXPECT_TRUE(c.ok()) << c.status();
+  return *c;
+}
+
+// A transformer of `blocks` blocks: d wide, s long, vocabulary v.
+Workload transformer(int blocks, double d, double s, double v) {
+  Workload w;
+  UnitWork first, block, last;
+  first.name = "before the blocks", first.parameters = {v * d, 0}, first.largest = s * d, first.forward_kernels = 1;
+  first.forward_traffic = {0, 2 * s * d}, first.backward_traffic = {0, 2 * s * d};
+  block.name = "block 0";
+  block.parameters = {12 * d * d, 4 * d}, block.saved = {20 * s * d, 6 * s * d}, block.input = s * d, block.largest = 4 * s * d;
+  block.largest_split = true, block.sequence = true, block.split_factor = d / 64;
+  for (auto [n, k, split] : {std::tuple{3 * d, d, 'n'}, {d, d, 'k'}, {4 * d, d, 'n'}, {d, 4 * d, 'k'}}) {
+    MatrixWork m{1, s, n, k};
+    m.split = split;
+    block.matrices.push_back(m);
+    block.input_gradients.push_back({1, s, k, n, 'm', split == 'n' ? 'k' : 'n'});
+    block.weight_gradients.push_back({1, k, n, s, 'k', split == 'n' ? 'n' : 'm'});
+  }
+  double pairs = 4 * s * s * d / 2;
+  block.attention.push_back({d / 64, s, s, 64, pairs, 2.5 * pairs, 0.5, true, 1});
+  block.forward_traffic = {8 * s * d, 10 * s * d}, block.backward_traffic = {12 * s * d, 14 * s * d};
+  block.forward_kernels = 12, block.backward_kernels = 20;
+  block.forward_reduces = {s * d, s * d}, block.backward_reduces = {s * d, s * d};
+  last.name = "after the blocks", last.parameters = {v * d, 2 * d}, last.saved = {s * v, 2 * s * d}, last.input = s * d;
+  last.largest = s * v, last.largest_split = true, last.split_factor = v;
+  last.matrices.push_back({1, s, v, d, 'm', 'n'});
+  last.input_gradients.push_back({1, s, d, v, 'm', 'k'});
+  last.weight_gradients.push_back({1, d, v, s, 'k', 'n'});
+  w.kinds = {first, block, last};
+  w.units.push_back(0);
+  for (int k = 0; k < blocks; ++k) w.units.push_back(1);
+  w.units.push_back(2);
+  w.sequence = w.tokens = s;
+  w.parameters = 2 * v * d + blocks * 12 * d * d;
+  return w;
+}
+
+Problem problem(const Workload& w, const Cluster& c, int64_t batch) {
+  Problem p;
+  p.workload = &w, p.cluster = &c, p.global_batch = batch;
+  p.options.precision = Precision::kBf16;
+  return p;
+}
+
+// Every layout of the space, by plain loops.
+double enumerate(const Problem& p) {
+  CostModel model(p);
+  auto space = layout_space(p, {}, RecomputeMode::kAuto, std::nullopt);
+  EXPECT_TRUE(space.ok());
+  double best = 1e300;
+  auto price = [&](Layout l) {
+    if (!invalid(p, l).empty()) return;
+    for (bool uneven : {false, true}) {
+      if (uneven && (l.pipeline == 1 || l.interleave > 1)) continue;
+      Layout x = l;
+      if (uneven) x.cuts = model.balanced_cuts(x);
+      Prediction r = model.predict(x, false);
+      if (r.fits) best = std::min(best, r.step_seconds);
+    }
+  };
+  Layout l;
+  for (int64_t t : space->tensor) for (int64_t pp : space->pipeline) for (int64_t c : space->context) for (int64_t mb : space->micro_batch)
+  for (int z : space->zero) for (bool sp : {false, true}) for (RecomputeMode r : space->recompute) for (OffloadMode o : space->offload)
+  for (PipelineSchedule s : space->schedule) for (int64_t v = 1; v <= 16; ++v) {
+    if (p.devices() % (t * pp * c) != 0 || (sp && t == 1)) continue;
+    if ((s == PipelineSchedule::kInterleaved) != (v > 1) && pp > 1) continue;
+    if (pp == 1 && (v > 1 || s != space->schedule.front())) continue;
+    l.tensor = t, l.pipeline = pp, l.context = c, l.data = p.devices() / (t * pp * c), l.micro_batch = mb, l.zero = z;
+    if ((z > 0 && l.data * c == 1) || (z >= 2 && pp > 1)) continue;
+    l.sequence_parallel = sp, l.recompute = r, l.offload = o, l.schedule = s, l.interleave = v;
+    price(l);
+  }
+  return best;
+}
+
+TEST(Search, EqualsEnumerationOnSmallProblems) {
+  std::mt19937 rng(7);
+  auto pick = [&](std::initializer_list<int> of) { return *(of.begin() + static_cast<int64_t>(rng() % of.size())); };
+  for (int round = 0; round < 200; ++round) {
+    int blocks = pick({1, 2, 3, 4, 5, 6});
+    Workload w = transformer(blocks, 256 * pick({1, 2, 4, 8, 16}), 512 * pick({1, 2, 4}), 1000 * pick({1, 8, 50}));
+    std::string device = std::vector<std::string>{"A100-40GB", "RTX-4090", "L4", "H100-80GB"}[rng() % 4];
+    Cluster c = cluster(pick({1, 2}), pick({1, 2, 4}), device);
+    Problem p = problem(w, c, pick({4, 8, 12, 16}));
+    CostModel model(p);
+    auto found = search(model, {});
+    ASSERT_TRUE(found.ok()) << found.status();
+    double want = enumerate(p);
+    if (!found->best) {
+      EXPECT_EQ(want, 1e300);
+      continue;
+    }
+    double got = model.predict(found->best->layout, false).step_seconds;
+    // The simulator may prefer another of the best few; by the closed form it is within what replays differ by.
+    EXPECT_LE(want, got + 1e-12);
+    double least = got;
+    for (const Candidate& o : found->others) {
+      if (o.prediction.fits) least = std::min(least, model.predict(o.layout, false).step_seconds);
+    }
+    EXPECT_NEAR(least, want, 1e-9 * want) << round << " " << describe(found->best->layout);
+    EXPECT_EQ(found->gap, 0);
+  }
+}
+
+TEST(Search, SameBytesEachTime) {
+  Workload w = transformer(24, 4096, 2048, 50000);
+  Cluster c = cluster(4, 8, "A100-80GB");
+  std::string texts[2];
+  for (std::string& text : texts) {
+    Problem p = problem(w, c, 256);
+    CostModel model(p);
+    auto found = search(model, {});
+    ASSERT_TRUE(found.ok() && found->best);
+    text = plan_text(plan_json(p, model, *found, *found->best, {}));
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+TEST(Search, PinsAreKept) {
+  Workload w = transformer(24, 4096, 2048, 50000);
+  Cluster c = cluster(4, 8, "A100-80GB");
+  Problem p = problem(w, c, 256);
+  CostModel model(p);
+  SearchOptions o;
+  o.pin.axes = {{"tensor", 4}, {"pipeline", 2}};
+  o.pin.zero = 1, o.pin.micro_batch = 1, o.pin.schedule = PipelineSchedule::k1f1b;
+  auto found = search(model, o);
+  ASSERT_TRUE(found.ok() && found->best) << found.status();
+  EXPECT_EQ(found->best->layout.tensor, 4);
+  EXPECT_EQ(found->best->layout.pipeline, 2);
+  EXPECT_EQ(found->best->layout.data, 4);
+  EXPECT_EQ(found->best->layout.zero, 1);
+  EXPECT_TRUE(found->best->layout.cuts.empty());
+}
+
+TEST(Search, ContradictingPinsAreRefused) {
+  Workload w = transformer(4, 1024, 512, 1000);
+  Cluster c = cluster(1, 8, "A100-80GB");
+  Problem p = problem(w, c, 8);
+  CostModel model(p);
+  SearchOptions o;
+  o.pin.axes = {{"tensor", 3}};
+  auto found = search(model, o);
+  ASSERT_FALSE(found.ok());
+  EXPECT_NE(std::string(found.status().message()).find("3 does not divide the 8 devices"), std::string::npos);
+  o.pin.axes = {{"data", 8}};
+  o.pin.micro_batch = 3;
+  found = search(model, o);
+  ASSERT_FALSE(found.ok());
+  EXPECT_NE(std::string(found.status().message()).find("not a multiple"), std::string::npos) << found.status();
+}
+
+TEST(Search, FixesFit) {
+  Workload w = transformer(80, 8192, 4096, 128000);
+  Cluster c = cluster(1, 1, "A100-80GB");
+  Problem p = problem(w, c, 16);
+  CostModel model(p);
+  auto found = search(model, {});
+  ASSERT_TRUE(found.ok());
+  ASSERT_FALSE(found->best);
+  ASSERT_TRUE(found->nearest);
+  EXPECT_GT(found->nearest->prediction.missing_bytes, 0);
+  std::vector<Fix> fixes = find_fixes(p, {}, library());
+  ASSERT_FALSE(fixes.empty());
+  for (const Fix& f : fixes) EXPECT_TRUE(f.candidate.prediction.fits) << f.change;
+}
+
+TEST(Search, BoundIsABound) {
+  Workload w = transformer(12, 2048, 1024, 32000);
+  Cluster c = cluster(2, 4, "A100-40GB");
+  Problem p = problem(w, c, 32);
+  CostModel model(p);
+  for (int64_t t : {1, 2, 4}) for (int64_t pp : {1, 2}) for (auto s : {PipelineSchedule::k1f1b, PipelineSchedule::kZeroBubble}) {
+    Layout l;
+    l.tensor = t, l.pipeline = pp, l.data = 8 / t / pp, l.schedule = s;
+    for (bool replay : {false, true}) EXPECT_LE(model.lower_bound(l), model.predict(l, replay).step_seconds * (1 + 1e-9));
+  }
+}
+
+TEST(Memory, FallsWithEverySplit) {
+  Workload w = transformer(24, 4096, 2048, 50000);
+  Cluster c = cluster(4, 8, "A100-80GB");
+  Problem p = problem(w, c, 256);
+  CostModel model(p);
+  Layout l;
+  l.data = 8, l.tensor = 4;
+  auto memory = [&](const Layout& x) { return model.predict(x, false).most_memory(); };
+  double before = memory(l);
+  for (int z : {1, 2, 3}) {
+    l.zero = z;
+    EXPECT_LT(memory(l), before * 1.0001) << z;
+    before = memory(l);
+  }
+  l.zero = 0;
+  Layout full = l, sequence = l, wide = l, offload = l;
+  full.recompute = RecomputeMode::kFull;
+  EXPECT_LT(memory(full), memory(l));
+  sequence.sequence_parallel = true;
+  EXPECT_LT(memory(sequence), memory(l));
+  wide.tensor = 8, wide.data = 4;
+  EXPECT_LT(memory(wide), memory(l));
+  offload.offload = OffloadMode::kOptimizer;
+  EXPECT_LT(memory(offload), memory(l));
+  Layout more = l;
+  more.micro_batch = 2;
+  EXPECT_GT(memory(more), memory(l));
+}
+
+TEST(Search, LargeSpacesAreSearchedInSeconds) {
+  Workload w = transformer(126, 16384, 8192, 128256);
+  Cluster c = cluster(512, 8, "H100-80GB");
+  Problem p = problem(w, c, 2048);
+  CostModel model(p);
+  auto found = search(model, {});
+  ASSERT_TRUE(found.ok() && found->best) << found.status();
+  EXPECT_LT(found->seconds, 30);
+  Workload deep = transformer(1024, 4096, 2048, 50000);
+  Cluster d = cluster(32, 8, "H100-80GB");
+  Problem q = problem(deep, d, 512);
+  CostModel other(q);
+  found = search(other, {});
+  ASSERT_TRUE(found.ok() && found->best);
+  EXPECT_LT(found->seconds, 30);
+}
+
+TEST(PlanFile, PinsAndSimulationComeBack) {
+  Workload w = transformer(8, 2048, 1024, 32000);
+  Cluster c = cluster(2, 4, "A100-40GB");
+  Problem p = problem(w, c, 32);
+  CostModel model(p);
+  SearchOptions o;
+  o.pin.axes = {{"pipeline", 4}};
+  auto found = search(model, o);
+  ASSERT_TRUE(found.ok() && found->best);
+  nlohmann::json plan = plan_json(p, model, *found, *found->best, {});
+  auto pins = plan_pins(plan);
+  ASSERT_TRUE(pins.ok()) << pins.status();
+  EXPECT_EQ(*pins, to_pins(found->best->layout));
+  auto s = plan_simulation(plan);
+  ASSERT_TRUE(s.ok()) << s.status();
+  EXPECT_DOUBLE_EQ(simulate(*s).seconds, simulate(model.simulation(found->best->layout)).seconds);
+  plan["stages"] = "none";
+  EXPECT_FALSE(plan_simulation(plan).ok());
+  plan["pin"]["zero"] = 7;
+  EXPECT_FALSE(plan_pins(plan).ok());
+  EXPECT_EQ(read_plan("/nowhere/plan.json").status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace partita

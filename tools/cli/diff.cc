@@ -1,0 +1,29 @@
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "partitioner/explain.h"
+#include "partitioner/plan_file.h"
+#include "tools/cli/command.h"
+
+namespace partita {
+
+void add_diff(CLI::App& app, absl::Status& result) {
+  struct Flags {
+    std::string a, b;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* verb = app.add_subcommand("diff", "what differs between two plans");
+  verb->add_option("a", flags->a, "plan.json")->required();
+  verb->add_option("b", flags->b, "another")->required();
+  verb->callback([flags, &result] {
+    auto run = [&]() -> absl::Status {
+      PARTITA_ASSIGN_OR_RETURN(nlohmann::json a, read_plan(flags->a));
+      PARTITA_ASSIGN_OR_RETURN(nlohmann::json b, read_plan(flags->b));
+      std::string text = plan_difference(a, b);
+      std::fputs(text.empty() ? "no difference\n" : text.c_str(), stdout);
+      return absl::OkStatus();
+    };
+    result = run();
+  });
+}
+
+}  // namespace partita

@@ -1,0 +1,130 @@
+#include <unistd.h>
+
+#include "base/atomic_file.h"
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "partitioner/explain.h"
+#include "partitioner/plan_file.h"
+#include "tools/cli/command.h"
+#include "tools/plan.h"
+
+namespace partita {
+namespace {
+
+struct Flags {
+  PlanRequest request;
+  std::string output, compare;
+  bool allow_infeasible = false, json = false, quiet = false;
+};
+
+std::vector<std::string> split_presets(const std::string& text) {
+  // "ddp,megatron:tp8,pp4": what follows a preset with arguments and is none itself belongs to it.
+  std::vector<std::string> out;
+  std::string word;
+  auto is_argument = [](const std::string& w) {
+    size_t digits = w.find_first_of("0123456789");
+    return digits != std::string::npos && digits > 0 && digits <= 4 && w.find(':') == std::string::npos &&
+           w.find_first_not_of("0123456789", digits) == std::string::npos && w.rfind("zero", 0) != 0;
+  };
+  for (size_t at = 0; at <= text.size(); ++at) {
+    if (at < text.size() && text[at] != ',') {
+      word += text[at];
+      continue;
+    }
+    if (!out.empty() && out.back().find(':') != std::string::npos && is_argument(word)) {
+      append(out.back(), ",", word);
+    } else if (!word.empty()) {
+      out.push_back(word);
+    }
+    word.clear();
+  }
+  return out;
+}
+
+absl::Status infeasible(const Planning& p, const SearchResult& result) {
+  std::string text = cat("no layout fits. Nearest: ", describe(result.nearest->layout), ": ", explain_missing(*result.nearest));
+  std::vector<Fix> fixes = find_fixes(p.problem, p.options, p.library);
+  text += fixes.empty() ? "\nNothing that was tried makes it fit." : "\nWhat makes it fit (checked), cheapest a step first:";
+  for (size_t k = 0; k < fixes.size() && k < 6; ++k) {
+    const Prediction& f = fixes[k].candidate.prediction;
+    append(text, "\n  ", fixes[k].change, ": ", describe(fixes[k].candidate.layout), "; ",
+           fmt::format("{:.3g} s a step, {} of {}", f.step_seconds, gigabytes(f.most_memory()),
+                       gigabytes(f.capacity[static_cast<size_t>(f.worst_stage)])));
+  }
+  return absl::ResourceExhaustedError(text);
+}
+
+absl::Status compare(const Planning& p, const Candidate& best, const std::string& presets, nlohmann::json& plan) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const std::string& preset : split_presets(presets)) {
+    PARTITA_ASSIGN_OR_RETURN(SearchOptions options, options_with(p, {preset}, {}));
+    CostModel model(p.problem);
+    auto found = search(model, options);
+    nlohmann::json row = {{"like", preset}};
+    if (!found.ok()) {
+      row["error"] = std::string(found.status().message());
+    } else {
+      row.update(candidate_json(p.problem, found->best ? *found->best : *found->nearest, &best));
+    }
+    rows.push_back(std::move(row));
+  }
+  plan["compared"] = std::move(rows);
+  return absl::OkStatus();
+}
+
+absl::Status run(const Flags& flags) {
+  bool terminal = isatty(2) != 0 && !flags.quiet;
+  if (terminal) std::fprintf(stderr, "reading the model …\r");
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, prepare_plan(flags.request));
+  if (!flags.quiet) {
+    for (const std::string& w : p->warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
+  }
+  if (terminal) std::fprintf(stderr, "searching …          \r");
+  CostModel model(p->problem);
+  PARTITA_ASSIGN_OR_RETURN(SearchResult result, search(model, p->options));
+  if (!result.best && !flags.allow_infeasible) return infeasible(*p, result);
+  const Candidate& chosen = result.best ? *result.best : *result.nearest;
+  PlanInputs inputs{flags.request.model, flags.request.train_file, p->cluster.text, flags.request.cluster_file};
+  nlohmann::json plan = plan_json(p->problem, model, result, chosen, inputs);
+  if (!flags.compare.empty()) PARTITA_RETURN_IF_ERROR(compare(*p, chosen, flags.compare, plan));
+  std::string text = plan_text(plan);
+  if (!flags.output.empty()) PARTITA_RETURN_IF_ERROR(write_file_atomically(flags.output, text));
+  if (flags.json) {
+    std::fputs(text.c_str(), stdout);
+  } else if (!flags.quiet) {
+    std::fputs(summary(plan).c_str(), stdout);
+    std::printf("model read in %.2f s, searched in %.2f s: %lld layouts priced, %lld groups bounded away, gap %.2f %%\n",
+                p->analysis_seconds, result.seconds, static_cast<long long>(result.considered),
+                static_cast<long long>(result.bounded), result.gap * 100);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void add_plan_flags(CLI::App& verb, PlanRequest& request) {
+  verb.add_option("model", request.model, "ONNX file or folder; its weights are not needed")->required();
+  verb.add_option("--train", request.train_file, "the recipe, train.yaml (docs/train_yaml.md)");
+  verb.add_option("--cluster", request.cluster_file, "the machines, cluster.yaml (docs/planning.md)")->required();
+  verb.add_option("--profiles", request.profile_file, "YAML of devices and links that replaces built-in values");
+  verb.add_option("--pin", request.pins, "fix a part of the plan: KEY=VALUE, e.g. tensor=8");
+  verb.add_option("--like", request.like, "a well-known layout: ddp, fsdp, zero1, megatron:tp8,pp4, …");
+  verb.add_option("--time-limit", request.time_limit, "seconds to search; the gap that is left is printed")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void add_plan(CLI::App& app, absl::Status& result) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* verb = app.add_subcommand("plan", "search the fastest layout of a model's training on a cluster");
+  add_plan_flags(*verb, flags->request);
+  verb->add_option("-o,--output", flags->output, "plan.json to write");
+  verb->add_option("--compare", flags->compare, "price these layouts too: ddp,fsdp,megatron:tp8,pp4");
+  verb->add_flag("--allow-infeasible", flags->allow_infeasible, "write a plan that does not fit rather than fail");
+  verb->add_flag("--json", flags->json, "the plan on standard output");
+  verb->add_flag("--quiet", flags->quiet, "say nothing but errors");
+  verb->callback([flags, &result] { result = run(*flags); });
+}
+
+}  // namespace partita

@@ -1,0 +1,98 @@
+#include "tools/plan.h"
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "frontend/onnx_import.h"
+#include "frontend/pins.h"
+#include "frontend/recipe.h"
+#include "passes/pipeline.h"
+
+namespace partita {
+namespace {
+
+constexpr int64_t kAnalysisBatch = 2;  // of a symbolic batch dimension: all counts are per sample
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+SearchOptions search_options(const Recipe& recipe) {
+  SearchOptions o;
+  o.pin = recipe.pin;
+  o.recompute = recipe.recompute;
+  o.micro = recipe.batch.micro;
+  return o;
+}
+
+}  // namespace
+
+absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
+                                       std::vector<std::string>* warnings) {
+  ImportOptions o;
+  o.bind = recipe.bind;
+  o.batch = kAnalysisBatch;
+  o.trainable = recipe.trainable, o.frozen = recipe.frozen, o.names = recipe.names, o.seed = recipe.seed;
+  PARTITA_ASSIGN_OR_RETURN(ImportedModel imported, import_onnx(model, o));
+  if (warnings) *warnings = imported.warnings;
+  PassContext context{.recipe = recipe, .training = imported.training.value_or(TrainingSpec{})};
+  PassOptions passes;
+  passes.verify = false;
+  PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(training_pipeline(), std::move(imported.graph), context, passes));
+  if (warnings) warnings->insert(warnings->end(), context.warnings.begin(), context.warnings.end());
+  const DeviceGroup& g = cluster.groups[0];
+  WorkloadOptions options;
+  double peak = g.device.flops[static_cast<size_t>(recipe.precision)];
+  if (!g.links.empty() && peak > 0) options.flops_per_reduced_element = 4 * peak / g.links[0].link.bandwidth;
+  PARTITA_ASSIGN_OR_RETURN(Workload w, analyse(graph, options));
+  *batch = static_cast<int64_t>(w.samples);
+  return w;
+}
+
+absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
+  auto p = std::make_unique<Planning>();
+  if (!r.train_file.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(p->recipe, load_recipe(r.train_file));
+  }
+  for (const std::string& preset : r.like) PARTITA_RETURN_IF_ERROR(apply_preset(p->recipe, preset));
+  for (const std::string& pin : r.pins) PARTITA_RETURN_IF_ERROR(apply_pin(p->recipe, pin));
+  PARTITA_ASSIGN_OR_RETURN(p->library, ProfileLibrary::load());
+  if (!r.profile_file.empty()) {
+    std::ifstream file(r.profile_file, std::ios::binary);
+    if (!file) return absl::NotFoundError(cat(quote(r.profile_file), ": cannot be read; check the path"));
+    std::stringstream text;
+    text << file.rdbuf();
+    PARTITA_RETURN_IF_ERROR(p->library.overlay(text.str(), r.profile_file));
+  }
+  PARTITA_ASSIGN_OR_RETURN(p->cluster, load_cluster(r.cluster_file, p->library));
+  auto start = std::chrono::steady_clock::now();
+  int64_t batch = 1;
+  PARTITA_ASSIGN_OR_RETURN(p->workload, analyse_model(r.model, p->recipe, p->cluster, &batch, &p->warnings));
+  p->analysis_seconds = seconds_since(start);
+  p->problem.workload = &p->workload;
+  p->problem.cluster = &p->cluster;
+  p->problem.options.precision = p->recipe.precision;
+  p->problem.options.flash = p->recipe.attention.value_or(AttentionKernel::kFlash) == AttentionKernel::kFlash;
+  p->problem.global_batch = p->recipe.batch.global.value_or(batch);
+  p->problem.clip = p->recipe.clip_grad_norm.has_value();
+  p->problem.compress = p->recipe.compress;
+  p->options = search_options(p->recipe);
+  p->options.time_limit = r.time_limit;
+  return p;
+}
+
+absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::vector<std::string>& like,
+                                           const std::vector<std::string>& pins) {
+  Recipe recipe = planning.recipe;
+  for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_preset(recipe, preset));
+  for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(recipe, pin));
+  SearchOptions o = search_options(recipe);
+  o.time_limit = planning.options.time_limit;
+  return o;
+}
+
+}  // namespace partita

@@ -1,0 +1,42 @@
+// The one flow from a model file to a plan: import, forward and backward passes, analysis, search.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ir/recipe.h"
+#include "partitioner/search.h"
+
+namespace partita {
+
+struct PlanRequest {
+  std::string model, train_file, cluster_file;
+  std::string profile_file;  // YAML of devices, links and software over the built-in ones
+  std::vector<std::string> pins, like;
+  double time_limit = 0;
+};
+
+// A problem with all that it points to.
+struct Planning {
+  Recipe recipe;
+  ProfileLibrary library;
+  Cluster cluster;
+  Workload workload;
+  Problem problem;
+  SearchOptions options;
+  std::vector<std::string> warnings;
+  double import_seconds = 0, analysis_seconds = 0;
+};
+
+absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& request);
+// The same for one more preset ("megatron:tp8,pp4") and pins over a copy of the prepared recipe.
+absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::vector<std::string>& like,
+                                           const std::vector<std::string>& pins);
+// The analysis alone; `cluster`: whose rates weigh a split's communication.
+absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
+                                       std::vector<std::string>* warnings);
+
+}  // namespace partita
