@@ -63,8 +63,8 @@ std::string invalid(const Problem& problem, const Layout& l) {
   if (l.devices() != problem.devices()) return cat("uses ", l.devices(), " of ", problem.devices(), " devices");
   int64_t m = micro_batches(problem, l);
   if (m == 0)
-    return cat("a global batch of ", problem.global_batch, " is not a multiple of data ", l.data, " x expert ", l.expert,
-               " x micro-batch ", l.micro_batch);
+    return cat("a global batch of ", problem.global_batch, " is not a multiple of data ", l.data, " x expert ",
+               l.expert, " x micro-batch ", l.micro_batch);
   int64_t n = blocks(w);
   if (l.pipeline * l.interleave > std::max<int64_t>(n, 1) && l.pipeline > 1)
     return cat("pipeline ", l.pipeline, " x interleave ", l.interleave, " needs as many blocks; the model has ", n);
@@ -96,8 +96,8 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin,
   for (const UnitWork& u : w.kinds) widest = std::max(widest, u.split_factor);
   PARTITA_RETURN_IF_ERROR(axis("tensor", s.tensor, std::min(kWidestTensor, static_cast<int64_t>(widest))));
   PARTITA_RETURN_IF_ERROR(axis("pipeline", s.pipeline, w.running_statistics ? 1 : n));
-  PARTITA_RETURN_IF_ERROR(
-      axis("context", s.context, w.sequence > 1 ? std::min(kWidestContext, static_cast<int64_t>(w.sequence / 1024)) : 1));
+  PARTITA_RETURN_IF_ERROR(axis("context", s.context,
+                               w.sequence > 1 ? std::min(kWidestContext, static_cast<int64_t>(w.sequence / 1024)) : 1));
   PARTITA_RETURN_IF_ERROR(axis("expert", s.expert, std::max<int64_t>(1, static_cast<int64_t>(w.experts))));
   for (auto* list : {&s.tensor, &s.pipeline, &s.context, &s.expert}) {
     if (list->empty()) list->push_back(1);
@@ -120,9 +120,8 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin,
                     ? std::vector<RecomputeMode>{RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}
                     : std::vector<RecomputeMode>{asked};
   s.offload = pinned_or<OffloadMode>(pin.offload, {OffloadMode::kNone, OffloadMode::kOptimizer, OffloadMode::kAll});
-  s.schedule = pinned_or<PipelineSchedule>(
-      pin.schedule, {PipelineSchedule::k1f1b, PipelineSchedule::kInterleaved, PipelineSchedule::kZeroBubble,
-                     PipelineSchedule::kGpipe});
+  s.schedule = pinned_or<PipelineSchedule>(pin.schedule, {PipelineSchedule::k1f1b, PipelineSchedule::kInterleaved,
+                                                          PipelineSchedule::kZeroBubble, PipelineSchedule::kGpipe});
   if (pin.interleave) {
     s.interleave = {*pin.interleave};
   } else {
@@ -135,7 +134,8 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin,
 
 PinRecipe to_pins(const Layout& l) {
   PinRecipe p;
-  p.axes = {{"data", l.data}, {"tensor", l.tensor}, {"pipeline", l.pipeline}, {"context", l.context}, {"expert", l.expert}};
+  p.axes = {
+      {"data", l.data}, {"tensor", l.tensor}, {"pipeline", l.pipeline}, {"context", l.context}, {"expert", l.expert}};
   p.zero = l.zero;
   if (l.zero_group > 0) p.zero_group = l.zero_group;
   p.micro_batch = l.micro_batch;

@@ -57,18 +57,20 @@ class Reader {
     out.nodes = entry.nodes;
     out.devices_per_node = entry.devices_per_node.value_or(preset ? preset->devices : 1);
     if (out.devices() > kMostDevices)
-      return yaml_error(node.line, node.column, cat("nodes x devices_per_node: expected at most ", kMostDevices,
-                                                    " devices, found ", out.devices()));
+      return yaml_error(
+          node.line, node.column,
+          cat("nodes x devices_per_node: expected at most ", kMostDevices, " devices, found ", out.devices()));
     if (entry.device) {
       PARTITA_ASSIGN_OR_RETURN(out.device, device(*entry.device, join_path(path, "device")));
     } else if (preset) {
       out.device = *library_.device(preset->device);
     } else {
-      return yaml_error(node.line, node.column, cat(join_path(path, "device"), ": expected the name of a device (",
-                                                    quote_list(library_.device_names(), 20), "), found nothing"));
+      return yaml_error(node.line, node.column,
+                        cat(join_path(path, "device"), ": expected the name of a device (",
+                            quote_list(library_.device_names(), 20), "), found nothing"));
     }
-    out.price_per_hour = entry.price.value_or(preset && preset->price_per_hour > 0 ? preset->price_per_hour
-                                                                                   : out.device.price_per_hour);
+    out.price_per_hour =
+        entry.price.value_or(preset && preset->price_per_hour > 0 ? preset->price_per_hour : out.device.price_per_hour);
     if (entry.links) {
       PARTITA_RETURN_IF_ERROR(links(*entry.links, join_path(path, "links"), out));
     } else {
@@ -88,9 +90,10 @@ class Reader {
   static absl::Status unknown(const YamlNode& node, const std::string& path, const std::string& name,
                               const std::vector<std::string>& known) {
     std::string near = nearest_name(name, known);
-    return yaml_error(node.line, node.column,
-                      cat(path, ": unknown name ", quote(name), "; ",
-                          near.empty() ? cat("known are ", quote_list(known, 20)) : cat("the nearest is ", quote(near))));
+    return yaml_error(
+        node.line, node.column,
+        cat(path, ": unknown name ", quote(name), "; ",
+            near.empty() ? cat("known are ", quote_list(known, 20)) : cat("the nearest is ", quote(near))));
   }
 
   absl::StatusOr<DeviceProfile> device(const YamlNode& node, const std::string& path) const {
@@ -138,7 +141,8 @@ class Reader {
       PARTITA_RETURN_IF_ERROR(parse_fields(item, at, kFields, entry));
       const LinkProfile* profile = library_.link(entry.kind);
       if (!profile) return unknown(item, join_path(at, "kind"), entry.kind, library_.link_kinds());
-      LinkLevel level{*profile, entry.group.value_or(k + 1 == node.items.size() ? out.devices() : out.devices_per_node)};
+      LinkLevel level{*profile,
+                      entry.group.value_or(k + 1 == node.items.size() ? out.devices() : out.devices_per_node)};
       level.link.bandwidth = entry.bandwidth.value_or(profile->bandwidth);
       level.link.latency = entry.latency.value_or(profile->latency);
       level.link.efficiency = entry.efficiency.value_or(profile->efficiency);
@@ -150,9 +154,9 @@ class Reader {
                               level.link.bandwidth / 8));
       }
       if (level.link.bandwidth < 1e6)
-        return yaml_error(item.line, item.column, cat(at, ".bandwidth: expected bytes per second (25e9 for 200 Gb/s), found ",
-                                                      level.link.bandwidth, "; gigabytes? then write ",
-                                                      level.link.bandwidth, "e9"));
+        return yaml_error(item.line, item.column,
+                          cat(at, ".bandwidth: expected bytes per second (25e9 for 200 Gb/s), found ",
+                              level.link.bandwidth, "; gigabytes? then write ", level.link.bandwidth, "e9"));
       if (level.group % inner != 0 || out.devices() % level.group != 0) {
         return yaml_error(item.line, item.column,
                           cat(at, ".group: expected a multiple of the level inside (", inner, ") that divides the ",
@@ -177,7 +181,8 @@ class Reader {
     };
     if (out.devices_per_node > 1 || out.nodes == 1)
       level(preset ? preset->inner_link : "pcie", out.devices_per_node, 0);
-    if (out.nodes > 1) level(preset ? preset->outer_link : "ethernet", out.devices(), preset ? preset->outer_bandwidth : 0);
+    if (out.nodes > 1)
+      level(preset ? preset->outer_link : "ethernet", out.devices(), preset ? preset->outer_bandwidth : 0);
   }
 
   const ProfileLibrary& library_;

@@ -1,5 +1,5 @@
-// Ring all-reduce of B bytes over n ranks moves 2 (n-1)/n B through each rank in 2 (n-1) steps. A ring over nodes leaves
-// each node through the network cards of all its members, so the network's share of a rank grows with them.
+// Ring all-reduce of B bytes over n ranks moves 2 (n-1)/n B through each rank in 2 (n-1) steps. A ring over nodes
+// leaves each node through the network cards of all its members, so the network's share of a rank grows with them.
 //
 //   16 ranks as 2 nodes of 8, 25 GB/s a card, 300 GB/s inside: min(300, 8 x 25) = 200 GB/s
 #include "partitioner/collective_cost.h"
@@ -20,8 +20,9 @@ std::vector<Level> levels(const DeviceGroup& group, RankAxis axis) {
   std::vector<Level> out;
   double inside = 1;
   for (const LinkLevel& l : group.links) {
-    double reach = std::min<double>(static_cast<double>(axis.size),
-                                    std::max<double>(1, static_cast<double>(l.group) / static_cast<double>(axis.stride)));
+    double reach =
+        std::min<double>(static_cast<double>(axis.size),
+                         std::max<double>(1, static_cast<double>(l.group) / static_cast<double>(axis.stride)));
     if (&l == &group.links.back()) reach = static_cast<double>(axis.size);
     if (reach > inside) out.push_back({&l.link, reach / inside});
     inside = std::max(inside, reach);
@@ -63,7 +64,8 @@ double hierarchical(const std::vector<Level>& at, double bytes, double passes) {
   double seconds = 0, left = bytes;
   for (const Level& l : at) {
     double n = l.members;
-    seconds += passes * ((n - 1) / n * left * inverse_bandwidth(*l.link, left) + std::ceil(std::log2(n)) * l.link->latency);
+    seconds +=
+        passes * ((n - 1) / n * left * inverse_bandwidth(*l.link, left) + std::ceil(std::log2(n)) * l.link->latency);
     left /= n;
   }
   return seconds;
@@ -90,7 +92,8 @@ CollectiveTime collective_time(const DeviceGroup& group, CollectiveKind kind, Ra
       double seconds = 0, inside = 1;
       for (const Level& l : at) {
         double peers = inside * (l.members - 1);
-        seconds = std::max(seconds, peers / n * bytes * inverse_bandwidth(*l.link, bytes / n) + peers * l.link->latency);
+        seconds =
+            std::max(seconds, peers / n * bytes * inverse_bandwidth(*l.link, bytes / n) + peers * l.link->latency);
         inside *= l.members;
       }
       offer(seconds, "all-to-all");

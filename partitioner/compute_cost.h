@@ -14,8 +14,8 @@ struct ComputeOptions {
 
 // The share of a unit's work that one rank does: of samples, positions, and the axes' sizes.
 struct Share {
-  double samples = 1;     // of a micro-batch
-  double context = 1;     // positions are divided by it
+  double samples = 1;  // of a micro-batch
+  double context = 1;  // positions are divided by it
   double tensor = 1;
   double expert = 1;
   bool sequence_parallel = false;

@@ -32,9 +32,8 @@ absl::Status parse_curve(const YamlNode& node, const std::string& path, Efficien
 
 template <typename T>
 FieldParser<T> curve(EfficiencyCurve T::*member) {
-  return [member](const YamlNode& node, const std::string& path, T& out) {
-    return parse_curve(node, path, out.*member);
-  };
+  return
+      [member](const YamlNode& node, const std::string& path, T& out) { return parse_curve(node, path, out.*member); };
 }
 
 absl::Status parse_flops(const YamlNode& node, const std::string& path, DeviceProfile& out) {

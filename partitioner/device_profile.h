@@ -29,26 +29,27 @@ struct MatrixTile {
 
 // How time is lost beside kernels, and how memory is used, by the software that runs the step.
 struct SoftwareProfile {
-  double step_seconds = 0;          // host work of one step that nothing hides
-  double micro_batch_seconds = 0;   // the same of one micro-batch on one stage
-  double kernel_seconds = 0;        // gap between two kernels of a stream
-  double overlap_data = 0;          // share of the gradients' reduction that can hide behind backward
-  double overlap_gather = 0;        // share of ZeRO-3's gathers that can hide behind compute
-  double overlap_slowdown = 0;      // compute slows by this share while a collective runs beside it
+  double step_seconds = 0;            // host work of one step that nothing hides
+  double micro_batch_seconds = 0;     // the same of one micro-batch on one stage
+  double kernel_seconds = 0;          // gap between two kernels of a stream
+  double overlap_data = 0;            // share of the gradients' reduction that can hide behind backward
+  double overlap_gather = 0;          // share of ZeRO-3's gathers that can hide behind compute
+  double overlap_slowdown = 0;        // compute slows by this share while a collective runs beside it
   double straggler_per_doubling = 0;  // share of the step lost at each doubling of the number of nodes
-  double gradient_bytes = 4;        // of an accumulated gradient element in mixed precision
-  double fragmentation = 0;         // share of activations lost to the allocator
-  double math_score_bytes = 0;      // kept per attention score in units of one 16-bit element, where scores are kept
-  double math_score_traffic = 0;    // 16-bit elements moved per attention score in the forward pass, where scores are kept
-  double logit_bytes = 0;           // of transient memory per logit at the loss
-  double memory_traffic = 1;        // measured over ideal bytes of fused elementwise kernels
+  double gradient_bytes = 4;          // of an accumulated gradient element in mixed precision
+  double fragmentation = 0;           // share of activations lost to the allocator
+  double math_score_bytes = 0;        // kept per attention score in units of one 16-bit element, where scores are kept
+  double math_score_traffic =
+      0;                      // 16-bit elements moved per attention score in the forward pass, where scores are kept
+  double logit_bytes = 0;     // of transient memory per logit at the loss
+  double memory_traffic = 1;  // measured over ideal bytes of fused elementwise kernels
 };
 
 struct DeviceProfile {
   std::string name, source;
   double memory_bytes = 0;
-  double reserve_bytes = 0;  // context, communicators, workspaces: assumed
-  double bandwidth = 0;      // of device memory, bytes/s
+  double reserve_bytes = 0;                              // context, communicators, workspaces: assumed
+  double bandwidth = 0;                                  // of device memory, bytes/s
   std::array<double, kPrecisions> flops = {0, 0, 0, 0};  // peak of matrix units by Precision
   double processors = 1;                                 // tiles computed at once
   EfficiencyCurve matrix;                                // of peak, by the contraction's length K
@@ -57,8 +58,8 @@ struct DeviceProfile {
   double attention_backward = 1;                    // efficiency of attention's gradient relative to the forward pass
   EfficiencyCurve memory;                           // of bandwidth, by bytes moved
   double launch_seconds = 0;
-  double host_bandwidth = 0;     // to host memory, bytes/s, per device
-  double host_update_rate = 0;   // optimizer elements/s on the host, per device
+  double host_bandwidth = 0;    // to host memory, bytes/s, per device
+  double host_update_rate = 0;  // optimizer elements/s on the host, per device
   double price_per_hour = 0;
   SoftwareProfile software;
 };
@@ -66,10 +67,10 @@ struct DeviceProfile {
 // A kind of link: what `links:` of a cluster leaves out.
 struct LinkProfile {
   std::string kind, source;
-  double bandwidth = 0;  // bytes/s per device and direction
-  double latency = 0;    // seconds a hop
-  double efficiency = 1;  // of bandwidth, for large messages
-  double half_bytes = 0;  // message per rank that reaches half of it
+  double bandwidth = 0;    // bytes/s per device and direction
+  double latency = 0;      // seconds a hop
+  double efficiency = 1;   // of bandwidth, for large messages
+  double half_bytes = 0;   // message per rank that reaches half of it
   bool multicast = false;  // the switch reduces (NVLS)
   double multicast_gain = 1;
 };

@@ -24,7 +24,9 @@ const Json& part(const Json& j, const char* key) {
 }
 std::string gb(double bytes) { return fmt::format("{:.1f} GB", bytes / 1e9); }
 
-std::string bar(double share) { return std::string(static_cast<size_t>(std::lround(std::clamp(share, 0.0, 1.0) * 40)), '#'); }
+std::string bar(double share) {
+  return std::string(static_cast<size_t>(std::lround(std::clamp(share, 0.0, 1.0) * 40)), '#');
+}
 
 std::vector<std::pair<double, std::string>> largest_first(const Json& parts) {
   std::vector<std::pair<double, std::string>> out;
@@ -50,7 +52,9 @@ std::string time_table(const Json& p) {
   std::string text;
   double step = number(p, "step_seconds");
   for (const auto& [seconds, name] : largest_first(part(p, "breakdown"))) {
-    if (seconds > step * 5e-4) text += fmt::format("  {:<11} {:>9.4g} s {:>5.1f} %  {}\n", name, seconds, 100 * seconds / step, bar(seconds / step));
+    if (seconds > step * 5e-4)
+      text +=
+          fmt::format("  {:<11} {:>9.4g} s {:>5.1f} %  {}\n", name, seconds, 100 * seconds / step, bar(seconds / step));
   }
   return text;
 }
@@ -60,25 +64,29 @@ std::string time_table(const Json& p) {
 std::string summary(const Json& plan) {
   const Json& p = part(plan, "predicted");
   double step = number(p, "step_seconds");
-  std::string text = cat(words(plan, "layout"), " on ", static_cast<int64_t>(number(plan, "devices")), " x ", words(plan, "device"), "\n");
-  text += fmt::format("step {:.4g} s, {:.4g} tokens/s, MFU {:.1f} %{}\n", step, number(p, "tokens_per_second"), 100 * number(p, "mfu"),
-                      p.is_object() && p.value("fits", true) ? "" : "; DOES NOT FIT");
+  std::string text = cat(words(plan, "layout"), " on ", static_cast<int64_t>(number(plan, "devices")), " x ",
+                         words(plan, "device"), "\n");
+  text += fmt::format("step {:.4g} s, {:.4g} tokens/s, MFU {:.1f} %{}\n", step, number(p, "tokens_per_second"),
+                      100 * number(p, "mfu"), p.is_object() && p.value("fits", true) ? "" : "; DOES NOT FIT");
   text += time_table(p);
   const Json& stages = part(plan, "stages");
   if (stages.is_array() && !stages.empty()) {
     const Json& stage = stages[worst_stage(plan)];
     double capacity = number(stage, "capacity_bytes");
     const Json& memory = part(stage, "memory");
-    text += fmt::format("memory of the fullest stage ({} of {}): {} of {}\n", worst_stage(plan), stages.size(), gb(number(memory, "total")), gb(capacity));
+    text += fmt::format("memory of the fullest stage ({} of {}): {} of {}\n", worst_stage(plan), stages.size(),
+                        gb(number(memory, "total")), gb(capacity));
     for (const auto& [bytes, name] : largest_first(memory))
-      text += fmt::format("  {:<15} {:>9} {:>5.1f} %  {}\n", name, gb(bytes), 100 * bytes / capacity, bar(bytes / capacity));
+      text += fmt::format("  {:<15} {:>9} {:>5.1f} %  {}\n", name, gb(bytes), 100 * bytes / capacity,
+                          bar(bytes / capacity));
   }
   if (plan.contains("compared")) {
     text += "compared:\n";
     for (const Json& c : plan["compared"]) {
       text += fmt::format("  {:<22} {}\n", words(c, "like"),
                           c.contains("error") ? words(c, "error")
-                                              : fmt::format("{:.4g} s  {}; {}", number(c, "step_seconds"), words(c, "layout"), words(c, "reason")));
+                                              : fmt::format("{:.4g} s  {}; {}", number(c, "step_seconds"),
+                                                            words(c, "layout"), words(c, "reason")));
     }
   }
   return text;
@@ -92,34 +100,52 @@ std::string explanation(const Json& plan) {
   const Json& pin = part(plan, "pin");
   text += "\nwhy\n";
   double tensor = number(pin, "tensor"), pipeline = number(pin, "pipeline"), data = number(pin, "data");
-  if (tensor > 1) text += fmt::format("  tensor {:.0f}: each device multiplies 1/{:.0f} of every layer; partial sums cost {:.1f} % of the step\n", tensor, tensor, 100 * number(part(p, "breakdown"), "tensor") / step);
-  if (pipeline > 1) text += fmt::format("  pipeline {:.0f}: each device holds 1/{:.0f} of the layers; {:.0f} micro-batches leave a bubble of {:.1f} %\n", pipeline, pipeline, number(plan, "micro_batches"), 100 * number(p, "bubble_share"));
-  if (data > 1) text += fmt::format("  data {:.0f}: {:.0f} replicas share the batch; summing gradients ({}) costs {:.1f} %\n", data, data, words(p, "gradient_collective"), 100 * number(part(p, "breakdown"), "gradients") / step);
-  if (number(pin, "zero") > 0) text += fmt::format("  ZeRO-{:.0f}: replicas share what they store\n", number(pin, "zero"));
-  if (words(pin, "recompute") != "none") text += fmt::format("  recompute {}: values are made again instead of kept; {:.1f} % of the step\n", words(pin, "recompute"), 100 * number(part(p, "breakdown"), "recompute") / step);
-  if (!parts.empty()) text += fmt::format("  what binds: {} ({:.0f} % of the step)\n", parts[0].second, 100 * parts[0].first / step);
+  if (tensor > 1)
+    text += fmt::format(
+        "  tensor {:.0f}: each device multiplies 1/{:.0f} of every layer; partial sums cost {:.1f} % of the step\n",
+        tensor, tensor, 100 * number(part(p, "breakdown"), "tensor") / step);
+  if (pipeline > 1)
+    text += fmt::format(
+        "  pipeline {:.0f}: each device holds 1/{:.0f} of the layers; {:.0f} micro-batches leave a bubble of {:.1f} "
+        "%\n",
+        pipeline, pipeline, number(plan, "micro_batches"), 100 * number(p, "bubble_share"));
+  if (data > 1)
+    text += fmt::format("  data {:.0f}: {:.0f} replicas share the batch; summing gradients ({}) costs {:.1f} %\n", data,
+                        data, words(p, "gradient_collective"), 100 * number(part(p, "breakdown"), "gradients") / step);
+  if (number(pin, "zero") > 0)
+    text += fmt::format("  ZeRO-{:.0f}: replicas share what they store\n", number(pin, "zero"));
+  if (words(pin, "recompute") != "none")
+    text += fmt::format("  recompute {}: values are made again instead of kept; {:.1f} % of the step\n",
+                        words(pin, "recompute"), 100 * number(part(p, "breakdown"), "recompute") / step);
+  if (!parts.empty())
+    text += fmt::format("  what binds: {} ({:.0f} % of the step)\n", parts[0].second, 100 * parts[0].first / step);
   text += "\nunits of the model\n";
   for (const Json& u : part(plan, "units")) {
-    text += fmt::format("  {:>4} x {:<20} {:>9.4g} GFLOP a sample, {:>9.4g} M parameters, tensor splits {}\n", number(u, "count"), words(u, "name"),
+    text += fmt::format("  {:>4} x {:<20} {:>9.4g} GFLOP a sample, {:>9.4g} M parameters, tensor splits {}\n",
+                        number(u, "count"), words(u, "name"),
                         (number(u, "forward_flops") + number(u, "backward_flops")) / 1e9, number(u, "parameters") / 1e6,
                         words(u, "tensor_split").empty() ? "nothing" : words(u, "tensor_split"));
   }
   const Json& others = part(plan, "candidates");
   if (others.is_array() && !others.empty()) text += "\nnext best\n";
   for (size_t k = 0; others.is_array() && k < others.size() && k < 10; ++k)
-    text += fmt::format("  {:>9.4g} s  {}\n               {}\n", number(others[k], "step_seconds"), words(others[k], "layout"), words(others[k], "reason"));
+    text += fmt::format("  {:>9.4g} s  {}\n               {}\n", number(others[k], "step_seconds"),
+                        words(others[k], "layout"), words(others[k], "reason"));
   const Json& s = part(plan, "search");
-  text += fmt::format("\nsearch: {:.0f} layouts priced, {:.0f} did not fit, gap {:.2f} % of the cost model\n", number(s, "considered"), number(s, "unfit"), 100 * number(s, "gap"));
+  text += fmt::format("\nsearch: {:.0f} layouts priced, {:.0f} did not fit, gap {:.2f} % of the cost model\n",
+                      number(s, "considered"), number(s, "unfit"), 100 * number(s, "gap"));
   return text;
 }
 
 std::string comparison(const Json& plan, const Json& other) {
   const Json &a = part(part(plan, "predicted"), "breakdown"), &b = part(other, "breakdown");
   double ours = number(part(plan, "predicted"), "step_seconds"), theirs = number(other, "step_seconds");
-  std::string text = fmt::format("plan   {:>9.4g} s  {}\nother  {:>9.4g} s  {} ({:+.1f} %)\n", ours, words(plan, "layout"), theirs, words(other, "layout"), 100 * (theirs / ours - 1));
+  std::string text = fmt::format("plan   {:>9.4g} s  {}\nother  {:>9.4g} s  {} ({:+.1f} %)\n", ours,
+                                 words(plan, "layout"), theirs, words(other, "layout"), 100 * (theirs / ours - 1));
   for (const auto& [name, value] : b.items()) {
     double x = number(a, name.c_str()), y = number(b, name.c_str());
-    if (std::abs(x - y) > 5e-4 * ours) text += fmt::format("  {:<11} {:>9.4g} s -> {:>9.4g} s ({:+.4g} s)\n", name, x, y, y - x);
+    if (std::abs(x - y) > 5e-4 * ours)
+      text += fmt::format("  {:<11} {:>9.4g} s -> {:>9.4g} s ({:+.4g} s)\n", name, x, y, y - x);
   }
   if (!words(other, "reason").empty()) append(text, "  ", words(other, "reason"), "\n");
   return text;

@@ -111,7 +111,8 @@ void FactorClasses::apply(const Graph& graph, const Node& node, const Formula& f
     for (size_t d = 0; d < in.size() && in.size() == out.size(); ++d) {
       if (in[d].size() != 1 || out[d].size() != 1 || in[d] == out[d]) continue;
       int64_t whole = formula.factors[in[d][0]].size, part = formula.factors[out[d][0]].size;
-      if (part <= 1 || whole <= part || whole % part != 0 || factors[in[d][0]].empty()) continue;
+      bool moved = !factors[out[d][0]].empty();  // by a transposition
+      if (moved || part <= 1 || whole <= part || whole % part != 0 || factors[in[d][0]].empty()) continue;
       std::vector<int> list = leaves(factors[in[d][0]]);
       if (!take(list, whole / part).empty()) factors[out[d][0]] = take(list, part);
     }

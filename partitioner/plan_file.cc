@@ -32,8 +32,9 @@ Json pins_json(const Layout& l) {
 }
 
 Json memory_json(const MemoryParts& m) {
-  return {{"parameters", m.parameters},   {"gradients", m.gradients}, {"optimizer", m.optimizer},
-          {"activations", m.activations}, {"transient", m.transient}, {"reserve_assumed", m.reserve},
+  return {{"parameters", m.parameters}, {"gradients", m.gradients},
+          {"optimizer", m.optimizer},   {"activations", m.activations},
+          {"transient", m.transient},   {"reserve_assumed", m.reserve},
           {"total", m.total()}};
 }
 
@@ -60,7 +61,8 @@ template <typename T>
 absl::Status read_count(const Json& j, const char* key, std::optional<T>& out, int64_t low) {
   if (!j.contains(key)) return absl::OkStatus();
   if (!j[key].is_number_integer() || j[key].get<int64_t>() < low || j[key].get<int64_t>() > (int64_t{1} << 40))
-    return absl::InvalidArgumentError(cat("plan: pin.", key, ": expected an integer of at least ", low, ", found ", quote(j[key].dump())));
+    return absl::InvalidArgumentError(
+        cat("plan: pin.", key, ": expected an integer of at least ", low, ", found ", quote(j[key].dump())));
   out = static_cast<T>(j[key].get<int64_t>());
   return absl::OkStatus();
 }
@@ -69,12 +71,9 @@ absl::Status read_count(const Json& j, const char* key, std::optional<T>& out, i
 
 Json candidate_json(const Problem& problem, const Candidate& c, const Candidate* best) {
   const Prediction& p = c.prediction;
-  Json j = {{"layout", describe(c.layout)},
-            {"pin", pins_json(c.layout)},
-            {"step_seconds", p.step_seconds},
-            {"fits", p.fits},
-            {"memory_bytes", p.most_memory()},
-            {"breakdown", breakdown_json(p.breakdown)}};
+  Json j = {{"layout", describe(c.layout)},    {"pin", pins_json(c.layout)},
+            {"step_seconds", p.step_seconds},  {"fits", p.fits},
+            {"memory_bytes", p.most_memory()}, {"breakdown", breakdown_json(p.breakdown)}};
   (void)problem;
   if (!p.fits) {
     j["reason"] = explain_missing(c);
@@ -107,10 +106,14 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
       int first = 0;
       for (size_t x = 0; x < c; ++x) first += cuts[x];
       const StageTimes& t = sim.chunks[static_cast<size_t>(s)][k];
-      chunks.push_back({{"first_unit", first}, {"units", cuts[c]}, {"forward_seconds", t.forward},
-                        {"backward_seconds", t.backward}, {"weight_seconds", t.weight}});
+      chunks.push_back({{"first_unit", first},
+                        {"units", cuts[c]},
+                        {"forward_seconds", t.forward},
+                        {"backward_seconds", t.backward},
+                        {"weight_seconds", t.weight}});
     }
-    stages.push_back({{"chunks", chunks}, {"memory", memory_json(p.memory[static_cast<size_t>(s)])},
+    stages.push_back({{"chunks", chunks},
+                      {"memory", memory_json(p.memory[static_cast<size_t>(s)])},
                       {"capacity_bytes", p.capacity[static_cast<size_t>(s)]}});
   }
   Json memory = Json::array(), others = Json::array();
@@ -120,39 +123,48 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
   for (const UnitWork& u : w.kinds) {
     int64_t count = 0;
     for (int k : w.units) count += &w.kinds[static_cast<size_t>(k)] == &u;
-    units.push_back({{"name", u.name}, {"count", count}, {"forward_flops", u.forward_flops()},
-                     {"backward_flops", u.backward_flops()}, {"parameters", u.parameters[0] + u.parameters[1]},
-                     {"saved_elements", u.saved[0] + u.saved[1]}, {"tensor_split", u.split}});
+    units.push_back({{"name", u.name},
+                     {"count", count},
+                     {"forward_flops", u.forward_flops()},
+                     {"backward_flops", u.backward_flops()},
+                     {"parameters", u.parameters[0] + u.parameters[1]},
+                     {"saved_elements", u.saved[0] + u.saved[1]},
+                     {"tensor_split", u.split}});
   }
   double tokens = w.tokens * static_cast<double>(problem.global_batch);
   const DeviceGroup& g = problem.cluster->groups[0];
   double peak = g.device.flops[static_cast<size_t>(problem.options.precision)] * static_cast<double>(problem.devices());
-  return {{"version", kPlanVersion},
-          {"inputs", {{"model", inputs.model}, {"train", inputs.train}, {"cluster", inputs.cluster}, {"cluster_path", inputs.cluster_path}}},
-          {"devices", problem.devices()},
-          {"device", g.device.name},
-          {"global_batch", problem.global_batch},
-          {"layout", describe(l)},
-          {"pin", pins_json(l)},
-          {"micro_batches", sim.micro_batches},
-          {"send_seconds", sim.send},
-          {"stages", stages},
-          {"units", units},
-          {"predicted",
-           {{"step_seconds", p.step_seconds},
-            {"fits", p.fits},
-            {"memory_bytes", memory},
-            {"missing_bytes", static_cast<int64_t>(p.missing_bytes)},
-            {"breakdown", breakdown_json(p.breakdown)},
-            {"bubble_share", p.bubble_share},
-            {"tokens_per_second", p.step_seconds > 0 ? tokens / p.step_seconds : 0},
-            {"model_flops", p.flops},
-            {"mfu", p.step_seconds > 0 && peak > 0 ? p.flops / p.step_seconds / peak : 0},
-            {"price_per_hour", problem.cluster->price_per_hour()},
-            {"gradient_collective", p.gradient_algorithm}}},
-          {"search",
-           {{"considered", result.considered}, {"bounded", result.bounded}, {"unfit", result.unfit}, {"gap", result.gap}}},
-          {"candidates", others}};
+  return {
+      {"version", kPlanVersion},
+      {"inputs",
+       {{"model", inputs.model},
+        {"train", inputs.train},
+        {"cluster", inputs.cluster},
+        {"cluster_path", inputs.cluster_path}}},
+      {"devices", problem.devices()},
+      {"device", g.device.name},
+      {"global_batch", problem.global_batch},
+      {"layout", describe(l)},
+      {"pin", pins_json(l)},
+      {"micro_batches", sim.micro_batches},
+      {"send_seconds", sim.send},
+      {"stages", stages},
+      {"units", units},
+      {"predicted",
+       {{"step_seconds", p.step_seconds},
+        {"fits", p.fits},
+        {"memory_bytes", memory},
+        {"missing_bytes", static_cast<int64_t>(p.missing_bytes)},
+        {"breakdown", breakdown_json(p.breakdown)},
+        {"bubble_share", p.bubble_share},
+        {"tokens_per_second", p.step_seconds > 0 ? tokens / p.step_seconds : 0},
+        {"model_flops", p.flops},
+        {"mfu", p.step_seconds > 0 && peak > 0 ? p.flops / p.step_seconds / peak : 0},
+        {"price_per_hour", problem.cluster->price_per_hour()},
+        {"gradient_collective", p.gradient_algorithm}}},
+      {"search",
+       {{"considered", result.considered}, {"bounded", result.bounded}, {"unfit", result.unfit}, {"gap", result.gap}}},
+      {"candidates", others}};
 }
 
 std::string plan_text(const Json& plan) { return plan.dump(1) + "\n"; }
@@ -161,7 +173,8 @@ absl::StatusOr<Json> read_plan(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return absl::NotFoundError(cat(quote(path), ": cannot be read; make it with partita plan -o"));
   int64_t size = file.tellg();
-  if (size < 0 || size > kMostPlanBytes) return absl::InvalidArgumentError(cat(quote(path), ": no plan: ", size, " bytes"));
+  if (size < 0 || size > kMostPlanBytes)
+    return absl::InvalidArgumentError(cat(quote(path), ": no plan: ", size, " bytes"));
   std::string text(static_cast<size_t>(size), '\0');
   file.seekg(0);
   file.read(text.data(), size);
@@ -171,7 +184,8 @@ absl::StatusOr<Json> read_plan(const std::string& path) {
     deepest = std::max(deepest, depth);
   }
   Json j = deepest > 64 ? Json(Json::value_t::discarded) : Json::parse(text, nullptr, false);
-  if (j.is_discarded() || !j.is_object()) return absl::InvalidArgumentError(cat(quote(path), ": expected a plan in JSON, found something else"));
+  if (j.is_discarded() || !j.is_object())
+    return absl::InvalidArgumentError(cat(quote(path), ": expected a plan in JSON, found something else"));
   if (!j.contains("version") || j["version"] != kPlanVersion) {
     return absl::InvalidArgumentError(cat(quote(path), ": expected version ", kPlanVersion, ", found ",
                                           j.contains("version") ? quote(j["version"].dump()) : "none"));
@@ -207,7 +221,9 @@ absl::StatusOr<PinRecipe> plan_pins(const Json& plan) {
 
 absl::StatusOr<Simulation> plan_simulation(const Json& plan) {
   Simulation s;
-  auto bad = [](std::string_view what) { return absl::InvalidArgumentError(cat("plan: expected ", what, "; make the plan again")); };
+  auto bad = [](std::string_view what) {
+    return absl::InvalidArgumentError(cat("plan: expected ", what, "; make the plan again"));
+  };
   PARTITA_ASSIGN_OR_RETURN(PinRecipe pins, plan_pins(plan));
   s.schedule = pins.schedule.value_or(PipelineSchedule::k1f1b);
   if (!plan.contains("micro_batches") || !plan["micro_batches"].is_number_integer()) return bad("micro_batches");
@@ -215,11 +231,14 @@ absl::StatusOr<Simulation> plan_simulation(const Json& plan) {
   s.send = plan.value("send_seconds", 0.0);
   if (!plan.contains("stages") || !plan["stages"].is_array() || plan["stages"].empty()) return bad("stages");
   for (const Json& stage : plan["stages"]) {
-    if (!stage.is_object() || !stage.contains("chunks") || !stage["chunks"].is_array() || stage["chunks"].empty()) return bad("chunks");
+    if (!stage.is_object() || !stage.contains("chunks") || !stage["chunks"].is_array() || stage["chunks"].empty())
+      return bad("chunks");
     s.chunks.emplace_back();
     for (const Json& c : stage["chunks"]) {
       StageTimes t;
-      for (auto [key, to] : {std::pair{"forward_seconds", &t.forward}, {"backward_seconds", &t.backward}, {"weight_seconds", &t.weight}}) {
+      for (auto [key, to] : {std::pair{"forward_seconds", &t.forward},
+                             {"backward_seconds", &t.backward},
+                             {"weight_seconds", &t.weight}}) {
         if (!c.is_object() || !c.contains(key) || !c[key].is_number() || c[key].get<double>() < 0) return bad(key);
         *to = c[key].get<double>();
       }

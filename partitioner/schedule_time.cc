@@ -18,9 +18,9 @@ double exposed(double communication, double compute, double share) {
 }  // namespace
 
 std::vector<std::pair<std::string, double>> Breakdown::parts() const {
-  return {{"compute", compute},     {"recompute", recompute}, {"tensor", tensor},       {"context", context},
-          {"expert", expert},       {"gathers", gathers},     {"bubble", bubble},       {"send", send},
-          {"gradients", gradients}, {"optimizer", optimizer}, {"offload", offload},     {"host", host},
+  return {{"compute", compute},      {"recompute", recompute}, {"tensor", tensor},   {"context", context},
+          {"expert", expert},        {"gathers", gathers},     {"bubble", bubble},   {"send", send},
+          {"gradients", gradients},  {"optimizer", optimizer}, {"offload", offload}, {"host", host},
           {"stragglers", stragglers}};
 }
 
@@ -80,7 +80,8 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   }
   if (l.context > 1) {
     for (const AttentionWork& a : u.attention) {  // keys and values go round the ring while queries stay
-      double bytes = 2 * a.heads * a.keys * a.head_size / (a.split ? share.tensor : 1) * share.samples * element * a.count;
+      double bytes =
+          2 * a.heads * a.keys * a.head_size / (a.split ? share.tensor : 1) * share.samples * element * a.count;
       double ring = collective_time(group, CollectiveKind::kAllGather, {l.context, l.tensor}, bytes).seconds;
       c.context_forward += exposed(ring, t.attention, device.software.overlap_gather);
       c.context_backward += exposed(2 * ring, 2 * t.attention, device.software.overlap_gather);
@@ -135,8 +136,8 @@ std::vector<int> CostModel::balanced_cuts(const Layout& l) {
     prefix.push_back(0);
     for (int k : w.units) {
       const UnitCost& c = costs[static_cast<size_t>(k)];
-      prefix.push_back(prefix.back() + c.forward + c.input_gradient + c.weight_gradient + c.recompute + c.tensor_forward +
-                       c.tensor_backward);
+      prefix.push_back(prefix.back() + c.forward + c.input_gradient + c.weight_gradient + c.recompute +
+                       c.tensor_forward + c.tensor_backward);
     }
   }
   constexpr double kInfinite = 1e300;
@@ -207,7 +208,8 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
         gather_forward = exposed(each ? gather : gather / static_cast<double>(m), forward, software.overlap_gather);
         gather_backward = exposed((each ? gather : 0) + scatter, backward, software.overlap_gather);
         double slow = software.overlap_slowdown;
-        gather_forward += slow * std::min(forward, each ? gather : 0), gather_backward += slow * std::min(backward, scatter);
+        gather_forward += slow * std::min(forward, each ? gather : 0),
+            gather_backward += slow * std::min(backward, scatter);
       }
       double tensor_backward = c.tensor_backward + repeat * c.tensor_forward;
       double expert = c.expert, context = c.context_forward;
@@ -275,7 +277,7 @@ double closed_form(const Simulation& s, int64_t pipeline, double v, double* busi
   *busiest = m * slowest;
   if (pipeline == 1) return m * slowest;
   double own = sum / static_cast<double>(pipeline);  // the bubble is made of average stages
-  return m * slowest + (static_cast<double>(pipeline) - 1) * (own / v + 2 * s.send) ;
+  return m * slowest + (static_cast<double>(pipeline) - 1) * (own / v + 2 * s.send);
 }
 
 }  // namespace
@@ -339,7 +341,8 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   std::vector<StageUnits> chunks = chunk_units(l);
   double group_size = static_cast<double>(l.data * l.expert * l.context);
   if (l.zero_group > 0) group_size = std::min(group_size, static_cast<double>(l.zero_group));
-  double element = problem_.options.element_bytes(), reduce_bytes = problem_.compress == Compression::kNone ? element : 1;
+  double element = problem_.options.element_bytes(),
+         reduce_bytes = problem_.compress == Compression::kNone ? element : 1;
   for (int64_t stage = 0; stage < l.pipeline; ++stage) {
     const DeviceGroup& g = group_of_stage(l, stage);
     StageUnits units;

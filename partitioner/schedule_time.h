@@ -41,7 +41,7 @@ class CostModel {
 
   // The layout must be valid. With `replay` the pipeline is simulated, else its closed form is used. `bound`: a
   // prediction that cannot be below it may stop early (step_seconds is then a lower bound).
-  Prediction predict(const Layout& layout, bool replay) ;
+  Prediction predict(const Layout& layout, bool replay);
   // Stage times for the simulator.
   Simulation simulation(const Layout& layout);
   // No layout with these axes, micro-batch and recompute is faster.

@@ -1,6 +1,6 @@
 // Layouts share everything but ZeRO stage, offload, schedule and interleaving in groups; a group's lower bound is its
-// compute and tensor communication without bubbles, gathers and updates. Groups are looked at by ascending bound, so the
-// search ends where the bound passes the best time found. The best few are replayed by the simulator.
+// compute and tensor communication without bubbles, gathers and updates. Groups are looked at by ascending bound, so
+// the search ends where the bound passes the best time found. The best few are replayed by the simulator.
 #include "partitioner/search.h"
 
 #include <algorithm>
@@ -34,7 +34,8 @@ auto order(const Candidate& c) {
 
 class Search {
  public:
-  Search(CostModel& model, const SearchOptions& options) : model_(model), problem_(model.problem()), options_(options) {}
+  Search(CostModel& model, const SearchOptions& options)
+      : model_(model), problem_(model.problem()), options_(options) {}
 
   absl::StatusOr<SearchResult> run() {
     auto start = std::chrono::steady_clock::now();
@@ -155,7 +156,7 @@ class Search {
     const Candidate& old = at->second;
     bool better = c.prediction.fits != old.prediction.fits ? c.prediction.fits
                   : c.prediction.fits                      ? order(c) < order(old)
-                                      : c.prediction.missing_bytes < old.prediction.missing_bytes;
+                                                           : c.prediction.missing_bytes < old.prediction.missing_bytes;
     if (better) at->second = std::move(c);
   }
 
@@ -179,10 +180,9 @@ class Search {
 
   absl::Status contradiction() const {
     std::string all;
-    for (size_t k = 0; k < out_.contradictions.size() && k < 4; ++k)
-      append(all, k ? "; " : "", out_.contradictions[k]);
-    return absl::InvalidArgumentError(cat("no layout is possible on ", problem_.devices(), " devices with a global batch of ",
-                                          problem_.global_batch, ": ", all));
+    for (size_t k = 0; k < out_.contradictions.size() && k < 4; ++k) append(all, k ? "; " : "", out_.contradictions[k]);
+    return absl::InvalidArgumentError(cat("no layout is possible on ", problem_.devices(),
+                                          " devices with a global batch of ", problem_.global_batch, ": ", all));
   }
 
   CostModel& model_;
@@ -206,10 +206,11 @@ std::string gigabytes(double bytes) { return fmt::format("{:.1f} GB", bytes / 1e
 std::string explain_missing(const Candidate& c) {
   const Prediction& p = c.prediction;
   const MemoryParts& m = p.memory[static_cast<size_t>(p.worst_stage)];
-  std::string text = cat("needs ", gigabytes(m.total()), " of ", gigabytes(p.capacity[static_cast<size_t>(p.worst_stage)]),
-                         " (parameters ", gigabytes(m.parameters), ", gradients ", gigabytes(m.gradients), ", optimizer ",
-                         gigabytes(m.optimizer), ", activations ", gigabytes(m.activations), ", transient ",
-                         gigabytes(m.transient), ", reserve ", gigabytes(m.reserve), ")");
+  std::string text =
+      cat("needs ", gigabytes(m.total()), " of ", gigabytes(p.capacity[static_cast<size_t>(p.worst_stage)]),
+          " (parameters ", gigabytes(m.parameters), ", gradients ", gigabytes(m.gradients), ", optimizer ",
+          gigabytes(m.optimizer), ", activations ", gigabytes(m.activations), ", transient ", gigabytes(m.transient),
+          ", reserve ", gigabytes(m.reserve), ")");
   if (p.missing_bytes <= 0) return text;
   int64_t rank = p.worst_stage * (c.layout.devices() / c.layout.pipeline);
   return cat(gigabytes(p.missing_bytes), " (", static_cast<int64_t>(p.missing_bytes), " bytes) too much on rank ", rank,
@@ -258,7 +259,8 @@ std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options
   }
   for (const std::string& name : library.device_names()) {
     const DeviceProfile* d = library.device(name);
-    if (problem.cluster->groups.size() != 1 || d->memory_bytes <= problem.cluster->groups[0].device.memory_bytes) continue;
+    if (problem.cluster->groups.size() != 1 || d->memory_bytes <= problem.cluster->groups[0].device.memory_bytes)
+      continue;
     Cluster c = *problem.cluster;
     c.groups[0].device = *d, c.groups[0].price_per_hour = d->price_per_hour;
     Problem p = problem;
@@ -266,7 +268,8 @@ std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options
     offer(cat("device: ", name), p, free);
   }
   std::stable_sort(fixes.begin(), fixes.end(), [](const Fix& a, const Fix& b) {
-    return a.price_per_hour * a.candidate.prediction.step_seconds < b.price_per_hour * b.candidate.prediction.step_seconds;
+    return a.price_per_hour * a.candidate.prediction.step_seconds <
+           b.price_per_hour * b.candidate.prediction.step_seconds;
   });
   return fixes;
 }

@@ -30,9 +30,9 @@ struct Event {
 
 struct Timeline {
   double seconds = 0;
-  std::vector<double> busy;            // per stage
+  std::vector<double> busy;             // per stage
   std::vector<int64_t> most_in_flight;  // per stage: micro-batch chunks whose values are kept at once
-  std::vector<Event> events;           // where asked for
+  std::vector<Event> events;            // where asked for
 };
 
 Timeline simulate(const Simulation& s, bool keep_events = false);

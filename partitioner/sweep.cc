@@ -18,7 +18,8 @@ absl::StatusOr<int64_t> count(std::string_view text) {
   int64_t n = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
   if (error != std::errc() || end != text.data() + text.size() || n < 1 || n > kMostDevices)
-    return absl::InvalidArgumentError(cat("--devices: expected a number of devices from 1 to ", kMostDevices, ", found ", quote(text)));
+    return absl::InvalidArgumentError(
+        cat("--devices: expected a number of devices from 1 to ", kMostDevices, ", found ", quote(text)));
   return n;
 }
 
@@ -74,7 +75,8 @@ absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options
     }
     s.rows.push_back(std::move(row));
   }
-  if (s.rows.empty()) return absl::InvalidArgumentError("--devices: the cluster can have none of these sizes (whole nodes only)");
+  if (s.rows.empty())
+    return absl::InvalidArgumentError("--devices: the cluster can have none of these sizes (whole nodes only)");
   double best = 0;
   for (const SweepRow& r : s.rows) best = std::max(best, r.efficiency);
   for (size_t k = 0; k < s.rows.size(); ++k) {
@@ -86,7 +88,8 @@ absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options
 }
 
 std::string sweep_table(const Sweep& s, double tokens) {
-  std::string text = fmt::format("{:>8} {:>10} {:>7} {:>9}{}  layout\n", "devices", "step s", "effic.", "memory", tokens > 0 ? fmt::format(" {:>9} {:>12}", "days", "$") : "");
+  std::string text = fmt::format("{:>8} {:>10} {:>7} {:>9}{}  layout\n", "devices", "step s", "effic.", "memory",
+                                 tokens > 0 ? fmt::format(" {:>9} {:>12}", "days", "$") : "");
   for (size_t k = 0; k < s.rows.size(); ++k) {
     const SweepRow& r = s.rows[k];
     if (!r.best) {
@@ -94,8 +97,10 @@ std::string sweep_table(const Sweep& s, double tokens) {
       continue;
     }
     const Prediction& p = r.best->prediction;
-    text += fmt::format("{:>8} {:>10.4g} {:>6.1f}% {:>9}{}  {}{}\n", r.devices, p.step_seconds, 100 * r.efficiency, gigabytes(p.most_memory()),
-                        tokens > 0 ? fmt::format(" {:>9.4g} {:>12.5g}", r.days, r.dollars) : "", describe(r.best->layout), k == s.knee ? "   <- the knee" : "");
+    text +=
+        fmt::format("{:>8} {:>10.4g} {:>6.1f}% {:>9}{}  {}{}\n", r.devices, p.step_seconds, 100 * r.efficiency,
+                    gigabytes(p.most_memory()), tokens > 0 ? fmt::format(" {:>9.4g} {:>12.5g}", r.days, r.dollars) : "",
+                    describe(r.best->layout), k == s.knee ? "   <- the knee" : "");
   }
   double most = 0;
   for (const SweepRow& r : s.rows) most = r.best ? std::max(most, 1 / r.best->prediction.step_seconds) : most;
@@ -103,7 +108,8 @@ std::string sweep_table(const Sweep& s, double tokens) {
   for (const SweepRow& r : s.rows) {
     if (!r.best) continue;
     double level = 1 + std::log2(1 / r.best->prediction.step_seconds / most) / 12;
-    text += fmt::format("{:>8} {}\n", r.devices, std::string(static_cast<size_t>(std::lround(60 * std::clamp(level, 0.02, 1.0))), '#'));
+    text += fmt::format("{:>8} {}\n", r.devices,
+                        std::string(static_cast<size_t>(std::lround(60 * std::clamp(level, 0.02, 1.0))), '#'));
   }
   return text + fmt::format("times are expected within {:.0f} % (docs/planning.md)\n", 100 * s.band);
 }
@@ -116,8 +122,9 @@ std::string sweep_csv(const Sweep& s) {
       continue;
     }
     double t = r.best->prediction.step_seconds;
-    text += fmt::format("{},{:.6g},{:.6g},{:.6g},{:.4f},{:.0f},{:.5g},{:.6g},\"{}\"\n", r.devices, t, t * (1 - s.band), t * (1 + s.band), r.efficiency,
-                        r.best->prediction.most_memory(), r.days, r.dollars, describe(r.best->layout));
+    text += fmt::format("{},{:.6g},{:.6g},{:.6g},{:.4f},{:.0f},{:.5g},{:.6g},\"{}\"\n", r.devices, t, t * (1 - s.band),
+                        t * (1 + s.band), r.efficiency, r.best->prediction.most_memory(), r.days, r.dollars,
+                        describe(r.best->layout));
   }
   return text;
 }
@@ -130,7 +137,9 @@ std::string sweep_svg(const Sweep& s, double tokens_per_step) {
     low_x = std::min(low_x, static_cast<double>(r.devices)), high_x = std::max(high_x, static_cast<double>(r.devices));
     low_y = std::min(low_y, rate), high_y = std::max(high_y, rate);
   }
-  std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 400\" font-family=\"sans-serif\" font-size=\"12\">\n";
+  std::string text =
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 400\" font-family=\"sans-serif\" "
+      "font-size=\"12\">\n";
   if (high_x == 0) return text + "<text x=\"20\" y=\"30\">nothing fits</text></svg>\n";
   auto place = [](double v, double low, double high, double from, double to) {
     return high > low ? from + (to - from) * std::log(v / low) / std::log(high / low) : (from + to) / 2;
@@ -141,9 +150,16 @@ std::string sweep_svg(const Sweep& s, double tokens_per_step) {
     double rate = tokens_per_step / r.best->prediction.step_seconds;
     double x = place(static_cast<double>(r.devices), low_x, high_x, 80, 600), y = place(rate, low_y, high_y, 340, 40);
     line += fmt::format("{:.1f},{:.1f} ", x, y);
-    points += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/><text x=\"{:.1f}\" y=\"{:.1f}\">{:.3g}/s</text><text x=\"{:.1f}\" y=\"370\" text-anchor=\"middle\">{}</text>\n", x, y, x + 6, y + 14, rate, x, r.devices);
+    points += fmt::format(
+        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/><text x=\"{:.1f}\" y=\"{:.1f}\">{:.3g}/s</text><text "
+        "x=\"{:.1f}\" y=\"370\" text-anchor=\"middle\">{}</text>\n",
+        x, y, x + 6, y + 14, rate, x, r.devices);
   }
-  return text + fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"#36c\" stroke-width=\"2\"/>\n{}<text x=\"340\" y=\"392\" text-anchor=\"middle\">devices</text><text x=\"10\" y=\"20\">tokens or samples a second</text></svg>\n", line, points);
+  return text +
+         fmt::format(
+             "<polyline points=\"{}\" fill=\"none\" stroke=\"#36c\" stroke-width=\"2\"/>\n{}<text x=\"340\" y=\"392\" "
+             "text-anchor=\"middle\">devices</text><text x=\"10\" y=\"20\">tokens or samples a second</text></svg>\n",
+             line, points);
 }
 
 std::vector<WhatIf> what_if(const Problem& problem, const SearchOptions& options) {
@@ -158,9 +174,15 @@ std::vector<WhatIf> what_if(const Problem& problem, const SearchOptions& options
     out.push_back({std::move(change), found.ok() ? found->best : std::nullopt});
   };
   offer("twice the memory", [](DeviceGroup& g) { g.device.memory_bytes *= 2; });
-  offer("twice the network", [](DeviceGroup& g) { if (!g.links.empty()) g.links.back().link.bandwidth *= 2; });
-  offer("twice the inner links", [](DeviceGroup& g) { if (!g.links.empty()) g.links.front().link.bandwidth *= 2; });
-  offer("twice the FLOP/s", [](DeviceGroup& g) { for (double& f : g.device.flops) f *= 2; });
+  offer("twice the network", [](DeviceGroup& g) {
+    if (!g.links.empty()) g.links.back().link.bandwidth *= 2;
+  });
+  offer("twice the inner links", [](DeviceGroup& g) {
+    if (!g.links.empty()) g.links.front().link.bandwidth *= 2;
+  });
+  offer("twice the FLOP/s", [](DeviceGroup& g) {
+    for (double& f : g.device.flops) f *= 2;
+  });
   return out;
 }
 

@@ -113,8 +113,8 @@ class Analysis {
     if (gathered_.empty()) gathered_.assign(g_.values.size(), 0);
     if (node.inputs.empty() || node.inputs[0] == kNoValue || node.outputs.size() != 1) return;
     ValueId table = node.inputs[0];
-    bool picks = parameter_[table] && g_.type(table).rank() >= 3 && node.inputs.size() == 2 &&
-                 data_[node.outputs[0]] && !is_float_value(g_, node.inputs[1]);
+    bool picks = parameter_[table] && g_.type(table).rank() >= 3 && node.inputs.size() == 2 && data_[node.outputs[0]] &&
+                 !is_float_value(g_, node.inputs[1]);
     bool passes = gathered_[table] > 0 && (node.op->view || node.inputs.size() == 1);
     if (picks) gathered_[node.outputs[0]] = g_.type(table).shape[0];
     if (passes) gathered_[node.outputs[0]] = gathered_[table];
@@ -234,7 +234,10 @@ class Analysis {
   UnitWork measure(size_t u) {
     UnitWork w;
     bool last = u + 1 >= nodes_.size();
-    w.name = u % 2 == 1 ? cat("block ", u / 2) : u == 0 ? "before the blocks" : last ? "after the blocks" : "between blocks";
+    w.name = u % 2 == 1 ? cat("block ", u / 2)
+             : u == 0   ? "before the blocks"
+             : last     ? "after the blocks"
+                        : "between blocks";
     uses_.clear();
     classes_ = FactorClasses();
     dims_.assign(g_.values.size(), {});
@@ -250,13 +253,6 @@ class Analysis {
       uses_.push_back(std::move(use));
     }
     choose_split(u, w);
-    split_sizes_.clear(), huge_.clear();
-    for (const Use& use : uses_) {
-      for (ValueId v : use.node->outputs) {
-        split_sizes_[value_elements(v)] |= splits(v, split_);
-        if (is_gathered(v)) huge_.insert(value_size(v));
-      }
-    }
     count_compute(w);
     count_traffic(u, w);
     count_values(u, w);
@@ -416,8 +412,15 @@ class Analysis {
         const Shape &q = g_.type(use.node->inputs[0]).shape, &k = g_.type(use.node->inputs[1]).shape;
         double heads = static_cast<double>(q[1]) * static_cast<double>(q[0]) * per, s = static_cast<double>(q[2]),
                t = static_cast<double>(k[2]), d = static_cast<double>(q[3]);
-        AttentionWork a{heads, s, t, d, use.flops * per, 2.5 * use.flops * per, use.flops * per / (4 * heads * s * t * d),
-                        any_split(use, split_), 1};
+        AttentionWork a{heads,
+                        s,
+                        t,
+                        d,
+                        use.flops * per,
+                        2.5 * use.flops * per,
+                        use.flops * per / (4 * heads * s * t * d),
+                        any_split(use, split_),
+                        1};
         w.attention.push_back(a);
       }
     }
@@ -460,48 +463,52 @@ class Analysis {
     if (learned_[b]) (wb ? w.weight_gradients : w.input_gradients).push_back(turned('k', 'n', 'm'));
   }
 
-  // Elementwise neighbours are one kernel: a value between two of them is not written. Layout changes are read in place.
+  // Layout changes, slices and picks at fixed places are read in place by the kernels after them.
   bool free_node(const Node& node) const {
     if (node.op->view) return true;
-    return node.inputs.size() == 1 && node.op->scalar == nullptr && node.op->flops_per_point == 0;
+    if (node.op->scalar == nullptr && node.inputs.size() == 1 && node.op->flops_per_point == 0) return true;
+    return picks(node) && !data_[node.inputs[1]];
+  }
+  bool picks(const Node& node) const {
+    return node.op->scalar == nullptr && node.inputs.size() == 2 && node.inputs[0] != kNoValue &&
+           node.inputs[1] != kNoValue && is_float_value(g_, node.inputs[0]) && !is_float_value(g_, node.inputs[1]) &&
+           node.outputs.size() == 1;
   }
   bool fuses(const Node& node) const { return node.op->scalar != nullptr; }
 
+  // Elementwise neighbours are one kernel: a value between two of them is not written. The gradient of a kernel reads
+  // the gradients of its outputs and, where it is not linear, its inputs, and writes the gradients of its inputs.
   void count_traffic(size_t u, UnitWork& w) {
     for (NodeId n : nodes_[u]) {
       const Node& node = g_.nodes[n];
-      bool ahead = forward(node);
       if (free_node(node)) continue;
-      (ahead ? w.forward_kernels : w.backward_kernels) += fuses(node) ? 0.5 : 1;
-      if (work_kind(*node.op) != WorkKind::kMemory) continue;
-      auto add = [&](ValueId v) {
-        double e = value_elements(v) / out_.samples;
-        if (!ahead && huge_.count(value_size(v))) return;
-        bool split = ahead ? splits(v, split_) : splits_backward(v);
-        (ahead ? w.forward_traffic : w.backward_traffic)[split ? 0 : 1] += e;
-      };
-      for (ValueId v : node.inputs) {
-        if (v == kNoValue || !data_[v]) continue;
+      (forward(node) ? w.forward_kernels : w.backward_kernels) += fuses(node) ? 0.5 : 1;
+    }
+    for (const Use& use : uses_) {
+      const Node& node = *use.node;
+      if (free_node(node) || use.work != WorkKind::kMemory) continue;
+      for (size_t k = 0; k < node.inputs.size(); ++k) {
+        ValueId v = node.inputs[k];
+        if (v == kNoValue || !data_[v] || (k == 0 && picks(node))) continue;
         const Node* maker = g_.producer(source_[v]);
-        bool inner = maker && fuses(*maker) && fuses(node) && maker->segment == node.segment && readers_[v].size() == 1;
-        // A lookup reads what it writes, not the table.
-        if (!inner) add(v);
+        bool inner = maker && fuses(*maker) && fuses(node) && readers_[v].size() == 1;
+        bool linear = k < use.formula.inputs.size() && use.formula.inputs[k].linear >= 0;
+        double e = value_elements(v) / out_.samples;
+        size_t part = splits(v, split_) ? 0 : 1;
+        if (!inner) w.forward_traffic[part] += e;
+        if (learned_[v] && is_float_value(g_, v))
+          w.backward_traffic[part] += inner ? (linear ? 0 : e) : e * (linear ? 1 : 2);
       }
       for (ValueId v : node.outputs) {
-        bool needed = false;
+        bool needed = saved_[v] || readers_[v].size() > 1;
         for (NodeId r : readers_[v]) needed = needed || !(fuses(g_.nodes[r]) && fuses(node));
-        if (needed || readers_[v].size() > 1 || saved_[v]) add(v);
+        double e = value_elements(v) / out_.samples;
+        size_t part = splits(v, split_) ? 0 : 1;
+        if (!needed) continue;
+        w.forward_traffic[part] += e;
+        if (learned_[v] && is_float_value(g_, v)) w.backward_traffic[part] += e;
       }
     }
-  }
-
-  double value_size(ValueId v) const { return static_cast<double>(elements(g_.type(v).shape)); }
-
-  // A gradient is split as a forward value of its size is.
-  bool splits_backward(ValueId v) {
-    if (!dims_[v].empty()) return splits(v, split_);
-    auto at = split_sizes_.find(value_elements(v));
-    return at != split_sizes_.end() && at->second;
   }
 
   void count_values(size_t u, UnitWork& w) {
@@ -532,7 +539,8 @@ class Analysis {
     }
     for (ValueId p : params_[u]) {
       double e = value_elements(p);
-      bool expert = g_.type(p).rank() >= 3 && out_.experts > 1 && g_.type(p).shape[0] == static_cast<int64_t>(out_.experts);
+      bool expert =
+          g_.type(p).rank() >= 3 && out_.experts > 1 && g_.type(p).shape[0] == static_cast<int64_t>(out_.experts);
       if (expert) w.expert_parameters += e;
       w.parameters[splits(p, split_) ? 0 : 1] += e;
       ++w.parameter_tensors;
@@ -557,8 +565,6 @@ class Analysis {
   FactorClasses classes_;
   std::vector<std::vector<std::vector<int>>> dims_;
   std::set<int> split_;
-  std::map<double, bool> split_sizes_;
-  std::set<double> huge_;  // sizes of picked matrices
 };
 
 double sum_flops(const std::vector<MatrixWork>& list) {

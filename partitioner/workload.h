@@ -49,9 +49,9 @@ struct UnitWork {
   double parameter_tensors = 0;
   TensorParts saved = {0, 0};        // float values kept for backward
   TensorParts saved_bytes = {0, 0};  // others (indices, masks), in bytes
-  double saved_matrix_free = 0;      // of `saved`: attention's statistics and inner values that selective recompute drops
-  double input = 0;                  // float values that come from earlier units
-  double largest = 0;                // the largest float value that is made here
+  double saved_matrix_free = 0;  // of `saved`: attention's statistics and inner values that selective recompute drops
+  double input = 0;              // float values that come from earlier units
+  double largest = 0;            // the largest float value that is made here
   bool largest_split = false;
   std::vector<double> forward_reduces, backward_reduces;  // partial sums over the tensor axis, each a collective
   double expert_tokens = 0;                               // elements sent to experts, one way
@@ -66,11 +66,11 @@ struct UnitWork {
 
 struct Workload {
   std::vector<UnitWork> kinds;
-  std::vector<int> units;  // in order, indices into kinds
-  double samples = 1;      // of one run of the graph
-  double sequence = 1;     // positions of a sample (1 where there are none): divided by the context axis
-  double parameters = 0;   // trained elements
-  double experts = 0;      // 0: none
+  std::vector<int> units;       // in order, indices into kinds
+  double samples = 1;           // of one run of the graph
+  double sequence = 1;          // positions of a sample (1 where there are none): divided by the context axis
+  double parameters = 0;        // trained elements
+  double experts = 0;           // 0: none
   double optimizer_states = 2;  // per parameter element
   double tokens = 1;            // targets of one sample
   bool running_statistics = false;

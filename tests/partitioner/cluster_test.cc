@@ -18,7 +18,8 @@ std::string error_of(std::string_view text) {
 }
 
 TEST(Cluster, EveryBuiltInDeviceHasWhatThePlannerNeeds) {
-  for (const char* name : {"V100-16GB", "V100-32GB", "A100-40GB", "A100-80GB", "H100-80GB", "H100-96GB-HBM2e", "H200", "B200", "L4", "RTX-4090", "cpu"}) {
+  for (const char* name : {"V100-16GB", "V100-32GB", "A100-40GB", "A100-80GB", "H100-80GB", "H100-96GB-HBM2e", "H200",
+                           "B200", "L4", "RTX-4090", "cpu"}) {
     const DeviceProfile* d = library().device(name);
     ASSERT_NE(d, nullptr) << name;
     EXPECT_GT(d->memory_bytes, d->reserve_bytes) << name;
@@ -39,7 +40,10 @@ TEST(Cluster, EveryPresetIsACluster) {
 }
 
 TEST(Cluster, LinksTakeWhatTheyDoNotSayFromTheirKind) {
-  auto c = parse_cluster("nodes: 4\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 8}\n- {kind: infiniband, bandwidth: 12.5e9}\n", "c", library());
+  auto c = parse_cluster(
+      "nodes: 4\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 8}\n- {kind: infiniband, "
+      "bandwidth: 12.5e9}\n",
+      "c", library());
   ASSERT_TRUE(c.ok()) << c.status();
   EXPECT_EQ(c->devices(), 32);
   EXPECT_EQ(c->groups[0].links[0].link.bandwidth, 300e9);
@@ -63,14 +67,23 @@ TEST(Cluster, InlineDevice) {
 }
 
 TEST(Cluster, BadInputNamesPlaceAndWay) {
-  EXPECT_EQ(error_of("device: A100-80Gb\n"), "cluster.yaml:1:9: device: unknown name 'A100-80Gb'; the nearest is 'A100-80GB'");
-  EXPECT_NE(error_of("nodes: 1\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, bandwidth: 0, group: 8}\n").find("cluster.yaml:5:"), std::string::npos);
-  std::string bits = error_of("nodes: 2\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 8}\n- {kind: infiniband, bandwidth: 400e9}\n");
+  EXPECT_EQ(error_of("device: A100-80Gb\n"),
+            "cluster.yaml:1:9: device: unknown name 'A100-80Gb'; the nearest is 'A100-80GB'");
+  EXPECT_NE(
+      error_of("nodes: 1\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, bandwidth: 0, group: 8}\n")
+          .find("cluster.yaml:5:"),
+      std::string::npos);
+  std::string bits = error_of(
+      "nodes: 2\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 8}\n- {kind: infiniband, "
+      "bandwidth: 400e9}\n");
   EXPECT_NE(bits.find("cluster.yaml:6:"), std::string::npos) << bits;
   EXPECT_NE(bits.find("bits per second?"), std::string::npos) << bits;
-  std::string group = error_of("nodes: 2\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 6}\n- {kind: infiniband}\n");
+  std::string group = error_of(
+      "nodes: 2\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 6}\n- {kind: infiniband}\n");
   EXPECT_NE(group.find("found 6"), std::string::npos) << group;
-  EXPECT_NE(error_of("nodes: 2\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 8}\n").find("joins all 16 devices"), std::string::npos);
+  EXPECT_NE(error_of("nodes: 2\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 8}\n")
+                .find("joins all 16 devices"),
+            std::string::npos);
   EXPECT_NE(error_of("nodes: 2\nspeed: 3\ndevice: cpu\n").find("unknown key 'speed'"), std::string::npos);
   EXPECT_NE(error_of("device: {memory: 1e9}\n").find("expected memory, bandwidth and flops"), std::string::npos);
   EXPECT_NE(error_of("groups: []\n").find("a list of groups"), std::string::npos);

@@ -28,8 +28,8 @@ TEST(CollectiveCost, AcrossNodes) {
   DeviceGroup g = two_nodes();
   // One rank a node (stride 4): half of 1 GB at 10 GB/s.
   EXPECT_DOUBLE_EQ(collective_time(g, CollectiveKind::kAllGather, {2, 4}, 1e9).seconds, 0.05);
-  // All eight: one ring has the four cards of each node, 7/8 GB at 40 GB/s = 21.9 ms. Inside first (3/4 GB at 100 GB/s),
-  // then 1/2 of a quarter at 10 GB/s: 7.5 + 12.5 = 20 ms, which is faster.
+  // All eight: one ring has the four cards of each node, 7/8 GB at 40 GB/s = 21.9 ms. Inside first (3/4 GB at 100
+  // GB/s), then 1/2 of a quarter at 10 GB/s: 7.5 + 12.5 = 20 ms, which is faster.
   CollectiveTime t = collective_time(g, CollectiveKind::kAllGather, {8, 1}, 1e9);
   EXPECT_DOUBLE_EQ(t.seconds, 0.02);
   EXPECT_EQ(t.algorithm, "hierarchical");
@@ -66,7 +66,8 @@ TEST(CollectiveCost, NothingToDo) {
 TEST(CollectiveCost, MoreBytesNeverTakeLess) {
   DeviceGroup g = two_nodes();
   for (LinkLevel& l : g.links) l.link.latency = 5e-6, l.link.half_bytes = 1e6;
-  for (auto kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kAllToAll, CollectiveKind::kSend}) {
+  for (auto kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kAllToAll, CollectiveKind::kSend}) {
     double before = 0;
     for (double bytes = 1; bytes < 1e10; bytes *= 3) {
       double now = collective_time(g, kind, {8, 1}, bytes).seconds;

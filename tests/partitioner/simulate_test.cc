@@ -30,7 +30,8 @@ TEST(Simulate, InterleavingDividesTheBubble) {
     for (int64_t v : {1, 2, 4})
       for (int64_t m : {8, 16, 32}) {
         double want = 3.0 * static_cast<double>(m) + 3.0 * static_cast<double>(p - 1) / static_cast<double>(v);
-        EXPECT_NEAR(simulate(uniform(PipelineSchedule::kInterleaved, p, m, v, 1, 2)).seconds, want, 1e-9) << p << " " << v << " " << m;
+        EXPECT_NEAR(simulate(uniform(PipelineSchedule::kInterleaved, p, m, v, 1, 2)).seconds, want, 1e-9)
+            << p << " " << v << " " << m;
       }
 }
 
@@ -53,7 +54,8 @@ TEST(Simulate, MemoryOf1f1bIsBoundByStages) {
 }
 
 TEST(Simulate, EveryOperationRunsOnceAndStagesNeverOverlap) {
-  for (auto schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1f1b, PipelineSchedule::kInterleaved, PipelineSchedule::kZeroBubble}) {
+  for (auto schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1f1b, PipelineSchedule::kInterleaved,
+                        PipelineSchedule::kZeroBubble}) {
     int64_t v = schedule == PipelineSchedule::kInterleaved ? 2 : 1;
     Timeline t = simulate(uniform(schedule, 4, 8, v, 1, 2, 1), true);
     std::set<std::tuple<int, int, int, int64_t>> seen;

@@ -1,7 +1,7 @@
+#include "partitioner/explain.h"
 #include "base/cat.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
-#include "partitioner/explain.h"
 #include "partitioner/plan_file.h"
 #include "partitioner/sweep.h"
 #include "tools/cli/command.h"
@@ -23,7 +23,8 @@ std::string text_at(const nlohmann::json& plan, const char* key) {
 
 absl::StatusOr<std::unique_ptr<Planning>> again(const nlohmann::json& plan) {
   PlanRequest r;
-  r.model = text_at(plan, "model"), r.train_file = text_at(plan, "train"), r.cluster_file = text_at(plan, "cluster_path");
+  r.model = text_at(plan, "model"), r.train_file = text_at(plan, "train"),
+  r.cluster_file = text_at(plan, "cluster_path");
   if (r.model.empty() || r.cluster_file.empty())
     return absl::FailedPreconditionError("the plan does not say which model and cluster it was made for");
   return prepare_plan(r);
@@ -62,7 +63,8 @@ absl::Status run(const Flags& flags) {
 
 void add_explain(CLI::App& app, absl::Status& result) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb = app.add_subcommand("explain", "a plan in words: where time and memory go, what binds, what lost and why");
+  CLI::App* verb =
+      app.add_subcommand("explain", "a plan in words: where time and memory go, what binds, what lost and why");
   verb->add_option("plan", flags->plan, "plan.json")->required();
   verb->add_option("--why-not", flags->why_not, "plan again with this pinned and compare: pipeline=4");
   verb->add_flag("--what-if", flags->what_if, "plan again with more memory, faster links, a faster device");

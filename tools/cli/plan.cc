@@ -44,9 +44,11 @@ std::vector<std::string> split_presets(const std::string& text) {
 }
 
 absl::Status infeasible(const Planning& p, const SearchResult& result) {
-  std::string text = cat("no layout fits. Nearest: ", describe(result.nearest->layout), ": ", explain_missing(*result.nearest));
+  std::string text =
+      cat("no layout fits. Nearest: ", describe(result.nearest->layout), ": ", explain_missing(*result.nearest));
   std::vector<Fix> fixes = find_fixes(p.problem, p.options, p.library);
-  text += fixes.empty() ? "\nNothing that was tried makes it fit." : "\nWhat makes it fit (checked), cheapest a step first:";
+  text += fixes.empty() ? "\nNothing that was tried makes it fit."
+                        : "\nWhat makes it fit (checked), cheapest a step first:";
   for (size_t k = 0; k < fixes.size() && k < 6; ++k) {
     const Prediction& f = fixes[k].candidate.prediction;
     append(text, "\n  ", fixes[k].change, ": ", describe(fixes[k].candidate.layout), "; ",
@@ -95,9 +97,10 @@ absl::Status run(const Flags& flags) {
     std::fputs(text.c_str(), stdout);
   } else if (!flags.quiet) {
     std::fputs(summary(plan).c_str(), stdout);
-    std::printf("model read in %.2f s, searched in %.2f s: %lld layouts priced, %lld groups bounded away, gap %.2f %%\n",
-                p->analysis_seconds, result.seconds, static_cast<long long>(result.considered),
-                static_cast<long long>(result.bounded), result.gap * 100);
+    std::printf(
+        "model read in %.2f s, searched in %.2f s: %lld layouts priced, %lld groups bounded away, gap %.2f %%\n",
+        p->analysis_seconds, result.seconds, static_cast<long long>(result.considered),
+        static_cast<long long>(result.bounded), result.gap * 100);
   }
   return absl::OkStatus();
 }

@@ -15,14 +15,15 @@ std::string chrome_trace(const Timeline& t) {
     events.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", s}, {"args", {{"name", cat("stage ", s)}}}});
   constexpr const char* kNames[] = {"forward", "backward", "weight gradients"};
   for (const Event& e : t.events) {
-    events.push_back({{"ph", "X"},
-                      {"name", cat(kNames[static_cast<int>(e.kind)], " ", e.micro_batch, e.chunk ? cat(" chunk ", e.chunk) : "")},
-                      {"cat", kNames[static_cast<int>(e.kind)]},
-                      {"pid", e.stage},
-                      {"tid", 0},
-                      {"ts", e.start * 1e6},
-                      {"dur", (e.end - e.start) * 1e6},
-                      {"args", {{"micro_batch", e.micro_batch}, {"chunk", e.chunk}}}});
+    events.push_back(
+        {{"ph", "X"},
+         {"name", cat(kNames[static_cast<int>(e.kind)], " ", e.micro_batch, e.chunk ? cat(" chunk ", e.chunk) : "")},
+         {"cat", kNames[static_cast<int>(e.kind)]},
+         {"pid", e.stage},
+         {"tid", 0},
+         {"ts", e.start * 1e6},
+         {"dur", (e.end - e.start) * 1e6},
+         {"args", {{"micro_batch", e.micro_batch}, {"chunk", e.chunk}}}});
   }
   return nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump() + "\n";
 }

@@ -1,6 +1,6 @@
+#include "partitioner/sweep.h"
 #include "base/atomic_file.h"
 #include "base/status.h"
-#include "partitioner/sweep.h"
 #include "tools/cli/command.h"
 #include "tools/plan.h"
 
@@ -31,10 +31,12 @@ absl::Status run(const Flags& flags) {
 
 void add_sweep(CLI::App& app, absl::Status& result) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb = app.add_subcommand("sweep", "the best plan for each number of devices: step time, days, $, the knee");
+  CLI::App* verb =
+      app.add_subcommand("sweep", "the best plan for each number of devices: step time, days, $, the knee");
   add_plan_flags(*verb, flags->request);
   verb->add_option("--devices", flags->devices, "8..1024 (doubling) or 8,16,24")->required();
-  verb->add_option("--tokens", flags->tokens, "train on this many tokens (samples without a sequence)")->check(CLI::NonNegativeNumber);
+  verb->add_option("--tokens", flags->tokens, "train on this many tokens (samples without a sequence)")
+      ->check(CLI::NonNegativeNumber);
   verb->add_option("--csv", flags->csv, "write the table as CSV");
   verb->add_option("--svg", flags->svg, "write the chart as SVG");
   verb->callback([flags, &result] { result = run(*flags); });
