@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/cat.h"
-#include "frontend/yaml_fields.h"
+#include "ir/yaml_fields.h"
 
 namespace partita {
 namespace {

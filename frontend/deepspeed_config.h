@@ -6,8 +6,8 @@
 
 #include <string_view>
 
-#include "frontend/yaml_document.h"
 #include "ir/recipe.h"
+#include "ir/yaml_document.h"
 
 namespace partita {
 
