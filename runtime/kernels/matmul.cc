@@ -2,8 +2,12 @@
 //
 // Param "epilogue": any of these joined by '+', applied in this order: bias (third input, one value per column),
 // accumulate (adds to what the output holds), and one of relu, gelu_erf, gelu_tanh.
+#include <omp.h>
+
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <tuple>
 #include <unordered_map>
 
 #include "absl/strings/str_split.h"
@@ -175,12 +179,48 @@ class OneDnnMatmul final : public LibraryKernel {
 };
 
 // One f32 product without a bias or an activation: the BLAS entry of oneDNN, which is some 10% faster than its
-// primitive on plain layouts.
-void sgemm(const Plan& p, const float* a, const float* b, float* c) {
-  const dnnl_status_t status =
-      dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, 1.0f, a,
-                 p.transpose_a ? p.m : p.k, b, p.transpose_b ? p.k : p.n, p.accumulate ? 1.0f : 0.0f, c, p.n);
-  PARTITA_CHECK(status == dnnl_success, "dnnl_sgemm");
+// primitive on plain layouts. Each thread has a block of C and calls it alone: its own division among threads is slower
+// where B is transposed and k is long, and makes the order of sums depend on the threads.
+struct Blocks {
+  int64_t rows = 1, columns = 1;  // of blocks
+
+  // The division among `threads` whose blocks are nearest to squares.
+  Blocks(const Plan& p, int threads) {
+    double best = std::numeric_limits<double>::infinity();
+    for (int64_t r = 1; r <= threads; ++r) {
+      if (threads % r != 0) continue;
+      const int64_t c = threads / r;
+      const double border = static_cast<double>(p.m) / static_cast<double>(r) +
+                            static_cast<double>(p.n) / static_cast<double>(c);
+      if (border < best) std::tie(best, rows, columns) = std::make_tuple(border, r, c);
+    }
+  }
+};
+
+// Where block i of `count` begins, along `size` elements in units of a cache line.
+int64_t block_begin(int64_t i, int64_t count, int64_t size) {
+  constexpr int64_t kUnit = 16;
+  return std::min(size, (size + kUnit - 1) / kUnit * i / count * kUnit);
+}
+
+void sgemm(const Plan& p, const Blocks& blocks, const float* a, const float* b, float* c) {
+  auto block = [&](int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+    if (m0 >= m1 || n0 >= n1) return;
+    const dnnl_status_t status =
+        dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', m1 - m0, n1 - n0, p.k, 1.0f,
+                   a + m0 * p.a_row(), p.transpose_a ? p.m : p.k, b + n0 * p.b_column(), p.transpose_b ? p.k : p.n,
+                   p.accumulate ? 1.0f : 0.0f, c + m0 * p.n + n0, p.n);
+    PARTITA_CHECK(status == dnnl_success, "dnnl_sgemm");
+  };
+#pragma omp parallel if (worth_threads(p.m * p.n * p.k))
+  {
+    const int64_t team = omp_get_num_threads(), thread = omp_get_thread_num();
+    for (int64_t i = thread; i < blocks.rows * blocks.columns; i += team) {
+      const int64_t r = i / blocks.columns, s = i % blocks.columns;
+      block(block_begin(r, blocks.rows, p.m), block_begin(r + 1, blocks.rows, p.m),
+            block_begin(s, blocks.columns, p.n), block_begin(s + 1, blocks.columns, p.n));
+    }
+  }
 }
 
 template <typename A>
@@ -274,8 +314,9 @@ Kernel make_matmul(const KernelRequest& r) {
     return make_kernel(
         [bytes](std::span<std::byte* const> b) { std::memset(b.back(), 0, static_cast<size_t>(bytes)); });
   if (dtype == DType::kF32 && plan.batch.empty() && !plan.bias && plan.activation == Activation::kNone && plan.k != 0) {
-    return make_kernel(
-        [plan](std::span<std::byte* const> b) { sgemm(plan, as<float>(b[0]), as<float>(b[1]), as<float>(b.back())); });
+    return make_kernel([plan, blocks = Blocks(plan, r.threads())](std::span<std::byte* const> b) {
+      sgemm(plan, blocks, as<float>(b[0]), as<float>(b[1]), as<float>(b.back()));
+    });
   }
   if (onednn_type(dtype) != dnnl::memory::data_type::undef && plan.k != 0) {
     try {

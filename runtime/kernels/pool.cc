@@ -37,22 +37,45 @@ void for_inside(const Window& w, const Window::Dims& start, F&& visit) {
   }
 }
 
+// One row of outputs, tap by tap: the inner loop runs along the row.
+template <typename T>
+void max_pool_row(const Window& w, const T* plane, int64_t d, int64_t h, T* best, int32_t* at) {
+  std::fill_n(best, w.out[2],
+              std::is_integral_v<T> ? std::numeric_limits<T>::lowest() : T(-std::numeric_limits<float>::infinity()));
+  std::fill_n(at, w.out[2], -1);
+  for (int64_t kd = 0; kd < w.kernel[0]; ++kd) {
+    const int64_t in_d = d * w.stride[0] - w.low[0] + kd * w.dilation[0];
+    if (in_d < 0 || in_d >= w.in[0]) continue;
+    for (int64_t kh = 0; kh < w.kernel[1]; ++kh) {
+      const int64_t in_h = h * w.stride[1] - w.low[1] + kh * w.dilation[1];
+      if (in_h < 0 || in_h >= w.in[1]) continue;
+      for (int64_t kw = 0; kw < w.kernel[2]; ++kw) {
+        int64_t begin, end;
+        w.valid(2, kw, begin, end);
+        const int32_t stride = static_cast<int32_t>(w.stride[2]),
+                      first = static_cast<int32_t>((in_d * w.in[1] + in_h) * w.in[2] + kw * w.dilation[2] - w.low[2]);
+#pragma omp simd
+        for (int32_t j = static_cast<int32_t>(begin); j < static_cast<int32_t>(end); ++j) {
+          const T x = plane[first + j * stride], y = best[j];
+          const bool take = (at[j] < 0) | (x > y) | ((x != x) & (y == y));
+          best[j] = take ? x : y;
+          at[j] = take ? first + j * stride : at[j];
+        }
+      }
+    }
+  }
+  for (int64_t j = 0; j < w.out[2]; ++j) at[j] = std::max(at[j], 0);
+}
+
 template <typename T>
 void max_pool(const Window& w, const T* x, T* y, int32_t* indices) {
-  const int64_t planes = w.batch * w.channels, in = w.in_plane(), out = w.out_plane();
-#pragma omp parallel for schedule(static) if (worth_threads(planes * out * w.kernel_size()))
+  const int64_t planes = w.batch * w.channels, in = w.in_plane(), rows = w.out[0] * w.out[1];
+#pragma omp parallel for schedule(static) if (worth_threads(planes * w.out_plane() * w.kernel_size()))
   for (int64_t p = 0; p < planes; ++p) {
-    const T* plane = x + p * in;
-    for_windows(w, [&](int64_t to, const Window::Dims& start) {
-      int64_t best = -1;
-      for_inside(w, start, [&](int64_t at) {
-        if (best < 0 || plane[at] > plane[best] || (plane[at] != plane[at] && plane[best] == plane[best])) best = at;
-      });
-      y[p * out + to] = best >= 0 ? plane[best]
-                                  : T(std::is_integral_v<T> ? std::numeric_limits<T>::lowest()
-                                                            : T(-std::numeric_limits<float>::infinity()));
-      indices[p * out + to] = static_cast<int32_t>(std::max<int64_t>(best, 0));
-    });
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t to = (p * rows + r) * w.out[2];
+      max_pool_row(w, x + p * in, r / w.out[1], r % w.out[1], y + to, indices + to);
+    }
   }
 }
 

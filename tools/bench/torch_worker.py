@@ -1,0 +1,123 @@
+"""One side of the benchmark in a process of its own.
+   torch_worker.py export MODEL FOLDER THREADS    writes model.onnx, train.yaml and data.npz; prints the step's FLOPs
+   torch_worker.py eager|compile MODEL FOLDER THREADS    then, for each line on stdin, runs a round of steps and prints its times and losses
+   torch_worker.py sgemm DNNL - THREADS    the same with rounds of large products: GF/s of PyTorch and of the oneDNN library DNNL
+Prints one JSON object a line."""
+import ctypes
+import json
+import statistics
+import sys
+import time
+
+import numpy as np
+import torch
+
+import models
+
+
+def peak_bytes():
+    fields = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(fields["VmHWM"].split()[0]) * 1024
+
+
+def reset_peak():
+    try:
+        open("/proc/self/clear_refs", "w").write("5")
+    except OSError:
+        pass  # then the peak is the whole process's
+
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+
+def export(model, folder):
+    arrays = model.data(model.steps + 1, np.random.default_rng(1))
+    np.savez(f"{folder}/data.npz", **arrays)
+    open(f"{folder}/train.yaml", "w").write(models.recipe(model))
+    torch.manual_seed(0)
+    module = model.make()
+    batch = models.batches(model, arrays)[0]
+    inputs = batch if model.loss == "output" else batch[:1]
+    names = [k for k in arrays if model.loss == "output" or k != "target"]
+    if model.dynamo:
+        torch.onnx.export(module, inputs, f"{folder}/model.onnx", input_names=names, output_names=["y"], opset_version=18, dynamo=True, optimize=False)
+    else:
+        torch.onnx.export(module, inputs, f"{folder}/model.onnx", input_names=names, output_names=["y"], opset_version=17, dynamo=False,
+                          training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False)
+    from torch.utils.flop_counter import FlopCounterMode
+    torch.manual_seed(0)
+    module = model.make()
+    with FlopCounterMode(display=False) as counter:
+        models.loss_of(model, module, batch).backward()
+    say(flops=counter.get_total_flops(), parameters=sum(p.numel() for p in module.parameters()))
+
+
+def train(kind, model, folder):
+    before = peak_bytes()
+    torch.manual_seed(0)
+    module = model.make()
+    arrays = dict(np.load(f"{folder}/data.npz"))
+    data = models.batches(model, arrays)
+    optimizer = torch.optim.AdamW(module.parameters(), fused=True, **models.OPTIMIZER)
+
+    def loss(*batch):
+        return models.loss_of(model, module, batch)
+
+    if kind == "compile":
+        loss = torch.compile(loss)
+
+    def step(batch):
+        optimizer.zero_grad(set_to_none=True)
+        value = loss(*batch)
+        value.backward()
+        optimizer.step()
+        return value.item()
+
+    first = True
+    for _ in sys.stdin:
+        seconds, losses = [], []
+        for at, batch in enumerate(data):
+            begin = time.perf_counter()
+            losses.append(step(batch))
+            if at:
+                seconds.append(time.perf_counter() - begin)
+            elif first:
+                reset_peak()
+                first = False
+        say(seconds=seconds, loss=losses, peak=peak_bytes(), imports=before)
+
+
+def sgemm(library, size=2048, repeat=8):
+    a, b, c = (torch.rand(size, size) for _ in range(3))
+    dnnl = ctypes.CDLL(library)
+    i64, real = ctypes.c_int64, ctypes.c_float
+    pointer = lambda t: ctypes.c_void_p(t.data_ptr())
+
+    def onednn():
+        n = i64(size)
+        dnnl.dnnl_sgemm(ctypes.c_char(b"N"), ctypes.c_char(b"N"), n, n, n, real(1), pointer(a), n, pointer(b), n, real(0), pointer(c), n)
+
+    def rate(product):
+        product()
+        times = []
+        for _ in range(repeat):
+            begin = time.perf_counter()
+            product()
+            times.append(time.perf_counter() - begin)
+        return 2e-9 * size**3 / statistics.median(times)
+
+    for _ in sys.stdin:
+        say(torch=rate(lambda: torch.mm(a, b, out=c)), onednn=rate(onednn))
+
+
+def main():
+    what, name, folder, threads = sys.argv[1:5]
+    torch.set_num_threads(int(threads))
+    if what == "sgemm":
+        return sgemm(name)
+    model = models.MODELS[name]
+    return export(model, folder) if what == "export" else train(what, model, folder)
+
+
+main()
