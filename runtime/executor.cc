@@ -18,7 +18,7 @@ namespace partita::runtime {
 namespace {
 
 // Below this a step's memory traffic costs less than waking the team.
-constexpr int64_t kSerialBytes = 64 << 10;
+constexpr int64_t kSerialBytes = 128 << 10;
 
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes, int threads) {
   if (to == from || bytes == 0) return;

@@ -182,10 +182,14 @@ class OneDnnMatmul final : public LibraryKernel {
 // primitive on plain layouts. Each thread has a block of C and calls it alone: its own division among threads is slower
 // where B is transposed and k is long, and makes the order of sums depend on the threads.
 struct Blocks {
+  // Below this many multiplications (a few microseconds) waiting for the last thread costs more than the others save.
+  static constexpr double kWorthThreads = 1 << 20;
+
   int64_t rows = 1, columns = 1;  // of blocks
 
   // The division among `threads` whose blocks are nearest to squares.
   Blocks(const Plan& p, int threads) {
+    if (static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) < kWorthThreads) return;
     double best = std::numeric_limits<double>::infinity();
     for (int64_t r = 1; r <= threads; ++r) {
       if (threads % r != 0) continue;
@@ -212,7 +216,14 @@ void sgemm(const Plan& p, const Blocks& blocks, const float* a, const float* b, 
                    p.accumulate ? 1.0f : 0.0f, c + m0 * p.n + n0, p.n);
     PARTITA_CHECK(status == dnnl_success, "dnnl_sgemm");
   };
-#pragma omp parallel if (worth_threads(p.m * p.n * p.k))
+  if (blocks.rows * blocks.columns == 1) {
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);  // else it would start a team of its own
+    block(0, p.m, 0, p.n);
+    omp_set_num_threads(threads);
+    return;
+  }
+#pragma omp parallel
   {
     const int64_t team = omp_get_num_threads(), thread = omp_get_thread_num();
     for (int64_t i = thread; i < blocks.rows * blocks.columns; i += team) {
