@@ -11,6 +11,7 @@
 #include "codegen/nest_schedule.h"
 #include "codegen/object_code.h"
 #include "codegen/placement.h"
+#include "codegen/rematerialize.h"
 #include "codegen/step_plan.h"
 #include "ir/formula.h"
 
@@ -83,7 +84,7 @@ class ProgramMaker {
   ProgramMaker(const LocalProgram& local, const TargetOptions& options)
       : local_(local),
         options_(options),
-        graph_(expand_composites(local.graph)),
+        graph_(rematerialize(expand_composites(local.graph))),
         code_(graph_),
         plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse},
                                      .micro_batches = local.micro_batches,

@@ -194,8 +194,8 @@ struct Blocks {
     for (int64_t r = 1; r <= threads; ++r) {
       if (threads % r != 0) continue;
       const int64_t c = threads / r;
-      const double border = static_cast<double>(p.m) / static_cast<double>(r) +
-                            static_cast<double>(p.n) / static_cast<double>(c);
+      const double border =
+          static_cast<double>(p.m) / static_cast<double>(r) + static_cast<double>(p.n) / static_cast<double>(c);
       if (border < best) std::tie(best, rows, columns) = std::make_tuple(border, r, c);
     }
   }
@@ -228,8 +228,8 @@ void sgemm(const Plan& p, const Blocks& blocks, const float* a, const float* b, 
     const int64_t team = omp_get_num_threads(), thread = omp_get_thread_num();
     for (int64_t i = thread; i < blocks.rows * blocks.columns; i += team) {
       const int64_t r = i / blocks.columns, s = i % blocks.columns;
-      block(block_begin(r, blocks.rows, p.m), block_begin(r + 1, blocks.rows, p.m),
-            block_begin(s, blocks.columns, p.n), block_begin(s + 1, blocks.columns, p.n));
+      block(block_begin(r, blocks.rows, p.m), block_begin(r + 1, blocks.rows, p.m), block_begin(s, blocks.columns, p.n),
+            block_begin(s + 1, blocks.columns, p.n));
     }
   }
 }
