@@ -324,7 +324,10 @@ Kernel make_matmul(const KernelRequest& r) {
   if (plan.k == 0 && !plan.bias && !plan.accumulate)
     return make_kernel(
         [bytes](std::span<std::byte* const> b) { std::memset(b.back(), 0, static_cast<size_t>(bytes)); });
-  if (dtype == DType::kF32 && plan.batch.empty() && !plan.bias && plan.activation == Activation::kNone && plan.k != 0) {
+  // Few rows against a transposed B: to copy B into panels, as the BLAS entry does, is most of the work.
+  const bool few_rows = plan.transpose_b && !plan.transpose_a && plan.m <= 64;
+  if (dtype == DType::kF32 && plan.batch.empty() && !plan.bias && plan.activation == Activation::kNone && plan.k != 0 &&
+      !few_rows) {
     return make_kernel([plan, blocks = Blocks(plan, r.threads())](std::span<std::byte* const> b) {
       sgemm(plan, blocks, as<float>(b[0]), as<float>(b[1]), as<float>(b.back()));
     });
