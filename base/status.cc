@@ -1,11 +1,13 @@
 #include "base/status.h"
 
+#include <stdexcept>
+
+#include "base/cat.h"
+
 namespace partita {
 
 void internal_fault(const char* file, int line, const char* condition, const std::string& message) {
-  std::fprintf(stderr, "partita: internal fault at %s:%d: %s does not hold: %s\n", file, line, condition,
-               message.c_str());
-  std::abort();
+  throw std::logic_error(cat("internal fault at ", file, ":", line, ": ", condition, " does not hold: ", message));
 }
 
 absl::Status with_context(const absl::Status& status, const std::string& context) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/cat.h"
+#include "base/fault.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "codegen/nest_emitter.h"
@@ -24,6 +25,7 @@
 #include "llvm/MC/MCSubtargetInfo.h"
 #include "llvm/MC/TargetRegistry.h"
 #include "llvm/Passes/PassBuilder.h"
+#include "llvm/Support/ErrorHandling.h"
 #include "llvm/Support/TargetSelect.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/Target/TargetMachine.h"
@@ -45,6 +47,9 @@ struct Cpu {
 void initialize_llvm() {
   static std::once_flag once;
   std::call_once(once, [] {
+    llvm::install_fatal_error_handler(
+        [](void*, const char* reason, bool) { stop_with_fault(cat("internal fault in LLVM: ", reason)); });
+    llvm::install_bad_alloc_error_handler([](void*, const char*, bool) { stop_with_fault("out of memory", true); });
     LLVMInitializeX86TargetInfo();
     LLVMInitializeX86Target();
     LLVMInitializeX86TargetMC();

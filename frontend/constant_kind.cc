@@ -1,6 +1,8 @@
 #include "frontend/constant_kind.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 
 namespace partita {
@@ -52,13 +54,15 @@ bool is_mask(const Literal& literal) {
 bool is_unnamed_scalar(const OnnxTensor& tensor) {
   if (elements(tensor.type.shape) != 1) return false;
   std::string_view name = tensor.name;
-  if (name.starts_with("onnx::") || name.starts_with("/") || name.starts_with("scalar_tensor_default")) return true;
-  for (std::string_view prefix : {"val_", "_val_", "unsqueeze_", ""}) {
-    if (!name.starts_with(prefix)) continue;
-    std::string_view rest = name.substr(prefix.size());
-    if (!rest.empty() && rest.find_first_not_of("0123456789") == std::string_view::npos) return true;
-  }
-  return false;
+  if (name.starts_with("onnx::") || name.starts_with("/")) return true;
+  // "pow_12", "val_3", "scalar_tensor_default_1", "17": a traced operation, numbered.
+  name = name.substr(0, name.find_last_not_of("0123456789") + 1);
+  if (name.ends_with('_') && name.size() > 1) name.remove_suffix(1);
+  constexpr std::string_view kTraced[] = {"",      "val",     "_val",        "scalar_tensor_default", "scalar_tensor",
+                                          "full",  "clone",   "unsqueeze",   "full_default",          "lift_fresh_copy",
+                                          "fill",  "alias",   "detach",      "_tensor_constant",      "lifted_tensor",
+                                          "const", "_to_copy", "c_lifted_tensor"};
+  return std::find(std::begin(kTraced), std::end(kTraced), name) != std::end(kTraced);
 }
 
 std::vector<bool> rotary_tables(const std::vector<OnnxTensor>& tensors) {

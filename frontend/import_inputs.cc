@@ -117,7 +117,7 @@ void Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& sco
   if (trained && !options_.trainable.empty()) {
     trained = matches(options_.trainable);
   } else if (trained) {
-    trained = t.type.rank() > 0 && !table && !is_unnamed_scalar(t) && !(t.literal && is_mask(*t.literal));
+    trained = !table && !is_unnamed_scalar(t) && !(t.literal && is_mask(*t.literal));
   }
   bool statistic = statistics_.contains(t.name);
   trained &= !statistic;

@@ -9,6 +9,7 @@
 
 #include "base/cat.h"
 #include "base/checksum.h"
+#include "base/fault.h"
 #include "base/mapped_file.h"
 #include "base/status.h"
 #include "runtime/communicator_factory.h"
@@ -78,13 +79,18 @@ int exit_code(const absl::Status& status) {
 
 int main(int argc, char** argv) {
   using namespace partita::runtime;
+  partita::exit_on_uncaught();
   CLI::App app{
       "A rank of a compiled Partita program. Start as many as the bundle is for, with mpirun, srun or torchrun."};
   RunFlags flags;
   std::string backend = "auto";
   flags.add(app);
   app.add_option("--backend", backend, "how ranks talk: auto, mpi or tcp");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
   absl::Status status;
   try {
     status = run(flags, backend);

@@ -3,9 +3,11 @@
 #include <new>
 #include <stdexcept>
 
+#include "base/fault.h"
 #include "tools/cli/command.h"
 
 int main(int argc, char** argv) {
+  partita::exit_on_uncaught();
   CLI::App app{"Partita: an auto-parallelizing compiler for training graphs"};
   app.require_subcommand(1);
   app.set_version_flag("--version", "partita 0.1.0");
