@@ -25,8 +25,7 @@
   if (!tmp.ok()) return std::move(tmp).status();      \
   lhs = *std::move(tmp)
 
-// A violated invariant of ours, never a user's mistake: says where, by throwing std::logic_error, which
-// ends the program with code 1.
+// A violated invariant of ours, never a user's mistake: says where, then aborts.
 #define PARTITA_CHECK(condition, message)                                   \
   do {                                                                      \
     if (!(condition)) {                                                     \

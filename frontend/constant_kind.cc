@@ -58,10 +58,11 @@ bool is_unnamed_scalar(const OnnxTensor& tensor) {
   // "pow_12", "val_3", "scalar_tensor_default_1", "17": a traced operation, numbered.
   name = name.substr(0, name.find_last_not_of("0123456789") + 1);
   if (name.ends_with('_') && name.size() > 1) name.remove_suffix(1);
-  constexpr std::string_view kTraced[] = {"",      "val",     "_val",        "scalar_tensor_default", "scalar_tensor",
-                                          "full",  "clone",   "unsqueeze",   "full_default",          "lift_fresh_copy",
-                                          "fill",  "alias",   "detach",      "_tensor_constant",      "lifted_tensor",
-                                          "const", "_to_copy", "c_lifted_tensor"};
+  constexpr std::string_view kTraced[] = {
+      "",      "val",      "_val",           "scalar_tensor_default", "scalar_tensor",
+      "full",  "clone",    "unsqueeze",      "full_default",          "lift_fresh_copy",
+      "fill",  "alias",    "detach",         "_tensor_constant",      "lifted_tensor",
+      "const", "_to_copy", "c_lifted_tensor"};
   return std::find(std::begin(kTraced), std::end(kTraced), name) != std::end(kTraced);
 }
 

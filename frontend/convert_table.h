@@ -37,6 +37,7 @@ std::span<const ConvertEntry> random_table();
 std::span<const ConvertEntry> recurrent_table();
 std::span<const ConvertEntry> reduction_table();
 std::span<const ConvertEntry> resize_table();
+std::span<const ConvertEntry> sampling_table();
 std::span<const ConvertEntry> shape_table();
 std::span<const ConvertEntry> slicing_table();
 

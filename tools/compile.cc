@@ -20,6 +20,7 @@
 #include "partitioner/localize.h"
 #include "partitioner/parallel_plan.h"
 #include "passes/initialize.h"
+#include "runtime/data/convert.h"
 #include "runtime/program_image.h"
 #include "runtime/run_flags.h"
 #include "runtime/safetensors.h"
@@ -102,9 +103,23 @@ std::vector<InitialTensor> collect_weights(const LocalProgram& local) {
   for (size_t k = 0; k < local.graph.states.size(); ++k) {
     const State& s = local.graph.states[k];
     bool here = std::holds_alternative<Literal>(s.initial) || std::holds_alternative<FileRange>(s.initial);
-    if (here) weights.push_back({s.name, {local.graph.type(s.value).dtype, local.states[k].logical}, s.initial});
+    if (here)
+      weights.push_back({s.name,
+                         {local.graph.type(s.value).dtype, local.states[k].logical},
+                         s.initial,
+                         s.kind == StateKind::kParameter});
   }
   return weights;
+}
+
+// NaN anywhere, or infinity in what is trained, would make every later number NaN.
+absl::Status check_values(const InitialTensor& w, std::span<const std::byte> bytes) {
+  int64_t bad = runtime::find_unusable(w.type.dtype, bytes, w.trained);
+  if (bad < 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      cat("initializer ", quote(w.name, 200), ": element ", bad, " of ", to_string(w.type), " is ",
+          runtime::element_text(w.type.dtype, bytes.data() + bad * dtype_size(w.type.dtype)),
+          ": expected finite numbers; export a model whose weights are sound, or give `init` rules in train.yaml"));
 }
 
 absl::Status write_weights(const std::vector<InitialTensor>& weights, const std::string& path) {
@@ -125,6 +140,7 @@ absl::Status write_weights(const std::vector<InitialTensor>& weights, const std:
   PARTITA_ASSIGN_OR_RETURN(auto writer, runtime::SafetensorsWriter::create(path, std::move(tensors)));
   for (const InitialTensor& w : weights) {
     if (const Literal* literal = std::get_if<Literal>(&w.value)) {
+      PARTITA_RETURN_IF_ERROR(check_values(w, literal->bytes()));
       PARTITA_RETURN_IF_ERROR(writer->write(w.name, literal->bytes()));
       continue;
     }
@@ -135,8 +151,9 @@ absl::Status write_weights(const std::vector<InitialTensor>& weights, const std:
                                             range.offset + range.bytes, ") in ", quote(range.path),
                                             ", found a file of ", file.size()));
     }
-    PARTITA_RETURN_IF_ERROR(writer->write(
-        w.name, file.bytes().subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.bytes))));
+    auto bytes = file.bytes().subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.bytes));
+    PARTITA_RETURN_IF_ERROR(check_values(w, bytes));
+    PARTITA_RETURN_IF_ERROR(writer->write(w.name, bytes));
   }
   return writer->finish();
 }
@@ -266,7 +283,8 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
       PARTITA_RETURN_IF_ERROR(
           write_file_atomically(cat(fresh, "/", runtime::kEvaluationName), evaluation, Durable::kNo));
     }
-    PARTITA_RETURN_IF_ERROR(write_weights(compiled.weights, cat(fresh, "/", runtime::kInitialName)));
+    PARTITA_RETURN_IF_ERROR(with_context(write_weights(compiled.weights, cat(fresh, "/", runtime::kInitialName)),
+                                         quote(compiled.program.model, 200)));
     PARTITA_RETURN_IF_ERROR(
         runtime::write_executable(runner, as_byte_span(image), cat(fresh, "/", runtime::kRankName)));
     std::vector<verifier::Claim> claims;

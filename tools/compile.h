@@ -31,6 +31,7 @@ struct InitialTensor {
   std::string name;
   TensorType type;
   Initial value;  // a Literal or a FileRange
+  bool trained = false;
 };
 
 struct Compiled {

@@ -103,6 +103,11 @@ void batch_normalization(Conversion& c) {
   bool training = c.version >= 14 ? c.i("training_mode", 0) != 0 : c.outputs.size() > 1;
   c.services.never_train(c.in(3));
   c.services.never_train(c.in(4));
+  if (!training && c.services.training() && c.version >= 14) {
+    c.services.warn(
+        "BatchNormalization nodes have training_mode 0: they use the stored statistics and do not update them, as in "
+        "inference; export in training mode (TrainingMode.TRAINING, dynamo=False) to normalize by the batch");
+  }
   if (!training || !c.services.training()) {
     int r = e.rank(x);
     ValueId mean = per_channel(e, e.cast(c.in(3), wide), r), variance = per_channel(e, e.cast(c.in(4), wide), r);

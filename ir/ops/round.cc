@@ -3,12 +3,13 @@
 
 namespace partita {
 
-// Towards minus infinity. The gradient of all three is zero: none.
+// Towards minus infinity. The gradient of all three is zero.
 extern const OpDef kFloor = {
     .name = "floor",
     .formula_of = nonlinear_formula,
     .infer = same_float_type,
     .flops_per_point = 1,
+    .gradient = [](const OpUse&) -> std::vector<ValueId> { return {kNoValue}; },
     .scalar = unary_body<ScalarOp::kFloor>,
 };
 
@@ -18,6 +19,7 @@ extern const OpDef kCeil = {
     .formula_of = nonlinear_formula,
     .infer = same_float_type,
     .flops_per_point = 1,
+    .gradient = [](const OpUse&) -> std::vector<ValueId> { return {kNoValue}; },
     .scalar = unary_body<ScalarOp::kCeil>,
 };
 
@@ -27,6 +29,7 @@ extern const OpDef kRound = {
     .formula_of = nonlinear_formula,
     .infer = same_float_type,
     .flops_per_point = 1,
+    .gradient = [](const OpUse&) -> std::vector<ValueId> { return {kNoValue}; },
     .scalar = unary_body<ScalarOp::kRoundEven>,
 };
 

@@ -25,12 +25,13 @@ extern const OpDef kAbs = {
     .scalar = unary_body<ScalarOp::kAbs>,
 };
 
-// -1, 0 or 1; NaN stays NaN. Its gradient is zero: none.
+// -1, 0 or 1; NaN stays NaN. Its gradient is zero.
 extern const OpDef kSign = {
     .name = "sign",
     .formula_of = nonlinear_formula,
     .infer = same_number_type,
     .flops_per_point = 1,
+    .gradient = [](const OpUse&) -> std::vector<ValueId> { return {kNoValue}; },
     .scalar = [](ScalarBuilder& s, const OpView&, const Scalars& x) -> Scalars {
       Scalar zero = s.like(x[0], 0), one = s.like(x[0], 1);
       Scalar not_positive = is_unsigned(s.type(x[0]))

@@ -1,5 +1,6 @@
 #include "runtime/data/convert.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -151,6 +152,46 @@ std::string element_text(DType dtype, const std::byte* element) {
     else
       return cat(value);
   });
+}
+
+namespace {
+
+// Of `Bits` wide floats whose exponent is `exponent`: all its bits are set in NaN and infinity, a fraction only in NaN.
+template <typename Bits>
+int64_t first_unusable(std::span<const std::byte> bytes, Bits exponent, bool infinite) {
+  constexpr int64_t kRun = 1024;  // elements looked at in one go
+  const Bits magnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
+  const int64_t n = static_cast<int64_t>(bytes.size() / sizeof(Bits));
+  const Bits least = infinite ? exponent : static_cast<Bits>(exponent + 1);
+  for (int64_t first = 0; first < n; first += kRun) {
+    Bits run[kRun];
+    const int64_t count = std::min(kRun, n - first);
+    std::memcpy(run, bytes.data() + static_cast<size_t>(first) * sizeof(Bits),
+                static_cast<size_t>(count) * sizeof(Bits));
+    bool any = false;
+    for (int64_t k = 0; k < count; ++k) any |= static_cast<Bits>(run[k] & magnitude) >= least;
+    for (int64_t k = 0; any && k < count; ++k) {
+      if (static_cast<Bits>(run[k] & magnitude) >= least) return first + k;
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+int64_t find_unusable(DType dtype, std::span<const std::byte> bytes, bool infinite) {
+  switch (dtype) {
+    case DType::kF64:
+      return first_unusable<uint64_t>(bytes, uint64_t{0x7ff} << 52, infinite);
+    case DType::kF32:
+      return first_unusable<uint32_t>(bytes, uint32_t{0xff} << 23, infinite);
+    case DType::kF16:
+      return first_unusable<uint16_t>(bytes, uint16_t{0x1f << 10}, infinite);
+    case DType::kBF16:
+      return first_unusable<uint16_t>(bytes, uint16_t{0xff << 7}, infinite);
+    default:
+      return -1;
+  }
 }
 
 }  // namespace partita::runtime

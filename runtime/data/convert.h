@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -19,5 +20,8 @@ absl::StatusOr<ConvertFunction> find_conversion(DType from, DType to);
 
 // The element's value for a message: "70000", "0.5".
 std::string element_text(DType dtype, const std::byte* element);
+
+// Index of the first element that is NaN, or (`infinite`) infinite; -1 where there is none and for other than floats.
+int64_t find_unusable(DType dtype, std::span<const std::byte> bytes, bool infinite);
 
 }  // namespace partita::runtime

@@ -201,9 +201,14 @@ absl::Status DataSource::read_stream(int64_t position, int64_t count, int input,
       while (same < run && order(at + same) == sample + same) ++same;
       run = same;
     }
-    PARTITA_RETURN_IF_ERROR(
-        reader_->read(config_.skip + sample, run, input,
-                      out.subspan(static_cast<size_t>(done * bytes), static_cast<size_t>(run * bytes))));
+    const auto part = out.subspan(static_cast<size_t>(done * bytes), static_cast<size_t>(run * bytes));
+    PARTITA_RETURN_IF_ERROR(reader_->read(config_.skip + sample, run, input, part));
+    const InputSpec& spec = inputs_[static_cast<size_t>(input)];
+    if (int64_t bad = find_unusable(spec.dtype, part, false); bad >= 0) {
+      return absl::InvalidArgumentError(cat(reader_->describe(), ": sample ",
+                                            config_.skip + sample + bad / sample_elements(spec), " for graph input ",
+                                            quote(spec.name), " holds nan: expected numbers; repair the data"));
+    }
     done += run;
   }
   return absl::OkStatus();
