@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <random>
 
 #include "nlohmann/json.hpp"
@@ -247,16 +248,19 @@ TEST(Search, LargeSpacesAreSearchedInSeconds) {
   Cluster c = cluster(512, 8, "H100-80GB");
   Problem p = problem(w, c, 2048);
   CostModel model(p);
+  std::clock_t start = std::clock();  // processor time: other programs do not count
+  auto seconds = [&] { return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC; };
   auto found = search(model, {});
   ASSERT_TRUE(found.ok() && found->best) << found.status();
-  EXPECT_LT(found->seconds, 30);
+  EXPECT_LT(seconds(), 30);
   Workload deep = transformer(1024, 4096, 2048, 50000);
   Cluster d = cluster(32, 8, "H100-80GB");
   Problem q = problem(deep, d, 512);
   CostModel other(q);
+  start = std::clock();
   found = search(other, {});
   ASSERT_TRUE(found.ok() && found->best);
-  EXPECT_LT(found->seconds, 30);
+  EXPECT_LT(seconds(), 30);
 }
 
 TEST(PlanFile, PinsAndSimulationComeBack) {
