@@ -84,7 +84,9 @@ class ProgramMaker {
   ProgramMaker(const LocalProgram& local, const TargetOptions& options)
       : local_(local),
         options_(options),
-        graph_(rematerialize(expand_composites(local.graph))),
+        expanded_(expand_composites(local.graph)),
+        rematerialized_(rematerialize(expanded_)),
+        graph_(rematerialized_.graph),
         code_(graph_),
         plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse},
                                      .micro_batches = local.micro_batches,
@@ -115,7 +117,14 @@ class ProgramMaker {
 
   ProgramClaims claims() const {
     ProgramClaims claims{local_.graph, {}};
-    for (const PlanStep& step : plan_.steps) claims.steps.push_back({step.node, step.values});
+    // In terms of the graph before anything was made again: a copy is the value that it equals.
+    auto original = [&](ValueId v) { return v < 0 ? v : rematerialized_.same_as[v]; };
+    for (const PlanStep& step : plan_.steps) {
+      StepClaim claim{step.node, step.values};
+      for (ValueId& v : claim.values) v = original(v);
+      if (step.node >= 0) claim.node = expanded_.values[original(graph_.nodes[step.node].outputs[0])].producer;
+      claims.steps.push_back(std::move(claim));
+    }
     return claims;
   }
 
@@ -277,7 +286,9 @@ class ProgramMaker {
 
   const LocalProgram& local_;
   const TargetOptions& options_;
-  Graph graph_;
+  Graph expanded_;
+  Rematerialized rematerialized_;
+  const Graph& graph_;
   CodeGraph code_;
   StepPlan plan_;
   Program program_;

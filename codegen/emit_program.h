@@ -18,8 +18,8 @@ struct TargetOptions {
 // What the steps of a program say of themselves, for the verifier, which takes none of it on trust.
 struct StepClaim {
   NodeId node = kNoNode;    // the node that the step computes, or the last of those that it computes
-  std::vector<int> values;  // per operand: a value of the graph that is no view, -1 where absent, below -1 a temporary of
-                            // the code generator's. Empty: a collective over several values that lie side by side
+  std::vector<int> values;  // per operand: a value of the graph that is no view, -1 where absent, below -1 a temporary
+                            // of the code generator's. Empty: a collective over several values that lie side by side
 };
 struct ProgramClaims {
   Graph graph;                   // the local graph; nodes and values of steps are those of it with composites expanded

@@ -26,7 +26,7 @@ class Rematerializer {
         outside_(graph.values.size(), false),
         levels_(graph.values.size(), 0) {}
 
-  Graph run() {
+  Rematerialized run() {
     index();
     bool any = false;
     for (const Node& node : graph_.nodes) {
@@ -36,7 +36,10 @@ class Rematerializer {
       levels_[node.outputs[0]] = deep;
       any = true;
     }
-    return any ? rewrite() : graph_;
+    if (any) return rewrite();
+    Rematerialized same{graph_, {}};
+    for (size_t v = 0; v < graph_.values.size(); ++v) same.same_as.push_back(static_cast<ValueId>(v));
+    return same;
   }
 
  private:
@@ -106,7 +109,7 @@ class Rematerializer {
     return is_elementwise(node) || role_of(*node.op) == NodeRole::kBroadcast;
   }
 
-  Graph rewrite() {
+  Rematerialized rewrite() {
     Rewriter r(graph_);
     rewriter_ = &r;
     again_.clear();
@@ -120,7 +123,15 @@ class Rematerializer {
         r.copy(node);
       }
     }
-    return std::move(r).finish();
+    Rematerialized out;
+    out.same_as.assign(r.builder().graph().values.size(), kNoValue);
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      ValueId old = static_cast<ValueId>(v);
+      if (r.has(old)) out.same_as[r(old)] = old;
+    }
+    for (const auto& [old, now] : again_) out.same_as[now] = old;
+    out.graph = std::move(r).finish();
+    return out;
   }
 
   // A value as the backward part has it.
@@ -164,6 +175,6 @@ class Rematerializer {
 
 }  // namespace
 
-Graph rematerialize(const Graph& graph) { return Rematerializer(graph).run(); }
+Rematerialized rematerialize(const Graph& graph) { return Rematerializer(graph).run(); }
 
 }  // namespace partita

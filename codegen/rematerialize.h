@@ -1,6 +1,8 @@
 // Less memory between forward and backward: activations that the backward part can make again from what it has anyway.
 #pragma once
 
+#include <vector>
+
 #include "ir/graph.h"
 
 namespace partita {
@@ -12,6 +14,10 @@ namespace partita {
 //   backward:  dh = dy @ v^T;  dv = h^T @ dy;  du = gelu_grad(dh, u)       h was kept; now h' = gelu(u) before dv
 //
 // `graph` has no composites any more (expand_composites.h). The result computes the same values to the bit.
-Graph rematerialize(const Graph& graph);
+struct Rematerialized {
+  Graph graph;
+  std::vector<ValueId> same_as;  // for each of its values, the value of the given graph that it equals; kNoValue: none
+};
+Rematerialized rematerialize(const Graph& graph);
 
 }  // namespace partita

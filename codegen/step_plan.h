@@ -37,8 +37,8 @@ struct PlanStep {
   int inputs = 0;
   int waits_for = -1;    // kCollectiveWait: index of the start
   std::string epilogue;  // what a library kernel does on top of its op (runtime/kernels/matmul.cc)
-  // What the operands are: a value (never a view), kNoValue where absent, below that a temporary. Empty for a collective
-  // over a bundle, whose values are its node's.
+  // What the operands are: a value (never a view), kNoValue where absent, below that a temporary. Empty for a
+  // collective over a bundle, whose values are its node's.
   std::vector<int> values;
 };
 

@@ -25,9 +25,8 @@ void point_to(onnx::TensorProto& tensor, const std::string& location, int64_t of
   tensor.clear_uint64_data();
   tensor.clear_external_data();
   tensor.set_data_location(onnx::TensorProto::EXTERNAL);
-  for (const auto& [key, value] : {std::pair<std::string, std::string>{"location", location},
-                                   {"offset", cat(offset)},
-                                   {"length", cat(bytes)}}) {
+  for (const auto& [key, value] :
+       {std::pair<std::string, std::string>{"location", location}, {"offset", cat(offset)}, {"length", cat(bytes)}}) {
     auto* entry = tensor.add_external_data();
     entry->set_key(key);
     entry->set_value(value);
@@ -69,7 +68,8 @@ absl::StatusOr<int64_t> write_onnx_with_weights(const std::string& model, const 
     at = (at + static_cast<int64_t>(bytes.size()) + kAlignment - 1) / kAlignment * kAlignment;
   }
   std::string text;
-  if (!proto.SerializeToString(&text)) return absl::InvalidArgumentError(cat(quote(model, 1000), ": cannot be written again"));
+  if (!proto.SerializeToString(&text))
+    return absl::InvalidArgumentError(cat(quote(model, 1000), ": cannot be written again"));
   PARTITA_RETURN_IF_ERROR(data.commit());
   PARTITA_RETURN_IF_ERROR(write_file_atomically(output, text));
   return replaced;

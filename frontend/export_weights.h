@@ -14,8 +14,8 @@
 namespace partita {
 
 // New bytes of an initializer (row-major, in its own dtype), or nothing to leave it as it is.
-using WeightValues =
-    std::function<absl::StatusOr<std::optional<std::vector<std::byte>>>(const std::string& name, const TensorType& type)>;
+using WeightValues = std::function<absl::StatusOr<std::optional<std::vector<std::byte>>>(const std::string& name,
+                                                                                         const TensorType& type)>;
 
 // Writes the graph of `model` to `output` (a path ending in .onnx), its new weights to OUTPUT.weights beside it as
 // external data, and those that were external before along with them. Returns how many were replaced. Both files appear

@@ -287,7 +287,7 @@ class Localizer {
       Sharding s = Sharding::replicated(graph_.type(v).shape);
       for (ValueId other : node.inputs) {
         if (other != kNoValue && other != v && graph_.type(other).shape == graph_.type(v).shape &&
-            !variants_[other].empty())
+            (node.op->sums_micro_batches || !variants_[other].empty()))
           s = node.op->sums_micro_batches ? term_sharding(other) : sharding_of(other);
       }
       size_t k = at->second;
@@ -314,7 +314,12 @@ class Localizer {
         for (size_t j = 0; j < pass.size(); ++j) {
           const auto& p = use.shardings[j].partial;
           bool also = std::find(p.begin(), p.end(), axis) != p.end();
-          sound = sound && (also || use.formula.inputs[j].linear != group);
+          bool joint = use.formula.inputs[j].linear == group;
+          sound = sound && (also || !joint);
+          // A sum that is owed is not carried into products with other tensors: every one of them, and every gradient
+          // that follows, would owe it. (Over micro-batches it is never sent, only accumulated.)
+          sound = sound &&
+                  (joint || axis == mesh_.time || elements(operand_shape(use.formula, use.formula.inputs[j])) <= 1);
         }
         if (sound) pass[k].push_back(axis);
       }

@@ -269,11 +269,24 @@ class Planner {
     return dim.size() == 1 && f.factors[dim[0]].role == FactorRole::kWhole;
   }
 
+  // Whether the node keeps whole what the tensor axis could divide: a factor of one operand (a vocabulary), not one in
+  // which operands meet.
   bool divides(const Graph& graph, const Node& node) const {
+    if (std::count(node.inputs.begin(), node.inputs.end(), kNoValue) > 0) return false;
     Formula f = formula_of(graph, node);
-    return std::any_of(f.factors.begin(), f.factors.end(), [&](const Factor& x) {
-      return x.role == FactorRole::kWhole && x.size >= layout_.tensor && x.size % layout_.tensor == 0;
-    });
+    bool any = false;
+    for (size_t k = 0; k < f.factors.size(); ++k) {
+      if (f.factors[k].role != FactorRole::kWhole) continue;
+      int operands = 0;
+      for (const FormulaOperand& o : f.inputs) {
+        operands += std::any_of(o.dims.begin(), o.dims.end(), [&](const auto& dim) {
+          return std::count(dim.begin(), dim.end(), static_cast<int>(k)) > 0;
+        });
+      }
+      if (operands > 1) return false;
+      any = any || (f.factors[k].size >= layout_.tensor && f.factors[k].size % layout_.tensor == 0);
+    }
+    return any;
   }
 
   void choose(LayoutChooser& chooser, bool warn) {

@@ -166,8 +166,7 @@ std::vector<HeldState> Checkpointer::held_states() const {
   const std::vector<ProgramState>& states = executor_.program().states;
   for (size_t k = 0; k < states.size(); ++k) {
     if (is_kept(states[k]))
-      held.push_back(
-          {index.at(states[k].name), &states[k].placement, executor_.memory(states[k].operand), owned_[k]});
+      held.push_back({index.at(states[k].name), &states[k].placement, executor_.memory(states[k].operand), owned_[k]});
   }
   return held;
 }
@@ -183,9 +182,9 @@ absl::StatusOr<std::vector<std::string>> Checkpointer::candidates() const {
   PARTITA_ASSIGN_OR_RETURN(std::string path, find_checkpoint(options_.resume));
   PARTITA_ASSIGN_OR_RETURN(CheckpointManifest manifest, read_manifest(path));
   if (!there.empty() && there.back() > manifest.step) {
-    return absl::FailedPreconditionError(
-        cat(quote(options_.folder, 1000), " holds newer checkpoints (step ", there.back(), ") than the one to go on from (step ",
-            manifest.step, "); choose another --checkpoint folder, or remove them"));
+    return absl::FailedPreconditionError(cat(quote(options_.folder, 1000), " holds newer checkpoints (step ",
+                                             there.back(), ") than the one to go on from (step ", manifest.step,
+                                             "); choose another --checkpoint folder, or remove them"));
   }
   paths.push_back(std::move(path));
   return paths;
@@ -195,8 +194,8 @@ absl::Status Checkpointer::load(const std::string& folder, bool parameters_only,
   auto reader = CheckpointReader::open(folder);
   // A rank whose files are damaged says so to all.
   PARTITA_RETURN_IF_ERROR(all_ok(communicator_, reader.status(), "opening the checkpoint"));
-  PARTITA_RETURN_IF_ERROR(load_states(executor_.program(), executor_.coordinates(), owned_, *reader,
-                                      parameters_only, communicator_, [this](const Operand& o) { return executor_.memory(o); }));
+  PARTITA_RETURN_IF_ERROR(load_states(executor_.program(), executor_.coordinates(), owned_, *reader, parameters_only,
+                                      communicator_, [this](const Operand& o) { return executor_.memory(o); }));
   manifest = reader->manifest();
   return absl::OkStatus();
 }
@@ -330,8 +329,7 @@ void Checkpointer::warn(const absl::Status& why, int64_t step) {
   const std::vector<int64_t> there = list_checkpoints(options_.folder);
   std::fprintf(stderr, "warning: the checkpoint of step %lld was not written: %s; %s\n", static_cast<long long>(step),
                std::string(why.message()).c_str(),
-               there.empty() ? "there is none before it"
-                             : cat("the one of step ", there.back(), " is kept").c_str());
+               there.empty() ? "there is none before it" : cat("the one of step ", there.back(), " is kept").c_str());
 }
 
 }  // namespace partita::runtime

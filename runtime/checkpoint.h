@@ -18,11 +18,11 @@
 namespace partita::runtime {
 
 struct CheckpointOptions {
-  std::string folder;      // empty: none are written
-  int64_t every = 0;       // steps; 0: only after the last step and when told to stop
-  int keep = 3;            // newest; 0: all
-  int keep_best = 0;       // beside them those of lowest evaluation loss
-  std::string resume;      // empty: a new run; "auto": the newest good one in `folder`, if any; else a path
+  std::string folder;  // empty: none are written
+  int64_t every = 0;   // steps; 0: only after the last step and when told to stop
+  int keep = 3;        // newest; 0: all
+  int keep_best = 0;   // beside them those of lowest evaluation loss
+  std::string resume;  // empty: a new run; "auto": the newest good one in `folder`, if any; else a path
   // What a new run starts from: the parameters and running statistics of a checkpoint, or of a PyTorch module's
   // safetensors file; and the states of its optimizer, a safetensors file.
   std::string init, init_optimizer;
@@ -75,7 +75,7 @@ class Checkpointer {
   bool shared_ = true;
   std::unique_ptr<Lock> lock_;
   std::vector<CheckpointTensor> tensors_;  // of all ranks
-  std::vector<bool> owned_;                // by state of this rank's program: of the ranks with that box, this one writes it
+  std::vector<bool> owned_;  // by state of this rank's program: of the ranks with that box, this one writes it
   std::unique_ptr<CheckpointWriter> writer_;  // set while one is written
   bool committed_ = false;                    // it waits for nothing but the first rank's rename
   int64_t flags_[3] = {};                     // stop, pending, failed: the largest over all ranks

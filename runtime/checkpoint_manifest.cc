@@ -46,20 +46,13 @@ json body_of(const CheckpointManifest& m) {
     if (!t.parameter.empty()) entry["parameter"] = t.parameter;
     tensors.push_back(std::move(entry));
   }
-  return {{"format", kFormat},
-          {"version", kCheckpointVersion},
-          {"model", m.model},
-          {"fingerprint", model_fingerprint(m.tensors)},
-          {"plan", m.plan},
-          {"step", m.step},
-          {"samples", m.samples},
-          {"samples_per_step", m.samples_per_step},
-          {"seed", m.seed},
-          {"layout", m.shared ? "shared" : "boxes"},
-          {"ranks", m.ranks},
-          {"data", m.data},
-          {"metrics", m.metrics},
-          {"tensors", std::move(tensors)}};
+  return {{"format", kFormat},    {"version", kCheckpointVersion},
+          {"model", m.model},     {"fingerprint", model_fingerprint(m.tensors)},
+          {"plan", m.plan},       {"step", m.step},
+          {"samples", m.samples}, {"samples_per_step", m.samples_per_step},
+          {"seed", m.seed},       {"layout", m.shared ? "shared" : "boxes"},
+          {"ranks", m.ranks},     {"data", m.data},
+          {"metrics", m.metrics}, {"tensors", std::move(tensors)}};
 }
 
 absl::StatusOr<CheckpointTensor> tensor_from(const json& j) {
@@ -207,7 +200,8 @@ absl::Status check_same_model(const std::vector<CheckpointTensor>& wanted, const
       missing.push_back(cat(t.name, " ", type_text(t)));
     } else if (at->second->shape != t.shape || is_float(at->second->dtype) != is_float(t.dtype)) {
       if (++differing <= 8)
-        append(shapes, differing > 1 ? ", " : "", quote(t.name), " is ", type_text(*at->second), " and not ", type_text(t));
+        append(shapes, differing > 1 ? ", " : "", quote(t.name), " is ", type_text(*at->second), " and not ",
+               type_text(t));
     }
   }
   for (const CheckpointTensor& t : found) {

@@ -34,14 +34,14 @@ struct CheckpointTensor {
 
 struct CheckpointManifest {
   std::string model;
-  std::string plan;             // mesh of the run that wrote it, "data=4": only to read
-  int64_t step = 0;             // optimizer steps taken: the next one to run
-  int64_t samples = 0;          // taken from the stream of samples
+  std::string plan;     // mesh of the run that wrote it, "data=4": only to read
+  int64_t step = 0;     // optimizer steps taken: the next one to run
+  int64_t samples = 0;  // taken from the stream of samples
   int64_t samples_per_step = 0;
   uint64_t seed = 0;
-  bool shared = true;           // layout
-  int64_t ranks = 1;            // files of layout "boxes"
-  std::string data;             // description of the data and their order; another one is warned of
+  bool shared = true;                     // layout
+  int64_t ranks = 1;                      // files of layout "boxes"
+  std::string data;                       // description of the data and their order; another one is warned of
   std::map<std::string, double> metrics;  // "loss", "evaluation_loss": as they were
   std::vector<CheckpointTensor> tensors;
 };

@@ -18,7 +18,8 @@ namespace partita::runtime {
 namespace {
 
 absl::Status torn(const std::string& folder, std::string_view why) {
-  return absl::DataLossError(cat("checkpoint ", quote(folder, 1000), " is damaged: ", why, "; use an older checkpoint"));
+  return absl::DataLossError(
+      cat("checkpoint ", quote(folder, 1000), " is damaged: ", why, "; use an older checkpoint"));
 }
 
 // A file that is missing, or no safetensors, makes the checkpoint damaged.
@@ -99,9 +100,8 @@ absl::Status CheckpointReader::index_boxes() {
       if (tensor == nullptr || tensor->dtype != entry.dtype || !check_box(tensor->shape, box.offset, box.extent).ok())
         return torn(folder_, cat(box_file(rank), " and the manifest differ in ", quote(entry.name)));
       std::vector<Box>& known = boxes_[name];
-      const bool fresh = std::none_of(known.begin(), known.end(), [&](const Box& b) {
-        return b.offset == box.offset && b.extent == box.extent;
-      });
+      const bool fresh = std::none_of(known.begin(), known.end(),
+                                      [&](const Box& b) { return b.offset == box.offset && b.extent == box.extent; });
       if (fresh) known.push_back(std::move(box));
     }
     files_.push_back(*std::move(file));
@@ -109,7 +109,10 @@ absl::Status CheckpointReader::index_boxes() {
   // Each rank's file may lie on a host of its own; a run under the same plan needs only what its host has.
   for (const CheckpointTensor& t : manifest_.tensors) {
     if (boxes_.find(t.name) == boxes_.end() && element_count(t.shape) != 0)
-      return torn(folder_, cat("tensor ", quote(t.name), " is in no file", missing.empty() ? "" : cat("; missing: ", quote_list(missing), " (gather the ranks' files into one folder)")));
+      return torn(folder_, cat("tensor ", quote(t.name), " is in no file",
+                               missing.empty() ? ""
+                                               : cat("; missing: ", quote_list(missing),
+                                                     " (gather the ranks' files into one folder)")));
   }
   return absl::OkStatus();
 }
@@ -169,8 +172,8 @@ namespace {
 
 // One state from its pieces; the sum of the words of what this rank owns.
 absl::StatusOr<uint64_t> load_state(const ProgramState& state, std::span<const int64_t> coordinates,
-                                    const CheckpointReader& reader, const CheckpointTensor& tensor,
-                                    bool owner, std::span<std::byte> own) {
+                                    const CheckpointReader& reader, const CheckpointTensor& tensor, bool owner,
+                                    std::span<std::byte> own) {
   const int64_t from = dtype_size(tensor.dtype), to = dtype_size(state.operand.dtype);
   ConvertFunction convert = nullptr;
   if (tensor.dtype != state.operand.dtype) {
@@ -185,8 +188,8 @@ absl::StatusOr<uint64_t> load_state(const ProgramState& state, std::span<const i
     if (convert != nullptr) {
       converted.resize(static_cast<size_t>(count * to));
       if (convert(dense.data(), converted.data(), count) >= 0)
-        return absl::InvalidArgumentError(cat("tensor ", quote(tensor.name), " holds a value that ",
-                                              dtype_name(state.operand.dtype), " cannot"));
+        return absl::InvalidArgumentError(
+            cat("tensor ", quote(tensor.name), " holds a value that ", dtype_name(state.operand.dtype), " cannot"));
     }
     unpack_piece(piece, to, convert != nullptr ? converted.data() : dense.data(), own.data());
     return absl::OkStatus();

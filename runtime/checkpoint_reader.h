@@ -45,12 +45,12 @@ class CheckpointReader {
   std::string folder_;
   CheckpointManifest manifest_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, size_t, std::less<>> index_;                // into manifest_.tensors
+  std::map<std::string, size_t, std::less<>> index_;            // into manifest_.tensors
   std::map<std::string, std::vector<Box>, std::less<>> boxes_;  // layout "boxes": distinct, disjoint boxes
 };
 
-// Puts this rank's part of each state of `program` to the checkpoint's values, converted between float formats where the
-// precision differs; `parameters_only`: parameters, frozen and running values, others stay as they are. `owned`, by
+// Puts this rank's part of each state of `program` to the checkpoint's values, converted between float formats where
+// the precision differs; `parameters_only`: parameters, frozen and running values, others stay as they are. `owned`, by
 // state: of the ranks that hold the same box, one adds it to the checksum. Collective. DataLoss on all ranks where a
 // checksum does not fit.
 absl::Status load_states(const Program& program, std::span<const int64_t> coordinates, const std::vector<bool>& owned,

@@ -112,7 +112,8 @@ void CheckpointWriter::copy_states(const std::vector<HeldState>& states, std::sp
       if (s.owned) owned_[s.tensor] = true;
       if (!s.owned && shared_) continue;
       const absl::Status walked = for_each_piece(*s.placement, coordinates, [&](const LogicalPiece& piece) {
-        visit(s, piece, static_cast<size_t>(*element_count(piece.extent) * dtype_size(manifest_.tensors[s.tensor].dtype)));
+        visit(s, piece,
+              static_cast<size_t>(*element_count(piece.extent) * dtype_size(manifest_.tensors[s.tensor].dtype)));
         return absl::OkStatus();
       });
       PARTITA_CHECK(walked.ok(), "pieces of a checked placement");
@@ -134,10 +135,11 @@ absl::Status CheckpointWriter::write_pieces() {
   if (!shared_) {
     std::vector<TensorInfo> infos;
     for (const Piece& p : pieces_)
-      infos.push_back({box_key(manifest_.tensors[p.tensor].name, p.offset), manifest_.tensors[p.tensor].dtype, p.extent});
+      infos.push_back(
+          {box_key(manifest_.tensors[p.tensor].name, p.offset), manifest_.tensors[p.tensor].dtype, p.extent});
     const int rank = communicator_ == nullptr ? 0 : communicator_->rank();
-    PARTITA_ASSIGN_OR_RETURN(file_, SafetensorsWriter::create(cat(folder, "/", box_file(rank)), std::move(infos),
-                                                              metadata_of(manifest_)));
+    PARTITA_ASSIGN_OR_RETURN(
+        file_, SafetensorsWriter::create(cat(folder, "/", box_file(rank)), std::move(infos), metadata_of(manifest_)));
   } else if (!is_first()) {
     PARTITA_ASSIGN_OR_RETURN(file_, SafetensorsWriter::join(cat(folder, "/", kCheckpointStates), infos_of(manifest_),
                                                             metadata_of(manifest_), kToken));

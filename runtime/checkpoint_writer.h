@@ -36,7 +36,8 @@ struct HeldState {
 
 class CheckpointWriter {
  public:
-  // `manifest` holds the tensors of all ranks' programs, in the same order everywhere; `shared`: all ranks see `folder`.
+  // `manifest` holds the tensors of all ranks' programs, in the same order everywhere; `shared`: all ranks see
+  // `folder`.
   CheckpointWriter(std::string folder, bool shared, Communicator* communicator)
       : folder_(std::move(folder)), shared_(shared), communicator_(communicator) {}
   ~CheckpointWriter();

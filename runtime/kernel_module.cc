@@ -41,15 +41,19 @@ absl::StatusOr<std::unique_ptr<KernelModule>> KernelModule::load(std::span<const
     handle = ::dlopen(cat("/proc/self/fd/", fd).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) error = ::dlerror();
   }
-  ::close(fd);
+  // The loader knows modules by their path: the descriptor stays open, so that no other module gets the same one.
+  if (handle == nullptr) ::close(fd);
   if (!written.ok()) return written;
   if (handle == nullptr)
     return absl::DataLossError(
         cat("cannot load the generated kernels: ", quote(error != nullptr ? error : "unknown error", 400)));
-  return std::unique_ptr<KernelModule>(new KernelModule(handle));
+  return std::unique_ptr<KernelModule>(new KernelModule(handle, fd));
 }
 
-KernelModule::~KernelModule() { ::dlclose(handle_); }
+KernelModule::~KernelModule() {
+  ::dlclose(handle_);
+  ::close(file_);
+}
 
 absl::StatusOr<KernelFunction> KernelModule::find(const std::string& symbol) const {
   void* address = ::dlsym(handle_, symbol.c_str());

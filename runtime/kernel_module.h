@@ -24,8 +24,9 @@ class KernelModule {
   absl::StatusOr<KernelFunction> find(const std::string& symbol) const;
 
  private:
-  explicit KernelModule(void* handle) : handle_(handle) {}
+  KernelModule(void* handle, int file) : handle_(handle), file_(file) {}
   void* handle_;
+  int file_;  // in memory, what the handle was loaded from
 };
 
 }  // namespace partita::runtime

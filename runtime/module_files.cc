@@ -20,11 +20,12 @@ absl::Status load_tensor(const ProgramState& s, std::span<const int64_t> coordin
   PARTITA_ASSIGN_OR_RETURN(ConvertFunction convert, find_conversion(entry.dtype, s.operand.dtype));
   return for_each_piece(s.placement, coordinates, [&](const LogicalPiece& piece) -> absl::Status {
     const int64_t count = *element_count(piece.extent), to = dtype_size(s.operand.dtype);
-    std::vector<std::byte> dense(static_cast<size_t>(count * dtype_size(entry.dtype))), converted(static_cast<size_t>(count * to));
+    std::vector<std::byte> dense(static_cast<size_t>(count * dtype_size(entry.dtype))),
+        converted(static_cast<size_t>(count * to));
     PARTITA_RETURN_IF_ERROR(file.read(entry.name, piece.offset, piece.extent, dense));
     if (convert(dense.data(), converted.data(), count) >= 0)
-      return absl::InvalidArgumentError(
-          cat(quote(file.path()), ": ", quote(entry.name), " holds a value that ", dtype_name(s.operand.dtype), " cannot"));
+      return absl::InvalidArgumentError(cat(quote(file.path()), ": ", quote(entry.name), " holds a value that ",
+                                            dtype_name(s.operand.dtype), " cannot"));
     unpack_piece(piece, to, converted.data(), own.data());
     return absl::OkStatus();
   });
@@ -61,7 +62,8 @@ class Loader {
     std::vector<std::string> known;
     for (const SafetensorsEntry& e : file_.entries()) known.push_back(e.name);
     return absl::InvalidArgumentError(
-        cat(quote(file_.path()), " does not fit the model:", missing_.empty() ? "" : cat(" it lacks ", quote_list(missing_), ";"),
+        cat(quote(file_.path()),
+            " does not fit the model:", missing_.empty() ? "" : cat(" it lacks ", quote_list(missing_), ";"),
             shapes_.empty() ? "" : cat(" ", shapes_, ";"), " it has ", quote_list(known),
             ". Names are those of the ONNX initializers; `names` in train.yaml gives others"));
   }

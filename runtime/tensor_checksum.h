@@ -1,6 +1,6 @@
 // A checksum of a whole logical tensor that does not depend on how it is split: each element gives a 64-bit word mixed
-// from its value and its number in the tensor, and the words are summed modulo 2^64. Ranks sum over the boxes they hold,
-// the sums of disjoint boxes add up, and the same tensor has the same checksum under every plan.
+// from its value and its number in the tensor, and the words are summed modulo 2^64. Ranks sum over the boxes they
+// hold, the sums of disjoint boxes add up, and the same tensor has the same checksum under every plan.
 //
 // Any change of one element is found for certain (the mix is a bijection for each position), others with probability
 // 1 - 2^-64. For damage, not for adversaries.

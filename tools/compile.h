@@ -36,9 +36,9 @@ struct InitialTensor {
 
 struct Compiled {
   runtime::Program program;
-  Graph serial;              // what the ranks share out between them, for the verifier
-  int64_t samples = 0;       // a step's, likewise
-  ProgramClaims claims;      // what the program's steps say that they compute, likewise
+  Graph serial;                                // what the ranks share out between them, for the verifier
+  int64_t samples = 0;                         // a step's, likewise
+  ProgramClaims claims;                        // what the program's steps say that they compute, likewise
   std::optional<runtime::Program> evaluation;  // forward alone, for inference; where train.yaml has `evaluate`
   runtime::DataConfig evaluation_data;
   int64_t evaluate_every = 0, evaluate_batches = -1;  // steps; global batches, -1: all of the data

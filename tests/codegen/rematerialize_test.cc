@@ -37,7 +37,7 @@ Graph layer(int64_t rows, bool source_lives) {
 }
 
 TEST(Rematerialize_Activation, IsMadeAgainFromWhatLives) {
-  Graph graph = layer(512, true), now = rematerialize(graph);
+  Graph graph = layer(512, true), now = rematerialize(graph).graph;
   EXPECT_EQ(count(graph, "tanh", Segment::kBackward), 0);
   EXPECT_EQ(count(now, "tanh", Segment::kForward), 1);
   ASSERT_EQ(count(now, "tanh", Segment::kBackward), 1);
@@ -49,11 +49,11 @@ TEST(Rematerialize_Activation, IsMadeAgainFromWhatLives) {
 }
 
 TEST(Rematerialize_Activation, StaysWhereItsSourceDies) {
-  EXPECT_EQ(count(rematerialize(layer(512, false)), "tanh", Segment::kBackward), 0);
+  EXPECT_EQ(count(rematerialize(layer(512, false)).graph, "tanh", Segment::kBackward), 0);
 }
 
 TEST(Rematerialize_Activation, StaysWhereItIsSmall) {
-  EXPECT_EQ(count(rematerialize(layer(16, true)), "tanh", Segment::kBackward), 0);
+  EXPECT_EQ(count(rematerialize(layer(16, true)).graph, "tanh", Segment::kBackward), 0);
 }
 
 // Several layers: the arena holds one activation a layer less.
@@ -79,7 +79,7 @@ TEST(Rematerialize_Layers, NeedLessMemory) {
     b.output("dx", g);
     Graph graph = std::move(b).finish();
     if (again) {
-      EXPECT_EQ(count(rematerialize(graph), "tanh", Segment::kBackward), kLayers);
+      EXPECT_EQ(count(rematerialize(graph).graph, "tanh", Segment::kBackward), kLayers);
       return arena(graph);
     }
     // The same with results that the outside wants, so that they are kept.
@@ -100,7 +100,7 @@ TEST(Rematerialize_LongChain, IsCutIntoShortOnes) {
   ValueId g = h.back();
   for (int k = kLength; k > 0; --k) g = b.mul(g, h[k]);
   b.output("dx", g);
-  Graph now = rematerialize(b.graph());
+  Graph now = rematerialize(b.graph()).graph;
   EXPECT_GT(count(now, "tanh", Segment::kBackward), 0);
   EXPECT_LT(count(now, "tanh", Segment::kBackward), kLength);
 }

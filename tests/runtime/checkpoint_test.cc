@@ -10,8 +10,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/checkpoint_reader.h"
 #include "runtime/box.h"
+#include "runtime/checkpoint_reader.h"
 #include "runtime/collective_threads.h"
 #include "runtime/data/permutation.h"
 #include "runtime/npz.h"
@@ -49,8 +49,7 @@ const std::vector<Layout>& layouts() {
   return kLayouts;
 }
 
-Placement split_over(const std::vector<MeshAxis>& mesh, size_t dim,
-                     const std::vector<int32_t>& axes, Placement base) {
+Placement split_over(const std::vector<MeshAxis>& mesh, size_t dim, const std::vector<int32_t>& axes, Placement base) {
   for (int32_t a : axes) {
     base.local[dim] /= mesh[static_cast<size_t>(a)].size;
     base.axes[dim].push_back({a, base.local[dim]});
@@ -241,7 +240,8 @@ TEST(Checkpoint, FilesOfTheirOwn_LoadUnderEachLayout) {
       std::vector<HeldState> held;
       for (const ProgramState& s : executor.program().states) {
         if (is_kept(s))
-          held.push_back({held.size(), &s.placement, executor.memory(s.operand), owns_box(s.placement, executor.coordinates())});
+          held.push_back(
+              {held.size(), &s.placement, executor.memory(s.operand), owns_box(s.placement, executor.coordinates())});
       }
       absl::Status status = writer.begin(m, held, executor.coordinates());
       while (status.ok() && !writer.written()) std::this_thread::yield();
@@ -361,13 +361,14 @@ TEST(Checkpoint, FullDisk_KeepsTheOneBefore) {
   const rlimit small{1 << 20, before.rlim_max};
   ::setrlimit(RLIMIT_FSIZE, &small);
   ::testing::internal::CaptureStderr();
-  const absl::Status full = on_ranks(program, [&](const Executor& executor, Communicator* communicator) -> absl::Status {
-    auto c = Checkpointer::open({.folder = folder.path(), .resume = "auto"}, executor, communicator);
-    if (!c.ok()) return c.status();
-    if (auto from = (*c)->resume(); !from.ok()) return from.status();
-    if (auto s = (*c)->save(head(2)); !s.ok()) return absl::InternalError("save must only warn");
-    return (*c)->finish();
-  });
+  const absl::Status full =
+      on_ranks(program, [&](const Executor& executor, Communicator* communicator) -> absl::Status {
+        auto c = Checkpointer::open({.folder = folder.path(), .resume = "auto"}, executor, communicator);
+        if (!c.ok()) return c.status();
+        if (auto from = (*c)->resume(); !from.ok()) return from.status();
+        if (auto s = (*c)->save(head(2)); !s.ok()) return absl::InternalError("save must only warn");
+        return (*c)->finish();
+      });
   ::setrlimit(RLIMIT_FSIZE, &before);
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
@@ -386,7 +387,9 @@ class Resumed : public ::testing::TestWithParam<int> {
     std::vector<float> xt, rates(16, 0);
     for (int64_t k = 0; k < kSteps * kBatch * 4; ++k)
       xt.push_back(static_cast<float>(mix64(static_cast<uint64_t>(k)) % 2001) / 1000 - 1);
-    ASSERT_TRUE(write_npz(folder_ / "data.npz", {{"xt", DType::kF32, {kSteps * kBatch, 4}, std::as_bytes(std::span(xt))}}).ok());
+    ASSERT_TRUE(
+        write_npz(folder_ / "data.npz", {{"xt", DType::kF32, {kSteps * kBatch, 4}, std::as_bytes(std::span(xt))}})
+            .ok());
     for (size_t c = 0; c < 3; ++c) rates[c * 5] = -0.3f;
     auto writer = SafetensorsWriter::create(folder_ / "initial.safetensors", {{"rates", DType::kF32, {4, 4}}});
     ASSERT_TRUE((*writer)->write("rates", std::as_bytes(std::span(rates))).ok());

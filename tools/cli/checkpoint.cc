@@ -91,7 +91,8 @@ absl::Status inspect(const std::string& path, bool json, bool verify) {
               m.shared ? "" : cat(", a file for each of ", m.ranks, " ranks").c_str());
   for (const auto& [name, value] : m.metrics) std::printf("%s %.9g\n", name.c_str(), value);
   for (const auto& [kind, total] : kinds)
-    std::printf("%-10s %6lld tensors %10.2f MB\n", kind.c_str(), static_cast<long long>(total.first), static_cast<double>(total.second) / 1e6);
+    std::printf("%-10s %6lld tensors %10.2f MB\n", kind.c_str(), static_cast<long long>(total.first),
+                static_cast<double>(total.second) / 1e6);
   for (const CheckpointTensor& t : m.tensors) {
     std::printf("  %-10s %s %s%s\n", t.kind.c_str(), quote(t.name).c_str(), std::string(dtype_name(t.dtype)).c_str(),
                 runtime::shape_text(t.shape).c_str());
@@ -110,7 +111,8 @@ absl::Status convert(const std::string& from, const std::string& to, const std::
   std::error_code error;
   const std::string partial = cat(to, "/.", runtime::checkpoint_name(m.step), ".partial"),
                     final = cat(to, "/", runtime::checkpoint_name(m.step));
-  if (std::filesystem::exists(final, error)) return absl::FailedPreconditionError(cat(quote(final, 1000), " is there already"));
+  if (std::filesystem::exists(final, error))
+    return absl::FailedPreconditionError(cat(quote(final, 1000), " is there already"));
   std::filesystem::create_directories(partial, error);
   if (error) return absl::InvalidArgumentError(cat("cannot create ", quote(partial, 1000), ": ", error.message()));
   std::vector<TensorInfo> infos;
@@ -118,18 +120,20 @@ absl::Status convert(const std::string& from, const std::string& to, const std::
     return dtype != DType::kInvalid && t.kind == "parameter" && is_float(t.dtype) ? dtype : t.dtype;
   };
   for (const CheckpointTensor& t : m.tensors) infos.push_back({t.name, wanted(t), t.shape});
-  PARTITA_ASSIGN_OR_RETURN(auto file, SafetensorsWriter::create(cat(partial, "/", runtime::kCheckpointStates), infos,
-                                                                {{"format", "pt"}}));
+  PARTITA_ASSIGN_OR_RETURN(
+      auto file, SafetensorsWriter::create(cat(partial, "/", runtime::kCheckpointStates), infos, {{"format", "pt"}}));
   for (CheckpointTensor& t : m.tensors) {
     PARTITA_ASSIGN_OR_RETURN(Bytes bytes, reader.read_whole(t));
     PARTITA_ASSIGN_OR_RETURN(bytes, converted(t.name, bytes, t.dtype, wanted(t)));
     PARTITA_RETURN_IF_ERROR(file->write(t.name, bytes));
     t.dtype = wanted(t);
-    t.checksum = runtime::box_checksum(t.shape, std::vector<int64_t>(t.shape.size(), 0), t.shape, dtype_size(t.dtype), bytes);
+    t.checksum =
+        runtime::box_checksum(t.shape, std::vector<int64_t>(t.shape.size(), 0), t.shape, dtype_size(t.dtype), bytes);
   }
   PARTITA_RETURN_IF_ERROR(file->finish());
   m.shared = true;
-  PARTITA_RETURN_IF_ERROR(write_file_atomically(cat(partial, "/", runtime::kCheckpointManifest), runtime::format_manifest(m)));
+  PARTITA_RETURN_IF_ERROR(
+      write_file_atomically(cat(partial, "/", runtime::kCheckpointManifest), runtime::format_manifest(m)));
   std::filesystem::rename(partial, final, error);
   if (error) return absl::InvalidArgumentError(cat("cannot rename to ", quote(final, 1000), ": ", error.message()));
   std::printf("%s\n", final.c_str());
@@ -149,7 +153,8 @@ bool is_of_model(const CheckpointTensor& t) {
 
 // The names of an example file, the exporting module's own. What the checkpoint has under that name or, for a tied
 // weight, under the name of an equal tensor of the example comes from the checkpoint; the rest stays as it is.
-std::vector<Exported> as_example(const CheckpointReader& reader, const SafetensorsFile& example, std::vector<std::string>& kept) {
+std::vector<Exported> as_example(const CheckpointReader& reader, const SafetensorsFile& example,
+                                 std::vector<std::string>& kept) {
   std::vector<Exported> out;
   for (const auto& entry : example.entries()) {
     auto fits = [&](std::string_view name) {
@@ -158,9 +163,12 @@ std::vector<Exported> as_example(const CheckpointReader& reader, const Safetenso
     };
     Exported e{{entry.name, entry.dtype, entry.shape}, fits(entry.name), nullptr};
     for (const auto& other : example.entries()) {
-      if (e.source != nullptr || other.name == entry.name || other.shape != entry.shape || other.dtype != entry.dtype) continue;
+      if (e.source != nullptr || other.name == entry.name || other.shape != entry.shape || other.dtype != entry.dtype)
+        continue;
       const auto mine = example.data(entry), its = example.data(other);
-      if (is_float(entry.dtype) && entry.shape.size() > 1 && std::equal(mine.begin(), mine.end(), its.begin(), its.end())) e.source = fits(other.name);
+      if (is_float(entry.dtype) && entry.shape.size() > 1 &&
+          std::equal(mine.begin(), mine.end(), its.begin(), its.end()))
+        e.source = fits(other.name);
     }
     if (e.source == nullptr) {
       e.kept = &entry;
@@ -171,8 +179,8 @@ std::vector<Exported> as_example(const CheckpointReader& reader, const Safetenso
   return out;
 }
 
-absl::Status write_exported(const CheckpointReader& reader, const std::vector<Exported>& list, const SafetensorsFile* example,
-                            const std::string& output) {
+absl::Status write_exported(const CheckpointReader& reader, const std::vector<Exported>& list,
+                            const SafetensorsFile* example, const std::string& output) {
   std::vector<TensorInfo> infos;
   for (const Exported& e : list) infos.push_back(e.info);
   PARTITA_ASSIGN_OR_RETURN(auto file, SafetensorsWriter::create(output, infos, {{"format", "pt"}}));
@@ -200,7 +208,8 @@ absl::Status export_safetensors(const CheckpointReader& reader, const ExportFlag
     PARTITA_ASSIGN_OR_RETURN(example, SafetensorsFile::open(flags.like));
     list = as_example(reader, *example, kept);
     if (!kept.empty())
-      std::fprintf(stderr, "note: not in the checkpoint, kept as in %s: %s\n", flags.like.c_str(), quote_list(kept).c_str());
+      std::fprintf(stderr, "note: not in the checkpoint, kept as in %s: %s\n", flags.like.c_str(),
+                   quote_list(kept).c_str());
   } else {
     // Frozen values are the graph's constants as often as a module's buffers: only an example tells which.
     for (const CheckpointTensor& t : reader.manifest().tensors) {
@@ -213,7 +222,8 @@ absl::Status export_safetensors(const CheckpointReader& reader, const ExportFlag
 absl::Status export_optimizer(const CheckpointReader& reader, const std::string& output) {
   std::vector<Exported> list;
   for (const CheckpointTensor& t : reader.manifest().tensors) {
-    if (t.kind == "optimizer") list.push_back({{runtime::module_name(t.name, t.kind, t.parameter), t.dtype, t.shape}, &t, nullptr});
+    if (t.kind == "optimizer")
+      list.push_back({{runtime::module_name(t.name, t.kind, t.parameter), t.dtype, t.shape}, &t, nullptr});
     if (t.kind == "step") list.push_back({{"step", t.dtype, t.shape}, &t, nullptr});
   }
   return write_exported(reader, list, nullptr, output);
@@ -233,8 +243,9 @@ absl::Status export_onnx(const CheckpointReader& reader, const ExportFlags& flag
     const CheckpointTensor* t = reader.find(renamed == recipe.names.end() ? name : renamed->second);
     if (t == nullptr || (t->kind != "parameter" && t->kind != "running")) return std::optional<Bytes>();
     if (t->shape != type.shape) {
-      return absl::InvalidArgumentError(cat("initializer ", quote(name), " is ", to_string(type), " in ", quote(flags.model), " and ",
-                                            dtype_name(t->dtype), runtime::shape_text(t->shape), " in the checkpoint"));
+      return absl::InvalidArgumentError(cat("initializer ", quote(name), " is ", to_string(type), " in ",
+                                            quote(flags.model), " and ", dtype_name(t->dtype),
+                                            runtime::shape_text(t->shape), " in the checkpoint"));
     }
     PARTITA_ASSIGN_OR_RETURN(Bytes bytes, reader.read_whole(*t));
     PARTITA_ASSIGN_OR_RETURN(bytes, converted(name, bytes, t->dtype, type.dtype));
@@ -255,7 +266,8 @@ absl::Status export_checkpoint(const ExportFlags& flags) {
   } else if (flags.output.ends_with(".safetensors")) {
     PARTITA_RETURN_IF_ERROR(export_safetensors(reader, flags));
   } else {
-    return absl::InvalidArgumentError(cat("--output ", quote(flags.output), ": expected a name ending in .safetensors or .onnx"));
+    return absl::InvalidArgumentError(
+        cat("--output ", quote(flags.output), ": expected a name ending in .safetensors or .onnx"));
   }
   return flags.optimizer.empty() ? absl::OkStatus() : export_optimizer(reader, flags.optimizer);
 }
@@ -280,20 +292,24 @@ void add_checkpoint(CLI::App& app, absl::Status& result) {
     std::string from, to, dtype;
   };
   auto turn = std::make_shared<ConvertFlags>();
-  CLI::App* convert_verb = verb->add_subcommand("convert", "gather ranks' files into one, or store parameters in another float format");
+  CLI::App* convert_verb =
+      verb->add_subcommand("convert", "gather ranks' files into one, or store parameters in another float format");
   convert_verb->add_option("checkpoint", turn->from, "a checkpoint, or a folder of them: the newest")->required();
   convert_verb->add_option("-o,--output", turn->to, "folder that gets the new one, under the same step")->required();
   convert_verb->add_option("--dtype", turn->dtype, "of parameters: f32, f64, bf16 or f16");
   convert_verb->callback([turn, &result] { result = convert(turn->from, turn->to, turn->dtype); });
 
   auto out = std::make_shared<ExportFlags>();
-  CLI::App* export_verb = verb->add_subcommand("export", "write the weights for PyTorch (.safetensors) or as an ONNX model (.onnx)");
+  CLI::App* export_verb =
+      verb->add_subcommand("export", "write the weights for PyTorch (.safetensors) or as an ONNX model (.onnx)");
   export_verb->add_option("checkpoint", out->checkpoint, "a checkpoint, or a folder of them: the newest")->required();
-  export_verb->add_option("-o,--output", out->output, "NAME.safetensors or NAME.onnx (weights in NAME.onnx.weights)")->required();
+  export_verb->add_option("-o,--output", out->output, "NAME.safetensors or NAME.onnx (weights in NAME.onnx.weights)")
+      ->required();
   export_verb->add_option("--like", out->like, "a safetensors file of the module: write its very names and dtypes");
   export_verb->add_option("--model", out->model, "the ONNX file that was trained (for .onnx)");
   export_verb->add_option("--train", out->train_file, "its train.yaml, where that has `names` (for .onnx)");
-  export_verb->add_option("--optimizer", out->optimizer, "also write the optimizer's states: NAME.safetensors with PARAMETER.exp_avg and the like");
+  export_verb->add_option("--optimizer", out->optimizer,
+                          "also write the optimizer's states: NAME.safetensors with PARAMETER.exp_avg and the like");
   export_verb->callback([out, &result] { result = export_checkpoint(*out); });
 }
 

@@ -158,7 +158,7 @@ class GraphChecker {
   absl::Status visit(const Node& node) {
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;
-      if ((layout(v).sliced || in_time(v)) && runs_of(node.segment) == Runs::kOnce)
+      if ((layout(v).sliced || layout(v).summed || in_time(v)) && runs_of(node.segment) == Runs::kOnce)
         return differs("expected a value that all ranks have of one micro-batch, found ", found(v));
       auto state = state_of_.find(v);
       if (state != state_of_.end() && !node.op->sums_micro_batches) read_.insert(state->second);
@@ -221,8 +221,11 @@ class GraphChecker {
     if (reduce != "sum" && reduce != "max" && reduce != "min") return differs("unknown reduction ", quote(reduce));
     PartialKind kind = reduce == "sum" ? PartialKind::kSum : reduce == "max" ? PartialKind::kMax : PartialKind::kMin;
     for (size_t k = 0; k < node.inputs.size(); ++k) {
-      const Layout& x = layout(node.inputs[k]);
+      Layout x = layout(node.inputs[k]);
       if (x.root < 0) return differs("expected a value of the serial program, found ", found(node.inputs[k]));
+      bool sums = kind == PartialKind::kSum && (node.op->name == "all_reduce" || node.op->name == "reduce_scatter");
+      if (x.sliced && sums && std::any_of(axes.begin(), axes.end(), [&](int a) { return is_slice_axis(a); }))
+        add_runs(x);
       for (int a : axes) {
         if (x.sliced && is_slice_axis(a))
           return differs("expected one micro-batch on all ranks of ", mesh_.axes[a].name, ", found ",
@@ -256,6 +259,8 @@ class GraphChecker {
     }
     bool sliced = std::any_of(operands.begin(), operands.end(), [](const Layout& x) { return x.sliced; });
     for (size_t k = 0; k < operands.size(); ++k) {
+      if (operands[k].summed)
+        return differs("expected a value of one micro-batch, found a sum over several: ", found(node.inputs[k]));
       for (int a : report_.slice_axes) {
         if (sliced && (operands[k].depends_on(a) || operands[k].is_partial(a)))
           return differs("expected an operand that is whole on all ranks of ", mesh_.axes[a].name,
@@ -282,18 +287,23 @@ class GraphChecker {
                    "; found operands ", operands_text);
   }
 
+  // From the value of one micro-batch a rank to a part of the sum over them.
+  void add_runs(Layout& x) {
+    for (int a : report_.slice_axes) {
+      if (!x.is_partial(a)) x.partial.push_back(a);
+    }
+    std::sort(x.partial.begin(), x.partial.end());
+    x.sliced = false;
+    x.summed = true;
+  }
+
   // A sum over micro-batches starts from zero, so its state is owed over the same axes as its terms, and over those
   // along which ranks run different micro-batches.
   void sum_over_runs(const Node& node, std::vector<Layout>& operands) {
     Layout& term = operands.back();
     std::erase(term.partial, parts_.axis);
-    if (slices_.count > 1) {
-      for (int a : report_.slice_axes) {
-        if (!term.is_partial(a)) term.partial.push_back(a);
-      }
-      std::sort(term.partial.begin(), term.partial.end());
-      term.sliced = false;
-    }
+    if (slices_.count > 1 && !term.summed) add_runs(term);
+    term.summed = false;
     auto at = state_of_.find(node.inputs[0]);
     if (at == state_of_.end() || local_.states[at->second].kind != StateKind::kAccumulator) return;
     operands[0].partial = term.partial;

@@ -47,6 +47,8 @@ struct Layout {
   std::vector<int> partial;  // mesh axes, ascending: the combination over them is still owed
   PartialKind kind = PartialKind::kSum;
   bool sliced = false;  // ranks along the slice axes hold this value of different micro-batches
+  bool summed = false;  // it is the sum, or a part of it as `partial` says, over the micro-batches that these ranks run
+                        // at the same time: a term for an accumulator, and nothing else
 
   bool depends_on(int axis) const;
   bool is_partial(int axis) const;
