@@ -25,7 +25,8 @@
   if (!tmp.ok()) return std::move(tmp).status();      \
   lhs = *std::move(tmp)
 
-// A violated invariant of ours, never a user's mistake: says where, then aborts.
+// A violated invariant of ours, never a user's mistake: says where, by throwing std::logic_error, which
+// ends the program with code 1.
 #define PARTITA_CHECK(condition, message)                                   \
   do {                                                                      \
     if (!(condition)) {                                                     \

@@ -62,6 +62,10 @@ struct OpDef {
   // gradients.
   std::vector<ValueId> (*gradient)(const OpUse&) = nullptr;
 
+  // What a use's only output may be instead, for less work: a value that is there or that it emits; kNoValue where there
+  // is nothing better. use.inputs are values of the graph that use.b builds.
+  ValueId (*simpler)(const OpUse&) = nullptr;
+
   // Meaning, by at least one of these. `scalar`: an elementwise body with NumPy broadcasting. `expand`: in smaller ops.
   // `evaluate`: reference in wide arithmetic.
   Scalars (*scalar)(ScalarBuilder&, const OpView&, const Scalars&) = nullptr;

@@ -14,6 +14,7 @@ extern const OpDef kAdd = {
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       return {use.b.sum_to(use.gradients[0], use.types[0].shape), use.b.sum_to(use.gradients[0], use.types[1].shape)};
     },
+    .simpler = [](const OpUse& use) { return other_than(use, 0); },
     .scalar = [](ScalarBuilder& s, const OpView&, const Scalars& x) -> Scalars { return {s.add(x[0], x[1])}; },
 };
 

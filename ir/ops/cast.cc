@@ -28,6 +28,7 @@ extern const OpDef kCast = {
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       return {is_float(use.types[0].dtype) ? use.b.cast(use.gradients[0], use.types[0].dtype) : kNoValue};
     },
+    .simpler = [](const OpUse& use) { return use.types[0].dtype == use.attrs.dtype("to") ? use.inputs[0] : kNoValue; },
     .scalar = [](ScalarBuilder& s, const OpView& use, const Scalars& x) -> Scalars {
       return {s.cast(x[0], use.attrs.dtype("to"))};
     },

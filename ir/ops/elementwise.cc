@@ -2,6 +2,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "ir/builder.h"
 
 namespace partita {
 
@@ -87,6 +88,18 @@ absl::StatusOr<std::vector<TensorType>> to_bool(const OpView& use) {
   PARTITA_ASSIGN_OR_RETURN(std::vector<TensorType> types, same_type(use));
   types[0].dtype = DType::kBool;
   return types;
+}
+
+ValueId other_than(const OpUse& use, double neutral) {
+  Builder& b = use.b;
+  for (int k = 0; k < 2; ++k) {
+    const Literal* l = b.literal(use.inputs[k]);
+    ValueId other = use.inputs[1 - k];
+    if (l != nullptr && elements(l->type.shape) == 1 && is_float(l->type.dtype) && element_f(*l, 0) == neutral &&
+        l->type.rank() <= b.rank(other) && b.graph().producer(other) != nullptr)
+      return other;
+  }
+  return kNoValue;
 }
 
 }  // namespace partita

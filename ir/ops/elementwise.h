@@ -28,6 +28,9 @@ absl::StatusOr<std::vector<TensorType>> to_bool(const OpView& use);
 // The broadcast shape of the operands; InvalidArgument with the shapes where they do not fit.
 absl::StatusOr<Shape> broadcast_all(const OpView& use);
 
+// The other operand where one is a constant of one element, `neutral`, and the shapes agree; else kNoValue.
+ValueId other_than(const OpUse& use, double neutral);
+
 // Bodies of a single operation.
 template <ScalarOp op>
 Scalars unary_body(ScalarBuilder& s, const OpView&, const Scalars& x) {

@@ -108,6 +108,31 @@ std::vector<ValueId> matmul_gradient(const OpUse& use) {
   return {b.sum_to(dx, use.types[0].shape), b.sum_to(dy, use.types[1].shape)};
 }
 
+bool swaps_last_two(const std::vector<int64_t>& permutation) {
+  size_t r = permutation.size();
+  if (r < 2 || permutation[r - 2] != static_cast<int64_t>(r) - 1 || permutation[r - 1] != static_cast<int64_t>(r) - 2)
+    return false;
+  for (size_t k = 0; k + 2 < r; ++k) {
+    if (permutation[k] != static_cast<int64_t>(k)) return false;
+  }
+  return true;
+}
+
+// Takes transpositions of its operands upon itself.
+ValueId matmul_simpler(const OpUse& use) {
+  bool t[2] = {transposed(use.view(), 'a'), transposed(use.view(), 'b')}, changed = false;
+  ValueId x[2] = {use.inputs[0], use.inputs[1]};
+  for (int k = 0; k < 2; ++k) {
+    const Node* before = use.b.graph().producer(x[k]);
+    if (before == nullptr || before->op->name != "transpose" || !swaps_last_two(before->attrs.ints("permutation")))
+      continue;
+    x[k] = before->inputs[0];
+    t[k] = !t[k];
+    changed = true;
+  }
+  return changed ? use.b.matmul(x[0], x[1], t[0], t[1]) : kNoValue;
+}
+
 }  // namespace
 
 // Batched matrix product of two tensors of one rank >= 2; batch dimensions are equal or 1. Splitting the inner factor k
@@ -121,6 +146,7 @@ extern const OpDef kMatMul = {
     .infer = matmul_types,
     .flops_per_point = 2,
     .gradient = matmul_gradient,
+    .simpler = matmul_simpler,
     .evaluate = matmul_evaluate,
     .kernel = true,
 };

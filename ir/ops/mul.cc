@@ -15,6 +15,7 @@ extern const OpDef kMul = {
       return {use.b.sum_to(use.b.mul(g, use.inputs[1]), use.types[0].shape),
               use.b.sum_to(use.b.mul(g, use.inputs[0]), use.types[1].shape)};
     },
+    .simpler = [](const OpUse& use) { return other_than(use, 1); },
     .scalar = [](ScalarBuilder& s, const OpView&, const Scalars& x) -> Scalars { return {s.mul(x[0], x[1])}; },
 };
 

@@ -107,6 +107,14 @@ class ReshapeFormula {
   int names_ = 0;
 };
 
+// A reshape of a reshape is one, and one to the shape at hand is none.
+ValueId reshape_simpler(const OpUse& use) {
+  const Node* before = use.b.graph().producer(use.inputs[0]);
+  ValueId from = before != nullptr && before->op->name == "reshape" ? before->inputs[0] : use.inputs[0];
+  const Shape& to = use.attrs.ints("shape");
+  return use.b.shape(from) == to || from != use.inputs[0] ? use.b.reshape(from, to) : kNoValue;
+}
+
 }  // namespace
 
 // The same elements in row-major order under attribute `shape`.
@@ -118,6 +126,7 @@ extern const OpDef kReshape = {
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       return {use.b.reshape(use.gradients[0], use.types[0].shape)};
     },
+    .simpler = reshape_simpler,
     .view = true,
 };
 

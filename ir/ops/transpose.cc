@@ -43,6 +43,21 @@ void transpose_evaluate(const OpView& use, std::span<const Tensor* const> in, st
   });
 }
 
+// A transposition of a transposition is one, and the identity is none.
+ValueId transpose_simpler(const OpUse& use) {
+  const Node* before = use.b.graph().producer(use.inputs[0]);
+  std::vector<int64_t> permutation = use.attrs.ints("permutation");
+  ValueId from = use.inputs[0];
+  if (before != nullptr && before->op->name == "transpose") {
+    const std::vector<int64_t>& first = before->attrs.ints("permutation");
+    for (int64_t& d : permutation) d = first[d];
+    from = before->inputs[0];
+  }
+  bool identity = true;
+  for (size_t k = 0; k < permutation.size(); ++k) identity &= permutation[k] == static_cast<int64_t>(k);
+  return identity || from != use.inputs[0] ? use.b.transpose(from, std::move(permutation)) : kNoValue;
+}
+
 }  // namespace
 
 // Dimension k of the result is dimension permutation[k] of x.
@@ -52,6 +67,7 @@ extern const OpDef kTranspose = {
     .formula_of = transpose_formula,
     .infer = transpose_types,
     .gradient = transpose_gradient,
+    .simpler = transpose_simpler,
     .evaluate = transpose_evaluate,
 };
 
