@@ -50,13 +50,6 @@ runtime::Params make_params(const Attrs& attrs) {
   return params;
 }
 
-int64_t library_flops(const Graph& graph, const Node& node) {
-  if (node.op->flops_per_point == 0) return 0;
-  auto types = input_types(graph, node);
-  return static_cast<int64_t>(node.op->flops_per_point *
-                              static_cast<double>(points(bound_formula(*node.op, {node.attrs, types}))));
-}
-
 std::string_view state_kind(StateKind kind) {
   constexpr std::string_view kNames[] = {"parameter", "frozen", "running", "optimizer", "step", "accumulator"};
   return kNames[static_cast<int>(kind)];
@@ -198,7 +191,7 @@ class ProgramMaker {
       case StepKind::kLibrary:
         step.params = make_params(node->attrs);
         if (!p.epilogue.empty()) step.params["epilogue"] = p.epilogue;
-        step.flops = library_flops(graph_, *node);
+        step.flops = static_cast<int64_t>(node_flops(graph_, *node));
         break;
       case StepKind::kCollectiveStart:
         step.params = make_params(node->attrs);

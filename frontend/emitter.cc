@@ -27,7 +27,7 @@ constexpr int64_t kHuge = int64_t{1} << 50;
 // Steps that element counts do not tell: the multiply-adds of a contraction, the windows of a pool.
 int64_t hidden_work(const OpDef& op, const Attrs& attrs, const std::vector<TensorType>& inputs, int64_t outputs) {
   if (op.scalar || op.view) return 0;
-  int64_t n = op.flops_per_point > 0 && op.evaluate ? points(bound_formula(op, {attrs, inputs})) : 0;
+  int64_t n = (op.flops || op.flops_per_point > 0) && op.evaluate ? points(bound_formula(op, {attrs, inputs})) : 0;
   for (const auto& [name, value] : attrs.items()) {
     if (name != "kernel") continue;
     int64_t window = outputs;

@@ -237,6 +237,11 @@ Shape operand_shape(const Formula& formula, const FormulaOperand& operand) {
   return shape;
 }
 
+bool has_factor(const FormulaOperand& operand, int factor) {
+  return std::any_of(operand.dims.begin(), operand.dims.end(),
+                     [&](const auto& dim) { return std::find(dim.begin(), dim.end(), factor) != dim.end(); });
+}
+
 int64_t points(const Formula& formula) {
   int64_t n = 1;
   for (const Factor& f : formula.factors) n *= f.size;

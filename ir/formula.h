@@ -52,6 +52,8 @@ std::string to_string(const Formula& formula);
 absl::Status bind_sizes(Formula& formula, const std::vector<Shape>& inputs);
 // Shape of an operand of a bound formula.
 Shape operand_shape(const Formula& formula, const FormulaOperand& operand);
+// Whether one of the operand's dimensions is made of the factor.
+bool has_factor(const FormulaOperand& operand, int factor);
 // Points of the iteration space: the product of all factor sizes.
 int64_t points(const Formula& formula);
 

@@ -14,6 +14,18 @@ std::vector<TensorType> input_types(const Graph& graph, const Node& node) {
   return types;
 }
 
+Formula bound_formula(const Graph& graph, const Node& node) {
+  std::vector<TensorType> types = input_types(graph, node);
+  return bound_formula(*node.op, {node.attrs, types});
+}
+
+double node_flops(const Graph& graph, const Node& node) {
+  if (node.op->flops == nullptr && node.op->flops_per_point == 0) return 0;
+  std::vector<TensorType> types = input_types(graph, node);
+  OpView use{node.attrs, types};
+  return use_flops(*node.op, use, node.op->flops ? Formula{} : bound_formula(*node.op, use));
+}
+
 std::vector<std::vector<NodeId>> uses(const Graph& graph) {
   std::vector<std::vector<NodeId>> out(graph.values.size());
   for (size_t n = 0; n < graph.nodes.size(); ++n) {

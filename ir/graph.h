@@ -116,6 +116,10 @@ struct Graph {
 
 // Types of a node's inputs (an invalid type for an absent one).
 std::vector<TensorType> input_types(const Graph& graph, const Node& node);
+// The bound formula of a node.
+Formula bound_formula(const Graph& graph, const Node& node);
+// Floating point operations of a node.
+double node_flops(const Graph& graph, const Node& node);
 // For each value, the nodes that read it, in order.
 std::vector<std::vector<NodeId>> uses(const Graph& graph);
 // For each value, the literal it is a constant of, or nullptr.

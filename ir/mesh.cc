@@ -8,6 +8,12 @@ int64_t Mesh::ranks() const {
   return n;
 }
 
+int64_t Mesh::ways(const std::vector<int>& some) const {
+  int64_t n = 1;
+  for (int a : some) n *= axes[a].size;
+  return n;
+}
+
 int Mesh::find(std::string_view name) const {
   for (size_t k = 0; k < axes.size(); ++k) {
     if (axes[k].name == name) return static_cast<int>(k);

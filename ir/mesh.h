@@ -21,6 +21,7 @@ struct Mesh {
   int time = -1;
 
   int64_t ranks() const;
+  int64_t ways(const std::vector<int>& axes) const;  // the product of their sizes
   // Index of the axis, or -1.
   int find(std::string_view name) const;
   std::vector<int64_t> coordinates(int64_t rank) const;  // 0 along the axis in time

@@ -141,6 +141,13 @@ Formula bound_formula(const OpDef& op, const OpView& use) {
   return *std::move(formula);
 }
 
+double use_flops(const OpDef& op, const OpView& use, const Formula& bound) {
+  if (op.flops) return op.flops(use);
+  double flops = op.flops_per_point;
+  for (const Factor& f : bound.factors) flops *= static_cast<double>(f.size);
+  return flops;
+}
+
 ScalarFunction scalar_function(const OpDef& op, const OpView& use) {
   ScalarBuilder s;
   Scalars inputs;

@@ -42,6 +42,9 @@ struct OpUse {
   OpView view() const { return {attrs, types}; }
 };
 
+// Which of a device's efficiency curves a kernel's time follows: bytes moved, a contraction of M x N x K, or attention.
+enum class WorkKind : uint8_t { kMemory, kMatrix, kAttention };
+
 struct OpDef {
   std::string_view name;
   int min_inputs = 1;
@@ -56,14 +59,17 @@ struct OpDef {
   // Checks a use (attributes, types) and gives its output types. Absent: shapes from the formula, every output with the
   // type of input 0.
   absl::StatusOr<std::vector<TensorType>> (*infer)(const OpView&) = nullptr;
+  WorkKind work = WorkKind::kMemory;
   double flops_per_point = 0;  // floating point operations per point of the formula's iteration space
+  // Their number for a use, where the formula's points miscount them: windows that overlap, several products in one op.
+  double (*flops)(const OpView&) = nullptr;
 
   // The gradient of each input as a value, or kNoValue; in IR ops, emitted through use.b. Absent: the op stops
   // gradients.
   std::vector<ValueId> (*gradient)(const OpUse&) = nullptr;
 
-  // What a use's only output may be instead, for less work: a value that is there or that it emits; kNoValue where there
-  // is nothing better. use.inputs are values of the graph that use.b builds.
+  // What a use's only output may be instead, for less work: a value that is there or that it emits; kNoValue where
+  // there is nothing better. use.inputs are values of the graph that use.b builds.
   ValueId (*simpler)(const OpUse&) = nullptr;
 
   // Meaning, by at least one of these. `scalar`: an elementwise body with NumPy broadcasting. `expand`: in smaller ops.
@@ -93,6 +99,8 @@ struct OpDef {
 absl::StatusOr<std::vector<TensorType>> infer_types(const OpDef& op, const OpView& use);
 // The bound formula of a use that has been inferred.
 Formula bound_formula(const OpDef& op, const OpView& use);
+// Floating point operations of a use with its bound formula.
+double use_flops(const OpDef& op, const OpView& use, const Formula& bound);
 // The reference meaning, through whichever of scalar, evaluate and expand the op has.
 std::vector<Tensor> evaluate_op(const OpDef& op, const Attrs& attrs, std::span<const Tensor* const> inputs);
 // The elementwise body of a use as a function of its inputs.

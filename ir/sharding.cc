@@ -1,5 +1,7 @@
 #include "ir/sharding.h"
 
+#include <algorithm>
+
 #include "base/cat.h"
 #include "base/status.h"
 
@@ -15,6 +17,15 @@ bool Sharding::is_split() const {
   for (const auto& dim : dims) {
     for (const Piece& p : dim) {
       if (!p.axes.empty()) return true;
+    }
+  }
+  return false;
+}
+
+bool Sharding::is_split_by(int axis) const {
+  for (const auto& dim : dims) {
+    for (const Piece& p : dim) {
+      if (std::count(p.axes.begin(), p.axes.end(), axis) > 0) return true;
     }
   }
   return false;
@@ -46,8 +57,7 @@ Sharding normalized(Sharding sharding) {
 }
 
 int64_t local_size(const Piece& piece, const Mesh& mesh) {
-  int64_t parts = 1;
-  for (int a : piece.axes) parts *= mesh.axes[a].size;
+  int64_t parts = mesh.ways(piece.axes);
   PARTITA_CHECK(piece.size % parts == 0, cat("a piece of ", piece.size, " split ", parts, " ways"));
   return piece.size / parts;
 }

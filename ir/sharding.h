@@ -28,6 +28,7 @@ struct Sharding {
 
   static Sharding replicated(const Shape& shape);
   bool is_split() const;
+  bool is_split_by(int axis) const;
   // The axes that split dimension d, outermost first.
   std::vector<int> axes_of(int d) const;
   bool operator==(const Sharding&) const = default;

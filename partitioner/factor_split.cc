@@ -12,12 +12,6 @@
 namespace partita {
 namespace {
 
-int64_t ways(const std::vector<int>& axes, const Mesh& mesh) {
-  int64_t n = 1;
-  for (int a : axes) n *= mesh.axes[a].size;
-  return n;
-}
-
 // Cuts factor `f` into an outer part of size `outer` and the rest, wherever it stands.
 void cut(Formula& formula, int f, int64_t outer) {
   Factor inner = formula.factors[f];
@@ -48,7 +42,7 @@ std::vector<Piece> pieces_within(const Formula& formula, const std::vector<int>&
     int64_t start = 1;
     for (size_t k = 0; k < dim.size() && p.axes.size() > 1; start *= formula.factors[dim[k++]].size) {
       int64_t size = formula.factors[dim[k]].size, outer = 1;
-      if (start != passed || size == 1 || size % ways(p.axes, mesh) == 0) continue;
+      if (start != passed || size == 1 || size % mesh.ways(p.axes) == 0) continue;
       size_t n = 0;
       while (n < p.axes.size() && outer < size) outer *= mesh.axes[p.axes[n++]].size;
       if (outer != size || n == p.axes.size() || p.size % size != 0) break;
@@ -120,7 +114,7 @@ std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, 
         [&](int f, const Piece& piece) {
           const Factor& factor = formula.factors[f];
           std::vector<int> axes = piece.axes;  // as many of the outer ones as the factor can take
-          while (!axes.empty() && factor.size % ways(axes, mesh) != 0) axes.pop_back();
+          while (!axes.empty() && factor.size % mesh.ways(axes) != 0) axes.pop_back();
           if (factor.role != FactorRole::kWhole && !axes.empty()) out.push_back({f, std::move(axes)});
         },
         [](int, int64_t) {});
@@ -137,17 +131,7 @@ Place place_of(const Formula& formula, size_t operand, const Sharding& way, int 
   for (auto& [f, axes] : proposals(formula, formula.inputs[operand], way, mesh)) {
     if (std::count(axes.begin(), axes.end(), axis)) return f == factor ? Place::kAtFactor : Place::kElsewhere;
   }
-  for (const auto& dim : way.dims) {
-    for (const Piece& piece : dim) {
-      if (std::count(piece.axes.begin(), piece.axes.end(), axis)) return Place::kElsewhere;
-    }
-  }
-  return Place::kNowhere;
-}
-
-bool has_factor(const FormulaOperand& operand, int factor) {
-  return std::any_of(operand.dims.begin(), operand.dims.end(),
-                     [&](const auto& dim) { return std::count(dim.begin(), dim.end(), factor) > 0; });
+  return way.is_split_by(axis) ? Place::kElsewhere : Place::kNowhere;
 }
 
 // Bytes that change ranks when `axis` splits `factor`.
@@ -204,7 +188,7 @@ FactorSplit choose_split(const Formula& formula, const std::vector<OperandLayout
     for (int a : proposal.second) {
       auto& chosen = split.axes[proposal.first];
       if (best[a].first != proposal.first || std::find(chosen.begin(), chosen.end(), a) != chosen.end()) continue;
-      if (formula.factors[proposal.first].size % (ways(chosen, mesh) * mesh.axes[a].size) == 0) chosen.push_back(a);
+      if (formula.factors[proposal.first].size % (mesh.ways(chosen) * mesh.axes[a].size) == 0) chosen.push_back(a);
     }
   }
   return split;
@@ -237,7 +221,7 @@ std::optional<FactorSplit> split_for_output(const Formula& formula, const Formul
 
 Formula local_formula(const Formula& formula, const FactorSplit& split, const Mesh& mesh) {
   Formula local = formula;
-  for (size_t f = 0; f < split.axes.size(); ++f) local.factors[f].size /= ways(split.axes[f], mesh);
+  for (size_t f = 0; f < split.axes.size(); ++f) local.factors[f].size /= mesh.ways(split.axes[f]);
   return local;
 }
 

@@ -118,8 +118,7 @@ class Table {
   }
 
   bool asks_for_whole(const Node& node, const SplitReach& reached) const {
-    std::vector<TensorType> types = input_types(g_, node);
-    Formula formula = bound_formula(*node.op, {node.attrs, types});
+    Formula formula = bound_formula(g_, node);
     size_t operand = 0;
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;
@@ -239,8 +238,7 @@ class Table {
 
   // A product that sums over features which an earlier product made.
   absl::Status pair(const Node& node) {
-    std::vector<TensorType> types = input_types(g_, node);
-    Formula formula = bound_formula(*node.op, {node.attrs, types});
+    Formula formula = bound_formula(g_, node);
     std::vector<ValueId> inputs;
     for (ValueId v : node.inputs) {
       if (v != kNoValue) inputs.push_back(v);
@@ -260,7 +258,7 @@ class Table {
   static int summed_factor(const Formula& formula, const FormulaOperand& a, const FormulaOperand& b) {
     int best = -1;
     for (int f = 0; f < static_cast<int>(formula.factors.size()); ++f) {
-      if (formula.factors[f].role == FactorRole::kSum && carries(a, f) && carries(b, f) &&
+      if (formula.factors[f].role == FactorRole::kSum && has_factor(a, f) && has_factor(b, f) &&
           (best < 0 || formula.factors[f].size > formula.factors[best].size))
         best = f;
     }
@@ -292,8 +290,7 @@ class Table {
       for (int hop = 0; from && hop < 12; ++hop) {
         size_t activations = 0;
         for (ValueId v : from->inputs) activations += v != kNoValue && dependence_.activation(v);
-        std::vector<TensorType> types = input_types(g_, *from);
-        Formula f = bound_formula(*from->op, {from->attrs, types});
+        Formula f = bound_formula(g_, *from);
         if (activations == 2 && summed_factor(f, f.inputs[0], f.inputs[1]) >= 0) {
           FactorSite site{
               .kind = SiteKind::kPlainAttention, .name = g_.origin(node), .repeats = repeats_of(node), .splits = {}};

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/cat.h"
 #include "base/status.h"
@@ -148,11 +149,6 @@ class Localizer {
     std::vector<Sharding> shardings;  // of the present inputs, as they are now
   };
 
-  Formula formula_of(const Node& node) const {
-    std::vector<TensorType> types = input_types(graph_, node);
-    return bound_formula(*node.op, {node.attrs, types});
-  }
-
   const Sharding& sharding_of(ValueId v) const { return variants_[v].front().sharding; }
 
   void visit(NodeId n) {
@@ -161,7 +157,7 @@ class Localizer {
       for (ValueId v : node.outputs) put_off_[v] = depth;
       return;
     }
-    Use use{node, {}, formula_of(node), {}};
+    Use use{node, {}, bound_formula(graph_, node), {}};
     std::vector<OperandLayouts> layouts;
     resolve_free_states(node);
     for (size_t k = 0; k < node.inputs.size(); ++k) {
@@ -244,10 +240,10 @@ class Localizer {
   }
 
   static bool can_scatter(const Formula& formula, int factor, size_t operand) {
-    if (formula.factors[factor].role != FactorRole::kParallel || !stands_in(formula.inputs[operand], factor))
+    if (formula.factors[factor].role != FactorRole::kParallel || !has_factor(formula.inputs[operand], factor))
       return false;
     return std::all_of(formula.outputs.begin(), formula.outputs.end(),
-                       [&](const FormulaOperand& o) { return stands_in(o, factor); });
+                       [&](const FormulaOperand& o) { return has_factor(o, factor); });
   }
 
   // 0: the node is made now. Else the length of the chain of nodes that are put off, this one included.
@@ -315,7 +311,7 @@ class Localizer {
           const auto& p = use.shardings[j].partial;
           bool also = std::find(p.begin(), p.end(), axis) != p.end();
           bool joint = use.formula.inputs[j].linear == group;
-          sound = sound && (also || !joint);
+          sound = sound && (also || !joint || may_join(use));
           // A sum that is owed is not carried into products with other tensors: every one of them, and every gradient
           // that follows, would owe it. (Over micro-batches it is never sent, only accumulated.)
           sound = sound &&
@@ -327,20 +323,47 @@ class Localizer {
     return pass;
   }
 
+  // A sum of scalars stays owed until something else asks for it: the squares of all gradients are added up before any
+  // rank talks, not one after the other.
+  static bool may_join(const Use& use) {
+    if (use.node.op->sums_micro_batches) return false;
+    return std::all_of(use.formula.outputs.begin(), use.formula.outputs.end(),
+                       [&](const FormulaOperand& o) { return elements(operand_shape(use.formula, o)) <= 1; });
+  }
+
+  // Whether the operand is whole over the axis and another operand of the same sum is still owed over it.
+  static bool joins(const Use& use, const std::vector<std::vector<int>>& partial, size_t operand, int axis) {
+    auto owed = [&](size_t k) { return std::count(partial[k].begin(), partial[k].end(), axis) > 0; };
+    int group = use.formula.inputs[operand].linear;
+    if (group < 0 || owed(operand)) return false;
+    for (size_t k = 0; k < partial.size(); ++k) {
+      if (owed(k) && use.formula.inputs[k].linear == group) return true;
+    }
+    return false;
+  }
+
+  // As a term of a sum over the axis: it counts on the first rank.
+  ValueId owe(ValueId local, int axis) {
+    ValueId first = b_.emit("eq", {resharder_.coordinate(axis), b_.scalar(DType::kI64, 0)});
+    return b_.select(first, local, b_.scalar(b_.dtype(local), 0));
+  }
+
   void emit(const Use& use, const FactorSplit& split, const std::vector<std::vector<int>>& partial) {
     const Node& node = use.node;
     at(node);
     std::vector<ValueId> inputs(node.inputs.size(), kNoValue);
-    std::vector<int> left;
+    std::set<int> owed;
+    for (const auto& axes : partial) owed.insert(axes.begin(), axes.end());
+    std::vector<int> left(owed.begin(), owed.end());
     for (size_t k = 0; k < use.present.size(); ++k) {
       Sharding target = operand_sharding(use.formula, use.formula.inputs[k], split);
       target.partial = partial[k];
-      for (int a : partial[k]) {
-        if (std::find(left.begin(), left.end(), a) == left.end()) left.push_back(a);
-      }
-      ValueId v = node.inputs[use.present[k]];
+      ValueId v = node.inputs[use.present[k]], &local = inputs[use.present[k]];
       bool summed = node.op->sums_micro_batches && use.present[k] + 1 == node.inputs.size();
-      inputs[use.present[k]] = summed ? get_term(v, target) : get(v, target);
+      local = summed ? get_term(v, target) : get(v, target);
+      for (int a : left) {
+        if (joins(use, partial, k, a)) local = owe(local, a);
+      }
     }
     at(node);
     std::vector<ValueId> outputs = emit_local(node, use.formula, split, inputs);
@@ -349,7 +372,7 @@ class Localizer {
       s.partial = left;
       PartialKind kind = PartialKind::kSum;
       for (size_t f = 0; f < split.axes.size(); ++f) {
-        if (split.axes[f].empty() || stands_in(use.formula.outputs[k], static_cast<int>(f))) continue;
+        if (split.axes[f].empty() || has_factor(use.formula.outputs[k], static_cast<int>(f))) continue;
         FactorRole role = use.formula.factors[f].role;
         kind = role == FactorRole::kMax   ? PartialKind::kMax
                : role == FactorRole::kMin ? PartialKind::kMin
@@ -365,13 +388,6 @@ class Localizer {
     }
   }
 
-  static bool stands_in(const FormulaOperand& operand, int factor) {
-    for (const auto& dim : operand.dims) {
-      if (std::find(dim.begin(), dim.end(), factor) != dim.end()) return true;
-    }
-    return false;
-  }
-
   // A sum that this node leaves over an axis which one of its operands had on a factor of the result is scattered back
   // there: the gradient of gathered keys goes to the ranks that hold the keys.
   void scatter_home(const Use& use, const FactorSplit& split, size_t output) {
@@ -383,7 +399,7 @@ class Localizer {
     for (size_t k = 0; k < use.present.size(); ++k) {
       for (const auto& [factor, axes] : proposals(use.formula, use.formula.inputs[k], use.shardings[k], mesh_)) {
         if (axes.size() != 1 || !std::count(owed.begin(), owed.end(), axes[0]) || !home.axes[factor].empty() ||
-            !stands_in(use.formula.outputs[output], factor))
+            !has_factor(use.formula.outputs[output], factor))
           continue;
         home.axes[factor] = axes;
         std::erase(owed, axes[0]);
@@ -427,7 +443,7 @@ class Localizer {
     }
     if (put_off_[v] > 0) {
       const Node& node = *graph_.producer(v);
-      Formula formula = formula_of(node);
+      Formula formula = bound_formula(graph_, node);
       int output = graph_.values[v].output;
       refine(formula, true, static_cast<size_t>(output), wanted, mesh_);
       auto split =
@@ -464,21 +480,14 @@ class Localizer {
     if (plan_.slice_axes.empty() && mesh_.time < 0) return get(v, target);
     Sharding whole = variants_[v].empty() ? Sharding::replicated(graph_.type(v).shape) : sharding_of(v);
     ValueId local = get(v, whole);
-    if (mesh_.time >= 0 && !std::count(whole.partial.begin(), whole.partial.end(), mesh_.time)) {
-      ValueId first = b_.emit("eq", {resharder_.coordinate(mesh_.time), b_.scalar(DType::kI64, 0)});
-      local = b_.select(first, local, b_.scalar(b_.dtype(local), 0));
-    }
+    if (mesh_.time >= 0 && !std::count(whole.partial.begin(), whole.partial.end(), mesh_.time))
+      local = owe(local, mesh_.time);
     return resharder_.reshard(local, term_sharding(v), normalized(target));
   }
 
   bool in_time(const Sharding& s) const {
-    if (mesh_.time < 0) return false;
-    if (std::count(s.partial.begin(), s.partial.end(), mesh_.time)) return true;
-    for (size_t d = 0; d < s.dims.size(); ++d) {
-      std::vector<int> axes = s.axes_of(static_cast<int>(d));
-      if (std::count(axes.begin(), axes.end(), mesh_.time)) return true;
-    }
-    return false;
+    return mesh_.time >= 0 &&
+           (std::count(s.partial.begin(), s.partial.end(), mesh_.time) > 0 || s.is_split_by(mesh_.time));
   }
 
   // A form of `v` over all samples of the run, in every micro-batch, for what cannot wait until all were there (the
@@ -499,7 +508,7 @@ class Localizer {
     const Node* node = graph_.producer(v);
     if (node == nullptr || depth > kWholeDepth || node->op->communicates || node->segment != Segment::kForward)
       return false;
-    Use use{*node, {}, formula_of(*node), {}};
+    Use use{*node, {}, bound_formula(graph_, *node), {}};
     std::vector<OperandLayouts> layouts;
     for (size_t k = 0; k < node->inputs.size(); ++k) {
       ValueId x = node->inputs[k];

@@ -219,11 +219,6 @@ class Planner {
     auto nothing = [](const Node&) { return false; };
     if (tensor_.empty()) return use_split_forms(graph, nothing);
     std::set<const Node*> wanted;
-    std::map<ValueId, std::vector<const Node*>> lookups;  // indices -> gathers from a trained table
-    std::set<ValueId> trained;
-    for (const State& s : graph.states) {
-      if (s.kind == StateKind::kParameter) trained.insert(s.value);
-    }
     for (const Node& node : graph.nodes) {
       if (node.op->split_form != nullptr && divides(graph, node)) wanted.insert(&node);
     }
@@ -237,7 +232,7 @@ class Planner {
     std::set<std::pair<ValueId, int64_t>> split_lookups;  // (indices, rows) of tables that are split
     std::set<ValueId> split_logits;
     for (const Node* node : wanted) {
-      Formula f = formula_of(graph, *node);
+      Formula f = bound_formula(graph, *node);
       for (size_t k = 0; k < node->inputs.size(); ++k) {
         for (size_t d = 0; d < f.inputs[k].dims.size(); ++d) {
           if (!is_whole(f, f.inputs[k].dims[d]) || !is_split(node->inputs[k], static_cast<int64_t>(d))) continue;
@@ -248,7 +243,7 @@ class Planner {
     }
     return use_split_forms(graph, [&](const Node& node) {
       if (!wanted.count(&node)) return false;
-      Formula f = formula_of(graph, node);
+      Formula f = bound_formula(graph, node);
       for (size_t k = 0; k < node.inputs.size(); ++k) {
         for (const auto& dim : f.inputs[k].dims) {
           if (is_whole(f, dim) && split_logits.count(node.inputs[k])) return true;
@@ -261,10 +256,6 @@ class Planner {
     });
   }
 
-  static Formula formula_of(const Graph& graph, const Node& node) {
-    std::vector<TensorType> types = input_types(graph, node);
-    return bound_formula(*node.op, {node.attrs, types});
-  }
   static bool is_whole(const Formula& f, const std::vector<int>& dim) {
     return dim.size() == 1 && f.factors[dim[0]].role == FactorRole::kWhole;
   }
@@ -273,16 +264,12 @@ class Planner {
   // which operands meet.
   bool divides(const Graph& graph, const Node& node) const {
     if (std::count(node.inputs.begin(), node.inputs.end(), kNoValue) > 0) return false;
-    Formula f = formula_of(graph, node);
+    Formula f = bound_formula(graph, node);
     bool any = false;
     for (size_t k = 0; k < f.factors.size(); ++k) {
       if (f.factors[k].role != FactorRole::kWhole) continue;
       int operands = 0;
-      for (const FormulaOperand& o : f.inputs) {
-        operands += std::any_of(o.dims.begin(), o.dims.end(), [&](const auto& dim) {
-          return std::count(dim.begin(), dim.end(), static_cast<int>(k)) > 0;
-        });
-      }
+      for (const FormulaOperand& o : f.inputs) operands += has_factor(o, static_cast<int>(k));
       if (operands > 1) return false;
       any = any || (f.factors[k].size >= layout_.tensor && f.factors[k].size % layout_.tensor == 0);
     }
@@ -369,15 +356,10 @@ class Planner {
     if (size < kSmallestStored) return compute;
     std::vector<int> free;
     for (int a : zero_axes_) {
-      bool used = false;
-      for (size_t d = 0; d < shape.size(); ++d) {
-        for (const Piece& p : compute.dims[d]) used = used || std::count(p.axes.begin(), p.axes.end(), a) > 0;
-      }
-      if (!used) free.push_back(a);
+      if (!compute.is_split_by(a)) free.push_back(a);
     }
     for (; !free.empty(); free.erase(free.begin())) {  // all of them, or as many of the innermost as divide
-      int64_t n = 1;
-      for (int a : free) n *= plan_.mesh.axes[a].size;
+      int64_t n = plan_.mesh.ways(free);
       for (size_t d = 0; d < shape.size(); ++d) {
         for (size_t k = 0; k < compute.dims[d].size(); ++k) {
           if (local_size(compute.dims[d][k], plan_.mesh) % n != 0) continue;
@@ -415,8 +397,7 @@ class Planner {
         if (!used.insert(name).second) return refuse(cat("axis ", quote(name), " is there twice"));
         Piece& piece = wanted.dims[static_cast<size_t>(dim)][0];
         piece.axes.push_back(axis);
-        int64_t ways = 1;
-        for (int a : piece.axes) ways *= plan_.mesh.axes[a].size;
+        int64_t ways = plan_.mesh.ways(piece.axes);
         if (piece.size % ways != 0) return refuse(cat("its size ", piece.size, " does not divide by ", ways));
       }
     }
@@ -432,7 +413,7 @@ class Planner {
     for (const Node& node : graph.nodes) {
       auto at = std::find(node.inputs.begin(), node.inputs.end(), v);
       if (at == node.inputs.end() || node.segment != Segment::kForward) continue;
-      Formula f = formula_of(graph, node);
+      Formula f = bound_formula(graph, node);
       const FormulaOperand& o = f.inputs[static_cast<size_t>(at - node.inputs.begin())];
       bool product =
           std::any_of(f.factors.begin(), f.factors.end(), [](const Factor& x) { return x.role == FactorRole::kSum; });

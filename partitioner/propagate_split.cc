@@ -38,8 +38,7 @@ class Propagation {
   // The factor that most operands with a known split ask for.
   Use read(NodeId n) const {
     const Node& node = g_.nodes[n];
-    std::vector<TensorType> types = input_types(g_, node);
-    Use use{bound_formula(*node.op, {node.attrs, types}), {}, -1};
+    Use use{bound_formula(g_, node), {}, -1};
     std::copy_if(node.inputs.begin(), node.inputs.end(), std::back_inserter(use.inputs),
                  [](ValueId v) { return v != kNoValue; });
     std::map<int, int> votes;
@@ -86,12 +85,12 @@ class Propagation {
     bool in_weight = false, in_activation = false, in_output = false, has_data = false;
     for (size_t k = 0; k < use.inputs.size(); ++k) {
       ValueId v = use.inputs[k];
-      bool here = carries(use.formula.inputs[k], use.factor);
+      bool here = has_factor(use.formula.inputs[k], use.factor);
       in_weight |= here && dependence_.weight(v);
       in_activation |= here && dependence_.data[v];
       has_data |= dependence_.data[v];
     }
-    for (const FormulaOperand& out : use.formula.outputs) in_output |= carries(out, use.factor);
+    for (const FormulaOperand& out : use.formula.outputs) in_output |= has_factor(out, use.factor);
     if (in_weight && has_data && !in_activation && in_output) reach_.openings.push_back(n);
     if (in_weight && in_activation && !in_output) reach_.closings.push_back(n);
   }
@@ -105,11 +104,6 @@ class Propagation {
 };
 
 }  // namespace
-
-bool carries(const FormulaOperand& operand, int factor) {
-  return std::any_of(operand.dims.begin(), operand.dims.end(),
-                     [&](const auto& dim) { return std::find(dim.begin(), dim.end(), factor) != dim.end(); });
-}
 
 Dependence::Dependence(const Graph& graph) : data(graph.values.size(), false), parameter(graph.values.size(), false) {
   for (const GraphInput& in : graph.inputs) data[in.value] = in.kind == InputKind::kData;

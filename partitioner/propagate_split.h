@@ -11,9 +11,6 @@
 
 namespace partita {
 
-// Whether a dimension of the operand is made of this factor.
-bool carries(const FormulaOperand& operand, int factor);
-
 struct SplitReach {
   std::map<ValueId, Sharding> values;  // all values that are split, with how
   std::vector<NodeId> openings;  // the factor comes from a parameter alone: into the output of a product, a gather

@@ -61,9 +61,7 @@ std::vector<Piece> one_axis_each(const std::vector<Piece>& pieces, const Mesh& m
 // An axis of an outer piece splits it evenly only if its extent divides it.
 bool divides(const std::vector<Piece>& pieces, const Mesh& mesh) {
   for (const Piece& p : pieces) {
-    int64_t n = 1;
-    for (int a : p.axes) n *= mesh.axes[a].size;
-    if (p.size % n != 0) return false;
+    if (p.size % mesh.ways(p.axes) != 0) return false;
   }
   return true;
 }
@@ -71,9 +69,7 @@ bool divides(const std::vector<Piece>& pieces, const Mesh& mesh) {
 }  // namespace
 
 Attrs Resharder::group(const std::vector<int>& axes) const {
-  int64_t parts = 1;
-  for (int a : axes) parts *= mesh_.axes[a].size;
-  return {{"axes", std::vector<int64_t>(axes.begin(), axes.end())}, {"parts", parts}};
+  return {{"axes", std::vector<int64_t>(axes.begin(), axes.end())}, {"parts", mesh_.ways(axes)}};
 }
 
 ValueId Resharder::coordinate(int axis) {

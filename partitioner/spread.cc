@@ -11,11 +11,6 @@ namespace {
 
 constexpr int kMostVisits = 4;  // of one node: its formula is cut finer each time
 
-bool stands_in(const FormulaOperand& operand, int factor) {
-  return std::any_of(operand.dims.begin(), operand.dims.end(),
-                     [&](const auto& dim) { return std::count(dim.begin(), dim.end(), factor) > 0; });
-}
-
 }  // namespace
 
 struct Spreader::Walk {
@@ -53,11 +48,15 @@ Spreader::Spreader(const Graph& graph)
   }
 }
 
+double Spreader::flops(NodeId n) const {
+  const Node& node = graph_.nodes[n];
+  std::vector<TensorType> types = input_types(graph_, node);
+  return use_flops(*node.op, {node.attrs, types}, formula(n));
+}
+
 const Formula& Spreader::formula(NodeId n) const {
   if (!formulas_[n]) {
-    const Node& node = graph_.nodes[n];
-    std::vector<TensorType> types = input_types(graph_, node);
-    formulas_[n] = bound_formula(*node.op, {node.attrs, types});
+    formulas_[n] = bound_formula(graph_, graph_.nodes[n]);
   }
   return *formulas_[n];
 }
@@ -132,7 +131,7 @@ void Spreader::visit(Walk& walk, NodeId n) const {
     bool output = k >= operands.inputs;
     const FormulaOperand& o = output ? f.formula.outputs[k - operands.inputs] : f.formula.inputs[k];
     ValueId v = operands.values[k];
-    if (!stands_in(o, f.factor) || walk.values.count(v)) continue;
+    if (!has_factor(o, f.factor) || walk.values.count(v)) continue;
     walk.values.emplace(v, along(f.formula, o, f.factor));
     auto enqueue = [&](NodeId other) {
       if (graph_.nodes[other].segment != Segment::kForward || walk.visits[other] >= kMostVisits) return;
@@ -187,13 +186,13 @@ void Spreader::account(Walk& walk, NodeId n, Spread& out) const {
   for (size_t k : f.lost) out.moved_bytes += gradient_bytes(operands.values[k]);
   if (f.factor < 0) return;
   out.nodes.push_back(n);
-  out.flops += node.op->flops_per_point * static_cast<double>(points(f.formula));
+  out.flops += flops(n);
   bool parameter = false, everywhere = true;
   for (size_t k = 0; k < operands.values.size(); ++k) {
     ValueId v = operands.values[k];
     bool output = k >= operands.inputs;
     const FormulaOperand& o = output ? f.formula.outputs[k - operands.inputs] : f.formula.inputs[k];
-    bool stands = stands_in(o, f.factor);
+    bool stands = has_factor(o, f.factor);
     int state = state_of_[v];
     bool trained = state >= 0 && graph_.states[state].kind == StateKind::kParameter;
     parameter = parameter || (trained && stands);

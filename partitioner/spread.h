@@ -31,6 +31,7 @@ class Spreader {
   Spread spread(ValueId value, const Sharding& seed, int64_t n) const;
 
   const Formula& formula(NodeId n) const;
+  double flops(NodeId n) const;
   const std::vector<NodeId>& forward_nodes() const { return forward_; }
   // The state that a value is, or -1.
   int state_of(ValueId v) const { return state_of_[v]; }

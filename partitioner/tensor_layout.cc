@@ -35,12 +35,6 @@ bool cut_at(std::vector<Piece>& pieces, const std::vector<Piece>& other) {
   return true;
 }
 
-int64_t ways(const Piece& piece, const Mesh& mesh) {
-  int64_t n = 1;
-  for (int a : piece.axes) n *= mesh.axes[a].size;
-  return n;
-}
-
 }  // namespace
 
 bool add_axis(Sharding& base, const Sharding& more, int axis, const Mesh& mesh) {
@@ -53,7 +47,7 @@ bool add_axis(Sharding& base, const Sharding& more, int axis, const Mesh& mesh) 
       a[k].axes.push_back(axis);
     }
     for (const Piece& piece : a) {
-      if (piece.size % ways(piece, mesh) != 0) return false;
+      if (piece.size % mesh.ways(piece.axes) != 0) return false;
     }
     result.dims[d] = std::move(a);
   }
@@ -156,8 +150,7 @@ double LayoutChooser::choose(int axis, AxisRole role) {
     taken.insert(nodes.begin(), nodes.end());
     divided += all[k].flops;
   }
-  for (NodeId n : spreader_.forward_nodes())
-    total += graph_.nodes[n].op->flops_per_point * static_cast<double>(points(spreader_.formula(n)));
+  for (NodeId n : spreader_.forward_nodes()) total += spreader_.flops(n);
   return total > 0 ? divided / total : 0;
 }
 

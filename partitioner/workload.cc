@@ -14,7 +14,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
 #include "base/cat.h"
-#include "ir/ops/work.h"
 #include "partitioner/factor_classes.h"
 
 namespace partita {
@@ -246,8 +245,8 @@ class Analysis {
       if (!forward(node)) continue;
       auto types = input_types(g_, node);
       OpView view{node.attrs, types};
-      Use use{&node, bound_formula(*node.op, view), {}, work_kind(*node.op), 0};
-      if (use.work != WorkKind::kMemory) use.flops = use_flops(*node.op, view);
+      Use use{&node, bound_formula(*node.op, view), {}, node.op->work, 0};
+      if (use.work != WorkKind::kMemory) use.flops = use_flops(*node.op, view, use.formula);
       for (ValueId v : node.inputs) follow_parameter(v);
       classes_.apply(g_, node, use.formula, dims_, use.factors);
       uses_.push_back(std::move(use));
@@ -270,9 +269,8 @@ class Analysis {
       x = maker->inputs[0];
     }
     for (auto at = chain.rbegin(); at != chain.rend(); ++at) {
-      auto types = input_types(g_, **at);
       std::vector<std::vector<int>> factors;
-      classes_.apply(g_, **at, bound_formula(*(*at)->op, {(*at)->attrs, types}), dims_, factors);
+      classes_.apply(g_, **at, bound_formula(g_, **at), dims_, factors);
     }
   }
 
@@ -521,7 +519,7 @@ class Analysis {
         if (v == kNoValue || !data_[v] || !learned_[v] || unit_[v] == static_cast<int>(u)) continue;
         if (is_float_value(g_, v) && entered.insert(source_[v]).second) w.input += value_elements(v) * per;
       }
-      bool attention = work_kind(*node.op) == WorkKind::kAttention;
+      bool attention = node.op->work == WorkKind::kAttention;
       for (size_t k = 0; k < node.outputs.size(); ++k) {
         ValueId v = node.outputs[k];
         double e = value_elements(v) * per;

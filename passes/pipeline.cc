@@ -13,6 +13,7 @@
 #include "passes/build_backward.h"
 #include "passes/build_evaluation.h"
 #include "passes/build_optimizer.h"
+#include "passes/choose_attention.h"
 #include "passes/clean_up.h"
 #include "passes/recognize_activation.h"
 #include "passes/recognize_attention.h"
@@ -38,6 +39,8 @@ constexpr Pass kTrainingPipeline[] = {
     {"recognize_cross_entropy", recognize_cross_entropy, "probabilities over the vocabulary are never stored"},
     {"merge_duplicates", merge_duplicates,
      "masks and tables that the recognisers made for each layer become shared again"},
+    {"choose_attention", choose_attention,
+     "before the loss is differentiated: its gradient is that of what it becomes"},
     {"attach_loss", attach_loss,
      "so that the blocks see the whole forward graph, and outputs that nobody asks for are dead"},
     {"tag_blocks", tag_blocks, "on the forward graph: gradients inherit their node's block"},
@@ -49,7 +52,7 @@ constexpr Pass kTrainingPipeline[] = {
      Phase::kTraining},
     {"build_optimizer", build_optimizer, "updates read the final gradients", Phase::kTraining},
 };
-constexpr size_t kForwardPasses = 10;  // up to the loss
+constexpr size_t kForwardPasses = 11;  // up to the loss
 
 // Evaluation: the forward passes, then what becomes of the loss.
 constexpr Pass kEvaluationEnd[] = {

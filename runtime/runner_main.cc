@@ -9,6 +9,7 @@
 
 #include "base/cat.h"
 #include "base/checksum.h"
+#include "base/exit_code.h"
 #include "base/fault.h"
 #include "base/mapped_file.h"
 #include "base/status.h"
@@ -55,25 +56,6 @@ absl::Status run(const RunFlags& flags, const std::string& backend) {
   return sink ? sink->close() : absl::OkStatus();
 }
 
-int exit_code(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-      return 0;
-    case absl::StatusCode::kInternal:
-    case absl::StatusCode::kUnknown:
-      return 1;
-    case absl::StatusCode::kResourceExhausted:
-      return 3;
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-      return 129;
-    case absl::StatusCode::kCancelled:
-      return 143;  // as a shell says of a process that SIGTERM ended
-    default:
-      return 2;
-  }
-}
-
 }  // namespace
 }  // namespace partita::runtime
 
@@ -100,5 +82,5 @@ int main(int argc, char** argv) {
     status = absl::InternalError(e.what());
   }
   if (!status.ok()) std::fprintf(stderr, "partita: %s\n", std::string(status.message()).c_str());
-  return exit_code(status);
+  return partita::exit_code(status);
 }

@@ -74,15 +74,15 @@ absl::Status take_data_settings(const Recipe& recipe, Compiled& out) {
 }
 
 // The same model imported for inference, every state and input laid out as training has it.
-absl::StatusOr<runtime::Program> compile_evaluation(const CompileRequest& request, const PlannedGraph& training,
-                                                    const ParallelLayout& layout, const BatchPlan& batch,
-                                                    PassContext context) {
-  ImportOptions options = import_options(request.recipe);
+absl::StatusOr<runtime::Program> compile_evaluation(const CompileRequest& request, const Recipe& recipe,
+                                                    const PlannedGraph& training, const ParallelLayout& layout,
+                                                    const BatchPlan& batch, PassContext context) {
+  ImportOptions options = import_options(recipe);
   options.training = false;
   PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(request.model, options));
   PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(evaluation_pipeline(), std::move(model.graph), context));
   std::vector<std::string> told_already;
-  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings(graph, request.recipe, layout, batch, told_already));
+  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings(graph, recipe, layout, batch, told_already));
   const Graph& trained = training.graph;
   for (size_t n = 0; n < planned.graph.inputs.size(); ++n) {
     for (size_t k = 0; k < trained.inputs.size(); ++k) {
@@ -247,8 +247,8 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(planned.graph, planned.plan));
   if (out.ranks > 1) local.graph = bucket_reductions(local.graph, kBucketBytes);
   watch.lap("partition");
-  if (request.recipe.evaluate) {
-    auto evaluation = compile_evaluation(request, planned, layout, batch, context);
+  if (recipe.evaluate) {
+    auto evaluation = compile_evaluation(request, recipe, planned, layout, batch, context);
     if (!evaluation.ok()) return with_context(evaluation.status(), "evaluate");
     out.evaluation = *std::move(evaluation);
     watch.lap("evaluation");

@@ -3,6 +3,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "base/exit_code.h"
 #include "base/fault.h"
 #include "tools/cli/command.h"
 

@@ -46,6 +46,16 @@ absl::StatusOr<AttentionSizes> attention_sizes(const OpView& use, const TensorTy
   return z;
 }
 
+double attention_flops(const OpView& use, size_t q, int over_d, int over_e) {
+  auto z = attention_sizes(use, use.inputs[q], use.inputs[q + 1], use.inputs[q + 2], {});
+  if (!z.ok()) return 0;
+  double pairs = static_cast<double>(z->s) * static_cast<double>(z->t);
+  if (use.attrs.i("causal", 0) != 0 && z->t >= z->s)
+    pairs -= static_cast<double>(z->s) * static_cast<double>(z->s - 1) / 2;
+  return 2 * static_cast<double>(z->b) * static_cast<double>(z->h) * pairs *
+         (over_d * static_cast<double>(z->d) + over_e * static_cast<double>(z->e));
+}
+
 std::string attention_mask_factors(const TensorType& mask, const AttentionSizes& z) {
   const int64_t sizes[] = {z.b, z.h, z.s, z.t};
   constexpr std::string_view kFactors[] = {"b", "(kv g)", "s", "t"};
@@ -249,7 +259,8 @@ extern const OpDef kAttention = {
     .attributes = "f scale, i causal?",
     .formula_of = attention_formula,
     .infer = attention_types,
-    .flops_per_point = 2,
+    .work = WorkKind::kAttention,
+    .flops = [](const OpView& use) { return attention_flops(use, 0, 1, 1); },
     .gradient = attention_gradient,
     .expand = attention_expand,
     .evaluate = attention_evaluate,

@@ -23,6 +23,10 @@ absl::StatusOr<AttentionSizes> attention_sizes(const OpView& use, const TensorTy
 // The mask's dimensions as formula text: factors b, (kv g), s, t, or '*' where it broadcasts.
 std::string attention_mask_factors(const TensorType& mask, const AttentionSizes& sizes);
 
+// Operations of `over_d` products of size b h s t d and `over_e` of size b h s t e, for a use whose q, k, v are inputs
+// `q`, q + 1, q + 2; the pairs that causality hides are not computed.
+double attention_flops(const OpView& use, size_t q, int over_d, int over_e);
+
 // The mask of a causal use as a tensor, so that the op need not compare positions by itself and may be split by them:
 // `mask` (or kNoValue) with what causality hides. The attributes without causality.
 ValueId causal_mask(Builder& b, const AttentionSizes& sizes, ValueId mask);

@@ -87,7 +87,9 @@ extern const OpDef kAttentionGrad = {
     .attributes = "f scale, i causal?",
     .formula_of = attention_grad_formula,
     .infer = attention_grad_types,
-    .flops_per_point = 5,
+    .work = WorkKind::kAttention,
+    // Scores again, dq and dk over d; dp and dv over e.
+    .flops = [](const OpView& use) { return attention_flops(use, 1, 3, 2); },
     .expand = [](const OpUse& use) -> std::vector<ValueId> {
       auto x = use.inputs;
       auto grads =

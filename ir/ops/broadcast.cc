@@ -54,7 +54,8 @@ extern const OpDef kBroadcast = {
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       return {use.b.sum_to(use.gradients[0], use.types[0].shape)};
     },
-    .simpler = [](const OpUse& use) { return use.types[0].shape == use.attrs.ints("shape") ? use.inputs[0] : kNoValue; },
+    .simpler =
+        [](const OpUse& use) { return use.types[0].shape == use.attrs.ints("shape") ? use.inputs[0] : kNoValue; },
     .evaluate = broadcast_evaluate,
 };
 

@@ -114,6 +114,14 @@ std::string conv_grad_weight_formula(const OpView& use) {
              f.kernel);
 }
 
+// A product over the taps of every element of y; taps on padding count: a GEMM has them.
+double conv_flops(const Conv& conv) {
+  double flops = 2 * static_cast<double>(conv.c);
+  for (int64_t size : conv.output()) flops *= static_cast<double>(size);
+  for (const Window& w : conv.windows) flops *= static_cast<double>(w.kernel);
+  return flops;
+}
+
 // Calls visit(index in x, index in w, index in y) for every tap that is not padding.
 template <typename Visit>
 void for_each_tap(const Conv& conv, Visit visit) {
@@ -183,7 +191,8 @@ extern const OpDef kConv = {
     .attributes = "ints strides?, ints pads_low?, ints pads_high?, ints dilations?, i groups?",
     .formula_of = conv_formula,
     .infer = conv_types,
-    .flops_per_point = 2,
+    .work = WorkKind::kMatrix,
+    .flops = [](const OpView& use) { return conv_flops(known_conv(use.attrs, use.shape(0), use.shape(1))); },
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       ValueId g = use.gradients[0];
       return {grad_data(use, g, use.inputs[1], use.types[0].shape),
@@ -208,7 +217,11 @@ extern const OpDef kConvGradData = {
     .attributes = "ints strides?, ints pads_low?, ints pads_high?, ints dilations?, i groups?, ints input_shape",
     .formula_of = conv_grad_data_formula,
     .infer = conv_grad_data_types,
-    .flops_per_point = 2,
+    .work = WorkKind::kMatrix,
+    .flops =
+        [](const OpView& use) {
+          return conv_flops(known_conv(use.attrs, use.attrs.ints("input_shape"), use.shape(1)));
+        },
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       ValueId g = use.gradients[0];
       return {conv(use, g, use.inputs[1]), grad_weight(use, use.inputs[0], g, use.types[1].shape)};
@@ -231,7 +244,11 @@ extern const OpDef kConvGradWeight = {
     .attributes = "ints strides?, ints pads_low?, ints pads_high?, ints dilations?, i groups?, ints weight_shape",
     .formula_of = conv_grad_weight_formula,
     .infer = conv_grad_weight_types,
-    .flops_per_point = 2,
+    .work = WorkKind::kMatrix,
+    .flops =
+        [](const OpView& use) {
+          return conv_flops(known_conv(use.attrs, use.shape(1), use.attrs.ints("weight_shape")));
+        },
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       ValueId g = use.gradients[0];
       return {conv(use, use.inputs[1], g), grad_data(use, use.inputs[0], g, use.types[1].shape)};

@@ -144,6 +144,7 @@ extern const OpDef kMatMul = {
     .attributes = "i transpose_a?, i transpose_b?",
     .formula_of = matmul_formula,
     .infer = matmul_types,
+    .work = WorkKind::kMatrix,
     .flops_per_point = 2,
     .gradient = matmul_gradient,
     .simpler = matmul_simpler,

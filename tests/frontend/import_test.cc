@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Models, LargeModel,
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(Import, UnboundBatch_SaysHowToBindIt) {
-  if (!fs::exists(models() + "/mlp")) GTEST_SKIP();
+  if (!fs::exists(models() + "/mlp")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   auto model = import_onnx(models() + "/mlp");
   ASSERT_FALSE(model.ok());
   EXPECT_THAT(model.status().message(),
@@ -178,25 +178,25 @@ TEST(Import, UnboundBatch_SaysHowToBindIt) {
 }
 
 TEST(Import, BatchOption_GivesSymbolicFirstDimensions) {
-  if (!fs::exists(models() + "/mlp")) GTEST_SKIP();
+  if (!fs::exists(models() + "/mlp")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   ImportedModel model = import_or_die("mlp", {.batch = 3});
   EXPECT_EQ(model.graph.type(model.graph.outputs[0].value).shape, (Shape{3, 10}));
 }
 
 TEST(Import, TrainableAndFrozen_DecideParameters) {
-  if (!fs::exists(models() + "/mlp")) GTEST_SKIP();
+  if (!fs::exists(models() + "/mlp")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   ImportedModel some = import_or_die("mlp", {.batch = 2, .trainable = {"fc1.*", "fc2.*"}, .frozen = {"*.bias"}});
   EXPECT_THAT(names_of(some.graph, StateKind::kParameter), testing::ElementsAre("fc1.weight", "fc2.weight"));
 }
 
 TEST(Import, Names_RenameStates) {
-  if (!fs::exists(models() + "/mlp")) GTEST_SKIP();
+  if (!fs::exists(models() + "/mlp")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   ImportedModel model = import_or_die("mlp", {.batch = 2, .names = {{"fc1.weight", "first"}}});
   EXPECT_THAT(names_of(model.graph, StateKind::kParameter), testing::Contains("first"));
 }
 
 TEST(Import, BatchNormalization_HasRunningStatistics) {
-  if (!fs::exists(models() + "/resnet")) GTEST_SKIP();
+  if (!fs::exists(models() + "/resnet")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   Reference r = reference("resnet");
   ImportedModel model = import_or_die("resnet", options_of(r.recipe));
   EXPECT_EQ(names_of(model.graph, StateKind::kRunning).size(), 40u);

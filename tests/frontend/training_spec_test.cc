@@ -24,7 +24,7 @@ ImportedModel import_or_die(const std::string& name) {
 }
 
 TEST(TrainingInfo, Adam_IsReadToTheLetter) {
-  if (!fs::exists(model_path("training_info_adam"))) GTEST_SKIP();
+  if (!fs::exists(model_path("training_info_adam"))) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   ImportedModel m = import_or_die("training_info_adam");
   ASSERT_TRUE(m.training);
   EXPECT_EQ(m.training->loss, "loss");
@@ -48,7 +48,7 @@ TEST(TrainingInfo, Adam_IsReadToTheLetter) {
 }
 
 TEST(TrainingInfo, Adagrad_TakesTheInitializationGraph) {
-  if (!fs::exists(model_path("training_info_adagrad"))) GTEST_SKIP();
+  if (!fs::exists(model_path("training_info_adagrad"))) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   ImportedModel m = import_or_die("training_info_adagrad");
   ASSERT_TRUE(m.training);
   EXPECT_EQ(m.training->groups[0].kind, "onnx_adagrad");
@@ -60,7 +60,7 @@ TEST(TrainingInfo, Adagrad_TakesTheInitializationGraph) {
 }
 
 TEST(TrainingInfo, Momentum_HasTwoGroups) {
-  if (!fs::exists(model_path("training_info_momentum"))) GTEST_SKIP();
+  if (!fs::exists(model_path("training_info_momentum"))) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   ImportedModel m = import_or_die("training_info_momentum");
   ASSERT_TRUE(m.training);
   ASSERT_EQ(m.training->groups.size(), 2u);
@@ -71,7 +71,7 @@ TEST(TrainingInfo, Momentum_HasTwoGroups) {
 }
 
 TEST(OrtArtifacts, Folder_IsForwardPartWeightsAndOptimizer) {
-  if (!fs::exists(model_path("ort_transformer"))) GTEST_SKIP();
+  if (!fs::exists(model_path("ort_transformer"))) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   ImportedModel m = import_or_die("ort_transformer");
   ASSERT_TRUE(m.training);
   EXPECT_EQ(m.training->source, "onnxruntime");
@@ -89,7 +89,7 @@ TEST(OrtArtifacts, Folder_IsForwardPartWeightsAndOptimizer) {
 
 // The checkpoint cut anywhere or with flipped bits is refused or read, without a crash.
 TEST(OrtArtifacts, DamagedCheckpoint_IsRefused) {
-  if (!fs::exists(model_path("ort_mlp"))) GTEST_SKIP();
+  if (!fs::exists(model_path("ort_mlp"))) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   TempFolder folder;
   for (const char* file : {"training_model.onnx", "optimizer_model.onnx"})
     fs::copy(model_path("ort_mlp") + "/" + file, folder / file);

@@ -379,16 +379,11 @@ std::vector<int64_t> part_positions(const Formula& f, const FormulaOperand& oper
   return positions;
 }
 
-bool carries(const FormulaOperand& operand, int factor) {
-  return std::any_of(operand.dims.begin(), operand.dims.end(),
-                     [&](const auto& dim) { return std::find(dim.begin(), dim.end(), factor) != dim.end(); });
-}
-
 // Adds what part `part` of an output tells to `whole`. Returns a complaint, or "".
 std::string combine(const Formula& f, size_t k, int factor, int64_t parts, int64_t p, const Tensor& part,
                     Tensor& whole) {
   const FormulaOperand& operand = f.outputs[k];
-  if (carries(operand, factor)) {
+  if (has_factor(operand, factor)) {
     std::vector<int64_t> positions = part_positions(f, operand, factor, parts, p);
     if (static_cast<int64_t>(positions.size()) != elements(part.type.shape))
       return cat("part of shape ", to_string(part.type.shape));
@@ -423,7 +418,7 @@ void check_split(const Use& use, const Formula& f, int factor, int64_t parts, co
       inputs.push_back(use.inputs[k]);
       if (use.absent(k)) continue;
       const FormulaOperand& o = f.inputs[operand++];
-      if (carries(o, factor)) {
+      if (has_factor(o, factor)) {
         std::vector<int64_t> positions = part_positions(f, o, factor, parts, p);
         inputs[k] = Tensor::zeros({use.types[k].dtype, operand_shape(local, o)});
         for (size_t e = 0; e < positions.size(); ++e)

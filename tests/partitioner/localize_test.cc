@@ -124,6 +124,13 @@ int count(const Graph& g, std::string_view op) {
   return n;
 }
 
+// All ranks' squares of all gradients meet in one sum; the loss, where samples are split, is the other.
+void expect_update_reductions(const Graph& g, int expected) {
+  int n = 0;
+  for (const Node& node : g.nodes) n += node.segment == Segment::kUpdate && node.op->name == "all_reduce";
+  EXPECT_EQ(n, expected);
+}
+
 LocalProgram expect_equal_to_serial(const Problem& p, const ShardingPlan& plan, const std::string& what) {
   SpmdResult serial = run_spmd(*localize(p.graph, replicated_plan(p, {})), p.inputs, p.states);
   EXPECT_GT(serial.outputs.at("loss").f[0], 0.1);
@@ -216,6 +223,7 @@ TEST(Localize_Zero, EqualsSerial) {
     LocalProgram local = expect_equal_to_serial(p, plan, cat("zero ", stage));
     EXPECT_GT(count(local.graph, "reduce_scatter"), 0);
     EXPECT_GT(count(local.graph, "all_gather"), 0);
+    expect_update_reductions(local.graph, 2);
   }
 }
 
@@ -267,6 +275,7 @@ TEST(Localize_MegatronWeights, NoGatherInForwardOrBackward) {
   LocalProgram local = expect_equal_to_serial(p, plan, "megatron");
   EXPECT_EQ(count(local.graph, "all_gather"), 0);
   EXPECT_EQ(count(local.graph, "all_to_all"), 0);
+  expect_update_reductions(local.graph, 1);
 }
 
 TEST(Bucket_DataParallel, JoinsReductionsAndEqualsSerial) {

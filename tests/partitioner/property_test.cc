@@ -53,12 +53,6 @@ Case random_case(uint64_t seed) {
   return c;
 }
 
-int64_t ways(const Piece& piece, const Mesh& mesh) {
-  int64_t n = 1;
-  for (int a : piece.axes) n *= mesh.axes[a].size;
-  return n;
-}
-
 // Splits some pieces of `s` over some of `free`.
 void split(Sharding& s, std::vector<int> free, const Mesh& mesh, Choices& choices) {
   for (size_t n = choices.below(3); n-- > 0 && !free.empty() && !s.dims.empty();) {
@@ -69,7 +63,7 @@ void split(Sharding& s, std::vector<int> free, const Mesh& mesh, Choices& choice
     if (dim.size() == 1 && dim[0].axes.empty() && dim[0].size % 2 == 0 && dim[0].size > 2 && choices.below(3) == 2)
       dim = {{2, {}}, {dim[0].size / 2, {}}};  // inside of a fused dimension
     Piece& piece = dim[choices.below(static_cast<uint32_t>(dim.size()))];
-    if (piece.size % (ways(piece, mesh) * mesh.axes[axis].size) == 0) piece.axes.push_back(axis);
+    if (piece.size % (mesh.ways(piece.axes) * mesh.axes[axis].size) == 0) piece.axes.push_back(axis);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "passes/choose_attention.h"
 #include "tests/passes/spelling.h"
 #include "tests/temp_folder.h"
 
@@ -47,6 +48,20 @@ TEST(Pipeline_Dump, OnlyWhatChanged) {
   ASSERT_TRUE(run_passes(kPasses, small_graph(), context, {.dump_folder = dumps}).ok());
   EXPECT_TRUE(std::filesystem::exists(dumps + "/00-start.txt"));
   EXPECT_FALSE(std::filesystem::exists(dumps + "/03-simplify#2.txt"));
+}
+
+TEST(ChooseAttention, MathIsProductsAndASoftmax) {
+  Builder b;
+  ValueId q = f64_input(b, "q", {2, 4, 3, 5}), k = f64_input(b, "k", {2, 2, 3, 5}), v = f64_input(b, "v", {2, 2, 3, 6});
+  b.output("y", b.emit_all("attention", {q, k, v}, {{"scale", 0.4}, {"causal", int64_t{1}}})[0]);
+  Graph graph = std::move(b).finish();
+  PassContext context;
+  EXPECT_EQ(count(*choose_attention(graph, context), "attention"), 1);
+  context.recipe.attention = AttentionKernel::kMath;
+  Graph math = *choose_attention(graph, context);
+  EXPECT_EQ(count(math, "attention"), 0);
+  EXPECT_EQ(count(math, "matmul"), 2);
+  expect_same_values(graph, math);
 }
 
 TEST(Pipeline_Tables, NamesAndReasons) {

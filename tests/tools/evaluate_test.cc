@@ -75,7 +75,7 @@ class Evaluation : public testing::Test {
 
 // Without dropout and running statistics the loss of a batch that comes next is the training loss of the next step.
 TEST_F(Evaluation, OfTheNextBatch_IsTheNextTrainingLoss) {
-  if (missing("mlp")) GTEST_SKIP();
+  if (missing("mlp")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   for (const char* flags : {"", "--ranks 2 --like ddp", "--ranks 4", "--ranks 4 --like zero3"}) {
     auto lines = train("mlp", "{every: 3, data: {path: " + part("mlp", 3 * 32, 32) + "}}", 5, flags);
     ASSERT_EQ(lines.size(), 5u) << flags;
@@ -89,7 +89,7 @@ TEST_F(Evaluation, OfTheNextBatch_IsTheNextTrainingLoss) {
 
 // Batch norm goes by the running statistics: every sample alone, so batches do not matter and training does.
 TEST_F(Evaluation, UsesRunningStatistics_AndLeavesTrainingAlone) {
-  if (missing("resnet")) GTEST_SKIP();
+  if (missing("resnet")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   auto plain = train("resnet", "{every: 100, data: {path: " + part("resnet", 0, 16) + "}}", 5, "");
   auto often = train("resnet", "{every: 1, data: {path: " + part("resnet", 0, 16) + "}}", 5, "");
   auto ranks = train("resnet", "{every: 1, data: {path: " + part("resnet", 0, 16) + "}}", 5, "--ranks 2");
@@ -101,7 +101,7 @@ TEST_F(Evaluation, UsesRunningStatistics_AndLeavesTrainingAlone) {
 }
 
 TEST_F(Evaluation, StopsEarly_AndKeepsTheBest) {
-  if (missing("mlp")) GTEST_SKIP();
+  if (missing("mlp")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   const std::string folder = out_ / "checkpoints";
   // No gain is ever enough: after the first evaluation, two more.
   auto lines = train("mlp", "{every: 2, data: {path: " + part("mlp", 0, 64) + "}}", 10,
@@ -115,7 +115,7 @@ TEST_F(Evaluation, StopsEarly_AndKeepsTheBest) {
 }
 
 TEST_F(Evaluation, FindsALearningRate) {
-  if (missing("mlp")) GTEST_SKIP();
+  if (missing("mlp")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   Outcome o = run_command(partita_program() + " train " + folder("mlp") + "/model.onnx --train " + folder("mlp") +
                           "/train.yaml --shuffle --data " + folder("mlp") + "/data.npz --quiet --find-lr 2 --steps 60");
   EXPECT_EQ(o.code, 0) << o.text;

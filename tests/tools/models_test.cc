@@ -9,11 +9,11 @@
 #include <fstream>
 #include <map>
 
-#include "nlohmann/json.hpp"
 #include "runtime/npz.h"
 #include "runtime/safetensors.h"
 #include "tests/temp_folder.h"
 #include "tests/tools/command.h"
+#include "tests/tools/losses.h"
 
 namespace partita {
 namespace {
@@ -67,9 +67,7 @@ Training train(const std::string& folder, size_t steps, const std::string& flags
                   "/data.npz --quiet --steps " + std::to_string(steps) + " --metrics " + run.metrics + " --save " +
                   run.parameters + " --save-gradients " + run.gradients + " " + flags);
   EXPECT_EQ(done.code, 0) << folder << ": " << done.text;
-  std::ifstream lines(run.metrics);
-  for (std::string line; std::getline(lines, line);)
-    run.losses.push_back(nlohmann::json::parse(line)["loss"].get<double>());
+  run.losses = read_losses(run.metrics);
   return run;
 }
 
@@ -198,10 +196,7 @@ TEST_F(CarriedModel, RanksAgreeAndRunsRepeatBitForBit) {
     Outcome o = run_command(base + " --metrics " + (out_ / (name + ".jsonl")) + " --save " +
                             (out_ / (name + ".safetensors")) + " " + flags);
     EXPECT_EQ(o.code, 0) << o.text;
-    std::vector<double> losses;
-    std::ifstream lines(out_ / (name + ".jsonl"));
-    for (std::string line; std::getline(lines, line);)
-      losses.push_back(nlohmann::json::parse(line)["loss"].get<double>());
+    std::vector<double> losses = read_losses(out_ / (name + ".jsonl"));
     EXPECT_EQ(losses.size(), 12u);
     return losses;
   };

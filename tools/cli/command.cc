@@ -10,35 +10,41 @@
 #include "base/status.h"
 #include "frontend/pins.h"
 #include "frontend/recipe.h"
+#include "nlohmann/json.hpp"
+#include "partitioner/plan_file.h"
 
 namespace partita {
 
-int exit_code(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-      return 0;
-    case absl::StatusCode::kInternal:
-    case absl::StatusCode::kUnknown:
-      return 1;
-    case absl::StatusCode::kResourceExhausted:
-      return 3;
-    case absl::StatusCode::kAborted:
-      return 4;
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-      return 129;
-    case absl::StatusCode::kCancelled:
-      return 143;  // as a shell says of a process that SIGTERM ended
-    default:
-      return 2;
+namespace {
+
+// The plan's pins over those of the recipe; pins of single values are the recipe's own.
+absl::Status apply_plan(Recipe& recipe, const std::string& path) {
+  PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(path));
+  auto pins = plan_pins(plan);
+  if (!pins.ok()) return with_context(pins.status(), quote(path, 200));
+  pins->values = std::move(recipe.pin.values);
+  recipe.pin = *std::move(pins);
+  if (!plan.contains("global_batch") || !plan["global_batch"].is_number_integer())
+    return absl::InvalidArgumentError(cat(quote(path, 200), ": expected an integer under \"global_batch\""));
+  int64_t batch = plan["global_batch"].get<int64_t>();
+  if (recipe.batch.global && *recipe.batch.global != batch) {
+    return absl::InvalidArgumentError(cat(quote(path, 200), " is for a global batch of ", batch,
+                                          " and batch.global is ", *recipe.batch.global,
+                                          "; plan again with this recipe"));
   }
+  recipe.batch.global = batch;
+  return absl::OkStatus();
 }
+
+}  // namespace
 
 void ModelFlags::add(CLI::App& app) {
   app.add_option("model", model, "ONNX file, or a folder with one or with ONNX Runtime training artifacts")->required();
   app.add_option("--train", train_file, "the recipe, train.yaml (docs/train_yaml.md)");
   app.add_option("--ranks", ranks, "number of ranks (devices); default: what the pins say, else 1")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_option("--plan", plan,
+                 "the layout of this plan.json, which `partita plan` wrote; --like and --pin change it");
   app.add_option("--like", like, "a well-known layout: ddp, zero1, zero2, zero3, …");
   app.add_option("--pin", pins, "fix a part of the plan: KEY=VALUE, e.g. data=2");
   app.add_option("--target", target, "cpu:host, cpu:x86-64-v3 (any AVX2 machine) or cpu:x86-64-v4");
@@ -55,6 +61,7 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
   if (!train_file.empty()) {
     PARTITA_ASSIGN_OR_RETURN(r.recipe, load_recipe(train_file));
   }
+  if (!plan.empty()) PARTITA_RETURN_IF_ERROR(apply_plan(r.recipe, plan));
   for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_preset(r.recipe, preset));
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(r.recipe, pin));
   PARTITA_RETURN_IF_ERROR(check_recipe(r.recipe, train_file.empty() ? "command line" : train_file));

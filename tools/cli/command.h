@@ -14,10 +14,6 @@
 
 namespace partita {
 
-// Exit codes of DESIGN 1: 0 fine, 1 internal fault, 2 bad input or usage, 3 infeasible, 4 verification failed, 128 and
-// above worth a retry.
-int exit_code(const absl::Status& status);
-
 // Registers a verb; `result` receives its outcome when it has run.
 void add_train(CLI::App& app, absl::Status& result);
 void add_plan(CLI::App& app, absl::Status& result);
@@ -36,14 +32,14 @@ void add_checkpoint(CLI::App& app, absl::Status& result);
 
 // A model, its recipe and how to compile it: the flags that train and compile share.
 struct ModelFlags {
-  std::string model, train_file, target = "cpu:host", dump_ir, stop_after;
+  std::string model, train_file, plan, target = "cpu:host", dump_ir, stop_after;
   std::vector<std::string> pins, like;
   std::optional<int64_t> ranks;
   bool time_passes = false, no_fusion = false, no_in_place = false;
 
   // The first lines of every --help: what to compile, and how.
   void add(CLI::App& app);
-  // Loads and checks the recipe and applies presets, then pins.
+  // Loads and checks the recipe and applies the plan, presets, then pins.
   absl::StatusOr<CompileRequest> request() const;
 };
 

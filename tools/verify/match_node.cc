@@ -15,11 +15,6 @@ absl::Status wrong(const Args&... args) {
 
 bool has(const std::vector<int>& axes, int axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
 
-bool stands_in(const FormulaOperand& operand, int factor) {
-  return std::any_of(operand.dims.begin(), operand.dims.end(),
-                     [&](const std::vector<int>& dim) { return has(dim, factor); });
-}
-
 // A present operand: its place among the formula's, and its layout.
 struct Present {
   const FormulaOperand& operand;
@@ -130,7 +125,7 @@ absl::StatusOr<std::vector<Layout>> match_node(const SerialValues& serial, NodeI
     if (!left.empty()) kind = PartialKind::kSum;
     for (size_t f = 0; f < factors.size(); ++f) {
       FactorRole role = formula.factors[f].role;
-      if (role == FactorRole::kParallel || stands_in(formula.outputs[k], static_cast<int>(f))) continue;
+      if (role == FactorRole::kParallel || has_factor(formula.outputs[k], static_cast<int>(f))) continue;
       for (const Piece& p : factors[f]) {
         if (p.kind != Piece::Kind::kAxis) continue;
         PartialKind mine = role == FactorRole::kMax   ? PartialKind::kMax

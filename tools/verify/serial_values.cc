@@ -241,9 +241,7 @@ const std::vector<NodeId>& SerialValues::candidates(const OpDef& op, Runs runs,
 const Formula& SerialValues::formula(NodeId n) const {
   auto at = formulas_.find(n);
   if (at != formulas_.end()) return at->second;
-  const Node& node = graph_.nodes[n];
-  std::vector<TensorType> types = input_types(graph_, node);
-  return formulas_.emplace(n, bound_formula(*node.op, {node.attrs, types})).first->second;
+  return formulas_.emplace(n, bound_formula(graph_, graph_.nodes[n])).first->second;
 }
 
 absl::Status SerialValues::add_node(NodeId n) {
