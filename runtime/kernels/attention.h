@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/kernels/compute_operand.h"
 #include "runtime/kernels/kernel_request.h"
 #include "runtime/kernels/tile_ops.h"
 
@@ -89,27 +90,5 @@ inline const std::byte* mask_of_head(const AttentionShape& shape, const std::byt
 inline DType attention_compute_type(DType dtype) {
   return dtype == DType::kF64 ? DType::kF64 : is_float(dtype) ? DType::kF32 : DType::kInvalid;
 }
-
-// An operand in the type that is computed in: itself, or a copy that is made before the kernel and written back after
-// it.
-class ComputeOperand {
- public:
-  // A bool operand stays as it is, and so does one that is `kept`.
-  ComputeOperand(const Operand& operand, DType compute, bool kept, ScratchLayout& layout)
-      : dtype_(operand.dtype),
-        compute_(is_float(operand.dtype) && !kept ? compute : operand.dtype),
-        count_(product(operand.shape)),
-        at_(dtype_ == compute_ ? 0 : layout.take(count_ * dtype_size(compute_))) {}
-
-  // What to read, or where to write, in place of `buffer`.
-  std::byte* input(std::byte* buffer, std::byte* scratch) const;
-  std::byte* output(std::byte* buffer, std::byte* scratch) const { return dtype_ == compute_ ? buffer : scratch + at_; }
-  // After the kernel has written output(buffer).
-  void finish(std::byte* buffer, std::byte* scratch) const;
-
- private:
-  DType dtype_, compute_;
-  int64_t count_, at_;
-};
 
 }  // namespace partita::runtime

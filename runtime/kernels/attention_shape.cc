@@ -34,30 +34,4 @@ absl::StatusOr<AttentionShape> AttentionShape::make(const KernelRequest& r, cons
   return a;
 }
 
-namespace {
-
-void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, int64_t count) {
-  with_float_type(from_type, [&]<typename From>(From) {
-    with_float_type(to_type, [&]<typename To>(To) {
-      const From* x = reinterpret_cast<const From*>(from);
-      To* y = as<To>(to);
-#pragma omp parallel for schedule(static) if (worth_threads(count))
-      for (int64_t i = 0; i < count; ++i)
-        y[i] = static_cast<To>(static_cast<Accumulator<To>>(static_cast<Accumulator<From>>(x[i])));
-    });
-  });
-}
-
-}  // namespace
-
-std::byte* ComputeOperand::input(std::byte* buffer, std::byte* scratch) const {
-  if (dtype_ == compute_ || buffer == nullptr) return buffer;
-  convert(dtype_, buffer, compute_, scratch + at_, count_);
-  return scratch + at_;
-}
-
-void ComputeOperand::finish(std::byte* buffer, std::byte* scratch) const {
-  if (dtype_ != compute_) convert(compute_, scratch + at_, dtype_, buffer, count_);
-}
-
 }  // namespace partita::runtime

@@ -5,6 +5,7 @@
 // element once, while the convolution reads it once per kernel tap and output channel.
 #include <unordered_map>
 
+#include "runtime/kernels/compute_operand.h"
 #include "runtime/kernels/onednn.h"
 #include "runtime/kernels/table.h"
 #include "runtime/kernels/window.h"
@@ -94,6 +95,7 @@ class OneDnnConvolution final : public LibraryKernel {
     const dnnl::convolution_forward::primitive_desc forward(onednn_.engine, dnnl::prop_kind::forward_training,
                                                             algorithm, any(x), any(weight), any(y), strides, dilation,
                                                             low, high);
+    refuse_reference(forward, type);
     auto finish = [&](auto primitive, const memory::desc& first, const memory::dims& first_dims,
                       const memory::desc& second, const memory::dims& second_dims, const memory::desc& result,
                       const memory::dims& result_dims, int first_tag, int second_tag, int result_tag) {
@@ -109,11 +111,13 @@ class OneDnnConvolution final : public LibraryKernel {
     } else if (direction == Direction::kGradData) {
       const dnnl::convolution_backward_data::primitive_desc desc(onednn_.engine, algorithm, any(x), any(weight), any(y),
                                                                  strides, dilation, low, high, forward);
+      refuse_reference(desc, type);
       finish(dnnl::convolution_backward_data(desc), desc.diff_dst_desc(), y, desc.weights_desc(), weight,
              desc.diff_src_desc(), x, DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC);
     } else {
       const dnnl::convolution_backward_weights::primitive_desc desc(onednn_.engine, algorithm, any(x), any(weight),
                                                                     any(y), strides, dilation, low, high, forward);
+      refuse_reference(desc, type);
       finish(dnnl::convolution_backward_weights(desc), desc.diff_dst_desc(), y, desc.src_desc(), x,
              desc.diff_weights_desc(), weight, DNNL_ARG_DIFF_DST, DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS);
     }
@@ -280,7 +284,9 @@ void plain_grad_weight(const Convolution& c, const T* g, const T* x, T* dw) {
 }
 
 // Operands in their order: conv (x, w, y), conv_grad_data (g, w, dx), conv_grad_weight (g, x, dw).
-Kernel make(const KernelRequest& r, Direction direction, const Shape& x, const Shape& weight, const Shape& y) {
+// `factory` makes the same step on other types.
+Kernel make(const KernelRequest& r, Kernel (*factory)(const KernelRequest&), Direction direction, const Shape& x,
+            const Shape& weight, const Shape& y) {
   if (r.dtype(1) != r.dtype() || r.dtype(2) != r.dtype()) return r.error("operands of one dtype");
   PARTITA_ASSIGN_OR_RETURN(const Convolution c, make_convolution(r, x, weight, y));
   const bool empty = product(x) == 0 || product(weight) == 0 || product(y) == 0;
@@ -290,6 +296,7 @@ Kernel make(const KernelRequest& r, Direction direction, const Shape& x, const S
       return std::make_unique<OneDnnConvolution>(c, r.dtype(), direction, r.scratch());
     } catch (const dnnl::error& e) {
       if (e.status != dnnl_unimplemented) throw;
+      if (r.dtype() != DType::kF32) return make_widened(r, factory);
     }
   }
   Kernel kernel = r.unsupported();
@@ -310,15 +317,15 @@ Kernel make(const KernelRequest& r, Direction direction, const Shape& x, const S
 
 Kernel make_conv(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 2, 1));
-  return make(r, Direction::kForward, r.in(0).shape, r.in(1).shape, r.out(0).shape);
+  return make(r, make_conv, Direction::kForward, r.in(0).shape, r.in(1).shape, r.out(0).shape);
 }
 Kernel make_conv_grad_data(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 2, 1));
-  return make(r, Direction::kGradData, r.out(0).shape, r.in(1).shape, r.in(0).shape);
+  return make(r, make_conv_grad_data, Direction::kGradData, r.out(0).shape, r.in(1).shape, r.in(0).shape);
 }
 Kernel make_conv_grad_weight(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 2, 1));
-  return make(r, Direction::kGradWeight, r.in(1).shape, r.out(0).shape, r.in(0).shape);
+  return make(r, make_conv_grad_weight, Direction::kGradWeight, r.in(1).shape, r.out(0).shape, r.in(0).shape);
 }
 
 }  // namespace partita::runtime

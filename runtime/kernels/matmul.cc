@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "absl/strings/str_split.h"
+#include "runtime/kernels/compute_operand.h"
 #include "runtime/kernels/onednn.h"
 #include "runtime/kernels/table.h"
 #include "runtime/kernels/tile_ops.h"
@@ -151,6 +152,7 @@ class OneDnnMatmul final : public LibraryKernel {
     const auto desc = plan.bias
                           ? dnnl::matmul::primitive_desc(onednn_.engine, a_desc, b_desc, bias_desc, c_desc, attributes)
                           : dnnl::matmul::primitive_desc(onednn_.engine, a_desc, b_desc, c_desc, attributes);
+    refuse_reference(desc, onednn_type(dtype));
     primitive_ = dnnl::matmul(desc);
     a_ = memory(a_desc, onednn_.engine, nullptr);
     b_ = memory(b_desc, onednn_.engine, nullptr);
@@ -337,6 +339,7 @@ Kernel make_matmul(const KernelRequest& r) {
       return std::make_unique<OneDnnMatmul>(plan, dtype, out);
     } catch (const dnnl::error& e) {
       if (e.status != dnnl_unimplemented) throw;  // 16-bit types on processors without them
+      if (dtype != DType::kF32) return make_widened(r, make_matmul);
     }
   }
   if (out != dtype) return r.unsupported();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <oneapi/dnnl/dnnl.hpp>
+#include <string_view>
 
 #include "base/dtype.h"
 
@@ -19,6 +20,13 @@ inline dnnl::memory::data_type onednn_type(DType dtype) {
     default:
       return dnnl::memory::data_type::undef;
   }
+}
+
+// Throws as for a primitive that there is none of where all that oneDNN has for 16-bit floats is its reference,
+// hundreds of times slower than f32.
+inline void refuse_reference(const dnnl::primitive_desc_base& desc, dnnl::memory::data_type type) {
+  if (type != dnnl::memory::data_type::f32 && std::string_view(desc.impl_info_str()).starts_with("ref"))
+    throw dnnl::error(dnnl_unimplemented, "only the reference");
 }
 
 // Each kernel has its own: primitives and their caches are shared behind them.
