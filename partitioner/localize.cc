@@ -177,6 +177,7 @@ class Localizer {
     std::vector<std::vector<int>> partial = passing_partials(use, split);
     scatter_sums(use, partial, split);
     emit(use, split, partial);
+    inherit_layout(node);
   }
 
   // How a value lies for `node`: first as it is meant to be used, then its other forms.
@@ -186,7 +187,7 @@ class Localizer {
     auto layout = layout_of_.find(v);
     if (variants_[v].empty()) {
       o.ways.push_back(Sharding::replicated(graph_.type(v).shape));
-    } else if (layout != layout_of_.end() && node.segment <= Segment::kBackward) {
+    } else if (layout != layout_of_.end() && is_micro_batch(node.segment)) {
       o.pinned = true;
       o.ways.push_back(normalized(layout->second->compute));
     } else {
@@ -196,6 +197,17 @@ class Localizer {
       }
     }
     return o;
+  }
+
+  static bool is_micro_batch(Segment s) { return s == Segment::kForward || s == Segment::kBackward; }
+
+  // What the prologue makes of a state element by element (its copy in 16 bits) is made of what is stored here, and
+  // gathered where it is used, as the state itself would be.
+  void inherit_layout(const Node& node) {
+    if (node.segment != Segment::kPrologue || node.inputs.size() != 1) return;
+    auto layout = layout_of_.find(node.inputs[0]);
+    ValueId v = node.outputs[0];
+    if (layout != layout_of_.end() && sharding_of(v) == sharding_of(node.inputs[0])) layout_of_[v] = layout->second;
   }
 
   // A sum that only the update reads is completed to how the update's states lie.
@@ -249,6 +261,7 @@ class Localizer {
   // 0: the node is made now. Else the length of the chain of nodes that are put off, this one included.
   int put_off_depth(const Node& node) const {
     if (mesh_.axes.empty() || node.op->kernel || node.op->communicates || node.op->sums_micro_batches) return 0;
+    if (node.segment == Segment::kPrologue) return 0;  // its readers are in segments that run more often
     int depth = 0;
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;

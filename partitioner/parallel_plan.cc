@@ -90,8 +90,6 @@ absl::Status refuse_unbuilt(const Recipe& recipe) {
   auto refuse_key = [](std::string_view key, std::string_view value) {
     return absl::UnimplementedError(cat(key, ": ", value, ": not in this version; leave it out"));
   };
-  if (recipe.precision == Precision::kBf16 || recipe.precision == Precision::kFp16)
-    return refuse_key("precision", enum_name(recipe.precision));
   if (recipe.compress != Compression::kNone) return refuse_key("compress", enum_name(recipe.compress));
   if (recipe.semantics.batch_norm != BatchNormGroup::kGlobal) return refuse_key("semantics.batch_norm", "replica");
   if (recipe.semantics.moe) return refuse_key("semantics.moe", "a capacity");
@@ -336,7 +334,7 @@ class Planner {
 
   bool on_host(const State& s) const {
     OffloadMode mode = recipe_.pin.offload.value_or(OffloadMode::kNone);
-    return (s.kind == StateKind::kOptimizer && mode != OffloadMode::kNone) ||
+    return (s.kind == StateKind::kOptimizer && !s.parameter.empty() && mode != OffloadMode::kNone) ||
            (s.kind == StateKind::kParameter && mode == OffloadMode::kAll);
   }
 
@@ -412,7 +410,8 @@ class Planner {
     }
     for (const Node& node : graph.nodes) {
       auto at = std::find(node.inputs.begin(), node.inputs.end(), v);
-      if (at == node.inputs.end() || node.segment != Segment::kForward) continue;
+      if (at == node.inputs.end() || node.segment > Segment::kForward) continue;
+      if (node.segment == Segment::kPrologue) return dimension_named(graph, node.outputs[0], factor);  // its copy
       Formula f = bound_formula(graph, node);
       const FormulaOperand& o = f.inputs[static_cast<size_t>(at - node.inputs.begin())];
       bool product =

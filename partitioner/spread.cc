@@ -11,6 +11,9 @@ namespace {
 
 constexpr int kMostVisits = 4;  // of one node: its formula is cut finer each time
 
+// The forward part, and the prologue's copies of weights that it reads.
+bool is_followed(const Node& node) { return node.segment <= Segment::kForward; }
+
 }  // namespace
 
 struct Spreader::Walk {
@@ -36,8 +39,10 @@ Spreader::Spreader(const Graph& graph)
   for (const GraphInput& in : graph.inputs) is_data_[in.value] = in.kind == InputKind::kData;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    if (node.segment != Segment::kForward) continue;
+    if (!is_followed(node)) continue;
     forward_.push_back(static_cast<NodeId>(n));
+    if (node.segment == Segment::kPrologue && node.inputs.size() == 1)  // a weight's copy in another type
+      state_of_[node.outputs[0]] = state_of_[node.inputs[0]];
     bool any = false;
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;
@@ -134,7 +139,7 @@ void Spreader::visit(Walk& walk, NodeId n) const {
     if (!has_factor(o, f.factor) || walk.values.count(v)) continue;
     walk.values.emplace(v, along(f.formula, o, f.factor));
     auto enqueue = [&](NodeId other) {
-      if (graph_.nodes[other].segment != Segment::kForward || walk.visits[other] >= kMostVisits) return;
+      if (!is_followed(graph_.nodes[other]) || walk.visits[other] >= kMostVisits) return;
       if (walk.queued.insert(other).second) {
         ++walk.visits[other];
         walk.queue.push_back(other);
@@ -161,11 +166,11 @@ Spread Spreader::spread(ValueId value, const Sharding& seed, int64_t n) const {
   Spread out;
   std::set<NodeId> touched;
   for (const auto& [v, s] : walk.values) {
-    if (graph_.values[v].producer != kNoNode && graph_.nodes[graph_.values[v].producer].segment == Segment::kForward)
-      touched.insert(graph_.values[v].producer);
+    NodeId producer = graph_.values[v].producer;
+    if (producer != kNoNode && is_followed(graph_.nodes[producer])) touched.insert(producer);
     touched.insert(uses_[v].begin(), uses_[v].end());
     int state = state_of_[v];
-    if (state >= 0 && graph_.states[state].kind == StateKind::kParameter)
+    if (producer == kNoNode && state >= 0 && graph_.states[state].kind == StateKind::kParameter)
       out.parameter_elements += elements(graph_.type(v).shape);
   }
   for (NodeId node : touched) account(walk, node, out);

@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/builder.h"
+#include "passes/loss_scale.h"
 
 namespace partita {
 namespace {
@@ -27,6 +28,7 @@ class Backward {
     gradient_.assign(needed_.size(), kNoValue);
     b_.context() = {.segment = Segment::kBackward};
     gradient_[loss] = b_.scalar(b_.dtype(loss), 1.0 / static_cast<double>(context_.micro_batches));
+    if (has_loss_scale(context_)) gradient_[loss] = b_.mul(gradient_[loss], b_.cast(loss_scale(b_), b_.dtype(loss)));
     for (size_t n = forward_nodes_; n-- > 0;) PARTITA_RETURN_IF_ERROR(differentiate(static_cast<NodeId>(n)));
     finish_outputs(loss);
     return std::move(b_).finish();
@@ -104,7 +106,7 @@ class Backward {
       if (p >= static_cast<NodeId>(first)) for_input[static_cast<size_t>(p) - first] = true;
     };
     for (size_t k = 0; k < gradients.size(); ++k) {
-      if (node.inputs[k] != kNoValue && b_.graph().values[node.inputs[k]].producer != kNoNode) mark(gradients[k]);
+      if (node.inputs[k] != kNoValue && !is_weight(node.inputs[k])) mark(gradients[k]);
     }
     for (size_t n = nodes.size(); n-- > first;) {
       nodes[n].weight_gradient = !for_input[n - first];
@@ -112,6 +114,12 @@ class Backward {
         for (ValueId v : nodes[n].inputs) mark(v);
       }
     }
+  }
+
+  // A parameter, or its copy in the type that is computed in.
+  bool is_weight(ValueId v) const {
+    const Node* producer = b_.graph().producer(v);
+    return producer == nullptr || producer->segment == Segment::kPrologue;
   }
 
   // Outputs: the loss and the gradients, averaged over micro-batches through accumulators where there are several.

@@ -1,11 +1,13 @@
 #include "passes/build_optimizer.h"
 
+#include <limits>
 #include <map>
 
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/builder.h"
 #include "passes/learning_rate_graph.h"
+#include "passes/loss_scale.h"
 
 namespace partita {
 namespace {
@@ -38,6 +40,7 @@ class Optimizer {
       PARTITA_RETURN_IF_ERROR(file_updates());
     }
     b_.set_next(kStepState, b_.add(step_, b_.scalar(DType::kI64, 1)));
+    if (has_loss_scale(context_)) hold_and_rescale(b_, finite_);
     b_.mutable_graph().outputs = std::move(outputs_);
     return std::move(b_).finish();
   }
@@ -45,8 +48,9 @@ class Optimizer {
  private:
   void take_gradients() {
     std::map<std::string, ValueId> gradients;
-    for (const GraphOutput& o : b_.graph().outputs) {
+    for (GraphOutput o : b_.graph().outputs) {
       bool gradient = o.name.rfind("grad/", 0) == 0;
+      if (gradient && has_loss_scale(context_)) o.value = unscaled(o.value);
       if (gradient) gradients[o.name.substr(5)] = o.value;
       if (!gradient || context_.keep_gradients) outputs_.push_back(o);
     }
@@ -55,6 +59,12 @@ class Optimizer {
       if (s.kind == StateKind::kParameter && at != gradients.end())
         parameters_.push_back({s.name, s.value, at->second});
     }
+  }
+
+  // A gradient of the loss itself. The scale is a power of two: nothing is rounded.
+  ValueId unscaled(ValueId gradient) {
+    DType type = b_.dtype(gradient);
+    return b_.mul(gradient, b_.div(b_.scalar(type, 1), b_.cast(loss_scale(b_), type)));
   }
 
   ValueId step_state() {
@@ -76,6 +86,11 @@ class Optimizer {
     }
     ValueId norm = b_.emit("sqrt", {total});
     outputs_.push_back({"grad_norm", norm});
+    if (has_loss_scale(context_)) {  // so is the norm, then, unless some gradient of some rank is not
+      finite_ = b_.emit("lt", {norm, b_.scalar(DType::kF64, std::numeric_limits<double>::infinity())});
+      outputs_.push_back({std::string(kLossScaleState), b_.cast(loss_scale(b_), DType::kF64)});  // before it changes
+      outputs_.push_back({"skipped", b_.cast(b_.emit("not", {finite_}), DType::kF64)});
+    }
     if (context_.recipe.clip_grad_norm) {
       ValueId ratio = b_.div(b_.scalar(DType::kF64, *context_.recipe.clip_grad_norm), b_.add_scalar(norm, 1e-6));
       ValueId factor = b_.emit("min", {ratio, b_.scalar(DType::kF64, 1)});
@@ -266,6 +281,7 @@ class Optimizer {
   std::vector<Parameter> parameters_;
   std::vector<GraphOutput> outputs_;
   ValueId step_ = kNoValue;
+  ValueId finite_ = kNoValue;  // with a loss scale: whether all gradients are
 };
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "passes/build_optimizer.h"
 #include "passes/choose_attention.h"
 #include "passes/clean_up.h"
+#include "passes/mixed_precision.h"
 #include "passes/recognize_activation.h"
 #include "passes/recognize_attention.h"
 #include "passes/recognize_cross_entropy.h"
@@ -44,6 +45,8 @@ constexpr Pass kTrainingPipeline[] = {
     {"attach_loss", attach_loss,
      "so that the blocks see the whole forward graph, and outputs that nobody asks for are dead"},
     {"tag_blocks", tag_blocks, "on the forward graph: gradients inherit their node's block"},
+    {"mixed_precision", mixed_precision,
+     "on whole composites, which keep their statistics in f32; gradients follow through the casts"},
     {"build_backward", build_backward, "gradients of composites are far cheaper than those of their spellings",
      Phase::kTraining},
     {"merge_duplicates", merge_duplicates, "gradients recompute what the forward part has", Phase::kTraining},
@@ -56,6 +59,7 @@ constexpr size_t kForwardPasses = 11;  // up to the loss
 
 // Evaluation: the forward passes, then what becomes of the loss.
 constexpr Pass kEvaluationEnd[] = {
+    {"mixed_precision", mixed_precision, "evaluation computes as training does"},
     {"build_evaluation", build_evaluation, "the loss is there", Phase::kTraining},
     {"remove_dead_nodes", remove_dead_nodes, "outputs that only training asks for", Phase::kTraining},
 };

@@ -66,7 +66,7 @@ bool is_kept(const ProgramState& state);
 std::vector<CheckpointTensor> kept_tensors(const Program& program);
 
 // InvalidArgument with names and shapes unless the checkpoint has every wanted tensor in its shape (other float formats
-// are converted). `all`: and no others.
+// are converted), but for the loss scale, which a run in another precision lacks. `all`: and no others.
 absl::Status check_same_model(const std::vector<CheckpointTensor>& wanted, const std::vector<CheckpointTensor>& found,
                               const std::string& path, bool all);
 

@@ -120,7 +120,7 @@ absl::Status load_module_optimizer(const Program& program, std::span<const int64
   PARTITA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
   Loader loader(file, coordinates, memory);
   for (const ProgramState& s : program.states) {
-    if (s.kind == "optimizer") PARTITA_RETURN_IF_ERROR(loader.take(s, true));
+    if (s.kind == "optimizer") PARTITA_RETURN_IF_ERROR(loader.take(s, !s.parameter.empty()));  // no loss scale needed
     if (s.kind == "step") PARTITA_RETURN_IF_ERROR(load_step(s, file, memory));
   }
   return loader.outcome();

@@ -195,6 +195,8 @@ class Trainer {
     m.loss = scalar("loss");
     m.lr = scalar("lr");
     m.grad_norm = scalar("grad_norm");
+    m.loss_scale = scalar("loss_scale");
+    m.skipped = scalar("skipped").value_or(0) != 0;
     int64_t bytes = 0;
     for (int64_t b : program_.region_bytes) bytes += b;
     m.memory_bytes = bytes;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -123,6 +124,16 @@ double difference(const std::vector<double>& a, const std::vector<double>& b) {
   return off == 0 ? 0 : std::isnan(off) ? INFINITY : off / size;
 }
 
+// Half the distance from 1 to the next number of the narrowest float type that the graph computes in.
+double rounding(const Graph& graph) {
+  double coarsest = 0;
+  for (const Value& v : graph.values) {
+    if (v.type.dtype == DType::kBF16) coarsest = std::max(coarsest, std::ldexp(1.0, -8));
+    if (v.type.dtype == DType::kF16) coarsest = std::max(coarsest, std::ldexp(1.0, -11));
+  }
+  return coarsest;
+}
+
 }  // namespace
 
 absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& bundle, const NumericOptions& options) {
@@ -132,6 +143,7 @@ absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& b
   PARTITA_ASSIGN_OR_RETURN(Outcome serial, run(std::move(fused), options.train, folder));
   PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle, false));
   PARTITA_ASSIGN_OR_RETURN(Outcome other, run(std::move(unfused), options.train, folder));
+  const double tolerance = std::max(options.tolerance, rounding(bundle.serial));
   verifier::NumericVerdict verdict;
   verdict.steps = static_cast<int64_t>(serial.losses.size());
   if (ranks.losses.size() != serial.losses.size() || serial.losses.empty())
@@ -140,7 +152,7 @@ absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& b
     double off = difference({ranks.losses[k]}, {serial.losses[k]}),
            noise = difference({other.losses[k]}, {serial.losses[k]});
     verdict.loss_error = std::max(verdict.loss_error, off);
-    if (off > std::max(options.tolerance, kNoise * noise))
+    if (off > std::max(tolerance, kNoise * noise))
       return absl::AbortedError(cat("numeric: the loss of step ", k, ": expected ", serial.losses[k], ", found ",
                                     ranks.losses[k], " on ", bundle.program.mesh.empty() ? "one rank" : "all ranks"));
   }
@@ -151,10 +163,10 @@ absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& b
     double off = difference(found->second, expected);
     double noise = again == other.tensors.end() ? 0 : difference(again->second, expected);
     ++verdict.tensors;
-    if (off > std::max(options.tolerance, kNoise * noise))
+    if (off > std::max(tolerance, kNoise * noise))
       return absl::AbortedError(cat("numeric: ", quote(name), " after ", verdict.steps,
                                     " steps: expected the serial program's, found a relative difference of ", off));
-    if (noise < options.tolerance) verdict.tensor_error = std::max(verdict.tensor_error, off);
+    if (noise < tolerance) verdict.tensor_error = std::max(verdict.tensor_error, off);
   }
   return verdict;
 }

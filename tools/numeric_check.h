@@ -12,7 +12,8 @@ namespace partita {
 
 struct NumericOptions {
   runtime::TrainOptions train;  // steps, data, first values
-  double tolerance = 1e-5;      // relative, of losses and of each tensor's norm
+  double tolerance = 1e-5;      // relative, of losses and of each tensor's norm; at least the rounding of a 16-bit type
+                                // that the program computes in
 };
 
 // Losses of every step, the first step's gradients where the program keeps them, and the parameters after the last
