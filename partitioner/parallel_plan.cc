@@ -84,9 +84,6 @@ absl::Status refuse_unbuilt(const Recipe& recipe) {
     return absl::UnimplementedError(cat("pin ", what, ": not in this version; ", instead));
   };
   if (recipe.pin.axis("pipeline").value_or(1) > 1) return refuse("pipeline", "leave it out or set it to 1");
-  RecomputeMode recompute = recipe.pin.recompute.value_or(recipe.recompute);
-  if (recompute == RecomputeMode::kFull || recompute == RecomputeMode::kSelective)
-    return refuse("recompute", "leave it out or set it to none");
   auto refuse_key = [](std::string_view key, std::string_view value) {
     return absl::UnimplementedError(cat(key, ": ", value, ": not in this version; leave it out"));
   };

@@ -21,6 +21,7 @@
 #include "passes/recognize_cross_entropy.h"
 #include "passes/recognize_norm.h"
 #include "passes/recognize_rotary.h"
+#include "passes/recompute.h"
 #include "passes/tag_blocks.h"
 
 namespace partita {
@@ -53,6 +54,7 @@ constexpr Pass kTrainingPipeline[] = {
     {"simplify", simplify, "gradients of views are views of views", Phase::kTraining},
     {"remove_dead_nodes", remove_dead_nodes, "gradients of masks, tables and indices that nobody asked for",
      Phase::kTraining},
+    {"recompute", recompute, "on the final backward part; no later pass takes equal nodes for one", Phase::kTraining},
     {"build_optimizer", build_optimizer, "updates read the final gradients", Phase::kTraining},
 };
 constexpr size_t kForwardPasses = 11;  // up to the loss
