@@ -100,7 +100,7 @@ ReduceKind reduce_kind_of(const OpDef& op) {
                                     : ReduceKind::kSum;
 }
 
-CodeGraph::CodeGraph(const Graph& g) : graph(g), literals(constant_values(g)) {
+CodeGraph::CodeGraph(const Graph& g, int64_t units) : graph(g), fold_units(units), literals(constant_values(g)) {
   for (const Node& node : g.nodes) roles.push_back(role_of(*node.op));
   mark_kept();
   mark_free();

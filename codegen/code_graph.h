@@ -28,10 +28,14 @@ NodeRole role_of(const OpDef& op);
 // Of a kReduction.
 ReduceKind reduce_kind_of(const OpDef& op);
 
+// Partial results of a fold at most: as many as there may be threads, or blocks of a GPU.
+inline constexpr int64_t kFoldUnits = 64, kDeviceFoldUnits = 512;
+
 struct CodeGraph {
-  explicit CodeGraph(const Graph& graph);
+  explicit CodeGraph(const Graph& graph, int64_t fold_units = kFoldUnits);
 
   const Graph& graph;
+  int64_t fold_units;
   std::vector<NodeRole> roles;           // per node
   std::vector<const Literal*> literals;  // per value: the constant behind it
   // Per node: computed again wherever it is used, as an index function or a few operations. Its value is stored only

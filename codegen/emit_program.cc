@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <tuple>
 
 #include "base/cat.h"
 #include "base/status.h"
 #include "codegen/code_graph.h"
 #include "codegen/expand_composites.h"
 #include "codegen/nest_schedule.h"
+#include "codegen/nvptx/device_code.h"
 #include "codegen/object_code.h"
 #include "codegen/placement.h"
 #include "codegen/rematerialize.h"
@@ -80,7 +82,7 @@ class ProgramMaker {
         expanded_(expand_composites(local.graph)),
         rematerialized_(rematerialize(expanded_)),
         graph_(rematerialized_.graph),
-        code_(graph_),
+        code_(graph_, options.gpu.empty() ? kFoldUnits : kDeviceFoldUnits),
         plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse},
                                      .micro_batches = local.micro_batches,
                                      .in_place = options.in_place,
@@ -88,7 +90,7 @@ class ProgramMaker {
 
   absl::StatusOr<Program> run() {
     program_.model = graph_.name;
-    program_.target = target_name(options_.cpu);
+    program_.target = options_.gpu.empty() ? target_name(options_.cpu) : cat("cuda:", options_.gpu);
     for (size_t a = 0; a < local_.mesh.axes.size(); ++a) {
       if (static_cast<int>(a) != local_.mesh.time)
         program_.mesh.push_back({local_.mesh.axes[a].name, local_.mesh.axes[a].size});
@@ -102,10 +104,15 @@ class ProgramMaker {
     make_schedule();
     make_interface();
     make_constants();
-    if (!kernels_.empty()) {
-      PARTITA_ASSIGN_OR_RETURN(program_.kernels, compile_nests(kernels_, options_.cpu));
-    }
+    PARTITA_RETURN_IF_ERROR(options_.gpu.empty() ? make_code() : make_device_code());
     return std::move(program_);
+  }
+
+  std::vector<ProgramNest> nests() {
+    make_steps();
+    std::vector<ProgramNest> nests;
+    for (const NamedNest& k : kernels_) nests.push_back({k.name, *k.nest});
+    return nests;
   }
 
   ProgramClaims claims() const {
@@ -157,6 +164,43 @@ class ProgramMaker {
     auto [at, fresh] = symbols_.try_emplace(to_string(nest), cat("k", symbols_.size()));
     if (fresh) kernels_.push_back({at->second, &nest});
     return at->second;
+  }
+
+  absl::Status make_code() {
+    if (kernels_.empty()) return absl::OkStatus();
+    PARTITA_ASSIGN_OR_RETURN(program_.kernels, compile_nests(kernels_, options_.cpu));
+    return absl::OkStatus();
+  }
+
+  // Kernel steps learn their launch: blocks as units, and threads; and what the assembler says of them.
+  absl::Status make_device_code() {
+    for (const ProgramSegment& segment : program_.segments) {
+      for (const Step& step : segment.steps) {
+        if (step.device == runtime::DeviceTag::kHost)
+          return absl::UnimplementedError(
+              "updates on the host are not there for GPU targets yet; compile without offload");
+      }
+    }
+    if (kernels_.empty()) return absl::OkStatus();
+    PARTITA_ASSIGN_OR_RETURN(DeviceCode code, compile_device_nests(kernels_, {options_.gpu, options_.assembler}));
+    program_.kernels = std::move(code.cubin);
+    program_.portable_kernels.assign(code.ptx.begin(), code.ptx.end());
+    std::map<std::string, std::pair<int64_t, runtime::Params>> launches;
+    for (const NamedNest& kernel : kernels_) {
+      DeviceSchedule s = device_schedule(device_nest(*kernel.nest));
+      launches[kernel.name] = {s.blocks, {{"threads", int64_t{s.threads}}}};
+    }
+    for (const DeviceKernel& k : code.kernels) {
+      runtime::Params& params = launches[k.name].second;
+      params["registers"] = int64_t{k.registers};
+      if (k.spilled_bytes > 0) params["spilled_bytes"] = k.spilled_bytes;
+    }
+    for (ProgramSegment& segment : program_.segments) {
+      for (Step& step : segment.steps) {
+        if (step.kind == StepKind::kKernel) std::tie(step.units, step.params) = launches.at(step.name);
+      }
+    }
+    return absl::OkStatus();
   }
 
   void make_steps() {
@@ -297,6 +341,10 @@ absl::StatusOr<Program> emit_program(const LocalProgram& local, const TargetOpti
   PARTITA_ASSIGN_OR_RETURN(Program program, maker.run());
   if (claims != nullptr) *claims = maker.claims();
   return program;
+}
+
+std::vector<ProgramNest> program_nests(const LocalProgram& local, const TargetOptions& options) {
+  return ProgramMaker(local, options).nests();
 }
 
 std::string describe_program(const LocalProgram& local, const TargetOptions& options) {

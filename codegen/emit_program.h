@@ -2,8 +2,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "codegen/loop_nest.h"
 #include "partitioner/local_program.h"
 #include "runtime/program.h"
 
@@ -11,8 +13,10 @@ namespace partita {
 
 struct TargetOptions {
   std::string cpu = "host";  // or "x86-64-v3", "x86-64-v4", or another x86-64 that LLVM knows (AVX2 and FMA at least)
-  bool fuse = true;          // no: one kernel per node
-  bool in_place = true;      // no: every value has memory of its own while it lives
+  std::string gpu;           // "sm_90" and the like: kernels for that GPU instead (codegen/nvptx/)
+  std::string assembler;  // gpu: the ptxas to run; empty: PTX alone, which the device's driver compiles when it loads
+  bool fuse = true;       // no: one kernel per node
+  bool in_place = true;   // no: every value has memory of its own while it lives
 };
 
 // What the steps of a program say of themselves, for the verifier, which takes none of it on trust.
@@ -26,10 +30,17 @@ struct ProgramClaims {
   std::vector<StepClaim> steps;  // by step id
 };
 
-// The schedule is serial (micro-batches one after the other, one slot). InvalidArgument for a CPU that code cannot be
-// made for.
+// The schedule is serial (micro-batches one after the other, one slot). InvalidArgument for a processor that code
+// cannot be made for; see compile_device_nests for GPUs.
 absl::StatusOr<runtime::Program> emit_program(const LocalProgram& local, const TargetOptions& options = {},
                                               ProgramClaims* claims = nullptr);
+
+// The loop nests of the same program, by the names of their kernels.
+struct ProgramNest {
+  std::string name;
+  LoopNest nest;
+};
+std::vector<ProgramNest> program_nests(const LocalProgram& local, const TargetOptions& options = {});
 
 // The fused steps and loop nests of the same program, to read.
 std::string describe_program(const LocalProgram& local, const TargetOptions& options = {});

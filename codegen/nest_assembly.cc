@@ -59,7 +59,7 @@ BuiltNest combine(const CodeGraph& code, const std::vector<NamedFold>& folds, co
     nest.operands.push_back(code.graph.type(folds[k].value).dtype);
     built.operands.push_back({code.storage(folds[k].value), -1});
   }
-  schedule(nest, {true, false});
+  schedule(nest, {true, false}, code.fold_units);
   return built;
 }
 
@@ -100,7 +100,7 @@ void assemble(const CodeGraph& code, LoopNest nest, const std::vector<ValueId>& 
     n.folds.back().access.operand = operand(folds[k].value, {kNoValue, first + static_cast<int>(k)});
   }
   remove_unused(n);
-  schedule(n, column);
+  schedule(n, column, code.fold_units);
   keep_results(n);
   int64_t parts = units(n);
   into.nests.push_back(std::move(built));
@@ -129,7 +129,7 @@ std::optional<GroupCode> empty_group(const GroupView& group, std::string& why) {
     built.nest.nodes.push_back({.op = NestOp::kScalar, .scalar = reduced_nothing(kind, type.dtype)});
     built.nest.stores.push_back({0, {0, {1}, 0}});
     built.operands = {{group.code.storage(v), -1}};
-    schedule(built.nest, {false});
+    schedule(built.nest, {false}, group.code.fold_units);
     code.nests.push_back(std::move(built));
   }
   return code;

@@ -7,7 +7,6 @@ namespace {
 
 constexpr int64_t kUnitPoints = 16384;  // points that are worth handing to another thread
 constexpr int64_t kChunk = 4096;        // columns of a row, where one long loop is cut into rows
-constexpr int64_t kFoldUnits = 64;      // partial results of a fold at most
 
 // Calls `f` with the strides of everything that depends on the loops.
 template <typename F>
@@ -115,7 +114,7 @@ int tile_loop(const LoopNest& nest) {
 
 }  // namespace
 
-void schedule(LoopNest& nest, std::vector<bool> column) {
+void schedule(LoopNest& nest, std::vector<bool> column, int64_t fold_units) {
   for (size_t k = nest.sizes.size(); k-- > 0;) {
     if (nest.sizes[k] == 1) erase_loop(nest, column, k);
   }
@@ -145,7 +144,7 @@ void schedule(LoopNest& nest, std::vector<bool> column) {
                                                            : 1);
   int64_t count = nest.items();
   nest.rows_per_unit = std::clamp<int64_t>(kUnitPoints / std::max<int64_t>(points, 1), 1, std::max<int64_t>(count, 1));
-  if (!nest.folds.empty()) nest.rows_per_unit = std::max(nest.rows_per_unit, (count + kFoldUnits - 1) / kFoldUnits);
+  if (!nest.folds.empty()) nest.rows_per_unit = std::max(nest.rows_per_unit, (count + fold_units - 1) / fold_units);
 }
 
 int64_t units(const LoopNest& nest) { return (nest.items() + nest.rows_per_unit - 1) / nest.rows_per_unit; }

@@ -8,8 +8,8 @@ namespace partita {
 
 // `nest.sizes` are loops in the order of the domain; `column` tells the column loops. Drops loops of one point, puts
 // columns last, merges loops that every access steps through alike, chooses lanes and units. Folds keep their access
-// strides; their extent and operand size follow from the units.
-void schedule(LoopNest& nest, std::vector<bool> column);
+// strides; their extent and operand size follow from the units, `fold_units` at most.
+void schedule(LoopNest& nest, std::vector<bool> column, int64_t fold_units);
 
 // Units of work of a scheduled nest.
 int64_t units(const LoopNest& nest);

@@ -118,13 +118,9 @@ void optimize(llvm::Module& module, llvm::TargetMachine& machine) {
   passes.run(module, modules);
 }
 
-std::unique_ptr<llvm::Module> make_module(llvm::LLVMContext& context, std::span<const NamedNest> nests, const Cpu& cpu,
-                                          llvm::TargetMachine& machine) {
-  auto module = std::make_unique<llvm::Module>("partita", context);
-  module->setTargetTriple(kTriple);
-  module->setDataLayout(machine.createDataLayout());
-  for (const NamedNest& nest : nests) emit_nest(*module, *nest.nest, nest.name, cpu.vectors);
-  for (llvm::Function& f : *module) {
+// Checks and optimizes a module that has its target.
+void finish_module(llvm::Module& module, const Cpu& cpu, llvm::TargetMachine& machine) {
+  for (llvm::Function& f : module) {
     if (f.isDeclaration()) continue;
     f.addFnAttr("target-cpu", cpu.name);
     f.addFnAttr("target-features", cpu.features);
@@ -132,22 +128,34 @@ std::unique_ptr<llvm::Module> make_module(llvm::LLVMContext& context, std::span<
   }
   std::string fault;
   llvm::raw_string_ostream stream(fault);
-  PARTITA_CHECK(!llvm::verifyModule(*module, &stream), stream.str());
-  optimize(*module, machine);
+  PARTITA_CHECK(!llvm::verifyModule(module, &stream), stream.str());
+  optimize(module, machine);
+}
+
+std::unique_ptr<llvm::Module> make_module(llvm::LLVMContext& context, std::span<const NamedNest> nests, const Cpu& cpu,
+                                          llvm::TargetMachine& machine) {
+  auto module = std::make_unique<llvm::Module>("partita", context);
+  module->setTargetTriple(kTriple);
+  module->setDataLayout(machine.createDataLayout());
+  for (const NamedNest& nest : nests) emit_nest(*module, *nest.nest, nest.name, cpu.vectors);
+  finish_module(*module, cpu, machine);
   return module;
+}
+
+absl::StatusOr<llvm::SmallVector<char, 0>> write_object(llvm::Module& module, llvm::TargetMachine& machine) {
+  llvm::SmallVector<char, 0> bytes;
+  llvm::raw_svector_ostream stream(bytes);
+  llvm::legacy::PassManager passes;
+  if (machine.addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::ObjectFile))
+    return absl::InternalError("LLVM cannot write objects for x86-64");
+  passes.run(module);
+  return bytes;
 }
 
 absl::StatusOr<llvm::SmallVector<char, 0>> make_object(std::span<const NamedNest> nests, const Cpu& cpu) {
   PARTITA_ASSIGN_OR_RETURN(auto machine, make_machine(cpu));
   llvm::LLVMContext context;
-  auto module = make_module(context, nests, cpu, *machine);
-  llvm::SmallVector<char, 0> bytes;
-  llvm::raw_svector_ostream stream(bytes);
-  llvm::legacy::PassManager passes;
-  if (machine->addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::ObjectFile))
-    return absl::InternalError("LLVM cannot write objects for x86-64");
-  passes.run(*module);
-  return bytes;
+  return write_object(*make_module(context, nests, cpu, *machine), *machine);
 }
 
 // A folder for lld's files, gone with it.
@@ -225,6 +233,16 @@ absl::StatusOr<std::vector<uint8_t>> compile_nests(std::span<const NamedNest> ne
     objects.push_back(*std::move(made[k]));
   }
   return link(objects);
+}
+
+absl::StatusOr<std::vector<uint8_t>> compile_module(llvm::Module& module, const std::string& name) {
+  PARTITA_ASSIGN_OR_RETURN(Cpu cpu, resolve_cpu(name));
+  PARTITA_ASSIGN_OR_RETURN(auto machine, make_machine(cpu));
+  module.setTargetTriple(kTriple);
+  module.setDataLayout(machine->createDataLayout());
+  finish_module(module, cpu, *machine);
+  PARTITA_ASSIGN_OR_RETURN(auto object, write_object(module, *machine));
+  return link({std::move(object)});
 }
 
 std::string target_name(const std::string& cpu) {

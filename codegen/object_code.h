@@ -10,6 +10,10 @@
 #include "absl/status/statusor.h"
 #include "codegen/loop_nest.h"
 
+namespace llvm {
+class Module;
+}
+
 namespace partita {
 
 struct NamedNest {
@@ -20,6 +24,9 @@ struct NamedNest {
 // `cpu`: "host", or an LLVM name such as "x86-64-v3", "x86-64-v4". InvalidArgument where LLVM does not know it or it
 // has no FMA.
 absl::StatusOr<std::vector<uint8_t>> compile_nests(std::span<const NamedNest> nests, const std::string& cpu);
+
+// Any module of functions, likewise; it gets this target.
+absl::StatusOr<std::vector<uint8_t>> compile_module(llvm::Module& module, const std::string& cpu);
 
 // "x86-64-v4" and the like for "host": what Program::target says.
 std::string target_name(const std::string& cpu);

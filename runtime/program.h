@@ -19,7 +19,7 @@
 
 namespace partita::runtime {
 
-inline constexpr uint32_t kProgramVersion = 1;
+inline constexpr uint32_t kProgramVersion = 2;
 
 enum class Region : uint8_t {
   kState,      // lives as long as the run: parameters, optimizer states
@@ -49,7 +49,8 @@ using Params = std::map<std::string, Param>;
 enum class DeviceTag : uint8_t { kDevice, kHost };
 
 enum class StepKind : uint8_t {
-  kKernel,           // generated code: `name` is its symbol; called over units [0, units) in any split
+  kKernel,           // generated code: `name` is its symbol; called over units [0, units) in any split; on a
+                     // GPU: launched with `units` blocks of params[threads] threads, operands' addresses as arguments
   kLibrary,          // `name` is the runtime's kernel of that name, configured by operand types and params
   kCopy,             // operand 0 -> operand 1, same bytes
   kCollectiveStart,  // `name`: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv, permute;
@@ -160,8 +161,10 @@ struct Program {
   std::vector<ProgramInput> inputs;
   std::vector<ProgramOutput> outputs;
   std::vector<std::string> origins;
-  std::vector<uint8_t> kernels;    // an ELF shared object that needs nothing; empty where there is no generated code
-  std::vector<uint8_t> constants;  // contents of Region::kConstant
+  std::vector<uint8_t> kernels;  // an ELF shared object that needs nothing, or a cubin for "cuda:" targets; empty
+                                 // where there is no generated code
+  std::vector<uint8_t> portable_kernels;  // "cuda:": the same as PTX, for devices newer than the target
+  std::vector<uint8_t> constants;         // contents of Region::kConstant
 };
 
 }  // namespace partita::runtime

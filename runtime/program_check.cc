@@ -96,7 +96,7 @@ absl::Status check_step(const Program& program, const Step& step, const std::set
     case StepKind::kLibrary:
       if (step.name.empty() || step.name.find('\0') != std::string::npos)
         return wrong("a kernel without a proper name");
-      if (step.kind == StepKind::kKernel && program.kernels.empty())
+      if (step.kind == StepKind::kKernel && program.kernels.empty() && program.portable_kernels.empty())
         return wrong("a generated kernel, but the image carries no code");
       return absl::OkStatus();
     case StepKind::kCopy:

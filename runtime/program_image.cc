@@ -1,6 +1,6 @@
 // The body is an array of the program's fields in the order of program.h, each struct an array in turn. One list of
-// fields per struct serves both directions:  [model, target, [[axis, size], …], …, kernel bytes, constant bytes]; the
-// blob is the kernels, then the constants.
+// fields per struct serves both directions:  [model, target, [[axis, size], …], …, kernel bytes, PTX bytes, constant
+// bytes]; the blob is the kernels, PTX, then the constants.
 #include "runtime/program_image.h"
 
 #include <sys/stat.h>
@@ -202,11 +202,13 @@ absl::StatusOr<std::string> serialize_program(const Program& program) {
   Encoder encoder;
   encoder.put(program);
   encoder.put(static_cast<int64_t>(program.kernels.size()));
+  encoder.put(static_cast<int64_t>(program.portable_kernels.size()));
   encoder.put(static_cast<int64_t>(program.constants.size()));
   std::string payload = encoder.pack.take();
-  const uint64_t body = payload.size(), blob = program.kernels.size() + program.constants.size();
-  payload.append(reinterpret_cast<const char*>(program.kernels.data()), program.kernels.size());
-  payload.append(reinterpret_cast<const char*>(program.constants.data()), program.constants.size());
+  const uint64_t body = payload.size();
+  for (const std::vector<uint8_t>* part : {&program.kernels, &program.portable_kernels, &program.constants})
+    payload.append(reinterpret_cast<const char*>(part->data()), part->size());
+  const uint64_t blob = payload.size() - body;
 
   std::string image(kMagic, 8);
   append_raw<uint32_t>(image, kProgramVersion);
@@ -235,19 +237,24 @@ absl::StatusOr<Program> parse_program(std::span<const std::byte> image) {
 
   Program program;
   Decoder decoder(payload.first(body));
-  int64_t kernels = 0, constants = 0;
+  int64_t kernels = 0, portable = 0, constants = 0;
   decoder.get(program);
   decoder.get(kernels);
+  decoder.get(portable);
   decoder.get(constants);
   if (!decoder.pack.ok()) return damaged(decoder.pack.status().message());
   if (!decoder.pack.at_end()) return damaged("bytes are left after the last field");
-  if (kernels < 0 || constants < 0 || static_cast<uint64_t>(kernels) > blob ||
-      static_cast<uint64_t>(constants) != blob - static_cast<uint64_t>(kernels)) {
-    return damaged("its kernels and constants do not fill the blob");
+  uint64_t left = blob;
+  for (int64_t part : {kernels, portable, constants}) {
+    if (part < 0 || static_cast<uint64_t>(part) > left)
+      return damaged("its kernels and constants do not fill the blob");
+    left -= static_cast<uint64_t>(part);
   }
+  if (left != 0) return damaged("its kernels and constants do not fill the blob");
   const uint8_t* at = reinterpret_cast<const uint8_t*>(payload.data() + body);
   program.kernels.assign(at, at + kernels);
-  program.constants.assign(at + kernels, at + kernels + constants);
+  program.portable_kernels.assign(at + kernels, at + kernels + portable);
+  program.constants.assign(at + kernels + portable, at + kernels + portable + constants);
   PARTITA_RETURN_IF_ERROR(check_program(program));
   return program;
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
@@ -21,6 +22,7 @@
 #include "partitioner/parallel_plan.h"
 #include "passes/initialize.h"
 #include "runtime/data/convert.h"
+#include "runtime/params.h"
 #include "runtime/program_image.h"
 #include "runtime/run_flags.h"
 #include "runtime/safetensors.h"
@@ -197,10 +199,33 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
                         {"data", data},
                         {"seed", compiled.seed}};
   if (compiled.evaluation) all["evaluate"] = evaluate;
+  if (DeviceCodeSummary code = device_code(p); code.kernels > 0) {
+    all["gpu_code"] = {{"kernels", code.kernels},
+                       {"most_registers", code.most_registers},
+                       {"spilling_kernels", code.spilling},
+                       {"spilled_bytes", code.spilled_bytes}};
+  }
   return all;
 }
 
 }  // namespace
+
+DeviceCodeSummary device_code(const runtime::Program& program) {
+  DeviceCodeSummary s;
+  std::set<std::string> seen;
+  for (const auto& segment : program.segments) {
+    for (const runtime::Step& step : segment.steps) {
+      if (step.kind != runtime::StepKind::kKernel || !step.params.count("threads")) continue;
+      if (!seen.insert(step.name).second) continue;
+      ++s.kernels;
+      s.most_registers = std::max(s.most_registers, runtime::int_param(step.params, "registers", 0));
+      int64_t spilled = runtime::int_param(step.params, "spilled_bytes", 0);
+      s.spilling += spilled > 0;
+      s.spilled_bytes += spilled;
+    }
+  }
+  return s;
+}
 
 ImportOptions import_options(const Recipe& recipe) {
   ImportOptions o;

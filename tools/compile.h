@@ -54,6 +54,13 @@ struct Compiled {
   int64_t parameters = 0;  // trained elements
 };
 
+// What the assembler said of a program's generated GPU kernels, each counted once. Nothing for other targets.
+struct DeviceCodeSummary {
+  int64_t kernels = 0, most_registers = 0;  // registers of a thread
+  int64_t spilling = 0, spilled_bytes = 0;  // kernels that spill, and how much a thread of theirs does
+};
+DeviceCodeSummary device_code(const runtime::Program& program);
+
 // What a recipe says about reading the model.
 ImportOptions import_options(const Recipe& recipe);
 

@@ -13,7 +13,7 @@
 namespace partita {
 
 Interpreter::Interpreter(runtime::Program program) : program_(std::move(program)) {
-  if (!program_.kernels.empty()) {
+  if (!program_.kernels.empty() && program_.portable_kernels.empty()) {
     auto module = runtime::KernelModule::load(program_.kernels);
     PARTITA_CHECK(module.ok(), std::string(module.status().message()));
     module_ = *std::move(module);
@@ -21,6 +21,14 @@ Interpreter::Interpreter(runtime::Program program) : program_(std::move(program)
   for (int64_t bytes : program_.region_bytes) regions_.emplace_back(static_cast<size_t>(bytes) / 8 + 9, ~uint64_t{0});
   std::memcpy(regions_[static_cast<int>(runtime::Region::kConstant)].data(), program_.constants.data(),
               program_.constants.size());
+}
+
+Interpreter::Interpreter(runtime::Program program, const std::vector<ProgramNest>& nests, SimtOrder order)
+    : Interpreter(std::move(program)) {
+  std::vector<NamedNest> named;
+  for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest});
+  if (!named.empty()) simt_ = std::make_unique<SimtModule>(named);
+  order_ = order;
 }
 
 char* Interpreter::address(const runtime::Operand& o) const {
@@ -85,6 +93,10 @@ void Interpreter::run_step(const runtime::Step& step, int parts) {
   for (const auto& o : step.operands) buffers.push_back(address(o));
   switch (step.kind) {
     case runtime::StepKind::kKernel: {
+      if (simt_ != nullptr) {
+        simt_->run(step, buffers.data(), order_);
+        return;
+      }
       auto f = module_->find(step.name);
       PARTITA_CHECK(f.ok(), "a kernel that is not there");
       // In reverse, so that nothing depends on the order of units.
@@ -205,7 +217,9 @@ int compare_with_reference(const Graph& graph, const CompareOptions& options) {
     ADD_FAILURE() << program.status().message();
     return -1;
   }
-  Interpreter interpreter(*std::move(program));
+  bool gpu = !options.target.gpu.empty();
+  Interpreter interpreter = gpu ? Interpreter(*std::move(program), program_nests(local, options.target), options.order)
+                                : Interpreter(*std::move(program));
   for (size_t k = 0; k < inputs.size(); ++k) interpreter.set_input(graph.inputs[k].name, inputs[k]);
   for (size_t k = 0; k < states.size(); ++k) interpreter.set_state(graph.states[k].name, states[k]);
   interpreter.run();

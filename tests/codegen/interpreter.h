@@ -11,12 +11,15 @@
 #include "ir/builder.h"
 #include "runtime/kernel_module.h"
 #include "runtime/program.h"
+#include "tests/codegen/simt.h"
 
 namespace partita {
 
 class Interpreter {
  public:
   explicit Interpreter(runtime::Program program);
+  // A GPU program: its kernels are `nests`.
+  Interpreter(runtime::Program program, const std::vector<ProgramNest>& nests, SimtOrder order);
 
   void set_state(const std::string& name, const Tensor& value);
   void set_input(const std::string& name, const Tensor& value);
@@ -36,6 +39,8 @@ class Interpreter {
 
   runtime::Program program_;
   std::unique_ptr<runtime::KernelModule> module_;
+  std::unique_ptr<SimtModule> simt_;
+  SimtOrder order_ = SimtOrder::kForward;
   std::vector<std::vector<uint64_t>> regions_;
 };
 
@@ -53,6 +58,7 @@ struct CompareOptions {
   double slack = 0.1;
   double scale = 1;
   int64_t below = 10;
+  SimtOrder order = SimtOrder::kForward;  // where the target is a GPU
 };
 int compare_with_reference(const Graph& graph, const CompareOptions& options = {});
 LocalProgram local_program(Graph graph);

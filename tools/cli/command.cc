@@ -12,6 +12,7 @@
 #include "frontend/recipe.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/plan_file.h"
+#include "tools/cuda_toolkit.h"
 
 namespace partita {
 
@@ -47,7 +48,8 @@ void ModelFlags::add(CLI::App& app) {
                  "the layout of this plan.json, which `partita plan` wrote; --like and --pin change it");
   app.add_option("--like", like, "a well-known layout: ddp, zero1, zero2, zero3, …");
   app.add_option("--pin", pins, "fix a part of the plan: KEY=VALUE, e.g. data=2");
-  app.add_option("--target", target, "cpu:host, cpu:x86-64-v3 (any AVX2 machine) or cpu:x86-64-v4");
+  app.add_option("--target", target,
+                 "cpu:host, cpu:x86-64-v3 (any AVX2 machine), cpu:x86-64-v4, or cuda:sm_80, cuda:sm_90, cuda:sm_100");
   app.add_option("--dump-ir", dump_ir, "write the graph into this folder after each pass that changes it");
   app.add_option("--stop-after", stop_after, "stop after this pass");
   app.add_flag("--no-fusion", no_fusion, "one kernel per operation: slow, to find a fault");
@@ -65,12 +67,16 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
   for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_preset(r.recipe, preset));
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(r.recipe, pin));
   PARTITA_RETURN_IF_ERROR(check_recipe(r.recipe, train_file.empty() ? "command line" : train_file));
-  if (target.rfind("cpu:", 0) != 0) {
-    return absl::UnimplementedError(
-        cat("--target ", quote(target), ": expected cpu:host, cpu:x86-64-v3 or cpu:x86-64-v4"));
+  if (target.rfind("cpu:", 0) == 0) {
+    r.target.cpu = target.substr(4);
+  } else if (target.rfind("cuda:", 0) == 0) {
+    r.target.gpu = target.substr(5);
+    PARTITA_ASSIGN_OR_RETURN(r.target.assembler, find_assembler());
+  } else {
+    return absl::InvalidArgumentError(cat(
+        "--target ", quote(target), ": expected cpu:host, cpu:x86-64-v3, cpu:x86-64-v4 or cuda:sm_90 and the like"));
   }
   r.ranks = ranks;
-  r.target.cpu = target.substr(4);
   r.target.fuse = !no_fusion;
   r.target.in_place = !no_in_place;
   r.passes.dump_folder = dump_ir;

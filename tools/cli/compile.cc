@@ -28,6 +28,11 @@ void add_compile(CLI::App& app, absl::Status& result) {
       if (flags->model.time_passes) print_seconds(compiled);
       if (compiled.stopped) return absl::OkStatus();
       PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, flags->output));
+      if (DeviceCodeSummary code = device_code(compiled.program); code.kernels > 0 && !flags->quiet) {
+        std::printf("%lld GPU kernels, %lld registers at most, %lld of them spill (%lld bytes)\n",
+                    static_cast<long long>(code.kernels), static_cast<long long>(code.most_registers),
+                    static_cast<long long>(code.spilling), static_cast<long long>(code.spilled_bytes));
+      }
       if (!flags->quiet) {
         std::printf(
             "%s: %lld parameters, %lld rank%s, %.1f MB of state and %.1f MB of working memory a rank\nrun it with: "

@@ -1,0 +1,107 @@
+#include "codegen/nvptx/assembler.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "absl/strings/str_split.h"
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+
+extern char** environ;
+
+namespace partita {
+namespace {
+
+// A folder for the assembler's files, gone with it.
+struct Scratch {
+  std::string path = "/tmp/partita-ptxas-XXXXXX";
+  bool made = mkdtemp(path.data()) != nullptr;
+  ~Scratch() {
+    if (!made) return;
+    for (const char* name : {"in.ptx", "out.cubin", "said"}) unlink(file(name).c_str());
+    rmdir(path.c_str());
+  }
+  std::string file(const char* name) const { return cat(path, "/", name); }
+};
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return std::string((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+}
+
+// Its exit status, or -1 where it cannot be started (see errno).
+int run(const std::vector<std::string>& arguments, const std::string& output) {
+  std::vector<char*> pointers;
+  for (const std::string& a : arguments) pointers.push_back(const_cast<char*>(a.c_str()));
+  pointers.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  pid_t child = 0;
+  int fault = posix_spawn(&child, pointers[0], &actions, nullptr, pointers.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (fault != 0) {
+    errno = fault;
+    return -1;
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+}  // namespace
+
+absl::StatusOr<Assembled> assemble_ptx(const std::string& ptx, const DeviceTarget& target) {
+  Scratch scratch;
+  if (!scratch.made) return absl::UnavailableError("cannot create a folder in /tmp for ptxas");
+  std::ofstream out(scratch.file("in.ptx"), std::ios::binary);
+  out << ptx;
+  if (!out.flush()) return absl::ResourceExhaustedError("cannot write PTX to /tmp: is the disk full?");
+  out.close();
+  int status = run(
+      {target.assembler, "-arch", target.architecture, "-v", "-o", scratch.file("out.cubin"), scratch.file("in.ptx")},
+      scratch.file("said"));
+  if (status < 0)
+    return absl::FailedPreconditionError(cat("cannot run ", quote(target.assembler, 500), ": ", std::strerror(errno)));
+  std::string said = read_file(scratch.file("said")), cubin = read_file(scratch.file("out.cubin"));
+  if (status != 0 || cubin.empty())
+    return absl::FailedPreconditionError(cat(quote(target.assembler, 500), " refused the generated code for ",
+                                             target.architecture, ": ", quote(said, 2000)));
+  return Assembled{{cubin.begin(), cubin.end()}, parse_assembler_report(said)};
+}
+
+std::vector<DeviceKernel> parse_assembler_report(const std::string& report) {
+  std::vector<DeviceKernel> kernels;
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(report, '\n'))) {
+    auto number_before = [&](const char* words) -> int64_t {
+      size_t at = line.find(words);
+      if (at == std::string::npos) return 0;
+      size_t begin = at;
+      while (begin > 0 && (line[begin - 1] == ' ' || std::isdigit(static_cast<unsigned char>(line[begin - 1]))))
+        --begin;
+      return std::strtoll(line.c_str() + begin, nullptr, 10);
+    };
+    if (size_t at = line.find("Compiling entry function '"); at != std::string::npos) {
+      at += std::strlen("Compiling entry function '");
+      kernels.push_back({line.substr(at, line.find('\'', at) - at)});
+    }
+    if (kernels.empty()) continue;
+    kernels.back().spilled_bytes += number_before("bytes spill stores") + number_before("bytes spill loads");
+    if (line.find("Used ") != std::string::npos)
+      kernels.back().registers = static_cast<int>(number_before("registers"));
+  }
+  return kernels;
+}
+
+}  // namespace partita

@@ -1,0 +1,22 @@
+// ptxas as a program of its own: PTX in, machine code out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "codegen/nvptx/device_code.h"
+
+namespace partita {
+
+struct Assembled {
+  std::vector<uint8_t> cubin;
+  std::vector<DeviceKernel> kernels;
+};
+// FailedPrecondition where the assembler cannot be run or refuses; ResourceExhausted where the disk is full.
+absl::StatusOr<Assembled> assemble_ptx(const std::string& ptx, const DeviceTarget& target);
+
+// What `ptxas -v` wrote of registers and spills.
+std::vector<DeviceKernel> parse_assembler_report(const std::string& report);
+
+}  // namespace partita

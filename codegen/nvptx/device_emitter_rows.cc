@@ -1,0 +1,235 @@
+// Passes over the columns of a row, and what they leave: values of the row, and partial results of a unit of rows.
+#include <algorithm>
+
+#include "codegen/nvptx/device_emitter_parts.h"
+
+namespace partita {
+
+using llvm::Value;
+
+DeviceEmitter::Work DeviceEmitter::work_of(int pass) const {
+  Work work;
+  for (size_t k = 0; k < nest_.nodes.size(); ++k) {
+    if (nest_.nodes[k].op == NestOp::kReduce && level_[k] == pass + 1) work.reductions.push_back(static_cast<int>(k));
+  }
+  for (size_t k = 0; k < nest_.stores.size(); ++k) {
+    if (is_wide(nest_.stores[k].access) && level_[nest_.stores[k].node] == pass)
+      work.stores.push_back(static_cast<int>(k));
+  }
+  for (size_t k = 0; k < nest_.folds.size(); ++k) {
+    const NestFold& f = nest_.folds[k];
+    if (nest_.nodes[f.node].op != NestOp::kReduce && level_[f.node] == pass) work.folds.push_back(static_cast<int>(k));
+  }
+  return work;
+}
+
+// The vector of that number among the columns; past the bound the last one, which is then not inside.
+DeviceEmitter::Element DeviceEmitter::element_at(const Row& row, Value* number, Value* bound) {
+  Element e = new_element(row);
+  if (bound != nullptr) {
+    e.inside = b_.CreateICmpSLT(number, bound);
+    number = b_.CreateSelect(e.inside, number, n(0));
+  }
+  if (first_column_ <= last_loop()) decode(number, first_column_, last_loop() + 1, s_.vector, e.index);
+  return e;
+}
+
+std::vector<DeviceEmitter::Element> DeviceEmitter::held_elements(const Row& row, Value* bound) {
+  std::vector<Element> held;
+  bool even = bound == nullptr && row_vectors() == int64_t{s_.held} * s_.team;
+  for (int k = 0; k < s_.held; ++k) {
+    bool always = bound == nullptr && int64_t{k + 1} * s_.team <= row_vectors();
+    Value* limit = even || always ? nullptr : bound == nullptr ? n(row_vectors()) : bound;
+    held.push_back(element_at(row, b_.CreateAdd(member_, n(int64_t{k} * s_.team)), limit));
+  }
+  return held;
+}
+
+// What does not vary along the columns is computed before them.
+void DeviceEmitter::prepare_row(Row& row, const Work& work) {
+  std::vector<bool> needed(nest_.nodes.size(), false);
+  for (int r : work.reductions) needed[nest_.nodes[r].scalar.a] = true;
+  for (int s : work.stores) needed[nest_.stores[s].node] = true;
+  for (int f : work.folds) needed[nest_.folds[f].node] = true;
+  for (size_t k = nest_.nodes.size(); k-- > 0;) {
+    if (!needed[k] || nest_.nodes[k].op == NestOp::kReduce) continue;
+    for (int operand : {nest_.nodes[k].scalar.a, nest_.nodes[k].scalar.b, nest_.nodes[k].scalar.c}) {
+      if (operand >= 0) needed[operand] = true;
+    }
+  }
+  for (size_t k = 0; k < nest_.nodes.size(); ++k) {
+    if (needed[k] && !along_columns(static_cast<int>(k))) row_value(static_cast<int>(k), row);
+  }
+}
+
+// `bound`: vectors of this row; nullptr: all. `folded`: accumulators of each fold.
+void DeviceEmitter::row_body(Row& row, Value* bound, std::vector<Values>& folded) {
+  std::vector<Element> held;
+  if (s_.held > 0) held = held_elements(row, bound);
+  for (int pass = 0; pass < passes_; ++pass) {
+    Work work = work_of(pass);
+    if (work.empty()) continue;
+    pass_ = pass;
+    prepare_row(row, work);
+    Values sums;
+    for (int r : work.reductions) sums.push_back(math_.identity(nest_.nodes[r].reduce, nest_.nodes[r].scalar.type, 1));
+    if (s_.held > 0) {
+      for (size_t e = 0; e < held.size(); ++e) {
+        add_element(row, held[e], work, sums);
+        for (int k : work.folds) {
+          const NestFold& f = nest_.folds[k];
+          for (unsigned v = 0; v < static_cast<unsigned>(s_.vector); ++v) {
+            Value*& total = folded[k][e * static_cast<size_t>(s_.vector) + v];
+            total = math_.combine(f.reduce, nest_.operands[f.access.operand], total, value(f.node, row, held[e], v));
+          }
+        }
+      }
+    } else {
+      Value* end = bound == nullptr ? n(row_vectors()) : bound;
+      sums = loop(member_, end, s_.team, std::move(sums), [&](Value* number, Values now) {
+        Element e = element_at(row, number, nullptr);
+        add_element(row, e, work, now);
+        return now;
+      });
+    }
+    sums = team_reduce(work.reductions, std::move(sums));
+    for (size_t k = 0; k < sums.size(); ++k) row.known[work.reductions[k]] = sums[k];
+  }
+  row_stores(row);
+}
+
+void DeviceEmitter::add_element(Row& row, Element& e, const Work& work, Values& sums) {
+  unsigned vector = static_cast<unsigned>(s_.vector);
+  for (size_t k = 0; k < work.reductions.size(); ++k) {
+    const NestNode& node = nest_.nodes[work.reductions[k]];
+    for (unsigned v = 0; v < vector; ++v) {
+      Value* next = math_.combine(node.reduce, node.scalar.type, sums[k], value(node.scalar.a, row, e, v));
+      sums[k] = e.inside == nullptr ? next : b_.CreateSelect(e.inside, next, sums[k]);
+    }
+  }
+  for (int s : work.stores) {
+    for (unsigned v = 0; v < vector; ++v) value(nest_.stores[s].node, row, e, v);
+  }
+  if (s_.held == 0) {
+    for (int f : work.folds) fold_in_memory(nest_.folds[f], row, e);
+  }
+  for (int s : work.stores) store(nest_.stores[s], row, e);
+}
+
+// All values of the row before any store, on all threads: a result may lie where an operand that another result is made
+// from was.
+void DeviceEmitter::row_stores(Row& row) {
+  bool any = false;
+  for (const NestStore& s : nest_.stores) {
+    if (is_wide(s.access)) continue;
+    row_value(s.node, row);
+    any = true;
+  }
+  if (!any) return;
+  team_barrier();
+  Value* first = s_.team == 1 ? nullptr : b_.CreateICmpEQ(member_, n(0));
+  if_inside(both(first, row.inside), [&] {
+    Element none = new_element(row);
+    for (const NestStore& s : nest_.stores) {
+      if (!is_wide(s.access)) store(s, row, none);
+    }
+  });
+}
+
+void DeviceEmitter::units() {
+  unit_ = b_.CreateZExtOrTrunc(block_, number_);
+  member_ = b_.CreateZExtOrTrunc(thread_, number_);
+  std::vector<Values> folded(nest_.folds.size());
+  Values carried;
+  for (size_t k = 0; k < nest_.folds.size(); ++k) {
+    const NestFold& f = nest_.folds[k];
+    bool total = nest_.nodes[f.node].op == NestOp::kReduce;
+    size_t count = total ? 1 : static_cast<size_t>(s_.held) * static_cast<size_t>(s_.vector);
+    DType type = total ? nest_.nodes[f.node].scalar.type : nest_.operands[f.access.operand];
+    folded[k].assign(count, math_.identity(f.reduce, type, 1));
+    carried.insert(carried.end(), folded[k].begin(), folded[k].end());
+  }
+  auto deal = [&](const Values& values) {
+    size_t at = 0;
+    for (Values& f : folded) {
+      for (Value*& v : f) v = values[at++];
+    }
+  };
+  if (s_.held == 0) clear_folds();
+  Value* first = b_.CreateMul(unit_, n(nest_.rows_per_unit));
+  Value* last = minimum(b_.CreateAdd(first, n(nest_.rows_per_unit)), n(nest_.items()));
+  carried = loop(first, last, 1, std::move(carried), [&](Value* item, Values now) {
+    deal(now);
+    Row row = new_row();
+    decode(item, 0, nest_.rows(), 1, row.index);
+    Value* bound = nullptr;
+    if (nest_.clip > 0) {
+      int64_t size = nest_.sizes.back();
+      Value* left = b_.CreateSub(n(nest_.clip), b_.CreateMul(row.index[nest_.rows() - 1], n(size)));
+      bound = b_.CreateUDiv(minimum(left, n(size)), n(s_.vector));
+    }
+    row_body(row, bound, folded);
+    Values next;
+    for (size_t k = 0; k < nest_.folds.size(); ++k) {
+      const NestFold& f = nest_.folds[k];
+      if (nest_.nodes[f.node].op == NestOp::kReduce)
+        folded[k][0] = math_.combine(f.reduce, nest_.nodes[f.node].scalar.type, folded[k][0], row.known[f.node]);
+      next.insert(next.end(), folded[k].begin(), folded[k].end());
+    }
+    return next;
+  });
+  deal(carried);
+  Row none = new_row();
+  std::vector<Element> held = held_elements(none, nullptr);
+  for (size_t k = 0; k < nest_.folds.size(); ++k) {
+    const NestFold& f = nest_.folds[k];
+    DType type = nest_.operands[f.access.operand];
+    auto put = [&](Value* v, Value* at) {
+      b_.CreateAlignedStore(math_.to_stored(type, v), at, alignment(f.access.operand, 1));
+    };
+    if (nest_.nodes[f.node].op == NestOp::kReduce) {
+      if_inside(b_.CreateICmpEQ(member_, n(0)), [&] { put(folded[k][0], pointer(f.access.operand, unit_)); });
+      continue;
+    }
+    for (size_t e = 0; e < held.size(); ++e) {
+      if_inside(held[e].inside, [&] {
+        for (unsigned v = 0; v < static_cast<unsigned>(s_.vector); ++v)
+          put(folded[k][e * static_cast<size_t>(s_.vector) + v], fold_address(f, held[e].index, v));
+      });
+    }
+  }
+}
+
+// Each thread clears what it alone will add to.
+void DeviceEmitter::clear_folds() {
+  loop(member_, n(row_vectors()), s_.team, {}, [&](Value* number, Values) {
+    Element e = element_at(new_row(), number, nullptr);
+    for (const NestFold& f : nest_.folds) {
+      if (nest_.nodes[f.node].op == NestOp::kReduce) continue;
+      DType type = nest_.operands[f.access.operand];
+      for (unsigned v = 0; v < static_cast<unsigned>(s_.vector); ++v)
+        b_.CreateAlignedStore(math_.to_stored(type, math_.identity(f.reduce, type, 1)), fold_address(f, e.index, v),
+                              alignment(f.access.operand, 1));
+    }
+    return Values{};
+  });
+}
+
+void DeviceEmitter::fold_in_memory(const NestFold& f, Row& row, Element& e) {
+  DType type = nest_.operands[f.access.operand];
+  for (unsigned v = 0; v < static_cast<unsigned>(s_.vector); ++v) {
+    Value* x = value(f.node, row, e, v);
+    Value* at = fold_address(f, e.index, v);
+    llvm::Align align = alignment(f.access.operand, 1);
+    Value* old = math_.from_stored(type, b_.CreateAlignedLoad(stored_type(context_, type, 1), at, align));
+    b_.CreateAlignedStore(math_.to_stored(type, math_.combine(f.reduce, type, old, x)), at, align);
+  }
+}
+
+Value* DeviceEmitter::fold_address(const NestFold& f, const std::vector<Value*>& index, unsigned v) {
+  int64_t step = last_loop() >= 0 ? f.access.strides[last_loop()] : 0;
+  Value* at = b_.CreateMul(unit_, n(f.extent));
+  return pointer(f.access.operand, b_.CreateAdd(at, element_number(f.access, index, step * v)));
+}
+
+}  // namespace partita

@@ -1,0 +1,182 @@
+#include "codegen/nvptx/device_schedule.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+
+namespace partita {
+namespace {
+
+constexpr int kBlock = 256;          // threads of a block that has no reason for another number
+constexpr int kMostTeam = 1024;      // threads of a block at most
+constexpr int kHeld = 8;             // vectors of a row in registers at most
+constexpr int64_t kHeldValues = 96;  // values in registers from pass to pass at most
+constexpr int64_t kHeldCode = 6000;  // operations of an unrolled row at most
+constexpr int64_t kTileElement = kTileRows * (kTileRows + 1);
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int power_of_two_from(int64_t n) {
+  return static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
+}
+
+bool reduces(const LoopNest& nest) {
+  return std::any_of(nest.nodes.begin(), nest.nodes.end(), [](const NestNode& n) { return n.op == NestOp::kReduce; });
+}
+
+// Calls f with every access to memory, and the size of its elements.
+template <typename F>
+void each_access(const LoopNest& nest, F f) {
+  for (const NestNode& n : nest.nodes) {
+    if (n.op == NestOp::kLoad) f(n.access);
+  }
+  for (const NestStore& s : nest.stores) f(s.access);
+  for (const NestFold& s : nest.folds) f(s.access);
+}
+
+// Vectors of 16 bytes where everything that is contiguous along the last loop is aligned to them.
+int vector_of(const LoopNest& nest) {
+  if (nest.sizes.empty()) return 1;
+  size_t last = nest.sizes.size() - 1;
+  int64_t widest = 1;
+  bool contiguous = false;
+  each_access(nest, [&](const NestAccess& a) {
+    if (a.strides[last] != 1) return;
+    contiguous = true;
+    widest = std::max(widest, dtype_size(nest.operands[a.operand]));
+  });
+  if (!contiguous) return 1;
+  for (int v = static_cast<int>(std::min<int64_t>(4, 16 / widest)); v > 1; v /= 2) {
+    bool fits = nest.sizes[last] % v == 0 && nest.clip % v == 0;
+    each_access(nest, [&](const NestAccess& a) {
+      if (a.strides[last] != 1) return;
+      fits = fits && a.offset % v == 0;
+      for (size_t k = 0; k < last; ++k) fits = fits && a.strides[k] % v == 0;
+    });
+    for (const NestFold& f : nest.folds) fits = fits && f.extent % v == 0;
+    if (fits) return v;
+  }
+  return 1;
+}
+
+// Whether element numbers or counts of points need more than 31 bits.
+bool needs_wide(const LoopNest& nest, int64_t partials) {
+  constexpr int64_t kLimit = int64_t{1} << 31;
+  auto far = [&](const NestAccess& a) {
+    int64_t reach = std::abs(a.offset);
+    for (size_t k = 0; k < a.strides.size(); ++k) reach += std::abs(a.strides[k]) * (nest.sizes[k] - 1);
+    return reach >= kLimit;
+  };
+  bool wide = row_points(nest) * column_points(nest) + 4 * kMostTeam >= kLimit;
+  for (const NestNode& n : nest.nodes)
+    wide = wide || ((n.op == NestOp::kLoad || n.op == NestOp::kIndex) && far(n.access));
+  for (const NestStore& s : nest.stores) wide = wide || far(s.access);
+  for (const NestFold& f : nest.folds) wide = wide || partials * f.extent >= kLimit;
+  return wide;
+}
+
+// Values of one point that some later pass, or the folds, keep in registers.
+int64_t held_values(const LoopNest& nest) {
+  auto varies = variation(nest);
+  int64_t count = static_cast<int64_t>(nest.folds.size());
+  for (size_t k = 0; k < nest.nodes.size(); ++k) {
+    bool along = std::find(varies[k].begin() + nest.rows(), varies[k].end(), true) != varies[k].end();
+    count += along && nest.nodes[k].op == NestOp::kLoad;
+  }
+  return count;
+}
+
+// Threads of a row: enough for few vectors each, which then stay in registers.
+void choose_team(const LoopNest& nest, int least, DeviceSchedule& s) {
+  int64_t vectors = divide_up(column_points(nest), s.vector), values = held_values(nest) * s.vector,
+          code = static_cast<int64_t>(nest.nodes.size()) * s.vector;
+  for (int team = std::max(least, std::min(power_of_two_from(vectors), kWarp)); team <= kMostTeam; team *= 2) {
+    int64_t held = divide_up(vectors, team);
+    if (held > kHeld || held * values > kHeldValues || held * code > kHeldCode) continue;
+    s.team = team;
+    s.held = static_cast<int>(held);
+    return;
+  }
+  s.team = std::clamp(power_of_two_from(vectors / 4), std::max(least, kWarp), kMostTeam / 2);
+}
+
+DeviceSchedule schedule_rows(const LoopNest& nest, DeviceSchedule s) {
+  s.shape = DeviceShape::kRows;
+  if (nest.lane_is_row) {
+    s.vector = 1;
+    s.lanes = kWarp;
+    s.team = std::clamp(power_of_two_from(column_points(nest) / 8), 1, kWarp);
+    s.threads = s.lanes * s.team;
+    int64_t size = nest.sizes[static_cast<size_t>(nest.rows()) - 1];
+    s.blocks = row_points(nest) / size * divide_up(size, s.lanes);
+    return s;
+  }
+  choose_team(nest, 1, s);
+  s.threads = s.team > kWarp ? s.team : kBlock / 2;  // teams of several warps meet at the block's barrier
+  s.blocks = divide_up(row_points(nest), s.threads / s.team);
+  return s;
+}
+
+}  // namespace
+
+LoopNest device_nest(LoopNest nest) {
+  size_t loops = nest.sizes.size();
+  if (nest.columns != 1 || loops < 2 || nest.tile >= 0 || reduces(nest) || !nest.folds.empty()) return nest;
+  bool whole = true;
+  auto each = [&](auto f) {
+    for (NestNode& n : nest.nodes) {
+      if (n.op == NestOp::kLoad || n.op == NestOp::kIndex) f(n.access.strides);
+    }
+    for (NestStore& s : nest.stores) f(s.access.strides);
+  };
+  each([&](const std::vector<int64_t>& s) { whole = whole && s[loops - 2] == s[loops - 1] * nest.sizes[loops - 1]; });
+  if (!whole) return nest;
+  each([&](std::vector<int64_t>& s) { s.erase(s.end() - 2); });
+  nest.sizes[loops - 1] = nest.clip > 0 ? nest.clip : nest.sizes[loops - 1] * nest.sizes[loops - 2];
+  nest.sizes.erase(nest.sizes.end() - 2);
+  nest.clip = 0;
+  return nest;
+}
+
+std::vector<int> turned_loads(const LoopNest& nest) {
+  std::vector<int> turned;
+  if (nest.tile < 0) return turned;
+  size_t lane = nest.sizes.size() - 1;
+  int64_t bytes = 0;
+  for (size_t k = 0; k < nest.nodes.size(); ++k) {
+    const NestNode& n = nest.nodes[k];
+    if (n.op != NestOp::kLoad || n.access.strides[lane] == 0 || n.access.strides[lane] == 1 ||
+        n.access.strides[static_cast<size_t>(nest.tile)] != 1)
+      continue;
+    bytes += kTileElement * dtype_size(nest.operands[n.access.operand]);
+    if (bytes > kSharedBytes) break;
+    turned.push_back(static_cast<int>(k));
+  }
+  return turned;
+}
+
+DeviceSchedule device_schedule(const LoopNest& nest) {
+  DeviceSchedule s;
+  int64_t partials = divide_up(nest.items(), nest.rows_per_unit);
+  s.vector = vector_of(nest);
+  s.wide = needs_wide(nest, partials);
+  if (!nest.folds.empty()) {
+    s.shape = DeviceShape::kUnits;
+    choose_team(nest, kWarp, s);
+    s.threads = s.team;
+    s.blocks = partials;
+    return s;
+  }
+  if (reduces(nest)) return schedule_rows(nest, s);
+  s.threads = kBlock;
+  if (!turned_loads(nest).empty()) {
+    s.shape = DeviceShape::kTiles;
+    s.vector = 1;
+    int64_t tile = nest.sizes[static_cast<size_t>(nest.tile)], lane = nest.sizes.back();
+    s.blocks = row_points(nest) / tile * divide_up(tile, kTileRows) * divide_up(lane, kTileRows);
+    return s;
+  }
+  s.blocks = divide_up(row_points(nest) * column_points(nest) / s.vector, s.threads);
+  return s;
+}
+
+}  // namespace partita

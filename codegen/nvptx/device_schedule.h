@@ -1,0 +1,38 @@
+// How a nest is shared out among the blocks and threads of a GPU. The target-independent schedule (nest_schedule.h)
+// chose loop order, lanes and units; this one chooses the shape of the kernel and its launch.
+#pragma once
+
+#include "codegen/loop_nest.h"
+
+namespace partita {
+
+enum class DeviceShape : uint8_t {
+  kPoints,  // no reductions: a thread has a vector of points
+  kTiles,   // the same, with loads transposed through shared memory: a block has kTileRows x kTileRows points
+  kRows,    // a team of threads has a row
+  kUnits,   // folds: a block has a unit, and goes through its rows one by one
+};
+
+struct DeviceSchedule {
+  DeviceShape shape = DeviceShape::kPoints;
+  int64_t blocks = 1;
+  int threads = 32;   // of a block, a multiple of 32
+  int team = 1;       // threads that share the columns of a row; a power of two
+  int lanes = 1;      // kRows: rows side by side, 32 where lanes run along rows (then team counts the threads of each)
+  int vector = 1;     // points that a thread has side by side along the last loop
+  int held = 0;       // vectors of a row that each thread keeps in registers from pass to pass; 0: reads them again
+  bool wide = false;  // 64-bit indices
+};
+
+// The nest as a GPU runs it: columns that were cut into rows for the sake of other processors are whole again.
+LoopNest device_nest(LoopNest nest);
+// `nest` from device_nest.
+DeviceSchedule device_schedule(const LoopNest& nest);
+
+// Loads of a tiled nest that go through shared memory, as many as fit.
+std::vector<int> turned_loads(const LoopNest& nest);
+
+inline constexpr int kWarp = 32;
+inline constexpr int64_t kSharedBytes = 48 << 10;  // that a block may have without asking
+
+}  // namespace partita

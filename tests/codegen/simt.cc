@@ -1,0 +1,243 @@
+#include "tests/codegen/simt.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "codegen/nvptx/device_code.h"
+#include "codegen/nvptx/device_schedule.h"
+#include "llvm/IR/IRBuilder.h"
+#include "llvm/IR/IntrinsicsNVPTX.h"
+
+namespace partita {
+namespace {
+
+constexpr size_t kStack = 64 << 10;
+constexpr int kMostThreads = 1024;
+
+// One block at a time, on one thread of the host.
+class Block {
+ public:
+  enum class State { kReady, kBarrier, kWarp, kDone };
+  struct Thread {
+    ucontext_t context;
+    State state = State::kReady;
+    uint32_t word = 0, mask = 0;  // what it brought to a shuffle
+    int partner = 0;              // 0: a barrier of the warp alone
+    uint32_t received = 0;
+  };
+
+  Block() : stacks_(kStack * kMostThreads), threads_(kMostThreads) {}
+
+  void run(int count, int64_t block, runtime::KernelFunction body, char* const* buffers,
+           const std::vector<int>& order) {
+    count_ = count;
+    block_ = block;
+    body_ = body;
+    buffers_ = buffers;
+    for (int t = 0; t < count; ++t) {
+      Thread& thread = threads_[static_cast<size_t>(t)];
+      thread.state = State::kReady;
+      getcontext(&thread.context);
+      thread.context.uc_stack.ss_sp = stacks_.data() + kStack * static_cast<size_t>(t);
+      thread.context.uc_stack.ss_size = kStack;
+      thread.context.uc_link = nullptr;
+      makecontext(&thread.context, enter, 0);
+    }
+    for (;;) {
+      for (int t : order) {
+        current_ = t;
+        if (at(t).state == State::kReady) swapcontext(&scheduler_, &at(t).context);
+      }
+      if (all(0, count, State::kDone)) return;
+      release();
+    }
+  }
+
+  void wait(State state) {
+    Thread& thread = at(current_);
+    thread.state = state;
+    swapcontext(&thread.context, &scheduler_);
+  }
+
+  Thread& at(int t) { return threads_[static_cast<size_t>(t)]; }
+  Thread& current() { return at(current_); }
+  int number() const { return current_; }
+  int64_t block() const { return block_; }
+
+ private:
+  static void enter();
+  bool all(int begin, int end, State state) {
+    for (int t = begin; t < end; ++t) {
+      if (at(t).state != state) return false;
+    }
+    return true;
+  }
+
+  // Nobody can go on: every warp is at a shuffle of its own, or all of the block at a barrier.
+  void release() {
+    bool moved = false;
+    for (int w = 0; w < count_; w += kWarp) {
+      int end = std::min(w + kWarp, count_);
+      if (!all(w, end, State::kWarp)) continue;
+      for (int t = w; t < end; ++t) {
+        PARTITA_CHECK(at(t).mask == 0xffffffff && at(t).partner == at(w).partner,
+                      "threads of a warp at different shuffles");
+        at(t).received = at(w + ((t - w) ^ at(t).partner)).word;
+      }
+      for (int t = w; t < end; ++t) at(t).state = State::kReady;
+      moved = true;
+    }
+    if (!moved && all(0, count_, State::kBarrier)) {
+      for (int t = 0; t < count_; ++t) at(t).state = State::kReady;
+      moved = true;
+    }
+    PARTITA_CHECK(moved, "threads of a block wait for others that do not come");
+  }
+
+  std::vector<char> stacks_;
+  std::vector<Thread> threads_;
+  ucontext_t scheduler_;
+  int count_ = 0, current_ = 0;
+  int64_t block_ = 0;
+  runtime::KernelFunction body_ = nullptr;
+  char* const* buffers_ = nullptr;
+};
+
+Block& the_block() {
+  static Block block;
+  return block;
+}
+
+void Block::enter() {
+  Block& b = the_block();
+  b.body_(b.buffers_, 0, 0);
+  b.current().state = State::kDone;
+  swapcontext(&b.current().context, &b.scheduler_);
+}
+
+// What the lowered intrinsics call.
+uint32_t thread_number() { return static_cast<uint32_t>(the_block().number()); }
+uint32_t block_number() { return static_cast<uint32_t>(the_block().block()); }
+void barrier() { the_block().wait(Block::State::kBarrier); }
+uint32_t shuffle(uint32_t mask, uint32_t word, uint32_t distance, uint32_t clamp) {
+  PARTITA_CHECK(clamp == kWarp - 1 && distance < kWarp, "a shuffle out of the warp");
+  Block::Thread& t = the_block().current();
+  t.mask = mask, t.word = word, t.partner = static_cast<int>(distance);
+  the_block().wait(Block::State::kWarp);
+  return the_block().current().received;
+}
+void warp_barrier(uint32_t mask) { shuffle(mask, 0, 0, kWarp - 1); }
+
+void* const kTable[] = {reinterpret_cast<void*>(thread_number), reinterpret_cast<void*>(block_number),
+                        reinterpret_cast<void*>(barrier), reinterpret_cast<void*>(shuffle),
+                        reinterpret_cast<void*>(warp_barrier)};
+
+// Which entry of the table an intrinsic becomes; -1: it stays.
+int entry_of(llvm::Intrinsic::ID id) {
+  switch (id) {
+    case llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x:
+      return 0;
+    case llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x:
+      return 1;
+    case llvm::Intrinsic::nvvm_barrier0:
+      return 2;
+    case llvm::Intrinsic::nvvm_shfl_sync_bfly_i32:
+      return 3;
+    case llvm::Intrinsic::nvvm_bar_warp_sync:
+      return 4;
+    default:
+      return -1;
+  }
+}
+
+void lower(llvm::Module& module) {
+  llvm::LLVMContext& context = module.getContext();
+  auto* table_type = llvm::ArrayType::get(llvm::PointerType::get(context, 0), std::size(kTable));
+  auto* table = new llvm::GlobalVariable(module, table_type, false, llvm::GlobalValue::ExternalLinkage,
+                                         llvm::ConstantAggregateZero::get(table_type), "simt_table");
+  std::vector<llvm::Function*> intrinsics, kernels;
+  for (llvm::Function& f : module) {
+    if (f.isIntrinsic() && entry_of(f.getIntrinsicID()) >= 0) intrinsics.push_back(&f);
+    if (!f.isDeclaration() && !f.hasInternalLinkage()) kernels.push_back(&f);
+  }
+  for (llvm::Function* f : intrinsics) {
+    while (!f->use_empty()) {
+      auto* call = llvm::cast<llvm::CallInst>(f->user_back());
+      llvm::IRBuilder<> b(call);
+      llvm::Value* entry =
+          b.CreateConstInBoundsGEP2_64(table_type, table, 0, static_cast<uint64_t>(entry_of(f->getIntrinsicID())));
+      std::vector<llvm::Value*> arguments(call->args().begin(), call->args().end());
+      llvm::Value* made = b.CreateCall(f->getFunctionType(), b.CreateLoad(b.getPtrTy(), entry), arguments);
+      call->replaceAllUsesWith(made);
+      call->eraseFromParent();
+    }
+    f->eraseFromParent();
+  }
+  // Each kernel as a KernelFunction, whose units are of no interest.
+  for (llvm::Function* f : kernels) {
+    llvm::IRBuilder<> b(context);
+    auto* type = llvm::FunctionType::get(b.getVoidTy(), {b.getPtrTy(), b.getInt64Ty(), b.getInt64Ty()}, false);
+    auto* host = llvm::Function::Create(type, llvm::Function::ExternalLinkage, "host_" + f->getName().str(), module);
+    b.SetInsertPoint(llvm::BasicBlock::Create(context, "entry", host));
+    std::vector<llvm::Value*> arguments;
+    for (llvm::Argument& a : f->args()) {
+      llvm::Value* p = b.CreateConstInBoundsGEP1_64(b.getPtrTy(), host->getArg(0), a.getArgNo());
+      arguments.push_back(b.CreateAddrSpaceCast(b.CreateLoad(b.getPtrTy(), p), a.getType()));
+    }
+    b.CreateCall(f, arguments);
+    b.CreateRetVoid();
+  }
+  for (llvm::GlobalVariable& g : module.globals()) g.setLinkage(llvm::GlobalValue::ExternalLinkage);
+}
+
+}  // namespace
+
+SimtModule::SimtModule(std::span<const NamedNest> nests) {
+  llvm::LLVMContext context;
+  auto module = make_device_module(context, nests);
+  PARTITA_CHECK(module.ok(), std::string(module.status().message()));
+  for (const NamedNest& nest : nests) {
+    if (auto* shared = (*module)->getGlobalVariable(nest.name + "_shared", true))
+      shared_bytes_[nest.name] =
+          static_cast<int64_t>(llvm::cast<llvm::ArrayType>(shared->getValueType())->getNumElements());
+  }
+  lower(**module);
+  auto object = compile_module(**module, "host");
+  PARTITA_CHECK(object.ok(), std::string(object.status().message()));
+  auto code = runtime::KernelModule::load(*object);
+  PARTITA_CHECK(code.ok(), std::string(code.status().message()));
+  code_ = *std::move(code);
+  std::memcpy(reinterpret_cast<void*>(*code_->find("simt_table")), kTable, sizeof kTable);
+}
+
+void SimtModule::run(const runtime::Step& step, char* const* buffers, SimtOrder order) const {
+  int64_t count = std::get<int64_t>(step.params.at("threads"));
+  PARTITA_CHECK(count % kWarp == 0 && count <= kMostThreads, "threads of a block");
+  runtime::KernelFunction body = *code_->find("host_" + step.name);
+  auto bytes = shared_bytes_.find(step.name);
+  void* shared = bytes == shared_bytes_.end() ? nullptr : reinterpret_cast<void*>(*code_->find(step.name + "_shared"));
+  std::vector<int> threads(static_cast<size_t>(count));
+  std::iota(threads.begin(), threads.end(), 0);
+  std::vector<int64_t> blocks(static_cast<size_t>(step.units));
+  std::iota(blocks.begin(), blocks.end(), 0);
+  std::mt19937 engine(7);
+  if (order == SimtOrder::kBackward) {
+    std::reverse(threads.begin(), threads.end());
+    std::reverse(blocks.begin(), blocks.end());
+  } else if (order == SimtOrder::kShuffled) {
+    std::shuffle(threads.begin(), threads.end(), engine);
+    std::shuffle(blocks.begin(), blocks.end(), engine);
+  }
+  for (int64_t block : blocks) {
+    if (shared != nullptr) std::memset(shared, 0xff, static_cast<size_t>(bytes->second));
+    the_block().run(static_cast<int>(count), block, body, buffers, threads);
+  }
+}
+
+}  // namespace partita

@@ -1,0 +1,35 @@
+// GPU kernels on the host: the module that NVPTX would get, compiled for this processor, its thread numbers, barriers
+// and shuffles lowered to calls into this file. A block's threads are coroutines that run until they must wait for each
+// other. What a GPU would leave undefined stops the test: a barrier or shuffle that some threads of the block or warp
+// do not reach.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codegen/object_code.h"
+#include "runtime/kernel_module.h"
+#include "runtime/program.h"
+
+namespace partita {
+
+// In which order blocks run, and the threads of a block between two points where they wait: results must not depend on
+// it.
+enum class SimtOrder { kForward, kBackward, kShuffled };
+
+class SimtModule {
+ public:
+  explicit SimtModule(std::span<const NamedNest> nests);
+
+  // Runs a kernel step on its operands. Shared memory holds NaN when a block begins.
+  void run(const runtime::Step& step, char* const* buffers, SimtOrder order) const;
+
+ private:
+  std::unique_ptr<runtime::KernelModule> code_;
+  std::map<std::string, int64_t> shared_bytes_;  // by kernel
+};
+
+}  // namespace partita
