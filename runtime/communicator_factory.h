@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/collective.h"
 #include "runtime/launch_environment.h"
+#include "runtime/plugin.h"
 
 namespace partita::runtime {
 
@@ -16,9 +17,6 @@ struct OpenOptions : CommunicatorOptions {
   // Where plug-in modules (libpartita_comm_mpi.so) are looked for, in order.
   std::vector<std::string> plugin_directories;
 };
-
-// The executable's directory, its ../lib, and the build directory.
-std::vector<std::string> default_plugin_directories();
 
 // `backend`: "mpi"; "tcp" (see collective_tcp.h); "auto" = one rank: threads; started by mpirun or PMI and the MPI
 // module loads: mpi; else tcp. The same value must be given on all ranks. InvalidArgument for another name or where

@@ -11,6 +11,7 @@ namespace partita::runtime {
 std::optional<double> scalar_output(const Executor& executor, std::string_view name) {
   for (const ProgramOutput& o : executor.program().outputs) {
     if (o.name != name) continue;
+    if (!executor.fetch(o.operand).ok()) return std::nullopt;
     const std::byte* p = executor.memory(o.operand).data();
     double wide = 0;
     float narrow = 0;
@@ -24,12 +25,14 @@ std::optional<double> scalar_output(const Executor& executor, std::string_view n
   return std::nullopt;
 }
 
-void clear_accumulators(const Executor& executor) {
+absl::Status clear_accumulators(const Executor& executor) {
   for (const ProgramState& s : executor.program().states) {
     if (s.kind != "accumulator") continue;
     std::span<std::byte> own = executor.memory(s.operand);
     std::memset(own.data(), 0, own.size());
+    PARTITA_RETURN_IF_ERROR(executor.put(s.operand));
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::open(const EvaluateOptions& options, const Executor& training,
@@ -55,7 +58,7 @@ absl::StatusOr<double> Evaluator::run() {
   double sum = 0;
   for (int64_t k = 0; k < batches_; ++k) {
     PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(k));
-    clear_accumulators(*executor_);
+    PARTITA_RETURN_IF_ERROR(clear_accumulators(*executor_));
     PARTITA_RETURN_IF_ERROR(executor_->run(executor_->program().schedule, [&](int64_t micro_batch, int64_t slot) {
       return inputs_->stage(batch, micro_batch, slot);
     }));

@@ -55,6 +55,6 @@ class Evaluator {
 // The first output of that name, an f32 or f64 scalar.
 std::optional<double> scalar_output(const Executor& executor, std::string_view name);
 // Sets what sums over a step's micro-batches to zero.
-void clear_accumulators(const Executor& executor);
+absl::Status clear_accumulators(const Executor& executor);
 
 }  // namespace partita::runtime

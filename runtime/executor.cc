@@ -57,7 +57,7 @@ absl::StatusOr<std::shared_ptr<const LoadedProgram>> LoadedProgram::load(Program
   PARTITA_RETURN_IF_ERROR(check_program(program));
   auto loaded = std::make_shared<LoadedProgram>();
   loaded->program = std::move(program);
-  if (!loaded->program.kernels.empty()) {
+  if (!loaded->program.kernels.empty() && !needs_device(loaded->program)) {
     PARTITA_ASSIGN_OR_RETURN(loaded->kernels, KernelModule::load(loaded->program.kernels));
   }
   PARTITA_ASSIGN_OR_RETURN(loaded->constants,
@@ -72,7 +72,14 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
   std::unique_ptr<Executor> executor(new Executor(std::move(loaded)));
   executor->threads_ = std::max(options.threads, 1);
   omp_set_num_threads(executor->threads_);
-  PARTITA_RETURN_IF_ERROR(executor->create_groups(communicator));
+  PARTITA_RETURN_IF_ERROR(executor->join(communicator));
+  if (needs_device(executor->program())) {
+    if (options.states_of != nullptr) executor->device_ = options.states_of->device_;
+    if (executor->device_ == nullptr) {
+      PARTITA_ASSIGN_OR_RETURN(executor->device_, open_device(executor->program(), options.device));
+    }
+  }
+  PARTITA_RETURN_IF_ERROR(executor->create_groups());
   PARTITA_RETURN_IF_ERROR(executor->allocate());
   if (options.states_of != nullptr) PARTITA_RETURN_IF_ERROR(executor->borrow_states(*options.states_of));
   PARTITA_RETURN_IF_ERROR(executor->bind({.threads = executor->threads_, .scratch = executor->scratch_}));
@@ -80,7 +87,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
   return executor;
 }
 
-absl::Status Executor::create_groups(Communicator* communicator) {
+absl::Status Executor::join(Communicator* communicator) {
   const int64_t ranks = mesh_size(program().mesh), present = communicator != nullptr ? communicator->size() : 1;
   if (ranks != present)
     return absl::FailedPreconditionError(
@@ -88,6 +95,14 @@ absl::Status Executor::create_groups(Communicator* communicator) {
   communicator_ = communicator;
   rank_ = communicator != nullptr ? communicator->rank() : 0;
   coordinates_ = mesh_coordinates(program().mesh, rank_);
+  return absl::OkStatus();
+}
+
+absl::Status Executor::create_groups() {
+  if (device_ != nullptr && communicator_ != nullptr) {
+    PARTITA_ASSIGN_OR_RETURN(device_communicator_, device_->communicator(*communicator_));
+    communicator_ = device_communicator_.get();
+  }
   for (const CollectiveGroup& group : program().groups) {
     const std::vector<int> members = group_ranks(program().mesh, group, rank_);
     Group made{.mine = static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin()),
@@ -100,44 +115,10 @@ absl::Status Executor::create_groups(Communicator* communicator) {
   return absl::OkStatus();
 }
 
-absl::Status Executor::allocate() {
-  for (int r = 0; r < kRegions; ++r) {
-    if (static_cast<Region>(r) == Region::kConstant) continue;
-    PARTITA_ASSIGN_OR_RETURN(regions_[r], RegionMemory::allocate(program().region_bytes[r]));
-  }
-  staged_.assign(static_cast<size_t>(program().slots), -1);
+absl::Status Executor::copy(std::byte* to, const std::byte* from, int64_t bytes) const {
+  if (device_ != nullptr) return to == from || bytes == 0 ? absl::OkStatus() : device_->copy(to, from, bytes);
+  copy_bytes(to, from, bytes, threads_);
   return absl::OkStatus();
-}
-
-// States that both programs have lie alike: the second plan was made from the first.
-absl::Status Executor::borrow_states(const Executor& owner) {
-  for (const ProgramState& s : program().states) {
-    if (s.kind == "accumulator") continue;
-    const auto& all = owner.program().states;
-    auto found = std::find_if(all.begin(), all.end(), [&](const ProgramState& o) { return o.name == s.name; });
-    if (found == all.end() || found->operand.dtype != s.operand.dtype || found->operand.shape != s.operand.shape ||
-        box_offset(found->placement, owner.coordinates()) != box_offset(s.placement, coordinates_)) {
-      return absl::FailedPreconditionError(
-          cat("the evaluation program holds ", quote(s.name), " in another way than the training program"));
-    }
-    borrowed_.push_back({s.operand.address.offset, operand_bytes(s.operand), owner.memory(found->operand).data()});
-  }
-  std::sort(borrowed_.begin(), borrowed_.end(),
-            [](const Borrowed& a, const Borrowed& b) { return a.offset < b.offset; });
-  return absl::OkStatus();
-}
-
-std::span<std::byte> Executor::memory(const Operand& operand, int64_t slot) const {
-  const Address& a = operand.address;
-  if (!borrowed_.empty() && a.region == Region::kState) {
-    auto after = std::upper_bound(borrowed_.begin(), borrowed_.end(), a.offset,
-                                  [](int64_t offset, const Borrowed& b) { return offset < b.offset; });
-    if (after != borrowed_.begin() && a.offset - (after - 1)->offset < std::max<int64_t>((after - 1)->bytes, 1))
-      return {(after - 1)->memory + (a.offset - (after - 1)->offset), static_cast<size_t>(operand_bytes(operand))};
-  }
-  const RegionMemory& region =
-      a.region == Region::kConstant ? loaded_->constants : regions_[static_cast<int>(a.region)];
-  return {region.data() + a.offset + slot * a.slot_stride, static_cast<size_t>(operand_bytes(operand))};
 }
 
 absl::Status Executor::bind(const ExecutionConfig& config) {
@@ -160,6 +141,9 @@ absl::Status Executor::bind(const ExecutionConfig& config) {
       if (!status.ok()) return with_context(status, describe_step(program(), step));
     }
   }
+  if (device_ != nullptr) {
+    PARTITA_ASSIGN_OR_RETURN(device_scratch_, device_->allocate_scratch());
+  }
   return with_context(config.scratch->allocate(), "kernel scratch memory");
 }
 
@@ -170,10 +154,14 @@ absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config
   if (moves) bound.slot_buffers = step.operands.size();
   for (int64_t slot = 0; slot < (moves ? program().slots : 1); ++slot) {
     for (const Operand& operand : step.operands)
-      buffers_.push_back(operand.dtype == DType::kInvalid ? nullptr : memory(operand, slot).data());
+      buffers_.push_back(operand.dtype == DType::kInvalid ? nullptr : address(operand, slot));
   }
   switch (step.kind) {
     case StepKind::kKernel: {
+      if (device_ != nullptr) {
+        PARTITA_ASSIGN_OR_RETURN(bound.library, device_->prepare(program(), step));
+        break;
+      }
       PARTITA_ASSIGN_OR_RETURN(bound.function, loaded_->kernels->find(step.name));
       int64_t bytes = step.bytes;
       if (bytes == 0)
@@ -182,7 +170,8 @@ absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config
       break;
     }
     case StepKind::kLibrary: {
-      PARTITA_ASSIGN_OR_RETURN(bound.library, prepare_kernel(step, config));
+      PARTITA_ASSIGN_OR_RETURN(bound.library,
+                               device_ != nullptr ? device_->prepare(program(), step) : prepare_kernel(step, config));
       break;
     }
     case StepKind::kCopy:
@@ -286,16 +275,17 @@ std::vector<Executor::Piece> Executor::pieces(const Step& step, int64_t group_si
   return pieces;
 }
 
-void Executor::stage_scalars(int64_t micro_batch, int64_t slot) {
+absl::Status Executor::stage_scalars(int64_t micro_batch, int64_t slot) {
   for (const ProgramInput& input : program().inputs) {
-    if (input.kind == "micro_batch") fill_scalar(memory(input.operand, slot), input.operand.dtype, micro_batch);
-    if (input.kind != "coordinate") continue;
-    int64_t value = 0;
-    for (size_t a = 0; a < coordinates_.size(); ++a) {
+    if (input.kind == "data") continue;
+    int64_t value = input.kind == "micro_batch" ? micro_batch : 0;
+    for (size_t a = 0; a < coordinates_.size() && input.kind == "coordinate"; ++a) {
       if (program().mesh[a].name == input.name) value = coordinates_[a];
     }
     fill_scalar(memory(input.operand, slot), input.operand.dtype, value);
+    PARTITA_RETURN_IF_ERROR(put(input.operand, slot));
   }
+  return absl::OkStatus();
 }
 
 absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
@@ -306,33 +296,36 @@ absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
     int64_t& staged = staged_[static_cast<size_t>(entry.slot)];
     if (staged != entry.micro_batch &&
         (kind == SegmentKind::kForward || kind == SegmentKind::kBackward || kind == SegmentKind::kEvaluation)) {
-      stage_scalars(entry.micro_batch, entry.slot);
+      PARTITA_RETURN_IF_ERROR(stage_scalars(entry.micro_batch, entry.slot));
       PARTITA_RETURN_IF_ERROR(stage(entry.micro_batch, entry.slot));
       staged = entry.micro_batch;
     }
     for (BoundStep& step : segments_[static_cast<size_t>(entry.segment)]) {
       const StepProfile::Clock::time_point begin =
           profile_ ? StepProfile::Clock::now() : StepProfile::Clock::time_point();
-      const absl::Status status = run_step(step, entry.slot);
+      absl::Status status = run_step(step, entry.slot);
+      if (status.ok() && device_ != nullptr) status = profile_ ? device_->synchronize() : device_->failure();
       if (!status.ok()) return with_context(status, describe_step(program(), *step.step));
       if (profile_) profile_->add(*step.step, entry, begin, StepProfile::Clock::now());
     }
   }
-  return absl::OkStatus();
+  if (device_ != nullptr) PARTITA_RETURN_IF_ERROR(device_->synchronize());
+  return device_communicator_ != nullptr ? device_communicator_->failure() : absl::OkStatus();
 }
 
 absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
   std::byte* const* buffers = buffers_.data() + step.buffers + static_cast<size_t>(slot) * step.slot_buffers;
   switch (step.step->kind) {
     case StepKind::kKernel:
-      run_kernel(step, buffers);
-      break;
     case StepKind::kLibrary:
-      step.library->run({buffers, step.step->operands.size()});
+      if (step.library != nullptr) {
+        step.library->run({buffers, step.step->operands.size()});
+      } else {
+        run_kernel(step, buffers);
+      }
       break;
     case StepKind::kCopy:
-      copy_bytes(buffers[1], buffers[0], step.bytes, threads_);
-      break;
+      return copy(buffers[1], buffers[0], step.bytes);
     case StepKind::kCollectiveStart:
       return start_collective(step, buffers, slot);
     case StepKind::kCollectiveWait: {
@@ -372,7 +365,7 @@ absl::Status Executor::start_collective(const BoundStep& step, std::byte* const*
               *output = piece.output < 0 ? nullptr : buffers[piece.output];
     const bool broadcasts = step.collective.kind == CollectiveKind::kBroadcast;
     if (input != nullptr && output != nullptr && (step.alone || (broadcasts && step.is_root)))
-      copy_bytes(output, input, piece.bytes, threads_);
+      PARTITA_RETURN_IF_ERROR(copy(output, input, piece.bytes));
     if (step.alone) continue;
     CollectiveOp op = step.collective;
     op.count = piece.count;

@@ -1,4 +1,4 @@
-// Runs one rank's program on the host.
+// Runs one rank's program, on the host or on a device that has memory of its own (device.h).
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/collective.h"
+#include "runtime/device.h"
 #include "runtime/kernel.h"
 #include "runtime/kernel_module.h"
 #include "runtime/program.h"
@@ -39,6 +40,7 @@ struct ExecutorOptions {
   // Not null: works on that executor's states, by their names, in place of its own (an evaluation program beside the
   // training one). It outlives this one. Accumulators stay its own.
   const Executor* states_of = nullptr;
+  int device = 0;  // which of the host's devices, for a program that needs one
 };
 
 // One per rank, used from one thread: create() sets that thread's OpenMP team.
@@ -54,8 +56,13 @@ class Executor {
   int rank() const { return rank_; }
   const std::vector<int64_t>& coordinates() const { return coordinates_; }
 
-  // An operand's memory in a slot.
+  // An operand's memory in a slot. Where a device has it, this is the host's side of it: fetch() before reading, and
+  // put() after writing. Both do nothing else.
   std::span<std::byte> memory(const Operand& operand, int64_t slot = 0) const;
+  absl::Status fetch(const Operand& operand, int64_t slot = 0) const;
+  absl::Status put(const Operand& operand, int64_t slot = 0) const;
+  absl::Status fetch_states() const;
+  absl::Status put_states() const;
 
   // Runs the entries in order. Before the first forward, backward or evaluation entry of a micro-batch that another
   // held the slot of, its micro-batch and coordinate inputs are written and `stage` is called to fill the data inputs
@@ -64,7 +71,9 @@ class Executor {
                    absl::FunctionRef<absl::Status(int64_t micro_batch, int64_t slot)> stage);
 
   // Bytes that kernels need beside the program's regions.
-  int64_t scratch_bytes() const { return scratch_->bytes(); }
+  int64_t scratch_bytes() const { return device_ != nullptr ? device_scratch_ : scratch_->bytes(); }
+  // Null where the host runs everything.
+  const Device* device() const { return device_.get(); }
 
   const StepProfile* profile() const { return profile_ ? &*profile_ : nullptr; }
 
@@ -94,19 +103,29 @@ class Executor {
 
   explicit Executor(std::shared_ptr<const LoadedProgram> loaded) : loaded_(std::move(loaded)) {}
   absl::Status allocate();
+  absl::Status allocate_on_device();
+  // Where steps find it: on the device if there is one.
+  std::byte* address(const Operand& operand, int64_t slot) const;
+  std::byte* borrowed(const Address& a, bool on_device) const;
+  absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) const;
   absl::Status borrow_states(const Executor& owner);
-  absl::Status create_groups(Communicator* communicator);
+  absl::Status join(Communicator* communicator);
+  absl::Status create_groups();
   absl::Status bind(const ExecutionConfig& config);
   absl::Status bind_step(const Step& step, const ExecutionConfig& config);
   absl::Status bind_collective(const Step& step, BoundStep& bound);
   std::vector<Piece> pieces(const Step& step, int64_t group_size) const;
-  void stage_scalars(int64_t micro_batch, int64_t slot);
+  absl::Status stage_scalars(int64_t micro_batch, int64_t slot);
   absl::Status run_step(BoundStep& step, int64_t slot);
   void run_kernel(const BoundStep& step, std::byte* const* buffers);
   absl::Status start_collective(const BoundStep& step, std::byte* const* buffers, int64_t slot);
 
   std::shared_ptr<const LoadedProgram> loaded_;
-  Communicator* communicator_ = nullptr;
+  std::shared_ptr<Device> device_;  // an evaluation program works on its training program's
+  std::byte* on_device_[kRegions] = {};
+  int64_t device_scratch_ = 0;
+  std::unique_ptr<Communicator> device_communicator_;
+  Communicator* communicator_ = nullptr;  // the steps'
   int rank_ = 0, threads_ = 1;
   std::vector<int64_t> coordinates_;
   struct Group {
@@ -116,8 +135,8 @@ class Executor {
   std::vector<Group> groups_;
   RegionMemory regions_[kRegions];
   struct Borrowed {
-    int64_t offset = 0, bytes = 0;  // of the state in this program's state region
-    std::byte* memory = nullptr;    // in the owner's
+    int64_t offset = 0, bytes = 0;                      // of the state in this program's state region
+    std::byte *memory = nullptr, *on_device = nullptr;  // the owner's
   };
   std::vector<Borrowed> borrowed_;  // by offset
   std::shared_ptr<KernelScratch> scratch_ = std::make_shared<KernelScratch>();

@@ -80,6 +80,7 @@ absl::Status InputStage::stage(const Batch& batch, int64_t micro_batch, int64_t 
     } else {
       scatter(c, data, own);
     }
+    PARTITA_RETURN_IF_ERROR(executor_.put(c.input->operand, slot));
   }
   return absl::OkStatus();
 }

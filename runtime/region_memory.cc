@@ -26,6 +26,18 @@ absl::StatusOr<RegionMemory> RegionMemory::allocate(int64_t bytes) {
   return memory;
 }
 
+absl::StatusOr<RegionMemory> RegionMemory::reserve(int64_t bytes) {
+  RegionMemory memory;
+  if (bytes == 0) return memory;
+  void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED)
+    return absl::ResourceExhaustedError(cat("cannot reserve ", bytes, " bytes: ", std::strerror(errno)));
+  memory.data_ = static_cast<std::byte*>(data);
+  memory.bytes_ = bytes;
+  return memory;
+}
+
 RegionMemory::~RegionMemory() {
   if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
 }

@@ -15,6 +15,9 @@ class RegionMemory {
   // `bytes`.
   static absl::StatusOr<RegionMemory> allocate(int64_t bytes);
 
+  // The same, of which only what is touched takes memory: the host's side of memory that lies elsewhere.
+  static absl::StatusOr<RegionMemory> reserve(int64_t bytes);
+
   RegionMemory() = default;
   RegionMemory(RegionMemory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}

@@ -36,6 +36,7 @@ absl::Status run(const RunFlags& flags, const std::string& backend) {
                                              self));
   }
   PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags.options(fs::path(self).parent_path().string()));
+  options.device = launch.local_rank;
   if (options.threads == 0)
     options.threads =
         std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, launch.local_size));

@@ -63,11 +63,13 @@ class Trainer {
     auto memory = [this](const Operand& o) { return executor_.memory(o); };
     PARTITA_RETURN_IF_ERROR(with_context(
         initialize_states(program_, executor_.coordinates(), options_.initial, options_.seed, memory), "first values"));
+    PARTITA_RETURN_IF_ERROR(executor_.put_states());
     PARTITA_RETURN_IF_ERROR(open_evaluator());
     const CheckpointOptions& c = options_.checkpoint;
     if (!c.folder.empty() || !c.resume.empty() || !c.init.empty() || !c.init_optimizer.empty()) {
       PARTITA_ASSIGN_OR_RETURN(checkpoints_, Checkpointer::open(c, executor_, communicator_));
       PARTITA_ASSIGN_OR_RETURN(std::optional<CheckpointManifest> from, checkpoints_->resume());
+      PARTITA_RETURN_IF_ERROR(executor_.put_states());
       if (from) resume(*from);
       if (c.folder.empty()) checkpoints_.reset();
     }
@@ -161,6 +163,7 @@ class Trainer {
       head.metrics["best_evaluation_loss"] = *evaluator_->best();
       head.metrics["evaluations_without_gain"] = static_cast<double>(evaluator_->without_gain());
     }
+    PARTITA_RETURN_IF_ERROR(executor_.fetch_states());
     return checkpoints_->save(std::move(head));
   }
 
@@ -168,7 +171,7 @@ class Trainer {
     Clock::time_point begin = Clock::now();
     double stalled = inputs_->stall_seconds();
     PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(step));
-    clear_accumulators(executor_);
+    PARTITA_RETURN_IF_ERROR(clear_accumulators(executor_));
     PARTITA_RETURN_IF_ERROR(executor_.run(program_.schedule, [&](int64_t micro_batch, int64_t slot) {
       return inputs_->stage(batch, micro_batch, slot);
     }));
@@ -207,8 +210,9 @@ class Trainer {
     constexpr std::string_view kPrefix = "grad/";
     std::vector<HeldTensor> tensors;
     for (const ProgramOutput& o : program_.outputs) {
-      if (o.name.rfind(kPrefix, 0) == 0)
-        tensors.push_back({o.name.substr(kPrefix.size()), o.operand.dtype, &o.placement, executor_.memory(o.operand)});
+      if (o.name.rfind(kPrefix, 0) != 0) continue;
+      PARTITA_RETURN_IF_ERROR(executor_.fetch(o.operand));
+      tensors.push_back({o.name.substr(kPrefix.size()), o.operand.dtype, &o.placement, executor_.memory(o.operand)});
     }
     if (tensors.empty())
       return absl::FailedPreconditionError("the program keeps no gradients; compile it with --keep-gradients");
@@ -217,6 +221,7 @@ class Trainer {
 
   absl::Status save_parameters() {
     std::vector<HeldTensor> tensors;
+    PARTITA_RETURN_IF_ERROR(executor_.fetch_states());
     for (const ProgramState& s : program_.states) {
       if (s.kind == "parameter" || s.kind == "running")
         tensors.push_back({s.name, s.operand.dtype, &s.placement, executor_.memory(s.operand)});
@@ -252,13 +257,14 @@ int threads_per_rank(const TrainOptions& options, int64_t ranks_here) {
 }
 
 absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
-                        const TrainOptions& options, MetricsSink* sink, int threads) {
+                        const TrainOptions& options, MetricsSink* sink, int threads, int device) {
   // They outlive abort(): what is under way reads and writes their memory.
   std::unique_ptr<Executor> executor;
   std::optional<Trainer> trainer;
   auto run = [&]() -> absl::Status {
     PARTITA_ASSIGN_OR_RETURN(
-        executor, Executor::create(loaded, communicator, {.threads = threads, .profile = !options.profile.empty()}));
+        executor, Executor::create(loaded, communicator,
+                                   {.threads = threads, .profile = !options.profile.empty(), .device = device}));
     return trainer.emplace(*executor, communicator, options, threads).run(sink);
   };
   absl::Status status = run();
@@ -271,12 +277,12 @@ absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicato
 
 absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
                         const TrainOptions& options, MetricsSink* sink) {
-  return train_with(std::move(loaded), communicator, options, sink, threads_per_rank(options, 1));
+  return train_with(std::move(loaded), communicator, options, sink, threads_per_rank(options, 1), options.device);
 }
 
 absl::Status train_local(std::shared_ptr<const LoadedProgram> loaded, const TrainOptions& options, MetricsSink* sink) {
   int ranks = static_cast<int>(mesh_size(loaded->program.mesh)), threads = threads_per_rank(options, ranks);
-  if (ranks == 1) return train_with(std::move(loaded), nullptr, options, sink, threads);
+  if (ranks == 1) return train_with(std::move(loaded), nullptr, options, sink, threads, 0);
   ThreadWorld world(ranks);
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (int r = 0; r < ranks; ++r) {
@@ -288,7 +294,7 @@ absl::Status train_local(std::shared_ptr<const LoadedProgram> loaded, const Trai
   for (int r = 0; r < ranks; ++r) {
     team.emplace_back([&, r] {
       results[static_cast<size_t>(r)] =
-          train_with(loaded, communicators[static_cast<size_t>(r)].get(), options, r == 0 ? sink : nullptr, threads);
+          train_with(loaded, communicators[static_cast<size_t>(r)].get(), options, r == 0 ? sink : nullptr, threads, r);
     });
   }
   for (std::thread& t : team) t.join();

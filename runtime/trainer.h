@@ -27,6 +27,7 @@ struct TrainOptions {
   EvaluateOptions evaluate;
   CheckpointOptions checkpoint;
   const std::atomic<bool>* stop = nullptr;  // set from outside: save a checkpoint and end; needs checkpoint.folder
+  int device = 0;                           // of train_rank's; train_local takes one after the other
   int threads = 0;                          // per rank; 0: this process's cores divided among its ranks
 };
 

@@ -1,7 +1,4 @@
 // matmul: oneDNN for f32, bf16, f16; our own tiles for f64; plain loops for integers.
-//
-// Param "epilogue": any of these joined by '+', applied in this order: bias (third input, one value per column),
-// accumulate (adds to what the output holds), and one of relu, gelu_erf, gelu_tanh.
 #include <omp.h>
 
 #include <cmath>
@@ -10,8 +7,8 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "absl/strings/str_split.h"
 #include "runtime/kernels/compute_operand.h"
+#include "runtime/kernels/matmul_plan.h"
 #include "runtime/kernels/onednn.h"
 #include "runtime/kernels/table.h"
 #include "runtime/kernels/tile_ops.h"
@@ -19,100 +16,7 @@
 namespace partita::runtime {
 namespace {
 
-enum class Activation { kNone, kRelu, kGeluErf, kGeluTanh };
-
-// The product as C[batch, m, n] = A[batch, m, k] B[batch, k, n] with as few batch dimensions as it takes; strides in
-// elements, 0 where an operand is broadcast.
-struct Plan {
-  struct Batch {
-    int64_t size, a, b, c;
-  };
-  std::vector<Batch> batch;  // outermost first
-  int64_t m = 1, n = 1, k = 1;
-  bool transpose_a = false, transpose_b = false;
-  bool bias = false, accumulate = false;
-  Activation activation = Activation::kNone;
-
-  int64_t batches() const {
-    int64_t count = 1;
-    for (const Batch& dim : batch) count *= dim.size;
-    return count;
-  }
-  int64_t a_row() const { return transpose_a ? 1 : k; }
-  int64_t a_column() const { return transpose_a ? m : 1; }
-  int64_t b_row() const { return transpose_b ? 1 : n; }
-  int64_t b_column() const { return transpose_b ? k : 1; }
-  // Element offsets of one matrix of each operand.
-  Batch offsets(int64_t index) const {
-    Batch at{index, 0, 0, 0};
-    for (size_t d = batch.size(); d-- > 0; index /= batch[d].size) {
-      const int64_t i = index % batch[d].size;
-      at.a += i * batch[d].a;
-      at.b += i * batch[d].b;
-      at.c += i * batch[d].c;
-    }
-    return at;
-  }
-};
-
-absl::Status parse_epilogue(const KernelRequest& r, Plan& plan) {
-  for (const auto piece : absl::StrSplit(r.s("epilogue", ""), '+', absl::SkipEmpty())) {
-    const std::string name(piece.data(), piece.size());
-    if (name == "bias")
-      plan.bias = true;
-    else if (name == "accumulate")
-      plan.accumulate = true;
-    else if (name == "relu")
-      plan.activation = Activation::kRelu;
-    else if (name == "gelu_erf")
-      plan.activation = Activation::kGeluErf;
-    else if (name == "gelu_tanh")
-      plan.activation = Activation::kGeluTanh;
-    else
-      return r.error(cat("an epilogue of bias, accumulate, relu, gelu_erf, gelu_tanh, not '", name, "'"));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Plan> make_plan(const KernelRequest& r) {
-  const Shape &a = r.in(0).shape, &b = r.in(1).shape, &c = r.out(0).shape;
-  const size_t rank = a.size();
-  Plan plan;
-  PARTITA_RETURN_IF_ERROR(parse_epilogue(r, plan));
-  if (rank < 2 || b.size() != rank || c.size() != rank) return r.error("matrices of one rank");
-  plan.transpose_a = r.i("transpose_a", 0) != 0;
-  plan.transpose_b = r.i("transpose_b", 0) != 0;
-  plan.m = a[rank - (plan.transpose_a ? 1 : 2)];
-  plan.k = a[rank - (plan.transpose_a ? 2 : 1)];
-  plan.n = b[rank - (plan.transpose_b ? 2 : 1)];
-  bool fits = b[rank - (plan.transpose_b ? 1 : 2)] == plan.k && c[rank - 2] == plan.m && c[rank - 1] == plan.n;
-  for (size_t d = 0; d + 2 < rank; ++d)
-    fits = fits && (a[d] == b[d] || a[d] == 1 || b[d] == 1) && c[d] == (a[d] == 1 ? b[d] : a[d]);
-  if (!fits) return r.error("matching inner and batch dimensions");
-  if (plan.bias && (r.inputs() != 3 || *element_count(r.in(2).shape) != plan.n || r.dtype(2) != r.dtype()))
-    return r.error("a bias of one value per column");
-
-  int64_t stride_a = plan.m * plan.k, stride_b = plan.k * plan.n, stride_c = plan.m * plan.n;
-  for (size_t d = rank - 2; d-- > 0;) {
-    if (c[d] == 1) continue;
-    const Plan::Batch dim{c[d], a[d] == 1 ? 0 : stride_a, b[d] == 1 ? 0 : stride_b, stride_c};
-    stride_a *= a[d];
-    stride_b *= b[d];
-    stride_c *= c[d];
-    Plan::Batch* last = plan.batch.empty() ? nullptr : &plan.batch.front();
-    if (last != nullptr && (last->a == 0) == (dim.a == 0) && (last->b == 0) == (dim.b == 0)) {
-      last->size *= dim.size;
-    } else {
-      plan.batch.insert(plan.batch.begin(), dim);
-    }
-  }
-  // Rows of a batch that shares B are rows of one matrix.
-  if (!plan.batch.empty() && plan.batch.back().b == 0 && plan.batch.back().a != 0 && !plan.transpose_a) {
-    plan.m *= plan.batch.back().size;
-    plan.batch.pop_back();
-  }
-  return plan;
-}
+using Plan = MatmulPlan;
 
 class OneDnnMatmul final : public LibraryKernel {
  public:
@@ -318,7 +222,7 @@ void tiled_matmul(const Plan& p, const T* a, const T* b, const T* bias, T* c) {
 
 Kernel make_matmul(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 3, 1));
-  PARTITA_ASSIGN_OR_RETURN(const Plan plan, make_plan(r));
+  PARTITA_ASSIGN_OR_RETURN(const Plan plan, Plan::make(r));
   const DType dtype = r.dtype(), out = r.out(0).dtype;
   if (r.dtype(1) != dtype || (out != dtype && out != DType::kF32)) return r.error("operands of one dtype");
   const int64_t bytes = *element_count(r.out(0).shape) * dtype_size(out);

@@ -12,7 +12,10 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "oneapi/dnnl/dnnl.h"
+#include "runtime/device.h"
+#include "runtime/plugin.h"
 #include "tools/cli/command.h"
+#include "tools/cuda_toolkit.h"
 
 namespace partita {
 namespace {
@@ -62,8 +65,18 @@ std::vector<Part> examine() {
   bool mpirun = on_path("mpirun");
   parts.push_back({"mpirun", mpirun ? "on PATH" : "", "apt-get install openmpi-bin", mpirun, false});
   parts.push_back(library("Open MPI", "libmpi.so.40", "apt-get install libopenmpi3"));
+  auto assembler = find_assembler();
+  parts.push_back(
+      {"ptxas", assembler.ok() ? *assembler : "",
+       "apt-get install cuda-nvcc-13-0, or pip install nvidia-cuda-nvcc; without it there is no code for GPUs",
+       assembler.ok(), false});
+  auto module = runtime::find_plugin(runtime::kCudaModule, runtime::default_plugin_directories());
+  parts.push_back({"CUDA module", module.ok() ? *module : "",
+                   "build where the CUDA toolkit and the headers of cuDNN and NCCL are", module.ok(), false});
   parts.push_back(library("CUDA driver", "libcuda.so.1",
-                          "install the NVIDIA driver; without it plans for GPUs can be compiled, not run"));
+                          "install the NVIDIA driver; without it programs for GPUs can be compiled, not run"));
+  parts.push_back(
+      library("cuBLASLt", "libcublasLt.so.13", "apt-get install libcublas-13-0, or pip install nvidia-cublas"));
   parts.push_back(library("NCCL", "libnccl.so.2", "apt-get install libnccl2, or pip install nvidia-nccl-cu13"));
   parts.push_back(
       library("cuDNN", "libcudnn.so.9", "apt-get install cudnn9-cuda-13, or pip install nvidia-cudnn-cu13"));

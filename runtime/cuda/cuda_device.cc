@@ -1,0 +1,266 @@
+#include "runtime/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "runtime/cuda/kernels.h"
+#include "runtime/params.h"
+
+namespace partita::runtime {
+namespace {
+
+constexpr int64_t kStaging = 8 << 20;
+
+std::string version_text(int v) { return cat(v / 1000, ".", v % 1000 / 10); }
+
+// The number in "cuda:sm_90": 90.
+int architecture_of(const std::string& target) {
+  size_t at = target.find("sm_");
+  return at == std::string::npos ? 0 : std::atoi(target.c_str() + at + 3);
+}
+
+// The code that was compiled ahead runs on its own generation from its number on; PTX on all that are newer.
+absl::Status check_architecture(const Program& program, const cudaDeviceProp& p) {
+  const int needed = architecture_of(program.target), found = p.major * 10 + p.minor;
+  if (found >= needed && needed > 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(cat("it needs a GPU of sm_", needed, " or newer, found sm_", found, " (", p.name,
+                                           "); compile with --target cuda:sm_", found));
+}
+
+// Generated code: launched over all its blocks.
+class GeneratedKernel final : public LibraryKernel {
+ public:
+  GeneratedKernel(CudaDevice& device, cudaKernel_t kernel, int64_t blocks, int threads, size_t operands)
+      : device_(device),
+        kernel_(kernel),
+        blocks_(blocks),
+        threads_(threads),
+        addresses_(operands),
+        arguments_(operands) {
+    for (size_t k = 0; k < operands; ++k) arguments_[k] = &addresses_[k];
+  }
+  void run(std::span<std::byte* const> buffers) override {
+    std::copy(buffers.begin(), buffers.end(), addresses_.begin());
+    if (blocks_ > 0) device_.launch(kernel_, dim3(static_cast<unsigned>(blocks_)), threads_, arguments_.data());
+  }
+
+ private:
+  CudaDevice& device_;
+  cudaKernel_t kernel_;
+  int64_t blocks_;
+  int threads_;
+  std::vector<std::byte*> addresses_;
+  std::vector<void*> arguments_;
+};
+
+}  // namespace
+
+absl::Status cuda_error(const char* call, cudaError_t code) {
+  const std::string text = cat(call, ": ", cudaGetErrorString(code));
+  return code == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text) : absl::InternalError(text);
+}
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::open(const Program& program, int ordinal) {
+  int driver = 0, runtime = 0, count = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  if (driver == 0) return absl::FailedPreconditionError("it needs an NVIDIA driver, and none was found (libcuda.so.1)");
+  if (driver / 1000 < runtime / 1000)
+    return absl::FailedPreconditionError(cat("it needs a driver for CUDA ", version_text(runtime),
+                                             ", found one for CUDA ", version_text(driver),
+                                             "; install a newer driver"));
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code != cudaSuccess || count == 0)
+    return absl::FailedPreconditionError(
+        cat("it needs a GPU, and the driver (CUDA ", version_text(driver), ") shows none: ", cudaGetErrorString(code)));
+  std::unique_ptr<CudaDevice> d(new CudaDevice);
+  d->ordinal_ = ordinal % count;
+  if (cudaError_t e = cudaSetDevice(d->ordinal_); e != cudaSuccess) return cuda_error("cudaSetDevice", e);
+  if (cudaError_t e = cudaGetDeviceProperties(&d->properties_, d->ordinal_); e != cudaSuccess)
+    return cuda_error("cudaGetDeviceProperties", e);
+  d->name_ = cat("cuda:", d->ordinal_, " (", d->properties_.name, ")");
+  PARTITA_RETURN_IF_ERROR(check_architecture(program, d->properties_));
+  if (cudaError_t e = cudaStreamCreateWithFlags(&d->stream_, cudaStreamNonBlocking); e != cudaSuccess)
+    return cuda_error("cudaStreamCreate", e);
+  void* staging = nullptr;
+  if (cudaError_t e = cudaMallocHost(&staging, kStaging); e != cudaSuccess) return cuda_error("cudaMallocHost", e);
+  d->staging_ = static_cast<std::byte*>(staging);
+  return d;
+}
+
+CudaDevice::~CudaDevice() {
+  cudaSetDevice(ordinal_);
+  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  if (cublas_ != nullptr) (*CublasLt::load())->destroy(cublas_);
+  if (cudnn_ != nullptr) (*Cudnn::load())->destroy(cudnn_);
+  for (auto& [program, library] : libraries_) cudaLibraryUnload(library);
+  for (cudaLibrary_t library : own_) cudaLibraryUnload(library);
+  for (std::byte* block : blocks_) cudaFree(block);
+  if (staging_ != nullptr) cudaFreeHost(staging_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+absl::StatusOr<std::byte*> CudaDevice::allocate(int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  size_t free = 0, total = 0;
+  cudaMemGetInfo(&free, &total);
+  void* block = nullptr;
+  if (static_cast<size_t>(bytes) > free || cudaMalloc(&block, static_cast<size_t>(bytes)) != cudaSuccess) {
+    cudaGetLastError();
+    return absl::ResourceExhaustedError(
+        cat("this rank needs ", bytes, " bytes of memory on ", name_, "; ", free, " of ", total, " are free"));
+  }
+  blocks_.push_back(static_cast<std::byte*>(block));
+  if (cudaError_t e = cudaMemsetAsync(block, 0, static_cast<size_t>(bytes), stream_); e != cudaSuccess)
+    return cuda_error("cudaMemset", e);
+  return blocks_.back();
+}
+
+absl::StatusOr<int64_t> CudaDevice::allocate_scratch() {
+  if (scratch_needed_ > scratch_bytes_) {
+    PARTITA_ASSIGN_OR_RETURN(scratch_, allocate(scratch_needed_));
+    scratch_bytes_ = scratch_needed_;
+  }
+  return scratch_bytes_;
+}
+
+absl::Status CudaDevice::copy(std::byte* to, const std::byte* from, int64_t bytes) {
+  const cudaError_t e = cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_);
+  return e == cudaSuccess ? absl::OkStatus() : cuda_error("cudaMemcpy", e);
+}
+
+// Through pinned memory, piece by piece: the host's side is not pinned.
+absl::Status CudaDevice::write(std::byte* to, std::span<const std::byte> from) {
+  for (size_t at = 0; at < from.size(); at += kStaging) {
+    const size_t bytes = std::min<size_t>(kStaging, from.size() - at);
+    PARTITA_RETURN_IF_ERROR(synchronize());  // the piece before has left
+    std::memcpy(staging_, from.data() + at, bytes);
+    const cudaError_t e = cudaMemcpyAsync(to + at, staging_, bytes, cudaMemcpyHostToDevice, stream_);
+    if (e != cudaSuccess) return cuda_error("cudaMemcpy", e);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::read(std::span<std::byte> to, const std::byte* from) {
+  for (size_t at = 0; at < to.size(); at += kStaging) {
+    const size_t bytes = std::min<size_t>(kStaging, to.size() - at);
+    const cudaError_t e = cudaMemcpyAsync(staging_, from + at, bytes, cudaMemcpyDeviceToHost, stream_);
+    if (e != cudaSuccess) return cuda_error("cudaMemcpy", e);
+    PARTITA_RETURN_IF_ERROR(synchronize());
+    std::memcpy(to.data() + at, staging_, bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::synchronize() {
+  note("the GPU", cudaStreamSynchronize(stream_));
+  return failure_;
+}
+
+absl::StatusOr<cudaKernel_t> CudaDevice::generated_kernel(const Program& program, const std::string& name) {
+  auto [at, fresh] = libraries_.try_emplace(&program, nullptr);
+  if (fresh) {
+    // The cubin runs on its own generation; PTX is compiled by the driver for newer ones.
+    const bool own = !program.kernels.empty() && architecture_of(program.target) / 10 == properties_.major;
+    std::string text(program.portable_kernels.begin(), program.portable_kernels.end());  // with a 0 at its end
+    const void* code = own ? static_cast<const void*>(program.kernels.data()) : text.c_str();
+    const cudaError_t e = cudaLibraryLoadData(&at->second, code, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    if (e != cudaSuccess) {
+      libraries_.erase(at);
+      return absl::FailedPreconditionError(
+          cat("the generated code for ", program.target, " cannot be loaded on ", name_, ": ", cudaGetErrorString(e)));
+    }
+  }
+  cudaKernel_t kernel = nullptr;
+  if (cudaError_t e = cudaLibraryGetKernel(&kernel, at->second, name.c_str()); e != cudaSuccess)
+    return cuda_error(cat("generated kernel ", name).c_str(), e);
+  return kernel;
+}
+
+absl::StatusOr<cudaKernel_t> CudaDevice::own_kernel(const std::string& name) {
+  if (own_.empty()) {
+    for (const unsigned char* code :
+         {partita_kernels_attention, partita_kernels_indexing, partita_kernels_pool, partita_kernels_scan}) {
+      cudaLibrary_t library = nullptr;
+      const cudaError_t e = cudaLibraryLoadData(&library, code, nullptr, nullptr, 0, nullptr, nullptr, 0);
+      if (e != cudaSuccess)
+        return absl::FailedPreconditionError(
+            cat("the CUDA module's kernels cannot be loaded on ", name_, ": ", cudaGetErrorString(e)));
+      own_.push_back(library);
+    }
+  }
+  cudaKernel_t kernel = nullptr;
+  for (cudaLibrary_t library : own_) {
+    if (cudaLibraryGetKernel(&kernel, library, name.c_str()) == cudaSuccess) return kernel;
+  }
+  cudaGetLastError();
+  return absl::UnimplementedError(cat("the CUDA module has no kernel ", quote(name)));
+}
+
+void CudaDevice::launch(cudaKernel_t kernel, dim3 blocks, int threads, void** arguments) {
+  note("a kernel's launch", cudaLaunchKernel(reinterpret_cast<const void*>(kernel), blocks,
+                                             dim3(static_cast<unsigned>(threads)), arguments, 0, stream_));
+}
+
+void CudaDevice::launch_items(cudaKernel_t kernel, int64_t items, void** arguments) {
+  constexpr int kThreads = 256;
+  if (items <= 0) return;
+  const int64_t most = int64_t{properties_.multiProcessorCount} * 32;
+  launch(kernel, dim3(static_cast<unsigned>(std::min((items + kThreads - 1) / kThreads, most))), kThreads, arguments);
+}
+
+absl::StatusOr<cublasLtHandle_t> CudaDevice::cublas() {
+  if (cublas_ != nullptr) return cublas_;
+  PARTITA_ASSIGN_OR_RETURN(const CublasLt* lt, CublasLt::load());
+  if (lt->create(&cublas_) != CUBLAS_STATUS_SUCCESS)
+    return absl::InternalError(cat("cuBLASLt does not start on ", name_));
+  return cublas_;
+}
+
+absl::StatusOr<cudnnHandle_t> CudaDevice::cudnn() {
+  if (cudnn_ != nullptr) return cudnn_;
+  PARTITA_ASSIGN_OR_RETURN(const Cudnn* dnn, Cudnn::load());
+  cudnnStatus_t s = dnn->create(&cudnn_);
+  if (s == CUDNN_STATUS_SUCCESS) s = dnn->set_stream(cudnn_, stream_);
+  if (s != CUDNN_STATUS_SUCCESS)
+    return absl::FailedPreconditionError(cat("cuDNN does not start on ", name_, ": ", dnn->error_text(s)));
+  return cudnn_;
+}
+
+absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare(const Program& program, const Step& step) {
+  if (step.kind == StepKind::kLibrary) return prepare_cuda_kernel(*this, step);
+  PARTITA_ASSIGN_OR_RETURN(cudaKernel_t kernel, generated_kernel(program, step.name));
+  const int64_t threads = int_param(step.params, "threads", 0);
+  if (threads <= 0 || threads > properties_.maxThreadsPerBlock || step.units > properties_.maxGridSize[0])
+    return absl::InvalidArgumentError(cat("a launch of ", step.units, " blocks of ", threads, " threads"));
+  return std::make_unique<GeneratedKernel>(*this, kernel, step.units, static_cast<int>(threads), step.operands.size());
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> CudaDevice::communicator(Communicator& control) {
+  // Every rank says which device it has; NCCL takes them where all differ and all have the library.
+  struct Card {
+    char uuid[16];
+    int64_t nccl;
+  };
+  std::vector<Card> cards(static_cast<size_t>(control.size()));
+  Card own{};
+  std::memcpy(own.uuid, properties_.uuid.bytes, sizeof own.uuid);
+  own.nccl = Nccl::load().ok();
+  PARTITA_RETURN_IF_ERROR(control.run({.kind = CollectiveKind::kAllGather,
+                                       .dtype = DType::kU8,
+                                       .count = sizeof own,
+                                       .input = &own,
+                                       .output = cards.data(),
+                                       .label = "devices of the ranks"}));
+  bool apart = true;
+  for (size_t a = 0; a < cards.size(); ++a) {
+    apart = apart && cards[a].nccl;
+    for (size_t b = 0; b < a; ++b) apart = apart && std::memcmp(cards[a].uuid, cards[b].uuid, sizeof own.uuid) != 0;
+  }
+  return apart ? open_nccl(*this, control) : open_staged(*this, control);
+}
+
+}  // namespace partita::runtime

@@ -1,0 +1,86 @@
+// A CUDA device as an executor's device (runtime/device.h).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/library.h"
+#include "runtime/device.h"
+#include "runtime/kernels/kernel_request.h"
+
+namespace partita::runtime {
+
+// "cudaMalloc: out of memory". Internal, or ResourceExhausted where memory is short.
+absl::Status cuda_error(const char* call, cudaError_t code);
+
+// A kernel with its arguments, ready to be launched again and again.
+class CudaDevice final : public Device {
+ public:
+  // FailedPrecondition where the driver, the device or the program's architecture do not fit.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> open(const Program& program, int ordinal);
+  ~CudaDevice() override;
+
+  std::string name() const override { return name_; }
+  absl::StatusOr<std::byte*> allocate(int64_t bytes) override;
+  absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare(const Program& program, const Step& step) override;
+  absl::StatusOr<int64_t> allocate_scratch() override;
+  absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) override;
+  absl::Status write(std::byte* to, std::span<const std::byte> from) override;
+  absl::Status read(std::span<std::byte> to, const std::byte* from) override;
+  absl::Status failure() const override { return failure_; }
+  absl::Status synchronize() override;
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator(Communicator& control) override;
+
+  // For the makers of kernels.
+  cudaStream_t stream() const { return stream_; }
+  const cudaDeviceProp& properties() const { return properties_; }
+  int ordinal() const { return ordinal_; }
+  // Remembers the first thing that goes wrong while kernels run.
+  void note(const char* call, cudaError_t code) {
+    if (code != cudaSuccess) note(cuda_error(call, code));
+  }
+  void note(absl::Status status) {
+    if (failure_.ok() && !status.ok()) failure_ = std::move(status);
+  }
+  // Memory that the kernels of a device share, each while it runs: there once all are prepared.
+  void reserve_scratch(int64_t bytes) { scratch_needed_ = std::max(scratch_needed_, bytes); }
+  std::byte* scratch() const { return scratch_; }
+
+  // A kernel of the module's own (runtime/cuda/kernels/).
+  absl::StatusOr<cudaKernel_t> own_kernel(const std::string& name);
+  void launch(cudaKernel_t kernel, dim3 blocks, int threads, void** arguments);
+  // One thread for each of `items`, or as many blocks as keep the device busy.
+  void launch_items(cudaKernel_t kernel, int64_t items, void** arguments);
+
+  absl::StatusOr<cublasLtHandle_t> cublas();
+  absl::StatusOr<cudnnHandle_t> cudnn();
+
+ private:
+  CudaDevice() = default;
+  absl::StatusOr<cudaKernel_t> generated_kernel(const Program& program, const std::string& name);
+
+  int ordinal_ = 0;
+  std::string name_;
+  cudaDeviceProp properties_{};
+  cudaStream_t stream_ = nullptr;
+  std::vector<std::byte*> blocks_;
+  std::byte* scratch_ = nullptr;
+  int64_t scratch_needed_ = 0, scratch_bytes_ = 0;
+  std::map<const Program*, cudaLibrary_t> libraries_;
+  std::vector<cudaLibrary_t> own_;
+  cublasLtHandle_t cublas_ = nullptr;
+  cudnnHandle_t cudnn_ = nullptr;
+  std::byte* staging_ = nullptr;  // pinned
+  absl::Status failure_;
+};
+
+// Collectives over NCCL: one rank of `control` on each device.
+absl::StatusOr<std::unique_ptr<Communicator>> open_nccl(CudaDevice& device, Communicator& control);
+// Collectives through the host's memory and `control`: several ranks on one device, or no NCCL.
+absl::StatusOr<std::unique_ptr<Communicator>> open_staged(CudaDevice& device, Communicator& control);
+
+}  // namespace partita::runtime

@@ -1,0 +1,163 @@
+// cuBLASLt is column-major: a row-major product is that of the transposes in the other order, C' = B' A'.
+//
+// The algorithm is the first that its heuristics give for the shape and device, so that runs repeat bit by bit.
+#include "runtime/cuda/cuda_matmul.h"
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "runtime/cuda/kernels.h"
+#include "runtime/kernels/matmul_plan.h"
+
+namespace partita::runtime {
+namespace {
+
+constexpr int64_t kWorkspace = 32 << 20;  // as NVIDIA advises for Hopper
+
+struct Types {
+  cudaDataType_t data, scale;
+  cublasComputeType_t compute;
+};
+// Full precision: f32 is not rounded to tf32.
+bool types_of(DType dtype, Types& t) {
+  switch (dtype) {
+    case DType::kF32:
+      t = {CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+      return true;
+    case DType::kF64:
+      t = {CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
+      return true;
+    case DType::kBF16:
+      t = {CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+      return true;
+    case DType::kF16:
+      t = {CUDA_R_16F, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+absl::Status CudaMatmul::check(cublasStatus_t status, const char* call) const {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  const std::string text = cat(call, ": ", lt_.status_text(status));
+  return status == CUBLAS_STATUS_NOT_SUPPORTED ? absl::UnimplementedError(text) : absl::InternalError(text);
+}
+
+absl::Status CudaMatmul::describe() {
+  const CudaProduct& p = product_;
+  Types in{}, out{};
+  if (!types_of(p.dtype, in) || !types_of(p.out, out))
+    return absl::UnimplementedError(cat("cuBLASLt multiplies no ", dtype_name(p.dtype)));
+  PARTITA_RETURN_IF_ERROR(check(lt_.desc_create(&desc_, in.compute, in.scale), "cublasLtMatmulDescCreate"));
+  auto set = [&](cublasLtMatmulDescAttributes_t what, auto value) {
+    return check(lt_.desc_set(desc_, what, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  };
+  PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
+  PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
+  int32_t epilogue = p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  if (p.relu) epilogue = p.bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+  if (p.gelu_tanh) epilogue = p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+  PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue));
+  auto layout = [&](cublasLtMatrixLayout_t& made, cudaDataType_t type, int64_t rows, int64_t columns, int64_t stride) {
+    PARTITA_RETURN_IF_ERROR(
+        check(lt_.layout_create(&made, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows),
+              "cublasLtMatrixLayoutCreate"));
+    const int32_t batch = static_cast<int32_t>(p.batch);
+    PARTITA_RETURN_IF_ERROR(check(lt_.layout_set(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch),
+                                  "cublasLtMatrixLayoutSetAttribute"));
+    return check(lt_.layout_set(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
+                 "cublasLtMatrixLayoutSetAttribute");
+  };
+  PARTITA_RETURN_IF_ERROR(layout(b_, in.data, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.stride_b));
+  PARTITA_RETURN_IF_ERROR(layout(a_, in.data, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.stride_a));
+  PARTITA_RETURN_IF_ERROR(layout(c_, out.data, p.n, p.m, p.stride_c));
+  cublasLtMatmulPreference_t preference = nullptr;
+  PARTITA_RETURN_IF_ERROR(check(lt_.preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
+  const size_t most = kWorkspace;
+  lt_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  const cublasStatus_t status = lt_.heuristic(handle_, desc_, b_, a_, c_, c_, preference, 1, &found, &count);
+  lt_.preference_destroy(preference);
+  PARTITA_RETURN_IF_ERROR(check(status, "cublasLtMatmulAlgoGetHeuristic"));
+  if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS)
+    return absl::UnimplementedError("cuBLASLt has no algorithm for this product");
+  algorithm_ = found.algo;
+  workspace_ = found.workspaceSize;
+  device_.reserve_scratch(static_cast<int64_t>(workspace_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<CudaMatmul>> CudaMatmul::make(CudaDevice& device, const CudaProduct& product) {
+  PARTITA_ASSIGN_OR_RETURN(const CublasLt* lt, CublasLt::load());
+  std::unique_ptr<CudaMatmul> made(new CudaMatmul(device, *lt, product));
+  PARTITA_ASSIGN_OR_RETURN(made->handle_, device.cublas());
+  PARTITA_RETURN_IF_ERROR(made->describe());
+  return made;
+}
+
+CudaMatmul::~CudaMatmul() {
+  for (cublasLtMatrixLayout_t layout : {a_, b_, c_}) {
+    if (layout != nullptr) lt_.layout_destroy(layout);
+  }
+  if (desc_ != nullptr) lt_.desc_destroy(desc_);
+}
+
+void CudaMatmul::run(const std::byte* a, const std::byte* b, const std::byte* bias, std::byte* c) {
+  const double scale64 = product_.scale, beta64 = product_.accumulate ? 1 : 0;
+  const float scale32 = static_cast<float>(scale64), beta32 = static_cast<float>(beta64);
+  const bool wide = product_.dtype == DType::kF64;
+  const void *alpha = wide ? static_cast<const void*>(&scale64) : &scale32,
+             *beta = wide ? static_cast<const void*>(&beta64) : &beta32;
+  if (product_.bias)
+    device_.note(check(lt_.desc_set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias), "bias"));
+  device_.note(check(lt_.matmul(handle_, desc_, alpha, b, b_, a, a_, beta, c, c_, c, c_, &algorithm_, device_.scratch(),
+                                workspace_, device_.stream()),
+                     "cublasLtMatmul"));
+}
+
+// Batches that no single stride describes go one by one over the outer dimensions.
+CudaKernel make_cuda_matmul(CudaDevice& device, const KernelRequest& r) {
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 3, 1));
+  PARTITA_ASSIGN_OR_RETURN(const MatmulPlan plan, MatmulPlan::make(r));
+  const DType dtype = r.dtype(), out = r.out(0).dtype;
+  if (r.dtype(1) != dtype || (out != dtype && out != DType::kF32)) return r.error("operands of one dtype");
+  const int64_t bytes = *element_count(r.out(0).shape) * dtype_size(out);
+  if (bytes == 0) return make_kernel([](std::span<std::byte* const>) {});
+  if (plan.k == 0) {
+    if (plan.bias || plan.activation != Activation::kNone) return r.unsupported();
+    return make_kernel([&device, bytes, keep = plan.accumulate](std::span<std::byte* const> b) {
+      if (!keep) device.note("cudaMemset", cudaMemsetAsync(b.back(), 0, static_cast<size_t>(bytes), device.stream()));
+    });
+  }
+  if (plan.activation == Activation::kGeluErf) return r.unsupported();
+  CudaProduct p{.dtype = dtype,
+                .out = out,
+                .m = plan.m,
+                .n = plan.n,
+                .k = plan.k,
+                .transpose_a = plan.transpose_a,
+                .transpose_b = plan.transpose_b,
+                .accumulate = plan.accumulate,
+                .bias = plan.bias,
+                .relu = plan.activation == Activation::kRelu,
+                .gelu_tanh = plan.activation == Activation::kGeluTanh};
+  int64_t outer = plan.batches();
+  if (!plan.batch.empty()) {
+    const MatmulPlan::Batch& last = plan.batch.back();
+    p.batch = last.size, p.stride_a = last.a, p.stride_b = last.b, p.stride_c = last.c;
+    outer /= last.size;
+  }
+  PARTITA_ASSIGN_OR_RETURN(std::shared_ptr<CudaMatmul> matmul, CudaMatmul::make(device, p));
+  return make_kernel([matmul, plan, outer, batch = p.batch, in = dtype_size(dtype),
+                      size = dtype_size(out)](std::span<std::byte* const> b) {
+    for (int64_t o = 0; o < outer; ++o) {
+      const MatmulPlan::Batch at = plan.offsets(o * batch);
+      matmul->run(b[0] + at.a * in, b[1] + at.b * in, plan.bias ? b[2] : nullptr, b.back() + at.c * size);
+    }
+  });
+}
+
+}  // namespace partita::runtime

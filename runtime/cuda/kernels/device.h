@@ -1,0 +1,67 @@
+// What the kernels that ship with the CUDA module share. They are compiled by nvcc when the module is built; a test
+// compiles the same files for the host.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define KERNEL extern "C" __global__
+#endif
+
+// runtime/kernels/indexing.h's AlongLayout, for at most kMostDims other dimensions.
+constexpr int kMostDims = 8;
+struct AlongDevice {
+  int64_t size, x_stride, count, inner, columns;
+  int32_t dims;
+  int64_t extents[kMostDims], x_strides[kMostDims], index_strides[kMostDims];
+
+  __device__ void column(int64_t c, int64_t& at_x, int64_t& at_i) const {
+    at_x = at_i = 0;
+    for (int d = dims; d-- > 0; c /= extents[d]) {
+      at_x += c % extents[d] * x_strides[d];
+      at_i += c % extents[d] * index_strides[d];
+    }
+  }
+};
+
+// runtime/kernels/indexing.h's SliceLayout, counted in slices.
+struct SlicesDevice {
+  int64_t batches, count, batch_slices;
+  int32_t depth;
+  int64_t extents[kMostDims], strides[kMostDims];
+};
+
+// runtime/kernels/window.h's Window.
+struct WindowDevice {
+  int64_t planes;  // batch * channels
+  int64_t in[3], out[3], kernel[3], stride[3], low[3], high[3], dilation[3];
+  int32_t include_pad;  // of an average
+
+  __device__ int64_t in_plane() const { return in[0] * in[1] * in[2]; }
+  __device__ int64_t out_plane() const { return out[0] * out[1] * out[2]; }
+  // First tap of output o of a plane along each dimension.
+  __device__ void start(int64_t o, int64_t* at) const {
+    for (int d = 3; d-- > 0; o /= out[d]) at[d] = o % out[d] * stride[d] - low[d];
+  }
+};
+
+// The scores of attention: [heads of a chunk, s, t].
+struct ScoresDevice {
+  int64_t first, count;  // heads of all batches: [first, first + count)
+  int64_t heads, s, t;   // of a batch
+  double scale;
+  int32_t causal;
+  int32_t mask;  // 0: none, 1: bool, 2: f32, 3: f64
+  int64_t mask_stride[4];
+};
+
+#ifndef PARTITA_DEVICE_TYPES_ONLY
+__device__ inline int64_t first_item() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
+__device__ inline int64_t item_step() { return int64_t{gridDim.x} * blockDim.x; }
+
+template <typename I>
+__device__ inline int64_t clamp_index(I index, int64_t size) {
+  const int64_t i = index < 0 ? int64_t{index} + size : int64_t{index};
+  return i < 0 ? 0 : i >= size ? size - 1 : i;
+}
+#endif

@@ -1,0 +1,66 @@
+// What an executor asks of a processor with memory of its own. One per rank, used from the rank's thread. Work is put
+// on one queue in the order of the calls, so a step sees what earlier ones wrote; the host learns of it at
+// synchronize().
+//
+// Devices are modules loaded at run time (libpartita_cuda.so), so that nothing else needs their libraries.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/collective.h"
+#include "runtime/kernel.h"
+#include "runtime/program.h"
+
+namespace partita::runtime {
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // "cuda:0 (NVIDIA H100 80GB HBM3)".
+  virtual std::string name() const = 0;
+
+  // Zeroed memory of the device, aligned to 256 bytes, that lives as long as the device. ResourceExhausted says what is
+  // needed and what is free.
+  virtual absl::StatusOr<std::byte*> allocate(int64_t bytes) = 0;
+
+  // Makes a kKernel or kLibrary step of `program`, which outlives the device, ready; its run() takes addresses on the
+  // device, and returns before it has run. Errors as prepare_kernel's.
+  virtual absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare(const Program& program, const Step& step) = 0;
+  // Once all are prepared, before any runs: memory that they share. Its size in bytes.
+  virtual absl::StatusOr<int64_t> allocate_scratch() = 0;
+
+  virtual absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;  // both on the device
+  virtual absl::Status write(std::byte* to, std::span<const std::byte> from) = 0;  // from the host, which may reuse it
+  virtual absl::Status read(std::span<std::byte> to, const std::byte* from) = 0;   // waits for what came before
+  // What went wrong so far, without waiting.
+  virtual absl::Status failure() const = 0;
+  // Waits for everything, and reports what went wrong in it.
+  virtual absl::Status synchronize() = 0;
+
+  // Collectives on this device's memory among the ranks of `control`, which outlives them: operations are queued behind
+  // what was queued before start(), and what is queued after wait() runs behind them.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> communicator(Communicator& control) = 0;
+};
+
+// Opens device number `ordinal` (modulo their count) for a program whose target is no CPU. FailedPrecondition says what
+// the program needs and what was found: driver, device, architecture, libraries.
+absl::StatusOr<std::unique_ptr<Device>> open_device(const Program& program, int ordinal);
+
+// Whether a program's target has memory of its own.
+bool needs_device(const Program& program);
+
+// The file of the module for "cuda:" targets.
+inline constexpr const char* kCudaModule = "libpartita_cuda.so";
+// What a device's module exports, as `partita_open_device`. Null and a reason on failure.
+inline constexpr int kDevicePluginVersion = 1;
+inline constexpr const char* kDevicePluginSymbol = "partita_open_device";
+using OpenDevicePlugin = Device*(int version, const Program* program, int ordinal, absl::Status* why);
+
+}  // namespace partita::runtime

@@ -1,0 +1,50 @@
+// What matmul computes, whoever computes it.
+//
+// Param "epilogue": any of these joined by '+', applied in this order: bias (third input, one value per column),
+// accumulate (adds to what the output holds), and one of relu, gelu_erf, gelu_tanh.
+#pragma once
+
+#include "runtime/kernels/kernel_request.h"
+
+namespace partita::runtime {
+
+enum class Activation { kNone, kRelu, kGeluErf, kGeluTanh };
+
+// The product as C[batch, m, n] = A[batch, m, k] B[batch, k, n] with as few batch dimensions as it takes; strides in
+// elements, 0 where an operand is broadcast.
+struct MatmulPlan {
+  struct Batch {
+    int64_t size, a, b, c;
+  };
+  // InvalidArgument where the operands do not fit together or the epilogue is unknown.
+  static absl::StatusOr<MatmulPlan> make(const KernelRequest& r);
+
+  std::vector<Batch> batch;  // outermost first
+  int64_t m = 1, n = 1, k = 1;
+  bool transpose_a = false, transpose_b = false;
+  bool bias = false, accumulate = false;
+  Activation activation = Activation::kNone;
+
+  int64_t batches() const {
+    int64_t count = 1;
+    for (const Batch& dim : batch) count *= dim.size;
+    return count;
+  }
+  int64_t a_row() const { return transpose_a ? 1 : k; }
+  int64_t a_column() const { return transpose_a ? m : 1; }
+  int64_t b_row() const { return transpose_b ? 1 : n; }
+  int64_t b_column() const { return transpose_b ? k : 1; }
+  // Element offsets of one matrix of each operand.
+  Batch offsets(int64_t index) const {
+    Batch at{index, 0, 0, 0};
+    for (size_t d = batch.size(); d-- > 0; index /= batch[d].size) {
+      const int64_t i = index % batch[d].size;
+      at.a += i * batch[d].a;
+      at.b += i * batch[d].b;
+      at.c += i * batch[d].c;
+    }
+    return at;
+  }
+};
+
+}  // namespace partita::runtime
