@@ -1,0 +1,187 @@
+"""Runs the packed bundles on this machine's GPU: correctness against PyTorch's float64 references, then speed beside the PyTorch that is installed here.
+
+    run [--minutes 10] [-o FILE]
+
+Each model stands alone: one that fails is noted with its message and the next one goes on. The JSON is written after every one of them, so that what was measured survives whatever ends the run."""
+import argparse
+import glob
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+UNPACKED = tempfile.TemporaryDirectory()  # of lib.tar.xz
+LIB = f"{UNPACKED.name}/lib"
+FACTOR, FLOOR = 8, 2e-6  # times PyTorch's own fp32 error; as judge.py's floor
+
+
+def ask(command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def library_folders():
+    """Where this machine has cuBLASLt, cuDNN and NCCL: the toolkit's folders and PyTorch's wheels."""
+    folders = [LIB, "/usr/local/cuda/lib64"]
+    for path in sys.path:
+        folders += sorted(glob.glob(f"{path}/nvidia/*/lib")) + sorted(glob.glob(f"{path}/torch/lib"))
+    return [f for f in folders if os.path.isdir(f)]
+
+
+def environment():
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(library_folders() + [os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")}
+
+
+def executable(bundle, folder):
+    """The runner with the bundle's image behind it, and the rest of the bundle beside."""
+    out = f"{folder}/bundle"
+    shutil.copytree(bundle, out)
+    shutil.copy(f"{LIB}/libpartita_cuda.so", out)
+    image = open(f"{bundle}/program.partita", "rb").read()
+    with open(f"{out}/rank", "wb") as f:
+        f.write(open(f"{LIB}/partita_runner", "rb").read() + image + len(image).to_bytes(8, "little") + b"PARTITA\2")
+    os.chmod(f"{out}/rank", 0o755)
+    return f"{out}/rank"
+
+
+def load_safetensors(path):
+    raw = open(path, "rb").read()
+    size = int.from_bytes(raw[:8], "little")
+    types = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "I32": np.int32, "F16": np.float16, "U8": np.uint8, "BOOL": np.bool_}
+    out = {}
+    for name, entry in json.loads(raw[8:8 + size]).items():
+        if name != "__metadata__" and entry["dtype"] in types:
+            begin, end = (8 + size + x for x in entry["data_offsets"])
+            out[name] = np.frombuffer(raw[begin:end], types[entry["dtype"]]).reshape(entry["shape"])
+    return out
+
+
+def distance(a, b):
+    a, b = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
+    n = np.linalg.norm(b)
+    return float(np.linalg.norm(a - b) / n if n else np.linalg.norm(a))
+
+
+def train(bundle, flags, seconds):
+    """Runs a bundle; its metrics, saved arrays and wall time. RuntimeError with its last words."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [executable(bundle, folder), *flags, "--metrics", f"{folder}/m.jsonl", "--quiet"]
+        files = {"--save": f"{folder}/p.safetensors", "--save-gradients": f"{folder}/g.safetensors"}
+        command = [files.get(c, c) if k and command[k - 1] in files else c for k, c in enumerate(command)]
+        begin = time.time()
+        done = subprocess.run(command, capture_output=True, text=True, timeout=max(seconds, 1), env=environment())
+        if done.returncode:
+            raise RuntimeError(f"exit {done.returncode}: {(done.stderr.strip() or done.stdout.strip())[-600:]}")
+        metrics = [json.loads(line) for line in open(f"{folder}/m.jsonl")]
+        arrays = {k: load_safetensors(p) if os.path.exists(p) else {} for k, p in files.items()}
+        return metrics, arrays, time.time() - begin
+
+
+def check(name, bundle, seconds):
+    folder = f"{HERE}/references/{name}"
+    expected = np.load(f"{folder}/expected.npz")
+    steps = len(expected["loss"])
+    flags = ["--data", f"{folder}/data.npz", "--steps", str(steps), "--save", "", "--save-gradients", ""]
+    metrics, arrays, took = train(bundle, flags, seconds)
+    again, arrays_again, _ = train(bundle, flags, seconds)
+    zero = set(expected["zero_grad"].tolist()) if "zero_grad" in expected.files else set()
+    worst, bad = 0.0, []
+
+    def hold(what, found, key, own):
+        nonlocal worst
+        if found is None or np.shape(found) != np.shape(expected[key]):
+            bad.append(f"{what}: missing or of another shape")
+            return
+        ratio = distance(found, expected[key]) / max(FLOOR, FACTOR * own)
+        worst = max(worst, ratio)
+        if not ratio <= 1:
+            bad.append(f"{what}: {ratio:.3g} of what is allowed")
+
+    hold("loss", [m["loss"] for m in metrics], "loss_f64", distance(expected["loss_f32"], expected["loss_f64"]))
+    for key in expected.files:
+        kind, _, tensor = key.partition("/")
+        if kind in ("grad", "paramN") and tensor not in zero:
+            own = float(expected[f"err_f32/{key}"]) if f"err_f32/{key}" in expected.files else 0.0
+            hold(key, arrays["--save-gradients" if kind == "grad" else "--save"].get(tensor), key, own)
+    same = [m["loss"] for m in metrics] == [m["loss"] for m in again] and all(
+        arrays[k].keys() == arrays_again[k].keys() and all(np.array_equal(v, arrays_again[k][n]) for n, v in arrays[k].items()) for k in arrays)
+    return {"holds": not bad, "worst": worst, "bad": bad[:10], "same_bits_again": same, "seconds": took}
+
+
+def measure(name, bundle, seconds):
+    steps = 12
+    metrics, _, _ = train(bundle, ["--steps", str(steps)], seconds)
+    times = [m["seconds"] for m in metrics[2:]]
+    result = {"step_seconds": statistics.median(times), "memory_bytes": metrics[-1].get("memory_bytes"), "loss": [m["loss"] for m in metrics]}
+    side = subprocess.run([sys.executable, f"{HERE}/torch_side.py", name], capture_output=True, text=True, timeout=max(seconds, 1))
+    lines = [line for line in side.stdout.splitlines() if line.startswith("{")]
+    result["torch"] = json.loads(lines[-1]) if lines else {"error": side.stderr[-600:]}
+    best = min((m["step_seconds"] for m in result["torch"].get("modes", {}).values() if m.get("precision") == "fp32" and "step_seconds" in m), default=None)
+    if best:
+        result["speed_beside_torch_fp32"] = best / result["step_seconds"]
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("-o", "--output", default=f"{HERE}/result.json")
+    args = parser.parse_args()
+    end = time.time() + args.minutes * 60 - 15
+    with tarfile.open(f"{HERE}/lib.tar.xz") as archive:
+        archive.extractall(UNPACKED.name)
+    left = lambda: end - time.time()
+    capability = ask(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]).splitlines()
+    found = int(capability[0].replace(".", "")) if capability else 0
+    query = ask(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm", "--format=csv,noheader"])
+    result = {"version": 1, "commit": open(f"{HERE}/commit").read().strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "device": query, "compute_capability": found,
+              "torch": ask([sys.executable, "-c", "import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version())"]), "correctness": {}, "speed": {}}
+
+    def write():
+        with open(args.output + ".partial", "w") as f:
+            json.dump(result, f, indent=1)
+        os.replace(args.output + ".partial", args.output)
+
+    # Of each model, the newest architecture that this device runs.
+    bundles = {}
+    for path in sorted(glob.glob(f"{HERE}/bundles/*/")):
+        name, _, architecture = os.path.basename(path.rstrip("/")).rpartition(".")
+        number = int(re.sub(r"\D", "", architecture) or 0)
+        if number <= found and number >= bundles.get(name, (0, ""))[0]:
+            bundles[name] = (number, path.rstrip("/"))
+    if not bundles:
+        result["error"] = f"no bundle for compute capability {found}"
+    order = sorted(bundles, key=lambda n: (n.startswith("speed_"), n))
+    for name in order:
+        part, work = ("speed", measure) if name.startswith("speed_") else ("correctness", check)
+        title = name.removeprefix("speed_")
+        if left() < 20:
+            result[part][title] = {"error": "no time left"}
+            continue
+        try:
+            result[part][title] = work(title, bundles[name][1], min(left(), 240))
+        except subprocess.TimeoutExpired:
+            result[part][title] = {"error": "no end in time"}
+        except Exception as fault:  # one model's fault is no other's
+            result[part][title] = {"error": f"{type(fault).__name__}: {fault}"}
+        print(part, title, json.dumps({k: v for k, v in result[part][title].items() if k != "loss"})[:400], flush=True)
+        write()
+    write()
+    held = [r.get("holds", False) for r in result["correctness"].values()]
+    print(f"{sum(held)} of {len(held)} models hold; {args.output}")
+    return 0 if held and all(held) and all("error" not in r for r in result["speed"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
