@@ -19,7 +19,8 @@ struct NumericOptions {
 // Losses of every step, the first step's gradients where the program keeps them, and the parameters after the last
 // step. A tensor may differ by 10 times what compiling the serial program without fusion changes it, if that is more
 // than the tolerance: sums in another order, blown up by an optimizer where the exact gradient is zero. Aborted names
-// what differs most; the data's and the runtime's own errors pass through.
+// what differs most; FailedPrecondition where they skip different steps (fp16); the data's and the runtime's own errors
+// pass through.
 absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& bundle, const NumericOptions& options);
 
 }  // namespace partita
