@@ -32,11 +32,13 @@ ReduceKind reduce_kind_of(const OpDef& op);
 inline constexpr int64_t kFoldUnits = 64, kDeviceFoldUnits = 512;
 
 struct CodeGraph {
-  explicit CodeGraph(const Graph& graph, int64_t fold_units = kFoldUnits);
+  // `phases`: per node, the part of its segment that a schedule runs on its own; empty: there are no parts.
+  explicit CodeGraph(const Graph& graph, int64_t fold_units = kFoldUnits, std::vector<int32_t> phases = {});
 
   const Graph& graph;
   int64_t fold_units;
   std::vector<NodeRole> roles;           // per node
+  std::vector<int32_t> phases;           // per node
   std::vector<const Literal*> literals;  // per value: the constant behind it
   // Per node: computed again wherever it is used, as an index function or a few operations. Its value is stored only
   // where a library kernel or the outside reads it.

@@ -16,6 +16,7 @@
 #include "codegen/rematerialize.h"
 #include "codegen/step_plan.h"
 #include "ir/formula.h"
+#include "partitioner/pipeline_schedule.h"
 
 namespace partita {
 namespace {
@@ -32,7 +33,7 @@ runtime::Operand make_operand(const StepPlan& plan, const PlanOperand& o) {
   out.shape = o.type.shape;
   if (o.type.dtype == DType::kInvalid) return out;
   const PlanBuffer& b = plan.buffers[o.buffer];
-  out.address = {b.region, b.offset + o.offset, 0};
+  out.address = {b.region, b.offset + o.offset, b.slot_stride};
   return out;
 }
 
@@ -74,6 +75,22 @@ std::vector<bool> host_states(const LocalProgram& local) {
   return host;
 }
 
+// 1 for what the schedule runs on its own.
+std::vector<int32_t> phases(const LocalProgram& local, const Graph& graph) {
+  std::vector<int32_t> phases;
+  for (const Node& node : graph.nodes) phases.push_back(local.stage.runs_apart(node) ? 1 : 0);
+  return phases;
+}
+
+// What a rank runs of the micro-batches of a step.
+std::vector<StageStep> operations(const LocalProgram& local) {
+  if (local.stage.axis >= 0) {
+    return stage_order(local.stage.schedule, local.mesh.axes[static_cast<size_t>(local.stage.axis)].size,
+                       local.stage.index, 1, local.micro_batches);
+  }
+  return stage_order(PipelineSchedule::k1f1b, 1, 0, 1, local.micro_batches);
+}
+
 class ProgramMaker {
  public:
   ProgramMaker(const LocalProgram& local, const TargetOptions& options)
@@ -82,9 +99,11 @@ class ProgramMaker {
         expanded_(expand_composites(local.graph)),
         rematerialized_(rematerialize(expanded_)),
         graph_(rematerialized_.graph),
-        code_(graph_, options.gpu.empty() ? kFoldUnits : kDeviceFoldUnits),
+        code_(graph_, options.gpu.empty() ? kFoldUnits : kDeviceFoldUnits, phases(local, graph_)),
+        order_(operations(local)),
         plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse},
                                      .micro_batches = local.micro_batches,
+                                     .slots = slots_of(order_),
                                      .in_place = options.in_place,
                                      .host_states = host_states(local)})) {}
 
@@ -98,6 +117,7 @@ class ProgramMaker {
     program_.micro_batches = local_.micro_batches;
     if (local_.mesh.time >= 0) program_.parts = local_.mesh.axes[static_cast<size_t>(local_.mesh.time)].size;
     program_.samples_per_step = local_.samples_per_step;
+    program_.slots = slots_of(order_);
     program_.origins = graph_.origins;
     std::copy(std::begin(plan_.region_bytes), std::end(plan_.region_bytes), program_.region_bytes);
     make_steps();
@@ -117,15 +137,33 @@ class ProgramMaker {
 
   ProgramClaims claims() const {
     ProgramClaims claims{local_.graph, {}};
+    std::map<NodeId, NodeId> send_of = sends();
     // In terms of the graph before anything was made again: a copy is the value that it equals.
     auto original = [&](ValueId v) { return v < 0 ? v : rematerialized_.same_as[v]; };
     for (const PlanStep& step : plan_.steps) {
       StepClaim claim{step.node, step.values};
       for (ValueId& v : claim.values) v = original(v);
-      if (step.node >= 0) claim.node = expanded_.values[original(graph_.nodes[step.node].outputs[0])].producer;
+      if (step.node >= 0) {
+        const Node& node = graph_.nodes[step.node];
+        claim.node =
+            node.outputs.empty() ? send_of.at(step.node) : expanded_.values[original(node.outputs[0])].producer;
+      }
       claims.steps.push_back(std::move(claim));
     }
     return claims;
+  }
+
+  // Sends, which have no outputs to know them by, keep their order when values are made again.
+  std::map<NodeId, NodeId> sends() const {
+    std::vector<NodeId> before;
+    for (size_t n = 0; n < expanded_.nodes.size(); ++n) {
+      if (expanded_.nodes[n].outputs.empty()) before.push_back(static_cast<NodeId>(n));
+    }
+    std::map<NodeId, NodeId> now;
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (graph_.nodes[n].outputs.empty()) now[static_cast<NodeId>(n)] = before[now.size()];
+    }
+    return now;
   }
 
   std::string describe() const {
@@ -204,10 +242,10 @@ class ProgramMaker {
   }
 
   void make_steps() {
-    std::map<Segment, int> segment_index;
+    std::map<std::pair<Segment, int32_t>, int> index;
     for (const PlanStep& p : plan_.steps) {
-      auto [at, fresh] = segment_index.try_emplace(p.segment, static_cast<int>(program_.segments.size()));
-      if (fresh) program_.segments.push_back({static_cast<SegmentKind>(p.segment), 0, {}});
+      auto [at, fresh] = index.try_emplace({p.segment, p.phase}, static_cast<int>(program_.segments.size()));
+      if (fresh) program_.segments.push_back({static_cast<SegmentKind>(p.segment), p.phase, {}});
       program_.segments[at->second].steps.push_back(make_step(p, static_cast<uint32_t>(&p - plan_.steps.data())));
     }
   }
@@ -251,22 +289,27 @@ class ProgramMaker {
     return step;
   }
 
-  void run_segment(std::vector<runtime::ScheduleEntry>& schedule, SegmentKind kind, int32_t micro_batch) const {
+  void run_segment(std::vector<runtime::ScheduleEntry>& schedule, SegmentKind kind, int32_t phase,
+                   const StageStep& at) const {
     for (size_t k = 0; k < program_.segments.size(); ++k) {
-      if (program_.segments[k].kind == kind) schedule.push_back({static_cast<int32_t>(k), micro_batch, 0});
+      if (program_.segments[k].kind == kind && program_.segments[k].chunk == phase) {
+        schedule.push_back(
+            {static_cast<int32_t>(k), static_cast<int32_t>(at.micro_batch), static_cast<int32_t>(at.slot)});
+      }
     }
   }
 
   void make_schedule() {
-    run_segment(program_.schedule, SegmentKind::kPrologue, 0);
-    for (int32_t m = 0; m < local_.micro_batches; ++m) {
-      run_segment(program_.schedule, SegmentKind::kForward, m);
-      run_segment(program_.schedule, SegmentKind::kBackward, m);
+    run_segment(program_.schedule, SegmentKind::kPrologue, 0, StageStep{});
+    for (const StageStep& at : order_) {
+      SegmentKind kind = at.kind == StageWork::kForward ? SegmentKind::kForward : SegmentKind::kBackward;
+      run_segment(program_.schedule, kind, at.kind == StageWork::kWeight ? 1 : 0, at);
     }
-    int32_t last = static_cast<int32_t>(local_.micro_batches) - 1;
-    run_segment(program_.schedule, SegmentKind::kReduce, last);
-    run_segment(program_.schedule, SegmentKind::kUpdate, last);
-    run_segment(program_.evaluation, SegmentKind::kEvaluation, 0);
+    StageStep last{};  // what a step's end reads of the last micro-batch is in its slot
+    for (const StageStep& at : order_) last = at.micro_batch + 1 == local_.micro_batches ? at : last;
+    run_segment(program_.schedule, SegmentKind::kReduce, 0, last);
+    run_segment(program_.schedule, SegmentKind::kUpdate, 0, last);
+    run_segment(program_.evaluation, SegmentKind::kEvaluation, 0, StageStep{});
   }
 
   runtime::Placement placed(const std::vector<PlacedTensor>& tensors, size_t k, ValueId v) const {
@@ -327,6 +370,7 @@ class ProgramMaker {
   Rematerialized rematerialized_;
   const Graph& graph_;
   CodeGraph code_;
+  std::vector<StageStep> order_;
   StepPlan plan_;
   Program program_;
   std::map<std::vector<int32_t>, int32_t> groups_;

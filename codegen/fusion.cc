@@ -45,6 +45,7 @@ class Fuser {
     }
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       const Node& node = graph_.nodes[n];
+      live_[n] = node.outputs.empty();  // what is sent is wanted elsewhere
       for (ValueId v : node.outputs) live_[n] = live_[n] || wanted[v];
       if (!live_[n]) continue;
       for (ValueId v : node.inputs) {
@@ -176,7 +177,7 @@ class Fuser {
     if (!x.nests || !y.nests || x.nodes.empty() || y.nodes.empty() || x.nodes.size() + y.nodes.size() > kLargestGroup)
       return false;
     const Node &n = graph_.nodes[x.nodes[0]], &m = graph_.nodes[y.nodes[0]];
-    return n.segment == m.segment && n.device == m.device;
+    return n.segment == m.segment && code_.phases[x.nodes[0]] == code_.phases[y.nodes[0]] && n.device == m.device;
   }
 
   bool try_merge(int g, int into) {
@@ -227,16 +228,19 @@ class Fuser {
       waiting[g] = static_cast<int>(from.size());
       for (int p : from) then[p].push_back(static_cast<int>(g));
     }
-    using Entry = std::tuple<Segment, NodeId, int>;  // segment, last node, group
+    using Entry = std::tuple<Segment, int32_t, NodeId, int>;  // segment, phase, last node, group
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
-    auto push = [&](int g) { ready.emplace(graph_.nodes[groups_[g].nodes[0]].segment, groups_[g].nodes.back(), g); };
+    auto push = [&](int g) {
+      NodeId first = groups_[g].nodes[0];
+      ready.emplace(graph_.nodes[first].segment, code_.phases[first], groups_[g].nodes.back(), g);
+    };
     size_t alive = 0;
     for (size_t g = 0; g < groups_.size(); ++g) {
       alive += !groups_[g].nodes.empty();
       if (!groups_[g].nodes.empty() && waiting[g] == 0) push(static_cast<int>(g));
     }
     while (!ready.empty()) {
-      int g = std::get<2>(ready.top());
+      int g = std::get<3>(ready.top());
       ready.pop();
       items.push_back(make_item(groups_[g]));
       for (int next : then[g]) {
@@ -252,6 +256,7 @@ class Fuser {
                    .outputs = {},
                    .code = {},
                    .segment = graph_.nodes[group.nodes[0]].segment,
+                   .phase = code_.phases[group.nodes[0]],
                    .fused = group.nests};
     if (!group.nests) {
       item.outputs = graph_.nodes[group.nodes[0]].outputs;

@@ -15,6 +15,7 @@ struct FusedItem {
   std::vector<ValueId> outputs;  // values stored, never views
   GroupCode code;                // empty for library and collective nodes
   Segment segment = Segment::kForward;
+  int32_t phase = 0;
   bool fused = false;  // a group of nests
 };
 

@@ -73,6 +73,7 @@ void StepPlanner::add_nests(int k) {
     // Named after the last node of the group, which the others lead to.
     d.step = {.kind = StepKind::kKernel,
               .segment = item.segment,
+              .phase = item.phase,
               .node = item.nodes.back(),
               .nest = &built.nest,
               .inputs = built.nest.inputs};
@@ -93,6 +94,7 @@ void StepPlanner::add_node(int k) {
   d.item = k;
   d.step = {.kind = collective ? StepKind::kCollectiveStart : StepKind::kLibrary,
             .segment = item.segment,
+            .phase = item.phase,
             .node = item.nodes[0],
             .name = std::string(node.op->name)};
   for (ValueId v : node.inputs) d.uses.push_back(use_of(v));
@@ -110,18 +112,27 @@ bool StepPlanner::reads_result(const Draft& reader, const Draft& start) {
   return false;
 }
 
-// The wait stands before the first step that reads the result; at the end of the segment where none does, or where the
-// segment runs again before one does.
+// The wait stands before the first step that reads the result; at the end of the phase where none does, or where the
+// phase runs again before one does. What a forward phase sends is waited for by the same micro-batch's backward phase:
+// a stage never waits for a later one to take up its activations.
 void StepPlanner::place_waits() {
+  auto together = [&](size_t a, size_t b) {
+    return drafts_[a].step.segment == drafts_[b].step.segment && drafts_[a].step.phase == drafts_[b].step.phase;
+  };
   std::map<size_t, std::vector<size_t>> before;  // draft -> starts to wait for
   std::map<size_t, bool> at_end;                 // per start
   for (size_t k = 0; k < drafts_.size(); ++k) {
     if (drafts_[k].step.kind != StepKind::kCollectiveStart) continue;
     Segment segment = drafts_[k].step.segment;
     size_t end = k + 1, reader = k + 1;
-    while (end < drafts_.size() && drafts_[end].step.segment == segment) ++end;
-    while (reader < drafts_.size() && !reads_result(drafts_[reader], drafts_[k])) ++reader;
-    bool repeated = options_.micro_batches > 1 && (segment == Segment::kForward || segment == Segment::kBackward);
+    while (end < drafts_.size() && together(end, k)) ++end;
+    bool sends = drafts_[k].uses.size() == static_cast<size_t>(drafts_[k].step.inputs);
+    auto ends_wait = [&](const Draft& d) {
+      return sends ? segment == Segment::kForward && d.step.segment == Segment::kBackward : reads_result(d, drafts_[k]);
+    };
+    while (reader < drafts_.size() && !ends_wait(drafts_[reader])) ++reader;
+    bool repeated =
+        !sends && options_.micro_batches > 1 && (segment == Segment::kForward || segment == Segment::kBackward);
     at_end[k] = reader >= end && (reader == drafts_.size() || repeated);
     before[at_end[k] ? end : reader].push_back(k);
   }
@@ -133,6 +144,7 @@ void StepPlanner::place_waits() {
       Draft wait;
       wait.step = {.kind = StepKind::kCollectiveWait,
                    .segment = at_end[start] ? s.segment : drafts_[k].step.segment,
+                   .phase = at_end[start] ? s.phase : drafts_[k].step.phase,
                    .node = s.node,
                    .name = s.name,
                    .waits_for = now[start]};

@@ -17,6 +17,7 @@ struct PlanBuffer {
   int64_t offset = 0;
   int64_t bytes = 0;
   int birth = -1, death = -1;  // steps, for those of the arena
+  int64_t slot_stride = 0;     // bytes from one micro-batch in flight to the next
 };
 
 // One operand: `type` as the step sees it (a view may have another shape than its buffer), at `offset` bytes into a
@@ -30,6 +31,7 @@ struct PlanOperand {
 struct PlanStep {
   runtime::StepKind kind = runtime::StepKind::kKernel;
   Segment segment = Segment::kForward;
+  int32_t phase = 0;
   NodeId node = kNoNode;  // for origin, block, device and attributes
   std::string name;       // library kernels and collectives
   const LoopNest* nest = nullptr;
@@ -54,6 +56,7 @@ struct StepPlan {
 struct PlanOptions {
   FusionOptions fusion;
   int64_t micro_batches = 1;
+  int64_t slots = 1;  // micro-batches in flight, each with its own copy of what lives on from one phase to a later one
   bool in_place = true;
   std::vector<bool> host_states;  // per state: kept in host memory; empty: none is
 };

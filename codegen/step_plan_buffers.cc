@@ -54,9 +54,10 @@ StepPlanner::Slot StepPlanner::constant_slot(ValueId v) {
   return {b, 0};
 }
 
-int StepPlanner::end_of(Segment segment) const {
+int StepPlanner::end_of(Segment segment, int32_t phase) const {
+  auto until = [&](const PlanStep& s) { return s.segment < segment || (s.segment == segment && s.phase <= phase); };
   int end = 0;
-  while (end < static_cast<int>(drafts_.size()) && drafts_[end].step.segment <= segment) ++end;
+  while (end < static_cast<int>(drafts_.size()) && until(drafts_[end].step)) ++end;
   return end;
 }
 
@@ -68,7 +69,8 @@ void StepPlanner::insert_copies() {
     for (size_t j = 0; j < b.copied.size(); ++j) {
       if (!b.copied[j]) continue;
       Draft copy;
-      copy.step = {.kind = StepKind::kCopy, .segment = d.step.segment, .node = d.step.node, .inputs = 1};
+      copy.step = {
+          .kind = StepKind::kCopy, .segment = d.step.segment, .phase = d.step.phase, .node = d.step.node, .inputs = 1};
       copy.uses = {d.uses[j], d.uses[d.step.inputs + j]};
       before[b.step].push_back(std::move(copy));
     }
@@ -89,13 +91,18 @@ void StepPlanner::insert_copies() {
   index_steps();
 }
 
-// Into a state at the end of the segment that reads its old value last. Old values that are wanted afterwards (as
+// Into a state at the end of the phase that reads its old value last. Old values that are wanted afterwards (as
 // outputs, or by other states) are put aside first.
 void StepPlanner::add_state_copies(std::map<int, std::vector<Draft>>& before) {
-  auto copy = [&](const TensorType& type, int from, int to, Segment segment) {
+  Segment segment = Segment::kUpdate;
+  int32_t phase = 0;
+  auto copy = [&](const TensorType& type, int from, int to) {
     Draft d;
-    d.step = {
-        .kind = StepKind::kCopy, .segment = segment, .node = from >= 0 ? code_.producer(from) : kNoNode, .inputs = 1};
+    d.step = {.kind = StepKind::kCopy,
+              .segment = segment,
+              .phase = phase,
+              .node = from >= 0 ? code_.producer(from) : kNoNode,
+              .inputs = 1};
     d.uses = {{type, from, false}, {type, to, false}};
     return d;
   };
@@ -104,22 +111,22 @@ void StepPlanner::add_state_copies(std::map<int, std::vector<Draft>>& before) {
     const TensorType& type = graph_.type(c.state);
     int latest = is_computed(c.from) ? value_spans_[c.from].birth : -1;
     for (int r : value_spans_[c.state].readers) latest = std::max(latest, r);
-    Segment segment = is_computed(c.from) && latest >= 0 ? drafts_[latest].step.segment : Segment::kUpdate;
-    bool aside = is_output_[c.state] || next_of_[c.state] > 0;
-    if (aside) segment = Segment::kUpdate;
-    int end = end_of(segment);
+    bool aside = is_output_[c.state] || next_of_[c.state] > 0, here = is_computed(c.from) && latest >= 0 && !aside;
+    segment = here ? drafts_[latest].step.segment : Segment::kUpdate;
+    phase = here ? drafts_[latest].step.phase : 0;
+    int end = end_of(segment, phase);
     if (is_output_[c.state]) {
       int t = new_temporary(type, true);
       output_copies_[c.state] = t;
-      before[end].push_back(copy(type, c.state, -1 - t, segment));
+      before[end].push_back(copy(type, c.state, -1 - t));
     }
     int from = c.from;
     if (!is_computed(from)) {
       int t = new_temporary(type, false);
-      before[end].push_back(copy(type, from, -1 - t, segment));
+      before[end].push_back(copy(type, from, -1 - t));
       from = -1 - t;
     }
-    last.emplace_back(end, copy(type, from, c.state, segment));
+    last.emplace_back(end, copy(type, from, c.state));
   }
   for (auto& [end, d] : last) before[end].push_back(std::move(d));
 }
@@ -188,18 +195,47 @@ void StepPlanner::finish_lifetimes() {
   for (size_t t = 0; t < temporaries_.size(); ++t) extend(temporaries_[t].buffer, temporary_spans_[t]);
 }
 
+// Whether a later phase of the same micro-batch reads it, so that every micro-batch in flight has its own.
+bool StepPlanner::outlives_phase(const PlanBuffer& b) const {
+  if (options_.slots == 1 || b.region != Region::kArena || b.birth < 0) return false;
+  const PlanStep &first = plan_.steps[b.birth], &last = plan_.steps[b.death];
+  if (first.segment == Segment::kForward) return last.segment > Segment::kForward;
+  return first.segment == Segment::kBackward && last.segment == Segment::kBackward && first.phase != last.phase;
+}
+
 void StepPlanner::lay_out() {
-  std::vector<Lifetime> lifetimes;
   std::vector<size_t> which;
   for (size_t k = 0; k < plan_.buffers.size(); ++k) {
     const PlanBuffer& b = plan_.buffers[k];
-    if (b.region != Region::kArena || b.birth < 0) continue;
-    lifetimes.push_back({b.bytes, b.birth, b.death});
-    which.push_back(k);
+    if (b.region == Region::kArena && b.birth >= 0 && !outlives_phase(b)) which.push_back(k);
   }
+  plan_.region_bytes[static_cast<int>(Region::kArena)] = place(which, 0);
+  if (options_.slots > 1) lay_out_slots();
+}
+
+// What the micro-batches in flight keep lies behind the rest, slot after slot; likewise their inputs.
+void StepPlanner::lay_out_slots() {
+  int64_t &arena = plan_.region_bytes[static_cast<int>(Region::kArena)],
+          &inputs = plan_.region_bytes[static_cast<int>(Region::kInput)];
+  std::vector<size_t> kept;
+  for (size_t k = 0; k < plan_.buffers.size(); ++k) {
+    if (plan_.buffers[k].region == Region::kInput) plan_.buffers[k].slot_stride = inputs;
+    if (outlives_phase(plan_.buffers[k])) kept.push_back(k);
+  }
+  int64_t stride = place(kept, arena);
+  for (size_t k : kept) plan_.buffers[k].slot_stride = stride;
+  arena += options_.slots * stride;
+  inputs *= options_.slots;
+}
+
+// Offsets from `start` on; the bytes that they take.
+int64_t StepPlanner::place(const std::vector<size_t>& buffers, int64_t start) {
+  std::vector<Lifetime> lifetimes;
+  for (size_t k : buffers)
+    lifetimes.push_back({plan_.buffers[k].bytes, plan_.buffers[k].birth, plan_.buffers[k].death});
   ArenaLayout layout = layout_arena(lifetimes);
-  for (size_t k = 0; k < which.size(); ++k) plan_.buffers[which[k]].offset = layout.offsets[k];
-  plan_.region_bytes[static_cast<int>(Region::kArena)] = layout.bytes;
+  for (size_t k = 0; k < buffers.size(); ++k) plan_.buffers[buffers[k]].offset = start + layout.offsets[k];
+  return layout.bytes;
 }
 
 }  // namespace partita

@@ -18,7 +18,9 @@ void StepPlanner::join_accumulations() {
     ValueId term = added_term(s, next, sum);
     if (term == kNoValue) continue;
     Draft& product = drafts_[value_spans_[term].birth];
-    if (product.step.name != "matmul" || product.step.segment != drafts_[sum].step.segment) continue;
+    if (product.step.name != "matmul" || product.step.segment != drafts_[sum].step.segment ||
+        product.step.phase != drafts_[sum].step.phase)
+      continue;
     // The product's output is the next value now, and the sum's step is gone.
     product.uses.back().id = next;
     product.step.epilogue = "accumulate";
@@ -56,7 +58,7 @@ ValueId StepPlanner::added_term(const State& s, ValueId next, int sum) const {
 void StepPlanner::choose_bundles() {
   for (size_t k = 0; k < drafts_.size(); ++k) {
     const Draft& d = drafts_[k];
-    if (d.step.kind != StepKind::kCollectiveStart || d.uses.size() == 2) continue;
+    if (d.step.kind != StepKind::kCollectiveStart || d.step.inputs < 2) continue;
     Bundle bundle;
     bundle.step = static_cast<int>(k);
     int index = static_cast<int>(bundles_.size());

@@ -88,14 +88,17 @@ class StepPlanner {
   void make_interface();
   void finish_lifetimes();
   void lay_out();
+  bool outlives_phase(const PlanBuffer& buffer) const;
+  void lay_out_slots();
+  int64_t place(const std::vector<size_t>& buffers, int64_t start);
   PlanOperand operand(const TensorType& type, int id);
   Slot slot_for(ValueId v);
   Slot constant_slot(ValueId v);
   int new_buffer(runtime::Region region, int64_t bytes, int64_t offset = 0);
   int new_fixed(runtime::Region region, int64_t bytes);
   int new_temporary(const TensorType& type, bool to_the_end);
-  // The first step after a segment.
-  int end_of(Segment segment) const;
+  // The first step after a phase of a segment.
+  int end_of(Segment segment, int32_t phase) const;
 
   const CodeGraph& code_;
   const Graph& graph_;

@@ -44,6 +44,10 @@ class Parser {
   absl::Status operands(std::vector<FormulaOperand>& into) {
     bool output = &into == &formula_.outputs;
     if (!output && peek() == '-') return absl::OkStatus();  // no inputs at all
+    if (output && peek() == '/') {                          // no outputs
+      ++at_;
+      return absl::OkStatus();
+    }
     while (true) {
       FormulaOperand operand;
       if (peek() == '~') {
@@ -198,6 +202,7 @@ std::string to_string(const Formula& f) {
   std::string s;
   for (size_t k = 0; k < f.inputs.size(); ++k) s += (k ? ", " : "") + operand_text(f, f.inputs[k], seen);
   s += s.empty() ? "->" : " ->";
+  if (f.outputs.empty()) s += " /";
   for (size_t k = 0; k < f.outputs.size(); ++k) s += (k ? ", " : " ") + operand_text(f, f.outputs[k], seen);
   return s;
 }

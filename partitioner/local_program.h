@@ -7,6 +7,7 @@
 
 #include "ir/graph.h"
 #include "ir/mesh.h"
+#include "ir/recipe.h"
 #include "ir/sharding.h"
 
 namespace partita {
@@ -18,6 +19,18 @@ struct PlacedTensor {
   bool host = false;  // a state that is kept in host memory
 };
 
+// The part of a pipeline that a program is.
+struct PipelineStage {
+  int axis = -1;  // the mesh axis whose coordinate is the stage; -1: no pipeline
+  int64_t index = 0;
+  PipelineSchedule schedule = PipelineSchedule::k1f1b;
+
+  // Nodes of the backward segment that the schedule runs on their own, after the others: gradients of weights.
+  bool runs_apart(const Node& node) const {
+    return schedule == PipelineSchedule::kZeroBubble && node.segment == Segment::kBackward && node.weight_gradient;
+  }
+};
+
 struct LocalProgram {
   Graph graph;  // types are local
   Mesh mesh;
@@ -26,6 +39,10 @@ struct LocalProgram {
   std::vector<PlacedTensor> outputs;  // one for each graph.outputs
   int64_t micro_batches = 1;
   int64_t samples_per_step = 0;
+  PipelineStage stage;
 };
+
+// Puts nodes into the order of their segments, and what runs apart after the others; otherwise as they were.
+void sort_by_execution(Graph& graph, const PipelineStage& stage = {});
 
 }  // namespace partita

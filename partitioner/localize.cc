@@ -27,22 +27,6 @@ struct Variant {
   Segment made = Segment::kPrologue;  // readers of earlier segments cannot see it
 };
 
-// The same graph with its nodes sorted by segment, otherwise in their order.
-Graph in_segment_order(Graph graph) {
-  std::vector<size_t> order(graph.nodes.size());
-  for (size_t n = 0; n < order.size(); ++n) order[n] = n;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return graph.nodes[a].segment < graph.nodes[b].segment; });
-  std::vector<Node> nodes;
-  nodes.reserve(order.size());
-  for (size_t n : order) {
-    for (ValueId v : graph.nodes[n].outputs) graph.values[v].producer = static_cast<NodeId>(nodes.size());
-    nodes.push_back(std::move(graph.nodes[n]));
-  }
-  graph.nodes = std::move(nodes);
-  return graph;
-}
-
 class Localizer {
  public:
   Localizer(const Graph& graph, const ShardingPlan& plan)
@@ -687,7 +671,8 @@ class Localizer {
       b_.output(o.name, get(o.value, s));
       result_.outputs.push_back({graph_.type(o.value).shape, normalized(s)});
     }
-    result_.graph = in_segment_order(std::move(b_).finish());
+    result_.graph = std::move(b_).finish();
+    sort_by_execution(result_.graph);
     size_t placed = 0;
     for (const GraphInput& in : result_.graph.inputs) {
       result_.inputs.push_back(in.kind == InputKind::kCoordinate ? PlacedTensor{{}, Sharding{}}

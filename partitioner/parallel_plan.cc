@@ -83,7 +83,9 @@ absl::Status refuse_unbuilt(const Recipe& recipe) {
   auto refuse = [](std::string_view what, std::string_view instead) {
     return absl::UnimplementedError(cat("pin ", what, ": not in this version; ", instead));
   };
-  if (recipe.pin.axis("pipeline").value_or(1) > 1) return refuse("pipeline", "leave it out or set it to 1");
+  if (recipe.pin.axis("pipeline").value_or(1) > 1 &&
+      recipe.pin.schedule.value_or(PipelineSchedule::k1f1b) == PipelineSchedule::kInterleaved)
+    return refuse("schedule: interleaved", "use 1f1b or zero_bubble");
   auto refuse_key = [](std::string_view key, std::string_view value) {
     return absl::UnimplementedError(cat(key, ": ", value, ": not in this version; leave it out"));
   };
@@ -102,7 +104,12 @@ absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional
   l.tensor = pin.axis("tensor").value_or(1);
   l.context = pin.axis("context").value_or(1);
   l.expert = pin.axis("expert").value_or(1);
+  l.schedule = pin.schedule.value_or(PipelineSchedule::k1f1b);
+  l.pipeline = pin.axis("pipeline").value_or(1);
   int64_t inner = l.tensor * l.context * l.expert;
+  if (ranks && pin.schedule && !pin.axis("pipeline"))
+    l.pipeline = std::max<int64_t>(1, *ranks / (inner * pin.axis("data").value_or(1)));
+  inner *= l.pipeline;
   if (pin.axis("data")) {
     l.data = *pin.axis("data");
     if (ranks && *ranks != l.data * inner) {
@@ -112,9 +119,9 @@ absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional
     }
   } else if (ranks) {
     if (*ranks % inner != 0) {
-      return absl::InvalidArgumentError(cat("the pins need a multiple of ", inner, " ranks (expert ", l.expert,
-                                            " x context ", l.context, " x tensor ", l.tensor, "), and --ranks says ",
-                                            *ranks));
+      return absl::InvalidArgumentError(cat("the pins need a multiple of ", inner, " ranks (pipeline ", l.pipeline,
+                                            " x expert ", l.expert, " x context ", l.context, " x tensor ", l.tensor,
+                                            "), and --ranks says ", *ranks));
     }
     l.data = *ranks / inner;
   }
@@ -158,9 +165,10 @@ class Planner {
   }
 
  private:
-  // The data axis is cut where whole runs of the graph end and where a ZeRO group ends; the expert axis is inside of
-  // it, then context, then tensor: the innermost talk most.
+  // The pipeline's stages are outermost: they talk least. The data axis is cut where whole runs of the graph end and
+  // where a ZeRO group ends; the expert axis is inside of it, then context, then tensor: the innermost talk most.
   absl::Status make_mesh() {
+    if (layout_.pipeline > 1) add_axis_of(kStageAxis, layout_.pipeline);
     std::set<int64_t> cuts = {layout_.expert, layout_.sample_ranks()};
     for (int64_t cut : {batch_.batch_ranks, layout_.zero > 0 ? layout_.zero_group : int64_t{1}}) {
       if (cut > layout_.expert) cuts.insert(cut);

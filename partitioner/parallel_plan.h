@@ -9,19 +9,22 @@
 
 namespace partita {
 
+inline constexpr const char* kStageAxis = "pipeline";  // of the mesh: the stages of a pipeline
+
 // The ranks of each kind of axis, and what is stored in parts.
 struct ParallelLayout {
-  int64_t data = 1, expert = 1, context = 1, tensor = 1;
+  int64_t pipeline = 1, data = 1, expert = 1, context = 1, tensor = 1;
+  PipelineSchedule schedule = PipelineSchedule::k1f1b;
   int zero = 0;               // ZeRO stage
   int64_t zero_group = 0;     // data x expert ranks that share one sharded copy; divides data x expert
   bool scatter_sums = false;  // Megatron's sequence parallelism over the tensor axis
-  int64_t ranks() const { return data * expert * context * tensor; }
+  int64_t ranks() const { return pipeline * data * expert * context * tensor; }
   // Ranks that take different samples.
   int64_t sample_ranks() const { return data * expert; }
 };
 
-// What the pins ask for, over `ranks` where that is said. The data axis takes the ranks that the pins leave.
-// InvalidArgument where the numbers do not fit.
+// What the pins ask for, over `ranks` where that is said. The data axis takes the ranks that the pins leave; the
+// pipeline does where a schedule is pinned and its stages are not. InvalidArgument where the numbers do not fit.
 absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional<int64_t> ranks,
                                              std::vector<std::string>& warnings);
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/recipe.h"
+#include "partitioner/pipeline_schedule.h"
 
 namespace partita {
 
@@ -20,9 +20,8 @@ struct Simulation {
   double send = 0;  // from one stage to the next
 };
 
-enum class StepKind : uint8_t { kForward, kBackward, kWeight };
 struct Event {
-  StepKind kind;
+  StageWork kind;
   int stage = 0, chunk = 0;
   int64_t micro_batch = 0;
   double start = 0, end = 0;
@@ -36,14 +35,5 @@ struct Timeline {
 };
 
 Timeline simulate(const Simulation& s, bool keep_events = false);
-
-// The order of one stage's forward and backward operations: micro-batch and chunk of each.
-struct Slot {
-  StepKind kind;
-  int chunk;
-  int64_t micro_batch;
-};
-std::vector<Slot> stage_order(PipelineSchedule schedule, int64_t stages, int64_t stage, int64_t chunks,
-                              int64_t micro_batches);
 
 }  // namespace partita

@@ -10,19 +10,17 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <thread>
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
-#include "base/checksum.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/agreement.h"
 #include "runtime/checkpoint_reader.h"
 #include "runtime/module_files.h"
-#include "runtime/placement.h"
+#include "runtime/tensor_owners.h"
 
 namespace partita::runtime {
 namespace {
@@ -103,59 +101,15 @@ absl::Status Checkpointer::find_out_shared() {
   return absl::OkStatus();
 }
 
-// The tensors of all ranks' programs. Mostly they are the same; where stages hold different ones, ranks tell of those
-// that no rank before them had, one rank after the other.
 absl::Status Checkpointer::gather_tensors() {
-  const std::vector<CheckpointTensor> mine = kept_tensors(executor_.program());
-  tensors_ = mine;
-  std::string first = model_fingerprint(mine);
-  PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, first, "checkpoint: tensors"));
-  int64_t differ = first == model_fingerprint(mine) ? 0 : 1;
-  PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&differ, 1}, ReduceOp::kMax, "checkpoint: tensors"));
-  if (differ == 0) {
-    for (const ProgramState& s : executor_.program().states)
-      owned_.push_back(owns_box(s.placement, executor_.coordinates()));
-    return absl::OkStatus();
-  }
-  tensors_.clear();
-  std::set<std::string> known;
-  auto is_new = [&](const CheckpointTensor& t) { return known.count(t.name) == 0; };
-  while (true) {
-    int64_t next = std::any_of(mine.begin(), mine.end(), is_new) ? communicator_->rank() : INT64_MAX;
-    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&next, 1}, ReduceOp::kMin, "checkpoint: tensors"));
-    if (next == INT64_MAX) break;
-    CheckpointManifest told;
-    std::copy_if(mine.begin(), mine.end(), std::back_inserter(told.tensors), is_new);
-    std::string text = format_manifest(told);
-    PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, text, "checkpoint: tensors", static_cast<int>(next)));
-    PARTITA_ASSIGN_OR_RETURN(told, parse_manifest(text, "a rank's list of tensors"));
-    for (CheckpointTensor& t : told.tensors) {
-      known.insert(t.name);
-      tensors_.push_back(std::move(t));
-    }
-  }
-  return share_out();
-}
-
-// Of the ranks that hold the same box of a tensor, the lowest writes it.
-absl::Status Checkpointer::share_out() {
-  std::map<std::string_view, size_t> index;
-  for (size_t k = 0; k < tensors_.size(); ++k) index[tensors_[k].name] = k;
-  std::vector<int64_t> boxes(tensors_.size(), 0);
+  std::vector<TensorBox> boxes;
   for (const ProgramState& s : executor_.program().states) {
-    if (!is_kept(s)) continue;
-    std::string box = "box";
-    for (int64_t offset : box_offset(s.placement, executor_.coordinates())) append(box, " ", offset);
-    boxes[index.at(s.name)] = static_cast<int64_t>(checksum64(as_byte_span(box)) | 1);
+    if (is_kept(s)) boxes.push_back({kept_tensor(s), &s.placement});
   }
-  PARTITA_ASSIGN_OR_RETURN(std::vector<int64_t> all, all_gather(communicator_, boxes, "checkpoint: owners"));
-  for (const ProgramState& s : executor_.program().states) {
-    bool first = is_kept(s);
-    const size_t k = first ? index.at(s.name) : 0;
-    for (size_t r = 0; first && r < static_cast<size_t>(communicator_->rank()); ++r)
-      first = all[r * boxes.size() + k] != boxes[k];
-    owned_.push_back(first);
-  }
+  PARTITA_ASSIGN_OR_RETURN(TensorOwners owners, agree_on_owners(boxes, executor_.coordinates(), communicator_));
+  tensors_ = std::move(owners.tensors);
+  size_t next = 0;
+  for (const ProgramState& s : executor_.program().states) owned_.push_back(is_kept(s) && owners.owned[next++]);
   return absl::OkStatus();
 }
 

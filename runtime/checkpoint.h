@@ -60,7 +60,6 @@ class Checkpointer {
   absl::Status lock_folder();
   absl::Status find_out_shared();
   absl::Status gather_tensors();
-  absl::Status share_out();
   std::vector<HeldState> held_states() const;
   absl::StatusOr<std::vector<std::string>> candidates() const;
   absl::Status start_from();

@@ -178,10 +178,14 @@ absl::StatusOr<std::string> find_checkpoint(const std::string& path) {
 
 bool is_kept(const ProgramState& state) { return state.kind != "accumulator"; }
 
+CheckpointTensor kept_tensor(const ProgramState& s) {
+  return {s.name, s.kind, s.parameter, s.operand.dtype, s.placement.logical, 0};
+}
+
 std::vector<CheckpointTensor> kept_tensors(const Program& program) {
   std::vector<CheckpointTensor> tensors;
   for (const ProgramState& s : program.states) {
-    if (is_kept(s)) tensors.push_back({s.name, s.kind, s.parameter, s.operand.dtype, s.placement.logical, 0});
+    if (is_kept(s)) tensors.push_back(kept_tensor(s));
   }
   return tensors;
 }

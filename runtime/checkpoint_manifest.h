@@ -63,6 +63,7 @@ absl::StatusOr<std::string> find_checkpoint(const std::string& path);
 
 // States that a checkpoint keeps: all but accumulators.
 bool is_kept(const ProgramState& state);
+CheckpointTensor kept_tensor(const ProgramState& state);
 std::vector<CheckpointTensor> kept_tensors(const Program& program);
 
 // InvalidArgument with names and shapes unless the checkpoint has every wanted tensor in its shape (other float formats

@@ -38,8 +38,8 @@ absl::Status clear_accumulators(const Executor& executor) {
 absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::open(const EvaluateOptions& options, const Executor& training,
                                                            Communicator* communicator, int threads) {
   std::unique_ptr<Evaluator> e(new Evaluator(options, communicator));
-  PARTITA_ASSIGN_OR_RETURN(
-      e->executor_, Executor::create(options.program, communicator, {.threads = threads, .states_of = &training}));
+  PARTITA_ASSIGN_OR_RETURN(e->executor_, Executor::create(options.programs.of(training.rank()), communicator,
+                                                          {.threads = threads, .states_of = &training}));
   PARTITA_ASSIGN_OR_RETURN(e->inputs_, InputStage::open(options.data, *e->executor_));
   e->batches_ = options.batches;
   if (e->batches_ < 0) {
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::open(const EvaluateOptions
     if (samples == kUnlimited)
       return absl::InvalidArgumentError(
           "evaluate: the data have no end; say how many batches: evaluate: {batches: 10}");
-    e->batches_ = std::max<int64_t>(samples / options.program->program.samples_per_step, 1);
+    e->batches_ = std::max<int64_t>(samples / e->executor_->program().samples_per_step, 1);
   }
   PARTITA_RETURN_IF_ERROR(with_context(e->inputs_->source().check_steps(0, e->batches_), "evaluate"));
   return e;

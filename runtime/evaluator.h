@@ -13,7 +13,7 @@
 namespace partita::runtime {
 
 struct EvaluateOptions {
-  std::shared_ptr<const LoadedProgram> program;  // null: no evaluation
+  LoadedPrograms programs;  // none: no evaluation
   DataConfig data;
   int64_t every = 0;     // training steps
   int64_t batches = -1;  // global batches each time; -1: as many whole ones as the data have

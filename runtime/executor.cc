@@ -67,6 +67,19 @@ absl::StatusOr<std::shared_ptr<const LoadedProgram>> LoadedProgram::load(Program
   return loaded;
 }
 
+absl::StatusOr<LoadedPrograms> LoadedPrograms::load(std::vector<Program> programs) {
+  LoadedPrograms all;
+  for (Program& p : programs) {
+    PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(p)));
+    all.stages_.push_back(std::move(loaded));
+  }
+  return all;
+}
+
+std::shared_ptr<const LoadedProgram> LoadedPrograms::of(int64_t rank) const {
+  return stages_[static_cast<size_t>(stage_of(first().mesh, rank))];
+}
+
 absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const LoadedProgram> loaded,
                                                            Communicator* communicator, const ExecutorOptions& options) {
   std::unique_ptr<Executor> executor(new Executor(std::move(loaded)));

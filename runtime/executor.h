@@ -33,6 +33,21 @@ struct LoadedProgram {
   RegionMemory constants;
 };
 
+// The programs of all ranks: one, or one for each stage of a pipeline.
+class LoadedPrograms {
+ public:
+  LoadedPrograms() = default;
+  LoadedPrograms(std::shared_ptr<const LoadedProgram> one) : stages_{std::move(one)} {}
+  static absl::StatusOr<LoadedPrograms> load(std::vector<Program> programs);
+
+  bool empty() const { return stages_.empty(); }
+  const Program& first() const { return stages_.front()->program; }
+  std::shared_ptr<const LoadedProgram> of(int64_t rank) const;
+
+ private:
+  std::vector<std::shared_ptr<const LoadedProgram>> stages_;
+};
+
 struct ExecutorOptions {
   int threads = 1;
   bool profile = false;

@@ -86,6 +86,18 @@ std::vector<int64_t> mesh_coordinates(std::span<const MeshAxis> mesh, int64_t ra
   return coordinates;
 }
 
+int stage_axis(std::span<const MeshAxis> mesh) {
+  for (size_t a = 0; a < mesh.size(); ++a) {
+    if (mesh[a].name == "pipeline") return static_cast<int>(a);
+  }
+  return -1;
+}
+
+int64_t stage_of(std::span<const MeshAxis> mesh, int64_t rank) {
+  const int axis = stage_axis(mesh);
+  return axis < 0 ? 0 : mesh_coordinates(mesh, rank)[static_cast<size_t>(axis)];
+}
+
 std::vector<int> group_ranks(std::span<const MeshAxis> mesh, const CollectiveGroup& group, int64_t rank) {
   std::vector<int64_t> stride(mesh.size());
   int64_t next = 1;

@@ -15,6 +15,9 @@ namespace partita::runtime {
 // World ranks count through the mesh row-major: the first axis is the outermost.
 int64_t mesh_size(std::span<const MeshAxis> mesh);
 std::vector<int64_t> mesh_coordinates(std::span<const MeshAxis> mesh, int64_t rank);
+// The axis along which programs differ, the stages of a pipeline, or -1; and which of these programs a rank runs.
+int stage_axis(std::span<const MeshAxis> mesh);
+int64_t stage_of(std::span<const MeshAxis> mesh, int64_t rank);
 // World ranks of the group that `rank` belongs to, row-major over the group's axes in their order.
 std::vector<int> group_ranks(std::span<const MeshAxis> mesh, const CollectiveGroup& group, int64_t rank);
 

@@ -1,8 +1,8 @@
 // The rank program: what the compiler hands to the runtime. It knows buffers, steps and schedules, nothing of graphs.
 //
-// One image serves every rank that differs only in its coordinates on the mesh: coordinates are data, given by the rank
-// map. Addresses are region + offset + slot * slot_stride: the schedule's slot selects one of several stashed
-// micro-batches.
+// One image serves every rank that differs only in its coordinates on the mesh; a pipeline has one for each stage
+// (coordinate along its mesh axis). Addresses are region + offset + slot * slot_stride: the schedule's slot selects one
+// of several stashed micro-batches.
 //
 // File: magic "PARTITA\1", u32 version, u32 flags, u64 body bytes, u64 blob bytes, u64 checksum of body and blob, body
 // (MessagePack), blob (kernels, constants). Little-endian. The whole is appended to the prebuilt runner to make an
@@ -80,7 +80,7 @@ enum class SegmentKind : uint8_t { kPrologue, kForward, kBackward, kReduce, kUpd
 
 struct ProgramSegment {
   SegmentKind kind = SegmentKind::kForward;
-  int32_t chunk = 0;  // which model chunk of an interleaved pipeline
+  int32_t chunk = 0;  // of a segment that the schedule runs in several: 1 for gradients of weights
   std::vector<Step> steps;
 };
 

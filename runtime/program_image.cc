@@ -17,6 +17,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/message_pack.h"
+#include "runtime/placement.h"
 #include "runtime/program_check.h"
 
 namespace partita::runtime {
@@ -259,7 +260,57 @@ absl::StatusOr<Program> parse_program(std::span<const std::byte> image) {
   return program;
 }
 
-absl::StatusOr<Program> load_image(const std::string& path) {
+namespace {
+
+// The programs of a pipeline's stages: as many as its mesh has.
+absl::Status check_stages(const std::vector<Program>& programs) {
+  const Program& first = programs.front();
+  const int axis = stage_axis(first.mesh);
+  const int64_t stages = axis < 0 ? 1 : first.mesh[static_cast<size_t>(axis)].size;
+  if (static_cast<int64_t>(programs.size()) != stages)
+    return damaged(cat("it has programs of ", programs.size(), " stages, expected ", stages));
+  for (size_t k = 0; k < programs.size(); ++k) {
+    const Program& p = programs[k];
+    bool same = p.mesh.size() == first.mesh.size() && p.samples_per_step == first.samples_per_step &&
+                p.micro_batches == first.micro_batches;
+    for (size_t a = 0; same && a < p.mesh.size(); ++a)
+      same = p.mesh[a].name == first.mesh[a].name && p.mesh[a].size == first.mesh[a].size;
+    if (!same) return damaged(cat("its program ", k, " is of another run than the first"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> serialize_programs(const std::vector<Program>& programs) {
+  PARTITA_RETURN_IF_ERROR(check_stages(programs));
+  std::string images;
+  for (const Program& p : programs) {
+    PARTITA_ASSIGN_OR_RETURN(std::string image, serialize_program(p));
+    images += image;
+  }
+  return images;
+}
+
+absl::StatusOr<std::vector<Program>> parse_programs(std::span<const std::byte> images) {
+  std::vector<Program> programs;
+  do {
+    // The header says how long the image is; what is wrong with it parse_program() tells.
+    size_t bytes = images.size();
+    if (bytes >= kHeaderBytes) {
+      const uint64_t body = read_raw<uint64_t>(images.data() + 16), blob = read_raw<uint64_t>(images.data() + 24);
+      const uint64_t left = bytes - kHeaderBytes;
+      if (body <= left && blob <= left - body) bytes = static_cast<size_t>(kHeaderBytes + body + blob);
+    }
+    PARTITA_ASSIGN_OR_RETURN(Program program, parse_program(images.first(bytes)));
+    programs.push_back(std::move(program));
+    images = images.subspan(bytes);
+  } while (!images.empty());
+  PARTITA_RETURN_IF_ERROR(check_stages(programs));
+  return programs;
+}
+
+absl::StatusOr<std::vector<Program>> load_images(const std::string& path) {
   PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
   std::span<const std::byte> image = file.bytes();
   if (image.size() < 8 || std::memcmp(image.data(), kMagic, 8) != 0) {
@@ -268,9 +319,9 @@ absl::StatusOr<Program> load_image(const std::string& path) {
       return absl::InvalidArgumentError(
           cat(quote(path, 1000), " is no program image and has none appended; `partita compile` writes them"));
   }
-  absl::StatusOr<Program> program = parse_program(image);
-  if (!program.ok()) return with_context(program.status(), quote(path, 1000));
-  return program;
+  auto programs = parse_programs(image);
+  if (!programs.ok()) return with_context(programs.status(), quote(path, 1000));
+  return programs;
 }
 
 absl::Status write_executable(const std::string& runner_path, std::span<const std::byte> image,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,10 +19,15 @@ absl::StatusOr<std::string> serialize_program(const Program& program);
 // crashes on any bytes, and allocates no more than a small multiple of them.
 absl::StatusOr<Program> parse_program(std::span<const std::byte> image);
 
-// A bare image, or an executable with one appended. Errors name the file; InvalidArgument when it is neither.
-absl::StatusOr<Program> load_image(const std::string& path);
+// The programs of all stages of a pipeline (else one), one image after the other. `programs` are in the order of their
+// stages.
+absl::StatusOr<std::string> serialize_programs(const std::vector<Program>& programs);
+absl::StatusOr<std::vector<Program>> parse_programs(std::span<const std::byte> images);
 
-// The image with the runner in front: an executable file. A runner that already carries an image loses it. Written
+// Bare images, or an executable with them appended. Errors name the file; InvalidArgument when it is neither.
+absl::StatusOr<std::vector<Program>> load_images(const std::string& path);
+
+// The images with the runner in front: an executable file. A runner that already carries an image loses it. Written
 // atomically.
 absl::Status write_executable(const std::string& runner_path, std::span<const std::byte> image,
                               const std::string& path);

@@ -83,7 +83,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   PARTITA_ASSIGN_OR_RETURN(o.checkpoint, checkpoint_options());
   if (manifest.contains("evaluate"))
     PARTITA_RETURN_IF_ERROR(with_context(add_evaluation(manifest["evaluate"], folder, o), quote(path)));
-  if (o.evaluate.program == nullptr && (patience > 0 || keep_best > 0)) {
+  if (o.evaluate.programs.empty() && (patience > 0 || keep_best > 0)) {
     return absl::InvalidArgumentError(
         "--patience and --keep-best go by the evaluation's loss; say `evaluate` in train.yaml");
   }
@@ -136,8 +136,8 @@ absl::Status RunFlags::add_evaluation(const nlohmann::json& manifest, const std:
   }
   o.evaluate.patience = patience;
   o.evaluate.min_gain = min_gain;
-  PARTITA_ASSIGN_OR_RETURN(Program program, load_image(cat(folder, "/", kEvaluationName)));
-  PARTITA_ASSIGN_OR_RETURN(o.evaluate.program, LoadedProgram::load(std::move(program)));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, load_images(cat(folder, "/", kEvaluationName)));
+  PARTITA_ASSIGN_OR_RETURN(o.evaluate.programs, LoadedPrograms::load(std::move(programs)));
   return absl::OkStatus();
 }
 

@@ -28,8 +28,8 @@ absl::Status run(const RunFlags& flags, const std::string& backend) {
   std::error_code ec;
   std::string self = fs::read_symlink("/proc/self/exe", ec).string();
   PARTITA_ASSIGN_OR_RETURN(LaunchEnvironment launch, parse_launch_environment(read_environment()));
-  PARTITA_ASSIGN_OR_RETURN(Program program, load_image(self));
-  int64_t ranks = mesh_size(program.mesh);
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, load_images(self));
+  int64_t ranks = mesh_size(programs.front().mesh);
   if (launch.world_size != ranks) {
     return absl::FailedPreconditionError(cat("this bundle is for ", ranks, " rank", ranks == 1 ? "" : "s", " and ",
                                              launch.world_size, " started; start it with mpirun -n ", ranks, " ",
@@ -42,8 +42,9 @@ absl::Status run(const RunFlags& flags, const std::string& backend) {
         std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, launch.local_size));
   std::optional<StopSignal> stop;
   if (!options.checkpoint.folder.empty()) options.stop = stop.emplace().flag();
-  PARTITA_ASSIGN_OR_RETURN(std::string image, serialize_program(program));
-  PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(program)));
+  PARTITA_ASSIGN_OR_RETURN(std::string image, serialize_programs(programs));
+  const size_t stage = static_cast<size_t>(stage_of(programs.front().mesh, launch.rank));
+  PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(programs[stage])));
   std::unique_ptr<Communicator> communicator;
   if (ranks > 1) {
     PARTITA_ASSIGN_OR_RETURN(communicator, open_communicator(launch, backend));

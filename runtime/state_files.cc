@@ -15,6 +15,7 @@
 #include "runtime/box.h"
 #include "runtime/placement.h"
 #include "runtime/safetensors.h"
+#include "runtime/tensor_owners.h"
 
 namespace partita::runtime {
 namespace {
@@ -117,8 +118,12 @@ absl::Status save_tensors(const std::string& path, const std::vector<HeldTensor>
   auto barrier = [&](const char* label) {
     return alone ? absl::OkStatus() : communicator->run({.kind = CollectiveKind::kBarrier, .label = label});
   };
+  std::vector<TensorBox> boxes;
+  for (const HeldTensor& t : tensors)
+    boxes.push_back({{t.name, {}, {}, t.dtype, t.placement->logical, 0}, t.placement});
+  PARTITA_ASSIGN_OR_RETURN(TensorOwners owners, agree_on_owners(boxes, coordinates, communicator));
   std::vector<TensorInfo> infos;
-  for (const HeldTensor& t : tensors) infos.push_back({t.name, t.dtype, t.placement->logical});
+  for (const CheckpointTensor& t : owners.tensors) infos.push_back({t.name, t.dtype, t.shape});
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   std::unique_ptr<SafetensorsWriter> writer;
   if (creator) {
@@ -128,8 +133,9 @@ absl::Status save_tensors(const std::string& path, const std::vector<HeldTensor>
     PARTITA_RETURN_IF_ERROR(barrier("save: created"));
     PARTITA_ASSIGN_OR_RETURN(writer, SafetensorsWriter::join(path, std::move(infos), metadata, kToken));
   }
-  for (const HeldTensor& t : tensors) {
-    if (!owns_box(*t.placement, coordinates)) continue;
+  for (size_t k = 0; k < tensors.size(); ++k) {
+    const HeldTensor& t = tensors[k];
+    if (!owners.owned[k]) continue;
     int64_t size = dtype_size(t.dtype);
     PARTITA_RETURN_IF_ERROR(for_each_piece(*t.placement, coordinates, [&](const LogicalPiece& piece) -> absl::Status {
       std::vector<std::byte> dense(static_cast<size_t>(*element_count(piece.extent) * size));

@@ -12,6 +12,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/agreement.h"
 #include "runtime/collective_threads.h"
 #include "runtime/input_stage.h"
 #include "runtime/placement.h"
@@ -88,7 +89,7 @@ class Trainer {
   }
 
   absl::Status open_evaluator() {
-    if (options_.evaluate.program == nullptr) return absl::OkStatus();
+    if (options_.evaluate.programs.empty()) return absl::OkStatus();
     PARTITA_ASSIGN_OR_RETURN(evaluator_, Evaluator::open(options_.evaluate, executor_, communicator_, threads_));
     return absl::OkStatus();
   }
@@ -214,7 +215,9 @@ class Trainer {
       PARTITA_RETURN_IF_ERROR(executor_.fetch(o.operand));
       tensors.push_back({o.name.substr(kPrefix.size()), o.operand.dtype, &o.placement, executor_.memory(o.operand)});
     }
-    if (tensors.empty())
+    int64_t kept = static_cast<int64_t>(tensors.size());  // a stage may have no parameters
+    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&kept, 1}, ReduceOp::kMax, "gradients kept"));
+    if (kept == 0)
       return absl::FailedPreconditionError("the program keeps no gradients; compile it with --keep-gradients");
     return save_tensors(options_.save_gradients, tensors, executor_.coordinates(), communicator_);
   }
@@ -280,9 +283,9 @@ absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicato
   return train_with(std::move(loaded), communicator, options, sink, threads_per_rank(options, 1), options.device);
 }
 
-absl::Status train_local(std::shared_ptr<const LoadedProgram> loaded, const TrainOptions& options, MetricsSink* sink) {
-  int ranks = static_cast<int>(mesh_size(loaded->program.mesh)), threads = threads_per_rank(options, ranks);
-  if (ranks == 1) return train_with(std::move(loaded), nullptr, options, sink, threads, 0);
+absl::Status train_local(const LoadedPrograms& loaded, const TrainOptions& options, MetricsSink* sink) {
+  int ranks = static_cast<int>(mesh_size(loaded.first().mesh)), threads = threads_per_rank(options, ranks);
+  if (ranks == 1) return train_with(loaded.of(0), nullptr, options, sink, threads, 0);
   ThreadWorld world(ranks);
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (int r = 0; r < ranks; ++r) {
@@ -293,8 +296,8 @@ absl::Status train_local(std::shared_ptr<const LoadedProgram> loaded, const Trai
   std::vector<std::thread> team;
   for (int r = 0; r < ranks; ++r) {
     team.emplace_back([&, r] {
-      results[static_cast<size_t>(r)] =
-          train_with(loaded, communicators[static_cast<size_t>(r)].get(), options, r == 0 ? sink : nullptr, threads, r);
+      results[static_cast<size_t>(r)] = train_with(loaded.of(r), communicators[static_cast<size_t>(r)].get(), options,
+                                                   r == 0 ? sink : nullptr, threads, r);
     });
   }
   for (std::thread& t : team) t.join();

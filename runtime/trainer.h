@@ -37,7 +37,7 @@ struct TrainOptions {
 absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
                         const TrainOptions& options, MetricsSink* sink);
 
-// All ranks of the program as threads of this process. The first rank that failed by itself gives the error.
-absl::Status train_local(std::shared_ptr<const LoadedProgram> loaded, const TrainOptions& options, MetricsSink* sink);
+// All ranks of the programs as threads of this process. The first rank that failed by itself gives the error.
+absl::Status train_local(const LoadedPrograms& loaded, const TrainOptions& options, MetricsSink* sink);
 
 }  // namespace partita::runtime

@@ -20,6 +20,7 @@
 #include "partitioner/bucket.h"
 #include "partitioner/localize.h"
 #include "partitioner/parallel_plan.h"
+#include "partitioner/split_stages.h"
 #include "passes/initialize.h"
 #include "runtime/data/convert.h"
 #include "runtime/params.h"
@@ -75,10 +76,19 @@ absl::Status take_data_settings(const Recipe& recipe, Compiled& out) {
   return absl::OkStatus();
 }
 
+// The programs of the ranks: one for all, or one for each stage of a pipeline.
+absl::StatusOr<std::vector<LocalProgram>> localize_stages(const PlannedGraph& planned, const ParallelLayout& layout,
+                                                          const StateOwners& owners = {}) {
+  PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(planned.graph, planned.plan));
+  if (layout.pipeline == 1) return std::vector<LocalProgram>{std::move(local)};
+  return split_stages(local, planned.plan.mesh.find(kStageAxis), layout.schedule, owners);
+}
+
 // The same model imported for inference, every state and input laid out as training has it.
-absl::StatusOr<runtime::Program> compile_evaluation(const CompileRequest& request, const Recipe& recipe,
-                                                    const PlannedGraph& training, const ParallelLayout& layout,
-                                                    const BatchPlan& batch, PassContext context) {
+absl::StatusOr<std::vector<runtime::Program>> compile_evaluation(const CompileRequest& request, const Recipe& recipe,
+                                                                 const PlannedGraph& training,
+                                                                 const ParallelLayout& layout, const BatchPlan& batch,
+                                                                 const StateOwners& owners, PassContext context) {
   ImportOptions options = import_options(recipe);
   options.training = false;
   PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(request.model, options));
@@ -96,20 +106,26 @@ absl::StatusOr<runtime::Program> compile_evaluation(const CompileRequest& reques
       if (trained.states[k].name == planned.graph.states[n].name) planned.plan.states[n] = training.plan.states[k];
     }
   }
-  PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(planned.graph, planned.plan));
-  return emit_program(local, request.target);
+  PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned, layout, owners));
+  std::vector<runtime::Program> programs;
+  for (const LocalProgram& stage : stages) {
+    PARTITA_ASSIGN_OR_RETURN(runtime::Program program, emit_program(stage, request.target));
+    programs.push_back(std::move(program));
+  }
+  return programs;
 }
 
-std::vector<InitialTensor> collect_weights(const LocalProgram& local) {
+std::vector<InitialTensor> collect_weights(const std::vector<LocalProgram>& stages) {
   std::vector<InitialTensor> weights;
-  for (size_t k = 0; k < local.graph.states.size(); ++k) {
-    const State& s = local.graph.states[k];
-    bool here = std::holds_alternative<Literal>(s.initial) || std::holds_alternative<FileRange>(s.initial);
-    if (here)
-      weights.push_back({s.name,
-                         {local.graph.type(s.value).dtype, local.states[k].logical},
-                         s.initial,
-                         s.kind == StateKind::kParameter});
+  std::set<std::string> known;  // stages may share a state
+  for (const LocalProgram& local : stages) {
+    for (size_t k = 0; k < local.graph.states.size(); ++k) {
+      const State& s = local.graph.states[k];
+      bool here = std::holds_alternative<Literal>(s.initial) || std::holds_alternative<FileRange>(s.initial);
+      if (!here || !known.insert(s.name).second) continue;
+      TensorType whole{local.graph.type(s.value).dtype, local.states[k].logical};
+      weights.push_back({s.name, std::move(whole), s.initial, s.kind == StateKind::kParameter});
+    }
   }
   return weights;
 }
@@ -160,8 +176,17 @@ absl::Status write_weights(const std::vector<InitialTensor>& weights, const std:
   return writer->finish();
 }
 
+// Of one program.
+nlohmann::json memory_bytes(const runtime::Program& p) {
+  return {{"state", p.region_bytes[0]},
+          {"host_state", p.region_bytes[1]},
+          {"arena", p.region_bytes[2]},
+          {"constant", p.region_bytes[3]},
+          {"input", p.region_bytes[4]}};
+}
+
 nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
-  const runtime::Program& p = compiled.program;
+  const runtime::Program& p = compiled.programs.front();
   nlohmann::json mesh = nlohmann::json::object(), inputs = nlohmann::json::array();
   for (const auto& axis : p.mesh) mesh[axis.name] = axis.size;
   for (const auto& in : p.inputs) {
@@ -171,9 +196,15 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
   nlohmann::json data = runtime::to_json(compiled.data);
   if (!compiled.data_kind_said) data.erase("kind");
   int64_t steps = 0;
-  for (const auto& s : p.segments) steps += static_cast<int64_t>(s.steps.size());
+  nlohmann::json memory = memory_bytes(p), stages = nlohmann::json::array();
+  for (const runtime::Program& stage : compiled.programs) {
+    nlohmann::json bytes = memory_bytes(stage);
+    for (auto& [region, most] : memory.items()) most = std::max(most.get<int64_t>(), bytes.at(region).get<int64_t>());
+    stages.push_back(std::move(bytes));
+    for (const auto& s : stage.segments) steps += static_cast<int64_t>(s.steps.size());
+  }
   nlohmann::json evaluate;
-  if (compiled.evaluation) {
+  if (!compiled.evaluation.empty()) {
     evaluate = {{"every", compiled.evaluate_every},
                 {"batches", compiled.evaluate_batches},
                 {"data", runtime::to_json(compiled.evaluation_data)}};
@@ -188,18 +219,14 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
                         {"inputs", inputs},
                         {"parameters", compiled.parameters},
                         {"steps", steps},
-                        {"memory_bytes",
-                         {{"state", p.region_bytes[0]},
-                          {"host_state", p.region_bytes[1]},
-                          {"arena", p.region_bytes[2]},
-                          {"constant", p.region_bytes[3]},
-                          {"input", p.region_bytes[4]}}},
+                        {"memory_bytes", memory},
                         {"image_sha256", sha256_hex(as_byte_span(image))},
                         {"warnings", compiled.warnings},
                         {"data", data},
                         {"seed", compiled.seed}};
-  if (compiled.evaluation) all["evaluate"] = evaluate;
-  if (DeviceCodeSummary code = device_code(p); code.kernels > 0) {
+  if (!compiled.evaluation.empty()) all["evaluate"] = evaluate;
+  if (compiled.programs.size() > 1) all["stages"] = stages;
+  if (DeviceCodeSummary code = device_code(compiled.programs); code.kernels > 0) {
     all["gpu_code"] = {{"kernels", code.kernels},
                        {"most_registers", code.most_registers},
                        {"spilling_kernels", code.spilling},
@@ -210,8 +237,9 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
 
 }  // namespace
 
-DeviceCodeSummary device_code(const runtime::Program& program) {
-  DeviceCodeSummary s;
+namespace {
+
+void add_device_code(const runtime::Program& program, DeviceCodeSummary& s) {
   std::set<std::string> seen;
   for (const auto& segment : program.segments) {
     for (const runtime::Step& step : segment.steps) {
@@ -224,6 +252,13 @@ DeviceCodeSummary device_code(const runtime::Program& program) {
       s.spilled_bytes += spilled;
     }
   }
+}
+
+}  // namespace
+
+DeviceCodeSummary device_code(const std::vector<runtime::Program>& programs) {
+  DeviceCodeSummary s;
+  for (const runtime::Program& program : programs) add_device_code(program, s);
   return s;
 }
 
@@ -269,19 +304,24 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   }
 
   PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings(graph, recipe, layout, batch, out.warnings));
-  PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(planned.graph, planned.plan));
-  if (out.ranks > 1) local.graph = bucket_reductions(local.graph, kBucketBytes);
+  PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned, layout));
+  if (out.ranks > 1) {
+    for (LocalProgram& stage : stages) stage.graph = bucket_reductions(stage.graph, kBucketBytes);
+  }
   watch.lap("partition");
   if (recipe.evaluate) {
-    auto evaluation = compile_evaluation(request, recipe, planned, layout, batch, context);
+    auto evaluation = compile_evaluation(request, recipe, planned, layout, batch, state_owners(stages), context);
     if (!evaluation.ok()) return with_context(evaluation.status(), "evaluate");
     out.evaluation = *std::move(evaluation);
     watch.lap("evaluation");
   }
 
-  PARTITA_ASSIGN_OR_RETURN(out.program, emit_program(local, request.target, &out.claims));
-  out.program.model = std::filesystem::path(request.model).filename().string();
-  out.weights = collect_weights(local);
+  for (const LocalProgram& stage : stages) {
+    PARTITA_ASSIGN_OR_RETURN(runtime::Program program, emit_program(stage, request.target, &out.claims.emplace_back()));
+    program.model = std::filesystem::path(request.model).filename().string();
+    out.programs.push_back(std::move(program));
+  }
+  out.weights = collect_weights(stages);
   for (const State& s : graph.states)
     out.parameters += s.kind == StateKind::kParameter ? elements(graph.type(s.value).shape) : 0;
   out.samples = batch.graph_batch * batch.micro_batches;
@@ -301,21 +341,23 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
   fs::create_directories(fresh, ec);
   if (ec) return absl::InvalidArgumentError(cat("cannot create ", quote(fresh), ": ", ec.message()));
   auto write = [&]() -> absl::Status {
-    PARTITA_ASSIGN_OR_RETURN(std::string image, runtime::serialize_program(compiled.program));
+    PARTITA_ASSIGN_OR_RETURN(std::string image, runtime::serialize_programs(compiled.programs));
     PARTITA_RETURN_IF_ERROR(write_file_atomically(cat(fresh, "/", runtime::kImageName), image, Durable::kNo));
-    if (compiled.evaluation) {
-      PARTITA_ASSIGN_OR_RETURN(std::string evaluation, runtime::serialize_program(*compiled.evaluation));
+    if (!compiled.evaluation.empty()) {
+      PARTITA_ASSIGN_OR_RETURN(std::string evaluation, runtime::serialize_programs(compiled.evaluation));
       PARTITA_RETURN_IF_ERROR(
           write_file_atomically(cat(fresh, "/", runtime::kEvaluationName), evaluation, Durable::kNo));
     }
     PARTITA_RETURN_IF_ERROR(with_context(write_weights(compiled.weights, cat(fresh, "/", runtime::kInitialName)),
-                                         quote(compiled.program.model, 200)));
+                                         quote(compiled.programs.front().model, 200)));
     PARTITA_RETURN_IF_ERROR(
         runtime::write_executable(runner, as_byte_span(image), cat(fresh, "/", runtime::kRankName)));
-    std::vector<verifier::Claim> claims;
-    for (const StepClaim& c : compiled.claims.steps) claims.push_back({c.node, c.values});
-    PARTITA_RETURN_IF_ERROR(
-        verifier::write_evidence(compiled.serial, compiled.samples, compiled.claims.graph, claims, fresh));
+    std::vector<verifier::RankEvidence> evidence;
+    for (const ProgramClaims& program : compiled.claims) {
+      verifier::RankEvidence& e = evidence.emplace_back(verifier::RankEvidence{program.graph, {}});
+      for (const StepClaim& c : program.steps) e.claims.push_back({c.node, c.values});
+    }
+    PARTITA_RETURN_IF_ERROR(verifier::write_evidence(compiled.serial, compiled.samples, evidence, fresh));
     return write_file_atomically(cat(fresh, "/", runtime::kManifestName), manifest(compiled, image).dump(2) + "\n",
                                  Durable::kNo);
   };

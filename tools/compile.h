@@ -35,11 +35,11 @@ struct InitialTensor {
 };
 
 struct Compiled {
-  runtime::Program program;
-  Graph serial;                                // what the ranks share out between them, for the verifier
-  int64_t samples = 0;                         // a step's, likewise
-  ProgramClaims claims;                        // what the program's steps say that they compute, likewise
-  std::optional<runtime::Program> evaluation;  // forward alone, for inference; where train.yaml has `evaluate`
+  std::vector<runtime::Program> programs;    // of the ranks: one, or one for each stage of a pipeline
+  Graph serial;                              // what the ranks share out between them, for the verifier
+  int64_t samples = 0;                       // a step's, likewise
+  std::vector<ProgramClaims> claims;         // what the programs' steps say that they compute, likewise
+  std::vector<runtime::Program> evaluation;  // forward alone, for inference; where train.yaml has `evaluate`
   runtime::DataConfig evaluation_data;
   int64_t evaluate_every = 0, evaluate_batches = -1;  // steps; global batches, -1: all of the data
   runtime::DataConfig data;                           // what train.yaml says of the data
@@ -59,7 +59,7 @@ struct DeviceCodeSummary {
   int64_t kernels = 0, most_registers = 0;  // registers of a thread
   int64_t spilling = 0, spilled_bytes = 0;  // kernels that spill, and how much a thread of theirs does
 };
-DeviceCodeSummary device_code(const runtime::Program& program);
+DeviceCodeSummary device_code(const std::vector<runtime::Program>& programs);
 
 // What a recipe says about reading the model.
 ImportOptions import_options(const Recipe& recipe);

@@ -80,10 +80,12 @@ bool keeps_gradients(const runtime::Program& program) {
   return false;
 }
 
-absl::StatusOr<Outcome> run(runtime::Program program, runtime::TrainOptions options, const ResultFolder& folder) {
+absl::StatusOr<Outcome> run(std::vector<runtime::Program> programs, runtime::TrainOptions options,
+                            const ResultFolder& folder) {
   options.save = folder.file("parameters.safetensors");
-  if (keeps_gradients(program)) options.save_gradients = folder.file("gradients.safetensors");
-  PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedProgram::load(std::move(program)));
+  if (std::any_of(programs.begin(), programs.end(), keeps_gradients))
+    options.save_gradients = folder.file("gradients.safetensors");
+  PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
   LossSink sink;
   PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, &sink));
   Outcome out{sink.losses(), sink.skipped(), {}};
@@ -109,8 +111,9 @@ absl::StatusOr<runtime::Program> compile_serial(const verifier::Bundle& bundle, 
   }
   for (const State& s : local.graph.states) place(s.value, local.states);
   for (const GraphOutput& o : local.graph.outputs) place(o.value, local.outputs);
-  local.samples_per_step = bundle.program.samples_per_step;
-  local.micro_batches = samples > 0 ? local.samples_per_step / samples : bundle.program.micro_batches;
+  const runtime::Program& first = bundle.programs.front().program;
+  local.samples_per_step = first.samples_per_step;
+  local.micro_batches = samples > 0 ? local.samples_per_step / samples : first.micro_batches;
   return emit_program(local, {.fuse = fuse});
 }
 
@@ -142,11 +145,14 @@ double rounding(const Graph& graph) {
 
 absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& bundle, const NumericOptions& options) {
   ResultFolder folder;
-  PARTITA_ASSIGN_OR_RETURN(Outcome ranks, run(bundle.program, options.train, folder));
+  std::vector<runtime::Program> stages;
+  for (const verifier::RankProgram& p : bundle.programs) stages.push_back(p.program);
+  const bool several = !stages.front().mesh.empty();
+  PARTITA_ASSIGN_OR_RETURN(Outcome ranks, run(std::move(stages), options.train, folder));
   PARTITA_ASSIGN_OR_RETURN(runtime::Program fused, compile_serial(bundle, true));
-  PARTITA_ASSIGN_OR_RETURN(Outcome serial, run(std::move(fused), options.train, folder));
+  PARTITA_ASSIGN_OR_RETURN(Outcome serial, run({std::move(fused)}, options.train, folder));
   PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle, false));
-  PARTITA_ASSIGN_OR_RETURN(Outcome other, run(std::move(unfused), options.train, folder));
+  PARTITA_ASSIGN_OR_RETURN(Outcome other, run({std::move(unfused)}, options.train, folder));
   const double tolerance = std::max(options.tolerance, rounding(bundle.serial));
   verifier::NumericVerdict verdict;
   verdict.steps = static_cast<int64_t>(serial.losses.size());
@@ -164,7 +170,7 @@ absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& b
     verdict.loss_error = std::max(verdict.loss_error, off);
     if (off > std::max(tolerance, kNoise * noise))
       return absl::AbortedError(cat("numeric: the loss of step ", k, ": expected ", serial.losses[k], ", found ",
-                                    ranks.losses[k], " on ", bundle.program.mesh.empty() ? "one rank" : "all ranks"));
+                                    ranks.losses[k], " on ", several ? "all ranks" : "one rank"));
   }
   for (const auto& [name, expected] : serial.tensors) {
     auto found = ranks.tensors.find(name), again = other.tensors.find(name);

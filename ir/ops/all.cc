@@ -21,7 +21,7 @@ extern const OpDef kSoftmax, kLogSoftmax, kLayerNorm, kRmsNorm, kBatchNorm, kCro
     kAttention, kAttentionGrad, kRotary;
 extern const OpDef kOptSgd, kOptMomentum, kOptAdagrad, kOptAdam, kOptLambDirection, kOptOnnxAdam, kOptOnnxAdagrad,
     kOptOnnxMomentum, kOptOrtAdamW;
-extern const OpDef kAllReduce, kAllGather, kReduceScatter, kAllToAll, kShardSlice;
+extern const OpDef kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSend, kRecv, kShardSlice;
 extern const OpDef kAccumulate;
 
 namespace {
@@ -136,6 +136,8 @@ const OpDef* const kOps[] = {
     &kAllGather,
     &kReduceScatter,
     &kAllToAll,
+    &kSend,
+    &kRecv,
     &kShardSlice,
     &kAccumulate,
 };

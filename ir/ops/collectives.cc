@@ -40,6 +40,25 @@ absl::StatusOr<std::vector<TensorType>> exchanged_type(const OpView& use) {
   return same_types(use);
 }
 
+absl::Status expect_peer(const OpView& use) {
+  int64_t peer = use.attrs.i("peer"), parts = use.attrs.i("parts");
+  if (peer < 0 || peer >= parts) return absl::InvalidArgumentError(cat("peer ", peer, " in a group of ", parts));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TensorType>> sent_type(const OpView& use) {
+  PARTITA_RETURN_IF_ERROR(expect_peer(use));
+  return std::vector<TensorType>{};
+}
+
+absl::StatusOr<std::vector<TensorType>> received_type(const OpView& use) {
+  PARTITA_RETURN_IF_ERROR(expect_peer(use));
+  TensorType t{use.attrs.dtype("to"), use.attrs.ints("shape")};
+  if (!checked_elements(t.shape))
+    return absl::InvalidArgumentError(cat("a result of ", to_string(t.shape), " elements is too large"));
+  return std::vector<TensorType>{std::move(t)};
+}
+
 absl::StatusOr<std::vector<TensorType>> sliced_type(const OpView& use) {
   int64_t dim = use.attrs.i("dim"), parts = use.attrs.i("parts");
   if (use.inputs[1] != TensorType{DType::kI64, {}}) return absl::InvalidArgumentError("expected a scalar coordinate");
@@ -77,6 +96,7 @@ std::string whole_formula(const OpView& use) {
   std::string text;
   int names = 0;
   auto operand = [&](const Shape& shape) {
+    if (shape.empty()) text += " .";
     for (int64_t n : shape) append(text, " ", factor_name(names++), "=", n, "^");
   };
   for (size_t k = 0; k < use.inputs.size(); ++k) {
@@ -85,6 +105,7 @@ std::string whole_formula(const OpView& use) {
   }
   text += " ->";
   auto outputs = infer(use);
+  if (outputs.ok() && outputs->empty()) text += " /";
   for (size_t k = 0; outputs.ok() && k < outputs->size(); ++k) {
     text += k ? "," : "";
     operand((*outputs)[k].shape);
@@ -123,6 +144,23 @@ extern const OpDef kAllToAll = {.name = "all_to_all",
                                 .formula_of = whole_formula<exchanged_type>,
                                 .infer = exchanged_type,
                                 .communicates = true};
+
+// x -> nothing here: rank `peer` of the group gets it, by the recv that stands at the same place among its receives
+// from this rank.
+extern const OpDef kSend = {.name = "send",
+                            .attributes = "ints axes, i parts, i peer",
+                            .formula_of = whole_formula<sent_type>,
+                            .infer = sent_type,
+                            .communicates = true};
+
+// -> what rank `peer` of the group sends. The types of both sides are equal.
+extern const OpDef kRecv = {.name = "recv",
+                            .min_inputs = 0,
+                            .max_inputs = 0,
+                            .attributes = "ints axes, i parts, i peer, ints shape, dtype to",
+                            .formula_of = whole_formula<received_type>,
+                            .infer = received_type,
+                            .communicates = true};
 
 // Block `coordinate` of `parts` equal blocks along `dim`: what a replicated value becomes when an axis starts to split
 // it.

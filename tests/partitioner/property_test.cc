@@ -1,5 +1,5 @@
-// Random models x meshes x shardings x stored parts x micro-batches: all ranks in float64 equal the serial step. A case
-// that fails is made smaller as long as it fails, and printed.
+// Random models x meshes x shardings x stored parts x micro-batches x stages: all ranks in float64 equal the serial
+// step. A case that fails is made smaller as long as it fails, and printed.
 //
 // PARTITA_SEEDS=N runs N seeds (300 unless said), PARTITA_SEED=K the one seed K.
 #include <gtest/gtest.h>
@@ -15,6 +15,7 @@
 #include "partitioner/bucket.h"
 #include "partitioner/localize.h"
 #include "partitioner/split_forms.h"
+#include "partitioner/split_stages.h"
 #include "tests/partitioner/random_model.h"
 #include "tests/partitioner/spmd.h"
 
@@ -25,7 +26,9 @@ namespace {
 struct Case {
   RandomModel model;
   std::vector<MeshAxis> axes;
-  int time = 0;  // parts of a run
+  int time = 0;    // parts of a run
+  int stages = 1;  // of a pipeline
+  PipelineSchedule schedule = PipelineSchedule::k1f1b;
   std::vector<uint32_t> choices;
 };
 
@@ -42,7 +45,7 @@ class Choices {
 
 Case random_case(uint64_t seed) {
   std::mt19937_64 rng(seed * 7919 + 1);
-  Case c{random_model(seed), {}, 0, {}};
+  Case c{.model = random_model(seed), .axes = {}, .choices = {}};
   int64_t ranks = 1;
   for (uint64_t k = 1 + rng() % 3; k-- > 0 && ranks < 8;) {
     c.axes.push_back({cat("a", c.axes.size()), rng() % 4 == 3 ? 4 : 2});
@@ -50,6 +53,10 @@ Case random_case(uint64_t seed) {
   }
   if (c.model.accumulate && rng() % 2) c.time = 2;
   for (int k = 0; k < 600; ++k) c.choices.push_back(static_cast<uint32_t>(rng()));
+  constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::k1f1b, PipelineSchedule::kGpipe,
+                                             PipelineSchedule::kZeroBubble};
+  if (rng() % 2) c.stages = 2 + static_cast<int>(rng() % 3);
+  c.schedule = kSchedules[rng() % 3];
   return c;
 }
 
@@ -97,6 +104,7 @@ Prepared prepare(const Case& c) {
   }
   std::vector<int> rest(all.begin() + (plan.slice_axes.empty() ? 0 : 1), all.end());
   int64_t samples = 4;
+  if (c.stages > 1) plan.mesh.axes.push_back({"pipeline", c.stages});
   if (c.time > 0) {
     plan.mesh.time = static_cast<int>(plan.mesh.axes.size());
     plan.mesh.axes.push_back({"micro_batch", c.time});
@@ -171,9 +179,17 @@ std::string fault(const Case& c) {
   Prepared p = prepare(c);
   auto local = localize(p.graph, p.plan);
   if (!local.ok()) return std::string(local.status().message());
-  if (auto sound = verify(local->graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
-  local->graph = bucket_reductions(local->graph, 1 << 12);
-  SpmdResult split = run_spmd(*local, inputs, states);
+  std::vector<LocalProgram> stages = {*std::move(local)};
+  if (c.stages > 1) {
+    auto cut = split_stages(stages[0], p.plan.mesh.find("pipeline"), c.schedule);
+    // Too few parts; the walk alone then.
+    if (cut.ok()) stages = *std::move(cut);
+  }
+  for (LocalProgram& stage : stages) {
+    if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
+    stage.graph = bucket_reductions(stage.graph, 1 << 12);
+  }
+  SpmdResult split = run_spmd(stages, inputs, states);
   auto compare = [](const Tensors& got, const Tensors& expected) -> std::string {
     for (const auto& [name, e] : expected) {
       if (name.rfind("accumulate/", 0) == 0) continue;  // a rank's part of the sum
@@ -211,6 +227,11 @@ Case smallest(Case c) {
       smaller.model.*flag = false;
       attempt(std::move(smaller));
     }
+    if (c.stages > 2) {
+      Case smaller = c;
+      smaller.stages = 2;
+      attempt(std::move(smaller));
+    }
     if (c.axes.size() > 1) {
       Case smaller = c;
       smaller.axes.pop_back();
@@ -232,7 +253,7 @@ std::string report(const Case& c) {
   for (const MeshAxis& a : p.plan.mesh.axes) append(s, " ", a.name, "=", a.size);
   for (int a : p.plan.slice_axes) append(s, ", runs over ", p.plan.mesh.axes[a].name);
   for (int a : p.plan.scatter_axes) append(s, ", sums scattered over ", p.plan.mesh.axes[a].name);
-  append(s, "\n");
+  append(s, ", ", enum_name(c.schedule), "\n");
   for (size_t k = 0; k < p.graph.inputs.size(); ++k)
     append(s, p.graph.inputs[k].name, " ", to_string(p.plan.inputs[k], p.plan.mesh), "\n");
   for (size_t k = 0; k < p.graph.states.size(); ++k) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "partitioner/local_program.h"
 
@@ -22,7 +23,9 @@ struct SpmdResult {
   Tensors outputs, states;  // states after the step
 };
 
-// One training step. `inputs` hold the step's samples for all micro-batches, one after the other along dimension 0.
+// One training step of the programs of a pipeline's stages, each by its schedule. `inputs` hold the step's samples for
+// all micro-batches, one after the other along dimension 0.
+SpmdResult run_spmd(const std::vector<LocalProgram>& stages, const Tensors& inputs, const Tensors& states);
 SpmdResult run_spmd(const LocalProgram& program, const Tensors& inputs, const Tensors& states);
 
 }  // namespace partita

@@ -96,13 +96,13 @@ TEST(ProgramImage, Executable_CarriesItsImage) {
   struct stat info {};
   ASSERT_EQ(::stat(out.c_str(), &info), 0);
   EXPECT_NE(info.st_mode & S_IXUSR, 0u);
-  EXPECT_EQ(*serialize_program(*load_image(out)), image);
-  EXPECT_EQ(*serialize_program(*load_image(folder.write("bare", image))), image);
+  EXPECT_EQ(*serialize_programs(*load_images(out)), image);
+  EXPECT_EQ(*serialize_programs(*load_images(folder.write("bare", image))), image);
   // A runner that has an image is used without it.
   ASSERT_TRUE(write_executable(out, bytes(image), again).ok());
   EXPECT_EQ(TempFolder::read(again), TempFolder::read(out));
-  EXPECT_THAT(message(load_image(runner).status()), HasSubstr("is no program image"));
-  EXPECT_FALSE(load_image(folder / "absent").ok());
+  EXPECT_THAT(message(load_images(runner).status()), HasSubstr("is no program image"));
+  EXPECT_FALSE(load_images(folder / "absent").ok());
 }
 
 struct Mistake {

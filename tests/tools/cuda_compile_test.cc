@@ -36,13 +36,13 @@ absl::StatusOr<Compiled> compile_for(const std::string& folder, const std::strin
 void expect_code(const std::string& folder, const std::string& architecture, int64_t ranks = 1) {
   auto compiled = compile_for(folder, architecture, ranks);
   ASSERT_TRUE(compiled.ok()) << folder << ": " << compiled.status();
-  DeviceCodeSummary code = device_code(compiled->program);
-  EXPECT_EQ(compiled->program.target, "cuda:" + architecture);
+  DeviceCodeSummary code = device_code(compiled->programs);
+  EXPECT_EQ(compiled->programs[0].target, "cuda:" + architecture);
   EXPECT_GT(code.kernels, 0) << folder;
   EXPECT_EQ(code.spilled_bytes, 0) << folder << " for " << architecture << ": " << code.spilling << " kernels spill";
   EXPECT_LE(code.most_registers, 255);
-  const std::string ptx(compiled->program.portable_kernels.begin(), compiled->program.portable_kernels.end());
-  for (const auto& segment : compiled->program.segments) {
+  const std::string ptx(compiled->programs[0].portable_kernels.begin(), compiled->programs[0].portable_kernels.end());
+  for (const auto& segment : compiled->programs[0].segments) {
     for (const auto& step : segment.steps) {
       if (step.kind != runtime::StepKind::kKernel) continue;
       EXPECT_THAT(ptx, HasSubstr(".entry " + step.name + "("));
@@ -70,8 +70,8 @@ TEST(CudaCompile_TwoRanks, CodeIsTheSameTwice) {
   SKIP_WITHOUT_PTXAS();
   auto a = compile_for(PARTITA_TEST_DATA "/gpt2", "sm_90", 2), b = compile_for(PARTITA_TEST_DATA "/gpt2", "sm_90", 2);
   ASSERT_TRUE(a.ok() && b.ok()) << a.status() << b.status();
-  EXPECT_TRUE(a->program.kernels == b->program.kernels);
-  const auto &x = a->program.portable_kernels, &y = b->program.portable_kernels;
+  EXPECT_TRUE(a->programs[0].kernels == b->programs[0].kernels);
+  const auto &x = a->programs[0].portable_kernels, &y = b->programs[0].portable_kernels;
   const auto [at, other] = std::mismatch(x.begin(), x.end(), y.begin(), y.end());
   EXPECT_TRUE(at == x.end() && other == y.end())
       << std::string(at - std::min<int64_t>(at - x.begin(), 200), at + std::min<int64_t>(x.end() - at, 100))

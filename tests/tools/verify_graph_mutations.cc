@@ -62,72 +62,73 @@ int pick_collective(const Graph& g, std::mt19937& rng, bool reduces) {
 }
 
 bool dropped_reduce(Bundle& b, std::mt19937& rng) {
-  int n = pick(b.rank.nodes, rng, [](const Node& x) { return x.op->name == "all_reduce"; });
+  int n = pick(b.programs[0].rank.nodes, rng, [](const Node& x) { return x.op->name == "all_reduce"; });
   if (n < 0) return false;
-  size_t k = rng() % b.rank.nodes[n].outputs.size();
-  ValueId out = b.rank.nodes[n].outputs[k];
-  if (!is_used(b.rank, out)) return false;
-  replace_uses(b.rank, out, b.rank.nodes[n].inputs[k]);
+  size_t k = rng() % b.programs[0].rank.nodes[n].outputs.size();
+  ValueId out = b.programs[0].rank.nodes[n].outputs[k];
+  if (!is_used(b.programs[0].rank, out)) return false;
+  replace_uses(b.programs[0].rank, out, b.programs[0].rank.nodes[n].inputs[k]);
   return true;
 }
 
 bool repeated_reduce(Bundle& b, std::mt19937& rng) {
-  int n = pick(b.rank.nodes, rng, [](const Node& x) { return x.op->name == "all_reduce"; });
+  int n = pick(b.programs[0].rank.nodes, rng, [](const Node& x) { return x.op->name == "all_reduce"; });
   if (n < 0) return false;
-  repeat(b.rank, n);
+  repeat(b.programs[0].rank, n);
   return true;
 }
 
 bool wrong_group(Bundle& b, std::mt19937& rng) {
-  int n = pick_collective(b.rank, rng, false);
+  int n = pick_collective(b.programs[0].rank, rng, false);
   if (n < 0) return false;
-  Attrs& attrs = b.rank.nodes[n].attrs;
+  Attrs& attrs = b.programs[0].rank.nodes[n].attrs;
   std::vector<int64_t> axes = attrs.ints("axes");
   if (axes.size() > 1) {
     int64_t gone = axes.back();
     axes.pop_back();
-    attrs.set("parts", attrs.i("parts") / b.program.mesh[gone].size);
+    attrs.set("parts", attrs.i("parts") / b.programs[0].program.mesh[gone].size);
   } else {
-    int64_t other = axes[0] + 1 < static_cast<int64_t>(b.program.mesh.size()) ? axes[0] + 1 : axes[0] - 1;
+    int64_t other = axes[0] + 1 < static_cast<int64_t>(b.programs[0].program.mesh.size()) ? axes[0] + 1 : axes[0] - 1;
     if (other < 0) return false;
     axes[0] = other;
-    attrs.set("parts", b.program.mesh[other].size);
+    attrs.set("parts", b.programs[0].program.mesh[other].size);
   }
   attrs.set("axes", axes);
   return true;
 }
 
 bool wrong_reduction(Bundle& b, std::mt19937& rng) {
-  int n = pick_collective(b.rank, rng, true);
+  int n = pick_collective(b.programs[0].rank, rng, true);
   if (n < 0) return false;
-  Attrs& attrs = b.rank.nodes[n].attrs;
+  Attrs& attrs = b.programs[0].rank.nodes[n].attrs;
   attrs.set("reduce", std::string(attrs.s("reduce") == "sum" ? "max" : "sum"));
   return true;
 }
 
 bool wrong_scale(Bundle& b, std::mt19937& rng) {
-  int c = pick(b.rank.constants, rng, [&](const Constant& x) {
-    return is_float(x.literal.type.dtype) && elements(x.literal.type.shape) == 1 && is_used(b.rank, x.value);
+  int c = pick(b.programs[0].rank.constants, rng, [&](const Constant& x) {
+    return is_float(x.literal.type.dtype) && elements(x.literal.type.shape) == 1 &&
+           is_used(b.programs[0].rank, x.value);
   });
   if (c < 0) return false;
-  Tensor t = to_tensor(b.rank.constants[c].literal);
+  Tensor t = to_tensor(b.programs[0].rank.constants[c].literal);
   t.f[0] = t.f[0] == 0 ? 0.25 : t.f[0] * 1.37;
-  b.rank.constants[c].literal = to_literal(t);
+  b.programs[0].rank.constants[c].literal = to_literal(t);
   return true;
 }
 
 bool swapped_operands(Bundle& b, std::mt19937& rng) {
-  int n = pick(b.rank.nodes, rng, [](const Node& x) {
+  int n = pick(b.programs[0].rank.nodes, rng, [](const Node& x) {
     bool ordered = x.op->name == "sub" || x.op->name == "div" || x.op->name == "matmul";
     return ordered && x.inputs[0] != x.inputs[1];
   });
   if (n < 0) return false;
-  std::swap(b.rank.nodes[n].inputs[0], b.rank.nodes[n].inputs[1]);
+  std::swap(b.programs[0].rank.nodes[n].inputs[0], b.programs[0].rank.nodes[n].inputs[1]);
   return true;
 }
 
 bool missing_layer(Bundle& b, std::mt19937& rng) {
-  Graph& g = b.rank;
+  Graph& g = b.programs[0].rank;
   int n = pick(g.nodes, rng, [&](const Node& x) {
     return movement_of(*x.op) == Movement::kNone && !x.inputs.empty() && x.inputs[0] != kNoValue &&
            g.type(x.inputs[0]) == g.type(x.outputs[0]) && is_used(g, x.outputs[0]) && x.op->name != "cast";
@@ -138,7 +139,7 @@ bool missing_layer(Bundle& b, std::mt19937& rng) {
 }
 
 bool double_bias(Bundle& b, std::mt19937& rng) {
-  Graph& g = b.rank;
+  Graph& g = b.programs[0].rank;
   int n = pick(g.nodes, rng, [&](const Node& x) {
     return x.op->name == "add" && g.type(x.inputs[0]) == g.type(x.outputs[0]) && is_used(g, x.outputs[0]) &&
            is_float(g.type(x.outputs[0]).dtype);
@@ -149,7 +150,7 @@ bool double_bias(Bundle& b, std::mt19937& rng) {
 }
 
 bool shifted_box(Bundle& b, std::mt19937& rng) {
-  Graph& g = b.rank;
+  Graph& g = b.programs[0].rank;
   int n = pick(g.nodes, rng, [&](const Node& x) { return x.op->name == "slice" && is_used(g, x.outputs[0]); });
   if (n < 0) return false;
   std::vector<int64_t> starts = g.nodes[n].attrs.ints("starts"), limits = g.nodes[n].attrs.ints("limits");
@@ -167,7 +168,7 @@ bool shifted_box(Bundle& b, std::mt19937& rng) {
 }
 
 bool another_ranks_box(Bundle& b, std::mt19937& rng) {
-  Graph& g = b.rank;
+  Graph& g = b.programs[0].rank;
   int n = pick(g.nodes, rng, [](const Node& x) { return movement_of(*x.op) == Movement::kSlice; });
   if (n < 0) return false;
   for (const GraphInput& in : g.inputs) {
@@ -185,14 +186,14 @@ bool another_ranks_box(Bundle& b, std::mt19937& rng) {
 }
 
 bool stale_state(Bundle& b, std::mt19937& rng) {
-  int s = pick(b.rank.states, rng, [](const State& x) { return x.next != kNoValue && x.next != x.value; });
+  int s = pick(b.programs[0].rank.states, rng, [](const State& x) { return x.next != kNoValue && x.next != x.value; });
   if (s < 0) return false;
-  b.rank.states[s].next = b.rank.states[s].value;
+  b.programs[0].rank.states[s].next = b.programs[0].rank.states[s].value;
   return true;
 }
 
 bool swapped_states(Bundle& b, std::mt19937& rng) {
-  Graph& g = b.rank;
+  Graph& g = b.programs[0].rank;
   auto changes = [](const State& x) { return x.next != kNoValue && x.next != x.value; };
   int s = pick(g.states, rng, changes);
   if (s < 0) return false;
@@ -205,7 +206,7 @@ bool swapped_states(Bundle& b, std::mt19937& rng) {
 }
 
 bool wrong_output(Bundle& b, std::mt19937& rng) {
-  Graph& g = b.rank;
+  Graph& g = b.programs[0].rank;
   GraphOutput& o = g.outputs[rng() % g.outputs.size()];
   int n = pick(g.nodes, rng, [&](const Node& x) {
     return movement_of(*x.op) == Movement::kNone && x.outputs[0] != o.value && g.type(x.outputs[0]) == g.type(o.value);
@@ -216,7 +217,7 @@ bool wrong_output(Bundle& b, std::mt19937& rng) {
 }
 
 bool wrong_attribute(Bundle& b, std::mt19937& rng) {
-  Graph& g = b.rank;
+  Graph& g = b.programs[0].rank;
   int n = pick(g.nodes, rng, [](const Node& x) {
     return movement_of(*x.op) == Movement::kNone &&
            std::any_of(x.attrs.items().begin(), x.attrs.items().end(),
@@ -232,7 +233,7 @@ bool wrong_attribute(Bundle& b, std::mt19937& rng) {
 }
 
 bool wrong_type(Bundle& b, std::mt19937& rng) {
-  Graph& g = b.rank;
+  Graph& g = b.programs[0].rank;
   int n = pick(g.nodes, rng, [&](const Node& x) {
     return movement_of(*x.op) == Movement::kNone && g.type(x.outputs[0]).dtype == DType::kF32;
   });
@@ -244,8 +245,8 @@ bool wrong_type(Bundle& b, std::mt19937& rng) {
 // A rank takes another part of the samples, or of a stored state, than the graph was made for.
 bool wrong_placement(Bundle& b, std::mt19937& rng) {
   std::vector<runtime::Placement*> split;
-  for (auto& in : b.program.inputs) split.push_back(&in.placement);
-  for (auto& s : b.program.states) split.push_back(&s.placement);
+  for (auto& in : b.programs[0].program.inputs) split.push_back(&in.placement);
+  for (auto& s : b.programs[0].program.states) split.push_back(&s.placement);
   std::erase_if(split, [](const runtime::Placement* p) {
     return std::all_of(p->axes.begin(), p->axes.end(), [](const auto& axes) { return axes.empty(); });
   });
@@ -256,8 +257,8 @@ bool wrong_placement(Bundle& b, std::mt19937& rng) {
     if (rng() % 2 == 0) {
       axes[0].stride = axes[0].stride == 1 ? 2 : axes[0].stride / 2;
     } else {
-      axes[0].axis = (axes[0].axis + 1) % static_cast<int32_t>(b.program.mesh.size());
-      if (b.program.mesh.size() == 1) axes.clear();
+      axes[0].axis = (axes[0].axis + 1) % static_cast<int32_t>(b.programs[0].program.mesh.size());
+      if (b.programs[0].program.mesh.size() == 1) axes.clear();
     }
     return true;
   }
@@ -265,7 +266,7 @@ bool wrong_placement(Bundle& b, std::mt19937& rng) {
 }
 
 bool wrong_sample_count(Bundle& b, std::mt19937& rng) {
-  b.program.samples_per_step += 1 + static_cast<int64_t>(rng() % 3);
+  b.programs[0].program.samples_per_step += 1 + static_cast<int64_t>(rng() % 3);
   return true;
 }
 

@@ -81,7 +81,7 @@ TEST_F(Mutations, OfGraphsAreFound) {
   expect_all_found(
       graph_mutations(),
       [](size_t which, const verifier::Bundle& b) {
-        return verifier::check_graph(serials_[which], b.rank, b.program, no_place).status();
+        return verifier::check_graph(serials_[which], b.programs[0].rank, b.programs[0].program, no_place).status();
       },
       0);
 }
@@ -89,7 +89,10 @@ TEST_F(Mutations, OfGraphsAreFound) {
 TEST_F(Mutations, OfProgramsAreFound) {
   expect_all_found(
       program_mutations(),
-      [](size_t, const verifier::Bundle& b) { return verifier::check_steps(b.code, b.program, b.claims).status(); }, 2);
+      [](size_t, const verifier::Bundle& b) {
+        return verifier::check_steps(b.programs[0].code, b.programs[0].program, b.programs[0].claims).status();
+      },
+      2);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ struct Place {
 template <typename Fits>
 Place pick(Bundle& b, std::mt19937& rng, Fits fits) {
   std::vector<Place> found;
-  for (auto& segment : b.program.segments) {
+  for (auto& segment : b.programs[0].program.segments) {
     for (size_t k = 0; k < segment.steps.size(); ++k) {
       if (fits(segment.steps[k])) found.push_back({&segment, k});
     }
@@ -39,8 +39,8 @@ bool same(const Operand& a, const Operand& b) {
 void remove(Bundle& b, const Place& p) {
   uint32_t id = p.step().id;
   p.segment->steps.erase(p.segment->steps.begin() + static_cast<int64_t>(p.at));
-  b.claims.erase(b.claims.begin() + id);
-  for (auto& segment : b.program.segments) {
+  b.programs[0].claims.erase(b.programs[0].claims.begin() + id);
+  for (auto& segment : b.programs[0].program.segments) {
     for (Step& s : segment.steps) {
       if (s.id > id) --s.id;
       auto of = s.params.find("of");
@@ -53,11 +53,11 @@ void remove(Bundle& b, const Place& p) {
 
 bool writes_what_is_read(Bundle& b, const Step& step) {
   for (size_t o = static_cast<size_t>(step.inputs); o < step.operands.size(); ++o) {
-    for (const auto& segment : b.program.segments) {
+    for (const auto& segment : b.programs[0].program.segments) {
       for (const Step& later : segment.steps) {
         for (size_t k = 0; later.id > step.id && k < static_cast<size_t>(later.inputs); ++k) {
-          if (b.claims[later.id].values.size() > k && b.claims[step.id].values.size() > o &&
-              b.claims[later.id].values[k] == b.claims[step.id].values[o])
+          if (b.programs[0].claims[later.id].values.size() > k && b.programs[0].claims[step.id].values.size() > o &&
+              b.programs[0].claims[later.id].values[k] == b.programs[0].claims[step.id].values[o])
             return true;
         }
       }
@@ -93,7 +93,7 @@ bool missing_collective(Bundle& b, std::mt19937& rng) {
 // A step before the one that makes its operand.
 bool swapped_order(Bundle& b, std::mt19937& rng) {
   std::vector<Place> found;
-  for (auto& segment : b.program.segments) {
+  for (auto& segment : b.programs[0].program.segments) {
     for (size_t k = 0; k + 1 < segment.steps.size(); ++k) {
       const Step &first = segment.steps[k], &then = segment.steps[k + 1];
       bool reads = false;
@@ -101,14 +101,14 @@ bool swapped_order(Bundle& b, std::mt19937& rng) {
         for (size_t i = 0; i < static_cast<size_t>(then.inputs); ++i)
           reads = reads || then.operands[i].address == first.operands[o].address;
       }
-      bool apart = b.claims[first.id].node != b.claims[then.id].node;
+      bool apart = b.programs[0].claims[first.id].node != b.programs[0].claims[then.id].node;
       if (computes(first) && computes(then) && reads && apart) found.push_back({&segment, k});
     }
   }
   if (found.empty()) return false;
   Place p = found[rng() % found.size()];
   Step &first = p.segment->steps[p.at], &then = p.segment->steps[p.at + 1];
-  std::swap(b.claims[first.id], b.claims[then.id]);
+  std::swap(b.programs[0].claims[first.id], b.programs[0].claims[then.id]);
   std::swap(first, then);
   std::swap(first.id, then.id);
   return true;
@@ -119,8 +119,10 @@ bool wrong_group(Bundle& b, std::mt19937& rng) {
   if (p.segment == nullptr) return false;
   int64_t group = std::get<int64_t>(p.step().params["group"]);
   p.step().params["group"] = group + 1;
-  if (group + 1 == static_cast<int64_t>(b.program.groups.size())) b.program.groups.push_back({{}});
-  return b.program.groups[static_cast<size_t>(group)].axes != b.program.groups[static_cast<size_t>(group) + 1].axes;
+  if (group + 1 == static_cast<int64_t>(b.programs[0].program.groups.size()))
+    b.programs[0].program.groups.push_back({{}});
+  return b.programs[0].program.groups[static_cast<size_t>(group)].axes !=
+         b.programs[0].program.groups[static_cast<size_t>(group) + 1].axes;
 }
 
 bool wrong_reduction(Bundle& b, std::mt19937& rng) {
@@ -160,7 +162,7 @@ bool stale_buffer(Bundle& b, std::mt19937& rng) {
   if (p.segment == nullptr) return false;
   // Readers go on finding what was there before.
   for (size_t o = static_cast<size_t>(p.step().inputs); o < p.step().operands.size(); ++o) {
-    p.step().operands[o].address.offset = b.program.region_bytes[static_cast<int>(Region::kArena)] + 64;
+    p.step().operands[o].address.offset = b.programs[0].program.region_bytes[static_cast<int>(Region::kArena)] + 64;
     p.step().operands[o].address.region = Region::kArena;
   }
   return true;
@@ -169,8 +171,8 @@ bool stale_buffer(Bundle& b, std::mt19937& rng) {
 bool overlapping_buffers(Bundle& b, std::mt19937& rng) {
   // A result that is read later is written where a parameter lies.
   Place p = pick(b, rng, [](const Step& s) { return computes(s); });
-  if (p.segment == nullptr || b.program.states.empty()) return false;
-  const Operand& state = b.program.states[rng() % b.program.states.size()].operand;
+  if (p.segment == nullptr || b.programs[0].program.states.empty()) return false;
+  const Operand& state = b.programs[0].program.states[rng() % b.programs[0].program.states.size()].operand;
   Operand& out = p.step().operands.back();
   if (out.address == state.address) return false;
   out.address = state.address;
@@ -218,21 +220,23 @@ bool another_library_kernel(Bundle& b, std::mt19937& rng) {
 }
 
 bool missing_entry(Bundle& b, std::mt19937& rng) {
-  if (b.program.schedule.empty()) return false;
-  b.program.schedule.erase(b.program.schedule.begin() + static_cast<int64_t>(rng() % b.program.schedule.size()));
+  if (b.programs[0].program.schedule.empty()) return false;
+  b.programs[0].program.schedule.erase(b.programs[0].program.schedule.begin() +
+                                       static_cast<int64_t>(rng() % b.programs[0].program.schedule.size()));
   return true;
 }
 
 bool repeated_entry(Bundle& b, std::mt19937& rng) {
-  size_t k = rng() % b.program.schedule.size();
-  b.program.schedule.insert(b.program.schedule.begin() + static_cast<int64_t>(k), b.program.schedule[k]);
+  size_t k = rng() % b.programs[0].program.schedule.size();
+  b.programs[0].program.schedule.insert(b.programs[0].program.schedule.begin() + static_cast<int64_t>(k),
+                                        b.programs[0].program.schedule[k]);
   return true;
 }
 
 bool swapped_entries(Bundle& b, std::mt19937& rng) {
-  if (b.program.schedule.size() < 2) return false;
-  size_t k = rng() % (b.program.schedule.size() - 1);
-  auto &x = b.program.schedule[k], &y = b.program.schedule[k + 1];
+  if (b.programs[0].program.schedule.size() < 2) return false;
+  size_t k = rng() % (b.programs[0].program.schedule.size() - 1);
+  auto &x = b.programs[0].program.schedule[k], &y = b.programs[0].program.schedule[k + 1];
   // Segments that share nothing may change places; these do not.
   if (x.segment == y.segment) return false;
   std::swap(x, y);
@@ -240,16 +244,16 @@ bool swapped_entries(Bundle& b, std::mt19937& rng) {
 }
 
 bool wrong_micro_batch(Bundle& b, std::mt19937& rng) {
-  if (b.program.micro_batches < 2) return false;
-  auto& e = b.program.schedule[rng() % b.program.schedule.size()];
-  if (b.program.segments[e.segment].kind == runtime::SegmentKind::kPrologue) return false;
-  e.micro_batch = (e.micro_batch + 1) % static_cast<int32_t>(b.program.micro_batches);
-  auto kind = b.program.segments[e.segment].kind;
+  if (b.programs[0].program.micro_batches < 2) return false;
+  auto& e = b.programs[0].program.schedule[rng() % b.programs[0].program.schedule.size()];
+  if (b.programs[0].program.segments[e.segment].kind == runtime::SegmentKind::kPrologue) return false;
+  e.micro_batch = (e.micro_batch + 1) % static_cast<int32_t>(b.programs[0].program.micro_batches);
+  auto kind = b.programs[0].program.segments[e.segment].kind;
   return kind == runtime::SegmentKind::kForward || kind == runtime::SegmentKind::kBackward;
 }
 
 bool wrong_state_address(Bundle& b, std::mt19937& rng) {
-  auto& states = b.program.states;
+  auto& states = b.programs[0].program.states;
   if (states.size() < 2) return false;
   size_t k = rng() % (states.size() - 1);
   std::swap(states[k].operand.address, states[k + 1].operand.address);
@@ -257,7 +261,7 @@ bool wrong_state_address(Bundle& b, std::mt19937& rng) {
 }
 
 bool wrong_first_value(Bundle& b, std::mt19937& rng) {
-  auto& initial = b.program.states[rng() % b.program.states.size()].initial;
+  auto& initial = b.programs[0].program.states[rng() % b.programs[0].program.states.size()].initial;
   if (initial.kind == "file") {
     initial.kind = "fill";
   } else {
@@ -267,8 +271,8 @@ bool wrong_first_value(Bundle& b, std::mt19937& rng) {
 }
 
 bool wrong_output_address(Bundle& b, std::mt19937& rng) {
-  if (b.program.outputs.empty()) return false;
-  b.program.outputs[rng() % b.program.outputs.size()].operand.address.offset += 64;
+  if (b.programs[0].program.outputs.empty()) return false;
+  b.programs[0].program.outputs[rng() % b.programs[0].program.outputs.size()].operand.address.offset += 64;
   return true;
 }
 

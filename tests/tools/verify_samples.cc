@@ -28,10 +28,13 @@ absl::StatusOr<verifier::Bundle> sample_bundle(const std::string& folder, const 
   // Through text, as a bundle on disk.
   PARTITA_ASSIGN_OR_RETURN(bundle.serial, parse_graph(print(compiled.serial)));
   bundle.samples = compiled.samples;
-  PARTITA_ASSIGN_OR_RETURN(bundle.rank, parse_graph(print(verifier::without_weights(compiled.claims.graph))));
-  PARTITA_ASSIGN_OR_RETURN(bundle.code, verifier::expanded(bundle.rank, bundle.from));
-  for (const StepClaim& c : compiled.claims.steps) bundle.claims.push_back({c.node, c.values});
-  bundle.program = std::move(compiled.program);
+  for (size_t k = 0; k < compiled.programs.size(); ++k) {
+    verifier::RankProgram& p = bundle.programs.emplace_back();
+    PARTITA_ASSIGN_OR_RETURN(p.rank, parse_graph(print(verifier::without_weights(compiled.claims[k].graph))));
+    PARTITA_ASSIGN_OR_RETURN(p.code, verifier::expanded(p.rank, p.from));
+    for (const StepClaim& c : compiled.claims[k].steps) p.claims.push_back({c.node, c.values});
+    p.program = std::move(compiled.programs[k]);
+  }
   return bundle;
 }
 

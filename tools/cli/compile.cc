@@ -28,19 +28,23 @@ void add_compile(CLI::App& app, absl::Status& result) {
       if (flags->model.time_passes) print_seconds(compiled);
       if (compiled.stopped) return absl::OkStatus();
       PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, flags->output));
-      if (DeviceCodeSummary code = device_code(compiled.program); code.kernels > 0 && !flags->quiet) {
+      if (DeviceCodeSummary code = device_code(compiled.programs); code.kernels > 0 && !flags->quiet) {
         std::printf("%lld GPU kernels, %lld registers at most, %lld of them spill (%lld bytes)\n",
                     static_cast<long long>(code.kernels), static_cast<long long>(code.most_registers),
                     static_cast<long long>(code.spilling), static_cast<long long>(code.spilled_bytes));
       }
       if (!flags->quiet) {
+        int64_t state = 0, working = 0;  // of the stage that has most
+        for (const runtime::Program& p : compiled.programs) {
+          state = std::max(state, p.region_bytes[0]);
+          working = std::max(working, p.region_bytes[2]);
+        }
         std::printf(
             "%s: %lld parameters, %lld rank%s, %.1f MB of state and %.1f MB of working memory a rank\nrun it with: "
             "partita run %s --data FILE, or mpirun -n %lld %s/%s --data FILE\n",
             flags->output.c_str(), static_cast<long long>(compiled.parameters), static_cast<long long>(compiled.ranks),
-            compiled.ranks == 1 ? "" : "s", static_cast<double>(compiled.program.region_bytes[0]) / 1e6,
-            static_cast<double>(compiled.program.region_bytes[2]) / 1e6, flags->output.c_str(),
-            static_cast<long long>(compiled.ranks), flags->output.c_str(), runtime::kRankName);
+            compiled.ranks == 1 ? "" : "s", static_cast<double>(state) / 1e6, static_cast<double>(working) / 1e6,
+            flags->output.c_str(), static_cast<long long>(compiled.ranks), flags->output.c_str(), runtime::kRankName);
       }
       return absl::OkStatus();
     };

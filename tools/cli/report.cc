@@ -97,12 +97,12 @@ std::string memory_over_time(const Json& plan, Simulation s) {
   std::string points = fmt::format("40,{:.1f} ", 190 - 170 * fixed / capacity);
   double held = 0;
   std::vector<Event> events = t.events;
-  std::erase_if(events, [](const Event& e) { return e.stage != 0 || e.kind == StepKind::kWeight; });
+  std::erase_if(events, [](const Event& e) { return e.stage != 0 || e.kind == StageWork::kWeight; });
   std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.end < b.end; });
   for (const Event& e : events) {
     double x = 40 + 850 * e.end / t.seconds,
            before = 190 - 170 * std::min(1.2, (fixed + kept * held / most) / capacity);
-    held += e.kind == StepKind::kForward ? 1 : -1;
+    held += e.kind == StageWork::kForward ? 1 : -1;
     points += fmt::format("{:.1f},{:.1f} {:.1f},{:.1f} ", x, before, x,
                           190 - 170 * std::min(1.2, (fixed + kept * held / most) / capacity));
   }

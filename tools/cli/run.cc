@@ -20,10 +20,11 @@ absl::Status run_supervised(const std::string& folder, const runtime::RunFlags& 
   if (launch.max_restarts > 0 && flags.checkpoint.empty())
     return absl::InvalidArgumentError("--max-restarts starts again from checkpoints; say --checkpoint FOLDER");
   PARTITA_RETURN_IF_ERROR(flags.options(folder).status());  // mistakes are told once, not by each rank
-  PARTITA_ASSIGN_OR_RETURN(runtime::Program program, runtime::load_image(cat(folder, "/", runtime::kImageName)));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs,
+                           runtime::load_images(cat(folder, "/", runtime::kImageName)));
   runtime::LocalJob job;
   if (launch.processes) {
-    job.ranks = static_cast<int>(runtime::mesh_size(program.mesh));
+    job.ranks = static_cast<int>(runtime::mesh_size(programs.front().mesh));
     job.command = {cat(folder, "/", runtime::kRankName), "--backend", "tcp"};
   } else {
     std::error_code ec;
@@ -52,8 +53,9 @@ absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flag
   PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(folder));
   std::optional<runtime::StopSignal> stop;
   if (!options.checkpoint.folder.empty()) options.stop = stop.emplace().flag();
-  PARTITA_ASSIGN_OR_RETURN(runtime::Program program, runtime::load_image(cat(folder, "/", runtime::kImageName)));
-  PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedProgram::load(std::move(program)));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs,
+                           runtime::load_images(cat(folder, "/", runtime::kImageName)));
+  PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
   PARTITA_ASSIGN_OR_RETURN(auto sink, flags.sink(std::max<int64_t>(options.steps, 0)));
   absl::Status status = runtime::train_local(loaded, options, sink.get());
   // What was measured is kept whatever ended the run.

@@ -32,17 +32,27 @@ absl::StatusOr<Graph> read_graph(const std::string& path, int64_t* samples = nul
 
 }  // namespace
 
+std::string stage_file(std::string_view file, size_t stage, size_t stages) {
+  if (stages == 1) return std::string(file);
+  size_t dot = file.rfind('.');
+  return cat(file.substr(0, dot), ".", stage, file.substr(dot));
+}
+
 absl::StatusOr<Bundle> read_bundle(const std::string& folder) {
   Bundle b;
-  PARTITA_ASSIGN_OR_RETURN(b.program, runtime::load_image(cat(folder, "/", kImageFile)));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> images, runtime::load_images(cat(folder, "/", kImageFile)));
   PARTITA_ASSIGN_OR_RETURN(b.serial, read_graph(cat(folder, "/", kSerialFile), &b.samples));
-  PARTITA_ASSIGN_OR_RETURN(b.rank, read_graph(cat(folder, "/", kRankFile)));
-  PARTITA_ASSIGN_OR_RETURN(b.code, expanded(b.rank, b.from));
-  std::string path = cat(folder, "/", kClaimsFile);
-  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
-  auto claims = parse_claims(file.text(), b.code);
-  if (!claims.ok()) return with_context(claims.status(), quote(path));
-  b.claims = *std::move(claims);
+  for (size_t k = 0; k < images.size(); ++k) {
+    RankProgram& p = b.programs.emplace_back();
+    PARTITA_ASSIGN_OR_RETURN(p.rank, read_graph(cat(folder, "/", stage_file(kRankFile, k, images.size()))));
+    PARTITA_ASSIGN_OR_RETURN(p.code, expanded(p.rank, p.from));
+    std::string path = cat(folder, "/", stage_file(kClaimsFile, k, images.size()));
+    PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+    auto claims = parse_claims(file.text(), p.code);
+    if (!claims.ok()) return with_context(claims.status(), quote(path));
+    p.claims = *std::move(claims);
+    p.program = std::move(images[k]);
+  }
   return b;
 }
 
@@ -54,16 +64,20 @@ Graph without_weights(Graph graph) {
   return graph;
 }
 
-absl::Status write_evidence(const Graph& serial, int64_t samples, const Graph& rank, const std::vector<Claim>& claims,
+absl::Status write_evidence(const Graph& serial, int64_t samples, const std::vector<RankEvidence>& programs,
                             const std::string& folder) {
   std::error_code ec;
   std::filesystem::create_directories(folder + "/verify", ec);
   if (ec) return absl::InvalidArgumentError(cat("cannot create ", quote(folder + "/verify"), ": ", ec.message()));
   PARTITA_RETURN_IF_ERROR(write_file_atomically(
       cat(folder, "/", kSerialFile), cat("# samples ", samples, "\n", print(without_weights(serial))), Durable::kNo));
-  PARTITA_RETURN_IF_ERROR(
-      write_file_atomically(cat(folder, "/", kRankFile), print(without_weights(rank)), Durable::kNo));
-  return write_file_atomically(cat(folder, "/", kClaimsFile), print_claims(claims), Durable::kNo);
+  for (size_t k = 0; k < programs.size(); ++k) {
+    auto path = [&](std::string_view file) { return cat(folder, "/", stage_file(file, k, programs.size())); };
+    PARTITA_RETURN_IF_ERROR(
+        write_file_atomically(path(kRankFile), print(without_weights(programs[k].graph)), Durable::kNo));
+    PARTITA_RETURN_IF_ERROR(write_file_atomically(path(kClaimsFile), print_claims(programs[k].claims), Durable::kNo));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace partita::verifier

@@ -19,9 +19,8 @@ inline constexpr const char* kSerialFile = "verify/serial.ir";
 inline constexpr const char* kRankFile = "verify/rank.ir";
 inline constexpr const char* kClaimsFile = "verify/rank.steps";
 
-struct Bundle {
-  Graph serial;
-  int64_t samples = 0;  // that a step of the serial program takes, over all micro-batches
+// A program of the bundle: all ranks', or those of a pipeline's stage.
+struct RankProgram {
   Graph rank;
   Graph code;                // the rank's graph with composites expanded, which steps and claims are about
   std::vector<NodeId> from;  // per node of `code`, the rank's node that it comes from
@@ -29,9 +28,24 @@ struct Bundle {
   runtime::Program program;
 };
 
+struct Bundle {
+  Graph serial;
+  int64_t samples = 0;                // that a step of the serial program takes, over all micro-batches
+  std::vector<RankProgram> programs;  // by stage
+};
+
+// What a program says of itself.
+struct RankEvidence {
+  Graph graph;
+  std::vector<Claim> claims;
+};
+
+// "verify/rank.ir" of the only program, "verify/rank.1.ir" of stage 1 of several.
+std::string stage_file(std::string_view file, size_t stage, size_t stages);
+
 // NotFound where a part is missing, DataLoss or InvalidArgument where one is damaged; each names the file.
 absl::StatusOr<Bundle> read_bundle(const std::string& folder);
-absl::Status write_evidence(const Graph& serial, int64_t samples, const Graph& rank, const std::vector<Claim>& claims,
+absl::Status write_evidence(const Graph& serial, int64_t samples, const std::vector<RankEvidence>& programs,
                             const std::string& folder);
 // The graph without its weights' bytes or paths: that they come from the bundle's file is all that is kept.
 Graph without_weights(Graph graph);

@@ -245,7 +245,7 @@ class StepChecker {
     if (from.empty()) return absl::OkStatus();
     if (from.end - from.begin != to.end - to.begin) return differs("a copy that changes size");
     if (int busy = m_.memory().disturbed(from, false); busy >= 0)
-      return differs("it copies the result of step ", busy, ", which is not waited for");
+      return differs("it copies the result of step ", m_.step_of(busy), ", which is not waited for");
     int source = claims_[step.id].values.empty() ? -1 : claims_[step.id].values[0];
     Content content{source, each_, entry_.micro_batch};
     if (source >= 0) {
@@ -283,7 +283,7 @@ class StepChecker {
       PARTITA_RETURN_IF_ERROR(check_segment(storage_[node.outputs[k]]));
       PARTITA_RETURN_IF_ERROR(m_.write_range(writes[k], storage_[node.outputs[k]]));
     }
-    m_.memory().start(static_cast<int>(step.id), std::move(reads), std::move(writes));
+    m_.memory().start(m_.flight(static_cast<int>(step.id), entry_.slot), std::move(reads), std::move(writes));
     started_.insert(static_cast<int>(step.id));
     ++report_.collectives;
     return absl::OkStatus();
@@ -319,13 +319,15 @@ class StepChecker {
     const int64_t* start = of == step.params.end() ? nullptr : std::get_if<int64_t>(&of->second);
     if (start == nullptr || !started_.count(static_cast<int>(*start)))
       return differs("expected a collective that has been started, found none");
-    m_.memory().finish(static_cast<int>(*start));
+    // What a prologue started is waited for in every slot.
+    for (int32_t slot = entry_.slot; !m_.memory().finish(m_.flight(static_cast<int>(*start), slot)) && slot > 0;)
+      slot = 0;
     return absl::OkStatus();
   }
 
   absl::Status check_end(bool evaluation) {
     if (int open = m_.memory().unfinished(); open >= 0)
-      return differs(describe_step(program_, open), ": expected a wait for it, found none");
+      return differs(describe_step(program_, m_.step_of(open)), ": expected a wait for it, found none");
     m_.enter(entry_, evaluation);
     for (size_t k = 0; k < g_.states.size() && !evaluation; ++k) {
       const State& s = g_.states[k];

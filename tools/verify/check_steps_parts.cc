@@ -128,6 +128,10 @@ absl::Status check_collective(const Node& node, const runtime::Step& step, const
   if (reduce != node.attrs.s("reduce", "sum"))
     return differs("expected a reduction by ", node.attrs.s("reduce", "sum"), ", found ", quote(reduce));
   for (const auto& [name, value] : step.params) {
+    if (name == "peer" && node.attrs.has("peer")) {
+      if (value != runtime::Param(node.attrs.i("peer"))) return differs("expected its node's peer, found another");
+      continue;
+    }
     if (name == "peer" || name == "root" || name == "shift" || name == "from" || name == "to")
       return differs("expected no parameter ", quote(name), " of a ", step.name);
   }

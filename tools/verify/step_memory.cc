@@ -18,6 +18,7 @@ absl::Status differs(const Args&... args) {
 
 StepMemory::StepMemory(const Graph& graph, const runtime::Program& program, const std::vector<ValueId>& storage)
     : g_(graph), program_(program), literals_(constant_values(graph)) {
+  for (const auto& segment : program.segments) steps_ += static_cast<int>(segment.steps.size());
   for (const State& s : g_.states) {
     if (s.next != kNoValue && storage[s.next] != s.value) next_of_[s.value] = storage[s.next];
   }
@@ -55,7 +56,7 @@ absl::Status StepMemory::read_range(const Range& r, int value) {
   ++operands_;
   if (r.empty()) return absl::OkStatus();
   if (int busy = memory_.disturbed(r, false); busy >= 0)
-    return differs("expected ", name(value), ", found the result of step ", busy, ", which is not waited for");
+    return differs("expected ", name(value), ", found the result of step ", step_of(busy), ", which is not waited for");
   if (r.region == runtime::Region::kConstant) return read_constant(r, value);
   std::optional<Content> c = memory_.at(r);
   if (c && is(*c, value)) return absl::OkStatus();
@@ -76,7 +77,7 @@ absl::Status StepMemory::read_constant(const Range& r, int value) const {
 absl::Status StepMemory::write_range(const Range& r, int value) {
   ++operands_;
   if (int busy = memory_.disturbed(r, true); busy >= 0)
-    return differs("expected memory that nobody uses for ", name(value), ", found that of step ", busy,
+    return differs("expected memory that nobody uses for ", name(value), ", found that of step ", step_of(busy),
                    ", which is not waited for");
   memory_.write(r, {value, each_, entry_.micro_batch});
   return absl::OkStatus();

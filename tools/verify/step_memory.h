@@ -30,6 +30,10 @@ class StepMemory {
   std::string name(int value) const;
   std::string describe(const std::optional<Content>& c) const;
 
+  // An asynchronous operation: a step in a slot.
+  int flight(int step, int32_t slot) const { return step + slot * steps_; }
+  int step_of(int flight) const { return flight % steps_; }
+
   Memory& memory() { return memory_; }
   const std::vector<const Literal*>& literals() const { return literals_; }
   int64_t operands() const { return operands_; }  // seen so far
@@ -45,6 +49,7 @@ class StepMemory {
   runtime::ScheduleEntry entry_;
   bool each_ = false;
   int64_t operands_ = 0;
+  int steps_ = 0;  // of the program
 };
 
 }  // namespace partita::verifier

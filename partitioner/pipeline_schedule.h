@@ -1,0 +1,39 @@
+// The schedules of a pipeline as tables: what a stage runs, one operation after the other, and which of its memory
+// slots each micro-batch has.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ir/recipe.h"
+
+namespace partita {
+
+enum class StageWork : uint8_t {
+  kForward,
+  kBackward,
+  kWeight
+};  // kBackward: without weights' gradients where those
+    // are run apart
+
+// A part of one micro-batch's work. A slot holds what a micro-batch leaves in one chunk from its forward to its last
+// backward operation.
+struct StageStep {
+  StageWork kind;
+  int chunk = 0;
+  int64_t micro_batch = 0;
+  int64_t slot = 0;
+  bool operator==(const StageStep&) const = default;
+};
+
+// The order of one stage's operations. GPipe: all forwards, then all backwards. 1F1B: as many forwards ahead as stages
+// follow, then one backward for each forward (Narayanan et al., PipeDream). Interleaved: the same over chunks, in
+// groups of `stages` micro-batches (Narayanan et al., Efficient Large-Scale Training); micro-batches are a multiple of
+// the stages. Zero-bubble: 1F1B with the gradients of weights put off into the gaps (Qi et al., ZB-H1).
+std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, int64_t stage, int64_t chunks,
+                                   int64_t micro_batches);
+
+// Slots that the order uses: the most micro-batch chunks in flight at once.
+int64_t slots_of(const std::vector<StageStep>& order);
+
+}  // namespace partita

@@ -1,0 +1,23 @@
+// Cuts the program of a rank into those of a pipeline's stages, with what they send to each other.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "partitioner/assign_stages.h"
+#include "partitioner/local_program.h"
+
+namespace partita {
+
+// `local` is what localize() made for the ranks of one stage; `axis` of its mesh, along which nothing is split, counts
+// the stages. The result has one program for each coordinate of that axis. Values go straight from the stage that makes
+// them to each stage that reads them, also over several stages. A parameter that several stages read is sent by its
+// owner at the start of a step; its gradients' sums are sent back to the owner, which adds them. Scalar outputs are
+// known to all stages; what a stage has no part in is not among its states and outputs. Every stage takes all data
+// inputs. InvalidArgument where the model has too few parts, or the schedule does not fit the number of micro-batches.
+absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local, int axis, PipelineSchedule schedule,
+                                                       const StateOwners& owners = {});
+// Which stage has which parameters and other states that only one has; for another graph over the same states.
+StateOwners state_owners(const std::vector<LocalProgram>& stages);
+
+}  // namespace partita

@@ -1,0 +1,150 @@
+// Pipelines through the command line: every schedule and mixture equals one rank; checkpoints go between layouts; the
+// executable picks its stage.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "nlohmann/json.hpp"
+#include "runtime/safetensors.h"
+#include "tests/temp_folder.h"
+#include "tests/tools/command.h"
+#include "tests/tools/losses.h"
+
+namespace partita {
+namespace {
+
+using runtime::SafetensorsFile;
+
+class Pipeline : public testing::Test {
+ protected:
+  // Largest relative difference (L2, by tensor) of a file of tensors from another; infinite where names differ.
+  static double difference(const std::string& a, const std::string& b) {
+    auto x = SafetensorsFile::open(a), y = SafetensorsFile::open(b);
+    if (!x.ok() || !y.ok() || x->entries().size() != y->entries().size()) return INFINITY;
+    double worst = 0;
+    for (const auto& entry : x->entries()) {
+      const auto* other = y->find(entry.name);
+      if (other == nullptr || other->shape != entry.shape) return INFINITY;
+      auto p = x->data(entry), q = y->data(*other);
+      double off = 0, norm = 0;
+      for (size_t k = 0; k + 4 <= p.size(); k += 4) {
+        float f, g;
+        std::memcpy(&f, p.data() + k, 4);
+        std::memcpy(&g, q.data() + k, 4);
+        off += (static_cast<double>(f) - g) * (static_cast<double>(f) - g);
+        norm += static_cast<double>(g) * g;
+      }
+      worst = std::max(worst, std::sqrt(off / std::max(norm, 1e-30)));
+    }
+    return worst;
+  }
+
+  std::string train(const std::string& flags) const {
+    return partita_program() + " train " + model_ + "/model.onnx --train " + model_ + "/train.yaml --data " + data_ +
+           " --quiet --threads 1 --steps 3 " + flags;
+  }
+  std::string results(const std::string& name) {
+    return " --metrics " + (out_ / (name + ".jsonl")) + " --save " + (out_ / (name + ".st")) + " --save-gradients " +
+           (out_ / (name + ".grad.st"));
+  }
+  void expect_as_alone(const std::string& name) {
+    std::vector<double> alone = read_losses(out_ / "alone.jsonl"), found = read_losses(out_ / (name + ".jsonl"));
+    ASSERT_EQ(found.size(), alone.size()) << name;
+    for (size_t k = 0; k < alone.size(); ++k) EXPECT_NEAR(found[k], alone[k], 1e-5 * std::abs(alone[k])) << name;
+    EXPECT_LT(difference(out_ / (name + ".grad.st"), out_ / "alone.grad.st"), 1e-5) << name;
+    EXPECT_LT(difference(out_ / (name + ".st"), out_ / "alone.st"), 1e-4) << name;
+  }
+  void SetUp() override {
+    Outcome alone = run_command(train(results("alone")));
+    ASSERT_EQ(alone.code, 0) << alone.text;
+  }
+
+  std::string text() {
+    std::string s;
+    for (int k = 0; k < 4000; ++k) s += "line " + std::to_string(k * k % 977) + " of a text that repeats\n";
+    return out_.write("text.bin", s);
+  }
+
+  TempFolder out_;
+  const std::string model_ = std::string(PARTITA_TEST_DATA) + "/gpt2", data_ = text();
+};
+
+TEST_F(Pipeline, EveryScheduleAndMixtureEqualsOneRank) {
+  int number = 0;
+  for (const char* flags :
+       {"--ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=gpipe",
+        "--ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=1f1b",
+        "--ranks 2 --pin pipeline=2 --pin micro_batch=2 --pin schedule=zero_bubble", "--ranks 2 --pin pipeline=2",
+        "--ranks 4 --pin pipeline=4 --pin micro_batch=1", "--ranks 4 --pin pipeline=2 --pin data=2 --pin micro_batch=1",
+        "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=2",
+        "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=1 --pin micro_batch=2",
+        "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=3 --pin micro_batch=2"}) {
+    std::string name = "run" + std::to_string(number++);
+    Outcome run = run_command(train(flags + results(name)));
+    ASSERT_EQ(run.code, 0) << flags << ": " << run.text;
+    expect_as_alone(name);
+  }
+}
+
+TEST_F(Pipeline, ExecutablesPickTheirStage) {
+  std::string bundle = out_ / "bundle";
+  Outcome compiled = run_command(partita_program() + " compile " + model_ + "/model.onnx --train " + model_ +
+                                 "/train.yaml --quiet --keep-gradients --ranks 2 --pin pipeline=2 --pin micro_batch=2"
+                                 " -o " +
+                                 bundle);
+  ASSERT_EQ(compiled.code, 0) << compiled.text;
+  std::string flags = " --data " + data_ + " --quiet --threads 1 --steps 3";
+  Outcome processes = run_command(partita_program() + " run " + bundle + " --processes" + flags + results("tcp"));
+  ASSERT_EQ(processes.code, 0) << processes.text;
+  expect_as_alone("tcp");
+  if (run_command("mpirun --version").code != 0) GTEST_SKIP() << "mpirun is not installed";
+  Outcome mpi = run_command("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 2 " +
+                            bundle + "/rank" + flags + results("mpi"));
+  ASSERT_EQ(mpi.code, 0) << mpi.text;
+  expect_as_alone("mpi");
+}
+
+// Saved by stages, gone on with by one rank, and the other way round.
+TEST_F(Pipeline, CheckpointsGoBetweenLayouts) {
+  const std::string stages = "--ranks 2 --pin pipeline=2 --pin micro_batch=2";
+  for (const auto& [first, then] : {std::pair<std::string, std::string>{stages, ""}, {"", stages}}) {
+    std::string folder = out_ / ("checkpoint" + std::to_string(first.empty()));
+    std::string begin = train(first + " --checkpoint " + folder), rest = begin;
+    begin.replace(begin.find("--steps 3"), 9, "--steps 2");
+    Outcome saved = run_command(begin);
+    ASSERT_EQ(saved.code, 0) << saved.text;
+    Outcome resumed =
+        run_command(train(then + " --checkpoint " + folder + " --resume --save " + (out_ / "resumed.st")));
+    ASSERT_EQ(resumed.code, 0) << resumed.text;
+    EXPECT_LT(difference(out_ / "resumed.st", out_ / "alone.st"), 1e-4) << first;
+  }
+}
+
+TEST_F(Pipeline, ManifestHasTheStagesMemory) {
+  auto memory = [&](const std::string& schedule) {
+    std::string bundle = out_ / schedule;
+    Outcome o =
+        run_command(partita_program() + " compile " + model_ + "/model.onnx --train " + model_ +
+                    "/train.yaml --quiet --ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=" + schedule +
+                    " -o " + bundle);
+    EXPECT_EQ(o.code, 0) << o.text;
+    return nlohmann::json::parse(TempFolder::read(bundle + "/manifest.json"))["stages"];
+  };
+  nlohmann::json gpipe = memory("gpipe"), one = memory("1f1b");
+  ASSERT_EQ(one.size(), 2u);
+  // Eight micro-batches in flight everywhere, against two and one.
+  for (size_t s = 0; s < 2; ++s) EXPECT_LT(3 * one[s]["arena"].get<int64_t>(), gpipe[s]["arena"].get<int64_t>());
+}
+
+TEST_F(Pipeline, RefusesWhatCannotBe) {
+  Outcome many = run_command(train("--ranks 512 --pin pipeline=512"));
+  EXPECT_EQ(many.code, 2);
+  EXPECT_NE(many.text.find("use fewer stages"), std::string::npos) << many.text;
+  Outcome odd = run_command(train("--ranks 3 --pin pipeline=2"));
+  EXPECT_EQ(odd.code, 2);
+  EXPECT_NE(odd.text.find("multiple of 2 ranks"), std::string::npos) << odd.text;
+}
+
+}  // namespace
+}  // namespace partita

@@ -1,0 +1,235 @@
+#include "tools/verify/check_stages.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "tools/verify/check_steps.h"
+
+namespace partita::verifier {
+namespace {
+
+using runtime::Step;
+using runtime::StepKind;
+
+template <typename... Args>
+absl::Status differs(const Args&... args) {
+  return absl::AbortedError(cat(args...));
+}
+
+// What both sides of an operation between stages must have alike.
+struct Kind {
+  std::string name;
+  DType dtype = DType::kInvalid;
+  std::vector<int64_t> shape;
+  std::string reduce;
+  bool operator==(const Kind&) const = default;
+};
+
+// An operation that has been started, by its number on a lane or among the sums over all stages.
+struct Operation {
+  int lane_from = -1, lane_to = -1;
+  bool is_send = false;
+  size_t number = 0;
+};
+
+// One rank stands for its stage: ranks that differ in other coordinates run the same program, each with its own peers.
+struct Stage {
+  const RankProgram* p = nullptr;
+  size_t entry = 0, step = 0;
+  std::map<std::pair<int64_t, int32_t>, Operation> started;  // by step and slot, the newest
+  size_t sums = 0;                                           // over all stages, started
+};
+
+class StageChecker {
+ public:
+  explicit StageChecker(const Bundle& bundle) : bundle_(bundle) {
+    const auto& mesh = bundle.programs.front().program.mesh;
+    while (stage_axis_ < static_cast<int32_t>(mesh.size()) && mesh[static_cast<size_t>(stage_axis_)].name != "pipeline")
+      ++stage_axis_;
+    for (const RankProgram& p : bundle.programs) stages_.push_back({.p = &p});
+  }
+
+  absl::StatusOr<StagesReport> run() {
+    PARTITA_RETURN_IF_ERROR(run_schedules());
+    PARTITA_RETURN_IF_ERROR(check_states());
+    PARTITA_RETURN_IF_ERROR(check_outputs());
+    return report_;
+  }
+
+ private:
+  std::string where(size_t s) const {
+    const runtime::Program& program = stages_[s].p->program;
+    if (stages_[s].entry >= program.schedule.size()) return cat("stage ", s, " at its end");
+    const runtime::ScheduleEntry& e = program.schedule[stages_[s].entry];
+    const Step& step = program.segments[static_cast<size_t>(e.segment)].steps[stages_[s].step];
+    return cat("stage ", s, ", micro-batch ", e.micro_batch, ", ", describe_step(program, static_cast<int>(step.id)));
+  }
+
+  absl::Status run_schedules() {
+    bool all = false;
+    for (bool moved = true; moved && !all;) {
+      moved = false;
+      all = true;
+      for (size_t s = 0; s < stages_.size(); ++s) {
+        PARTITA_ASSIGN_OR_RETURN(bool went, advance(s));
+        moved = moved || went;
+        all = all && stages_[s].entry == stages_[s].p->program.schedule.size();
+      }
+    }
+    if (!all) {
+      std::string waiting;
+      for (size_t s = 0; s < stages_.size(); ++s) append(waiting, s ? "; " : "", where(s));
+      return differs("expected no stages that wait for each other, found ", waiting);
+    }
+    for (const auto& [lane, ends] : lanes_) {
+      if (ends.sends.size() != ends.recvs.size())
+        return differs("from stage ", lane.first, " to ", lane.second, ": expected as many sends as receives, found ",
+                       ends.sends.size(), " and ", ends.recvs.size());
+      report_.messages += static_cast<int64_t>(ends.sends.size());
+    }
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      if (stages_[s].sums != sums_.size())
+        return differs("stage ", s, ": expected ", sums_.size(), " sums over all stages, found ", stages_[s].sums);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> advance(size_t s) {
+    Stage& stage = stages_[s];
+    const runtime::Program& program = stage.p->program;
+    bool moved = false;
+    for (; stage.entry < program.schedule.size(); ++stage.entry, stage.step = 0) {
+      const runtime::ScheduleEntry& e = program.schedule[stage.entry];
+      const auto& steps = program.segments[static_cast<size_t>(e.segment)].steps;
+      for (; stage.step < steps.size(); ++stage.step) {
+        PARTITA_ASSIGN_OR_RETURN(bool went, run(s, steps[stage.step], e.slot));
+        if (!went) return moved;
+        moved = true;
+      }
+    }
+    return moved;
+  }
+
+  absl::StatusOr<bool> run(size_t s, const Step& step, int32_t slot) {
+    Stage& stage = stages_[s];
+    if (step.kind == StepKind::kCollectiveWait) {
+      auto of = step.params.find("of");
+      int64_t start = of == step.params.end() ? -1 : std::get<int64_t>(of->second);
+      auto at = stage.started.find({start, slot});
+      if (at == stage.started.end()) at = stage.started.lower_bound({start, 0});  // the prologue's
+      return at == stage.started.end() || at->first.first != start || is_done(at->second);
+    }
+    if (step.kind != StepKind::kCollectiveStart) return true;
+    // A sum over all stages holds later operations back.
+    if (stage.sums > 0 && sums_[stage.sums - 1].second < stages_.size()) return false;
+    const std::vector<int32_t>& axes = stage.p->program.groups[static_cast<size_t>(number(step, "group"))].axes;
+    if (std::count(axes.begin(), axes.end(), stage_axis_) == 0) return true;
+    if (axes.size() != 1) return differs(where(s), ": expected a group of the stages alone");
+    const runtime::Operand& o = step.operands.front();
+    Kind kind{step.name, o.dtype, o.shape, ""};
+    if (step.name == "send" || step.name == "recv") {
+      int peer = static_cast<int>(number(step, "peer")), own = static_cast<int>(s);
+      if (peer < 0 || peer >= static_cast<int>(stages_.size()) || peer == own)
+        return differs(where(s), ": expected another stage as its peer, found ", peer);
+      bool sends = step.name == "send";
+      Lane& lane = lanes_[sends ? std::pair(own, peer) : std::pair(peer, own)];
+      kind.name = "message";
+      auto& mine = sends ? lane.sends : lane.recvs;
+      const auto& other = sends ? lane.recvs : lane.sends;
+      if (other.size() > mine.size() && !(other[mine.size()] == kind))
+        return differs(where(s), ": expected ", describe(other[mine.size()]), " as stage ", peer, " has it, found ",
+                       describe(kind));
+      stage.started[{step.id, slot}] = {sends ? own : peer, sends ? peer : own, sends, mine.size()};
+      mine.push_back(std::move(kind));
+      return true;
+    }
+    auto reduce = step.params.find("reduce");
+    if (reduce != step.params.end()) kind.reduce = std::get<std::string>(reduce->second);
+    if (stage.sums == sums_.size()) sums_.emplace_back(kind, 0);
+    auto& [first, count] = sums_[stage.sums];
+    if (!(first == kind))
+      return differs(where(s), ": expected ", describe(first), " as the other stages have it, found ", describe(kind));
+    ++count;
+    stage.started[{step.id, slot}] = {-1, -1, false, stage.sums++};
+    return true;
+  }
+
+  static int64_t number(const Step& step, const char* name) {
+    auto at = step.params.find(name);
+    const int64_t* value = at == step.params.end() ? nullptr : std::get_if<int64_t>(&at->second);
+    return value == nullptr ? -1 : *value;
+  }
+  static std::string describe(const Kind& k) {
+    return cat("a ", k.name, k.reduce.empty() ? "" : " by " + k.reduce, " of ", dtype_name(k.dtype),
+               to_string(k.shape));
+  }
+
+  bool is_done(const Operation& o) {
+    if (o.lane_from < 0) return sums_[o.number].second == stages_.size();
+    const Lane& lane = lanes_[{o.lane_from, o.lane_to}];
+    return (o.is_send ? lane.recvs : lane.sends).size() > o.number;
+  }
+
+  // Trained and optimizer states on one stage each; what every stage may have, on one at least.
+  absl::Status check_states() {
+    std::map<std::string, int> holders;
+    std::set<std::string> sums;
+    for (const State& s : bundle_.serial.states) {
+      if (s.kind == StateKind::kAccumulator) sums.insert(s.name);
+    }
+    for (size_t k = 0; k < bundle_.programs.size(); ++k) {
+      for (const State& s : bundle_.programs[k].rank.states) {
+        if (s.kind != StateKind::kAccumulator) {
+          ++holders[s.name];
+        } else if (!sums.count(s.name) && !sums.count(s.name.substr(0, s.name.rfind("@stage")))) {
+          return differs("state ", quote(s.name), " of stage ", k, ": the serial program has none of this name");
+        }
+      }
+    }
+    for (const State& s : bundle_.serial.states) {
+      if (s.kind == StateKind::kAccumulator) continue;
+      bool shared = s.kind == StateKind::kFrozen || s.kind == StateKind::kStep;
+      int count = holders[s.name];
+      if (shared ? count < 1 : count != 1)
+        return differs("state ", quote(s.name), ": expected it on ", shared ? "a stage" : "one stage", ", found it on ",
+                       count);
+      ++report_.states;
+      holders.erase(s.name);
+    }
+    if (!holders.empty())
+      return differs("state ", quote(holders.begin()->first), ": the serial program has none of this name");
+    return absl::OkStatus();
+  }
+
+  absl::Status check_outputs() {
+    for (const GraphOutput& o : bundle_.serial.outputs) {
+      bool any = false;
+      for (const RankProgram& p : bundle_.programs) {
+        for (const GraphOutput& here : p.rank.outputs) any = any || here.name == o.name;
+      }
+      if (!any) return differs("output ", quote(o.name), ": expected it on a stage, found none");
+      ++report_.outputs;
+    }
+    return absl::OkStatus();
+  }
+
+  struct Lane {
+    std::vector<Kind> sends, recvs;
+  };
+  const Bundle& bundle_;
+  int32_t stage_axis_ = 0;  // of the mesh
+  std::vector<Stage> stages_;
+  std::map<std::pair<int, int>, Lane> lanes_;
+  std::vector<std::pair<Kind, size_t>> sums_;  // over all stages, and how many of them have started it
+  StagesReport report_;
+};
+
+}  // namespace
+
+absl::StatusOr<StagesReport> check_stages(const Bundle& bundle) { return StageChecker(bundle).run(); }
+
+}  // namespace partita::verifier
