@@ -227,16 +227,36 @@ absl::Status parse_init(const YamlNode& node, const std::string& path, Recipe& o
 }
 
 // Our own names (u16) and NumPy's (uint16).
-absl::Status parse_data_dtype(const YamlNode& node, const std::string& path, DataRecipe& out) {
-  if (node.kind == Kind::kNull) return absl::OkStatus();
+absl::StatusOr<DType> read_element_type(const YamlNode& node, const std::string& path) {
   std::string name = node.kind == Kind::kScalar ? node.text : "";
   for (auto [numpy, ours] :
        {std::pair<std::string_view, std::string_view>{"uint", "u"}, {"int", "i"}, {"bfloat", "bf"}, {"float", "f"}}) {
     if (name.starts_with(numpy)) name = cat(ours, name.substr(numpy.size()));
   }
-  out.dtype = parse_dtype(name);
-  return *out.dtype == DType::kInvalid ? unexpected(node, path, "an element type, as in uint16 or float32")
-                                       : absl::OkStatus();
+  DType dtype = parse_dtype(name);
+  if (dtype == DType::kInvalid) return unexpected(node, path, "an element type, as in uint16 or float32");
+  return dtype;
+}
+
+absl::Status parse_sources(const YamlNode& node, const std::string& path, DataRecipe& out) {
+  static const Fields<SourceRecipe> kFields = {
+      {"path", text(&SourceRecipe::path)},
+      {"weight", number(&SourceRecipe::weight, kPositive)},
+      {"kind", choice(&SourceRecipe::kind)},
+      {"dtype", field(&SourceRecipe::dtype, read_element_type)},
+      {"documents", choice(&SourceRecipe::documents)},
+      {"end_of_document", integer(&SourceRecipe::end_of_document, 0)},
+  };
+  if (node.kind == Kind::kNull) return absl::OkStatus();
+  if (node.kind != Kind::kSequence || node.items.empty())
+    return unexpected(node, path, "a list of sources {path, weight, …}");
+  for (size_t k = 0; k < node.items.size(); ++k) {
+    const YamlNode& item = *node.items[k];
+    SourceRecipe& source = out.sources.emplace_back();
+    PARTITA_RETURN_IF_ERROR(parse_fields(item, cat(path, "[", k, "]"), kFields, source));
+    if (source.path.empty()) return yaml_error(item.line, item.column, cat(path, "[", k, "]: missing key 'path'"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status parse_data(const YamlNode& node, const std::string& path, DataRecipe& out) {
@@ -246,13 +266,21 @@ absl::Status parse_data(const YamlNode& node, const std::string& path, DataRecip
       {"columns", map_of(&DataRecipe::columns, read_text)},
       {"shuffle", boolean(&DataRecipe::shuffle)},
       {"seed", integer(&DataRecipe::seed, 0, INT64_MAX)},
-      {"dtype", parse_data_dtype},
+      {"dtype", field(&DataRecipe::dtype, read_element_type)},
       {"vocab", integer(&DataRecipe::vocab, 1)},
       {"prefetch", integer(&DataRecipe::prefetch, 0, 1024)},
+      {"shift", boolean(&DataRecipe::shift)},
+      {"documents", choice(&DataRecipe::documents)},
+      {"end_of_document", integer(&DataRecipe::end_of_document, 0)},
+      {"pad_token", integer(&DataRecipe::pad_token, 0)},
+      {"ignore_label", integer(&DataRecipe::ignore_label, INT32_MIN)},
+      {"sources", parse_sources},
   };
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
   bool synthetic = out.kind == DataKind::kSynthetic;
-  if (synthetic) return check_applicable(node, path, "synthetic", {"path", "columns", "shuffle"}, {});
+  if (synthetic) return check_applicable(node, path, "synthetic", {"path", "columns", "shuffle", "sources"}, {});
+  if (!out.path.empty() && !out.sources.empty())
+    return yaml_error(node.line, node.column, cat(path, ": expected `path` or `sources`, found both"));
   return check_applicable(node, path, out.kind ? enum_name(*out.kind) : "other than synthetic", {"vocab"}, {});
 }
 

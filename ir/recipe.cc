@@ -133,6 +133,7 @@ constexpr std::string_view kAttentionKernels[] = {"flash", "math"};
 constexpr std::string_view kInitKinds[] = {"normal", "uniform", "constant", "kaiming", "xavier"};
 constexpr std::string_view kInitDistributions[] = {"normal", "uniform"};
 constexpr std::string_view kFanModes[] = {"fan_in", "fan_out"};
+constexpr std::string_view kDocumentModes[] = {"join", "separate", "pack", "pad"};
 constexpr std::string_view kDataKinds[] = {"npz", "npy", "tokens", "raw", "synthetic"};
 constexpr std::string_view kBatchNormGroups[] = {"global", "replica"};
 constexpr std::string_view kCompressions[] = {"none", "bf16", "int8", "powersgd"};
@@ -184,6 +185,10 @@ std::span<const std::string_view> enum_names<FanMode>() {
 template <>
 std::span<const std::string_view> enum_names<DataKind>() {
   return kDataKinds;
+}
+template <>
+std::span<const std::string_view> enum_names<DocumentMode>() {
+  return kDocumentModes;
 }
 template <>
 std::span<const std::string_view> enum_names<BatchNormGroup>() {

@@ -87,6 +87,21 @@ struct InitRule {
   bool operator==(const InitRule&) const = default;
 };
 
+// What the ends of documents mean to windows of tokens: nothing; labels and positions stop there; windows hold whole
+// documents, as many as fit; one document each.
+enum class DocumentMode { kJoin, kSeparate, kPack, kPad };
+
+// One of several sources of samples; what is unset is as DataRecipe has it.
+struct SourceRecipe {
+  std::string path;
+  std::optional<double> weight;  // unset: the number of its samples
+  std::optional<DataKind> kind;
+  std::optional<DType> dtype;
+  std::optional<DocumentMode> documents;
+  std::optional<int64_t> end_of_document;
+  bool operator==(const SourceRecipe&) const = default;
+};
+
 struct DataRecipe {
   std::optional<DataKind> kind;                // unset: by the file's suffix
   std::string path;                            // as written; relative to the working directory
@@ -96,6 +111,11 @@ struct DataRecipe {
   std::optional<DType> dtype;    // element type of tokens and raw files
   std::optional<int64_t> vocab;  // synthetic integers are drawn from [0, vocab)
   int64_t prefetch = 2;          // batches read ahead
+  std::optional<bool> shift;     // labels are the next tokens; unset: unless the input is named like "labels"
+  DocumentMode documents = DocumentMode::kJoin;
+  std::optional<int64_t> end_of_document;  // the token that ends one
+  int64_t pad_token = 0, ignore_label = -100;
+  std::vector<SourceRecipe> sources;  // in place of `path`
   bool operator==(const DataRecipe&) const = default;
 };
 
@@ -216,6 +236,8 @@ template <>
 std::span<const std::string_view> enum_names<FanMode>();
 template <>
 std::span<const std::string_view> enum_names<DataKind>();
+template <>
+std::span<const std::string_view> enum_names<DocumentMode>();
 template <>
 std::span<const std::string_view> enum_names<BatchNormGroup>();
 template <>

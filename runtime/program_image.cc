@@ -42,7 +42,7 @@ PARTITA_FIELDS(AxisStride, x.axis, x.stride)
 PARTITA_FIELDS(Placement, x.logical, x.shape, x.local, x.axes)
 PARTITA_FIELDS(InitialValue, x.kind, x.a, x.b)
 PARTITA_FIELDS(ProgramState, x.name, x.kind, x.parameter, x.operand, x.placement, x.initial)
-PARTITA_FIELDS(ProgramInput, x.name, x.kind, x.operand, x.placement, x.part_samples)
+PARTITA_FIELDS(ProgramInput, x.name, x.kind, x.operand, x.placement, x.part_samples, x.limit)
 PARTITA_FIELDS(ProgramOutput, x.name, x.operand, x.placement)
 PARTITA_FIELDS(CollectiveGroup, x.axes)
 PARTITA_FIELDS(Program, x.model, x.target, x.mesh, x.groups, x.micro_batches, x.parts, x.samples_per_step, x.slots,

@@ -64,9 +64,10 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   bool kind_known = manifest["data"].contains("kind");
   if (!data.empty()) {
     o.data.path = data;
+    o.data.sources.clear();
     if (!kind_known) o.data.kind = guess_data_kind(data);
   }
-  if (o.data.path.empty() && o.data.kind != DataKind::kSynthetic) {
+  if (o.data.path.empty() && o.data.sources.empty() && o.data.kind != DataKind::kSynthetic) {
     return absl::InvalidArgumentError(
         "no data: say --data FILE, or data: {path: …} in train.yaml, or data: {kind: synthetic}");
   }
@@ -166,41 +167,6 @@ absl::StatusOr<std::unique_ptr<MetricsSink>> RunFlags::sink(int64_t total) const
     all->add(std::move(sink));
   }
   return std::unique_ptr<MetricsSink>(std::move(all));
-}
-
-nlohmann::json to_json(const DataConfig& c) {
-  nlohmann::json j = {{"kind", data_kind_name(c.kind)},
-                      {"path", c.path},
-                      {"columns", c.columns},
-                      {"shuffle", c.shuffle},
-                      {"seed", c.seed},
-                      {"epochs", c.epochs},
-                      {"sequence", c.sequence},
-                      {"dtype", dtype_name(c.dtype)},
-                      {"vocabulary", c.vocabulary}};
-  if (c.shift) j["shift"] = *c.shift;
-  return j;
-}
-
-absl::StatusOr<DataConfig> data_config_from_json(const nlohmann::json& j) {
-  DataConfig c;
-  try {
-    if (j.contains("kind")) {
-      PARTITA_ASSIGN_OR_RETURN(c.kind, parse_data_kind(j.at("kind").get<std::string>()));
-    }
-    c.path = j.value("path", "");
-    c.columns = j.value("columns", c.columns);
-    c.shuffle = j.value("shuffle", false);
-    c.seed = j.value("seed", uint64_t{0});
-    c.epochs = j.value("epochs", int64_t{1});
-    c.sequence = j.value("sequence", int64_t{0});
-    c.dtype = parse_dtype(j.value("dtype", "invalid"));
-    c.vocabulary = j.value("vocabulary", int64_t{0});
-    if (j.contains("shift")) c.shift = j.at("shift").get<bool>();
-  } catch (const nlohmann::json::exception& e) {
-    return absl::DataLossError(cat("data settings: ", e.what()));
-  }
-  return c;
 }
 
 }  // namespace partita::runtime

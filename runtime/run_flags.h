@@ -10,6 +10,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
+#include "runtime/data/data_config_json.h"
 #include "runtime/metrics.h"
 #include "runtime/trainer.h"
 
@@ -46,9 +47,5 @@ struct RunFlags {
   // The console and every --metrics file. `total`: steps, 0 where not known.
   absl::StatusOr<std::unique_ptr<MetricsSink>> sink(int64_t total) const;
 };
-
-// The data settings as the manifest has them.
-nlohmann::json to_json(const DataConfig& config);
-absl::StatusOr<DataConfig> data_config_from_json(const nlohmann::json& json);
 
 }  // namespace partita::runtime

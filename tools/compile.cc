@@ -21,6 +21,7 @@
 #include "partitioner/localize.h"
 #include "partitioner/parallel_plan.h"
 #include "partitioner/split_stages.h"
+#include "passes/index_limits.h"
 #include "passes/initialize.h"
 #include "runtime/data/convert.h"
 #include "runtime/params.h"
@@ -62,6 +63,27 @@ absl::StatusOr<runtime::DataConfig> data_settings(const DataRecipe& d, uint64_t 
   out.shuffle = d.shuffle;
   if (d.dtype) out.dtype = *d.dtype;
   if (d.vocab) out.vocabulary = *d.vocab;
+  out.shift = d.shift;
+  PARTITA_ASSIGN_OR_RETURN(out.documents, runtime::parse_documents(enum_name(d.documents)));
+  out.end_of_document = d.end_of_document;
+  out.pad_token = d.pad_token;
+  out.ignore_label = d.ignore_label;
+  std::vector<runtime::WeightedSource> sources;
+  for (const SourceRecipe& s : d.sources) {
+    runtime::WeightedSource source{out, s.weight.value_or(0)};
+    source.config.path = s.path;
+    source.config.kind = runtime::guess_data_kind(s.path);
+    if (s.kind || d.kind) {
+      PARTITA_ASSIGN_OR_RETURN(source.config.kind, runtime::parse_data_kind(enum_name(s.kind ? *s.kind : *d.kind)));
+    }
+    if (s.dtype) source.config.dtype = *s.dtype;
+    if (s.documents) {
+      PARTITA_ASSIGN_OR_RETURN(source.config.documents, runtime::parse_documents(enum_name(*s.documents)));
+    }
+    if (s.end_of_document) source.config.end_of_document = s.end_of_document;
+    sources.push_back(std::move(source));
+  }
+  out.sources = std::move(sources);
   return out;
 }
 
@@ -316,9 +338,13 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     watch.lap("evaluation");
   }
 
+  std::map<std::string, int64_t> limits = index_limits(graph);
   for (const LocalProgram& stage : stages) {
     PARTITA_ASSIGN_OR_RETURN(runtime::Program program, emit_program(stage, request.target, &out.claims.emplace_back()));
     program.model = std::filesystem::path(request.model).filename().string();
+    for (runtime::ProgramInput& in : program.inputs) {
+      if (auto at = limits.find(in.name); at != limits.end()) in.limit = at->second;
+    }
     out.programs.push_back(std::move(program));
   }
   out.weights = collect_weights(stages);

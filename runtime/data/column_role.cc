@@ -8,11 +8,15 @@
 namespace partita::runtime {
 namespace {
 
-constexpr std::pair<std::string_view, ColumnRole> kRoles[] = {
-    {"input_ids", ColumnRole::kInputIds},     {"labels", ColumnRole::kLabels},
-    {"position_ids", ColumnRole::kPositions}, {"ones", ColumnRole::kOnes},
-    {"attention_mask", ColumnRole::kOnes},    {"zeros", ColumnRole::kZeros},
-    {"token_type_ids", ColumnRole::kZeros},   {"random", ColumnRole::kRandom}};
+constexpr std::pair<std::string_view, ColumnRole> kRoles[] = {{"input_ids", ColumnRole::kInputIds},
+                                                              {"labels", ColumnRole::kLabels},
+                                                              {"position_ids", ColumnRole::kPositions},
+                                                              {"documents", ColumnRole::kDocuments},
+                                                              {"ones", ColumnRole::kOnes},
+                                                              {"attention_mask", ColumnRole::kOnes},
+                                                              {"zeros", ColumnRole::kZeros},
+                                                              {"token_type_ids", ColumnRole::kZeros},
+                                                              {"random", ColumnRole::kRandom}};
 
 ColumnRole role_of_name(const std::string& input) {
   const std::string name = absl::AsciiStrToLower(input);
@@ -33,8 +37,9 @@ absl::StatusOr<ColumnRole> column_role(const DataConfig& config, const std::stri
   for (const auto& [text, role] : kRoles) {
     if (text == it->second) return role;
   }
-  return absl::InvalidArgumentError(cat("columns: input ", quote(input), " is given ", quote(it->second),
-                                        "; expected input_ids, labels, position_ids, ones, zeros or random"));
+  return absl::InvalidArgumentError(
+      cat("columns: input ", quote(input), " is given ", quote(it->second),
+          "; expected input_ids, labels, position_ids, documents, ones, zeros or random"));
 }
 
 absl::StatusOr<std::vector<std::byte>> constant_sample(const InputSpec& spec, ColumnRole role) {
@@ -50,6 +55,10 @@ absl::StatusOr<std::vector<std::byte>> constant_sample(const InputSpec& spec, Co
     return absl::InvalidArgumentError(cat("input ", quote(spec.name), " of ", dtype_name(spec.dtype),
                                           " cannot hold the position ", values[static_cast<size_t>(bad)]));
   return out;
+}
+
+bool shifts_labels(const DataConfig& config, const std::string& input) {
+  return config.shift.value_or(absl::AsciiStrToLower(input).find("label") == std::string::npos);
 }
 
 int64_t sample_elements(const InputSpec& spec) { return *element_count(spec.sample_shape); }

@@ -18,6 +18,7 @@ struct InputSpec {
   DType dtype = DType::kInvalid;
   std::vector<int64_t> sample_shape;  // without the batch axis
   bool batched = true;  // false: no batch axis, the same value at every step; sample_shape is the whole shape
+  int64_t limit = 0;    // integers are below it (and, counted from the end or as a mark, may be negative); 0: any
 };
 
 enum class DataKind { kNpz, kNpy, kTokens, kRaw, kSynthetic };
@@ -26,9 +27,22 @@ absl::StatusOr<DataKind> parse_data_kind(std::string_view name);
 // By the path's ending: .npz, .npy; anything else is tokens (.bin: u16, other files: their bytes).
 DataKind guess_data_kind(std::string_view path);
 
+// What the ends of documents mean to windows of tokens.
+enum class Documents {
+  kJoin,      // nothing
+  kSeparate,  // windows run across them, but labels do not, and positions begin again
+  kPack,      // as many whole documents as fit into a window; longer ones are cut
+  kPad,       // one document a window
+};
+
+struct WeightedSource;
+
 struct DataConfig {
   DataKind kind = DataKind::kNpz;
   std::string path;
+  // In place of `path`: samples in fixed proportions of each. `shuffle` holds for all of them; the other settings of
+  // DataConfig below that concern samples (epochs, skip, limit, …) for the mixture.
+  std::vector<WeightedSource> sources;
   // Graph input -> npz: array; npy: file, relative to the folder of `path`; raw: "dtype@byte", either part optional;
   // tokens and synthetic: a role, one of input_ids, labels, position_ids, ones, zeros, random. Without an entry: the
   // input's own name (npz, npy: <path>/<name>.npy), fields packed in input order (raw), or the role that the name
@@ -52,12 +66,20 @@ struct DataConfig {
       shift;  // labels are the next tokens (true) or the inputs (false, the model shifts inside); unset: an
               // input named like "labels" is not shifted (Hugging Face), any other ("target") is
   DType dtype = DType::kInvalid;  // u8, u16, u32 (tokens; unset: by the path's ending)
+  Documents documents = Documents::kJoin;
+  std::optional<int64_t> end_of_document;  // the token that ends one, where no .idx file tells
+  int64_t pad_token = 0, ignore_label = -100;
   int64_t vocabulary = 0;    // ids at or above it are an error; 0 = not checked. Synthetic: default range of integers
   int64_t header_bytes = 0;  // skipped at the start of the file (tokens, raw)
   int64_t record_bytes = 0;  // raw: size of a record; 0 = end of its last field
   std::map<std::string, int64_t>
       ranges;           // synthetic: integers of an input are in [0, range); default vocabulary, else 2
   int64_t samples = 0;  // synthetic: samples of an epoch; 0 = unlimited
+};
+
+struct WeightedSource {
+  DataConfig config;
+  double weight = 0;  // > 0; 0: its number of samples
 };
 
 }  // namespace partita::runtime

@@ -1,6 +1,7 @@
 #include "runtime/data/data_source.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "base/cat.h"
@@ -18,8 +19,11 @@ constexpr std::pair<DataKind, std::string_view> kKinds[] = {{DataKind::kNpz, "np
                                                             {DataKind::kRaw, "raw"},
                                                             {DataKind::kSynthetic, "synthetic"}};
 
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<SampleReader>> open_reader(const DataConfig& config,
                                                           const std::vector<InputSpec>& inputs) {
+  if (!config.sources.empty()) return open_mix_reader(config, inputs);
   switch (config.kind) {
     case DataKind::kNpz:
       return open_npz_reader(config, inputs);
@@ -34,6 +38,8 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_reader(const DataConfig& conf
   }
   return absl::InvalidArgumentError("data: unknown kind");
 }
+
+namespace {
 
 absl::Status check_config(const DataConfig& config, const std::vector<InputSpec>& inputs, int64_t global_batch) {
   if (global_batch < 1)
@@ -64,6 +70,26 @@ absl::Status check_config(const DataConfig& config, const std::vector<InputSpec>
                                           " Its inputs: ", quote_list(known)));
   }
   return absl::OkStatus();
+}
+
+// The first element that is not below the input's limit, or -1.
+int64_t find_beyond(const InputSpec& spec, std::span<const std::byte> bytes) {
+  const auto first = [&]<typename T>(T) -> int64_t {
+    for (size_t at = 0; spec.limit > 0 && at < bytes.size(); at += sizeof(T)) {
+      T value;
+      std::memcpy(&value, bytes.data() + at, sizeof value);
+      if (static_cast<int64_t>(value) >= spec.limit) return static_cast<int64_t>(at / sizeof(T));
+    }
+    return -1;
+  };
+  switch (spec.dtype) {
+    case DType::kI64:
+      return first(int64_t{});
+    case DType::kI32:
+      return first(int32_t{});
+    default:
+      return -1;
+  }
 }
 
 absl::StatusOr<std::vector<std::byte>> padding_sample(const InputSpec& spec, const DataConfig& config) {
@@ -208,6 +234,12 @@ absl::Status DataSource::read_stream(int64_t position, int64_t count, int input,
       return absl::InvalidArgumentError(cat(reader_->describe(), ": sample ",
                                             config_.skip + sample + bad / sample_elements(spec), " for graph input ",
                                             quote(spec.name), " holds nan: expected numbers; repair the data"));
+    }
+    if (int64_t bad = find_beyond(spec, part); bad >= 0) {
+      return absl::InvalidArgumentError(cat(
+          reader_->describe(), ": sample ", config_.skip + sample + bad / sample_elements(spec), " for graph input ",
+          quote(spec.name), " holds ", element_text(spec.dtype, part.data() + bad * dtype_size(spec.dtype)),
+          ": expected numbers below ", spec.limit, ", the size of what the model looks up with them"));
     }
     done += run;
   }

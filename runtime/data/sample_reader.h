@@ -30,23 +30,37 @@ class SampleReader {
   virtual absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const = 0;
 };
 
+// What a column of tokens or of generated values holds.
+enum class ColumnRole { kUnknown, kInputIds, kLabels, kPositions, kDocuments, kOnes, kZeros, kRandom };
+
 absl::StatusOr<std::unique_ptr<SampleReader>> open_npz_reader(const DataConfig& config,
                                                               const std::vector<InputSpec>& inputs);
 absl::StatusOr<std::unique_ptr<SampleReader>> open_npy_reader(const DataConfig& config,
                                                               const std::vector<InputSpec>& inputs);
 absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig& config,
                                                                 const std::vector<InputSpec>& inputs);
+// For config.documents other than kJoin; called by open_token_reader, which has found roles and sequence length.
+absl::StatusOr<std::unique_ptr<SampleReader>> open_document_reader(const DataConfig& config,
+                                                                   const std::vector<InputSpec>& inputs,
+                                                                   const std::vector<ColumnRole>& roles,
+                                                                   int64_t sequence);
+// Several sources by their weights.
+absl::StatusOr<std::unique_ptr<SampleReader>> open_mix_reader(const DataConfig& config,
+                                                              const std::vector<InputSpec>& inputs);
+// The reader of config.kind.
+absl::StatusOr<std::unique_ptr<SampleReader>> open_reader(const DataConfig& config,
+                                                          const std::vector<InputSpec>& inputs);
 absl::StatusOr<std::unique_ptr<SampleReader>> open_raw_reader(const DataConfig& config,
                                                               const std::vector<InputSpec>& inputs);
 absl::StatusOr<std::unique_ptr<SampleReader>> open_synthetic_reader(const DataConfig& config,
                                                                     const std::vector<InputSpec>& inputs);
 
+// Whether the labels of an input are the next tokens.
+bool shifts_labels(const DataConfig& config, const std::string& input);
 // Elements and bytes of one sample; the InputSpec must have passed DataSource::open.
 int64_t sample_elements(const InputSpec& spec);
 int64_t sample_bytes(const InputSpec& spec);
 
-// What a generated column holds.
-enum class ColumnRole { kUnknown, kInputIds, kLabels, kPositions, kOnes, kZeros, kRandom };
 // From config.columns when the input has an entry (InvalidArgument when it is no role), else from the input's name.
 absl::StatusOr<ColumnRole> column_role(const DataConfig& config, const std::string& input);
 // One sample of zeros, ones or positions (0, 1, … along the last axis) in the input's dtype.

@@ -4,14 +4,12 @@
 #include <cstring>
 #include <memory>
 
-#include "absl/strings/ascii.h"
 #include "base/cat.h"
-#include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/box.h"
 #include "runtime/data/sample_reader.h"
-#include "runtime/npy.h"
+#include "runtime/data/token_stream.h"
 
 namespace partita::runtime {
 namespace {
@@ -104,45 +102,17 @@ class TokenReader : public SampleReader {
   bool any_shift_ = false;
 };
 
-absl::StatusOr<NpyArray> open_tokens(const DataConfig& config) {
-  const std::string who = cat("token file ", quote(config.path, 1000));
-  if (config.path.ends_with(".npy")) {
-    PARTITA_ASSIGN_OR_RETURN(NpyArray array, open_npy(config.path));
-    if (array.shape.size() != 1 || !is_integer(array.dtype)) {
-      return absl::InvalidArgumentError(cat(who, " holds ", dtype_name(array.dtype), " ", shape_text(array.shape),
-                                            ", expected one axis of integers"));
-    }
-    return array;
-  }
-  DType dtype = config.dtype;
-  if (dtype == DType::kInvalid) dtype = config.path.ends_with(".bin") ? DType::kU16 : DType::kU8;
-  if (!is_integer(dtype))
-    return absl::InvalidArgumentError(cat(who, ": tokens of dtype ", dtype_name(dtype), "; expected u8, u16 or u32"));
-  PARTITA_ASSIGN_OR_RETURN(MappedFile opened, MappedFile::open(config.path));
-  auto file = std::make_shared<MappedFile>(std::move(opened));
-  const int64_t bytes = file->size() - config.header_bytes;
-  if (config.header_bytes < 0 || bytes < 0)
-    return absl::InvalidArgumentError(
-        cat(who, " has ", file->size(), " bytes, fewer than its header of ", config.header_bytes));
-  if (bytes % dtype_size(dtype) != 0) {
-    return absl::InvalidArgumentError(cat(who, " holds ", bytes, " bytes of data, which is no whole number of ",
-                                          dtype_name(dtype), " tokens; give its dtype"));
-  }
-  if (config.shuffle) file->expect_random_access();
-  return NpyArray{
-      dtype, {bytes / dtype_size(dtype)}, file->bytes().subspan(static_cast<size_t>(config.header_bytes)), file};
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig& config,
                                                                 const std::vector<InputSpec>& inputs) {
-  PARTITA_ASSIGN_OR_RETURN(NpyArray tokens, open_tokens(config));
   std::vector<ColumnRole> roles;
   int64_t sequence = config.sequence;
   for (const InputSpec& spec : inputs) {
     PARTITA_ASSIGN_OR_RETURN(const ColumnRole role, column_role(config, spec.name));
-    if (role == ColumnRole::kUnknown || role == ColumnRole::kRandom) {
+    const bool known = role != ColumnRole::kUnknown && role != ColumnRole::kRandom &&
+                       (role != ColumnRole::kDocuments || config.documents != Documents::kJoin);
+    if (!known) {
       return absl::InvalidArgumentError(
           cat("graph input ", quote(spec.name), ": what it takes from the token file ", quote(config.path, 1000),
               " is not clear; say so under data: columns: {input: input_ids|labels|position_ids|ones|zeros}"));
@@ -154,11 +124,17 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig
     return absl::InvalidArgumentError(
         cat("token file ", quote(config.path, 1000),
             ": no graph input takes the tokens, so the sequence length is not known; set data: sequence"));
-  auto reader = std::make_unique<TokenReader>(std::move(tokens), sequence, config.vocabulary,
-                                              cat("token file ", quote(config.path, 1000)));
+  DataConfig known = config;
+  for (size_t i = 0; i < inputs.size() && config.vocabulary == 0; ++i) {
+    const bool ids = roles[i] == ColumnRole::kInputIds || roles[i] == ColumnRole::kLabels;
+    if (ids && inputs[i].limit > 0)
+      known.vocabulary = known.vocabulary == 0 ? inputs[i].limit : std::min(known.vocabulary, inputs[i].limit);
+  }
+  if (config.documents != Documents::kJoin) return open_document_reader(known, inputs, roles, sequence);
+  PARTITA_ASSIGN_OR_RETURN(TokenStream stream, open_token_stream(known));
+  auto reader = std::make_unique<TokenReader>(std::move(stream.tokens), sequence, known.vocabulary, stream.description);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const bool shift = config.shift.value_or(absl::AsciiStrToLower(inputs[i].name).find("label") == std::string::npos);
-    PARTITA_RETURN_IF_ERROR(reader->add(inputs[i], roles[i], shift));
+    PARTITA_RETURN_IF_ERROR(reader->add(inputs[i], roles[i], shifts_labels(config, inputs[i].name)));
   }
   return reader;
 }

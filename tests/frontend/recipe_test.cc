@@ -149,6 +149,33 @@ TEST(ParseRecipe_Accepted, Table) {
   EXPECT_EQ(parsed("bind: {12: 4, \"null\": 1}").bind.size(), 2u);
 }
 
+TEST(ParseRecipe_Data, SourcesAndDocuments) {
+  auto recipe = parse_recipe(R"(
+data:
+  documents: pack
+  end_of_document: 50256
+  pad_token: 3
+  shift: true
+  sources:
+  - {path: wiki.bin, weight: 0.7}
+  - {path: code.npy, kind: tokens, dtype: uint32, documents: separate, end_of_document: 0}
+)",
+                             "t");
+  ASSERT_TRUE(recipe.ok()) << recipe.status();
+  const DataRecipe& data = *recipe->data;
+  EXPECT_EQ(data.documents, DocumentMode::kPack);
+  EXPECT_EQ(data.end_of_document, 50256);
+  EXPECT_EQ(data.pad_token, 3);
+  EXPECT_EQ(data.shift, true);
+  ASSERT_EQ(data.sources.size(), 2u);
+  EXPECT_EQ(data.sources[0], (SourceRecipe{.path = "wiki.bin", .weight = 0.7}));
+  EXPECT_EQ(data.sources[1], (SourceRecipe{.path = "code.npy",
+                                           .kind = DataKind::kTokens,
+                                           .dtype = DType::kU32,
+                                           .documents = DocumentMode::kSeparate,
+                                           .end_of_document = 0}));
+}
+
 TEST(ParseRecipe_Refused, Table) {
   const struct {
     std::string text, message;
@@ -162,6 +189,9 @@ TEST(ParseRecipe_Refused, Table) {
        "t:1:1: unknown key 'zzz'; the known keys are loss, optimizer, schedule, batch, bind, precision, "
        "clip_grad_norm, clip_grad_value, recompute, kernels, trainable, frozen, seed, "
        "init, data, evaluate, semantics, compress, pin, names"},
+      {"data: {path: a, sources: [{path: b}]}", "t:1:7: data: expected `path` or `sources`, found both"},
+      {"data: {sources: [{weight: 1}]}", "t:1:18: data.sources[0]: missing key 'path'"},
+      {"data: {sources: [{path: a, weight: -1}]}", "data.sources[0].weight: expected"},
       {"evaluate: {data: {path: a, pth: b}}",
        "t:1:28: evaluate.data: unknown key 'pth'; the nearest known key is 'path'"},
       {"semantics: {moe: {capacty: 3}}",

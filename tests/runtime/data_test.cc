@@ -258,6 +258,34 @@ TEST(TokenData, TextIsBytesAndNpyIsIds) {
               ElementsAre(100000, 3));
 }
 
+// A graph with a table of few rows tells that a .bin holds bytes, and that an id is too large.
+TEST(TokenData, TheGraphsTableBoundsTheIds) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.bin", "abcdef");
+  const DataConfig config{.kind = DataKind::kTokens, .path = path};
+  EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {2}, true, 128}}, 3), 0, 0, 1, 0),
+              ElementsAre('a', 'b'));
+  EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {1}, true, 40000}}, 3), 0, 0, 1, 0),
+              ElementsAre('a' + 256 * 'b'));
+  const std::vector<InputSpec> inputs = {{"input_ids", DType::kI64, {2}, true, 99}};
+  std::vector<int64_t> out(2);
+  const absl::Status status = open(config, inputs, 1)->fetch(1, 0, 1, 0, std::as_writable_bytes(std::span(out)));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("token 2 is 99; the vocabulary has 99 ids"));
+}
+
+TEST(ArrayData, IntegersBeyondATableAreNamed) {
+  const TempFolder folder;
+  const std::vector<int64_t> ids = {0, 3, -1, 4};
+  ASSERT_TRUE(write_npy(folder / "ids.npy", DType::kI64, std::vector<int64_t>{2, 2}, bytes_of(ids)).ok());
+  const std::vector<InputSpec> inputs = {{"ids", DType::kI64, {2}, true, 4}};
+  const auto source = open({.kind = DataKind::kNpy, .path = folder.path()}, inputs, 1);
+  EXPECT_THAT(fetch<int64_t>(*source, 0, 0, 1, 0), ElementsAre(0, 3));
+  std::vector<int64_t> out(2);
+  const absl::Status status = source->fetch(1, 0, 1, 0, std::as_writable_bytes(std::span(out)));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("sample 1 for graph input 'ids' holds 4: expected numbers below 4"));
+}
+
 TEST(TokenData, MistakesAreNamed) {
   const TempFolder folder;
   const std::string path = folder.write("t.bin", text_of(std::vector<uint16_t>{1, 2, 3, 40000, 5, 6}));

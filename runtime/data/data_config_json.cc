@@ -1,0 +1,150 @@
+#include "runtime/data/data_config_json.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+
+namespace partita::runtime {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::pair<Documents, std::string_view> kDocuments[] = {{Documents::kJoin, "join"},
+                                                                 {Documents::kSeparate, "separate"},
+                                                                 {Documents::kPack, "pack"},
+                                                                 {Documents::kPad, "pad"}};
+constexpr size_t kMaxSources = 1024;
+
+// Our own names (u16) and NumPy's (uint16).
+absl::StatusOr<DType> parse_element(const std::string& text) {
+  std::string name = text;
+  for (auto [numpy, ours] :
+       {std::pair<std::string_view, std::string_view>{"uint", "u"}, {"int", "i"}, {"float", "f"}}) {
+    if (name.starts_with(numpy)) name = cat(ours, name.substr(numpy.size()));
+  }
+  const DType dtype = parse_dtype(name);
+  if (dtype == DType::kInvalid && text != "invalid")
+    return absl::InvalidArgumentError(cat("dtype: ", quote(text), " is no element type, as uint16 is"));
+  return dtype;
+}
+
+absl::Status check_keys(const json& j, const std::vector<std::string>& known) {
+  for (const auto& [key, value] : j.items()) {
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      return absl::InvalidArgumentError(
+          cat("unknown key ", quote(key), "; the nearest known one is ", quote(nearest_name(key, known))));
+    }
+  }
+  return absl::OkStatus();
+}
+
+const std::vector<std::string>& config_keys() {
+  static const std::vector<std::string> kKeys = {
+      "kind",         "path",         "columns",         "shuffle",  "seed",   "epochs",    "sequence",
+      "dtype",        "vocabulary",   "shift",           "skip",     "limit",  "documents", "pad_token",
+      "ignore_label", "header_bytes", "end_of_document", "pad_tail", "sources"};
+  return kKeys;
+}
+
+}  // namespace
+
+absl::StatusOr<Documents> parse_documents(std::string_view text) {
+  for (const auto& [value, name] : kDocuments) {
+    if (name == text) return value;
+  }
+  return absl::InvalidArgumentError(cat("documents: ", quote(text), "; expected join, separate, pack or pad"));
+}
+
+json to_json(const DataConfig& c) {
+  json j = {{"kind", data_kind_name(c.kind)},
+            {"path", c.path},
+            {"columns", c.columns},
+            {"shuffle", c.shuffle},
+            {"seed", c.seed},
+            {"epochs", c.epochs},
+            {"sequence", c.sequence},
+            {"dtype", dtype_name(c.dtype)},
+            {"vocabulary", c.vocabulary}};
+  if (c.shift) j["shift"] = *c.shift;
+  if (c.skip != 0) j["skip"] = c.skip;
+  if (c.limit != 0) j["limit"] = c.limit;
+  if (c.header_bytes != 0) j["header_bytes"] = c.header_bytes;
+  if (c.pad_tail) j["pad_tail"] = true;
+  for (const WeightedSource& s : c.sources) {
+    json& source = j["sources"].emplace_back(to_json(s.config));
+    if (s.weight > 0) source["weight"] = s.weight;
+  }
+  if (c.documents == Documents::kJoin) return j;
+  for (const auto& [value, name] : kDocuments) {
+    if (value == c.documents) j["documents"] = name;
+  }
+  j["pad_token"] = c.pad_token;
+  j["ignore_label"] = c.ignore_label;
+  if (c.end_of_document) j["end_of_document"] = *c.end_of_document;
+  return j;
+}
+
+namespace {
+
+absl::StatusOr<std::vector<WeightedSource>> sources_from_json(const json& list) {
+  if (!list.is_array() || list.empty() || list.size() > kMaxSources)
+    return absl::DataLossError(cat("sources: expected a list of 1 to ", kMaxSources));
+  std::vector<WeightedSource> sources;
+  for (json entry : list) {
+    const std::string who = cat("source ", sources.size());
+    WeightedSource& s = sources.emplace_back();
+    if (entry.is_object() && entry.contains("weight")) {
+      s.weight = entry["weight"].is_number() ? entry["weight"].get<double>() : 0;
+      if (!(s.weight > 0) || !std::isfinite(s.weight))
+        return absl::DataLossError(cat(who, ": weight: expected a number above 0"));
+      entry.erase("weight");
+    }
+    if (entry.is_object() && entry.contains("sources"))
+      return absl::DataLossError(cat(who, ": sources inside a source"));
+    auto config = data_config_from_json(entry);
+    if (!config.ok()) return with_context(config.status(), who);
+    s.config = *std::move(config);
+  }
+  return sources;
+}
+
+}  // namespace
+
+absl::StatusOr<DataConfig> data_config_from_json(const json& j) {
+  DataConfig c;
+  if (!j.is_object()) return absl::DataLossError("data settings: expected an object");
+  PARTITA_RETURN_IF_ERROR(check_keys(j, config_keys()));
+  try {
+    if (j.contains("kind")) {
+      PARTITA_ASSIGN_OR_RETURN(c.kind, parse_data_kind(j.at("kind").get<std::string>()));
+    }
+    c.path = j.value("path", "");
+    c.columns = j.value("columns", c.columns);
+    c.shuffle = j.value("shuffle", false);
+    c.seed = j.value("seed", uint64_t{0});
+    c.epochs = j.value("epochs", int64_t{1});
+    c.sequence = j.value("sequence", int64_t{0});
+    PARTITA_ASSIGN_OR_RETURN(c.dtype, parse_element(j.value("dtype", "invalid")));
+    c.vocabulary = j.value("vocabulary", int64_t{0});
+    c.skip = j.value("skip", int64_t{0});
+    c.limit = j.value("limit", int64_t{0});
+    c.header_bytes = j.value("header_bytes", int64_t{0});
+    c.pad_tail = j.value("pad_tail", false);
+    if (j.contains("sources")) {
+      PARTITA_ASSIGN_OR_RETURN(c.sources, sources_from_json(j.at("sources")));
+    }
+    if (j.contains("shift")) c.shift = j.at("shift").get<bool>();
+    PARTITA_ASSIGN_OR_RETURN(c.documents, parse_documents(j.value("documents", std::string("join"))));
+    if (j.contains("end_of_document")) c.end_of_document = j.at("end_of_document").get<int64_t>();
+    c.pad_token = j.value("pad_token", c.pad_token);
+    c.ignore_label = j.value("ignore_label", c.ignore_label);
+  } catch (const json::exception& e) {
+    return absl::DataLossError(cat("data settings: ", e.what()));
+  }
+  return c;
+}
+
+}  // namespace partita::runtime

@@ -1,0 +1,123 @@
+// Several sources in fixed proportions. Positions go in blocks of 1024: a pattern, the same for each block, says whose
+// turn each position is, spread as evenly as the weights allow; the k-th turn of a source is its sample k modulo its
+// size. So any position is found at once and nothing is remembered.
+//   weights 3 and 1, block of 4: a a b a | a a b a | …
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "runtime/data/sample_reader.h"
+
+namespace partita::runtime {
+namespace {
+
+constexpr int64_t kBlock = 1024;
+
+struct Turn {
+  size_t source;
+  int64_t index;  // of the source's turns within the block
+};
+
+// Each source's positions of a block, at least one; the largest remainders get what rounding leaves.
+std::vector<int64_t> shares(const std::vector<double>& weights) {
+  double total = 0;
+  for (double w : weights) total += w;
+  std::vector<int64_t> share;
+  std::vector<std::pair<double, size_t>> rest;
+  int64_t given = 0;
+  for (size_t s = 0; s < weights.size(); ++s) {
+    const double exact = weights[s] / total * kBlock;
+    share.push_back(std::max<int64_t>(1, static_cast<int64_t>(exact)));
+    rest.emplace_back(exact - static_cast<double>(share.back()), s);
+    given += share.back();
+  }
+  std::sort(rest.begin(), rest.end(), [](const auto& a, const auto& b) {
+    return a.first > b.first || (a.first == b.first && a.second < b.second);
+  });
+  for (size_t k = 0; given < kBlock; k = (k + 1) % rest.size(), ++given) ++share[rest[k].second];
+  while (given > kBlock) {  // many sources of hardly any weight
+    --*std::max_element(share.begin(), share.end());
+    --given;
+  }
+  return share;
+}
+
+// At each position the source that is furthest behind its share.
+std::vector<Turn> pattern(const std::vector<int64_t>& share) {
+  std::vector<Turn> turns;
+  std::vector<int64_t> taken(share.size(), 0);
+  for (int64_t at = 0; at < kBlock; ++at) {
+    size_t next = 0;
+    int64_t behind = INT64_MIN;
+    for (size_t s = 0; s < share.size(); ++s) {
+      const int64_t deficit = share[s] * (at + 1) - taken[s] * kBlock;
+      if (deficit > behind && taken[s] < share[s]) behind = deficit, next = s;
+    }
+    turns.push_back({next, taken[next]++});
+  }
+  return turns;
+}
+
+class MixReader : public SampleReader {
+ public:
+  MixReader(std::vector<std::unique_ptr<SampleReader>> sources, const std::vector<double>& weights,
+            std::string description)
+      : sources_(std::move(sources)),
+        share_(shares(weights)),
+        turns_(pattern(share_)),
+        description_(std::move(description)) {}
+
+  // As many as the sources have together; a source of great weight repeats meanwhile, one of little is not used up.
+  int64_t samples() const override {
+    int64_t total = 0;
+    for (const auto& s : sources_) {
+      if (s->samples() == kUnlimited || __builtin_add_overflow(total, s->samples(), &total)) return kUnlimited;
+    }
+    return total;
+  }
+  std::string describe() const override { return description_; }
+
+  absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {
+    const size_t bytes = out.size() / static_cast<size_t>(std::max<int64_t>(count, 1));
+    for (int64_t k = 0; k < count; ++k) {
+      const int64_t block = (first + k) / kBlock;
+      const Turn& turn = turns_[static_cast<size_t>((first + k) % kBlock)];
+      const SampleReader& source = *sources_[turn.source];
+      int64_t sample = block * share_[turn.source] + turn.index;
+      if (source.samples() != kUnlimited) sample %= source.samples();
+      PARTITA_RETURN_IF_ERROR(source.read(sample, 1, input, out.subspan(static_cast<size_t>(k) * bytes, bytes)));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<std::unique_ptr<SampleReader>> sources_;
+  std::vector<int64_t> share_;
+  std::vector<Turn> turns_;
+  std::string description_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SampleReader>> open_mix_reader(const DataConfig& config,
+                                                              const std::vector<InputSpec>& inputs) {
+  std::vector<std::unique_ptr<SampleReader>> sources;
+  std::vector<double> weights;
+  for (const WeightedSource& s : config.sources) {
+    PARTITA_ASSIGN_OR_RETURN(auto source, open_reader(s.config, inputs));
+    const int64_t samples = source->samples();
+    if (samples == 0) {
+      return absl::InvalidArgumentError(
+          cat("data: sources: ", source->describe(), " holds no whole sample; leave it out"));
+    }
+    weights.push_back(s.weight > 0 ? s.weight : static_cast<double>(samples));
+    sources.push_back(std::move(source));
+  }
+  const std::string first = sources[0]->describe();
+  return std::make_unique<MixReader>(std::move(sources), weights,
+                                     cat(config.sources.size(), " sources, the first of them ", first));
+}
+
+}  // namespace partita::runtime
