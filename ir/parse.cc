@@ -29,7 +29,7 @@ class GraphParser {
 
  private:
   absl::Status statement() {
-    if (in_.peek() == '%') return node();
+    if (in_.peek() == '%' || in_.peek() == '=') return node();
     if (in_.accept_word("origin")) {
       PARTITA_ASSIGN_OR_RETURN(std::string text, in_.string("an origin in quotes"));
       g_.origins.push_back(std::move(text));
@@ -218,7 +218,8 @@ class GraphParser {
     };
     Node n;
     std::vector<Output> outputs;
-    do {
+    // A node without outputs begins with '='.
+    for (bool more = in_.peek() == '%'; more; more = in_.accept(',')) {
       size_t at = in_.at();
       PARTITA_ASSIGN_OR_RETURN(ValueId v, definition());
       PARTITA_RETURN_IF_ERROR(optional_name(v));
@@ -226,7 +227,7 @@ class GraphParser {
       value(v).output = static_cast<int>(outputs.size());
       outputs.push_back({v, at});
       n.outputs.push_back(v);
-    } while (in_.accept(','));
+    }
     PARTITA_RETURN_IF_ERROR(in_.expect('='));
     size_t at = in_.at();
     PARTITA_ASSIGN_OR_RETURN(std::string name, in_.take_word("an op"));

@@ -92,7 +92,7 @@ class Printer {
 
   void node(const Node& n) {
     for (size_t k = 0; k < n.outputs.size(); ++k) append(s_, k ? ", " : "", typed(n.outputs[k]), named(n.outputs[k]));
-    append(s_, " = ", n.op->name, "(");
+    append(s_, n.outputs.empty() ? "= " : " = ", n.op->name, "(");
     for (size_t k = 0; k < n.inputs.size(); ++k) {
       s_ += k ? ", " : "";
       s_ += n.inputs[k] == kNoValue ? "_" : cat("%", n.inputs[k]);

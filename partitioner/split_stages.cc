@@ -120,7 +120,7 @@ class StageCutter {
     at(m.value, m.segment);
     Attrs attrs = peer(m.from);
     attrs.set("shape", graph_.type(m.value).shape);
-    attrs.set("to", graph_.type(m.value).dtype);
+    attrs.set("type", graph_.type(m.value).dtype);
     ValueId received = b_.emit("recv", {}, std::move(attrs));
     if (place_[m.value] == kOwed) {
       received_[m.value].push_back(received);

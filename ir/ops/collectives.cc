@@ -53,7 +53,7 @@ absl::StatusOr<std::vector<TensorType>> sent_type(const OpView& use) {
 
 absl::StatusOr<std::vector<TensorType>> received_type(const OpView& use) {
   PARTITA_RETURN_IF_ERROR(expect_peer(use));
-  TensorType t{use.attrs.dtype("to"), use.attrs.ints("shape")};
+  TensorType t{use.attrs.dtype("type"), use.attrs.ints("shape")};
   if (!checked_elements(t.shape))
     return absl::InvalidArgumentError(cat("a result of ", to_string(t.shape), " elements is too large"));
   return std::vector<TensorType>{std::move(t)};
@@ -157,7 +157,7 @@ extern const OpDef kSend = {.name = "send",
 extern const OpDef kRecv = {.name = "recv",
                             .min_inputs = 0,
                             .max_inputs = 0,
-                            .attributes = "ints axes, i parts, i peer, ints shape, dtype to",
+                            .attributes = "ints axes, i parts, i peer, ints shape, dtype type",
                             .formula_of = whole_formula<received_type>,
                             .infer = received_type,
                             .communicates = true};
