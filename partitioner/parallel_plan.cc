@@ -113,9 +113,10 @@ absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional
   if (pin.axis("data")) {
     l.data = *pin.axis("data");
     if (ranks && *ranks != l.data * inner) {
-      return absl::InvalidArgumentError(cat("the pins ask for ", l.data * inner, " ranks (data ", l.data, " x expert ",
-                                            l.expert, " x context ", l.context, " x tensor ", l.tensor,
-                                            ") and --ranks says ", *ranks, "; expected the same number"));
+      return absl::InvalidArgumentError(cat("the pins ask for ", l.data * inner, " ranks (data ", l.data,
+                                            " x pipeline ", l.pipeline, " x expert ", l.expert, " x context ",
+                                            l.context, " x tensor ", l.tensor, ") and --ranks says ", *ranks,
+                                            "; expected the same number"));
     }
   } else if (ranks) {
     if (*ranks % inner != 0) {

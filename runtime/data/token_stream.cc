@@ -1,5 +1,6 @@
 #include "runtime/data/token_stream.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -104,6 +105,20 @@ absl::StatusOr<NpyArray> map_tokens(const std::string& path, DType dtype, int64_
   return NpyArray{dtype, {bytes / dtype_size(dtype)}, file->bytes().subspan(static_cast<size_t>(header)), file};
 }
 
+// Whether a file without a word about its elements holds bytes rather than u16 ids of the vocabulary (0: not known):
+// there are no more ids than bytes, or it begins as text does, without a zero byte, and with what would be ids too
+// large.
+bool holds_bytes(std::span<const std::byte> bytes, int64_t vocabulary) {
+  if (vocabulary == 0) return false;
+  if (vocabulary <= 256) return true;
+  const std::string_view start(reinterpret_cast<const char*>(bytes.data()), std::min<size_t>(bytes.size(), 65536));
+  if (start.find('\0') != std::string_view::npos) return false;
+  for (size_t at = 0; at + 1 < start.size(); at += 2) {
+    if (read_at<uint16_t>(start, at) >= vocabulary) return true;
+  }
+  return false;
+}
+
 absl::StatusOr<TokenStream> open_megatron(const DataConfig& config, const std::string& stem) {
   TokenStream stream;
   stream.description = cat("token file ", quote(stem + ".bin", 1000));
@@ -138,8 +153,14 @@ absl::StatusOr<TokenStream> open_token_stream(const DataConfig& config) {
     return stream;
   }
   DType dtype = config.dtype;
-  const bool bytes = !path.ends_with(".bin") || (config.vocabulary > 0 && config.vocabulary <= 256);
-  if (dtype == DType::kInvalid) dtype = bytes ? DType::kU8 : DType::kU16;
+  if (dtype == DType::kInvalid) {
+    dtype = DType::kU8;
+    if (path.ends_with(".bin")) {
+      PARTITA_ASSIGN_OR_RETURN(const NpyArray bytes,
+                               map_tokens(path, dtype, config.header_bytes, false, stream.description));
+      if (!holds_bytes(bytes.bytes, config.vocabulary)) dtype = DType::kU16;
+    }
+  }
   if (!is_integer(dtype))
     return absl::InvalidArgumentError(
         cat(stream.description, ": tokens of dtype ", dtype_name(dtype), "; expected u8, u16 or u32"));

@@ -17,11 +17,11 @@ struct TokenStream {
   std::string description;      // "token file 'x.bin'"
 };
 
-// .npy, raw ids (dtype by `config.dtype`, else .bin: u16 unless the vocabulary has at most 256 ids; others: u8), or
-// Megatron's pair NAME.bin and NAME.idx, by either name (MMapIndexedDataset: "MMIDIDX\0\0", u64 version 1, u8 dtype,
-// u64 sequences, u64 entries of the document index; i32 lengths, i64 byte offsets, i64 first sequence of each
-// document). The sequences must follow one another without gaps. InvalidArgument, NotFound, DataLoss (an index that is
-// damaged or does not fit its .bin).
+// .npy, raw ids (dtype by `config.dtype`, else .bin: u16, or u8 where the vocabulary tells that it is text;
+// others: u8), or Megatron's pair NAME.bin and NAME.idx, by either name (MMapIndexedDataset: "MMIDIDX\0\0", u64 version
+// 1, u8 dtype, u64 sequences, u64 entries of the document index; i32 lengths, i64 byte offsets, i64 first sequence of
+// each document). The sequences must follow one another without gaps. InvalidArgument, NotFound, DataLoss (an index
+// that is damaged or does not fit its .bin).
 absl::StatusOr<TokenStream> open_token_stream(const DataConfig& config);
 
 }  // namespace partita::runtime

@@ -267,6 +267,8 @@ TEST(TokenData, TheGraphsTableBoundsTheIds) {
               ElementsAre('a', 'b'));
   EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {1}, true, 40000}}, 3), 0, 0, 1, 0),
               ElementsAre('a' + 256 * 'b'));
+  EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {1}, true, 601}}, 3), 0, 0, 1, 0),
+              ElementsAre('a'));
   const std::vector<InputSpec> inputs = {{"input_ids", DType::kI64, {2}, true, 99}};
   std::vector<int64_t> out(2);
   const absl::Status status = open(config, inputs, 1)->fetch(1, 0, 1, 0, std::as_writable_bytes(std::span(out)));
