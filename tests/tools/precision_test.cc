@@ -125,10 +125,10 @@ TEST(Bf16_Zero3, GathersCopiesInBothDirections) {
   auto bundle = sample_bundle(out.path(), {.ranks = 2, .like = {"zero3"}, .pins = {}});
   ASSERT_TRUE(bundle.ok()) << bundle.status();
   int forward = 0, backward = 0;
-  for (const Node& node : bundle->rank.nodes) {
+  for (const Node& node : bundle->programs[0].rank.nodes) {
     if (node.op->name != "all_gather") continue;
     EXPECT_NE(node.segment, Segment::kPrologue);
-    if (bundle->rank.type(node.outputs[0]).dtype != DType::kBF16) continue;
+    if (bundle->programs[0].rank.type(node.outputs[0]).dtype != DType::kBF16) continue;
     forward += node.segment == Segment::kForward;
     backward += node.segment == Segment::kBackward;
   }

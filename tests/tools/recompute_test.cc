@@ -28,7 +28,7 @@ TEST(Recompute_Arena, Shrinks) {
       pins.push_back(kModes[k]);
       auto bundle = sample_bundle(out.path(), {.ranks = layout.empty() ? 1 : 4, .like = {}, .pins = pins});
       ASSERT_TRUE(bundle.ok()) << bundle.status();
-      bytes[k] = bundle->program.region_bytes[static_cast<int>(runtime::Region::kArena)];
+      bytes[k] = bundle->programs[0].program.region_bytes[static_cast<int>(runtime::Region::kArena)];
       auto verdict = verifier::check_bundle(*bundle);
       EXPECT_TRUE(verdict.ok()) << kModes[k] << ": " << verdict.status();
     }
