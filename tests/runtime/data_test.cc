@@ -306,6 +306,7 @@ TEST(TokenData, MistakesAreNamed) {
   config.columns = {{"weird", "input_ids"}};
   EXPECT_EQ(open_error(config, {{"weird", DType::kI64, {2}}}), "");
   config.path = folder.write("odd.bin", "abc");
+  config.vocabulary = 0;
   EXPECT_THAT(open_error(config, {{"weird", DType::kI64, {2}}}), HasSubstr("no whole number of u16 tokens"));
 }
 
