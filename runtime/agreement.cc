@@ -60,8 +60,10 @@ absl::Status broadcast_text(Communicator* communicator, std::string& text, std::
 absl::Status all_ok(Communicator* communicator, const absl::Status& mine, std::string_view label) {
   if (is_alone(communicator)) return mine;
   int64_t failed = mine.ok() ? -1 : communicator->rank();
-  PARTITA_RETURN_IF_ERROR(all_reduce(communicator, {&failed, 1}, ReduceOp::kMax, label));
-  if (failed < 0 || !mine.ok()) return mine;
+  absl::Status heard = all_reduce(communicator, {&failed, 1}, ReduceOp::kMax, label);
+  if (!mine.ok()) return mine;  // also where another rank has left because of it
+  PARTITA_RETURN_IF_ERROR(heard);
+  if (failed < 0) return mine;
   return absl::UnavailableError(cat("rank ", failed, " failed: ", label));
 }
 
