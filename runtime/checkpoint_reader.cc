@@ -205,13 +205,23 @@ absl::Status load_states(const Program& program, std::span<const int64_t> coordi
   const CheckpointManifest& manifest = reader.manifest();
   std::vector<int64_t> sums(manifest.tensors.size(), 0);
   std::vector<int64_t> loaded(manifest.tensors.size(), 0);
+  auto wanted_now = [&](const std::string& kind) {
+    return !parameters_only || kind == "parameter" || kind == "running" || kind == "frozen";
+  };
+  std::vector<CheckpointTensor> wanted = kept_tensors(program);
+  std::erase_if(wanted, [&](const CheckpointTensor& t) { return !wanted_now(t.kind); });
+  std::vector<int64_t> mine(manifest.tensors.size(), 0);
+  for (const CheckpointTensor& t : wanted) {
+    if (const CheckpointTensor* at = reader.find(t.name)) mine[static_cast<size_t>(at - manifest.tensors.data())] = 1;
+  }
+  std::vector<int64_t> somebodys = mine;
+  PARTITA_RETURN_IF_ERROR(all_reduce(communicator, somebodys, ReduceOp::kMax, "checkpoint: tensors asked for"));
+  std::vector<CheckpointTensor> found;  // without those of other stages alone
+  for (size_t k = 0; k < mine.size(); ++k) {
+    if (mine[k] != 0 || somebodys[k] == 0) found.push_back(manifest.tensors[k]);
+  }
   auto load = [&]() -> absl::Status {
-    std::vector<CheckpointTensor> wanted = kept_tensors(program);
-    auto wanted_now = [&](const std::string& kind) {
-      return !parameters_only || kind == "parameter" || kind == "running" || kind == "frozen";
-    };
-    std::erase_if(wanted, [&](const CheckpointTensor& t) { return !wanted_now(t.kind); });
-    PARTITA_RETURN_IF_ERROR(check_same_model(wanted, manifest.tensors, reader.folder(), !parameters_only));
+    PARTITA_RETURN_IF_ERROR(check_same_model(wanted, found, reader.folder(), !parameters_only));
     for (size_t k = 0; k < program.states.size(); ++k) {
       const ProgramState& s = program.states[k];
       if (!is_kept(s) || !wanted_now(s.kind)) continue;
