@@ -16,15 +16,14 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "codegen/nest_emitter.h"
+#include "codegen/optimize_module.h"
+#include "codegen/scratch_folder.h"
 #include "lld/Common/Driver.h"
-#include "llvm/Analysis/CGSCCPassManager.h"
-#include "llvm/Analysis/LoopAnalysisManager.h"
 #include "llvm/Analysis/TargetTransformInfo.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Verifier.h"
 #include "llvm/MC/MCSubtargetInfo.h"
 #include "llvm/MC/TargetRegistry.h"
-#include "llvm/Passes/PassBuilder.h"
 #include "llvm/Support/ErrorHandling.h"
 #include "llvm/Support/TargetSelect.h"
 #include "llvm/Support/raw_ostream.h"
@@ -93,31 +92,6 @@ absl::StatusOr<Cpu> resolve_cpu(const std::string& name) {
   return cpu;
 }
 
-void optimize(llvm::Module& module, llvm::TargetMachine& machine) {
-  llvm::LoopAnalysisManager loops;
-  llvm::FunctionAnalysisManager functions;
-  llvm::CGSCCAnalysisManager components;
-  llvm::ModuleAnalysisManager modules;
-  llvm::PipelineTuningOptions tuning;
-  tuning.LoopVectorization = false;  // the nests are vectors already
-  tuning.SLPVectorization = false;
-  tuning.LoopUnrolling = false;
-  tuning.LoopInterleaving = false;
-  llvm::PassBuilder builder(&machine, tuning);
-  builder.registerModuleAnalyses(modules);
-  builder.registerCGSCCAnalyses(components);
-  builder.registerFunctionAnalyses(functions);
-  builder.registerLoopAnalyses(loops);
-  builder.crossRegisterProxies(loops, functions, components, modules);
-  llvm::ModulePassManager passes;
-  auto fault = builder.parsePassPipeline(
-      passes,
-      "function(sroa,early-cse<memssa>,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(loop-rotate,licm),gvn,"
-      "instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),adce)");
-  PARTITA_CHECK(!fault, "the pass pipeline");
-  passes.run(module, modules);
-}
-
 // Checks and optimizes a module that has its target.
 void finish_module(llvm::Module& module, const Cpu& cpu, llvm::TargetMachine& machine) {
   for (llvm::Function& f : module) {
@@ -129,7 +103,7 @@ void finish_module(llvm::Module& module, const Cpu& cpu, llvm::TargetMachine& ma
   std::string fault;
   llvm::raw_string_ostream stream(fault);
   PARTITA_CHECK(!llvm::verifyModule(module, &stream), stream.str());
-  optimize(module, machine);
+  optimize_module(module, machine, "adce");
 }
 
 std::unique_ptr<llvm::Module> make_module(llvm::LLVMContext& context, std::span<const NamedNest> nests, const Cpu& cpu,
@@ -158,36 +132,10 @@ absl::StatusOr<llvm::SmallVector<char, 0>> make_object(std::span<const NamedNest
   return write_object(*make_module(context, nests, cpu, *machine), *machine);
 }
 
-// A folder for lld's files, gone with it.
-class Scratch {
- public:
-  static absl::StatusOr<Scratch> create() {
-    std::string path = "/tmp/partita-link-XXXXXX";
-    if (mkdtemp(path.data()) == nullptr)
-      return absl::UnavailableError("cannot create a folder in /tmp for the linker's files");
-    return Scratch(path);
-  }
-  Scratch(Scratch&& other) noexcept : path_(std::exchange(other.path_, "")), files_(std::move(other.files_)) {}
-  Scratch& operator=(Scratch&&) = delete;
-  ~Scratch() {
-    for (const std::string& f : files_) unlink(f.c_str());
-    if (!path_.empty()) rmdir(path_.c_str());
-  }
-  std::string file(const std::string& name) {
-    files_.push_back(path_ + "/" + name);
-    return files_.back();
-  }
-
- private:
-  explicit Scratch(std::string path) : path_(std::move(path)) {}
-  std::string path_;
-  std::vector<std::string> files_;
-};
-
 absl::StatusOr<std::vector<uint8_t>> link(const std::vector<llvm::SmallVector<char, 0>>& objects) {
   static std::mutex one;  // lld keeps its state in globals
   std::lock_guard<std::mutex> lock(one);
-  PARTITA_ASSIGN_OR_RETURN(Scratch scratch, Scratch::create());
+  PARTITA_ASSIGN_OR_RETURN(ScratchFolder scratch, ScratchFolder::create("the linker's files"));
   std::string result = scratch.file("kernels.so");
   std::vector<std::string> arguments = {
       "ld.lld", "-shared", "--hash-style=gnu", "--build-id=none", "-z", "noseparate-code", "--strip-all", "--threads=1",

@@ -15,23 +15,12 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "codegen/scratch_folder.h"
 
 extern char** environ;
 
 namespace partita {
 namespace {
-
-// A folder for the assembler's files, gone with it.
-struct Scratch {
-  std::string path = "/tmp/partita-ptxas-XXXXXX";
-  bool made = mkdtemp(path.data()) != nullptr;
-  ~Scratch() {
-    if (!made) return;
-    for (const char* name : {"in.ptx", "out.cubin", "said"}) unlink(file(name).c_str());
-    rmdir(path.c_str());
-  }
-  std::string file(const char* name) const { return cat(path, "/", name); }
-};
 
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -63,18 +52,16 @@ int run(const std::vector<std::string>& arguments, const std::string& output) {
 }  // namespace
 
 absl::StatusOr<Assembled> assemble_ptx(const std::string& ptx, const DeviceTarget& target) {
-  Scratch scratch;
-  if (!scratch.made) return absl::UnavailableError("cannot create a folder in /tmp for ptxas");
-  std::ofstream out(scratch.file("in.ptx"), std::ios::binary);
+  PARTITA_ASSIGN_OR_RETURN(ScratchFolder scratch, ScratchFolder::create("ptxas"));
+  const std::string input = scratch.file("in.ptx"), output = scratch.file("out.cubin"), log = scratch.file("said");
+  std::ofstream out(input, std::ios::binary);
   out << ptx;
   if (!out.flush()) return absl::ResourceExhaustedError("cannot write PTX to /tmp: is the disk full?");
   out.close();
-  int status = run(
-      {target.assembler, "-arch", target.architecture, "-v", "-o", scratch.file("out.cubin"), scratch.file("in.ptx")},
-      scratch.file("said"));
+  int status = run({target.assembler, "-arch", target.architecture, "-v", "-o", output, input}, log);
   if (status < 0)
     return absl::FailedPreconditionError(cat("cannot run ", quote(target.assembler, 500), ": ", std::strerror(errno)));
-  std::string said = read_file(scratch.file("said")), cubin = read_file(scratch.file("out.cubin"));
+  std::string said = read_file(log), cubin = read_file(output);
   if (status != 0 || cubin.empty())
     return absl::FailedPreconditionError(cat(quote(target.assembler, 500), " refused the generated code for ",
                                              target.architecture, ": ", quote(said, 2000)));

@@ -10,12 +10,10 @@
 #include "codegen/nvptx/assembler.h"
 #include "codegen/nvptx/device_emitter.h"
 #include "codegen/nvptx/device_math.h"
-#include "llvm/Analysis/CGSCCPassManager.h"
-#include "llvm/Analysis/LoopAnalysisManager.h"
+#include "codegen/optimize_module.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Verifier.h"
 #include "llvm/MC/TargetRegistry.h"
-#include "llvm/Passes/PassBuilder.h"
 #include "llvm/Support/TargetSelect.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/Target/TargetMachine.h"
@@ -60,26 +58,6 @@ absl::StatusOr<std::unique_ptr<llvm::TargetMachine>> make_machine(int architectu
   return machine;
 }
 
-void optimize(llvm::Module& module, llvm::TargetMachine& machine) {
-  llvm::LoopAnalysisManager loops;
-  llvm::FunctionAnalysisManager functions;
-  llvm::CGSCCAnalysisManager components;
-  llvm::ModuleAnalysisManager modules;
-  llvm::PassBuilder builder(&machine);
-  builder.registerModuleAnalyses(modules);
-  builder.registerCGSCCAnalyses(components);
-  builder.registerFunctionAnalyses(functions);
-  builder.registerLoopAnalyses(loops);
-  builder.crossRegisterProxies(loops, functions, components, modules);
-  llvm::ModulePassManager passes;
-  auto fault = builder.parsePassPipeline(
-      passes,
-      "function(sroa,early-cse<memssa>,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(loop-rotate,licm),gvn,"
-      "instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),separate-const-offset-from-gep,early-cse,adce)");
-  PARTITA_CHECK(!fault, "the pass pipeline");
-  passes.run(module, modules);
-}
-
 // LLVM counts the calls of a whole process in comments; equal nests are equal text without them.
 std::string without_call_numbers(std::string text) {
   constexpr std::string_view kComment = " // callseq ";
@@ -93,7 +71,7 @@ absl::StatusOr<std::string> make_text(std::span<const NamedNest> nests, int arch
   PARTITA_ASSIGN_OR_RETURN(auto module, make_device_module(context, nests));
   module->setTargetTriple(kTriple);
   module->setDataLayout(machine->createDataLayout());
-  optimize(*module, *machine);
+  optimize_module(*module, *machine, "separate-const-offset-from-gep,early-cse,adce");
   llvm::SmallVector<char, 0> text;
   llvm::raw_svector_ostream stream(text);
   llvm::legacy::PassManager passes;

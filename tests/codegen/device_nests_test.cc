@@ -2,8 +2,7 @@
 // the reference evaluator.
 #include <gtest/gtest.h>
 
-#include "base/cat.h"
-#include "tests/codegen/interpreter.h"
+#include "tests/codegen/graph_maker.h"
 #include "tests/codegen/random_graph.h"
 
 namespace partita {
@@ -11,14 +10,10 @@ namespace {
 
 constexpr SimtOrder kOrders[] = {SimtOrder::kForward, SimtOrder::kBackward, SimtOrder::kShuffled};
 
-struct Maker {
-  Builder b;
-  int count = 0;
-  ValueId in(Shape shape, DType t = DType::kF32) { return b.input(cat("x", count++), {t, std::move(shape)}); }
-  void out(ValueId v) { b.output(cat("y", count++), v); }
+struct Maker : GraphMaker {
   int check(CompareOptions options = {}) {
     options.target.gpu = "sm_80";
-    return compare_with_reference(b.graph(), options);
+    return GraphMaker::check(options);
   }
 };
 

@@ -2,19 +2,10 @@
 // every kind.
 #include <gtest/gtest.h>
 
-#include "base/cat.h"
-#include "tests/codegen/interpreter.h"
+#include "tests/codegen/graph_maker.h"
 
 namespace partita {
 namespace {
-
-struct Maker {
-  Builder b;
-  int count = 0;
-  ValueId in(Shape shape, DType t = DType::kF32) { return b.input(cat("x", count++), {t, std::move(shape)}); }
-  void out(ValueId v) { b.output(cat("y", count++), v); }
-  int check(const CompareOptions& options = {}) { return compare_with_reference(b.graph(), options); }
-};
 
 const std::vector<Shape> kShapes = {{},      {1},       {3},      {17},      {1000},      {20001}, {2, 3},
                                     {17, 1}, {1, 1000}, {33, 65}, {3, 5, 7}, {2, 1, 130}, {0},     {3, 0, 2}};
@@ -22,7 +13,7 @@ const std::vector<Shape> kShapes = {{},      {1},       {3},      {17},      {10
 TEST(Elementwise_AnyShape, MatchesReference) {
   for (const Shape& shape : kShapes) {
     for (DType t : {DType::kF32, DType::kF64}) {
-      Maker m;
+      GraphMaker m;
       ValueId x = m.in(shape, t), y = m.in(shape, t);
       m.out(m.b.add(m.b.mul(x, y), m.b.emit("tanh", {x})));
       m.out(m.b.emit("gelu", {m.b.sub(x, y)}, {{"approximate", int64_t{0}}}));
@@ -35,7 +26,7 @@ TEST(Elementwise_AnyShape, MatchesReference) {
 TEST(Elementwise_EveryFunction, MatchesReference) {
   for (DType t : {DType::kF32, DType::kF64}) {
     for (const char* cpu : {"host", "x86-64-v3"}) {
-      Maker m;
+      GraphMaker m;
       ValueId x = m.in({300}, t), y = m.in({300}, t);
       ValueId positive = m.b.add_scalar(m.b.emit("abs", {x}), 0.01), small = m.b.emit("tanh", {x});
       for (const char* op : {"neg",  "abs",  "sign",    "exp", "expm1", "sin",  "cos",      "tan",   "atan", "sinh",
@@ -56,7 +47,7 @@ TEST(Elementwise_EveryFunction, MatchesReference) {
 TEST(Elementwise_Integers, MatchReference) {
   for (DType t :
        {DType::kI8, DType::kU8, DType::kI16, DType::kU16, DType::kI32, DType::kU32, DType::kI64, DType::kU64}) {
-    Maker m;
+    GraphMaker m;
     ValueId x = m.in({77}, t), y = m.in({77}, t);
     for (const char* op : {"add", "sub", "mul", "div", "max", "min", "mod", "pow", "and", "or", "xor"})
       m.out(m.b.emit(op, {x, y}));
@@ -74,7 +65,7 @@ TEST(Elementwise_Integers, MatchReference) {
 TEST(Elementwise_Casts, MatchReference) {
   for (DType t : {DType::kBool, DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
     for (const char* cpu : {"host", "x86-64-v3"}) {
-      Maker m;
+      GraphMaker m;
       ValueId x = m.in({133}, t);
       for (DType to : {DType::kBool, DType::kI8, DType::kU8, DType::kI16, DType::kI32, DType::kI64, DType::kF16,
                        DType::kBF16, DType::kF32, DType::kF64})
@@ -90,7 +81,7 @@ TEST(Elementwise_Broadcast, MatchesReference) {
                                                       {{7}, {3, 1}},    {{}, {3, 4}},        {{2, 3, 40}, {2, 1, 1}},
                                                       {{1}, {1, 1, 1}}, {{5000, 1}, {1, 3}}};
   for (const auto& [a, c] : cases) {
-    Maker m;
+    GraphMaker m;
     ValueId x = m.in(a), y = m.in(c);
     m.out(m.b.mul(m.b.add(x, y), y));
     m.out(m.b.broadcast_to(m.b.emit("exp", {x}), *broadcast_shapes(a, c)));
@@ -101,7 +92,7 @@ TEST(Elementwise_Broadcast, MatchesReference) {
 
 TEST(Structure_IndexFunctions, MatchReference) {
   for (bool fuse : {true, false}) {
-    Maker m;
+    GraphMaker m;
     ValueId x = m.in({4, 6, 10});
     auto ints = [](std::vector<int64_t> v) { return v; };
     m.out(m.b.transpose(x, {2, 1, 0}));
@@ -126,7 +117,7 @@ TEST(Structure_IndexFunctions, MatchReference) {
 
 TEST(Structure_ReshapesThatFollowNoLoop, AreStoredFirst) {
   for (bool fuse : {true, false}) {
-    Maker m;
+    GraphMaker m;
     ValueId x = m.in({6, 4, 5});
     ValueId t = m.b.transpose(x, {1, 0, 2});
     m.out(m.b.emit("exp", {m.b.reshape(t, {8, 3, 5})}));
@@ -148,7 +139,7 @@ TEST(Structure_Transposes, MatchReference) {
   for (const auto& [shape, permutation] : cases) {
     for (DType t : {DType::kF32, DType::kF64, DType::kBF16, DType::kI64, DType::kBool}) {
       for (const char* cpu : {"host", "x86-64-v3"}) {
-        Maker m;
+        GraphMaker m;
         ValueId x = m.in(shape, t);
         m.out(m.b.transpose(x, permutation));
         ValueId y = m.b.transpose(m.in(shape), permutation);
@@ -162,7 +153,7 @@ TEST(Structure_Transposes, MatchReference) {
 
 TEST(Structure_SlicesPaddedBackTogether, IsOneSweep) {
   // The gradient of a split: padded parts added up.
-  Maker m;
+  GraphMaker m;
   ValueId total = kNoValue;
   for (int k = 0; k < 3; ++k) {
     ValueId part = m.b.emit("exp", {m.in({5, 16})});
@@ -184,7 +175,7 @@ TEST(Reduction_AnyDims, MatchesReference) {
   for (const auto& [shape, dims] : cases) {
     for (DType t : {DType::kF32, DType::kF64, DType::kI32}) {
       for (bool keep : {false, true}) {
-        Maker m;
+        GraphMaker m;
         ValueId x = m.in(shape, t);
         for (const char* op : {"reduce_sum", "reduce_max", "reduce_min"}) m.out(m.b.reduce(op, x, dims, keep));
         if (is_float(t) && elements(shape) < 500) m.out(m.b.reduce("reduce_prod", m.b.emit("cos", {x}), dims, keep));
@@ -196,7 +187,7 @@ TEST(Reduction_AnyDims, MatchesReference) {
 }
 
 TEST(Reduction_NaN, IsKept) {
-  Maker m;
+  GraphMaker m;
   ValueId x = m.in({3, 40});
   ValueId nan = m.b.emit("log", {x});  // NaN where x < 0
   m.out(m.b.reduce("reduce_max", nan, {1}, false));
@@ -208,7 +199,7 @@ TEST(Softmax_AnyDim, IsOneKernel) {
   for (auto [shape, dim] : std::vector<std::pair<Shape, int64_t>>{
            {{33, 65}, 1}, {{4, 50, 40}, 1}, {{1, 1}, 0}, {{3, 1000}, 1}, {{5, 3}, 0}, {{2, 70000}, 1}}) {
     for (DType t : {DType::kF32, DType::kF64}) {
-      Maker m;
+      GraphMaker m;
       m.out(m.b.emit("softmax", {m.in(shape, t)}, {{"dim", dim}}));
       EXPECT_EQ(m.check(), 1) << to_string(shape) << dim;
     }
@@ -218,7 +209,7 @@ TEST(Softmax_AnyDim, IsOneKernel) {
 TEST(LayerNorm_ForwardAndBackward, AreOneKernelEach) {
   for (int64_t n : {1, 7, 300}) {
     for (int64_t c : {1, 5, 64, 257}) {
-      Maker m;
+      GraphMaker m;
       ValueId x = m.in({2, n, c}), residual = m.in({2, n, c}), scale = m.in({c}), bias = m.in({c}), g = m.in({2, n, c});
       ValueId h = m.b.add(x, residual);
       auto y = m.b.emit_all("layer_norm", {h, scale, bias}, {{"axis", int64_t{2}}, {"epsilon", 1e-5}});
@@ -237,7 +228,7 @@ TEST(LayerNorm_ForwardAndBackward, AreOneKernelEach) {
 }
 
 TEST(CrossEntropy_ForwardAndBackward, MatchesReference) {
-  Maker m;
+  GraphMaker m;
   ValueId x = m.in({37, 1003}), labels = m.in({37}, DType::kI64), g = m.in({37});
   auto y = m.b.emit_all("cross_entropy", {x, labels});
   m.out(y[0]);
@@ -248,7 +239,7 @@ TEST(CrossEntropy_ForwardAndBackward, MatchesReference) {
 
 TEST(BatchNorm_Forward, MatchesReference) {
   for (Shape shape : {Shape{4, 3, 5, 6}, Shape{16, 5}, Shape{2, 70, 3}}) {
-    Maker m;
+    GraphMaker m;
     auto y = m.b.emit_all("batch_norm", {m.in(shape), m.in({shape[1]}), m.in({shape[1]})}, {{"epsilon", 1e-5}});
     for (ValueId v : y) m.out(v);
     m.check({.tolerance = 1e-5, .slack = 1});
@@ -256,7 +247,7 @@ TEST(BatchNorm_Forward, MatchesReference) {
 }
 
 TEST(Random_Uniform, EqualsReference) {
-  Maker m;
+  GraphMaker m;
   ValueId i = m.b.emit("iota", {}, {{"size", int64_t{1000}}, {"to", DType::kI64}}), step = m.in({}, DType::kI64);
   m.out(m.b.emit("uniform", {i, step}, {{"seed", int64_t{5}}, {"instance", int64_t{9}}}));
   m.out(m.b.emit("normal", {i, step}, {{"seed", int64_t{5}}, {"instance", int64_t{9}}}));
@@ -299,7 +290,7 @@ TEST(States_SwappedAndWatched, KeepTheirOldValuesAsLongAsNeeded) {
 }
 
 TEST(Matmul_WithEpilogue, MatchesReference) {
-  Maker m;
+  GraphMaker m;
   ValueId x = m.in({2, 9, 8}), w = m.in({8, 12}), bias = m.in({12});
   ValueId y = m.b.reshape(m.b.matmul(m.b.reshape(x, {18, 8}), w), {2, 9, 12});
   m.out(m.b.emit("gelu", {m.b.add(y, bias)}, {{"approximate", int64_t{1}}}));
