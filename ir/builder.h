@@ -19,6 +19,7 @@ struct NodeContext {
   int32_t block = -1;
   bool weight_gradient = false;
   DeviceKind device = DeviceKind::kDefault;
+  int32_t chunk = 0;
 };
 
 class Builder {

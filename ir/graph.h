@@ -42,6 +42,7 @@ struct Node {
   Segment segment = Segment::kForward;
   bool weight_gradient = false;  // backward: computes a parameter's gradient rather than an input's
   DeviceKind device = DeviceKind::kDefault;
+  int32_t chunk = 0;  // of a pipeline's stage that has several: the one it runs in
 };
 
 enum class InputKind : uint8_t {

@@ -45,6 +45,14 @@ struct OpUse {
 // Which of a device's efficiency curves a kernel's time follows: bytes moved, a contraction of M x N x K, or attention.
 enum class WorkKind : uint8_t { kMemory, kMatrix, kAttention };
 
+// The type that mixed precision gives an op's f32 operands, as PyTorch's autocast does.
+enum class OperandPrecision : uint8_t {
+  kWidest,  // all of them the widest type among them
+  kNarrow,  // the required ones the 16-bit type that the run computes in: contractions, which accumulate in f32
+  kWide,    // f32: sums, statistics, exponentials
+  kAsIs,    // the type they come in: the op computes in f32 inside
+};
+
 struct OpDef {
   std::string_view name;
   int min_inputs = 1;
@@ -92,6 +100,8 @@ struct OpDef {
   bool communicates = false;  // a collective: takes its place in the one order of communication
   bool sums_micro_batches =
       false;  // sums its last operand over the step's micro-batches: splitting them over an axis leaves a partial sum
+  OperandPrecision precision = OperandPrecision::kWidest;
+  bool wraps_indices = false;  // an index below 0 counts from the end; else it is outside
 };
 
 // Output types of a use; InvalidArgument in the words of the op's own check. Takes any use: counts of inputs and the

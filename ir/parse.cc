@@ -348,6 +348,9 @@ class GraphParser {
         n.weight_gradient = true;
       } else if (in_.accept_word("host")) {
         n.device = DeviceKind::kHost;
+      } else if (in_.accept_word("chunk")) {
+        PARTITA_ASSIGN_OR_RETURN(int64_t v, in_.integer("a chunk's number", 0, kMaxId));
+        n.chunk = static_cast<int32_t>(v);
       } else {
         return absl::OkStatus();
       }

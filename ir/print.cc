@@ -112,6 +112,7 @@ class Printer {
     if (n.block >= 0) append(s_, " block ", n.block);
     if (n.weight_gradient) s_ += " weight_gradient";
     if (n.device == DeviceKind::kHost) s_ += " host";
+    if (n.chunk != 0) append(s_, " chunk ", n.chunk);
     s_ += "\n";
   }
 

@@ -16,7 +16,6 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/builder.h"
-#include "ir/ops/precision.h"
 
 namespace partita {
 namespace {
@@ -46,7 +45,7 @@ class Narrower {
       weight = weight && (v == kNoValue || is_weight_[v]);
     }
     DType result = DType::kInvalid;  // what a float result is rounded to
-    switch (operand_precision(*node.op)) {
+    switch (node.op->precision) {
       case OperandPrecision::kAsIs:
         break;
       case OperandPrecision::kNarrow:
@@ -126,7 +125,7 @@ class Narrower {
 
   static bool moves(const Node& node) {
     return node.inputs.size() == 1 && node.op->scalar == nullptr && node.op->flops_per_point == 0 &&
-           operand_precision(*node.op) == OperandPrecision::kWidest;
+           node.op->precision == OperandPrecision::kWidest;
   }
 
   // Of values of the new graph: a state, a constant or what only moves one.

@@ -6,7 +6,7 @@
 
 namespace partita {
 
-// Every op gets its operands in the types that it asks for (ir/ops/precision.h). States stay in f32: a weight
+// Every op gets its operands in the types that it asks for (OpDef::precision). States stay in f32: a weight
 // that is computed with in 16 bits is copied once a step, in the prologue. Outputs and running statistics keep their
 // types. Gradients follow through the casts: 16 bits wide where the forward value is, f32 for every parameter.
 absl::StatusOr<Graph> mixed_precision(const Graph& graph, const PassContext& context);

@@ -13,7 +13,7 @@ std::vector<InputSpec> input_specs(const Program& program) {
   std::vector<InputSpec> specs;
   for (const ProgramInput& in : program.inputs) {
     if (in.kind != "data") continue;
-    InputSpec s{in.name, in.operand.dtype, in.placement.logical, !in.placement.logical.empty(), in.limit};
+    InputSpec s{in.name, in.operand.dtype, in.placement.logical, !in.placement.logical.empty(), in.bounds};
     if (s.batched) s.sample_shape.erase(s.sample_shape.begin());
     specs.push_back(std::move(s));
   }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/index_bounds.h"
 
 namespace partita::runtime {
 
@@ -131,7 +132,7 @@ struct ProgramInput {
   Operand operand;           // one micro-batch of this rank
   Placement placement;       // within one run of the graph, over all ranks; dimension 0 counts samples
   int64_t part_samples = 0;  // along dimension 0 from one micro-batch of a run to the next; 0: every one has all of it
-  int64_t limit = 0;         // integers of this input are below it: rows of the table that they index; 0: not known
+  IndexBounds bounds;        // of the integers of this input
 };
 
 struct ProgramOutput {

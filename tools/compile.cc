@@ -21,7 +21,7 @@
 #include "partitioner/localize.h"
 #include "partitioner/parallel_plan.h"
 #include "partitioner/split_stages.h"
-#include "passes/index_limits.h"
+#include "passes/index_bounds.h"
 #include "passes/initialize.h"
 #include "runtime/data/convert.h"
 #include "runtime/params.h"
@@ -338,12 +338,12 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     watch.lap("evaluation");
   }
 
-  std::map<std::string, int64_t> limits = index_limits(graph);
+  std::map<std::string, IndexBounds> bounds = index_bounds(graph);
   for (const LocalProgram& stage : stages) {
     PARTITA_ASSIGN_OR_RETURN(runtime::Program program, emit_program(stage, request.target, &out.claims.emplace_back()));
     program.model = std::filesystem::path(request.model).filename().string();
     for (runtime::ProgramInput& in : program.inputs) {
-      if (auto at = limits.find(in.name); at != limits.end()) in.limit = at->second;
+      if (auto at = bounds.find(in.name); at != bounds.end()) in.bounds = at->second;
     }
     out.programs.push_back(std::move(program));
   }

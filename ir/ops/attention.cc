@@ -266,6 +266,7 @@ extern const OpDef kAttention = {
     .evaluate = attention_evaluate,
     .split_form = attention_split_form,
     .kernel = true,
+    .precision = OperandPrecision::kNarrow,
 };
 
 }  // namespace partita

@@ -100,6 +100,7 @@ extern const OpDef kAttentionGrad = {
     .evaluate = attention_grad_evaluate,
     .split_form = attention_grad_split_form,
     .kernel = true,
+    .precision = OperandPrecision::kNarrow,
 };
 
 }  // namespace partita

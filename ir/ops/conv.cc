@@ -206,6 +206,7 @@ extern const OpDef kConv = {
     .localize = [](const Attrs& attrs, std::span<const Shape> in,
                    std::span<const Shape>) { return localized(attrs, in[0], in[1]); },
     .kernel = true,
+    .precision = OperandPrecision::kNarrow,
 };
 
 // (gradient of conv's output, w) -> gradient of x, which has the shape `input_shape`. As an op of its own: transposed
@@ -234,6 +235,7 @@ extern const OpDef kConvGradData = {
     .localize = [](const Attrs& attrs, std::span<const Shape> in,
                    std::span<const Shape> out) { return localized(attrs, out[0], in[1]); },
     .kernel = true,
+    .precision = OperandPrecision::kNarrow,
 };
 
 // (gradient of conv's output, x) -> gradient of w, which has the shape `weight_shape`.
@@ -261,6 +263,7 @@ extern const OpDef kConvGradWeight = {
     .localize = [](const Attrs& attrs, std::span<const Shape> in,
                    std::span<const Shape> out) { return localized(attrs, in[1], out[0]); },
     .kernel = true,
+    .precision = OperandPrecision::kNarrow,
 };
 
 }  // namespace partita

@@ -137,6 +137,7 @@ extern const OpDef kCrossEntropy = {
     .gradient = cross_entropy_gradient,
     .expand = cross_entropy_expand,
     .split_form = cross_entropy_expand,
+    .precision = OperandPrecision::kAsIs,
 };
 
 // (gradient of the loss, logits, labels, lse) -> gradient of the logits: (exp(logits - lse) - onehot(label)) g; zero in

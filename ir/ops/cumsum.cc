@@ -55,6 +55,7 @@ extern const OpDef kCumsum = {
     },
     .evaluate = cumsum_evaluate,
     .kernel = true,
+    .precision = OperandPrecision::kWide,
 };
 
 }  // namespace partita

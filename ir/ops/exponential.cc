@@ -11,6 +11,7 @@ extern const OpDef kExp = {
     .flops_per_point = 10,
     .gradient = [](const OpUse& use) -> std::vector<ValueId> { return {use.b.mul(use.gradients[0], use.outputs[0])}; },
     .scalar = unary_body<ScalarOp::kExp>,
+    .precision = OperandPrecision::kWide,
 };
 
 // e^x - 1, exact near 0.
@@ -23,6 +24,7 @@ extern const OpDef kExpm1 = {
       return {use.b.mul(use.gradients[0], use.b.add_scalar(use.outputs[0], 1))};
     },
     .scalar = unary_body<ScalarOp::kExpm1>,
+    .precision = OperandPrecision::kWide,
 };
 
 // Natural logarithm.
@@ -33,6 +35,7 @@ extern const OpDef kLog = {
     .flops_per_point = 10,
     .gradient = [](const OpUse& use) -> std::vector<ValueId> { return {use.b.div(use.gradients[0], use.inputs[0])}; },
     .scalar = unary_body<ScalarOp::kLog>,
+    .precision = OperandPrecision::kWide,
 };
 
 // log(1 + x), exact near 0.
@@ -45,6 +48,7 @@ extern const OpDef kLog1p = {
       return {use.b.div(use.gradients[0], use.b.add_scalar(use.inputs[0], 1))};
     },
     .scalar = unary_body<ScalarOp::kLog1p>,
+    .precision = OperandPrecision::kWide,
 };
 
 }  // namespace partita

@@ -117,6 +117,7 @@ extern const OpDef kGather = {
       return {use.b.emit("gather_rows", {use.inputs[0], positions, use.inputs[1]}, {{"dim", dim}, {"size", size}})};
     },
     .kernel = true,
+    .wraps_indices = true,
 };
 
 // (gradient of a gather's result, indices) -> gradient of x, whose dimension `dim` has `size` elements: the slices of

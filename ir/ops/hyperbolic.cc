@@ -19,6 +19,7 @@ extern const OpDef kSinh = {
       return {use.b.mul(use.gradients[0], use.b.emit("cosh", {use.inputs[0]}))};
     },
     .scalar = unary_body<ScalarOp::kSinh>,
+    .precision = OperandPrecision::kWide,
 };
 
 // Hyperbolic cosine.
@@ -31,6 +32,7 @@ extern const OpDef kCosh = {
       return {use.b.mul(use.gradients[0], use.b.emit("sinh", {use.inputs[0]}))};
     },
     .scalar = unary_body<ScalarOp::kCosh>,
+    .precision = OperandPrecision::kWide,
 };
 
 // Hyperbolic tangent.

@@ -55,6 +55,7 @@ extern const OpDef kLayerNorm = {
     .flops_per_point = 8,
     .gradient = layer_norm_gradient,
     .expand = layer_norm_expand,
+    .precision = OperandPrecision::kWide,
 };
 
 }  // namespace partita

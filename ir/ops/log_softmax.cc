@@ -25,6 +25,7 @@ extern const OpDef kLogSoftmax = {
       ValueId sum = b.reduce_sum(b.emit("exp", {centered}), {dim}, true);
       return {b.cast(b.sub(centered, b.emit("log", {sum})), use.types[0].dtype)};
     },
+    .precision = OperandPrecision::kWide,
 };
 
 }  // namespace partita

@@ -150,6 +150,7 @@ extern const OpDef kMatMul = {
     .simpler = matmul_simpler,
     .evaluate = matmul_evaluate,
     .kernel = true,
+    .precision = OperandPrecision::kNarrow,
 };
 
 }  // namespace partita

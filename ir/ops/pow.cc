@@ -38,6 +38,7 @@ extern const OpDef kPow = {
     .flops_per_point = 20,
     .gradient = pow_gradient,
     .scalar = binary_body<ScalarOp::kPow>,
+    .precision = OperandPrecision::kWide,
 };
 
 }  // namespace partita

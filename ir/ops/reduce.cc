@@ -116,6 +116,7 @@ extern const OpDef kReduceSum = {
     },
     .evaluate = [](const OpView& use, std::span<const Tensor* const> in,
                    std::vector<Tensor>& outputs) { reduce(use, *in[0], outputs[0], 0, 0, "add"); },
+    .precision = OperandPrecision::kWide,
 };
 
 // The greatest element over `dims`; NaN where there is one; the least value of the type where there is none.
@@ -151,6 +152,7 @@ extern const OpDef kReduceProd = {
     .evaluate = [](const OpView& use, std::span<const Tensor* const> in,
                    std::vector<Tensor>& outputs) { reduce(use, *in[0], outputs[0], 1, 1, "mul"); },
     .kernel = true,
+    .precision = OperandPrecision::kWide,
 };
 
 }  // namespace partita

@@ -45,6 +45,7 @@ extern const OpDef kRmsNorm = {
     .flops_per_point = 5,
     .gradient = rms_norm_gradient,
     .expand = rms_norm_expand,
+    .precision = OperandPrecision::kWide,
 };
 
 }  // namespace partita

@@ -29,6 +29,7 @@ extern const OpDef kRsqrt = {
     .scalar = [](ScalarBuilder& s, const OpView&, const Scalars& x) -> Scalars {
       return {s.div(s.like(x[0], 1), s.unary(ScalarOp::kSqrt, x[0]))};
     },
+    .precision = OperandPrecision::kWide,
 };
 
 }  // namespace partita

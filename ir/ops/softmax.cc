@@ -56,6 +56,7 @@ extern const OpDef kSoftmax = {
     .flops_per_point = 12,
     .gradient = softmax_gradient,
     .expand = softmax_expand,
+    .precision = OperandPrecision::kWide,
 };
 
 }  // namespace partita

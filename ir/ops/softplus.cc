@@ -16,6 +16,7 @@ extern const OpDef kSoftplus = {
       Scalar e = s.unary(ScalarOp::kExp, s.unary(ScalarOp::kNeg, s.unary(ScalarOp::kAbs, x[0])));
       return {s.add(s.max(x[0], s.like(x[0], 0)), s.unary(ScalarOp::kLog1p, e))};
     },
+    .precision = OperandPrecision::kWide,
 };
 
 }  // namespace partita

@@ -98,6 +98,7 @@ extern const OpDef kTakeAlong = {
           });
         },
     .kernel = true,
+    .wraps_indices = true,
 };
 
 // (gradient of a take_along's result, indices) -> gradient of x, `size` elements along `dim`, elsewhere of the indices'

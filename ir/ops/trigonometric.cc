@@ -45,6 +45,7 @@ extern const OpDef kTan = {
       return {use.b.mul(use.gradients[0], one_plus_square(use.b, use.outputs[0]))};
     },
     .scalar = unary_body<ScalarOp::kTan>,
+    .precision = OperandPrecision::kWide,
 };
 
 // Arc sine.
@@ -57,6 +58,7 @@ extern const OpDef kAsin = {
       return {use.b.mul(use.gradients[0], use.b.emit("rsqrt", {one_minus_square(use.b, use.inputs[0])}))};
     },
     .scalar = unary_body<ScalarOp::kAsin>,
+    .precision = OperandPrecision::kWide,
 };
 
 // Arc cosine.
@@ -69,6 +71,7 @@ extern const OpDef kAcos = {
       return {use.b.neg(use.b.mul(use.gradients[0], use.b.emit("rsqrt", {one_minus_square(use.b, use.inputs[0])})))};
     },
     .scalar = unary_body<ScalarOp::kAcos>,
+    .precision = OperandPrecision::kWide,
 };
 
 // Arc tangent.

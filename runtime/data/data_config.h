@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "base/index_bounds.h"
 
 namespace partita::runtime {
 
@@ -17,8 +18,8 @@ struct InputSpec {
   std::string name;
   DType dtype = DType::kInvalid;
   std::vector<int64_t> sample_shape;  // without the batch axis
-  bool batched = true;  // false: no batch axis, the same value at every step; sample_shape is the whole shape
-  int64_t limit = 0;    // integers are below it (and, counted from the end or as a mark, may be negative); 0: any
+  bool batched = true;      // false: no batch axis, the same value at every step; sample_shape is the whole shape
+  IndexBounds bounds = {};  // of integers
 };
 
 enum class DataKind { kNpz, kNpy, kTokens, kRaw, kSynthetic };

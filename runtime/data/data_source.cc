@@ -72,13 +72,13 @@ absl::Status check_config(const DataConfig& config, const std::vector<InputSpec>
   return absl::OkStatus();
 }
 
-// The first element that is not below the input's limit, or -1.
+// The first element that the input's bounds do not allow, or -1.
 int64_t find_beyond(const InputSpec& spec, std::span<const std::byte> bytes) {
   const auto first = [&]<typename T>(T) -> int64_t {
-    for (size_t at = 0; spec.limit > 0 && at < bytes.size(); at += sizeof(T)) {
+    for (size_t at = 0; spec.bounds.known() && at < bytes.size(); at += sizeof(T)) {
       T value;
       std::memcpy(&value, bytes.data() + at, sizeof value);
-      if (static_cast<int64_t>(value) >= spec.limit) return static_cast<int64_t>(at / sizeof(T));
+      if (!spec.bounds.allows(static_cast<int64_t>(value))) return static_cast<int64_t>(at / sizeof(T));
     }
     return -1;
   };
@@ -239,7 +239,9 @@ absl::Status DataSource::read_stream(int64_t position, int64_t count, int input,
       return absl::InvalidArgumentError(cat(
           reader_->describe(), ": sample ", config_.skip + sample + bad / sample_elements(spec), " for graph input ",
           quote(spec.name), " holds ", element_text(spec.dtype, part.data() + bad * dtype_size(spec.dtype)),
-          ": expected numbers below ", spec.limit, ", the size of what the model looks up with them"));
+          ": expected numbers from ", spec.bounds.low, " to ", spec.bounds.high - 1,
+          spec.bounds.inside(spec.bounds.mark) ? "" : cat(" or ", spec.bounds.mark),
+          ", as many as the model has rows or classes for them"));
     }
     done += run;
   }

@@ -127,8 +127,9 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig
   DataConfig known = config;
   for (size_t i = 0; i < inputs.size() && config.vocabulary == 0; ++i) {
     const bool ids = roles[i] == ColumnRole::kInputIds || roles[i] == ColumnRole::kLabels;
-    if (ids && inputs[i].limit > 0)
-      known.vocabulary = known.vocabulary == 0 ? inputs[i].limit : std::min(known.vocabulary, inputs[i].limit);
+    if (ids && inputs[i].bounds.known())
+      known.vocabulary =
+          known.vocabulary == 0 ? inputs[i].bounds.high : std::min(known.vocabulary, inputs[i].bounds.high);
   }
   if (config.documents != Documents::kJoin) return open_document_reader(known, inputs, roles, sequence);
   PARTITA_ASSIGN_OR_RETURN(TokenStream stream, open_token_stream(known));

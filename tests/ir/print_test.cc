@@ -30,7 +30,7 @@ constant %7 u64[2] "big" = [18446744073709551615, 0]
 constant %8 bf16[0] = []
 %9 f32[2,4] "/fc" = matmul(%0, %3) {transpose_a=0, transpose_b=0} @forward origin 0 block 1
 %10 f32[3,4] = mul(%3, %6) {} @update
-%11 f32[2,2], %12 i64[2,2] "top" = topk(%9) {dim=1, k=2, largest=1} @backward origin 1 block 0 weight_gradient host
+%11 f32[2,2], %12 i64[2,2] "top" = topk(%9) {dim=1, k=2, largest=1} @backward origin 1 block 0 weight_gradient host chunk 1
 output "y" %9
 output "values" %11
 )";
@@ -51,7 +51,7 @@ void expect_same(const Graph& a, const Graph& b) {
     const Node &x = a.nodes[n], &y = b.nodes[n];
     EXPECT_TRUE(x.op == y.op && x.inputs == y.inputs && x.outputs == y.outputs && x.attrs == y.attrs &&
                 x.origin == y.origin && x.block == y.block && x.segment == y.segment &&
-                x.weight_gradient == y.weight_gradient && x.device == y.device)
+                x.weight_gradient == y.weight_gradient && x.device == y.device && x.chunk == y.chunk)
         << n;
   }
   ASSERT_EQ(a.constants.size(), b.constants.size());

@@ -263,29 +263,35 @@ TEST(TokenData, TheGraphsTableBoundsTheIds) {
   const TempFolder folder;
   const std::string path = folder.write("a.bin", "abcdef");
   const DataConfig config{.kind = DataKind::kTokens, .path = path};
-  EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {2}, true, 128}}, 3), 0, 0, 1, 0),
+  EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {2}, true, {0, 128}}}, 3), 0, 0, 1, 0),
               ElementsAre('a', 'b'));
   EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {1}, true, 40000}}, 3), 0, 0, 1, 0),
               ElementsAre('a' + 256 * 'b'));
-  EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {1}, true, 601}}, 3), 0, 0, 1, 0),
+  EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {1}, true, {0, 601}}}, 3), 0, 0, 1, 0),
               ElementsAre('a'));
-  const std::vector<InputSpec> inputs = {{"input_ids", DType::kI64, {2}, true, 99}};
+  const std::vector<InputSpec> inputs = {{"input_ids", DType::kI64, {2}, true, {0, 99}}};
   std::vector<int64_t> out(2);
   const absl::Status status = open(config, inputs, 1)->fetch(1, 0, 1, 0, std::as_writable_bytes(std::span(out)));
   EXPECT_THAT(std::string(status.message()), HasSubstr("token 2 is 99; the vocabulary has 99 ids"));
 }
 
-TEST(ArrayData, IntegersBeyondATableAreNamed) {
+TEST(ArrayData, IntegersOutsideTheirBoundsAreNamed) {
   const TempFolder folder;
   const std::vector<int64_t> ids = {0, 3, -1, 4};
   ASSERT_TRUE(write_npy(folder / "ids.npy", DType::kI64, std::vector<int64_t>{2, 2}, bytes_of(ids)).ok());
-  const std::vector<InputSpec> inputs = {{"ids", DType::kI64, {2}, true, 4}};
+  const std::vector<InputSpec> inputs = {{"ids", DType::kI64, {2}, true, {-4, 4}}};
   const auto source = open({.kind = DataKind::kNpy, .path = folder.path()}, inputs, 1);
   EXPECT_THAT(fetch<int64_t>(*source, 0, 0, 1, 0), ElementsAre(0, 3));
   std::vector<int64_t> out(2);
   const absl::Status status = source->fetch(1, 0, 1, 0, std::as_writable_bytes(std::span(out)));
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("sample 1 for graph input 'ids' holds 4: expected numbers below 4"));
+              HasSubstr("sample 1 for graph input 'ids' holds 4: expected numbers from -4 to 3, as many as"));
+
+  const std::vector<InputSpec> marked = {{"ids", DType::kI64, {2}, true, {0, 5, -100}}};
+  EXPECT_THAT(std::string(open({.kind = DataKind::kNpy, .path = folder.path()}, marked, 1)
+                              ->fetch(1, 0, 1, 0, std::as_writable_bytes(std::span(out)))
+                              .message()),
+              HasSubstr("holds -1: expected numbers from 0 to 4 or -100, as many as"));
 }
 
 TEST(TokenData, MistakesAreNamed) {
