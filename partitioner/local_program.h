@@ -12,7 +12,7 @@
 
 namespace partita {
 
-// A logical tensor's whole shape and how it is split.
+// A logical tensor's whole shape and how it is split. A state's split may be of more: padding, zero between steps.
 struct PlacedTensor {
   Shape logical;
   Sharding sharding;

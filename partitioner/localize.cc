@@ -678,8 +678,10 @@ class Localizer {
       result_.inputs.push_back(in.kind == InputKind::kCoordinate ? PlacedTensor{{}, Sharding{}}
                                                                  : placed_inputs_[placed++]);
     }
-    for (const auto& [k, sharding] : state_order_)
-      result_.states.push_back({graph_.type(graph_.states[k].value).shape, sharding, on_host(graph_.states[k].value)});
+    for (const auto& [k, sharding] : state_order_) {
+      ValueId v = graph_.states[k].value;
+      result_.states.push_back({plan_.logical.empty() ? graph_.type(v).shape : plan_.logical[k], sharding, on_host(v)});
+    }
     return std::move(result_);
   }
 

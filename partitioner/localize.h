@@ -24,6 +24,7 @@ struct ShardingPlan {
   Mesh mesh;
   std::vector<Sharding> inputs;                    // one for each graph input
   std::vector<std::optional<StateLayout>> states;  // unset: lies as its first use leaves it (accumulators)
+  std::vector<Shape> logical;                      // of the states, where the graph's are padded; empty: none is
   std::vector<int> slice_axes;                     // axes along which ranks run different micro-batches of one step
   std::vector<int> scatter_axes;  // sums over these axes are scattered along a factor that the consumer leaves parallel
                                   // rather than completed everywhere (Megatron's sequence parallelism)

@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "partitioner/pad_dimensions.h"
 #include "partitioner/split_forms.h"
 #include "partitioner/tensor_layout.h"
 
@@ -154,18 +155,49 @@ class Planner {
 
   absl::StatusOr<PlannedGraph> run(const Graph& graph) {
     PARTITA_RETURN_IF_ERROR(make_mesh());
-    SplitForms forms = splittable(graph);
-    LayoutChooser chooser(forms.graph, plan_.mesh);
-    choose(chooser, /*warn=*/true);
-    chooser_ = &chooser;
-    place_inputs(forms.graph);
-    PARTITA_RETURN_IF_ERROR(place_states(forms.graph));
-    plan_.micro_batches = batch_.micro_batches / batch_.slice_ranks * batch_.parts;
-    plan_.samples_per_step = batch_.graph_batch * batch_.micro_batches;
-    return PlannedGraph{std::move(forms.graph), std::move(plan_)};
+    return place(splittable(graph));
+  }
+
+  // Inputs and states as in `training`, and padded alike.
+  absl::StatusOr<PlannedGraph> run_like(const PlannedGraph& training, const Graph& graph) {
+    PARTITA_RETURN_IF_ERROR(make_mesh());
+    PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, place(splittable(graph)));
+    for (size_t n = 0; n < planned.graph.inputs.size(); ++n) {
+      for (size_t k = 0; k < training.graph.inputs.size(); ++k) {
+        if (training.graph.inputs[k].name == planned.graph.inputs[n].name)
+          planned.plan.inputs[n] = training.plan.inputs[k];
+      }
+    }
+    for (size_t n = 0; n < planned.graph.states.size(); ++n) {
+      const State& mine = planned.graph.states[n];
+      for (size_t k = 0; k < training.graph.states.size(); ++k) {
+        const State& other = training.graph.states[k];
+        if (other.name != mine.name) continue;
+        if (training.graph.type(other.value) != planned.graph.type(mine.value)) {
+          return absl::UnimplementedError(
+              cat("state ", quote(mine.name), ": ", to_string(training.graph.type(other.value)),
+                  " with padding in training, ", to_string(planned.graph.type(mine.value)),
+                  " in evaluation, which must be alike; leave out `evaluate` or pin tensor: 1"));
+        }
+        planned.plan.states[n] = training.plan.states[k];
+      }
+    }
+    return planned;
   }
 
  private:
+  absl::StatusOr<PlannedGraph> place(PaddedGraph padded) {
+    LayoutChooser chooser(padded.graph, plan_.mesh);
+    choose(chooser, /*warn=*/true);
+    chooser_ = &chooser;
+    place_inputs(padded.graph);
+    PARTITA_RETURN_IF_ERROR(place_states(padded.graph));
+    plan_.logical = std::move(padded.logical);
+    plan_.micro_batches = batch_.micro_batches / batch_.slice_ranks * batch_.parts;
+    plan_.samples_per_step = batch_.graph_batch * batch_.micro_batches;
+    return PlannedGraph{std::move(padded.graph), std::move(plan_)};
+  }
+
   // The pipeline's stages are outermost: they talk least. The data axis is cut where whole runs of the graph end and
   // where a ZeRO group ends; the expert axis is inside of it, then context, then tensor: the innermost talk most.
   absl::Status make_mesh() {
@@ -218,20 +250,22 @@ class Planner {
     if (inside < layout_.zero_group) zero_axes_.push_back(axis);
   }
 
-  // The graph with vocabularies that the tensor axis can split, if it then does.
-  SplitForms splittable(const Graph& graph) {
+  // The graph with vocabularies that the tensor axis can split, and sizes that it does not divide padded, where it then
+  // splits them.
+  PaddedGraph splittable(const Graph& graph) {
     auto nothing = [](const Node&) { return false; };
-    if (tensor_.empty()) return use_split_forms(graph, nothing);
+    if (tensor_.empty()) return {use_split_forms(graph, nothing).graph, {}, {}};
     std::set<const Node*> wanted;
     for (const Node& node : graph.nodes) {
       if (node.op->split_form != nullptr && divides(graph, node)) wanted.insert(&node);
     }
-    SplitForms all = use_split_forms(graph, [&](const Node& node) { return wanted.count(&node) > 0; });
+    SplitForms forms = use_split_forms(graph, [&](const Node& node) { return wanted.count(&node) > 0; });
+    PaddedGraph all = pad_dimensions(forms.graph, layout_.tensor, [](const State&, int) { return true; });
     LayoutChooser chooser(all.graph, plan_.mesh);
     choose(chooser, /*warn=*/false);
     auto is_split = [&](ValueId v, int64_t dim) {
-      std::vector<int> axes = chooser.sharding(all.now[v]).axes_of(static_cast<int>(dim));
-      return std::count(axes.begin(), axes.end(), tensor_[0]) > 0;
+      std::vector<int> axes = chooser.sharding(all.now[forms.now[v]]).axes_of(static_cast<int>(dim));
+      return std::find_first_of(axes.begin(), axes.end(), tensor_.begin(), tensor_.end()) != axes.end();
     };
     std::set<std::pair<ValueId, int64_t>> split_lookups;  // (indices, rows) of tables that are split
     std::set<ValueId> split_logits;
@@ -245,7 +279,7 @@ class Planner {
         }
       }
     }
-    return use_split_forms(graph, [&](const Node& node) {
+    SplitForms chosen = use_split_forms(graph, [&](const Node& node) {
       if (!wanted.count(&node)) return false;
       Formula f = bound_formula(graph, node);
       for (size_t k = 0; k < node.inputs.size(); ++k) {
@@ -258,14 +292,18 @@ class Planner {
       }
       return false;
     });
+    std::map<std::string, ValueId> parameters;
+    for (const State& s : graph.states) parameters[s.name] = s.value;
+    return pad_dimensions(chosen.graph, layout_.tensor,
+                          [&](const State& s, int dim) { return is_split(parameters.at(s.name), dim); });
   }
 
   static bool is_whole(const Formula& f, const std::vector<int>& dim) {
     return dim.size() == 1 && f.factors[dim[0]].role == FactorRole::kWhole;
   }
 
-  // Whether the node keeps whole what the tensor axis could divide: a factor of one operand (a vocabulary), not one in
-  // which operands meet.
+  // Whether the node keeps whole what the tensor axis could divide, padded perhaps: a factor of one operand (a
+  // vocabulary), not one in which operands meet.
   bool divides(const Graph& graph, const Node& node) const {
     if (std::count(node.inputs.begin(), node.inputs.end(), kNoValue) > 0) return false;
     Formula f = bound_formula(graph, node);
@@ -275,7 +313,7 @@ class Planner {
       int operands = 0;
       for (const FormulaOperand& o : f.inputs) operands += has_factor(o, static_cast<int>(k));
       if (operands > 1) return false;
-      any = any || (f.factors[k].size >= layout_.tensor && f.factors[k].size % layout_.tensor == 0);
+      any = any || f.factors[k].size >= layout_.tensor;
     }
     return any;
   }
@@ -442,6 +480,12 @@ class Planner {
 };
 
 }  // namespace
+
+absl::StatusOr<PlannedGraph> plan_shardings_like(const PlannedGraph& training, const Graph& graph, const Recipe& recipe,
+                                                 const ParallelLayout& layout, const BatchPlan& batch) {
+  std::vector<std::string> told_already;
+  return Planner(recipe, layout, batch, told_already).run_like(training, graph);
+}
 
 absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
                                             const BatchPlan& batch, std::vector<std::string>& warnings) {

@@ -50,8 +50,13 @@ struct PlannedGraph {
 
 // The shardings of a training graph under a layout: samples over the data and expert axes, positions over the context
 // axis, features, heads and vocabulary over the tensor axis, experts over theirs; optimizer states, gradients and
-// parameters stored in parts as the ZeRO stage says. What an axis finds nothing to split in is a warning.
+// parameters stored in parts as the ZeRO stage says. What an axis finds nothing to split in is a warning. Sizes that
+// the tensor axis does not divide are padded.
 absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
                                             const BatchPlan& batch, std::vector<std::string>& warnings);
+
+// The same for a graph that shares inputs and states with one that is planned (evaluation): they lie as they do there.
+absl::StatusOr<PlannedGraph> plan_shardings_like(const PlannedGraph& training, const Graph& graph, const Recipe& recipe,
+                                                 const ParallelLayout& layout, const BatchPlan& batch);
 
 }  // namespace partita

@@ -136,9 +136,11 @@ bool owns_box(const Placement& placement, std::span<const int64_t> coordinates) 
   return true;
 }
 
-absl::Status check_placement(const Placement& p, std::span<const MeshAxis> mesh, int64_t elements) {
+bool is_padded(const Placement& p) { return *element_count(p.logical) != *element_count(p.shape); }
+
+absl::Status check_placement(const Placement& p, std::span<const MeshAxis> mesh, int64_t elements, bool padded) {
   const auto logical = element_count(p.logical), refined = element_count(p.shape), local = element_count(p.local);
-  if (!logical || !refined || !local || *logical != *refined || p.local.size() != p.shape.size() ||
+  if (!logical || !refined || !local || (*logical != *refined && !padded) || p.local.size() != p.shape.size() ||
       p.axes.size() != p.shape.size()) {
     return absl::InvalidArgumentError(cat("its placement is not consistent: ", shape_text(p.logical), " as ",
                                           shape_text(p.shape), ", local ", shape_text(p.local)));
@@ -165,7 +167,8 @@ absl::Status check_placement(const Placement& p, std::span<const MeshAxis> mesh,
   for (const auto& [begin, end] : refinement(p)) {
     int64_t product = 1;
     for (size_t d = begin; d < end; ++d) product *= p.shape[d];
-    if (*logical != 0 && product != p.logical[at])
+    const bool covers = padded ? product >= p.logical[at] && product / 2 < p.logical[at] : product == p.logical[at];
+    if (*logical != 0 && !covers)
       return absl::InvalidArgumentError(cat(shape_text(p.shape), " does not refine ", shape_text(p.logical)));
     ++at;
   }
@@ -189,13 +192,15 @@ absl::Status for_each_piece(const Placement& p, std::span<const int64_t> coordin
       .offset = std::vector<int64_t>(rank), .extent = std::vector<int64_t>(rank), .packed_stride = stride};
   while (true) {
     piece.packed_offset = 0;
+    bool any = true;  // of it lies before the padding
     for (size_t d = 0; d < rank; ++d) {
       const Interval& i = lists[d][choice[d]];
       piece.offset[d] = i.start;
-      piece.extent[d] = i.length;
+      piece.extent[d] = std::min(i.length, p.logical[d] - i.start);
       piece.packed_offset += i.packed * stride[d];
+      any = any && piece.extent[d] > 0;
     }
-    PARTITA_RETURN_IF_ERROR(visit(piece));
+    if (any) PARTITA_RETURN_IF_ERROR(visit(piece));
     size_t d = rank;
     while (d > 0 && ++choice[d - 1] == lists[d - 1].size()) choice[--d] = 0;
     if (d == 0) return absl::OkStatus();

@@ -26,8 +26,12 @@ std::vector<int64_t> box_offset(const Placement& placement, std::span<const int6
 // Whether no rank with smaller coordinates holds the same box: true on exactly one rank of each set that does.
 bool owns_box(const Placement& placement, std::span<const int64_t> coordinates);
 
-// InvalidArgument unless shape refines logical and every rank's box lies inside and has `elements` elements.
-absl::Status check_placement(const Placement& placement, std::span<const MeshAxis> mesh, int64_t elements);
+// InvalidArgument unless shape refines logical and every rank's box lies inside and has `elements` elements. Only what
+// may be `padded` may be refined to more than there is.
+absl::Status check_placement(const Placement& placement, std::span<const MeshAxis> mesh, int64_t elements,
+                             bool padded = false);
+// Whether the refined shape has more elements than the tensor.
+bool is_padded(const Placement& placement);
 
 // One piece of a rank's box in logical coordinates. `packed` tells where in the rank's own (dense) tensor its elements
 // lie: element e of the piece, with indices i_d, is at packed_offset + sum of i_d * packed_stride[d].
@@ -36,7 +40,8 @@ struct LogicalPiece {
   int64_t packed_offset = 0;
   std::vector<int64_t> packed_stride;
 };
-// Calls `visit` for each piece. Pieces never overlap, and there is one where no dimension is refined.
+// Calls `visit` for each piece. Pieces never overlap, none has padding, and where no dimension is refined there is one
+// at most.
 absl::Status for_each_piece(const Placement& placement, std::span<const int64_t> coordinates,
                             absl::FunctionRef<absl::Status(const LogicalPiece&)> visit);
 

@@ -99,7 +99,7 @@ struct MeshAxis {
 
 // Where a rank's part of a logical tensor lies. The logical shape is refined into `shape` (a dimension may become
 // several); along refined dimension d this rank holds [offset, offset + local[d]), offset = sum over `axes[d]` of
-// coordinate(axis) * stride.
+// coordinate(axis) * stride. `shape` may be longer than a state's logical one: by padding, zero and in no file.
 struct AxisStride {
   int32_t axis = 0;
   int64_t stride = 0;

@@ -150,10 +150,11 @@ absl::Status check_frame(const Program& program) {
   return absl::OkStatus();
 }
 
-absl::Status check_placed(const Program& program, const Operand& operand, const Placement& placement, bool written) {
+absl::Status check_placed(const Program& program, const Operand& operand, const Placement& placement, bool written,
+                          bool padded = false) {
   PARTITA_RETURN_IF_ERROR(check_operand(program, operand, written));
   if (operand.dtype == DType::kInvalid) return wrong("it has no dtype");
-  const absl::Status status = check_placement(placement, program.mesh, *element_count(operand.shape));
+  const absl::Status status = check_placement(placement, program.mesh, *element_count(operand.shape), padded);
   return status.ok() ? status : wrong(status.message());
 }
 
@@ -162,7 +163,7 @@ absl::Status check_interface(const Program& program) {
   for (const ProgramState& state : program.states) {
     const std::string who = cat("state ", quote(state.name));
     if (!names.insert(state.name).second) return wrong(who, " is there twice");
-    absl::Status status = check_placed(program, state.operand, state.placement, true);
+    absl::Status status = check_placed(program, state.operand, state.placement, true, true);
     if (!status.ok()) return with_context(status, who);
     if (state.operand.address.region != Region::kState && state.operand.address.region != Region::kHostState)
       return wrong(who, " does not lie in a state region");

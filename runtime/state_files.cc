@@ -44,6 +44,7 @@ double unit(uint32_t high, uint32_t low) {
 }
 
 double draw(const InitialValue& initial, uint64_t key, int64_t index) {
+  if (initial.kind == "fill") return initial.a;
   auto w = philox(static_cast<uint64_t>(index), 0, key);
   double u = unit(w[0], w[1]), v = unit(w[2], w[3]);
   if (initial.kind == "uniform") return initial.a + (initial.b - initial.a) * u;
@@ -84,7 +85,7 @@ absl::Status initialize_states(const Program& program, std::span<const int64_t> 
   for (const ProgramState& s : program.states) {
     std::span<std::byte> own = memory(s.operand);
     int64_t size = dtype_size(s.operand.dtype);
-    if (s.initial.kind == "fill") {
+    if (s.initial.kind == "fill" && !is_padded(s.placement)) {
       for (size_t at = 0; at < own.size(); at += static_cast<size_t>(size))
         store(s.operand.dtype, own.data() + at, s.initial.a);
       continue;

@@ -115,19 +115,7 @@ absl::StatusOr<std::vector<runtime::Program>> compile_evaluation(const CompileRe
   options.training = false;
   PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(request.model, options));
   PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(evaluation_pipeline(), std::move(model.graph), context));
-  std::vector<std::string> told_already;
-  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings(graph, recipe, layout, batch, told_already));
-  const Graph& trained = training.graph;
-  for (size_t n = 0; n < planned.graph.inputs.size(); ++n) {
-    for (size_t k = 0; k < trained.inputs.size(); ++k) {
-      if (trained.inputs[k].name == planned.graph.inputs[n].name) planned.plan.inputs[n] = training.plan.inputs[k];
-    }
-  }
-  for (size_t n = 0; n < planned.graph.states.size(); ++n) {
-    for (size_t k = 0; k < trained.states.size(); ++k) {
-      if (trained.states[k].name == planned.graph.states[n].name) planned.plan.states[n] = training.plan.states[k];
-    }
-  }
+  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings_like(training, graph, recipe, layout, batch));
   PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned, layout, owners));
   std::vector<runtime::Program> programs;
   for (const LocalProgram& stage : stages) {

@@ -84,7 +84,8 @@ Rows rows_of(Builder& b, const Attrs& attrs, ValueId positions, ValueId indices,
   i = b.select(b.emit("lt", {i, zero}), b.add(i, number(size)), i);
   i = b.emit("max", {zero, b.emit("min", {i, number(size - 1)})});
   // For each of all rows, which one it is here; `rows` for those that are not.
-  ValueId nowhere = b.broadcast_to(number(rows), {size});
+  ValueId nowhere = b.broadcast_to(number(rows), {size + 1});
+  positions = b.emit("min", {positions, number(size)});  // one more for the rows that no index names
   ValueId place = b.emit("scatter_elements", {nowhere, positions, b.emit("iota", {}, {{"size", rows}, {"to", type}})},
                          {{"dim", int64_t{0}}, {"mode", std::string("none")}});
   i = b.emit("gather", {place, i}, {{"dim", int64_t{0}}});
@@ -116,8 +117,8 @@ std::vector<ValueId> gather_rows_grad_expand(const OpUse& use) {
 
 }  // namespace
 
-// gather along `dim`, of whose `size` rows those at `positions` (in [0, size), each once) are here: the others count as
-// zero, so that a split of the rows leaves a partial sum. Indices as in gather.
+// gather along `dim`, of whose `size` rows those at `positions` (each once; what is at `size` and beyond is no row) are
+// here: the others count as zero, so that a split of the rows leaves a partial sum. Indices as in gather.
 extern const OpDef kGatherRows = {
     .name = "gather_rows",
     .min_inputs = 3,

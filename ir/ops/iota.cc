@@ -24,6 +24,11 @@ extern const OpDef kIota = {
     .scalar = [](ScalarBuilder& s, const OpView& use, const Scalars&) -> Scalars {
       return {s.cast(s.index(0), use.attrs.dtype("to"))};
     },
+    .localize = [](const Attrs& attrs, std::span<const Shape>, std::span<const Shape> outputs) -> Attrs {
+      Attrs local = attrs;
+      local.set("size", outputs[0][0]);
+      return local;
+    },
 };
 
 }  // namespace partita

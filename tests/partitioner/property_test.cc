@@ -14,6 +14,7 @@
 #include "ir/verify.h"
 #include "partitioner/bucket.h"
 #include "partitioner/localize.h"
+#include "partitioner/pad_dimensions.h"
 #include "partitioner/split_forms.h"
 #include "partitioner/split_stages.h"
 #include "tests/partitioner/random_model.h"
@@ -91,9 +92,15 @@ struct Prepared {
 Prepared prepare(const Case& c) {
   Choices choices(c.choices);
   Graph graph = training_graph(c.model);
-  if (choices.below(2)) graph = use_split_forms(graph, [](const Node&) { return true; }).graph;
-  Prepared p{std::move(graph), {}};
+  PaddedGraph padded{std::move(graph), {}};
+  if (choices.below(4)) {
+    int64_t parts = choices.below(2) ? 4 : 2;
+    padded = pad_dimensions(padded.graph, parts, [&](const State&, int) { return choices.below(4) > 0; });
+  }
+  if (choices.below(2)) padded.graph = use_split_forms(padded.graph, [](const Node&) { return true; }).graph;
+  Prepared p{std::move(padded.graph), {}};
   ShardingPlan& plan = p.plan;
+  plan.logical = std::move(padded.logical);
   plan.mesh.axes = c.axes;
   std::vector<int> all, batch;
   for (int a = 0; a < static_cast<int>(c.axes.size()); ++a) all.push_back(a);
@@ -153,7 +160,7 @@ Tensor random_tensor(const TensorType& type, std::mt19937& rng) {
   Tensor t = Tensor::zeros(type);
   std::normal_distribution<double> normal;
   for (double& x : t.f) x = normal(rng) * 0.5;
-  for (int64_t& x : t.i) x = static_cast<int64_t>(rng() % 8);
+  for (int64_t& x : t.i) x = static_cast<int64_t>(rng() % 10) - 2;  // some count from the end, some are outside
   return t;
 }
 
@@ -219,6 +226,12 @@ Case smallest(Case c) {
     for (size_t k = 0; k < c.model.layers.size(); ++k) {
       Case smaller = c;
       smaller.model.layers.erase(smaller.model.layers.begin() + static_cast<int64_t>(k));
+      attempt(std::move(smaller));
+    }
+    for (auto [size, plain] : {std::pair{&RandomModel::classes, 8}, std::pair{&RandomModel::hidden, 16}}) {
+      Case smaller = c;
+      if (smaller.model.*size == plain) continue;
+      smaller.model.*size = plain;
       attempt(std::move(smaller));
     }
     for (bool RandomModel::*flag : {&RandomModel::clip, &RandomModel::mask}) {

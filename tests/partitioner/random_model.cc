@@ -12,18 +12,21 @@ namespace partita {
 namespace {
 
 constexpr DType kF = DType::kF64;
-constexpr int64_t kBatch = 4, kPositions = 4, kFeatures = 8, kHeads = 4, kClasses = 8;
+constexpr int64_t kBatch = 4, kPositions = 4, kFeatures = 8, kHeads = 4;
 constexpr int kKinds = 11;
 
 class Maker {
  public:
-  Graph forward(const std::vector<int>& layers) {
+  explicit Maker(const RandomModel& model) : model_(model) {}
+
+  Graph forward() {
+    const std::vector<int>& layers = model_.layers;
     ValueId ids = b_.input("ids", {DType::kI64, {kBatch, kPositions}});
-    ValueId table = parameter({kClasses, kFeatures});
+    ValueId table = parameter({model_.classes, kFeatures});
     ValueId x = b_.emit("gather", {table, ids}, {{"dim", int64_t{0}}});
     for (int kind : layers) x = layer(kind % kKinds, x);
     // Half of the models share the embedding with the head.
-    ValueId logits = layers.size() % 2 ? product(x, table, true) : product(x, parameter({kFeatures, kClasses}));
+    ValueId logits = layers.size() % 2 ? product(x, table, true) : product(x, parameter({kFeatures, model_.classes}));
     b_.output("logits", logits);
     return std::move(b_).finish();
   }
@@ -74,9 +77,9 @@ class Maker {
   }
 
   ValueId mlp(ValueId x, std::string_view activation) {
-    ValueId up = b_.add(product(x, parameter({kFeatures, 2 * kFeatures})), parameter({2 * kFeatures}));
+    ValueId up = b_.add(product(x, parameter({kFeatures, model_.hidden})), parameter({model_.hidden}));
     up = activation == "gelu" ? b_.emit("gelu", {up}, {{"approximate", int64_t{0}}}) : b_.emit("tanh", {up});
-    return b_.add(product(up, parameter({2 * kFeatures, kFeatures})), parameter({kFeatures}));
+    return b_.add(product(up, parameter({model_.hidden, kFeatures})), parameter({kFeatures}));
   }
 
   // Gate and up in one weight, as in fused exports: [features, (2 hidden)].
@@ -116,6 +119,7 @@ class Maker {
     return product(out, parameter({kFeatures, kFeatures}));
   }
 
+  const RandomModel& model_;
   Builder b_;
   int count_ = 0;
 };
@@ -135,6 +139,8 @@ RandomModel random_model(uint64_t seed) {
   m.clip = rng() % 2;
   m.mask = rng() % 2;
   m.squared = rng() % 4 == 0;
+  m.classes = 8 - static_cast<int64_t>(rng() % 4);
+  m.hidden = 16 - static_cast<int64_t>(rng() % 3);
   return m;
 }
 
@@ -150,7 +156,7 @@ Graph training_graph(const RandomModel& model) {
   context.micro_batches = model.micro_batches;
   context.accumulate = model.accumulate;
   context.keep_gradients = true;
-  Graph g = *attach_loss(Maker().forward(model.layers), context);
+  Graph g = *attach_loss(Maker(model).forward(), context);
   g = *build_backward(g, context);
   return *build_optimizer(g, context);
 }
@@ -160,7 +166,7 @@ std::string describe(const RandomModel& m) {
   for (int kind : m.layers) append(s, " ", kind % kKinds);
   append(s, ", ", m.micro_batches, " runs", m.accumulate ? ", accumulated" : "", ", ",
          enum_name(kOptimizers[m.optimizer]), m.clip ? ", clipped" : "", m.mask ? ", masked" : "",
-         m.squared ? ", mse" : ", cross-entropy");
+         m.squared ? ", mse" : ", cross-entropy", ", ", m.classes, " classes, ", m.hidden, " hidden");
   return s;
 }
 

@@ -15,10 +15,12 @@ struct RandomModel {
   bool accumulate = false;
   int optimizer = 0;  // 0 sgd, 1 momentum, 2 adamw, 3 lamb
   bool clip = false, mask = false, squared = false;
+  int64_t classes = 8;  // and rows of the embedding
+  int64_t hidden = 16;  // of the MLPs
 };
 
 RandomModel random_model(uint64_t seed);
-// In f64. Batch 4, sequences of 4; data inputs "ids" (i64 below 8) or "x", and "target".
+// In f64. Batch 4, sequences of 4; data inputs "ids" (i64) or "x", and "target".
 Graph training_graph(const RandomModel& model);
 std::string describe(const RandomModel& model);
 

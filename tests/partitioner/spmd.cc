@@ -21,16 +21,18 @@ void put(Tensor& t, int64_t k, double v) {
   }
 }
 
-// Calls visit(global element, local element) for every element of a rank's part.
+// Calls visit(global element, local element) for every element of a rank's part that is no padding.
 void each_element(const Shape& shape, const Sharding& sharding, const Mesh& mesh,
                   const std::vector<int64_t>& coordinates, const std::function<void(int64_t, int64_t)>& visit) {
   struct P {
     int64_t local, stride, first;
+    size_t dim;
   };
   std::vector<P> pieces;
   auto strides = row_major_strides(shape);
   for (size_t d = 0; d < shape.size(); ++d) {
-    int64_t inner = shape[d];
+    int64_t inner = 1;
+    for (const Piece& p : sharding.dims[d]) inner *= p.size;
     for (const Piece& p : sharding.dims[d]) {
       inner /= p.size;
       int64_t block = 0, parts = 1;
@@ -39,16 +41,22 @@ void each_element(const Shape& shape, const Sharding& sharding, const Mesh& mesh
         parts *= mesh.axes[a].size;
       }
       int64_t local = p.size / parts;
-      pieces.push_back({local, inner * strides[d], block * local});
+      pieces.push_back({local, inner, block * local, d});
     }
   }
   int64_t n = 1;
   for (const P& p : pieces) n *= p.local;
   std::vector<int64_t> index(pieces.size(), 0);
   for (int64_t k = 0; k < n; ++k) {
+    Shape at(shape.size(), 0);
+    for (size_t i = 0; i < pieces.size(); ++i) at[pieces[i].dim] += (pieces[i].first + index[i]) * pieces[i].stride;
     int64_t global = 0;
-    for (size_t i = 0; i < pieces.size(); ++i) global += (pieces[i].first + index[i]) * pieces[i].stride;
-    visit(global, k);
+    bool inside = true;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      inside = inside && at[d] < shape[d];
+      global += at[d] * strides[d];
+    }
+    if (inside) visit(global, k);
     for (size_t i = pieces.size(); i-- > 0 && ++index[i] == pieces[i].local;) index[i] = 0;
   }
 }

@@ -346,6 +346,27 @@ TEST(Placement, Refined_IsMadeOfLogicalPieces) {
   EXPECT_THAT(packed, ElementsAre(0, 20, 40));
 }
 
+TEST(Placement, Padded_HasPiecesOfWhatIsThere) {
+  // 5 rows over 4 ranks: two each, the third has one of them and the last none.
+  Placement p{.logical = {5, 3}, .shape = {8, 3}, .local = {2, 3}, .axes = {{{0, 2}}, {}}};
+  const std::vector<MeshAxis> mesh = {{"tensor", 4}};
+  ASSERT_TRUE(check_placement(p, mesh, 6, /*padded=*/true).ok());
+  EXPECT_FALSE(check_placement(p, mesh, 6).ok());
+  EXPECT_TRUE(is_padded(p));
+  std::vector<int64_t> rows;
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(for_each_piece(p, std::vector<int64_t>{rank}, [&](const LogicalPiece& piece) {
+                  EXPECT_EQ(piece.offset[0], 2 * rank);
+                  EXPECT_EQ(piece.extent[1], 3);
+                  rows.push_back(piece.extent[0]);
+                  return absl::OkStatus();
+                }).ok());
+  }
+  EXPECT_THAT(rows, ElementsAre(2, 2, 1));
+  p.logical = {4, 3};  // twice as long is no padding
+  EXPECT_FALSE(check_placement(p, mesh, 6, /*padded=*/true).ok());
+}
+
 TEST(Placement, Columns_PackWithStrides) {
   // [2, 6] as [2, 3, 2] with the last of the three split: two pieces per row block, each [2, 1] in a part of [2, 3].
   Placement p{.logical = {2, 6}, .shape = {2, 3, 2}, .local = {2, 3, 1}, .axes = {{}, {}, {{0, 1}}}};

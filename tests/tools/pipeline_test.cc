@@ -6,40 +6,16 @@
 #include <cstring>
 
 #include "nlohmann/json.hpp"
-#include "runtime/safetensors.h"
 #include "tests/temp_folder.h"
 #include "tests/tools/command.h"
 #include "tests/tools/losses.h"
+#include "tests/tools/tensor_difference.h"
 
 namespace partita {
 namespace {
 
-using runtime::SafetensorsFile;
-
 class Pipeline : public testing::Test {
  protected:
-  // Largest relative difference (L2, by tensor) of a file of tensors from another; infinite where names differ.
-  static double difference(const std::string& a, const std::string& b) {
-    auto x = SafetensorsFile::open(a), y = SafetensorsFile::open(b);
-    if (!x.ok() || !y.ok() || x->entries().size() != y->entries().size()) return INFINITY;
-    double worst = 0;
-    for (const auto& entry : x->entries()) {
-      const auto* other = y->find(entry.name);
-      if (other == nullptr || other->shape != entry.shape) return INFINITY;
-      auto p = x->data(entry), q = y->data(*other);
-      double off = 0, norm = 0;
-      for (size_t k = 0; k + 4 <= p.size(); k += 4) {
-        float f, g;
-        std::memcpy(&f, p.data() + k, 4);
-        std::memcpy(&g, q.data() + k, 4);
-        off += (static_cast<double>(f) - g) * (static_cast<double>(f) - g);
-        norm += static_cast<double>(g) * g;
-      }
-      worst = std::max(worst, std::sqrt(off / std::max(norm, 1e-30)));
-    }
-    return worst;
-  }
-
   std::string train(const std::string& flags) const {
     return partita_program() + " train " + model_ + "/model.onnx --train " + model_ + "/train.yaml --data " + data_ +
            " --quiet --threads 1 --steps 3 " + flags;
@@ -52,8 +28,8 @@ class Pipeline : public testing::Test {
     std::vector<double> alone = read_losses(out_ / "alone.jsonl"), found = read_losses(out_ / (name + ".jsonl"));
     ASSERT_EQ(found.size(), alone.size()) << name;
     for (size_t k = 0; k < alone.size(); ++k) EXPECT_NEAR(found[k], alone[k], 1e-5 * std::abs(alone[k])) << name;
-    EXPECT_LT(difference(out_ / (name + ".grad.st"), out_ / "alone.grad.st"), 1e-5) << name;
-    EXPECT_LT(difference(out_ / (name + ".st"), out_ / "alone.st"), 1e-4) << name;
+    EXPECT_LT(tensor_difference(out_ / (name + ".grad.st"), out_ / "alone.grad.st"), 1e-5) << name;
+    EXPECT_LT(tensor_difference(out_ / (name + ".st"), out_ / "alone.st"), 1e-4) << name;
   }
   void SetUp() override {
     Outcome alone = run_command(train(results("alone")));
@@ -117,7 +93,7 @@ TEST_F(Pipeline, CheckpointsGoBetweenLayouts) {
     Outcome resumed =
         run_command(train(then + " --checkpoint " + folder + " --resume --save " + (out_ / "resumed.st")));
     ASSERT_EQ(resumed.code, 0) << resumed.text;
-    EXPECT_LT(difference(out_ / "resumed.st", out_ / "alone.st"), 1e-4) << first;
+    EXPECT_LT(tensor_difference(out_ / "resumed.st", out_ / "alone.st"), 1e-4) << first;
   }
 }
 

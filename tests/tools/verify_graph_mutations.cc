@@ -138,6 +138,17 @@ bool missing_layer(Bundle& b, std::mt19937& rng) {
   return true;
 }
 
+// What should count for nothing (padding, masked scores) counts.
+bool ignored_mask(Bundle& b, std::mt19937& rng) {
+  Graph& g = b.programs[0].rank;
+  int n = pick(g.nodes, rng, [&](const Node& x) {
+    return x.op->name == "select" && g.type(x.inputs[1]) == g.type(x.outputs[0]) && is_used(g, x.outputs[0]);
+  });
+  if (n < 0) return false;
+  replace_uses(g, g.nodes[n].outputs[0], g.nodes[n].inputs[1]);
+  return true;
+}
+
 bool double_bias(Bundle& b, std::mt19937& rng) {
   Graph& g = b.programs[0].rank;
   int n = pick(g.nodes, rng, [&](const Node& x) {
@@ -278,6 +289,7 @@ constexpr Mutation kMutations[] = {
     {"wrong scale", wrong_scale},
     {"swapped operands", swapped_operands},
     {"missing layer", missing_layer},
+    {"ignored mask", ignored_mask},
     {"double bias", double_bias},
     {"shifted box", shifted_box},
     {"another rank's box", another_ranks_box},

@@ -9,6 +9,7 @@
 #include "tools/verify/certificate.h"
 #include "tools/verify/check_graph.h"
 #include "tools/verify/check_steps.h"
+#include "tools/verify/pad_serial.h"
 
 namespace partita {
 namespace {
@@ -20,21 +21,25 @@ std::string no_place(NodeId n) { return "node " + std::to_string(n); }
 class Mutations : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    TempFolder out;
+    TempFolder out, odd_out;
     std::string gpt2 = std::string(PARTITA_TEST_DATA) + "/gpt2", made = made_model(out);
+    std::string odd = made_model(odd_out, "--vocab 97");  // padded under tensor=2
     const std::pair<std::string, SampleLayout> samples[] = {
         {gpt2, {.ranks = 2}},
         {gpt2, {.ranks = 4, .like = {"zero3"}}},
         {made, {.ranks = 2, .like = {"zero1"}}},
         {made, {.ranks = 8, .keep_gradients = true}},
         {made, {.ranks = 4, .like = {"megatron:tp2"}}},
+        {odd, {.ranks = 2, .like = {"megatron:tp2"}}},
     };
     for (const auto& [folder, layout] : samples) {
       auto bundle = sample_bundle(folder, layout);
       ASSERT_TRUE(bundle.ok()) << bundle.status();
       ASSERT_TRUE(verifier::check_bundle(*bundle).ok()) << verifier::check_bundle(*bundle).status();
       bundles_.push_back(*std::move(bundle));
-      auto serial = verifier::SerialValues::create(bundles_.back().serial);
+      auto padded = verifier::pad_serial(bundles_.back().serial, bundles_.back().programs[0].program);
+      ASSERT_TRUE(padded.ok()) << padded.status();
+      auto serial = verifier::SerialValues::create(padded->graph);
       ASSERT_TRUE(serial.ok());
       serials_.push_back(*std::move(serial));
     }
@@ -81,7 +86,9 @@ TEST_F(Mutations, OfGraphsAreFound) {
   expect_all_found(
       graph_mutations(),
       [](size_t which, const verifier::Bundle& b) {
-        return verifier::check_graph(serials_[which], b.programs[0].rank, b.programs[0].program, no_place).status();
+        auto padded = verifier::pad_serial(b.serial, b.programs[0].program);
+        if (!padded.ok()) return padded.status();
+        return verifier::check_graph(serials_[which], b.programs[0].rank, padded->program, no_place).status();
       },
       0);
 }

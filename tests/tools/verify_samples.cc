@@ -38,10 +38,10 @@ absl::StatusOr<verifier::Bundle> sample_bundle(const std::string& folder, const 
   return bundle;
 }
 
-std::string made_model(const TempFolder& folder) {
-  Outcome made = run_command(
-      partita_program() + " model gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 16 --quiet --with-weights -o " +
-      (folder / "model.onnx"));
+std::string made_model(const TempFolder& folder, const std::string& flags) {
+  Outcome made =
+      run_command(partita_program() + " model gpt --layers 2 --hidden 32 --heads 4 --seq 16 --quiet --with-weights " +
+                  flags + " -o " + (folder / "model.onnx"));
   PARTITA_CHECK(made.code == 0, made.text);
   folder.write("train.yaml",
                "loss: {kind: output, output: loss}\noptimizer: {kind: adamw, lr: 0.001}\nbatch: {global: 16}\n"

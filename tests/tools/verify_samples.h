@@ -18,9 +18,9 @@ struct SampleLayout {
 
 // Compiles the model of a folder (model.onnx and train.yaml).
 absl::StatusOr<verifier::Bundle> sample_bundle(const std::string& folder, const SampleLayout& layout);
-// Writes a small transformer into the folder: 4 samples a run of the graph, 16 a step, so that a step has 4
-// micro-batches.
-std::string made_model(const TempFolder& folder);
+// Writes a small transformer into the folder (`flags` of `partita model gpt`): 4 samples a run of the graph, 16 a step,
+// so that a step has 4 micro-batches.
+std::string made_model(const TempFolder& folder, const std::string& flags = "--vocab 64");
 std::string describe(const SampleLayout& layout);
 
 }  // namespace partita

@@ -13,6 +13,7 @@
 #include "tools/verify/check_graph.h"
 #include "tools/verify/check_stages.h"
 #include "tools/verify/check_steps.h"
+#include "tools/verify/pad_serial.h"
 
 namespace partita::verifier {
 namespace {
@@ -82,7 +83,8 @@ absl::StatusOr<Verdict> check_bundle(const Bundle& bundle) {
   if (p.program.samples_per_step != bundle.samples)
     return absl::AbortedError(cat("expected ", bundle.samples, " samples a step, found ", p.program.samples_per_step));
   if (bundle.programs.size() > 1) return check_pipeline(bundle);
-  auto serial = SerialValues::create(bundle.serial);
+  PARTITA_ASSIGN_OR_RETURN(PaddedSerial padded, pad_serial(bundle.serial, p.program));
+  auto serial = SerialValues::create(padded.graph);
   if (!serial.ok()) return absl::AbortedError(serial.status().message());
   std::vector<int> steps(p.rank.nodes.size(), -1), code_steps = steps_of_nodes(p.code, p.claims);
   for (size_t n = code_steps.size(); n-- > 0;) {
@@ -93,7 +95,7 @@ absl::StatusOr<Verdict> check_bundle(const Bundle& bundle) {
     return steps[n] < 0 ? cat("on every rank, ", node)
                         : cat(describe_step(p.program, steps[n]), " on every rank, ", node);
   };
-  PARTITA_ASSIGN_OR_RETURN(GraphReport graph, check_graph(*serial, p.rank, p.program, place));
+  PARTITA_ASSIGN_OR_RETURN(GraphReport graph, check_graph(*serial, p.rank, padded.program, place));
   PARTITA_ASSIGN_OR_RETURN(StepsReport run, check_steps(p.code, p.program, p.claims));
   Verdict v;
   for (const auto& axis : p.program.mesh) v.ranks *= axis.size;
