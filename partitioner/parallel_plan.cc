@@ -77,6 +77,8 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
 
 namespace {
 
+constexpr const char* kTensorAxis = "tensor";
+constexpr double kLeastSaving = 0.999;    // of the cost, for an axis to be cut in two
 constexpr int64_t kDevicesOfANode = 8;    // where no cluster says otherwise
 constexpr int64_t kSmallestStored = 256;  // elements: smaller parameters are not stored in parts
 
@@ -154,13 +156,19 @@ class Planner {
       : recipe_(recipe), layout_(layout), batch_(batch), warnings_(warnings) {}
 
   absl::StatusOr<PlannedGraph> run(const Graph& graph) {
-    PARTITA_RETURN_IF_ERROR(make_mesh());
-    return place(splittable(graph));
+    PARTITA_RETURN_IF_ERROR(make_mesh({layout_.tensor}));
+    PaddedGraph best = splittable(graph);
+    if (layout_.tensor > 1) PARTITA_RETURN_IF_ERROR(cut_tensor_axis(graph, best));
+    return place(std::move(best));
   }
 
   // Inputs and states as in `training`, and padded alike.
   absl::StatusOr<PlannedGraph> run_like(const PlannedGraph& training, const Graph& graph) {
-    PARTITA_RETURN_IF_ERROR(make_mesh());
+    std::vector<int64_t> tensor;
+    for (const MeshAxis& axis : training.plan.mesh.axes) {
+      if (axis.name.starts_with(kTensorAxis)) tensor.push_back(axis.size);
+    }
+    PARTITA_RETURN_IF_ERROR(make_mesh(tensor));
     PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, place(splittable(graph)));
     for (size_t n = 0; n < planned.graph.inputs.size(); ++n) {
       for (size_t k = 0; k < training.graph.inputs.size(); ++k) {
@@ -186,6 +194,30 @@ class Planner {
   }
 
  private:
+  // The tensor axis as two, where that costs a rank less: a factor that it does not divide as one (two key heads for
+  // four ranks) is split by the outer axis, and the ranks along the inner one each have the part they need.
+  absl::Status cut_tensor_axis(const Graph& graph, PaddedGraph& best) {
+    auto cost = [&](const Graph& padded) {
+      LayoutChooser chooser(padded, plan_.mesh);
+      choose(chooser, /*warn=*/false);
+      return chooser.cost();
+    };
+    std::vector<int64_t> chosen = {layout_.tensor};
+    double least = cost(best.graph);
+    for (int64_t outer = layout_.tensor / 2; outer > 1; --outer) {
+      if (layout_.tensor % outer != 0) continue;
+      std::vector<int64_t> cut = {outer, layout_.tensor / outer};
+      PARTITA_RETURN_IF_ERROR(make_mesh(cut));
+      PaddedGraph other = splittable(graph);
+      if (double c = cost(other.graph); c < least * kLeastSaving) {
+        least = c;
+        best = std::move(other);
+        chosen = std::move(cut);
+      }
+    }
+    return make_mesh(chosen);
+  }
+
   absl::StatusOr<PlannedGraph> place(PaddedGraph padded) {
     LayoutChooser chooser(padded.graph, plan_.mesh);
     choose(chooser, /*warn=*/true);
@@ -200,7 +232,12 @@ class Planner {
 
   // The pipeline's stages are outermost: they talk least. The data axis is cut where whole runs of the graph end and
   // where a ZeRO group ends; the expert axis is inside of it, then context, then tensor: the innermost talk most.
-  absl::Status make_mesh() {
+  // `tensor`: the sizes of the axes that the tensor axis is cut into.
+  absl::Status make_mesh(const std::vector<int64_t>& tensor) {
+    plan_ = {};
+    batch_axes_.clear();
+    zero_axes_.clear();
+    tensor_.clear();
     if (layout_.pipeline > 1) add_axis_of(kStageAxis, layout_.pipeline);
     std::set<int64_t> cuts = {layout_.expert, layout_.sample_ranks()};
     for (int64_t cut : {batch_.batch_ranks, layout_.zero > 0 ? layout_.zero_group : int64_t{1}}) {
@@ -225,7 +262,8 @@ class Planner {
       take_samples(expert_, 1);
     }
     if (layout_.context > 1) context_ = add_axis_of("context", layout_.context);
-    if (layout_.tensor > 1) tensor_ = {add_axis_of("tensor", layout_.tensor)};
+    for (size_t k = 0; layout_.tensor > 1 && k < tensor.size(); ++k)
+      tensor_.push_back(add_axis_of(tensor.size() == 1 ? kTensorAxis : cat(kTensorAxis, k), tensor[k]));
     if (layout_.scatter_sums) plan_.scatter_axes = tensor_;
     if (context_ >= 0) zero_axes_.push_back(context_);
     if (batch_.parts > 1) {
@@ -332,8 +370,9 @@ class Planner {
     }
     if (context_ >= 0)
       report("context", layout_.context, chooser.choose(context_, AxisRole::kSequence), "sequence of positions");
-    for (int axis : tensor_)
-      report("tensor", layout_.tensor, chooser.choose(axis, AxisRole::kTensor), "features, heads or channels");
+    double most = 0;
+    for (int axis : tensor_) most = std::max(most, chooser.choose(axis, AxisRole::kTensor, axis == tensor_[0]));
+    if (!tensor_.empty()) report(kTensorAxis, layout_.tensor, most, "features, heads or channels");
   }
 
   void place_inputs(const Graph& graph) {
@@ -434,11 +473,12 @@ class Planner {
       };
       if (dim < 0) return refuse("expected a factor that it has: in or out (of a matrix product), or dim0, dim1, …");
       for (const std::string& name : axes) {
-        int axis = plan_.mesh.find(name);
-        if (axis < 0) return refuse(cat("the layout has no axis ", quote(name), "; pin it to a size above 1"));
+        std::vector<int> named = name == kTensorAxis ? tensor_ : std::vector<int>{plan_.mesh.find(name)};
+        if (named.empty() || named[0] < 0)
+          return refuse(cat("the layout has no axis ", quote(name), "; pin it to a size above 1"));
         if (!used.insert(name).second) return refuse(cat("axis ", quote(name), " is there twice"));
         Piece& piece = wanted.dims[static_cast<size_t>(dim)][0];
-        piece.axes.push_back(axis);
+        piece.axes.insert(piece.axes.end(), named.begin(), named.end());
         int64_t ways = plan_.mesh.ways(piece.axes);
         if (piece.size % ways != 0) return refuse(cat("its size ", piece.size, " does not divide by ", ways));
       }

@@ -174,6 +174,7 @@ Spread Spreader::spread(ValueId value, const Sharding& seed, int64_t n) const {
       out.parameter_elements += elements(graph_.type(v).shape);
   }
   for (NodeId node : touched) account(walk, node, out);
+  out.moved_bytes += out.gathered_bytes;
   out.values = std::move(walk.values);
   return out;
 }
@@ -188,7 +189,7 @@ void Spreader::account(Walk& walk, NodeId n, Spread& out) const {
   Operands operands(node);
   Followed f = follow(formula(n), operands, walk.values, walk.mesh);
   // What is split and cannot be followed is gathered here (its gradient, sliced; or the other way round).
-  for (size_t k : f.lost) out.moved_bytes += gradient_bytes(operands.values[k]);
+  for (size_t k : f.lost) out.gathered_bytes += gradient_bytes(operands.values[k]);
   if (f.factor < 0) return;
   out.nodes.push_back(n);
   out.flops += flops(n);

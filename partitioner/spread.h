@@ -18,6 +18,7 @@ struct Spread {
   std::vector<NodeId> nodes;           // that work on one part each, ascending
   double flops = 0;                    // of these nodes, before the split
   double moved_bytes = 0;              // summed or gathered between ranks, forward and backward
+  double gathered_bytes = 0;           // of these, gathered: what is split cannot be followed through all its readers
   int64_t parameter_elements = 0;      // of trained parameters that are split
   bool sums_parameters = false;        // a product with a parameter is summed over it
   bool batches_parameters = false;     // it stands in a product's operands and result alike, one a parameter (experts)

@@ -11,6 +11,8 @@ namespace {
 
 // Operations (or trained elements) per byte moved below which a split is not worth its communication.
 constexpr double kLeastGain = 0.25;
+// What a device does in the time that a byte takes to another one, on today's of both.
+constexpr double kOperationsPerByte = 1000;
 
 // Cuts `pieces` of one dimension at the boundaries of `other`. False where they do not nest.
 bool cut_at(std::vector<Piece>& pieces, const std::vector<Piece>& other) {
@@ -124,7 +126,16 @@ void LayoutChooser::take(const Spread& spread, int axis) {
   }
 }
 
-double LayoutChooser::choose(int axis, AxisRole role) {
+double LayoutChooser::cost() const {
+  double sum = gathered_bytes_ * kOperationsPerByte;
+  for (NodeId n : spreader_.forward_nodes()) {
+    auto at = ways_.find(n);
+    sum += spreader_.flops(n) / static_cast<double>(at == ways_.end() ? 1 : at->second);
+  }
+  return sum;
+}
+
+double LayoutChooser::choose(int axis, AxisRole role, bool gather) {
   std::vector<Spread> all = candidates(role, mesh_.axes[axis].size);
   std::vector<double> gain;
   for (const Spread& s : all) {
@@ -133,6 +144,7 @@ double LayoutChooser::choose(int axis, AxisRole role) {
     bool wanted = role == AxisRole::kSequence ? !s.sums_parameters && s.flops > 0
                   : role == AxisRole::kExpert ? !data && s.batches_parameters
                                               : !data && s.parameter_elements > 0;
+    wanted = wanted && (gather || s.gathered_bytes == 0);
     double value = (s.flops + 2.0 * static_cast<double>(s.parameter_elements)) / (s.moved_bytes + 1);
     gain.push_back(wanted && (value >= kLeastGain || role == AxisRole::kSequence) ? value : -1);
   }
@@ -148,6 +160,8 @@ double LayoutChooser::choose(int axis, AxisRole role) {
     if (!free || !fits(all[k], axis)) continue;
     take(all[k], axis);
     taken.insert(nodes.begin(), nodes.end());
+    gathered_bytes_ += all[k].gathered_bytes;
+    for (NodeId n : nodes) ways_.try_emplace(n, 1).first->second *= mesh_.axes[axis].size;
     divided += all[k].flops;
   }
   for (NodeId n : spreader_.forward_nodes()) total += spreader_.flops(n);

@@ -25,11 +25,15 @@ class LayoutChooser {
   LayoutChooser(const Graph& graph, const Mesh& mesh) : graph_(graph), mesh_(mesh), spreader_(graph) {}
 
   // Splits over `axis` whatever divides most work for the bytes it moves, piece by piece, each node at most once. Goes
-  // on from what other axes split. Returns the share of the forward graph's operations that the axis divides.
-  double choose(int axis, AxisRole role);
+  // on from what other axes split. Where it may not `gather`, it leaves what would have to be gathered for some reader.
+  // Returns the share of the forward graph's operations that the axis divides.
+  double choose(int axis, AxisRole role, bool gather = true);
 
   // The chosen sharding of a value; unsplit where nothing was chosen.
   Sharding sharding(ValueId v) const;
+  // What one rank does under all axes chosen for: forward operations, and gathered bytes as what could be done
+  // meanwhile.
+  double cost() const;
 
  private:
   std::vector<Spread> candidates(AxisRole role, int64_t n) const;
@@ -40,6 +44,8 @@ class LayoutChooser {
   const Mesh& mesh_;
   Spreader spreader_;
   std::map<ValueId, Sharding> chosen_;
+  std::map<NodeId, int64_t> ways_;  // into how many parts a node's work is divided
+  double gathered_bytes_ = 0;
 };
 
 // Puts `more` (split along axis 0 of a mesh of its own) on top of `base` as mesh axis `axis`, inside of what splits the
