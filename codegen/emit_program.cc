@@ -75,10 +75,9 @@ std::vector<bool> host_states(const LocalProgram& local) {
   return host;
 }
 
-// 1 for what the schedule runs on its own.
 std::vector<int32_t> phases(const LocalProgram& local, const Graph& graph) {
   std::vector<int32_t> phases;
-  for (const Node& node : graph.nodes) phases.push_back(local.stage.runs_apart(node) ? 1 : 0);
+  for (const Node& node : graph.nodes) phases.push_back(local.stage.phase(node));
   return phases;
 }
 
@@ -86,7 +85,7 @@ std::vector<int32_t> phases(const LocalProgram& local, const Graph& graph) {
 std::vector<StageStep> operations(const LocalProgram& local) {
   if (local.stage.axis >= 0) {
     return stage_order(local.stage.schedule, local.mesh.axes[static_cast<size_t>(local.stage.axis)].size,
-                       local.stage.index, 1, local.micro_batches);
+                       local.stage.index, local.stage.chunks, local.micro_batches);
   }
   return stage_order(PipelineSchedule::k1f1b, 1, 0, 1, local.micro_batches);
 }
@@ -104,6 +103,7 @@ class ProgramMaker {
         plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse},
                                      .micro_batches = local.micro_batches,
                                      .slots = slots_of(order_),
+                                     .chunks = static_cast<int32_t>(local.stage.chunks),
                                      .in_place = options.in_place,
                                      .host_states = host_states(local)})) {}
 
@@ -120,6 +120,7 @@ class ProgramMaker {
     program_.slots = slots_of(order_);
     program_.origins = graph_.origins;
     std::copy(std::begin(plan_.region_bytes), std::end(plan_.region_bytes), program_.region_bytes);
+    make_channels();
     make_steps();
     make_schedule();
     make_interface();
@@ -190,11 +191,16 @@ class ProgramMaker {
   }
 
  private:
-  int32_t group_of(const std::vector<int64_t>& axes) {
+  int32_t group_of(const std::vector<int64_t>& axes, int64_t channel = 0) {
     std::vector<int32_t> key(axes.begin(), axes.end());
-    auto [at, fresh] = groups_.try_emplace(key, static_cast<int32_t>(program_.groups.size()));
+    auto [at, fresh] = groups_.try_emplace({key, channel}, static_cast<int32_t>(program_.groups.size()));
     if (fresh) program_.groups.push_back({key});
     return at->second;
+  }
+
+  // Channels are groups of the same ranks, told apart by their order: the same in the programs of all stages.
+  void make_channels() {
+    for (int64_t c = 0; local_.stage.axis >= 0 && c < local_.stage.channels; ++c) group_of({local_.stage.axis}, c);
   }
 
   // Equal nests share one function.
@@ -277,7 +283,8 @@ class ProgramMaker {
         break;
       case StepKind::kCollectiveStart:
         step.params = make_params(node->attrs);
-        step.params["group"] = int64_t{group_of(node->attrs.ints("axes"))};
+        step.params["group"] = int64_t{group_of(node->attrs.ints("axes"), node->attrs.i("channel", 0))};
+        step.params.erase("channel");
         if (!step.params.count("reduce")) step.params["reduce"] = std::string("sum");
         break;
       case StepKind::kCollectiveWait:
@@ -299,11 +306,17 @@ class ProgramMaker {
     }
   }
 
+  // As PipelineStage::phase has it.
+  int32_t phase_of(const StageStep& at) const {
+    if (at.kind == StageWork::kWeight) return 1;
+    return at.kind == StageWork::kForward ? at.chunk : static_cast<int32_t>(local_.stage.chunks) - 1 - at.chunk;
+  }
+
   void make_schedule() {
     run_segment(program_.schedule, SegmentKind::kPrologue, 0, StageStep{});
     for (const StageStep& at : order_) {
       SegmentKind kind = at.kind == StageWork::kForward ? SegmentKind::kForward : SegmentKind::kBackward;
-      run_segment(program_.schedule, kind, at.kind == StageWork::kWeight ? 1 : 0, at);
+      run_segment(program_.schedule, kind, phase_of(at), at);
     }
     StageStep last{};  // what a step's end reads of the last micro-batch is in its slot
     for (const StageStep& at : order_) last = at.micro_batch + 1 == local_.micro_batches ? at : last;
@@ -373,7 +386,7 @@ class ProgramMaker {
   std::vector<StageStep> order_;
   StepPlan plan_;
   Program program_;
-  std::map<std::vector<int32_t>, int32_t> groups_;
+  std::map<std::pair<std::vector<int32_t>, int64_t>, int32_t> groups_;  // by axes and channel
   std::map<std::string, std::string> symbols_;
   std::vector<NamedNest> kernels_;
 };

@@ -24,7 +24,8 @@ StepPlanner::StepPlanner(const CodeGraph& code, const PlanOptions& options, std:
       slot_of_(graph_.values.size()),
       bundle_(graph_.values.size()),
       same_(graph_.values.size(), kNoValue),
-      copied_from_(graph_.values.size(), false) {
+      copied_from_(graph_.values.size(), false),
+      sent_(graph_.values.size(), false) {
   plan_.items = std::move(items);
   for (const GraphOutput& o : graph_.outputs) is_output_[code_.storage(o.value)] = true;
   for (const State& s : graph_.states) {
@@ -112,9 +113,31 @@ bool StepPlanner::reads_result(const Draft& reader, const Draft& start) {
   return false;
 }
 
+// What is computed and sent in one backward phase: nobody waits for it but the next micro-batch in the same slot, when
+// it comes to the same phase.
+bool StepPlanner::waits_next_time(const Draft& start) const {
+  if (start.step.segment != Segment::kBackward || start.step.kind != StepKind::kCollectiveStart) return false;
+  if (start.uses.size() != static_cast<size_t>(start.step.inputs)) return false;  // receives
+  return std::all_of(start.uses.begin(), start.uses.end(), [&](const Use& u) {
+    const Node* made = u.id >= 0 ? graph_.producer(root(u.id)) : nullptr;
+    return made != nullptr && made->segment == Segment::kBackward &&
+           code_.phases[graph_.values[root(u.id)].producer] == start.step.phase;
+  });
+}
+
+// The first draft after the phase of this one.
+int StepPlanner::phase_end(int draft) const {
+  const PlanStep& s = drafts_[draft].step;
+  int end = draft + 1;
+  while (end < static_cast<int>(drafts_.size()) && drafts_[end].step.segment == s.segment &&
+         drafts_[end].step.phase == s.phase)
+    ++end;
+  return end;
+}
+
 // The wait stands before the first step that reads the result; at the end of the phase where none does, or where the
-// phase runs again before one does. What a forward phase sends is waited for by the same micro-batch's backward phase:
-// a stage never waits for a later one to take up its activations.
+// phase runs again before one does. What a stage sends it does not wait for its neighbours to take up: what a forward
+// phase sends is waited for by the same micro-batch's backward phase, what a backward phase sends by its next run.
 void StepPlanner::place_waits() {
   auto together = [&](size_t a, size_t b) {
     return drafts_[a].step.segment == drafts_[b].step.segment && drafts_[a].step.phase == drafts_[b].step.phase;
@@ -127,8 +150,17 @@ void StepPlanner::place_waits() {
     size_t end = k + 1, reader = k + 1;
     while (end < drafts_.size() && together(end, k)) ++end;
     bool sends = drafts_[k].uses.size() == static_cast<size_t>(drafts_[k].step.inputs);
+    if (waits_next_time(drafts_[k])) {
+      size_t first = k;
+      while (first > 0 && together(first - 1, k)) --first;
+      before[first].push_back(k);
+      for (const Use& u : drafts_[k].uses) sent_[u.id] = true;
+      continue;
+    }
     auto ends_wait = [&](const Draft& d) {
-      return sends ? segment == Segment::kForward && d.step.segment == Segment::kBackward : reads_result(d, drafts_[k]);
+      if (!sends) return reads_result(d, drafts_[k]);
+      return segment == Segment::kForward && d.step.segment == Segment::kBackward &&
+             chunk_of(d.step) == chunk_of(drafts_[k].step);
     };
     while (reader < drafts_.size() && !ends_wait(drafts_[reader])) ++reader;
     bool repeated =
@@ -140,19 +172,22 @@ void StepPlanner::place_waits() {
   std::vector<int> now(drafts_.size(), -1);
   for (size_t k = 0; k <= drafts_.size(); ++k) {
     for (size_t start : before[k]) {
-      const PlanStep& s = all[now[start]].step;
+      const PlanStep& s = now[start] < 0 ? drafts_[start].step : all[now[start]].step;
       Draft wait;
       wait.step = {.kind = StepKind::kCollectiveWait,
                    .segment = at_end[start] ? s.segment : drafts_[k].step.segment,
                    .phase = at_end[start] ? s.phase : drafts_[k].step.phase,
                    .node = s.node,
                    .name = s.name,
-                   .waits_for = now[start]};
+                   .waits_for = static_cast<int>(start)};
       all.push_back(std::move(wait));
     }
     if (k == drafts_.size()) break;
     now[k] = static_cast<int>(all.size());
     all.push_back(std::move(drafts_[k]));
+  }
+  for (Draft& d : all) {
+    if (d.step.waits_for >= 0) d.step.waits_for = now[d.step.waits_for];
   }
   drafts_ = std::move(all);
 }
@@ -172,11 +207,12 @@ void StepPlanner::index_steps() {
       if (d.uses[u].absent) continue;
       Span& s = span_of(d.uses[u].id);
       s.birth = std::min(s.birth, at);
-      s.death = at;
+      s.death = std::max(s.death, at);
       if (static_cast<int>(u) < d.step.inputs) s.readers.push_back(at);
     }
     if (d.step.kind != StepKind::kCollectiveWait) continue;
-    for (const Use& u : drafts_[d.step.waits_for].uses) span_of(u.id).death = span_of(u.id).held = at;
+    int until = d.step.waits_for < at ? at : phase_end(d.step.waits_for) - 1;
+    for (const Use& u : drafts_[d.step.waits_for].uses) span_of(u.id).death = span_of(u.id).held = until;
   }
   int end = static_cast<int>(drafts_.size()) - 1;
   for (size_t v = 0; v < value_spans_.size(); ++v) {

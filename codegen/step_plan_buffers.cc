@@ -195,6 +195,11 @@ void StepPlanner::finish_lifetimes() {
   for (size_t t = 0; t < temporaries_.size(); ++t) extend(temporaries_[t].buffer, temporary_spans_[t]);
 }
 
+int32_t StepPlanner::chunk_of(const PlanStep& step) const {
+  if (options_.chunks == 1) return 0;
+  return step.segment == Segment::kForward ? step.phase : options_.chunks - 1 - step.phase;
+}
+
 // Whether a later phase of the same micro-batch reads it, so that every micro-batch in flight has its own.
 bool StepPlanner::outlives_phase(const PlanBuffer& b) const {
   if (options_.slots == 1 || b.region != Region::kArena || b.birth < 0) return false;
@@ -204,27 +209,49 @@ bool StepPlanner::outlives_phase(const PlanBuffer& b) const {
 }
 
 void StepPlanner::lay_out() {
+  std::set<int> sent = buffers_sent();
   std::vector<size_t> which;
+  std::map<int32_t, std::vector<size_t>> kept;  // by chunk
   for (size_t k = 0; k < plan_.buffers.size(); ++k) {
     const PlanBuffer& b = plan_.buffers[k];
-    if (b.region == Region::kArena && b.birth >= 0 && !outlives_phase(b)) which.push_back(k);
+    if (b.region != Region::kArena || b.birth < 0 || sent.count(static_cast<int>(k))) continue;
+    (outlives_phase(b) ? kept[chunk_of(plan_.steps[b.birth])] : which).push_back(k);
   }
-  plan_.region_bytes[static_cast<int>(Region::kArena)] = place(which, 0);
-  if (options_.slots > 1) lay_out_slots();
+  int64_t& arena = plan_.region_bytes[static_cast<int>(Region::kArena)];
+  arena = place(which, 0);
+  lay_out_slots(kept, sent);
 }
 
-// What the micro-batches in flight keep lies behind the rest, slot after slot; likewise their inputs.
-void StepPlanner::lay_out_slots() {
+// Buffers that are under way from one run of a phase to the next.
+std::set<int> StepPlanner::buffers_sent() const {
+  std::set<int> sent;
+  for (size_t k = 0; k < plan_.steps.size(); ++k) {
+    if (plan_.steps[k].waits_for <= static_cast<int>(k)) continue;
+    for (const PlanOperand& o : plan_.steps[plan_.steps[k].waits_for].operands) sent.insert(o.buffer);
+  }
+  return sent;
+}
+
+// What the micro-batches in flight keep lies behind the rest, slot after slot: the chunks of a stage over each other,
+// since a slot is one chunk's at a time, and what is still being sent on its own. Likewise their inputs.
+void StepPlanner::lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept, const std::set<int>& sent) {
   int64_t &arena = plan_.region_bytes[static_cast<int>(Region::kArena)],
           &inputs = plan_.region_bytes[static_cast<int>(Region::kInput)];
-  std::vector<size_t> kept;
-  for (size_t k = 0; k < plan_.buffers.size(); ++k) {
-    if (plan_.buffers[k].region == Region::kInput) plan_.buffers[k].slot_stride = inputs;
-    if (outlives_phase(plan_.buffers[k])) kept.push_back(k);
+  int64_t stride = 0, sending = 0;
+  for (const auto& [chunk, buffers] : kept) stride = std::max(stride, place(buffers, arena));
+  for (const auto& [chunk, buffers] : kept) {
+    for (size_t k : buffers) plan_.buffers[k].slot_stride = stride;
   }
-  int64_t stride = place(kept, arena);
-  for (size_t k : kept) plan_.buffers[k].slot_stride = stride;
   arena += options_.slots * stride;
+  for (int k : sent) {
+    plan_.buffers[static_cast<size_t>(k)].offset = arena + sending;
+    sending += (plan_.buffers[static_cast<size_t>(k)].bytes + 63) / 64 * 64;
+  }
+  for (int k : sent) plan_.buffers[static_cast<size_t>(k)].slot_stride = sending;
+  arena += options_.slots * sending;
+  for (PlanBuffer& b : plan_.buffers) {
+    if (options_.slots > 1 && b.region == Region::kInput) b.slot_stride = inputs;
+  }
   inputs *= options_.slots;
 }
 

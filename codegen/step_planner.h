@@ -60,6 +60,8 @@ class StepPlanner {
   void add_nests(int item);
   void add_node(int item);
   void place_waits();
+  bool waits_next_time(const Draft& start) const;
+  int phase_end(int draft) const;
   void index_steps();
   void remove_gone();
   Use use_of(ValueId v) const;
@@ -89,7 +91,9 @@ class StepPlanner {
   void finish_lifetimes();
   void lay_out();
   bool outlives_phase(const PlanBuffer& buffer) const;
-  void lay_out_slots();
+  int32_t chunk_of(const PlanStep& step) const;
+  std::set<int> buffers_sent() const;
+  void lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept, const std::set<int>& sent);
   int64_t place(const std::vector<size_t>& buffers, int64_t start);
   PlanOperand operand(const TensorType& type, int id);
   Slot slot_for(ValueId v);
@@ -116,6 +120,7 @@ class StepPlanner {
   std::vector<ValueId> same_;  // per storage value: the value whose buffer it takes over
   std::vector<StateCopy> copies_;
   std::vector<bool> copied_from_;         // per storage value: a copy at the end reads it
+  std::vector<bool> sent_;                // per storage value: under way until the next micro-batch of its slot
   std::map<ValueId, int> output_copies_;  // state whose old value is an output -> temporary that holds it
   std::multimap<uint64_t, size_t> constants_by_hash_;
   int last_training_ = -1, last_repeated_ = -1;

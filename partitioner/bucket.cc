@@ -41,7 +41,7 @@ Graph bucket_reductions(const Graph& graph, int64_t limit) {
     bool fits = false;
     if (open >= 0) {
       const Node& first = graph.nodes[buckets[open].members[0]];
-      fits = first.attrs == node.attrs && first.segment == node.segment &&
+      fits = first.attrs == node.attrs && first.segment == node.segment && first.chunk == node.chunk &&
              graph.type(first.inputs[0]).dtype == graph.type(node.inputs[0]).dtype &&
              buckets[open].bytes + bytes <= limit;
     }

@@ -6,7 +6,7 @@
 namespace partita {
 
 void sort_by_execution(Graph& graph, const PipelineStage& stage) {
-  auto key = [&](const Node& node) { return std::pair(node.segment, stage.runs_apart(node)); };
+  auto key = [&](const Node& node) { return std::pair(node.segment, stage.phase(node)); };
   std::stable_sort(graph.nodes.begin(), graph.nodes.end(),
                    [&](const Node& a, const Node& b) { return key(a) < key(b); });
   for (size_t n = 0; n < graph.nodes.size(); ++n) {

@@ -24,10 +24,16 @@ struct PipelineStage {
   int axis = -1;  // the mesh axis whose coordinate is the stage; -1: no pipeline
   int64_t index = 0;
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
+  int64_t chunks = 1;    // of the model that the stage has (interleaved)
+  int64_t channels = 1;  // lanes of messages between two stages, each with an order of its own
 
-  // Nodes of the backward segment that the schedule runs on their own, after the others: gradients of weights.
-  bool runs_apart(const Node& node) const {
-    return schedule == PipelineSchedule::kZeroBubble && node.segment == Segment::kBackward && node.weight_gradient;
+  // The part of its segment that the schedule runs the node in, in the order in which one micro-batch comes through
+  // them: its chunk; gradients of weights after the others, where they run apart.
+  int32_t phase(const Node& node) const {
+    if (node.segment == Segment::kForward) return node.chunk;
+    if (node.segment != Segment::kBackward) return 0;
+    if (schedule == PipelineSchedule::kZeroBubble) return node.weight_gradient ? 1 : 0;
+    return static_cast<int32_t>(chunks) - 1 - node.chunk;
   }
 };
 
@@ -42,7 +48,7 @@ struct LocalProgram {
   PipelineStage stage;
 };
 
-// Puts nodes into the order of their segments, and what runs apart after the others; otherwise as they were.
+// Puts nodes into the order of their segments and phases; otherwise as they were.
 void sort_by_execution(Graph& graph, const PipelineStage& stage = {});
 
 }  // namespace partita

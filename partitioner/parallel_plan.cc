@@ -80,15 +80,10 @@ namespace {
 constexpr const char* kTensorAxis = "tensor";
 constexpr double kLeastSaving = 0.999;    // of the cost, for an axis to be cut in two
 constexpr int64_t kDevicesOfANode = 8;    // where no cluster says otherwise
+constexpr int64_t kChunks = 2;            // of an interleaved stage
 constexpr int64_t kSmallestStored = 256;  // elements: smaller parameters are not stored in parts
 
 absl::Status refuse_unbuilt(const Recipe& recipe) {
-  auto refuse = [](std::string_view what, std::string_view instead) {
-    return absl::UnimplementedError(cat("pin ", what, ": not in this version; ", instead));
-  };
-  if (recipe.pin.axis("pipeline").value_or(1) > 1 &&
-      recipe.pin.schedule.value_or(PipelineSchedule::k1f1b) == PipelineSchedule::kInterleaved)
-    return refuse("schedule: interleaved", "use 1f1b or zero_bubble");
   auto refuse_key = [](std::string_view key, std::string_view value) {
     return absl::UnimplementedError(cat(key, ": ", value, ": not in this version; leave it out"));
   };
@@ -130,6 +125,10 @@ absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional
     l.data = *ranks / inner;
   }
   l.zero = pin.zero.value_or(0);
+  if (l.schedule == PipelineSchedule::kInterleaved) l.chunks = pin.interleave.value_or(kChunks);
+  if (l.schedule != PipelineSchedule::kInterleaved && pin.interleave.value_or(1) > 1)
+    return absl::InvalidArgumentError(
+        cat("pin interleave: ", *pin.interleave, " chunks per stage need schedule: interleaved"));
   l.scatter_sums = pin.sequence_parallel.value_or(false) && l.tensor > 1;
   int64_t all = l.sample_ranks(), group = pin.zero_group.value_or(all);
   if (group == PinRecipe::kNode) {

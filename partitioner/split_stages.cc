@@ -1,5 +1,6 @@
 // Each stage's graph is made by one walk over the whole one: nodes of the stage are copied, what nodes of no stage make
-// is copied when it is first read, what another stage makes is received.
+// is copied when it is first read, what another stage makes is received. A place with several chunks of the model has
+// several stages of the assignment; each of its chunks has its own of all that a micro-batch makes or receives.
 #include "partitioner/split_stages.h"
 
 #include <algorithm>
@@ -15,17 +16,18 @@ namespace {
 
 class StageCutter {
  public:
-  StageCutter(const LocalProgram& whole, const StageAssignment& stages, const StageMessages& messages, int axis,
-              int stage, bool keep_unread)
+  StageCutter(const LocalProgram& whole, const StageAssignment& stages, const StageMessages& messages,
+              const PipelineStage& at, bool keep_unread)
       : whole_(whole),
         graph_(whole.graph),
         stages_(stages),
         messages_(messages),
-        axis_(axis),
-        stage_(stage),
+        at_(at),
+        places_(static_cast<int>(whole.mesh.axes[static_cast<size_t>(at.axis)].size)),
         keep_unread_(keep_unread),
-        here_(graph_.values.size(), kNoValue),
+        here_(static_cast<size_t>(at.chunks), std::vector<ValueId>(graph_.values.size(), kNoValue)),
         place_(graph_.values.size(), kAnywhere),
+        each_(graph_.values.size(), false),
         state_of_(graph_.values.size(), -1),
         literals_(constant_values(graph_)) {
     for (size_t k = 0; k < graph_.states.size(); ++k) {
@@ -33,7 +35,10 @@ class StageCutter {
       state_of_[graph_.states[k].value] = static_cast<int>(k);
     }
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      for (ValueId v : graph_.nodes[n].outputs) place_[v] = stages.node[n];
+      for (ValueId v : graph_.nodes[n].outputs) {
+        place_[v] = stages.node[n];
+        each_[v] = with_each_micro_batch(graph_.nodes[n].segment);
+      }
     }
   }
 
@@ -48,20 +53,21 @@ class StageCutter {
       if (!messages_.live[n]) continue;
       enter(node.segment);
       int place = stages_.node[n];
+      chunk_ = is_here(place) && with_each_micro_batch(node.segment) ? chunk_of(place) : 0;
       if (node.segment > Segment::kBackward && place != kOwed) complete_inputs(node);
-      if (place == stage_) {
+      if (is_here(place)) {
         copy(node);
         send_results(node);
       } else if (place == kOwed) {
-        copy_term(node);
+        copy_terms(node);
       }
       receive_results(node);
     }
     enter(Segment::kUpdate);
+    chunk_ = 0;
     finish_states();
     finish_outputs();
     out_.graph = std::move(b_).finish();
-    sort_by_execution(out_.graph);
     return std::move(out_);
   }
 
@@ -70,68 +76,83 @@ class StageCutter {
     out_.mesh = whole_.mesh;
     out_.micro_batches = whole_.micro_batches;
     out_.samples_per_step = whole_.samples_per_step;
+    out_.stage = at_;
     b_.mutable_graph().name = graph_.name;
     b_.mutable_graph().origins = graph_.origins;
     for (size_t k = 0; k < graph_.inputs.size(); ++k) {
       const GraphInput& in = graph_.inputs[k];
-      here_[in.value] = b_.input(in.name, graph_.type(in.value), in.kind);
+      here_[0][in.value] = b_.input(in.name, graph_.type(in.value), in.kind);
       out_.inputs.push_back(whole_.inputs[k]);
     }
   }
 
-  Attrs peer(int stage) const {
+  Attrs peer(const Message& m, int stage) const {
     Attrs attrs = group();
-    attrs.set("peer", static_cast<int64_t>(stage));
+    attrs.set("peer", static_cast<int64_t>(stage % places_));
+    if (m.channel != 0) attrs.set("channel", static_cast<int64_t>(m.channel));
     return attrs;
   }
-  Attrs group() const {
-    return {{"axes", std::vector<int64_t>{axis_}}, {"parts", whole_.mesh.axes[static_cast<size_t>(axis_)].size}};
-  }
+  Attrs group() const { return {{"axes", std::vector<int64_t>{at_.axis}}, {"parts", int64_t{places_}}}; }
+
+  // Of stages of the assignment; kAnywhere and kOwed are nowhere.
+  bool is_here(int stage) const { return stage >= 0 && stage % places_ == at_.index; }
+  int chunk_of(int stage) const { return stage / places_; }
+  int stage_of(int chunk) const { return chunk * places_ + static_cast<int>(at_.index); }
 
   void at(const Node& node) {
-    b_.context() = {node.segment, node.origin, node.block, node.weight_gradient, node.device};
+    b_.context() = {node.segment,         node.origin, node.block,
+                    node.weight_gradient, node.device, with_each_micro_batch(node.segment) ? chunk_ : 0};
   }
   // The context of what is sent or received in `segment` for a value.
   void at(ValueId v, Segment segment) {
     const Node* producer = graph_.producer(v);
     b_.context() = {.segment = segment,
                     .origin = producer != nullptr ? producer->origin : -1,
-                    .block = producer != nullptr ? producer->block : -1};
+                    .block = producer != nullptr ? producer->block : -1,
+                    .chunk = with_each_micro_batch(segment) ? chunk_ : 0};
+  }
+
+  // Where the value is, once it is here: what micro-batches make and receive is the current chunk's own.
+  ValueId& here(ValueId v) {
+    int chunk = !each_[v] ? 0 : is_here(place_[v]) ? chunk_of(place_[v]) : chunk_;
+    return here_[static_cast<size_t>(chunk)][v];
   }
 
   // Receives are asked for first: no stage waits for another before all that comes to it can come. What is made after
   // the micro-batches is asked for at its turn, among the sums over all stages.
   void enter_segment(Segment segment) {
     for (const Message& m : messages_.all) {
-      if (m.segment == segment && m.to == stage_ && (m.early || segment <= Segment::kBackward)) receive(m);
+      if (m.segment == segment && is_here(m.to) && (m.early || segment <= Segment::kBackward)) receive(m);
     }
     for (const Message& m : messages_.all) {
-      if (m.segment == segment && m.from == stage_ && m.early) send(m);
+      if (m.segment == segment && is_here(m.from) && m.early) send(m);
     }
   }
 
   void send(const Message& m) {
-    ValueId v = value_of(m.value);
+    chunk_ = with_each_micro_batch(m.segment) ? chunk_of(m.from) : 0;
+    ValueId v = place_[m.value] == kOwed ? own_terms_.at({m.value, chunk_of(m.from)}) : value_of(m.value);
     at(m.value, m.segment);
-    b_.emit_all("send", {v}, peer(m.to));
+    b_.emit_all("send", {v}, peer(m, m.to));
   }
 
   void receive(const Message& m) {
+    chunk_ = with_each_micro_batch(m.segment) ? chunk_of(m.to) : 0;
     at(m.value, m.segment);
-    Attrs attrs = peer(m.from);
+    Attrs attrs = peer(m, m.from);
     attrs.set("shape", graph_.type(m.value).shape);
     attrs.set("type", graph_.type(m.value).dtype);
     ValueId received = b_.emit("recv", {}, std::move(attrs));
     if (place_[m.value] == kOwed) {
       received_[m.value].push_back(received);
     } else {
-      here_[m.value] = received;
+      here(m.value) = received;
     }
   }
 
   void receive_results(const Node& node) {
     for (const Message& m : messages_.all) {
-      if (m.to == stage_ && !m.early && m.segment > Segment::kBackward &&
+      if (is_here(m.to) && !m.early && m.segment > Segment::kBackward &&
           std::count(node.outputs.begin(), node.outputs.end(), m.value) > 0)
         receive(m);
     }
@@ -139,30 +160,30 @@ class StageCutter {
 
   void send_results(const Node& node) {
     for (const Message& m : messages_.all) {
-      if (m.from == stage_ && !m.early && std::count(node.outputs.begin(), node.outputs.end(), m.value) > 0) send(m);
+      if (is_here(m.from) && !m.early && std::count(node.outputs.begin(), node.outputs.end(), m.value) > 0) send(m);
     }
   }
 
-  // The value as this stage has it: of a sum that is owed and not yet completed, its own term.
+  // The value as the current chunk has it.
   ValueId value_of(ValueId v) {
-    if (v == kNoValue || here_[v] != kNoValue) return v == kNoValue ? v : here_[v];
+    if (v == kNoValue || here(v) != kNoValue) return v == kNoValue ? v : here(v);
     std::vector<ValueId> todo = {v};
     while (!todo.empty()) {
       ValueId x = todo.back();
-      if (here_[x] != kNoValue) {
+      if (here(x) != kNoValue) {
         todo.pop_back();
         continue;
       }
       const Node* node = graph_.producer(x);
       if (node == nullptr) {
-        here_[x] = state_of_[x] >= 0 ? declare(static_cast<size_t>(state_of_[x]))
-                                     : b_.constant(*literals_[x], graph_.values[x].name);
+        here(x) = state_of_[x] >= 0 ? declare(static_cast<size_t>(state_of_[x]), stages_.state[state_of_[x]])
+                                    : b_.constant(*literals_[x], graph_.values[x].name);
         continue;
       }
-      PARTITA_CHECK(place_[x] == kAnywhere, cat("a value of stage ", place_[x], " was not sent to stage ", stage_));
+      PARTITA_CHECK(place_[x] == kAnywhere, cat("a value of stage ", place_[x], " was not sent to stage ", at_.index));
       bool ready = true;
       for (ValueId in : node->inputs) {
-        if (in == kNoValue || here_[in] != kNoValue) continue;
+        if (in == kNoValue || here(in) != kNoValue) continue;
         todo.push_back(in);
         ready = false;
       }
@@ -172,23 +193,23 @@ class StageCutter {
         b_.context() = context;
       }
     }
-    return here_[v];
+    return here(v);
   }
 
-  // A state of this stage. Terms of one accumulator on several stages are states of their own.
-  ValueId declare(size_t k) {
+  // A state of this place. Terms of one accumulator on several stages are states of their own.
+  ValueId declare(size_t k, int stage) {
     State s = graph_.states[k];
-    if (stages_.state[k] >= 0 && stages_.state[k] != stage_) s.name = cat(s.name, "@stage", stage_);
+    if (stages_.state[k] >= 0 && stages_.state[k] != stage) s.name = cat(s.name, "@stage", stage);
     bool owns_parameter = true;
     for (size_t p = 0; p < graph_.states.size(); ++p) {
       if (graph_.states[p].kind == StateKind::kParameter && graph_.states[p].name == s.parameter)
-        owns_parameter = stages_.state[p] == stage_;
+        owns_parameter = is_here(stages_.state[p]);
     }
     if (!owns_parameter) s.parameter.clear();
     s.next = kNoValue;
     ValueId v = b_.state(std::move(s), graph_.type(graph_.states[k].value));
     out_.states.push_back(whole_.states[k]);
-    declared_.push_back(k);
+    declared_.emplace_back(k, chunk_of(std::max(stage, 0)));
     return v;
   }
 
@@ -203,29 +224,47 @@ class StageCutter {
     auto made = b_.try_emit(*node.op, std::move(inputs), node.attrs);
     PARTITA_CHECK(made.ok(), cat(graph_.origin(node), ": ", made.status().message()));
     for (size_t k = 0; k < node.outputs.size(); ++k) {
-      here_[node.outputs[k]] = (*made)[k];
+      here(node.outputs[k]) = (*made)[k];
       if (!graph_.values[node.outputs[k]].name.empty()) b_.name((*made)[k], graph_.values[node.outputs[k]].name);
     }
   }
 
-  // This stage's term of a sum that is owed, where it has one: operands of other stages count as zero here.
-  void copy_term(const Node& node) {
+  // The terms of a sum that is owed which its stages here have.
+  void copy_terms(const Node& node) {
+    for (int stage : stages_.terms[node.outputs[0]]) {
+      if (is_here(stage)) copy_term(node, stage);
+    }
+  }
+
+  // A stage's term: operands of other stages count as zero in it.
+  void copy_term(const Node& node, int stage) {
     const std::set<int>& terms = stages_.terms[node.outputs[0]];
-    if (terms.count(stage_) == 0) return;
+    chunk_ = chunk_of(stage);
     size_t owed = 0;
     while (place_[node.inputs[owed]] == kAnywhere) ++owed;
     std::vector<bool> summed = summed_operands(graph_, node, owed);
     std::vector<ValueId> inputs;
     for (size_t k = 0; k < node.inputs.size(); ++k) {
       ValueId v = node.inputs[k];
-      bool own = node.op->sums_micro_batches || place_[v] == stage_ ||
-                 (place_[v] == kOwed && stages_.terms[v].count(stage_) > 0) ||
-                 (place_[v] == kAnywhere && (!summed[k] || *terms.begin() == stage_));
+      bool own = node.op->sums_micro_batches || place_[v] == stage ||
+                 (place_[v] == kOwed && stages_.terms[v].count(stage) > 0) ||
+                 (place_[v] == kAnywhere && (!summed[k] || *terms.begin() == stage));
       at(node);
-      inputs.push_back(own ? value_of(v) : b_.full(graph_.type(v).dtype, graph_.type(v).shape, 0));
+      inputs.push_back(own ? term_of(v, stage) : b_.full(graph_.type(v).dtype, graph_.type(v).shape, 0));
     }
     emit(node, std::move(inputs));
-    own_terms_[node.outputs[0]] = here_[node.outputs[0]];
+    own_terms_[{node.outputs[0], chunk_}] = here(node.outputs[0]);
+    here(node.outputs[0]) = kNoValue;  // as long as it is not complete
+  }
+
+  // A value as a stage's term has it: its own term of a sum, its own accumulator of one.
+  ValueId term_of(ValueId v, int stage) {
+    bool sums = state_of_[v] >= 0 && graph_.states[static_cast<size_t>(state_of_[v])].kind == StateKind::kAccumulator;
+    if (place_[v] != kOwed && !sums) return value_of(v);
+    auto [at, fresh] = own_terms_.try_emplace({v, chunk_of(stage)}, kNoValue);
+    PARTITA_CHECK(!fresh || sums, "a term that was not made");
+    if (fresh) at->second = declare(static_cast<size_t>(state_of_[v]), stage);
+    return at->second;
   }
 
   // Sums become whole where they are first read for what they are: scalars on every stage, by all of them together.
@@ -237,32 +276,39 @@ class StageCutter {
 
   void complete(ValueId v, Segment segment) {
     int home = stages_.home[v];
-    if (!completed_.insert(v).second || (home >= 0 && home != stage_)) return;
+    if (!completed_.insert(v).second || (home >= 0 && !is_here(home))) return;
     at(v, segment);
+    ValueId sum = kNoValue;
+    auto add = [&](ValueId term) { sum = sum == kNoValue ? term : b_.add(sum, term); };
+    for (int stage : stages_.terms[v]) {
+      if (is_here(stage)) add(own_terms_.at({v, chunk_of(stage)}));
+    }
     if (home < 0) {
       Attrs attrs = group();
       attrs.set("reduce", std::string("sum"));
-      ValueId term = here_[v] != kNoValue ? here_[v] : b_.full(graph_.type(v).dtype, graph_.type(v).shape, 0);
-      here_[v] = b_.emit("all_reduce", {term}, std::move(attrs));
-      return;
+      if (sum == kNoValue) sum = b_.full(graph_.type(v).dtype, graph_.type(v).shape, 0);
+      sum = b_.emit("all_reduce", {sum}, std::move(attrs));
+    } else {
+      for (ValueId term : received_[v]) add(term);
     }
-    for (ValueId term : received_[v]) here_[v] = here_[v] == kNoValue ? term : b_.add(here_[v], term);
+    here(v) = sum;
   }
 
   void finish_states() {
     for (size_t k = 0; k < graph_.states.size(); ++k) {
       const State& s = graph_.states[k];
-      bool unread = keep_unread_ && messages_.needed[s.value].empty() && stage_ == 0;
+      bool unread = keep_unread_ && messages_.needed[s.value].empty() && at_.index == 0;
       bool mine =
-          stages_.state[k] == stage_ || (stages_.state[k] == kAnywhere && (s.kind == StateKind::kStep || unread));
-      bool summed_elsewhere = s.next != kNoValue && place_[s.next] == kOwed && own_terms_.count(s.next) == 0;
-      if (mine && !summed_elsewhere) value_of(s.value);
+          is_here(stages_.state[k]) || (stages_.state[k] == kAnywhere && (s.kind == StateKind::kStep || unread));
+      bool by_terms = s.next != kNoValue && place_[s.next] == kOwed;
+      if (mine && !by_terms) value_of(s.value);
     }
     for (size_t i = 0; i < declared_.size(); ++i) {
-      const State& s = graph_.states[declared_[i]];
+      const auto& [k, chunk] = declared_[i];
+      const State& s = graph_.states[k];
       if (s.next == kNoValue) continue;
-      ValueId next = own_terms_.count(s.next) ? own_terms_[s.next] : value_of(s.next);
-      b_.mutable_graph().states[i].next = next;
+      auto term = own_terms_.find({s.next, chunk});
+      b_.mutable_graph().states[i].next = term != own_terms_.end() ? term->second : value_of(s.next);
     }
   }
 
@@ -270,7 +316,7 @@ class StageCutter {
     for (size_t k = 0; k < graph_.outputs.size(); ++k) {
       const GraphOutput& o = graph_.outputs[k];
       if (place_[o.value] == kOwed) complete(o.value, Segment::kUpdate);
-      if (messages_.needed[o.value].count(stage_) == 0) continue;
+      if (messages_.needed[o.value].count(static_cast<int>(at_.index)) == 0) continue;
       b_.output(o.name, value_of(o.value));
       out_.outputs.push_back(whole_.outputs[k]);
     }
@@ -280,24 +326,26 @@ class StageCutter {
   const Graph& graph_;
   const StageAssignment& stages_;
   const StageMessages& messages_;
-  const int axis_, stage_;
+  const PipelineStage at_;
+  const int places_;
   const bool keep_unread_;  // states that no node reads
   Builder b_;
-  std::vector<ValueId> here_;  // per value of the whole graph
-  std::vector<int> place_;     // per value: as StageAssignment::node
-  std::vector<int> state_of_;  // per value: the state that it is, or -1
+  int chunk_ = 0;                           // of the node at hand
+  std::vector<std::vector<ValueId>> here_;  // per chunk and value of the whole graph
+  std::vector<int> place_;                  // per value: as StageAssignment::node
+  std::vector<bool> each_;                  // per value: made with each micro-batch
+  std::vector<int> state_of_;               // per value: the state that it is, or -1
   std::vector<const Literal*> literals_;
-  std::vector<size_t> declared_;
-  std::map<ValueId, std::vector<ValueId>> received_;  // terms of sums
-  std::map<ValueId, ValueId> own_terms_;              // likewise, of this stage
+  std::vector<std::pair<size_t, int>> declared_;          // states, and the chunk that declared each
+  std::map<ValueId, std::vector<ValueId>> received_;      // terms of sums
+  std::map<std::pair<ValueId, int>, ValueId> own_terms_;  // likewise, of this place's chunks; and their accumulators
   std::set<ValueId> completed_;
   LocalProgram out_;
 };
 
 // Nodes of the backward segment that nothing sent depends on, gradients of weights and what follows from them, run
 // apart.
-void put_weights_apart(LocalProgram& program) {
-  Graph& g = program.graph;
+void put_weights_apart(Graph& g) {
   std::vector<bool> sent(g.values.size(), false);
   for (size_t n = g.nodes.size(); n-- > 0;) {
     Node& node = g.nodes[n];
@@ -309,29 +357,40 @@ void put_weights_apart(LocalProgram& program) {
       if (leads && v != kNoValue) sent[v] = true;
     }
   }
-  sort_by_execution(g, program.stage);
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local, int axis, PipelineSchedule schedule,
-                                                       const StateOwners& owners) {
-  int64_t count = local.mesh.axes[static_cast<size_t>(axis)].size;
-  PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(local.graph, count, owners));
-  StageMessages messages = plan_messages(local.graph, stages);
+                                                       int64_t chunks, const StateOwners& owners) {
+  int64_t places = local.mesh.axes[static_cast<size_t>(axis)].size;
+  if (chunks > 1 && local.micro_batches % places != 0) {
+    return absl::InvalidArgumentError(
+        cat("pin schedule: interleaved: ", local.micro_batches, " micro-batches a step over ", places,
+            " stages; expected a multiple of the stages: pin micro_batch or the batch accordingly, or use 1f1b"));
+  }
+  PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(local.graph, places * chunks, owners));
+  PARTITA_ASSIGN_OR_RETURN(StageMessages messages, plan_messages(local.graph, stages, static_cast<int>(places)));
   std::vector<LocalProgram> programs;
-  for (int s = 0; s < stages.stages; ++s) {
-    programs.push_back(StageCutter(local, stages, messages, axis, s, owners.empty()).run());
-    programs.back().stage = {.axis = axis, .index = s, .schedule = schedule};
-    if (schedule == PipelineSchedule::kZeroBubble) put_weights_apart(programs.back());
+  for (int64_t s = 0; s < places; ++s) {
+    PipelineStage stage = {
+        .axis = axis, .index = s, .schedule = schedule, .chunks = chunks, .channels = messages.channels};
+    programs.push_back(StageCutter(local, stages, messages, stage, owners.empty()).run());
+    if (schedule == PipelineSchedule::kZeroBubble) put_weights_apart(programs.back().graph);
+    sort_by_execution(programs.back().graph, stage);
   }
   return programs;
 }
 
 StateOwners state_owners(const std::vector<LocalProgram>& stages) {
   StateOwners owners;
-  for (const LocalProgram& stage : stages) {
-    for (const State& s : stage.graph.states) owners.try_emplace(s.name, static_cast<int>(stage.stage.index));
+  for (const LocalProgram& p : stages) {
+    const int places = p.stage.axis < 0 ? 1 : static_cast<int>(p.mesh.axes[static_cast<size_t>(p.stage.axis)].size);
+    const std::vector<std::vector<NodeId>> readers = uses(p.graph);
+    for (const State& s : p.graph.states) {
+      int chunk = readers[s.value].empty() ? 0 : p.graph.nodes[static_cast<size_t>(readers[s.value].front())].chunk;
+      owners.try_emplace(s.name, chunk * places + static_cast<int>(p.stage.index));
+    }
   }
   return owners;
 }

@@ -14,9 +14,10 @@ namespace partita {
 // them to each stage that reads them, also over several stages. A parameter that several stages read is sent by its
 // owner at the start of a step; its gradients' sums are sent back to the owner, which adds them. Scalar outputs are
 // known to all stages; what a stage has no part in is not among its states and outputs. Every stage takes all data
-// inputs. InvalidArgument where the model has too few parts, or the schedule does not fit the number of micro-batches.
+// inputs. With several chunks the model is cut into chunks x stages parts, of which stage s has s, s + stages, …
+// InvalidArgument where the model has too few parts, or a chunk needs what another of its stage makes.
 absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local, int axis, PipelineSchedule schedule,
-                                                       const StateOwners& owners = {});
+                                                       int64_t chunks = 1, const StateOwners& owners = {});
 // Which stage has which parameters and other states that only one has; for another graph over the same states.
 StateOwners state_owners(const std::vector<LocalProgram>& stages);
 

@@ -11,9 +11,10 @@ namespace {
 
 class Planner {
  public:
-  Planner(const Graph& graph, const StageAssignment& stages)
+  Planner(const Graph& graph, const StageAssignment& stages, int places)
       : graph_(graph),
         stages_(stages),
+        places_(places),
         first_(graph.values.size()),
         wanted_(graph.values.size(), false),
         place_(graph.values.size(), kAnywhere) {
@@ -26,7 +27,7 @@ class Planner {
     }
   }
 
-  StageMessages run() {
+  absl::StatusOr<StageMessages> run() {
     need_results();
     StageMessages out;
     out.live.resize(graph_.nodes.size());
@@ -39,16 +40,20 @@ class Planner {
     for (size_t v = 0; v < first_.size(); ++v) {
       for (const auto& [stage, segment] : first_[v]) {
         out.needed[v].insert(stage);
-        send(static_cast<ValueId>(v), stage, segment, out.all);
+        PARTITA_RETURN_IF_ERROR(send(static_cast<ValueId>(v), stage, segment, out.all));
       }
     }
     std::sort(out.all.begin(), out.all.end(), [&](const Message& a, const Message& b) { return key(a) < key(b); });
+    auto same = [&](const Message& a, const Message& b) { return key(a) == key(b); };
+    out.all.erase(std::unique(out.all.begin(), out.all.end(), same), out.all.end());
+    number_channels(out);
     return out;
   }
 
  private:
   // Notes that `stage` reads `v` in `segment`.
   void need(ValueId v, int stage, Segment segment) {
+    if (!with_each_micro_batch(segment)) stage %= places_;
     auto [at, fresh] = first_[v].try_emplace(stage, segment);
     at->second = std::min(at->second, segment);
     wanted_[v] = true;
@@ -106,20 +111,22 @@ class Planner {
     }
   }
 
-  void send(ValueId v, int to, Segment reader, std::vector<Message>& all) const {
-    if (place_[v] == kAnywhere) return;
+  absl::Status send(ValueId v, int to, Segment reader, std::vector<Message>& all) const {
+    if (place_[v] == kAnywhere) return absl::OkStatus();
     if (place_[v] == kOwed) {
       int home = stages_.home[v];
-      if (home < 0) return;  // summed over all stages at once
-      PARTITA_CHECK(to == home, "a sum over stages that is read where it is not made");
+      if (home < 0) return absl::OkStatus();  // summed over all stages at once
+      PARTITA_CHECK(to == home % places_, "a sum over stages that is read where it is not made");
       for (int from : stages_.terms[v]) {
-        if (from != to) all.push_back({v, from, to, reader, true});
+        if (from % places_ != to) all.push_back({v, from, to, reader, true});
       }
-      return;
+      return absl::OkStatus();
     }
     int from = place_[v];
-    if (from == to) return;
     const Node* producer = graph_.producer(v);
+    bool each = producer != nullptr && with_each_micro_batch(producer->segment);
+    if (from == to) return absl::OkStatus();
+    if (from % places_ == to % places_) return each ? check_own(v, reader) : absl::OkStatus();
     Message m{v, from, to, reader, true};
     if (producer == nullptr) {
       m.segment = Segment::kPrologue;
@@ -130,7 +137,32 @@ class Planner {
       m.segment = forward && to > from ? producer->segment : Segment::kBackward;
     }
     m.early = producer == nullptr || producer->segment != m.segment;
+    if (!with_each_micro_batch(m.segment)) m.to %= places_;
     all.push_back(m);
+    return absl::OkStatus();
+  }
+
+  // A value that another chunk of the same place reads, or what follows the micro-batches: its memory is the
+  // micro-batch's in its own chunk.
+  absl::Status check_own(ValueId v, Segment reader) const {
+    const Node& producer = *graph_.producer(v);
+    bool kept = producer.op->sums_micro_batches || place_[v] < places_;
+    if (!with_each_micro_batch(reader) && kept) return absl::OkStatus();
+    return absl::InvalidArgumentError(cat(
+        "pin schedule: interleaved: what ", graph_.origin(producer),
+        " makes is read on its own stage in another chunk; use schedule: 1f1b, or other numbers of stages or chunks"));
+  }
+
+  // One for each way and distance.
+  static void number_channels(StageMessages& out) {
+    std::map<int, int> number;
+    for (const Message& m : out.all) {
+      if (with_each_micro_batch(m.segment)) number.emplace(m.to - m.from, 0);
+    }
+    int next = 0;
+    for (auto& [distance, channel] : number) channel = next++;
+    for (Message& m : out.all) m.channel = with_each_micro_batch(m.segment) ? number.at(m.to - m.from) : 0;
+    out.channels = std::max(1, next);
   }
 
   // The order in which values are made.
@@ -140,13 +172,17 @@ class Planner {
 
   const Graph& graph_;
   const StageAssignment& stages_;
-  std::vector<std::map<int, Segment>> first_;  // per value: stages that read it, and their first segment that does
+  const int places_;
+  std::vector<std::map<int, Segment>>
+      first_;  // per value: stages or places that read it, and their first segment that does
   std::vector<bool> wanted_;
   std::vector<int> place_;  // per value: as StageAssignment::node
 };
 
 }  // namespace
 
-StageMessages plan_messages(const Graph& graph, const StageAssignment& stages) { return Planner(graph, stages).run(); }
+absl::StatusOr<StageMessages> plan_messages(const Graph& graph, const StageAssignment& stages, int places) {
+  return Planner(graph, stages, places).run();
+}
 
 }  // namespace partita

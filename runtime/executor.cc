@@ -196,6 +196,7 @@ absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config
     case StepKind::kCollectiveWait: {
       const size_t start = static_cast<size_t>(int_param(step.params, "of", 0));
       bound.ticket = ticket_of_step_[start];
+      bound.last_time = start > step.id;
       bound.alone = alone_[start];
       break;
     }
@@ -322,6 +323,7 @@ absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
       if (profile_) profile_->add(*step.step, entry, begin, StepProfile::Clock::now());
     }
   }
+  PARTITA_RETURN_IF_ERROR(finish_sends());
   if (device_ != nullptr) PARTITA_RETURN_IF_ERROR(device_->synchronize());
   return device_communicator_ != nullptr ? device_communicator_->failure() : absl::OkStatus();
 }
@@ -343,14 +345,32 @@ absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
       return start_collective(step, buffers, slot);
     case StepKind::kCollectiveWait: {
       if (step.alone) return absl::OkStatus();
-      // What a prologue started in its slot is waited for in every slot, by each micro-batch again.
       Tickets tickets = tickets_[step.ticket + static_cast<size_t>(slot)];
+      if (step.last_time) return tickets.first == 0 ? absl::OkStatus() : wait(tickets);
+      // What a prologue started in its slot is waited for in every slot, by each micro-batch again.
       for (size_t s = 0; tickets.first == 0 && s < static_cast<size_t>(program().slots); ++s)
         tickets = tickets_[step.ticket + s];
       if (tickets.first == 0) return absl::FailedPreconditionError("the collective it waits for has not been started");
-      for (Ticket ticket = tickets.first; ticket <= tickets.last; ++ticket)
-        PARTITA_RETURN_IF_ERROR(communicator_->wait(ticket));
-      return absl::OkStatus();
+      return wait(tickets);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::wait(const Tickets& tickets) const {
+  for (Ticket ticket = tickets.first; ticket <= tickets.last; ++ticket)
+    PARTITA_RETURN_IF_ERROR(communicator_->wait(ticket));
+  return absl::OkStatus();
+}
+
+// What nothing in the schedule has waited for yet.
+absl::Status Executor::finish_sends() {
+  for (const std::vector<BoundStep>& segment : segments_) {
+    for (const BoundStep& step : segment) {
+      for (size_t slot = 0; step.last_time && !step.alone && slot < static_cast<size_t>(program().slots); ++slot) {
+        Tickets tickets = std::exchange(tickets_[step.ticket + slot], {});
+        if (tickets.first != 0) PARTITA_RETURN_IF_ERROR(wait(tickets));
+      }
     }
   }
   return absl::OkStatus();

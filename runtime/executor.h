@@ -113,7 +113,8 @@ class Executor {
     std::vector<Piece> pieces;  // what a collective moves
     bool alone = false;         // a collective of one rank: a copy
     bool is_root = false;
-    size_t ticket = 0;  // into tickets_, of slot 0
+    size_t ticket = 0;       // into tickets_, of slot 0
+    bool last_time = false;  // a wait for what the micro-batch before in this slot started
   };
 
   explicit Executor(std::shared_ptr<const LoadedProgram> loaded) : loaded_(std::move(loaded)) {}
@@ -132,6 +133,8 @@ class Executor {
   std::vector<Piece> pieces(const Step& step, int64_t group_size) const;
   absl::Status stage_scalars(int64_t micro_batch, int64_t slot);
   absl::Status run_step(BoundStep& step, int64_t slot);
+  absl::Status wait(const Tickets& tickets) const;
+  absl::Status finish_sends();
   void run_kernel(const BoundStep& step, std::byte* const* buffers);
   absl::Status start_collective(const BoundStep& step, std::byte* const* buffers, int64_t slot);
 

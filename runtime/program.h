@@ -56,7 +56,8 @@ enum class StepKind : uint8_t {
   kCopy,             // operand 0 -> operand 1, same bytes
   kCollectiveStart,  // `name`: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv, permute;
                      // params: group, reduce, peer, …
-  kCollectiveWait,   // params: of (the id of the start)
+  kCollectiveWait,   // params: of (the id of the start). Of a later step's: what the micro-batch that had this slot
+                     // before started, if one did; a schedule's last ones are waited for at its end
 };
 
 struct Step {

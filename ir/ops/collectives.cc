@@ -148,7 +148,7 @@ extern const OpDef kAllToAll = {.name = "all_to_all",
 // x -> nothing here: rank `peer` of the group gets it, by the recv that stands at the same place among its receives
 // from this rank.
 extern const OpDef kSend = {.name = "send",
-                            .attributes = "ints axes, i parts, i peer",
+                            .attributes = "ints axes, i parts, i peer, i channel?",
                             .formula_of = whole_formula<sent_type>,
                             .infer = sent_type,
                             .communicates = true};
@@ -157,7 +157,7 @@ extern const OpDef kSend = {.name = "send",
 extern const OpDef kRecv = {.name = "recv",
                             .min_inputs = 0,
                             .max_inputs = 0,
-                            .attributes = "ints axes, i parts, i peer, ints shape, dtype type",
+                            .attributes = "ints axes, i parts, i peer, i channel?, ints shape, dtype type",
                             .formula_of = whole_formula<received_type>,
                             .infer = received_type,
                             .communicates = true};

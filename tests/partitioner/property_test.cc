@@ -30,6 +30,7 @@ struct Case {
   int time = 0;    // parts of a run
   int stages = 1;  // of a pipeline
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
+  int64_t chunks = 1;
   std::vector<uint32_t> choices;
 };
 
@@ -55,9 +56,10 @@ Case random_case(uint64_t seed) {
   if (c.model.accumulate && rng() % 2) c.time = 2;
   for (int k = 0; k < 600; ++k) c.choices.push_back(static_cast<uint32_t>(rng()));
   constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::k1f1b, PipelineSchedule::kGpipe,
-                                             PipelineSchedule::kZeroBubble};
+                                             PipelineSchedule::kZeroBubble, PipelineSchedule::kInterleaved};
   if (rng() % 2) c.stages = 2 + static_cast<int>(rng() % 3);
-  c.schedule = kSchedules[rng() % 3];
+  c.schedule = kSchedules[rng() % 4];
+  if (c.schedule == PipelineSchedule::kInterleaved) c.chunks = 2 + static_cast<int64_t>(rng() % 2);
   return c;
 }
 
@@ -188,7 +190,7 @@ std::string fault(const Case& c) {
   if (!local.ok()) return std::string(local.status().message());
   std::vector<LocalProgram> stages = {*std::move(local)};
   if (c.stages > 1) {
-    auto cut = split_stages(stages[0], p.plan.mesh.find("pipeline"), c.schedule);
+    auto cut = split_stages(stages[0], p.plan.mesh.find("pipeline"), c.schedule, c.chunks);
     // Too few parts; the walk alone then.
     if (cut.ok()) stages = *std::move(cut);
   }
@@ -266,7 +268,7 @@ std::string report(const Case& c) {
   for (const MeshAxis& a : p.plan.mesh.axes) append(s, " ", a.name, "=", a.size);
   for (int a : p.plan.slice_axes) append(s, ", runs over ", p.plan.mesh.axes[a].name);
   for (int a : p.plan.scatter_axes) append(s, ", sums scattered over ", p.plan.mesh.axes[a].name);
-  append(s, ", ", enum_name(c.schedule), "\n");
+  append(s, ", ", enum_name(c.schedule), " x ", c.chunks, "\n");
   for (size_t k = 0; k < p.graph.inputs.size(); ++k)
     append(s, p.graph.inputs[k].name, " ", to_string(p.plan.inputs[k], p.plan.mesh), "\n");
   for (size_t k = 0; k < p.graph.states.size(); ++k) {

@@ -63,7 +63,7 @@ void each_element(const Shape& shape, const Sharding& sharding, const Mesh& mesh
 
 // What ranks of different stages exchange.
 struct Wires {
-  std::map<std::pair<int64_t, int64_t>, std::vector<Tensor>> sent;  // (from, to) -> messages in order
+  std::map<std::tuple<int64_t, int64_t, int64_t>, std::vector<Tensor>> sent;  // from, to, channel -> messages in order
   // Sums over stages: (lowest rank of the group, how many it had before) -> each rank's term.
   std::map<std::pair<int64_t, int64_t>, std::map<int64_t, Tensor>> sums;
 };
@@ -94,7 +94,7 @@ class Stage {
       if (next_ == 0 && e.segment >= Segment::kForward && e.segment <= Segment::kBackward) stage(e.micro_batch, e.slot);
       for (; next_ < g_.nodes.size(); ++next_) {
         const Node& node = g_.nodes[next_];
-        if (node.segment != e.segment || p_.stage.runs_apart(node) != e.apart) continue;
+        if (node.segment != e.segment || p_.stage.phase(node) != e.phase) continue;
         if (!run(node, e.slot)) return moved;
         moved = true;
       }
@@ -118,19 +118,19 @@ class Stage {
  private:
   struct Entry {
     Segment segment;
-    bool apart = false;
+    int32_t phase = 0;
     int64_t micro_batch = 0, slot = 0;
   };
   struct Held {
     Tensor tensor;
-    int64_t from = -1, number = 0;  // to come from that rank, as that message
+    int64_t from = -1, channel = 0, number = 0;  // to come from that rank, as that message of the channel
   };
 
   void make_order() {
     std::vector<StageStep> steps =
         p_.stage.axis < 0 ? stage_order(PipelineSchedule::k1f1b, 1, 0, 1, p_.micro_batches)
                           : stage_order(p_.stage.schedule, p_.mesh.axes[static_cast<size_t>(p_.stage.axis)].size,
-                                        p_.stage.index, 1, p_.micro_batches);
+                                        p_.stage.index, p_.stage.chunks, p_.micro_batches);
     values_.resize(static_cast<size_t>(slots_of(steps)), std::vector<std::vector<Held>>(ranks_.size()));
     for (auto& slot : values_) {
       for (auto& rank : slot) rank.resize(g_.values.size());
@@ -138,19 +138,23 @@ class Stage {
     order_.push_back({Segment::kPrologue});
     int64_t last = 0;
     for (const StageStep& x : steps) {
-      order_.push_back({x.kind == StageWork::kForward ? Segment::kForward : Segment::kBackward,
-                        x.kind == StageWork::kWeight, x.micro_batch, x.slot});
+      bool forward = x.kind == StageWork::kForward, apart = x.kind == StageWork::kWeight;
+      int32_t phase = forward ? x.chunk : apart ? 1 : static_cast<int32_t>(p_.stage.chunks) - 1 - x.chunk;
+      order_.push_back({forward ? Segment::kForward : Segment::kBackward, phase, x.micro_batch, x.slot});
       if (x.micro_batch + 1 == p_.micro_batches) last = x.slot;
     }
-    order_.push_back({Segment::kReduce, false, 0, last});
-    order_.push_back({Segment::kUpdate, false, 0, last});
+    order_.push_back({Segment::kReduce, 0, 0, last});
+    order_.push_back({Segment::kUpdate, 0, 0, last});
+  }
+
+  static bool is_once(const Node* producer) {
+    return producer == nullptr || producer->segment == Segment::kPrologue || producer->op->sums_micro_batches;
   }
 
   // Values of no micro-batch are in slot 0.
   Held& held(size_t r, ValueId v, int64_t slot) {
     const Node* producer = g_.producer(v);
-    bool once = data_.count(v) == 0 && (producer == nullptr || producer->segment == Segment::kPrologue);
-    return values_[once ? 0 : static_cast<size_t>(slot)][r][static_cast<size_t>(v)];
+    return values_[data_.count(v) == 0 && is_once(producer) ? 0 : static_cast<size_t>(slot)][r][static_cast<size_t>(v)];
   }
 
   void start(const Tensors& states) {
@@ -203,8 +207,7 @@ class Stage {
   void keep_states(const Entry& e) {
     for (const State& s : g_.states) {
       const Node* p = s.next == kNoValue ? nullptr : g_.producer(s.next);
-      if (p == nullptr || p->segment > Segment::kBackward || p->segment != e.segment ||
-          p_.stage.runs_apart(*p) != e.apart)
+      if (p == nullptr || p->segment > Segment::kBackward || p->segment != e.segment || p_.stage.phase(*p) != e.phase)
         continue;
       for (size_t r = 0; r < ranks_.size(); ++r) held(r, s.value, 0).tensor = held(r, s.next, e.slot).tensor;
     }
@@ -234,7 +237,7 @@ class Stage {
 
   bool arrived(Held& h, size_t r, const TensorType& type) {
     if (h.from < 0) return true;
-    const std::vector<Tensor>& sent = wires_.sent[{h.from, ranks_[r]}];
+    const std::vector<Tensor>& sent = wires_.sent[{h.from, ranks_[r], h.channel}];
     if (static_cast<int64_t>(sent.size()) <= h.number) return false;
     h = {sent[static_cast<size_t>(h.number)]};
     PARTITA_CHECK(h.tensor.type == type, "what is sent and what is received are of one type");
@@ -260,10 +263,11 @@ class Stage {
     if (op == "send" || op == "recv") {
       for (size_t r = 0; r < ranks_.size(); ++r) {
         int64_t peer = group(ranks_[r], axes)[static_cast<size_t>(node.attrs.i("peer"))];
+        int64_t channel = node.attrs.i("channel", 0);
         if (op == "send") {
-          wires_.sent[{ranks_[r], peer}].push_back(held(r, node.inputs[0], slot).tensor);
+          wires_.sent[{ranks_[r], peer, channel}].push_back(held(r, node.inputs[0], slot).tensor);
         } else {
-          held(r, node.outputs[0], slot) = {{}, peer, received_[{peer, ranks_[r]}]++};
+          held(r, node.outputs[0], slot) = {{}, peer, channel, received_[{peer, ranks_[r], channel}]++};
         }
       }
       return true;
@@ -321,10 +325,10 @@ class Stage {
 
   void assemble(ValueId v, const PlacedTensor& placed, Tensor& whole) const {
     const Node* producer = g_.producer(v);
-    bool once = producer == nullptr || producer->segment == Segment::kPrologue;
     if (whole.type.dtype == DType::kInvalid) whole = Tensor::zeros({g_.type(v).dtype, placed.logical});
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      const Held& held = values_[once ? 0 : static_cast<size_t>(order_.back().slot)][r][static_cast<size_t>(v)];
+      const Held& held =
+          values_[is_once(producer) ? 0 : static_cast<size_t>(order_.back().slot)][r][static_cast<size_t>(v)];
       PARTITA_CHECK(held.tensor.type == g_.type(v), cat("stage ", p_.stage.index, " has no value for ",
                                                         producer != nullptr ? producer->op->name : "?"));
       unshard(whole, held.tensor, placed.sharding, p_.mesh, coordinates_[r]);
@@ -340,7 +344,7 @@ class Stage {
   std::vector<Entry> order_;
   std::vector<std::vector<std::vector<Held>>> values_;  // [slot][rank][value]
   std::set<ValueId> data_;                              // inputs that each micro-batch has its own of
-  std::map<std::pair<int64_t, int64_t>, int64_t> received_;
+  std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t> received_;
   int64_t summed_ = 0;
   size_t entry_ = 0, next_ = 0;
   bool done_ = false;

@@ -265,7 +265,7 @@ TEST(TokenData, TheGraphsTableBoundsTheIds) {
   const DataConfig config{.kind = DataKind::kTokens, .path = path};
   EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {2}, true, {0, 128}}}, 3), 0, 0, 1, 0),
               ElementsAre('a', 'b'));
-  EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {1}, true, 40000}}, 3), 0, 0, 1, 0),
+  EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {1}, true, {0, 40000}}}, 3), 0, 0, 1, 0),
               ElementsAre('a' + 256 * 'b'));
   EXPECT_THAT(fetch<int64_t>(*open(config, {{"input_ids", DType::kI64, {1}, true, {0, 601}}}, 3), 0, 0, 1, 0),
               ElementsAre('a'));

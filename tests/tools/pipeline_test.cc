@@ -55,7 +55,10 @@ TEST_F(Pipeline, EveryScheduleAndMixtureEqualsOneRank) {
         "--ranks 4 --pin pipeline=4 --pin micro_batch=1", "--ranks 4 --pin pipeline=2 --pin data=2 --pin micro_batch=1",
         "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=2",
         "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=1 --pin micro_batch=2",
-        "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=3 --pin micro_batch=2"}) {
+        "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=3 --pin micro_batch=2",
+        "--ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=interleaved",
+        "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=1 --pin micro_batch=1 --pin schedule=interleaved",
+        "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=2 --pin schedule=interleaved"}) {
     std::string name = "run" + std::to_string(number++);
     Outcome run = run_command(train(flags + results(name)));
     ASSERT_EQ(run.code, 0) << flags << ": " << run.text;
@@ -63,11 +66,12 @@ TEST_F(Pipeline, EveryScheduleAndMixtureEqualsOneRank) {
   }
 }
 
+// Interleaved, two stages have two ways and two distances of messages between them, each in a channel of its own.
 TEST_F(Pipeline, ExecutablesPickTheirStage) {
   std::string bundle = out_ / "bundle";
   Outcome compiled = run_command(partita_program() + " compile " + model_ + "/model.onnx --train " + model_ +
                                  "/train.yaml --quiet --keep-gradients --ranks 2 --pin pipeline=2 --pin micro_batch=2"
-                                 " -o " +
+                                 " --pin schedule=interleaved -o " +
                                  bundle);
   ASSERT_EQ(compiled.code, 0) << compiled.text;
   std::string flags = " --data " + data_ + " --quiet --threads 1 --steps 3";
@@ -83,9 +87,12 @@ TEST_F(Pipeline, ExecutablesPickTheirStage) {
 
 // Saved by stages, gone on with by one rank, and the other way round.
 TEST_F(Pipeline, CheckpointsGoBetweenLayouts) {
-  const std::string stages = "--ranks 2 --pin pipeline=2 --pin micro_batch=2";
-  for (const auto& [first, then] : {std::pair<std::string, std::string>{stages, ""}, {"", stages}}) {
-    std::string folder = out_ / ("checkpoint" + std::to_string(first.empty()));
+  const std::string stages = "--ranks 2 --pin pipeline=2 --pin micro_batch=2",
+                    interleaved = stages + " --pin schedule=interleaved --pin interleave=2";
+  int number = 0;
+  for (const auto& [first, then] :
+       {std::pair<std::string, std::string>{stages, ""}, {"", stages}, {interleaved, stages}, {stages, interleaved}}) {
+    std::string folder = out_ / ("checkpoint" + std::to_string(number++));
     std::string begin = train(first + " --checkpoint " + folder), rest = begin;
     begin.replace(begin.find("--steps 3"), 9, "--steps 2");
     Outcome saved = run_command(begin);
@@ -120,6 +127,12 @@ TEST_F(Pipeline, RefusesWhatCannotBe) {
   Outcome odd = run_command(train("--ranks 3 --pin pipeline=2"));
   EXPECT_EQ(odd.code, 2);
   EXPECT_NE(odd.text.find("multiple of 2 ranks"), std::string::npos) << odd.text;
+  Outcome uneven = run_command(train("--ranks 3 --pin pipeline=3 --pin micro_batch=1 --pin schedule=interleaved"));
+  EXPECT_EQ(uneven.code, 2);
+  EXPECT_NE(uneven.text.find("8 micro-batches a step over 3 stages"), std::string::npos) << uneven.text;
+  Outcome chunks = run_command(train("--ranks 2 --pin pipeline=2 --pin interleave=2 --pin schedule=1f1b"));
+  EXPECT_EQ(chunks.code, 2);
+  EXPECT_NE(chunks.text.find("need schedule: interleaved"), std::string::npos) << chunks.text;
 }
 
 }  // namespace

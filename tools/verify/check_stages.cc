@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -29,9 +30,14 @@ struct Kind {
   bool operator==(const Kind&) const = default;
 };
 
-// An operation that has been started, by its number on a lane or among the sums over all stages.
+// The messages from one stage to another in one channel (a group of the program's, numbered alike on all stages).
+struct Lane {
+  std::vector<Kind> sends, recvs;
+};
+
+// An operation that has been started, by its number on a lane or, without one, among the sums over all stages.
 struct Operation {
-  int lane_from = -1, lane_to = -1;
+  const Lane* lane = nullptr;
   bool is_send = false;
   size_t number = 0;
 };
@@ -87,8 +93,8 @@ class StageChecker {
     }
     for (const auto& [lane, ends] : lanes_) {
       if (ends.sends.size() != ends.recvs.size())
-        return differs("from stage ", lane.first, " to ", lane.second, ": expected as many sends as receives, found ",
-                       ends.sends.size(), " and ", ends.recvs.size());
+        return differs("from stage ", std::get<0>(lane), " to ", std::get<1>(lane),
+                       ": expected as many sends as receives, found ", ends.sends.size(), " and ", ends.recvs.size());
       report_.messages += static_cast<int64_t>(ends.sends.size());
     }
     for (size_t s = 0; s < stages_.size(); ++s) {
@@ -120,6 +126,7 @@ class StageChecker {
       auto of = step.params.find("of");
       int64_t start = of == step.params.end() ? -1 : std::get<int64_t>(of->second);
       auto at = stage.started.find({start, slot});
+      if (start > static_cast<int64_t>(step.id)) return at == stage.started.end() || is_done(at->second);
       if (at == stage.started.end()) at = stage.started.lower_bound({start, 0});  // the prologue's
       return at == stage.started.end() || at->first.first != start || is_done(at->second);
     }
@@ -136,14 +143,15 @@ class StageChecker {
       if (peer < 0 || peer >= static_cast<int>(stages_.size()) || peer == own)
         return differs(where(s), ": expected another stage as its peer, found ", peer);
       bool sends = step.name == "send";
-      Lane& lane = lanes_[sends ? std::pair(own, peer) : std::pair(peer, own)];
+      int64_t channel = number(step, "group");
+      Lane& lane = lanes_[sends ? std::tuple(own, peer, channel) : std::tuple(peer, own, channel)];
       kind.name = "message";
       auto& mine = sends ? lane.sends : lane.recvs;
       const auto& other = sends ? lane.recvs : lane.sends;
       if (other.size() > mine.size() && !(other[mine.size()] == kind))
         return differs(where(s), ": expected ", describe(other[mine.size()]), " as stage ", peer, " has it, found ",
                        describe(kind));
-      stage.started[{step.id, slot}] = {sends ? own : peer, sends ? peer : own, sends, mine.size()};
+      stage.started[{step.id, slot}] = {&lane, sends, mine.size()};
       mine.push_back(std::move(kind));
       return true;
     }
@@ -154,7 +162,7 @@ class StageChecker {
     if (!(first == kind))
       return differs(where(s), ": expected ", describe(first), " as the other stages have it, found ", describe(kind));
     ++count;
-    stage.started[{step.id, slot}] = {-1, -1, false, stage.sums++};
+    stage.started[{step.id, slot}] = {nullptr, false, stage.sums++};
     return true;
   }
 
@@ -168,10 +176,9 @@ class StageChecker {
                to_string(k.shape));
   }
 
-  bool is_done(const Operation& o) {
-    if (o.lane_from < 0) return sums_[o.number].second == stages_.size();
-    const Lane& lane = lanes_[{o.lane_from, o.lane_to}];
-    return (o.is_send ? lane.recvs : lane.sends).size() > o.number;
+  bool is_done(const Operation& o) const {
+    if (o.lane == nullptr) return sums_[o.number].second == stages_.size();
+    return (o.is_send ? o.lane->recvs : o.lane->sends).size() > o.number;
   }
 
   // Trained and optimizer states on one stage each; what every stage may have, on one at least.
@@ -217,14 +224,11 @@ class StageChecker {
     return absl::OkStatus();
   }
 
-  struct Lane {
-    std::vector<Kind> sends, recvs;
-  };
   const Bundle& bundle_;
   int32_t stage_axis_ = 0;  // of the mesh
   std::vector<Stage> stages_;
-  std::map<std::pair<int, int>, Lane> lanes_;
-  std::vector<std::pair<Kind, size_t>> sums_;  // over all stages, and how many of them have started it
+  std::map<std::tuple<int, int, int64_t>, Lane> lanes_;  // from, to, channel
+  std::vector<std::pair<Kind, size_t>> sums_;            // over all stages, and how many of them have started it
   StagesReport report_;
 };
 

@@ -63,6 +63,7 @@ class StepChecker {
   absl::Status run_schedule(const std::vector<ScheduleEntry>& schedule, bool evaluation) {
     m_.memory() = Memory();
     started_.clear();
+    later_.clear();
     std::vector<int64_t> staged(static_cast<size_t>(program_.slots), -1);
     for (size_t k = 0; k < g_.states.size(); ++k)
       m_.memory().write(range_of(program_.states[k].operand, 0), {g_.states[k].value, false, 0});
@@ -317,6 +318,11 @@ class StepChecker {
   absl::Status wait(const Step& step) {
     auto of = step.params.find("of");
     const int64_t* start = of == step.params.end() ? nullptr : std::get_if<int64_t>(&of->second);
+    if (start != nullptr && *start > static_cast<int64_t>(step.id)) {  // by the micro-batch that had this slot before
+      m_.memory().finish(m_.flight(static_cast<int>(*start), entry_.slot));
+      later_.insert(static_cast<int>(*start));
+      return absl::OkStatus();
+    }
     if (start == nullptr || !started_.count(static_cast<int>(*start)))
       return differs("expected a collective that has been started, found none");
     // What a prologue started is waited for in every slot.
@@ -326,6 +332,9 @@ class StepChecker {
   }
 
   absl::Status check_end(bool evaluation) {
+    for (int start : later_) {
+      for (int32_t slot = 0; slot < program_.slots; ++slot) m_.memory().finish(m_.flight(start, slot));
+    }
     if (int open = m_.memory().unfinished(); open >= 0)
       return differs(describe_step(program_, m_.step_of(open)), ": expected a wait for it, found none");
     m_.enter(entry_, evaluation);
@@ -354,6 +363,7 @@ class StepChecker {
   std::map<std::pair<int, NodeId>, std::set<int>> groups_;
   std::map<std::pair<int, int>, uint32_t> last_writer_;  // (segment, value) -> the last kernel that writes it
   StepMemory m_;
+  std::set<int> later_;  // starts that an earlier step of their phase waits for
   std::set<int> started_;
   std::map<std::pair<int, int64_t>, Content> overwritten_;  // by the current group
   NodeId overwritten_by_ = kNoNode;
