@@ -113,14 +113,21 @@ bool StepPlanner::reads_result(const Draft& reader, const Draft& start) {
   return false;
 }
 
-// What is computed and sent in one backward phase: nobody waits for it but the next micro-batch in the same slot, when
-// it comes to the same phase.
+bool StepPlanner::has_backward(int32_t chunk) const {
+  return std::any_of(drafts_.begin(), drafts_.end(),
+                     [&](const Draft& d) { return d.step.segment == Segment::kBackward && chunk_of(d.step) == chunk; });
+}
+
+// What is computed and sent in one phase, the last of its micro-batch in the chunk: nobody waits for it but the next
+// micro-batch in the same slot, when it comes to the same phase.
 bool StepPlanner::waits_next_time(const Draft& start) const {
-  if (start.step.segment != Segment::kBackward || start.step.kind != StepKind::kCollectiveStart) return false;
+  const Segment segment = start.step.segment;
+  if (segment != Segment::kForward && segment != Segment::kBackward) return false;
   if (start.uses.size() != static_cast<size_t>(start.step.inputs)) return false;  // receives
+  if (segment == Segment::kForward && has_backward(chunk_of(start.step))) return false;
   return std::all_of(start.uses.begin(), start.uses.end(), [&](const Use& u) {
     const Node* made = u.id >= 0 ? graph_.producer(root(u.id)) : nullptr;
-    return made != nullptr && made->segment == Segment::kBackward &&
+    return made != nullptr && made->segment == segment &&
            code_.phases[graph_.values[root(u.id)].producer] == start.step.phase;
   });
 }
@@ -137,7 +144,7 @@ int StepPlanner::phase_end(int draft) const {
 
 // The wait stands before the first step that reads the result; at the end of the phase where none does, or where the
 // phase runs again before one does. What a stage sends it does not wait for its neighbours to take up: what a forward
-// phase sends is waited for by the same micro-batch's backward phase, what a backward phase sends by its next run.
+// phase sends is waited for by the same micro-batch's backward phase, what its last phase sends by that one's next run.
 void StepPlanner::place_waits() {
   auto together = [&](size_t a, size_t b) {
     return drafts_[a].step.segment == drafts_[b].step.segment && drafts_[a].step.phase == drafts_[b].step.phase;

@@ -60,6 +60,7 @@ class StepPlanner {
   void add_nests(int item);
   void add_node(int item);
   void place_waits();
+  bool has_backward(int32_t chunk) const;
   bool waits_next_time(const Draft& start) const;
   int phase_end(int draft) const;
   void index_steps();

@@ -74,6 +74,8 @@ TEST_F(Pipeline, ExecutablesPickTheirStage) {
                                  " --pin schedule=interleaved -o " +
                                  bundle);
   ASSERT_EQ(compiled.code, 0) << compiled.text;
+  Outcome sound = run_command(partita_program() + " verify " + bundle);
+  EXPECT_EQ(sound.code, 0) << sound.text;
   std::string flags = " --data " + data_ + " --quiet --threads 1 --steps 3";
   Outcome processes = run_command(partita_program() + " run " + bundle + " --processes" + flags + results("tcp"));
   ASSERT_EQ(processes.code, 0) << processes.text;
