@@ -92,10 +92,15 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
     t.input_gradient += backward + device.launch_seconds;
   }
   double whole = share.sequence_parallel && unit.sequence ? 1 / share.tensor : 1;
-  double bytes = positions * options.element_bytes() * software.memory_traffic;
-  auto traffic = [&](const TensorParts& p) { return (p[0] / share.tensor + p[1] * whole) * bytes; };
-  t.forward += memory_time(device, traffic(unit.forward_traffic), unit.forward_kernels);
-  t.input_gradient += memory_time(device, traffic(unit.backward_traffic), unit.backward_kernels);
+  bool mixed = options.element_bytes() < 4;
+  auto traffic = [&](const TensorParts& fused, double composed_bytes) {
+    auto here = [&](const TensorParts& p) { return p[0] / share.tensor + p[1] * whole; };
+    double bytes = here(fused) * options.element_bytes() + (mixed ? here(unit.composed) * composed_bytes : 0);
+    return bytes * positions * software.memory_traffic;
+  };
+  t.forward += memory_time(device, traffic(unit.forward_traffic, software.composed_forward_bytes), unit.forward_kernels);
+  t.input_gradient +=
+      memory_time(device, traffic(unit.backward_traffic, software.composed_backward_bytes), unit.backward_kernels);
   double gap = software.kernel_seconds;
   t.forward += gap * unit.forward_kernels, t.input_gradient += gap * unit.backward_kernels;
   return t;

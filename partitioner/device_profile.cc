@@ -71,13 +71,18 @@ absl::Status parse_software(const YamlNode& node, const std::string& path, Softw
       {"kernel_seconds", number(&S::kernel_seconds, kNonNegative)},
       {"overlap_data", number(&S::overlap_data, kShare)},
       {"overlap_gather", number(&S::overlap_gather, kShare)},
+      {"overlap_send", number(&S::overlap_send, kShare)},
       {"overlap_slowdown", number(&S::overlap_slowdown, kNonNegative)},
       {"straggler_per_doubling", number(&S::straggler_per_doubling, kNonNegative)},
       {"gradient_bytes", number(&S::gradient_bytes, kPositive)},
       {"fragmentation", number(&S::fragmentation, kNonNegative)},
       {"math_score_bytes", number(&S::math_score_bytes, kNonNegative)},
       {"math_score_traffic", number(&S::math_score_traffic, kNonNegative)},
+      {"composed_forward_bytes", number(&S::composed_forward_bytes, kNonNegative)},
+      {"composed_backward_bytes", number(&S::composed_backward_bytes, kNonNegative)},
+      {"composed_saved_bytes", number(&S::composed_saved_bytes, kNonNegative)},
       {"logit_bytes", number(&S::logit_bytes, kNonNegative)},
+      {"gathered_logit_bytes", number(&S::gathered_logit_bytes, kNonNegative)},
       {"memory_traffic", number(&S::memory_traffic, kPositive)},
   };
   return parse_fields(node, path, kFields, out);

@@ -34,6 +34,7 @@ struct SoftwareProfile {
   double kernel_seconds = 0;          // gap between two kernels of a stream
   double overlap_data = 0;            // share of the gradients' reduction that can hide behind backward
   double overlap_gather = 0;          // share of ZeRO-3's gathers that can hide behind compute
+  double overlap_send = 0;            // share of sends between stages that hides behind compute
   double overlap_slowdown = 0;        // compute slows by this share while a collective runs beside it
   double straggler_per_doubling = 0;  // share of the step lost at each doubling of the number of nodes
   double gradient_bytes = 4;          // of an accumulated gradient element in mixed precision
@@ -41,7 +42,11 @@ struct SoftwareProfile {
   double math_score_bytes = 0;        // kept per attention score in units of one 16-bit element, where scores are kept
   double math_score_traffic =
       0;                      // 16-bit elements moved per attention score in the forward pass, where scores are kept
+  double composed_forward_bytes = 0;   // moved per element by an op that is run as a chain of operations, beside what
+  double composed_backward_bytes = 0;  // one kernel moves, in mixed precision
+  double composed_saved_bytes = 0;     // and kept for backward beside its 16-bit operand and result
   double logit_bytes = 0;     // of transient memory per logit at the loss
+  double gathered_logit_bytes = 0;  // the same where the tensor axis splits the vocabulary: each rank has all logits
   double memory_traffic = 1;  // measured over ideal bytes of fused elementwise kernels
 };
 

@@ -30,7 +30,9 @@ double saved_bytes(const UnitWork& u, const Problem& problem, const DeviceProfil
   double element = problem.options.element_bytes(), whole = whole_share(u, l), t = static_cast<double>(l.tensor);
   bool full = l.recompute == RecomputeMode::kFull && is_block(u) && !recomputed;
   if (full) return u.input * element * whole * samples;
-  double bytes = (u.saved[0] / t + u.saved[1] * whole) * element + u.saved_bytes[0] / t + u.saved_bytes[1] * whole;
+  auto here = [&](const TensorParts& p) { return p[0] / t + p[1] * whole; };
+  double bytes = here(u.saved) * element + here(u.saved_bytes);
+  if (element < 4) bytes += here(u.composed) * device.software.composed_saved_bytes;
   if (!problem.options.flash && l.recompute != RecomputeMode::kSelective) {
     for (const AttentionWork& a : u.attention) {
       double heads = a.split ? padded_part(a.heads, t) : a.heads;
@@ -60,7 +62,10 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
     double samples = static_cast<double>(l.micro_batch);
     if (w.sequence > 1) samples /= static_cast<double>(l.context);
     double split = u.largest_split ? static_cast<double>(l.tensor) : 1;
-    logits = std::max(logits, u.largest / split * samples * (is_block(u) ? 2 * element : software.logit_bytes));
+    double each = is_block(u)   ? 2 * element / split  // of the largest value and its gradient
+                  : split > 1 ? software.gathered_logit_bytes
+                                : software.logit_bytes;
+    logits = std::max(logits, u.largest * samples * each);
   }
   double group = static_cast<double>(l.data * l.expert * l.context);
   if (l.zero_group > 0) group = std::min(group, static_cast<double>(l.zero_group));

@@ -182,6 +182,7 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
                                           std::vector<StageCost>(static_cast<size_t>(l.interleave)));
   RankAxis data{l.data * l.expert * l.context, l.tensor};
   int64_t m = micro_batches(problem_, l);
+  double send = send_seconds(l);
   for (size_t p = 0; p < chunks.size(); ++p) {
     size_t stage = p % static_cast<size_t>(l.pipeline), chunk = p / static_cast<size_t>(l.pipeline);
     const DeviceGroup& group = group_of_stage(l, static_cast<int64_t>(stage));
@@ -223,10 +224,23 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
       s.weight += n * c.weight_gradient;
     }
     double host = software.micro_batch_seconds / static_cast<double>(l.interleave);
-    s.forward += host / 3, s.backward += host * 2 / 3;
+    double wait = send * (1 - software.overlap_send);
+    s.forward += host / 3 + wait, s.backward += host * 2 / 3 + wait;
     if (l.schedule != PipelineSchedule::kZeroBubble || l.pipeline == 1) s.backward += s.weight;
   }
   return out;
+}
+
+double CostModel::send_seconds(const Layout& l) const {
+  if (l.pipeline == 1) return 0;
+  const Workload& w = *problem_.workload;
+  double input = 0;
+  for (const UnitWork& u : w.kinds) input = is_block(u) ? std::max(input, u.input) : input;
+  double bytes = input * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
+  if (w.sequence > 1) bytes /= static_cast<double>(l.context);
+  if (l.sequence_parallel) bytes /= static_cast<double>(l.tensor);
+  const DeviceGroup& g = problem_.cluster->groups[0];
+  return collective_time(g, CollectiveKind::kSend, {2, problem_.devices() / l.pipeline}, bytes).seconds;
 }
 
 Simulation CostModel::simulation(const Layout& l) {
@@ -237,16 +251,7 @@ Simulation CostModel::simulation(const Layout& l) {
     s.chunks.emplace_back();
     for (const StageCost& c : stage) s.chunks.back().push_back({c.forward, c.backward, c.weight});
   }
-  if (l.pipeline > 1) {
-    const Workload& w = *problem_.workload;
-    double input = 0;
-    for (const UnitWork& u : w.kinds) input = is_block(u) ? std::max(input, u.input) : input;
-    double bytes = input * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
-    if (w.sequence > 1) bytes /= static_cast<double>(l.context);
-    bytes /= static_cast<double>(l.tensor);  // each rank sends its part; the other side gathers it
-    const DeviceGroup& g = problem_.cluster->groups[0];
-    s.send = collective_time(g, CollectiveKind::kSend, {2, problem_.devices() / l.pipeline}, bytes).seconds;
-  }
+  s.send = send_seconds(l) * problem_.cluster->groups[0].device.software.overlap_send;
   return s;
 }
 
@@ -314,7 +319,8 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
     sim.chunks.emplace_back();
     for (const StageCost& c : stage) sim.chunks.back().push_back({c.forward, c.backward, c.weight});
   }
-  sim.send = l.pipeline > 1 ? simulation(l).send : 0;
+  double send = send_seconds(l);
+  sim.send = send * software.overlap_send;
   double busiest = 0;
   double pipeline = closed_form(sim, l.pipeline, static_cast<double>(l.interleave), &busiest);
   if (replay && l.pipeline > 1 && 2 * micro * static_cast<double>(l.pipeline * l.interleave) <= kMostReplayed)
@@ -332,8 +338,9 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
     b.compute += micro * c.compute, b.recompute += micro * c.recompute, b.tensor += micro * c.tensor;
     b.context += micro * c.context, b.expert += micro * c.expert, b.gathers += micro * c.gathers;
   }
-  b.send = l.pipeline > 1 ? 2 * static_cast<double>(l.pipeline - 1) * sim.send : 0;
-  b.bubble = std::max(0.0, pipeline - busiest - b.send);
+  double latency = 2 * static_cast<double>(l.pipeline - 1) * sim.send;
+  b.send = latency + 2 * micro * static_cast<double>(l.interleave) * (send - sim.send);
+  b.bubble = std::max(0.0, pipeline - busiest - latency);
   b.host = software.micro_batch_seconds * micro + software.step_seconds;
   out.bubble_share = pipeline > 0 ? (pipeline - busiest) / pipeline : 0;
 

@@ -64,6 +64,7 @@ class CostModel {
 
   const std::vector<UnitCost>& unit_costs(const DeviceGroup& group, const Layout& layout);
   UnitCost unit_cost(const UnitWork& unit, const DeviceGroup& group, const Layout& layout) const;
+  double send_seconds(const Layout& layout) const;  // of a micro-batch's values to the next stage
   const DeviceGroup& group_of_stage(const Layout& layout, int64_t stage) const;
   std::vector<StageUnits> chunk_units(const Layout& layout);
 

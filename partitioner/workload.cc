@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
 #include "base/cat.h"
+#include "ir/ops/composed.h"
 #include "partitioner/factor_classes.h"
 
 namespace partita {
@@ -519,20 +520,20 @@ class Analysis {
         if (v == kNoValue || !data_[v] || !learned_[v] || unit_[v] == static_cast<int>(u)) continue;
         if (is_float_value(g_, v) && entered.insert(source_[v]).second) w.input += value_elements(v) * per;
       }
-      bool attention = node.op->work == WorkKind::kAttention;
+      bool composed = is_composed(*node.op);
       for (size_t k = 0; k < node.outputs.size(); ++k) {
         ValueId v = node.outputs[k];
         double e = value_elements(v) * per;
         bool split = splits(v, split_);
         if (is_gathered(v)) continue;
         if (is_float_value(g_, v) && e > w.largest) w.largest = e, w.largest_split = split;
+        if (composed && k == 0) w.composed[split ? 0 : 1] += e;
         if (source_[v] != v || !saved_[v]) continue;
         if (is_float_value(g_, v)) {
           w.saved[split ? 0 : 1] += e;
         } else {
           w.saved_bytes[split ? 0 : 1] += static_cast<double>(byte_size(g_.type(v))) * per;
         }
-        if (attention) w.saved_matrix_free += e;
       }
     }
     for (ValueId p : params_[u]) {

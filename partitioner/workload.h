@@ -49,7 +49,7 @@ struct UnitWork {
   double parameter_tensors = 0;
   TensorParts saved = {0, 0};        // float values kept for backward
   TensorParts saved_bytes = {0, 0};  // others (indices, masks), in bytes
-  double saved_matrix_free = 0;  // of `saved`: attention's statistics and inner values that selective recompute drops
+  TensorParts composed = {0, 0};     // results of ops that frameworks run as chains of single operations
   double input = 0;              // float values that come from earlier units
   double largest = 0;            // the largest float value that is made here
   bool largest_split = false;

@@ -125,16 +125,22 @@ std::optional<MaskAnalysis::TwoValued> MaskAnalysis::combined(const Node& node, 
 }
 
 // What a condition on rows x columns is; 1 row (column): the same for all queries (keys).
-MaskAnalysis::Kind MaskAnalysis::kind_of(int64_t rows, int64_t columns,
+MaskAnalysis::Kind MaskAnalysis::kind_of(int64_t rows, int64_t columns, bool ordered,
                                          const std::function<bool(int64_t, int64_t)>& holds) const {
   bool whole = rows == queries_ && columns == keys_, always = true, never = true, causal = whole, anti = whole;
+  auto look_at = [&](int64_t i, int64_t j) {
+    bool h = holds(i, j), visible = j <= i + keys_ - queries_;
+    always &= h;
+    never &= !h;
+    causal &= h == visible;
+    anti &= h != visible;
+  };
   for (int64_t i = 0; i < rows && (always || never || causal || anti); ++i) {
+    int64_t diagonal = i + keys_ - queries_;
     for (int64_t j = 0; j < columns; ++j) {
-      bool h = holds(i, j), visible = j <= i + keys_ - queries_;
-      always &= h;
-      never &= !h;
-      causal &= h == visible;
-      anti &= h != visible;
+      if (ordered && j > 0 && j < diagonal) j = std::min(diagonal, columns - 1);
+      if (ordered && j > 0 && j > diagonal + 1) j = columns - 1;
+      look_at(i, j);
     }
   }
   return always   ? Kind::kAlways
@@ -148,7 +154,7 @@ MaskAnalysis::Kind MaskAnalysis::literal_kind(const Literal& l) const {
   Compact c = compact(l);
   auto along = steps(c, queries_, keys_);
   if (!along) return Kind::kOther;
-  return kind_of(along->queries ? queries_ : 1, along->keys ? keys_ : 1, [&](int64_t i, int64_t j) {
+  return kind_of(along->queries ? queries_ : 1, along->keys ? keys_ : 1, false, [&](int64_t i, int64_t j) {
     return c.values[static_cast<size_t>(i * along->queries + j * along->keys)] != 0;
   });
 }
@@ -161,14 +167,16 @@ MaskAnalysis::Kind MaskAnalysis::compared(const Node& node) {
   auto sx = steps(x, queries_, keys_), sy = steps(y, queries_, keys_);
   if (!sx || !sy) return Kind::kOther;
   int64_t rows = sx->queries || sy->queries ? queries_ : 1, columns = sx->keys || sy->keys ? keys_ : 1;
-  if (rows > kMaxCompared / columns) return Kind::kOther;
+  std::string_view op = node.op->name;
+  auto ascends = [](const Compact& c) { return std::is_sorted(c.values.begin(), c.values.end()); };
+  bool ordered = op != "eq" && op != "ne" && !(sx->keys && sy->keys) && ascends(sx->keys ? x : y);
+  if (!ordered && rows > kMaxCompared / columns) return Kind::kOther;
   auto with = [&](auto holds) {
-    return kind_of(rows, columns, [&](int64_t i, int64_t j) {
+    return kind_of(rows, columns, ordered, [&](int64_t i, int64_t j) {
       return holds(x.values[static_cast<size_t>(i * sx->queries + j * sx->keys)],
                    y.values[static_cast<size_t>(i * sy->queries + j * sy->keys)]);
     });
   };
-  std::string_view op = node.op->name;
   if (op == "eq") return with(std::equal_to<double>());
   if (op == "ne") return with(std::not_equal_to<double>());
   return op == "lt" ? with(std::less<double>()) : with(std::less_equal<double>());
@@ -255,7 +263,7 @@ std::optional<MaskAnalysis::Fill> MaskAnalysis::literal_fill(ValueId additive) {
   auto along = steps(c, queries_, keys_);
   if (!along || !along->queries || !along->keys) return std::nullopt;
   Kind k =
-      kind_of(queries_, keys_, [&](int64_t i, int64_t j) { return c.values[static_cast<size_t>(i * keys_ + j)] != 0; });
+      kind_of(queries_, keys_, false, [&](int64_t i, int64_t j) { return c.values[static_cast<size_t>(i * keys_ + j)] != 0; });
   if (k != Kind::kCausal) return std::nullopt;
   return Fill{{.causal = true}, fill};
 }

@@ -62,7 +62,8 @@ class MaskAnalysis {
   Kind kind(ValueId condition);
   Kind compared(const Node& node);
   Kind literal_kind(const Literal& literal) const;
-  Kind kind_of(int64_t rows, int64_t columns, const std::function<bool(int64_t, int64_t)>& holds) const;
+  // `ordered`: along a row the condition changes at most once; its ends and the diagonal's two sides are looked at.
+  Kind kind_of(int64_t rows, int64_t columns, bool ordered, const std::function<bool(int64_t, int64_t)>& holds) const;
   std::optional<Fill> literal_fill(ValueId additive);
   // The literal of a value that depends on constants alone, computed where it must be and is small; else nullptr.
   const Literal* constant(ValueId v);

@@ -39,7 +39,11 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   o.trainable = recipe.trainable, o.frozen = recipe.frozen, o.names = recipe.names, o.seed = recipe.seed;
   PARTITA_ASSIGN_OR_RETURN(ImportedModel imported, import_onnx(model, o));
   if (warnings) *warnings = imported.warnings;
-  PassContext context{.recipe = recipe, .training = imported.training.value_or(TrainingSpec{})};
+  // The search decides these; the analysis counts elements of the plain model.
+  Recipe plain = recipe;
+  plain.precision = Precision::kFp32, plain.attention = AttentionKernel::kFlash;
+  plain.recompute = RecomputeMode::kNone, plain.pin.recompute.reset();
+  PassContext context{.recipe = plain, .training = imported.training.value_or(TrainingSpec{})};
   PassOptions passes;
   passes.verify = false;
   PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(training_pipeline(), std::move(imported.graph), context, passes));
