@@ -120,10 +120,10 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin,
                     ? std::vector<RecomputeMode>{RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}
                     : std::vector<RecomputeMode>{asked};
   // A pinned ZeRO stage says where the states are kept: on the devices unless offload is pinned beside it.
-  s.offload = pin.zero && !pin.offload
-                  ? std::vector<OffloadMode>{OffloadMode::kNone}
-                  : pinned_or<OffloadMode>(pin.offload,
-                                           {OffloadMode::kNone, OffloadMode::kOptimizer, OffloadMode::kAll});
+  s.offload =
+      pin.zero && !pin.offload
+          ? std::vector<OffloadMode>{OffloadMode::kNone}
+          : pinned_or<OffloadMode>(pin.offload, {OffloadMode::kNone, OffloadMode::kOptimizer, OffloadMode::kAll});
   s.schedule = pinned_or<PipelineSchedule>(pin.schedule, {PipelineSchedule::k1f1b, PipelineSchedule::kInterleaved,
                                                           PipelineSchedule::kZeroBubble, PipelineSchedule::kGpipe});
   if (pin.interleave) {

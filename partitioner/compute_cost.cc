@@ -98,7 +98,8 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
     double bytes = here(fused) * options.element_bytes() + (mixed ? here(unit.composed) * composed_bytes : 0);
     return bytes * positions * software.memory_traffic;
   };
-  t.forward += memory_time(device, traffic(unit.forward_traffic, software.composed_forward_bytes), unit.forward_kernels);
+  t.forward +=
+      memory_time(device, traffic(unit.forward_traffic, software.composed_forward_bytes), unit.forward_kernels);
   t.input_gradient +=
       memory_time(device, traffic(unit.backward_traffic, software.composed_backward_bytes), unit.backward_kernels);
   double gap = software.kernel_seconds;

@@ -41,13 +41,13 @@ struct SoftwareProfile {
   double fragmentation = 0;           // share of activations lost to the allocator
   double math_score_bytes = 0;        // kept per attention score in units of one 16-bit element, where scores are kept
   double math_score_traffic =
-      0;                      // 16-bit elements moved per attention score in the forward pass, where scores are kept
+      0;  // 16-bit elements moved per attention score in the forward pass, where scores are kept
   double composed_forward_bytes = 0;   // moved per element by an op that is run as a chain of operations, beside what
   double composed_backward_bytes = 0;  // one kernel moves, in mixed precision
   double composed_saved_bytes = 0;     // and kept for backward beside its 16-bit operand and result
-  double logit_bytes = 0;     // of transient memory per logit at the loss
-  double gathered_logit_bytes = 0;  // the same where the tensor axis splits the vocabulary: each rank has all logits
-  double memory_traffic = 1;  // measured over ideal bytes of fused elementwise kernels
+  double logit_bytes = 0;              // of transient memory per logit at the loss
+  double gathered_logit_bytes = 0;     // the same where the tensor axis splits the vocabulary: each rank has all logits
+  double memory_traffic = 1;           // measured over ideal bytes of fused elementwise kernels
 };
 
 struct DeviceProfile {

@@ -62,9 +62,9 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
     double samples = static_cast<double>(l.micro_batch);
     if (w.sequence > 1) samples /= static_cast<double>(l.context);
     double split = u.largest_split ? static_cast<double>(l.tensor) : 1;
-    double each = is_block(u)   ? 2 * element / split  // of the largest value and its gradient
+    double each = is_block(u) ? 2 * element / split  // of the largest value and its gradient
                   : split > 1 ? software.gathered_logit_bytes
-                                : software.logit_bytes;
+                              : software.logit_bytes;
     logits = std::max(logits, u.largest * samples * each);
   }
   double group = static_cast<double>(l.data * l.expert * l.context);

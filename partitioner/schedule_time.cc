@@ -238,7 +238,7 @@ double CostModel::send_seconds(const Layout& l) const {
   for (const UnitWork& u : w.kinds) input = is_block(u) ? std::max(input, u.input) : input;
   double bytes = input * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
   if (w.sequence > 1) bytes /= static_cast<double>(l.context);
-  if (l.sequence_parallel) bytes /= static_cast<double>(l.tensor);
+  bytes /= static_cast<double>(l.tensor);  // each rank sends its part; the other side gathers it
   const DeviceGroup& g = problem_.cluster->groups[0];
   return collective_time(g, CollectiveKind::kSend, {2, problem_.devices() / l.pipeline}, bytes).seconds;
 }

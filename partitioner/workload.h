@@ -50,8 +50,8 @@ struct UnitWork {
   TensorParts saved = {0, 0};        // float values kept for backward
   TensorParts saved_bytes = {0, 0};  // others (indices, masks), in bytes
   TensorParts composed = {0, 0};     // results of ops that frameworks run as chains of single operations
-  double input = 0;              // float values that come from earlier units
-  double largest = 0;            // the largest float value that is made here
+  double input = 0;                  // float values that come from earlier units
+  double largest = 0;                // the largest float value that is made here
   bool largest_split = false;
   std::vector<double> forward_reduces, backward_reduces;  // partial sums over the tensor axis, each a collective
   double expert_tokens = 0;                               // elements sent to experts, one way

@@ -262,8 +262,8 @@ std::optional<MaskAnalysis::Fill> MaskAnalysis::literal_fill(ValueId additive) {
   }
   auto along = steps(c, queries_, keys_);
   if (!along || !along->queries || !along->keys) return std::nullopt;
-  Kind k =
-      kind_of(queries_, keys_, false, [&](int64_t i, int64_t j) { return c.values[static_cast<size_t>(i * keys_ + j)] != 0; });
+  Kind k = kind_of(queries_, keys_, false,
+                   [&](int64_t i, int64_t j) { return c.values[static_cast<size_t>(i * keys_ + j)] != 0; });
   if (k != Kind::kCausal) return std::nullopt;
   return Fill{{.causal = true}, fill};
 }

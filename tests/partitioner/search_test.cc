@@ -167,6 +167,23 @@ TEST(Search, PinsAreKept) {
   EXPECT_TRUE(found->best->layout.cuts.empty());
 }
 
+TEST(Search, PinnedZeroKeepsStatesOnTheDevices) {
+  Workload w = transformer(64, 8192, 2048, 50000);
+  Cluster c = cluster(1, 8, "A100-80GB");
+  Problem p = problem(w, c, 8);
+  SearchOptions o;
+  o.pin.axes = {{"data", 1}, {"tensor", 8}, {"pipeline", 1}, {"context", 1}};
+  o.pin.zero = 0, o.pin.micro_batch = 1;
+  CostModel model(p);
+  auto found = search(model, o);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_FALSE(found->best);
+  o.pin.offload = OffloadMode::kOptimizer;
+  found = search(model, o);
+  ASSERT_TRUE(found.ok() && found->best) << found.status();
+  EXPECT_EQ(found->best->layout.offload, OffloadMode::kOptimizer);
+}
+
 TEST(Search, ContradictingPinsAreRefused) {
   Workload w = transformer(4, 1024, 512, 1000);
   Cluster c = cluster(1, 8, "A100-80GB");
@@ -241,6 +258,25 @@ TEST(Memory, FallsWithEverySplit) {
   Layout more = l;
   more.micro_batch = 2;
   EXPECT_GT(memory(more), memory(l));
+}
+
+// Of what is kept and moved, an RMS norm that is run as a chain adds its own bytes, and a split vocabulary all logits.
+TEST(Memory, CountsWhatEagerSoftwareKeeps) {
+  Workload w = transformer(4, 2048, 1024, 32000);
+  Cluster c = cluster(1, 2, "A100-80GB");
+  DeviceProfile& d = c.groups[0].device;
+  d.software.composed_saved_bytes = 1.5, d.software.gathered_logit_bytes = 20, d.software.logit_bytes = 2;
+  d.software.fragmentation = 0;
+  Problem p = problem(w, c, 8);
+  Layout l;
+  l.data = 2;
+  double plain = saved_bytes(w.kinds[1], p, d, l, false);
+  w.kinds[1].composed = {0, 2.0 * 1024 * 2048};
+  EXPECT_DOUBLE_EQ(saved_bytes(w.kinds[1], p, d, l, false), plain + 1.5 * 2 * 1024 * 2048);
+  StageUnits last{{0, 0, 1}, 1};
+  EXPECT_DOUBLE_EQ(stage_memory(p, d, l, last, 1).transient, 2.0 * 1024 * 32000);
+  l.data = 1, l.tensor = 2;
+  EXPECT_DOUBLE_EQ(stage_memory(p, d, l, last, 1).transient, 20.0 * 1024 * 32000);
 }
 
 TEST(Search, LargeSpacesAreSearchedInSeconds) {

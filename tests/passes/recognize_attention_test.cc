@@ -169,6 +169,23 @@ TEST(Attention_Causal, ComputedFromPositions) {
   }
 }
 
+TEST(Attention_Causal, OfManyPositionsAndOfOneTooMany) {
+  constexpr int64_t kMany = 65536;
+  for (int64_t ahead : {0, 1}) {  // keys that a query sees beyond its own position
+    Builder b;
+    ValueId q = f64_input(b, "q", {1, 1, kMany, 1}), k = f64_input(b, "k", {1, 1, kMany, 1});
+    ValueId at = b.emit("iota", {}, {{"size", kMany}, {"to", DType::kI64}});
+    ValueId last = b.add(b.reshape(at, {1, 1, kMany, 1}), b.scalar(DType::kI64, static_cast<double>(ahead)));
+    ValueId sees = b.emit("le", {b.reshape(at, {1, 1, 1, kMany}), last});
+    ValueId mask = b.select(sees, b.scalar(DType::kF64, 0), b.scalar(DType::kF64, -kInfinity));
+    ValueId scores = b.add(b.matmul(q, k, false, true), mask);
+    b.output("y", b.matmul(b.emit("softmax", {scores}, {{"dim", int64_t{3}}}), f64_input(b, "v", {1, 1, kMany, 1})));
+    auto g = recognize_attention(std::move(b).finish(), PassContext());
+    ASSERT_TRUE(g.ok()) << g.status();
+    expect_attention(*g, ahead == 0, ahead != 0, 1);
+  }
+}
+
 TEST(Attention_Causal, LowerTriangleOfOnesComparedWithZero) {
   Model m;
   ValueId triangle = m.b.select(m.causal(), m.b.full(DType::kF64, {1, 1, kS, kS}, 1), m.b.scalar(DType::kF64, 0));
