@@ -20,6 +20,7 @@
 #include "partitioner/bucket.h"
 #include "partitioner/localize.h"
 #include "partitioner/parallel_plan.h"
+#include "partitioner/prefetch_gathers.h"
 #include "partitioner/split_stages.h"
 #include "passes/index_bounds.h"
 #include "passes/initialize.h"
@@ -236,6 +237,7 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
                         {"seed", compiled.seed}};
   if (!compiled.evaluation.empty()) all["evaluate"] = evaluate;
   if (compiled.programs.size() > 1) all["stages"] = stages;
+  if (compiled.gathered_bytes > 0) all["gathered_bytes"] = compiled.gathered_bytes;
   if (DeviceCodeSummary code = device_code(compiled.programs); code.kernels > 0) {
     all["gpu_code"] = {{"kernels", code.kernels},
                        {"most_registers", code.most_registers},
@@ -316,7 +318,11 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings(graph, recipe, layout, batch, out.warnings));
   PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned, layout));
   if (out.ranks > 1) {
-    for (LocalProgram& stage : stages) stage.graph = bucket_reductions(stage.graph, kBucketBytes);
+    for (LocalProgram& stage : stages) {
+      stage.graph = bucket_reductions(stage.graph, kBucketBytes);
+      prefetch_gathers(stage);
+      out.gathered_bytes = std::max(out.gathered_bytes, gathered_bytes(stage.graph));
+    }
   }
   watch.lap("partition");
   if (recipe.evaluate) {

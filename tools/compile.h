@@ -51,7 +51,8 @@ struct Compiled {
   std::vector<PassTime> passes;
   bool stopped = false;  // after the pass that was asked for: there is no program
   int64_t ranks = 1;
-  int64_t parameters = 0;  // trained elements
+  int64_t parameters = 0;      // trained elements
+  int64_t gathered_bytes = 0;  // of parameters that a rank stores in parts, at hand at once at most
 };
 
 // What the assembler said of a program's generated GPU kernels, each counted once. Nothing for other targets.

@@ -15,6 +15,7 @@
 #include "partitioner/bucket.h"
 #include "partitioner/localize.h"
 #include "partitioner/pad_dimensions.h"
+#include "partitioner/prefetch_gathers.h"
 #include "partitioner/split_forms.h"
 #include "partitioner/split_stages.h"
 #include "tests/partitioner/random_model.h"
@@ -197,6 +198,8 @@ std::string fault(const Case& c) {
   for (LocalProgram& stage : stages) {
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
     stage.graph = bucket_reductions(stage.graph, 1 << 12);
+    prefetch_gathers(stage);
+    if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
   }
   SpmdResult split = run_spmd(stages, inputs, states);
   auto compare = [](const Tensors& got, const Tensors& expected) -> std::string {

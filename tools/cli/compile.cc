@@ -1,3 +1,4 @@
+#include "base/cat.h"
 #include "base/status.h"
 #include "tools/cli/command.h"
 
@@ -39,12 +40,16 @@ void add_compile(CLI::App& app, absl::Status& result) {
           state = std::max(state, p.region_bytes[0]);
           working = std::max(working, p.region_bytes[2]);
         }
+        std::string gathered;
+        if (compiled.gathered_bytes > 0)
+          gathered = cat(" (up to ", compiled.gathered_bytes / 100000 / 10., " MB of it gathered parameters)");
         std::printf(
-            "%s: %lld parameters, %lld rank%s, %.1f MB of state and %.1f MB of working memory a rank\nrun it with: "
+            "%s: %lld parameters, %lld rank%s, %.1f MB of state and %.1f MB of working memory a rank%s\nrun it with: "
             "partita run %s --data FILE, or mpirun -n %lld %s/%s --data FILE\n",
             flags->output.c_str(), static_cast<long long>(compiled.parameters), static_cast<long long>(compiled.ranks),
             compiled.ranks == 1 ? "" : "s", static_cast<double>(state) / 1e6, static_cast<double>(working) / 1e6,
-            flags->output.c_str(), static_cast<long long>(compiled.ranks), flags->output.c_str(), runtime::kRankName);
+            gathered.c_str(), flags->output.c_str(), static_cast<long long>(compiled.ranks), flags->output.c_str(),
+            runtime::kRankName);
       }
       return absl::OkStatus();
     };
