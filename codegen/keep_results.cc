@@ -29,9 +29,9 @@ class Keeper {
     return std::any_of(nest_.kept.begin(), nest_.kept.end(), [&](const NestStore& k) { return k.node == node; });
   }
 
-  // Nodes of earlier levels that this pass reads directly.
-  std::vector<int> frontier(int pass) const {
-    std::vector<int> roots, found;
+  // What a pass computes over the columns: terms of sums, stores and folds.
+  std::vector<int> roots_of(int pass) const {
+    std::vector<int> roots;
     for (size_t k = 0; k < nest_.nodes.size(); ++k) {
       if (nest_.nodes[k].op == NestOp::kReduce && level_[k] == pass + 1) roots.push_back(nest_.nodes[k].scalar.a);
     }
@@ -41,6 +41,12 @@ class Keeper {
     for (const NestFold& f : nest_.folds) {
       if (nest_.nodes[f.node].op != NestOp::kReduce && level_[f.node] == pass) roots.push_back(f.node);
     }
+    return roots;
+  }
+
+  // Nodes of earlier levels that this pass reads directly.
+  std::vector<int> frontier(int pass) const {
+    std::vector<int> roots = roots_of(pass), found;
     std::vector<bool> seen(nest_.nodes.size(), false);
     while (!roots.empty()) {
       int n = roots.back();
@@ -57,6 +63,23 @@ class Keeper {
     }
     std::sort(found.rbegin(), found.rend());
     return found;
+  }
+
+  // Whether this pass reads the node, or computes again what reads it.
+  bool comes_to(int pass, int node) const {
+    std::vector<int> stack = roots_of(pass);
+    std::vector<bool> seen(nest_.nodes.size(), false);
+    while (!stack.empty()) {
+      int n = stack.back();
+      stack.pop_back();
+      if (n == node) return true;
+      if (seen[n] || !along_columns(n) || (level_[n] < pass && is_kept(n))) continue;
+      seen[n] = true;
+      for (int operand : {nest_.nodes[n].scalar.a, nest_.nodes[n].scalar.b, nest_.nodes[n].scalar.c}) {
+        if (operand >= 0) stack.push_back(operand);
+      }
+    }
+    return false;
   }
 
   // What computing a node again takes: loads, and whether anything expensive.
@@ -96,8 +119,7 @@ class Keeper {
     if (!expensive && loads < 2) return;
     int last_use = pass;
     for (int p = pass; p <= *std::max_element(level_.begin(), level_.end()); ++p) {
-      auto f = frontier(p);
-      if (std::find(f.begin(), f.end(), node) != f.end()) last_use = p;
+      if (comes_to(p, node)) last_use = p;
     }
     for (const NestStore& s : nest_.stores) {
       if (s.node == node && holds(s, node) && !overwritten(s, last_use)) {

@@ -195,6 +195,20 @@ TEST(Reduction_NaN, IsKept) {
   m.check();
 }
 
+// The exponentials wait in the output of the quotients, and the quotients are wanted after they have taken that place.
+TEST(Softmax_UsedByLaterSums, IsReadAfterItIsStored) {
+  for (const Shape& shape : {Shape{8, 3}, Shape{5, 130}}) {
+    GraphMaker m;
+    ValueId x = m.in(shape), y = m.in(shape);
+    ValueId e = m.b.emit("exp", {m.b.sub(y, m.b.reduce("reduce_max", y, {1}, true))});
+    ValueId s = m.b.div(e, m.b.reduce_sum(e, {1}, true));
+    m.out(s);
+    ValueId t = m.b.reduce_sum(m.b.mul(s, x), {1}, true);
+    m.out(m.b.sub(s, m.b.mul(m.b.emit("exp", {x}), t)));
+    m.check();
+  }
+}
+
 TEST(Softmax_AnyDim, IsOneKernel) {
   for (auto [shape, dim] : std::vector<std::pair<Shape, int64_t>>{
            {{33, 65}, 1}, {{4, 50, 40}, 1}, {{1, 1}, 0}, {{3, 1000}, 1}, {{5, 3}, 0}, {{2, 70000}, 1}}) {
