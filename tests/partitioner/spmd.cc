@@ -111,7 +111,9 @@ class Stage {
       assemble(g_.outputs[k].value, p_.outputs[k], result.outputs[g_.outputs[k].name]);
     for (size_t k = 0; k < g_.states.size(); ++k) {
       const State& s = g_.states[k];
-      assemble(s.next == kNoValue ? s.value : s.next, p_.states[k], result.states[s.name]);
+      const Node* p = s.next == kNoValue ? nullptr : g_.producer(s.next);
+      bool kept = s.next == kNoValue || (p != nullptr && p->segment <= Segment::kBackward);  // by keep_states
+      assemble(kept ? s.value : s.next, p_.states[k], result.states[s.name]);
     }
   }
 
