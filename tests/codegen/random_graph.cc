@@ -32,7 +32,36 @@ class Maker {
     return std::move(b_).finish();
   }
 
+  // Over the rows of one matrix alone, so that all of it is one nest of many passes; half of it is wanted outside.
+  Graph make_rows(int operations) {
+    rows_ = pick({1, 6, 19}), columns_ = pick({1, 3, 17, 64, 130});
+    for (int k = 0; k < 3; ++k) pool_.push_back(b_.input(cat("x", k), {DType::kF32, {rows_, columns_}}));
+    for (int k = 0; k < operations; ++k) {
+      pool_.push_back(row_operation());
+      if (below(2)) b_.output(cat("y", k), pool_.back());
+    }
+    b_.output("y", pool_.back());
+    return std::move(b_).finish();
+  }
+
  private:
+  // No differences: what cancels is rounding alone.
+  ValueId row_operation() {
+    ValueId x = any(), y = any();
+    switch (below(6)) {
+      case 0:
+        return b_.emit("exp", {b_.emit("neg", {bounded(x)})});
+      case 1:
+        return b_.emit("softmax", {b_.add(x, y)}, {{"dim", int64_t{1}}});
+      case 2:
+        return bounded(b_.add(x, b_.reduce_sum(b_.mul(x, y), {1}, true)));
+      case 3:
+        return bounded(b_.add(x, b_.reduce("reduce_max", y, {1}, true)));
+      default:
+        return bounded(b_.emit(below(2) ? "mul" : "add", {x, y}));
+    }
+  }
+
   size_t below(size_t n) { return engine_() % n; }
   int64_t pick(std::vector<int64_t> from) { return from[below(from.size())]; }
   // Recent values more often, so that chains grow.
@@ -133,5 +162,6 @@ class Maker {
 }  // namespace
 
 Graph random_graph(uint64_t seed, int operations) { return Maker(seed).make(operations); }
+Graph random_rows(uint64_t seed, int operations) { return Maker(seed).make_rows(operations); }
 
 }  // namespace partita

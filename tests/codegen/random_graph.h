@@ -7,5 +7,7 @@
 namespace partita {
 
 Graph random_graph(uint64_t seed, int operations);
+// Elementwise ops, softmax, sums and maxima over the rows of one matrix.
+Graph random_rows(uint64_t seed, int operations);
 
 }  // namespace partita

@@ -18,6 +18,14 @@ TEST(RandomGraph_Program, ComputesWhatTheReferenceDoes) {
   }
 }
 
+TEST(RandomRows_Program, ComputesWhatTheReferenceDoes) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    compare_with_reference(random_rows(seed, 12),
+                           {.target = {.in_place = seed % 3 != 0}, .tolerance = 2e-5, .slack = 1});
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
 TEST(RandomGraph_WithoutFusion, ComputesTheSame) {
   for (uint64_t seed = 100; seed <= 110; ++seed) {
     compare_with_reference(random_graph(seed, 24),
