@@ -306,17 +306,11 @@ class ProgramMaker {
     }
   }
 
-  // As PipelineStage::phase has it.
-  int32_t phase_of(const StageStep& at) const {
-    if (at.kind == StageWork::kWeight) return 1;
-    return at.kind == StageWork::kForward ? at.chunk : static_cast<int32_t>(local_.stage.chunks) - 1 - at.chunk;
-  }
-
   void make_schedule() {
     run_segment(program_.schedule, SegmentKind::kPrologue, 0, StageStep{});
     for (const StageStep& at : order_) {
       SegmentKind kind = at.kind == StageWork::kForward ? SegmentKind::kForward : SegmentKind::kBackward;
-      run_segment(program_.schedule, kind, phase_of(at), at);
+      run_segment(program_.schedule, kind, local_.stage.phase(at.kind, at.chunk), at);
     }
     StageStep last{};  // what a step's end reads of the last micro-batch is in its slot
     for (const StageStep& at : order_) last = at.micro_batch + 1 == local_.micro_batches ? at : last;

@@ -44,63 +44,51 @@ class Keeper {
     return roots;
   }
 
-  // Nodes of earlier levels that this pass reads directly.
-  std::vector<int> frontier(int pass) const {
-    std::vector<int> roots = roots_of(pass), found;
+  // Goes from nodes to their operands, as far as they vary along the columns and `enter` says to.
+  template <typename Enter>
+  void walk(std::vector<int> stack, Enter enter) const {
     std::vector<bool> seen(nest_.nodes.size(), false);
-    while (!roots.empty()) {
-      int n = roots.back();
-      roots.pop_back();
+    while (!stack.empty()) {
+      int n = stack.back();
+      stack.pop_back();
       if (seen[n] || !along_columns(n)) continue;
       seen[n] = true;
-      if (level_[n] < pass) {
-        found.push_back(n);
-        continue;
-      }
+      if (!enter(n)) continue;
       for (int operand : {nest_.nodes[n].scalar.a, nest_.nodes[n].scalar.b, nest_.nodes[n].scalar.c}) {
-        if (operand >= 0) roots.push_back(operand);
+        if (operand >= 0) stack.push_back(operand);
       }
     }
+  }
+
+  // Nodes of earlier levels that this pass reads directly.
+  std::vector<int> frontier(int pass) const {
+    std::vector<int> found;
+    walk(roots_of(pass), [&](int n) {
+      if (level_[n] < pass) found.push_back(n);
+      return level_[n] >= pass;
+    });
     std::sort(found.rbegin(), found.rend());
     return found;
   }
 
   // Whether this pass reads the node, or computes again what reads it.
   bool comes_to(int pass, int node) const {
-    std::vector<int> stack = roots_of(pass);
-    std::vector<bool> seen(nest_.nodes.size(), false);
-    while (!stack.empty()) {
-      int n = stack.back();
-      stack.pop_back();
-      if (n == node) return true;
-      if (seen[n] || !along_columns(n) || (level_[n] < pass && is_kept(n))) continue;
-      seen[n] = true;
-      for (int operand : {nest_.nodes[n].scalar.a, nest_.nodes[n].scalar.b, nest_.nodes[n].scalar.c}) {
-        if (operand >= 0) stack.push_back(operand);
-      }
-    }
-    return false;
+    bool found = false;
+    walk(roots_of(pass), [&](int n) {
+      found = found || n == node;
+      return !found && (level_[n] >= pass || !is_kept(n));
+    });
+    return found;
   }
 
   // What computing a node again takes: loads, and whether anything expensive.
   void cost(int node, int& loads, bool& expensive) const {
-    std::vector<bool> seen(nest_.nodes.size(), false);
-    std::vector<int> stack{node};
-    while (!stack.empty()) {
-      int n = stack.back();
-      stack.pop_back();
-      if (seen[n] || !along_columns(n)) continue;
-      seen[n] = true;
-      if (n != node && is_kept(n)) {
-        ++loads;
-        continue;
-      }
-      loads += nest_.nodes[n].op == NestOp::kLoad;
-      expensive = expensive || is_expensive(nest_.nodes[n]);
-      for (int operand : {nest_.nodes[n].scalar.a, nest_.nodes[n].scalar.b, nest_.nodes[n].scalar.c}) {
-        if (operand >= 0) stack.push_back(operand);
-      }
-    }
+    walk({node}, [&](int n) {
+      bool read_back = n != node && is_kept(n);
+      loads += read_back || nest_.nodes[n].op == NestOp::kLoad;
+      expensive = expensive || (!read_back && is_expensive(nest_.nodes[n]));
+      return !read_back;
+    });
   }
 
   // A place of its own for every point, of the node's very type.

@@ -9,6 +9,7 @@
 #include "ir/mesh.h"
 #include "ir/recipe.h"
 #include "ir/sharding.h"
+#include "partitioner/pipeline_schedule.h"
 
 namespace partita {
 
@@ -30,10 +31,14 @@ struct PipelineStage {
   // The part of its segment that the schedule runs the node in, in the order in which one micro-batch comes through
   // them: its chunk; gradients of weights after the others, where they run apart.
   int32_t phase(const Node& node) const {
-    if (node.segment == Segment::kForward) return node.chunk;
+    if (node.segment == Segment::kForward) return phase(StageWork::kForward, node.chunk);
     if (node.segment != Segment::kBackward) return 0;
-    if (schedule == PipelineSchedule::kZeroBubble) return node.weight_gradient ? 1 : 0;
-    return static_cast<int32_t>(chunks) - 1 - node.chunk;
+    bool apart = schedule == PipelineSchedule::kZeroBubble && node.weight_gradient;
+    return phase(apart ? StageWork::kWeight : StageWork::kBackward, node.chunk);
+  }
+  int32_t phase(StageWork work, int chunk) const {
+    if (work == StageWork::kForward) return chunk;
+    return work == StageWork::kWeight ? 1 : static_cast<int32_t>(chunks) - 1 - chunk;
   }
 };
 
@@ -48,6 +53,8 @@ struct LocalProgram {
   PipelineStage stage;
 };
 
+// Tells every value its producer's place, after nodes were put into another order.
+void renumber_producers(Graph& graph);
 // Puts nodes into the order of their segments and phases; otherwise as they were.
 void sort_by_execution(Graph& graph, const PipelineStage& stage = {});
 

@@ -110,9 +110,7 @@ void prefetch_gathers(LocalProgram& program) {
   std::vector<Node> nodes;
   for (NodeId n : order) nodes.push_back(std::move(g.nodes[n]));
   g.nodes = std::move(nodes);
-  for (size_t n = 0; n < g.nodes.size(); ++n) {
-    for (ValueId v : g.nodes[n].outputs) g.values[v].producer = static_cast<NodeId>(n);
-  }
+  renumber_producers(g);
 }
 
 int64_t gathered_bytes(const Graph& graph) {

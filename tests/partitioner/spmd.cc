@@ -140,9 +140,8 @@ class Stage {
     order_.push_back({Segment::kPrologue});
     int64_t last = 0;
     for (const StageStep& x : steps) {
-      bool forward = x.kind == StageWork::kForward, apart = x.kind == StageWork::kWeight;
-      int32_t phase = forward ? x.chunk : apart ? 1 : static_cast<int32_t>(p_.stage.chunks) - 1 - x.chunk;
-      order_.push_back({forward ? Segment::kForward : Segment::kBackward, phase, x.micro_batch, x.slot});
+      Segment segment = x.kind == StageWork::kForward ? Segment::kForward : Segment::kBackward;
+      order_.push_back({segment, p_.stage.phase(x.kind, x.chunk), x.micro_batch, x.slot});
       if (x.micro_batch + 1 == p_.micro_batches) last = x.slot;
     }
     order_.push_back({Segment::kReduce, 0, 0, last});

@@ -123,18 +123,17 @@ TEST_F(Pipeline, ManifestHasTheStagesMemory) {
 }
 
 TEST_F(Pipeline, RefusesWhatCannotBe) {
-  Outcome many = run_command(train("--ranks 512 --pin pipeline=512"));
-  EXPECT_EQ(many.code, 2);
-  EXPECT_NE(many.text.find("use fewer stages"), std::string::npos) << many.text;
-  Outcome odd = run_command(train("--ranks 3 --pin pipeline=2"));
-  EXPECT_EQ(odd.code, 2);
-  EXPECT_NE(odd.text.find("multiple of 2 ranks"), std::string::npos) << odd.text;
-  Outcome uneven = run_command(train("--ranks 3 --pin pipeline=3 --pin micro_batch=1 --pin schedule=interleaved"));
-  EXPECT_EQ(uneven.code, 2);
-  EXPECT_NE(uneven.text.find("8 micro-batches a step over 3 stages"), std::string::npos) << uneven.text;
-  Outcome chunks = run_command(train("--ranks 2 --pin pipeline=2 --pin interleave=2 --pin schedule=1f1b"));
-  EXPECT_EQ(chunks.code, 2);
-  EXPECT_NE(chunks.text.find("need schedule: interleaved"), std::string::npos) << chunks.text;
+  for (const auto& [flags, said] : {
+           std::pair{"--ranks 512 --pin pipeline=512", "use fewer stages"},
+           {"--ranks 3 --pin pipeline=2", "multiple of 2 ranks"},
+           {"--ranks 3 --pin pipeline=3 --pin micro_batch=1 --pin schedule=interleaved",
+            "8 micro-batches a step over 3 stages"},
+           {"--ranks 2 --pin pipeline=2 --pin interleave=2 --pin schedule=1f1b", "need schedule: interleaved"},
+       }) {
+    Outcome refused = run_command(train(flags));
+    EXPECT_EQ(refused.code, 2) << flags;
+    EXPECT_NE(refused.text.find(said), std::string::npos) << refused.text;
+  }
 }
 
 }  // namespace
