@@ -55,13 +55,13 @@ absl::Status reduce_slices(Exchange& x, const std::byte* input, const std::vecto
   const int64_t pieces = (longest + piece - 1) / piece;
   const int64_t scratch_elements = std::min(piece, own.length);
   const size_t stride = static_cast<size_t>(scratch_elements) * element;
-  std::vector<std::byte> scratch(2 * peers.size() * stride);
+  std::byte* const scratch = x.scratch(2 * peers.size() * stride);
   std::vector<size_t> begins(static_cast<size_t>(pieces) + 1), ends(static_cast<size_t>(pieces) + 1);
   const auto length_of = [&](const Slice& slice, int64_t p) {
     return std::clamp<int64_t>(slice.length - p * piece, 0, piece);
   };
   const auto slot = [&](int64_t p, size_t peer) {
-    return scratch.data() + (static_cast<size_t>(p % 2) * peers.size() + peer) * stride;
+    return scratch + (static_cast<size_t>(p % 2) * peers.size() + peer) * stride;
   };
   const auto post = [&](int64_t p) {
     for (int peer : peers) {
@@ -133,13 +133,13 @@ absl::Status all_reduce(Exchange& x) {
     x.next_phase();
     return gather_slices(x, data, slices);
   }
-  std::vector<std::byte> all(bytes * static_cast<size_t>(x.size()));
+  std::byte* const all = x.scratch(bytes * static_cast<size_t>(x.size()));
   std::vector<const std::byte*> sources;
-  for (int i = 0; i < x.size(); ++i) sources.push_back(all.data() + bytes * static_cast<size_t>(i));
+  for (int i = 0; i < x.size(); ++i) sources.push_back(all + bytes * static_cast<size_t>(i));
   sources[static_cast<size_t>(x.mine())] = input;
   for (int peer : others(x)) {
     x.send(peer, input, bytes);
-    x.recv(peer, all.data() + bytes * static_cast<size_t>(peer), bytes);
+    x.recv(peer, all + bytes * static_cast<size_t>(peer), bytes);
   }
   PARTITA_RETURN_IF_ERROR(x.wait_all());
   reduce_in_order(op.dtype, op.reduce, sources, data, op.count);

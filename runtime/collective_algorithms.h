@@ -48,6 +48,10 @@ class Exchange {
   void next_phase() { ++envelope_.phase; }
   void set_sequence(uint32_t sequence) { envelope_.sequence = sequence; }
 
+  // Zeroed memory for messages, in place as long as this is: after an error too the transport may still move them,
+  // until it has been aborted.
+  std::byte* scratch(size_t bytes) { return scratch_.emplace_back(bytes).data(); }
+
   // Position after the transfers posted so far, for wait().
   size_t posted() const { return transfers_.size(); }
   // Waits for the transfers [begin, end), or for all; Unavailable naming the missing ranks after the timeout.
@@ -75,6 +79,7 @@ class Exchange {
   const std::function<absl::Status()> tick_;
   Envelope envelope_;
   std::deque<Entry> transfers_;
+  std::deque<std::vector<std::byte>> scratch_;
   size_t first_open_ = 0;  // all before it are done
   SteadyTime deadline_;    // moves with every transfer that gets done
 };

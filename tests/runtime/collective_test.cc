@@ -11,6 +11,8 @@
 #include "runtime/collective_check.h"
 #include "runtime/collective_threads.h"
 #include "runtime/reduce_kernels.h"
+#include "runtime/transport.h"
+#include "runtime/transport_communicator.h"
 
 namespace partita::runtime {
 namespace {
@@ -190,6 +192,47 @@ TEST(Collective, RankThatLeaves_EndsTheOthersAtOnce) {
     EXPECT_TRUE(absl::IsUnavailable(results[static_cast<size_t>(rank)]));
     EXPECT_THAT(std::string(results[static_cast<size_t>(rank)].message()),
                 AllOf(HasSubstr("all_reduce 'loss'"), HasSubstr("rank 1 has left the run")));
+  }
+}
+
+// Fails at the first wait and, as its interface allows, still moves every message until it is aborted.
+class LateTransport final : public Transport {
+ public:
+  explicit LateTransport(int size) : size_(size) {}
+  std::string_view name() const override { return "late"; }
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  void post_send(Transfer&) override {}
+  void post_recv(Transfer& transfer) override { recvs_.push_back(&transfer); }
+  absl::Status progress(SteadyTime) override {
+    return recvs_.empty() ? absl::OkStatus() : absl::UnavailableError("the link broke");
+  }
+  void wake() override {}
+  void abort(std::string_view) override {
+    for (Transfer* transfer : recvs_) std::memset(transfer->data, 0xff, transfer->size);
+  }
+  void close() override {}
+
+ private:
+  const int size_;
+  std::vector<Transfer*> recvs_;
+};
+
+// The address sanitizer sees a message that is written where its memory is gone.
+TEST(Collective, MessagesThatComeAfterAnError_FindTheirMemory) {
+  for (const size_t count : {5, 5000, 5000000}) {
+    for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
+                                      CollectiveKind::kAllGather, CollectiveKind::kAllToAll}) {
+      const auto communicator = open_transport_communicator(
+          []() -> absl::StatusOr<std::unique_ptr<Transport>> { return std::make_unique<LateTransport>(3); }, {});
+      ASSERT_TRUE(communicator.ok()) << communicator.status();
+      std::vector<float> input(3 * count), output(3 * count);
+      const absl::Status status =
+          (*communicator)
+              ->run(
+                  {.kind = kind, .count = static_cast<int64_t>(count), .input = input.data(), .output = output.data()});
+      EXPECT_THAT(std::string(status.message()), HasSubstr("the link broke"));
+    }
   }
 }
 
