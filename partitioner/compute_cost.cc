@@ -11,6 +11,13 @@ double peak(const DeviceProfile& d, Precision p) {
   return f > 0 ? f : *std::max_element(d.flops.begin(), d.flops.end());
 }
 
+// A sum over windows where the device has a rate for them. Channels are not divided: a rank that has a part of them
+// runs a narrower convolution of the same kind.
+double convolution_time(const DeviceProfile& device, const MatrixWork& x, const ComputeOptions& options) {
+  double flops = 2 * x.batch * x.m * x.n * x.k;
+  return flops / (peak(device, options.precision) * device.convolution.at(x.channels)) + device.launch_seconds;
+}
+
 double matrices(const std::vector<MatrixWork>& list, const Workload& w, const DeviceProfile& device,
                 const ComputeOptions& options, const Share& share) {
   double seconds = 0;
@@ -24,7 +31,10 @@ double matrices(const std::vector<MatrixWork>& list, const Workload& w, const De
     if (x.split) size(x.split) = padded_part(size(x.split), share.tensor);
     // Experts stay with their ranks; the tokens of all ranks of the axis come to them.
     if (x.expert && x.scaled != 'b') x.batch /= share.expert, size(x.scaled) *= share.expert;
-    seconds += x.count * matrix_time(device, options.precision, x.batch, x.m, x.n, x.k, options.element_bytes());
+    bool windows = x.channels > 0 && !device.convolution.points.empty();
+    seconds +=
+        x.count * (windows ? convolution_time(device, x, options)
+                           : matrix_time(device, options.precision, x.batch, x.m, x.n, x.k, options.element_bytes()));
   }
   return seconds;
 }
@@ -51,7 +61,7 @@ double matrix_time(const DeviceProfile& device, Precision precision, double batc
     if (best < 0 || seconds < best) best = seconds;
   }
   if (best < 0) best = 2 * batch * m * n * k / peak(device, precision);
-  best /= device.matrix.at(k);
+  best /= device.matrix.at(k) * device.matrix_rows.at(m) * device.matrix_columns.at(n);
   double bytes = batch * (m * k + k * n + m * n) * element_bytes;
   double moved = bytes / (device.bandwidth * device.memory.at(bytes));
   return std::max(best, moved) + device.launch_seconds;

@@ -58,6 +58,8 @@ struct DeviceProfile {
   std::array<double, kPrecisions> flops = {0, 0, 0, 0};  // peak of matrix units by Precision
   double processors = 1;                                 // tiles computed at once
   EfficiencyCurve matrix;                                // of peak, by the contraction's length K
+  EfficiencyCurve matrix_rows, matrix_columns;           // of `matrix`, by M and N: small products (cpu)
+  EfficiencyCurve convolution;                           // of peak in place of `matrix`, by output channels (cpu)
   std::vector<MatrixTile> tiles;
   EfficiencyCurve attention_flash, attention_math;  // of peak, by the size of a head
   double attention_backward = 1;                    // efficiency of attention's gradient relative to the forward pass

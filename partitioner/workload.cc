@@ -38,6 +38,7 @@ struct Use {
 struct Sizes {  // of a contraction, with the factors of each
   double batch = 1, m = 1, n = 1, k = 1;
   std::vector<int> of[4];  // b, m, n, k
+  bool windows = false;    // the first operand is summed over windows
 };
 constexpr char kLetters[] = {'b', 'm', 'n', 'k'};
 
@@ -57,7 +58,10 @@ Sizes contraction(const Formula& f, double flops) {
     bool out = false;
     for (const auto& o : f.outputs) out = out || has(o.dims, i);
     int at = !out ? 3 : a && b ? 0 : b ? 2 : 1;
-    if (!out && a && !b && f.factors[i].role == FactorRole::kWhole) continue;  // positions that a window slides over
+    if (!out && a && !b && f.factors[i].role == FactorRole::kWhole) {  // positions that a window slides over
+      s.windows = true;
+      continue;
+    }
     *sizes[at] *= static_cast<double>(f.factors[i].size);
     s.of[at].push_back(i);
   }
@@ -431,6 +435,7 @@ class Analysis {
     ValueId a = use.node->inputs[0], b = use.node->inputs[1];
     bool wa = (!data_[a] && learned_[a]) || is_gathered(a), wb = (!data_[b] && learned_[b]) || is_gathered(b);
     x.weight = wa || wb;
+    if (s.windows) x.channels = s.n;
     if (is_gathered(a) || is_gathered(b)) {
       double tokens = x.batch, stack = static_cast<double>(std::max(gathered_[a], gathered_[b]));
       x.batch = stack;

@@ -20,6 +20,7 @@ struct MatrixWork {
   char split = 0;       // the size that the tensor axis divides; 0: none
   bool expert = false;  // batch is experts: the expert axis divides it
   bool weight = true;   // B (or A) is a parameter
+  double channels = 0;  // of the result, where it is a sum over windows (a convolution or its gradient); else 0
   double count = 1;
 
   double flops() const { return 2 * batch * m * n * k * count; }

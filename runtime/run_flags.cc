@@ -79,6 +79,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   o.save = save;
   o.save_gradients = save_gradients;
   o.profile = profile;
+  o.profile_tables = !quiet;
   o.seed = manifest.value("seed", uint64_t{0});
   o.threads = threads;
   PARTITA_ASSIGN_OR_RETURN(o.checkpoint, checkpoint_options());

@@ -10,6 +10,8 @@
 namespace partita::runtime {
 namespace {
 
+constexpr const char* kSegments[] = {"prologue", "forward", "backward", "reduce", "update", "evaluation"};
+
 double rate(double amount, double seconds) { return seconds > 0 ? amount / seconds / 1e9 : 0; }
 
 }  // namespace
@@ -17,7 +19,7 @@ double rate(double amount, double seconds) { return seconds > 0 ? amount / secon
 StepProfile::StepProfile(const Program& program, int rank, size_t events)
     : program_(program), rank_(rank), max_events_(events), start_(Clock::now()) {
   for (const ProgramSegment& segment : program.segments) {
-    for (const Step& step : segment.steps) steps_.push_back(&step);
+    for (const Step& step : segment.steps) steps_.push_back(&step), segments_.push_back(segment.kind);
   }
   totals_.resize(steps_.size());
 }
@@ -99,7 +101,10 @@ std::string StepProfile::chrome_trace() const {
   trace.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", rank_}, {"args", {{"name", cat("rank ", rank_)}}}});
   for (const Event& event : events_) {
     const Step& step = *steps_[event.step];
-    nlohmann::json args = {{"step", event.step}, {"micro_batch", event.micro_batch}, {"slot", event.slot}};
+    nlohmann::json args = {{"step", event.step},
+                           {"segment", kSegments[static_cast<size_t>(segments_[event.step])]},
+                           {"micro_batch", event.micro_batch},
+                           {"slot", event.slot}};
     if (step.origin >= 0) args["onnx"] = program_.origins[static_cast<size_t>(step.origin)];
     if (step.flops > 0) args["flops"] = step.flops;
     if (step.bytes > 0) args["bytes"] = step.bytes;

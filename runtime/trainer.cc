@@ -235,7 +235,7 @@ class Trainer {
   absl::Status write_profile() const {
     const StepProfile* profile = executor_.profile();
     if (profile == nullptr || !first_rank()) return absl::OkStatus();
-    std::fprintf(stderr, "%s", profile->table().c_str());
+    if (options_.profile_tables) std::fprintf(stderr, "%s", profile->table().c_str());
     return write_file_atomically(options_.profile, profile->chrome_trace(), Durable::kNo);
   }
 

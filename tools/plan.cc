@@ -1,5 +1,6 @@
 #include "tools/plan.h"
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <sstream>
@@ -38,6 +39,13 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   o.batch = kAnalysisBatch;
   o.trainable = recipe.trainable, o.frozen = recipe.frozen, o.names = recipe.names, o.seed = recipe.seed;
   PARTITA_ASSIGN_OR_RETURN(ImportedModel imported, import_onnx(model, o));
+  const std::vector<State>& states = imported.graph.states;
+  bool statistics =
+      std::any_of(states.begin(), states.end(), [](const State& s) { return s.kind == StateKind::kRunning; });
+  if (statistics && recipe.batch.global) {  // they are of the whole batch, so its size matters where it is symbolic
+    o.batch = recipe.batch.global;
+    PARTITA_ASSIGN_OR_RETURN(imported, import_onnx(model, o));
+  }
   if (warnings) *warnings = imported.warnings;
   // The search decides these; the analysis counts elements of the plain model.
   Recipe plain = recipe;

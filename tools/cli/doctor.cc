@@ -3,17 +3,22 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "base/atomic_file.h"
 #include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "oneapi/dnnl/dnnl.h"
 #include "runtime/device.h"
 #include "runtime/plugin.h"
+#include "tools/calibrate/calibrate.h"
 #include "tools/cli/command.h"
 #include "tools/cuda_toolkit.h"
 
@@ -104,11 +109,84 @@ Machine machine() {
 
 }  // namespace
 
+namespace {
+
+// Ranks that a machine of so many cores is measured for: powers of two up to the cores, four at least.
+std::vector<int> usual_ranks() {
+  std::vector<int> ranks;
+  for (int n = 1; n <= std::max(4, static_cast<int>(std::thread::hardware_concurrency())); n *= 2) ranks.push_back(n);
+  return ranks;
+}
+
+absl::Status run_calibration(const std::string& output, std::vector<int> ranks, bool json) {
+  std::string folder = std::filesystem::path(output).parent_path().string();
+  if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)  // told before a minute of measuring
+    return absl::NotFoundError(cat(quote(output), ": its folder cannot be written to; check the path"));
+  auto start = std::chrono::steady_clock::now();
+  CalibrationRequest request;
+  request.ranks = ranks.empty() ? usual_ranks() : std::move(ranks);
+  PARTITA_ASSIGN_OR_RETURN(request.runner, find_runner());
+  if (!json) request.say = [](const std::string& what) { std::fprintf(stderr, "measuring %s\n", what.c_str()); };
+  PARTITA_ASSIGN_OR_RETURN(Calibration found, calibrate(request));
+  Machine m = machine();
+  std::string about = cat("# ", m.cpu, ", ", m.cores, " cores, measured by `partita doctor --calibrate`; noise ",
+                          fmt::format("{:.0f} %", found.noise * 100),
+                          "\n# Plan with --profiles this file and a cluster.yaml of one line: preset: ",
+                          found.profiles.presets.back().name, "\n");
+  PARTITA_RETURN_IF_ERROR(write_file_atomically(output, about + profile_text(found.profiles)));
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::vector<std::string> presets;
+  for (const DeviceProfile& d : found.profiles.devices) {
+    presets.push_back(d.name);
+    if (!json) {
+      std::printf("%-9s %6.1f GFLOP/s fp32, %5.1f GB/s, a rank; memory traffic %.2f of the cost model's count\n",
+                  d.name.c_str(), d.flops[0] / 1e9, d.bandwidth / 1e9, d.software.memory_traffic);
+    }
+  }
+  if (json) {
+    std::printf(
+        "%s\n",
+        nlohmann::json{
+            {"presets", presets}, {"noise", found.noise}, {"link_error", found.link_error}, {"seconds", seconds}}
+            .dump(2)
+            .c_str());
+  } else {
+    std::printf("%s written in %.0f s; noise %.0f %%%s; collectives fitted to %.0f %%\n", output.c_str(), seconds,
+                found.noise * 100, found.noise > 0.1 ? " (the machine was busy: measure again when it is quiet)" : "",
+                found.link_error * 100);
+    if (void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) {
+      dlclose(driver);
+      std::printf("GPUs of this machine are not calibrated: plans for them use the built-in profiles\n");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 void add_doctor(CLI::App& app, absl::Status& result) {
-  auto json = std::make_shared<bool>(false);
+  struct Flags {
+    bool json = false;
+    std::string calibrate;
+    std::vector<int> ranks;
+  };
+  auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("doctor", "what is installed here, what is missing, and how to get it");
-  verb->add_flag("--json", *json, "machine output");
-  verb->callback([json, &result] {
+  verb->add_flag("--json", flags->json, "machine output");
+  verb->add_option(
+      "--calibrate", flags->calibrate,
+      "measure this machine (about a minute, best with nothing else running) and write its profile to this "
+      "YAML file, for --profiles of the verbs that plan");
+  verb->add_option("--ranks", flags->ranks, "numbers of ranks to calibrate for: 1,2,4")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024))
+      ->needs("--calibrate");
+  verb->callback([flags, &result] {
+    if (!flags->calibrate.empty()) {
+      result = run_calibration(flags->calibrate, flags->ranks, flags->json);
+      return;
+    }
+    bool* json = &flags->json;
     Machine m = machine();
     std::vector<Part> parts = examine();
     bool missing = false;

@@ -1,28 +1,11 @@
-#include <unistd.h>
-
-#include <filesystem>
-
 #include "base/cat.h"
 #include "base/status.h"
+#include "base/temporary_folder.h"
 #include "tools/cli/command.h"
 #include "tools/cli/find_rate.h"
 
 namespace partita {
 namespace {
-
-// A folder that goes away with its owner.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / cat("partita-", getpid())).string()) {}
-  ~TemporaryFolder() {
-    std::error_code ec;
-    std::filesystem::remove_all(path_, ec);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 struct Flags {
   ModelFlags model;
@@ -61,7 +44,7 @@ absl::Status train(Flags& flags) {
   PARTITA_ASSIGN_OR_RETURN(std::string runner, find_runner());
   PARTITA_ASSIGN_OR_RETURN(CompileRequest request, flags.model.request());
   request.keep_gradients = !flags.run.save_gradients.empty();
-  TemporaryFolder temporary;
+  PARTITA_ASSIGN_OR_RETURN(TemporaryFolder temporary, TemporaryFolder::create());
   const std::string folder = flags.bundle.empty() ? temporary.path() : flags.bundle, metrics = folder + "/rates.jsonl";
   if (flags.find_rate > 0) PARTITA_RETURN_IF_ERROR(prepare_rate_test(flags, request, metrics));
   {

@@ -1,0 +1,151 @@
+#include "tools/calibrate/calibrate.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "frontend/generate/gpt.h"
+#include "frontend/generate/mlp.h"
+#include "partitioner/compute_cost.h"
+#include "tools/calibrate/kernel_rates.h"
+#include "tools/calibrate/link_rates.h"
+#include "tools/calibrate/probe.h"
+
+namespace partita {
+namespace {
+
+constexpr const char* kAdamW = "optimizer: {kind: adamw, lr: 0.0001}\n";
+constexpr const char* kClasses = "loss: {kind: cross_entropy, output: logits, target: target}\n";
+
+double physical_memory() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+}
+
+Cluster cluster_of(const DeviceProfile& device, int ranks) {
+  DeviceGroup group;
+  group.devices_per_node = ranks;
+  group.device = device;
+  Cluster cluster;
+  cluster.groups = {group};
+  return cluster;
+}
+
+// Parts of a profile that say how a step is run, and that our runtime settles by design rather than by speed: it
+// reduces after the last backward, fuses what others compose, and keeps gradients in f32.
+void settle_software(SoftwareProfile& s) {
+  s.step_seconds = s.micro_batch_seconds = s.kernel_seconds = 0;
+  s.overlap_data = s.overlap_gather = s.overlap_send = s.overlap_slowdown = s.straggler_per_doubling = 0;
+  s.gradient_bytes = 4;
+  s.composed_forward_bytes = s.composed_backward_bytes = s.composed_saved_bytes = 0;
+  s.memory_traffic = 1;
+}
+
+// Bandwidth by bytes from the optimizer's nests over parameters of many sizes: each reads and writes all its bytes
+// once, and the rest of the step has pushed them out of the caches as in any training.
+absl::Status measure_memory(int ranks, const std::string& runner, DeviceProfile& device) {
+  PARTITA_ASSIGN_OR_RETURN(GraphWriter graph, generate_mlp({.sizes = {32, 64, 256, 1024, 4096, 1024}}));
+  PARTITA_ASSIGN_OR_RETURN(ProbeResult probe, run_probe(std::move(graph), {cat(kClasses, kAdamW), 8, ranks, 20},
+                                                        cluster_of(device, ranks), runner));
+  double apart = 0;  // what the nests take, each by itself
+  for (const MeasuredStep& s : probe.run.steps) apart += s.work == WorkClass::kUpdate ? s.seconds : 0;
+  const double waited = std::max(1.0, probe.run.seconds(WorkClass::kUpdate) / apart);
+  std::vector<std::pair<double, double>> rates;  // bytes, bytes/s
+  for (const MeasuredStep& s : probe.run.steps) {
+    if (s.work == WorkClass::kUpdate && s.bytes > 1e3 && s.seconds > 0)
+      rates.emplace_back(s.bytes, s.bytes / (s.seconds * waited));
+  }
+  if (rates.empty()) return absl::InternalError("the probe's optimizer moved no bytes");
+  std::sort(rates.begin(), rates.end());
+  device.bandwidth = 0;
+  std::vector<std::pair<double, double>> points;  // nests of about one size as one
+  for (size_t k = 0; k < rates.size();) {
+    double bytes = 0, rate = 0, n = 0;
+    for (double first = rates[k].first; k < rates.size() && rates[k].first < 2 * first; ++k)
+      bytes += rates[k].first, rate += rates[k].second, ++n;
+    points.emplace_back(bytes / n, rate / n);
+    device.bandwidth = std::max(device.bandwidth, rate / n);
+  }
+  device.memory.points.clear();
+  for (auto [bytes, rate] : points) device.memory.points.emplace_back(std::round(bytes), rate / device.bandwidth);
+  return absl::OkStatus();
+}
+
+// A small transformer: what its norms, activations, residuals and loss take against what the cost model counts, and
+// what the step takes beside its kernels.
+absl::Status measure_step(int ranks, const std::string& runner, DeviceProfile& device) {
+  constexpr int64_t kSamples = 4;
+  PARTITA_ASSIGN_OR_RETURN(GraphWriter graph,
+                           generate_gpt({.layers = 3, .hidden = 256, .heads = 4, .vocab = 2048, .sequence = 128}));
+  PARTITA_ASSIGN_OR_RETURN(
+      ProbeResult probe, run_probe(std::move(graph), {kAdamW, kSamples, ranks, 20}, cluster_of(device, ranks), runner));
+  device.software.memory_traffic =
+      memory_traffic_for(probe.run.seconds(WorkClass::kMemory), probe.workload, device, kSamples);
+  device.software.step_seconds = std::max(0.0, probe.run.gap_seconds);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double memory_traffic_for(double seconds, const Workload& workload, const DeviceProfile& device, double samples) {
+  auto predicted = [&](double traffic) {
+    DeviceProfile d = device;
+    d.software.memory_traffic = traffic;
+    double sum = 0;
+    for (size_t k = 0; k < workload.units.size(); ++k) {
+      UnitWork u = workload.unit(k);
+      u.matrices.clear(), u.input_gradients.clear(), u.weight_gradients.clear(), u.attention.clear();
+      UnitTime t = unit_time(u, workload, d, {}, {.samples = samples});
+      sum += t.forward + t.input_gradient;
+    }
+    return sum;
+  };
+  double low = 0.01, high = 100;
+  while (high / low > 1.001) {
+    double middle = std::sqrt(low * high);
+    (predicted(middle) < seconds ? low : high) = middle;
+  }
+  return std::sqrt(low * high);
+}
+
+absl::StatusOr<Calibration> calibrate(const CalibrationRequest& request) {
+  PARTITA_ASSIGN_OR_RETURN(ProfileLibrary library, ProfileLibrary::load());
+  const DeviceProfile* base = library.device("cpu");
+  if (!base) return absl::InternalError("there is no built-in profile of a cpu");
+  Calibration out;
+  for (int ranks : request.ranks) {
+    RankTeam team = RankTeam::of(ranks);
+    std::string name = cat("local-", ranks);
+    DeviceProfile device = *base;
+    device.name = name;
+    device.source = cat("measured: ", ranks, ranks == 1 ? " rank" : " ranks at once", " of ", team.threads,
+                        team.threads == 1 ? " thread" : " threads");
+    device.memory_bytes = physical_memory() / ranks;
+    settle_software(device.software);
+    request.say(cat(name, ": products, convolutions, attention"));
+    PARTITA_ASSIGN_OR_RETURN(double noise, measure_kernels(team, device));
+    out.noise = std::max(out.noise, noise);
+    request.say(cat(name, ": memory and whole steps"));
+    PARTITA_RETURN_IF_ERROR(measure_memory(ranks, request.runner, device));
+    PARTITA_RETURN_IF_ERROR(measure_step(ranks, request.runner, device));
+    device.host_bandwidth = device.bandwidth;
+    NodePreset preset{name, name, "this machine", ranks, "memory", "ethernet", 0, 0};
+    if (ranks > 1) {
+      request.say(cat(name, ": collectives"));
+      PARTITA_ASSIGN_OR_RETURN(LinkFit fit, measure_thread_links(team));
+      fit.link.kind = name;
+      fit.link.source = cat("measured between ", ranks, " threads of one process");
+      out.noise = std::max(out.noise, fit.noise);
+      out.link_error = std::max(out.link_error, fit.error);
+      out.profiles.links.push_back(fit.link);
+      preset.inner_link = name;
+    }
+    out.profiles.devices.push_back(std::move(device));
+    out.profiles.presets.push_back(std::move(preset));
+  }
+  return out;
+}
+
+}  // namespace partita

@@ -1,0 +1,109 @@
+// Bandwidth, latency and half_bytes are found by coordinate descent: each is multiplied or divided by a factor that
+// shrinks, as long as the squared logarithms of predicted over measured fall.
+#include "tools/calibrate/link_rates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "partitioner/collective_cost.h"
+
+namespace partita {
+namespace {
+
+namespace rt = runtime;
+
+struct Sample {
+  CollectiveKind kind;
+  double bytes, seconds;
+};
+
+constexpr int64_t kSizes[] = {4 << 10, 64 << 10, 1 << 20, 8 << 20, 32 << 20};
+
+// The operation on `bytes` of the whole value, in place where it can be.
+rt::CollectiveOp operation(CollectiveKind kind, int64_t bytes, int rank, int ranks, float* buffer) {
+  rt::CollectiveOp op;
+  op.label = "calibration";
+  int64_t count = bytes / 4;
+  op.output = buffer;
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+      op.kind = rt::CollectiveKind::kAllGather, op.count = count / ranks, op.input = buffer + rank * op.count;
+      break;
+    case CollectiveKind::kReduceScatter:
+      op.kind = rt::CollectiveKind::kReduceScatter, op.count = count / ranks, op.input = buffer;
+      op.output = buffer + rank * op.count;
+      break;
+    case CollectiveKind::kSend:  // each to the next one and from the one before
+      op.kind = rt::CollectiveKind::kPermute, op.count = count, op.input = buffer, op.output = buffer + count;
+      op.to = (rank + 1) % ranks, op.from = (rank + ranks - 1) % ranks;
+      break;
+    default:
+      op.kind = rt::CollectiveKind::kAllReduce, op.count = count;
+  }
+  return op;
+}
+
+double predicted(const LinkProfile& link, int ranks, const Sample& s) {
+  DeviceGroup group;
+  group.devices_per_node = ranks;
+  group.links = {{link, ranks}};
+  return collective_time(group, s.kind, {s.kind == CollectiveKind::kSend ? 2 : ranks, 1}, s.bytes).seconds;
+}
+
+double misfit(const LinkProfile& link, int ranks, const std::vector<Sample>& samples) {
+  double sum = 0;
+  for (const Sample& s : samples) {
+    double e = std::log(predicted(link, ranks, s) / s.seconds);
+    sum += e * e;
+  }
+  return sum;
+}
+
+LinkProfile fit(int ranks, const std::vector<Sample>& samples) {
+  LinkProfile link;
+  link.bandwidth = 5e9, link.latency = 1e-5, link.half_bytes = 1e4;
+  double best = misfit(link, ranks, samples);
+  for (double factor = 4; factor > 1.005;) {
+    bool moved = false;
+    for (double LinkProfile::*member : {&LinkProfile::bandwidth, &LinkProfile::latency, &LinkProfile::half_bytes}) {
+      for (double by : {factor, 1 / factor}) {
+        LinkProfile next = link;
+        next.*member *= by;
+        double e = misfit(next, ranks, samples);
+        if (e < best) best = e, link = next, moved = true;
+      }
+    }
+    if (!moved) factor = std::sqrt(factor);
+  }
+  return link;
+}
+
+}  // namespace
+
+absl::StatusOr<LinkFit> measure_thread_links(const RankTeam& team) {
+  LinkFit out;
+  std::vector<Sample> samples;
+  for (CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+                              CollectiveKind::kSend}) {
+    for (int64_t bytes : kSizes) {
+      PARTITA_ASSIGN_OR_RETURN(
+          Timing t, team.time([&](int rank, rt::Communicator* communicator) -> absl::StatusOr<RankWork> {
+            auto buffer = std::make_shared<std::vector<float>>(static_cast<size_t>(bytes / 2), 0.01f);
+            rt::CollectiveOp op = operation(kind, bytes, rank, team.ranks, buffer->data());
+            return RankWork([buffer, op, communicator] { return communicator->run(op); });
+          }));
+      samples.push_back({kind, static_cast<double>(bytes), t.seconds});
+      out.noise += t.noise;
+    }
+  }
+  out.noise /= static_cast<double>(samples.size());
+  out.link = fit(team.ranks, samples);
+  for (const Sample& s : samples)
+    out.error += std::abs(predicted(out.link, team.ranks, s) / s.seconds - 1) / static_cast<double>(samples.size());
+  return out;
+}
+
+}  // namespace partita

@@ -1,0 +1,102 @@
+// A training step ends where the update's last event does: the next event that is none of the update's begins the next.
+#include "tools/calibrate/measured_run.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/cat.h"
+#include "nlohmann/json.hpp"
+
+namespace partita {
+namespace {
+
+constexpr size_t kFewestSteps = 3;
+
+double lower_quartile(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[(values.size() - 1) / 4];
+}
+
+bool starts_with(const std::string& text, std::string_view prefix) { return text.rfind(prefix, 0) == 0; }
+
+WorkClass class_of(const std::string& category, const std::string& segment) {
+  if (starts_with(category, "start ") || starts_with(category, "wait ")) return WorkClass::kCommunication;
+  if (starts_with(category, "matmul")) return WorkClass::kMatrix;
+  if (starts_with(category, "conv")) return WorkClass::kConvolution;
+  if (starts_with(category, "attention")) return WorkClass::kAttention;
+  return segment == "update" ? WorkClass::kUpdate : WorkClass::kMemory;
+}
+
+}  // namespace
+
+std::string_view work_class_name(WorkClass c) {
+  constexpr std::string_view kNames[] = {"matrix products", "convolutions", "attention",
+                                         "memory-bound",    "update",       "communication"};
+  return kNames[static_cast<size_t>(c)];
+}
+
+absl::StatusOr<MeasuredRun> read_measured_run(std::string_view text, const std::string& file) {
+  auto refuse = [&](std::string_view what) {
+    return absl::InvalidArgumentError(cat(file,
+                                          ": expected the trace that `partita train --profile FILE` writes, found ",
+                                          what, "; run a few steps with --profile"));
+  };
+  nlohmann::json trace = nlohmann::json::parse(text, nullptr, false);
+  if (!trace.is_object() || !trace.contains("traceEvents") || !trace["traceEvents"].is_array())
+    return refuse("no list of traceEvents");
+  struct Seen {
+    WorkClass work;
+    double flops = 0, bytes = 0;
+    std::vector<double> seconds, calls;  // by training step
+  };
+  std::map<int64_t, Seen> seen;
+  std::vector<double> begins, busy;  // of the training steps
+  bool updating = true;
+  try {
+    for (const nlohmann::json& e : trace["traceEvents"]) {
+      if (e.at("ph") != "X") continue;
+      const nlohmann::json& args = e.at("args");
+      if (!args.contains("segment") || !args.contains("step")) return refuse("events without step and segment");
+      std::string segment = args["segment"];
+      if (segment == "evaluation") continue;
+      double begin = e.at("ts").get<double>() / 1e6, took = e.at("dur").get<double>() / 1e6;
+      if (segment != "update" && updating) begins.push_back(begin), busy.push_back(0);
+      updating = segment == "update";
+      if (begins.empty()) continue;
+      size_t step = begins.size() - 1;
+      Seen& s = seen.try_emplace(args["step"].get<int64_t>(), Seen{class_of(e.at("cat"), segment), 0, 0, {}, {}})
+                    .first->second;
+      s.flops = args.value("flops", 0.0), s.bytes = args.value("bytes", 0.0);
+      s.seconds.resize(step + 1), s.calls.resize(step + 1);
+      s.seconds[step] += took, ++s.calls[step];
+      busy[step] += took;
+    }
+  } catch (const nlohmann::json::exception& e) {
+    return refuse(e.what());
+  }
+  // The last training step may be cut off, the first prepares kernels.
+  if (begins.size() < kFewestSteps + 1) return refuse(cat(begins.size(), " training steps"));
+  size_t last = begins.size() - 1;
+  MeasuredRun run;
+  run.training_steps = static_cast<double>(last - 1);
+  std::vector<double> steps, gaps;
+  for (size_t k = 1; k < last; ++k) {
+    steps.push_back(begins[k + 1] - begins[k]);
+    gaps.push_back(steps.back() - busy[k]);
+  }
+  std::array<std::vector<double>, kWorkClasses> classes;
+  for (auto& sums : classes) sums.assign(last, 0);
+  run.step_seconds = lower_quartile(steps), run.gap_seconds = lower_quartile(gaps);
+  for (auto& [id, s] : seen) {
+    s.seconds.resize(last + 1), s.calls.resize(last + 1);
+    std::vector<double> between(s.seconds.begin() + 1, s.seconds.begin() + static_cast<int64_t>(last));
+    for (size_t k = 1; k < last; ++k) classes[static_cast<size_t>(s.work)][k] += s.seconds[k];
+    run.steps.push_back({s.work, lower_quartile(between), s.calls[1], s.flops, s.bytes});
+  }
+  for (size_t c = 0; c < classes.size(); ++c)
+    run.class_seconds[c] = lower_quartile({classes[c].begin() + 1, classes[c].end()});
+  return run;
+}
+
+}  // namespace partita

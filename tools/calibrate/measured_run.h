@@ -1,0 +1,41 @@
+// What a measured run says: the trace that `--profile` writes (runtime/step_profile.h), step by step of the program.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace partita {
+
+enum class WorkClass { kMatrix, kConvolution, kAttention, kMemory, kUpdate, kCommunication };
+inline constexpr int kWorkClasses = 6;
+std::string_view work_class_name(WorkClass c);
+
+// A step of the program in one training step, all its micro-batches together.
+struct MeasuredStep {
+  WorkClass work = WorkClass::kMemory;
+  double seconds = 0;           // the lower quartile over the training steps but the first
+  double calls = 1;             // micro-batches
+  double flops = 0, bytes = 0;  // of one call
+};
+
+struct MeasuredRun {
+  std::vector<MeasuredStep> steps;
+  double step_seconds = 0;  // from the first event of a training step to that of the next: the lower quartile
+  double gap_seconds = 0;   // of it, between the events
+  double training_steps = 0;
+  // By class: the lower quartile over the training steps of what its steps took together. More than the sum over
+  // `steps` where ranks wait for cores: then a few of them are interrupted in every training step, and mostly others.
+  std::array<double, kWorkClasses> class_seconds = {};
+
+  double seconds(WorkClass c) const { return class_seconds[static_cast<size_t>(c)]; }
+};
+
+// `text`: Chrome's trace event format. InvalidArgument where it is none, or none of ours, or shows fewer than three
+// training steps.
+absl::StatusOr<MeasuredRun> read_measured_run(std::string_view text, const std::string& file);
+
+}  // namespace partita

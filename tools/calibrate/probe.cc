@@ -1,0 +1,51 @@
+#include "tools/calibrate/probe.h"
+
+#include "base/cat.h"
+#include "base/mapped_file.h"
+#include "base/status.h"
+#include "base/temporary_folder.h"
+#include "frontend/recipe.h"
+#include "runtime/program_image.h"
+#include "runtime/run_flags.h"
+#include "tools/compile.h"
+#include "tools/plan.h"
+
+namespace partita {
+
+absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, const Cluster& cluster,
+                                      const std::string& runner) {
+  PARTITA_RETURN_IF_ERROR(graph.status());
+  PARTITA_ASSIGN_OR_RETURN(TemporaryFolder folder, TemporaryFolder::create());
+  const std::string model = cat(folder.path(), "/model.onnx"), bundle = cat(folder.path(), "/bundle");
+  PARTITA_RETURN_IF_ERROR(write_generated(graph, model, std::nullopt));
+  CompileRequest request;
+  request.model = model;
+  PARTITA_ASSIGN_OR_RETURN(
+      request.recipe,
+      parse_recipe(cat(probe.recipe, "batch: {global: ", probe.samples * probe.ranks,
+                       "}\ndata: {kind: synthetic}\ninit: [{match: '*', normal: {std: 0.02}}]\npin: {data: ",
+                       probe.ranks, "}\n"),
+                   "probe"));
+  request.ranks = probe.ranks;
+  {
+    PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));
+    PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, bundle));
+  }
+  runtime::RunFlags flags;
+  flags.steps = probe.steps;
+  flags.profile = cat(folder.path(), "/trace.json");
+  flags.quiet = true;
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(bundle));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs,
+                           runtime::load_images(cat(bundle, "/", runtime::kImageName)));
+  PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
+  PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, nullptr));
+  ProbeResult result;
+  PARTITA_ASSIGN_OR_RETURN(MappedFile trace, MappedFile::open(flags.profile));
+  PARTITA_ASSIGN_OR_RETURN(result.run, read_measured_run(trace.text(), flags.profile));
+  int64_t batch = 1;
+  PARTITA_ASSIGN_OR_RETURN(result.workload, analyse_model(model, request.recipe, cluster, &batch, nullptr));
+  return result;
+}
+
+}  // namespace partita

@@ -1,0 +1,92 @@
+#include "tools/calibrate/rank_team.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "runtime/collective_threads.h"
+
+namespace partita {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+RankTeam RankTeam::of(int ranks) {
+  RankTeam team;
+  team.ranks = ranks;
+  team.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
+  return team;
+}
+
+absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
+  runtime::ThreadWorld world(ranks);
+  std::barrier together(ranks);
+  std::vector<absl::Status> results(static_cast<size_t>(ranks));
+  std::vector<Clock::time_point> begins(static_cast<size_t>(ranks)), ends(static_cast<size_t>(ranks));
+  std::vector<double> samples;
+  std::atomic<bool> failed = false;
+  int64_t calls = 1;
+  auto rank_body = [&](int rank) {
+    absl::Status& status = results[static_cast<size_t>(rank)];
+    omp_set_num_threads(threads);
+    std::unique_ptr<runtime::Communicator> communicator;
+    RankWork work;
+    auto start = [&]() -> absl::Status {
+      if (ranks > 1) {
+        auto c = world.communicator(rank);
+        if (!c.ok()) return c.status();
+        communicator = *std::move(c);
+      }
+      auto w = prepare(rank, communicator.get());
+      if (!w.ok()) return w.status();
+      work = *std::move(w);
+      return work();
+    };
+    auto end = [&] {
+      failed = true;
+      if (communicator) communicator->abort(std::string(status.message()));
+    };
+    if (status = start(); !status.ok()) end();
+    together.arrive_and_wait();
+    if (failed) return;
+    // Round 0 finds out how many calls a round takes.
+    for (int round = 0; round <= rounds; ++round) {
+      together.arrive_and_wait();
+      begins[static_cast<size_t>(rank)] = Clock::now();
+      for (int64_t k = 0; k < calls && status.ok(); ++k) status = work();
+      ends[static_cast<size_t>(rank)] = Clock::now();
+      if (!status.ok()) end();
+      together.arrive_and_wait();  // nobody sets `failed` from here to the next round
+      if (failed) return;
+      if (rank != 0) continue;
+      double call =
+          seconds(*std::min_element(begins.begin(), begins.end()), *std::max_element(ends.begin(), ends.end())) /
+          static_cast<double>(calls);
+      if (round > 0) samples.push_back(call);
+      if (round == 0)
+        calls = std::clamp<int64_t>(static_cast<int64_t>(round_seconds / std::max(call, 1e-9)), 1, 1 << 16);
+    }
+  };
+  std::vector<std::thread> threads_of_ranks;
+  for (int r = 0; r < ranks; ++r) threads_of_ranks.emplace_back(rank_body, r);
+  for (std::thread& t : threads_of_ranks) t.join();
+  for (const absl::Status& s : results) {
+    if (!s.ok()) return s;
+  }
+  std::sort(samples.begin(), samples.end());
+  double best = samples.front(), median = samples[samples.size() / 2];
+  return Timing{best, best > 0 ? median / best - 1 : 0};
+}
+
+}  // namespace partita
