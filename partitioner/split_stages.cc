@@ -131,7 +131,7 @@ class StageCutter {
 
   void send(const Message& m) {
     chunk_ = with_each_micro_batch(m.segment) ? chunk_of(m.from) : 0;
-    ValueId v = place_[m.value] == kOwed ? own_terms_.at({m.value, chunk_of(m.from)}) : value_of(m.value);
+    ValueId v = place_[m.value] == kOwed ? own_terms_.at({m.value, term_chunk(m.value, m.from)}) : value_of(m.value);
     at(m.value, m.segment);
     b_.emit_all("send", {v}, peer(m, m.to));
   }
@@ -229,42 +229,69 @@ class StageCutter {
     }
   }
 
-  // The terms of a sum that is owed which its stages here have.
+  // The terms of a sum that is owed which its stages here have: with each micro-batch every stage's own, afterwards
+  // one.
   void copy_terms(const Node& node) {
+    std::set<int> mine;
     for (int stage : stages_.terms[node.outputs[0]]) {
-      if (is_here(stage)) copy_term(node, stage);
+      if (is_here(stage)) mine.insert(stage);
     }
+    if (!with_each_micro_batch(node.segment)) return mine.empty() ? void() : copy_term(node, mine);
+    for (int stage : mine) copy_term(node, {stage});
   }
 
-  // A stage's term: operands of other stages count as zero in it.
-  void copy_term(const Node& node, int stage) {
+  // The term of `stages`: operands of other stages count as zero in it.
+  void copy_term(const Node& node, const std::set<int>& stages) {
     const std::set<int>& terms = stages_.terms[node.outputs[0]];
-    chunk_ = chunk_of(stage);
+    chunk_ = term_chunk(node.outputs[0], *stages.begin());
     size_t owed = 0;
     while (place_[node.inputs[owed]] == kAnywhere) ++owed;
     std::vector<bool> summed = summed_operands(graph_, node, owed);
     std::vector<ValueId> inputs;
     for (size_t k = 0; k < node.inputs.size(); ++k) {
       ValueId v = node.inputs[k];
-      bool own = node.op->sums_micro_batches || place_[v] == stage ||
-                 (place_[v] == kOwed && stages_.terms[v].count(stage) > 0) ||
-                 (place_[v] == kAnywhere && (!summed[k] || *terms.begin() == stage));
+      bool own = node.op->sums_micro_batches || stages.count(place_[v]) > 0 ||
+                 (place_[v] == kOwed && !own_stages(v, stages).empty()) ||
+                 (place_[v] == kAnywhere && (!summed[k] || stages.count(*terms.begin()) > 0));
       at(node);
-      inputs.push_back(own ? term_of(v, stage) : b_.full(graph_.type(v).dtype, graph_.type(v).shape, 0));
+      inputs.push_back(own ? term_of(v, stages) : b_.full(graph_.type(v).dtype, graph_.type(v).shape, 0));
     }
     emit(node, std::move(inputs));
     own_terms_[{node.outputs[0], chunk_}] = here(node.outputs[0]);
     here(node.outputs[0]) = kNoValue;  // as long as it is not complete
   }
 
-  // A value as a stage's term has it: its own term of a sum, its own accumulator of one.
-  ValueId term_of(ValueId v, int stage) {
+  // Chunks have terms of their own as long as micro-batches run.
+  int term_chunk(ValueId v, int stage) const { return each_[v] ? chunk_of(stage) : 0; }
+
+  std::set<int> own_stages(ValueId v, const std::set<int>& stages) const {
+    std::set<int> own;
+    for (int stage : stages_.terms[v]) {
+      if (stages.count(stage) > 0) own.insert(stage);
+    }
+    return own;
+  }
+
+  // A value as a term of `stages` has it: their own terms of a sum, their own accumulator of one.
+  ValueId term_of(ValueId v, const std::set<int>& stages) {
     bool sums = state_of_[v] >= 0 && graph_.states[static_cast<size_t>(state_of_[v])].kind == StateKind::kAccumulator;
     if (place_[v] != kOwed && !sums) return value_of(v);
-    auto [at, fresh] = own_terms_.try_emplace({v, chunk_of(stage)}, kNoValue);
-    PARTITA_CHECK(!fresh || sums, "a term that was not made");
-    if (fresh) at->second = declare(static_cast<size_t>(state_of_[v]), stage);
+    if (!sums) return own_sum(v, own_stages(v, stages));
+    auto [at, fresh] = own_terms_.try_emplace({v, chunk_of(*stages.begin())}, kNoValue);
+    if (fresh) at->second = declare(static_cast<size_t>(state_of_[v]), *stages.begin());
     return at->second;
+  }
+
+  // The sum of this place's terms, of some of its stages.
+  ValueId own_sum(ValueId v, const std::set<int>& stages) {
+    ValueId sum = kNoValue;
+    std::set<int> chunks;
+    for (int stage : stages) {
+      if (!is_here(stage) || !chunks.insert(term_chunk(v, stage)).second) continue;
+      ValueId term = own_terms_.at({v, term_chunk(v, stage)});
+      sum = sum == kNoValue ? term : b_.add(sum, term);
+    }
+    return sum;
   }
 
   // Sums become whole where they are first read for what they are: scalars on every stage, by all of them together.
@@ -278,18 +305,14 @@ class StageCutter {
     int home = stages_.home[v];
     if (!completed_.insert(v).second || (home >= 0 && !is_here(home))) return;
     at(v, segment);
-    ValueId sum = kNoValue;
-    auto add = [&](ValueId term) { sum = sum == kNoValue ? term : b_.add(sum, term); };
-    for (int stage : stages_.terms[v]) {
-      if (is_here(stage)) add(own_terms_.at({v, chunk_of(stage)}));
-    }
+    ValueId sum = own_sum(v, stages_.terms[v]);
     if (home < 0) {
       Attrs attrs = group();
       attrs.set("reduce", std::string("sum"));
       if (sum == kNoValue) sum = b_.full(graph_.type(v).dtype, graph_.type(v).shape, 0);
       sum = b_.emit("all_reduce", {sum}, std::move(attrs));
     } else {
-      for (ValueId term : received_[v]) add(term);
+      for (ValueId term : received_[v]) sum = sum == kNoValue ? term : b_.add(sum, term);
     }
     here(v) = sum;
   }

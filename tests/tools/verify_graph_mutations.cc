@@ -276,6 +276,32 @@ bool wrong_placement(Bundle& b, std::mt19937& rng) {
   return false;
 }
 
+// Two messages to other stages, of one type, are taken for each other.
+bool swapped_messages(Bundle& b, std::mt19937& rng) {
+  Graph& g = b.programs[0].rank;
+  auto sends = [](const Node& x) { return x.op->name == "send"; };
+  int n = pick(g.nodes, rng, sends);
+  if (n < 0) return false;
+  ValueId v = g.nodes[n].inputs[0];
+  int m = pick(g.nodes, rng,
+               [&](const Node& x) { return sends(x) && x.inputs[0] != v && g.type(x.inputs[0]) == g.type(v); });
+  if (m < 0) return false;
+  std::swap(g.nodes[n].inputs, g.nodes[m].inputs);
+  return true;
+}
+
+// What another stage has sent is left out of a sum, or out of a layer.
+bool ignored_message(Bundle& b, std::mt19937& rng) {
+  Graph& g = b.programs[0].rank;
+  int n = pick(g.nodes, rng, [&](const Node& x) {
+    const Node* term = x.inputs.size() == 2 ? g.producer(x.inputs[1]) : nullptr;
+    return x.op->name == "add" && term != nullptr && term->op->name == "recv" && is_used(g, x.outputs[0]);
+  });
+  if (n < 0) return false;
+  replace_uses(g, g.nodes[n].outputs[0], g.nodes[n].inputs[0]);
+  return true;
+}
+
 bool wrong_sample_count(Bundle& b, std::mt19937& rng) {
   b.programs[0].program.samples_per_step += 1 + static_cast<int64_t>(rng() % 3);
   return true;
@@ -299,6 +325,8 @@ constexpr Mutation kMutations[] = {
     {"wrong attribute", wrong_attribute},
     {"wrong type", wrong_type},
     {"wrong placement", wrong_placement},
+    {"swapped messages", swapped_messages},
+    {"ignored message", ignored_message},
     {"wrong sample count", wrong_sample_count},
 };
 

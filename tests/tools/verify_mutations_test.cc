@@ -5,12 +5,14 @@
 #include <map>
 
 #include "base/cat.h"
+#include "base/status.h"
 #include "runtime/trainer.h"
 #include "tests/tools/verify_mutations.h"
 #include "tests/tools/verify_samples.h"
 #include "tools/verify/certificate.h"
 #include "tools/verify/check_graph.h"
 #include "tools/verify/check_steps.h"
+#include "tools/verify/join_stages.h"
 #include "tools/verify/pad_serial.h"
 
 namespace partita {
@@ -63,13 +65,27 @@ class Mutations : public testing::Test {
         {made, {.ranks = 8, .keep_gradients = true}},
         {made, {.ranks = 4, .like = {"megatron:tp2"}}},
         {odd, {.ranks = 2, .like = {"megatron:tp2"}}},
+        {gpt2, {.ranks = 2, .pins = {"pipeline=2", "micro_batch=1"}}},
+        {made, {.ranks = 4, .pins = {"pipeline=2", "zero=3"}}},
+        {made, {.ranks = 2, .pins = {"pipeline=2", "schedule=interleaved"}}},
+        {made, {.ranks = 4, .pins = {"pipeline=2", "tensor=2", "schedule=zero_bubble"}}},
     };
     for (const auto& [folder, layout] : samples) {
       auto bundle = sample_bundle(folder, layout);
       ASSERT_TRUE(bundle.ok()) << bundle.status();
       ASSERT_TRUE(verifier::check_bundle(*bundle).ok()) << verifier::check_bundle(*bundle).status();
       bundles_.push_back(*std::move(bundle));
-      auto padded = verifier::pad_serial(bundles_.back().serial, bundles_.back().programs[0].program);
+      const verifier::Bundle& b = bundles_.back();
+      links_.emplace_back();
+      auto padded = verifier::pad_serial(b.serial, b.programs[0].program);
+      if (b.programs.size() > 1) {
+        auto stages = verifier::check_stages(b);
+        ASSERT_TRUE(stages.ok()) << stages.status();
+        links_.back() = stages->links;
+        auto joined = verifier::join_stages(b, stages->links);
+        ASSERT_TRUE(joined.ok()) << joined.status();
+        padded = verifier::pad_serial(b.serial, joined->program);
+      }
       ASSERT_TRUE(padded.ok()) << padded.status();
       auto serial = verifier::SerialValues::create(padded->graph);
       ASSERT_TRUE(serial.ok());
@@ -79,6 +95,38 @@ class Mutations : public testing::Test {
   static void TearDownTestSuite() {
     bundles_.clear();
     serials_.clear();
+    links_.clear();
+  }
+
+  // The links between the stages of a bundle in whose graphs a node may have been put in.
+  static verifier::StageLinks links_in(size_t which, const verifier::Bundle& broken) {
+    auto now = [&](verifier::StageNode n) {
+      const auto &before = bundles_[which].programs[static_cast<size_t>(n.stage)].rank.nodes,
+                 &after = broken.programs[static_cast<size_t>(n.stage)].rank.nodes;
+      NodeId same = 0;
+      while (same < n.node && before[same].op == after[same].op && before[same].outputs == after[same].outputs) ++same;
+      if (after.size() > before.size() && (same < n.node || before[same].outputs != after[same].outputs)) ++n.node;
+      return n;
+    };
+    verifier::StageLinks links;
+    for (const auto& [receiver, sender] : links_[which].sender) links.sender[now(receiver)] = now(sender);
+    for (const auto& sum : links_[which].sums) {
+      std::vector<NodeId>& nodes = links.sums.emplace_back();
+      for (size_t s = 0; s < sum.size(); ++s) nodes.push_back(now({static_cast<int>(s), sum[s]}).node);
+    }
+    return links;
+  }
+
+  static absl::Status check_values(size_t which, const verifier::Bundle& b) {
+    Graph ranks = b.programs[0].rank;
+    runtime::Program program = b.programs[0].program;
+    if (b.programs.size() > 1) {
+      PARTITA_ASSIGN_OR_RETURN(verifier::JoinedStages joined, verifier::join_stages(b, links_in(which, b)));
+      ranks = std::move(joined.graph);
+      program = std::move(joined.program);
+    }
+    PARTITA_ASSIGN_OR_RETURN(verifier::PaddedSerial padded, verifier::pad_serial(b.serial, program));
+    return verifier::check_graph(serials_[which], ranks, padded.program, no_place).status();
   }
 
   template <typename Check>
@@ -87,12 +135,17 @@ class Mutations : public testing::Test {
     int harmless = 0;
     for (int seed = 0; seed < kSeeds; ++seed) {
       std::mt19937 rng(static_cast<uint32_t>(seed));
-      size_t which = rng() % bundles_.size();
-      for (size_t k = static_cast<size_t>(seed);; ++k) {
-        ASSERT_LT(k, static_cast<size_t>(seed) + mutations.size()) << "nothing applies";
+      const Mutation& m = mutations[static_cast<size_t>(seed) % mutations.size()];
+      for (size_t first = rng() % bundles_.size(), k = 0;; ++k) {
+        ASSERT_LT(k, 8 * bundles_.size()) << m.name << " applies to nothing";
+        size_t which = (first + k) % bundles_.size();
         verifier::Bundle broken = bundles_[which];
-        const Mutation& m = mutations[k % mutations.size()];
-        if (!m.apply(broken, rng)) continue;
+        // A fault of any stage: mutations are of the first program.
+        size_t stage = rng() % broken.programs.size();
+        std::swap(broken.programs[0], broken.programs[stage]);
+        bool applies = m.apply(broken, rng);
+        std::swap(broken.programs[0], broken.programs[stage]);
+        if (!applies) continue;
         ++applied[m.name];
         absl::Status status = check(which, broken);
         if (status.ok()) {  // then it is no fault: the ranks compute what they did, to the bit
@@ -112,18 +165,14 @@ class Mutations : public testing::Test {
 
   static inline std::vector<verifier::Bundle> bundles_;
   static inline std::vector<verifier::SerialValues> serials_;
+  static inline std::vector<verifier::StageLinks> links_;
 };
 
-TEST_F(Mutations, OfGraphsAreFound) {
-  expect_all_found(graph_mutations(), [](size_t which, const verifier::Bundle& b) {
-    auto padded = verifier::pad_serial(b.serial, b.programs[0].program);
-    if (!padded.ok()) return padded.status();
-    return verifier::check_graph(serials_[which], b.programs[0].rank, padded->program, no_place).status();
-  });
-}
+TEST_F(Mutations, OfGraphsAreFound) { expect_all_found(graph_mutations(), check_values); }
 
 TEST_F(Mutations, OfProgramsAreFound) {
   expect_all_found(program_mutations(), [](size_t, const verifier::Bundle& b) {
+    if (b.programs.size() > 1) return verifier::check_bundle(b).status();
     return verifier::check_steps(b.programs[0].code, b.programs[0].program, b.programs[0].claims).status();
   });
 }

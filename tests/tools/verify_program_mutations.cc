@@ -161,9 +161,12 @@ bool stale_buffer(Bundle& b, std::mt19937& rng) {
   Place p = pick(b, rng, [&](const Step& s) { return computes(s) && writes_what_is_read(b, s); });
   if (p.segment == nullptr) return false;
   // Readers go on finding what was there before.
+  int64_t& end = b.programs[0].program.region_bytes[static_cast<int>(Region::kArena)];
   for (size_t o = static_cast<size_t>(p.step().inputs); o < p.step().operands.size(); ++o) {
-    p.step().operands[o].address.offset = b.programs[0].program.region_bytes[static_cast<int>(Region::kArena)] + 64;
-    p.step().operands[o].address.region = Region::kArena;
+    Operand& out = p.step().operands[o];
+    out.address.region = Region::kArena;
+    out.address.offset = end;
+    end += (elements(out.shape) * dtype_size(out.dtype) + 63) / 64 * 64;
   }
   return true;
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/temp_folder.h"
 #include "tests/tools/command.h"
@@ -47,6 +48,16 @@ TEST(Verify_EveryGivenModel, HoldsUnderDataParallelism) {
   }
 }
 
+TEST(Verify_EveryGivenModel, HoldsInStages) {
+  for (const std::string& folder : model_folders()) {
+    SampleLayout layout{.ranks = 2, .pins = {"pipeline=2", "micro_batch=1"}};
+    // A statistic over the batch cannot be cut into micro-batches.
+    if (sample_bundle(folder, layout).status().message().find("needs all samples") != std::string::npos)
+      layout.pins = {"pipeline=2"};
+    expect_verified(folder, layout);
+  }
+}
+
 TEST(Verify_EveryLayout, Holds) {
   TempFolder out;
   std::string made = made_model(out);  // several micro-batches a step
@@ -64,6 +75,13 @@ TEST(Verify_EveryLayout, Holds) {
   expect_verified(made, {.ranks = 2, .pins = {"micro_batch=1"}});
   expect_verified(std::string(PARTITA_TEST_DATA) + "/gpt2", {.ranks = 2, .pins = {"micro_batch=2"}});
   expect_verified(made, {.ranks = 8, .like = {"zero3"}});
+  for (const std::string& folder : {std::string(PARTITA_TEST_DATA) + "/gpt2", made}) {
+    for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zero_bubble"})
+      expect_verified(folder, {.ranks = 2, .pins = {"pipeline=2", "micro_batch=1", cat("schedule=", schedule)}});
+    expect_verified(folder, {.ranks = 4, .pins = {"pipeline=2", "tensor=2", "micro_batch=1"}});
+    expect_verified(folder, {.ranks = 4, .pins = {"pipeline=2", "zero=3"}, .keep_gradients = true});
+    expect_verified(folder, {.ranks = 4, .pins = {"pipeline=2", "data=2", "zero=1", "recompute=full"}});
+  }
 }
 
 TEST(Verify_Command, WritesACertificateThatBindsItsBundle) {

@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "base/cat.h"
 #include "base/status.h"
 #include "tools/cli/command.h"
 #include "tools/numeric_check.h"
@@ -52,21 +53,13 @@ void add_verify(CLI::App& app, absl::Status& result) {
       }
       PARTITA_RETURN_IF_ERROR(verifier::write_certificate(flags->bundle, v, numeric));
       if (!flags->quiet) {
-        if (v.stages)
-          std::printf(
-              "checked: %lld ranks in %lld stages, %lld states and %lld outputs in their places; %lld steps, %lld "
-              "collectives; not proved: that the stages' values are the serial program's%s\n",
-              static_cast<long long>(v.ranks), static_cast<long long>(v.programs), static_cast<long long>(v.states),
-              static_cast<long long>(v.outputs), static_cast<long long>(v.steps), static_cast<long long>(v.collectives),
-              numeric ? "" : " (--numeric runs them)");
-        if (!v.stages)
-          std::printf(
-              "verified: %lld rank%s, %lld values, %lld states and %lld outputs equal to the serial program; %lld "
-              "steps, "
-              "%lld collectives\n",
-              static_cast<long long>(v.ranks), v.ranks == 1 ? "" : "s", static_cast<long long>(v.values),
-              static_cast<long long>(v.states), static_cast<long long>(v.outputs), static_cast<long long>(v.steps),
-              static_cast<long long>(v.collectives));
+        std::string stages = v.programs > 1 ? cat(" in ", v.programs, " stages") : "";
+        std::printf(
+            "verified: %lld rank%s%s, %lld values, %lld states and %lld outputs equal to the serial program; %lld "
+            "steps, %lld collectives\n",
+            static_cast<long long>(v.ranks), v.ranks == 1 ? "" : "s", stages.c_str(), static_cast<long long>(v.values),
+            static_cast<long long>(v.states), static_cast<long long>(v.outputs), static_cast<long long>(v.steps),
+            static_cast<long long>(v.collectives));
         if (numeric)
           std::printf("run: %lld steps, %lld tensors; largest relative difference %.2g of a loss, %.2g of a tensor\n",
                       static_cast<long long>(numeric->steps), static_cast<long long>(numeric->tensors),

@@ -14,7 +14,6 @@ struct Verdict {
   int64_t values = 0, states = 0, outputs = 0;       // derived; proved equal to the serial program's
   int64_t steps = 0, operands = 0, collectives = 0;  // run through
   int64_t micro_batches = 1;
-  bool stages = false;  // a pipeline: what the stages' values are has not been proved, and is not among the counts
 };
 
 // The numeric check's outcome.

@@ -30,9 +30,21 @@ struct Kind {
   bool operator==(const Kind&) const = default;
 };
 
+struct Event {
+  Kind kind;
+  int64_t step = 0;
+  int64_t micro_batch = 0;
+};
+
 // The messages from one stage to another in one channel (a group of the program's, numbered alike on all stages).
 struct Lane {
-  std::vector<Kind> sends, recvs;
+  std::vector<Event> sends, recvs;
+};
+
+// A sum over all stages, of several values at once.
+struct Sum {
+  std::vector<Kind> kinds;
+  std::map<size_t, int64_t> steps;  // per stage that has started it
 };
 
 // An operation that has been started, by its number on a lane or, without one, among the sums over all stages.
@@ -61,9 +73,9 @@ class StageChecker {
 
   absl::StatusOr<StagesReport> run() {
     PARTITA_RETURN_IF_ERROR(run_schedules());
+    PARTITA_RETURN_IF_ERROR(link_messages());
     PARTITA_RETURN_IF_ERROR(check_states());
-    PARTITA_RETURN_IF_ERROR(check_outputs());
-    return report_;
+    return std::move(report_);
   }
 
  private:
@@ -112,7 +124,7 @@ class StageChecker {
       const runtime::ScheduleEntry& e = program.schedule[stage.entry];
       const auto& steps = program.segments[static_cast<size_t>(e.segment)].steps;
       for (; stage.step < steps.size(); ++stage.step) {
-        PARTITA_ASSIGN_OR_RETURN(bool went, run(s, steps[stage.step], e.slot));
+        PARTITA_ASSIGN_OR_RETURN(bool went, run(s, steps[stage.step], e.slot, e.micro_batch));
         if (!went) return moved;
         moved = true;
       }
@@ -120,7 +132,7 @@ class StageChecker {
     return moved;
   }
 
-  absl::StatusOr<bool> run(size_t s, const Step& step, int32_t slot) {
+  absl::StatusOr<bool> run(size_t s, const Step& step, int32_t slot, int64_t micro_batch) {
     Stage& stage = stages_[s];
     if (step.kind == StepKind::kCollectiveWait) {
       auto of = step.params.find("of");
@@ -132,7 +144,7 @@ class StageChecker {
     }
     if (step.kind != StepKind::kCollectiveStart) return true;
     // A sum over all stages holds later operations back.
-    if (stage.sums > 0 && sums_[stage.sums - 1].second < stages_.size()) return false;
+    if (stage.sums > 0 && sums_[stage.sums - 1].steps.size() < stages_.size()) return false;
     const std::vector<int32_t>& axes = stage.p->program.groups[static_cast<size_t>(number(step, "group"))].axes;
     if (std::count(axes.begin(), axes.end(), stage_axis_) == 0) return true;
     if (axes.size() != 1) return differs(where(s), ": expected a group of the stages alone");
@@ -148,20 +160,28 @@ class StageChecker {
       kind.name = "message";
       auto& mine = sends ? lane.sends : lane.recvs;
       const auto& other = sends ? lane.recvs : lane.sends;
-      if (other.size() > mine.size() && !(other[mine.size()] == kind))
-        return differs(where(s), ": expected ", describe(other[mine.size()]), " as stage ", peer, " has it, found ",
-                       describe(kind));
+      if (other.size() > mine.size() && !(other[mine.size()].kind == kind))
+        return differs(where(s), ": expected ", describe(other[mine.size()].kind), " as stage ", peer,
+                       " has it, found ", describe(kind));
       stage.started[{step.id, slot}] = {&lane, sends, mine.size()};
-      mine.push_back(std::move(kind));
+      mine.push_back({std::move(kind), step.id, micro_batch});
       return true;
     }
     auto reduce = step.params.find("reduce");
     if (reduce != step.params.end()) kind.reduce = std::get<std::string>(reduce->second);
-    if (stage.sums == sums_.size()) sums_.emplace_back(kind, 0);
-    auto& [first, count] = sums_[stage.sums];
-    if (!(first == kind))
-      return differs(where(s), ": expected ", describe(first), " as the other stages have it, found ", describe(kind));
-    ++count;
+    std::vector<Kind> kinds;
+    for (int32_t k = 0; k < step.inputs; ++k) {
+      const runtime::Operand& term = step.operands[static_cast<size_t>(k)];
+      kinds.push_back({step.name, term.dtype, term.shape, kind.reduce});
+    }
+    if (stage.sums == sums_.size()) sums_.push_back({kinds, {}});
+    Sum& sum = sums_[stage.sums];
+    for (size_t k = 0; k < std::max(kinds.size(), sum.kinds.size()); ++k) {
+      if (k >= kinds.size() || k >= sum.kinds.size() || !(sum.kinds[k] == kinds[k]))
+        return differs(where(s), ": expected ", k < sum.kinds.size() ? describe(sum.kinds[k]) : "no more operands",
+                       " as the other stages have it, found ", k < kinds.size() ? describe(kinds[k]) : "none");
+    }
+    sum.steps[s] = step.id;
     stage.started[{step.id, slot}] = {nullptr, false, stage.sums++};
     return true;
   }
@@ -177,8 +197,39 @@ class StageChecker {
   }
 
   bool is_done(const Operation& o) const {
-    if (o.lane == nullptr) return sums_[o.number].second == stages_.size();
+    if (o.lane == nullptr) return sums_[o.number].steps.size() == stages_.size();
     return (o.is_send ? o.lane->recvs : o.lane->sends).size() > o.number;
+  }
+
+  NodeId node_of(size_t stage, int64_t step) const {
+    const RankProgram& p = *stages_[stage].p;
+    if (step >= static_cast<int64_t>(p.claims.size())) return kNoNode;
+    NodeId node = p.claims[static_cast<size_t>(step)].node;
+    return node == kNoNode ? kNoNode : p.from[static_cast<size_t>(node)];
+  }
+
+  // Which node gets what which node sends: of the same micro-batch, and the same in all of them.
+  absl::Status link_messages() {
+    for (const auto& [lane, ends] : lanes_) {
+      const auto& [from, to, channel] = lane;
+      for (size_t i = 0; i < ends.sends.size(); ++i) {
+        const Event &sent = ends.sends[i], &received = ends.recvs[i];
+        StageNode sender{from, node_of(static_cast<size_t>(from), sent.step)};
+        StageNode receiver{to, node_of(static_cast<size_t>(to), received.step)};
+        auto at = report_.links.sender.try_emplace(receiver, sender).first;
+        if (sent.micro_batch != received.micro_batch || at->second != sender)
+          return differs("stage ", to, ", micro-batch ", received.micro_batch, ", ",
+                         describe_step(stages_[static_cast<size_t>(to)].p->program, static_cast<int>(received.step)),
+                         ": expected what the same node of stage ", from, " sends of the same micro-batch, found ",
+                         describe_step(stages_[static_cast<size_t>(from)].p->program, static_cast<int>(sent.step)),
+                         " of micro-batch ", sent.micro_batch);
+      }
+    }
+    for (const Sum& sum : sums_) {
+      std::vector<NodeId>& nodes = report_.links.sums.emplace_back();
+      for (size_t s = 0; s < stages_.size(); ++s) nodes.push_back(node_of(s, sum.steps.at(s)));
+    }
+    return absl::OkStatus();
   }
 
   // Trained and optimizer states on one stage each; what every stage may have, on one at least.
@@ -204,7 +255,6 @@ class StageChecker {
       if (shared ? count < 1 : count != 1)
         return differs("state ", quote(s.name), ": expected it on ", shared ? "a stage" : "one stage", ", found it on ",
                        count);
-      ++report_.states;
       holders.erase(s.name);
     }
     if (!holders.empty())
@@ -212,23 +262,11 @@ class StageChecker {
     return absl::OkStatus();
   }
 
-  absl::Status check_outputs() {
-    for (const GraphOutput& o : bundle_.serial.outputs) {
-      bool any = false;
-      for (const RankProgram& p : bundle_.programs) {
-        for (const GraphOutput& here : p.rank.outputs) any = any || here.name == o.name;
-      }
-      if (!any) return differs("output ", quote(o.name), ": expected it on a stage, found none");
-      ++report_.outputs;
-    }
-    return absl::OkStatus();
-  }
-
   const Bundle& bundle_;
   int32_t stage_axis_ = 0;  // of the mesh
   std::vector<Stage> stages_;
   std::map<std::tuple<int, int, int64_t>, Lane> lanes_;  // from, to, channel
-  std::vector<std::pair<Kind, size_t>> sums_;            // over all stages, and how many of them have started it
+  std::vector<Sum> sums_;                                // in the order in which all start them
   StagesReport report_;
 };
 

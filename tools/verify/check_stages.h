@@ -1,13 +1,30 @@
 // What the programs of a pipeline's stages owe each other: messages that match and come, states that lie once.
 #pragma once
 
+#include <compare>
+#include <map>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "tools/verify/bundle.h"
 
 namespace partita::verifier {
 
+struct StageNode {
+  int stage = 0;
+  NodeId node = kNoNode;  // of the stage's rank graph
+  auto operator<=>(const StageNode&) const = default;
+};
+
+// What passes between the stages, the same in every micro-batch.
+struct StageLinks {
+  std::map<StageNode, StageNode> sender;  // per receive, the send that it gets
+  std::vector<std::vector<NodeId>> sums;  // over all stages: each stage's node
+};
+
 struct StagesReport {
-  int64_t messages = 0, states = 0, outputs = 0;
+  int64_t messages = 0;
+  StageLinks links;
 };
 
 // The schedules of all stages are run through together, each stopping where it waits for another; a send is done only

@@ -71,6 +71,7 @@ class StepChecker {
       const runtime::ProgramSegment& segment = program_.segments[static_cast<size_t>(entry.segment)];
       entry_ = entry;
       each_ = runs_of(static_cast<Segment>(segment.kind)) != Runs::kOnce;
+      places_.clear();
       m_.enter(entry, each_);
       if (each_ && staged[static_cast<size_t>(entry.slot)] != entry.micro_batch) {
         staged[static_cast<size_t>(entry.slot)] = entry.micro_batch;
@@ -175,10 +176,20 @@ class StepChecker {
         PARTITA_RETURN_IF_ERROR(check_segment(value));
       }
       Range r = range(step, k);
+      PARTITA_RETURN_IF_ERROR(check_one_place(step, k, r));
       if (auto c = m_.memory().at(r)) overwritten_.try_emplace({static_cast<int>(r.region), r.begin}, *c);
       PARTITA_RETURN_IF_ERROR(m_.write_range(r, value));
     }
     return absl::OkStatus();
+  }
+
+  // Kernels of one group that write parts of a value write them side by side.
+  absl::Status check_one_place(const Step& step, size_t k, const Range& r) {
+    const Claim& claim = claims_[step.id];
+    auto [first, fresh] = places_.try_emplace({claim.node, claim.values[k]}, step.id, r);
+    if (fresh || first->second.second == r) return absl::OkStatus();
+    return differs("operand ", k, ": ", m_.name(claim.values[k]), ": expected it where step ", first->second.first,
+                   " writes a part of it, found another place");
   }
 
   // A value is made as often as its node says.
@@ -367,6 +378,8 @@ class StepChecker {
   std::set<int> started_;
   std::map<std::pair<int, int64_t>, Content> overwritten_;  // by the current group
   NodeId overwritten_by_ = kNoNode;
+  // Where the kernels of a group have written a value in this run of the segment, and the first that has.
+  std::map<std::pair<NodeId, int>, std::pair<uint32_t, Range>> places_;
   ScheduleEntry entry_;
   SegmentKind kind_ = SegmentKind::kForward;
   bool each_ = false;
