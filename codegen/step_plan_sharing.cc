@@ -53,12 +53,12 @@ ValueId StepPlanner::added_term(const State& s, ValueId next, int sum) const {
   return kNoValue;
 }
 
-// A collective of several operands works on one buffer. An operand that nothing else reads afterwards is computed right
-// there; the others are copied.
+// An all-reduce of several operands works on one buffer. An operand that nothing else reads afterwards is computed
+// right there; the others are copied. (Other collectives of several operands take each where it lies.)
 void StepPlanner::choose_bundles() {
   for (size_t k = 0; k < drafts_.size(); ++k) {
     const Draft& d = drafts_[k];
-    if (d.step.kind != StepKind::kCollectiveStart || d.step.inputs < 2) continue;
+    if (d.step.kind != StepKind::kCollectiveStart || d.step.name != "all_reduce" || d.step.inputs < 2) continue;
     Bundle bundle;
     bundle.step = static_cast<int>(k);
     int index = static_cast<int>(bundles_.size());

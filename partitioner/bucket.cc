@@ -1,5 +1,14 @@
+// Reduce-scatters r1 r2 r3 within a node, each followed by an all-reduce a1 a2 a3 across nodes, with room for three:
+//
+//   g1 r1 a1 g2 r2 a2 g3 r3 a3   becomes   g1 g2 g3 r123 a123
+//
+// A collective that reads another's result is of the next level, and a bucket has members of one level: no bucket waits
+// for itself.
 #include "partitioner/bucket.h"
 
+#include <algorithm>
+
+#include "base/status.h"
 #include "ir/builder.h"
 
 namespace partita {
@@ -7,91 +16,134 @@ namespace {
 
 struct Bucket {
   std::vector<NodeId> members;
+  int level = 0;
   int64_t bytes = 0;
 };
 
-bool read_later_only(const Graph& graph, const std::vector<std::vector<NodeId>>& readers, const Node& node) {
-  std::vector<ValueId> front = node.outputs;
-  while (!front.empty()) {
-    ValueId v = front.back();
-    front.pop_back();
-    for (NodeId n : readers[v]) {
-      if (graph.nodes[n].op->view) {
-        front.push_back(graph.nodes[n].outputs[0]);
-      } else if (graph.nodes[n].segment <= node.segment) {
-        return false;
+// It only moves or converts a value, and may wait with it.
+bool moves(const Node& node) {
+  return node.inputs.size() == 1 && node.op->flops_per_point == 0 && !node.op->kernel && !node.op->communicates;
+}
+
+class Bucketing {
+ public:
+  Bucketing(const LocalProgram& program, int64_t limit)
+      : graph_(program.graph),
+        stage_axis_(program.stage.axis),
+        limit_(limit),
+        readers_(uses(graph_)),
+        bucket_of_(graph_.nodes.size(), -1),
+        level_(graph_.values.size(), 0) {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) choose(static_cast<NodeId>(n));
+  }
+
+  Graph apply() && {
+    Rewriter r(graph_);
+    std::vector<NodeId> delayed;  // what reads results that are not there yet; a bucket stands as its last member
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (joins_later(static_cast<NodeId>(n))) continue;
+      if (!emit(r, static_cast<NodeId>(n))) {
+        delayed.push_back(static_cast<NodeId>(n));
+      } else if (bucket_of_[n] >= 0) {
+        while (std::erase_if(delayed, [&](NodeId d) { return emit(r, d); }) > 0) {
+        }
       }
     }
+    PARTITA_CHECK(delayed.empty(), "buckets that wait for each other");
+    return std::move(r).finish();
   }
-  return true;
-}
+
+ private:
+  void choose(NodeId n) {
+    const Node& node = graph_.nodes[n];
+    int level = 0;
+    for (ValueId v : node.inputs) level = std::max(level, v == kNoValue ? 0 : level_[v]);
+    if (moves(node)) level_[node.outputs[0]] = level;
+    if (!is_joint(node) || !read_later_only(node)) return;
+    for (ValueId v : node.outputs) level_[v] = level + 1;
+    int64_t bytes = 0;
+    for (size_t k = 0; k < node.inputs.size(); ++k)
+      bytes += std::max(byte_size(graph_.type(node.inputs[k])), byte_size(graph_.type(node.outputs[k])));
+    // The latest bucket of its kind is the one that may have room.
+    auto open = std::find_if(open_.rbegin(), open_.rend(), [&](int b) {
+      return buckets_[b].level == level && alike(graph_.nodes[buckets_[b].members[0]], node);
+    });
+    if (open == open_.rend() || buckets_[*open].bytes + bytes > limit_) {
+      if (open != open_.rend()) open_.erase(std::next(open).base());
+      open_.push_back(static_cast<int>(buckets_.size()));
+      buckets_.push_back({{}, level, 0});
+      open = open_.rbegin();
+    }
+    bucket_of_[n] = *open;
+    buckets_[*open].members.push_back(n);
+    buckets_[*open].bytes += bytes;
+  }
+
+  // Several operands of it can travel together. What goes from stage to stage keeps its order in all of them.
+  bool is_joint(const Node& node) const {
+    if (!node.op->communicates || node.op->max_inputs >= 0) return false;
+    const std::vector<int64_t>& axes = node.attrs.ints("axes");
+    return std::find(axes.begin(), axes.end(), stage_axis_) == axes.end();
+  }
+
+  bool alike(const Node& a, const Node& b) const {
+    return a.op == b.op && a.attrs == b.attrs && a.segment == b.segment && a.chunk == b.chunk && a.device == b.device &&
+           graph_.type(a.inputs[0]).dtype == graph_.type(b.inputs[0]).dtype;
+  }
+
+  bool read_later_only(const Node& node) const {
+    std::vector<ValueId> front = node.outputs;
+    while (!front.empty()) {
+      ValueId v = front.back();
+      front.pop_back();
+      for (NodeId n : readers_[v]) {
+        const Node& reader = graph_.nodes[n];
+        if (reader.segment > node.segment) continue;
+        if (!moves(reader) && !is_joint(reader)) return false;
+        front.insert(front.end(), reader.outputs.begin(), reader.outputs.end());
+      }
+    }
+    return true;
+  }
+
+  bool joins_later(NodeId n) const { return bucket_of_[n] >= 0 && buckets_[bucket_of_[n]].members.back() != n; }
+
+  // False where it has to wait.
+  bool emit(Rewriter& r, NodeId n) const {
+    std::vector<NodeId> members = {n};
+    if (bucket_of_[n] >= 0) members = buckets_[bucket_of_[n]].members;
+    std::vector<ValueId> in;
+    for (NodeId m : members) {
+      for (ValueId v : graph_.nodes[m].inputs) {
+        if (!r.has(v)) return false;
+        if (bucket_of_[n] >= 0) in.push_back(r(v));
+      }
+    }
+    if (bucket_of_[n] < 0) {
+      r.copy(graph_.nodes[n]);
+      return true;
+    }
+    r.at(graph_.nodes[n]);
+    std::vector<ValueId> out = r.builder().emit_all(graph_.nodes[n].op->name, std::move(in), graph_.nodes[n].attrs);
+    size_t next = 0;
+    for (NodeId m : members) {
+      for (ValueId v : graph_.nodes[m].outputs) r.replace(v, out[next++]);
+    }
+    return true;
+  }
+
+  const Graph& graph_;
+  const int stage_axis_;
+  const int64_t limit_;
+  std::vector<std::vector<NodeId>> readers_;
+  std::vector<int> bucket_of_;  // per node; -1: none
+  std::vector<int> level_;      // per value: of collectives that wait before it
+  std::vector<Bucket> buckets_;
+  std::vector<int> open_;
+};
 
 }  // namespace
 
-Graph bucket_reductions(const Graph& graph, int64_t limit) {
-  auto readers = uses(graph);
-  std::vector<int> bucket_of(graph.nodes.size(), -1);
-  std::vector<Bucket> buckets;
-  int open = -1;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    const Node& node = graph.nodes[n];
-    if (node.op->name != "all_reduce" || !read_later_only(graph, readers, node)) continue;
-    int64_t bytes = 0;
-    for (ValueId v : node.inputs) bytes += byte_size(graph.type(v));
-    bool fits = false;
-    if (open >= 0) {
-      const Node& first = graph.nodes[buckets[open].members[0]];
-      fits = first.attrs == node.attrs && first.segment == node.segment && first.chunk == node.chunk &&
-             graph.type(first.inputs[0]).dtype == graph.type(node.inputs[0]).dtype &&
-             buckets[open].bytes + bytes <= limit;
-    }
-    if (!fits) {
-      open = static_cast<int>(buckets.size());
-      buckets.emplace_back();
-    }
-    buckets[open].members.push_back(static_cast<NodeId>(n));
-    buckets[open].bytes += bytes;
-    bucket_of[n] = open;
-  }
-  Rewriter r(graph);
-  std::vector<NodeId> delayed;  // views of results that are not there yet
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    const Node& node = graph.nodes[n];
-    int k = bucket_of[n];
-    bool ready = true;
-    for (ValueId v : node.inputs) ready = ready && r.has(v);
-    if (!ready) {
-      delayed.push_back(static_cast<NodeId>(n));
-      continue;
-    }
-    if (k < 0) {
-      r.copy(node);
-      continue;
-    }
-    if (static_cast<NodeId>(n) != buckets[k].members.back()) continue;
-    r.at(node);
-    std::vector<ValueId> in;
-    for (NodeId m : buckets[k].members) {
-      for (ValueId v : graph.nodes[m].inputs) in.push_back(r(v));
-    }
-    std::vector<ValueId> out = r.builder().emit_all("all_reduce", std::move(in), node.attrs);
-    size_t next = 0;
-    for (NodeId m : buckets[k].members) {
-      for (ValueId v : graph.nodes[m].outputs) r.replace(v, out[next++]);
-    }
-    std::vector<NodeId> still;
-    for (NodeId d : delayed) {
-      bool now = true;
-      for (ValueId v : graph.nodes[d].inputs) now = now && r.has(v);
-      if (now) {
-        r.copy(graph.nodes[d]);
-      } else {
-        still.push_back(d);
-      }
-    }
-    delayed = std::move(still);
-  }
-  return std::move(r).finish();
-}
+void bucket_collectives(LocalProgram& program, int64_t bytes) { program.graph = Bucketing(program, bytes).apply(); }
 
 }  // namespace partita

@@ -1,13 +1,14 @@
-// Joins all-reduces of gradients into buckets: one collective over several values, at the place of the last. Fewer,
-// larger messages, still started while backward runs.
+// Joins collectives whose results can wait into buckets: reductions of gradients (all-reduces, or the reduce-scatters
+// of ZeRO), and the gathers of updated parameters. One collective over several values, at the place of the last: fewer
+// latencies, and those of gradients still start while backward runs.
 #pragma once
 
-#include "ir/graph.h"
+#include "partitioner/local_program.h"
 
 namespace partita {
 
-// Only all-reduces whose results are first read in a later segment are joined; neighbours in order, of one group, kind
-// and type, up to `bytes` together.
-Graph bucket_reductions(const Graph& graph, int64_t bytes);
+// Only collectives inside of a stage whose results are first computed with in a later segment are joined: those of one
+// kind, group and type, in the order of the nodes, up to `bytes` together.
+void bucket_collectives(LocalProgram& program, int64_t bytes);
 
 }  // namespace partita

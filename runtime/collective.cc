@@ -50,6 +50,12 @@ std::string_view reduce_name(ReduceOp op) {
   return "unknown";
 }
 
+std::vector<CollectiveBuffers> buffers_of(const CollectiveOp& op) {
+  std::vector<CollectiveBuffers> all = {{op.count, op.input, op.output}};
+  all.insert(all.end(), op.more.begin(), op.more.end());
+  return all;
+}
+
 std::string describe(const CollectiveOp& op) {
   std::string text(collective_name(op.kind));
   if (!op.label.empty()) append(text, " ", quote(op.label));

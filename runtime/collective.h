@@ -63,8 +63,15 @@ inline constexpr int kNoPeer = -1;
 //   send            input count, to `to`;  recv: output count, from `from`
 //   permute         input count to `to` and output count from `from`; kNoPeer skips a side and leaves its buffer alone
 //   barrier         none
+// all_reduce, reduce_scatter and all_gather may have several such buffers, which travel together and cost one latency.
 // Reductions take any dtype but bool sums. Buffers stay alive and untouched until wait() returns; after a failure,
 // until the communicator is destroyed.
+struct CollectiveBuffers {
+  int64_t count = 0;
+  const void* input = nullptr;
+  void* output = nullptr;
+};
+
 struct CollectiveOp {
   CollectiveKind kind = CollectiveKind::kBarrier;
   GroupId group = kWorldGroup;
@@ -73,12 +80,16 @@ struct CollectiveOp {
   int64_t count = 0;
   const void* input = nullptr;
   void* output = nullptr;
-  int root = 0;        // group rank
-  int to = kNoPeer;    // group rank
-  int from = kNoPeer;  // group rank
+  std::vector<CollectiveBuffers> more = {};  // beside the first
+  int root = 0;                              // group rank
+  int to = kNoPeer;                          // group rank
+  int from = kNoPeer;                        // group rank
   int64_t step_id = 0;
   std::string label;  // the op it serves, for errors: "grad bucket 3"
 };
+
+// The first and the others.
+std::vector<CollectiveBuffers> buffers_of(const CollectiveOp& op);
 
 // `all_reduce 'grad bucket 3' (step 12)`, with control characters escaped.
 std::string describe(const CollectiveOp& op);

@@ -1,7 +1,8 @@
 // Example, all_reduce of 10 elements over 3 ranks, rank 1's view: its slice is [3, 6).
 //   phase 0: sends [0, 3) to rank 0 and [6, 10) to rank 2, receives their [3, 6), sums the three in rank order into [3,
 //   6) phase 1: sends [3, 6) to both, receives [0, 3) from rank 0 and [6, 10) from rank 2
-// Phase 0 goes piece by piece with two pieces under way, so the scratch memory stays small whatever the buffer's size.
+// Phase 0 goes in rounds of pieces with two rounds under way, so the scratch memory stays small whatever the buffers'
+// size. A round holds the pieces of many small buffers: an operation over several costs one latency.
 #include "runtime/collective_algorithms.h"
 
 #include <algorithm>
@@ -43,58 +44,100 @@ int64_t piece_elements(const Exchange& x) {
   return bytes / dtype_size(x.op().dtype);
 }
 
-// Reduces all ranks' copies of the slice this rank owns into `output`, in group order. Member j owns slices[j] of
-// `input`.
-absl::Status reduce_slices(Exchange& x, const std::byte* input, const std::vector<Slice>& slices, std::byte* output) {
+// One buffer of a reduction: member j reduces slices[j] of everybody's `input`; this rank's results go to `output`.
+struct Reduction {
+  const std::byte* input;
+  std::vector<Slice> slices;
+  std::byte* output;
+};
+
+// Elements [begin, begin + length) of each member's slice of one buffer, as far as the slice goes.
+struct Run {
+  size_t buffer;
+  int64_t begin, length;
+  int64_t at;       // in the scratch memory of its round
+  uint32_t number;  // of its messages
+};
+using Round = std::vector<Run>;
+
+// Cuts all buffers, one after the other, into rounds of at most `piece` elements.
+std::vector<Round> rounds_of(const std::vector<Reduction>& buffers, int64_t piece) {
+  std::vector<Round> rounds;
+  int64_t room = 0;
+  uint32_t number = 0;
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    int64_t longest = 0;
+    for (const Slice& slice : buffers[b].slices) longest = std::max(longest, slice.length);
+    for (int64_t begin = 0; begin < longest;) {
+      if (room == 0) {
+        rounds.emplace_back();
+        room = piece;
+      }
+      const int64_t length = std::min(room, longest - begin);
+      rounds.back().push_back({b, begin, length, piece - room, number++});
+      begin += length;
+      room -= length;
+    }
+  }
+  return rounds;
+}
+
+// Reduces all ranks' copies of the slices this rank owns, in group order.
+absl::Status reduce_slices(Exchange& x, const std::vector<Reduction>& buffers) {
   const auto element = static_cast<size_t>(dtype_size(x.op().dtype));
-  const int64_t piece = piece_elements(x);
   const std::vector<int> peers = others(x);
-  const Slice own = slices[static_cast<size_t>(x.mine())];
+  const std::vector<Round> rounds = rounds_of(buffers, piece_elements(x));
   int64_t longest = 0;
-  for (const Slice& slice : slices) longest = std::max(longest, slice.length);
-  const int64_t pieces = (longest + piece - 1) / piece;
-  const int64_t scratch_elements = std::min(piece, own.length);
-  const size_t stride = static_cast<size_t>(scratch_elements) * element;
-  std::byte* const scratch = x.scratch(2 * peers.size() * stride);
-  std::vector<size_t> begins(static_cast<size_t>(pieces) + 1), ends(static_cast<size_t>(pieces) + 1);
-  const auto length_of = [&](const Slice& slice, int64_t p) {
-    return std::clamp<int64_t>(slice.length - p * piece, 0, piece);
+  for (const Round& round : rounds) longest = std::max(longest, round.back().at + round.back().length);
+  const size_t stride = static_cast<size_t>(longest) * element;
+  std::byte* const scratch = x.scratch(std::min<size_t>(rounds.size(), 2) * peers.size() * stride);
+  std::vector<size_t> begins(rounds.size()), ends(rounds.size());
+  const auto length_of = [&](const Run& run, int member) {
+    return std::clamp<int64_t>(buffers[run.buffer].slices[static_cast<size_t>(member)].length - run.begin, 0,
+                               run.length);
   };
-  const auto slot = [&](int64_t p, size_t peer) {
-    return scratch + (static_cast<size_t>(p % 2) * peers.size() + peer) * stride;
+  const auto source = [&](const Run& run, int member) {
+    const Reduction& r = buffers[run.buffer];
+    return r.input + static_cast<size_t>(r.slices[static_cast<size_t>(member)].begin + run.begin) * element;
   };
-  const auto post = [&](int64_t p) {
-    for (int peer : peers) {
-      const Slice& slice = slices[static_cast<size_t>(peer)];
-      const int64_t length = length_of(slice, p);
-      if (length > 0) {
-        x.send(peer, input + static_cast<size_t>(slice.begin + p * piece) * element,
-               static_cast<size_t>(length) * element, static_cast<uint32_t>(p));
+  const auto received = [&](size_t round, size_t peer, const Run& run) {
+    return scratch + (round % 2 * peers.size() + peer) * stride + static_cast<size_t>(run.at) * element;
+  };
+  const auto post = [&](size_t k) {
+    for (const Run& run : rounds[k]) {
+      for (int peer : peers) {
+        const int64_t length = length_of(run, peer);
+        if (length > 0) x.send(peer, source(run, peer), static_cast<size_t>(length) * element, run.number);
       }
     }
-    begins[static_cast<size_t>(p)] = x.posted();
-    const int64_t length = length_of(own, p);
-    for (size_t i = 0; i < peers.size() && length > 0; ++i) {
-      x.recv(peers[i], slot(p, i), static_cast<size_t>(length) * element, static_cast<uint32_t>(p));
+    begins[k] = x.posted();
+    for (const Run& run : rounds[k]) {
+      const int64_t length = length_of(run, x.mine());
+      for (size_t i = 0; i < peers.size() && length > 0; ++i)
+        x.recv(peers[i], received(k, i, run), static_cast<size_t>(length) * element, run.number);
     }
-    ends[static_cast<size_t>(p)] = x.posted();
+    ends[k] = x.posted();
   };
-  if (pieces > 0) post(0);
+  if (!rounds.empty()) post(0);
   std::vector<const std::byte*> sources(static_cast<size_t>(x.size()));
-  for (int64_t p = 0; p < pieces; ++p) {
-    if (p + 1 < pieces) post(p + 1);
-    PARTITA_RETURN_IF_ERROR(x.wait(begins[static_cast<size_t>(p)], ends[static_cast<size_t>(p)]));
-    const int64_t length = length_of(own, p);
-    if (length == 0) continue;
-    for (size_t i = 0; i < peers.size(); ++i) sources[static_cast<size_t>(peers[i])] = slot(p, i);
-    sources[static_cast<size_t>(x.mine())] = input + static_cast<size_t>(own.begin + p * piece) * element;
-    reduce_in_order(x.op().dtype, x.op().reduce, sources, output + static_cast<size_t>(p * piece) * element, length);
+  for (size_t k = 0; k < rounds.size(); ++k) {
+    if (k + 1 < rounds.size()) post(k + 1);
+    PARTITA_RETURN_IF_ERROR(x.wait(begins[k], ends[k]));
+    for (const Run& run : rounds[k]) {
+      const int64_t length = length_of(run, x.mine());
+      if (length == 0) continue;
+      for (size_t i = 0; i < peers.size(); ++i) sources[static_cast<size_t>(peers[i])] = received(k, i, run);
+      sources[static_cast<size_t>(x.mine())] = source(run, x.mine());
+      reduce_in_order(x.op().dtype, x.op().reduce, sources,
+                      buffers[run.buffer].output + static_cast<size_t>(run.begin) * element, length);
+    }
   }
   return x.wait_all();
 }
 
-// Everybody's slice of `buffer` goes to everybody but, where it is the source of them all, `skip`.
-absl::Status gather_slices(Exchange& x, std::byte* buffer, const std::vector<Slice>& slices, int skip = -1) {
+// Posts everybody's slice of `buffer` to everybody but, where it is the source of them all, `skip`. `number` counts the
+// operation's messages.
+void gather_slices(Exchange& x, std::byte* buffer, const std::vector<Slice>& slices, uint32_t& number, int skip = -1) {
   const auto element = static_cast<size_t>(dtype_size(x.op().dtype));
   const auto bytes = [&](int member) {
     return static_cast<size_t>(slices[static_cast<size_t>(member)].length) * element;
@@ -102,11 +145,13 @@ absl::Status gather_slices(Exchange& x, std::byte* buffer, const std::vector<Sli
   const auto at = [&](int member) {
     return buffer + static_cast<size_t>(slices[static_cast<size_t>(member)].begin) * element;
   };
+  size_t longest = bytes(x.mine());
   for (int peer : others(x)) {
-    if (peer != skip) x.send(peer, at(x.mine()), bytes(x.mine()));
-    if (x.mine() != skip) x.recv(peer, at(peer), bytes(peer));
+    if (peer != skip) x.send(peer, at(x.mine()), bytes(x.mine()), number);
+    if (x.mine() != skip) x.recv(peer, at(peer), bytes(peer), number);
+    longest = std::max(longest, bytes(peer));
   }
-  return x.wait_all();
+  number += static_cast<uint32_t>(std::max<size_t>(1, (longest + kMaxMessageBytes - 1) / kMaxMessageBytes));
 }
 
 std::vector<Slice> even_slices(int64_t count, int parts) {
@@ -121,37 +166,64 @@ std::vector<Slice> equal_chunks(int64_t count, int parts) {
   return slices;
 }
 
-absl::Status all_reduce(Exchange& x) {
-  const CollectiveOp& op = x.op();
-  const size_t bytes = static_cast<size_t>(op.count * dtype_size(op.dtype));
-  auto* data = static_cast<std::byte*>(op.output);
-  const auto* input = op.input == nullptr ? data : static_cast<const std::byte*>(op.input);
-  if (x.size() == 1 || bytes > kSmallReduceBytes) {
-    const std::vector<Slice> slices = even_slices(op.count, x.size());
-    const Slice own = slices[static_cast<size_t>(x.mine())];
-    PARTITA_RETURN_IF_ERROR(reduce_slices(x, input, slices, data + own.begin * dtype_size(op.dtype)));
-    x.next_phase();
-    return gather_slices(x, data, slices);
-  }
-  std::byte* const all = x.scratch(bytes * static_cast<size_t>(x.size()));
-  std::vector<const std::byte*> sources;
-  for (int i = 0; i < x.size(); ++i) sources.push_back(all + bytes * static_cast<size_t>(i));
-  sources[static_cast<size_t>(x.mine())] = input;
-  for (int peer : others(x)) {
-    x.send(peer, input, bytes);
-    x.recv(peer, all + bytes * static_cast<size_t>(peer), bytes);
+const std::byte* input_of(const CollectiveBuffers& b) {
+  return static_cast<const std::byte*>(b.input == nullptr ? b.output : b.input);
+}
+
+// Everybody gets all inputs and reduces for itself.
+absl::Status all_reduce_small(Exchange& x) {
+  const auto element = static_cast<size_t>(dtype_size(x.op().dtype));
+  const std::vector<CollectiveBuffers> buffers = buffers_of(x.op());
+  std::vector<std::byte*> inputs;
+  for (uint32_t b = 0; b < buffers.size(); ++b) {
+    const size_t bytes = static_cast<size_t>(buffers[b].count) * element;
+    inputs.push_back(x.scratch(bytes * static_cast<size_t>(x.size())));
+    for (int peer : others(x)) {
+      x.send(peer, input_of(buffers[b]), bytes, b);
+      x.recv(peer, inputs.back() + bytes * static_cast<size_t>(peer), bytes, b);
+    }
   }
   PARTITA_RETURN_IF_ERROR(x.wait_all());
-  reduce_in_order(op.dtype, op.reduce, sources, data, op.count);
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    const size_t bytes = static_cast<size_t>(buffers[b].count) * element;
+    std::vector<const std::byte*> sources;
+    for (int i = 0; i < x.size(); ++i) sources.push_back(inputs[b] + bytes * static_cast<size_t>(i));
+    sources[static_cast<size_t>(x.mine())] = input_of(buffers[b]);
+    reduce_in_order(x.op().dtype, x.op().reduce, sources, static_cast<std::byte*>(buffers[b].output), buffers[b].count);
+  }
   return absl::OkStatus();
 }
 
+absl::Status all_reduce(Exchange& x) {
+  const auto element = static_cast<size_t>(dtype_size(x.op().dtype));
+  size_t bytes = 0;
+  std::vector<Reduction> reductions;
+  for (const CollectiveBuffers& b : buffers_of(x.op())) {
+    bytes += static_cast<size_t>(b.count) * element;
+    std::vector<Slice> slices = even_slices(b.count, x.size());
+    const auto own = static_cast<size_t>(slices[static_cast<size_t>(x.mine())].begin);
+    reductions.push_back({input_of(b), std::move(slices), static_cast<std::byte*>(b.output) + own * element});
+  }
+  if (x.size() > 1 && bytes <= kSmallReduceBytes) return all_reduce_small(x);
+  PARTITA_RETURN_IF_ERROR(reduce_slices(x, reductions));
+  x.next_phase();
+  uint32_t number = 0;
+  for (const Reduction& r : reductions) {
+    std::byte* const whole = r.output - static_cast<size_t>(r.slices[static_cast<size_t>(x.mine())].begin) * element;
+    gather_slices(x, whole, r.slices, number);
+  }
+  return x.wait_all();
+}
+
 absl::Status all_gather(Exchange& x) {
-  const CollectiveOp& op = x.op();
-  const size_t bytes = static_cast<size_t>(op.count * dtype_size(op.dtype));
-  auto* output = static_cast<std::byte*>(op.output);
-  std::memmove(output + bytes * static_cast<size_t>(x.mine()), op.input, bytes);
-  return gather_slices(x, output, equal_chunks(op.count, x.size()));
+  uint32_t number = 0;
+  for (const CollectiveBuffers& b : buffers_of(x.op())) {
+    const size_t bytes = static_cast<size_t>(b.count * dtype_size(x.op().dtype));
+    auto* output = static_cast<std::byte*>(b.output);
+    if (bytes > 0) std::memmove(output + bytes * static_cast<size_t>(x.mine()), b.input, bytes);
+    gather_slices(x, output, equal_chunks(b.count, x.size()), number);
+  }
+  return x.wait_all();
 }
 
 absl::Status broadcast(Exchange& x) {
@@ -173,7 +245,9 @@ absl::Status broadcast(Exchange& x) {
   PARTITA_RETURN_IF_ERROR(x.wait_all());
   if (whole) return absl::OkStatus();
   x.next_phase();
-  return gather_slices(x, data, slices, op.root);
+  uint32_t number = 0;
+  gather_slices(x, data, slices, number, op.root);
+  return x.wait_all();
 }
 
 absl::Status all_to_all(Exchange& x) {
@@ -191,8 +265,11 @@ absl::Status all_to_all(Exchange& x) {
 }
 
 absl::Status reduce_scatter(Exchange& x) {
-  return reduce_slices(x, static_cast<const std::byte*>(x.op().input), equal_chunks(x.op().count, x.size()),
-                       static_cast<std::byte*>(x.op().output));
+  std::vector<Reduction> reductions;
+  for (const CollectiveBuffers& b : buffers_of(x.op()))
+    reductions.push_back(
+        {static_cast<const std::byte*>(b.input), equal_chunks(b.count, x.size()), static_cast<std::byte*>(b.output)});
+  return reduce_slices(x, reductions);
 }
 
 absl::Status barrier(Exchange& x) {
@@ -215,7 +292,9 @@ Exchange::Exchange(Transport& transport, const Group& group, CollectiveOp op, st
       deadline_(Clock::now() + timeout) {
   envelope_.group = group.id;
   envelope_.step_id = op_.step_id;
-  if (op_.kind != CollectiveKind::kBarrier) envelope_.count = op_.count;
+  if (op_.kind != CollectiveKind::kBarrier) {
+    for (const CollectiveBuffers& b : buffers_of(op_)) envelope_.count += b.count;
+  }
   // A permute may meet a send or a recv.
   envelope_.kind = static_cast<uint8_t>(std::min(op_.kind, CollectiveKind::kSend));
   if (op_.kind != CollectiveKind::kBarrier) envelope_.dtype = static_cast<uint8_t>(op_.dtype);
@@ -299,8 +378,15 @@ absl::Status check_operation(const CollectiveOp& op, const Group& group) {
   if (op.kind == CollectiveKind::kBarrier) return absl::OkStatus();
   const int64_t element = dtype_size(op.dtype);
   if (element == 0) return bad("the dtype is not valid");
-  if (op.count < 0 || op.count > std::numeric_limits<int64_t>::max() / element / n)
-    return bad("count ", op.count, " is out of range");
+  const std::vector<CollectiveBuffers> buffers = buffers_of(op);
+  int64_t room = std::numeric_limits<int64_t>::max() / element / n;
+  for (const CollectiveBuffers& b : buffers) {
+    if (b.count < 0 || b.count > room) return bad("count ", b.count, " is out of range");
+    room -= b.count;
+  }
+  if (!op.more.empty() && op.kind != CollectiveKind::kAllReduce && op.kind != CollectiveKind::kReduceScatter &&
+      op.kind != CollectiveKind::kAllGather)
+    return bad(buffers.size(), " buffers, expected one");
   const bool reduces = op.kind == CollectiveKind::kAllReduce || op.kind == CollectiveKind::kReduceScatter;
   if (reduces && !can_reduce(op.dtype, op.reduce))
     return bad("cannot reduce ", dtype_name(op.dtype), " by ", reduce_name(op.reduce));
@@ -322,13 +408,17 @@ absl::Status check_operation(const CollectiveOp& op, const Group& group) {
   const bool reads =
       point_to_point ? sends : op.kind != CollectiveKind::kAllReduce && op.kind != CollectiveKind::kBroadcast;
   const bool writes = point_to_point ? receives : true;
-  if (op.count > 0 && reads && op.input == nullptr) return bad("input is null");
-  if (op.count > 0 && writes && op.output == nullptr) return bad("output is null");
+  for (const CollectiveBuffers& b : buffers) {
+    if (b.count > 0 && reads && b.input == nullptr) return bad("input is null");
+    if (b.count > 0 && writes && b.output == nullptr) return bad("output is null");
+  }
   return absl::OkStatus();
 }
 
 absl::Status run_collective(Exchange& exchange) {
-  if (exchange.op().count == 0 && exchange.op().kind != CollectiveKind::kBarrier) return absl::OkStatus();
+  const std::vector<CollectiveBuffers> buffers = buffers_of(exchange.op());
+  const bool empty = std::all_of(buffers.begin(), buffers.end(), [](const auto& b) { return b.count == 0; });
+  if (empty && exchange.op().kind != CollectiveKind::kBarrier) return absl::OkStatus();
   switch (exchange.op().kind) {
     case CollectiveKind::kBarrier:
       return barrier(exchange);

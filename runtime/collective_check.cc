@@ -170,6 +170,7 @@ class Checker {
     trial.op.output = trial.output.empty() ? nullptr : trial.output.data();
     return trial;
   }
+  void add_joint(CollectiveKind kind, ReduceOp reduce);
   void add_collectives();
   void add_point_to_point();
   absl::Status compare(const Trial& trial) const;
@@ -185,6 +186,38 @@ class Checker {
   std::deque<Trial> trials_;
 };
 
+// Several buffers of one operation: of the inputs' first elements each, long, short and empty.
+void Checker::add_joint(CollectiveKind kind, ReduceOp reduce) {
+  Trial& trial = add(kind, 0, {});
+  trial.op.reduce = reduce;
+  std::vector<CollectiveBuffers> buffers;
+  std::vector<std::pair<size_t, size_t>> places;
+  for (int64_t count : {count_ - count_ / 3, std::min<int64_t>(count_, 3), int64_t{0}, count_}) {
+    const int64_t taken = kind == CollectiveKind::kReduceScatter ? n_ * count : count, size = dtype_size(dtype_);
+    const Bytes& mine = inputs_[static_cast<size_t>(mine_)];
+    places.emplace_back(trial.input.size(), trial.expected.size());
+    trial.input.insert(trial.input.end(), mine.begin(), mine.begin() + taken * size);
+    Bytes result;
+    if (kind == CollectiveKind::kAllGather) {
+      for (const Bytes& input : inputs_) result.insert(result.end(), input.begin(), input.begin() + count * size);
+    } else {
+      const int64_t first = kind == CollectiveKind::kReduceScatter ? mine_ * count : 0;
+      result = reduce_directly(dtype_, reduce, inputs_, first, count);
+    }
+    trial.expected.insert(trial.expected.end(), result.begin(), result.end());
+    buffers.push_back({.count = count});
+  }
+  trial.output.resize(trial.expected.size());
+  for (size_t k = 0; k < buffers.size(); ++k) {
+    buffers[k].input = trial.input.data() + places[k].first;
+    buffers[k].output = trial.output.data() + places[k].second;
+  }
+  trial.op.count = buffers[0].count;
+  trial.op.input = buffers[0].input;
+  trial.op.output = buffers[0].output;
+  trial.op.more.assign(buffers.begin() + 1, buffers.end());
+}
+
 void Checker::add_collectives() {
   for (ReduceOp reduce : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
     const Bytes total = reduce_directly(dtype_, reduce, inputs_, 0, count_);
@@ -195,7 +228,10 @@ void Checker::add_collectives() {
     std::copy(mine.begin(), mine.end(), in_place.output.begin());
     add(CollectiveKind::kReduceScatter, n_ * count_, reduce_directly(dtype_, reduce, inputs_, mine_ * count_, count_))
         .op.reduce = reduce;
+    add_joint(CollectiveKind::kAllReduce, reduce);
+    add_joint(CollectiveKind::kReduceScatter, reduce);
   }
+  add_joint(CollectiveKind::kAllGather, ReduceOp::kSum);
   add(CollectiveKind::kAllGather, count_, gathered(0));
   add(CollectiveKind::kAllToAll, n_ * count_, gathered(mine_));
   for (int root : {0, n_ - 1}) {

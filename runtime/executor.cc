@@ -146,7 +146,7 @@ absl::Status Executor::bind(const ExecutionConfig& config) {
       alone_[step.id] = groups_[static_cast<size_t>(int_param(step.params, "group", 0))].size == 1;
     }
   }
-  tickets_.assign(starts * static_cast<size_t>(program().slots), {});
+  tickets_.assign(starts * static_cast<size_t>(program().slots), 0);
   for (const ProgramSegment& segment : program().segments) {
     segments_.emplace_back();
     for (const Step& step : segment.steps) {
@@ -254,38 +254,18 @@ absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   return absl::OkStatus();
 }
 
-std::vector<Executor::Piece> Executor::pieces(const Step& step, int64_t group_size) const {
+std::vector<Executor::Piece> Executor::pieces(const Step& step, int64_t group_size) {
+  const int outputs = static_cast<int>(step.operands.size()) - step.inputs;
   std::vector<Piece> pieces;
-  auto adjacent = [&](int a, int b) {
-    const Address &x = step.operands[static_cast<size_t>(a)].address,
-                  &y = step.operands[static_cast<size_t>(b)].address;
-    return x.region == y.region && x.slot_stride == y.slot_stride && y.offset == x.offset + pieces.back().bytes;
-  };
-  if (step.name == "all_reduce") {
-    // What lies between two operands is padding up to the next multiple of 64; summing it does no harm.
-    const int64_t size = dtype_size(step.operands[0].dtype);
-    for (int i = 0; i < step.inputs; ++i) {
-      const int64_t bytes = operand_bytes(step.operands[static_cast<size_t>(i)]);
-      if (!pieces.empty()) {
-        Piece& last = pieces.back();
-        const int64_t used = last.bytes;
-        last.bytes = (used + 63) / 64 * 64;
-        if (adjacent(last.input, i) && adjacent(last.output, step.inputs + i)) {
-          last.bytes += bytes;
-          last.count = last.bytes / size;
-          continue;
-        }
-        last.bytes = used;
-      }
-      pieces.push_back({i, step.inputs + i, bytes / size, bytes});
-    }
-    return pieces;
+  for (int k = 0; k < std::max(step.inputs, outputs); ++k) {
+    Piece piece{k < step.inputs ? k : -1, k < outputs ? step.inputs + k : -1};
+    const Operand& first = step.operands[static_cast<size_t>(piece.input < 0 ? piece.output : piece.input)];
+    const Operand& last = step.operands[static_cast<size_t>(piece.output < 0 ? piece.input : piece.output)];
+    const int64_t in = *element_count(first.shape), out = *element_count(last.shape);
+    piece.count = step.name == "all_to_all" ? in / group_size : step.name == "all_gather" ? in : out;
+    piece.bytes = std::min(operand_bytes(first), operand_bytes(last));
+    pieces.push_back(piece);
   }
-  const Operand &first = step.operands.front(), &last = step.operands.back();
-  const int64_t in = *element_count(first.shape), out = *element_count(last.shape);
-  const int64_t count = step.name == "all_to_all" ? in / group_size : step.name == "all_gather" ? in : out;
-  pieces.push_back({step.inputs == 1 ? 0 : -1, static_cast<int>(step.operands.size()) > step.inputs ? step.inputs : -1,
-                    count, std::min(operand_bytes(first), operand_bytes(last))});
   return pieces;
 }
 
@@ -345,21 +325,15 @@ absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
       return start_collective(step, buffers, slot);
     case StepKind::kCollectiveWait: {
       if (step.alone) return absl::OkStatus();
-      Tickets tickets = tickets_[step.ticket + static_cast<size_t>(slot)];
-      if (step.last_time) return tickets.first == 0 ? absl::OkStatus() : wait(tickets);
+      Ticket ticket = tickets_[step.ticket + static_cast<size_t>(slot)];
+      if (step.last_time) return ticket == 0 ? absl::OkStatus() : communicator_->wait(ticket);
       // What a prologue started in its slot is waited for in every slot, by each micro-batch again.
-      for (size_t s = 0; tickets.first == 0 && s < static_cast<size_t>(program().slots); ++s)
-        tickets = tickets_[step.ticket + s];
-      if (tickets.first == 0) return absl::FailedPreconditionError("the collective it waits for has not been started");
-      return wait(tickets);
+      for (size_t s = 0; ticket == 0 && s < static_cast<size_t>(program().slots); ++s)
+        ticket = tickets_[step.ticket + s];
+      if (ticket == 0) return absl::FailedPreconditionError("the collective it waits for has not been started");
+      return communicator_->wait(ticket);
     }
   }
-  return absl::OkStatus();
-}
-
-absl::Status Executor::wait(const Tickets& tickets) const {
-  for (Ticket ticket = tickets.first; ticket <= tickets.last; ++ticket)
-    PARTITA_RETURN_IF_ERROR(communicator_->wait(ticket));
   return absl::OkStatus();
 }
 
@@ -368,8 +342,8 @@ absl::Status Executor::finish_sends() {
   for (const std::vector<BoundStep>& segment : segments_) {
     for (const BoundStep& step : segment) {
       for (size_t slot = 0; step.last_time && !step.alone && slot < static_cast<size_t>(program().slots); ++slot) {
-        Tickets tickets = std::exchange(tickets_[step.ticket + slot], {});
-        if (tickets.first != 0) PARTITA_RETURN_IF_ERROR(wait(tickets));
+        const Ticket ticket = std::exchange(tickets_[step.ticket + slot], 0);
+        if (ticket != 0) PARTITA_RETURN_IF_ERROR(communicator_->wait(ticket));
       }
     }
   }
@@ -392,22 +366,21 @@ void Executor::run_kernel(const BoundStep& step, std::byte* const* buffers) {
 }
 
 absl::Status Executor::start_collective(const BoundStep& step, std::byte* const* buffers, int64_t slot) {
-  Tickets tickets;
+  const bool copies = step.alone || (step.collective.kind == CollectiveKind::kBroadcast && step.is_root);
+  CollectiveOp op = step.collective;
   for (const Piece& piece : step.pieces) {
     std::byte *input = piece.input < 0 ? nullptr : buffers[piece.input],
               *output = piece.output < 0 ? nullptr : buffers[piece.output];
-    const bool broadcasts = step.collective.kind == CollectiveKind::kBroadcast;
-    if (input != nullptr && output != nullptr && (step.alone || (broadcasts && step.is_root)))
-      PARTITA_RETURN_IF_ERROR(copy(output, input, piece.bytes));
-    if (step.alone) continue;
-    CollectiveOp op = step.collective;
-    op.count = piece.count;
-    op.input = op.kind == CollectiveKind::kAllReduce && input == output ? nullptr : input;
-    op.output = output;
-    tickets.last = communicator_->start(std::move(op));
-    if (tickets.first == 0) tickets.first = tickets.last;
+    if (input != nullptr && output != nullptr && copies) PARTITA_RETURN_IF_ERROR(copy(output, input, piece.bytes));
+    const bool in_place = op.kind == CollectiveKind::kAllReduce && input == output;
+    op.more.push_back({piece.count, in_place ? nullptr : input, output});
   }
-  if (!step.alone) tickets_[step.ticket + static_cast<size_t>(slot)] = tickets;
+  if (step.alone) return absl::OkStatus();
+  op.count = op.more.front().count;
+  op.input = op.more.front().input;
+  op.output = op.more.front().output;
+  op.more.erase(op.more.begin());
+  tickets_[step.ticket + static_cast<size_t>(slot)] = communicator_->start(std::move(op));
   return absl::OkStatus();
 }
 

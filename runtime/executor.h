@@ -93,13 +93,10 @@ class Executor {
   const StepProfile* profile() const { return profile_ ? &*profile_ : nullptr; }
 
  private:
-  // One operation of a collective step: operands that lie side by side travel as one.
+  // One of the buffers of a collective step.
   struct Piece {
     int input = -1, output = -1;  // operands, -1 for none
     int64_t count = 0, bytes = 0;
-  };
-  struct Tickets {
-    Ticket first = 0, last = 0;
   };
   struct BoundStep {
     const Step* step = nullptr;
@@ -110,7 +107,7 @@ class Executor {
     int64_t bytes = 0;        // copy: size; kernel: see `parallel`
     bool parallel = false;
     CollectiveOp collective;
-    std::vector<Piece> pieces;  // what a collective moves
+    std::vector<Piece> pieces;  // what a collective moves, at least one
     bool alone = false;         // a collective of one rank: a copy
     bool is_root = false;
     size_t ticket = 0;       // into tickets_, of slot 0
@@ -130,10 +127,9 @@ class Executor {
   absl::Status bind(const ExecutionConfig& config);
   absl::Status bind_step(const Step& step, const ExecutionConfig& config);
   absl::Status bind_collective(const Step& step, BoundStep& bound);
-  std::vector<Piece> pieces(const Step& step, int64_t group_size) const;
+  static std::vector<Piece> pieces(const Step& step, int64_t group_size);
   absl::Status stage_scalars(int64_t micro_batch, int64_t slot);
   absl::Status run_step(BoundStep& step, int64_t slot);
-  absl::Status wait(const Tickets& tickets) const;
   absl::Status finish_sends();
   void run_kernel(const BoundStep& step, std::byte* const* buffers);
   absl::Status start_collective(const BoundStep& step, std::byte* const* buffers, int64_t slot);
@@ -159,7 +155,7 @@ class Executor {
   std::vector<Borrowed> borrowed_;  // by offset
   std::shared_ptr<KernelScratch> scratch_ = std::make_shared<KernelScratch>();
   std::vector<std::byte*> buffers_;
-  std::vector<Tickets> tickets_;
+  std::vector<Ticket> tickets_;  // 0 where nothing has been started
   std::vector<size_t> ticket_of_step_;
   std::vector<bool> alone_;  // by step: a collective of one rank
   std::vector<std::vector<BoundStep>> segments_;

@@ -55,7 +55,7 @@ enum class StepKind : uint8_t {
   kLibrary,          // `name` is the runtime's kernel of that name, configured by operand types and params
   kCopy,             // operand 0 -> operand 1, same bytes
   kCollectiveStart,  // `name`: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv, permute;
-                     // params: group, reduce, peer, …
+                     // params: group, reduce, peer, …; the first three may have several operands, each with a result
   kCollectiveWait,   // params: of (the id of the start). Of a later step's: what the micro-batch that had this slot
                      // before started, if one did; a schedule's last ones are waited for at its end
 };

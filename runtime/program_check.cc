@@ -54,31 +54,30 @@ absl::Status check_collective(const Program& program, const Step& step) {
     return wrong("collective group ", group, " of ", program.groups.size());
   const size_t inputs = static_cast<size_t>(step.inputs), outputs = step.operands.size() - inputs;
   const bool sends = step.name != "recv", receives = step.name != "send";
-  const bool counted = step.name == "all_reduce" ? inputs == outputs && inputs > 0
-                                                 : inputs <= 1 && outputs == (receives ? 1 : 0) &&
-                                                       (inputs == (sends ? 1 : 0) || step.name == "broadcast");
+  const bool joint = step.name == "all_reduce" || step.name == "reduce_scatter" || step.name == "all_gather";
+  const bool counted =
+      joint ? inputs == outputs && inputs > 0
+            : inputs <= 1 && outputs == (receives ? 1 : 0) && (inputs == (sends ? 1 : 0) || step.name == "broadcast");
   if (!counted) return wrong("a ", step.name, " with ", inputs, " inputs and ", outputs, " outputs");
   for (const Operand& operand : step.operands) {
     if (operand.dtype == DType::kInvalid || operand.dtype != step.operands[0].dtype)
       return wrong("a collective's operands differ in dtype");
   }
   if (step.operands.size() < 2) return absl::OkStatus();
-  for (size_t i = 0; i + 1 < inputs; ++i) {
-    if (operand_bytes(step.operands[i]) != operand_bytes(step.operands[inputs + i]))
-      return wrong("an all_reduce whose operand ", i, " changes size");
-  }
   int64_t members = 1;
   for (int32_t axis : program.groups[static_cast<size_t>(group)].axes)
     members *= program.mesh[static_cast<size_t>(axis)].size;
-  const __int128 in = operand_bytes(step.operands[inputs - 1]), out = operand_bytes(step.operands.back());
-  const bool fits =
-      step.name == "all_gather" ? in * members == out
-      : step.name == "reduce_scatter"
-          ? in == out * members
-          : in == out && (step.name != "all_to_all" || *element_count(step.operands[0].shape) % members == 0);
-  if (!fits)
-    return wrong("a ", step.name, " over ", members, " ranks from ", shape_text(step.operands[0].shape), " to ",
-                 shape_text(step.operands.back().shape));
+  for (size_t i = 0; i < inputs; ++i) {
+    const Operand &from = step.operands[i], &to = step.operands[inputs + i];
+    const __int128 in = operand_bytes(from), out = operand_bytes(to);
+    const bool fits = step.name == "all_gather" ? in * members == out
+                      : step.name == "reduce_scatter"
+                          ? in == out * members
+                          : in == out && (step.name != "all_to_all" || *element_count(from.shape) % members == 0);
+    if (!fits)
+      return wrong("a ", step.name, " over ", members, " ranks whose operand ", i, " goes from ",
+                   shape_text(from.shape), " to ", shape_text(to.shape));
+  }
   return absl::OkStatus();
 }
 

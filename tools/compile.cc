@@ -319,7 +319,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned, layout));
   if (out.ranks > 1) {
     for (LocalProgram& stage : stages) {
-      stage.graph = bucket_reductions(stage.graph, kBucketBytes);
+      bucket_collectives(stage, kBucketBytes);
       prefetch_gathers(stage);
       out.gathered_bytes = std::max(out.gathered_bytes, gathered_bytes(stage.graph));
     }

@@ -13,26 +13,29 @@ absl::StatusOr<std::vector<TensorType>> same_types(const OpView& use) {
 }
 
 absl::Status expect_leading_parts(const OpView& use) {
-  if (use.rank() < 1 || use.shape(0)[0] != use.attrs.i("parts")) {
-    return absl::InvalidArgumentError(
-        cat("expected a first dimension of ", use.attrs.i("parts"), ", found ", to_string(use.inputs[0])));
+  for (const TensorType& t : use.inputs) {
+    if (t.rank() < 1 || t.shape[0] != use.attrs.i("parts"))
+      return absl::InvalidArgumentError(
+          cat("expected a first dimension of ", use.attrs.i("parts"), ", found ", to_string(t)));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<TensorType>> gathered_type(const OpView& use) {
-  TensorType t = use.inputs[0];
-  t.shape.insert(t.shape.begin(), use.attrs.i("parts"));
-  if (!checked_elements(t.shape))
-    return absl::InvalidArgumentError(cat("a result of ", to_string(t.shape), " elements is too large"));
-  return std::vector<TensorType>{std::move(t)};
+absl::StatusOr<std::vector<TensorType>> gathered_types(const OpView& use) {
+  std::vector<TensorType> types(use.inputs.begin(), use.inputs.end());
+  for (TensorType& t : types) {
+    t.shape.insert(t.shape.begin(), use.attrs.i("parts"));
+    if (!checked_elements(t.shape))
+      return absl::InvalidArgumentError(cat("a result of ", to_string(t.shape), " elements is too large"));
+  }
+  return types;
 }
 
-absl::StatusOr<std::vector<TensorType>> scattered_type(const OpView& use) {
+absl::StatusOr<std::vector<TensorType>> scattered_types(const OpView& use) {
   PARTITA_RETURN_IF_ERROR(expect_leading_parts(use));
-  TensorType t = use.inputs[0];
-  t.shape.erase(t.shape.begin());
-  return std::vector<TensorType>{std::move(t)};
+  std::vector<TensorType> types(use.inputs.begin(), use.inputs.end());
+  for (TensorType& t : types) t.shape.erase(t.shape.begin());
+  return types;
 }
 
 absl::StatusOr<std::vector<TensorType>> exchanged_type(const OpView& use) {
@@ -115,7 +118,8 @@ std::string whole_formula(const OpView& use) {
 
 }  // namespace
 
-// x... -> their sums (attribute reduce: "sum", "max", "min") over the group. Several operands travel as one buffer.
+// x... -> their sums (attribute reduce: "sum", "max", "min") over the group. Several operands, here and below, travel
+// together.
 extern const OpDef kAllReduce = {.name = "all_reduce",
                                  .min_inputs = 1,
                                  .max_inputs = -1,
@@ -124,18 +128,22 @@ extern const OpDef kAllReduce = {.name = "all_reduce",
                                  .infer = same_types,
                                  .communicates = true};
 
-// [...] -> [parts, ...], in the order of the ranks in the group.
+// [...]... -> [parts, ...]..., in the order of the ranks in the group.
 extern const OpDef kAllGather = {.name = "all_gather",
+                                 .min_inputs = 1,
+                                 .max_inputs = -1,
                                  .attributes = "ints axes, i parts",
-                                 .formula_of = whole_formula<gathered_type>,
-                                 .infer = gathered_type,
+                                 .formula_of = whole_formula<gathered_types>,
+                                 .infer = gathered_types,
                                  .communicates = true};
 
-// [parts, ...] -> [...]: the sum over the group of this rank's block.
+// [parts, ...]... -> [...]...: the sum over the group of this rank's block.
 extern const OpDef kReduceScatter = {.name = "reduce_scatter",
+                                     .min_inputs = 1,
+                                     .max_inputs = -1,
                                      .attributes = "ints axes, i parts, s reduce",
-                                     .formula_of = whole_formula<scattered_type>,
-                                     .infer = scattered_type,
+                                     .formula_of = whole_formula<scattered_types>,
+                                     .infer = scattered_types,
                                      .communicates = true};
 
 // [parts, ...] -> [parts, ...]: block r goes to rank r, block r comes from rank r.

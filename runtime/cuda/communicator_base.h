@@ -10,26 +10,26 @@
 
 namespace partita::runtime {
 
-// Elements of an operation's buffers, by the table in collective.h.
+// Elements of one of an operation's buffers of `count`, by the table in collective.h.
 struct BufferCounts {
   int64_t input = 0, output = 0;
 };
-inline BufferCounts buffer_counts(const CollectiveOp& op, int64_t group_size) {
-  switch (op.kind) {
+inline BufferCounts buffer_counts(CollectiveKind kind, int64_t count, int64_t group_size) {
+  switch (kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kPermute:
-      return {op.count, op.count};
+      return {count, count};
     case CollectiveKind::kReduceScatter:
-      return {group_size * op.count, op.count};
+      return {group_size * count, count};
     case CollectiveKind::kAllGather:
-      return {op.count, group_size * op.count};
+      return {count, group_size * count};
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kRecv:
-      return {0, op.count};
+      return {0, count};
     case CollectiveKind::kAllToAll:
-      return {group_size * op.count, group_size * op.count};
+      return {group_size * count, group_size * count};
     case CollectiveKind::kSend:
-      return {op.count, 0};
+      return {count, 0};
     case CollectiveKind::kBarrier:
       break;
   }

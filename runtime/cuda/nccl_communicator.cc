@@ -198,19 +198,15 @@ class NcclCommunicator final : public DeviceCommunicator {
     PARTITA_ASSIGN_OR_RETURN(ncclDataType_t type, type_of(op.dtype));
     const size_t count = static_cast<size_t>(op.count);
     const int64_t bytes = op.count * dtype_size(op.dtype);
-    const void* input = op.input == nullptr ? op.output : op.input;
     ncclComm_t comm = group.comm;
     ncclResult_t result = nccl_.group_start();
     auto also = [&](ncclResult_t next) { result = result == ncclSuccess || result == ncclInProgress ? next : result; };
     switch (op.kind) {
       case CollectiveKind::kAllReduce:
-        also(nccl_.all_reduce(input, op.output, count, type, reduction_of(op.reduce), comm, stream_));
-        break;
       case CollectiveKind::kReduceScatter:
-        also(nccl_.reduce_scatter(op.input, op.output, count, type, reduction_of(op.reduce), comm, stream_));
-        break;
       case CollectiveKind::kAllGather:
-        also(nccl_.all_gather(op.input, op.output, count, type, comm, stream_));
+        // One group call: they go as one message train.
+        for (const CollectiveBuffers& b : buffers_of(op)) also(issue_one(op, b, type, comm));
         break;
       case CollectiveKind::kBroadcast:
         also(nccl_.broadcast(op.output, op.output, count, type, op.root, comm, stream_));
@@ -234,6 +230,14 @@ class NcclCommunicator final : public DeviceCommunicator {
     }
     also(nccl_.group_end());
     return settle(comm, result, collective_name(op.kind).data());
+  }
+
+  ncclResult_t issue_one(const CollectiveOp& op, const CollectiveBuffers& b, ncclDataType_t type, ncclComm_t comm) {
+    const size_t count = static_cast<size_t>(b.count);
+    const void* input = b.input == nullptr ? b.output : b.input;
+    if (op.kind == CollectiveKind::kAllGather) return nccl_.all_gather(input, b.output, count, type, comm, stream_);
+    auto* reduce = op.kind == CollectiveKind::kAllReduce ? nccl_.all_reduce : nccl_.reduce_scatter;
+    return reduce(input, b.output, count, type, reduction_of(op.reduce), comm, stream_);
   }
 
   void watch() {

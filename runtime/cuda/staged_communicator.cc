@@ -2,6 +2,7 @@
 // communicator does the rest, and its output is copied back when it is waited for. Slow, and right wherever the control
 // plane is: for several ranks on one device, which NCCL refuses, and for machines without it.
 #include <algorithm>
+#include <deque>
 #include <set>
 #include <vector>
 
@@ -31,22 +32,12 @@ class StagedCommunicator final : public DeviceCommunicator {
     const Ticket ticket = ++last_;
     Flight& flight = flights_[ticket];
     auto size = sizes_.find(op.group);
-    BufferCounts counts = buffer_counts(op, size == sizes_.end() ? control_.size() : size->second);
-    const int64_t element = dtype_size(op.dtype);
-    flight.to = static_cast<std::byte*>(op.output);
-    const bool in_place = op.kind == CollectiveKind::kAllReduce && op.input == nullptr;
-    const std::byte* from = static_cast<const std::byte*>(in_place ? op.output : op.input);
-    if (op.kind == CollectiveKind::kBroadcast) from = flight.to, counts.input = op.count;
-    if (op.kind == CollectiveKind::kPermute) {
-      if (op.to == kNoPeer) counts.input = 0;
-      if (op.from == kNoPeer) counts.output = 0, flight.to = nullptr;
-    }
-    if (from != nullptr) flight.input.resize(static_cast<size_t>(counts.input * element));
-    flight.output.resize(static_cast<size_t>(counts.output * element));
-    fail(device_.read(flight.input, from));
-    if (op.kind == CollectiveKind::kBroadcast) flight.output = flight.input;
-    op.input = op.input == nullptr && !in_place ? nullptr : flight.input.data();
-    op.output = flight.output.empty() ? nullptr : flight.output.data();
+    const int64_t members = size == sizes_.end() ? control_.size() : size->second;
+    std::vector<CollectiveBuffers> buffers = buffers_of(op);
+    for (CollectiveBuffers& b : buffers) stage(op, b, members, flight.copies.emplace_back());
+    op.input = buffers[0].input;
+    op.output = buffers[0].output;
+    op.more.assign(buffers.begin() + 1, buffers.end());
     flight.ticket = control_.start(std::move(op));
     return ticket;
   }
@@ -57,17 +48,44 @@ class StagedCommunicator final : public DeviceCommunicator {
     Flight flight = std::move(at->second);
     absl::Status status = control_.wait(flight.ticket);
     flights_.erase(at);
-    if (status.ok() && flight.to != nullptr) status = device_.write(flight.to, flight.output);
+    for (const Copy& c : flight.copies) {
+      if (status.ok() && c.to != nullptr) status = device_.write(c.to, c.output);
+    }
     fail(status);
     return status;
   }
 
  private:
-  struct Flight {
+  // One buffer of an operation, on the host, and where its result goes.
+  struct Copy {
     std::vector<std::byte> input, output;
     std::byte* to = nullptr;
+  };
+  struct Flight {
+    std::deque<Copy> copies;
     Ticket ticket = 0;
   };
+
+  // Fills `copy` and lets the buffer point there.
+  void stage(const CollectiveOp& op, CollectiveBuffers& b, int64_t members, Copy& copy) {
+    BufferCounts counts = buffer_counts(op.kind, b.count, members);
+    const int64_t element = dtype_size(op.dtype);
+    copy.to = static_cast<std::byte*>(b.output);
+    const bool in_place = op.kind == CollectiveKind::kAllReduce && b.input == nullptr;
+    const std::byte* from = static_cast<const std::byte*>(in_place ? b.output : b.input);
+    if (op.kind == CollectiveKind::kBroadcast) from = copy.to, counts.input = b.count;
+    if (op.kind == CollectiveKind::kPermute) {
+      if (op.to == kNoPeer) counts.input = 0;
+      if (op.from == kNoPeer) counts.output = 0, copy.to = nullptr;
+    }
+    if (from != nullptr) copy.input.resize(static_cast<size_t>(counts.input * element));
+    copy.output.resize(static_cast<size_t>(counts.output * element));
+    fail(device_.read(copy.input, from));
+    if (op.kind == CollectiveKind::kBroadcast) copy.output = copy.input;
+    b.input = b.input == nullptr && !in_place ? nullptr : copy.input.data();
+    b.output = copy.output.empty() ? nullptr : copy.output.data();
+  }
+
   std::map<GroupId, int64_t> sizes_;
   std::map<Ticket, Flight> flights_;
   Ticket last_ = 0;

@@ -124,8 +124,9 @@ void Interpreter::run_step(const runtime::Step& step, int parts) {
     }
     case runtime::StepKind::kCopy:
     case runtime::StepKind::kCollectiveStart:
-      std::memmove(buffers[1], buffers[0],
-                   static_cast<size_t>(byte_size({step.operands[0].dtype, step.operands[0].shape})));
+      for (int k = 0; k < step.inputs; ++k)
+        std::memmove(buffers[step.inputs + k], buffers[k],
+                     static_cast<size_t>(byte_size({step.operands[k].dtype, step.operands[k].shape})));
       return;
     case runtime::StepKind::kCollectiveWait:
       return;

@@ -108,6 +108,41 @@ TEST(MicroBatches_ProductAddedToAState, IsTheProductsOwnWork) {
   }
 }
 
+// Each lies where it is computed, and each result where it is wanted.
+TEST(Collective_SeveralScattersAndGathers, NeedNoCopies) {
+  Builder b;
+  const Attrs group = {{"axes", std::vector<int64_t>{0}}, {"parts", int64_t{1}}};
+  Attrs sum = group;
+  sum.set("reduce", std::string("sum"));
+  ValueId u = b.state({.name = "u", .kind = StateKind::kParameter}, {DType::kF32, {6, 5}});
+  ValueId v = b.state({.name = "v", .kind = StateKind::kParameter}, {DType::kF32, {7}});
+  ValueId x = b.input("x", {DType::kF32, {6, 5}}), y = b.input("y", {DType::kF32, {7}});
+  b.context().segment = Segment::kBackward;
+  auto mine = b.emit_all("reduce_scatter",
+                         {b.reshape(b.emit("exp", {x}), {1, 6, 5}), b.reshape(b.emit("sin", {y}), {1, 7})}, sum);
+  b.context().segment = Segment::kUpdate;
+  auto all = b.emit_all("all_gather", {b.sub(u, mine[0]), b.sub(v, mine[1])}, group);
+  b.set_next("u", b.reshape(all[0], {6, 5}));
+  b.set_next("v", b.reshape(all[1], {7}));
+  LocalProgram local = local_program(std::move(b).finish());
+  local.mesh.axes = {{"data", 1}};
+  runtime::Program p = emit(local);
+  int joint = 0;
+  for (const Step& step : steps_of(p)) {
+    EXPECT_NE(step.kind, StepKind::kCopy);
+    joint += step.kind == StepKind::kCollectiveStart && step.operands.size() == 4 && step.inputs == 2;
+  }
+  EXPECT_EQ(joint, 2);
+  Interpreter run(p);
+  Tensor tx = random_tensor({DType::kF32, {6, 5}}, 3), ty = random_tensor({DType::kF32, {7}}, 4);
+  Tensor before = random_tensor({DType::kF32, {6, 5}}, 5), before_v = random_tensor({DType::kF32, {7}}, 6);
+  run.set_state("u", before), run.set_state("v", before_v);
+  run.set_input("x", tx), run.set_input("y", ty);
+  run.run();
+  for (size_t k = 0; k < 30; ++k) EXPECT_NEAR(run.state("u").f[k], before.f[k] - std::exp(tx.f[k]), 1e-5);
+  for (size_t k = 0; k < 7; ++k) EXPECT_NEAR(run.state("v").f[k], before_v.f[k] - std::sin(ty.f[k]), 1e-5);
+}
+
 TEST(Collective_SeveralOperands, AreOneBufferAndWaitLate) {
   for (bool separate_use : {false, true}) {
     LocalProgram local = local_program(all_reduce_graph(separate_use));

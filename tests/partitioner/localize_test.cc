@@ -285,11 +285,39 @@ TEST(Bucket_DataParallel, JoinsReductionsAndEqualsSerial) {
   LocalProgram local = *localize(p.graph, plan);
   SpmdResult apart = run_spmd(local, p.inputs, p.states);
   int before = count(local.graph, "all_reduce");
-  local.graph = bucket_reductions(local.graph, 1 << 20);
+  bucket_collectives(local, 1 << 20);
   EXPECT_LT(count(local.graph, "all_reduce"), before - 5);
   SpmdResult joined = run_spmd(local, p.inputs, p.states);
   expect_near(joined.outputs, apart.outputs, "bucketed ");
   expect_near(joined.states, apart.states, "bucketed ");
+}
+
+// Reduce-scatters and gathers of ZeRO; with `replicas`, all-reduces of what has been scattered.
+TEST(Bucket_Zero, JoinsScattersAndGathersAndEqualsSerial) {
+  for (int64_t replicas : {1, 2}) {
+    Problem p = problem(1, false);
+    ShardingPlan plan = replicated_plan(p, {{"replica", replicas}, {"shard", 2}});
+    split_batch(plan, 1);
+    split_batch(plan, 0);
+    for (size_t k = 0; k < plan.states.size(); ++k) {
+      const State& s = p.graph.states[k];
+      const Shape& shape = p.graph.type(s.value).shape;
+      if (s.kind != StateKind::kOptimizer || shape.empty()) continue;
+      // Columns of matrices: their blocks have to be brought together before and after.
+      Piece& piece = plan.states[k]->stored.dims.back()[0];
+      if (piece.size % 2 == 0) piece.axes = {1};
+    }
+    LocalProgram local = *localize(p.graph, plan);
+    SpmdResult apart = run_spmd(local, p.inputs, p.states);
+    EXPECT_GT(count(local.graph, "reduce_scatter"), 5);
+    EXPECT_GT(count(local.graph, "all_gather"), 5);
+    bucket_collectives(local, 1 << 20);
+    EXPECT_EQ(count(local.graph, "reduce_scatter"), 1);
+    EXPECT_EQ(count(local.graph, "all_gather"), 1);
+    SpmdResult joined = run_spmd(local, p.inputs, p.states);
+    expect_near(joined.outputs, apart.outputs, "bucketed ");
+    expect_near(joined.states, apart.states, "bucketed ");
+  }
 }
 
 // From any sharding to any other, with and without a partial sum.

@@ -197,7 +197,7 @@ std::string fault(const Case& c) {
   }
   for (LocalProgram& stage : stages) {
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
-    stage.graph = bucket_reductions(stage.graph, 1 << 12);
+    bucket_collectives(stage, 1 << 12);
     prefetch_gathers(stage);
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
   }

@@ -230,6 +230,34 @@ TEST(Executor, SeveralOperands_AreReducedTogether) {
   });
 }
 
+TEST(Executor, SeveralOperands_AreScatteredAndGatheredTogether) {
+  const Operand a = operand(Region::kArena, 0, {2, 3}), b = operand(Region::kArena, 64, {2}),
+                mine_a = operand(Region::kArena, 128, {3}), mine_b = operand(Region::kArena, 192, {}),
+                all_a = operand(Region::kArena, 256, {2, 3}), all_b = operand(Region::kArena, 320, {2});
+  std::vector<Step> steps;
+  steps.push_back(
+      step(StepKind::kCollectiveStart, "reduce_scatter", {a, b}, {mine_a, mine_b}, {{"group", int64_t{0}}}));
+  steps.push_back(step(StepKind::kCollectiveWait, "reduce_scatter", {}, {}, {{"of", int64_t{0}}}));
+  steps.push_back(
+      step(StepKind::kCollectiveStart, "all_gather", {mine_a, mine_b}, {all_a, all_b}, {{"group", int64_t{0}}}));
+  steps.push_back(step(StepKind::kCollectiveWait, "all_gather", {}, {}, {{"of", int64_t{2}}}));
+  auto loaded = LoadedProgram::load(program_of({{"data", 2}}, {{{0}}}, steps));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  on_ranks(2, [&](int rank, Communicator* communicator) {
+    auto executor = Executor::create(*loaded, communicator, {});
+    ASSERT_TRUE(executor.ok());
+    for (const Operand& x : {a, b}) {
+      std::span<float> values_of_x = values<float>(**executor, x);
+      for (size_t k = 0; k < values_of_x.size(); ++k)
+        values_of_x[k] = static_cast<float>(10 * rank) + static_cast<float>(k);
+    }
+    ASSERT_TRUE((*executor)->run((*loaded)->program.schedule, no_stage).ok());
+    EXPECT_EQ(values<float>(**executor, mine_a)[0], static_cast<float>(10 + 6 * rank));
+    EXPECT_THAT(values<float>(**executor, all_a), ElementsAre(10, 12, 14, 16, 18, 20));
+    EXPECT_THAT(values<float>(**executor, all_b), ElementsAre(10, 12));
+  });
+}
+
 TEST(Executor, GroupOfOne_CopiesWithoutACommunicator) {
   const Operand in = operand(Region::kArena, 0, {3}), out = operand(Region::kArena, 64, {3});
   auto loaded = LoadedProgram::load(
