@@ -7,11 +7,11 @@
 #include <chrono>
 #include <thread>
 
-#include "partitioner/compute_cost.h"
 #include "tests/temp_folder.h"
 #include "tests/tools/command.h"
 #include "tools/calibrate/measured_run.h"
 #include "tools/calibrate/rank_team.h"
+#include "tools/calibrate/refine.h"
 
 namespace partita {
 namespace {
@@ -99,19 +99,88 @@ TEST(MeasuredRun, WhatIsNoTraceOfATrainingRunIsRefused) {
   }
 }
 
-TEST(MemoryTraffic, IsFoundFromTheTimeThatItGives) {
-  DeviceProfile device = *ProfileLibrary::load()->device("cpu");
-  device.software.memory_traffic = 1.7;
-  Workload w;
-  w.kinds.resize(1), w.units = {0, 0};
-  w.kinds[0].forward_traffic = {1e6, 2e6}, w.kinds[0].backward_traffic = {2e6, 1e6};
-  w.kinds[0].forward_kernels = w.kinds[0].backward_kernels = 4;
-  double seconds = 0;
-  for (size_t k = 0; k < w.units.size(); ++k) {
-    UnitTime t = unit_time(w.unit(k), w, device, {}, {.samples = 3});
-    seconds += t.forward + t.input_gradient;
+// Two units of elementwise work and products on two ranks.
+struct SmallProblem {
+  SmallProblem() {
+    workload.kinds.resize(1), workload.units = {0, 0};
+    UnitWork& u = workload.kinds[0];
+    u.forward_traffic = {1e6, 2e6}, u.backward_traffic = {2e6, 1e6};
+    u.forward_kernels = u.backward_kernels = 4;
+    u.parameters = {1e6, 0};
+    u.matrices.push_back({.m = 200, .n = 200, .k = 200});
+    workload.parameters = 2e6;
+    DeviceGroup g;
+    g.devices_per_node = 2;
+    g.device = *ProfileLibrary::load()->device("cpu");
+    g.links = {{*ProfileLibrary::load()->link("memory"), 2}};
+    cluster.groups = {g};
+    problem.workload = &workload, problem.cluster = &cluster, problem.global_batch = 6;
   }
-  EXPECT_NEAR(memory_traffic_for(seconds, w, device, 3), 1.7, 0.01);
+  Workload workload;
+  Cluster cluster;
+  Problem problem;
+  Layout layout{.data = 2, .micro_batch = 3};
+};
+
+TEST(MemoryTraffic, IsFoundFromTheTimeThatItGives) {
+  SmallProblem s;
+  DeviceProfile device = s.cluster.groups[0].device;
+  device.software.memory_traffic = 1.7;
+  double seconds = class_seconds(WorkClass::kMemory, s.problem, device, s.layout);
+  EXPECT_NEAR(memory_traffic_for(seconds, s.problem, device, s.layout), 1.7, 0.01);
+}
+
+// A run on a machine whose constants are others gives those constants back.
+TEST(Refine, TheProfileOfTheMachineThatRanIsFound) {
+  SmallProblem s;
+  SmallProblem there;
+  DeviceProfile& d = there.cluster.groups[0].device;
+  d.flops[0] /= 2, d.bandwidth *= 1.5, d.software.memory_traffic = 1.4, d.launch_seconds = 0;
+  s.cluster.groups[0].device.launch_seconds = 0;
+  there.cluster.groups[0].links[0].link.bandwidth /= 4, there.cluster.groups[0].links[0].link.latency *= 4;
+  MeasuredRun run;
+  run.gap_seconds = 0.003;
+  run.step_seconds = run.gap_seconds;
+  for (int c = 0; c < kWorkClasses; ++c) {
+    double seconds = class_seconds(static_cast<WorkClass>(c), there.problem, d, there.layout);
+    run.class_seconds[static_cast<size_t>(c)] = seconds;
+    run.step_seconds += seconds;
+  }
+  auto refined = refine(s.problem, s.layout, run);
+  ASSERT_TRUE(refined.ok()) << refined.status();
+  const DeviceGroup& g = refined->cluster.groups[0];
+  EXPECT_NEAR(g.device.flops[0] / d.flops[0], 1, 0.02);
+  EXPECT_NEAR(g.device.bandwidth / d.bandwidth, 1, 0.02);
+  EXPECT_NEAR(g.device.software.memory_traffic / 1.4, 1, 0.02);
+  EXPECT_NEAR(g.device.software.step_seconds, 0.003, 1e-9);
+  EXPECT_NEAR(g.links[0].link.bandwidth / there.cluster.groups[0].links[0].link.bandwidth, 1, 0.02);
+  EXPECT_GE(refined->corrections.size(), 6u);
+}
+
+TEST(Refine, AMeasuredRunCorrectsThePlan) {
+  TempFolder out;
+  std::string model = std::string(PARTITA_TEST_DATA) + "/gpt2";
+  std::string flags = model + "/model.onnx --train " + model + "/train.yaml ";
+  out.write("cluster.yaml", "nodes: 1\ndevices_per_node: 2\ndevice: cpu\nlinks: [{kind: memory}]\n");
+  out.write("text.bin", std::string(60000, 'a') + std::string(60000, 'b'));
+  std::string plan = partita_program() + " plan " + flags + "--cluster " + (out / "cluster.yaml");
+  Outcome first = run_command(plan + " --pin data=2 --pin recompute=none -o " + (out / "plan.json"));
+  ASSERT_EQ(first.code, 0) << first.text;
+  Outcome run = run_command(partita_program() + " train " + flags + "--plan " + (out / "plan.json") + " --data " +
+                            (out / "text.bin") + " --quiet --steps 8 --profile " + (out / "trace.json"));
+  ASSERT_EQ(run.code, 0) << run.text;
+  EXPECT_EQ(run.text, "");
+  Outcome refined = run_command(plan + " --refine " + (out / "trace.json") + " --ran " + (out / "plan.json") +
+                                " --refined-profile " + (out / "refined.yaml"));
+  ASSERT_EQ(refined.code, 0) << refined.text;
+  EXPECT_THAT(refined.text, HasSubstr("the plan "));
+  EXPECT_THAT(refined.text, HasSubstr("flops.fp32"));
+  Outcome again = run_command(plan + " --profiles " + (out / "refined.yaml"));
+  EXPECT_EQ(again.code, 0) << again.text;
+  out.write("none.json", "{}");
+  Outcome refused = run_command(plan + " --refine " + (out / "none.json"));
+  EXPECT_EQ(refused.code, 2) << refused.text;
+  EXPECT_THAT(refused.text, HasSubstr("none.json"));
 }
 
 }  // namespace

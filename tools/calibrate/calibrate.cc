@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <thread>
 
 #include "base/cat.h"
 #include "base/status.h"
 #include "frontend/generate/gpt.h"
 #include "frontend/generate/mlp.h"
-#include "partitioner/compute_cost.h"
+#include "tools/calibrate/class_time.h"
 #include "tools/calibrate/kernel_rates.h"
 #include "tools/calibrate/link_rates.h"
 #include "tools/calibrate/probe.h"
@@ -43,6 +44,16 @@ void settle_software(SoftwareProfile& s) {
   s.memory_traffic = 1;
 }
 
+// What a rank's kernels of a class take in a training step. Where each rank has its cores, what interrupts a kernel is
+// other programs, and a kernel's own lower quartile leaves them out. Where ranks take turns they interrupt each other,
+// and that is part of the time.
+double undisturbed(const MeasuredRun& run, WorkClass c, int ranks) {
+  if (ranks > static_cast<int>(std::thread::hardware_concurrency())) return run.seconds(c);
+  double sum = 0;
+  for (const MeasuredStep& s : run.steps) sum += s.work == c ? s.seconds : 0;
+  return sum;
+}
+
 // Bandwidth by bytes from the optimizer's nests over parameters of many sizes: each reads and writes all its bytes
 // once, and the rest of the step has pushed them out of the caches as in any training.
 absl::Status measure_memory(int ranks, const std::string& runner, DeviceProfile& device) {
@@ -51,7 +62,7 @@ absl::Status measure_memory(int ranks, const std::string& runner, DeviceProfile&
                                                         cluster_of(device, ranks), runner));
   double apart = 0;  // what the nests take, each by itself
   for (const MeasuredStep& s : probe.run.steps) apart += s.work == WorkClass::kUpdate ? s.seconds : 0;
-  const double waited = std::max(1.0, probe.run.seconds(WorkClass::kUpdate) / apart);
+  const double waited = std::max(1.0, undisturbed(probe.run, WorkClass::kUpdate, ranks) / apart);
   std::vector<std::pair<double, double>> rates;  // bytes, bytes/s
   for (const MeasuredStep& s : probe.run.steps) {
     if (s.work == WorkClass::kUpdate && s.bytes > 1e3 && s.seconds > 0)
@@ -81,34 +92,16 @@ absl::Status measure_step(int ranks, const std::string& runner, DeviceProfile& d
                            generate_gpt({.layers = 3, .hidden = 256, .heads = 4, .vocab = 2048, .sequence = 128}));
   PARTITA_ASSIGN_OR_RETURN(
       ProbeResult probe, run_probe(std::move(graph), {kAdamW, kSamples, ranks, 20}, cluster_of(device, ranks), runner));
-  device.software.memory_traffic =
-      memory_traffic_for(probe.run.seconds(WorkClass::kMemory), probe.workload, device, kSamples);
+  const Cluster cluster = cluster_of(device, ranks);
+  Problem problem;
+  problem.workload = &probe.workload, problem.cluster = &cluster, problem.global_batch = kSamples * ranks;
+  device.software.memory_traffic = memory_traffic_for(undisturbed(probe.run, WorkClass::kMemory, ranks), problem,
+                                                      device, {.data = ranks, .micro_batch = kSamples});
   device.software.step_seconds = std::max(0.0, probe.run.gap_seconds);
   return absl::OkStatus();
 }
 
 }  // namespace
-
-double memory_traffic_for(double seconds, const Workload& workload, const DeviceProfile& device, double samples) {
-  auto predicted = [&](double traffic) {
-    DeviceProfile d = device;
-    d.software.memory_traffic = traffic;
-    double sum = 0;
-    for (size_t k = 0; k < workload.units.size(); ++k) {
-      UnitWork u = workload.unit(k);
-      u.matrices.clear(), u.input_gradients.clear(), u.weight_gradients.clear(), u.attention.clear();
-      UnitTime t = unit_time(u, workload, d, {}, {.samples = samples});
-      sum += t.forward + t.input_gradient;
-    }
-    return sum;
-  };
-  double low = 0.01, high = 100;
-  while (high / low > 1.001) {
-    double middle = std::sqrt(low * high);
-    (predicted(middle) < seconds ? low : high) = middle;
-  }
-  return std::sqrt(low * high);
-}
 
 absl::StatusOr<Calibration> calibrate(const CalibrationRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(ProfileLibrary library, ProfileLibrary::load());

@@ -7,7 +7,6 @@
 
 #include "absl/status/statusor.h"
 #include "partitioner/profile_text.h"
-#include "partitioner/workload.h"
 
 namespace partita {
 
@@ -24,9 +23,5 @@ struct Calibration {
 };
 
 absl::StatusOr<Calibration> calibrate(const CalibrationRequest& request);
-
-// The cost model's seconds of a run's memory-bound kernels on one device with `share` samples, and the value of
-// software.memory_traffic at which they are `seconds`.
-double memory_traffic_for(double seconds, const Workload& workload, const DeviceProfile& device, double samples);
 
 }  // namespace partita

@@ -24,8 +24,10 @@ double seconds(Clock::time_point from, Clock::time_point to) {
 
 RankTeam RankTeam::of(int ranks) {
   RankTeam team;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
   team.ranks = ranks;
-  team.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
+  team.threads = std::max(1, cores / ranks);
+  if (ranks > cores) team.round_seconds *= 4;  // long beside the scheduler's slices, in which ranks take turns
   return team;
 }
 
@@ -70,12 +72,15 @@ absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
       together.arrive_and_wait();  // nobody sets `failed` from here to the next round
       if (failed) return;
       if (rank != 0) continue;
-      double call =
-          seconds(*std::min_element(begins.begin(), begins.end()), *std::max_element(ends.begin(), ends.end())) /
-          static_cast<double>(calls);
-      if (round > 0) samples.push_back(call);
-      if (round == 0)
-        calls = std::clamp<int64_t>(static_cast<int64_t>(round_seconds / std::max(call, 1e-9)), 1, 1 << 16);
+      if (round == 0) {  // one call, which ranks may have begun at very different times
+        double longest = 1e-9;
+        for (size_t r = 0; r < begins.size(); ++r) longest = std::max(longest, seconds(begins[r], ends[r]));
+        calls = std::clamp<int64_t>(static_cast<int64_t>(round_seconds / longest), 1, 1 << 16);
+      } else {
+        samples.push_back(
+            seconds(*std::min_element(begins.begin(), begins.end()), *std::max_element(ends.begin(), ends.end())) /
+            static_cast<double>(calls));
+      }
     }
   };
   std::vector<std::thread> threads_of_ranks;

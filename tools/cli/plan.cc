@@ -1,12 +1,17 @@
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/atomic_file.h"
 #include "base/cat.h"
+#include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/explain.h"
 #include "partitioner/plan_file.h"
+#include "partitioner/profile_text.h"
+#include "tools/calibrate/refine.h"
 #include "tools/cli/command.h"
 #include "tools/plan.h"
 
@@ -15,7 +20,7 @@ namespace {
 
 struct Flags {
   PlanRequest request;
-  std::string output, compare;
+  std::string output, compare, refine, ran, refined_output;
   bool allow_infeasible = false, json = false, quiet = false;
 };
 
@@ -76,6 +81,67 @@ absl::Status compare(const Planning& p, const Candidate& best, const std::string
   return absl::OkStatus();
 }
 
+// What was corrected beside what is built in, and all else that the library got from --profiles.
+std::string refined_profiles(const ProfileLibrary& library, const ProfileLibrary& built_in, const DeviceGroup& group) {
+  ProfileSet set;
+  set.devices.push_back(group.device);
+  for (const LinkLevel& l : group.links) set.links.push_back(l.link);
+  auto is_new = [](const auto& list, auto member, const std::string& name) {
+    return std::none_of(list.begin(), list.end(), [&](const auto& x) { return x.*member == name; });
+  };
+  for (const std::string& n : library.device_names()) {
+    if (!built_in.device(n) && is_new(set.devices, &DeviceProfile::name, n)) set.devices.push_back(*library.device(n));
+  }
+  for (const std::string& n : library.link_kinds()) {
+    if (!built_in.link(n) && is_new(set.links, &LinkProfile::kind, n)) set.links.push_back(*library.link(n));
+  }
+  for (const std::string& n : library.preset_names()) {
+    if (!built_in.preset(n)) set.presets.push_back(*library.preset(n));
+  }
+  return profile_text(set);
+}
+
+// Corrects the profile from a measured run of `searched`'s layout (or of --ran's), searches again with it, and says
+// what that changes. Planning goes on with the corrected problem.
+absl::Status refine_problem(const Flags& flags, Planning& p, const SearchResult& searched) {
+  PARTITA_ASSIGN_OR_RETURN(MappedFile trace, MappedFile::open(flags.refine));
+  PARTITA_ASSIGN_OR_RETURN(MeasuredRun measured, read_measured_run(trace.text(), flags.refine));
+  const Candidate& planned = searched.best ? *searched.best : *searched.nearest;
+  Layout ran = planned.layout;
+  if (!flags.ran.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(flags.ran));
+    SearchOptions options = p.options;
+    PARTITA_ASSIGN_OR_RETURN(options.pin, plan_pins(plan));
+    CostModel model(p.problem);
+    PARTITA_ASSIGN_OR_RETURN(SearchResult found, search(model, options));
+    ran = found.best ? found.best->layout : found.nearest->layout;
+  }
+  double before = CostModel(p.problem).predict(ran, true).step_seconds;
+  PARTITA_ASSIGN_OR_RETURN(Refined refined, refine(p.problem, ran, measured));
+  p.cluster = std::move(refined.cluster);
+  CostModel model(p.problem);
+  PARTITA_ASSIGN_OR_RETURN(SearchResult again, search(model, p.options));
+  const Candidate& now = again.best ? *again.best : *again.nearest;
+  if (!flags.quiet && !flags.json) {
+    std::printf("measured run: %s; %.4g ms a step over %.0f steps, predicted %.4g ms, with the corrections %.4g ms\n",
+                describe(ran).c_str(), measured.step_seconds * 1e3, measured.training_steps, before * 1e3,
+                model.predict(ran, true).step_seconds * 1e3);
+    for (const Correction& c : refined.corrections)
+      std::printf("  %-40s %.4g -> %.4g  (%s)\n", c.constant.c_str(), c.before, c.after, c.why.c_str());
+    if (refined.corrections.empty()) std::printf("  nothing to correct\n");
+    if (now.layout == planned.layout) {
+      std::printf("the plan stays: %s\n", describe(now.layout).c_str());
+    } else {
+      std::printf("the plan changes: %s, %.4g ms a step, in place of %s, which would take %.4g ms\n",
+                  describe(now.layout).c_str(), now.prediction.step_seconds * 1e3, describe(planned.layout).c_str(),
+                  model.predict(planned.layout, true).step_seconds * 1e3);
+    }
+  }
+  if (flags.refined_output.empty()) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(ProfileLibrary built_in, ProfileLibrary::load());
+  return write_file_atomically(flags.refined_output, refined_profiles(p.library, built_in, p.cluster.groups[0]));
+}
+
 absl::Status run(const Flags& flags) {
   bool terminal = isatty(2) != 0 && !flags.quiet;
   if (terminal) std::fprintf(stderr, "reading the model …\r");
@@ -84,6 +150,11 @@ absl::Status run(const Flags& flags) {
     for (const std::string& w : p->warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
   }
   if (terminal) std::fprintf(stderr, "searching …          \r");
+  if (!flags.refine.empty()) {
+    CostModel before(p->problem);
+    PARTITA_ASSIGN_OR_RETURN(SearchResult searched, search(before, p->options));
+    PARTITA_RETURN_IF_ERROR(refine_problem(flags, *p, searched));
+  }
   CostModel model(p->problem);
   PARTITA_ASSIGN_OR_RETURN(SearchResult result, search(model, p->options));
   if (!result.best && !flags.allow_infeasible) return infeasible(*p, result);
@@ -124,6 +195,14 @@ void add_plan(CLI::App& app, absl::Status& result) {
   add_plan_flags(*verb, flags->request);
   verb->add_option("-o,--output", flags->output, "plan.json to write");
   verb->add_option("--compare", flags->compare, "price these layouts too: ddp,fsdp,megatron:tp8,pp4");
+  CLI::Option* refine = verb->add_option(
+      "--refine", flags->refine,
+      "correct the profile from a measured run (the trace that `partita train --profile` writes), then plan with it");
+  verb->add_option("--ran", flags->ran,
+                   "plan.json of that run; default: it ran the plan that is found without --refine")
+      ->needs(refine);
+  verb->add_option("--refined-profile", flags->refined_output, "write the corrected profile to this YAML file")
+      ->needs(refine);
   verb->add_flag("--allow-infeasible", flags->allow_infeasible, "write a plan that does not fit rather than fail");
   verb->add_flag("--json", flags->json, "the plan on standard output");
   verb->add_flag("--quiet", flags->quiet, "say nothing but errors");

@@ -45,7 +45,8 @@ absl::Status train(Flags& flags) {
   PARTITA_ASSIGN_OR_RETURN(CompileRequest request, flags.model.request());
   request.keep_gradients = !flags.run.save_gradients.empty();
   PARTITA_ASSIGN_OR_RETURN(TemporaryFolder temporary, TemporaryFolder::create());
-  const std::string folder = flags.bundle.empty() ? cat(temporary.path(), "/bundle") : flags.bundle, metrics = folder + "/rates.jsonl";
+  const std::string folder = flags.bundle.empty() ? cat(temporary.path(), "/bundle") : flags.bundle,
+                    metrics = folder + "/rates.jsonl";
   if (flags.find_rate > 0) PARTITA_RETURN_IF_ERROR(prepare_rate_test(flags, request, metrics));
   {
     PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));

@@ -1,0 +1,74 @@
+#include "tools/calibrate/class_time.h"
+
+#include <cmath>
+
+namespace partita {
+namespace {
+
+// A unit with its work of one class alone.
+UnitWork part(UnitWork u, WorkClass c) {
+  auto keep = [&](std::vector<MatrixWork>& list) {
+    std::erase_if(list, [&](const MatrixWork& x) {
+      return c != (x.channels > 0 ? WorkClass::kConvolution : WorkClass::kMatrix);
+    });
+  };
+  keep(u.matrices), keep(u.input_gradients), keep(u.weight_gradients);
+  if (c != WorkClass::kAttention) u.attention.clear();
+  if (c != WorkClass::kMemory) {
+    u.forward_traffic = u.backward_traffic = u.composed = {0, 0};
+    u.forward_kernels = u.backward_kernels = 0;
+  }
+  return u;
+}
+
+// The problem on devices like this one.
+struct Elsewhere {
+  Elsewhere(const Problem& original, const DeviceProfile& device) : cluster(*original.cluster), problem(original) {
+    for (DeviceGroup& g : cluster.groups) g.device = device;
+    problem.cluster = &cluster;
+  }
+  Cluster cluster;
+  Problem problem;
+};
+
+double of_whole_step(WorkClass c, const Problem& problem, const DeviceProfile& device, const Layout& layout) {
+  Elsewhere there(problem, device);
+  Breakdown b = CostModel(there.problem).predict(layout, true).breakdown;
+  if (c == WorkClass::kUpdate) return b.optimizer;
+  return b.tensor + b.context + b.expert + b.gathers + b.bubble + b.send + b.gradients;
+}
+
+}  // namespace
+
+double class_seconds(WorkClass c, const Problem& problem, const DeviceProfile& device, const Layout& layout) {
+  if (c == WorkClass::kUpdate || c == WorkClass::kCommunication) return of_whole_step(c, problem, device, layout);
+  const Workload& w = *problem.workload;
+  std::vector<int> cuts = layout.cuts.empty() ? CostModel(problem).even_cuts(layout) : layout.cuts;
+  Share share{static_cast<double>(layout.micro_batch), static_cast<double>(layout.context),
+              static_cast<double>(layout.tensor), static_cast<double>(layout.expert), layout.sequence_parallel};
+  double sum = 0;
+  size_t unit = 0;
+  for (size_t chunk = 0; chunk < cuts.size(); ++chunk) {
+    for (int k = 0; k < cuts[chunk] && unit < w.units.size(); ++k, ++unit) {
+      if (chunk % static_cast<size_t>(layout.pipeline) != 0) continue;
+      const UnitWork& u = w.unit(unit);
+      UnitTime t = unit_time(part(u, c), w, device, problem.options, share);
+      bool repeats = layout.recompute == RecomputeMode::kFull && u.name.rfind("block", 0) == 0;
+      sum += t.forward * (repeats ? 2 : 1) + t.input_gradient + t.weight_gradient;
+    }
+  }
+  return sum * static_cast<double>(micro_batches(problem, layout));
+}
+
+double memory_traffic_for(double seconds, const Problem& problem, const DeviceProfile& device, const Layout& layout) {
+  DeviceProfile d = device;
+  double low = 0.01, high = 100;
+  while (high / low > 1.001) {
+    d.software.memory_traffic = std::sqrt(low * high);
+    bool more = class_seconds(WorkClass::kMemory, problem, d, layout) < seconds;
+    (more ? low : high) = d.software.memory_traffic;
+  }
+  return std::sqrt(low * high);
+}
+
+}  // namespace partita

@@ -1,0 +1,16 @@
+// The cost model's time of a training step by classes of work, beside which a measured run's can be held.
+#pragma once
+
+#include "partitioner/schedule_time.h"
+#include "tools/calibrate/measured_run.h"
+
+namespace partita {
+
+// Seconds that rank 0 of the layout spends in a training step on kernels of the class, were its device `device`.
+// kUpdate and kCommunication: from the whole step's prediction (for the latter with what is waited for other stages).
+double class_seconds(WorkClass c, const Problem& problem, const DeviceProfile& device, const Layout& layout);
+
+// The value of software.memory_traffic at which kMemory takes `seconds`, within [0.01, 100].
+double memory_traffic_for(double seconds, const Problem& problem, const DeviceProfile& device, const Layout& layout);
+
+}  // namespace partita

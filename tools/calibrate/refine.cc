@@ -1,0 +1,119 @@
+#include "tools/calibrate/refine.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/cat.h"
+
+namespace partita {
+namespace {
+
+constexpr double kLeastShare = 0.01;  // of the step: less is noise
+
+void scale(EfficiencyCurve& curve, double by) {
+  for (auto& [size, share] : curve.points) share = std::clamp(share * by, 1e-6, 1.0);
+}
+
+class Refiner {
+ public:
+  Refiner(const Problem& problem, const Layout& layout, const MeasuredRun& run)
+      : problem_(problem), layout_(layout), run_(run) {
+    out_.cluster = *problem.cluster;
+  }
+
+  Refined correct() {
+    matrices();
+    curves();
+    memory();
+    communication();
+    double before = device().software.step_seconds;
+    if (std::abs(run_.gap_seconds - before) > kLeastShare * run_.step_seconds) {
+      device().software.step_seconds = run_.gap_seconds;
+      tell("software.step_seconds", before, run_.gap_seconds, "measured between the kernels of a step");
+    }
+    return std::move(out_);
+  }
+
+ private:
+  DeviceProfile& device() { return out_.cluster.groups[0].device; }
+
+  // Measured over predicted seconds; 1 where there is too little of it to tell.
+  double ratio(WorkClass c) {
+    double measured = run_.seconds(c), predicted = class_seconds(c, problem_, device(), layout_);
+    if (measured < kLeastShare * run_.step_seconds || predicted <= 0) return 1;
+    why_ = fmt::format("{} took {:.4g} ms a step, predicted {:.4g} ms", work_class_name(c), measured * 1e3,
+                       predicted * 1e3);
+    return measured / predicted;
+  }
+  void tell(std::string constant, double before, double after, std::string why) {
+    out_.corrections.push_back({std::move(constant), before, after, std::move(why)});
+  }
+
+  void matrices() {
+    double r = ratio(WorkClass::kMatrix);
+    if (r == 1) return;
+    DeviceProfile& d = device();
+    size_t p = static_cast<size_t>(problem_.options.precision);
+    double before = d.flops[p] > 0 ? d.flops[p] : *std::max_element(d.flops.begin(), d.flops.end());
+    d.flops[p] = before / r;
+    tell(cat("flops.", enum_name(problem_.options.precision)), before, d.flops[p], why_);
+    for (EfficiencyCurve* c : {&d.convolution, &d.attention_flash, &d.attention_math}) scale(*c, r);
+  }
+
+  void curves() {
+    DeviceProfile& d = device();
+    auto correct = [&](WorkClass c, EfficiencyCurve& curve, const char* name) {
+      double r = ratio(c);
+      if (r == 1 || curve.points.empty()) return;
+      double before = curve.points.back().second;
+      scale(curve, 1 / r);
+      tell(cat(name, ", all of it; its last point"), before, curve.points.back().second, why_);
+    };
+    correct(WorkClass::kConvolution, d.convolution, "convolution");
+    correct(WorkClass::kAttention, problem_.options.flash ? d.attention_flash : d.attention_math,
+            problem_.options.flash ? "attention_flash" : "attention_math");
+  }
+
+  void memory() {
+    DeviceProfile& d = device();
+    if (double r = ratio(WorkClass::kUpdate); r != 1) {
+      double before = d.bandwidth;
+      d.bandwidth /= r;
+      tell("bandwidth", before, d.bandwidth, why_);
+    }
+    if (ratio(WorkClass::kMemory) == 1) return;
+    double before = d.software.memory_traffic;
+    d.software.memory_traffic = memory_traffic_for(run_.seconds(WorkClass::kMemory), problem_, d, layout_);
+    tell("software.memory_traffic", before, d.software.memory_traffic, why_);
+  }
+
+  void communication() {
+    if (layout_.pipeline > 1) return;
+    double r = ratio(WorkClass::kCommunication);
+    if (r == 1) return;
+    for (LinkLevel& level : out_.cluster.groups[0].links) {
+      double bandwidth = level.link.bandwidth, latency = level.link.latency;
+      level.link.bandwidth /= r, level.link.latency *= r;
+      tell(cat("link ", level.link.kind, ": bandwidth"), bandwidth, level.link.bandwidth, why_);
+      tell(cat("link ", level.link.kind, ": latency"), latency, level.link.latency, why_);
+    }
+  }
+
+  const Problem& problem_;
+  const Layout& layout_;
+  const MeasuredRun& run_;
+  Refined out_;
+  std::string why_;
+};
+
+}  // namespace
+
+absl::StatusOr<Refined> refine(const Problem& problem, const Layout& layout, const MeasuredRun& run) {
+  if (problem.cluster->groups.size() != 1)
+    return absl::InvalidArgumentError(
+        "a trace of rank 0 says nothing of the other groups of devices; refine with a "
+        "cluster.yaml of one group");
+  return Refiner(problem, layout, run).correct();
+}
+
+}  // namespace partita
