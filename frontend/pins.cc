@@ -108,6 +108,10 @@ absl::Status apply_pin(Recipe& recipe, std::string_view key_value) {
   entry.line = entry.column = 1;
   entry.value = *value;
   if (entry.value->kind == YamlNode::Kind::kNull) return refuse("expected a value after '='");
+  if (entry.key == "compress") {  // of the recipe itself
+    absl::Status status = choice(&Recipe::compress)(*entry.value, "pin.compress", recipe);
+    return status.ok() ? status : refuse(cat(status.message()));
+  }
   PinRecipe pins = recipe.pin;
   absl::Status status = parse_pin(entry, "pin", pins);
   if (!status.ok()) return refuse(cat(status.message()));

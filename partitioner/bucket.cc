@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "ir/builder.h"
+#include "partitioner/late_reads.h"
 
 namespace partita {
 namespace {
@@ -20,18 +21,12 @@ struct Bucket {
   int64_t bytes = 0;
 };
 
-// It only moves or converts a value, and may wait with it.
-bool moves(const Node& node) {
-  return node.inputs.size() == 1 && node.op->flops_per_point == 0 && !node.op->kernel && !node.op->communicates;
-}
-
 class Bucketing {
  public:
   Bucketing(const LocalProgram& program, int64_t limit)
       : graph_(program.graph),
-        stage_axis_(program.stage.axis),
+        reads_(program),
         limit_(limit),
-        readers_(uses(graph_)),
         bucket_of_(graph_.nodes.size(), -1),
         level_(graph_.values.size(), 0) {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) choose(static_cast<NodeId>(n));
@@ -58,8 +53,8 @@ class Bucketing {
     const Node& node = graph_.nodes[n];
     int level = 0;
     for (ValueId v : node.inputs) level = std::max(level, v == kNoValue ? 0 : level_[v]);
-    if (moves(node)) level_[node.outputs[0]] = level;
-    if (!is_joint(node) || !read_later_only(node)) return;
+    if (LateReads::follows(node)) level_[node.outputs[0]] = level;
+    if (!reads_.is_joint(node) || !reads_.are_late(node)) return;
     for (ValueId v : node.outputs) level_[v] = level + 1;
     int64_t bytes = 0;
     for (size_t k = 0; k < node.inputs.size(); ++k)
@@ -79,31 +74,9 @@ class Bucketing {
     buckets_[*open].bytes += bytes;
   }
 
-  // Several operands of it can travel together. What goes from stage to stage keeps its order in all of them.
-  bool is_joint(const Node& node) const {
-    if (!node.op->communicates || node.op->max_inputs >= 0) return false;
-    const std::vector<int64_t>& axes = node.attrs.ints("axes");
-    return std::find(axes.begin(), axes.end(), stage_axis_) == axes.end();
-  }
-
   bool alike(const Node& a, const Node& b) const {
     return a.op == b.op && a.attrs == b.attrs && a.segment == b.segment && a.chunk == b.chunk && a.device == b.device &&
            graph_.type(a.inputs[0]).dtype == graph_.type(b.inputs[0]).dtype;
-  }
-
-  bool read_later_only(const Node& node) const {
-    std::vector<ValueId> front = node.outputs;
-    while (!front.empty()) {
-      ValueId v = front.back();
-      front.pop_back();
-      for (NodeId n : readers_[v]) {
-        const Node& reader = graph_.nodes[n];
-        if (reader.segment > node.segment) continue;
-        if (!moves(reader) && !is_joint(reader)) return false;
-        front.insert(front.end(), reader.outputs.begin(), reader.outputs.end());
-      }
-    }
-    return true;
   }
 
   bool joins_later(NodeId n) const { return bucket_of_[n] >= 0 && buckets_[bucket_of_[n]].members.back() != n; }
@@ -133,9 +106,8 @@ class Bucketing {
   }
 
   const Graph& graph_;
-  const int stage_axis_;
+  const LateReads reads_;
   const int64_t limit_;
-  std::vector<std::vector<NodeId>> readers_;
   std::vector<int> bucket_of_;  // per node; -1: none
   std::vector<int> level_;      // per value: of collectives that wait before it
   std::vector<Bucket> buckets_;

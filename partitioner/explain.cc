@@ -68,6 +68,8 @@ std::string summary(const Json& plan) {
                          words(plan, "device"), "\n");
   text += fmt::format("step {:.4g} s, {:.4g} tokens/s, MFU {:.1f} %{}\n", step, number(p, "tokens_per_second"),
                       100 * number(p, "mfu"), p.is_object() && p.value("fits", true) ? "" : "; DOES NOT FIT");
+  if (std::string kind = words(plan, "compress"); !kind.empty() && kind != "none")
+    text += cat("compress: ", kind, ": gradients travel rounded; training is not that of the serial program\n");
   text += time_table(p);
   const Json& stages = part(plan, "stages");
   if (stages.is_array() && !stages.empty()) {

@@ -87,7 +87,7 @@ absl::Status refuse_unbuilt(const Recipe& recipe) {
   auto refuse_key = [](std::string_view key, std::string_view value) {
     return absl::UnimplementedError(cat(key, ": ", value, ": not in this version; leave it out"));
   };
-  if (recipe.compress != Compression::kNone) return refuse_key("compress", enum_name(recipe.compress));
+  if (recipe.compress > Compression::kBf16) return refuse_key("compress", enum_name(recipe.compress));
   if (recipe.semantics.batch_norm != BatchNormGroup::kGlobal) return refuse_key("semantics.batch_norm", "replica");
   if (recipe.semantics.moe) return refuse_key("semantics.moe", "a capacity");
   return absl::OkStatus();

@@ -54,7 +54,7 @@ absl::Status read_enum(const Json& j, const char* key, std::optional<Enum>& out)
       return absl::OkStatus();
     }
   }
-  return absl::InvalidArgumentError(cat("plan: pin.", key, ": unknown value ", quote(j[key].dump())));
+  return absl::InvalidArgumentError(cat("plan: ", key, ": unknown value ", quote(j[key].dump())));
 }
 
 template <typename T>
@@ -146,6 +146,7 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
       {"global_batch", problem.global_batch},
       {"layout", describe(l)},
       {"pin", pins_json(l)},
+      {"compress", enum_name(problem.compress)},
       {"micro_batches", sim.micro_batches},
       {"send_seconds", sim.send},
       {"stages", stages},
@@ -217,6 +218,12 @@ absl::StatusOr<PinRecipe> plan_pins(const Json& plan) {
     p.sequence_parallel = j["sequence_parallel"].get<bool>();
   }
   return p;
+}
+
+absl::StatusOr<std::optional<Compression>> plan_compression(const Json& plan) {
+  std::optional<Compression> kind;
+  PARTITA_RETURN_IF_ERROR(read_enum(plan, "compress", kind));
+  return kind;
 }
 
 absl::StatusOr<Simulation> plan_simulation(const Json& plan) {

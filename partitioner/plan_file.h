@@ -1,6 +1,7 @@
 // plan.json (tools/schema/plan.json): the chosen layout as pins, what is predicted of it, and what lost.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -27,6 +28,8 @@ std::string plan_text(const nlohmann::json& plan);
 absl::StatusOr<nlohmann::json> read_plan(const std::string& path);
 // The plan's pins.
 absl::StatusOr<PinRecipe> plan_pins(const nlohmann::json& plan);
+// How its gradients travel; nullopt where the plan does not say.
+absl::StatusOr<std::optional<Compression>> plan_compression(const nlohmann::json& plan);
 // What simulate replays.
 absl::StatusOr<Simulation> plan_simulation(const nlohmann::json& plan);
 

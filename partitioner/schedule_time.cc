@@ -15,6 +15,12 @@ double exposed(double communication, double compute, double share) {
   return communication - std::min(communication, compute) * share;
 }
 
+// Bytes of a gradient's element on the wire, where it has `plain` in memory.
+double travelling_bytes(Compression kind, double plain) {
+  if (kind == Compression::kNone) return plain;
+  return std::min(plain, kind == Compression::kBf16 ? 2. : 1.);
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, double>> Breakdown::parts() const {
@@ -202,7 +208,9 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
         RankAxis shards = data;
         if (l.zero_group > 0) shards.size = std::min(shards.size, l.zero_group);
         double gather = collective_time(group, CollectiveKind::kAllGather, shards, c.gather_bytes).seconds;
-        double scatter = collective_time(group, CollectiveKind::kReduceScatter, shards, c.gather_bytes).seconds;
+        double element = problem_.options.element_bytes(),
+               scattered = c.gather_bytes * travelling_bytes(problem_.compress, element) / element;
+        double scatter = collective_time(group, CollectiveKind::kReduceScatter, shards, scattered).seconds;
         if (l.offload == OffloadMode::kAll) gather += c.gather_bytes / group.device.host_bandwidth;
         // Stage 2 gathers parameters once a step, stage 3 for every pass.
         bool each = l.zero >= 3 || l.offload == OffloadMode::kAll;
@@ -348,8 +356,7 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   std::vector<StageUnits> chunks = chunk_units(l);
   double group_size = static_cast<double>(l.data * l.expert * l.context);
   if (l.zero_group > 0) group_size = std::min(group_size, static_cast<double>(l.zero_group));
-  double element = problem_.options.element_bytes(),
-         reduce_bytes = problem_.compress == Compression::kNone ? element : 1;
+  double element = problem_.options.element_bytes(), reduce_bytes = travelling_bytes(problem_.compress, element);
   for (int64_t stage = 0; stage < l.pipeline; ++stage) {
     const DeviceGroup& g = group_of_stage(l, stage);
     StageUnits units;

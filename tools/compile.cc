@@ -238,6 +238,12 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
   if (!compiled.evaluation.empty()) all["evaluate"] = evaluate;
   if (compiled.programs.size() > 1) all["stages"] = stages;
   if (compiled.gathered_bytes > 0) all["gathered_bytes"] = compiled.gathered_bytes;
+  if (compiled.compress != Compression::kNone) {
+    all["compress"] = {{"kind", enum_name(compiled.compress)},
+                       {"sums", compiled.compressed.sums},
+                       {"bytes", compiled.compressed.bytes},
+                       {"plain_bytes", compiled.compressed.plain_bytes}};
+  }
   if (DeviceCodeSummary code = device_code(compiled.programs); code.kernels > 0) {
     all["gpu_code"] = {{"kernels", code.kernels},
                        {"most_registers", code.most_registers},
@@ -272,6 +278,16 @@ DeviceCodeSummary device_code(const std::vector<runtime::Program>& programs) {
   DeviceCodeSummary s;
   for (const runtime::Program& program : programs) add_device_code(program, s);
   return s;
+}
+
+std::string describe_compression(const Compiled& compiled) {
+  const CompressedGradients& c = compiled.compressed;
+  return fmt::format(
+      "compress: {}: {} sums of gradients travel rounded, in {:.1f} MB instead of {:.1f} MB a rank and step; training "
+      "is "
+      "not that of the serial program",
+      enum_name(compiled.compress), c.sums, static_cast<double>(c.bytes) / 1e6,
+      static_cast<double>(c.plain_bytes) / 1e6);
 }
 
 ImportOptions import_options(const Recipe& recipe) {
@@ -319,10 +335,17 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned, layout));
   if (out.ranks > 1) {
     for (LocalProgram& stage : stages) {
+      CompressedGradients c = compress_gradients(stage, recipe.compress, sample_axes(planned.plan));
+      out.compressed.sums += c.sums, out.compressed.bytes += c.bytes, out.compressed.plain_bytes += c.plain_bytes;
       bucket_collectives(stage, kBucketBytes);
       prefetch_gathers(stage);
       out.gathered_bytes = std::max(out.gathered_bytes, gathered_bytes(stage.graph));
     }
+  }
+  if (out.compressed.sums > 0) out.compress = recipe.compress;
+  if (out.compress != recipe.compress) {
+    out.warnings.push_back(cat("compress: ", enum_name(recipe.compress),
+                               ": no gradient is summed over ranks that take different samples; none is compressed"));
   }
   watch.lap("partition");
   if (recipe.evaluate) {

@@ -11,6 +11,7 @@
 #include "frontend/onnx_import.h"
 #include "ir/graph.h"
 #include "ir/recipe.h"
+#include "partitioner/compress_gradients.h"
 #include "passes/pipeline.h"
 #include "runtime/data/data_config.h"
 #include "runtime/program.h"
@@ -51,9 +52,14 @@ struct Compiled {
   std::vector<PassTime> passes;
   bool stopped = false;  // after the pass that was asked for: there is no program
   int64_t ranks = 1;
-  int64_t parameters = 0;      // trained elements
-  int64_t gathered_bytes = 0;  // of parameters that a rank stores in parts, at hand at once at most
+  int64_t parameters = 0;                     // trained elements
+  Compression compress = Compression::kNone;  // of gradients' sums over ranks, where some are compressed
+  CompressedGradients compressed;             // on a rank, over all stages
+  int64_t gathered_bytes = 0;                 // of parameters that a rank stores in parts, at hand at once at most
 };
+
+// "compress: bf16: 12 sums of gradients travel in 1.2 MB instead of 2.4 MB, rounded; …", for the user.
+std::string describe_compression(const Compiled& compiled);
 
 // What the assembler said of a program's generated GPU kernels, each counted once. Nothing for other targets.
 struct DeviceCodeSummary {

@@ -13,6 +13,7 @@
 #include "ir/print.h"
 #include "ir/verify.h"
 #include "partitioner/bucket.h"
+#include "partitioner/compress_gradients.h"
 #include "partitioner/localize.h"
 #include "partitioner/pad_dimensions.h"
 #include "partitioner/prefetch_gathers.h"
@@ -32,6 +33,7 @@ struct Case {
   int stages = 1;  // of a pipeline
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   int64_t chunks = 1;
+  bool compress = false;  // the evaluator rounds nothing: the same numbers go another way
   std::vector<uint32_t> choices;
 };
 
@@ -61,6 +63,7 @@ Case random_case(uint64_t seed) {
   if (rng() % 2) c.stages = 2 + static_cast<int>(rng() % 3);
   c.schedule = kSchedules[rng() % 4];
   if (c.schedule == PipelineSchedule::kInterleaved) c.chunks = 2 + static_cast<int64_t>(rng() % 2);
+  c.compress = rng() % 2 == 0;
   return c;
 }
 
@@ -197,6 +200,7 @@ std::string fault(const Case& c) {
   }
   for (LocalProgram& stage : stages) {
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
+    if (c.compress) compress_gradients(stage, Compression::kBf16, sample_axes(p.plan));
     bucket_collectives(stage, 1 << 12);
     prefetch_gathers(stage);
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
@@ -245,6 +249,11 @@ Case smallest(Case c) {
       smaller.model.*flag = false;
       attempt(std::move(smaller));
     }
+    if (c.compress) {
+      Case smaller = c;
+      smaller.compress = false;
+      attempt(std::move(smaller));
+    }
     if (c.stages > 2) {
       Case smaller = c;
       smaller.stages = 2;
@@ -271,7 +280,7 @@ std::string report(const Case& c) {
   for (const MeshAxis& a : p.plan.mesh.axes) append(s, " ", a.name, "=", a.size);
   for (int a : p.plan.slice_axes) append(s, ", runs over ", p.plan.mesh.axes[a].name);
   for (int a : p.plan.scatter_axes) append(s, ", sums scattered over ", p.plan.mesh.axes[a].name);
-  append(s, ", ", enum_name(c.schedule), " x ", c.chunks, "\n");
+  append(s, ", ", enum_name(c.schedule), " x ", c.chunks, c.compress ? ", compressed" : "", "\n");
   for (size_t k = 0; k < p.graph.inputs.size(); ++k)
     append(s, p.graph.inputs[k].name, " ", to_string(p.plan.inputs[k], p.plan.mesh), "\n");
   for (size_t k = 0; k < p.graph.states.size(); ++k) {

@@ -23,6 +23,9 @@ absl::Status apply_plan(Recipe& recipe, const std::string& path) {
   PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(path));
   auto pins = plan_pins(plan);
   if (!pins.ok()) return with_context(pins.status(), quote(path, 200));
+  auto compress = plan_compression(plan);
+  if (!compress.ok()) return with_context(compress.status(), quote(path, 200));
+  if (*compress) recipe.compress = **compress;
   pins->values = std::move(recipe.pin.values);
   recipe.pin = *std::move(pins);
   if (!plan.contains("global_batch") || !plan["global_batch"].is_number_integer())

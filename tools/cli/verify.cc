@@ -54,16 +54,21 @@ void add_verify(CLI::App& app, absl::Status& result) {
       PARTITA_RETURN_IF_ERROR(verifier::write_certificate(flags->bundle, v, numeric));
       if (!flags->quiet) {
         std::string stages = v.programs > 1 ? cat(" in ", v.programs, " stages") : "";
+        std::string but;
+        if (v.compress != "none")
+          but = cat(" but for compress: ", v.compress, ", which rounds ", v.compressed_sums,
+                    " sums of gradients (they are NOT equal, by choice)");
         std::printf(
-            "verified: %lld rank%s%s, %lld values, %lld states and %lld outputs equal to the serial program; %lld "
+            "verified: %lld rank%s%s, %lld values, %lld states and %lld outputs equal to the serial program%s; %lld "
             "steps, %lld collectives\n",
             static_cast<long long>(v.ranks), v.ranks == 1 ? "" : "s", stages.c_str(), static_cast<long long>(v.values),
-            static_cast<long long>(v.states), static_cast<long long>(v.outputs), static_cast<long long>(v.steps),
-            static_cast<long long>(v.collectives));
+            static_cast<long long>(v.states), static_cast<long long>(v.outputs), but.c_str(),
+            static_cast<long long>(v.steps), static_cast<long long>(v.collectives));
         if (numeric)
-          std::printf("run: %lld steps, %lld tensors; largest relative difference %.2g of a loss, %.2g of a tensor\n",
+          std::printf("run: %lld steps, %lld tensors; largest relative difference %.2g of a loss, %.2g of a tensor%s\n",
                       static_cast<long long>(numeric->steps), static_cast<long long>(numeric->tensors),
-                      numeric->loss_error, numeric->tensor_error);
+                      numeric->loss_error, numeric->tensor_error,
+                      v.compress == "none" ? "" : " (not held to a limit after the first loss)");
       }
       return absl::OkStatus();
     };

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "ir/parse.h"
 #include "ir/print.h"
+#include "nlohmann/json.hpp"
 #include "runtime/program_image.h"
 #include "tools/verify/serial_values.h"
 
@@ -30,6 +31,18 @@ absl::StatusOr<Graph> read_graph(const std::string& path, int64_t* samples = nul
   return graph;
 }
 
+// What the manifest says of how gradients travel.
+absl::StatusOr<std::string> read_compression(const std::string& path) {
+  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  nlohmann::json j = nlohmann::json::parse(file.text(), nullptr, false);
+  if (!j.is_object()) return absl::DataLossError(cat(quote(path), ": expected an object in JSON"));
+  if (!j.contains("compress")) return "none";
+  const nlohmann::json& c = j["compress"];
+  if (!c.is_object() || !c.contains("kind") || !c["kind"].is_string())
+    return absl::DataLossError(cat(quote(path), ": compress: expected an object with a kind"));
+  return c["kind"].get<std::string>();
+}
+
 }  // namespace
 
 std::string stage_file(std::string_view file, size_t stage, size_t stages) {
@@ -42,6 +55,7 @@ absl::StatusOr<Bundle> read_bundle(const std::string& folder) {
   Bundle b;
   PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> images, runtime::load_images(cat(folder, "/", kImageFile)));
   PARTITA_ASSIGN_OR_RETURN(b.serial, read_graph(cat(folder, "/", kSerialFile), &b.samples));
+  PARTITA_ASSIGN_OR_RETURN(b.compress, read_compression(cat(folder, "/", kManifestFile)));
   for (size_t k = 0; k < images.size(); ++k) {
     RankProgram& p = b.programs.emplace_back();
     PARTITA_ASSIGN_OR_RETURN(p.rank, read_graph(cat(folder, "/", stage_file(kRankFile, k, images.size()))));

@@ -12,6 +12,7 @@
 namespace partita::verifier {
 
 inline constexpr const char* kImageFile = "program.partita";
+inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kCertificateFile = "certificate.json";
 // Evidence: the serial training graph after passes, under a first line "# samples N"; the graph of the rank program and
 // what its steps say they compute.
@@ -31,6 +32,7 @@ struct RankProgram {
 struct Bundle {
   Graph serial;
   int64_t samples = 0;                // that a step of the serial program takes, over all micro-batches
+  std::string compress = "none";      // how gradients travel, as the manifest names it
   std::vector<RankProgram> programs;  // by stage
 };
 

@@ -15,6 +15,7 @@
 #include "tools/verify/check_steps.h"
 #include "tools/verify/join_stages.h"
 #include "tools/verify/pad_serial.h"
+#include "tools/verify/undo_compression.h"
 
 namespace partita::verifier {
 namespace {
@@ -32,6 +33,12 @@ constexpr const char* kProved[] = {
     "every operand is alive, of the right micro-batch, and untouched by asynchronous operations",
     "every state and output is written, and no two live buffers overlap",
 };
+// In place of what is equal, where it is not.
+constexpr const char* kProvedButForCompression =
+    "the ranks do NOT compute the serial program, by the user's choice of `compress`: with the compressed sums of "
+    "gradients in their full type, every state, gradient and output would equal the serial one; partial sums are "
+    "completed exactly once";
+constexpr size_t kEquality = 1;  // of kProved
 constexpr const char* kProvedOfStages[] = {
     "every message between stages has its receive, of the same value and micro-batch, and every sum over stages all of "
     "them",
@@ -79,12 +86,16 @@ class NodePlaces {
   std::vector<std::vector<int>> steps_;  // per stage and node, -1: none
 };
 
-absl::Status check_values(const Graph& serial, const Graph& ranks, const runtime::Program& program,
-                          const std::function<std::string(NodeId)>& place, Verdict& v) {
-  PARTITA_ASSIGN_OR_RETURN(PaddedSerial padded, pad_serial(serial, program));
+absl::Status check_values(const Bundle& bundle, const Graph& ranks, const runtime::Program& program,
+                          const std::function<std::string(NodeId)>& place_of, Verdict& v) {
+  PARTITA_ASSIGN_OR_RETURN(Uncompressed whole, undo_compression(ranks, bundle.compress));
+  v.compress = bundle.compress;
+  v.compressed_sums = whole.sums;
+  auto place = [&](NodeId n) { return place_of(whole.from[static_cast<size_t>(n)]); };
+  PARTITA_ASSIGN_OR_RETURN(PaddedSerial padded, pad_serial(bundle.serial, program));
   auto values = SerialValues::create(padded.graph);
   if (!values.ok()) return absl::AbortedError(values.status().message());
-  PARTITA_ASSIGN_OR_RETURN(GraphReport graph, check_graph(*values, ranks, padded.program, place));
+  PARTITA_ASSIGN_OR_RETURN(GraphReport graph, check_graph(*values, whole.graph, padded.program, place));
   v.values = graph.values;
   v.states = graph.states;
   v.outputs = graph.outputs;
@@ -117,7 +128,7 @@ absl::StatusOr<Verdict> check_bundle(const Bundle& bundle) {
   const NodePlaces places(bundle);
   if (bundle.programs.size() == 1) {
     auto place = [&](NodeId n) { return places({0, n}); };
-    PARTITA_RETURN_IF_ERROR(check_values(bundle.serial, first.rank, first.program, place, v));
+    PARTITA_RETURN_IF_ERROR(check_values(bundle, first.rank, first.program, place, v));
     PARTITA_RETURN_IF_ERROR(check_all_steps(bundle, v));
     return v;
   }
@@ -125,7 +136,7 @@ absl::StatusOr<Verdict> check_bundle(const Bundle& bundle) {
   PARTITA_ASSIGN_OR_RETURN(StagesReport between, check_stages(bundle));
   PARTITA_ASSIGN_OR_RETURN(JoinedStages joined, join_stages(bundle, between.links));
   auto place = [&](NodeId n) { return places(joined.nodes[static_cast<size_t>(n)]); };
-  PARTITA_RETURN_IF_ERROR(check_values(bundle.serial, joined.graph, joined.program, place, v));
+  PARTITA_RETURN_IF_ERROR(check_values(bundle, joined.graph, joined.program, place, v));
   return v;
 }
 
@@ -137,6 +148,7 @@ absl::Status write_certificate(const std::string& folder, const Verdict& v,
     files[name] = {{"bytes", file.size()}, {"sha256", sha256_hex(file.bytes())}};
   }
   nlohmann::json proved = kProved;
+  if (v.compressed_sums > 0) proved[kEquality] = kProvedButForCompression;
   for (const char* text : kProvedOfStages) {
     if (v.programs > 1) proved.push_back(text);
   }
@@ -154,6 +166,7 @@ absl::Status write_certificate(const std::string& folder, const Verdict& v,
                         {"collectives", v.collectives},
                         {"micro_batches", v.micro_batches}}},
                       {"numeric", nullptr}};
+  if (v.compress != "none") j["compress"] = {{"kind", v.compress}, {"sums", v.compressed_sums}};
   if (numeric) {
     j["numeric"] = {{"steps", numeric->steps},
                     {"tensors", numeric->tensors},

@@ -14,6 +14,8 @@ struct Verdict {
   int64_t values = 0, states = 0, outputs = 0;       // derived; proved equal to the serial program's
   int64_t steps = 0, operands = 0, collectives = 0;  // run through
   int64_t micro_batches = 1;
+  std::string compress = "none";  // not equal to the serial program but for this rounding of
+  int64_t compressed_sums = 0;    // so many sums of gradients
 };
 
 // The numeric check's outcome.

@@ -1,0 +1,26 @@
+// Gradients travel in fewer bytes (train.yaml's `compress`): a rewrite of their reductions over the ranks that take
+// different samples, in ordinary ops around the collectives. Lossy: the ranks no longer compute the serial program.
+#pragma once
+
+#include <vector>
+
+#include "ir/recipe.h"
+#include "partitioner/localize.h"
+
+namespace partita {
+
+struct CompressedGradients {
+  int64_t sums = 0;                    // that were rewritten
+  int64_t bytes = 0, plain_bytes = 0;  // of their operands on a rank, in a step, now and before
+};
+
+// The mesh axes along which ranks take different samples.
+std::vector<int> sample_axes(const ShardingPlan& plan);
+
+// Rewrites every sum of a gradient over some of `axes`. What has one element on a rank, and what is sent from stage to
+// stage, stays as it is.
+//   bf16: a rank's term is rounded to bf16, and so is the sum. Host back ends add in f32 and round once; NCCL rounds
+//         after each rank's term.
+CompressedGradients compress_gradients(LocalProgram& program, Compression kind, const std::vector<int>& axes);
+
+}  // namespace partita

@@ -1,0 +1,267 @@
+// Compressed gradients through the command line: the exact numbers that come out of a reduction, fewer bytes on the
+// wire, training that goes the same way, and a verifier that says what is not equal.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <random>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "codegen/emit_program.h"
+#include "ir/builder.h"
+#include "nlohmann/json.hpp"
+#include "partitioner/compress_gradients.h"
+#include "runtime/collective_threads.h"
+#include "runtime/executor.h"
+#include "runtime/safetensors.h"
+#include "tests/temp_folder.h"
+#include "tests/tools/command.h"
+#include "tests/tools/losses.h"
+#include "tools/verify/bundle.h"
+#include "tools/verify/certificate.h"
+
+namespace partita {
+namespace {
+
+using nlohmann::json;
+using testing::Test;
+
+constexpr int kSequence = 16, kVocabulary = 40;
+
+std::vector<float> numbers(const runtime::SafetensorsFile& file, const std::string& name) {
+  auto bytes = file.data(*file.find(name));
+  std::vector<float> out(bytes.size() / 4);
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+// Nearest, ties to even.
+float to_bf16(float x) {
+  uint32_t bits = std::bit_cast<uint32_t>(x);
+  bits += 0x7fff + ((bits >> 16) & 1);
+  return std::bit_cast<float>(bits & 0xffff0000u);
+}
+
+class Compress : public Test {
+ protected:
+  void SetUp() override {
+    Outcome made = run_command(partita_program() + " model gpt --layers 2 --hidden 32 --heads 4 --vocab " +
+                               std::to_string(kVocabulary) + " --seq " + std::to_string(kSequence) +
+                               " --quiet --with-weights -o " + (out_ / "model.onnx"));
+    ASSERT_EQ(made.code, 0) << made.text;
+    for (int k = 0; k < 20000; ++k) tokens_ += static_cast<char>(k * k % 23 + k % 7);
+    out_.write("tokens.bin", tokens_);
+  }
+
+  std::string recipe(int batch, const std::string& more) {
+    return out_.write("train." + std::to_string(batch) + ".yaml",
+                      "loss: {kind: output, output: loss}\noptimizer: {kind: adamw, lr: 0.003}\nbatch: {global: " +
+                          std::to_string(batch) + "}\nbind: {batch: " + std::to_string(batch) +
+                          "}\ndata: {kind: tokens, dtype: u8}\n" + more);
+  }
+  Outcome train(const std::string& name, int batch, const std::string& data, const std::string& flags,
+                const std::string& more = "") {
+    return run_command(partita_program() + " train " + (out_ / "model.onnx") + " --train " + recipe(batch, more) +
+                       " --data " + (out_ / data) + " --threads 1 --metrics " + (out_ / (name + ".jsonl")) + " " +
+                       flags);
+  }
+  Outcome compile(const std::string& name, const std::string& flags, const std::string& more) {
+    return run_command(partita_program() + " compile " + (out_ / "model.onnx") + " --train " + recipe(8, more) +
+                       " -o " + (out_ / name) + " " + flags);
+  }
+  std::vector<double> losses(const std::string& name) { return read_losses(out_ / (name + ".jsonl")); }
+
+  TempFolder out_;
+  std::string tokens_;
+};
+
+// Bytes that a rank hands to sums over ranks in a step.
+int64_t summed_bytes(const verifier::Bundle& bundle) {
+  int64_t bytes = 0;
+  for (const verifier::RankProgram& p : bundle.programs) {
+    for (const auto& segment : p.program.segments) {
+      for (const runtime::Step& step : segment.steps) {
+        if (step.kind != runtime::StepKind::kCollectiveStart || !step.params.count("reduce") ||
+            step.name == "all_gather")
+          continue;
+        for (int k = 0; k < step.inputs; ++k)
+          bytes +=
+              byte_size({step.operands[static_cast<size_t>(k)].dtype, step.operands[static_cast<size_t>(k)].shape});
+      }
+    }
+  }
+  return bytes;
+}
+
+// One gradient, the state "x" of each rank, is summed in backward and added to "w" in the update.
+LocalProgram one_gradient(std::string_view op, int64_t ranks, int64_t count) {
+  Builder b;
+  const Shape whole = {ranks, count};
+  ValueId x = b.state({.name = "x", .kind = StateKind::kFrozen}, {DType::kF32, whole});
+  ValueId w =
+      b.state({.name = "w", .kind = StateKind::kParameter}, {DType::kF32, op == "all_reduce" ? whole : Shape{count}});
+  b.context().segment = Segment::kBackward;
+  ValueId sum = b.emit(op, {x}, {{"axes", std::vector<int64_t>{0}}, {"parts", ranks}, {"reduce", std::string("sum")}});
+  b.context().segment = Segment::kUpdate;
+  b.set_next("w", b.add(w, sum));
+  LocalProgram p;
+  p.graph = std::move(b).finish();
+  p.mesh.axes = {{"data", ranks}};
+  for (const State& s : p.graph.states) {
+    const Shape& shape = p.graph.type(s.value).shape;
+    p.states.push_back({shape, Sharding::replicated(shape)});
+  }
+  return p;
+}
+
+std::span<float> state_of(const runtime::Executor& executor, size_t k) {
+  auto bytes = executor.memory(executor.program().states[k].operand);
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
+TEST(CompressedSum_Bf16, IsTheRoundedSumOfRoundedTerms) {
+  constexpr int kRanks = 3, kCount = 500;
+  std::mt19937 rng(3);
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<float>> terms(kRanks, std::vector<float>(kRanks * kCount));
+  for (auto& term : terms) {
+    for (float& v : term) v = normal(rng) * std::pow(10.0f, static_cast<float>(rng() % 9) - 4);
+  }
+  for (std::string op : {"all_reduce", "reduce_scatter"}) {
+    LocalProgram local = one_gradient(op, kRanks, kCount);
+    CompressedGradients done = compress_gradients(local, Compression::kBf16, {0});
+    EXPECT_EQ(done.sums, 1);
+    EXPECT_EQ(done.bytes * 2, done.plain_bytes);
+    auto program = emit_program(local);
+    ASSERT_TRUE(program.ok()) << program.status();
+    auto loaded = runtime::LoadedProgram::load(*program);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    runtime::ThreadWorld world(kRanks, {.timeout = std::chrono::seconds(20)});
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      ranks.emplace_back([&, rank] {
+        auto communicator = world.communicator(rank);
+        auto executor = runtime::Executor::create(*loaded, communicator->get(), {});
+        ASSERT_TRUE(executor.ok()) << executor.status();
+        std::ranges::copy(terms[static_cast<size_t>(rank)], state_of(**executor, 0).begin());
+        std::ranges::fill(state_of(**executor, 1), 0.0f);
+        auto status = (*executor)->run(program->schedule, [](int64_t, int64_t) { return absl::OkStatus(); });
+        ASSERT_TRUE(status.ok()) << status;
+        const std::span<float> w = state_of(**executor, 1);
+        const size_t first = op == "all_reduce" ? 0 : static_cast<size_t>(rank * kCount);
+        for (size_t k = 0; k < w.size(); ++k) {
+          float sum = 0;
+          for (const auto& term : terms) sum += to_bf16(term[first + k]);
+          ASSERT_EQ(w[k], to_bf16(sum)) << op << " rank " << rank << " element " << k;
+        }
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+}
+
+TEST_F(Compress, Bf16Gradients_AreNumbersOfThatType) {
+  for (const char* like : {"ddp", "zero1", "zero3"}) {
+    const std::string flags =
+        std::string("--ranks 2 --steps 1 --like ") + like + " --save-gradients " + (out_ / "g.st");
+    ASSERT_EQ(train("plain", 8, "tokens.bin", flags).code, 0);
+    auto plain = runtime::SafetensorsFile::open(out_ / "g.st");
+    ASSERT_TRUE(plain.ok());
+    std::map<std::string, std::vector<float>> exact;
+    for (const auto& entry : plain->entries()) exact[entry.name] = numbers(*plain, entry.name);
+    Outcome both = train("both", 8, "tokens.bin", flags, "compress: bf16\n");
+    ASSERT_EQ(both.code, 0) << both.text;
+    EXPECT_NE(both.text.find("compress: bf16"), std::string::npos) << both.text;
+    auto small = runtime::SafetensorsFile::open(out_ / "g.st");
+    ASSERT_TRUE(small.ok());
+    std::vector<std::string> as_they_were;
+    for (const auto& entry : small->entries()) {
+      auto rounded = numbers(*small, entry.name);
+      if (rounded == exact[entry.name]) {
+        as_they_were.push_back(entry.name);
+        continue;
+      }
+      double off = 0, norm = 0;
+      for (size_t k = 0; k < rounded.size(); ++k) {
+        ASSERT_EQ(rounded[k], to_bf16(rounded[k])) << like << " " << entry.name << " element " << k;
+        off += std::pow(rounded[k] - exact[entry.name][k], 2), norm += std::pow(exact[entry.name][k], 2);
+      }
+      if (norm > 1e-12) {
+        EXPECT_LT(std::sqrt(off / norm), 1e-2) << like << " " << entry.name;
+      }
+    }
+    // Summed over ranks before the lookup's gradient is, as an activation.
+    EXPECT_EQ(as_they_were, std::vector<std::string>{"transformer.wpe.weight"}) << like;
+  }
+}
+
+TEST_F(Compress, Bf16Training_GoesAsWithoutIt) {
+  ASSERT_EQ(train("plain", 8, "tokens.bin", "--ranks 2 --steps 60 --quiet").code, 0);
+  ASSERT_EQ(train("bf16", 8, "tokens.bin", "--ranks 2 --steps 60 --quiet --pin compress=bf16").code, 0);
+  std::vector<double> plain = losses("plain"), bf16 = losses("bf16");
+  ASSERT_EQ(bf16.size(), plain.size());
+  EXPECT_EQ(bf16[0], plain[0]) << "no gradient has been summed yet";
+  EXPECT_NE(bf16.back(), plain.back());
+  EXPECT_LT(plain.back(), 0.8 * plain[0]);
+  for (size_t k = 0; k < plain.size(); ++k) EXPECT_NEAR(bf16[k], plain[k], 0.01 * plain[k]) << k;
+}
+
+TEST_F(Compress, Bf16Bundle_CarriesHalfTheBytesAndSaysThatItIsNotEqual) {
+  for (const char* flags : {"--ranks 2", "--ranks 2 --like zero1", "--ranks 2 --like zero3", "--ranks 4 --like hsdp",
+                            "--ranks 4 --pin tensor=2", "--ranks 2 --pin micro_batch=1",
+                            "--ranks 4 --pin pipeline=2 --pin micro_batch=1"}) {
+    SCOPED_TRACE(flags);
+    ASSERT_EQ(compile("plain", flags + std::string(" --quiet"), "").code, 0);
+    Outcome compiled = compile("small", flags, "compress: bf16\n");
+    ASSERT_EQ(compiled.code, 0) << compiled.text;
+    EXPECT_NE(compiled.text.find("compress: bf16"), std::string::npos) << compiled.text;
+    auto plain = verifier::read_bundle(out_ / "plain"), small = verifier::read_bundle(out_ / "small");
+    ASSERT_TRUE(plain.ok() && small.ok()) << small.status();
+    json said = json::parse(TempFolder::read(out_ / "small/manifest.json"))["compress"];
+    EXPECT_EQ(said["kind"], "bf16");
+    EXPECT_EQ(said["bytes"].get<int64_t>() * 2, said["plain_bytes"].get<int64_t>());
+    int64_t saved = said["plain_bytes"].get<int64_t>() - said["bytes"].get<int64_t>();
+    EXPECT_GT(saved, 0);
+    // A joint all-reduce pads each operand to 64 bytes.
+    EXPECT_NEAR(static_cast<double>(summed_bytes(*plain) - summed_bytes(*small)), static_cast<double>(saved),
+                64. * said["sums"].get<double>());
+    Outcome verified = run_command(partita_program() + " verify " + (out_ / "small"));
+    EXPECT_EQ(verified.code, 0) << verified.text;
+    EXPECT_NE(verified.text.find("they are NOT equal, by choice"), std::string::npos) << verified.text;
+    json certificate = json::parse(TempFolder::read(out_ / "small/certificate.json"));
+    EXPECT_EQ(certificate["compress"]["sums"], said["sums"]);
+    EXPECT_NE(certificate["proved"].dump().find("NOT compute the serial program"), std::string::npos);
+    EXPECT_EQ(certificate["proved"].dump().find("every state, gradient and output equals"), std::string::npos);
+    // Named otherwise, it is another program.
+    small->compress = "none";
+    EXPECT_EQ(verifier::check_bundle(*small).status().code(), absl::StatusCode::kAborted);
+    plain->compress = "bf16";
+    auto nothing = verifier::check_bundle(*plain);
+    ASSERT_TRUE(nothing.ok()) << nothing.status();
+    EXPECT_EQ(nothing->compressed_sums, 0);
+  }
+  Outcome run =
+      run_command(partita_program() + " verify " + (out_ / "small") + " --numeric --data " + (out_ / "tokens.bin"));
+  EXPECT_EQ(run.code, 0) << run.text;
+  EXPECT_NE(run.text.find("not held to a limit after the first loss"), std::string::npos) << run.text;
+}
+
+TEST_F(Compress, UnknownKinds_AreRefused) {
+  Outcome unknown = compile("x", "--ranks 2", "compress: zip\n");
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.text.find("compress: expected"), std::string::npos) << unknown.text;
+  Outcome pinned = compile("x", "--ranks 2 --pin compress=zip", "");
+  EXPECT_EQ(pinned.code, 2);
+  EXPECT_NE(pinned.text.find("--pin"), std::string::npos) << pinned.text;
+  // Nothing to compress is no error, and no claim either.
+  Outcome alone = compile("alone", "--ranks 1", "compress: bf16\n");
+  EXPECT_EQ(alone.code, 0) << alone.text;
+  EXPECT_EQ(json::parse(TempFolder::read(out_ / "alone/manifest.json")).count("compress"), 0u);
+}
+
+}  // namespace
+}  // namespace partita
