@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 RECIPE = "optimizer: {{kind: adamw, lr: 0.0003}}\nbatch: {{global: {batch}}}\ndata: {{kind: synthetic}}\n{loss}"
 LOGITS = "loss: {kind: cross_entropy, output: logits, target: target}\n"
@@ -101,6 +102,7 @@ def main():
     parser.add_argument("--only", default=",".join(MODELS), help="models: %(default)s")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=5, help="of each round")
+    parser.add_argument("--time-limit", type=float, default=1e9, help="seconds of measuring: ends with the last round that is done by then")
     parser.add_argument("--no-searched", action="store_true", help="leave out the layouts that the search finds")
     parser.add_argument("--output", help="JSON to write")
     args = parser.parse_args()
@@ -122,10 +124,13 @@ def main():
             call([args.partita, "doctor", "--calibrate", args.profiles, "--ranks", ",".join(map(str, ranks))], log)
         for row in rows:
             prepare(args, folder, row, log)
+        started = time.perf_counter()
         for turn in range(args.rounds):
             print(f"round {turn + 1} of {args.rounds}", file=sys.stderr)
             for row in rows:
                 run(args, row, log)
+            if time.perf_counter() - started > args.time_limit * (turn + 1) / (turn + 2):  # the next one would pass it
+                break
         for row in rows:
             row.measured = statistics.median(row.seconds)
         pinned = [r for r in rows if not r.searched]

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <thread>
 
 #include "base/cat.h"
@@ -44,14 +45,21 @@ void settle_software(SoftwareProfile& s) {
   s.memory_traffic = 1;
 }
 
-// What a rank's kernels of a class take in a training step. Where each rank has its cores, what interrupts a kernel is
-// other programs, and a kernel's own lower quartile leaves them out. Where ranks take turns they interrupt each other,
-// and that is part of the time.
-double undisturbed(const MeasuredRun& run, WorkClass c, int ranks) {
-  if (ranks > static_cast<int>(std::thread::hardware_concurrency())) return run.seconds(c);
+// What a rank's kernels of a class take in a training step. Each rank has its cores, so what interrupts a kernel is
+// other programs, and a kernel's own shortest time leaves that out.
+double undisturbed(const MeasuredRun& run, WorkClass c) {
   double sum = 0;
-  for (const MeasuredStep& s : run.steps) sum += s.work == c ? s.seconds : 0;
+  for (const MeasuredStep& s : run.steps) sum += s.work == c ? s.fastest : 0;
   return sum;
+}
+
+// A device that `ranks` take turns on: all its rates are divided, all its overheads multiplied.
+DeviceProfile shared_by(DeviceProfile d, double ranks) {
+  for (double& f : d.flops) f /= ranks;
+  for (double* rate : {&d.bandwidth, &d.host_bandwidth, &d.host_update_rate}) *rate /= ranks;
+  for (double* seconds : {&d.launch_seconds, &d.software.step_seconds, &d.software.micro_batch_seconds})
+    *seconds *= ranks;
+  return d;
 }
 
 // Bandwidth by bytes from the optimizer's nests over parameters of many sizes: each reads and writes all its bytes
@@ -60,13 +68,10 @@ absl::Status measure_memory(int ranks, const std::string& runner, DeviceProfile&
   PARTITA_ASSIGN_OR_RETURN(GraphWriter graph, generate_mlp({.sizes = {32, 64, 256, 1024, 4096, 1024}}));
   PARTITA_ASSIGN_OR_RETURN(ProbeResult probe, run_probe(std::move(graph), {cat(kClasses, kAdamW), 8, ranks, 20},
                                                         cluster_of(device, ranks), runner));
-  double apart = 0;  // what the nests take, each by itself
-  for (const MeasuredStep& s : probe.run.steps) apart += s.work == WorkClass::kUpdate ? s.seconds : 0;
-  const double waited = std::max(1.0, undisturbed(probe.run, WorkClass::kUpdate, ranks) / apart);
   std::vector<std::pair<double, double>> rates;  // bytes, bytes/s
   for (const MeasuredStep& s : probe.run.steps) {
-    if (s.work == WorkClass::kUpdate && s.bytes > 1e3 && s.seconds > 0)
-      rates.emplace_back(s.bytes, s.bytes / (s.seconds * waited));
+    if (s.work == WorkClass::kUpdate && s.bytes > 1e3 && s.fastest > 0)
+      rates.emplace_back(s.bytes, s.bytes / s.fastest);
   }
   if (rates.empty()) return absl::InternalError("the probe's optimizer moved no bytes");
   std::sort(rates.begin(), rates.end());
@@ -74,7 +79,7 @@ absl::Status measure_memory(int ranks, const std::string& runner, DeviceProfile&
   std::vector<std::pair<double, double>> points;  // nests of about one size as one
   for (size_t k = 0; k < rates.size();) {
     double bytes = 0, rate = 0, n = 0;
-    for (double first = rates[k].first; k < rates.size() && rates[k].first < 2 * first; ++k)
+    for (double first = rates[k].first; k < rates.size() && rates[k].first < 4 * first; ++k)
       bytes += rates[k].first, rate += rates[k].second, ++n;
     points.emplace_back(bytes / n, rate / n);
     device.bandwidth = std::max(device.bandwidth, rate / n);
@@ -89,16 +94,38 @@ absl::Status measure_memory(int ranks, const std::string& runner, DeviceProfile&
 absl::Status measure_step(int ranks, const std::string& runner, DeviceProfile& device) {
   constexpr int64_t kSamples = 4;
   PARTITA_ASSIGN_OR_RETURN(GraphWriter graph,
-                           generate_gpt({.layers = 3, .hidden = 256, .heads = 4, .vocab = 2048, .sequence = 128}));
+                           generate_gpt({.layers = 2, .hidden = 512, .heads = 8, .vocab = 4096, .sequence = 256}));
   PARTITA_ASSIGN_OR_RETURN(
       ProbeResult probe, run_probe(std::move(graph), {kAdamW, kSamples, ranks, 20}, cluster_of(device, ranks), runner));
   const Cluster cluster = cluster_of(device, ranks);
   Problem problem;
   problem.workload = &probe.workload, problem.cluster = &cluster, problem.global_batch = kSamples * ranks;
-  device.software.memory_traffic = memory_traffic_for(undisturbed(probe.run, WorkClass::kMemory, ranks), problem,
-                                                      device, {.data = ranks, .micro_batch = kSamples});
+  device.software.memory_traffic = memory_traffic_for(undisturbed(probe.run, WorkClass::kMemory), problem, device,
+                                                      {.data = ranks, .micro_batch = kSamples});
   device.software.step_seconds = std::max(0.0, probe.run.gap_seconds);
   return absl::OkStatus();
+}
+
+}  // namespace
+
+namespace {
+
+// One of `ranks` that each have cores of their own.
+absl::StatusOr<DeviceProfile> measure_device(int ranks, const DeviceProfile& base, const CalibrationRequest& request,
+                                             double& noise) {
+  RankTeam team = RankTeam::of(ranks);
+  DeviceProfile device = base;
+  device.source = cat("measured: ", ranks, ranks == 1 ? " rank" : " ranks at once", " of ", team.threads,
+                      team.threads == 1 ? " thread" : " threads");
+  settle_software(device.software);
+  request.say(cat(ranks, ranks == 1 ? " rank" : " ranks", ": products, convolutions, attention"));
+  PARTITA_ASSIGN_OR_RETURN(double kernel_noise, measure_kernels(team, device));
+  noise = std::max(noise, kernel_noise);
+  request.say(cat(ranks, ranks == 1 ? " rank" : " ranks", ": memory and whole steps"));
+  PARTITA_RETURN_IF_ERROR(measure_memory(ranks, request.runner, device));
+  PARTITA_RETURN_IF_ERROR(measure_step(ranks, request.runner, device));
+  device.host_bandwidth = device.bandwidth;
+  return device;
 }
 
 }  // namespace
@@ -107,33 +134,27 @@ absl::StatusOr<Calibration> calibrate(const CalibrationRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(ProfileLibrary library, ProfileLibrary::load());
   const DeviceProfile* base = library.device("cpu");
   if (!base) return absl::InternalError("there is no built-in profile of a cpu");
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   Calibration out;
+  std::map<int, DeviceProfile> measured;  // by ranks that run at once
   for (int ranks : request.ranks) {
-    RankTeam team = RankTeam::of(ranks);
-    std::string name = cat("local-", ranks);
-    DeviceProfile device = *base;
-    device.name = name;
-    device.source = cat("measured: ", ranks, ranks == 1 ? " rank" : " ranks at once", " of ", team.threads,
-                        team.threads == 1 ? " thread" : " threads");
+    const int at_once = std::min(ranks, cores);
+    if (!measured.count(at_once)) {
+      PARTITA_ASSIGN_OR_RETURN(measured[at_once], measure_device(at_once, *base, request, out.noise));
+    }
+    DeviceProfile device = shared_by(measured[at_once], static_cast<double>(ranks) / at_once);
+    if (ranks > at_once) append(device.source, ", shared by ", ranks, " ranks");
+    device.name = cat("local-", ranks);
     device.memory_bytes = physical_memory() / ranks;
-    settle_software(device.software);
-    request.say(cat(name, ": products, convolutions, attention"));
-    PARTITA_ASSIGN_OR_RETURN(double noise, measure_kernels(team, device));
-    out.noise = std::max(out.noise, noise);
-    request.say(cat(name, ": memory and whole steps"));
-    PARTITA_RETURN_IF_ERROR(measure_memory(ranks, request.runner, device));
-    PARTITA_RETURN_IF_ERROR(measure_step(ranks, request.runner, device));
-    device.host_bandwidth = device.bandwidth;
-    NodePreset preset{name, name, "this machine", ranks, "memory", "ethernet", 0, 0};
+    NodePreset preset{device.name, device.name, "this machine", ranks, "memory", "ethernet", 0, 0};
     if (ranks > 1) {
-      request.say(cat(name, ": collectives"));
-      PARTITA_ASSIGN_OR_RETURN(LinkFit fit, measure_thread_links(team));
-      fit.link.kind = name;
+      request.say(cat(ranks, " ranks: collectives"));
+      PARTITA_ASSIGN_OR_RETURN(LinkFit fit, measure_thread_links(RankTeam::of(ranks)));
+      fit.link.kind = preset.inner_link = device.name;
       fit.link.source = cat("measured between ", ranks, " threads of one process");
       out.noise = std::max(out.noise, fit.noise);
       out.link_error = std::max(out.link_error, fit.error);
       out.profiles.links.push_back(fit.link);
-      preset.inner_link = name;
     }
     out.profiles.devices.push_back(std::move(device));
     out.profiles.presets.push_back(std::move(preset));

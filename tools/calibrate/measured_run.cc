@@ -92,7 +92,8 @@ absl::StatusOr<MeasuredRun> read_measured_run(std::string_view text, const std::
     s.seconds.resize(last + 1), s.calls.resize(last + 1);
     std::vector<double> between(s.seconds.begin() + 1, s.seconds.begin() + static_cast<int64_t>(last));
     for (size_t k = 1; k < last; ++k) classes[static_cast<size_t>(s.work)][k] += s.seconds[k];
-    run.steps.push_back({s.work, lower_quartile(between), s.calls[1], s.flops, s.bytes});
+    run.steps.push_back({s.work, lower_quartile(between), *std::min_element(between.begin(), between.end()), s.calls[1],
+                         s.flops, s.bytes});
   }
   for (size_t c = 0; c < classes.size(); ++c)
     run.class_seconds[c] = lower_quartile({classes[c].begin() + 1, classes[c].end()});

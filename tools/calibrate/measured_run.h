@@ -18,6 +18,7 @@ std::string_view work_class_name(WorkClass c);
 struct MeasuredStep {
   WorkClass work = WorkClass::kMemory;
   double seconds = 0;           // the lower quartile over the training steps but the first
+  double fastest = 0;           // the shortest of them
   double calls = 1;             // micro-batches
   double flops = 0, bytes = 0;  // of one call
 };

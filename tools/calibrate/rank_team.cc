@@ -20,6 +20,16 @@ double seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
+constexpr size_t kFewestRounds = 7, kAgreeing = 3;
+constexpr double kAgreement = 0.02;
+
+// Whether the shortest rounds are so near each other that a longer wait would not find a much shorter one.
+bool settled(std::vector<double> samples) {
+  if (samples.size() < kFewestRounds) return false;
+  std::partial_sort(samples.begin(), samples.begin() + kAgreeing, samples.end());
+  return samples[kAgreeing - 1] <= samples[0] * (1 + kAgreement);
+}
+
 }  // namespace
 
 RankTeam RankTeam::of(int ranks) {
@@ -37,8 +47,9 @@ absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
   std::vector<absl::Status> results(static_cast<size_t>(ranks));
   std::vector<Clock::time_point> begins(static_cast<size_t>(ranks)), ends(static_cast<size_t>(ranks));
   std::vector<double> samples;
-  std::atomic<bool> failed = false;
+  std::atomic<bool> failed = false, done = false;
   int64_t calls = 1;
+  const Clock::time_point first = Clock::now();
   auto rank_body = [&](int rank) {
     absl::Status& status = results[static_cast<size_t>(rank)];
     omp_set_num_threads(threads);
@@ -65,6 +76,7 @@ absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
     // Round 0 finds out how many calls a round takes.
     for (int round = 0; round <= rounds; ++round) {
       together.arrive_and_wait();
+      if (done) return;
       begins[static_cast<size_t>(rank)] = Clock::now();
       for (int64_t k = 0; k < calls && status.ok(); ++k) status = work();
       ends[static_cast<size_t>(rank)] = Clock::now();
@@ -80,6 +92,8 @@ absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
         samples.push_back(
             seconds(*std::min_element(begins.begin(), begins.end()), *std::max_element(ends.begin(), ends.end())) /
             static_cast<double>(calls));
+        bool late = samples.size() >= kFewestRounds && seconds(first, Clock::now()) > most_seconds;
+        done = late || settled(samples);  // all see it at the next barrier
       }
     }
   };

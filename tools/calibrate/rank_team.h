@@ -21,8 +21,9 @@ using PrepareRank = std::function<absl::StatusOr<RankWork>(int rank, runtime::Co
 
 struct RankTeam {
   int ranks = 1, threads = 1;    // threads of each rank
-  double round_seconds = 0.005;  // a call that is shorter is repeated within a round
-  int rounds = 15;
+  double round_seconds = 0.003;  // a call that is shorter is repeated within a round
+  int rounds = 100;              // at most; a timing ends when its three shortest rounds agree,
+  double most_seconds = 0.7;     // or after so long, were there seven
 
   // This host's cores divided among its ranks, as `partita train` divides them.
   static RankTeam of(int ranks);
