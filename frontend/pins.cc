@@ -45,6 +45,7 @@ const Fields<PinRecipe>& pin_fields() {
       {"offload", choice(&PinRecipe::offload)},
       {"schedule", choice(&PinRecipe::schedule)},
       {"interleave", integer(&PinRecipe::interleave, 1, 1024)},
+      {"cuts", globs(&PinRecipe::cuts)},
   };
   return kFields;
 }

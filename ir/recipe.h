@@ -162,6 +162,7 @@ struct PinRecipe {
   std::optional<OffloadMode> offload;
   std::optional<PipelineSchedule> schedule;
   std::optional<int64_t> interleave;  // chunks per stage
+  std::vector<std::string> cuts;      // globs: the first node of each stage (or chunk) but the first
   std::vector<ValuePin> values;       // the last one that matches wins
   bool operator==(const PinRecipe&) const = default;
 

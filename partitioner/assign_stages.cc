@@ -9,7 +9,9 @@
 #include <map>
 
 #include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
+#include "ir/recipe.h"
 #include "partitioner/stage_cuts.h"
 
 namespace partita {
@@ -24,9 +26,10 @@ enum : uint8_t { kData = 1, kWeight = 2, kStaged = 4 };  // what a value is made
 
 class StageAssigner {
  public:
-  StageAssigner(const Graph& graph, int64_t stages, const StateOwners& owners)
+  StageAssigner(const Graph& graph, int64_t stages, const StateOwners& owners, const std::vector<std::string>& cuts)
       : graph_(graph),
         owners_(owners),
+        cuts_(cuts),
         readers_(uses(graph)),
         made_of_(graph.values.size(), 0),
         place_(graph.values.size(), kAnywhere),
@@ -36,6 +39,7 @@ class StageAssigner {
     out_.state.assign(graph.states.size(), kAnywhere);
     out_.terms.resize(graph.values.size());
     out_.home.assign(graph.values.size(), kAnywhere);
+    for (const State& s : graph.states) state_of_[s.value] = &s;
   }
 
   absl::StatusOr<StageAssignment> run() {
@@ -81,6 +85,60 @@ class StageAssigner {
   }
 
   absl::Status cut_forward() {
+    PARTITA_ASSIGN_OR_RETURN(std::vector<int> stages, cuts_.empty() ? balanced() : pinned());
+    for (size_t k = 0; k < staged_.size(); ++k) {
+      const Node& node = graph_.nodes[staged_[k]];
+      int at = stages[k];
+      for (ValueId v : node.inputs) at = std::max(at, v == kNoValue ? 0 : place_[v]);
+      put(static_cast<size_t>(staged_[k]), at);
+      if (node.origin >= 0) {
+        auto [known, fresh] = stage_of_origin_.try_emplace(node.origin, at);
+        known->second = std::max(known->second, at);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The stages of the nodes that need one, with cuts as they are pinned.
+  absl::StatusOr<std::vector<int>> pinned() const {
+    std::vector<int> stages(staged_.size(), 0);
+    size_t before = 0;
+    for (size_t c = 0; c < cuts_.size(); ++c) {
+      size_t at = 0;
+      while (at < staged_.size() && !begins(graph_.nodes[staged_[at]], cuts_[c])) ++at;
+      if (at == staged_.size())
+        return absl::InvalidArgumentError(cat("pin cuts: ", quote(cuts_[c], 200),
+                                              ": no forward node reads a parameter, or has a name, that it matches"));
+      if (at <= before)
+        return absl::InvalidArgumentError(
+            cat("pin cuts: ", quote(cuts_[c], 200), " begins at ", graph_.origin(graph_.nodes[staged_[at]]),
+                ", which leaves nothing to the stage before; expected cuts in the order of the model"));
+      before = at;
+      for (; at < staged_.size(); ++at) stages[at] = static_cast<int>(c) + 1;
+    }
+    return stages;
+  }
+
+  bool begins(const Node& node, const std::string& glob) const {
+    std::string_view name = node.origin < 0 ? "" : std::string_view(graph_.origins[node.origin]);
+    if (size_t quote = name.find('\'');
+        quote != name.npos && glob_match(glob, name.substr(quote + 1, name.size() - quote - 2)))
+      return true;
+    std::vector<ValueId> open = node.inputs;  // through what is made of parameters alone
+    while (!open.empty()) {
+      ValueId v = open.back();
+      open.pop_back();
+      if (v == kNoValue || (made_of_[v] & kData)) continue;
+      if (const Node* producer = graph_.producer(v)) {
+        open.insert(open.end(), producer->inputs.begin(), producer->inputs.end());
+      } else if (auto state = state_of_.find(v); state != state_of_.end() && glob_match(glob, state->second->name)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  absl::StatusOr<std::vector<int>> balanced() const {
     std::vector<CutPiece> pieces;
     std::vector<int> piece_of(graph_.nodes.size(), -1);
     int32_t block = -1;
@@ -97,18 +155,9 @@ class StageAssigner {
                                             " parts that can be told apart; use fewer stages"));
     }
     measure_crossings(piece_of, pieces);
-    std::vector<int> stage = balanced_stages(pieces, out_.stages);
-    for (NodeId n : staged_) {
-      const Node& node = graph_.nodes[n];
-      int at = stage[static_cast<size_t>(piece_of[n])];
-      for (ValueId v : node.inputs) at = std::max(at, v == kNoValue ? 0 : place_[v]);
-      put(static_cast<size_t>(n), at);
-      if (node.origin >= 0) {
-        auto [known, fresh] = stage_of_origin_.try_emplace(node.origin, at);
-        known->second = std::max(known->second, at);
-      }
-    }
-    return absl::OkStatus();
+    std::vector<int> of_piece = balanced_stages(pieces, out_.stages), stages;
+    for (NodeId n : staged_) stages.push_back(of_piece[static_cast<size_t>(piece_of[n])]);
+    return stages;
   }
 
   double work(const Node& node) const {
@@ -310,6 +359,8 @@ class StageAssigner {
 
   const Graph& graph_;
   const StateOwners& owners_;
+  const std::vector<std::string>& cuts_;
+  std::map<ValueId, const State*> state_of_;
   std::vector<std::vector<NodeId>> readers_;
   std::vector<uint8_t> made_of_;
   std::vector<int> place_;  // per value: as StageAssignment::node
@@ -335,8 +386,9 @@ std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t o
   return summed;
 }
 
-absl::StatusOr<StageAssignment> assign_stages(const Graph& graph, int64_t stages, const StateOwners& owners) {
-  return StageAssigner(graph, stages, owners).run();
+absl::StatusOr<StageAssignment> assign_stages(const Graph& graph, int64_t stages, const StateOwners& owners,
+                                              const std::vector<std::string>& cuts) {
+  return StageAssigner(graph, stages, owners, cuts).run();
 }
 
 }  // namespace partita

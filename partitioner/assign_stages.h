@@ -33,9 +33,13 @@ std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t o
 // update reads and writes. Gradients of a parameter that several stages read stay apart until all micro-batches are
 // summed, and so do sums of scalars over all parameters (a gradient's norm): they are owed.
 //
+// With `cuts`, one glob for each stage but the first, a stage begins at the first such node that reads a parameter, or
+// comes from an ONNX node, of a name that the glob matches.
+//
 // `graph` is one that localize() made; `owners` fixes the owners of states by name. InvalidArgument where there are
-// fewer parts than stages.
+// fewer parts than stages, or a glob matches nothing or leaves nothing to a stage.
 using StateOwners = std::map<std::string, int>;
-absl::StatusOr<StageAssignment> assign_stages(const Graph& graph, int64_t stages, const StateOwners& owners);
+absl::StatusOr<StageAssignment> assign_stages(const Graph& graph, int64_t stages, const StateOwners& owners,
+                                              const std::vector<std::string>& cuts = {});
 
 }  // namespace partita

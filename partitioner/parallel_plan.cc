@@ -129,6 +129,11 @@ absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional
   if (l.schedule != PipelineSchedule::kInterleaved && pin.interleave.value_or(1) > 1)
     return absl::InvalidArgumentError(
         cat("pin interleave: ", *pin.interleave, " chunks per stage need schedule: interleaved"));
+  l.cuts = pin.cuts;
+  if (const int64_t parts = l.pipeline * l.chunks; !l.cuts.empty() && static_cast<int64_t>(l.cuts.size()) != parts - 1)
+    return absl::InvalidArgumentError(cat("pin cuts: ", l.cuts.size(), " cuts make ", l.cuts.size() + 1,
+                                          " parts, and there are ", l.pipeline, " stages of ", l.chunks,
+                                          " chunks; expected ", parts - 1, " cuts"));
   l.scatter_sums = pin.sequence_parallel.value_or(false) && l.tensor > 1;
   int64_t all = l.sample_ranks(), group = pin.zero_group.value_or(all);
   if (group == PinRecipe::kNode) {

@@ -384,22 +384,23 @@ void put_weights_apart(Graph& g) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local, int axis, PipelineSchedule schedule,
-                                                       int64_t chunks, const StateOwners& owners) {
+absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local, int axis, const PipelineShape& shape,
+                                                       const StateOwners& owners) {
+  const int64_t chunks = shape.chunks;
   int64_t places = local.mesh.axes[static_cast<size_t>(axis)].size;
   if (chunks > 1 && local.micro_batches % places != 0) {
     return absl::InvalidArgumentError(
         cat("pin schedule: interleaved: ", local.micro_batches, " micro-batches a step over ", places,
             " stages; expected a multiple of the stages: pin micro_batch or the batch accordingly, or use 1f1b"));
   }
-  PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(local.graph, places * chunks, owners));
+  PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(local.graph, places * chunks, owners, shape.cuts));
   PARTITA_ASSIGN_OR_RETURN(StageMessages messages, plan_messages(local.graph, stages, static_cast<int>(places)));
   std::vector<LocalProgram> programs;
   for (int64_t s = 0; s < places; ++s) {
     PipelineStage stage = {
-        .axis = axis, .index = s, .schedule = schedule, .chunks = chunks, .channels = messages.channels};
+        .axis = axis, .index = s, .schedule = shape.schedule, .chunks = chunks, .channels = messages.channels};
     programs.push_back(StageCutter(local, stages, messages, stage, owners.empty()).run());
-    if (schedule == PipelineSchedule::kZeroBubble) put_weights_apart(programs.back().graph);
+    if (shape.schedule == PipelineSchedule::kZeroBubble) put_weights_apart(programs.back().graph);
     sort_by_execution(programs.back().graph, stage);
   }
   return programs;

@@ -104,7 +104,7 @@ absl::StatusOr<std::vector<LocalProgram>> localize_stages(const PlannedGraph& pl
                                                           const StateOwners& owners = {}) {
   PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(planned.graph, planned.plan));
   if (layout.pipeline == 1) return std::vector<LocalProgram>{std::move(local)};
-  return split_stages(local, planned.plan.mesh.find(kStageAxis), layout.schedule, layout.chunks, owners);
+  return split_stages(local, planned.plan.mesh.find(kStageAxis), {layout.schedule, layout.chunks, layout.cuts}, owners);
 }
 
 // The same model imported for inference, every state and input laid out as training has it.

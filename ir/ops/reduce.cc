@@ -151,7 +151,6 @@ extern const OpDef kReduceProd = {
     .gradient = product_gradient,
     .evaluate = [](const OpView& use, std::span<const Tensor* const> in,
                    std::vector<Tensor>& outputs) { reduce(use, *in[0], outputs[0], 1, 1, "mul"); },
-    .kernel = true,
     .precision = OperandPrecision::kWide,
 };
 

@@ -45,7 +45,6 @@ extern const OpDef kReverse = {
       return {use.b.emit("reverse", {use.gradients[0]}, use.attrs)};
     },
     .evaluate = reverse_evaluate,
-    .kernel = true,
 };
 
 }  // namespace partita

@@ -1,4 +1,4 @@
-// Kernels along one dimension of x seen as [outer, n, inner]: cumsum, argmax, topk; and reduce_prod, reverse.
+// Kernels along one dimension of x seen as [outer, n, inner]: cumsum, argmax, topk.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -89,54 +89,6 @@ void topk(const T* x, T* values, int64_t* indices, const Extent& e, int64_t k, b
   }
 }
 
-// Offsets of all points of some dimensions of a dense tensor.
-std::vector<int64_t> offsets_of(const Shape& shape, const std::vector<bool>& chosen, bool wanted) {
-  std::vector<int64_t> offsets = {0};
-  int64_t stride = product(shape);
-  for (size_t d = 0; d < shape.size(); ++d) {
-    stride = shape[d] == 0 ? 0 : stride / shape[d];
-    if (chosen[d] != wanted) continue;
-    std::vector<int64_t> next;
-    for (int64_t o : offsets) {
-      for (int64_t i = 0; i < shape[d]; ++i) next.push_back(o + i * stride);
-    }
-    offsets = std::move(next);
-  }
-  return offsets;
-}
-
-template <typename T>
-void reverse_rows(const T* x, T* y, const Shape& shape, const std::vector<bool>& turned) {
-  const size_t rank = shape.size();
-  const int64_t inner = rank == 0 ? 1 : shape[rank - 1], rows = inner == 0 ? 0 : product(shape) / inner;
-#pragma omp parallel for schedule(static) if (worth_threads(rows * inner))
-  for (int64_t row = 0; row < rows; ++row) {
-    int64_t from = 0, stride = 1, rest = row;
-    for (size_t d = rank; d-- > 1; rest /= shape[d - 1]) {
-      const int64_t i = rest % shape[d - 1];
-      from += (turned[d - 1] ? shape[d - 1] - 1 - i : i) * stride;
-      stride *= shape[d - 1];
-    }
-    const T* source = x + from * inner;
-    if (rank > 0 && turned[rank - 1]) {
-      std::reverse_copy(source, source + inner, y + row * inner);
-    } else {
-      std::copy_n(source, inner, y + row * inner);
-    }
-  }
-}
-
-absl::StatusOr<std::vector<bool>> chosen_dims(const KernelRequest& r) {
-  const size_t rank = r.in(0).shape.size();
-  std::vector<bool> chosen(rank, false);
-  for (int64_t dim : r.ints("dims")) {
-    const int64_t d = resolve_dim(dim, rank);
-    if (d < 0) return r.error(cat("dims inside its input, not ", dim));
-    chosen[static_cast<size_t>(d)] = true;
-  }
-  return chosen;
-}
-
 }  // namespace
 
 Kernel make_cumsum(const KernelRequest& r) {
@@ -178,43 +130,6 @@ Kernel make_topk(const KernelRequest& r) {
   with_number_type(r.dtype(), [&]<typename T>(T) {
     kernel = make_kernel(
         [=](std::span<std::byte* const> b) { topk(as<T>(b[0]), as<T>(b[1]), as<int64_t>(b[2]), e, k, largest); });
-  });
-  return kernel;
-}
-
-Kernel make_reduce_prod(const KernelRequest& r) {
-  PARTITA_RETURN_IF_ERROR(r.expect_operands(1, 1, 1));
-  PARTITA_ASSIGN_OR_RETURN(const std::vector<bool> reduced, chosen_dims(r));
-  const Shape& shape = r.in(0).shape;
-  std::vector<int64_t> bases = offsets_of(shape, reduced, false), points = offsets_of(shape, reduced, true);
-  if (static_cast<int64_t>(bases.size()) != *element_count(r.out(0).shape) || r.dtype(0) != r.dtype(1))
-    return r.error("an output without the reduced dims");
-  Kernel kernel = r.unsupported();
-  with_number_type(r.dtype(), [&]<typename T>(T) {
-    kernel = make_kernel([bases = std::move(bases), points = std::move(points)](std::span<std::byte* const> b) {
-      const T* x = as<T>(b[0]);
-      T* y = as<T>(b[1]);
-      const int64_t n = static_cast<int64_t>(bases.size());
-#pragma omp parallel for schedule(static) if (worth_threads(n * static_cast <int64_t>(points.size())))
-      for (int64_t i = 0; i < n; ++i) {
-        Accumulator<T> value = 1;
-        for (int64_t p : points) value = static_cast<Accumulator<T>>(value * x[bases[static_cast<size_t>(i)] + p]);
-        y[i] = static_cast<T>(value);
-      }
-    });
-  });
-  return kernel;
-}
-
-Kernel make_reverse(const KernelRequest& r) {
-  PARTITA_RETURN_IF_ERROR(r.expect_operands(1, 1, 1));
-  if (r.in(0).shape != r.out(0).shape || r.dtype(0) != r.dtype(1)) return r.error("equal types");
-  PARTITA_ASSIGN_OR_RETURN(std::vector<bool> turned, chosen_dims(r));
-  Kernel kernel = r.unsupported();
-  with_storage_type(r.dtype(), [&]<typename T>(T) {
-    kernel = make_kernel([turned, shape = r.in(0).shape](std::span<std::byte* const> b) {
-      reverse_rows(as<T>(b[0]), as<T>(b[1]), shape, turned);
-    });
   });
   return kernel;
 }

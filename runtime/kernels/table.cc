@@ -29,8 +29,6 @@ constexpr Entry kTable[] = {
     {"matmul", make_matmul},
     {"max_pool", make_max_pool},
     {"max_pool_grad", make_max_pool_grad},
-    {"reduce_prod", make_reduce_prod},
-    {"reverse", make_reverse},
     {"scatter_elements", make_scatter_elements},
     {"scatter_nd", make_scatter_nd},
     {"shard_slice", make_shard_slice},

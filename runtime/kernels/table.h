@@ -16,8 +16,6 @@ Kernel make_avg_pool_grad(const KernelRequest& request);
 Kernel make_cumsum(const KernelRequest& request);
 Kernel make_topk(const KernelRequest& request);
 Kernel make_argmax(const KernelRequest& request);
-Kernel make_reduce_prod(const KernelRequest& request);
-Kernel make_reverse(const KernelRequest& request);
 Kernel make_gather(const KernelRequest& request);
 Kernel make_gather_grad(const KernelRequest& request);
 Kernel make_shard_slice(const KernelRequest& request);

@@ -70,6 +70,7 @@ pin:
   offload: optimizer
   schedule: interleaved
   interleave: 2
+  cuts: [layers.4.*, head]
   "layers.*.mlp.up": {out: tensor, in: }
   "embed*": {vocab: [data, tensor]}
 )");
@@ -122,6 +123,7 @@ pin:
   EXPECT_EQ(recipe.pin.offload, OffloadMode::kOptimizer);
   EXPECT_EQ(recipe.pin.schedule, PipelineSchedule::kInterleaved);
   EXPECT_EQ(recipe.pin.interleave, 2);
+  EXPECT_EQ(recipe.pin.cuts, (std::vector<std::string>{"layers.4.*", "head"}));
   ASSERT_EQ(recipe.pin.values.size(), 2u);
   EXPECT_EQ(recipe.pin.values[0], (ValuePin{"layers.*.mlp.up", {{"out", {"tensor"}}, {"in", {}}}}));
   EXPECT_EQ(recipe.pin.values[1], (ValuePin{"embed*", {{"vocab", {"data", "tensor"}}}}));

@@ -194,7 +194,7 @@ std::string fault(const Case& c) {
   if (!local.ok()) return std::string(local.status().message());
   std::vector<LocalProgram> stages = {*std::move(local)};
   if (c.stages > 1) {
-    auto cut = split_stages(stages[0], p.plan.mesh.find("pipeline"), c.schedule, c.chunks);
+    auto cut = split_stages(stages[0], p.plan.mesh.find("pipeline"), {c.schedule, c.chunks, {}});
     // Too few parts; the walk alone then.
     if (cut.ok()) stages = *std::move(cut);
   }

@@ -168,31 +168,6 @@ TEST(Topk, SortedWithLowerIndexFirst) {
   EXPECT_THAT(columns[1].values, ElementsAre(1, 0));
 }
 
-TEST(ReduceProd, AnyDims) {
-  const TestTensor x = tensor(DType::kF32, {2, 2, 2}, {1, 2, 3, 4, 5, 6, 7, 8});
-  auto run = [&](std::vector<int64_t> dims, std::vector<int64_t> shape) {
-    return run_one("reduce_prod", {x}, zeros(DType::kF32, std::move(shape)), {{"dims", dims}, {"keep", int64_t{0}}})
-        .values;
-  };
-  EXPECT_THAT(run({1}, {2, 2}), ElementsAre(3, 8, 35, 48));
-  EXPECT_THAT(run({0, 2}, {2}), ElementsAre(60, 672));
-  EXPECT_THAT(run({0, 1, 2}, {}), ElementsAre(40320));
-  EXPECT_THAT(
-      run_one("reduce_prod", {zeros(DType::kF32, {0, 2})}, zeros(DType::kF32, {2}), {{"dims", std::vector<int64_t>{0}}})
-          .values,
-      ElementsAre(1, 1));
-}
-
-TEST(Reverse, AnyDims) {
-  const TestTensor x = tensor(DType::kF32, {2, 3}, {0, 1, 2, 3, 4, 5});
-  auto run = [&](std::vector<int64_t> dims) {
-    return run_one("reverse", {x}, zeros(DType::kF32, {2, 3}), {{"dims", dims}}).values;
-  };
-  EXPECT_THAT(run({1}), ElementsAre(2, 1, 0, 5, 4, 3));
-  EXPECT_THAT(run({0}), ElementsAre(3, 4, 5, 0, 1, 2));
-  EXPECT_THAT(run({0, 1}), ElementsAre(5, 4, 3, 2, 1, 0));
-}
-
 TEST(Kernels, EmptyTensors_AreFine) {
   run_one("gather", {zeros(DType::kF32, {0, 3}), tensor(DType::kI64, {2}, {0, 1})},
           random_tensor(DType::kF32, {2, 3}, 1));
@@ -201,7 +176,6 @@ TEST(Kernels, EmptyTensors_AreFine) {
                       random_tensor(DType::kF32, {1}, 1))
                   .values,
               Each(0));
-  run_one("reverse", {zeros(DType::kF32, {2, 0})}, zeros(DType::kF32, {2, 0}), {{"dims", std::vector<int64_t>{0}}});
   run_one("cumsum", {zeros(DType::kF32, {0})}, zeros(DType::kF32, {0}));
 }
 

@@ -58,7 +58,9 @@ TEST_F(Pipeline, EveryScheduleAndMixtureEqualsOneRank) {
         "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=3 --pin micro_batch=2",
         "--ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=interleaved",
         "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=1 --pin micro_batch=1 --pin schedule=interleaved",
-        "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=2 --pin schedule=interleaved"}) {
+        "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=2 --pin schedule=interleaved",
+        "--ranks 2 --pin pipeline=2 --pin micro_batch=2 --pin cuts=transformer.h.0.mlp.c_proj.*",
+        "--ranks 3 --pin pipeline=3 --pin micro_batch=1 --pin 'cuts=[transformer.h.0.mlp.*, transformer.ln_f.*]'"}) {
     std::string name = "run" + std::to_string(number++);
     Outcome run = run_command(train(flags + results(name)));
     ASSERT_EQ(run.code, 0) << flags << ": " << run.text;
@@ -129,6 +131,11 @@ TEST_F(Pipeline, RefusesWhatCannotBe) {
            {"--ranks 3 --pin pipeline=3 --pin micro_batch=1 --pin schedule=interleaved",
             "8 micro-batches a step over 3 stages"},
            {"--ranks 2 --pin pipeline=2 --pin interleave=2 --pin schedule=1f1b", "need schedule: interleaved"},
+           {"--ranks 2 --pin pipeline=2 --pin cuts=transformer.h.77.*", "'transformer.h.77.*': no forward node reads"},
+           {"--ranks 2 --pin pipeline=2 --pin cuts=lm_head.weight", "leaves nothing to the stage before"},
+           {"--ranks 3 --pin pipeline=3 --pin 'cuts=[transformer.h.1.*, transformer.h.0.mlp.*]'",
+            "in the order of the"},
+           {"--ranks 3 --pin pipeline=3 --pin cuts=transformer.h.1.*", "expected 2 cuts"},
        }) {
     Outcome refused = run_command(train(flags));
     EXPECT_EQ(refused.code, 2) << flags;

@@ -145,13 +145,46 @@ absl::StatusOr<Layout> broadcasted(const Layout& x, const Shape& from, const Sha
   return out;
 }
 
+namespace {
+
+// The same with the root seen through the serial value's digits, of which ranks hold parts as they do of `x`; nullopt
+// where it is seen through some already, or what an axis splits is not the outer part of a dimension.
+std::optional<Layout> seen_through(const Layout& x, const Shape& shape) {
+  auto dims = by_dimension(x.digits, shape);
+  if (!x.through.empty() || !dims) return std::nullopt;
+  std::vector<Pieces> pieces;
+  for (int64_t n : shape) pieces.push_back({{Piece::Kind::kLocal, n, n, -1, 1}});
+  std::vector<AxisDigit> axes = x.axes;
+  std::sort(axes.begin(), axes.end(), [](const AxisDigit& a, const AxisDigit& b) { return a.stride < b.stride; });
+  for (const AxisDigit& a : axes) {
+    size_t d = 0;
+    auto goes_on = [&](const std::vector<Digit>& digits) {
+      return !digits.empty() && digits.front().stride * digits.front().size == a.stride;
+    };
+    while (d < dims->size() && !goes_on((*dims)[d])) ++d;
+    if (d == dims->size()) return std::nullopt;
+    (*dims)[d].insert((*dims)[d].begin(), Digit{a.size, a.stride});
+    pieces[d].insert(pieces[d].begin(), Piece{Piece::Kind::kAxis, a.size, 1, a.axis, a.divisor});
+  }
+  Layout seen = x;
+  for (const auto& digits : *dims) seen.through.insert(seen.through.end(), digits.begin(), digits.end());
+  merge(seen.through);
+  number(pieces, seen);
+  return seen;
+}
+
+}  // namespace
+
 absl::StatusOr<Layout> sliced_by(const Layout& x, const Shape& shape, int dim, int axis, const Mesh& mesh) {
   if (x.depends_on(axis)) return wrong("it is sliced along axis ", mesh.axes[axis].name, ", which splits it already");
   if (x.is_partial(axis)) return wrong("it is sliced along axis ", mesh.axes[axis].name, ", over which a sum is owed");
   auto dims = by_dimension(x.digits, shape);
   if (!dims) return wrong("its layout does not fit its dimensions");
   auto taken = take_outer((*dims)[dim], mesh.axes[axis].size);
-  if (!taken) return wrong("its dimension ", dim, " cannot be cut into ", mesh.axes[axis].size, " parts");
+  if (!taken) {
+    if (auto seen = seen_through(x, shape)) return sliced_by(*seen, shape, dim, axis, mesh);
+    return wrong("its dimension ", dim, " cannot be cut into ", mesh.axes[axis].size, " parts");
+  }
   Layout out = x;
   onto_axis(*taken, axis, out.axes);
   out.digits.clear();
@@ -244,6 +277,8 @@ std::string to_string(const Layout& layout, const Mesh& mesh) {
   append(s, "index");
   for (const Digit& d : layout.digits) append(s, " (", d.size, ":", d.stride, ")");
   for (const AxisDigit& d : layout.axes) append(s, ", ", mesh.axes[d.axis].name, " (", d.size, ":", d.stride, ")");
+  if (!layout.through.empty()) s += ", through";
+  for (const Digit& d : layout.through) append(s, " (", d.size, ":", d.stride, ")");
   constexpr const char* kKinds[] = {"sum", "max", "min"};
   if (!layout.partial.empty())
     append(s, ", ", kKinds[static_cast<int>(layout.kind)], " owed over ", axis_names(layout.partial, mesh));

@@ -44,6 +44,9 @@ struct Layout {
   int32_t root = -1;          // a value of the serial program that is no view; -1: none is known
   std::vector<Digit> digits;  // of the local index, outermost first
   std::vector<AxisDigit> axes;
+  // Not empty: the index that they make counts the elements of the root as seen through these digits. A view that is
+  // cut inside a digit of its own (three heads in two parts) has no other layout.
+  std::vector<Digit> through;
   std::vector<int> partial;  // mesh axes, ascending: the combination over them is still owed
   PartialKind kind = PartialKind::kSum;
   bool sliced = false;  // ranks along the slice axes hold this value of different micro-batches

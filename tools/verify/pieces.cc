@@ -115,12 +115,14 @@ absl::StatusOr<std::vector<Pieces>> parts_of(const Layout& serial, const Shape& 
   auto no = [](const std::string& why) { return absl::FailedPreconditionError(why); };
   if (serial.root != local.root || local.root < 0) return no("it is another value");
   if (serial_shape.size() != local_shape.size()) return no("it has another number of dimensions");
-  auto whole = by_dimension(serial.digits, serial_shape), mine = by_dimension(local.digits, local_shape);
-  if (!whole || !mine) return no("its layout does not fit its dimensions");
+  if (!local.through.empty() && local.through != serial.digits) return no("it is another view of its root");
+  auto theirs = by_dimension(local.through.empty() ? serial.digits : whole(serial_shape), serial_shape);
+  auto mine = by_dimension(local.digits, local_shape);
+  if (!theirs || !mine) return no("its layout does not fit its dimensions");
   std::vector<AxisDigit> axes = local.axes;
   std::vector<Pieces> dims;
   for (size_t d = 0; d < serial_shape.size(); ++d) {
-    auto pieces = tile((*whole)[d], (*mine)[d], axes);
+    auto pieces = tile((*theirs)[d], (*mine)[d], axes);
     if (!pieces) return no(cat("its dimension ", d, " is no even part of the serial value's"));
     dims.push_back(*std::move(pieces));
   }
@@ -159,7 +161,9 @@ std::optional<Pieces> unified(Pieces a, Pieces b) {
   return out;
 }
 
-std::optional<std::vector<Pieces>> by_factor(const Formula& formula, const std::vector<int>& dim, Pieces pieces) {
+namespace {
+
+std::optional<std::vector<Pieces>> taken_by_factor(const Formula& formula, const std::vector<int>& dim, Pieces pieces) {
   std::vector<Pieces> factors;
   for (int f : dim) {
     Pieces taken, mine;
@@ -169,6 +173,19 @@ std::optional<std::vector<Pieces>> by_factor(const Formula& formula, const std::
   }
   if (!pieces.empty()) return std::nullopt;
   return factors;
+}
+
+}  // namespace
+
+std::optional<std::vector<Pieces>> by_factor(const Formula& formula, const std::vector<int>& dim, Pieces pieces) {
+  auto factors = taken_by_factor(formula, dim, pieces);
+  // What every rank has all of can be cut anywhere: a value repeated along a dimension has edges of its own in it.
+  bool whole = std::all_of(pieces.begin(), pieces.end(),
+                           [](const Piece& p) { return p.kind != Kind::kAxis && p.local == p.size; });
+  if (factors || !whole) return factors;
+  int64_t size = 1;
+  for (const Piece& p : pieces) size *= p.size;
+  return taken_by_factor(formula, dim, {{Kind::kLocal, size, size, -1, 1}});
 }
 
 absl::StatusOr<std::vector<Pieces>> placed_pieces(const runtime::Placement& placement, const Mesh& mesh) {
