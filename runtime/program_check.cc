@@ -75,8 +75,8 @@ absl::Status check_collective(const Program& program, const Step& step) {
                           ? in == out * members
                           : in == out && (step.name != "all_to_all" || *element_count(from.shape) % members == 0);
     if (!fits)
-      return wrong("a ", step.name, " over ", members, " ranks whose operand ", i, " goes from ",
-                   shape_text(from.shape), " to ", shape_text(to.shape));
+      return wrong(step.name, " over ", members, " ranks whose operand ", i, " goes from ", shape_text(from.shape),
+                   " to ", shape_text(to.shape));
   }
   return absl::OkStatus();
 }

@@ -146,11 +146,11 @@ TEST(ProgramCheck, Inconsistent_NamesTheStep) {
        }},
       {"mesh axis 'data' has size 0", [](Program& p) { p.mesh[0].size = 0; }},
       {"is of kind 'magic'", [](Program& p) { p.inputs[0].kind = "magic"; }},
-      {"an all_reduce over 2 ranks whose operand 1 goes from [4,1] to [2,1]",
+      {"all_reduce over 2 ranks whose operand 1 goes from [4, 1] to [2, 1]",
        [](Program& p) {
          p.segments[3].steps[0].operands[3].shape = {2, 1};
        }},
-      {"a reduce_scatter over 2 ranks whose operand 0 goes from",
+      {"reduce_scatter over 2 ranks whose operand 0 goes from",
        [](Program& p) { p.segments[3].steps[0].name = "reduce_scatter"; }},
   };
   for (const Mistake& mistake : mistakes) {
