@@ -15,9 +15,9 @@
 #include "base/fault.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "base/temporary_folder.h"
 #include "codegen/nest_emitter.h"
 #include "codegen/optimize_module.h"
-#include "codegen/scratch_folder.h"
 #include "lld/Common/Driver.h"
 #include "llvm/Analysis/TargetTransformInfo.h"
 #include "llvm/IR/LegacyPassManager.h"
@@ -135,7 +135,7 @@ absl::StatusOr<llvm::SmallVector<char, 0>> make_object(std::span<const NamedNest
 absl::StatusOr<std::vector<uint8_t>> link(const std::vector<llvm::SmallVector<char, 0>>& objects) {
   static std::mutex one;  // lld keeps its state in globals
   std::lock_guard<std::mutex> lock(one);
-  PARTITA_ASSIGN_OR_RETURN(ScratchFolder scratch, ScratchFolder::create("the linker's files"));
+  PARTITA_ASSIGN_OR_RETURN(TemporaryFolder scratch, TemporaryFolder::create("the linker's files"));
   std::string result = scratch.file("kernels.so");
   std::vector<std::string> arguments = {
       "ld.lld", "-shared", "--hash-style=gnu", "--build-id=none", "-z", "noseparate-code", "--strip-all", "--threads=1",
@@ -144,7 +144,9 @@ absl::StatusOr<std::vector<uint8_t>> link(const std::vector<llvm::SmallVector<ch
     arguments.push_back(scratch.file(cat(k, ".o")));
     std::ofstream out(arguments.back(), std::ios::binary);
     out.write(objects[k].data(), static_cast<std::streamsize>(objects[k].size()));
-    if (!out.flush()) return absl::ResourceExhaustedError("cannot write the linker's input to /tmp: is the disk full?");
+    if (!out.flush())
+      return absl::ResourceExhaustedError(
+          cat("cannot write the linker's input to ", scratch.path(), ": is the disk full?"));
   }
   std::vector<const char*> pointers;
   for (const std::string& a : arguments) pointers.push_back(a.c_str());
@@ -155,7 +157,8 @@ absl::StatusOr<std::vector<uint8_t>> link(const std::vector<llvm::SmallVector<ch
   std::ifstream in(result, std::ios::binary);
   std::vector<uint8_t> bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (bytes.empty())
-    return absl::ResourceExhaustedError("cannot read the linked kernels back from /tmp: is the disk full?");
+    return absl::ResourceExhaustedError(
+        cat("cannot read the linked kernels back from ", scratch.path(), ": is the disk full?"));
   return bytes;
 }
 

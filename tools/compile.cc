@@ -284,8 +284,7 @@ std::string describe_compression(const Compiled& compiled) {
   const CompressedGradients& c = compiled.compressed;
   return fmt::format(
       "compress: {}: {} sums of gradients travel rounded, in {:.1f} MB instead of {:.1f} MB a rank and step; training "
-      "is "
-      "not that of the serial program",
+      "is not that of the serial program",
       enum_name(compiled.compress), c.sums, static_cast<double>(c.bytes) / 1e6,
       static_cast<double>(c.plain_bytes) / 1e6);
 }

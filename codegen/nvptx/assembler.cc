@@ -15,7 +15,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "codegen/scratch_folder.h"
+#include "base/temporary_folder.h"
 
 extern char** environ;
 
@@ -52,11 +52,12 @@ int run(const std::vector<std::string>& arguments, const std::string& output) {
 }  // namespace
 
 absl::StatusOr<Assembled> assemble_ptx(const std::string& ptx, const DeviceTarget& target) {
-  PARTITA_ASSIGN_OR_RETURN(ScratchFolder scratch, ScratchFolder::create("ptxas"));
+  PARTITA_ASSIGN_OR_RETURN(TemporaryFolder scratch, TemporaryFolder::create("ptxas"));
   const std::string input = scratch.file("in.ptx"), output = scratch.file("out.cubin"), log = scratch.file("said");
   std::ofstream out(input, std::ios::binary);
   out << ptx;
-  if (!out.flush()) return absl::ResourceExhaustedError("cannot write PTX to /tmp: is the disk full?");
+  if (!out.flush())
+    return absl::ResourceExhaustedError(cat("cannot write PTX to ", scratch.path(), ": is the disk full?"));
   out.close();
   int status = run({target.assembler, "-arch", target.architecture, "-v", "-o", output, input}, log);
   if (status < 0)

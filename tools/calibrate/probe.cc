@@ -15,8 +15,8 @@ namespace partita {
 absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, const Cluster& cluster,
                                       const std::string& runner) {
   PARTITA_RETURN_IF_ERROR(graph.status());
-  PARTITA_ASSIGN_OR_RETURN(TemporaryFolder folder, TemporaryFolder::create());
-  const std::string model = cat(folder.path(), "/model.onnx"), bundle = cat(folder.path(), "/bundle");
+  PARTITA_ASSIGN_OR_RETURN(TemporaryFolder folder, TemporaryFolder::create("a probe"));
+  const std::string model = folder.file("model.onnx"), bundle = folder.file("bundle");
   PARTITA_RETURN_IF_ERROR(write_generated(graph, model, std::nullopt));
   CompileRequest request;
   request.model = model;
@@ -33,7 +33,7 @@ absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, con
   }
   runtime::RunFlags flags;
   flags.steps = probe.steps;
-  flags.profile = cat(folder.path(), "/trace.json");
+  flags.profile = folder.file("trace.json");
   flags.quiet = true;
   PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(bundle));
   PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs,

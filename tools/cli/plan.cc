@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
@@ -102,8 +103,8 @@ std::string refined_profiles(const ProfileLibrary& library, const ProfileLibrary
 }
 
 // Corrects the profile from a measured run of `searched`'s layout (or of --ran's), searches again with it, and says
-// what that changes. Planning goes on with the corrected problem.
-absl::Status refine_problem(const Flags& flags, Planning& p, const SearchResult& searched) {
+// what that changes. Planning goes on with the corrected problem and what is found for it.
+absl::StatusOr<SearchResult> refine_problem(const Flags& flags, Planning& p, const SearchResult& searched) {
   PARTITA_ASSIGN_OR_RETURN(MappedFile trace, MappedFile::open(flags.refine));
   PARTITA_ASSIGN_OR_RETURN(MeasuredRun measured, read_measured_run(trace.text(), flags.refine));
   const Candidate& planned = searched.best ? *searched.best : *searched.nearest;
@@ -137,9 +138,12 @@ absl::Status refine_problem(const Flags& flags, Planning& p, const SearchResult&
                   model.predict(planned.layout, true).step_seconds * 1e3);
     }
   }
-  if (flags.refined_output.empty()) return absl::OkStatus();
-  PARTITA_ASSIGN_OR_RETURN(ProfileLibrary built_in, ProfileLibrary::load());
-  return write_file_atomically(flags.refined_output, refined_profiles(p.library, built_in, p.cluster.groups[0]));
+  if (!flags.refined_output.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(ProfileLibrary built_in, ProfileLibrary::load());
+    PARTITA_RETURN_IF_ERROR(
+        write_file_atomically(flags.refined_output, refined_profiles(p.library, built_in, p.cluster.groups[0])));
+  }
+  return again;
 }
 
 absl::Status run(const Flags& flags) {
@@ -150,17 +154,16 @@ absl::Status run(const Flags& flags) {
     for (const std::string& w : p->warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
   }
   if (terminal) std::fprintf(stderr, "searching …          \r");
+  std::optional<CostModel> model(std::in_place, p->problem);
+  PARTITA_ASSIGN_OR_RETURN(SearchResult result, search(*model, p->options));
   if (!flags.refine.empty()) {
-    CostModel before(p->problem);
-    PARTITA_ASSIGN_OR_RETURN(SearchResult searched, search(before, p->options));
-    PARTITA_RETURN_IF_ERROR(refine_problem(flags, *p, searched));
+    PARTITA_ASSIGN_OR_RETURN(result, refine_problem(flags, *p, result));
+    model.emplace(p->problem);
   }
-  CostModel model(p->problem);
-  PARTITA_ASSIGN_OR_RETURN(SearchResult result, search(model, p->options));
   if (!result.best && !flags.allow_infeasible) return infeasible(*p, result);
   const Candidate& chosen = result.best ? *result.best : *result.nearest;
   PlanInputs inputs{flags.request.model, flags.request.train_file, p->cluster.text, flags.request.cluster_file};
-  nlohmann::json plan = plan_json(p->problem, model, result, chosen, inputs);
+  nlohmann::json plan = plan_json(p->problem, *model, result, chosen, inputs);
   if (!flags.compare.empty()) PARTITA_RETURN_IF_ERROR(compare(*p, chosen, flags.compare, plan));
   std::string text = plan_text(plan);
   if (!flags.output.empty()) PARTITA_RETURN_IF_ERROR(write_file_atomically(flags.output, text));

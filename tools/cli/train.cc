@@ -44,8 +44,8 @@ absl::Status train(Flags& flags) {
   PARTITA_ASSIGN_OR_RETURN(std::string runner, find_runner());
   PARTITA_ASSIGN_OR_RETURN(CompileRequest request, flags.model.request());
   request.keep_gradients = !flags.run.save_gradients.empty();
-  PARTITA_ASSIGN_OR_RETURN(TemporaryFolder temporary, TemporaryFolder::create());
-  const std::string folder = flags.bundle.empty() ? cat(temporary.path(), "/bundle") : flags.bundle,
+  PARTITA_ASSIGN_OR_RETURN(TemporaryFolder temporary, TemporaryFolder::create("the bundle"));
+  const std::string folder = flags.bundle.empty() ? temporary.file("bundle") : flags.bundle,
                     metrics = folder + "/rates.jsonl";
   if (flags.find_rate > 0) PARTITA_RETURN_IF_ERROR(prepare_rate_test(flags, request, metrics));
   {
