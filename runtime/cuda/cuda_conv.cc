@@ -1,4 +1,5 @@
-// conv and its gradients by cuDNN, in full precision and by algorithms that add in one order.
+// conv and its gradients by cuDNN, by algorithms that add in one order: f32 and f64 in full precision, 16-bit types on
+// the tensor cores with sums in f32.
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/kernels/window.h"
@@ -12,9 +13,9 @@ class Convolution final : public LibraryKernel {
  public:
   static CudaKernel make(CudaDevice& device, const KernelRequest& r, Direction direction, const Shape& x,
                          const Shape& weight, const Shape& y) {
-    if (x.size() < 4 || x.size() > 5 || weight.size() != x.size() || y.size() != x.size() ||
-        (r.dtype() != DType::kF32 && r.dtype() != DType::kF64))
+    if (x.size() < 4 || x.size() > 5 || weight.size() != x.size() || y.size() != x.size() || !is_float(r.dtype()))
       return r.unsupported();
+    if (r.dtype(1) != r.dtype() || r.out(0).dtype != r.dtype()) return r.error("operands of one dtype");
     PARTITA_ASSIGN_OR_RETURN(Window w, Window::make(r, x, y, Shape(weight.begin() + 2, weight.end()), true));
     if (w.low != w.high) return r.error("the same padding on both sides, which is what cuDNN knows");
     PARTITA_ASSIGN_OR_RETURN(const Cudnn* dnn, Cudnn::load());
@@ -64,10 +65,15 @@ class Convolution final : public LibraryKernel {
   static constexpr cudnnConvolutionBwdFilterAlgo_t kWeightAlgorithm = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
 
   Convolution(CudaDevice& device, const Cudnn& dnn, Direction direction, DType dtype)
-      : device_(device),
-        dnn_(dnn),
-        direction_(direction),
-        type_(dtype == DType::kF64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT) {}
+      : device_(device), dnn_(dnn), direction_(direction), type_(type_of(dtype)) {}
+
+  static cudnnDataType_t type_of(DType dtype) {
+    return dtype == DType::kF64    ? CUDNN_DATA_DOUBLE
+           : dtype == DType::kF32  ? CUDNN_DATA_FLOAT
+           : dtype == DType::kBF16 ? CUDNN_DATA_BFLOAT16
+                                   : CUDNN_DATA_HALF;
+  }
+  bool is_narrow() const { return type_ == CUDNN_DATA_BFLOAT16 || type_ == CUDNN_DATA_HALF; }
 
   absl::Status check(cudnnStatus_t status, const char* call) const {
     if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
@@ -96,11 +102,13 @@ class Convolution final : public LibraryKernel {
         check(dnn_.filter_set(weight_, type_, CUDNN_TENSOR_NCHW, static_cast<int>(filter.size()), filter.data()),
               "cudnnSetFilterNdDescriptor"));
     PARTITA_RETURN_IF_ERROR(check(dnn_.conv_create(&desc_), "cudnnCreateConvolutionDescriptor"));
-    PARTITA_RETURN_IF_ERROR(check(dnn_.conv_set(desc_, static_cast<int>(pad.size()), pad.data(), stride.data(),
-                                                dilation.data(), CUDNN_CROSS_CORRELATION, type_),
-                                  "cudnnSetConvolutionNdDescriptor"));
+    PARTITA_RETURN_IF_ERROR(
+        check(dnn_.conv_set(desc_, static_cast<int>(pad.size()), pad.data(), stride.data(), dilation.data(),
+                            CUDNN_CROSS_CORRELATION, is_narrow() ? CUDNN_DATA_FLOAT : type_),
+              "cudnnSetConvolutionNdDescriptor"));
     PARTITA_RETURN_IF_ERROR(check(dnn_.conv_groups(desc_, static_cast<int>(groups)), "cudnnSetConvolutionGroupCount"));
-    PARTITA_RETURN_IF_ERROR(check(dnn_.conv_math(desc_, CUDNN_FMA_MATH), "cudnnSetConvolutionMathType"));
+    PARTITA_RETURN_IF_ERROR(check(dnn_.conv_math(desc_, is_narrow() ? CUDNN_TENSOR_OP_MATH : CUDNN_FMA_MATH),
+                                  "cudnnSetConvolutionMathType"));
     cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
     if (direction_ == Direction::kForward)
       status = dnn_.forward_workspace(handle_, x_, weight_, desc_, y_, kForwardAlgorithm, &workspace_);

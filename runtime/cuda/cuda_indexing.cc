@@ -13,7 +13,7 @@ constexpr int kSortThreads = 512;  // as in kernels/indexing.cu
 
 std::string index_suffix(DType t) { return t == DType::kI32 ? "_i32" : "_i64"; }
 bool is_index(DType t) { return t == DType::kI32 || t == DType::kI64; }
-bool is_summed(DType t) { return t == DType::kF32 || t == DType::kF64; }
+bool is_summed(DType t) { return is_float(t); }
 
 // The largest word that divides rows of so many bytes; buffers are aligned to more.
 int64_t word_of(int64_t row_bytes) {
@@ -192,12 +192,23 @@ CudaKernel make_cuda_take_along_grad(CudaDevice& device, const KernelRequest& r)
   PARTITA_ASSIGN_OR_RETURN(AlongDevice a, along(r, layout));
   PARTITA_ASSIGN_OR_RETURN(cudaKernel_t kernel,
                            device.own_kernel(cat("take_along_grad_", dtype_name(r.dtype()), index_suffix(r.dtype(1)))));
-  const int64_t bytes = product(r.out(0).shape) * dtype_size(r.dtype());
-  return make_kernel([&device, kernel, a, bytes](std::span<std::byte* const> b) mutable {
-    void *g = b[0], *i = b[1], *dx = b[2];
-    device.note("cudaMemset", cudaMemsetAsync(dx, 0, static_cast<size_t>(bytes), device.stream()));
-    void* arguments[] = {&g, &i, &dx, &a};
+  // 16-bit elements are summed in f32 beside, and rounded at the end.
+  const bool rounded = dtype_size(r.dtype()) == 2;
+  int64_t count = product(r.out(0).shape);
+  const int64_t bytes = count * (rounded ? 4 : dtype_size(r.dtype()));
+  cudaKernel_t round = nullptr;
+  if (rounded) {
+    PARTITA_ASSIGN_OR_RETURN(round, device.own_kernel(cat("round_sums_", dtype_name(r.dtype()))));
+  }
+  PARTITA_ASSIGN_OR_RETURN(auto scratch, DeviceScratch::make(device, rounded ? bytes : 0));
+  return make_kernel([&device, kernel, round, scratch, a, count, bytes](std::span<std::byte* const> b) mutable {
+    void *g = b[0], *i = b[1], *dx = b[2], *sums = round == nullptr ? dx : scratch->data();
+    device.note("cudaMemset", cudaMemsetAsync(sums, 0, static_cast<size_t>(bytes), device.stream()));
+    void* arguments[] = {&g, &i, &sums, &a};
     device.launch_items(kernel, a.columns, arguments);
+    if (round == nullptr) return;
+    void* rounding[] = {&sums, &dx, &count};
+    device.launch_items(round, count, rounding);
   });
 }
 

@@ -12,7 +12,7 @@ CudaKernel make_pool(CudaDevice& device, const KernelRequest& r, const char* nam
                      bool over_outputs) {
   if (x.size() < 3 || y.size() != x.size() || x[0] != y[0] || x[1] != y[1])
     return r.error("x and y with the same samples and channels");
-  if (r.dtype() != DType::kF32 && r.dtype() != DType::kF64) return r.unsupported();
+  if (!is_float(r.dtype())) return r.unsupported();
   PARTITA_ASSIGN_OR_RETURN(Window w, Window::make(r, x, y, r.ints("kernel"), false));
   WindowDevice d{w.batch * w.channels, {}, {}, {}, {}, {}, {}, {}, static_cast<int32_t>(r.i("count_include_pad", 0))};
   for (int k = 0; k < 3; ++k) {

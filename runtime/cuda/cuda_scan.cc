@@ -17,7 +17,7 @@ struct Columns {
   }
 };
 
-bool is_scanned(DType t) { return t == DType::kF32 || t == DType::kF64 || t == DType::kI32 || t == DType::kI64; }
+bool is_scanned(DType t) { return is_float(t) || t == DType::kI32 || t == DType::kI64; }
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 // Steps that read or write at indices. Elements that only move are of 1, 2, 4 or 8 bytes; indices are i32 or i64, the
 // negative ones count from the end, and those outside go to the nearest element.
 #include "runtime/cuda/kernels/device.h"
+#include "runtime/cuda/kernels/element.h"
 
 namespace {
 
@@ -27,15 +28,15 @@ __device__ void take_along(const W* x, const I* indices, W* y, const AlongDevice
   }
 }
 
-// dx is cleared; columns never meet, so each thread adds up one.
+// dx is cleared, and of the type that is summed in; columns never meet, so each thread adds up one.
 template <typename T, typename I>
-__device__ void take_along_grad(const T* g, const I* indices, T* dx, const AlongDevice a) {
+__device__ void take_along_grad(const T* g, const I* indices, Wide<T>* dx, const AlongDevice a) {
   for (int64_t c = first_item(); c < a.columns && a.size > 0; c += item_step()) {
     int64_t at_x, at_i;
     a.column(c, at_x, at_i);
     for (int64_t j = 0; j < a.count; ++j) {
       const int64_t i = at_i + j * a.inner;
-      dx[at_x + clamp_index(indices[i], a.size) * a.x_stride] += g[i];
+      dx[at_x + clamp_index(indices[i], a.size) * a.x_stride] += wide(g[i]);
     }
   }
 }
@@ -99,10 +100,16 @@ __device__ void add_runs(const T* g, const int32_t* keys, const int32_t* order, 
   const int32_t key = keys[place];
   if (place > 0 && keys[place - 1] == key) return;
   for (int64_t c = threadIdx.x; c < inner; c += blockDim.x) {
-    T sum = T(0);
-    for (int64_t k = place; k < count && keys[k] == key; ++k) sum += g[(outer * count + order[k]) * inner + c];
-    dx[(outer * n + key) * inner + c] = sum;
+    Wide<T> sum = 0;
+    for (int64_t k = place; k < count && keys[k] == key; ++k) sum += wide(g[(outer * count + order[k]) * inner + c]);
+    dx[(outer * n + key) * inner + c] = narrow<T>(sum);
   }
+}
+
+// Sums as elements.
+template <typename T>
+__device__ void round_sums(const float* sums, T* y, int64_t count) {
+  for (int64_t e = first_item(); e < count; e += item_step()) y[e] = narrow<T>(sums[e]);
 }
 
 // gather_nd's indices [batches * count, depth] as numbers of slices of all of x.
@@ -144,20 +151,24 @@ PARTITA_MOVES(uint64_t, 64)
 #undef PARTITA_MOVES
 
 #define PARTITA_SUMS(T, NAME)                                                                                \
-  KERNEL void take_along_grad_##NAME##_i32(const T* g, const int32_t* i, T* dx, AlongDevice a) {             \
+  KERNEL void take_along_grad_##NAME##_i32(const T* g, const int32_t* i, Wide<T>* dx, AlongDevice a) {       \
     take_along_grad(g, i, dx, a);                                                                            \
   }                                                                                                          \
-  KERNEL void take_along_grad_##NAME##_i64(const T* g, const int64_t* i, T* dx, AlongDevice a) {             \
+  KERNEL void take_along_grad_##NAME##_i64(const T* g, const int64_t* i, Wide<T>* dx, AlongDevice a) {       \
     take_along_grad(g, i, dx, a);                                                                            \
   }                                                                                                          \
   KERNEL void add_runs_##NAME(const T* g, const int32_t* k, const int32_t* p, T* dx, int64_t n, int64_t c,   \
                               int64_t inner) {                                                               \
     add_runs(g, k, p, dx, n, c, inner);                                                                      \
   }
+PARTITA_SUMS(DeviceBf16, bf16)
+PARTITA_SUMS(DeviceF16, f16)
 PARTITA_SUMS(float, f32)
 PARTITA_SUMS(double, f64)
 #undef PARTITA_SUMS
 
+KERNEL void round_sums_bf16(const float* sums, DeviceBf16* y, int64_t count) { round_sums(sums, y, count); }
+KERNEL void round_sums_f16(const float* sums, DeviceF16* y, int64_t count) { round_sums(sums, y, count); }
 KERNEL void slice_rows_i32(const int32_t* i, int64_t* rows, SlicesDevice s) { slice_rows(i, rows, s); }
 KERNEL void slice_rows_i64(const int64_t* i, int64_t* rows, SlicesDevice s) { slice_rows(i, rows, s); }
 KERNEL void sort_rows_i32(const int32_t* i, int64_t n, int64_t count, int passes, int32_t* keys, int32_t* order) {

@@ -1,6 +1,7 @@
 // Pooling and its gradients: a thread has one output, or one element of the gradient and goes through the windows that
 // hold it, in order.
 #include "runtime/cuda/kernels/device.h"
+#include "runtime/cuda/kernels/element.h"
 
 namespace {
 
@@ -62,13 +63,13 @@ __device__ void max_pool(const T* x, T* y, int32_t* indices, const WindowDevice 
     int64_t start[3];
     w.start(e % out, start);
     const T* plane = x + e / out * in;
-    T best = -(T(1) / T(0));
+    Wide<T> best = -(Wide<T>(1) / Wide<T>(0));
     int32_t at = -1;
     for_inside(w, start, [&](int64_t p) {
-      const T v = plane[p];
+      const Wide<T> v = wide(plane[p]);
       if (at < 0 || v > best || (v != v && best == best)) best = v, at = static_cast<int32_t>(p);
     });
-    y[e] = best;
+    y[e] = narrow<T>(best);
     indices[e] = at < 0 ? 0 : at;
   }
 }
@@ -78,9 +79,9 @@ __device__ void max_pool_grad(const T* g, const int32_t* indices, T* dx, const W
   const int64_t out = w.out_plane(), in = w.in_plane();
   for (int64_t e = first_item(); e < w.planes * in; e += item_step()) {
     const int64_t plane = e / in * out, at = e % in;
-    T sum = 0;
-    for_windows_at(w, at, [&](int64_t o) { sum += indices[plane + o] == at ? g[plane + o] : T(0); });
-    dx[e] = sum;
+    Wide<T> sum = 0;
+    for_windows_at(w, at, [&](int64_t o) { sum += indices[plane + o] == at ? wide(g[plane + o]) : Wide<T>(0); });
+    dx[e] = narrow<T>(sum);
   }
 }
 
@@ -90,9 +91,9 @@ __device__ void avg_pool(const T* x, T* y, const WindowDevice w) {
   for (int64_t e = first_item(); e < w.planes * out; e += item_step()) {
     int64_t start[3];
     w.start(e % out, start);
-    T sum = 0;
-    for_inside(w, start, [&](int64_t p) { sum += x[e / out * in + p]; });
-    y[e] = sum * weight<T>(w, start);
+    Wide<T> sum = 0;
+    for_inside(w, start, [&](int64_t p) { sum += wide(x[e / out * in + p]); });
+    y[e] = narrow<T>(sum * weight<Wide<T>>(w, start));
   }
 }
 
@@ -100,13 +101,13 @@ template <typename T>
 __device__ void avg_pool_grad(const T* g, T* dx, const WindowDevice w) {
   const int64_t out = w.out_plane(), in = w.in_plane();
   for (int64_t e = first_item(); e < w.planes * in; e += item_step()) {
-    T sum = 0;
+    Wide<T> sum = 0;
     for_windows_at(w, e % in, [&](int64_t o) {
       int64_t start[3];
       w.start(o, start);
-      sum += g[e / in * out + o] * weight<T>(w, start);
+      sum += wide(g[e / in * out + o]) * weight<Wide<T>>(w, start);
     });
-    dx[e] = sum;
+    dx[e] = narrow<T>(sum);
   }
 }
 
@@ -119,6 +120,8 @@ __device__ void avg_pool_grad(const T* g, T* dx, const WindowDevice w) {
   }                                                                                                             \
   KERNEL void avg_pool_##NAME(const T* x, T* y, WindowDevice w) { avg_pool(x, y, w); }                          \
   KERNEL void avg_pool_grad_##NAME(const T* g, T* dx, WindowDevice w) { avg_pool_grad(g, dx, w); }
+PARTITA_POOLS(DeviceBf16, bf16)
+PARTITA_POOLS(DeviceF16, f16)
 PARTITA_POOLS(float, f32)
 PARTITA_POOLS(double, f64)
 #undef PARTITA_POOLS

@@ -1,17 +1,18 @@
 // Along one dimension of x seen as [outer, n, inner]: a thread has one column, and goes through it in order.
 #include "runtime/cuda/kernels/device.h"
+#include "runtime/cuda/kernels/element.h"
 
 namespace {
 
 template <typename T>
 __device__ void cumsum(const T* x, T* y, int64_t outer, int64_t n, int64_t inner, int exclusive, int reverse) {
   for (int64_t c = first_item(); c < outer * inner; c += item_step()) {
-    T sum = T(0);
+    Wide<T> sum = 0;
     for (int64_t j = 0; j < n; ++j) {
       const int64_t at = (c / inner * n + (reverse ? n - 1 - j : j)) * inner + c % inner;
-      const T before = sum;
-      sum += x[at];
-      y[at] = exclusive ? before : sum;
+      const Wide<T> before = sum;
+      sum += wide(x[at]);
+      y[at] = narrow<T>(exclusive ? before : sum);
     }
   }
 }
@@ -29,7 +30,7 @@ __device__ void topk(const T* x, T* values, int64_t* indices, int64_t outer, int
   for (int64_t c = first_item(); c < outer * inner; c += item_step()) {
     const T* column = x + c / inner * n * inner + c % inner;
     auto before = [&](int64_t a, int64_t b) {
-      const T va = column[a * inner], vb = column[b * inner];
+      const Wide<T> va = wide(column[a * inner]), vb = wide(column[b * inner]);
       if (largest ? greater(va, vb) : greater(vb, va)) return true;
       return (largest ? !greater(vb, va) : !greater(va, vb)) && a < b;
     };
@@ -56,6 +57,8 @@ __device__ void topk(const T* x, T* values, int64_t* indices, int64_t outer, int
   KERNEL void topk_##NAME(const T* x, T* v, int64_t* at, int64_t o, int64_t n, int64_t i, int64_t k, int l) { \
     topk(x, v, at, o, n, i, k, l);                                                                           \
   }
+PARTITA_SCANS(DeviceBf16, bf16)
+PARTITA_SCANS(DeviceF16, f16)
 PARTITA_SCANS(float, f32)
 PARTITA_SCANS(double, f64)
 PARTITA_SCANS(int32_t, i32)
