@@ -10,8 +10,4 @@ namespace partita {
 // their first use at a time. Nothing leaves its segment.
 void prefetch_gathers(LocalProgram& program);
 
-// The most bytes of gathered states that are alive at once, from the start of the gather to the last reader, in other
-// orders of dimensions too.
-int64_t gathered_bytes(const Graph& graph);
-
 }  // namespace partita

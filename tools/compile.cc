@@ -18,10 +18,12 @@
 #include "codegen/emit_program.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/bucket.h"
+#include "partitioner/bucket_gathers.h"
 #include "partitioner/localize.h"
 #include "partitioner/parallel_plan.h"
 #include "partitioner/prefetch_gathers.h"
 #include "partitioner/split_stages.h"
+#include "partitioner/state_gathers.h"
 #include "passes/index_bounds.h"
 #include "passes/initialize.h"
 #include "runtime/data/convert.h"
@@ -337,6 +339,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
       CompressedGradients c = compress_gradients(stage, recipe.compress, sample_axes(planned.plan));
       out.compressed.sums += c.sums, out.compressed.bytes += c.bytes, out.compressed.plain_bytes += c.plain_bytes;
       bucket_collectives(stage, kBucketBytes);
+      bucket_gathers(stage, kBucketBytes);
       prefetch_gathers(stage);
       out.gathered_bytes = std::max(out.gathered_bytes, gathered_bytes(stage.graph));
     }

@@ -13,6 +13,7 @@
 #include "ir/print.h"
 #include "ir/verify.h"
 #include "partitioner/bucket.h"
+#include "partitioner/bucket_gathers.h"
 #include "partitioner/compress_gradients.h"
 #include "partitioner/localize.h"
 #include "partitioner/pad_dimensions.h"
@@ -202,6 +203,7 @@ std::string fault(const Case& c) {
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
     if (c.compress) compress_gradients(stage, Compression::kBf16, sample_axes(p.plan));
     bucket_collectives(stage, 1 << 12);
+    bucket_gathers(stage, 1 << 12);
     prefetch_gathers(stage);
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
   }

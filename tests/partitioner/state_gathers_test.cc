@@ -1,12 +1,15 @@
-// Gathers of stored parameters start early, within a bound. That results stay the same is part of the property test.
-#include "partitioner/prefetch_gathers.h"
+// Gathers of stored parameters go in buckets and start early, within a bound. That results stay the same is part of the
+// property test.
+#include "partitioner/state_gathers.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "ir/verify.h"
+#include "partitioner/bucket_gathers.h"
 #include "partitioner/localize.h"
+#include "partitioner/prefetch_gathers.h"
 #include "tests/partitioner/random_model.h"
 
 namespace partita {
@@ -71,6 +74,55 @@ TEST(PrefetchGathers, OfWhatIsWhole_ChangeNothing) {
   prefetch_gathers(program);
   EXPECT_EQ(gathered_bytes(program.graph), 0);
   for (size_t n = 0; n < graph.nodes.size(); ++n) EXPECT_EQ(program.graph.nodes[n].op, graph.nodes[n].op);
+}
+
+std::vector<Node*> gathers_of(Graph& graph, Segment segment) {
+  std::vector<Node*> out;
+  for (Node& node : graph.nodes) {
+    if (node.op->name == "all_gather" && node.segment == segment) out.push_back(&node);
+  }
+  return out;
+}
+
+TEST(BucketGathers, OneForEachBlockAndPass) {
+  LocalProgram program = stored_in_parts();
+  std::vector<Node*> forward = gathers_of(program.graph, Segment::kForward);
+  ASSERT_GE(forward.size(), 4u);
+  for (size_t k = 0; k < forward.size(); ++k) forward[k]->block = static_cast<int32_t>(k / 2);
+  const size_t blocks = (forward.size() + 1) / 2;
+  bucket_gathers(program, 1);
+  ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
+  forward = gathers_of(program.graph, Segment::kForward);
+  EXPECT_EQ(forward.size(), blocks);
+  EXPECT_EQ(forward[0]->inputs.size(), 2u);
+  const int64_t before = gathered_bytes(program.graph);
+  int64_t largest = 0;
+  for (const Node* gather : forward) {
+    int64_t bytes = 0;
+    for (ValueId v : gather->outputs) bytes += byte_size(program.graph.type(v));
+    largest = std::max(largest, bytes);
+  }
+  prefetch_gathers(program);
+  ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
+  EXPECT_GE(most(products_meanwhile(program.graph)), 1);
+  EXPECT_LE(gathered_bytes(program.graph), before + largest);
+}
+
+TEST(BucketGathers, OutsideOfBlocksUpToTheLimit) {
+  constexpr int64_t kLimit = 8 * 16 * 20;
+  LocalProgram program = stored_in_parts();
+  const size_t apart = gathers_of(program.graph, Segment::kForward).size();
+  bucket_gathers(program, kLimit);
+  ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
+  std::vector<Node*> some = gathers_of(program.graph, Segment::kForward);
+  EXPECT_LT(some.size(), apart);
+  for (const Node* gather : some) {
+    int64_t bytes = 0;
+    for (ValueId v : gather->outputs) bytes += byte_size(program.graph.type(v));
+    EXPECT_TRUE(bytes <= kLimit || gather->inputs.size() == 1) << bytes;
+  }
+  bucket_gathers(program, 1 << 20);
+  EXPECT_EQ(gathers_of(program.graph, Segment::kForward).size(), 1u);
 }
 
 }  // namespace
