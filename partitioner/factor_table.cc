@@ -101,12 +101,14 @@ class Table {
     return moves(p, reached);
   }
 
-  // Where the reach ends at a factor that an op keeps whole, the op's form that can be split stands in for it, and for
-  // its gradient.
-  absl::StatusOr<std::vector<Move>> moves(const ShardingPlan& p, const SplitReach& reached) const {
+  // Where the reach ends at a factor that an op keeps whole, or the ranks share the samples of its statistics, the op's
+  // form that can be split stands in for it, and for its gradient.
+  absl::StatusOr<std::vector<Move>> moves(const ShardingPlan& p, const SplitReach& reached,
+                                          int64_t sample_ranks = 1) const {
     std::set<std::pair<int32_t, int32_t>> asked;  // origin and block
     for (const Node& node : g_.nodes) {
-      if (node.op->split_form && node.segment == Segment::kForward && asks_for_whole(node, reached))
+      if (node.op->split_form && node.segment == Segment::kForward &&
+          (asks_for_whole(node, reached) || keeps_samples(g_, node, sample_ranks)))
         asked.insert({node.origin, node.block});
     }
     SplitForms forms = use_split_forms(g_, [&](const Node& node) {
@@ -347,7 +349,7 @@ class Table {
 
   // Runs a split of the inputs and hands each collective to the site that it stands in.
   absl::Status whole_model(SplitKind kind, const ShardingPlan& p, const SplitReach& reached, bool sequence) {
-    auto moved = moves(p, reached);
+    auto moved = moves(p, reached, kind == SplitKind::kBatch && p.slice_axes.empty() ? p.mesh.axes[0].size : 1);
     if (!moved.ok()) return moved.status();
     size_t rest = table_.sites.size() - 1;
     for (size_t k = 0; k <= rest; ++k)

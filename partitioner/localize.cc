@@ -314,10 +314,25 @@ class Localizer {
           sound = sound &&
                   (joint || axis == mesh_.time || elements(operand_shape(use.formula, use.formula.inputs[j])) <= 1);
         }
+        sound = sound && !completed_for_all(use, k, axis);
         if (sound) pass[k].push_back(axis);
       }
     }
     return pass;
+  }
+
+  // A sum that several ops read is completed once for all of them, rather than by each for itself, where waiting makes
+  // it no smaller and joins it with no other sum.
+  bool completed_for_all(const Use& use, size_t operand, int axis) const {
+    ValueId v = use.node.inputs[use.present[operand]];
+    if (uses_[v].size() < 2 || axis == mesh_.time || use.node.op->sums_micro_batches) return false;
+    for (size_t k = 0; k < use.present.size(); ++k) {
+      if (k != operand && std::count(use.shardings[k].partial.begin(), use.shardings[k].partial.end(), axis) > 0)
+        return false;
+    }
+    return std::all_of(use.node.outputs.begin(), use.node.outputs.end(), [&](ValueId out) {
+      return elements(graph_.type(out).shape) >= elements(graph_.type(v).shape);
+    });
   }
 
   // A sum of scalars stays owed until something else asks for it: the squares of all gradients are added up before any

@@ -292,11 +292,11 @@ class Planner {
     if (inside < layout_.zero_group) zero_axes_.push_back(axis);
   }
 
-  // The graph with vocabularies that the tensor axis can split, and sizes that it does not divide padded, where it then
-  // splits them.
-  PaddedGraph splittable(const Graph& graph) {
-    auto nothing = [](const Node&) { return false; };
-    if (tensor_.empty()) return {use_split_forms(graph, nothing).graph, {}, {}};
+  // The graph with batch statistics that the ranks of a batch can share, vocabularies that the tensor axis can split,
+  // and sizes that it does not divide padded, where it then splits them.
+  PaddedGraph splittable(const Graph& whole) {
+    Graph graph = use_split_forms(whole, [&](const Node& node) { return keeps_samples(whole, node, batch_.batch_ranks); }).graph;
+    if (tensor_.empty()) return {std::move(graph), {}, {}};
     std::set<const Node*> wanted;
     for (const Node& node : graph.nodes) {
       if (node.op->split_form != nullptr && divides(graph, node)) wanted.insert(&node);

@@ -33,4 +33,13 @@ SplitForms use_split_forms(const Graph& graph, const std::function<bool(const No
   return out;
 }
 
+bool keeps_samples(const Graph& graph, const Node& node, int64_t ranks) {
+  if (node.op->split_form == nullptr || ranks == 1) return false;
+  Formula f = bound_formula(graph, node);
+  const auto &in = f.inputs[0].dims, &out = f.outputs[0].dims;
+  if (in.empty() || out.empty() || in[0].size() != 1 || in[0] != out[0]) return false;
+  const Factor& samples = f.factors[in[0][0]];
+  return samples.role == FactorRole::kWhole && samples.size % ranks == 0;
+}
+
 }  // namespace partita

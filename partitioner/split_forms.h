@@ -15,4 +15,8 @@ struct SplitForms {
 // Rewrites the nodes for which `wanted` holds and that have another form.
 SplitForms use_split_forms(const Graph& graph, const std::function<bool(const Node&)>& wanted);
 
+// Whether the node keeps whole the samples that its results have too, though `ranks` ranks could share them: it takes
+// statistics over the batch.
+bool keeps_samples(const Graph& graph, const Node& node, int64_t ranks);
+
 }  // namespace partita

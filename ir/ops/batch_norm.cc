@@ -100,6 +100,7 @@ extern const OpDef kBatchNorm = {
     .flops_per_point = 7,
     .gradient = batch_norm_gradient,
     .expand = batch_norm_expand,
+    .split_form = batch_norm_expand,
     .precision = OperandPrecision::kAsIs,
 };
 
