@@ -60,7 +60,7 @@ struct GraphInput {
 enum class StateKind : uint8_t {
   kParameter,    // trained
   kFrozen,       // a float initializer that is not trained; never written
-  kRunning,      // running statistics: written in the forward segment
+  kRunning,      // running statistics: written in the forward segment or the update
   kOptimizer,    // belongs to `parameter`
   kStep,         // i64 scalar: optimizer steps taken
   kAccumulator,  // zero at the start of every step

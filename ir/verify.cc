@@ -209,8 +209,8 @@ Complaint writers(const Graph& g) {
     bool updated = s.kind == StateKind::kParameter || s.kind == StateKind::kOptimizer || s.kind == StateKind::kStep;
     if (updated && from->segment != Segment::kUpdate)
       return cat("is written in ", segment_name(from->segment), ", not in update");
-    if (s.kind == StateKind::kRunning && from->segment > Segment::kForward)
-      return cat("is written in ", segment_name(from->segment), ", not in forward");
+    if (s.kind == StateKind::kRunning && from->segment > Segment::kForward && from->segment != Segment::kUpdate)
+      return cat("is written in ", segment_name(from->segment), ", not in forward or update");
     if (s.kind == StateKind::kAccumulator && from->segment > Segment::kReduce)
       return cat("is written in ", segment_name(from->segment), ", after the micro-batches");
     return "";

@@ -70,7 +70,7 @@ std::string invalid(const Problem& problem, const Layout& l) {
     return cat("pipeline ", l.pipeline, " x interleave ", l.interleave, " needs as many blocks; the model has ", n);
   if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1 && m % l.pipeline != 0)
     return cat("interleaving needs micro-batches (", m, ") in a multiple of the stages (", l.pipeline, ")");
-  if (w.running_statistics && m > 1) return "batch statistics need the whole batch in one run";
+  if (w.whole_batches && m > 1) return "batch statistics need the whole batch in one run";
   return "";
 }
 
@@ -98,7 +98,7 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin,
   double widest = 1;  // a split factor that is smaller than the axis is worth nothing
   for (const UnitWork& u : w.kinds) widest = std::max(widest, u.split_factor);
   PARTITA_RETURN_IF_ERROR(axis("tensor", s.tensor, std::min(kWidestTensor, static_cast<int64_t>(widest))));
-  PARTITA_RETURN_IF_ERROR(axis("pipeline", s.pipeline, w.running_statistics ? 1 : n));
+  PARTITA_RETURN_IF_ERROR(axis("pipeline", s.pipeline, w.whole_batches ? 1 : n));
   PARTITA_RETURN_IF_ERROR(axis("context", s.context,
                                w.sequence > 1 ? std::min(kWidestContext, static_cast<int64_t>(w.sequence / 1024)) : 1));
   PARTITA_RETURN_IF_ERROR(axis("expert", s.expert, std::max<int64_t>(1, static_cast<int64_t>(w.experts))));
@@ -111,7 +111,7 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin,
     s.micro_batch = {*micro_pin};
   } else {
     for (int64_t d : divisors(problem.global_batch)) {
-      if (d <= kLargestMicroBatch || w.running_statistics) s.micro_batch.push_back(d);
+      if (d <= kLargestMicroBatch || w.whole_batches) s.micro_batch.push_back(d);
     }
   }
   s.zero = pinned_or<int>(pin.zero, {0, 1, 2, 3});

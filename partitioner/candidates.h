@@ -37,6 +37,7 @@ struct Problem {
   int64_t global_batch = 1;
   bool clip = false;
   Compression compress = Compression::kNone;
+  BatchNormGroup batch_statistics = BatchNormGroup::kGlobal;
 
   int64_t devices() const { return cluster->devices(); }
 };

@@ -330,9 +330,8 @@ class Localizer {
       if (k != operand && std::count(use.shardings[k].partial.begin(), use.shardings[k].partial.end(), axis) > 0)
         return false;
     }
-    return std::all_of(use.node.outputs.begin(), use.node.outputs.end(), [&](ValueId out) {
-      return elements(graph_.type(out).shape) >= elements(graph_.type(v).shape);
-    });
+    return std::all_of(use.node.outputs.begin(), use.node.outputs.end(),
+                       [&](ValueId out) { return elements(graph_.type(out).shape) >= elements(graph_.type(v).shape); });
   }
 
   // A sum of scalars stays owed until something else asks for it: the squares of all gradients are added up before any
@@ -608,12 +607,12 @@ class Localizer {
     return layout != layout_of_.end() && layout->second->host;
   }
 
-  // A gradient that leaves backward partial is reduced as soon as it is there, straight to how the update wants it, so
-  // that the reduction overlaps what is left of backward. With several micro-batches it is accumulated partial, and
-  // what is reduced is the sum.
+  // A gradient (or a statistic) that is partial and that only the update reads is reduced as soon as it is there,
+  // straight to how the update wants it, so that the reduction overlaps what is left of backward. With several
+  // micro-batches it is accumulated partial, and what is reduced is the sum.
   void complete_early(ValueId v) {
     const Node& node = *graph_.producer(v);
-    if (node.segment != Segment::kBackward || is_accumulated(v)) return;
+    if (!is_micro_batch(node.segment) || is_accumulated(v)) return;
     bool later = false;
     for (NodeId n : uses_[v]) {
       if (graph_.nodes[n].segment <= Segment::kBackward) return;

@@ -54,7 +54,7 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
             "; change batch.global, or export the model with a symbolic batch dimension and bind it"));
   }
   plan.micro_batches = global / plan.graph_batch;
-  bool ordered = has_running_statistics(forward);
+  bool ordered = has_running_statistics(forward) && recipe.semantics.batch_norm == BatchNormGroup::kGlobal;
   for (int64_t slices = std::min(ranks, plan.micro_batches); slices >= 1; --slices) {
     if (plan.micro_batches % slices != 0 || ranks % slices != 0 || plan.graph_batch % (ranks / slices) != 0 ||
         (ordered && slices > 1))
@@ -88,7 +88,6 @@ absl::Status refuse_unbuilt(const Recipe& recipe) {
     return absl::UnimplementedError(cat(key, ": ", value, ": not in this version; leave it out"));
   };
   if (recipe.compress > Compression::kBf16) return refuse_key("compress", enum_name(recipe.compress));
-  if (recipe.semantics.batch_norm != BatchNormGroup::kGlobal) return refuse_key("semantics.batch_norm", "replica");
   if (recipe.semantics.moe) return refuse_key("semantics.moe", "a capacity");
   return absl::OkStatus();
 }
@@ -295,7 +294,8 @@ class Planner {
   // The graph with batch statistics that the ranks of a batch can share, vocabularies that the tensor axis can split,
   // and sizes that it does not divide padded, where it then splits them.
   PaddedGraph splittable(const Graph& whole) {
-    Graph graph = use_split_forms(whole, [&](const Node& node) { return keeps_samples(whole, node, batch_.batch_ranks); }).graph;
+    Graph graph =
+        use_split_forms(whole, [&](const Node& node) { return keeps_samples(whole, node, batch_.batch_ranks); }).graph;
     if (tensor_.empty()) return {std::move(graph), {}, {}};
     std::set<const Node*> wanted;
     for (const Node& node : graph.nodes) {

@@ -41,8 +41,8 @@ struct BatchPlan {
 
 // Divides the global batch (train.yaml's, else the graph's own) over `ranks`. Whole runs of the graph go to different
 // ranks as far as they are many enough, since that needs no communication inside a run; what ranks are left share each
-// run. With running statistics, runs are never taken side by side: their order matters. InvalidArgument where the
-// numbers do not divide, with what would.
+// run. With running statistics of global batches, runs are never taken side by side: their order matters.
+// InvalidArgument where the numbers do not divide, with what would.
 absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe, int64_t ranks);
 
 struct PlannedGraph {

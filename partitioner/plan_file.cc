@@ -147,6 +147,7 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
       {"layout", describe(l)},
       {"pin", pins_json(l)},
       {"compress", enum_name(problem.compress)},
+      {"batch_statistics", enum_name(problem.batch_statistics)},
       {"micro_batches", sim.micro_batches},
       {"send_seconds", sim.send},
       {"stages", stages},

@@ -24,16 +24,16 @@ double travelling_bytes(Compression kind, double plain) {
 }  // namespace
 
 std::vector<std::pair<std::string, double>> Breakdown::parts() const {
-  return {{"compute", compute},      {"recompute", recompute}, {"tensor", tensor},   {"context", context},
-          {"expert", expert},        {"gathers", gathers},     {"bubble", bubble},   {"send", send},
-          {"gradients", gradients},  {"optimizer", optimizer}, {"offload", offload}, {"host", host},
-          {"stragglers", stragglers}};
+  return {{"compute", compute},     {"recompute", recompute},   {"tensor", tensor},       {"context", context},
+          {"expert", expert},       {"gathers", gathers},       {"bubble", bubble},       {"send", send},
+          {"gradients", gradients}, {"statistics", statistics}, {"optimizer", optimizer}, {"offload", offload},
+          {"host", host},           {"stragglers", stragglers}};
 }
 
 // Of one chunk of a stage, for one micro-batch.
 struct CostModel::StageCost {
   double forward = 0, backward = 0, weight = 0;  // with all that is waited for
-  double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, gathers = 0;
+  double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, gathers = 0, statistics = 0;
 };
 
 const DeviceGroup& CostModel::group_of_stage(const Layout& l, int64_t stage) const {
@@ -186,7 +186,7 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
   std::vector<StageUnits> chunks = chunk_units(l);
   std::vector<std::vector<StageCost>> out(static_cast<size_t>(l.pipeline),
                                           std::vector<StageCost>(static_cast<size_t>(l.interleave)));
-  RankAxis data{l.data * l.expert * l.context, l.tensor};
+  RankAxis data{l.data * l.expert * l.context, l.tensor}, samples{l.data * l.expert, l.tensor * l.context};
   int64_t m = micro_batches(problem_, l);
   double send = send_seconds(l);
   for (size_t p = 0; p < chunks.size(); ++p) {
@@ -220,15 +220,19 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
         gather_forward += slow * std::min(forward, each ? gather : 0),
             gather_backward += slow * std::min(backward, scatter);
       }
+      double statistics = 0;  // of forward, and as much of backward
+      for (double e : problem_.workload->kinds[k].batch_reduces)
+        statistics += collective_time(group, CollectiveKind::kAllReduce, samples, e * sizeof(float)).seconds;
       double tensor_backward = c.tensor_backward + repeat * c.tensor_forward;
       double expert = c.expert, context = c.context_forward;
       s.tensor += n * (c.tensor_forward + tensor_backward);
       s.context += n * (context * (1 + repeat) + c.context_backward);
       s.expert += n * expert * (2 + repeat);
       s.gathers += n * (gather_forward + gather_backward);
-      s.forward += n * (forward + c.tensor_forward + context + expert + gather_forward);
+      s.statistics += 2 * n * statistics;
+      s.forward += n * (forward + c.tensor_forward + context + expert + gather_forward + statistics);
       s.backward += n * (c.input_gradient + c.recompute + tensor_backward + context * repeat + c.context_backward +
-                         expert * (1 + repeat) + gather_backward);
+                         expert * (1 + repeat) + gather_backward + statistics);
       s.weight += n * c.weight_gradient;
     }
     double host = software.micro_batch_seconds / static_cast<double>(l.interleave);
@@ -345,6 +349,7 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   for (const StageCost& c : costs[worst]) {
     b.compute += micro * c.compute, b.recompute += micro * c.recompute, b.tensor += micro * c.tensor;
     b.context += micro * c.context, b.expert += micro * c.expert, b.gathers += micro * c.gathers;
+    b.statistics += micro * c.statistics;
   }
   double latency = 2 * static_cast<double>(l.pipeline - 1) * sim.send;
   b.send = latency + 2 * micro * static_cast<double>(l.interleave) * (send - sim.send);

@@ -17,6 +17,7 @@ namespace partita {
 struct Breakdown {
   double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, gathers = 0;
   double bubble = 0, send = 0, gradients = 0, optimizer = 0, offload = 0, host = 0, stragglers = 0;
+  double statistics = 0;  // sums over the batch
   std::vector<std::pair<std::string, double>> parts() const;
 };
 

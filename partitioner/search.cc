@@ -96,7 +96,7 @@ class Search {
         refuse(std::move(why));
         continue;
       }
-      if (w.samples < static_cast<double>(micro) && w.running_statistics) continue;
+      if (w.samples < static_cast<double>(micro) && w.whole_batches) continue;
       for (bool sequence : space_.sequence_parallel) {
         if (l.tensor == 1 && sequence && space_.sequence_parallel.size() > 1) continue;
         for (RecomputeMode recompute : space_.recompute) {

@@ -33,13 +33,17 @@ SplitForms use_split_forms(const Graph& graph, const std::function<bool(const No
   return out;
 }
 
+int whole_samples(const Node& node, const Formula& formula) {
+  const auto &in = formula.inputs[0].dims, &out = formula.outputs[0].dims;
+  if (node.op->split_form == nullptr || in.empty() || out.empty() || in[0].size() != 1 || in[0] != out[0]) return -1;
+  return formula.factors[in[0][0]].role == FactorRole::kWhole ? in[0][0] : -1;
+}
+
 bool keeps_samples(const Graph& graph, const Node& node, int64_t ranks) {
   if (node.op->split_form == nullptr || ranks == 1) return false;
-  Formula f = bound_formula(graph, node);
-  const auto &in = f.inputs[0].dims, &out = f.outputs[0].dims;
-  if (in.empty() || out.empty() || in[0].size() != 1 || in[0] != out[0]) return false;
-  const Factor& samples = f.factors[in[0][0]];
-  return samples.role == FactorRole::kWhole && samples.size % ranks == 0;
+  Formula formula = bound_formula(graph, node);
+  int samples = whole_samples(node, formula);
+  return samples >= 0 && formula.factors[samples].size % ranks == 0;
 }
 
 }  // namespace partita

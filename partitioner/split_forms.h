@@ -15,8 +15,10 @@ struct SplitForms {
 // Rewrites the nodes for which `wanted` holds and that have another form.
 SplitForms use_split_forms(const Graph& graph, const std::function<bool(const Node&)>& wanted);
 
-// Whether the node keeps whole the samples that its results have too, though `ranks` ranks could share them: it takes
-// statistics over the batch.
+// The factor of dimension 0 (samples) that the node must keep whole though its results have it too, and that its other
+// form can split: the node takes statistics over the batch. -1: there is none.
+int whole_samples(const Node& node, const Formula& formula);
+// Whether there is one and `ranks` > 1 ranks could share it.
 bool keeps_samples(const Graph& graph, const Node& node, int64_t ranks);
 
 }  // namespace partita

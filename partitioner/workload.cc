@@ -16,6 +16,7 @@
 #include "base/cat.h"
 #include "ir/ops/composed.h"
 #include "partitioner/factor_classes.h"
+#include "partitioner/split_forms.h"
 
 namespace partita {
 namespace {
@@ -93,7 +94,7 @@ class Analysis {
     for (const State& s : g_.states) {
       parameter_[s.value] = s.kind == StateKind::kParameter;
       learned_[s.value] = parameter_[s.value];
-      if (s.kind == StateKind::kRunning) out_.running_statistics = true;
+      if (s.kind == StateKind::kRunning && global_statistics()) out_.whole_batches = true;
       if (parameter_[s.value]) out_.parameters += static_cast<double>(elements(g_.type(s.value).shape));
     }
     for (const GraphInput& in : g_.inputs) data_[in.value] = in.kind == InputKind::kData;
@@ -126,6 +127,7 @@ class Analysis {
   bool is_gathered(ValueId v) const { return v != kNoValue && gathered_[v] > 0; }
 
   bool forward(const Node& node) const { return node.segment == Segment::kForward; }
+  bool global_statistics() const { return options_.batch_statistics == BatchNormGroup::kGlobal; }
 
   void place() {
     node_unit_.assign(g_.nodes.size(), -1);
@@ -257,10 +259,21 @@ class Analysis {
       uses_.push_back(std::move(use));
     }
     choose_split(u, w);
+    if (global_statistics()) count_batch_reduces(w);
     count_compute(w);
     count_traffic(u, w);
     count_values(u, w);
     return w;
+  }
+
+  void count_batch_reduces(UnitWork& w) const {
+    for (const Use& use : uses_) {
+      int samples = whole_samples(*use.node, use.formula);
+      for (size_t k = 0; samples >= 0 && k < use.node->outputs.size(); ++k) {
+        if (!has_factor(use.formula.outputs[k], samples))
+          w.batch_reduces.push_back(static_cast<double>(elements(g_.type(use.node->outputs[k]).shape)));
+      }
+    }
   }
 
   // A parameter seen through a transpose or reshape has the parameter's own classes.

@@ -55,10 +55,11 @@ struct UnitWork {
   double largest = 0;                // the largest float value that is made here
   bool largest_split = false;
   std::vector<double> forward_reduces, backward_reduces;  // partial sums over the tensor axis, each a collective
-  double expert_tokens = 0;                               // elements sent to experts, one way
-  bool sequence = false;  // what the tensor axis does not divide can be divided along positions
-  std::string split;      // in words: "tensor splits 12 x 4096, …"
-  double heads = 0;       // smallest size of a split factor: a larger tensor axis pads
+  std::vector<double> batch_reduces;  // f32 sums over all samples of a batch, each a collective and one in backward
+  double expert_tokens = 0;           // elements sent to experts, one way
+  bool sequence = false;              // what the tensor axis does not divide can be divided along positions
+  std::string split;                  // in words: "tensor splits 12 x 4096, …"
+  double heads = 0;                   // smallest size of a split factor: a larger tensor axis pads
   double split_factor = 0;
 
   double forward_flops() const;
@@ -74,13 +75,14 @@ struct Workload {
   double experts = 0;           // 0: none
   double optimizer_states = 2;  // per parameter element
   double tokens = 1;            // targets of one sample
-  bool running_statistics = false;
+  bool whole_batches = false;   // statistics are of the global batch: it is one run
 
   const UnitWork& unit(size_t k) const { return kinds[static_cast<size_t>(units[k])]; }
 };
 
 struct WorkloadOptions {
   double flops_per_reduced_element = 2500;  // compute rate over link rate: weighs a split's communication
+  BatchNormGroup batch_statistics = BatchNormGroup::kGlobal;
 };
 
 // `graph`: a training graph (all segments) with tagged blocks.

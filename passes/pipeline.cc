@@ -23,6 +23,7 @@
 #include "passes/recognize_rotary.h"
 #include "passes/recompute.h"
 #include "passes/tag_blocks.h"
+#include "passes/update_statistics.h"
 
 namespace partita {
 namespace {
@@ -50,6 +51,7 @@ constexpr Pass kTrainingPipeline[] = {
      "on whole composites, which keep their statistics in f32; gradients follow through the casts"},
     {"build_backward", build_backward, "gradients of composites are far cheaper than those of their spellings",
      Phase::kTraining},
+    {"update_statistics", update_statistics, "beside the gradients' accumulators", Phase::kTraining},
     {"merge_duplicates", merge_duplicates, "gradients recompute what the forward part has", Phase::kTraining},
     {"simplify", simplify, "gradients of views are views of views", Phase::kTraining},
     {"remove_dead_nodes", remove_dead_nodes, "gradients of masks, tables and indices that nobody asked for",

@@ -22,6 +22,7 @@
 #include "partitioner/localize.h"
 #include "partitioner/parallel_plan.h"
 #include "partitioner/prefetch_gathers.h"
+#include "partitioner/sample_groups.h"
 #include "partitioner/split_stages.h"
 #include "partitioner/state_gathers.h"
 #include "passes/index_bounds.h"
@@ -239,6 +240,8 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
                         {"seed", compiled.seed}};
   if (!compiled.evaluation.empty()) all["evaluate"] = evaluate;
   if (compiled.programs.size() > 1) all["stages"] = stages;
+  if (compiled.statistic_samples > 0)
+    all["semantics"] = {{"batch_norm", "replica"}, {"statistic_samples", compiled.statistic_samples}};
   if (compiled.gathered_bytes > 0) all["gathered_bytes"] = compiled.gathered_bytes;
   if (compiled.compress != Compression::kNone) {
     all["compress"] = {{"kind", enum_name(compiled.compress)},
@@ -282,13 +285,21 @@ DeviceCodeSummary device_code(const std::vector<runtime::Program>& programs) {
   return s;
 }
 
-std::string describe_compression(const Compiled& compiled) {
-  const CompressedGradients& c = compiled.compressed;
-  return fmt::format(
-      "compress: {}: {} sums of gradients travel rounded, in {:.1f} MB instead of {:.1f} MB a rank and step; training "
-      "is not that of the serial program",
-      enum_name(compiled.compress), c.sums, static_cast<double>(c.bytes) / 1e6,
-      static_cast<double>(c.plain_bytes) / 1e6);
+std::string describe_choices(const Compiled& compiled) {
+  std::string text;
+  if (compiled.statistic_samples > 0) {
+    text += fmt::format("semantics: batch_norm: replica: each statistic is of {} samples of the step's {}\n",
+                        compiled.statistic_samples, compiled.samples);
+  }
+  if (compiled.compress != Compression::kNone) {
+    const CompressedGradients& c = compiled.compressed;
+    text += fmt::format(
+        "compress: {}: {} sums of gradients travel rounded, in {:.1f} MB instead of {:.1f} MB a rank and step; "
+        "training is not that of the serial program\n",
+        enum_name(compiled.compress), c.sums, static_cast<double>(c.bytes) / 1e6,
+        static_cast<double>(c.plain_bytes) / 1e6);
+  }
+  return text;
 }
 
 ImportOptions import_options(const Recipe& recipe) {
@@ -315,6 +326,11 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_RETURN_IF_ERROR(take_data_settings(recipe, out));
   watch.lap("import");
   PARTITA_ASSIGN_OR_RETURN(BatchPlan batch, plan_batch(model.graph, recipe, layout.sample_ranks()));
+  if (int64_t groups = batch.batch_ranks * batch.parts;
+      recipe.semantics.batch_norm == BatchNormGroup::kReplica && groups > 1) {
+    model.graph = group_samples(model.graph, groups);
+    out.statistic_samples = batch.graph_batch / groups;
+  }
 
   PassContext context{.recipe = recipe,
                       .training = model.training.value_or(TrainingSpec{}),

@@ -55,11 +55,13 @@ struct Compiled {
   int64_t parameters = 0;                     // trained elements
   Compression compress = Compression::kNone;  // of gradients' sums over ranks, where some are compressed
   CompressedGradients compressed;             // on a rank, over all stages
-  int64_t gathered_bytes = 0;                 // of parameters that a rank stores in parts, at hand at once at most
+  int64_t statistic_samples = 0;  // that one batch statistic is of, by semantics.batch_norm; 0: all of a run
+  int64_t gathered_bytes = 0;     // of parameters that a rank stores in parts, at hand at once at most
 };
 
-// "compress: bf16: 12 sums of gradients travel in 1.2 MB instead of 2.4 MB, rounded; …", for the user.
-std::string describe_compression(const Compiled& compiled);
+// What the user chose that makes training differ from that of the plain model on one device, in lines; "" where
+// nothing does.
+std::string describe_choices(const Compiled& compiled);
 
 // What the assembler said of a program's generated GPU kernels, each counted once. Nothing for other targets.
 struct DeviceCodeSummary {

@@ -57,7 +57,7 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(training_pipeline(), std::move(imported.graph), context, passes));
   if (warnings) warnings->insert(warnings->end(), context.warnings.begin(), context.warnings.end());
   const DeviceGroup& g = cluster.groups[0];
-  WorkloadOptions options;
+  WorkloadOptions options{.batch_statistics = recipe.semantics.batch_norm};
   double peak = g.device.flops[static_cast<size_t>(recipe.precision)];
   if (!g.links.empty() && peak > 0) options.flops_per_reduced_element = 4 * peak / g.links[0].link.bandwidth;
   PARTITA_ASSIGN_OR_RETURN(Workload w, analyse(graph, options));
@@ -92,6 +92,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   p->problem.global_batch = p->recipe.batch.global.value_or(batch);
   p->problem.clip = p->recipe.clip_grad_norm.has_value();
   p->problem.compress = p->recipe.compress;
+  p->problem.batch_statistics = p->recipe.semantics.batch_norm;
   p->options = search_options(p->recipe);
   p->options.time_limit = r.time_limit;
   return p;

@@ -23,84 +23,131 @@ absl::StatusOr<std::vector<TensorType>> batch_norm_types(const OpView& use) {
     }
   }
   TensorType statistic{wide_type(x.dtype), {x.shape[1]}};
+  if (use.attrs.has("groups")) {
+    int64_t groups = use.attrs.i("groups");
+    if (groups < 1 || x.shape[0] % groups != 0)
+      return absl::InvalidArgumentError(cat("expected groups that divide ", x.shape[0], " samples, found ", groups));
+    statistic.shape.insert(statistic.shape.begin(), groups);
+  }
   return std::vector<TensorType>{x, statistic, statistic};
 }
 
-// "n^ c i0^ i1^, c, c -> n c i0 i1, c, c"
+// "n^ c i0^ i1^, c, c -> n c i0 i1, c, c"; in groups "(g=4 n^) c i0^ i1^, c, c -> (g n) c i0 i1, g c, g c"
 std::string batch_norm_formula(const OpView& use) {
   std::string spatial;
   for (int d = 2; d < use.rank(); ++d) append(spatial, " i", d - 2, "^");
-  return cat("n^ c", spatial, ", c, c -> n c", spatial, ", c, c");
+  if (!use.attrs.has("groups")) return cat("n^ c", spatial, ", c, c -> n c", spatial, ", c, c");
+  return cat("(g=", use.attrs.i("groups"), " n^) c", spatial, ", c, c -> (g n) c", spatial, ", g c, g c");
 }
 
-// All dimensions but the channels'.
-std::vector<int64_t> batch_dims(const TensorType& x) {
-  std::vector<int64_t> dims{0};
-  for (int64_t d = 2; d < x.rank(); ++d) dims.push_back(d);
-  return dims;
-}
+// x as it is normalized: [n, c, …], or [groups, n / groups, c, …].
+class Samples {
+ public:
+  explicit Samples(const OpUse& use) : b_(use.b), shape_(use.types[0].shape), grouped_(use.attrs.has("groups")) {
+    if (grouped_) {
+      int64_t groups = use.attrs.i("groups");
+      shape_[0] /= groups;
+      shape_.insert(shape_.begin(), groups);
+    }
+    for (size_t d = grouped_ ? 1 : 0; d < shape_.size(); ++d) {
+      if (d == channel()) continue;
+      dims_.push_back(static_cast<int64_t>(d));
+      count_ *= static_cast<double>(shape_[d]);
+    }
+  }
 
-// [c] -> [c, 1…], which broadcasts along x.
-ValueId per_channel(const OpUse& use, ValueId v) {
-  Shape shape(use.types[0].rank() - 1, 1);
-  shape[0] = use.types[0].shape[1];
-  return use.b.reshape(widen(use.b, v), std::move(shape));
-}
+  // Dimensions and elements that one statistic is taken over.
+  const std::vector<int64_t>& dims() const { return dims_; }
+  double count() const { return count_; }
+  const Shape& shape() const { return shape_; }
+
+  ValueId view(ValueId x) const { return b_.reshape(x, shape_); }
+  // [c] or [groups, c] -> a shape that broadcasts along the view.
+  ValueId per_channel(ValueId v) const {
+    v = widen(b_, v);
+    Shape shape(shape_.size() - channel(), 1);
+    shape[0] = shape_[channel()];
+    if (b_.shape(v).size() == 2) shape.insert(shape.begin(), {shape_[0], 1});
+    return b_.reshape(v, std::move(shape));
+  }
+
+ private:
+  size_t channel() const { return grouped_ ? 2 : 1; }
+
+  Builder& b_;
+  Shape shape_;
+  bool grouped_;
+  std::vector<int64_t> dims_;
+  double count_ = 1;
+};
 
 std::vector<ValueId> batch_norm_expand(const OpUse& use) {
   Builder& b = use.b;
-  auto dims = batch_dims(use.types[0]);
-  ValueId x = widen(b, use.inputs[0]);
-  ValueId mean = b.mean(x, dims, false), centered = b.sub(x, per_channel(use, mean));
-  ValueId variance = b.mean(b.mul(centered, centered), dims, false);
+  Samples samples(use);
+  ValueId x = samples.view(widen(b, use.inputs[0]));
+  ValueId mean = b.mean(x, samples.dims(), false), centered = b.sub(x, samples.per_channel(mean));
+  ValueId variance = b.mean(b.mul(centered, centered), samples.dims(), false);
   ValueId rstd = b.emit("rsqrt", {b.add_scalar(variance, use.attrs.f("epsilon"))});
   ValueId factor = b.mul(rstd, widen(b, use.inputs[1]));
-  ValueId y = b.add(b.mul(centered, per_channel(use, factor)), per_channel(use, use.inputs[2]));
-  return {b.cast(y, use.types[0].dtype), mean, variance};
+  ValueId y = b.add(b.mul(centered, samples.per_channel(factor)), samples.per_channel(use.inputs[2]));
+  return {b.cast(b.reshape(y, use.types[0].shape), use.types[0].dtype), mean, variance};
 }
 
 // With n elements a channel, rstd = 1 / sqrt(variance + epsilon) and centered = x - mean:
 //   dbias = sum(g), dscale = rstd sum(g centered), dx = scale rstd (g - dbias / n - centered rstd dscale / n),
-// and a gradient of the mean is spread over the channel, one of the variance goes along 2 centered / n.
+// and a gradient of the mean is spread over the channel, one of the variance goes along 2 centered / n. In groups, dx
+// takes each group's own sums, and dscale and dbias are summed over the groups.
 std::vector<ValueId> batch_norm_gradient(const OpUse& use) {
   Builder& b = use.b;
-  auto dims = batch_dims(use.types[0]);
-  double n = 1;
-  for (int64_t d : dims) n *= static_cast<double>(use.types[0].shape[d]);
-  ValueId centered = b.sub(widen(b, use.inputs[0]), per_channel(use, use.outputs[1]));
+  Samples samples(use);
+  const double n = samples.count();
+  auto over_groups = [&](ValueId v, int input) {
+    if (use.attrs.has("groups")) v = b.reduce_sum(v, {0}, false);
+    return b.cast(v, use.types[input].dtype);
+  };
+  ValueId centered = b.sub(samples.view(widen(b, use.inputs[0])), samples.per_channel(use.outputs[1]));
   ValueId dx = kNoValue, dscale = kNoValue, dbias = kNoValue;
   auto add = [&](ValueId term) { dx = dx == kNoValue ? term : b.add(dx, term); };
   if (use.gradients[0] != kNoValue) {
-    ValueId g = widen(b, use.gradients[0]),
+    ValueId g = samples.view(widen(b, use.gradients[0])),
             rstd = b.emit("rsqrt", {b.add_scalar(use.outputs[2], use.attrs.f("epsilon"))});
-    ValueId sum = b.reduce_sum(g, dims, false), along = b.mul(rstd, b.reduce_sum(b.mul(g, centered), dims, false));
+    ValueId sum = b.reduce_sum(g, samples.dims(), false),
+            along = b.mul(rstd, b.reduce_sum(b.mul(g, centered), samples.dims(), false));
     ValueId slope = b.scale(b.mul(rstd, along), 1 / n);
-    ValueId inner = b.sub(b.sub(g, per_channel(use, b.scale(sum, 1 / n))), b.mul(centered, per_channel(use, slope)));
-    add(b.mul(inner, per_channel(use, b.mul(rstd, widen(b, use.inputs[1])))));
-    dscale = b.cast(along, use.types[1].dtype);
-    dbias = b.cast(sum, use.types[2].dtype);
+    ValueId inner =
+        b.sub(b.sub(g, samples.per_channel(b.scale(sum, 1 / n))), b.mul(centered, samples.per_channel(slope)));
+    add(b.mul(inner, samples.per_channel(b.mul(rstd, widen(b, use.inputs[1])))));
+    dscale = over_groups(along, 1);
+    dbias = over_groups(sum, 2);
   }
-  if (use.gradients[2] != kNoValue) add(b.mul(centered, per_channel(use, b.scale(use.gradients[2], 2 / n))));
+  if (use.gradients[2] != kNoValue) add(b.mul(centered, samples.per_channel(b.scale(use.gradients[2], 2 / n))));
   if (use.gradients[1] != kNoValue)
-    add(b.broadcast_to(per_channel(use, b.scale(use.gradients[1], 1 / n)), use.types[0].shape));
-  return {b.cast(dx, use.types[0].dtype), dscale, dbias};
+    add(b.broadcast_to(samples.per_channel(b.scale(use.gradients[1], 1 / n)), samples.shape()));
+  return {b.cast(b.reshape(dx, use.types[0].shape), use.types[0].dtype), dscale, dbias};
 }
 
 }  // namespace
 
 // (x [n, c, …], scale [c], bias [c]) -> y = (x - mean) / sqrt(variance + epsilon) scale + bias, mean [c] and population
-// variance [c] of this batch (Ioffe & Szegedy 2015): training mode.
+// variance [c] of this batch (Ioffe & Szegedy 2015): training mode. With `groups`, of each of so many runs of samples:
+// y takes its own group's, and mean and variance are [groups, c].
 extern const OpDef kBatchNorm = {
     .name = "batch_norm",
     .min_inputs = 3,
     .max_inputs = 3,
-    .attributes = "f epsilon",
+    .attributes = "f epsilon, i groups?",
     .formula_of = batch_norm_formula,
     .infer = batch_norm_types,
     .flops_per_point = 7,
     .gradient = batch_norm_gradient,
     .expand = batch_norm_expand,
     .split_form = batch_norm_expand,
+    .localize =
+        [](const Attrs& attrs, std::span<const Shape>, std::span<const Shape> out) {
+          Attrs local = attrs;
+          if (attrs.has("groups")) local.set("groups", out[1][0]);
+          return local;
+        },
     .precision = OperandPrecision::kAsIs,
 };
 

@@ -245,6 +245,23 @@ TEST(Norms, HandComputed) {
   expect_near(out[2], tensor({2}, {20.25, 12.25}));
 }
 
+TEST(Norms, BatchNormInGroupsIsThatOfEachGroup) {
+  Tensor x = random({6, 2, 3}, 1), scale = random({2}, 2), bias = random({2}, 3);
+  auto whole = run("batch_norm", {{"epsilon", 1e-3}, {"groups", int64_t{3}}}, {&x, &scale, &bias});
+  ASSERT_EQ(whole[1].type.shape, (Shape{3, 2}));
+  for (int64_t g = 0; g < 3; ++g) {
+    auto part = [&](const Tensor& t, Shape shape) {
+      int64_t n = elements(shape);
+      return tensor(std::move(shape), std::vector<double>(t.f.begin() + g * n, t.f.begin() + (g + 1) * n));
+    };
+    Tensor mine = part(x, {2, 2, 3});
+    auto alone = run("batch_norm", {{"epsilon", 1e-3}}, {&mine, &scale, &bias});
+    expect_near(part(whole[0], {2, 2, 3}), alone[0]);
+    expect_near(part(whole[1], {2}), alone[1]);
+    expect_near(part(whole[2], {2}), alone[2]);
+  }
+}
+
 TEST(Norms, HalfPrecisionKeepsStatisticsWide) {
   Attrs attrs{{"axis", int64_t{1}}, {"epsilon", 1e-5}};
   TensorType x{DType::kBF16, {4, 8}}, narrow{DType::kBF16, {8}}, wide{DType::kF32, {8}};
@@ -268,6 +285,8 @@ TEST(Norms, FormulasAndFaults) {
   EXPECT_EQ(formula("layer_norm", attrs, {f32({2, 3, 4}), f32({3, 4}), {}}), "a b^ c^, b c -> a b c, a * *, a * *");
   EXPECT_EQ(formula("batch_norm", {{"epsilon", 0.0}}, {f32({2, 3, 4}), f32({3}), f32({3})}),
             "n^ c i0^, c, c -> n c i0, c, c");
+  EXPECT_EQ(formula("batch_norm", {{"epsilon", 0.0}, {"groups", int64_t{2}}}, {f32({6, 3, 4}), f32({3}), f32({3})}),
+            "(g n^) c i0^, c, c -> (g n) c i0, g c, g c");
   EXPECT_EQ(formula("softmax", {{"dim", int64_t{1}}}, {f32({2, 3, 4})}), "a b^ c -> a b c");
   EXPECT_EQ(fault("layer_norm", attrs, {f32({2, 3, 4}), f32({4})}),
             "expected scale f32[3,4] (the dimensions of f32[2,3,4] from 1 on), found f32[4]");
@@ -277,6 +296,8 @@ TEST(Norms, FormulasAndFaults) {
             "expected an epsilon of at least 0, found -1");
   EXPECT_EQ(fault("softmax", {{"dim", int64_t{3}}}, {f32({2, 3})}),
             "expected a float tensor that has dimension 3, found f32[2,3]");
+  EXPECT_EQ(fault("batch_norm", {{"epsilon", 0.0}, {"groups", int64_t{4}}}, {f32({6, 3}), f32({3}), f32({3})}),
+            "expected groups that divide 6 samples, found 4");
   EXPECT_THAT(fault("batch_norm", {{"epsilon", 0.0}}, {f32({3}), f32({3}), f32({3})}),
               HasSubstr("expected a float tensor [n, channels, …]"));
 }

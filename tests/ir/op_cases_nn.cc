@@ -107,6 +107,10 @@ void add_norms(std::vector<OpCase>& cases) {
   cases.push_back({"rms_norm_TwoDims", "rms_norm", axis(1), {f64({4, 2, 3}), f64({2, 3})}});
   cases.push_back({"batch_norm_Images", "batch_norm", {{"epsilon", 1e-3}}, {f64({4, 2, 3, 2}), f64({2}), f64({2})}});
   cases.push_back({"batch_norm_Rows", "batch_norm", {{"epsilon", 1e-3}}, {f64({6, 4}), f64({4}), f64({4})}});
+  cases.push_back({"batch_norm_Groups",
+                   "batch_norm",
+                   {{"epsilon", 1e-3}, {"groups", int64_t{2}}},
+                   {f64({4, 2, 3}), f64({2}), f64({2})}});
 }
 
 void add_cross_entropies(std::vector<OpCase>& cases) {

@@ -43,7 +43,7 @@ void add_compile(CLI::App& app, absl::Status& result) {
         std::string gathered;
         if (compiled.gathered_bytes > 0)
           gathered = cat(" (up to ", compiled.gathered_bytes / 100000 / 10., " MB of it gathered parameters)");
-        if (compiled.compress != Compression::kNone) std::printf("%s\n", describe_compression(compiled).c_str());
+        std::fputs(describe_choices(compiled).c_str(), stdout);
         std::printf(
             "%s: %lld parameters, %lld rank%s, %.1f MB of state and %.1f MB of working memory a rank%s\nrun it with: "
             "partita run %s --data FILE, or mpirun -n %lld %s/%s --data FILE\n",

@@ -53,8 +53,7 @@ absl::Status train(Flags& flags) {
     print_warnings(compiled, flags.run.quiet);
     if (flags.model.time_passes) print_seconds(compiled);
     if (compiled.stopped) return absl::OkStatus();
-    if (compiled.compress != Compression::kNone && !flags.run.quiet)
-      std::printf("%s\n", describe_compression(compiled).c_str());
+    if (!flags.run.quiet) std::fputs(describe_choices(compiled).c_str(), stdout);
     PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, folder));
   }
   PARTITA_RETURN_IF_ERROR(run_bundle(folder, flags.run, flags.launch));

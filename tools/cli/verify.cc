@@ -55,9 +55,11 @@ void add_verify(CLI::App& app, absl::Status& result) {
       if (!flags->quiet) {
         std::string stages = v.programs > 1 ? cat(" in ", v.programs, " stages") : "";
         std::string but;
+        if (v.statistic_groups > 1)
+          but = cat(" (whose batch statistics are of ", v.statistic_groups, " groups of samples, by choice)");
         if (v.compress != "none")
-          but = cat(" but for compress: ", v.compress, ", which rounds ", v.compressed_sums,
-                    " sums of gradients (they are NOT equal, by choice)");
+          but += cat(" but for compress: ", v.compress, ", which rounds ", v.compressed_sums,
+                     " sums of gradients (they are NOT equal, by choice)");
         std::printf(
             "verified: %lld rank%s%s, %lld values, %lld states and %lld outputs equal to the serial program%s; %lld "
             "steps, %lld collectives\n",

@@ -102,6 +102,15 @@ absl::Status check_values(const Bundle& bundle, const Graph& ranks, const runtim
   return absl::OkStatus();
 }
 
+// The groups that the serial program's ops cut the samples of a run into.
+int64_t statistic_groups(const Graph& serial) {
+  int64_t groups = 1;
+  for (const Node& node : serial.nodes) {
+    if (node.op->split_form != nullptr && node.attrs.has("groups")) groups = std::max(groups, node.attrs.i("groups"));
+  }
+  return groups;
+}
+
 absl::Status check_all_steps(const Bundle& bundle, Verdict& v) {
   for (size_t k = 0; k < bundle.programs.size(); ++k) {
     const RankProgram& p = bundle.programs[k];
@@ -125,6 +134,7 @@ absl::StatusOr<Verdict> check_bundle(const Bundle& bundle) {
         cat("expected ", bundle.samples, " samples a step, found ", first.program.samples_per_step));
   Verdict v{.programs = static_cast<int64_t>(bundle.programs.size()), .micro_batches = first.program.micro_batches};
   for (const auto& axis : first.program.mesh) v.ranks *= axis.size;
+  v.statistic_groups = statistic_groups(bundle.serial);
   const NodePlaces places(bundle);
   if (bundle.programs.size() == 1) {
     auto place = [&](NodeId n) { return places({0, n}); };
@@ -166,6 +176,7 @@ absl::Status write_certificate(const std::string& folder, const Verdict& v,
                         {"collectives", v.collectives},
                         {"micro_batches", v.micro_batches}}},
                       {"numeric", nullptr}};
+  if (v.statistic_groups > 1) j["semantics"] = {{"statistic_groups", v.statistic_groups}};
   if (v.compress != "none") j["compress"] = {{"kind", v.compress}, {"sums", v.compressed_sums}};
   if (numeric) {
     j["numeric"] = {{"steps", numeric->steps},

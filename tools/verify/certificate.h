@@ -16,6 +16,7 @@ struct Verdict {
   int64_t micro_batches = 1;
   std::string compress = "none";  // not equal to the serial program but for this rounding of
   int64_t compressed_sums = 0;    // so many sums of gradients
+  int64_t statistic_groups = 1;   // of samples, in the serial program, that batch statistics are of each
 };
 
 // The numeric check's outcome.

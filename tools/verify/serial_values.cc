@@ -164,8 +164,7 @@ absl::StatusOr<SerialValues> SerialValues::create(const Graph& graph) {
     outside(in.value, cat("input ", quote(in.name)), in.kind != InputKind::kCoordinate);
   for (const State& state : g.states) {
     const Node* next = state.next == kNoValue ? nullptr : g.producer(state.next);
-    bool per_run = state.kind == StateKind::kAccumulator || state.kind == StateKind::kRunning ||
-                   (next != nullptr && runs_of(next->segment) == Runs::kEach);
+    bool per_run = state.kind == StateKind::kAccumulator || (next != nullptr && runs_of(next->segment) == Runs::kEach);
     outside(state.value, cat("state ", quote(state.name)), per_run);
   }
   for (const Constant& c : g.constants) {
