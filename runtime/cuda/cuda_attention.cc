@@ -1,14 +1,14 @@
-// Attention in full precision: products by cuBLASLt, and between them our own softmax over rows of scores
-// (kernels/attention.cu). Scores of as many heads at a time as fit into kScores bytes; the query heads of a group are
-// rows of one product with their key head.
+// Attention. Where cuda_flash.h applies, by its kernels; else (f64, heads of more than 128 elements in f32) products by
+// cuBLASLt, and between them our own softmax over rows of scores (kernels/attention.cu). Scores of as many heads at a
+// time as fit into kScores bytes; the query heads of a group are rows of one product with their key head.
 #include <algorithm>
 #include <cmath>
 
 #include "base/status.h"
+#include "runtime/cuda/cuda_flash.h"
 #include "runtime/cuda/cuda_matmul.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/kernels_device.h"
-#include "runtime/kernels/attention.h"
 
 namespace partita::runtime {
 namespace {
@@ -21,7 +21,7 @@ class Attention {
   Attention(CudaDevice& device, const AttentionShape& a, DType dtype, DType mask)
       : device_(device), a_(a), dtype_(dtype), size_(dtype_size(dtype)) {
     z_.heads = a.heads, z_.s = a.s, z_.t = a.t, z_.scale = a.scale, z_.causal = a.causal;
-    z_.mask = mask == DType::kInvalid ? 0 : mask == DType::kBool ? 1 : mask == DType::kF32 ? 2 : 3;
+    z_.mask = mask_kind(mask);
     std::copy_n(a.mask_stride, 4, z_.mask_stride);
     const int64_t of_group = a.group() * a.s * a.t * size_;
     groups_ = std::clamp<int64_t>(kScores / std::max<int64_t>(of_group, 1), 1, a.batch * a.kv_heads);
@@ -83,10 +83,11 @@ CudaKernel make_cuda_attention(CudaDevice& device, const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(3, 4, 2));
   const Operand* mask = r.has_input(3) ? &r.in(3) : nullptr;
   PARTITA_ASSIGN_OR_RETURN(AttentionShape shape, AttentionShape::make(r, r.in(0), r.in(1), r.in(2), mask));
-  if (!is_supported(r.dtype()) || r.out(1).dtype != DType::kF32) return r.unsupported();
+  if (r.out(1).dtype != DType::kF32) return r.unsupported();
   if (product(r.out(0).shape) == 0 || shape.t == 0 || shape.d == 0) return r.unsupported();
   const DType mask_type = mask == nullptr ? DType::kInvalid : mask->dtype;
-  if (mask != nullptr && mask_type != DType::kBool && !is_supported(mask_type)) return r.unsupported();
+  if (flash_applies(r.dtype(), shape)) return make_cuda_flash(device, r, shape, mask_type);
+  if (!is_supported(r.dtype())) return r.unsupported();
   Attention a(device, shape, r.dtype(), mask_type);
   const int64_t rows = shape.group() * shape.s;
   PARTITA_ASSIGN_OR_RETURN(auto qk, a.product(rows, shape.t, shape.d, false, true));
@@ -112,10 +113,11 @@ CudaKernel make_cuda_attention_grad(CudaDevice& device, const KernelRequest& r) 
   if (r.inputs() != 7) return r.error("seven inputs, the mask absent where there is none");
   const Operand* mask = r.has_input(4) ? &r.in(4) : nullptr;
   PARTITA_ASSIGN_OR_RETURN(AttentionShape shape, AttentionShape::make(r, r.in(1), r.in(2), r.in(3), mask));
-  if (!is_supported(r.dtype()) || r.dtype(6) != DType::kF32) return r.unsupported();
+  if (r.dtype(6) != DType::kF32) return r.unsupported();
   if (product(r.in(0).shape) == 0 || shape.t == 0 || shape.d == 0) return r.unsupported();
   const DType mask_type = mask == nullptr ? DType::kInvalid : mask->dtype;
-  if (mask != nullptr && mask_type != DType::kBool && !is_supported(mask_type)) return r.unsupported();
+  if (flash_applies(r.dtype(), shape)) return make_cuda_flash_grad(device, r, shape, mask_type);
+  if (!is_supported(r.dtype())) return r.unsupported();
   Attention a(device, shape, r.dtype(), mask_type);
   const int64_t rows = shape.group() * shape.s, t = shape.t, d = shape.d, e = shape.e;
   PARTITA_ASSIGN_OR_RETURN(auto qk, a.product(rows, t, d, false, true));

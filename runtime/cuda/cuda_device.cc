@@ -182,8 +182,8 @@ absl::StatusOr<cudaKernel_t> CudaDevice::generated_kernel(const Program& program
 
 absl::StatusOr<cudaKernel_t> CudaDevice::own_kernel(const std::string& name) {
   if (own_.empty()) {
-    for (const unsigned char* code :
-         {partita_kernels_attention, partita_kernels_indexing, partita_kernels_pool, partita_kernels_scan}) {
+    for (const unsigned char* code : {partita_kernels_attention, partita_kernels_flash, partita_kernels_indexing,
+                                      partita_kernels_pool, partita_kernels_scan}) {
       cudaLibrary_t library = nullptr;
       const cudaError_t e = cudaLibraryLoadData(&library, code, nullptr, nullptr, 0, nullptr, nullptr, 0);
       if (e != cudaSuccess)
@@ -200,9 +200,10 @@ absl::StatusOr<cudaKernel_t> CudaDevice::own_kernel(const std::string& name) {
   return absl::UnimplementedError(cat("the CUDA module has no kernel ", quote(name)));
 }
 
-void CudaDevice::launch(cudaKernel_t kernel, dim3 blocks, int threads, void** arguments) {
-  note("a kernel's launch", cudaLaunchKernel(reinterpret_cast<const void*>(kernel), blocks,
-                                             dim3(static_cast<unsigned>(threads)), arguments, 0, stream_));
+void CudaDevice::launch(cudaKernel_t kernel, dim3 blocks, int threads, void** arguments, int shared_bytes) {
+  note("a kernel's launch",
+       cudaLaunchKernel(reinterpret_cast<const void*>(kernel), blocks, dim3(static_cast<unsigned>(threads)), arguments,
+                        static_cast<size_t>(shared_bytes), stream_));
 }
 
 void CudaDevice::launch_items(cudaKernel_t kernel, int64_t items, void** arguments) {

@@ -52,7 +52,7 @@ class CudaDevice final : public Device {
 
   // A kernel of the module's own (runtime/cuda/kernels/).
   absl::StatusOr<cudaKernel_t> own_kernel(const std::string& name);
-  void launch(cudaKernel_t kernel, dim3 blocks, int threads, void** arguments);
+  void launch(cudaKernel_t kernel, dim3 blocks, int threads, void** arguments, int shared_bytes = 0);
   // One thread for each of `items`, or as many blocks as keep the device busy.
   void launch_items(cudaKernel_t kernel, int64_t items, void** arguments);
 

@@ -22,6 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 UNPACKED = tempfile.TemporaryDirectory()  # of lib.tar.xz
 LIB = f"{UNPACKED.name}/lib"
 FACTOR, FLOOR = 8, 2e-6  # times PyTorch's own fp32 error; as judge.py's floor
+NARROW_FACTOR = 4  # times the distance of PyTorch's autocast: rounding is a matter of chance
 
 
 def ask(command):
@@ -47,6 +48,9 @@ def executable(bundle, folder):
     """The runner with the bundle's image behind it, and the rest of the bundle beside."""
     out = f"{folder}/bundle"
     shutil.copytree(bundle, out)
+    if not os.path.exists(f"{out}/initial.safetensors") and "+" in os.path.basename(bundle):  # the same as in fp32
+        name, _, rest = os.path.basename(bundle).partition("+")
+        shutil.copy(f"{HERE}/bundles/{name}.{rest.partition('.')[2]}/initial.safetensors", out)
     shutil.copy(f"{LIB}/libpartita_cuda.so", out)
     image = open(f"{bundle}/program.partita", "rb").read()
     with open(f"{out}/rank", "wb") as f:
@@ -119,17 +123,44 @@ def check(name, bundle, seconds):
     return {"holds": not bad, "worst": worst, "bad": bad[:10], "same_bits_again": same, "seconds": took}
 
 
-def measure(name, bundle, seconds):
+def check_narrow(title, bundle, seconds):
+    """The losses of a 16-bit program: as near to float64 as PyTorch's autocast, and not as near as fp32."""
+    name, _, precision = title.partition("+")
+    folder = f"{HERE}/references/{name}"
+    exact = np.load(f"{folder}/expected.npz")["loss_f64"]
+    flags = ["--data", f"{folder}/data.npz", "--steps", str(len(exact))]
+    metrics, _, took = train(bundle, flags, seconds)
+    again, _, _ = train(bundle, flags, seconds)
+    losses = [m["loss"] for m in metrics]
+    error, own = distance(losses, exact), json.load(open(f"{HERE}/autocast.json"))[name]
+    bad = [] if error <= NARROW_FACTOR * own else [f"loss: {error:.3g} from float64, PyTorch's autocast {own:.3g}"]
+    if not error > 1e-7:
+        bad.append("nothing was rounded")
+    return {"holds": not bad, "precision": precision, "error": error, "autocast_error": own, "bad": bad, "same_bits_again": losses == [m["loss"] for m in again], "seconds": took}
+
+
+TORCH = {}  # by model: what PyTorch does in each mode, measured once
+
+
+def torch_modes(name, seconds):
+    if name not in TORCH:
+        side = subprocess.run([sys.executable, f"{HERE}/torch_side.py", name], capture_output=True, text=True, timeout=max(seconds, 1))
+        lines = [line for line in side.stdout.splitlines() if line.startswith("{")]
+        TORCH[name] = json.loads(lines[-1]) if lines else {"error": side.stderr[-600:]}
+    return TORCH[name]
+
+
+def measure(title, bundle, seconds):
+    name, _, precision = title.partition("+")
+    precision = precision or "fp32"
     steps = 12
     metrics, _, _ = train(bundle, ["--steps", str(steps)], seconds)
     times = [m["seconds"] for m in metrics[2:]]
-    result = {"step_seconds": statistics.median(times), "memory_bytes": metrics[-1].get("memory_bytes"), "loss": [m["loss"] for m in metrics]}
-    side = subprocess.run([sys.executable, f"{HERE}/torch_side.py", name], capture_output=True, text=True, timeout=max(seconds, 1))
-    lines = [line for line in side.stdout.splitlines() if line.startswith("{")]
-    result["torch"] = json.loads(lines[-1]) if lines else {"error": side.stderr[-600:]}
-    best = min((m["step_seconds"] for m in result["torch"].get("modes", {}).values() if m.get("precision") == "fp32" and "step_seconds" in m), default=None)
+    result = {"precision": precision, "step_seconds": statistics.median(times), "memory_bytes": metrics[-1].get("memory_bytes"), "loss": [m["loss"] for m in metrics]}
+    result["torch"] = torch_modes(name, seconds)
+    best = min((m["step_seconds"] for m in result["torch"].get("modes", {}).values() if m.get("precision") == precision and "step_seconds" in m), default=None)
     if best:
-        result["speed_beside_torch_fp32"] = best / result["step_seconds"]
+        result["speed_beside_torch"] = best / result["step_seconds"]
     return result
 
 
@@ -164,7 +195,7 @@ def main():
         result["error"] = f"no bundle for compute capability {found}"
     order = sorted(bundles, key=lambda n: (n.startswith("speed_"), n))
     for name in order:
-        part, work = ("speed", measure) if name.startswith("speed_") else ("correctness", check)
+        part, work = ("speed", measure) if name.startswith("speed_") else ("correctness", check_narrow if "+" in name else check)
         title = name.removeprefix("speed_")
         if left() < 20:
             result[part][title] = {"error": "no time left"}

@@ -1,15 +1,10 @@
 // Between attention's matrix products: a row of scores becomes probabilities, and their gradient that of the scores. A
 // block has one row.
-#include "runtime/cuda/kernels/device.h"
+#include "runtime/cuda/kernels/scores.h"
 
 namespace {
 
 constexpr int kThreads = 128;
-
-template <typename T>
-__device__ T infinity() {
-  return T(1) / T(0);
-}
 
 // The same result on all threads, in a fixed order.
 template <typename T, typename F>
@@ -25,23 +20,10 @@ __device__ T over_block(T v, T* shared, F combine) {
   return shared[0];
 }
 
-// The score of key j for a query: scaled, masked; minus infinity where it must not look.
-template <typename T>
-__device__ T score(const ScoresDevice& z, T product, const void* mask, int64_t head, int64_t i, int64_t j) {
-  if (z.causal && j > i + z.t - z.s) return -infinity<T>();
-  T x = product * static_cast<T>(z.scale);
-  if (z.mask == 0) return x;
-  const int64_t at = head / z.heads * z.mask_stride[0] + head % z.heads * z.mask_stride[1] + i * z.mask_stride[2] +
-                     j * z.mask_stride[3];
-  if (z.mask == 1) return static_cast<const uint8_t*>(mask)[at] != 0 ? x : -infinity<T>();
-  return x + (z.mask == 2 ? static_cast<T>(static_cast<const float*>(mask)[at])
-                          : static_cast<T>(static_cast<const double*>(mask)[at]));
-}
-
 template <typename T>
 __device__ void softmax_rows(T* scores, const void* mask, float* lse, const ScoresDevice z) {
   __shared__ T shared[kThreads];
-  const int64_t row = blockIdx.x, head = z.first + row / z.s, i = row % z.s;
+  const int64_t row = blockIdx.x, head = mask_of_head(z, z.first + row / z.s), i = row % z.s;
   T* p = scores + row * z.t;
   T most = -infinity<T>();
   bool lost = false;  // NaN among the scores
@@ -67,7 +49,7 @@ __device__ void softmax_rows(T* scores, const void* mask, float* lse, const Scor
 // From products q k^T: probabilities again, by the forward's log-sum.
 template <typename T>
 __device__ void probabilities(T* scores, const void* mask, const float* lse, const ScoresDevice z) {
-  const int64_t row = blockIdx.x, head = z.first + row / z.s, i = row % z.s;
+  const int64_t row = blockIdx.x, head = mask_of_head(z, z.first + row / z.s), i = row % z.s;
   const T known = static_cast<T>(lse[z.first * z.s + row]);
   for (int64_t j = threadIdx.x; j < z.t; j += kThreads) {
     T& p = scores[row * z.t + j];

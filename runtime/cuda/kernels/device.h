@@ -6,6 +6,7 @@
 
 #ifdef __CUDACC__
 #define KERNEL extern "C" __global__
+#define UNROLL _Pragma("unroll")
 #endif
 
 // runtime/kernels/indexing.h's AlongLayout, for at most kMostDims other dimensions.
@@ -46,14 +47,30 @@ struct WindowDevice {
 };
 
 // The scores of attention: [heads of a chunk, s, t].
+enum MaskKind : int32_t { kNoMask, kBoolMask, kF32Mask, kF64Mask, kBf16Mask, kF16Mask };
 struct ScoresDevice {
   int64_t first, count;  // heads of all batches: [first, first + count)
   int64_t heads, s, t;   // of a batch
   double scale;
   int32_t causal;
-  int32_t mask;  // 0: none, 1: bool, 2: f32, 3: f64
+  int32_t mask;  // MaskKind
   int64_t mask_stride[4];
 };
+
+// kernels/flash.cu: a block of kFlashThreads owns kFlashRows rows (queries or keys) and goes through the others by
+// flash_step() of them. Matrices have `head` elements a row in shared memory, of `size` bytes, and 16 bytes between
+// rows.
+struct FlashDevice {
+  ScoresDevice scores;  // of all heads
+  int32_t group;        // query heads of a key head
+  int32_t d, e;         // elements of a query and of a value, at most `head`
+};
+constexpr int kFlashThreads = 128, kFlashRows = 64;
+constexpr int flash_step(int size, int head, bool owns_keys) { return size == 4 || (owns_keys && head > 64) ? 32 : 64; }
+// Shared memory of a block that holds so many matrices of its own rows and two of the others'.
+constexpr int flash_shared_bytes(int size, int head, int own, bool owns_keys = false) {
+  return (own * kFlashRows + 2 * flash_step(size, head, owns_keys)) * (head * size + 16);
+}
 
 #ifndef PARTITA_DEVICE_TYPES_ONLY
 __device__ inline int64_t first_item() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }

@@ -1,0 +1,105 @@
+#include "runtime/cuda/cuda_flash.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/cat.h"
+#include "base/status.h"
+
+namespace partita::runtime {
+namespace {
+
+int64_t blocks_of(int64_t rows) { return (rows + kFlashRows - 1) / kFlashRows; }
+
+// The kernels of one dtype and head size.
+struct Flash {
+  CudaDevice& device;
+  FlashDevice f{};
+  std::string suffix;  // of the kernels' names
+  int size, head;
+
+  static absl::StatusOr<Flash> make(CudaDevice& device, const KernelRequest& r, const AttentionShape& a, DType mask) {
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    const int64_t heads = a.batch * a.heads;
+    if (heads * blocks_of(std::max(a.s, a.t)) > kMost || heads * std::max(a.s, a.t) > kMost) return r.unsupported();
+    Flash made{device, {}, {}, static_cast<int>(dtype_size(r.dtype())), std::max(a.d, a.e) <= 64 ? 64 : 128};
+    ScoresDevice& z = made.f.scores;
+    z = {0, heads, a.heads, a.s, a.t, a.scale, a.causal, mask_kind(mask), {}};
+    std::copy_n(a.mask_stride, 4, z.mask_stride);
+    made.f.group = static_cast<int32_t>(a.group());
+    made.f.d = static_cast<int32_t>(a.d), made.f.e = static_cast<int32_t>(a.e);
+    made.suffix = cat("_", dtype_name(r.dtype()));
+    return made;
+  }
+
+  // With leave to use as much shared memory as its blocks need.
+  absl::StatusOr<cudaKernel_t> kernel(const char* name, int shared_bytes) const {
+    const std::string full = cat(name, suffix, "_", head);
+    PARTITA_ASSIGN_OR_RETURN(cudaKernel_t made, device.own_kernel(full));
+    const cudaError_t e = cudaKernelSetAttributeForDevice(made, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                          shared_bytes, device.ordinal());
+    if (e != cudaSuccess) return cuda_error(cat(shared_bytes, " bytes of shared memory for ", full).c_str(), e);
+    return made;
+  }
+  dim3 query_blocks() const { return dim3(static_cast<unsigned>(f.scores.count * blocks_of(f.scores.s))); }
+  dim3 key_blocks() const { return dim3(static_cast<unsigned>(f.scores.count / f.group * blocks_of(f.scores.t))); }
+};
+
+}  // namespace
+
+MaskKind mask_kind(DType mask) {
+  switch (mask) {
+    case DType::kBool:
+      return kBoolMask;
+    case DType::kF32:
+      return kF32Mask;
+    case DType::kF64:
+      return kF64Mask;
+    case DType::kBF16:
+      return kBf16Mask;
+    case DType::kF16:
+      return kF16Mask;
+    default:
+      return kNoMask;
+  }
+}
+
+bool flash_applies(DType dtype, const AttentionShape& shape) {
+  return (dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32) && std::max(shape.d, shape.e) <= 128;
+}
+
+CudaKernel make_cuda_flash(CudaDevice& device, const KernelRequest& r, const AttentionShape& shape, DType mask) {
+  PARTITA_ASSIGN_OR_RETURN(Flash flash, Flash::make(device, r, shape, mask));
+  const int bytes = flash_shared_bytes(flash.size, flash.head, 1);
+  PARTITA_ASSIGN_OR_RETURN(cudaKernel_t forward, flash.kernel("flash_forward", bytes));
+  return make_kernel([=](std::span<std::byte* const> b) mutable {
+    void *q = b[0], *k = b[1], *v = b[2], *m = b.size() == 6 ? b[3] : nullptr, *y = b[b.size() - 2], *lse = b.back();
+    void* arguments[] = {&q, &k, &v, &m, &y, &lse, &flash.f};
+    flash.device.launch(forward, flash.query_blocks(), kFlashThreads, arguments, bytes);
+  });
+}
+
+CudaKernel make_cuda_flash_grad(CudaDevice& device, const KernelRequest& r, const AttentionShape& shape, DType mask) {
+  PARTITA_ASSIGN_OR_RETURN(Flash flash, Flash::make(device, r, shape, mask));
+  const int of_queries = flash_shared_bytes(flash.size, flash.head, 2),
+            of_keys = flash_shared_bytes(flash.size, flash.head, 2, true);
+  PARTITA_ASSIGN_OR_RETURN(cudaKernel_t sums, device.own_kernel(cat("flash_delta", flash.suffix)));
+  PARTITA_ASSIGN_OR_RETURN(cudaKernel_t queries, flash.kernel("flash_query_grads", of_queries));
+  PARTITA_ASSIGN_OR_RETURN(cudaKernel_t keys, flash.kernel("flash_key_grads", of_keys));
+  int64_t rows = flash.f.scores.count * shape.s;
+  PARTITA_ASSIGN_OR_RETURN(std::shared_ptr<DeviceScratch> scratch, DeviceScratch::make(device, rows * 4));
+  return make_kernel([=](std::span<std::byte* const> b) mutable {
+    constexpr int kRowsOfBlock = kFlashThreads / 32;  // a warp has one
+    void *g = b[0], *q = b[1], *k = b[2], *v = b[3], *m = b[4], *y = b[5], *lse = b[6], *delta = scratch->data();
+    void *dq = b[7], *dk = b[8], *dv = b[9];
+    void* first[] = {&g, &y, &delta, &rows, &flash.f.e};
+    const dim3 blocks(static_cast<unsigned>((rows + kRowsOfBlock - 1) / kRowsOfBlock));
+    flash.device.launch(sums, blocks, kFlashThreads, first);
+    void* second[] = {&g, &q, &k, &v, &m, &lse, &delta, &dq, &flash.f};
+    flash.device.launch(queries, flash.query_blocks(), kFlashThreads, second, of_queries);
+    void* third[] = {&g, &q, &k, &v, &m, &lse, &delta, &dk, &dv, &flash.f};
+    flash.device.launch(keys, flash.key_blocks(), kFlashThreads, third, of_keys);
+  });
+}
+
+}  // namespace partita::runtime
