@@ -85,7 +85,7 @@ std::vector<int32_t> phases(const LocalProgram& local, const Graph& graph) {
 std::vector<StageStep> operations(const LocalProgram& local) {
   if (local.stage.axis >= 0) {
     return stage_order(local.stage.schedule, local.mesh.axes[static_cast<size_t>(local.stage.axis)].size,
-                       local.stage.index, local.stage.chunks, local.micro_batches);
+                       local.stage.index, local.stage.chunks, local.micro_batches, local.stage.slots);
   }
   return stage_order(PipelineSchedule::k1f1b, 1, 0, 1, local.micro_batches);
 }
@@ -104,6 +104,7 @@ class ProgramMaker {
                                      .micro_batches = local.micro_batches,
                                      .slots = slots_of(order_),
                                      .chunks = static_cast<int32_t>(local.stage.chunks),
+                                     .slots_of_chunks = local.stage.slots == SlotUse::kChunk,
                                      .in_place = options.in_place,
                                      .host_states = host_states(local)})) {}
 

@@ -57,8 +57,10 @@ struct PlanOptions {
   FusionOptions fusion;
   int64_t micro_batches = 1;
   int64_t slots = 1;  // micro-batches in flight, each with its own copy of what lives on from one phase to a later one
-  // Forward phase p and backward phase chunks - 1 - p are of one chunk. A slot holds what a micro-batch leaves in one.
+  // Forward phase p and backward phase chunks - 1 - p are of one chunk. A slot holds what a micro-batch leaves in one,
+  // or in all of them.
   int32_t chunks = 1;
+  bool slots_of_chunks = true;
   bool in_place = true;
   std::vector<bool> host_states;  // per state: kept in host memory; empty: none is
 };

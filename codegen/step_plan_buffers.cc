@@ -204,7 +204,7 @@ int32_t StepPlanner::chunk_of(const PlanStep& step) const {
 bool StepPlanner::outlives_phase(const PlanBuffer& b) const {
   if (options_.slots == 1 || b.region != Region::kArena || b.birth < 0) return false;
   const PlanStep &first = plan_.steps[b.birth], &last = plan_.steps[b.death];
-  if (first.segment == Segment::kForward) return last.segment > Segment::kForward;
+  if (first.segment == Segment::kForward) return last.segment > Segment::kForward || first.phase != last.phase;
   return first.segment == Segment::kBackward && last.segment == Segment::kBackward && first.phase != last.phase;
 }
 
@@ -215,7 +215,8 @@ void StepPlanner::lay_out() {
   for (size_t k = 0; k < plan_.buffers.size(); ++k) {
     const PlanBuffer& b = plan_.buffers[k];
     if (b.region != Region::kArena || b.birth < 0 || sent.count(static_cast<int>(k))) continue;
-    (outlives_phase(b) ? kept[chunk_of(plan_.steps[b.birth])] : which).push_back(k);
+    const int32_t chunk = options_.slots_of_chunks ? chunk_of(plan_.steps[b.birth]) : 0;
+    (outlives_phase(b) ? kept[chunk] : which).push_back(k);
   }
   int64_t& arena = plan_.region_bytes[static_cast<int>(Region::kArena)];
   arena = place(which, 0);
@@ -232,8 +233,8 @@ std::set<int> StepPlanner::buffers_sent() const {
   return sent;
 }
 
-// What the micro-batches in flight keep lies behind the rest, slot after slot: the chunks of a stage over each other,
-// since a slot is one chunk's at a time, and what is still being sent on its own. Likewise their inputs.
+// What the micro-batches in flight keep lies behind the rest, slot after slot: the chunks of a stage over each other
+// where a slot is one chunk's at a time, and what is still being sent on its own. Likewise their inputs.
 void StepPlanner::lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept, const std::set<int>& sent) {
   int64_t &arena = plan_.region_bytes[static_cast<int>(Region::kArena)],
           &inputs = plan_.region_bytes[static_cast<int>(Region::kInput)];

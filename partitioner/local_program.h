@@ -27,6 +27,7 @@ struct PipelineStage {
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   int64_t chunks = 1;    // of the model that the stage has (interleaved)
   int64_t channels = 1;  // lanes of messages between two stages, each with an order of its own
+  SlotUse slots = SlotUse::kChunk;
 
   // The part of its segment that the schedule runs the node in, in the order in which one micro-batch comes through
   // them: its chunk; gradients of weights after the others, where they run apart.

@@ -15,12 +15,14 @@ StageStep interleaved(StageWork kind, int64_t k, int64_t stages, int64_t chunks)
   return {kind, static_cast<int>(chunk), group * stages + within % stages};
 }
 
-// The lowest free slot from a micro-batch's forward on, until its last backward operation.
-void take_slots(std::vector<StageStep>& order, StageWork last) {
+// The lowest free slot from a micro-batch's first forward on, until its last backward operation, which is that of the
+// first chunk.
+void take_slots(std::vector<StageStep>& order, StageWork last, SlotUse slots) {
   std::vector<bool> taken;
   std::map<std::pair<int, int64_t>, int64_t> slot_of;
   for (StageStep& x : order) {
-    auto [at, fresh] = slot_of.try_emplace({x.chunk, x.micro_batch}, 0);
+    const int chunk = slots == SlotUse::kChunk ? x.chunk : 0;
+    auto [at, fresh] = slot_of.try_emplace({chunk, x.micro_batch}, 0);
     if (fresh) {
       auto free = std::find(taken.begin(), taken.end(), false);
       at->second = free - taken.begin();
@@ -28,14 +30,14 @@ void take_slots(std::vector<StageStep>& order, StageWork last) {
       taken[static_cast<size_t>(at->second)] = true;
     }
     x.slot = at->second;
-    if (x.kind == last) taken[static_cast<size_t>(x.slot)] = false;
+    if (x.kind == last && x.chunk == chunk) taken[static_cast<size_t>(x.slot)] = false;
   }
 }
 
 }  // namespace
 
-std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, int64_t stage, int64_t chunks,
-                                   int64_t m) {
+std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, int64_t stage, int64_t chunks, int64_t m,
+                                   SlotUse slots) {
   bool apart = schedule == PipelineSchedule::kZeroBubble;
   int64_t total = m * chunks, ahead = stages - stage - 1, weights = 0;
   if (schedule == PipelineSchedule::kGpipe) ahead = total;
@@ -55,7 +57,7 @@ std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, in
     if (apart && k >= stage) order.push_back(at(StageWork::kWeight, weights++));
   }
   while (apart && weights < total) order.push_back(at(StageWork::kWeight, weights++));
-  take_slots(order, apart ? StageWork::kWeight : StageWork::kBackward);
+  take_slots(order, apart ? StageWork::kWeight : StageWork::kBackward, slots);
   return order;
 }
 

@@ -31,7 +31,8 @@ class StageCutter {
         state_of_(graph_.values.size(), -1),
         literals_(constant_values(graph_)) {
     for (size_t k = 0; k < graph_.states.size(); ++k) {
-      place_[graph_.states[k].value] = stages.state[k];
+      each_[graph_.states[k].value] = sums(k);  // every stage with terms has an accumulator of its own
+      place_[graph_.states[k].value] = sums(k) ? kAnywhere : stages.state[k];
       state_of_[graph_.states[k].value] = static_cast<int>(k);
     }
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -176,7 +177,7 @@ class StageCutter {
       }
       const Node* node = graph_.producer(x);
       if (node == nullptr) {
-        here(x) = state_of_[x] >= 0 ? declare(static_cast<size_t>(state_of_[x]), stages_.state[state_of_[x]])
+        here(x) = state_of_[x] >= 0 ? declare(static_cast<size_t>(state_of_[x]))
                                     : b_.constant(*literals_[x], graph_.values[x].name);
         continue;
       }
@@ -196,8 +197,12 @@ class StageCutter {
     return here(v);
   }
 
-  // A state of this place. Terms of one accumulator on several stages are states of their own.
-  ValueId declare(size_t k, int stage) {
+  bool sums(size_t k) const { return graph_.states[k].kind == StateKind::kAccumulator; }
+
+  // A state of this place. Terms of one accumulator on several stages are states of their own; here the current
+  // chunk's.
+  ValueId declare(size_t k) {
+    const int stage = sums(k) ? stage_of(chunk_) : stages_.state[k];
     State s = graph_.states[k];
     if (stages_.state[k] >= 0 && stages_.state[k] != stage) s.name = cat(s.name, "@stage", stage);
     bool owns_parameter = true;
@@ -272,14 +277,9 @@ class StageCutter {
     return own;
   }
 
-  // A value as a term of `stages` has it: their own terms of a sum, their own accumulator of one.
+  // A value as a term of `stages` has it: of a sum, their own terms.
   ValueId term_of(ValueId v, const std::set<int>& stages) {
-    bool sums = state_of_[v] >= 0 && graph_.states[static_cast<size_t>(state_of_[v])].kind == StateKind::kAccumulator;
-    if (place_[v] != kOwed && !sums) return value_of(v);
-    if (!sums) return own_sum(v, own_stages(v, stages));
-    auto [at, fresh] = own_terms_.try_emplace({v, chunk_of(*stages.begin())}, kNoValue);
-    if (fresh) at->second = declare(static_cast<size_t>(state_of_[v]), *stages.begin());
-    return at->second;
+    return place_[v] == kOwed ? own_sum(v, own_stages(v, stages)) : value_of(v);
   }
 
   // The sum of this place's terms, of some of its stages.
@@ -324,8 +324,10 @@ class StageCutter {
       bool mine =
           is_here(stages_.state[k]) || (stages_.state[k] == kAnywhere && (s.kind == StateKind::kStep || unread));
       bool by_terms = s.next != kNoValue && place_[s.next] == kOwed;
+      chunk_ = sums(k) ? chunk_of(stages_.state[k]) : 0;
       if (mine && !by_terms) value_of(s.value);
     }
+    chunk_ = 0;
     for (size_t i = 0; i < declared_.size(); ++i) {
       const auto& [k, chunk] = declared_[i];
       const State& s = graph_.states[k];
@@ -361,7 +363,7 @@ class StageCutter {
   std::vector<const Literal*> literals_;
   std::vector<std::pair<size_t, int>> declared_;          // states, and the chunk that declared each
   std::map<ValueId, std::vector<ValueId>> received_;      // terms of sums
-  std::map<std::pair<ValueId, int>, ValueId> own_terms_;  // likewise, of this place's chunks; and their accumulators
+  std::map<std::pair<ValueId, int>, ValueId> own_terms_;  // likewise, of this place's chunks
   std::set<ValueId> completed_;
   LocalProgram out_;
 };
@@ -394,11 +396,16 @@ absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local
             " stages; expected a multiple of the stages: pin micro_batch or the batch accordingly, or use 1f1b"));
   }
   PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(local.graph, places * chunks, owners, shape.cuts));
-  PARTITA_ASSIGN_OR_RETURN(StageMessages messages, plan_messages(local.graph, stages, static_cast<int>(places)));
+  StageMessages messages = plan_messages(local.graph, stages, static_cast<int>(places));
   std::vector<LocalProgram> programs;
   for (int64_t s = 0; s < places; ++s) {
     PipelineStage stage = {
-        .axis = axis, .index = s, .schedule = shape.schedule, .chunks = chunks, .channels = messages.channels};
+        .axis = axis,
+        .index = s,
+        .schedule = shape.schedule,
+        .chunks = chunks,
+        .channels = messages.channels,
+        .slots = messages.whole_slots.count(static_cast<int>(s)) ? SlotUse::kMicroBatch : SlotUse::kChunk};
     programs.push_back(StageCutter(local, stages, messages, stage, owners.empty()).run());
     if (shape.schedule == PipelineSchedule::kZeroBubble) put_weights_apart(programs.back().graph);
     sort_by_execution(programs.back().graph, stage);

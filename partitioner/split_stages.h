@@ -21,7 +21,8 @@ struct PipelineShape {
 // owner at the start of a step; its gradients' sums are sent back to the owner, which adds them. Scalar outputs are
 // known to all stages; what a stage has no part in is not among its states and outputs. Every stage takes all data
 // inputs. With several chunks the model is cut into chunks x stages parts, of which stage s has s, s + stages, …
-// InvalidArgument where the model has too few parts or a cut is none, or a chunk needs what another of its stage makes.
+// What one of them makes and another one of the same stage reads stays in the micro-batch's memory.
+// InvalidArgument where the model has too few parts or a cut is none.
 absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local, int axis, const PipelineShape& shape,
                                                        const StateOwners& owners = {});
 // Which stage has which parameters and other states that only one has; for another graph over the same states.

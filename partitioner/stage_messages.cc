@@ -27,7 +27,7 @@ class Planner {
     }
   }
 
-  absl::StatusOr<StageMessages> run() {
+  StageMessages run() {
     need_results();
     StageMessages out;
     out.live.resize(graph_.nodes.size());
@@ -40,7 +40,7 @@ class Planner {
     for (size_t v = 0; v < first_.size(); ++v) {
       for (const auto& [stage, segment] : first_[v]) {
         out.needed[v].insert(stage);
-        PARTITA_RETURN_IF_ERROR(send(static_cast<ValueId>(v), stage, segment, out.all));
+        send(static_cast<ValueId>(v), stage, segment, out);
       }
     }
     std::sort(out.all.begin(), out.all.end(), [&](const Message& a, const Message& b) { return key(a) < key(b); });
@@ -111,22 +111,25 @@ class Planner {
     }
   }
 
-  absl::Status send(ValueId v, int to, Segment reader, std::vector<Message>& all) const {
-    if (place_[v] == kAnywhere) return absl::OkStatus();
+  void send(ValueId v, int to, Segment reader, StageMessages& out) const {
+    if (place_[v] == kAnywhere) return;
     if (place_[v] == kOwed) {
       int home = stages_.home[v];
-      if (home < 0) return absl::OkStatus();  // summed over all stages at once
+      if (home < 0) return;  // summed over all stages at once
       PARTITA_CHECK(to == home % places_, "a sum over stages that is read where it is not made");
       for (int from : stages_.terms[v]) {
-        if (from % places_ != to) all.push_back({v, from, to, reader, true});
+        if (from % places_ != to) out.all.push_back({v, from, to, reader, true});
       }
-      return absl::OkStatus();
+      return;
     }
     int from = place_[v];
     const Node* producer = graph_.producer(v);
     bool each = producer != nullptr && with_each_micro_batch(producer->segment);
-    if (from == to) return absl::OkStatus();
-    if (from % places_ == to % places_) return each ? check_own(v, reader) : absl::OkStatus();
+    if (from == to) return;
+    if (from % places_ == to % places_) {
+      if (each && shares(v, reader)) out.whole_slots.insert(from % places_);
+      return;
+    }
     Message m{v, from, to, reader, true};
     if (producer == nullptr) {
       m.segment = Segment::kPrologue;
@@ -138,19 +141,16 @@ class Planner {
     }
     m.early = producer == nullptr || producer->segment != m.segment;
     if (!with_each_micro_batch(m.segment)) m.to %= places_;
-    all.push_back(m);
-    return absl::OkStatus();
+    if (m.segment == Segment::kBackward && from > to + 1) out.whole_slots.insert(from % places_);
+    out.all.push_back(m);
   }
 
-  // A value that another chunk of the same place reads, or what follows the micro-batches: its memory is the
-  // micro-batch's in its own chunk.
-  absl::Status check_own(ValueId v, Segment reader) const {
-    const Node& producer = *graph_.producer(v);
-    bool kept = producer.op->sums_micro_batches || place_[v] < places_;
-    if (!with_each_micro_batch(reader) && kept) return absl::OkStatus();
-    return absl::InvalidArgumentError(cat(
-        "pin schedule: interleaved: what ", graph_.origin(producer),
-        " makes is read on its own stage in another chunk; use schedule: 1f1b, or other numbers of stages or chunks"));
+  // Whether another chunk of the same place needs the value while its micro-batch runs, or what follows the
+  // micro-batches does: a sum over them stays, and what the last one leaves in the first chunk, whose backward pass
+  // ends a step.
+  bool shares(ValueId v, Segment reader) const {
+    bool stays = graph_.producer(v)->op->sums_micro_batches || place_[v] < places_;
+    return with_each_micro_batch(reader) || !stays;
   }
 
   // One for each way and distance.
@@ -181,7 +181,7 @@ class Planner {
 
 }  // namespace
 
-absl::StatusOr<StageMessages> plan_messages(const Graph& graph, const StageAssignment& stages, int places) {
+StageMessages plan_messages(const Graph& graph, const StageAssignment& stages, int places) {
   return Planner(graph, stages, places).run();
 }
 

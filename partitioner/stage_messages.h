@@ -26,11 +26,14 @@ struct StageMessages {
                                       // it once a step (a sum: whole)
   std::vector<bool> live;             // per node: leads to an output or a state
   int channels = 1;
+  // Places of several chunks whose slots have to last as long as their micro-batch: a chunk reads what another chunk of
+  // the place made (nothing is sent, the value stays in the micro-batch's memory), or a gradient goes past the stage
+  // before, which may take it up only after this place's next micro-batches.
+  std::set<int> whole_slots;
 };
 
-// Stage k of the assignment lies on place k % `places` of the pipeline, as its chunk k / `places`. InvalidArgument
-// where a micro-batch's value would go from one chunk of a place to another of the same place.
-absl::StatusOr<StageMessages> plan_messages(const Graph& graph, const StageAssignment& stages, int places);
+// Stage k of the assignment lies on place k % `places` of the pipeline, as its chunk k / `places`.
+StageMessages plan_messages(const Graph& graph, const StageAssignment& stages, int places);
 
 // Whether the segment runs with each micro-batch.
 inline bool with_each_micro_batch(Segment segment) {

@@ -1,5 +1,6 @@
 // Data connections carry frames: a header with the envelope, then the bytes. A socket is read only while a receive is
-// posted on it, so the kernel holds back a sender that is ahead, and no message is ever stored here. Control
+// posted on it, so the kernel holds back a sender that is ahead; only what comes before it on another lane is stored
+// until its own receive is posted. Control
 // connections are always read. Rank 0 passes an abort on, and turns a connection that closes without a goodbye into an
 // abort that names the dead rank.
 #include "runtime/collective_tcp.h"
@@ -57,16 +58,26 @@ class TcpTransport final : public Transport {
   void post_recv(Transfer& transfer) override;
   absl::Status progress(SteadyTime until) override;
   void wake() override;
+  std::string diagnose(int peer) override;
   void abort(std::string_view reason) override;
   void close() override;
 
  private:
+  // A frame that came before a receive of its lane was posted.
+  struct Early {
+    FrameHeader header;
+    std::vector<std::byte> data;
+  };
   struct Peer {
     Fd data;
     std::deque<Transfer*> sends, recvs;
+    std::deque<Early> early;
     FrameHeader out, in;
-    size_t out_moved = 0, in_moved = 0;  // of the frames at the head of the queues
+    Transfer* into = nullptr;            // what the frame that is coming in is for; none: `coming`
+    std::vector<std::byte> coming;       // its bytes then
+    size_t out_moved = 0, in_moved = 0;  // of the frames that go out and come in
     bool lost = false;
+    bool wants() const { return !recvs.empty() || into != nullptr; }
   };
   struct Control {
     Fd fd;
@@ -78,7 +89,10 @@ class TcpTransport final : public Transport {
   void pump_sends(int rank);
   void pump_recvs(int rank);
   bool accept_header(int rank);
-  void finish(std::deque<Transfer*>& queue, size_t& moved);
+  static Transfer* take_recv(Peer& peer, uint64_t lane);
+  void finish(Transfer& transfer);
+  void finish_frame(int rank);
+  bool fits(int rank, const Transfer& transfer, const FrameHeader& header);
   void lose(int rank);
   void read_control(int rank);
   void hear(int rank, Word word, std::string_view text);
@@ -123,14 +137,29 @@ void TcpTransport::post_send(Transfer& transfer) {
 
 void TcpTransport::post_recv(Transfer& transfer) {
   Peer& peer = peers_[static_cast<size_t>(transfer.peer)];
+  auto of_lane = [&](const Early& e) { return lane_of(e.header.envelope) == lane_of(transfer.envelope); };
+  if (auto early = std::find_if(peer.early.begin(), peer.early.end(), of_lane); early != peer.early.end()) {
+    if (!fits(transfer.peer, transfer, early->header)) return;
+    std::copy(early->data.begin(), early->data.end(), transfer.data);
+    peer.early.erase(early);
+    return finish(transfer);
+  }
   peer.recvs.push_back(&transfer);
   if (peer.lost) lose(transfer.peer);
 }
 
-void TcpTransport::finish(std::deque<Transfer*>& queue, size_t& moved) {
-  queue.front()->done.store(true, std::memory_order_release);
-  queue.pop_front();
-  moved = 0;
+// The oldest receive of a lane, which is waiting no longer.
+Transfer* TcpTransport::take_recv(Peer& peer, uint64_t lane) {
+  auto at = std::find_if(peer.recvs.begin(), peer.recvs.end(),
+                         [&](const Transfer* t) { return lane_of(t->envelope) == lane; });
+  if (at == peer.recvs.end()) return nullptr;
+  Transfer* transfer = *at;
+  peer.recvs.erase(at);
+  return transfer;
+}
+
+void TcpTransport::finish(Transfer& transfer) {
+  transfer.done.store(true, std::memory_order_release);
   event_ = true;
 }
 
@@ -145,30 +174,54 @@ void TcpTransport::pump_sends(int rank) {
     if (moved < 0) return lose(rank);
     if (moved == 0) return;
     peer.out_moved += static_cast<size_t>(moved);
-    if (peer.out_moved == sizeof(FrameHeader) + transfer.size) finish(peer.sends, peer.out_moved);
+    if (peer.out_moved < sizeof(FrameHeader) + transfer.size) continue;
+    finish(*peer.sends.front());
+    peer.sends.pop_front();
+    peer.out_moved = 0;
   }
 }
 
-bool TcpTransport::accept_header(int rank) {
-  const Peer& peer = peers_[static_cast<size_t>(rank)];
-  const Transfer& expected = *peer.recvs.front();
-  if (peer.in.magic != kFrameMagic) {
-    fail(absl::UnavailableError(cat("rank ", rank, " sent something that is not a message")));
-  } else if (!matches(peer.in.envelope, expected.envelope) || peer.in.size != expected.size) {
-    fail(mismatch_error(rank, expected.envelope, expected.size, peer.in.envelope, peer.in.size));
-  }
+bool TcpTransport::fits(int rank, const Transfer& transfer, const FrameHeader& header) {
+  if (!matches(header.envelope, transfer.envelope) || header.size != transfer.size)
+    fail(mismatch_error(rank, transfer.envelope, transfer.size, header.envelope, header.size));
   return failure_.ok();
+}
+
+bool TcpTransport::accept_header(int rank) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  if (peer.in.magic != kFrameMagic || peer.in.size > kMaxMessageBytes) {
+    fail(absl::UnavailableError(cat("rank ", rank, " sent something that is not a message")));
+    return false;
+  }
+  peer.into = take_recv(peer, lane_of(peer.in.envelope));
+  if (peer.into != nullptr) return fits(rank, *peer.into, peer.in);
+  peer.coming.resize(peer.in.size);
+  return true;
+}
+
+void TcpTransport::finish_frame(int rank) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  peer.in_moved = 0;
+  if (peer.into != nullptr) return finish(*std::exchange(peer.into, nullptr));
+  std::vector<std::byte> data = std::exchange(peer.coming, {});
+  Transfer* posted = take_recv(peer, lane_of(peer.in.envelope));  // meanwhile
+  if (posted == nullptr) {
+    peer.early.push_back({peer.in, std::move(data)});
+  } else if (fits(rank, *posted, peer.in)) {
+    std::copy(data.begin(), data.end(), posted->data);
+    finish(*posted);
+  }
 }
 
 void TcpTransport::pump_recvs(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
-  while (!peer.recvs.empty()) {
-    Transfer& transfer = *peer.recvs.front();
+  while (peer.wants()) {
     std::span<std::byte> into = std::as_writable_bytes(std::span(&peer.in, 1));
     if (peer.in_moved < sizeof(FrameHeader)) {
       into = into.subspan(peer.in_moved);
     } else {
-      into = std::span(transfer.data, transfer.size).subspan(peer.in_moved - sizeof(FrameHeader));
+      into = peer.into != nullptr ? std::span(peer.into->data, peer.into->size) : std::span(peer.coming);
+      into = into.subspan(peer.in_moved - sizeof(FrameHeader));
     }
     const ptrdiff_t moved = tcp_recv_some(peer.data, into);
     if (moved < 0) return lose(rank);
@@ -176,8 +229,15 @@ void TcpTransport::pump_recvs(int rank) {
     const bool header = peer.in_moved < sizeof(FrameHeader);
     peer.in_moved += static_cast<size_t>(moved);
     if (header && peer.in_moved == sizeof(FrameHeader) && !accept_header(rank)) return;
-    if (peer.in_moved == sizeof(FrameHeader) + transfer.size) finish(peer.recvs, peer.in_moved);
+    if (peer.in_moved == sizeof(FrameHeader) + peer.in.size) finish_frame(rank);
   }
+}
+
+std::string TcpTransport::diagnose(int peer) {
+  const std::deque<Early>& early = peers_[static_cast<size_t>(peer)].early;
+  if (early.empty()) return "";
+  return cat("rank ", peer, " has sent ", describe(early.front().header.envelope, early.front().header.size),
+             ", which nothing here receives");
 }
 
 void TcpTransport::lose(int rank) {
@@ -255,7 +315,7 @@ void TcpTransport::poll_once(SteadyTime until) {
   }
   for (int rank = 0; rank < size(); ++rank) {
     const Peer& peer = peers_[static_cast<size_t>(rank)];
-    const int events = (peer.recvs.empty() ? 0 : POLLIN) | (peer.sends.empty() ? 0 : POLLOUT);
+    const int events = (peer.wants() ? POLLIN : 0) | (peer.sends.empty() ? 0 : POLLOUT);
     if (events == 0 || peer.lost) continue;  // without interest even a hang-up is none of ours
     polls.push_back({peer.data.get(), static_cast<short>(events), 0});
     meaning.emplace_back(rank, false);

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "base/cat.h"
@@ -15,7 +16,7 @@
 namespace partita::runtime {
 
 struct ThreadWorld::Shared {
-  struct Lane {  // from one rank to another; one of the two is empty
+  struct Lane {  // one of the two is empty
     std::deque<Transfer*> sends, recvs;
   };
   struct Member {
@@ -39,7 +40,7 @@ struct ThreadWorld::Shared {
 
   std::mutex mutex;
   std::deque<Member> members;
-  std::map<std::pair<int, int>, Lane> lanes;
+  std::map<std::tuple<int, int, uint64_t>, Lane> lanes;  // from one rank to another, by lane_of()
 };
 
 class ThreadWorld::Seat final : public Transport {
@@ -92,7 +93,8 @@ class ThreadWorld::Seat final : public Transport {
 void ThreadWorld::Seat::post(Transfer& transfer, bool is_send) {
   std::unique_lock lock(shared_->mutex);
   if (shared_->at(transfer.peer).left) return shared_->fail(rank_, left_error(transfer.peer));
-  const std::pair<int, int> key = is_send ? std::pair(rank_, transfer.peer) : std::pair(transfer.peer, rank_);
+  const uint64_t lane_id = lane_of(transfer.envelope);
+  const auto key = is_send ? std::tuple(rank_, transfer.peer, lane_id) : std::tuple(transfer.peer, rank_, lane_id);
   Shared::Lane& lane = shared_->lanes[key];
   std::deque<Transfer*>& waiting = is_send ? lane.recvs : lane.sends;
   if (waiting.empty()) {
@@ -128,7 +130,7 @@ void ThreadWorld::Seat::leave(std::unique_lock<std::mutex>& lock) {
   Shared::Member& me = shared_->at(rank_);
   me.left = true;
   for (auto lane = shared_->lanes.begin(); lane != shared_->lanes.end();) {
-    const auto [from, to] = lane->first;
+    const auto [from, to, id] = lane->first;
     if (from != rank_ && to != rank_) {
       ++lane;
       continue;

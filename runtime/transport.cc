@@ -4,8 +4,6 @@
 #include "runtime/collective.h"
 
 namespace partita::runtime {
-namespace {
-
 std::string describe(const Envelope& e, size_t bytes) {
   const auto kind = static_cast<CollectiveKind>(e.kind);
   std::string text(kind == CollectiveKind::kSend ? "a point-to-point message" : collective_name(kind));
@@ -18,8 +16,6 @@ std::string describe(const Envelope& e, size_t bytes) {
   return cat(text, " (number ", e.sequence, " of group ", fmt::format("{:016x}", e.group), ", step ", e.step_id,
              ", phase ", static_cast<int>(e.phase), " piece ", e.piece, ", ", bytes, " bytes)");
 }
-
-}  // namespace
 
 absl::Status mismatch_error(int peer, const Envelope& expected, size_t expected_bytes, const Envelope& got,
                             size_t got_bytes) {

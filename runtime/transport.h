@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
+#include "runtime/collective.h"
 
 namespace partita::runtime {
 
@@ -37,6 +38,12 @@ inline bool matches(const Envelope& a, const Envelope& b) {
          a.kind == b.kind && a.dtype == b.dtype && a.reduce == b.reduce && a.phase == b.phase;
 }
 
+// Messages of one lane are received in the order in which they were sent: those of all collectives, and for each group
+// those of its sends and receives.
+inline uint64_t lane_of(const Envelope& e) {
+  return static_cast<CollectiveKind>(e.kind) == CollectiveKind::kSend ? e.group : 0;
+}
+
 // FNV-1a over what matches() compares, for back ends whose messages carry only a number.
 inline uint64_t envelope_hash(const Envelope& e) {
   uint64_t hash = 14695981039346656037ull;
@@ -47,6 +54,8 @@ inline uint64_t envelope_hash(const Envelope& e) {
   return hash;
 }
 
+// A message in words, for errors.
+std::string describe(const Envelope& envelope, size_t bytes);
 // FailedPrecondition saying what `peer` sent and what this rank expected.
 absl::Status mismatch_error(int peer, const Envelope& expected, size_t expected_bytes, const Envelope& got,
                             size_t got_bytes);
@@ -64,7 +73,8 @@ struct Transfer {
 inline constexpr size_t kMaxMessageBytes = size_t{8} << 20;
 
 // All calls come from one thread, which also created the transport and destroys it, except wake() (any thread).
-// Messages from one rank to another are received in the order in which they were sent.
+// Messages of one lane from one rank to another are received in the order in which they were sent; lanes do not wait
+// for each other's receives.
 class Transport {
  public:
   virtual ~Transport() = default;

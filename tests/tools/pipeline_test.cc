@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/temp_folder.h"
 #include "tests/tools/command.h"
@@ -13,6 +14,15 @@
 
 namespace partita {
 namespace {
+
+// Chunks of interleaved stages that begin amid a block: residuals go from one chunk of a stage to another of the same
+// stage, their gradients over several stages.
+constexpr const char* kFourChunks =
+    "--pin schedule=interleaved --pin 'cuts=[transformer.h.0.attn.c_attn.*, transformer.h.0.attn.c_proj.*, "
+    "transformer.h.1.*]'";
+constexpr const char* kSixChunks =
+    "--pin schedule=interleaved --pin interleave=3 --pin 'cuts=[transformer.h.0.attn.c_attn.*, "
+    "transformer.h.0.attn.c_proj.*, transformer.h.0.mlp.c_fc.*, transformer.h.0.mlp.c_proj.*, transformer.h.1.*]'";
 
 class Pipeline : public testing::Test {
  protected:
@@ -48,19 +58,23 @@ class Pipeline : public testing::Test {
 
 TEST_F(Pipeline, EveryScheduleAndMixtureEqualsOneRank) {
   int number = 0;
-  for (const char* flags :
-       {"--ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=gpipe",
-        "--ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=1f1b",
-        "--ranks 2 --pin pipeline=2 --pin micro_batch=2 --pin schedule=zero_bubble", "--ranks 2 --pin pipeline=2",
-        "--ranks 4 --pin pipeline=4 --pin micro_batch=1", "--ranks 4 --pin pipeline=2 --pin data=2 --pin micro_batch=1",
-        "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=2",
-        "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=1 --pin micro_batch=2",
-        "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=3 --pin micro_batch=2",
-        "--ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=interleaved",
-        "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=1 --pin micro_batch=1 --pin schedule=interleaved",
-        "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=2 --pin schedule=interleaved",
-        "--ranks 2 --pin pipeline=2 --pin micro_batch=2 --pin cuts=transformer.h.0.mlp.c_proj.*",
-        "--ranks 3 --pin pipeline=3 --pin micro_batch=1 --pin 'cuts=[transformer.h.0.mlp.*, transformer.ln_f.*]'"}) {
+  for (const std::string& flags : std::vector<std::string>{
+           "--ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=gpipe",
+           "--ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=1f1b",
+           "--ranks 2 --pin pipeline=2 --pin micro_batch=2 --pin schedule=zero_bubble", "--ranks 2 --pin pipeline=2",
+           "--ranks 4 --pin pipeline=4 --pin micro_batch=1",
+           "--ranks 4 --pin pipeline=2 --pin data=2 --pin micro_batch=1",
+           "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=2",
+           "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=1 --pin micro_batch=2",
+           "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=3 --pin micro_batch=2",
+           "--ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=interleaved",
+           "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=1 --pin micro_batch=1 --pin schedule=interleaved",
+           "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=2 --pin schedule=interleaved",
+           "--ranks 4 --pin pipeline=4 --pin micro_batch=1 --pin schedule=interleaved --pin interleave=3",
+           cat("--ranks 2 --pin pipeline=2 --pin micro_batch=1 ", kFourChunks),
+           cat("--ranks 4 --pin pipeline=2 --pin data=2 --pin micro_batch=1 ", kSixChunks),
+           "--ranks 2 --pin pipeline=2 --pin micro_batch=2 --pin cuts=transformer.h.0.mlp.c_proj.*",
+           "--ranks 3 --pin pipeline=3 --pin micro_batch=1 --pin 'cuts=[transformer.h.0.mlp.*, transformer.ln_f.*]'"}) {
     std::string name = "run" + std::to_string(number++);
     Outcome run = run_command(train(flags + results(name)));
     ASSERT_EQ(run.code, 0) << flags << ": " << run.text;
@@ -68,13 +82,13 @@ TEST_F(Pipeline, EveryScheduleAndMixtureEqualsOneRank) {
   }
 }
 
-// Interleaved, two stages have two ways and two distances of messages between them, each in a channel of its own.
+// Interleaved, two stages have two ways and several distances of messages between them, each in a channel of its own.
 TEST_F(Pipeline, ExecutablesPickTheirStage) {
   std::string bundle = out_ / "bundle";
-  Outcome compiled = run_command(partita_program() + " compile " + model_ + "/model.onnx --train " + model_ +
-                                 "/train.yaml --quiet --keep-gradients --ranks 2 --pin pipeline=2 --pin micro_batch=2"
-                                 " --pin schedule=interleaved -o " +
-                                 bundle);
+  Outcome compiled =
+      run_command(partita_program() + " compile " + model_ + "/model.onnx --train " + model_ +
+                  "/train.yaml --quiet --keep-gradients --ranks 2 --pin pipeline=2 --pin micro_batch=1 " + kSixChunks +
+                  " -o " + bundle);
   ASSERT_EQ(compiled.code, 0) << compiled.text;
   Outcome sound = run_command(partita_program() + " verify " + bundle);
   EXPECT_EQ(sound.code, 0) << sound.text;

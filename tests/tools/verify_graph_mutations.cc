@@ -58,7 +58,10 @@ void repeat(Graph& g, NodeId n) {
 }
 
 int pick_collective(const Graph& g, std::mt19937& rng, bool reduces) {
-  return pick(g.nodes, rng, [&](const Node& n) { return n.op->communicates && (!reduces || n.attrs.has("reduce")); });
+  // Messages between stages are held against the steps, not against the values.
+  return pick(g.nodes, rng, [&](const Node& n) {
+    return n.op->communicates && !n.inputs.empty() && !n.outputs.empty() && (!reduces || n.attrs.has("reduce"));
+  });
 }
 
 bool dropped_reduce(Bundle& b, std::mt19937& rng) {

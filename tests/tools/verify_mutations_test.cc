@@ -58,6 +58,7 @@ class Mutations : public testing::Test {
     TempFolder out, odd_out;
     std::string gpt2 = std::string(PARTITA_TEST_DATA) + "/gpt2", made = made_model(out);
     std::string odd = made_model(odd_out, "--vocab 97");  // padded under tensor=2
+    const std::string chunks = "cuts=[transformer.h.0.attn.c_attn.*, transformer.h.0.attn.c_proj.*, transformer.h.1.*]";
     const std::pair<std::string, SampleLayout> samples[] = {
         {gpt2, {.ranks = 2}},
         {gpt2, {.ranks = 4, .like = {"zero3"}}},
@@ -68,6 +69,8 @@ class Mutations : public testing::Test {
         {gpt2, {.ranks = 2, .pins = {"pipeline=2", "micro_batch=1"}}},
         {made, {.ranks = 4, .pins = {"pipeline=2", "zero=3"}}},
         {made, {.ranks = 2, .pins = {"pipeline=2", "schedule=interleaved"}}},
+        // Its chunks share slots.
+        {gpt2, {.ranks = 2, .pins = {"pipeline=2", "micro_batch=1", "schedule=interleaved", chunks}}},
         {made, {.ranks = 4, .pins = {"pipeline=2", "tensor=2", "schedule=zero_bubble"}}},
     };
     for (const auto& [folder, layout] : samples) {

@@ -255,6 +255,16 @@ bool wrong_micro_batch(Bundle& b, std::mt19937& rng) {
   return kind == runtime::SegmentKind::kForward || kind == runtime::SegmentKind::kBackward;
 }
 
+bool wrong_slot(Bundle& b, std::mt19937& rng) {
+  Program& program = b.programs[0].program;
+  auto& e = program.schedule[rng() % program.schedule.size()];
+  auto kind = program.segments[e.segment].kind;
+  if (program.slots < 2 || (kind != runtime::SegmentKind::kForward && kind != runtime::SegmentKind::kBackward))
+    return false;
+  e.slot = (e.slot + 1) % static_cast<int32_t>(program.slots);
+  return true;
+}
+
 bool wrong_state_address(Bundle& b, std::mt19937& rng) {
   auto& states = b.programs[0].program.states;
   if (states.size() < 2) return false;
@@ -299,6 +309,7 @@ constexpr Mutation kMutations[] = {
     {"repeated entry", repeated_entry},
     {"swapped entries", swapped_entries},
     {"wrong micro-batch", wrong_micro_batch},
+    {"wrong slot", wrong_slot},
     {"wrong state address", wrong_state_address},
     {"wrong first value", wrong_first_value},
     {"wrong output address", wrong_output_address},
