@@ -7,6 +7,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
+#include "runtime/cuda/named_kernel.h"
 #include "runtime/params.h"
 
 namespace partita::runtime {
@@ -232,7 +233,14 @@ absl::StatusOr<cudnnHandle_t> CudaDevice::cudnn() {
 }
 
 absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare(const Program& program, const Step& step) {
-  if (step.kind == StepKind::kLibrary) return prepare_cuda_kernel(*this, step);
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> kernel, step.kind == StepKind::kLibrary
+                                                                      ? prepare_cuda_kernel(*this, step)
+                                                                      : prepare_generated(program, step));
+  const std::string origin = step.origin < 0 ? "" : cat(" ", program.origins[static_cast<size_t>(step.origin)]);
+  return std::make_unique<NamedKernel>(cat(step.name, origin), std::move(kernel));
+}
+
+absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare_generated(const Program& program, const Step& step) {
   PARTITA_ASSIGN_OR_RETURN(cudaKernel_t kernel, generated_kernel(program, step.name));
   const int64_t threads = int_param(step.params, "threads", 0);
   if (threads <= 0 || threads > properties_.maxThreadsPerBlock || step.units > properties_.maxGridSize[0])

@@ -61,6 +61,7 @@ class CudaDevice final : public Device {
 
  private:
   CudaDevice() = default;
+  absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_generated(const Program& program, const Step& step);
   absl::StatusOr<cudaKernel_t> generated_kernel(const Program& program, const std::string& name);
 
   int ordinal_ = 0;

@@ -85,9 +85,12 @@ class RowKernels {
     void* sorted[] = {&indices, &rows_.n, &rows_.count, &passes_, &keys, &order};
     device_->launch(first_, dim3(1), kSortThreads, sorted);
     void* added[] = {&g, &keys, &order, &dx, &rows_.n, &rows_.count, &rows_.inner};
-    const dim3 blocks(static_cast<unsigned>(rows_.count), static_cast<unsigned>(rows_.outer));
-    device_->launch(second_, blocks, static_cast<int>(std::clamp<int64_t>((rows_.inner + 31) / 32 * 32, 32, 256)),
-                    added);
+    constexpr int64_t kMostThreads = 256, kOfThread = 8;
+    const int64_t threads = std::clamp<int64_t>((rows_.inner + 31) / 32 * 32, 32, kMostThreads),
+                  shares = std::clamp<int64_t>(rows_.inner / (threads * kOfThread), 1, 65535);
+    const dim3 blocks(static_cast<unsigned>(rows_.count), static_cast<unsigned>(rows_.outer),
+                      static_cast<unsigned>(shares));
+    device_->launch(second_, blocks, static_cast<int>(threads), added);
   }
 
  private:

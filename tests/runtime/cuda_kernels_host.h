@@ -50,9 +50,10 @@ class HostGrid {
     pending_.assign(threads, {});
     eager_ = order == HostOrder::kForward;
     shared_.resize(shared_bytes / sizeof(Aligned));
-    std::vector<int> of_threads = numbers(threads, order), of_blocks = numbers(blocks.x * blocks.y, order);
-    for (int b : of_blocks) {
-      blockIdx = {static_cast<unsigned>(b) % blocks.x, static_cast<unsigned>(b) / blocks.x};
+    std::vector<int> of_threads = numbers(threads, order), of_blocks = numbers(blocks.x * blocks.y * blocks.z, order);
+    for (int number : of_blocks) {
+      const unsigned b = static_cast<unsigned>(number);
+      blockIdx = {b % blocks.x, b / blocks.x % blocks.y, b / blocks.x / blocks.y};
       std::fill(shared_.begin(), shared_.end(), kNoNumbers);
       ThreadBlock::instance().run(of_threads, [&] {
         arrive();

@@ -66,6 +66,18 @@ TEST(CudaGatherGrad, MatchesTheCpuBitByBit) {
   }
 }
 
+// One row out of a few, as exporters take q, k and v apart: its blocks share the row.
+TEST(CudaGatherGrad, SharesALongRow) {
+  const int64_t n = 3, inner = 5000;
+  const TestTensor g = random_tensor(DType::kF32, {inner}, 1), i = tensor(DType::kI64, {}, {2});
+  const TestTensor expected = run_one("gather_grad", {g, i}, zeros(DType::kF32, {n, inner}), {{"dim", int64_t{0}}});
+  std::vector<float> from = elements<float>(g), dx(static_cast<size_t>(n * inner), 0);
+  const std::vector<int32_t> keys = {2, 2}, order = {0, 0};
+  HostGrid::instance().launch({1, 1, 2}, 256,
+                              [&] { add_runs_f32(from.data(), keys.data(), order.data(), dx.data(), n, 1, inner); });
+  EXPECT_EQ(doubles(dx), expected.values);
+}
+
 AlongDevice along_middle(int64_t size, int64_t count, int64_t before, int64_t after) {
   AlongDevice a{size, after, count, after, before * after, 2, {before, after}, {size * after, 1}, {count * after, 1}};
   return a;

@@ -92,14 +92,16 @@ __device__ void sort_rows(const I* indices, int64_t n, int64_t count, int passes
   }
 }
 
-// dx is cleared. A block has one place in the order; the first of a run of equal keys adds the whole run up, in order.
+// dx is cleared. Blocks along x have one place in the order each, and the first of a run of equal keys adds the whole run
+// up, in order; along z they share long rows.
 template <typename T>
 __device__ void add_runs(const T* g, const int32_t* keys, const int32_t* order, T* dx, int64_t n, int64_t count,
                          int64_t inner) {
   const int64_t place = blockIdx.x, outer = blockIdx.y;
   const int32_t key = keys[place];
   if (place > 0 && keys[place - 1] == key) return;
-  for (int64_t c = threadIdx.x; c < inner; c += blockDim.x) {
+  const int64_t step = int64_t{gridDim.z} * blockDim.x;
+  for (int64_t c = int64_t{blockIdx.z} * blockDim.x + threadIdx.x; c < inner; c += step) {
     Wide<T> sum = 0;
     for (int64_t k = place; k < count && keys[k] == key; ++k) sum += wide(g[(outer * count + order[k]) * inner + c]);
     dx[(outer * n + key) * inner + c] = narrow<T>(sum);
