@@ -19,8 +19,8 @@ import time
 import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-UNPACKED = tempfile.TemporaryDirectory()  # of lib.tar.xz
-LIB = f"{UNPACKED.name}/lib"
+UNPACKED = tempfile.TemporaryDirectory()  # of lib.tar.xz and bundles.tar.xz
+LIB, BUNDLES = f"{UNPACKED.name}/lib", f"{UNPACKED.name}/bundles"
 FACTOR, FLOOR = 8, 2e-6  # times PyTorch's own fp32 error; as judge.py's floor
 NARROW_FACTOR = 4  # times the distance of PyTorch's autocast: rounding is a matter of chance
 
@@ -50,7 +50,7 @@ def executable(bundle, folder):
     shutil.copytree(bundle, out)
     if not os.path.exists(f"{out}/initial.safetensors") and "+" in os.path.basename(bundle):  # the same as in fp32
         name, _, rest = os.path.basename(bundle).partition("+")
-        shutil.copy(f"{HERE}/bundles/{name}.{rest.partition('.')[2]}/initial.safetensors", out)
+        shutil.copy(f"{BUNDLES}/{name}.{rest.partition('.')[2]}/initial.safetensors", out)
     shutil.copy(f"{LIB}/libpartita_cuda.so", out)
     image = open(f"{bundle}/program.partita", "rb").read()
     with open(f"{out}/rank", "wb") as f:
@@ -82,7 +82,7 @@ def train(bundle, flags, seconds):
     with tempfile.TemporaryDirectory() as folder:
         command = [executable(bundle, folder), *flags, "--metrics", f"{folder}/m.jsonl", "--quiet"]
         files = {"--save": f"{folder}/p.safetensors", "--save-gradients": f"{folder}/g.safetensors"}
-        command = [files.get(c, c) if k and command[k - 1] in files else c for k, c in enumerate(command)]
+        command = [files.get(command[k - 1], c) if k else c for k, c in enumerate(command)]
         begin = time.time()
         done = subprocess.run(command, capture_output=True, text=True, timeout=max(seconds, 1), env=environment())
         if done.returncode:
@@ -170,8 +170,9 @@ def main():
     parser.add_argument("-o", "--output", default=f"{HERE}/result.json")
     args = parser.parse_args()
     end = time.time() + args.minutes * 60 - 15
-    with tarfile.open(f"{HERE}/lib.tar.xz") as archive:
-        archive.extractall(UNPACKED.name)
+    for part in ("lib", "bundles"):
+        with tarfile.open(f"{HERE}/{part}.tar.xz") as archive:
+            archive.extractall(UNPACKED.name)
     left = lambda: end - time.time()
     capability = ask(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]).splitlines()
     found = int(capability[0].replace(".", "")) if capability else 0
@@ -186,7 +187,7 @@ def main():
 
     # Of each model, the newest architecture that this device runs.
     bundles = {}
-    for path in sorted(glob.glob(f"{HERE}/bundles/*/")):
+    for path in sorted(glob.glob(f"{BUNDLES}/*/")):
         name, _, architecture = os.path.basename(path.rstrip("/")).rpartition(".")
         number = int(re.sub(r"\D", "", architecture) or 0)
         if number <= found and number >= bundles.get(name, (0, ""))[0]:
