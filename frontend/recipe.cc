@@ -1,13 +1,13 @@
 #include "frontend/recipe.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <initializer_list>
 #include <numbers>
 
 #include "base/cat.h"
 #include "base/quote.h"
+#include "base/status.h"
+#include "base/text_file.h"
 #include "frontend/deepspeed_config.h"
 #include "frontend/pins.h"
 #include "ir/yaml_fields.h"
@@ -385,16 +385,7 @@ absl::StatusOr<Recipe> parse_recipe(std::string_view text, std::string_view file
 absl::StatusOr<Recipe> load_recipe(const std::string& path) {
   std::string name = quote(path, 4096);
   name = name.substr(1, name.size() - 2);
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error))
-    return absl::InvalidArgumentError(cat(name, ": expected a file, found a directory"));
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(cat(name, ": cannot be read; check the path and its permissions"));
-  std::string text;
-  char block[1 << 16];
-  while (text.size() <= kMaxYamlBytes && (file.read(block, sizeof block) || file.gcount() > 0))
-    text.append(block, static_cast<size_t>(file.gcount()));
-  if (file.bad()) return absl::DataLossError(cat(name, ": reading failed after ", text.size(), " bytes"));
+  PARTITA_ASSIGN_OR_RETURN(std::string text, read_text_file(path, kMaxYamlBytes));
   return parse_recipe(text, name);
 }
 

@@ -1,11 +1,11 @@
 #include "partitioner/cluster.h"
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 #include "base/cat.h"
 #include "base/quote.h"
+#include "base/status.h"
+#include "base/text_file.h"
 #include "ir/yaml_fields.h"
 
 namespace partita {
@@ -237,11 +237,7 @@ absl::StatusOr<Cluster> parse_cluster(std::string_view text, const std::string& 
 absl::StatusOr<Cluster> load_cluster(const std::string& path, const ProfileLibrary& library) {
   std::string name = quote(path, 4096);
   name = name.substr(1, name.size() - 2);
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMaxYamlBytes + 1, '\0');
-  if (!file || !(file.read(text.data(), static_cast<std::streamsize>(text.size())) || file.eof()))
-    return absl::NotFoundError(cat(name, ": cannot be read; check the path and its permissions"));
-  text.resize(static_cast<size_t>(file.gcount()));
+  PARTITA_ASSIGN_OR_RETURN(std::string text, read_text_file(path, kMaxYamlBytes));
   return parse_cluster(text, name, library);
 }
 

@@ -1,10 +1,9 @@
 #include "partitioner/plan_file.h"
 
-#include <fstream>
-
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "base/text_file.h"
 #include "nlohmann/json.hpp"
 
 namespace partita {
@@ -172,14 +171,11 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
 std::string plan_text(const Json& plan) { return plan.dump(1) + "\n"; }
 
 absl::StatusOr<Json> read_plan(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return absl::NotFoundError(cat(quote(path), ": cannot be read; make it with partita plan -o"));
-  int64_t size = file.tellg();
-  if (size < 0 || size > kMostPlanBytes)
-    return absl::InvalidArgumentError(cat(quote(path), ": no plan: ", size, " bytes"));
-  std::string text(static_cast<size_t>(size), '\0');
-  file.seekg(0);
-  file.read(text.data(), size);
+  auto read = read_text_file(path, kMostPlanBytes);
+  if (!read.ok()) return with_context(read.status(), "a plan, as partita plan -o writes it");
+  const std::string& text = *read;
+  if (static_cast<int64_t>(text.size()) > kMostPlanBytes)
+    return absl::InvalidArgumentError(cat(quote(path), ": no plan: more than ", kMostPlanBytes, " bytes"));
   int depth = 0, deepest = 0;
   for (char c : text) {
     depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <sstream>
 
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "base/text_file.h"
 #include "frontend/onnx_import.h"
 #include "frontend/pins.h"
 #include "frontend/recipe.h"
@@ -74,11 +73,8 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   for (const std::string& pin : r.pins) PARTITA_RETURN_IF_ERROR(apply_pin(p->recipe, pin));
   PARTITA_ASSIGN_OR_RETURN(p->library, ProfileLibrary::load());
   if (!r.profile_file.empty()) {
-    std::ifstream file(r.profile_file, std::ios::binary);
-    if (!file) return absl::NotFoundError(cat(quote(r.profile_file), ": cannot be read; check the path"));
-    std::stringstream text;
-    text << file.rdbuf();
-    PARTITA_RETURN_IF_ERROR(p->library.overlay(text.str(), r.profile_file));
+    PARTITA_ASSIGN_OR_RETURN(std::string text, read_text_file(r.profile_file, kMaxYamlBytes));
+    PARTITA_RETURN_IF_ERROR(p->library.overlay(text, r.profile_file));
   }
   PARTITA_ASSIGN_OR_RETURN(p->cluster, load_cluster(r.cluster_file, p->library));
   auto start = std::chrono::steady_clock::now();
