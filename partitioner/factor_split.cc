@@ -122,6 +122,20 @@ std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, 
   return out;
 }
 
+std::vector<std::pair<int, std::vector<int>>> split_whole_factors(const Formula& formula, const FormulaOperand& operand,
+                                                                  const Sharding& sharding, const Mesh& mesh) {
+  std::vector<std::pair<int, std::vector<int>>> out;
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    walk(
+        formula, operand.dims[d], pieces_within(formula, operand.dims[d], sharding.dims[d], mesh),
+        [&](int f, const Piece& piece) {
+          if (formula.factors[f].role == FactorRole::kWhole) out.push_back({f, piece.axes});
+        },
+        [](int, int64_t) {});
+  }
+  return out;
+}
+
 namespace {
 
 // Where one way of an operand has an axis.

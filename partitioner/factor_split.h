@@ -24,6 +24,11 @@ void refine(Formula& formula, bool output, size_t operand, const Sharding& shard
 std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, const FormulaOperand& operand,
                                                         const Sharding& sharding, const Mesh& mesh);
 
+// The factors that must stay whole at which split pieces of an operand start, with the pieces' axes: how it lies and
+// cannot be taken.
+std::vector<std::pair<int, std::vector<int>>> split_whole_factors(const Formula& formula, const FormulaOperand& operand,
+                                                                  const Sharding& sharding, const Mesh& mesh);
+
 // One operand of a use, as the choice of a split sees it.
 struct OperandLayouts {
   std::vector<Sharding> ways;  // the shardings in which its value is at hand

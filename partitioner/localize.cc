@@ -158,10 +158,65 @@ class Localizer {
     int64_t output_bytes = 0;
     for (ValueId v : node.outputs) output_bytes += byte_size(graph_.type(v));
     FactorSplit split = choose_split(use.formula, layouts, output_bytes, mesh_);
+    std::vector<Exchange> exchanges = exchange(use, layouts, split);
     std::vector<std::vector<int>> partial = passing_partials(use, split);
     scatter_sums(use, partial, split);
-    emit(use, split, partial);
+    emit(use, split, partial, exchanges);
     inherit_layout(node);
+  }
+
+  // An axis that operands have on factors which their op keeps whole, and that splits another of its factors instead.
+  struct Exchange {
+    int axis;
+    std::set<int> whole;
+  };
+
+  // A contraction whose operands lie split along what it must keep whole (positions, under a causal mask) works on
+  // parts of another factor (heads): exchanges there and back move less than gathers, and each rank has a share of the
+  // work.
+  std::vector<Exchange> exchange(const Use& use, const std::vector<OperandLayouts>& layouts, FactorSplit& split) const {
+    if (use.node.op->work == WorkKind::kMemory) return {};
+    const FormulaOperand& result = use.formula.outputs[0];
+    std::map<int, std::set<int>> whole;        // by axis
+    std::map<int, std::set<size_t>> operands;  // that have it there
+    for (size_t k = 0; k < use.present.size(); ++k) {
+      for (const auto& [factor, axes] :
+           split_whole_factors(use.formula, use.formula.inputs[k], use.shardings[k], mesh_)) {
+        for (int axis : axes) whole[axis].insert(factor), operands[axis].insert(k);
+      }
+    }
+    std::vector<Exchange> out;
+    for (auto& [axis, factors] : whole) {
+      auto takes = [axis = axis](const std::vector<int>& axes) {
+        return std::count(axes.begin(), axes.end(), axis) > 0;
+      };
+      auto in_result = [&](int f) { return has_factor(result, f); };
+      if (axis == mesh_.time || std::none_of(factors.begin(), factors.end(), in_result)) continue;
+      if (std::any_of(split.axes.begin(), split.axes.end(), takes)) {  // another operand is there already
+        out.push_back({axis, std::move(factors)});
+        continue;
+      }
+      int best = -1;
+      int64_t least = 0, ways = mesh_.axes[axis].size;
+      for (size_t f = 0; f < split.axes.size(); ++f) {
+        const Factor& factor = use.formula.factors[f];
+        bool parts = factor.role == FactorRole::kParallel || factor.role == FactorRole::kSum;
+        if (!parts || !in_result(static_cast<int>(f)) || factor.size % (mesh_.ways(split.axes[f]) * ways) != 0)
+          continue;
+        int64_t moved = 0;  // there and back; what lacks the factor is gathered, or left as a sum
+        for (size_t k : operands[axis])
+          moved += layouts[k].bytes / (has_factor(use.formula.inputs[k], static_cast<int>(f)) ? ways : 1);
+        for (size_t k = 0; k < use.node.outputs.size(); ++k) {
+          int64_t bytes = byte_size(graph_.type(use.node.outputs[k]));
+          moved += has_factor(use.formula.outputs[k], static_cast<int>(f)) ? bytes / ways : 2 * bytes;
+        }
+        if (best < 0 || moved <= least) best = static_cast<int>(f), least = moved;
+      }
+      if (best < 0) continue;
+      split.axes[best].push_back(axis);
+      out.push_back({axis, std::move(factors)});
+    }
+    return out;
   }
 
   // How a value lies for `node`: first as it is meant to be used, then its other forms.
@@ -359,7 +414,8 @@ class Localizer {
     return b_.select(first, local, b_.scalar(b_.dtype(local), 0));
   }
 
-  void emit(const Use& use, const FactorSplit& split, const std::vector<std::vector<int>>& partial) {
+  void emit(const Use& use, const FactorSplit& split, const std::vector<std::vector<int>>& partial,
+            const std::vector<Exchange>& exchanges = {}) {
     const Node& node = use.node;
     at(node);
     std::vector<ValueId> inputs(node.inputs.size(), kNoValue);
@@ -395,6 +451,7 @@ class Localizer {
       s.kind = kind;
       variants_[node.outputs[k]].push_back({outputs[k], s, node.segment});
       scatter_home(use, split, k);
+      exchange_back(use, split, exchanges, k);
       if (!s.partial.empty()) complete_early(node.outputs[k]);
     }
   }
@@ -421,6 +478,53 @@ class Localizer {
     target.partial = owed;
     get(v, target);
     make_front(v, normalized(target));
+  }
+
+  // After an exchange, a result lies as the operands did.
+  void exchange_back(const Use& use, const FactorSplit& split, const std::vector<Exchange>& exchanges, size_t output) {
+    ValueId v = use.node.outputs[output];
+    const FormulaOperand& operand = use.formula.outputs[output];
+    FactorSplit home = split;
+    const Sharding now = variants_[v].back().sharding;
+    if (now.kind != PartialKind::kSum) return;
+    std::vector<int> owed = now.partial;
+    bool moved = false;
+    for (const Exchange& e : exchanges) {
+      auto at = std::find_if(e.whole.begin(), e.whole.end(), [&](int f) { return has_factor(operand, f); });
+      if (at == e.whole.end() || use.formula.factors[*at].size % mesh_.axes[e.axis].size != 0 ||
+          is_read_whole(v, operand, *at))
+        continue;
+      for (auto& axes : home.axes) std::erase(axes, e.axis);
+      home.axes[*at].push_back(e.axis);
+      std::erase(owed, e.axis);
+      moved = true;
+    }
+    if (!moved) return;
+    Sharding target = operand_sharding(use.formula, operand, home);
+    target.partial = owed;
+    get(v, target);
+    make_front(v, normalized(target));
+  }
+
+  // Whether all that reads the value keeps whole the dimension that the factor is in.
+  bool is_read_whole(ValueId v, const FormulaOperand& operand, int factor) const {
+    size_t d = 0;
+    while (std::count(operand.dims[d].begin(), operand.dims[d].end(), factor) == 0) ++d;
+    return !uses_[v].empty() && std::all_of(uses_[v].begin(), uses_[v].end(), [&](NodeId n) {
+      const Node& reader = graph_.nodes[n];
+      Formula f = bound_formula(graph_, reader);
+      size_t present = 0;
+      for (ValueId in : reader.inputs) {
+        if (in == v) {
+          const std::vector<int>& dim = f.inputs[present].dims[d];
+          bool whole =
+              std::any_of(dim.begin(), dim.end(), [&](int x) { return f.factors[x].role == FactorRole::kWhole; });
+          if (!whole || reader.op->work == WorkKind::kMemory) return false;
+        }
+        present += in != kNoValue;
+      }
+      return true;
+    });
   }
 
   std::vector<ValueId> emit_local(const Node& node, const Formula& formula, const FactorSplit& split,
