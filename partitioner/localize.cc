@@ -51,6 +51,12 @@ class Localizer {
   static constexpr int kPutOffDepth = 64;  // bounds the recursion through nodes that were put off
 
   void start() {
+    for (const Sharding& s : plan_.inputs) {
+      for (const auto& dim : s.dims) {
+        for (const Piece& p : dim) sample_axes_.insert(p.axes.begin(), p.axes.end());
+      }
+    }
+    sample_axes_.erase(mesh_.time);
     b_.mutable_graph().name = graph_.name;
     b_.mutable_graph().origins = graph_.origins;
     result_.mesh = mesh_;
@@ -270,12 +276,15 @@ class Localizer {
   }
 
   // Where a sum over a scatter axis has to be completed and nothing else uses the axis, it is scattered along the
-  // outermost factor that divides and that the node leaves parallel.
+  // outermost factor that divides and that the node leaves parallel. So is a sum over samples that a contraction reads
+  // (tokens sent to experts), rather than that every rank does all of its work.
   void scatter_sums(const Use& use, const std::vector<std::vector<int>>& passing, FactorSplit& split) const {
     for (size_t k = 0; k < use.present.size(); ++k) {
       for (int axis : use.shardings[k].partial) {
-        bool wanted = std::count(plan_.scatter_axes.begin(), plan_.scatter_axes.end(), axis) &&
-                      use.shardings[k].kind == PartialKind::kSum;
+        bool contraction = use.node.op->work != WorkKind::kMemory && sample_axes_.count(axis) > 0;
+        bool wanted =
+            (contraction || std::count(plan_.scatter_axes.begin(), plan_.scatter_axes.end(), axis) > 0) &&
+            use.shardings[k].kind == PartialKind::kSum;
         for (const auto& axes : passing) wanted = wanted && !std::count(axes.begin(), axes.end(), axis);
         for (const auto& axes : split.axes) wanted = wanted && !std::count(axes.begin(), axes.end(), axis);
         for (size_t f = 0; wanted && f < split.axes.size(); ++f) {
@@ -815,6 +824,7 @@ class Localizer {
   std::map<ValueId, const StateLayout*> layout_of_;       // of the states that the plan places
   std::vector<std::pair<size_t, Sharding>> state_order_;  // in the order of the local graph's states
   std::vector<PlacedTensor> placed_inputs_;
+  std::set<int> sample_axes_;  // that split inputs
   std::map<ValueId, size_t> input_of_;
   absl::Status refused_;
   std::optional<size_t> micro_batch_;
