@@ -282,9 +282,8 @@ class Localizer {
     for (size_t k = 0; k < use.present.size(); ++k) {
       for (int axis : use.shardings[k].partial) {
         bool contraction = use.node.op->work != WorkKind::kMemory && sample_axes_.count(axis) > 0;
-        bool wanted =
-            (contraction || std::count(plan_.scatter_axes.begin(), plan_.scatter_axes.end(), axis) > 0) &&
-            use.shardings[k].kind == PartialKind::kSum;
+        bool wanted = (contraction || std::count(plan_.scatter_axes.begin(), plan_.scatter_axes.end(), axis) > 0) &&
+                      use.shardings[k].kind == PartialKind::kSum;
         for (const auto& axes : passing) wanted = wanted && !std::count(axes.begin(), axes.end(), axis);
         for (const auto& axes : split.axes) wanted = wanted && !std::count(axes.begin(), axes.end(), axis);
         for (size_t f = 0; wanted && f < split.axes.size(); ++f) {

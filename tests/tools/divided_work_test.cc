@@ -1,0 +1,104 @@
+// Equal results can hide that every rank does all of the work: the operations of all ranks together are those of the
+// serial program.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <numeric>
+
+#include "base/cat.h"
+#include "frontend/pins.h"
+#include "frontend/recipe.h"
+#include "tests/tools/command.h"
+#include "tools/compile.h"
+
+namespace partita {
+namespace {
+
+// Operations of the contractions in one run of forward and backward, with each node's origin.
+std::map<std::string, double> contractions(const Graph& g) {
+  std::map<std::string, double> operations;
+  for (const Node& node : g.nodes) {
+    bool counts = node.segment == Segment::kForward || node.segment == Segment::kBackward;
+    if (!counts || node.op->work == WorkKind::kMemory) continue;
+    auto types = input_types(g, node);
+    OpView view{node.attrs, types};
+    operations[g.origin(node)] += use_flops(*node.op, view, bound_formula(*node.op, view));
+  }
+  return operations;
+}
+
+double total(const std::map<std::string, double>& operations) {
+  return std::accumulate(operations.begin(), operations.end(), 0.0,
+                         [](double sum, const auto& entry) { return sum + entry.second; });
+}
+
+// All ranks' operations in a step over those of the serial program, and in words what exceeds it most.
+std::pair<double, std::string> excess(const Compiled& compiled) {
+  int64_t samples = 0;
+  for (const GraphInput& in : compiled.serial.inputs) {
+    if (in.kind == InputKind::kData) samples = compiled.serial.type(in.value).shape[0];
+  }
+  double runs = static_cast<double>(compiled.samples) / static_cast<double>(samples);
+  const Graph& rank = compiled.claims[0].graph;
+  double times = static_cast<double>(compiled.ranks * compiled.programs[0].micro_batches) / runs;
+  auto serial = contractions(compiled.serial), local = contractions(rank);
+  std::string worst;
+  double most = 0;
+  for (const auto& [origin, operations] : local) {
+    double more = operations * times - (serial.count(origin) ? serial.at(origin) : 0);
+    if (more > most) most = more, worst = cat(origin, ": ", more / total(serial), " of the whole");
+  }
+  return {total(local) * times / total(serial), worst};
+}
+
+struct Case {
+  const char *model, *pins;  // pins: separated by spaces
+  int64_t ranks;
+};
+
+class DividedWork : public ::testing::TestWithParam<Case> {};
+
+TEST_P(DividedWork, IsTheSerialProgramsOnAllRanksTogether) {
+  const Case& c = GetParam();
+  std::string folder = cat(PARTITA_MODELS, "/", c.model);
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no model in " << folder;
+  CompileRequest request{
+      .model = folder + "/model.onnx", .recipe = *load_recipe(folder + "/train.yaml"), .ranks = c.ranks};
+  std::istringstream pins(c.pins);
+  for (std::string pin; pins >> pin;) ASSERT_TRUE(apply_pin(request.recipe, pin).ok()) << pin;
+  auto compiled = compile_model(request);
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  auto [share, worst] = excess(*compiled);
+  EXPECT_LT(share, 1.03) << worst;
+  EXPECT_GT(share, 0.97);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* model :
+       {"bert", "gpt2", "gpt2_legacy", "llama", "llama_opset23", "mixtral", "mlp", "moe", "resnet", "vit"}) {
+    all.push_back({model, "data=2", 2});
+    all.push_back({model, "zero=3", 4});
+  }
+  for (const char* model : {"bert", "gpt2", "gpt2_legacy", "llama", "llama_opset23", "mixtral", "moe"}) {
+    all.push_back({model, "context=2", 2});
+    all.push_back({model, "context=2 zero=1", 4});
+  }
+  for (const char* model : {"bert", "gpt2", "gpt2_legacy", "llama", "llama_opset23", "mixtral", "mlp"})
+    all.push_back({model, "tensor=2", 2});
+  for (const char* model : {"mixtral", "moe"}) {
+    all.push_back({model, "expert=2", 2});
+    all.push_back({model, "expert=2 data=2", 4});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(GivenModels, DividedWork, ::testing::ValuesIn(cases()), [](const auto& info) {
+  std::string name = cat(info.param.model, "_", info.param.pins);
+  std::replace_if(
+      name.begin(), name.end(), [](char x) { return !std::isalnum(static_cast<unsigned char>(x)); }, '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace partita
