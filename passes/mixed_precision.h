@@ -1,4 +1,5 @@
-// Lets a forward graph in f32 compute in bf16 or fp16, as the recipe's `precision` says; nothing for fp32 and tf32.
+// Lets a forward graph in f32 compute in bf16 or fp16, as the recipe's `precision` says; nothing for fp32 and tf32
+// (passes/allow_tf32.h).
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -9,6 +9,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "ir/print.h"
+#include "passes/allow_tf32.h"
 #include "passes/attach_loss.h"
 #include "passes/build_backward.h"
 #include "passes/build_evaluation.h"
@@ -56,6 +57,7 @@ constexpr Pass kTrainingPipeline[] = {
     {"simplify", simplify, "gradients of views are views of views", Phase::kTraining},
     {"remove_dead_nodes", remove_dead_nodes, "gradients of masks, tables and indices that nobody asked for",
      Phase::kTraining},
+    {"allow_tf32", allow_tf32, "gradients' products too, once they are all there", Phase::kTraining},
     {"recompute", recompute, "on the final backward part; no later pass takes equal nodes for one", Phase::kTraining},
     {"build_optimizer", build_optimizer, "updates read the final gradients", Phase::kTraining},
 };
@@ -64,6 +66,7 @@ constexpr size_t kForwardPasses = 11;  // up to the loss
 // Evaluation: the forward passes, then what becomes of the loss.
 constexpr Pass kEvaluationEnd[] = {
     {"mixed_precision", mixed_precision, "evaluation computes as training does"},
+    {"allow_tf32", allow_tf32, "evaluation computes as training does", Phase::kTraining},
     {"build_evaluation", build_evaluation, "the loss is there", Phase::kTraining},
     {"remove_dead_nodes", remove_dead_nodes, "outputs that only training asks for", Phase::kTraining},
 };

@@ -1,5 +1,5 @@
-// conv and its gradients by cuDNN, by algorithms that add in one order: f32 and f64 in full precision, 16-bit types on
-// the tensor cores with sums in f32.
+// conv and its gradients by cuDNN, by algorithms that add in one order: f64, and f32 without leave for tf32, in full
+// precision, 16-bit types on the tensor cores with sums in f32.
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/kernels/window.h"
@@ -21,7 +21,7 @@ class Convolution final : public LibraryKernel {
     PARTITA_ASSIGN_OR_RETURN(const Cudnn* dnn, Cudnn::load());
     std::unique_ptr<Convolution> made(new Convolution(device, *dnn, direction, r.dtype()));
     PARTITA_ASSIGN_OR_RETURN(made->handle_, device.cudnn());
-    PARTITA_RETURN_IF_ERROR(made->describe(w, r.i("groups", 1), x, weight, y));
+    PARTITA_RETURN_IF_ERROR(made->describe(w, r.i("groups", 1), r.i("tf32", 0) != 0, x, weight, y));
     return made;
   }
   ~Convolution() override {
@@ -81,7 +81,8 @@ class Convolution final : public LibraryKernel {
     return status == CUDNN_STATUS_NOT_SUPPORTED ? absl::UnimplementedError(text) : absl::InternalError(text);
   }
 
-  absl::Status describe(const Window& w, int64_t groups, const Shape& x, const Shape& weight, const Shape& y) {
+  absl::Status describe(const Window& w, int64_t groups, bool tf32, const Shape& x, const Shape& weight,
+                        const Shape& y) {
     auto narrow = [](const Shape& s) { return std::vector<int>(s.begin(), s.end()); };
     auto spatial = [&](const Window::Dims& d) {
       return std::vector<int>(d.end() - static_cast<long>(w.rank), d.end());
@@ -107,8 +108,9 @@ class Convolution final : public LibraryKernel {
                             CUDNN_CROSS_CORRELATION, is_narrow() ? CUDNN_DATA_FLOAT : type_),
               "cudnnSetConvolutionNdDescriptor"));
     PARTITA_RETURN_IF_ERROR(check(dnn_.conv_groups(desc_, static_cast<int>(groups)), "cudnnSetConvolutionGroupCount"));
-    PARTITA_RETURN_IF_ERROR(check(dnn_.conv_math(desc_, is_narrow() ? CUDNN_TENSOR_OP_MATH : CUDNN_FMA_MATH),
-                                  "cudnnSetConvolutionMathType"));
+    // Without more said, cuDNN takes tf32 for f32.
+    const cudnnMathType_t math = is_narrow() ? CUDNN_TENSOR_OP_MATH : tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+    PARTITA_RETURN_IF_ERROR(check(dnn_.conv_math(desc_, math), "cudnnSetConvolutionMathType"));
     cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
     if (direction_ == Direction::kForward)
       status = dnn_.forward_workspace(handle_, x_, weight_, desc_, y_, kForwardAlgorithm, &workspace_);

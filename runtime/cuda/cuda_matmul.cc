@@ -17,11 +17,11 @@ struct Types {
   cudaDataType_t data, scale;
   cublasComputeType_t compute;
 };
-// Full precision: f32 is not rounded to tf32.
-bool types_of(DType dtype, Types& t) {
+// f32 in full precision but where tf32 is allowed.
+bool types_of(DType dtype, bool tf32, Types& t) {
   switch (dtype) {
     case DType::kF32:
-      t = {CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+      t = {CUDA_R_32F, CUDA_R_32F, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
       return true;
     case DType::kF64:
       t = {CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
@@ -48,7 +48,7 @@ absl::Status CudaMatmul::check(cublasStatus_t status, const char* call) const {
 absl::Status CudaMatmul::describe() {
   const CudaProduct& p = product_;
   Types in{}, out{};
-  if (!types_of(p.dtype, in) || !types_of(p.out, out))
+  if (!types_of(p.dtype, p.tf32, in) || !types_of(p.out, p.tf32, out))
     return absl::UnimplementedError(cat("cuBLASLt multiplies no ", dtype_name(p.dtype)));
   PARTITA_RETURN_IF_ERROR(check(lt_.desc_create(&desc_, in.compute, in.scale), "cublasLtMatmulDescCreate"));
   auto set = [&](cublasLtMatmulDescAttributes_t what, auto value) {
@@ -143,7 +143,8 @@ CudaKernel make_cuda_matmul(CudaDevice& device, const KernelRequest& r) {
                 .accumulate = plan.accumulate,
                 .bias = plan.bias,
                 .relu = plan.activation == Activation::kRelu,
-                .gelu_tanh = plan.activation == Activation::kGeluTanh};
+                .gelu_tanh = plan.activation == Activation::kGeluTanh,
+                .tf32 = r.i("tf32", 0) != 0};
   int64_t outer = plan.batches();
   if (!plan.batch.empty()) {
     const MatmulPlan::Batch& last = plan.batch.back();

@@ -14,6 +14,7 @@ struct CudaProduct {
   bool transpose_a = false, transpose_b = false;
   int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;  // elements
   bool accumulate = false, bias = false, relu = false, gelu_tanh = false;
+  bool tf32 = false;  // f32 operands may be rounded to tf32
   double scale = 1;
 };
 

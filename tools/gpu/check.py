@@ -124,7 +124,7 @@ def check(name, bundle, seconds):
 
 
 def check_narrow(title, bundle, seconds):
-    """The losses of a 16-bit program: as near to float64 as PyTorch's autocast, and not as near as fp32."""
+    """The losses of a 16-bit or tf32 program: as near to float64 as PyTorch's bf16 autocast, and rounded indeed."""
     name, _, precision = title.partition("+")
     folder = f"{HERE}/references/{name}"
     exact = np.load(f"{folder}/expected.npz")["loss_f64"]
