@@ -1,7 +1,5 @@
 #include "tests/codegen/simt.h"
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -13,124 +11,25 @@
 #include "codegen/nvptx/device_schedule.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
+#include "tests/thread_block.h"
 
 namespace partita {
 namespace {
 
-constexpr size_t kStack = 64 << 10;
 constexpr int kMostThreads = 1024;
+static_assert(kWarp == ThreadBlock::kWarpSize);
 
-// One block at a time, on one thread of the host.
-class Block {
- public:
-  enum class State { kReady, kBarrier, kWarp, kDone };
-  struct Thread {
-    ucontext_t context;
-    State state = State::kReady;
-    uint32_t word = 0, mask = 0;  // what it brought to a shuffle
-    int partner = 0;              // 0: a barrier of the warp alone
-    uint32_t received = 0;
-  };
-
-  Block() : stacks_(kStack * kMostThreads), threads_(kMostThreads) {}
-
-  void run(int count, int64_t block, runtime::KernelFunction body, char* const* buffers,
-           const std::vector<int>& order) {
-    count_ = count;
-    block_ = block;
-    body_ = body;
-    buffers_ = buffers;
-    for (int t = 0; t < count; ++t) {
-      Thread& thread = threads_[static_cast<size_t>(t)];
-      thread.state = State::kReady;
-      getcontext(&thread.context);
-      thread.context.uc_stack.ss_sp = stacks_.data() + kStack * static_cast<size_t>(t);
-      thread.context.uc_stack.ss_size = kStack;
-      thread.context.uc_link = nullptr;
-      makecontext(&thread.context, enter, 0);
-    }
-    for (;;) {
-      for (int t : order) {
-        current_ = t;
-        if (at(t).state == State::kReady) swapcontext(&scheduler_, &at(t).context);
-      }
-      if (all(0, count, State::kDone)) return;
-      release();
-    }
-  }
-
-  void wait(State state) {
-    Thread& thread = at(current_);
-    thread.state = state;
-    swapcontext(&thread.context, &scheduler_);
-  }
-
-  Thread& at(int t) { return threads_[static_cast<size_t>(t)]; }
-  Thread& current() { return at(current_); }
-  int number() const { return current_; }
-  int64_t block() const { return block_; }
-
- private:
-  static void enter();
-  bool all(int begin, int end, State state) {
-    for (int t = begin; t < end; ++t) {
-      if (at(t).state != state) return false;
-    }
-    return true;
-  }
-
-  // Nobody can go on: every warp is at a shuffle of its own, or all of the block at a barrier.
-  void release() {
-    bool moved = false;
-    for (int w = 0; w < count_; w += kWarp) {
-      int end = std::min(w + kWarp, count_);
-      if (!all(w, end, State::kWarp)) continue;
-      for (int t = w; t < end; ++t) {
-        PARTITA_CHECK(at(t).mask == 0xffffffff && at(t).partner == at(w).partner,
-                      "threads of a warp at different shuffles");
-        at(t).received = at(w + ((t - w) ^ at(t).partner)).word;
-      }
-      for (int t = w; t < end; ++t) at(t).state = State::kReady;
-      moved = true;
-    }
-    if (!moved && all(0, count_, State::kBarrier)) {
-      for (int t = 0; t < count_; ++t) at(t).state = State::kReady;
-      moved = true;
-    }
-    PARTITA_CHECK(moved, "threads of a block wait for others that do not come");
-  }
-
-  std::vector<char> stacks_;
-  std::vector<Thread> threads_;
-  ucontext_t scheduler_;
-  int count_ = 0, current_ = 0;
-  int64_t block_ = 0;
-  runtime::KernelFunction body_ = nullptr;
-  char* const* buffers_ = nullptr;
-};
-
-Block& the_block() {
-  static Block block;
-  return block;
-}
-
-void Block::enter() {
-  Block& b = the_block();
-  b.body_(b.buffers_, 0, 0);
-  b.current().state = State::kDone;
-  swapcontext(&b.current().context, &b.scheduler_);
-}
+int64_t the_block = 0;  // its number
 
 // What the lowered intrinsics call.
-uint32_t thread_number() { return static_cast<uint32_t>(the_block().number()); }
-uint32_t block_number() { return static_cast<uint32_t>(the_block().block()); }
-void barrier() { the_block().wait(Block::State::kBarrier); }
+uint32_t thread_number() { return static_cast<uint32_t>(ThreadBlock::instance().number()); }
+uint32_t block_number() { return static_cast<uint32_t>(the_block); }
+void barrier() { ThreadBlock::instance().barrier(); }
 uint32_t shuffle(uint32_t mask, uint32_t word, uint32_t distance, uint32_t clamp) {
-  PARTITA_CHECK(clamp == kWarp - 1 && distance < kWarp, "a shuffle out of the warp");
-  Block::Thread& t = the_block().current();
-  t.mask = mask, t.word = word, t.partner = static_cast<int>(distance);
-  the_block().wait(Block::State::kWarp);
-  return the_block().current().received;
+  PARTITA_CHECK(mask == 0xffffffff && clamp == kWarp - 1 && distance < kWarp, "a shuffle out of the warp");
+  ThreadBlock& block = ThreadBlock::instance();
+  block.exchange({word}, static_cast<int>(distance));
+  return static_cast<uint32_t>(block.received((block.number() % kWarp) ^ static_cast<int>(distance))[0]);
 }
 void warp_barrier(uint32_t mask) { shuffle(mask, 0, 0, kWarp - 1); }
 
@@ -236,7 +135,8 @@ void SimtModule::run(const runtime::Step& step, char* const* buffers, SimtOrder 
   }
   for (int64_t block : blocks) {
     if (shared != nullptr) std::memset(shared, 0xff, static_cast<size_t>(bytes->second));
-    the_block().run(static_cast<int>(count), block, body, buffers, threads);
+    the_block = block;
+    ThreadBlock::instance().run(threads, [&] { body(buffers, 0, 0); });
   }
 }
 

@@ -1,7 +1,5 @@
 // GPU kernels on the host: the module that NVPTX would get, compiled for this processor, its thread numbers, barriers
-// and shuffles lowered to calls into this file. A block's threads are coroutines that run until they must wait for each
-// other. What a GPU would leave undefined stops the test: a barrier or shuffle that some threads of the block or warp
-// do not reach.
+// and shuffles lowered to calls, which are answered by tests/thread_block.h.
 #pragma once
 
 #include <map>
