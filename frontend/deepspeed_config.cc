@@ -149,17 +149,51 @@ absl::Status parse_scheduler(const YamlNode& node, const std::string& path, Reci
 
 // {"enabled": true, …}: what it turns on.
 absl::Status parse_precision(const YamlNode& node, const std::string& path, Precision precision, Recipe& out) {
+  // The loss scale that fp16 has here (passes/loss_scale.h), which is DeepSpeed's default, too.
   struct Switch {
     bool enabled = false;
+    double loss_scale = 0;  // dynamic
+    int64_t initial_scale_power = 16, loss_scale_window = 1000, hysteresis = 2;
+    double min_loss_scale = 1;
+    bool consecutive_hysteresis = false;
   } s;
+  const Switch usual;
   static const Fields<Switch> kFields = [] {
     Fields<Switch> f = {{"enabled", unless_auto(boolean(&Switch::enabled))}};
-    ignore(f, {"auto_cast", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale",
-               "consecutive_hysteresis", "fp16_master_weights_and_grads", "immediate_grad_update"});
+    f.push_back({"loss_scale", unless_auto(number(&Switch::loss_scale, kNonNegative))});
+    f.push_back({"initial_scale_power", unless_auto(integer(&Switch::initial_scale_power, 0, 127))});
+    f.push_back({"loss_scale_window", unless_auto(integer(&Switch::loss_scale_window, 1, INT64_MAX))});
+    f.push_back({"hysteresis", unless_auto(integer(&Switch::hysteresis, 1, INT64_MAX))});
+    f.push_back({"min_loss_scale", unless_auto(number(&Switch::min_loss_scale, kNonNegative))});
+    f.push_back({"consecutive_hysteresis", unless_auto(boolean(&Switch::consecutive_hysteresis))});
+    ignore(f, {"auto_cast", "fp16_master_weights_and_grads", "immediate_grad_update"});
     return f;
   }();
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, s));
-  if (s.enabled) out.precision = precision;
+  if (!s.enabled) return absl::OkStatus();
+  if (out.precision != Precision::kFp32)
+    return yaml_error(node.line, node.column, cat(path, ": expected fp16 or bf16 to be enabled, found both"));
+  out.precision = precision;
+  if (precision != Precision::kFp16) return absl::OkStatus();
+  struct Setting {
+    std::string_view key;
+    double found, expected;
+  };
+  auto wide = [](int64_t v) { return static_cast<double>(v); };
+  const Setting settings[] = {
+      {"loss_scale", s.loss_scale, usual.loss_scale},
+      {"initial_scale_power", wide(s.initial_scale_power), wide(usual.initial_scale_power)},
+      {"loss_scale_window", wide(s.loss_scale_window), wide(usual.loss_scale_window)},
+      {"hysteresis", wide(s.hysteresis), wide(usual.hysteresis)},
+      {"min_loss_scale", s.min_loss_scale, usual.min_loss_scale},
+      {"consecutive_hysteresis", wide(s.consecutive_hysteresis), wide(usual.consecutive_hysteresis)},
+  };
+  for (const Setting& x : settings) {
+    if (x.found == x.expected) continue;
+    return yaml_error(node.line, node.column,
+                      cat(path, ".", x.key, ": expected ", x.expected, ", the only loss scale there is so far, found ",
+                          x.found, "; leave the key out, or use bf16, which needs none"));
+  }
   return absl::OkStatus();
 }
 

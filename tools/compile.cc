@@ -111,22 +111,23 @@ absl::StatusOr<std::vector<LocalProgram>> localize_stages(const PlannedGraph& pl
 }
 
 // The same model imported for inference, every state and input laid out as training has it.
-absl::StatusOr<std::vector<runtime::Program>> compile_evaluation(const CompileRequest& request, const Recipe& recipe,
-                                                                 const PlannedGraph& training,
-                                                                 const ParallelLayout& layout, const BatchPlan& batch,
-                                                                 const StateOwners& owners, PassContext context) {
+absl::StatusOr<CompiledEvaluation> compile_evaluation(const CompileRequest& request, const Recipe& recipe,
+                                                      const PlannedGraph& training, const ParallelLayout& layout,
+                                                      const BatchPlan& batch, const StateOwners& owners,
+                                                      PassContext context) {
   ImportOptions options = import_options(recipe);
   options.training = false;
   PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(request.model, options));
   PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(evaluation_pipeline(), std::move(model.graph), context));
   PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings_like(training, graph, recipe, layout, batch));
   PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned, layout, owners));
-  std::vector<runtime::Program> programs;
+  CompiledEvaluation out;
   for (const LocalProgram& stage : stages) {
-    PARTITA_ASSIGN_OR_RETURN(runtime::Program program, emit_program(stage, request.target));
-    programs.push_back(std::move(program));
+    PARTITA_ASSIGN_OR_RETURN(runtime::Program program, emit_program(stage, request.target, &out.claims.emplace_back()));
+    out.programs.push_back(std::move(program));
   }
-  return programs;
+  out.serial = verifier::without_weights(std::move(graph));
+  return out;
 }
 
 std::vector<InitialTensor> collect_weights(const std::vector<LocalProgram>& stages) {
@@ -218,7 +219,7 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
     for (const auto& s : stage.segments) steps += static_cast<int64_t>(s.steps.size());
   }
   nlohmann::json evaluate;
-  if (!compiled.evaluation.empty()) {
+  if (!compiled.evaluation.programs.empty()) {
     evaluate = {{"every", compiled.evaluate_every},
                 {"batches", compiled.evaluate_batches},
                 {"data", runtime::to_json(compiled.evaluation_data)}};
@@ -238,7 +239,7 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
                         {"warnings", compiled.warnings},
                         {"data", data},
                         {"seed", compiled.seed}};
-  if (!compiled.evaluation.empty()) all["evaluate"] = evaluate;
+  if (!compiled.evaluation.programs.empty()) all["evaluate"] = evaluate;
   if (compiled.programs.size() > 1) all["stages"] = stages;
   if (compiled.statistic_samples > 0)
     all["semantics"] = {{"batch_norm", "replica"}, {"statistic_samples", compiled.statistic_samples}};
@@ -391,6 +392,19 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   return out;
 }
 
+namespace {
+
+std::vector<verifier::RankEvidence> evidence(const std::vector<ProgramClaims>& programs) {
+  std::vector<verifier::RankEvidence> all;
+  for (const ProgramClaims& program : programs) {
+    verifier::RankEvidence& e = all.emplace_back(verifier::RankEvidence{program.graph, {}});
+    for (const StepClaim& c : program.steps) e.claims.push_back({c.node, c.values});
+  }
+  return all;
+}
+
+}  // namespace
+
 absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder) {
   namespace fs = std::filesystem;
   std::error_code ec;
@@ -404,8 +418,8 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
   auto write = [&]() -> absl::Status {
     PARTITA_ASSIGN_OR_RETURN(std::string image, runtime::serialize_programs(compiled.programs));
     PARTITA_RETURN_IF_ERROR(write_file_atomically(cat(fresh, "/", runtime::kImageName), image, Durable::kNo));
-    if (!compiled.evaluation.empty()) {
-      PARTITA_ASSIGN_OR_RETURN(std::string evaluation, runtime::serialize_programs(compiled.evaluation));
+    if (!compiled.evaluation.programs.empty()) {
+      PARTITA_ASSIGN_OR_RETURN(std::string evaluation, runtime::serialize_programs(compiled.evaluation.programs));
       PARTITA_RETURN_IF_ERROR(
           write_file_atomically(cat(fresh, "/", runtime::kEvaluationName), evaluation, Durable::kNo));
     }
@@ -413,12 +427,13 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
                                          quote(compiled.programs.front().model, 200)));
     PARTITA_RETURN_IF_ERROR(
         runtime::write_executable(runner, as_byte_span(image), cat(fresh, "/", runtime::kRankName)));
-    std::vector<verifier::RankEvidence> evidence;
-    for (const ProgramClaims& program : compiled.claims) {
-      verifier::RankEvidence& e = evidence.emplace_back(verifier::RankEvidence{program.graph, {}});
-      for (const StepClaim& c : program.steps) e.claims.push_back({c.node, c.values});
+    PARTITA_RETURN_IF_ERROR(verifier::write_evidence(compiled.serial, compiled.samples, evidence(compiled.claims),
+                                                     fresh, verifier::kTrainingFiles));
+    if (!compiled.evaluation.programs.empty()) {
+      PARTITA_RETURN_IF_ERROR(verifier::write_evidence(compiled.evaluation.serial, compiled.samples,
+                                                       evidence(compiled.evaluation.claims), fresh,
+                                                       verifier::kEvaluationFiles));
     }
-    PARTITA_RETURN_IF_ERROR(verifier::write_evidence(compiled.serial, compiled.samples, evidence, fresh));
     return write_file_atomically(cat(fresh, "/", runtime::kManifestName), manifest(compiled, image).dump(2) + "\n",
                                  Durable::kNo);
   };

@@ -35,12 +35,19 @@ struct InitialTensor {
   bool trained = false;
 };
 
+// Forward alone, for inference, on the states of training; no programs where train.yaml has no `evaluate`.
+struct CompiledEvaluation {
+  Graph serial;  // this and the rest as in Compiled
+  std::vector<ProgramClaims> claims;
+  std::vector<runtime::Program> programs;
+};
+
 struct Compiled {
-  std::vector<runtime::Program> programs;    // of the ranks: one, or one for each stage of a pipeline
-  Graph serial;                              // what the ranks share out between them, for the verifier
-  int64_t samples = 0;                       // a step's, likewise
-  std::vector<ProgramClaims> claims;         // what the programs' steps say that they compute, likewise
-  std::vector<runtime::Program> evaluation;  // forward alone, for inference; where train.yaml has `evaluate`
+  std::vector<runtime::Program> programs;  // of the ranks: one, or one for each stage of a pipeline
+  Graph serial;                            // what the ranks share out between them, for the verifier
+  int64_t samples = 0;                     // a step's, likewise
+  std::vector<ProgramClaims> claims;       // what the programs' steps say that they compute, likewise
+  CompiledEvaluation evaluation;
   runtime::DataConfig evaluation_data;
   int64_t evaluate_every = 0, evaluate_batches = -1;  // steps; global batches, -1: all of the data
   runtime::DataConfig data;                           // what train.yaml says of the data

@@ -69,6 +69,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   if (!r.train_file.empty()) {
     PARTITA_ASSIGN_OR_RETURN(p->recipe, load_recipe(r.train_file));
   }
+  if (r.precision) p->recipe.precision = *r.precision;
   for (const std::string& preset : r.like) PARTITA_RETURN_IF_ERROR(apply_preset(p->recipe, preset));
   for (const std::string& pin : r.pins) PARTITA_RETURN_IF_ERROR(apply_pin(p->recipe, pin));
   PARTITA_ASSIGN_OR_RETURN(p->library, ProfileLibrary::load());

@@ -16,6 +16,7 @@ struct PlanRequest {
   std::string model, train_file, cluster_file;
   std::string profile_file;  // YAML of devices, links and software over the built-in ones
   std::vector<std::string> pins, like;
+  std::optional<Precision> precision;  // in place of the recipe's
   double time_limit = 0;
 };
 

@@ -523,7 +523,7 @@ TEST(DeepSpeedConfig_Tutorial, BecomesARecipe) {
     "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 3e-5, "warmup_num_steps": 500,
                                                  "warmup_type": "linear"}},
     "gradient_clipping": 1.0,
-    "fp16": {"enabled": true, "loss_scale": 0},
+    "fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 16, "hysteresis": "auto"},
     "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true},
                           "offload_param": {"device": "cpu"}, "overlap_comm": true,
                           "stage3_max_live_parameters": 1e9}
@@ -552,6 +552,10 @@ TEST(DeepSpeedConfig_BadInput, NamesTheKey) {
       {R"({"train_batch_size": 8, "optimizer": {"type": "OneBitAdam"}})", "optimizer.type"},
       {R"({"train_batch_size": 8, "scheduler": {"type": "OneCycle"}})", "scheduler.type"},
       {R"({"train_batch_size": 8, "fp16": {"enabled": "yes"}})", "fp16.enabled"},
+      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 128}})", "fp16.loss_scale: expected 0"},
+      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 12}})", "expected 16"},
+      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "min_loss_scale": 4}})", "fp16.min_loss_scale"},
+      {R"({"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}})", "found both"},
   };
   for (const auto& [text, expected] : cases) {
     auto recipe = parse_recipe(text, "ds_config.json");

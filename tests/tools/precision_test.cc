@@ -178,6 +178,22 @@ TEST_F(Fp16Overflow, SkipsTheStepAndHalvesTheScale) {
   EXPECT_EQ(TempFolder::read(out_ / "one.safetensors"), TempFolder::read(out_ / "two.safetensors"));
 }
 
+// The flag stands for the recipe's key, and comes before it.
+TEST_F(Fp16Overflow, PrecisionCanBeSaidOnTheCommandLine) {
+  std::vector<json> said = run(2, "--ranks 1"), flag;
+  const std::string plain = std::exchange(recipe_, std::string());
+  for (const char* own : {"", "precision: fp32\n"}) {
+    std::string text = TempFolder::read(plain);
+    text.erase(text.find("precision:"));
+    recipe_ = out_.write("plain.yaml", text + own);
+    EXPECT_EQ(all(run(2, "--precision fp16"), "loss_scale"), all(said, "loss_scale"));
+  }
+  EXPECT_FALSE(run(1, "")[0].contains("loss_scale"));
+  Outcome bad = run_command(partita_program() + " compile model.onnx --precision fp8 -o " + (out_ / "bundle"));
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_NE(bad.text.find("fp8"), std::string::npos) << bad.text;
+}
+
 TEST_F(Fp16Overflow, AllRanksSkipTogether) {
   std::vector<json> one = run(5, "--ranks 1");
   for (const char* flags : {"--ranks 2", "--ranks 4 --like zero1", "--ranks 4 --like zero3"}) {

@@ -10,6 +10,7 @@
 #include "tests/tools/verify_mutations.h"
 #include "tests/tools/verify_samples.h"
 #include "tools/verify/certificate.h"
+#include "tools/verify/check_evaluation.h"
 #include "tools/verify/check_graph.h"
 #include "tools/verify/check_steps.h"
 #include "tools/verify/join_stages.h"
@@ -172,6 +173,50 @@ class Mutations : public testing::Test {
 };
 
 TEST_F(Mutations, OfGraphsAreFound) { expect_all_found(graph_mutations(), check_values); }
+
+// Faults of evaluation programs, of their graphs (which the steps no longer fit then), steps and schedules, alone and
+// in stages.
+TEST_F(Mutations, OfEvaluationAreFound) {
+  const std::string gpt2 = std::string(PARTITA_TEST_DATA) + "/gpt2";
+  int applied = 0, passed = 0;
+  std::string harmless;
+  for (const std::vector<std::string>& pins :
+       std::vector<std::vector<std::string>>{{"tensor=2"}, {"pipeline=2", "micro_batch=1"}}) {
+    auto bundle = sample_bundle(gpt2, {.ranks = 2, .pins = pins, .evaluate = true});
+    ASSERT_TRUE(bundle.ok()) << bundle.status();
+    ASSERT_TRUE(verifier::check_bundle(*bundle).ok()) << verifier::check_bundle(*bundle).status();
+    for (int seed = 0; seed < 60; ++seed) {
+      std::mt19937 rng(static_cast<uint32_t>(seed));
+      std::span<const Mutation> mutations = seed % 3 == 0 ? graph_mutations() : program_mutations();
+      const Mutation& m = mutations[static_cast<size_t>(seed / 3) % mutations.size()];
+      verifier::Bundle evaluation, broken = *bundle;
+      static_cast<verifier::ProgramSet&>(evaluation) = *bundle->evaluation;
+      if (!m.apply(evaluation, rng)) continue;
+      broken.evaluation = evaluation;
+      absl::Status status = verifier::check_bundle(broken).status();
+      ++applied;
+      if (status.ok()) {
+        append(harmless, m.name, "; ");
+        ++passed;
+        continue;
+      }
+      EXPECT_EQ(status.message().substr(0, 12), "evaluation: ") << m.name << ": " << status;
+    }
+    // Another part of a parameter than training keeps on the rank.
+    verifier::Bundle other = *bundle;
+    for (runtime::ProgramState& s : other.programs[0].program.states) s.operand.shape.push_back(1);
+    EXPECT_FALSE(verifier::check_shared_states(other, *bundle->evaluation).ok());
+    EXPECT_TRUE(verifier::check_shared_states(*bundle, *bundle->evaluation).ok());
+    // Evaluation that trains.
+    other = *bundle;
+    State& s = other.evaluation->serial.states.front();
+    s.next = other.evaluation->serial.outputs.front().value;
+    EXPECT_FALSE(verifier::check_shared_states(other, *other.evaluation).ok());
+  }
+  EXPECT_GE(applied, 60);
+  // Some changes are no faults: the peer of a sum, the slot of a micro-batch that leaves nothing behind.
+  EXPECT_LE(passed, applied / 10) << harmless;
+}
 
 TEST_F(Mutations, OfProgramsAreFound) {
   expect_all_found(program_mutations(), [](size_t, const verifier::Bundle& b) {

@@ -13,6 +13,24 @@
 #include "tools/verify/serial_values.h"
 
 namespace partita {
+namespace {
+
+// Through text, as a bundle on disk.
+absl::Status take_programs(const Graph& serial, int64_t samples, const std::vector<ProgramClaims>& claims,
+                           std::vector<runtime::Program> programs, verifier::ProgramSet& set) {
+  PARTITA_ASSIGN_OR_RETURN(set.serial, parse_graph(print(serial)));
+  set.samples = samples;
+  for (size_t k = 0; k < programs.size(); ++k) {
+    verifier::RankProgram& p = set.programs.emplace_back();
+    PARTITA_ASSIGN_OR_RETURN(p.rank, parse_graph(print(verifier::without_weights(claims[k].graph))));
+    PARTITA_ASSIGN_OR_RETURN(p.code, verifier::expanded(p.rank, p.from));
+    for (const StepClaim& c : claims[k].steps) p.claims.push_back({c.node, c.values});
+    p.program = std::move(programs[k]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<verifier::Bundle> sample_bundle(const std::string& folder, const SampleLayout& layout) {
   CompileRequest request;
@@ -23,17 +41,15 @@ absl::StatusOr<verifier::Bundle> sample_bundle(const std::string& folder, const 
   for (const std::string& pin : layout.pins) PARTITA_RETURN_IF_ERROR(apply_pin(request.recipe, pin));
   request.ranks = layout.ranks;
   request.keep_gradients = layout.keep_gradients;
+  if (layout.evaluate) request.recipe.evaluate = EvaluateRecipe{.data = {.path = "text.bin"}};
   PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));
   verifier::Bundle bundle;
-  // Through text, as a bundle on disk.
-  PARTITA_ASSIGN_OR_RETURN(bundle.serial, parse_graph(print(compiled.serial)));
-  bundle.samples = compiled.samples;
-  for (size_t k = 0; k < compiled.programs.size(); ++k) {
-    verifier::RankProgram& p = bundle.programs.emplace_back();
-    PARTITA_ASSIGN_OR_RETURN(p.rank, parse_graph(print(verifier::without_weights(compiled.claims[k].graph))));
-    PARTITA_ASSIGN_OR_RETURN(p.code, verifier::expanded(p.rank, p.from));
-    for (const StepClaim& c : compiled.claims[k].steps) p.claims.push_back({c.node, c.values});
-    p.program = std::move(compiled.programs[k]);
+  PARTITA_RETURN_IF_ERROR(
+      take_programs(compiled.serial, compiled.samples, compiled.claims, std::move(compiled.programs), bundle));
+  if (layout.evaluate) {
+    CompiledEvaluation& e = compiled.evaluation;
+    PARTITA_RETURN_IF_ERROR(
+        take_programs(e.serial, compiled.samples, e.claims, std::move(e.programs), bundle.evaluation.emplace()));
   }
   return bundle;
 }

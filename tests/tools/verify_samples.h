@@ -13,7 +13,7 @@ namespace partita {
 struct SampleLayout {
   int64_t ranks = 2;
   std::vector<std::string> like, pins;
-  bool keep_gradients = false;
+  bool keep_gradients = false, evaluate = false;
 };
 
 // Compiles the model of a folder (model.onnx and train.yaml).

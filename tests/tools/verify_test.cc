@@ -6,11 +6,13 @@
 #include <fstream>
 
 #include "base/cat.h"
+#include "ir/builder.h"
 #include "nlohmann/json.hpp"
 #include "tests/temp_folder.h"
 #include "tests/tools/command.h"
 #include "tests/tools/verify_samples.h"
 #include "tools/verify/certificate.h"
+#include "tools/verify/check_evaluation.h"
 
 namespace partita {
 namespace {
@@ -81,6 +83,38 @@ TEST(Verify_EveryLayout, Holds) {
     expect_verified(folder, {.ranks = 4, .pins = {"pipeline=2", "tensor=2", "micro_batch=1"}});
     expect_verified(folder, {.ranks = 4, .pins = {"pipeline=2", "zero=3"}, .keep_gradients = true});
     expect_verified(folder, {.ranks = 4, .pins = {"pipeline=2", "data=2", "zero=1", "recompute=full"}});
+  }
+}
+
+TEST(Verify_Evaluation, RandomNodesAreSeen) {
+  Builder b;
+  ValueId index = b.input("index", {DType::kI64, {4}}, InputKind::kData);
+  ValueId drawn =
+      b.emit("uniform", {index, b.scalar(DType::kI64, 3)}, {{"seed", int64_t{1}}, {"instance", int64_t{2}}});
+  b.output("noise", b.add(drawn, drawn));
+  EXPECT_EQ(verifier::random_nodes(b.graph()), 1);
+}
+
+// Evaluation programs are proved too, in every layout.
+TEST(Verify_Evaluation, HoldsInEveryLayout) {
+  TempFolder out;
+  const std::string made = made_model(out, "--vocab 97"), gpt2 = std::string(PARTITA_TEST_DATA) + "/gpt2";
+  for (const auto& [folder, layout] : std::vector<std::pair<std::string, SampleLayout>>{
+           {gpt2, {.ranks = 1}},
+           {made, {.ranks = 4, .like = {"zero3"}}},
+           {made, {.ranks = 2, .like = {"megatron:tp2"}}},
+           {gpt2, {.ranks = 4, .pins = {"pipeline=2", "zero=1", "micro_batch=1"}}},
+           {gpt2, {.ranks = 2, .pins = {"pipeline=2", "micro_batch=1", "schedule=interleaved"}}},
+       }) {
+    SampleLayout with = layout;
+    with.evaluate = true;
+    auto bundle = sample_bundle(folder, with);
+    ASSERT_TRUE(bundle.ok()) << describe(layout) << ": " << bundle.status();
+    auto verdict = verifier::check_bundle(*bundle);
+    ASSERT_TRUE(verdict.ok()) << describe(layout) << ": " << verdict.status();
+    ASSERT_TRUE(verdict->evaluation.has_value());
+    EXPECT_GT(verdict->evaluation->values, 0);
+    EXPECT_EQ(verdict->evaluation->random_nodes, 0);
   }
 }
 

@@ -42,9 +42,21 @@ absl::Status apply_plan(Recipe& recipe, const std::string& path) {
 
 }  // namespace
 
+void add_precision(CLI::App& app, std::optional<Precision>& precision) {
+  const auto names = enum_names<Precision>();
+  app.add_option_function<std::string>(
+         "--precision",
+         [names, &precision](const std::string& name) {
+           precision = static_cast<Precision>(std::find(names.begin(), names.end(), name) - names.begin());
+         },
+         "fp32, tf32, bf16 or fp16, in place of the recipe's precision")
+      ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())));
+}
+
 void ModelFlags::add(CLI::App& app) {
   app.add_option("model", model, "ONNX file, or a folder with one or with ONNX Runtime training artifacts")->required();
   app.add_option("--train", train_file, "the recipe, train.yaml (docs/train_yaml.md)");
+  add_precision(app, precision);
   app.add_option("--ranks", ranks, "number of ranks (devices); default: what the pins say, else 1")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--plan", plan,
@@ -66,6 +78,7 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
   if (!train_file.empty()) {
     PARTITA_ASSIGN_OR_RETURN(r.recipe, load_recipe(train_file));
   }
+  if (precision) r.recipe.precision = *precision;
   if (!plan.empty()) PARTITA_RETURN_IF_ERROR(apply_plan(r.recipe, plan));
   for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_preset(r.recipe, preset));
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(r.recipe, pin));

@@ -30,16 +30,20 @@ void add_model(CLI::App& app, absl::Status& result);
 void add_factors(CLI::App& app, absl::Status& result);
 void add_checkpoint(CLI::App& app, absl::Status& result);
 
+// `--precision`: the recipe's key of that name.
+void add_precision(CLI::App& app, std::optional<Precision>& precision);
+
 // A model, its recipe and how to compile it: the flags that train and compile share.
 struct ModelFlags {
   std::string model, train_file, plan, target = "cpu:host", dump_ir, stop_after;
   std::vector<std::string> pins, like;
   std::optional<int64_t> ranks;
+  std::optional<Precision> precision;
   bool time_passes = false, no_fusion = false, no_in_place = false;
 
   // The first lines of every --help: what to compile, and how.
   void add(CLI::App& app);
-  // Loads and checks the recipe and applies the plan, presets, then pins.
+  // Loads and checks the recipe and applies the precision, the plan, presets, then pins.
   absl::StatusOr<CompileRequest> request() const;
 };
 

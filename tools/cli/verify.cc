@@ -66,6 +66,11 @@ void add_verify(CLI::App& app, absl::Status& result) {
             static_cast<long long>(v.ranks), v.ranks == 1 ? "" : "s", stages.c_str(), static_cast<long long>(v.values),
             static_cast<long long>(v.states), static_cast<long long>(v.outputs), but.c_str(),
             static_cast<long long>(v.steps), static_cast<long long>(v.collectives));
+        if (v.evaluation)
+          std::printf("evaluation: %lld values, equal to the serial evaluation program%s; %lld steps\n",
+                      static_cast<long long>(v.evaluation->values),
+                      v.evaluation->random_nodes == 0 ? ", which draws no random numbers" : "",
+                      static_cast<long long>(v.evaluation->steps));
         if (numeric)
           std::printf("run: %lld steps, %lld tensors; largest relative difference %.2g of a loss, %.2g of a tensor%s\n",
                       static_cast<long long>(numeric->steps), static_cast<long long>(numeric->tensors),

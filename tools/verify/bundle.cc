@@ -43,6 +43,23 @@ absl::StatusOr<std::string> read_compression(const std::string& path) {
   return c["kind"].get<std::string>();
 }
 
+absl::Status read_programs(const std::string& folder, const ProgramFiles& files, ProgramSet& set) {
+  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> images, runtime::load_images(cat(folder, "/", files.image)));
+  PARTITA_ASSIGN_OR_RETURN(set.serial, read_graph(cat(folder, "/", files.serial), &set.samples));
+  for (size_t k = 0; k < images.size(); ++k) {
+    RankProgram& p = set.programs.emplace_back();
+    PARTITA_ASSIGN_OR_RETURN(p.rank, read_graph(cat(folder, "/", stage_file(files.rank, k, images.size()))));
+    PARTITA_ASSIGN_OR_RETURN(p.code, expanded(p.rank, p.from));
+    std::string path = cat(folder, "/", stage_file(files.claims, k, images.size()));
+    PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+    auto claims = parse_claims(file.text(), p.code);
+    if (!claims.ok()) return with_context(claims.status(), quote(path));
+    p.claims = *std::move(claims);
+    p.program = std::move(images[k]);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string stage_file(std::string_view file, size_t stage, size_t stages) {
@@ -53,20 +70,11 @@ std::string stage_file(std::string_view file, size_t stage, size_t stages) {
 
 absl::StatusOr<Bundle> read_bundle(const std::string& folder) {
   Bundle b;
-  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> images, runtime::load_images(cat(folder, "/", kImageFile)));
-  PARTITA_ASSIGN_OR_RETURN(b.serial, read_graph(cat(folder, "/", kSerialFile), &b.samples));
+  PARTITA_RETURN_IF_ERROR(read_programs(folder, kTrainingFiles, b));
   PARTITA_ASSIGN_OR_RETURN(b.compress, read_compression(cat(folder, "/", kManifestFile)));
-  for (size_t k = 0; k < images.size(); ++k) {
-    RankProgram& p = b.programs.emplace_back();
-    PARTITA_ASSIGN_OR_RETURN(p.rank, read_graph(cat(folder, "/", stage_file(kRankFile, k, images.size()))));
-    PARTITA_ASSIGN_OR_RETURN(p.code, expanded(p.rank, p.from));
-    std::string path = cat(folder, "/", stage_file(kClaimsFile, k, images.size()));
-    PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
-    auto claims = parse_claims(file.text(), p.code);
-    if (!claims.ok()) return with_context(claims.status(), quote(path));
-    p.claims = *std::move(claims);
-    p.program = std::move(images[k]);
-  }
+  std::error_code ec;
+  if (std::filesystem::exists(cat(folder, "/", kEvaluationFiles.image), ec))
+    PARTITA_RETURN_IF_ERROR(read_programs(folder, kEvaluationFiles, b.evaluation.emplace()));
   return b;
 }
 
@@ -79,17 +87,17 @@ Graph without_weights(Graph graph) {
 }
 
 absl::Status write_evidence(const Graph& serial, int64_t samples, const std::vector<RankEvidence>& programs,
-                            const std::string& folder) {
+                            const std::string& folder, const ProgramFiles& files) {
   std::error_code ec;
   std::filesystem::create_directories(folder + "/verify", ec);
   if (ec) return absl::InvalidArgumentError(cat("cannot create ", quote(folder + "/verify"), ": ", ec.message()));
   PARTITA_RETURN_IF_ERROR(write_file_atomically(
-      cat(folder, "/", kSerialFile), cat("# samples ", samples, "\n", print(without_weights(serial))), Durable::kNo));
+      cat(folder, "/", files.serial), cat("# samples ", samples, "\n", print(without_weights(serial))), Durable::kNo));
   for (size_t k = 0; k < programs.size(); ++k) {
     auto path = [&](std::string_view file) { return cat(folder, "/", stage_file(file, k, programs.size())); };
     PARTITA_RETURN_IF_ERROR(
-        write_file_atomically(path(kRankFile), print(without_weights(programs[k].graph)), Durable::kNo));
-    PARTITA_RETURN_IF_ERROR(write_file_atomically(path(kClaimsFile), print_claims(programs[k].claims), Durable::kNo));
+        write_file_atomically(path(files.rank), print(without_weights(programs[k].graph)), Durable::kNo));
+    PARTITA_RETURN_IF_ERROR(write_file_atomically(path(files.claims), print_claims(programs[k].claims), Durable::kNo));
   }
   return absl::OkStatus();
 }

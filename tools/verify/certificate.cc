@@ -10,6 +10,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
+#include "tools/verify/check_evaluation.h"
 #include "tools/verify/check_graph.h"
 #include "tools/verify/check_stages.h"
 #include "tools/verify/check_steps.h"
@@ -45,6 +46,11 @@ constexpr const char* kProvedOfStages[] = {
     "every trained state lies on one stage",
 };
 
+constexpr const char* kProvedOfEvaluation =
+    "the evaluation programs compute the serial evaluation program in the same sense, on the states as training keeps "
+    "them, and change none";
+constexpr const char* kProvedOfInference = "the serial evaluation program draws no random numbers: dropout is off";
+
 std::vector<std::string> files_of(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code ec;
@@ -63,8 +69,8 @@ namespace {
 // Says of a node of a rank's graph which step computes it.
 class NodePlaces {
  public:
-  explicit NodePlaces(const Bundle& bundle) : bundle_(bundle) {
-    for (const RankProgram& p : bundle.programs) {
+  explicit NodePlaces(const ProgramSet& set) : set_(set) {
+    for (const RankProgram& p : set.programs) {
       std::vector<int>& steps = steps_.emplace_back(p.rank.nodes.size(), -1);
       std::vector<int> code_steps = steps_of_nodes(p.code, p.claims);
       for (size_t n = code_steps.size(); n-- > 0;) {
@@ -74,25 +80,24 @@ class NodePlaces {
   }
 
   std::string operator()(const StageNode& n) const {
-    const RankProgram& p = bundle_.programs[static_cast<size_t>(n.stage)];
+    const RankProgram& p = set_.programs[static_cast<size_t>(n.stage)];
     std::string node = cat("node ", n.node, " (", quote(p.rank.origin(p.rank.nodes[n.node])), ")");
-    std::string ranks = bundle_.programs.size() > 1 ? cat("every rank of stage ", n.stage) : "every rank";
+    std::string ranks = set_.programs.size() > 1 ? cat("every rank of stage ", n.stage) : "every rank";
     int step = steps_[static_cast<size_t>(n.stage)][n.node];
     return step < 0 ? cat("on ", ranks, ", ", node) : cat(describe_step(p.program, step), " on ", ranks, ", ", node);
   }
 
  private:
-  const Bundle& bundle_;
+  const ProgramSet& set_;
   std::vector<std::vector<int>> steps_;  // per stage and node, -1: none
 };
 
-absl::Status check_values(const Bundle& bundle, const Graph& ranks, const runtime::Program& program,
+absl::Status check_values(const ProgramSet& set, const Graph& ranks, const runtime::Program& program,
                           const std::function<std::string(NodeId)>& place_of, Verdict& v) {
-  PARTITA_ASSIGN_OR_RETURN(Uncompressed whole, undo_compression(ranks, bundle.compress));
-  v.compress = bundle.compress;
+  PARTITA_ASSIGN_OR_RETURN(Uncompressed whole, undo_compression(ranks, v.compress));
   v.compressed_sums = whole.sums;
   auto place = [&](NodeId n) { return place_of(whole.from[static_cast<size_t>(n)]); };
-  PARTITA_ASSIGN_OR_RETURN(PaddedSerial padded, pad_serial(bundle.serial, program));
+  PARTITA_ASSIGN_OR_RETURN(PaddedSerial padded, pad_serial(set.serial, program));
   auto values = SerialValues::create(padded.graph);
   if (!values.ok()) return absl::AbortedError(values.status().message());
   PARTITA_ASSIGN_OR_RETURN(GraphReport graph, check_graph(*values, whole.graph, padded.program, place));
@@ -111,12 +116,11 @@ int64_t statistic_groups(const Graph& serial) {
   return groups;
 }
 
-absl::Status check_all_steps(const Bundle& bundle, Verdict& v) {
-  for (size_t k = 0; k < bundle.programs.size(); ++k) {
-    const RankProgram& p = bundle.programs[k];
+absl::Status check_all_steps(const ProgramSet& set, Verdict& v) {
+  for (size_t k = 0; k < set.programs.size(); ++k) {
+    const RankProgram& p = set.programs[k];
     auto run = check_steps(p.code, p.program, p.claims);
-    if (!run.ok() && bundle.programs.size() > 1)
-      return absl::AbortedError(cat("stage ", k, ": ", run.status().message()));
+    if (!run.ok() && set.programs.size() > 1) return absl::AbortedError(cat("stage ", k, ": ", run.status().message()));
     if (!run.ok()) return run.status();
     v.steps += run->steps;
     v.operands += run->operands;
@@ -125,28 +129,44 @@ absl::Status check_all_steps(const Bundle& bundle, Verdict& v) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<Verdict> check_set(const ProgramSet& set, const std::string& compress) {
+  const RankProgram& first = set.programs.front();
+  if (first.program.samples_per_step != set.samples)
+    return absl::AbortedError(cat("expected ", set.samples, " samples a step, found ", first.program.samples_per_step));
+  Verdict v{.programs = static_cast<int64_t>(set.programs.size()), .micro_batches = first.program.micro_batches};
+  v.compress = compress;
+  for (const auto& axis : first.program.mesh) v.ranks *= axis.size;
+  v.statistic_groups = statistic_groups(set.serial);
+  const NodePlaces places(set);
+  if (set.programs.size() == 1) {
+    auto place = [&](NodeId n) { return places({0, n}); };
+    PARTITA_RETURN_IF_ERROR(check_values(set, first.rank, first.program, place, v));
+    PARTITA_RETURN_IF_ERROR(check_all_steps(set, v));
+    return v;
+  }
+  PARTITA_RETURN_IF_ERROR(check_all_steps(set, v));
+  PARTITA_ASSIGN_OR_RETURN(StagesReport between, check_stages(set));
+  PARTITA_ASSIGN_OR_RETURN(JoinedStages joined, join_stages(set, between.links));
+  auto place = [&](NodeId n) { return places(joined.nodes[static_cast<size_t>(n)]); };
+  PARTITA_RETURN_IF_ERROR(check_values(set, joined.graph, joined.program, place, v));
+  return v;
+}
+
+absl::StatusOr<Verdict::Evaluation> check_evaluation(const ProgramSet& training, const ProgramSet& evaluation) {
+  PARTITA_ASSIGN_OR_RETURN(Verdict v, check_set(evaluation, "none"));
+  PARTITA_RETURN_IF_ERROR(check_shared_states(training, evaluation));
+  return Verdict::Evaluation{v.values, v.steps, random_nodes(evaluation.serial)};
+}
+
 }  // namespace
 
 absl::StatusOr<Verdict> check_bundle(const Bundle& bundle) {
-  const RankProgram& first = bundle.programs.front();
-  if (first.program.samples_per_step != bundle.samples)
-    return absl::AbortedError(
-        cat("expected ", bundle.samples, " samples a step, found ", first.program.samples_per_step));
-  Verdict v{.programs = static_cast<int64_t>(bundle.programs.size()), .micro_batches = first.program.micro_batches};
-  for (const auto& axis : first.program.mesh) v.ranks *= axis.size;
-  v.statistic_groups = statistic_groups(bundle.serial);
-  const NodePlaces places(bundle);
-  if (bundle.programs.size() == 1) {
-    auto place = [&](NodeId n) { return places({0, n}); };
-    PARTITA_RETURN_IF_ERROR(check_values(bundle, first.rank, first.program, place, v));
-    PARTITA_RETURN_IF_ERROR(check_all_steps(bundle, v));
-    return v;
+  PARTITA_ASSIGN_OR_RETURN(Verdict v, check_set(bundle, bundle.compress));
+  if (bundle.evaluation) {
+    auto evaluation = check_evaluation(bundle, *bundle.evaluation);
+    if (!evaluation.ok()) return absl::AbortedError(cat("evaluation: ", evaluation.status().message()));
+    v.evaluation = *evaluation;
   }
-  PARTITA_RETURN_IF_ERROR(check_all_steps(bundle, v));
-  PARTITA_ASSIGN_OR_RETURN(StagesReport between, check_stages(bundle));
-  PARTITA_ASSIGN_OR_RETURN(JoinedStages joined, join_stages(bundle, between.links));
-  auto place = [&](NodeId n) { return places(joined.nodes[static_cast<size_t>(n)]); };
-  PARTITA_RETURN_IF_ERROR(check_values(bundle, joined.graph, joined.program, place, v));
   return v;
 }
 
@@ -162,6 +182,8 @@ absl::Status write_certificate(const std::string& folder, const Verdict& v,
   for (const char* text : kProvedOfStages) {
     if (v.programs > 1) proved.push_back(text);
   }
+  if (v.evaluation) proved.push_back(kProvedOfEvaluation);
+  if (v.evaluation && v.evaluation->random_nodes == 0) proved.push_back(kProvedOfInference);
   nlohmann::json j = {{"version", kVersion},
                       {"files", files},
                       {"ranks", v.ranks},
@@ -177,6 +199,10 @@ absl::Status write_certificate(const std::string& folder, const Verdict& v,
                         {"micro_batches", v.micro_batches}}},
                       {"numeric", nullptr}};
   if (v.statistic_groups > 1) j["semantics"] = {{"statistic_groups", v.statistic_groups}};
+  if (v.evaluation) {
+    j["evaluation"] = {
+        {"values", v.evaluation->values}, {"steps", v.evaluation->steps}, {"random_nodes", v.evaluation->random_nodes}};
+  }
   if (v.compress != "none") j["compress"] = {{"kind", v.compress}, {"sums", v.compressed_sums}};
   if (numeric) {
     j["numeric"] = {{"steps", numeric->steps},

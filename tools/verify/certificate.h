@@ -14,6 +14,12 @@ struct Verdict {
   int64_t values = 0, states = 0, outputs = 0;       // derived; proved equal to the serial program's
   int64_t steps = 0, operands = 0, collectives = 0;  // run through
   int64_t micro_batches = 1;
+  // The same of evaluation, where the bundle has it: derived values, steps that were run through, and nodes of its
+  // serial program that draw random numbers.
+  struct Evaluation {
+    int64_t values = 0, steps = 0, random_nodes = 0;
+  };
+  std::optional<Evaluation> evaluation;
   std::string compress = "none";  // not equal to the serial program but for this rounding of
   int64_t compressed_sums = 0;    // so many sums of gradients
   int64_t statistic_groups = 1;   // of samples, in the serial program, that batch statistics are of each

@@ -64,11 +64,11 @@ struct Stage {
 
 class StageChecker {
  public:
-  explicit StageChecker(const Bundle& bundle) : bundle_(bundle) {
-    const auto& mesh = bundle.programs.front().program.mesh;
+  explicit StageChecker(const ProgramSet& set) : set_(set) {
+    const auto& mesh = set.programs.front().program.mesh;
     while (stage_axis_ < static_cast<int32_t>(mesh.size()) && mesh[static_cast<size_t>(stage_axis_)].name != "pipeline")
       ++stage_axis_;
-    for (const RankProgram& p : bundle.programs) stages_.push_back({.p = &p});
+    for (const RankProgram& p : set.programs) stages_.push_back({.p = &p});
   }
 
   absl::StatusOr<StagesReport> run() {
@@ -236,11 +236,11 @@ class StageChecker {
   absl::Status check_states() {
     std::map<std::string, int> holders;
     std::set<std::string> sums;
-    for (const State& s : bundle_.serial.states) {
+    for (const State& s : set_.serial.states) {
       if (s.kind == StateKind::kAccumulator) sums.insert(s.name);
     }
-    for (size_t k = 0; k < bundle_.programs.size(); ++k) {
-      for (const State& s : bundle_.programs[k].rank.states) {
+    for (size_t k = 0; k < set_.programs.size(); ++k) {
+      for (const State& s : set_.programs[k].rank.states) {
         if (s.kind != StateKind::kAccumulator) {
           ++holders[s.name];
         } else if (!sums.count(s.name) && !sums.count(s.name.substr(0, s.name.rfind("@stage")))) {
@@ -248,7 +248,7 @@ class StageChecker {
         }
       }
     }
-    for (const State& s : bundle_.serial.states) {
+    for (const State& s : set_.serial.states) {
       if (s.kind == StateKind::kAccumulator) continue;
       bool shared = s.kind == StateKind::kFrozen || s.kind == StateKind::kStep;
       int count = holders[s.name];
@@ -262,7 +262,7 @@ class StageChecker {
     return absl::OkStatus();
   }
 
-  const Bundle& bundle_;
+  const ProgramSet& set_;
   int32_t stage_axis_ = 0;  // of the mesh
   std::vector<Stage> stages_;
   std::map<std::tuple<int, int, int64_t>, Lane> lanes_;  // from, to, channel
@@ -272,6 +272,6 @@ class StageChecker {
 
 }  // namespace
 
-absl::StatusOr<StagesReport> check_stages(const Bundle& bundle) { return StageChecker(bundle).run(); }
+absl::StatusOr<StagesReport> check_stages(const ProgramSet& set) { return StageChecker(set).run(); }
 
 }  // namespace partita::verifier

@@ -30,6 +30,6 @@ struct StagesReport {
 // The schedules of all stages are run through together, each stopping where it waits for another; a send is done only
 // when its receiver has asked for it. Aborted: the stage and step that differ, or those that wait for each other. The
 // values that the stages compute are not looked at.
-absl::StatusOr<StagesReport> check_stages(const Bundle& bundle);
+absl::StatusOr<StagesReport> check_stages(const ProgramSet& set);
 
 }  // namespace partita::verifier

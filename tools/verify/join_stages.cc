@@ -25,21 +25,10 @@ absl::Status differs(const Args&... args) {
   return absl::AbortedError(cat(args...));
 }
 
-bool same(const runtime::Placement& a, const runtime::Placement& b) {
-  auto same_axis = [](const runtime::AxisStride& x, const runtime::AxisStride& y) {
-    return x.axis == y.axis && x.stride == y.stride;
-  };
-  auto same_axes = [&](const auto& x, const auto& y) {
-    return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_axis);
-  };
-  return a.logical == b.logical && a.shape == b.shape && a.local == b.local &&
-         std::equal(a.axes.begin(), a.axes.end(), b.axes.begin(), b.axes.end(), same_axes);
-}
-
 class StageJoiner {
  public:
-  StageJoiner(const Bundle& bundle, const StageLinks& links) : bundle_(bundle), links_(links) {
-    for (const State& s : bundle.serial.states) serial_states_[s.name] = &s;
+  StageJoiner(const ProgramSet& set, const StageLinks& links) : set_(set), links_(links) {
+    for (const State& s : set.serial.states) serial_states_[s.name] = &s;
     for (size_t i = 0; i < links.sums.size(); ++i) {
       for (size_t s = 0; s < links.sums[i].size(); ++s) sum_of_[{static_cast<int>(s), links.sums[i][s]}] = i;
     }
@@ -47,7 +36,7 @@ class StageJoiner {
 
   absl::StatusOr<JoinedStages> run() {
     PARTITA_RETURN_IF_ERROR(join_interfaces());
-    for (size_t s = 0; s < bundle_.programs.size(); ++s) {
+    for (size_t s = 0; s < set_.programs.size(); ++s) {
       PARTITA_RETURN_IF_ERROR(join_outputs(static_cast<int>(s)));
       PARTITA_RETURN_IF_ERROR(join_states(static_cast<int>(s)));
     }
@@ -57,7 +46,7 @@ class StageJoiner {
   }
 
  private:
-  const Graph& graph(int stage) const { return bundle_.programs[static_cast<size_t>(stage)].rank; }
+  const Graph& graph(int stage) const { return set_.programs[static_cast<size_t>(stage)].rank; }
   ValueId& joined(int stage, ValueId v) { return joined_[static_cast<size_t>(stage)][static_cast<size_t>(v)]; }
   const Node& node(const StageNode& n) const { return graph(n.stage).nodes[static_cast<size_t>(n.node)]; }
 
@@ -68,13 +57,13 @@ class StageJoiner {
 
   // Inputs, states and constants; equal ones are one.
   absl::Status join_interfaces() {
-    const runtime::Program& first = bundle_.programs.front().program;
+    const runtime::Program& first = set_.programs.front().program;
     out_.program.mesh = first.mesh;
     out_.program.micro_batches = first.micro_batches;
     out_.program.parts = first.parts;
     out_.program.samples_per_step = first.samples_per_step;
-    for (size_t s = 0; s < bundle_.programs.size(); ++s) {
-      const RankProgram& p = bundle_.programs[s];
+    for (size_t s = 0; s < set_.programs.size(); ++s) {
+      const RankProgram& p = set_.programs[s];
       auto same_mesh = [](const runtime::MeshAxis& a, const runtime::MeshAxis& b) {
         return a.name == b.name && a.size == b.size;
       };
@@ -86,7 +75,7 @@ class StageJoiner {
           p.rank.outputs.size() != p.program.outputs.size())
         return differs("stage ", s, ": the program's interface is not the graph's");
       joined_.emplace_back(p.rank.values.size(), kNoValue);
-      for (const Node& n : p.rank.nodes) deepest_ += (n.inputs.size() + 1) * (bundle_.programs.size() + 1);
+      for (const Node& n : p.rank.nodes) deepest_ += (n.inputs.size() + 1) * (set_.programs.size() + 1);
       absl::Status status = join_interface(static_cast<int>(s), p);
       if (!status.ok()) return differs("stage ", s, ": ", status.message());
     }
@@ -114,7 +103,7 @@ class StageJoiner {
       const State& known = b_.graph().states[at->second];
       if (b_.type(known.value) != p.rank.type(s.value) || known.kind != s.kind ||
           (s.kind != StateKind::kAccumulator && known.parameter != s.parameter) ||
-          !same(out_.program.states[at->second].placement, p.program.states[k].placement))
+          !same_placement(out_.program.states[at->second].placement, p.program.states[k].placement))
         return differs("state ", quote(s.name), ": expected it as an earlier stage has it");
       joined(stage, s.value) = known.value;
     }
@@ -138,7 +127,7 @@ class StageJoiner {
       const runtime::ProgramInput& known = out_.program.inputs[i];
       if (x.name == in.name && x.kind == in.kind && b_.type(x.value) == p.rank.type(in.value) &&
           known.name == own.name && known.kind == own.kind && known.part_samples == own.part_samples &&
-          same(known.placement, own.placement))
+          same_placement(known.placement, own.placement))
         return x.value;
     }
     out_.program.inputs.push_back(own);
@@ -146,7 +135,7 @@ class StageJoiner {
   }
 
   absl::Status join_outputs(int stage) {
-    const RankProgram& p = bundle_.programs[static_cast<size_t>(stage)];
+    const RankProgram& p = set_.programs[static_cast<size_t>(stage)];
     for (size_t k = 0; k < p.rank.outputs.size(); ++k) {
       const GraphOutput& o = p.rank.outputs[k];
       PARTITA_ASSIGN_OR_RETURN(ValueId v, value(stage, o.value));
@@ -156,7 +145,7 @@ class StageJoiner {
         out_.program.outputs.push_back(p.program.outputs[k]);
       }
       if (b_.graph().outputs[at->second].value != v ||
-          !same(out_.program.outputs[at->second].placement, p.program.outputs[k].placement))
+          !same_placement(out_.program.outputs[at->second].placement, p.program.outputs[k].placement))
         return differs("output ", quote(o.name), " of stage ", stage, ": expected what an earlier stage computes");
     }
     return absl::OkStatus();
@@ -456,7 +445,7 @@ class StageJoiner {
     return results;
   }
 
-  const Bundle& bundle_;
+  const ProgramSet& set_;
   const StageLinks& links_;
   std::map<StageNode, size_t> sum_of_;
   std::map<std::string, size_t> states_, outputs_;
@@ -479,8 +468,8 @@ class StageJoiner {
 
 }  // namespace
 
-absl::StatusOr<JoinedStages> join_stages(const Bundle& bundle, const StageLinks& links) {
-  return StageJoiner(bundle, links).run();
+absl::StatusOr<JoinedStages> join_stages(const ProgramSet& set, const StageLinks& links) {
+  return StageJoiner(set, links).run();
 }
 
 }  // namespace partita::verifier

@@ -18,6 +18,6 @@ struct JoinedStages {
 };
 
 // Aborted where stages state a shared input, state or output differently, or leave a different value in one.
-absl::StatusOr<JoinedStages> join_stages(const Bundle& bundle, const StageLinks& links);
+absl::StatusOr<JoinedStages> join_stages(const ProgramSet& set, const StageLinks& links);
 
 }  // namespace partita::verifier

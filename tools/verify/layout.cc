@@ -300,4 +300,15 @@ std::string to_string(const std::vector<Pieces>& dims, const Mesh& mesh) {
   return s + "]";
 }
 
+bool same_placement(const runtime::Placement& a, const runtime::Placement& b) {
+  auto same_axis = [](const runtime::AxisStride& x, const runtime::AxisStride& y) {
+    return x.axis == y.axis && x.stride == y.stride;
+  };
+  auto same_axes = [&](const auto& x, const auto& y) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_axis);
+  };
+  return a.logical == b.logical && a.shape == b.shape && a.local == b.local &&
+         std::equal(a.axes.begin(), a.axes.end(), b.axes.begin(), b.axes.end(), same_axes);
+}
+
 }  // namespace partita::verifier

@@ -101,6 +101,8 @@ int64_t local_size(const Pieces& pieces);
 // The pieces that a placement of the program's interface states, per logical dimension; FailedPrecondition where boxes
 // overlap or leave something out.
 absl::StatusOr<std::vector<Pieces>> placed_pieces(const runtime::Placement& placement, const Mesh& mesh);
+// Whether the two place alike.
+bool same_placement(const runtime::Placement& a, const runtime::Placement& b);
 
 std::string to_string(const Layout& layout, const Mesh& mesh);
 std::string to_string(const std::vector<Pieces>& dims, const Mesh& mesh);
