@@ -85,7 +85,9 @@ class StageAssigner {
   }
 
   absl::Status cut_forward() {
-    PARTITA_ASSIGN_OR_RETURN(std::vector<int> stages, cuts_.empty() ? balanced() : pinned());
+    PARTITA_ASSIGN_OR_RETURN(std::vector<int> stages, !owners_.empty() ? followed()
+                                                      : cuts_.empty()  ? balanced()
+                                                                       : pinned());
     for (size_t k = 0; k < staged_.size(); ++k) {
       const Node& node = graph_.nodes[staged_[k]];
       int at = stages[k];
@@ -124,18 +126,38 @@ class StageAssigner {
     if (size_t quote = name.find('\'');
         quote != name.npos && glob_match(glob, name.substr(quote + 1, name.size() - quote - 2)))
       return true;
-    std::vector<ValueId> open = node.inputs;  // through what is made of parameters alone
+    std::vector<const State*> states = states_read(node);
+    return std::any_of(states.begin(), states.end(), [&](const State* s) { return glob_match(glob, s->name); });
+  }
+
+  // The stages of nodes where the states that they read are.
+  absl::StatusOr<std::vector<int>> followed() const {
+    std::vector<int> stages;
+    for (NodeId n : staged_) {
+      int at = 0;
+      for (const State* s : states_read(graph_.nodes[n])) {
+        if (auto owner = owners_.find(s->name); owner != owners_.end()) at = std::max(at, owner->second);
+      }
+      stages.push_back(at);
+    }
+    return stages;
+  }
+
+  // Themselves, or through what is made of them alone.
+  std::vector<const State*> states_read(const Node& node) const {
+    std::vector<const State*> states;
+    std::vector<ValueId> open = node.inputs;
     while (!open.empty()) {
       ValueId v = open.back();
       open.pop_back();
       if (v == kNoValue || (made_of_[v] & kData)) continue;
       if (const Node* producer = graph_.producer(v)) {
         open.insert(open.end(), producer->inputs.begin(), producer->inputs.end());
-      } else if (auto state = state_of_.find(v); state != state_of_.end() && glob_match(glob, state->second->name)) {
-        return true;
+      } else if (auto state = state_of_.find(v); state != state_of_.end()) {
+        states.push_back(state->second);
       }
     }
-    return false;
+    return states;
   }
 
   absl::StatusOr<std::vector<int>> balanced() const {
@@ -292,7 +314,7 @@ class StageAssigner {
       const State& s = graph_.states[k];
       if (s.kind == StateKind::kStep || made_of_[s.value] == 0) continue;
       out_.state[k] = read[s.value].empty() ? 0 : *read[s.value].begin();
-      if (s.kind == StateKind::kRunning && s.next != kNoValue) out_.state[k] = std::max(0, place_[s.next]);
+      if (s.kind == StateKind::kRunning && s.next != kNoValue) out_.state[k] = std::max(0, place_of_terms(s.next));
       if (auto fixed = owners_.find(s.name); fixed != owners_.end()) out_.state[k] = fixed->second;
       if (s.kind == StateKind::kParameter) owner_[s.name] = out_.state[k];
     }
@@ -312,6 +334,16 @@ class StageAssigner {
       }
       if (node.outputs.size() > 1) updates_[node.outputs[0]] = joined(node);
     }
+  }
+
+  // Where forward makes what the value is updated by; -1 where it does not.
+  int place_of_terms(ValueId v) const {
+    const Node* node = v == kNoValue ? nullptr : graph_.producer(v);
+    if (node == nullptr) return -1;
+    if (node->segment <= Segment::kBackward && !node->op->sums_micro_batches && place_[v] >= 0) return place_[v];
+    int place = -1;
+    for (ValueId from : node->inputs) place = std::max(place, place_of_terms(from));
+    return place;
   }
 
   std::set<int> joined(const Node& node) const {

@@ -66,8 +66,10 @@ std::string summary(const Json& plan) {
   double step = number(p, "step_seconds");
   std::string text = cat(words(plan, "layout"), " on ", static_cast<int64_t>(number(plan, "devices")), " x ",
                          words(plan, "device"), "\n");
-  text += fmt::format("step {:.4g} s, {:.4g} tokens/s, MFU {:.1f} %{}\n", step, number(p, "tokens_per_second"),
-                      100 * number(p, "mfu"), p.is_object() && p.value("fits", true) ? "" : "; DOES NOT FIT");
+  double tokens = number(p, "tokens_per_second");
+  const char* unit = std::abs(tokens * step - number(plan, "global_batch")) < 0.5 ? "samples" : "tokens";
+  text += fmt::format("step {:.4g} s, {:.4g} {}/s, MFU {:.1f} %{}\n", step, tokens, unit, 100 * number(p, "mfu"),
+                      p.is_object() && p.value("fits", true) ? "" : "; DOES NOT FIT");
   if (std::string kind = words(plan, "compress"); !kind.empty() && kind != "none")
     text += cat("compress: ", kind, ": gradients travel rounded; training is not that of the serial program\n");
   if (words(plan, "batch_statistics") == "replica")

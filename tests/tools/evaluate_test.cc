@@ -100,6 +100,29 @@ TEST_F(Evaluation, UsesRunningStatistics_AndLeavesTrainingAlone) {
   }
 }
 
+// Statistics of four samples each, by micro-batches, ranks or both: the same training. Stages own the running averages
+// of their own norms, also for evaluation.
+TEST_F(Evaluation, ReplicaStatistics_AreTheSameOnRanksMicroBatchesAndStages) {
+  if (missing("resnet")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
+  const std::string evaluate =
+      "{every: 2, data: {path: " + part("resnet", 0, 16) + "}}\nsemantics: {batch_norm: replica}";
+  auto alone = train("resnet", evaluate, 4, "--pin micro_batch=4");
+  EXPECT_NE(alone[0].loss, train("resnet", evaluate, 1, "")[0].loss);
+  for (const char* flags :
+       {"--ranks 4 --like ddp", "--ranks 2 --pin micro_batch=4", "--ranks 2 --pin pipeline=2 --pin micro_batch=4",
+        "--ranks 2 --pin pipeline=2 --pin schedule=interleaved --pin micro_batch=4",
+        "--ranks 4 --pin pipeline=2 --pin zero=1 --pin micro_batch=4"}) {
+    auto lines = train("resnet", evaluate, 4, flags);
+    ASSERT_EQ(lines.size(), 4u) << flags;
+    for (int64_t s = 0; s < 4; ++s) {
+      EXPECT_NEAR(lines[s].loss, alone[s].loss, 1e-4) << flags;
+      if (s % 2 == 1) {
+        EXPECT_NEAR(lines[s].evaluation, alone[s].evaluation, 1e-4) << flags;
+      }
+    }
+  }
+}
+
 TEST_F(Evaluation, StopsEarly_AndKeepsTheBest) {
   if (missing("mlp")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   const std::string folder = out_ / "checkpoints";
