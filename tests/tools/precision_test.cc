@@ -128,9 +128,11 @@ TEST(Bf16_Zero3, GathersCopiesInBothDirections) {
   for (const Node& node : bundle->programs[0].rank.nodes) {
     if (node.op->name != "all_gather") continue;
     EXPECT_NE(node.segment, Segment::kPrologue);
-    if (bundle->programs[0].rank.type(node.outputs[0]).dtype != DType::kBF16) continue;
-    forward += node.segment == Segment::kForward;
-    backward += node.segment == Segment::kBackward;
+    for (ValueId gathered : node.outputs) {  // a block's in one message
+      if (bundle->programs[0].rank.type(gathered).dtype != DType::kBF16) continue;
+      forward += node.segment == Segment::kForward;
+      backward += node.segment == Segment::kBackward;
+    }
   }
   EXPECT_GT(forward, 8);   // four weights for each of the blocks, and the head
   EXPECT_GT(backward, 8);  // again, since what was gathered was not kept
