@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/cat.h"
 #include "base/status.h"
 #include "runtime/cuda/cuda_flash.h"
 #include "runtime/cuda/cuda_matmul.h"
@@ -75,7 +76,13 @@ class Attention {
 
 constexpr int kRowThreads = 128;  // as in kernels/attention.cu
 
-bool is_supported(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF64; }
+// What is left for the products of this file: f64, and f32 heads that are too large for cuda_flash.h.
+absl::Status check_type(DType dtype, const AttentionShape& shape) {
+  if (dtype == DType::kF32 || dtype == DType::kF64) return absl::OkStatus();
+  return absl::UnimplementedError(cat("attention on ", dtype_name(dtype),
+                                      ": expected heads of at most 128 elements, found ", std::max(shape.d, shape.e),
+                                      "; compile with kernels: {attention: math} in train.yaml"));
+}
 
 }  // namespace
 
@@ -87,7 +94,7 @@ CudaKernel make_cuda_attention(CudaDevice& device, const KernelRequest& r) {
   if (product(r.out(0).shape) == 0 || shape.t == 0 || shape.d == 0) return r.unsupported();
   const DType mask_type = mask == nullptr ? DType::kInvalid : mask->dtype;
   if (flash_applies(r.dtype(), shape)) return make_cuda_flash(device, r, shape, mask_type);
-  if (!is_supported(r.dtype())) return r.unsupported();
+  PARTITA_RETURN_IF_ERROR(check_type(r.dtype(), shape));
   Attention a(device, shape, r.dtype(), mask_type);
   const int64_t rows = shape.group() * shape.s;
   PARTITA_ASSIGN_OR_RETURN(auto qk, a.product(rows, shape.t, shape.d, false, true));
@@ -117,7 +124,7 @@ CudaKernel make_cuda_attention_grad(CudaDevice& device, const KernelRequest& r) 
   if (product(r.in(0).shape) == 0 || shape.t == 0 || shape.d == 0) return r.unsupported();
   const DType mask_type = mask == nullptr ? DType::kInvalid : mask->dtype;
   if (flash_applies(r.dtype(), shape)) return make_cuda_flash_grad(device, r, shape, mask_type);
-  if (!is_supported(r.dtype())) return r.unsupported();
+  PARTITA_RETURN_IF_ERROR(check_type(r.dtype(), shape));
   Attention a(device, shape, r.dtype(), mask_type);
   const int64_t rows = shape.group() * shape.s, t = shape.t, d = shape.d, e = shape.e;
   PARTITA_ASSIGN_OR_RETURN(auto qk, a.product(rows, t, d, false, true));
