@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "tests/tools/verify_mutations.h"
 #include "tools/verify/serial_values.h"
@@ -115,7 +116,7 @@ bool wrong_scale(Bundle& b, std::mt19937& rng) {
   });
   if (c < 0) return false;
   Tensor t = to_tensor(b.programs[0].rank.constants[c].literal);
-  t.f[0] = t.f[0] == 0 ? 0.25 : t.f[0] * 1.37;
+  t.f[0] = t.f[0] == 0 || !std::isfinite(t.f[0]) ? 0.25 : t.f[0] * 1.37;
   b.programs[0].rank.constants[c].literal = to_literal(t);
   return true;
 }
