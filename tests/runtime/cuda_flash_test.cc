@@ -49,7 +49,7 @@ struct Buffer {
     if (tensor.dtype != DType::kInvalid) bytes = to_bytes(tensor);
     if (tensor.dtype != DType::kInvalid) from_bytes(bytes, tensor);
     memory.resize(bytes.size() / 16 + 1);
-    std::copy(bytes.begin(), bytes.end(), memory.data()->bytes);
+    std::copy(bytes.begin(), bytes.end(), as<std::byte>());
   }
   template <typename T>
   T* as() {
@@ -57,7 +57,7 @@ struct Buffer {
   }
   const TestTensor& read() {
     const size_t size = static_cast<size_t>(tensor.count() * dtype_size(tensor.dtype));
-    const std::byte* data = memory.data()->bytes;
+    const std::byte* data = as<std::byte>();
     from_bytes(std::vector<std::byte>(data, data + size), tensor);
     return tensor;
   }
