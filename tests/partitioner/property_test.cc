@@ -57,7 +57,7 @@ Case random_case(uint64_t seed) {
     c.axes.push_back({cat("a", c.axes.size()), rng() % 4 == 3 ? 4 : 2});
     ranks *= c.axes.back().size;
   }
-  if (c.model.accumulate && rng() % 2) c.time = 2;
+  if (c.model.accumulate && !joins_samples(c.model) && rng() % 2) c.time = 2;
   for (int k = 0; k < 600; ++k) c.choices.push_back(static_cast<uint32_t>(rng()));
   constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::k1f1b, PipelineSchedule::kGpipe,
                                              PipelineSchedule::kZeroBubble, PipelineSchedule::kInterleaved};

@@ -20,6 +20,8 @@ struct RandomModel {
 };
 
 RandomModel random_model(uint64_t seed);
+// Whether a layer computes with sums over all samples of a run, which micro-batches would cut.
+bool joins_samples(const RandomModel& model);
 // In f64. Batch 4, sequences of 4; data inputs "ids" (i64) or "x", and "target".
 Graph training_graph(const RandomModel& model);
 std::string describe(const RandomModel& model);
