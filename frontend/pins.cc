@@ -39,6 +39,7 @@ const Fields<PinRecipe>& pin_fields() {
       {"expert", axis("expert")},
       {"zero", integer(&PinRecipe::zero, 0, 3)},
       {"zero_group", parse_zero_group},
+      {"reshard_after_forward", boolean(&PinRecipe::reshard_after_forward)},
       {"micro_batch", integer(&PinRecipe::micro_batch, 1)},
       {"sequence_parallel", boolean(&PinRecipe::sequence_parallel)},
       {"recompute", choice(&PinRecipe::recompute)},

@@ -156,6 +156,7 @@ struct PinRecipe {
   std::map<std::string, int64_t> axes;  // data, tensor, pipeline, context, expert -> size
   std::optional<int> zero;              // 0..3
   std::optional<int64_t> zero_group;    // data ranks that share one sharded copy (HSDP), kNode, or unset: all of them
+  std::optional<bool> reshard_after_forward;  // zero 3; unset: true
   std::optional<int64_t> micro_batch;
   std::optional<bool> sequence_parallel;
   std::optional<RecomputeMode> recompute;

@@ -44,6 +44,7 @@ std::string describe(const Layout& l) {
   if (text.empty()) text = "one device";
   if (l.sequence_parallel) text += ", sequence parallel";
   if (l.zero > 0) append(text, ", ZeRO-", l.zero);
+  if (l.zero >= 3 && !l.reshard_after_forward) text += " gathered once a step";
   append(text, ", micro-batch ", l.micro_batch);
   if (l.pipeline > 1) append(text, ", ", enum_name(l.schedule));
   if (l.interleave > 1) append(text, " ", l.interleave);
@@ -117,6 +118,7 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin,
   s.zero = pinned_or<int>(pin.zero, {0, 1, 2, 3});
   s.zero_group = pin.zero_group.value_or(0);
   if (s.zero_group == PinRecipe::kNode && pin.zero_group) s.zero_group = problem.cluster->groups[0].devices_per_node;
+  s.reshard_after_forward = pin.reshard_after_forward.value_or(true);
   s.sequence_parallel = pinned_or<bool>(pin.sequence_parallel, {false, true});
   RecomputeMode asked = pin.recompute.value_or(recompute);
   s.recompute = asked == RecomputeMode::kAuto
@@ -145,6 +147,7 @@ PinRecipe to_pins(const Layout& l) {
       {"data", l.data}, {"tensor", l.tensor}, {"pipeline", l.pipeline}, {"context", l.context}, {"expert", l.expert}};
   p.zero = l.zero;
   if (l.zero_group > 0) p.zero_group = l.zero_group;
+  p.reshard_after_forward = l.reshard_after_forward;
   p.micro_batch = l.micro_batch;
   p.sequence_parallel = l.sequence_parallel;
   p.recompute = l.recompute;

@@ -14,7 +14,8 @@ namespace partita {
 struct Layout {
   int64_t data = 1, tensor = 1, pipeline = 1, context = 1, expert = 1;
   int zero = 0;
-  int64_t zero_group = 0;  // data ranks that share one sharded copy; 0: all
+  int64_t zero_group = 0;             // data ranks that share one sharded copy; 0: all
+  bool reshard_after_forward = true;  // ZeRO-3: parameters are gathered for each pass, not once a step
   int64_t micro_batch = 1;
   bool sequence_parallel = false;
   RecomputeMode recompute = RecomputeMode::kNone;
@@ -59,6 +60,7 @@ struct Space {
   std::vector<PipelineSchedule> schedule;
   std::vector<int64_t> interleave;
   int64_t zero_group = 0;
+  bool reshard_after_forward = true;
   bool fixed = false;  // one layout alone
 };
 absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin, RecomputeMode recompute,

@@ -71,7 +71,7 @@ std::string summary(const Json& plan) {
   text += fmt::format("step {:.4g} s, {:.4g} {}/s, MFU {:.1f} %{}\n", step, tokens, unit, 100 * number(p, "mfu"),
                       p.is_object() && p.value("fits", true) ? "" : "; DOES NOT FIT");
   if (std::string kind = words(plan, "compress"); !kind.empty() && kind != "none")
-    text += cat("compress: ", kind, ": gradients travel rounded; training is not that of the serial program\n");
+    text += cat("compress: ", kind, ": gradients travel compressed; training is not that of the serial program\n");
   if (words(plan, "batch_statistics") == "replica")
     text +=
         "semantics: batch_norm: replica: batch statistics are of each rank's micro-batch, not of the global batch\n";

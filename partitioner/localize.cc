@@ -374,8 +374,8 @@ class Localizer {
           sound = sound && (also || !joint || may_join(use));
           // A sum that is owed is not carried into products with other tensors: every one of them, and every gradient
           // that follows, would owe it. (Over micro-batches it is never sent, only accumulated.)
-          sound = sound &&
-                  (joint || axis == mesh_.time || elements(operand_shape(use.formula, use.formula.inputs[j])) <= 1);
+          sound = sound && (joint || axis == mesh_.time ||
+                            elements(operand_shape(use.formula, use.formula.inputs[j])) <= 1 || is_lookup(use, k, j));
         }
         sound = sound && !completed_for_all(use, k, axis);
         if (sound) pass[k].push_back(axis);
@@ -395,6 +395,15 @@ class Localizer {
     }
     return std::all_of(use.node.outputs.begin(), use.node.outputs.end(),
                        [&](ValueId out) { return elements(graph_.type(out).shape) >= elements(graph_.type(v).shape); });
+  }
+
+  // The gradient of a table, not much larger than that of what was looked up by indices `other`: a position table's is
+  // a sum over samples like any other parameter's gradient.
+  bool is_lookup(const Use& use, size_t operand, size_t other) const {
+    DType type = graph_.type(use.node.inputs[use.present[other]]).dtype;
+    return use.node.weight_gradient && !is_float(type) && type != DType::kBool &&
+           elements(operand_shape(use.formula, use.formula.outputs[0])) <=
+               2 * elements(operand_shape(use.formula, use.formula.inputs[operand]));
   }
 
   // A sum of scalars stays owed until something else asks for it: the squares of all gradients are added up before any
@@ -559,7 +568,8 @@ class Localizer {
     Sharding wanted = normalized(target);
     const Segment now = b_.context().segment;
     auto layout = layout_of_.find(v);
-    bool regather = layout != layout_of_.end() && layout->second->regather;
+    bool stored = layout != layout_of_.end();
+    bool regather = stored && layout->second->gather == GatherTime::kPass;
     for (const Variant& x : variants_[v]) {
       bool stale = x.made > now || (regather && x.made == Segment::kForward && now > Segment::kForward);
       if (x.sharding == wanted && !stale) return x.local;
@@ -592,8 +602,13 @@ class Localizer {
       }
     }
     PARTITA_CHECK(from != variants_[v].end(), cat("a value that is read before it is made: ", graph_.values[v].name));
+    bool early = stored && layout->second->gather == GatherTime::kStep && is_micro_batch(now) &&
+                 from->made == Segment::kPrologue && !in_time(wanted) && !is_summed_up(v);
+    const NodeContext context = b_.context();
+    if (early) b_.context().segment = Segment::kPrologue, b_.context().weight_gradient = false;
     ValueId local = resharder_.reshard(from->local, from->sharding, wanted);
-    variants_[v].push_back({local, std::move(wanted), now});
+    variants_[v].push_back({local, std::move(wanted), b_.context().segment});
+    b_.context() = context;
     return local;
   }
 
@@ -646,6 +661,13 @@ class Localizer {
     FactorSplit split = choose_split(use.formula, layouts, 0, mesh_);
     emit(use, split, passing_partials(use, split));
     return true;
+  }
+
+  // A state that micro-batches change.
+  bool is_summed_up(ValueId v) const {
+    return std::any_of(graph_.states.begin(), graph_.states.end(), [&](const State& s) {
+      return s.value == v && (s.kind == StateKind::kAccumulator || s.kind == StateKind::kRunning);
+    });
   }
 
   bool is_trained(ValueId v) const {

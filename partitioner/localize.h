@@ -12,11 +12,15 @@
 
 namespace partita {
 
+// How often a state that is stored in parts is gathered: once a step, and kept for all its micro-batches; in forward,
+// and kept for backward; in forward and again in backward, so that the gathered copy does not live long.
+enum class GatherTime { kStep, kMicroBatch, kPass };
+
 // How a state lies between steps, and how forward and backward compute with it. Where the two differ (ZeRO) it is
-// gathered for its first use; with `regather`, once more for backward, so that the gathered copy does not live long.
+// gathered.
 struct StateLayout {
   Sharding stored, compute;
-  bool regather = false;
+  GatherTime gather = GatherTime::kMicroBatch;
   bool host = false;  // kept in host memory, where what updates it runs
 };
 

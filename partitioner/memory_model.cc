@@ -75,9 +75,12 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   m.parameters = host_parameters ? 0 : stored(3) * element;
   double gradient = mixed ? software.gradient_bytes : 4;
   m.gradients = stored(2) * (host_states ? element : gradient);
+  if (problem.compress > Compression::kBf16) m.gradients += (dense + expert) * 4;  // error feedback's remainders
   double states = w.optimizer_states * 4 + (mixed ? 4 : 0);
   m.optimizer = host_states ? 0 : stored(1) * states;
-  if (l.zero >= 3 || host_parameters) m.transient += 2 * largest_unit * element;
+  // Gathered: one unit that is computed with and the next, or all of them for the whole step.
+  bool kept = l.zero >= 3 && !l.reshard_after_forward;
+  if (l.zero >= 3 || host_parameters) m.transient += (kept ? dense + expert : 2 * largest_unit) * element;
   if (l.zero >= 2) m.transient += largest_unit * gradient;
   m.transient += logits;
   if (l.recompute == RecomputeMode::kFull) m.transient += largest_saved;

@@ -87,7 +87,11 @@ absl::Status refuse_unbuilt(const Recipe& recipe) {
   auto refuse_key = [](std::string_view key, std::string_view value) {
     return absl::UnimplementedError(cat(key, ": ", value, ": not in this version; leave it out"));
   };
-  if (recipe.compress > Compression::kBf16) return refuse_key("compress", enum_name(recipe.compress));
+  if (recipe.compress > Compression::kBf16 && recipe.precision == Precision::kFp16)
+    return absl::InvalidArgumentError(
+        cat("compress: ", enum_name(recipe.compress),
+            ": error feedback carries gradients from step to step, and the loss scale of precision: fp16 changes "
+            "between them; use precision: bf16, or compress: bf16"));
   if (recipe.semantics.moe) return refuse_key("semantics.moe", "a capacity");
   return absl::OkStatus();
 }
@@ -124,6 +128,7 @@ absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional
     l.data = *ranks / inner;
   }
   l.zero = pin.zero.value_or(0);
+  l.reshard_after_forward = pin.reshard_after_forward.value_or(true);
   if (l.schedule == PipelineSchedule::kInterleaved) l.chunks = pin.interleave.value_or(kChunks);
   if (l.schedule != PipelineSchedule::kInterleaved && pin.interleave.value_or(1) > 1)
     return absl::InvalidArgumentError(
@@ -411,12 +416,18 @@ class Planner {
       if (s.kind == StateKind::kAccumulator && (!parts || !fits || stored == c)) {
         plan_.states.push_back(std::nullopt);
       } else if (own) {
-        plan_.states.push_back(StateLayout{stored, c, stored != c, on_host(s)});
+        plan_.states.push_back(StateLayout{stored, c, gather_time(), on_host(s)});
       } else {
-        plan_.states.push_back(StateLayout{stored, stored, false, on_host(s)});
+        plan_.states.push_back(StateLayout{stored, stored, GatherTime::kMicroBatch, on_host(s)});
       }
     }
     return absl::OkStatus();
+  }
+
+  // Kept for a step of one micro-batch, parameters are gathered in forward, where that overlaps.
+  GatherTime gather_time() const {
+    if (layout_.reshard_after_forward) return GatherTime::kPass;
+    return batch_.micro_batches / batch_.slice_ranks * batch_.parts > 1 ? GatherTime::kStep : GatherTime::kMicroBatch;
   }
 
   bool on_host(const State& s) const {

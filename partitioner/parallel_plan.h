@@ -15,11 +15,12 @@ inline constexpr const char* kStageAxis = "pipeline";  // of the mesh: the stage
 struct ParallelLayout {
   int64_t pipeline = 1, data = 1, expert = 1, context = 1, tensor = 1;
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
-  int64_t chunks = 1;             // of a pipeline's stage
-  std::vector<std::string> cuts;  // where its stages begin (PinRecipe::cuts); empty: balanced
-  int zero = 0;                   // ZeRO stage
-  int64_t zero_group = 0;         // data x expert ranks that share one sharded copy; divides data x expert
-  bool scatter_sums = false;      // Megatron's sequence parallelism over the tensor axis
+  int64_t chunks = 1;                 // of a pipeline's stage
+  std::vector<std::string> cuts;      // where its stages begin (PinRecipe::cuts); empty: balanced
+  int zero = 0;                       // ZeRO stage
+  bool reshard_after_forward = true;  // ZeRO-3: gathered parameters are dropped after each pass, not kept for the step
+  int64_t zero_group = 0;             // data x expert ranks that share one sharded copy; divides data x expert
+  bool scatter_sums = false;          // Megatron's sequence parallelism over the tensor axis
   int64_t ranks() const { return pipeline * data * expert * context * tensor; }
   // Ranks that take different samples.
   int64_t sample_ranks() const { return data * expert; }

@@ -20,6 +20,7 @@ Json pins_json(const Layout& l) {
             {"context", l.context},
             {"expert", l.expert},
             {"zero", l.zero},
+            {"reshard_after_forward", l.reshard_after_forward},
             {"micro_batch", l.micro_batch},
             {"sequence_parallel", l.sequence_parallel},
             {"recompute", enum_name(l.recompute)},
@@ -63,6 +64,13 @@ absl::Status read_count(const Json& j, const char* key, std::optional<T>& out, i
     return absl::InvalidArgumentError(
         cat("plan: pin.", key, ": expected an integer of at least ", low, ", found ", quote(j[key].dump())));
   out = static_cast<T>(j[key].get<int64_t>());
+  return absl::OkStatus();
+}
+
+absl::Status read_flag(const Json& j, const char* key, std::optional<bool>& out) {
+  if (!j.contains(key)) return absl::OkStatus();
+  if (!j[key].is_boolean()) return absl::InvalidArgumentError(cat("plan: pin.", key, ": expected true or false"));
+  out = j[key].get<bool>();
   return absl::OkStatus();
 }
 
@@ -209,11 +217,8 @@ absl::StatusOr<PinRecipe> plan_pins(const Json& plan) {
   PARTITA_RETURN_IF_ERROR(read_enum(j, "recompute", p.recompute));
   PARTITA_RETURN_IF_ERROR(read_enum(j, "offload", p.offload));
   PARTITA_RETURN_IF_ERROR(read_enum(j, "schedule", p.schedule));
-  if (j.contains("sequence_parallel")) {
-    if (!j["sequence_parallel"].is_boolean())
-      return absl::InvalidArgumentError("plan: pin.sequence_parallel: expected true or false");
-    p.sequence_parallel = j["sequence_parallel"].get<bool>();
-  }
+  PARTITA_RETURN_IF_ERROR(read_flag(j, "sequence_parallel", p.sequence_parallel));
+  PARTITA_RETURN_IF_ERROR(read_flag(j, "reshard_after_forward", p.reshard_after_forward));
   return p;
 }
 

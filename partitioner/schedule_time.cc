@@ -212,8 +212,8 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
                scattered = c.gather_bytes * travelling_bytes(problem_.compress, element) / element;
         double scatter = collective_time(group, CollectiveKind::kReduceScatter, shards, scattered).seconds;
         if (l.offload == OffloadMode::kAll) gather += c.gather_bytes / group.device.host_bandwidth;
-        // Stage 2 gathers parameters once a step, stage 3 for every pass.
-        bool each = l.zero >= 3 || l.offload == OffloadMode::kAll;
+        // Stage 2 gathers parameters once a step, stage 3 for every pass, where it does not keep them.
+        bool each = (l.zero >= 3 && l.reshard_after_forward) || l.offload == OffloadMode::kAll;
         gather_forward = exposed(each ? gather : gather / static_cast<double>(m), forward, software.overlap_gather);
         gather_backward = exposed((each ? gather : 0) + scatter, backward, software.overlap_gather);
         double slow = software.overlap_slowdown;

@@ -124,6 +124,7 @@ class Search {
           if (zero >= 2 && l.pipeline > 1 && space_.zero.size() > 1) continue;  // gathers of every micro-batch
           for (OffloadMode offload : space_.offload) {
             l.zero = zero, l.zero_group = space_.zero_group, l.offload = offload;
+            l.reshard_after_forward = space_.reshard_after_forward;
             consider(l);
           }
         }

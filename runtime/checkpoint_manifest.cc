@@ -192,10 +192,15 @@ std::vector<CheckpointTensor> kept_tensors(const Program& program) {
 
 namespace {
 
-// The loss scale: a run in another precision has none, and one that has none starts with the first.
-bool is_of_precision(const CheckpointTensor& t) { return t.kind == "optimizer" && t.parameter.empty(); }
+// What belongs to no parameter: the loss scale, which a run in another precision has not, and what error feedback keeps
+// of compressed gradients, which is of one layout.
+bool is_of_run(const CheckpointTensor& t) { return t.kind == "optimizer" && t.parameter.empty(); }
 
 }  // namespace
+
+bool starts_anew(const CheckpointTensor& wanted, const CheckpointTensor* found) {
+  return is_of_run(wanted) && (found == nullptr || found->shape != wanted.shape);
+}
 
 absl::Status check_same_model(const std::vector<CheckpointTensor>& wanted, const std::vector<CheckpointTensor>& found,
                               const std::string& path, bool all) {
@@ -207,7 +212,7 @@ absl::Status check_same_model(const std::vector<CheckpointTensor>& wanted, const
   int differing = 0;
   for (const CheckpointTensor& t : wanted) {
     auto at = have.find(t.name);
-    if (at == have.end() && is_of_precision(t)) continue;
+    if (starts_anew(t, at == have.end() ? nullptr : at->second)) continue;
     if (at == have.end()) {
       missing.push_back(cat(t.name, " ", type_text(t)));
     } else if (at->second->shape != t.shape || is_float(at->second->dtype) != is_float(t.dtype)) {
@@ -217,7 +222,7 @@ absl::Status check_same_model(const std::vector<CheckpointTensor>& wanted, const
     }
   }
   for (const CheckpointTensor& t : found) {
-    if (all && need.find(t.name) == need.end() && !is_of_precision(t)) extra.push_back(cat(t.name, " ", type_text(t)));
+    if (all && need.find(t.name) == need.end() && !is_of_run(t)) extra.push_back(cat(t.name, " ", type_text(t)));
   }
   if (missing.empty() && extra.empty() && differing == 0) return absl::OkStatus();
   std::string text = cat("checkpoint ", quote(path, 1000), " is of another model or optimizer:");

@@ -66,8 +66,12 @@ bool is_kept(const ProgramState& state);
 CheckpointTensor kept_tensor(const ProgramState& state);
 std::vector<CheckpointTensor> kept_tensors(const Program& program);
 
+// Whether a run goes on without the checkpoint's value of this state: the loss scale, which a run in another precision
+// lacks, and what error feedback keeps of compressed gradients, which is of one layout and number of ranks.
+bool starts_anew(const CheckpointTensor& wanted, const CheckpointTensor* found);
+
 // InvalidArgument with names and shapes unless the checkpoint has every wanted tensor in its shape (other float formats
-// are converted), but for the loss scale, which a run in another precision lacks. `all`: and no others.
+// are converted), but for what starts anew. `all`: and no others.
 absl::Status check_same_model(const std::vector<CheckpointTensor>& wanted, const std::vector<CheckpointTensor>& found,
                               const std::string& path, bool all);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
 
 #include "base/cat.h"
@@ -220,12 +221,17 @@ absl::Status load_states(const Program& program, std::span<const int64_t> coordi
   for (size_t k = 0; k < mine.size(); ++k) {
     if (mine[k] != 0 || somebodys[k] == 0) found.push_back(manifest.tensors[k]);
   }
+  std::vector<std::string> anew;
   auto load = [&]() -> absl::Status {
     PARTITA_RETURN_IF_ERROR(check_same_model(wanted, found, reader.folder(), !parameters_only));
     for (size_t k = 0; k < program.states.size(); ++k) {
       const ProgramState& s = program.states[k];
       if (!is_kept(s) || !wanted_now(s.kind)) continue;
       const CheckpointTensor* tensor = reader.find(s.name);
+      if (starts_anew(kept_tensor(s), tensor)) {
+        anew.push_back(s.name);
+        continue;
+      }
       if (tensor == nullptr) continue;  // as check_same_model allows
       const size_t at = static_cast<size_t>(tensor - manifest.tensors.data());
       PARTITA_ASSIGN_OR_RETURN(uint64_t sum, load_state(s, coordinates, reader, *tensor, owned[k], memory(s.operand)));
@@ -239,6 +245,12 @@ absl::Status load_states(const Program& program, std::span<const int64_t> coordi
   for (size_t k = 0; k < sums.size(); ++k) {
     if (loaded[k] != 0 && static_cast<uint64_t>(sums[k]) != manifest.tensors[k].checksum)
       return reader.damaged(manifest.tensors[k]);
+  }
+  if (!anew.empty() && (communicator == nullptr || communicator->rank() == 0)) {
+    std::fprintf(stderr,
+                 "note: the checkpoint has no state of this layout and precision for the loss scale or the error "
+                 "feedback of compressed gradients, which start anew: %s\n",
+                 quote_list(anew).c_str());
   }
   return absl::OkStatus();
 }

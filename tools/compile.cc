@@ -295,7 +295,7 @@ std::string describe_choices(const Compiled& compiled) {
   if (compiled.compress != Compression::kNone) {
     const CompressedGradients& c = compiled.compressed;
     text += fmt::format(
-        "compress: {}: {} sums of gradients travel rounded, in {:.1f} MB instead of {:.1f} MB a rank and step; "
+        "compress: {}: {} sums of gradients travel compressed, in {:.1f} MB instead of {:.1f} MB a rank and step; "
         "training is not that of the serial program\n",
         enum_name(compiled.compress), c.sums, static_cast<double>(c.bytes) / 1e6,
         static_cast<double>(c.plain_bytes) / 1e6);
@@ -353,7 +353,8 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned, layout));
   if (out.ranks > 1) {
     for (LocalProgram& stage : stages) {
-      CompressedGradients c = compress_gradients(stage, recipe.compress, sample_axes(planned.plan));
+      PARTITA_ASSIGN_OR_RETURN(CompressedGradients c,
+                               compress_gradients(stage, recipe.compress, sample_axes(planned.plan), kBucketBytes));
       out.compressed.sums += c.sums, out.compressed.bytes += c.bytes, out.compressed.plain_bytes += c.plain_bytes;
       bucket_collectives(stage, kBucketBytes);
       bucket_gathers(stage, kBucketBytes);

@@ -64,6 +64,7 @@ pin:
   tensor: 4
   zero: 1
   zero_group: node
+  reshard_after_forward: false
   micro_batch: 4
   sequence_parallel: true
   recompute: full
@@ -117,6 +118,7 @@ pin:
   EXPECT_EQ(recipe.pin.axis("pipeline"), std::nullopt);
   EXPECT_EQ(recipe.pin.zero, 1);
   EXPECT_EQ(recipe.pin.zero_group, PinRecipe::kNode);
+  EXPECT_EQ(recipe.pin.reshard_after_forward, false);
   EXPECT_EQ(recipe.pin.micro_batch, 4);
   EXPECT_EQ(recipe.pin.sequence_parallel, true);
   EXPECT_EQ(recipe.pin.recompute, RecomputeMode::kFull);

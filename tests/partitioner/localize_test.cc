@@ -249,7 +249,7 @@ TEST(Localize_RandomShardings, EqualSerial) {
         dims[d][0].axes = {axis};
       }
       if (rng() % 2) plan.states[k]->compute = plan.states[k]->stored;
-      plan.states[k]->regather = rng() % 2;
+      plan.states[k]->gather = static_cast<GatherTime>(rng() % 3);
     }
     for (int axis = 0; axis < static_cast<int>(plan.mesh.axes.size()); ++axis) {
       if (rng() % 3 == 0) plan.scatter_axes.push_back(axis);

@@ -154,7 +154,7 @@ Prepared prepare(const Case& c) {
     }
     if (choices.below(2)) split(layout.stored, free, plan.mesh, choices);
     if (accumulator || s.kind != StateKind::kParameter) layout.compute = layout.stored;
-    layout.regather = choices.below(2);
+    layout.gather = static_cast<GatherTime>(choices.below(3));
     plan.states.push_back(std::move(layout));
   }
   for (int a : rest) {
@@ -201,7 +201,9 @@ std::string fault(const Case& c) {
   }
   for (LocalProgram& stage : stages) {
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
-    if (c.compress) compress_gradients(stage, Compression::kBf16, sample_axes(p.plan));
+    if (c.compress) {
+      EXPECT_TRUE(compress_gradients(stage, Compression::kBf16, sample_axes(p.plan), 1 << 12).ok());
+    }
     bucket_collectives(stage, 1 << 12);
     bucket_gathers(stage, 1 << 12);
     prefetch_gathers(stage);

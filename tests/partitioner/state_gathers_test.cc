@@ -16,7 +16,7 @@ namespace partita {
 namespace {
 
 // A model over two ranks that store half of each parameter.
-LocalProgram stored_in_parts() {
+LocalProgram stored_in_parts(GatherTime gather = GatherTime::kPass) {
   RandomModel model{.layers = {2, 3, 2, 3}, .accumulate = true};
   Graph graph = training_graph(model);
   ShardingPlan plan;
@@ -29,7 +29,7 @@ LocalProgram stored_in_parts() {
   for (const State& s : graph.states) {
     Sharding whole = Sharding::replicated(graph.type(s.value).shape), half = whole;
     if (s.kind == StateKind::kParameter) half.dims[0][0].axes = {0};
-    plan.states.push_back(StateLayout{half, whole, true});
+    plan.states.push_back(StateLayout{half, whole, gather});
     if (s.kind == StateKind::kAccumulator) plan.states.back().reset();
   }
   auto local = localize(graph, plan);
@@ -106,6 +106,21 @@ TEST(BucketGathers, OneForEachBlockAndPass) {
   ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
   EXPECT_GE(most(products_meanwhile(program.graph)), 1);
   EXPECT_LE(gathered_bytes(program.graph), before + largest);
+}
+
+TEST(GatheredOnceAStep, IsInThePrologueAndCountsAllAtOnce) {
+  LocalProgram program = stored_in_parts(GatherTime::kStep);
+  EXPECT_EQ(gathers_of(program.graph, Segment::kForward).size(), 0u);
+  EXPECT_EQ(gathers_of(program.graph, Segment::kBackward).size(), 0u);
+  int64_t all = 0;
+  for (const Node* gather : gathers_of(program.graph, Segment::kPrologue))
+    all += byte_size(program.graph.type(gather->outputs[0]));
+  EXPECT_GT(all, 0);
+  EXPECT_EQ(gathered_bytes(program.graph), all);
+  bucket_gathers(program, 1 << 20);
+  prefetch_gathers(program);
+  ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
+  EXPECT_EQ(gathered_bytes(program.graph), all);
 }
 
 TEST(BucketGathers, OutsideOfBlocksUpToTheLimit) {

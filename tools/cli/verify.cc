@@ -58,7 +58,7 @@ void add_verify(CLI::App& app, absl::Status& result) {
         if (v.statistic_groups > 1)
           but = cat(" (whose batch statistics are of ", v.statistic_groups, " groups of samples, by choice)");
         if (v.compress != "none")
-          but += cat(" but for compress: ", v.compress, ", which rounds ", v.compressed_sums,
+          but += cat(" but for compress: ", v.compress, ", which compresses ", v.compressed_sums,
                      " sums of gradients (they are NOT equal, by choice)");
         std::printf(
             "verified: %lld rank%s%s, %lld values, %lld states and %lld outputs equal to the serial program%s; %lld "

@@ -92,10 +92,37 @@ class NodePlaces {
   std::vector<std::vector<int>> steps_;  // per stage and node, -1: none
 };
 
-absl::Status check_values(const ProgramSet& set, const Graph& ranks, const runtime::Program& program,
+// Takes away the states that compression keeps. What error feedback has are each rank's own, with the ranks as a first
+// dimension that they split, and zero at first; the others are whole on every rank.
+absl::Status drop_states(const Uncompressed& whole, int64_t ranks, runtime::Program& program) {
+  auto drop = [&](const std::string& name, bool own) {
+    auto at = std::find_if(program.states.begin(), program.states.end(), [&](const auto& s) { return s.name == name; });
+    auto differs = [&](std::string_view what) {
+      return absl::AbortedError(cat("state ", quote(name), ": expected ", what));
+    };
+    if (at == program.states.end()) return differs("it in the program's interface");
+    if (own && (at->initial.kind != "fill" || at->initial.a != 0)) return differs("zeros at first");
+    const runtime::Placement& p = at->placement;
+    int64_t split = 1;
+    for (size_t d = 0; d < p.axes.size(); ++d) {
+      for (const runtime::AxisStride& a : p.axes[d]) split *= program.mesh[static_cast<size_t>(a.axis)].size;
+    }
+    if (own && (p.logical.empty() || p.logical[0] != ranks || split != ranks || p.local[0] != 1))
+      return differs(cat("a part of its own on each of ", ranks, " ranks"));
+    if (!own && split != 1) return differs("it whole on every rank");
+    program.states.erase(at);
+    return absl::OkStatus();
+  };
+  for (const std::string& name : whole.remainders) PARTITA_RETURN_IF_ERROR(drop(name, true));
+  for (const std::string& name : whole.shared) PARTITA_RETURN_IF_ERROR(drop(name, false));
+  return absl::OkStatus();
+}
+
+absl::Status check_values(const ProgramSet& set, const Graph& ranks, runtime::Program program,
                           const std::function<std::string(NodeId)>& place_of, Verdict& v) {
   PARTITA_ASSIGN_OR_RETURN(Uncompressed whole, undo_compression(ranks, v.compress));
   v.compressed_sums = whole.sums;
+  PARTITA_RETURN_IF_ERROR(drop_states(whole, v.ranks / static_cast<int64_t>(set.programs.size()), program));
   auto place = [&](NodeId n) { return place_of(whole.from[static_cast<size_t>(n)]); };
   PARTITA_ASSIGN_OR_RETURN(PaddedSerial padded, pad_serial(set.serial, program));
   auto values = SerialValues::create(padded.graph);

@@ -7,6 +7,8 @@
 #include "base/quote.h"
 #include "ir/builder.h"
 #include "tools/verify/serial_values.h"
+#include "tools/verify/undo_factorization.h"
+#include "tools/verify/undo_quantization.h"
 
 namespace partita::verifier {
 namespace {
@@ -116,8 +118,11 @@ class Bf16Sums {
 
 absl::StatusOr<Uncompressed> undo_compression(const Graph& ranks, std::string_view kind) {
   if (kind == "bf16") return Bf16Sums(ranks).undo();
-  if (kind != "none") return absl::InvalidArgumentError(cat("compress: expected none or bf16, found ", quote(kind)));
-  Uncompressed same{ranks, {}, 0};
+  if (kind == "int8") return undo_quantization(ranks);
+  if (kind == "powersgd") return undo_factorization(ranks);
+  if (kind != "none")
+    return absl::InvalidArgumentError(cat("compress: expected none, bf16, int8 or powersgd, found ", quote(kind)));
+  Uncompressed same{.graph = ranks};
   for (size_t n = 0; n < ranks.nodes.size(); ++n) same.from.push_back(static_cast<NodeId>(n));
   return same;
 }

@@ -2,6 +2,7 @@
 // sums of what they are made from. What is left is to be the serial program; what was taken away is only rounding.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,11 +15,14 @@ struct Uncompressed {
   Graph graph;
   std::vector<NodeId> from;  // per node, the one of the ranks' graph that it stands for
   int64_t sums = 0;          // that were compressed
+  // States that it kept, which are not in the graph: of each rank's own, and the same on all ranks.
+  std::vector<std::string> remainders, shared;
 };
 
 // `kind`: "none", which changes nothing, or
 //   bf16: a value is cast to bf16, summed over ranks once or several times, and cast back; the sums are done in the
 //         backward part and read after it, or later on.
+//   int8: undo_quantization.h;  powersgd: undo_factorization.h.
 // What is not exactly that stays in the graph. InvalidArgument where the kind is unknown.
 absl::StatusOr<Uncompressed> undo_compression(const Graph& ranks, std::string_view kind);
 

@@ -1,0 +1,64 @@
+// The walk that error feedback in gradients' sums needs: over a rank's graph, with sums kept open until several can be
+// done together, and states that are each rank's own.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ir/builder.h"
+#include "partitioner/compress_gradients.h"
+#include "partitioner/gradient_sums.h"
+
+namespace partita {
+
+class GradientRewriter {
+ public:
+  // Of the sums over some of `axes`.
+  GradientRewriter(LocalProgram& program, const std::vector<int>& axes);
+  virtual ~GradientRewriter() = default;
+
+  absl::StatusOr<CompressedGradients> run();
+
+ protected:
+  // A sum whose term is there. True: it is open, and close() does it; false: it stays as it is.
+  virtual absl::StatusOr<bool> open(const GradientSum& sum) = 0;
+  // Does all that are open, each ending with replace().
+  virtual void close() = 0;
+
+  // Closes the open sums, if there are any, and emits what has waited for them.
+  void flush();
+  // The term, plus what a state of this rank's own holds: `remainder` is that state's name.
+  ValueId with_remainder(const GradientSum& sum, std::string& remainder);
+  // The value that stands for the sum from now on, emitted where it is read: after backward.
+  void after_backward(const GradientSum& sum);
+  void replace(const GradientSum& sum, ValueId value);
+  // In the update; what the remainder's state becomes.
+  void in_update(const GradientSum& sum);
+  void keep_remainder(const std::string& name, ValueId value);
+  // "compress/LAYOUT/PARAMETER/WHAT": the layout, since ranks of another one share gradients otherwise.
+  std::string state_name(const GradientSum& sum, const std::string& what);
+  void declare(State state, TensorType local, PlacedTensor placed);
+
+  LocalProgram& program_;
+  const Graph& graph_;
+  const GradientSums sums_;
+  Rewriter r_;
+  Builder& b_;
+  CompressedGradients done_;
+  bool any_open_ = false;
+
+ private:
+  bool same_part(const Node& a, const Node& b) const;
+  bool is_ready(const Node& node) const;
+  void copy(const Node& node);
+  void later(const GradientSum& sum, Segment segment);
+
+  std::vector<int> rank_axes_;  // all but the stages'
+  std::string layout_;
+  std::vector<const Node*> waiting_;  // nodes of backward that read open sums
+  std::set<std::string> names_;
+};
+
+}  // namespace partita

@@ -1,0 +1,131 @@
+#include "tools/verify/undo_factorization.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tools/verify/serial_values.h"
+#include "tools/verify/substitute.h"
+
+namespace partita::verifier {
+namespace {
+
+class FactoredSums {
+ public:
+  explicit FactoredSums(const Graph& graph) : g_(graph), reader_(graph) {}
+
+  Uncompressed undo() {
+    for (const Node& node : g_.nodes) match(node);
+    // The first factors of the next step are read by the products that are gone.
+    for (const State& s : g_.states) {
+      if (starts_.count(s.value)) states_.push_back(s.value);
+    }
+    Uncompressed out = substitute(g_, values_, states_);
+    out.sums = sums_;
+    for (const State& s : g_.states) {
+      if (!std::count(states_.begin(), states_.end(), s.value)) continue;
+      (starts_.count(s.value) ? out.shared : out.remainders).push_back(s.name);
+    }
+    return out;
+  }
+
+ private:
+  bool transposes(const Node& product, int64_t a, int64_t b) const {
+    return product.attrs.i("transpose_a") == a && product.attrs.i("transpose_b") == b;
+  }
+
+  // The part of a sum over ranks that `v` is, behind a slice of several that were laid end to end: its term here.
+  const Node* sum_of(ValueId v, ValueId& term) const {
+    v = reader_.behind_views(v);
+    int64_t at = 0;
+    const int64_t size = elements(g_.type(v).shape);
+    if (const Node* part = reader_.made_by(v, "slice"); part != nullptr) {
+      if (g_.type(part->inputs[0]).rank() != 1 || part->attrs.ints("strides")[0] != 1) return nullptr;
+      at = part->attrs.ints("starts")[0];
+      v = part->inputs[0];
+    }
+    const Node* sum = reader_.sum_over_ranks(v, term);
+    if (sum == nullptr || sum->op->name != "all_reduce") return nullptr;
+    if (const Node* all = reader_.made_by(term, "concat"); all != nullptr) {
+      for (ValueId in : all->inputs) {
+        const int64_t length = elements(g_.type(in).shape);
+        if (at == 0 && length == size) {
+          term = reader_.behind_views(in);
+          return sum;
+        }
+        at -= length;
+      }
+      return nullptr;
+    }
+    term = reader_.behind_views(term);
+    return at == 0 && elements(g_.type(term).shape) == size ? sum : nullptr;
+  }
+
+  // Whether all ranks of the group have the same value: sums over the group, constants, and what is made of them.
+  bool is_shared(ValueId v, const Attrs& group) const {
+    std::vector<ValueId> front = {v};
+    std::set<ValueId> seen;
+    while (!front.empty()) {
+      ValueId x = front.back();
+      front.pop_back();
+      if (!seen.insert(x).second || reader_.literal(x) != nullptr) continue;
+      ValueId term = kNoValue;
+      const Node* node = reader_.sum_over_ranks(x, term);
+      if (node != nullptr && node->attrs == group) continue;
+      node = reader_.maker(x);
+      if (node == nullptr || node->op->communicates) return false;
+      for (ValueId in : node->inputs) {
+        if (in != kNoValue) front.push_back(in);
+      }
+    }
+    return true;
+  }
+
+  // P (sum over ranks of M^T P)^T.
+  void match(const Node& product) {
+    if (product.op->name != "matmul" || product.segment <= Segment::kBackward || !transposes(product, 0, 1)) return;
+    const ValueId p = product.inputs[0];
+    ValueId own = kNoValue;
+    const Node* sum = sum_of(product.inputs[1], own);
+    const Node* right = sum == nullptr ? nullptr : reader_.made_by(own, "matmul");
+    if (right == nullptr || !transposes(*right, 1, 0) || right->inputs[1] != p || !is_shared(p, sum->attrs)) return;
+    const ValueId m = right->inputs[0], x = reader_.behind_views(m);
+    values_[product.outputs[0]] = {
+        m, [sum](Rewriter& r, ValueId term) { return r.builder().emit("all_reduce", {term}, sum->attrs); }};
+    ++sums_;
+    find_starts(p, m);
+    GraphReader::Remainder e = reader_.remainder_in(x);
+    const Node* left = reader_.made_by(e.left, "sub");
+    const Node* spanned = left == nullptr ? nullptr : reader_.made_by(left->inputs[1], "matmul");
+    if (spanned == nullptr || left->inputs[0] != m || !transposes(*spanned, 0, 1) || spanned->inputs[0] != p ||
+        reader_.behind_views(spanned->inputs[1]) != own)
+      return;
+    values_[x] = {e.term, [](Rewriter&, ValueId term) { return term; }};
+    states_.push_back(e.state);
+  }
+
+  // States Q, read by products M Q from which P is made, that no serial program has: they belong to no parameter.
+  void find_starts(ValueId p, ValueId m) {
+    for (NodeId n : reader_.readers(m)) {
+      const Node& first = g_.nodes[n];
+      if (first.op->name != "matmul" || first.inputs[0] != m || !transposes(first, 0, 0) || first.inputs[1] == p)
+        continue;
+      for (const State& s : g_.states) {
+        if (s.value == first.inputs[1] && s.kind == StateKind::kOptimizer && s.parameter.empty())
+          starts_.insert(s.value);
+      }
+    }
+  }
+
+  const Graph& g_;
+  const GraphReader reader_;
+  std::map<ValueId, Substitute> values_;
+  std::vector<ValueId> states_;
+  std::set<ValueId> starts_;
+  int64_t sums_ = 0;
+};
+
+}  // namespace
+
+Uncompressed undo_factorization(const Graph& ranks) { return FactoredSums(ranks).undo(); }
+
+}  // namespace partita::verifier
