@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "ir/builder.h"
 #include "partitioner/factor_split.h"
+#include "partitioner/node_split.h"
 #include "partitioner/reshard.h"
 
 namespace partita {
@@ -35,6 +36,7 @@ class Localizer {
         mesh_(plan.mesh),
         resharder_(b_, mesh_),
         uses_(uses(graph)),
+        splitter_(graph, plan, uses_),
         variants_(graph.values.size()),
         put_off_(graph.values.size(), 0) {}
 
@@ -51,12 +53,6 @@ class Localizer {
   static constexpr int kPutOffDepth = 64;  // bounds the recursion through nodes that were put off
 
   void start() {
-    for (const Sharding& s : plan_.inputs) {
-      for (const auto& dim : s.dims) {
-        for (const Piece& p : dim) sample_axes_.insert(p.axes.begin(), p.axes.end());
-      }
-    }
-    sample_axes_.erase(mesh_.time);
     b_.mutable_graph().name = graph_.name;
     b_.mutable_graph().origins = graph_.origins;
     result_.mesh = mesh_;
@@ -132,13 +128,6 @@ class Localizer {
     state_order_.push_back({k, stored});
   }
 
-  struct Use {
-    const Node& node;
-    std::vector<size_t> present;  // input positions that are not absent
-    Formula formula;
-    std::vector<Sharding> shardings;  // of the present inputs, as they are now
-  };
-
   const Sharding& sharding_of(ValueId v) const { return variants_[v].front().sharding; }
 
   void visit(NodeId n) {
@@ -147,7 +136,7 @@ class Localizer {
       for (ValueId v : node.outputs) put_off_[v] = depth;
       return;
     }
-    Use use{node, {}, bound_formula(graph_, node), {}};
+    NodeUse use{node, {}, bound_formula(graph_, node), {}};
     std::vector<OperandLayouts> layouts;
     resolve_free_states(node);
     for (size_t k = 0; k < node.inputs.size(); ++k) {
@@ -161,68 +150,8 @@ class Localizer {
       layouts.push_back(std::move(o));
     }
     for (size_t k = 0; k < use.present.size(); ++k) refine(use.formula, false, k, use.shardings[k], mesh_);
-    int64_t output_bytes = 0;
-    for (ValueId v : node.outputs) output_bytes += byte_size(graph_.type(v));
-    FactorSplit split = choose_split(use.formula, layouts, output_bytes, mesh_);
-    std::vector<Exchange> exchanges = exchange(use, layouts, split);
-    std::vector<std::vector<int>> partial = passing_partials(use, split);
-    scatter_sums(use, partial, split);
-    emit(use, split, partial, exchanges);
+    emit(use, splitter_.divide(use, layouts));
     inherit_layout(node);
-  }
-
-  // An axis that operands have on factors which their op keeps whole, and that splits another of its factors instead.
-  struct Exchange {
-    int axis;
-    std::set<int> whole;
-  };
-
-  // A contraction whose operands lie split along what it must keep whole (positions, under a causal mask) works on
-  // parts of another factor (heads): exchanges there and back move less than gathers, and each rank has a share of the
-  // work.
-  std::vector<Exchange> exchange(const Use& use, const std::vector<OperandLayouts>& layouts, FactorSplit& split) const {
-    if (use.node.op->work == WorkKind::kMemory) return {};
-    const FormulaOperand& result = use.formula.outputs[0];
-    std::map<int, std::set<int>> whole;        // by axis
-    std::map<int, std::set<size_t>> operands;  // that have it there
-    for (size_t k = 0; k < use.present.size(); ++k) {
-      for (const auto& [factor, axes] :
-           split_whole_factors(use.formula, use.formula.inputs[k], use.shardings[k], mesh_)) {
-        for (int axis : axes) whole[axis].insert(factor), operands[axis].insert(k);
-      }
-    }
-    std::vector<Exchange> out;
-    for (auto& [axis, factors] : whole) {
-      auto takes = [axis = axis](const std::vector<int>& axes) {
-        return std::count(axes.begin(), axes.end(), axis) > 0;
-      };
-      auto in_result = [&](int f) { return has_factor(result, f); };
-      if (axis == mesh_.time || std::none_of(factors.begin(), factors.end(), in_result)) continue;
-      if (std::any_of(split.axes.begin(), split.axes.end(), takes)) {  // another operand is there already
-        out.push_back({axis, std::move(factors)});
-        continue;
-      }
-      int best = -1;
-      int64_t least = 0, ways = mesh_.axes[axis].size;
-      for (size_t f = 0; f < split.axes.size(); ++f) {
-        const Factor& factor = use.formula.factors[f];
-        bool parts = factor.role == FactorRole::kParallel || factor.role == FactorRole::kSum;
-        if (!parts || !in_result(static_cast<int>(f)) || factor.size % (mesh_.ways(split.axes[f]) * ways) != 0)
-          continue;
-        int64_t moved = 0;  // there and back; what lacks the factor is gathered, or left as a sum
-        for (size_t k : operands[axis])
-          moved += layouts[k].bytes / (has_factor(use.formula.inputs[k], static_cast<int>(f)) ? ways : 1);
-        for (size_t k = 0; k < use.node.outputs.size(); ++k) {
-          int64_t bytes = byte_size(graph_.type(use.node.outputs[k]));
-          moved += has_factor(use.formula.outputs[k], static_cast<int>(f)) ? bytes / ways : 2 * bytes;
-        }
-        if (best < 0 || moved <= least) best = static_cast<int>(f), least = moved;
-      }
-      if (best < 0) continue;
-      split.axes[best].push_back(axis);
-      out.push_back({axis, std::move(factors)});
-    }
-    return out;
   }
 
   // How a value lies for `node`: first as it is meant to be used, then its other forms.
@@ -275,36 +204,6 @@ class Localizer {
     std::rotate(all.begin(), found, found + 1);
   }
 
-  // Where a sum over a scatter axis has to be completed and nothing else uses the axis, it is scattered along the
-  // outermost factor that divides and that the node leaves parallel. So is a sum over samples that a contraction reads
-  // (tokens sent to experts), rather than that every rank does all of its work.
-  void scatter_sums(const Use& use, const std::vector<std::vector<int>>& passing, FactorSplit& split) const {
-    for (size_t k = 0; k < use.present.size(); ++k) {
-      for (int axis : use.shardings[k].partial) {
-        bool contraction = use.node.op->work != WorkKind::kMemory && sample_axes_.count(axis) > 0;
-        bool wanted = (contraction || std::count(plan_.scatter_axes.begin(), plan_.scatter_axes.end(), axis) > 0) &&
-                      use.shardings[k].kind == PartialKind::kSum;
-        for (const auto& axes : passing) wanted = wanted && !std::count(axes.begin(), axes.end(), axis);
-        for (const auto& axes : split.axes) wanted = wanted && !std::count(axes.begin(), axes.end(), axis);
-        for (size_t f = 0; wanted && f < split.axes.size(); ++f) {
-          if (!can_scatter(use.formula, static_cast<int>(f), k)) continue;
-          int64_t ways = mesh_.axes[axis].size;
-          for (int a : split.axes[f]) ways *= mesh_.axes[a].size;
-          if (use.formula.factors[f].size % ways != 0) continue;
-          split.axes[f].push_back(axis);
-          break;
-        }
-      }
-    }
-  }
-
-  static bool can_scatter(const Formula& formula, int factor, size_t operand) {
-    if (formula.factors[factor].role != FactorRole::kParallel || !has_factor(formula.inputs[operand], factor))
-      return false;
-    return std::all_of(formula.outputs.begin(), formula.outputs.end(),
-                       [&](const FormulaOperand& o) { return has_factor(o, factor); });
-  }
-
   // 0: the node is made now. Else the length of the chain of nodes that are put off, this one included.
   int put_off_depth(const Node& node) const {
     if (mesh_.axes.empty() || node.op->kernel || node.op->communicates || node.op->sums_micro_batches) return 0;
@@ -352,87 +251,15 @@ class Localizer {
     }
   }
 
-  // For each present operand, the partial axes that the op may leave to its result.
-  std::vector<std::vector<int>> passing_partials(const Use& use, const FactorSplit& split) const {
-    std::vector<std::vector<int>> pass(use.present.size());
-    auto taken = [&](int axis) {
-      for (const auto& axes : split.axes) {
-        if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return true;
-      }
-      return false;
-    };
-    std::map<int, int> group_of;  // axis -> the linear group that passes it; other operands are completed
-    for (size_t k = 0; k < pass.size(); ++k) {
-      int group = use.formula.inputs[k].linear;
-      if (group < 0 || use.shardings[k].kind != PartialKind::kSum) continue;
-      for (int axis : use.shardings[k].partial) {
-        bool sound = !taken(axis) && group_of.try_emplace(axis, group).first->second == group;
-        for (size_t j = 0; j < pass.size(); ++j) {
-          const auto& p = use.shardings[j].partial;
-          bool also = std::find(p.begin(), p.end(), axis) != p.end();
-          bool joint = use.formula.inputs[j].linear == group;
-          sound = sound && (also || !joint || may_join(use));
-          // A sum that is owed is not carried into products with other tensors: every one of them, and every gradient
-          // that follows, would owe it. (Over micro-batches it is never sent, only accumulated.)
-          sound = sound && (joint || axis == mesh_.time ||
-                            elements(operand_shape(use.formula, use.formula.inputs[j])) <= 1 || is_lookup(use, k, j));
-        }
-        sound = sound && !completed_for_all(use, k, axis);
-        if (sound) pass[k].push_back(axis);
-      }
-    }
-    return pass;
-  }
-
-  // A sum that several ops read is completed once for all of them, rather than by each for itself, where waiting makes
-  // it no smaller and joins it with no other sum.
-  bool completed_for_all(const Use& use, size_t operand, int axis) const {
-    ValueId v = use.node.inputs[use.present[operand]];
-    if (uses_[v].size() < 2 || axis == mesh_.time || use.node.op->sums_micro_batches) return false;
-    for (size_t k = 0; k < use.present.size(); ++k) {
-      if (k != operand && std::count(use.shardings[k].partial.begin(), use.shardings[k].partial.end(), axis) > 0)
-        return false;
-    }
-    return std::all_of(use.node.outputs.begin(), use.node.outputs.end(),
-                       [&](ValueId out) { return elements(graph_.type(out).shape) >= elements(graph_.type(v).shape); });
-  }
-
-  // The gradient of a table, not much larger than that of what was looked up by indices `other`: a position table's is
-  // a sum over samples like any other parameter's gradient.
-  bool is_lookup(const Use& use, size_t operand, size_t other) const {
-    DType type = graph_.type(use.node.inputs[use.present[other]]).dtype;
-    return use.node.weight_gradient && !is_float(type) && type != DType::kBool &&
-           elements(operand_shape(use.formula, use.formula.outputs[0])) <=
-               2 * elements(operand_shape(use.formula, use.formula.inputs[operand]));
-  }
-
-  // A sum of scalars stays owed until something else asks for it: the squares of all gradients are added up before any
-  // rank talks, not one after the other.
-  static bool may_join(const Use& use) {
-    if (use.node.op->sums_micro_batches) return false;
-    return std::all_of(use.formula.outputs.begin(), use.formula.outputs.end(),
-                       [&](const FormulaOperand& o) { return elements(operand_shape(use.formula, o)) <= 1; });
-  }
-
-  // Whether the operand is whole over the axis and another operand of the same sum is still owed over it.
-  static bool joins(const Use& use, const std::vector<std::vector<int>>& partial, size_t operand, int axis) {
-    auto owed = [&](size_t k) { return std::count(partial[k].begin(), partial[k].end(), axis) > 0; };
-    int group = use.formula.inputs[operand].linear;
-    if (group < 0 || owed(operand)) return false;
-    for (size_t k = 0; k < partial.size(); ++k) {
-      if (owed(k) && use.formula.inputs[k].linear == group) return true;
-    }
-    return false;
-  }
-
   // As a term of a sum over the axis: it counts on the first rank.
   ValueId owe(ValueId local, int axis) {
     ValueId first = b_.emit("eq", {resharder_.coordinate(axis), b_.scalar(DType::kI64, 0)});
     return b_.select(first, local, b_.scalar(b_.dtype(local), 0));
   }
 
-  void emit(const Use& use, const FactorSplit& split, const std::vector<std::vector<int>>& partial,
-            const std::vector<Exchange>& exchanges = {}) {
+  void emit(const NodeUse& use, const NodeSplit& division) {
+    const FactorSplit& split = division.factors;
+    const std::vector<std::vector<int>>& partial = division.passing;
     const Node& node = use.node;
     at(node);
     std::vector<ValueId> inputs(node.inputs.size(), kNoValue);
@@ -446,7 +273,7 @@ class Localizer {
       bool summed = node.op->sums_micro_batches && use.present[k] + 1 == node.inputs.size();
       local = summed ? get_term(v, target) : get(v, target);
       for (int a : left) {
-        if (joins(use, partial, k, a)) local = owe(local, a);
+        if (joins_owed(use, partial, k, a)) local = owe(local, a);
       }
     }
     at(node);
@@ -467,81 +294,14 @@ class Localizer {
       std::sort(s.partial.begin(), s.partial.end());
       s.kind = kind;
       variants_[node.outputs[k]].push_back({outputs[k], s, node.segment});
-      scatter_home(use, split, k);
-      exchange_back(use, split, exchanges, k);
+      for (const auto& target :
+           {splitter_.scattered_home(use, split, k, s), splitter_.exchanged_back(use, division, k, s)}) {
+        if (!target) continue;
+        get(node.outputs[k], *target);
+        make_front(node.outputs[k], normalized(*target));
+      }
       if (!s.partial.empty()) complete_early(node.outputs[k]);
     }
-  }
-
-  // A sum that this node leaves over an axis which one of its operands had on a factor of the result is scattered back
-  // there: the gradient of gathered keys goes to the ranks that hold the keys.
-  void scatter_home(const Use& use, const FactorSplit& split, size_t output) {
-    ValueId v = use.node.outputs[output];
-    Sharding now = variants_[v].back().sharding;
-    if (now.kind != PartialKind::kSum) return;
-    FactorSplit home = split;
-    std::vector<int> owed = now.partial;
-    for (size_t k = 0; k < use.present.size(); ++k) {
-      for (const auto& [factor, axes] : proposals(use.formula, use.formula.inputs[k], use.shardings[k], mesh_)) {
-        if (axes.size() != 1 || !std::count(owed.begin(), owed.end(), axes[0]) || !home.axes[factor].empty() ||
-            !has_factor(use.formula.outputs[output], factor))
-          continue;
-        home.axes[factor] = axes;
-        std::erase(owed, axes[0]);
-      }
-    }
-    if (owed.size() == now.partial.size()) return;
-    Sharding target = operand_sharding(use.formula, use.formula.outputs[output], home);
-    target.partial = owed;
-    get(v, target);
-    make_front(v, normalized(target));
-  }
-
-  // After an exchange, a result lies as the operands did.
-  void exchange_back(const Use& use, const FactorSplit& split, const std::vector<Exchange>& exchanges, size_t output) {
-    ValueId v = use.node.outputs[output];
-    const FormulaOperand& operand = use.formula.outputs[output];
-    FactorSplit home = split;
-    const Sharding now = variants_[v].back().sharding;
-    if (now.kind != PartialKind::kSum) return;
-    std::vector<int> owed = now.partial;
-    bool moved = false;
-    for (const Exchange& e : exchanges) {
-      auto at = std::find_if(e.whole.begin(), e.whole.end(), [&](int f) { return has_factor(operand, f); });
-      if (at == e.whole.end() || use.formula.factors[*at].size % mesh_.axes[e.axis].size != 0 ||
-          is_read_whole(v, operand, *at))
-        continue;
-      for (auto& axes : home.axes) std::erase(axes, e.axis);
-      home.axes[*at].push_back(e.axis);
-      std::erase(owed, e.axis);
-      moved = true;
-    }
-    if (!moved) return;
-    Sharding target = operand_sharding(use.formula, operand, home);
-    target.partial = owed;
-    get(v, target);
-    make_front(v, normalized(target));
-  }
-
-  // Whether all that reads the value keeps whole the dimension that the factor is in.
-  bool is_read_whole(ValueId v, const FormulaOperand& operand, int factor) const {
-    size_t d = 0;
-    while (std::count(operand.dims[d].begin(), operand.dims[d].end(), factor) == 0) ++d;
-    return !uses_[v].empty() && std::all_of(uses_[v].begin(), uses_[v].end(), [&](NodeId n) {
-      const Node& reader = graph_.nodes[n];
-      Formula f = bound_formula(graph_, reader);
-      size_t present = 0;
-      for (ValueId in : reader.inputs) {
-        if (in == v) {
-          const std::vector<int>& dim = f.inputs[present].dims[d];
-          bool whole =
-              std::any_of(dim.begin(), dim.end(), [&](int x) { return f.factors[x].role == FactorRole::kWhole; });
-          if (!whole || reader.op->work == WorkKind::kMemory) return false;
-        }
-        present += in != kNoValue;
-      }
-      return true;
-    });
   }
 
   std::vector<ValueId> emit_local(const Node& node, const Formula& formula, const FactorSplit& split,
@@ -646,7 +406,7 @@ class Localizer {
     const Node* node = graph_.producer(v);
     if (node == nullptr || depth > kWholeDepth || node->op->communicates || node->segment != Segment::kForward)
       return false;
-    Use use{*node, {}, bound_formula(graph_, *node), {}};
+    NodeUse use{*node, {}, bound_formula(graph_, *node), {}};
     std::vector<OperandLayouts> layouts;
     for (size_t k = 0; k < node->inputs.size(); ++k) {
       ValueId x = node->inputs[k];
@@ -658,8 +418,7 @@ class Localizer {
       use.shardings.push_back(std::move(s));
     }
     for (size_t k = 0; k < use.present.size(); ++k) refine(use.formula, false, k, use.shardings[k], mesh_);
-    FactorSplit split = choose_split(use.formula, layouts, 0, mesh_);
-    emit(use, split, passing_partials(use, split));
+    emit(use, splitter_.divide_plainly(use, layouts));
     return true;
   }
 
@@ -839,13 +598,13 @@ class Localizer {
   Builder b_;
   Resharder resharder_;
   std::vector<std::vector<NodeId>> uses_;
+  NodeSplitter splitter_;
   std::vector<std::vector<Variant>> variants_;
   std::vector<int> put_off_;  // 0: made in its turn
   std::map<ValueId, size_t> free_state_of_;
   std::map<ValueId, const StateLayout*> layout_of_;       // of the states that the plan places
   std::vector<std::pair<size_t, Sharding>> state_order_;  // in the order of the local graph's states
   std::vector<PlacedTensor> placed_inputs_;
-  std::set<int> sample_axes_;  // that split inputs
   std::map<ValueId, size_t> input_of_;
   absl::Status refused_;
   std::optional<size_t> micro_batch_;

@@ -1,0 +1,246 @@
+#include "partitioner/node_split.h"
+
+#include <algorithm>
+#include <map>
+
+namespace partita {
+namespace {
+
+bool has(const std::vector<int>& axes, int axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
+
+bool takes(const FactorSplit& split, int axis) {
+  return std::any_of(split.axes.begin(), split.axes.end(), [&](const auto& axes) { return has(axes, axis); });
+}
+
+bool can_scatter(const Formula& formula, int factor, size_t operand) {
+  if (formula.factors[factor].role != FactorRole::kParallel || !has_factor(formula.inputs[operand], factor))
+    return false;
+  return std::all_of(formula.outputs.begin(), formula.outputs.end(),
+                     [&](const FormulaOperand& o) { return has_factor(o, factor); });
+}
+
+// A sum of scalars stays owed until something else asks for it: the squares of all gradients are added up before any
+// rank talks, not one after the other.
+bool may_join(const NodeUse& use) {
+  if (use.node.op->sums_micro_batches) return false;
+  return std::all_of(use.formula.outputs.begin(), use.formula.outputs.end(),
+                     [&](const FormulaOperand& o) { return elements(operand_shape(use.formula, o)) <= 1; });
+}
+
+}  // namespace
+
+bool joins_owed(const NodeUse& use, const std::vector<std::vector<int>>& passing, size_t operand, int axis) {
+  int group = use.formula.inputs[operand].linear;
+  if (group < 0 || has(passing[operand], axis)) return false;
+  for (size_t k = 0; k < passing.size(); ++k) {
+    if (has(passing[k], axis) && use.formula.inputs[k].linear == group) return true;
+  }
+  return false;
+}
+
+NodeSplitter::NodeSplitter(const Graph& graph, const ShardingPlan& plan,
+                           const std::vector<std::vector<NodeId>>& readers)
+    : graph_(graph), plan_(plan), mesh_(plan.mesh), readers_(readers) {
+  for (const Sharding& s : plan.inputs) {
+    for (const auto& dim : s.dims) {
+      for (const Piece& p : dim) sample_axes_.insert(p.axes.begin(), p.axes.end());
+    }
+  }
+  sample_axes_.erase(mesh_.time);
+}
+
+NodeSplit NodeSplitter::divide(const NodeUse& use, const std::vector<OperandLayouts>& layouts) const {
+  int64_t output_bytes = 0;
+  for (ValueId v : use.node.outputs) output_bytes += byte_size(graph_.type(v));
+  NodeSplit out{choose_split(use.formula, layouts, output_bytes, mesh_), {}, {}};
+  out.exchanges = exchange(use, layouts, out.factors);
+  out.passing = passing_partials(use, out.factors);
+  scatter_sums(use, out.passing, out.factors);
+  return out;
+}
+
+NodeSplit NodeSplitter::divide_plainly(const NodeUse& use, const std::vector<OperandLayouts>& layouts) const {
+  NodeSplit out{choose_split(use.formula, layouts, 0, mesh_), {}, {}};
+  out.passing = passing_partials(use, out.factors);
+  return out;
+}
+
+// A contraction whose operands lie split along what it must keep whole (positions, under a causal mask) works on parts
+// of another factor (heads): exchanges there and back move less than gathers, and each rank has a share of the work.
+std::vector<Exchange> NodeSplitter::exchange(const NodeUse& use, const std::vector<OperandLayouts>& layouts,
+                                             FactorSplit& split) const {
+  if (use.node.op->work == WorkKind::kMemory) return {};
+  std::map<int, std::set<int>> whole;        // by axis
+  std::map<int, std::set<size_t>> operands;  // that have it there
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    for (const auto& [factor, axes] :
+         split_whole_factors(use.formula, use.formula.inputs[k], use.shardings[k], mesh_)) {
+      for (int axis : axes) whole[axis].insert(factor), operands[axis].insert(k);
+    }
+  }
+  std::vector<Exchange> out;
+  for (auto& [axis, factors] : whole) {
+    auto in_result = [&](int f) { return has_factor(use.formula.outputs[0], f); };
+    if (axis == mesh_.time || std::none_of(factors.begin(), factors.end(), in_result)) continue;
+    if (!takes(split, axis)) {  // else another operand is there already
+      int factor = cheapest_factor(use, layouts, split, axis, operands[axis]);
+      if (factor < 0) continue;
+      split.axes[factor].push_back(axis);
+    }
+    out.push_back({axis, std::move(factors)});
+  }
+  return out;
+}
+
+// Of the factors that the result has and the axis divides, the one for which least is moved there and back; what lacks
+// it is gathered, or left as a sum. Of equal ones the innermost; -1: none.
+int NodeSplitter::cheapest_factor(const NodeUse& use, const std::vector<OperandLayouts>& layouts,
+                                  const FactorSplit& split, int axis, const std::set<size_t>& operands) const {
+  int best = -1;
+  int64_t least = 0, ways = mesh_.axes[axis].size;
+  for (int f = 0; f < static_cast<int>(split.axes.size()); ++f) {
+    const Factor& factor = use.formula.factors[f];
+    bool parts = factor.role == FactorRole::kParallel || factor.role == FactorRole::kSum;
+    if (!parts || !has_factor(use.formula.outputs[0], f) || factor.size % (mesh_.ways(split.axes[f]) * ways) != 0)
+      continue;
+    int64_t moved = 0;
+    for (size_t k : operands) moved += layouts[k].bytes / (has_factor(use.formula.inputs[k], f) ? ways : 1);
+    for (size_t k = 0; k < use.node.outputs.size(); ++k) {
+      int64_t bytes = byte_size(graph_.type(use.node.outputs[k]));
+      moved += has_factor(use.formula.outputs[k], f) ? bytes / ways : 2 * bytes;
+    }
+    if (best < 0 || moved <= least) best = f, least = moved;
+  }
+  return best;
+}
+
+std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use, const FactorSplit& split) const {
+  std::vector<std::vector<int>> pass(use.present.size());
+  std::map<int, int> group_of;  // axis -> the linear group that passes it; other operands are completed
+  for (size_t k = 0; k < pass.size(); ++k) {
+    int group = use.formula.inputs[k].linear;
+    if (group < 0 || use.shardings[k].kind != PartialKind::kSum) continue;
+    for (int axis : use.shardings[k].partial) {
+      bool sound = !takes(split, axis) && group_of.try_emplace(axis, group).first->second == group;
+      for (size_t j = 0; j < pass.size(); ++j) {
+        bool joint = use.formula.inputs[j].linear == group;
+        sound = sound && (has(use.shardings[j].partial, axis) || !joint || may_join(use));
+        // A sum that is owed is not carried into products with other tensors: every one of them, and every gradient
+        // that follows, would owe it. (Over micro-batches it is never sent, only accumulated.)
+        sound = sound && (joint || axis == mesh_.time ||
+                          elements(operand_shape(use.formula, use.formula.inputs[j])) <= 1 || is_lookup(use, k, j));
+      }
+      sound = sound && !completed_for_all(use, k, axis);
+      if (sound) pass[k].push_back(axis);
+    }
+  }
+  return pass;
+}
+
+// A sum that several ops read is completed once for all of them, rather than by each for itself, where waiting makes it
+// no smaller and joins it with no other sum.
+bool NodeSplitter::completed_for_all(const NodeUse& use, size_t operand, int axis) const {
+  ValueId v = use.node.inputs[use.present[operand]];
+  if (readers_[v].size() < 2 || axis == mesh_.time || use.node.op->sums_micro_batches) return false;
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    if (k != operand && has(use.shardings[k].partial, axis)) return false;
+  }
+  return std::all_of(use.node.outputs.begin(), use.node.outputs.end(),
+                     [&](ValueId out) { return elements(graph_.type(out).shape) >= elements(graph_.type(v).shape); });
+}
+
+// The gradient of a table, not much larger than that of what was looked up by indices `other`: a position table's is a
+// sum over samples like any other parameter's gradient.
+bool NodeSplitter::is_lookup(const NodeUse& use, size_t operand, size_t other) const {
+  DType type = graph_.type(use.node.inputs[use.present[other]]).dtype;
+  return use.node.weight_gradient && !is_float(type) && type != DType::kBool &&
+         elements(operand_shape(use.formula, use.formula.outputs[0])) <=
+             2 * elements(operand_shape(use.formula, use.formula.inputs[operand]));
+}
+
+// Where a sum over a scatter axis has to be completed and nothing else uses the axis, it is scattered along the
+// outermost factor that divides and that the node leaves parallel. So is a sum over samples that a contraction reads
+// (tokens sent to experts), rather than that every rank does all of its work.
+void NodeSplitter::scatter_sums(const NodeUse& use, const std::vector<std::vector<int>>& passing,
+                                FactorSplit& split) const {
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    if (use.shardings[k].kind != PartialKind::kSum) continue;
+    for (int axis : use.shardings[k].partial) {
+      bool contraction = use.node.op->work != WorkKind::kMemory && sample_axes_.count(axis) > 0;
+      bool passes = std::any_of(passing.begin(), passing.end(), [&](const auto& axes) { return has(axes, axis); });
+      if ((!contraction && !has(plan_.scatter_axes, axis)) || passes || takes(split, axis)) continue;
+      for (size_t f = 0; f < split.axes.size(); ++f) {
+        if (!can_scatter(use.formula, static_cast<int>(f), k)) continue;
+        if (use.formula.factors[f].size % (mesh_.ways(split.axes[f]) * mesh_.axes[axis].size) != 0) continue;
+        split.axes[f].push_back(axis);
+        break;
+      }
+    }
+  }
+}
+
+std::optional<Sharding> NodeSplitter::scattered_home(const NodeUse& use, const FactorSplit& split, size_t output,
+                                                     const Sharding& now) const {
+  if (now.kind != PartialKind::kSum) return std::nullopt;
+  FactorSplit home = split;
+  std::vector<int> owed = now.partial;
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    for (const auto& [factor, axes] : proposals(use.formula, use.formula.inputs[k], use.shardings[k], mesh_)) {
+      if (axes.size() != 1 || !has(owed, axes[0]) || !home.axes[factor].empty() ||
+          !has_factor(use.formula.outputs[output], factor))
+        continue;
+      home.axes[factor] = axes;
+      std::erase(owed, axes[0]);
+    }
+  }
+  if (owed.size() == now.partial.size()) return std::nullopt;
+  Sharding target = operand_sharding(use.formula, use.formula.outputs[output], home);
+  target.partial = std::move(owed);
+  return target;
+}
+
+std::optional<Sharding> NodeSplitter::exchanged_back(const NodeUse& use, const NodeSplit& split, size_t output,
+                                                     const Sharding& now) const {
+  if (now.kind != PartialKind::kSum) return std::nullopt;
+  const FormulaOperand& operand = use.formula.outputs[output];
+  FactorSplit home = split.factors;
+  std::vector<int> owed = now.partial;
+  bool moved = false;
+  for (const Exchange& e : split.exchanges) {
+    auto at = std::find_if(e.whole.begin(), e.whole.end(), [&](int f) { return has_factor(operand, f); });
+    if (at == e.whole.end() || use.formula.factors[*at].size % mesh_.axes[e.axis].size != 0 ||
+        is_read_whole(use.node.outputs[output], operand, *at))
+      continue;
+    for (auto& axes : home.axes) std::erase(axes, e.axis);
+    home.axes[*at].push_back(e.axis);
+    std::erase(owed, e.axis);
+    moved = true;
+  }
+  if (!moved) return std::nullopt;
+  Sharding target = operand_sharding(use.formula, operand, home);
+  target.partial = std::move(owed);
+  return target;
+}
+
+// Whether all that reads the value keeps whole the dimension that the factor is in.
+bool NodeSplitter::is_read_whole(ValueId v, const FormulaOperand& operand, int factor) const {
+  size_t d = 0;
+  while (!has(operand.dims[d], factor)) ++d;
+  return !readers_[v].empty() && std::all_of(readers_[v].begin(), readers_[v].end(), [&](NodeId n) {
+    const Node& reader = graph_.nodes[n];
+    Formula f = bound_formula(graph_, reader);
+    size_t present = 0;
+    for (ValueId in : reader.inputs) {
+      if (in == v) {
+        const std::vector<int>& dim = f.inputs[present].dims[d];
+        bool whole =
+            std::any_of(dim.begin(), dim.end(), [&](int x) { return f.factors[x].role == FactorRole::kWhole; });
+        if (!whole || reader.op->work == WorkKind::kMemory) return false;
+      }
+      present += in != kNoValue;
+    }
+    return true;
+  });
+}
+
+}  // namespace partita
