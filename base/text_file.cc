@@ -9,9 +9,13 @@
 
 namespace partita {
 
-absl::StatusOr<std::string> read_text_file(const std::string& path, int64_t most) {
+std::string shown_path(const std::string& path) {
   std::string name = quote(path, 4096);
-  name = name.substr(1, name.size() - 2);
+  return name.substr(1, name.size() - 2);
+}
+
+absl::StatusOr<std::string> read_text_file(const std::string& path, int64_t most) {
+  const std::string name = shown_path(path);
   std::error_code error;
   if (std::filesystem::is_directory(path, error))
     return absl::InvalidArgumentError(cat(name, ": expected a file, found a directory"));

@@ -383,10 +383,8 @@ absl::StatusOr<Recipe> parse_recipe(std::string_view text, std::string_view file
 }
 
 absl::StatusOr<Recipe> load_recipe(const std::string& path) {
-  std::string name = quote(path, 4096);
-  name = name.substr(1, name.size() - 2);
   PARTITA_ASSIGN_OR_RETURN(std::string text, read_text_file(path, kMaxYamlBytes));
-  return parse_recipe(text, name);
+  return parse_recipe(text, shown_path(path));
 }
 
 }  // namespace partita

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "ir/builder.h"
+#include "partitioner/joint_collective.h"
 #include "partitioner/late_reads.h"
 
 namespace partita {
@@ -85,22 +86,15 @@ class Bucketing {
   bool emit(Rewriter& r, NodeId n) const {
     std::vector<NodeId> members = {n};
     if (bucket_of_[n] >= 0) members = buckets_[bucket_of_[n]].members;
-    std::vector<ValueId> in;
     for (NodeId m : members) {
       for (ValueId v : graph_.nodes[m].inputs) {
         if (!r.has(v)) return false;
-        if (bucket_of_[n] >= 0) in.push_back(r(v));
       }
     }
     if (bucket_of_[n] < 0) {
       r.copy(graph_.nodes[n]);
-      return true;
-    }
-    r.at(graph_.nodes[n]);
-    std::vector<ValueId> out = r.builder().emit_all(graph_.nodes[n].op->name, std::move(in), graph_.nodes[n].attrs);
-    size_t next = 0;
-    for (NodeId m : members) {
-      for (ValueId v : graph_.nodes[m].outputs) r.replace(v, out[next++]);
+    } else {
+      emit_jointly(r, graph_, members, graph_.nodes[n]);
     }
     return true;
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ir/builder.h"
+#include "partitioner/joint_collective.h"
 #include "partitioner/late_reads.h"
 #include "partitioner/state_gathers.h"
 
@@ -83,20 +84,10 @@ class Bucketing {
   }
 
   void emit(Rewriter& r, const Bucket& bucket) const {
-    std::vector<ValueId> in;
     for (NodeId m : bucket.members) {
-      for (ValueId v : graph_.nodes[m].inputs) {
-        copy_views(r, v);
-        in.push_back(r(v));
-      }
+      for (ValueId v : graph_.nodes[m].inputs) copy_views(r, v);
     }
-    const Node& first = graph_.nodes[bucket.members[0]];
-    r.at(first);
-    std::vector<ValueId> out = r.builder().emit_all(first.op->name, std::move(in), first.attrs);
-    size_t next = 0;
-    for (NodeId m : bucket.members) {
-      for (ValueId v : graph_.nodes[m].outputs) r.replace(v, out[next++]);
-    }
+    emit_jointly(r, graph_, bucket.members, graph_.nodes[bucket.members[0]]);
   }
 
   void copy_views(Rewriter& r, ValueId v) const {

@@ -235,10 +235,8 @@ absl::StatusOr<Cluster> parse_cluster(std::string_view text, const std::string& 
 }
 
 absl::StatusOr<Cluster> load_cluster(const std::string& path, const ProfileLibrary& library) {
-  std::string name = quote(path, 4096);
-  name = name.substr(1, name.size() - 2);
   PARTITA_ASSIGN_OR_RETURN(std::string text, read_text_file(path, kMaxYamlBytes));
-  return parse_cluster(text, name, library);
+  return parse_cluster(text, shown_path(path), library);
 }
 
 absl::StatusOr<Cluster> resized(const Cluster& cluster, int64_t devices) {

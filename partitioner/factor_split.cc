@@ -105,34 +105,38 @@ void refine(Formula& formula, bool output, size_t operand, const Sharding& shard
   }
 }
 
+namespace {
+
+// Calls start(factor, piece) for each split piece of an operand that starts at a factor.
+template <typename Start>
+void each_start(const Formula& formula, const FormulaOperand& operand, const Sharding& sharding, const Mesh& mesh,
+                Start start) {
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    walk(formula, operand.dims[d], pieces_within(formula, operand.dims[d], sharding.dims[d], mesh), start,
+         [](int, int64_t) {});
+  }
+}
+
+}  // namespace
+
 std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, const FormulaOperand& operand,
                                                         const Sharding& sharding, const Mesh& mesh) {
   std::vector<std::pair<int, std::vector<int>>> out;
-  for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    walk(
-        formula, operand.dims[d], pieces_within(formula, operand.dims[d], sharding.dims[d], mesh),
-        [&](int f, const Piece& piece) {
-          const Factor& factor = formula.factors[f];
-          std::vector<int> axes = piece.axes;  // as many of the outer ones as the factor can take
-          while (!axes.empty() && factor.size % mesh.ways(axes) != 0) axes.pop_back();
-          if (factor.role != FactorRole::kWhole && !axes.empty()) out.push_back({f, std::move(axes)});
-        },
-        [](int, int64_t) {});
-  }
+  each_start(formula, operand, sharding, mesh, [&](int f, const Piece& piece) {
+    const Factor& factor = formula.factors[f];
+    std::vector<int> axes = piece.axes;  // as many of the outer ones as the factor can take
+    while (!axes.empty() && factor.size % mesh.ways(axes) != 0) axes.pop_back();
+    if (factor.role != FactorRole::kWhole && !axes.empty()) out.push_back({f, std::move(axes)});
+  });
   return out;
 }
 
 std::vector<std::pair<int, std::vector<int>>> split_whole_factors(const Formula& formula, const FormulaOperand& operand,
                                                                   const Sharding& sharding, const Mesh& mesh) {
   std::vector<std::pair<int, std::vector<int>>> out;
-  for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    walk(
-        formula, operand.dims[d], pieces_within(formula, operand.dims[d], sharding.dims[d], mesh),
-        [&](int f, const Piece& piece) {
-          if (formula.factors[f].role == FactorRole::kWhole) out.push_back({f, piece.axes});
-        },
-        [](int, int64_t) {});
-  }
+  each_start(formula, operand, sharding, mesh, [&](int f, const Piece& piece) {
+    if (formula.factors[f].role == FactorRole::kWhole) out.push_back({f, piece.axes});
+  });
   return out;
 }
 

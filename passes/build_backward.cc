@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/builder.h"
+#include "passes/accumulate.h"
 #include "passes/loss_scale.h"
 
 namespace partita {
@@ -127,7 +128,7 @@ class Backward {
     b_.context() = {.segment = Segment::kBackward, .origin = b_.origin("accumulate")};
     std::vector<GraphOutput> outputs;
     if (context_.micro_batches > 1) loss = b_.scale(loss, 1.0 / static_cast<double>(context_.micro_batches));
-    if (context_.accumulate) loss = accumulate("loss", {}, loss);
+    if (context_.accumulate) loss = accumulate(b_, "loss", {}, loss);
     outputs.push_back({"loss", loss});
     size_t states = b_.graph().states.size();
     for (size_t k = 0; k < states; ++k) {
@@ -136,18 +137,10 @@ class Backward {
       ValueId g = gradient_[s.value];
       if (g == kNoValue)
         g = b_.full(b_.dtype(s.value), b_.shape(s.value), 0);  // trained, yet without influence on the loss
-      if (context_.accumulate) g = accumulate(cat("grad/", s.name), s.name, g);
+      if (context_.accumulate) g = accumulate(b_, cat("grad/", s.name), s.name, g);
       outputs.push_back({cat("grad/", s.name), g});
     }
     b_.mutable_graph().outputs = std::move(outputs);
-  }
-
-  ValueId accumulate(const std::string& name, const std::string& parameter, ValueId term) {
-    State s{.name = cat("accumulate/", name), .kind = StateKind::kAccumulator, .parameter = parameter, .initial = {}};
-    ValueId before = b_.state(std::move(s), b_.type(term));
-    ValueId after = b_.emit("accumulate", {before, term});
-    b_.mutable_graph().states.back().next = after;
-    return after;
   }
 
   const PassContext& context_;

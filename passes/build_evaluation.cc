@@ -1,6 +1,7 @@
 #include "passes/build_evaluation.h"
 
 #include "ir/builder.h"
+#include "passes/accumulate.h"
 
 namespace partita {
 
@@ -11,12 +12,7 @@ absl::StatusOr<Graph> build_evaluation(const Graph& graph, const PassContext& co
   // As in training, where gradients are summed so: after the micro-batch's forward part.
   b.context() = {.segment = Segment::kBackward, .origin = b.origin("evaluation")};
   if (context.micro_batches > 1) loss = b.scale(loss, 1.0 / static_cast<double>(context.micro_batches));
-  if (context.accumulate) {
-    State sum{.name = "accumulate/loss", .kind = StateKind::kAccumulator, .parameter = {}, .initial = {}};
-    ValueId before = b.state(std::move(sum), b.type(loss));
-    loss = b.emit("accumulate", {before, loss});
-    b.mutable_graph().states.back().next = loss;
-  }
+  if (context.accumulate) loss = accumulate(b, "loss", {}, loss);
   b.mutable_graph().outputs = {{"loss", loss}};
   return std::move(b).finish();
 }

@@ -5,6 +5,7 @@
 
 #include "base/cat.h"
 #include "ir/builder.h"
+#include "passes/accumulate.h"
 
 namespace partita {
 namespace {
@@ -75,11 +76,7 @@ class StatisticsUpdate {
     if (!context_.accumulate) return term;
     b_.context() = {.segment = Segment::kBackward, .origin = origin};
     if (context_.micro_batches > 1) term = b_.scale(term, 1.0 / static_cast<double>(context_.micro_batches));
-    State sum{.name = cat("accumulate/", name), .kind = StateKind::kAccumulator, .parameter = {}, .initial = {}};
-    ValueId before = b_.state(std::move(sum), b_.type(term));
-    ValueId after = b_.emit("accumulate", {before, term});
-    b_.mutable_graph().states.back().next = after;
-    return after;
+    return accumulate(b_, name, {}, term);
   }
 
   const Graph& old_;
