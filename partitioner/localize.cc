@@ -462,11 +462,12 @@ class Localizer {
   void refuse_in_time(ValueId v) {
     if (!refused_.ok()) return;
     const Node* node = graph_.producer(v);
-    refused_ = absl::InvalidArgumentError(
-        cat("micro-batches: ", node ? graph_.origin(*node) : std::string("a value"),
-            " needs all samples of the graph's batch at once, and a micro-batch has 1/", mesh_.axes[mesh_.time].size,
-            " of them (a statistic over the batch, as in batch normalization); pin micro_batch to the whole batch, use "
-            "more data-parallel ranks instead, or, for batch normalization, set semantics: {batch_norm: replica}"));
+    refused_ = absl::InvalidArgumentError(cat(
+        "micro-batches: ", node ? graph_.origin(*node) : std::string("a value"),
+        " needs all samples of the graph's batch at once, and a micro-batch has 1/", mesh_.axes[mesh_.time].size,
+        " of them (a statistic over the batch, as in batch normalization); pin micro_batch to the whole batch, use "
+        "more data-parallel ranks instead, or say of which samples it is: semantics: {batch_norm: replica}, or {moe: "
+        "{capacity: C, group: N}} for experts with a capacity"));
   }
 
   // Emits a node that was put off, at a split of its factors, in the context of whoever asks.

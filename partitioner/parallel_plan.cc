@@ -12,10 +12,7 @@
 #include "partitioner/tensor_layout.h"
 
 namespace partita {
-namespace {
-
-// Samples along dimension 0 of the data inputs, which all agree on it.
-absl::StatusOr<int64_t> batch_of(const Graph& graph) {
+absl::StatusOr<int64_t> samples_of_run(const Graph& graph) {
   int64_t batch = -1;
   std::string first;
   for (const GraphInput& in : graph.inputs) {
@@ -32,6 +29,8 @@ absl::StatusOr<int64_t> batch_of(const Graph& graph) {
   return batch;
 }
 
+namespace {
+
 bool has_running_statistics(const Graph& graph) {
   return std::any_of(graph.states.begin(), graph.states.end(),
                      [](const State& s) { return s.kind == StateKind::kRunning && s.next != kNoValue; });
@@ -41,7 +40,7 @@ bool has_running_statistics(const Graph& graph) {
 
 absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe, int64_t ranks) {
   BatchPlan plan;
-  PARTITA_ASSIGN_OR_RETURN(plan.graph_batch, batch_of(forward));
+  PARTITA_ASSIGN_OR_RETURN(plan.graph_batch, samples_of_run(forward));
   int64_t global = recipe.batch.global.value_or(plan.graph_batch);
   if (!recipe.batch.global && recipe.batch.accumulation) {
     int64_t micro = std::max<int64_t>(plan.graph_batch / ranks, 1);
@@ -55,9 +54,10 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
   }
   plan.micro_batches = global / plan.graph_batch;
   bool ordered = has_running_statistics(forward) && recipe.semantics.batch_norm == BatchNormGroup::kGlobal;
+  const int64_t experts = recipe.pin.axis("expert").value_or(1);
   for (int64_t slices = std::min(ranks, plan.micro_batches); slices >= 1; --slices) {
     if (plan.micro_batches % slices != 0 || ranks % slices != 0 || plan.graph_batch % (ranks / slices) != 0 ||
-        (ordered && slices > 1))
+        ranks / slices % experts != 0 || (ordered && slices > 1))
       continue;
     plan.slice_ranks = slices;
     plan.batch_ranks = ranks / slices;
@@ -70,9 +70,11 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
     plan.parts = micro ? own / *micro : 1;
     return plan;
   }
-  return absl::InvalidArgumentError(cat("cannot divide a global batch of ", global, " (", plan.micro_batches,
-                                        " runs of a graph with ", plan.graph_batch, " samples) over ", ranks,
-                                        " data-parallel ranks; use a number of ranks that divides it"));
+  return absl::InvalidArgumentError(
+      cat("cannot divide a global batch of ", global, " (", plan.micro_batches, " runs of a graph with ",
+          plan.graph_batch, " samples) over ", ranks, " data-parallel ranks",
+          experts > 1 ? cat(", of which ", experts, " (the expert axis) share a run") : "",
+          "; use a number of ranks that divides it"));
 }
 
 namespace {
@@ -84,15 +86,11 @@ constexpr int64_t kChunks = 2;            // of an interleaved stage
 constexpr int64_t kSmallestStored = 256;  // elements: smaller parameters are not stored in parts
 
 absl::Status refuse_unbuilt(const Recipe& recipe) {
-  auto refuse_key = [](std::string_view key, std::string_view value) {
-    return absl::UnimplementedError(cat(key, ": ", value, ": not in this version; leave it out"));
-  };
   if (recipe.compress > Compression::kBf16 && recipe.precision == Precision::kFp16)
     return absl::InvalidArgumentError(
         cat("compress: ", enum_name(recipe.compress),
             ": error feedback carries gradients from step to step, and the loss scale of precision: fp16 changes "
             "between them; use precision: bf16, or compress: bf16"));
-  if (recipe.semantics.moe) return refuse_key("semantics.moe", "a capacity");
   return absl::OkStatus();
 }
 

@@ -31,6 +31,9 @@ struct ParallelLayout {
 absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional<int64_t> ranks,
                                              std::vector<std::string>& warnings);
 
+// Samples that one run of a graph takes: along dimension 0 of its data inputs, which all agree on it.
+absl::StatusOr<int64_t> samples_of_run(const Graph& graph);
+
 // How one step's samples are divided.
 struct BatchPlan {
   int64_t graph_batch = 1;    // samples in one run of the graph, over all ranks that share it
@@ -42,8 +45,9 @@ struct BatchPlan {
 
 // Divides the global batch (train.yaml's, else the graph's own) over `ranks`. Whole runs of the graph go to different
 // ranks as far as they are many enough, since that needs no communication inside a run; what ranks are left share each
-// run. With running statistics of global batches, runs are never taken side by side: their order matters.
-// InvalidArgument where the numbers do not divide, with what would.
+// run. Ranks along the expert axis exchange the tokens of one run, and share it. With running statistics of global
+// batches, runs are never taken side by side: their order matters. InvalidArgument where the numbers do not divide,
+// with what would.
 absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe, int64_t ranks);
 
 struct PlannedGraph {

@@ -20,6 +20,7 @@
 #include "partitioner/bucket.h"
 #include "partitioner/bucket_gathers.h"
 #include "partitioner/localize.h"
+#include "partitioner/moe_capacity.h"
 #include "partitioner/parallel_plan.h"
 #include "partitioner/prefetch_gathers.h"
 #include "partitioner/sample_groups.h"
@@ -111,13 +112,13 @@ absl::StatusOr<std::vector<LocalProgram>> localize_stages(const PlannedGraph& pl
 }
 
 // The same model imported for inference, every state and input laid out as training has it.
-absl::StatusOr<CompiledEvaluation> compile_evaluation(const CompileRequest& request, const Recipe& recipe,
+absl::StatusOr<CompiledEvaluation> compile_evaluation(const CompileRequest& request, Recipe& recipe,
                                                       const PlannedGraph& training, const ParallelLayout& layout,
                                                       const BatchPlan& batch, const StateOwners& owners,
                                                       PassContext context) {
   ImportOptions options = import_options(recipe);
   options.training = false;
-  PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(request.model, options));
+  PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_model(request.model, options, recipe));
   PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(evaluation_pipeline(), std::move(model.graph), context));
   PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings_like(training, graph, recipe, layout, batch));
   PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned, layout, owners));
@@ -243,6 +244,7 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
   if (compiled.programs.size() > 1) all["stages"] = stages;
   if (compiled.statistic_samples > 0)
     all["semantics"] = {{"batch_norm", "replica"}, {"statistic_samples", compiled.statistic_samples}};
+  if (compiled.capacity_samples > 0) all["semantics"]["capacity_samples"] = compiled.capacity_samples;
   if (compiled.gathered_bytes > 0) all["gathered_bytes"] = compiled.gathered_bytes;
   if (compiled.compress != Compression::kNone) {
     all["compress"] = {{"kind", enum_name(compiled.compress)},
@@ -292,6 +294,10 @@ std::string describe_choices(const Compiled& compiled) {
     text += fmt::format("semantics: batch_norm: replica: each statistic is of {} samples of the step's {}\n",
                         compiled.statistic_samples, compiled.samples);
   }
+  if (compiled.capacity_samples > 0) {
+    text += fmt::format("semantics: moe: experts' capacity is that of {} samples of the step's {}\n",
+                        compiled.capacity_samples, compiled.samples);
+  }
   if (compiled.compress != Compression::kNone) {
     const CompressedGradients& c = compiled.compressed;
     text += fmt::format(
@@ -314,6 +320,15 @@ ImportOptions import_options(const Recipe& recipe) {
   return o;
 }
 
+absl::StatusOr<ImportedModel> import_model(const std::string& path, const ImportOptions& options, Recipe& recipe) {
+  PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(path, options));
+  if (!recipe.semantics.moe) return model;
+  PARTITA_ASSIGN_OR_RETURN(int64_t exported, samples_of_run(model.graph));
+  if (!recipe.batch.global && !recipe.batch.accumulation) recipe.batch.global = exported;
+  PARTITA_ASSIGN_OR_RETURN(model.graph, set_moe_capacity(model.graph, *recipe.semantics.moe));
+  return model;
+}
+
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   Compiled out;
   Stopwatch watch(out);
@@ -322,11 +337,12 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   out.ranks = layout.ranks();
   if (!recipe.batch.global && recipe.batch.micro && recipe.batch.accumulation)
     recipe.batch.global = *recipe.batch.micro * *recipe.batch.accumulation * layout.sample_ranks();
-  PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(request.model, import_options(recipe)));
+  PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_model(request.model, import_options(recipe), recipe));
   out.warnings.insert(out.warnings.end(), model.warnings.begin(), model.warnings.end());
   PARTITA_RETURN_IF_ERROR(take_data_settings(recipe, out));
   watch.lap("import");
   PARTITA_ASSIGN_OR_RETURN(BatchPlan batch, plan_batch(model.graph, recipe, layout.sample_ranks()));
+  if (recipe.semantics.moe) out.capacity_samples = batch.graph_batch;
   if (int64_t groups = batch.batch_ranks * batch.parts;
       recipe.semantics.batch_norm == BatchNormGroup::kReplica && groups > 1) {
     model.graph = group_samples(model.graph, groups);

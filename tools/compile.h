@@ -63,6 +63,7 @@ struct Compiled {
   Compression compress = Compression::kNone;  // of gradients' sums over ranks, where some are compressed
   CompressedGradients compressed;             // on a rank, over all stages
   int64_t statistic_samples = 0;  // that one batch statistic is of, by semantics.batch_norm; 0: all of a run
+  int64_t capacity_samples = 0;   // that share an expert's capacity, by semantics.moe; 0: as the model has it
   int64_t gathered_bytes = 0;     // of parameters that a rank stores in parts, at hand at once at most
 };
 
@@ -79,6 +80,9 @@ DeviceCodeSummary device_code(const std::vector<runtime::Program>& programs);
 
 // What a recipe says about reading the model.
 ImportOptions import_options(const Recipe& recipe);
+// The model with its experts' capacity as semantics.moe says. A global batch that the recipe leaves open becomes that
+// of the model as it was exported.
+absl::StatusOr<ImportedModel> import_model(const std::string& path, const ImportOptions& options, Recipe& recipe);
 
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request);
 

@@ -11,6 +11,7 @@
 #include "frontend/pins.h"
 #include "frontend/recipe.h"
 #include "passes/pipeline.h"
+#include "tools/compile.h"
 
 namespace partita {
 namespace {
@@ -36,14 +37,16 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   ImportOptions o;
   o.bind = recipe.bind;
   o.batch = kAnalysisBatch;
+  if (const auto& moe = recipe.semantics.moe)
+    o.batch = recipe.batch.global.value_or(moe->group.value_or(kAnalysisBatch));
   o.trainable = recipe.trainable, o.frozen = recipe.frozen, o.names = recipe.names, o.seed = recipe.seed;
-  PARTITA_ASSIGN_OR_RETURN(ImportedModel imported, import_onnx(model, o));
+  PARTITA_ASSIGN_OR_RETURN(ImportedModel imported, import_model(model, o, recipe));
   const std::vector<State>& states = imported.graph.states;
   bool statistics =
       std::any_of(states.begin(), states.end(), [](const State& s) { return s.kind == StateKind::kRunning; });
   if (statistics && recipe.batch.global) {  // they are of the whole batch, so its size matters where it is symbolic
     o.batch = recipe.batch.global;
-    PARTITA_ASSIGN_OR_RETURN(imported, import_onnx(model, o));
+    PARTITA_ASSIGN_OR_RETURN(imported, import_model(model, o, recipe));
   }
   if (warnings) *warnings = imported.warnings;
   // The search decides these; the analysis counts elements of the plain model.
@@ -61,6 +64,8 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   if (!g.links.empty() && peak > 0) options.flops_per_reduced_element = 4 * peak / g.links[0].link.bandwidth;
   PARTITA_ASSIGN_OR_RETURN(Workload w, analyse(graph, options));
   *batch = static_cast<int64_t>(w.samples);
+  // The samples that share a capacity are computed at once.
+  if (recipe.semantics.moe && recipe.semantics.moe->group && !recipe.batch.micro) recipe.batch.micro = *batch;
   return w;
 }
 

@@ -1,0 +1,18 @@
+// How many tokens an expert takes, and of which samples, where an exported model counts places (GShard, Switch): a
+// running sum over tokens gives each its place with its expert, and what lies past the capacity is dropped.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "ir/graph.h"
+#include "ir/recipe.h"
+
+namespace partita {
+
+// The forward graph as it would have been exported for `moe.group` samples (all of the graph's, where that is not said)
+// and the capacity asked for: a step then takes as many runs of it as there are groups, each with capacity, routing
+// statistics and loss of its own. Factors need the number of choices, which is that of the TopK whose result is counted
+// (1 without one). InvalidArgument where no capacity is found, groups are larger than what was exported, or a size
+// cannot be followed through the graph (partitioner/resize_dimensions.h).
+absl::StatusOr<Graph> set_moe_capacity(const Graph& forward, const MoeCapacity& moe);
+
+}  // namespace partita
