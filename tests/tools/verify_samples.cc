@@ -44,6 +44,7 @@ absl::StatusOr<verifier::Bundle> sample_bundle(const std::string& folder, const 
   if (layout.evaluate) request.recipe.evaluate = EvaluateRecipe{.data = {.path = "text.bin"}};
   PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));
   verifier::Bundle bundle;
+  bundle.compress = enum_name(compiled.compress);
   PARTITA_RETURN_IF_ERROR(
       take_programs(compiled.serial, compiled.samples, compiled.claims, std::move(compiled.programs), bundle));
   if (layout.evaluate) {

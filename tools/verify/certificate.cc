@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
@@ -92,6 +93,17 @@ class NodePlaces {
   std::vector<std::vector<int>> steps_;  // per stage and node, -1: none
 };
 
+// Whether ranks that differ along some of the axes have different sums of strides: the axes are digits of one number.
+bool counts_once(std::vector<runtime::AxisStride> axes, const std::vector<runtime::MeshAxis>& mesh) {
+  std::sort(axes.begin(), axes.end(), [](const auto& a, const auto& b) { return a.stride < b.stride; });
+  int64_t next = 1;
+  for (const runtime::AxisStride& a : axes) {
+    if (a.stride != next) return false;
+    next *= mesh[static_cast<size_t>(a.axis)].size;
+  }
+  return true;
+}
+
 // Takes away the states that compression keeps. What error feedback has are each rank's own, with the ranks as a first
 // dimension that they split, and zero at first; the others are whole on every rank.
 absl::Status drop_states(const Uncompressed& whole, int64_t ranks, runtime::Program& program) {
@@ -104,10 +116,15 @@ absl::Status drop_states(const Uncompressed& whole, int64_t ranks, runtime::Prog
     if (own && (at->initial.kind != "fill" || at->initial.a != 0)) return differs("zeros at first");
     const runtime::Placement& p = at->placement;
     int64_t split = 1;
-    for (size_t d = 0; d < p.axes.size(); ++d) {
-      for (const runtime::AxisStride& a : p.axes[d]) split *= program.mesh[static_cast<size_t>(a.axis)].size;
+    std::set<int32_t> axes;
+    for (const auto& dim : p.axes) {
+      for (const runtime::AxisStride& a : dim) {
+        split *= program.mesh[static_cast<size_t>(a.axis)].size;
+        axes.insert(a.axis);
+      }
     }
-    if (own && (p.logical.empty() || p.logical[0] != ranks || split != ranks || p.local[0] != 1))
+    if (own && (p.logical.empty() || p.logical[0] != ranks || split != ranks || p.local[0] != 1 ||
+                axes.size() != p.axes[0].size() || !counts_once(p.axes[0], program.mesh)))
       return differs(cat("a part of its own on each of ", ranks, " ranks"));
     if (!own && split != 1) return differs("it whole on every rank");
     program.states.erase(at);

@@ -5,6 +5,7 @@
 
 #include "base/cat.h"
 #include "base/quote.h"
+#include "base/status.h"
 #include "ir/builder.h"
 #include "tools/verify/serial_values.h"
 #include "tools/verify/undo_factorization.h"
@@ -114,9 +115,25 @@ class Bf16Sums {
   std::vector<ValueId> wide_;  // per narrow sum, the sum in the new graph
 };
 
+// What is rewritten has to be sound: every result of the type that its op gives.
+absl::Status check_types(const Graph& g) {
+  for (const Node& node : g.nodes) {
+    std::vector<TensorType> inputs = input_types(g, node);
+    auto types = infer_types(*node.op, {node.attrs, inputs});
+    if (!types.ok()) return absl::AbortedError(cat(quote(g.origin(node)), ": ", types.status().message()));
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      if (g.type(node.outputs[k]) != (*types)[k])
+        return absl::AbortedError(cat(quote(g.origin(node)), ": expected ", to_string((*types)[k]), ", found ",
+                                      to_string(g.type(node.outputs[k]))));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Uncompressed> undo_compression(const Graph& ranks, std::string_view kind) {
+  if (kind != "none") PARTITA_RETURN_IF_ERROR(check_types(ranks));
   if (kind == "bf16") return Bf16Sums(ranks).undo();
   if (kind == "int8") return undo_quantization(ranks);
   if (kind == "powersgd") return undo_factorization(ranks);

@@ -23,7 +23,8 @@ struct Uncompressed {
 //   bf16: a value is cast to bf16, summed over ranks once or several times, and cast back; the sums are done in the
 //         backward part and read after it, or later on.
 //   int8: undo_quantization.h;  powersgd: undo_factorization.h.
-// What is not exactly that stays in the graph. InvalidArgument where the kind is unknown.
+// What is not exactly that stays in the graph. InvalidArgument where the kind is unknown, Aborted
+// where a value has not the type that its op gives.
 absl::StatusOr<Uncompressed> undo_compression(const Graph& ranks, std::string_view kind);
 
 }  // namespace partita::verifier

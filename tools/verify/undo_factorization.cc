@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tools/verify/basis.h"
 #include "tools/verify/serial_values.h"
 #include "tools/verify/substitute.h"
 
@@ -60,24 +61,33 @@ class FactoredSums {
     return at == 0 && elements(g_.type(term).shape) == size ? sum : nullptr;
   }
 
-  // Whether all ranks of the group have the same value: sums over the group, constants, and what is made of them.
-  bool is_shared(ValueId v, const Attrs& group) const {
-    std::vector<ValueId> front = {v};
+  // The state Q from which P is made: an orthonormal basis of the columns of the sum over `group` of M Q. nullptr where
+  // it is anything else, or where Q does not become one of M^T P's, which is `right`.
+  const State* start_of(ValueId p, ValueId m, ValueId right, const Attrs& group) const {
+    std::vector<ValueId> front = {p};
     std::set<ValueId> seen;
     while (!front.empty()) {
-      ValueId x = front.back();
+      const ValueId v = front.back();
       front.pop_back();
-      if (!seen.insert(x).second || reader_.literal(x) != nullptr) continue;
-      ValueId term = kNoValue;
-      const Node* node = reader_.sum_over_ranks(x, term);
-      if (node != nullptr && node->attrs == group) continue;
-      node = reader_.maker(x);
-      if (node == nullptr || node->op->communicates) return false;
+      if (!seen.insert(v).second) continue;
+      ValueId own = kNoValue;
+      const Node* sum = sum_of(v, own);
+      const Node* first = sum == nullptr || sum->attrs != group ? nullptr : reader_.made_by(own, "matmul");
+      if (first != nullptr && first->inputs[0] == m && transposes(*first, 0, 0) && is_basis(g_, p, v)) {
+        for (const State& s : g_.states) {
+          if (s.value == first->inputs[1] && s.kind == StateKind::kOptimizer && s.parameter.empty() &&
+              s.next != kNoValue && is_basis(g_, s.next, right, s.value))
+            return &s;
+        }
+        return nullptr;
+      }
+      const Node* node = reader_.maker(v);
+      if (node == nullptr || node->op->communicates) continue;
       for (ValueId in : node->inputs) {
         if (in != kNoValue) front.push_back(in);
       }
     }
-    return true;
+    return nullptr;
   }
 
   // P (sum over ranks of M^T P)^T.
@@ -87,12 +97,14 @@ class FactoredSums {
     ValueId own = kNoValue;
     const Node* sum = sum_of(product.inputs[1], own);
     const Node* right = sum == nullptr ? nullptr : reader_.made_by(own, "matmul");
-    if (right == nullptr || !transposes(*right, 1, 0) || right->inputs[1] != p || !is_shared(p, sum->attrs)) return;
+    if (right == nullptr || !transposes(*right, 1, 0) || right->inputs[1] != p) return;
     const ValueId m = right->inputs[0], x = reader_.behind_views(m);
+    const State* start = start_of(p, m, product.inputs[1], sum->attrs);
+    if (start == nullptr) return;
+    starts_.insert(start->value);
     values_[product.outputs[0]] = {
         m, [sum](Rewriter& r, ValueId term) { return r.builder().emit("all_reduce", {term}, sum->attrs); }};
     ++sums_;
-    find_starts(p, m);
     GraphReader::Remainder e = reader_.remainder_in(x);
     const Node* left = reader_.made_by(e.left, "sub");
     const Node* spanned = left == nullptr ? nullptr : reader_.made_by(left->inputs[1], "matmul");
@@ -101,19 +113,6 @@ class FactoredSums {
       return;
     values_[x] = {e.term, [](Rewriter&, ValueId term) { return term; }};
     states_.push_back(e.state);
-  }
-
-  // States Q, read by products M Q from which P is made, that no serial program has: they belong to no parameter.
-  void find_starts(ValueId p, ValueId m) {
-    for (NodeId n : reader_.readers(m)) {
-      const Node& first = g_.nodes[n];
-      if (first.op->name != "matmul" || first.inputs[0] != m || !transposes(first, 0, 0) || first.inputs[1] == p)
-        continue;
-      for (const State& s : g_.states) {
-        if (s.value == first.inputs[1] && s.kind == StateKind::kOptimizer && s.parameter.empty())
-          starts_.insert(s.value);
-      }
-    }
   }
 
   const Graph& g_;

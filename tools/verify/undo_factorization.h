@@ -5,10 +5,10 @@
 
 namespace partita::verifier {
 
-// P times the transposed sum over ranks of M^T P, after backward, with a matrix P that all these ranks have alike,
-// since it is made of sums over them alone: where P's columns span all, it is the sum of M. Where M is a term and what
-// a state holds of the step before, and the state becomes M less P (M^T P)^T, it is what P does not span: zero there.
-// States that nothing else reads are what P begins with.
+// P times the transposed sum over ranks of M^T P, after backward, with P an orthonormal basis (basis.h) of the sum over
+// the same ranks of M Q, which they have alike: where P's columns span all, it is the sum of M. Where M is a term and
+// what a state holds of the step before, and the state becomes M less P (M^T P)^T, it is what P does not span: zero
+// there. Q is a state that nothing else reads, and becomes a basis of the sum of M^T P.
 Uncompressed undo_factorization(const Graph& ranks);
 
 }  // namespace partita::verifier

@@ -91,13 +91,12 @@ class Int8Sums {
     }
     const Node* reduced = reader_.made_by(reader_.behind_views(own), "reduce_max");
     if (reduced == nullptr || elements(g_.type(reduced->outputs[0]).shape) != 1) return false;
-    ValueId size = reduced->inputs[0];
-    if (const Node* number = reader_.made_by(size, "select"); number != nullptr) {  // what is none counts as infinite
-      const Literal* infinite = reader_.literal(number->inputs[2]);
-      if (infinite == nullptr || !infinite->type.shape.empty() || element_f(*infinite, 0) != INFINITY) return false;
-      size = number->inputs[1];
-    }
-    const Node* absolute = reader_.made_by(size, "abs");
+    const Node* number = reader_.made_by(reduced->inputs[0], "select");  // what is none counts as infinite
+    const Node* same = number == nullptr ? nullptr : reader_.made_by(number->inputs[0], "eq");
+    if (same == nullptr || same->inputs[0] != x || same->inputs[1] != x) return false;
+    const Literal* infinite = reader_.literal(number->inputs[2]);
+    if (infinite == nullptr || !infinite->type.shape.empty() || element_f(*infinite, 0) != INFINITY) return false;
+    const Node* absolute = reader_.made_by(number->inputs[1], "abs");
     return absolute != nullptr && absolute->inputs[0] == x;
   }
 
