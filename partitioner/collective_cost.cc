@@ -36,15 +36,24 @@ double inverse_bandwidth(const LinkProfile& link, double bytes) {
   return 1 / (link.bandwidth * std::max(reached, 1e-6));
 }
 
+// Seconds that the first bytes take once round a ring over all levels, which leaves each group of a level once.
+double ring_latency(const std::vector<Level>& at, double n) {
+  double seconds = 0, inside = 1;
+  for (const Level& l : at) {
+    seconds += n / inside * (1 - 1 / l.members) * l.link->latency;
+    inside *= l.members;
+  }
+  return seconds;
+}
+
 // One pass (all-gather or reduce-scatter) as one ring over all levels.
 double flat_ring(const std::vector<Level>& at, double n, double bytes) {
-  double inverse = 0, inside = 1, latency = 0;
+  double inverse = 0, inside = 1;
   for (const Level& l : at) {
     inverse = std::max(inverse, inverse_bandwidth(*l.link, bytes) / inside);
     inside *= l.members;
-    latency = std::max(latency, l.link->latency);
   }
-  return (n - 1) / n * bytes * inverse + (n - 1) * latency;
+  return (n - 1) / n * bytes * inverse + ring_latency(at, n);
 }
 
 // Both passes of a reduction and broadcast along trees between the outermost groups, a chain inside.
@@ -113,6 +122,10 @@ CollectiveTime collective_time(const DeviceGroup& group, CollectiveKind kind, Ra
       break;
   }
   return best;
+}
+
+double ring_latency(const DeviceGroup& group, RankAxis axis) {
+  return axis.size > 1 ? ring_latency(levels(group, axis), static_cast<double>(axis.size)) : 0;
 }
 
 double slowest_bandwidth(const DeviceGroup& group, RankAxis axis) {

@@ -24,6 +24,9 @@ struct CollectiveTime {
 // sends). All communicators of the axis run at the same time; each device has its own share of every level.
 CollectiveTime collective_time(const DeviceGroup& group, CollectiveKind kind, RankAxis axis, double bytes);
 
+// Seconds that the first bytes take once round the axis's ranks.
+double ring_latency(const DeviceGroup& group, RankAxis axis);
+
 // Bytes/s that a large message of a collective over the axis reaches on the slowest level that it crosses.
 double slowest_bandwidth(const DeviceGroup& group, RankAxis axis);
 

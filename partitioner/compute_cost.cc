@@ -91,8 +91,12 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
       forward = a.forward_flops * part / (rate * e);
       backward = a.backward_flops * part / (rate * e * device.attention_backward);
     } else {  // the whole square is computed, and its scores are written and read
-      double e = device.attention_math.at(a.head_size);
-      double scores = a.heads * a.queries * a.keys * part * options.element_bytes() * software.math_score_traffic;
+      // Matrix units read rows in 16 bytes; libraries leave them aside for heads of other sizes.
+      bool aligned = std::fmod(a.head_size * options.element_bytes(), 16) == 0;
+      double e = device.attention_math.at(a.head_size) * (aligned ? 1 : device.misaligned);
+      bool fused = software.fused_softmax_keys == 0 || a.keys <= software.fused_softmax_keys;
+      double elements = fused ? software.math_score_traffic : software.unfused_score_traffic;
+      double scores = a.heads * a.queries * a.keys * part * options.element_bytes() * elements;
       double moved = scores / (device.bandwidth * device.memory.at(scores));
       forward = a.forward_flops / a.full_share * part / (rate * e) + moved;
       backward = 2 * a.forward_flops / a.full_share * part / (rate * e) + 1.5 * moved;

@@ -42,6 +42,11 @@ struct SoftwareProfile {
   double math_score_bytes = 0;        // kept per attention score in units of one 16-bit element, where scores are kept
   double math_score_traffic =
       0;  // 16-bit elements moved per attention score in the forward pass, where scores are kept
+  double fused_softmax_keys = 0;       // more keys than the fused softmax takes: 0 without a limit
+  double unfused_score_traffic = 0;    // math_score_traffic of attention with more keys
+  double accumulate_bytes = 0;         // moved per parameter where a micro-batch adds to its gradient
+  double shard_message_bytes = 0;      // ZeRO-1 exchanges gradients and parameters in messages of so much,
+  double gather_message_bytes = 0;     // ZeRO-2 and 3 those of a unit: 0 all at once
   double composed_forward_bytes = 0;   // moved per element by an op that is run as a chain of operations, beside what
   double composed_backward_bytes = 0;  // one kernel moves, in mixed precision
   double composed_saved_bytes = 0;     // and kept for backward beside its 16-bit operand and result
@@ -62,6 +67,7 @@ struct DeviceProfile {
   EfficiencyCurve convolution;                           // of peak in place of `matrix`, by output channels (cpu)
   std::vector<MatrixTile> tiles;
   EfficiencyCurve attention_flash, attention_math;  // of peak, by the size of a head
+  double misaligned = 1;                            // share of it where rows of a head are not whole 16 bytes
   double attention_backward = 1;                    // efficiency of attention's gradient relative to the forward pass
   EfficiencyCurve memory;                           // of bandwidth, by bytes moved
   double launch_seconds = 0;

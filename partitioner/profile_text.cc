@@ -48,7 +48,8 @@ std::string device_text(const DeviceProfile& d) {
   l.add("convolution", d.convolution);
   if (!tiles.empty()) l.add("tiles", cat("[", tiles, "]"));
   l.add("attention_flash", d.attention_flash), l.add("attention_math", d.attention_math);
-  l.add("attention_backward", d.attention_backward), l.add("memory_curve", d.memory);
+  l.add("attention_backward", d.attention_backward), l.add("misaligned", d.misaligned);
+  l.add("memory_curve", d.memory);
   l.add("launch_seconds", d.launch_seconds);
   if (d.host_bandwidth > 0) l.add("host_bandwidth", d.host_bandwidth);
   if (d.host_update_rate > 0) l.add("host_update_rate", d.host_update_rate);
@@ -62,6 +63,10 @@ std::string device_text(const DeviceProfile& d) {
   software.add("straggler_per_doubling", s.straggler_per_doubling);
   software.add("gradient_bytes", s.gradient_bytes), software.add("fragmentation", s.fragmentation);
   software.add("math_score_bytes", s.math_score_bytes), software.add("math_score_traffic", s.math_score_traffic);
+  software.add("fused_softmax_keys", s.fused_softmax_keys);
+  software.add("unfused_score_traffic", s.unfused_score_traffic);
+  software.add("accumulate_bytes", s.accumulate_bytes), software.add("shard_message_bytes", s.shard_message_bytes);
+  software.add("gather_message_bytes", s.gather_message_bytes);
   software.add("composed_forward_bytes", s.composed_forward_bytes);
   software.add("composed_backward_bytes", s.composed_backward_bytes);
   software.add("composed_saved_bytes", s.composed_saved_bytes), software.add("logit_bytes", s.logit_bytes);

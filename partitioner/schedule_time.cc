@@ -15,6 +15,11 @@ double exposed(double communication, double compute, double share) {
   return communication - std::min(communication, compute) * share;
 }
 
+// What it takes to send `bytes` round the axis's ranks in messages of `message`, beside sending them at once.
+double more_messages(const DeviceGroup& group, RankAxis axis, double bytes, double message) {
+  return message > 0 ? std::floor(bytes / message) * ring_latency(group, axis) : 0;
+}
+
 // Bytes of a gradient's element on the wire, where it has `plain` in memory.
 double travelling_bytes(Compression kind, double plain) {
   if (kind == Compression::kNone) return plain;
@@ -207,10 +212,12 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
       if (l.zero >= 2 || l.offload == OffloadMode::kAll) {
         RankAxis shards = data;
         if (l.zero_group > 0) shards.size = std::min(shards.size, l.zero_group);
-        double gather = collective_time(group, CollectiveKind::kAllGather, shards, c.gather_bytes).seconds;
+        double gather = collective_time(group, CollectiveKind::kAllGather, shards, c.gather_bytes).seconds +
+                        more_messages(group, shards, c.gather_bytes, software.gather_message_bytes);
         double element = problem_.options.element_bytes(),
                scattered = c.gather_bytes * travelling_bytes(problem_.compress, element) / element;
-        double scatter = collective_time(group, CollectiveKind::kReduceScatter, shards, scattered).seconds;
+        double scatter = collective_time(group, CollectiveKind::kReduceScatter, shards, scattered).seconds +
+                         more_messages(group, shards, scattered, software.gather_message_bytes);
         if (l.offload == OffloadMode::kAll) gather += c.gather_bytes / group.device.host_bandwidth;
         // Stage 2 gathers parameters once a step, stage 3 for every pass, where it does not keep them.
         bool each = (l.zero >= 3 && l.reshard_after_forward) || l.offload == OffloadMode::kAll;
@@ -234,6 +241,15 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
       s.backward += n * (c.input_gradient + c.recompute + tensor_backward + context * repeat + c.context_backward +
                          expert * (1 + repeat) + gather_backward + statistics);
       s.weight += n * c.weight_gradient;
+    }
+    if (m > 1) {  // each micro-batch adds its gradients to those of the ones before
+      double parameters = 0;
+      for (size_t k = 0; k < costs.size(); ++k) {
+        auto [dense, expert] = local_parameters(problem_.workload->kinds[k], l);
+        parameters += chunks[p].counts[k] * (dense + expert);
+      }
+      double seconds = memory_time(group.device, parameters * software.accumulate_bytes, 0);
+      s.compute += seconds, s.weight += seconds;
     }
     double host = software.micro_batch_seconds / static_cast<double>(l.interleave);
     double wait = send * (1 - software.overlap_send);
@@ -379,6 +395,9 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
     auto add = [&](CollectiveKind kind, double bytes_per) {
       CollectiveTime t = collective_time(g, kind, axis, dense * bytes_per);
       seconds += t.seconds + collective_time(g, kind, experts, expert * bytes_per).seconds;
+      double message = l.zero == 1 ? g.device.software.shard_message_bytes : 0;
+      seconds +=
+          more_messages(g, axis, dense * bytes_per, message) + more_messages(g, experts, expert * bytes_per, message);
       out.gradient_algorithm = std::string(t.algorithm);
     };
     double last_backward = 0;

@@ -44,6 +44,15 @@ TEST(CollectiveCost, LatencyOfSmallMessages) {
   EXPECT_NEAR(t.seconds, 4e-5, 1e-9);
 }
 
+TEST(CollectiveCost, ARingLeavesEachNodeOnce) {
+  DeviceGroup g = two_nodes();
+  g.links[0].link.latency = 1e-6, g.links[1].link.latency = 1e-5;
+  EXPECT_DOUBLE_EQ(ring_latency(g, {4, 1}), 3e-6);
+  EXPECT_DOUBLE_EQ(ring_latency(g, {2, 4}), 1e-5);
+  EXPECT_DOUBLE_EQ(ring_latency(g, {8, 1}), 6e-6 + 1e-5);
+  EXPECT_EQ(ring_latency(g, {1, 1}), 0);
+}
+
 TEST(CollectiveCost, AllToAllIsBoundByTheNetwork) {
   // Each rank sends 4/8 of 1 GB out of its node at 10 GB/s.
   EXPECT_DOUBLE_EQ(collective_time(two_nodes(), CollectiveKind::kAllToAll, {8, 1}, 1e9).seconds, 0.05);

@@ -279,6 +279,66 @@ TEST(Memory, CountsWhatEagerSoftwareKeeps) {
   EXPECT_DOUBLE_EQ(stage_memory(p, d, l, last, 1).transient, 20.0 * 1024 * 32000);
 }
 
+// Software that exchanges states in pieces pays the ring's latency for each of them.
+TEST(Predict, PiecesOfShardedStates) {
+  Workload w = transformer(4, 1024, 512, 8192);
+  Cluster c = cluster(4, 8, "A100-80GB");
+  SoftwareProfile& software = c.groups[0].device.software;
+  software.overlap_data = software.overlap_gather = software.overlap_slowdown = software.straggler_per_doubling = 0;
+  Problem p = problem(w, c, 32);
+  Layout l;
+  l.data = 32;
+  auto step = [&](int zero, double shard, double gather) {
+    software.shard_message_bytes = shard, software.gather_message_bytes = gather;
+    l.zero = zero;
+    return CostModel(p).predict(l, false).step_seconds;
+  };
+  double hops = ring_latency(c.groups[0], {32, 1}), parameters = 0;
+  for (int k : w.units) parameters += w.kinds[static_cast<size_t>(k)].parameters[0] + w.unit(0).parameters[1];
+  for (int zero : {0, 1, 2, 3}) {
+    double whole = step(zero, 0, 0);
+    EXPECT_EQ(step(zero, 1e4, 0) > whole, zero == 1) << zero;
+    EXPECT_EQ(step(zero, 0, 1e4) > whole, zero >= 2) << zero;
+  }
+  // Gradients are scattered and parameters gathered, 16 bits each, in pieces of 10 kB.
+  EXPECT_NEAR(step(1, 1e4, 0) - step(1, 0, 0), 2 * 2 * parameters / 1e4 * hops, 0.01 * 2 * 2 * parameters / 1e4 * hops);
+}
+
+TEST(Predict, SeveralMicroBatchesAddTheirGradients) {
+  Workload w = transformer(4, 1024, 512, 8192);
+  Cluster c = cluster(1, 1, "A100-80GB");
+  SoftwareProfile& software = c.groups[0].device.software;
+  auto step = [&](int64_t batch, double bytes) {
+    software.accumulate_bytes = bytes;
+    return CostModel(problem(w, c, batch)).predict({}, false).step_seconds;
+  };
+  EXPECT_DOUBLE_EQ(step(1, 8), step(1, 0));
+  double each = memory_time(c.groups[0].device, 8 * w.parameters, 0);
+  EXPECT_NEAR(step(4, 8) - step(4, 0), 4 * each, 0.02 * each);
+}
+
+// Attention that keeps its scores: heads whose rows are no whole 16 bytes, and more keys than a fused softmax takes.
+TEST(Predict, AttentionThatKernelsDoNotFit) {
+  Workload w = transformer(2, 1024, 2048, 8192);
+  DeviceProfile d = cluster(1, 1, "A100-80GB").groups[0].device;
+  ComputeOptions options{Precision::kBf16, false};
+  auto forward = [&] { return unit_time(w.kinds[1], w, d, options, {}).forward; };
+  d.misaligned = 0.1;
+  double aligned = forward();
+  w.kinds[1].attention[0].head_size = 68;
+  EXPECT_GT(forward(), aligned);
+  w.kinds[1].attention[0].head_size = 64;
+  d.software.unfused_score_traffic = 2 * d.software.math_score_traffic;
+  d.software.fused_softmax_keys = 2048;
+  EXPECT_DOUBLE_EQ(forward(), aligned);
+  d.software.fused_softmax_keys = 2047;
+  EXPECT_GT(forward(), aligned);
+  options.flash = true;
+  double flash = forward();
+  d.software.fused_softmax_keys = 0;
+  EXPECT_DOUBLE_EQ(forward(), flash);
+}
+
 TEST(Search, LargeSpacesAreSearchedInSeconds) {
   Workload w = transformer(126, 16384, 8192, 128256);
   Cluster c = cluster(512, 8, "H100-80GB");
