@@ -394,6 +394,9 @@ class Planner {
   }
 
   absl::Status place_states(const Graph& graph) {
+    // Where 16 bits compute, f32 parameters are the optimizer's, and what stage 1 and 2 keep whole is a copy of the
+    // step.
+    bool masters = recipe_.precision == Precision::kBf16 || recipe_.precision == Precision::kFp16;
     std::map<std::string, Sharding> compute;  // per parameter
     for (const State& s : graph.states) {
       if (s.kind == StateKind::kOptimizer || s.kind == StateKind::kAccumulator) continue;
@@ -409,7 +412,7 @@ class Planner {
       Sharding c = fits ? at->second : Sharding::replicated(shape);
       bool parts = (s.kind == StateKind::kOptimizer && layout_.zero >= 1) ||
                    (s.kind == StateKind::kAccumulator && layout_.zero >= 2) ||
-                   (s.kind == StateKind::kParameter && layout_.zero >= 3);
+                   (s.kind == StateKind::kParameter && layout_.zero >= (masters ? 1 : 3));
       Sharding stored = parts ? in_parts(c, shape) : c;
       if (s.kind == StateKind::kAccumulator && (!parts || !fits || stored == c)) {
         plan_.states.push_back(std::nullopt);
@@ -424,7 +427,7 @@ class Planner {
 
   // Kept for a step of one micro-batch, parameters are gathered in forward, where that overlaps.
   GatherTime gather_time() const {
-    if (layout_.reshard_after_forward) return GatherTime::kPass;
+    if (layout_.zero >= 3 && layout_.reshard_after_forward) return GatherTime::kPass;
     return batch_.micro_batches / batch_.slice_ranks * batch_.parts > 1 ? GatherTime::kStep : GatherTime::kMicroBatch;
   }
 
