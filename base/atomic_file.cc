@@ -42,8 +42,13 @@ absl::Status check_target(const std::string& path) {
   if (path.empty() || path.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError(cat("cannot write ", quote(path), ": not a file name"));
   }
-  if (path.back() == '/' || (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))) {
+  const bool exists = ::stat(path.c_str(), &info) == 0;
+  if (path.back() == '/' || (exists && S_ISDIR(info.st_mode))) {
     return absl::InvalidArgumentError(cat("cannot write ", quote(path, 1000), ": it is a folder"));
+  }
+  // Renaming over a device such as /dev/null would replace it for all programs.
+  if (exists && !S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(cat("cannot write ", quote(path, 1000), ": it is a device or pipe; name a file"));
   }
   return absl::OkStatus();
 }

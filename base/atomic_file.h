@@ -19,7 +19,7 @@ class AtomicFile {
  public:
   // Opens a new temporary "<folder>/.<name>.<token>.partial". An empty token is replaced by one unique to this process
   // and call; a given one must be the same in every process that will join() the file, and a stale temporary of that
-  // name is replaced. Errors: NotFound (folder missing), InvalidArgument (no permission, path is a folder).
+  // name is replaced. Errors: NotFound (folder missing), InvalidArgument (no permission, path is a folder or device).
   static absl::StatusOr<AtomicFile> create(const std::string& path, const std::string& token = "");
   // Opens the temporary that another process created with the same path and token, to write into it. A joined file is
   // never renamed or unlinked from here; commit() only flushes it.

@@ -92,6 +92,8 @@ void Importer::add_initializers(const OnnxGraph& graph, ImportScope& scope) {
     if (scope.values.contains(t.name)) fail(cat("two initializers are named ", quote(t.name)));
     add_initializer(t, tables[k], scope);
   }
+  warn_unmatched("trainable", options_.trainable, graph.initializers);
+  warn_unmatched("frozen", options_.frozen, graph.initializers);
   for (const auto& [from, to] : options_.names) {
     if (!scope.values.contains(from))
       result_.warnings.push_back(cat("names: the model has no initializer ", quote(from)));
@@ -99,6 +101,22 @@ void Importer::add_initializers(const OnnxGraph& graph, ImportScope& scope) {
     if (!fresh) fail(cat("names: ", quote(from), " and ", quote(at->second), " would both become ", quote(to)));
     if (scope.values.contains(to) && !options_.names.contains(to))
       fail(cat("names: the model has an initializer ", quote(to), " already"));
+  }
+}
+
+// A pattern that is mistyped trains what was to be frozen.
+void Importer::warn_unmatched(std::string_view key, const std::vector<std::string>& globs,
+                              const std::vector<OnnxTensor>& initializers) {
+  std::vector<std::string> names;
+  for (const OnnxTensor& t : initializers) {
+    names.push_back(t.name);
+    if (auto mapped = options_.names.find(t.name); mapped != options_.names.end()) names.push_back(mapped->second);
+  }
+  for (const std::string& glob : globs) {
+    if (std::any_of(names.begin(), names.end(), [&](const std::string& n) { return glob_match(glob, n); })) continue;
+    const std::string near = nearest_name(glob, names);
+    warn(cat(key, ": no initializer has a name that matches ", quote(glob),
+             near.empty() ? "" : cat("; the nearest is ", quote(near))));
   }
 }
 

@@ -55,6 +55,8 @@ class Importer : public ImportServices {
   void add_inputs(const OnnxGraph& graph, ImportScope& scope);
   void add_initializers(const OnnxGraph& graph, ImportScope& scope);
   void add_initializer(const OnnxTensor& tensor, bool table, ImportScope& scope);
+  void warn_unmatched(std::string_view key, const std::vector<std::string>& globs,
+                      const std::vector<OnnxTensor>& initializers);
   Shape input_shape(const OnnxValueInfo& info) const;
   void run_nodes(const std::vector<OnnxNode>& nodes, ImportScope& scope);
   void run_node(const OnnxNode& node, ImportScope& scope);

@@ -59,8 +59,18 @@ class Trainer {
  private:
   bool first_rank() const { return executor_.rank() == 0; }
 
+  // What is written at the end has to have a place before hours are spent on it.
+  absl::Status check_targets() const {
+    if (!first_rank()) return absl::OkStatus();
+    for (const std::string& path : {options_.save, options_.save_gradients, options_.profile}) {
+      if (!path.empty()) PARTITA_RETURN_IF_ERROR(AtomicFile::create(path).status());
+    }
+    return absl::OkStatus();
+  }
+
   // First values or a checkpoint's, and the data from the first step on.
   absl::Status start() {
+    PARTITA_RETURN_IF_ERROR(check_targets());
     auto memory = [this](const Operand& o) { return executor_.memory(o); };
     PARTITA_RETURN_IF_ERROR(with_context(
         initialize_states(program_, executor_.coordinates(), options_.initial, options_.seed, memory), "first values"));
@@ -80,6 +90,8 @@ class Trainer {
       const int64_t samples = inputs_->source().samples_per_epoch();
       if (samples == kUnlimited) return absl::InvalidArgumentError("the data have no end; say --steps");
       steps_ = (samples * std::max<int64_t>(data_.epochs, 1) - data_.sample_offset) / program_.samples_per_step;
+      if (samples * std::max<int64_t>(data_.epochs, 1) < program_.samples_per_step)
+        return inputs_->source().check_steps(0, 1);
     }
     taken_ = first_;
     if (first_rank() && first_ > 0 && first_ >= steps_)

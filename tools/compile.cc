@@ -280,6 +280,16 @@ void add_device_code(const runtime::Program& program, DeviceCodeSummary& s) {
   }
 }
 
+// A pattern that is mistyped lets weight decay at what it was to spare.
+void warn_of_idle_patterns(const Recipe& recipe, const Graph& graph, std::vector<std::string>& warnings) {
+  if (!recipe.optimizer) return;
+  for (const std::string& glob : recipe.optimizer->no_decay) {
+    if (std::none_of(graph.states.begin(), graph.states.end(),
+                     [&](const State& s) { return s.kind == StateKind::kParameter && glob_match(glob, s.name); }))
+      warnings.push_back(cat("optimizer.no_decay: no parameter has a name that matches ", quote(glob)));
+  }
+}
+
 }  // namespace
 
 DeviceCodeSummary device_code(const std::vector<runtime::Program>& programs) {
@@ -339,6 +349,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     recipe.batch.global = *recipe.batch.micro * *recipe.batch.accumulation * layout.sample_ranks();
   PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_model(request.model, import_options(recipe), recipe));
   out.warnings.insert(out.warnings.end(), model.warnings.begin(), model.warnings.end());
+  warn_of_idle_patterns(recipe, model.graph, out.warnings);
   PARTITA_RETURN_IF_ERROR(take_data_settings(recipe, out));
   watch.lap("import");
   PARTITA_ASSIGN_OR_RETURN(BatchPlan batch, plan_batch(model.graph, recipe, layout.sample_ranks()));

@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   partita::add_model(app, result);
   partita::add_factors(app, result);
   try {
-    app.parse(argc, argv);
+    if (result = partita::check_words(app, argc, argv); result.ok()) app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   } catch (const std::bad_alloc&) {

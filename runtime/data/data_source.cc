@@ -182,12 +182,14 @@ absl::Status DataSource::check_steps(int64_t first, int64_t count) const {
   }
   if (count == 0 || end <= stream_end()) return absl::OkStatus();
   if (config_.pad_tail && valid_samples(first + count - 1) > 0) return absl::OkStatus();
+  const int64_t most = std::max<int64_t>(0, (stream_end() - config_.sample_offset) / global_batch_);
   return absl::InvalidArgumentError(
       cat("too few samples: steps ", first, " to ", first + count - 1, " of ", global_batch_, " samples each need ",
           end, " samples, but ", reader_->describe(), " holds ", samples_,
-          config_.epochs > 1 ? cat(" (", stream_end(), " in ", config_.epochs, " epochs)") : "", "; run at most ",
-          std::max<int64_t>(0, (stream_end() - config_.sample_offset) / global_batch_),
-          " steps, or let the data repeat (data: epochs: 0)"));
+          config_.epochs > 1 ? cat(" (", stream_end(), " in ", config_.epochs, " epochs)") : "",
+          most == 0 ? cat("; give at least ", global_batch_, ", or make batch.global smaller")
+                    : cat("; run at most ", most, " steps, or let the samples come again in a new order each epoch ",
+                          "(--shuffle, or shuffle: true under data)")));
 }
 
 absl::Status DataSource::fetch(int64_t step, int64_t first, int64_t count, int input, std::span<std::byte> out) const {

@@ -1,6 +1,7 @@
 #include "base/atomic_file.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 
@@ -61,6 +62,13 @@ TEST(AtomicFile, FollowsALinkAtTheTarget) {
   ASSERT_TRUE(write_file_atomically(folder / "link", "new").ok());
   EXPECT_EQ(TempFolder::read(folder / "real"), "new");
   EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+}
+
+TEST(AtomicFile, ADeviceIsNotReplaced) {
+  const TempFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(std::string(write_file_atomically(folder / "pipe", "x").message()), HasSubstr("device or pipe"));
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
 }
 
 TEST(AtomicFile, ErrorsNameThePath) {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -101,6 +102,40 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
   return r;
 }
 
+absl::Status check_words(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* verb = &app;
+  std::vector<const CLI::App*> commands = app.get_subcommands({});
+  std::string line = "partita";
+  int k = 1;
+  auto called = [&](const CLI::App* c) { return c->get_name() == argv[k]; };
+  for (; k < argc; ++k) {
+    auto next = std::find_if(commands.begin(), commands.end(), called);
+    if (next == commands.end()) break;
+    verb = *next, commands = verb->get_subcommands({});
+    line += cat(" ", argv[k]);
+  }
+  auto unknown = [&](const char* what, std::string_view word, const std::vector<std::string>& known) {
+    const std::string near = nearest_name(word, known);
+    return absl::InvalidArgumentError(cat("unknown ", what, " ", quote(word),
+                                          near.empty() ? "" : cat("; the nearest is ", quote(near)), "; `", line,
+                                          " --help` lists all"));
+  };
+  if (k < argc && argv[k][0] != '-' && !commands.empty()) {
+    std::vector<std::string> names;
+    for (const CLI::App* c : commands) names.push_back(c->get_name());
+    return unknown("command", argv[k], names);
+  }
+  for (; k < argc && std::string_view(argv[k]) != "--"; ++k) {
+    const std::string_view word = std::string_view(argv[k]).substr(0, std::string_view(argv[k]).find('='));
+    if (word.substr(0, 2) != "--" || verb->get_option_no_throw(std::string(word)) != nullptr) continue;
+    std::vector<std::string> options;
+    for (const CLI::Option* o : verb->get_options())
+      for (const std::string& name : o->get_lnames()) options.push_back(cat("--", name));
+    return unknown("option", word, options);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> find_runner() {
   namespace fs = std::filesystem;
   std::error_code ec;
@@ -113,8 +148,7 @@ absl::StatusOr<std::string> find_runner() {
       cat("the runner (partita_runner) is not beside ", quote(here.string()), "; build the whole project"));
 }
 
-void print_warnings(const Compiled& compiled, bool quiet) {
-  if (quiet) return;
+void print_warnings(const Compiled& compiled) {
   for (const std::string& w : compiled.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
 }
 

@@ -64,10 +64,13 @@ void add_plan_flags(CLI::App& verb, PlanRequest& request);
 // Runs a bundle with all its ranks as threads of this process.
 absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags);
 
+// The first word that is no command or option where it stands: InvalidArgument with the nearest one.
+absl::Status check_words(const CLI::App& app, int argc, char** argv);
+
 // The runner that bundles are made with: beside this program, or where it was built.
 absl::StatusOr<std::string> find_runner();
 
-void print_warnings(const Compiled& compiled, bool quiet);
+void print_warnings(const Compiled& compiled);
 void print_seconds(const Compiled& compiled);
 
 }  // namespace partita

@@ -25,7 +25,7 @@ void add_compile(CLI::App& app, absl::Status& result) {
       PARTITA_ASSIGN_OR_RETURN(CompileRequest request, flags->model.request());
       request.keep_gradients = flags->keep_gradients;
       PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));
-      print_warnings(compiled, flags->quiet);
+      if (!flags->quiet) print_warnings(compiled);
       if (flags->model.time_passes) print_seconds(compiled);
       if (compiled.stopped) return absl::OkStatus();
       PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, flags->output));

@@ -50,7 +50,7 @@ absl::Status train(Flags& flags) {
   if (flags.find_rate > 0) PARTITA_RETURN_IF_ERROR(prepare_rate_test(flags, request, metrics));
   {
     PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));
-    print_warnings(compiled, flags.run.quiet);
+    print_warnings(compiled);
     if (flags.model.time_passes) print_seconds(compiled);
     if (compiled.stopped) return absl::OkStatus();
     if (!flags.run.quiet) std::fputs(describe_choices(compiled).c_str(), stdout);
