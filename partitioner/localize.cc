@@ -273,7 +273,7 @@ class Localizer {
       bool summed = node.op->sums_micro_batches && use.present[k] + 1 == node.inputs.size();
       local = summed ? get_term(v, target) : get(v, target);
       for (int a : left) {
-        if (joins_owed(use, partial, k, a)) local = owe(local, a);
+        if (joins_owed(use, partial, k, a) && !splitter_.is_zero(v)) local = owe(local, a);
       }
     }
     at(node);

@@ -124,7 +124,11 @@ std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use,
       bool sound = !takes(split, axis) && group_of.try_emplace(axis, group).first->second == group;
       for (size_t j = 0; j < pass.size(); ++j) {
         bool joint = use.formula.inputs[j].linear == group;
-        sound = sound && (has(use.shardings[j].partial, axis) || !joint || may_join(use));
+        // Over micro-batches nothing is sent, and zeros are owed as well as they are there: the gradient of a slice is
+        // padded before it is accumulated. Between ranks it is summed before padding makes it larger.
+        bool owed =
+            has(use.shardings[j].partial, axis) || (axis == mesh_.time && is_zero(use.node.inputs[use.present[j]]));
+        sound = sound && (owed || !joint || may_join(use));
         // A sum that is owed is not carried into products with other tensors: every one of them, and every gradient
         // that follows, would owe it. (Over micro-batches it is never sent, only accumulated.)
         sound = sound && (joint || axis == mesh_.time ||
@@ -135,6 +139,14 @@ std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use,
     }
   }
   return pass;
+}
+
+bool NodeSplitter::is_zero(ValueId v) const {
+  auto c =
+      std::find_if(graph_.constants.begin(), graph_.constants.end(), [&](const Constant& k) { return k.value == v; });
+  if (c == graph_.constants.end()) return false;
+  auto bytes = c->literal.bytes();
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
 // A sum that several ops read is completed once for all of them, rather than by each for itself, where waiting makes it

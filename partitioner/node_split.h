@@ -45,6 +45,9 @@ class NodeSplitter {
   // As the operands ask for, and no other way.
   NodeSplit divide_plainly(const NodeUse& use, const std::vector<OperandLayouts>& layouts) const;
 
+  // Whether the value is a constant of zeros, of which nothing is counted twice.
+  bool is_zero(ValueId v) const;
+
   // Where a result that lies as `now` is wanted instead, if anywhere. A sum over an axis which one of the operands had
   // on a factor of the result is scattered back there: the gradient of gathered keys goes to the ranks that hold the
   // keys.
