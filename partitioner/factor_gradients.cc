@@ -24,8 +24,12 @@ class Factorizer : public GradientRewriter {
   absl::StatusOr<bool> open(const GradientSum& sum) override {
     const Node& node = graph_.nodes[sum.nodes[0]];
     const TensorType& type = graph_.type(node.inputs[0]);
-    const int64_t rows = type.shape.empty() ? 1 : type.shape[0], columns = elements(type.shape) / rows;
-    if (sum.nodes.size() > 1 || node.op->name != "all_reduce" ||
+    // Of a gradient that is scattered, the first dimension counts the ranks' parts.
+    const bool scattered = node.op->name != "all_reduce";
+    int64_t rows = type.shape.empty() ? 1 : type.shape[0];
+    if (scattered && type.rank() > 1) rows *= type.shape[1];
+    const int64_t columns = elements(type.shape) / rows;
+    if (sum.nodes.size() > 1 || (scattered && sum.axes.size() > 1) ||
         (rows + columns) * rank_ * kLeastSaving >= rows * columns)
       return false;
     if (!open_.empty() && (open_.front().sum.axes != sum.axes || bytes_ + byte_size(type) > bucket_bytes_ ||
@@ -62,12 +66,12 @@ class Factorizer : public GradientRewriter {
 
   // The values' sums over the ranks, in one reduction.
   std::vector<ValueId> summed(const std::vector<ValueId>& values) {
-    const Node& first = graph_.nodes[open_.front().sum.nodes[0]];
-    r_.at(first);
+    const GradientSum& front = open_.front().sum;
+    r_.at(graph_.nodes[front.nodes[0]]);
     std::vector<ValueId> flat, out;
     for (ValueId v : values) flat.push_back(b_.reshape(v, {elements(b_.shape(v))}));
     ValueId all = flat.size() == 1 ? flat[0] : b_.emit("concat", flat, {{"dim", int64_t{0}}});
-    all = b_.emit("all_reduce", {all}, first.attrs);
+    all = b_.emit("all_reduce", {all}, {{"axes", front.axes}, {"parts", front.parts}, {"reduce", std::string("sum")}});
     done_.bytes += byte_size(b_.type(all));
     int64_t at = 0;
     for (ValueId v : values) {
@@ -116,11 +120,15 @@ class Factorizer : public GradientRewriter {
 
   void finish(const Term& term, ValueId right, ValueId own_right) {
     const Node& node = graph_.nodes[term.sum.nodes[0]];
-    const Shape& shape = graph_.type(node.inputs[0]).shape;
+    const Shape &shape = graph_.type(node.inputs[0]).shape, &result = graph_.type(node.outputs[0]).shape;
     ++done_.sums;
     done_.plain_bytes += byte_size(graph_.type(node.inputs[0]));
     after_backward(term.sum);
-    replace(term.sum, b_.reshape(b_.matmul(term.left, right, false, /*transpose_b=*/true), shape));
+    ValueId left = term.left;
+    if (result != shape)  // scattered: this rank's rows
+      left = b_.emit("shard_slice", {left, coordinate(term.sum.axes[0])},
+                     {{"dim", int64_t{0}}, {"parts", term.sum.parts}});
+    replace(term.sum, b_.reshape(b_.matmul(left, right, false, /*transpose_b=*/true), result));
     in_update(term.sum);
     ValueId own = b_.matmul(term.left, own_right, false, /*transpose_b=*/true);
     keep_remainder(term.remainder, b_.reshape(b_.sub(term.matrix, own), shape));

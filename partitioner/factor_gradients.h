@@ -5,15 +5,16 @@
 // the first dimension and all others, and Q [m, r] (a state, random at first), the same on all ranks:
 //   P = orthonormal columns of (sum over ranks of M Q)      Q' = sum over ranks of M^T P
 //   sum of the gradients = P Q'^T                           e' = M - P (M^T P)^T,  Q = Q' orthonormalized
+// Of a gradient that ZeRO scatters, M has the ranks' parts one below the other, and a rank multiplies its rows of P.
 #pragma once
 
 #include "partitioner/compress_gradients.h"
 
 namespace partita {
 
-// Rewrites the sums over some of `axes` that are whole on every rank, of matrices for which the factors of `rank`
-// columns have at most half of the elements. Others stay as they are. Factors of up to `bucket_bytes` of gradients are
-// summed at a time.
+// Rewrites the sums over some of `axes`, of matrices for which the factors of `rank` columns have at most half of the
+// elements. Others stay as they are, and so does a scatter that another sum follows. Factors of up to `bucket_bytes`
+// of gradients are summed at a time.
 absl::StatusOr<CompressedGradients> factor_gradients(LocalProgram& program, const std::vector<int>& axes, int64_t rank,
                                                      int64_t bucket_bytes);
 

@@ -78,6 +78,15 @@ std::string GradientRewriter::state_name(const GradientSum& sum, const std::stri
   return unique;
 }
 
+ValueId GradientRewriter::coordinate(int64_t axis) {
+  const std::string& name = program_.mesh.axes[static_cast<size_t>(axis)].name;
+  for (const GraphInput& in : b_.graph().inputs) {
+    if (in.kind == InputKind::kCoordinate && in.name == name) return in.value;
+  }
+  program_.inputs.push_back({{}, Sharding{}});
+  return b_.input(name, {DType::kI64, {}}, InputKind::kCoordinate);
+}
+
 void GradientRewriter::declare(State state, TensorType local, PlacedTensor placed) {
   b_.state(std::move(state), std::move(local));
   program_.states.push_back(std::move(placed));

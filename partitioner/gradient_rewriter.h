@@ -39,6 +39,8 @@ class GradientRewriter {
   void keep_remainder(const std::string& name, ValueId value);
   // "compress/LAYOUT/PARAMETER/WHAT": the layout, since ranks of another one share gradients otherwise.
   std::string state_name(const GradientSum& sum, const std::string& what);
+  // This rank's index along the mesh axis, an input of the program.
+  ValueId coordinate(int64_t axis);
   void declare(State state, TensorType local, PlacedTensor placed);
 
   LocalProgram& program_;

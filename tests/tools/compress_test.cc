@@ -212,8 +212,9 @@ void Compress::check_bundles(const std::string& kind, int64_t narrower) {
 }
 
 TEST_F(Compress, PowerSgdBundle_IsProvedButForIt) {
-  for (const char* flags : {"--ranks 2", "--ranks 4 --pin tensor=2", "--ranks 2 --pin micro_batch=1",
-                            "--ranks 4 --pin pipeline=2 --pin micro_batch=1"}) {
+  for (const char* flags :
+       {"--ranks 2", "--ranks 4 --pin tensor=2", "--ranks 2 --pin micro_batch=1",
+        "--ranks 4 --pin pipeline=2 --pin micro_batch=1", "--ranks 2 --like zero1", "--ranks 4 --like zero3"}) {
     SCOPED_TRACE(flags);
     Outcome compiled = compile("small", flags, "compress: powersgd\n");
     ASSERT_EQ(compiled.code, 0) << compiled.text;

@@ -195,23 +195,27 @@ TEST(CompressedSum_PowerSgd, IsTorchs) {
   }
   for (size_t k = 0; k < terms[0].size(); ++k)
     ASSERT_NEAR(terms[0][k] + terms[1][k], torch["plain"][k].get<float>(), 1e-6);
-  LocalProgram local = one_gradient("all_reduce", 2, {kRows, kColumns});
-  CompressedGradients done = *compress_gradients(local, Compression::kPowerSgd, {0}, 1 << 20);
-  EXPECT_EQ(done.sums, 1);
-  EXPECT_EQ(done.bytes, 4 * (kRows + kColumns) * 4);
-  EXPECT_EQ(done.plain_bytes, kRows * kColumns * 4);
   const int steps = static_cast<int>(torch["steps"].size());
   ASSERT_GE(steps, 3);
-  run_steps(
-      local, terms, steps,
-      [&](int rank, int step, std::span<const float> w) {
-        for (size_t k = 0; k < w.size(); ++k) {
-          double expected = 0;
-          for (int s = 0; s <= step; ++s) expected += torch["steps"][static_cast<size_t>(s)][k].get<double>();
-          ASSERT_NEAR(w[k], expected, 2e-5) << "rank " << rank << " step " << step << " element " << k;
-        }
-      },
-      torch["start"].get<std::vector<float>>());
+  for (std::string op : {"all_reduce", "reduce_scatter"}) {
+    const bool whole = op == "all_reduce";
+    LocalProgram local = one_gradient(op, 2, whole ? Shape{kRows, kColumns} : Shape{2, kRows / 2, kColumns});
+    CompressedGradients done = *compress_gradients(local, Compression::kPowerSgd, {0}, 1 << 20);
+    EXPECT_EQ(done.sums, 1);
+    EXPECT_EQ(done.bytes, 4 * (kRows + kColumns) * 4);
+    EXPECT_EQ(done.plain_bytes, kRows * kColumns * 4);
+    run_steps(
+        local, terms, steps,
+        [&](int rank, int step, std::span<const float> w) {
+          const size_t first = whole ? 0 : static_cast<size_t>(rank) * w.size();
+          for (size_t k = 0; k < w.size(); ++k) {
+            double expected = 0;
+            for (int s = 0; s <= step; ++s) expected += torch["steps"][static_cast<size_t>(s)][first + k].get<double>();
+            ASSERT_NEAR(w[k], expected, 2e-5) << op << " rank " << rank << " step " << step << " element " << k;
+          }
+        },
+        torch["start"].get<std::vector<float>>());
+  }
 }
 
 // A matrix of rank 2 is what its factors of 4 columns give, and a gradient of zeros leaves no traces.
@@ -240,12 +244,12 @@ TEST(CompressedSum_PowerSgd, OfLowRankIsExactAndOfZerosIsZero) {
   }
 }
 
-TEST(CompressedSum_PowerSgd, LeavesVectorsAndScatteredGradients) {
-  LocalProgram vector = one_gradient("all_reduce", 2, {400}), scattered = one_gradient("reduce_scatter", 2, {2, 900});
-  for (LocalProgram* local : {&vector, &scattered}) {
-    CompressedGradients done = *compress_gradients(*local, Compression::kPowerSgd, {0}, 1 << 20);
+TEST(CompressedSum_PowerSgd, LeavesVectorsAndSmallMatrices) {
+  for (const Shape& shape : {Shape{400}, Shape{12, 12}}) {
+    LocalProgram local = one_gradient("all_reduce", 2, shape);
+    CompressedGradients done = *compress_gradients(local, Compression::kPowerSgd, {0}, 1 << 20);
     EXPECT_EQ(done.sums, 0);
-    EXPECT_EQ(local->states.size(), 2u);
+    EXPECT_EQ(local.states.size(), 2u);
   }
 }
 

@@ -74,8 +74,8 @@ class Mutations : public testing::Test {
         // Its chunks share slots.
         {gpt2, {.ranks = 2, .pins = {"pipeline=2", "micro_batch=1", "schedule=interleaved", chunks}}},
         {made, {.ranks = 4, .pins = {"pipeline=2", "tensor=2", "schedule=zero_bubble"}}},
-        {made, {.ranks = 2, .pins = {"compress=int8"}}},
         {gpt2, {.ranks = 4, .like = {"zero2"}, .pins = {"compress=int8"}}},
+        {gpt2, {.ranks = 2, .like = {"zero1"}, .pins = {"compress=powersgd"}}},
         {made, {.ranks = 2, .pins = {"compress=powersgd"}}},
     };
     for (const auto& [folder, layout] : samples) {

@@ -93,7 +93,9 @@ class FactoredSums {
   // P (sum over ranks of M^T P)^T.
   void match(const Node& product) {
     if (product.op->name != "matmul" || product.segment <= Segment::kBackward || !transposes(product, 0, 1)) return;
-    const ValueId p = product.inputs[0];
+    const Node* slice = reader_.made_by(product.inputs[0], "shard_slice");  // this rank's rows
+    if (slice != nullptr && slice->attrs.i("dim") != 0) return;
+    const ValueId p = slice == nullptr ? product.inputs[0] : slice->inputs[0];
     ValueId own = kNoValue;
     const Node* sum = sum_of(product.inputs[1], own);
     const Node* right = sum == nullptr ? nullptr : reader_.made_by(own, "matmul");
@@ -103,7 +105,10 @@ class FactoredSums {
     if (start == nullptr) return;
     starts_.insert(start->value);
     values_[product.outputs[0]] = {
-        m, [sum](Rewriter& r, ValueId term) { return r.builder().emit("all_reduce", {term}, sum->attrs); }};
+        m, [sum, slice](Rewriter& r, ValueId term) {
+          ValueId whole = r.builder().emit("all_reduce", {term}, sum->attrs);
+          return slice == nullptr ? whole : r.builder().emit("shard_slice", {whole, r(slice->inputs[1])}, slice->attrs);
+        }};
     ++sums_;
     GraphReader::Remainder e = reader_.remainder_in(x);
     const Node* left = reader_.made_by(e.left, "sub");
