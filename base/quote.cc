@@ -89,7 +89,8 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   size_t best_distance = SIZE_MAX;
   for (size_t i = 0; i < std::min(kMost, candidates.size()); ++i) {
     if (candidates[i].size() > kLongest) continue;
-    const size_t distance = edit_distance(name, candidates[i]);
+    const bool begins = name.size() > 1 && edit_distance(name, candidates[i].substr(0, name.size())) == 0;
+    const size_t distance = begins ? 0 : edit_distance(name, candidates[i]);
     if (distance < best_distance && 2 * distance <= std::max(name.size(), candidates[i].size())) {
       best = candidates[i];
       best_distance = distance;

@@ -14,8 +14,8 @@ std::string quote(std::string_view text, size_t limit = 160);
 // "'a', 'b', 'c' and 12 more"; "none" when empty.
 std::string quote_list(const std::vector<std::string>& names, size_t shown = 8);
 
-// The candidate with the smallest edit distance to `name`, or "" when none is near (distance above half the longer
-// length).
+// The first candidate that `name` begins, else the one with the smallest edit distance to it, or "" when none is near
+// (distance above half the longer length).
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
 // Whether `text` is well-formed UTF-8 (no surrogates, no overlong forms).

@@ -229,7 +229,8 @@ absl::Status check_same_model(const std::vector<CheckpointTensor>& wanted, const
   if (!missing.empty()) append(text, " it lacks ", quote_list(missing), ";");
   if (!extra.empty()) append(text, " it has besides ", quote_list(extra), ";");
   if (differing > 0) append(text, " ", shapes, differing > 8 ? cat(" and ", differing - 8, " more") : "", ";");
-  append(text, " start without --resume, or with --init to take the parameters alone");
+  append(text, all ? " start without --resume, or with --init to take the parameters alone"
+                   : " give a checkpoint of this model's parameters");
   return absl::InvalidArgumentError(text);
 }
 

@@ -29,6 +29,8 @@ TEST(QuoteList, CountsTheRest) {
 TEST(NearestName, FindsTypingErrorsOnly) {
   EXPECT_EQ(nearest_name("inputs_ids", {"labels", "input_ids", "mask"}), "input_ids");
   EXPECT_EQ(nearest_name("Labels", {"labels"}), "labels");
+  EXPECT_EQ(nearest_name("h100", {"H200", "H100-80GB", "H100-96GB-HBM2e"}), "H100-80GB");
+  EXPECT_EQ(nearest_name("", {"labels"}), "");
   EXPECT_EQ(nearest_name("zzzzzz", {"labels", "input_ids"}), "");
 }
 
