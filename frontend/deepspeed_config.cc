@@ -1,6 +1,7 @@
 #include "frontend/deepspeed_config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/cat.h"
 #include "ir/yaml_fields.h"
@@ -149,7 +150,6 @@ absl::Status parse_scheduler(const YamlNode& node, const std::string& path, Reci
 
 // {"enabled": true, …}: what it turns on.
 absl::Status parse_precision(const YamlNode& node, const std::string& path, Precision precision, Recipe& out) {
-  // The loss scale that fp16 has here (passes/loss_scale.h), which is DeepSpeed's default, too.
   struct Switch {
     bool enabled = false;
     double loss_scale = 0;  // dynamic
@@ -157,7 +157,6 @@ absl::Status parse_precision(const YamlNode& node, const std::string& path, Prec
     double min_loss_scale = 1;
     bool consecutive_hysteresis = false;
   } s;
-  const Switch usual;
   static const Fields<Switch> kFields = [] {
     Fields<Switch> f = {{"enabled", unless_auto(boolean(&Switch::enabled))}};
     f.push_back({"loss_scale", unless_auto(number(&Switch::loss_scale, kNonNegative))});
@@ -174,26 +173,21 @@ absl::Status parse_precision(const YamlNode& node, const std::string& path, Prec
   if (out.precision != Precision::kFp32)
     return yaml_error(node.line, node.column, cat(path, ": expected fp16 or bf16 to be enabled, found both"));
   out.precision = precision;
-  if (precision != Precision::kFp16) return absl::OkStatus();
-  struct Setting {
-    std::string_view key;
-    double found, expected;
-  };
-  auto wide = [](int64_t v) { return static_cast<double>(v); };
-  const Setting settings[] = {
-      {"loss_scale", s.loss_scale, usual.loss_scale},
-      {"initial_scale_power", wide(s.initial_scale_power), wide(usual.initial_scale_power)},
-      {"loss_scale_window", wide(s.loss_scale_window), wide(usual.loss_scale_window)},
-      {"hysteresis", wide(s.hysteresis), wide(usual.hysteresis)},
-      {"min_loss_scale", s.min_loss_scale, usual.min_loss_scale},
-      {"consecutive_hysteresis", wide(s.consecutive_hysteresis), wide(usual.consecutive_hysteresis)},
-  };
-  for (const Setting& x : settings) {
-    if (x.found == x.expected) continue;
+  if (s.consecutive_hysteresis)
     return yaml_error(node.line, node.column,
-                      cat(path, ".", x.key, ": expected ", x.expected, ", the only loss scale there is so far, found ",
-                          x.found, "; leave the key out, or use bf16, which needs none"));
-  }
+                      cat(path,
+                          ".consecutive_hysteresis: expected false, found true; leave the key out: the "
+                          "hysteresis is refilled when the scale grows"));
+  if (precision != Precision::kFp16) return absl::OkStatus();
+  if (s.loss_scale > 0) out.loss_scale.fixed = s.loss_scale;
+  out.loss_scale.initial = std::ldexp(1.0, static_cast<int>(s.initial_scale_power));
+  out.loss_scale.window = s.loss_scale_window;
+  out.loss_scale.hysteresis = s.hysteresis;
+  out.loss_scale.minimum = s.min_loss_scale;
+  if (s.min_loss_scale > out.loss_scale.initial)
+    return yaml_error(node.line, node.column,
+                      cat(path, ".min_loss_scale: expected at most 2^initial_scale_power, ", out.loss_scale.initial,
+                          ", found ", s.min_loss_scale));
   return absl::OkStatus();
 }
 

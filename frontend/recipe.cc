@@ -319,6 +319,21 @@ absl::Status parse_semantics(const YamlNode& node, const std::string& path, Sema
   return parse_fields(node, path, kFields, out);
 }
 
+// A number, or {initial, window, hysteresis, minimum}.
+absl::Status parse_loss_scale(const YamlNode& node, const std::string& path, LossScaleRecipe& out) {
+  static const Fields<LossScaleRecipe> kFields = {
+      {"initial", number(&LossScaleRecipe::initial, kPositive)},
+      {"window", integer(&LossScaleRecipe::window, 1)},
+      {"hysteresis", integer(&LossScaleRecipe::hysteresis, 1)},
+      {"minimum", number(&LossScaleRecipe::minimum, kNonNegative)},
+  };
+  if (node.kind == Kind::kScalar) return number(&LossScaleRecipe::fixed, kPositive)(node, path, out);
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  if (out.minimum > out.initial)
+    return unexpected(node, path, cat("a minimum of at most initial ", out.initial, " (it is ", out.minimum, ")"));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<int64_t> read_extent(const YamlNode& node, std::string_view path) {
   return read_integer(node, path, 1, kLargestCount);
 }
@@ -331,6 +346,7 @@ const Fields<Recipe>& recipe_fields() {
       {"batch", section(&Recipe::batch, parse_batch)},
       {"bind", map_of(&Recipe::bind, read_extent)},
       {"precision", choice(&Recipe::precision)},
+      {"loss_scale", section(&Recipe::loss_scale, parse_loss_scale)},
       {"clip_grad_norm", number(&Recipe::clip_grad_norm, kPositive)},
       {"clip_grad_value", number(&Recipe::clip_grad_value, kPositive)},
       {"recompute", choice(&Recipe::recompute)},

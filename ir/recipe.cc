@@ -138,7 +138,7 @@ constexpr std::string_view kDataKinds[] = {"npz", "npy", "tokens", "raw", "synth
 constexpr std::string_view kBatchNormGroups[] = {"global", "replica"};
 constexpr std::string_view kCompressions[] = {"none", "bf16", "int8", "powersgd"};
 constexpr std::string_view kOffloadModes[] = {"none", "optimizer", "all"};
-constexpr std::string_view kPipelineSchedules[] = {"gpipe", "1f1b", "interleaved", "zero_bubble"};
+constexpr std::string_view kPipelineSchedules[] = {"gpipe", "1f1b", "interleaved", "zero_bubble", "pipedream"};
 
 }  // namespace
 

@@ -29,7 +29,7 @@ enum class DataKind { kNpz, kNpy, kTokens, kRaw, kSynthetic };
 enum class BatchNormGroup { kGlobal, kReplica };
 enum class Compression { kNone, kBf16, kInt8, kPowerSgd };
 enum class OffloadMode { kNone, kOptimizer, kAll };
-enum class PipelineSchedule { kGpipe, k1f1b, kInterleaved, kZeroBubble };
+enum class PipelineSchedule { kGpipe, k1f1b, kInterleaved, kZeroBubble, kPipedream };
 
 struct LossRecipe {
   LossKind kind = LossKind::kOutput;
@@ -65,6 +65,18 @@ struct ScheduleRecipe {
   int64_t decay = 0;  // kWsd: length of the last phase
   double min_lr = 0;
   bool operator==(const ScheduleRecipe&) const = default;
+};
+
+// What fp16's loss is multiplied by (passes/loss_scale.h): `fixed`, or `initial` at first, doubled after `window` good
+// steps in a row and halved, to no less than `minimum`, at the overflow that is the `hysteresis`-th since it last grew,
+// and at each after that.
+struct LossScaleRecipe {
+  std::optional<double> fixed;
+  double initial = 65536;
+  int64_t window = 1000;
+  int64_t hysteresis = 2;
+  double minimum = 1;
+  bool operator==(const LossScaleRecipe&) const = default;
 };
 
 struct BatchRecipe {
@@ -178,6 +190,7 @@ struct Recipe {
   BatchRecipe batch;
   std::map<std::string, int64_t> bind;  // symbolic dimension -> extent
   Precision precision = Precision::kFp32;
+  LossScaleRecipe loss_scale;  // of fp16
   std::optional<double> clip_grad_norm, clip_grad_value;
   RecomputeMode recompute = RecomputeMode::kAuto;
   std::optional<AttentionKernel> attention;    // kernels.attention

@@ -28,8 +28,12 @@ class Backward {
     }
     gradient_.assign(needed_.size(), kNoValue);
     b_.context() = {.segment = Segment::kBackward};
-    gradient_[loss] = b_.scalar(b_.dtype(loss), 1.0 / static_cast<double>(context_.micro_batches));
-    if (has_loss_scale(context_)) gradient_[loss] = b_.mul(gradient_[loss], b_.cast(loss_scale(b_), b_.dtype(loss)));
+    const int64_t averaged = context_.update_each ? 1 : context_.micro_batches;  // runs
+    gradient_[loss] = b_.scalar(b_.dtype(loss), 1.0 / static_cast<double>(averaged));
+    if (has_loss_scale(context_)) {
+      ValueId scale = loss_scale(b_, context_.recipe.loss_scale);
+      gradient_[loss] = b_.mul(gradient_[loss], b_.cast(scale, b_.dtype(loss)));
+    }
     for (size_t n = forward_nodes_; n-- > 0;) PARTITA_RETURN_IF_ERROR(differentiate(static_cast<NodeId>(n)));
     finish_outputs(loss);
     return std::move(b_).finish();
@@ -124,6 +128,7 @@ class Backward {
   }
 
   // Outputs: the loss and the gradients, averaged over micro-batches through accumulators where there are several.
+  // Where each run is an optimizer step, the gradients are those of the last one.
   void finish_outputs(ValueId loss) {
     b_.context() = {.segment = Segment::kBackward, .origin = b_.origin("accumulate")};
     std::vector<GraphOutput> outputs;
@@ -137,7 +142,7 @@ class Backward {
       ValueId g = gradient_[s.value];
       if (g == kNoValue)
         g = b_.full(b_.dtype(s.value), b_.shape(s.value), 0);  // trained, yet without influence on the loss
-      if (context_.accumulate) g = accumulate(b_, cat("grad/", s.name), s.name, g);
+      if (context_.accumulate && !context_.update_each) g = accumulate(b_, cat("grad/", s.name), s.name, g);
       outputs.push_back({cat("grad/", s.name), g});
     }
     b_.mutable_graph().outputs = std::move(outputs);

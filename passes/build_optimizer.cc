@@ -40,7 +40,7 @@ class Optimizer {
       PARTITA_RETURN_IF_ERROR(file_updates());
     }
     b_.set_next(kStepState, b_.add(step_, b_.scalar(DType::kI64, 1)));
-    if (has_loss_scale(context_)) hold_and_rescale(b_, finite_);
+    if (has_loss_scale(context_)) hold_and_rescale(b_, finite_, context_.recipe.loss_scale);
     b_.mutable_graph().outputs = std::move(outputs_);
     return std::move(b_).finish();
   }
@@ -61,10 +61,10 @@ class Optimizer {
     }
   }
 
-  // A gradient of the loss itself. The scale is a power of two: nothing is rounded.
+  // A gradient of the loss itself. Where the scale is a power of two, nothing is rounded.
   ValueId unscaled(ValueId gradient) {
     DType type = b_.dtype(gradient);
-    return b_.mul(gradient, b_.div(b_.scalar(type, 1), b_.cast(loss_scale(b_), type)));
+    return b_.mul(gradient, b_.div(b_.scalar(type, 1), b_.cast(loss_scale(b_, context_.recipe.loss_scale), type)));
   }
 
   ValueId step_state() {
@@ -88,7 +88,8 @@ class Optimizer {
     outputs_.push_back({"grad_norm", norm});
     if (has_loss_scale(context_)) {  // so is the norm, then, unless some gradient of some rank is not
       finite_ = b_.emit("lt", {norm, b_.scalar(DType::kF64, std::numeric_limits<double>::infinity())});
-      outputs_.push_back({std::string(kLossScaleState), b_.cast(loss_scale(b_), DType::kF64)});  // before it changes
+      outputs_.push_back({std::string(kLossScaleState),
+                          b_.cast(loss_scale(b_, context_.recipe.loss_scale), DType::kF64)});  // before it changes
       outputs_.push_back({"skipped", b_.cast(b_.emit("not", {finite_}), DType::kF64)});
     }
     if (context_.recipe.clip_grad_norm) {

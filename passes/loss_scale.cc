@@ -6,10 +6,6 @@
 namespace partita {
 namespace {
 
-constexpr double kFirstScale = 65536, kLeastScale = 1;
-constexpr double kWindow = 1000;   // good steps in a row before the scale grows
-constexpr double kHysteresis = 2;  // overflows, since it last grew, before it shrinks
-
 ValueId find_state(const Builder& b, std::string_view name) {
   for (const State& s : b.graph().states) {
     if (s.name == name) return s.value;
@@ -41,23 +37,28 @@ void hold(Builder& b, ValueId good) {
 
 bool has_loss_scale(const PassContext& context) { return context.recipe.precision == Precision::kFp16; }
 
-ValueId loss_scale(Builder& b) { return scalar_state(b, std::string(kLossScaleState), DType::kF32, kFirstScale); }
+ValueId loss_scale(Builder& b, const LossScaleRecipe& recipe) {
+  if (recipe.fixed) return b.scalar(DType::kF32, *recipe.fixed);
+  return scalar_state(b, std::string(kLossScaleState), DType::kF32, recipe.initial);
+}
 
-void hold_and_rescale(Builder& b, ValueId finite) {
+void hold_and_rescale(Builder& b, ValueId finite, const LossScaleRecipe& recipe) {
   hold(b, finite);
+  if (recipe.fixed) return;
+  const double window = static_cast<double>(recipe.window), hysteresis = static_cast<double>(recipe.hysteresis);
   auto count = [&](double n) { return b.scalar(DType::kI64, n); };
-  ValueId scale = loss_scale(b);
+  ValueId scale = loss_scale(b, recipe);
   ValueId run = scalar_state(b, cat(kLossScaleState, "/good_steps"), DType::kI64, 0),
-          left = scalar_state(b, cat(kLossScaleState, "/hysteresis"), DType::kI64, kHysteresis);
-  ValueId longer = b.add(run, count(1)), grows = b.emit("eq", {longer, count(kWindow)}),
+          left = scalar_state(b, cat(kLossScaleState, "/hysteresis"), DType::kI64, hysteresis);
+  ValueId longer = b.add(run, count(1)), grows = b.emit("eq", {longer, count(window)}),
           shrinks = b.emit("le", {left, count(1)});
-  ValueId half = b.emit("max", {b.scale(scale, 0.5), b.scalar(DType::kF32, kLeastScale)});
+  ValueId half = b.emit("max", {b.scale(scale, 0.5), b.scalar(DType::kF32, recipe.minimum)});
   b.set_next(kLossScaleState,
              b.select(finite, b.select(grows, b.scale(scale, 2), scale), b.select(shrinks, half, scale)));
   b.set_next(cat(kLossScaleState, "/good_steps"),
              b.select(b.emit("and", {finite, b.emit("not", {grows})}), longer, count(0)));
   ValueId fewer = b.emit("max", {b.sub(left, count(1)), count(1)});
-  b.set_next(cat(kLossScaleState, "/hysteresis"), b.select(finite, b.select(grows, count(kHysteresis), left), fewer));
+  b.set_next(cat(kLossScaleState, "/hysteresis"), b.select(finite, b.select(grows, count(hysteresis), left), fewer));
 }
 
 }  // namespace partita

@@ -16,6 +16,7 @@ struct PassContext {
   TrainingSpec training;        // what the file itself says of training; empty for a plain forward graph
   int64_t micro_batches = 1;    // runs of the graph in one step
   bool accumulate = false;      // gradients come in several parts, from several runs or micro-batches of one
+  bool update_each = false;     // every run is an optimizer step of its own (pin schedule: pipedream)
   bool keep_gradients = false;  // keep "grad/NAME" among the outputs
   std::vector<std::string> warnings;
 };

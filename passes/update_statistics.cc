@@ -73,7 +73,7 @@ class StatisticsUpdate {
   }
 
   ValueId over_step(const std::string& name, ValueId term, int32_t origin) {
-    if (!context_.accumulate) return term;
+    if (!context_.accumulate || context_.update_each) return term;
     b_.context() = {.segment = Segment::kBackward, .origin = origin};
     if (context_.micro_batches > 1) term = b_.scale(term, 1.0 / static_cast<double>(context_.micro_batches));
     return accumulate(b_, name, {}, term);

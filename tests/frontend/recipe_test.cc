@@ -190,7 +190,7 @@ TEST(ParseRecipe_Refused, Table) {
        "t:4:3: optimizer: unknown key 'weightdecay'; the nearest known key is 'weight_decay'"},
       {"kernels: {attn: flash}", "t:1:11: kernels: unknown key 'attn'; the known keys are attention"},
       {"zzz: 1",
-       "t:1:1: unknown key 'zzz'; the known keys are loss, optimizer, schedule, batch, bind, precision, "
+       "t:1:1: unknown key 'zzz'; the known keys are loss, optimizer, schedule, batch, bind, precision, loss_scale, "
        "clip_grad_norm, clip_grad_value, recompute, kernels, trainable, frozen, seed, "
        "init, data, evaluate, semantics, compress, pin, names"},
       {"data: {path: a, sources: [{path: b}]}", "t:1:7: data: expected `path` or `sources`, found both"},
@@ -250,8 +250,8 @@ TEST(ParseRecipe_Refused, Table) {
       {"pin: {w: {out: tenser}}",
        "t:1:16: pin.w.out: expected one of data, tensor, pipeline, context, expert, found 'tenser'"},
       {"pin: {w: {out: [data, data]}}", "t:1:23: pin.w.out: expected every axis once, found 'data'"},
-      {"pin: {schedule: pipedream}",
-       "t:1:17: pin.schedule: expected one of gpipe, 1f1b, interleaved, zero_bubble, found 'pipedream'"},
+      {"pin: {schedule: pipe}",
+       "t:1:17: pin.schedule: expected one of gpipe, 1f1b, interleaved, zero_bubble, pipedream, found 'pipe'"},
       // Ranges.
       {"optimizer: {kind: adam, lr: -1}", "t:1:29: optimizer.lr: expected a number >= 0, found '-1'"},
       {"optimizer: {kind: adam, lr: .nan}", "t:1:29: optimizer.lr: expected a number >= 0, found '.nan'"},
@@ -546,6 +546,31 @@ TEST(DeepSpeedConfig_Tutorial, BecomesARecipe) {
   EXPECT_EQ(recipe->pin.offload, OffloadMode::kAll);
 }
 
+TEST(DeepSpeedConfig_LossScale, IsThatOfTheRecipe) {
+  auto scale = [](const std::string& fp16) {
+    auto recipe = parse_recipe(R"({"train_batch_size": 8, "fp16": {"enabled": true)" + fp16 + "}}", "ds_config.json");
+    EXPECT_TRUE(recipe.ok()) << recipe.status();
+    return recipe.ok() ? recipe->loss_scale : LossScaleRecipe{};
+  };
+  EXPECT_EQ(scale(""), LossScaleRecipe{});  // DeepSpeed's defaults are ours
+  EXPECT_EQ(scale(R"(, "loss_scale": 128)"), LossScaleRecipe{.fixed = 128});
+  EXPECT_EQ(scale(R"(, "loss_scale": 0, "initial_scale_power": 12, "loss_scale_window": 500, "hysteresis": 3,
+                      "min_loss_scale": 4, "consecutive_hysteresis": false)"),
+            (LossScaleRecipe{.initial = 4096, .window = 500, .hysteresis = 3, .minimum = 4}));
+}
+
+TEST(Recipe_LossScale, IsANumberOrARule) {
+  auto scale = [](const std::string& text) {
+    auto recipe = parse_recipe("precision: fp16\nloss_scale: " + text, "t");
+    return recipe.ok() ? recipe->loss_scale : LossScaleRecipe{.fixed = -1};
+  };
+  EXPECT_EQ(scale("512"), LossScaleRecipe{.fixed = 512});
+  EXPECT_EQ(scale("{initial: 8, window: 20, minimum: 0.5}"),
+            (LossScaleRecipe{.initial = 8, .window = 20, .minimum = 0.5}));
+  for (const char* bad : {"0", "-2", "dynamic", "{initial: 0}", "{window: 0}", "{initial: 2, minimum: 4}", "{grow: 2}"})
+    EXPECT_EQ(scale(bad).fixed, -1) << bad;
+}
+
 TEST(DeepSpeedConfig_BadInput, NamesTheKey) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {R"({"train_batch_size": 8, "zero_optimisation": {}})", "zero_optimization"},
@@ -554,9 +579,12 @@ TEST(DeepSpeedConfig_BadInput, NamesTheKey) {
       {R"({"train_batch_size": 8, "optimizer": {"type": "OneBitAdam"}})", "optimizer.type"},
       {R"({"train_batch_size": 8, "scheduler": {"type": "OneCycle"}})", "scheduler.type"},
       {R"({"train_batch_size": 8, "fp16": {"enabled": "yes"}})", "fp16.enabled"},
-      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 128}})", "fp16.loss_scale: expected 0"},
-      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 12}})", "expected 16"},
-      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "min_loss_scale": 4}})", "fp16.min_loss_scale"},
+      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": -1}})", "fp16.loss_scale"},
+      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "hysteresis": 0}})", "fp16.hysteresis"},
+      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 1, "min_loss_scale": 4}})",
+       "fp16.min_loss_scale: expected at most 2^initial_scale_power, 2, found 4"},
+      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "consecutive_hysteresis": true}})",
+       "fp16.consecutive_hysteresis: expected false"},
       {R"({"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}})", "found both"},
   };
   for (const auto& [text, expected] : cases) {

@@ -14,14 +14,15 @@ struct Update {
   ValueId finite;
   std::map<std::string, Tensor> now;
 
-  Update() {
+  explicit Update(const LossScaleRecipe& recipe = {}) {
     Builder b;
     b.context().segment = Segment::kUpdate;
     finite = b.input("finite", {DType::kBool, {}});
     ValueId w =
         b.state({.name = "w", .kind = StateKind::kParameter, .parameter = {}, .initial = {}}, {DType::kF32, {2}});
     b.set_next("w", b.add_scalar(w, 1));
-    hold_and_rescale(b, finite);
+    loss_scale(b, recipe);
+    hold_and_rescale(b, finite, recipe);
     for (const State& s : b.graph().states) {
       b.output(s.name, s.next);
       now[s.name] = Tensor::zeros(b.type(s.value));
@@ -44,20 +45,43 @@ struct Update {
   double scale() const { return now.at("loss_scale").f[0]; }
 };
 
-// Megatron's DynamicGradScaler with growth 2, backoff 0.5, interval 1000, hysteresis 2, least 1.
+// DeepSpeed's DynamicLossScaler.update_scale, line by line, with scale_factor 2.
 struct Reference {
-  double scale = 65536;
-  int run = 0, left = 2;
+  double cur_scale = 65536, min_scale = 1;
+  int scale_window = 1000, delayed_shift = 2;
+  int cur_hysteresis = delayed_shift, cur_iter = 0, last_overflow_iter = -1;
 
-  void step(bool good) {
+  double step(bool good) {
     if (!good) {
-      run = 0;
-      if (--left <= 0) scale = std::max(scale / 2, 1.0);
-    } else if (++run == 1000) {
-      run = 0;
-      left = 2;
-      scale *= 2;
+      if (delayed_shift == 1 || cur_hysteresis == 1) {
+        cur_scale = std::max(cur_scale / 2, min_scale);
+      } else {
+        cur_hysteresis -= 1;
+      }
+      last_overflow_iter = cur_iter;
+    } else if ((cur_iter - last_overflow_iter) % scale_window == 0) {
+      cur_hysteresis = delayed_shift;
+      cur_scale *= 2;
     }
+    cur_iter += 1;
+    return cur_scale;
+  }
+};
+
+// torch.amp.GradScaler's (torch/amp/grad_scaler.py, amp_update_scale_) with growth 2 and backoff 0.5.
+struct TorchReference {
+  double scale = 65536;
+  int growth_interval = 2000, growth_tracker = 0;
+
+  double step(bool good) {
+    if (!good) {
+      scale *= 0.5;
+      growth_tracker = 0;
+    } else if (++growth_tracker == growth_interval) {
+      scale *= 2;
+      growth_tracker = 0;
+    }
+    return scale;
   }
 };
 
@@ -66,8 +90,7 @@ TEST(LossScale_ManySteps, FollowsTheReference) {
   Reference reference;
   auto both = [&](bool good) {
     update.step(good);
-    reference.step(good);
-    ASSERT_EQ(update.scale(), reference.scale);
+    ASSERT_EQ(update.scale(), reference.step(good));
   };
   for (int k = 0; k < 2100; ++k) both(true);
   EXPECT_EQ(update.scale(), 4 * 65536);
@@ -81,6 +104,41 @@ TEST(LossScale_ManySteps, FollowsTheReference) {
   EXPECT_EQ(update.scale(), 2);
   std::mt19937 random(3);
   for (int k = 0; k < 3000; ++k) both(random() % 700 != 0);
+}
+
+TEST(LossScale_OtherRules, FollowTheReferences) {
+  std::mt19937 random(5);
+  for (const LossScaleRecipe& recipe : {LossScaleRecipe{.initial = 4096, .window = 7, .hysteresis = 3, .minimum = 32},
+                                        LossScaleRecipe{.initial = 3, .window = 1, .hysteresis = 1, .minimum = 0.75}}) {
+    Update update(recipe);
+    Reference reference{.cur_scale = recipe.initial,
+                        .min_scale = recipe.minimum,
+                        .scale_window = static_cast<int>(recipe.window),
+                        .delayed_shift = static_cast<int>(recipe.hysteresis)};
+    for (int k = 0; k < 300; ++k) {
+      bool good = random() % 3 != 0;
+      update.step(good);
+      ASSERT_EQ(update.scale(), reference.step(good)) << k;
+    }
+  }
+  Update update({.window = 5, .hysteresis = 1, .minimum = 0});
+  TorchReference reference{.growth_interval = 5};
+  for (int k = 0; k < 300; ++k) {
+    bool good = random() % 5 != 0;
+    update.step(good);
+    ASSERT_EQ(update.scale(), reference.step(good)) << k;
+  }
+}
+
+TEST(LossScale_Fixed, StaysAndStillHolds) {
+  Update update({.fixed = 128});
+  EXPECT_EQ(update.now.count("loss_scale"), 0u);  // no state
+  update.step(true);
+  update.step(false);
+  EXPECT_EQ(update.now.at("w").f[0], 1);
+  Builder b;
+  ValueId scale = loss_scale(b, {.fixed = 128});
+  EXPECT_EQ(element_f(*constant_values(b.graph())[scale], 0), 128);
 }
 
 TEST(LossScale_Overflow, LeavesTheParameterAsItWas) {
