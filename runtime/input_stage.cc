@@ -20,14 +20,32 @@ std::vector<InputSpec> input_specs(const Program& program) {
   return specs;
 }
 
+bool is_read(const Program& program, const Operand& input) {
+  const int64_t begin = input.address.offset, end = begin + *element_count(input.shape) * dtype_size(input.dtype);
+  for (const ProgramSegment& segment : program.segments) {
+    for (const Step& step : segment.steps) {
+      for (size_t k = 0; k < static_cast<size_t>(step.inputs); ++k) {
+        const Operand& o = step.operands[k];
+        if (o.dtype != DType::kInvalid && o.address.region == Region::kInput && o.address.offset >= begin &&
+            o.address.offset < end)
+          return true;
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<InputStage>> InputStage::open(const DataConfig& config, const Executor& executor) {
   std::unique_ptr<InputStage> stage(new InputStage(executor));
   const Program& program = executor.program();
   PARTITA_ASSIGN_OR_RETURN(stage->source_, DataSource::open(config, input_specs(program), program.samples_per_step));
+  int source = 0;
   for (const ProgramInput& in : program.inputs) {
-    if (in.kind == "data") PARTITA_RETURN_IF_ERROR(stage->add_column(in));
+    if (in.kind != "data") continue;
+    if (is_read(program, in.operand)) PARTITA_RETURN_IF_ERROR(stage->add_column(in, source));
+    ++source;
   }
   return stage;
 }
@@ -40,7 +58,7 @@ absl::Status InputStage::start(int64_t first, int64_t end) {
   for (int64_t m = 0; m < program.micro_batches; ++m) {
     for (size_t k = 0; k < columns_.size(); ++k)
       ranges.push_back(
-          {static_cast<int>(k),
+          {columns_[k].source,
            m / program.parts * run + m % program.parts * columns_[k].input->part_samples + columns_[k].first,
            columns_[k].count});
   }
@@ -48,8 +66,8 @@ absl::Status InputStage::start(int64_t first, int64_t end) {
   return absl::OkStatus();
 }
 
-absl::Status InputStage::add_column(const ProgramInput& in) {
-  Column c{.input = &in, .first = 0, .count = 0, .pieces = {}, .direct = false};
+absl::Status InputStage::add_column(const ProgramInput& in, int source) {
+  Column c{.input = &in, .source = source, .first = 0, .count = 0, .pieces = {}, .direct = false};
   if (in.placement.logical.empty()) {
     c.direct = true;
   } else {

@@ -1,4 +1,6 @@
-// A rank's part of the data: which samples it reads of each batch, and how they get into a program's inputs.
+// A rank's part of the data: which samples it reads of each batch, and how they get into a program's inputs. Inputs
+// that no step reads (of a pipeline's inner stages, say) are not read from the data either; the data's size and layout
+// are looked at all the same.
 #pragma once
 
 #include <memory>
@@ -33,12 +35,13 @@ class InputStage {
   // One data input as this rank reads it: a run of samples, and the pieces of them that it holds.
   struct Column {
     const ProgramInput* input = nullptr;
+    int source = 0;                // among the source's columns
     int64_t first = 0, count = 0;  // samples within the micro-batch
     std::vector<LogicalPiece> pieces;
     bool direct = false;  // the samples are the operand's bytes
   };
   explicit InputStage(const Executor& executor) : executor_(executor) {}
-  absl::Status add_column(const ProgramInput& input);
+  absl::Status add_column(const ProgramInput& input, int source);
   static void scatter(const Column& column, const std::vector<std::byte>& data, std::span<std::byte> own);
 
   const Executor& executor_;
