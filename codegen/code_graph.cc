@@ -22,6 +22,7 @@ constexpr struct {
                   {"pad", NodeRole::kPad},
                   {"concat", NodeRole::kConcat},
                   {"iota", NodeRole::kIota},
+                  {"stash", NodeRole::kCopy},
                   {"reduce_sum", NodeRole::kReduction},
                   {"reduce_max", NodeRole::kReduction},
                   {"reduce_min", NodeRole::kReduction},
@@ -115,7 +116,7 @@ void CodeGraph::mark_kept() {
     if (s.next != kNoValue) kept[storage(s.next)] = true;
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (roles[n] != NodeRole::kLibrary && roles[n] != NodeRole::kCollective) continue;
+    if (!is_call(roles[n])) continue;
     for (ValueId v : graph.nodes[n].inputs) {
       if (v != kNoValue) kept[storage(v)] = true;
     }
@@ -180,7 +181,7 @@ bool CodeGraph::is_cheap_view(const Node& node, const std::vector<std::vector<No
   }
   if (bulk == kNoValue) return false;
   NodeId p = producer(storage(bulk));
-  if (p != kNoNode && roles[p] != NodeRole::kLibrary && roles[p] != NodeRole::kCollective) return false;
+  if (p != kNoNode && !is_call(roles[p])) return false;
   return readers[node.outputs[0]].size() <= 3;
 }
 

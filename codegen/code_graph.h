@@ -22,8 +22,11 @@ enum class NodeRole : uint8_t {
   kIota,  // index functions
   kReduction,
   kLibrary,  // a kernel of the runtime
+  kCopy,     // the same bytes in another place
   kCollective,
 };
+// Runs on whole operands in memory: a step of its own.
+inline bool is_call(NodeRole role) { return role >= NodeRole::kLibrary; }
 NodeRole role_of(const OpDef& op);
 // Of a kReduction.
 ReduceKind reduce_kind_of(const OpDef& op);

@@ -105,6 +105,7 @@ class ProgramMaker {
                                      .slots = slots_of(order_),
                                      .chunks = static_cast<int32_t>(local.stage.chunks),
                                      .slots_of_chunks = local.stage.slots == SlotUse::kChunk,
+                                     .updates_each = local.stage.updates_each(),
                                      .in_place = options.in_place,
                                      .host_states = host_states(local)})) {}
 
@@ -312,10 +313,12 @@ class ProgramMaker {
     for (const StageStep& at : order_) {
       SegmentKind kind = at.kind == StageWork::kForward ? SegmentKind::kForward : SegmentKind::kBackward;
       run_segment(program_.schedule, kind, local_.stage.phase(at.kind, at.chunk), at);
+      if (local_.stage.updates_each() && at.kind == StageWork::kBackward)
+        run_segment(program_.schedule, SegmentKind::kReduce, 0, at);
     }
     StageStep last{};  // what a step's end reads of the last micro-batch is in its slot
     for (const StageStep& at : order_) last = at.micro_batch + 1 == local_.micro_batches ? at : last;
-    run_segment(program_.schedule, SegmentKind::kReduce, 0, last);
+    if (!local_.stage.updates_each()) run_segment(program_.schedule, SegmentKind::kReduce, 0, last);
     run_segment(program_.schedule, SegmentKind::kUpdate, 0, last);
     run_segment(program_.evaluation, SegmentKind::kEvaluation, 0, StageStep{});
   }

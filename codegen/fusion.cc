@@ -75,7 +75,7 @@ class Fuser {
       if (!live_[n]) continue;
       const Node& node = graph_.nodes[n];
       std::vector<ValueId> all;
-      bool by_address = code_.roles[n] == NodeRole::kLibrary || code_.roles[n] == NodeRole::kCollective;
+      bool by_address = is_call(code_.roles[n]);
       for (ValueId v : node.inputs) {
         if (v == kNoValue) continue;
         if (by_address) {
@@ -101,7 +101,7 @@ class Fuser {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (!live_[n] || !is_stored(static_cast<NodeId>(n))) continue;
       group_of_[n] = static_cast<int>(groups_.size());
-      bool nests = code_.roles[n] != NodeRole::kLibrary && code_.roles[n] != NodeRole::kCollective;
+      bool nests = !is_call(code_.roles[n]);
       groups_.push_back({{static_cast<NodeId>(n)}, nests});
       after_.push_back(-1);
       if (code_.roles[n] == NodeRole::kCollective) {

@@ -169,6 +169,7 @@ int NestValues::generate_node(NodeId p, ValueId v, const IndexMap& map) {
     case NodeRole::kReverse:
       return generate(node.inputs[0], moved(node, map));
     case NodeRole::kLibrary:
+    case NodeRole::kCopy:
     case NodeRole::kCollective:
       break;
   }

@@ -90,14 +90,16 @@ void StepPlanner::add_nests(int k) {
 void StepPlanner::add_node(int k) {
   const FusedItem& item = plan_.items[k];
   const Node& node = graph_.nodes[item.nodes[0]];
-  bool collective = code_.roles[item.nodes[0]] == NodeRole::kCollective;
+  const NodeRole role = code_.roles[item.nodes[0]];
   Draft d;
   d.item = k;
-  d.step = {.kind = collective ? StepKind::kCollectiveStart : StepKind::kLibrary,
+  d.step = {.kind = role == NodeRole::kCollective ? StepKind::kCollectiveStart
+                    : role == NodeRole::kCopy     ? StepKind::kCopy
+                                                  : StepKind::kLibrary,
             .segment = item.segment,
             .phase = item.phase,
             .node = item.nodes[0],
-            .name = std::string(node.op->name)};
+            .name = role == NodeRole::kCopy ? "" : std::string(node.op->name)};
   for (ValueId v : node.inputs) d.uses.push_back(use_of(v));
   d.step.inputs = static_cast<int>(d.uses.size());
   for (ValueId v : node.outputs) d.uses.push_back(use_of(v));
@@ -170,8 +172,7 @@ void StepPlanner::place_waits() {
              chunk_of(d.step) == chunk_of(drafts_[k].step);
     };
     while (reader < drafts_.size() && !ends_wait(drafts_[reader])) ++reader;
-    bool repeated =
-        !sends && options_.micro_batches > 1 && (segment == Segment::kForward || segment == Segment::kBackward);
+    bool repeated = !sends && options_.micro_batches > 1 && is_repeated(segment);
     at_end[k] = reader >= end && (reader == drafts_.size() || repeated);
     before[at_end[k] ? end : reader].push_back(k);
   }
@@ -208,7 +209,7 @@ void StepPlanner::index_steps() {
   for (int at = 0; at < static_cast<int>(drafts_.size()); ++at) {
     const Draft& d = drafts_[at];
     if (d.step.segment != Segment::kEvaluation) last_training_ = at;
-    if (d.step.segment <= Segment::kBackward) last_repeated_ = at;
+    if (is_repeated(d.step.segment) || d.step.segment == Segment::kPrologue) last_repeated_ = at;
     if (d.item >= 0) drafts_of_item_[d.item].push_back(at);
     for (size_t u = 0; u < d.uses.size(); ++u) {
       if (d.uses[u].absent) continue;

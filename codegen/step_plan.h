@@ -61,6 +61,7 @@ struct PlanOptions {
   // or in all of them.
   int32_t chunks = 1;
   bool slots_of_chunks = true;
+  bool updates_each = false;  // the reduce segment runs after each backward phase
   bool in_place = true;
   std::vector<bool> host_states;  // per state: kept in host memory; empty: none is
 };

@@ -65,6 +65,11 @@ class StepPlanner {
   int phase_end(int draft) const;
   void index_steps();
   void remove_gone();
+  // Whether it runs with each micro-batch.
+  bool is_repeated(Segment segment) const {
+    return segment == Segment::kForward || segment == Segment::kBackward ||
+           (segment == Segment::kReduce && options_.updates_each);
+  }
   Use use_of(ValueId v) const;
   static bool reads_result(const Draft& reader, const Draft& start);
   Span& span_of(int id) { return id >= 0 ? value_spans_[id] : temporary_spans_[-1 - id]; }

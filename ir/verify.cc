@@ -207,7 +207,7 @@ Complaint writers(const Graph& g) {
     if (from == nullptr) return "";
     if (from->segment == Segment::kEvaluation) return "is written by evaluation";
     bool updated = s.kind == StateKind::kParameter || s.kind == StateKind::kOptimizer || s.kind == StateKind::kStep;
-    if (updated && from->segment != Segment::kUpdate)
+    if (updated && from->segment < Segment::kReduce)
       return cat("is written in ", segment_name(from->segment), ", not in update");
     if (s.kind == StateKind::kRunning && from->segment > Segment::kForward && from->segment != Segment::kUpdate)
       return cat("is written in ", segment_name(from->segment), ", not in forward or update");

@@ -71,6 +71,13 @@ std::string invalid(const Problem& problem, const Layout& l) {
     return cat("pipeline ", l.pipeline, " x interleave ", l.interleave, " needs as many blocks; the model has ", n);
   if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1 && m % l.pipeline != 0)
     return cat("interleaving needs micro-batches (", m, ") in a multiple of the stages (", l.pipeline, ")");
+  if (l.schedule == PipelineSchedule::kPipedream) {
+    if (l.pipeline == 1) return "pipedream needs at least 2 stages";
+    if (problem.clip) return "pipedream goes without clip_grad_norm";
+    if (problem.options.precision == Precision::kFp16) return "pipedream goes without fp16's loss scale; use bf16";
+    if (problem.compress != Compression::kNone) return "pipedream goes without compress";
+    if (l.offload != OffloadMode::kNone) return "pipedream goes without offload";
+  }
   if (w.whole_batches && m > 1) return "batch statistics need the whole batch in one run";
   return "";
 }

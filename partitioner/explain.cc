@@ -72,6 +72,10 @@ std::string summary(const Json& plan) {
                       p.is_object() && p.value("fits", true) ? "" : "; DOES NOT FIT");
   if (std::string kind = words(plan, "compress"); !kind.empty() && kind != "none")
     text += cat("compress: ", kind, ": gradients travel compressed; training is not that of the serial program\n");
+  if (words(part(plan, "pin"), "schedule") == "pipedream")
+    text +=
+        "schedule: pipedream: asynchronous: each micro-batch is an optimizer step, on weights that lack those of "
+        "micro-batches in flight; training is not that of the serial program\n";
   if (words(plan, "batch_statistics") == "replica")
     text +=
         "semantics: batch_norm: replica: batch statistics are of each rank's micro-batch, not of the global batch\n";

@@ -29,6 +29,10 @@ struct PipelineStage {
   int64_t channels = 1;  // lanes of messages between two stages, each with an order of its own
   SlotUse slots = SlotUse::kChunk;
 
+  // Whether every micro-batch is an optimizer step: what the reduce segment holds then, updates included, runs after
+  // each backward pass, and the update segment has what a step's end needs of all stages.
+  bool updates_each() const { return axis >= 0 && schedule == PipelineSchedule::kPipedream; }
+
   // The part of its segment that the schedule runs the node in, in the order in which one micro-batch comes through
   // them: its chunk; gradients of weights after the others, where they run apart.
   int32_t phase(const Node& node) const {

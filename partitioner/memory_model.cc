@@ -42,6 +42,10 @@ double saved_bytes(const UnitWork& u, const Problem& problem, const DeviceProfil
   return bytes * samples;
 }
 
+double stashed_versions(const Layout& l, double in_flight) {
+  return l.schedule == PipelineSchedule::kPipedream && in_flight > 1 ? in_flight : 0;
+}
+
 MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& l, const StageUnits& stage,
                          double in_flight) {
   const Workload& w = *problem.workload;
@@ -73,6 +77,7 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   auto stored = [&](int from) { return l.zero >= from ? dense / group + expert / expert_group : dense + expert; };
   bool host_states = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
   m.parameters = host_parameters ? 0 : stored(3) * element;
+  m.stash = stashed_versions(l, in_flight) * stored(3) * element;
   double gradient = mixed ? software.gradient_bytes : 4;
   m.gradients = stored(2) * (host_states ? element : gradient);
   if (problem.compress > Compression::kBf16) m.gradients += (dense + expert) * 4;  // error feedback's remainders

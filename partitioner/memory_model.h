@@ -12,10 +12,11 @@ namespace partita {
 struct MemoryParts {
   double parameters = 0, gradients = 0, optimizer = 0;
   double activations = 0;  // kept for backward by all micro-batches in flight
+  double stash = 0;        // versions of the weights that micro-batches in flight read (pipedream)
   double transient = 0;    // gathered parameters, the loss's logits, one block's recomputed values
   double reserve = 0;      // assumed: context, communicators, workspaces, fragmentation
 
-  double total() const { return parameters + gradients + optimizer + activations + transient + reserve; }
+  double total() const { return parameters + gradients + optimizer + activations + stash + transient + reserve; }
 };
 
 // A share of the model: how many units of each kind stand on a rank.
@@ -27,6 +28,10 @@ struct StageUnits {
 // Bytes that one micro-batch keeps for one unit's backward on a rank.
 double saved_bytes(const UnitWork& unit, const Problem& problem, const DeviceProfile& device, const Layout& layout,
                    bool recomputed);
+
+// Versions of its weights that a stage keeps beside the current ones, where `in_flight` micro-batches are in flight
+// (stash_weights.h).
+double stashed_versions(const Layout& layout, double in_flight);
 
 // `in_flight`: micro-batches whose values the stage holds at once (a fraction where it holds chunks of them).
 MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,

@@ -53,7 +53,9 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
             "; change batch.global, or export the model with a symbolic batch dimension and bind it"));
   }
   plan.micro_batches = global / plan.graph_batch;
-  bool ordered = has_running_statistics(forward) && recipe.semantics.batch_norm == BatchNormGroup::kGlobal;
+  // PipeDream's micro-batches are optimizer steps, one after the other.
+  const bool steps = recipe.pin.schedule == PipelineSchedule::kPipedream;
+  bool ordered = steps || (has_running_statistics(forward) && recipe.semantics.batch_norm == BatchNormGroup::kGlobal);
   const int64_t experts = recipe.pin.axis("expert").value_or(1);
   for (int64_t slices = std::min(ranks, plan.micro_batches); slices >= 1; --slices) {
     if (plan.micro_batches % slices != 0 || ranks % slices != 0 || plan.graph_batch % (ranks / slices) != 0 ||
@@ -68,6 +70,12 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
                                             " samples of each run of the graph; expected a divisor of ", own));
     }
     plan.parts = micro ? own / *micro : 1;
+    if (steps && plan.parts > 1) {
+      return absl::InvalidArgumentError(
+          cat("pin schedule: pipedream: a micro-batch is an optimizer step and so a whole run of the graph, ", own,
+              " samples a rank; expected micro_batch ", own, " or none, found ", *micro,
+              "; export the model with a symbolic batch dimension, or bind it to ", *micro * plan.batch_ranks));
+    }
     return plan;
   }
   return absl::InvalidArgumentError(
@@ -84,6 +92,23 @@ constexpr double kLeastSaving = 0.999;    // of the cost, for an axis to be cut 
 constexpr int64_t kDevicesOfANode = 8;    // where no cluster says otherwise
 constexpr int64_t kChunks = 2;            // of an interleaved stage
 constexpr int64_t kSmallestStored = 256;  // elements: smaller parameters are not stored in parts
+
+// What an asynchronous pipeline's stages, each at its own micro-batch, cannot do together.
+absl::Status refuse_with_pipedream(const Recipe& recipe) {
+  auto refuse = [](std::string_view what, std::string_view instead) {
+    return absl::InvalidArgumentError(
+        cat("pin schedule: pipedream updates each stage after each micro-batch, which goes without ", what, "; ",
+            instead, ", or use schedule: 1f1b"));
+  };
+  if (recipe.clip_grad_norm)
+    return refuse("clip_grad_norm: the norm over all stages is not known then", "clip_grad_value clips by element");
+  if (recipe.precision == Precision::kFp16)
+    return refuse("precision: fp16: whether a step overflows is not known on all stages then", "use precision: bf16");
+  if (recipe.compress != Compression::kNone) return refuse("compress", "leave it out");
+  if (recipe.pin.offload.value_or(OffloadMode::kNone) != OffloadMode::kNone)
+    return refuse("offload: weights are stashed on the device", "leave it out");
+  return absl::OkStatus();
+}
 
 absl::Status refuse_unbuilt(const Recipe& recipe) {
   if (recipe.compress > Compression::kBf16 && recipe.precision == Precision::kFp16)
@@ -131,6 +156,13 @@ absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional
   if (l.schedule != PipelineSchedule::kInterleaved && pin.interleave.value_or(1) > 1)
     return absl::InvalidArgumentError(
         cat("pin interleave: ", *pin.interleave, " chunks per stage need schedule: interleaved"));
+  if (l.schedule == PipelineSchedule::kPipedream) {
+    PARTITA_RETURN_IF_ERROR(refuse_with_pipedream(recipe));
+    if (l.pipeline == 1)
+      return absl::InvalidArgumentError(
+          "pin schedule: pipedream: expected a pipeline of at least 2 stages, found 1; on one stage it is plain "
+          "training with a batch of one micro-batch");
+  }
   l.cuts = pin.cuts;
   if (const int64_t parts = l.pipeline * l.chunks; !l.cuts.empty() && static_cast<int64_t>(l.cuts.size()) != parts - 1)
     return absl::InvalidArgumentError(cat("pin cuts: ", l.cuts.size(), " cuts make ", l.cuts.size() + 1,

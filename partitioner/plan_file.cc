@@ -32,10 +32,9 @@ Json pins_json(const Layout& l) {
 }
 
 Json memory_json(const MemoryParts& m) {
-  return {{"parameters", m.parameters}, {"gradients", m.gradients},
-          {"optimizer", m.optimizer},   {"activations", m.activations},
-          {"transient", m.transient},   {"reserve_assumed", m.reserve},
-          {"total", m.total()}};
+  return {{"parameters", m.parameters},   {"gradients", m.gradients}, {"optimizer", m.optimizer},
+          {"activations", m.activations}, {"stash", m.stash},         {"transient", m.transient},
+          {"reserve_assumed", m.reserve}, {"total", m.total()}};
 }
 
 Json breakdown_json(const Breakdown& b) {

@@ -39,6 +39,7 @@ std::vector<std::pair<std::string, double>> Breakdown::parts() const {
 struct CostModel::StageCost {
   double forward = 0, backward = 0, weight = 0;  // with all that is waited for
   double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, gathers = 0, statistics = 0;
+  double gradients = 0, optimizer = 0;  // where each micro-batch updates
 };
 
 const DeviceGroup& CostModel::group_of_stage(const Layout& l, int64_t stage) const {
@@ -242,7 +243,7 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
                          expert * (1 + repeat) + gather_backward + statistics);
       s.weight += n * c.weight_gradient;
     }
-    if (m > 1) {  // each micro-batch adds its gradients to those of the ones before
+    if (m > 1 && l.schedule != PipelineSchedule::kPipedream) {  // each adds its gradients to those of the ones before
       double parameters = 0;
       for (size_t k = 0; k < costs.size(); ++k) {
         auto [dense, expert] = local_parameters(problem_.workload->kinds[k], l);
@@ -256,7 +257,51 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
     s.forward += host / 3 + wait, s.backward += host * 2 / 3 + wait;
     if (l.schedule != PipelineSchedule::kZeroBubble || l.pipeline == 1) s.backward += s.weight;
   }
+  if (l.schedule == PipelineSchedule::kPipedream) add_updates(l, chunks, out);
   return out;
+}
+
+namespace {
+
+// Micro-batches (fractions for chunks) whose values a stage holds at once.
+double in_flight(const Layout& l, int64_t stage, int64_t m) {
+  if (l.pipeline == 1) return 1;
+  double p = static_cast<double>(l.pipeline), v = static_cast<double>(l.interleave), all = static_cast<double>(m);
+  if (l.schedule == PipelineSchedule::kGpipe) return all;
+  if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1)
+    return std::min(all * v, 2 * (p - static_cast<double>(stage) - 1) + (v - 1) * p + 1) / v;
+  return std::min(all, p - static_cast<double>(stage));
+}
+
+// All chunks of a stage.
+StageUnits units_of_stage(const Layout& l, const std::vector<StageUnits>& chunks, int64_t stage) {
+  StageUnits units = chunks[static_cast<size_t>(stage)];
+  for (size_t p = static_cast<size_t>(stage + l.pipeline); p < chunks.size(); p += static_cast<size_t>(l.pipeline)) {
+    for (size_t k = 0; k < units.counts.size(); ++k) units.counts[k] += chunks[p].counts[k];
+  }
+  return units;
+}
+
+}  // namespace
+
+void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chunks,
+                            std::vector<std::vector<StageCost>>& stages) const {
+  for (int64_t stage = 0; stage < l.pipeline; ++stage) {
+    StageCost& c = stages[static_cast<size_t>(stage)][0];
+    const StageUnits units = units_of_stage(l, chunks, stage);
+    const UpdateCost update = update_cost(l, stage, units, c.backward);
+    double stash = 0;
+    if (stashed_versions(l, in_flight(l, stage, micro_batches(problem_, l))) > 0) {
+      double parameters = 0;
+      for (size_t k = 0; k < units.counts.size(); ++k) {
+        auto [dense, expert] = local_parameters(problem_.workload->kinds[k], l);
+        parameters += units.counts[k] * (dense + expert);
+      }
+      stash = memory_time(group_of_stage(l, stage).device, 2 * parameters * problem_.options.element_bytes(), 1);
+    }
+    c.gradients = update.gradients, c.optimizer = update.optimizer + stash;
+    c.forward += stash, c.backward += update.total();
+  }
 }
 
 double CostModel::send_seconds(const Layout& l) const {
@@ -284,16 +329,6 @@ Simulation CostModel::simulation(const Layout& l) {
 }
 
 namespace {
-
-// Micro-batches (fractions for chunks) whose values a stage holds at once.
-double in_flight(const Layout& l, int64_t stage, int64_t m) {
-  if (l.pipeline == 1) return 1;
-  double p = static_cast<double>(l.pipeline), v = static_cast<double>(l.interleave), all = static_cast<double>(m);
-  if (l.schedule == PipelineSchedule::kGpipe) return all;
-  if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1)
-    return std::min(all * v, 2 * (p - static_cast<double>(stage) - 1) + (v - 1) * p + 1) / v;
-  return std::min(all, p - static_cast<double>(stage));
-}
 
 double closed_form(const Simulation& s, int64_t pipeline, double v, double* busiest) {
   double m = static_cast<double>(s.micro_batches), slowest = 0, sum = 0;
@@ -331,6 +366,43 @@ double CostModel::lower_bound(const Layout& l) {
   return fastest * static_cast<double>(micro_batches(problem_, l)) / static_cast<double>(l.pipeline);
 }
 
+CostModel::UpdateCost CostModel::update_cost(const Layout& l, int64_t stage, const StageUnits& units,
+                                             double backward) const {
+  const Workload& w = *problem_.workload;
+  const DeviceGroup& g = group_of_stage(l, stage);
+  double group_size = static_cast<double>(l.data * l.expert * l.context);
+  if (l.zero_group > 0) group_size = std::min(group_size, static_cast<double>(l.zero_group));
+  double element = problem_.options.element_bytes(), reduce_bytes = travelling_bytes(problem_.compress, element);
+  double dense = 0, expert = 0;
+  for (size_t k = 0; k < units.counts.size(); ++k) {
+    auto [d, e] = local_parameters(w.kinds[k], l);
+    dense += units.counts[k] * d, expert += units.counts[k] * e;
+  }
+  UpdateCost out;
+  RankAxis axis{l.data * l.expert * l.context, l.tensor}, experts{l.data * l.context, l.tensor * l.expert};
+  auto collective = [&](CollectiveKind kind, double bytes_per) {
+    CollectiveTime t = collective_time(g, kind, axis, dense * bytes_per);
+    double message = l.zero == 1 ? g.device.software.shard_message_bytes : 0;
+    out.algorithm = std::string(t.algorithm);
+    return t.seconds + collective_time(g, kind, experts, expert * bytes_per).seconds +
+           more_messages(g, axis, dense * bytes_per, message) + more_messages(g, experts, expert * bytes_per, message);
+  };
+  if (l.zero == 0) out.gradients = collective(CollectiveKind::kAllReduce, reduce_bytes);
+  if (l.zero == 1) out.gradients = collective(CollectiveKind::kReduceScatter, reduce_bytes);
+  out.gradients = exposed(out.gradients, backward, g.device.software.overlap_data);
+  if (l.zero == 1) out.gradients += collective(CollectiveKind::kAllGather, element);
+  double shard = l.zero >= 1 ? dense / group_size + expert / std::max(1.0, group_size / static_cast<double>(l.expert))
+                             : dense + expert;
+  double traffic = shard * (2 * 4 * w.optimizer_states + 8 + 4 + element + (problem_.clip ? 4 : 0));
+  if (l.offload == OffloadMode::kNone) {
+    out.optimizer = memory_time(g.device, traffic, 20);
+  } else {
+    out.optimizer = shard / g.device.host_update_rate;
+    out.offload = 2 * shard * element / g.device.host_bandwidth;
+  }
+  return out;
+}
+
 Prediction CostModel::predict(const Layout& l, bool replay) {
   Prediction out;
   const Workload& w = *problem_.workload;
@@ -366,6 +438,7 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
     b.compute += micro * c.compute, b.recompute += micro * c.recompute, b.tensor += micro * c.tensor;
     b.context += micro * c.context, b.expert += micro * c.expert, b.gathers += micro * c.gathers;
     b.statistics += micro * c.statistics;
+    b.gradients += micro * c.gradients, b.optimizer += micro * c.optimizer;
   }
   double latency = 2 * static_cast<double>(l.pipeline - 1) * sim.send;
   b.send = latency + 2 * micro * static_cast<double>(l.interleave) * (send - sim.send);
@@ -374,55 +447,17 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   out.bubble_share = pipeline > 0 ? (pipeline - busiest) / pipeline : 0;
 
   // Gradients, optimizer, memory: the stage that has most parameters binds.
+  const bool each = l.schedule == PipelineSchedule::kPipedream;  // updates are in the pipeline's time
   std::vector<StageUnits> chunks = chunk_units(l);
-  double group_size = static_cast<double>(l.data * l.expert * l.context);
-  if (l.zero_group > 0) group_size = std::min(group_size, static_cast<double>(l.zero_group));
-  double element = problem_.options.element_bytes(), reduce_bytes = travelling_bytes(problem_.compress, element);
   for (int64_t stage = 0; stage < l.pipeline; ++stage) {
     const DeviceGroup& g = group_of_stage(l, stage);
-    StageUnits units;
-    units.counts.assign(w.kinds.size(), 0);
-    for (size_t p = static_cast<size_t>(stage); p < chunks.size(); p += static_cast<size_t>(l.pipeline)) {
-      for (size_t k = 0; k < units.counts.size(); ++k) units.counts[k] += chunks[p].counts[k];
-    }
-    double dense = 0, expert = 0;
-    for (size_t k = 0; k < units.counts.size(); ++k) {
-      auto [d, e] = local_parameters(w.kinds[k], l);
-      dense += units.counts[k] * d, expert += units.counts[k] * e;
-    }
-    RankAxis axis{l.data * l.expert * l.context, l.tensor}, experts{l.data * l.context, l.tensor * l.expert};
-    double seconds = 0;
-    auto add = [&](CollectiveKind kind, double bytes_per) {
-      CollectiveTime t = collective_time(g, kind, axis, dense * bytes_per);
-      seconds += t.seconds + collective_time(g, kind, experts, expert * bytes_per).seconds;
-      double message = l.zero == 1 ? g.device.software.shard_message_bytes : 0;
-      seconds +=
-          more_messages(g, axis, dense * bytes_per, message) + more_messages(g, experts, expert * bytes_per, message);
-      out.gradient_algorithm = std::string(t.algorithm);
-    };
+    const StageUnits units = units_of_stage(l, chunks, stage);
     double last_backward = 0;
     for (const StageCost& c : costs[static_cast<size_t>(stage)]) last_backward += c.backward;
-    if (l.zero == 0) add(CollectiveKind::kAllReduce, reduce_bytes);
-    if (l.zero == 1) add(CollectiveKind::kReduceScatter, reduce_bytes);
-    seconds = exposed(seconds, last_backward, g.device.software.overlap_data);
-    if (l.zero == 1) {
-      double before = seconds;
-      seconds = 0;
-      add(CollectiveKind::kAllGather, element);
-      seconds += before;
-    }
-    double shard = l.zero >= 1 ? dense / group_size + expert / std::max(1.0, group_size / static_cast<double>(l.expert))
-                               : dense + expert;
-    double traffic = shard * (2 * 4 * w.optimizer_states + 8 + 4 + element + (problem_.clip ? 4 : 0));
-    double update, offload = 0;
-    if (l.offload == OffloadMode::kNone) {
-      update = memory_time(g.device, traffic, 20);
-    } else {
-      update = shard / g.device.host_update_rate;
-      offload = 2 * shard * element / g.device.host_bandwidth;
-    }
-    if (seconds + update + offload > b.gradients + b.optimizer + b.offload)
-      b.gradients = seconds, b.optimizer = update, b.offload = offload;
+    const UpdateCost update = update_cost(l, stage, units, last_backward);
+    out.gradient_algorithm = update.algorithm;
+    if (!each && update.total() > b.gradients + b.optimizer + b.offload)
+      b.gradients = update.gradients, b.optimizer = update.optimizer, b.offload = update.offload;
     out.memory.push_back(stage_memory(problem_, g.device, l, units, in_flight(l, stage, m)));
     out.capacity.push_back(g.device.memory_bytes);
     double over = out.memory.back().total() - g.device.memory_bytes;
@@ -433,7 +468,7 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   size_t at = static_cast<size_t>(out.worst_stage);
   out.missing_bytes = std::max(0.0, out.memory[at].total() - out.capacity[at]);
   out.fits = out.missing_bytes <= 0;
-  double step = pipeline + b.gradients + b.optimizer + b.offload + software.step_seconds;
+  double step = pipeline + (each ? 0 : b.gradients + b.optimizer + b.offload) + software.step_seconds;
   double nodes = static_cast<double>(group.nodes);
   b.stragglers = nodes > 1 ? step * software.straggler_per_doubling * std::log2(nodes) : 0;
   out.step_seconds = step + b.stragglers;

@@ -71,6 +71,16 @@ class CostModel {
 
   struct StageCost;
   std::vector<std::vector<StageCost>> stage_costs(const Layout& layout);
+  // Of a stage's parameters, once, with a backward pass of `backward` seconds beside the sums.
+  struct UpdateCost {
+    double gradients = 0, optimizer = 0, offload = 0;
+    std::string algorithm;  // that sums the gradients
+    double total() const { return gradients + optimizer + offload; }
+  };
+  UpdateCost update_cost(const Layout& layout, int64_t stage, const StageUnits& units, double backward) const;
+  // With pipedream each backward pass ends with an update, and each forward pass begins with a copy of the weights.
+  void add_updates(const Layout& layout, const std::vector<StageUnits>& chunks,
+                   std::vector<std::vector<StageCost>>& stages) const;
 
   Problem problem_;
   std::map<Key, std::vector<UnitCost>> cache_;

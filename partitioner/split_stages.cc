@@ -7,9 +7,11 @@
 #include <map>
 
 #include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "ir/builder.h"
 #include "partitioner/stage_messages.h"
+#include "partitioner/stash_weights.h"
 
 namespace partita {
 namespace {
@@ -384,6 +386,19 @@ void put_weights_apart(Graph& g) {
   }
 }
 
+// A parameter is sent to the other stages that read it once a step; with PipeDream it changes with every micro-batch.
+absl::Status refuse_tied(const Graph& g, const StageMessages& messages) {
+  for (const State& s : g.states) {
+    for (const Message& m : messages.all) {
+      if (m.value == s.value && s.next != kNoValue)
+        return absl::InvalidArgumentError(
+            cat("pin schedule: pipedream: ", quote(s.name), " is read by stages ", m.from, " and ", m.to,
+                ", which update at different times; pin cuts so that one stage reads it, or use schedule: 1f1b"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local, int axis, const PipelineShape& shape,
@@ -397,6 +412,7 @@ absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local
   }
   PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(local.graph, places * chunks, owners, shape.cuts));
   StageMessages messages = plan_messages(local.graph, stages, static_cast<int>(places));
+  if (shape.schedule == PipelineSchedule::kPipedream) PARTITA_RETURN_IF_ERROR(refuse_tied(local.graph, messages));
   std::vector<LocalProgram> programs;
   for (int64_t s = 0; s < places; ++s) {
     PipelineStage stage = {
@@ -409,6 +425,7 @@ absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local
     programs.push_back(StageCutter(local, stages, messages, stage, owners.empty()).run());
     if (shape.schedule == PipelineSchedule::kZeroBubble) put_weights_apart(programs.back().graph);
     sort_by_execution(programs.back().graph, stage);
+    if (stage.updates_each()) PARTITA_RETURN_IF_ERROR(stash_weights(programs.back()));
   }
   return programs;
 }

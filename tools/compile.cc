@@ -103,6 +103,14 @@ absl::Status take_data_settings(const Recipe& recipe, Compiled& out) {
   return absl::OkStatus();
 }
 
+// PipeDream's micro-batch is an optimizer step: a run of the graph, where its batch dimension can be bound.
+ImportOptions import_options_of(const Recipe& recipe, const ParallelLayout& layout) {
+  ImportOptions options = import_options(recipe);
+  const std::optional<int64_t> micro = recipe.pin.micro_batch ? recipe.pin.micro_batch : recipe.batch.micro;
+  if (layout.schedule == PipelineSchedule::kPipedream && micro) options.batch = *micro * layout.sample_ranks();
+  return options;
+}
+
 // The programs of the ranks: one for all, or one for each stage of a pipeline.
 absl::StatusOr<std::vector<LocalProgram>> localize_stages(const PlannedGraph& planned, const ParallelLayout& layout,
                                                           const StateOwners& owners = {}) {
@@ -113,10 +121,12 @@ absl::StatusOr<std::vector<LocalProgram>> localize_stages(const PlannedGraph& pl
 
 // The same model imported for inference, every state and input laid out as training has it.
 absl::StatusOr<CompiledEvaluation> compile_evaluation(const CompileRequest& request, Recipe& recipe,
-                                                      const PlannedGraph& training, const ParallelLayout& layout,
-                                                      const BatchPlan& batch, const StateOwners& owners,
-                                                      PassContext context) {
-  ImportOptions options = import_options(recipe);
+                                                      const PlannedGraph& training,
+                                                      const ParallelLayout& training_layout, const BatchPlan& batch,
+                                                      const StateOwners& owners, PassContext context) {
+  ParallelLayout layout = training_layout;
+  if (layout.schedule == PipelineSchedule::kPipedream) layout.schedule = PipelineSchedule::k1f1b;  // nothing is updated
+  ImportOptions options = import_options_of(recipe, training_layout);
   options.training = false;
   PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_model(request.model, options, recipe));
   PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(evaluation_pipeline(), std::move(model.graph), context));
@@ -201,6 +211,14 @@ nlohmann::json memory_bytes(const runtime::Program& p) {
           {"input", p.region_bytes[4]}};
 }
 
+// Per stage of an asynchronous pipeline: versions of its weights that are stashed at a time, each with the micro-batch
+// in flight that reads it, beside the current one.
+std::vector<int64_t> weight_versions(const Compiled& compiled) {
+  std::vector<int64_t> versions;
+  for (const runtime::Program& stage : compiled.programs) versions.push_back(stage.slots > 1 ? stage.slots : 0);
+  return versions;
+}
+
 nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
   const runtime::Program& p = compiled.programs.front();
   nlohmann::json mesh = nlohmann::json::object(), inputs = nlohmann::json::array();
@@ -242,6 +260,11 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
                         {"seed", compiled.seed}};
   if (!compiled.evaluation.programs.empty()) all["evaluate"] = evaluate;
   if (compiled.programs.size() > 1) all["stages"] = stages;
+  if (compiled.schedule) all["schedule"] = enum_name(*compiled.schedule);
+  if (compiled.schedule == PipelineSchedule::kPipedream) {
+    all["equal_to_serial"] = false;
+    all["weight_versions"] = weight_versions(compiled);
+  }
   if (compiled.statistic_samples > 0)
     all["semantics"] = {{"batch_norm", "replica"}, {"statistic_samples", compiled.statistic_samples}};
   if (compiled.capacity_samples > 0) all["semantics"]["capacity_samples"] = compiled.capacity_samples;
@@ -308,6 +331,15 @@ std::string describe_choices(const Compiled& compiled) {
     text += fmt::format("semantics: moe: experts' capacity is that of {} samples of the step's {}\n",
                         compiled.capacity_samples, compiled.samples);
   }
+  if (compiled.schedule == PipelineSchedule::kPipedream) {
+    std::string versions;
+    for (int64_t n : weight_versions(compiled)) append(versions, versions.empty() ? "" : ", ", n);
+    text += fmt::format(
+        "schedule: pipedream: asynchronous: each of a step's {} micro-batches is an optimizer step, on weights that "
+        "lack those of micro-batches in flight ({} versions stashed on the stages); training is not that of the serial "
+        "program\n",
+        compiled.programs.front().micro_batches, versions);
+  }
   if (compiled.compress != Compression::kNone) {
     const CompressedGradients& c = compiled.compressed;
     text += fmt::format(
@@ -345,9 +377,10 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   Recipe recipe = request.recipe;
   PARTITA_ASSIGN_OR_RETURN(ParallelLayout layout, pinned_layout(recipe, request.ranks, out.warnings));
   out.ranks = layout.ranks();
+  if (layout.pipeline > 1) out.schedule = layout.schedule;
   if (!recipe.batch.global && recipe.batch.micro && recipe.batch.accumulation)
     recipe.batch.global = *recipe.batch.micro * *recipe.batch.accumulation * layout.sample_ranks();
-  PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_model(request.model, import_options(recipe), recipe));
+  PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_model(request.model, import_options_of(recipe, layout), recipe));
   out.warnings.insert(out.warnings.end(), model.warnings.begin(), model.warnings.end());
   warn_of_idle_patterns(recipe, model.graph, out.warnings);
   PARTITA_RETURN_IF_ERROR(take_data_settings(recipe, out));
@@ -364,6 +397,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
                       .training = model.training.value_or(TrainingSpec{}),
                       .micro_batches = batch.micro_batches,
                       .accumulate = batch.micro_batches * batch.parts > 1,
+                      .update_each = layout.schedule == PipelineSchedule::kPipedream,
                       .keep_gradients = request.keep_gradients};
   PARTITA_ASSIGN_OR_RETURN(model.graph, initialize(model.graph, context));
   PassOptions passes = request.passes;

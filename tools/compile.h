@@ -60,6 +60,7 @@ struct Compiled {
   bool stopped = false;  // after the pass that was asked for: there is no program
   int64_t ranks = 1;
   int64_t parameters = 0;                     // trained elements
+  std::optional<PipelineSchedule> schedule;   // of a pipeline's stages
   Compression compress = Compression::kNone;  // of gradients' sums over ranks, where some are compressed
   CompressedGradients compressed;             // on a rank, over all stages
   int64_t statistic_samples = 0;  // that one batch statistic is of, by semantics.batch_norm; 0: all of a run

@@ -15,6 +15,7 @@
 #include "ir/literal.h"
 #include "runtime/executor.h"
 #include "runtime/safetensors.h"
+#include "tools/verify/check_versions.h"
 
 namespace partita {
 namespace {
@@ -144,6 +145,12 @@ double rounding(const Graph& graph) {
 }  // namespace
 
 absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& bundle, const NumericOptions& options) {
+  for (const verifier::RankProgram& p : bundle.programs) {
+    if (verifier::updates_each(p.program))
+      return absl::InvalidArgumentError(
+          "numeric: with schedule: pipedream and several micro-batches a step the ranks do not compute the serial "
+          "program, by choice; compile with batch.global of one micro-batch to compare, or leave --numeric out");
+  }
   ResultFolder folder;
   std::vector<runtime::Program> stages;
   for (const verifier::RankProgram& p : bundle.programs) stages.push_back(p.program);

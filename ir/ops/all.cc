@@ -22,7 +22,7 @@ extern const OpDef kSoftmax, kLogSoftmax, kLayerNorm, kRmsNorm, kBatchNorm, kCro
 extern const OpDef kOptSgd, kOptMomentum, kOptAdagrad, kOptAdam, kOptLambDirection, kOptOnnxAdam, kOptOnnxAdagrad,
     kOptOnnxMomentum, kOptOrtAdamW;
 extern const OpDef kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSend, kRecv, kShardSlice;
-extern const OpDef kAccumulate;
+extern const OpDef kAccumulate, kStash;
 
 namespace {
 const OpDef* const kOps[] = {
@@ -140,6 +140,7 @@ const OpDef* const kOps[] = {
     &kRecv,
     &kShardSlice,
     &kAccumulate,
+    &kStash,
 };
 }  // namespace
 

@@ -21,7 +21,7 @@ double length(PipelineSchedule schedule, int64_t p, int64_t m, int64_t v, double
 TEST(PipelineSchedule_Bubble, EqualsTheoryToTheSlot) {
   for (int64_t p : {1, 2, 3, 4, 8}) {
     for (int64_t m : {p, 2 * p, 4 * p, 5 * p}) {
-      for (PipelineSchedule s : {PipelineSchedule::kGpipe, PipelineSchedule::k1f1b})
+      for (PipelineSchedule s : {PipelineSchedule::kGpipe, PipelineSchedule::k1f1b, PipelineSchedule::kPipedream})
         EXPECT_NEAR(1 - 2.0 * static_cast<double>(m) / length(s, p, m, 1, 1, 1, 0),
                     static_cast<double>(p - 1) / static_cast<double>(m + p - 1), 1e-12);
       // ZB-H1: with all three works alike, a third of 1F1B's 3 (p - 1).
@@ -42,6 +42,7 @@ TEST(PipelineSchedule_Slots, AreTheMicroBatchesInFlight) {
       for (int64_t s = 0; s < p; ++s) {
         EXPECT_EQ(slots_of(stage_order(PipelineSchedule::kGpipe, p, s, 1, m)), m);
         EXPECT_EQ(slots_of(stage_order(PipelineSchedule::k1f1b, p, s, 1, m)), std::min(p - s, m));
+        EXPECT_EQ(slots_of(stage_order(PipelineSchedule::kPipedream, p, s, 1, m)), std::min(p - s, m));
         EXPECT_LE(slots_of(stage_order(PipelineSchedule::kZeroBubble, p, s, 1, m)), std::min(p, m));
       }
     }
@@ -51,7 +52,7 @@ TEST(PipelineSchedule_Slots, AreTheMicroBatchesInFlight) {
 // Every operation once, forward before backward before weights, and no slot held by two at once.
 TEST(PipelineSchedule_Order, IsWholeAndSharesNoSlot) {
   for (PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1f1b, PipelineSchedule::kInterleaved,
-                                    PipelineSchedule::kZeroBubble}) {
+                                    PipelineSchedule::kZeroBubble, PipelineSchedule::kPipedream}) {
     const int64_t p = 4, m = 8, v = schedule == PipelineSchedule::kInterleaved ? 3 : 1;
     const bool apart = schedule == PipelineSchedule::kZeroBubble;
     for (int64_t s = 0; s < p; ++s) {

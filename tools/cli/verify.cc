@@ -60,6 +60,12 @@ void add_verify(CLI::App& app, absl::Status& result) {
         if (v.compress != "none")
           but += cat(" but for compress: ", v.compress, ", which compresses ", v.compressed_sums,
                      " sums of gradients (they are NOT equal, by choice)");
+        if (!v.delays.empty()) {
+          std::string delays;
+          for (int64_t d : v.delays) append(delays, delays.empty() ? "" : ", ", d);
+          but += cat(" but for schedule: pipedream, whose stages compute with weights that are up to ", delays,
+                     " updates behind (they are NOT equal, by choice; with one micro-batch a step they would be)");
+        }
         std::printf(
             "verified: %lld rank%s%s, %lld values, %lld states and %lld outputs equal to the serial program%s; %lld "
             "steps, %lld collectives\n",
@@ -75,7 +81,7 @@ void add_verify(CLI::App& app, absl::Status& result) {
           std::printf("run: %lld steps, %lld tensors; largest relative difference %.2g of a loss, %.2g of a tensor%s\n",
                       static_cast<long long>(numeric->steps), static_cast<long long>(numeric->tensors),
                       numeric->loss_error, numeric->tensor_error,
-                      v.compress == "none" ? "" : " (not held to a limit after the first loss)");
+                      v.compress == "none" && v.delays.empty() ? "" : " (not held to a limit after the first loss)");
       }
       return absl::OkStatus();
     };

@@ -15,6 +15,7 @@
 #include "tools/verify/check_graph.h"
 #include "tools/verify/check_stages.h"
 #include "tools/verify/check_steps.h"
+#include "tools/verify/check_versions.h"
 #include "tools/verify/join_stages.h"
 #include "tools/verify/pad_serial.h"
 #include "tools/verify/undo_compression.h"
@@ -40,6 +41,15 @@ constexpr const char* kProvedButForCompression =
     "the ranks do NOT compute the serial program, by the user's choice of `compress`: with the compressed sums of "
     "gradients in their full type, every state, gradient and output would equal the serial one; partial sums are "
     "completed exactly once";
+constexpr const char* kProvedButForDelays =
+    "the ranks do NOT compute the serial program, by the user's choice of `schedule: pipedream`, which updates each "
+    "stage after each micro-batch: with one micro-batch a step, every state, gradient and output would equal the "
+    "serial "
+    "one; partial sums are completed exactly once";
+constexpr const char* kProvedOfVersions =
+    "the forward and backward parts of a micro-batch read one version of a stage's weights, which is kept while it is "
+    "in flight and lacks the updates of at most so many micro-batches before it; its own update follows its backward "
+    "part and is applied to the newest version, in the order of the micro-batches";
 constexpr size_t kEquality = 1;  // of kProved
 constexpr const char* kProvedOfStages[] = {
     "every message between stages has its receive, of the same value and micro-batch, and every sum over stages all of "
@@ -135,13 +145,13 @@ absl::Status drop_states(const Uncompressed& whole, int64_t ranks, runtime::Prog
   return absl::OkStatus();
 }
 
-absl::Status check_values(const ProgramSet& set, const Graph& ranks, runtime::Program program,
+absl::Status check_values(const Graph& serial, const ProgramSet& set, const Graph& ranks, runtime::Program program,
                           const std::function<std::string(NodeId)>& place_of, Verdict& v) {
   PARTITA_ASSIGN_OR_RETURN(Uncompressed whole, undo_compression(ranks, v.compress));
   v.compressed_sums = whole.sums;
   PARTITA_RETURN_IF_ERROR(drop_states(whole, v.ranks / static_cast<int64_t>(set.programs.size()), program));
   auto place = [&](NodeId n) { return place_of(whole.from[static_cast<size_t>(n)]); };
-  PARTITA_ASSIGN_OR_RETURN(PaddedSerial padded, pad_serial(set.serial, program));
+  PARTITA_ASSIGN_OR_RETURN(PaddedSerial padded, pad_serial(serial, program));
   auto values = SerialValues::create(padded.graph);
   if (!values.ok()) return absl::AbortedError(values.status().message());
   PARTITA_ASSIGN_OR_RETURN(GraphReport graph, check_graph(*values, whole.graph, padded.program, place));
@@ -184,7 +194,7 @@ absl::StatusOr<Verdict> check_set(const ProgramSet& set, const std::string& comp
   const NodePlaces places(set);
   if (set.programs.size() == 1) {
     auto place = [&](NodeId n) { return places({0, n}); };
-    PARTITA_RETURN_IF_ERROR(check_values(set, first.rank, first.program, place, v));
+    PARTITA_RETURN_IF_ERROR(check_values(set.serial, set, first.rank, first.program, place, v));
     PARTITA_RETURN_IF_ERROR(check_all_steps(set, v));
     return v;
   }
@@ -192,7 +202,13 @@ absl::StatusOr<Verdict> check_set(const ProgramSet& set, const std::string& comp
   PARTITA_ASSIGN_OR_RETURN(StagesReport between, check_stages(set));
   PARTITA_ASSIGN_OR_RETURN(JoinedStages joined, join_stages(set, between.links));
   auto place = [&](NodeId n) { return places(joined.nodes[static_cast<size_t>(n)]); };
-  PARTITA_RETURN_IF_ERROR(check_values(set, joined.graph, joined.program, place, v));
+  const bool asynchronous = std::any_of(set.programs.begin(), set.programs.end(),
+                                        [](const RankProgram& p) { return updates_each(p.program); });
+  if (asynchronous) {
+    PARTITA_ASSIGN_OR_RETURN(v.delays, check_versions(set));
+  }
+  const Graph serial = asynchronous ? as_one_micro_batch(set.serial) : set.serial;
+  PARTITA_RETURN_IF_ERROR(check_values(serial, set, joined.graph, joined.program, place, v));
   return v;
 }
 
@@ -221,8 +237,13 @@ absl::Status write_certificate(const std::string& folder, const Verdict& v,
     PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(cat(folder, "/", name)));
     files[name] = {{"bytes", file.size()}, {"sha256", sha256_hex(file.bytes())}};
   }
-  nlohmann::json proved = kProved;
+  nlohmann::json proved = kProved, schedule;
   if (v.compressed_sums > 0) proved[kEquality] = kProvedButForCompression;
+  if (!v.delays.empty()) {
+    proved[kEquality] = kProvedButForDelays;
+    proved.push_back(kProvedOfVersions);
+    schedule = {{"kind", "pipedream"}, {"updates_behind", v.delays}};
+  }
   for (const char* text : kProvedOfStages) {
     if (v.programs > 1) proved.push_back(text);
   }
@@ -247,6 +268,7 @@ absl::Status write_certificate(const std::string& folder, const Verdict& v,
     j["evaluation"] = {
         {"values", v.evaluation->values}, {"steps", v.evaluation->steps}, {"random_nodes", v.evaluation->random_nodes}};
   }
+  if (!v.delays.empty()) j["schedule"] = schedule;
   if (v.compress != "none") j["compress"] = {{"kind", v.compress}, {"sums", v.compressed_sums}};
   if (numeric) {
     j["numeric"] = {{"steps", numeric->steps},

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "tools/verify/bundle.h"
@@ -22,6 +23,8 @@ struct Verdict {
   std::optional<Evaluation> evaluation;
   std::string compress = "none";  // not equal to the serial program but for this rounding of
   int64_t compressed_sums = 0;    // so many sums of gradients
+  std::vector<int64_t> delays;    // not equal to it but for one micro-batch a step: per stage, how many updates its
+                                  // weights are behind at most when a micro-batch reads them (PipeDream)
   int64_t statistic_groups = 1;   // of samples, in the serial program, that batch statistics are of each
 };
 

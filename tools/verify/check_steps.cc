@@ -8,6 +8,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "tools/verify/check_steps_parts.h"
+#include "tools/verify/check_versions.h"
 #include "tools/verify/serial_values.h"
 #include "tools/verify/step_memory.h"
 
@@ -28,7 +29,12 @@ absl::Status differs(const Args&... args) {
 class StepChecker {
  public:
   StepChecker(const Graph& graph, const runtime::Program& program, const std::vector<Claim>& claims)
-      : g_(graph), program_(program), claims_(claims), storage_(storage_of(graph)), m_(graph, program, storage_) {}
+      : g_(graph),
+        program_(program),
+        claims_(claims),
+        storage_(storage_of(graph)),
+        m_(graph, program, storage_),
+        updates_each_(updates_each(program)) {}
 
   absl::StatusOr<StepsReport> run() {
     size_t steps = 0;
@@ -70,7 +76,8 @@ class StepChecker {
     for (const ScheduleEntry& entry : schedule) {
       const runtime::ProgramSegment& segment = program_.segments[static_cast<size_t>(entry.segment)];
       entry_ = entry;
-      each_ = runs_of(static_cast<Segment>(segment.kind)) != Runs::kOnce;
+      each_ = runs_of(static_cast<Segment>(segment.kind)) != Runs::kOnce ||
+              (segment.kind == SegmentKind::kReduce && updates_each_);
       places_.clear();
       m_.enter(entry, each_);
       if (each_ && staged[static_cast<size_t>(entry.slot)] != entry.micro_batch) {
@@ -258,7 +265,9 @@ class StepChecker {
     if (from.end - from.begin != to.end - to.begin) return differs("a copy that changes size");
     if (int busy = m_.memory().disturbed(from, false); busy >= 0)
       return differs("it copies the result of step ", m_.step_of(busy), ", which is not waited for");
-    int source = claims_[step.id].values.empty() ? -1 : claims_[step.id].values[0];
+    const Claim& claim = claims_[step.id];
+    int source = claim.values.empty() ? -1 : claim.values[0];
+    if (claim.node >= 0 && g_.nodes[claim.node].op->name == "stash") return run_stash(step, g_.nodes[claim.node]);
     Content content{source, each_, entry_.micro_batch};
     if (source >= 0) {
       PARTITA_RETURN_IF_ERROR(m_.check_type(step.operands[0], source));
@@ -274,6 +283,17 @@ class StepChecker {
     PARTITA_RETURN_IF_ERROR(m_.write_range(to, source));
     m_.memory().write(to, content);
     return absl::OkStatus();
+  }
+
+  // What a state is now becomes a value of its own.
+  absl::Status run_stash(const Step& step, const Node& node) {
+    PARTITA_RETURN_IF_ERROR(check_count(step));
+    PARTITA_RETURN_IF_ERROR(check_operands(step, node));
+    const ValueId result = storage_[node.outputs[0]];
+    if (claims_[step.id].values[1] != result)
+      return differs("operand 1: expected ", m_.name(result), ", found ", m_.name(claims_[step.id].values[1]));
+    PARTITA_RETURN_IF_ERROR(check_segment(result));
+    return m_.write_range(range(step, 1), result);
   }
 
   absl::Status start_collective(const Step& step) {
@@ -383,6 +403,7 @@ class StepChecker {
   ScheduleEntry entry_;
   SegmentKind kind_ = SegmentKind::kForward;
   bool each_ = false;
+  bool updates_each_ = false;  // the reduce segment runs with each micro-batch
   StepsReport report_;
 };
 

@@ -7,6 +7,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "tools/verify/check_steps.h"
+#include "tools/verify/check_versions.h"
 #include "tools/verify/serial_values.h"
 
 namespace partita::verifier {
@@ -96,7 +97,7 @@ int underivable(const Graph& graph, const std::vector<ValueId>& storage, const s
     if (!seen.insert(v).second || literals[v] != nullptr) continue;
     if (given.count(v) && v != value) continue;
     const Node* node = graph.producer(v);
-    if (node == nullptr || node->op->kernel || node->op->communicates) return v;
+    if (node == nullptr || node->op->kernel || node->op->communicates || node->op->name == "stash") return v;
     const bool given_whole = node->op->name == "slice" && given.count(storage[node->inputs[0]]) > 0;
     for (ValueId in : given_whole ? node->inputs : read_by(graph, *node)) {
       if (in != kNoValue) open.push_back(in);
@@ -180,23 +181,24 @@ absl::Status check_interface(const Graph& graph, const runtime::Program& program
 }
 
 absl::Status check_schedule(const runtime::Program& program) {
+  const bool updates = updates_each(program);
   std::map<std::pair<int32_t, int32_t>, int> times;
   for (const runtime::ScheduleEntry& e : program.schedule) ++times[{e.segment, e.micro_batch}];
   for (size_t s = 0; s < program.segments.size(); ++s) {
     Segment segment = static_cast<Segment>(program.segments[s].kind);
+    const Runs runs = segment == Segment::kReduce && updates ? Runs::kEach : runs_of(segment);
     int64_t total = 0;
     for (int64_t m = 0; m < program.micro_batches; ++m) {
       auto at = times.find({static_cast<int32_t>(s), static_cast<int32_t>(m)});
       int count = at == times.end() ? 0 : at->second;
       total += count;
-      if (runs_of(segment) == Runs::kEach && count != 1)
+      if (runs == Runs::kEach && count != 1)
         return differs("schedule: expected segment ", segment_name(segment), " once for micro-batch ", m, ", found ",
                        count, " times");
     }
-    if (runs_of(segment) == Runs::kOnce && total != 1)
+    if (runs == Runs::kOnce && total != 1)
       return differs("schedule: expected segment ", segment_name(segment), " once, found ", total, " times");
-    if (runs_of(segment) == Runs::kEvaluation && total != 0)
-      return differs("schedule: expected no evaluation in a training step");
+    if (runs == Runs::kEvaluation && total != 0) return differs("schedule: expected no evaluation in a training step");
   }
   for (const runtime::ScheduleEntry& e : program.evaluation) {
     if (program.segments[static_cast<size_t>(e.segment)].kind != runtime::SegmentKind::kEvaluation)

@@ -22,7 +22,7 @@ int added_to(const Graph& graph, const std::vector<ValueId>& storage, int sum, i
 
 // Aborted where they differ: a library step's name and parameters from its node's; a collective's kind, group and
 // reduction; the program's states, inputs and outputs from the graph's; the schedule from each segment once for each
-// micro-batch, or once.
+// micro-batch, or once; the reduce segment is either.
 absl::Status check_params(const Node& node, const runtime::Step& step, bool epilogue);
 absl::Status check_collective(const Node& node, const runtime::Step& step, const runtime::Program& program);
 absl::Status check_interface(const Graph& graph, const runtime::Program& program);

@@ -276,6 +276,7 @@ class StageJoiner {
       return take(n.stage, x.outputs[0], joined(sender.stage, node(sender).inputs[0]));
     }
     if (auto sum = sum_of_.find(n); sum != sum_of_.end()) return make_sum(links_.sums[sum->second]);
+    if (x.op->name == "stash") return take(n.stage, x.outputs[0], joined(n.stage, x.inputs[0]));
     std::vector<ValueId> inputs;
     for (ValueId v : x.inputs) inputs.push_back(v == kNoValue ? v : joined(n.stage, v));
     if (adds_terms(x, inputs)) {
