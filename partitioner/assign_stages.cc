@@ -1,6 +1,6 @@
 // 1. What a value is made of tells which forward nodes need a stage: those that join data with parameters, and heavy
 //    ones. The others are masks, tables, transposed weights: made where they are read.
-// 2. Pieces of the forward part, in order (a block is one piece, else a node), are cut into stages.
+// 2. Pieces of the forward part, in order (a block is one piece, else an ONNX node), are cut into stages.
 // 3. Gradients follow by their origin and by what they read.
 // 4. Who reads a parameter first owns it; updates run there.
 #include "partitioner/assign_stages.h"
@@ -163,11 +163,14 @@ class StageAssigner {
   absl::StatusOr<std::vector<int>> balanced() const {
     std::vector<CutPiece> pieces;
     std::vector<int> piece_of(graph_.nodes.size(), -1);
-    int32_t block = -1;
+    int32_t block = -1, origin = -1;
     for (NodeId n : staged_) {
       const Node& node = graph_.nodes[n];
-      if (pieces.empty() || node.block < 0 || node.block != block) pieces.emplace_back();
-      block = node.block;
+      // What the last ONNX node of a block became stays with the block, and with it its gradient.
+      const bool same = block >= 0 && node.origin >= 0 && node.origin == origin;
+      if (!same && (pieces.empty() || node.block < 0 || node.block != block)) pieces.emplace_back();
+      if (!same) block = node.block;
+      origin = node.origin;
       piece_of[n] = static_cast<int>(pieces.size()) - 1;
       pieces.back().work += work(node);
     }
