@@ -26,7 +26,8 @@ constexpr struct {
                   {"reduce_sum", NodeRole::kReduction},
                   {"reduce_max", NodeRole::kReduction},
                   {"reduce_min", NodeRole::kReduction},
-                  {"reduce_prod", NodeRole::kReduction}};
+                  {"reduce_prod", NodeRole::kReduction},
+                  {"transfer", NodeRole::kCopy}};
 
 // Transposing that leaves the innermost dimension in its place only changes which rows are read.
 bool keeps_innermost(const Node& node, const Shape& shape) {

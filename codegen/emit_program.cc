@@ -3,16 +3,18 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "base/cat.h"
 #include "base/status.h"
 #include "codegen/code_graph.h"
 #include "codegen/expand_composites.h"
+#include "codegen/host_transfers.h"
 #include "codegen/nest_schedule.h"
 #include "codegen/nvptx/device_code.h"
 #include "codegen/object_code.h"
-#include "codegen/placement.h"
+#include "codegen/program_interface.h"
 #include "codegen/rematerialize.h"
 #include "codegen/step_plan.h"
 #include "ir/formula.h"
@@ -26,16 +28,6 @@ using runtime::ProgramSegment;
 using runtime::SegmentKind;
 using runtime::Step;
 using runtime::StepKind;
-
-runtime::Operand make_operand(const StepPlan& plan, const PlanOperand& o) {
-  runtime::Operand out;
-  out.dtype = o.type.dtype;
-  out.shape = o.type.shape;
-  if (o.type.dtype == DType::kInvalid) return out;
-  const PlanBuffer& b = plan.buffers[o.buffer];
-  out.address = {b.region, b.offset + o.offset, b.slot_stride};
-  return out;
-}
 
 runtime::Params make_params(const Attrs& attrs) {
   runtime::Params params;
@@ -53,32 +45,28 @@ runtime::Params make_params(const Attrs& attrs) {
   return params;
 }
 
-std::string_view state_kind(StateKind kind) {
-  constexpr std::string_view kNames[] = {"parameter", "frozen", "running", "optimizer", "step", "accumulator"};
-  return kNames[static_cast<int>(kind)];
-}
-
-runtime::InitialValue initial_value(const Initial& initial) {
-  if (std::holds_alternative<std::monostate>(initial)) return {"fill", 0, 0};
-  if (const auto* rule = std::get_if<InitialRule>(&initial)) {
-    if (rule->kind == "zeros") return {"fill", 0, 0};
-    if (rule->kind == "ones") return {"fill", 1, 0};
-    if (rule->kind == "constant") return {"fill", rule->a, 0};
-    return {rule->kind, rule->a, rule->b};
-  }
-  return {"file", 0, 0};
-}
-
 std::vector<bool> host_states(const LocalProgram& local) {
   std::vector<bool> host;
   for (const PlacedTensor& s : local.states) host.push_back(s.host);
   return host;
 }
 
+// What the steps of GPU programs that run on the host are compiled for: every machine with such a GPU has it.
+constexpr const char* kHostOfGpus = "x86-64-v3";
+
 std::vector<int32_t> phases(const LocalProgram& local, const Graph& graph) {
   std::vector<int32_t> phases;
   for (const Node& node : graph.nodes) phases.push_back(local.stage.phase(node));
   return phases;
+}
+
+// A CPU's values are all on one side, and so are those of a GPU that has all states.
+SidedGraph place_on_sides(const Graph& graph, const LocalProgram& local, const TargetOptions& options) {
+  const std::vector<bool> host = host_states(local);
+  if (!options.gpu.empty() && std::count(host.begin(), host.end(), true) > 0) return insert_host_transfers(graph, host);
+  SidedGraph same{graph, std::vector<ValueId>(graph.values.size())};
+  std::iota(same.same_as.begin(), same.same_as.end(), 0);
+  return same;
 }
 
 // What a rank runs of the micro-batches of a step.
@@ -97,7 +85,8 @@ class ProgramMaker {
         options_(options),
         expanded_(expand_composites(local.graph)),
         rematerialized_(rematerialize(expanded_)),
-        graph_(rematerialized_.graph),
+        sided_(place_on_sides(rematerialized_.graph, local, options)),
+        graph_(sided_.graph),
         code_(graph_, options.gpu.empty() ? kFoldUnits : kDeviceFoldUnits, phases(local, graph_)),
         order_(operations(local)),
         plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse},
@@ -107,7 +96,8 @@ class ProgramMaker {
                                      .slots_of_chunks = local.stage.slots == SlotUse::kChunk,
                                      .updates_each = local.stage.updates_each(),
                                      .in_place = options.in_place,
-                                     .host_states = host_states(local)})) {}
+                                     .host_states = host_states(local),
+                                     .host_arena = !options.gpu.empty()})) {}
 
   absl::StatusOr<Program> run() {
     program_.model = graph_.name;
@@ -125,7 +115,7 @@ class ProgramMaker {
     make_channels();
     make_steps();
     make_schedule();
-    make_interface();
+    make_interface(local_, graph_, plan_, program_);
     make_constants();
     PARTITA_RETURN_IF_ERROR(options_.gpu.empty() ? make_code() : make_device_code());
     return std::move(program_);
@@ -142,7 +132,7 @@ class ProgramMaker {
     ProgramClaims claims{local_.graph, {}};
     std::map<NodeId, NodeId> send_of = sends();
     // In terms of the graph before anything was made again: a copy is the value that it equals.
-    auto original = [&](ValueId v) { return v < 0 ? v : rematerialized_.same_as[v]; };
+    auto original = [&](ValueId v) { return v < 0 ? v : rematerialized_.same_as[sided_.same_as[v]]; };
     for (const PlanStep& step : plan_.steps) {
       StepClaim claim{step.node, step.values};
       for (ValueId& v : claim.values) v = original(v);
@@ -205,10 +195,10 @@ class ProgramMaker {
     for (int64_t c = 0; local_.stage.axis >= 0 && c < local_.stage.channels; ++c) group_of({local_.stage.axis}, c);
   }
 
-  // Equal nests share one function.
-  std::string kernel_of(const LoopNest& nest) {
-    auto [at, fresh] = symbols_.try_emplace(to_string(nest), cat("k", symbols_.size()));
-    if (fresh) kernels_.push_back({at->second, &nest});
+  // Equal nests of one side share one function.
+  std::string kernel_of(const LoopNest& nest, bool host) {
+    auto [at, fresh] = symbols_.try_emplace({host, to_string(nest)}, cat("k", symbols_.size()));
+    if (fresh) (host ? host_kernels_ : kernels_).push_back({at->second, &nest});
     return at->second;
   }
 
@@ -220,12 +210,8 @@ class ProgramMaker {
 
   // Kernel steps learn their launch: blocks as units, and threads; and what the assembler says of them.
   absl::Status make_device_code() {
-    for (const ProgramSegment& segment : program_.segments) {
-      for (const Step& step : segment.steps) {
-        if (step.device == runtime::DeviceTag::kHost)
-          return absl::UnimplementedError(
-              "updates on the host are not there for GPU targets yet; compile without offload");
-      }
+    if (!host_kernels_.empty()) {
+      PARTITA_ASSIGN_OR_RETURN(program_.host_kernels, compile_nests(host_kernels_, kHostOfGpus));
     }
     if (kernels_.empty()) return absl::OkStatus();
     PARTITA_ASSIGN_OR_RETURN(DeviceCode code, compile_device_nests(kernels_, {options_.gpu, options_.assembler}));
@@ -243,7 +229,9 @@ class ProgramMaker {
     }
     for (ProgramSegment& segment : program_.segments) {
       for (Step& step : segment.steps) {
-        if (step.kind == StepKind::kKernel) std::tie(step.units, step.params) = launches.at(step.name);
+        auto launch = launches.find(step.name);
+        if (step.kind == StepKind::kKernel && launch != launches.end())
+          std::tie(step.units, step.params) = launch->second;
       }
     }
     return absl::OkStatus();
@@ -274,7 +262,7 @@ class ProgramMaker {
     }
     switch (p.kind) {
       case StepKind::kKernel:
-        step.name = kernel_of(*p.nest);
+        step.name = kernel_of(*p.nest, !options_.gpu.empty() && step.device == runtime::DeviceTag::kHost);
         step.units = units(*p.nest);
         step.flops = flops(*p.nest);
         break;
@@ -323,49 +311,6 @@ class ProgramMaker {
     run_segment(program_.evaluation, SegmentKind::kEvaluation, 0, StageStep{});
   }
 
-  runtime::Placement placed(const std::vector<PlacedTensor>& tensors, size_t k, ValueId v) const {
-    if (k < tensors.size()) return placement_of(tensors[k], local_.mesh);
-    const Shape& shape = graph_.type(v).shape;
-    return placement_of({shape, Sharding::replicated(shape)}, local_.mesh);
-  }
-
-  // Samples from one micro-batch of a run of the graph to the next.
-  int64_t part_samples(const std::vector<PlacedTensor>& tensors, size_t k) const {
-    if (local_.mesh.time < 0 || k >= tensors.size() || tensors[k].logical.empty()) return 0;
-    int64_t inner = 1, stride = 0;
-    const auto& pieces = tensors[k].sharding.dims[0];
-    for (size_t p = pieces.size(); p-- > 0;) {
-      int64_t at = inner * local_size(pieces[p], local_.mesh);
-      for (size_t a = pieces[p].axes.size(); a-- > 0;) {
-        if (pieces[p].axes[a] == local_.mesh.time) stride = at;
-        at *= local_.mesh.axes[pieces[p].axes[a]].size;
-      }
-      inner *= pieces[p].size;
-    }
-    return stride;
-  }
-
-  void make_interface() {
-    for (size_t k = 0; k < graph_.states.size(); ++k) {
-      const State& s = graph_.states[k];
-      program_.states.push_back({s.name, std::string(state_kind(s.kind)), s.parameter,
-                                 make_operand(plan_, plan_.states[k]), placed(local_.states, k, s.value),
-                                 initial_value(s.initial)});
-    }
-    for (size_t k = 0; k < graph_.inputs.size(); ++k) {
-      const GraphInput& i = graph_.inputs[k];
-      std::string kind = i.kind == InputKind::kData         ? "data"
-                         : i.kind == InputKind::kMicroBatch ? "micro_batch"
-                                                            : "coordinate";
-      program_.inputs.push_back({i.name, kind, make_operand(plan_, plan_.inputs[k]), placed(local_.inputs, k, i.value),
-                                 part_samples(local_.inputs, k)});
-    }
-    for (size_t k = 0; k < graph_.outputs.size(); ++k) {
-      program_.outputs.push_back({graph_.outputs[k].name, make_operand(plan_, plan_.outputs[k]),
-                                  placed(local_.outputs, k, graph_.outputs[k].value)});
-    }
-  }
-
   void make_constants() {
     program_.constants.resize(static_cast<size_t>(plan_.region_bytes[static_cast<int>(runtime::Region::kConstant)]));
     for (const auto& [buffer, literal] : plan_.constants) {
@@ -379,14 +324,15 @@ class ProgramMaker {
   const TargetOptions& options_;
   Graph expanded_;
   Rematerialized rematerialized_;
+  SidedGraph sided_;
   const Graph& graph_;
   CodeGraph code_;
   std::vector<StageStep> order_;
   StepPlan plan_;
   Program program_;
   std::map<std::pair<std::vector<int32_t>, int64_t>, int32_t> groups_;  // by axes and channel
-  std::map<std::string, std::string> symbols_;
-  std::vector<NamedNest> kernels_;
+  std::map<std::pair<bool, std::string>, std::string> symbols_;         // by side and nest
+  std::vector<NamedNest> kernels_, host_kernels_;                       // a CPU's are all in the first
 };
 
 }  // namespace

@@ -13,7 +13,9 @@ namespace partita {
 
 struct TargetOptions {
   std::string cpu = "host";  // or "x86-64-v3", "x86-64-v4", or another x86-64 that LLVM knows (AVX2 and FMA at least)
-  std::string gpu;           // "sm_90" and the like: kernels for that GPU instead (codegen/nvptx/)
+  // "sm_90" and the like: kernels for that GPU instead (codegen/nvptx/), and for an x86-64-v3 host where states are
+  // kept in its memory.
+  std::string gpu;
   std::string assembler;  // gpu: the ptxas to run; empty: PTX alone, which the device's driver compiles when it loads
   bool fuse = true;       // no: one kernel per node
   bool in_place = true;   // no: every value has memory of its own while it lives
@@ -35,7 +37,7 @@ struct ProgramClaims {
 absl::StatusOr<runtime::Program> emit_program(const LocalProgram& local, const TargetOptions& options = {},
                                               ProgramClaims* claims = nullptr);
 
-// The loop nests of the same program, by the names of their kernels.
+// The loop nests of the same program, by the names of their kernels; of a GPU's steps alone, where it is for one.
 struct ProgramNest {
   std::string name;
   LoopNest nest;

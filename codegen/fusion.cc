@@ -228,11 +228,13 @@ class Fuser {
       waiting[g] = static_cast<int>(from.size());
       for (int p : from) then[p].push_back(static_cast<int>(g));
     }
-    using Entry = std::tuple<Segment, int32_t, NodeId, int>;  // segment, phase, last node, group
+    using Entry = std::tuple<Segment, int32_t, bool, NodeId, int>;  // segment, phase, on the host, last node, group
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
     auto push = [&](int g) {
       NodeId first = groups_[g].nodes[0];
-      ready.emplace(graph_.nodes[first].segment, code_.phases[first], groups_[g].nodes.back(), g);
+      // A device gets its work first: it runs while the host does its own.
+      bool host = graph_.nodes[first].device == DeviceKind::kHost && code_.roles[first] != NodeRole::kCopy;
+      ready.emplace(graph_.nodes[first].segment, code_.phases[first], host, groups_[g].nodes.back(), g);
     };
     size_t alive = 0;
     for (size_t g = 0; g < groups_.size(); ++g) {
@@ -240,7 +242,7 @@ class Fuser {
       if (!groups_[g].nodes.empty() && waiting[g] == 0) push(static_cast<int>(g));
     }
     while (!ready.empty()) {
-      int g = std::get<3>(ready.top());
+      int g = std::get<4>(ready.top());
       ready.pop();
       items.push_back(make_item(groups_[g]));
       for (int next : then[g]) {

@@ -67,7 +67,7 @@ void StepPlanner::make_steps() {
 void StepPlanner::add_nests(int k) {
   const FusedItem& item = plan_.items[k];
   int first = static_cast<int>(temporaries_.size());
-  for (const TensorType& t : item.code.temporaries) new_temporary(t, false);
+  for (const TensorType& t : item.code.temporaries) new_temporary(t, arena_of(item.nodes[0]));
   for (const BuiltNest& built : item.code.nests) {
     Draft d;
     d.item = k;

@@ -64,6 +64,8 @@ struct PlanOptions {
   bool updates_each = false;  // the reduce segment runs after each backward phase
   bool in_place = true;
   std::vector<bool> host_states;  // per state: kept in host memory; empty: none is
+  // What host nodes make lies in an arena of the host's (host_transfers.h).
+  bool host_arena = false;
 };
 
 // Fuses (see fusion.h). `code` must outlive the plan. Values that no output, state or collective depends on get no

@@ -11,6 +11,12 @@ namespace partita {
 using runtime::Region;
 using runtime::StepKind;
 
+namespace {
+
+bool is_arena(Region region) { return region == Region::kArena || region == Region::kHostArena; }
+
+}  // namespace
+
 int StepPlanner::new_buffer(Region region, int64_t bytes, int64_t offset) {
   plan_.buffers.push_back({region, offset, bytes});
   return static_cast<int>(plan_.buffers.size()) - 1;
@@ -24,8 +30,12 @@ int StepPlanner::new_fixed(Region region, int64_t bytes) {
   return b;
 }
 
-int StepPlanner::new_temporary(const TensorType& type, bool to_the_end) {
-  temporaries_.push_back({type, -1, to_the_end});
+Region StepPlanner::arena_of(NodeId node) const {
+  return options_.host_arena && graph_.nodes[node].device == DeviceKind::kHost ? Region::kHostArena : Region::kArena;
+}
+
+int StepPlanner::new_temporary(const TensorType& type, Region region, bool to_the_end) {
+  temporaries_.push_back({type, region, to_the_end});
   return static_cast<int>(temporaries_.size()) - 1;
 }
 
@@ -116,13 +126,13 @@ void StepPlanner::add_state_copies(std::map<int, std::vector<Draft>>& before) {
     phase = here ? drafts_[latest].step.phase : 0;
     int end = end_of(segment, phase);
     if (is_output_[c.state]) {
-      int t = new_temporary(type, true);
+      int t = new_temporary(type, Region::kArena, true);
       output_copies_[c.state] = t;
       before[end].push_back(copy(type, c.state, -1 - t));
     }
     int from = c.from;
     if (!is_computed(from)) {
-      int t = new_temporary(type, false);
+      int t = new_temporary(type, Region::kArena);
       before[end].push_back(copy(type, from, -1 - t));
       from = -1 - t;
     }
@@ -133,7 +143,7 @@ void StepPlanner::add_state_copies(std::map<int, std::vector<Draft>>& before) {
 
 void StepPlanner::make_buffers() {
   for (Bundle& b : bundles_) b.buffer = new_buffer(Region::kArena, b.bytes);
-  for (Temporary& t : temporaries_) t.buffer = new_buffer(Region::kArena, byte_size(t.type));
+  for (Temporary& t : temporaries_) t.buffer = new_buffer(t.region, byte_size(t.type));
   std::map<int, const Bundle*> bundle_at;
   for (const Bundle& b : bundles_) bundle_at[b.step] = &b;
   for (size_t k = 0; k < drafts_.size(); ++k) {
@@ -175,7 +185,8 @@ StepPlanner::Slot StepPlanner::slot_for(ValueId v) {
   ValueId r = root(v);
   if (slot_of_[r].buffer < 0) {
     bool constant = code_.literals[r] != nullptr;
-    slot_of_[r] = constant ? constant_slot(r) : Slot{new_buffer(Region::kArena, byte_size(graph_.type(r))), 0};
+    slot_of_[r] =
+        constant ? constant_slot(r) : Slot{new_buffer(arena_of(code_.producer(r)), byte_size(graph_.type(r))), 0};
   }
   return slot_of_[r];
 }
@@ -183,7 +194,7 @@ StepPlanner::Slot StepPlanner::slot_for(ValueId v) {
 void StepPlanner::finish_lifetimes() {
   auto extend = [&](int buffer, const Span& s) {
     PlanBuffer& b = plan_.buffers[buffer];
-    if (b.region != Region::kArena || s.birth == INT_MAX) return;
+    if (!is_arena(b.region) || s.birth == INT_MAX) return;
     b.birth = b.birth < 0 ? s.birth : std::min(b.birth, s.birth);
     b.death = std::max(b.death, s.death);
   };
@@ -210,16 +221,18 @@ bool StepPlanner::outlives_phase(const PlanBuffer& b) const {
 
 void StepPlanner::lay_out() {
   std::set<int> sent = buffers_sent();
-  std::vector<size_t> which;
+  std::vector<size_t> which, on_host;
   std::map<int32_t, std::vector<size_t>> kept;  // by chunk
   for (size_t k = 0; k < plan_.buffers.size(); ++k) {
     const PlanBuffer& b = plan_.buffers[k];
+    if (b.region == Region::kHostArena && b.birth >= 0) on_host.push_back(k);
     if (b.region != Region::kArena || b.birth < 0 || sent.count(static_cast<int>(k))) continue;
     const int32_t chunk = options_.slots_of_chunks ? chunk_of(plan_.steps[b.birth]) : 0;
     (outlives_phase(b) ? kept[chunk] : which).push_back(k);
   }
   int64_t& arena = plan_.region_bytes[static_cast<int>(Region::kArena)];
   arena = place(which, 0);
+  plan_.region_bytes[static_cast<int>(Region::kHostArena)] = place(on_host, 0);
   lay_out_slots(kept, sent);
 }
 

@@ -35,8 +35,9 @@ class StepPlanner {
   };
   struct Temporary {
     TensorType type;
-    int buffer = -1;
+    runtime::Region region = runtime::Region::kArena;
     bool to_the_end = false;  // an output's
+    int buffer = -1;
   };
   // Operands of a collective side by side.
   struct Bundle {
@@ -106,7 +107,9 @@ class StepPlanner {
   Slot constant_slot(ValueId v);
   int new_buffer(runtime::Region region, int64_t bytes, int64_t offset = 0);
   int new_fixed(runtime::Region region, int64_t bytes);
-  int new_temporary(const TensorType& type, bool to_the_end);
+  int new_temporary(const TensorType& type, runtime::Region region, bool to_the_end = false);
+  // Where what a node makes lies.
+  runtime::Region arena_of(NodeId node) const;
   // The first step after a phase of a segment.
   int end_of(Segment segment, int32_t phase) const;
 

@@ -29,6 +29,8 @@ class Device {
   // Zeroed memory of the device, aligned to 256 bytes, that lives as long as the device. ResourceExhausted says what is
   // needed and what is free.
   virtual absl::StatusOr<std::byte*> allocate(int64_t bytes) = 0;
+  // The same of the host, for its steps and for copies on the queue.
+  virtual absl::StatusOr<std::byte*> allocate_on_host(int64_t bytes) = 0;
 
   // Makes a kKernel or kLibrary step of `program`, which outlives the device, ready; its run() takes addresses on the
   // device, and returns before it has run. Errors as prepare_kernel's.
@@ -36,9 +38,13 @@ class Device {
   // Once all are prepared, before any runs: memory that they share. Its size in bytes.
   virtual absl::StatusOr<int64_t> allocate_scratch() = 0;
 
-  virtual absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;  // both on the device
+  // Each on the device or in memory from allocate_on_host().
+  virtual absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   virtual absl::Status write(std::byte* to, std::span<const std::byte> from) = 0;  // from the host, which may reuse it
   virtual absl::Status read(std::span<std::byte> to, const std::byte* from) = 0;   // waits for what came before
+  // A number for the queue as it is now, larger than those before; wait_for() waits for what was queued by then.
+  virtual absl::StatusOr<int64_t> mark() = 0;
+  virtual absl::Status wait_for(int64_t mark) = 0;
   // What went wrong so far, without waiting.
   virtual absl::Status failure() const = 0;
   // Waits for everything, and reports what went wrong in it.
@@ -55,11 +61,15 @@ absl::StatusOr<std::unique_ptr<Device>> open_device(const Program& program, int 
 
 // Whether a program's target has memory of its own.
 bool needs_device(const Program& program);
+// Whether a kernel or library step of such a program is the host's.
+bool runs_on_host(const Program& program, const Step& step);
+// Whether a region of such a program lies in the host's memory alone.
+bool in_host_memory(Region region);
 
 // The file of the module for "cuda:" targets.
 inline constexpr const char* kCudaModule = "libpartita_cuda.so";
 // What a device's module exports, as `partita_open_device`. Null and a reason on failure.
-inline constexpr int kDevicePluginVersion = 1;
+inline constexpr int kDevicePluginVersion = 2;
 inline constexpr const char* kDevicePluginSymbol = "partita_open_device";
 using OpenDevicePlugin = Device*(int version, const Program* program, int ordinal, absl::Status* why);
 

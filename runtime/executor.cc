@@ -20,20 +20,6 @@ namespace {
 // Below this a step's memory traffic costs less than waking the team.
 constexpr int64_t kSerialBytes = 128 << 10;
 
-void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes, int threads) {
-  if (to == from || bytes == 0) return;
-  if (bytes < 4 * kSerialBytes || threads == 1) {
-    std::memcpy(to, from, static_cast<size_t>(bytes));
-    return;
-  }
-#pragma omp parallel
-  {
-    const int64_t n = omp_get_num_threads(), t = omp_get_thread_num(), lines = (bytes + 63) / 64;
-    const int64_t begin = lines * t / n * 64, end = std::min(lines * (t + 1) / n * 64, bytes);
-    if (end > begin) std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
-  }
-}
-
 CollectiveKind collective_kind(const std::string& name) {
   for (CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
                               CollectiveKind::kBroadcast, CollectiveKind::kAllToAll, CollectiveKind::kSend,
@@ -57,8 +43,10 @@ absl::StatusOr<std::shared_ptr<const LoadedProgram>> LoadedProgram::load(Program
   PARTITA_RETURN_IF_ERROR(check_program(program));
   auto loaded = std::make_shared<LoadedProgram>();
   loaded->program = std::move(program);
-  if (!loaded->program.kernels.empty() && !needs_device(loaded->program)) {
-    PARTITA_ASSIGN_OR_RETURN(loaded->kernels, KernelModule::load(loaded->program.kernels));
+  const Program& p = loaded->program;
+  const std::vector<uint8_t>& code = needs_device(p) ? p.host_kernels : p.kernels;
+  if (!code.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(loaded->kernels, KernelModule::load(code));
   }
   PARTITA_ASSIGN_OR_RETURN(loaded->constants,
                            RegionMemory::allocate(loaded->program.region_bytes[static_cast<int>(Region::kConstant)]));
@@ -89,7 +77,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
   if (needs_device(executor->program())) {
     if (options.states_of != nullptr) executor->device_ = options.states_of->device_;
     if (executor->device_ == nullptr) {
-      PARTITA_ASSIGN_OR_RETURN(executor->device_, open_device(executor->program(), options.device));
+      PARTITA_ASSIGN_OR_RETURN(executor->device_, options.open_device(executor->program(), options.device));
     }
   }
   PARTITA_RETURN_IF_ERROR(executor->create_groups());
@@ -128,12 +116,6 @@ absl::Status Executor::create_groups() {
   return absl::OkStatus();
 }
 
-absl::Status Executor::copy(std::byte* to, const std::byte* from, int64_t bytes) const {
-  if (device_ != nullptr) return to == from || bytes == 0 ? absl::OkStatus() : device_->copy(to, from, bytes);
-  copy_bytes(to, from, bytes, threads_);
-  return absl::OkStatus();
-}
-
 absl::Status Executor::bind(const ExecutionConfig& config) {
   size_t starts = 0, steps = 0;
   for (const ProgramSegment& segment : program().segments) steps += segment.steps.size();
@@ -162,16 +144,21 @@ absl::Status Executor::bind(const ExecutionConfig& config) {
 
 absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config) {
   BoundStep bound{.step = &step, .buffers = buffers_.size(), .bytes = step.bytes};
+  bound.on_host = runs_on_host(program(), step);
+  const bool by_device = device_ != nullptr && !bound.on_host;
   const bool moves = std::any_of(step.operands.begin(), step.operands.end(),
                                  [](const Operand& o) { return o.address.slot_stride != 0; });
   if (moves) bound.slot_buffers = step.operands.size();
   for (int64_t slot = 0; slot < (moves ? program().slots : 1); ++slot) {
-    for (const Operand& operand : step.operands)
-      buffers_.push_back(operand.dtype == DType::kInvalid ? nullptr : address(operand, slot));
+    for (const Operand& operand : step.operands) {
+      buffers_.push_back(operand.dtype == DType::kInvalid ? nullptr
+                         : bound.on_host                  ? memory(operand, slot).data()
+                                                          : address(operand, slot));
+    }
   }
   switch (step.kind) {
     case StepKind::kKernel: {
-      if (device_ != nullptr) {
+      if (by_device) {
         PARTITA_ASSIGN_OR_RETURN(bound.library, device_->prepare(program(), step));
         break;
       }
@@ -184,7 +171,7 @@ absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config
     }
     case StepKind::kLibrary: {
       PARTITA_ASSIGN_OR_RETURN(bound.library,
-                               device_ != nullptr ? device_->prepare(program(), step) : prepare_kernel(step, config));
+                               by_device ? device_->prepare(program(), step) : prepare_kernel(step, config));
       break;
     }
     case StepKind::kCopy:
@@ -305,6 +292,7 @@ absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
   }
   PARTITA_RETURN_IF_ERROR(finish_sends());
   if (device_ != nullptr) PARTITA_RETURN_IF_ERROR(device_->synchronize());
+  host_copies_.clear();
   return device_communicator_ != nullptr ? device_communicator_->failure() : absl::OkStatus();
 }
 
@@ -313,6 +301,8 @@ absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
   switch (step.step->kind) {
     case StepKind::kKernel:
     case StepKind::kLibrary:
+      if (step.on_host)
+        PARTITA_RETURN_IF_ERROR(host_copies_.wait_for(*device_, {buffers, step.step->operands.size()}, *step.step));
       if (step.library != nullptr) {
         step.library->run({buffers, step.step->operands.size()});
       } else {
@@ -320,7 +310,7 @@ absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
       }
       break;
     case StepKind::kCopy:
-      return copy(buffers[1], buffers[0], step.bytes);
+      return copy_between(step, buffers);
     case StepKind::kCollectiveStart:
       return start_collective(step, buffers, slot);
     case StepKind::kCollectiveWait: {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/collective.h"
 #include "runtime/device.h"
+#include "runtime/host_copies.h"
 #include "runtime/kernel.h"
 #include "runtime/kernel_module.h"
 #include "runtime/program.h"
@@ -29,7 +31,7 @@ struct LoadedProgram {
   static absl::StatusOr<std::shared_ptr<const LoadedProgram>> load(Program program);
 
   Program program;
-  std::unique_ptr<KernelModule> kernels;  // null without generated code
+  std::unique_ptr<KernelModule> kernels;  // those that the host runs; null without any
   RegionMemory constants;
 };
 
@@ -56,6 +58,8 @@ struct ExecutorOptions {
   // training one). It outlives this one. Accumulators stay its own.
   const Executor* states_of = nullptr;
   int device = 0;  // which of the host's devices, for a program that needs one
+  std::function<absl::StatusOr<std::unique_ptr<Device>>(const Program&, int ordinal)> open_device =
+      runtime::open_device;  // how it is opened
 };
 
 // One per rank, used from one thread: create() sets that thread's OpenMP team.
@@ -106,6 +110,7 @@ class Executor {
     size_t slot_buffers = 0;  // from one slot's buffers to the next; 0 when they are the same in every slot
     int64_t bytes = 0;        // copy: size; kernel: see `parallel`
     bool parallel = false;
+    bool on_host = false;  // of a device's program
     CollectiveOp collective;
     std::vector<Piece> pieces;  // what a collective moves, at least one
     bool alone = false;         // a collective of one rank: a copy
@@ -117,10 +122,12 @@ class Executor {
   explicit Executor(std::shared_ptr<const LoadedProgram> loaded) : loaded_(std::move(loaded)) {}
   absl::Status allocate();
   absl::Status allocate_on_device();
-  // Where steps find it: on the device if there is one.
+  // Where the device's steps find it, if there is one.
   std::byte* address(const Operand& operand, int64_t slot) const;
   std::byte* borrowed(const Address& a, bool on_device) const;
+  bool on_device(const Operand& operand) const { return device_ != nullptr && !in_host_memory(operand.address.region); }
   absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) const;
+  absl::Status copy_between(const BoundStep& step, std::byte* const* buffers);
   absl::Status borrow_states(const Executor& owner);
   absl::Status join(Communicator* communicator);
   absl::Status create_groups();
@@ -136,7 +143,8 @@ class Executor {
 
   std::shared_ptr<const LoadedProgram> loaded_;
   std::shared_ptr<Device> device_;  // an evaluation program works on its training program's
-  std::byte* on_device_[kRegions] = {};
+  std::byte *on_device_[kRegions] = {}, *on_host_[kRegions] = {};  // regions; the host's side of those of a device
+  HostCopies host_copies_;
   int64_t device_scratch_ = 0;
   std::unique_ptr<Communicator> device_communicator_;
   Communicator* communicator_ = nullptr;  // the steps'
@@ -149,10 +157,11 @@ class Executor {
   std::vector<Group> groups_;
   RegionMemory regions_[kRegions];
   struct Borrowed {
-    int64_t offset = 0, bytes = 0;                      // of the state in this program's state region
+    Region region = Region::kState;
+    int64_t offset = 0, bytes = 0;                      // of the state in this program's region
     std::byte *memory = nullptr, *on_device = nullptr;  // the owner's
   };
-  std::vector<Borrowed> borrowed_;  // by offset
+  std::vector<Borrowed> borrowed_;  // by region and offset
   std::shared_ptr<KernelScratch> scratch_ = std::make_shared<KernelScratch>();
   std::vector<std::byte*> buffers_;
   std::vector<Ticket> tickets_;  // 0 where nothing has been started

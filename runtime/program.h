@@ -20,7 +20,7 @@
 
 namespace partita::runtime {
 
-inline constexpr uint32_t kProgramVersion = 2;
+inline constexpr uint32_t kProgramVersion = 3;
 
 enum class Region : uint8_t {
   kState,      // lives as long as the run: parameters, optimizer states
@@ -28,8 +28,9 @@ enum class Region : uint8_t {
   kArena,      // values of one step
   kConstant,   // read-only, a part of the image's blob
   kInput,      // staged data columns and runtime scalars, one slot per micro-batch in flight
+  kHostArena,  // values of one step, in host memory on a device that has its own: what its host steps read and write
 };
-inline constexpr int kRegions = 5;
+inline constexpr int kRegions = 6;
 
 struct Address {
   Region region = Region::kArena;
@@ -47,6 +48,8 @@ struct Operand {
 using Param = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
 using Params = std::map<std::string, Param>;
 
+// Where a step runs, on a device that has its own memory. Each then works on its side alone (constants and inputs are
+// on both); copies go from any to any.
 enum class DeviceTag : uint8_t { kDevice, kHost };
 
 enum class StepKind : uint8_t {
@@ -167,6 +170,7 @@ struct Program {
   std::vector<uint8_t> kernels;  // an ELF shared object that needs nothing, or a cubin for "cuda:" targets; empty
                                  // where there is no generated code
   std::vector<uint8_t> portable_kernels;  // "cuda:": the same as PTX, for devices newer than the target
+  std::vector<uint8_t> host_kernels;      // "cuda:": the kernels of steps on the host, an ELF shared object as above
   std::vector<uint8_t> constants;         // contents of Region::kConstant
 };
 

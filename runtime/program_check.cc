@@ -9,6 +9,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/box.h"
+#include "runtime/device.h"
 #include "runtime/params.h"
 #include "runtime/placement.h"
 
@@ -81,6 +82,20 @@ absl::Status check_collective(const Program& program, const Step& step) {
   return absl::OkStatus();
 }
 
+// On a device with its own memory a step reads and writes the memory of its own side.
+absl::Status check_side(const Program& program, const Step& step) {
+  if (!needs_device(program) || step.kind == StepKind::kCopy) return absl::OkStatus();
+  const bool on_host = runs_on_host(program, step);
+  for (const Operand& o : step.operands) {
+    const Region r = o.address.region;
+    if (o.dtype == DType::kInvalid || r == Region::kConstant || r == Region::kInput) continue;
+    if (in_host_memory(r) != on_host)
+      return wrong("a step on the ", on_host ? "host" : "device", " has an operand in the memory of the ",
+                   on_host ? "device" : "host");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status check_step(const Program& program, const Step& step, const std::set<int64_t>& starts) {
   if (step.inputs < 0 || static_cast<size_t>(step.inputs) > step.operands.size())
     return wrong(step.inputs, " inputs of ", step.operands.size(), " operands");
@@ -90,12 +105,15 @@ absl::Status check_step(const Program& program, const Step& step, const std::set
   for (size_t i = 0; i < step.operands.size(); ++i) {
     PARTITA_RETURN_IF_ERROR(check_operand(program, step.operands[i], i >= static_cast<size_t>(step.inputs)));
   }
+  PARTITA_RETURN_IF_ERROR(check_side(program, step));
   switch (step.kind) {
     case StepKind::kKernel:
     case StepKind::kLibrary:
       if (step.name.empty() || step.name.find('\0') != std::string::npos)
         return wrong("a kernel without a proper name");
-      if (step.kind == StepKind::kKernel && program.kernels.empty() && program.portable_kernels.empty())
+      if (step.kind == StepKind::kKernel &&
+          (runs_on_host(program, step) ? program.host_kernels.empty()
+                                       : program.kernels.empty() && program.portable_kernels.empty()))
         return wrong("a generated kernel, but the image carries no code");
       return absl::OkStatus();
     case StepKind::kCopy:

@@ -48,7 +48,7 @@ PARTITA_FIELDS(ProgramOutput, x.name, x.operand, x.placement)
 PARTITA_FIELDS(CollectiveGroup, x.axes)
 PARTITA_FIELDS(Program, x.model, x.target, x.mesh, x.groups, x.micro_batches, x.parts, x.samples_per_step, x.slots,
                x.region_bytes[0], x.region_bytes[1], x.region_bytes[2], x.region_bytes[3], x.region_bytes[4],
-               x.segments, x.schedule, x.evaluation, x.states, x.inputs, x.outputs, x.origins)
+               x.region_bytes[5], x.segments, x.schedule, x.evaluation, x.states, x.inputs, x.outputs, x.origins)
 #undef PARTITA_FIELDS
 
 template <typename T>
@@ -205,10 +205,12 @@ absl::StatusOr<std::string> serialize_program(const Program& program) {
   encoder.put(program);
   encoder.put(static_cast<int64_t>(program.kernels.size()));
   encoder.put(static_cast<int64_t>(program.portable_kernels.size()));
+  encoder.put(static_cast<int64_t>(program.host_kernels.size()));
   encoder.put(static_cast<int64_t>(program.constants.size()));
   std::string payload = encoder.pack.take();
   const uint64_t body = payload.size();
-  for (const std::vector<uint8_t>* part : {&program.kernels, &program.portable_kernels, &program.constants})
+  for (const std::vector<uint8_t>* part :
+       {&program.kernels, &program.portable_kernels, &program.host_kernels, &program.constants})
     payload.append(reinterpret_cast<const char*>(part->data()), part->size());
   const uint64_t blob = payload.size() - body;
 
@@ -239,24 +241,30 @@ absl::StatusOr<Program> parse_program(std::span<const std::byte> image) {
 
   Program program;
   Decoder decoder(payload.first(body));
-  int64_t kernels = 0, portable = 0, constants = 0;
+  int64_t kernels = 0, portable = 0, host = 0, constants = 0;
   decoder.get(program);
   decoder.get(kernels);
   decoder.get(portable);
+  decoder.get(host);
   decoder.get(constants);
   if (!decoder.pack.ok()) return damaged(decoder.pack.status().message());
   if (!decoder.pack.at_end()) return damaged("bytes are left after the last field");
   uint64_t left = blob;
-  for (int64_t part : {kernels, portable, constants}) {
+  for (int64_t part : {kernels, portable, host, constants}) {
     if (part < 0 || static_cast<uint64_t>(part) > left)
       return damaged("its kernels and constants do not fill the blob");
     left -= static_cast<uint64_t>(part);
   }
   if (left != 0) return damaged("its kernels and constants do not fill the blob");
   const uint8_t* at = reinterpret_cast<const uint8_t*>(payload.data() + body);
-  program.kernels.assign(at, at + kernels);
-  program.portable_kernels.assign(at + kernels, at + kernels + portable);
-  program.constants.assign(at + kernels + portable, at + kernels + portable + constants);
+  auto take = [&](std::vector<uint8_t>& part, int64_t bytes) {
+    part.assign(at, at + bytes);
+    at += bytes;
+  };
+  take(program.kernels, kernels);
+  take(program.portable_kernels, portable);
+  take(program.host_kernels, host);
+  take(program.constants, constants);
   PARTITA_RETURN_IF_ERROR(check_program(program));
   return program;
 }

@@ -204,11 +204,8 @@ absl::Status write_weights(const std::vector<InitialTensor>& weights, const std:
 
 // Of one program.
 nlohmann::json memory_bytes(const runtime::Program& p) {
-  return {{"state", p.region_bytes[0]},
-          {"host_state", p.region_bytes[1]},
-          {"arena", p.region_bytes[2]},
-          {"constant", p.region_bytes[3]},
-          {"input", p.region_bytes[4]}};
+  return {{"state", p.region_bytes[0]},    {"host_state", p.region_bytes[1]}, {"arena", p.region_bytes[2]},
+          {"constant", p.region_bytes[3]}, {"input", p.region_bytes[4]},      {"host_arena", p.region_bytes[5]}};
 }
 
 // Per stage of an asynchronous pipeline: versions of its weights that are stashed at a time, each with the micro-batch

@@ -100,6 +100,9 @@ CudaDevice::~CudaDevice() {
   for (auto& [program, library] : libraries_) cudaLibraryUnload(library);
   for (cudaLibrary_t library : own_) cudaLibraryUnload(library);
   for (std::byte* block : blocks_) cudaFree(block);
+  for (std::byte* block : host_blocks_) cudaFreeHost(block);
+  for (const Mark& mark : marks_) cudaEventDestroy(mark.event);
+  for (cudaEvent_t event : spare_events_) cudaEventDestroy(event);
   if (staging_ != nullptr) cudaFreeHost(staging_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
@@ -120,6 +123,19 @@ absl::StatusOr<std::byte*> CudaDevice::allocate(int64_t bytes) {
   return blocks_.back();
 }
 
+absl::StatusOr<std::byte*> CudaDevice::allocate_on_host(int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* block = nullptr;
+  if (cudaError_t e = cudaHostAlloc(&block, static_cast<size_t>(bytes), cudaHostAllocDefault); e != cudaSuccess) {
+    cudaGetLastError();
+    return absl::ResourceExhaustedError(cat("this rank needs ", bytes, " bytes of the host's memory, page-locked for ",
+                                            name_, ": ", cudaGetErrorString(e)));
+  }
+  std::memset(block, 0, static_cast<size_t>(bytes));
+  host_blocks_.push_back(static_cast<std::byte*>(block));
+  return host_blocks_.back();
+}
+
 absl::StatusOr<int64_t> CudaDevice::allocate_scratch() {
   if (scratch_needed_ > scratch_bytes_) {
     PARTITA_ASSIGN_OR_RETURN(scratch_, allocate(scratch_needed_));
@@ -128,8 +144,9 @@ absl::StatusOr<int64_t> CudaDevice::allocate_scratch() {
   return scratch_bytes_;
 }
 
+// Addresses say on which side they lie.
 absl::Status CudaDevice::copy(std::byte* to, const std::byte* from, int64_t bytes) {
-  const cudaError_t e = cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_);
+  const cudaError_t e = cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_);
   return e == cudaSuccess ? absl::OkStatus() : cuda_error("cudaMemcpy", e);
 }
 
@@ -156,8 +173,35 @@ absl::Status CudaDevice::read(std::span<std::byte> to, const std::byte* from) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int64_t> CudaDevice::mark() {
+  Mark mark{++last_mark_, nullptr};
+  if (spare_events_.empty()) {
+    if (cudaError_t e = cudaEventCreateWithFlags(&mark.event, cudaEventDisableTiming); e != cudaSuccess)
+      return cuda_error("cudaEventCreate", e);
+  } else {
+    mark.event = spare_events_.back();
+    spare_events_.pop_back();
+  }
+  marks_.push_back(mark);
+  if (cudaError_t e = cudaEventRecord(mark.event, stream_); e != cudaSuccess) return cuda_error("cudaEventRecord", e);
+  return mark.number;
+}
+
+absl::Status CudaDevice::wait_for(int64_t mark) {
+  for (const Mark& m : marks_) {
+    if (m.number == mark) note("the GPU", cudaEventSynchronize(m.event));
+  }
+  while (!marks_.empty() && marks_.front().number <= mark) {
+    spare_events_.push_back(marks_.front().event);
+    marks_.pop_front();
+  }
+  return failure_;
+}
+
 absl::Status CudaDevice::synchronize() {
   note("the GPU", cudaStreamSynchronize(stream_));
+  for (const Mark& mark : marks_) spare_events_.push_back(mark.event);
+  marks_.clear();
   return failure_;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,11 +27,14 @@ class CudaDevice final : public Device {
 
   std::string name() const override { return name_; }
   absl::StatusOr<std::byte*> allocate(int64_t bytes) override;
+  absl::StatusOr<std::byte*> allocate_on_host(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare(const Program& program, const Step& step) override;
   absl::StatusOr<int64_t> allocate_scratch() override;
   absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) override;
   absl::Status write(std::byte* to, std::span<const std::byte> from) override;
   absl::Status read(std::span<std::byte> to, const std::byte* from) override;
+  absl::StatusOr<int64_t> mark() override;
+  absl::Status wait_for(int64_t mark) override;
   absl::Status failure() const override { return failure_; }
   absl::Status synchronize() override;
   absl::StatusOr<std::unique_ptr<Communicator>> communicator(Communicator& control) override;
@@ -68,7 +72,7 @@ class CudaDevice final : public Device {
   std::string name_;
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
-  std::vector<std::byte*> blocks_;
+  std::vector<std::byte*> blocks_, host_blocks_;  // the latter pinned
   std::byte* scratch_ = nullptr;
   int64_t scratch_needed_ = 0, scratch_bytes_ = 0;
   std::map<const Program*, cudaLibrary_t> libraries_;
@@ -76,6 +80,13 @@ class CudaDevice final : public Device {
   cublasLtHandle_t cublas_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;
   std::byte* staging_ = nullptr;  // pinned
+  struct Mark {
+    int64_t number = 0;
+    cudaEvent_t event = nullptr;
+  };
+  std::deque<Mark> marks_;  // nobody knows yet to have been passed; in the order of the queue
+  std::vector<cudaEvent_t> spare_events_;
+  int64_t last_mark_ = 0;
   absl::Status failure_;
 };
 

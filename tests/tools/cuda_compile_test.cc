@@ -8,6 +8,7 @@
 
 #include "base/cat.h"
 #include "frontend/recipe.h"
+#include "nlohmann/json.hpp"
 #include "tests/temp_folder.h"
 #include "tests/tools/command.h"
 #include "tools/compile.h"
@@ -78,6 +79,48 @@ TEST(CudaCompile_TwoRanks, CodeIsTheSameTwice) {
       << "\n---\n"
       << std::string(other - std::min<int64_t>(other - y.begin(), 200),
                      other + std::min<int64_t>(y.end() - other, 100));
+}
+
+// States in the host's memory: what updates them is code of both sides, and proved like any other program.
+void expect_offloaded(const std::string& model, const std::string& recipe, const std::string& flags) {
+  TempFolder out;
+  Outcome compiled = run_command(cat(partita_program(), " compile ", model, " --train ", recipe,
+                                     " --target cuda:sm_90 --ranks 2 ", flags, " -o ", out / "bundle"));
+  ASSERT_EQ(compiled.code, 0) << model << ": " << compiled.text;
+  auto manifest = nlohmann::json::parse(TempFolder::read(out / "bundle/manifest.json"));
+  EXPECT_GT(manifest["memory_bytes"]["host_state"].get<int64_t>(), 0) << model;
+  EXPECT_GT(manifest["memory_bytes"]["host_arena"].get<int64_t>(), 0) << model;
+  Outcome proved = run_command(cat(partita_program(), " verify ", out / "bundle"));
+  EXPECT_EQ(proved.code, 0) << model << ": " << proved.text;
+}
+
+TEST(CudaCompile_Offload, IsCompiledAndProved) {
+  SKIP_WITHOUT_PTXAS();
+  const std::string folder = PARTITA_TEST_DATA "/gpt2";
+  expect_offloaded(folder + "/model.onnx", folder + "/train.yaml", "--like zero3-offload");
+  expect_offloaded(folder + "/model.onnx", folder + "/train.yaml", "--pin zero=1 --pin offload=optimizer");
+  if (!std::filesystem::exists(PARTITA_MODELS)) GTEST_SKIP() << "no models in " << PARTITA_MODELS;
+  for (const auto& entry : std::filesystem::directory_iterator(PARTITA_MODELS)) {
+    const std::string model = entry.path().string();
+    if (!std::filesystem::exists(model + "/expected.npz")) continue;
+    const bool one_file = std::filesystem::exists(model + "/model.onnx");
+    expect_offloaded(one_file ? model + "/model.onnx" : model, model + "/train.yaml", "--like zero3-offload");
+  }
+}
+
+TEST(CudaCompile_DeepSpeedConfig, IsTaken) {
+  SKIP_WITHOUT_PTXAS();
+  TempFolder out;
+  const std::string config = out.write("ds_config.json", R"({
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 2,
+    "optimizer": {"type": "Adam", "params": {"lr": 3e-5, "betas": [0.8, 0.95], "weight_decay": 3e-7}},
+    "gradient_clipping": 1.0,
+    "bf16": {"enabled": true},
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true},
+                          "offload_param": {"device": "cpu"}, "overlap_comm": true}
+  })");
+  expect_offloaded(PARTITA_TEST_DATA "/gpt2/model.onnx", config, "");
 }
 
 TEST(CudaCompile_BadTarget, IsRefusedByName) {

@@ -48,8 +48,8 @@ def executable(bundle, folder):
     """The runner with the bundle's image behind it, and the rest of the bundle beside."""
     out = f"{folder}/bundle"
     shutil.copytree(bundle, out)
-    if not os.path.exists(f"{out}/initial.safetensors") and "+" in os.path.basename(bundle):  # the same as in fp32
-        name, _, rest = os.path.basename(bundle).partition("+")
+    if not os.path.exists(f"{out}/initial.safetensors") and re.search("[+@]", os.path.basename(bundle)):  # the plain one's
+        name, rest = re.split("[+@]", os.path.basename(bundle), maxsplit=1)
         shutil.copy(f"{BUNDLES}/{name}.{rest.partition('.')[2]}/initial.safetensors", out)
     shutil.copy(f"{LIB}/libpartita_cuda.so", out)
     image = open(f"{bundle}/program.partita", "rb").read()
@@ -92,8 +92,8 @@ def train(bundle, flags, seconds):
         return metrics, arrays, time.time() - begin
 
 
-def check(name, bundle, seconds):
-    folder = f"{HERE}/references/{name}"
+def check(title, bundle, seconds):
+    folder = f"{HERE}/references/{title.partition('@')[0]}"
     expected = np.load(f"{folder}/expected.npz")
     steps = len(expected["loss"])
     flags = ["--data", f"{folder}/data.npz", "--steps", str(steps), "--save", "", "--save-gradients", ""]

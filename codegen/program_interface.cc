@@ -1,0 +1,79 @@
+#include "codegen/program_interface.h"
+
+#include "codegen/placement.h"
+
+namespace partita {
+namespace {
+
+std::string_view state_kind(StateKind kind) {
+  constexpr std::string_view kNames[] = {"parameter", "frozen", "running", "optimizer", "step", "accumulator"};
+  return kNames[static_cast<int>(kind)];
+}
+
+runtime::InitialValue initial_value(const Initial& initial) {
+  if (std::holds_alternative<std::monostate>(initial)) return {"fill", 0, 0};
+  if (const auto* rule = std::get_if<InitialRule>(&initial)) {
+    if (rule->kind == "zeros") return {"fill", 0, 0};
+    if (rule->kind == "ones") return {"fill", 1, 0};
+    if (rule->kind == "constant") return {"fill", rule->a, 0};
+    return {rule->kind, rule->a, rule->b};
+  }
+  return {"file", 0, 0};
+}
+
+runtime::Placement placed(const std::vector<PlacedTensor>& tensors, size_t k, const Shape& shape, const Mesh& mesh) {
+  return placement_of(k < tensors.size() ? tensors[k] : PlacedTensor{shape, Sharding::replicated(shape)}, mesh);
+}
+
+// Samples from one micro-batch of a run of the graph to the next.
+int64_t part_samples(const LocalProgram& local, size_t k) {
+  const Mesh& mesh = local.mesh;
+  if (mesh.time < 0 || k >= local.inputs.size() || local.inputs[k].logical.empty()) return 0;
+  int64_t inner = 1, stride = 0;
+  const auto& pieces = local.inputs[k].sharding.dims[0];
+  for (size_t p = pieces.size(); p-- > 0;) {
+    int64_t at = inner * local_size(pieces[p], mesh);
+    for (size_t a = pieces[p].axes.size(); a-- > 0;) {
+      if (pieces[p].axes[a] == mesh.time) stride = at;
+      at *= mesh.axes[pieces[p].axes[a]].size;
+    }
+    inner *= pieces[p].size;
+  }
+  return stride;
+}
+
+}  // namespace
+
+runtime::Operand make_operand(const StepPlan& plan, const PlanOperand& o) {
+  runtime::Operand out;
+  out.dtype = o.type.dtype;
+  out.shape = o.type.shape;
+  if (o.type.dtype == DType::kInvalid) return out;
+  const PlanBuffer& b = plan.buffers[o.buffer];
+  out.address = {b.region, b.offset + o.offset, b.slot_stride};
+  return out;
+}
+
+void make_interface(const LocalProgram& local, const Graph& graph, const StepPlan& plan, runtime::Program& program) {
+  for (size_t k = 0; k < graph.states.size(); ++k) {
+    const State& s = graph.states[k];
+    program.states.push_back({s.name, std::string(state_kind(s.kind)), s.parameter, make_operand(plan, plan.states[k]),
+                              placed(local.states, k, graph.type(s.value).shape, local.mesh),
+                              initial_value(s.initial)});
+  }
+  for (size_t k = 0; k < graph.inputs.size(); ++k) {
+    const GraphInput& i = graph.inputs[k];
+    std::string kind = i.kind == InputKind::kData         ? "data"
+                       : i.kind == InputKind::kMicroBatch ? "micro_batch"
+                                                          : "coordinate";
+    program.inputs.push_back({i.name, kind, make_operand(plan, plan.inputs[k]),
+                              placed(local.inputs, k, graph.type(i.value).shape, local.mesh), part_samples(local, k)});
+  }
+  for (size_t k = 0; k < graph.outputs.size(); ++k) {
+    const GraphOutput& o = graph.outputs[k];
+    program.outputs.push_back(
+        {o.name, make_operand(plan, plan.outputs[k]), placed(local.outputs, k, graph.type(o.value).shape, local.mesh)});
+  }
+}
+
+}  // namespace partita
