@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "runtime/agreement.h"
 #include "runtime/collective_threads.h"
+#include "runtime/device.h"
 #include "runtime/input_stage.h"
 #include "runtime/placement.h"
 #include "runtime/state_files.h"
@@ -213,8 +214,10 @@ class Trainer {
     m.grad_norm = scalar("grad_norm");
     m.loss_scale = scalar("loss_scale");
     m.skipped = scalar("skipped").value_or(0) != 0;
-    int64_t bytes = 0;
-    for (int64_t b : program_.region_bytes) bytes += b;
+    int64_t bytes = 0;  // of the device, where there is one
+    for (int r = 0; r < kRegions; ++r) {
+      if (!needs_device(program_) || !in_host_memory(static_cast<Region>(r))) bytes += program_.region_bytes[r];
+    }
     m.memory_bytes = bytes;
     return m;
   }
