@@ -171,16 +171,19 @@ bool NodeSplitter::is_lookup(const NodeUse& use, size_t operand, size_t other) c
 }
 
 // Where a sum over a scatter axis has to be completed and nothing else uses the axis, it is scattered along the
-// outermost factor that divides and that the node leaves parallel. So is a sum over samples that a contraction reads
-// (tokens sent to experts), rather than that every rank does all of its work.
+// outermost factor that divides and that the node leaves parallel; not a parameter's gradient, whose update would
+// gather all its states again. So is a sum over samples that a contraction reads (tokens sent to experts), rather than
+// that every rank does all of its work.
 void NodeSplitter::scatter_sums(const NodeUse& use, const std::vector<std::vector<int>>& passing,
                                 FactorSplit& split) const {
+  Segment segment = use.node.segment;
+  bool gradient = segment == Segment::kReduce || segment == Segment::kUpdate || use.node.op->sums_micro_batches;
   for (size_t k = 0; k < use.present.size(); ++k) {
     if (use.shardings[k].kind != PartialKind::kSum) continue;
     for (int axis : use.shardings[k].partial) {
       bool contraction = use.node.op->work != WorkKind::kMemory && sample_axes_.count(axis) > 0;
       bool passes = std::any_of(passing.begin(), passing.end(), [&](const auto& axes) { return has(axes, axis); });
-      if ((!contraction && !has(plan_.scatter_axes, axis)) || passes || takes(split, axis)) continue;
+      if ((!contraction && (gradient || !has(plan_.scatter_axes, axis))) || passes || takes(split, axis)) continue;
       for (size_t f = 0; f < split.axes.size(); ++f) {
         if (!can_scatter(use.formula, static_cast<int>(f), k)) continue;
         if (use.formula.factors[f].size % (mesh_.ways(split.axes[f]) * mesh_.axes[axis].size) != 0) continue;

@@ -236,7 +236,7 @@ class Planner {
   // four ranks) is split by the outer axis, and the ranks along the inner one each have the part they need.
   absl::Status cut_tensor_axis(const Graph& graph, PaddedGraph& best) {
     auto cost = [&](const Graph& padded) {
-      LayoutChooser chooser(padded, plan_.mesh);
+      LayoutChooser chooser(padded, plan_.mesh, batch_.batch_ranks);
       choose(chooser, /*warn=*/false);
       return chooser.cost();
     };
@@ -257,7 +257,7 @@ class Planner {
   }
 
   absl::StatusOr<PlannedGraph> place(PaddedGraph padded) {
-    LayoutChooser chooser(padded.graph, plan_.mesh);
+    LayoutChooser chooser(padded.graph, plan_.mesh, batch_.batch_ranks);
     choose(chooser, /*warn=*/true);
     chooser_ = &chooser;
     place_inputs(padded.graph);
@@ -338,7 +338,7 @@ class Planner {
     }
     SplitForms forms = use_split_forms(graph, [&](const Node& node) { return wanted.count(&node) > 0; });
     PaddedGraph all = pad_dimensions(forms.graph, layout_.tensor, [](const State&, int) { return true; });
-    LayoutChooser chooser(all.graph, plan_.mesh);
+    LayoutChooser chooser(all.graph, plan_.mesh, batch_.batch_ranks);
     choose(chooser, /*warn=*/false);
     auto is_split = [&](ValueId v, int64_t dim) {
       std::vector<int> axes = chooser.sharding(all.now[forms.now[v]]).axes_of(static_cast<int>(dim));
@@ -449,7 +449,7 @@ class Planner {
       if (s.kind == StateKind::kAccumulator && (!parts || !fits || stored == c)) {
         plan_.states.push_back(std::nullopt);
       } else if (own) {
-        plan_.states.push_back(StateLayout{stored, c, gather_time(), on_host(s)});
+        plan_.states.push_back(StateLayout{stored, c, parts ? gather_time() : GatherTime::kPass, on_host(s)});
       } else {
         plan_.states.push_back(StateLayout{stored, stored, GatherTime::kMicroBatch, on_host(s)});
       }
@@ -459,7 +459,7 @@ class Planner {
 
   // Kept for a step of one micro-batch, parameters are gathered in forward, where that overlaps.
   GatherTime gather_time() const {
-    if (layout_.zero >= 3 && layout_.reshard_after_forward) return GatherTime::kPass;
+    if (layout_.zero == 3 && layout_.reshard_after_forward) return GatherTime::kPass;
     return batch_.micro_batches / batch_.slice_ranks * batch_.parts > 1 ? GatherTime::kStep : GatherTime::kMicroBatch;
   }
 

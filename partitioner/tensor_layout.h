@@ -22,7 +22,10 @@ enum class AxisRole {
 
 class LayoutChooser {
  public:
-  LayoutChooser(const Graph& graph, const Mesh& mesh) : graph_(graph), mesh_(mesh), spreader_(graph) {}
+  // `sample_ranks`: that divide the samples of a run of the graph. What they compute and move is divided by them; what
+  // they have of parameters is not.
+  LayoutChooser(const Graph& graph, const Mesh& mesh, int64_t sample_ranks)
+      : graph_(graph), mesh_(mesh), spreader_(graph), sample_ranks_(static_cast<double>(sample_ranks)) {}
 
   // Splits over `axis` whatever divides most work for the bytes it moves, piece by piece, each node at most once. Goes
   // on from what other axes split. Where it may not `gather`, it leaves what would have to be gathered for some reader.
@@ -43,6 +46,7 @@ class LayoutChooser {
   const Graph& graph_;
   const Mesh& mesh_;
   Spreader spreader_;
+  double sample_ranks_;
   std::map<ValueId, Sharding> chosen_;
   std::map<NodeId, int64_t> ways_;  // into how many parts a node's work is divided
   double gathered_bytes_ = 0;

@@ -82,6 +82,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
   }
   PARTITA_RETURN_IF_ERROR(executor->create_groups());
   PARTITA_RETURN_IF_ERROR(executor->allocate());
+  PARTITA_RETURN_IF_ERROR(executor->stage_coordinates());
   if (options.states_of != nullptr) PARTITA_RETURN_IF_ERROR(executor->borrow_states(*options.states_of));
   PARTITA_RETURN_IF_ERROR(executor->bind({.threads = executor->threads_, .scratch = executor->scratch_}));
   if (options.profile) executor->profile_.emplace(executor->program(), executor->rank_, options.trace_events);
@@ -256,17 +257,21 @@ std::vector<Executor::Piece> Executor::pieces(const Step& step, int64_t group_si
   return pieces;
 }
 
-absl::Status Executor::stage_scalars(int64_t micro_batch, int64_t slot) {
+// Before anything runs: a prologue reads them too.
+absl::Status Executor::stage_coordinates() {
   for (const ProgramInput& input : program().inputs) {
-    if (input.kind == "data") continue;
-    int64_t value = input.kind == "micro_batch" ? micro_batch : 0;
     for (size_t a = 0; a < coordinates_.size() && input.kind == "coordinate"; ++a) {
-      if (program().mesh[a].name == input.name) value = coordinates_[a];
+      if (program().mesh[a].name != input.name) continue;
+      for (int64_t slot = 0; slot < program().slots; ++slot)
+        PARTITA_RETURN_IF_ERROR(stage_scalar(input.operand, slot, coordinates_[a]));
     }
-    fill_scalar(memory(input.operand, slot), input.operand.dtype, value);
-    PARTITA_RETURN_IF_ERROR(put(input.operand, slot));
   }
   return absl::OkStatus();
+}
+
+absl::Status Executor::stage_scalar(const Operand& operand, int64_t slot, int64_t value) {
+  fill_scalar(memory(operand, slot), operand.dtype, value);
+  return put(operand, slot);
 }
 
 absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
@@ -277,7 +282,10 @@ absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
     int64_t& staged = staged_[static_cast<size_t>(entry.slot)];
     if (staged != entry.micro_batch &&
         (kind == SegmentKind::kForward || kind == SegmentKind::kBackward || kind == SegmentKind::kEvaluation)) {
-      PARTITA_RETURN_IF_ERROR(stage_scalars(entry.micro_batch, entry.slot));
+      for (const ProgramInput& input : program().inputs) {
+        if (input.kind == "micro_batch")
+          PARTITA_RETURN_IF_ERROR(stage_scalar(input.operand, entry.slot, entry.micro_batch));
+      }
       PARTITA_RETURN_IF_ERROR(stage(entry.micro_batch, entry.slot));
       staged = entry.micro_batch;
     }

@@ -135,7 +135,8 @@ class Executor {
   absl::Status bind_step(const Step& step, const ExecutionConfig& config);
   absl::Status bind_collective(const Step& step, BoundStep& bound);
   static std::vector<Piece> pieces(const Step& step, int64_t group_size);
-  absl::Status stage_scalars(int64_t micro_batch, int64_t slot);
+  absl::Status stage_coordinates();
+  absl::Status stage_scalar(const Operand& operand, int64_t slot, int64_t value);
   absl::Status run_step(BoundStep& step, int64_t slot);
   absl::Status finish_sends();
   void run_kernel(const BoundStep& step, std::byte* const* buffers);

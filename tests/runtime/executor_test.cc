@@ -345,6 +345,24 @@ TEST(Executor, Scalars_AreStagedPerSlot) {
   });
 }
 
+TEST(Executor, Coordinates_AreThereBeforeThePrologue) {
+  const Operand coordinate = operand(Region::kInput, 0, {1}, DType::kI64, 64), seen = operand(Region::kArena, 0, {1});
+  Operand scalar = seen;
+  scalar.dtype = DType::kI64;
+  Program p = program_of({{"tensor", 2}}, {}, {step(StepKind::kCopy, "", {coordinate}, {scalar})});
+  p.segments[0].kind = SegmentKind::kPrologue;
+  p.schedule = {{0, 0, 0}};
+  p.inputs.push_back({.name = "tensor", .kind = "coordinate", .operand = coordinate});
+  auto loaded = LoadedProgram::load(p);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  on_ranks(2, [&](int rank, Communicator* communicator) {
+    auto executor = Executor::create(*loaded, communicator, {});
+    ASSERT_TRUE(executor.ok());
+    ASSERT_TRUE((*executor)->run(p.schedule, no_stage).ok());
+    EXPECT_EQ(values<int64_t>(**executor, scalar, 0)[0], rank);
+  });
+}
+
 TEST(KernelModule, Garbage_IsRefused) {
   Program p = least_squares(1, 12, 3);
   p.kernels.assign(100, 0);

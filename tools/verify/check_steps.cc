@@ -73,6 +73,10 @@ class StepChecker {
     std::vector<int64_t> staged(static_cast<size_t>(program_.slots), -1);
     for (size_t k = 0; k < g_.states.size(); ++k)
       m_.memory().write(range_of(program_.states[k].operand, 0), {g_.states[k].value, false, 0});
+    for (size_t k = 0; k < g_.inputs.size(); ++k) {
+      for (int64_t slot = 0; slot < program_.slots && g_.inputs[k].kind == InputKind::kCoordinate; ++slot)
+        m_.memory().write(range_of(program_.inputs[k].operand, slot), {g_.inputs[k].value, false, 0});
+    }
     for (const ScheduleEntry& entry : schedule) {
       const runtime::ProgramSegment& segment = program_.segments[static_cast<size_t>(entry.segment)];
       entry_ = entry;
