@@ -179,6 +179,8 @@ void StepPlanner::place_waits() {
   std::vector<Draft> all;
   std::vector<int> now(drafts_.size(), -1);
   for (size_t k = 0; k <= drafts_.size(); ++k) {
+    // What a phase waits for at its end stands before what the next one's first step waits for.
+    std::stable_partition(before[k].begin(), before[k].end(), [&](size_t start) { return at_end[start]; });
     for (size_t start : before[k]) {
       const PlanStep& s = now[start] < 0 ? drafts_[start].step : all[now[start]].step;
       Draft wait;

@@ -193,6 +193,28 @@ TEST(Collective_UnreadResult, IsWaitedForInItsSegment) {
   EXPECT_EQ(p.segments[0].steps.back().kind, StepKind::kCollectiveWait);
 }
 
+// What forward waits for at its end and what the first step of backward waits for meet at one place.
+TEST(Collective_WaitsOfTwoSegments, StandInTheirOwn) {
+  Builder b;
+  Attrs attrs{{"axes", std::vector<int64_t>{0}}, {"parts", int64_t{1}}, {"reduce", std::string("sum")}};
+  ValueId x = b.input("x", {DType::kF32, {64}}), w = b.state({.name = "w"}, {DType::kF32, {64}});
+  b.context().segment = Segment::kPrologue;
+  ValueId once = b.emit("all_reduce", {b.emit("exp", {w})}, attrs);
+  b.context().segment = Segment::kForward;
+  ValueId each = b.emit("all_reduce", {b.emit("sin", {x})}, attrs);
+  b.context().segment = Segment::kBackward;
+  b.output("y", b.mul(b.emit("tanh", {once}), each));
+  LocalProgram local = local_program(std::move(b).finish());
+  local.mesh.axes = {{"data", 1}};
+  local.micro_batches = 2;
+  runtime::Program p = emit(local);
+  ASSERT_EQ(p.segments.size(), 3u);
+  EXPECT_EQ(p.segments[1].steps.back().kind, StepKind::kCollectiveWait);
+  EXPECT_EQ(p.segments[2].steps.front().kind, StepKind::kCollectiveWait);
+  std::vector<Step> steps = steps_of(p);
+  for (size_t k = 0; k < steps.size(); ++k) EXPECT_EQ(steps[k].id, k);
+}
+
 TEST(Collective_Order, IsTheNodesOrder) {
   // The first collective's operand is cheap to delay; it must not be.
   Builder b;
