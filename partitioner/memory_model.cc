@@ -23,6 +23,15 @@ std::array<double, 2> local_parameters(const UnitWork& u, const Layout& l) {
   return {local * (1 - expert_share), local * expert_share / static_cast<double>(l.expert)};
 }
 
+std::array<double, 2> local_parameters(const Workload& w, const StageUnits& stage, const Layout& l) {
+  std::array<double, 2> sum{};
+  for (size_t k = 0; k < stage.counts.size(); ++k) {
+    auto [dense, expert] = local_parameters(w.kinds[k], l);
+    sum[0] += stage.counts[k] * dense, sum[1] += stage.counts[k] * expert;
+  }
+  return sum;
+}
+
 double saved_bytes(const UnitWork& u, const Problem& problem, const DeviceProfile& device, const Layout& l,
                    bool recomputed) {
   double samples = static_cast<double>(l.micro_batch);
@@ -53,13 +62,13 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   MemoryParts m;
   double element = problem.options.element_bytes();
   bool mixed = element < 4;
-  double dense = 0, expert = 0, largest_unit = 0, largest_saved = 0, logits = 0;
+  auto [dense, expert] = local_parameters(w, stage, l);
+  double largest_unit = 0, largest_saved = 0, logits = 0;
   for (size_t k = 0; k < stage.counts.size(); ++k) {
     double n = stage.counts[k];
     if (n == 0) continue;
     const UnitWork& u = w.kinds[k];
     auto [d, e] = local_parameters(u, l);
-    dense += n * d, expert += n * e;
     largest_unit = std::max(largest_unit, d + e);
     m.activations += n * saved_bytes(u, problem, device, l, false) * in_flight;
     largest_saved = std::max(largest_saved, is_block(u) ? saved_bytes(u, problem, device, l, true) : 0);

@@ -39,5 +39,7 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
 
 // Parameter elements of a unit on one rank before storage sharding: {dense, expert}.
 std::array<double, 2> local_parameters(const UnitWork& unit, const Layout& layout);
+// Of all units of a stage.
+std::array<double, 2> local_parameters(const Workload& workload, const StageUnits& stage, const Layout& layout);
 
 }  // namespace partita

@@ -40,7 +40,7 @@ bool joins_owed(const NodeUse& use, const std::vector<std::vector<int>>& passing
 
 NodeSplitter::NodeSplitter(const Graph& graph, const ShardingPlan& plan,
                            const std::vector<std::vector<NodeId>>& readers)
-    : graph_(graph), plan_(plan), mesh_(plan.mesh), readers_(readers) {
+    : graph_(graph), plan_(plan), mesh_(plan.mesh), readers_(readers), constants_(constant_values(graph)) {
   for (const Sharding& s : plan.inputs) {
     for (const auto& dim : s.dims) {
       for (const Piece& p : dim) sample_axes_.insert(p.axes.begin(), p.axes.end());
@@ -142,10 +142,8 @@ std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use,
 }
 
 bool NodeSplitter::is_zero(ValueId v) const {
-  auto c =
-      std::find_if(graph_.constants.begin(), graph_.constants.end(), [&](const Constant& k) { return k.value == v; });
-  if (c == graph_.constants.end()) return false;
-  auto bytes = c->literal.bytes();
+  if (constants_[v] == nullptr) return false;
+  auto bytes = constants_[v]->bytes();
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 

@@ -72,7 +72,8 @@ class NodeSplitter {
   const ShardingPlan& plan_;
   const Mesh& mesh_;
   const std::vector<std::vector<NodeId>>& readers_;
-  std::set<int> sample_axes_;  // that split inputs
+  std::vector<const Literal*> constants_;  // by value
+  std::set<int> sample_axes_;              // that split inputs
 };
 
 }  // namespace partita

@@ -12,6 +12,7 @@
 #include "partitioner/tensor_layout.h"
 
 namespace partita {
+
 absl::StatusOr<int64_t> samples_of_run(const Graph& graph) {
   int64_t batch = -1;
   std::string first;

@@ -244,12 +244,8 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
       s.weight += n * c.weight_gradient;
     }
     if (m > 1 && l.schedule != PipelineSchedule::kPipedream) {  // each adds its gradients to those of the ones before
-      double parameters = 0;
-      for (size_t k = 0; k < costs.size(); ++k) {
-        auto [dense, expert] = local_parameters(problem_.workload->kinds[k], l);
-        parameters += chunks[p].counts[k] * (dense + expert);
-      }
-      double seconds = memory_time(group.device, parameters * software.accumulate_bytes, 0);
+      auto [dense, expert] = local_parameters(*problem_.workload, chunks[p], l);
+      double seconds = memory_time(group.device, (dense + expert) * software.accumulate_bytes, 0);
       s.compute += seconds, s.weight += seconds;
     }
     double host = software.micro_batch_seconds / static_cast<double>(l.interleave);
@@ -292,12 +288,9 @@ void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chun
     const UpdateCost update = update_cost(l, stage, units, c.backward);
     double stash = 0;
     if (stashed_versions(l, in_flight(l, stage, micro_batches(problem_, l))) > 0) {
-      double parameters = 0;
-      for (size_t k = 0; k < units.counts.size(); ++k) {
-        auto [dense, expert] = local_parameters(problem_.workload->kinds[k], l);
-        parameters += units.counts[k] * (dense + expert);
-      }
-      stash = memory_time(group_of_stage(l, stage).device, 2 * parameters * problem_.options.element_bytes(), 1);
+      auto [dense, expert] = local_parameters(*problem_.workload, units, l);
+      const double bytes = 2 * (dense + expert) * problem_.options.element_bytes();
+      stash = memory_time(group_of_stage(l, stage).device, bytes, 1);
     }
     c.gradients = update.gradients, c.optimizer = update.optimizer + stash;
     c.forward += stash, c.backward += update.total();
@@ -373,11 +366,7 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, int64_t stage, con
   double group_size = static_cast<double>(l.data * l.expert * l.context);
   if (l.zero_group > 0) group_size = std::min(group_size, static_cast<double>(l.zero_group));
   double element = problem_.options.element_bytes(), reduce_bytes = travelling_bytes(problem_.compress, element);
-  double dense = 0, expert = 0;
-  for (size_t k = 0; k < units.counts.size(); ++k) {
-    auto [d, e] = local_parameters(w.kinds[k], l);
-    dense += units.counts[k] * d, expert += units.counts[k] * e;
-  }
+  auto [dense, expert] = local_parameters(w, units, l);
   UpdateCost out;
   RankAxis axis{l.data * l.expert * l.context, l.tensor}, experts{l.data * l.context, l.tensor * l.expert};
   auto collective = [&](CollectiveKind kind, double bytes_per) {

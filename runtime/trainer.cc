@@ -90,9 +90,9 @@ class Trainer {
     if (steps_ < 0) {
       const int64_t samples = inputs_->source().samples_per_epoch();
       if (samples == kUnlimited) return absl::InvalidArgumentError("the data have no end; say --steps");
-      steps_ = (samples * std::max<int64_t>(data_.epochs, 1) - data_.sample_offset) / program_.samples_per_step;
-      if (samples * std::max<int64_t>(data_.epochs, 1) < program_.samples_per_step)
-        return inputs_->source().check_steps(0, 1);
+      const int64_t all = samples * std::max<int64_t>(data_.epochs, 1);
+      if (all < program_.samples_per_step) return inputs_->source().check_steps(0, 1);
+      steps_ = (all - data_.sample_offset) / program_.samples_per_step;
     }
     taken_ = first_;
     if (first_rank() && first_ > 0 && first_ >= steps_)

@@ -16,6 +16,7 @@
 #include "tools/verify/check_stages.h"
 #include "tools/verify/check_steps.h"
 #include "tools/verify/check_versions.h"
+#include "tools/verify/differs.h"
 #include "tools/verify/join_stages.h"
 #include "tools/verify/pad_serial.h"
 #include "tools/verify/undo_compression.h"
@@ -119,11 +120,9 @@ bool counts_once(std::vector<runtime::AxisStride> axes, const std::vector<runtim
 absl::Status drop_states(const Uncompressed& whole, int64_t ranks, runtime::Program& program) {
   auto drop = [&](const std::string& name, bool own) {
     auto at = std::find_if(program.states.begin(), program.states.end(), [&](const auto& s) { return s.name == name; });
-    auto differs = [&](std::string_view what) {
-      return absl::AbortedError(cat("state ", quote(name), ": expected ", what));
-    };
-    if (at == program.states.end()) return differs("it in the program's interface");
-    if (own && (at->initial.kind != "fill" || at->initial.a != 0)) return differs("zeros at first");
+    auto expected = [&](std::string_view what) { return differs("state ", quote(name), ": expected ", what); };
+    if (at == program.states.end()) return expected("it in the program's interface");
+    if (own && (at->initial.kind != "fill" || at->initial.a != 0)) return expected("zeros at first");
     const runtime::Placement& p = at->placement;
     int64_t split = 1;
     std::set<int32_t> axes;
@@ -135,8 +134,8 @@ absl::Status drop_states(const Uncompressed& whole, int64_t ranks, runtime::Prog
     }
     if (own && (p.logical.empty() || p.logical[0] != ranks || split != ranks || p.local[0] != 1 ||
                 axes.size() != p.axes[0].size() || !counts_once(p.axes[0], program.mesh)))
-      return differs(cat("a part of its own on each of ", ranks, " ranks"));
-    if (!own && split != 1) return differs("it whole on every rank");
+      return expected(cat("a part of its own on each of ", ranks, " ranks"));
+    if (!own && split != 1) return expected("it whole on every rank");
     program.states.erase(at);
     return absl::OkStatus();
   };
@@ -174,7 +173,7 @@ absl::Status check_all_steps(const ProgramSet& set, Verdict& v) {
   for (size_t k = 0; k < set.programs.size(); ++k) {
     const RankProgram& p = set.programs[k];
     auto run = check_steps(p.code, p.program, p.claims);
-    if (!run.ok() && set.programs.size() > 1) return absl::AbortedError(cat("stage ", k, ": ", run.status().message()));
+    if (!run.ok() && set.programs.size() > 1) return differs("stage ", k, ": ", run.status().message());
     if (!run.ok()) return run.status();
     v.steps += run->steps;
     v.operands += run->operands;
@@ -186,7 +185,7 @@ absl::Status check_all_steps(const ProgramSet& set, Verdict& v) {
 absl::StatusOr<Verdict> check_set(const ProgramSet& set, const std::string& compress) {
   const RankProgram& first = set.programs.front();
   if (first.program.samples_per_step != set.samples)
-    return absl::AbortedError(cat("expected ", set.samples, " samples a step, found ", first.program.samples_per_step));
+    return differs("expected ", set.samples, " samples a step, found ", first.program.samples_per_step);
   Verdict v{.programs = static_cast<int64_t>(set.programs.size()), .micro_batches = first.program.micro_batches};
   v.compress = compress;
   for (const auto& axis : first.program.mesh) v.ranks *= axis.size;
@@ -224,7 +223,7 @@ absl::StatusOr<Verdict> check_bundle(const Bundle& bundle) {
   PARTITA_ASSIGN_OR_RETURN(Verdict v, check_set(bundle, bundle.compress));
   if (bundle.evaluation) {
     auto evaluation = check_evaluation(bundle, *bundle.evaluation);
-    if (!evaluation.ok()) return absl::AbortedError(cat("evaluation: ", evaluation.status().message()));
+    if (!evaluation.ok()) return differs("evaluation: ", evaluation.status().message());
     v.evaluation = *evaluation;
   }
   return v;

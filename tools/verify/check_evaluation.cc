@@ -2,18 +2,13 @@
 
 #include <algorithm>
 
-#include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "tools/verify/differs.h"
 #include "tools/verify/layout.h"
 
 namespace partita::verifier {
 namespace {
-
-template <typename... Args>
-absl::Status differs(const Args&... args) {
-  return absl::AbortedError(cat(args...));
-}
 
 absl::Status check_state(const runtime::ProgramState& s, const runtime::Program& training) {
   auto at = std::find_if(training.states.begin(), training.states.end(),

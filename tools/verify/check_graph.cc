@@ -8,6 +8,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "tools/verify/affine_index.h"
+#include "tools/verify/differs.h"
 #include "tools/verify/match_node.h"
 #include "tools/verify/slices.h"
 
@@ -40,7 +41,7 @@ class GraphChecker {
     for (size_t n = 0; n < local_.nodes.size(); ++n) {
       const Node& node = local_.nodes[n];
       absl::Status status = visit(node);
-      if (!status.ok()) return absl::AbortedError(cat(place_(static_cast<NodeId>(n)), ": ", status.message()));
+      if (!status.ok()) return differs(place_(static_cast<NodeId>(n)), ": ", status.message());
       report_.values += static_cast<int64_t>(node.outputs.size());
       report_.collectives += node.op->communicates;
     }
@@ -50,11 +51,6 @@ class GraphChecker {
   }
 
  private:
-  template <typename... Args>
-  static absl::Status differs(const Args&... args) {
-    return absl::AbortedError(cat(args...));
-  }
-
   Layout& layout(ValueId v) { return report_.layouts[v]; }
 
   std::string found(ValueId v) {

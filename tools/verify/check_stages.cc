@@ -9,17 +9,13 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "tools/verify/check_steps.h"
+#include "tools/verify/differs.h"
 
 namespace partita::verifier {
 namespace {
 
 using runtime::Step;
 using runtime::StepKind;
-
-template <typename... Args>
-absl::Status differs(const Args&... args) {
-  return absl::AbortedError(cat(args...));
-}
 
 // What both sides of an operation between stages must have alike.
 struct Kind {

@@ -4,11 +4,11 @@
 #include <map>
 #include <set>
 
-#include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "tools/verify/check_steps_parts.h"
 #include "tools/verify/check_versions.h"
+#include "tools/verify/differs.h"
 #include "tools/verify/serial_values.h"
 #include "tools/verify/step_memory.h"
 
@@ -20,11 +20,6 @@ using runtime::ScheduleEntry;
 using runtime::SegmentKind;
 using runtime::Step;
 using runtime::StepKind;
-
-template <typename... Args>
-absl::Status differs(const Args&... args) {
-  return absl::AbortedError(cat(args...));
-}
 
 class StepChecker {
  public:

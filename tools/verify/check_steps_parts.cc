@@ -8,15 +8,11 @@
 #include "base/status.h"
 #include "tools/verify/check_steps.h"
 #include "tools/verify/check_versions.h"
+#include "tools/verify/differs.h"
 #include "tools/verify/serial_values.h"
 
 namespace partita::verifier {
 namespace {
-
-template <typename... Args>
-absl::Status differs(const Args&... args) {
-  return absl::AbortedError(cat(args...));
-}
 
 runtime::Params params_of(const Attrs& attrs) {
   runtime::Params params;

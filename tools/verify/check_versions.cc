@@ -2,20 +2,15 @@
 
 #include <algorithm>
 
-#include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "tools/verify/differs.h"
 
 namespace partita::verifier {
 namespace {
 
 using runtime::ScheduleEntry;
 using runtime::SegmentKind;
-
-template <typename... Args>
-absl::Status differs(const Args&... args) {
-  return absl::AbortedError(cat(args...));
-}
 
 SegmentKind kind_of(const runtime::Program& program, const ScheduleEntry& e) {
   return program.segments[static_cast<size_t>(e.segment)].kind;

@@ -11,19 +11,14 @@
 #include <set>
 #include <tuple>
 
-#include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "ir/builder.h"
+#include "tools/verify/differs.h"
 #include "tools/verify/serial_values.h"
 
 namespace partita::verifier {
 namespace {
-
-template <typename... Args>
-absl::Status differs(const Args&... args) {
-  return absl::AbortedError(cat(args...));
-}
 
 class StageJoiner {
  public:

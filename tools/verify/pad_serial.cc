@@ -6,18 +6,18 @@
 #include <algorithm>
 #include <map>
 
-#include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "ir/builder.h"
 #include "ir/padding.h"
+#include "tools/verify/differs.h"
 
 namespace partita::verifier {
 namespace {
 
 template <typename... Args>
 absl::Status refuse(const Args&... args) {
-  return absl::AbortedError(cat("padding, ", args...));
+  return differs("padding, ", args...);
 }
 
 // The shape that a placement refines, padding included: dimensions take refined ones until they are covered.

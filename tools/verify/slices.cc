@@ -2,16 +2,11 @@
 
 #include <algorithm>
 
-#include "base/cat.h"
 #include "base/quote.h"
+#include "tools/verify/differs.h"
 
 namespace partita::verifier {
 namespace {
-
-template <typename... Args>
-absl::Status differs(const Args&... args) {
-  return absl::AbortedError(cat(args...));
-}
 
 bool same(const runtime::AxisStride& a, const runtime::AxisStride& b) {
   return a.axis == b.axis && a.stride == b.stride;

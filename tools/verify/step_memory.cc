@@ -5,16 +5,9 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "tools/verify/differs.h"
 
 namespace partita::verifier {
-namespace {
-
-template <typename... Args>
-absl::Status differs(const Args&... args) {
-  return absl::AbortedError(cat(args...));
-}
-
-}  // namespace
 
 StepMemory::StepMemory(const Graph& graph, const runtime::Program& program, const std::vector<ValueId>& storage)
     : g_(graph), program_(program), literals_(constant_values(graph)) {

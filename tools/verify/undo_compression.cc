@@ -7,6 +7,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "ir/builder.h"
+#include "tools/verify/differs.h"
 #include "tools/verify/serial_values.h"
 #include "tools/verify/undo_factorization.h"
 #include "tools/verify/undo_quantization.h"
@@ -120,11 +121,11 @@ absl::Status check_types(const Graph& g) {
   for (const Node& node : g.nodes) {
     std::vector<TensorType> inputs = input_types(g, node);
     auto types = infer_types(*node.op, {node.attrs, inputs});
-    if (!types.ok()) return absl::AbortedError(cat(quote(g.origin(node)), ": ", types.status().message()));
+    if (!types.ok()) return differs(quote(g.origin(node)), ": ", types.status().message());
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       if (g.type(node.outputs[k]) != (*types)[k])
-        return absl::AbortedError(cat(quote(g.origin(node)), ": expected ", to_string((*types)[k]), ", found ",
-                                      to_string(g.type(node.outputs[k]))));
+        return differs(quote(g.origin(node)), ": expected ", to_string((*types)[k]), ", found ",
+                       to_string(g.type(node.outputs[k])));
     }
   }
   return absl::OkStatus();
