@@ -1,14 +1,16 @@
-// Joins collectives whose results can wait into buckets: reductions of gradients (all-reduces, or the reduce-scatters
-// of ZeRO), and the gathers of updated parameters. One collective over several values, at the place of the last: fewer
-// latencies, and those of gradients still start while backward runs.
+// Joins collectives into buckets, one collective over several values. At the place of the last, those whose results can
+// wait: reductions of gradients (all-reduces, or the reduce-scatters of ZeRO), and the gathers of updated parameters,
+// with fewer latencies, while those of gradients still start as backward runs. And those that stand together: the
+// exchanges of q, k and v before attention and of their gradients after it, the sums that batch norm's backward needs.
 #pragma once
 
 #include "partitioner/local_program.h"
 
 namespace partita {
 
-// Only collectives inside of a stage whose results are first computed with in a later segment are joined: those of one
-// kind, group and type, in the order of the nodes, up to `bytes` together.
+// Joins collectives inside of a stage, of one kind, group and type, whose results are first computed with in a later
+// segment; or which are ready before anything computes with one of them, with no heavy work between; in the order of
+// the nodes, up to `bytes` together. Gathers of stored parameters are bucket_gathers' (bucket_gathers.h).
 void bucket_collectives(LocalProgram& program, int64_t bytes);
 
 }  // namespace partita

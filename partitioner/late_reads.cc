@@ -17,6 +17,24 @@ bool LateReads::follows(const Node& node) {
          (node.op->flops_per_point == 0 || node.op->scalar != nullptr);
 }
 
+NodeId LateReads::first_use(const Node& node) const {
+  NodeId first = kNoNode;
+  std::vector<ValueId> front = node.outputs;
+  while (!front.empty()) {
+    ValueId v = front.back();
+    front.pop_back();
+    for (NodeId n : readers_[v]) {
+      const Node& reader = program_.graph.nodes[n];
+      if (follows(reader)) {
+        front.push_back(reader.outputs[0]);
+      } else if (first == kNoNode || n < first) {
+        first = n;
+      }
+    }
+  }
+  return first;
+}
+
 bool LateReads::are_late(const Node& node) const {
   std::vector<ValueId> front = node.outputs;
   while (!front.empty()) {

@@ -63,7 +63,8 @@ inline constexpr int kNoPeer = -1;
 //   send            input count, to `to`;  recv: output count, from `from`
 //   permute         input count to `to` and output count from `from`; kNoPeer skips a side and leaves its buffer alone
 //   barrier         none
-// all_reduce, reduce_scatter and all_gather may have several such buffers, which travel together and cost one latency.
+// all_reduce, reduce_scatter, all_gather and all_to_all may have several such buffers, which travel together and cost
+// one latency.
 // Reductions take any dtype but bool sums. Buffers stay alive and untouched until wait() returns; after a failure,
 // until the communicator is destroyed.
 struct CollectiveBuffers {

@@ -135,6 +135,11 @@ absl::Status reduce_slices(Exchange& x, const std::vector<Reduction>& buffers) {
   return x.wait_all();
 }
 
+// That Exchange::send cuts `bytes` into.
+uint32_t messages_of(size_t bytes) {
+  return static_cast<uint32_t>(std::max<size_t>(1, (bytes + kMaxMessageBytes - 1) / kMaxMessageBytes));
+}
+
 // Posts everybody's slice of `buffer` to everybody but, where it is the source of them all, `skip`. `number` counts the
 // operation's messages.
 void gather_slices(Exchange& x, std::byte* buffer, const std::vector<Slice>& slices, uint32_t& number, int skip = -1) {
@@ -151,7 +156,7 @@ void gather_slices(Exchange& x, std::byte* buffer, const std::vector<Slice>& sli
     if (x.mine() != skip) x.recv(peer, at(peer), bytes(peer), number);
     longest = std::max(longest, bytes(peer));
   }
-  number += static_cast<uint32_t>(std::max<size_t>(1, (longest + kMaxMessageBytes - 1) / kMaxMessageBytes));
+  number += messages_of(longest);
 }
 
 std::vector<Slice> even_slices(int64_t count, int parts) {
@@ -251,15 +256,18 @@ absl::Status broadcast(Exchange& x) {
 }
 
 absl::Status all_to_all(Exchange& x) {
-  const CollectiveOp& op = x.op();
-  const size_t bytes = static_cast<size_t>(op.count * dtype_size(op.dtype));
-  const auto* input = static_cast<const std::byte*>(op.input);
-  auto* output = static_cast<std::byte*>(op.output);
-  const auto offset = [&](int member) { return bytes * static_cast<size_t>(member); };
-  std::memcpy(output + offset(x.mine()), input + offset(x.mine()), bytes);
-  for (int peer : others(x)) {
-    x.send(peer, input + offset(peer), bytes);
-    x.recv(peer, output + offset(peer), bytes);
+  uint32_t number = 0;
+  for (const CollectiveBuffers& b : buffers_of(x.op())) {
+    const size_t bytes = static_cast<size_t>(b.count * dtype_size(x.op().dtype));
+    const auto* input = static_cast<const std::byte*>(b.input);
+    auto* output = static_cast<std::byte*>(b.output);
+    const auto offset = [&](int member) { return bytes * static_cast<size_t>(member); };
+    if (bytes > 0) std::memcpy(output + offset(x.mine()), input + offset(x.mine()), bytes);
+    for (int peer : others(x)) {
+      x.send(peer, input + offset(peer), bytes, number);
+      x.recv(peer, output + offset(peer), bytes, number);
+    }
+    number += messages_of(bytes);
   }
   return x.wait_all();
 }
@@ -385,7 +393,7 @@ absl::Status check_operation(const CollectiveOp& op, const Group& group) {
     room -= b.count;
   }
   if (!op.more.empty() && op.kind != CollectiveKind::kAllReduce && op.kind != CollectiveKind::kReduceScatter &&
-      op.kind != CollectiveKind::kAllGather)
+      op.kind != CollectiveKind::kAllGather && op.kind != CollectiveKind::kAllToAll)
     return bad(buffers.size(), " buffers, expected one");
   const bool reduces = op.kind == CollectiveKind::kAllReduce || op.kind == CollectiveKind::kReduceScatter;
   if (reduces && !can_reduce(op.dtype, op.reduce))

@@ -193,13 +193,16 @@ void Checker::add_joint(CollectiveKind kind, ReduceOp reduce) {
   std::vector<CollectiveBuffers> buffers;
   std::vector<std::pair<size_t, size_t>> places;
   for (int64_t count : {count_ - count_ / 3, std::min<int64_t>(count_, 3), int64_t{0}, count_}) {
-    const int64_t taken = kind == CollectiveKind::kReduceScatter ? n_ * count : count, size = dtype_size(dtype_);
+    const bool blocks = kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllToAll;
+    const int64_t taken = blocks ? n_ * count : count, size = dtype_size(dtype_);
     const Bytes& mine = inputs_[static_cast<size_t>(mine_)];
     places.emplace_back(trial.input.size(), trial.expected.size());
     trial.input.insert(trial.input.end(), mine.begin(), mine.begin() + taken * size);
     Bytes result;
-    if (kind == CollectiveKind::kAllGather) {
-      for (const Bytes& input : inputs_) result.insert(result.end(), input.begin(), input.begin() + count * size);
+    if (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kAllToAll) {
+      const int64_t first = blocks ? mine_ * count * size : 0;
+      for (const Bytes& input : inputs_)
+        result.insert(result.end(), input.begin() + first, input.begin() + first + count * size);
     } else {
       const int64_t first = kind == CollectiveKind::kReduceScatter ? mine_ * count : 0;
       result = reduce_directly(dtype_, reduce, inputs_, first, count);
@@ -232,6 +235,7 @@ void Checker::add_collectives() {
     add_joint(CollectiveKind::kReduceScatter, reduce);
   }
   add_joint(CollectiveKind::kAllGather, ReduceOp::kSum);
+  add_joint(CollectiveKind::kAllToAll, ReduceOp::kSum);
   add(CollectiveKind::kAllGather, count_, gathered(0));
   add(CollectiveKind::kAllToAll, n_ * count_, gathered(mine_));
   for (int root : {0, n_ - 1}) {

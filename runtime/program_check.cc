@@ -55,7 +55,8 @@ absl::Status check_collective(const Program& program, const Step& step) {
     return wrong("collective group ", group, " of ", program.groups.size());
   const size_t inputs = static_cast<size_t>(step.inputs), outputs = step.operands.size() - inputs;
   const bool sends = step.name != "recv", receives = step.name != "send";
-  const bool joint = step.name == "all_reduce" || step.name == "reduce_scatter" || step.name == "all_gather";
+  const bool joint = step.name == "all_reduce" || step.name == "reduce_scatter" || step.name == "all_gather" ||
+                     step.name == "all_to_all";
   const bool counted =
       joint ? inputs == outputs && inputs > 0
             : inputs <= 1 && outputs == (receives ? 1 : 0) && (inputs == (sends ? 1 : 0) || step.name == "broadcast");

@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<TensorType>> scattered_types(const OpView& use) {
   return types;
 }
 
-absl::StatusOr<std::vector<TensorType>> exchanged_type(const OpView& use) {
+absl::StatusOr<std::vector<TensorType>> exchanged_types(const OpView& use) {
   PARTITA_RETURN_IF_ERROR(expect_leading_parts(use));
   return same_types(use);
 }
@@ -146,11 +146,13 @@ extern const OpDef kReduceScatter = {.name = "reduce_scatter",
                                      .infer = scattered_types,
                                      .communicates = true};
 
-// [parts, ...] -> [parts, ...]: block r goes to rank r, block r comes from rank r.
+// [parts, ...]... -> [parts, ...]...: block r goes to rank r, block r comes from rank r.
 extern const OpDef kAllToAll = {.name = "all_to_all",
+                                .min_inputs = 1,
+                                .max_inputs = -1,
                                 .attributes = "ints axes, i parts",
-                                .formula_of = whole_formula<exchanged_type>,
-                                .infer = exchanged_type,
+                                .formula_of = whole_formula<exchanged_types>,
+                                .infer = exchanged_types,
                                 .communicates = true};
 
 // x -> nothing here: rank `peer` of the group gets it, by the recv that stands at the same place among its receives

@@ -197,7 +197,6 @@ class NcclCommunicator final : public DeviceCommunicator {
   absl::Status issue(const CollectiveOp& op, const Group& group) {
     PARTITA_ASSIGN_OR_RETURN(ncclDataType_t type, type_of(op.dtype));
     const size_t count = static_cast<size_t>(op.count);
-    const int64_t bytes = op.count * dtype_size(op.dtype);
     ncclComm_t comm = group.comm;
     ncclResult_t result = nccl_.group_start();
     auto also = [&](ncclResult_t next) { result = result == ncclSuccess || result == ncclInProgress ? next : result; };
@@ -212,11 +211,15 @@ class NcclCommunicator final : public DeviceCommunicator {
         also(nccl_.broadcast(op.output, op.output, count, type, op.root, comm, stream_));
         break;
       case CollectiveKind::kAllToAll:
-        for (int64_t peer = 0; peer < group.size; ++peer) {
-          also(nccl_.send(static_cast<const std::byte*>(op.input) + peer * bytes, count, type, static_cast<int>(peer),
-                          comm, stream_));
-          also(nccl_.recv(static_cast<std::byte*>(op.output) + peer * bytes, count, type, static_cast<int>(peer), comm,
-                          stream_));
+        for (const CollectiveBuffers& b : buffers_of(op)) {
+          const size_t chunk = static_cast<size_t>(b.count);
+          const int64_t bytes = b.count * dtype_size(op.dtype);
+          for (int64_t peer = 0; peer < group.size; ++peer) {
+            also(nccl_.send(static_cast<const std::byte*>(b.input) + peer * bytes, chunk, type, static_cast<int>(peer),
+                            comm, stream_));
+            also(nccl_.recv(static_cast<std::byte*>(b.output) + peer * bytes, chunk, type, static_cast<int>(peer), comm,
+                            stream_));
+          }
         }
         break;
       case CollectiveKind::kSend:

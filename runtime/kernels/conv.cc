@@ -154,9 +154,7 @@ bool is_pointwise(const Convolution& c) {
 
 void sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, const float* b, float* c,
            bool accumulate) {
-  const dnnl_status_t status = dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1.0f, a, ta ? m : k, b, tb ? k : n,
-                                          accumulate ? 1.0f : 0.0f, c, n);
-  PARTITA_CHECK(status == dnnl_success, "dnnl_sgemm");
+  onednn_sgemm(ta, tb, m, n, k, a, ta ? m : k, b, tb ? k : n, accumulate, c, n);
 }
 
 Kernel make_pointwise(const Convolution& c, Direction direction, int threads) {

@@ -116,11 +116,8 @@ int64_t block_begin(int64_t i, int64_t count, int64_t size) {
 void sgemm(const Plan& p, const Blocks& blocks, const float* a, const float* b, float* c) {
   auto block = [&](int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
     if (m0 >= m1 || n0 >= n1) return;
-    const dnnl_status_t status =
-        dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', m1 - m0, n1 - n0, p.k, 1.0f,
-                   a + m0 * p.a_row(), p.transpose_a ? p.m : p.k, b + n0 * p.b_column(), p.transpose_b ? p.k : p.n,
-                   p.accumulate ? 1.0f : 0.0f, c + m0 * p.n + n0, p.n);
-    PARTITA_CHECK(status == dnnl_success, "dnnl_sgemm");
+    onednn_sgemm(p.transpose_a, p.transpose_b, m1 - m0, n1 - n0, p.k, a + m0 * p.a_row(), p.transpose_a ? p.m : p.k,
+                 b + n0 * p.b_column(), p.transpose_b ? p.k : p.n, p.accumulate, c + m0 * p.n + n0, p.n);
   };
   if (blocks.rows * blocks.columns == 1) {
     const int threads = omp_get_max_threads();

@@ -29,8 +29,16 @@ inline void refuse_reference(const dnnl::primitive_desc_base& desc, dnnl::memory
     throw dnnl::error(dnnl_unimplemented, "only the reference");
 }
 
+// Before anything else of oneDNN: keeps it from instructions that the processor names and does not have. Returns true.
+bool prepare_onednn();
+
+// c [m, n] (rows of `ldc`) = a b, + c where it accumulates; leading dimensions as BLAS has them, row-major.
+void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
+                  const float* b, int64_t ldb, bool accumulate, float* c, int64_t ldc);
+
 // Each kernel has its own: primitives and their caches are shared behind them.
 struct OneDnn {
+  bool prepared = prepare_onednn();
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
 };

@@ -6,6 +6,7 @@
 
 #include "base/cat.h"
 #include "ir/builder.h"
+#include "partitioner/bucket.h"
 #include "partitioner/parallel_plan.h"
 #include "partitioner/sample_groups.h"
 #include "passes/attach_loss.h"
@@ -140,6 +141,13 @@ TEST(BatchStatistics_Global, AreSummedOverRanksAndEqualSerial) {
     EXPECT_EQ(count(local.graph, "all_gather", Segment::kForward), 0);
     EXPECT_EQ(count(local.graph, "all_reduce", Segment::kForward), 2 * 2 + 1);
     EXPECT_EQ(count(local.graph, "all_gather", Segment::kBackward), 0);
+    // Backward's two sums of a norm travel together; and the gradients of the weights, which wait for each other.
+    EXPECT_EQ(count(local.graph, "all_reduce", Segment::kBackward), 2 * 2 + 2);
+    bucket_collectives(local, 1 << 20);
+    EXPECT_EQ(count(local.graph, "all_reduce", Segment::kBackward), 2 + 1);
+    SpmdResult joined = run_spmd(local, v.inputs, v.states);
+    expect_near(joined.outputs, serial.outputs, cat(ranks, " ranks, joined"));
+    expect_near(joined.states, serial.states, cat(ranks, " ranks, joined"));
   }
 }
 

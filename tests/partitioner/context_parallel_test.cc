@@ -5,6 +5,7 @@
 
 #include "base/cat.h"
 #include "ir/builder.h"
+#include "partitioner/bucket.h"
 #include "partitioner/parallel_plan.h"
 #include "passes/attach_loss.h"
 #include "passes/build_backward.h"
@@ -102,16 +103,22 @@ TEST(ContextParallel_CausalAttention, IsExchangedToHeadsAndEqualsSerial) {
     SpmdResult serial = run_spmd(localized(g, {}, {.graph_batch = c.heads.batch}), inputs, states);
     LocalProgram local =
         localized(g, {.data = c.data, .context = c.context}, {.graph_batch = c.heads.batch, .batch_ranks = c.data});
-    SpmdResult split = run_spmd(local, inputs, states);
-    for (const auto& [from, to] : {std::pair{&serial.outputs, &split.outputs}, {&serial.states, &split.states}}) {
-      for (const auto& [name, e] : *from) {
-        for (size_t k = 0; k < e.f.size(); ++k) ASSERT_NEAR(to->at(name).f[k], e.f[k], 1e-11) << what << " " << name;
+    LocalProgram joined = local;
+    bucket_collectives(joined, 1 << 20);
+    for (const LocalProgram& program : {local, joined}) {
+      SpmdResult split = run_spmd(program, inputs, states);
+      for (const auto& [from, to] : {std::pair{&serial.outputs, &split.outputs}, {&serial.states, &split.states}}) {
+        for (const auto& [name, e] : *from) {
+          for (size_t k = 0; k < e.f.size(); ++k) ASSERT_NEAR(to->at(name).f[k], e.f[k], 1e-11) << what << " " << name;
+        }
       }
     }
     Counts found = count(local.graph);
     if (c.exchanges >= 0) {
       EXPECT_EQ(found.exchanges, c.exchanges) << what;
       EXPECT_EQ(found.gathers, 0) << what;
+      // Queries, keys and values travel together, and so do their gradients.
+      EXPECT_EQ(count(joined.graph).exchanges, c.exchanges / 2) << what;
     }
     int64_t whole = c.heads.batch * c.heads.query * 8 * 4;
     EXPECT_EQ(found.attention_elements, whole / c.data / c.context) << what;
