@@ -56,6 +56,28 @@ std::vector<CollectiveBuffers> buffers_of(const CollectiveOp& op) {
   return all;
 }
 
+BufferCounts buffer_counts(CollectiveKind kind, int64_t count, int64_t group_size) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kPermute:
+      return {count, count};
+    case CollectiveKind::kReduceScatter:
+      return {group_size * count, count};
+    case CollectiveKind::kAllGather:
+      return {count, group_size * count};
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kRecv:
+      return {0, count};
+    case CollectiveKind::kAllToAll:
+      return {group_size * count, group_size * count};
+    case CollectiveKind::kSend:
+      return {count, 0};
+    case CollectiveKind::kBarrier:
+      break;
+  }
+  return {};
+}
+
 std::string describe(const CollectiveOp& op) {
   std::string text(collective_name(op.kind));
   if (!op.label.empty()) append(text, " ", quote(op.label));

@@ -92,11 +92,24 @@ struct CollectiveOp {
 // The first and the others.
 std::vector<CollectiveBuffers> buffers_of(const CollectiveOp& op);
 
+// Elements of one of an operation's buffers of `count`, by the table above; a permute as if it had both sides.
+struct BufferCounts {
+  int64_t input = 0, output = 0;
+};
+BufferCounts buffer_counts(CollectiveKind kind, int64_t count, int64_t group_size);
+
 // `all_reduce 'grad bucket 3' (step 12)`, with control characters escaped.
 std::string describe(const CollectiveOp& op);
 
 // "rank 3", "ranks 0-2, 5": sorted, runs folded.
 std::string describe_ranks(std::vector<int> ranks);
+
+struct CommunicatorOptions {
+  // An operation fails after this long without a message (of up to 8 MiB) to or from its peers; so does opening when
+  // ranks are missing. Counted from when the operation's turn comes, so it bounds how far ranks may drift apart as
+  // well.
+  std::chrono::milliseconds timeout{60000};
+};
 
 class Communicator {
  public:
@@ -106,6 +119,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string_view backend() const = 0;  // "threads", "tcp", "mpi"
+  virtual std::chrono::milliseconds timeout() const { return CommunicatorOptions().timeout; }
 
   // A group of distinct world ranks; position in the list = group rank. Local, nothing is sent: only members need to
   // call, with the same list; groups made again from the same list are told apart by the order of the calls.
@@ -127,13 +141,6 @@ class Communicator {
   // Collective over the world: all ranks must hold the same bytes. FailedPrecondition, on all ranks, naming the ranks
   // that differ from the majority (the lowest rank's side where it is a tie).
   absl::Status agree(std::string_view what, std::span<const std::byte> bytes);
-};
-
-struct CommunicatorOptions {
-  // An operation fails after this long without a message (of up to 8 MiB) to or from its peers; so does opening when
-  // ranks are missing. Counted from when the operation's turn comes, so it bounds how far ranks may drift apart as
-  // well.
-  std::chrono::milliseconds timeout{60000};
 };
 
 }  // namespace partita::runtime

@@ -1,6 +1,7 @@
 // partita_collective_check MODE [BACKEND] [TIMEOUT_SECONDS]: one rank of a communication test, started by mpirun,
 // torchrun, srun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints
 // "rank R of N over BACKEND after S s: STATUS", S counted from when it was connected, and "rank R is closed after S s".
+// BACKEND cuda: what a GPU's communicator is here (NCCL, or through the host), TCP its control plane.
 //
 //   check     all operations against a direct computation
 //   bench     times of all-reduces
@@ -23,7 +24,9 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "base/status.h"
 #include "runtime/collective_check.h"
+#include "runtime/collective_on_device.h"
 #include "runtime/communicator_factory.h"
 
 namespace partita::runtime {
@@ -126,6 +129,22 @@ Outcome run_mismatch(Communicator& communicator) {
   return {status, absl::IsFailedPrecondition(status) || absl::IsUnavailable(status)};
 }
 
+// What a communicator of device memory needs, for as long as it lives.
+struct Ways {
+  std::unique_ptr<Communicator> control;
+  Program program;
+  std::unique_ptr<Device> device;
+};
+
+absl::StatusOr<std::unique_ptr<Communicator>> open_as_told(const LaunchEnvironment& launch, const std::string& backend,
+                                                           const OpenOptions& options, Ways& ways) {
+  if (backend != "cuda") return open_communicator(launch, backend, options);
+  PARTITA_ASSIGN_OR_RETURN(ways.control, open_communicator(launch, "tcp", options));
+  ways.program.target = "cuda:sm_80";
+  PARTITA_ASSIGN_OR_RETURN(ways.device, open_device(ways.program, launch.local_rank));
+  return open_on_device(*ways.device, *ways.control);
+}
+
 int run_rank(const std::string& mode, const std::string& backend, double timeout) {
   using Mode = Outcome (*)(Communicator&);
   const std::vector<std::pair<std::string, Mode>> modes = {
@@ -134,7 +153,7 @@ int run_rank(const std::string& mode, const std::string& backend, double timeout
   const auto found = std::find_if(modes.begin(), modes.end(), [&](const auto& m) { return m.first == mode; });
   if (found == modes.end() || !(timeout > 0 && timeout < 1e6)) {
     std::fprintf(stderr,
-                 "usage: partita_collective_check check|bench|disagree|absent|die|abort|mismatch [auto|mpi|tcp] "
+                 "usage: partita_collective_check check|bench|disagree|absent|die|abort|mismatch [auto|mpi|tcp|cuda] "
                  "[TIMEOUT_SECONDS]\n");
     return 2;
   }
@@ -145,7 +164,8 @@ int run_rank(const std::string& mode, const std::string& backend, double timeout
   }
   OpenOptions options{{.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000))},
                       default_plugin_directories()};
-  absl::StatusOr<std::unique_ptr<Communicator>> communicator = open_communicator(*launch, backend, options);
+  Ways ways;
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator = open_as_told(*launch, backend, options, ways);
   if (!communicator.ok()) {
     std::printf("rank %d of %d is not connected: %s\n", launch->rank, launch->world_size,
                 communicator.status().ToString().c_str());

@@ -34,6 +34,7 @@ class TransportCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string_view backend() const override { return name_; }
+  std::chrono::milliseconds timeout() const override { return options_.timeout; }
   absl::StatusOr<GroupId> create_group(const std::vector<int>& world_ranks) override;
   Ticket start(CollectiveOp op) override;
   absl::Status wait(Ticket ticket) override;

@@ -293,15 +293,18 @@ absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare_generated(con
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> CudaDevice::communicator(Communicator& control) {
-  // Every rank says which device it has; NCCL takes them where all differ and all have the library.
+  // Every rank says which device it has; NCCL takes them where all have the library and all devices differ, or the
+  // library does not mind.
   struct Card {
     char uuid[16];
-    int64_t nccl;
+    int64_t nccl, shares;
   };
   std::vector<Card> cards(static_cast<size_t>(control.size()));
   Card own{};
   std::memcpy(own.uuid, properties_.uuid.bytes, sizeof own.uuid);
-  own.nccl = Nccl::load().ok();
+  const absl::StatusOr<const Nccl*> nccl = Nccl::load();
+  own.nccl = nccl.ok();
+  own.shares = nccl.ok() && (*nccl)->shares_devices;
   PARTITA_RETURN_IF_ERROR(control.run({.kind = CollectiveKind::kAllGather,
                                        .dtype = DType::kU8,
                                        .count = sizeof own,
@@ -311,7 +314,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> CudaDevice::communicator(Communica
   bool apart = true;
   for (size_t a = 0; a < cards.size(); ++a) {
     apart = apart && cards[a].nccl;
-    for (size_t b = 0; b < a; ++b) apart = apart && std::memcmp(cards[a].uuid, cards[b].uuid, sizeof own.uuid) != 0;
+    for (size_t b = 0; b < a; ++b)
+      apart = apart && (cards[a].shares || std::memcmp(cards[a].uuid, cards[b].uuid, sizeof own.uuid) != 0);
   }
   return apart ? open_nccl(*this, control) : open_staged(*this, control);
 }

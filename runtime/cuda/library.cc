@@ -32,6 +32,7 @@ class Library {
     if (address == nullptr) failed_ = true;
     function = reinterpret_cast<F>(address);
   }
+  bool has(const char* name) const { return handle_ != nullptr && ::dlsym(handle_, name) != nullptr; }
   absl::Status status() const {
     if (handle_ != nullptr && !failed_) return absl::OkStatus();
     return absl::FailedPreconditionError(cat("this program needs ", what_,
@@ -120,6 +121,7 @@ absl::StatusOr<const Nccl*> Nccl::load() {
     l.find(t.destroy, "ncclCommDestroy");
     l.find(t.async_error, "ncclCommGetAsyncError");
     l.find(t.error_text, "ncclGetErrorString");
+    l.find(t.last_error, "ncclGetLastError");
     l.find(t.group_start, "ncclGroupStart");
     l.find(t.group_end, "ncclGroupEnd");
     l.find(t.all_reduce, "ncclAllReduce");
@@ -128,6 +130,7 @@ absl::StatusOr<const Nccl*> Nccl::load() {
     l.find(t.broadcast, "ncclBroadcast");
     l.find(t.send, "ncclSend");
     l.find(t.recv, "ncclRecv");
+    t.shares_devices = l.has("partita_nccl_shares_devices");
     return l.status();
   });
 }

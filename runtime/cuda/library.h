@@ -64,6 +64,7 @@ struct Nccl {
   decltype(&ncclCommDestroy) destroy;
   decltype(&ncclCommGetAsyncError) async_error;
   decltype(&ncclGetErrorString) error_text;
+  decltype(&ncclGetLastError) last_error;
   decltype(&ncclGroupStart) group_start;
   decltype(&ncclGroupEnd) group_end;
   decltype(&ncclAllReduce) all_reduce;
@@ -72,6 +73,7 @@ struct Nccl {
   decltype(&ncclBroadcast) broadcast;
   decltype(&ncclSend) send;
   decltype(&ncclRecv) recv;
+  bool shares_devices = false;  // several ranks may have one device: NCCL's refuses that, a test's own does not
   static absl::StatusOr<const Nccl*> load();
 };
 

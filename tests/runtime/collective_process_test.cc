@@ -1,4 +1,4 @@
-// The TCP and MPI back ends across processes: starts partita_collective_check as several ranks.
+// The TCP, MPI and NCCL back ends across processes: starts partita_collective_check as several ranks.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -113,11 +113,11 @@ EnvironmentMap rank_environment(int rank, int size, int port) {
 
 // `ranks` of a run of `size` over TCP, with the whole run's results.
 std::vector<Ended> run_tcp(const std::vector<int>& ranks, int size, const std::string& mode, const std::string& timeout,
-                           double limit) {
+                           double limit, const std::string& program = kProgram, const std::string& backend = "tcp") {
   const int port = free_port();
   std::vector<std::unique_ptr<Process>> processes;
   for (int rank : ranks)
-    processes.push_back(std::make_unique<Process>(std::vector<std::string>{kProgram, mode, "tcp", timeout},
+    processes.push_back(std::make_unique<Process>(std::vector<std::string>{program, mode, backend, timeout},
                                                   rank_environment(rank, size, port)));
   std::vector<Ended> results;
   for (auto& process : processes) results.push_back(process->wait(limit));
@@ -162,13 +162,14 @@ TEST(TcpCollective, DeadRank_EndsTheOthersWithinSeconds) {
   EXPECT_THAT(results[0].output, HasSubstr("recv 'activation of block 2' (step 8): "));
 }
 
-TEST(TcpCollective, DeadFirstRank_EndsTheOthersWithinSeconds) {
+// Rank 0 of three is killed while rank 1 waits for it in an operation.
+void expect_end_with_the_first(const std::string& program, const std::string& backend) {
   const int port = free_port();
   std::vector<std::unique_ptr<Process>> processes;
   for (int rank = 0; rank < 3; ++rank)
-    processes.push_back(std::make_unique<Process>(std::vector<std::string>{kProgram, "absent", "tcp", "60"},
+    processes.push_back(std::make_unique<Process>(std::vector<std::string>{program, "absent", backend, "60"},
                                                   rank_environment(rank, 3, port)));
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  std::this_thread::sleep_for(std::chrono::milliseconds(2000));
   ::kill(processes[0]->pid(), SIGKILL);
   const auto killed = Clock::now();
   for (size_t rank : {1, 2}) {
@@ -179,6 +180,8 @@ TEST(TcpCollective, DeadFirstRank_EndsTheOthersWithinSeconds) {
   EXPECT_LT(std::chrono::duration<double>(Clock::now() - killed).count(), 10);
   processes[0]->wait(1);
 }
+
+TEST(TcpCollective, DeadFirstRank_EndsTheOthersWithinSeconds) { expect_end_with_the_first(kProgram, "tcp"); }
 
 TEST(TcpCollective, Abort_ReachesEverybodyWithItsReason) {
   for (const Ended& ended : run_tcp({0, 1, 2}, 3, "abort", "60", 30)) {
@@ -297,6 +300,63 @@ TEST(MpiCollective, WithoutMpirun_IsRefused) {
   EXPECT_EQ(ended.code, 1) << ended.output;
   EXPECT_THAT(ended.output, HasSubstr("MPI says rank 0 of 1"));
 }
+
+#ifdef PARTITA_STAND_INS
+// The CUDA module's NCCL back end as it is, on a GPU that is this machine and a NCCL that checks what it is asked
+// (tests/stand_ins).
+std::vector<Ended> run_nccl(const std::vector<int>& ranks, const std::string& mode, const std::string& timeout,
+                            double limit) {
+  return run_tcp(ranks, static_cast<int>(ranks.size()), mode, timeout, limit,
+                 PARTITA_STAND_INS "/collective_check_on_host", "cuda");
+}
+
+// Each message is received before it counts as sent: what relied on NCCL's buffers would hang.
+TEST(NcclCollective, AllOperations_MatchADirectComputation) {
+  for (const Ended& ended : run_nccl({0, 1, 2}, "check", "60", 120)) {
+    EXPECT_EQ(ended.code, 0) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("of 3 over nccl"));
+  }
+}
+
+TEST(NcclCollective, AbsentRank_TimesOut) {
+  for (const Ended& ended : run_nccl({0, 1, 2}, "absent", "2", 30)) {
+    EXPECT_EQ(ended.code, 0) << ended.output;
+    EXPECT_LT(ended.seconds, 12) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("all_reduce 'grad bucket 3' (step 7) has not ended after 2 s"));
+  }
+}
+
+TEST(NcclCollective, DeadRank_EndsTheOthersWithinSeconds) {
+  const std::vector<Ended> results = run_nccl({0, 1, 2, 3}, "die", "60", 30);
+  EXPECT_EQ(results[3].code, 9);
+  for (size_t rank : {0, 1, 2}) {
+    EXPECT_EQ(results[rank].code, 0) << results[rank].output;
+    EXPECT_LT(results[rank].seconds, 10);
+    EXPECT_THAT(results[rank].output, HasSubstr("rank 3 died"));
+  }
+}
+
+// What waits on the GPU for the dead is aborted.
+TEST(NcclCollective, DeadFirstRank_EndsTheOthersWithinSeconds) {
+  expect_end_with_the_first(PARTITA_STAND_INS "/collective_check_on_host", "cuda");
+}
+
+TEST(NcclCollective, Abort_ReachesEverybodyWithItsReason) {
+  for (const Ended& ended : run_nccl({0, 1, 2}, "abort", "60", 30)) {
+    EXPECT_THAT(ended.code, AnyOf(0, 1)) << ended.output;  // 1: told while it was still connecting
+    EXPECT_LT(ended.seconds, 10) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("its loss is not a number"));
+  }
+}
+
+TEST(NcclCollective, Mismatch_IsAnErrorNotAHang) {
+  for (const Ended& ended : run_nccl({0, 1, 2}, "mismatch", "60", 30)) {
+    EXPECT_EQ(ended.code, 0) << ended.output;
+    EXPECT_LT(ended.seconds, 10) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("found: all_reduce sum of"));
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace partita::runtime

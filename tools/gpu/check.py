@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -40,16 +41,37 @@ def library_folders():
     return [f for f in folders if os.path.isdir(f)]
 
 
-def environment():
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join(library_folders() + [os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")}
+def environment(rank=0, ranks=1, port=0):
+    """Of a rank. Several share the GPU, so they find the tests' NCCL first."""
+    folders = ([f"{LIB}/nccl"] if ranks > 1 else []) + library_folders() + [os.environ.get("LD_LIBRARY_PATH", "")]
+    launch = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders).strip(":"), **(launch if ranks > 1 else {})}
+
+
+def run_ranks(command, ranks, seconds):
+    """Runs as many processes as there are ranks; what they wrote. RuntimeError with the last words of the first that fails."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    end = time.time() + max(seconds, 1)
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(r, ranks, port)) for r in range(ranks)]
+    try:
+        outputs = [p.communicate(timeout=max(end - time.time(), 1))[0] for p in processes]
+    finally:
+        for p in processes:
+            p.kill()
+    for rank, (p, output) in enumerate(zip(processes, outputs)):
+        if p.returncode:
+            raise RuntimeError(f"rank {rank}: exit {p.returncode}: {output.strip()[-600:]}")
+    return outputs
 
 
 def executable(bundle, folder):
     """The runner with the bundle's image behind it, and the rest of the bundle beside."""
     out = f"{folder}/bundle"
     shutil.copytree(bundle, out)
-    if not os.path.exists(f"{out}/initial.safetensors") and re.search("[+@]", os.path.basename(bundle)):  # the plain one's
-        name, rest = re.split("[+@]", os.path.basename(bundle), maxsplit=1)
+    if not os.path.exists(f"{out}/initial.safetensors") and re.search("[+@%]", os.path.basename(bundle)):  # the plain one's
+        name, rest = re.split("[+@%]", os.path.basename(bundle), maxsplit=1)
         shutil.copy(f"{BUNDLES}/{name}.{rest.partition('.')[2]}/initial.safetensors", out)
     shutil.copy(f"{LIB}/libpartita_cuda.so", out)
     image = open(f"{bundle}/program.partita", "rb").read()
@@ -84,16 +106,22 @@ def train(bundle, flags, seconds):
         files = {"--save": f"{folder}/p.safetensors", "--save-gradients": f"{folder}/g.safetensors"}
         command = [files.get(command[k - 1], c) if k else c for k, c in enumerate(command)]
         begin = time.time()
-        done = subprocess.run(command, capture_output=True, text=True, timeout=max(seconds, 1), env=environment())
-        if done.returncode:
-            raise RuntimeError(f"exit {done.returncode}: {(done.stderr.strip() or done.stdout.strip())[-600:]}")
+        run_ranks(command, 2 if "%" in os.path.basename(bundle) else 1, seconds)
         metrics = [json.loads(line) for line in open(f"{folder}/m.jsonl")]
         arrays = {k: load_safetensors(p) if os.path.exists(p) else {} for k, p in files.items()}
         return metrics, arrays, time.time() - begin
 
 
+def check_collectives(seconds):
+    """Every collective of the NCCL back end, three processes on the one GPU."""
+    begin = time.time()
+    outputs = run_ranks([f"{LIB}/partita_collective_check", "check", "cuda", "60"], 3, seconds)
+    bad = [] if all("over nccl" in o for o in outputs) else ["not over NCCL"]
+    return {"holds": not bad, "bad": bad, "seconds": time.time() - begin}
+
+
 def check(title, bundle, seconds):
-    folder = f"{HERE}/references/{title.partition('@')[0]}"
+    folder = f"{HERE}/references/{re.split('[@%]', title)[0]}"
     expected = np.load(f"{folder}/expected.npz")
     steps = len(expected["loss"])
     flags = ["--data", f"{folder}/data.npz", "--steps", str(steps), "--save", "", "--save-gradients", ""]
@@ -195,6 +223,11 @@ def main():
     if not bundles:
         result["error"] = f"no bundle for compute capability {found}"
     order = sorted(bundles, key=lambda n: (n.startswith("speed_"), n))
+    try:
+        result["correctness"]["collectives"] = check_collectives(min(left(), 90))
+    except Exception as fault:
+        result["correctness"]["collectives"] = {"error": f"{type(fault).__name__}: {fault}"}
+    print("correctness collectives", json.dumps(result["correctness"]["collectives"])[:400], flush=True)
     for name in order:
         part, work = ("speed", measure) if name.startswith("speed_") else ("correctness", check_narrow if "+" in name else check)
         title = name.removeprefix("speed_")

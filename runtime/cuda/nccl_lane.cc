@@ -1,0 +1,138 @@
+#include "runtime/cuda/nccl_lane.h"
+
+#include <utility>
+
+#include "base/cat.h"
+#include "base/status.h"
+
+namespace partita::runtime {
+
+NcclLane::NcclLane(CudaDevice& device, Find find, std::function<void(absl::Status)> fail)
+    : device_(device), find_(std::move(find)), fail_(std::move(fail)) {}
+
+absl::Status NcclLane::open() {
+  if (cudaError_t e = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); e != cudaSuccess)
+    return cuda_error("cudaStreamCreate", e);
+  thread_ = std::thread([this] { work(); });
+  return absl::OkStatus();
+}
+
+NcclLane::~NcclLane() {
+  stop();
+  for (const Job& job : jobs_) free_.insert(free_.end(), {job.ready, job.done});
+  for (cudaEvent_t e : free_) cudaEventDestroy(e);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+void NcclLane::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void NcclLane::drain() {
+  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+}
+
+absl::StatusOr<cudaEvent_t> NcclLane::event() {
+  if (!free_.empty()) {
+    cudaEvent_t e = free_.back();
+    free_.pop_back();
+    return e;
+  }
+  cudaEvent_t made = nullptr;
+  if (cudaError_t e = cudaEventCreateWithFlags(&made, cudaEventDisableTiming); e != cudaSuccess)
+    return cuda_error("cudaEventCreate", e);
+  return made;
+}
+
+void NcclLane::retire() {
+  while (issued_ > 0 && cudaEventQuery(jobs_.front().done) == cudaSuccess) {
+    free_.insert(free_.end(), {jobs_.front().ready, jobs_.front().done});
+    jobs_.pop_front();
+    --issued_;
+  }
+}
+
+NcclLane::Job* NcclLane::find(uint64_t number) {
+  if (jobs_.empty() || number < jobs_.front().number) return nullptr;
+  return &jobs_[number - jobs_.front().number];
+}
+
+absl::StatusOr<uint64_t> NcclLane::push(CollectiveOp op) {
+  std::lock_guard lock(mutex_);
+  retire();
+  Job job{.number = ++last_, .op = std::move(op)};
+  PARTITA_ASSIGN_OR_RETURN(job.ready, event());
+  PARTITA_ASSIGN_OR_RETURN(job.done, event());
+  if (cudaError_t e = cudaEventRecord(job.ready, device_.stream()); e != cudaSuccess)
+    return cuda_error("cudaEventRecord", e);
+  jobs_.push_back(std::move(job));
+  changed_.notify_all();
+  return last_;
+}
+
+absl::Status NcclLane::wait(uint64_t number) {
+  std::unique_lock lock(mutex_);
+  Job* job = nullptr;
+  changed_.wait(lock, [&] {
+    job = find(number);
+    return job == nullptr || job->issued || stops_;
+  });
+  if (job == nullptr) return absl::OkStatus();  // over already
+  if (!job->issued) return absl::UnavailableError(cat(describe(job->op), " was given up"));
+  const cudaError_t e = cudaStreamWaitEvent(device_.stream(), job->done, 0);
+  return e == cudaSuccess ? absl::OkStatus() : cuda_error("cudaStreamWaitEvent", e);
+}
+
+bool NcclLane::is_over(uint64_t number) {
+  std::lock_guard lock(mutex_);
+  retire();
+  return find(number) == nullptr;
+}
+
+std::optional<CollectiveOp> NcclLane::late(std::chrono::milliseconds limit) {
+  std::lock_guard lock(mutex_);
+  retire();
+  if (jobs_.empty() || cudaEventQuery(jobs_.front().ready) != cudaSuccess) return std::nullopt;
+  const auto now = std::chrono::steady_clock::now();
+  Job& job = jobs_.front();
+  if (!job.turn) job.turn = now;
+  return now - *job.turn > limit ? std::optional(job.op) : std::nullopt;
+}
+
+absl::Status NcclLane::issue(const Job& job) {
+  PARTITA_ASSIGN_OR_RETURN(NcclLink * link, find_(job.op));
+  cudaError_t e = cudaStreamWaitEvent(stream_, job.ready, 0);
+  if (e != cudaSuccess) return cuda_error("cudaStreamWaitEvent", e);
+  PARTITA_RETURN_IF_ERROR(link->issue(job.op, stream_));
+  e = cudaEventRecord(job.done, stream_);
+  return e == cudaSuccess ? absl::OkStatus() : cuda_error("cudaEventRecord", e);
+}
+
+void NcclLane::work() {
+  cudaSetDevice(device_.ordinal());
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stops_ || issued_ < jobs_.size(); });
+    if (stops_) return;
+    const Job job = jobs_[issued_];  // those before it alone can leave meanwhile
+    lock.unlock();
+    const absl::Status status = issue(job);
+    if (!status.ok()) fail_(with_context(status, describe(job.op)));
+    lock.lock();
+    if (!status.ok()) {
+      stops_ = true;
+      changed_.notify_all();
+      return;
+    }
+    find(job.number)->issued = true;
+    ++issued_;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace partita::runtime

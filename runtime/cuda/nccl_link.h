@@ -1,0 +1,48 @@
+// One communicator of NCCL's and the calls on it. All of them are such that do not block (ncclConfig_t::blocking = 0),
+// so that a rank that never comes can be given up; one thread issues, any may look for errors.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "runtime/collective.h"
+#include "runtime/cuda/library.h"
+
+namespace partita::runtime {
+
+class NcclLink {
+ public:
+  // Rank `rank` of `ranks` that have the same `id`. `failure` is what ended the run, or Ok: asked while NCCL works.
+  // Unavailable where a rank does not come in time, or NCCL fails.
+  static absl::StatusOr<std::unique_ptr<NcclLink>> open(const Nccl& nccl, const ncclUniqueId& id, int rank, int ranks,
+                                                        std::chrono::milliseconds timeout,
+                                                        std::function<absl::Status()> failure);
+  static absl::StatusOr<ncclUniqueId> new_id(const Nccl& nccl);
+  ~NcclLink();  // waits for nobody after abort(); else every operation is over
+  NcclLink(const NcclLink&) = delete;
+  NcclLink& operator=(const NcclLink&) = delete;
+
+  // Queues an operation of any kind but barrier, peers and root as ranks of this communicator.
+  absl::Status issue(const CollectiveOp& op, cudaStream_t stream);
+  // What NCCL has found to be wrong by now.
+  absl::Status error() const;
+  // Ends what runs. Nothing is issued afterwards.
+  void abort();
+
+ private:
+  NcclLink(const Nccl& nccl, int ranks, std::chrono::milliseconds timeout, std::function<absl::Status()> failure)
+      : nccl_(nccl), ranks_(ranks), timeout_(timeout), failure_(std::move(failure)) {}
+  absl::Status check(ncclResult_t result, const char* call) const;
+  absl::Status settle(ncclResult_t result, const char* call) const;
+  ncclResult_t reduce_or_gather(const CollectiveOp& op, const CollectiveBuffers& b, ncclDataType_t type,
+                                cudaStream_t stream) const;
+
+  const Nccl& nccl_;
+  int ranks_;
+  std::chrono::milliseconds timeout_;
+  std::function<absl::Status()> failure_;
+  ncclComm_t comm_ = nullptr;
+};
+
+}  // namespace partita::runtime

@@ -1,0 +1,40 @@
+// Kernels of the GPU that is this machine. An image that begins with kImageMark names a set of kernels that somebody
+// has registered under the text behind it; another image is a shared object whose kernels SimtModule lowered (not
+// available here: see the tests that need them).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "tests/stand_ins/cuda/streams.h"
+
+namespace partita::stand_in {
+
+inline constexpr char kImageMark[] = "stand-in kernels: ";
+
+struct Launch {
+  dim3 blocks, threads;
+  size_t shared_bytes = 0;
+};
+// Takes the arguments' values now, and gives what runs the kernel later.
+using KernelMaker = std::function<Work(const Launch&, void* const* arguments)>;
+
+void register_kernel(const std::string& image, const std::string& name, KernelMaker maker);
+
+// A maker for a kernel that is a function of the host: `grid(launch, body)` runs body() for every thread.
+template <typename Grid, typename... A>
+KernelMaker kernel_maker(Grid grid, void (*kernel)(A...)) {
+  return [=](const Launch& launch, void* const* arguments) -> Work {
+    std::tuple<A...> values;
+    size_t k = 0;
+    std::apply([&](auto&... value) { (std::memcpy(&value, arguments[k++], sizeof value), ...); }, values);
+    return [=] { grid(launch, [&] { std::apply(kernel, values); }); };
+  };
+}
+
+}  // namespace partita::stand_in
