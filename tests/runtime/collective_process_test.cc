@@ -330,7 +330,7 @@ TEST(NcclCollective, DeadRank_EndsTheOthersWithinSeconds) {
   const std::vector<Ended> results = run_nccl({0, 1, 2, 3}, "die", "60", 30);
   EXPECT_EQ(results[3].code, 9);
   for (size_t rank : {0, 1, 2}) {
-    EXPECT_EQ(results[rank].code, 0) << results[rank].output;
+    EXPECT_THAT(results[rank].code, AnyOf(0, 1)) << results[rank].output;  // 1: its own word was still under way
     EXPECT_LT(results[rank].seconds, 10);
     EXPECT_THAT(results[rank].output, HasSubstr("rank 3 died"));
   }

@@ -121,6 +121,8 @@ ncclResult_t StandInCommunicator::meet() {
             "cudaIpcOpenMemHandle");
     memories_.push_back(static_cast<char*>(memory));
   }
+  meeting_.member(rank_).state = kConnected;
+  meeting_.wait_for_all(kConnected, gives_up);
   return failure_;
 }
 

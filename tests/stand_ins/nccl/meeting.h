@@ -32,10 +32,10 @@ struct Box {
   std::atomic<uint64_t> posted, taken, label;
 };
 struct Member {
-  std::atomic<int> state;  // kAway, kHere, kReady
+  std::atomic<int> state;  // one of the below
   cudaIpcMemHandle_t memory;
 };
-enum { kAway, kHere, kReady };
+enum { kAway, kHere, kReady, kConnected };  // kReady: its memory can be opened; kConnected: it has opened the others'
 
 class Meeting {
  public:
