@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "tools/verify/check_steps_parts.h"
 #include "tools/verify/check_versions.h"
+#include "tools/verify/derivation.h"
 #include "tools/verify/differs.h"
 #include "tools/verify/serial_values.h"
 #include "tools/verify/step_memory.h"

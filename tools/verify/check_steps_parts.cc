@@ -54,54 +54,6 @@ absl::Status check_operand(const Graph& graph, ValueId v, const runtime::Operand
 
 }  // namespace
 
-std::vector<ValueId> storage_of(const Graph& graph) {
-  std::vector<ValueId> storage(graph.values.size());
-  for (size_t v = 0; v < storage.size(); ++v) storage[v] = static_cast<ValueId>(v);
-  for (const Node& node : graph.nodes) {
-    if (node.op->view) storage[node.outputs[0]] = storage[node.inputs[0]];
-  }
-  return storage;
-}
-
-namespace {
-
-// What a node reads of its operands: a part of a concatenation reads those that it lies in.
-std::vector<ValueId> read_by(const Graph& graph, const Node& node) {
-  const Node* joined = node.op->name == "slice" ? graph.producer(node.inputs[0]) : nullptr;
-  if (joined == nullptr || joined->op->name != "concat") return node.inputs;
-  const size_t dim = static_cast<size_t>(joined->attrs.i("dim"));
-  const int64_t start = node.attrs.ints("starts")[dim], limit = node.attrs.ints("limits")[dim];
-  std::vector<ValueId> inside;
-  int64_t at = 0;
-  for (ValueId v : joined->inputs) {
-    const int64_t end = at + graph.type(v).shape[dim];
-    if (at < limit && end > start) inside.push_back(v);
-    at = end;
-  }
-  return inside;
-}
-
-}  // namespace
-
-int underivable(const Graph& graph, const std::vector<ValueId>& storage, const std::vector<const Literal*>& literals,
-                int value, const std::set<int>& given) {
-  std::vector<ValueId> open{value};
-  std::set<ValueId> seen;
-  while (!open.empty()) {
-    ValueId v = storage[open.back()];
-    open.pop_back();
-    if (!seen.insert(v).second || literals[v] != nullptr) continue;
-    if (given.count(v) && v != value) continue;
-    const Node* node = graph.producer(v);
-    if (node == nullptr || node->op->kernel || node->op->communicates || node->op->name == "stash") return v;
-    const bool given_whole = node->op->name == "slice" && given.count(storage[node->inputs[0]]) > 0;
-    for (ValueId in : given_whole ? node->inputs : read_by(graph, *node)) {
-      if (in != kNoValue) open.push_back(in);
-    }
-  }
-  return -1;
-}
-
 int added_to(const Graph& graph, const std::vector<ValueId>& storage, int sum, int term) {
   const Node* node = graph.producer(sum);
   if (node == nullptr || node->inputs.size() != 2 || !(node->op->sums_micro_batches || node->op->name == "add"))

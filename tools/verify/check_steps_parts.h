@@ -1,7 +1,6 @@
 // Checks of single steps and of a program's frame; see check_steps.cc.
 #pragma once
 
-#include <set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,13 +9,6 @@
 
 namespace partita::verifier {
 
-// Per value, the value whose bytes it is a view of.
-std::vector<ValueId> storage_of(const Graph& graph);
-
-// A value that is needed to compute `value` and can neither be read (`given`) nor be computed from what can by ops that
-// generated code does; -1 where there is none.
-int underivable(const Graph& graph, const std::vector<ValueId>& storage, const std::vector<const Literal*>& literals,
-                int value, const std::set<int>& given);
 // What `term` is added to to make `sum`, or -1.
 int added_to(const Graph& graph, const std::vector<ValueId>& storage, int sum, int term);
 
