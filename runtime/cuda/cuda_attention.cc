@@ -44,7 +44,10 @@ class Attention {
                   .batch = groups_,
                   .stride_a = m * k,
                   .stride_b = k * n,
-                  .stride_c = m * n};
+                  .stride_c = m * n,
+                  .align_a = alignment_at(groups_ * m * k * size_),
+                  .align_b = alignment_at(groups_ * k * n * size_),
+                  .align_c = alignment_at(groups_ * m * n * size_)};
     PARTITA_ASSIGN_OR_RETURN(std::shared_ptr<CudaMatmul> made, CudaMatmul::make(device_, p));
     return made;
   }

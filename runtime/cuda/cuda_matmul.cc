@@ -3,6 +3,8 @@
 // The algorithm is the first that its heuristics give for the shape and device, so that runs repeat bit by bit.
 #include "runtime/cuda/cuda_matmul.h"
 
+#include <algorithm>
+
 #include "base/cat.h"
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
@@ -75,12 +77,20 @@ absl::Status CudaMatmul::describe() {
   PARTITA_RETURN_IF_ERROR(layout(c_, out.data, p.n, p.m, p.stride_c));
   cublasLtMatmulPreference_t preference = nullptr;
   PARTITA_RETURN_IF_ERROR(check(lt_.preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
-  const size_t most = kWorkspace;
-  lt_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
+  // Without more said, it takes addresses to be multiples of 256.
+  auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
+    return check(lt_.preference_set(preference, what, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute");
+  };
+  absl::Status preferred = prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspace));
+  preferred.Update(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.align_b));
+  preferred.Update(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.align_a));
+  preferred.Update(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.align_c));
+  preferred.Update(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.align_c));
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
   const cublasStatus_t status = lt_.heuristic(handle_, desc_, b_, a_, c_, c_, preference, 1, &found, &count);
   lt_.preference_destroy(preference);
+  PARTITA_RETURN_IF_ERROR(preferred);
   PARTITA_RETURN_IF_ERROR(check(status, "cublasLtMatmulAlgoGetHeuristic"));
   if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS)
     return absl::UnimplementedError("cuBLASLt has no algorithm for this product");
@@ -123,6 +133,7 @@ CudaKernel make_cuda_matmul(CudaDevice& device, const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 3, 1));
   PARTITA_ASSIGN_OR_RETURN(const MatmulPlan plan, MatmulPlan::make(r));
   const DType dtype = r.dtype(), out = r.out(0).dtype;
+  if (plan.bias && r.dtype(2) != out) return r.error("a bias of the result's dtype");
   if (r.dtype(1) != dtype || (out != dtype && out != DType::kF32)) return r.error("operands of one dtype");
   const int64_t bytes = *element_count(r.out(0).shape) * dtype_size(out);
   if (bytes == 0) return make_kernel([](std::span<std::byte* const>) {});
@@ -150,6 +161,11 @@ CudaKernel make_cuda_matmul(CudaDevice& device, const KernelRequest& r) {
     const MatmulPlan::Batch& last = plan.batch.back();
     p.batch = last.size, p.stride_a = last.a, p.stride_b = last.b, p.stride_c = last.c;
     outer /= last.size;
+    for (size_t d = 0; d + 1 < plan.batch.size(); ++d) {
+      p.align_a = std::min(p.align_a, alignment_at(plan.batch[d].a * dtype_size(dtype)));
+      p.align_b = std::min(p.align_b, alignment_at(plan.batch[d].b * dtype_size(dtype)));
+      p.align_c = std::min(p.align_c, alignment_at(plan.batch[d].c * dtype_size(out)));
+    }
   }
   PARTITA_ASSIGN_OR_RETURN(std::shared_ptr<CudaMatmul> matmul, CudaMatmul::make(device, p));
   return make_kernel([matmul, plan, outer, batch = p.batch, in = dtype_size(dtype),

@@ -1,11 +1,19 @@
 // One product on the GPU through cuBLASLt, prepared once: C = A B, or C += A B, row-major.
 #pragma once
 
+#include <numeric>
 #include <vector>
 
 #include "runtime/cuda/cuda_device.h"
 
 namespace partita::runtime {
+
+// Bytes, of the operands of steps (runtime/program.h).
+inline constexpr uint32_t kOperandAlignment = 64;
+// What is left of it for addresses that are this many bytes apart.
+inline uint32_t alignment_at(int64_t bytes) {
+  return bytes == 0 ? kOperandAlignment : static_cast<uint32_t>(std::gcd(bytes, int64_t{kOperandAlignment}));
+}
 
 // A matrix in memory: row-major [rows, columns], or that of its transpose.
 struct CudaProduct {
@@ -16,6 +24,7 @@ struct CudaProduct {
   bool accumulate = false, bias = false, relu = false, gelu_tanh = false;
   bool tf32 = false;  // f32 operands may be rounded to tf32
   double scale = 1;
+  uint32_t align_a = kOperandAlignment, align_b = kOperandAlignment, align_c = kOperandAlignment;  // of addresses, bytes
 };
 
 class CudaMatmul {

@@ -1,5 +1,6 @@
-// GPU programs whose states lie in the host's memory: whole, over two ranks, on the real executor with a GPU that is
-// this machine, against the local graphs in wide arithmetic.
+// GPU programs, those whose states lie in the host's memory among them: whole, over two ranks, on the real executor with
+// a GPU that is this machine, against the local graphs in wide arithmetic. On two such: one whose queue runs as late as
+// it may, and the CUDA module's own device.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,6 +14,7 @@
 #include "runtime/collective_threads.h"
 #include "runtime/executor.h"
 #include "runtime/program_check.h"
+#include "tests/codegen/cuda_on_host.h"
 #include "tests/codegen/device_stand_in.h"
 #include "tests/partitioner/random_model.h"
 #include "tests/partitioner/spmd.h"
@@ -68,14 +70,20 @@ Tensor read(const TensorType& type, std::span<const std::byte> from) {
   return to_tensor(make_literal(type, {from.begin(), from.end()}));
 }
 
+enum class Played { kLate, kCuda };
+
 // Each step from the states that the one before left.
-Tensors run_steps(const LocalProgram& local, const Tensors& inputs, const Tensors& states, int steps) {
+Tensors run_steps(const LocalProgram& local, const Tensors& inputs, const Tensors& states, int steps,
+                  [[maybe_unused]] Played played = Played::kLate) {
   auto program = emit_program(local, kGpu);
   PARTITA_CHECK(program.ok(), std::string(program.status().message()));
   std::vector<ProgramNest> nests = program_nests(local, kGpu);
   std::vector<NamedNest> named;
   for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest});
   SimtModule kernels(named);
+#ifdef PARTITA_STAND_INS
+  if (played == Played::kCuda) put_kernels(kernels, *program);
+#endif
   auto loaded = runtime::LoadedProgram::load(*std::move(program));
   PARTITA_CHECK(loaded.ok(), std::string(loaded.status().message()));
   Tensors after = states;
@@ -84,10 +92,13 @@ Tensors run_steps(const LocalProgram& local, const Tensors& inputs, const Tensor
   auto rank_body = [&](int rank) {
     auto control = world.communicator(rank);
     ASSERT_TRUE(control.ok());
-    auto executor =
-        runtime::Executor::create(*loaded, control->get(), {.open_device = [&](const runtime::Program&, int) {
-          return absl::StatusOr<std::unique_ptr<runtime::Device>>(std::make_unique<DeviceStandIn>(kernels));
-        }});
+    const auto open = [&](const runtime::Program& p, int n) -> absl::StatusOr<std::unique_ptr<runtime::Device>> {
+#ifdef PARTITA_STAND_INS
+      if (played == Played::kCuda) return open_cuda_on_host(p, n);
+#endif
+      return std::make_unique<DeviceStandIn>(kernels);
+    };
+    auto executor = runtime::Executor::create(*loaded, control->get(), {.open_device = open});
     ASSERT_TRUE(executor.ok()) << executor.status();
     runtime::Executor& e = **executor;
     const std::vector<int64_t> at = {rank};
@@ -132,11 +143,7 @@ void expect_near(const Tensors& found, const Tensors& expected, double tolerance
   }
 }
 
-// One step as the reference does it (the CPU's attention is good to 1e-6 in f64), and three as the same program with
-// all states on the GPU does: by then some models have made much of what was rounded.
-void expect_trained(const RandomModel& model, Offload what) {
-  LocalProgram local = offloaded(model, what);
-  Graph whole = training_graph(model);
+std::pair<Tensors, Tensors> random_values(const Graph& whole) {
   std::mt19937 rng(3);
   Tensors inputs, states;
   for (const GraphInput& in : whole.inputs) {
@@ -147,6 +154,14 @@ void expect_trained(const RandomModel& model, Offload what) {
                          ? Tensor::zeros(whole.type(s.value))
                          : random_tensor(whole.type(s.value), rng, s.kind == StateKind::kOptimizer);
   }
+  return {inputs, states};
+}
+
+// One step as the reference does it (the CPU's attention is good to 1e-6 in f64), and three as the same program with
+// all states on the GPU does: by then some models have made much of what was rounded.
+void expect_trained(const RandomModel& model, Offload what) {
+  LocalProgram local = offloaded(model, what);
+  const auto [inputs, states] = random_values(training_graph(model));
   expect_near(run_steps(local, inputs, states, 1), run_spmd(local, inputs, states).states, 1e-5, model);
   constexpr int kSteps = 3;
   expect_near(run_steps(local, inputs, states, kSteps),
@@ -172,6 +187,21 @@ TEST(HostOffload_RandomModels, TrainAsTheReference) {
     ASSERT_FALSE(HasFailure()) << seed;
   }
 }
+
+#ifdef PARTITA_STAND_INS
+TEST(CudaDevice_RandomModels, TrainAsTheReference) {
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    RandomModel model = random_model(seed);
+    model.micro_batches = 1;
+    model.accumulate = false;
+    const Offload what = seed % 3 == 0 ? Offload::kNone : seed % 3 == 1 ? Offload::kOptimizer : Offload::kAll;
+    const auto [inputs, states] = random_values(training_graph(model));
+    const LocalProgram local = offloaded(model, what);
+    expect_near(run_steps(local, inputs, states, 3, Played::kCuda), run_steps(local, inputs, states, 3), 1e-9, model);
+    ASSERT_FALSE(HasFailure()) << seed;
+  }
+}
+#endif
 
 // The host's memory holds what was asked for, the device none of it, and steps say where they run.
 TEST(HostOffload_Program, KeepsStatesOnTheHost) {

@@ -1,6 +1,5 @@
-// Kernels of the GPU that is this machine. An image that begins with kImageMark names a set of kernels that somebody
-// has registered under the text behind it; another image is a shared object whose kernels SimtModule lowered (not
-// available here: see the tests that need them).
+// Kernels of the GPU that is this machine: an image is kImageMark and the text under which somebody has registered a
+// set of them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,6 +24,9 @@ struct Launch {
 using KernelMaker = std::function<Work(const Launch&, void* const* arguments)>;
 
 void register_kernel(const std::string& image, const std::string& name, KernelMaker maker);
+
+// What a library queues.
+cudaError_t queue_work(cudaStream_t stream, Work work);
 
 // A maker for a kernel that is a function of the host: `grid(launch, body)` runs body() for every thread.
 template <typename Grid, typename... A>

@@ -1,0 +1,270 @@
+// cuBLASLt's interface, as far as Partita calls it, for the GPU that is this machine: column-major products by their
+// definition. Strict where the library is lenient or undefined: matrices must fit together, leading dimensions must hold
+// their columns, addresses must be as aligned as the heuristics were told, the workspace as large as the algorithm said.
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "base/float16.h"
+#include "tests/stand_ins/cuda/kernels.h"
+
+namespace {
+
+constexpr size_t kWorkspace = 4096;  // what every algorithm asks for
+
+struct Desc {
+  cublasComputeType_t compute;
+  cudaDataType_t scale;
+  int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N, epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+};
+struct Layout {
+  cudaDataType_t type;
+  uint64_t rows, columns;
+  int64_t leading, stride = 0;
+  int32_t batch = 1;
+};
+struct Preference {
+  size_t workspace = 0;
+  uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C and D
+};
+struct Algorithm {
+  uint64_t mark = 0, workspace = 0;
+  uint32_t alignment[4];
+};
+constexpr uint64_t kMark = 0x636f6c756d6e73;
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
+
+cublasStatus_t refuse(const char* what) {
+  std::fprintf(stderr, "cuBLASLt stand-in: %s\n", what);
+  return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+Desc& of(cublasLtMatmulDesc_t d) { return *reinterpret_cast<Desc*>(d); }
+Layout& of(cublasLtMatrixLayout_t l) { return *reinterpret_cast<Layout*>(l); }
+Preference& of(cublasLtMatmulPreference_t p) { return *reinterpret_cast<Preference*>(p); }
+
+template <typename T>
+cublasStatus_t take(T& to, const void* from, size_t bytes) {
+  if (bytes != sizeof to) return refuse("an attribute of another size");
+  std::memcpy(&to, from, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+size_t size_of(cudaDataType_t type) { return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2; }
+double load(const void* at, cudaDataType_t type, int64_t k) {
+  switch (type) {
+    case CUDA_R_64F:
+      return static_cast<const double*>(at)[k];
+    case CUDA_R_32F:
+      return static_cast<const float*>(at)[k];
+    case CUDA_R_16BF:
+      return partita::bf16_to_float(static_cast<const uint16_t*>(at)[k]);
+    default:
+      return partita::f16_to_float(static_cast<const uint16_t*>(at)[k]);
+  }
+}
+void store(void* at, cudaDataType_t type, int64_t k, double value) {
+  switch (type) {
+    case CUDA_R_64F:
+      static_cast<double*>(at)[k] = value;
+      return;
+    case CUDA_R_32F:
+      static_cast<float*>(at)[k] = static_cast<float>(value);
+      return;
+    case CUDA_R_16BF:
+      static_cast<uint16_t*>(at)[k] = partita::float_to_bf16(static_cast<float>(value));
+      return;
+    default:
+      static_cast<uint16_t*>(at)[k] = partita::float_to_f16(static_cast<float>(value));
+  }
+}
+
+struct Product {
+  Desc desc;
+  Layout a, b, c, d;
+  const void *at_a, *at_b, *at_c;
+  void* at_d;
+  double alpha, beta;
+};
+
+double activated(double x, int32_t epilogue) {
+  if (epilogue & CUBLASLT_EPILOGUE_RELU) return std::max(x, 0.0);
+  if (epilogue & CUBLASLT_EPILOGUE_GELU)
+    return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+  return x;
+}
+
+// D = epilogue(alpha op(A) op(B) + beta C), for each of the batch.
+void multiply(const Product& p) {
+  const bool ta = p.desc.transpose_a != CUBLAS_OP_N, tb = p.desc.transpose_b != CUBLAS_OP_N;
+  const auto m = static_cast<int64_t>(p.d.rows), n = static_cast<int64_t>(p.d.columns),
+             k = static_cast<int64_t>(ta ? p.a.rows : p.a.columns);
+  for (int64_t z = 0; z < p.d.batch; ++z) {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) {
+        double sum = 0;
+        for (int64_t x = 0; x < k; ++x)
+          sum += load(p.at_a, p.a.type, z * p.a.stride + (ta ? i * p.a.leading + x : x * p.a.leading + i)) *
+                 load(p.at_b, p.b.type, z * p.b.stride + (tb ? x * p.b.leading + j : j * p.b.leading + x));
+        sum *= p.alpha;
+        if (p.beta != 0) sum += p.beta * load(p.at_c, p.c.type, z * p.c.stride + j * p.c.leading + i);
+        if (p.desc.epilogue & CUBLASLT_EPILOGUE_BIAS) sum += load(p.desc.bias, p.d.type, i);
+        store(p.at_d, p.d.type, z * p.d.stride + j * p.d.leading + i, activated(sum, p.desc.epilogue));
+      }
+    }
+  }
+}
+
+const char* fault_of(const Desc& desc, const Layout& a, const Layout& b, const Layout& c, const Layout& d) {
+  const bool ta = desc.transpose_a != CUBLAS_OP_N, tb = desc.transpose_b != CUBLAS_OP_N;
+  if ((ta ? a.columns : a.rows) != d.rows || (tb ? b.rows : b.columns) != d.columns ||
+      (ta ? a.rows : a.columns) != (tb ? b.columns : b.rows))
+    return "matrices that do not fit together";
+  if (c.rows != d.rows || c.columns != d.columns || c.type != d.type) return "C and D are not alike";
+  if (a.type != b.type || (d.type != a.type && d.type != CUDA_R_32F)) return "types that no algorithm has";
+  for (const Layout* l : {&a, &b, &c, &d}) {
+    if (l->leading < static_cast<int64_t>(l->rows)) return "a leading dimension below the rows";
+    if (l->batch != d.batch) return "batches of different sizes";
+  }
+  const bool wide = a.type == CUDA_R_64F;
+  const bool tf32 = desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type == CUDA_R_32F;
+  if (desc.compute != (wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F) && !tf32) return "a compute type for others";
+  if (desc.scale != (wide ? CUDA_R_64F : CUDA_R_32F)) return "a scale type for others";
+  return nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+size_t cublasLtGetVersion() { return 130000; }
+const char* cublasLtGetStatusString(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported" : "invalid value";
+}
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = reinterpret_cast<cublasLtHandle_t>(new int);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  delete reinterpret_cast<int*>(handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute, cudaDataType_t scale) {
+  *made = reinterpret_cast<cublasLtMatmulDesc_t>(new Desc{compute, scale});
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
+  delete &of(desc);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t what,
+                                              const void* value, size_t bytes) {
+  switch (what) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return take(of(desc).transpose_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return take(of(desc).transpose_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return take(of(desc).epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return take(of(desc).bias, value, bytes);
+    default:
+      return refuse("an attribute of a product that it does not know");
+  }
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type, uint64_t rows,
+                                          uint64_t columns, int64_t leading) {
+  *made = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{type, rows, columns, leading});
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  delete &of(layout);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t what,
+                                                const void* value, size_t bytes) {
+  switch (what) {
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+      return take(of(layout).batch, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+      return take(of(layout).stride, value, bytes);
+    default:
+      return refuse("an attribute of a matrix that it does not know");
+  }
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
+  *made = reinterpret_cast<cublasLtMatmulPreference_t>(new Preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  delete &of(preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t what, const void* value,
+                                                    size_t bytes) {
+  Preference& p = of(preference);
+  if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return take(p.workspace, value, bytes);
+  for (int k = 0; k < 4; ++k) {
+    constexpr cublasLtMatmulPreferenceAttributes_t kAlignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    if (what == kAlignments[k]) return take(p.alignment[k], value, bytes);
+  }
+  return refuse("a preference that it does not know");
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference,
+                                              int wanted, cublasLtMatmulHeuristicResult_t* results, int* count) {
+  if (const char* fault = fault_of(of(desc), of(a), of(b), of(c), of(d))) return refuse(fault);
+  if (wanted < 1) return refuse("no result is wanted");
+  const Preference& p = of(preference);
+  Algorithm algorithm{kMark, std::min(p.workspace, kWorkspace), {}};
+  std::copy_n(p.alignment, 4, algorithm.alignment);
+  *results = {};
+  std::memcpy(&results->algo, &algorithm, sizeof algorithm);
+  results->workspaceSize = algorithm.workspace;
+  results->state = CUBLAS_STATUS_SUCCESS;
+  *count = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* at_a,
+                              cublasLtMatrixLayout_t a, const void* at_b, cublasLtMatrixLayout_t b, const void* beta,
+                              const void* at_c, cublasLtMatrixLayout_t c, void* at_d, cublasLtMatrixLayout_t d,
+                              const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes,
+                              cudaStream_t stream) {
+  const Desc& z = of(desc);
+  if (const char* fault = fault_of(z, of(a), of(b), of(c), of(d))) return refuse(fault);
+  Algorithm algorithm;
+  std::memcpy(static_cast<void*>(&algorithm), algo, sizeof algorithm);
+  if (algorithm.mark != kMark) return refuse("an algorithm that the heuristics did not give");
+  const void* addresses[] = {at_a, at_b, at_c, at_d};
+  for (int k = 0; k < 4; ++k) {
+    if (addresses[k] == nullptr || reinterpret_cast<uintptr_t>(addresses[k]) % algorithm.alignment[k] != 0)
+      return refuse("an address less aligned than the heuristics were told");
+  }
+  if (workspace_bytes < algorithm.workspace || (workspace == nullptr && algorithm.workspace > 0) ||
+      reinterpret_cast<uintptr_t>(workspace) % 256 != 0)
+    return refuse("a workspace that is too small or not aligned");
+  if ((z.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 && z.bias == nullptr) return refuse("no bias");
+  const bool wide = z.scale == CUDA_R_64F;
+  auto scalar = [&](const void* at) {
+    return wide ? *static_cast<const double*>(at) : static_cast<double>(*static_cast<const float*>(at));
+  };
+  const Product product{z, of(a), of(b), of(c), of(d), at_a, at_b, at_c, at_d, scalar(alpha), scalar(beta)};
+  const cudaError_t code = partita::stand_in::queue_work(stream, [product] { multiply(product); });
+  return code == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+}  // extern "C"
