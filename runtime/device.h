@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/collective.h"
@@ -37,6 +38,12 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare(const Program& program, const Step& step) = 0;
   // Once all are prepared, before any runs: memory that they share. Its size in bytes.
   virtual absl::StatusOr<int64_t> allocate_scratch() = 0;
+
+  // Queues what `issue` does: kernels that prepare() made, and copies of the device's own memory, the same work every
+  // time for the same number. A device may keep it, and queue it as one the next time. Numbers are had from replays(),
+  // which gives the first of `count` new ones.
+  virtual size_t replays(size_t count) = 0;
+  virtual absl::Status replay(size_t number, absl::FunctionRef<absl::Status()> issue) = 0;
 
   // Each on the device or in memory from allocate_on_host().
   virtual absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
@@ -69,7 +76,7 @@ bool in_host_memory(Region region);
 // The file of the module for "cuda:" targets.
 inline constexpr const char* kCudaModule = "libpartita_cuda.so";
 // What a device's module exports, as `partita_open_device`. Null and a reason on failure.
-inline constexpr int kDevicePluginVersion = 2;
+inline constexpr int kDevicePluginVersion = 3;
 inline constexpr const char* kDevicePluginSymbol = "partita_open_device";
 using OpenDevicePlugin = Device*(int version, const Program* program, int ordinal, absl::Status* why);
 

@@ -136,11 +136,29 @@ absl::Status Executor::bind(const ExecutionConfig& config) {
       const absl::Status status = bind_step(step, config);
       if (!status.ok()) return with_context(status, describe_step(program(), step));
     }
+    if (device_ != nullptr) bind_runs(segments_.back());
   }
   if (device_ != nullptr) {
     PARTITA_ASSIGN_OR_RETURN(device_scratch_, device_->allocate_scratch());
   }
   return with_context(config.scratch->allocate(), "kernel scratch memory");
+}
+
+// Computation between collectives, steps of the host and copies to and from its memory.
+void Executor::bind_runs(std::vector<BoundStep>& steps) {
+  const auto is_part = [&](const BoundStep& b) {
+    const std::vector<Operand>& operands = b.step->operands;
+    const bool moves = b.step->kind == StepKind::kCopy &&
+                       std::all_of(operands.begin(), operands.end(), [&](const Operand& o) { return on_device(o); });
+    return moves || (b.library != nullptr && !b.on_host);
+  };
+  for (size_t k = 0; k < steps.size(); ++k) {
+    const auto end = std::find_if_not(steps.begin() + static_cast<int64_t>(k), steps.end(), is_part);
+    steps[k].run = static_cast<size_t>(end - steps.begin()) - k;
+    if (steps[k].run < 2) continue;
+    steps[k].replay = device_->replays(static_cast<size_t>(program().slots));
+    k += steps[k].run - 1;
+  }
 }
 
 absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config) {
@@ -289,19 +307,35 @@ absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
       PARTITA_RETURN_IF_ERROR(stage(entry.micro_batch, entry.slot));
       staged = entry.micro_batch;
     }
-    for (BoundStep& step : segments_[static_cast<size_t>(entry.segment)]) {
-      const StepProfile::Clock::time_point begin =
-          profile_ ? StepProfile::Clock::now() : StepProfile::Clock::time_point();
-      absl::Status status = run_step(step, entry.slot);
-      if (status.ok() && device_ != nullptr) status = profile_ ? device_->synchronize() : device_->failure();
-      if (!status.ok()) return with_context(status, describe_step(program(), *step.step));
-      if (profile_) profile_->add(*step.step, entry, begin, StepProfile::Clock::now());
-    }
+    PARTITA_RETURN_IF_ERROR(run_segment(entry));
   }
   PARTITA_RETURN_IF_ERROR(finish_sends());
   if (device_ != nullptr) PARTITA_RETURN_IF_ERROR(device_->synchronize());
   host_copies_.clear();
   return device_communicator_ != nullptr ? device_communicator_->failure() : absl::OkStatus();
+}
+
+absl::Status Executor::run_segment(const ScheduleEntry& entry) {
+  std::vector<BoundStep>& steps = segments_[static_cast<size_t>(entry.segment)];
+  for (size_t k = 0; k < steps.size();) {
+    BoundStep& step = steps[k];
+    const size_t together = profile_ ? 1 : std::max<size_t>(step.run, 1);
+    const StepProfile::Clock::time_point begin =
+        profile_ ? StepProfile::Clock::now() : StepProfile::Clock::time_point();
+    absl::Status status = together > 1 ? run_together({&step, together}, entry.slot) : run_step(step, entry.slot);
+    if (status.ok() && device_ != nullptr) status = profile_ ? device_->synchronize() : device_->failure();
+    if (!status.ok()) return with_context(status, describe_step(program(), *step.step));
+    if (profile_) profile_->add(*step.step, entry, begin, StepProfile::Clock::now());
+    k += together;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::run_together(std::span<BoundStep> steps, int64_t slot) {
+  return device_->replay(steps[0].replay + static_cast<size_t>(slot), [&] {
+    for (BoundStep& step : steps) PARTITA_RETURN_IF_ERROR(run_step(step, slot));
+    return absl::OkStatus();
+  });
 }
 
 absl::Status Executor::run_step(BoundStep& step, int64_t slot) {

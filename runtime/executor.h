@@ -115,6 +115,8 @@ class Executor {
     std::vector<Piece> pieces;  // what a collective moves, at least one
     bool alone = false;         // a collective of one rank: a copy
     bool is_root = false;
+    size_t run = 0;  // so many from here on are one run of work on a device, numbered from `replay` by slot
+    size_t replay = 0;
     size_t ticket = 0;       // into tickets_, of slot 0
     bool last_time = false;  // a wait for what the micro-batch before in this slot started
   };
@@ -134,9 +136,12 @@ class Executor {
   absl::Status bind(const ExecutionConfig& config);
   absl::Status bind_step(const Step& step, const ExecutionConfig& config);
   absl::Status bind_collective(const Step& step, BoundStep& bound);
+  void bind_runs(std::vector<BoundStep>& steps);
   static std::vector<Piece> pieces(const Step& step, int64_t group_size);
   absl::Status stage_coordinates();
   absl::Status stage_scalar(const Operand& operand, int64_t slot, int64_t value);
+  absl::Status run_segment(const ScheduleEntry& entry);
+  absl::Status run_together(std::span<BoundStep> steps, int64_t slot);
   absl::Status run_step(BoundStep& step, int64_t slot);
   absl::Status finish_sends();
   void run_kernel(const BoundStep& step, std::byte* const* buffers);

@@ -39,6 +39,7 @@ class Convolution final : public LibraryKernel {
     const void *one = wide ? static_cast<const void*>(&one64) : &one32,
                *zero = wide ? static_cast<const void*>(&zero64) : &zero32;
     void* scratch = device_.scratch();
+    device_.stream();  // which cuDNN was given: behind the copies from now on
     switch (direction_) {
       case Direction::kForward:
         device_.note(check(dnn_.forward(handle_, one, x_, b[0], weight_, b[1], desc_, kForwardAlgorithm, scratch,

@@ -13,7 +13,7 @@
 namespace partita::runtime {
 namespace {
 
-constexpr int64_t kStaging = 8 << 20;
+constexpr size_t kStaging = 1 << 20;
 
 std::string version_text(int v) { return cat(v / 1000, ".", v % 1000 / 10); }
 
@@ -86,24 +86,32 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::open(const Program& prog
   PARTITA_RETURN_IF_ERROR(check_architecture(program, d->properties_));
   if (cudaError_t e = cudaStreamCreateWithFlags(&d->stream_, cudaStreamNonBlocking); e != cudaSuccess)
     return cuda_error("cudaStreamCreate", e);
-  void* staging = nullptr;
-  if (cudaError_t e = cudaMallocHost(&staging, kStaging); e != cudaSuccess) return cuda_error("cudaMallocHost", e);
-  d->staging_ = static_cast<std::byte*>(staging);
+  PARTITA_RETURN_IF_ERROR(d->copies_.open());
+  for (Staging& staging : d->staging_) {
+    void* memory = nullptr;
+    if (cudaError_t e = cudaMallocHost(&memory, kStaging); e != cudaSuccess) return cuda_error("cudaMallocHost", e);
+    staging.memory = static_cast<std::byte*>(memory);
+    if (cudaError_t e = cudaEventCreateWithFlags(&staging.left, cudaEventDisableTiming); e != cudaSuccess)
+      return cuda_error("cudaEventCreate", e);
+  }
   return d;
 }
 
 CudaDevice::~CudaDevice() {
   cudaSetDevice(ordinal_);
-  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  if (stream_ != nullptr) cudaStreamSynchronize(stream());
+  copies_.close();
+  graphs_.clear();
   if (cublas_ != nullptr) (*CublasLt::load())->destroy(cublas_);
   if (cudnn_ != nullptr) (*Cudnn::load())->destroy(cudnn_);
   for (auto& [program, library] : libraries_) cudaLibraryUnload(library);
   for (cudaLibrary_t library : own_) cudaLibraryUnload(library);
   for (std::byte* block : blocks_) cudaFree(block);
-  for (std::byte* block : host_blocks_) cudaFreeHost(block);
-  for (const Mark& mark : marks_) cudaEventDestroy(mark.event);
-  for (cudaEvent_t event : spare_events_) cudaEventDestroy(event);
-  if (staging_ != nullptr) cudaFreeHost(staging_);
+  for (const auto& [block, bytes] : host_blocks_) cudaFreeHost(block);
+  for (const Staging& staging : staging_) {
+    if (staging.memory != nullptr) cudaFreeHost(staging.memory);
+    if (staging.left != nullptr) cudaEventDestroy(staging.left);
+  }
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
@@ -118,7 +126,7 @@ absl::StatusOr<std::byte*> CudaDevice::allocate(int64_t bytes) {
         cat("this rank needs ", bytes, " bytes of memory on ", name_, "; ", free, " of ", total, " are free"));
   }
   blocks_.push_back(static_cast<std::byte*>(block));
-  if (cudaError_t e = cudaMemsetAsync(block, 0, static_cast<size_t>(bytes), stream_); e != cudaSuccess)
+  if (cudaError_t e = cudaMemsetAsync(block, 0, static_cast<size_t>(bytes), stream()); e != cudaSuccess)
     return cuda_error("cudaMemset", e);
   return blocks_.back();
 }
@@ -132,8 +140,8 @@ absl::StatusOr<std::byte*> CudaDevice::allocate_on_host(int64_t bytes) {
                                             name_, ": ", cudaGetErrorString(e)));
   }
   std::memset(block, 0, static_cast<size_t>(bytes));
-  host_blocks_.push_back(static_cast<std::byte*>(block));
-  return host_blocks_.back();
+  host_blocks_[static_cast<std::byte*>(block)] = bytes;
+  return static_cast<std::byte*>(block);
 }
 
 absl::StatusOr<int64_t> CudaDevice::allocate_scratch() {
@@ -144,19 +152,35 @@ absl::StatusOr<int64_t> CudaDevice::allocate_scratch() {
   return scratch_bytes_;
 }
 
-// Addresses say on which side they lie.
+absl::Status CudaDevice::replay(size_t number, absl::FunctionRef<absl::Status()> issue) {
+  return graphs_.replay(number, stream(), issue, failure_);
+}
+
+bool CudaDevice::is_on_host(const std::byte* at) const {
+  return std::any_of(host_blocks_.begin(), host_blocks_.end(),
+                     [&](const auto& b) { return at >= b.first && at < b.first + b.second; });
+}
+
 absl::Status CudaDevice::copy(std::byte* to, const std::byte* from, int64_t bytes) {
-  const cudaError_t e = cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_);
+  const bool up = is_on_host(from);
+  if (up != is_on_host(to)) return copies_.copy(to, from, bytes, up, stream_).status();
+  const cudaError_t e = cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream());
   return e == cudaSuccess ? absl::OkStatus() : cuda_error("cudaMemcpy", e);
 }
 
-// Through pinned memory, piece by piece: the host's side is not pinned.
+absl::StatusOr<CudaDevice::Staging*> CudaDevice::next_staging() {
+  Staging& staging = staging_[next_staging_++ % staging_.size()];
+  if (cudaError_t e = cudaEventSynchronize(staging.left); e != cudaSuccess) return cuda_error("the GPU", e);
+  return &staging;
+}
+
 absl::Status CudaDevice::write(std::byte* to, std::span<const std::byte> from) {
   for (size_t at = 0; at < from.size(); at += kStaging) {
-    const size_t bytes = std::min<size_t>(kStaging, from.size() - at);
-    PARTITA_RETURN_IF_ERROR(synchronize());  // the piece before has left
-    std::memcpy(staging_, from.data() + at, bytes);
-    const cudaError_t e = cudaMemcpyAsync(to + at, staging_, bytes, cudaMemcpyHostToDevice, stream_);
+    const size_t bytes = std::min(kStaging, from.size() - at);
+    PARTITA_ASSIGN_OR_RETURN(Staging * staging, next_staging());
+    std::memcpy(staging->memory, from.data() + at, bytes);
+    cudaError_t e = cudaMemcpyAsync(to + at, staging->memory, bytes, cudaMemcpyHostToDevice, stream());
+    if (e == cudaSuccess) e = cudaEventRecord(staging->left, stream_);
     if (e != cudaSuccess) return cuda_error("cudaMemcpy", e);
   }
   return absl::OkStatus();
@@ -164,44 +188,27 @@ absl::Status CudaDevice::write(std::byte* to, std::span<const std::byte> from) {
 
 absl::Status CudaDevice::read(std::span<std::byte> to, const std::byte* from) {
   for (size_t at = 0; at < to.size(); at += kStaging) {
-    const size_t bytes = std::min<size_t>(kStaging, to.size() - at);
-    const cudaError_t e = cudaMemcpyAsync(staging_, from + at, bytes, cudaMemcpyDeviceToHost, stream_);
+    const size_t bytes = std::min(kStaging, to.size() - at);
+    PARTITA_ASSIGN_OR_RETURN(Staging * staging, next_staging());
+    const cudaError_t e = cudaMemcpyAsync(staging->memory, from + at, bytes, cudaMemcpyDeviceToHost, stream());
     if (e != cudaSuccess) return cuda_error("cudaMemcpy", e);
     PARTITA_RETURN_IF_ERROR(synchronize());
-    std::memcpy(to.data() + at, staging_, bytes);
+    std::memcpy(to.data() + at, staging->memory, bytes);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> CudaDevice::mark() {
-  Mark mark{++last_mark_, nullptr};
-  if (spare_events_.empty()) {
-    if (cudaError_t e = cudaEventCreateWithFlags(&mark.event, cudaEventDisableTiming); e != cudaSuccess)
-      return cuda_error("cudaEventCreate", e);
-  } else {
-    mark.event = spare_events_.back();
-    spare_events_.pop_back();
-  }
-  marks_.push_back(mark);
-  if (cudaError_t e = cudaEventRecord(mark.event, stream_); e != cudaSuccess) return cuda_error("cudaEventRecord", e);
-  return mark.number;
-}
+// Right after a copy it is that copy's.
+absl::StatusOr<int64_t> CudaDevice::mark() { return copies_.is_joined() ? copies_.mark(stream_) : copies_.last(); }
 
 absl::Status CudaDevice::wait_for(int64_t mark) {
-  for (const Mark& m : marks_) {
-    if (m.number == mark) note("the GPU", cudaEventSynchronize(m.event));
-  }
-  while (!marks_.empty() && marks_.front().number <= mark) {
-    spare_events_.push_back(marks_.front().event);
-    marks_.pop_front();
-  }
+  note("the GPU", copies_.wait_for(mark));
   return failure_;
 }
 
 absl::Status CudaDevice::synchronize() {
-  note("the GPU", cudaStreamSynchronize(stream_));
-  for (const Mark& mark : marks_) spare_events_.push_back(mark.event);
-  marks_.clear();
+  note("the GPU", cudaStreamSynchronize(stream()));
+  copies_.reset();
   return failure_;
 }
 
@@ -248,7 +255,7 @@ absl::StatusOr<cudaKernel_t> CudaDevice::own_kernel(const std::string& name) {
 void CudaDevice::launch(cudaKernel_t kernel, dim3 blocks, int threads, void** arguments, int shared_bytes) {
   note("a kernel's launch",
        cudaLaunchKernel(reinterpret_cast<const void*>(kernel), blocks, dim3(static_cast<unsigned>(threads)), arguments,
-                        static_cast<size_t>(shared_bytes), stream_));
+                        static_cast<size_t>(shared_bytes), stream()));
 }
 
 void CudaDevice::launch_items(cudaKernel_t kernel, int64_t items, void** arguments) {

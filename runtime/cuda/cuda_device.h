@@ -3,12 +3,14 @@
 
 #include <cuda_runtime_api.h>
 
-#include <deque>
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "runtime/cuda/copy_streams.h"
+#include "runtime/cuda/launch_graphs.h"
 #include "runtime/cuda/library.h"
 #include "runtime/device.h"
 #include "runtime/kernels/kernel_request.h"
@@ -30,6 +32,8 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::byte*> allocate_on_host(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare(const Program& program, const Step& step) override;
   absl::StatusOr<int64_t> allocate_scratch() override;
+  size_t replays(size_t count) override { return graphs_.add(count); }
+  absl::Status replay(size_t number, absl::FunctionRef<absl::Status()> issue) override;
   absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) override;
   absl::Status write(std::byte* to, std::span<const std::byte> from) override;
   absl::Status read(std::span<std::byte> to, const std::byte* from) override;
@@ -39,8 +43,11 @@ class CudaDevice final : public Device {
   absl::Status synchronize() override;
   absl::StatusOr<std::unique_ptr<Communicator>> communicator(Communicator& control) override;
 
-  // For the makers of kernels.
-  cudaStream_t stream() const { return stream_; }
+  // For the makers of kernels. The stream is behind all copies to and from the host.
+  cudaStream_t stream() {
+    if (!copies_.is_joined()) note(copies_.join(stream_));
+    return stream_;
+  }
   const cudaDeviceProp& properties() const { return properties_; }
   int ordinal() const { return ordinal_; }
   // Remembers the first thing that goes wrong while kernels run.
@@ -66,27 +73,32 @@ class CudaDevice final : public Device {
  private:
   CudaDevice() = default;
   absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_generated(const Program& program, const Step& step);
+  struct Staging;
+  absl::StatusOr<Staging*> next_staging();
+  bool is_on_host(const std::byte* at) const;
   absl::StatusOr<cudaKernel_t> generated_kernel(const Program& program, const std::string& name);
 
   int ordinal_ = 0;
   std::string name_;
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
-  std::vector<std::byte*> blocks_, host_blocks_;  // the latter pinned
+  std::vector<std::byte*> blocks_;
+  std::map<std::byte*, int64_t> host_blocks_;  // page-locked, with their bytes
   std::byte* scratch_ = nullptr;
   int64_t scratch_needed_ = 0, scratch_bytes_ = 0;
   std::map<const Program*, cudaLibrary_t> libraries_;
   std::vector<cudaLibrary_t> own_;
   cublasLtHandle_t cublas_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;
-  std::byte* staging_ = nullptr;  // pinned
-  struct Mark {
-    int64_t number = 0;
-    cudaEvent_t event = nullptr;
+  LaunchGraphs graphs_;
+  CopyStreams copies_;
+  // Page-locked memory that what the host reads and writes goes through, a piece at a time.
+  struct Staging {
+    std::byte* memory = nullptr;
+    cudaEvent_t left = nullptr;  // what was last written into it
   };
-  std::deque<Mark> marks_;  // nobody knows yet to have been passed; in the order of the queue
-  std::vector<cudaEvent_t> spare_events_;
-  int64_t last_mark_ = 0;
+  std::array<Staging, 8> staging_;
+  size_t next_staging_ = 0;
   absl::Status failure_;
 };
 

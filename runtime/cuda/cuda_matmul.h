@@ -24,7 +24,8 @@ struct CudaProduct {
   bool accumulate = false, bias = false, relu = false, gelu_tanh = false;
   bool tf32 = false;  // f32 operands may be rounded to tf32
   double scale = 1;
-  uint32_t align_a = kOperandAlignment, align_b = kOperandAlignment, align_c = kOperandAlignment;  // of addresses, bytes
+  uint32_t align_a = kOperandAlignment, align_b = kOperandAlignment,
+           align_c = kOperandAlignment;  // of addresses, bytes
 };
 
 class CudaMatmul {

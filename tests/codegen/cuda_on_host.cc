@@ -24,21 +24,21 @@ void put_kernels(const SimtModule& kernels, runtime::Program& program) {
       if (step.kind != runtime::StepKind::kKernel || step.device == runtime::DeviceTag::kHost ||
           !known.insert(step.name).second)
         continue;
-      stand_in::register_kernel(
-          image, step.name,
-          [&kernels, name = step.name, operands = step.operands.size()](
-              const stand_in::Launch& launch, void* const* arguments) -> stand_in::Work {
-            std::vector<char*> addresses;
-            for (size_t k = 0; k < operands; ++k) addresses.push_back(*static_cast<char* const*>(arguments[k]));
-            runtime::Step as_launched;
-            as_launched.name = name;
-            as_launched.params["threads"] = int64_t{launch.threads.x};
-            as_launched.units = launch.blocks.x;
-            return [&kernels, as_launched, addresses] {
-              std::lock_guard lock(one_block());
-              kernels.run(as_launched, addresses.data(), SimtOrder::kShuffled);
-            };
-          });
+      stand_in::register_kernel(image, step.name,
+                                [&kernels, name = step.name, operands = step.operands.size()](
+                                    const stand_in::Launch& launch, void* const* arguments) -> stand_in::Work {
+                                  std::vector<char*> addresses;
+                                  for (size_t k = 0; k < operands; ++k)
+                                    addresses.push_back(*static_cast<char* const*>(arguments[k]));
+                                  runtime::Step as_launched;
+                                  as_launched.name = name;
+                                  as_launched.params["threads"] = int64_t{launch.threads.x};
+                                  as_launched.units = launch.blocks.x;
+                                  return [&kernels, as_launched, addresses] {
+                                    std::lock_guard lock(one_block());
+                                    kernels.run(as_launched, addresses.data(), SimtOrder::kShuffled);
+                                  };
+                                });
     }
   }
   const std::string text = stand_in::kImageMark + image;

@@ -39,6 +39,8 @@ class DeviceStandIn final : public runtime::Device {
     return kernel;
   }
 
+  size_t replays(size_t) override { return 0; }
+  absl::Status replay(size_t, absl::FunctionRef<absl::Status()> issue) override { return issue(); }
   absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) override {
     PARTITA_CHECK((is_in(device_, to) || is_in(host_, to)) && (is_in(device_, from) || is_in(host_, from)),
                   "a copy of memory that the device does not know");

@@ -1,6 +1,6 @@
-// GPU programs, those whose states lie in the host's memory among them: whole, over two ranks, on the real executor with
-// a GPU that is this machine, against the local graphs in wide arithmetic. On two such: one whose queue runs as late as
-// it may, and the CUDA module's own device.
+// GPU programs, those whose states lie in the host's memory among them: whole, over two ranks, on the real executor
+// with a GPU that is this machine, against the local graphs in wide arithmetic. On two such: one whose queue runs as
+// late as it may, and the CUDA module's own device.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,6 +18,9 @@
 #include "tests/codegen/device_stand_in.h"
 #include "tests/partitioner/random_model.h"
 #include "tests/partitioner/spmd.h"
+#ifdef PARTITA_STAND_INS
+#include "tests/stand_ins/cuda/kernels.h"
+#endif
 
 namespace partita {
 namespace {
@@ -189,6 +192,7 @@ TEST(HostOffload_RandomModels, TrainAsTheReference) {
 }
 
 #ifdef PARTITA_STAND_INS
+// The first step issues its work, the second captures it, the third launches what was captured.
 TEST(CudaDevice_RandomModels, TrainAsTheReference) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     RandomModel model = random_model(seed);
@@ -200,6 +204,7 @@ TEST(CudaDevice_RandomModels, TrainAsTheReference) {
     expect_near(run_steps(local, inputs, states, 3, Played::kCuda), run_steps(local, inputs, states, 3), 1e-9, model);
     ASSERT_FALSE(HasFailure()) << seed;
   }
+  EXPECT_GT(stand_in::graph_launches(), 0);  // from the second step on
 }
 #endif
 

@@ -1,6 +1,7 @@
 // cuBLASLt's interface, as far as Partita calls it, for the GPU that is this machine: column-major products by their
-// definition. Strict where the library is lenient or undefined: matrices must fit together, leading dimensions must hold
-// their columns, addresses must be as aligned as the heuristics were told, the workspace as large as the algorithm said.
+// definition. Strict where the library is lenient or undefined: matrices must fit together, leading dimensions must
+// hold their columns, addresses must be as aligned as the heuristics were told, the workspace as large as the algorithm
+// said.
 #include <cublasLt.h>
 
 #include <algorithm>

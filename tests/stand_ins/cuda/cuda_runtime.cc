@@ -70,6 +70,7 @@ struct Runtime {
   Handles<Graph> graphs, runnable_graphs;
   std::mutex mutex;
   std::map<std::string, std::map<std::string, KernelMaker>> images;
+  std::atomic<int64_t> graph_launches = 0;
 };
 Runtime& runtime() { return Runtime::instance(); }
 
@@ -124,6 +125,8 @@ void register_kernel(const std::string& image, const std::string& name, KernelMa
   std::lock_guard lock(runtime().mutex);
   runtime().images[image][name] = std::move(maker);
 }
+
+int64_t graph_launches() { return runtime().graph_launches; }
 
 cudaError_t queue_work(cudaStream_t stream, Work work) { return queue("a library", stream, std::move(work)); }
 
@@ -381,6 +384,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   if (!runtime().runnable_graphs.has(graph)) return misuse("cudaGraphLaunch", "no graph");
+  ++runtime().graph_launches;
   return queue("cudaGraphLaunch", stream, [work = reinterpret_cast<Graph*>(graph)->work] {
     for (const Work& w : work) w();
   });

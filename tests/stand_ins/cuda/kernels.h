@@ -25,6 +25,9 @@ using KernelMaker = std::function<Work(const Launch&, void* const* arguments)>;
 
 void register_kernel(const std::string& image, const std::string& name, KernelMaker maker);
 
+// How many graphs were launched in this process.
+int64_t graph_launches();
+
 // What a library queues.
 cudaError_t queue_work(cudaStream_t stream, Work work);
 

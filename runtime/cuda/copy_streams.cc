@@ -1,0 +1,97 @@
+#include "runtime/cuda/copy_streams.h"
+
+#include "base/status.h"
+#include "runtime/cuda/cuda_device.h"
+
+namespace partita::runtime {
+
+absl::Status CopyStreams::open() {
+  for (cudaStream_t* stream : {&up_, &down_}) {
+    if (cudaError_t e = cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking); e != cudaSuccess)
+      return cuda_error("cudaStreamCreate", e);
+  }
+  PARTITA_ASSIGN_OR_RETURN(behind_, event());
+  return absl::OkStatus();
+}
+
+void CopyStreams::close() {
+  reset();
+  if (behind_ != nullptr) spare_.push_back(behind_);
+  for (cudaEvent_t e : spare_) cudaEventDestroy(e);
+  for (cudaStream_t stream : {up_, down_}) {
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
+}
+
+absl::StatusOr<cudaEvent_t> CopyStreams::event() {
+  cudaEvent_t made = nullptr;
+  if (!spare_.empty()) {
+    made = spare_.back();
+    spare_.pop_back();
+  } else if (cudaError_t e = cudaEventCreateWithFlags(&made, cudaEventDisableTiming); e != cudaSuccess) {
+    return cuda_error("cudaEventCreate", e);
+  }
+  return made;
+}
+
+absl::StatusOr<cudaEvent_t> CopyStreams::add_mark(cudaStream_t stream) {
+  PARTITA_ASSIGN_OR_RETURN(cudaEvent_t made, event());
+  marks_.push_back({++last_, made});
+  if (cudaError_t e = cudaEventRecord(made, stream); e != cudaSuccess) return cuda_error("cudaEventRecord", e);
+  return made;
+}
+
+absl::StatusOr<int64_t> CopyStreams::copy(std::byte* to, const std::byte* from, int64_t bytes, bool up,
+                                          cudaStream_t main) {
+  Copy copy{{to, to + bytes}, {from, from + bytes}, up};
+  cudaStream_t stream = up ? up_ : down_;
+  cudaError_t e = cudaEventRecord(behind_, main);
+  if (e == cudaSuccess) e = cudaStreamWaitEvent(stream, behind_, 0);
+  for (const Copy& c : under_way_) {
+    const bool meets = c.to.meets(copy.to) || c.to.meets(copy.from) || c.from.meets(copy.to);
+    if (c.up != up && meets && e == cudaSuccess) e = cudaStreamWaitEvent(stream, c.done, 0);
+  }
+  if (e == cudaSuccess) e = cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream);
+  if (e != cudaSuccess) return cuda_error("cudaMemcpy", e);
+  PARTITA_ASSIGN_OR_RETURN(copy.done, add_mark(stream));
+  copy.number = last_;
+  under_way_.push_back(copy);
+  return last_;
+}
+
+absl::Status CopyStreams::join(cudaStream_t main) {
+  cudaEvent_t last[2] = {};  // of each direction
+  for (const Copy& c : under_way_) last[c.up] = c.done;
+  under_way_.clear();
+  for (cudaEvent_t done : last) {
+    if (done == nullptr) continue;
+    if (cudaError_t e = cudaStreamWaitEvent(main, done, 0); e != cudaSuccess)
+      return cuda_error("cudaStreamWaitEvent", e);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> CopyStreams::mark(cudaStream_t main) {
+  PARTITA_RETURN_IF_ERROR(add_mark(main).status());
+  return last_;
+}
+
+cudaError_t CopyStreams::wait_for(int64_t number) {
+  cudaError_t first = cudaSuccess;
+  while (!marks_.empty() && marks_.front().number <= number) {
+    const cudaError_t e = cudaEventSynchronize(marks_.front().event);
+    if (first == cudaSuccess) first = e;
+    spare_.push_back(marks_.front().event);
+    marks_.pop_front();
+  }
+  std::erase_if(under_way_, [&](const Copy& c) { return c.number <= number; });
+  return first;
+}
+
+void CopyStreams::reset() {
+  for (const Mark& mark : marks_) spare_.push_back(mark.event);
+  marks_.clear();
+  under_way_.clear();
+}
+
+}  // namespace partita::runtime
