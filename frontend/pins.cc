@@ -11,6 +11,7 @@ namespace partita {
 namespace {
 
 constexpr std::string_view kAxes[] = {"data", "tensor", "pipeline", "context", "expert"};
+constexpr std::string_view kStageAxes[] = {"data", "tensor", "context", "expert"};
 constexpr int64_t kMostDevices = int64_t{1} << 24;
 
 FieldParser<PinRecipe> axis(std::string name) {
@@ -20,6 +21,25 @@ FieldParser<PinRecipe> axis(std::string name) {
     PARTITA_ASSIGN_OR_RETURN(out.axes[name], read_integer(node, path, 1, kMostDevices));
     return absl::OkStatus();
   };
+}
+
+// [{data: 4}, {data: 2, tensor: 2}]: one mapping for each stage.
+absl::Status parse_stages(const YamlNode& node, const std::string& path, PinRecipe& out) {
+  out.stages.clear();
+  if (node.kind == YamlNode::Kind::kNull) return absl::OkStatus();
+  if (node.kind != YamlNode::Kind::kSequence || node.items.empty())
+    return unexpected(node, path, "a list with one mapping for each stage, as in [{data: 4}, {tensor: 4}]");
+  for (const auto& item : node.items) {
+    std::string where = cat(path, "[", out.stages.size(), "]");
+    PARTITA_ASSIGN_OR_RETURN(auto found, match_keys(*item, where, {std::begin(kStageAxes), std::end(kStageAxes)}));
+    std::map<std::string, int64_t>& stage = out.stages.emplace_back();
+    for (const YamlEntry* entry : found) {
+      if (entry == nullptr) continue;
+      PARTITA_ASSIGN_OR_RETURN(stage[entry->key],
+                               read_integer(*entry->value, join_path(where, entry->key), 1, kMostDevices));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status parse_zero_group(const YamlNode& node, const std::string& path, PinRecipe& out) {
@@ -47,6 +67,7 @@ const Fields<PinRecipe>& pin_fields() {
       {"schedule", choice(&PinRecipe::schedule)},
       {"interleave", integer(&PinRecipe::interleave, 1, 1024)},
       {"cuts", globs(&PinRecipe::cuts)},
+      {"stages", parse_stages},
   };
   return kFields;
 }

@@ -176,7 +176,9 @@ struct PinRecipe {
   std::optional<PipelineSchedule> schedule;
   std::optional<int64_t> interleave;  // chunks per stage
   std::vector<std::string> cuts;      // globs: the first node of each stage (or chunk) but the first
-  std::vector<ValuePin> values;       // the last one that matches wins
+  // Per stage: data, tensor, context, expert -> size; what it leaves out is as in `axes`. Empty: all stages are alike.
+  std::vector<std::map<std::string, int64_t>> stages;
+  std::vector<ValuePin> values;  // the last one that matches wins
   bool operator==(const PinRecipe&) const = default;
 
   // Size of a pinned axis; nullopt when it is free.

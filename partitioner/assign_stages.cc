@@ -85,9 +85,10 @@ class StageAssigner {
   }
 
   absl::Status cut_forward() {
-    PARTITA_ASSIGN_OR_RETURN(std::vector<int> stages, !owners_.empty() ? followed()
-                                                      : cuts_.empty()  ? balanced()
-                                                                       : pinned());
+    PARTITA_ASSIGN_OR_RETURN(std::vector<int> stages, is_marked()        ? marked()
+                                                      : !owners_.empty() ? followed()
+                                                      : cuts_.empty()    ? balanced()
+                                                                         : pinned());
     for (size_t k = 0; k < staged_.size(); ++k) {
       const Node& node = graph_.nodes[staged_[k]];
       int at = stages[k];
@@ -99,6 +100,16 @@ class StageAssigner {
       }
     }
     return absl::OkStatus();
+  }
+
+  bool is_marked() const {
+    return std::any_of(staged_.begin(), staged_.end(), [&](NodeId n) { return graph_.nodes[n].chunk > 0; });
+  }
+
+  absl::StatusOr<std::vector<int>> marked() const {
+    std::vector<int> stages;
+    for (NodeId n : staged_) stages.push_back(std::max(graph_.nodes[n].chunk - 1, 0));
+    return stages;
   }
 
   // The stages of the nodes that need one, with cuts as they are pinned.

@@ -36,8 +36,10 @@ std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t o
 // With `cuts`, one glob for each stage but the first, a stage begins at the first such node that reads a parameter, or
 // comes from an ONNX node, of a name that the glob matches.
 //
-// `graph` is one that localize() made; `owners` fixes the owners of states by name. InvalidArgument where there are
-// fewer parts than stages, or a glob matches nothing or leaves nothing to a stage.
+// Where forward nodes are marked with stages (Node::chunk is the stage + 1), they are cut so, and the rest follows.
+//
+// `graph` is one that localize() made, or is to be handed to it; `owners` fixes the owners of states by name.
+// InvalidArgument where there are fewer parts than stages, or a glob matches nothing or leaves nothing to a stage.
 using StateOwners = std::map<std::string, int>;
 absl::StatusOr<StageAssignment> assign_stages(const Graph& graph, int64_t stages, const StateOwners& owners,
                                               const std::vector<std::string>& cuts = {});

@@ -103,6 +103,9 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin,
   if (!pin.cuts.empty())
     return absl::InvalidArgumentError(
         "pin cuts: a search chooses the stages itself; pin them where you compile or train");
+  if (!pin.stages.empty())
+    return absl::InvalidArgumentError(
+        "pin stages: a search prices stages that are all alike; pin them where you compile or train");
   double widest = 1;  // a split factor that is smaller than the axis is worth nothing
   for (const UnitWork& u : w.kinds) widest = std::max(widest, u.split_factor);
   PARTITA_RETURN_IF_ERROR(axis("tensor", s.tensor, std::min(kWidestTensor, static_cast<int64_t>(widest))));

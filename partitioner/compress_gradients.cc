@@ -53,6 +53,10 @@ std::vector<int> sample_axes(const ShardingPlan& plan) {
   return {axes.begin(), axes.end()};
 }
 
+std::vector<int> sample_axes(const ShardingPlan& plan, const PipelineStage& stage) {
+  return plan.axis_uses.empty() ? sample_axes(plan) : plan.axis_uses[static_cast<size_t>(stage.index) + 1].samples;
+}
+
 absl::StatusOr<CompressedGradients> compress_gradients(LocalProgram& program, Compression kind,
                                                        const std::vector<int>& axes, int64_t bucket_bytes) {
   if (kind == Compression::kBf16) return round_to_bf16(program, axes);

@@ -36,6 +36,7 @@ struct PipelineStage {
   // The part of its segment that the schedule runs the node in, in the order in which one micro-batch comes through
   // them: its chunk; gradients of weights after the others, where they run apart.
   int32_t phase(const Node& node) const {
+    if (axis < 0) return 0;  // not cut into stages yet
     if (node.segment == Segment::kForward) return phase(StageWork::kForward, node.chunk);
     if (node.segment != Segment::kBackward) return 0;
     bool apart = schedule == PipelineSchedule::kZeroBubble && node.weight_gradient;

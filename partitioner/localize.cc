@@ -48,6 +48,19 @@ class Localizer {
     return finish();
   }
 
+  absl::StatusOr<std::vector<Sharding>> shardings() {
+    start();
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) visit(static_cast<NodeId>(n));
+    if (!refused_.ok()) return refused_;
+    std::vector<Sharding> all;
+    for (size_t v = 0; v < variants_.size(); ++v) {
+      all.push_back(variants_[v].empty() ? Sharding::replicated(graph_.values[v].type.shape)
+                                         : variants_[v][0].sharding);
+      all.back().partial.clear();
+    }
+    return all;
+  }
+
  private:
   static constexpr int kWholeDepth = 32;   // nodes that are made once more for all samples of a run
   static constexpr int kPutOffDepth = 64;  // bounds the recursion through nodes that were put off
@@ -132,6 +145,8 @@ class Localizer {
 
   void visit(NodeId n) {
     const Node& node = graph_.nodes[n];
+    if (auto recut = plan_.recuts.find(node.outputs[0]); recut != plan_.recuts.end())
+      return lay_out(node, recut->second);
     if (int depth = put_off_depth(node); depth > 0 && depth < kPutOffDepth) {
       for (ValueId v : node.outputs) put_off_[v] = depth;
       return;
@@ -152,6 +167,28 @@ class Localizer {
     for (size_t k = 0; k < use.present.size(); ++k) refine(use.formula, false, k, use.shardings[k], mesh_);
     emit(use, splitter_.divide(use, layouts));
     inherit_layout(node);
+  }
+
+  // The node's operand under another sharding: what makes it smaller is done by who has it, the rest by who reads it.
+  // Sums over micro-batches stay owed.
+  void lay_out(const Node& node, Sharding wanted) {
+    ValueId v = node.inputs[0], local = kNoValue;
+    if (put_off_[v] > 0) {
+      at(node);
+      local = get(v, wanted);
+    } else {
+      const Sharding from = sharding_of(v);
+      if (std::count(from.partial.begin(), from.partial.end(), mesh_.time) > 0) wanted.partial = {mesh_.time};
+      const Sharding sent = narrowed(from, wanted, mesh_);
+      at(node);
+      if (const Node* producer = graph_.producer(v))
+        b_.context().origin = producer->origin, b_.context().block = producer->block,
+        b_.context().chunk = producer->chunk;
+      local = get(v, sent);
+      at(node);
+      local = resharder_.reshard(local, sent, normalized(wanted));
+    }
+    variants_[node.outputs[0]].push_back({local, normalized(wanted), node.segment});
   }
 
   // How a value lies for `node`: first as it is meant to be used, then its other forms.
@@ -493,7 +530,7 @@ class Localizer {
     DeviceKind device = node.device;
     bool host = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return on_host(v); });
     if (node.segment == Segment::kUpdate && host) device = DeviceKind::kHost;
-    b_.context() = {node.segment, node.origin, node.block, node.weight_gradient, device};
+    b_.context() = {node.segment, node.origin, node.block, node.weight_gradient, device, node.chunk};
   }
 
   bool on_host(ValueId v) const {
@@ -616,6 +653,10 @@ class Localizer {
 
 absl::StatusOr<LocalProgram> localize(const Graph& graph, const ShardingPlan& plan) {
   return Localizer(graph, plan).run();
+}
+
+absl::StatusOr<std::vector<Sharding>> value_shardings(const Graph& graph, const ShardingPlan& plan) {
+  return Localizer(graph, plan).shardings();
 }
 
 }  // namespace partita

@@ -3,6 +3,7 @@
 // parallelism and ZeRO differ only in the plan they hand in.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,8 +35,18 @@ struct ShardingPlan {
                                   // rather than completed everywhere (Megatron's sequence parallelism)
   int64_t micro_batches = 1;      // of one rank
   int64_t samples_per_step = 0;
+
+  // Where the stages of a pipeline divide different things (partitioner/join_plans.h), by Node::chunk: what the axes
+  // are to the node's stage. Empty: the same to all nodes, by `inputs` and `scatter_axes`.
+  struct AxisUse {
+    std::vector<int> samples, scatter;
+  };
+  std::vector<AxisUse> axis_uses;
+  std::map<ValueId, Sharding> recuts;  // values that are their producer's operand, laid out so
 };
 
 absl::StatusOr<LocalProgram> localize(const Graph& graph, const ShardingPlan& plan);
+// How each value of the graph lies first under the plan, its sums completed. Errors are those of localize().
+absl::StatusOr<std::vector<Sharding>> value_shardings(const Graph& graph, const ShardingPlan& plan);
 
 }  // namespace partita

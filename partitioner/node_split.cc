@@ -41,12 +41,19 @@ bool joins_owed(const NodeUse& use, const std::vector<std::vector<int>>& passing
 NodeSplitter::NodeSplitter(const Graph& graph, const ShardingPlan& plan,
                            const std::vector<std::vector<NodeId>>& readers)
     : graph_(graph), plan_(plan), mesh_(plan.mesh), readers_(readers), constants_(constant_values(graph)) {
+  std::set<int> axes;
   for (const Sharding& s : plan.inputs) {
     for (const auto& dim : s.dims) {
-      for (const Piece& p : dim) sample_axes_.insert(p.axes.begin(), p.axes.end());
+      for (const Piece& p : dim) axes.insert(p.axes.begin(), p.axes.end());
     }
   }
-  sample_axes_.erase(mesh_.time);
+  axes.erase(mesh_.time);
+  sample_axes_.assign(axes.begin(), axes.end());
+}
+
+ShardingPlan::AxisUse NodeSplitter::axis_use(const Node& node) const {
+  if (plan_.axis_uses.empty()) return {sample_axes_, plan_.scatter_axes};
+  return plan_.axis_uses[static_cast<size_t>(node.chunk)];
 }
 
 NodeSplit NodeSplitter::divide(const NodeUse& use, const std::vector<OperandLayouts>& layouts) const {
@@ -176,12 +183,13 @@ void NodeSplitter::scatter_sums(const NodeUse& use, const std::vector<std::vecto
                                 FactorSplit& split) const {
   Segment segment = use.node.segment;
   bool gradient = segment == Segment::kReduce || segment == Segment::kUpdate || use.node.op->sums_micro_batches;
+  const ShardingPlan::AxisUse axes = axis_use(use.node);
   for (size_t k = 0; k < use.present.size(); ++k) {
     if (use.shardings[k].kind != PartialKind::kSum) continue;
     for (int axis : use.shardings[k].partial) {
-      bool contraction = use.node.op->work != WorkKind::kMemory && sample_axes_.count(axis) > 0;
-      bool passes = std::any_of(passing.begin(), passing.end(), [&](const auto& axes) { return has(axes, axis); });
-      if ((!contraction && (gradient || !has(plan_.scatter_axes, axis))) || passes || takes(split, axis)) continue;
+      bool contraction = use.node.op->work != WorkKind::kMemory && has(axes.samples, axis);
+      bool passes = std::any_of(passing.begin(), passing.end(), [&](const auto& left) { return has(left, axis); });
+      if ((!contraction && (gradient || !has(axes.scatter, axis))) || passes || takes(split, axis)) continue;
       for (size_t f = 0; f < split.axes.size(); ++f) {
         if (!can_scatter(use.formula, static_cast<int>(f), k)) continue;
         if (use.formula.factors[f].size % (mesh_.ways(split.axes[f]) * mesh_.axes[axis].size) != 0) continue;

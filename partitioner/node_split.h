@@ -66,6 +66,7 @@ class NodeSplitter {
   bool completed_for_all(const NodeUse& use, size_t operand, int axis) const;
   bool is_lookup(const NodeUse& use, size_t operand, size_t other) const;
   void scatter_sums(const NodeUse& use, const std::vector<std::vector<int>>& passing, FactorSplit& split) const;
+  ShardingPlan::AxisUse axis_use(const Node& node) const;
   bool is_read_whole(ValueId v, const FormulaOperand& operand, int factor) const;
 
   const Graph& graph_;
@@ -73,7 +74,7 @@ class NodeSplitter {
   const Mesh& mesh_;
   const std::vector<std::vector<NodeId>>& readers_;
   std::vector<const Literal*> constants_;  // by value
-  std::set<int> sample_axes_;              // that split inputs
+  std::vector<int> sample_axes_;           // that split inputs
 };
 
 }  // namespace partita

@@ -1,11 +1,14 @@
-// From pins to shardings: how many ranks each mesh axis has, and what the axes split.
+// From pins to a layout: how many ranks each mesh axis has, and how a step's samples are divided over them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "ir/graph.h"
 #include "ir/recipe.h"
-#include "partitioner/localize.h"
+#include "partitioner/pipeline_schedule.h"
 
 namespace partita {
 
@@ -21,13 +24,17 @@ struct ParallelLayout {
   bool reshard_after_forward = true;  // ZeRO-3: gathered parameters are dropped after each pass, not kept for the step
   int64_t zero_group = 0;             // data x expert ranks that share one sharded copy; divides data x expert
   bool scatter_sums = false;          // Megatron's sequence parallelism over the tensor axis
+  // Where the stages differ, one layout for each: as if all were like it. This one is then that of a stage with the
+  // most sample ranks.
+  std::vector<ParallelLayout> stages;
   int64_t ranks() const { return pipeline * data * expert * context * tensor; }
   // Ranks that take different samples.
   int64_t sample_ranks() const { return data * expert; }
 };
 
 // What the pins ask for, over `ranks` where that is said. The data axis takes the ranks that the pins leave; the
-// pipeline does where a schedule is pinned and its stages are not. InvalidArgument where the numbers do not fit.
+// pipeline does where a schedule is pinned and its stages are not. Stages may differ in what their ranks divide, not in
+// how many they are. InvalidArgument where the numbers do not fit.
 absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional<int64_t> ranks,
                                              std::vector<std::string>& warnings);
 
@@ -46,24 +53,9 @@ struct BatchPlan {
 // Divides the global batch (train.yaml's, else the graph's own) over `ranks`. Whole runs of the graph go to different
 // ranks as far as they are many enough, since that needs no communication inside a run; what ranks are left share each
 // run. Ranks along the expert axis exchange the tokens of one run, and share it. With running statistics of global
-// batches, runs are never taken side by side: their order matters. InvalidArgument where the numbers do not divide,
-// with what would.
-absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe, int64_t ranks);
-
-struct PlannedGraph {
-  Graph graph;  // ops that have to be split are in a form that can be
-  ShardingPlan plan;
-};
-
-// The shardings of a training graph under a layout: samples over the data and expert axes, positions over the context
-// axis, features, heads and vocabulary over the tensor axis, experts over theirs; optimizer states, gradients and
-// parameters stored in parts as the ZeRO stage says. What an axis finds nothing to split in is a warning. Sizes that
-// the tensor axis does not divide are padded.
-absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
-                                            const BatchPlan& batch, std::vector<std::string>& warnings);
-
-// The same for a graph that shares inputs and states with one that is planned (evaluation): they lie as they do there.
-absl::StatusOr<PlannedGraph> plan_shardings_like(const PlannedGraph& training, const Graph& graph, const Recipe& recipe,
-                                                 const ParallelLayout& layout, const BatchPlan& batch);
+// batches, runs are never taken side by side: their order matters; nor are they where stages differ, which all have the
+// same samples of a run in one micro-batch. `micro_batch` counts those of a rank where most share a run.
+// InvalidArgument where the numbers do not divide, with what would.
+absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe, const ParallelLayout& layout);
 
 }  // namespace partita

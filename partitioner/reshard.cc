@@ -68,6 +68,23 @@ bool divides(const std::vector<Piece>& pieces, const Mesh& mesh) {
 
 }  // namespace
 
+Sharding narrowed(const Sharding& from, const Sharding& to, const Mesh& mesh) {
+  Sharding out = from;
+  std::erase_if(out.partial, [&](int axis) { return std::count(to.partial.begin(), to.partial.end(), axis) == 0; });
+  for (size_t d = 0; d < from.dims.size(); ++d) {
+    std::vector<Piece> a, b;
+    if (!common_pieces(from.dims[d], to.dims[d], a, b) || !divides(a, mesh) || !divides(b, mesh)) continue;
+    for (size_t k = 0; k < a.size(); ++k) {
+      const std::vector<int>& want = b[k].axes;
+      if (a[k].axes.size() >= want.size() || !std::equal(a[k].axes.begin(), a[k].axes.end(), want.begin())) continue;
+      while (a[k].axes.size() < want.size() && !out.is_split_by(want[a[k].axes.size()]))
+        a[k].axes.push_back(want[a[k].axes.size()]);
+    }
+    out.dims[d] = std::move(a);
+  }
+  return normalized(std::move(out));
+}
+
 Attrs Resharder::group(const std::vector<int>& axes) const {
   return {{"axes", std::vector<int64_t>(axes.begin(), axes.end())}, {"parts", mesh_.ways(axes)}};
 }

@@ -6,6 +6,10 @@
 
 namespace partita {
 
+// What of a resharding from `from` to `to` makes a rank's part smaller: sums that `to` does not owe are completed, and
+// its new axes split what they can before anything is gathered.
+Sharding narrowed(const Sharding& from, const Sharding& to, const Mesh& mesh);
+
 class Resharder {
  public:
   Resharder(Builder& b, const Mesh& mesh) : b_(b), mesh_(mesh), coordinates_(mesh.axes.size(), kNoValue) {}

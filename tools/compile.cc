@@ -22,6 +22,7 @@
 #include "partitioner/localize.h"
 #include "partitioner/moe_capacity.h"
 #include "partitioner/parallel_plan.h"
+#include "partitioner/plan_shardings.h"
 #include "partitioner/prefetch_gathers.h"
 #include "partitioner/sample_groups.h"
 #include "partitioner/split_stages.h"
@@ -121,7 +122,7 @@ absl::StatusOr<std::vector<LocalProgram>> localize_stages(const PlannedGraph& pl
 
 // The same model imported for inference, every state and input laid out as training has it.
 absl::StatusOr<CompiledEvaluation> compile_evaluation(const CompileRequest& request, Recipe& recipe,
-                                                      const PlannedGraph& training,
+                                                      const PlannedStages& training,
                                                       const ParallelLayout& training_layout, const BatchPlan& batch,
                                                       const StateOwners& owners, PassContext context) {
   ParallelLayout layout = training_layout;
@@ -130,8 +131,13 @@ absl::StatusOr<CompiledEvaluation> compile_evaluation(const CompileRequest& requ
   options.training = false;
   PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_model(request.model, options, recipe));
   PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(evaluation_pipeline(), std::move(model.graph), context));
-  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings_like(training, graph, recipe, layout, batch));
-  PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned, layout, owners));
+  PlannedStages planned;
+  if (layout.stages.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(planned.joined, plan_shardings_like(training.joined, graph, recipe, layout, batch));
+  } else {
+    PARTITA_ASSIGN_OR_RETURN(planned, plan_stages_like(training, graph, recipe, layout, batch, owners));
+  }
+  PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned.joined, layout, owners));
   CompiledEvaluation out;
   for (const LocalProgram& stage : stages) {
     PARTITA_ASSIGN_OR_RETURN(runtime::Program program, emit_program(stage, request.target, &out.claims.emplace_back()));
@@ -232,6 +238,7 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
     nlohmann::json bytes = memory_bytes(stage);
     for (auto& [region, most] : memory.items()) most = std::max(most.get<int64_t>(), bytes.at(region).get<int64_t>());
     stages.push_back(std::move(bytes));
+    if (!compiled.stage_axes.empty()) stages.back()["mesh"] = compiled.stage_axes[stages.size() - 1];
     for (const auto& s : stage.segments) steps += static_cast<int64_t>(s.steps.size());
   }
   nlohmann::json evaluate;
@@ -375,6 +382,9 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(ParallelLayout layout, pinned_layout(recipe, request.ranks, out.warnings));
   out.ranks = layout.ranks();
   if (layout.pipeline > 1) out.schedule = layout.schedule;
+  for (const ParallelLayout& stage : layout.stages)
+    out.stage_axes.push_back(
+        {{"data", stage.data}, {"expert", stage.expert}, {"context", stage.context}, {"tensor", stage.tensor}});
   if (!recipe.batch.global && recipe.batch.micro && recipe.batch.accumulation)
     recipe.batch.global = *recipe.batch.micro * *recipe.batch.accumulation * layout.sample_ranks();
   PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_model(request.model, import_options_of(recipe, layout), recipe));
@@ -382,7 +392,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   warn_of_idle_patterns(recipe, model.graph, out.warnings);
   PARTITA_RETURN_IF_ERROR(take_data_settings(recipe, out));
   watch.lap("import");
-  PARTITA_ASSIGN_OR_RETURN(BatchPlan batch, plan_batch(model.graph, recipe, layout.sample_ranks()));
+  PARTITA_ASSIGN_OR_RETURN(BatchPlan batch, plan_batch(model.graph, recipe, layout));
   if (recipe.semantics.moe) out.capacity_samples = batch.graph_batch;
   if (int64_t groups = batch.batch_ranks * batch.parts;
       recipe.semantics.batch_norm == BatchNormGroup::kReplica && groups > 1) {
@@ -407,12 +417,18 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     return out;
   }
 
-  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned, plan_shardings(graph, recipe, layout, batch, out.warnings));
-  PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned, layout));
+  PlannedStages planned;
+  if (layout.stages.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(planned.joined, plan_shardings(graph, recipe, layout, batch, out.warnings));
+  } else {
+    PARTITA_ASSIGN_OR_RETURN(planned, plan_stages(graph, recipe, layout, batch, out.warnings));
+  }
+  PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned.joined, layout));
   if (out.ranks > 1) {
     for (LocalProgram& stage : stages) {
-      PARTITA_ASSIGN_OR_RETURN(CompressedGradients c,
-                               compress_gradients(stage, recipe.compress, sample_axes(planned.plan), kBucketBytes));
+      PARTITA_ASSIGN_OR_RETURN(
+          CompressedGradients c,
+          compress_gradients(stage, recipe.compress, sample_axes(planned.joined.plan, stage.stage), kBucketBytes));
       out.compressed.sums += c.sums, out.compressed.bytes += c.bytes, out.compressed.plain_bytes += c.plain_bytes;
       bucket_collectives(stage, kBucketBytes);
       bucket_gathers(stage, kBucketBytes);

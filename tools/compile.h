@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,8 +60,10 @@ struct Compiled {
   std::vector<PassTime> passes;
   bool stopped = false;  // after the pass that was asked for: there is no program
   int64_t ranks = 1;
-  int64_t parameters = 0;                     // trained elements
-  std::optional<PipelineSchedule> schedule;   // of a pipeline's stages
+  int64_t parameters = 0;                    // trained elements
+  std::optional<PipelineSchedule> schedule;  // of a pipeline's stages
+  // What the ranks of each stage divide (data, expert, context, tensor), where the stages differ.
+  std::vector<std::map<std::string, int64_t>> stage_axes;
   Compression compress = Compression::kNone;  // of gradients' sums over ranks, where some are compressed
   CompressedGradients compressed;             // on a rank, over all stages
   int64_t statistic_samples = 0;  // that one batch statistic is of, by semantics.batch_norm; 0: all of a run

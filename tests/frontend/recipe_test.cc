@@ -72,6 +72,7 @@ pin:
   schedule: interleaved
   interleave: 2
   cuts: [layers.4.*, head]
+  stages: [{data: 4}, {data: 2, tensor: 2}]
   "layers.*.mlp.up": {out: tensor, in: }
   "embed*": {vocab: [data, tensor]}
 )");
@@ -126,6 +127,8 @@ pin:
   EXPECT_EQ(recipe.pin.schedule, PipelineSchedule::kInterleaved);
   EXPECT_EQ(recipe.pin.interleave, 2);
   EXPECT_EQ(recipe.pin.cuts, (std::vector<std::string>{"layers.4.*", "head"}));
+  EXPECT_EQ(recipe.pin.stages,
+            (std::vector<std::map<std::string, int64_t>>{{{"data", 4}}, {{"data", 2}, {"tensor", 2}}}));
   ASSERT_EQ(recipe.pin.values.size(), 2u);
   EXPECT_EQ(recipe.pin.values[0], (ValuePin{"layers.*.mlp.up", {{"out", {"tensor"}}, {"in", {}}}}));
   EXPECT_EQ(recipe.pin.values[1], (ValuePin{"embed*", {{"vocab", {"data", "tensor"}}}}));
@@ -282,6 +285,10 @@ TEST(ParseRecipe_Refused, Table) {
       {"schedule: {warmup: -1}", "t:1:20: schedule.warmup: expected an integer >= 0, found '-1'"},
       {"optimizer: {kind: sgd, lr: 0.1}\nschedule: {min_lr: 0.2}",
        "t: schedule.min_lr: expected at most optimizer.lr 0.1, found 0.2"},
+      {"pin: {stages: {data: 4}}",
+       "t:1:15: pin.stages: expected a list with one mapping for each stage, as in [{data: 4}, {tensor: 4}], found a "
+       "mapping"},
+      {"pin: {stages: [{data: 0}]}", "t:1:23: pin.stages[0].data: expected an integer from 1 to 16777216, found '0'"},
       {"pin: {zero: 4}", "t:1:13: pin.zero: expected an integer from 0 to 3, found '4'"},
       {"pin: {tensor: 0}", "t:1:15: pin.tensor: expected an integer from 1 to 16777216, found '0'"},
       // The document.

@@ -6,7 +6,7 @@
 #include "base/cat.h"
 #include "ir/builder.h"
 #include "partitioner/bucket.h"
-#include "partitioner/parallel_plan.h"
+#include "partitioner/plan_shardings.h"
 #include "passes/attach_loss.h"
 #include "passes/build_backward.h"
 #include "passes/build_optimizer.h"

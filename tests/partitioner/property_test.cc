@@ -10,11 +10,13 @@
 #include <random>
 
 #include "base/cat.h"
+#include "base/status.h"
 #include "ir/print.h"
 #include "ir/verify.h"
 #include "partitioner/bucket.h"
 #include "partitioner/bucket_gathers.h"
 #include "partitioner/compress_gradients.h"
+#include "partitioner/join_plans.h"
 #include "partitioner/localize.h"
 #include "partitioner/pad_dimensions.h"
 #include "partitioner/prefetch_gathers.h"
@@ -34,6 +36,7 @@ struct Case {
   int stages = 1;  // of a pipeline
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   int64_t chunks = 1;
+  bool differ = false;    // the stages divide different things
   bool compress = false;  // the evaluator rounds nothing: the same numbers go another way
   std::vector<uint32_t> choices;
 };
@@ -65,6 +68,7 @@ Case random_case(uint64_t seed) {
   c.schedule = kSchedules[rng() % 4];
   if (c.schedule == PipelineSchedule::kInterleaved) c.chunks = 2 + static_cast<int64_t>(rng() % 2);
   c.compress = rng() % 2 == 0;
+  c.differ = c.stages > 1 && rng() % 2 == 0;
   return c;
 }
 
@@ -96,6 +100,47 @@ struct Prepared {
   ShardingPlan plan;
 };
 
+// How inputs and states lie, and which sums are scattered. `samples`: of a run, that axes `rest` may share.
+void draw(ShardingPlan& plan, const Graph& graph, const Case& c, const std::vector<int>& rest, int64_t samples,
+          Choices& choices) {
+  std::vector<int> batch;
+  for (int a : rest) {
+    if (choices.below(2) == 0 || samples % c.axes[static_cast<size_t>(a)].size != 0) continue;
+    batch.push_back(a);
+    samples /= c.axes[a].size;
+  }
+  for (const GraphInput& in : graph.inputs) {
+    Sharding s = Sharding::replicated(graph.type(in.value).shape);
+    if (in.kind == InputKind::kData) {
+      s.dims[0][0].axes = batch;
+      if (plan.mesh.time >= 0) s.dims[0][0].axes.insert(s.dims[0][0].axes.begin(), plan.mesh.time);
+    }
+    plan.inputs.push_back(std::move(s));
+  }
+  for (const State& s : graph.states) {
+    Sharding whole = Sharding::replicated(graph.type(s.value).shape);
+    bool accumulator = s.kind == StateKind::kAccumulator;
+    if (accumulator && choices.below(3) != 2) {
+      plan.states.push_back(std::nullopt);
+      continue;
+    }
+    StateLayout layout{whole, whole};
+    if (choices.below(3) > 0) split(layout.compute, rest, plan.mesh, choices);
+    layout.stored = layout.compute;
+    std::vector<int> free;  // slices too: they store parts, and compute with the whole
+    for (int a = 0; a < static_cast<int>(c.axes.size()); ++a) {
+      if (!uses_axis(layout.compute, a)) free.push_back(a);
+    }
+    if (choices.below(2)) split(layout.stored, free, plan.mesh, choices);
+    if (accumulator || s.kind != StateKind::kParameter) layout.compute = layout.stored;
+    layout.gather = static_cast<GatherTime>(choices.below(3));
+    plan.states.push_back(std::move(layout));
+  }
+  for (int a : rest) {
+    if (choices.below(3) == 2) plan.scatter_axes.push_back(a);
+  }
+}
+
 Prepared prepare(const Case& c) {
   Choices choices(c.choices);
   Graph graph = training_graph(c.model);
@@ -109,7 +154,7 @@ Prepared prepare(const Case& c) {
   ShardingPlan& plan = p.plan;
   plan.logical = std::move(padded.logical);
   plan.mesh.axes = c.axes;
-  std::vector<int> all, batch;
+  std::vector<int> all;
   for (int a = 0; a < static_cast<int>(c.axes.size()); ++a) all.push_back(a);
   plan.micro_batches = c.model.micro_batches;
   if (c.model.micro_batches == 2 && c.axes[0].size == 2 && choices.below(2)) {
@@ -125,41 +170,17 @@ Prepared prepare(const Case& c) {
     plan.micro_batches *= c.time;
     samples /= c.time;
   }
-  for (int a : rest) {
-    if (choices.below(2) == 0 || samples % c.axes[a].size != 0) continue;
-    batch.push_back(a);
-    samples /= c.axes[a].size;
-  }
-  for (const GraphInput& in : p.graph.inputs) {
-    Sharding s = Sharding::replicated(p.graph.type(in.value).shape);
-    if (in.kind == InputKind::kData) {
-      s.dims[0][0].axes = batch;
-      if (plan.mesh.time >= 0) s.dims[0][0].axes.insert(s.dims[0][0].axes.begin(), plan.mesh.time);
-    }
-    plan.inputs.push_back(std::move(s));
-  }
-  for (const State& s : p.graph.states) {
-    Sharding whole = Sharding::replicated(p.graph.type(s.value).shape);
-    bool accumulator = s.kind == StateKind::kAccumulator;
-    if (accumulator && choices.below(3) != 2) {
-      plan.states.push_back(std::nullopt);
-      continue;
-    }
-    StateLayout layout{whole, whole};
-    if (choices.below(3) > 0) split(layout.compute, rest, plan.mesh, choices);
-    layout.stored = layout.compute;
-    std::vector<int> free;  // slices too: they store parts, and compute with the whole
-    for (int a : all) {
-      if (!uses_axis(layout.compute, a)) free.push_back(a);
-    }
-    if (choices.below(2)) split(layout.stored, free, plan.mesh, choices);
-    if (accumulator || s.kind != StateKind::kParameter) layout.compute = layout.stored;
-    layout.gather = static_cast<GatherTime>(choices.below(3));
-    plan.states.push_back(std::move(layout));
-  }
-  for (int a : rest) {
-    if (choices.below(3) == 2) plan.scatter_axes.push_back(a);
-  }
+  std::vector<ShardingPlan> plans(c.differ ? static_cast<size_t>(c.stages) : 1, plan);
+  for (ShardingPlan& own : plans) draw(own, p.graph, c, rest, samples, choices);
+  plan = plans[0];
+  if (!c.differ) return p;
+  // Too few parts: one plan for all, then.
+  auto stages = assign_stages(p.graph, c.stages * c.chunks, {});
+  if (!stages.ok()) return p;
+  auto joined = join_plans(p.graph, *stages, plans);
+  PARTITA_CHECK(joined.ok(), joined.status().ToString());
+  p.graph = std::move(joined->graph);
+  p.plan = std::move(joined->plan);
   return p;
 }
 
@@ -202,7 +223,7 @@ std::string fault(const Case& c) {
   for (LocalProgram& stage : stages) {
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
     if (c.compress) {
-      EXPECT_TRUE(compress_gradients(stage, Compression::kBf16, sample_axes(p.plan), 1 << 12).ok());
+      EXPECT_TRUE(compress_gradients(stage, Compression::kBf16, sample_axes(p.plan, stage.stage), 1 << 12).ok());
     }
     bucket_collectives(stage, 1 << 12);
     bucket_gathers(stage, 1 << 12);
@@ -258,6 +279,11 @@ Case smallest(Case c) {
       smaller.compress = false;
       attempt(std::move(smaller));
     }
+    if (c.differ) {
+      Case smaller = c;
+      smaller.differ = false;
+      attempt(std::move(smaller));
+    }
     if (c.stages > 2) {
       Case smaller = c;
       smaller.stages = 2;
@@ -284,7 +310,8 @@ std::string report(const Case& c) {
   for (const MeshAxis& a : p.plan.mesh.axes) append(s, " ", a.name, "=", a.size);
   for (int a : p.plan.slice_axes) append(s, ", runs over ", p.plan.mesh.axes[a].name);
   for (int a : p.plan.scatter_axes) append(s, ", sums scattered over ", p.plan.mesh.axes[a].name);
-  append(s, ", ", enum_name(c.schedule), " x ", c.chunks, c.compress ? ", compressed" : "", "\n");
+  append(s, ", ", enum_name(c.schedule), " x ", c.chunks, c.differ ? ", stages differ" : "",
+         c.compress ? ", compressed" : "", "\n");
   for (size_t k = 0; k < p.graph.inputs.size(); ++k)
     append(s, p.graph.inputs[k].name, " ", to_string(p.plan.inputs[k], p.plan.mesh), "\n");
   for (size_t k = 0; k < p.graph.states.size(); ++k) {

@@ -82,6 +82,57 @@ TEST_F(Pipeline, EveryScheduleAndMixtureEqualsOneRank) {
   }
 }
 
+// What crosses is laid out anew, activations and gradients, and so is the tied embedding and its gradient's sum.
+TEST_F(Pipeline, StagesThatDivideDifferentThingsEqualOneRank) {
+  int number = 0;
+  for (const std::string& flags : std::vector<std::string>{
+           "--pin 'stages=[{data: 2}, {tensor: 2}]' --pin micro_batch=1",
+           "--pin 'stages=[{data: 2}, {tensor: 2}]' --pin micro_batch=1 --pin schedule=gpipe",
+           "--pin 'stages=[{tensor: 2}, {data: 2}]' --pin micro_batch=2",
+           "--pin 'stages=[{tensor: 2}, {data: 2}]' --pin micro_batch=2 --pin schedule=zero_bubble",
+           "--pin 'stages=[{data: 4}, {tensor: 4}]' --pin micro_batch=1 --pin schedule=gpipe --pin zero=1",
+           "--pin 'stages=[{data: 4}, {data: 2, tensor: 2}]' --pin micro_batch=1 --pin zero=1",
+           "--pin 'stages=[{data: 2, tensor: 2}, {data: 4}]' --pin micro_batch=1 --pin zero=3",
+           "--pin 'stages=[{data: 2, tensor: 2}, {data: 4}]' --pin micro_batch=2 --pin zero=2",
+           "--pin 'stages=[{data: 2}, {context: 2}]' --pin micro_batch=1",
+           "--pin 'stages=[{data: 2, tensor: 2}, {data: 4}]' --pin sequence_parallel=true --pin micro_batch=1",
+           "--pin 'stages=[{data: 2}, {tensor: 2}]'",
+           "--pin 'stages=[{tensor: 2}, {data: 2}]' --pin micro_batch=1 --pin schedule=interleaved",
+           cat("--pin 'stages=[{data: 2}, {tensor: 2}]' --pin micro_batch=1 ", kSixChunks),
+           "--pin 'stages=[{data: 2}, {tensor: 2}, {data: 2}]' --pin micro_batch=1 "
+           "--pin 'cuts=[transformer.h.0.mlp.*, transformer.ln_f.*]'"}) {
+    std::string name = "stages" + std::to_string(number++);
+    Outcome run = run_command(train(flags + results(name)));
+    ASSERT_EQ(run.code, 0) << flags << ": " << run.text;
+    expect_as_alone(name);
+  }
+}
+
+TEST_F(Pipeline, BundleOfStagesThatDivideDifferentThingsIsProvedAndRuns) {
+  const std::string bundle = out_ / "bundle";
+  Outcome compiled = run_command(partita_program() + " compile " + model_ + "/model.onnx --train " + model_ +
+                                 "/train.yaml --quiet --keep-gradients --pin 'stages=[{data: 2}, {tensor: 2}]' "
+                                 "--pin micro_batch=1 -o " +
+                                 bundle);
+  ASSERT_EQ(compiled.code, 0) << compiled.text;
+  nlohmann::json manifest = nlohmann::json::parse(TempFolder::read(bundle + "/manifest.json"));
+  EXPECT_EQ(manifest["ranks"], 4);
+  EXPECT_EQ(manifest["mesh"], (nlohmann::json{{"pipeline", 2}, {"data/tensor", 2}}));
+  EXPECT_EQ(manifest["stages"][0]["mesh"]["data"], 2);
+  EXPECT_EQ(manifest["stages"][1]["mesh"]["tensor"], 2);
+  Outcome sound = run_command(partita_program() + " verify " + bundle);
+  EXPECT_EQ(sound.code, 0) << sound.text;
+  const std::string flags = " --data " + data_ + " --quiet --threads 1 --steps 3";
+  Outcome processes = run_command(partita_program() + " run " + bundle + " --processes" + flags + results("tcp"));
+  ASSERT_EQ(processes.code, 0) << processes.text;
+  expect_as_alone("tcp");
+  if (run_command("mpirun --version").code != 0) GTEST_SKIP() << "mpirun is not installed";
+  Outcome mpi = run_command("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 4 " +
+                            bundle + "/rank" + flags + results("mpi"));
+  ASSERT_EQ(mpi.code, 0) << mpi.text;
+  expect_as_alone("mpi");
+}
+
 // Interleaved, two stages have two ways and several distances of messages between them, each in a channel of its own.
 TEST_F(Pipeline, ExecutablesPickTheirStage) {
   std::string bundle = out_ / "bundle";
@@ -106,10 +157,15 @@ TEST_F(Pipeline, ExecutablesPickTheirStage) {
 // Saved by stages, gone on with by one rank, and the other way round.
 TEST_F(Pipeline, CheckpointsGoBetweenLayouts) {
   const std::string stages = "--ranks 2 --pin pipeline=2 --pin micro_batch=2",
-                    interleaved = stages + " --pin schedule=interleaved --pin interleave=2";
+                    interleaved = stages + " --pin schedule=interleaved --pin interleave=2",
+                    differ = "--pin 'stages=[{data: 2}, {tensor: 2}]' --pin zero=1 --pin micro_batch=2";
   int number = 0;
-  for (const auto& [first, then] :
-       {std::pair<std::string, std::string>{stages, ""}, {"", stages}, {interleaved, stages}, {stages, interleaved}}) {
+  for (const auto& [first, then] : {std::pair<std::string, std::string>{stages, ""},
+                                    {"", stages},
+                                    {interleaved, stages},
+                                    {stages, interleaved},
+                                    {differ, ""},
+                                    {stages, differ}}) {
     std::string folder = out_ / ("checkpoint" + std::to_string(number++));
     std::string begin = train(first + " --checkpoint " + folder), rest = begin;
     begin.replace(begin.find("--steps 3"), 9, "--steps 2");
@@ -150,6 +206,14 @@ TEST_F(Pipeline, RefusesWhatCannotBe) {
            {"--ranks 3 --pin pipeline=3 --pin 'cuts=[transformer.h.1.*, transformer.h.0.mlp.*]'",
             "in the order of the"},
            {"--ranks 3 --pin pipeline=3 --pin cuts=transformer.h.1.*", "expected 2 cuts"},
+           {"--ranks 6 --pin 'stages=[{data: 4}, {tensor: 2}]'",
+            "stage 0 takes 4 ranks (data 4) and --ranks leaves each 3; expected as many on each"},
+           {"--pin 'stages=[{data: 4}, {data: 1, tensor: 2}]'",
+            "stage 1 takes 2 ranks (data 1 x tensor 2) and another one 4; expected as many on each"},
+           {"--ranks 5 --pin 'stages=[{data: 2}, {tensor: 2}]'", "2 stages, and --ranks says 5; expected a multiple"},
+           {"--pin pipeline=3 --pin 'stages=[{data: 2}, {tensor: 2}]'", "2 stages, and pin pipeline: 3"},
+           {"--pin 'stages=[{data: 2}, {tensr: 2}]'", "unknown key 'tensr'"},
+           {"--pin 'stages=[{data: 6}, {data: 3, tensor: 2}]'", "cannot divide a global batch of 8"},
        }) {
     Outcome refused = run_command(train(flags));
     EXPECT_EQ(refused.code, 2) << flags;
