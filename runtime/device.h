@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -52,6 +53,10 @@ class Device {
   // A number for the queue as it is now, larger than those before; wait_for() waits for what was queued by then.
   virtual absl::StatusOr<int64_t> mark() = 0;
   virtual absl::Status wait_for(int64_t mark) = 0;
+  // A point in the queue whose time is wanted. Once everything was waited for, take_stamps() tells when they were
+  // passed: seconds since the first, in the order of the calls since it was called last.
+  virtual absl::Status stamp() = 0;
+  virtual absl::StatusOr<std::vector<double>> take_stamps() = 0;
   // What went wrong so far, without waiting.
   virtual absl::Status failure() const = 0;
   // Waits for everything, and reports what went wrong in it.
@@ -76,7 +81,7 @@ bool in_host_memory(Region region);
 // The file of the module for "cuda:" targets.
 inline constexpr const char* kCudaModule = "libpartita_cuda.so";
 // What a device's module exports, as `partita_open_device`. Null and a reason on failure.
-inline constexpr int kDevicePluginVersion = 3;
+inline constexpr int kDevicePluginVersion = 4;
 inline constexpr const char* kDevicePluginSymbol = "partita_open_device";
 using OpenDevicePlugin = Device*(int version, const Program* program, int ordinal, absl::Status* why);
 

@@ -295,6 +295,13 @@ absl::Status Executor::stage_scalar(const Operand& operand, int64_t slot, int64_
 absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
                            absl::FunctionRef<absl::Status(int64_t, int64_t)> stage) {
   std::fill(staged_.begin(), staged_.end(), -1);
+  if (profile_ && device_ != nullptr) {
+    PARTITA_RETURN_IF_ERROR(device_->synchronize());
+    PARTITA_RETURN_IF_ERROR(device_->take_stamps().status());
+    PARTITA_RETURN_IF_ERROR(device_->stamp());
+    stamps_begin_ = StepProfile::Clock::now();
+    stamped_.clear();
+  }
   for (const ScheduleEntry& entry : schedule) {
     const SegmentKind kind = program().segments[static_cast<size_t>(entry.segment)].kind;
     int64_t& staged = staged_[static_cast<size_t>(entry.slot)];
@@ -311,6 +318,7 @@ absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
   }
   PARTITA_RETURN_IF_ERROR(finish_sends());
   if (device_ != nullptr) PARTITA_RETURN_IF_ERROR(device_->synchronize());
+  if (profile_ && device_ != nullptr) PARTITA_RETURN_IF_ERROR(add_stamped());
   host_copies_.clear();
   return device_communicator_ != nullptr ? device_communicator_->failure() : absl::OkStatus();
 }
@@ -320,14 +328,40 @@ absl::Status Executor::run_segment(const ScheduleEntry& entry) {
   for (size_t k = 0; k < steps.size();) {
     BoundStep& step = steps[k];
     const size_t together = profile_ ? 1 : std::max<size_t>(step.run, 1);
-    const StepProfile::Clock::time_point begin =
-        profile_ ? StepProfile::Clock::now() : StepProfile::Clock::time_point();
-    absl::Status status = together > 1 ? run_together({&step, together}, entry.slot) : run_step(step, entry.slot);
-    if (status.ok() && device_ != nullptr) status = profile_ ? device_->synchronize() : device_->failure();
+    absl::Status status = profile_       ? run_profiled(step, entry)
+                          : together > 1 ? run_together({&step, together}, entry.slot)
+                                         : run_step(step, entry.slot);
+    if (status.ok() && device_ != nullptr) status = device_->failure();
     if (!status.ok()) return with_context(status, describe_step(program(), *step.step));
-    if (profile_) profile_->add(*step.step, entry, begin, StepProfile::Clock::now());
     k += together;
   }
+  return absl::OkStatus();
+}
+
+// A device's own clock tells the time of its steps: waiting for each would make it idle between them. Of a collective
+// it shows what the others had to wait for.
+absl::Status Executor::run_profiled(BoundStep& step, const ScheduleEntry& entry) {
+  if (device_ != nullptr && !step.on_host) {
+    PARTITA_RETURN_IF_ERROR(device_->stamp());
+    PARTITA_RETURN_IF_ERROR(run_step(step, entry.slot));
+    stamped_.push_back({step.step, entry});
+    return device_->stamp();
+  }
+  const StepProfile::Clock::time_point begin = StepProfile::Clock::now();
+  PARTITA_RETURN_IF_ERROR(run_step(step, entry.slot));
+  profile_->add(*step.step, entry, begin, StepProfile::Clock::now());
+  return absl::OkStatus();
+}
+
+absl::Status Executor::add_stamped() {
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<double> times, device_->take_stamps());
+  const auto at = [&](size_t stamp) {
+    return stamps_begin_ +
+           std::chrono::duration_cast<StepProfile::Clock::duration>(std::chrono::duration<double>(times[stamp]));
+  };
+  for (size_t k = 0; k < stamped_.size(); ++k)
+    profile_->add(*stamped_[k].step, stamped_[k].entry, at(2 * k + 1), at(2 * k + 2));
+  stamped_.clear();
   return absl::OkStatus();
 }
 

@@ -141,6 +141,8 @@ class Executor {
   absl::Status stage_coordinates();
   absl::Status stage_scalar(const Operand& operand, int64_t slot, int64_t value);
   absl::Status run_segment(const ScheduleEntry& entry);
+  absl::Status run_profiled(BoundStep& step, const ScheduleEntry& entry);
+  absl::Status add_stamped();
   absl::Status run_together(std::span<BoundStep> steps, int64_t slot);
   absl::Status run_step(BoundStep& step, int64_t slot);
   absl::Status finish_sends();
@@ -176,6 +178,13 @@ class Executor {
   std::vector<std::vector<BoundStep>> segments_;
   std::vector<int64_t> staged_;  // micro-batch in each slot, or -1
   std::optional<StepProfile> profile_;
+  // Profiled steps of a device, each between two of its stamps; the first stamp is at `stamps_begin_`.
+  struct Stamped {
+    const Step* step = nullptr;
+    ScheduleEntry entry;
+  };
+  std::vector<Stamped> stamped_;
+  StepProfile::Clock::time_point stamps_begin_;
 };
 
 }  // namespace partita::runtime

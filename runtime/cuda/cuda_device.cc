@@ -108,6 +108,9 @@ CudaDevice::~CudaDevice() {
   for (cudaLibrary_t library : own_) cudaLibraryUnload(library);
   for (std::byte* block : blocks_) cudaFree(block);
   for (const auto& [block, bytes] : host_blocks_) cudaFreeHost(block);
+  for (const auto* stamps : {&stamps_, &spare_stamps_}) {
+    for (cudaEvent_t event : *stamps) cudaEventDestroy(event);
+  }
   for (const Staging& staging : staging_) {
     if (staging.memory != nullptr) cudaFreeHost(staging.memory);
     if (staging.left != nullptr) cudaEventDestroy(staging.left);
@@ -204,6 +207,32 @@ absl::StatusOr<int64_t> CudaDevice::mark() { return copies_.is_joined() ? copies
 absl::Status CudaDevice::wait_for(int64_t mark) {
   note("the GPU", copies_.wait_for(mark));
   return failure_;
+}
+
+absl::Status CudaDevice::stamp() {
+  cudaEvent_t event = nullptr;
+  if (!spare_stamps_.empty()) {
+    event = spare_stamps_.back();
+    spare_stamps_.pop_back();
+  } else if (cudaError_t e = cudaEventCreateWithFlags(&event, cudaEventDefault); e != cudaSuccess) {
+    return cuda_error("cudaEventCreate", e);
+  }
+  stamps_.push_back(event);
+  const cudaError_t e = cudaEventRecord(event, stream());
+  return e == cudaSuccess ? absl::OkStatus() : cuda_error("cudaEventRecord", e);
+}
+
+absl::StatusOr<std::vector<double>> CudaDevice::take_stamps() {
+  std::vector<double> seconds;
+  for (cudaEvent_t event : stamps_) {
+    float milliseconds = 0;
+    if (cudaError_t e = cudaEventElapsedTime(&milliseconds, stamps_.front(), event); e != cudaSuccess)
+      return cuda_error("cudaEventElapsedTime", e);
+    seconds.push_back(milliseconds * 1e-3);
+  }
+  spare_stamps_.insert(spare_stamps_.end(), stamps_.begin(), stamps_.end());
+  stamps_.clear();
+  return seconds;
 }
 
 absl::Status CudaDevice::synchronize() {

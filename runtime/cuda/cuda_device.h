@@ -39,6 +39,8 @@ class CudaDevice final : public Device {
   absl::Status read(std::span<std::byte> to, const std::byte* from) override;
   absl::StatusOr<int64_t> mark() override;
   absl::Status wait_for(int64_t mark) override;
+  absl::Status stamp() override;
+  absl::StatusOr<std::vector<double>> take_stamps() override;
   absl::Status failure() const override { return failure_; }
   absl::Status synchronize() override;
   absl::StatusOr<std::unique_ptr<Communicator>> communicator(Communicator& control) override;
@@ -92,6 +94,7 @@ class CudaDevice final : public Device {
   cudnnHandle_t cudnn_ = nullptr;
   LaunchGraphs graphs_;
   CopyStreams copies_;
+  std::vector<cudaEvent_t> stamps_, spare_stamps_;
   // Page-locked memory that what the host reads and writes goes through, a piece at a time.
   struct Staging {
     std::byte* memory = nullptr;

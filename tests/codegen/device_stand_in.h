@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -60,6 +61,16 @@ class DeviceStandIn final : public runtime::Device {
   }
   absl::StatusOr<int64_t> mark() override { return queued(); }
   absl::Status wait_for(int64_t mark) override { return run_until(mark), absl::OkStatus(); }
+  absl::Status stamp() override {
+    queue_.push_back([this] { stamps_.push_back(std::chrono::steady_clock::now()); });
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<double>> take_stamps() override {
+    std::vector<double> seconds;
+    for (auto at : stamps_) seconds.push_back(std::chrono::duration<double>(at - stamps_.front()).count());
+    stamps_.clear();
+    return seconds;
+  }
   absl::Status failure() const override { return absl::OkStatus(); }
   absl::Status synchronize() override { return run_until(queued()), absl::OkStatus(); }
 
@@ -141,6 +152,7 @@ class DeviceStandIn final : public runtime::Device {
   const SimtModule& kernels_;
   Blocks device_, host_;
   std::deque<std::function<void()>> queue_;
+  std::vector<std::chrono::steady_clock::time_point> stamps_;
   int64_t done_ = 0;
 };
 

@@ -3,6 +3,7 @@
 // late as it may, and the CUDA module's own device.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <random>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "base/cat.h"
 #include "codegen/emit_program.h"
 #include "codegen/host_transfers.h"
+#include "nlohmann/json.hpp"
 #include "partitioner/localize.h"
 #include "runtime/collective_threads.h"
 #include "runtime/executor.h"
@@ -77,7 +79,7 @@ enum class Played { kLate, kCuda };
 
 // Each step from the states that the one before left.
 Tensors run_steps(const LocalProgram& local, const Tensors& inputs, const Tensors& states, int steps,
-                  [[maybe_unused]] Played played = Played::kLate) {
+                  [[maybe_unused]] Played played = Played::kLate, std::vector<std::string>* traces = nullptr) {
   auto program = emit_program(local, kGpu);
   PARTITA_CHECK(program.ok(), std::string(program.status().message()));
   std::vector<ProgramNest> nests = program_nests(local, kGpu);
@@ -101,7 +103,8 @@ Tensors run_steps(const LocalProgram& local, const Tensors& inputs, const Tensor
 #endif
       return std::make_unique<DeviceStandIn>(kernels);
     };
-    auto executor = runtime::Executor::create(*loaded, control->get(), {.open_device = open});
+    auto executor =
+        runtime::Executor::create(*loaded, control->get(), {.profile = traces != nullptr, .open_device = open});
     ASSERT_TRUE(executor.ok()) << executor.status();
     runtime::Executor& e = **executor;
     const std::vector<int64_t> at = {rank};
@@ -124,6 +127,7 @@ Tensors run_steps(const LocalProgram& local, const Tensors& inputs, const Tensor
     }
     ASSERT_TRUE(e.fetch_states().ok());
     std::lock_guard lock(one);
+    if (traces != nullptr) traces->push_back(e.profile()->chrome_trace());
     for (size_t k = 0; k < e.program().states.size(); ++k) {
       const runtime::ProgramState& s = e.program().states[k];
       Tensor part = read({s.operand.dtype, s.operand.shape}, e.memory(s.operand));
@@ -205,6 +209,34 @@ TEST(CudaDevice_RandomModels, TrainAsTheReference) {
     ASSERT_FALSE(HasFailure()) << seed;
   }
   EXPECT_GT(stand_in::graph_launches(), 0);  // from the second step on
+}
+
+// Every step once, none on the device before the one before it has ended, all within the run.
+TEST(CudaDevice_Trace, TellsWhenEachStepRan) {
+  const RandomModel model{.layers = {2, 3}, .optimizer = 2};
+  const auto [inputs, states] = random_values(training_graph(model));
+  for (Played played : {Played::kLate, Played::kCuda}) {
+    std::vector<std::string> traces;
+    const auto begin = std::chrono::steady_clock::now();
+    run_steps(offloaded(model, Offload::kNone), inputs, states, 2, played, &traces);
+    const double took = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+    ASSERT_EQ(traces.size(), static_cast<size_t>(kRanks));
+    for (const std::string& text : traces) {
+      double end = 0, busy = 0;
+      int64_t events = 0;
+      const nlohmann::json trace = nlohmann::json::parse(text);
+      for (const nlohmann::json& event : trace.at("traceEvents")) {
+        if (event.at("ph") != "X") continue;
+        EXPECT_GE(event.at("ts").get<double>(), end - 1) << event.dump();  // 1 us: a float of milliseconds
+        end = event.at("ts").get<double>() + event.at("dur").get<double>();
+        busy += event.at("dur").get<double>();
+        ++events;
+      }
+      EXPECT_GT(events, 2 * 20);
+      EXPECT_GT(busy, 0);
+      EXPECT_LT(end, took);
+    }
+  }
 }
 #endif
 
