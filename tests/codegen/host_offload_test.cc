@@ -5,6 +5,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <filesystem>
 #include <random>
 #include <thread>
 
@@ -197,7 +199,7 @@ TEST(HostOffload_RandomModels, TrainAsTheReference) {
 
 #ifdef PARTITA_STAND_INS
 // The first step issues its work, the second captures it, the third launches what was captured.
-TEST(CudaDevice_RandomModels, TrainAsTheReference) {
+void expect_trained_on_cuda() {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     RandomModel model = random_model(seed);
     model.micro_batches = 1;
@@ -206,9 +208,38 @@ TEST(CudaDevice_RandomModels, TrainAsTheReference) {
     const auto [inputs, states] = random_values(training_graph(model));
     const LocalProgram local = offloaded(model, what);
     expect_near(run_steps(local, inputs, states, 3, Played::kCuda), run_steps(local, inputs, states, 3), 1e-9, model);
-    ASSERT_FALSE(HasFailure()) << seed;
+    ASSERT_FALSE(::testing::Test::HasFailure()) << seed;
   }
   EXPECT_GT(stand_in::graph_launches(), 0);  // from the second step on
+}
+
+// Ranks of one process on one GPU: their collectives go through the host.
+TEST(CudaDevice_RandomModels, TrainAsTheReference) { expect_trained_on_cuda(); }
+
+// The same over the NCCL back end. A process finds one NCCL: this is run by the next test, in one that finds the one of
+// tests/stand_ins.
+TEST(CudaDevice_OverNccl, DISABLED_Child) {
+  runtime::Program program;
+  program.target = "cuda:sm_90";
+  auto device = open_cuda_on_host(program, 0);
+  ASSERT_TRUE(device.ok()) << device.status();
+  auto control = runtime::ThreadWorld(1, {}).communicator(0);
+  ASSERT_TRUE(control.ok());
+  auto communicator = (*device)->communicator(**control);
+  ASSERT_TRUE(communicator.ok()) << communicator.status();
+  ASSERT_EQ((*communicator)->backend(), "nccl");
+  expect_trained_on_cuda();
+}
+TEST(CudaDevice_OverNccl, TrainsAsTheReference) {
+  const std::string command = cat("LD_LIBRARY_PATH=", PARTITA_STAND_INS, "/nccl_on_host '",
+                                  std::filesystem::read_symlink("/proc/self/exe").string(),
+                                  "' --gtest_also_run_disabled_tests --gtest_filter='CudaDevice_OverNccl.*Child' 2>&1");
+  std::FILE* child = ::popen(command.c_str(), "r");
+  ASSERT_NE(child, nullptr);
+  std::string output;
+  for (char part[4096]; const size_t read = std::fread(part, 1, sizeof part, child);) output.append(part, read);
+  EXPECT_EQ(::pclose(child), 0) << output;
+  EXPECT_NE(output.find("[  PASSED  ] 1 test"), std::string::npos) << output;
 }
 
 // Every step once, none on the device before the one before it has ended, all within the run.

@@ -4,6 +4,8 @@
 // sent was taken: a program that needs NCCL's buffering to go on hangs here.
 #include "tests/stand_ins/nccl/communicator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -112,11 +114,13 @@ ncclResult_t StandInCommunicator::meet() {
   check(cudaEventCreateWithFlags(&last_, cudaEventDisableTiming), "cudaEventCreate");
   if (failure_ == ncclSuccess) check(cudaIpcGetMemHandle(&meeting_.member(rank_).memory, own), "cudaIpcGetMemHandle");
   if (failure_ != ncclSuccess) return failure_;
+  meeting_.member(rank_).process = ::getpid();
+  meeting_.member(rank_).address = own;
   meeting_.member(rank_).state = kReady;
   if (!meeting_.wait_for_all(kReady, gives_up)) return ncclSuccess;
   for (int r = 0; r < ranks_; ++r) {
-    void* memory = own;
-    if (r != rank_)
+    void* memory = meeting_.member(r).address;
+    if (meeting_.member(r).process != ::getpid())
       check(cudaIpcOpenMemHandle(&memory, meeting_.member(r).memory, cudaIpcMemLazyEnablePeerAccess),
             "cudaIpcOpenMemHandle");
     memories_.push_back(static_cast<char*>(memory));

@@ -33,7 +33,9 @@ struct Box {
 };
 struct Member {
   std::atomic<int> state;  // one of the below
-  cudaIpcMemHandle_t memory;
+  long process;
+  void* address;              // of its memory, for ranks of the same process
+  cudaIpcMemHandle_t memory;  // for others
 };
 enum { kAway, kHere, kReady, kConnected };  // kReady: its memory can be opened; kConnected: it has opened the others'
 

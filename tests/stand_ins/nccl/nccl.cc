@@ -1,7 +1,7 @@
-// NCCL's interface, as far as Partita calls it, between processes of one machine that share one GPU, which NCCL itself
-// refuses. For tests: it checks that all members of a communicator issue the same operations in the same order with the
-// same counts, types and reductions, that both ends of a message agree, that a communicator's operations are all on one
-// stream, and that nothing is asked of a communicator while it is in progress.
+// NCCL's interface, as far as Partita calls it, between processes or threads of one machine that share one GPU, which
+// NCCL itself refuses. For tests: it checks that all members of a communicator issue the same operations in the same
+// order with the same counts, types and reductions, that both ends of a message agree, that a communicator's operations
+// are all on one stream, and that nothing is asked of a communicator while it is in progress.
 #include <nccl.h>
 
 #include <algorithm>
