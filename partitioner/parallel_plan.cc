@@ -53,12 +53,17 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
   plan.micro_batches = global / plan.graph_batch;
   // PipeDream's micro-batches are optimizer steps, one after the other.
   const bool steps = recipe.pin.schedule == PipelineSchedule::kPipedream;
-  bool ordered = steps || !layout.stages.empty() ||
-                 (has_running_statistics(forward) && recipe.semantics.batch_norm == BatchNormGroup::kGlobal);
+  bool ordered = steps || (has_running_statistics(forward) && recipe.semantics.batch_norm == BatchNormGroup::kGlobal);
   for (int64_t slices = std::min(ranks, plan.micro_batches); slices >= 1; --slices) {
     if (plan.micro_batches % slices != 0 || ranks % slices != 0 || plan.graph_batch % (ranks / slices) != 0 ||
         ranks / slices % experts != 0 || (ordered && slices > 1))
       continue;
+    // Stages that differ have the same runs side by side.
+    auto shares_runs = [&](const ParallelLayout& stage) {
+      return stage.sample_ranks() % slices == 0 && stage.sample_ranks() / slices % stage.expert == 0 &&
+             plan.graph_batch % (stage.sample_ranks() / slices) == 0;
+    };
+    if (!std::all_of(layout.stages.begin(), layout.stages.end(), shares_runs)) continue;
     plan.slice_ranks = slices;
     plan.batch_ranks = ranks / slices;
     std::optional<int64_t> micro = recipe.pin.micro_batch ? recipe.pin.micro_batch : recipe.batch.micro;
@@ -75,9 +80,10 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
               "; export the model with a symbolic batch dimension, or bind it to ", *micro * plan.batch_ranks));
     }
     for (const ParallelLayout& stage : layout.stages) {
-      if (plan.graph_batch / plan.parts % stage.sample_ranks() != 0) {
+      const int64_t shared = stage.sample_ranks() / slices;
+      if (plan.graph_batch / plan.parts % shared != 0) {
         return absl::InvalidArgumentError(cat("pin stages: a micro-batch has ", plan.graph_batch / plan.parts,
-                                              " samples, and a stage has ", stage.sample_ranks(),
+                                              " samples of a run, and a stage has ", shared,
                                               " ranks that share them; expected a multiple of that: pin micro_batch "
                                               "or the batch accordingly"));
       }

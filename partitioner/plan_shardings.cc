@@ -184,8 +184,10 @@ class Planner {
                   }).graph;
     if (tensor_.empty()) return {std::move(graph), {}, {}};
     std::set<const Node*> wanted;
+    const std::set<int32_t> tied = tied_origins(graph);
     for (const Node& node : graph.nodes) {
-      if (node.op->split_form != nullptr && is_here(node) && divides(graph, node)) wanted.insert(&node);
+      const bool shares = is_here(node) || (node.origin >= 0 && tied.count(node.origin) > 0);
+      if (node.op->split_form != nullptr && shares && divides(graph, node)) wanted.insert(&node);
     }
     SplitForms forms = use_split_forms(graph, [&](const Node& node) { return wanted.count(&node) > 0; });
     PaddedGraph all = pad_dimensions(forms.graph, layout_.tensor, [](const State&, int) { return true; });
@@ -231,6 +233,24 @@ class Planner {
 
   bool is_here(const Node& node) const {
     return stages_.empty() || node.chunk == 0 || stages_.count((node.chunk - 1) % layout_.pipeline) > 0;
+  }
+
+  // Where other stages read what these stages read too: a table that is split here has to be in a form there that can
+  // be.
+  std::set<int32_t> tied_origins(const Graph& graph) const {
+    std::set<int32_t> origins;
+    if (stages_.empty()) return origins;
+    const std::vector<bool> read = read_here(graph);
+    std::set<ValueId> states;
+    for (const State& s : graph.states) {
+      if (read[static_cast<size_t>(s.value)]) states.insert(s.value);
+    }
+    for (const Node& node : graph.nodes) {
+      if (node.segment == Segment::kForward &&
+          std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return states.count(v) > 0; }))
+        origins.insert(node.origin);
+    }
+    return origins;
   }
 
   // Values that forward nodes of these stages read, or what is made of them.
@@ -493,7 +513,7 @@ class StagePlanners {
     }
     batches_.assign(first.size(), batch);
     for (size_t k = 0; k < first.size(); ++k) {
-      batches_[k].batch_ranks = layout.stages[first[k]].sample_ranks();
+      batches_[k].batch_ranks = layout.stages[first[k]].sample_ranks() / batch.slice_ranks;
       planners_.emplace_back(recipe, layout.stages[first[k]], batches_[k], warnings, stages[k]);
     }
   }

@@ -39,9 +39,13 @@ std::pair<double, std::string> excess(const Compiled& compiled) {
     if (in.kind == InputKind::kData) samples = compiled.serial.type(in.value).shape[0];
   }
   double runs = static_cast<double>(compiled.samples) / static_cast<double>(samples);
-  const Graph& rank = compiled.claims[0].graph;
-  double times = static_cast<double>(compiled.ranks * compiled.programs[0].micro_batches) / runs;
-  auto serial = contractions(compiled.serial), local = contractions(rank);
+  const int64_t alike = compiled.ranks / static_cast<int64_t>(compiled.programs.size());  // of one program
+  double times = static_cast<double>(alike * compiled.programs[0].micro_batches) / runs;
+  auto serial = contractions(compiled.serial);
+  std::map<std::string, double> local;  // over the stages
+  for (const ProgramClaims& program : compiled.claims) {
+    for (const auto& [origin, operations] : contractions(program.graph)) local[origin] += operations;
+  }
   std::string worst;
   double most = 0;
   for (const auto& [origin, operations] : local) {
@@ -86,6 +90,10 @@ std::vector<Case> cases() {
   }
   for (const char* model : {"bert", "gpt2", "gpt2_legacy", "llama", "llama_opset23", "mixtral", "mlp"})
     all.push_back({model, "tensor=2", 2});
+  for (const char* model : {"bert", "gpt2", "gpt2_legacy", "llama", "llama_opset23", "mixtral", "mlp"}) {
+    all.push_back({model, "stages=[{\"data\":2},{\"tensor\":2}]", 4});
+    all.push_back({model, "stages=[{\"tensor\":2},{\"data\":2}]", 4});
+  }
   for (const char* model : {"mixtral", "moe"}) {
     all.push_back({model, "expert=2", 2});
     all.push_back({model, "expert=2 data=2", 4});

@@ -83,6 +83,9 @@ TEST(Verify_EveryLayout, Holds) {
     expect_verified(folder, {.ranks = 4, .pins = {"pipeline=2", "tensor=2", "micro_batch=1"}});
     expect_verified(folder, {.ranks = 4, .pins = {"pipeline=2", "zero=3"}, .keep_gradients = true});
     expect_verified(folder, {.ranks = 4, .pins = {"pipeline=2", "data=2", "zero=1", "recompute=full"}});
+    // Of the made model's runs two are taken side by side.
+    expect_verified(folder, {.ranks = 8, .pins = {"stages=[{data: 4}, {data: 2, tensor: 2}]", "zero=1"}});
+    expect_verified(folder, {.ranks = 4, .pins = {"stages=[{tensor: 2}, {data: 2}]", "micro_batch=1"}});
   }
 }
 
@@ -105,6 +108,7 @@ TEST(Verify_Evaluation, HoldsInEveryLayout) {
            {made, {.ranks = 2, .like = {"megatron:tp2"}}},
            {gpt2, {.ranks = 4, .pins = {"pipeline=2", "zero=1", "micro_batch=1"}}},
            {gpt2, {.ranks = 2, .pins = {"pipeline=2", "micro_batch=1", "schedule=interleaved"}}},
+           {gpt2, {.ranks = 4, .pins = {"stages=[{data: 2}, {tensor: 2}]", "zero=1", "micro_batch=1"}}},
        }) {
     SampleLayout with = layout;
     with.evaluate = true;
