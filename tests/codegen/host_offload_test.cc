@@ -15,8 +15,10 @@
 #include "codegen/host_transfers.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/localize.h"
+#include "partitioner/split_stages.h"
 #include "runtime/collective_threads.h"
 #include "runtime/executor.h"
+#include "runtime/placement.h"
 #include "runtime/program_check.h"
 #include "tests/codegen/cuda_on_host.h"
 #include "tests/codegen/device_stand_in.h"
@@ -79,19 +81,32 @@ Tensor read(const TensorType& type, std::span<const std::byte> from) {
 
 enum class Played { kLate, kCuda };
 
-// Each step from the states that the one before left.
-Tensors run_steps(const LocalProgram& local, const Tensors& inputs, const Tensors& states, int steps,
+// Elements of a micro-batch, of all that lie one after the other along dimension 0.
+Tensor part_of(const Tensor& whole, const TensorType& type, int64_t micro_batch) {
+  Tensor part = Tensor::zeros(type);
+  std::copy_n(whole.f.begin() + micro_batch * static_cast<int64_t>(part.f.size()), part.f.size(), part.f.begin());
+  std::copy_n(whole.i.begin() + micro_batch * static_cast<int64_t>(part.i.size()), part.i.size(), part.i.begin());
+  return part;
+}
+
+// Each step from the states that the one before left. `stages`: those of a pipeline, or one.
+Tensors run_steps(const std::vector<LocalProgram>& stages, const Tensors& inputs, const Tensors& states, int steps,
                   [[maybe_unused]] Played played = Played::kLate, std::vector<std::string>* traces = nullptr) {
-  auto program = emit_program(local, kGpu);
-  PARTITA_CHECK(program.ok(), std::string(program.status().message()));
-  std::vector<ProgramNest> nests = program_nests(local, kGpu);
-  std::vector<NamedNest> named;
-  for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest});
-  SimtModule kernels(named);
+  std::vector<runtime::Program> programs;
+  std::vector<std::unique_ptr<SimtModule>> kernels;
+  for (const LocalProgram& stage : stages) {
+    auto program = emit_program(stage, kGpu);
+    PARTITA_CHECK(program.ok(), std::string(program.status().message()));
+    std::vector<ProgramNest> nests = program_nests(stage, kGpu);
+    std::vector<NamedNest> named;
+    for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest});
+    kernels.push_back(std::make_unique<SimtModule>(named));
 #ifdef PARTITA_STAND_INS
-  if (played == Played::kCuda) put_kernels(kernels, *program);
+    if (played == Played::kCuda) put_kernels(*kernels.back(), *program);
 #endif
-  auto loaded = runtime::LoadedProgram::load(*std::move(program));
+    programs.push_back(*std::move(program));
+  }
+  auto loaded = runtime::LoadedPrograms::load(std::move(programs));
   PARTITA_CHECK(loaded.ok(), std::string(loaded.status().message()));
   Tensors after = states;
   std::mutex one;
@@ -99,28 +114,33 @@ Tensors run_steps(const LocalProgram& local, const Tensors& inputs, const Tensor
   auto rank_body = [&](int rank) {
     auto control = world.communicator(rank);
     ASSERT_TRUE(control.ok());
+    const auto number = static_cast<size_t>(runtime::stage_of(loaded->first().mesh, rank));
+    const LocalProgram& local = stages[number];
     const auto open = [&](const runtime::Program& p, int n) -> absl::StatusOr<std::unique_ptr<runtime::Device>> {
 #ifdef PARTITA_STAND_INS
       if (played == Played::kCuda) return open_cuda_on_host(p, n);
 #endif
-      return std::make_unique<DeviceStandIn>(kernels);
+      return std::make_unique<DeviceStandIn>(*kernels[number]);
     };
-    auto executor =
-        runtime::Executor::create(*loaded, control->get(), {.profile = traces != nullptr, .open_device = open});
+    auto executor = runtime::Executor::create(loaded->of(rank), control->get(),
+                                              {.profile = traces != nullptr, .open_device = open});
     ASSERT_TRUE(executor.ok()) << executor.status();
     runtime::Executor& e = **executor;
-    const std::vector<int64_t> at = {rank};
+    const std::vector<int64_t>& at = e.coordinates();
     for (size_t k = 0; k < e.program().states.size(); ++k) {
       const runtime::ProgramState& s = e.program().states[k];
       write(shard_of(states.at(s.name), local.states[k].sharding, local.mesh, at), e.memory(s.operand));
     }
     ASSERT_TRUE(e.put_states().ok());
     for (int step = 0; step < steps; ++step) {
-      absl::Status ran = e.run(e.program().schedule, [&](int64_t, int64_t slot) -> absl::Status {
+      absl::Status ran = e.run(e.program().schedule, [&](int64_t micro_batch, int64_t slot) -> absl::Status {
         for (size_t k = 0; k < e.program().inputs.size(); ++k) {
           const runtime::ProgramInput& in = e.program().inputs[k];
           if (in.kind != "data") continue;
-          write(shard_of(inputs.at(in.name), local.inputs[k].sharding, local.mesh, at), e.memory(in.operand, slot));
+          TensorType type = inputs.at(in.name).type;
+          type.shape[0] /= e.program().micro_batches;
+          const Tensor part = part_of(inputs.at(in.name), type, micro_batch);
+          write(shard_of(part, local.inputs[k].sharding, local.mesh, at), e.memory(in.operand, slot));
           PARTITA_RETURN_IF_ERROR(e.put(in.operand, slot));
         }
         return absl::OkStatus();
@@ -152,11 +172,19 @@ void expect_near(const Tensors& found, const Tensors& expected, double tolerance
   }
 }
 
-std::pair<Tensors, Tensors> random_values(const Graph& whole) {
+Tensors run_steps(const LocalProgram& local, const Tensors& inputs, const Tensors& states, int steps,
+                  Played played = Played::kLate, std::vector<std::string>* traces = nullptr) {
+  return run_steps(std::vector<LocalProgram>{local}, inputs, states, steps, played, traces);
+}
+
+std::pair<Tensors, Tensors> random_values(const Graph& whole, int64_t micro_batches = 1) {
   std::mt19937 rng(3);
   Tensors inputs, states;
   for (const GraphInput& in : whole.inputs) {
-    if (in.kind == InputKind::kData) inputs[in.name] = random_tensor(whole.type(in.value), rng, false);
+    TensorType type = whole.type(in.value);
+    if (in.kind != InputKind::kData) continue;
+    type.shape[0] *= micro_batches;
+    inputs[in.name] = random_tensor(type, rng, false);
   }
   for (const State& s : whole.states) {
     states[s.name] = s.kind == StateKind::kStep
@@ -213,8 +241,33 @@ void expect_trained_on_cuda() {
   EXPECT_GT(stand_in::graph_launches(), 0);  // from the second step on
 }
 
+// Two stages whose messages cross: what one of them sends must not wait for what the other one sends.
+void expect_pipeline_trained_on_cuda() {
+  RandomModel model{.layers = {2, 3, 2, 3}, .micro_batches = 4, .accumulate = true, .optimizer = 2};
+  const Graph graph = training_graph(model);
+  const auto [inputs, states] = random_values(graph, model.micro_batches);
+  ShardingPlan plan;
+  plan.mesh.axes = {{"pipeline", kRanks}};
+  plan.micro_batches = model.micro_batches;
+  for (const GraphInput& in : graph.inputs) plan.inputs.push_back(Sharding::replicated(graph.type(in.value).shape));
+  for (const State& s : graph.states) {
+    const Sharding whole = Sharding::replicated(graph.type(s.value).shape);
+    plan.states.push_back(StateLayout{whole, whole});
+  }
+  for (PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1f1b}) {
+    auto local = localize(graph, plan);
+    ASSERT_TRUE(local.ok()) << local.status();
+    auto stages = split_stages(*local, 0, {schedule, 1, {}});
+    ASSERT_TRUE(stages.ok()) << stages.status();
+    Tensors expected = run_spmd(*stages, inputs, states).states;
+    std::erase_if(expected, [](const auto& s) { return s.first.starts_with("accumulate/"); });  // a stage's own
+    expect_near(run_steps(*stages, inputs, states, 1, Played::kCuda), expected, 1e-5, model);
+  }
+}
+
 // Ranks of one process on one GPU: their collectives go through the host.
 TEST(CudaDevice_RandomModels, TrainAsTheReference) { expect_trained_on_cuda(); }
+TEST(CudaDevice_Pipeline, TrainsAsTheReference) { expect_pipeline_trained_on_cuda(); }
 
 // The same over the NCCL back end. A process finds one NCCL: this is run by the next test, in one that finds the one of
 // tests/stand_ins.
@@ -228,6 +281,7 @@ TEST(CudaDevice_OverNccl, DISABLED_Child) {
   auto communicator = (*device)->communicator(**control);
   ASSERT_TRUE(communicator.ok()) << communicator.status();
   ASSERT_EQ((*communicator)->backend(), "nccl");
+  expect_pipeline_trained_on_cuda();
   expect_trained_on_cuda();
 }
 TEST(CudaDevice_OverNccl, TrainsAsTheReference) {
