@@ -128,6 +128,30 @@ class ProgramMaker {
     return nests;
   }
 
+  // A nest may be of a part of its group's domain, and stores a part of each result then.
+  std::vector<WrittenPart> written_parts(const PlanStep& step) const {
+    const LoopNest& nest = *step.nest;
+    std::vector<WrittenPart> parts;
+    for (const NestStore& store : nest.stores) {
+      const ValueId v = step.values[static_cast<size_t>(store.access.operand)];
+      WrittenPart part{store.access.operand, store.access.offset, {}};
+      int64_t count = 1;
+      for (size_t k = 0; k < nest.sizes.size(); ++k) {
+        const bool clipped = nest.clip > 0 && k + 1 == nest.sizes.size();  // one loop of `clip`, cut into rows
+        if (clipped && store.access.strides[k] != 0) {
+          count /= part.loops.back().size;
+          part.loops.pop_back();
+        }
+        const int64_t size = clipped ? nest.clip : nest.sizes[k];
+        if (store.access.strides[k] == 0) continue;
+        part.loops.push_back({size, store.access.strides[k]});
+        count *= size;
+      }
+      if (v >= 0 && count < elements(graph_.type(v).shape)) parts.push_back(std::move(part));
+    }
+    return parts;
+  }
+
   ProgramClaims claims() const {
     ProgramClaims claims{local_.graph, {}};
     std::map<NodeId, NodeId> send_of = sends();
@@ -136,6 +160,7 @@ class ProgramMaker {
     for (const PlanStep& step : plan_.steps) {
       StepClaim claim{step.node, step.values};
       for (ValueId& v : claim.values) v = original(v);
+      if (step.nest != nullptr) claim.parts = written_parts(step);
       if (step.node >= 0) {
         const Node& node = graph_.nodes[step.node];
         claim.node =

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "codegen/loop_nest.h"
+#include "ir/written_part.h"
 #include "partitioner/local_program.h"
 #include "runtime/program.h"
 
@@ -26,6 +27,7 @@ struct StepClaim {
   NodeId node = kNoNode;    // the node that the step computes, or the last of those that it computes
   std::vector<int> values;  // per operand: a value of the graph that is no view, -1 where absent, below -1 a temporary
                             // of the code generator's. Empty: a collective over several values that lie side by side
+  std::vector<WrittenPart> parts;  // of results that the step does not write whole
 };
 struct ProgramClaims {
   Graph graph;                   // the local graph; nodes and values of steps are those of it with composites expanded

@@ -473,7 +473,7 @@ std::vector<verifier::RankEvidence> evidence(const std::vector<ProgramClaims>& p
   std::vector<verifier::RankEvidence> all;
   for (const ProgramClaims& program : programs) {
     verifier::RankEvidence& e = all.emplace_back(verifier::RankEvidence{program.graph, {}});
-    for (const StepClaim& c : program.steps) e.claims.push_back({c.node, c.values});
+    for (const StepClaim& c : program.steps) e.claims.push_back({c.node, c.values, c.parts});
   }
   return all;
 }

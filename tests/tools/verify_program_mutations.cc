@@ -66,27 +66,16 @@ bool writes_what_is_read(Bundle& b, const Step& step) {
   return false;
 }
 
-// Of a value that several kernels write in parts (a padded tensor's inside and its border) the verifier does not see
-// that one is missing (docs/verify.md).
-bool writes_a_part(Bundle& b, const Step& step) {
-  const auto& claims = b.programs[0].claims;
-  for (size_t o = static_cast<size_t>(step.inputs); o < step.operands.size(); ++o) {
-    for (const auto& segment : b.programs[0].program.segments) {
-      for (const Step& other : segment.steps) {
-        for (size_t k = static_cast<size_t>(other.inputs); other.id != step.id && k < other.operands.size(); ++k) {
-          if (claims[other.id].values.size() > k && claims[step.id].values.size() > o &&
-              claims[other.id].values[k] == claims[step.id].values[o])
-            return true;
-        }
-      }
-    }
-  }
-  return false;
+// One of the steps that write a value in parts.
+bool missing_part(Bundle& b, std::mt19937& rng) {
+  Place p = pick(b, rng, [&](const Step& s) { return !b.programs[0].claims[s.id].parts.empty(); });
+  if (p.segment == nullptr) return false;
+  remove(b, p);
+  return true;
 }
 
 bool missing_step(Bundle& b, std::mt19937& rng) {
-  Place p =
-      pick(b, rng, [&](const Step& s) { return computes(s) && writes_what_is_read(b, s) && !writes_a_part(b, s); });
+  Place p = pick(b, rng, [&](const Step& s) { return computes(s) && writes_what_is_read(b, s); });
   if (p.segment == nullptr) return false;
   remove(b, p);
   return true;
@@ -310,6 +299,7 @@ bool wrong_output_address(Bundle& b, std::mt19937& rng) {
 
 constexpr Mutation kMutations[] = {
     {"missing step", missing_step},
+    {"missing part", missing_part},
     {"missing wait", missing_wait},
     {"missing collective", missing_collective},
     {"swapped order", swapped_order},

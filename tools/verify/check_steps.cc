@@ -12,6 +12,7 @@
 #include "tools/verify/differs.h"
 #include "tools/verify/serial_values.h"
 #include "tools/verify/step_memory.h"
+#include "tools/verify/written_parts.h"
 
 namespace partita::verifier {
 namespace {
@@ -94,6 +95,9 @@ class StepChecker {
                          ", on every rank: ", status.message());
         ++report_.steps;
       }
+      if (int value = parts_.broken(); value >= 0)
+        return differs("segment ", segment_name(static_cast<Segment>(segment.kind)), ", micro-batch ",
+                       entry.micro_batch, ", on every rank: ", check_whole(value).message());
     }
     return check_end(evaluation);
   }
@@ -124,6 +128,7 @@ class StepChecker {
         last == last_writer_.end() || last->second < step.id || claims_[last->second].node == claims_[step.id].node;
     if (!complete)
       return differs("expected all of ", m_.name(value), ", found that step ", last->second, " writes of it too");
+    PARTITA_RETURN_IF_ERROR(check_whole(value));
     absl::Status status = m_.read_range(r, value);
     if (status.ok()) return status;
     // Kernels of one group may write over a value in turns, each where it has read it.
@@ -132,6 +137,11 @@ class StepChecker {
         m_.is(old->second, value) && writes(step, r))
       return absl::OkStatus();
     return status;
+  }
+
+  absl::Status check_whole(int value) {
+    if (parts_.is_whole(value)) return absl::OkStatus();
+    return differs("expected all of ", m_.name(value), ", found parts that are not all of it");
   }
 
   bool writes(const Step& step, const Range& r) const {
@@ -186,6 +196,9 @@ class StepChecker {
       PARTITA_RETURN_IF_ERROR(check_one_place(step, k, r));
       if (auto c = m_.memory().at(r)) overwritten_.try_emplace({static_cast<int>(r.region), r.begin}, *c);
       PARTITA_RETURN_IF_ERROR(m_.write_range(r, value));
+      auto part = std::find_if(claim.parts.begin(), claim.parts.end(),
+                               [&](const WrittenPart& p) { return static_cast<size_t>(p.operand) == k; });
+      if (value >= 0) parts_.write(value, elements(g_.type(value).shape), part == claim.parts.end() ? nullptr : &*part);
     }
     return absl::OkStatus();
   }
@@ -271,6 +284,7 @@ class StepChecker {
     Content content{source, each_, entry_.micro_batch};
     if (source >= 0) {
       PARTITA_RETURN_IF_ERROR(m_.check_type(step.operands[0], source));
+      PARTITA_RETURN_IF_ERROR(check_whole(source));
       PARTITA_RETURN_IF_ERROR(m_.read_range(from, source));
       auto c = m_.memory().at(from);
       // A constant, or what a state became with the micro-batch before, is from here on a value of its own.
@@ -335,6 +349,7 @@ class StepChecker {
       int64_t bytes = byte_size(type);
       Range from{in.region, in.begin + at, in.begin + at + bytes},
           to{out.region, out.begin + at, out.begin + at + bytes};
+      PARTITA_RETURN_IF_ERROR(check_whole(storage_[node.inputs[k]]));
       absl::Status status = m_.read_range(from, storage_[node.inputs[k]]);
       if (!status.ok()) return differs("operand ", k, ": ", status.message());
       reads.push_back(from);
@@ -400,6 +415,7 @@ class StepChecker {
   NodeId overwritten_by_ = kNoNode;
   // Where the kernels of a group have written a value in this run of the segment, and the first that has.
   std::map<std::pair<NodeId, int>, std::pair<uint32_t, Range>> places_;
+  WrittenParts parts_;
   ScheduleEntry entry_;
   SegmentKind kind_ = SegmentKind::kForward;
   bool each_ = false;

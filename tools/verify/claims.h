@@ -1,5 +1,6 @@
 // What a program's steps say that they compute, as the bundle carries it: a line "NODE: VALUE VALUE …" for each step,
-// by id. A claim is where the verifier looks, never what it believes.
+// by id, with " | OPERAND OFFSET SIZE STRIDE …" for each result of which it writes a part. A claim is where the
+// verifier looks, never what it believes.
 #pragma once
 
 #include <string>
@@ -8,12 +9,14 @@
 
 #include "absl/status/statusor.h"
 #include "ir/graph.h"
+#include "ir/written_part.h"
 
 namespace partita::verifier {
 
 struct Claim {
   NodeId node = kNoNode;    // what the step computes, or the last of the nodes that it computes
   std::vector<int> values;  // per operand: a value that is no view, -1 where absent, below -1 a temporary
+  std::vector<WrittenPart> parts;
 };
 
 std::string print_claims(const std::vector<Claim>& claims);
