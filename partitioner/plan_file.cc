@@ -227,6 +227,18 @@ absl::StatusOr<std::optional<Compression>> plan_compression(const Json& plan) {
   return kind;
 }
 
+absl::StatusOr<std::vector<double>> plan_room(const Json& plan) {
+  std::vector<double> room;
+  try {
+    if (!plan.at("predicted").at("fits").get<bool>()) return room;
+    for (const Json& stage : plan.at("stages"))
+      room.push_back(stage.at("capacity_bytes").get<double>() - stage.at("memory").at("reserve_assumed").get<double>());
+  } catch (const Json::exception& e) {
+    return absl::InvalidArgumentError(cat("the plan does not say what memory its devices have: ", e.what()));
+  }
+  return room;
+}
+
 absl::StatusOr<Simulation> plan_simulation(const Json& plan) {
   Simulation s;
   auto bad = [](std::string_view what) {

@@ -30,6 +30,9 @@ absl::StatusOr<nlohmann::json> read_plan(const std::string& path);
 absl::StatusOr<PinRecipe> plan_pins(const nlohmann::json& plan);
 // How its gradients travel; nullopt where the plan does not say.
 absl::StatusOr<std::optional<Compression>> plan_compression(const nlohmann::json& plan);
+// Bytes that the program of each stage may take: a device's memory without the reserve. None where the plan was
+// written though it does not fit.
+absl::StatusOr<std::vector<double>> plan_room(const nlohmann::json& plan);
 // What simulate replays.
 absl::StatusOr<Simulation> plan_simulation(const nlohmann::json& plan);
 

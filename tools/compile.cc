@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -375,6 +376,31 @@ absl::StatusOr<ImportedModel> import_model(const std::string& path, const Import
   return model;
 }
 
+namespace {
+
+// Holds the bytes that programs take on a device, as they were laid out, against what the plan leaves them: its
+// memory model is that of common software, not a layout of this program.
+absl::Status check_room(const std::vector<runtime::Program>& programs, const std::vector<double>& room) {
+  if (room.empty()) return absl::OkStatus();
+  const double least = *std::min_element(room.begin(), room.end());
+  for (size_t k = 0; k < programs.size(); ++k) {
+    const nlohmann::json bytes = memory_bytes(programs[k]);
+    double needs = 0, has = room.size() == programs.size() ? room[k] : least;
+    for (const char* region : {"state", "arena", "constant", "input"}) needs += bytes.at(region).get<double>();
+    if (needs <= has) continue;
+    auto gigabytes = [](double b) { return fmt::format("{:.3g} GB", b / 1e9); };
+    return absl::ResourceExhaustedError(cat(
+        programs.size() > 1 ? cat("the program of stage ", k) : "the program", " needs ", gigabytes(needs),
+        " of device memory (state ", gigabytes(bytes.at("state").get<double>()), ", working memory ",
+        gigabytes(bytes.at("arena").get<double>()), "); the plan's devices have ", gigabytes(has),
+        " beside the reserve. Plan again with a smaller micro_batch, recompute: full or a higher zero stage pinned, "
+        "or --allow-infeasible to compile it all the same"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   Compiled out;
   Stopwatch watch(out);
@@ -458,6 +484,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     }
     out.programs.push_back(std::move(program));
   }
+  PARTITA_RETURN_IF_ERROR(check_room(out.programs, request.room));
   out.weights = collect_weights(stages);
   for (const State& s : graph.states)
     out.parameters += s.kind == StateKind::kParameter ? elements(graph.type(s.value).shape) : 0;

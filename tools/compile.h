@@ -25,6 +25,7 @@ struct CompileRequest {
   std::optional<int64_t> ranks;  // unset: as the pins say, else 1
   TargetOptions target;
   bool keep_gradients = false;
+  std::vector<double> room;  // bytes that each stage's program may take; empty: any
   PassOptions passes;
 };
 

@@ -70,5 +70,24 @@ TEST_F(PlanCommand, WhatDoesNotFitThePlanIsRefused) {
   EXPECT_THAT(other.text, HasSubstr("is for a global batch of 16 and batch.global is 8"));
 }
 
+// The plan's memory is a model's; what the program was laid out to need decides.
+TEST_F(PlanCommand, AProgramThatNeedsMoreThanThePlansDevicesIsRefused) {
+  ASSERT_EQ(plan("--pin pipeline=1 --pin recompute=none", "plan.json").code, 0);
+  auto compile = [&](const std::string& flags) {
+    return partita("compile " + model() + "-o " + (out_ / "bundle") + " --plan " + flags);
+  };
+  EXPECT_EQ(compile(out_ / "plan.json").code, 0);
+  std::string text = TempFolder::read(out_ / "plan.json"), capacity = "\"capacity_bytes\": ";
+  size_t at = text.find(capacity);
+  ASSERT_NE(at, std::string::npos);
+  size_t number = at + capacity.size(), end = text.find_first_of(",}\n", number);
+  out_.write("small.json", text.replace(number, end - number, "100100000"));  // 100 kB beside the reserve
+  Outcome refused = compile(out_ / "small.json");
+  EXPECT_EQ(refused.code, 3) << refused.text;
+  EXPECT_THAT(refused.text, HasSubstr("of device memory (state"));
+  EXPECT_THAT(refused.text, HasSubstr("the plan's devices have 0.0001 GB beside the reserve"));
+  EXPECT_EQ(compile((out_ / "small.json") + " --allow-infeasible").code, 0);
+}
+
 }  // namespace
 }  // namespace partita

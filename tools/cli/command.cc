@@ -19,8 +19,10 @@ namespace partita {
 
 namespace {
 
-// The plan's pins over those of the recipe; pins of single values are the recipe's own.
-absl::Status apply_plan(Recipe& recipe, const std::string& path) {
+// The plan's pins over those of the recipe; pins of single values are the recipe's own. Programs must keep to the
+// memory that the plan counts on.
+absl::Status apply_plan(CompileRequest& request, const std::string& path) {
+  Recipe& recipe = request.recipe;
   PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(path));
   auto pins = plan_pins(plan);
   if (!pins.ok()) return with_context(pins.status(), quote(path, 200));
@@ -38,6 +40,9 @@ absl::Status apply_plan(Recipe& recipe, const std::string& path) {
                                           "; plan again with this recipe"));
   }
   recipe.batch.global = batch;
+  auto room = plan_room(plan);
+  if (!room.ok()) return with_context(room.status(), quote(path, 200));
+  request.room = *std::move(room);
   return absl::OkStatus();
 }
 
@@ -62,6 +67,8 @@ void ModelFlags::add(CLI::App& app) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--plan", plan,
                  "the layout of this plan.json, which `partita plan` wrote; --like and --pin change it");
+  app.add_flag("--allow-infeasible", allow_infeasible,
+               "go on though a program needs more memory than the plan's devices have");
   app.add_option("--like", like, "a well-known layout: ddp, zero1, zero2, zero3, …");
   app.add_option("--pin", pins, "fix a part of the plan: KEY=VALUE, e.g. data=2");
   app.add_option("--target", target,
@@ -80,7 +87,8 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
     PARTITA_ASSIGN_OR_RETURN(r.recipe, load_recipe(train_file));
   }
   if (precision) r.recipe.precision = *precision;
-  if (!plan.empty()) PARTITA_RETURN_IF_ERROR(apply_plan(r.recipe, plan));
+  if (!plan.empty()) PARTITA_RETURN_IF_ERROR(apply_plan(r, plan));
+  if (allow_infeasible) r.room.clear();
   for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_preset(r.recipe, preset));
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(r.recipe, pin));
   PARTITA_RETURN_IF_ERROR(check_recipe(r.recipe, train_file.empty() ? "command line" : train_file));
