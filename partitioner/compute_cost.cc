@@ -109,7 +109,8 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
   bool mixed = options.element_bytes() < 4;
   auto traffic = [&](const TensorParts& fused, double composed_bytes) {
     auto here = [&](const TensorParts& p) { return p[0] / share.tensor + p[1] * whole; };
-    double bytes = here(fused) * options.element_bytes() + (mixed ? here(unit.composed) * composed_bytes : 0);
+    double bytes = (here(fused) + 2 * here(unit.copied) * software.copies) * options.element_bytes() +
+                   (mixed ? here(unit.composed) * composed_bytes : 0);
     return bytes * positions * software.memory_traffic;
   };
   t.forward +=

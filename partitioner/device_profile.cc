@@ -69,6 +69,7 @@ absl::Status parse_software(const YamlNode& node, const std::string& path, Softw
       {"step_seconds", number(&S::step_seconds, kNonNegative)},
       {"micro_batch_seconds", number(&S::micro_batch_seconds, kNonNegative)},
       {"kernel_seconds", number(&S::kernel_seconds, kNonNegative)},
+      {"recompute_seconds", number(&S::recompute_seconds, kNonNegative)},
       {"overlap_data", number(&S::overlap_data, kShare)},
       {"overlap_gather", number(&S::overlap_gather, kShare)},
       {"overlap_send", number(&S::overlap_send, kShare)},
@@ -89,6 +90,7 @@ absl::Status parse_software(const YamlNode& node, const std::string& path, Softw
       {"logit_bytes", number(&S::logit_bytes, kNonNegative)},
       {"gathered_logit_bytes", number(&S::gathered_logit_bytes, kNonNegative)},
       {"memory_traffic", number(&S::memory_traffic, kPositive)},
+      {"copies", number(&S::copies, kNonNegative)},
   };
   return parse_fields(node, path, kFields, out);
 }

@@ -32,6 +32,7 @@ struct SoftwareProfile {
   double step_seconds = 0;            // host work of one step that nothing hides
   double micro_batch_seconds = 0;     // the same of one micro-batch on one stage
   double kernel_seconds = 0;          // gap between two kernels of a stream
+  double recompute_seconds = 0;       // host work of recomputing one block for one micro-batch that nothing hides
   double overlap_data = 0;            // share of the gradients' reduction that can hide behind backward
   double overlap_gather = 0;          // share of ZeRO-3's gathers that can hide behind compute
   double overlap_send = 0;            // share of sends between stages that hides behind compute
@@ -53,6 +54,7 @@ struct SoftwareProfile {
   double logit_bytes = 0;              // of transient memory per logit at the loss
   double gathered_logit_bytes = 0;     // the same where the tensor axis splits the vocabulary: each rank has all logits
   double memory_traffic = 1;           // measured over ideal bytes of fused elementwise kernels
+  double copies = 0;                   // times that software writes and reads what a layout change makes
 };
 
 struct DeviceProfile {

@@ -57,7 +57,8 @@ std::string device_text(const DeviceProfile& d) {
   const SoftwareProfile& s = d.software;
   Lines software(6);
   software.add("step_seconds", s.step_seconds), software.add("micro_batch_seconds", s.micro_batch_seconds);
-  software.add("kernel_seconds", s.kernel_seconds), software.add("overlap_data", s.overlap_data);
+  software.add("kernel_seconds", s.kernel_seconds), software.add("recompute_seconds", s.recompute_seconds);
+  software.add("overlap_data", s.overlap_data);
   software.add("overlap_gather", s.overlap_gather), software.add("overlap_send", s.overlap_send);
   software.add("overlap_slowdown", s.overlap_slowdown);
   software.add("straggler_per_doubling", s.straggler_per_doubling);
@@ -71,6 +72,7 @@ std::string device_text(const DeviceProfile& d) {
   software.add("composed_backward_bytes", s.composed_backward_bytes);
   software.add("composed_saved_bytes", s.composed_saved_bytes), software.add("logit_bytes", s.logit_bytes);
   software.add("gathered_logit_bytes", s.gathered_logit_bytes), software.add("memory_traffic", s.memory_traffic);
+  software.add("copies", s.copies);
   return cat("  ", d.name, ":\n", l.take(), "    software:\n", software.take());
 }
 

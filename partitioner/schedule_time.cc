@@ -71,7 +71,7 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   UnitTime t = unit_time(u, w, device, problem_.options, share);
   UnitCost c;
   c.forward = t.forward, c.input_gradient = t.input_gradient, c.weight_gradient = t.weight_gradient;
-  if (l.recompute == RecomputeMode::kFull && is_block(u)) c.recompute = t.forward;
+  if (l.recompute == RecomputeMode::kFull && is_block(u)) c.recompute = t.forward + device.software.recompute_seconds;
   if (l.recompute == RecomputeMode::kSelective && is_block(u) && !problem_.options.flash) c.recompute = t.attention;
   double positions = static_cast<double>(l.micro_batch) / (w.sequence > 1 ? static_cast<double>(l.context) : 1);
   auto reduce = [&](const std::vector<double>& list, bool sequence) {
@@ -91,12 +91,14 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
     c.tensor_backward = reduce(u.backward_reduces, l.sequence_parallel);
   }
   if (l.context > 1) {
-    for (const AttentionWork& a : u.attention) {  // keys and values go round the ring while queries stay
-      double bytes =
-          2 * a.heads * a.keys * a.head_size / (a.split ? share.tensor : 1) * share.samples * element * a.count;
-      double ring = collective_time(group, CollectiveKind::kAllGather, {l.context, l.tensor}, bytes).seconds;
-      c.context_forward += exposed(ring, t.attention, device.software.overlap_gather);
-      c.context_backward += exposed(2 * ring, 2 * t.attention, device.software.overlap_gather);
+    // Queries, keys and values are exchanged from positions to heads and the result back; their gradients likewise.
+    for (const AttentionWork& a : u.attention) {
+      double each = a.head_size * positions * element / (a.split ? share.tensor : 1);
+      auto exchange = [&](double rows) {
+        return collective_time(group, CollectiveKind::kAllToAll, {l.context, l.tensor}, rows * each).seconds;
+      };
+      double seconds = 2 * a.count * (exchange(a.heads * a.queries) + exchange(a.key_heads * a.keys));
+      c.context_forward += seconds, c.context_backward += seconds;
     }
   }
   if (l.expert > 1 && u.expert_tokens > 0) {
@@ -245,7 +247,10 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
     }
     if (m > 1 && l.schedule != PipelineSchedule::kPipedream) {  // each adds its gradients to those of the ones before
       auto [dense, expert] = local_parameters(*problem_.workload, chunks[p], l);
-      double seconds = memory_time(group.device, (dense + expert) * software.accumulate_bytes, 0);
+      double parameters = dense + expert;
+      if (l.zero >= 2)
+        parameters /= static_cast<double>(l.zero_group > 0 ? std::min(l.zero_group, data.size) : data.size);
+      double seconds = memory_time(group.device, parameters * software.accumulate_bytes, 0);
       s.compute += seconds, s.weight += seconds;
     }
     double host = software.micro_batch_seconds / static_cast<double>(l.interleave);

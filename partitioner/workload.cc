@@ -427,11 +427,13 @@ class Analysis {
       } else if (use.work == WorkKind::kAttention) {
         const Shape &q = g_.type(use.node->inputs[0]).shape, &k = g_.type(use.node->inputs[1]).shape;
         double heads = static_cast<double>(q[1]) * static_cast<double>(q[0]) * per, s = static_cast<double>(q[2]),
-               t = static_cast<double>(k[2]), d = static_cast<double>(q[3]);
+               t = static_cast<double>(k[2]), d = static_cast<double>(q[3]),
+               key_heads = static_cast<double>(k[1]) * static_cast<double>(k[0]) * per;
         AttentionWork a{heads,
                         s,
                         t,
                         d,
+                        key_heads,
                         use.flops * per,
                         2.5 * use.flops * per,
                         use.flops * per / (4 * heads * s * t * d),
@@ -503,6 +505,11 @@ class Analysis {
     }
     for (const Use& use : uses_) {
       const Node& node = *use.node;
+      if (free_node(node) && !node.op->view) {
+        for (ValueId v : node.outputs) {
+          if (data_[v] && learned_[v]) w.copied[splits(v, split_) ? 0 : 1] += value_elements(v) / out_.samples;
+        }
+      }
       if (free_node(node) || use.work != WorkKind::kMemory) continue;
       for (size_t k = 0; k < node.inputs.size(); ++k) {
         ValueId v = node.inputs[k];

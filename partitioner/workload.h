@@ -28,6 +28,7 @@ struct MatrixWork {
 
 struct AttentionWork {
   double heads = 1, queries = 1, keys = 1, head_size = 1;
+  double key_heads = 1;                          // heads that keys and values have
   double forward_flops = 0, backward_flops = 0;  // hidden pairs are not counted where the op is causal
   double full_share = 1;                         // visited pairs / all pairs
   bool split = false;                            // heads over the tensor axis
@@ -44,6 +45,7 @@ struct UnitWork {
   std::vector<AttentionWork> attention;
   std::vector<MatrixWork> input_gradients, weight_gradients;
   TensorParts forward_traffic = {0, 0}, backward_traffic = {0, 0};  // of fused elementwise kernels, norms, losses
+  TensorParts copied = {0, 0};  // results of layout changes: software run op by op writes them
   double forward_kernels = 0, backward_kernels = 0;
   TensorParts parameters = {0, 0};
   double expert_parameters = 0;

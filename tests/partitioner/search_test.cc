@@ -43,7 +43,7 @@ Workload transformer(int blocks, double d, double s, double v) {
     block.weight_gradients.push_back({1, k, n, s, 'k', split == 'n' ? 'n' : 'm'});
   }
   double pairs = 4 * s * s * d / 2;
-  block.attention.push_back({d / 64, s, s, 64, pairs, 2.5 * pairs, 0.5, true, 1});
+  block.attention.push_back({d / 64, s, s, 64, d / 64, pairs, 2.5 * pairs, 0.5, true, 1});
   block.forward_traffic = {8 * s * d, 10 * s * d}, block.backward_traffic = {12 * s * d, 14 * s * d};
   block.forward_kernels = 12, block.backward_kernels = 20;
   block.forward_reduces = {s * d, s * d}, block.backward_reduces = {s * d, s * d};
@@ -277,6 +277,82 @@ TEST(Memory, CountsWhatEagerSoftwareKeeps) {
   EXPECT_DOUBLE_EQ(stage_memory(p, d, l, last, 1).transient, 2.0 * 1024 * 32000);
   l.data = 1, l.tensor = 2;
   EXPECT_DOUBLE_EQ(stage_memory(p, d, l, last, 1).transient, 20.0 * 1024 * 32000);
+}
+
+// Attention over a context axis is exchanged from positions to heads and back: queries, keys, values and the result,
+// and their gradients. Keys and values have the heads that they have.
+TEST(Predict, ContextAxisExchangesAttention) {
+  const double d = 1024, s = 4096;
+  Workload w = transformer(4, d, s, 8192);
+  Cluster c = cluster(1, 8, "A100-80GB");
+  Problem p = problem(w, c, 8);
+  Layout l;
+  l.context = 4, l.data = 2, l.micro_batch = 2;
+  double micro = 2, blocks = 4;
+  auto exchange = [&](double width) {
+    return collective_time(c.groups[0], CollectiveKind::kAllToAll, {4, 1}, width * s / 4 * 2 * 2).seconds;
+  };
+  EXPECT_NEAR(CostModel(p).predict(l, false).breakdown.context, micro * blocks * 8 * exchange(d), 1e-9);
+  for (UnitWork& u : w.kinds) {
+    for (AttentionWork& a : u.attention) a.key_heads = a.heads / 4;
+  }
+  EXPECT_NEAR(CostModel(p).predict(l, false).breakdown.context, micro * blocks * 4 * (exchange(d) + exchange(d / 4)),
+              1e-9);
+}
+
+// A micro-batch's gradients are added where they are stored: with ZeRO-2 and 3, to a rank's own part.
+TEST(Predict, ShardedGradientsAreAddedInParts) {
+  Workload w = transformer(4, 1024, 512, 8192);
+  Cluster c = cluster(4, 8, "A100-80GB");
+  double& bytes = c.groups[0].device.software.accumulate_bytes;
+  Problem p = problem(w, c, 64);
+  Layout l;
+  l.data = 32;
+  auto cost = [&](int zero) {
+    l.zero = zero;
+    auto step = [&](double b) { return bytes = b, CostModel(p).predict(l, false).step_seconds; };
+    return step(8) - step(0);
+  };
+  EXPECT_NEAR(cost(1), cost(0), 1e-3 * cost(0));
+  EXPECT_LT(cost(2), 0.25 * cost(1));
+  EXPECT_GT(cost(3), 0);
+}
+
+// What layout changes make is written and read where software copies it, divided as the values are.
+TEST(Predict, CopiedLayoutsMoveTheirBytes) {
+  const double d = 1024, s = 2048, many = 1e4;
+  Workload w = transformer(1, d, s, 8192);
+  UnitWork& block = w.kinds[1];
+  block.copied = {many * s * d, 0};
+  Cluster c = cluster(1, 2, "A100-80GB");
+  DeviceProfile& device = c.groups[0].device;
+  ComputeOptions options{.precision = Precision::kBf16};
+  auto added = [&](double tensor) {
+    Share share;
+    share.tensor = tensor;
+    device.software.copies = 0;
+    double before = unit_time(block, w, device, options, share).forward;
+    device.software.copies = 1;
+    return unit_time(block, w, device, options, share).forward - before;
+  };
+  double seconds = 2 * 2 * many * s * d * device.software.memory_traffic / (device.bandwidth * device.memory.at(1e12));
+  EXPECT_NEAR(added(1), seconds, 0.01 * seconds);
+  EXPECT_NEAR(added(2), seconds / 2, 0.01 * seconds);
+}
+
+// What a framework does on the host for each block that it recomputes, it does for every micro-batch.
+TEST(Predict, RecomputedBlocksCostTheHost) {
+  Workload w = transformer(4, 1024, 512, 8192);
+  Cluster c = cluster(1, 1, "A100-80GB");
+  double& host = c.groups[0].device.software.recompute_seconds;
+  Problem p = problem(w, c, 8);
+  Layout l;
+  auto step = [&](RecomputeMode mode, double seconds) {
+    host = seconds, l.recompute = mode;
+    return CostModel(p).predict(l, false).step_seconds;
+  };
+  EXPECT_EQ(step(RecomputeMode::kNone, 1e-3), step(RecomputeMode::kNone, 0));
+  EXPECT_NEAR(step(RecomputeMode::kFull, 1e-3) - step(RecomputeMode::kFull, 0), 8 * 4 * 1e-3, 1e-9);
 }
 
 // Software that exchanges states in pieces pays the ring's latency for each of them.

@@ -15,7 +15,7 @@ UnitWork part(UnitWork u, WorkClass c) {
   keep(u.matrices), keep(u.input_gradients), keep(u.weight_gradients);
   if (c != WorkClass::kAttention) u.attention.clear();
   if (c != WorkClass::kMemory) {
-    u.forward_traffic = u.backward_traffic = u.composed = {0, 0};
+    u.forward_traffic = u.backward_traffic = u.copied = u.composed = {0, 0};
     u.forward_kernels = u.backward_kernels = 0;
   }
   return u;

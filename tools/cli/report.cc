@@ -125,7 +125,7 @@ std::string communication(const Json& plan) {
                           what, number(b, key));
   };
   row("tensor", "partial sums of activations", "tensor");
-  row("context", "keys and values round the ring", "context");
+  row("context", "attention exchanged from positions to heads and back", "context");
   row("expert", "tokens to experts and back", "expert");
   row("data", "gradients and updated parameters", "gradients");
   row("data", "parameters gathered for use", "gathers");
