@@ -324,10 +324,11 @@ class Planner {
     // step.
     bool masters = recipe_.precision == Precision::kBf16 || recipe_.precision == Precision::kFp16;
     std::map<std::string, Sharding> compute;  // per parameter
+    const std::vector<bool> read = read_here(graph);
     for (const State& s : graph.states) {
       if (s.kind == StateKind::kOptimizer || s.kind == StateKind::kAccumulator) continue;
       Sharding c = chooser_->sharding(s.value);
-      PARTITA_RETURN_IF_ERROR(apply_value_pins(graph, s, c));
+      if (read[static_cast<size_t>(s.value)]) PARTITA_RETURN_IF_ERROR(apply_value_pins(graph, s, c));
       compute[s.name] = std::move(c);
     }
     for (const State& s : graph.states) {

@@ -97,6 +97,7 @@ TEST_F(Pipeline, StagesThatDivideDifferentThingsEqualOneRank) {
            "--pin 'stages=[{data: 2}, {context: 2}]' --pin micro_batch=1",
            "--pin 'stages=[{data: 2, tensor: 2}, {data: 4}]' --pin sequence_parallel=true --pin micro_batch=1",
            "--pin 'stages=[{data: 2}, {tensor: 2}]'",
+           "--pin 'stages=[{data: 2}, {tensor: 2}]' --pin 'transformer.h.2.mlp.c_fc.weight={out: tensor}'",
            "--pin 'stages=[{tensor: 2}, {data: 2}]' --pin micro_batch=1 --pin schedule=interleaved",
            cat("--pin 'stages=[{data: 2}, {tensor: 2}]' --pin micro_batch=1 ", kSixChunks),
            "--pin 'stages=[{data: 2}, {tensor: 2}, {data: 2}]' --pin micro_batch=1 "
