@@ -102,13 +102,18 @@ int free_port() {
 }
 
 EnvironmentMap rank_environment(int rank, int size, int port) {
-  return {{"RANK", std::to_string(rank)},
-          {"WORLD_SIZE", std::to_string(size)},
-          {"MASTER_ADDR", "127.0.0.1"},
-          {"MASTER_PORT", std::to_string(port)},
-          {"LOCAL_RANK", ""},
-          {"LOCAL_WORLD_SIZE", ""},
-          {"TORCHELASTIC_USE_AGENT_STORE", ""}};
+  return {
+      {"RANK", std::to_string(rank)},
+      {"WORLD_SIZE", std::to_string(size)},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", std::to_string(port)},
+      {"LOCAL_RANK", ""},
+      {"LOCAL_WORLD_SIZE", ""},
+      {"TORCHELASTIC_USE_AGENT_STORE", ""},
+#ifdef PARTITA_STAND_INS
+      {"LD_LIBRARY_PATH", PARTITA_STAND_INS "/nccl_on_host"},  // sanitizers' dlopen knows no other path
+#endif
+  };
 }
 
 // `ranks` of a run of `size` over TCP, with the whole run's results.
