@@ -102,10 +102,15 @@ class Bucketing {
   // Whether nothing computes with the bucket's results before the node.
   static bool waits_for(const Bucket& bucket, NodeId n) { return bucket.first_use == kNoNode || bucket.first_use > n; }
 
-  // Whether the node could stand where the bucket's first member does.
+  // Whether the node could stand where the bucket's first member does: what it reads is there by then, and is not moved
+  // from another collective's result, which may come later than it did.
   bool is_ready_for(const Node& node, const Bucket& bucket) const {
-    return std::all_of(node.inputs.begin(), node.inputs.end(),
-                       [&](ValueId v) { return graph_.values[v].producer < bucket.members[0]; });
+    return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) {
+      if (graph_.values[v].producer >= bucket.members[0]) return false;
+      const Node* maker = graph_.producer(v);
+      while (maker != nullptr && LateReads::follows(*maker)) maker = graph_.producer(maker->inputs[0]);
+      return maker == nullptr || !maker->op->communicates;
+    });
   }
 
   bool alike(const Node& a, const Node& b) const {

@@ -59,12 +59,14 @@ absl::Status broadcast_text(Communicator* communicator, std::string& text, std::
 
 absl::Status all_ok(Communicator* communicator, const absl::Status& mine, std::string_view label) {
   if (is_alone(communicator)) return mine;
-  int64_t failed = mine.ok() ? -1 : communicator->rank();
+  constexpr int64_t kCodes = 64;  // more than absl::StatusCode has
+  int64_t failed = mine.ok() ? -1 : communicator->rank() * kCodes + static_cast<int64_t>(mine.code());
   absl::Status heard = all_reduce(communicator, {&failed, 1}, ReduceOp::kMax, label);
   if (!mine.ok()) return mine;  // also where another rank has left because of it
   PARTITA_RETURN_IF_ERROR(heard);
   if (failed < 0) return mine;
-  return absl::UnavailableError(cat("rank ", failed, " failed: ", label));
+  return absl::Status(static_cast<absl::StatusCode>(failed % kCodes),
+                      cat("rank ", failed / kCodes, " failed: ", label));
 }
 
 }  // namespace partita::runtime

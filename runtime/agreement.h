@@ -20,8 +20,8 @@ absl::Status broadcast_text(Communicator* communicator, std::string& text, std::
 // Equally many values of each rank, in rank order.
 absl::StatusOr<std::vector<int64_t>> all_gather(Communicator* communicator, std::span<const int64_t> values,
                                                 std::string_view label);
-// Ok where every rank's is; else this rank's own error, or Unavailable naming a rank that failed. Unlike an abort it
-// leaves the communicator working.
+// Ok where every rank's is; else this rank's own error, or one of a failed rank's kind that names it. Unlike an abort
+// it leaves the communicator working.
 absl::Status all_ok(Communicator* communicator, const absl::Status& mine, std::string_view label);
 
 }  // namespace partita::runtime

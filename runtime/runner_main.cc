@@ -13,6 +13,7 @@
 #include "base/fault.h"
 #include "base/mapped_file.h"
 #include "base/status.h"
+#include "runtime/agreement.h"
 #include "runtime/communicator_factory.h"
 #include "runtime/launch_environment.h"
 #include "runtime/placement.h"
@@ -50,10 +51,10 @@ absl::Status run(const RunFlags& flags, const std::string& backend) {
     PARTITA_ASSIGN_OR_RETURN(communicator, open_communicator(launch, backend));
     PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(sha256_hex(as_byte_span(image)))));
   }
-  std::unique_ptr<MetricsSink> sink;
-  if (launch.rank == 0) {
-    PARTITA_ASSIGN_OR_RETURN(sink, flags.sink(std::max<int64_t>(options.steps, 0)));
-  }
+  absl::StatusOr<std::unique_ptr<MetricsSink>> opened = nullptr;
+  if (launch.rank == 0) opened = flags.sink(std::max<int64_t>(options.steps, 0));
+  PARTITA_RETURN_IF_ERROR(all_ok(communicator.get(), opened.status(), "opening the metrics"));
+  const std::unique_ptr<MetricsSink> sink = *std::move(opened);
   PARTITA_RETURN_IF_ERROR(train_rank(loaded, communicator.get(), options, sink.get()));
   return sink ? sink->close() : absl::OkStatus();
 }
