@@ -17,37 +17,37 @@ bool LateReads::follows(const Node& node) {
          (node.op->flops_per_point == 0 || node.op->scalar != nullptr);
 }
 
-NodeId LateReads::first_use(const Node& node) const {
-  NodeId first = kNoNode;
+template <typename GoesOn>
+void LateReads::walk(const Node& node, GoesOn goes_on) const {
   std::vector<ValueId> front = node.outputs;
   while (!front.empty()) {
     ValueId v = front.back();
     front.pop_back();
     for (NodeId n : readers_[v]) {
       const Node& reader = program_.graph.nodes[n];
-      if (follows(reader)) {
-        front.push_back(reader.outputs[0]);
-      } else if (first == kNoNode || n < first) {
-        first = n;
-      }
+      if (goes_on(n, reader)) front.insert(front.end(), reader.outputs.begin(), reader.outputs.end());
     }
   }
+}
+
+NodeId LateReads::first_use(const Node& node) const {
+  NodeId first = kNoNode;
+  walk(node, [&](NodeId n, const Node& reader) {
+    if (follows(reader)) return true;
+    first = first == kNoNode ? n : std::min(first, n);
+    return false;
+  });
   return first;
 }
 
 bool LateReads::are_late(const Node& node) const {
-  std::vector<ValueId> front = node.outputs;
-  while (!front.empty()) {
-    ValueId v = front.back();
-    front.pop_back();
-    for (NodeId n : readers_[v]) {
-      const Node& reader = program_.graph.nodes[n];
-      if (reader.segment > node.segment) continue;
-      if (!follows(reader) && !is_joint(reader)) return false;
-      front.insert(front.end(), reader.outputs.begin(), reader.outputs.end());
-    }
-  }
-  return true;
+  bool late = true;
+  walk(node, [&](NodeId, const Node& reader) {
+    if (!late || reader.segment > node.segment) return false;
+    late = follows(reader) || is_joint(reader);
+    return late;
+  });
+  return late;
 }
 
 }  // namespace partita

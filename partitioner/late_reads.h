@@ -24,6 +24,10 @@ class LateReads {
   NodeId first_use(const Node& node) const;
 
  private:
+  // goes_on(n, reader): for every reader of the node's results, and of those of each reader that it is true for.
+  template <typename GoesOn>
+  void walk(const Node& node, GoesOn goes_on) const;
+
   const LocalProgram& program_;
   std::vector<std::vector<NodeId>> readers_;
 };

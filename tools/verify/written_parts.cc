@@ -72,9 +72,7 @@ void WrittenParts::write(int value, int64_t size, const WrittenPart* part) {
     return;
   }
   Written& w = open_[value];
-  int64_t written = 0;
-  for (const WrittenPart& p : w.parts) written += count_of(p);
-  if (written >= size && tile(w)) w.parts.clear();  // it begins anew
+  if (tile(w)) w.parts.clear();  // it begins anew
   w.size = size;
   w.parts.push_back(*part);
 }
