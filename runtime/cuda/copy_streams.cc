@@ -10,32 +10,21 @@ absl::Status CopyStreams::open() {
     if (cudaError_t e = cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking); e != cudaSuccess)
       return cuda_error("cudaStreamCreate", e);
   }
-  PARTITA_ASSIGN_OR_RETURN(behind_, event());
+  PARTITA_ASSIGN_OR_RETURN(behind_, events_.take());
   return absl::OkStatus();
 }
 
 void CopyStreams::close() {
   reset();
-  if (behind_ != nullptr) spare_.push_back(behind_);
-  for (cudaEvent_t e : spare_) cudaEventDestroy(e);
+  if (behind_ != nullptr) events_.give_back(behind_);
+  events_.close();
   for (cudaStream_t stream : {up_, down_}) {
     if (stream != nullptr) cudaStreamDestroy(stream);
   }
 }
 
-absl::StatusOr<cudaEvent_t> CopyStreams::event() {
-  cudaEvent_t made = nullptr;
-  if (!spare_.empty()) {
-    made = spare_.back();
-    spare_.pop_back();
-  } else if (cudaError_t e = cudaEventCreateWithFlags(&made, cudaEventDisableTiming); e != cudaSuccess) {
-    return cuda_error("cudaEventCreate", e);
-  }
-  return made;
-}
-
 absl::StatusOr<cudaEvent_t> CopyStreams::add_mark(cudaStream_t stream) {
-  PARTITA_ASSIGN_OR_RETURN(cudaEvent_t made, event());
+  PARTITA_ASSIGN_OR_RETURN(cudaEvent_t made, events_.take());
   marks_.push_back({++last_, made});
   if (cudaError_t e = cudaEventRecord(made, stream); e != cudaSuccess) return cuda_error("cudaEventRecord", e);
   return made;
@@ -81,7 +70,7 @@ cudaError_t CopyStreams::wait_for(int64_t number) {
   while (!marks_.empty() && marks_.front().number <= number) {
     const cudaError_t e = cudaEventSynchronize(marks_.front().event);
     if (first == cudaSuccess) first = e;
-    spare_.push_back(marks_.front().event);
+    events_.give_back(marks_.front().event);
     marks_.pop_front();
   }
   std::erase_if(under_way_, [&](const Copy& c) { return c.number <= number; });
@@ -89,7 +78,7 @@ cudaError_t CopyStreams::wait_for(int64_t number) {
 }
 
 void CopyStreams::reset() {
-  for (const Mark& mark : marks_) spare_.push_back(mark.event);
+  for (const Mark& mark : marks_) events_.give_back(mark.event);
   marks_.clear();
   under_way_.clear();
 }

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/cuda/event_pool.h"
 
 namespace partita::runtime {
 
@@ -49,14 +50,13 @@ class CopyStreams {
     int64_t number = 0;
     cudaEvent_t event = nullptr;
   };
-  absl::StatusOr<cudaEvent_t> event();
   absl::StatusOr<cudaEvent_t> add_mark(cudaStream_t stream);
 
   cudaStream_t up_ = nullptr, down_ = nullptr;
   cudaEvent_t behind_ = nullptr;  // the main stream, as it was before a copy
   std::vector<Copy> under_way_;   // since the main stream was last put behind them
   std::deque<Mark> marks_;        // nobody knows yet to have been passed; by number
-  std::vector<cudaEvent_t> spare_;
+  EventPool events_;
   int64_t last_ = 0;
 };
 

@@ -108,9 +108,8 @@ CudaDevice::~CudaDevice() {
   for (cudaLibrary_t library : own_) cudaLibraryUnload(library);
   for (std::byte* block : blocks_) cudaFree(block);
   for (const auto& [block, bytes] : host_blocks_) cudaFreeHost(block);
-  for (const auto* stamps : {&stamps_, &spare_stamps_}) {
-    for (cudaEvent_t event : *stamps) cudaEventDestroy(event);
-  }
+  for (cudaEvent_t event : stamps_) timed_events_.give_back(event);
+  timed_events_.close();
   for (const Staging& staging : staging_) {
     if (staging.memory != nullptr) cudaFreeHost(staging.memory);
     if (staging.left != nullptr) cudaEventDestroy(staging.left);
@@ -210,13 +209,7 @@ absl::Status CudaDevice::wait_for(int64_t mark) {
 }
 
 absl::Status CudaDevice::stamp() {
-  cudaEvent_t event = nullptr;
-  if (!spare_stamps_.empty()) {
-    event = spare_stamps_.back();
-    spare_stamps_.pop_back();
-  } else if (cudaError_t e = cudaEventCreateWithFlags(&event, cudaEventDefault); e != cudaSuccess) {
-    return cuda_error("cudaEventCreate", e);
-  }
+  PARTITA_ASSIGN_OR_RETURN(cudaEvent_t event, timed_events_.take());
   stamps_.push_back(event);
   const cudaError_t e = cudaEventRecord(event, stream());
   return e == cudaSuccess ? absl::OkStatus() : cuda_error("cudaEventRecord", e);
@@ -230,7 +223,7 @@ absl::StatusOr<std::vector<double>> CudaDevice::take_stamps() {
       return cuda_error("cudaEventElapsedTime", e);
     seconds.push_back(milliseconds * 1e-3);
   }
-  spare_stamps_.insert(spare_stamps_.end(), stamps_.begin(), stamps_.end());
+  for (cudaEvent_t event : stamps_) timed_events_.give_back(event);
   stamps_.clear();
   return seconds;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/cuda/copy_streams.h"
+#include "runtime/cuda/event_pool.h"
 #include "runtime/cuda/launch_graphs.h"
 #include "runtime/cuda/library.h"
 #include "runtime/device.h"
@@ -94,7 +95,8 @@ class CudaDevice final : public Device {
   cudnnHandle_t cudnn_ = nullptr;
   LaunchGraphs graphs_;
   CopyStreams copies_;
-  std::vector<cudaEvent_t> stamps_, spare_stamps_;
+  std::vector<cudaEvent_t> stamps_;
+  EventPool timed_events_{cudaEventDefault};
   // Page-locked memory that what the host reads and writes goes through, a piece at a time.
   struct Staging {
     std::byte* memory = nullptr;

@@ -19,8 +19,8 @@ absl::Status NcclLane::open() {
 
 NcclLane::~NcclLane() {
   stop();
-  for (const Job& job : jobs_) free_.insert(free_.end(), {job.ready, job.done});
-  for (cudaEvent_t e : free_) cudaEventDestroy(e);
+  for (const Job& job : jobs_) give_back(job);
+  events_.close();
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
@@ -37,21 +37,14 @@ void NcclLane::drain() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
 }
 
-absl::StatusOr<cudaEvent_t> NcclLane::event() {
-  if (!free_.empty()) {
-    cudaEvent_t e = free_.back();
-    free_.pop_back();
-    return e;
-  }
-  cudaEvent_t made = nullptr;
-  if (cudaError_t e = cudaEventCreateWithFlags(&made, cudaEventDisableTiming); e != cudaSuccess)
-    return cuda_error("cudaEventCreate", e);
-  return made;
+void NcclLane::give_back(const Job& job) {
+  events_.give_back(job.ready);
+  events_.give_back(job.done);
 }
 
 void NcclLane::retire() {
   while (issued_ > 0 && cudaEventQuery(jobs_.front().done) == cudaSuccess) {
-    free_.insert(free_.end(), {jobs_.front().ready, jobs_.front().done});
+    give_back(jobs_.front());
     jobs_.pop_front();
     --issued_;
   }
@@ -66,8 +59,8 @@ absl::StatusOr<uint64_t> NcclLane::push(CollectiveOp op) {
   std::lock_guard lock(mutex_);
   retire();
   Job job{.number = ++last_, .op = std::move(op)};
-  PARTITA_ASSIGN_OR_RETURN(job.ready, event());
-  PARTITA_ASSIGN_OR_RETURN(job.done, event());
+  PARTITA_ASSIGN_OR_RETURN(job.ready, events_.take());
+  PARTITA_ASSIGN_OR_RETURN(job.done, events_.take());
   if (cudaError_t e = cudaEventRecord(job.ready, device_.stream()); e != cudaSuccess)
     return cuda_error("cudaEventRecord", e);
   jobs_.push_back(std::move(job));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/event_pool.h"
 #include "runtime/cuda/nccl_link.h"
 
 namespace partita::runtime {
@@ -49,7 +50,7 @@ class NcclLane {
   };
   void work();
   absl::Status issue(const Job& job);
-  absl::StatusOr<cudaEvent_t> event();
+  void give_back(const Job& job);
   void retire();  // those at the front that are over
   Job* find(uint64_t number);
 
@@ -62,7 +63,7 @@ class NcclLane {
   std::deque<Job> jobs_;
   size_t issued_ = 0;  // of jobs_
   uint64_t last_ = 0;
-  std::vector<cudaEvent_t> free_;
+  EventPool events_;
   bool stops_ = false;
   std::thread thread_;
 };
