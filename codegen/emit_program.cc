@@ -13,6 +13,7 @@
 #include "codegen/host_transfers.h"
 #include "codegen/nest_schedule.h"
 #include "codegen/nvptx/device_code.h"
+#include "codegen/nvptx/device_launches.h"
 #include "codegen/object_code.h"
 #include "codegen/program_interface.h"
 #include "codegen/rematerialize.h"
@@ -97,7 +98,8 @@ class ProgramMaker {
                                      .updates_each = local.stage.updates_each(),
                                      .in_place = options.in_place,
                                      .host_states = host_states(local),
-                                     .host_arena = !options.gpu.empty()})) {}
+                                     .host_arena = !options.gpu.empty(),
+                                     .together = !options.gpu.empty()})) {}
 
   absl::StatusOr<Program> run() {
     program_.model = graph_.name;
@@ -114,6 +116,7 @@ class ProgramMaker {
     std::copy(std::begin(plan_.region_bytes), std::end(plan_.region_bytes), program_.region_bytes);
     make_channels();
     make_steps();
+    if (!options_.gpu.empty()) choose_launches(program_, kernels_);
     make_schedule();
     make_interface(local_, graph_, plan_, program_);
     make_constants();
@@ -122,9 +125,12 @@ class ProgramMaker {
   }
 
   std::vector<ProgramNest> nests() {
+    program_.target = options_.gpu.empty() ? "" : cat("cuda:", options_.gpu);
+    program_.slots = slots_of(order_);
     make_steps();
+    if (!options_.gpu.empty()) choose_launches(program_, kernels_);
     std::vector<ProgramNest> nests;
-    for (const NamedNest& k : kernels_) nests.push_back({k.name, *k.nest});
+    for (const NamedNest& k : kernels_) nests.push_back({k.name, *k.nest, k.joint});
     return nests;
   }
 
@@ -233,7 +239,7 @@ class ProgramMaker {
     return absl::OkStatus();
   }
 
-  // Kernel steps learn their launch: blocks as units, and threads; and what the assembler says of them.
+  // Kernel steps learn what the assembler says of them.
   absl::Status make_device_code() {
     if (!host_kernels_.empty()) {
       PARTITA_ASSIGN_OR_RETURN(program_.host_kernels, compile_nests(host_kernels_, kHostOfGpus));
@@ -242,21 +248,15 @@ class ProgramMaker {
     PARTITA_ASSIGN_OR_RETURN(DeviceCode code, compile_device_nests(kernels_, {options_.gpu, options_.assembler}));
     program_.kernels = std::move(code.cubin);
     program_.portable_kernels.assign(code.ptx.begin(), code.ptx.end());
-    std::map<std::string, std::pair<int64_t, runtime::Params>> launches;
-    for (const NamedNest& kernel : kernels_) {
-      DeviceSchedule s = device_schedule(device_nest(*kernel.nest));
-      launches[kernel.name] = {s.blocks, {{"threads", int64_t{s.threads}}}};
-    }
-    for (const DeviceKernel& k : code.kernels) {
-      runtime::Params& params = launches[k.name].second;
-      params["registers"] = int64_t{k.registers};
-      if (k.spilled_bytes > 0) params["spilled_bytes"] = k.spilled_bytes;
-    }
+    std::map<std::string, const DeviceKernel*> reports;
+    for (const DeviceKernel& k : code.kernels) reports[k.name] = &k;
     for (ProgramSegment& segment : program_.segments) {
       for (Step& step : segment.steps) {
-        auto launch = launches.find(step.name);
-        if (step.kind == StepKind::kKernel && launch != launches.end())
-          std::tie(step.units, step.params) = launch->second;
+        auto report = reports.find(step.name);
+        if (step.kind != StepKind::kKernel || step.device == runtime::DeviceTag::kHost || report == reports.end())
+          continue;
+        step.params["registers"] = int64_t{report->second->registers};
+        if (report->second->spilled_bytes > 0) step.params["spilled_bytes"] = report->second->spilled_bytes;
       }
     }
     return absl::OkStatus();

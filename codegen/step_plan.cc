@@ -37,6 +37,7 @@ StepPlan StepPlanner::run() {
   make_outside_buffers();
   make_steps();
   place_waits();
+  if (options_.together) bring_together();
   index_steps();
   if (options_.in_place) join_accumulations();
   choose_bundles();

@@ -66,6 +66,7 @@ struct PlanOptions {
   std::vector<bool> host_states;  // per state: kept in host memory; empty: none is
   // What host nodes make lies in an arena of the host's (host_transfers.h).
   bool host_arena = false;
+  bool together = false;  // what an update does again and again stands together, to be launched so
 };
 
 // Fuses (see fusion.h). `code` must outlive the plan. Values that no output, state or collective depends on get no

@@ -1,5 +1,6 @@
-// The maker of step plans; see step_plan.cc. Its parts: step_plan.cc (steps, waits, lifetimes), step_plan_sharing.cc
-// (which values share memory), step_plan_buffers.cc (buffers and their places).
+// The maker of step plans; see step_plan.cc. Its parts: step_plan.cc (steps, waits, lifetimes), step_plan_order.cc
+// (what stands together), step_plan_sharing.cc (which values share memory), step_plan_buffers.cc (buffers and their
+// places).
 #pragma once
 
 #include <climits>
@@ -61,6 +62,8 @@ class StepPlanner {
   void add_nests(int item);
   void add_node(int item);
   void place_waits();
+  void bring_together();
+  void bring_together(size_t begin, size_t end);
   bool has_backward(int32_t chunk) const;
   bool waits_next_time(const Draft& start) const;
   int phase_end(int draft) const;

@@ -37,7 +37,12 @@ class Device {
   // Makes a kKernel or kLibrary step of `program`, which outlives the device, ready; its run() takes addresses on the
   // device, and returns before it has run. Errors as prepare_kernel's.
   virtual absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare(const Program& program, const Step& step) = 0;
-  // Once all are prepared, before any runs: memory that they share. Its size in bytes.
+  // The same for kernel steps that are launched together (runtime/joint_launches.h), on `addresses`, those of all their
+  // operands in turn; its run() takes none.
+  virtual absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_joint(const Program& program,
+                                                                       std::span<const Step* const> steps,
+                                                                       std::span<std::byte* const> addresses) = 0;
+  // Once all are prepared, before any runs: memory that they share. Bytes of it, and of what they have beside it.
   virtual absl::StatusOr<int64_t> allocate_scratch() = 0;
 
   // Queues what `issue` does: kernels that prepare() made, and copies of the device's own memory, the same work every
@@ -81,7 +86,7 @@ bool in_host_memory(Region region);
 // The file of the module for "cuda:" targets.
 inline constexpr const char* kCudaModule = "libpartita_cuda.so";
 // What a device's module exports, as `partita_open_device`. Null and a reason on failure.
-inline constexpr int kDevicePluginVersion = 4;
+inline constexpr int kDevicePluginVersion = 5;
 inline constexpr const char* kDevicePluginSymbol = "partita_open_device";
 using OpenDevicePlugin = Device*(int version, const Program* program, int ordinal, absl::Status* why);
 

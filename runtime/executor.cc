@@ -10,6 +10,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/box.h"
+#include "runtime/joint_launches.h"
 #include "runtime/params.h"
 #include "runtime/placement.h"
 #include "runtime/program_check.h"
@@ -136,7 +137,7 @@ absl::Status Executor::bind(const ExecutionConfig& config) {
       const absl::Status status = bind_step(step, config);
       if (!status.ok()) return with_context(status, describe_step(program(), step));
     }
-    if (device_ != nullptr) bind_runs(segments_.back());
+    if (device_ != nullptr) PARTITA_RETURN_IF_ERROR(bind_runs(segment, segments_.back()));
   }
   if (device_ != nullptr) {
     PARTITA_ASSIGN_OR_RETURN(device_scratch_, device_->allocate_scratch());
@@ -145,20 +146,39 @@ absl::Status Executor::bind(const ExecutionConfig& config) {
 }
 
 // Computation between collectives, steps of the host and copies to and from its memory.
-void Executor::bind_runs(std::vector<BoundStep>& steps) {
-  const auto is_part = [&](const BoundStep& b) {
-    const std::vector<Operand>& operands = b.step->operands;
-    const bool moves = b.step->kind == StepKind::kCopy &&
-                       std::all_of(operands.begin(), operands.end(), [&](const Operand& o) { return on_device(o); });
-    return moves || (b.library != nullptr && !b.on_host);
-  };
-  for (size_t k = 0; k < steps.size(); ++k) {
-    const auto end = std::find_if_not(steps.begin() + static_cast<int64_t>(k), steps.end(), is_part);
-    steps[k].run = static_cast<size_t>(end - steps.begin()) - k;
-    if (steps[k].run < 2) continue;
-    steps[k].replay = device_->replays(static_cast<size_t>(program().slots));
-    k += steps[k].run - 1;
+absl::Status Executor::bind_runs(const ProgramSegment& segment, std::vector<BoundStep>& steps) {
+  for (const auto& [begin, end] : device_runs(program(), segment)) {
+    const std::span<const Step> of_run(segment.steps.data() + begin, end - begin);
+    const std::span<BoundStep> bound(steps.data() + begin, end - begin);
+    for (const std::vector<size_t>& launch : joint_launches(of_run, joint_kinds(of_run), program().slots)) {
+      if (of_run[launch[0]].params.count(kJointParam) == 0) continue;
+      const absl::Status status = bind_joint(bound, launch);
+      if (!status.ok()) return with_context(status, describe_step(program(), of_run[launch[0]]));
+    }
+    bound[0].run = end - begin;
+    if (bound[0].run > 1) bound[0].replay = device_->replays(static_cast<size_t>(program().slots));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::bind_joint(std::span<BoundStep> run, const std::vector<size_t>& launch) {
+  BoundStep& first = run[launch[0]];
+  bool moves = false;
+  for (size_t k : launch) {
+    run[k].is_joined = k != launch[0];
+    first.joint_steps.push_back(run[k].step);
+    moves = moves || run[k].slot_buffers > 0;
+  }
+  for (size_t slot = 0; slot < (moves ? static_cast<size_t>(program().slots) : 1); ++slot) {
+    std::vector<std::byte*> addresses;
+    for (size_t k : launch) {
+      const auto begin = buffers_.begin() + static_cast<int64_t>(run[k].buffers + slot * run[k].slot_buffers);
+      addresses.insert(addresses.end(), begin, begin + static_cast<int64_t>(run[k].step->operands.size()));
+    }
+    PARTITA_ASSIGN_OR_RETURN(first.joint.emplace_back(),
+                             device_->prepare_joint(program(), first.joint_steps, addresses));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config) {
@@ -177,6 +197,7 @@ absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config
   }
   switch (step.kind) {
     case StepKind::kKernel: {
+      if (by_device && step.params.count(kJointParam) > 0) break;  // bind_joint()
       if (by_device) {
         PARTITA_ASSIGN_OR_RETURN(bound.library, device_->prepare(program(), step));
         break;
@@ -341,10 +362,11 @@ absl::Status Executor::run_segment(const ScheduleEntry& entry) {
 // A device's own clock tells the time of its steps: waiting for each would make it idle between them. Of a collective
 // it shows what the others had to wait for.
 absl::Status Executor::run_profiled(BoundStep& step, const ScheduleEntry& entry) {
+  if (step.is_joined) return absl::OkStatus();
   if (device_ != nullptr && !step.on_host) {
     PARTITA_RETURN_IF_ERROR(device_->stamp());
     PARTITA_RETURN_IF_ERROR(run_step(step, entry.slot));
-    stamped_.push_back({step.step, entry});
+    stamped_.push_back({&step, entry});
     return device_->stamp();
   }
   const StepProfile::Clock::time_point begin = StepProfile::Clock::now();
@@ -360,9 +382,25 @@ absl::Status Executor::add_stamped() {
            std::chrono::duration_cast<StepProfile::Clock::duration>(std::chrono::duration<double>(times[stamp]));
   };
   for (size_t k = 0; k < stamped_.size(); ++k)
-    profile_->add(*stamped_[k].step, stamped_[k].entry, at(2 * k + 1), at(2 * k + 2));
+    add_joint(*stamped_[k].step, stamped_[k].entry, at(2 * k + 1), at(2 * k + 2));
   stamped_.clear();
   return absl::OkStatus();
+}
+
+// The time of a joint launch goes to its steps by their bytes.
+void Executor::add_joint(const BoundStep& step, const ScheduleEntry& entry, StepProfile::Clock::time_point begin,
+                         StepProfile::Clock::time_point end) {
+  std::span<const Step* const> steps = step.joint_steps;
+  if (steps.empty()) steps = {&step.step, 1};
+  int64_t rest = 0;
+  for (const Step* s : steps) rest += std::max<int64_t>(s->bytes, 1);
+  for (const Step* s : steps) {
+    const int64_t bytes = std::max<int64_t>(s->bytes, 1);
+    const auto until = begin + (end - begin) / rest * bytes + (end - begin) % rest * bytes / rest;
+    profile_->add(*s, entry, begin, until);
+    begin = until;
+    rest -= bytes;
+  }
 }
 
 absl::Status Executor::run_together(std::span<BoundStep> steps, int64_t slot) {
@@ -377,6 +415,11 @@ absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
   switch (step.step->kind) {
     case StepKind::kKernel:
     case StepKind::kLibrary:
+      if (step.is_joined) break;
+      if (!step.joint.empty()) {
+        step.joint[step.joint.size() > 1 ? static_cast<size_t>(slot) : 0]->run({});
+        break;
+      }
       if (step.on_host)
         PARTITA_RETURN_IF_ERROR(host_copies_.wait_for(*device_, {buffers, step.step->operands.size()}, *step.step));
       if (step.library != nullptr) {

@@ -115,6 +115,11 @@ class Executor {
     std::vector<Piece> pieces;  // what a collective moves, at least one
     bool alone = false;         // a collective of one rank: a copy
     bool is_root = false;
+    // Of a device's joint launch: its first step has the kernels, by slot, and all of its steps; the others have
+    // nothing to do.
+    std::vector<std::unique_ptr<LibraryKernel>> joint;
+    std::vector<const Step*> joint_steps;
+    bool is_joined = false;
     size_t run = 0;  // so many from here on are one run of work on a device, numbered from `replay` by slot
     size_t replay = 0;
     size_t ticket = 0;       // into tickets_, of slot 0
@@ -136,13 +141,16 @@ class Executor {
   absl::Status bind(const ExecutionConfig& config);
   absl::Status bind_step(const Step& step, const ExecutionConfig& config);
   absl::Status bind_collective(const Step& step, BoundStep& bound);
-  void bind_runs(std::vector<BoundStep>& steps);
+  absl::Status bind_runs(const ProgramSegment& segment, std::vector<BoundStep>& steps);
+  absl::Status bind_joint(std::span<BoundStep> run, const std::vector<size_t>& launch);
   static std::vector<Piece> pieces(const Step& step, int64_t group_size);
   absl::Status stage_coordinates();
   absl::Status stage_scalar(const Operand& operand, int64_t slot, int64_t value);
   absl::Status run_segment(const ScheduleEntry& entry);
   absl::Status run_profiled(BoundStep& step, const ScheduleEntry& entry);
   absl::Status add_stamped();
+  void add_joint(const BoundStep& step, const ScheduleEntry& entry, StepProfile::Clock::time_point begin,
+                 StepProfile::Clock::time_point end);
   absl::Status run_together(std::span<BoundStep> steps, int64_t slot);
   absl::Status run_step(BoundStep& step, int64_t slot);
   absl::Status finish_sends();
@@ -180,7 +188,7 @@ class Executor {
   std::optional<StepProfile> profile_;
   // Profiled steps of a device, each between two of its stamps; the first stamp is at `stamps_begin_`.
   struct Stamped {
-    const Step* step = nullptr;
+    const BoundStep* step = nullptr;
     ScheduleEntry entry;
   };
   std::vector<Stamped> stamped_;

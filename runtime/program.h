@@ -53,10 +53,10 @@ using Params = std::map<std::string, Param>;
 enum class DeviceTag : uint8_t { kDevice, kHost };
 
 enum class StepKind : uint8_t {
-  kKernel,           // generated code: `name` is its symbol; called over units [0, units) in any split; on a
-                     // GPU: launched with `units` blocks of params[threads] threads, operands' addresses as arguments
-  kLibrary,          // `name` is the runtime's kernel of that name, configured by operand types and params
-  kCopy,             // operand 0 -> operand 1, same bytes
+  kKernel,   // generated code, `name` is its symbol: called over units [0, units) in any split; on a GPU `units` blocks
+             // of params[threads] threads, operands' addresses as arguments, or a joint launch (joint_launches.h)
+  kLibrary,  // `name` is the runtime's kernel of that name, configured by operand types and params
+  kCopy,     // operand 0 -> operand 1, same bytes
   kCollectiveStart,  // `name`: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv, permute;
                      // params: group, reduce, peer, …; the first three may have several operands, each with a result
   kCollectiveWait,   // params: of (the id of the start). Of a later step's: what the micro-batch that had this slot

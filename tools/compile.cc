@@ -31,6 +31,8 @@
 #include "passes/index_bounds.h"
 #include "passes/initialize.h"
 #include "runtime/data/convert.h"
+#include "runtime/device.h"
+#include "runtime/joint_launches.h"
 #include "runtime/params.h"
 #include "runtime/program_image.h"
 #include "runtime/run_flags.h"
@@ -281,10 +283,9 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
                        {"plain_bytes", compiled.compressed.plain_bytes}};
   }
   if (DeviceCodeSummary code = device_code(compiled.programs); code.kernels > 0) {
-    all["gpu_code"] = {{"kernels", code.kernels},
-                       {"most_registers", code.most_registers},
-                       {"spilling_kernels", code.spilling},
-                       {"spilled_bytes", code.spilled_bytes}};
+    all["gpu_code"] = {{"kernels", code.kernels},           {"most_registers", code.most_registers},
+                       {"spilling_kernels", code.spilling}, {"spilled_bytes", code.spilled_bytes},
+                       {"kernel_steps", code.steps},        {"launches", code.launches}};
   }
   return all;
 }
@@ -294,6 +295,9 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
 namespace {
 
 void add_device_code(const runtime::Program& program, DeviceCodeSummary& s) {
+  if (!runtime::needs_device(program)) return;
+  if (const runtime::LaunchCount count = runtime::count_launches(program); count.steps > s.steps)
+    s.steps = count.steps, s.launches = count.launches;
   std::set<std::string> seen;
   for (const auto& segment : program.segments) {
     for (const runtime::Step& step : segment.steps) {

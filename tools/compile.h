@@ -80,6 +80,8 @@ std::string describe_choices(const Compiled& compiled);
 struct DeviceCodeSummary {
   int64_t kernels = 0, most_registers = 0;  // registers of a thread
   int64_t spilling = 0, spilled_bytes = 0;  // kernels that spill, and how much a thread of theirs does
+  // Kernel steps of a training step, and in how many launches they go; of the stage that has most.
+  int64_t steps = 0, launches = 0;
 };
 DeviceCodeSummary device_code(const std::vector<runtime::Program>& programs);
 

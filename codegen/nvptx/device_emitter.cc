@@ -4,18 +4,20 @@
 
 #include "codegen/nvptx/device_emitter_parts.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
+#include "runtime/joint_launches.h"
 
 namespace partita {
 
 using llvm::Value;
 
-DeviceEmitter::DeviceEmitter(llvm::Module& module, const LoopNest& nest, const DeviceSchedule& schedule)
+DeviceEmitter::DeviceEmitter(llvm::Module& module, const LoopNest& nest, const DeviceSchedule& schedule, bool joint)
     : context_(module.getContext()),
       module_(module),
       b_(context_),
       math_(b_, module),
       nest_(nest),
       s_(schedule),
+      joint_(joint),
       varies_(variation(nest)),
       level_(levels(nest)) {
   number_ = s_.wide ? b_.getInt64Ty() : b_.getInt32Ty();
@@ -24,7 +26,7 @@ DeviceEmitter::DeviceEmitter(llvm::Module& module, const LoopNest& nest, const D
 }
 
 llvm::Function* DeviceEmitter::emit(const std::string& name) {
-  std::vector<llvm::Type*> parameters(nest_.operands.size(), b_.getPtrTy(kGlobalMemory));
+  std::vector<llvm::Type*> parameters(joint_ ? 1 : nest_.operands.size(), b_.getPtrTy(kGlobalMemory));
   function_ = llvm::Function::Create(llvm::FunctionType::get(b_.getVoidTy(), parameters, false),
                                      llvm::Function::ExternalLinkage, name, module_);
   function_->setDoesNotThrow();
@@ -36,7 +38,6 @@ llvm::Function* DeviceEmitter::emit(const std::string& name) {
   };
   annotate("kernel", 1);
   annotate("maxntidx", s_.threads);
-  for (llvm::Argument& a : function_->args()) buffers_.push_back(&a);
   b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
   if (int64_t bytes = shared_bytes(); bytes > 0) {
     auto* type = llvm::ArrayType::get(b_.getInt8Ty(), static_cast<uint64_t>(bytes));
@@ -47,6 +48,11 @@ llvm::Function* DeviceEmitter::emit(const std::string& name) {
   }
   thread_ = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x, {}, {});
   block_ = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x, {}, {});
+  if (joint_) {
+    find_entry();
+  } else {
+    for (llvm::Argument& a : function_->args()) buffers_.push_back(&a);
+  }
   switch (s_.shape) {
     case DeviceShape::kPoints:
       points();
@@ -63,6 +69,41 @@ llvm::Function* DeviceEmitter::emit(const std::string& name) {
   }
   b_.CreateRetVoid();
   return function_;
+}
+
+// The last entry of the table whose first block is not behind this one, in as many rounds as the table says: all
+// threads of a block read the same words.
+void DeviceEmitter::find_entry() {
+  const int64_t stride = runtime::joint_entry_words(static_cast<int64_t>(nest_.operands.size()));
+  Value* table = function_->getArg(0);
+  auto address = [&](Value* entry, int64_t word) {
+    Value* at = b_.CreateAdd(b_.CreateMul(entry, b_.getInt64(static_cast<uint64_t>(stride))),
+                             b_.getInt64(static_cast<uint64_t>(runtime::kJointHeaderWords + word)));
+    return b_.CreateInBoundsGEP(b_.getInt64Ty(), table, at);
+  };
+  auto word = [&](Value* at) { return b_.CreateAlignedLoad(b_.getInt64Ty(), at, llvm::Align(8)); };
+  Value* entries = word(table);
+  Value* rounds = word(b_.CreateConstInBoundsGEP1_64(b_.getInt64Ty(), table, 1));
+  Value* block = b_.CreateZExt(block_, b_.getInt64Ty());
+  Values found = loop(n(0), b_.CreateTrunc(rounds, number_), 1, {b_.getInt64(0)}, [&](Value* round, Values carried) {
+    Value* half = b_.CreateLShr(b_.CreateShl(b_.getInt64(1), rounds),
+                                b_.CreateAdd(b_.CreateZExt(round, b_.getInt64Ty()), b_.getInt64(1)));
+    Value* next = b_.CreateAdd(carried[0], half);
+    Value* there = b_.CreateICmpSLT(next, entries);
+    Value* first = word(address(b_.CreateSelect(there, next, carried[0]), 0));
+    return Values{b_.CreateSelect(b_.CreateAnd(there, b_.CreateICmpSLE(first, block)), next, carried[0])};
+  });
+  block_ = b_.CreateTrunc(b_.CreateSub(block, word(address(found[0], 0))), b_.getInt32Ty());
+  points_ = b_.CreateTrunc(word(address(found[0], 1)), number_);
+  for (size_t k = 0; k < nest_.operands.size(); ++k) buffers_.push_back(address(found[0], 2 + static_cast<int64_t>(k)));
+}
+
+// A joint kernel reads an address where it is used, so that it takes no register before.
+Value* DeviceEmitter::buffer(int operand) {
+  if (!joint_) return buffers_[operand];
+  llvm::LoadInst* at = b_.CreateAlignedLoad(b_.getPtrTy(kGlobalMemory), buffers_[operand], llvm::Align(8));
+  at->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(context_, {}));
+  return at;
 }
 
 void DeviceEmitter::if_inside(Value* condition, const std::function<void()>& then) {
@@ -128,7 +169,8 @@ void DeviceEmitter::points() {
   int64_t count = row_points(nest_) * column_points(nest_) / s_.vector;
   Value* number = b_.CreateAdd(b_.CreateMul(b_.CreateZExtOrTrunc(block_, number_), n(s_.threads)),
                                b_.CreateZExtOrTrunc(thread_, number_));
-  if_inside(below(number, count, count % s_.threads == 0), [&] {
+  Value* inside = joint_ ? b_.CreateICmpSLT(number, points_) : below(number, count, count % s_.threads == 0);
+  if_inside(inside, [&] {
     Row row = new_row();
     Element e = new_element(row);
     decode(number, 0, last_loop() + 1, s_.vector, e.index);
@@ -230,8 +272,8 @@ void DeviceEmitter::rows() {
 }
 
 llvm::Function* emit_device_nest(llvm::Module& module, const LoopNest& nest, const DeviceSchedule& schedule,
-                                 const std::string& name) {
-  return DeviceEmitter(module, nest, schedule).emit(name);
+                                 const std::string& name, bool joint) {
+  return DeviceEmitter(module, nest, schedule, joint).emit(name);
 }
 
 }  // namespace partita

@@ -2,6 +2,9 @@
 // threads. Everything is in LLVM IR and five of NVVM's intrinsics: thread and block number, two barriers, a shuffle.
 //
 // Sums go through threads and shuffles in a fixed order, so a result depends on the nest alone.
+//
+// A joint kernel does the work of several launches: its one pointer is to a table (runtime/joint_launches.h) in which
+// each block finds whose it is.
 #pragma once
 
 #include <string>
@@ -16,6 +19,6 @@ inline constexpr unsigned kGlobalMemory = 1, kSharedMemory = 3;  // address spac
 
 // `nest` from device_nest, `schedule` its own.
 llvm::Function* emit_device_nest(llvm::Module& module, const LoopNest& nest, const DeviceSchedule& schedule,
-                                 const std::string& name);
+                                 const std::string& name, bool joint = false);
 
 }  // namespace partita

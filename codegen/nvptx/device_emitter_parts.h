@@ -17,7 +17,7 @@ namespace partita {
 
 class DeviceEmitter {
  public:
-  DeviceEmitter(llvm::Module& module, const LoopNest& nest, const DeviceSchedule& schedule);
+  DeviceEmitter(llvm::Module& module, const LoopNest& nest, const DeviceSchedule& schedule, bool joint);
   llvm::Function* emit(const std::string& name);
 
  private:
@@ -51,6 +51,9 @@ class DeviceEmitter {
   void if_inside(Value* condition, const std::function<void()>& then);
   Values loop(Value* begin, Value* end, int64_t step, Values carried,
               const std::function<Values(Value*, Values)>& body);
+
+  void find_entry();
+  Value* buffer(int operand);
 
   // Shapes.
   void points();
@@ -108,6 +111,7 @@ class DeviceEmitter {
   ScalarMath math_;
   const LoopNest& nest_;
   const DeviceSchedule& s_;
+  bool joint_;
   std::vector<std::vector<bool>> varies_;
   std::vector<int> level_;
   int passes_ = 1, pass_ = 0;
@@ -115,8 +119,9 @@ class DeviceEmitter {
   llvm::Type* number_ = nullptr;
   llvm::Function* function_ = nullptr;
   llvm::GlobalVariable* shared_ = nullptr;
-  Values buffers_;
-  Value *thread_ = nullptr, *block_ = nullptr;  // i32
+  Values buffers_;                              // joint: where their addresses are
+  Value *thread_ = nullptr, *block_ = nullptr;  // i32; the block's number among those of its launch
+  Value* points_ = nullptr;                     // kPoints, joint: vectors of points, in the schedule's width
   Value* member_ = nullptr;                     // of the team, in the schedule's width
   Value* unit_ = nullptr;
 };

@@ -86,7 +86,7 @@ Value* DeviceEmitter::element_number(const NestAccess& a, const std::vector<Valu
 }
 
 Value* DeviceEmitter::pointer(int operand, Value* at) {
-  return b_.CreateInBoundsGEP(stored_type(context_, nest_.operands[operand], 1), buffers_[operand],
+  return b_.CreateInBoundsGEP(stored_type(context_, nest_.operands[operand], 1), buffer(operand),
                               b_.CreateSExt(at, b_.getInt64Ty()));
 }
 

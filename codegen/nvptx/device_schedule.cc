@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstdlib>
 
+#include "base/cat.h"
+
 namespace partita {
 namespace {
 
@@ -135,6 +137,15 @@ LoopNest device_nest(LoopNest nest) {
   nest.sizes.erase(nest.sizes.end() - 2);
   nest.clip = 0;
   return nest;
+}
+
+std::string joint_text(const LoopNest& nest, const DeviceSchedule& schedule) {
+  if (schedule.shape != DeviceShape::kPoints || nest.sizes.size() != 1) return to_string(nest);
+  LoopNest any = nest;
+  any.sizes = {0};
+  any.rows_per_unit = 1;
+  any.lane_is_row = false;
+  return cat(to_string(any), "vectors of ", schedule.vector, schedule.wide ? ", wide" : "");
 }
 
 std::vector<int> turned_loads(const LoopNest& nest) {

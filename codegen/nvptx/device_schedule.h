@@ -2,6 +2,8 @@
 // chose loop order, lanes and units; this one chooses the shape of the kernel and its launch.
 #pragma once
 
+#include <string>
+
 #include "codegen/loop_nest.h"
 
 namespace partita {
@@ -28,6 +30,10 @@ struct DeviceSchedule {
 LoopNest device_nest(LoopNest nest);
 // `nest` from device_nest.
 DeviceSchedule device_schedule(const LoopNest& nest);
+
+// Kernels of nests with equal text here do each other's work in a joint launch (runtime/joint_launches.h): nests that
+// are the same, and elementwise ones along memory that differ in their number of points alone.
+std::string joint_text(const LoopNest& nest, const DeviceSchedule& schedule);
 
 // Loads of a tiled nest that go through shared memory, as many as fit.
 std::vector<int> turned_loads(const LoopNest& nest);

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/named_kernel.h"
+#include "runtime/joint_launches.h"
 #include "runtime/params.h"
 
 namespace partita::runtime {
@@ -55,6 +56,17 @@ class GeneratedKernel final : public LibraryKernel {
   int threads_;
   std::vector<std::byte*> addresses_;
   std::vector<void*> arguments_;
+};
+
+// For several steps at once.
+class JointKernel final : public LibraryKernel {
+ public:
+  JointKernel(std::unique_ptr<LibraryKernel> kernel, std::byte* table) : kernel_(std::move(kernel)), table_(table) {}
+  void run(std::span<std::byte* const>) override { kernel_->run({&table_, 1}); }
+
+ private:
+  std::unique_ptr<LibraryKernel> kernel_;
+  std::byte* table_;
 };
 
 }  // namespace
@@ -151,7 +163,7 @@ absl::StatusOr<int64_t> CudaDevice::allocate_scratch() {
     PARTITA_ASSIGN_OR_RETURN(scratch_, allocate(scratch_needed_));
     scratch_bytes_ = scratch_needed_;
   }
-  return scratch_bytes_;
+  return scratch_bytes_ + table_bytes_;
 }
 
 absl::Status CudaDevice::replay(size_t number, absl::FunctionRef<absl::Status()> issue) {
@@ -306,19 +318,36 @@ absl::StatusOr<cudnnHandle_t> CudaDevice::cudnn() {
 }
 
 absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare(const Program& program, const Step& step) {
-  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> kernel, step.kind == StepKind::kLibrary
-                                                                      ? prepare_cuda_kernel(*this, step)
-                                                                      : prepare_generated(program, step));
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> kernel,
+                           step.kind == StepKind::kLibrary
+                               ? prepare_cuda_kernel(*this, step)
+                               : prepare_generated(program, step, step.units, step.operands.size()));
   const std::string origin = step.origin < 0 ? "" : cat(" ", program.origins[static_cast<size_t>(step.origin)]);
   return std::make_unique<NamedKernel>(cat(step.name, origin), std::move(kernel));
 }
 
-absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare_generated(const Program& program, const Step& step) {
+absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare_generated(const Program& program, const Step& step,
+                                                                             int64_t blocks, size_t addresses) {
   PARTITA_ASSIGN_OR_RETURN(cudaKernel_t kernel, generated_kernel(program, step.name));
   const int64_t threads = int_param(step.params, "threads", 0);
-  if (threads <= 0 || threads > properties_.maxThreadsPerBlock || step.units > properties_.maxGridSize[0])
-    return absl::InvalidArgumentError(cat("a launch of ", step.units, " blocks of ", threads, " threads"));
-  return std::make_unique<GeneratedKernel>(*this, kernel, step.units, static_cast<int>(threads), step.operands.size());
+  if (threads <= 0 || threads > properties_.maxThreadsPerBlock || blocks > properties_.maxGridSize[0])
+    return absl::InvalidArgumentError(cat("a launch of ", blocks, " blocks of ", threads, " threads"));
+  return std::make_unique<GeneratedKernel>(*this, kernel, blocks, static_cast<int>(threads), addresses);
+}
+
+absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare_joint(const Program& program,
+                                                                         std::span<const Step* const> steps,
+                                                                         std::span<std::byte* const> addresses) {
+  const std::vector<int64_t> table = joint_table(steps, addresses);
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(table));
+  PARTITA_ASSIGN_OR_RETURN(std::byte * at, allocate(static_cast<int64_t>(bytes.size())));
+  PARTITA_RETURN_IF_ERROR(write(at, bytes));
+  table_bytes_ += static_cast<int64_t>(bytes.size());
+  int64_t blocks = 0;
+  for (const Step* step : steps) blocks += step->units;
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> kernel, prepare_generated(program, *steps[0], blocks, 1));
+  return std::make_unique<NamedKernel>(cat(steps.size(), " of ", steps[0]->name),
+                                       std::make_unique<JointKernel>(std::move(kernel), at));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> CudaDevice::communicator(Communicator& control) {

@@ -32,6 +32,9 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::byte*> allocate(int64_t bytes) override;
   absl::StatusOr<std::byte*> allocate_on_host(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare(const Program& program, const Step& step) override;
+  absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_joint(const Program& program,
+                                                               std::span<const Step* const> steps,
+                                                               std::span<std::byte* const> addresses) override;
   absl::StatusOr<int64_t> allocate_scratch() override;
   size_t replays(size_t count) override { return graphs_.add(count); }
   absl::Status replay(size_t number, absl::FunctionRef<absl::Status()> issue) override;
@@ -75,7 +78,9 @@ class CudaDevice final : public Device {
 
  private:
   CudaDevice() = default;
-  absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_generated(const Program& program, const Step& step);
+  // Launched with so many blocks and addresses.
+  absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_generated(const Program& program, const Step& step,
+                                                                   int64_t blocks, size_t addresses);
   struct Staging;
   absl::StatusOr<Staging*> next_staging();
   bool is_on_host(const std::byte* at) const;
@@ -88,7 +93,7 @@ class CudaDevice final : public Device {
   std::vector<std::byte*> blocks_;
   std::map<std::byte*, int64_t> host_blocks_;  // page-locked, with their bytes
   std::byte* scratch_ = nullptr;
-  int64_t scratch_needed_ = 0, scratch_bytes_ = 0;
+  int64_t scratch_needed_ = 0, scratch_bytes_ = 0, table_bytes_ = 0;
   std::map<const Program*, cudaLibrary_t> libraries_;
   std::vector<cudaLibrary_t> own_;
   cublasLtHandle_t cublas_ = nullptr;

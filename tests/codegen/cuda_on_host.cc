@@ -7,6 +7,7 @@
 
 #include "base/cat.h"
 #include "runtime/cuda/cuda_device.h"
+#include "runtime/joint_launches.h"
 #include "tests/stand_ins/cuda/kernels.h"
 
 namespace partita {
@@ -24,19 +25,17 @@ void put_kernels(const SimtModule& kernels, runtime::Program& program) {
       if (step.kind != runtime::StepKind::kKernel || step.device == runtime::DeviceTag::kHost ||
           !known.insert(step.name).second)
         continue;
+      const size_t count = step.params.count(runtime::kJointParam) > 0 ? 1 : step.operands.size();
       stand_in::register_kernel(image, step.name,
-                                [&kernels, name = step.name, operands = step.operands.size()](
-                                    const stand_in::Launch& launch, void* const* arguments) -> stand_in::Work {
+                                [&kernels, name = step.name, count](const stand_in::Launch& launch,
+                                                                    void* const* arguments) -> stand_in::Work {
                                   std::vector<char*> addresses;
-                                  for (size_t k = 0; k < operands; ++k)
+                                  for (size_t k = 0; k < count; ++k)
                                     addresses.push_back(*static_cast<char* const*>(arguments[k]));
-                                  runtime::Step as_launched;
-                                  as_launched.name = name;
-                                  as_launched.params["threads"] = int64_t{launch.threads.x};
-                                  as_launched.units = launch.blocks.x;
-                                  return [&kernels, as_launched, addresses] {
+                                  return [&kernels, name, launch, addresses] {
                                     std::lock_guard lock(one_block());
-                                    kernels.run(as_launched, addresses.data(), SimtOrder::kShuffled);
+                                    kernels.launch(name, launch.blocks.x, launch.threads.x, addresses.data(),
+                                                   SimtOrder::kShuffled);
                                   };
                                 });
     }

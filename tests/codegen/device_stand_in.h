@@ -40,6 +40,12 @@ class DeviceStandIn final : public runtime::Device {
     return kernel;
   }
 
+  absl::StatusOr<std::unique_ptr<runtime::LibraryKernel>> prepare_joint(
+      const runtime::Program&, std::span<const runtime::Step* const> steps,
+      std::span<std::byte* const> addresses) override {
+    return std::make_unique<JointKernel>(*this, steps, addresses);
+  }
+
   size_t replays(size_t) override { return 0; }
   absl::Status replay(size_t, absl::FunctionRef<absl::Status()> issue) override { return issue(); }
   absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) override {
@@ -97,6 +103,17 @@ class DeviceStandIn final : public runtime::Device {
     DeviceStandIn& device;
     const runtime::Step& step;
     std::unique_ptr<runtime::LibraryKernel> library;
+  };
+
+  struct JointKernel final : runtime::LibraryKernel {
+    JointKernel(DeviceStandIn& d, std::span<const runtime::Step* const> s, std::span<std::byte* const> a)
+        : device(d), steps(s.begin(), s.end()), addresses(a.begin(), a.end()) {}
+    void run(std::span<std::byte* const>) override {
+      device.queue_.push_back([this] { device.kernels_.run_joint(steps, addresses, SimtOrder::kShuffled); });
+    }
+    DeviceStandIn& device;
+    std::vector<const runtime::Step*> steps;
+    std::vector<std::byte*> addresses;
   };
 
   // Collectives see what was queued before them.

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ir/evaluate.h"
+#include "runtime/joint_launches.h"
 
 namespace partita {
 
@@ -26,7 +27,7 @@ Interpreter::Interpreter(runtime::Program program) : program_(std::move(program)
 Interpreter::Interpreter(runtime::Program program, const std::vector<ProgramNest>& nests, SimtOrder order)
     : Interpreter(std::move(program)) {
   std::vector<NamedNest> named;
-  for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest});
+  for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest, n.joint});
   if (!named.empty()) simt_ = std::make_unique<SimtModule>(named);
   order_ = order;
 }
@@ -133,6 +134,29 @@ void Interpreter::run_step(const runtime::Step& step, int parts) {
   }
 }
 
+// A GPU's steps in the order of its launches.
+void Interpreter::run_segment(const runtime::ProgramSegment& segment, int parts) {
+  const std::span<const runtime::Step> steps = segment.steps;
+  if (simt_ == nullptr || apart_) {
+    for (const auto& step : steps) run_step(step, parts);
+    return;
+  }
+  for (const auto& launch : runtime::joint_launches(steps, runtime::joint_kinds(steps), program_.slots)) {
+    if (steps[launch[0]].params.count(runtime::kJointParam) == 0) {
+      run_step(steps[launch[0]], parts);
+      continue;
+    }
+    std::vector<const runtime::Step*> together;
+    std::vector<std::byte*> addresses;
+    for (size_t k : launch) {
+      together.push_back(&steps[k]);
+      for (const auto& o : steps[k].operands) addresses.push_back(reinterpret_cast<std::byte*>(address(o)));
+    }
+    simt_->run_joint(together, addresses, order_);
+    joined_ += static_cast<int>(launch.size());
+  }
+}
+
 void Interpreter::run(int parts, const std::function<void(int)>& stage) {
   for (const auto& s : program_.states) {
     if (s.kind == "accumulator") write(s.operand, Tensor::zeros({s.operand.dtype, s.operand.shape}));
@@ -142,7 +166,7 @@ void Interpreter::run(int parts, const std::function<void(int)>& stage) {
     for (const auto& entry : *schedule) {
       bool forward = program_.segments[entry.segment].kind == runtime::SegmentKind::kForward;
       if (stage && forward && staged != entry.micro_batch) stage(staged = entry.micro_batch);
-      for (const auto& step : program_.segments[entry.segment].steps) run_step(step, parts);
+      run_segment(program_.segments[entry.segment], parts);
     }
   }
 }

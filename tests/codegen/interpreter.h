@@ -29,10 +29,13 @@ class Interpreter {
   // from zero.
   void run(int parts = 3, const std::function<void(int)>& stage = {});
   const runtime::Program& program() const { return program_; }
-  int kernels() const;  // kernel steps
+  int kernels() const;                    // kernel steps
+  void launch_apart() { apart_ = true; }  // every step of a GPU by itself
+  int joined() const { return joined_; }  // runs of kernel steps in launches of several
 
  private:
   char* address(const runtime::Operand& o) const;
+  void run_segment(const runtime::ProgramSegment& segment, int parts);
   void run_step(const runtime::Step& step, int parts);
   Tensor read(const runtime::Operand& o) const;
   void write(const runtime::Operand& o, const Tensor& value) const;
@@ -41,6 +44,8 @@ class Interpreter {
   std::unique_ptr<runtime::KernelModule> module_;
   std::unique_ptr<SimtModule> simt_;
   SimtOrder order_ = SimtOrder::kForward;
+  bool apart_ = false;
+  int joined_ = 0;
   std::vector<std::vector<uint64_t>> regions_;
 };
 

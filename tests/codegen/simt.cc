@@ -11,6 +11,7 @@
 #include "codegen/nvptx/device_schedule.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
+#include "runtime/joint_launches.h"
 #include "tests/thread_block.h"
 
 namespace partita {
@@ -116,14 +117,32 @@ SimtModule::SimtModule(std::span<const NamedNest> nests) {
 }
 
 void SimtModule::run(const runtime::Step& step, char* const* buffers, SimtOrder order) const {
-  int64_t count = std::get<int64_t>(step.params.at("threads"));
+  if (step.params.count(runtime::kJointParam) > 0) {
+    const runtime::Step* one = &step;
+    run_joint({&one, 1}, {reinterpret_cast<std::byte* const*>(buffers), step.operands.size()}, order);
+    return;
+  }
+  launch(step.name, step.units, std::get<int64_t>(step.params.at("threads")), buffers, order);
+}
+
+void SimtModule::run_joint(std::span<const runtime::Step* const> steps, std::span<std::byte* const> addresses,
+                           SimtOrder order) const {
+  std::vector<int64_t> table = runtime::joint_table(steps, addresses);
+  int64_t blocks = 0;
+  for (const runtime::Step* step : steps) blocks += step->units;
+  char* argument = reinterpret_cast<char*>(table.data());
+  launch(steps[0]->name, blocks, std::get<int64_t>(steps[0]->params.at("threads")), &argument, order);
+}
+
+void SimtModule::launch(const std::string& name, int64_t units, int64_t count, char* const* buffers,
+                        SimtOrder order) const {
   PARTITA_CHECK(count % kWarp == 0 && count <= kMostThreads, "threads of a block");
-  runtime::KernelFunction body = *code_->find("host_" + step.name);
-  auto bytes = shared_bytes_.find(step.name);
-  void* shared = bytes == shared_bytes_.end() ? nullptr : reinterpret_cast<void*>(*code_->find(step.name + "_shared"));
+  runtime::KernelFunction body = *code_->find("host_" + name);
+  auto bytes = shared_bytes_.find(name);
+  void* shared = bytes == shared_bytes_.end() ? nullptr : reinterpret_cast<void*>(*code_->find(name + "_shared"));
   std::vector<int> threads(static_cast<size_t>(count));
   std::iota(threads.begin(), threads.end(), 0);
-  std::vector<int64_t> blocks(static_cast<size_t>(step.units));
+  std::vector<int64_t> blocks(static_cast<size_t>(units));
   std::iota(blocks.begin(), blocks.end(), 0);
   std::mt19937 engine(7);
   if (order == SimtOrder::kBackward) {

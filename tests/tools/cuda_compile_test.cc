@@ -42,6 +42,7 @@ void expect_code(const std::string& folder, const std::string& architecture, int
   EXPECT_GT(code.kernels, 0) << folder;
   EXPECT_EQ(code.spilled_bytes, 0) << folder << " for " << architecture << ": " << code.spilling << " kernels spill";
   EXPECT_LE(code.most_registers, 255);
+  EXPECT_LT(code.launches, code.steps) << folder;
   const std::string ptx(compiled->programs[0].portable_kernels.begin(), compiled->programs[0].portable_kernels.end());
   for (const auto& segment : compiled->programs[0].segments) {
     for (const auto& step : segment.steps) {

@@ -30,9 +30,11 @@ void add_compile(CLI::App& app, absl::Status& result) {
       if (compiled.stopped) return absl::OkStatus();
       PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, flags->output));
       if (DeviceCodeSummary code = device_code(compiled.programs); code.kernels > 0 && !flags->quiet) {
-        std::printf("%lld GPU kernels, %lld registers at most, %lld of them spill (%lld bytes)\n",
-                    static_cast<long long>(code.kernels), static_cast<long long>(code.most_registers),
-                    static_cast<long long>(code.spilling), static_cast<long long>(code.spilled_bytes));
+        std::printf(
+            "%lld GPU kernels, %lld registers at most, %lld of them spill (%lld bytes); %lld a step in %lld launches\n",
+            static_cast<long long>(code.kernels), static_cast<long long>(code.most_registers),
+            static_cast<long long>(code.spilling), static_cast<long long>(code.spilled_bytes),
+            static_cast<long long>(code.steps), static_cast<long long>(code.launches));
       }
       if (!flags->quiet) {
         int64_t state = 0, working = 0;  // of the stage that has most

@@ -178,6 +178,29 @@ def torch_modes(name, seconds):
     return TORCH[name]
 
 
+def launches(bundle):
+    """Kernels of generated code in a training step, and the launches that they go in."""
+    code = json.load(open(f"{bundle}/manifest.json")).get("gpu_code", {})
+    return {k: code[k] for k in ("kernel_steps", "launches") if k in code}
+
+
+def kernel_times(bundle, seconds):
+    """Seconds of a step by kind of kernel, and the ten hottest with their rates, from the GPU's own clock."""
+    steps = 4
+    with tempfile.TemporaryDirectory() as folder:
+        train(bundle, ["--steps", str(steps), "--profile", f"{folder}/trace.json"], seconds)
+        events = [e for e in json.load(open(f"{folder}/trace.json"))["traceEvents"] if e["ph"] == "X"]
+    events = events[len(events) // 2:]  # the later half of the steps
+    kinds, single = {}, {}
+    for e in events:
+        kinds[e["cat"]] = kinds.get(e["cat"], 0) + e["dur"] * 1e-6 / (steps / 2)
+        args = e["args"]
+        at = single.setdefault(args["step"], {"kind": e["cat"], "name": e["name"], "onnx": args.get("onnx", ""), "seconds": 0, "flops": args.get("flops", 0), "bytes": args.get("bytes", 0)})
+        at["seconds"] += e["dur"] * 1e-6 / (steps / 2)
+    hottest = sorted(single.values(), key=lambda s: -s["seconds"])[:10]
+    return {"seconds_by_kind": dict(sorted(kinds.items(), key=lambda k: -k[1])), "hottest": hottest}
+
+
 def measure(title, bundle, seconds):
     name, _, precision = title.partition("+")
     precision = precision or "fp32"
@@ -185,6 +208,11 @@ def measure(title, bundle, seconds):
     metrics, _, _ = train(bundle, ["--steps", str(steps)], seconds)
     times = [m["seconds"] for m in metrics[2:]]
     result = {"precision": precision, "step_seconds": statistics.median(times), "memory_bytes": metrics[-1].get("memory_bytes"), "loss": [m["loss"] for m in metrics]}
+    result |= launches(bundle)
+    try:
+        result |= kernel_times(bundle, seconds / 3)
+    except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as fault:
+        result["profile_error"] = str(fault)
     result["torch"] = torch_modes(name, seconds)
     best = min((m["step_seconds"] for m in result["torch"].get("modes", {}).values() if m.get("precision") == precision and "step_seconds" in m), default=None)
     if best:
