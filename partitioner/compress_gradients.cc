@@ -57,8 +57,8 @@ std::vector<int> sample_axes(const ShardingPlan& plan, const PipelineStage& stag
   return plan.axis_uses.empty() ? sample_axes(plan) : plan.axis_uses[static_cast<size_t>(stage.index) + 1].samples;
 }
 
-absl::StatusOr<CompressedGradients> compress_gradients(LocalProgram& program, Compression kind,
-                                                       const std::vector<int>& axes, int64_t bucket_bytes) {
+CompressedGradients compress_gradients(LocalProgram& program, Compression kind, const std::vector<int>& axes,
+                                       int64_t bucket_bytes) {
   if (kind == Compression::kBf16) return round_to_bf16(program, axes);
   if (kind == Compression::kInt8) return quantize_gradients(program, axes, bucket_bytes);
   if (kind == Compression::kPowerSgd) return factor_gradients(program, axes, kPowerSgdRank, bucket_bytes);

@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "ir/recipe.h"
 #include "partitioner/localize.h"
 
@@ -24,13 +23,12 @@ std::vector<int> sample_axes(const ShardingPlan& plan, const PipelineStage& stag
 // stage, stays as it is.
 //   bf16: a rank's term is rounded to bf16, and so is the sum. Host back ends add in f32 and round once; NCCL rounds
 //         after each rank's term.
-//   int8: a rank's term, and what the step before left of it, is rounded to whole multiples of a scale that all ranks
-//         share; the remainder is kept for the next step (partitioner/quantize_gradients.h). `bucket_bytes` are summed
-//         at a time.
+//   int8: a rank's term, and what the step before left of it, is rounded to whole multiples of a scale; the remainder
+//   is
+//         kept for the next step (partitioner/quantize_gradients.h). `bucket_bytes` are summed at a time.
 //   powersgd: a rank's term, and what the step before left of it, travels as two factors of 4 columns
 //         (partitioner/factor_gradients.h).
-// InvalidArgument where the kind cannot sum over so many ranks.
-absl::StatusOr<CompressedGradients> compress_gradients(LocalProgram& program, Compression kind,
-                                                       const std::vector<int>& axes, int64_t bucket_bytes);
+CompressedGradients compress_gradients(LocalProgram& program, Compression kind, const std::vector<int>& axes,
+                                       int64_t bucket_bytes);
 
 }  // namespace partita

@@ -21,7 +21,7 @@ class Factorizer : public GradientRewriter {
     std::string remainder, start;
   };
 
-  absl::StatusOr<bool> open(const GradientSum& sum) override {
+  bool open(const GradientSum& sum) override {
     const Node& node = graph_.nodes[sum.nodes[0]];
     const TensorType& type = graph_.type(node.inputs[0]);
     // Of a gradient that is scattered, the first dimension counts the ranks' parts.
@@ -36,7 +36,8 @@ class Factorizer : public GradientRewriter {
                            b_.dtype(open_.front().matrix) != type.dtype))
       flush();
     Term term{sum, kNoValue, kNoValue, kNoValue, {}, {}};
-    term.matrix = b_.reshape(with_remainder(sum, term.remainder), {rows, columns});
+    r_.at(node);
+    term.matrix = b_.reshape(with_remainder(sum, r_(node.inputs[0]), term.remainder), {rows, columns});
     term.start = state_name(sum, "q");
     const TensorType start{type.dtype, {columns, rank_}};
     declare(
@@ -145,8 +146,8 @@ class Factorizer : public GradientRewriter {
 
 }  // namespace
 
-absl::StatusOr<CompressedGradients> factor_gradients(LocalProgram& program, const std::vector<int>& axes, int64_t rank,
-                                                     int64_t bucket_bytes) {
+CompressedGradients factor_gradients(LocalProgram& program, const std::vector<int>& axes, int64_t rank,
+                                     int64_t bucket_bytes) {
   return Factorizer(program, axes, rank, bucket_bytes).run();
 }
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/cat.h"
-#include "base/status.h"
 
 namespace partita {
 
@@ -18,7 +17,7 @@ GradientRewriter::GradientRewriter(LocalProgram& program, const std::vector<int>
   if (program.stage.axis >= 0) append(layout_, "/stage", program.stage.index);
 }
 
-absl::StatusOr<CompressedGradients> GradientRewriter::run() {
+CompressedGradients GradientRewriter::run() {
   std::vector<bool> taken(graph_.nodes.size(), false);
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     const Node& node = graph_.nodes[n];
@@ -27,7 +26,7 @@ absl::StatusOr<CompressedGradients> GradientRewriter::run() {
     if (sums_.contains(static_cast<NodeId>(n))) {
       if (!is_ready(node)) flush();
       GradientSum sum = sums_.from(static_cast<NodeId>(n));
-      PARTITA_ASSIGN_OR_RETURN(bool opened, open(sum));
+      const bool opened = open(sum);
       any_open_ = any_open_ || opened;
       for (NodeId m : sum.nodes) taken[static_cast<size_t>(m)] = opened;
       if (opened) continue;
@@ -92,9 +91,8 @@ void GradientRewriter::declare(State state, TensorType local, PlacedTensor place
   program_.states.push_back(std::move(placed));
 }
 
-ValueId GradientRewriter::with_remainder(const GradientSum& sum, std::string& remainder) {
-  const Node& node = graph_.nodes[sum.nodes[0]];
-  const TensorType& type = graph_.type(node.inputs[0]);
+ValueId GradientRewriter::with_remainder(const GradientSum& sum, ValueId x, std::string& remainder) {
+  const TensorType type = b_.type(x);
   remainder = state_name(sum, "residual");
   // Whole, it has the ranks as its first dimension.
   PlacedTensor placed{type.shape, Sharding::replicated(type.shape)};
@@ -105,8 +103,7 @@ ValueId GradientRewriter::with_remainder(const GradientSum& sum, std::string& re
   own.insert(own.begin(), 1);
   declare({.name = remainder, .kind = StateKind::kOptimizer, .parameter = {}, .initial = InitialRule{"zeros"}},
           {type.dtype, std::move(own)}, std::move(placed));
-  r_.at(node);
-  return b_.add(r_(node.inputs[0]), b_.reshape(b_.graph().states.back().value, type.shape));
+  return b_.add(x, b_.reshape(b_.graph().states.back().value, type.shape));
 }
 
 void GradientRewriter::later(const GradientSum& sum, Segment segment) {

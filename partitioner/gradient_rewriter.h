@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "ir/builder.h"
 #include "partitioner/compress_gradients.h"
 #include "partitioner/gradient_sums.h"
@@ -19,18 +18,18 @@ class GradientRewriter {
   GradientRewriter(LocalProgram& program, const std::vector<int>& axes);
   virtual ~GradientRewriter() = default;
 
-  absl::StatusOr<CompressedGradients> run();
+  CompressedGradients run();
 
  protected:
   // A sum whose term is there. True: it is open, and close() does it; false: it stays as it is.
-  virtual absl::StatusOr<bool> open(const GradientSum& sum) = 0;
+  virtual bool open(const GradientSum& sum) = 0;
   // Does all that are open, each ending with replace().
   virtual void close() = 0;
 
   // Closes the open sums, if there are any, and emits what has waited for them.
   void flush();
-  // The term, plus what a state of this rank's own holds: `remainder` is that state's name.
-  ValueId with_remainder(const GradientSum& sum, std::string& remainder);
+  // `x`, plus what a state of this rank's own holds: `remainder` is that state's name.
+  ValueId with_remainder(const GradientSum& sum, ValueId x, std::string& remainder);
   // The value that stands for the sum from now on, emitted where it is read: after backward.
   void after_backward(const GradientSum& sum);
   void replace(const GradientSum& sum, ValueId value);

@@ -89,7 +89,9 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   m.stash = stashed_versions(l, in_flight) * stored(3) * element;
   double gradient = mixed ? software.gradient_bytes : 4;
   m.gradients = stored(2) * (host_states ? element : gradient);
-  if (problem.compress > Compression::kBf16) m.gradients += (dense + expert) * 4;  // error feedback's remainders
+  // Error feedback's remainders: of what a rank rounds, and of its part of the sums that are gathered.
+  if (problem.compress > Compression::kBf16) m.gradients += (dense + expert) * 4;
+  if (problem.compress == Compression::kInt8 && l.zero == 0) m.gradients += (dense / group + expert / expert_group) * 4;
   double states = w.optimizer_states * 4 + (mixed ? 4 : 0);
   m.optimizer = host_states ? 0 : stored(1) * states;
   // Gathered: one unit that is computed with and the next, or all of them for the whole step.

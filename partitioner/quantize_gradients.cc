@@ -1,19 +1,20 @@
-// Gradients g h of backward, each read by the update:
+// Gradients g h k of backward, in buckets of one:
 //
-//   g sum(g) h sum(h) | use use   becomes   g |x| h |y| max(|x| |y|) q sum(q) p sum(p) | s q, s p, use use, e' e'
+//   g sum(g) h sum(h) k sum(k)   becomes   g send(g) h send(h) add(g) k send(k) add(h) add(k)
 //
-// What is moved or converted in backward after a sum is done after the multiplication instead, in the segment after.
+// What is moved or converted in backward after a sum is done after it, in the segment after.
 #include "partitioner/quantize_gradients.h"
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 
-#include "base/cat.h"
 #include "partitioner/gradient_rewriter.h"
 
 namespace partita {
 namespace {
 
-constexpr int64_t kMostRanks = 127;
+constexpr double kMostInt8 = 127;
 
 class Quantizer : public GradientRewriter {
  public:
@@ -21,88 +22,176 @@ class Quantizer : public GradientRewriter {
       : GradientRewriter(program, axes), bucket_bytes_(bucket_bytes) {}
 
  private:
-  struct Term {
-    GradientSum sum;
-    ValueId x, largest;
+  // x = scale * q, but for what a state keeps.
+  struct Rounded {
+    ValueId x = kNoValue, q = kNoValue, scale = kNoValue;
     std::string remainder;
   };
+  struct Term {
+    GradientSum sum;
+    ValueId value = kNoValue;  // the term; after each of the sum's collectives, what that leaves
+    Rounded sent;
+    std::vector<Rounded> rounded;  // all of them
+  };
+  struct Bucket {
+    std::vector<Term> terms;
+    int64_t bytes = 0;
+  };
 
-  absl::StatusOr<bool> open(const GradientSum& sum) override {
+  bool open(const GradientSum& sum) override {
+    auto bucket =
+        std::find_if(open_.begin(), open_.end(), [&](const Bucket& b) { return same_ways(b.terms[0].sum, sum); });
     const Node& node = graph_.nodes[sum.nodes[0]];
-    if (sum.parts > kMostRanks)
-      return absl::InvalidArgumentError(cat("compress: int8: ", graph_.origin(node), ": a gradient is summed over ",
-                                            sum.parts, " ranks; expected at most ", kMostRanks,
-                                            ", whose sum fits 8 bits; use compress: bf16"));
-    const TensorType& type = graph_.type(node.inputs[0]);
-    const int64_t bytes = elements(type.shape);
-    if (!open_.empty() && (open_.front().sum.axes != sum.axes || bytes_ + bytes > bucket_bytes_ ||
-                           b_.dtype(open_.front().x) != type.dtype))
-      flush();
-    Term term{sum, kNoValue, kNoValue, {}};
-    term.x = with_remainder(sum, term.remainder);
-    std::vector<int64_t> all;
-    for (int d = 0; d < type.rank(); ++d) all.push_back(d);
-    // What is no number makes the scale infinite, and the sum no number.
-    ValueId number = b_.emit("eq", {term.x, term.x});
-    ValueId size =
-        b_.select(number, b_.emit("abs", {term.x}), b_.scalar(type.dtype, std::numeric_limits<double>::infinity()));
-    term.largest = b_.reshape(b_.reduce("reduce_max", size, all, false), {1});
-    open_.push_back(std::move(term));
-    bytes_ += bytes;
+    const int64_t bytes = elements(graph_.type(node.inputs[0]).shape);
+    if (bucket != open_.end() && bucket->bytes + bytes > bucket_bytes_) {
+      send(std::exchange(*bucket, {}));
+    } else if (bucket == open_.end()) {
+      bucket = open_.emplace(open_.end());
+    }
+    bucket->terms.push_back({.sum = sum, .value = r_(node.inputs[0])});
+    bucket->bytes += bytes;
     return true;
   }
 
   void close() override {
-    const Node& first = graph_.nodes[open_.front().sum.nodes[0]];
-    r_.at(first);
-    std::vector<ValueId> largest;
-    for (const Term& t : open_) largest.push_back(t.largest);
-    const int64_t count = static_cast<int64_t>(largest.size()), parts = open_.front().sum.parts;
-    ValueId all = count == 1 ? largest[0] : b_.emit("concat", largest, {{"dim", int64_t{0}}});
-    all = b_.emit("all_reduce", {all},
-                  {{"axes", open_.front().sum.axes}, {"parts", parts}, {"reduce", std::string("max")}});
-    done_.bytes += byte_size(b_.type(all));
-    for (int64_t k = 0; k < count; ++k) {
-      r_.at(first);
-      ValueId own = count == 1 ? all
-                               : b_.emit("slice", {all},
-                                         {{"starts", std::vector<int64_t>{k}},
-                                          {"limits", std::vector<int64_t>{k + 1}},
-                                          {"strides", std::vector<int64_t>{1}}});
-      finish(open_[static_cast<size_t>(k)],
-             b_.scale(b_.reshape(own, {}), 1. / static_cast<double>(kMostRanks / parts)));
-    }
-    open_.clear();
-    bytes_ = 0;
+    for (Bucket& bucket : std::exchange(open_, {})) send(std::move(bucket));
+    add(std::exchange(sent_, {}));
   }
 
-  void finish(const Term& term, ValueId scale) {
-    const DType wide = b_.dtype(term.x);
-    r_.at(graph_.nodes[term.sum.nodes[0]]);
-    ValueId q = b_.cast(b_.emit("round", {b_.div(term.x, scale)}), DType::kI8), sum = q;
-    for (NodeId n : term.sum.nodes) {
-      const Node& node = graph_.nodes[n];
-      r_.at(node);
-      ++done_.sums;
-      done_.bytes += byte_size(b_.type(sum));
-      done_.plain_bytes += byte_size(graph_.type(node.inputs[0]));
-      sum = b_.emit(node.op->name, {sum}, node.attrs);
+  // Whether the sums go over the same groups of ranks, one after the other.
+  bool same_ways(const GradientSum& a, const GradientSum& b) const {
+    return std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(), [&](NodeId m, NodeId n) {
+      return group(graph_.nodes[m]) == group(graph_.nodes[n]) &&
+             graph_.type(graph_.nodes[m].inputs[0]).dtype == graph_.type(graph_.nodes[n].inputs[0]).dtype;
+    });
+  }
+
+  // The bucket goes on its way, and the one before is added up.
+  void send(Bucket bucket) {
+    r_.at(graph_.nodes[bucket.terms[0].sum.nodes[0]]);
+    exchange(bucket.terms, 0);
+    std::swap(bucket, sent_);
+    add(std::move(bucket));
+  }
+
+  void add(Bucket bucket) {
+    std::vector<Term>& terms = bucket.terms;
+    for (size_t k = 0; k < (terms.empty() ? 0 : terms[0].sum.nodes.size()); ++k) {
+      r_.at(collective(terms[0], k));
+      if (k > 0) exchange(terms, k);
+      std::vector<Term*> whole;
+      for (Term& t : terms) {
+        t.value = b_.reduce_sum(widened(t.sent), {0}, /*keep=*/true);
+        if (collective(t, k).op->name == "all_reduce") whole.push_back(&t);
+      }
+      gather(whole, k);
+      for (Term& t : terms) t.value = b_.reshape(t.value, graph_.type(collective(t, k).outputs[0]).shape);
     }
+    for (const Term& t : terms) finish(t);
+  }
+
+  const Node& collective(const Term& t, size_t k) const { return graph_.nodes[t.sum.nodes[k]]; }
+
+  // Each rank's part of each term to that rank.
+  void exchange(std::vector<Term>& terms, size_t k) {
+    std::vector<Term*> all;
+    for (Term& t : terms) {
+      const Node& sum = collective(t, k);
+      if (sum.op->name == "all_reduce") t.value = in_parts(t.value, sum.attrs.i("parts"));
+      round(t.sent, with_remainder(t.sum, t.value, t.sent.remainder));
+      all.push_back(&t);
+      ++done_.sums;
+      done_.plain_bytes += byte_size(graph_.type(sum.inputs[0]));
+      done_.bytes += byte_size(b_.type(t.sent.q)) + byte_size(b_.type(t.sent.scale));
+    }
+    travel("all_to_all", all, group(collective(terms[0], k)));
+  }
+
+  // The ranks' parts of the sums to all ranks.
+  void gather(const std::vector<Term*>& terms, size_t k) {
+    if (terms.empty()) return;
+    for (Term* t : terms) round(t->sent, with_remainder(t->sum, t->value, t->sent.remainder));
+    travel("all_gather", terms, group(collective(*terms[0], k)));
+    for (Term* t : terms) {
+      const int64_t whole = elements(graph_.type(collective(*t, k).outputs[0]).shape);
+      t->value = widened(t->sent);
+      const int64_t padded = elements(b_.shape(t->value));
+      if (padded > whole)
+        t->value = b_.emit("slice", {b_.reshape(t->value, {padded})},
+                           {{"starts", std::vector<int64_t>{0}},
+                            {"limits", std::vector<int64_t>{whole}},
+                            {"strides", std::vector<int64_t>{1}}});
+    }
+  }
+
+  static Attrs group(const Node& sum) { return {{"axes", sum.attrs.ints("axes")}, {"parts", sum.attrs.i("parts")}}; }
+
+  ValueId in_parts(ValueId x, int64_t parts) {
+    const int64_t size = elements(b_.shape(x)), rest = (parts - size % parts) % parts;
+    if (rest > 0)
+      x = b_.emit("pad", {b_.reshape(x, {size}), b_.scalar(b_.dtype(x), 0)},
+                  {{"low", std::vector<int64_t>{0}}, {"high", std::vector<int64_t>{rest}}});
+    return b_.reshape(x, {parts, (size + rest) / parts});
+  }
+
+  void round(Rounded& out, ValueId x) {
+    std::vector<int64_t> rest;
+    for (int d = 1; d < b_.rank(x); ++d) rest.push_back(d);
+    // What is no number makes the scale infinite, and the sum no number.
+    ValueId number = b_.emit("eq", {x, x});
+    ValueId size =
+        b_.select(number, b_.emit("abs", {x}), b_.scalar(b_.dtype(x), std::numeric_limits<double>::infinity()));
+    out.x = x;
+    out.scale = b_.scale(b_.reduce("reduce_max", size, std::move(rest), /*keep=*/true), 1 / kMostInt8);
+    out.q = b_.cast(b_.emit("round", {b_.div(x, out.scale)}), DType::kI8);
+  }
+
+  ValueId widened(const Rounded& x) { return b_.mul(b_.cast(x.q, b_.dtype(x.scale)), x.scale); }
+
+  // What the terms sent, by what comes back; the scales as columns of one matrix.
+  void travel(std::string_view op, const std::vector<Term*>& terms, const Attrs& group) {
+    std::vector<ValueId> numbers, scales;
+    for (Term* t : terms) {
+      t->rounded.push_back(t->sent);
+      numbers.push_back(t->sent.q);
+      scales.push_back(b_.reshape(t->sent.scale, {b_.shape(t->sent.scale)[0], 1}));
+    }
+    numbers = b_.emit_all(op, numbers, group);
+    ValueId all = scales.size() == 1 ? scales[0] : b_.emit("concat", scales, {{"dim", int64_t{1}}});
+    all = b_.emit(op, {all}, group);
+    const int rank = b_.rank(all);
+    for (size_t k = 0; k < terms.size(); ++k) {
+      Rounded& x = terms[k]->sent;
+      x.q = numbers[k];
+      ValueId own = all;
+      if (terms.size() > 1) {
+        Shape starts(static_cast<size_t>(rank), 0), limits = b_.shape(all);
+        starts.back() = static_cast<int64_t>(k), limits.back() = starts.back() + 1;
+        own = b_.emit(
+            "slice", {all},
+            {{"starts", starts}, {"limits", limits}, {"strides", std::vector<int64_t>(static_cast<size_t>(rank), 1)}});
+      }
+      Shape shape(b_.shape(x.q).size(), 1);
+      shape[0] = b_.shape(own)[0];
+      x.scale = b_.reshape(own, std::move(shape));
+    }
+  }
+
+  void finish(const Term& term) {
     after_backward(term.sum);
-    replace(term.sum, b_.mul(b_.cast(sum, wide), scale));
+    replace(term.sum, term.value);
     in_update(term.sum);
-    keep_remainder(term.remainder, b_.sub(term.x, b_.mul(b_.cast(q, wide), scale)));
+    for (const Rounded& x : term.rounded) keep_remainder(x.remainder, b_.sub(x.x, widened(x)));
   }
 
   const int64_t bucket_bytes_;
-  std::vector<Term> open_;  // that share a reduction of their largest elements
-  int64_t bytes_ = 0;
+  std::vector<Bucket> open_;  // of sums that go different ways
+  Bucket sent_;
 };
 
 }  // namespace
 
-absl::StatusOr<CompressedGradients> quantize_gradients(LocalProgram& program, const std::vector<int>& axes,
-                                                       int64_t bucket_bytes) {
+CompressedGradients quantize_gradients(LocalProgram& program, const std::vector<int>& axes, int64_t bucket_bytes) {
   return Quantizer(program, axes, bucket_bytes).run();
 }
 

@@ -1,20 +1,21 @@
 // `compress: int8`: gradients travel as whole numbers, with error feedback.
 //
-// On each of N ranks, with term g and residual e (a state of the rank's own, zero at first), s shared by all of them:
-//   x = g + e     s = max over ranks of |x| / L, L = 127 / N rounded down     q = round(x / s) in int8
-//   sum of the gradients = s * (sum over ranks of q)     e' = x - s q
-// The sum of q fits int8 and is exact, so that scatters, reductions across nodes after them, and every order of terms
-// give the same bits. Adaptive integer rounding as in IntSGD (Mishchenko et al., ICLR 2022), rounded to nearest, with
-// the error feedback of Karimireddy et al. (ICML 2019).
+// A value x that goes to ranks in parts x_p (by the first dimension) is rounded, with e (a state of this rank's own,
+// zero at first) what the step before left of it, and with a scale for each part:
+//   y = x + e     s_p = max |y_p| / 127     q_p = round(y_p / s_p) in int8     e' = y - s q
+// A reduce-scatter over N ranks becomes an exchange of q and s, from which each rank adds up its part:
+//   sum = sum over ranks of (s_p q_p)
+// An all-reduce is that, of the gradient laid out flat in N parts, and a gather of the parts, rounded in the same way.
+// Each rank's share has all 8 bits however many ranks there are, and all ranks have the same sum. As ZeRO++'s quantized
+// gradients (Wang et al., 2023), with the error feedback of Karimireddy et al. (ICML 2019) at both roundings.
 #pragma once
 
 #include "partitioner/compress_gradients.h"
 
 namespace partita {
 
-// Rewrites the sums over some of `axes`; those that come one after the other, up to `bucket_bytes` of int8, share one
-// reduction of their largest elements. InvalidArgument where a sum is over more than 127 ranks.
-absl::StatusOr<CompressedGradients> quantize_gradients(LocalProgram& program, const std::vector<int>& axes,
-                                                       int64_t bucket_bytes);
+// Rewrites the sums over some of `axes`; those that come one after the other, up to `bucket_bytes` of int8, travel
+// together. Each bucket is added up when the next one is on its way.
+CompressedGradients quantize_gradients(LocalProgram& program, const std::vector<int>& axes, int64_t bucket_bytes);
 
 }  // namespace partita

@@ -456,9 +456,8 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned.joined, layout));
   if (out.ranks > 1) {
     for (LocalProgram& stage : stages) {
-      PARTITA_ASSIGN_OR_RETURN(
-          CompressedGradients c,
-          compress_gradients(stage, recipe.compress, sample_axes(planned.joined.plan, stage.stage), kBucketBytes));
+      const CompressedGradients c =
+          compress_gradients(stage, recipe.compress, sample_axes(planned.joined.plan, stage.stage), kBucketBytes);
       out.compressed.sums += c.sums, out.compressed.bytes += c.bytes, out.compressed.plain_bytes += c.plain_bytes;
       bucket_collectives(stage, kBucketBytes);
       bucket_gathers(stage, kBucketBytes);

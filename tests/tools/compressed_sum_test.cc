@@ -102,7 +102,7 @@ TEST(CompressedSum_Bf16, IsTheRoundedSumOfRoundedTerms) {
   const auto terms = random_terms(9);
   for (std::string op : {"all_reduce", "reduce_scatter"}) {
     LocalProgram local = one_gradient(op, kRanks, {kRanks, kCount});
-    CompressedGradients done = *compress_gradients(local, Compression::kBf16, {0}, 1 << 20);
+    CompressedGradients done = compress_gradients(local, Compression::kBf16, {0}, 1 << 20);
     EXPECT_EQ(done.sums, 1);
     EXPECT_EQ(done.bytes * 2, done.plain_bytes);
     run_steps(local, terms, 1, [&](int rank, int, std::span<const float> w) {
@@ -116,72 +116,125 @@ TEST(CompressedSum_Bf16, IsTheRoundedSumOfRoundedTerms) {
   }
 }
 
-// What error feedback has to come to: the sum of what was applied in all steps, step by step.
-std::vector<std::vector<float>> quantized_steps(const std::vector<std::vector<float>>& terms, int steps,
-                                                float& last_scale) {
-  constexpr int kLevels = 127 / kRanks;
-  std::vector<std::vector<float>> residuals(kRanks, std::vector<float>(terms[0].size(), 0.0f)), applied;
-  std::vector<float> w(terms[0].size(), 0.0f);
-  for (int step = 0; step < steps; ++step) {
-    float most = 0;
-    for (size_t r = 0; r < kRanks; ++r) {
-      for (size_t k = 0; k < w.size(); ++k) most = std::max(most, std::abs(terms[r][k] + residuals[r][k]));
-    }
-    last_scale = most * static_cast<float>(1.0 / kLevels);
-    for (size_t k = 0; k < w.size(); ++k) {
-      int sum = 0;
-      for (size_t r = 0; r < kRanks; ++r) {
-        const float x = terms[r][k] + residuals[r][k];
-        const int q = static_cast<int>(std::nearbyint(x / last_scale));
-        residuals[r][k] = x - static_cast<float>(q) * last_scale;
-        sum += q;
+// A value and what is left of the step before, to whole multiples of a scale by block.
+class Rounding {
+ public:
+  Rounding(size_t size, size_t blocks) : left_(size, 0.0f), block_(size / blocks) {}
+
+  std::vector<float> of(std::span<const float> x) {
+    std::vector<float> out(x.size());
+    for (size_t at = 0; at < x.size(); at += block_) {
+      float most = 0;
+      for (size_t k = at; k < at + block_; ++k) most = std::max(most, std::abs(x[k] + left_[k]));
+      const float scale = most * static_cast<float>(1.0 / 127);
+      for (size_t k = at; k < at + block_; ++k) {
+        const float y = x[k] + left_[k];
+        out[k] = std::nearbyint(y / scale) * scale;
+        left_[k] = y - out[k];
       }
-      w[k] += static_cast<float>(sum) * last_scale;
     }
-    applied.push_back(w);
+    return out;
   }
-  return applied;
+  float largest_left() const {
+    float most = 0;
+    for (float v : left_) most = std::max(most, std::abs(v));
+    return most;
+  }
+
+ private:
+  std::vector<float> left_;
+  size_t block_;
+};
+
+// What "w" has to be after each step, and how far it may be from the exact sum of all steps at the end: by what is
+// left.
+struct QuantizedSums {
+  std::vector<std::vector<float>> w;
+  float left = 0;
+};
+
+QuantizedSums quantized_sums(const std::vector<std::vector<float>>& terms, int steps, bool gathered) {
+  const size_t size = terms[0].size();
+  std::vector<Rounding> exchanged(kRanks, Rounding(size, kRanks));
+  Rounding parts(size, kRanks);  // each rank's own part of the sum
+  QuantizedSums out;
+  std::vector<float> w(size, 0.0f);
+  for (int step = 0; step < steps; ++step) {
+    std::vector<float> sum(size, 0.0f);
+    for (size_t r = 0; r < kRanks; ++r) {
+      const std::vector<float> rounded = exchanged[r].of(terms[r]);
+      for (size_t k = 0; k < size; ++k) sum[k] += rounded[k];
+    }
+    if (gathered) sum = parts.of(sum);
+    for (size_t k = 0; k < size; ++k) w[k] += sum[k];
+    out.w.push_back(w);
+  }
+  for (const Rounding& r : exchanged) out.left += r.largest_left();
+  out.left += parts.largest_left();
+  return out;
 }
 
 TEST(CompressedSum_Int8, IsTheSumOfRoundedTermsAndKeepsWhatIsLeft) {
   constexpr int kSteps = 6;
   const auto terms = random_terms(4);
-  float scale = 0;
-  const auto expected = quantized_steps(terms, kSteps, scale);
-  ASSERT_GT(scale, 0);
   for (std::string op : {"all_reduce", "reduce_scatter"}) {
+    const bool gathered = op == "all_reduce";
+    const QuantizedSums expected = quantized_sums(terms, kSteps, gathered);
+    ASSERT_GT(expected.left, 0);
     LocalProgram local = one_gradient(op, kRanks, {kRanks, kCount});
-    CompressedGradients done = *compress_gradients(local, Compression::kInt8, {0}, 1 << 20);
+    CompressedGradients done = compress_gradients(local, Compression::kInt8, {0}, 1 << 20);
     EXPECT_EQ(done.sums, 1);
-    EXPECT_EQ((done.bytes - 4) * 4, done.plain_bytes) << "and the largest of all";
+    EXPECT_EQ((done.bytes - kRanks * 4) * 4, done.plain_bytes) << "and a scale for each part";
     run_steps(local, terms, kSteps, [&](int rank, int step, std::span<const float> w) {
-      const size_t first = op == "all_reduce" ? 0 : static_cast<size_t>(rank * kCount);
+      const size_t first = gathered ? 0 : static_cast<size_t>(rank * kCount);
+      int apart = 0;  // where a quotient lies between two numbers, rounding may go either way
       for (size_t k = 0; k < w.size(); ++k) {
-        ASSERT_NEAR(w[k], expected[static_cast<size_t>(step)][first + k], 1e-4 * scale)
-            << op << " rank " << rank << " step " << step << " element " << k;
+        const float here = expected.w[static_cast<size_t>(step)][first + k];
+        apart += std::abs(w[k] - here) > 1e-3f * expected.left;
+        ASSERT_NEAR(w[k], here, 2 * expected.left) << op << " rank " << rank << " step " << step << " element " << k;
         if (step + 1 < kSteps) continue;
         double sum = 0;
         for (const auto& term : terms) sum += term[first + k];
-        ASSERT_NEAR(w[k], kSteps * sum, 0.51 * kRanks * scale) << "nothing is lost but the last remainders";
+        ASSERT_NEAR(w[k], kSteps * sum, 1.01 * expected.left) << "nothing is lost but the last remainders";
       }
+      EXPECT_LE(apart, static_cast<int>(w.size()) / 100) << op << " rank " << rank << " step " << step;
     });
   }
 }
 
-TEST(CompressedSum_Int8, OfNoNumberIsNoNumber) {
+// Sizes that the ranks do not divide, several gradients in a bucket and in many, of many ranks.
+TEST(CompressedSum_Int8, IsNearTheSumForAnySizeAndNumberOfRanks) {
+  for (int64_t size : {2, 7, 64, 1001}) {
+    for (int count : {2, 5, 16}) {
+      LocalProgram local = one_gradient("all_reduce", count, {size});
+      compress_gradients(local, Compression::kInt8, {0}, 1 << 20);
+      std::mt19937 rng(static_cast<unsigned>(size) * 31 + static_cast<unsigned>(count));
+      std::normal_distribution<float> normal;
+      std::vector<std::vector<float>> terms(static_cast<size_t>(count), std::vector<float>(static_cast<size_t>(size)));
+      for (auto& term : terms) std::ranges::generate(term, [&] { return normal(rng); });
+      run_steps(local, terms, 1, [&](int rank, int, std::span<const float> w) {
+        for (size_t k = 0; k < w.size(); ++k) {
+          double sum = 0;
+          for (const auto& term : terms) sum += term[k];
+          // Half a step of up to 4.5 / 127 for each term, and one of the sum.
+          ASSERT_NEAR(w[k], sum, 4.5 / 254 * count + 4.5 * std::sqrt(count) / 254)
+              << size << " on " << count << " rank " << rank << " element " << k;
+        }
+      });
+    }
+  }
+}
+
+TEST(CompressedSum_Int8, OfNoNumberIsNoNumberAndOfZerosIsZero) {
   auto terms = random_terms(4);
   terms[1][7] = NAN;
   LocalProgram local = one_gradient("all_reduce", kRanks, {kRanks, kCount});
-  ASSERT_TRUE(compress_gradients(local, Compression::kInt8, {0}, 1 << 20).ok());
+  compress_gradients(local, Compression::kInt8, {0}, 1 << 20);
   run_steps(local, terms, 1, [](int, int, std::span<const float> w) { EXPECT_TRUE(std::isnan(w[7])); });
-}
-
-TEST(CompressedSum_Int8, OverMoreThan127Ranks_IsRefused) {
-  LocalProgram local = one_gradient("all_reduce", 128, {128, 4});
-  auto refused = compress_gradients(local, Compression::kInt8, {0}, 1 << 20);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(refused.status().message().find("over 128 ranks; expected at most 127"), std::string::npos)
-      << refused.status();
+  for (auto& term : terms) std::ranges::fill(term, 0.0f);
+  run_steps(local, terms, 2, [](int, int, std::span<const float> w) {
+    for (float v : w) ASSERT_EQ(v, 0);
+  });
 }
 
 // The sums that torch's hook gives from its start on (tests/tools/powersgd_reference.py), with its first factor.
@@ -200,7 +253,7 @@ TEST(CompressedSum_PowerSgd, IsTorchs) {
   for (std::string op : {"all_reduce", "reduce_scatter"}) {
     const bool whole = op == "all_reduce";
     LocalProgram local = one_gradient(op, 2, whole ? Shape{kRows, kColumns} : Shape{2, kRows / 2, kColumns});
-    CompressedGradients done = *compress_gradients(local, Compression::kPowerSgd, {0}, 1 << 20);
+    CompressedGradients done = compress_gradients(local, Compression::kPowerSgd, {0}, 1 << 20);
     EXPECT_EQ(done.sums, 1);
     EXPECT_EQ(done.bytes, 4 * (kRows + kColumns) * 4);
     EXPECT_EQ(done.plain_bytes, kRows * kColumns * 4);
@@ -231,7 +284,7 @@ TEST(CompressedSum_PowerSgd, OfLowRankIsExactAndOfZerosIsZero) {
   for (int k = 0; k < kColumns * 4; ++k) start.push_back(static_cast<float>(std::sin(k + 1.)));
   for (const auto& terms : {low, zero}) {
     LocalProgram local = one_gradient("all_reduce", 2, {kRows, kColumns});
-    ASSERT_TRUE(compress_gradients(local, Compression::kPowerSgd, {0}, 1 << 20).ok());
+    compress_gradients(local, Compression::kPowerSgd, {0}, 1 << 20);
     run_steps(
         local, terms, 3,
         [&](int, int step, std::span<const float> w) {
@@ -247,7 +300,7 @@ TEST(CompressedSum_PowerSgd, OfLowRankIsExactAndOfZerosIsZero) {
 TEST(CompressedSum_PowerSgd, LeavesVectorsAndSmallMatrices) {
   for (const Shape& shape : {Shape{400}, Shape{12, 12}}) {
     LocalProgram local = one_gradient("all_reduce", 2, shape);
-    CompressedGradients done = *compress_gradients(local, Compression::kPowerSgd, {0}, 1 << 20);
+    CompressedGradients done = compress_gradients(local, Compression::kPowerSgd, {0}, 1 << 20);
     EXPECT_EQ(done.sums, 0);
     EXPECT_EQ(local.states.size(), 2u);
   }

@@ -5,11 +5,14 @@
 
 namespace partita::verifier {
 
-// A value x is divided by a scale, rounded, cast to int8, summed over N ranks by one collective or several, cast back
-// and multiplied by the scale, after backward. The scale is the largest |x| of these ranks divided by 127 / N (rounded
-// down), so that it is the same on all of them and no sum leaves int8. Where x is a term and what a state holds of the
-// step before, and the state becomes x less the rounded x, it is the remainder of rounding: zero where nothing is
-// rounded.
+// What ranks send of a value x: x divided by a scale, rounded and cast to int8, and the scale beside it, which is, for
+// each x_p of x's first dimension, the largest |x_p| / 127; what comes back is cast and multiplied by the scale that
+// came with it.
+// - Exchanged by an all-to-all and added up along the first dimension it is a reduce-scatter of x.
+// - That, of a value laid out flat in parts (with zeros at its end), sent on by an all-gather and laid out as before,
+//   is an all-reduce of the value.
+// Where x is a value and what a state holds of the step before, and the state becomes x less the rounded x, it is the
+// remainder of rounding: zero where nothing is rounded.
 Uncompressed undo_quantization(const Graph& ranks);
 
 }  // namespace partita::verifier
