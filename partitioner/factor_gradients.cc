@@ -39,11 +39,7 @@ class Factorizer : public GradientRewriter {
     r_.at(node);
     term.matrix = b_.reshape(with_remainder(sum, r_(node.inputs[0]), term.remainder), {rows, columns});
     term.start = state_name(sum, "q");
-    const TensorType start{type.dtype, {columns, rank_}};
-    declare(
-        {.name = term.start, .kind = StateKind::kOptimizer, .parameter = {}, .initial = InitialRule{"normal", 0, 1}},
-        start, {start.shape, Sharding::replicated(start.shape)});
-    term.q = b_.graph().states.back().value;
+    term.q = kept_state(term.start, {type.dtype, {columns, rank_}}, {"normal", 0, 1}, sum.axes);
     term.left = b_.matmul(term.matrix, term.q);
     open_.push_back(std::move(term));
     bytes_ += byte_size(type);
@@ -132,11 +128,11 @@ class Factorizer : public GradientRewriter {
     replace(term.sum, b_.reshape(b_.matmul(left, right, false, /*transpose_b=*/true), result));
     in_update(term.sum);
     ValueId own = b_.matmul(term.left, own_right, false, /*transpose_b=*/true);
-    keep_remainder(term.remainder, b_.reshape(b_.sub(term.matrix, own), shape));
+    keep(term.remainder, b_.reshape(b_.sub(term.matrix, own), shape));
     // A gradient of zeros says nothing of what follows.
     ValueId largest = b_.reduce("reduce_max", b_.emit("abs", {right}), {0, 1}, false);
     ValueId any = b_.emit("lt", {b_.scalar(b_.dtype(right), 0), largest});
-    b_.set_next(term.start, b_.select(any, orthonormal(right), term.q));
+    keep(term.start, b_.select(any, orthonormal(right), term.q));
   }
 
   const int64_t rank_, bucket_bytes_;

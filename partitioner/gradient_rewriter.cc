@@ -86,24 +86,33 @@ ValueId GradientRewriter::coordinate(int64_t axis) {
   return b_.input(name, {DType::kI64, {}}, InputKind::kCoordinate);
 }
 
-void GradientRewriter::declare(State state, TensorType local, PlacedTensor placed) {
-  b_.state(std::move(state), std::move(local));
+ValueId GradientRewriter::kept_state(const std::string& name, TensorType type, InitialRule initial,
+                                     const std::vector<int64_t>& shared) {
+  std::vector<int> axes;
+  for (int a : rank_axes_) {
+    if (std::count(shared.begin(), shared.end(), a) == 0) axes.push_back(a);
+  }
+  const int64_t owners = program_.mesh.ways(axes);
+  PlacedTensor placed{type.shape, Sharding::replicated(type.shape)};
+  placed.logical.insert(placed.logical.begin(), owners);
+  placed.sharding.dims.insert(placed.sharding.dims.begin(), {Piece{owners, axes}});
+  Shape own = type.shape;
+  own.insert(own.begin(), 1);
+  b_.state({.name = name, .kind = StateKind::kOptimizer, .parameter = {}, .initial = std::move(initial)},
+           {type.dtype, std::move(own)});
   program_.states.push_back(std::move(placed));
+  return b_.reshape(b_.graph().states.back().value, type.shape);
+}
+
+void GradientRewriter::keep(const std::string& name, ValueId value) {
+  Shape own = b_.shape(value);
+  own.insert(own.begin(), 1);
+  b_.set_next(name, b_.reshape(value, std::move(own)));
 }
 
 ValueId GradientRewriter::with_remainder(const GradientSum& sum, ValueId x, std::string& remainder) {
-  const TensorType type = b_.type(x);
   remainder = state_name(sum, "residual");
-  // Whole, it has the ranks as its first dimension.
-  PlacedTensor placed{type.shape, Sharding::replicated(type.shape)};
-  const int64_t ranks = program_.mesh.ways(rank_axes_);
-  placed.logical.insert(placed.logical.begin(), ranks);
-  placed.sharding.dims.insert(placed.sharding.dims.begin(), {Piece{ranks, rank_axes_}});
-  Shape own = type.shape;
-  own.insert(own.begin(), 1);
-  declare({.name = remainder, .kind = StateKind::kOptimizer, .parameter = {}, .initial = InitialRule{"zeros"}},
-          {type.dtype, std::move(own)}, std::move(placed));
-  return b_.add(x, b_.reshape(b_.graph().states.back().value, type.shape));
+  return b_.add(x, kept_state(remainder, b_.type(x), {"zeros"}, {}));
 }
 
 void GradientRewriter::later(const GradientSum& sum, Segment segment) {
@@ -118,12 +127,6 @@ void GradientRewriter::in_update(const GradientSum& sum) { later(sum, Segment::k
 
 void GradientRewriter::replace(const GradientSum& sum, ValueId value) {
   r_.replace(graph_.nodes[sum.nodes.back()].outputs[0], value);
-}
-
-void GradientRewriter::keep_remainder(const std::string& name, ValueId value) {
-  Shape own = b_.shape(value);
-  own.insert(own.begin(), 1);
-  b_.set_next(name, b_.reshape(value, std::move(own)));
 }
 
 }  // namespace partita

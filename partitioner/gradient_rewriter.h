@@ -33,14 +33,16 @@ class GradientRewriter {
   // The value that stands for the sum from now on, emitted where it is read: after backward.
   void after_backward(const GradientSum& sum);
   void replace(const GradientSum& sum, ValueId value);
-  // In the update; what the remainder's state becomes.
+  // In the update, with what states become.
   void in_update(const GradientSum& sum);
-  void keep_remainder(const std::string& name, ValueId value);
   // "compress/LAYOUT/PARAMETER/WHAT": the layout, since ranks of another one share gradients otherwise.
   std::string state_name(const GradientSum& sum, const std::string& what);
   // This rank's index along the mesh axis, an input of the program.
   ValueId coordinate(int64_t axis);
-  void declare(State state, TensorType local, PlacedTensor placed);
+  // A state for the optimizer, of which ranks that differ only along `shared` mesh axes have the same, all others their
+  // own: whole, it has these as its first dimension.
+  ValueId kept_state(const std::string& name, TensorType type, InitialRule initial, const std::vector<int64_t>& shared);
+  void keep(const std::string& name, ValueId value);
 
   LocalProgram& program_;
   const Graph& graph_;

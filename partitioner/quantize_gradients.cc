@@ -181,7 +181,7 @@ class Quantizer : public GradientRewriter {
     after_backward(term.sum);
     replace(term.sum, term.value);
     in_update(term.sum);
-    for (const Rounded& x : term.rounded) keep_remainder(x.remainder, b_.sub(x.x, widened(x)));
+    for (const Rounded& x : term.rounded) keep(x.remainder, b_.sub(x.x, widened(x)));
   }
 
   const int64_t bucket_bytes_;

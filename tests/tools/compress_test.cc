@@ -143,6 +143,15 @@ TEST_F(Compress, Training_GoesAsWithoutIt) {
 }
 
 // What error feedback keeps is a part of the checkpoint, of this layout alone.
+TEST_F(Compress, PowerSgdCheckpoint_ResumesBitForBitOnTensorRanksToo) {
+  const std::string flags = " --quiet --ranks 4 --pin tensor=2 --pin compress=powersgd";
+  ASSERT_EQ(train("unbroken", 8, "tokens.bin", "--steps 6" + flags).code, 0);
+  ASSERT_EQ(train("first", 8, "tokens.bin", "--steps 3 --checkpoint " + (out_ / "ckpt") + flags).code, 0);
+  ASSERT_EQ(train("rest", 8, "tokens.bin", "--steps 6 --resume " + (out_ / "ckpt") + flags).code, 0);
+  std::vector<double> whole = losses("unbroken");
+  EXPECT_EQ(losses("rest"), std::vector<double>(whole.begin() + 3, whole.end()));
+}
+
 TEST_F(Compress, Int8Checkpoint_ResumesBitForBitAndStartsAnewElsewhere) {
   const std::string int8 = " --quiet --ranks 2 --pin compress=int8";
   ASSERT_EQ(train("unbroken", 8, "tokens.bin", "--steps 12" + int8).code, 0);

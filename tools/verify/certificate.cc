@@ -115,16 +115,17 @@ bool counts_once(std::vector<runtime::AxisStride> axes, const std::vector<runtim
   return true;
 }
 
-// Takes away the states that compression keeps. What error feedback has are each rank's own, with the ranks as a first
-// dimension that they split, and zero at first; the others are whole on every rank.
+// Takes away the states that compression keeps: with those who do not share them as a first dimension, which they
+// split; what no ranks share is zero at first.
 absl::Status drop_states(const Uncompressed& whole, int64_t ranks, runtime::Program& program) {
-  auto drop = [&](const std::string& name, bool own) {
+  auto drop = [&](const std::string& name, const std::vector<int64_t>& shared) {
     auto at = std::find_if(program.states.begin(), program.states.end(), [&](const auto& s) { return s.name == name; });
     auto expected = [&](std::string_view what) { return differs("state ", quote(name), ": expected ", what); };
     if (at == program.states.end()) return expected("it in the program's interface");
-    if (own && (at->initial.kind != "fill" || at->initial.a != 0)) return expected("zeros at first");
+    if (shared.empty() && (at->initial.kind != "fill" || at->initial.a != 0)) return expected("zeros at first");
     const runtime::Placement& p = at->placement;
-    int64_t split = 1;
+    int64_t split = 1, owners = ranks;
+    for (int64_t a : shared) owners /= program.mesh[static_cast<size_t>(a)].size;
     std::set<int32_t> axes;
     for (const auto& dim : p.axes) {
       for (const runtime::AxisStride& a : dim) {
@@ -132,15 +133,15 @@ absl::Status drop_states(const Uncompressed& whole, int64_t ranks, runtime::Prog
         axes.insert(a.axis);
       }
     }
-    if (own && (p.logical.empty() || p.logical[0] != ranks || split != ranks || p.local[0] != 1 ||
-                axes.size() != p.axes[0].size() || !counts_once(p.axes[0], program.mesh)))
-      return expected(cat("a part of its own on each of ", ranks, " ranks"));
-    if (!own && split != 1) return expected("it whole on every rank");
+    const bool among_sharers =
+        std::any_of(shared.begin(), shared.end(), [&](int64_t a) { return axes.count(static_cast<int32_t>(a)) > 0; });
+    if (p.logical.empty() || p.logical[0] != owners || split != owners || p.local[0] != 1 || among_sharers ||
+        axes.size() != p.axes[0].size() || !counts_once(p.axes[0], program.mesh))
+      return expected(cat("a part of its own on each of ", owners, owners == ranks ? " ranks" : " groups of ranks"));
     program.states.erase(at);
     return absl::OkStatus();
   };
-  for (const std::string& name : whole.remainders) PARTITA_RETURN_IF_ERROR(drop(name, true));
-  for (const std::string& name : whole.shared) PARTITA_RETURN_IF_ERROR(drop(name, false));
+  for (const auto& [name, shared] : whole.kept) PARTITA_RETURN_IF_ERROR(drop(name, shared));
   return absl::OkStatus();
 }
 

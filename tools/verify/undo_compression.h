@@ -15,8 +15,13 @@ struct Uncompressed {
   Graph graph;
   std::vector<NodeId> from;  // per node, the one of the ranks' graph that it stands for
   int64_t sums = 0;          // that were compressed
-  // States that it kept, which are not in the graph: of each rank's own, and the same on all ranks.
-  std::vector<std::string> remainders, shared;
+  // States that it kept, which are not in the graph. Ranks that differ only along `shared` mesh axes have the same, all
+  // others their own; what no ranks share are remainders.
+  struct Kept {
+    std::string name;
+    std::vector<int64_t> shared;
+  };
+  std::vector<Kept> kept;
 };
 
 // `kind`: "none", which changes nothing, or

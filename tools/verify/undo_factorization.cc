@@ -24,7 +24,8 @@ class FactoredSums {
     out.sums = sums_;
     for (const State& s : g_.states) {
       if (!std::count(states_.begin(), states_.end(), s.value)) continue;
-      (starts_.count(s.value) ? out.shared : out.remainders).push_back(s.name);
+      auto start = starts_.find(s.value);
+      out.kept.push_back({s.name, start == starts_.end() ? std::vector<int64_t>{} : start->second});
     }
     return out;
   }
@@ -74,9 +75,10 @@ class FactoredSums {
       const Node* sum = sum_of(v, own);
       const Node* first = sum == nullptr || sum->attrs != group ? nullptr : reader_.made_by(own, "matmul");
       if (first != nullptr && first->inputs[0] == m && transposes(*first, 0, 0) && is_basis(g_, p, v)) {
+        const ValueId q = first->inputs[1];
         for (const State& s : g_.states) {
-          if (s.value == first->inputs[1] && s.kind == StateKind::kOptimizer && s.parameter.empty() &&
-              s.next != kNoValue && is_basis(g_, s.next, right, s.value))
+          if (s.value == reader_.behind_views(q) && s.kind == StateKind::kOptimizer && s.parameter.empty() &&
+              s.next != kNoValue && is_basis(g_, reader_.behind_views(s.next), right, q))
             return &s;
         }
         return nullptr;
@@ -103,7 +105,7 @@ class FactoredSums {
     const ValueId m = right->inputs[0], x = reader_.behind_views(m);
     const State* start = start_of(p, m, product.inputs[1], sum->attrs);
     if (start == nullptr) return;
-    starts_.insert(start->value);
+    starts_[start->value] = sum->attrs.ints("axes");
     values_[product.outputs[0]] = {
         m, [sum, slice](Rewriter& r, ValueId term) {
           ValueId whole = r.builder().emit("all_reduce", {term}, sum->attrs);
@@ -124,7 +126,7 @@ class FactoredSums {
   const GraphReader reader_;
   std::map<ValueId, Substitute> values_;
   std::vector<ValueId> states_;
-  std::set<ValueId> starts_;
+  std::map<ValueId, std::vector<int64_t>> starts_;  // with the axes along which ranks share them
   int64_t sums_ = 0;
 };
 

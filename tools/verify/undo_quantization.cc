@@ -23,7 +23,7 @@ class Int8Sums {
     Uncompressed out = substitute(g_, values_, states_);
     out.sums = static_cast<int64_t>(scatters_.size());
     for (const State& s : g_.states) {
-      if (std::count(states_.begin(), states_.end(), s.value)) out.remainders.push_back(s.name);
+      if (std::count(states_.begin(), states_.end(), s.value)) out.kept.push_back({s.name, {}});
     }
     return out;
   }
