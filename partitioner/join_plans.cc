@@ -342,14 +342,20 @@ class PlanJoiner {
       for (ValueId v : node.outputs) {
         for (const auto& [kind, reader] : readers_[v]) wanted.insert(kind);
       }
+      const bool scalar = std::all_of(node.outputs.begin(), node.outputs.end(),
+                                      [&](ValueId v) { return elements(graph_.type(v).shape) == 1; });
+      std::map<std::vector<ValueId>, std::vector<ValueId>> known;  // scalars of the same operands lie alike
       for (int kind : wanted) {
-        std::vector<ValueId> made = copy(node, kind, 0);
+        std::vector<ValueId> inputs = operands(node, kind);
+        auto same = scalar ? known.find(inputs) : known.end();
+        std::vector<ValueId> made = same != known.end() ? same->second : copy(node, inputs, 0);
+        known[inputs] = made;
         for (size_t k = 0; k < made.size(); ++k) here_[static_cast<size_t>(kind)][node.outputs[k]] = made[k];
       }
       return;
     }
     const int kind = stage >= 0 ? kind_of(stage) : owed_kind(node);
-    std::vector<ValueId> made = copy(node, kind, std::max(stage, -1) + 1);
+    std::vector<ValueId> made = copy(node, operands(node, kind), std::max(stage, -1) + 1);
     for (size_t k = 0; k < made.size(); ++k) {
       if (stage == kOwed) {
         have(node.outputs[k], made[k]);
@@ -360,9 +366,13 @@ class PlanJoiner {
     }
   }
 
-  std::vector<ValueId> copy(const Node& node, int kind, int32_t mark) {
+  std::vector<ValueId> operands(const Node& node, int kind) const {
     std::vector<ValueId> inputs;
     for (ValueId v : node.inputs) inputs.push_back(v == kNoValue ? v : at_hand(v, read_under(v, kind)));
+    return inputs;
+  }
+
+  std::vector<ValueId> copy(const Node& node, std::vector<ValueId> inputs, int32_t mark) {
     b_.context() = {node.segment, node.origin, node.block, node.weight_gradient, node.device, mark};
     auto made = b_.try_emit(*node.op, std::move(inputs), node.attrs);
     PARTITA_CHECK(made.ok(), cat(graph_.origin(node), ": ", made.status().message()));

@@ -172,22 +172,18 @@ class Localizer {
   // The node's operand under another sharding: what makes it smaller is done by who has it, the rest by who reads it.
   // Sums over micro-batches stay owed.
   void lay_out(const Node& node, Sharding wanted) {
-    ValueId v = node.inputs[0], local = kNoValue;
-    if (put_off_[v] > 0) {
-      at(node);
-      local = get(v, wanted);
-    } else {
-      const Sharding from = sharding_of(v);
-      if (std::count(from.partial.begin(), from.partial.end(), mesh_.time) > 0) wanted.partial = {mesh_.time};
-      const Sharding sent = narrowed(from, wanted, mesh_);
-      at(node);
-      if (const Node* producer = graph_.producer(v))
-        b_.context().origin = producer->origin, b_.context().block = producer->block,
-        b_.context().chunk = producer->chunk;
-      local = get(v, sent);
-      at(node);
-      local = resharder_.reshard(local, sent, normalized(wanted));
-    }
+    const ValueId v = node.inputs[0];
+    const bool put_off = put_off_[v] > 0;  // made whole, once for all of its readers
+    const Sharding from = put_off ? Sharding::replicated(graph_.type(v).shape) : sharding_of(v);
+    if (std::count(from.partial.begin(), from.partial.end(), mesh_.time) > 0) wanted.partial = {mesh_.time};
+    const Sharding sent = narrowed(from, wanted, mesh_);
+    at(node);
+    if (const Node* producer = graph_.producer(v))
+      b_.context().origin = producer->origin, b_.context().block = producer->block,
+      b_.context().chunk = producer->chunk;
+    ValueId local = put_off ? resharder_.reshard(get(v, from), from, sent) : get(v, sent);
+    at(node);
+    local = resharder_.reshard(local, sent, normalized(wanted));
     variants_[node.outputs[0]].push_back({local, normalized(wanted), node.segment});
   }
 
@@ -517,6 +513,7 @@ class Localizer {
       inputs[k] = get(node.inputs[k], operand_sharding(formula, formula.inputs[present++], split));
     }
     context.origin = node.origin;
+    if (node.chunk > 0) context.chunk = node.chunk;  // in its own stage, whichever asks
     NodeContext restore = b_.context();
     b_.context() = context;
     std::vector<ValueId> outputs = emit_local(node, formula, split, inputs);

@@ -324,6 +324,61 @@ TEST_F(Pipedream, WhatItCannotDoIsRefused) {
   EXPECT_THAT(tied.text, HasSubstr("is read by stages 0 and 1"));
 }
 
+int64_t count(const std::string& text, std::string_view what) {
+  int64_t n = 0;
+  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++n;
+  return n;
+}
+
+// A norm at the cut belongs to the stage that runs it, its gradient too: what crosses is what crosses between stages
+// that are alike.
+TEST_F(Pipedream, StagesOfATransformerThatDivideDifferentThings) {
+  auto recipe = [&](int64_t batch) {
+    return out_.write("gpt.yaml",
+                      cat("loss: {kind: output, output: loss}\noptimizer: {kind: adamw, lr: 0.001}\nbatch: {global: ",
+                          batch, "}\ninit: [{match: '*', normal: {std: 0.02}}]\ndata: {kind: tokens, dtype: u8}\n"));
+  };
+  out_.write("text.bin", std::string(3000, 'a') + std::string(3000, 'b'));
+  const std::string llama = " --gated-mlp --norm rmsnorm --positions rotary --no-bias --kv-heads 2";
+  for (const std::string& kind : {std::string(), llama}) {
+    SCOPED_TRACE(kind);
+    const std::string model = out_ / "gpt.onnx";
+    ASSERT_EQ(command("model", cat("gpt --layers 4 --hidden 32 --heads 4 --vocab 256 --seq 16 --batch 2 --no-tied",
+                                   kind, " -o ", model))
+                  .code,
+              0);
+    auto losses = [&](const std::string& flags) {
+      const std::string file = out_ / "gpt.jsonl";
+      std::filesystem::remove(file);
+      Outcome o = command("train", cat(model, " --train ", recipe(2), " --data ", out_ / "text.bin", " --steps 3 --quiet ",
+                                       "--threads 1 --metrics ", file, " ", flags));
+      EXPECT_EQ(o.code, 0) << o.text;
+      return read_losses(file);
+    };
+    auto messages = [&](const std::string& flags) {
+      Outcome o = command("compile", cat(model, " --train ", recipe(8), " --quiet -o ", out_ / "gpt", " ", flags));
+      EXPECT_EQ(o.code, 0) << o.text;
+      Outcome verified = command("verify", out_ / "gpt");
+      EXPECT_EQ(verified.code, 0) << verified.text;
+      std::vector<int64_t> n;
+      for (const char* stage : {"0", "1"}) {
+        const std::string graph = TempFolder::read(cat(out_ / "gpt", "/verify/rank.", stage, ".ir"));
+        n.insert(n.end(), {count(graph, "= send("), count(graph, "= recv("), count(graph, " parameter \"")});
+      }
+      return n;
+    };
+    const Numbers alone = losses("");
+    const std::vector<int64_t> alike = messages("--pin schedule=pipedream --pin pipeline=2 --pin data=2");
+    for (const char* stages : {"[{data: 2}, {tensor: 2}]", "[{tensor: 2}, {data: 2}]"}) {
+      const std::string flags = cat("--pin schedule=pipedream --pin 'stages=", stages, "'");
+      EXPECT_EQ(messages(flags), alike) << stages;
+      const Numbers found = losses(flags);
+      ASSERT_EQ(found.size(), alone.size());
+      for (size_t k = 0; k < alone.size(); ++k) EXPECT_NEAR(found[k], alone[k], 1e-5 * alone[k]) << stages;
+    }
+  }
+}
+
 // What the verifier would not take: weights read as they are, an update at another time, copies in one place.
 TEST_F(Pipedream, FaultsAreFound) {
   ASSERT_EQ(compile("b", "--quiet " + stages(4), recipe(5, true)).code, 0);
