@@ -209,12 +209,15 @@ absl::Status apply_preset(Recipe& recipe, std::string_view preset) {
   if (found == std::end(kPresets))
     return refuse(cat("expected one of ", names_of(kPresets), "; arguments follow a colon, as in megatron:tp8,pp4"));
   Recipe result = recipe;
+  result.pin.stages.clear();  // a preset says what all stages divide
   for (std::string_view pins = found->pins; !pins.empty();)
     PARTITA_RETURN_IF_ERROR(apply_pin(result, take_until(pins, ' ')));
   while (!arguments.empty()) {
     absl::Status status = apply_argument(result, take_until(arguments, ','));
     if (!status.ok()) return refuse(cat(status.message()));
   }
+  auto parts = [](const PinRecipe& pin) { return std::pair(pin.axis("pipeline"), pin.interleave); };
+  if (parts(result.pin) != parts(recipe.pin)) result.pin.cuts.clear();  // they are those of other stages
   recipe.pin = std::move(result.pin);
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "ir/recipe.h"
+#include "partitioner/pinned_cuts.h"
 #include "partitioner/stage_cuts.h"
 
 namespace partita {
@@ -133,10 +134,7 @@ class StageAssigner {
   }
 
   bool begins(const Node& node, const std::string& glob) const {
-    std::string_view name = node.origin < 0 ? "" : std::string_view(graph_.origins[node.origin]);
-    if (size_t quote = name.find('\'');
-        quote != name.npos && glob_match(glob, name.substr(quote + 1, name.size() - quote - 2)))
-      return true;
+    if (std::string_view name = onnx_name(graph_, node); !name.empty() && glob_match(glob, name)) return true;
     std::vector<const State*> states = states_read(node);
     return std::any_of(states.begin(), states.end(), [&](const State* s) { return glob_match(glob, s->name); });
   }

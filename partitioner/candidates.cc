@@ -4,6 +4,8 @@
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "partitioner/parallel_plan.h"
+#include "partitioner/pinned_cuts.h"
 
 namespace partita {
 namespace {
@@ -34,14 +36,41 @@ std::vector<int64_t> divisors(int64_t n) {
   return out;
 }
 
-std::string describe(const Layout& l) {
+Layout Layout::of_stage(int64_t stage) const {
+  Layout own = *this;
+  if (stages.empty()) return own;
+  const StageAxes& axes = stages[static_cast<size_t>(stage)];
+  own.stages.clear();
+  own.data = axes.data, own.tensor = axes.tensor, own.context = axes.context, own.expert = axes.expert;
+  own.sequence_parallel = sequence_parallel && own.tensor > 1;
+  own.micro_batch = micro_batch * (data * expert) / (own.data * own.expert);
+  return own;
+}
+
+namespace {
+
+// "data 8 x tensor 4"
+std::string axes_text(int64_t data, int64_t tensor, int64_t pipeline, int64_t context, int64_t expert) {
   std::string text;
   auto axis = [&](std::string_view name, int64_t size) {
     if (size > 1) append(text, text.empty() ? "" : " x ", name, " ", size);
   };
-  axis("data", l.data), axis("tensor", l.tensor), axis("pipeline", l.pipeline), axis("context", l.context);
-  axis("expert", l.expert);
-  if (text.empty()) text = "one device";
+  axis("data", data), axis("tensor", tensor), axis("pipeline", pipeline), axis("context", context);
+  axis("expert", expert);
+  return text.empty() ? "one device" : text;
+}
+
+}  // namespace
+
+std::string describe(const Layout& l) {
+  std::string text;
+  for (const Layout::StageAxes& s : l.stages)
+    append(text, text.empty() ? "" : " | ", axes_text(s.data, s.tensor, 1, s.context, s.expert));
+  if (text.empty()) {
+    text = axes_text(l.data, l.tensor, l.pipeline, l.context, l.expert);
+  } else {
+    text = cat("stages ", text);
+  }
   if (l.sequence_parallel) text += ", sequence parallel";
   if (l.zero > 0) append(text, ", ZeRO-", l.zero);
   if (l.zero >= 3 && !l.reshard_after_forward) text += " gathered once a step";
@@ -67,8 +96,13 @@ std::string invalid(const Problem& problem, const Layout& l) {
     return cat("a global batch of ", problem.global_batch, " is not a multiple of data ", l.data, " x expert ",
                l.expert, " x micro-batch ", l.micro_batch);
   int64_t n = blocks(w);
-  if (l.pipeline * l.interleave > std::max<int64_t>(n, 1) && l.pipeline > 1)
+  if (l.cut_names.empty() && l.pipeline * l.interleave > std::max<int64_t>(n, 1) && l.pipeline > 1)
     return cat("pipeline ", l.pipeline, " x interleave ", l.interleave, " needs as many blocks; the model has ", n);
+  for (const Layout::StageAxes& stage : l.stages) {
+    if (l.micro_batch * l.data * l.expert % (stage.data * stage.expert) != 0)
+      return cat("a micro-batch has ", l.micro_batch * l.data * l.expert, " samples, and a stage has ",
+                 stage.data * stage.expert, " ranks that share them");
+  }
   if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1 && m % l.pipeline != 0)
     return cat("interleaving needs micro-batches (", m, ") in a multiple of the stages (", l.pipeline, ")");
   if (l.schedule == PipelineSchedule::kPipedream) {
@@ -82,10 +116,32 @@ std::string invalid(const Problem& problem, const Layout& l) {
   return "";
 }
 
-absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin, RecomputeMode recompute,
+namespace {
+
+// Pins of stages as those of one with the most sample ranks, and what they are where they differ.
+absl::StatusOr<PinRecipe> pins_of_largest(PinRecipe pin, int64_t devices, std::vector<Layout::StageAxes>& stages) {
+  Recipe recipe;
+  recipe.pin = pin;
+  recipe.pin.cuts.clear();
+  std::vector<std::string> told_later;
+  PARTITA_ASSIGN_OR_RETURN(ParallelLayout l, pinned_layout(recipe, devices, told_later));
+  for (const ParallelLayout& s : l.stages) stages.push_back({s.data, s.tensor, s.context, s.expert});
+  pin.axes = {
+      {"data", l.data}, {"tensor", l.tensor}, {"pipeline", l.pipeline}, {"context", l.context}, {"expert", l.expert}};
+  pin.stages.clear();
+  return pin;
+}
+
+}  // namespace
+
+absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins, RecomputeMode recompute,
                                    std::optional<int64_t> micro) {
   const Workload& w = *problem.workload;
   Space s;
+  PinRecipe pin = pins;
+  if (!pin.stages.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(pin, pins_of_largest(std::move(pin), problem.devices(), s.stages));
+  }
   int64_t devices = problem.devices(), n = blocks(w);
   auto axis = [&](const char* name, std::vector<int64_t>& out, int64_t most) -> absl::Status {
     if (auto size = pin.axis(name)) {
@@ -100,12 +156,10 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin,
     }
     return absl::OkStatus();
   };
-  if (!pin.cuts.empty())
-    return absl::InvalidArgumentError(
-        "pin cuts: a search chooses the stages itself; pin them where you compile or train");
-  if (!pin.stages.empty())
-    return absl::InvalidArgumentError(
-        "pin stages: a search prices stages that are all alike; pin them where you compile or train");
+  if (!pin.cuts.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(s.cuts, pinned_cuts(w, pin.cuts));
+    s.cut_names = pin.cuts;
+  }
   double widest = 1;  // a split factor that is smaller than the axis is worth nothing
   for (const UnitWork& u : w.kinds) widest = std::max(widest, u.split_factor);
   PARTITA_RETURN_IF_ERROR(axis("tensor", s.tensor, std::min(kWidestTensor, static_cast<int64_t>(widest))));
@@ -164,6 +218,9 @@ PinRecipe to_pins(const Layout& l) {
   p.offload = l.offload;
   p.schedule = l.schedule;
   p.interleave = l.interleave;
+  p.cuts = l.cut_names;
+  for (const Layout::StageAxes& s : l.stages)
+    p.stages.push_back({{"data", s.data}, {"tensor", s.tensor}, {"context", s.context}, {"expert", s.expert}});
   return p;
 }
 

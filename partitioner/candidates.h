@@ -22,9 +22,19 @@ struct Layout {
   OffloadMode offload = OffloadMode::kNone;
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   int64_t interleave = 1;
-  std::vector<int> cuts;  // units in each stage chunk, in order; empty: blocks evenly
+  std::vector<int> cuts;               // units in each stage chunk, in order; empty: blocks evenly
+  std::vector<std::string> cut_names;  // where the chunks but the first begin, where that is pinned
+  // Where the stages differ, the axes of each, over equally many ranks; the axes above are then those of a stage with
+  // the most sample ranks, and micro_batch counts the samples of its ranks.
+  struct StageAxes {
+    int64_t data = 1, tensor = 1, context = 1, expert = 1;
+    bool operator==(const StageAxes&) const = default;
+  };
+  std::vector<StageAxes> stages;
 
   int64_t devices() const { return data * tensor * pipeline * context * expert; }
+  // The layout that all stages would have if they were like this one.
+  Layout of_stage(int64_t stage) const;
   bool operator==(const Layout&) const = default;
 };
 
@@ -61,7 +71,10 @@ struct Space {
   std::vector<int64_t> interleave;
   int64_t zero_group = 0;
   bool reshard_after_forward = true;
-  bool fixed = false;  // one layout alone
+  std::vector<int> cuts;  // units of each chunk, where cuts are pinned
+  std::vector<std::string> cut_names;
+  std::vector<Layout::StageAxes> stages;  // where they are pinned to differ
+  bool fixed = false;                     // one layout alone
 };
 absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin, RecomputeMode recompute,
                                    std::optional<int64_t> micro);

@@ -111,6 +111,23 @@ std::string explanation(const Json& plan) {
   const Json& pin = part(plan, "pin");
   text += "\nwhy\n";
   double tensor = number(pin, "tensor"), pipeline = number(pin, "pipeline"), data = number(pin, "data");
+  const Json &each = part(pin, "stages"), &cuts = part(pin, "cuts");
+  if (each.is_array() && !each.empty()) {
+    for (size_t k = 0; k < each.size(); ++k) {
+      append(text, "  stage ", k, ": ");
+      std::string axes;
+      for (const auto& [name, size] : each[k].items())
+        if (size.is_number() && size.get<double>() > 1) append(axes, axes.empty() ? "" : " x ", name, " ", size.dump());
+      append(text, axes.empty() ? "one rank" : axes, "\n");
+    }
+    text += "  what crosses between stages that differ is laid out anew; its time is under send\n";
+    tensor = data = 1;
+  }
+  if (cuts.is_array() && !cuts.empty()) {
+    text += "  stages begin where it is pinned:";
+    for (const Json& c : cuts) append(text, " ", c.is_string() ? c.get<std::string>() : "");
+    text += "\n";
+  }
   if (tensor > 1)
     text += fmt::format(
         "  tensor {:.0f}: each device multiplies 1/{:.0f} of every layer; partial sums cost {:.1f} % of the step\n",

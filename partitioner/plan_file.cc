@@ -1,5 +1,8 @@
 #include "partitioner/plan_file.h"
 
+#include <algorithm>
+#include <map>
+
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -28,6 +31,9 @@ Json pins_json(const Layout& l) {
             {"schedule", enum_name(l.schedule)},
             {"interleave", l.interleave}};
   if (l.zero_group > 0) j["zero_group"] = l.zero_group;
+  if (!l.cut_names.empty()) j["cuts"] = l.cut_names;
+  for (const Layout::StageAxes& s : l.stages)
+    j["stages"].push_back({{"data", s.data}, {"tensor", s.tensor}, {"context", s.context}, {"expert", s.expert}});
   return j;
 }
 
@@ -63,6 +69,32 @@ absl::Status read_count(const Json& j, const char* key, std::optional<T>& out, i
     return absl::InvalidArgumentError(
         cat("plan: pin.", key, ": expected an integer of at least ", low, ", found ", quote(j[key].dump())));
   out = static_cast<T>(j[key].get<int64_t>());
+  return absl::OkStatus();
+}
+
+absl::Status read_cuts(const Json& j, std::vector<std::string>& out) {
+  if (!j.contains("cuts")) return absl::OkStatus();
+  const Json& list = j["cuts"];
+  bool texts = list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& x) { return x.is_string(); });
+  if (!texts) return absl::InvalidArgumentError("plan: pin.cuts: expected a list of globs");
+  out = list.get<std::vector<std::string>>();
+  return absl::OkStatus();
+}
+
+absl::Status read_stages(const Json& j, std::vector<std::map<std::string, int64_t>>& out) {
+  if (!j.contains("stages")) return absl::OkStatus();
+  const Json& list = j["stages"];
+  if (!list.is_array() || list.empty())
+    return absl::InvalidArgumentError("plan: pin.stages: expected a list with one mapping for each stage");
+  for (const Json& stage : list) {
+    if (!stage.is_object()) return absl::InvalidArgumentError("plan: pin.stages: expected mappings of axes to sizes");
+    out.emplace_back();
+    for (const char* axis : {"data", "tensor", "context", "expert"}) {
+      std::optional<int64_t> size;
+      PARTITA_RETURN_IF_ERROR(read_count(stage, axis, size, 1));
+      if (size) out.back()[axis] = *size;
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -216,6 +248,8 @@ absl::StatusOr<PinRecipe> plan_pins(const Json& plan) {
   PARTITA_RETURN_IF_ERROR(read_enum(j, "recompute", p.recompute));
   PARTITA_RETURN_IF_ERROR(read_enum(j, "offload", p.offload));
   PARTITA_RETURN_IF_ERROR(read_enum(j, "schedule", p.schedule));
+  PARTITA_RETURN_IF_ERROR(read_cuts(j, p.cuts));
+  PARTITA_RETURN_IF_ERROR(read_stages(j, p.stages));
   PARTITA_RETURN_IF_ERROR(read_flag(j, "sequence_parallel", p.sequence_parallel));
   PARTITA_RETURN_IF_ERROR(read_flag(j, "reshard_after_forward", p.reshard_after_forward));
   return p;

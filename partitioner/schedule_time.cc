@@ -15,6 +15,19 @@ double exposed(double communication, double compute, double share) {
   return communication - std::min(communication, compute) * share;
 }
 
+// The layouts of the stages, each as if all were like it.
+class StageLayouts {
+ public:
+  explicit StageLayouts(const Layout& l) : all_(l) {
+    for (int64_t s = 0; !l.stages.empty() && s < l.pipeline; ++s) own_.push_back(l.of_stage(s));
+  }
+  const Layout& operator[](size_t stage) const { return own_.empty() ? all_ : own_[stage]; }
+
+ private:
+  const Layout& all_;
+  std::vector<Layout> own_;
+};
+
 // What it takes to send `bytes` round the axis's ranks in messages of `message`, beside sending them at once.
 double more_messages(const DeviceGroup& group, RankAxis axis, double bytes, double message) {
   return message > 0 ? std::floor(bytes / message) * ring_latency(group, axis) : 0;
@@ -40,6 +53,7 @@ struct CostModel::StageCost {
   double forward = 0, backward = 0, weight = 0;  // with all that is waited for
   double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, gathers = 0, statistics = 0;
   double gradients = 0, optimizer = 0;  // where each micro-batch updates
+  double relayout = 0;                  // of what comes from a stage that divides samples over more ranks
 };
 
 const DeviceGroup& CostModel::group_of_stage(const Layout& l, int64_t stage) const {
@@ -144,8 +158,9 @@ std::vector<int> CostModel::balanced_cuts(const Layout& l) {
   size_t n = w.units.size(), parts = static_cast<size_t>(l.pipeline * l.interleave);
   if (parts > n || parts * n * n > size_t{40000000}) return even_cuts(l);
   std::vector<std::vector<double>> sum(static_cast<size_t>(l.pipeline));  // per stage, prefix sums
+  const StageLayouts layouts(l);
   for (int64_t s = 0; s < l.pipeline; ++s) {
-    const auto& costs = unit_costs(group_of_stage(l, s), l);
+    const auto& costs = unit_costs(group_of_stage(l, s), layouts[static_cast<size_t>(s)]);
     auto& prefix = sum[static_cast<size_t>(s)];
     prefix.push_back(0);
     for (int k : w.units) {
@@ -190,15 +205,27 @@ std::vector<StageUnits> CostModel::chunk_units(const Layout& l) {
   return out;
 }
 
-std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layout& l) {
-  std::vector<StageUnits> chunks = chunk_units(l);
-  std::vector<std::vector<StageCost>> out(static_cast<size_t>(l.pipeline),
-                                          std::vector<StageCost>(static_cast<size_t>(l.interleave)));
-  RankAxis data{l.data * l.expert * l.context, l.tensor}, samples{l.data * l.expert, l.tensor * l.context};
-  int64_t m = micro_batches(problem_, l);
-  double send = send_seconds(l);
+// A rank of stage `to` gathers what ranks of `from` have of its samples and positions, one micro-batch's.
+double CostModel::relayout_seconds(const Layout& from, const Layout& to, const DeviceGroup& group) const {
+  const Workload& w = *problem_.workload;
+  auto parts = [&](const Layout& l) { return l.data * l.expert * (w.sequence > 1 ? l.context : 1); };
+  if (parts(from) <= parts(to)) return 0;
+  double bytes = crossing_elements() * static_cast<double>(to.micro_batch) * problem_.options.element_bytes();
+  if (w.sequence > 1) bytes /= static_cast<double>(to.context);
+  return collective_time(group, CollectiveKind::kAllGather, {parts(from) / parts(to), 1}, bytes).seconds;
+}
+
+std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layout& whole) {
+  std::vector<StageUnits> chunks = chunk_units(whole);
+  std::vector<std::vector<StageCost>> out(static_cast<size_t>(whole.pipeline),
+                                          std::vector<StageCost>(static_cast<size_t>(whole.interleave)));
+  const StageLayouts layouts(whole);
+  int64_t m = micro_batches(problem_, whole);
+  double send = send_seconds(whole);
   for (size_t p = 0; p < chunks.size(); ++p) {
-    size_t stage = p % static_cast<size_t>(l.pipeline), chunk = p / static_cast<size_t>(l.pipeline);
+    size_t stages = static_cast<size_t>(whole.pipeline), stage = p % stages, chunk = p / stages;
+    const Layout& l = layouts[stage];
+    RankAxis data{l.data * l.expert * l.context, l.tensor}, samples{l.data * l.expert, l.tensor * l.context};
     const DeviceGroup& group = group_of_stage(l, static_cast<int64_t>(stage));
     const SoftwareProfile& software = group.device.software;
     const auto& costs = unit_costs(group, l);
@@ -256,9 +283,14 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
     double host = software.micro_batch_seconds / static_cast<double>(l.interleave);
     double wait = send * (1 - software.overlap_send);
     s.forward += host / 3 + wait, s.backward += host * 2 / 3 + wait;
+    if (!whole.stages.empty()) {
+      double in = p > 0 ? relayout_seconds(layouts[(p - 1) % stages], l, group) : 0,
+             back = p + 1 < chunks.size() ? relayout_seconds(layouts[(p + 1) % stages], l, group) : 0;
+      s.forward += in, s.backward += back, s.relayout += in + back;
+    }
     if (l.schedule != PipelineSchedule::kZeroBubble || l.pipeline == 1) s.backward += s.weight;
   }
-  if (l.schedule == PipelineSchedule::kPipedream) add_updates(l, chunks, out);
+  if (whole.schedule == PipelineSchedule::kPipedream) add_updates(whole, chunks, out);
   return out;
 }
 
@@ -290,10 +322,11 @@ void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chun
   for (int64_t stage = 0; stage < l.pipeline; ++stage) {
     StageCost& c = stages[static_cast<size_t>(stage)][0];
     const StageUnits units = units_of_stage(l, chunks, stage);
-    const UpdateCost update = update_cost(l, stage, units, c.backward);
+    const Layout own = l.of_stage(stage);
+    const UpdateCost update = update_cost(own, stage, units, c.backward);
     double stash = 0;
     if (stashed_versions(l, in_flight(l, stage, micro_batches(problem_, l))) > 0) {
-      auto [dense, expert] = local_parameters(*problem_.workload, units, l);
+      auto [dense, expert] = local_parameters(*problem_.workload, units, own);
       const double bytes = 2 * (dense + expert) * problem_.options.element_bytes();
       stash = memory_time(group_of_stage(l, stage).device, bytes, 1);
     }
@@ -302,12 +335,16 @@ void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chun
   }
 }
 
+double CostModel::crossing_elements() const {
+  double input = 0;
+  for (const UnitWork& u : problem_.workload->kinds) input = is_block(u) ? std::max(input, u.input) : input;
+  return input;
+}
+
 double CostModel::send_seconds(const Layout& l) const {
   if (l.pipeline == 1) return 0;
   const Workload& w = *problem_.workload;
-  double input = 0;
-  for (const UnitWork& u : w.kinds) input = is_block(u) ? std::max(input, u.input) : input;
-  double bytes = input * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
+  double bytes = crossing_elements() * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
   if (w.sequence > 1) bytes /= static_cast<double>(l.context);
   bytes /= static_cast<double>(l.tensor);  // each rank sends its part; the other side gathers it
   const DeviceGroup& g = problem_.cluster->groups[0];
@@ -349,6 +386,7 @@ double closed_form(const Simulation& s, int64_t pipeline, double v, double* busi
 }  // namespace
 
 double CostModel::lower_bound(const Layout& l) {
+  if (!l.stages.empty()) return 0;  // there are no others with these axes
   // Every device does its share of the compute at least.
   const Workload& w = *problem_.workload;
   double fastest = 1e300;
@@ -436,6 +474,7 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   }
   double latency = 2 * static_cast<double>(l.pipeline - 1) * sim.send;
   b.send = latency + 2 * micro * static_cast<double>(l.interleave) * (send - sim.send);
+  for (const StageCost& c : costs[worst]) b.send += micro * c.relayout;
   b.bubble = std::max(0.0, pipeline - busiest - latency);
   b.host = software.micro_batch_seconds * micro + software.step_seconds;
   out.bubble_share = pipeline > 0 ? (pipeline - busiest) / pipeline : 0;
@@ -443,16 +482,18 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   // Gradients, optimizer, memory: the stage that has most parameters binds.
   const bool each = l.schedule == PipelineSchedule::kPipedream;  // updates are in the pipeline's time
   std::vector<StageUnits> chunks = chunk_units(l);
+  const StageLayouts layouts(l);
   for (int64_t stage = 0; stage < l.pipeline; ++stage) {
     const DeviceGroup& g = group_of_stage(l, stage);
+    const Layout& own = layouts[static_cast<size_t>(stage)];
     const StageUnits units = units_of_stage(l, chunks, stage);
     double last_backward = 0;
     for (const StageCost& c : costs[static_cast<size_t>(stage)]) last_backward += c.backward;
-    const UpdateCost update = update_cost(l, stage, units, last_backward);
+    const UpdateCost update = update_cost(own, stage, units, last_backward);
     out.gradient_algorithm = update.algorithm;
     if (!each && update.total() > b.gradients + b.optimizer + b.offload)
       b.gradients = update.gradients, b.optimizer = update.optimizer, b.offload = update.offload;
-    out.memory.push_back(stage_memory(problem_, g.device, l, units, in_flight(l, stage, m)));
+    out.memory.push_back(stage_memory(problem_, g.device, own, units, in_flight(l, stage, m)));
     out.capacity.push_back(g.device.memory_bytes);
     double over = out.memory.back().total() - g.device.memory_bytes;
     size_t s = static_cast<size_t>(stage), worst_memory = static_cast<size_t>(out.worst_stage);

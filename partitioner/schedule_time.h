@@ -65,7 +65,9 @@ class CostModel {
 
   const std::vector<UnitCost>& unit_costs(const DeviceGroup& group, const Layout& layout);
   UnitCost unit_cost(const UnitWork& unit, const DeviceGroup& group, const Layout& layout) const;
+  double crossing_elements() const;                 // of a sample, from a stage to the next
   double send_seconds(const Layout& layout) const;  // of a micro-batch's values to the next stage
+  double relayout_seconds(const Layout& from, const Layout& to, const DeviceGroup& group) const;
   const DeviceGroup& group_of_stage(const Layout& layout, int64_t stage) const;
   std::vector<StageUnits> chunk_units(const Layout& layout);
 

@@ -84,12 +84,23 @@ class Search {
             Layout l;
             l.tensor = tensor, l.pipeline = pipeline, l.context = context, l.expert = expert;
             l.data = devices / inner;
+            l.stages = space_.stages, l.cut_names = space_.cut_names;
             add_groups(l);
           }
   }
 
+  // Whether a stage has more than one rank along the tensor axis, or more than one that could share states.
+  static bool any_stage(const Layout& l, bool (*holds)(const Layout&)) {
+    if (l.stages.empty()) return holds(l);
+    for (int64_t s = 0; s < l.pipeline; ++s) {
+      if (holds(l.of_stage(s))) return true;
+    }
+    return false;
+  }
+
   void add_groups(Layout l) {
     const Workload& w = *problem_.workload;
+    const bool tensor = any_stage(l, [](const Layout& s) { return s.tensor > 1; });
     for (int64_t micro : space_.micro_batch) {
       l.micro_batch = micro;
       if (std::string why = invalid(problem_, l); !why.empty()) {
@@ -98,29 +109,40 @@ class Search {
       }
       if (w.samples < static_cast<double>(micro) && w.whole_batches) continue;
       for (bool sequence : space_.sequence_parallel) {
-        if (l.tensor == 1 && sequence && space_.sequence_parallel.size() > 1) continue;
+        if (!tensor && sequence && space_.sequence_parallel.size() > 1) continue;
         for (RecomputeMode recompute : space_.recompute) {
-          l.sequence_parallel = sequence && l.tensor > 1, l.recompute = recompute;
+          l.sequence_parallel = sequence && tensor, l.recompute = recompute;
           groups_.push_back({model_.lower_bound(l), l});
         }
       }
     }
   }
 
+  // Why pinned cuts are none of the layout's; empty where they are, or none are pinned.
+  std::string other_parts(const Layout& l) const {
+    const int64_t parts = static_cast<int64_t>(space_.cuts.size()), wanted = l.pipeline * l.interleave;
+    if (parts == 0 || parts == wanted) return "";
+    return cat("pin cuts: ", parts - 1, " cuts make ", parts, " parts, and pipeline ", l.pipeline, " x interleave ",
+               l.interleave, " asks for ", wanted);
+  }
+
   void look_at(const Group& group) {
     Layout l = group.layout;
+    const bool shares = any_stage(l, [](const Layout& s) { return s.data * s.expert * s.context > 1; });
     for (PipelineSchedule schedule : space_.schedule) {
       bool interleaved = schedule == PipelineSchedule::kInterleaved;
       if (l.pipeline == 1 && schedule != space_.schedule.front()) continue;
       std::vector<int64_t> depths = interleaved && l.pipeline > 1 ? space_.interleave : std::vector<int64_t>{1};
       for (int64_t depth : depths) {
         l.schedule = schedule, l.interleave = depth;
-        if (std::string why = invalid(problem_, l); !why.empty()) {
+        std::string why = invalid(problem_, l);
+        if (why.empty()) why = other_parts(l);
+        if (!why.empty()) {
           refuse(std::move(why));
           continue;
         }
         for (int zero : space_.zero) {
-          if (zero > 0 && l.data * l.expert * l.context == 1 && space_.zero.size() > 1) continue;
+          if (zero > 0 && !shares && space_.zero.size() > 1) continue;
           if (zero >= 2 && l.pipeline > 1 && space_.zero.size() > 1) continue;  // gathers of every micro-batch
           for (OffloadMode offload : space_.offload) {
             l.zero = zero, l.zero_group = space_.zero_group, l.offload = offload;
@@ -133,10 +155,11 @@ class Search {
   }
 
   void consider(Layout l) {
-    l.cuts.clear();
-    Prediction even = model_.predict(l, false);
-    take({l, std::move(even)});
-    bool open = l.pipeline > 1 && l.interleave == 1 && !options_.pin.axis("pipeline");
+    l.cuts = space_.cuts;
+    if (!l.cuts.empty() && l.cuts == model_.even_cuts(l)) l.cuts.clear();
+    Prediction as_pinned = model_.predict(l, false);
+    take({l, std::move(as_pinned)});
+    bool open = l.pipeline > 1 && l.interleave == 1 && space_.pipeline.size() > 1 && space_.cuts.empty();
     if (!open) return;
     std::vector<int> cuts = model_.balanced_cuts(l);
     if (cuts == model_.even_cuts(l)) return;

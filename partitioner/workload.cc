@@ -16,6 +16,7 @@
 #include "base/cat.h"
 #include "ir/ops/composed.h"
 #include "partitioner/factor_classes.h"
+#include "partitioner/pinned_cuts.h"
 #include "partitioner/split_forms.h"
 
 namespace partita {
@@ -94,6 +95,7 @@ class Analysis {
     for (const State& s : g_.states) {
       parameter_[s.value] = s.kind == StateKind::kParameter;
       learned_[s.value] = parameter_[s.value];
+      if (parameter_[s.value]) names_[s.value] = s.name;
       if (s.kind == StateKind::kRunning && global_statistics()) out_.whole_batches = true;
       if (parameter_[s.value]) out_.parameters += static_cast<double>(elements(g_.type(s.value).shape));
     }
@@ -223,7 +225,26 @@ class Analysis {
       if (u == 0 || u + 1 == nodes_.size()) h = absl::HashOf(h, u);
       auto [at, fresh] = kinds.try_emplace(h, static_cast<int>(out_.kinds.size()));
       if (fresh) out_.kinds.push_back(measure(u));
+      name_places(u, static_cast<int>(out_.units.size()));
       out_.units.push_back(at->second);
+    }
+  }
+
+  void name_places(size_t u, int unit) {
+    bool begun = false;
+    for (NodeId n : nodes_[u]) {
+      const Node& node = g_.nodes[n];
+      if (!forward(node) || !learned_[node.outputs[0]]) continue;
+      UnitPlace place{unit, begun, {}};
+      if (std::string_view name = onnx_name(g_, node); !name.empty()) place.names.emplace_back(name);
+      std::set<ValueId> read;
+      for (ValueId v : node.inputs) {
+        if (v == kNoValue || data_[v]) continue;
+        for (ValueId p : parameters_behind(v)) read.insert(p);
+      }
+      for (ValueId p : read) place.names.push_back(names_.at(p));
+      begun = begun || !read.empty() || node.op->work != WorkKind::kMemory;
+      if (!place.names.empty()) out_.places.push_back(std::move(place));
     }
   }
 
@@ -578,6 +599,7 @@ class Analysis {
   WorkloadOptions options_;
   Workload out_;
   std::vector<bool> parameter_, data_, learned_, saved_;  // per value
+  std::map<ValueId, std::string> names_;                  // of parameters
   std::vector<int64_t> gathered_;                         // per value: 0, or of how many matrices it holds picked ones
   std::vector<int> unit_;                                 // per value
   std::vector<int> node_unit_;

@@ -68,16 +68,24 @@ struct UnitWork {
   double backward_flops() const;
 };
 
+// Where a stage could begin: a forward node that data and parameters lead to.
+struct UnitPlace {
+  int unit = 0;
+  bool inside = false;             // what stands before it in the unit is more than views and elementwise steps
+  std::vector<std::string> names;  // its ONNX node's, then those of the parameters that it reads
+};
+
 struct Workload {
   std::vector<UnitWork> kinds;
-  std::vector<int> units;       // in order, indices into kinds
-  double samples = 1;           // of one run of the graph
-  double sequence = 1;          // positions of a sample (1 where there are none): divided by the context axis
-  double parameters = 0;        // trained elements
-  double experts = 0;           // 0: none
-  double optimizer_states = 2;  // per parameter element
-  double tokens = 1;            // targets of one sample
-  bool whole_batches = false;   // statistics are of the global batch: it is one run
+  std::vector<int> units;         // in order, indices into kinds
+  std::vector<UnitPlace> places;  // in order
+  double samples = 1;             // of one run of the graph
+  double sequence = 1;            // positions of a sample (1 where there are none): divided by the context axis
+  double parameters = 0;          // trained elements
+  double experts = 0;             // 0: none
+  double optimizer_states = 2;    // per parameter element
+  double tokens = 1;              // targets of one sample
+  bool whole_batches = false;     // statistics are of the global batch: it is one run
 
   const UnitWork& unit(size_t k) const { return kinds[static_cast<size_t>(units[k])]; }
 };

@@ -498,6 +498,15 @@ TEST(ApplyPreset_Known, Table) {
   }
 }
 
+TEST(ApplyPreset_OverStagesOfTheFile, TakesThemAway) {
+  Recipe recipe = parsed("pin: {stages: [{data: 4}, {tensor: 4}], cuts: ['layers.4.*'], pipeline: 2}");
+  ASSERT_TRUE(apply_preset(recipe, "gpipe").ok());  // of as many stages
+  EXPECT_TRUE(recipe.pin.stages.empty());
+  EXPECT_EQ(recipe.pin.cuts, std::vector<std::string>{"layers.4.*"});
+  ASSERT_TRUE(apply_preset(recipe, "megatron:pp4").ok());
+  EXPECT_TRUE(recipe.pin.cuts.empty());
+}
+
 TEST(ApplyPreset_Refused, Table) {
   const struct {
     const char *preset, *message;

@@ -350,8 +350,8 @@ TEST_F(Pipedream, StagesOfATransformerThatDivideDifferentThings) {
     auto losses = [&](const std::string& flags) {
       const std::string file = out_ / "gpt.jsonl";
       std::filesystem::remove(file);
-      Outcome o = command("train", cat(model, " --train ", recipe(2), " --data ", out_ / "text.bin", " --steps 3 --quiet ",
-                                       "--threads 1 --metrics ", file, " ", flags));
+      Outcome o = command("train", cat(model, " --train ", recipe(2), " --data ", out_ / "text.bin",
+                                       " --steps 3 --quiet ", "--threads 1 --metrics ", file, " ", flags));
       EXPECT_EQ(o.code, 0) << o.text;
       return read_losses(file);
     };

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "nlohmann/json.hpp"
 #include "tests/temp_folder.h"
 #include "tests/tools/command.h"
 #include "tests/tools/losses.h"
@@ -47,6 +48,37 @@ TEST_F(PlanCommand, ThePlannedLayoutTrainsAsOneRankDoes) {
     ASSERT_EQ(losses.size(), one.size());
     for (size_t k = 0; k < one.size(); ++k) EXPECT_NEAR(losses[k] / one[k], 1, 1e-5) << k;
   }
+}
+
+// Stages as they are pinned: the plan prices them, and what is compiled from it has them.
+TEST_F(PlanCommand, PinnedStagesAreThoseOfThePlan) {
+  const std::vector<double> one = train("");
+  for (const char* pins : {"--pin data=2 --pin 'cuts=transformer.h.1.*'",
+                           "--pin 'stages=[{data: 2}, {tensor: 2}]' --pin 'cuts=transformer.h.1.*'"}) {
+    SCOPED_TRACE(pins);
+    const std::string flags = std::string(pins) +
+                              " --pin recompute=none --pin micro_batch=2 --pin schedule=1f1b "
+                              "--pin zero=1 --pin sequence_parallel=false";
+    Outcome planned = plan(flags, "plan.json");
+    ASSERT_EQ(planned.code, 0) << planned.text;
+    const nlohmann::json plan = nlohmann::json::parse(TempFolder::read(out_ / "plan.json"));
+    ASSERT_EQ(plan["stages"].size(), 2u);
+    EXPECT_EQ(plan["stages"][1]["chunks"][0]["first_unit"], 2);
+    EXPECT_THAT(partita("explain " + (out_ / "plan.json")).text, HasSubstr("stages begin where it is pinned"));
+    std::vector<double> losses = train("--plan " + (out_ / "plan.json"));
+    ASSERT_EQ(losses.size(), one.size());
+    for (size_t k = 0; k < one.size(); ++k) EXPECT_NEAR(losses[k] / one[k], 1, 1e-5) << k;
+    const std::string bundles[] = {out_ / "pinned", out_ / "planned"};
+    Outcome pinned = partita("compile " + model() + "--quiet --ranks 4 -o " + bundles[0] + " " + flags),
+            again = partita("compile " + model() + "--quiet --plan " + (out_ / "plan.json") + " -o " + bundles[1]);
+    ASSERT_EQ(pinned.code, 0) << pinned.text;
+    ASSERT_EQ(again.code, 0) << again.text;
+    for (const char* file : {"/verify/rank.0.ir", "/verify/rank.1.ir"})
+      EXPECT_TRUE(TempFolder::read(bundles[0] + file) == TempFolder::read(bundles[1] + file)) << file;
+  }
+  Outcome inside = plan("--pin pipeline=2 --pin 'cuts=transformer.h.1.mlp.*'", "plan.json");
+  EXPECT_EQ(inside.code, 2) << inside.text;
+  EXPECT_THAT(inside.text, HasSubstr("inside of block 1, which a plan keeps in one piece"));
 }
 
 TEST_F(PlanCommand, WhatDoesNotFitThePlanIsRefused) {

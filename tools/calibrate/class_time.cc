@@ -44,8 +44,9 @@ double class_seconds(WorkClass c, const Problem& problem, const DeviceProfile& d
   if (c == WorkClass::kUpdate || c == WorkClass::kCommunication) return of_whole_step(c, problem, device, layout);
   const Workload& w = *problem.workload;
   std::vector<int> cuts = layout.cuts.empty() ? CostModel(problem).even_cuts(layout) : layout.cuts;
-  Share share{static_cast<double>(layout.micro_batch), static_cast<double>(layout.context),
-              static_cast<double>(layout.tensor), static_cast<double>(layout.expert), layout.sequence_parallel};
+  const Layout first = layout.of_stage(0);
+  Share share{static_cast<double>(first.micro_batch), static_cast<double>(first.context),
+              static_cast<double>(first.tensor), static_cast<double>(first.expert), first.sequence_parallel};
   double sum = 0;
   size_t unit = 0;
   for (size_t chunk = 0; chunk < cuts.size(); ++chunk) {
