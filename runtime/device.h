@@ -28,6 +28,10 @@ class Device {
   // "cuda:0 (NVIDIA H100 80GB HBM3)".
   virtual std::string name() const = 0;
 
+  // Before anything else: kernels that have a choice of algorithms take the ones that `file` names, and time those that
+  // it does not name yet and add them. DataLoss where it is damaged.
+  virtual absl::Status tune(const std::string& file) = 0;
+
   // Zeroed memory of the device, aligned to 256 bytes, that lives as long as the device. ResourceExhausted says what is
   // needed and what is free.
   virtual absl::StatusOr<std::byte*> allocate(int64_t bytes) = 0;
@@ -86,7 +90,7 @@ bool in_host_memory(Region region);
 // The file of the module for "cuda:" targets.
 inline constexpr const char* kCudaModule = "libpartita_cuda.so";
 // What a device's module exports, as `partita_open_device`. Null and a reason on failure.
-inline constexpr int kDevicePluginVersion = 5;
+inline constexpr int kDevicePluginVersion = 6;
 inline constexpr const char* kDevicePluginSymbol = "partita_open_device";
 using OpenDevicePlugin = Device*(int version, const Program* program, int ordinal, absl::Status* why);
 

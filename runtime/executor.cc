@@ -74,11 +74,15 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
   std::unique_ptr<Executor> executor(new Executor(std::move(loaded)));
   executor->threads_ = std::max(options.threads, 1);
   omp_set_num_threads(executor->threads_);
+  if (!options.tune.empty() && !needs_device(executor->program()))
+    return absl::InvalidArgumentError(
+        cat("--tune times the products of a GPU, and the program is for ", quote(executor->program().target)));
   PARTITA_RETURN_IF_ERROR(executor->join(communicator));
   if (needs_device(executor->program())) {
     if (options.states_of != nullptr) executor->device_ = options.states_of->device_;
     if (executor->device_ == nullptr) {
       PARTITA_ASSIGN_OR_RETURN(executor->device_, options.open_device(executor->program(), options.device));
+      if (!options.tune.empty()) PARTITA_RETURN_IF_ERROR(executor->device_->tune(options.tune));
     }
   }
   PARTITA_RETURN_IF_ERROR(executor->create_groups());

@@ -57,7 +57,8 @@ struct ExecutorOptions {
   // Not null: works on that executor's states, by their names, in place of its own (an evaluation program beside the
   // training one). It outlives this one. Accumulators stay its own.
   const Executor* states_of = nullptr;
-  int device = 0;  // which of the host's devices, for a program that needs one
+  int device = 0;    // which of the host's devices, for a program that needs one
+  std::string tune;  // not empty: its file of tuned kernels (Device::tune)
   std::function<absl::StatusOr<std::unique_ptr<Device>>(const Program&, int ordinal)> open_device =
       runtime::open_device;  // how it is opened
 };

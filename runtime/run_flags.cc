@@ -21,6 +21,10 @@ void RunFlags::add(CLI::App& app) {
   app.add_option("--save-gradients", save_gradients,
                  "write the first step's gradients, before clipping, to this safetensors file");
   app.add_option("--profile", profile, "time every step of the program: tables to stderr, a Chrome trace to this file");
+  app.add_option(
+      "--tune", tune,
+      "on GPUs: time the candidates for each matrix product at the first start, and keep the choices in this "
+      "file for the next ones");
   app.add_option("--checkpoint", checkpoint,
                  "write checkpoints into this folder: after the last step, on SIGTERM, and as --every says");
   app.add_option("--every", every, "steps from one checkpoint to the next")->check(CLI::PositiveNumber);
@@ -80,6 +84,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   o.save_gradients = save_gradients;
   o.profile = profile;
   o.profile_tables = !quiet;
+  o.tune = tune;
   o.seed = manifest.value("seed", uint64_t{0});
   o.threads = threads;
   PARTITA_ASSIGN_OR_RETURN(o.checkpoint, checkpoint_options());
@@ -106,6 +111,7 @@ std::vector<std::string> RunFlags::arguments() const {
   say("--save", save);
   say("--save-gradients", save_gradients);
   say("--profile", profile);
+  say("--tune", tune);
   for (const std::string& m : metrics) say("--metrics", m);
   if (steps) say("--steps", cat(*steps));
   say("--checkpoint", checkpoint);

@@ -24,7 +24,7 @@ inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kRankName = "rank";
 
 struct RunFlags {
-  std::string data, save, save_gradients, profile;
+  std::string data, save, save_gradients, profile, tune;
   std::vector<std::string> metrics;
   std::optional<int64_t> steps;
   std::string checkpoint, init, init_optimizer;

@@ -281,8 +281,10 @@ absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicato
   std::optional<Trainer> trainer;
   auto run = [&]() -> absl::Status {
     PARTITA_ASSIGN_OR_RETURN(
-        executor, Executor::create(loaded, communicator,
-                                   {.threads = threads, .profile = !options.profile.empty(), .device = device}));
+        executor,
+        Executor::create(
+            loaded, communicator,
+            {.threads = threads, .profile = !options.profile.empty(), .device = device, .tune = options.tune}));
     return trainer.emplace(*executor, communicator, options, threads).run(sink);
   };
   absl::Status status = run();

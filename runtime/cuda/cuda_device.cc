@@ -129,6 +129,11 @@ CudaDevice::~CudaDevice() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
+absl::Status CudaDevice::tune(const std::string& file) {
+  PARTITA_ASSIGN_OR_RETURN(choices_, ProductChoices::open(file));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::byte*> CudaDevice::allocate(int64_t bytes) {
   if (bytes == 0) return nullptr;
   size_t free = 0, total = 0;
@@ -356,6 +361,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CudaDevice::communicator(Communica
   struct Card {
     char uuid[16];
     int64_t nccl, shares;
+    uint64_t choices;
   };
   std::vector<Card> cards(static_cast<size_t>(control.size()));
   Card own{};
@@ -363,12 +369,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> CudaDevice::communicator(Communica
   const absl::StatusOr<const Nccl*> nccl = Nccl::load();
   own.nccl = nccl.ok();
   own.shares = nccl.ok() && (*nccl)->shares_devices;
+  own.choices = choices_ ? choices_->digest() : 0;
   PARTITA_RETURN_IF_ERROR(control.run({.kind = CollectiveKind::kAllGather,
                                        .dtype = DType::kU8,
                                        .count = sizeof own,
                                        .input = &own,
                                        .output = cards.data(),
                                        .label = "devices of the ranks"}));
+  for (size_t rank = 1; rank < cards.size(); ++rank) {
+    if (cards[rank].choices == cards[0].choices) continue;
+    return absl::FailedPreconditionError(cat("--tune: rank ", rank, " and rank 0 begin with different choices; ",
+                                             "give all ranks the same file, or copies of it"));
+  }
   bool apart = true;
   for (size_t a = 0; a < cards.size(); ++a) {
     apart = apart && cards[a].nccl;

@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "runtime/cuda/event_pool.h"
 #include "runtime/cuda/launch_graphs.h"
 #include "runtime/cuda/library.h"
+#include "runtime/cuda/product_choices.h"
 #include "runtime/device.h"
 #include "runtime/kernels/kernel_request.h"
 
@@ -29,6 +31,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   std::string name() const override { return name_; }
+  absl::Status tune(const std::string& file) override;
   absl::StatusOr<std::byte*> allocate(int64_t bytes) override;
   absl::StatusOr<std::byte*> allocate_on_host(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare(const Program& program, const Step& step) override;
@@ -74,6 +77,7 @@ class CudaDevice final : public Device {
   void launch_items(cudaKernel_t kernel, int64_t items, void** arguments);
 
   absl::StatusOr<cublasLtHandle_t> cublas();
+  ProductChoices* choices() { return choices_ ? &*choices_ : nullptr; }  // null where nothing is tuned
   absl::StatusOr<cudnnHandle_t> cudnn();
 
  private:
@@ -98,6 +102,7 @@ class CudaDevice final : public Device {
   std::vector<cudaLibrary_t> own_;
   cublasLtHandle_t cublas_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;
+  std::optional<ProductChoices> choices_;
   LaunchGraphs graphs_;
   CopyStreams copies_;
   std::vector<cudaEvent_t> stamps_;

@@ -1,9 +1,12 @@
 // cuBLASLt is column-major: a row-major product is that of the transposes in the other order, C' = B' A'.
 //
-// The algorithm is the first that its heuristics give for the shape and device, so that runs repeat bit by bit.
+// The algorithm is the first that its heuristics give for the shape and device, or, under --tune, the fastest of their
+// candidates when a product was first met, which a file keeps (product_choices.h): runs repeat bit by bit.
 #include "runtime/cuda/cuda_matmul.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "base/cat.h"
 #include "base/status.h"
@@ -14,6 +17,7 @@ namespace partita::runtime {
 namespace {
 
 constexpr int64_t kWorkspace = 32 << 20;  // as NVIDIA advises for Hopper
+constexpr size_t kCandidates = 8;         // to be timed
 
 struct Types {
   cudaDataType_t data, scale;
@@ -86,18 +90,105 @@ absl::Status CudaMatmul::describe() {
   preferred.Update(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.align_a));
   preferred.Update(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.align_c));
   preferred.Update(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.align_c));
-  cublasLtMatmulHeuristicResult_t found{};
-  int count = 0;
-  const cublasStatus_t status = lt_.heuristic(handle_, desc_, b_, a_, c_, c_, preference, 1, &found, &count);
+  if (preferred.ok()) preferred = choose(preference);
   lt_.preference_destroy(preference);
-  PARTITA_RETURN_IF_ERROR(preferred);
-  PARTITA_RETURN_IF_ERROR(check(status, "cublasLtMatmulAlgoGetHeuristic"));
-  if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS)
-    return absl::UnimplementedError("cuBLASLt has no algorithm for this product");
-  algorithm_ = found.algo;
-  workspace_ = found.workspaceSize;
+  return preferred;
+}
+
+// What a choice is for: everything that the heuristics know.
+std::string CudaMatmul::text() const {
+  const CudaProduct& p = product_;
+  const cudaDeviceProp& device = device_.properties();
+  return cat(
+      device.name, " sm_", device.major, device.minor, ", cuBLASLt ", lt_.version(), ", ", dtype_name(p.dtype), " -> ",
+      dtype_name(p.out), p.tf32 ? " (tf32) " : " ", p.m, " x ", p.n, " x ", p.k, p.transpose_a ? ", A transposed" : "",
+      p.transpose_b ? ", B transposed" : "",
+      p.batch > 1 ? cat(", ", p.batch, " of them, ", p.stride_a, " ", p.stride_b, " ", p.stride_c, " apart") : "",
+      p.accumulate ? ", added" : "", p.bias ? ", bias" : "",
+      p.relu        ? ", relu"
+      : p.gelu_tanh ? ", gelu"
+                    : "",
+      ", aligned to ", p.align_a, " ", p.align_b, " ", p.align_c);
+}
+
+absl::Status CudaMatmul::choose(cublasLtMatmulPreference_t preference) {
+  ProductChoices* choices = device_.choices();
+  if (choices != nullptr) {
+    if (const auto known = choices->find(text())) return take(known->algorithm, kWorkspace);
+  }
+  std::vector<cublasLtMatmulHeuristicResult_t> found(choices != nullptr ? kCandidates : 1);
+  int count = 0;
+  PARTITA_RETURN_IF_ERROR(check(
+      lt_.heuristic(handle_, desc_, b_, a_, c_, c_, preference, static_cast<int>(found.size()), found.data(), &count),
+      "cublasLtMatmulAlgoGetHeuristic"));
+  found.resize(static_cast<size_t>(std::max(count, 0)));
+  std::erase_if(found, [](const auto& f) { return f.state != CUBLAS_STATUS_SUCCESS; });
+  if (found.empty()) return absl::UnimplementedError("cuBLASLt has no algorithm for this product");
+  if (choices == nullptr) return take(found[0].algo, found[0].workspaceSize);
+  std::vector<double> seconds;
+  PARTITA_ASSIGN_OR_RETURN(const size_t best, fastest(found, seconds));
+  PARTITA_ASSIGN_OR_RETURN(const ProductChoices::Choice kept,
+                           choices->add(text(), {found[best].algo, seconds[best], seconds[0]}));
+  return take(kept.algorithm, kWorkspace);
+}
+
+// `workspace`: bytes that it may have.
+absl::Status CudaMatmul::take(const cublasLtMatmulAlgo_t& algorithm, size_t workspace) {
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status = lt_.algorithm_check(handle_, desc_, b_, a_, c_, c_, &algorithm, &result);
+  if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace)
+    return absl::FailedPreconditionError(cat("cuBLASLt has not the algorithm that was chosen for ", text(), ": ",
+                                             lt_.status_text(status),
+                                             "; remove the file of tuned products, and --tune makes it anew"));
+  algorithm_ = algorithm;
+  workspace_ = result.workspaceSize;
   device_.reserve_scratch(static_cast<int64_t>(workspace_));
   return absl::OkStatus();
+}
+
+// The candidate that took least time, the first of equals; `seconds` of each, infinite where one does not run.
+absl::StatusOr<size_t> CudaMatmul::fastest(const std::vector<cublasLtMatmulHeuristicResult_t>& candidates,
+                                           std::vector<double>& seconds) {
+  const CudaProduct& p = product_;
+  const int64_t last = p.batch - 1, in = dtype_size(p.dtype);
+  const auto space = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const int64_t bytes_a = space((p.m * p.k + last * p.stride_a) * in),
+                bytes_b = space((p.k * p.n + last * p.stride_b) * in),
+                bytes_c = space((p.m * p.n + last * p.stride_c) * dtype_size(p.out)),
+                bytes = bytes_a + bytes_b + bytes_c + kWorkspace;
+  void* memory = nullptr;
+  if (cudaError_t e = cudaMalloc(&memory, static_cast<size_t>(bytes)); e != cudaSuccess) {
+    cudaGetLastError();
+    return absl::ResourceExhaustedError(cat("to tune ", text(), " takes ", bytes, " more bytes on ", device_.name(),
+                                            "; tune a smaller batch, or run without --tune"));
+  }
+  const std::unique_ptr<void, decltype(&cudaFree)> owner(memory, cudaFree);
+  constexpr int kPattern = 0x3c;  // numbers about 0.01 or 1 in every type
+  if (cudaError_t e = cudaMemsetAsync(memory, kPattern, static_cast<size_t>(bytes), device_.stream()); e != cudaSuccess)
+    return cuda_error("cudaMemset", e);
+  auto* a = static_cast<std::byte*>(memory);
+  seconds.clear();
+  for (const auto& candidate : candidates) {
+    PARTITA_ASSIGN_OR_RETURN(seconds.emplace_back(),
+                             time(candidate, a, a + bytes_a, a + bytes_a + bytes_b, a + bytes_a + bytes_b + bytes_c));
+  }
+  const auto best = std::min_element(seconds.begin(), seconds.end());
+  if (std::isinf(*best)) return absl::UnimplementedError(cat("none of cuBLASLt's algorithms runs for ", text()));
+  return static_cast<size_t>(best - seconds.begin());
+}
+
+absl::StatusOr<double> CudaMatmul::time(const cublasLtMatmulHeuristicResult_t& candidate, const std::byte* a,
+                                        const std::byte* b, std::byte* c, std::byte* workspace) {
+  constexpr int kRuns = 5;
+  PARTITA_RETURN_IF_ERROR(device_.take_stamps().status());
+  for (int run = -1; run < kRuns; ++run) {  // the first one loads its code
+    if (launch(candidate.algo, a, b, c, workspace, candidate.workspaceSize) != CUBLAS_STATUS_SUCCESS)
+      return std::numeric_limits<double>::infinity();
+    PARTITA_RETURN_IF_ERROR(device_.stamp());
+  }
+  PARTITA_RETURN_IF_ERROR(device_.synchronize());
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<double> stamps, device_.take_stamps());
+  return stamps.back() / kRuns;
 }
 
 absl::StatusOr<std::unique_ptr<CudaMatmul>> CudaMatmul::make(CudaDevice& device, const CudaProduct& product) {
@@ -116,16 +207,20 @@ CudaMatmul::~CudaMatmul() {
 }
 
 void CudaMatmul::run(const std::byte* a, const std::byte* b, const std::byte* bias, std::byte* c) {
+  if (product_.bias)
+    device_.note(check(lt_.desc_set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias), "bias"));
+  device_.note(check(launch(algorithm_, a, b, c, device_.scratch(), workspace_), "cublasLtMatmul"));
+}
+
+cublasStatus_t CudaMatmul::launch(const cublasLtMatmulAlgo_t& algorithm, const std::byte* a, const std::byte* b,
+                                  std::byte* c, std::byte* workspace, size_t workspace_bytes) {
   const double scale64 = product_.scale, beta64 = product_.accumulate ? 1 : 0;
   const float scale32 = static_cast<float>(scale64), beta32 = static_cast<float>(beta64);
   const bool wide = product_.dtype == DType::kF64;
   const void *alpha = wide ? static_cast<const void*>(&scale64) : &scale32,
              *beta = wide ? static_cast<const void*>(&beta64) : &beta32;
-  if (product_.bias)
-    device_.note(check(lt_.desc_set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias), "bias"));
-  device_.note(check(lt_.matmul(handle_, desc_, alpha, b, b_, a, a_, beta, c, c_, c, c_, &algorithm_, device_.scratch(),
-                                workspace_, device_.stream()),
-                     "cublasLtMatmul"));
+  return lt_.matmul(handle_, desc_, alpha, b, b_, a, a_, beta, c, c_, c, c_, &algorithm, workspace, workspace_bytes,
+                    device_.stream());
 }
 
 // Batches that no single stride describes go one by one over the outer dimensions.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "runtime/cuda/cuda_device.h"
@@ -42,6 +43,15 @@ class CudaMatmul {
   CudaMatmul(CudaDevice& device, const CublasLt& lt, const CudaProduct& product)
       : device_(device), lt_(lt), product_(product) {}
   absl::Status describe();
+  std::string text() const;
+  absl::Status choose(cublasLtMatmulPreference_t preference);
+  absl::Status take(const cublasLtMatmulAlgo_t& algorithm, size_t workspace);
+  absl::StatusOr<double> time(const cublasLtMatmulHeuristicResult_t& candidate, const std::byte* a, const std::byte* b,
+                              std::byte* c, std::byte* workspace);
+  absl::StatusOr<size_t> fastest(const std::vector<cublasLtMatmulHeuristicResult_t>& candidates,
+                                 std::vector<double>& seconds);
+  cublasStatus_t launch(const cublasLtMatmulAlgo_t& algorithm, const std::byte* a, const std::byte* b, std::byte* c,
+                        std::byte* workspace, size_t workspace_bytes);
   absl::Status check(cublasStatus_t status, const char* call) const;
 
   CudaDevice& device_;

@@ -76,6 +76,7 @@ absl::StatusOr<const CublasLt*> CublasLt::load() {
     l.find(t.preference_destroy, "cublasLtMatmulPreferenceDestroy");
     l.find(t.preference_set, "cublasLtMatmulPreferenceSetAttribute");
     l.find(t.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    l.find(t.algorithm_check, "cublasLtMatmulAlgoCheck");
     l.find(t.status_text, "cublasLtGetStatusString");
     l.find(t.version, "cublasLtGetVersion");
     return l.status();

@@ -25,6 +25,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&cublasLtMatmulAlgoCheck) algorithm_check;
   decltype(&cublasLtGetStatusString) status_text;
   decltype(&cublasLtGetVersion) version;
   static absl::StatusOr<const CublasLt*> load();

@@ -25,6 +25,7 @@ class DeviceStandIn final : public runtime::Device {
   explicit DeviceStandIn(const SimtModule& kernels) : kernels_(kernels) {}
 
   std::string name() const override { return "stand-in"; }
+  absl::Status tune(const std::string&) override { return absl::OkStatus(); }
   absl::StatusOr<std::byte*> allocate(int64_t bytes) override { return add(device_, bytes); }
   absl::StatusOr<std::byte*> allocate_on_host(int64_t bytes) override { return add(host_, bytes); }
   absl::StatusOr<int64_t> allocate_scratch() override { return 0; }

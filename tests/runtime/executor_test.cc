@@ -130,6 +130,14 @@ TEST(Executor, WrongNumberOfRanks_IsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("compiled for 2 ranks, but 1 are running"));
 }
 
+TEST(Executor, TuneOnTheHost_IsRefused) {
+  auto loaded = LoadedProgram::load(least_squares(1, 12, 3));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const absl::Status status = Executor::create(*loaded, nullptr, {.tune = "choices.json"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--tune times the products of a GPU, and the program is for"));
+}
+
 TEST(Executor, UnknownKernel_NamesStepAndOrigin) {
   Program p = least_squares(1, 12, 3);
   p.segments[1].steps[0].name = "divination";

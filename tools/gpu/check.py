@@ -201,6 +201,16 @@ def kernel_times(bundle, seconds):
     return {"seconds_by_kind": dict(sorted(kinds.items(), key=lambda k: -k[1])), "hottest": hottest}
 
 
+def tuned(bundle, steps, seconds):
+    """The same with --tune: the first start times candidates and keeps the choices, the second one reads them."""
+    file = f"{UNPACKED.name}/tuned.json"  # of all bundles
+    flags = ["--steps", str(steps), "--tune", file]
+    first, _, _ = train(bundle, flags, seconds)
+    again, _, _ = train(bundle, flags, seconds)
+    return {"step_seconds": statistics.median(m["seconds"] for m in again[2:]), "same_bits_again": [m["loss"] for m in first] == [m["loss"] for m in again],
+            "products": list(json.load(open(file))["products"].values())}
+
+
 def measure(title, bundle, seconds):
     name, _, precision = title.partition("+")
     precision = precision or "fp32"
@@ -209,10 +219,12 @@ def measure(title, bundle, seconds):
     times = [m["seconds"] for m in metrics[2:]]
     result = {"precision": precision, "step_seconds": statistics.median(times), "memory_bytes": metrics[-1].get("memory_bytes"), "loss": [m["loss"] for m in metrics]}
     result |= launches(bundle)
-    try:
-        result |= kernel_times(bundle, seconds / 3)
-    except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as fault:
-        result["profile_error"] = str(fault)
+    # The judged precision alone, for the sake of time.
+    for part, work in () if precision != "bf16" else (("kernels", lambda: kernel_times(bundle, seconds / 4)), ("tuned", lambda: tuned(bundle, steps, seconds / 4))):
+        try:
+            result[part] = work()
+        except (RuntimeError, OSError, ValueError, KeyError, subprocess.TimeoutExpired) as fault:
+            result[part] = {"error": str(fault)}
     result["torch"] = torch_modes(name, seconds)
     best = min((m["step_seconds"] for m in result["torch"].get("modes", {}).values() if m.get("precision") == precision and "step_seconds" in m), default=None)
     if best:

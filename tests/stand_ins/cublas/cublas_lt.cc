@@ -5,9 +5,12 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "base/float16.h"
@@ -16,6 +19,10 @@
 namespace {
 
 constexpr size_t kWorkspace = 4096;  // what every algorithm asks for
+// Algorithms differ in the order of their sums, so that results tell which one was taken. The second does not run.
+constexpr uint64_t kAlgorithms = 4;
+std::atomic<int64_t> products = 0;
+std::atomic<bool> slow_choices = false;
 
 struct Desc {
   cublasComputeType_t compute;
@@ -34,7 +41,7 @@ struct Preference {
   uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C and D
 };
 struct Algorithm {
-  uint64_t mark = 0, workspace = 0;
+  uint64_t mark = 0, workspace = 0, number = 0;
   uint32_t alignment[4];
 };
 constexpr uint64_t kMark = 0x636f6c756d6e73;
@@ -91,6 +98,7 @@ struct Product {
   const void *at_a, *at_b, *at_c;
   void* at_d;
   double alpha, beta;
+  uint64_t algorithm = 0;
 };
 
 double activated(double x, int32_t epilogue) {
@@ -109,9 +117,11 @@ void multiply(const Product& p) {
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = 0; i < m; ++i) {
         double sum = 0;
-        for (int64_t x = 0; x < k; ++x)
+        for (int64_t step = 0; step < k; ++step) {
+          const int64_t x = (step + static_cast<int64_t>(p.algorithm)) % k;
           sum += load(p.at_a, p.a.type, z * p.a.stride + (ta ? i * p.a.leading + x : x * p.a.leading + i)) *
                  load(p.at_b, p.b.type, z * p.b.stride + (tb ? x * p.b.leading + j : j * p.b.leading + x));
+        }
         sum *= p.alpha;
         if (p.beta != 0) sum += p.beta * load(p.at_c, p.c.type, z * p.c.stride + j * p.c.leading + i);
         if (p.desc.epilogue & CUBLASLT_EPILOGUE_BIAS) sum += load(p.desc.bias, p.d.type, i);
@@ -230,15 +240,36 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (const char* fault = fault_of(of(desc), of(a), of(b), of(c), of(d))) return refuse(fault);
   if (wanted < 1) return refuse("no result is wanted");
   const Preference& p = of(preference);
-  Algorithm algorithm{kMark, std::min(p.workspace, kWorkspace), {}};
-  std::copy_n(p.alignment, 4, algorithm.alignment);
-  *results = {};
-  std::memcpy(&results->algo, &algorithm, sizeof algorithm);
-  results->workspaceSize = algorithm.workspace;
-  results->state = CUBLAS_STATUS_SUCCESS;
-  *count = 1;
+  *count = 0;
+  for (uint64_t number = 0; number < std::min<uint64_t>(kAlgorithms, static_cast<uint64_t>(wanted)); ++number) {
+    Algorithm algorithm{kMark, std::min(p.workspace, kWorkspace), number, {}};
+    std::copy_n(p.alignment, 4, algorithm.alignment);
+    cublasLtMatmulHeuristicResult_t& result = results[(*count)++];
+    result = {};
+    std::memcpy(&result.algo, &algorithm, sizeof algorithm);
+    result.workspaceSize = algorithm.workspace;
+    result.state = number == 1 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algo, cublasLtMatmulHeuristicResult_t* result) {
+  if (const char* fault = fault_of(of(desc), of(a), of(b), of(c), of(d))) return refuse(fault);
+  Algorithm algorithm;
+  std::memcpy(static_cast<void*>(&algorithm), algo, sizeof algorithm);
+  if (algorithm.mark != kMark || algorithm.number >= kAlgorithms) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *result = {};
+  result->algo = *algo;
+  result->workspaceSize = algorithm.workspace;
+  result->state = CUBLAS_STATUS_SUCCESS;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// For tests: how many products were queued in this process; whether all algorithms but the last one take their time.
+int64_t partita_cublas_products() { return products; }
+void partita_cublas_slow(int slow) { slow_choices = slow != 0; }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* at_a,
                               cublasLtMatrixLayout_t a, const void* at_b, cublasLtMatrixLayout_t b, const void* beta,
@@ -249,7 +280,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   if (const char* fault = fault_of(z, of(a), of(b), of(c), of(d))) return refuse(fault);
   Algorithm algorithm;
   std::memcpy(static_cast<void*>(&algorithm), algo, sizeof algorithm);
-  if (algorithm.mark != kMark) return refuse("an algorithm that the heuristics did not give");
+  if (algorithm.mark != kMark || algorithm.number == 1 || algorithm.number >= kAlgorithms)
+    return refuse("an algorithm that the heuristics did not give");
   const void* addresses[] = {at_a, at_b, at_c, at_d};
   for (int k = 0; k < 4; ++k) {
     if (addresses[k] == nullptr || reinterpret_cast<uintptr_t>(addresses[k]) % algorithm.alignment[k] != 0)
@@ -263,8 +295,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   auto scalar = [&](const void* at) {
     return wide ? *static_cast<const double*>(at) : static_cast<double>(*static_cast<const float*>(at));
   };
-  const Product product{z, of(a), of(b), of(c), of(d), at_a, at_b, at_c, at_d, scalar(alpha), scalar(beta)};
-  const cudaError_t code = partita::stand_in::queue_work(stream, [product] { multiply(product); });
+  const Product product{z,    of(a), of(b), of(c),         of(d),        at_a,
+                        at_b, at_c,  at_d,  scalar(alpha), scalar(beta), algorithm.number};
+  ++products;
+  const cudaError_t code = partita::stand_in::queue_work(stream, [product] {
+    multiply(product);
+    if (slow_choices && product.algorithm + 1 < kAlgorithms) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  });
   return code == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
