@@ -77,7 +77,7 @@ class CheckpointCommand : public testing::Test {
 };
 
 TEST_F(CheckpointCommand, KilledAtRandomMoments_GoesOnBitForBit) {
-  const std::string bundle = compile("bundle", "--ranks 4");
+  const std::string bundle = compile("bundle", "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=1");
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_EQ(run_command(run(bundle, "whole", kSteps) + " --save " + (out_ / "whole.safetensors")).code, 0);
   const double whole_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -125,9 +125,34 @@ TEST_F(CheckpointCommand, KilledAtRandomMoments_GoesOnBitForBit) {
   check("killed");
 }
 
+// A limit on the size of files stands for a full disk, from step 4 on.
+TEST_F(CheckpointCommand, FullDisk_GoesOnFromTheLastWholeOne_BitForBit) {
+  const std::string bundle = compile("bundle", "--ranks 4 --pin pipeline=2 --pin data=2 --pin micro_batch=2"),
+                    folder = out_ / "checkpoints";
+  const std::string keep = " --checkpoint " + folder + " --every 2 --resume";
+  ASSERT_EQ(run_command(run(bundle, "whole", 10) + " --save " + (out_ / "whole.safetensors")).code, 0);
+  Outcome begun = run_command(run(bundle, "broken", 4) + keep);
+  ASSERT_EQ(begun.code, 0) << begun.text;
+  Outcome full = run_command("trap '' XFSZ; ulimit -f 64; " + run(bundle, "broken", 8) + keep);
+  EXPECT_EQ(full.code, 3) << full.text;
+  EXPECT_NE(full.text.find("step 6 was not written"), std::string::npos) << full.text;
+  EXPECT_NE(full.text.find("step 4 is kept"), std::string::npos) << full.text;
+  EXPECT_EQ(runtime::list_checkpoints(folder), (std::vector<int64_t>{2, 4}));
+  for (const auto& entry : fs::directory_iterator(folder))
+    EXPECT_FALSE(entry.path().filename().string().ends_with(".partial")) << entry.path();
+  Outcome resumed = run_command(run(bundle, "broken", 10) + keep + " --save " + (out_ / "broken.safetensors"));
+  ASSERT_EQ(resumed.code, 0) << resumed.text;
+  EXPECT_EQ(losses(out_ / "broken.jsonl"), losses(out_ / "whole.jsonl"));
+  EXPECT_EQ(bytes_of(out_ / "broken.safetensors"), bytes_of(out_ / "whole.safetensors"));
+}
+
 TEST_F(CheckpointCommand, UnderEveryOtherPlan_StatesAreTheSame) {
-  const std::vector<std::string> plans = {"--ranks 1", "--ranks 2 --like ddp", "--ranks 4 --like zero1",
-                                          "--ranks 4 --like zero3"};
+  const std::vector<std::string> plans = {"--ranks 1",
+                                          "--ranks 4 --like ddp",
+                                          "--ranks 4 --pin tensor=2 --pin data=2",
+                                          "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=2",
+                                          "--ranks 4 --like zero3",
+                                          "--pin 'stages=[{data: 2}, {tensor: 2}]' --pin zero=1 --pin micro_batch=2"};
   std::vector<std::string> bundles;
   for (size_t k = 0; k < plans.size(); ++k) bundles.push_back(compile("bundle" + std::to_string(k), plans[k]));
   for (size_t from = 0; from < plans.size(); ++from) {

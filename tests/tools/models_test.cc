@@ -147,6 +147,29 @@ TEST(Models_EveryLayout, Holds) {
   }
 }
 
+// In stages, of which each has runs or parts of the exported batch in flight.
+TEST(Models_Stages, Hold) {
+  std::vector<std::string> folders = model_folders();
+  if (folders.empty()) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
+  for (const std::string& folder : folders) {
+    auto expected = NpzFile::open(folder + "/expected.npz");
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    size_t steps = array(*expected, "loss_f64").size();
+    TempFolder out;
+    std::string micro = " --pin micro_batch=1";
+    std::string model = fs::exists(folder + "/model.onnx") ? "/model.onnx" : "/training_model.onnx";
+    Outcome cut = run_command(partita_program() + " compile " + folder + model + " --train " + folder +
+                              "/train.yaml --quiet --ranks 2 --pin pipeline=2 -o " + (out / "bundle") + micro);
+    if (cut.text.find("needs all samples") != std::string::npos) micro.clear();  // a statistic over the batch
+    for (const char* flags : {"--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=1 --pin schedule=zero_bubble",
+                              "--ranks 8 --pin pipeline=2 --pin tensor=2 --pin data=2"}) {
+      SCOPED_TRACE(flags + micro);
+      expect_holds(folder, *expected, train(folder, steps, flags + micro, out, "stages"), 2);
+    }
+    if (HasFatalFailure()) return;
+  }
+}
+
 // One exported batch in micro-batches of one sample, where the model is a sum over samples.
 TEST(Models_MicroBatches, HoldOrAreRefused) {
   std::vector<std::string> folders = model_folders();

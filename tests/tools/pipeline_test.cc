@@ -61,8 +61,12 @@ TEST_F(Pipeline, EveryScheduleAndMixtureEqualsOneRank) {
   for (const std::string& flags : std::vector<std::string>{
            "--ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=gpipe",
            "--ranks 2 --pin pipeline=2 --pin micro_batch=1 --pin schedule=1f1b",
-           "--ranks 2 --pin pipeline=2 --pin micro_batch=2 --pin schedule=zero_bubble", "--ranks 2 --pin pipeline=2",
+           "--ranks 2 --pin pipeline=2 --pin micro_batch=2 --pin schedule=zero_bubble",
+           "--ranks 2 --pin pipeline=2",
            "--ranks 4 --pin pipeline=4 --pin micro_batch=1",
+           "--ranks 4 --pin pipeline=4 --pin micro_batch=1 --pin schedule=gpipe",
+           "--ranks 4 --pin pipeline=4 --pin micro_batch=2 --pin schedule=zero_bubble",
+           "--ranks 8 --pin pipeline=2 --pin tensor=2 --pin data=2 --pin micro_batch=1",
            "--ranks 4 --pin pipeline=2 --pin data=2 --pin micro_batch=1",
            "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=2",
            "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=1 --pin micro_batch=2",
