@@ -66,6 +66,8 @@ class Device {
   // passed: seconds since the first, in the order of the calls since it was called last.
   virtual absl::Status stamp() = 0;
   virtual absl::StatusOr<std::vector<double>> take_stamps() = 0;
+  // What its sensors say now, as metrics ("gpu_sm_mhz"); empty where they cannot be read.
+  virtual std::vector<std::pair<std::string, double>> readings() = 0;
   // What went wrong so far, without waiting.
   virtual absl::Status failure() const = 0;
   // Waits for everything, and reports what went wrong in it.
@@ -90,7 +92,7 @@ bool in_host_memory(Region region);
 // The file of the module for "cuda:" targets.
 inline constexpr const char* kCudaModule = "libpartita_cuda.so";
 // What a device's module exports, as `partita_open_device`. Null and a reason on failure.
-inline constexpr int kDevicePluginVersion = 6;
+inline constexpr int kDevicePluginVersion = 7;
 inline constexpr const char* kDevicePluginSymbol = "partita_open_device";
 using OpenDevicePlugin = Device*(int version, const Program* program, int ordinal, absl::Status* why);
 

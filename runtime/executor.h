@@ -93,7 +93,7 @@ class Executor {
   // Bytes that kernels need beside the program's regions.
   int64_t scratch_bytes() const { return device_ != nullptr ? device_scratch_ : scratch_->bytes(); }
   // Null where the host runs everything.
-  const Device* device() const { return device_.get(); }
+  Device* device() const { return device_.get(); }
 
   const StepProfile* profile() const { return profile_ ? &*profile_ : nullptr; }
 

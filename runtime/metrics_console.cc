@@ -92,7 +92,9 @@ std::string console_line(const StepMetrics& m, int64_t total_steps) {
   }
   if (m.memory_bytes) append(line, "  ", short_bytes(static_cast<double>(*m.memory_bytes)));
   if (m.loss_scale && *m.loss_scale != 1) append(line, fmt::format("  scale {:.6g}", *m.loss_scale));
-  for (const auto& [name, value] : m.extra) append(line, fmt::format("  {} {:.4g}", name, value));
+  for (const auto& [name, value] : m.extra) {
+    if (!name.starts_with("gpu_")) append(line, fmt::format("  {} {:.4g}", name, value));  // sensors are for files
+  }
   if (m.skipped) append(line, "  (update skipped)");
   return line;
 }

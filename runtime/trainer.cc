@@ -219,6 +219,7 @@ class Trainer {
       if (!needs_device(program_) || !in_host_memory(static_cast<Region>(r))) bytes += program_.region_bytes[r];
     }
     m.memory_bytes = bytes;
+    if (Device* device = executor_.device(); device != nullptr && first_rank()) m.extra = device->readings();
     return m;
   }
 

@@ -1,6 +1,8 @@
 #include "runtime/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <cstring>
 
 #include "base/cat.h"
@@ -8,6 +10,7 @@
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/named_kernel.h"
+#include "runtime/gpu_monitor.h"
 #include "runtime/joint_launches.h"
 #include "runtime/params.h"
 
@@ -243,6 +246,22 @@ absl::StatusOr<std::vector<double>> CudaDevice::take_stamps() {
   for (cudaEvent_t event : stamps_) timed_events_.give_back(event);
   stamps_.clear();
   return seconds;
+}
+
+// At most once a second: sensors are slower than short steps.
+std::vector<std::pair<std::string, double>> CudaDevice::readings() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - read_at_ < std::chrono::seconds(1)) return readings_;
+  read_at_ = now;
+  const auto monitor = GpuMonitor::open();
+  auto reading = monitor.ok() ? (*monitor)->read(properties_.uuid.bytes) : absl::StatusOr<GpuReading>(monitor.status());
+  if (reading.ok()) {
+    readings_ = reading->metrics();
+  } else if (static std::atomic<bool> said = false; !said.exchange(true)) {
+    std::fprintf(stderr, "warning: no clocks and no used memory of %s in the metrics: %s\n", name_.c_str(),
+                 std::string(reading.status().message()).c_str());
+  }
+  return readings_;
 }
 
 absl::Status CudaDevice::synchronize() {

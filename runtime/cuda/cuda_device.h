@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,6 +49,7 @@ class CudaDevice final : public Device {
   absl::Status wait_for(int64_t mark) override;
   absl::Status stamp() override;
   absl::StatusOr<std::vector<double>> take_stamps() override;
+  std::vector<std::pair<std::string, double>> readings() override;
   absl::Status failure() const override { return failure_; }
   absl::Status synchronize() override;
   absl::StatusOr<std::unique_ptr<Communicator>> communicator(Communicator& control) override;
@@ -115,6 +117,8 @@ class CudaDevice final : public Device {
   std::array<Staging, 8> staging_;
   size_t next_staging_ = 0;
   absl::Status failure_;
+  std::vector<std::pair<std::string, double>> readings_;
+  std::chrono::steady_clock::time_point read_at_{};
 };
 
 // Collectives over NCCL: one rank of `control` on each device.

@@ -6,6 +6,7 @@
 #include <future>
 
 #include "runtime/cuda/cuda_device.h"
+#include "runtime/gpu_monitor.h"
 #include "tests/stand_ins/cuda/kernels.h"
 
 namespace partita {
@@ -86,6 +87,21 @@ TEST(CudaDevice_CopiesOfBothDirections, TravelSideBySide) {
   Bytes found(128);
   ASSERT_TRUE(device->read(found, *memory + 128).ok());
   EXPECT_EQ(found, filled(128, 5));
+}
+
+// What the GPU does not tell is left out.
+TEST(CudaDevice_Readings, AreMetrics) {
+  const std::vector<std::pair<std::string, double>> expected = {
+      {"gpu_used_bytes", double{2u << 30}}, {"gpu_sm_mhz", 1410}, {"gpu_memory_mhz", 2619}, {"gpu_celsius", 35}};
+  EXPECT_EQ(opened()->readings(), expected);
+  auto monitor = runtime::GpuMonitor::open();
+  ASSERT_TRUE(monitor.ok()) << monitor.status();
+  auto reading = (*monitor)->read(0);
+  ASSERT_TRUE(reading.ok()) << reading.status();
+  EXPECT_EQ(reading->text(), "this machine: 2.1 of 8.6 GB used, SM at 1410 of 1980 MHz, memory at 2619 MHz, 35 C");
+  EXPECT_EQ((*monitor)->read(1).status().message(), "NVML: GPU by number: Invalid Argument");
+  constexpr char kOther[16] = {};
+  EXPECT_EQ((*monitor)->read(kOther).status().message(), "NVML: GPU by UUID: Not Found");
 }
 
 // Memory that a copy down still reads is written by a copy up, over and over, and by the main stream.

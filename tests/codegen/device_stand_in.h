@@ -78,6 +78,7 @@ class DeviceStandIn final : public runtime::Device {
     stamps_.clear();
     return seconds;
   }
+  std::vector<std::pair<std::string, double>> readings() override { return {}; }
   absl::Status failure() const override { return absl::OkStatus(); }
   absl::Status synchronize() override { return run_until(queued()), absl::OkStatus(); }
 

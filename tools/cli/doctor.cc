@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "oneapi/dnnl/dnnl.h"
 #include "runtime/device.h"
+#include "runtime/gpu_monitor.h"
 #include "runtime/plugin.h"
 #include "tools/calibrate/calibrate.h"
 #include "tools/cli/command.h"
@@ -85,6 +86,16 @@ std::vector<Part> examine() {
   parts.push_back(library("NCCL", "libnccl.so.2", "apt-get install libnccl2, or pip install nvidia-nccl-cu13"));
   parts.push_back(
       library("cuDNN", "libcudnn.so.9", "apt-get install cudnn9-cuda-13, or pip install nvidia-cudnn-cu13"));
+  const auto monitor = runtime::GpuMonitor::open();
+  parts.push_back({"NVML", monitor.ok() ? "libnvidia-ml.so.1" : "",
+                   "a part of the NVIDIA driver; without it metrics have no clocks and no used memory of GPUs",
+                   monitor.ok(), false});
+  const int gpus = monitor.ok() ? (*monitor)->count().value_or(0) : 0;
+  for (int k = 0; k < gpus; ++k) {
+    const auto reading = (*monitor)->read(k);
+    parts.push_back({cat("GPU ", k), reading.ok() ? reading->text() : "", std::string(reading.status().message()),
+                     reading.ok(), false});
+  }
   return parts;
 }
 

@@ -217,7 +217,7 @@ def measure(title, bundle, seconds):
     steps = 12
     metrics, _, _ = train(bundle, ["--steps", str(steps)], seconds)
     times = [m["seconds"] for m in metrics[2:]]
-    result = {"precision": precision, "step_seconds": statistics.median(times), "memory_bytes": metrics[-1].get("memory_bytes"), "loss": [m["loss"] for m in metrics]}
+    result = {"precision": precision, "step_seconds": statistics.median(times), "memory_bytes": metrics[-1].get("memory_bytes"), **{k: v for k, v in metrics[-1].items() if k.startswith("gpu_")}, "loss": [m["loss"] for m in metrics]}
     result |= launches(bundle)
     # The judged precision alone, for the sake of time.
     for part, work in () if precision != "bf16" else (("kernels", lambda: kernel_times(bundle, seconds / 4)), ("tuned", lambda: tuned(bundle, steps, seconds / 4))):
