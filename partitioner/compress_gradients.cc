@@ -16,7 +16,8 @@ constexpr int64_t kPowerSgdRank = 4;
 CompressedGradients round_to_bf16(LocalProgram& program, const std::vector<int>& axes) {
   CompressedGradients done;
   const Graph& graph = program.graph;
-  GradientSums sums(program, axes);
+  GradientSums sums(program, axes, /*accumulated=*/true);
+  const int64_t runs = program.mesh.time < 0 ? 1 : program.mesh.axes[static_cast<size_t>(program.mesh.time)].size;
   Rewriter r(graph);
   std::map<ValueId, ValueId> narrow_of;  // of sums that are summed on, across nodes: they are not widened in between
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -34,8 +35,9 @@ CompressedGradients round_to_bf16(LocalProgram& program, const std::vector<int>&
     if (!sums.is_summed_on(static_cast<NodeId>(n)))
       r.replace(node.outputs[0], b.cast(out, graph.type(node.outputs[0]).dtype));
     ++done.sums;
-    done.bytes += byte_size(b.type(in));
-    done.plain_bytes += byte_size(graph.type(node.inputs[0]));
+    const int64_t times = node.segment == Segment::kBackward ? runs : 1;
+    done.bytes += times * byte_size(b.type(in));
+    done.plain_bytes += times * byte_size(graph.type(node.inputs[0]));
   }
   program.graph = std::move(r).finish();
   return done;

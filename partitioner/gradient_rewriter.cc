@@ -8,7 +8,11 @@
 namespace partita {
 
 GradientRewriter::GradientRewriter(LocalProgram& program, const std::vector<int>& axes)
-    : program_(program), graph_(program.graph), sums_(program, axes), r_(program.graph), b_(r_.builder()) {
+    : program_(program),
+      graph_(program.graph),
+      sums_(program, axes, /*accumulated=*/false),
+      r_(program.graph),
+      b_(r_.builder()) {
   for (size_t a = 0; a < program.mesh.axes.size(); ++a) {
     const int axis = static_cast<int>(a);
     if (axis != program.stage.axis && axis != program.mesh.time) rank_axes_.push_back(axis);

@@ -18,11 +18,12 @@ struct GradientSum {
 
 class GradientSums {
  public:
-  // Sums over some of `axes`, the mesh axes along which ranks take different samples. `program` must outlive this.
-  GradientSums(const LocalProgram& program, const std::vector<int>& axes);
+  // Sums over some of `axes`, the mesh axes along which ranks take different samples; `accumulated`: those of each
+  // micro-batch, too, that ZeRO-2 and 3 add up in parts. `program` must outlive this.
+  GradientSums(const LocalProgram& program, const std::vector<int>& axes, bool accumulated);
 
-  // Whether the node is such a collective, of more than one element on a rank, and nothing in backward computes with
-  // what it leaves.
+  // Whether the node is such a collective, of more than one element on a rank, and nothing else in backward computes
+  // with what it leaves.
   bool contains(NodeId n) const { return is_sum_[static_cast<size_t>(n)]; }
   // Whether other such collectives alone read what the node leaves.
   bool is_summed_on(NodeId n) const;
@@ -32,7 +33,7 @@ class GradientSums {
   std::string parameter_of(const GradientSum& sum) const;
 
  private:
-  bool is_sum(const LateReads& reads, const Node& node, const std::vector<int>& axes) const;
+  bool is_sum(const LateReads& reads, const Node& node, const std::vector<int>& axes, bool accumulated) const;
 
   const LocalProgram& program_;
   const Graph& graph_;

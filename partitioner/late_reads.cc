@@ -50,4 +50,14 @@ bool LateReads::are_late(const Node& node) const {
   return late;
 }
 
+bool LateReads::are_accumulated(const Node& node) const {
+  bool only = true, any = false;
+  walk(node, [&](NodeId, const Node& reader) {
+    if (!only || follows(reader) || (is_joint(reader) && reader.attrs.s("reduce", "") == "sum")) return only;
+    any = only = reader.op->name == "accumulate";
+    return false;
+  });
+  return only && any;
+}
+
 }  // namespace partita

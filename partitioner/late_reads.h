@@ -20,6 +20,9 @@ class LateReads {
   // Whether the node's results are first computed with in a later segment; in its own they are moved, converted or sent
   // on by other joint collectives at most.
   bool are_late(const Node& node) const;
+  // Whether all that is computed with the node's results is to sum each up, over more ranks and then over
+  // micro-batches.
+  bool are_accumulated(const Node& node) const;
   // The first node that does more with the node's results than to move or convert them; kNoNode: none does.
   NodeId first_use(const Node& node) const;
 

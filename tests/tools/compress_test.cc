@@ -74,17 +74,18 @@ class Compress : public Test {
 };
 
 // Bytes that a rank hands to sums over ranks in a step, and to the exchanges that stand for them.
-int64_t summed_bytes(const verifier::Bundle& bundle) {
+int64_t summed_bytes(const verifier::Bundle& bundle, int64_t micro_batches) {
   int64_t bytes = 0;
   for (const verifier::RankProgram& p : bundle.programs) {
     for (const auto& segment : p.program.segments) {
+      const int64_t times = segment.kind == runtime::SegmentKind::kBackward ? micro_batches : 1;
       for (const runtime::Step& step : segment.steps) {
         if (step.kind != runtime::StepKind::kCollectiveStart ||
             !(step.params.count("reduce") || step.name == "all_to_all") || step.name == "all_gather")
           continue;
         for (int k = 0; k < step.inputs; ++k)
-          bytes +=
-              byte_size({step.operands[static_cast<size_t>(k)].dtype, step.operands[static_cast<size_t>(k)].shape});
+          bytes += times * byte_size({step.operands[static_cast<size_t>(k)].dtype,
+                                      step.operands[static_cast<size_t>(k)].shape});
       }
     }
   }
@@ -178,9 +179,10 @@ TEST_F(Compress, Bundle_CarriesFewerBytesAndSaysThatItIsNotEqual) {
 }
 
 void Compress::check_bundles(const std::string& kind, int64_t narrower) {
-  for (const char* flags : {"--ranks 2", "--ranks 2 --like zero1", "--ranks 2 --like zero3", "--ranks 4 --like hsdp",
-                            "--ranks 4 --pin tensor=2", "--ranks 2 --pin micro_batch=1",
-                            "--ranks 4 --pin pipeline=2 --pin micro_batch=1"}) {
+  for (const char* flags :
+       {"--ranks 2", "--ranks 2 --like zero1", "--ranks 2 --like zero3", "--ranks 4 --like hsdp",
+        "--ranks 4 --pin tensor=2", "--ranks 2 --pin micro_batch=1", "--ranks 2 --like zero2 --pin micro_batch=1",
+        "--ranks 4 --like hsdp --pin micro_batch=1", "--ranks 4 --pin pipeline=2 --pin micro_batch=1"}) {
     SCOPED_TRACE(kind + " " + flags);
     ASSERT_EQ(compile("plain", flags + std::string(" --quiet"), "").code, 0);
     Outcome compiled = compile("small", flags, "compress: " + kind + "\n");
@@ -188,7 +190,9 @@ void Compress::check_bundles(const std::string& kind, int64_t narrower) {
     EXPECT_NE(compiled.text.find("compress: " + kind), std::string::npos) << compiled.text;
     auto plain = verifier::read_bundle(out_ / "plain"), small = verifier::read_bundle(out_ / "small");
     ASSERT_TRUE(plain.ok() && small.ok()) << small.status();
-    json said = json::parse(TempFolder::read(out_ / "small/manifest.json"))["compress"];
+    const json manifest = json::parse(TempFolder::read(out_ / "small/manifest.json"));
+    const json& said = manifest["compress"];
+    const int64_t runs = manifest["micro_batches"];
     EXPECT_EQ(said["kind"], kind);
     // The scales travel besides, one for each rank, and what fills the parts up.
     const int64_t shared = said["bytes"].get<int64_t>() - said["plain_bytes"].get<int64_t>() / narrower;
@@ -197,8 +201,8 @@ void Compress::check_bundles(const std::string& kind, int64_t narrower) {
     int64_t saved = said["plain_bytes"].get<int64_t>() - said["bytes"].get<int64_t>();
     EXPECT_GT(saved, 0);
     // A joint all-reduce pads each operand to 64 bytes.
-    EXPECT_NEAR(static_cast<double>(summed_bytes(*plain) - summed_bytes(*small)), static_cast<double>(saved),
-                64. * said["sums"].get<double>());
+    EXPECT_NEAR(static_cast<double>(summed_bytes(*plain, runs) - summed_bytes(*small, runs)),
+                static_cast<double>(saved), 64. * said["sums"].get<double>() * static_cast<double>(runs));
     Outcome verified = run_command(partita_program() + " verify " + (out_ / "small"));
     EXPECT_EQ(verified.code, 0) << verified.text;
     EXPECT_NE(verified.text.find("they are NOT equal, by choice"), std::string::npos) << verified.text;
@@ -218,6 +222,18 @@ void Compress::check_bundles(const std::string& kind, int64_t narrower) {
       run_command(partita_program() + " verify " + (out_ / "small") + " --numeric --data " + (out_ / "tokens.bin"));
   EXPECT_EQ(run.code, 0) << run.text;
   EXPECT_NE(run.text.find("not held to a limit after the first loss"), std::string::npos) << run.text;
+}
+
+TEST_F(Compress, Bf16_TakesTheSumsOfEveryMicroBatchToo) {
+  std::vector<json> said;
+  for (const char* flags : {"--ranks 2 --like zero2", "--ranks 2 --like zero2 --pin micro_batch=1"}) {
+    Outcome compiled = compile("small", flags, "compress: bf16\n");
+    ASSERT_EQ(compiled.code, 0) << compiled.text;
+    said.push_back(json::parse(TempFolder::read(out_ / "small/manifest.json"))["compress"]);
+  }
+  EXPECT_EQ(said[0]["sums"], said[1]["sums"]);
+  // Four micro-batches; small gradients, which no rank stores in parts, are summed once.
+  EXPECT_GT(said[1]["plain_bytes"].get<int64_t>(), 3 * said[0]["plain_bytes"].get<int64_t>());
 }
 
 TEST_F(Compress, PowerSgdBundle_IsProvedButForIt) {

@@ -77,7 +77,9 @@ class Bf16Sums {
         if (is_sum_[n]) continue;
         const Node& reader = g_.nodes[n];
         if (!is_cast(reader) || !is_wide(g_.type(reader.outputs[0]).dtype)) return false;
-        if (node.segment == Segment::kBackward && !read_later(reader.outputs[0], node.segment)) return false;
+        if (node.segment == Segment::kBackward && !read_later(reader.outputs[0], node.segment) &&
+            !is_accumulated(reader.outputs[0]))
+          return false;
       }
     }
     return true;
@@ -94,6 +96,16 @@ class Bf16Sums {
       Movement how = movement_of(*reader.op);
       bool moves = how == Movement::kView || how == Movement::kTranspose;
       return reader.segment > than || (moves && read_later(reader.outputs[0], than));
+    });
+  }
+
+  // Whether it is only summed up over micro-batches.
+  bool is_accumulated(ValueId v) const {
+    return !readers_[v].empty() && std::all_of(readers_[v].begin(), readers_[v].end(), [&](NodeId n) {
+      const Node& reader = g_.nodes[n];
+      const Movement how = movement_of(*reader.op);
+      if (how == Movement::kView || how == Movement::kTranspose) return is_accumulated(reader.outputs[0]);
+      return reader.op->name == "accumulate" && reader.inputs[1] == v;
     });
   }
 

@@ -26,7 +26,7 @@ struct Uncompressed {
 
 // `kind`: "none", which changes nothing, or
 //   bf16: a value is cast to bf16, summed over ranks once or several times, and cast back; the sums are done in the
-//         backward part and read after it, or later on.
+//         backward part and read after it or summed up over micro-batches, or done later on.
 //   int8: undo_quantization.h;  powersgd: undo_factorization.h.
 // What is not exactly that stays in the graph. InvalidArgument where the kind is unknown, Aborted
 // where a value has not the type that its op gives.
