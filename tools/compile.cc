@@ -30,6 +30,7 @@
 #include "partitioner/state_gathers.h"
 #include "passes/index_bounds.h"
 #include "passes/initialize.h"
+#include "runtime/communicator_memory.h"
 #include "runtime/data/convert.h"
 #include "runtime/device.h"
 #include "runtime/joint_launches.h"
@@ -283,9 +284,13 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
                        {"plain_bytes", compiled.compressed.plain_bytes}};
   }
   if (DeviceCodeSummary code = device_code(compiled.programs); code.kernels > 0) {
-    all["gpu_code"] = {{"kernels", code.kernels},           {"most_registers", code.most_registers},
-                       {"spilling_kernels", code.spilling}, {"spilled_bytes", code.spilled_bytes},
-                       {"kernel_steps", code.steps},        {"launches", code.launches}};
+    all["gpu_code"] = {{"kernels", code.kernels},
+                       {"most_registers", code.most_registers},
+                       {"spilling_kernels", code.spilling},
+                       {"spilled_bytes", code.spilled_bytes},
+                       {"kernel_steps", code.steps},
+                       {"launches", code.launches},
+                       {"communicator_bytes", code.communicator_bytes}};
   }
   return all;
 }
@@ -298,6 +303,7 @@ void add_device_code(const runtime::Program& program, DeviceCodeSummary& s) {
   if (!runtime::needs_device(program)) return;
   if (const runtime::LaunchCount count = runtime::count_launches(program); count.steps > s.steps)
     s.steps = count.steps, s.launches = count.launches;
+  s.communicator_bytes = std::max(s.communicator_bytes, static_cast<int64_t>(runtime::communicators(program).bytes()));
   std::set<std::string> seen;
   for (const auto& segment : program.segments) {
     for (const runtime::Step& step : segment.steps) {
@@ -382,6 +388,8 @@ absl::StatusOr<ImportedModel> import_model(const std::string& path, const Import
 
 namespace {
 
+constexpr int64_t kReserved = 3;  // communicators of groups in the profiles' reserve
+
 // Holds the bytes that programs take on a device, as they were laid out, against what the plan leaves them: its
 // memory model is that of common software, not a layout of this program.
 absl::Status check_room(const std::vector<runtime::Program>& programs, const std::vector<double>& room) {
@@ -391,12 +399,19 @@ absl::Status check_room(const std::vector<runtime::Program>& programs, const std
     const nlohmann::json bytes = memory_bytes(programs[k]);
     double needs = 0, has = room.size() == programs.size() ? room[k] : least;
     for (const char* region : {"state", "arena", "constant", "input"}) needs += bytes.at(region).get<double>();
+    // The reserve counts three communicators; programs for GPUs say how many they have.
+    const runtime::Communicators links =
+        runtime::needs_device(programs[k]) ? runtime::communicators(programs[k]) : runtime::Communicators{};
+    const double beyond = std::max(0.0, links.bytes() - runtime::Communicators{.groups = kReserved}.bytes());
+    needs += beyond;
     if (needs <= has) continue;
     auto gigabytes = [](double b) { return fmt::format("{:.3g} GB", b / 1e9); };
     return absl::ResourceExhaustedError(cat(
         programs.size() > 1 ? cat("the program of stage ", k) : "the program", " needs ", gigabytes(needs),
         " of device memory (state ", gigabytes(bytes.at("state").get<double>()), ", working memory ",
-        gigabytes(bytes.at("arena").get<double>()), "); the plan's devices have ", gigabytes(has),
+        gigabytes(bytes.at("arena").get<double>()),
+        beyond > 0 ? cat(", NCCL's communicators beyond the reserve ", gigabytes(beyond)) : "",
+        "); the plan's devices have ", gigabytes(has),
         " beside the reserve. Plan again with a smaller micro_batch, recompute: full or a higher zero stage pinned, "
         "or --allow-infeasible to compile it all the same"));
   }

@@ -1,0 +1,44 @@
+#include "runtime/communicator_memory.h"
+
+#include <set>
+#include <utility>
+
+#include "runtime/params.h"
+
+namespace partita::runtime {
+namespace {
+
+// With NCCL_DEBUG_SUBSYS=ALLOC on eight H100: up to 32 channels to each peer, with 10485760 bytes where they receive
+// and 2097152 where they send (github.com/NVIDIA/nccl/issues/1685).
+constexpr double kChannels = 32, kReceiveBytes = 10485760, kSendBytes = 2097152;
+
+}  // namespace
+
+double Communicators::bytes() const {
+  return kChannels *
+         (kReceiveBytes * static_cast<double>(groups + receives) + kSendBytes * static_cast<double>(groups + sends));
+}
+
+Communicators communicators(const Program& program) {
+  std::set<int64_t> groups;
+  std::set<std::pair<int64_t, int64_t>> sends, receives;  // group and peer
+  for (const ProgramSegment& segment : program.segments) {
+    for (const Step& step : segment.steps) {
+      if (step.kind != StepKind::kCollectiveStart) continue;
+      const int64_t group = int_param(step.params, "group", 0);
+      int64_t ranks = 1;
+      for (int32_t axis : program.groups[static_cast<size_t>(group)].axes)
+        ranks *= program.mesh[static_cast<size_t>(axis)].size;
+      if (ranks == 1) continue;
+      const bool moves = step.name == "permute";
+      const int64_t peer = moves ? int_param(step.params, "shift", 0) : int_param(step.params, "peer", 0);
+      if (moves || step.name == "send") sends.insert({group, peer});
+      if (moves || step.name == "recv") receives.insert({group, peer});
+      if (!moves && step.name != "send" && step.name != "recv") groups.insert(group);
+    }
+  }
+  return {static_cast<int64_t>(groups.size()), static_cast<int64_t>(sends.size()),
+          static_cast<int64_t>(receives.size())};
+}
+
+}  // namespace partita::runtime
