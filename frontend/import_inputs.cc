@@ -21,9 +21,10 @@ void Importer::bind_symbols(const OnnxGraph& graph) {
     if (!in.shape) continue;
     for (size_t d = 0; d < in.shape->size(); ++d) {
       const OnnxDimension& dim = (*in.shape)[d];
-      if (dim.size >= 0 || dim.symbol.empty()) continue;
-      all.push_back(dim.symbol);
-      if (d == 0 && options_.batch) symbols_.emplace(dim.symbol, *options_.batch);
+      if (dim.size >= 0) continue;
+      if (d == 0 && options_.batch && (dim.symbol.empty() || symbols_.emplace(dim.symbol, *options_.batch).second))
+        result_.info.any_batch = true;
+      if (!dim.symbol.empty()) all.push_back(dim.symbol);
     }
   }
   for (const auto& [name, size] : options_.bind) {

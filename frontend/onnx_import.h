@@ -34,6 +34,7 @@ struct ImportInfo {
       ops;  // kind ("Add", "com.microsoft::BiasGelu") -> nodes converted, function bodies included
   std::vector<std::string> expanded;  // operators that went through their function body
   int64_t trained_elements = 0;
+  bool any_batch = false;  // ImportOptions::batch decided how many samples a run takes
 };
 
 struct ImportedModel {

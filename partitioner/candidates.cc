@@ -88,6 +88,33 @@ int64_t micro_batches(const Problem& problem, const Layout& l) {
   return step > 0 && problem.global_batch % step == 0 ? problem.global_batch / step : 0;
 }
 
+namespace {
+
+// Why the ranks cannot cut the runs of a file with a fixed batch into such micro-batches; empty where they can.
+std::string misfit(const Problem& problem, const Layout& l) {
+  const int64_t samples = problem.workload->exported_batch;
+  if (samples == 0) return "";
+  if (problem.global_batch % samples != 0)
+    return cat("a global batch of ", problem.global_batch, " is not a multiple of the ", samples,
+               " samples that the model file takes at a time");
+  const int64_t ranks = l.data * l.expert, runs = problem.global_batch / samples;
+  for (int64_t slices = std::min(ranks, runs); slices >= 1; --slices) {
+    auto shares = [&](const Layout::StageAxes& s) {
+      return shares_runs(s.data * s.expert, s.expert, slices, runs, samples);
+    };
+    if (!shares({.data = l.data, .expert = l.expert}) || !std::all_of(l.stages.begin(), l.stages.end(), shares))
+      continue;
+    const int64_t own = samples / (ranks / slices);
+    if (own % l.micro_batch == 0) return "";
+    return cat("the model file takes ", samples, " samples at a time, ", own, " of them on a rank: not a multiple of ",
+               "micro-batch ", l.micro_batch);
+  }
+  return cat("data ", l.data, " x expert ", l.expert, " cannot divide ", runs, " runs of the model file's ", samples,
+             " samples");
+}
+
+}  // namespace
+
 std::string invalid(const Problem& problem, const Layout& l) {
   const Workload& w = *problem.workload;
   if (l.devices() != problem.devices()) return cat("uses ", l.devices(), " of ", problem.devices(), " devices");
@@ -113,7 +140,7 @@ std::string invalid(const Problem& problem, const Layout& l) {
     if (l.offload != OffloadMode::kNone) return "pipedream goes without offload";
   }
   if (w.whole_batches && m > 1) return "batch statistics need the whole batch in one run";
-  return "";
+  return misfit(problem, l);
 }
 
 namespace {
@@ -188,9 +215,13 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   s.recompute = asked == RecomputeMode::kAuto
                     ? std::vector<RecomputeMode>{RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}
                     : std::vector<RecomputeMode>{asked};
-  // A pinned ZeRO stage says where the states are kept: on the devices unless offload is pinned beside it.
+  // A pinned ZeRO stage says where the states are kept: on the devices unless offload is pinned beside it. Devices that
+  // are the host have nowhere to offload to.
+  const std::vector<DeviceGroup>& groups = problem.cluster->groups;
+  const bool hosts =
+      std::all_of(groups.begin(), groups.end(), [](const DeviceGroup& g) { return g.device.host_update_rate == 0; });
   s.offload =
-      pin.zero && !pin.offload
+      (pin.zero || hosts) && !pin.offload
           ? std::vector<OffloadMode>{OffloadMode::kNone}
           : pinned_or<OffloadMode>(pin.offload, {OffloadMode::kNone, OffloadMode::kOptimizer, OffloadMode::kAll});
   s.schedule = pinned_or<PipelineSchedule>(pin.schedule, {PipelineSchedule::k1f1b, PipelineSchedule::kInterleaved,

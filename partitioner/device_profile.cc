@@ -171,7 +171,7 @@ absl::Status parse_device(const YamlNode& node, const std::string& path, DeviceP
       {"memory_curve", curve(&D::memory)},
       {"launch_seconds", number(&D::launch_seconds, kNonNegative)},
       {"host_bandwidth", number(&D::host_bandwidth, kPositive)},
-      {"host_update_rate", number(&D::host_update_rate, kPositive)},
+      {"host_update_rate", number(&D::host_update_rate, kNonNegative)},
       {"price_per_hour", number(&D::price_per_hour, kNonNegative)},
       {"software", [](const YamlNode& n, const std::string& p, D& d) { return parse_software(n, p, d.software); }},
   };

@@ -74,7 +74,7 @@ struct DeviceProfile {
   EfficiencyCurve memory;                           // of bandwidth, by bytes moved
   double launch_seconds = 0;
   double host_bandwidth = 0;    // to host memory, bytes/s, per device
-  double host_update_rate = 0;  // optimizer elements/s on the host, per device
+  double host_update_rate = 0;  // optimizer elements/s on the host, per device; 0: the device is the host
   double price_per_hour = 0;
   SoftwareProfile software;
 };

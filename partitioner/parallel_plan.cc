@@ -26,6 +26,10 @@ absl::StatusOr<int64_t> samples_of_run(const Graph& graph) {
   return batch;
 }
 
+bool shares_runs(int64_t ranks, int64_t experts, int64_t slices, int64_t runs, int64_t samples) {
+  return runs % slices == 0 && ranks % slices == 0 && ranks / slices % experts == 0 && samples % (ranks / slices) == 0;
+}
+
 namespace {
 
 bool has_running_statistics(const Graph& graph) {
@@ -55,15 +59,12 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
   const bool steps = recipe.pin.schedule == PipelineSchedule::kPipedream;
   bool ordered = steps || (has_running_statistics(forward) && recipe.semantics.batch_norm == BatchNormGroup::kGlobal);
   for (int64_t slices = std::min(ranks, plan.micro_batches); slices >= 1; --slices) {
-    if (plan.micro_batches % slices != 0 || ranks % slices != 0 || plan.graph_batch % (ranks / slices) != 0 ||
-        ranks / slices % experts != 0 || (ordered && slices > 1))
-      continue;
-    // Stages that differ have the same runs side by side.
-    auto shares_runs = [&](const ParallelLayout& stage) {
-      return stage.sample_ranks() % slices == 0 && stage.sample_ranks() / slices % stage.expert == 0 &&
-             plan.graph_batch % (stage.sample_ranks() / slices) == 0;
+    auto shares = [&](const ParallelLayout& l) {
+      return shares_runs(l.sample_ranks(), l.expert, slices, plan.micro_batches, plan.graph_batch);
     };
-    if (!std::all_of(layout.stages.begin(), layout.stages.end(), shares_runs)) continue;
+    if (!shares(layout) || (ordered && slices > 1)) continue;
+    // Stages that differ have the same runs side by side.
+    if (!std::all_of(layout.stages.begin(), layout.stages.end(), shares)) continue;
     plan.slice_ranks = slices;
     plan.batch_ranks = ranks / slices;
     std::optional<int64_t> micro = recipe.pin.micro_batch ? recipe.pin.micro_batch : recipe.batch.micro;

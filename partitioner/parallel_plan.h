@@ -50,6 +50,10 @@ struct BatchPlan {
   int64_t parts = 1;          // micro-batches that a rank cuts its part of a run into
 };
 
+// Whether `ranks` that take different samples, `experts` of which share a run at least, can take a step's `runs` of
+// `samples` each in `slices` groups: each group takes other runs, the ranks of a group share each of theirs.
+bool shares_runs(int64_t ranks, int64_t experts, int64_t slices, int64_t runs, int64_t samples);
+
 // Divides the global batch (train.yaml's, else the graph's own) over `ranks`. Whole runs of the graph go to different
 // ranks as far as they are many enough, since that needs no communication inside a run; what ranks are left share each
 // run. Ranks along the expert axis exchange the tokens of one run, and share it. With running statistics of global

@@ -124,9 +124,12 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   return c;
 }
 
+CostModel::Key CostModel::time_key(const DeviceGroup& group, const Layout& l) {
+  return {&group, l.tensor, l.context, l.expert, l.micro_batch, l.sequence_parallel, l.recompute};
+}
+
 const std::vector<CostModel::UnitCost>& CostModel::unit_costs(const DeviceGroup& group, const Layout& l) {
-  Key key{&group, l.tensor, l.context, l.expert, l.micro_batch, l.sequence_parallel, l.recompute};
-  auto [at, fresh] = cache_.try_emplace(key);
+  auto [at, fresh] = cache_.try_emplace(time_key(group, l));
   if (fresh) {
     for (const UnitWork& u : problem_.workload->kinds) at->second.push_back(unit_cost(u, group, l));
   }
@@ -153,7 +156,7 @@ std::vector<int> CostModel::even_cuts(const Layout& l) const {
 }
 
 // best[p][k]: the smallest possible time of the slowest of p chunks over the first k units.
-std::vector<int> CostModel::balanced_cuts(const Layout& l) {
+std::vector<int> CostModel::cut_by_time(const Layout& l) {
   const Workload& w = *problem_.workload;
   size_t n = w.units.size(), parts = static_cast<size_t>(l.pipeline * l.interleave);
   if (parts > n || parts * n * n > size_t{40000000}) return even_cuts(l);
@@ -190,6 +193,13 @@ std::vector<int> CostModel::balanced_cuts(const Layout& l) {
     k = static_cast<size_t>(from[p][k]);
   }
   return cuts;
+}
+
+std::vector<int> CostModel::balanced_cuts(const Layout& l) {
+  if (!l.stages.empty()) return cut_by_time(l);  // pinned: priced few times
+  auto [at, fresh] = cuts_.try_emplace({time_key(group_of_stage(l, 0), l), l.pipeline, l.interleave});
+  if (fresh) at->second = cut_by_time(l);
+  return at->second;
 }
 
 std::vector<StageUnits> CostModel::chunk_units(const Layout& l) {
@@ -426,7 +436,7 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, int64_t stage, con
   double shard = l.zero >= 1 ? dense / group_size + expert / std::max(1.0, group_size / static_cast<double>(l.expert))
                              : dense + expert;
   double traffic = shard * (2 * 4 * w.optimizer_states + 8 + 4 + element + (problem_.clip ? 4 : 0));
-  if (l.offload == OffloadMode::kNone) {
+  if (l.offload == OffloadMode::kNone || g.device.host_update_rate == 0) {
     out.optimizer = memory_time(g.device, traffic, 20);
   } else {
     out.optimizer = shard / g.device.host_update_rate;

@@ -63,6 +63,8 @@ class CostModel {
   };
   using Key = std::tuple<const DeviceGroup*, int64_t, int64_t, int64_t, int64_t, bool, RecomputeMode>;
 
+  static Key time_key(const DeviceGroup& group, const Layout& layout);
+  std::vector<int> cut_by_time(const Layout& layout);
   const std::vector<UnitCost>& unit_costs(const DeviceGroup& group, const Layout& layout);
   UnitCost unit_cost(const UnitWork& unit, const DeviceGroup& group, const Layout& layout) const;
   double crossing_elements() const;                 // of a sample, from a stage to the next
@@ -86,6 +88,7 @@ class CostModel {
 
   Problem problem_;
   std::map<Key, std::vector<UnitCost>> cache_;
+  std::map<std::tuple<Key, int64_t, int64_t>, std::vector<int>> cuts_;  // balanced, by pipeline and interleave too
 };
 
 }  // namespace partita

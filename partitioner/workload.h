@@ -80,6 +80,7 @@ struct Workload {
   std::vector<int> units;         // in order, indices into kinds
   std::vector<UnitPlace> places;  // in order
   double samples = 1;             // of one run of the graph
+  int64_t exported_batch = 0;     // samples that each run takes, where the file has fixed them; 0: any number
   double sequence = 1;            // positions of a sample (1 where there are none): divided by the context axis
   double parameters = 0;          // trained elements
   double experts = 0;             // 0: none

@@ -64,6 +64,7 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   if (!g.links.empty() && peak > 0) options.flops_per_reduced_element = 4 * peak / g.links[0].link.bandwidth;
   PARTITA_ASSIGN_OR_RETURN(Workload w, analyse(graph, options));
   *batch = static_cast<int64_t>(w.samples);
+  w.exported_batch = imported.info.any_batch ? 0 : *batch;
   // The samples that share a capacity are computed at once.
   if (recipe.semantics.moe && recipe.semantics.moe->group && !recipe.batch.micro) recipe.batch.micro = *batch;
   return w;

@@ -113,7 +113,7 @@ double enumerate(const Problem& p) {
 TEST(Search, EqualsEnumerationOnSmallProblems) {
   std::mt19937 rng(7);
   auto pick = [&](std::initializer_list<int> of) { return *(of.begin() + static_cast<int64_t>(rng() % of.size())); };
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 200; ++round) {
     int blocks = pick({1, 2, 3, 4, 5, 6});
     Workload w = transformer(blocks, 256 * pick({1, 2, 4, 8, 16}), 512 * pick({1, 2, 4}), 1000 * pick({1, 8, 50}));
     std::string device = std::vector<std::string>{"A100-40GB", "RTX-4090", "L4", "H100-80GB"}[rng() % 4];
@@ -317,6 +317,51 @@ TEST(Search, ContradictingPinsAreRefused) {
   found = search(model, o);
   ASSERT_FALSE(found.ok());
   EXPECT_NE(std::string(found.status().message()).find("not a multiple"), std::string::npos) << found.status();
+}
+
+// A file that takes two samples at a time runs twice for four: no micro-batch has samples of both runs.
+TEST(Search, MicroBatchesLieWithinTheRunsOfAFixedBatch) {
+  Workload w = transformer(4, 1024, 512, 1000);
+  Cluster one = cluster(1, 1, "A100-80GB"), four = cluster(1, 4, "A100-80GB");
+  SearchOptions o;
+  o.pin.axes = {{"tensor", 1}, {"pipeline", 1}};
+  auto largest = [&](const Cluster& c, int64_t fixed) {
+    w.exported_batch = fixed;
+    Problem p = problem(w, c, 4);
+    CostModel model(p);
+    auto found = search(model, o);
+    EXPECT_TRUE(found.ok() && found->best) << found.status();
+    return found.ok() && found->best ? found->best->layout.micro_batch : 0;
+  };
+  EXPECT_EQ(largest(one, 0), 4);
+  EXPECT_EQ(largest(one, 2), 2);
+  EXPECT_EQ(largest(four, 2), 1);
+  o.pin.micro_batch = 4;
+  w.exported_batch = 2;
+  Problem p = problem(w, one, 4);
+  CostModel model(p);
+  auto found = search(model, o);
+  ASSERT_FALSE(found.ok());
+  EXPECT_NE(std::string(found.status().message())
+                .find("the model file takes 2 samples at a time, 2 of them on a rank: not a multiple of micro-batch 4"),
+            std::string::npos)
+      << found.status();
+}
+
+TEST(Search, DevicesThatAreTheHostOffloadNothing) {
+  Workload w = transformer(2, 256, 512, 1000);
+  Cluster c = cluster(1, 2, "cpu");
+  Problem p = problem(w, c, 4);
+  CostModel model(p);
+  auto found = search(model, {});
+  ASSERT_TRUE(found.ok() && found->best) << found.status();
+  EXPECT_EQ(found->best->layout.offload, OffloadMode::kNone);
+  SearchOptions o;
+  o.pin.offload = OffloadMode::kOptimizer;
+  found = search(model, o);
+  ASSERT_TRUE(found.ok() && found->best) << found.status();
+  EXPECT_EQ(found->best->layout.offload, OffloadMode::kOptimizer);
+  EXPECT_GT(found->best->prediction.step_seconds, 0);
 }
 
 TEST(Search, FixesFit) {

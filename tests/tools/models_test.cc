@@ -195,6 +195,29 @@ TEST(Models_MicroBatches, HoldOrAreRefused) {
   EXPECT_LT(refused, folders.size() / 2);
 }
 
+// What the search finds for a cluster, with no pin, is a program, and the serial one.
+TEST(Models_EverySearchedPlan, CompilesAndEqualsSerial) {
+  std::vector<std::string> folders = model_folders();
+  folders.push_back(std::string(PARTITA_TEST_DATA) + "/gpt2");
+  for (const std::string& folder : folders) {
+    std::string model = folder + (fs::exists(folder + "/model.onnx") ? "/model.onnx" : "/training_model.onnx") +
+                        " --train " + folder + "/train.yaml --quiet ";
+    for (const char* cluster : {"device: cpu\n", "devices_per_node: 8\ndevice: RTX-4090\n"}) {
+      SCOPED_TRACE(folder + " on " + cluster);
+      TempFolder out;
+      out.write("cluster.yaml", cluster);
+      Outcome plan = run_command(partita_program() + " plan " + model + "--cluster " + (out / "cluster.yaml") + " -o " +
+                                 (out / "plan.json"));
+      ASSERT_EQ(plan.code, 0) << plan.text;
+      Outcome compiled = run_command(partita_program() + " compile " + model + "--plan " + (out / "plan.json") +
+                                     " -o " + (out / "bundle"));
+      ASSERT_EQ(compiled.code, 0) << compiled.text;
+      Outcome verified = run_command(partita_program() + " verify --numeric " + (out / "bundle"));
+      EXPECT_EQ(verified.code, 0) << verified.text;
+    }
+  }
+}
+
 std::string bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -77,6 +77,9 @@ void add_verify(CLI::App& app, absl::Status& result) {
                       static_cast<long long>(v.evaluation->values),
                       v.evaluation->random_nodes == 0 ? ", which draws no random numbers" : "",
                       static_cast<long long>(v.evaluation->steps));
+        if (numeric && !numeric->kink.empty())
+          std::printf("run: %s; not so on two other draws of synthetic samples, so a value lies at a kink there\n",
+                      numeric->kink.c_str());
         if (numeric)
           std::printf("run: %lld steps, %lld tensors; largest relative difference %.2g of a loss, %.2g of a tensor%s\n",
                       static_cast<long long>(numeric->steps), static_cast<long long>(numeric->tensors),

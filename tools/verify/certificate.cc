@@ -275,6 +275,7 @@ absl::Status write_certificate(const std::string& folder, const Verdict& v,
                     {"tensors", numeric->tensors},
                     {"loss_error", numeric->loss_error},
                     {"tensor_error", numeric->tensor_error}};
+    if (!numeric->kink.empty()) j["numeric"]["kink"] = numeric->kink;
   }
   return write_file_atomically(cat(folder, "/", kCertificateFile), j.dump(2) + "\n", Durable::kNo);
 }

@@ -32,6 +32,7 @@ struct Verdict {
 struct NumericVerdict {
   int64_t steps = 0, tensors = 0;
   double loss_error = 0, tensor_error = 0;  // largest relative differences
+  std::string kink;  // what differs on the first synthetic samples, where others agree; empty: nothing
 };
 
 // Aborted with the first step, value, expected and found state where the program is not the serial one.
