@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace partita {
 namespace {
@@ -73,6 +74,14 @@ double memory_time(const DeviceProfile& device, double bytes, double kernels) {
   return bytes / (device.bandwidth * device.memory.at(each)) + kernels * device.launch_seconds;
 }
 
+bool exchanges_heads(const AttentionWork& attention, const Share& share) {
+  const double tensor = attention.split ? share.tensor : 1;
+  const int64_t context = static_cast<int64_t>(share.context),
+                key_heads = static_cast<int64_t>(std::max(1.0, attention.key_heads / tensor)),
+                queries = static_cast<int64_t>(std::max(1.0, attention.heads / tensor)) / key_heads;
+  return queries % (context / std::gcd(context, key_heads)) == 0;
+}
+
 UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile& device, const ComputeOptions& options,
                    const Share& share) {
   UnitTime t;
@@ -87,7 +96,7 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
     double part = heads * positions * a.count;
     double forward, backward;
     if (options.flash) {
-      double e = device.attention_flash.at(a.head_size);
+      double e = device.attention_flash.at(a.head_size) * (exchanges_heads(a, share) ? 1 : a.full_share);
       forward = a.forward_flops * part / (rate * e);
       backward = a.backward_flops * part / (rate * e * device.attention_backward);
     } else {  // the whole square is computed, and its scores are written and read

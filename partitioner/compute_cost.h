@@ -35,6 +35,10 @@ double memory_time(const DeviceProfile& device, double bytes, double kernels);
 UnitTime unit_time(const UnitWork& unit, const Workload& workload, const DeviceProfile& device,
                    const ComputeOptions& options, const Share& share);
 
+// Whether ranks of the context axis have each a part of the heads under a causal mask: that of the key heads, or also
+// of the query heads of each. Else queries stay in parts, keys are gathered, and hidden pairs are computed too.
+bool exchanges_heads(const AttentionWork& attention, const Share& share);
+
 // `size` in parts of a tensor axis that need not divide it: the largest part.
 double padded_part(double size, double parts);
 

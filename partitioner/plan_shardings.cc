@@ -4,11 +4,13 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "partitioner/context_axes.h"
 #include "partitioner/join_plans.h"
 #include "partitioner/pad_dimensions.h"
 #include "partitioner/split_forms.h"
@@ -17,7 +19,7 @@
 namespace partita {
 namespace {
 
-constexpr const char* kTensorAxis = "tensor";
+constexpr const char *kTensorAxis = "tensor", *kContextAxis = "context";
 constexpr double kLeastSaving = 0.999;    // of the cost, for an axis to be cut in two
 constexpr int64_t kSmallestStored = 256;  // elements: smaller parameters are not stored in parts
 
@@ -35,24 +37,31 @@ class Planner {
   // `stages`: that have this mesh, where others have another one. What they have no node of stays as it is.
   Planner(const Recipe& recipe, const ParallelLayout& layout, const BatchPlan& batch,
           std::vector<std::string>& warnings, std::set<int64_t> stages = {})
-      : recipe_(recipe), layout_(layout), batch_(batch), warnings_(warnings), stages_(std::move(stages)) {}
+      : recipe_(recipe), layout_(layout), batch_(batch), warnings_(warnings), stages_(std::move(stages)) {
+    if (layout_.context > 1) context_sizes_ = {layout_.context};
+  }
 
   // Chooses how the tensor axis is cut, and gives the graph the forms that the axes can split.
   absl::StatusOr<PaddedGraph> prepare(const Graph& graph) {
     PARTITA_RETURN_IF_ERROR(make_mesh({layout_.tensor}));
     PaddedGraph best = splittable(graph);
     if (layout_.tensor > 1) PARTITA_RETURN_IF_ERROR(cut_tensor_axis(graph, best));
+    if (layout_.context > 1) PARTITA_RETURN_IF_ERROR(fit_context_axis(graph, best));
     return best;
   }
 
-  // The same with the tensor axis cut as in `training`.
+  // The same with the tensor and context axes cut as in `training`.
   absl::StatusOr<PaddedGraph> prepare_like(const PlannedGraph& training, const Graph& graph) {
     std::vector<int64_t> tensor;
+    context_sizes_.clear();
     for (const MeshAxis& axis : training.plan.mesh.axes) {
       if (axis.name.starts_with(kTensorAxis)) tensor.push_back(axis.size);
+      if (axis.name.starts_with(kContextAxis)) context_sizes_.push_back(axis.size);
     }
     PARTITA_RETURN_IF_ERROR(make_mesh(tensor));
-    return splittable(graph);
+    PaddedGraph padded = splittable(graph);
+    masks_positions_ = layout_.context > 1 && !heads_cut(padded.graph);
+    return masks_positions_ ? splittable(graph) : std::move(padded);
   }
 
   absl::StatusOr<PlannedGraph> place(PaddedGraph padded) {
@@ -118,6 +127,29 @@ class Planner {
     return make_mesh(chosen);
   }
 
+  // The context axis as two, where key heads and the query heads of each divide by them and not by the whole. Where
+  // heads do not divide at all, what is causal becomes masked: queries stay in parts and all keys are gathered.
+  absl::Status fit_context_axis(const Graph& graph, PaddedGraph& best) {
+    std::optional<std::vector<int64_t>> cut = heads_cut(best.graph);
+    masks_positions_ = !cut;
+    if (cut && cut->size() == 1) return absl::OkStatus();
+    if (cut) {
+      std::vector<int64_t> tensor;
+      for (int axis : tensor_) tensor.push_back(plan_.mesh.axes[static_cast<size_t>(axis)].size);
+      context_sizes_ = *std::move(cut);
+      PARTITA_RETURN_IF_ERROR(make_mesh(tensor));
+    }
+    best = splittable(graph);
+    return absl::OkStatus();
+  }
+
+  std::optional<std::vector<int64_t>> heads_cut(const Graph& graph) {
+    LayoutChooser chooser(graph, plan_.mesh, batch_.batch_ranks);
+    choose(chooser, /*warn=*/false);
+    return cut_for_heads(graph, plan_.mesh, context_, batch_.batch_ranks * batch_.parts,
+                         [&](ValueId v) { return chooser.sharding(v); });
+  }
+
   // The pipeline's stages are outermost: they talk least. The data axis is cut where whole runs of the graph end and
   // where a ZeRO group ends; the expert axis is inside of it, then context, then tensor: the innermost talk most.
   // `tensor`: the sizes of the axes that the tensor axis is cut into.
@@ -149,11 +181,14 @@ class Planner {
       expert_ = add_axis_of("expert", layout_.expert);
       take_samples(expert_, 1);
     }
-    if (layout_.context > 1) context_ = add_axis_of("context", layout_.context);
+    context_.clear();
+    for (size_t k = 0; k < context_sizes_.size(); ++k)
+      context_.push_back(add_axis_of(context_sizes_.size() == 1 ? std::string(kContextAxis) : cat(kContextAxis, k),
+                                     context_sizes_[k]));
     for (size_t k = 0; layout_.tensor > 1 && k < tensor.size(); ++k)
       tensor_.push_back(add_axis_of(tensor.size() == 1 ? kTensorAxis : cat(kTensorAxis, k), tensor[k]));
     if (layout_.scatter_sums) plan_.scatter_axes = tensor_;
-    if (context_ >= 0) zero_axes_.push_back(context_);
+    zero_axes_.insert(zero_axes_.end(), context_.begin(), context_.end());
     if (batch_.parts > 1) {
       plan_.mesh.time = add_axis_of("micro_batch", batch_.parts);
       batch_axes_.insert(batch_axes_.begin(), plan_.mesh.time);
@@ -180,7 +215,8 @@ class Planner {
   // and sizes that it does not divide padded, where it then splits them.
   PaddedGraph splittable(const Graph& whole) {
     Graph graph = use_split_forms(whole, [&](const Node& node) {
-                    return is_here(node) && keeps_samples(whole, node, batch_.batch_ranks);
+                    return is_here(node) && (keeps_samples(whole, node, batch_.batch_ranks) ||
+                                             (masks_positions_ && keeps_positions(whole, node)));
                   }).graph;
     if (tensor_.empty()) return {std::move(graph), {}, {}};
     std::set<const Node*> wanted;
@@ -301,9 +337,10 @@ class Planner {
           cat("pin expert: ", layout_.expert,
               ": no parameters are stacked by experts that it divides; the axis divides samples alone"));
     }
-    if (context_ >= 0)
-      report("context", layout_.context, chooser.choose(context_, AxisRole::kSequence), "sequence of positions");
     double most = 0;
+    for (int axis : context_) most = std::max(most, chooser.choose(axis, AxisRole::kSequence));
+    if (!context_.empty()) report(kContextAxis, layout_.context, most, "sequence of positions");
+    most = 0;
     for (int axis : tensor_) most = std::max(most, chooser.choose(axis, AxisRole::kTensor, axis == tensor_[0]));
     if (!tensor_.empty()) report(kTensorAxis, layout_.tensor, most, "features, heads or channels");
   }
@@ -416,7 +453,9 @@ class Planner {
       };
       if (dim < 0) return refuse("expected a factor that it has: in or out (of a matrix product), or dim0, dim1, …");
       for (const std::string& name : axes) {
-        std::vector<int> named = name == kTensorAxis ? tensor_ : std::vector<int>{plan_.mesh.find(name)};
+        std::vector<int> named = name == kTensorAxis    ? tensor_
+                                 : name == kContextAxis ? context_
+                                                        : std::vector<int>{plan_.mesh.find(name)};
         if (named.empty() || named[0] < 0)
           return refuse(cat("the layout has no axis ", quote(name), "; pin it to a size above 1"));
         if (!used.insert(name).second) return refuse(cat("axis ", quote(name), " is there twice"));
@@ -459,8 +498,10 @@ class Planner {
   const std::set<int64_t> stages_;
   ShardingPlan plan_;
   const LayoutChooser* chooser_ = nullptr;
-  std::vector<int> batch_axes_, zero_axes_, tensor_;
-  int expert_ = -1, context_ = -1;
+  std::vector<int> batch_axes_, zero_axes_, context_, tensor_;
+  std::vector<int64_t> context_sizes_;  // of the axes that the context axis is cut into
+  bool masks_positions_ = false;        // attention under a causal mask is done as masked attention
+  int expert_ = -1;
 };
 
 absl::Status check_pins(const Graph& graph, const Recipe& recipe) {

@@ -105,9 +105,19 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
     c.tensor_backward = reduce(u.backward_reduces, l.sequence_parallel);
   }
   if (l.context > 1) {
-    // Queries, keys and values are exchanged from positions to heads and the result back; their gradients likewise.
+    // Queries, keys and values are exchanged from positions to heads and the result back; their gradients likewise. Or
+    // keys and values are gathered, and their gradients scattered.
     for (const AttentionWork& a : u.attention) {
       double each = a.head_size * positions * element / (a.split ? share.tensor : 1);
+      if (!exchanges_heads(a, share)) {
+        const double bytes = 2 * a.key_heads * a.keys * each * share.context;
+        const RankAxis axis{l.context, l.tensor};
+        const double gather = a.count * collective_time(group, CollectiveKind::kAllGather, axis, bytes).seconds;
+        c.context_forward += gather;
+        c.context_backward +=
+            gather + a.count * collective_time(group, CollectiveKind::kReduceScatter, axis, bytes).seconds;
+        continue;
+      }
       auto exchange = [&](double rows) {
         return collective_time(group, CollectiveKind::kAllToAll, {l.context, l.tensor}, rows * each).seconds;
       };

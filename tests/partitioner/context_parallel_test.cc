@@ -82,7 +82,8 @@ TEST(ContextParallel_CausalAttention, IsExchangedToHeadsAndEqualsSerial) {
       {{2, 4, 4}, 4, 1, 8},  {{2, 4, 2}, 2, 2, 8},
       {{4, 4, 2}, 4, 1, 8},   // two heads of keys: samples are what four ranks share
       {{1, 8, 2}, 4, 1, -1},  // nor samples: the queries of a head of keys are
-      {{1, 3, 3}, 2, 1, -1},  // nor they: the values' width is
+      {{1, 8, 4}, 8, 1, -1},  // nor they: both are, along an axis each
+      {{1, 3, 3}, 2, 1, -1},  // nor both: queries keep their positions
   };
   for (const Case& c : kCases) {
     std::string what = cat("batch ", c.heads.batch, ", heads ", c.heads.query, " over ", c.heads.key, ", context ",

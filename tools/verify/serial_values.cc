@@ -178,10 +178,11 @@ absl::StatusOr<SerialValues> SerialValues::create(const Graph& graph) {
     s.layouts_[c.value] = s.constant(c.literal);
   }
   for (size_t n = 0; n < g.nodes.size(); ++n) {
+    const int32_t first_new = s.roots();
     absl::Status status = s.add_node(static_cast<NodeId>(n));
     if (!status.ok()) return with_context(status, cat("serial program, ", quote(g.origin(g.nodes[n]))));
     for (ValueId v : g.nodes[n].outputs) {
-      if (auto at = s.forms_.find(v); at != s.forms_.end()) s.unify(v, at->second);
+      if (auto at = s.forms_.find(v); at != s.forms_.end()) s.unify(v, at->second, first_new);
     }
   }
   return s;
@@ -202,9 +203,9 @@ void SerialValues::add_split_forms(const Graph& graph) {
   graph_ = std::move(r).finish();
 }
 
-void SerialValues::unify(ValueId form, ValueId value) {
+void SerialValues::unify(ValueId form, ValueId value, int32_t first_new) {
   Layout &mine = layouts_[form], &known = layouts_[value];
-  if (mine.root == known.root || mine.digits != known.digits || mine.root + 1 < roots()) return;
+  if (mine.root == known.root || mine.digits != known.digits || mine.root < first_new) return;
   for (auto& [key, outputs] : numbered_) std::replace(outputs.begin(), outputs.end(), mine.root, known.root);
   mine.root = known.root;
 }

@@ -58,7 +58,8 @@ class SerialValues {
   int32_t new_root(std::string what, bool per_run);
   absl::Status add_node(NodeId n);
   void add_split_forms(const Graph& graph);
-  void unify(ValueId form, ValueId value);
+  // The form of a value is the value, if the node that makes it is the first of its kind: its root is new.
+  void unify(ValueId form, ValueId value, int32_t first_new);
   std::string place(const OpDef& op, Runs runs, const std::vector<int32_t>& roots) const;
 
   Graph graph_;
