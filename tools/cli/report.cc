@@ -22,7 +22,8 @@ constexpr const char* kStyle =
     "@media(prefers-color-scheme:dark){:root{--text:#e4e4e4;--page:#16181c}}"
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:0 "
     "auto;padding:1rem;color:var(--text);background:var(--page)}"
-    "h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}.wide{overflow-x:auto}svg{width:100%;min-width:640px;height:auto}"
+    "h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}.wide{overflow-x:auto}svg{width:100%;min-width:640px;"
+    "height:auto}"
     "table{border-collapse:collapse;width:100%}td,th{padding:.25rem .5rem;text-align:left;border-bottom:1px solid "
     "var(--line);vertical-align:top}"
     "td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}text{fill:currentColor;font-size:11px}";
