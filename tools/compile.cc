@@ -20,6 +20,7 @@
 #include "nlohmann/json.hpp"
 #include "partitioner/bucket.h"
 #include "partitioner/bucket_gathers.h"
+#include "partitioner/gather_again.h"
 #include "partitioner/localize.h"
 #include "partitioner/moe_capacity.h"
 #include "partitioner/parallel_plan.h"
@@ -470,7 +471,10 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   }
   PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned.joined, layout));
   if (out.ranks > 1) {
+    const ShardingPlan& plan = planned.joined.plan;
     for (LocalProgram& stage : stages) {
+      gather_again(stage, plan.axis_uses.empty() ? plan.scatter_axes
+                                                 : plan.axis_uses[static_cast<size_t>(stage.stage.index) + 1].scatter);
       const CompressedGradients c =
           compress_gradients(stage, recipe.compress, sample_axes(planned.joined.plan, stage.stage), kBucketBytes);
       out.compressed.sums += c.sums, out.compressed.bytes += c.bytes, out.compressed.plain_bytes += c.plain_bytes;

@@ -16,6 +16,7 @@
 #include "partitioner/bucket.h"
 #include "partitioner/bucket_gathers.h"
 #include "partitioner/compress_gradients.h"
+#include "partitioner/gather_again.h"
 #include "partitioner/join_plans.h"
 #include "partitioner/localize.h"
 #include "partitioner/pad_dimensions.h"
@@ -225,6 +226,7 @@ std::string fault(const Case& c) {
   }
   for (LocalProgram& stage : stages) {
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
+    gather_again(stage, p.plan.scatter_axes);
     if (c.compress) {
       compress_gradients(stage, Compression::kBf16, sample_axes(p.plan, stage.stage), 1 << 12);
     }

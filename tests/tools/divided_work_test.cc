@@ -8,6 +8,8 @@
 #include "base/cat.h"
 #include "frontend/pins.h"
 #include "frontend/recipe.h"
+#include "nlohmann/json.hpp"
+#include "tests/temp_folder.h"
 #include "tests/tools/command.h"
 #include "tools/compile.h"
 
@@ -107,6 +109,30 @@ INSTANTIATE_TEST_SUITE_P(GivenModels, DividedWork, ::testing::ValuesIn(cases()),
       name.begin(), name.end(), [](char x) { return !std::isalnum(static_cast<unsigned char>(x)); }, '_');
   return name;
 });
+
+// What sequence parallelism is for: forward's gathered activations are not kept, nor is anything else whole.
+TEST(SequenceParallel, KeepsActivationsOfABlockInParts) {
+  TempFolder out;
+  const std::string recipe = out.write("train.yaml",
+                                       "loss: {kind: output, output: loss}\noptimizer: {kind: sgd, lr: 0.1}\n"
+                                       "batch: {global: 4}\nbind: {batch: 4}\ndata: {kind: tokens, dtype: u8}\n");
+  auto arena = [&](int layers, const char* pins) {
+    Outcome made =
+        run_command(cat(partita_program(), " model gpt --layers ", layers, " --hidden 128 --heads 4 --seq 128",
+                        " --vocab 64 --with-weights --quiet -o ", out / "m.onnx"));
+    EXPECT_EQ(made.code, 0) << made.text;
+    Outcome compiled = run_command(cat(partita_program(), " compile ", out / "m.onnx", " --train ", recipe,
+                                       " --ranks 4 --pin tensor=4 ", pins, " --quiet -o ", out / "bundle"));
+    EXPECT_EQ(compiled.code, 0) << compiled.text;
+    const auto manifest = nlohmann::json::parse(TempFolder::read(out / "bundle/manifest.json"));
+    return manifest["memory_bytes"]["arena"].get<double>();
+  };
+  auto block = [&](const char* pins) { return (arena(6, pins) - arena(2, pins)) / 4; };
+  const double whole = block(""), parts = block("--pin sequence_parallel=true");
+  EXPECT_GT(parts, 0);
+  // Queries, keys, values and hidden features are in parts with both; inputs of norms and products, without it, whole.
+  EXPECT_LT(parts, whole / 1.35);
+}
 
 }  // namespace
 }  // namespace partita
