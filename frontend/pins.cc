@@ -198,6 +198,11 @@ absl::Status apply_argument(Recipe& recipe, std::string_view text) {
 
 }  // namespace
 
+void drop_other_cuts(const PinRecipe& before, PinRecipe& pin) {
+  auto parts = [](const PinRecipe& p) { return std::pair(p.axis("pipeline"), p.interleave); };
+  if (pin.cuts == before.cuts && parts(pin) != parts(before)) pin.cuts.clear();
+}
+
 absl::Status apply_preset(Recipe& recipe, std::string_view preset) {
   auto refuse = [&](std::string_view message) {
     return absl::InvalidArgumentError(cat("--like ", quote(preset), ": ", message));
@@ -216,8 +221,7 @@ absl::Status apply_preset(Recipe& recipe, std::string_view preset) {
     absl::Status status = apply_argument(result, take_until(arguments, ','));
     if (!status.ok()) return refuse(cat(status.message()));
   }
-  auto parts = [](const PinRecipe& pin) { return std::pair(pin.axis("pipeline"), pin.interleave); };
-  if (parts(result.pin) != parts(recipe.pin)) result.pin.cuts.clear();  // they are those of other stages
+  drop_other_cuts(recipe.pin, result.pin);
   recipe.pin = std::move(result.pin);
   return absl::OkStatus();
 }

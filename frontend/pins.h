@@ -18,4 +18,7 @@ absl::Status parse_pin(const YamlEntry& entry, const std::string& path, PinRecip
 // InvalidArgument lists the presets or the arguments.
 absl::Status apply_preset(Recipe& recipe, std::string_view preset);
 
+// Takes the cuts of `before` out of `pin` where it has another number of stages or chunks: they are those of others.
+void drop_other_cuts(const PinRecipe& before, PinRecipe& pin);
+
 }  // namespace partita

@@ -23,7 +23,7 @@ struct Layout {
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   int64_t interleave = 1;
   std::vector<int> cuts;               // units in each stage chunk, in order; empty: blocks evenly
-  std::vector<std::string> cut_names;  // where the chunks but the first begin, where that is pinned
+  std::vector<std::string> cut_names;  // where the chunks but the first begin; empty: no names
   // Where the stages differ, the axes of each, over equally many ranks; the axes above are then those of a stage with
   // the most sample ranks, and micro_batch counts the samples of its ranks.
   struct StageAxes {

@@ -79,6 +79,9 @@ std::string summary(const Json& plan) {
   if (words(plan, "batch_statistics") == "replica")
     text +=
         "semantics: batch_norm: replica: batch statistics are of each rank's micro-batch, not of the global batch\n";
+  const Json& pin = part(plan, "pin");
+  if (number(pin, "pipeline") > 1 && part(pin, "cuts").empty())
+    text += "stages: the plan has no names for its cuts; compile balances the stages anew\n";
   text += time_table(p);
   const Json& stages = part(plan, "stages");
   if (stages.is_array() && !stages.empty()) {
@@ -124,7 +127,7 @@ std::string explanation(const Json& plan) {
     tensor = data = 1;
   }
   if (cuts.is_array() && !cuts.empty()) {
-    text += "  stages begin where it is pinned:";
+    append(text, "  ", number(pin, "interleave") > 1 ? "chunks" : "stages", " begin at:");
     for (const Json& c : cuts) append(text, " ", c.is_string() ? c.get<std::string>() : "");
     text += "\n";
   }

@@ -1,6 +1,7 @@
 #include "partitioner/pinned_cuts.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -71,6 +72,36 @@ absl::StatusOr<std::vector<int>> pinned_cuts(const Workload& w, const std::vecto
   }
   parts.push_back(static_cast<int>(w.units.size()) - begun);
   return parts;
+}
+
+std::vector<std::string> names_of_cuts(const Workload& w, const std::vector<int>& parts) {
+  std::unordered_map<std::string_view, int> first;  // the unit that has each name first
+  for (const UnitPlace& p : w.places) {
+    for (const std::string& name : p.names) first.try_emplace(name, p.unit);
+  }
+  std::vector<std::string> begins(w.units.size());
+  for (const UnitPlace& p : w.places) {
+    std::string& begin = begins[static_cast<size_t>(p.unit)];
+    if (p.inside || !begin.empty()) continue;
+    auto own = [&](const std::string& name) {  // and no glob of others
+      return first.at(name) == p.unit && name.find_first_of("*?[") == name.npos;
+    };
+    // Parameters rather than nodes, whose names change with each export.
+    auto name = std::find_if(p.names.begin() + 1, p.names.end(), own);
+    if (name != p.names.end()) {
+      begin = *name;
+    } else if (own(p.names[0])) {
+      begin = p.names[0];
+    }
+  }
+  std::vector<std::string> cuts;
+  size_t unit = 0;
+  for (size_t k = 0; k + 1 < parts.size(); ++k) {
+    unit += static_cast<size_t>(parts[k]);
+    if (parts[k] < 1 || unit >= begins.size() || begins[unit].empty()) return {};
+    cuts.push_back(begins[unit]);
+  }
+  return cuts;
 }
 
 }  // namespace partita

@@ -10,6 +10,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "partitioner/pinned_cuts.h"
 
 namespace partita {
 namespace {
@@ -57,6 +58,7 @@ class Search {
     }
     if (out_.considered == 0) return contradiction();
     replay();
+    name_cuts();
     out_.seconds = elapsed();
     return std::move(out_);
   }
@@ -200,6 +202,21 @@ class Search {
       if (c.prediction.fits && order(c) < order(*out_.best)) out_.best = c;
     }
     std::erase_if(out_.others, [&](const Candidate& c) { return c.layout == out_.best->layout; });
+  }
+
+  // So that what is compiled from a plan has the stages that were priced.
+  void name_cuts() {
+    std::map<std::vector<int>, std::vector<std::string>> known;
+    auto name = [&](Layout& l) {
+      if (l.pipeline == 1 || !l.cut_names.empty()) return;
+      const std::vector<int> parts = l.cuts.empty() ? model_.even_cuts(l) : l.cuts;
+      auto [at, fresh] = known.try_emplace(parts);
+      if (fresh) at->second = names_of_cuts(*problem_.workload, parts);
+      l.cut_names = at->second;
+    };
+    if (out_.best) name(out_.best->layout);
+    if (out_.nearest) name(out_.nearest->layout);
+    for (Candidate& c : out_.others) name(c.layout);
   }
 
   absl::Status contradiction() const {

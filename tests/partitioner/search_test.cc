@@ -9,6 +9,7 @@
 
 #include "base/cat.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/explain.h"
 #include "partitioner/pinned_cuts.h"
 #include "partitioner/plan_file.h"
 
@@ -221,6 +222,58 @@ TEST(Search, PinnedCutsArePriced) {
   found = search(model, o);
   ASSERT_FALSE(found.ok());
   EXPECT_THAT(std::string(found.status().message()), testing::HasSubstr("3 cuts make 4 parts"));
+}
+
+TEST(Search, FoundCutsArePinnedByNames) {
+  Workload w = transformer(8, 2048, 1024, 32000);
+  Cluster c = cluster(1, 4, "A100-80GB");
+  Problem p = problem(w, c, 32);
+  SearchOptions o;
+  o.pin.axes = {{"data", 1}, {"tensor", 1}, {"context", 1}};
+  auto plan_of = [&](const SearchResult& found) {
+    CostModel model(p);
+    return plan_json(p, model, found, *found.best, {});
+  };
+  CostModel unnamed(p);
+  auto found = search(unnamed, o);
+  ASSERT_TRUE(found.ok() && found->best) << found.status();
+  EXPECT_EQ(found->best->layout.pipeline, 4);
+  EXPECT_FALSE(plan_of(*found)["pin"].contains("cuts"));
+  EXPECT_THAT(summary(plan_of(*found)), testing::HasSubstr("compile balances the stages anew"));
+  const std::vector<int> parts = found->best->layout.cuts.empty() ? unnamed.even_cuts(found->best->layout)  //
+                                                                  : found->best->layout.cuts;
+  name_places(w);
+  CostModel model(p);
+  found = search(model, o);
+  ASSERT_TRUE(found.ok() && found->best) << found.status();
+  const std::vector<std::string>& names = found->best->layout.cut_names;
+  EXPECT_EQ(names.size(), parts.size() - 1);
+  auto pinned = pinned_cuts(w, names);
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  EXPECT_EQ(*pinned, parts);
+  EXPECT_EQ(plan_of(*found)["pin"]["cuts"].get<std::vector<std::string>>(), names);
+  EXPECT_THAT(summary(plan_of(*found)), testing::Not(testing::HasSubstr("balances")));
+  // The plan's pins give the plan again.
+  const double seconds = found->best->prediction.step_seconds;
+  o.pin = to_pins(found->best->layout);
+  found = search(model, o);
+  ASSERT_TRUE(found.ok() && found->best) << found.status();
+  EXPECT_DOUBLE_EQ(found->best->prediction.step_seconds, seconds);
+}
+
+// A name that an earlier unit has too, or that is a glob, is none to begin a part with.
+TEST(Search, CutsAreNamedByWhatTheirPartAloneHas) {
+  Workload w = transformer(2, 2048, 1024, 32000);
+  w.places = {{0, false, {"embed", "tied"}},
+              {1, false, {"add"}},
+              {1, false, {"first", "tied", "layers.0"}},
+              {2, false, {"add", "layers.[1]"}},
+              {2, false, {"second"}},
+              {2, true, {"third", "layers.1.up"}},
+              {3, true, {"head"}}};
+  EXPECT_EQ(names_of_cuts(w, {1, 1, 2}), (std::vector<std::string>{"add", "second"}));
+  EXPECT_TRUE(names_of_cuts(w, {1, 2, 1}).empty());  // the last begins with none of its own
+  EXPECT_TRUE(names_of_cuts(w, {1, 0, 3}).empty());
 }
 
 TEST(Search, CutsThatCannotBeAreRefused) {

@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
+#include <sstream>
+
+#include "base/cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/temp_folder.h"
 #include "tests/tools/command.h"
@@ -64,7 +68,7 @@ TEST_F(PlanCommand, PinnedStagesAreThoseOfThePlan) {
     const nlohmann::json plan = nlohmann::json::parse(TempFolder::read(out_ / "plan.json"));
     ASSERT_EQ(plan["stages"].size(), 2u);
     EXPECT_EQ(plan["stages"][1]["chunks"][0]["first_unit"], 2);
-    EXPECT_THAT(partita("explain " + (out_ / "plan.json")).text, HasSubstr("stages begin where it is pinned"));
+    EXPECT_THAT(partita("explain " + (out_ / "plan.json")).text, HasSubstr("stages begin at: transformer.h.1.*"));
     std::vector<double> losses = train("--plan " + (out_ / "plan.json"));
     ASSERT_EQ(losses.size(), one.size());
     for (size_t k = 0; k < one.size(); ++k) EXPECT_NEAR(losses[k] / one[k], 1, 1e-5) << k;
@@ -79,6 +83,75 @@ TEST_F(PlanCommand, PinnedStagesAreThoseOfThePlan) {
   Outcome inside = plan("--pin pipeline=2 --pin 'cuts=transformer.h.1.mlp.*'", "plan.json");
   EXPECT_EQ(inside.code, 2) << inside.text;
   EXPECT_THAT(inside.text, HasSubstr("inside of block 1, which a plan keeps in one piece"));
+}
+
+// Elements of the parameters that a rank's program keeps, as its IR lists them.
+double compiled_parameters(const std::string& ir) {
+  double sum = 0;
+  static const std::regex state("state %\\d+ f32\\[([\\d,]*)\\] parameter ");
+  for (std::sregex_iterator at(ir.begin(), ir.end(), state), end; at != end; ++at) {
+    double elements = 1;
+    std::istringstream sizes((*at)[1]);
+    for (std::string size; std::getline(sizes, size, ',');) elements *= std::stod(size);
+    sum += elements;
+  }
+  return sum;
+}
+
+// Stages that the search cuts unevenly, chunks of interleaved ones, and even ones of a pinned pipeline.
+TEST_F(PlanCommand, CompiledStagesHoldTheParametersOfThePlan) {
+  struct Case {
+    int layers, ranks;
+    const char *pins, *layout;
+  };
+  for (const Case& c : {Case{5, 2, "schedule=1f1b", "pipeline 2"}, Case{5, 2, "interleave=2", "interleaved 2"},
+                        Case{5, 4, "schedule=1f1b", "uneven stages"}, Case{7, 3, "schedule=1f1b", "uneven stages"},
+                        Case{7, 4, "pipeline=4", "pipeline 4"}}) {
+    SCOPED_TRACE(cat(c.layers, " layers, ", c.ranks, " ranks, ", c.pins));
+    const std::string model = out_ / "gpt.onnx", train = out_ / "train.yaml";
+    out_.write("train.yaml", "batch: {global: 8}\nloss: {kind: output}\noptimizer: {kind: adamw, lr: 0.001}\n");
+    Outcome made = partita(cat("model gpt --layers ", c.layers, " --hidden 64 --heads 4 --vocab 2048 --seq 32 ",
+                               "--with-weights --quiet -o ", model));
+    ASSERT_EQ(made.code, 0) << made.text;
+    out_.write("ranks.yaml", cat("nodes: 1\ndevices_per_node: ", c.ranks, "\ndevice: cpu\n"));
+    const std::string schedule = c.pins == std::string("interleave=2") ? " --pin schedule=interleaved" : "";
+    Outcome planned = partita(cat("plan ", model, " --train ", train, " --cluster ", out_ / "ranks.yaml",
+                                  " --pin data=1 --pin tensor=1 --pin micro_batch=1 --pin recompute=none --pin ",
+                                  c.pins, schedule, " -o ", out_ / "plan.json"));
+    ASSERT_EQ(planned.code, 0) << planned.text;
+    nlohmann::json plan = nlohmann::json::parse(TempFolder::read(out_ / "plan.json"));
+    EXPECT_THAT(plan["layout"].get<std::string>(), HasSubstr(c.layout));
+    ASSERT_EQ(plan["stages"].size(), static_cast<size_t>(c.ranks));
+    auto compile = [&](const std::string& file) {
+      return partita(cat("compile ", model, " --train ", train, " --quiet -o ", out_ / "b", " --plan ", out_ / file));
+    };
+    Outcome compiled = compile("plan.json");
+    ASSERT_EQ(compiled.code, 0) << compiled.text;
+    for (int stage = 0; stage < c.ranks; ++stage) {
+      const std::string ir = TempFolder::read(out_ / cat("b/verify/rank.", stage, ".ir"));
+      EXPECT_EQ(4 * compiled_parameters(ir), plan["stages"][stage]["memory"]["parameters"].get<double>()) << stage;
+      for (int block = 0; block < c.layers; ++block) {  // unit 0 is what stands before the blocks
+        bool here = false;
+        for (const nlohmann::json& chunk : plan["stages"][stage]["chunks"]) {
+          const int first = chunk["first_unit"], units = chunk["units"];
+          here = here || (block + 1 >= first && block + 1 < first + units);
+        }
+        EXPECT_EQ(ir.find(cat("parameter \"transformer.h.", block, ".")) != ir.npos, here) << stage << " " << block;
+      }
+    }
+    Outcome proved = partita("verify " + (out_ / "b"));
+    EXPECT_EQ(proved.code, 0) << proved.text;
+    // Another number of stages has other cuts.
+    if (c.ranks == 4) {
+      EXPECT_EQ(compile("plan.json --pin pipeline=2 --pin data=2").code, 0);
+    }
+    // Plans that do not say where stages begin: compile balances them.
+    plan["pin"].erase("cuts");
+    out_.write("without.json", plan.dump());
+    compiled = compile("without.json");
+    EXPECT_EQ(compiled.code, 0) << compiled.text;
+    EXPECT_THAT(partita("explain " + (out_ / "without.json")).text, HasSubstr("compile balances the stages anew"));
+  }
 }
 
 TEST_F(PlanCommand, WhatDoesNotFitThePlanIsRefused) {

@@ -90,7 +90,9 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
   if (!plan.empty()) PARTITA_RETURN_IF_ERROR(apply_plan(r, plan));
   if (allow_infeasible) r.room.clear();
   for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_preset(r.recipe, preset));
+  const PinRecipe planned = r.recipe.pin;
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(r.recipe, pin));
+  if (!plan.empty()) drop_other_cuts(planned, r.recipe.pin);
   PARTITA_RETURN_IF_ERROR(check_recipe(r.recipe, train_file.empty() ? "command line" : train_file));
   if (target.rfind("cpu:", 0) == 0) {
     r.target.cpu = target.substr(4);
