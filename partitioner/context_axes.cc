@@ -32,7 +32,7 @@ std::vector<int64_t> divisible_sizes(const Graph& graph, const Node& node, const
 }  // namespace
 
 bool keeps_positions(const Graph& graph, const Node& node) {
-  if (node.op->work == WorkKind::kMemory) return false;
+  if (node.op->work == WorkKind::kMemory || node.op->split_form == nullptr) return false;
   const Formula f = bound_formula(graph, node);
   for (size_t k = 0; k < f.factors.size(); ++k) {
     if (f.factors[k].role == FactorRole::kWhole && has_factor(f.outputs[0], static_cast<int>(k))) return true;

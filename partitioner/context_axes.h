@@ -13,7 +13,7 @@
 
 namespace partita {
 
-// Whether the node is a contraction that keeps a factor of its first result whole.
+// Whether the node is a contraction that keeps a factor of its first result whole, and has a form that can split it.
 bool keeps_positions(const Graph& graph, const Node& node);
 
 // The sizes that the ranks of mesh axes `context` are cut into, outermost first, so that each divides a factor of its
