@@ -69,6 +69,16 @@ absl::StatusOr<Assembled> assemble_ptx(const std::string& ptx, const DeviceTarge
   return Assembled{{cubin.begin(), cubin.end()}, parse_assembler_report(said)};
 }
 
+std::string ask_for_one_block(std::string ptx, const std::vector<DeviceKernel>& kernels) {
+  for (const DeviceKernel& kernel : kernels) {
+    if (kernel.spilled_bytes == 0) continue;
+    size_t at = ptx.find(cat(".entry ", kernel.name, "("));
+    if (at != std::string::npos) at = ptx.find("\n.maxntid ", at);
+    if (at != std::string::npos) ptx.insert(at, "\n.minnctapersm 1");
+  }
+  return ptx;
+}
+
 std::vector<DeviceKernel> parse_assembler_report(const std::string& report) {
   std::vector<DeviceKernel> kernels;
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(report, '\n'))) {

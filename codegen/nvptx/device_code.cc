@@ -108,6 +108,10 @@ absl::StatusOr<DeviceCode> compile_device_nests(std::span<const NamedNest> nests
   PARTITA_ASSIGN_OR_RETURN(code.ptx, make_text(nests, number));
   if (target.assembler.empty()) return code;
   PARTITA_ASSIGN_OR_RETURN(Assembled assembled, assemble_ptx(code.ptx, target));
+  if (std::string roomy = ask_for_one_block(code.ptx, assembled.kernels); roomy != code.ptx) {
+    PARTITA_ASSIGN_OR_RETURN(assembled, assemble_ptx(roomy, target));
+    code.ptx = std::move(roomy);
+  }
   code.cubin = std::move(assembled.cubin);
   code.kernels = std::move(assembled.kernels);
   return code;

@@ -117,16 +117,17 @@ DeviceEmitter::Values DeviceEmitter::team_reduce(const std::vector<int>& reducti
   if (s_.lanes > 1) {
     put(thread_);
     barrier();
-    Value* lane = b_.CreateURem(thread_, b_.getInt32(kWarp));
-    for (size_t k = 0; k < parts.size(); ++k) {
-      const NestNode& node = nest_.nodes[reductions[k]];
-      Value* total = get(k, lane);
-      for (int t = 1; t < s_.team; ++t)
-        total = math_.combine(node.reduce, node.scalar.type, total,
-                              get(k, b_.CreateAdd(lane, b_.getInt32(static_cast<uint32_t>(t * s_.lanes)))));
-      totals.push_back(total);
-    }
-    return totals;
+    Value* lane = b_.CreateZExtOrTrunc(b_.CreateURem(thread_, b_.getInt32(kWarp)), number_);
+    for (size_t k = 0; k < parts.size(); ++k) totals.push_back(get(k, lane));
+    // A loop, as loads of all of them at once take more registers than such a block has.
+    return loop(n(1), n(s_.team), 1, std::move(totals), [&](Value* t, Values now) {
+      Value* at = b_.CreateAdd(lane, b_.CreateMul(t, n(s_.lanes)));
+      for (size_t k = 0; k < now.size(); ++k) {
+        const NestNode& node = nest_.nodes[reductions[k]];
+        now[k] = math_.combine(node.reduce, node.scalar.type, now[k], get(k, at));
+      }
+      return now;
+    });
   }
   uint32_t warps = static_cast<uint32_t>(slots);
   Value* lane = b_.CreateURem(thread_, b_.getInt32(kWarp));

@@ -105,6 +105,35 @@ TEST(DeviceReduction_AnyDims, MatchesReference) {
   }
 }
 
+// As partial sums are added up: 32 threads have a column, each of them every 32nd row, and their sums are added in
+// turn.
+TEST(DeviceReduction_SumOfManyRows, AddsUpInOneOrder) {
+  constexpr size_t kRows = 391, kColumns = 96, kThreads = 32;
+  Maker m;
+  m.out(m.b.reduce("reduce_sum", m.in({int64_t{kRows}, int64_t{kColumns}}), {0}, false));
+  const Graph graph = m.b.graph();
+  const TargetOptions target{.gpu = "sm_90"};
+  const LocalProgram local = local_program(graph);
+  const Tensor x = random_tensor(graph.type(graph.inputs[0].value), 1);
+  for (SimtOrder order : kOrders) {
+    auto program = emit_program(local, target);
+    ASSERT_TRUE(program.ok()) << program.status();
+    Interpreter interpreter(*std::move(program), program_nests(local, target), order);
+    interpreter.set_input(graph.inputs[0].name, x);
+    interpreter.run();
+    const Tensor found = interpreter.output(graph.outputs[0].name);
+    for (size_t column = 0; column < kColumns; ++column) {
+      float total = 0;
+      for (size_t thread = 0; thread < kThreads; ++thread) {
+        float sum = 0;
+        for (size_t row = thread; row < kRows; row += kThreads) sum += static_cast<float>(x.f[row * kColumns + column]);
+        total += sum;
+      }
+      ASSERT_EQ(found.f[column], static_cast<double>(total)) << column;
+    }
+  }
+}
+
 TEST(DeviceSoftmax_AnyDim, IsOneKernel) {
   for (auto [shape, dim] : std::vector<std::pair<Shape, int64_t>>{{{33, 65}, 1},
                                                                   {{4, 50, 40}, 1},

@@ -68,6 +68,30 @@ TEST(CudaCompile_Models, AreAssembled) {
   }
 }
 
+// The widths of GPT-2 124M: rows, sums and launches as large as users have them. One layer has the kernels of twelve.
+TEST(CudaCompile_Gpt2OfFullWidth, DoesNotSpill) {
+  SKIP_WITHOUT_PTXAS();
+  TempFolder out;
+  const std::string model = out / "gpt2.onnx";
+  Outcome made = run_command(cat(partita_program(), " model gpt --layers 1 --quiet -o ", model));
+  ASSERT_EQ(made.code, 0) << made.text;
+  for (const char* precision : {"fp32", "bf16"}) {
+    const std::string recipe =
+        out.write(cat(precision, ".yaml"), cat("loss: {kind: output, output: loss}\n"
+                                               "optimizer: {kind: adamw, lr: 0.0003, weight_decay: 0.1}\n"
+                                               "batch: {global: 8}\n"
+                                               "init: [{match: '*', normal: 0.02}]\n"
+                                               "precision: ",
+                                               precision, "\n"));
+    for (const char* architecture : {"sm_80", "sm_90", "sm_100"}) {
+      Outcome compiled = run_command(cat(partita_program(), " compile ", model, " --train ", recipe,
+                                         " --target cuda:", architecture, " -o ", out / "bundle"));
+      ASSERT_EQ(compiled.code, 0) << compiled.text;
+      EXPECT_THAT(compiled.text, HasSubstr(" 0 of them spill")) << architecture << " " << precision;
+    }
+  }
+}
+
 TEST(CudaCompile_TwoRanks, CodeIsTheSameTwice) {
   SKIP_WITHOUT_PTXAS();
   auto a = compile_for(PARTITA_TEST_DATA "/gpt2", "sm_90", 2), b = compile_for(PARTITA_TEST_DATA "/gpt2", "sm_90", 2);
