@@ -143,10 +143,6 @@ double rounding(const Graph& graph) {
   return coarsest;
 }
 
-}  // namespace
-
-namespace {
-
 // On the samples that options.train names.
 absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle, const NumericOptions& options) {
   for (const verifier::RankProgram& p : bundle.programs) {
