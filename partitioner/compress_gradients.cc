@@ -17,7 +17,6 @@ CompressedGradients round_to_bf16(LocalProgram& program, const std::vector<int>&
   CompressedGradients done;
   const Graph& graph = program.graph;
   GradientSums sums(program, axes, /*accumulated=*/true);
-  const int64_t runs = program.mesh.time < 0 ? 1 : program.mesh.axes[static_cast<size_t>(program.mesh.time)].size;
   Rewriter r(graph);
   std::map<ValueId, ValueId> narrow_of;  // of sums that are summed on, across nodes: they are not widened in between
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -35,7 +34,7 @@ CompressedGradients round_to_bf16(LocalProgram& program, const std::vector<int>&
     if (!sums.is_summed_on(static_cast<NodeId>(n)))
       r.replace(node.outputs[0], b.cast(out, graph.type(node.outputs[0]).dtype));
     ++done.sums;
-    const int64_t times = node.segment == Segment::kBackward ? runs : 1;
+    const int64_t times = node.segment == Segment::kBackward ? program.micro_batches : 1;
     done.bytes += times * byte_size(b.type(in));
     done.plain_bytes += times * byte_size(graph.type(node.inputs[0]));
   }
@@ -55,8 +54,9 @@ std::vector<int> sample_axes(const ShardingPlan& plan) {
   return {axes.begin(), axes.end()};
 }
 
-std::vector<int> sample_axes(const ShardingPlan& plan, const PipelineStage& stage) {
-  return plan.axis_uses.empty() ? sample_axes(plan) : plan.axis_uses[static_cast<size_t>(stage.index) + 1].samples;
+ShardingPlan::AxisUse axis_use(const ShardingPlan& plan, const PipelineStage& stage) {
+  if (plan.axis_uses.empty()) return {sample_axes(plan), plan.scatter_axes};
+  return plan.axis_uses[static_cast<size_t>(stage.index) + 1];
 }
 
 CompressedGradients compress_gradients(LocalProgram& program, Compression kind, const std::vector<int>& axes,

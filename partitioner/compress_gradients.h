@@ -16,8 +16,8 @@ struct CompressedGradients {
 
 // The mesh axes along which ranks take different samples.
 std::vector<int> sample_axes(const ShardingPlan& plan);
-// Those of a stage's program, where stages have plans of their own.
-std::vector<int> sample_axes(const ShardingPlan& plan, const PipelineStage& stage);
+// What the axes are to a stage's program: stages may have plans of their own.
+ShardingPlan::AxisUse axis_use(const ShardingPlan& plan, const PipelineStage& stage);
 
 // Rewrites every sum of a gradient over some of `axes`. What has one element on a rank, and what is sent from stage to
 // stage, stays as it is.

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+
+#include "partitioner/context_axes.h"
 
 namespace partita {
 namespace {
@@ -76,10 +77,9 @@ double memory_time(const DeviceProfile& device, double bytes, double kernels) {
 
 bool exchanges_heads(const AttentionWork& attention, const Share& share) {
   const double tensor = attention.split ? share.tensor : 1;
-  const int64_t context = static_cast<int64_t>(share.context),
-                key_heads = static_cast<int64_t>(std::max(1.0, attention.key_heads / tensor)),
-                queries = static_cast<int64_t>(std::max(1.0, attention.heads / tensor)) / key_heads;
-  return queries % (context / std::gcd(context, key_heads)) == 0;
+  const int64_t key_heads = static_cast<int64_t>(std::max(1.0, attention.key_heads / tensor)),
+                heads = static_cast<int64_t>(std::max(1.0, attention.heads / tensor));
+  return cut_over(static_cast<int64_t>(share.context), {key_heads, heads / key_heads}).has_value();
 }
 
 UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile& device, const ComputeOptions& options,

@@ -31,6 +31,18 @@ std::vector<int64_t> divisible_sizes(const Graph& graph, const Node& node, const
 
 }  // namespace
 
+std::optional<std::vector<int64_t>> cut_over(int64_t ranks, const std::vector<int64_t>& sizes) {
+  if (std::any_of(sizes.begin(), sizes.end(), [&](int64_t n) { return n % ranks == 0; })) return {{ranks}};
+  std::vector<int64_t> cut;
+  for (int64_t n : sizes) {
+    const int64_t part = std::gcd(ranks, n);
+    if (part > 1) cut.push_back(part);
+    ranks /= part;
+  }
+  if (ranks > 1) return std::nullopt;
+  return cut;
+}
+
 bool keeps_positions(const Graph& graph, const Node& node) {
   if (node.op->work == WorkKind::kMemory || node.op->split_form == nullptr) return false;
   const Formula f = bound_formula(graph, node);
@@ -50,17 +62,11 @@ std::optional<std::vector<int64_t>> cut_for_heads(const Graph& graph, const Mesh
     const Sharding first = sharding(node.inputs[0]);
     if (std::none_of(context.begin(), context.end(), [&](int a) { return first.is_split_by(a); })) continue;
     const std::vector<int64_t> sizes = divisible_sizes(graph, node, mesh, sample_parts, first);
-    if (std::any_of(sizes.begin(), sizes.end(), [&](int64_t n) { return n % ranks == 0; })) continue;
-    std::vector<int64_t> cut;
-    int64_t rest = ranks;
-    for (int64_t n : sizes) {
-      const int64_t part = std::gcd(rest, n);
-      if (part > 1) cut.push_back(part);
-      rest /= part;
-    }
-    if (rest > 1) return std::nullopt;
-    if (chosen.size() == 1) chosen = cut;
-    if (chosen != cut) return std::nullopt;
+    std::optional<std::vector<int64_t>> cut = cut_over(ranks, sizes);
+    if (!cut) return std::nullopt;
+    if (cut->size() == 1) continue;
+    if (chosen.size() == 1) chosen = *cut;
+    if (chosen != *cut) return std::nullopt;
   }
   return chosen;
 }

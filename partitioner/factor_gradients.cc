@@ -73,12 +73,7 @@ class Factorizer : public GradientRewriter {
     int64_t at = 0;
     for (ValueId v : values) {
       const int64_t end = at + elements(b_.shape(v));
-      ValueId own = flat.size() == 1 ? all
-                                     : b_.emit("slice", {all},
-                                               {{"starts", std::vector<int64_t>{at}},
-                                                {"limits", std::vector<int64_t>{end}},
-                                                {"strides", std::vector<int64_t>{1}}});
-      out.push_back(b_.reshape(own, b_.shape(v)));
+      out.push_back(b_.reshape(part(all, 0, at, end), b_.shape(v)));
       at = end;
     }
     return out;
@@ -87,15 +82,9 @@ class Factorizer : public GradientRewriter {
   // Modified Gram-Schmidt on the columns, each made orthogonal twice: what is left of a column that depends on those
   // before is rounding, and not orthogonal to them after once.
   ValueId orthonormal(ValueId x) {
-    const int64_t rows = b_.shape(x)[0];
     std::vector<ValueId> columns;
     for (int64_t c = 0; c < rank_; ++c) {
-      ValueId column = rank_ == 1 ? x
-                                  : b_.emit("slice", {x},
-                                            {{"starts", std::vector<int64_t>{0, c}},
-                                             {"limits", std::vector<int64_t>{rows, c + 1}},
-                                             {"strides", std::vector<int64_t>{1, 1}}});
-      column = unit(column);
+      ValueId column = unit(part(x, 1, c, c + 1));
       for (int pass = 0; c > 0 && pass < 2; ++pass) {
         for (ValueId before : columns) column = b_.sub(column, b_.mul(before, dot(before, column)));
         column = unit(column);

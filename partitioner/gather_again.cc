@@ -1,7 +1,6 @@
 #include "partitioner/gather_again.h"
 
 #include <algorithm>
-#include <map>
 
 #include "ir/builder.h"
 #include "partitioner/late_reads.h"

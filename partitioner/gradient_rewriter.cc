@@ -90,6 +90,13 @@ ValueId GradientRewriter::coordinate(int64_t axis) {
   return b_.input(name, {DType::kI64, {}}, InputKind::kCoordinate);
 }
 
+ValueId GradientRewriter::part(ValueId v, int dim, int64_t begin, int64_t end) {
+  Shape limits = b_.shape(v), starts(limits.size(), 0), strides(limits.size(), 1);
+  if (begin == 0 && end == limits[static_cast<size_t>(dim)]) return v;
+  starts[static_cast<size_t>(dim)] = begin, limits[static_cast<size_t>(dim)] = end;
+  return b_.emit("slice", {v}, {{"starts", starts}, {"limits", limits}, {"strides", strides}});
+}
+
 ValueId GradientRewriter::kept_state(const std::string& name, TensorType type, InitialRule initial,
                                      const std::vector<int64_t>& shared) {
   std::vector<int> axes;

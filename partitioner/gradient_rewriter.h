@@ -37,6 +37,8 @@ class GradientRewriter {
   void in_update(const GradientSum& sum);
   // "compress/LAYOUT/PARAMETER/WHAT": the layout, since ranks of another one share gradients otherwise.
   std::string state_name(const GradientSum& sum, const std::string& what);
+  // [begin, end) of the value's dimension `dim`.
+  ValueId part(ValueId v, int dim, int64_t begin, int64_t end);
   // This rank's index along the mesh axis, an input of the program.
   ValueId coordinate(int64_t axis);
   // A state for the optimizer, of which ranks that differ only along `shared` mesh axes have the same, all others their

@@ -116,11 +116,7 @@ class Quantizer : public GradientRewriter {
       const int64_t whole = elements(graph_.type(collective(*t, k).outputs[0]).shape);
       t->value = widened(t->sent);
       const int64_t padded = elements(b_.shape(t->value));
-      if (padded > whole)
-        t->value = b_.emit("slice", {b_.reshape(t->value, {padded})},
-                           {{"starts", std::vector<int64_t>{0}},
-                            {"limits", std::vector<int64_t>{whole}},
-                            {"strides", std::vector<int64_t>{1}}});
+      if (padded > whole) t->value = part(b_.reshape(t->value, {padded}), 0, 0, whole);
     }
   }
 
@@ -159,18 +155,11 @@ class Quantizer : public GradientRewriter {
     numbers = b_.emit_all(op, numbers, group);
     ValueId all = scales.size() == 1 ? scales[0] : b_.emit("concat", scales, {{"dim", int64_t{1}}});
     all = b_.emit(op, {all}, group);
-    const int rank = b_.rank(all);
     for (size_t k = 0; k < terms.size(); ++k) {
+      const int64_t column = static_cast<int64_t>(k);
+      const ValueId own = part(all, b_.rank(all) - 1, column, column + 1);
       Rounded& x = terms[k]->sent;
       x.q = numbers[k];
-      ValueId own = all;
-      if (terms.size() > 1) {
-        Shape starts(static_cast<size_t>(rank), 0), limits = b_.shape(all);
-        starts.back() = static_cast<int64_t>(k), limits.back() = starts.back() + 1;
-        own = b_.emit(
-            "slice", {all},
-            {{"starts", starts}, {"limits", limits}, {"strides", std::vector<int64_t>(static_cast<size_t>(rank), 1)}});
-      }
       Shape shape(b_.shape(x.q).size(), 1);
       shape[0] = b_.shape(own)[0];
       x.scale = b_.reshape(own, std::move(shape));

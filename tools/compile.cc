@@ -471,12 +471,10 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   }
   PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned.joined, layout));
   if (out.ranks > 1) {
-    const ShardingPlan& plan = planned.joined.plan;
     for (LocalProgram& stage : stages) {
-      gather_again(stage, plan.axis_uses.empty() ? plan.scatter_axes
-                                                 : plan.axis_uses[static_cast<size_t>(stage.stage.index) + 1].scatter);
-      const CompressedGradients c =
-          compress_gradients(stage, recipe.compress, sample_axes(planned.joined.plan, stage.stage), kBucketBytes);
+      const ShardingPlan::AxisUse axes = axis_use(planned.joined.plan, stage.stage);
+      gather_again(stage, axes.scatter);
+      const CompressedGradients c = compress_gradients(stage, recipe.compress, axes.samples, kBucketBytes);
       out.compressed.sums += c.sums, out.compressed.bytes += c.bytes, out.compressed.plain_bytes += c.plain_bytes;
       bucket_collectives(stage, kBucketBytes);
       bucket_gathers(stage, kBucketBytes);

@@ -226,9 +226,10 @@ std::string fault(const Case& c) {
   }
   for (LocalProgram& stage : stages) {
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
-    gather_again(stage, p.plan.scatter_axes);
+    const ShardingPlan::AxisUse axes = axis_use(p.plan, stage.stage);
+    gather_again(stage, axes.scatter);
     if (c.compress) {
-      compress_gradients(stage, Compression::kBf16, sample_axes(p.plan, stage.stage), 1 << 12);
+      compress_gradients(stage, Compression::kBf16, axes.samples, 1 << 12);
     }
     bucket_collectives(stage, 1 << 12);
     bucket_gathers(stage, 1 << 12);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 
 #include "runtime/npz.h"
@@ -106,56 +107,49 @@ void expect_holds(const std::string& folder, const NpzFile& expected, const Trai
   EXPECT_GT(compared, 4) << folder;
 }
 
-TEST(Models_EveryFolder, HoldsOnOneTwoAndFourRanks) {
+// With each given model's folder, reference, number of steps, and a place for files.
+void for_each_model(const std::function<void(const std::string&, const NpzFile&, size_t, const TempFolder&)>& check) {
   std::vector<std::string> folders = model_folders();
   if (folders.empty()) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   for (const std::string& folder : folders) {
     auto expected = NpzFile::open(folder + "/expected.npz");
     ASSERT_TRUE(expected.ok()) << expected.status();
-    size_t steps = array(*expected, "loss_f64").size();
     TempFolder out;
+    check(folder, *expected, array(*expected, "loss_f64").size(), out);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(Models_EveryFolder, HoldsOnOneTwoAndFourRanks) {
+  for_each_model([](const std::string& folder, const NpzFile& expected, size_t steps, const TempFolder& out) {
     Training one = train(folder, steps, "", out, "one");
-    expect_holds(folder, *expected, one);
+    expect_holds(folder, expected, one);
     for (const char* flags : {"--ranks 2 --like ddp", "--ranks 4"}) {
       Training more = train(folder, steps, flags, out, "more");
-      expect_holds(folder, *expected, more);
+      expect_holds(folder, expected, more);
       ASSERT_EQ(more.losses.size(), one.losses.size()) << folder << flags;
       for (size_t k = 0; k < one.losses.size(); ++k)
         EXPECT_NEAR(more.losses[k] / one.losses[k], 1, 1e-6) << folder << " " << flags << " step " << k;
     }
-    if (HasFatalFailure()) return;
-  }
+  });
 }
 
 // Each layout of work and states, from one transformation. (Losses are not held to those of one rank here: parts of a
 // product are summed in another order.)
 TEST(Models_EveryLayout, Holds) {
-  std::vector<std::string> folders = model_folders();
-  if (folders.empty()) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
-  for (const std::string& folder : folders) {
-    auto expected = NpzFile::open(folder + "/expected.npz");
-    ASSERT_TRUE(expected.ok()) << expected.status();
-    size_t steps = array(*expected, "loss_f64").size();
-    TempFolder out;
+  for_each_model([](const std::string& folder, const NpzFile& expected, size_t steps, const TempFolder& out) {
     for (const char* flags : {"--ranks 2 --like zero1", "--ranks 2 --like zero3-offload", "--ranks 4 --like hsdp",
                               "--ranks 2 --like megatron:tp2", "--ranks 4 --pin tensor=2 --pin zero=3",
                               "--ranks 2 --pin context=2", "--ranks 2 --pin expert=2"}) {
       SCOPED_TRACE(flags);
-      expect_holds(folder, *expected, train(folder, steps, flags, out, "layout"), 2);
+      expect_holds(folder, expected, train(folder, steps, flags, out, "layout"), 2);
     }
-    if (HasFatalFailure()) return;
-  }
+  });
 }
 
 // In stages, of which each has runs or parts of the exported batch in flight.
 TEST(Models_Stages, Hold) {
-  std::vector<std::string> folders = model_folders();
-  if (folders.empty()) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
-  for (const std::string& folder : folders) {
-    auto expected = NpzFile::open(folder + "/expected.npz");
-    ASSERT_TRUE(expected.ok()) << expected.status();
-    size_t steps = array(*expected, "loss_f64").size();
-    TempFolder out;
+  for_each_model([](const std::string& folder, const NpzFile& expected, size_t steps, const TempFolder& out) {
     std::string micro = " --pin micro_batch=1";
     std::string model = fs::exists(folder + "/model.onnx") ? "/model.onnx" : "/training_model.onnx";
     Outcome cut = run_command(partita_program() + " compile " + folder + model + " --train " + folder +
@@ -164,10 +158,9 @@ TEST(Models_Stages, Hold) {
     for (const char* flags : {"--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=1 --pin schedule=zero_bubble",
                               "--ranks 8 --pin pipeline=2 --pin tensor=2 --pin data=2"}) {
       SCOPED_TRACE(flags + micro);
-      expect_holds(folder, *expected, train(folder, steps, flags + micro, out, "stages"), 2);
+      expect_holds(folder, expected, train(folder, steps, flags + micro, out, "stages"), 2);
     }
-    if (HasFatalFailure()) return;
-  }
+  });
 }
 
 // One exported batch in micro-batches of one sample, where the model is a sum over samples.
