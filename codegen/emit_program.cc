@@ -15,6 +15,7 @@
 #include "codegen/nvptx/device_code.h"
 #include "codegen/nvptx/device_launches.h"
 #include "codegen/object_code.h"
+#include "codegen/product_epilogues.h"
 #include "codegen/program_interface.h"
 #include "codegen/rematerialize.h"
 #include "codegen/step_plan.h"
@@ -70,6 +71,14 @@ SidedGraph place_on_sides(const Graph& graph, const LocalProgram& local, const T
   return same;
 }
 
+// A GPU's products take what follows them upon themselves; a CPU's stay as they are.
+FusedProducts place_epilogues(const Graph& graph, const TargetOptions& options) {
+  if (!options.gpu.empty() && options.fuse && options.epilogues) return fuse_products(graph);
+  FusedProducts same{graph, std::vector<ValueId>(graph.values.size())};
+  std::iota(same.same_as.begin(), same.same_as.end(), 0);
+  return same;
+}
+
 // What a rank runs of the micro-batches of a step.
 std::vector<StageStep> operations(const LocalProgram& local) {
   if (local.stage.axis >= 0) {
@@ -86,7 +95,8 @@ class ProgramMaker {
         options_(options),
         expanded_(expand_composites(local.graph)),
         rematerialized_(rematerialize(expanded_)),
-        sided_(place_on_sides(rematerialized_.graph, local, options)),
+        products_(place_epilogues(rematerialized_.graph, options)),
+        sided_(place_on_sides(products_.graph, local, options)),
         graph_(sided_.graph),
         code_(graph_, options.gpu.empty() ? kFoldUnits : kDeviceFoldUnits, phases(local, graph_)),
         order_(operations(local)),
@@ -161,16 +171,30 @@ class ProgramMaker {
   ProgramClaims claims() const {
     ProgramClaims claims{local_.graph, {}};
     std::map<NodeId, NodeId> send_of = sends();
-    // In terms of the graph before anything was made again: a copy is the value that it equals.
-    auto original = [&](ValueId v) { return v < 0 ? v : rematerialized_.same_as[sided_.same_as[v]]; };
+    // In terms of the graph before anything was made again: a copy is the value that it equals. What the graph does
+    // not have is a temporary.
+    auto original = [&](ValueId v) {
+      const ValueId at = products_.same_as[sided_.same_as[v]];
+      return at == kNoValue ? kNoValue : rematerialized_.same_as[at];
+    };
+    int lowest = kNoValue;
+    for (const PlanStep& step : plan_.steps) {
+      for (int v : step.values) lowest = std::min(lowest, v);
+    }
     for (const PlanStep& step : plan_.steps) {
       StepClaim claim{step.node, step.values};
-      for (ValueId& v : claim.values) v = original(v);
+      for (int& v : claim.values) {
+        if (v >= 0) v = original(v) == kNoValue ? lowest - 1 - sided_.same_as[v] : original(v);
+      }
       if (step.nest != nullptr) claim.parts = written_parts(step);
       if (step.node >= 0) {
         const Node& node = graph_.nodes[step.node];
-        claim.node =
-            node.outputs.empty() ? send_of.at(step.node) : expanded_.values[original(node.outputs[0])].producer;
+        if (node.outputs.empty()) {
+          claim.node = send_of.at(step.node);
+        } else {
+          const ValueId made = original(node.outputs[0]);
+          claim.node = made == kNoValue ? kNoNode : expanded_.values[made].producer;
+        }
       }
       claims.steps.push_back(std::move(claim));
     }
@@ -293,7 +317,9 @@ class ProgramMaker {
         break;
       case StepKind::kLibrary:
         step.params = make_params(node->attrs);
-        if (!p.epilogue.empty()) step.params["epilogue"] = p.epilogue;
+        if (!p.epilogue.empty())
+          step.params["epilogue"] =
+              node->attrs.has("epilogue") ? cat(p.epilogue, "+", node->attrs.s("epilogue")) : p.epilogue;
         step.flops = static_cast<int64_t>(node_flops(graph_, *node));
         break;
       case StepKind::kCollectiveStart:
@@ -349,6 +375,7 @@ class ProgramMaker {
   const TargetOptions& options_;
   Graph expanded_;
   Rematerialized rematerialized_;
+  FusedProducts products_;
   SidedGraph sided_;
   const Graph& graph_;
   CodeGraph code_;

@@ -19,6 +19,7 @@ struct TargetOptions {
   std::string gpu;
   std::string assembler;  // gpu: the ptxas to run; empty: PTX alone, which the device's driver compiles when it loads
   bool fuse = true;       // no: one kernel per node
+  bool epilogues = true;  // gpu: products do what follows them, where they can (product_epilogues.h)
   bool in_place = true;   // no: every value has memory of its own while it lives
 };
 

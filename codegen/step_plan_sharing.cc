@@ -18,11 +18,11 @@ void StepPlanner::join_accumulations() {
     ValueId term = added_term(s, next, sum);
     if (term == kNoValue) continue;
     Draft& product = drafts_[value_spans_[term].birth];
-    if (product.step.name != "matmul" || product.step.segment != drafts_[sum].step.segment ||
-        product.step.phase != drafts_[sum].step.phase)
+    if (product.step.name != "matmul" || product.uses[static_cast<size_t>(product.step.inputs)].id != term ||
+        product.step.segment != drafts_[sum].step.segment || product.step.phase != drafts_[sum].step.phase)
       continue;
     // The product's output is the next value now, and the sum's step is gone.
-    product.uses.back().id = next;
+    product.uses[static_cast<size_t>(product.step.inputs)].id = next;
     product.step.epilogue = "accumulate";
     drafts_[sum].uses.clear();
     drafts_[sum].step.nest = nullptr;

@@ -110,10 +110,10 @@ CudaKernel make_cuda_attention(CudaDevice& device, const KernelRequest& r) {
     void *mask_data = masked ? b[3] : nullptr, *lse = b.back();
     for (int64_t c = 0; c < a.chunks(); ++c) {
       ScoresDevice z = a.scores(c);
-      qk->run(a.queries(b[0], c, a.a_.d), a.keys(b[1], c, a.a_.d), nullptr, p);
+      qk->run(a.queries(b[0], c, a.a_.d), a.keys(b[1], c, a.a_.d), p);
       void* arguments[] = {&p, &mask_data, &lse, &z};
       a.device_.launch(softmax, a.rows(), kRowThreads, arguments);
-      pv->run(p, a.keys(b[2], c, a.a_.e), nullptr, a.queries(out, c, a.a_.e));
+      pv->run(p, a.keys(b[2], c, a.a_.e), a.queries(out, c, a.a_.e));
     }
   });
 }
@@ -145,15 +145,15 @@ CudaKernel make_cuda_attention_grad(CudaDevice& device, const KernelRequest& r) 
       ScoresDevice z = a.scores(c);
       int64_t width = e;
       void *g = b[0], *y = b[5];
-      qk->run(a.queries(b[1], c, d), a.keys(b[2], c, d), nullptr, p);
+      qk->run(a.queries(b[1], c, d), a.keys(b[2], c, d), p);
       void* first[] = {&p, &mask_data, &lse, &z};
       a.device_.launch(again, a.rows(), kRowThreads, first);
-      pg->run(p, a.queries(b[0], c, e), nullptr, a.keys(b[9], c, e));
-      gv->run(a.queries(b[0], c, e), a.keys(b[3], c, e), nullptr, dp);
+      pg->run(p, a.queries(b[0], c, e), a.keys(b[9], c, e));
+      gv->run(a.queries(b[0], c, e), a.keys(b[3], c, e), dp);
       void* second[] = {&p, &dp, &g, &y, &width, &z};
       a.device_.launch(gradients, a.rows(), kRowThreads, second);
-      dq->run(dp, a.keys(b[2], c, d), nullptr, a.queries(b[7], c, d));
-      dk->run(dp, a.queries(b[1], c, d), nullptr, a.keys(b[8], c, d));
+      dq->run(dp, a.keys(b[2], c, d), a.queries(b[7], c, d));
+      dk->run(dp, a.queries(b[1], c, d), a.keys(b[8], c, d));
     }
   });
 }

@@ -11,6 +11,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
+#include "runtime/cuda/kernels_device.h"
 #include "runtime/kernels/matmul_plan.h"
 
 namespace partita::runtime {
@@ -62,10 +63,11 @@ absl::Status CudaMatmul::describe() {
   };
   PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
   PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
-  int32_t epilogue = p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-  if (p.relu) epilogue = p.bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-  if (p.gelu_tanh) epilogue = p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-  PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue));
+  PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue()));
+  if (p.aux || p.gelu_tanh_grad) PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n));
+  // To the heuristics addresses tell their alignment.
+  auto* aligned = reinterpret_cast<std::byte*>(uintptr_t{kOperandAlignment});
+  PARTITA_RETURN_IF_ERROR(set_others({aligned, aligned, aligned}));
   auto layout = [&](cublasLtMatrixLayout_t& made, cudaDataType_t type, int64_t rows, int64_t columns, int64_t stride) {
     PARTITA_RETURN_IF_ERROR(
         check(lt_.layout_create(&made, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows),
@@ -95,6 +97,28 @@ absl::Status CudaMatmul::describe() {
   return preferred;
 }
 
+// Its A is our B.
+uint32_t CudaMatmul::epilogue() const {
+  const CudaProduct& p = product_;
+  if (p.sum_a || p.sum_b) return p.sum_a ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
+  if (p.gelu_tanh_grad) return CUBLASLT_EPILOGUE_DGELU;
+  if (p.gelu_tanh && p.aux) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  if (p.gelu_tanh) return p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+  if (p.relu) return p.bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+  return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+absl::Status CudaMatmul::set_others(const ProductOperands& others) {
+  const CudaProduct& p = product_;
+  const auto set = [&](cublasLtMatmulDescAttributes_t what, const void* at) {
+    return check(lt_.desc_set(desc_, what, &at, sizeof at), "cublasLtMatmulDescSetAttribute");
+  };
+  if (p.bias) PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, others.bias));
+  if (p.sum_a || p.sum_b) PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, others.sums));
+  if (p.aux || p.gelu_tanh_grad) PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, others.aux));
+  return absl::OkStatus();
+}
+
 // What a choice is for: everything that the heuristics know.
 std::string CudaMatmul::text() const {
   const CudaProduct& p = product_;
@@ -105,9 +129,14 @@ std::string CudaMatmul::text() const {
       p.transpose_b ? ", B transposed" : "",
       p.batch > 1 ? cat(", ", p.batch, " of them, ", p.stride_a, " ", p.stride_b, " ", p.stride_c, " apart") : "",
       p.accumulate ? ", added" : "", p.bias ? ", bias" : "",
-      p.relu        ? ", relu"
-      : p.gelu_tanh ? ", gelu"
-                    : "",
+      p.relu             ? ", relu"
+      : p.gelu_tanh      ? ", gelu"
+      : p.gelu_tanh_grad ? ", gradient of gelu"
+                         : "",
+      p.aux ? " of what it writes" : "",
+      p.sum_a   ? ", sum of A"
+      : p.sum_b ? ", sum of B"
+                : "",
       ", aligned to ", p.align_a, " ", p.align_b, " ", p.align_c);
 }
 
@@ -155,7 +184,8 @@ absl::StatusOr<size_t> CudaMatmul::fastest(const std::vector<cublasLtMatmulHeuri
   const int64_t bytes_a = space((p.m * p.k + last * p.stride_a) * in),
                 bytes_b = space((p.k * p.n + last * p.stride_b) * in),
                 bytes_c = space((p.m * p.n + last * p.stride_c) * dtype_size(p.out)),
-                bytes = bytes_a + bytes_b + bytes_c + kWorkspace;
+                bytes_others = p.has_epilogue() ? bytes_c + space(std::max(p.m, p.n) * dtype_size(p.out)) : 0,
+                bytes = bytes_a + bytes_b + bytes_c + kWorkspace + bytes_others;
   void* memory = nullptr;
   if (cudaError_t e = cudaMalloc(&memory, static_cast<size_t>(bytes)); e != cudaSuccess) {
     cudaGetLastError();
@@ -167,6 +197,8 @@ absl::StatusOr<size_t> CudaMatmul::fastest(const std::vector<cublasLtMatmulHeuri
   if (cudaError_t e = cudaMemsetAsync(memory, kPattern, static_cast<size_t>(bytes), device_.stream()); e != cudaSuccess)
     return cuda_error("cudaMemset", e);
   auto* a = static_cast<std::byte*>(memory);
+  std::byte* others = a + bytes_a + bytes_b + bytes_c + kWorkspace;
+  PARTITA_RETURN_IF_ERROR(set_others({others + bytes_c, others, others + bytes_c}));
   seconds.clear();
   for (const auto& candidate : candidates) {
     PARTITA_ASSIGN_OR_RETURN(seconds.emplace_back(),
@@ -206,9 +238,8 @@ CudaMatmul::~CudaMatmul() {
   if (desc_ != nullptr) lt_.desc_destroy(desc_);
 }
 
-void CudaMatmul::run(const std::byte* a, const std::byte* b, const std::byte* bias, std::byte* c) {
-  if (product_.bias)
-    device_.note(check(lt_.desc_set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias), "bias"));
+void CudaMatmul::run(const std::byte* a, const std::byte* b, std::byte* c, const ProductOperands& others) {
+  device_.note(set_others(others));
   device_.note(check(launch(algorithm_, a, b, c, device_.scratch(), workspace_), "cublasLtMatmul"));
 }
 
@@ -223,10 +254,56 @@ cublasStatus_t CudaMatmul::launch(const cublasLtMatmulAlgo_t& algorithm, const s
                     device_.stream());
 }
 
+namespace {
+
+// The product, and what follows it by kernels of our own: where cuBLASLt has no algorithm for both.
+class ProductAndKernels {
+ public:
+  static absl::StatusOr<ProductAndKernels> make(CudaDevice& device, const CudaProduct& p) {
+    CudaProduct plain = p;
+    plain.bias = plain.relu = plain.gelu_tanh = plain.gelu_tanh_grad = plain.aux = plain.sum_a = plain.sum_b = false;
+    PARTITA_ASSIGN_OR_RETURN(std::shared_ptr<CudaMatmul> matmul, CudaMatmul::make(device, plain));
+    ProductAndKernels made(device, p, std::move(matmul));
+    const std::string type(dtype_name(p.dtype));
+    PARTITA_ASSIGN_OR_RETURN(made.finish_, device.own_kernel(cat("finish_product_", type)));
+    PARTITA_ASSIGN_OR_RETURN(made.sum_, device.own_kernel(cat("sum_rows_", type)));
+    return made;
+  }
+
+  void run(const std::byte* a, const std::byte* b, std::byte* c, const ProductOperands& others) {
+    const CudaProduct& p = product_;
+    matmul_->run(a, b, c);
+    if (p.sum_a || p.sum_b) {
+      const std::byte* rows = p.sum_a ? a : b;
+      int64_t count = p.k, columns = p.sum_a ? p.m : p.n;
+      std::byte* sums = others.sums;
+      void* arguments[] = {&rows, &sums, &count, &columns};
+      device_->launch_items(sum_, columns, arguments);
+      return;
+    }
+    const std::byte *bias = p.bias ? others.bias : nullptr, *of = p.gelu_tanh_grad ? others.aux : nullptr;
+    std::byte* aux = p.aux ? others.aux : nullptr;
+    int64_t count = p.m * p.n, columns = p.n;
+    int kind = p.relu ? kReluEpilogue : p.gelu_tanh ? kGeluEpilogue : kNoEpilogue;
+    void* arguments[] = {&c, &bias, &of, &aux, &count, &columns, &kind};
+    device_->launch_items(finish_, count, arguments);
+  }
+
+ private:
+  ProductAndKernels(CudaDevice& device, const CudaProduct& product, std::shared_ptr<CudaMatmul> matmul)
+      : device_(&device), product_(product), matmul_(std::move(matmul)) {}
+  CudaDevice* device_;
+  CudaProduct product_;
+  std::shared_ptr<CudaMatmul> matmul_;
+  cudaKernel_t finish_ = nullptr, sum_ = nullptr;
+};
+
+}  // namespace
+
 // Batches that no single stride describes go one by one over the outer dimensions.
 CudaKernel make_cuda_matmul(CudaDevice& device, const KernelRequest& r) {
-  PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 3, 1));
   PARTITA_ASSIGN_OR_RETURN(const MatmulPlan plan, MatmulPlan::make(r));
+  if (plan.activation == Activation::kGeluErf) return r.unsupported();
   const DType dtype = r.dtype(), out = r.out(0).dtype;
   if (plan.bias && r.dtype(2) != out) return r.error("a bias of the result's dtype");
   if (r.dtype(1) != dtype || (out != dtype && out != DType::kF32)) return r.error("operands of one dtype");
@@ -250,6 +327,10 @@ CudaKernel make_cuda_matmul(CudaDevice& device, const KernelRequest& r) {
                 .bias = plan.bias,
                 .relu = plan.activation == Activation::kRelu,
                 .gelu_tanh = plan.activation == Activation::kGeluTanh,
+                .gelu_tanh_grad = plan.activation == Activation::kGeluTanhGrad,
+                .aux = plan.aux,
+                .sum_a = plan.sum_a,
+                .sum_b = plan.sum_b,
                 .tf32 = r.i("tf32", 0) != 0};
   int64_t outer = plan.batches();
   if (!plan.batch.empty()) {
@@ -262,12 +343,27 @@ CudaKernel make_cuda_matmul(CudaDevice& device, const KernelRequest& r) {
       p.align_c = std::min(p.align_c, alignment_at(plan.batch[d].c * dtype_size(out)));
     }
   }
-  PARTITA_ASSIGN_OR_RETURN(std::shared_ptr<CudaMatmul> matmul, CudaMatmul::make(device, p));
-  return make_kernel([matmul, plan, outer, batch = p.batch, in = dtype_size(dtype),
+  const size_t inputs = r.inputs();
+  const auto others = [p, inputs](std::span<std::byte* const> b) {
+    return ProductOperands{p.bias ? b[2] : nullptr,
+                           p.aux              ? b[inputs + 1]
+                           : p.gelu_tanh_grad ? b[inputs - 1]
+                                              : nullptr,
+                           p.sum_a || p.sum_b ? b.back() : nullptr};
+  };
+  absl::StatusOr<std::shared_ptr<CudaMatmul>> matmul = CudaMatmul::make(device, p);
+  if (absl::IsUnimplemented(matmul.status()) && p.has_epilogue() && outer * p.batch == 1) {
+    PARTITA_ASSIGN_OR_RETURN(ProductAndKernels apart, ProductAndKernels::make(device, p));
+    return make_kernel([apart, others, inputs](std::span<std::byte* const> b) mutable {
+      apart.run(b[0], b[1], b[inputs], others(b));
+    });
+  }
+  PARTITA_RETURN_IF_ERROR(matmul.status());
+  return make_kernel([matmul = *std::move(matmul), others, inputs, plan, outer, batch = p.batch, in = dtype_size(dtype),
                       size = dtype_size(out)](std::span<std::byte* const> b) {
     for (int64_t o = 0; o < outer; ++o) {
       const MatmulPlan::Batch at = plan.offsets(o * batch);
-      matmul->run(b[0] + at.a * in, b[1] + at.b * in, plan.bias ? b[2] : nullptr, b.back() + at.c * size);
+      matmul->run(b[0] + at.a * in, b[1] + at.b * in, b[inputs] + at.c * size, others(b));
     }
   });
 }

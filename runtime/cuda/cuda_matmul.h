@@ -1,4 +1,5 @@
-// One product on the GPU through cuBLASLt, prepared once: C = A B, or C += A B, row-major.
+// One product on the GPU through cuBLASLt, prepared once: C = A B, or C += A B, row-major, and what its epilogue does
+// with C (runtime/kernels/matmul_plan.h).
 #pragma once
 
 #include <numeric>
@@ -22,11 +23,20 @@ struct CudaProduct {
   int64_t m = 1, n = 1, k = 1;
   bool transpose_a = false, transpose_b = false;
   int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;  // elements
-  bool accumulate = false, bias = false, relu = false, gelu_tanh = false;
+  bool accumulate = false, bias = false, relu = false, gelu_tanh = false, gelu_tanh_grad = false, aux = false,
+       sum_a = false, sum_b = false;
   bool tf32 = false;  // f32 operands may be rounded to tf32
   double scale = 1;
+  bool has_epilogue() const { return bias || relu || gelu_tanh || gelu_tanh_grad || aux || sum_a || sum_b; }
   uint32_t align_a = kOperandAlignment, align_b = kOperandAlignment,
            align_c = kOperandAlignment;  // of addresses, bytes
+};
+
+// What an epilogue reads and writes beside C. Not needed ones are null.
+struct ProductOperands {
+  const std::byte* bias = nullptr;  // [n]
+  std::byte* aux = nullptr;         // [m, n]: written before a GELU, read by its gradient
+  std::byte* sums = nullptr;        // [m] of A, [n] of B
 };
 
 class CudaMatmul {
@@ -37,12 +47,14 @@ class CudaMatmul {
   CudaMatmul(const CudaMatmul&) = delete;
   CudaMatmul& operator=(const CudaMatmul&) = delete;
 
-  void run(const std::byte* a, const std::byte* b, const std::byte* bias, std::byte* c);
+  void run(const std::byte* a, const std::byte* b, std::byte* c, const ProductOperands& others = {});
 
  private:
   CudaMatmul(CudaDevice& device, const CublasLt& lt, const CudaProduct& product)
       : device_(device), lt_(lt), product_(product) {}
   absl::Status describe();
+  uint32_t epilogue() const;
+  absl::Status set_others(const ProductOperands& others);
   std::string text() const;
   absl::Status choose(cublasLtMatmulPreference_t preference);
   absl::Status take(const cublasLtMatmulAlgo_t& algorithm, size_t workspace);

@@ -218,8 +218,8 @@ void tiled_matmul(const Plan& p, const T* a, const T* b, const T* bias, T* c) {
 }  // namespace
 
 Kernel make_matmul(const KernelRequest& r) {
-  PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 3, 1));
   PARTITA_ASSIGN_OR_RETURN(const Plan plan, Plan::make(r));
+  if (plan.is_extended()) return r.unsupported();
   const DType dtype = r.dtype(), out = r.out(0).dtype;
   if (r.dtype(1) != dtype || (out != dtype && out != DType::kF32)) return r.error("operands of one dtype");
   const int64_t bytes = *element_count(r.out(0).shape) * dtype_size(out);

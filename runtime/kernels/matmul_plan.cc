@@ -18,10 +18,23 @@ absl::Status parse_epilogue(const KernelRequest& r, MatmulPlan& plan) {
       plan.activation = Activation::kGeluErf;
     else if (name == "gelu_tanh")
       plan.activation = Activation::kGeluTanh;
+    else if (name == "gelu_tanh_grad")
+      plan.activation = Activation::kGeluTanhGrad;
+    else if (name == "aux")
+      plan.aux = true;
+    else if (name == "sum_a")
+      plan.sum_a = true;
+    else if (name == "sum_b")
+      plan.sum_b = true;
     else
-      return r.error(cat("an epilogue of bias, accumulate, relu, gelu_erf, gelu_tanh, not '", name, "'"));
+      return r.error(
+          cat("an epilogue of bias, accumulate, aux, relu, gelu_erf, gelu_tanh, gelu_tanh_grad, sum_a, "
+              "sum_b, not '",
+              name, "'"));
   }
-  return absl::OkStatus();
+  const size_t inputs = 2u + plan.bias + (plan.activation == Activation::kGeluTanhGrad),
+               outputs = 1u + plan.aux + (plan.sum_a || plan.sum_b);
+  return r.expect_operands(inputs, inputs, outputs);
 }
 
 }  // namespace
@@ -41,7 +54,7 @@ absl::StatusOr<MatmulPlan> MatmulPlan::make(const KernelRequest& r) {
   for (size_t d = 0; d + 2 < rank; ++d)
     fits = fits && (a[d] == b[d] || a[d] == 1 || b[d] == 1) && c[d] == (a[d] == 1 ? b[d] : a[d]);
   if (!fits) return r.error("matching inner and batch dimensions");
-  if (plan.bias && (r.inputs() != 3 || *element_count(r.in(2).shape) != plan.n || r.dtype(2) != r.dtype()))
+  if (plan.bias && (*element_count(r.in(2).shape) != plan.n || r.dtype(2) != r.dtype()))
     return r.error("a bias of one value per column");
 
   int64_t stride_a = plan.m * plan.k, stride_b = plan.k * plan.n, stride_c = plan.m * plan.n;
@@ -63,6 +76,18 @@ absl::StatusOr<MatmulPlan> MatmulPlan::make(const KernelRequest& r) {
     plan.m *= plan.batch.back().size;
     plan.batch.pop_back();
   }
+  if (!plan.is_extended()) return plan;
+  const auto is_like_result = [&](const Operand& o) {
+    return o.dtype == r.dtype() && *element_count(o.shape) == plan.m * plan.n;
+  };
+  fits = plan.batch.empty() && r.out(0).dtype == r.dtype() && (!plan.aux || is_like_result(r.out(1)));
+  if (plan.activation == Activation::kGeluTanhGrad) fits = fits && is_like_result(r.in(r.inputs() - 1));
+  if (plan.sum_a || plan.sum_b) {
+    const Operand& sums = r.step().operands.back();
+    fits = fits && plan.sum_a != plan.sum_b && sums.dtype == r.dtype() && plan.transpose_a && !plan.transpose_b &&
+           *element_count(sums.shape) == (plan.sum_a ? plan.m : plan.n);
+  }
+  if (!fits) return r.error("one matrix by another, and what its epilogue takes and gives of its type and size");
   return plan;
 }
 

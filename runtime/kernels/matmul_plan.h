@@ -1,14 +1,17 @@
 // What matmul computes, whoever computes it.
 //
 // Param "epilogue": any of these joined by '+', applied in this order: bias (third input, one value per column),
-// accumulate (adds to what the output holds), and one of relu, gelu_erf, gelu_tanh.
+// accumulate (adds to what the output holds), aux (a second output: what the result is by now), and one of relu,
+// gelu_erf, gelu_tanh, gelu_tanh_grad (times gelu_tanh's derivative at the last input, which is like the output). With
+// sum_a or sum_b the last output is the sum of that operand over the inner dimension, one value per row or column of
+// the result. GPUs alone have aux, gelu_tanh_grad and sums, and they of one matrix by another alone.
 #pragma once
 
 #include "runtime/kernels/kernel_request.h"
 
 namespace partita::runtime {
 
-enum class Activation { kNone, kRelu, kGeluErf, kGeluTanh };
+enum class Activation { kNone, kRelu, kGeluErf, kGeluTanh, kGeluTanhGrad };
 
 // The product as C[batch, m, n] = A[batch, m, k] B[batch, k, n] with as few batch dimensions as it takes; strides in
 // elements, 0 where an operand is broadcast.
@@ -23,8 +26,11 @@ struct MatmulPlan {
   int64_t m = 1, n = 1, k = 1;
   bool transpose_a = false, transpose_b = false;
   bool bias = false, accumulate = false;
+  bool aux = false, sum_a = false, sum_b = false;
   Activation activation = Activation::kNone;
 
+  // What only GPUs do.
+  bool is_extended() const { return aux || sum_a || sum_b || activation == Activation::kGeluTanhGrad; }
   int64_t batches() const {
     int64_t count = 1;
     for (const Batch& dim : batch) count *= dim.size;

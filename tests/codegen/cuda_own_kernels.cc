@@ -7,6 +7,7 @@
 #include "tests/runtime/cuda_kernels_host.h"
 
 #include "runtime/cuda/kernels/attention.cu"
+#include "runtime/cuda/kernels/epilogue.cu"
 #include "runtime/cuda/kernels/indexing.cu"
 #include "tests/codegen/cuda_on_host.h"
 
@@ -31,6 +32,12 @@ void register_own_kernels() {
   PARTITA_ADD(attention, softmax_rows_f64);
   PARTITA_ADD(attention, probabilities_f64);
   PARTITA_ADD(attention, score_gradients_f64);
+  PARTITA_ADD(epilogue, finish_product_f32);
+  PARTITA_ADD(epilogue, finish_product_bf16);
+  PARTITA_ADD(epilogue, finish_product_f16);
+  PARTITA_ADD(epilogue, sum_rows_f32);
+  PARTITA_ADD(epilogue, sum_rows_bf16);
+  PARTITA_ADD(epilogue, sum_rows_f16);
   PARTITA_ADD(indexing, gather_64_i64);
   PARTITA_ADD(indexing, take_along_64_i64);
   PARTITA_ADD(indexing, take_along_grad_f64_i64);

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "ir/evaluate.h"
 #include "runtime/joint_launches.h"
+#include "tests/codegen/product_reference.h"
 
 namespace partita {
 
@@ -107,19 +108,16 @@ void Interpreter::run_step(const runtime::Step& step, int parts) {
     case runtime::StepKind::kLibrary: {
       const OpDef* op = find_op(step.name);
       Attrs attrs;
-      const bool accumulate = step.params.count("epilogue") > 0;  // the only epilogue that programs have
+      const bool product = step.name == "matmul";
       for (const auto& [name, value] : step.params) {
-        if (name != "epilogue") std::visit([&, n = name](const auto& v) { attrs.set(n, v); }, value);
+        if (!product) std::visit([&, n = name](const auto& v) { attrs.set(n, v); }, value);
       }
       std::vector<Tensor> in;
       std::vector<const Tensor*> pointers;
       for (int k = 0; k < step.inputs; ++k) in.push_back(buffers[k] == nullptr ? Tensor{} : read(step.operands[k]));
       for (int k = 0; k < step.inputs; ++k) pointers.push_back(buffers[k] == nullptr ? nullptr : &in[k]);
-      auto out = evaluate_op(*op, attrs, pointers);
-      if (accumulate) {
-        Tensor held = read(step.operands.back());
-        for (size_t k = 0; k < held.f.size(); ++k) out[0].f[k] += held.f[k];
-      }
+      const auto out = product ? evaluate_product(step, in, read(step.operands[static_cast<size_t>(step.inputs)]))
+                               : evaluate_op(*op, attrs, pointers);
       for (size_t k = 0; k < out.size(); ++k) write(step.operands[step.inputs + k], out[k]);
       return;
     }

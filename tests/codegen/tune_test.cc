@@ -56,7 +56,7 @@ std::vector<double> multiplied(const std::string& choices, const CudaProduct& p 
   auto from = device->allocate(static_cast<int64_t>(values.size() * 8)), to = device->allocate(p.m * p.n * 8);
   EXPECT_TRUE(from.ok() && to.ok());
   EXPECT_TRUE(device->write(*from, std::as_bytes(std::span(values))).ok());
-  (*matmul)->run(*from, *from + p.m * p.k * 8, nullptr, *to);
+  (*matmul)->run(*from, *from + p.m * p.k * 8, *to);
   EXPECT_TRUE(device->read(std::as_writable_bytes(std::span(result)), *to).ok());
   return result;
 }

@@ -40,6 +40,8 @@ absl::StatusOr<verifier::Bundle> sample_bundle(const std::string& folder, const 
   for (const std::string& preset : layout.like) PARTITA_RETURN_IF_ERROR(apply_preset(request.recipe, preset));
   for (const std::string& pin : layout.pins) PARTITA_RETURN_IF_ERROR(apply_pin(request.recipe, pin));
   request.ranks = layout.ranks;
+  request.target.gpu = layout.gpu;
+  if (layout.precision) request.recipe.precision = *layout.precision;
   request.keep_gradients = layout.keep_gradients;
   if (layout.evaluate) request.recipe.evaluate = EvaluateRecipe{.data = {.path = "text.bin"}};
   PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));

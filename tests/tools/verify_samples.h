@@ -1,10 +1,12 @@
 // Bundles in memory for the verifier's tests.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ir/recipe.h"
 #include "tests/temp_folder.h"
 #include "tools/verify/bundle.h"
 
@@ -14,6 +16,8 @@ struct SampleLayout {
   int64_t ranks = 2;
   std::vector<std::string> like, pins;
   bool keep_gradients = false, evaluate = false;
+  std::string gpu = {};                     // empty: a CPU's program
+  std::optional<Precision> precision = {};  // in place of the recipe's
 };
 
 // Compiles the model of a folder (model.onnx and train.yaml).

@@ -76,6 +76,8 @@ void ModelFlags::add(CLI::App& app) {
   app.add_option("--dump-ir", dump_ir, "write the graph into this folder after each pass that changes it");
   app.add_option("--stop-after", stop_after, "stop after this pass");
   app.add_flag("--no-fusion", no_fusion, "one kernel per operation: slow, to find a fault");
+  app.add_flag("--no-epilogues", no_epilogues,
+               "a GPU's products write what they are, and what follows them is a kernel: to compare with");
   app.add_flag("--no-in-place", no_in_place, "every value has memory of its own: to find a fault");
   app.add_flag("--time-passes", time_passes, "print the time that each pass takes");
 }
@@ -105,6 +107,7 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
   }
   r.ranks = ranks;
   r.target.fuse = !no_fusion;
+  r.target.epilogues = !no_epilogues;
   r.target.in_place = !no_in_place;
   r.passes.dump_folder = dump_ir;
   r.passes.stop_after = stop_after;

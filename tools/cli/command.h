@@ -39,7 +39,7 @@ struct ModelFlags {
   std::vector<std::string> pins, like;
   std::optional<int64_t> ranks;
   std::optional<Precision> precision;
-  bool time_passes = false, no_fusion = false, no_in_place = false, allow_infeasible = false;
+  bool time_passes = false, no_fusion = false, no_in_place = false, no_epilogues = false, allow_infeasible = false;
 
   // The first lines of every --help: what to compile, and how.
   void add(CLI::App& app);

@@ -6,6 +6,7 @@
 
 #include "base/quote.h"
 #include "base/status.h"
+#include "tools/verify/check_product.h"
 #include "tools/verify/check_steps_parts.h"
 #include "tools/verify/check_versions.h"
 #include "tools/verify/derivation.h"
@@ -16,6 +17,13 @@
 
 namespace partita::verifier {
 namespace {
+
+// Empty where there is none.
+std::string text_of(const runtime::Step& step, const std::string& param) {
+  const auto at = step.params.find(param);
+  const std::string* text = at == step.params.end() ? nullptr : std::get_if<std::string>(&at->second);
+  return text == nullptr ? "" : *text;
+}
 
 using runtime::Region;
 using runtime::ScheduleEntry;
@@ -42,6 +50,7 @@ class StepChecker {
     for (const auto& segment : program_.segments) {
       for (const Step& step : segment.steps) {
         if (step.kind == StepKind::kKernel) add_to_group(segment.kind, step);
+        note_temporaries(step);
       }
     }
     PARTITA_RETURN_IF_ERROR(run_schedule(program_.schedule, false));
@@ -60,6 +69,17 @@ class StepChecker {
     const std::vector<int>& values = claims_[step.id].values;
     for (size_t k = 0; k < values.size() && k < static_cast<size_t>(step.inputs); ++k) {
       if (values[k] >= 0) group.insert(values[k]);
+    }
+  }
+
+  // Temporaries that one step alone writes, and it reads one value alone.
+  void note_temporaries(const Step& step) {
+    const Claim& claim = claims_[step.id];
+    for (size_t k = static_cast<size_t>(step.inputs); k < claim.values.size(); ++k) {
+      if (claim.values[k] >= -1) continue;
+      const bool whole = step.kind == StepKind::kKernel && step.inputs == 1 && claim.values[0] >= 0;
+      auto [at, fresh] = rounded_.try_emplace(claim.values[k], whole ? claim.values[0] : -1);
+      if (!fresh) at->second = -1;
     }
   }
 
@@ -225,28 +245,85 @@ class StepChecker {
     const Claim& claim = claims_[step.id];
     if (claim.node < 0) return differs("it claims no node");
     const Node& node = g_.nodes[claim.node];
-    auto epilogue = step.params.find("epilogue");
-    bool accumulates = epilogue != step.params.end() && epilogue->second == runtime::Param("accumulate");
-    PARTITA_RETURN_IF_ERROR(check_params(node, step, accumulates));
+    const std::string epilogue = text_of(step, "epilogue");
+    const bool accumulates = epilogue == "accumulate";
     PARTITA_RETURN_IF_ERROR(check_apart(step, false));
+    if (!epilogue.empty() && !accumulates) return run_product(step, epilogue);
+    PARTITA_RETURN_IF_ERROR(check_params(node, step, epilogue));
     PARTITA_RETURN_IF_ERROR(check_operands(step, node));
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       size_t o = node.inputs.size() + k;
       int value = storage_[node.outputs[k]];
       if (accumulates) {
-        int sum = claim.values[o];
-        int to = sum < 0 ? -1 : added_to(g_, storage_, sum, value);
-        if (to < 0) return differs("expected a sum with ", m_.name(value), ", found ", m_.name(sum));
-        PARTITA_RETURN_IF_ERROR(read(step, o, to));
-        value = sum;
+        PARTITA_ASSIGN_OR_RETURN(value, read_sum(step, o, value));
       }
-      if (claim.values[o] != value)
-        return differs("operand ", o, ": expected ", m_.name(value), ", found ", m_.name(claim.values[o]));
-      PARTITA_RETURN_IF_ERROR(m_.check_type(step.operands[o], value));
-      PARTITA_RETURN_IF_ERROR(check_segment(value));
-      PARTITA_RETURN_IF_ERROR(m_.write_range(range(step, o), value));
+      PARTITA_RETURN_IF_ERROR(write_result(step, o, value));
     }
     return absl::OkStatus();
+  }
+
+  // A product that does what follows it.
+  absl::Status run_product(const Step& step, const std::string& epilogue) {
+    const Claim& claim = claims_[step.id];
+    const size_t inputs = static_cast<size_t>(step.inputs);
+    if (inputs >= step.operands.size()) return differs("expected a result, found none");
+    const bool accumulates = epilogue.rfind("accumulate", 0) == 0;
+    const std::vector<ValueId>& own = g_.nodes[claim.node].outputs;
+    const int result = !accumulates ? claim.values[inputs] : own.empty() ? -1 : storage_[own[0]];
+    PARTITA_ASSIGN_OR_RETURN(const ProductOperands found,
+                             product_operands(g_, storage_, epilogue, result, claim.values.back()));
+    const Node& product = g_.nodes[found.product];
+    PARTITA_RETURN_IF_ERROR(check_params(product, step, epilogue));
+    if (inputs != found.inputs.size() || step.operands.size() - inputs != found.outputs.size())
+      return differs("expected ", found.inputs.size(), " inputs and ", found.outputs.size(), " outputs");
+    const TensorType& type = g_.type(product.outputs[0]);
+    for (size_t k = 0; k < inputs; ++k) {
+      int value = found.inputs[k];
+      if (static_cast<int>(k) == found.bias && g_.type(value).dtype != type.dtype) {
+        value = claim.values[k];
+        PARTITA_RETURN_IF_ERROR(check_rounded(step.operands[k], value, found.inputs[k], type));
+      }
+      if (k < 2 && step.operands[k].shape != g_.type(product.inputs[k]).shape)
+        return differs("operand ", k, ": expected ", to_string(g_.type(product.inputs[k]).shape));
+      absl::Status status = claim.values[k] == value
+                                ? read(step, k, value)
+                                : differs("expected ", m_.name(value), ", found ", m_.name(claim.values[k]));
+      if (!status.ok()) return differs("operand ", k, ": ", status.message());
+    }
+    for (size_t k = 0; k < found.outputs.size(); ++k) {
+      int value = found.outputs[k];
+      if (k == 0 && accumulates) {
+        PARTITA_ASSIGN_OR_RETURN(value, read_sum(step, inputs, value));
+      }
+      PARTITA_RETURN_IF_ERROR(write_result(step, inputs + k, value));
+    }
+    return absl::OkStatus();
+  }
+
+  // `value` is a bias in fewer bits: of a step that reads nothing else.
+  absl::Status check_rounded(const runtime::Operand& operand, int value, int bias, const TensorType& type) const {
+    const auto made = rounded_.find(value);
+    if (value >= -1 || made == rounded_.end() || made->second != bias)
+      return differs("expected ", m_.name(bias), " in ", dtype_name(type.dtype), ", found ", m_.name(value));
+    if (operand.dtype == type.dtype && elements(operand.shape) == type.shape.back()) return absl::OkStatus();
+    return differs("expected a bias of ", type.shape.back(), " ", dtype_name(type.dtype), ", found ",
+                   dtype_name(operand.dtype), to_string(operand.shape));
+  }
+
+  // What a product is added to is read; the value that its result becomes.
+  absl::StatusOr<int> read_sum(const Step& step, size_t o, int value) {
+    const int sum = claims_[step.id].values[o], to = sum < 0 ? -1 : added_to(g_, storage_, sum, value);
+    if (to < 0) return differs("expected a sum with ", m_.name(value), ", found ", m_.name(sum));
+    PARTITA_RETURN_IF_ERROR(read(step, o, to));
+    return sum;
+  }
+
+  absl::Status write_result(const Step& step, size_t o, int value) {
+    const int claimed = claims_[step.id].values[o];
+    if (claimed != value) return differs("operand ", o, ": expected ", m_.name(value), ", found ", m_.name(claimed));
+    PARTITA_RETURN_IF_ERROR(m_.check_type(step.operands[o], value));
+    PARTITA_RETURN_IF_ERROR(check_segment(value));
+    return m_.write_range(range(step, o), value);
   }
 
   // The inputs of a step that is one node.
@@ -415,6 +492,7 @@ class StepChecker {
   NodeId overwritten_by_ = kNoNode;
   // Where the kernels of a group have written a value in this run of the segment, and the first that has.
   std::map<std::pair<NodeId, int>, std::pair<uint32_t, Range>> places_;
+  std::map<int, int> rounded_;  // temporary -> what alone it is made of, or -1
   WrittenParts parts_;
   ScheduleEntry entry_;
   SegmentKind kind_ = SegmentKind::kForward;

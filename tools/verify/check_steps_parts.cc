@@ -65,11 +65,11 @@ int added_to(const Graph& graph, const std::vector<ValueId>& storage, int sum, i
   return -1;
 }
 
-absl::Status check_params(const Node& node, const runtime::Step& step, bool epilogue) {
+absl::Status check_params(const Node& node, const runtime::Step& step, const std::string& epilogue) {
   if (!node.op->kernel || step.name != node.op->name)
     return differs("expected ", node.op->name, ", found ", quote(step.name));
   runtime::Params expected = params_of(node.attrs);
-  if (epilogue) expected["epilogue"] = std::string("accumulate");
+  if (!epilogue.empty()) expected["epilogue"] = epilogue;
   if (step.params == expected) return absl::OkStatus();
   for (const auto& [name, value] : expected) {
     auto at = step.params.find(name);

@@ -32,6 +32,9 @@ struct SlicesDevice {
   int64_t extents[kMostDims], strides[kMostDims];
 };
 
+// kernels/epilogue.cu: what a product's result goes through.
+enum EpilogueKind : int32_t { kNoEpilogue, kReluEpilogue, kGeluEpilogue };
+
 // runtime/kernels/window.h's Window.
 struct WindowDevice {
   int64_t planes;  // batch * channels

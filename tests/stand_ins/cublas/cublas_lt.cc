@@ -1,7 +1,8 @@
 // cuBLASLt's interface, as far as Partita calls it, for the GPU that is this machine: column-major products by their
 // definition. Strict where the library is lenient or undefined: matrices must fit together, leading dimensions must
-// hold their columns, addresses must be as aligned as the heuristics were told, the workspace as large as the algorithm
-// said.
+// hold their columns, addresses (of a bias and of what goes with a GELU too) must be as aligned as the heuristics were
+// told, the workspace as large as the algorithm said, and epilogues such as cublasLt.h documents them: of one type all,
+// the matrix that goes with a GELU in rows of a multiple of 8.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -22,13 +23,16 @@ constexpr size_t kWorkspace = 4096;  // what every algorithm asks for
 // Algorithms differ in the order of their sums, so that results tell which one was taken. The second does not run.
 constexpr uint64_t kAlgorithms = 4;
 std::atomic<int64_t> products = 0;
-std::atomic<bool> slow_choices = false;
+std::atomic<int64_t> fused = 0;
+std::atomic<bool> slow_choices = false, no_epilogues = false;
 
 struct Desc {
   cublasComputeType_t compute;
   cudaDataType_t scale;
   int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N, epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
+  void* aux = nullptr;
+  int64_t aux_leading = 0;
 };
 struct Layout {
   cudaDataType_t type;
@@ -42,7 +46,7 @@ struct Preference {
 };
 struct Algorithm {
   uint64_t mark = 0, workspace = 0, number = 0;
-  uint32_t alignment[4];
+  uint32_t alignment[4], others[2];  // of A, B, C and D; of the bias and the auxiliary matrix
 };
 constexpr uint64_t kMark = 0x636f6c756d6e73;
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
@@ -101,11 +105,32 @@ struct Product {
   uint64_t algorithm = 0;
 };
 
+constexpr int32_t kAux = 128, kSums = CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB;
+
 double activated(double x, int32_t epilogue) {
   if (epilogue & CUBLASLT_EPILOGUE_RELU) return std::max(x, 0.0);
   if (epilogue & CUBLASLT_EPILOGUE_GELU)
     return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
   return x;
+}
+
+double gelu_slope(double x) {
+  const double t = std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
+}
+
+// op(A) or op(B) summed over k, for each row of op(A) or column of op(B).
+void sum_over_k(const Product& p) {
+  const bool of_a = p.desc.epilogue == CUBLASLT_EPILOGUE_BGRADA;
+  const Layout& l = of_a ? p.a : p.b;
+  const bool k_is_rows = of_a ? p.desc.transpose_a != CUBLAS_OP_N : p.desc.transpose_b == CUBLAS_OP_N;
+  const auto rows = static_cast<int64_t>(l.rows), columns = static_cast<int64_t>(l.columns);
+  for (int64_t i = 0; i < (k_is_rows ? columns : rows); ++i) {
+    double sum = 0;
+    for (int64_t k = 0; k < (k_is_rows ? rows : columns); ++k)
+      sum += load(of_a ? p.at_a : p.at_b, l.type, k_is_rows ? i * l.leading + k : k * l.leading + i);
+    store(const_cast<void*>(p.desc.bias), p.d.type, i, sum);
+  }
 }
 
 // D = epilogue(alpha op(A) op(B) + beta C), for each of the batch.
@@ -124,11 +149,43 @@ void multiply(const Product& p) {
         }
         sum *= p.alpha;
         if (p.beta != 0) sum += p.beta * load(p.at_c, p.c.type, z * p.c.stride + j * p.c.leading + i);
-        if (p.desc.epilogue & CUBLASLT_EPILOGUE_BIAS) sum += load(p.desc.bias, p.d.type, i);
+        const int32_t epilogue = p.desc.epilogue;
+        const int64_t at_aux = j * p.desc.aux_leading + i;
+        if (epilogue & CUBLASLT_EPILOGUE_BIAS) sum += load(p.desc.bias, p.d.type, i);
+        if (epilogue == CUBLASLT_EPILOGUE_DGELU)
+          sum *= gelu_slope(load(p.desc.aux, p.d.type, at_aux));
+        else if (epilogue & kAux)
+          store(p.desc.aux, p.d.type, at_aux, sum);
         store(p.at_d, p.d.type, z * p.d.stride + j * p.d.leading + i, activated(sum, p.desc.epilogue));
       }
     }
   }
+  if (p.desc.epilogue & kSums) sum_over_k(p);
+}
+
+const char* fault_of_epilogue(const Desc& desc, const Layout& a, const Layout& d) {
+  constexpr int32_t kKnown[] = {
+      CUBLASLT_EPILOGUE_DEFAULT,   CUBLASLT_EPILOGUE_RELU,          CUBLASLT_EPILOGUE_BIAS,
+      CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_GELU,          CUBLASLT_EPILOGUE_GELU_BIAS,
+      CUBLASLT_EPILOGUE_GELU_AUX,  CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
+      CUBLASLT_EPILOGUE_BGRADA,    CUBLASLT_EPILOGUE_BGRADB};
+  if (std::find(std::begin(kKnown), std::end(kKnown), desc.epilogue) == std::end(kKnown))
+    return "an epilogue that it does not know";
+  if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return nullptr;
+  if (d.type == CUDA_R_64F || a.type != d.type || d.batch != 1) return "an epilogue of f64, of two types or of a batch";
+  if ((desc.epilogue & (CUBLASLT_EPILOGUE_BIAS | kSums)) != 0 && desc.bias == nullptr)
+    return "no address of a bias, which tells its alignment";
+  if ((desc.epilogue & kAux) == 0) return nullptr;
+  if (desc.aux == nullptr) return "no address of the auxiliary matrix, which tells its alignment";
+  if (desc.aux_leading % 8 != 0 || desc.aux_leading < static_cast<int64_t>(d.rows))
+    return "a leading dimension of the auxiliary matrix that is no multiple of 8, or below its rows";
+  return nullptr;
+}
+
+uint32_t alignment_of(const void* at) {
+  constexpr uintptr_t kMost = 256;
+  const auto address = reinterpret_cast<uintptr_t>(at) | kMost;
+  return static_cast<uint32_t>(address & (~address + 1));
 }
 
 const char* fault_of(const Desc& desc, const Layout& a, const Layout& b, const Layout& c, const Layout& d) {
@@ -146,7 +203,7 @@ const char* fault_of(const Desc& desc, const Layout& a, const Layout& b, const L
   const bool tf32 = desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type == CUDA_R_32F;
   if (desc.compute != (wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F) && !tf32) return "a compute type for others";
   if (desc.scale != (wide ? CUDA_R_64F : CUDA_R_32F)) return "a scale type for others";
-  return nullptr;
+  return fault_of_epilogue(desc, a, d);
 }
 
 }  // namespace
@@ -185,6 +242,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
       return take(of(desc).epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return take(of(desc).bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return take(of(desc).aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return take(of(desc).aux_leading, value, bytes);
     default:
       return refuse("an attribute of a product that it does not know");
   }
@@ -241,8 +302,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (wanted < 1) return refuse("no result is wanted");
   const Preference& p = of(preference);
   *count = 0;
+  if (no_epilogues && of(desc).epilogue != CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_NOT_SUPPORTED;
   for (uint64_t number = 0; number < std::min<uint64_t>(kAlgorithms, static_cast<uint64_t>(wanted)); ++number) {
-    Algorithm algorithm{kMark, std::min(p.workspace, kWorkspace), number, {}};
+    Algorithm algorithm{kMark, std::min(p.workspace, kWorkspace), number, {}, {}};
+    algorithm.others[0] = alignment_of(of(desc).bias);
+    algorithm.others[1] = alignment_of(of(desc).aux);
     std::copy_n(p.alignment, 4, algorithm.alignment);
     cublasLtMatmulHeuristicResult_t& result = results[(*count)++];
     result = {};
@@ -269,6 +333,9 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
 
 // For tests: how many products were queued in this process; whether all algorithms but the last one take their time.
 int64_t partita_cublas_products() { return products; }
+// Those among them with an epilogue; whether there is no algorithm for such ones.
+int64_t partita_cublas_epilogues() { return fused; }
+void partita_cublas_without_epilogues(int without) { no_epilogues = without != 0; }
 void partita_cublas_slow(int slow) { slow_choices = slow != 0; }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* at_a,
@@ -290,7 +357,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   if (workspace_bytes < algorithm.workspace || (workspace == nullptr && algorithm.workspace > 0) ||
       reinterpret_cast<uintptr_t>(workspace) % 256 != 0)
     return refuse("a workspace that is too small or not aligned");
-  if ((z.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 && z.bias == nullptr) return refuse("no bias");
+  if ((z.epilogue & (CUBLASLT_EPILOGUE_BIAS | kSums)) != 0 && alignment_of(z.bias) < algorithm.others[0])
+    return refuse("a bias less aligned than the heuristics were told");
+  if ((z.epilogue & kAux) != 0 && alignment_of(z.aux) < algorithm.others[1])
+    return refuse("an auxiliary matrix less aligned than the heuristics were told");
   const bool wide = z.scale == CUDA_R_64F;
   auto scalar = [&](const void* at) {
     return wide ? *static_cast<const double*>(at) : static_cast<double>(*static_cast<const float*>(at));
@@ -298,6 +368,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const Product product{z,    of(a), of(b), of(c),         of(d),        at_a,
                         at_b, at_c,  at_d,  scalar(alpha), scalar(beta), algorithm.number};
   ++products;
+  fused += z.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   const cudaError_t code = partita::stand_in::queue_work(stream, [product] {
     multiply(product);
     if (slow_choices && product.algorithm + 1 < kAlgorithms) std::this_thread::sleep_for(std::chrono::milliseconds(3));
