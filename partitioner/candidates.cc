@@ -119,6 +119,11 @@ std::string invalid(const Problem& problem, const Layout& l) {
   const Workload& w = *problem.workload;
   if (l.devices() != problem.devices()) return cat("uses ", l.devices(), " of ", problem.devices(), " devices");
   int64_t m = micro_batches(problem, l);
+  if (const int64_t ranks = l.data * l.expert; problem.global_batch % ranks != 0) {
+    const int64_t less = problem.global_batch / ranks * ranks;
+    return cat("a global batch of ", problem.global_batch, " cannot be shared by ", ranks, " data-parallel ranks; ",
+               less > 0 ? cat(less, " and ") : "", less + ranks, " can");
+  }
   if (m == 0)
     return cat("a global batch of ", problem.global_batch, " is not a multiple of data ", l.data, " x expert ",
                l.expert, " x micro-batch ", l.micro_batch);
@@ -170,11 +175,13 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
     PARTITA_ASSIGN_OR_RETURN(pin, pins_of_largest(std::move(pin), problem.devices(), s.stages));
   }
   int64_t devices = problem.devices(), n = blocks(w);
+  auto undivided = [&](const char* name, int64_t size) {
+    return absl::InvalidArgumentError(
+        cat("pin ", name, ": ", size, " does not divide the ", devices, " devices of the cluster"));
+  };
   auto axis = [&](const char* name, std::vector<int64_t>& out, int64_t most) -> absl::Status {
     if (auto size = pin.axis(name)) {
-      if (devices % *size != 0)
-        return absl::InvalidArgumentError(
-            cat("pin ", name, ": ", *size, " does not divide the ", devices, " devices of the cluster"));
+      if (devices % *size != 0) return undivided(name, *size);
       out = {*size};
       return absl::OkStatus();
     }
@@ -198,6 +205,7 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
     if (list->empty()) list->push_back(1);
   }
   s.data = pin.axis("data");
+  if (s.data && devices % *s.data != 0) return undivided("data", *s.data);
   std::optional<int64_t> micro_pin = pin.micro_batch ? pin.micro_batch : micro;
   if (micro_pin) {
     s.micro_batch = {*micro_pin};

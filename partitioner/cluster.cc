@@ -12,6 +12,7 @@ namespace partita {
 namespace {
 
 constexpr int64_t kMostDevices = int64_t{1} << 20;
+constexpr int64_t kUsualNode = 8;  // devices
 // A figure per device above this is no link that exists; bits were written for bytes.
 constexpr double kFastestLink = 4e12, kFastestNetwork = 2e11;
 
@@ -71,6 +72,8 @@ class Reader {
     }
     out.price_per_hour =
         entry.price.value_or(preset && preset->price_per_hour > 0 ? preset->price_per_hour : out.device.price_per_hour);
+    out.network = *library_.link(preset ? preset->outer_link : "ethernet");
+    if (preset && preset->outer_bandwidth > 0) out.network.bandwidth = preset->outer_bandwidth;
     if (entry.links) {
       PARTITA_RETURN_IF_ERROR(links(*entry.links, join_path(path, "links"), out));
     } else {
@@ -174,15 +177,9 @@ class Reader {
   }
 
   void default_links(const NodePreset* preset, DeviceGroup& out) const {
-    auto level = [&](const std::string& kind, int64_t group, double bandwidth) {
-      LinkLevel l{*library_.link(kind), group};
-      if (bandwidth > 0) l.link.bandwidth = bandwidth;
-      out.links.push_back(std::move(l));
-    };
     if (out.devices_per_node > 1 || out.nodes == 1)
-      level(preset ? preset->inner_link : "pcie", out.devices_per_node, 0);
-    if (out.nodes > 1)
-      level(preset ? preset->outer_link : "ethernet", out.devices(), preset ? preset->outer_bandwidth : 0);
+      out.links.push_back({*library_.link(preset ? preset->inner_link : "pcie"), out.devices_per_node});
+    if (out.nodes > 1) out.links.push_back({out.network, out.devices()});
   }
 
   const ProfileLibrary& library_;
@@ -200,6 +197,19 @@ double Cluster::price_per_hour() const {
   double price = 0;
   for (const DeviceGroup& g : groups) price += g.price_per_hour * static_cast<double>(g.devices());
   return price;
+}
+
+double Cluster::peak_flops(Precision precision) const {
+  double flops = 0;
+  for (const DeviceGroup& g : groups)
+    flops += g.device.flops[static_cast<size_t>(precision)] * static_cast<double>(g.devices());
+  return flops;
+}
+
+std::string Cluster::hardware() const {
+  std::string text;
+  for (const DeviceGroup& g : groups) append(text, text.empty() ? "" : " + ", g.devices(), " x ", g.device.name);
+  return text;
 }
 
 const DeviceGroup& Cluster::group_of(int64_t rank) const {
@@ -239,17 +249,21 @@ absl::StatusOr<Cluster> load_cluster(const std::string& path, const ProfileLibra
   return parse_cluster(text, shown_path(path), library);
 }
 
-absl::StatusOr<Cluster> resized(const Cluster& cluster, int64_t devices) {
-  if (cluster.groups.size() != 1)
-    return absl::InvalidArgumentError("a cluster of several groups has one size; write a cluster.yaml for each");
-  Cluster out = cluster;
-  DeviceGroup& g = out.groups[0];
+namespace {
+
+absl::StatusOr<DeviceGroup> resized(DeviceGroup g, int64_t devices) {
+  if (g.devices() == 1 && devices > 1) g.devices_per_node = std::min(devices, kUsualNode);
   if (devices < 1 || (devices > g.devices_per_node && devices % g.devices_per_node != 0)) {
     return absl::InvalidArgumentError(
         cat("expected whole nodes of ", g.devices_per_node, " devices, or part of one, found ", devices, " devices"));
   }
+  const bool first_network = g.nodes == 1 && devices > g.devices_per_node;
   g.nodes = std::max<int64_t>(1, devices / g.devices_per_node);
   g.devices_per_node = std::min(devices, g.devices_per_node);
+  if (first_network) {
+    if (!g.links.empty()) g.links.back().group = g.devices_per_node;
+    g.links.push_back({g.network, devices});
+  }
   std::vector<LinkLevel> links;
   for (LinkLevel level : g.links) {
     level.group = std::min(level.group, devices);
@@ -258,6 +272,21 @@ absl::StatusOr<Cluster> resized(const Cluster& cluster, int64_t devices) {
   }
   if (!links.empty()) links.back().group = devices;
   g.links = std::move(links);
+  return g;
+}
+
+}  // namespace
+
+absl::StatusOr<Cluster> resized(const Cluster& cluster, int64_t devices) {
+  Cluster out = cluster;
+  const int64_t all = cluster.devices();
+  for (DeviceGroup& g : out.groups) {
+    const int64_t share = g.devices() * devices;
+    if (share % all != 0)
+      return absl::InvalidArgumentError(cat("expected a number of devices that the ", cluster.groups.size(),
+                                            " groups can share as they share ", all, ", found ", devices));
+    PARTITA_ASSIGN_OR_RETURN(g, resized(std::move(g), share / all));
+  }
   return out;
 }
 

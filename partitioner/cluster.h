@@ -21,6 +21,7 @@ struct DeviceGroup {
   int64_t nodes = 1, devices_per_node = 1;
   DeviceProfile device;
   std::vector<LinkLevel> links;  // innermost first; the last joins all devices of the group
+  LinkProfile network;           // that joins nodes where there are to be more than one (resized)
   double price_per_hour = 0;     // of one device; 0: not known
 
   int64_t devices() const { return nodes * devices_per_node; }
@@ -31,7 +32,9 @@ struct Cluster {
   std::string text;  // as it was read
 
   int64_t devices() const;
-  double price_per_hour() const;  // of all
+  double price_per_hour() const;                 // of all
+  double peak_flops(Precision precision) const;  // of all
+  std::string hardware() const;                  // "8 x A100-80GB + 8 x H100-80GB"
   // The group that a rank is in.
   const DeviceGroup& group_of(int64_t rank) const;
 };
@@ -40,7 +43,9 @@ struct Cluster {
 absl::StatusOr<Cluster> parse_cluster(std::string_view text, const std::string& file, const ProfileLibrary& library);
 absl::StatusOr<Cluster> load_cluster(const std::string& path, const ProfileLibrary& library);
 
-// The same kind of machines, `devices` of them (whole nodes, or part of one node); InvalidArgument for several groups.
+// The same kind of machines, `devices` of them: part of one node, or whole nodes, which `network` joins where the
+// cluster has but one. A single device grows to a node of eight first. Several groups keep their shares.
+// InvalidArgument where that cannot be.
 absl::StatusOr<Cluster> resized(const Cluster& cluster, int64_t devices);
 
 }  // namespace partita

@@ -64,8 +64,7 @@ std::string time_table(const Json& p) {
 std::string summary(const Json& plan) {
   const Json& p = part(plan, "predicted");
   double step = number(p, "step_seconds");
-  std::string text = cat(words(plan, "layout"), " on ", static_cast<int64_t>(number(plan, "devices")), " x ",
-                         words(plan, "device"), "\n");
+  std::string text = cat(words(plan, "layout"), " on ", words(plan, "hardware"), "\n");
   double tokens = number(p, "tokens_per_second");
   const char* unit = std::abs(tokens * step - number(plan, "global_batch")) < 0.5 ? "samples" : "tokens";
   text += fmt::format("step {:.4g} s, {:.4g} {}/s, MFU {:.1f} %{}\n", step, tokens, unit, 100 * number(p, "mfu"),
@@ -143,11 +142,26 @@ std::string explanation(const Json& plan) {
   if (data > 1)
     text += fmt::format("  data {:.0f}: {:.0f} replicas share the batch; summing gradients ({}) costs {:.1f} %\n", data,
                         data, words(p, "gradient_collective"), 100 * number(part(p, "breakdown"), "gradients") / step);
+  const double context = number(pin, "context"), expert = number(pin, "expert");
+  const Json& b = part(p, "breakdown");
+  if (context > 1)
+    text += fmt::format(
+        "  context {:.0f}: each device has 1/{:.0f} of every sample's positions; attention's exchanges cost "
+        "{:.1f} %\n",
+        context, context, 100 * number(b, "context") / step);
+  if (expert > 1)
+    text += fmt::format(
+        "  expert {:.0f}: each device holds 1/{:.0f} of the experts; sending tokens to them costs {:.1f} %\n", expert,
+        expert, 100 * number(b, "expert") / step);
   if (number(pin, "zero") > 0)
     text += fmt::format("  ZeRO-{:.0f}: replicas share what they store\n", number(pin, "zero"));
   if (words(pin, "recompute") != "none")
     text += fmt::format("  recompute {}: values are made again instead of kept; {:.1f} % of the step\n",
                         words(pin, "recompute"), 100 * number(part(p, "breakdown"), "recompute") / step);
+  if (words(pin, "offload") != "none")
+    text += fmt::format("  offload {}: {} in host memory; {:.1f} % of the step\n", words(pin, "offload"),
+                        words(pin, "offload") == "all" ? "parameters and states are" : "the optimizer's states are",
+                        100 * (number(b, "offload") + number(b, "optimizer")) / step);
   if (!parts.empty())
     text += fmt::format("  what binds: {} ({:.0f} % of the step)\n", parts[0].second, 100 * parts[0].first / step);
   text += "\nunits of the model\n";

@@ -37,6 +37,16 @@ Json pins_json(const Layout& l) {
   return j;
 }
 
+Json inputs_json(const PlanInputs& in) {
+  Json j = {{"model", in.model}, {"train", in.train}, {"cluster", in.cluster}, {"cluster_path", in.cluster_path}};
+  if (!in.profiles.empty()) j["profiles"] = in.profiles;
+  if (!in.precision.empty()) j["precision"] = in.precision;
+  if (!in.like.empty()) j["like"] = in.like;
+  if (!in.pins.empty()) j["pins"] = in.pins;
+  if (!in.refined.empty()) j["refined"] = in.refined;
+  return j;
+}
+
 Json memory_json(const MemoryParts& m) {
   return {{"parameters", m.parameters},   {"gradients", m.gradients}, {"optimizer", m.optimizer},
           {"activations", m.activations}, {"stash", m.stash},         {"transient", m.transient},
@@ -170,17 +180,12 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
                      {"tensor_split", u.split}});
   }
   double tokens = w.tokens * static_cast<double>(problem.global_batch);
-  const DeviceGroup& g = problem.cluster->groups[0];
-  double peak = g.device.flops[static_cast<size_t>(problem.options.precision)] * static_cast<double>(problem.devices());
+  const double peak = problem.cluster->peak_flops(problem.options.precision);
   return {
       {"version", kPlanVersion},
-      {"inputs",
-       {{"model", inputs.model},
-        {"train", inputs.train},
-        {"cluster", inputs.cluster},
-        {"cluster_path", inputs.cluster_path}}},
+      {"inputs", inputs_json(inputs)},
       {"devices", problem.devices()},
-      {"device", g.device.name},
+      {"hardware", problem.cluster->hardware()},
       {"global_batch", problem.global_batch},
       {"layout", describe(l)},
       {"pin", pins_json(l)},

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"
@@ -12,10 +13,13 @@ namespace partita {
 
 inline constexpr int kPlanVersion = 1;
 
-// Where a plan comes from, so that explain and sweep can plan again.
+// Where a plan comes from, so that explain can plan again.
 struct PlanInputs {
   std::string model, train, cluster;  // paths as given; cluster: its text
   std::string cluster_path;
+  std::string profiles, precision;  // as given beside them; empty: none
+  std::vector<std::string> like, pins;
+  std::string refined;  // the trace that its profiles were corrected by, where nobody wrote them down
 };
 
 nlohmann::json plan_json(const Problem& problem, CostModel& model, const SearchResult& result, const Candidate& chosen,

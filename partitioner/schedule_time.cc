@@ -7,6 +7,7 @@ namespace partita {
 namespace {
 
 constexpr double kMostReplayed = 3e5;  // operations of a pipeline that are simulated one by one
+constexpr double kUpdateKernels = 20;  // of an optimizer that updates many parameters in one
 
 bool is_block(const UnitWork& u) { return u.name.rfind("block", 0) == 0; }
 
@@ -447,9 +448,10 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, int64_t stage, con
                              : dense + expert;
   double traffic = shard * (2 * 4 * w.optimizer_states + 8 + 4 + element + (problem_.clip ? 4 : 0));
   if (l.offload == OffloadMode::kNone || g.device.host_update_rate == 0) {
-    out.optimizer = memory_time(g.device, traffic, 20);
+    out.optimizer = memory_time(g.device, traffic, kUpdateKernels);
   } else {
-    out.optimizer = shard / g.device.host_update_rate;
+    // As many kernels as on the device are called, and each waits for its copies.
+    out.optimizer = shard / g.device.host_update_rate + memory_time(g.device, 0, kUpdateKernels);
     out.offload = 2 * shard * element / g.device.host_bandwidth;
   }
   return out;
@@ -524,7 +526,8 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   out.missing_bytes = std::max(0.0, out.memory[at].total() - out.capacity[at]);
   out.fits = out.missing_bytes <= 0;
   double step = pipeline + (each ? 0 : b.gradients + b.optimizer + b.offload) + software.step_seconds;
-  double nodes = static_cast<double>(group.nodes);
+  double nodes = 0;
+  for (const DeviceGroup& g : problem_.cluster->groups) nodes += static_cast<double>(g.nodes);
   b.stragglers = nodes > 1 ? step * software.straggler_per_doubling * std::log2(nodes) : 0;
   out.step_seconds = step + b.stragglers;
   for (int k : w.units) {

@@ -258,6 +258,12 @@ std::string explain_missing(const Candidate& c) {
              " (stage ", p.worst_stage, " of ", c.layout.pipeline, "): ", text);
 }
 
+namespace {
+
+bool is_host(const DeviceProfile& d) { return d.host_update_rate == 0; }
+
+}  // namespace
+
 std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options, const ProfileLibrary& library) {
   std::vector<Fix> fixes;
   auto offer = [&](std::string change, const Problem& p, const SearchOptions& o) {
@@ -266,7 +272,8 @@ std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options
     own.time_limit = 5;
     auto found = search(model, own);
     if (!found.ok() || !found->best) return false;
-    fixes.push_back({std::move(change), *found->best, p.cluster->price_per_hour()});
+    const bool same = p.cluster == problem.cluster;
+    fixes.push_back({std::move(change), *found->best, p.cluster->price_per_hour(), same});
     return true;
   };
   auto with = [&](const std::string& change, auto set) {
@@ -286,13 +293,6 @@ std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options
   int64_t n = problem.devices();
   for (int64_t devices = 2 * n; devices <= 1024 * n && devices <= problem.global_batch * 64; devices *= 2) {
     auto larger = resized(*problem.cluster, devices);
-    if (!larger.ok() && problem.cluster->groups.size() == 1) {  // past one node: whole nodes of the usual eight
-      Cluster c = *problem.cluster;
-      DeviceGroup& g = c.groups[0];
-      g.nodes = std::max<int64_t>(1, devices / 8), g.devices_per_node = std::min<int64_t>(devices, 8);
-      if (!g.links.empty()) g.links.back().group = g.devices();
-      larger = c;
-    }
     if (!larger.ok()) break;
     Problem p = problem;
     p.cluster = &*larger;
@@ -300,7 +300,9 @@ std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options
   }
   for (const std::string& name : library.device_names()) {
     const DeviceProfile* d = library.device(name);
-    if (problem.cluster->groups.size() != 1 || d->memory_bytes <= problem.cluster->groups[0].device.memory_bytes)
+    const DeviceGroup& g = problem.cluster->groups[0];
+    if (problem.cluster->groups.size() != 1 || d->memory_bytes <= g.device.memory_bytes ||
+        is_host(*d) != is_host(g.device))
       continue;
     Cluster c = *problem.cluster;
     c.groups[0].device = *d, c.groups[0].price_per_hour = d->price_per_hour;
@@ -309,8 +311,8 @@ std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options
     offer(cat("device: ", name), p, free);
   }
   std::stable_sort(fixes.begin(), fixes.end(), [](const Fix& a, const Fix& b) {
-    return a.price_per_hour * a.candidate.prediction.step_seconds <
-           b.price_per_hour * b.candidate.prediction.step_seconds;
+    if (a.same_hardware != b.same_hardware) return a.same_hardware;
+    return a.price_of_step() < b.price_of_step();
   });
   return fixes;
 }

@@ -35,11 +35,14 @@ struct SearchResult {
 // InvalidArgument where pins contradict the problem so that no layout is left.
 absl::StatusOr<SearchResult> search(CostModel& model, const SearchOptions& options);
 
-// What would make it fit, cheapest change first; each was searched and fits.
+// What would make it fit, each searched: changes of the layout first, then other hardware, cheapest step first.
 struct Fix {
   std::string change;
   Candidate candidate;
-  double price_per_hour = 0;
+  double price_per_hour = 0;   // of all devices; 0: not known
+  bool same_hardware = false;  // as the problem's
+
+  double price_of_step() const { return price_per_hour / 3600 * candidate.prediction.step_seconds; }
 };
 std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options, const ProfileLibrary& library);
 

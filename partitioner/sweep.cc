@@ -48,12 +48,21 @@ absl::StatusOr<std::vector<int64_t>> parse_sizes(const std::string& text) {
 absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options, const std::vector<int64_t>& devices,
                             double tokens) {
   Sweep s;
+  absl::Status none = absl::OkStatus();
+  bool any = false;
   for (int64_t n : devices) {
     auto cluster = resized(*problem.cluster, n);
-    if (!cluster.ok() && problem.cluster->groups.size() == 1 && problem.cluster->groups[0].nodes == 1) {
-      return with_context(cluster.status(), "--devices");
+    if (!cluster.ok()) {
+      none.Update(cluster.status());
+      s.rows.push_back({.devices = n, .note = std::string(cluster.status().message())});
+      continue;
     }
-    if (!cluster.ok()) continue;
+    any = true;
+    const DeviceGroup &now = cluster->groups[0], &before = problem.cluster->groups[0];
+    if (before.nodes == 1 && now.nodes > 1)
+      s.assumed =
+          fmt::format("between nodes of {}: {} with {:.3g} GB/s a device assumed; `nodes` and `links` say otherwise",
+                      now.devices_per_node, before.network.kind, before.network.bandwidth / 1e9);
     Problem p = problem;
     p.cluster = &*cluster;
     CostModel model(p);
@@ -75,14 +84,16 @@ absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options
     }
     s.rows.push_back(std::move(row));
   }
-  if (s.rows.empty())
-    return absl::InvalidArgumentError("--devices: the cluster can have none of these sizes (whole nodes only)");
+  if (!any) return with_context(none, "--devices");
   double best = 0;
   for (const SweepRow& r : s.rows) best = std::max(best, r.efficiency);
+  std::optional<size_t> good;
   for (size_t k = 0; k < s.rows.size(); ++k) {
     SweepRow& r = s.rows[k];
-    if (best > 0) r.efficiency /= best;
-    if (r.best && r.efficiency >= kKnee) s.knee = k;
+    if (!r.best) continue;
+    r.efficiency /= best;
+    if (r.efficiency >= kKnee) good = k, s.knee.reset();
+    if (r.efficiency < kKnee && good) s.knee = good;
   }
   return s;
 }
@@ -104,21 +115,27 @@ std::string sweep_table(const Sweep& s, double tokens) {
   }
   double most = 0;
   for (const SweepRow& r : s.rows) most = r.best ? std::max(most, 1 / r.best->prediction.step_seconds) : most;
-  text += "steps a second (logarithmic)\n";
+  if (most > 0) text += "steps a second (logarithmic)\n";
   for (const SweepRow& r : s.rows) {
     if (!r.best) continue;
     double level = 1 + std::log2(1 / r.best->prediction.step_seconds / most) / 12;
     text += fmt::format("{:>8} {}\n", r.devices,
                         std::string(static_cast<size_t>(std::lround(60 * std::clamp(level, 0.02, 1.0))), '#'));
   }
-  return text + fmt::format("times are expected within {:.0f} % (docs/planning.md)\n", 100 * s.band);
+  const bool planned = most > 0;
+  if (planned && !s.knee)
+    text += fmt::format("no knee: throughput per device stays above {:.0f} % of the best\n", 100 * kKnee);
+  if (planned)
+    text += fmt::format("{} are expected within {:.0f} % (docs/planning.md)\n",
+                        tokens > 0 ? "times, days and $" : "times", 100 * s.band);
+  return s.assumed.empty() ? text : cat(text, s.assumed, "\n");
 }
 
 std::string sweep_csv(const Sweep& s) {
   std::string text = "devices,step_seconds,low,high,efficiency,memory_bytes,days,dollars,layout\n";
   for (const SweepRow& r : s.rows) {
     if (!r.best) {
-      text += fmt::format("{},,,,,,,,\"{}\"\n", r.devices, r.missing_bytes > 0 ? "does not fit" : "no layout");
+      text += fmt::format("{},,,,,,,,\"{}\"\n", r.devices, r.note);
       continue;
     }
     double t = r.best->prediction.step_seconds;
@@ -135,7 +152,7 @@ std::string sweep_svg(const Sweep& s, double tokens_per_step) {
     if (!r.best) continue;
     double rate = tokens_per_step / r.best->prediction.step_seconds;
     low_x = std::min(low_x, static_cast<double>(r.devices)), high_x = std::max(high_x, static_cast<double>(r.devices));
-    low_y = std::min(low_y, rate), high_y = std::max(high_y, rate);
+    low_y = std::min(low_y, rate / (1 + s.band)), high_y = std::max(high_y, rate / (1 - s.band));
   }
   std::string text =
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 400\" font-family=\"sans-serif\" "
@@ -144,12 +161,15 @@ std::string sweep_svg(const Sweep& s, double tokens_per_step) {
   auto place = [](double v, double low, double high, double from, double to) {
     return high > low ? from + (to - from) * std::log(v / low) / std::log(high / low) : (from + to) / 2;
   };
-  std::string line, points;
+  std::string line, points, over, under;
   for (const SweepRow& r : s.rows) {
     if (!r.best) continue;
     double rate = tokens_per_step / r.best->prediction.step_seconds;
-    double x = place(static_cast<double>(r.devices), low_x, high_x, 80, 600), y = place(rate, low_y, high_y, 340, 40);
+    auto height = [&](double v) { return place(v, low_y, high_y, 340, 40); };
+    double x = place(static_cast<double>(r.devices), low_x, high_x, 80, 600), y = height(rate);
     line += fmt::format("{:.1f},{:.1f} ", x, y);
+    over += fmt::format("{:.1f},{:.1f} ", x, height(rate / (1 - s.band)));
+    under = fmt::format("{:.1f},{:.1f} ", x, height(rate / (1 + s.band))) + under;
     points += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/><text x=\"{:.1f}\" y=\"{:.1f}\">{:.3g}/s</text><text "
         "x=\"{:.1f}\" y=\"370\" text-anchor=\"middle\">{}</text>\n",
@@ -157,32 +177,59 @@ std::string sweep_svg(const Sweep& s, double tokens_per_step) {
   }
   return text +
          fmt::format(
-             "<polyline points=\"{}\" fill=\"none\" stroke=\"#36c\" stroke-width=\"2\"/>\n{}<text x=\"340\" y=\"392\" "
-             "text-anchor=\"middle\">devices</text><text x=\"10\" y=\"20\">tokens or samples a second</text></svg>\n",
-             line, points);
+             "<polygon points=\"{}{}\" fill=\"#36c\" fill-opacity=\"0.15\"/>\n<polyline points=\"{}\" fill=\"none\" "
+             "stroke=\"#36c\" stroke-width=\"2\"/>\n{}<text x=\"340\" y=\"392\" "
+             "text-anchor=\"middle\">devices</text><text "
+             "x=\"10\" y=\"20\">tokens or samples a second; the band is the error to expect, {:.0f} %</text></svg>\n",
+             over, under, line, points, 100 * s.band);
 }
 
 std::vector<WhatIf> what_if(const Problem& problem, const SearchOptions& options) {
   std::vector<WhatIf> out;
-  auto offer = [&](std::string change, auto set) {
-    Cluster c = *problem.cluster;
-    for (DeviceGroup& g : c.groups) set(g);
+  auto plan_on = [&](std::string change, const Cluster& c) {
     Problem p = problem;
     p.cluster = &c;
     CostModel model(p);
     auto found = search(model, options);
-    out.push_back({std::move(change), found.ok() ? found->best : std::nullopt});
+    WhatIf& w = out.emplace_back(WhatIf{std::move(change), {}, ""});
+    if (!found.ok()) {
+      w.note = std::string(found.status().message());
+    } else if (found->best) {
+      w.candidate = *found->best;
+    } else {
+      w.note = cat("does not fit: ", gigabytes(found->nearest->prediction.missing_bytes), " too much a device");
+    }
   };
+  auto offer = [&](std::string change, auto set) {
+    Cluster c = *problem.cluster;
+    for (DeviceGroup& g : c.groups) set(g);
+    plan_on(std::move(change), c);
+  };
+  auto sized = [&](std::string change, int64_t devices) {
+    auto c = resized(*problem.cluster, devices);
+    if (c.ok() && c->devices() == devices) plan_on(std::move(change), *c);
+  };
+  const std::vector<DeviceGroup>& groups = problem.cluster->groups;
+  auto any = [&](auto has) { return std::any_of(groups.begin(), groups.end(), has); };
+  plan_on("as it is", *problem.cluster);
   offer("twice the memory", [](DeviceGroup& g) { g.device.memory_bytes *= 2; });
-  offer("twice the network", [](DeviceGroup& g) {
-    if (!g.links.empty()) g.links.back().link.bandwidth *= 2;
-  });
-  offer("twice the inner links", [](DeviceGroup& g) {
-    if (!g.links.empty()) g.links.front().link.bandwidth *= 2;
-  });
+  const bool nodes = any([](const DeviceGroup& g) { return g.nodes > 1; });
+  if (nodes) {
+    offer("twice the network", [](DeviceGroup& g) {
+      if (g.nodes > 1) g.links.back().link.bandwidth *= 2;
+    });
+  }
+  if (any([](const DeviceGroup& g) { return g.devices_per_node > 1; })) {
+    offer("twice the links in a node", [](DeviceGroup& g) {
+      if (g.devices_per_node > 1) g.links.front().link.bandwidth *= 2;
+    });
+  }
   offer("twice the FLOP/s", [](DeviceGroup& g) {
     for (double& f : g.device.flops) f *= 2;
   });
+  const int64_t n = problem.devices();
+  if (groups.size() == 1 && groups[0].nodes > 1) sized("one more node", n + groups[0].devices_per_node);
+  sized("twice the devices", 2 * n);
   return out;
 }
 

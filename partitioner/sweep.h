@@ -20,11 +20,13 @@ struct SweepRow {
 
 struct Sweep {
   std::vector<SweepRow> rows;
-  size_t knee = 0;     // the largest row that still has 80 % of the best efficiency
-  double band = 0.20;  // relative error to expect of a time (docs/planning.md)
+  std::optional<size_t> knee;  // the last row with 80 % of the best efficiency, where one after it has less
+  double band = 0.20;          // relative error of a time that 9 of 10 published rows keep (docs/planning.md)
+  std::string assumed;         // what the cluster does not say and larger sizes need; empty: nothing
 };
 
-// Whole nodes only; sizes that the cluster cannot have are left out. `tokens` 0: no days or dollars.
+// Sizes that the cluster cannot have (whole nodes only) get a note; InvalidArgument where it can have none. `tokens` 0:
+// no days or dollars.
 absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options, const std::vector<int64_t>& devices,
                             double tokens);
 // "8..1024" doubles, "8,16,24" lists.
@@ -38,7 +40,10 @@ std::string sweep_svg(const Sweep& s, double tokens_per_step);
 struct WhatIf {
   std::string change;
   std::optional<Candidate> candidate;
+  std::string note;  // why there is none
 };
+// The plan under each change of the hardware that the cluster has something of, searched anew; the first is without
+// any.
 std::vector<WhatIf> what_if(const Problem& problem, const SearchOptions& options);
 
 }  // namespace partita

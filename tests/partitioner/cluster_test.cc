@@ -100,6 +100,36 @@ TEST(Cluster, Resized) {
   EXPECT_FALSE(resized(*c, 12).ok());
 }
 
+TEST(Cluster, ResizedPastOneNodeIsJoinedByItsNetwork) {
+  auto node = parse_cluster("preset: dgx-h100\nnodes: 1\n", "c", library());
+  ASSERT_TRUE(node.ok());
+  auto pod = resized(*node, 32);
+  ASSERT_TRUE(pod.ok()) << pod.status();
+  const DeviceGroup& g = pod->groups[0];
+  EXPECT_EQ(g.nodes, 4);
+  ASSERT_EQ(g.links.size(), 2u);
+  EXPECT_EQ(g.links[0].link.kind, "nvlink4");
+  EXPECT_EQ(g.links[0].group, 8);
+  EXPECT_EQ(g.links[1].link.kind, "infiniband");
+  EXPECT_EQ(g.links[1].group, 32);
+  // As the same cluster written down.
+  auto written = parse_cluster("preset: dgx-h100\nnodes: 4\n", "c", library());
+  EXPECT_EQ(written->groups[0].links[1].link.bandwidth, g.links[1].link.bandwidth);
+
+  auto one = parse_cluster("device: RTX-4090\n", "c", library());
+  EXPECT_EQ(resized(*one, 4)->groups[0].nodes, 1);
+  EXPECT_EQ(resized(*one, 16)->groups[0].nodes, 2);
+}
+
+TEST(Cluster, ResizedGroupsKeepTheirShares) {
+  auto c = parse_cluster("groups: [{preset: dgx-a100, nodes: 2}, {preset: dgx-h100, nodes: 1}]\n", "c", library());
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ(c->hardware(), "16 x A100-80GB + 8 x H100-80GB");
+  EXPECT_DOUBLE_EQ(c->peak_flops(Precision::kBf16), 16 * 312e12 + 8 * 989e12);
+  EXPECT_EQ(resized(*c, 48)->hardware(), "32 x A100-80GB + 16 x H100-80GB");
+  EXPECT_FALSE(resized(*c, 32).ok());
+}
+
 TEST(EfficiencyCurve, IsLinearInTheLogarithm) {
   EfficiencyCurve c{{{10, 0.2}, {1000, 0.6}}};
   EXPECT_DOUBLE_EQ(c.at(1), 0.2);

@@ -54,6 +54,35 @@ TEST_F(PlanCommand, ThePlannedLayoutTrainsAsOneRankDoes) {
   }
 }
 
+// explain plans again with the flags that the plan was made with.
+TEST_F(PlanCommand, ExplainKeepsTheFlagsOfThePlan) {
+  ASSERT_EQ(plan("--pin pipeline=2 --pin micro_batch=1 --like zero1 --precision bf16", "plan.json").code, 0);
+  Outcome o = partita("explain " + (out_ / "plan.json") + " --what-if");
+  ASSERT_EQ(o.code, 0) << o.text;
+  std::smatch step, now;
+  ASSERT_TRUE(std::regex_search(o.text, step, std::regex("step ([0-9.e+-]+) s"))) << o.text;
+  ASSERT_TRUE(std::regex_search(o.text, now, std::regex("as it is +([0-9.e+-]+) s"))) << o.text;
+  EXPECT_EQ(step[1].str(), now[1].str());
+  EXPECT_THAT(o.text, testing::Not(HasSubstr("twice the network")));  // there is none
+  out_.write("cluster.yaml", "nodes: 1\ndevices_per_node: 2\ndevice: cpu\n");
+  EXPECT_THAT(partita("explain " + (out_ / "plan.json") + " --what-if").text, HasSubstr("has changed since"));
+}
+
+TEST_F(PlanCommand, SweepsTellWhatTheyCannotPlan) {
+  out_.write("cluster.yaml", "nodes: 1\ndevices_per_node: 3\ndevice: A100-40GB\n");
+  std::string sweep = "sweep " + model() + "--cluster " + (out_ / "cluster.yaml");
+  Outcome o =
+      partita(sweep + " --devices 1,2,4,6 --tokens 1e9 --svg " + (out_ / "s.svg") + " --csv " + (out_ / "s.csv"));
+  ASSERT_EQ(o.code, 0) << o.text;
+  EXPECT_THAT(o.text, HasSubstr("4          - expected whole nodes of 3 devices"));
+  EXPECT_THAT(o.text, HasSubstr("between nodes of 3: ethernet"));
+  EXPECT_THAT(TempFolder::read(out_ / "s.csv"), HasSubstr("4,,,,,,,,\"expected whole nodes of 3"));
+  EXPECT_THAT(TempFolder::read(out_ / "s.svg"), HasSubstr("<polygon"));
+  EXPECT_EQ(partita(sweep + " --devices 4,5").code, 2);
+  out_.write("cluster.yaml", "device: {like: A100-40GB, memory: 1e9}\n");  // less than the reserve
+  EXPECT_EQ(partita(sweep + " --devices 1,2").code, 3);
+}
+
 // Stages as they are pinned: the plan prices them, and what is compiled from it has them.
 TEST_F(PlanCommand, PinnedStagesAreThoseOfThePlan) {
   const std::vector<double> one = train("");

@@ -1,5 +1,9 @@
 #include "partitioner/explain.h"
+
+#include <algorithm>
+
 #include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/plan_file.h"
@@ -21,13 +25,51 @@ std::string text_at(const nlohmann::json& plan, const char* key) {
   return in.is_object() && in.contains(key) && in[key].is_string() ? in[key].get<std::string>() : "";
 }
 
+std::vector<std::string> texts_at(const nlohmann::json& plan, const char* key) {
+  std::vector<std::string> out;
+  if (!plan.contains("inputs") || !plan["inputs"].is_object() || !plan["inputs"].contains(key)) return out;
+  for (const auto& text : plan["inputs"][key])
+    if (text.is_string()) out.push_back(text.get<std::string>());
+  return out;
+}
+
+// The problem that the plan was made for, by the same files and flags.
 absl::StatusOr<std::unique_ptr<Planning>> again(const nlohmann::json& plan) {
   PlanRequest r;
-  r.model = text_at(plan, "model"), r.train_file = text_at(plan, "train"),
-  r.cluster_file = text_at(plan, "cluster_path");
+  r.model = text_at(plan, "model"), r.train_file = text_at(plan, "train");
+  r.cluster_file = text_at(plan, "cluster_path"), r.profile_file = text_at(plan, "profiles");
+  r.like = texts_at(plan, "like"), r.pins = texts_at(plan, "pins");
   if (r.model.empty() || r.cluster_file.empty())
     return absl::FailedPreconditionError("the plan does not say which model and cluster it was made for");
-  return prepare_plan(r);
+  if (std::string trace = text_at(plan, "refined"); !trace.empty())
+    return absl::FailedPreconditionError(
+        cat("the plan was made with a profile that ", quote(trace),
+            " corrected, and nobody wrote that down: plan again with --refined-profile FILE"));
+  if (std::string name = text_at(plan, "precision"); !name.empty()) {
+    const auto names = enum_names<Precision>();
+    const auto at = std::find(names.begin(), names.end(), name);
+    if (at == names.end())
+      return absl::InvalidArgumentError(cat("plan: inputs.precision: unknown value ", quote(name)));
+    r.precision = static_cast<Precision>(at - names.begin());
+  }
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, prepare_plan(r));
+  if (p->cluster.text != text_at(plan, "cluster"))
+    std::printf(
+        "\nnote: %s has changed since the plan was made; what follows is for the cluster that it describes now\n",
+        quote(r.cluster_file).c_str());
+  return p;
+}
+
+// "-5.7 %, the same layout"
+std::string change_text(const WhatIf& now, const WhatIf& change) {
+  if (!change.candidate) return change.note;
+  const Candidate& c = *change.candidate;
+  std::string text = fmt::format("{:>9.4g} s", c.prediction.step_seconds);
+  if (&now == &change) return cat(text, "  ", describe(c.layout));
+  if (now.candidate)
+    text += fmt::format(" ({:+.1f} %)", 100 * (c.prediction.step_seconds / now.candidate->prediction.step_seconds - 1));
+  const bool same = now.candidate && describe(now.candidate->layout) == describe(c.layout);
+  return cat(text, "  ", same ? "the same layout" : describe(c.layout));
 }
 
 absl::Status run(const Flags& flags) {
@@ -49,13 +91,8 @@ absl::Status run(const Flags& flags) {
   }
   if (!flags.what_if) return absl::OkStatus();
   std::printf("\nwhat would change it\n");
-  for (const WhatIf& w : what_if(p->problem, p->options)) {
-    std::printf("  %-26s %s\n", w.change.c_str(),
-                w.candidate ? fmt::format("{:.4g} s a step: {}", w.candidate->prediction.step_seconds,
-                                          describe(w.candidate->layout))
-                                  .c_str()
-                            : "still does not fit");
-  }
+  const std::vector<WhatIf> all = what_if(p->problem, p->options);
+  for (const WhatIf& w : all) std::printf("  %-26s %s\n", w.change.c_str(), change_text(all[0], w).c_str());
   return absl::OkStatus();
 }
 
@@ -67,7 +104,7 @@ void add_explain(CLI::App& app, absl::Status& result) {
       app.add_subcommand("explain", "a plan in words: where time and memory go, what binds, what lost and why");
   verb->add_option("plan", flags->plan, "plan.json")->required();
   verb->add_option("--why-not", flags->why_not, "plan again with this pinned and compare: pipeline=4");
-  verb->add_flag("--what-if", flags->what_if, "plan again with more memory, faster links, a faster device");
+  verb->add_flag("--what-if", flags->what_if, "plan again with more memory, faster links, faster or more devices");
   verb->callback([flags, &result] { result = run(*flags); });
 }
 

@@ -19,6 +19,8 @@
 namespace partita {
 namespace {
 
+constexpr size_t kMostFixes = 8;  // that are told
+
 struct Flags {
   PlanRequest request;
   std::string output, compare, refine, ran, refined_output;
@@ -54,12 +56,14 @@ absl::Status infeasible(const Planning& p, const SearchResult& result) {
       cat("no layout fits. Nearest: ", describe(result.nearest->layout), ": ", explain_missing(*result.nearest));
   std::vector<Fix> fixes = find_fixes(p.problem, p.options, p.library);
   text += fixes.empty() ? "\nNothing that was tried makes it fit."
-                        : "\nWhat makes it fit (checked), cheapest a step first:";
-  for (size_t k = 0; k < fixes.size() && k < 6; ++k) {
+                        : "\nWhat makes it fit (each planned and checked; other hardware last, cheapest step first):";
+  for (size_t k = 0; k < fixes.size() && k < kMostFixes; ++k) {
     const Prediction& f = fixes[k].candidate.prediction;
-    append(text, "\n  ", fixes[k].change, ": ", describe(fixes[k].candidate.layout), "; ",
-           fmt::format("{:.3g} s a step, {} of {}", f.step_seconds, gigabytes(f.most_memory()),
-                       gigabytes(f.capacity[static_cast<size_t>(f.worst_stage)])));
+    const double price = fixes[k].price_of_step();
+    append(
+        text, "\n  ", fixes[k].change, ": ", describe(fixes[k].candidate.layout), "; ",
+        fmt::format("{:.3g} s{} a step, {} of {}", f.step_seconds, price > 0 ? fmt::format(" and ${:.3g}", price) : "",
+                    gigabytes(f.most_memory()), gigabytes(f.capacity[static_cast<size_t>(f.worst_stage)])));
   }
   return absl::ResourceExhaustedError(text);
 }
@@ -162,7 +166,14 @@ absl::Status run(const Flags& flags) {
   }
   if (!result.best && !flags.allow_infeasible) return infeasible(*p, result);
   const Candidate& chosen = result.best ? *result.best : *result.nearest;
-  PlanInputs inputs{flags.request.model, flags.request.train_file, p->cluster.text, flags.request.cluster_file};
+  const PlanRequest& r = flags.request;
+  PlanInputs inputs{r.model, r.train_file, p->cluster.text, r.cluster_file, r.profile_file, "", r.like, r.pins, ""};
+  if (r.precision) inputs.precision = enum_name(*r.precision);
+  if (!flags.refined_output.empty()) {
+    inputs.profiles = flags.refined_output;
+  } else {
+    inputs.refined = flags.refine;
+  }
   nlohmann::json plan = plan_json(p->problem, *model, result, chosen, inputs);
   if (!flags.compare.empty()) PARTITA_RETURN_IF_ERROR(compare(*p, chosen, flags.compare, plan));
   std::string text = plan_text(plan);

@@ -1,4 +1,7 @@
 #include "partitioner/sweep.h"
+
+#include <algorithm>
+
 #include "base/atomic_file.h"
 #include "base/status.h"
 #include "tools/cli/command.h"
@@ -24,6 +27,9 @@ absl::Status run(const Flags& flags) {
     double tokens = p->workload.tokens * static_cast<double>(p->problem.global_batch);
     PARTITA_RETURN_IF_ERROR(write_file_atomically(flags.svg, sweep_svg(s, tokens)));
   }
+  if (std::none_of(s.rows.begin(), s.rows.end(), [](const SweepRow& r) { return r.best.has_value(); }))
+    return absl::ResourceExhaustedError(
+        "no size has a layout that fits; `partita plan` on one of them says what is missing and what would do");
   return absl::OkStatus();
 }
 
