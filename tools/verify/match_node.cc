@@ -82,6 +82,79 @@ absl::StatusOr<std::vector<int>> passing(const std::vector<Present>& operands, c
   return left;
 }
 
+// The mesh axis whose coordinate a scalar is made of, alone; -1 where there is none.
+int coordinate_axis(const Graph& g, ValueId v, const Mesh& mesh) {
+  while (v != kNoValue) {
+    for (const GraphInput& in : g.inputs) {
+      if (in.value == v) return in.kind == InputKind::kCoordinate ? mesh.find(in.name) : -1;
+    }
+    const Node* made = g.producer(v);
+    v = made == nullptr || made->inputs.empty() ? kNoValue : made->inputs[0];
+  }
+  return -1;
+}
+
+// Axes of `ways` ranks together whose ranks' sums of equally many terms, all alike, are one sum: those along which what
+// is made of `node` is reduced first, and of whose ranks not one alone counts. Any would do as far as this node goes;
+// the reduction needs the right ones.
+std::vector<int> axes_of_terms(const Graph& local, const Node& node, std::vector<bool> taken, int64_t ways,
+                               const Mesh& mesh) {
+  std::vector<bool> made(local.values.size(), false);
+  for (ValueId v : node.outputs) made[v] = true;
+  std::vector<int> axes;
+  auto offer = [&](int a) {
+    int64_t size = mesh.axes[static_cast<size_t>(a)].size;
+    if (taken[static_cast<size_t>(a)] || size == 1 || ways % size != 0 || has(axes, a)) return;
+    axes.push_back(a), ways /= size;
+  };
+  for (size_t n = static_cast<size_t>(&node - local.nodes.data()) + 1; n < local.nodes.size() && ways > 1; ++n) {
+    const Node& next = local.nodes[n];
+    bool reads = std::any_of(next.inputs.begin(), next.inputs.end(), [&](ValueId v) { return v >= 0 && made[v]; });
+    if (!reads) continue;
+    for (ValueId v : next.outputs) made[v] = true;
+    if (next.op->name == "select") {
+      if (int once = coordinate_axis(local, next.inputs[0], mesh); once >= 0) taken[static_cast<size_t>(once)] = true;
+    } else if (next.op->communicates) {
+      for (int64_t a : next.attrs.ints("axes")) {
+        if (a >= 0 && a < static_cast<int64_t>(mesh.axes.size())) offer(static_cast<int>(a));
+      }
+    } else if (next.op->sums_micro_batches) {
+      if (int time = mesh.find("time"); time >= 0) offer(time);
+    }
+  }
+  return ways == 1 ? axes : std::vector<int>{};
+}
+
+// A sum over a part of a factor along which all operands are constant: which part is not in their layouts, for all
+// parts are alike. They become parts by the coordinates along the axes that complete the sum.
+void divide_alike_terms(const Formula& formula, const Graph& local, const Node& node,
+                        const std::vector<Present>& operands, const Mesh& mesh, std::vector<Pieces>& factors) {
+  for (size_t f = 0; f < factors.size(); ++f) {
+    if (formula.factors[f].role != FactorRole::kSum) continue;
+    for (size_t k = 0; k < factors[f].size(); ++k) {
+      const Piece p = factors[f][k];
+      if (p.kind != Piece::Kind::kFree || p.local == p.size || p.size % p.local != 0) continue;
+      std::vector<bool> taken(mesh.axes.size(), false);
+      for (const Pieces& pieces : factors) {
+        for (const Piece& q : pieces) {
+          if (q.kind == Piece::Kind::kAxis) taken[static_cast<size_t>(q.axis)] = true;
+        }
+      }
+      for (const Present& x : operands) {
+        for (int a : x.layout.partial) taken[static_cast<size_t>(a)] = true;
+      }
+      std::vector<int> axes = axes_of_terms(local, node, taken, p.size / p.local, mesh);
+      if (axes.empty()) continue;
+      Pieces parts;
+      for (int a : axes) parts.push_back({Piece::Kind::kAxis, mesh.axes[static_cast<size_t>(a)].size, 1, a, 1});
+      if (p.local > 1) parts.push_back({Piece::Kind::kLocal, p.local, p.local, -1, 1});
+      auto at = factors[f].erase(factors[f].begin() + static_cast<int64_t>(k));
+      factors[f].insert(at, parts.begin(), parts.end());
+      k += parts.size() - 1;
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<Layout>> match_node(const SerialValues& serial, NodeId serial_node, const Graph& local,
@@ -104,6 +177,7 @@ absl::StatusOr<std::vector<Layout>> match_node(const SerialValues& serial, NodeI
     sliced = sliced || operands[k].sliced;
   }
   PARTITA_ASSIGN_OR_RETURN(std::vector<Pieces> factors, split_factors(formula, parts));
+  divide_alike_terms(formula, local, node, present, mesh, factors);
   std::vector<int> split;
   for (size_t f = 0; f < factors.size(); ++f) {
     PARTITA_RETURN_IF_ERROR(check_factor(formula.factors[f], factors[f], mesh));
