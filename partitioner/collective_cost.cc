@@ -95,7 +95,7 @@ CollectiveTime collective_time(const DeviceGroup& group, CollectiveKind kind, Ra
   switch (kind) {
     case CollectiveKind::kSend: {
       offer(bytes * inverse_bandwidth(outer, bytes) + outer.latency, "send");
-      break;
+      return best;
     }
     case CollectiveKind::kAllToAll: {
       double seconds = 0, inside = 1;
@@ -121,6 +121,7 @@ CollectiveTime collective_time(const DeviceGroup& group, CollectiveKind kind, Ra
       if (at.size() > 1) offer(hierarchical(at, bytes, 1), "hierarchical");
       break;
   }
+  best.seconds += outer.wait_seconds;
   return best;
 }
 

@@ -17,7 +17,9 @@ double peak(const DeviceProfile& d, Precision p) {
 // runs a narrower convolution of the same kind.
 double convolution_time(const DeviceProfile& device, const MatrixWork& x, const ComputeOptions& options) {
   double flops = 2 * x.batch * x.m * x.n * x.k;
-  return flops / (peak(device, options.precision) * device.convolution.at(x.channels)) + device.launch_seconds;
+  double share = device.convolution.at(x.channels) * device.convolution_plane.at(x.plane) *
+                 (x.strided ? device.convolution_strided : 1);
+  return flops / (peak(device, options.precision) * share) + device.launch_seconds;
 }
 
 double matrices(const std::vector<MatrixWork>& list, const Workload& w, const DeviceProfile& device,

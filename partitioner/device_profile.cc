@@ -105,6 +105,7 @@ absl::Status parse_link(const YamlNode& node, const std::string& path, LinkProfi
       {"half_bytes", number(&L::half_bytes, kNonNegative)},
       {"multicast", boolean(&L::multicast)},
       {"multicast_gain", number(&L::multicast_gain, kPositive)},
+      {"wait_seconds", number(&L::wait_seconds, kNonNegative)},
   };
   return parse_fields(node, path, kFields, out);
 }
@@ -163,6 +164,8 @@ absl::Status parse_device(const YamlNode& node, const std::string& path, DeviceP
       {"matrix_rows", curve(&D::matrix_rows)},
       {"matrix_columns", curve(&D::matrix_columns)},
       {"convolution", curve(&D::convolution)},
+      {"convolution_plane", curve(&D::convolution_plane)},
+      {"convolution_strided", number(&D::convolution_strided, kEfficiency)},
       {"tiles", parse_tiles},
       {"attention_flash", curve(&D::attention_flash)},
       {"attention_math", curve(&D::attention_math)},

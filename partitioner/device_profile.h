@@ -67,6 +67,8 @@ struct DeviceProfile {
   EfficiencyCurve matrix;                                // of peak, by the contraction's length K
   EfficiencyCurve matrix_rows, matrix_columns;           // of `matrix`, by M and N: small products (cpu)
   EfficiencyCurve convolution;                           // of peak in place of `matrix`, by output channels (cpu)
+  EfficiencyCurve convolution_plane;                     // of `convolution`, by positions of its result (cpu)
+  double convolution_strided = 1;                        // share of both where windows move on by several positions
   std::vector<MatrixTile> tiles;
   EfficiencyCurve attention_flash, attention_math;  // of peak, by the size of a head
   double misaligned = 1;                            // share of it where rows of a head are not whole 16 bytes
@@ -88,6 +90,9 @@ struct LinkProfile {
   double half_bytes = 0;   // message per rank that reaches half of it
   bool multicast = false;  // the switch reduces (NVLS)
   double multicast_gain = 1;
+  // Of a collective between ranks that have worked since the last one: until the last of them is there. Jitter, and
+  // where ranks outnumber cores those that have to take turns.
+  double wait_seconds = 0;
 };
 
 // A node as clouds rent it.

@@ -45,7 +45,8 @@ std::string device_text(const DeviceProfile& d) {
   }
   l.add("flops", cat("{", flops, "}")), l.add("processors", d.processors);
   l.add("matrix", d.matrix), l.add("matrix_rows", d.matrix_rows), l.add("matrix_columns", d.matrix_columns);
-  l.add("convolution", d.convolution);
+  l.add("convolution", d.convolution), l.add("convolution_plane", d.convolution_plane);
+  l.add("convolution_strided", d.convolution_strided);
   if (!tiles.empty()) l.add("tiles", cat("[", tiles, "]"));
   l.add("attention_flash", d.attention_flash), l.add("attention_math", d.attention_math);
   l.add("attention_backward", d.attention_backward), l.add("misaligned", d.misaligned);
@@ -81,7 +82,7 @@ std::string link_text(const LinkProfile& link) {
   l.add("source", quote(link.source));
   l.add("bandwidth", link.bandwidth), l.add("latency", link.latency), l.add("efficiency", link.efficiency);
   l.add("half_bytes", link.half_bytes), l.add("multicast", link.multicast ? "true" : "false");
-  l.add("multicast_gain", link.multicast_gain);
+  l.add("multicast_gain", link.multicast_gain), l.add("wait_seconds", link.wait_seconds);
   return cat("  ", link.kind, ":\n", l.take());
 }
 

@@ -39,8 +39,9 @@ struct Use {
 
 struct Sizes {  // of a contraction, with the factors of each
   double batch = 1, m = 1, n = 1, k = 1;
-  std::vector<int> of[4];  // b, m, n, k
-  bool windows = false;    // the first operand is summed over windows
+  std::vector<int> of[4];   // b, m, n, k
+  bool windows = false;     // the first operand is summed over windows
+  double from = 1, to = 1;  // then: positions of the first operand and of the result
 };
 constexpr char kLetters[] = {'b', 'm', 'n', 'k'};
 
@@ -62,8 +63,10 @@ Sizes contraction(const Formula& f, double flops) {
     int at = !out ? 3 : a && b ? 0 : b ? 2 : 1;
     if (!out && a && !b && f.factors[i].role == FactorRole::kWhole) {  // positions that a window slides over
       s.windows = true;
+      s.from *= static_cast<double>(f.factors[i].size);
       continue;
     }
+    if (out && !a && !b) s.to *= static_cast<double>(f.factors[i].size);
     *sizes[at] *= static_cast<double>(f.factors[i].size);
     s.of[at].push_back(i);
   }
@@ -471,7 +474,7 @@ class Analysis {
     ValueId a = use.node->inputs[0], b = use.node->inputs[1];
     bool wa = (!data_[a] && learned_[a]) || is_gathered(a), wb = (!data_[b] && learned_[b]) || is_gathered(b);
     x.weight = wa || wb;
-    if (s.windows) x.channels = s.n;
+    if (s.windows) x.channels = s.n, x.plane = s.to, x.strided = s.from >= 1.99 * s.to;
     if (is_gathered(a) || is_gathered(b)) {
       double tokens = x.batch, stack = static_cast<double>(std::max(gathered_[a], gathered_[b]));
       x.batch = stack;

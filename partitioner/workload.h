@@ -16,11 +16,13 @@ namespace partita {
 // One contraction C[batch, m, n] += A[batch, m, k] B[batch, k, n] per sample, `count` times.
 struct MatrixWork {
   double batch = 1, m = 1, n = 1, k = 1;
-  char scaled = 'm';    // the size that grows with the number of samples: b, m, n or k
-  char split = 0;       // the size that the tensor axis divides; 0: none
-  bool expert = false;  // batch is experts: the expert axis divides it
-  bool weight = true;   // B (or A) is a parameter
-  double channels = 0;  // of the result, where it is a sum over windows (a convolution or its gradient); else 0
+  char scaled = 'm';     // the size that grows with the number of samples: b, m, n or k
+  char split = 0;        // the size that the tensor axis divides; 0: none
+  bool expert = false;   // batch is experts: the expert axis divides it
+  bool weight = true;    // B (or A) is a parameter
+  double channels = 0;   // of the result, where it is a sum over windows (a convolution or its gradient); else 0
+  double plane = 0;      // then: positions that the result has for each channel of a sample,
+  bool strided = false;  // and whether windows move on by several of them
   double count = 1;
 
   double flops() const { return 2 * batch * m * n * k * count; }

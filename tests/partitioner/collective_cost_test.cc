@@ -67,6 +67,19 @@ TEST(CollectiveCost, SwitchThatReduces) {
   EXPECT_LT(t.seconds, ring);
 }
 
+TEST(CollectiveCost, GroupsWaitForTheirLastRank) {
+  DeviceGroup g = two_nodes(), jitters = g;
+  jitters.links.back().link.wait_seconds = 0.25;
+  auto more = [&](CollectiveKind kind) {
+    return collective_time(jitters, kind, {8, 1}, 1e9).seconds - collective_time(g, kind, {8, 1}, 1e9).seconds;
+  };
+  for (auto kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+                    CollectiveKind::kAllToAll}) {
+    EXPECT_DOUBLE_EQ(more(kind), 0.25);
+  }
+  EXPECT_EQ(more(CollectiveKind::kSend), 0);
+}
+
 TEST(CollectiveCost, NothingToDo) {
   EXPECT_EQ(collective_time(two_nodes(), CollectiveKind::kAllReduce, {1, 1}, 1e9).seconds, 0);
   EXPECT_EQ(collective_time(two_nodes(), CollectiveKind::kAllReduce, {8, 1}, 0).seconds, 0);

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "partitioner/collective_cost.h"
+#include "tools/calibrate/bound_kernel.h"
 
 namespace partita {
 namespace {
@@ -81,6 +82,31 @@ LinkProfile fit(int ranks, const std::vector<Sample>& samples) {
   return link;
 }
 
+// The usual time of work that takes a core some milliseconds, then of that work and a small all-reduce: what is more,
+// and not the all-reduce itself, is waiting. Work is that of steps between collectives in training; waits hardly depend
+// on it.
+absl::StatusOr<double> wait_seconds(RankTeam team, const LinkProfile& link) {
+  constexpr int64_t kSize = 512, kRepeats = 3, kBytes = 4 << 10;
+  team.round_seconds = 0.15, team.most_seconds = 3;
+  const runtime::Step product = library_step("matmul", DType::kF32, {{kSize, kSize}, {kSize, kSize}}, {{kSize, kSize}});
+  double usual[2];
+  for (bool meets : {false, true}) {
+    PARTITA_ASSIGN_OR_RETURN(
+        Timing t, team.time([&](int rank, rt::Communicator* communicator) -> absl::StatusOr<RankWork> {
+          PARTITA_ASSIGN_OR_RETURN(auto kernel, BoundKernel::make(product, team.threads));
+          auto buffer = std::make_shared<std::vector<float>>(static_cast<size_t>(kBytes / 2), 0.01f);
+          rt::CollectiveOp op = operation(CollectiveKind::kAllReduce, kBytes, rank, team.ranks, buffer->data());
+          return RankWork([kernel, buffer, op, communicator, meets] {
+            for (int64_t k = 0; k < kRepeats; ++k) kernel->run();
+            return meets ? communicator->run(op) : absl::OkStatus();
+          });
+        }));
+    usual[meets] = t.seconds * (1 + t.noise);
+  }
+  const double alone = predicted(link, team.ranks, {CollectiveKind::kAllReduce, kBytes, 0});
+  return std::max(0.0, usual[1] - usual[0] - alone);
+}
+
 }  // namespace
 
 absl::StatusOr<LinkFit> measure_thread_links(const RankTeam& team) {
@@ -103,6 +129,7 @@ absl::StatusOr<LinkFit> measure_thread_links(const RankTeam& team) {
   out.link = fit(team.ranks, samples);
   for (const Sample& s : samples)
     out.error += std::abs(predicted(out.link, team.ranks, s) / s.seconds - 1) / static_cast<double>(samples.size());
+  PARTITA_ASSIGN_OR_RETURN(out.link.wait_seconds, wait_seconds(team, out.link));
   return out;
 }
 

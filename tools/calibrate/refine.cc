@@ -93,7 +93,7 @@ class Refiner {
     if (r == 1) return;
     for (LinkLevel& level : out_.cluster.groups[0].links) {
       double bandwidth = level.link.bandwidth, latency = level.link.latency;
-      level.link.bandwidth /= r, level.link.latency *= r;
+      level.link.bandwidth /= r, level.link.latency *= r, level.link.wait_seconds *= r;
       tell(cat("link ", level.link.kind, ": bandwidth"), bandwidth, level.link.bandwidth, why_);
       tell(cat("link ", level.link.kind, ": latency"), latency, level.link.latency, why_);
     }
