@@ -132,6 +132,45 @@ TEST(Verify_Sums, OfTermsThatAreAlikeHold) {
   EXPECT_NE(found.message().find("owed"), std::string::npos) << found;
 }
 
+// y = the sum of 64 features, of which those of samples above `threshold` cancel: their sum is rounding, and another
+// one where two ranks add up 32 each. Samples are drawn from a normal distribution.
+Outcome numeric_verdict(float threshold) {
+  TempFolder out;
+  constexpr int64_t kFeatures = 64;
+  onnx::ModelProto m = empty_model();
+  onnx::GraphProto* g = m.mutable_graph();
+  add_value(g->add_input(), "x", {2, 1});
+  add_value(g->add_output(), "y", {2, 1});
+  add_floats(g, "first", {1, 2}, {1, 1});
+  add_floats(g, "threshold", {2}, {0, -threshold});
+  std::vector<float> weights(2 * kFeatures, 0.01f);
+  for (int64_t k = 0; k < kFeatures; ++k)
+    weights[static_cast<size_t>(kFeatures + k)] = static_cast<float>((k * 7919 % 64 - 31.5) * 1000003.0);
+  add_floats(g, "up", {2, kFeatures}, weights);
+  add_floats(g, "down", {kFeatures, 1}, std::vector<float>(kFeatures, 1));
+  add_node(g, "MatMul", {"x", "first"}, {"a"}, "first");
+  add_node(g, "Add", {"a", "threshold"}, {"b"}, "shift");
+  add_node(g, "Relu", {"b"}, {"c"}, "relu");
+  add_node(g, "MatMul", {"c", "up"}, {"d"}, "up");
+  add_node(g, "MatMul", {"d", "down"}, {"y"}, "down");
+  std::ofstream(out / "model.onnx", std::ios::binary) << m.SerializeAsString();
+  out.write("train.yaml",
+            "loss: {kind: mse, output: y}\noptimizer: {kind: sgd, lr: 1.0e-30}\ndata: {kind: synthetic}\n");
+  Outcome compiled = run_command(cat(partita_program(), " compile ", out / "model.onnx", " --train ",
+                                     out / "train.yaml", " --pin tensor=2 --quiet -o ", out / "bundle"));
+  EXPECT_EQ(compiled.code, 0) << compiled.text;
+  return run_command(cat(partita_program(), " verify --numeric ", out / "bundle"));
+}
+
+TEST(Verify_Numeric, WhatDiffersOnAFewSamplesIsSaidAndOnAllRefused) {
+  Outcome all = numeric_verdict(-4), few = numeric_verdict(1.2f), none = numeric_verdict(4);
+  EXPECT_EQ(all.code, 4) << all.text;
+  EXPECT_EQ(few.code, 0) << few.text;
+  EXPECT_NE(few.text.find("kink"), std::string::npos) << few.text;
+  EXPECT_EQ(none.code, 0) << none.text;
+  EXPECT_EQ(none.text.find("kink"), std::string::npos) << none.text;
+}
+
 TEST(Verify_Evaluation, RandomNodesAreSeen) {
   Builder b;
   ValueId index = b.input("index", {DType::kI64, {4}}, InputKind::kData);
