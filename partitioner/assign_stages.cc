@@ -12,18 +12,16 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "ir/recipe.h"
+#include "partitioner/made_of.h"
 #include "partitioner/pinned_cuts.h"
 #include "partitioner/stage_cuts.h"
 
 namespace partita {
 namespace {
 
-constexpr int64_t kLargestTable = 1 << 20;  // bytes of a frozen state that every stage may have
 // Work of a forward node and its gradients, in floating point operations.
 constexpr double kTrainingWork = 3;
 constexpr double kOperationsPerByte = 16, kOperationsPerByteSent = 128;
-
-enum : uint8_t { kData = 1, kWeight = 2, kStaged = 4 };  // what a value is made of
 
 class StageAssigner {
  public:
@@ -32,7 +30,7 @@ class StageAssigner {
         owners_(owners),
         cuts_(cuts),
         readers_(uses(graph)),
-        made_of_(graph.values.size(), 0),
+        made_of_(made_of(graph)),
         place_(graph.values.size(), kAnywhere),
         updates_(graph.values.size()) {
     out_.stages = static_cast<int>(stages);
@@ -66,22 +64,11 @@ class StageAssigner {
   }
 
  private:
-  static bool is_heavy(const Node& node) { return node.op->work != WorkKind::kMemory; }
-
   void find_staged() {
-    for (const GraphInput& in : graph_.inputs) made_of_[in.value] = in.kind == InputKind::kData ? kData : 0;
-    for (const State& s : graph_.states) {
-      bool table = s.kind == StateKind::kFrozen && byte_size(graph_.type(s.value)) <= kLargestTable;
-      made_of_[s.value] = table || s.kind == StateKind::kStep ? 0 : kWeight;
-    }
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      if (node.segment > Segment::kForward) continue;
-      uint8_t of = 0;
-      for (ValueId v : node.inputs) of |= v == kNoValue ? 0 : made_of_[v];
-      if ((of & kData) && ((of & kWeight) || is_heavy(node))) of |= kStaged;
-      for (ValueId v : node.outputs) made_of_[v] = of;
-      if (of & kStaged) staged_.push_back(static_cast<NodeId>(n));
+      if (node.segment <= Segment::kForward && !node.outputs.empty() && (made_of_[node.outputs[0]] & kStaged))
+        staged_.push_back(static_cast<NodeId>(n));
     }
   }
 

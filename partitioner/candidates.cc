@@ -90,10 +90,19 @@ int64_t micro_batches(const Problem& problem, const Layout& l) {
 
 namespace {
 
-// Why the ranks cannot cut the runs of a file with a fixed batch into such micro-batches; empty where they can.
+std::string in_parts(const Problem& problem, int64_t own, int64_t micro) {
+  return cat("a rank computes its ", own, " samples of a run at once, not in micro-batches of ", micro, ": ",
+             problem.workload->whole_runs);
+}
+
+// Why the ranks cannot cut the runs of the model into such micro-batches; empty where they can. A file with a fixed
+// batch takes so many samples at a time, any other all of them.
 std::string misfit(const Problem& problem, const Layout& l) {
   const int64_t samples = problem.workload->exported_batch;
-  if (samples == 0) return "";
+  if (samples == 0) {
+    const int64_t own = problem.global_batch / (l.data * l.expert);
+    return problem.workload->whole_runs.empty() || own == l.micro_batch ? "" : in_parts(problem, own, l.micro_batch);
+  }
   if (problem.global_batch % samples != 0)
     return cat("a global batch of ", problem.global_batch, " is not a multiple of the ", samples,
                " samples that the model file takes at a time");
@@ -105,6 +114,7 @@ std::string misfit(const Problem& problem, const Layout& l) {
     if (!shares({.data = l.data, .expert = l.expert}) || !std::all_of(l.stages.begin(), l.stages.end(), shares))
       continue;
     const int64_t own = samples / (ranks / slices);
+    if (!problem.workload->whole_runs.empty() && own != l.micro_batch) return in_parts(problem, own, l.micro_batch);
     if (own % l.micro_batch == 0) return "";
     return cat("the model file takes ", samples, " samples at a time, ", own, " of them on a rank: not a multiple of ",
                "micro-batch ", l.micro_batch);

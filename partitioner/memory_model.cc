@@ -63,13 +63,15 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   double element = problem.options.element_bytes();
   bool mixed = element < 4;
   auto [dense, expert] = local_parameters(w, stage, l);
-  double largest_unit = 0, largest_saved = 0, logits = 0;
+  double largest_unit = 0, largest_saved = 0, logits = 0, frozen = 0;
   for (size_t k = 0; k < stage.counts.size(); ++k) {
     double n = stage.counts[k];
     if (n == 0) continue;
     const UnitWork& u = w.kinds[k];
     auto [d, e] = local_parameters(u, l);
     largest_unit = std::max(largest_unit, d + e);
+    // Whole on every rank, as the file has them, with a copy in the compute precision.
+    frozen += n * (u.frozen_bytes + (mixed ? u.frozen * element : 0));
     m.activations += n * saved_bytes(u, problem, device, l, false) * in_flight;
     largest_saved = std::max(largest_saved, is_block(u) ? saved_bytes(u, problem, device, l, true) : 0);
     double samples = static_cast<double>(l.micro_batch);
@@ -85,7 +87,7 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   double expert_group = std::max(1.0, group / static_cast<double>(l.expert));
   auto stored = [&](int from) { return l.zero >= from ? dense / group + expert / expert_group : dense + expert; };
   bool host_states = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
-  m.parameters = host_parameters ? 0 : stored(3) * element;
+  m.parameters = (host_parameters ? 0 : stored(3) * element) + frozen;
   m.stash = stashed_versions(l, in_flight) * stored(3) * element;
   double gradient = mixed ? software.gradient_bytes : 4;
   m.gradients = stored(2) * (host_states ? element : gradient);

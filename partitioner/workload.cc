@@ -16,6 +16,7 @@
 #include "base/cat.h"
 #include "ir/ops/composed.h"
 #include "partitioner/factor_classes.h"
+#include "partitioner/made_of.h"
 #include "partitioner/pinned_cuts.h"
 #include "partitioner/split_forms.h"
 
@@ -94,11 +95,12 @@ class Analysis {
     size_t n = g_.values.size();
     parameter_.assign(n, false), data_.assign(n, false), learned_.assign(n, false), unit_.assign(n, 0);
     saved_.assign(n, false), source_.resize(n);
-    constants_ = constant_values(g_);
+    constants_ = constant_values(g_), made_of_ = made_of(g_);
     for (const State& s : g_.states) {
       parameter_[s.value] = s.kind == StateKind::kParameter;
       learned_[s.value] = parameter_[s.value];
-      if (parameter_[s.value]) names_[s.value] = s.name;
+      const bool frozen = s.kind == StateKind::kFrozen && is_float_value(g_, s.value);
+      if (parameter_[s.value] || frozen) names_[s.value] = s.name;
       if (s.kind == StateKind::kRunning && global_statistics()) out_.whole_batches = true;
       if (parameter_[s.value]) out_.parameters += static_cast<double>(elements(g_.type(s.value).shape));
     }
@@ -175,15 +177,15 @@ class Analysis {
       if (varies) nodes_[static_cast<size_t>(node_unit_[i])].push_back(static_cast<NodeId>(i));
     }
     readers_ = uses(g_);
-    // Parameters belong to the first unit that reads them.
-    params_.resize(nodes_.size()), read_.resize(nodes_.size());
+    // Parameters, and frozen weights, belong to the first unit that reads them.
+    params_.resize(nodes_.size()), frozen_.resize(nodes_.size()), read_.resize(nodes_.size());
     std::vector<int> first(g_.values.size(), -1);
     for (size_t u = 0; u < nodes_.size(); ++u) {
       for (NodeId n : nodes_[u]) {
         for (ValueId v : g_.nodes[n].inputs) {
           if (v == kNoValue || !forward(g_.nodes[n])) continue;
-          for (ValueId p : parameters_behind(v)) {
-            if (first[p] < 0) first[p] = static_cast<int>(u), params_[u].push_back(p);
+          for (ValueId p : named_behind(v)) {
+            if (first[p] < 0) first[p] = static_cast<int>(u), (parameter_[p] ? params_ : frozen_)[u].push_back(p);
             if (read_[u].empty() || read_[u].back() != p) read_[u].push_back(p);
           }
         }
@@ -191,15 +193,15 @@ class Analysis {
     }
   }
 
-  // The parameters that a value is made of without data (itself, a transposed or cast one).
-  std::vector<ValueId> parameters_behind(ValueId v) const {
+  // The parameters, or frozen states too, that a value is made of without data (itself, a transposed or cast one).
+  std::vector<ValueId> named_behind(ValueId v) const {
     std::vector<ValueId> found, open = {v};
     for (int steps = 0; !open.empty() && steps < 64; ++steps) {
       ValueId x = open.back();
       open.pop_back();
-      if (parameter_[x]) found.push_back(x);
+      if (names_.count(x)) found.push_back(x);
       const Node* maker = g_.producer(x);
-      if (!maker || data_[x] || !learned_[x]) continue;
+      if (!maker || data_[x]) continue;
       for (ValueId in : maker->inputs) {
         if (in != kNoValue) open.push_back(in);
       }
@@ -225,6 +227,7 @@ class Analysis {
         for (ValueId v : g_.nodes[n].outputs) h = absl::HashOf(h, static_cast<int>(g_.type(v).dtype), g_.type(v).shape);
       }
       for (ValueId p : params_[u]) h = absl::HashOf(h, g_.type(p).shape);
+      for (ValueId p : frozen_[u]) h = absl::HashOf(h, g_.type(p).shape, 'f');
       if (u == 0 || u + 1 == nodes_.size()) h = absl::HashOf(h, u);
       auto [at, fresh] = kinds.try_emplace(h, static_cast<int>(out_.kinds.size()));
       if (fresh) out_.kinds.push_back(measure(u));
@@ -237,13 +240,13 @@ class Analysis {
     bool begun = false;
     for (NodeId n : nodes_[u]) {
       const Node& node = g_.nodes[n];
-      if (!forward(node) || !learned_[node.outputs[0]]) continue;
+      if (!forward(node) || !(made_of_[node.outputs[0]] & kStaged)) continue;
       UnitPlace place{unit, begun, {}};
       if (std::string_view name = onnx_name(g_, node); !name.empty()) place.names.emplace_back(name);
       std::set<ValueId> read;
       for (ValueId v : node.inputs) {
         if (v == kNoValue || data_[v]) continue;
-        for (ValueId p : parameters_behind(v)) read.insert(p);
+        for (ValueId p : named_behind(v)) read.insert(p);
       }
       for (ValueId p : read) place.names.push_back(names_.at(p));
       begun = begun || !read.empty() || node.op->work != WorkKind::kMemory;
@@ -593,6 +596,8 @@ class Analysis {
       w.parameters[splits(p, split_) ? 0 : 1] += e;
       ++w.parameter_tensors;
     }
+    for (ValueId p : frozen_[u])
+      w.frozen += value_elements(p), w.frozen_bytes += static_cast<double>(byte_size(g_.type(p)));
     for (auto* list : {&w.forward_reduces, &w.backward_reduces}) {
       for (double& e : *list) e *= per;
     }
@@ -602,14 +607,15 @@ class Analysis {
   WorkloadOptions options_;
   Workload out_;
   std::vector<bool> parameter_, data_, learned_, saved_;  // per value
-  std::map<ValueId, std::string> names_;                  // of parameters
+  std::vector<uint8_t> made_of_;                          // likewise
+  std::map<ValueId, std::string> names_;                  // of parameters and frozen states
   std::vector<int64_t> gathered_;                         // per value: 0, or of how many matrices it holds picked ones
   std::vector<int> unit_;                                 // per value
   std::vector<int> node_unit_;
   std::vector<ValueId> source_;  // behind views
   std::vector<const Literal*> constants_;
-  std::vector<std::vector<NodeId>> nodes_, readers_;  // per unit; per value
-  std::vector<std::vector<ValueId>> params_, read_;   // per unit: that it owns; that it reads
+  std::vector<std::vector<NodeId>> nodes_, readers_;          // per unit; per value
+  std::vector<std::vector<ValueId>> params_, frozen_, read_;  // per unit: that it owns; that it reads
   std::vector<Use> uses_;
   FactorClasses classes_;
   std::vector<std::vector<std::vector<int>>> dims_;

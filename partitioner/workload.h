@@ -51,6 +51,7 @@ struct UnitWork {
   double forward_kernels = 0, backward_kernels = 0;
   TensorParts parameters = {0, 0};
   double expert_parameters = 0;
+  double frozen = 0, frozen_bytes = 0;  // elements of weights that are not trained; bytes of them in the file
   double parameter_tensors = 0;
   TensorParts saved = {0, 0};        // float values kept for backward
   TensorParts saved_bytes = {0, 0};  // others (indices, masks), in bytes
@@ -89,6 +90,7 @@ struct Workload {
   double optimizer_states = 2;    // per parameter element
   double tokens = 1;              // targets of one sample
   bool whole_batches = false;     // statistics are of the global batch: it is one run
+  std::string whole_runs;         // why the ranks cannot compute a run in parts, one after another; empty: they can
 
   const UnitWork& unit(size_t k) const { return kinds[static_cast<size_t>(units[k])]; }
 };

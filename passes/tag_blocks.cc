@@ -59,7 +59,11 @@ class Blocks {
   void find_backbone() {
     std::vector<bool> data(g_.values.size(), false), weight(g_.values.size(), false);
     for (const GraphInput& in : g_.inputs) data[in.value] = in.kind == InputKind::kData;
-    for (const State& s : g_.states) weight[s.value] = s.kind == StateKind::kParameter;
+    for (const State& s : g_.states) {
+      const TensorType& type = g_.type(s.value);
+      const bool frozen = s.kind == StateKind::kFrozen && is_float(type.dtype) && type.rank() >= 2;
+      weight[s.value] = s.kind == StateKind::kParameter || frozen;
+    }
     for (size_t n = 0; n < g_.nodes.size(); ++n) {
       const Node& node = g_.nodes[n];
       bool d = false, w = false;

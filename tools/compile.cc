@@ -488,6 +488,10 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
                                ": no gradient is summed over ranks that take different samples; none is compressed"));
   }
   watch.lap("partition");
+  if (request.partition_only) {
+    out.stopped = true;
+    return out;
+  }
   if (recipe.evaluate) {
     auto evaluation = compile_evaluation(request, recipe, planned, layout, batch, state_owners(stages), context);
     if (!evaluation.ok()) return with_context(evaluation.status(), "evaluate");

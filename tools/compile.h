@@ -27,6 +27,7 @@ struct CompileRequest {
   bool keep_gradients = false;
   std::vector<double> room;  // bytes that each stage's program may take; empty: any
   PassOptions passes;
+  bool partition_only = false;  // stop before code is made: what could be refused has been by then
 };
 
 // A state whose first value is in the model.
@@ -59,7 +60,7 @@ struct Compiled {
   std::vector<std::string> warnings;
   std::vector<std::pair<std::string, double>> seconds;  // by phase
   std::vector<PassTime> passes;
-  bool stopped = false;  // after the pass that was asked for: there is no program
+  bool stopped = false;  // as asked for, after a pass or the partition: there is no program
   int64_t ranks = 1;
   int64_t parameters = 0;                    // trained elements
   std::optional<PipelineSchedule> schedule;  // of a pipeline's stages

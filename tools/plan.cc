@@ -10,6 +10,7 @@
 #include "frontend/onnx_import.h"
 #include "frontend/pins.h"
 #include "frontend/recipe.h"
+#include "partitioner/batch_sums.h"
 #include "passes/pipeline.h"
 #include "tools/compile.h"
 
@@ -28,6 +29,22 @@ SearchOptions search_options(const Recipe& recipe) {
   o.recompute = recipe.recompute;
   o.micro = recipe.batch.micro;
   return o;
+}
+
+// Why one rank cannot compute a run of `samples` in parts; empty where it can. What formulas do not show, the compiler
+// is asked for.
+absl::StatusOr<std::string> why_whole(const std::string& model, const Recipe& recipe, const Graph& graph,
+                                      std::optional<int64_t> symbolic_batch) {
+  if (samples_add_up(graph)) return "";
+  CompileRequest request{.model = model, .recipe = recipe, .ranks = 1, .partition_only = true};
+  Recipe& r = request.recipe;
+  r.pin = {}, r.pin.micro_batch = 1;
+  r.batch.micro.reset(), r.batch.accumulation.reset(), r.evaluate.reset();
+  r.compress = Compression::kNone;
+  if (!r.semantics.moe) r.batch.global = symbolic_batch;
+  request.passes.verify = false;
+  auto compiled = compile_model(request);
+  return compiled.ok() ? "" : std::string(compiled.status().message());
 }
 
 }  // namespace
@@ -65,6 +82,10 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   PARTITA_ASSIGN_OR_RETURN(Workload w, analyse(graph, options));
   *batch = static_cast<int64_t>(w.samples);
   w.exported_batch = imported.info.any_batch ? 0 : *batch;
+  if (!w.whole_batches) {
+    const auto any = imported.info.any_batch ? std::optional(kAnalysisBatch) : std::nullopt;
+    PARTITA_ASSIGN_OR_RETURN(w.whole_runs, why_whole(model, recipe, graph, any));
+  }
   // The samples that share a capacity are computed at once.
   if (recipe.semantics.moe && recipe.semantics.moe->group && !recipe.batch.micro) recipe.batch.micro = *batch;
   return w;

@@ -401,6 +401,32 @@ TEST(Search, MicroBatchesLieWithinTheRunsOfAFixedBatch) {
       << found.status();
 }
 
+// A statistic over the samples of a run: each rank computes its part of a run at once.
+TEST(Search, RunsInOnePieceHaveNoMicroBatches) {
+  Workload w = transformer(4, 1024, 512, 1000);
+  w.whole_runs = "Mul 'aux' needs all samples";
+  Cluster four = cluster(1, 4, "A100-80GB");
+  for (int64_t fixed : {0, 8}) {
+    w.exported_batch = fixed;
+    Problem p = problem(w, four, 32);
+    CostModel model(p);
+    auto found = search(model, {});
+    ASSERT_TRUE(found.ok() && found->best) << found.status();
+    found->others.push_back(*found->best);
+    for (const Candidate& c : found->others) {
+      const int64_t runs = fixed == 0 ? 1 : 4, ranks = c.layout.data;
+      EXPECT_TRUE(c.layout.micro_batch * ranks == 32 / runs || (ranks > 1 && c.layout.micro_batch == fixed))
+          << describe(c.layout);
+    }
+    SearchOptions o;
+    o.pin.micro_batch = 1, o.pin.axes = {{"data", 2}};
+    auto pinned = search(model, o);
+    ASSERT_FALSE(pinned.ok());
+    EXPECT_THAT(std::string(pinned.status().message()),
+                testing::HasSubstr("at once, not in micro-batches of 1: Mul 'aux'"));
+  }
+}
+
 TEST(Search, DevicesThatAreTheHostOffloadNothing) {
   Workload w = transformer(2, 256, 512, 1000);
   Cluster c = cluster(1, 2, "cpu");
@@ -508,6 +534,19 @@ TEST(Memory, FallsWithEverySplit) {
 }
 
 // Of what is kept and moved, an RMS norm that is run as a chain adds its own bytes, and a split vocabulary all logits.
+// Frozen weights have no gradient and no states, and are whole on each rank, with a copy to compute with.
+TEST(Memory, CountsFrozenWeights) {
+  Workload w = transformer(12, 1024, 512, 32000);
+  Cluster c = cluster(1, 4, "A100-80GB");
+  Layout l;
+  l.tensor = 2, l.data = 2, l.zero = 3;
+  const MemoryParts before = CostModel(problem(w, c, 8)).predict(l, false).memory[0];
+  w.kinds[1].frozen = 1e6, w.kinds[1].frozen_bytes = 4e6;
+  const MemoryParts after = CostModel(problem(w, c, 8)).predict(l, false).memory[0];
+  EXPECT_DOUBLE_EQ(after.parameters - before.parameters, 12 * (4e6 + 2e6));
+  EXPECT_DOUBLE_EQ(after.total() - before.total(), 12 * (4e6 + 2e6));
+}
+
 TEST(Memory, CountsWhatEagerSoftwareKeeps) {
   Workload w = transformer(4, 2048, 1024, 32000);
   Cluster c = cluster(1, 2, "A100-80GB");

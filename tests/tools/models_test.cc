@@ -211,6 +211,33 @@ TEST(Models_EverySearchedPlan, CompilesAndEqualsSerial) {
   }
 }
 
+// A plan of one sample a micro-batch is compiled, or refused for the reason that the compiler has.
+TEST(Models_PinnedMicroBatches, PlanAndCompileAgree) {
+  size_t refused = 0, taken = 0;
+  for (const std::string& folder : model_folders()) {
+    SCOPED_TRACE(folder);
+    TempFolder out;
+    out.write("cluster.yaml", "device: cpu\ndevices_per_node: 2\n");
+    const std::string model = folder + (fs::exists(folder + "/model.onnx") ? "/model.onnx" : "/training_model.onnx") +
+                              " --train " + folder + "/train.yaml --quiet ",
+                      plan = out / "plan.json";
+    Outcome planned = run_command(partita_program() + " plan " + model + "--pin micro_batch=1 --pin data=2 --cluster " +
+                                  (out / "cluster.yaml") + " -o " + plan);
+    const std::string pins = planned.code == 0 ? "--plan " + plan : "--pin micro_batch=1 --pin data=2";
+    Outcome compiled = run_command(partita_program() + " compile " + model + pins + " -o " + (out / "bundle"));
+    EXPECT_EQ(planned.code, compiled.code) << planned.text << compiled.text;
+    ++(planned.code == 0 ? taken : refused);
+    if (compiled.text.find("needs all samples of the graph's batch at once") != std::string::npos) {
+      EXPECT_TRUE(planned.text.find("needs all samples") != std::string::npos ||
+                  planned.text.find("batch statistics") != std::string::npos)
+          << planned.text;
+    }
+  }
+  if (taken + refused == 0) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
+  EXPECT_GT(refused, 0u);
+  EXPECT_GT(taken, refused);
+}
+
 std::string bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

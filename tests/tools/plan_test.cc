@@ -68,6 +68,28 @@ TEST_F(PlanCommand, ExplainKeepsTheFlagsOfThePlan) {
   EXPECT_THAT(partita("explain " + (out_ / "plan.json") + " --what-if").text, HasSubstr("has changed since"));
 }
 
+// The first four of eight layers are frozen: stages still begin at layers, by name, and the weights are counted.
+TEST_F(PlanCommand, FrozenLayersHaveStages) {
+  const std::string model = out_ / "m.onnx";
+  ASSERT_EQ(partita("model gpt --layers 8 --hidden 1024 --heads 8 --vocab 1000 --seq 128 -o " + model).code, 0);
+  out_.write("cluster.yaml", "device: RTX-4090\ndevices_per_node: 4\n");
+  auto planned = [&](const std::string& frozen) {
+    out_.write("t.yaml", "optimizer: {kind: adamw}\nbatch: {global: 16}\n" + frozen);
+    Outcome o = partita("plan " + model + " --train " + (out_ / "t.yaml") + " --cluster " + (out_ / "cluster.yaml") +
+                        " --quiet --pin pipeline=4 --pin schedule=1f1b -o " + (out_ / "p.json"));
+    EXPECT_EQ(o.code, 0) << o.text;
+    return nlohmann::json::parse(TempFolder::read(out_ / "p.json"));
+  };
+  const nlohmann::json trained = planned(""), frozen = planned("frozen: ['transformer.h.[0-3].*']\n");
+  EXPECT_EQ(frozen["pin"]["cuts"], trained["pin"]["cuts"]);
+  EXPECT_EQ(frozen["pin"]["cuts"][0], "transformer.h.2.ln_1.weight");
+  auto of_second = [](const nlohmann::json& plan, const char* part) {
+    return plan["stages"][1]["memory"][part].get<double>();
+  };
+  EXPECT_NEAR(of_second(frozen, "parameters") / of_second(trained, "parameters"), 1, 0.01);  // f32, both
+  EXPECT_EQ(of_second(frozen, "optimizer"), 0);
+}
+
 TEST_F(PlanCommand, SweepsTellWhatTheyCannotPlan) {
   out_.write("cluster.yaml", "nodes: 1\ndevices_per_node: 3\ndevice: A100-40GB\n");
   std::string sweep = "sweep " + model() + "--cluster " + (out_ / "cluster.yaml");
