@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "ir/recipe.h"
+#include "nlohmann/json_fwd.hpp"
 #include "partitioner/search.h"
 
 namespace partita {
@@ -36,6 +37,10 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& reques
 // The same for one more preset ("megatron:tp8,pp4") and pins over a copy of the prepared recipe.
 absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::vector<std::string>& like,
                                            const std::vector<std::string>& pins);
+// The problem that a plan was made for, by the same files and flags; a cluster file that changed since is a warning.
+absl::StatusOr<std::unique_ptr<Planning>> plan_again(const nlohmann::json& plan);
+// The layout that the plan pins.
+absl::StatusOr<Layout> planned_layout(const Planning& planning, const nlohmann::json& plan);
 // The analysis alone; `cluster`: whose rates weigh a split's communication.
 absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
                                        std::vector<std::string>* warnings);

@@ -90,6 +90,28 @@ TEST_F(PlanCommand, FrozenLayersHaveStages) {
   EXPECT_EQ(of_second(frozen, "optimizer"), 0);
 }
 
+TEST_F(PlanCommand, ReportsHoldAMeasuredRunBesideThePlan) {
+  out_.write("cluster.yaml", "device: cpu\ndevices_per_node: 2\n");
+  ASSERT_EQ(plan("--like ddp", "plan.json").code, 0);
+  Outcome run = partita("train " + model() + "--quiet --steps 6 --data " + (out_ / "text.bin") + " --plan " +
+                        (out_ / "plan.json") + " --profile " + (out_ / "trace.json"));
+  ASSERT_EQ(run.code, 0) << run.text;
+  const std::string report = "report " + (out_ / "plan.json") + " -o " + (out_ / "r.html");
+  ASSERT_EQ(partita(report).code, 0);
+  EXPECT_THAT(TempFolder::read(out_ / "r.html"), testing::Not(HasSubstr("Predicted and measured")));
+  Outcome o = partita(report + " --trace " + (out_ / "trace.json"));
+  ASSERT_EQ(o.code, 0) << o.text;
+  const std::string page = TempFolder::read(out_ / "r.html");
+  for (const char* row : {"matrix products", "update", "communication", "the step"}) {
+    std::smatch found;
+    const std::regex cells(cat("<td>", row, "</td><td class=n>([0-9.e+-]+) ms</td><td class=n>([0-9.e+-]+) ms</td>"));
+    ASSERT_TRUE(std::regex_search(page, found, cells)) << row;
+    EXPECT_GT(std::stod(found[1]), 0) << row;
+    EXPECT_GT(std::stod(found[2]), 0) << row;
+  }
+  EXPECT_EQ(partita(report + " --trace " + (out_ / "text.bin")).code, 2);
+}
+
 TEST_F(PlanCommand, SweepsTellWhatTheyCannotPlan) {
   out_.write("cluster.yaml", "nodes: 1\ndevices_per_node: 3\ndevice: A100-40GB\n");
   std::string sweep = "sweep " + model() + "--cluster " + (out_ / "cluster.yaml");

@@ -115,11 +115,7 @@ absl::StatusOr<SearchResult> refine_problem(const Flags& flags, Planning& p, con
   Layout ran = planned.layout;
   if (!flags.ran.empty()) {
     PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(flags.ran));
-    SearchOptions options = p.options;
-    PARTITA_ASSIGN_OR_RETURN(options.pin, plan_pins(plan));
-    CostModel model(p.problem);
-    PARTITA_ASSIGN_OR_RETURN(SearchResult found, search(model, options));
-    ran = found.best ? found.best->layout : found.nearest->layout;
+    PARTITA_ASSIGN_OR_RETURN(ran, planned_layout(p, plan));
   }
   double before = CostModel(p.problem).predict(ran, true).step_seconds;
   PARTITA_ASSIGN_OR_RETURN(Refined refined, refine(p.problem, ran, measured));

@@ -4,11 +4,14 @@
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
+#include "base/mapped_file.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/explain.h"
 #include "partitioner/plan_file.h"
+#include "tools/calibrate/class_time.h"
 #include "tools/cli/command.h"
+#include "tools/plan.h"
 
 namespace partita {
 namespace {
@@ -172,15 +175,40 @@ std::string candidates(const Json& plan) {
   return cat("<table><tr><th>layout</th><th>step</th><th>why not</th></tr>", rows, "</table>");
 }
 
-std::string page(const Json& plan, const Simulation& s) {
+// What rank 0 spent in a training step by class of work, beside what the cost model says of it.
+absl::StatusOr<std::string> measured(const Json& plan, const std::string& trace) {
+  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(trace));
+  PARTITA_ASSIGN_OR_RETURN(MeasuredRun run, read_measured_run(file.text(), trace));
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, plan_again(plan));
+  PARTITA_ASSIGN_OR_RETURN(Layout layout, planned_layout(*p, plan));
+  const DeviceProfile& device = p->cluster.groups[0].device;
+  std::string rows;
+  auto row = [&](std::string_view what, double predicted, double found) {
+    if (predicted <= 0 && found <= 0) return;
+    rows += fmt::format("<tr><td>{}</td><td class=n>{:.4g} ms</td><td class=n>{:.4g} ms</td><td class=n>{}</td></tr>",
+                        what, predicted * 1e3, found * 1e3, found > 0 ? fmt::format("{:.2f}", predicted / found) : "");
+  };
+  for (int k = 0; k < kWorkClasses; ++k) {
+    const WorkClass c = static_cast<WorkClass>(k);
+    row(work_class_name(c), class_seconds(c, p->problem, device, layout), run.seconds(c));
+  }
+  row("between kernels", device.software.step_seconds, run.gap_seconds);
+  row("the step", CostModel(p->problem).predict(layout, true).step_seconds, run.step_seconds);
+  return cat("<h2>Predicted and measured, rank 0</h2><p>", escape(trace), ": ",
+             fmt::format("{:.0f} training steps", run.training_steps),
+             "</p><div class=wide><table><tr><th>work</th><th>predicted</th><th>measured</th><th>ratio</th></tr>", rows,
+             "</table></div>");
+}
+
+std::string page(const Json& plan, const Simulation& s, const std::string& compared) {
   return cat(
       "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width,initial-scale=1\"><title>",
       escape(words(plan, "layout")), "</title><style>", kStyle, "</style></head><body><h1>",
       escape(words(plan, "layout")), "</h1><div class=wide><pre>", escape(summary(plan)),
       "</pre></div><h2>Timeline</h2><div class=wide>", timeline(s),
-      "</div><h2>Memory over time, stage 0</h2><div class=wide>", memory_over_time(plan, s),
-      "</div><h2>Communication</h2><div class=wide>", communication(plan), "</div><h2>Candidates</h2><div class=wide>",
+      "</div><h2>Memory over time, stage 0</h2><div class=wide>", memory_over_time(plan, s), "</div>", compared,
+      "<h2>Communication</h2><div class=wide>", communication(plan), "</div><h2>Candidates</h2><div class=wide>",
       scatter(plan), "</div><div class=wide>", candidates(plan), "</div></body></html>\n");
 }
 
@@ -188,12 +216,15 @@ std::string page(const Json& plan, const Simulation& s) {
 
 void add_report(CLI::App& app, absl::Status& result) {
   struct Flags {
-    std::string plan, output;
+    std::string plan, output, trace;
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("report", "a plan as one self-contained HTML page");
   verb->add_option("plan", flags->plan, "plan.json")->required();
   verb->add_option("-o,--output", flags->output, "page to write")->required();
+  verb->add_option(
+      "--trace", flags->trace,
+      "a measured run of the plan (what `partita train --plan … --profile` wrote), beside what is predicted");
   verb->callback([flags, &result] {
     auto run = [&]() -> absl::Status {
       PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(flags->plan));
@@ -202,7 +233,11 @@ void add_report(CLI::App& app, absl::Status& result) {
                          plan["predicted"].contains("breakdown") && plan["predicted"].contains("memory_bytes") &&
                          plan["stages"][0].contains("memory");
       if (!whole) return absl::InvalidArgumentError("the plan lacks its predictions; make it again with partita plan");
-      return write_file_atomically(flags->output, page(plan, s));
+      std::string compared;
+      if (!flags->trace.empty()) {
+        PARTITA_ASSIGN_OR_RETURN(compared, measured(plan, flags->trace));
+      }
+      return write_file_atomically(flags->output, page(plan, s, compared));
     };
     result = run();
   });
