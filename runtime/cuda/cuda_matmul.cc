@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/functional/function_ref.h"
 #include "base/cat.h"
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
@@ -42,6 +43,19 @@ bool types_of(DType dtype, bool tf32, Types& t) {
     default:
       return false;
   }
+}
+
+// Of one of some runs of what `launch` queues; infinite where it cannot be.
+absl::StatusOr<double> seconds_of(CudaDevice& device, absl::FunctionRef<bool()> launch) {
+  constexpr int kRuns = 5;
+  PARTITA_RETURN_IF_ERROR(device.take_stamps().status());
+  for (int run = -1; run < kRuns; ++run) {  // the first one loads its code
+    if (!launch()) return std::numeric_limits<double>::infinity();
+    PARTITA_RETURN_IF_ERROR(device.stamp());
+  }
+  PARTITA_RETURN_IF_ERROR(device.synchronize());
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<double> stamps, device.take_stamps());
+  return stamps.back() / kRuns;
 }
 
 }  // namespace
@@ -119,7 +133,6 @@ absl::Status CudaMatmul::set_others(const ProductOperands& others) {
   return absl::OkStatus();
 }
 
-// What a choice is for: everything that the heuristics know.
 std::string CudaMatmul::text() const {
   const CudaProduct& p = product_;
   const cudaDeviceProp& device = device_.properties();
@@ -143,7 +156,10 @@ std::string CudaMatmul::text() const {
 absl::Status CudaMatmul::choose(cublasLtMatmulPreference_t preference) {
   ProductChoices* choices = device_.choices();
   if (choices != nullptr) {
-    if (const auto known = choices->find(text())) return take(known->algorithm, kWorkspace);
+    if (const auto known = choices->find(text())) {
+      seconds_ = known->seconds;
+      return take(known->algorithm, kWorkspace);
+    }
   }
   std::vector<cublasLtMatmulHeuristicResult_t> found(choices != nullptr ? kCandidates : 1);
   int count = 0;
@@ -158,6 +174,7 @@ absl::Status CudaMatmul::choose(cublasLtMatmulPreference_t preference) {
   PARTITA_ASSIGN_OR_RETURN(const size_t best, fastest(found, seconds));
   PARTITA_ASSIGN_OR_RETURN(const ProductChoices::Choice kept,
                            choices->add(text(), {found[best].algo, seconds[best], seconds[0]}));
+  seconds_ = kept.seconds;
   return take(kept.algorithm, kWorkspace);
 }
 
@@ -211,16 +228,9 @@ absl::StatusOr<size_t> CudaMatmul::fastest(const std::vector<cublasLtMatmulHeuri
 
 absl::StatusOr<double> CudaMatmul::time(const cublasLtMatmulHeuristicResult_t& candidate, const std::byte* a,
                                         const std::byte* b, std::byte* c, std::byte* workspace) {
-  constexpr int kRuns = 5;
-  PARTITA_RETURN_IF_ERROR(device_.take_stamps().status());
-  for (int run = -1; run < kRuns; ++run) {  // the first one loads its code
-    if (launch(candidate.algo, a, b, c, workspace, candidate.workspaceSize) != CUBLAS_STATUS_SUCCESS)
-      return std::numeric_limits<double>::infinity();
-    PARTITA_RETURN_IF_ERROR(device_.stamp());
-  }
-  PARTITA_RETURN_IF_ERROR(device_.synchronize());
-  PARTITA_ASSIGN_OR_RETURN(const std::vector<double> stamps, device_.take_stamps());
-  return stamps.back() / kRuns;
+  return seconds_of(device_, [&] {
+    return launch(candidate.algo, a, b, c, workspace, candidate.workspaceSize) == CUBLAS_STATUS_SUCCESS;
+  });
 }
 
 absl::StatusOr<std::unique_ptr<CudaMatmul>> CudaMatmul::make(CudaDevice& device, const CudaProduct& product) {
@@ -256,7 +266,8 @@ cublasStatus_t CudaMatmul::launch(const cublasLtMatmulAlgo_t& algorithm, const s
 
 namespace {
 
-// The product, and what follows it by kernels of our own: where cuBLASLt has no algorithm for both.
+// The product, and what follows it by kernels of our own: where cuBLASLt has no algorithm for both, or, under --tune,
+// one that takes longer.
 class ProductAndKernels {
  public:
   static absl::StatusOr<ProductAndKernels> make(CudaDevice& device, const CudaProduct& p) {
@@ -271,8 +282,25 @@ class ProductAndKernels {
   }
 
   void run(const std::byte* a, const std::byte* b, std::byte* c, const ProductOperands& others) {
-    const CudaProduct& p = product_;
     matmul_->run(a, b, c);
+    finish(a, b, c, others);
+  }
+
+  // Of both, as they were timed when the product was first met.
+  absl::StatusOr<double> seconds(const CudaMatmul& joined) const {
+    const std::string text = cat(joined.text(), ": what follows it");
+    ProductChoices& choices = *device_->choices();
+    std::optional<ProductChoices::Choice> known = choices.find(text);
+    if (!known) {
+      PARTITA_ASSIGN_OR_RETURN(const double seconds, time());
+      PARTITA_ASSIGN_OR_RETURN(known, choices.add(text, {{}, seconds, seconds}));
+    }
+    return matmul_->seconds() + known->seconds;
+  }
+
+ private:
+  void finish(const std::byte* a, const std::byte* b, std::byte* c, const ProductOperands& others) const {
+    const CudaProduct& p = product_;
     if (p.sum_a || p.sum_b) {
       const std::byte* rows = p.sum_a ? a : b;
       int64_t count = p.k, columns = p.sum_a ? p.m : p.n;
@@ -289,7 +317,25 @@ class ProductAndKernels {
     device_->launch_items(finish_, count, arguments);
   }
 
- private:
+  absl::StatusOr<double> time() const {
+    const CudaProduct& p = product_;
+    const int64_t each = (std::max({p.m * p.n, p.k * p.n, p.k * p.m}) * dtype_size(p.dtype) + 255) / 256 * 256;
+    void* memory = nullptr;
+    if (cudaError_t e = cudaMalloc(&memory, static_cast<size_t>(3 * each)); e != cudaSuccess) {
+      cudaGetLastError();
+      return absl::ResourceExhaustedError(cat("to tune what follows a product takes ", 3 * each, " more bytes on ",
+                                              device_->name(), "; tune a smaller batch, or run without --tune"));
+    }
+    const std::unique_ptr<void, decltype(&cudaFree)> owner(memory, cudaFree);
+    if (cudaError_t e = cudaMemsetAsync(memory, 0, static_cast<size_t>(3 * each), device_->stream()); e != cudaSuccess)
+      return cuda_error("cudaMemset", e);
+    auto* at = static_cast<std::byte*>(memory);
+    return seconds_of(*device_, [&] {
+      finish(at, at, at, {at + each, at + 2 * each, at + each});
+      return true;
+    });
+  }
+
   ProductAndKernels(CudaDevice& device, const CudaProduct& product, std::shared_ptr<CudaMatmul> matmul)
       : device_(&device), product_(product), matmul_(std::move(matmul)) {}
   CudaDevice* device_;
@@ -351,14 +397,22 @@ CudaKernel make_cuda_matmul(CudaDevice& device, const KernelRequest& r) {
                                               : nullptr,
                            p.sum_a || p.sum_b ? b.back() : nullptr};
   };
-  absl::StatusOr<std::shared_ptr<CudaMatmul>> matmul = CudaMatmul::make(device, p);
-  if (absl::IsUnimplemented(matmul.status()) && p.has_epilogue() && outer * p.batch == 1) {
-    PARTITA_ASSIGN_OR_RETURN(ProductAndKernels apart, ProductAndKernels::make(device, p));
+  const auto kernel_of = [others, inputs](ProductAndKernels apart) -> CudaKernel {
     return make_kernel([apart, others, inputs](std::span<std::byte* const> b) mutable {
       apart.run(b[0], b[1], b[inputs], others(b));
     });
+  };
+  absl::StatusOr<std::shared_ptr<CudaMatmul>> matmul = CudaMatmul::make(device, p);
+  if (absl::IsUnimplemented(matmul.status()) && p.has_epilogue() && outer * p.batch == 1) {
+    PARTITA_ASSIGN_OR_RETURN(ProductAndKernels apart, ProductAndKernels::make(device, p));
+    return kernel_of(apart);
   }
   PARTITA_RETURN_IF_ERROR(matmul.status());
+  if (device.choices() != nullptr && p.has_epilogue() && outer * p.batch == 1) {
+    PARTITA_ASSIGN_OR_RETURN(ProductAndKernels apart, ProductAndKernels::make(device, p));
+    PARTITA_ASSIGN_OR_RETURN(const double seconds, apart.seconds(**matmul));
+    if (seconds < (*matmul)->seconds()) return kernel_of(apart);
+  }
   return make_kernel([matmul = *std::move(matmul), others, inputs, plan, outer, batch = p.batch, in = dtype_size(dtype),
                       size = dtype_size(out)](std::span<std::byte* const> b) {
     for (int64_t o = 0; o < outer; ++o) {

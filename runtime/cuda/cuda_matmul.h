@@ -48,6 +48,9 @@ class CudaMatmul {
   CudaMatmul& operator=(const CudaMatmul&) = delete;
 
   void run(const std::byte* a, const std::byte* b, std::byte* c, const ProductOperands& others = {});
+  // What a choice is for: everything that the heuristics know.
+  std::string text() const;
+  double seconds() const { return seconds_; }  // as it was timed under --tune; else 0
 
  private:
   CudaMatmul(CudaDevice& device, const CublasLt& lt, const CudaProduct& product)
@@ -55,7 +58,6 @@ class CudaMatmul {
   absl::Status describe();
   uint32_t epilogue() const;
   absl::Status set_others(const ProductOperands& others);
-  std::string text() const;
   absl::Status choose(cublasLtMatmulPreference_t preference);
   absl::Status take(const cublasLtMatmulAlgo_t& algorithm, size_t workspace);
   absl::StatusOr<double> time(const cublasLtMatmulHeuristicResult_t& candidate, const std::byte* a, const std::byte* b,
@@ -74,6 +76,7 @@ class CudaMatmul {
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, c_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};
   size_t workspace_ = 0;
+  double seconds_ = 0;
 };
 
 }  // namespace partita::runtime

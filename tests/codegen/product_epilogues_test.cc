@@ -14,6 +14,7 @@
 #include "tests/codegen/cuda_on_host.h"
 #include "tests/codegen/interpreter.h"
 #include "tests/codegen/product_reference.h"
+#include "tests/temp_folder.h"
 
 namespace partita {
 namespace {
@@ -164,12 +165,16 @@ struct Case {
 };
 constexpr int64_t kM = 24, kN = 16, kK = 10;
 
-// The step's results on the CUDA module's device.
-std::vector<Tensor> on_device(const Step& step, const std::vector<Tensor>& inputs, const Tensor& held) {
+// The step's results on the CUDA module's device; `choices`: the file of tuned products.
+std::vector<Tensor> on_device(const Step& step, const std::vector<Tensor>& inputs, const Tensor& held,
+                              const std::string& choices = {}) {
   runtime::Program program;
   program.target = "cuda:sm_90";
   auto device = open_cuda_on_host(program, 0);
   EXPECT_TRUE(device.ok()) << device.status();
+  if (!choices.empty()) {
+    EXPECT_TRUE((*device)->tune(choices).ok());
+  }
   auto kernel = (*device)->prepare(program, step);
   EXPECT_TRUE(kernel.ok()) << kernel.status();
   if (!kernel.ok()) return {};
@@ -191,6 +196,39 @@ std::vector<Tensor> on_device(const Step& step, const std::vector<Tensor>& input
   }
   EXPECT_TRUE((*device)->failure().ok()) << (*device)->failure();
   return results;
+}
+
+// What follows a product joins it where that is faster; later starts do as the first one.
+TEST(CudaProduct_Tune, SaysWhetherWhatFollowsJoins) {
+  Step step;
+  step.kind = runtime::StepKind::kLibrary;
+  step.name = "matmul";
+  step.inputs = 3;
+  step.params = {{"epilogue", std::string("bias+gelu_tanh")}};
+  std::vector<Tensor> inputs;
+  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{kM, kK}, {kK, kN}, {kN}, {kM, kN}}) {
+    step.operands.push_back({{}, DType::kF32, shape});
+    if (inputs.size() < 3) inputs.push_back(random_tensor({DType::kF32, shape}, inputs.size() + 1));
+  }
+  const Tensor held = Tensor::zeros({DType::kF32, {kM, kN}});
+  const auto joined = in_cublas<int64_t()>("partita_cublas_epilogues");
+  const auto slow = in_cublas<void(int)>("partita_cublas_slow_epilogues");
+  for (const bool slowly : {false, true}) {
+    TempFolder folder;
+    const std::string file = folder / "tuned.json";
+    slow(slowly);
+    const std::vector<Tensor> first = on_device(step, inputs, held, file);
+    slow(!slowly);  // nothing is timed again
+    const int64_t before = joined();
+    const std::vector<Tensor> later = on_device(step, inputs, held, file);
+    slow(0);
+    EXPECT_EQ(first[0].f, later[0].f);
+    if (slowly) {
+      EXPECT_EQ(joined() - before, 0);
+    } else {
+      EXPECT_EQ(joined() - before, 1);
+    }
+  }
 }
 
 // By cuBLASLt, and by kernels of our own where it has no algorithm.

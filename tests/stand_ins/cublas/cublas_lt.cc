@@ -24,7 +24,7 @@ constexpr size_t kWorkspace = 4096;  // what every algorithm asks for
 constexpr uint64_t kAlgorithms = 4;
 std::atomic<int64_t> products = 0;
 std::atomic<int64_t> fused = 0;
-std::atomic<bool> slow_choices = false, no_epilogues = false;
+std::atomic<bool> slow_choices = false, no_epilogues = false, slow_epilogues = false;
 
 struct Desc {
   cublasComputeType_t compute;
@@ -333,8 +333,9 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
 
 // For tests: how many products were queued in this process; whether all algorithms but the last one take their time.
 int64_t partita_cublas_products() { return products; }
-// Those among them with an epilogue; whether there is no algorithm for such ones.
+// Those among them with an epilogue; whether these take their time, and whether there is no algorithm for them.
 int64_t partita_cublas_epilogues() { return fused; }
+void partita_cublas_slow_epilogues(int slow) { slow_epilogues = slow != 0; }
 void partita_cublas_without_epilogues(int without) { no_epilogues = without != 0; }
 void partita_cublas_slow(int slow) { slow_choices = slow != 0; }
 
@@ -371,6 +372,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   fused += z.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   const cudaError_t code = partita::stand_in::queue_work(stream, [product] {
     multiply(product);
+    if (slow_epilogues && product.desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (slow_choices && product.algorithm + 1 < kAlgorithms) std::this_thread::sleep_for(std::chrono::milliseconds(3));
   });
   return code == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
