@@ -60,15 +60,17 @@ struct SoftwareProfile {
 struct DeviceProfile {
   std::string name, source;
   double memory_bytes = 0;
-  double reserve_bytes = 0;                              // context, communicators, workspaces: assumed
-  double bandwidth = 0;                                  // of device memory, bytes/s
-  std::array<double, kPrecisions> flops = {0, 0, 0, 0};  // peak of matrix units by Precision
-  double processors = 1;                                 // tiles computed at once
-  EfficiencyCurve matrix;                                // of peak, by the contraction's length K
-  EfficiencyCurve matrix_rows, matrix_columns;           // of `matrix`, by M and N: small products (cpu)
-  EfficiencyCurve convolution;                           // of peak in place of `matrix`, by output channels (cpu)
-  EfficiencyCurve convolution_plane;                     // of `convolution`, by positions of its result (cpu)
-  double convolution_strided = 1;                        // share of both where windows move on by several positions
+  double reserve_bytes = 0;                                            // context, communicators, workspaces: assumed
+  double reserved_communicators = 0;                                   // that it has room for
+  double communicator_receive_bytes = 0, communicator_send_bytes = 0;  // of one, for what it receives and sends
+  double bandwidth = 0;                                                // of device memory, bytes/s
+  std::array<double, kPrecisions> flops = {0, 0, 0, 0};                // peak of matrix units by Precision
+  double processors = 1;                                               // tiles computed at once
+  EfficiencyCurve matrix;                                              // of peak, by the contraction's length K
+  EfficiencyCurve matrix_rows, matrix_columns;                         // of `matrix`, by M and N: small products (cpu)
+  EfficiencyCurve convolution;        // of peak in place of `matrix`, by output channels (cpu)
+  EfficiencyCurve convolution_plane;  // of `convolution`, by positions of its result (cpu)
+  double convolution_strided = 1;     // share of both where windows move on by several positions
   std::vector<MatrixTile> tiles;
   EfficiencyCurve attention_flash, attention_math;  // of peak, by the size of a head
   double misaligned = 1;                            // share of it where rows of a head are not whole 16 bytes
@@ -79,6 +81,14 @@ struct DeviceProfile {
   double host_update_rate = 0;  // optimizer elements/s on the host, per device; 0: the device is the host
   double price_per_hour = 0;
   SoftwareProfile software;
+
+  // What communicators take beyond those that the reserve has room for: of groups, whose rings receive from one rank
+  // and send to one, and of messages to and from single ranks.
+  double beyond_reserve(double groups, double sends, double receives) const {
+    const double more = communicator_receive_bytes * (groups + receives - reserved_communicators) +
+                        communicator_send_bytes * (groups + sends - reserved_communicators);
+    return more > 0 ? more : 0;
+  }
 };
 
 // A kind of link: what `links:` of a cluster leaves out.

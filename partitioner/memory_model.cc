@@ -1,7 +1,9 @@
 #include "partitioner/memory_model.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <set>
 
 namespace partita {
 namespace {
@@ -103,7 +105,25 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   m.transient += logits;
   if (l.recompute == RecomputeMode::kFull) m.transient += largest_saved;
   m.reserve = device.reserve_bytes + software.fragmentation * (m.activations + m.transient);
+  const LayoutCommunicators c = communicators(l);
+  m.communicators = device.beyond_reserve(c.groups, c.sends, c.receives);
   return m;
+}
+
+// Groups along tensor, context and expert, of all ranks with samples (gradients), of those that share an expert's
+// weights, and in two levels where a group of them shares a sharded copy. A stage sends to the next and to the one
+// before, and receives from both.
+LayoutCommunicators communicators(const Layout& l) {
+  const bool data = l.data > 1, context = l.context > 1, expert = l.expert > 1;
+  std::set<std::array<bool, 4>> groups = {{l.tensor > 1, false, false, false},
+                                          {false, context, false, false},
+                                          {false, false, expert, false},
+                                          {false, context, expert, data},
+                                          {false, expert && context, false, expert && data}};
+  groups.erase(std::array<bool, 4>{});
+  const bool levels = l.zero_group > 1 && l.zero_group < l.data * l.context * l.expert;
+  const int neighbours = l.pipeline == 1 ? 0 : l.pipeline == 2 ? 1 : 2;
+  return {static_cast<int>(groups.size()) + levels, neighbours, neighbours};
 }
 
 }  // namespace partita

@@ -11,12 +11,15 @@ namespace partita {
 
 struct MemoryParts {
   double parameters = 0, gradients = 0, optimizer = 0;
-  double activations = 0;  // kept for backward by all micro-batches in flight
-  double stash = 0;        // versions of the weights that micro-batches in flight read (pipedream)
-  double transient = 0;    // gathered parameters, the loss's logits, one block's recomputed values
-  double reserve = 0;      // assumed: context, communicators, workspaces, fragmentation
+  double activations = 0;    // kept for backward by all micro-batches in flight
+  double stash = 0;          // versions of the weights that micro-batches in flight read (pipedream)
+  double transient = 0;      // gathered parameters, the loss's logits, one block's recomputed values
+  double reserve = 0;        // assumed: context, some communicators, workspaces, fragmentation
+  double communicators = 0;  // assumed: those that the reserve has no room for
 
-  double total() const { return parameters + gradients + optimizer + activations + stash + transient + reserve; }
+  double total() const {
+    return parameters + gradients + optimizer + activations + stash + transient + reserve + communicators;
+  }
 };
 
 // A share of the model: how many units of each kind stand on a rank.
@@ -24,6 +27,13 @@ struct StageUnits {
   std::vector<int> counts;  // by kind
   int units = 0;
 };
+
+// Communicators of a rank: one for each group of ranks that runs collectives, and one for each rank that it sends to or
+// receives from.
+struct LayoutCommunicators {
+  int groups = 0, sends = 0, receives = 0;
+};
+LayoutCommunicators communicators(const Layout& layout);
 
 // Bytes that one micro-batch keeps for one unit's backward on a rank.
 double saved_bytes(const UnitWork& unit, const Problem& problem, const DeviceProfile& device, const Layout& layout,

@@ -48,9 +48,15 @@ Json inputs_json(const PlanInputs& in) {
 }
 
 Json memory_json(const MemoryParts& m) {
-  return {{"parameters", m.parameters},   {"gradients", m.gradients}, {"optimizer", m.optimizer},
-          {"activations", m.activations}, {"stash", m.stash},         {"transient", m.transient},
-          {"reserve_assumed", m.reserve}, {"total", m.total()}};
+  return {{"parameters", m.parameters},
+          {"gradients", m.gradients},
+          {"optimizer", m.optimizer},
+          {"activations", m.activations},
+          {"stash", m.stash},
+          {"transient", m.transient},
+          {"reserve_assumed", m.reserve},
+          {"communicators_assumed", m.communicators},
+          {"total", m.total()}};
 }
 
 Json breakdown_json(const Breakdown& b) {

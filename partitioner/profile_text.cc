@@ -34,6 +34,8 @@ std::string device_text(const DeviceProfile& d) {
   Lines l(4);
   l.add("source", quote(d.source));
   l.add("memory", d.memory_bytes), l.add("reserve", d.reserve_bytes), l.add("bandwidth", d.bandwidth);
+  l.add("reserved_communicators", d.reserved_communicators);
+  l.add("communicator_receive", d.communicator_receive_bytes), l.add("communicator_send", d.communicator_send_bytes);
   std::string flops, tiles;
   auto names = enum_names<Precision>();
   for (size_t p = 0; p < d.flops.size(); ++p) {

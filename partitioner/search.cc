@@ -251,7 +251,8 @@ std::string explain_missing(const Candidate& c) {
       cat("needs ", gigabytes(m.total()), " of ", gigabytes(p.capacity[static_cast<size_t>(p.worst_stage)]),
           " (parameters ", gigabytes(m.parameters), ", gradients ", gigabytes(m.gradients), ", optimizer ",
           gigabytes(m.optimizer), ", activations ", gigabytes(m.activations), ", transient ", gigabytes(m.transient),
-          ", reserve ", gigabytes(m.reserve), ")");
+          ", reserve ", gigabytes(m.reserve),
+          m.communicators > 0 ? cat(", more communicators ", gigabytes(m.communicators)) : "", ")");
   if (p.missing_bytes <= 0) return text;
   int64_t rank = p.worst_stage * (c.layout.devices() / c.layout.pipeline);
   return cat(gigabytes(p.missing_bytes), " (", static_cast<int64_t>(p.missing_bytes), " bytes) too much on rank ", rank,

@@ -6,19 +6,6 @@
 #include "runtime/params.h"
 
 namespace partita::runtime {
-namespace {
-
-// With NCCL_DEBUG_SUBSYS=ALLOC on eight H100: up to 32 channels to each peer, with 10485760 bytes where they receive
-// and 2097152 where they send (github.com/NVIDIA/nccl/issues/1685).
-constexpr double kChannels = 32, kReceiveBytes = 10485760, kSendBytes = 2097152;
-
-}  // namespace
-
-double Communicators::bytes() const {
-  return kChannels *
-         (kReceiveBytes * static_cast<double>(groups + receives) + kSendBytes * static_cast<double>(groups + sends));
-}
-
 Communicators communicators(const Program& program) {
   std::set<int64_t> groups;
   std::set<std::pair<int64_t, int64_t>> sends, receives;  // group and peer

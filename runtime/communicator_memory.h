@@ -1,4 +1,4 @@
-// Device memory that NCCL takes for a program's communicators, before a run can tell.
+// NCCL's communicators of a program, which take device memory (DeviceProfile has how much).
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,6 @@ namespace partita::runtime {
 // one for each rank that it sends to or receives from, all of which take memory when they are first used.
 struct Communicators {
   int64_t groups = 0, sends = 0, receives = 0;
-  // At least: the ring of a group receives from one rank and sends to one, as messages do.
-  double bytes() const;
 };
 Communicators communicators(const Program& program);
 

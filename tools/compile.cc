@@ -20,6 +20,7 @@
 #include "nlohmann/json.hpp"
 #include "partitioner/bucket.h"
 #include "partitioner/bucket_gathers.h"
+#include "partitioner/device_profile.h"
 #include "partitioner/gather_again.h"
 #include "partitioner/localize.h"
 #include "partitioner/moe_capacity.h"
@@ -300,11 +301,28 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
 
 namespace {
 
+// What NCCL takes on GPUs whose profile says nothing else.
+const DeviceProfile& usual_device() {
+  static const DeviceProfile usual = [] {
+    const auto library = ProfileLibrary::load();
+    PARTITA_CHECK(library.ok() && library->device("defaults") != nullptr, "profiles that are built in");
+    return *library->device("defaults");
+  }();
+  return usual;
+}
+
+double communicator_bytes(const runtime::Communicators& c) {
+  const DeviceProfile& d = usual_device();
+  return d.communicator_receive_bytes * static_cast<double>(c.groups + c.receives) +
+         d.communicator_send_bytes * static_cast<double>(c.groups + c.sends);
+}
+
 void add_device_code(const runtime::Program& program, DeviceCodeSummary& s) {
   if (!runtime::needs_device(program)) return;
   if (const runtime::LaunchCount count = runtime::count_launches(program); count.steps > s.steps)
     s.steps = count.steps, s.launches = count.launches;
-  s.communicator_bytes = std::max(s.communicator_bytes, static_cast<int64_t>(runtime::communicators(program).bytes()));
+  s.communicator_bytes =
+      std::max(s.communicator_bytes, static_cast<int64_t>(communicator_bytes(runtime::communicators(program))));
   std::set<std::string> seen;
   for (const auto& segment : program.segments) {
     for (const runtime::Step& step : segment.steps) {
@@ -389,8 +407,6 @@ absl::StatusOr<ImportedModel> import_model(const std::string& path, const Import
 
 namespace {
 
-constexpr int64_t kReserved = 3;  // communicators of groups in the profiles' reserve
-
 // Holds the bytes that programs take on a device, as they were laid out, against what the plan leaves them: its
 // memory model is that of common software, not a layout of this program.
 absl::Status check_room(const std::vector<runtime::Program>& programs, const std::vector<double>& room) {
@@ -400,10 +416,11 @@ absl::Status check_room(const std::vector<runtime::Program>& programs, const std
     const nlohmann::json bytes = memory_bytes(programs[k]);
     double needs = 0, has = room.size() == programs.size() ? room[k] : least;
     for (const char* region : {"state", "arena", "constant", "input"}) needs += bytes.at(region).get<double>();
-    // The reserve counts three communicators; programs for GPUs say how many they have.
-    const runtime::Communicators links =
+    // The reserve has room for some communicators; programs for GPUs say how many they have.
+    const runtime::Communicators c =
         runtime::needs_device(programs[k]) ? runtime::communicators(programs[k]) : runtime::Communicators{};
-    const double beyond = std::max(0.0, links.bytes() - runtime::Communicators{.groups = kReserved}.bytes());
+    const double beyond = usual_device().beyond_reserve(static_cast<double>(c.groups), static_cast<double>(c.sends),
+                                                        static_cast<double>(c.receives));
     needs += beyond;
     if (needs <= has) continue;
     auto gigabytes = [](double b) { return fmt::format("{:.3g} GB", b / 1e9); };

@@ -565,6 +565,30 @@ TEST(Memory, CountsWhatEagerSoftwareKeeps) {
   EXPECT_DOUBLE_EQ(stage_memory(p, d, l, last, 1).transient, 20.0 * 1024 * 32000);
 }
 
+// The reserve has room for three communicators; those beyond take 32 channels of 10 and 2 MiB.
+TEST(Memory, CountsCommunicatorsBeyondTheReserve) {
+  Workload w = transformer(4, 2048, 1024, 32000);
+  Cluster c = cluster(1, 2, "A100-80GB");
+  Problem p = problem(w, c, 8);
+  const auto more = [&](const Layout& l) {
+    return stage_memory(p, c.groups[0].device, l, {{0, 0, 1}, 1}, 1).communicators / (32 << 20);
+  };
+  Layout l;
+  EXPECT_EQ(more(l), 0);
+  l.data = 4, l.tensor = 2;
+  EXPECT_EQ(communicators(l).groups, 2);
+  EXPECT_EQ(more(l), 0);
+  l.pipeline = 2;
+  EXPECT_EQ(more(l), 0);  // as much as a third group
+  l.pipeline = 4;
+  EXPECT_EQ(communicators(l).sends, 2);
+  EXPECT_DOUBLE_EQ(more(l), 10 + 2);
+  l.context = 2;  // its own group, and one for the gradients
+  EXPECT_DOUBLE_EQ(more(l), 2 * (10 + 2));
+  l.context = 1, l.expert = 2, l.zero_group = 4;  // all samples, an expert's, and two levels
+  EXPECT_EQ(communicators(l).groups, 5);
+}
+
 // Attention over a context axis is exchanged from positions to heads and back: queries, keys, values and the result,
 // and their gradients. Keys and values have the heads that they have.
 TEST(Predict, ContextAxisExchangesAttention) {
