@@ -148,6 +148,7 @@ absl::StatusOr<std::byte*> CudaDevice::allocate(int64_t bytes) {
         cat("this rank needs ", bytes, " bytes of memory on ", name_, "; ", free, " of ", total, " are free"));
   }
   blocks_.push_back(static_cast<std::byte*>(block));
+  allocated_ += bytes;
   if (cudaError_t e = cudaMemsetAsync(block, 0, static_cast<size_t>(bytes), stream()); e != cudaSuccess)
     return cuda_error("cudaMemset", e);
   return blocks_.back();
@@ -255,8 +256,12 @@ std::vector<std::pair<std::string, double>> CudaDevice::readings() {
   read_at_ = now;
   const auto monitor = GpuMonitor::open();
   auto reading = monitor.ok() ? (*monitor)->read(properties_.uuid.bytes) : absl::StatusOr<GpuReading>(monitor.status());
+  // The program's regions, and what kernels share beside them.
+  const int64_t scratch = scratch_bytes_ + table_bytes_;
+  readings_ = {{"gpu_allocated_bytes", static_cast<double>(allocated_ - scratch)},
+               {"gpu_scratch_bytes", static_cast<double>(scratch)}};
   if (reading.ok()) {
-    readings_ = reading->metrics();
+    for (auto& metric : reading->metrics()) readings_.push_back(std::move(metric));
   } else if (static std::atomic<bool> said = false; !said.exchange(true)) {
     std::fprintf(stderr, "warning: no clocks and no used memory of %s in the metrics: %s\n", name_.c_str(),
                  std::string(reading.status().message()).c_str());

@@ -99,7 +99,7 @@ class CudaDevice final : public Device {
   std::vector<std::byte*> blocks_;
   std::map<std::byte*, int64_t> host_blocks_;  // page-locked, with their bytes
   std::byte* scratch_ = nullptr;
-  int64_t scratch_needed_ = 0, scratch_bytes_ = 0, table_bytes_ = 0;
+  int64_t scratch_needed_ = 0, scratch_bytes_ = 0, table_bytes_ = 0, allocated_ = 0;
   std::map<const Program*, cudaLibrary_t> libraries_;
   std::vector<cudaLibrary_t> own_;
   cublasLtHandle_t cublas_ = nullptr;

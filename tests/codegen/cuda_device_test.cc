@@ -92,8 +92,13 @@ TEST(CudaDevice_CopiesOfBothDirections, TravelSideBySide) {
 // What the GPU does not tell is left out.
 TEST(CudaDevice_Readings, AreMetrics) {
   const std::vector<std::pair<std::string, double>> expected = {
-      {"gpu_used_bytes", double{2u << 30}}, {"gpu_sm_mhz", 1410}, {"gpu_memory_mhz", 2619}, {"gpu_celsius", 35}};
-  EXPECT_EQ(opened()->readings(), expected);
+      {"gpu_allocated_bytes", 1000}, {"gpu_scratch_bytes", 4096}, {"gpu_used_bytes", double{2u << 30}},
+      {"gpu_sm_mhz", 1410},          {"gpu_memory_mhz", 2619},    {"gpu_celsius", 35}};
+  auto device = opened();
+  ASSERT_TRUE(device->allocate(1000).ok());
+  device->reserve_scratch(4096);
+  ASSERT_TRUE(device->allocate_scratch().ok());
+  EXPECT_EQ(device->readings(), expected);
   auto monitor = runtime::GpuMonitor::open();
   ASSERT_TRUE(monitor.ok()) << monitor.status();
   auto reading = (*monitor)->read(0);

@@ -2,7 +2,8 @@
 
     run [--minutes 10] [-o FILE]
 
-Each model stands alone: one that fails is noted with its message and the next one goes on. The JSON is written after every one of them, so that what was measured survives whatever ends the run."""
+Each model stands alone: one that fails is noted with its message and the next one goes on. The JSON is written after every one of them, so that what was measured survives whatever ends the run.
+Correctness comes first, but no longer than half of the time; then the speed of the bf16 programs, which are judged; then what is left of both."""
 import argparse
 import glob
 import json
@@ -24,6 +25,8 @@ UNPACKED = tempfile.TemporaryDirectory()  # of lib.tar.xz and bundles.tar.xz
 LIB, BUNDLES = f"{UNPACKED.name}/lib", f"{UNPACKED.name}/bundles"
 FACTOR, FLOOR = 8, 2e-6  # times PyTorch's own fp32 error; as judge.py's floor
 NARROW_FACTOR = 4  # times the distance of PyTorch's autocast: rounding is a matter of chance
+# Dense peaks as NVIDIA's data sheets have them: bf16, tf32 and fp32 FLOP/s, and bytes/s of memory. By what is in the device's name, the first that fits.
+PEAKS = (("H200", (989e12, 495e12, 67e12, 4.8e12)), ("H100 PCIe", (756e12, 378e12, 51e12, 2.0e12)), ("H100", (989e12, 495e12, 67e12, 3.35e12)), ("A100", (312e12, 156e12, 19.5e12, 2.0e12)), ("B200", (2250e12, 1100e12, 75e12, 8.0e12)))
 
 
 def ask(command):
@@ -70,8 +73,8 @@ def executable(bundle, folder):
     """The runner with the bundle's image behind it, and the rest of the bundle beside."""
     out = f"{folder}/bundle"
     shutil.copytree(bundle, out)
-    if not os.path.exists(f"{out}/initial.safetensors") and re.search("[+@%]", os.path.basename(bundle)):  # the plain one's
-        name, rest = re.split("[+@%]", os.path.basename(bundle), maxsplit=1)
+    if not os.path.exists(f"{out}/initial.safetensors") and re.search("[+@%=]", os.path.basename(bundle)):  # the plain one's
+        name, rest = re.split("[+@%=]", os.path.basename(bundle), maxsplit=1)
         shutil.copy(f"{BUNDLES}/{name}.{rest.partition('.')[2]}/initial.safetensors", out)
     shutil.copy(f"{LIB}/libpartita_cuda.so", out)
     image = open(f"{bundle}/program.partita", "rb").read()
@@ -121,7 +124,7 @@ def check_collectives(seconds):
 
 
 def check(title, bundle, seconds):
-    folder = f"{HERE}/references/{re.split('[@%]', title)[0]}"
+    folder = f"{HERE}/references/{re.split('[@%=]', title)[0]}"
     expected = np.load(f"{folder}/expected.npz")
     steps = len(expected["loss"])
     flags = ["--data", f"{folder}/data.npz", "--steps", str(steps), "--save", "", "--save-gradients", ""]
@@ -153,7 +156,7 @@ def check(title, bundle, seconds):
 
 def check_narrow(title, bundle, seconds):
     """The losses of a 16-bit or tf32 program: as near to float64 as PyTorch's bf16 autocast, and rounded indeed."""
-    name, _, precision = title.partition("+")
+    name, precision = re.split("[+=]", title)[:2]
     folder = f"{HERE}/references/{name}"
     exact = np.load(f"{folder}/expected.npz")["loss_f64"]
     flags = ["--data", f"{folder}/data.npz", "--steps", str(len(exact))]
@@ -167,15 +170,42 @@ def check_narrow(title, bundle, seconds):
     return {"holds": not bad, "precision": precision, "error": error, "autocast_error": own, "bad": bad, "same_bits_again": losses == [m["loss"] for m in again], "seconds": took}
 
 
-TORCH = {}  # by model: what PyTorch does in each mode, measured once
+def torch_modes(name, precision, seconds):
+    """What PyTorch does in this precision, in each mode that ends in time."""
+    command = [sys.executable, f"{HERE}/torch_side.py", name, precision]
+    try:
+        side = subprocess.run(command, capture_output=True, text=True, timeout=max(seconds, 1))
+        said, fault = side.stdout, side.stderr
+    except subprocess.TimeoutExpired as late:
+        said, fault = (late.stdout or b"").decode(errors="replace"), "no end in time"
+    lines = [line for line in said.splitlines() if line.startswith("{")]
+    return json.loads(lines[-1]) if lines else {"error": fault[-600:]}
 
 
-def torch_modes(name, seconds):
-    if name not in TORCH:
-        side = subprocess.run([sys.executable, f"{HERE}/torch_side.py", name], capture_output=True, text=True, timeout=max(seconds, 1))
-        lines = [line for line in side.stdout.splitlines() if line.startswith("{")]
-        TORCH[name] = json.loads(lines[-1]) if lines else {"error": side.stderr[-600:]}
-    return TORCH[name]
+def used_bytes():
+    """Of the GPU's memory, by whoever."""
+    used = ask(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]).splitlines()
+    return int(used[0]) << 20 if used and used[0].isdigit() else None
+
+
+def memory(bundle, metrics, idle):
+    """What was planned and what was allocated, and what the GPU has in use beside it (context, libraries, communicators) against what plans assume."""
+    planned = json.load(open(f"{bundle}/manifest.json"))["memory_bytes"]
+    planned = sum(v for k, v in planned.items() if not k.startswith("host_"))
+    last = {k: v for m in metrics for k, v in m.items() if v is not None}
+    result = {"planned_bytes": planned, "allocated_bytes": last.get("gpu_allocated_bytes"), "scratch_bytes": last.get("gpu_scratch_bytes")}
+    result["as_planned"] = result["allocated_bytes"] == planned
+    if idle is not None and "gpu_used_bytes" in last and result["allocated_bytes"] is not None:
+        result["reserve_bytes"] = last["gpu_used_bytes"] - idle - result["allocated_bytes"]
+    result["reserve_assumed"] = json.load(open(f"{HERE}/assumed.json"))["reserve"]
+    return result
+
+
+def peaks(device, precision):
+    for name, (bf16, tf32, fp32, bandwidth) in PEAKS:
+        if name in device:
+            return {"bf16": bf16, "tf32": tf32}.get(precision, fp32), bandwidth
+    return None
 
 
 def launches(bundle):
@@ -184,8 +214,8 @@ def launches(bundle):
     return {k: code[k] for k in ("kernel_steps", "launches") if k in code}
 
 
-def kernel_times(bundle, seconds):
-    """Seconds of a step by kind of kernel, and the ten hottest with their rates, from the GPU's own clock."""
+def kernel_times(bundle, seconds, peak):
+    """Seconds of a step by kind of kernel, and the ten hottest with their share of it and how far they are from the roofline (1: on it), from the GPU's own clock."""
     steps = 4
     with tempfile.TemporaryDirectory() as folder:
         train(bundle, ["--steps", str(steps), "--profile", f"{folder}/trace.json"], seconds)
@@ -198,7 +228,13 @@ def kernel_times(bundle, seconds):
         at = single.setdefault(args["step"], {"kind": e["cat"], "name": e["name"], "onnx": args.get("onnx", ""), "seconds": 0, "flops": args.get("flops", 0), "bytes": args.get("bytes", 0)})
         at["seconds"] += e["dur"] * 1e-6 / (steps / 2)
     hottest = sorted(single.values(), key=lambda s: -s["seconds"])[:10]
-    return {"seconds_by_kind": dict(sorted(kinds.items(), key=lambda k: -k[1])), "hottest": hottest}
+    total = sum(kinds.values())
+    for s in hottest:
+        s["share"] = s["seconds"] / total if total else 0
+        least = max(s["flops"] / peak[0], s["bytes"] / peak[1]) if peak else 0
+        if least > 0:
+            s["roofline_gap"] = s["seconds"] / least
+    return {"steps_timed": len(events) / (steps / 2), "flops": sum(s["flops"] for s in single.values()), "seconds_by_kind": dict(sorted(kinds.items(), key=lambda k: -k[1])), "hottest": hottest}
 
 
 def tuned(bundle, steps, seconds):
@@ -208,24 +244,35 @@ def tuned(bundle, steps, seconds):
     first, _, _ = train(bundle, flags, seconds)
     again, _, _ = train(bundle, flags, seconds)
     return {"step_seconds": statistics.median(m["seconds"] for m in again[2:]), "same_bits_again": [m["loss"] for m in first] == [m["loss"] for m in again],
-            "products": list(json.load(open(file))["products"].values())}
+            "products": {name: {k: v for k, v in choice.items() if k != "algorithm"} for name, choice in json.load(open(file))["products"].items()}}
 
 
-def measure(title, bundle, seconds):
+def measure(title, bundle, seconds, device):
+    """A title that ends with =plain is of a program without epilogues, to compare."""
     name, _, precision = title.partition("+")
-    precision = precision or "fp32"
-    steps = 12
+    precision, _, variant = (precision or "fp32").partition("=")
+    steps, peak, idle, end = 12, peaks(device, precision), used_bytes(), time.time() + seconds
     metrics, _, _ = train(bundle, ["--steps", str(steps)], seconds)
     times = [m["seconds"] for m in metrics[2:]]
-    result = {"precision": precision, "step_seconds": statistics.median(times), "memory_bytes": metrics[-1].get("memory_bytes"), **{k: v for k, v in metrics[-1].items() if k.startswith("gpu_")}, "loss": [m["loss"] for m in metrics]}
+    result = {"precision": precision, "step_seconds": statistics.median(times), "memory": memory(bundle, metrics, idle), **{k: v for k, v in metrics[-1].items() if k.startswith("gpu_")}, "loss": [m["loss"] for m in metrics]}
     result |= launches(bundle)
+    if variant:
+        return result
     # The judged precision alone, for the sake of time.
-    for part, work in () if precision != "bf16" else (("kernels", lambda: kernel_times(bundle, seconds / 4)), ("tuned", lambda: tuned(bundle, steps, seconds / 4))):
+    parts = {"kernels": lambda: kernel_times(bundle, seconds / 4, peak), "tuned": lambda: tuned(bundle, steps, seconds / 4)}
+    if name == "llama_1b":  # whose weights take their time to draw
+        del parts["tuned"]
+    for part, work in parts.items() if precision == "bf16" else ():
         try:
             result[part] = work()
         except (RuntimeError, OSError, ValueError, KeyError, subprocess.TimeoutExpired) as fault:
             result[part] = {"error": str(fault)}
-    result["torch"] = torch_modes(name, seconds)
+    if peak and result.get("kernels", {}).get("flops"):
+        result["mfu"] = result["kernels"]["flops"] / result["step_seconds"] / peak[0]
+    result["torch"] = torch_modes(name, precision, end - time.time())
+    peak_bytes = [m["peak_bytes"] for m in result["torch"].get("modes", {}).values() if "peak_bytes" in m]
+    if peak_bytes and result["memory"]["allocated_bytes"]:
+        result["memory_beside_torch"] = (result["memory"]["allocated_bytes"] + result["memory"]["scratch_bytes"]) / min(peak_bytes)
     best = min((m["step_seconds"] for m in result["torch"].get("modes", {}).values() if m.get("precision") == precision and "step_seconds" in m), default=None)
     if best:
         result["speed_beside_torch"] = best / result["step_seconds"]
@@ -262,20 +309,26 @@ def main():
             bundles[name] = (number, path.rstrip("/"))
     if not bundles:
         result["error"] = f"no bundle for compute capability {found}"
-    order = sorted(bundles, key=lambda n: (n.startswith("speed_"), n))
+    # The judged programs before what they are compared with.
+    speed = sorted((n for n in bundles if n.startswith("speed_")), key=lambda n: ("+bf16" not in n, "=" in n, n))
+    correctness = sorted(n for n in bundles if not n.startswith("speed_"))
+    half = time.time() + left() / 2
     try:
         result["correctness"]["collectives"] = check_collectives(min(left(), 90))
     except Exception as fault:
         result["correctness"]["collectives"] = {"error": f"{type(fault).__name__}: {fault}"}
     print("correctness collectives", json.dumps(result["correctness"]["collectives"])[:400], flush=True)
-    for name in order:
-        part, work = ("speed", measure) if name.startswith("speed_") else ("correctness", check_narrow if "+" in name else check)
+    while speed or correctness:
+        judged = bool(speed) and "+bf16" in speed[0]
+        late = time.time() > half and judged
+        name = correctness.pop(0) if correctness and not late else speed.pop(0)
+        part, work = ("speed", lambda *a: measure(*a, query)) if name.startswith("speed_") else ("correctness", check_narrow if "+" in name else check)
         title = name.removeprefix("speed_")
         if left() < 20:
             result[part][title] = {"error": "no time left"}
             continue
         try:
-            result[part][title] = work(title, bundles[name][1], min(left(), 240))
+            result[part][title] = work(title, bundles[name][1], min(left(), 150 if part == "speed" else 60))
         except subprocess.TimeoutExpired:
             result[part][title] = {"error": "no end in time"}
         except Exception as fault:  # one model's fault is no other's

@@ -1,4 +1,4 @@
-"""PyTorch's step of one model of gpu_check's speed part: torch_side.py gpt2_124m. Prints one JSON object with the median step of each mode."""
+"""PyTorch's step of one model of gpu_check's speed part, in one precision: torch_side.py gpt2_124m bf16. Prints a JSON object with the median step of each mode."""
 import json
 import statistics
 import sys
@@ -7,55 +7,111 @@ import time
 import torch
 import torch.nn.functional as F
 
-SIZES = {"gpt2_124m": (12, 768, 12, 8), "gpt2_350m": (24, 1024, 16, 4)}  # layers, width, heads, batch
-VOCABULARY, POSITIONS, STEPS = 50257, 1024, 12
-
-
-class Block(torch.nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
-        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
-        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        b, s, d = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(b, s, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
-        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, s, d))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+STEPS = 12
 
 
 class Gpt(torch.nn.Module):
-    def __init__(self, layers, width, heads):
+    """GPT-2, as `partita model gpt` writes it."""
+
+    class Block(torch.nn.Module):
+        def __init__(self, width, heads):
+            super().__init__()
+            self.heads = heads
+            self.norm1, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+            self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+            self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            b, s, d = x.shape
+            q, k, v = self.qkv(self.norm1(x)).view(b, s, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+            x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, s, d))
+            return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+    def __init__(self, layers, width, heads, vocabulary, positions):
         super().__init__()
-        self.tokens, self.positions = torch.nn.Embedding(VOCABULARY, width), torch.nn.Embedding(POSITIONS, width)
-        self.blocks = torch.nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm, self.head = torch.nn.LayerNorm(width), torch.nn.Linear(width, VOCABULARY, bias=False)
+        self.tokens, self.positions = torch.nn.Embedding(vocabulary, width), torch.nn.Embedding(positions, width)
+        self.blocks = torch.nn.ModuleList(Gpt.Block(width, heads) for _ in range(layers))
+        self.norm, self.head = torch.nn.LayerNorm(width), torch.nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
 
     def forward(self, tokens, targets):
         x = self.tokens(tokens) + self.positions.weight[:tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
-        return F.cross_entropy(self.head(self.norm(x)).view(-1, VOCABULARY).float(), targets.view(-1))
+        x = self.head(self.norm(x))
+        return F.cross_entropy(x.view(-1, x.shape[-1]).float(), targets.view(-1))
+
+
+class Llama(torch.nn.Module):
+    class Block(torch.nn.Module):
+        def __init__(self, width, heads, key_heads, inner):
+            super().__init__()
+            self.heads, self.key_heads, self.size = heads, key_heads, width // heads
+            self.norm1, self.norm2 = torch.nn.RMSNorm(width), torch.nn.RMSNorm(width)
+            self.q, self.out = torch.nn.Linear(width, width, bias=False), torch.nn.Linear(width, width, bias=False)
+            self.k, self.v = (torch.nn.Linear(width, key_heads * self.size, bias=False) for _ in range(2))
+            self.gate, self.up = (torch.nn.Linear(width, inner, bias=False) for _ in range(2))
+            self.down = torch.nn.Linear(inner, width, bias=False)
+
+        def turned(self, x, cos, sin):
+            a, b = x.chunk(2, -1)
+            return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
+
+        def forward(self, x, cos, sin):
+            b, s, d = x.shape
+            y = self.norm1(x)
+            q = self.turned(self.q(y).view(b, s, self.heads, self.size).transpose(1, 2), cos, sin)
+            k = self.turned(self.k(y).view(b, s, self.key_heads, self.size).transpose(1, 2), cos, sin)
+            v = self.v(y).view(b, s, self.key_heads, self.size).transpose(1, 2)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            x = x + self.out(y.transpose(1, 2).reshape(b, s, d))
+            y = self.norm2(x)
+            return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+    def __init__(self, layers, width, heads, key_heads, inner, vocabulary, positions):
+        super().__init__()
+        self.tokens = torch.nn.Embedding(vocabulary, width)
+        self.blocks = torch.nn.ModuleList(Llama.Block(width, heads, key_heads, inner) for _ in range(layers))
+        self.norm, self.head = torch.nn.RMSNorm(width), torch.nn.Linear(width, vocabulary, bias=False)
+        half = width // heads // 2
+        angles = torch.outer(torch.arange(positions), 10000.0 ** (-torch.arange(half) / half))
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, tokens, targets):
+        x = self.tokens(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        x = self.head(self.norm(x))
+        return F.cross_entropy(x.view(-1, x.shape[-1]).float(), targets.view(-1))
+
+
+def tokens_of(batch, vocabulary, positions):
+    tokens = torch.randint(vocabulary, (batch, positions), device="cuda")
+    return tokens, tokens
+
+
+MODELS = {
+    "gpt2_124m": (lambda: Gpt(12, 768, 12, 50257, 1024), lambda: tokens_of(16, 50257, 1024)),
+    "gpt2_350m": (lambda: Gpt(24, 1024, 16, 50257, 1024), lambda: tokens_of(16, 50257, 1024)),
+    "llama_1b": (lambda: Llama(20, 2048, 32, 8, 5632, 32000, 2048), lambda: tokens_of(4, 32000, 2048)),
+}
 
 
 def run(name, precision, compiled):
-    layers, width, heads, batch = SIZES[name]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.manual_seed(0)
-    model = Gpt(layers, width, heads).cuda()
+    make, data_of = MODELS[name]
+    model, data = make().cuda(), data_of()
     step_model = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
-    tokens = torch.randint(VOCABULARY, (batch, POSITIONS), device="cuda")
     torch.cuda.reset_peak_memory_stats()
     seconds = []
     for _ in range(STEPS):
         torch.cuda.synchronize()
         begin = time.perf_counter()
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
-            loss = step_model(tokens, tokens)
+            loss = step_model(*data)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -65,16 +121,16 @@ def run(name, precision, compiled):
 
 
 def main():
+    name, precision = sys.argv[1:3]
     modes = {}
-    for precision in ("fp32", "tf32", "bf16"):
-        for compiled in (False, True):
-            mode = f"{precision} {'compile' if compiled else 'eager'}"
-            try:
-                modes[mode] = run(sys.argv[1], precision, compiled)
-            except Exception as fault:  # torch.compile needs a compiler, which may not be there
-                modes[mode] = {"error": str(fault)[-300:]}
-            torch.cuda.empty_cache()
-            print(json.dumps({"modes": modes}), flush=True)
+    for compiled in (False, True):
+        mode = f"{precision} {'compile' if compiled else 'eager'}"
+        try:
+            modes[mode] = run(name, precision, compiled)
+        except Exception as fault:  # torch.compile needs a compiler, which may not be there
+            modes[mode] = {"error": str(fault)[-300:]}
+        torch.cuda.empty_cache()
+        print(json.dumps({"modes": modes}), flush=True)
 
 
 if __name__ == "__main__":
