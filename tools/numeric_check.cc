@@ -7,12 +7,14 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "codegen/emit_program.h"
 #include "ir/literal.h"
+#include "passes/loss_scale.h"
 #include "runtime/executor.h"
 #include "runtime/safetensors.h"
 #include "tools/verify/check_versions.h"
@@ -23,8 +25,10 @@ namespace {
 namespace fs = std::filesystem;
 using Numbers = std::map<std::string, std::vector<double>>;
 
-constexpr double kNoise = 10;  // of the difference that compiling without fusion makes
-constexpr int kMoreDraws = 2;  // of synthetic samples, all of which must agree where the first did not
+constexpr double kNoise = 10;      // of the difference that compiling without fusion makes
+constexpr double kRounding = 3;    // of the one that first values off by a 16-bit type's rounding make
+constexpr double kScale = 1 << 8;  // the most that fp16's loss scale starts from: a held step shows nothing
+constexpr int kMoreDraws = 2;      // of synthetic samples, all of which must agree where the first did not
 
 class LossSink : public runtime::MetricsSink {
  public:
@@ -84,6 +88,11 @@ bool keeps_gradients(const runtime::Program& program) {
 
 absl::StatusOr<Outcome> run(std::vector<runtime::Program> programs, runtime::TrainOptions options,
                             const ResultFolder& folder) {
+  for (runtime::Program& p : programs) {
+    for (runtime::ProgramState& s : p.states) {
+      if (s.name == kLossScaleState && s.initial.kind == "fill") s.initial.a = std::min(s.initial.a, kScale);
+    }
+  }
   options.save = folder.file("parameters.safetensors");
   if (std::any_of(programs.begin(), programs.end(), keeps_gradients))
     options.save_gradients = folder.file("gradients.safetensors");
@@ -143,6 +152,36 @@ double rounding(const Graph& graph) {
   return coarsest;
 }
 
+// The serial program from parameters that are off by `share` of themselves, up and down in turns: every value that is
+// then rounded to 16 bits is rounded anew, as it is on ranks that compute parts of sums.
+absl::StatusOr<Outcome> run_off(runtime::Program serial, double share, runtime::TrainOptions options,
+                                const ResultFolder& folder) {
+  runtime::TrainOptions none = options;
+  none.steps = 0;
+  PARTITA_ASSIGN_OR_RETURN(Outcome first, run({serial}, none, folder));
+  std::map<std::string, Literal> values;
+  for (runtime::ProgramState& s : serial.states) {
+    if (s.kind != "parameter" || !is_float(s.operand.dtype)) continue;
+    Tensor t = Tensor::zeros({s.operand.dtype, s.placement.logical});
+    t.f = first.tensors.at(s.name);
+    for (size_t k = 0; k < t.f.size(); ++k) t.f[k] *= 1 + (k % 2 == 0 ? share : -share);
+    values.emplace(s.name, to_literal(t));
+    s.initial.kind = "file";
+  }
+  PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile file, runtime::SafetensorsFile::open(options.initial));
+  for (const runtime::SafetensorsEntry& e : file.entries()) {
+    auto bytes = file.data(e);
+    values.try_emplace(e.name, make_literal({e.dtype, e.shape}, {bytes.begin(), bytes.end()}));
+  }
+  std::vector<runtime::TensorInfo> tensors;
+  for (const auto& [name, value] : values) tensors.push_back({name, value.type.dtype, value.type.shape});
+  options.initial = folder.file("off.safetensors");
+  PARTITA_ASSIGN_OR_RETURN(auto writer, runtime::SafetensorsWriter::create(options.initial, std::move(tensors)));
+  for (const auto& [name, value] : values) PARTITA_RETURN_IF_ERROR(writer->write(name, value.bytes()));
+  PARTITA_RETURN_IF_ERROR(writer->finish());
+  return run({std::move(serial)}, options, folder);
+}
+
 // On the samples that options.train names.
 absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle, const NumericOptions& options) {
   for (const verifier::RankProgram& p : bundle.programs) {
@@ -157,14 +196,18 @@ absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle,
   const bool several = !stages.front().mesh.empty();
   PARTITA_ASSIGN_OR_RETURN(Outcome ranks, run(std::move(stages), options.train, folder));
   PARTITA_ASSIGN_OR_RETURN(runtime::Program fused, compile_serial(bundle, true));
-  PARTITA_ASSIGN_OR_RETURN(Outcome serial, run({std::move(fused)}, options.train, folder));
+  PARTITA_ASSIGN_OR_RETURN(Outcome serial, run({fused}, options.train, folder));
   PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle, false));
   PARTITA_ASSIGN_OR_RETURN(Outcome other, run({std::move(unfused)}, options.train, folder));
-  const double tolerance = std::max(options.tolerance, rounding(bundle.serial));
+  const double coarse = rounding(bundle.serial), tolerance = std::max(options.tolerance, coarse);
+  std::optional<Outcome> off;
+  if (coarse > 0) {
+    PARTITA_ASSIGN_OR_RETURN(off, run_off(std::move(fused), coarse / 2, options.train, folder));
+  }
   // With compressed gradients only the first loss is the serial program's; the rest is measured, and has to be finite.
   const bool equal = bundle.compress == "none";
-  auto beyond = [&](double off, double noise, bool held) {
-    return held ? off > std::max(tolerance, kNoise * noise) : std::isinf(off);
+  auto beyond = [&](double found, double noise, bool held) {
+    return held ? found > std::max(tolerance, noise) : std::isinf(found);
   };
   verifier::NumericVerdict verdict;
   verdict.steps = static_cast<int64_t>(serial.losses.size());
@@ -177,24 +220,30 @@ absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle,
         "numeric: the loss scale is at its limit: gradients of some step overflow in the serial program and not on the "
         "ranks, or the other way round, and what follows cannot be compared; compare on other samples (--data)");
   for (size_t k = 0; k < serial.losses.size(); ++k) {
-    double off = difference({ranks.losses[k]}, {serial.losses[k]}),
-           noise = difference({other.losses[k]}, {serial.losses[k]});
-    verdict.loss_error = std::max(verdict.loss_error, off);
-    if (beyond(off, noise, equal || k == 0))
+    double found = difference({ranks.losses[k]}, {serial.losses[k]}),
+           noise = kNoise * difference({other.losses[k]}, {serial.losses[k]});
+    if (off && k < off->losses.size())
+      noise = std::max(noise, kRounding * difference({off->losses[k]}, {serial.losses[k]}));
+    verdict.loss_error = std::max(verdict.loss_error, found);
+    if (beyond(found, noise, equal || k == 0))
       return absl::AbortedError(cat("numeric: the loss of step ", k, ": expected ", serial.losses[k], ", found ",
                                     ranks.losses[k], " on ", several ? "all ranks" : "one rank"));
   }
   for (const auto& [name, expected] : serial.tensors) {
-    auto found = ranks.tensors.find(name), again = other.tensors.find(name);
-    if (found == ranks.tensors.end())
+    auto here = ranks.tensors.find(name);
+    if (here == ranks.tensors.end())
       return absl::AbortedError(cat("numeric: ", quote(name), ": expected it, found none"));
-    double off = difference(found->second, expected);
-    double noise = again == other.tensors.end() ? 0 : difference(again->second, expected);
+    auto from = [&](const Outcome& o) {
+      auto at = o.tensors.find(name);
+      return at == o.tensors.end() ? 0 : difference(at->second, expected);
+    };
+    double found = from(ranks), noise = kNoise * from(other);
+    if (off) noise = std::max(noise, kRounding * from(*off));
     ++verdict.tensors;
-    if (beyond(off, noise, equal))
+    if (beyond(found, noise, equal))
       return absl::AbortedError(cat("numeric: ", quote(name), " after ", verdict.steps,
-                                    " steps: expected the serial program's, found a relative difference of ", off));
-    if (noise < tolerance) verdict.tensor_error = std::max(verdict.tensor_error, off);
+                                    " steps: expected the serial program's, found a relative difference of ", found));
+    if (noise < kNoise * tolerance) verdict.tensor_error = std::max(verdict.tensor_error, found);
   }
   return verdict;
 }

@@ -18,10 +18,12 @@ struct NumericOptions {
 
 // Losses of every step, the first step's gradients where the program keeps them, and the parameters after the last
 // step. A tensor may differ by 10 times what compiling the serial program without fusion changes it, if that is more
-// than the tolerance: sums in another order, blown up by an optimizer where the exact gradient is zero. Aborted names
-// what differs most; FailedPrecondition where they skip different steps (fp16); the data's and the runtime's own errors
-// pass through. Of a bundle with compressed gradients the first loss alone is held to this. Synthetic samples on which
-// they differ are drawn anew, twice: where both draws agree, a value of the first lies at a kink.
+// than the tolerance: sums in another order, blown up by an optimizer where the exact gradient is zero. Where the
+// program computes in 16 bits it may also differ by 3 times what first values that are off by their rounding change.
+// Aborted names what differs most; FailedPrecondition where they skip different steps (fp16); the data's and the
+// runtime's own errors pass through. Of a bundle with compressed gradients the first loss alone is held to this.
+// Synthetic samples on which they differ are drawn anew, twice: where both draws agree, a value of the first lies at a
+// kink.
 absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& bundle, const NumericOptions& options);
 
 }  // namespace partita

@@ -12,6 +12,7 @@
 #include "tests/temp_folder.h"
 #include "tests/tools/command.h"
 #include "tests/tools/verify_samples.h"
+#include "tools/numeric_check.h"
 #include "tools/verify/certificate.h"
 #include "tools/verify/check_evaluation.h"
 
@@ -169,6 +170,43 @@ TEST(Verify_Numeric, WhatDiffersOnAFewSamplesIsSaidAndOnAllRefused) {
   EXPECT_NE(few.text.find("kink"), std::string::npos) << few.text;
   EXPECT_EQ(none.code, 0) << none.text;
   EXPECT_EQ(none.text.find("kink"), std::string::npos) << none.text;
+}
+
+// A bundle in 16 bits.
+std::string mixed_bundle(const TempFolder& out, const std::string& name, const std::string& precision, double rate,
+                         const std::string& pins) {
+  const std::string yaml = out.write(
+      name + ".yaml", cat("loss: {kind: output, output: loss}\nbatch: {global: 8}\n",
+                          "optimizer: {kind: adamw, lr: ", rate, "}\nprecision: ", precision, "\nclip_grad_norm: 1\n"));
+  Outcome compiled = run_command(cat(partita_program(), " compile ", PARTITA_TEST_DATA, "/gpt2/model.onnx --train ",
+                                     yaml, pins, " --quiet -o ", out / name));
+  EXPECT_EQ(compiled.code, 0) << compiled.text;
+  return out / name;
+}
+
+TEST(Verify_Numeric, SixteenBitsAreHeldToTheirRounding) {
+  for (const char* precision : {"bf16", "fp16"}) {
+    for (const char* pins : {" --pin tensor=2", " --pin data=2 --pin zero=2"}) {
+      SCOPED_TRACE(cat(precision, pins));
+      TempFolder out;
+      auto ranks = verifier::read_bundle(mixed_bundle(out, "ranks", precision, 0.003, pins));
+      ASSERT_TRUE(ranks.ok()) << ranks.status();
+      NumericOptions options;
+      options.train.steps = 2;
+      options.train.data.kind = runtime::DataKind::kSynthetic;
+      options.train.initial = out / "ranks/initial.safetensors";
+      auto same = check_numeric(*ranks, options);
+      ASSERT_TRUE(same.ok()) << same.status();
+      EXPECT_EQ(same->kink, "");
+      EXPECT_GT(same->tensor_error, 0);  // some step was taken
+      EXPECT_LT(same->tensor_error, 0.01);
+      // The same ranks beside a serial program that takes steps of another size.
+      auto other = verifier::read_bundle(mixed_bundle(out, "other", precision, 0.006, pins));
+      ASSERT_TRUE(other.ok()) << other.status();
+      ranks->serial = std::move(other->serial);
+      EXPECT_EQ(check_numeric(*ranks, options).status().code(), absl::StatusCode::kAborted);
+    }
+  }
 }
 
 TEST(Verify_Evaluation, RandomNodesAreSeen) {
