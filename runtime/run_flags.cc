@@ -20,7 +20,9 @@ void RunFlags::add(CLI::App& app) {
   app.add_option("--save", save, "write the trained parameters to this safetensors file");
   app.add_option("--save-gradients", save_gradients,
                  "write the first step's gradients, before clipping, to this safetensors file");
-  app.add_option("--profile", profile, "time every step of the program: tables to stderr, a Chrome trace to this file");
+  app.add_option(
+      "--profile", profile,
+      "time every step of the program: tables to stderr, rank 0's Chrome trace to this file, others' beside FILE.json");
   app.add_option(
       "--tune", tune,
       "on GPUs: time the candidates for each matrix product at the first start, and keep the choices in this "

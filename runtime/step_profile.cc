@@ -16,6 +16,13 @@ double rate(double amount, double seconds) { return seconds > 0 ? amount / secon
 
 }  // namespace
 
+std::string trace_of_rank(const std::string& path, int64_t rank) {
+  constexpr std::string_view kEnding = ".json";
+  if (rank == 0) return path;
+  if (!path.ends_with(kEnding)) return "";
+  return cat(path.substr(0, path.size() - kEnding.size()), ".rank", rank, kEnding);
+}
+
 StepProfile::StepProfile(const Program& program, int rank, size_t events)
     : program_(program), rank_(rank), max_events_(events), start_(Clock::now()) {
   for (const ProgramSegment& segment : program.segments) {

@@ -10,6 +10,10 @@
 
 namespace partita::runtime {
 
+// Where the trace of a rank is, if rank 0's is `path`: beside "run.json" there are "run.rank1.json" and so on. Empty
+// for other ranks where the path does not end so.
+std::string trace_of_rank(const std::string& path, int64_t rank);
+
 class StepProfile {
  public:
   using Clock = std::chrono::steady_clock;

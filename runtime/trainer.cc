@@ -250,9 +250,10 @@ class Trainer {
 
   absl::Status write_profile() const {
     const StepProfile* profile = executor_.profile();
-    if (profile == nullptr || !first_rank()) return absl::OkStatus();
-    if (options_.profile_tables) std::fprintf(stderr, "%s", profile->table().c_str());
-    return write_file_atomically(options_.profile, profile->chrome_trace(), Durable::kNo);
+    const std::string path = trace_of_rank(options_.profile, executor_.rank());
+    if (profile == nullptr || path.empty()) return absl::OkStatus();
+    if (options_.profile_tables && first_rank()) std::fprintf(stderr, "%s", profile->table().c_str());
+    return write_file_atomically(path, profile->chrome_trace(), Durable::kNo);
   }
 
   Executor& executor_;

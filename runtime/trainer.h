@@ -22,7 +22,7 @@ struct TrainOptions {
   std::string save;     // not empty: parameters and running statistics after the last step, whole logical tensors under
                         // their own names
   std::string save_gradients;  // not empty: the first step's outputs "grad/NAME", as NAME
-  std::string profile;         // not empty: rank 0's Chrome trace goes here
+  std::string profile;         // not empty: rank 0's Chrome trace goes here, others' beside it (trace_of_rank)
   bool profile_tables = true;  // and its tables to stderr
   std::string tune;            // not empty: file of tuned kernels, of programs for GPUs
   uint64_t seed = 0;           // of random first values

@@ -157,6 +157,27 @@ TEST(Refine, TheProfileOfTheMachineThatRanIsFound) {
   EXPECT_GE(refined->corrections.size(), 6u);
 }
 
+// Of three ranks: what the median computes, and what the one that all others wait for spends on communication.
+TEST(Refine, RanksAreHeldTogether) {
+  auto rank = [](double products, double waits) {
+    MeasuredRun r;
+    r.steps = {{WorkClass::kMatrix, products, products, 1, 0, 0}, {WorkClass::kCommunication, waits, waits, 1, 0, 64}};
+    r.class_seconds[static_cast<size_t>(WorkClass::kMatrix)] = products;
+    r.class_seconds[static_cast<size_t>(WorkClass::kCommunication)] = waits;
+    return r;
+  };
+  const MeasuredRanks all = as_one({rank(2, 4), rank(5, 1), rank(3, 3)});
+  EXPECT_EQ(all.ranks, 3u);
+  EXPECT_EQ(all.slowest, 1u);
+  EXPECT_DOUBLE_EQ(all.slowest_work, 5);
+  EXPECT_DOUBLE_EQ(all.median_work, 3);
+  EXPECT_DOUBLE_EQ(all.run.seconds(WorkClass::kMatrix), 3);
+  EXPECT_DOUBLE_EQ(all.run.seconds(WorkClass::kCommunication), 1);
+  ASSERT_EQ(all.run.steps.size(), 2u);
+  EXPECT_DOUBLE_EQ(all.run.steps[0].seconds, 3);
+  EXPECT_DOUBLE_EQ(all.run.steps[1].seconds, 1);
+}
+
 TEST(Refine, AMeasuredRunCorrectsThePlan) {
   TempFolder out;
   std::string model = std::string(PARTITA_TEST_DATA) + "/gpt2";
@@ -175,6 +196,7 @@ TEST(Refine, AMeasuredRunCorrectsThePlan) {
   ASSERT_EQ(refined.code, 0) << refined.text;
   EXPECT_THAT(refined.text, HasSubstr("the plan "));
   EXPECT_THAT(refined.text, HasSubstr("flops.fp32"));
+  EXPECT_THAT(refined.text, HasSubstr("of 2 ranks, rank "));
   Outcome again = run_command(plan + " --profiles " + (out / "refined.yaml"));
   EXPECT_EQ(again.code, 0) << again.text;
   out.write("none.json", "{}");

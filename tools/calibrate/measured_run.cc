@@ -2,10 +2,16 @@
 #include "tools/calibrate/measured_run.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <map>
+#include <numeric>
 
 #include "base/cat.h"
+#include "base/mapped_file.h"
+#include "base/status.h"
 #include "nlohmann/json.hpp"
+#include "runtime/step_profile.h"
 
 namespace partita {
 namespace {
@@ -98,6 +104,40 @@ absl::StatusOr<MeasuredRun> read_measured_run(std::string_view text, const std::
   for (size_t c = 0; c < classes.size(); ++c)
     run.class_seconds[c] = lower_quartile({classes[c].begin() + 1, classes[c].end()});
   return run;
+}
+
+MeasuredRanks as_one(std::vector<MeasuredRun> runs) {
+  auto work = [](const MeasuredRun& r) {
+    double seconds = 0;
+    for (int c = 0; c < kWorkClasses; ++c) seconds += r.class_seconds[static_cast<size_t>(c)];
+    return seconds - r.seconds(WorkClass::kCommunication);
+  };
+  std::vector<size_t> order(runs.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return work(runs[a]) < work(runs[b]); });
+  const size_t median = order[(order.size() - 1) / 2], slowest = order.back();
+  const MeasuredRun& waits_least = *std::min_element(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
+    return a.seconds(WorkClass::kCommunication) < b.seconds(WorkClass::kCommunication);
+  });
+  MeasuredRanks out{runs[median], runs.size(), slowest, work(runs[slowest]), work(runs[median])};
+  auto communicates = [](const MeasuredStep& s) { return s.work == WorkClass::kCommunication; };
+  std::erase_if(out.run.steps, communicates);
+  std::copy_if(waits_least.steps.begin(), waits_least.steps.end(), std::back_inserter(out.run.steps), communicates);
+  out.run.class_seconds[static_cast<size_t>(WorkClass::kCommunication)] =
+      waits_least.seconds(WorkClass::kCommunication);
+  return out;
+}
+
+absl::StatusOr<MeasuredRanks> read_measured_ranks(const std::string& path, int64_t ranks) {
+  std::vector<MeasuredRun> runs;
+  for (int64_t r = 0; r < std::max<int64_t>(1, ranks); ++r) {
+    const std::string file = runtime::trace_of_rank(path, r);
+    std::error_code ec;
+    if (r > 0 && (file.empty() || !std::filesystem::exists(file, ec))) break;
+    PARTITA_ASSIGN_OR_RETURN(MappedFile trace, MappedFile::open(file));
+    PARTITA_ASSIGN_OR_RETURN(runs.emplace_back(), read_measured_run(trace.text(), file));
+  }
+  return as_one(std::move(runs));
 }
 
 }  // namespace partita

@@ -39,4 +39,15 @@ struct MeasuredRun {
 // training steps.
 absl::StatusOr<MeasuredRun> read_measured_run(std::string_view text, const std::string& file);
 
+// Ranks that do the same work, as one: its compute is that of the median rank, its communication that of the rank that
+// waits least for others.
+struct MeasuredRanks {
+  MeasuredRun run;
+  size_t ranks = 1, slowest = 0;
+  double slowest_work = 0, median_work = 0;  // seconds of a training step that are no communication
+};
+MeasuredRanks as_one(std::vector<MeasuredRun> runs);
+// Of rank 0's trace and those of the next ranks below `ranks` that lie beside it (runtime::trace_of_rank).
+absl::StatusOr<MeasuredRanks> read_measured_ranks(const std::string& path, int64_t ranks);
+
 }  // namespace partita

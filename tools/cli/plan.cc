@@ -5,7 +5,6 @@
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
-#include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
@@ -109,14 +108,15 @@ std::string refined_profiles(const ProfileLibrary& library, const ProfileLibrary
 // Corrects the profile from a measured run of `searched`'s layout (or of --ran's), searches again with it, and says
 // what that changes. Planning goes on with the corrected problem and what is found for it.
 absl::StatusOr<SearchResult> refine_problem(const Flags& flags, Planning& p, const SearchResult& searched) {
-  PARTITA_ASSIGN_OR_RETURN(MappedFile trace, MappedFile::open(flags.refine));
-  PARTITA_ASSIGN_OR_RETURN(MeasuredRun measured, read_measured_run(trace.text(), flags.refine));
   const Candidate& planned = searched.best ? *searched.best : *searched.nearest;
   Layout ran = planned.layout;
   if (!flags.ran.empty()) {
     PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(flags.ran));
     PARTITA_ASSIGN_OR_RETURN(ran, planned_layout(p, plan));
   }
+  // The ranks of the first stage do the same work.
+  PARTITA_ASSIGN_OR_RETURN(MeasuredRanks all, read_measured_ranks(flags.refine, ran.devices() / ran.pipeline));
+  const MeasuredRun& measured = all.run;
   double before = CostModel(p.problem).predict(ran, true).step_seconds;
   PARTITA_ASSIGN_OR_RETURN(Refined refined, refine(p.problem, ran, measured));
   p.cluster = std::move(refined.cluster);
@@ -127,6 +127,10 @@ absl::StatusOr<SearchResult> refine_problem(const Flags& flags, Planning& p, con
     std::printf("measured run: %s; %.4g ms a step over %.0f steps, predicted %.4g ms, with the corrections %.4g ms\n",
                 describe(ran).c_str(), measured.step_seconds * 1e3, measured.training_steps, before * 1e3,
                 model.predict(ran, true).step_seconds * 1e3);
+    if (all.ranks > 1)
+      std::printf(
+          "of %zu ranks, rank %zu works longest: %.4g ms a step beside communication, the median rank %.4g ms\n",
+          all.ranks, all.slowest, all.slowest_work * 1e3, all.median_work * 1e3);
     for (const Correction& c : refined.corrections)
       std::printf("  %-40s %.4g -> %.4g  (%s)\n", c.constant.c_str(), c.before, c.after, c.why.c_str());
     if (refined.corrections.empty()) std::printf("  nothing to correct\n");

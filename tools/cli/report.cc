@@ -4,7 +4,6 @@
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
-#include "base/mapped_file.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/explain.h"
@@ -175,12 +174,12 @@ std::string candidates(const Json& plan) {
   return cat("<table><tr><th>layout</th><th>step</th><th>why not</th></tr>", rows, "</table>");
 }
 
-// What rank 0 spent in a training step by class of work, beside what the cost model says of it.
+// What ranks of the first stage spent in a training step by class of work, beside what the cost model says of it.
 absl::StatusOr<std::string> measured(const Json& plan, const std::string& trace) {
-  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(trace));
-  PARTITA_ASSIGN_OR_RETURN(MeasuredRun run, read_measured_run(file.text(), trace));
   PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, plan_again(plan));
   PARTITA_ASSIGN_OR_RETURN(Layout layout, planned_layout(*p, plan));
+  PARTITA_ASSIGN_OR_RETURN(MeasuredRanks all, read_measured_ranks(trace, layout.devices() / layout.pipeline));
+  const MeasuredRun& run = all.run;
   const DeviceProfile& device = p->cluster.groups[0].device;
   std::string rows;
   auto row = [&](std::string_view what, double predicted, double found) {
@@ -194,8 +193,13 @@ absl::StatusOr<std::string> measured(const Json& plan, const std::string& trace)
   }
   row("between kernels", device.software.step_seconds, run.gap_seconds);
   row("the step", CostModel(p->problem).predict(layout, true).step_seconds, run.step_seconds);
-  return cat("<h2>Predicted and measured, rank 0</h2><p>", escape(trace), ": ",
+  return cat("<h2>Predicted and measured, first stage</h2><p>", escape(trace), ": ",
              fmt::format("{:.0f} training steps", run.training_steps),
+             all.ranks > 1
+                 ? fmt::format("; of {} ranks, rank {} works longest, {:.4g} ms a step beside communication, the "
+                               "median rank {:.4g} ms",
+                               all.ranks, all.slowest, all.slowest_work * 1e3, all.median_work * 1e3)
+                 : "",
              "</p><div class=wide><table><tr><th>work</th><th>predicted</th><th>measured</th><th>ratio</th></tr>", rows,
              "</table></div>");
 }
