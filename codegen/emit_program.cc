@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 
 #include "base/cat.h"
@@ -116,7 +117,7 @@ class ProgramMaker {
     program_.target = options_.gpu.empty() ? target_name(options_.cpu) : cat("cuda:", options_.gpu);
     for (size_t a = 0; a < local_.mesh.axes.size(); ++a) {
       if (static_cast<int>(a) != local_.mesh.time)
-        program_.mesh.push_back({local_.mesh.axes[a].name, local_.mesh.axes[a].size});
+        program_.mesh.push_back({local_.mesh.axes[a].name, local_.mesh.axes[a].size, local_.mesh.axes[a].absent});
     }
     program_.micro_batches = local_.micro_batches;
     if (local_.mesh.time >= 0) program_.parts = local_.mesh.axes[static_cast<size_t>(local_.mesh.time)].size;
@@ -245,9 +246,20 @@ class ProgramMaker {
     return at->second;
   }
 
-  // Channels are groups of the same ranks, told apart by their order: the same in the programs of all stages.
+  // Channels are groups of the same ranks, told apart by their order: the same in the programs of all stages. Stages
+  // that differ in their axes talk in groups along those.
   void make_channels() {
-    for (int64_t c = 0; local_.stage.axis >= 0 && c < local_.stage.channels; ++c) group_of({local_.stage.axis}, c);
+    if (local_.stage.axis < 0) return;
+    const int64_t stages = local_.mesh.axes[static_cast<size_t>(local_.stage.axis)].size;
+    std::set<std::vector<int>> along = {{}, local_.mesh.irregular()};
+    for (int64_t s = 0; s < stages; ++s) {
+      for (int64_t other = s + 1; other < stages; ++other) along.insert(local_.mesh.differing(s, other));
+    }
+    for (const std::vector<int>& axes : along) {
+      std::vector<int64_t> all = {local_.stage.axis};
+      all.insert(all.end(), axes.begin(), axes.end());
+      for (int64_t c = 0; c < local_.stage.channels; ++c) group_of(all, c);
+    }
   }
 
   // Equal nests of one side share one function.

@@ -45,7 +45,8 @@ class Fuser {
     }
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       const Node& node = graph_.nodes[n];
-      live_[n] = node.outputs.empty();  // what is sent is wanted elsewhere
+      live_[n] = node.outputs.empty();                                        // what is sent is wanted elsewhere
+      live_[n] = live_[n] || (node.op->communicates && node.inputs.empty());  // and what comes has to be taken
       for (ValueId v : node.outputs) live_[n] = live_[n] || wanted[v];
       if (!live_[n]) continue;
       for (ValueId v : node.inputs) {

@@ -1,5 +1,4 @@
-// The logical mesh of devices: named axes, outermost first. A rank's coordinates are its mixed-radix digits in that
-// order.
+// The logical mesh of devices: named axes, outermost first. Ranks are numbered in the order of their coordinates.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +10,8 @@ namespace partita {
 struct MeshAxis {
   std::string name;
   int64_t size = 1;
+  // Stages of a pipeline (coordinates along the first axis) without this axis: its coordinate 0 alone exists there.
+  std::vector<int64_t> absent = {};
   bool operator==(const MeshAxis&) const = default;
 };
 
@@ -21,10 +22,16 @@ struct Mesh {
   int time = -1;
 
   int64_t ranks() const;
+  bool has(int axis, int64_t stage) const;
+  // The axes that stages differ in, ascending: those that one of two has and the other has not; those that some have
+  // and others have not.
+  std::vector<int> differing(int64_t stage, int64_t other) const;
+  std::vector<int> irregular() const;
   int64_t ways(const std::vector<int>& axes) const;  // the product of their sizes
   // Index of the axis, or -1.
   int find(std::string_view name) const;
-  std::vector<int64_t> coordinates(int64_t rank) const;  // 0 along the axis in time
+  // 0 along the axis in time.
+  std::vector<int64_t> coordinates(int64_t rank) const;
   bool operator==(const Mesh&) const = default;
 };
 

@@ -97,7 +97,8 @@ struct OpDef {
   bool view = false;    // the output is the input's bytes under another shape
   bool kernel = false;  // the runtime has a kernel of this name (runtime/kernels); else scalar, expand or a loop nest
                         // makes the code
-  bool communicates = false;  // a collective: takes its place in the one order of communication
+  bool communicates = false;    // a collective: takes its place in the one order of communication
+  bool crosses_stages = false;  // runs in the stage that attribute "to" says, on what stage "from" has
   bool sums_micro_batches =
       false;  // sums its last operand over the step's micro-batches: splitting them over an axis leaves a partial sum
   OperandPrecision precision = OperandPrecision::kWidest;

@@ -51,6 +51,7 @@ class StageAssigner {
     own_states();
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
+      if (node.op->crosses_stages) continue;
       if (node.op->sums_micro_batches) {
         place_sum(n);
       } else if (after_sum_[n]) {
@@ -73,6 +74,11 @@ class StageAssigner {
   }
 
   absl::Status cut_forward() {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (!graph_.nodes[n].op->crosses_stages) continue;
+      put(n, static_cast<int>(graph_.nodes[n].attrs.i("to")));
+      by_marks_ = true;
+    }
     PARTITA_ASSIGN_OR_RETURN(std::vector<int> stages, is_marked()        ? marked()
                                                       : !owners_.empty() ? followed()
                                                       : cuts_.empty()    ? balanced()
@@ -281,9 +287,11 @@ class StageAssigner {
 
   void place_backward(size_t n) {
     const Node& node = graph_.nodes[n];
+    if (node.op->crosses_stages) return;
     bool owed = false;
     std::set<int> stages = stages_of_inputs(node, &owed);
     if (stages.empty() && !owed) return;
+    if (by_marks_ && node.chunk > 0) return put(n, node.chunk - 1);
     if ((owed || (stages.size() > 1 && summed_[node.outputs[0]])) && sums_through(node)) return owe(n);
     PARTITA_CHECK(!owed, "what is left of a sum with each micro-batch goes through to its terms");
     int at = *stages.rbegin();
@@ -326,6 +334,10 @@ class StageAssigner {
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       const Node& node = graph_.nodes[n];
       if (node.segment <= Segment::kBackward) break;
+      if (node.op->crosses_stages) {
+        updates_[node.inputs[0]].insert(static_cast<int>(node.attrs.i("from")));
+        continue;
+      }
       for (ValueId from : node.outputs) {
         for (ValueId v : node.inputs) {
           if (v != kNoValue) updates_[v].insert(updates_[from].begin(), updates_[from].end());
@@ -368,6 +380,7 @@ class StageAssigner {
     const Node& node = graph_.nodes[n];
     bool owed = false;
     std::set<int> stages = stages_of_inputs(node, &owed);
+    if (by_marks_ && node.chunk > 0 && (owed || !stages.empty())) return put(n, node.chunk - 1);
     bool scalar = node.outputs.size() == 1 && elements(graph_.type(node.outputs[0]).shape) == 1;
     if (scalar && (owed || stages.size() > 1) && sums_through(node)) return owe(n);
     for (ValueId v : node.inputs) {  // sums that become whole here
@@ -398,6 +411,7 @@ class StageAssigner {
   std::vector<NodeId> staged_;
   std::map<int32_t, int> stage_of_origin_;
   std::vector<bool> summed_, after_sum_;
+  bool by_marks_ = false;               // all nodes are where they are marked: something crosses stages by an op
   std::vector<std::set<int>> updates_;  // per value: owners of the states that it leads to
   std::map<std::string, int> owner_;    // of parameters
   StageAssignment out_;

@@ -38,6 +38,8 @@ std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t o
 //
 // Where forward nodes are marked with stages (Node::chunk is the stage + 1), they are cut so, and the rest follows.
 //
+// What crosses stages (OpDef::crosses_stages) runs in the one that it names.
+//
 // `graph` is one that localize() made, or is to be handed to it; `owners` fixes the owners of states by name.
 // InvalidArgument where there are fewer parts than stages, or a glob matches nothing or leaves nothing to a stage.
 using StateOwners = std::map<std::string, int>;

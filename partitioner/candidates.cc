@@ -36,6 +36,12 @@ std::vector<int64_t> divisors(int64_t n) {
   return out;
 }
 
+int64_t Layout::first_device(int64_t stage) const {
+  int64_t before = 0;
+  for (int64_t s = 0; s < stage; ++s) before += devices_of_stage(s);
+  return before;
+}
+
 Layout Layout::of_stage(int64_t stage) const {
   Layout own = *this;
   if (stages.empty()) return own;
@@ -191,7 +197,7 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   };
   auto axis = [&](const char* name, std::vector<int64_t>& out, int64_t most) -> absl::Status {
     if (auto size = pin.axis(name)) {
-      if (devices % *size != 0) return undivided(name, *size);
+      if (devices % *size != 0 && s.stages.empty()) return undivided(name, *size);
       out = {*size};
       return absl::OkStatus();
     }
@@ -215,7 +221,7 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
     if (list->empty()) list->push_back(1);
   }
   s.data = pin.axis("data");
-  if (s.data && devices % *s.data != 0) return undivided("data", *s.data);
+  if (s.data && devices % *s.data != 0 && s.stages.empty()) return undivided("data", *s.data);
   std::optional<int64_t> micro_pin = pin.micro_batch ? pin.micro_batch : micro;
   if (micro_pin) {
     s.micro_batch = {*micro_pin};

@@ -24,15 +24,21 @@ struct Layout {
   int64_t interleave = 1;
   std::vector<int> cuts;               // units in each stage chunk, in order; empty: blocks evenly
   std::vector<std::string> cut_names;  // where the chunks but the first begin; empty: no names
-  // Where the stages differ, the axes of each, over equally many ranks; the axes above are then those of a stage with
-  // the most sample ranks, and micro_batch counts the samples of its ranks.
+  // Where the stages differ, the axes of each; the axes above are then those of a stage with the most sample ranks, and
+  // micro_batch counts the samples of its ranks.
   struct StageAxes {
     int64_t data = 1, tensor = 1, context = 1, expert = 1;
+    int64_t devices() const { return data * tensor * context * expert; }
     bool operator==(const StageAxes&) const = default;
   };
   std::vector<StageAxes> stages;
 
-  int64_t devices() const { return data * tensor * pipeline * context * expert; }
+  int64_t devices() const { return first_device(pipeline); }
+  int64_t devices_of_stage(int64_t stage) const {
+    return stages.empty() ? data * tensor * context * expert : stages[static_cast<size_t>(stage)].devices();
+  }
+  // Devices of the stages before.
+  int64_t first_device(int64_t stage) const;
   // The layout that all stages would have if they were like this one.
   Layout of_stage(int64_t stage) const;
   bool operator==(const Layout&) const = default;

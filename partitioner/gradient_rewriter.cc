@@ -15,7 +15,8 @@ GradientRewriter::GradientRewriter(LocalProgram& program, const std::vector<int>
       b_(r_.builder()) {
   for (size_t a = 0; a < program.mesh.axes.size(); ++a) {
     const int axis = static_cast<int>(a);
-    if (axis != program.stage.axis && axis != program.mesh.time) rank_axes_.push_back(axis);
+    const bool here = program.stage.axis < 0 || program.mesh.has(axis, program.stage.index);
+    if (axis != program.stage.axis && axis != program.mesh.time && here) rank_axes_.push_back(axis);
     append(layout_, a > 0 ? "x" : "", program.mesh.axes[a].name, program.mesh.axes[a].size);
   }
   if (program.stage.axis >= 0) append(layout_, "/stage", program.stage.index);

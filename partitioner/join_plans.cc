@@ -56,9 +56,15 @@ Refinement refine(const std::vector<ShardingPlan>& stages) {
   return r;
 }
 
-// Whether every stage has the factor and the next one side by side in one axis.
+bool has_factor(const std::map<int, std::vector<int>>& own, int factor) {
+  return std::any_of(own.begin(), own.end(),
+                     [&](const auto& axis) { return std::count(axis.second.begin(), axis.second.end(), factor) > 0; });
+}
+
+// Whether every stage has the factor and the next one side by side in one axis, or neither.
 bool belongs_together(const Refinement& r, int factor) {
   return std::all_of(r.axes.begin(), r.axes.end(), [&](const auto& own) {
+    if (!has_factor(own, factor) && !has_factor(own, factor + 1)) return true;
     return std::any_of(own.begin(), own.end(), [&](const auto& axis) {
       auto at = std::find(axis.second.begin(), axis.second.end(), factor);
       return at != axis.second.end() && std::next(at) != axis.second.end() && *std::next(at) == factor + 1;
@@ -125,7 +131,10 @@ std::vector<ShardingPlan> on_one_mesh(std::vector<ShardingPlan> stages) {
     for (int k = 1; mesh.find(name) >= 0; ++k) {
       if (mesh.find(cat(name, ":", k)) < 0) name = cat(name, ":", k);
     }
-    mesh.axes.push_back({std::move(name), r.sizes[f]});
+    MeshAxis& axis = mesh.axes.emplace_back(MeshAxis{std::move(name), r.sizes[f]});
+    for (size_t s = 0; s < stages.size(); ++s) {
+      if (!has_factor(r.axes[s], static_cast<int>(f))) axis.absent.push_back(static_cast<int64_t>(s));
+    }
   }
   if (first.time >= 0) {
     mesh.time = static_cast<int>(mesh.axes.size());
@@ -173,7 +182,7 @@ class PlanJoiner {
       : graph_(graph), stages_(stages), plans_(plans), home_(graph.values.size(), kShared) {
     for (size_t place = 0; place < plans.size(); ++place) {
       size_t k = 0;
-      while (k < kinds_.size() && !same_plan(plans[kinds_[k]], plans[place])) ++k;
+      while (k < kinds_.size() && !(same_plan(plans[kinds_[k]], plans[place]) && same_axes(kinds_[k], place))) ++k;
       if (k == kinds_.size()) kinds_.push_back(place);
       kind_of_place_.push_back(static_cast<int>(k));
     }
@@ -206,6 +215,10 @@ class PlanJoiner {
     int32_t origin = -1, block = -1;
   };
 
+  bool same_axes(size_t place, size_t other) const {
+    return plans_[0].mesh.differing(static_cast<int64_t>(place), static_cast<int64_t>(other)).empty();
+  }
+
   int kind_of(int stage) const { return kind_of_place_[static_cast<size_t>(stage) % plans_.size()]; }
   const ShardingPlan& plan_of(int kind) const { return plans_[kinds_[static_cast<size_t>(kind)]]; }
 
@@ -215,7 +228,7 @@ class PlanJoiner {
       if (stages_.state[k] >= 0) home_[graph_.states[k].value] = state_kind(k);
     }
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      const int stage = stages_.node[n];
+      const int stage = stage_of(n);
       for (ValueId v : graph_.nodes[n].outputs) {
         home_[v] = stage >= 0 ? kind_of(stage) : stage == kOwed ? kShared : kEach;
       }
@@ -225,7 +238,7 @@ class PlanJoiner {
   // An accumulator of a sum over stages lies as the sum's home has it.
   int state_kind(size_t k) const {
     const State& s = graph_.states[k];
-    if (s.next != kNoValue && stages_.home[s.next] >= 0) return kind_of(stages_.home[s.next]);
+    if (s.next != kNoValue && stages_.home[s.next] >= 0) return kind_of(home_of(s.next));
     return stages_.state[k] >= 0 ? kind_of(stages_.state[k]) : 0;
   }
 
@@ -233,8 +246,22 @@ class PlanJoiner {
 
   // The plan that a sum over stages is computed under; kShared: a scalar, whose terms stay as they are.
   int owed_kind(const Node& node) const {
-    int home = stages_.home[node.outputs[0]];
+    int home = home_of(node.outputs[0]);
     return home >= 0 ? kind_of(home) : kShared;
+  }
+
+  // Where stages lack axes, not all can lay out a term as its sum's home does: the first stage that has a term adds up
+  // what the others send with each micro-batch.
+  int home_of(ValueId v) const {
+    const int home = stages_.home[v];
+    return home < 0 || plans_[0].mesh.irregular().empty() ? home : *stages_.terms[v].begin();
+  }
+
+  int stage_of(size_t n) const {
+    const int stage = stages_.node[n];
+    if (stage != kOwed || plans_[0].mesh.irregular().empty()) return stage;
+    const int home = home_of(graph_.nodes[n].outputs[0]);
+    return home >= 0 ? home : stage;
   }
 
   // The plan under which a node that runs under `kind` reads the value.
@@ -249,7 +276,7 @@ class PlanJoiner {
     for (const GraphOutput& o : graph_.outputs) read(o.value, output_kind(o.value), {0, Segment::kUpdate});
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       const Node& node = graph_.nodes[n];
-      const int stage = stages_.node[n];
+      const int stage = stage_of(n);
       Reader self{stage, node.segment, node.origin, node.block};
       for (ValueId v : node.inputs) {
         if (v == kNoValue) continue;
@@ -271,7 +298,7 @@ class PlanJoiner {
 
   int place_of(ValueId v) const {
     const NodeId n = graph_.values[v].producer;
-    return n < 0 ? 0 : std::max(stages_.node[static_cast<size_t>(n)], 0);
+    return n < 0 ? 0 : std::max(stage_of(static_cast<size_t>(n)), 0);
   }
 
   void read(ValueId v, int kind, Reader reader) { readers_[v][kind] = reader; }
@@ -336,7 +363,7 @@ class PlanJoiner {
 
   void visit(size_t n) {
     const Node& node = graph_.nodes[n];
-    const int stage = stages_.node[n];
+    const int stage = stage_of(n);
     if (stage == kAnywhere) {
       std::set<int> wanted;
       for (ValueId v : node.outputs) {
@@ -400,8 +427,16 @@ class PlanJoiner {
       b_.context() = {.segment = segment, .origin = reader.origin, .block = reader.block, .chunk = reader.stage + 1};
       ValueId now = b_.emit("reshape", {at_hand(v, home_[v])}, {{"shape", graph_.type(v).shape}});
       here_[static_cast<size_t>(kind)][v] = now;
-      out_.plan.recuts[now] = lies_under(v, kind);
+      const int from = producer != nullptr ? place_of(v) : stage_of_state(v);
+      out_.plan.recuts[now] = {lies_under(v, kind), from, reader.stage};
     }
+  }
+
+  int stage_of_state(ValueId v) const {
+    for (size_t k = 0; k < graph_.states.size(); ++k) {
+      if (graph_.states[k].value == v) return std::max(stages_.state[k], 0);
+    }
+    return 0;
   }
 
   // A parameter as the plan computes with it.

@@ -10,9 +10,10 @@
 
 namespace partita {
 
-// Plans of one graph on meshes of their own, with as many ranks each, on a mesh that all of them share: an axis of
-// theirs is one or several of its axes.
+// Plans of one graph on meshes of their own, on a mesh that all of them share: an axis of theirs is one or several of
+// its axes, which are absent in stages that have no use for them.
 //   data 4 | data 2 x tensor 2:   axes 2 and 2; the first stage's data axis is both of them
+//   data 4 | data 2:              likewise, and the second stage lacks the second one
 std::vector<ShardingPlan> on_one_mesh(std::vector<ShardingPlan> stages);
 
 struct JoinedPlan {

@@ -16,7 +16,9 @@
 #include "base/status.h"
 #include "ir/builder.h"
 #include "partitioner/factor_split.h"
+#include "partitioner/hand_over.h"
 #include "partitioner/node_split.h"
+#include "partitioner/parallel_plan.h"
 #include "partitioner/reshard.h"
 
 namespace partita {
@@ -171,20 +173,46 @@ class Localizer {
 
   // The node's operand under another sharding: what makes it smaller is done by who has it, the rest by who reads it.
   // Sums over micro-batches stay owed.
-  void lay_out(const Node& node, Sharding wanted) {
+  void lay_out(const Node& node, const ShardingPlan::Recut& recut) {
     const ValueId v = node.inputs[0];
+    Sharding wanted = recut.lies;
     const bool put_off = put_off_[v] > 0;  // made whole, once for all of its readers
     const Sharding from = put_off ? Sharding::replicated(graph_.type(v).shape) : sharding_of(v);
     if (std::count(from.partial.begin(), from.partial.end(), mesh_.time) > 0) wanted.partial = {mesh_.time};
-    const Sharding sent = narrowed(from, wanted, mesh_);
+    const Node* producer = graph_.producer(v);
+    const int64_t sender = place_of(recut.from), receiver = place_of(recut.to);
+    const bool differ = !mesh_.differing(sender, receiver).empty();
+    Sharding sent = !differ               ? narrowed(from, wanted, mesh_)
+                    : producer != nullptr ? before_hand_over(from, wanted, mesh_, sender, receiver)
+                                          : from;  // nodes before forward would be its reader's
     at(node);
-    if (const Node* producer = graph_.producer(v))
+    if (producer != nullptr)
       b_.context().origin = producer->origin, b_.context().block = producer->block,
       b_.context().chunk = producer->chunk;
     ValueId local = put_off ? resharder_.reshard(get(v, from), from, sent) : get(v, sent);
     at(node);
+    if (differ) {
+      HandOver over = hand_over(sent, wanted, mesh_, sender, receiver);
+      over.attrs.set("from", int64_t{recut.from});
+      over.attrs.set("to", int64_t{recut.to});
+      local = b_.emit("hand_over", {local}, std::move(over.attrs));
+      sent = std::move(over.received);
+    }
     local = resharder_.reshard(local, sent, normalized(wanted));
     variants_[node.outputs[0]].push_back({local, normalized(wanted), node.segment});
+  }
+
+  // Whether the node lays its operand out for a stage whose ranks lie along other axes.
+  bool is_handed_over(const Node& node) const {
+    auto recut = plan_.recuts.find(node.outputs[0]);
+    return recut != plan_.recuts.end() &&
+           !mesh_.differing(place_of(recut->second.from), place_of(recut->second.to)).empty();
+  }
+
+  // The place in the pipeline of a stage, several of which may share one.
+  int64_t place_of(int stage) const {
+    const int axis = mesh_.find(kStageAxis);
+    return axis < 0 ? 0 : stage % mesh_.axes[static_cast<size_t>(axis)].size;
   }
 
   // How a value lies for `node`: first as it is meant to be used, then its other forms.
@@ -571,6 +599,7 @@ class Localizer {
       std::vector<ValueId> next;
       for (ValueId x : front) {
         for (NodeId n : uses_[x]) {
+          if (is_handed_over(graph_.nodes[n])) continue;
           for (ValueId in : graph_.nodes[n].inputs) {
             bool state = in != kNoValue && in != x && graph_.values[in].producer == kNoNode &&
                          graph_.type(in).shape == shape && !variants_[in].empty();

@@ -42,7 +42,12 @@ struct ShardingPlan {
     std::vector<int> samples, scatter;
   };
   std::vector<AxisUse> axis_uses;
-  std::map<ValueId, Sharding> recuts;  // values that are their producer's operand, laid out so
+  // Values that are their producer's operand, laid out so for what reads them in stage `to`; `from`: the operand's.
+  struct Recut {
+    Sharding lies;
+    int from = 0, to = 0;
+  };
+  std::map<ValueId, Recut> recuts;
 };
 
 absl::StatusOr<LocalProgram> localize(const Graph& graph, const ShardingPlan& plan);

@@ -204,44 +204,51 @@ std::map<std::string, int64_t> axes_of_stage(const PinRecipe& pin, size_t stage)
   return axes;
 }
 
-// The ranks of each stage: all that there are, else as many as the stages name.
-absl::StatusOr<int64_t> ranks_of_stages(const PinRecipe& pin, std::optional<int64_t> ranks) {
+// The ranks of each stage.
+absl::StatusOr<std::vector<int64_t>> ranks_of_stages(const PinRecipe& pin, std::optional<int64_t> ranks) {
   const int64_t stages = static_cast<int64_t>(pin.stages.size());
   if (int64_t pinned = pin.axis("pipeline").value_or(stages); pinned != stages)
     return absl::InvalidArgumentError(
         cat("pin stages: ", stages, " stages, and pin pipeline: ", pinned, "; expected the same number"));
-  if (ranks && *ranks % stages != 0)
-    return absl::InvalidArgumentError(cat("pin stages: ", stages, " stages, and --ranks says ", *ranks,
-                                          "; expected a multiple: stages differ in what their ranks divide, not in how "
-                                          "many they are"));
-  std::vector<int64_t> named;
+  std::vector<int64_t> of_stage;
+  std::vector<size_t> open;  // stages whose data axis is not said
+  int64_t taken = 0, most = 1;
   for (size_t s = 0; s < pin.stages.size(); ++s) {
-    int64_t& n = named.emplace_back(1);
-    for (const auto& [name, size] : axes_of_stage(pin, s)) n *= size;
+    int64_t& n = of_stage.emplace_back(1);
+    const std::map<std::string, int64_t> axes = axes_of_stage(pin, s);
+    for (const auto& [name, size] : axes) n *= size;
+    most = std::max(most, n);
+    if (!axes.count("data")) open.push_back(s);
+    taken += axes.count("data") ? n : 0;
   }
-  const int64_t each = ranks ? *ranks / stages : *std::max_element(named.begin(), named.end());
-  for (size_t s = 0; s < named.size(); ++s) {
-    std::map<std::string, int64_t> axes = axes_of_stage(pin, s);
-    if (axes.count("data") ? named[s] == each : each % named[s] == 0) continue;
-    return absl::InvalidArgumentError(
-        cat("pin stages: stage ", s, " takes ", named[s], " ranks (", axes_text(axes), ") and ",
-            ranks ? "--ranks leaves each " : "another one ", each,
-            "; expected as many on each: stages differ in what their ranks divide, not in how many they are"));
+  const int64_t left = ranks.value_or(0) - taken, shares = static_cast<int64_t>(open.size());
+  if (ranks && (open.empty() ? left != 0 : left < shares || left % shares != 0))
+    return absl::InvalidArgumentError(cat(
+        "pin stages: ", stages - shares, " of ", stages, " stages take ", taken, " ranks, and --ranks says ", *ranks,
+        "; expected ", open.empty() ? "the same number" : cat("equally many for each of the other ", shares)));
+  const int64_t each = ranks && !open.empty() ? left / shares : most;
+  for (size_t s : open) {
+    if (each % of_stage[s] != 0)
+      return absl::InvalidArgumentError(cat("pin stages: stage ", s, " (", axes_text(axes_of_stage(pin, s)),
+                                            ") takes a multiple of ", of_stage[s], " ranks, and ", each,
+                                            ranks ? " are left for it" : " are on the largest stage",
+                                            "; say its data axis, or use another number of ranks"));
+    of_stage[s] = each;
   }
-  return each;
+  return of_stage;
 }
 
 absl::StatusOr<ParallelLayout> different_stages(const Recipe& recipe, std::optional<int64_t> ranks,
                                                 std::vector<std::string>& warnings) {
   const int64_t stages = static_cast<int64_t>(recipe.pin.stages.size());
-  PARTITA_ASSIGN_OR_RETURN(const int64_t each, ranks_of_stages(recipe.pin, ranks));
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> of_stage, ranks_of_stages(recipe.pin, ranks));
   std::vector<ParallelLayout> layouts;
   for (size_t s = 0; s < recipe.pin.stages.size(); ++s) {
     Recipe alike = recipe;
     alike.pin.axes = axes_of_stage(recipe.pin, s);
     alike.pin.axes["pipeline"] = stages;
     std::vector<std::string> said_before;
-    auto layout = equal_stages(alike, each * stages, s == 0 ? warnings : said_before);
+    auto layout = equal_stages(alike, of_stage[s] * stages, s == 0 ? warnings : said_before);
     if (!layout.ok()) return with_context(layout.status(), cat("pin stages: stage ", s));
     layouts.push_back(*std::move(layout));
   }

@@ -27,14 +27,20 @@ struct ParallelLayout {
   // Where the stages differ, one layout for each: as if all were like it. This one is then that of a stage with the
   // most sample ranks.
   std::vector<ParallelLayout> stages;
-  int64_t ranks() const { return pipeline * data * expert * context * tensor; }
+  int64_t ranks_of_stage() const { return data * expert * context * tensor; }
+  int64_t ranks() const {
+    int64_t all = 0;
+    for (const ParallelLayout& stage : stages) all += stage.ranks_of_stage();
+    return stages.empty() ? pipeline * ranks_of_stage() : all;
+  }
   // Ranks that take different samples.
   int64_t sample_ranks() const { return data * expert; }
 };
 
 // What the pins ask for, over `ranks` where that is said. The data axis takes the ranks that the pins leave; the
-// pipeline does where a schedule is pinned and its stages are not. Stages may differ in what their ranks divide, not in
-// how many they are. InvalidArgument where the numbers do not fit.
+// pipeline does where a schedule is pinned and its stages are not. Stages that differ and leave their data axis open
+// take equally many of the ranks that the others leave, or without `ranks` as many as the largest one. InvalidArgument
+// where the numbers do not fit.
 absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional<int64_t> ranks,
                                              std::vector<std::string>& warnings);
 

@@ -606,7 +606,14 @@ absl::StatusOr<PlannedStages> joined(std::vector<PlannedGraph> alike, const Para
   PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(graph, layout.pipeline * layout.chunks, {}));
   std::vector<ShardingPlan> plans;
   for (const PlannedGraph& p : alike) plans.push_back(p.plan);
-  PARTITA_ASSIGN_OR_RETURN(JoinedPlan whole, join_plans(graph, stages, on_one_mesh(std::move(plans))));
+  plans = on_one_mesh(std::move(plans));
+  for (const ShardingPlan& p : plans) {
+    if (p.slice_axes != plans[0].slice_axes)
+      return absl::InvalidArgumentError(
+          "pin stages: a step has several runs of the graph, and the stages do not share them out over the same ranks; "
+          "use stages with equally many data ranks, a batch of one run, or an export with a symbolic batch dimension");
+  }
+  PARTITA_ASSIGN_OR_RETURN(JoinedPlan whole, join_plans(graph, stages, plans));
   out.joined = {std::move(whole.graph), std::move(whole.plan)};
   out.alike = std::move(alike);
   return out;

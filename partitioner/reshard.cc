@@ -23,26 +23,6 @@ namespace {
 
 constexpr const char* kReduce[] = {"sum", "max", "min"};
 
-// Cuts the pieces of one dimension at the boundaries of the other's. False where they do not nest.
-bool common_pieces(const std::vector<Piece>& a, const std::vector<Piece>& b, std::vector<Piece>& out_a,
-                   std::vector<Piece>& out_b) {
-  size_t i = 0, j = 0;
-  if (a.empty() || b.empty()) return a.empty() == b.empty();
-  Piece x = a[0], y = b[0];
-  while (true) {
-    int64_t cut = std::min(x.size, y.size);
-    if (cut == 0 || x.size % cut != 0 || y.size % cut != 0) return false;
-    out_a.push_back({cut, x.axes});
-    out_b.push_back({cut, y.axes});
-    x = {x.size / cut, {}};
-    y = {y.size / cut, {}};
-    if (x.size == 1 && i + 1 < a.size()) x = a[++i];
-    if (y.size == 1 && j + 1 < b.size()) y = b[++j];
-    if (x.size == 1 && y.size == 1 && i + 1 == a.size() && j + 1 == b.size()) return true;
-    if ((x.size == 1) != (y.size == 1) && i + 1 == a.size() && j + 1 == b.size()) return false;
-  }
-}
-
 // [n@x,y] as [x@x][n/x@y].
 std::vector<Piece> one_axis_each(const std::vector<Piece>& pieces, const Mesh& mesh) {
   std::vector<Piece> out;
@@ -67,6 +47,25 @@ bool divides(const std::vector<Piece>& pieces, const Mesh& mesh) {
 }
 
 }  // namespace
+
+bool common_pieces(const std::vector<Piece>& a, const std::vector<Piece>& b, std::vector<Piece>& out_a,
+                   std::vector<Piece>& out_b) {
+  size_t i = 0, j = 0;
+  if (a.empty() || b.empty()) return a.empty() == b.empty();
+  Piece x = a[0], y = b[0];
+  while (true) {
+    int64_t cut = std::min(x.size, y.size);
+    if (cut == 0 || x.size % cut != 0 || y.size % cut != 0) return false;
+    out_a.push_back({cut, x.axes});
+    out_b.push_back({cut, y.axes});
+    x = {x.size / cut, {}};
+    y = {y.size / cut, {}};
+    if (x.size == 1 && i + 1 < a.size()) x = a[++i];
+    if (y.size == 1 && j + 1 < b.size()) y = b[++j];
+    if (x.size == 1 && y.size == 1 && i + 1 == a.size() && j + 1 == b.size()) return true;
+    if ((x.size == 1) != (y.size == 1) && i + 1 == a.size() && j + 1 == b.size()) return false;
+  }
+}
 
 Sharding narrowed(const Sharding& from, const Sharding& to, const Mesh& mesh) {
   Sharding out = from;

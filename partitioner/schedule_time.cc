@@ -60,10 +60,9 @@ struct CostModel::StageCost {
 const DeviceGroup& CostModel::group_of_stage(const Layout& l, int64_t stage) const {
   const Cluster& c = *problem_.cluster;
   if (c.groups.size() == 1) return c.groups[0];
-  int64_t per = problem_.devices() / l.pipeline;
   // Ranks of one stage may lie in several groups; the slowest of them sets its pace.
   const DeviceGroup* slowest = nullptr;
-  for (int64_t rank = stage * per; rank < (stage + 1) * per;) {
+  for (int64_t rank = l.first_device(stage), last = l.first_device(stage + 1); rank < last;) {
     const DeviceGroup& g = c.group_of(rank);
     size_t p = static_cast<size_t>(problem_.options.precision);
     if (!slowest || g.device.flops[p] < slowest->device.flops[p]) slowest = &g;
@@ -226,14 +225,17 @@ std::vector<StageUnits> CostModel::chunk_units(const Layout& l) {
   return out;
 }
 
-// A rank of stage `to` gathers what ranks of `from` have of its samples and positions, one micro-batch's.
+// A rank of stage `to` gathers what ranks of `from` have of its samples and positions, one micro-batch's; where they
+// are more or fewer, each part was sent to one of its ranks.
 double CostModel::relayout_seconds(const Layout& from, const Layout& to, const DeviceGroup& group) const {
   const Workload& w = *problem_.workload;
   auto parts = [&](const Layout& l) { return l.data * l.expert * (w.sequence > 1 ? l.context : 1); };
-  if (parts(from) <= parts(to)) return 0;
+  auto ranks = [](const Layout& l) { return l.data * l.expert * l.context * l.tensor; };
+  const int64_t ways = ranks(from) == ranks(to) ? parts(from) / parts(to) : ranks(to) / parts(to);
+  if (ways <= 1) return 0;
   double bytes = crossing_elements() * static_cast<double>(to.micro_batch) * problem_.options.element_bytes();
   if (w.sequence > 1) bytes /= static_cast<double>(to.context);
-  return collective_time(group, CollectiveKind::kAllGather, {parts(from) / parts(to), 1}, bytes).seconds;
+  return collective_time(group, CollectiveKind::kAllGather, {ways, 1}, bytes).seconds;
 }
 
 std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layout& whole) {
@@ -247,7 +249,7 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
     size_t stages = static_cast<size_t>(whole.pipeline), stage = p % stages, chunk = p / stages;
     const Layout& l = layouts[stage];
     RankAxis data{l.data * l.expert * l.context, l.tensor}, samples{l.data * l.expert, l.tensor * l.context};
-    const DeviceGroup& group = group_of_stage(l, static_cast<int64_t>(stage));
+    const DeviceGroup& group = group_of_stage(whole, static_cast<int64_t>(stage));
     const SoftwareProfile& software = group.device.software;
     const auto& costs = unit_costs(group, l);
     StageCost& s = out[stage][chunk];
@@ -344,7 +346,7 @@ void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chun
     StageCost& c = stages[static_cast<size_t>(stage)][0];
     const StageUnits units = units_of_stage(l, chunks, stage);
     const Layout own = l.of_stage(stage);
-    const UpdateCost update = update_cost(own, stage, units, c.backward);
+    const UpdateCost update = update_cost(own, group_of_stage(l, stage), units, c.backward);
     double stash = 0;
     if (stashed_versions(l, in_flight(l, stage, micro_batches(problem_, l))) > 0) {
       auto [dense, expert] = local_parameters(*problem_.workload, units, own);
@@ -368,8 +370,14 @@ double CostModel::send_seconds(const Layout& l) const {
   double bytes = crossing_elements() * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
   if (w.sequence > 1) bytes /= static_cast<double>(l.context);
   bytes /= static_cast<double>(l.tensor);  // each rank sends its part; the other side gathers it
+  int64_t apart = l.devices_of_stage(0);
+  for (int64_t stage = 0; stage < l.pipeline; ++stage) apart = std::min(apart, l.devices_of_stage(stage));
+  if (!l.stages.empty()) {  // a stage with fewer ranks sends and gets more on each
+    bytes = crossing_elements() * static_cast<double>(l.micro_batch * l.data * l.expert) *
+            problem_.options.element_bytes() / static_cast<double>(apart);
+  }
   const DeviceGroup& g = problem_.cluster->groups[0];
-  return collective_time(g, CollectiveKind::kSend, {2, problem_.devices() / l.pipeline}, bytes).seconds;
+  return collective_time(g, CollectiveKind::kSend, {2, apart}, bytes).seconds;
 }
 
 Simulation CostModel::simulation(const Layout& l) {
@@ -423,10 +431,9 @@ double CostModel::lower_bound(const Layout& l) {
   return fastest * static_cast<double>(micro_batches(problem_, l)) / static_cast<double>(l.pipeline);
 }
 
-CostModel::UpdateCost CostModel::update_cost(const Layout& l, int64_t stage, const StageUnits& units,
+CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup& g, const StageUnits& units,
                                              double backward) const {
   const Workload& w = *problem_.workload;
-  const DeviceGroup& g = group_of_stage(l, stage);
   double group_size = static_cast<double>(l.data * l.expert * l.context);
   if (l.zero_group > 0) group_size = std::min(group_size, static_cast<double>(l.zero_group));
   double element = problem_.options.element_bytes(), reduce_bytes = travelling_bytes(problem_.compress, element);
@@ -511,7 +518,7 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
     const StageUnits units = units_of_stage(l, chunks, stage);
     double last_backward = 0;
     for (const StageCost& c : costs[static_cast<size_t>(stage)]) last_backward += c.backward;
-    const UpdateCost update = update_cost(own, stage, units, last_backward);
+    const UpdateCost update = update_cost(own, g, units, last_backward);
     out.gradient_algorithm = update.algorithm;
     if (!each && update.total() > b.gradients + b.optimizer + b.offload)
       b.gradients = update.gradients, b.optimizer = update.optimizer, b.offload = update.offload;

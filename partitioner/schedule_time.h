@@ -81,7 +81,8 @@ class CostModel {
     std::string algorithm;  // that sums the gradients
     double total() const { return gradients + optimizer + offload; }
   };
-  UpdateCost update_cost(const Layout& layout, int64_t stage, const StageUnits& units, double backward) const;
+  UpdateCost update_cost(const Layout& layout, const DeviceGroup& group, const StageUnits& units,
+                         double backward) const;
   // With pipedream each backward pass ends with an update, and each forward pass begins with a copy of the weights.
   void add_updates(const Layout& layout, const std::vector<StageUnits>& chunks,
                    std::vector<std::vector<StageCost>>& stages) const;

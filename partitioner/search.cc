@@ -78,14 +78,16 @@ class Search {
         for (int64_t context : space_.context)
           for (int64_t expert : space_.expert) {
             int64_t inner = tensor * pipeline * context * expert;
-            if (inner > devices || devices % inner != 0 || (space_.data && *space_.data != devices / inner)) {
+            const bool differ = !space_.stages.empty();  // how many devices they take is checked where they are pinned
+            if (!differ &&
+                (inner > devices || devices % inner != 0 || (space_.data && *space_.data != devices / inner))) {
               refuse(cat("tensor ", tensor, " x pipeline ", pipeline, " x context ", context, " x expert ", expert,
                          space_.data ? cat(" x data ", *space_.data) : "", " does not make ", devices, " devices"));
               continue;
             }
             Layout l;
             l.tensor = tensor, l.pipeline = pipeline, l.context = context, l.expert = expert;
-            l.data = devices / inner;
+            l.data = differ ? space_.data.value_or(1) : devices / inner;
             l.stages = space_.stages, l.cut_names = space_.cut_names;
             add_groups(l);
           }
@@ -254,7 +256,7 @@ std::string explain_missing(const Candidate& c) {
           ", reserve ", gigabytes(m.reserve),
           m.communicators > 0 ? cat(", more communicators ", gigabytes(m.communicators)) : "", ")");
   if (p.missing_bytes <= 0) return text;
-  int64_t rank = p.worst_stage * (c.layout.devices() / c.layout.pipeline);
+  int64_t rank = c.layout.first_device(p.worst_stage);
   return cat(gigabytes(p.missing_bytes), " (", static_cast<int64_t>(p.missing_bytes), " bytes) too much on rank ", rank,
              " (stage ", p.worst_stage, " of ", c.layout.pipeline, "): ", text);
 }

@@ -10,6 +10,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "ir/builder.h"
+#include "partitioner/hand_over.h"
 #include "partitioner/stage_messages.h"
 #include "partitioner/stash_weights.h"
 
@@ -84,18 +85,90 @@ class StageCutter {
     b_.mutable_graph().origins = graph_.origins;
     for (size_t k = 0; k < graph_.inputs.size(); ++k) {
       const GraphInput& in = graph_.inputs[k];
-      here_[0][in.value] = b_.input(in.name, graph_.type(in.value), in.kind);
-      out_.inputs.push_back(whole_.inputs[k]);
+      if (in.kind == InputKind::kCoordinate && !has_axis(whole_.mesh.find(in.name))) {
+        here_[0][in.value] = b_.scalar(DType::kI64, 0);
+        continue;
+      }
+      // What another stage reads by axes that this one lacks is whole here, and not read.
+      PlacedTensor& placed = out_.inputs.emplace_back(whole_.inputs[k]);
+      for (auto& dim : placed.sharding.dims) {
+        for (Piece& p : dim) std::erase_if(p.axes, [&](int a) { return !has_axis(a); });
+      }
+      TensorType type = graph_.type(in.value);
+      if (in.kind == InputKind::kData) type.shape = local_shape(placed.sharding, whole_.mesh);
+      here_[0][in.value] = b_.input(in.name, std::move(type), in.kind);
     }
   }
 
-  Attrs peer(const Message& m, int stage) const {
-    Attrs attrs = group();
-    attrs.set("peer", static_cast<int64_t>(stage % places_));
-    if (m.channel != 0) attrs.set("channel", static_cast<int64_t>(m.channel));
-    return attrs;
+  bool has_axis(int axis) const { return whole_.mesh.has(axis, at_.index); }
+
+  // This rank's coordinate along an axis that it may not have read before.
+  ValueId coordinate(int axis) {
+    const std::string& name = whole_.mesh.axes[static_cast<size_t>(axis)].name;
+    if (!has_axis(axis)) return b_.scalar(DType::kI64, 0);
+    for (const GraphInput& in : b_.graph().inputs) {
+      if (in.kind == InputKind::kCoordinate && in.name == name) return in.value;
+    }
+    out_.inputs.push_back({{}, Sharding{}});
+    return b_.input(name, {DType::kI64, {}}, InputKind::kCoordinate);
   }
-  Attrs group() const { return {{"axes", std::vector<int64_t>{at_.axis}}, {"parts", int64_t{places_}}}; }
+
+  // The ranks that differ along the stages and these axes.
+  Attrs group(const std::vector<int>& along) const {
+    std::vector<int64_t> axes = {at_.axis};
+    axes.insert(axes.end(), along.begin(), along.end());
+    return {{"axes", std::move(axes)}, {"parts", places_ * whole_.mesh.ways(along)}};
+  }
+
+  // The axes that a message's sender and receiver differ in, and which of them `stage` has.
+  std::vector<int> differing(const Message& m) const { return whole_.mesh.differing(m.from % places_, m.to % places_); }
+  std::vector<int64_t> those_of(int stage, const std::vector<int>& axes) const {
+    std::vector<int64_t> some;
+    for (int a : axes) {
+      if (whole_.mesh.has(a, stage % places_)) some.push_back(a);
+    }
+    return some;
+  }
+
+  // Calls visit(attributes of the message, coordinates along `own` of the other side) for each rank that `stage` has in
+  // the group of a message between stages.
+  template <typename Visit>
+  void each_peer(const Message& m, int stage, Visit visit) const {
+    const std::vector<int> along = differing(m);
+    const std::vector<int64_t> own = those_of(stage, along);
+    std::vector<int64_t> at(own.size(), 0);
+    while (true) {
+      int64_t place = stage % places_;
+      for (int a : along) {
+        auto k = std::find(own.begin(), own.end(), a);
+        place = place * whole_.mesh.axes[static_cast<size_t>(a)].size +
+                (k == own.end() ? 0 : at[static_cast<size_t>(k - own.begin())]);
+      }
+      Attrs attrs = group(along);
+      attrs.set("peer", place);
+      if (m.channel != 0) attrs.set("channel", static_cast<int64_t>(m.channel));
+      visit(std::move(attrs), at);
+      size_t k = own.size();
+      while (k > 0 && ++at[k - 1] == whole_.mesh.axes[static_cast<size_t>(own[k - 1])].size) at[--k] = 0;
+      if (k == 0) return;
+    }
+  }
+
+  // The node that the value of a message between stages with other axes is for; none: a scalar, which goes as it is.
+  const Node* crossing(const Message& m) const {
+    for (const Node& node : graph_.nodes) {
+      if (node.op->crosses_stages && node.inputs[0] == m.value &&
+          static_cast<int>(node.attrs.i("to")) % places_ == m.to % places_ && is_reader(m, node))
+        return &node;
+    }
+    PARTITA_CHECK(elements(graph_.type(m.value).shape) == 1,
+                  cat("%", m.value, " goes to stage ", m.to, " as stage ", m.from, " has it"));
+    return nullptr;
+  }
+  // Once a step, the place alone is told.
+  bool is_reader(const Message& m, const Node& node) const {
+    return !with_each_micro_batch(m.segment) || node.attrs.i("to") == m.to;
+  }
 
   // Of stages of the assignment; kAnywhere and kOwed are nowhere.
   bool is_here(int stage) const { return stage >= 0 && stage % places_ == at_.index; }
@@ -136,20 +209,74 @@ class StageCutter {
     chunk_ = with_each_micro_batch(m.segment) ? chunk_of(m.from) : 0;
     ValueId v = place_[m.value] == kOwed ? own_terms_.at({m.value, term_chunk(m.value, m.from)}) : value_of(m.value);
     at(m.value, m.segment);
-    b_.emit_all("send", {v}, peer(m, m.to));
+    if (differing(m).empty()) {
+      each_peer(m, m.to, [&](Attrs attrs, const auto&) { b_.emit_all("send", {v}, std::move(attrs)); });
+      return;
+    }
+    const Node* node = crossing(m);
+    std::vector<ValueId> parts = {v};
+    if (node != nullptr) parts = parts_to_send(b_, v, node->attrs, whole_.mesh, [&](int a) { return coordinate(a); });
+    const std::vector<int64_t> own = those_of(m.to, differing(m));
+    each_peer(m, m.to, [&](Attrs attrs, const std::vector<int64_t>& at) {
+      const size_t part = node == nullptr ? 0 : index_along(node->attrs.ints("scatter_axes"), own, at);
+      b_.emit_all("send", {parts[part]}, std::move(attrs));
+    });
+  }
+
+  // The row-major index of coordinates `at` along `axes`, which are among `own`.
+  size_t index_along(const std::vector<int64_t>& axes, const std::vector<int64_t>& own,
+                     const std::vector<int64_t>& at) const {
+    int64_t index = 0;
+    for (int64_t a : axes) {
+      const auto k = static_cast<size_t>(std::find(own.begin(), own.end(), a) - own.begin());
+      index = index * whole_.mesh.axes[static_cast<size_t>(a)].size + at[k];
+    }
+    return static_cast<size_t>(index);
   }
 
   void receive(const Message& m) {
     chunk_ = with_each_micro_batch(m.segment) ? chunk_of(m.to) : 0;
     at(m.value, m.segment);
-    Attrs attrs = peer(m, m.from);
-    attrs.set("shape", graph_.type(m.value).shape);
-    attrs.set("type", graph_.type(m.value).dtype);
-    ValueId received = b_.emit("recv", {}, std::move(attrs));
-    if (place_[m.value] == kOwed) {
-      received_[m.value].push_back(received);
+    if (!differing(m).empty()) return receive_parts(m);
+    each_peer(m, m.from, [&](Attrs attrs, const auto&) {
+      ValueId received = receive_from(std::move(attrs), graph_.type(m.value));
+      if (place_[m.value] == kOwed) {
+        received_[m.value].push_back(received);
+      } else {
+        here(m.value) = received;
+      }
+    });
+  }
+
+  ValueId receive_from(Attrs attrs, const TensorType& type) {
+    attrs.set("shape", type.shape);
+    attrs.set("type", type.dtype);
+    return b_.emit("recv", {}, std::move(attrs));
+  }
+
+  // The sender's ranks that have other parts; those that have the same as another one send for nothing.
+  void receive_parts(const Message& m) {
+    PARTITA_CHECK(place_[m.value] != kOwed, "terms of a sum come laid out as it is");
+    const Node* node = crossing(m);
+    const std::vector<int64_t> own = those_of(m.from, differing(m));
+    TensorType type = graph_.type(m.value);
+    std::vector<int> gathered;
+    if (node != nullptr) {
+      for (int64_t a : node->attrs.ints("gather_axes")) gathered.push_back(static_cast<int>(a));
+      type.shape = {1, elements(node->attrs.ints("shape")) / whole_.mesh.ways(gathered)};
+    }
+    std::vector<ValueId> parts;
+    each_peer(m, m.from, [&](Attrs attrs, const std::vector<int64_t>& at) {
+      ValueId received = receive_from(std::move(attrs), type);
+      bool first = true;
+      for (size_t k = 0; k < own.size(); ++k)
+        first = first && (at[k] == 0 || std::count(gathered.begin(), gathered.end(), own[k]) > 0);
+      if (first) parts.push_back(received);
+    });
+    if (node != nullptr) {
+      parts_[{node->outputs[0], chunk_}] = std::move(parts);
     } else {
-      here(m.value) = received;
+      here(m.value) = parts[0];
     }
   }
 
@@ -183,7 +310,8 @@ class StageCutter {
                                     : b_.constant(*literals_[x], graph_.values[x].name);
         continue;
       }
-      PARTITA_CHECK(place_[x] == kAnywhere, cat("a value of stage ", place_[x], " was not sent to stage ", at_.index));
+      PARTITA_CHECK(place_[x] == kAnywhere, cat("a value of stage ", place_[x], " was not sent to stage ", at_.index,
+                                                ": ", graph_.origin(*node)));
       bool ready = true;
       for (ValueId in : node->inputs) {
         if (in == kNoValue || here(in) != kNoValue) continue;
@@ -221,6 +349,13 @@ class StageCutter {
   }
 
   void copy(const Node& node) {
+    if (auto parts = node.op->crosses_stages ? parts_.find({node.outputs[0], chunk_}) : parts_.end();
+        parts != parts_.end()) {
+      at(node);
+      here(node.outputs[0]) = parts_together(b_, parts->second, node.attrs, whole_.mesh);
+      return;
+    }
+    PARTITA_CHECK(!node.op->crosses_stages, cat("stage ", at_.index, " was sent nothing for ", graph_.origin(node)));
     std::vector<ValueId> inputs;
     for (ValueId v : node.inputs) inputs.push_back(value_of(v));
     emit(node, std::move(inputs));
@@ -228,12 +363,57 @@ class StageCutter {
 
   void emit(const Node& node, std::vector<ValueId> inputs) {
     at(node);
+    if (ValueId known = known_result(node, inputs); known != kNoValue) {
+      here(node.outputs[0]) = known;
+      return;
+    }
     auto made = b_.try_emit(*node.op, std::move(inputs), node.attrs);
     PARTITA_CHECK(made.ok(), cat(graph_.origin(node), ": ", made.status().message()));
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       here(node.outputs[k]) = (*made)[k];
       if (!graph_.values[node.outputs[k]].name.empty()) b_.name((*made)[k], graph_.values[node.outputs[k]].name);
     }
+  }
+
+  // What a node is here because this place lacks a mesh axis: its coordinate is 0, and a sum along it is of one term.
+  ValueId known_result(const Node& node, const std::vector<ValueId>& inputs) {
+    if (whole_.mesh.irregular().empty() || node.outputs.size() != 1) return kNoValue;
+    const bool lacking =
+        node.op->communicates && std::any_of(node.attrs.ints("axes").begin(), node.attrs.ints("axes").end(),
+                                             [&](int64_t a) { return !has_axis(static_cast<int>(a)); });
+    if (lacking) {
+      PARTITA_CHECK(elements(b_.shape(inputs[0])) == 1 && node.attrs.s("reduce", "") == "sum",
+                    cat("a collective along an axis that stage ", at_.index, " lacks: ", graph_.origin(node)));
+      return sum_along_own_axes(node, inputs[0]);
+    }
+    if (std::count(inputs.begin(), inputs.end(), kNoValue) > 0) return kNoValue;
+    std::vector<TensorType> types;
+    for (ValueId v : inputs) types.push_back(b_.type(v));
+    const bool scalars = std::all_of(types.begin(), types.end(), [](const TensorType& t) { return t.rank() == 0; });
+    const bool literal = std::all_of(inputs.begin(), inputs.end(), [&](ValueId v) { return b_.literal(v) != nullptr; });
+    const TensorType& type = graph_.type(node.outputs[0]);
+    if (!inputs.empty() && scalars && literal && node.op->scalar != nullptr && type == TensorType{DType::kBool, {}}) {
+      std::vector<Tensor> in;
+      std::vector<const Tensor*> operands;
+      for (ValueId v : inputs) in.push_back(to_tensor(*b_.literal(v)));
+      for (const Tensor& t : in) operands.push_back(&t);
+      return b_.scalar(type.dtype, static_cast<double>(evaluate_op(*node.op, node.attrs, operands)[0].i[0]));
+    }
+    const bool decided = !inputs.empty() && types[0].dtype == DType::kBool && b_.literal(inputs[0]) != nullptr;
+    if (!decided || node.op->simpler == nullptr) return kNoValue;
+    return node.op->simpler({b_, node.attrs, types, inputs, {}, {}});
+  }
+
+  ValueId sum_along_own_axes(const Node& node, ValueId x) {
+    std::vector<int> axes;
+    for (int64_t a : node.attrs.ints("axes")) {
+      if (has_axis(static_cast<int>(a))) axes.push_back(static_cast<int>(a));
+    }
+    if (axes.empty()) return x;
+    Attrs attrs = node.attrs;
+    attrs.set("axes", std::vector<int64_t>(axes.begin(), axes.end()));
+    attrs.set("parts", whole_.mesh.ways(axes));
+    return b_.emit("all_reduce", {x}, std::move(attrs));
   }
 
   // The terms of a sum that is owed which its stages here have: with each micro-batch every stage's own, afterwards
@@ -309,9 +489,16 @@ class StageCutter {
     at(v, segment);
     ValueId sum = own_sum(v, stages_.terms[v]);
     if (home < 0) {
-      Attrs attrs = group();
+      const std::vector<int> along = whole_.mesh.irregular();
+      Attrs attrs = group(along);
       attrs.set("reduce", std::string("sum"));
       if (sum == kNoValue) sum = b_.full(graph_.type(v).dtype, graph_.type(v).shape, 0);
+      PARTITA_CHECK(along.empty() || elements(b_.shape(sum)) == 1, "a sum over stages that may lie in parts");
+      for (int a : along) {  // one of those that have the same counts
+        if (!has_axis(a)) continue;
+        ValueId first = b_.emit("eq", {coordinate(a), b_.scalar(DType::kI64, 0)});
+        sum = b_.select(first, sum, b_.scalar(b_.dtype(sum), 0));
+      }
       sum = b_.emit("all_reduce", {sum}, std::move(attrs));
     } else {
       for (ValueId term : received_[v]) sum = sum == kNoValue ? term : b_.add(sum, term);
@@ -344,6 +531,8 @@ class StageCutter {
       const GraphOutput& o = graph_.outputs[k];
       if (place_[o.value] == kOwed) complete(o.value, Segment::kUpdate);
       if (messages_.needed[o.value].count(static_cast<int>(at_.index)) == 0) continue;
+      const bool elsewhere = place_[o.value] >= 0 && !is_here(place_[o.value]);
+      if (elsewhere && here(o.value) == kNoValue) continue;  // handed over, to lie in another way
       b_.output(o.name, value_of(o.value));
       out_.outputs.push_back(whole_.outputs[k]);
     }
@@ -363,9 +552,10 @@ class StageCutter {
   std::vector<bool> each_;                  // per value: made with each micro-batch
   std::vector<int> state_of_;               // per value: the state that it is, or -1
   std::vector<const Literal*> literals_;
-  std::vector<std::pair<size_t, int>> declared_;          // states, and the chunk that declared each
-  std::map<ValueId, std::vector<ValueId>> received_;      // terms of sums
-  std::map<std::pair<ValueId, int>, ValueId> own_terms_;  // likewise, of this place's chunks
+  std::vector<std::pair<size_t, int>> declared_;                   // states, and the chunk that declared each
+  std::map<ValueId, std::vector<ValueId>> received_;               // terms of sums
+  std::map<std::pair<ValueId, int>, std::vector<ValueId>> parts_;  // received, of what is handed over, by chunk
+  std::map<std::pair<ValueId, int>, ValueId> own_terms_;           // likewise, of this place's chunks
   std::set<ValueId> completed_;
   LocalProgram out_;
 };

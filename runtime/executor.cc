@@ -236,8 +236,8 @@ absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config
   return absl::OkStatus();
 }
 
-// Params: group; reduce: sum, max, min; broadcast: root (group rank); send, recv: peer (group rank); permute: shift (to
-// rank + shift, from rank - shift, around the end unless wrap is 0), or to and from, lists of one group rank per
+// Params: group; reduce: sum, max, min; broadcast: root (group rank); send, recv: peer (peer_rank()); permute: shift
+// (to rank + shift, from rank - shift, around the end unless wrap is 0), or to and from, lists of one group rank per
 // member, -1 for none.
 absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   const Group& group = groups_[static_cast<size_t>(int_param(step.params, "group", 0))];
@@ -257,9 +257,17 @@ absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   else if (reduce != "sum")
     return absl::InvalidArgumentError(cat("unknown reduction ", quote(reduce)));
 
-  const int64_t peer = int_param(step.params, "peer", int_param(step.params, "root", 0));
+  int64_t peer = int_param(step.params, "root", 0);
+  if (step.params.count("peer")) {
+    const int64_t place = int_param(step.params, "peer", 0);
+    const CollectiveGroup& axes = program().groups[static_cast<size_t>(int_param(step.params, "group", 0))];
+    const std::vector<int> members = group_ranks(program().mesh, axes, rank_);
+    const int64_t world = place < 0 ? -1 : peer_rank(program().mesh, axes, rank_, place);
+    if (world < 0) return absl::InvalidArgumentError(cat("peer ", place, " of a group of ", group.size));
+    peer = std::find(members.begin(), members.end(), world) - members.begin();
+  }
   if (peer < 0 || peer >= group.size)
-    return absl::InvalidArgumentError(cat("peer ", peer, " of a group of ", group.size));
+    return absl::InvalidArgumentError(cat("root ", peer, " of a group of ", group.size));
   op.root = static_cast<int>(peer);
   if (op.kind == CollectiveKind::kSend) op.to = static_cast<int>(peer);
   if (op.kind == CollectiveKind::kRecv) op.from = static_cast<int>(peer);

@@ -74,15 +74,50 @@ void copy_piece(const LogicalPiece& piece, int64_t size, std::byte* own, std::by
 
 }  // namespace
 
-int64_t mesh_size(std::span<const MeshAxis> mesh) {
+namespace {
+
+// Of an axis, in a stage.
+int64_t size_in(const MeshAxis& axis, int64_t stage) {
+  return std::count(axis.absent.begin(), axis.absent.end(), stage) > 0 ? 1 : axis.size;
+}
+
+// Ranks whose coordinate along the first axis is `stage`.
+int64_t ranks_of(std::span<const MeshAxis> mesh, int64_t stage) {
   int64_t size = 1;
-  for (const MeshAxis& axis : mesh) size *= axis.size;
+  for (size_t a = 1; a < mesh.size(); ++a) size *= size_in(mesh[a], stage);
+  return size;
+}
+
+int64_t stages_of(std::span<const MeshAxis> mesh) { return mesh.empty() ? 1 : mesh[0].size; }
+
+// -1 where the stage lacks an axis along which the coordinate is not 0.
+int64_t rank_at(std::span<const MeshAxis> mesh, std::span<const int64_t> coordinates) {
+  const int64_t stage = mesh.empty() ? 0 : coordinates[0];
+  int64_t rank = 0;
+  for (size_t a = 1; a < mesh.size(); ++a) {
+    const int64_t size = size_in(mesh[a], stage);
+    if (coordinates[a] >= size) return -1;
+    rank = rank * size + coordinates[a];
+  }
+  for (int64_t before = 0; before < stage; ++before) rank += ranks_of(mesh, before);
+  return rank;
+}
+
+}  // namespace
+
+int64_t mesh_size(std::span<const MeshAxis> mesh) {
+  int64_t size = 0;
+  for (int64_t stage = 0; stage < stages_of(mesh); ++stage) size += ranks_of(mesh, stage);
   return size;
 }
 
 std::vector<int64_t> mesh_coordinates(std::span<const MeshAxis> mesh, int64_t rank) {
   std::vector<int64_t> coordinates(mesh.size());
-  for (size_t a = mesh.size(); a-- > 0; rank /= mesh[a].size) coordinates[a] = rank % mesh[a].size;
+  int64_t stage = 0;
+  while (stage + 1 < stages_of(mesh) && rank >= ranks_of(mesh, stage)) rank -= ranks_of(mesh, stage++);
+  for (size_t a = mesh.size(); a-- > 1; rank /= size_in(mesh[a], stage))
+    coordinates[a] = rank % size_in(mesh[a], stage);
+  if (!mesh.empty()) coordinates[0] = stage;
   return coordinates;
 }
 
@@ -99,21 +134,23 @@ int64_t stage_of(std::span<const MeshAxis> mesh, int64_t rank) {
 }
 
 std::vector<int> group_ranks(std::span<const MeshAxis> mesh, const CollectiveGroup& group, int64_t rank) {
-  std::vector<int64_t> stride(mesh.size());
-  int64_t next = 1;
-  for (size_t a = mesh.size(); a-- > 0; next *= mesh[a].size) stride[a] = next;
-  const std::vector<int64_t> coordinates = mesh_coordinates(mesh, rank);
-  std::vector<int64_t> ranks = {rank};
-  for (int32_t a : group.axes) ranks[0] -= coordinates[static_cast<size_t>(a)] * stride[static_cast<size_t>(a)];
-  for (int32_t a : group.axes) {
-    std::vector<int64_t> more;
-    for (int64_t r : ranks) {
-      for (int64_t c = 0; c < mesh[static_cast<size_t>(a)].size; ++c)
-        more.push_back(r + c * stride[static_cast<size_t>(a)]);
-    }
-    ranks = std::move(more);
+  int64_t places = 1;
+  for (int32_t a : group.axes) places *= mesh[static_cast<size_t>(a)].size;
+  std::vector<int> ranks;
+  for (int64_t place = 0; place < places; ++place) {
+    if (const int64_t r = peer_rank(mesh, group, rank, place); r >= 0) ranks.push_back(static_cast<int>(r));
   }
-  return {ranks.begin(), ranks.end()};
+  return ranks;
+}
+
+int64_t peer_rank(std::span<const MeshAxis> mesh, const CollectiveGroup& group, int64_t rank, int64_t peer) {
+  std::vector<int64_t> coordinates = mesh_coordinates(mesh, rank);
+  for (size_t k = group.axes.size(); k-- > 0;) {
+    const auto a = static_cast<size_t>(group.axes[k]);
+    coordinates[a] = peer % mesh[a].size;
+    peer /= mesh[a].size;
+  }
+  return peer == 0 ? rank_at(mesh, coordinates) : -1;
 }
 
 std::vector<int64_t> box_offset(const Placement& placement, std::span<const int64_t> coordinates) {

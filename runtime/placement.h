@@ -12,7 +12,8 @@
 
 namespace partita::runtime {
 
-// World ranks count through the mesh row-major: the first axis is the outermost.
+// World ranks count through the mesh row-major: the first axis is the outermost. Where a stage lacks an axis, its ranks
+// are those at coordinate 0 alone.
 int64_t mesh_size(std::span<const MeshAxis> mesh);
 std::vector<int64_t> mesh_coordinates(std::span<const MeshAxis> mesh, int64_t rank);
 // The axis along which programs differ, the stages of a pipeline, or -1; and which of these programs a rank runs.
@@ -20,6 +21,9 @@ int stage_axis(std::span<const MeshAxis> mesh);
 int64_t stage_of(std::span<const MeshAxis> mesh, int64_t rank);
 // World ranks of the group that `rank` belongs to, row-major over the group's axes in their order.
 std::vector<int> group_ranks(std::span<const MeshAxis> mesh, const CollectiveGroup& group, int64_t rank);
+// The world rank at place `peer` of the group, counted over all its axes' coordinates, also those that no rank has: the
+// same number on all ranks of a stage. -1 where none is there.
+int64_t peer_rank(std::span<const MeshAxis> mesh, const CollectiveGroup& group, int64_t rank, int64_t peer);
 
 // Offsets of the rank's box in placement.shape; its extents are placement.local.
 std::vector<int64_t> box_offset(const Placement& placement, std::span<const int64_t> coordinates);

@@ -20,7 +20,7 @@
 
 namespace partita::runtime {
 
-inline constexpr uint32_t kProgramVersion = 3;
+inline constexpr uint32_t kProgramVersion = 4;
 
 enum class Region : uint8_t {
   kState,      // lives as long as the run: parameters, optimizer states
@@ -99,6 +99,9 @@ struct ScheduleEntry {
 struct MeshAxis {
   std::string name;
   int64_t size = 1;
+  // Stages of a pipeline (coordinates along the first axis) without this axis: its coordinate 0 alone exists there.
+  std::vector<int64_t> absent = {};
+  bool operator==(const MeshAxis&) const = default;
 };
 
 // Where a rank's part of a logical tensor lies. The logical shape is refined into `shape` (a dimension may become

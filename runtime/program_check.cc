@@ -138,6 +138,10 @@ absl::Status check_frame(const Program& program) {
     ranks *= axis.size;
     if (axis.size < 1 || axis.size > kMaxCount || ranks > kMaxCount)
       return wrong("mesh axis ", quote(axis.name), " has size ", axis.size);
+    for (int64_t stage : axis.absent) {
+      if (&axis == program.mesh.data() || stage_axis(program.mesh) != 0 || stage < 0 || stage >= program.mesh[0].size)
+        return wrong("mesh axis ", quote(axis.name), " is absent in stage ", stage);
+    }
   }
   for (const CollectiveGroup& group : program.groups) {
     std::set<int32_t> seen;

@@ -1,6 +1,6 @@
 // The body is an array of the program's fields in the order of program.h, each struct an array in turn. One list of
-// fields per struct serves both directions:  [model, target, [[axis, size], …], …, kernel bytes, PTX bytes, constant
-// bytes]; the blob is the kernels, PTX, then the constants.
+// fields per struct serves both directions:  [model, target, [[axis, size, [absent, …]], …], …, kernel bytes, PTX
+// bytes, constant bytes]; the blob is the kernels, PTX, then the constants.
 #include "runtime/program_image.h"
 
 #include <sys/stat.h>
@@ -37,7 +37,7 @@ PARTITA_FIELDS(Step, x.id, x.kind, x.device, x.name, x.operands, x.inputs, x.par
                x.origin, x.block)
 PARTITA_FIELDS(ProgramSegment, x.kind, x.chunk, x.steps)
 PARTITA_FIELDS(ScheduleEntry, x.segment, x.micro_batch, x.slot)
-PARTITA_FIELDS(MeshAxis, x.name, x.size)
+PARTITA_FIELDS(MeshAxis, x.name, x.size, x.absent)
 PARTITA_FIELDS(AxisStride, x.axis, x.stride)
 PARTITA_FIELDS(Placement, x.logical, x.shape, x.local, x.axes)
 PARTITA_FIELDS(InitialValue, x.kind, x.a, x.b)
@@ -280,10 +280,8 @@ absl::Status check_stages(const std::vector<Program>& programs) {
     return damaged(cat("it has programs of ", programs.size(), " stages, expected ", stages));
   for (size_t k = 0; k < programs.size(); ++k) {
     const Program& p = programs[k];
-    bool same = p.mesh.size() == first.mesh.size() && p.samples_per_step == first.samples_per_step &&
-                p.micro_batches == first.micro_batches;
-    for (size_t a = 0; same && a < p.mesh.size(); ++a)
-      same = p.mesh[a].name == first.mesh[a].name && p.mesh[a].size == first.mesh[a].size;
+    const bool same =
+        p.mesh == first.mesh && p.samples_per_step == first.samples_per_step && p.micro_batches == first.micro_batches;
     if (!same) return damaged(cat("its program ", k, " is of another run than the first"));
   }
   return absl::OkStatus();

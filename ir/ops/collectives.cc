@@ -1,6 +1,8 @@
 // Communication as ops on local shapes. `parts` is the number of ranks in the group, `axes` the mesh axes (indices)
 // that the group's ranks differ in. What is gathered or exchanged is a new leading dimension, so that every buffer is
 // contiguous; transposes around it are ordinary ops.
+#include <algorithm>
+
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/op_def.h"
@@ -57,6 +59,25 @@ absl::StatusOr<std::vector<TensorType>> sent_type(const OpView& use) {
 absl::StatusOr<std::vector<TensorType>> received_type(const OpView& use) {
   PARTITA_RETURN_IF_ERROR(expect_peer(use));
   TensorType t{use.attrs.dtype("type"), use.attrs.ints("shape")};
+  if (!checked_elements(t.shape))
+    return absl::InvalidArgumentError(cat("a result of ", to_string(t.shape), " elements is too large"));
+  return std::vector<TensorType>{std::move(t)};
+}
+
+absl::StatusOr<std::vector<TensorType>> handed_over_type(const OpView& use) {
+  const Shape& view = use.attrs.ints("view");
+  if (elements(view) != elements(use.shape(0)))
+    return absl::InvalidArgumentError(
+        cat("expected a view of ", to_string(use.inputs[0]), ", found ", to_string(view)));
+  for (const auto& [axes, dims] : {std::pair("own_axes", "own_dims"), std::pair("scatter_axes", "scatter_dims"),
+                                   std::pair("gather_axes", "gather_dims")}) {
+    const auto &of = use.attrs.ints(axes), &at = use.attrs.ints(dims);
+    const bool inside =
+        std::all_of(at.begin(), at.end(), [&](int64_t d) { return d >= 0 && d < static_cast<int64_t>(view.size()); });
+    if (of.size() != at.size() || !inside)
+      return absl::InvalidArgumentError(cat("expected a dimension of ", to_string(view), " for each of ", axes));
+  }
+  TensorType t{use.dtype(), use.attrs.ints("shape")};
   if (!checked_elements(t.shape))
     return absl::InvalidArgumentError(cat("a result of ", to_string(t.shape), " elements is too large"));
   return std::vector<TensorType>{std::move(t)};
@@ -171,6 +192,21 @@ extern const OpDef kRecv = {.name = "recv",
                             .formula_of = whole_formula<received_type>,
                             .infer = received_type,
                             .communicates = true};
+
+// What a stage of a pipeline has, as another one has it whose ranks lie along other mesh axes; split_stages() makes
+// sends and receives of it. The operand is seen as `view`. Senders along own_axes each take their part along own_dims
+// of it. Dimension scatter_dims[i] is cut for the receivers along scatter_axes[i]; along other axes that the senders
+// lack all receivers get the same. The parts of the senders along gather_axes are put together along gather_dims; along
+// other axes that the receivers lack all senders have the same.
+extern const OpDef kHandOver = {.name = "hand_over",
+                                .attributes =
+                                    "ints view, ints own_axes, ints own_dims, ints scatter_axes, "
+                                    "ints scatter_dims, ints gather_axes, ints gather_dims, ints shape, "
+                                    "i from, i to",
+                                .formula_of = whole_formula<handed_over_type>,
+                                .infer = handed_over_type,
+                                .communicates = true,
+                                .crosses_stages = true};
 
 // Block `coordinate` of `parts` equal blocks along `dim`: what a replicated value becomes when an axis starts to split
 // it.

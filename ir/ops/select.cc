@@ -18,6 +18,15 @@ absl::StatusOr<std::vector<TensorType>> select_types(const OpView& use) {
   return std::vector<TensorType>{{use.dtype(1), std::move(shape)}};
 }
 
+// A condition that is known takes one side.
+ValueId select_simpler(const OpUse& use) {
+  const Literal* condition = use.b.literal(use.inputs[0]);
+  if (condition == nullptr || elements(condition->type.shape) != 1) return kNoValue;
+  const ValueId taken = use.inputs[condition->bytes()[0] != std::byte{0} ? 1 : 2];
+  const auto whole = select_types(use.view());
+  return whole.ok() && use.b.type(taken) == whole->front() ? taken : kNoValue;
+}
+
 std::string select_formula(const OpView& use) { return elementwise_formula(use, " 11"); }
 
 }  // namespace
@@ -36,6 +45,7 @@ extern const OpDef kSelect = {
       return {kNoValue, b.sum_to(b.select(use.inputs[0], g, zero), use.types[1].shape),
               b.sum_to(b.select(use.inputs[0], zero, g), use.types[2].shape)};
     },
+    .simpler = select_simpler,
     .scalar = [](ScalarBuilder& s, const OpView&, const Scalars& x) -> Scalars { return {s.select(x[0], x[1], x[2])}; },
 };
 

@@ -30,6 +30,21 @@ TEST(OnOneMesh_AxesOfOneSize, StayWhole) {
   EXPECT_EQ(plans[0].inputs[0].dims[0][0].axes, std::vector<int>{1});
 }
 
+// What a stage has no use for is absent there, and its ranks are numbered after those of the stages before.
+TEST(OnOneMesh_StagesOfDifferentSizes, LackAxes) {
+  std::vector<ShardingPlan> plans =
+      on_one_mesh({plan_on({{"pipeline", 3}, {"data", 4}}, {1}), plan_on({{"pipeline", 3}, {"data", 2}}, {1}),
+                   plan_on({{"pipeline", 3}}, {})});
+  const Mesh& mesh = plans[0].mesh;
+  EXPECT_EQ(mesh.axes, (std::vector<MeshAxis>{{"pipeline", 3}, {"data", 2, {2}}, {"data:1", 2, {1, 2}}}));
+  EXPECT_EQ(mesh.ranks(), 7);
+  EXPECT_EQ(mesh.coordinates(3), (std::vector<int64_t>{0, 1, 1}));
+  EXPECT_EQ(mesh.coordinates(5), (std::vector<int64_t>{1, 1, 0}));
+  EXPECT_EQ(mesh.coordinates(6), (std::vector<int64_t>{2, 0, 0}));
+  EXPECT_EQ(mesh.differing(0, 1), std::vector<int>{2});
+  EXPECT_EQ(mesh.irregular(), (std::vector<int>{1, 2}));
+}
+
 // 2 x 3 and 3 x 2: factors meet in another order.
 TEST(OnOneMesh_FactorsInAnotherOrder, AreTheSameRanks) {
   std::vector<ShardingPlan> plans = on_one_mesh({plan_on({{"pipeline", 2}, {"data", 2}, {"tensor", 3}}, {1}),

@@ -38,6 +38,7 @@ struct Case {
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   int64_t chunks = 1;
   bool differ = false;    // the stages divide different things
+  bool lack = false;      // and some of them lack some of the axes
   bool compress = false;  // the evaluator rounds nothing: the same numbers go another way
   std::vector<uint32_t> choices;
 };
@@ -73,6 +74,7 @@ Case random_case(uint64_t seed) {
   // With one micro-batch a step it is the serial program, where no stage needs what others know after it.
   const bool one = c.model.micro_batches == 1 && c.time == 0 && !c.model.accumulate && !c.model.clip;
   if (one && c.stages > 1 && rng() % 3 == 0) c.schedule = PipelineSchedule::kPipedream, c.chunks = 1;
+  c.lack = c.differ && rng() % 2 == 0;
   return c;
 }
 
@@ -104,14 +106,18 @@ struct Prepared {
   ShardingPlan plan;
 };
 
-// How inputs and states lie, and which sums are scattered. `samples`: of a run, that axes `rest` may share.
-void draw(ShardingPlan& plan, const Graph& graph, const Case& c, const std::vector<int>& rest, int64_t samples,
-          Choices& choices) {
-  std::vector<int> batch;
+// How inputs and states lie on the axes `own`, and which sums are scattered. `samples`: of a run, that axes may share
+// along which ranks do not take different runs.
+void draw(ShardingPlan& plan, const Graph& graph, const std::vector<int>& own, int64_t samples, Choices& choices) {
+  std::vector<int> batch, rest;
+  for (int a : own) {
+    if (std::count(plan.slice_axes.begin(), plan.slice_axes.end(), a) == 0) rest.push_back(a);
+  }
   for (int a : rest) {
-    if (choices.below(2) == 0 || samples % c.axes[static_cast<size_t>(a)].size != 0) continue;
+    const int64_t size = plan.mesh.axes[static_cast<size_t>(a)].size;
+    if (choices.below(2) == 0 || samples % size != 0) continue;
     batch.push_back(a);
-    samples /= c.axes[a].size;
+    samples /= size;
   }
   for (const GraphInput& in : graph.inputs) {
     Sharding s = Sharding::replicated(graph.type(in.value).shape);
@@ -124,7 +130,7 @@ void draw(ShardingPlan& plan, const Graph& graph, const Case& c, const std::vect
   for (const State& s : graph.states) {
     Sharding whole = Sharding::replicated(graph.type(s.value).shape);
     bool accumulator = s.kind == StateKind::kAccumulator;
-    if (accumulator && choices.below(3) != 2) {
+    if (accumulator && (choices.below(3) != 2 || !plan.mesh.irregular().empty())) {
       plan.states.push_back(std::nullopt);
       continue;
     }
@@ -132,7 +138,7 @@ void draw(ShardingPlan& plan, const Graph& graph, const Case& c, const std::vect
     if (choices.below(3) > 0) split(layout.compute, rest, plan.mesh, choices);
     layout.stored = layout.compute;
     std::vector<int> free;  // slices too: they store parts, and compute with the whole
-    for (int a = 0; a < static_cast<int>(c.axes.size()); ++a) {
+    for (int a : own) {
       if (!uses_axis(layout.compute, a)) free.push_back(a);
     }
     if (choices.below(2)) split(layout.stored, free, plan.mesh, choices);
@@ -143,6 +149,21 @@ void draw(ShardingPlan& plan, const Graph& graph, const Case& c, const std::vect
   for (int a : rest) {
     if (choices.below(3) == 2) plan.scatter_axes.push_back(a);
   }
+}
+
+// Takes axes from stages, each from some of them; runs are shared out alike on all.
+void draw_absent(std::vector<ShardingPlan>& plans, Choices& choices) {
+  Mesh mesh = plans[0].mesh;
+  for (int a = 1; a < static_cast<int>(mesh.axes.size()); ++a) {
+    const std::vector<int>& slices = plans[0].slice_axes;
+    if (a == mesh.time || std::count(slices.begin(), slices.end(), a) > 0) continue;
+    for (int64_t stage = 0; stage < mesh.axes[0].size; ++stage) {
+      if (choices.below(2)) mesh.axes[static_cast<size_t>(a)].absent.push_back(stage);
+    }
+    MeshAxis& axis = mesh.axes[static_cast<size_t>(a)];
+    if (static_cast<int64_t>(axis.absent.size()) == mesh.axes[0].size) axis.absent.clear();
+  }
+  for (ShardingPlan& p : plans) p.mesh = mesh;
 }
 
 Prepared prepare(const Case& c) {
@@ -157,17 +178,18 @@ Prepared prepare(const Case& c) {
   Prepared p{std::move(padded.graph), {}};
   ShardingPlan& plan = p.plan;
   plan.logical = std::move(padded.logical);
-  plan.mesh.axes = c.axes;
+  if (c.stages > 1) plan.mesh.axes.push_back({"pipeline", c.stages});
   std::vector<int> all;
-  for (int a = 0; a < static_cast<int>(c.axes.size()); ++a) all.push_back(a);
+  for (const MeshAxis& axis : c.axes) {
+    all.push_back(static_cast<int>(plan.mesh.axes.size()));
+    plan.mesh.axes.push_back(axis);
+  }
   plan.micro_batches = c.model.micro_batches;
   if (c.model.micro_batches == 2 && c.axes[0].size == 2 && choices.below(2)) {
-    plan.slice_axes = {0};
+    plan.slice_axes = {all[0]};
     plan.micro_batches = 1;
   }
-  std::vector<int> rest(all.begin() + (plan.slice_axes.empty() ? 0 : 1), all.end());
   int64_t samples = 4;
-  if (c.stages > 1) plan.mesh.axes.push_back({"pipeline", c.stages});
   if (c.time > 0) {
     plan.mesh.time = static_cast<int>(plan.mesh.axes.size());
     plan.mesh.axes.push_back({"micro_batch", c.time});
@@ -175,11 +197,17 @@ Prepared prepare(const Case& c) {
     samples /= c.time;
   }
   std::vector<ShardingPlan> plans(c.differ ? static_cast<size_t>(c.stages) : 1, plan);
-  for (ShardingPlan& own : plans) draw(own, p.graph, c, rest, samples, choices);
+  if (c.lack) draw_absent(plans, choices);
+  for (size_t k = 0; k < plans.size(); ++k) {
+    std::vector<int> own = all;
+    std::erase_if(own, [&](int a) { return !plans[k].mesh.has(a, static_cast<int64_t>(k)); });
+    draw(plans[k], p.graph, own, samples, choices);
+  }
   plan = plans[0];
   if (!c.differ) return p;
   // Too few parts: one plan for all, then.
   auto stages = assign_stages(p.graph, c.stages * c.chunks, {});
+  for (MeshAxis& axis : plan.mesh.axes) axis.absent.clear();
   if (!stages.ok()) return p;
   auto joined = join_plans(p.graph, *stages, plans);
   PARTITA_CHECK(joined.ok(), joined.status().ToString());
@@ -222,6 +250,7 @@ std::string fault(const Case& c) {
   if (c.stages > 1) {
     auto cut = split_stages(stages[0], p.plan.mesh.find("pipeline"), {c.schedule, c.chunks, {}});
     // Too few parts; the walk alone then.
+    if (!cut.ok() && !p.plan.mesh.irregular().empty()) return {};
     if (cut.ok()) stages = *std::move(cut);
   }
   for (LocalProgram& stage : stages) {
@@ -285,9 +314,14 @@ Case smallest(Case c) {
       smaller.compress = false;
       attempt(std::move(smaller));
     }
+    if (c.lack) {
+      Case smaller = c;
+      smaller.lack = false;
+      attempt(std::move(smaller));
+    }
     if (c.differ) {
       Case smaller = c;
-      smaller.differ = false;
+      smaller.differ = smaller.lack = false;
       attempt(std::move(smaller));
     }
     if (c.stages > 2) {
@@ -313,7 +347,10 @@ Case smallest(Case c) {
 std::string report(const Case& c) {
   Prepared p = prepare(c);
   std::string s = cat(fault(c), "\n", describe(c.model), "\nmesh");
-  for (const MeshAxis& a : p.plan.mesh.axes) append(s, " ", a.name, "=", a.size);
+  for (const MeshAxis& a : p.plan.mesh.axes) {
+    append(s, " ", a.name, "=", a.size);
+    for (int64_t stage : a.absent) append(s, " (not ", stage, ")");
+  }
   for (int a : p.plan.slice_axes) append(s, ", runs over ", p.plan.mesh.axes[a].name);
   for (int a : p.plan.scatter_axes) append(s, ", sums scattered over ", p.plan.mesh.axes[a].name);
   append(s, ", ", enum_name(c.schedule), " x ", c.chunks, c.differ ? ", stages differ" : "",

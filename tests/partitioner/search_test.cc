@@ -335,7 +335,14 @@ TEST(Search, StagesThatDifferArePriced) {
   o.pin.stages = {{{"data", 4}}, {{"data", 2}}};
   auto refused = search(model, o);
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(std::string(refused.status().message()), testing::HasSubstr("stage 1 takes 2 ranks"));
+  EXPECT_THAT(std::string(refused.status().message()), testing::HasSubstr("take 6 ranks, and --ranks says 8"));
+  // Six devices with the second stage: it has the same samples on more of them.
+  o.pin.stages = {{{"data", 2}}, {{"data", 2}, {"tensor", 3}}};
+  auto sizes = search(model, o);
+  ASSERT_TRUE(sizes.ok() && sizes->best) << sizes.status();
+  EXPECT_EQ(sizes->best->layout.devices(), 8);
+  EXPECT_EQ(sizes->best->layout.devices_of_stage(1), 6);
+  EXPECT_EQ(sizes->best->layout.first_device(1), 2);
 }
 
 TEST(Search, PinnedZeroKeepsStatesOnTheDevices) {

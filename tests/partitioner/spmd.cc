@@ -258,12 +258,27 @@ class Stage {
     return members;
   }
 
+  // The rank at the place of the group that `place` counts over all coordinates along `axes`.
+  int64_t peer(int64_t rank, const std::vector<int64_t>& axes, int64_t place) const {
+    std::vector<int64_t> at = p_.mesh.coordinates(rank);
+    for (size_t k = axes.size(); k-- > 0;) {
+      const int64_t n = p_.mesh.axes[static_cast<size_t>(axes[k])].size;
+      at[static_cast<size_t>(axes[k])] = place % n;
+      place /= n;
+    }
+    for (int64_t r = 0; r < p_.mesh.ranks(); ++r) {
+      if (p_.mesh.coordinates(r) == at) return r;
+    }
+    PARTITA_CHECK(false, "a peer that is not there");
+    return -1;
+  }
+
   bool communicate(const Node& node, int64_t slot) {
     const auto& axes = node.attrs.ints("axes");
     std::string op(node.op->name);
     if (op == "send" || op == "recv") {
       for (size_t r = 0; r < ranks_.size(); ++r) {
-        int64_t peer = group(ranks_[r], axes)[static_cast<size_t>(node.attrs.i("peer"))];
+        int64_t peer = this->peer(ranks_[r], axes, node.attrs.i("peer"));
         int64_t channel = node.attrs.i("channel", 0);
         if (op == "send") {
           wires_.sent[{ranks_[r], peer, channel}].push_back(held(r, node.inputs[0], slot).tensor);

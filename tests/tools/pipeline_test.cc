@@ -113,6 +113,31 @@ TEST_F(Pipeline, StagesThatDivideDifferentThingsEqualOneRank) {
   }
 }
 
+// Parts are put together and cut in the messages; sums over all stages count each rank's share once.
+TEST_F(Pipeline, StagesOfDifferentSizesEqualOneRank) {
+  int number = 0;
+  for (const std::string& flags : std::vector<std::string>{
+           "--pin 'stages=[{data: 4}, {data: 2}]' --pin micro_batch=1",
+           "--ranks 3 --pin 'stages=[{tensor: 2}, {data: 1}]' --pin micro_batch=2 --pin schedule=gpipe",
+           "--ranks 5 --pin 'stages=[{data: 1}, {data: 2, tensor: 2}]' --pin micro_batch=1 --pin schedule=zero_bubble",
+           "--pin 'stages=[{data: 2}, {data: 4}]' --pin micro_batch=1 --pin zero=1",
+           "--pin 'stages=[{data: 4}, {data: 2}]' --pin micro_batch=1 --pin zero=2",
+           "--pin 'stages=[{data: 2, tensor: 2}, {data: 2}]' --pin micro_batch=2 --pin zero=3",
+           "--pin 'stages=[{data: 2}, {data: 1, tensor: 4}]' --pin micro_batch=1 --pin sequence_parallel=true",
+           "--pin 'stages=[{data: 1}, {data: 1, context: 2}]' --pin micro_batch=1",
+           "--pin 'stages=[{data: 2}, {data: 1, tensor: 3}]' --pin micro_batch=2",
+           "--pin 'stages=[{data: 4}, {data: 1}]' --pin micro_batch=1 --pin schedule=interleaved",
+           cat("--pin 'stages=[{data: 1}, {data: 2}]' --pin micro_batch=1 ", kSixChunks),
+           "--pin 'stages=[{data: 1}, {data: 2, tensor: 2}, {data: 2}]' --pin micro_batch=1 "
+           "--pin 'cuts=[transformer.h.0.mlp.*, transformer.ln_f.*]'",
+           "--pin 'stages=[{data: 2}, {data: 1}]'"}) {
+    std::string name = "sizes" + std::to_string(number++);
+    Outcome run = run_command(train(flags + results(name)));
+    ASSERT_EQ(run.code, 0) << flags << ": " << run.text;
+    expect_as_alone(name);
+  }
+}
+
 TEST_F(Pipeline, BundleOfStagesThatDivideDifferentThingsIsProvedAndRuns) {
   const std::string bundle = out_ / "bundle";
   Outcome compiled = run_command(partita_program() + " compile " + model_ + "/model.onnx --train " + model_ +
@@ -211,11 +236,13 @@ TEST_F(Pipeline, RefusesWhatCannotBe) {
            {"--ranks 3 --pin pipeline=3 --pin 'cuts=[transformer.h.1.*, transformer.h.0.mlp.*]'",
             "in the order of the"},
            {"--ranks 3 --pin pipeline=3 --pin cuts=transformer.h.1.*", "expected 2 cuts"},
-           {"--ranks 6 --pin 'stages=[{data: 4}, {tensor: 2}]'",
-            "stage 0 takes 4 ranks (data 4) and --ranks leaves each 3; expected as many on each"},
-           {"--pin 'stages=[{data: 4}, {data: 1, tensor: 2}]'",
-            "stage 1 takes 2 ranks (data 1 x tensor 2) and another one 4; expected as many on each"},
-           {"--ranks 5 --pin 'stages=[{data: 2}, {tensor: 2}]'", "2 stages, and --ranks says 5; expected a multiple"},
+           {"--ranks 7 --pin 'stages=[{data: 4}, {tensor: 2}]'",
+            "stage 1 (tensor 2) takes a multiple of 2 ranks, and 3 are left for it"},
+           {"--ranks 6 --pin 'stages=[{data: 4}, {data: 1}]'",
+            "2 of 2 stages take 5 ranks, and --ranks says 6; expected the same number"},
+           {"--ranks 4 --pin 'stages=[{data: 1}, {tensor: 2}, {}]'",
+            "1 of 3 stages take 1 ranks, and --ranks says 4; expected equally many for each of the other 2"},
+           {"--pin 'stages=[{data: 4}, {tensor: 3}]'", "takes a multiple of 3 ranks, and 4 are on the largest stage"},
            {"--pin pipeline=3 --pin 'stages=[{data: 2}, {tensor: 2}]'", "2 stages, and pin pipeline: 3"},
            {"--pin 'stages=[{data: 2}, {tensr: 2}]'", "unknown key 'tensr'"},
            {"--pin 'stages=[{data: 6}, {data: 3, tensor: 2}]'", "cannot divide a global batch of 8"},

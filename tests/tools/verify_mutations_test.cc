@@ -130,7 +130,11 @@ class Mutations : public testing::Test {
       return n;
     };
     verifier::StageLinks links;
-    for (const auto& [receiver, sender] : links_[which].sender) links.sender[now(receiver)] = now(sender);
+    for (const auto& [receiver, sources] : links_[which].sources) {
+      verifier::Sources moved = sources;
+      for (NodeId& n : moved.nodes) n = now({sources.stage, n}).node;
+      links.sources[now(receiver)] = std::move(moved);
+    }
     for (const auto& sum : links_[which].sums) {
       std::vector<NodeId>& nodes = links.sums.emplace_back();
       for (size_t s = 0; s < sum.size(); ++s) nodes.push_back(now({static_cast<int>(s), sum[s]}).node);

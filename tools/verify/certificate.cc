@@ -115,10 +115,25 @@ bool counts_once(std::vector<runtime::AxisStride> axes, const std::vector<runtim
   return true;
 }
 
+// The ranks of the stage that has the state.
+int64_t ranks_with_state(const ProgramSet& set, const std::string& name) {
+  const Mesh mesh = mesh_of(set.programs.front().program);
+  for (size_t s = 0; set.programs.size() > 1 && s < set.programs.size(); ++s) {
+    const auto& states = set.programs[s].rank.states;
+    if (std::none_of(states.begin(), states.end(), [&](const State& x) { return x.name == name; })) continue;
+    int64_t ranks = 1;
+    for (int a = 1; a < static_cast<int>(mesh.axes.size()); ++a)
+      ranks *= mesh.has(a, static_cast<int64_t>(s)) ? mesh.axes[static_cast<size_t>(a)].size : 1;
+    return ranks;
+  }
+  return mesh.ranks();
+}
+
 // Takes away the states that compression keeps: with those who do not share them as a first dimension, which they
 // split; what no ranks share is zero at first.
-absl::Status drop_states(const Uncompressed& whole, int64_t ranks, runtime::Program& program) {
+absl::Status drop_states(const Uncompressed& whole, const ProgramSet& set, runtime::Program& program) {
   auto drop = [&](const std::string& name, const std::vector<int64_t>& shared) {
+    const int64_t ranks = ranks_with_state(set, name);
     auto at = std::find_if(program.states.begin(), program.states.end(), [&](const auto& s) { return s.name == name; });
     auto expected = [&](std::string_view what) { return differs("state ", quote(name), ": expected ", what); };
     if (at == program.states.end()) return expected("it in the program's interface");
@@ -149,7 +164,7 @@ absl::Status check_values(const Graph& serial, const ProgramSet& set, const Grap
                           const std::function<std::string(NodeId)>& place_of, Verdict& v) {
   PARTITA_ASSIGN_OR_RETURN(Uncompressed whole, undo_compression(ranks, v.compress));
   v.compressed_sums = whole.sums;
-  PARTITA_RETURN_IF_ERROR(drop_states(whole, v.ranks / static_cast<int64_t>(set.programs.size()), program));
+  PARTITA_RETURN_IF_ERROR(drop_states(whole, set, program));
   auto place = [&](NodeId n) { return place_of(whole.from[static_cast<size_t>(n)]); };
   PARTITA_ASSIGN_OR_RETURN(PaddedSerial padded, pad_serial(serial, program));
   auto values = SerialValues::create(padded.graph);
@@ -189,7 +204,7 @@ absl::StatusOr<Verdict> check_set(const ProgramSet& set, const std::string& comp
     return differs("expected ", set.samples, " samples a step, found ", first.program.samples_per_step);
   Verdict v{.programs = static_cast<int64_t>(set.programs.size()), .micro_batches = first.program.micro_batches};
   v.compress = compress;
-  for (const auto& axis : first.program.mesh) v.ranks *= axis.size;
+  v.ranks = mesh_of(first.program).ranks();
   v.statistic_groups = statistic_groups(set.serial);
   const NodePlaces places(set);
   if (set.programs.size() == 1) {

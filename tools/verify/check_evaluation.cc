@@ -34,11 +34,7 @@ absl::Status check_shared_states(const ProgramSet& training, const ProgramSet& e
                    evaluation.programs.size());
   for (size_t k = 0; k < evaluation.programs.size(); ++k) {
     const runtime::Program &mine = evaluation.programs[k].program, &theirs = training.programs[k].program;
-    auto same_axis = [](const runtime::MeshAxis& a, const runtime::MeshAxis& b) {
-      return a.name == b.name && a.size == b.size;
-    };
-    if (!std::equal(mine.mesh.begin(), mine.mesh.end(), theirs.mesh.begin(), theirs.mesh.end(), same_axis))
-      return differs("expected the mesh of training, found another");
+    if (mine.mesh != theirs.mesh) return differs("expected the mesh of training, found another");
     for (const runtime::ProgramState& s : mine.states) {
       if (s.kind == "accumulator") continue;  // cleared before each batch, and nobody else's
       absl::Status status = check_state(s, theirs);

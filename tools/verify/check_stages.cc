@@ -32,7 +32,8 @@ struct Event {
   int64_t micro_batch = 0;
 };
 
-// The messages from one stage to another in one channel (a group of the program's, numbered alike on all stages).
+// The messages from one stage's ranks to another's in one channel (a group of the program's, numbered alike on all
+// stages). Where the stages' ranks lie along different axes, each pair of them has its own.
 struct Lane {
   std::vector<Event> sends, recvs;
 };
@@ -43,12 +44,15 @@ struct Sum {
   std::map<size_t, int64_t> steps;  // per stage that has started it
 };
 
-// An operation that has been started, by its number on a lane or, without one, among the sums over all stages.
+// An operation that has been started, by its number on its lanes or, without any, among the sums over all stages.
 struct Operation {
-  const Lane* lane = nullptr;
+  std::vector<std::pair<const Lane*, size_t>> lanes;
   bool is_send = false;
   size_t number = 0;
 };
+
+// From a stage to another; the channel; the sender's and the receiver's places along the axes that only it has.
+using LaneKey = std::tuple<int, int, int64_t, int64_t, int64_t>;
 
 // One rank stands for its stage: ranks that differ in other coordinates run the same program, each with its own peers.
 struct Stage {
@@ -65,9 +69,12 @@ class StageChecker {
     while (stage_axis_ < static_cast<int32_t>(mesh.size()) && mesh[static_cast<size_t>(stage_axis_)].name != "pipeline")
       ++stage_axis_;
     for (const RankProgram& p : set.programs) stages_.push_back({.p = &p});
+    mesh_ = mesh_of(set.programs.front().program);
   }
 
   absl::StatusOr<StagesReport> run() {
+    for (size_t s = 0; s < stages_.size(); ++s)
+      PARTITA_RETURN_IF_ERROR(check_axes(*stages_[s].p, mesh_, static_cast<int64_t>(s)));
     PARTITA_RETURN_IF_ERROR(run_schedules());
     PARTITA_RETURN_IF_ERROR(link_messages());
     PARTITA_RETURN_IF_ERROR(check_states());
@@ -143,26 +150,11 @@ class StageChecker {
     if (stage.sums > 0 && sums_[stage.sums - 1].steps.size() < stages_.size()) return false;
     const std::vector<int32_t>& axes = stage.p->program.groups[static_cast<size_t>(number(step, "group"))].axes;
     if (std::count(axes.begin(), axes.end(), stage_axis_) == 0) return true;
-    if (axes.size() != 1) return differs(where(s), ": expected a group of the stages alone");
     const runtime::Operand& o = step.operands.front();
     Kind kind{step.name, o.dtype, o.shape, ""};
-    if (step.name == "send" || step.name == "recv") {
-      int peer = static_cast<int>(number(step, "peer")), own = static_cast<int>(s);
-      if (peer < 0 || peer >= static_cast<int>(stages_.size()) || peer == own)
-        return differs(where(s), ": expected another stage as its peer, found ", peer);
-      bool sends = step.name == "send";
-      int64_t channel = number(step, "group");
-      Lane& lane = lanes_[sends ? std::tuple(own, peer, channel) : std::tuple(peer, own, channel)];
-      kind.name = "message";
-      auto& mine = sends ? lane.sends : lane.recvs;
-      const auto& other = sends ? lane.recvs : lane.sends;
-      if (other.size() > mine.size() && !(other[mine.size()].kind == kind))
-        return differs(where(s), ": expected ", describe(other[mine.size()].kind), " as stage ", peer,
-                       " has it, found ", describe(kind));
-      stage.started[{step.id, slot}] = {&lane, sends, mine.size()};
-      mine.push_back({std::move(kind), step.id, micro_batch});
-      return true;
-    }
+    if (step.name == "send" || step.name == "recv") return post(s, step, axes, std::move(kind), slot, micro_batch);
+    if (!along_stages(axes, mesh_.irregular()))
+      return differs(where(s), ": expected a group of the stages, and of the axes that some of them lack, alone");
     auto reduce = step.params.find("reduce");
     if (reduce != step.params.end()) kind.reduce = std::get<std::string>(reduce->second);
     std::vector<Kind> kinds;
@@ -178,7 +170,57 @@ class StageChecker {
                        " as the other stages have it, found ", k < kinds.size() ? describe(kinds[k]) : "none");
     }
     sum.steps[s] = step.id;
-    stage.started[{step.id, slot}] = {nullptr, false, stage.sums++};
+    stage.started[{step.id, slot}] = {{}, false, stage.sums++};
+    return true;
+  }
+
+  // Whether a group's axes are that of the stages and then these.
+  bool along_stages(const std::vector<int32_t>& axes, const std::vector<int>& others) const {
+    return axes.size() == others.size() + 1 && axes[0] == stage_axis_ &&
+           std::equal(others.begin(), others.end(), axes.begin() + 1);
+  }
+
+  absl::StatusOr<bool> post(size_t s, const Step& step, const std::vector<int32_t>& axes, Kind kind, int32_t slot,
+                            int64_t micro_batch) {
+    std::vector<int64_t> at(axes.size());
+    int64_t place = number(step, "peer");
+    for (size_t k = axes.size(); k-- > 0;) {
+      const int64_t n = mesh_.axes[static_cast<size_t>(axes[k])].size;
+      at[k] = place % n;
+      place /= n;
+    }
+    const auto own = static_cast<int>(s), peer = static_cast<int>(axes[0] == stage_axis_ ? at[0] : own);
+    if (place != 0 || peer == own)
+      return differs(where(s), ": expected another stage as its peer, found ", number(step, "peer"));
+    const std::vector<int> along = mesh_.differing(own, peer);
+    if (!along_stages(axes, along))
+      return differs(where(s), ": expected a group of the stages, and of the axes that one of them lacks, alone");
+    int64_t other_place = 0, own_places = 1;  // of the peer and of this stage's ranks, along the axes that each has
+    for (size_t k = 1; k < axes.size(); ++k) {
+      const int64_t n = mesh_.axes[static_cast<size_t>(axes[k])].size;
+      if (mesh_.has(axes[k], own)) {
+        if (at[k] != 0) return differs(where(s), ": expected a rank as its peer that stage ", peer, " has");
+        own_places *= n;
+      } else {
+        other_place = other_place * n + at[k];
+      }
+    }
+    const bool sends = step.name == "send";
+    const int64_t channel = number(step, "group");
+    kind.name = "message";
+    Operation& operation = stages_[s].started[{step.id, slot}];
+    operation = {{}, sends, 0};
+    for (int64_t mine_at = 0; mine_at < own_places; ++mine_at) {
+      Lane& lane = lanes_[sends ? LaneKey{own, peer, channel, mine_at, other_place}
+                                : LaneKey{peer, own, channel, other_place, mine_at}];
+      auto& mine = sends ? lane.sends : lane.recvs;
+      const auto& other = sends ? lane.recvs : lane.sends;
+      if (other.size() > mine.size() && !(other[mine.size()].kind == kind))
+        return differs(where(s), ": expected ", describe(other[mine.size()].kind), " as stage ", peer,
+                       " has it, found ", describe(kind));
+      operation.lanes.emplace_back(&lane, mine.size());
+      mine.push_back({kind, step.id, micro_batch});
+    }
     return true;
   }
 
@@ -193,8 +235,10 @@ class StageChecker {
   }
 
   bool is_done(const Operation& o) const {
-    if (o.lane == nullptr) return sums_[o.number].steps.size() == stages_.size();
-    return (o.is_send ? o.lane->recvs : o.lane->sends).size() > o.number;
+    if (o.lanes.empty()) return sums_[o.number].steps.size() == stages_.size();
+    return std::all_of(o.lanes.begin(), o.lanes.end(), [&](const auto& at) {
+      return (o.is_send ? at.first->recvs : at.first->sends).size() > at.second;
+    });
   }
 
   NodeId node_of(size_t stage, int64_t step) const {
@@ -204,16 +248,38 @@ class StageChecker {
     return node == kNoNode ? kNoNode : p.from[static_cast<size_t>(node)];
   }
 
+  // Of what the ranks of a stage get from those at a place along the axes that it lacks.
+  Sources sources_of(int from, int to, int64_t place) const {
+    Sources s{.stage = from};
+    int64_t receivers = 1;
+    for (int a : mesh_.differing(from, to)) {
+      const bool theirs = mesh_.has(a, from);
+      (theirs ? s.gathered : s.scattered).push_back(a);
+      if (!theirs) receivers *= mesh_.axes[static_cast<size_t>(a)].size;
+    }
+    s.at.resize(s.gathered.size());
+    for (size_t k = s.at.size(); k-- > 0;) {
+      const int64_t n = mesh_.axes[static_cast<size_t>(s.gathered[k])].size;
+      s.at[k] = place % n;
+      place /= n;
+    }
+    s.nodes.assign(static_cast<size_t>(receivers), kNoNode);
+    return s;
+  }
+
   // Which node gets what which node sends: of the same micro-batch, and the same in all of them.
   absl::Status link_messages() {
     for (const auto& [lane, ends] : lanes_) {
-      const auto& [from, to, channel] = lane;
+      const auto& [from, to, channel, sender_place, receiver_place] = lane;
       for (size_t i = 0; i < ends.sends.size(); ++i) {
         const Event &sent = ends.sends[i], &received = ends.recvs[i];
-        StageNode sender{from, node_of(static_cast<size_t>(from), sent.step)};
+        NodeId sender = node_of(static_cast<size_t>(from), sent.step);
         StageNode receiver{to, node_of(static_cast<size_t>(to), received.step)};
-        auto at = report_.links.sender.try_emplace(receiver, sender).first;
-        if (sent.micro_batch != received.micro_batch || at->second != sender)
+        auto [at, fresh] = report_.links.sources.try_emplace(receiver);
+        if (fresh) at->second = sources_of(from, to, sender_place);
+        NodeId& known = at->second.nodes[static_cast<size_t>(receiver_place)];
+        if (known == kNoNode) known = sender;
+        if (sent.micro_batch != received.micro_batch || known != sender || at->second.stage != from)
           return differs("stage ", to, ", micro-batch ", received.micro_batch, ", ",
                          describe_step(stages_[static_cast<size_t>(to)].p->program, static_cast<int>(received.step)),
                          ": expected what the same node of stage ", from, " sends of the same micro-batch, found ",
@@ -270,8 +336,9 @@ class StageChecker {
   const ProgramSet& set_;
   int32_t stage_axis_ = 0;  // of the mesh
   std::vector<Stage> stages_;
-  std::map<std::tuple<int, int, int64_t>, Lane> lanes_;  // from, to, channel
-  std::vector<Sum> sums_;                                // in the order in which all start them
+  Mesh mesh_;
+  std::map<LaneKey, Lane> lanes_;
+  std::vector<Sum> sums_;  // in the order in which all start them
   StagesReport report_;
 };
 

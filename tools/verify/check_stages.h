@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "tools/verify/bundle.h"
+#include "tools/verify/crossings.h"
 
 namespace partita::verifier {
 
@@ -18,7 +19,7 @@ struct StageNode {
 
 // What passes between the stages, the same in every micro-batch.
 struct StageLinks {
-  std::map<StageNode, StageNode> sender;  // per receive, the send that it gets
+  std::map<StageNode, Sources> sources;   // per receive, the sends that it gets
   std::vector<std::vector<NodeId>> sums;  // over all stages: each stage's node
 };
 
@@ -28,8 +29,8 @@ struct StagesReport {
 };
 
 // The schedules of all stages are run through together, each stopping where it waits for another; a send is done only
-// when its receiver has asked for it. Aborted: the stage and step that differ, or those that wait for each other. The
-// values that the stages compute are not looked at.
+// when its receiver has asked for it. No stage uses a mesh axis that it lacks. Aborted: the stage and step that differ,
+// or those that wait for each other. The values that the stages compute are not looked at.
 absl::StatusOr<StagesReport> check_stages(const ProgramSet& set);
 
 }  // namespace partita::verifier

@@ -23,6 +23,7 @@ namespace {
 class StageJoiner {
  public:
   StageJoiner(const ProgramSet& set, const StageLinks& links) : set_(set), links_(links) {
+    mesh_ = mesh_of(set.programs.front().program);
     for (const State& s : set.serial.states) serial_states_[s.name] = &s;
     for (size_t i = 0; i < links.sums.size(); ++i) {
       for (size_t s = 0; s < links.sums[i].size(); ++s) sum_of_[{static_cast<int>(s), links.sums[i][s]}] = i;
@@ -59,12 +60,8 @@ class StageJoiner {
     out_.program.samples_per_step = first.samples_per_step;
     for (size_t s = 0; s < set_.programs.size(); ++s) {
       const RankProgram& p = set_.programs[s];
-      auto same_mesh = [](const runtime::MeshAxis& a, const runtime::MeshAxis& b) {
-        return a.name == b.name && a.size == b.size;
-      };
-      if (!std::equal(first.mesh.begin(), first.mesh.end(), p.program.mesh.begin(), p.program.mesh.end(), same_mesh) ||
-          p.program.micro_batches != first.micro_batches || p.program.parts != first.parts ||
-          p.program.samples_per_step != first.samples_per_step)
+      if (p.program.mesh != first.mesh || p.program.micro_batches != first.micro_batches ||
+          p.program.parts != first.parts || p.program.samples_per_step != first.samples_per_step)
         return differs("stage ", s, ": expected the mesh, samples and micro-batches of stage 0");
       if (p.rank.inputs.size() != p.program.inputs.size() || p.rank.states.size() != p.program.states.size() ||
           p.rank.outputs.size() != p.program.outputs.size())
@@ -186,11 +183,12 @@ class StageJoiner {
     return absl::OkStatus();
   }
 
-  // What no output or state needs: terms that have become one sum.
+  // What no output, state or check needs: terms that have become one sum.
   absl::Status keep_live() {
     Graph all = std::move(b_).finish();
     std::vector<bool> live(all.values.size(), false);
     for (const GraphOutput& o : all.outputs) live[o.value] = true;
+    for (ValueId v : checked_) live[v] = true;
     for (const State& s : all.states) {
       if (s.next != kNoValue) live[s.next] = true;
     }
@@ -247,11 +245,11 @@ class StageJoiner {
   // The stages and their values that a node reads, over messages and sums.
   absl::StatusOr<std::vector<std::pair<int, ValueId>>> operands_of(const StageNode& n) const {
     std::vector<std::pair<int, ValueId>> all;
-    if (node(n).op->name == "recv") {
-      auto sender = links_.sender.find(n);
-      if (sender == links_.sender.end())
-        return differs("stage ", n.stage, ", node ", n.node, ": nothing is sent to it");
-      all.emplace_back(sender->second.stage, node(sender->second).inputs[0]);
+    if (const std::vector<const Sources*> parts = received_parts(n); !parts.empty()) {
+      PARTITA_ASSIGN_OR_RETURN(Sent sent, what_is_sent(graph(parts[0]->stage), *parts[0], mesh_));
+      all.emplace_back(parts[0]->stage, sent.value);
+    } else if (node(n).op->name == "recv") {
+      return differs("stage ", n.stage, ", node ", n.node, ": nothing is sent to it");
     } else if (auto sum = sum_of_.find(n); sum != sum_of_.end()) {
       for (size_t s = 0; s < links_.sums[sum->second].size(); ++s) {
         StageNode term{static_cast<int>(s), links_.sums[sum->second][s]};
@@ -263,12 +261,196 @@ class StageJoiner {
     return all;
   }
 
+  // Where a receive's value comes from, or those of the receives that a node puts together; none of any other node.
+  std::vector<const Sources*> received_parts(const StageNode& n) const {
+    const Node& x = node(n);
+    std::vector<const Sources*> parts;
+    auto add = [&](NodeId from) {
+      auto at = from == kNoNode ? links_.sources.end() : links_.sources.find({n.stage, from});
+      if (at != links_.sources.end()) parts.push_back(&at->second);
+    };
+    if (x.op->name == "recv") add(n.node);
+    if (x.op->name != "concat" || x.attrs.i("dim") != 0) return parts;
+    for (ValueId v : x.inputs) {
+      const NodeId from = graph(n.stage).values[static_cast<size_t>(v)].producer;
+      if (from != kNoNode && node({n.stage, from}).op->name == "recv") add(from);
+    }
+    if (parts.size() != x.inputs.size() || parts[0]->gathered.empty()) parts.clear();
+    return parts;
+  }
+
+  // What a stage gets of another one: the parts that ranks along axes of its own have, in turn, are its all-gather;
+  // what comes from the first of them alone, all of them have to have.
+  absl::StatusOr<ValueId> received(const std::vector<const Sources*>& parts) {
+    const Sources& first = *parts.front();
+    PARTITA_ASSIGN_OR_RETURN(Sent sent, what_is_sent(graph(first.stage), first, mesh_));
+    std::vector<int> gathered, same;
+    if (!are_all_parts(parts, mesh_, gathered))
+      return differs("expected the parts of all ranks of stage ", first.stage, ", or that of its first ones, in order");
+    for (int a : first.gathered) {
+      if (std::count(gathered.begin(), gathered.end(), a) == 0) same.push_back(a);
+    }
+    ValueId v = joined(first.stage, sent.value);
+    if (!sent.cut.empty()) {
+      const Shape rows = b_.shape(v);
+      Shape cut(rows.begin() + 1, rows.end()), part = cut;
+      part.insert(part.begin(), 1);
+      for (size_t k = sent.cut.size(); k-- > 0;)
+        cut.insert(cut.begin(), mesh_.axes[static_cast<size_t>(sent.cut[k])].size);
+      PARTITA_ASSIGN_OR_RETURN(v, apply("reshape", {v}, {{"shape", cut}}));
+      for (size_t k = 0; k < sent.cut.size(); ++k) {
+        const Attrs attrs = {{"dim", static_cast<int64_t>(k)},
+                             {"parts", mesh_.axes[static_cast<size_t>(sent.cut[k])].size}};
+        PARTITA_ASSIGN_OR_RETURN(v, apply("shard_slice", {v, coordinate(sent.cut[k])}, attrs));
+      }
+      PARTITA_ASSIGN_OR_RETURN(v, apply("reshape", {v}, {{"shape", part}}));
+    }
+    PARTITA_RETURN_IF_ERROR(expect_same_along(v, same));
+    if (gathered.empty()) return v;
+    Shape whole = b_.shape(v);
+    if (whole.empty()) return differs("expected parts with a first dimension, found scalars");
+    PARTITA_ASSIGN_OR_RETURN(v, apply("all_gather", {v}, group(gathered)));
+    whole[0] *= mesh_.ways(gathered);
+    return apply("reshape", {v}, {{"shape", whole}});
+  }
+
+  // Notes that all ranks along the axes have to have the value: as the one of the first of them it is refused later
+  // where the others have another one.
+  absl::Status expect_same_along(ValueId v, const std::vector<int>& axes) {
+    if (axes.empty()) return absl::OkStatus();
+    for (int a : axes) {
+      PARTITA_ASSIGN_OR_RETURN(ValueId first, apply("eq", {coordinate(a), b_.scalar(DType::kI64, 0)}, {}));
+      PARTITA_ASSIGN_OR_RETURN(v, apply("select", {first, v, b_.scalar(b_.dtype(v), 0)}, {}));
+    }
+    PARTITA_ASSIGN_OR_RETURN(v, sum_along(v, axes));
+    checked_.push_back(v);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ValueId> sum_along(ValueId v, const std::vector<int>& axes) {
+    Attrs attrs = group(axes);
+    attrs.set("reduce", std::string("sum"));
+    return apply("all_reduce", {v}, std::move(attrs));
+  }
+
+  // The value where the coordinate along the axis is 0, else zero; put as far back as what is made of it is linear.
+  absl::StatusOr<ValueId> once_along(ValueId v, int axis) {
+    if (is_zero(v)) return v;
+    const Node* made = b_.graph().producer(v);
+    if (made != nullptr && made->outputs.size() == 1 && !made->op->communicates) {
+      const Node x = *made;
+      std::vector<ValueId> inputs = x.inputs;
+      const std::vector<size_t> through = linear_operands(x);
+      for (size_t k : through) {
+        PARTITA_ASSIGN_OR_RETURN(inputs[k], once_along(inputs[k], axis));
+      }
+      if (!through.empty()) {
+        PARTITA_ASSIGN_OR_RETURN(std::vector<ValueId> results, emit(x, std::move(inputs)));
+        return results[0];
+      }
+    }
+    PARTITA_ASSIGN_OR_RETURN(ValueId first, apply("eq", {coordinate(axis), b_.scalar(DType::kI64, 0)}, {}));
+    return apply("select", {first, v, b_.scalar(b_.dtype(v), 0)}, {});
+  }
+
+  // The same value with such conditions, on whichever axis, put as far back.
+  absl::StatusOr<ValueId> with_conditions_back(ValueId v) {
+    const Node* made = b_.graph().producer(v);
+    if (made == nullptr || is_zero(v) || made->outputs.size() != 1 || made->op->communicates) return v;
+    const Node x = *made;
+    if (x.op->name == "select" && is_zero(x.inputs[2])) {
+      for (int a = 0; a < static_cast<int>(mesh_.axes.size()); ++a) {
+        if (!is_first_along(x.inputs[0], a)) continue;
+        PARTITA_ASSIGN_OR_RETURN(ValueId all, with_conditions_back(x.inputs[1]));
+        return once_along(all, a);
+      }
+    }
+    std::vector<ValueId> inputs = x.inputs;
+    for (size_t k : linear_operands(x)) {
+      PARTITA_ASSIGN_OR_RETURN(inputs[k], with_conditions_back(inputs[k]));
+    }
+    if (inputs == x.inputs) return v;
+    PARTITA_ASSIGN_OR_RETURN(std::vector<ValueId> results, emit(x, std::move(inputs)));
+    return results[0];
+  }
+
+  // The operands in which a node is linear jointly, where the others are constants; of a sum over micro-batches, that
+  // starts from zero, the term.
+  std::vector<size_t> linear_operands(const Node& x) const {
+    if (x.op->sums_micro_batches) return {x.inputs.size() - 1};
+    if (std::count(x.inputs.begin(), x.inputs.end(), kNoValue) > 0) return {};
+    const Formula f = bound_formula(b_.graph(), x);
+    std::vector<size_t> some;
+    for (size_t k = 0; k < x.inputs.size(); ++k) {
+      if (b_.literal(x.inputs[k]) != nullptr) continue;
+      if (f.inputs[k].linear < 0 || (!some.empty() && f.inputs[k].linear != f.inputs[some[0]].linear)) return {};
+      some.push_back(k);
+    }
+    for (size_t k = 0; !some.empty() && k < x.inputs.size(); ++k) {
+      const bool among = f.inputs[k].linear == f.inputs[some[0]].linear;
+      if (among && b_.literal(x.inputs[k]) != nullptr && !is_zero(x.inputs[k])) return {};
+    }
+    return some;
+  }
+
+  // Terms of a sum over all stages that each of them has summed along axes of its own, before it: the terms that went
+  // into those sums, counted once along the axes that their stage lacks, and the axes that sums are owed along.
+  absl::StatusOr<std::vector<int>> take_off_own_sums(std::vector<ValueId>& terms) {
+    std::set<int> all;
+    std::vector<std::set<int>> own(terms.size());
+    for (size_t s = 0; s < terms.size(); ++s) {
+      const Node* x = b_.graph().producer(terms[s]);
+      if (x == nullptr || x->op->name != "all_reduce" || x->attrs.s("reduce", "") != "sum") continue;
+      for (int64_t a : x->attrs.ints("axes")) own[s].insert(static_cast<int>(a));
+      all.insert(own[s].begin(), own[s].end());
+    }
+    const std::vector<int> some_lack = mesh_.irregular();
+    if (std::none_of(some_lack.begin(), some_lack.end(), [&](int a) { return all.count(a) > 0; }))
+      return std::vector<int>{};
+    for (size_t s = 0; s < terms.size(); ++s) {
+      if (is_zero(terms[s])) continue;
+      std::set<int> expected = all;
+      std::erase_if(expected, [&](int a) { return !mesh_.has(a, static_cast<int64_t>(s)); });
+      if (own[s] != expected)
+        return differs("stage ", s, ": expected its term to be a sum along the axes that others sum along");
+      if (!own[s].empty()) terms[s] = b_.graph().producer(terms[s])->inputs[0];
+      PARTITA_ASSIGN_OR_RETURN(terms[s], with_conditions_back(terms[s]));
+      for (int a : all) {
+        if (mesh_.has(a, static_cast<int64_t>(s))) continue;
+        PARTITA_ASSIGN_OR_RETURN(terms[s], once_along(terms[s], a));
+      }
+    }
+    return std::vector<int>(all.begin(), all.end());
+  }
+
+  Attrs group(const std::vector<int>& axes) const {
+    return {{"axes", std::vector<int64_t>(axes.begin(), axes.end())}, {"parts", mesh_.ways(axes)}};
+  }
+
+  absl::StatusOr<ValueId> apply(std::string_view op, std::vector<ValueId> inputs, Attrs attrs) {
+    Node n;
+    n.op = find_op(op);
+    n.attrs = std::move(attrs);
+    n.segment = node(at_).segment;
+    PARTITA_ASSIGN_OR_RETURN(std::vector<ValueId> results, emit(n, std::move(inputs)));
+    return results[0];
+  }
+
+  ValueId coordinate(int axis) {
+    const std::string& name = mesh_.axes[static_cast<size_t>(axis)].name;
+    for (const GraphInput& in : b_.graph().inputs) {
+      if (in.kind == InputKind::kCoordinate && in.name == name) return in.value;
+    }
+    out_.program.inputs.push_back({.name = name, .kind = "coordinate"});
+    return b_.input(name, {DType::kI64, {}}, InputKind::kCoordinate);
+  }
+
   absl::Status make(const StageNode& n) {
     const Node& x = node(n);
     at_ = n;
-    if (x.op->name == "recv") {
-      const StageNode& sender = links_.sender.at(n);
-      return take(n.stage, x.outputs[0], joined(sender.stage, node(sender).inputs[0]));
+    if (const std::vector<const Sources*> parts = received_parts(n); !parts.empty()) {
+      PARTITA_ASSIGN_OR_RETURN(ValueId v, received(parts));
+      return take(n.stage, x.outputs[0], v);
     }
     if (auto sum = sum_of_.find(n); sum != sum_of_.end()) return make_sum(links_.sums[sum->second]);
     if (x.op->name == "stash") return take(n.stage, x.outputs[0], joined(n.stage, x.inputs[0]));
@@ -295,16 +477,51 @@ class StageJoiner {
         const Node& x = node({static_cast<int>(s), nodes[s]});
         if (x.inputs.size() != first.inputs.size() || x.attrs.s("reduce", "sum") != "sum")
           return differs("expected a sum of ", first.inputs.size(), " values on every stage");
-        terms.push_back(joined(static_cast<int>(s), x.inputs[k]));
+        PARTITA_ASSIGN_OR_RETURN(ValueId term, counted_once(joined(static_cast<int>(s), x.inputs[k]), s));
+        terms.push_back(term);
       }
+      PARTITA_ASSIGN_OR_RETURN(std::vector<int> owed, take_off_own_sums(terms));
       std::optional<ValueId> sum = merged(terms);
       if (!sum) return differs("its terms on the stages are not those of one sum");
+      if (!owed.empty()) {
+        PARTITA_ASSIGN_OR_RETURN(sum, sum_along(*sum, owed));
+      }
+      PARTITA_RETURN_IF_ERROR(expect_same_along(*sum, mesh_.irregular()));
       for (size_t s = 0; s < nodes.size(); ++s) {
         const Node& x = node({static_cast<int>(s), nodes[s]});
         PARTITA_RETURN_IF_ERROR(take(static_cast<int>(s), x.outputs[k], *sum));
       }
     }
     return absl::OkStatus();
+  }
+
+  // The term of a sum that the first of a stage's ranks along the axes that others lack holds, each of which the others
+  // leave at zero: all of them would have it.
+  absl::StatusOr<ValueId> counted_once(ValueId term, size_t stage) const {
+    std::vector<int> axes;
+    for (int a : mesh_.irregular()) {
+      if (mesh_.has(a, static_cast<int64_t>(stage))) axes.push_back(a);
+    }
+    while (!axes.empty()) {
+      const Node* x = b_.graph().producer(term);
+      if (x == nullptr || x->op->name != "select" || !is_zero(x->inputs[2]))
+        return differs("stage ", stage, ": expected its term to count once along axes that other stages lack");
+      auto at = std::find_if(axes.begin(), axes.end(), [&](int a) { return is_first_along(x->inputs[0], a); });
+      if (at == axes.end())
+        return differs("stage ", stage, ": expected a condition on the axes that other stages lack");
+      axes.erase(at);
+      term = x->inputs[1];
+    }
+    return term;
+  }
+
+  bool is_first_along(ValueId v, int axis) const {
+    const Node* x = b_.graph().producer(v);
+    if (x == nullptr || x->op->name != "eq" || !is_zero(x->inputs[1])) return false;
+    return std::any_of(b_.graph().inputs.begin(), b_.graph().inputs.end(), [&](const GraphInput& in) {
+      return in.kind == InputKind::kCoordinate && in.value == x->inputs[0] &&
+             in.name == mesh_.axes[static_cast<size_t>(axis)].name;
+    });
   }
 
   absl::Status take(int stage, ValueId v, ValueId made) {
@@ -325,7 +542,10 @@ class StageJoiner {
   bool is_zero(ValueId v) const {
     while (const Node* x = b_.graph().producer(v)) {
       Movement movement = movement_of(*x->op);
-      if (movement == Movement::kNone || movement == Movement::kCollective) return false;
+      if (x->op->name == "add") {
+        if (!is_zero(x->inputs[1])) return false;
+      } else if (movement == Movement::kNone || movement == Movement::kCollective)
+        return false;
       v = x->inputs[0];
     }
     const Literal* literal = b_.literal(v);
@@ -443,6 +663,7 @@ class StageJoiner {
 
   const ProgramSet& set_;
   const StageLinks& links_;
+  Mesh mesh_;
   std::map<StageNode, size_t> sum_of_;
   std::map<std::string, size_t> states_, outputs_;
   std::map<std::string, const State*> serial_states_;
@@ -451,6 +672,7 @@ class StageJoiner {
   std::map<std::string, ValueId> constants_;
   std::map<std::string, int32_t> origins_;
   std::set<size_t> next_known_;
+  std::vector<ValueId> checked_;              // values that are there to be checked
   std::set<ValueId> parts_;                   // accumulators that have become part of another
   std::vector<std::vector<ValueId>> joined_;  // per stage and value
   size_t deepest_ = 1;                        // more values than can wait for each other
