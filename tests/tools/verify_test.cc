@@ -133,6 +133,44 @@ TEST(Verify_Sums, OfTermsThatAreAlikeHold) {
   EXPECT_NE(found.message().find("owed"), std::string::npos) << found;
 }
 
+// What ranks hold is cut inside of a digit of the value's index.
+TEST(Verify_Parts, OfViewsHold) {
+  TempFolder out;
+  // Four heads of 12 over three ranks, of one sample at a time: the projection's rows are a head and a third.
+  Outcome made = run_command(cat(partita_program(), " model gpt --layers 2 --hidden 48 --heads 4 --vocab 30 --seq 8",
+                                 " --kv-heads 2 --norm rmsnorm --no-bias --positions rotary --quiet --with-weights -o ",
+                                 out / "model.onnx"));
+  ASSERT_EQ(made.code, 0) << made.text;
+  out.write("train.yaml", "loss: {kind: output, output: loss}\nbatch: {global: 4}\nbind: {batch: 4}\n");
+  expect_verified(out.path(), {.ranks = 6, .pins = {"tensor=3", "pipeline=2", "micro_batch=1"}});
+  expect_verified(out.path(), {.ranks = 6, .pins = {"tensor=3", "data=2", "zero=2"}});
+
+  // Five learned queries that all samples share, positions first: their rows are divided by two ranks.
+  TempFolder queries;
+  onnx::ModelProto m = empty_model();
+  onnx::GraphProto* g = m.mutable_graph();
+  add_value(g->add_input(), "x", {5, 8, 16});
+  add_value(g->add_output(), "y", {5, 8, 16});
+  auto numbers = [](size_t n) {
+    std::vector<float> x(n);
+    for (size_t k = 0; k < n; ++k) x[k] = 0.01f * static_cast<float>(k * k % 31) - 0.15f;
+    return x;
+  };
+  add_floats(g, "queries", {5, 1, 16}, numbers(5 * 16));
+  add_floats(g, "up", {16, 32}, numbers(16 * 32));
+  add_floats(g, "down", {32, 16}, numbers(32 * 16));
+  add_ints(g, "shape", {5, 8, 16});
+  add_node(g, "Expand", {"queries", "shape"}, {"q"}, "expand");
+  add_node(g, "MatMul", {"q", "up"}, {"u"}, "up");
+  add_node(g, "Relu", {"u"}, {"r"}, "relu");
+  add_node(g, "MatMul", {"r", "down"}, {"d"}, "down");
+  add_node(g, "Add", {"d", "x"}, {"s"}, "residual");
+  add_node(g, "Tanh", {"s"}, {"y"}, "tanh");
+  std::ofstream(queries / "model.onnx", std::ios::binary) << m.SerializeAsString();
+  queries.write("train.yaml", "loss: {kind: mse, output: y}\n");
+  expect_verified(queries.path(), {.ranks = 2, .pins = {"tensor=2", "sequence_parallel=true"}});
+}
+
 // y = the sum of 64 features, of which those of samples above `threshold` cancel: their sum is rounding, and another
 // one where two ranks add up 32 each. Samples are drawn from a normal distribution.
 Outcome numeric_verdict(float threshold) {

@@ -177,6 +177,17 @@ class GraphChecker {
     }
   }
 
+  // Whether digits are those of some serial value that is a view of this one's root.
+  IsView views_of(const Layout& x) {
+    return [this, root = x.root](const std::vector<Digit>& digits) {
+      const auto values = static_cast<ValueId>(serial_.graph().values.size());
+      for (ValueId v = 0; v < values; ++v) {
+        if (serial_.layout(v).root == root && serial_.layout(v).digits == digits) return true;
+      }
+      return false;
+    };
+  }
+
   absl::Status slice(const Node& node) {
     const std::optional<Affine>& at = index_.at(node.inputs[1]);
     int64_t parts = node.attrs.i("parts");
@@ -186,7 +197,7 @@ class GraphChecker {
     if (layout(node.inputs[0]).sliced && is_slice_axis(axis))
       return differs("expected one micro-batch on all ranks, found ", found(node.inputs[0]));
     auto result = sliced_by(layout(node.inputs[0]), local_.type(node.inputs[0]).shape,
-                            static_cast<int>(node.attrs.i("dim")), axis, mesh_);
+                            static_cast<int>(node.attrs.i("dim")), axis, mesh_, views_of(layout(node.inputs[0])));
     if (!result.ok()) return differs(found(node.inputs[0]), ": ", result.status().message());
     layout(node.outputs[0]) = *std::move(result);
     return absl::OkStatus();
@@ -228,7 +239,7 @@ class GraphChecker {
                          found(node.inputs[k]));
       }
       auto result = node.op->name == "all_reduce"       ? reduced(x, axes, kind)
-                    : node.op->name == "reduce_scatter" ? scattered(x, axes, kind, mesh_)
+                    : node.op->name == "reduce_scatter" ? scattered(x, axes, kind, mesh_, views_of(x))
                     : node.op->name == "all_gather"     ? gathered(x, axes, mesh_)
                     : node.op->name == "all_to_all"
                         ? exchanged(x, axes, mesh_)

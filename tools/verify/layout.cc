@@ -147,42 +147,64 @@ absl::StatusOr<Layout> broadcasted(const Layout& x, const Shape& from, const Sha
 
 namespace {
 
-// The same with the root seen through the serial value's digits, of which ranks hold parts as they do of `x`; nullopt
-// where it is seen through some already, or what an axis splits is not the outer part of a dimension.
-std::optional<Layout> seen_through(const Layout& x, const Shape& shape) {
+// Calls visit(layout) with the same value as parts of the root seen through some view, for each way in which its axes
+// may be outer parts of the view's dimensions, until that returns true. Ways in which digits go on come first.
+bool visit_views(const Layout& x, std::vector<std::vector<Digit>> dims, std::vector<Pieces> pieces,
+                 std::vector<AxisDigit> axes, const std::function<bool(const Layout&)>& visit) {
+  if (axes.empty()) {
+    Layout seen = x;
+    for (const auto& digits : dims) seen.through.insert(seen.through.end(), digits.begin(), digits.end());
+    merge(seen.through);
+    number(pieces, seen);
+    return visit(seen);
+  }
+  const AxisDigit a = axes.back();
+  axes.pop_back();
+  auto goes_on = [&](const std::vector<Digit>& digits) {
+    return !digits.empty() && digits.front().stride * digits.front().size == a.stride;
+  };
+  for (bool first : {true, false}) {
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (goes_on(dims[d]) != first) continue;
+      auto more_dims = dims;
+      auto more_pieces = pieces;
+      more_dims[d].insert(more_dims[d].begin(), Digit{a.size, a.stride});
+      more_pieces[d].insert(more_pieces[d].begin(), Piece{Piece::Kind::kAxis, a.size, 1, a.axis, a.divisor});
+      if (visit_views(x, std::move(more_dims), std::move(more_pieces), axes, visit)) return true;
+    }
+  }
+  return false;
+}
+
+// The value, held as `shape`, as a part of its root as a view that `is_view` knows shows it; nullopt where there is
+// none, or it is a part of a view already.
+std::optional<Layout> seen_through(const Layout& x, const Shape& shape, const IsView& is_view) {
   auto dims = by_dimension(x.digits, shape);
   if (!x.through.empty() || !dims) return std::nullopt;
   std::vector<Pieces> pieces;
   for (int64_t n : shape) pieces.push_back({{Piece::Kind::kLocal, n, n, -1, 1}});
-  std::vector<AxisDigit> axes = x.axes;
-  std::sort(axes.begin(), axes.end(), [](const AxisDigit& a, const AxisDigit& b) { return a.stride < b.stride; });
-  for (const AxisDigit& a : axes) {
-    size_t d = 0;
-    auto goes_on = [&](const std::vector<Digit>& digits) {
-      return !digits.empty() && digits.front().stride * digits.front().size == a.stride;
-    };
-    while (d < dims->size() && !goes_on((*dims)[d])) ++d;
-    if (d == dims->size()) return std::nullopt;
-    (*dims)[d].insert((*dims)[d].begin(), Digit{a.size, a.stride});
-    pieces[d].insert(pieces[d].begin(), Piece{Piece::Kind::kAxis, a.size, 1, a.axis, a.divisor});
-  }
-  Layout seen = x;
-  for (const auto& digits : *dims) seen.through.insert(seen.through.end(), digits.begin(), digits.end());
-  merge(seen.through);
-  number(pieces, seen);
-  return seen;
+  std::vector<AxisDigit> axes = x.axes;  // the innermost last
+  std::sort(axes.begin(), axes.end(), [](const AxisDigit& a, const AxisDigit& b) { return a.stride > b.stride; });
+  std::optional<Layout> found;
+  visit_views(x, *std::move(dims), std::move(pieces), std::move(axes), [&](const Layout& seen) {
+    if (!is_view(seen.through)) return false;
+    found = seen;
+    return true;
+  });
+  return found;
 }
 
 }  // namespace
 
-absl::StatusOr<Layout> sliced_by(const Layout& x, const Shape& shape, int dim, int axis, const Mesh& mesh) {
+absl::StatusOr<Layout> sliced_by(const Layout& x, const Shape& shape, int dim, int axis, const Mesh& mesh,
+                                 const IsView& is_view) {
   if (x.depends_on(axis)) return wrong("it is sliced along axis ", mesh.axes[axis].name, ", which splits it already");
   if (x.is_partial(axis)) return wrong("it is sliced along axis ", mesh.axes[axis].name, ", over which a sum is owed");
   auto dims = by_dimension(x.digits, shape);
   if (!dims) return wrong("its layout does not fit its dimensions");
   auto taken = take_outer((*dims)[dim], mesh.axes[axis].size);
   if (!taken) {
-    if (auto seen = seen_through(x, shape)) return sliced_by(*seen, shape, dim, axis, mesh);
+    if (auto seen = seen_through(x, shape, is_view)) return sliced_by(*seen, shape, dim, axis, mesh, is_view);
     return wrong("its dimension ", dim, " cannot be cut into ", mesh.axes[axis].size, " parts");
   }
   Layout out = x;
@@ -192,6 +214,43 @@ absl::StatusOr<Layout> sliced_by(const Layout& x, const Shape& shape, int dim, i
   merge(out.digits);
   return out;
 }
+
+namespace {
+
+// The digits of the root that `size` steps of `stride` through a view's index go over, outermost first; nullopt where
+// they begin or end inside of one that they do not divide.
+std::optional<std::vector<Digit>> through_view(const std::vector<Digit>& view, int64_t size, int64_t stride) {
+  std::vector<Digit> found;
+  int64_t inner = 1;  // of the view's index, inside of the digit at hand
+  for (size_t k = view.size(); k-- > 0 && size > 1; inner *= view[k].size) {
+    const Digit& v = view[k];
+    if (stride >= inner * v.size) continue;
+    if (stride % inner != 0 || v.size % (stride / inner) != 0) return std::nullopt;
+    const int64_t left = v.size / (stride / inner), take = std::min(left, size);
+    if (left % take != 0 || size % take != 0) return std::nullopt;
+    found.insert(found.begin(), Digit{take, v.stride * (stride / inner)});
+    size /= take, stride *= take;
+  }
+  if (size > 1) return std::nullopt;
+  return found;
+}
+
+// A part of a view as one of the root itself, where no digit of it is cut any more.
+void see_directly(Layout& x) {
+  if (x.through.empty()) return;
+  std::vector<Digit> digits;
+  for (const Digit& d : x.digits) {
+    auto direct = d.stride == 0 ? std::vector<Digit>{d} : through_view(x.through, d.size, d.stride);
+    if (!direct) return;
+    digits.insert(digits.end(), direct->begin(), direct->end());
+  }
+  if (!x.axes.empty()) return;
+  merge(digits);
+  x.digits = std::move(digits);
+  x.through.clear();
+}
+
+}  // namespace
 
 absl::StatusOr<Layout> gathered(const Layout& x, const std::vector<int>& axes, const Mesh& mesh) {
   Layout out = x;
@@ -204,6 +263,7 @@ absl::StatusOr<Layout> gathered(const Layout& x, const std::vector<int>& axes, c
   }
   out.digits.insert(out.digits.begin(), lead.begin(), lead.end());
   merge(out.digits);
+  see_directly(out);
   return out;
 }
 
@@ -232,12 +292,18 @@ absl::StatusOr<Layout> reduced(const Layout& x, const std::vector<int>& axes, Pa
   return out;
 }
 
-absl::StatusOr<Layout> scattered(const Layout& x, const std::vector<int>& axes, PartialKind kind, const Mesh& mesh) {
+absl::StatusOr<Layout> scattered(const Layout& x, const std::vector<int>& axes, PartialKind kind, const Mesh& mesh,
+                                 const IsView& is_view) {
   PARTITA_RETURN_IF_ERROR(check_partial(x, axes, kind));
   Layout out = x;
   for (int a : axes) {
     auto on = take_outer(out.digits, mesh.axes[a].size);
-    if (!on) return wrong("it cannot be scattered into ", mesh.axes[a].size, " parts");
+    if (!on) {
+      int64_t size = 1;
+      for (const Digit& d : x.digits) size *= d.size;
+      if (auto seen = seen_through(x, {size}, is_view)) return scattered(*seen, axes, kind, mesh, is_view);
+      return wrong("it cannot be scattered into ", mesh.axes[a].size, " parts");
+    }
     onto_axis(*on, a, out.axes);
   }
   settle(out, axes);
@@ -254,6 +320,7 @@ void number(const std::vector<Pieces>& dims, Layout& out) {
       const Piece& p = dims[d][k];
       if (p.kind == Piece::Kind::kFree) {
         out.digits.push_back({p.local, 0});
+        if (!out.through.empty()) stride *= p.size;
         continue;
       }
       if (p.kind == Piece::Kind::kLocal) out.digits.push_back({p.size, stride});

@@ -10,6 +10,7 @@
 //   its transpose f32[3,4]:                                             index (3:1)(4:6), data (2:3)
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,11 +69,16 @@ std::vector<Digit> whole(const Shape& shape);
 absl::StatusOr<Layout> transposed(const Layout& x, const Shape& shape, const std::vector<int64_t>& permutation);
 absl::StatusOr<Layout> broadcasted(const Layout& x, const Shape& from, const Shape& to);
 // Block `coordinate along axis` of `parts` blocks along `dim`.
-absl::StatusOr<Layout> sliced_by(const Layout& x, const Shape& shape, int dim, int axis, const Mesh& mesh);
+// A part that is cut inside of a digit is one of the value as a view shows it: of the views that it could be, which
+// differ in where their axes lie, the first one that `is_view` knows.
+using IsView = std::function<bool(const std::vector<Digit>&)>;
+absl::StatusOr<Layout> sliced_by(const Layout& x, const Shape& shape, int dim, int axis, const Mesh& mesh,
+                                 const IsView& is_view);
 absl::StatusOr<Layout> gathered(const Layout& x, const std::vector<int>& axes, const Mesh& mesh);
 absl::StatusOr<Layout> exchanged(const Layout& x, const std::vector<int>& axes, const Mesh& mesh);
 absl::StatusOr<Layout> reduced(const Layout& x, const std::vector<int>& axes, PartialKind kind);
-absl::StatusOr<Layout> scattered(const Layout& x, const std::vector<int>& axes, PartialKind kind, const Mesh& mesh);
+absl::StatusOr<Layout> scattered(const Layout& x, const std::vector<int>& axes, PartialKind kind, const Mesh& mesh,
+                                 const IsView& is_view);
 
 // A part of a dimension of a serial value: kept whole by every rank, split by (a digit of) an axis, or constant along
 // the dimension, in which case a rank may hold any part of it.
@@ -94,7 +100,8 @@ absl::StatusOr<std::vector<Pieces>> parts_of(const Layout& serial, const Shape& 
 std::optional<Pieces> unified(Pieces a, Pieces b);
 // Cuts a dimension's pieces at its factors' boundaries.
 std::optional<std::vector<Pieces>> by_factor(const Formula& formula, const std::vector<int>& dim, Pieces pieces);
-// The layout of a value that is made of pieces, as its own root.
+// The layout of a value that is made of pieces, as its own root, or as the view that out.through says; along what is
+// free the former has no index of its own.
 void number(const std::vector<Pieces>& dims, Layout& out);
 int64_t local_size(const Pieces& pieces);
 

@@ -166,7 +166,7 @@ absl::StatusOr<std::vector<Layout>> match_node(const SerialValues& serial, NodeI
   std::vector<std::vector<Pieces>> parts;
   std::vector<Present> present;
   std::vector<Shape> in, out;
-  bool sliced = false;
+  bool sliced = false, viewed = false;
   for (size_t k = 0; k < node.inputs.size(); ++k) {
     in.push_back(node.inputs[k] == kNoValue ? Shape{} : local.type(node.inputs[k]).shape);
     if (node.inputs[k] == kNoValue) continue;
@@ -175,6 +175,7 @@ absl::StatusOr<std::vector<Layout>> match_node(const SerialValues& serial, NodeI
     parts.push_back(*std::move(part));
     present.push_back({formula.inputs[present.size()], operands[k], serial.is_zero(operands[k].root)});
     sliced = sliced || operands[k].sliced;
+    viewed = viewed || !operands[k].through.empty();
   }
   PARTITA_ASSIGN_OR_RETURN(std::vector<Pieces> factors, split_factors(formula, parts));
   divide_alike_terms(formula, local, node, present, mesh, factors);
@@ -191,6 +192,10 @@ absl::StatusOr<std::vector<Layout>> match_node(const SerialValues& serial, NodeI
   for (size_t k = 0; k < node.outputs.size(); ++k) {
     Layout layout;
     std::vector<Pieces> dims = under_split(formula.outputs[k], factors);
+    // Parts of a view do not say where it is the same all along, as the serial result's own numbers do.
+    const std::vector<Digit>& own = serial.layout(whole.outputs[k]).digits;
+    const bool repeats = std::any_of(own.begin(), own.end(), [](const Digit& d) { return d.stride == 0; });
+    if (viewed && repeats) layout.through = own;
     number(dims, layout);
     layout.root = serial.layout(whole.outputs[k]).root;
     layout.sliced = sliced;
