@@ -82,6 +82,8 @@ class Mutations : public testing::Test {
         {made, {.ranks = 4, .pins = {"pipeline=2", "tensor=2", "schedule=zero_bubble"}}},
         {made, {.ranks = 4, .pins = {"stages=[{data: 2}, {tensor: 2}]"}}},
         {gpt2, {.ranks = 4, .pins = {"stages=[{tensor: 2}, {data: 2}]", "micro_batch=1", "zero=1"}}},
+        {gpt2, {.ranks = 3, .pins = {"stages=[{tensor: 2}, {data: 1}]", "micro_batch=1"}}},
+        {made, {.ranks = 6, .pins = {"stages=[{data: 2}, {data: 2, tensor: 2}]"}}},
         {gpt2, {.ranks = 4, .like = {"zero2"}, .pins = {"compress=int8"}}},
         {made, {.ranks = 4, .pins = {"compress=int8"}}},
         {gpt2, {.ranks = 2, .like = {"zero1"}, .pins = {"compress=powersgd"}}},
