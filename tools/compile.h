@@ -1,4 +1,4 @@
-// The one flow from a model file to a bundle: import, passes, plan, localize, code, image.
+// The one flow from a model file to the ranks' programs: import, passes, plan, localize, code.
 #pragma once
 
 #include <functional>
@@ -87,6 +87,13 @@ struct DeviceCodeSummary {
 };
 DeviceCodeSummary device_code(const std::vector<runtime::Program>& programs);
 
+// Per stage of an asynchronous pipeline: versions of its weights that are stashed at a time, each with the micro-batch
+// in flight that reads it, beside the current one.
+std::vector<int64_t> weight_versions(const Compiled& compiled);
+
+// Bytes that one program takes, by region of memory as the manifest names them.
+std::map<std::string, int64_t> memory_bytes(const runtime::Program& p);
+
 // What a recipe says about reading the model.
 ImportOptions import_options(const Recipe& recipe);
 // The model with its experts' capacity as semantics.moe says. A global batch that the recipe leaves open becomes that
@@ -94,10 +101,5 @@ ImportOptions import_options(const Recipe& recipe);
 absl::StatusOr<ImportedModel> import_model(const std::string& path, const ImportOptions& options, Recipe& recipe);
 
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request);
-
-// Writes program.partita (the image), rank (runner and image in one executable), initial.safetensors, manifest.json and
-// verify/ (the evidence that `partita verify` reads) into a new folder, all or nothing. FailedPrecondition where
-// `folder` exists and is not a bundle.
-absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder);
 
 }  // namespace partita

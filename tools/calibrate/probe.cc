@@ -9,6 +9,7 @@
 #include "runtime/run_flags.h"
 #include "tools/compile.h"
 #include "tools/plan.h"
+#include "tools/write_bundle.h"
 
 namespace partita {
 

@@ -3,6 +3,7 @@
 #include "base/temporary_folder.h"
 #include "tools/cli/command.h"
 #include "tools/cli/find_rate.h"
+#include "tools/write_bundle.h"
 
 namespace partita {
 namespace {
