@@ -101,8 +101,19 @@ absl::Status measure_step(int ranks, const std::string& runner, DeviceProfile& d
   const Cluster cluster = cluster_of(device, ranks);
   Problem problem;
   problem.workload = &probe.workload, problem.cluster = &cluster, problem.global_batch = kSamples * ranks;
-  device.software.memory_traffic = memory_traffic_for(undisturbed(probe.run, WorkClass::kMemory), problem, device,
-                                                      {.data = ranks, .micro_batch = kSamples});
+  const Layout layout{.data = ranks, .micro_batch = kSamples};
+  // Products are slower in a step than one after the other: what others left in the caches is not theirs.
+  const double slower = probe.run.seconds(WorkClass::kMatrix) /
+                        std::max(1e-12, class_seconds(WorkClass::kMatrix, problem, device, layout));
+  if (slower > 1) {
+    for (double& f : device.flops) f /= slower;
+    // Told relative to them, and measured by themselves.
+    for (EfficiencyCurve* c : {&device.convolution, &device.attention_flash, &device.attention_math}) {
+      for (auto& [size, share] : c->points) share = std::min(1.0, share * slower);
+    }
+  }
+  device.software.memory_traffic =
+      memory_traffic_for(undisturbed(probe.run, WorkClass::kMemory), problem, device, layout);
   device.software.step_seconds = std::max(0.0, probe.run.gap_seconds);
   return absl::OkStatus();
 }
