@@ -182,15 +182,10 @@ class StageChecker {
 
   absl::StatusOr<bool> post(size_t s, const Step& step, const std::vector<int32_t>& axes, Kind kind, int32_t slot,
                             int64_t micro_batch) {
-    std::vector<int64_t> at(axes.size());
-    int64_t place = number(step, "peer");
-    for (size_t k = axes.size(); k-- > 0;) {
-      const int64_t n = mesh_.axes[static_cast<size_t>(axes[k])].size;
-      at[k] = place % n;
-      place /= n;
-    }
+    const int64_t place = number(step, "peer");
+    const std::vector<int64_t> at = coordinates_along(axes, place, mesh_);
     const auto own = static_cast<int>(s), peer = static_cast<int>(axes[0] == stage_axis_ ? at[0] : own);
-    if (place != 0 || peer == own)
+    if (place < 0 || place >= mesh_.ways(axes) || peer == own)
       return differs(where(s), ": expected another stage as its peer, found ", number(step, "peer"));
     const std::vector<int> along = mesh_.differing(own, peer);
     if (!along_stages(axes, along))
@@ -257,12 +252,7 @@ class StageChecker {
       (theirs ? s.gathered : s.scattered).push_back(a);
       if (!theirs) receivers *= mesh_.axes[static_cast<size_t>(a)].size;
     }
-    s.at.resize(s.gathered.size());
-    for (size_t k = s.at.size(); k-- > 0;) {
-      const int64_t n = mesh_.axes[static_cast<size_t>(s.gathered[k])].size;
-      s.at[k] = place % n;
-      place /= n;
-    }
+    s.at = coordinates_along(s.gathered, place, mesh_);
     s.nodes.assign(static_cast<size_t>(receivers), kNoNode);
     return s;
   }

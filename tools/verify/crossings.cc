@@ -25,16 +25,6 @@ int64_t index_along(const std::vector<int>& some, const std::vector<int>& axes, 
   return index;
 }
 
-std::vector<int64_t> coordinates_along(const std::vector<int>& axes, int64_t index, const Mesh& mesh) {
-  std::vector<int64_t> at(axes.size());
-  for (size_t k = axes.size(); k-- > 0;) {
-    const int64_t n = mesh.axes[static_cast<size_t>(axes[k])].size;
-    at[k] = index % n;
-    index /= n;
-  }
-  return at;
-}
-
 // The number of the block of one row that a node takes of its operand, -1 where it does something else.
 int64_t row_taken(const Graph& graph, const Node* node) {
   if (node == nullptr || node->op->name != "slice") return -1;
@@ -49,6 +39,16 @@ int64_t row_taken(const Graph& graph, const Node* node) {
 }
 
 }  // namespace
+
+std::vector<int64_t> coordinates_along(const std::vector<int>& axes, int64_t place, const Mesh& mesh) {
+  std::vector<int64_t> at(axes.size());
+  for (size_t k = axes.size(); k-- > 0;) {
+    const int64_t n = mesh.axes[static_cast<size_t>(axes[k])].size;
+    at[k] = place % n;
+    place /= n;
+  }
+  return at;
+}
 
 Mesh mesh_of(const runtime::Program& program) {
   Mesh mesh;

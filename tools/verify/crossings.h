@@ -15,6 +15,9 @@ namespace partita::verifier {
 
 Mesh mesh_of(const runtime::Program& program);
 
+// The coordinates along `axes` of a place that is counted row-major over them.
+std::vector<int64_t> coordinates_along(const std::vector<int>& axes, int64_t place, const Mesh& mesh);
+
 // Aborted where the program of `stage` uses an axis that it lacks.
 absl::Status check_axes(const RankProgram& p, const Mesh& mesh, int64_t stage);
 

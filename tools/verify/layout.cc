@@ -237,14 +237,13 @@ std::optional<std::vector<Digit>> through_view(const std::vector<Digit>& view, i
 
 // A part of a view as one of the root itself, where no digit of it is cut any more.
 void see_directly(Layout& x) {
-  if (x.through.empty()) return;
+  if (x.through.empty() || !x.axes.empty()) return;
   std::vector<Digit> digits;
   for (const Digit& d : x.digits) {
     auto direct = d.stride == 0 ? std::vector<Digit>{d} : through_view(x.through, d.size, d.stride);
     if (!direct) return;
     digits.insert(digits.end(), direct->begin(), direct->end());
   }
-  if (!x.axes.empty()) return;
   merge(digits);
   x.digits = std::move(digits);
   x.through.clear();
