@@ -14,7 +14,7 @@ constexpr int64_t kWidestTensor = 64, kWidestContext = 64, kMostInterleave = 16,
 
 int64_t blocks(const Workload& w) {
   int64_t n = 0;
-  for (size_t k = 0; k < w.units.size(); ++k) n += w.unit(k).name.rfind("block", 0) == 0;
+  for (size_t k = 0; k < w.units.size(); ++k) n += w.unit(k).is_block();
   return std::max<int64_t>(1, n);
 }
 
@@ -33,6 +33,13 @@ std::vector<int64_t> divisors(int64_t n) {
     if (d * d != n) large.push_back(n / d);
   }
   out.insert(out.end(), large.rbegin(), large.rend());
+  return out;
+}
+
+std::vector<int64_t> AxisRange::sizes(int64_t devices) const {
+  if (pinned) return devices % *pinned == 0 ? std::vector<int64_t>{*pinned} : std::vector<int64_t>{};
+  std::vector<int64_t> out = divisors(devices);
+  std::erase_if(out, [&](int64_t d) { return d > most; });
   return out;
 }
 
@@ -70,8 +77,12 @@ std::string axes_text(int64_t data, int64_t tensor, int64_t pipeline, int64_t co
 
 std::string describe(const Layout& l) {
   std::string text;
-  for (const Layout::StageAxes& s : l.stages)
-    append(text, text.empty() ? "" : " | ", axes_text(s.data, s.tensor, 1, s.context, s.expert));
+  for (size_t first = 0, next = 0; first < l.stages.size(); first = next) {
+    const Layout::StageAxes& s = l.stages[first];
+    while (next < l.stages.size() && l.stages[next] == s) ++next;
+    const std::string axes = axes_text(s.data, s.tensor, 1, s.context, s.expert);
+    append(text, text.empty() ? "" : " | ", next - first > 1 ? cat(next - first, " x (", axes, ")") : axes);
+  }
   if (text.empty()) {
     text = axes_text(l.data, l.tensor, l.pipeline, l.context, l.expert);
   } else {
@@ -182,6 +193,20 @@ absl::StatusOr<PinRecipe> pins_of_largest(PinRecipe pin, int64_t devices, std::v
 
 }  // namespace
 
+namespace {
+
+// Whether stages may differ without being pinned to: those of one group from those of others.
+bool parts_of(const Problem& problem, const PinRecipe& pin, Space& s) {
+  const std::vector<DeviceGroup>& groups = problem.cluster->groups;
+  const bool one_stage = problem.workload->whole_batches || pin.axis("pipeline").value_or(2) == 1;
+  if (one_stage || groups.size() < 2 || groups.size() > Space::kMostParts) return false;
+  std::vector<int64_t>& split = s.splits.emplace_back();
+  for (const DeviceGroup& g : groups) split.push_back(g.devices());
+  return true;
+}
+
+}  // namespace
+
 absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins, RecomputeMode recompute,
                                    std::optional<int64_t> micro) {
   const Workload& w = *problem.workload;
@@ -195,15 +220,12 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
     return absl::InvalidArgumentError(
         cat("pin ", name, ": ", size, " does not divide the ", devices, " devices of the cluster"));
   };
-  auto axis = [&](const char* name, std::vector<int64_t>& out, int64_t most) -> absl::Status {
-    if (auto size = pin.axis(name)) {
-      if (devices % *size != 0 && s.stages.empty()) return undivided(name, *size);
-      out = {*size};
-      return absl::OkStatus();
-    }
-    for (int64_t d : divisors(devices)) {
-      if (d <= most) out.push_back(d);
-    }
+  const bool may_differ = s.stages.empty() && parts_of(problem, pin, s);
+  auto axis = [&](const char* name, std::vector<int64_t>& out, AxisRange& range, int64_t most) -> absl::Status {
+    range = {pin.axis(name), std::max<int64_t>(1, most)};
+    out = range.sizes(devices);
+    if (out.empty() && s.stages.empty() && !may_differ) return undivided(name, *range.pinned);
+    if (out.empty()) out = {*range.pinned};
     return absl::OkStatus();
   };
   if (!pin.cuts.empty()) {
@@ -212,16 +234,14 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   }
   double widest = 1;  // a split factor that is smaller than the axis is worth nothing
   for (const UnitWork& u : w.kinds) widest = std::max(widest, u.split_factor);
-  PARTITA_RETURN_IF_ERROR(axis("tensor", s.tensor, std::min(kWidestTensor, static_cast<int64_t>(widest))));
-  PARTITA_RETURN_IF_ERROR(axis("pipeline", s.pipeline, w.whole_batches ? 1 : n));
-  PARTITA_RETURN_IF_ERROR(axis("context", s.context,
+  PARTITA_RETURN_IF_ERROR(
+      axis("tensor", s.tensor, s.ranges.tensor, std::min(kWidestTensor, static_cast<int64_t>(widest))));
+  PARTITA_RETURN_IF_ERROR(axis("pipeline", s.pipeline, s.ranges.pipeline, w.whole_batches ? 1 : n));
+  PARTITA_RETURN_IF_ERROR(axis("context", s.context, s.ranges.context,
                                w.sequence > 1 ? std::min(kWidestContext, static_cast<int64_t>(w.sequence / 1024)) : 1));
-  PARTITA_RETURN_IF_ERROR(axis("expert", s.expert, std::max<int64_t>(1, static_cast<int64_t>(w.experts))));
-  for (auto* list : {&s.tensor, &s.pipeline, &s.context, &s.expert}) {
-    if (list->empty()) list->push_back(1);
-  }
+  PARTITA_RETURN_IF_ERROR(axis("expert", s.expert, s.ranges.expert, static_cast<int64_t>(w.experts)));
   s.data = pin.axis("data");
-  if (s.data && devices % *s.data != 0 && s.stages.empty()) return undivided("data", *s.data);
+  if (s.data && devices % *s.data != 0 && s.stages.empty() && !may_differ) return undivided("data", *s.data);
   std::optional<int64_t> micro_pin = pin.micro_batch ? pin.micro_batch : micro;
   if (micro_pin) {
     s.micro_batch = {*micro_pin};

@@ -1,6 +1,7 @@
 // A layout: every choice that a plan makes about how to run a step; and the space of layouts for a problem.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ struct Layout {
   struct StageAxes {
     int64_t data = 1, tensor = 1, context = 1, expert = 1;
     int64_t devices() const { return data * tensor * context * expert; }
-    bool operator==(const StageAxes&) const = default;
+    auto operator<=>(const StageAxes&) const = default;
   };
   std::vector<StageAxes> stages;
 
@@ -42,6 +43,19 @@ struct Layout {
   // The layout that all stages would have if they were like this one.
   Layout of_stage(int64_t stage) const;
   bool operator==(const Layout&) const = default;
+};
+
+// The layouts of the stages, each as if all were like it.
+class StageLayouts {
+ public:
+  explicit StageLayouts(const Layout& l) : all_(l) {
+    for (int64_t s = 0; !l.stages.empty() && s < l.pipeline; ++s) own_.push_back(l.of_stage(s));
+  }
+  const Layout& operator[](size_t stage) const { return own_.empty() ? all_ : own_[stage]; }
+
+ private:
+  const Layout& all_;
+  std::vector<Layout> own_;
 };
 
 // "data 8 x tensor 4 x pipeline 2, ZeRO-1, micro-batch 2, 1f1b, recompute full"
@@ -65,8 +79,17 @@ int64_t micro_batches(const Problem& problem, const Layout& layout);
 // Why the layout cannot be, as a reason for the user; empty where it can.
 std::string invalid(const Problem& problem, const Layout& layout);
 
+// The sizes that an axis may have.
+struct AxisRange {
+  std::optional<int64_t> pinned;
+  int64_t most = 1;
+  // Those that divide `devices`.
+  std::vector<int64_t> sizes(int64_t devices) const;
+};
+
 // Values of each choice, pinned ones alone where pinned. InvalidArgument where pins contradict the problem.
 struct Space {
+  static constexpr size_t kMostParts = 8;
   std::vector<int64_t> tensor, pipeline, context, expert, micro_batch;  // data is what is left
   std::optional<int64_t> data;
   std::vector<int> zero;
@@ -80,7 +103,13 @@ struct Space {
   std::vector<int> cuts;  // units of each chunk, where cuts are pinned
   std::vector<std::string> cut_names;
   std::vector<Layout::StageAxes> stages;  // where they are pinned to differ
-  bool fixed = false;                     // one layout alone
+  // Where stages may differ without a pin: ways to divide the devices into consecutive parts, by the devices of each.
+  // The stages of a part are alike.
+  std::vector<std::vector<int64_t>> splits;
+  struct {
+    AxisRange tensor, pipeline, context, expert;  // pipeline: the stages of all parts
+  } ranges;
+  bool fixed = false;  // one layout alone
 };
 absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin, RecomputeMode recompute,
                                    std::optional<int64_t> micro);

@@ -1,6 +1,7 @@
 #include "partitioner/cluster.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -32,6 +33,19 @@ struct GroupEntry {
   const YamlNode* links = nullptr;
   std::string preset;
 };
+
+struct ClusterEntry {
+  const YamlNode* groups = nullptr;
+  const YamlNode* between = nullptr;
+};
+
+template <typename Entry>
+FieldParser<Entry> keep(const YamlNode* Entry::*member) {
+  return [member](const YamlNode& node, const std::string&, Entry& out) {
+    if (node.kind != YamlNode::Kind::kNull) out.*member = &node;
+    return absl::OkStatus();
+  };
+}
 
 class Reader {
  public:
@@ -82,14 +96,39 @@ class Reader {
     return out;
   }
 
- private:
-  static FieldParser<GroupEntry> keep(const YamlNode* GroupEntry::*member) {
-    return [member](const YamlNode& node, const std::string&, GroupEntry& out) {
-      if (node.kind != YamlNode::Kind::kNull) out.*member = &node;
-      return absl::OkStatus();
+  // A link, and how many devices share it: `devices` where it does not say.
+  absl::StatusOr<LinkLevel> level(const YamlNode& item, const std::string& at, int64_t devices) const {
+    using L = LinkEntry;
+    static const Fields<L> kFields = {
+        {"kind", text(&L::kind)},
+        {"bandwidth", number(&L::bandwidth, kPositive)},
+        {"latency", number(&L::latency, kNonNegative)},
+        {"efficiency", number(&L::efficiency, {"a number in (0, 1]", [](double x) { return x > 0 && x <= 1; }})},
+        {"group", integer(&L::group, 1, kMostDevices)},
     };
+    LinkEntry entry;
+    PARTITA_RETURN_IF_ERROR(parse_fields(item, at, kFields, entry));
+    const LinkProfile* profile = library_.link(entry.kind);
+    if (!profile) return unknown(item, join_path(at, "kind"), entry.kind, library_.link_kinds());
+    LinkLevel level{*profile, entry.group.value_or(devices)};
+    level.link.bandwidth = entry.bandwidth.value_or(profile->bandwidth);
+    level.link.latency = entry.latency.value_or(profile->latency);
+    level.link.efficiency = entry.efficiency.value_or(profile->efficiency);
+    double fastest = is_network(entry.kind) ? kFastestNetwork : kFastestLink;
+    if (level.link.bandwidth > fastest) {
+      return yaml_error(item.line, item.column,
+                        cat(at, ".bandwidth: expected bytes per second, device and direction of at most ", fastest,
+                            " for ", entry.kind, ", found ", level.link.bandwidth, "; bits per second? then write ",
+                            level.link.bandwidth / 8));
+    }
+    if (level.link.bandwidth < 1e6)
+      return yaml_error(item.line, item.column,
+                        cat(at, ".bandwidth: expected bytes per second (25e9 for 200 Gb/s), found ",
+                            level.link.bandwidth, "; gigabytes? then write ", level.link.bandwidth, "e9"));
+    return level;
   }
 
+ private:
   static absl::Status unknown(const YamlNode& node, const std::string& path, const std::string& name,
                               const std::vector<std::string>& known) {
     std::string near = nearest_name(name, known);
@@ -126,40 +165,14 @@ class Reader {
   }
 
   absl::Status links(const YamlNode& node, const std::string& path, DeviceGroup& out) const {
-    using L = LinkEntry;
-    static const Fields<L> kFields = {
-        {"kind", text(&L::kind)},
-        {"bandwidth", number(&L::bandwidth, kPositive)},
-        {"latency", number(&L::latency, kNonNegative)},
-        {"efficiency", number(&L::efficiency, {"a number in (0, 1]", [](double x) { return x > 0 && x <= 1; }})},
-        {"group", integer(&L::group, 1, kMostDevices)},
-    };
     if (node.kind != YamlNode::Kind::kSequence || node.items.empty())
       return unexpected(node, path, "a list of links, innermost first");
     int64_t inner = 1;
     for (size_t k = 0; k < node.items.size(); ++k) {
       const YamlNode& item = *node.items[k];
       std::string at = cat(path, "[", k, "]");
-      LinkEntry entry;
-      PARTITA_RETURN_IF_ERROR(parse_fields(item, at, kFields, entry));
-      const LinkProfile* profile = library_.link(entry.kind);
-      if (!profile) return unknown(item, join_path(at, "kind"), entry.kind, library_.link_kinds());
-      LinkLevel level{*profile,
-                      entry.group.value_or(k + 1 == node.items.size() ? out.devices() : out.devices_per_node)};
-      level.link.bandwidth = entry.bandwidth.value_or(profile->bandwidth);
-      level.link.latency = entry.latency.value_or(profile->latency);
-      level.link.efficiency = entry.efficiency.value_or(profile->efficiency);
-      double fastest = is_network(entry.kind) ? kFastestNetwork : kFastestLink;
-      if (level.link.bandwidth > fastest) {
-        return yaml_error(item.line, item.column,
-                          cat(at, ".bandwidth: expected bytes per second, device and direction of at most ", fastest,
-                              " for ", entry.kind, ", found ", level.link.bandwidth, "; bits per second? then write ",
-                              level.link.bandwidth / 8));
-      }
-      if (level.link.bandwidth < 1e6)
-        return yaml_error(item.line, item.column,
-                          cat(at, ".bandwidth: expected bytes per second (25e9 for 200 Gb/s), found ",
-                              level.link.bandwidth, "; gigabytes? then write ", level.link.bandwidth, "e9"));
+      PARTITA_ASSIGN_OR_RETURN(
+          LinkLevel level, this->level(item, at, k + 1 == node.items.size() ? out.devices() : out.devices_per_node));
       if (level.group % inner != 0 || out.devices() % level.group != 0) {
         return yaml_error(item.line, item.column,
                           cat(at, ".group: expected a multiple of the level inside (", inner, ") that divides the ",
@@ -212,10 +225,38 @@ std::string Cluster::hardware() const {
   return text;
 }
 
-const DeviceGroup& Cluster::group_of(int64_t rank) const {
+size_t Cluster::index_of_group(int64_t rank) const {
   size_t k = 0;
   while (k + 1 < groups.size() && rank >= groups[k].devices()) rank -= groups[k++].devices();
-  return groups[k];
+  return k;
+}
+
+DeviceGroup Cluster::joined(size_t first, size_t last, Precision precision) const {
+  DeviceGroup out = groups[first];
+  if (first == last) return out;
+  LinkProfile inner = out.links.front().link, network = between.value_or(out.network);
+  auto slower = [](const LinkProfile& a, const LinkProfile& b) { return a.bandwidth <= b.bandwidth ? a : b; };
+  const size_t p = static_cast<size_t>(precision);
+  int64_t devices = 0;
+  for (size_t k = first; k <= last; ++k) {
+    const DeviceGroup& g = groups[k];
+    DeviceProfile device = g.device.flops[p] < out.device.flops[p] ? g.device : out.device;
+    for (size_t f = 0; f < device.flops.size(); ++f) device.flops[f] = std::min(g.device.flops[f], out.device.flops[f]);
+    device.bandwidth = std::min(g.device.bandwidth, out.device.bandwidth);
+    device.memory_bytes = std::min(g.device.memory_bytes, out.device.memory_bytes);
+    device.reserve_bytes = std::max(g.device.reserve_bytes, out.device.reserve_bytes);
+    out.device = std::move(device);
+    out.devices_per_node = std::gcd(out.devices_per_node, g.devices_per_node);
+    devices += g.devices();
+    inner = slower(inner, g.links.front().link);
+    network = slower(network, g.nodes > 1 ? g.links.back().link : between.value_or(g.network));
+  }
+  out.nodes = devices / out.devices_per_node;
+  out.links.clear();
+  if (out.devices_per_node > 1) out.links.push_back({inner, out.devices_per_node});
+  out.links.push_back({network, devices});
+  out.network = network;
+  return out;
 }
 
 absl::StatusOr<Cluster> parse_cluster(std::string_view text, const std::string& file, const ProfileLibrary& library) {
@@ -226,20 +267,31 @@ absl::StatusOr<Cluster> parse_cluster(std::string_view text, const std::string& 
   out.text = std::string(text);
   Reader reader(library);
   const YamlNode& node = **root;
-  bool several = node.kind == YamlNode::Kind::kMapping && node.entries.size() == 1 && node.entries[0].key == "groups";
-  if (!several) {
+  auto has = [&](std::string_view key) {
+    return node.kind == YamlNode::Kind::kMapping &&
+           std::any_of(node.entries.begin(), node.entries.end(), [&](const YamlEntry& e) { return e.key == key; });
+  };
+  if (!has("groups")) {
     auto group = reader.group(node, "");
     if (!group.ok()) return in_file(group.status());
     out.groups.push_back(*std::move(group));
     return out;
   }
-  const YamlNode& list = *node.entries[0].value;
-  if (list.kind != YamlNode::Kind::kSequence || list.items.empty())
-    return in_file(unexpected(list, "groups", "a list of groups of devices"));
-  for (size_t k = 0; k < list.items.size(); ++k) {
-    auto group = reader.group(*list.items[k], cat("groups[", k, "]"));
+  static const Fields<ClusterEntry> kFields = {{"groups", keep(&ClusterEntry::groups)},
+                                               {"between", keep(&ClusterEntry::between)}};
+  ClusterEntry entry;
+  if (absl::Status read = parse_fields(node, "", kFields, entry); !read.ok()) return in_file(read);
+  if (!entry.groups || entry.groups->kind != YamlNode::Kind::kSequence || entry.groups->items.empty())
+    return in_file(unexpected(entry.groups ? *entry.groups : node, "groups", "a list of groups of devices"));
+  for (size_t k = 0; k < entry.groups->items.size(); ++k) {
+    auto group = reader.group(*entry.groups->items[k], cat("groups[", k, "]"));
     if (!group.ok()) return in_file(group.status());
     out.groups.push_back(*std::move(group));
+  }
+  if (entry.between) {
+    auto link = reader.level(*entry.between, "between", out.devices());
+    if (!link.ok()) return in_file(link.status());
+    out.between = std::move(link->link);
   }
   return out;
 }

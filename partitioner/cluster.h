@@ -1,6 +1,7 @@
 // cluster.yaml: the machines to plan for (docs/planning.md).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,14 +30,20 @@ struct DeviceGroup {
 
 struct Cluster {
   std::vector<DeviceGroup> groups;
-  std::string text;  // as it was read
+  std::optional<LinkProfile> between;  // that joins the groups, where the file says so
+  std::string text;                    // as it was read
 
   int64_t devices() const;
   double price_per_hour() const;                 // of all
   double peak_flops(Precision precision) const;  // of all
   std::string hardware() const;                  // "8 x A100-80GB + 8 x H100-80GB"
   // The group that a rank is in.
-  const DeviceGroup& group_of(int64_t rank) const;
+  const DeviceGroup& group_of(int64_t rank) const { return groups[index_of_group(rank)]; }
+  size_t index_of_group(int64_t rank) const;
+  // Groups first to last as one, for ranks that work in step: every device is as slow (at `precision`) and as small as
+  // the worst of them, and the link between groups, or their own network where that is slower, joins nodes of as many
+  // devices as divide the nodes of each.
+  DeviceGroup joined(size_t first, size_t last, Precision precision) const;
 };
 
 // Errors are InvalidArgument "file:line:column: path: expected …, found …" (NotFound for a missing file).

@@ -8,8 +8,6 @@
 namespace partita {
 namespace {
 
-bool is_block(const UnitWork& u) { return u.name.rfind("block", 0) == 0; }
-
 double whole_share(const UnitWork& u, const Layout& l) {
   return l.sequence_parallel && u.sequence ? 1 / static_cast<double>(l.tensor) : 1;
 }
@@ -39,7 +37,7 @@ double saved_bytes(const UnitWork& u, const Problem& problem, const DeviceProfil
   double samples = static_cast<double>(l.micro_batch);
   if (problem.workload->sequence > 1) samples /= static_cast<double>(l.context);
   double element = problem.options.element_bytes(), whole = whole_share(u, l), t = static_cast<double>(l.tensor);
-  bool full = l.recompute == RecomputeMode::kFull && is_block(u) && !recomputed;
+  bool full = l.recompute == RecomputeMode::kFull && u.is_block() && !recomputed;
   if (full) return u.input * element * whole * samples;
   auto here = [&](const TensorParts& p) { return p[0] / t + p[1] * whole; };
   double bytes = here(u.saved) * element + here(u.saved_bytes);
@@ -51,6 +49,16 @@ double saved_bytes(const UnitWork& u, const Problem& problem, const DeviceProfil
     }
   }
   return bytes * samples;
+}
+
+double in_flight(const Problem& problem, const Layout& l, int64_t stage) {
+  if (l.pipeline == 1) return 1;
+  double p = static_cast<double>(l.pipeline), v = static_cast<double>(l.interleave),
+         all = static_cast<double>(micro_batches(problem, l));
+  if (l.schedule == PipelineSchedule::kGpipe) return all;
+  if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1)
+    return std::min(all * v, 2 * (p - static_cast<double>(stage) - 1) + (v - 1) * p + 1) / v;
+  return std::min(all, p - static_cast<double>(stage));
 }
 
 double stashed_versions(const Layout& l, double in_flight) {
@@ -75,13 +83,13 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
     // Whole on every rank, as the file has them, with a copy in the compute precision.
     frozen += n * (u.frozen_bytes + (mixed ? u.frozen * element : 0));
     m.activations += n * saved_bytes(u, problem, device, l, false) * in_flight;
-    largest_saved = std::max(largest_saved, is_block(u) ? saved_bytes(u, problem, device, l, true) : 0);
+    largest_saved = std::max(largest_saved, u.is_block() ? saved_bytes(u, problem, device, l, true) : 0);
     double samples = static_cast<double>(l.micro_batch);
     if (w.sequence > 1) samples /= static_cast<double>(l.context);
     double split = u.largest_split ? static_cast<double>(l.tensor) : 1;
-    double each = is_block(u) ? 2 * element / split  // of the largest value and its gradient
-                  : split > 1 ? software.gathered_logit_bytes
-                              : software.logit_bytes;
+    double each = u.is_block() ? 2 * element / split  // of the largest value and its gradient
+                  : split > 1  ? software.gathered_logit_bytes
+                               : software.logit_bytes;
     logits = std::max(logits, u.largest * samples * each);
   }
   double group = static_cast<double>(l.data * l.expert * l.context);

@@ -39,6 +39,9 @@ LayoutCommunicators communicators(const Layout& layout);
 double saved_bytes(const UnitWork& unit, const Problem& problem, const DeviceProfile& device, const Layout& layout,
                    bool recomputed);
 
+// Micro-batches whose values a stage holds at once: fractions where it holds chunks of them.
+double in_flight(const Problem& problem, const Layout& layout, int64_t stage);
+
 // Versions of its weights that a stage keeps beside the current ones, where `in_flight` micro-batches are in flight
 // (stash_weights.h).
 double stashed_versions(const Layout& layout, double in_flight);

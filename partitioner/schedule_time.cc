@@ -9,25 +9,10 @@ namespace {
 constexpr double kMostReplayed = 3e5;  // operations of a pipeline that are simulated one by one
 constexpr double kUpdateKernels = 20;  // of an optimizer that updates many parameters in one
 
-bool is_block(const UnitWork& u) { return u.name.rfind("block", 0) == 0; }
-
 // What of a collective is left to wait for when `hidden` seconds of compute run beside it.
 double exposed(double communication, double compute, double share) {
   return communication - std::min(communication, compute) * share;
 }
-
-// The layouts of the stages, each as if all were like it.
-class StageLayouts {
- public:
-  explicit StageLayouts(const Layout& l) : all_(l) {
-    for (int64_t s = 0; !l.stages.empty() && s < l.pipeline; ++s) own_.push_back(l.of_stage(s));
-  }
-  const Layout& operator[](size_t stage) const { return own_.empty() ? all_ : own_[stage]; }
-
- private:
-  const Layout& all_;
-  std::vector<Layout> own_;
-};
 
 // What it takes to send `bytes` round the axis's ranks in messages of `message`, beside sending them at once.
 double more_messages(const DeviceGroup& group, RankAxis axis, double bytes, double message) {
@@ -54,26 +39,27 @@ struct CostModel::StageCost {
   double forward = 0, backward = 0, weight = 0;  // with all that is waited for
   double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, gathers = 0, statistics = 0;
   double gradients = 0, optimizer = 0;  // where each micro-batch updates
-  double relayout = 0;                  // of what comes from a stage that divides samples over more ranks
+  double send = 0;                      // not hidden, and what a stage that divides other things is sent is laid out
 };
 
-const DeviceGroup& CostModel::group_of_stage(const Layout& l, int64_t stage) const {
+CostModel::CostModel(const Problem& problem) : problem_(problem) {
+  const Cluster& c = *problem_.cluster;
+  for (size_t first = 0; first < c.groups.size(); ++first) {
+    for (size_t last = first + 1; last < c.groups.size(); ++last)
+      joined_.try_emplace({first, last}, c.joined(first, last, problem_.options.precision));
+  }
+}
+
+const DeviceGroup& CostModel::group_of_ranks(int64_t first, int64_t last) const {
   const Cluster& c = *problem_.cluster;
   if (c.groups.size() == 1) return c.groups[0];
-  // Ranks of one stage may lie in several groups; the slowest of them sets its pace.
-  const DeviceGroup* slowest = nullptr;
-  for (int64_t rank = l.first_device(stage), last = l.first_device(stage + 1); rank < last;) {
-    const DeviceGroup& g = c.group_of(rank);
-    size_t p = static_cast<size_t>(problem_.options.precision);
-    if (!slowest || g.device.flops[p] < slowest->device.flops[p]) slowest = &g;
-    int64_t end = 0;
-    for (const DeviceGroup& h : c.groups) {
-      end += h.devices();
-      if (rank < end) break;
-    }
-    rank = end;
-  }
-  return *slowest;
+  const size_t from = c.index_of_group(first), to = c.index_of_group(last);
+  return from == to ? c.groups[from] : joined_.at({from, to});
+}
+
+const DeviceGroup& CostModel::group_of_stage(const Layout& l, int64_t stage) const {
+  const int64_t first = l.first_device(stage);
+  return group_of_ranks(first, first + l.devices_of_stage(stage) - 1);
 }
 
 CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& group, const Layout& l) const {
@@ -85,8 +71,8 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   UnitTime t = unit_time(u, w, device, problem_.options, share);
   UnitCost c;
   c.forward = t.forward, c.input_gradient = t.input_gradient, c.weight_gradient = t.weight_gradient;
-  if (l.recompute == RecomputeMode::kFull && is_block(u)) c.recompute = t.forward + device.software.recompute_seconds;
-  if (l.recompute == RecomputeMode::kSelective && is_block(u) && !problem_.options.flash) c.recompute = t.attention;
+  if (l.recompute == RecomputeMode::kFull && u.is_block()) c.recompute = t.forward + device.software.recompute_seconds;
+  if (l.recompute == RecomputeMode::kSelective && u.is_block() && !problem_.options.flash) c.recompute = t.attention;
   double positions = static_cast<double>(l.micro_batch) / (w.sequence > 1 ? static_cast<double>(l.context) : 1);
   auto reduce = [&](const std::vector<double>& list, bool sequence) {
     double seconds = 0;
@@ -146,85 +132,6 @@ const std::vector<CostModel::UnitCost>& CostModel::unit_costs(const DeviceGroup&
   return at->second;
 }
 
-// Blocks evenly, the first chunks one more where they do not divide; what stands before the first block goes to the
-// first chunk, what follows the last to the last.
-std::vector<int> CostModel::even_cuts(const Layout& l) const {
-  const Workload& w = *problem_.workload;
-  int64_t parts = l.pipeline * l.interleave, blocks = 0;
-  for (size_t k = 0; k < w.units.size(); ++k) blocks += is_block(w.unit(k));
-  std::vector<int> cuts(static_cast<size_t>(parts), 0);
-  size_t at = 0;
-  for (int64_t p = 0; p < parts; ++p) {
-    // The last chunks get the smaller shares: the loss is there.
-    int64_t want = blocks / parts + (p < blocks % parts ? 1 : 0);
-    while (at < w.units.size() && (want > 0 || !is_block(w.unit(at)) || p + 1 == parts)) {
-      if (is_block(w.unit(at)) && want-- == 0) break;
-      ++cuts[static_cast<size_t>(p)], ++at;
-    }
-  }
-  return cuts;
-}
-
-// best[p][k]: the smallest possible time of the slowest of p chunks over the first k units.
-std::vector<int> CostModel::cut_by_time(const Layout& l) {
-  const Workload& w = *problem_.workload;
-  size_t n = w.units.size(), parts = static_cast<size_t>(l.pipeline * l.interleave);
-  if (parts > n || parts * n * n > size_t{40000000}) return even_cuts(l);
-  std::vector<std::vector<double>> sum(static_cast<size_t>(l.pipeline));  // per stage, prefix sums
-  const StageLayouts layouts(l);
-  for (int64_t s = 0; s < l.pipeline; ++s) {
-    const auto& costs = unit_costs(group_of_stage(l, s), layouts[static_cast<size_t>(s)]);
-    auto& prefix = sum[static_cast<size_t>(s)];
-    prefix.push_back(0);
-    for (int k : w.units) {
-      const UnitCost& c = costs[static_cast<size_t>(k)];
-      prefix.push_back(prefix.back() + c.forward + c.input_gradient + c.weight_gradient + c.recompute +
-                       c.tensor_forward + c.tensor_backward);
-    }
-  }
-  constexpr double kInfinite = 1e300;
-  std::vector<std::vector<double>> best(parts + 1, std::vector<double>(n + 1, kInfinite));
-  std::vector<std::vector<int>> from(parts + 1, std::vector<int>(n + 1, 0));
-  best[0][0] = 0;
-  for (size_t p = 1; p <= parts; ++p) {
-    const auto& prefix = sum[(p - 1) % static_cast<size_t>(l.pipeline)];
-    for (size_t k = p; k <= n; ++k) {
-      for (size_t j = k; j-- > p - 1;) {
-        double last = prefix[k] - prefix[j];
-        if (last >= best[p][k]) break;
-        double value = std::max(best[p - 1][j], last);
-        if (value < best[p][k]) best[p][k] = value, from[p][k] = static_cast<int>(j);
-      }
-    }
-  }
-  std::vector<int> cuts(parts, 0);
-  for (size_t p = parts, k = n; p > 0; --p) {
-    cuts[p - 1] = static_cast<int>(k) - from[p][k];
-    k = static_cast<size_t>(from[p][k]);
-  }
-  return cuts;
-}
-
-std::vector<int> CostModel::balanced_cuts(const Layout& l) {
-  if (!l.stages.empty()) return cut_by_time(l);  // pinned: priced few times
-  auto [at, fresh] = cuts_.try_emplace({time_key(group_of_stage(l, 0), l), l.pipeline, l.interleave});
-  if (fresh) at->second = cut_by_time(l);
-  return at->second;
-}
-
-std::vector<StageUnits> CostModel::chunk_units(const Layout& l) {
-  const Workload& w = *problem_.workload;
-  std::vector<int> cuts = l.cuts.empty() ? even_cuts(l) : l.cuts;
-  std::vector<StageUnits> out(cuts.size());
-  size_t at = 0;
-  for (size_t p = 0; p < cuts.size(); ++p) {
-    out[p].counts.assign(w.kinds.size(), 0);
-    for (int k = 0; k < cuts[p] && at < w.units.size(); ++k, ++at) ++out[p].counts[static_cast<size_t>(w.units[at])];
-    out[p].units = cuts[p];
-  }
-  return out;
-}
-
 // A rank of stage `to` gathers what ranks of `from` have of its samples and positions, one micro-batch's; where they
 // are more or fewer, each part was sent to one of its ranks.
 double CostModel::relayout_seconds(const Layout& from, const Layout& to, const DeviceGroup& group) const {
@@ -244,7 +151,7 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
                                           std::vector<StageCost>(static_cast<size_t>(whole.interleave)));
   const StageLayouts layouts(whole);
   int64_t m = micro_batches(problem_, whole);
-  double send = send_seconds(whole);
+  const std::vector<double> sends = this->sends(whole);
   for (size_t p = 0; p < chunks.size(); ++p) {
     size_t stages = static_cast<size_t>(whole.pipeline), stage = p % stages, chunk = p / stages;
     const Layout& l = layouts[stage];
@@ -304,12 +211,13 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
       s.compute += seconds, s.weight += seconds;
     }
     double host = software.micro_batch_seconds / static_cast<double>(l.interleave);
-    double wait = send * (1 - software.overlap_send);
-    s.forward += host / 3 + wait, s.backward += host * 2 / 3 + wait;
+    const double shown = 1 - software.overlap_send;  // to the next stage, and gradients to the one before
+    const double on = sends[stage] * shown, back = sends[stage > 0 ? stage - 1 : 0] * shown;
+    s.forward += host / 3 + on, s.backward += host * 2 / 3 + back, s.send += on + back;
     if (!whole.stages.empty()) {
       double in = p > 0 ? relayout_seconds(layouts[(p - 1) % stages], l, group) : 0,
-             back = p + 1 < chunks.size() ? relayout_seconds(layouts[(p + 1) % stages], l, group) : 0;
-      s.forward += in, s.backward += back, s.relayout += in + back;
+             out_of = p + 1 < chunks.size() ? relayout_seconds(layouts[(p + 1) % stages], l, group) : 0;
+      s.forward += in, s.backward += out_of, s.send += in + out_of;
     }
     if (l.schedule != PipelineSchedule::kZeroBubble || l.pipeline == 1) s.backward += s.weight;
   }
@@ -318,16 +226,6 @@ std::vector<std::vector<CostModel::StageCost>> CostModel::stage_costs(const Layo
 }
 
 namespace {
-
-// Micro-batches (fractions for chunks) whose values a stage holds at once.
-double in_flight(const Layout& l, int64_t stage, int64_t m) {
-  if (l.pipeline == 1) return 1;
-  double p = static_cast<double>(l.pipeline), v = static_cast<double>(l.interleave), all = static_cast<double>(m);
-  if (l.schedule == PipelineSchedule::kGpipe) return all;
-  if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1)
-    return std::min(all * v, 2 * (p - static_cast<double>(stage) - 1) + (v - 1) * p + 1) / v;
-  return std::min(all, p - static_cast<double>(stage));
-}
 
 // All chunks of a stage.
 StageUnits units_of_stage(const Layout& l, const std::vector<StageUnits>& chunks, int64_t stage) {
@@ -348,7 +246,7 @@ void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chun
     const Layout own = l.of_stage(stage);
     const UpdateCost update = update_cost(own, group_of_stage(l, stage), units, c.backward);
     double stash = 0;
-    if (stashed_versions(l, in_flight(l, stage, micro_batches(problem_, l))) > 0) {
+    if (stashed_versions(l, in_flight(problem_, l, stage)) > 0) {
       auto [dense, expert] = local_parameters(*problem_.workload, units, own);
       const double bytes = 2 * (dense + expert) * problem_.options.element_bytes();
       stash = memory_time(group_of_stage(l, stage).device, bytes, 1);
@@ -360,37 +258,56 @@ void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chun
 
 double CostModel::crossing_elements() const {
   double input = 0;
-  for (const UnitWork& u : problem_.workload->kinds) input = is_block(u) ? std::max(input, u.input) : input;
+  for (const UnitWork& u : problem_.workload->kinds) input = u.is_block() ? std::max(input, u.input) : input;
   return input;
 }
 
-double CostModel::send_seconds(const Layout& l) const {
+double CostModel::send_seconds(const Layout& l, int64_t stage) const {
   if (l.pipeline == 1) return 0;
   const Workload& w = *problem_.workload;
+  const int64_t next = stage + 1 < l.pipeline ? stage + 1 : 0, first = std::min(stage, next),
+                last = std::max(stage, next);
+  const int64_t apart = std::min(l.devices_of_stage(stage), l.devices_of_stage(next));
   double bytes = crossing_elements() * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
-  if (w.sequence > 1) bytes /= static_cast<double>(l.context);
-  bytes /= static_cast<double>(l.tensor);  // each rank sends its part; the other side gathers it
-  int64_t apart = l.devices_of_stage(0);
-  for (int64_t stage = 0; stage < l.pipeline; ++stage) apart = std::min(apart, l.devices_of_stage(stage));
-  if (!l.stages.empty()) {  // a stage with fewer ranks sends and gets more on each
-    bytes = crossing_elements() * static_cast<double>(l.micro_batch * l.data * l.expert) *
-            problem_.options.element_bytes() / static_cast<double>(apart);
+  if (l.stages.empty()) {
+    if (w.sequence > 1) bytes /= static_cast<double>(l.context);
+    bytes /= static_cast<double>(l.tensor);  // each rank sends its part; the other side gathers it
+  } else {                                   // a stage with fewer ranks sends and gets more on each
+    bytes *= static_cast<double>(l.data * l.expert) / static_cast<double>(apart);
   }
-  const DeviceGroup& g = problem_.cluster->groups[0];
-  return collective_time(g, CollectiveKind::kSend, {2, apart}, bytes).seconds;
+  const DeviceGroup& group = group_of_ranks(l.first_device(first), l.first_device(last + 1) - 1);
+  const bool within = &group == &group_of_stage(l, stage) && &group == &group_of_stage(l, next);
+  // From one group to another all go over the link between them.
+  return collective_time(group, CollectiveKind::kSend, {2, within ? apart : group.devices()}, bytes).seconds;
 }
 
-Simulation CostModel::simulation(const Layout& l) {
+std::vector<double> CostModel::sends(const Layout& l) const {
+  std::vector<double> out;
+  const bool alike = l.stages.empty() && problem_.cluster->groups.size() == 1;
+  for (int64_t s = 0; s < l.pipeline; ++s) {
+    const bool known = s > 0 && (alike || (s + 1 == l.pipeline && l.interleave == 1));  // the last sends to none
+    out.push_back(known ? out.back() : send_seconds(l, s));
+  }
+  return out;
+}
+
+Simulation CostModel::timeline(const Layout& l, const std::vector<std::vector<StageCost>>& costs) const {
   Simulation s;
   s.micro_batches = micro_batches(problem_, l);
   s.schedule = l.schedule;
-  for (const auto& stage : stage_costs(l)) {
+  for (const auto& stage : costs) {
     s.chunks.emplace_back();
     for (const StageCost& c : stage) s.chunks.back().push_back({c.forward, c.backward, c.weight});
   }
-  s.send = send_seconds(l) * problem_.cluster->groups[0].device.software.overlap_send;
+  // All of them on the way through the pipeline as one with the mean time.
+  const std::vector<double> each = sends(l);
+  for (int64_t stage = 0; stage + 1 < l.pipeline; ++stage)
+    s.send += each[static_cast<size_t>(stage)] * group_of_stage(l, stage).device.software.overlap_send;
+  if (l.pipeline > 1) s.send /= static_cast<double>(l.pipeline - 1);
   return s;
 }
+
+Simulation CostModel::simulation(const Layout& l) { return timeline(l, stage_costs(l)); }
 
 namespace {
 
@@ -414,21 +331,37 @@ double closed_form(const Simulation& s, int64_t pipeline, double v, double* busi
 
 }  // namespace
 
+// A stage s that takes c_s(u) seconds for a unit u of a micro-batch, and all of them at most T: for any weights w of
+// the stages, T sum(w) >= sum_s w_s sum_{u on s} c_s(u) >= sum_u min_s w_s c_s(u). Weights that make the heaviest kind
+// of unit take equally long everywhere give a bound that is close where most of the time is in blocks.
 double CostModel::lower_bound(const Layout& l) {
-  if (!l.stages.empty()) return 0;  // there are no others with these axes
-  // Every device does its share of the compute at least.
   const Workload& w = *problem_.workload;
-  double fastest = 1e300;
-  for (const DeviceGroup& g : problem_.cluster->groups) {
-    const auto& costs = unit_costs(g, l);
-    double sum = 0;
-    for (int k : w.units) {
-      const UnitCost& c = costs[static_cast<size_t>(k)];
-      sum += c.forward + c.input_gradient + c.weight_gradient + c.recompute + c.tensor_forward + c.tensor_backward;
+  const StageLayouts layouts(l);
+  std::vector<double> times(w.kinds.size(), 0), least;
+  std::vector<int64_t> count(w.kinds.size(), 0);
+  for (int k : w.units) ++count[static_cast<size_t>(k)];
+  double weights = 0;
+  std::optional<size_t> heaviest;
+  auto weigh = [&](const std::vector<UnitCost>& costs, const Layout& own, double stages) {
+    for (size_t k = 0; k < times.size(); ++k) times[k] = seconds(costs[k], own) * static_cast<double>(count[k]);
+    if (!heaviest) heaviest = static_cast<size_t>(std::max_element(times.begin(), times.end()) - times.begin());
+    const double weight = times[*heaviest] > 0 ? 1 / times[*heaviest] : 1;
+    weights += stages * weight;
+    if (least.empty()) least.assign(times.size(), 1e300);
+    for (size_t k = 0; k < times.size(); ++k) least[k] = std::min(least[k], weight * times[k]);
+  };
+  const Cluster& c = *problem_.cluster;
+  if (c.groups.size() == 1 && l.stages.empty()) {
+    weigh(unit_costs(c.groups[0], l), l, static_cast<double>(l.pipeline));
+  } else {
+    for (int64_t s = 0; s < l.pipeline; ++s) {
+      const Layout& own = layouts[static_cast<size_t>(s)];
+      weigh(unit_costs(group_of_stage(l, s), own), own, 1);
     }
-    fastest = std::min(fastest, sum);
   }
-  return fastest * static_cast<double>(micro_batches(problem_, l)) / static_cast<double>(l.pipeline);
+  double sum = 0;
+  for (double t : least) sum += t;
+  return sum / weights * static_cast<double>(micro_batches(problem_, l));
 }
 
 CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup& g, const StageUnits& units,
@@ -467,21 +400,12 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
 Prediction CostModel::predict(const Layout& l, bool replay) {
   Prediction out;
   const Workload& w = *problem_.workload;
-  const DeviceGroup& group = problem_.cluster->groups[0];
-  const SoftwareProfile& software = group.device.software;
-  int64_t m = micro_batches(problem_, l);
-  double micro = static_cast<double>(m);
+  const SoftwareProfile& software = problem_.cluster->groups[0].device.software;
+  double micro = static_cast<double>(micro_batches(problem_, l));
   Breakdown& b = out.breakdown;
 
   std::vector<std::vector<StageCost>> costs = stage_costs(l);
-  Simulation sim;
-  sim.micro_batches = m, sim.schedule = l.schedule;
-  for (const auto& stage : costs) {
-    sim.chunks.emplace_back();
-    for (const StageCost& c : stage) sim.chunks.back().push_back({c.forward, c.backward, c.weight});
-  }
-  double send = send_seconds(l);
-  sim.send = send * software.overlap_send;
+  const Simulation sim = timeline(l, costs);
   double busiest = 0;
   double pipeline = closed_form(sim, l.pipeline, static_cast<double>(l.interleave), &busiest);
   if (replay && l.pipeline > 1 && 2 * micro * static_cast<double>(l.pipeline * l.interleave) <= kMostReplayed)
@@ -502,8 +426,8 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
     b.gradients += micro * c.gradients, b.optimizer += micro * c.optimizer;
   }
   double latency = 2 * static_cast<double>(l.pipeline - 1) * sim.send;
-  b.send = latency + 2 * micro * static_cast<double>(l.interleave) * (send - sim.send);
-  for (const StageCost& c : costs[worst]) b.send += micro * c.relayout;
+  b.send = latency;
+  for (const StageCost& c : costs[worst]) b.send += micro * c.send;
   b.bubble = std::max(0.0, pipeline - busiest - latency);
   b.host = software.micro_batch_seconds * micro + software.step_seconds;
   out.bubble_share = pipeline > 0 ? (pipeline - busiest) / pipeline : 0;
@@ -522,7 +446,7 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
     out.gradient_algorithm = update.algorithm;
     if (!each && update.total() > b.gradients + b.optimizer + b.offload)
       b.gradients = update.gradients, b.optimizer = update.optimizer, b.offload = update.offload;
-    out.memory.push_back(stage_memory(problem_, g.device, own, units, in_flight(l, stage, m)));
+    out.memory.push_back(stage_memory(problem_, g.device, own, units, in_flight(problem_, l, stage)));
     out.capacity.push_back(g.device.memory_bytes);
     double over = out.memory.back().total() - g.device.memory_bytes;
     size_t s = static_cast<size_t>(stage), worst_memory = static_cast<size_t>(out.worst_stage);

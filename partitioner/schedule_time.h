@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,19 +39,31 @@ struct Prediction {
 
 class CostModel {
  public:
-  explicit CostModel(const Problem& problem) : problem_(problem) {}
+  explicit CostModel(const Problem& problem);
+  CostModel(const CostModel&) = delete;
+  CostModel& operator=(const CostModel&) = delete;
 
   // The layout must be valid. With `replay` the pipeline is simulated, else its closed form is used. `bound`: a
   // prediction that cannot be below it may stop early (step_seconds is then a lower bound).
   Prediction predict(const Layout& layout, bool replay);
   // Stage times for the simulator.
   Simulation simulation(const Layout& layout);
-  // No layout with these axes, micro-batch and recompute is faster.
+  // No layout with these axes, micro-batch and recompute is faster, wherever it is cut.
   double lower_bound(const Layout& layout);
+  // Seconds that all units of the kind that takes most take of a micro-batch on a rank of `group`: compute, and what
+  // its tensor, context and expert axes cost.
+  double heaviest_seconds(const DeviceGroup& group, const Layout& layout);
   // Units of each stage chunk, in order [chunk 0 of stage 0, chunk 0 of stage 1, …].
   std::vector<int> even_cuts(const Layout& layout) const;
-  // Cuts that make the slowest chunk as fast as possible (exact, by dynamic programming over the units).
+  // Cuts that make the slowest chunk as fast as possible (exact, by dynamic programming over the units;
+  // layout_cuts.cc).
   std::vector<int> balanced_cuts(const Layout& layout);
+  // The same among cuts whose stages fit their devices; empty where none do. Without interleaving.
+  std::vector<int> fitting_cuts(const Layout& layout);
+  // Seconds that the slowest stage takes for one micro-batch, of what cuts balance.
+  double slowest_stage(const Layout& layout, const std::vector<int>& cuts);
+  // The devices that a stage's ranks are on; where they are of several groups, those groups as one.
+  const DeviceGroup& group_of_stage(const Layout& layout, int64_t stage) const;
 
   const Problem& problem() const { return problem_; }
 
@@ -64,17 +77,27 @@ class CostModel {
   using Key = std::tuple<const DeviceGroup*, int64_t, int64_t, int64_t, int64_t, bool, RecomputeMode>;
 
   static Key time_key(const DeviceGroup& group, const Layout& layout);
-  std::vector<int> cut_by_time(const Layout& layout);
+  // Of a unit and micro-batch: compute, and what its tensor, context and expert axes cost.
+  static double seconds(const UnitCost& cost, const Layout& layout);
+  // Per stage: their sum over the first 0, 1, … units.
+  std::vector<std::vector<double>> seconds_before(const Layout& layout);
+  // Per stage and unit: the unit that a chunk which begins there ends before at the latest, so that it fits.
+  std::vector<std::vector<int>> ends_that_fit(const Layout& layout);
+  // `ends`: null: none.
+  std::vector<int> cut_by_time(const Layout& layout, const std::vector<std::vector<int>>* ends);
   const std::vector<UnitCost>& unit_costs(const DeviceGroup& group, const Layout& layout);
   UnitCost unit_cost(const UnitWork& unit, const DeviceGroup& group, const Layout& layout) const;
-  double crossing_elements() const;                 // of a sample, from a stage to the next
-  double send_seconds(const Layout& layout) const;  // of a micro-batch's values to the next stage
+  double crossing_elements() const;  // of a sample, from a stage to the next
+  // Of a micro-batch's values from a stage to the next one (from the last to the first).
+  double send_seconds(const Layout& layout, int64_t stage) const;
+  std::vector<double> sends(const Layout& layout) const;
   double relayout_seconds(const Layout& from, const Layout& to, const DeviceGroup& group) const;
-  const DeviceGroup& group_of_stage(const Layout& layout, int64_t stage) const;
+  const DeviceGroup& group_of_ranks(int64_t first, int64_t last) const;
   std::vector<StageUnits> chunk_units(const Layout& layout);
 
   struct StageCost;
   std::vector<std::vector<StageCost>> stage_costs(const Layout& layout);
+  Simulation timeline(const Layout& layout, const std::vector<std::vector<StageCost>>& costs) const;
   // Of a stage's parameters, once, with a backward pass of `backward` seconds beside the sums.
   struct UpdateCost {
     double gradients = 0, optimizer = 0, offload = 0;
@@ -88,6 +111,7 @@ class CostModel {
                    std::vector<std::vector<StageCost>>& stages) const;
 
   Problem problem_;
+  std::map<std::pair<size_t, size_t>, DeviceGroup> joined_;  // groups, first to last, as one
   std::map<Key, std::vector<UnitCost>> cache_;
   std::map<std::tuple<Key, int64_t, int64_t>, std::vector<int>> cuts_;  // balanced, by pipeline and interleave too
 };

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <set>
 
 #include "base/cat.h"
 #include "base/status.h"
 #include "partitioner/pinned_cuts.h"
+#include "partitioner/stage_space.h"
 
 namespace partita {
 namespace {
@@ -22,15 +24,15 @@ struct Group {
   Layout layout;
 };
 
-using Family = std::tuple<int64_t, int64_t, int64_t, int64_t, int>;
-Family family(const Layout& l) { return {l.tensor, l.pipeline, l.context, l.expert, l.zero}; }
+using Family = std::tuple<int64_t, int64_t, int64_t, int64_t, int, std::vector<Layout::StageAxes>>;
+Family family(const Layout& l) { return {l.tensor, l.pipeline, l.context, l.expert, l.zero, l.stages}; }
 
 // A total order, so that equal times give the same plan everywhere: simpler layouts first.
 auto order(const Candidate& c) {
   const Layout& l = c.layout;
   return std::make_tuple(c.prediction.step_seconds, l.pipeline, l.tensor, l.context, l.expert, l.zero,
                          static_cast<int>(l.offload), static_cast<int>(l.recompute), static_cast<int>(l.schedule),
-                         l.interleave, -l.micro_batch, l.sequence_parallel, l.cuts.size());
+                         l.interleave, -l.micro_batch, l.sequence_parallel, l.cuts.size(), l.stages, l.cuts);
 }
 
 class Search {
@@ -42,20 +44,11 @@ class Search {
     auto start = std::chrono::steady_clock::now();
     auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
     PARTITA_ASSIGN_OR_RETURN(space_, layout_space(problem_, options_.pin, options_.recompute, options_.micro));
+    out_of_time_ = [this, elapsed] { return options_.time_limit > 0 && elapsed() > options_.time_limit && out_.best; };
     make_groups();
     std::sort(groups_.begin(), groups_.end(), [](const Group& a, const Group& b) { return a.bound < b.bound; });
-    for (size_t k = 0; k < groups_.size(); ++k) {
-      double best = kept_time();
-      if (groups_[k].bound >= best) {
-        out_.bounded += static_cast<int64_t>(groups_.size() - k);
-        break;
-      }
-      if (options_.time_limit > 0 && elapsed() > options_.time_limit && out_.best) {
-        out_.gap = std::max(0.0, 1 - groups_[k].bound / out_.best->prediction.step_seconds);
-        break;
-      }
-      look_at(groups_[k]);
-    }
+    for (size_t k = 0; k < groups_.size() && !passed(groups_[k].bound, groups_.size() - k); ++k) look_at(groups_[k]);
+    look_at_stages_that_differ();
     if (out_.considered == 0) return contradiction();
     replay();
     name_cuts();
@@ -66,6 +59,43 @@ class Search {
  private:
   // Groups beyond this bound cannot enter what is kept.
   double kept_time() const { return out_.best ? out_.best->prediction.step_seconds : 1e300; }
+
+  // Whether nothing of `left` groups with this bound or larger ones is looked at any more.
+  bool passed(double bound, size_t left) {
+    if (bound >= kept_time()) {
+      out_.bounded += static_cast<int64_t>(left);
+      return true;
+    }
+    if (!out_of_time_()) return false;
+    leave_out(bound);
+    return true;
+  }
+
+  // Something with this bound is not looked at.
+  void leave_out(double bound) {
+    if (out_.best) out_.gap = std::max(out_.gap, 1 - bound / out_.best->prediction.step_seconds);
+  }
+
+  void look_at_stages_that_differ() {
+    if (space_.splits.empty()) return;
+    StageSpace stages(model_, space_);
+    const std::vector<StageChoice> choices = stages.below(kept_time());
+    for (size_t k = 0; k < choices.size() && !passed(choices[k].bound, choices.size() - k); ++k) {
+      Layout l = stages.layout(choices[k]);
+      l.cut_names = space_.cut_names;
+      if (std::string why = invalid(problem_, l); !why.empty()) {
+        refuse(std::move(why));
+        continue;
+      }
+      const double bound = std::max(choices[k].bound, model_.lower_bound(l));
+      if (bound < kept_time()) {
+        look_at({bound, std::move(l)});
+      } else {
+        ++out_.bounded;
+      }
+    }
+    leave_out(stages.dropped_bound());
+  }
 
   void refuse(std::string why) {
     if (out_.contradictions.size() < 16 && reasons_.insert(why).second) out_.contradictions.push_back(std::move(why));
@@ -158,17 +188,28 @@ class Search {
     }
   }
 
+  // Blocks evenly, and balanced by time where cuts are open. On devices that differ, where what is balanced does not
+  // fit, also balanced among what fits.
   void consider(Layout l) {
+    const bool mixed = problem_.cluster->groups.size() > 1, searched = !l.stages.empty() && space_.stages.empty();
     l.cuts = space_.cuts;
-    if (!l.cuts.empty() && l.cuts == model_.even_cuts(l)) l.cuts.clear();
-    Prediction as_pinned = model_.predict(l, false);
-    take({l, std::move(as_pinned)});
-    bool open = l.pipeline > 1 && l.interleave == 1 && space_.pipeline.size() > 1 && space_.cuts.empty();
+    if (!searched || !l.cuts.empty()) {
+      if (!l.cuts.empty() && l.cuts == model_.even_cuts(l)) l.cuts.clear();
+      Prediction as_pinned = model_.predict(l, false);
+      take({l, std::move(as_pinned)});
+    }
+    const bool open = l.pipeline > 1 && space_.cuts.empty() &&
+                      (searched || (l.interleave == 1 && (mixed || !space_.ranges.pipeline.pinned)));
     if (!open) return;
-    std::vector<int> cuts = model_.balanced_cuts(l);
-    if (cuts == model_.even_cuts(l)) return;
-    l.cuts = std::move(cuts);
-    take({l, model_.predict(l, false)});
+    const std::vector<int> cuts = model_.balanced_cuts(l);
+    if (!searched && cuts == model_.even_cuts(l)) return;
+    l.cuts = cuts;
+    Candidate balanced{l, model_.predict(l, false)};
+    const bool fits = balanced.prediction.fits;
+    take(std::move(balanced));
+    if (fits || l.interleave > 1 || !(mixed || searched)) return;
+    l.cuts = model_.fitting_cuts(l);
+    if (!l.cuts.empty()) take({l, model_.predict(l, false)});
   }
 
   void take(Candidate c) {
@@ -235,6 +276,7 @@ class Search {
   std::vector<Group> groups_;
   std::map<Family, Candidate> families_;
   std::set<std::string> reasons_;
+  std::function<bool()> out_of_time_;
   SearchResult out_;
 };
 

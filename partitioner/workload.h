@@ -69,6 +69,7 @@ struct UnitWork {
 
   double forward_flops() const;
   double backward_flops() const;
+  bool is_block() const { return name.starts_with("block"); }
 };
 
 // Where a stage could begin: a forward node that data and parameters lead to.

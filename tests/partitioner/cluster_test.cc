@@ -59,6 +59,27 @@ TEST(Cluster, SeveralGroups) {
   EXPECT_EQ(c->group_of(16).device.name, "H100-80GB");
 }
 
+// Ranks on both groups go over the link between them, in nodes that both are made of, at the pace of the slower device.
+TEST(Cluster, GroupsThatWorkAsOne) {
+  const std::string list =
+      "groups:\n- {device: H100-80GB, devices_per_node: 8, links: [{kind: nvlink4, group: 8}]}\n"
+      "- {device: A100-40GB, devices_per_node: 4, links: [{kind: nvlink3, group: 4}]}\n";
+  auto c = parse_cluster(list + "between: {kind: infiniband, bandwidth: 20e9}\n", "c", library());
+  ASSERT_TRUE(c.ok()) << c.status();
+  const DeviceGroup both = c->joined(0, 1, Precision::kBf16);
+  EXPECT_EQ(both.devices(), 12);
+  EXPECT_EQ(both.devices_per_node, 4);
+  ASSERT_EQ(both.links.size(), 2u);
+  EXPECT_EQ(both.links[0].link.kind, "nvlink3");
+  EXPECT_EQ(both.links[1].link.bandwidth, 20e9);
+  EXPECT_EQ(both.links[1].group, 12);
+  EXPECT_EQ(both.device.name, "A100-40GB");
+  EXPECT_EQ(both.device.memory_bytes, c->groups[1].device.memory_bytes);
+  auto open = parse_cluster(list, "c", library());
+  ASSERT_TRUE(open.ok()) << open.status();
+  EXPECT_EQ(open->joined(0, 1, Precision::kBf16).links[1].link.kind, "ethernet");
+}
+
 TEST(Cluster, InlineDevice) {
   auto c = parse_cluster("device: {like: A100-80GB, name: mine, memory: 60e9}\n", "c", library());
   ASSERT_TRUE(c.ok()) << c.status();
@@ -67,6 +88,12 @@ TEST(Cluster, InlineDevice) {
 }
 
 TEST(Cluster, BadInputNamesPlaceAndWay) {
+  EXPECT_NE(error_of("groups:\n- {device: cpu}\nbetween: {kind: infiniband, bandwidth: 200}\n")
+                .find("cluster.yaml:3:10: between.bandwidth: expected bytes per second"),
+            std::string::npos);
+  EXPECT_NE(error_of("groups:\n- {device: cpu}\nlinks: []\n").find("cluster.yaml:3:1: "), std::string::npos);
+  EXPECT_NE(error_of("groups: []\n").find("cluster.yaml:1:9: groups: expected a list of groups of devices"),
+            std::string::npos);
   EXPECT_EQ(error_of("device: A100-80Gb\n"),
             "cluster.yaml:1:9: device: unknown name 'A100-80Gb'; the nearest is 'A100-80GB'");
   EXPECT_NE(
