@@ -8,6 +8,7 @@
 
 #include "runtime/cuda/kernels/attention.cu"
 #include "runtime/cuda/kernels/epilogue.cu"
+#include "runtime/cuda/kernels/flash.cu"
 #include "runtime/cuda/kernels/indexing.cu"
 #include "tests/codegen/cuda_on_host.h"
 
@@ -38,6 +39,10 @@ void register_own_kernels() {
   PARTITA_ADD(epilogue, sum_rows_f32);
   PARTITA_ADD(epilogue, sum_rows_bf16);
   PARTITA_ADD(epilogue, sum_rows_f16);
+  PARTITA_ADD(flash, flash_forward_bf16_64);
+  PARTITA_ADD(flash, flash_delta_bf16);
+  PARTITA_ADD(flash, flash_query_grads_bf16_64);
+  PARTITA_ADD(flash, flash_key_grads_bf16_64);
   PARTITA_ADD(indexing, gather_64_i64);
   PARTITA_ADD(indexing, take_along_64_i64);
   PARTITA_ADD(indexing, take_along_grad_f64_i64);
@@ -46,7 +51,7 @@ void register_own_kernels() {
   PARTITA_ADD(indexing, sort_rows_i64);
   PARTITA_ADD(indexing, slice_rows_i64);
 #undef PARTITA_ADD
-  for (const char* image : {"flash", "pool", "scan"}) stand_in::register_kernel(image, "none", nullptr);
+  for (const char* image : {"pool", "scan"}) stand_in::register_kernel(image, "none", nullptr);
 }
 
 }  // namespace partita

@@ -44,8 +44,8 @@ TEST(Calibrate, WhatCannotBeWrittenOrMeasuredIsRefused) {
 TEST(RankTeam, TheSlowestRankCounts) {
   RankTeam team = RankTeam::of(2);
   team.rounds = 3;
-  auto timing = team.time([](int rank, runtime::Communicator*) -> absl::StatusOr<RankWork> {
-    return RankWork([rank] {
+  auto timing = team.time([](const RankPlace& place) -> absl::StatusOr<RankWork> {
+    return RankWork([rank = place.rank] {
       std::this_thread::sleep_for(std::chrono::milliseconds(rank == 1 ? 20 : 1));
       return absl::OkStatus();
     });
@@ -55,8 +55,8 @@ TEST(RankTeam, TheSlowestRankCounts) {
 }
 
 TEST(RankTeam, AnErrorOfOneRankEndsAll) {
-  auto timing = RankTeam::of(2).time([](int rank, runtime::Communicator* c) -> absl::StatusOr<RankWork> {
-    return RankWork([rank, c, calls = 0]() mutable {
+  auto timing = RankTeam::of(2).time([](const RankPlace& place) -> absl::StatusOr<RankWork> {
+    return RankWork([rank = place.rank, c = place.communicator, calls = 0]() mutable {
       if (rank == 1 && ++calls > 2) return absl::InvalidArgumentError("no more");
       return c->run({});
     });

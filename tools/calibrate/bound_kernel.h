@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/kernel.h"
+#include "tools/calibrate/rank_team.h"
 
 namespace partita {
 
@@ -13,15 +14,26 @@ namespace partita {
 runtime::Step library_step(const char* name, DType dtype, const std::vector<std::vector<int64_t>>& inputs,
                            const std::vector<std::vector<int64_t>>& outputs, runtime::Params params = {});
 
+// Memory of a rank's device, or of the host where it has none, that lives as long as the device or this.
+class RankMemory {
+ public:
+  // Aligned to 64 bytes at least. Small random numbers of `dtype`: what is all zeros takes a GPU less power than
+  // training does, and denormals slow sums down.
+  absl::StatusOr<std::byte*> numbers(const RankPlace& place, DType dtype, int64_t count);
+
+ private:
+  std::vector<std::vector<std::byte>> host_;
+};
+
 class BoundKernel {
  public:
-  // The operands hold small numbers. An error where the runtime has no such kernel.
-  static absl::StatusOr<std::shared_ptr<BoundKernel>> make(const runtime::Step& step, int threads);
+  // `step` outlives it. An error where the runtime has no such kernel.
+  static absl::StatusOr<std::shared_ptr<BoundKernel>> make(const runtime::Step& step, const RankPlace& place);
   void run() { kernel_->run(buffers_); }
 
  private:
   std::unique_ptr<runtime::LibraryKernel> kernel_;
-  std::vector<std::vector<std::byte>> memory_;
+  RankMemory memory_;
   std::vector<std::byte*> buffers_;
 };
 

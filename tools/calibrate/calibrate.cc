@@ -7,11 +7,15 @@
 #include <map>
 #include <thread>
 
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "frontend/generate/gpt.h"
 #include "frontend/generate/mlp.h"
 #include "tools/calibrate/class_time.h"
+#include "tools/calibrate/gpu_rates.h"
 #include "tools/calibrate/kernel_rates.h"
 #include "tools/calibrate/link_rates.h"
 #include "tools/calibrate/probe.h"
@@ -46,6 +50,26 @@ void settle_software(SoftwareProfile& s) {
   s.memory_traffic = 1, s.copies = 0;
 }
 
+// The same of GPUs, where collectives run beside kernels; how much of them hides is not measured.
+void settle_gpu_software(SoftwareProfile& s) {
+  const SoftwareProfile before = s;
+  settle_software(s);
+  s.overlap_data = before.overlap_data, s.overlap_gather = before.overlap_gather;
+  s.overlap_send = before.overlap_send, s.overlap_slowdown = before.overlap_slowdown;
+  s.straggler_per_doubling = before.straggler_per_doubling;
+}
+
+// A transformer as large as keeps its device busy.
+struct StepProbe {
+  GptSpec model;
+  int64_t samples;
+  Precision precision;
+};
+const StepProbe kHostStep{
+    {.layers = 2, .hidden = 512, .heads = 8, .vocab = 4096, .sequence = 256}, 4, Precision::kFp32};
+const StepProbe kGpuStep{
+    {.layers = 4, .hidden = 2048, .heads = 16, .vocab = 32768, .sequence = 1024}, 4, Precision::kBf16};
+
 // What a rank's kernels of a class take in a training step. Each rank has its cores, so what interrupts a kernel is
 // other programs, and a kernel's own shortest time leaves that out.
 double undisturbed(const MeasuredRun& run, WorkClass c) {
@@ -65,7 +89,7 @@ DeviceProfile shared_by(DeviceProfile d, double ranks) {
 
 // Bandwidth by bytes from the optimizer's nests over parameters of many sizes: each reads and writes all its bytes
 // once, and the rest of the step has pushed them out of the caches as in any training.
-absl::Status measure_memory(int ranks, const std::string& runner, DeviceProfile& device) {
+absl::Status measure_host_memory(int ranks, const std::string& runner, DeviceProfile& device) {
   PARTITA_ASSIGN_OR_RETURN(GraphWriter graph, generate_mlp({.sizes = {32, 64, 256, 1024, 4096, 1024}}));
   PARTITA_ASSIGN_OR_RETURN(ProbeResult probe, run_probe(std::move(graph), {cat(kClasses, kAdamW), 8, ranks, 20},
                                                         cluster_of(device, ranks), runner));
@@ -92,16 +116,17 @@ absl::Status measure_memory(int ranks, const std::string& runner, DeviceProfile&
 
 // A small transformer: what its norms, activations, residuals and loss take against what the cost model counts, and
 // what the step takes beside its kernels.
-absl::Status measure_step(int ranks, const std::string& runner, DeviceProfile& device) {
-  constexpr int64_t kSamples = 4;
-  PARTITA_ASSIGN_OR_RETURN(GraphWriter graph,
-                           generate_gpt({.layers = 2, .hidden = 512, .heads = 8, .vocab = 4096, .sequence = 256}));
-  PARTITA_ASSIGN_OR_RETURN(
-      ProbeResult probe, run_probe(std::move(graph), {kAdamW, kSamples, ranks, 20}, cluster_of(device, ranks), runner));
+absl::Status measure_step(int ranks, const CalibrationRequest& request, const StepProbe& step, DeviceProfile& device) {
+  PARTITA_ASSIGN_OR_RETURN(GraphWriter graph, generate_gpt(step.model));
+  const std::string recipe = cat(kAdamW, "precision: ", enum_name(step.precision), "\n");
+  PARTITA_ASSIGN_OR_RETURN(ProbeResult probe,
+                           run_probe(std::move(graph), {recipe, step.samples, ranks, 20, request.gpu},
+                                     cluster_of(device, ranks), request.runner));
   const Cluster cluster = cluster_of(device, ranks);
   Problem problem;
-  problem.workload = &probe.workload, problem.cluster = &cluster, problem.global_batch = kSamples * ranks;
-  const Layout layout{.data = ranks, .micro_batch = kSamples};
+  problem.workload = &probe.workload, problem.cluster = &cluster, problem.global_batch = step.samples * ranks;
+  problem.options.precision = step.precision;
+  const Layout layout{.data = ranks, .micro_batch = step.samples};
   // Products are slower in a step than one after the other: what others left in the caches is not theirs.
   const double slower = probe.run.seconds(WorkClass::kMatrix) /
                         std::max(1e-12, class_seconds(WorkClass::kMatrix, problem, device, layout));
@@ -114,56 +139,127 @@ absl::Status measure_step(int ranks, const std::string& runner, DeviceProfile& d
   }
   device.software.memory_traffic =
       memory_traffic_for(undisturbed(probe.run, WorkClass::kMemory), problem, device, layout);
-  device.software.step_seconds = std::max(0.0, probe.run.gap_seconds);
+  device.software.step_seconds = std::max(0.0, probe.gap_seconds);
   return absl::OkStatus();
 }
 
-}  // namespace
-
-namespace {
-
 // One of `ranks` that each have cores of their own.
-absl::StatusOr<DeviceProfile> measure_device(int ranks, const DeviceProfile& base, const CalibrationRequest& request,
-                                             double& noise) {
+absl::StatusOr<DeviceProfile> measure_host(int ranks, const DeviceProfile& base, const CalibrationRequest& request,
+                                           double& noise) {
   RankTeam team = RankTeam::of(ranks);
   DeviceProfile device = base;
   device.source = cat("measured: ", ranks, ranks == 1 ? " rank" : " ranks at once", " of ", team.threads,
                       team.threads == 1 ? " thread" : " threads");
   settle_software(device.software);
   request.say(cat(ranks, ranks == 1 ? " rank" : " ranks", ": products, convolutions, attention"));
-  PARTITA_ASSIGN_OR_RETURN(double kernel_noise, measure_kernels(team, device));
+  PARTITA_ASSIGN_OR_RETURN(double kernel_noise, measure_host_kernels(team, device));
   noise = std::max(noise, kernel_noise);
   request.say(cat(ranks, ranks == 1 ? " rank" : " ranks", ": memory and whole steps"));
-  PARTITA_RETURN_IF_ERROR(measure_memory(ranks, request.runner, device));
-  PARTITA_RETURN_IF_ERROR(measure_step(ranks, request.runner, device));
+  PARTITA_RETURN_IF_ERROR(measure_host_memory(ranks, request.runner, device));
+  PARTITA_RETURN_IF_ERROR(measure_step(ranks, request, kHostStep, device));
   device.host_bandwidth = device.bandwidth;
   return device;
 }
 
+// One of `ranks` GPUs that all work at once.
+absl::StatusOr<DeviceProfile> measure_gpus(int ranks, const DeviceProfile& base, const CalibrationRequest& request,
+                                           double& noise) {
+  const std::string what = cat(ranks, ranks == 1 ? " GPU" : " GPUs");
+  DeviceProfile device = base;
+  device.source = cat("measured: ", what, " at once; what is not measured as of ", base.name);
+  settle_gpu_software(device.software);
+  request.say(cat(what, ": launches, products, attention, copies, convolutions"));
+  PARTITA_ASSIGN_OR_RETURN(double kernel_noise,
+                           measure_gpu(RankTeam::on_gpus(ranks, cat("cuda:", request.gpu)), {}, device, request.say));
+  noise = std::max(noise, kernel_noise);
+  request.say(cat(what, ": whole steps"));
+  PARTITA_RETURN_IF_ERROR(measure_step(ranks, request, kGpuStep, device));
+  return device;
+}
+
+// The names of the GPUs that ranks would have, one after the other, as far as each has one of its own and up to `most`.
+absl::StatusOr<std::vector<std::string>> gpus(const std::string& target, size_t most) {
+  const RankTeam team = RankTeam::on_gpus(1, target);
+  std::vector<std::string> names;
+  while (names.size() < most) {
+    auto opened = runtime::open_device(*team.program, static_cast<int>(names.size()));
+    if (!opened.ok()) return with_context(opened.status(), "GPUs cannot be measured here");
+    std::unique_ptr<runtime::Device> device = *std::move(opened);
+    std::string name = device->name();
+    if (std::find(names.begin(), names.end(), name) != names.end()) break;  // numbers go on from the first again
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+std::vector<std::string> words(const std::string& text) {
+  return absl::StrSplit(text, absl::ByAnyChar(" -_()"), absl::SkipEmpty());
+}
+
+// What the measured constants are set in.
+absl::StatusOr<DeviceProfile> base_profile(const ProfileLibrary& library, const CalibrationRequest& request) {
+  std::string name = "cpu";
+  if (!request.gpu.empty()) {
+    const size_t most = static_cast<size_t>(*std::max_element(request.ranks.begin(), request.ranks.end()));
+    PARTITA_ASSIGN_OR_RETURN(const std::vector<std::string> found, gpus(cat("cuda:", request.gpu), most));
+    if (found.size() < most)
+      return absl::FailedPreconditionError(cat("--ranks ", most, ": expected a GPU for each, found ", found.size(),
+                                               ": ", absl::StrJoin(found, ", "), "; calibrate for fewer"));
+    name = request.like.empty() ? profile_for(found[0], library.device_names()) : request.like;
+    if (name.empty())
+      return absl::InvalidArgumentError(
+          cat("no built-in profile fits ", found[0],
+              "; name the nearest one with --like: ", absl::StrJoin(library.device_names(), ", ")));
+  }
+  const DeviceProfile* base = library.device(name);
+  if (base == nullptr)
+    return absl::InvalidArgumentError(
+        cat("--like ", quote(name), ": expected one of ", absl::StrJoin(library.device_names(), ", ")));
+  return *base;
+}
+
 }  // namespace
+
+std::string profile_for(const std::string& gpu_name, const std::vector<std::string>& profiles) {
+  const std::vector<std::string> given = words(gpu_name);
+  std::string best;
+  size_t most = 0;
+  for (const std::string& profile : profiles) {
+    const std::vector<std::string> parts = words(profile);
+    const bool fits = std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
+      return std::find(given.begin(), given.end(), part) != given.end();
+    });
+    if (fits && parts.size() > most) best = profile, most = parts.size();
+  }
+  return best;
+}
 
 absl::StatusOr<Calibration> calibrate(const CalibrationRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(ProfileLibrary library, ProfileLibrary::load());
-  const DeviceProfile* base = library.device("cpu");
-  if (!base) return absl::InternalError("there is no built-in profile of a cpu");
+  PARTITA_ASSIGN_OR_RETURN(const DeviceProfile base, base_profile(library, request));
+  const bool on_gpus = !request.gpu.empty();
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   Calibration out;
   std::map<int, DeviceProfile> measured;  // by ranks that run at once
   for (int ranks : request.ranks) {
-    const int at_once = std::min(ranks, cores);
+    const int at_once = on_gpus ? ranks : std::min(ranks, cores);
     if (!measured.count(at_once)) {
-      PARTITA_ASSIGN_OR_RETURN(measured[at_once], measure_device(at_once, *base, request, out.noise));
+      PARTITA_ASSIGN_OR_RETURN(measured[at_once],
+                               (on_gpus ? measure_gpus : measure_host)(at_once, base, request, out.noise));
     }
     DeviceProfile device = shared_by(measured[at_once], static_cast<double>(ranks) / at_once);
     if (ranks > at_once) append(device.source, ", shared by ", ranks, " ranks");
     device.name = cat("local-", ranks);
-    device.memory_bytes = physical_memory() / ranks;
+    if (!on_gpus) device.memory_bytes = physical_memory() / ranks;
     NodePreset preset{device.name, device.name, "this machine", ranks, "memory", "ethernet", 0, 0};
+    if (on_gpus) preset.inner_link = "pcie";  // of one GPU: to none
     if (ranks > 1) {
       request.say(cat(ranks, " ranks: collectives"));
-      PARTITA_ASSIGN_OR_RETURN(LinkFit fit, measure_thread_links(RankTeam::of(ranks)));
+      PARTITA_ASSIGN_OR_RETURN(LinkFit fit, on_gpus ? measure_links(RankTeam::on_gpus(ranks, cat("cuda:", request.gpu)),
+                                                                    LinkSizes::of_gpus())
+                                                    : measure_links(RankTeam::of(ranks), {}));
       fit.link.kind = preset.inner_link = device.name;
-      fit.link.source = cat("measured between ", ranks, " threads of one process");
+      fit.link.source = cat("measured between ", ranks, on_gpus ? " GPUs" : " threads of one process");
       out.noise = std::max(out.noise, fit.noise);
       out.link_error = std::max(out.link_error, fit.error);
       out.profiles.links.push_back(fit.link);

@@ -13,6 +13,9 @@ namespace partita {
 struct CalibrationRequest {
   std::vector<int> ranks;  // a device is measured for each: its cores are the machine's divided by it
   std::string runner;      // what the probes' bundles are made with
+  // "sm_90": GPUs of that generation are measured, one for each rank. What is not, is taken from the built-in profile
+  // `like`, or from the one that a GPU's name fits.
+  std::string gpu, like;
   std::function<void(const std::string&)> say = [](const std::string&) {};  // what is being measured
 };
 
@@ -22,6 +25,12 @@ struct Calibration {
   double link_error = 0;  // mean error of the links' fits
 };
 
+// FailedPrecondition where GPUs are asked for and cannot be used, or are fewer than the ranks; InvalidArgument for a
+// GPU that no built-in profile fits.
 absl::StatusOr<Calibration> calibrate(const CalibrationRequest& request);
+
+// The name of the built-in profile whose parts ("H100", "80GB") are all in a GPU's name ("NVIDIA H100 80GB HBM3"), and
+// of several the one with most; empty where there is none.
+std::string profile_for(const std::string& gpu_name, const std::vector<std::string>& profiles);
 
 }  // namespace partita

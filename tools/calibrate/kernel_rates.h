@@ -1,4 +1,4 @@
-// Rates of the runtime's library kernels on this host, as parts of a device profile.
+// Rates of the runtime's library kernels, as parts of a device profile.
 #pragma once
 
 #include "partitioner/device_profile.h"
@@ -8,6 +8,6 @@ namespace partita {
 
 // Sets flops, matrix, matrix_rows, matrix_columns, convolution, attention_* and launch_seconds of `device`. Returns the
 // mean noise of its timings.
-absl::StatusOr<double> measure_kernels(const RankTeam& team, DeviceProfile& device);
+absl::StatusOr<double> measure_host_kernels(const RankTeam& team, DeviceProfile& device);
 
 }  // namespace partita

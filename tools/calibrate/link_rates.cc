@@ -21,7 +21,18 @@ struct Sample {
   double bytes, seconds;
 };
 
-constexpr int64_t kSizes[] = {4 << 10, 64 << 10, 1 << 20, 8 << 20, 32 << 20};
+// Room for what a rank sends and receives.
+struct Buffer {
+  std::shared_ptr<RankMemory> memory = std::make_shared<RankMemory>();
+  float* at = nullptr;
+
+  static absl::StatusOr<Buffer> make(const RankPlace& place, int64_t bytes) {
+    Buffer b;
+    PARTITA_ASSIGN_OR_RETURN(std::byte * at, b.memory->numbers(place, DType::kF32, bytes / 2));
+    b.at = reinterpret_cast<float*>(at);
+    return b;
+  }
+};
 
 // The operation on `bytes` of the whole value, in place where it can be.
 rt::CollectiveOp operation(CollectiveKind kind, int64_t bytes, int rank, int ranks, float* buffer) {
@@ -85,22 +96,21 @@ LinkProfile fit(int ranks, const std::vector<Sample>& samples) {
 // The usual time of work that takes a core some milliseconds, then of that work and a small all-reduce: what is more,
 // and not the all-reduce itself, is waiting. Work is that of steps between collectives in training; waits hardly depend
 // on it.
-absl::StatusOr<double> wait_seconds(RankTeam team, const LinkProfile& link) {
-  constexpr int64_t kSize = 512, kRepeats = 3, kBytes = 4 << 10;
-  team.round_seconds = 0.15, team.most_seconds = 3;
-  const runtime::Step product = library_step("matmul", DType::kF32, {{kSize, kSize}, {kSize, kSize}}, {{kSize, kSize}});
+absl::StatusOr<double> wait_seconds(RankTeam team, const LinkProfile& link, int64_t size) {
+  constexpr int64_t kRepeats = 3, kBytes = 4 << 10;
+  team.round_seconds = std::min(0.15, 50 * team.round_seconds), team.most_seconds *= 4;
+  const runtime::Step product = library_step("matmul", DType::kF32, {{size, size}, {size, size}}, {{size, size}});
   double usual[2];
   for (bool meets : {false, true}) {
-    PARTITA_ASSIGN_OR_RETURN(
-        Timing t, team.time([&](int rank, rt::Communicator* communicator) -> absl::StatusOr<RankWork> {
-          PARTITA_ASSIGN_OR_RETURN(auto kernel, BoundKernel::make(product, team.threads));
-          auto buffer = std::make_shared<std::vector<float>>(static_cast<size_t>(kBytes / 2), 0.01f);
-          rt::CollectiveOp op = operation(CollectiveKind::kAllReduce, kBytes, rank, team.ranks, buffer->data());
-          return RankWork([kernel, buffer, op, communicator, meets] {
-            for (int64_t k = 0; k < kRepeats; ++k) kernel->run();
-            return meets ? communicator->run(op) : absl::OkStatus();
-          });
-        }));
+    PARTITA_ASSIGN_OR_RETURN(Timing t, team.time([&](const RankPlace& place) -> absl::StatusOr<RankWork> {
+      PARTITA_ASSIGN_OR_RETURN(auto kernel, BoundKernel::make(product, place));
+      PARTITA_ASSIGN_OR_RETURN(Buffer buffer, Buffer::make(place, kBytes));
+      rt::CollectiveOp op = operation(CollectiveKind::kAllReduce, kBytes, place.rank, team.ranks, buffer.at);
+      return RankWork([kernel, buffer, op, communicator = place.communicator, meets] {
+        for (int64_t k = 0; k < kRepeats; ++k) kernel->run();
+        return meets ? communicator->run(op) : absl::OkStatus();
+      });
+    }));
     usual[meets] = t.seconds * (1 + t.noise);
   }
   const double alone = predicted(link, team.ranks, {CollectiveKind::kAllReduce, kBytes, 0});
@@ -109,18 +119,17 @@ absl::StatusOr<double> wait_seconds(RankTeam team, const LinkProfile& link) {
 
 }  // namespace
 
-absl::StatusOr<LinkFit> measure_thread_links(const RankTeam& team) {
+absl::StatusOr<LinkFit> measure_links(const RankTeam& team, const LinkSizes& sizes) {
   LinkFit out;
   std::vector<Sample> samples;
   for (CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
                               CollectiveKind::kSend}) {
-    for (int64_t bytes : kSizes) {
-      PARTITA_ASSIGN_OR_RETURN(
-          Timing t, team.time([&](int rank, rt::Communicator* communicator) -> absl::StatusOr<RankWork> {
-            auto buffer = std::make_shared<std::vector<float>>(static_cast<size_t>(bytes / 2), 0.01f);
-            rt::CollectiveOp op = operation(kind, bytes, rank, team.ranks, buffer->data());
-            return RankWork([buffer, op, communicator] { return communicator->run(op); });
-          }));
+    for (int64_t bytes : sizes.bytes) {
+      PARTITA_ASSIGN_OR_RETURN(Timing t, team.time([&](const RankPlace& place) -> absl::StatusOr<RankWork> {
+        PARTITA_ASSIGN_OR_RETURN(Buffer buffer, Buffer::make(place, bytes));
+        rt::CollectiveOp op = operation(kind, bytes, place.rank, team.ranks, buffer.at);
+        return RankWork([buffer, op, communicator = place.communicator] { return communicator->run(op); });
+      }));
       samples.push_back({kind, static_cast<double>(bytes), t.seconds});
       out.noise += t.noise;
     }
@@ -129,7 +138,7 @@ absl::StatusOr<LinkFit> measure_thread_links(const RankTeam& team) {
   out.link = fit(team.ranks, samples);
   for (const Sample& s : samples)
     out.error += std::abs(predicted(out.link, team.ranks, s) / s.seconds - 1) / static_cast<double>(samples.size());
-  PARTITA_ASSIGN_OR_RETURN(out.link.wait_seconds, wait_seconds(team, out.link));
+  PARTITA_ASSIGN_OR_RETURN(out.link.wait_seconds, wait_seconds(team, out.link, sizes.product));
   return out;
 }
 

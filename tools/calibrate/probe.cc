@@ -1,5 +1,9 @@
 #include "tools/calibrate/probe.h"
 
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
 #include "base/cat.h"
 #include "base/mapped_file.h"
 #include "base/status.h"
@@ -7,11 +11,31 @@
 #include "frontend/recipe.h"
 #include "runtime/program_image.h"
 #include "runtime/run_flags.h"
+#include "runtime/trainer.h"
 #include "tools/compile.h"
+#include "tools/cuda_toolkit.h"
 #include "tools/plan.h"
 #include "tools/write_bundle.h"
 
 namespace partita {
+namespace {
+
+class StepTimes final : public runtime::MetricsSink {
+ public:
+  absl::Status write(const runtime::StepMetrics& metrics) override {
+    seconds_.push_back(metrics.seconds);
+    return absl::OkStatus();
+  }
+  double median() {
+    std::sort(seconds_.begin(), seconds_.end());
+    return seconds_.empty() ? 0 : seconds_[seconds_.size() / 2];
+  }
+
+ private:
+  std::vector<double> seconds_;
+};
+
+}  // namespace
 
 absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, const Cluster& cluster,
                                       const std::string& runner) {
@@ -28,22 +52,33 @@ absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, con
                        probe.ranks, "}\n"),
                    "probe"));
   request.ranks = probe.ranks;
+  if (!probe.gpu.empty()) {
+    request.target.gpu = probe.gpu;
+    PARTITA_ASSIGN_OR_RETURN(request.target.assembler, find_assembler());
+  }
   {
     PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));
     PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, bundle));
   }
   runtime::RunFlags flags;
   flags.steps = probe.steps;
-  flags.profile = folder.file("trace.json");
   flags.quiet = true;
   PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(bundle));
   PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs,
                            runtime::load_images(cat(bundle, "/", runtime::kImageName)));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
+  StepTimes plain;
+  if (!probe.gpu.empty()) PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, &plain));
+  options.profile = folder.file("trace.json"), options.profile_tables = false;
   PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, nullptr));
   ProbeResult result;
-  PARTITA_ASSIGN_OR_RETURN(MappedFile trace, MappedFile::open(flags.profile));
-  PARTITA_ASSIGN_OR_RETURN(result.run, read_measured_run(trace.text(), flags.profile));
+  PARTITA_ASSIGN_OR_RETURN(MappedFile trace, MappedFile::open(options.profile));
+  PARTITA_ASSIGN_OR_RETURN(result.run, read_measured_run(trace.text(), options.profile));
+  result.gap_seconds = result.run.gap_seconds;
+  if (!probe.gpu.empty()) {
+    const double kernels = std::accumulate(result.run.class_seconds.begin(), result.run.class_seconds.end(), 0.0);
+    result.gap_seconds = std::max(0.0, plain.median() - kernels);
+  }
   int64_t batch = 1;
   PARTITA_ASSIGN_OR_RETURN(result.workload, analyse_model(model, request.recipe, cluster, &batch, nullptr));
   return result;

@@ -17,10 +17,13 @@ struct Probe {
   int64_t samples = 1;  // of each rank
   int ranks = 1;
   int64_t steps = 8;
+  std::string gpu;  // not empty: "sm_90", and a rank has a GPU
 };
 
 struct ProbeResult {
   MeasuredRun run;  // of rank 0; all ranks run the same at the same time
+  // Of a step beside its kernels. GPUs are measured once more without a profile, which keeps launches apart.
+  double gap_seconds = 0;
   Workload workload;
 };
 

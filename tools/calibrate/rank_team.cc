@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/status.h"
 #include "runtime/collective_threads.h"
 
 namespace partita {
@@ -41,6 +42,15 @@ RankTeam RankTeam::of(int ranks) {
   return team;
 }
 
+RankTeam RankTeam::on_gpus(int ranks, const std::string& target) {
+  RankTeam team = of(ranks);
+  team.round_seconds = 0.02;  // long beside the wait for the queue at its end
+  auto program = std::make_shared<runtime::Program>();
+  program->target = target;
+  team.program = std::move(program);
+  return team;
+}
+
 absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
   runtime::ThreadWorld world(ranks);
   std::barrier together(ranks);
@@ -53,22 +63,32 @@ absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
   auto rank_body = [&](int rank) {
     absl::Status& status = results[static_cast<size_t>(rank)];
     omp_set_num_threads(threads);
-    std::unique_ptr<runtime::Communicator> communicator;
+    std::unique_ptr<runtime::Communicator> control;  // each outlives those below
+    std::unique_ptr<runtime::Device> device;
+    std::unique_ptr<runtime::Communicator> of_device;
     RankWork work;
+    auto done_by_device = [&] { return device ? device->synchronize() : absl::OkStatus(); };
     auto start = [&]() -> absl::Status {
+      RankPlace place{rank, threads, nullptr, nullptr, program.get()};
       if (ranks > 1) {
-        auto c = world.communicator(rank);
-        if (!c.ok()) return c.status();
-        communicator = *std::move(c);
+        PARTITA_ASSIGN_OR_RETURN(control, world.communicator(rank));
+        place.communicator = control.get();
       }
-      auto w = prepare(rank, communicator.get());
-      if (!w.ok()) return w.status();
-      work = *std::move(w);
-      return work();
+      if (program) {
+        PARTITA_ASSIGN_OR_RETURN(device, open_device(*program, rank));
+        place.device = device.get();
+        if (control) {
+          PARTITA_ASSIGN_OR_RETURN(of_device, device->communicator(*control));
+          place.communicator = of_device.get();
+        }
+      }
+      PARTITA_ASSIGN_OR_RETURN(work, prepare(place));
+      PARTITA_RETURN_IF_ERROR(work());
+      return done_by_device();
     };
     auto end = [&] {
       failed = true;
-      if (communicator) communicator->abort(std::string(status.message()));
+      if (control) control->abort(std::string(status.message()));
     };
     if (status = start(); !status.ok()) end();
     together.arrive_and_wait();
@@ -79,6 +99,7 @@ absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
       if (done) return;
       begins[static_cast<size_t>(rank)] = Clock::now();
       for (int64_t k = 0; k < calls && status.ok(); ++k) status = work();
+      if (status.ok()) status = done_by_device();
       ends[static_cast<size_t>(rank)] = Clock::now();
       if (!status.ok()) end();
       together.arrive_and_wait();  // nobody sets `failed` from here to the next round
@@ -100,9 +121,11 @@ absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
   std::vector<std::thread> threads_of_ranks;
   for (int r = 0; r < ranks; ++r) threads_of_ranks.emplace_back(rank_body, r);
   for (std::thread& t : threads_of_ranks) t.join();
+  absl::Status failure;  // a rank that failed by itself, before those that lost it
   for (const absl::Status& s : results) {
-    if (!s.ok()) return s;
+    if (!s.ok() && (failure.ok() || absl::IsUnavailable(failure))) failure = s;
   }
+  PARTITA_RETURN_IF_ERROR(failure);
   std::sort(samples.begin(), samples.end());
   double best = samples.front(), median = samples[samples.size() / 2];
   return Timing{best, best > 0 ? median / best - 1 : 0};

@@ -1,11 +1,14 @@
-// Times work as the ranks of a layout do it: on all ranks of this host at once, each with its share of the cores, so
-// that what they take from each other (memory bandwidth, clock, cores where there are more ranks than cores) is in it.
+// Times work as the ranks of a layout do it: on all ranks of this machine at once, each with its share of the cores or
+// a GPU of its own, so that what they take from each other (memory bandwidth, clock, power, cores where there are more
+// ranks than cores) is in it.
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "runtime/collective.h"
+#include "runtime/device.h"
 
 namespace partita {
 
@@ -15,9 +18,19 @@ struct Timing {
   double noise = 0;  // median over shortest round, less 1
 };
 
-// One rank's work: called again and again. `communicator` is null for one rank.
+// What a rank has while it is timed.
+struct RankPlace {
+  int rank = 0, threads = 1;
+  runtime::Communicator* communicator = nullptr;  // null for one rank; of the device's memory where there is a device
+  runtime::Device* device = nullptr;              // null: the rank works on the host
+  const runtime::Program* program = nullptr;      // what the device was opened for
+};
+
+// One rank's work: called again and again. What it puts on a device's queue is waited for at the end of a round.
 using RankWork = std::function<absl::Status()>;
-using PrepareRank = std::function<absl::StatusOr<RankWork>(int rank, runtime::Communicator* communicator)>;
+using PrepareRank = std::function<absl::StatusOr<RankWork>(const RankPlace&)>;
+using OpenDevice =
+    std::function<absl::StatusOr<std::unique_ptr<runtime::Device>>(const runtime::Program& program, int rank)>;
 
 struct RankTeam {
   int ranks = 1, threads = 1;    // threads of each rank
@@ -25,8 +38,13 @@ struct RankTeam {
   int rounds = 100;              // at most; a timing ends when its three shortest rounds agree,
   double most_seconds = 0.7;     // or after so long, were there seven
 
+  std::shared_ptr<const runtime::Program> program;  // of a GPU's target: each rank opens a device for it
+  OpenDevice open_device = runtime::open_device;
+
   // This host's cores divided among its ranks, as `partita train` divides them.
   static RankTeam of(int ranks);
+  // Ranks on one GPU each, of `target` "cuda:sm_90".
+  static RankTeam on_gpus(int ranks, const std::string& target);
   // The first error of preparing or running ends it.
   absl::StatusOr<Timing> time(const PrepareRank& prepare) const;
 };

@@ -129,13 +129,12 @@ std::vector<int> usual_ranks() {
   return ranks;
 }
 
-absl::Status run_calibration(const std::string& output, std::vector<int> ranks, bool json) {
+absl::Status run_calibration(const std::string& output, CalibrationRequest request, bool json) {
   std::string folder = std::filesystem::path(output).parent_path().string();
   if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)  // told before a minute of measuring
     return absl::NotFoundError(cat(quote(output), ": its folder cannot be written to; check the path"));
   auto start = std::chrono::steady_clock::now();
-  CalibrationRequest request;
-  request.ranks = ranks.empty() ? usual_ranks() : std::move(ranks);
+  if (request.ranks.empty()) request.ranks = request.gpu.empty() ? usual_ranks() : std::vector<int>{1};
   PARTITA_ASSIGN_OR_RETURN(request.runner, find_runner());
   if (!json) request.say = [](const std::string& what) { std::fprintf(stderr, "measuring %s\n", what.c_str()); };
   PARTITA_ASSIGN_OR_RETURN(Calibration found, calibrate(request));
@@ -150,8 +149,10 @@ absl::Status run_calibration(const std::string& output, std::vector<int> ranks, 
   for (const DeviceProfile& d : found.profiles.devices) {
     presets.push_back(d.name);
     if (!json) {
-      std::printf("%-9s %6.1f GFLOP/s fp32, %5.1f GB/s, a rank; memory traffic %.2f of the cost model's count\n",
-                  d.name.c_str(), d.flops[0] / 1e9, d.bandwidth / 1e9, d.software.memory_traffic);
+      const Precision p = request.gpu.empty() ? Precision::kFp32 : Precision::kBf16;
+      std::printf("%-9s %6.1f GFLOP/s %s, %5.1f GB/s, a rank; memory traffic %.2f of the cost model's count\n",
+                  d.name.c_str(), d.flops[static_cast<size_t>(p)] / 1e9, std::string(enum_name(p)).c_str(),
+                  d.bandwidth / 1e9, d.software.memory_traffic);
     }
   }
   if (json) {
@@ -165,9 +166,10 @@ absl::Status run_calibration(const std::string& output, std::vector<int> ranks, 
     std::printf("%s written in %.0f s; noise %.0f %%%s; collectives fitted to %.0f %%\n", output.c_str(), seconds,
                 found.noise * 100, found.noise > 0.1 ? " (the machine was busy: measure again when it is quiet)" : "",
                 found.link_error * 100);
-    if (void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) {
+    void* driver = request.gpu.empty() ? dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) : nullptr;
+    if (driver != nullptr) {
       dlclose(driver);
-      std::printf("GPUs of this machine are not calibrated: plans for them use the built-in profiles\n");
+      std::printf("GPUs were left out: calibrate them with --target cuda:sm_90 or what yours are\n");
     }
   }
   return absl::OkStatus();
@@ -178,8 +180,8 @@ absl::Status run_calibration(const std::string& output, std::vector<int> ranks, 
 void add_doctor(CLI::App& app, absl::Status& result) {
   struct Flags {
     bool json = false;
-    std::string calibrate;
-    std::vector<int> ranks;
+    std::string calibrate, target = "cpu:host";
+    CalibrationRequest request;
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("doctor", "what is installed here, what is missing, and how to get it");
@@ -188,13 +190,27 @@ void add_doctor(CLI::App& app, absl::Status& result) {
       "--calibrate", flags->calibrate,
       "measure this machine (about a minute, best with nothing else running) and write its profile to this "
       "YAML file, for --profiles of the verbs that plan");
-  verb->add_option("--ranks", flags->ranks, "numbers of ranks to calibrate for: 1,2,4")
+  verb->add_option("--ranks", flags->request.ranks, "numbers of ranks (or of GPUs) to calibrate for: 1,2,4")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024))
       ->needs("--calibrate");
+  verb->add_option("--target", flags->target,
+                   "what to calibrate: cpu:host, or cuda:sm_80, cuda:sm_90, cuda:sm_100 for this machine's GPUs")
+      ->needs("--calibrate");
+  verb->add_option("--like", flags->request.like,
+                   "the built-in profile that what is not measured of a GPU is taken from; default: by the GPU's name")
+      ->needs("--target");
   verb->callback([flags, &result] {
     if (!flags->calibrate.empty()) {
-      result = run_calibration(flags->calibrate, flags->ranks, flags->json);
+      result = [&]() -> absl::Status {
+        if (flags->target.starts_with("cuda:")) {
+          flags->request.gpu = flags->target.substr(5);
+        } else if (flags->target != "cpu:host") {
+          return absl::InvalidArgumentError(
+              cat("--target ", quote(flags->target), ": expected cpu:host, or cuda:sm_90 and the like"));
+        }
+        return run_calibration(flags->calibrate, flags->request, flags->json);
+      }();
       return;
     }
     bool* json = &flags->json;
