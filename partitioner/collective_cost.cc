@@ -125,6 +125,12 @@ CollectiveTime collective_time(const DeviceGroup& group, CollectiveKind kind, Ra
   return best;
 }
 
+std::vector<double> level_members(const DeviceGroup& group, RankAxis axis) {
+  std::vector<double> out;
+  for (const Level& l : levels(group, axis)) out.push_back(l.members);
+  return out;
+}
+
 double ring_latency(const DeviceGroup& group, RankAxis axis) {
   return axis.size > 1 ? ring_latency(levels(group, axis), static_cast<double>(axis.size)) : 0;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "partitioner/cluster.h"
 
@@ -23,6 +24,9 @@ struct CollectiveTime {
 // `bytes`: of the whole value on one rank (what all-gather gives, what reduce-scatter takes; all-to-all: what a rank
 // sends). All communicators of the axis run at the same time; each device has its own share of every level.
 CollectiveTime collective_time(const DeviceGroup& group, CollectiveKind kind, RankAxis axis, double bytes);
+
+// How many of the axis's ranks, or of groups of them, meet at each level of links that it crosses, innermost first.
+std::vector<double> level_members(const DeviceGroup& group, RankAxis axis);
 
 // Seconds that the first bytes take once round the axis's ranks.
 double ring_latency(const DeviceGroup& group, RankAxis axis);

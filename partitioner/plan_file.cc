@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "base/text_file.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/plan_views.h"
 
 namespace partita {
 namespace {
@@ -187,7 +188,7 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
   }
   double tokens = w.tokens * static_cast<double>(problem.global_batch);
   const double peak = problem.cluster->peak_flops(problem.options.precision);
-  return {
+  Json plan = {
       {"version", kPlanVersion},
       {"inputs", inputs_json(inputs)},
       {"devices", problem.devices()},
@@ -199,6 +200,7 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
       {"batch_statistics", enum_name(problem.batch_statistics)},
       {"micro_batches", sim.micro_batches},
       {"send_seconds", sim.send},
+      {"send_waited_seconds", sim.send_waited},
       {"stages", stages},
       {"units", units},
       {"predicted",
@@ -216,6 +218,8 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
       {"search",
        {{"considered", result.considered}, {"bounded", result.bounded}, {"unfit", result.unfit}, {"gap", result.gap}}},
       {"candidates", others}};
+  write_step(plan, model.step_parts(l, p), model.traffic(l), *problem.cluster);
+  return plan;
 }
 
 std::string plan_text(const Json& plan) { return plan.dump(1) + "\n"; }
@@ -293,7 +297,11 @@ absl::StatusOr<Simulation> plan_simulation(const Json& plan) {
   s.schedule = pins.schedule.value_or(PipelineSchedule::k1f1b);
   if (!plan.contains("micro_batches") || !plan["micro_batches"].is_number_integer()) return bad("micro_batches");
   s.micro_batches = plan["micro_batches"].get<int64_t>();
-  s.send = plan.value("send_seconds", 0.0);
+  for (auto [key, to] : {std::pair{"send_seconds", &s.send}, {"send_waited_seconds", &s.send_waited}}) {
+    if (!plan.contains(key)) continue;
+    if (!plan[key].is_number() || !(plan[key].get<double>() >= 0)) return bad(key);
+    *to = plan[key].get<double>();
+  }
   if (!plan.contains("stages") || !plan["stages"].is_array() || plan["stages"].empty()) return bad("stages");
   for (const Json& stage : plan["stages"]) {
     if (!stage.is_object() || !stage.contains("chunks") || !stage["chunks"].is_array() || stage["chunks"].empty())

@@ -11,6 +11,8 @@
 #include "partitioner/collective_cost.h"
 #include "partitioner/memory_model.h"
 #include "partitioner/simulate.h"
+#include "partitioner/step_parts.h"
+#include "partitioner/traffic.h"
 
 namespace partita {
 
@@ -20,6 +22,7 @@ struct Breakdown {
   double bubble = 0, send = 0, gradients = 0, optimizer = 0, offload = 0, host = 0, stragglers = 0;
   double statistics = 0;  // sums over the batch
   std::vector<std::pair<std::string, double>> parts() const;
+  void add(const PassParts& parts, double times);
 };
 
 struct Prediction {
@@ -48,6 +51,10 @@ class CostModel {
   Prediction predict(const Layout& layout, bool replay);
   // Stage times for the simulator.
   Simulation simulation(const Layout& layout);
+  // What those times, and the step's end as `prediction` has it, are made of.
+  StepParts step_parts(const Layout& layout, const Prediction& prediction);
+  // What the ranks send (plan_moves.cc).
+  PlanTraffic traffic(const Layout& layout);
   // No layout with these axes, micro-batch and recompute is faster, wherever it is cut.
   double lower_bound(const Layout& layout);
   // Seconds that all units of the kind that takes most take of a micro-batch on a rank of `group`: compute, and what
@@ -73,6 +80,7 @@ class CostModel {
     double forward = 0, input_gradient = 0, weight_gradient = 0, recompute = 0;
     double tensor_forward = 0, tensor_backward = 0, context_forward = 0, context_backward = 0, expert = 0;
     double gather_bytes = 0;
+    std::vector<Move> forward_moves, backward_moves;  // of which those times are
   };
   using Key = std::tuple<const DeviceGroup*, int64_t, int64_t, int64_t, int64_t, bool, RecomputeMode>;
 
@@ -87,28 +95,39 @@ class CostModel {
   std::vector<int> cut_by_time(const Layout& layout, const std::vector<std::vector<int>>* ends);
   const std::vector<UnitCost>& unit_costs(const DeviceGroup& group, const Layout& layout);
   UnitCost unit_cost(const UnitWork& unit, const DeviceGroup& group, const Layout& layout) const;
+  // Of a unit and one micro-batch: moves of forward (recomputing repeats them) and of backward.
+  std::pair<std::vector<Move>, std::vector<Move>> unit_moves(const UnitWork& unit, const Layout& layout) const;
+  static RankAxis shard_ranks(const Layout& layout);  // that share one copy of what is sharded
+  // Of a layout that shards parameters: gathers of a unit's in one pass, and the scattering of its gradients.
+  static bool gathers_parameters(const Layout& layout);
+  static bool gathers_each_pass(const Layout& layout);  // stage 2, and 3 where it keeps them, gathers once a step
+  std::array<Move, 2> gather_moves(const UnitCost& unit, const Layout& layout) const;
   double crossing_elements() const;  // of a sample, from a stage to the next
   // Of a micro-batch's values from a stage to the next one (from the last to the first).
   double send_seconds(const Layout& layout, int64_t stage) const;
   std::vector<double> sends(const Layout& layout) const;
-  double relayout_seconds(const Layout& from, const Layout& to, const DeviceGroup& group) const;
+  Move relayout_move(const Layout& from, const Layout& to) const;
   const DeviceGroup& group_of_ranks(int64_t first, int64_t last) const;
   std::vector<StageUnits> chunk_units(const Layout& layout);
+  static StageUnits units_of_stage(const Layout& layout, const std::vector<StageUnits>& chunks, int64_t stage);
 
-  struct StageCost;
-  std::vector<std::vector<StageCost>> stage_costs(const Layout& layout);
-  Simulation timeline(const Layout& layout, const std::vector<std::vector<StageCost>>& costs) const;
+  std::vector<std::vector<ChunkParts>> stage_costs(const Layout& layout);
+  Simulation timeline(const Layout& layout, const std::vector<std::vector<ChunkParts>>& costs) const;
+  // Sums of gradients, and gathers of what was updated.
+  struct UpdateMoves {
+    std::vector<Move> reduce, gather;
+  };
+  UpdateMoves update_moves(const Layout& layout, const StageUnits& units) const;
   // Of a stage's parameters, once, with a backward pass of `backward` seconds beside the sums.
   struct UpdateCost {
-    double gradients = 0, optimizer = 0, offload = 0;
+    PassParts parts;
     std::string algorithm;  // that sums the gradients
-    double total() const { return gradients + optimizer + offload; }
   };
   UpdateCost update_cost(const Layout& layout, const DeviceGroup& group, const StageUnits& units,
                          double backward) const;
   // With pipedream each backward pass ends with an update, and each forward pass begins with a copy of the weights.
   void add_updates(const Layout& layout, const std::vector<StageUnits>& chunks,
-                   std::vector<std::vector<StageCost>>& stages) const;
+                   std::vector<std::vector<ChunkParts>>& stages) const;
 
   Problem problem_;
   std::map<std::pair<size_t, size_t>, DeviceGroup> joined_;  // groups, first to last, as one

@@ -17,10 +17,10 @@ Timeline simulate(const Simulation& s, bool keep_events) {
   out.most_in_flight.assign(static_cast<size_t>(stages), 0);
   std::vector<std::vector<StageStep>> order;
   for (int64_t i = 0; i < stages; ++i) order.push_back(stage_order(s.schedule, stages, i, chunks, m));
-  // End of each operation, -1 while it has not run.
-  std::vector<double> ends(static_cast<size_t>(2 * stages * chunks * m), -1);
-  auto end_of = [&](StageWork kind, int64_t stage, int64_t chunk, int64_t mb) -> double& {
-    return ends[static_cast<size_t>((((kind == StageWork::kBackward) * stages + stage) * chunks + chunk) * m + mb)];
+  // When the result of each operation is where it is used, -1 while it has not run.
+  std::vector<double> arrivals(static_cast<size_t>(2 * stages * chunks * m), -1);
+  auto arrival_of = [&](StageWork kind, int64_t stage, int64_t chunk, int64_t mb) -> double& {
+    return arrivals[static_cast<size_t>((((kind == StageWork::kBackward) * stages + stage) * chunks + chunk) * m + mb)];
   };
   std::vector<size_t> next(static_cast<size_t>(stages), 0);
   std::vector<double> free_at(static_cast<size_t>(stages), 0);
@@ -36,12 +36,24 @@ Timeline simulate(const Simulation& s, bool keep_events) {
     if (x.kind == StageWork::kWeight) return 0;
     if (x.kind == StageWork::kForward) {
       if (i == 0 && c == 0) return 0;
-      double e = i > 0 ? end_of(x.kind, i - 1, c, x.micro_batch) : end_of(x.kind, stages - 1, c - 1, x.micro_batch);
-      return e < 0 ? -1 : e + (stages > 1 ? s.send : 0);
+      return i > 0 ? arrival_of(x.kind, i - 1, c, x.micro_batch) : arrival_of(x.kind, stages - 1, c - 1, x.micro_batch);
     }
-    if (i == stages - 1 && c == chunks - 1) return end_of(StageWork::kForward, i, c, x.micro_batch);
-    double e = i < stages - 1 ? end_of(x.kind, i + 1, c, x.micro_batch) : end_of(x.kind, 0, c + 1, x.micro_batch);
-    return e < 0 ? -1 : e + (stages > 1 ? s.send : 0);
+    if (i == stages - 1 && c == chunks - 1) return arrival_of(StageWork::kForward, i, c, x.micro_batch);
+    return i < stages - 1 ? arrival_of(x.kind, i + 1, c, x.micro_batch) : arrival_of(x.kind, 0, c + 1, x.micro_batch);
+  };
+  // Messages from a stage to the next and to the one before (the same of two stages) are under way one at a time.
+  std::vector<double> link_free(static_cast<size_t>(2 * stages), 0);
+  auto pass_on = [&](int64_t i, const StageStep& x, double end) {
+    const bool forward = x.kind == StageWork::kForward, last_chunk = x.chunk == (forward ? chunks - 1 : 0);
+    const int64_t edge = forward ? stages - 1 : 0;
+    if (stages == 1 || (i == edge && last_chunk)) return end;
+    const int64_t to = (i + (forward ? 1 : stages - 1)) % stages;
+    double& free = link_free[static_cast<size_t>(2 * i + (to == (i + 1) % stages))];
+    const double start = std::max(end - s.send_waited, free);
+    free = start + s.send_waited + s.send;
+    if (keep_events)
+      out.sends.push_back({x.kind, static_cast<int>(i), static_cast<int>(to), x.chunk, x.micro_batch, start, free});
+    return free;
   };
   for (bool moved = true; moved;) {
     moved = false;
@@ -55,7 +67,9 @@ Timeline simulate(const Simulation& s, bool keep_events) {
             x.kind == StageWork::kForward    ? t.forward
             : x.kind == StageWork::kBackward ? t.backward
                                              : t.weight);
-        if (x.kind != StageWork::kWeight) end_of(x.kind, static_cast<int64_t>(i), x.chunk, x.micro_batch) = free_at[i];
+        if (x.kind != StageWork::kWeight)
+          arrival_of(x.kind, static_cast<int64_t>(i), x.chunk, x.micro_batch) =
+              pass_on(static_cast<int64_t>(i), x, free_at[i]);
         in_flight[i] += x.kind == StageWork::kForward ? 1 : x.kind == last ? -1 : 0;
         out.most_in_flight[i] = std::max(out.most_in_flight[i], in_flight[i]);
         ++next[i];

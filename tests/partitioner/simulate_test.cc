@@ -82,5 +82,15 @@ TEST(Simulate, SendsAreWaitedForOnceEachWay) {
   EXPECT_NEAR(simulate(s).seconds, 3.0 * 5 + 2 * 0.5, 1e-9);
 }
 
+// A slow link has one message under way at a time: the last of four leaves after the three before it.
+TEST(Simulate, MessagesOfALinkFollowEachOther) {
+  Simulation s = uniform(PipelineSchedule::kGpipe, 2, 4, 1, 1, 2);
+  s.send = 5;
+  // Forward: the first pass, four messages, the last pass; then a message back every 5, and the last backward.
+  EXPECT_NEAR(simulate(s).seconds, 1 + 4 * 5 + 1 + 2 + 4 * 5 + 2, 1e-9);
+  s.send = 4, s.send_waited = 1;  // of the passes' last second
+  EXPECT_NEAR(simulate(s).seconds, 4 * 5 + 1 + 1 + 4 * 5 + 2, 1e-9);
+}
+
 }  // namespace
 }  // namespace partita

@@ -1,0 +1,67 @@
+// What a step's time goes to, part by part, so that views can show the time of each stream and not only its sum.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <string_view>
+#include <vector>
+
+namespace partita {
+
+// In the order in which the parts of one pass, or of what follows the last one, come after each other. The cost model
+// knows each part's sum over the layers of a pass; layers take turns within it.
+enum class StepPart : uint8_t {
+  kRelayout,    // samples gathered that came from a stage with other ranks
+  kHost,        // launches and what else the host does
+  kStash,       // a copy of the weights (pipedream)
+  kGathers,     // of sharded parameters, and their gradients scattered: what compute does not hide
+  kCompute,     // of the pass itself
+  kRecompute,   // of values that backward needs again
+  kSlowed,      // by what communicates beside
+  kTensor,      // partial sums
+  kContext,     // exchanges of attention
+  kExpert,      // tokens to experts and back
+  kStatistics,  // sums over the batch
+  kReduce,      // of gradients: what backward does not hide
+  kToHost,      // gradients, where the host updates
+  kOptimizer,   // the update itself
+  kFromHost,    // updated parameters
+  kUpdated,     // gathered for all that share them
+  kSend,        // to a stage beside: what is waited for
+  kStragglers,  // waited for
+};
+inline constexpr size_t kStepParts = static_cast<size_t>(StepPart::kStragglers) + 1;
+inline constexpr std::array<std::string_view, kStepParts> kStepPartNames = {
+    "relayout", "host",       "stash",  "gathers", "compute",   "recompute", "slowed",  "tensor", "context",
+    "expert",   "statistics", "reduce", "to_host", "optimizer", "from_host", "updated", "send",   "stragglers"};
+
+// Seconds.
+struct PassParts {
+  std::array<double, kStepParts> seconds{};
+  // Of kGathers and kReduce, what runs beside the compute after them (before them: kReduce) and is not in `seconds`.
+  double hidden_gathers = 0, hidden_reduce = 0;
+
+  double& operator[](StepPart p) { return seconds[static_cast<size_t>(p)]; }
+  double operator[](StepPart p) const { return seconds[static_cast<size_t>(p)]; }
+  double total() const { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
+  void operator+=(const PassParts& other) {
+    for (size_t k = 0; k < kStepParts; ++k) seconds[k] += other.seconds[k];
+    hidden_gathers += other.hidden_gathers, hidden_reduce += other.hidden_reduce;
+  }
+};
+
+// Of one chunk of a stage, for one micro-batch. `weight` is empty where backward does it too.
+struct ChunkParts {
+  PassParts forward, backward, weight;
+};
+
+// Of a step: passes of each stage's chunks, and after the last pass what each stage does once.
+struct StepParts {
+  std::vector<std::vector<ChunkParts>> chunks;  // [stage][chunk]
+  std::vector<PassParts> updates;               // [stage]; empty parts where each pass updates
+  PassParts after;                              // of all stages, when the last update has ended
+};
+
+}  // namespace partita
