@@ -13,6 +13,7 @@ namespace {
 constexpr const char* kLibrary = "libnvidia-ml.so.1";
 constexpr unsigned kSmClock = 1, kMemoryClock = 2;  // nvmlClockType_t
 constexpr unsigned kGpuSensor = 0;                  // nvmlTemperatureSensors_t
+constexpr unsigned kMostLinks = 18;                 // NVML_NVLINK_MAX_LINKS
 
 struct Memory {  // nvmlMemory_t
   unsigned long long total, free, used;
@@ -32,6 +33,9 @@ struct GpuMonitor::Functions {
   int (*most_clock)(void*, unsigned type, unsigned* mhz);
   int (*temperature)(void*, unsigned sensor, unsigned* celsius);
   int (*power)(void*, unsigned* milliwatts);
+  // Null in libraries that are older.
+  int (*capability)(void*, int* major, int* minor);
+  int (*link_state)(void*, unsigned link, unsigned* active);
 
   absl::Status load() {
     void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
@@ -55,7 +59,11 @@ struct GpuMonitor::Functions {
     find(most_clock, "nvmlDeviceGetMaxClockInfo");
     find(temperature, "nvmlDeviceGetTemperature");
     find(power, "nvmlDeviceGetPowerUsage");
-    if (missing != nullptr) return absl::FailedPreconditionError(cat("NVML (", kLibrary, ") has no ", missing));
+    const char* needed = missing;
+    find(capability, "nvmlDeviceGetCudaComputeCapability");
+    find(link_state, "nvmlDeviceGetNvLinkState");
+    if (missing = needed; missing != nullptr)
+      return absl::FailedPreconditionError(cat("NVML (", kLibrary, ") has no ", missing));
     const int code = init();
     return code == 0 ? absl::OkStatus() : absl::FailedPreconditionError(cat("NVML does not start: ", error(code)));
   }
@@ -105,7 +113,11 @@ absl::StatusOr<GpuReading> GpuMonitor::read_device(void* device) const {
     r.memory_bytes = static_cast<int64_t>(memory.total);
     r.used_bytes = static_cast<int64_t>(memory.used);
   }
+  if (int major = 0, minor = 0; f_.capability != nullptr && f_.capability(device, &major, &minor) == 0)
+    r.architecture = 10 * major + minor;
   unsigned value = 0;
+  for (unsigned link = 0; f_.link_state != nullptr && link < kMostLinks && !r.nvlink; ++link)
+    r.nvlink = f_.link_state(device, link, &value) == 0 && value != 0;
   const auto keep = [&](std::optional<int>& to, int code) {
     if (code == 0) to = static_cast<int>(value);
   };

@@ -14,6 +14,8 @@ namespace partita::runtime {
 
 struct GpuReading {
   std::string name;
+  std::optional<int> architecture;  // 90 for sm_90
+  bool nvlink = false;              // some of its links to other GPUs are up
   // Unset where the GPU does not tell. Used memory is that of all processes, and the driver's own.
   std::optional<int64_t> memory_bytes, used_bytes;
   std::optional<int> sm_mhz, most_sm_mhz, memory_mhz, celsius;

@@ -9,6 +9,7 @@
 #include "tools/calibrate/calibrate.h"
 #include "tools/calibrate/gpu_rates.h"
 #include "tools/calibrate/link_rates.h"
+#include "tools/local_gpus.h"
 
 namespace partita {
 namespace {

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -19,6 +18,7 @@
 #include "tools/calibrate/kernel_rates.h"
 #include "tools/calibrate/link_rates.h"
 #include "tools/calibrate/probe.h"
+#include "tools/local_gpus.h"
 
 namespace partita {
 namespace {
@@ -192,10 +192,6 @@ absl::StatusOr<std::vector<std::string>> gpus(const std::string& target, size_t 
   return names;
 }
 
-std::vector<std::string> words(const std::string& text) {
-  return absl::StrSplit(text, absl::ByAnyChar(" -_()"), absl::SkipEmpty());
-}
-
 // What the measured constants are set in.
 absl::StatusOr<DeviceProfile> base_profile(const ProfileLibrary& library, const CalibrationRequest& request) {
   std::string name = "cpu";
@@ -219,20 +215,6 @@ absl::StatusOr<DeviceProfile> base_profile(const ProfileLibrary& library, const 
 }
 
 }  // namespace
-
-std::string profile_for(const std::string& gpu_name, const std::vector<std::string>& profiles) {
-  const std::vector<std::string> given = words(gpu_name);
-  std::string best;
-  size_t most = 0;
-  for (const std::string& profile : profiles) {
-    const std::vector<std::string> parts = words(profile);
-    const bool fits = std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
-      return std::find(given.begin(), given.end(), part) != given.end();
-    });
-    if (fits && parts.size() > most) best = profile, most = parts.size();
-  }
-  return best;
-}
 
 absl::StatusOr<Calibration> calibrate(const CalibrationRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(ProfileLibrary library, ProfileLibrary::load());

@@ -29,8 +29,4 @@ struct Calibration {
 // GPU that no built-in profile fits.
 absl::StatusOr<Calibration> calibrate(const CalibrationRequest& request);
 
-// The name of the built-in profile whose parts ("H100", "80GB") are all in a GPU's name ("NVIDIA H100 80GB HBM3"), and
-// of several the one with most; empty where there is none.
-std::string profile_for(const std::string& gpu_name, const std::vector<std::string>& profiles);
-
 }  // namespace partita

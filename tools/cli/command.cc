@@ -72,7 +72,8 @@ void ModelFlags::add(CLI::App& app) {
   app.add_option("--like", like, "a well-known layout: ddp, zero1, zero2, zero3, …");
   app.add_option("--pin", pins, "fix a part of the plan: KEY=VALUE, e.g. data=2");
   app.add_option("--target", target,
-                 "cpu:host, cpu:x86-64-v3 (any AVX2 machine), cpu:x86-64-v4, or cuda:sm_80, cuda:sm_90, cuda:sm_100");
+                 "cpu:host (default), cpu:x86-64-v3 (any AVX2 machine), cpu:x86-64-v4, or cuda:sm_80, cuda:sm_90, "
+                 "cuda:sm_100");
   app.add_option("--dump-ir", dump_ir, "write the graph into this folder after each pass that changes it");
   app.add_option("--stop-after", stop_after, "stop after this pass");
   app.add_flag("--no-fusion", no_fusion, "one kernel per operation: slow, to find a fault");
@@ -101,7 +102,7 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
   } else if (target.rfind("cuda:", 0) == 0) {
     r.target.gpu = target.substr(5);
     PARTITA_ASSIGN_OR_RETURN(r.target.assembler, find_assembler());
-  } else {
+  } else if (!target.empty()) {
     return absl::InvalidArgumentError(cat(
         "--target ", quote(target), ": expected cpu:host, cpu:x86-64-v3, cpu:x86-64-v4 or cuda:sm_90 and the like"));
   }

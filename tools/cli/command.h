@@ -33,9 +33,9 @@ void add_checkpoint(CLI::App& app, absl::Status& result);
 // `--precision`: the recipe's key of that name.
 void add_precision(CLI::App& app, std::optional<Precision>& precision);
 
-// A model, its recipe and how to compile it: the flags that train and compile share.
+// A model, its recipe and how to compile it: the flags that train and compile share. No target is cpu:host.
 struct ModelFlags {
-  std::string model, train_file, plan, target = "cpu:host", dump_ir, stop_after;
+  std::string model, train_file, plan, target, dump_ir, stop_after;
   std::vector<std::string> pins, like;
   std::optional<int64_t> ranks;
   std::optional<Precision> precision;
@@ -43,6 +43,8 @@ struct ModelFlags {
 
   // The first lines of every --help: what to compile, and how.
   void add(CLI::App& app);
+  // A layout is said, other than by train.yaml.
+  bool says_layout() const { return !plan.empty() || !like.empty() || !pins.empty() || ranks; }
   // Loads and checks the recipe and applies the precision, the plan, presets, then pins.
   absl::StatusOr<CompileRequest> request() const;
 };
@@ -60,9 +62,8 @@ absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flag
 struct PlanRequest;
 // Model, recipe, cluster, pins: the flags that every verb that plans has.
 void add_plan_flags(CLI::App& verb, PlanRequest& request);
-
-// Runs a bundle with all its ranks as threads of this process.
-absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags);
+// Searches a layout and writes it as plan.json; says the summary on standard output unless `quiet`.
+absl::Status write_plan(const PlanRequest& request, const std::string& output, bool quiet);
 
 // The first word that is no command or option where it stands: InvalidArgument with the nearest one.
 absl::Status check_words(const CLI::App& app, int argc, char** argv);

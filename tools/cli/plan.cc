@@ -192,6 +192,12 @@ absl::Status run(const Flags& flags) {
 
 }  // namespace
 
+absl::Status write_plan(const PlanRequest& request, const std::string& output, bool quiet) {
+  Flags flags;
+  flags.request = request, flags.output = output, flags.quiet = quiet;
+  return run(flags);
+}
+
 void add_plan_flags(CLI::App& verb, PlanRequest& request) {
   verb.add_option("model", request.model, "ONNX file or folder; its weights are not needed")->required();
   verb.add_option("--train", request.train_file, "the recipe, train.yaml (docs/train_yaml.md)");

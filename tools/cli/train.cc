@@ -1,8 +1,17 @@
+#include "base/atomic_file.h"
 #include "base/cat.h"
+#include "base/mapped_file.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "base/temporary_folder.h"
+#include "frontend/recipe.h"
+#include "runtime/device.h"
+#include "runtime/plugin.h"
 #include "tools/cli/command.h"
 #include "tools/cli/find_rate.h"
+#include "tools/cuda_toolkit.h"
+#include "tools/local_gpus.h"
+#include "tools/plan.h"
 #include "tools/write_bundle.h"
 
 namespace partita {
@@ -13,6 +22,7 @@ struct Flags {
   runtime::RunFlags run;
   LaunchFlags launch;
   std::string bundle;
+  std::string cluster, profiles;
   double find_rate = 0;  // highest rate to try; 0: train
 };
 
@@ -41,11 +51,85 @@ absl::Status tell_rate(const std::string& metrics) {
   return absl::OkStatus();
 }
 
+// Whether train.yaml says a part of the layout.
+absl::StatusOr<bool> recipe_says_layout(const std::string& file) {
+  if (file.empty()) return false;
+  PARTITA_ASSIGN_OR_RETURN(Recipe recipe, load_recipe(file));
+  return !(recipe.pin == PinRecipe{});
+}
+
+// The GPUs that a run without --target is for; none where there are none, or where this build cannot use them.
+absl::StatusOr<LocalGpus> usable_gpus(bool quiet) {
+  PARTITA_ASSIGN_OR_RETURN(LocalGpus gpus, find_local_gpus());
+  if (gpus.count == 0) return gpus;
+  const auto module = runtime::find_plugin(runtime::kCudaModule, runtime::default_plugin_directories());
+  const absl::Status usable = module.ok() ? find_assembler().status() : module.status();
+  if (usable.ok()) return gpus;
+  if (!quiet)
+    std::fprintf(stderr, "note: training on the processors, not on %d x %s: %s\n", gpus.count, gpus.name.c_str(),
+                 std::string(usable.message()).c_str());
+  return LocalGpus{};
+}
+
+// Searches a layout for the devices of --cluster, or, where nothing is said of the layout, for this machine's GPUs, and
+// has it compiled. Nothing where there are neither: one rank then, or what the flags and train.yaml say.
+absl::Status plan_for_devices(Flags& flags, const TemporaryFolder& temporary) {
+  ModelFlags& m = flags.model;
+  LocalGpus gpus;
+  if (m.target.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(gpus, usable_gpus(flags.run.quiet));
+  }
+  PlanRequest request{m.model, m.train_file, flags.cluster, flags.profiles, m.pins, m.like, m.precision};
+  PARTITA_ASSIGN_OR_RETURN(ProfileLibrary library, ProfileLibrary::load());
+  if (!flags.cluster.empty()) {
+    if (!m.plan.empty() || m.ranks)
+      return absl::InvalidArgumentError(
+          "--cluster has the layout searched; leave out --plan and --ranks, or --cluster");
+    if (!flags.profiles.empty()) {
+      PARTITA_ASSIGN_OR_RETURN(MappedFile profiles, MappedFile::open(flags.profiles));
+      PARTITA_RETURN_IF_ERROR(library.overlay(profiles.text(), flags.profiles));
+    }
+    PARTITA_ASSIGN_OR_RETURN(Cluster cluster, load_cluster(flags.cluster, library));
+    const bool on_host = cluster.groups[0].device.host_update_rate == 0;
+    if (cluster.groups.size() > 1 || cluster.groups[0].nodes > 1)
+      return absl::InvalidArgumentError(
+          cat(quote(flags.cluster),
+              ": expected one node, this one; for more plan, compile, and start BUNDLE/rank on "
+              "each with mpirun, torchrun or srun"));
+    if (!on_host && m.target.empty()) {
+      if (gpus.count == 0)
+        return absl::FailedPreconditionError(cat(quote(flags.cluster), " is of ", cluster.groups[0].device.name,
+                                                 ", and no GPU was found here; say --target"));
+      m.target = cat("cuda:", gpus.architecture);
+    }
+  } else {
+    if (gpus.count == 0) return absl::OkStatus();
+    m.target = cat("cuda:", gpus.architecture);
+    PARTITA_ASSIGN_OR_RETURN(bool said, recipe_says_layout(m.train_file));
+    if (said || m.says_layout()) return absl::OkStatus();
+    const auto cluster = cluster_of_gpus(gpus, library);
+    if (!cluster.ok()) {
+      m.ranks = gpus.count;
+      if (!flags.run.quiet)
+        std::fprintf(stderr, "note: data parallel over %d GPUs, without a search: %s\n", gpus.count,
+                     std::string(cluster.status().message()).c_str());
+      return absl::OkStatus();
+    }
+    request.cluster_file = temporary.file("cluster.yaml");
+    PARTITA_RETURN_IF_ERROR(write_file_atomically(request.cluster_file, *cluster));
+    if (!flags.run.quiet) std::printf("%d x %s\n", gpus.count, gpus.name.c_str());
+  }
+  m.plan = temporary.file("plan.json");
+  m.pins.clear(), m.like.clear();  // the plan has them
+  return write_plan(request, m.plan, flags.run.quiet);
+}
+
 absl::Status train(Flags& flags) {
   PARTITA_ASSIGN_OR_RETURN(std::string runner, find_runner());
+  PARTITA_ASSIGN_OR_RETURN(TemporaryFolder temporary, TemporaryFolder::create("the bundle"));
+  PARTITA_RETURN_IF_ERROR(plan_for_devices(flags, temporary));
   PARTITA_ASSIGN_OR_RETURN(CompileRequest request, flags.model.request());
   request.keep_gradients = !flags.run.save_gradients.empty();
-  PARTITA_ASSIGN_OR_RETURN(TemporaryFolder temporary, TemporaryFolder::create("the bundle"));
   const std::string folder = flags.bundle.empty() ? temporary.file("bundle") : flags.bundle,
                     metrics = folder + "/rates.jsonl";
   if (flags.find_rate > 0) PARTITA_RETURN_IF_ERROR(prepare_rate_test(flags, request, metrics));
@@ -56,6 +140,10 @@ absl::Status train(Flags& flags) {
     if (compiled.stopped) return absl::OkStatus();
     if (!flags.run.quiet) std::fputs(describe_choices(compiled).c_str(), stdout);
     PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, folder));
+  }
+  if (!flags.bundle.empty() && !flags.model.plan.empty()) {  // for explain, simulate and report
+    PARTITA_ASSIGN_OR_RETURN(MappedFile plan, MappedFile::open(flags.model.plan));
+    PARTITA_RETURN_IF_ERROR(write_file_atomically(folder + "/plan.json", plan.text()));
   }
   PARTITA_RETURN_IF_ERROR(run_bundle(folder, flags.run, flags.launch));
   return flags.find_rate > 0 ? tell_rate(metrics) : absl::OkStatus();
@@ -69,7 +157,13 @@ void add_train(CLI::App& app, absl::Status& result) {
   flags->model.add(*verb);
   flags->run.add(*verb);
   flags->launch.add(*verb);
-  verb->add_option("--bundle", flags->bundle, "keep the compiled bundle in this folder");
+  CLI::Option* cluster = verb->add_option(
+      "--cluster", flags->cluster,
+      "search the layout for the devices of this cluster.yaml, one node; default: this machine's GPUs, if it has some "
+      "and nothing says the layout");
+  verb->add_option("--profiles", flags->profiles, "YAML of devices and links that replaces built-in values")
+      ->needs(cluster);
+  verb->add_option("--bundle", flags->bundle, "keep the compiled bundle, and the plan, in this folder");
   verb->add_option("--find-lr", flags->find_rate,
                    "instead of training, raise the learning rate step by step up to this one and say which is good")
       ->check(CLI::PositiveNumber);
