@@ -37,17 +37,6 @@ std::vector<std::pair<double, std::string>> largest_first(const Json& parts) {
   return out;
 }
 
-size_t worst_stage(const Json& plan) {
-  size_t worst = 0;
-  double most = -1;
-  const Json& stages = part(plan, "stages");
-  for (size_t k = 0; k < stages.size(); ++k) {
-    double over = number(part(stages[k], "memory"), "total") - number(stages[k], "capacity_bytes");
-    if (k == 0 || over > most) most = over, worst = k;
-  }
-  return worst;
-}
-
 std::string time_table(const Json& p) {
   std::string text;
   double step = number(p, "step_seconds");
@@ -61,14 +50,26 @@ std::string time_table(const Json& p) {
 
 }  // namespace
 
+size_t fullest_stage(const Json& plan) {
+  size_t worst = 0;
+  double most = -1;
+  const Json& stages = part(plan, "stages");
+  for (size_t k = 0; k < stages.size(); ++k) {
+    double over = number(part(stages[k], "memory"), "total") - number(stages[k], "capacity_bytes");
+    if (k == 0 || over > most) most = over, worst = k;
+  }
+  return worst;
+}
+
 std::string summary(const Json& plan) {
   const Json& p = part(plan, "predicted");
   double step = number(p, "step_seconds");
   std::string text = cat(words(plan, "layout"), " on ", words(plan, "hardware"), "\n");
   double tokens = number(p, "tokens_per_second");
   const char* unit = std::abs(tokens * step - number(plan, "global_batch")) < 0.5 ? "samples" : "tokens";
-  text += fmt::format("step {:.4g} s, {:.4g} {}/s, MFU {:.1f} %{}\n", step, tokens, unit, 100 * number(p, "mfu"),
-                      p.is_object() && p.value("fits", true) ? "" : "; DOES NOT FIT");
+  text += fmt::format("step {:.4g} s, {} {}/s, MFU {:.1f} %{}\n", step,
+                      tokens < 1e3 ? fmt::format("{:.4g}", tokens) : fmt::format("{:.0f}", tokens), unit,
+                      100 * number(p, "mfu"), p.is_object() && p.value("fits", true) ? "" : "; DOES NOT FIT");
   if (std::string kind = words(plan, "compress"); !kind.empty() && kind != "none")
     text += cat("compress: ", kind, ": gradients travel compressed; training is not that of the serial program\n");
   if (words(part(plan, "pin"), "schedule") == "pipedream")
@@ -84,10 +85,10 @@ std::string summary(const Json& plan) {
   text += time_table(p);
   const Json& stages = part(plan, "stages");
   if (stages.is_array() && !stages.empty()) {
-    const Json& stage = stages[worst_stage(plan)];
+    const Json& stage = stages[fullest_stage(plan)];
     double capacity = number(stage, "capacity_bytes");
     const Json& memory = part(stage, "memory");
-    text += fmt::format("memory of the fullest stage ({} of {}): {} of {}\n", worst_stage(plan), stages.size(),
+    text += fmt::format("memory of the fullest stage ({} of {}): {} of {}\n", fullest_stage(plan), stages.size(),
                         gb(number(memory, "total")), gb(capacity));
     for (const auto& [bytes, name] : largest_first(memory))
       text += fmt::format("  {:<15} {:>9} {:>5.1f} %  {}\n", name, gb(bytes), 100 * bytes / capacity,

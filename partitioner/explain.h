@@ -7,6 +7,8 @@
 
 namespace partita {
 
+// The stage whose devices have least memory left, or lack most.
+size_t fullest_stage(const nlohmann::json& plan);
 // Layout, step time, where the time and memory go, on some ten lines.
 std::string summary(const nlohmann::json& plan);
 // The same with units, stages, what binds, and the next-best plans.

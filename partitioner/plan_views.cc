@@ -298,4 +298,21 @@ StepTimeline step_timeline(const PlannedStep& step) {
   return out;
 }
 
+// They grow with each forward pass, and go with the last pass that needs them.
+std::vector<std::pair<double, double>> kept_activations(const PlannedStep& step, const Timeline& passes, size_t stage) {
+  const double each =
+      step.stages[stage].activations / static_cast<double>(std::max<int64_t>(1, passes.most_in_flight[stage]));
+  const StageWork last =
+      step.simulation.schedule == PipelineSchedule::kZeroBubble ? StageWork::kWeight : StageWork::kBackward;
+  std::vector<std::pair<double, double>> out = {{0, 0}};
+  int64_t held = 0;
+  auto change = [&](double at, int by) { held += by, out.emplace_back(at, each * static_cast<double>(held)); };
+  for (const Event& e : passes.events) {
+    if (e.stage != static_cast<int>(stage)) continue;
+    if (e.kind == StageWork::kForward) change(e.start, 1);
+    if (e.kind == last) change(e.end, -1);
+  }
+  return out;
+}
+
 }  // namespace partita

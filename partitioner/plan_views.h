@@ -78,4 +78,7 @@ struct StepTimeline {
 };
 StepTimeline step_timeline(const PlannedStep& step);
 
+// Bytes that a rank of the stage keeps for backward, from each of those seconds on.
+std::vector<std::pair<double, double>> kept_activations(const PlannedStep& step, const Timeline& passes, size_t stage);
+
 }  // namespace partita

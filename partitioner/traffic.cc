@@ -177,11 +177,12 @@ void visit_traffic(const PlanTraffic& traffic, const TrafficFunction& visit) {
   }
 }
 
-TrafficMatrix traffic_matrix(const PlanTraffic& traffic, int64_t block) {
+TrafficMatrix traffic_matrix(const PlanTraffic& traffic, int64_t block, int64_t ranks) {
   TrafficMatrix m;
-  m.block = block, m.blocks = (traffic.ranks() + block - 1) / block;
+  m.block = block, m.blocks = (ranks + block - 1) / block;
   m.cells.resize(static_cast<size_t>(m.blocks * m.blocks));
   visit_traffic(traffic, [&](TrafficKind kind, int64_t from, int64_t to, double bytes) {
+    if (from >= ranks || to >= ranks) return;
     m.cells[static_cast<size_t>(from / block * m.blocks + to / block)][static_cast<size_t>(kind)] += bytes;
   });
   return m;

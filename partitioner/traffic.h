@@ -71,7 +71,7 @@ std::vector<std::pair<int64_t, int64_t>> stage_pairs(int64_t from, int64_t to);
 using TrafficFunction = std::function<void(TrafficKind kind, int64_t from, int64_t to, double bytes)>;
 void visit_traffic(const PlanTraffic& traffic, const TrafficFunction& visit);
 
-// Bytes between blocks of `block` consecutive ranks each, the last one perhaps smaller.
+// Bytes between blocks of `block` consecutive ranks each, the last one perhaps smaller, among the first `ranks`.
 struct TrafficMatrix {
   int64_t blocks = 0, block = 1;
   std::vector<std::array<double, kTrafficKinds>> cells;  // [from * blocks + to]
@@ -80,6 +80,6 @@ struct TrafficMatrix {
     return cells[static_cast<size_t>(from * blocks + to)];
   }
 };
-TrafficMatrix traffic_matrix(const PlanTraffic& traffic, int64_t block);
+TrafficMatrix traffic_matrix(const PlanTraffic& traffic, int64_t block, int64_t ranks);
 
 }  // namespace partita

@@ -205,7 +205,7 @@ TEST(Traffic, BytesOfDataTensorAndPipelineByHand) {
   Planned p(kNode, pin);
   auto step = read_step(p.plan);
   ASSERT_TRUE(step.ok()) << step.status();
-  const TrafficMatrix m = traffic_matrix(step->traffic, 1);
+  const TrafficMatrix m = traffic_matrix(step->traffic, 1, step->ranks());
   ASSERT_EQ(m.blocks, 8);
   const double micro = 16, value = kPositions * kWidth * 2;
   for (int64_t rank = 0; rank < 8; ++rank) {
@@ -237,7 +237,7 @@ TEST(Traffic, BytesOfShardedStates) {
       Planned p(kNode, pin);
       auto step = read_step(p.plan);
       ASSERT_TRUE(step.ok()) << step.status();
-      const TrafficMatrix m = traffic_matrix(step->traffic, 1);
+      const TrafficMatrix m = traffic_matrix(step->traffic, 1, step->ranks());
       const double n = static_cast<double>(group ? group : 8), round = (n - 1) / n * value;
       const double gathers = zero == 3 ? 2 * micro : 1, scatters = zero == 1 ? 1 : micro;
       const double copies = group ? value / n : 0;  // of two: half of it, twice
@@ -306,7 +306,8 @@ TEST(Traffic, BlocksOfRanksHaveTheSameSum) {
   Planned p("nodes: 1\ndevices_per_node: 6\ndevice: A100-80GB\n", pin);
   auto step = read_step(p.plan);
   ASSERT_TRUE(step.ok()) << step.status();
-  const TrafficMatrix ranks = traffic_matrix(step->traffic, 1), blocks = traffic_matrix(step->traffic, 4);
+  const TrafficMatrix ranks = traffic_matrix(step->traffic, 1, step->ranks()),
+                      blocks = traffic_matrix(step->traffic, 4, step->ranks());
   EXPECT_EQ(ranks.blocks, 6);
   ASSERT_EQ(blocks.blocks, 2);
   for (TrafficKind kind : {TrafficKind::kTensor, TrafficKind::kData, TrafficKind::kPipeline}) {

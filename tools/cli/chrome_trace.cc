@@ -95,24 +95,12 @@ class Writer {
     return cat(kPassNames[static_cast<size_t>(e.kind)], " ", e.micro_batch, e.chunk ? cat(" chunk ", e.chunk) : "");
   }
 
-  // What is kept for backward grows with each forward pass, and goes with the last pass that needs it.
   void memory(int64_t rank, size_t stage) {
-    const PlannedStep::Stage& s = step_.stages[stage];
-    const double most = static_cast<double>(std::max<int64_t>(1, timeline_.passes.most_in_flight[stage]));
-    const StageWork last = step_.simulation.schedule == PipelineSchedule::kZeroBubble && step_.stages.size() > 1
-                               ? StageWork::kWeight
-                               : StageWork::kBackward;
-    int64_t held = 0;
-    auto count = [&](double at) {
+    const double other = step_.stages[stage].memory - step_.stages[stage].activations;
+    for (auto [at, kept] : kept_activations(step_, timeline_.passes, stage)) {
       const int64_t ns = nanoseconds(at);
       event(R"("ph":"C","name":"memory","pid":{},"ts":{}.{:03},"args":{{"other":{:.0f},"activations":{:.0f}}})", rank,
-            ns / 1000, ns % 1000, s.memory - s.activations, s.activations * static_cast<double>(held) / most);
-    };
-    count(0);
-    for (size_t k : passes_[stage]) {
-      const Event& e = timeline_.passes.events[k];
-      if (e.kind == StageWork::kForward) ++held, count(e.start);
-      if (e.kind == last) --held, count(e.end);
+            ns / 1000, ns % 1000, other, kept);
     }
   }
 

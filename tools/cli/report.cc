@@ -1,6 +1,7 @@
 // One self-contained page: no script, no network; charts are inline SVG.
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
@@ -10,6 +11,7 @@
 #include "partitioner/plan_file.h"
 #include "tools/calibrate/class_time.h"
 #include "tools/cli/command.h"
+#include "tools/cli/report_traffic.h"
 #include "tools/plan.h"
 
 namespace partita {
@@ -19,6 +21,7 @@ using Json = nlohmann::json;
 
 constexpr int64_t kShownMicroBatches = 24;
 constexpr size_t kShownStages = 32;
+constexpr size_t kMostTitles = 800;  // of a timeline's passes
 constexpr const char* kStyle =
     ":root{color-scheme:light dark;--f:#2f6fb5;--b:#d98024;--w:#7a9a3a;--line:#8886;--text:#222;--page:#fff}"
     "@media(prefers-color-scheme:dark){:root{--text:#e4e4e4;--page:#16181c}}"
@@ -47,6 +50,10 @@ std::string escape(const std::string& text) {
   return out;
 }
 
+std::string time_text(double seconds) {
+  return seconds < 1 ? fmt::format("{:.4g} ms", seconds * 1e3) : fmt::format("{:.4g} s", seconds);
+}
+
 double number(const Json& j, const char* key) {
   return j.is_object() && j.contains(key) && j[key].is_number() ? j[key].get<double>() : 0;
 }
@@ -60,80 +67,69 @@ std::string rect(double x, double y, double w, double h, std::string_view fill, 
       std::max(w, 0.2), h, fill, escape(title));
 }
 
-// The start of a step: enough micro-batches to see the rhythm.
-std::string timeline(Simulation s) {
-  int64_t stages = static_cast<int64_t>(s.chunks.size());
-  int64_t shown = std::min(s.micro_batches, std::max<int64_t>(kShownMicroBatches, 2 * stages) / stages * stages);
-  s.micro_batches = std::max<int64_t>(1, std::min(shown > 0 ? shown : s.micro_batches, s.micro_batches));
+// Of the start of a step: enough to see the rhythm.
+int64_t shown_micro_batches(const Simulation& s) {
+  const int64_t stages = static_cast<int64_t>(s.chunks.size());
+  const int64_t shown = std::max(kShownMicroBatches, 2 * stages) / stages * stages;
+  return std::max<int64_t>(1, std::min(s.micro_batches, shown > 0 ? shown : s.micro_batches));
+}
+
+std::string timeline(const Simulation& s, int64_t planned) {
   Timeline t = simulate(s, true);
-  double height = 18.0 * static_cast<double>(std::min<size_t>(s.chunks.size(), kShownStages)) + 20;
+  double height = 18.0 * static_cast<double>(std::min<size_t>(s.chunks.size(), kShownStages));
   std::string svg = fmt::format("<svg viewBox=\"0 0 900 {:.0f}\" role=\"img\" aria-label=\"timeline\">", height);
   constexpr const char* kFill[] = {"var(--f)", "var(--b)", "var(--w)"};
   constexpr const char* kNames[] = {"forward", "backward", "weight gradients"};
+  // Where there are many, those of a stage and kind are one path.
+  const bool single = t.events.size() <= kMostTitles;
+  std::map<std::pair<int, StageWork>, std::string> paths;
   for (const Event& e : t.events) {
     if (e.stage >= static_cast<int>(kShownStages) || t.seconds <= 0) continue;
-    svg += rect(40 + 850 * e.start / t.seconds, 18.0 * e.stage, 850 * (e.end - e.start) / t.seconds - 0.3, 15,
-                kFill[static_cast<int>(e.kind)],
-                fmt::format("stage {}, {} {}, chunk {}: {:.3g} to {:.3g} ms", e.stage, kNames[static_cast<int>(e.kind)],
-                            e.micro_batch, e.chunk, e.start * 1e3, e.end * 1e3));
+    const double x = 40 + 850 * e.start / t.seconds, width = 850 * (e.end - e.start) / t.seconds - 0.3;
+    if (single) {
+      const std::string chunk = s.chunks[0].size() > 1 ? cat(", chunk ", e.chunk) : "";
+      svg += rect(x, 18.0 * e.stage, width, 15, kFill[static_cast<int>(e.kind)],
+                  cat("stage ", e.stage, ", ", kNames[static_cast<int>(e.kind)], " ", e.micro_batch, chunk, ": ",
+                      time_text(e.start), " to ", time_text(e.end)));
+    } else {
+      paths[{e.stage, e.kind}] += fmt::format("M{:.1f} {}h{:.1f}", x, 18 * e.stage, std::max(width, 0.2));
+    }
   }
+  for (const auto& [of, path] : paths)
+    append(svg, "<path stroke=\"", kFill[static_cast<int>(of.second)],
+           "\" stroke-width=\"15\" transform=\"translate(0,7.5)\" d=\"", path, "\"><title>stage ", of.first, ", ",
+           kNames[static_cast<int>(of.second)], "</title></path>");
   for (size_t k = 0; k < std::min<size_t>(s.chunks.size(), kShownStages); ++k)
     svg += fmt::format("<text x=\"0\" y=\"{}\">{}</text>", 18 * k + 12, k);
-  return svg + fmt::format(
-                   "<text x=\"40\" y=\"{:.0f}\">{} micro-batches, {:.3g} ms; blue forward, orange backward, green "
-                   "weight gradients</text></svg>",
-                   height - 5, s.micro_batches, t.seconds * 1e3);
+  std::string told =
+      cat(s.micro_batches < planned ? cat("the first ", s.micro_batches, " of ", planned) : cat(s.micro_batches),
+          s.micro_batches == 1 ? " micro-batch, " : " micro-batches, ", time_text(t.seconds));
+  if (s.chunks.size() > kShownStages) append(told, "; the first ", kShownStages, " of ", s.chunks.size(), " stages");
+  if (s.micro_batches < planned) told += ", as if the step ended with them";
+  return cat("<div class=wide>", svg, "</svg></div><p>", told,
+             "; blue forward, orange backward, green weight gradients</p>");
 }
 
-// Kept values of the first stage's micro-batches over the same step.
-std::string memory_over_time(const Json& plan, Simulation s) {
-  s.micro_batches = std::min<int64_t>(s.micro_batches, kShownMicroBatches / static_cast<int64_t>(s.chunks.size()) *
-                                                               static_cast<int64_t>(s.chunks.size()) +
-                                                           static_cast<int64_t>(s.chunks.size()));
-  s.micro_batches = std::min<int64_t>(
-      s.micro_batches, number(plan, "micro_batches") > 0 ? static_cast<int64_t>(number(plan, "micro_batches")) : 1);
-  Timeline t = simulate(s, true);
-  const Json& stage = plan["stages"][0];
-  double capacity = number(stage, "capacity_bytes"), kept = number(stage["memory"], "activations");
-  double fixed = number(stage["memory"], "total") - kept,
-         most = static_cast<double>(std::max<int64_t>(1, t.most_in_flight[0]));
-  std::string points = fmt::format("40,{:.1f} ", 190 - 170 * fixed / capacity);
-  double held = 0;
-  std::vector<Event> events = t.events;
-  std::erase_if(events, [](const Event& e) { return e.stage != 0 || e.kind == StageWork::kWeight; });
-  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.end < b.end; });
-  for (const Event& e : events) {
-    double x = 40 + 850 * e.end / t.seconds,
-           before = 190 - 170 * std::min(1.2, (fixed + kept * held / most) / capacity);
-    held += e.kind == StageWork::kForward ? 1 : -1;
-    points += fmt::format("{:.1f},{:.1f} {:.1f},{:.1f} ", x, before, x,
-                          190 - 170 * std::min(1.2, (fixed + kept * held / most) / capacity));
+// What a stage keeps, over the same passes.
+std::string memory_over_time(const PlannedStep& step, size_t stage, double capacity) {
+  const Timeline t = simulate(step.simulation, true);
+  const double fixed = step.stages[stage].memory - step.stages[stage].activations;
+  auto height = [&](double bytes) { return 190 - 170 * std::min(1.1, bytes / capacity); };
+  std::string points;
+  double before = height(fixed);
+  for (auto [at, kept] : kept_activations(step, t, stage)) {
+    const double x = 40 + 850 * at / t.seconds;
+    points += fmt::format("{:.1f},{:.1f} ", x, before);
+    before = height(fixed + kept);
+    points += fmt::format("{:.1f},{:.1f} ", x, before);
   }
   return fmt::format(
       "<svg viewBox=\"0 0 900 200\" role=\"img\" aria-label=\"memory over time\"><line x1=\"40\" y1=\"20\" x2=\"890\" "
       "y2=\"20\" stroke=\"var(--b)\" stroke-dasharray=\"4\"/>"
-      "<text x=\"44\" y=\"14\">{:.1f} GB of the device</text><polyline points=\"{}\" fill=\"none\" stroke=\"var(--f)\" "
-      "stroke-width=\"1.5\"/></svg>",
-      capacity / 1e9, points);
-}
-
-// Which axes talk: seconds of each kind of communication in the step.
-std::string communication(const Json& plan) {
-  const Json& b = plan["predicted"]["breakdown"];
-  const Json& pin = plan["pin"];
-  std::string rows;
-  auto row = [&](const char* axis, const char* what, const char* key) {
-    if (number(pin, axis) > 1 || number(b, key) > 0)
-      rows += fmt::format("<tr><td>{} {:.0f}</td><td>{}</td><td class=n>{:.4g} s</td></tr>", axis, number(pin, axis),
-                          what, number(b, key));
-  };
-  row("tensor", "partial sums of activations", "tensor");
-  row("context", "attention exchanged from positions to heads and back", "context");
-  row("expert", "tokens to experts and back", "expert");
-  row("data", "gradients and updated parameters", "gradients");
-  row("data", "parameters gathered for use", "gathers");
-  row("pipeline", "activations to the next stage", "send");
-  return cat("<table><tr><th>axis</th><th>what moves</th><th>waited for</th></tr>", rows, "</table>");
+      "<text x=\"44\" y=\"14\">{:.1f} GB of the device</text><polyline points=\"{}890,{:.1f}\" fill=\"none\" "
+      "stroke=\"var(--f)\" stroke-width=\"1.5\"/><line x1=\"40\" y1=\"190\" x2=\"890\" y2=\"190\" "
+      "stroke=\"var(--line)\"/><text x=\"0\" y=\"194\">0</text><text x=\"0\" y=\"{:.1f}\">{:.1f}</text></svg>",
+      capacity / 1e9, points, before, height(step.stages[stage].memory) + 4, step.stages[stage].memory / 1e9);
 }
 
 std::string scatter(const Json& plan) {
@@ -161,7 +157,10 @@ std::string scatter(const Json& plan) {
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\"><title>{}: {:.4g} s, {:.1f} GB</title></circle>", x,
         y, k ? 4 : 7, k ? "var(--f)" : "var(--w)", escape(names[k]), at[k].first, at[k].second / 1e9);
   }
-  return svg + "<text x=\"40\" y=\"256\">step seconds, logarithmic; the plan is the large point</text></svg>";
+  return svg + fmt::format(
+                   "<text x=\"40\" y=\"256\">{:.4g} to {:.4g} seconds a step, logarithmic, against memory; the "
+                   "plan is the large point</text></svg>",
+                   low, high);
 }
 
 std::string candidates(const Json& plan) {
@@ -204,16 +203,20 @@ absl::StatusOr<std::string> measured(const Json& plan, const std::string& trace)
              "</table></div>");
 }
 
-std::string page(const Json& plan, const Simulation& s, const std::string& compared) {
+std::string page(const Json& plan, const PlannedStep& step, const std::string& compared) {
+  PlannedStep start = step;
+  start.simulation.micro_batches = shown_micro_batches(step.simulation);
+  const size_t fullest = fullest_stage(plan);
   return cat(
       "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width,initial-scale=1\"><title>",
-      escape(words(plan, "layout")), "</title><style>", kStyle, "</style></head><body><h1>",
+      escape(words(plan, "layout")), "</title><style>", kStyle, kTrafficStyle, "</style></head><body><h1>",
       escape(words(plan, "layout")), "</h1><div class=wide><pre>", escape(summary(plan)),
-      "</pre></div><h2>Timeline</h2><div class=wide>", timeline(s),
-      "</div><h2>Memory over time, stage 0</h2><div class=wide>", memory_over_time(plan, s), "</div>", compared,
-      "<h2>Communication</h2><div class=wide>", communication(plan), "</div><h2>Candidates</h2><div class=wide>",
-      scatter(plan), "</div><div class=wide>", candidates(plan), "</div></body></html>\n");
+      "</pre></div><h2>Timeline</h2>", timeline(start.simulation, step.simulation.micro_batches),
+      "<h2>Memory over time, stage ", fullest, "</h2><div class=wide>",
+      memory_over_time(start, fullest, number(plan["stages"][fullest], "capacity_bytes")), "</div>", compared,
+      "<h2>Communication</h2>", traffic_section(plan, step), "<h2>Candidates</h2><div class=wide>", scatter(plan),
+      "</div><div class=wide>", candidates(plan), "</div></body></html>\n");
 }
 
 }  // namespace
@@ -232,7 +235,7 @@ void add_report(CLI::App& app, absl::Status& result) {
   verb->callback([flags, &result] {
     auto run = [&]() -> absl::Status {
       PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(flags->plan));
-      PARTITA_ASSIGN_OR_RETURN(Simulation s, plan_simulation(plan));
+      PARTITA_ASSIGN_OR_RETURN(PlannedStep step, read_step(plan));
       const bool whole = plan.contains("predicted") && plan["predicted"].is_object() &&
                          plan["predicted"].contains("breakdown") && plan["predicted"].contains("memory_bytes") &&
                          plan["stages"][0].contains("memory");
@@ -241,7 +244,7 @@ void add_report(CLI::App& app, absl::Status& result) {
       if (!flags->trace.empty()) {
         PARTITA_ASSIGN_OR_RETURN(compared, measured(plan, flags->trace));
       }
-      return write_file_atomically(flags->output, page(plan, s, compared));
+      return write_file_atomically(flags->output, page(plan, step, compared));
     };
     result = run();
   });
