@@ -88,6 +88,7 @@ class Reader {
         entry.price.value_or(preset && preset->price_per_hour > 0 ? preset->price_per_hour : out.device.price_per_hour);
     out.network = *library_.link(preset ? preset->outer_link : "ethernet");
     if (preset && preset->outer_bandwidth > 0) out.network.bandwidth = preset->outer_bandwidth;
+    out.own_links = entry.links != nullptr, out.assumed_links = !entry.links && !preset;
     if (entry.links) {
       PARTITA_RETURN_IF_ERROR(links(*entry.links, join_path(path, "links"), out));
     } else {
@@ -222,6 +223,30 @@ double Cluster::peak_flops(Precision precision) const {
 std::string Cluster::hardware() const {
   std::string text;
   for (const DeviceGroup& g : groups) append(text, text.empty() ? "" : " + ", g.devices(), " x ", g.device.name);
+  return text;
+}
+
+std::string Cluster::wiring() const {
+  std::string text;
+  bool assumed = false;
+  auto link = [&](const LinkProfile& l, int64_t among) {
+    append(text, text.empty() ? "" : ", ", fmt::format("{} {:.3g} GB/s among {}", l.kind, l.bandwidth / 1e9, among));
+  };
+  for (const DeviceGroup& g : groups) {
+    if (groups.size() > 1) append(text, text.empty() ? "" : "; ", g.device.name, ": ");
+    std::string own;
+    std::swap(own, text);
+    for (const LinkLevel& l : g.links) {
+      if (l.group > 1) link(l.link, l.group);
+    }
+    text = own + text;
+    assumed = assumed || (g.assumed_links && g.devices() > 1);
+  }
+  if (groups.size() > 1) {
+    const LinkProfile network = joined(0, groups.size() - 1, Precision::kFp32).links.back().link;
+    append(text, "; between the groups: ", fmt::format("{} {:.3g} GB/s", network.kind, network.bandwidth / 1e9));
+  }
+  if (assumed) text += " (assumed: the cluster file names neither a preset nor links)";
   return text;
 }
 

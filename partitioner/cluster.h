@@ -24,6 +24,8 @@ struct DeviceGroup {
   std::vector<LinkLevel> links;  // innermost first; the last joins all devices of the group
   LinkProfile network;           // that joins nodes where there are to be more than one (resized)
   double price_per_hour = 0;     // of one device; 0: not known
+  bool own_links = false;        // the file lists them
+  bool assumed_links = false;    // neither the file nor a preset says what they are
 
   int64_t devices() const { return nodes * devices_per_node; }
 };
@@ -37,6 +39,8 @@ struct Cluster {
   double price_per_hour() const;                 // of all
   double peak_flops(Precision precision) const;  // of all
   std::string hardware() const;                  // "8 x A100-80GB + 8 x H100-80GB"
+  // "nvlink3 300 GB/s among 8, infiniband 25 GB/s among 16"; says what is assumed. Empty for one device.
+  std::string wiring() const;
   // The group that a rank is in.
   const DeviceGroup& group_of(int64_t rank) const { return groups[index_of_group(rank)]; }
   size_t index_of_group(int64_t rank) const;

@@ -37,6 +37,25 @@ std::vector<std::pair<double, std::string>> largest_first(const Json& parts) {
   return out;
 }
 
+// "12.6 TFLOP", "218 M"
+std::string scaled(double value, const char* unit) {
+  for (auto [prefix, size] : {std::pair{"P", 1e15}, {"T", 1e12}, {"G", 1e9}, {"M", 1e6}, {"k", 1e3}})
+    if (value >= size) return fmt::format("{:.4g} {}{}", value / size, prefix, unit);
+  return fmt::format("{:.4g} {}", value, unit);
+}
+
+// "12" or "24 to 31"; `all`: of all stages.
+std::string units_of_stages(const Json& plan, double* all) {
+  double least = 1e300, most = 0;
+  *all = 0;
+  for (const Json& stage : part(plan, "stages")) {
+    double units = 0;
+    for (const Json& chunk : part(stage, "chunks")) units += number(chunk, "units");
+    least = std::min(least, units), most = std::max(most, units), *all += units;
+  }
+  return least == most ? fmt::format("{:.0f}", most) : fmt::format("{:.0f} to {:.0f}", least, most);
+}
+
 std::string time_table(const Json& p) {
   std::string text;
   double step = number(p, "step_seconds");
@@ -66,6 +85,7 @@ std::string summary(const Json& plan) {
   double step = number(p, "step_seconds");
   std::string text = cat(words(plan, "layout"), " on ", words(plan, "hardware"), "\n");
   double tokens = number(p, "tokens_per_second");
+  if (const std::string links = words(plan, "links"); !links.empty()) append(text, "links: ", links, "\n");
   const char* unit = std::abs(tokens * step - number(plan, "global_batch")) < 0.5 ? "samples" : "tokens";
   text += fmt::format("step {:.4g} s, {} {}/s, MFU {:.1f} %{}\n", step,
                       tokens < 1e3 ? fmt::format("{:.4g}", tokens) : fmt::format("{:.0f}", tokens), unit,
@@ -97,10 +117,12 @@ std::string summary(const Json& plan) {
   if (plan.contains("compared")) {
     text += "compared:\n";
     for (const Json& c : plan["compared"]) {
-      text += fmt::format("  {:<22} {}\n", words(c, "like"),
-                          c.contains("error") ? words(c, "error")
-                                              : fmt::format("{:.4g} s  {}; {}", number(c, "step_seconds"),
-                                                            words(c, "layout"), words(c, "reason")));
+      text += fmt::format(
+          "  {:<22} {}\n", words(c, "like"),
+          c.contains("error") ? words(c, "error")
+          : c.value("fits", true)
+              ? fmt::format("{:.4g} s  {}; {}", number(c, "step_seconds"), words(c, "layout"), words(c, "reason"))
+              : fmt::format("DOES NOT FIT  {}; {}", words(c, "layout"), words(c, "reason")));
     }
   }
   return text;
@@ -135,11 +157,13 @@ std::string explanation(const Json& plan) {
     text += fmt::format(
         "  tensor {:.0f}: each device multiplies 1/{:.0f} of every layer; partial sums cost {:.1f} % of the step\n",
         tensor, tensor, 100 * number(part(p, "breakdown"), "tensor") / step);
-  if (pipeline > 1)
+  if (pipeline > 1) {
+    double units = 0;
+    const std::string each_has = units_of_stages(plan, &units);
     text += fmt::format(
-        "  pipeline {:.0f}: each device holds 1/{:.0f} of the layers; {:.0f} micro-batches leave a bubble of {:.1f} "
-        "%\n",
-        pipeline, pipeline, number(plan, "micro_batches"), 100 * number(p, "bubble_share"));
+        "  pipeline {:.0f}: each stage holds {} of the {:.0f} units; {:.0f} micro-batches leave a bubble of {:.1f} %\n",
+        pipeline, each_has, units, number(plan, "micro_batches"), 100 * number(p, "bubble_share"));
+  }
   if (data > 1)
     text += fmt::format("  data {:.0f}: {:.0f} replicas share the batch; summing gradients ({}) costs {:.1f} %\n", data,
                         data, words(p, "gradient_collective"), 100 * number(part(p, "breakdown"), "gradients") / step);
@@ -155,7 +179,10 @@ std::string explanation(const Json& plan) {
         "  expert {:.0f}: each device holds 1/{:.0f} of the experts; sending tokens to them costs {:.1f} %\n", expert,
         expert, 100 * number(b, "expert") / step);
   if (number(pin, "zero") > 0)
-    text += fmt::format("  ZeRO-{:.0f}: replicas share what they store\n", number(pin, "zero"));
+    text += fmt::format("  ZeRO-{:.0f}: the {} are stored once among the replicas\n", number(pin, "zero"),
+                        number(pin, "zero") == 1   ? "optimizer's states"
+                        : number(pin, "zero") == 2 ? "optimizer's states and gradients"
+                                                   : "optimizer's states, gradients and parameters");
   if (words(pin, "recompute") != "none")
     text += fmt::format("  recompute {}: values are made again instead of kept; {:.1f} % of the step\n",
                         words(pin, "recompute"), 100 * number(part(p, "breakdown"), "recompute") / step);
@@ -167,9 +194,9 @@ std::string explanation(const Json& plan) {
     text += fmt::format("  what binds: {} ({:.0f} % of the step)\n", parts[0].second, 100 * parts[0].first / step);
   text += "\nunits of the model\n";
   for (const Json& u : part(plan, "units")) {
-    text += fmt::format("  {:>4} x {:<20} {:>9.4g} GFLOP a sample, {:>9.4g} M parameters, tensor splits {}\n",
-                        number(u, "count"), words(u, "name"),
-                        (number(u, "forward_flops") + number(u, "backward_flops")) / 1e9, number(u, "parameters") / 1e6,
+    text += fmt::format("  {:>4} x {:<20} {:>12} a sample, {:>8} parameters, tensor splits {}\n", number(u, "count"),
+                        words(u, "name"), scaled(number(u, "forward_flops") + number(u, "backward_flops"), "FLOP"),
+                        scaled(number(u, "parameters"), ""),
                         words(u, "tensor_split").empty() ? "nothing" : words(u, "tensor_split"));
   }
   const Json& others = part(plan, "candidates");
@@ -186,8 +213,9 @@ std::string explanation(const Json& plan) {
 std::string comparison(const Json& plan, const Json& other) {
   const Json &a = part(part(plan, "predicted"), "breakdown"), &b = part(other, "breakdown");
   double ours = number(part(plan, "predicted"), "step_seconds"), theirs = number(other, "step_seconds");
-  std::string text = fmt::format("plan   {:>9.4g} s  {}\nother  {:>9.4g} s  {} ({:+.1f} %)\n", ours,
-                                 words(plan, "layout"), theirs, words(other, "layout"), 100 * (theirs / ours - 1));
+  std::string text =
+      fmt::format("plan   {:>9.4g} s  {}\nother  {:>9.4g} s  {} ({:+.1f} %{})\n", ours, words(plan, "layout"), theirs,
+                  words(other, "layout"), 100 * (theirs / ours - 1), other.value("fits", true) ? "" : ", DOES NOT FIT");
   for (const auto& [name, value] : b.items()) {
     double x = number(a, name.c_str()), y = number(b, name.c_str());
     if (std::abs(x - y) > 5e-4 * ours)
@@ -198,13 +226,27 @@ std::string comparison(const Json& plan, const Json& other) {
 }
 
 std::string plan_difference(const Json& a, const Json& b) {
-  // Flattened, so that each difference is one line.
+  // Flattened, so that each difference is one line; without what follows from the rest.
   Json x = a, y = b;
   for (Json* j : {&x, &y}) {
-    if (j->is_object()) j->erase("candidates"), j->erase("inputs");
+    if (!j->is_object()) continue;
+    for (const char* key : {"candidates", "inputs", "after_update", "boundary_bytes", "send_waited_seconds"})
+      j->erase(key);
+    if (!j->contains("stages") || !(*j)["stages"].is_array()) continue;
+    for (Json& stage : (*j)["stages"]) {
+      if (!stage.is_object()) continue;
+      stage.erase("update"), stage.erase("traffic");
+      if (!stage.contains("chunks") || !stage["chunks"].is_array()) continue;
+      for (Json& chunk : stage["chunks"])
+        if (chunk.is_object()) chunk.erase("parts");
+    }
   }
   Json fx = x.flatten(), fy = y.flatten();
   std::string text;
+  const double before = number(part(a, "predicted"), "step_seconds"),
+               now = number(part(b, "predicted"), "step_seconds");
+  if (fx != fy && before > 0 && now > 0)
+    text += fmt::format("{:.4g} s a step -> {:.4g} s ({:+.1f} %)\n", before, now, 100 * (now / before - 1));
   auto shown = [](const Json& v) { return v.is_number_float() ? fmt::format("{:.6g}", v.get<double>()) : v.dump(); };
   for (const auto& [key, value] : fx.items()) {
     if (!fy.contains(key)) {

@@ -193,6 +193,7 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
       {"inputs", inputs_json(inputs)},
       {"devices", problem.devices()},
       {"hardware", problem.cluster->hardware()},
+      {"links", problem.cluster->wiring()},
       {"global_batch", problem.global_batch},
       {"layout", describe(l)},
       {"pin", pins_json(l)},

@@ -35,9 +35,10 @@ struct SearchResult {
 // InvalidArgument where pins contradict the problem so that no layout is left.
 absl::StatusOr<SearchResult> search(CostModel& model, const SearchOptions& options);
 
-// What would make it fit, each searched: changes of the layout first, then other hardware, cheapest step first.
+// What would make it fit, each searched: changes of the layout first, then other hardware, cheapest step first
+// (fixes.cc).
 struct Fix {
-  std::string change;
+  std::string change;  // as it is typed: "--pin zero=3", "in the cluster file: nodes: 2"
   Candidate candidate;
   double price_per_hour = 0;   // of all devices; 0: not known
   bool same_hardware = false;  // as the problem's

@@ -98,6 +98,13 @@ absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options
   return s;
 }
 
+namespace {
+
+// Without exponents where the number is large.
+std::string plain(double v) { return v < 1000 ? fmt::format("{:.4g}", v) : fmt::format("{:.0f}", v); }
+
+}  // namespace
+
 std::string sweep_table(const Sweep& s, double tokens) {
   std::string text = fmt::format("{:>8} {:>10} {:>7} {:>9}{}  layout\n", "devices", "step s", "effic.", "memory",
                                  tokens > 0 ? fmt::format(" {:>9} {:>12}", "days", "$") : "");
@@ -108,10 +115,11 @@ std::string sweep_table(const Sweep& s, double tokens) {
       continue;
     }
     const Prediction& p = r.best->prediction;
-    text +=
-        fmt::format("{:>8} {:>10.4g} {:>6.1f}% {:>9}{}  {}{}\n", r.devices, p.step_seconds, 100 * r.efficiency,
-                    gigabytes(p.most_memory()), tokens > 0 ? fmt::format(" {:>9.4g} {:>12.5g}", r.days, r.dollars) : "",
-                    describe(r.best->layout), k == s.knee ? "   <- the knee" : "");
+    text += fmt::format(
+        "{:>8} {:>10.4g} {:>6.1f}% {:>9}{}  {}{}\n", r.devices, p.step_seconds, 100 * r.efficiency,
+        gigabytes(p.most_memory()),
+        tokens > 0 ? fmt::format(" {:>9} {:>12}", plain(r.days), r.dollars > 0 ? plain(r.dollars) : "-") : "",
+        describe(r.best->layout), k == s.knee ? "   <- the knee" : "");
   }
   double most = 0;
   for (const SweepRow& r : s.rows) most = r.best ? std::max(most, 1 / r.best->prediction.step_seconds) : most;

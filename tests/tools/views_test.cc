@@ -7,6 +7,7 @@
 #include <map>
 #include <regex>
 #include <set>
+#include <sstream>
 
 #include "base/cat.h"
 #include "nlohmann/json.hpp"
@@ -258,6 +259,105 @@ TEST_F(Views, TheMatrixHasTheBytesOfThePlan) {
   // A rank has half of what its tensor pair has.
   EXPECT_NEAR(megabytes("0 to 4", "pipeline"), 8 * value / 2, 0.01);
   EXPECT_THAT(page, testing::Not(HasSubstr("title=\"0 to 3")));
+}
+
+struct ToldFix {
+  std::string change, layout;
+};
+// The fixes of an infeasible plan: a line that says what to type, and one that begins with the layout.
+std::vector<ToldFix> told_fixes(const std::string& text) {
+  std::vector<ToldFix> out;
+  std::istringstream lines(text.substr(std::min(text.find("\nWhat makes it fit"), text.size())));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("      ", 0) == 0) {
+      if (!out.empty()) out.back().layout = line.substr(6, line.find(';') - 6);
+    } else if (line.rfind("  ", 0) == 0) {
+      out.push_back({line.substr(2), ""});
+    }
+  }
+  return out;
+}
+
+// A cluster file with `lines` ("nodes: 2; links: […]") in place of its lines with those keys.
+std::string with_lines(std::string cluster, std::string lines) {
+  for (size_t at = 0; at < lines.size();) {
+    const size_t end = std::min(lines.find("; ", at), lines.size());
+    const std::string line = lines.substr(at, end - at), key = line.substr(0, line.find(':') + 1);
+    const size_t old = cluster.rfind(key, 0) == 0 ? 0 : cluster.find("\n" + key) + 1;
+    if (old > 0 || cluster.rfind(key, 0) == 0) cluster.erase(old, cluster.find('\n', old) + 1 - old);
+    append(cluster, line, "\n");
+    at = end + 2;
+  }
+  return cluster;
+}
+
+// Each fix is typed as it is printed, and gives the layout that it was told with.
+TEST_F(Views, FixesOfWhatDoesNotFitWorkAsTheyArePrinted) {
+  ASSERT_EQ(
+      partita("model gpt --layers 24 --hidden 2048 --heads 16 --vocab 32000 --seq 1024 -o " + (out_ / "m.onnx")).code,
+      0);
+  out_.write("t.yaml", "optimizer: {kind: adamw}\nbatch: {global: 64}\nprecision: bf16\n");
+  const std::string small = "device: {like: A100-40GB, memory: 10e9}\n";
+  std::set<std::string> kinds;
+  for (const auto& [cluster, flags] :
+       {std::pair{small + "nodes: 1\ndevices_per_node: 4\n", std::string("--like ddp")},
+        std::pair{small + "nodes: 1\ndevices_per_node: 4\nlinks: [{kind: nvlink3, bandwidth: 200e9}]\n",
+                  std::string("--pin zero=1 --pin tensor=1 --pin pipeline=1 --pin recompute=none")},
+        std::pair{small, std::string("--pin offload=none")}}) {
+    SCOPED_TRACE(cluster + flags);
+    Outcome o = plan(cluster, flags);
+    ASSERT_EQ(o.code, 3) << o.text;
+    EXPECT_THAT(o.text, testing::ContainsRegex("\\([0-9]+ bytes\\) too much on rank [0-9]+"));
+    const std::vector<ToldFix> fixes = told_fixes(o.text);
+    EXPECT_FALSE(fixes.empty()) << o.text;
+    for (const ToldFix& fix : fixes) {
+      SCOPED_TRACE(fix.change);
+      std::string change = fix.change, again = cluster, typed = flags;
+      const size_t without = change.find("without --pin, --like");
+      if (without != change.npos) typed = "", change = change.substr(0, without ? without - 2 : 0);
+      const std::string file = "in the cluster file: ";
+      if (change.rfind(file, 0) == 0) {
+        again = with_lines(cluster, change.substr(file.size()));
+      } else {
+        append(typed, " ", change);
+      }
+      kinds.insert(fix.change.substr(0, fix.change.find_first_of("=:")));
+      Outcome fits = plan(again, typed);
+      EXPECT_EQ(fits.code, 0) << fits.text;
+      EXPECT_EQ(Json::parse(TempFolder::read(out_ / "p.json"))["layout"], fix.layout);
+    }
+  }
+  EXPECT_GE(kinds.size(), 3u) << testing::PrintToString(kinds);
+}
+
+// What a plan takes for granted, it says.
+TEST_F(Views, PlansSayWhichLinksTheyAssume) {
+  write_model();
+  auto summary = [&](const std::string& cluster) {
+    EXPECT_EQ(plan(cluster, "").code, 0);
+    return partita("explain " + (out_ / "p.json")).text;
+  };
+  EXPECT_THAT(summary("nodes: 2\ndevices_per_node: 4\ndevice: A100-80GB\n"),
+              HasSubstr("links: pcie 32 GB/s among 4, ethernet 12.5 GB/s among 8 (assumed: the cluster file names "
+                        "neither a preset nor links)"));
+  const std::string preset = summary("preset: dgx-a100\nnodes: 1\n");
+  EXPECT_THAT(preset, HasSubstr("links: nvlink3 300 GB/s among 8\n"));
+  EXPECT_THAT(summary("groups: [{preset: dgx-h100}, {preset: dgx-a100}]\n"), HasSubstr("between the groups: "));
+}
+
+// What follows from the rest is no difference of its own, and the first line says what counts.
+TEST_F(Views, DifferencesBeginWithTheStep) {
+  write_model();
+  ASSERT_EQ(plan("devices_per_node: 4\ndevice: A100-80GB\n", "--pin data=4").code, 0);
+  out_.write("a.json", TempFolder::read(out_ / "p.json"));
+  ASSERT_EQ(plan("devices_per_node: 4\ndevice: A100-80GB\n", "--pin data=2 --pin pipeline=2").code, 0);
+  Outcome o = partita("diff " + (out_ / "a.json") + " " + (out_ / "p.json"));
+  ASSERT_EQ(o.code, 0) << o.text;
+  EXPECT_THAT(o.text, testing::MatchesRegex("[0-9.e-]+ s a step -> [0-9.e-]+ s \\([+-][0-9.]+ %\\)\n(.|\n)*"));
+  EXPECT_THAT(o.text, HasSubstr("  pin/pipeline: 1 -> 2\n"));
+  for (const char* derived : {"/parts/", "/traffic/", "/update/"})
+    EXPECT_THAT(o.text, testing::Not(HasSubstr(derived)));
+  EXPECT_EQ(partita("diff " + (out_ / "a.json") + " " + (out_ / "a.json")).text, "no difference\n");
 }
 
 }  // namespace

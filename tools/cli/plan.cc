@@ -60,7 +60,7 @@ absl::Status infeasible(const Planning& p, const SearchResult& result) {
     const Prediction& f = fixes[k].candidate.prediction;
     const double price = fixes[k].price_of_step();
     append(
-        text, "\n  ", fixes[k].change, ": ", describe(fixes[k].candidate.layout), "; ",
+        text, "\n  ", fixes[k].change, "\n      ", describe(fixes[k].candidate.layout), "; ",
         fmt::format("{:.3g} s{} a step, {} of {}", f.step_seconds, price > 0 ? fmt::format(" and ${:.3g}", price) : "",
                     gigabytes(f.most_memory()), gigabytes(f.capacity[static_cast<size_t>(f.worst_stage)])));
   }
