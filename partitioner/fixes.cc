@@ -56,17 +56,20 @@ std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options
   auto with = [&](const std::string& change, auto set) {
     SearchOptions o = options;
     set(o);
-    if (o.pin == options.pin && o.recompute == options.recompute && o.micro == options.micro) return;
-    offer(change, problem, o);
+    if (o.pin == options.pin && o.recompute == options.recompute && o.micro == options.micro) return false;
+    return offer(change, problem, o);
   };
   with("--pin recompute=full", [](SearchOptions& o) { o.pin.recompute = RecomputeMode::kFull; });
-  with("--pin zero=3", [](SearchOptions& o) { o.pin.zero = 3; });
+  const bool sharded = with("--pin zero=3", [](SearchOptions& o) { o.pin.zero = 3; });
   with("--pin micro_batch=1", [](SearchOptions& o) { o.pin.micro_batch = 1; });
-  with("--pin offload=optimizer", [](SearchOptions& o) { o.pin.offload = OffloadMode::kOptimizer; });
-  with("--pin offload=all", [](SearchOptions& o) { o.pin.offload = OffloadMode::kAll; });
-  with("--pin zero=3 --pin offload=optimizer",
-       [](SearchOptions& o) { o.pin.zero = 3, o.pin.offload = OffloadMode::kOptimizer; });
-  with("--pin zero=3 --pin offload=all", [](SearchOptions& o) { o.pin.zero = 3, o.pin.offload = OffloadMode::kAll; });
+  const bool offloaded =
+      with("--pin offload=optimizer", [](SearchOptions& o) { o.pin.offload = OffloadMode::kOptimizer; });
+  const bool all_offloaded = with("--pin offload=all", [](SearchOptions& o) { o.pin.offload = OffloadMode::kAll; });
+  if (!sharded && !offloaded)
+    with("--pin zero=3 --pin offload=optimizer",
+         [](SearchOptions& o) { o.pin.zero = 3, o.pin.offload = OffloadMode::kOptimizer; });
+  if (!sharded && !all_offloaded)
+    with("--pin zero=3 --pin offload=all", [](SearchOptions& o) { o.pin.zero = 3, o.pin.offload = OffloadMode::kAll; });
   const std::string unpinned = "without --pin, --like and the recipe's pin, recompute and batch.micro";
   auto leave_free = [](SearchOptions& o) { o.pin = {}, o.recompute = RecomputeMode::kAuto, o.micro.reset(); };
   with(unpinned, leave_free);

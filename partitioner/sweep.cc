@@ -164,7 +164,7 @@ std::string sweep_svg(const Sweep& s, double tokens_per_step) {
   }
   std::string text =
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 400\" font-family=\"sans-serif\" "
-      "font-size=\"12\">\n";
+      "font-size=\"12\">\n<rect width=\"640\" height=\"400\" fill=\"#fff\"/>\n";
   if (high_x == 0) return text + "<text x=\"20\" y=\"30\">nothing fits</text></svg>\n";
   auto place = [](double v, double low, double high, double from, double to) {
     return high > low ? from + (to - from) * std::log(v / low) / std::log(high / low) : (from + to) / 2;
@@ -178,17 +178,34 @@ std::string sweep_svg(const Sweep& s, double tokens_per_step) {
     line += fmt::format("{:.1f},{:.1f} ", x, y);
     over += fmt::format("{:.1f},{:.1f} ", x, height(rate / (1 - s.band)));
     under = fmt::format("{:.1f},{:.1f} ", x, height(rate / (1 + s.band))) + under;
+    const bool knee = s.knee && &r == &s.rows[*s.knee], left = x < 160;  // there is no room to the left of the first
     points += fmt::format(
-        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/><text x=\"{:.1f}\" y=\"{:.1f}\">{:.3g}/s</text><text "
-        "x=\"{:.1f}\" y=\"370\" text-anchor=\"middle\">{}</text>\n",
-        x, y, x + 6, y + 14, rate, x, r.devices);
+        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\"><title>{} devices: {:.4g} s a step{}</title></circle><text "
+        "x=\"{:.1f}\" "
+        "y=\"{:.1f}\"{}>{}/s{}</text><text x=\"{:.1f}\" y=\"370\" text-anchor=\"middle\">{}</text>\n",
+        x, y, knee ? 7 : 4, r.devices, r.best->prediction.step_seconds,
+        r.days > 0 ? cat(", ", plain(r.days), " days", r.dollars > 0 ? cat(", $", plain(r.dollars)) : "") : "",
+        left ? x + 8 : x - 8, left ? y + 14 : y - 8, left ? "" : " text-anchor=\"end\"", plain(rate),
+        knee ? ", the knee" : "", x, r.devices);
   }
+  // As many times the throughput as devices, from the first size on.
+  const auto first = std::find_if(s.rows.begin(), s.rows.end(), [](const SweepRow& r) { return r.best.has_value(); });
+  const double start = tokens_per_step / first->best->prediction.step_seconds;
+  const double reach = std::min(high_x, low_x * high_y / start);
+  text += fmt::format(
+      "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#888\" stroke-dasharray=\"4\"><title>as "
+      "many "
+      "times the throughput as devices</title></line>\n",
+      place(low_x, low_x, high_x, 80, 600), place(start, low_y, high_y, 340, 40), place(reach, low_x, high_x, 80, 600),
+      place(start * reach / low_x, low_y, high_y, 340, 40));
   return text +
          fmt::format(
              "<polygon points=\"{}{}\" fill=\"#36c\" fill-opacity=\"0.15\"/>\n<polyline points=\"{}\" fill=\"none\" "
              "stroke=\"#36c\" stroke-width=\"2\"/>\n{}<text x=\"340\" y=\"392\" "
              "text-anchor=\"middle\">devices</text><text "
-             "x=\"10\" y=\"20\">tokens or samples a second; the band is the error to expect, {:.0f} %</text></svg>\n",
+             "x=\"10\" y=\"20\">tokens or samples a second; the band is the error to expect, {:.0f} %; dashed: as many "
+             "times "
+             "as devices</text></svg>\n",
              over, under, line, points, 100 * s.band);
 }
 

@@ -121,7 +121,11 @@ TEST_F(PlanCommand, SweepsTellWhatTheyCannotPlan) {
   EXPECT_THAT(o.text, HasSubstr("4          - expected whole nodes of 3 devices"));
   EXPECT_THAT(o.text, HasSubstr("between nodes of 3: ethernet"));
   EXPECT_THAT(TempFolder::read(out_ / "s.csv"), HasSubstr("4,,,,,,,,\"expected whole nodes of 3"));
-  EXPECT_THAT(TempFolder::read(out_ / "s.svg"), HasSubstr("<polygon"));
+  const std::string chart = TempFolder::read(out_ / "s.svg");
+  EXPECT_THAT(chart, HasSubstr("<polygon"));
+  for (const char* size : {"1", "2", "6"})
+    EXPECT_THAT(chart,
+                testing::ContainsRegex(cat("<title>", size, " devices: [0-9.e-]+ s a step, [0-9.]+ days, \\$[0-9.]+")));
   EXPECT_EQ(partita(sweep + " --devices 4,5").code, 2);
   out_.write("cluster.yaml", "device: {like: A100-40GB, memory: 1e9}\n");  // less than the reserve
   EXPECT_EQ(partita(sweep + " --devices 1,2").code, 3);
