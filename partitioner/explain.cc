@@ -22,7 +22,9 @@ const Json& part(const Json& j, const char* key) {
   static const Json empty = Json::object();
   return j.is_object() && j.contains(key) ? j[key] : empty;
 }
-std::string gb(double bytes) { return fmt::format("{:.1f} GB", bytes / 1e9); }
+std::string gb(double bytes) {
+  return bytes > 0 && bytes < 1e8 ? fmt::format("{:.3g} MB", bytes / 1e6) : fmt::format("{:.1f} GB", bytes / 1e9);
+}
 
 std::string bar(double share) {
   return std::string(static_cast<size_t>(std::lround(std::clamp(share, 0.0, 1.0) * 40)), '#');
@@ -68,6 +70,10 @@ std::string time_table(const Json& p) {
 }
 
 }  // namespace
+
+std::string time_text(double seconds) {
+  return seconds < 1 ? fmt::format("{:.4g} ms", seconds * 1e3) : fmt::format("{:.4g} s", seconds);
+}
 
 size_t fullest_stage(const Json& plan) {
   size_t worst = 0;

@@ -9,6 +9,8 @@ namespace partita {
 
 // The stage whose devices have least memory left, or lack most.
 size_t fullest_stage(const nlohmann::json& plan);
+// "12.3 ms", "4.5 s".
+std::string time_text(double seconds);
 // Layout, step time, where the time and memory go, on some ten lines.
 std::string summary(const nlohmann::json& plan);
 // The same with units, stages, what binds, and the next-best plans.

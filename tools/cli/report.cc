@@ -31,6 +31,7 @@ constexpr const char* kStyle =
     "height:auto}"
     "table{border-collapse:collapse;width:100%}td,th{padding:.25rem .5rem;text-align:left;border-bottom:1px solid "
     "var(--line);vertical-align:top}"
+    "@media(max-width:600px){td,th{padding:.2rem .3rem;font-size:13px}}"
     "td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}text{fill:currentColor;font-size:11px}";
 
 std::string escape(const std::string& text) {
@@ -48,10 +49,6 @@ std::string escape(const std::string& text) {
       out += c;
   }
   return out;
-}
-
-std::string time_text(double seconds) {
-  return seconds < 1 ? fmt::format("{:.4g} ms", seconds * 1e3) : fmt::format("{:.4g} s", seconds);
 }
 
 double number(const Json& j, const char* key) {
@@ -129,7 +126,8 @@ std::string memory_over_time(const PlannedStep& step, size_t stage, double capac
       "<text x=\"44\" y=\"14\">{:.1f} GB of the device</text><polyline points=\"{}890,{:.1f}\" fill=\"none\" "
       "stroke=\"var(--f)\" stroke-width=\"1.5\"/><line x1=\"40\" y1=\"190\" x2=\"890\" y2=\"190\" "
       "stroke=\"var(--line)\"/><text x=\"0\" y=\"194\">0</text><text x=\"0\" y=\"{:.1f}\">{:.1f}</text></svg>",
-      capacity / 1e9, points, before, height(step.stages[stage].memory) + 4, step.stages[stage].memory / 1e9);
+      capacity / 1e9, points, before, std::min(180.0, height(step.stages[stage].memory) + 4),
+      step.stages[stage].memory / 1e9);
 }
 
 std::string scatter(const Json& plan) {

@@ -7,6 +7,7 @@
 
 #include "base/cat.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/explain.h"
 
 namespace partita {
 namespace {
@@ -85,12 +86,11 @@ std::string axes(const Json& plan, const PlannedStep& step) {
     for (const char* part : kWaits[k]) waited += breakdown.value(part, 0.0);
     if (most <= 0 && waited <= 0) continue;
     rows += fmt::format(
-        "<tr><td><i class=\"{} l5\"></i> {}</td><td>{}</td><td>{}</td><td class=n>{}</td><td class=n>{:.4g} "
-        "s</td></tr>",
+        "<tr><td><i class=\"{} l5\"></i> {}</td><td>{}</td><td>{}</td><td class=n>{}</td><td class=n>{}</td></tr>",
         kTrafficNames[k], axis_text(step, static_cast<TrafficKind>(k)), kMoves[k],
         algorithms(step, static_cast<TrafficKind>(k)),
         bytes_text(most) == bytes_text(least) ? bytes_text(most) : cat(bytes_text(least), " to ", bytes_text(most)),
-        waited);
+        time_text(waited));
   }
   if (rows.empty()) return "<p>Nothing: one rank.</p>";
   return cat(
