@@ -49,13 +49,17 @@ struct Layout {
 class StageLayouts {
  public:
   explicit StageLayouts(const Layout& l) : all_(l) {
-    for (int64_t s = 0; !l.stages.empty() && s < l.pipeline; ++s) own_.push_back(l.of_stage(s));
+    for (size_t s = 0; s < l.stages.size(); ++s) {
+      if (s == 0 || l.stages[s] != l.stages[s - 1]) own_.push_back(l.of_stage(static_cast<int64_t>(s)));
+      which_.push_back(own_.size() - 1);
+    }
   }
-  const Layout& operator[](size_t stage) const { return own_.empty() ? all_ : own_[stage]; }
+  const Layout& operator[](size_t stage) const { return own_.empty() ? all_ : own_[which_[stage]]; }
 
  private:
   const Layout& all_;
-  std::vector<Layout> own_;
+  std::vector<Layout> own_;  // of runs of stages that are alike
+  std::vector<size_t> which_;
 };
 
 // "data 8 x tensor 4 x pipeline 2, ZeRO-1, micro-batch 2, 1f1b, recompute full"

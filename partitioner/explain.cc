@@ -69,6 +69,49 @@ std::string time_table(const Json& p) {
   return text;
 }
 
+// "data 4 x tensor 2"
+std::string axes_text(const Json& axes) {
+  std::string text;
+  for (const char* name : {"data", "tensor", "context", "expert"}) {
+    if (number(axes, name) > 1)
+      append(text, text.empty() ? "" : " x ", name, " ", fmt::format("{:.0f}", number(axes, name)));
+  }
+  return text.empty() ? "one rank" : text;
+}
+
+// What each run of stages does that are alike in devices and axes; nothing where all stages of a plan are.
+std::string stage_table(const Json& plan) {
+  const Json &stages = part(plan, "stages"), &axes = part(part(plan, "pin"), "stages");
+  if (!stages.is_array() || stages.empty() || !stages[0].contains("ranks")) return "";
+  auto axes_of = [&](size_t s) -> const Json& {
+    return axes.is_array() && s < axes.size() ? axes[s] : part(plan, "pin");
+  };
+  auto alike = [&](size_t a, size_t b) {
+    return words(stages[a], "device") == words(stages[b], "device") && axes_of(a) == axes_of(b);
+  };
+  std::string text;
+  size_t runs = 0;
+  for (size_t first = 0, next = 0; first < stages.size(); first = next, ++runs) {
+    double units = 0, busiest = 0, fullest = 0, last_rank = 0;
+    for (; next < stages.size() && alike(first, next); ++next) {
+      double seconds = 0;
+      for (const Json& c : part(stages[next], "chunks")) {
+        units += number(c, "units");
+        seconds += number(c, "forward_seconds") + number(c, "backward_seconds");
+        if (words(part(plan, "pin"), "schedule") == "zero_bubble") seconds += number(c, "weight_seconds");
+      }
+      busiest = std::max(busiest, seconds);
+      fullest = std::max(fullest, number(part(stages[next], "memory"), "total"));
+      last_rank = number(stages[next], "first_rank") + number(stages[next], "ranks") - 1;
+    }
+    text += fmt::format("  {:<12} {:<22} {}: ranks {:.0f} to {:.0f}, {:.0f} units, {:.4g} s a micro-batch, {} of {}\n",
+                        next - first == 1 ? cat("stage ", first) : cat("stages ", first, "-", next - 1),
+                        axes_text(axes_of(first)), words(stages[first], "device"), number(stages[first], "first_rank"),
+                        last_rank, units, busiest, gb(fullest), gb(number(stages[first], "capacity_bytes")));
+  }
+  return runs > 1 ? text : "";
+}
+
 }  // namespace
 
 std::string time_text(double seconds) {
@@ -108,6 +151,7 @@ std::string summary(const Json& plan) {
   const Json& pin = part(plan, "pin");
   if (number(pin, "pipeline") > 1 && part(pin, "cuts").empty())
     text += "stages: the plan has no names for its cuts; compile balances the stages anew\n";
+  text += stage_table(plan);
   text += time_table(p);
   const Json& stages = part(plan, "stages");
   if (stages.is_array() && !stages.empty()) {
@@ -144,13 +188,6 @@ std::string explanation(const Json& plan) {
   double tensor = number(pin, "tensor"), pipeline = number(pin, "pipeline"), data = number(pin, "data");
   const Json &each = part(pin, "stages"), &cuts = part(pin, "cuts");
   if (each.is_array() && !each.empty()) {
-    for (size_t k = 0; k < each.size(); ++k) {
-      append(text, "  stage ", k, ": ");
-      std::string axes;
-      for (const auto& [name, size] : each[k].items())
-        if (size.is_number() && size.get<double>() > 1) append(axes, axes.empty() ? "" : " x ", name, " ", size.dump());
-      append(text, axes.empty() ? "one rank" : axes, "\n");
-    }
     text += "  what crosses between stages that differ is laid out anew; its time is under send\n";
     tensor = data = 1;
   }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
-#include <set>
 
 namespace partita {
 namespace {
@@ -122,16 +122,14 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
 // weights, and in two levels where a group of them shares a sharded copy. A stage sends to the next and to the one
 // before, and receives from both.
 LayoutCommunicators communicators(const Layout& l) {
-  const bool data = l.data > 1, context = l.context > 1, expert = l.expert > 1;
-  std::set<std::array<bool, 4>> groups = {{l.tensor > 1, false, false, false},
-                                          {false, context, false, false},
-                                          {false, false, expert, false},
-                                          {false, context, expert, data},
-                                          {false, expert && context, false, expert && data}};
-  groups.erase(std::array<bool, 4>{});
+  const unsigned tensor = l.tensor > 1 ? 1 : 0, context = l.context > 1 ? 2 : 0, expert = l.expert > 1 ? 4 : 0,
+                 data = l.data > 1 ? 8 : 0;
+  unsigned groups = 0;  // a bit for each set of axes
+  for (unsigned axes : {tensor, context, expert, context | expert | data, expert ? context | data : 0})
+    groups |= axes ? 1u << axes : 0;
   const bool levels = l.zero_group > 1 && l.zero_group < l.data * l.context * l.expert;
   const int neighbours = l.pipeline == 1 ? 0 : l.pipeline == 2 ? 1 : 2;
-  return {static_cast<int>(groups.size()) + levels, neighbours, neighbours};
+  return {std::popcount(groups) + levels, neighbours, neighbours};
 }
 
 }  // namespace partita

@@ -167,7 +167,10 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
                         {"backward_seconds", t.backward},
                         {"weight_seconds", t.weight}});
     }
-    stages.push_back({{"chunks", chunks},
+    stages.push_back({{"first_rank", l.first_device(s)},
+                      {"ranks", l.devices_of_stage(s)},
+                      {"device", model.group_of_stage(l, s).device.name},
+                      {"chunks", chunks},
                       {"memory", memory_json(p.memory[static_cast<size_t>(s)])},
                       {"capacity_bytes", p.capacity[static_cast<size_t>(s)]}});
   }

@@ -272,22 +272,26 @@ StepParts CostModel::step_parts(const Layout& l, const Prediction& prediction) {
 
 namespace {
 
-double closed_form(const Simulation& s, int64_t pipeline, double v, double* busiest) {
-  double m = static_cast<double>(s.micro_batches), slowest = 0, sum = 0;
+// A stage that takes longest works all the time; before and after it, a micro-batch passes through the others: through
+// average ones, or where stages are known to differ, through just those.
+double closed_form(const Simulation& s, bool differ, double* busiest) {
+  const double m = static_cast<double>(s.micro_batches), stages = static_cast<double>(s.chunks.size());
+  double slowest = 0, own = 0, sum = 0;  // own: of the slowest, without what fills its waits
   for (const auto& stage : s.chunks) {
     double t = 0, w = 0;
     for (const StageTimes& c : stage) {
-      bool apart = s.schedule == PipelineSchedule::kZeroBubble && pipeline > 1;
+      bool apart = s.schedule == PipelineSchedule::kZeroBubble && s.chunks.size() > 1;
       t += c.forward + c.backward + (apart ? c.weight : 0);
       w += apart ? 2 * c.weight : 0;
     }
-    slowest = std::max(slowest, t);
-    sum += std::max(0.0, t - w);
+    const double critical = std::max(0.0, t - w);
+    if (t > slowest) slowest = t, own = critical;
+    sum += critical;
   }
   *busiest = m * slowest;
-  if (pipeline == 1) return m * slowest;
-  double own = sum / static_cast<double>(pipeline);  // the bubble is made of average stages
-  return m * slowest + (static_cast<double>(pipeline) - 1) * (own / v + 2 * s.send);
+  if (s.chunks.size() == 1) return m * slowest;
+  const double others = differ ? sum - own : sum / stages * (stages - 1);
+  return m * slowest + others / static_cast<double>(s.chunks[0].size()) + (stages - 1) * 2 * s.send;
 }
 
 }  // namespace
@@ -315,14 +319,21 @@ double CostModel::lower_bound(const Layout& l) {
   if (c.groups.size() == 1 && l.stages.empty()) {
     weigh(unit_costs(c.groups[0], l), l, static_cast<double>(l.pipeline));
   } else {
-    for (int64_t s = 0; s < l.pipeline; ++s) {
+    for (int64_t s = 0, next = 0; s < l.pipeline; s = next) {
       const Layout& own = layouts[static_cast<size_t>(s)];
-      weigh(unit_costs(group_of_stage(l, s), own), own, 1);
+      const DeviceGroup& group = group_of_stage(l, s);
+      while (next < l.pipeline && &layouts[static_cast<size_t>(next)] == &own && &group_of_stage(l, next) == &group)
+        ++next;
+      weigh(unit_costs(group, own), own, static_cast<double>(next - s));
     }
   }
-  double sum = 0;
+  double sum = 0, ends = 0;
   for (double t : least) sum += t;
-  return sum / weights * static_cast<double>(micro_batches(problem_, l));
+  for (auto [stage, unit] : {std::pair{int64_t{0}, w.units.front()}, {l.pipeline - 1, w.units.back()}}) {
+    const Layout& own = layouts[static_cast<size_t>(stage)];
+    ends = std::max(ends, seconds(unit_costs(group_of_stage(l, stage), own)[static_cast<size_t>(unit)], own));
+  }
+  return std::max(sum / weights, ends) * static_cast<double>(micro_batches(problem_, l));
 }
 
 CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup& g, const StageUnits& units,
@@ -372,7 +383,7 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   const std::vector<std::vector<ChunkParts>> costs = stage_costs(l);
   const Simulation sim = timeline(l, costs);
   double busiest = 0;
-  double pipeline = closed_form(sim, l.pipeline, static_cast<double>(l.interleave), &busiest);
+  double pipeline = closed_form(sim, differ(l), &busiest);
   if (replay && l.pipeline > 1 && 2 * micro * static_cast<double>(l.pipeline * l.interleave) <= kMostReplayed)
     pipeline = std::max(busiest, simulate(sim).seconds);
 

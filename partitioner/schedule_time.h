@@ -64,11 +64,14 @@ class CostModel {
   std::vector<int> even_cuts(const Layout& layout) const;
   // Cuts that make the slowest chunk as fast as possible (exact, by dynamic programming over the units;
   // layout_cuts.cc).
-  std::vector<int> balanced_cuts(const Layout& layout);
+  const std::vector<int>& balanced_cuts(const Layout& layout) { return balanced(layout).parts; }
   // The same among cuts whose stages fit their devices; empty where none do. Without interleaving.
   std::vector<int> fitting_cuts(const Layout& layout);
-  // Seconds that the slowest stage takes for one micro-batch, of what cuts balance.
-  double slowest_stage(const Layout& layout, const std::vector<int>& cuts);
+  // Whether there are such.
+  bool can_fit(const Layout& layout) const;
+  // Seconds of a step at least, where it is cut so.
+  double balanced_bound(const Layout& layout) { return bound(layout, balanced(layout)); }
+  double bound(const Layout& layout, const std::vector<int>& cuts) { return bound(layout, weigh(layout, cuts)); }
   // The devices that a stage's ranks are on; where they are of several groups, those groups as one.
   const DeviceGroup& group_of_stage(const Layout& layout, int64_t stage) const;
 
@@ -87,12 +90,25 @@ class CostModel {
   static Key time_key(const DeviceGroup& group, const Layout& layout);
   // Of a unit and micro-batch: compute, and what its tensor, context and expert axes cost.
   static double seconds(const UnitCost& cost, const Layout& layout);
-  // Per stage: their sum over the first 0, 1, … units.
-  std::vector<std::vector<double>> seconds_before(const Layout& layout);
-  // Per stage and unit: the unit that a chunk which begins there ends before at the latest, so that it fits.
-  std::vector<std::vector<int>> ends_that_fit(const Layout& layout);
-  // `ends`: null: none.
-  std::vector<int> cut_by_time(const Layout& layout, const std::vector<std::vector<int>>* ends);
+  // Their sums over the first 0, 1, … units, for each run of stages that are alike; and the run of each stage.
+  struct UnitSums {
+    std::vector<std::vector<double>> sums;
+    std::vector<size_t> run;
+    double between(size_t stage, size_t first, size_t end) const {
+      return sums[run[stage]][end] - sums[run[stage]][first];
+    }
+  };
+  UnitSums seconds_before(const Layout& layout);
+  struct Cuts {
+    std::vector<int> parts;
+    double slowest = 0, sum = 0;  // seconds of the stages for one micro-batch
+  };
+  Cuts weigh(const Layout& layout, std::vector<int> parts);
+  const Cuts& balanced(const Layout& layout);
+  double bound(const Layout& layout, const Cuts& cuts) const;
+  class Room;
+  // `ends`: per stage and unit, where a stage that begins there ends at the latest; empty: anywhere.
+  std::vector<int> cut_by_time(const Layout& layout, const std::vector<std::vector<int>>& ends);
   const std::vector<UnitCost>& unit_costs(const DeviceGroup& group, const Layout& layout);
   UnitCost unit_cost(const UnitWork& unit, const DeviceGroup& group, const Layout& layout) const;
   // Of a unit and one micro-batch: moves of forward (recomputing repeats them) and of backward.
@@ -108,6 +124,8 @@ class CostModel {
   std::vector<double> sends(const Layout& layout) const;
   Move relayout_move(const Layout& from, const Layout& to) const;
   const DeviceGroup& group_of_ranks(int64_t first, int64_t last) const;
+  // Whether stages take different times by what their ranks are.
+  bool differ(const Layout& layout) const { return !layout.stages.empty() || problem_.cluster->groups.size() > 1; }
   std::vector<StageUnits> chunk_units(const Layout& layout);
   static StageUnits units_of_stage(const Layout& layout, const std::vector<StageUnits>& chunks, int64_t stage);
 
@@ -132,7 +150,8 @@ class CostModel {
   Problem problem_;
   std::map<std::pair<size_t, size_t>, DeviceGroup> joined_;  // groups, first to last, as one
   std::map<Key, std::vector<UnitCost>> cache_;
-  std::map<std::tuple<Key, int64_t, int64_t>, std::vector<int>> cuts_;  // balanced, by pipeline and interleave too
+  // Balanced, by pipeline, interleaving and stages that differ too.
+  std::map<std::tuple<Key, int64_t, int64_t, std::vector<Layout::StageAxes>>, Cuts> cuts_;
 };
 
 }  // namespace partita

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <queue>
 #include <set>
 
 #include "base/cat.h"
@@ -18,6 +19,8 @@ namespace partita {
 namespace {
 
 constexpr size_t kReplayed = 8;
+// Where stages differ: chunks of each, and cuts that are balanced and layouts that are priced.
+constexpr int64_t kMostInterleaveApart = 4, kMostEffort = 300000;
 
 struct Group {
   double bound;
@@ -76,22 +79,31 @@ class Search {
     if (out_.best) out_.gap = std::max(out_.gap, 1 - bound / out_.best->prediction.step_seconds);
   }
 
+  // Best bound first: a combination's own is worked out when it is its turn, which it may then have to wait for again.
   void look_at_stages_that_differ() {
     if (space_.splits.empty()) return;
     StageSpace stages(model_, space_);
     const std::vector<StageChoice> choices = stages.below(kept_time());
-    for (size_t k = 0; k < choices.size() && !passed(choices[k].bound, choices.size() - k); ++k) {
+    using Turn = std::tuple<double, size_t, bool>;  // bound, choice, whether the bound is its own
+    std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
+    for (size_t k = 0; k < choices.size(); ++k) turns.emplace(choices[k].bound, k, false);
+    effort_ = 0;
+    while (!turns.empty()) {
+      const auto [bound, k, own] = turns.top();
+      if (passed(bound, turns.size())) break;
+      if (effort_ >= kMostEffort && out_.best) {
+        leave_out(bound);
+        break;
+      }
+      turns.pop();
       Layout l = stages.layout(choices[k]);
       l.cut_names = space_.cut_names;
-      if (std::string why = invalid(problem_, l); !why.empty()) {
-        refuse(std::move(why));
-        continue;
-      }
-      const double bound = std::max(choices[k].bound, model_.lower_bound(l));
-      if (bound < kept_time()) {
+      if (own) {
         look_at({bound, std::move(l)});
+      } else if (std::string why = invalid(problem_, l); !why.empty()) {
+        refuse(std::move(why));
       } else {
-        ++out_.bounded;
+        turns.emplace(std::max(bound, model_.lower_bound(l)), k, true);
       }
     }
     leave_out(stages.dropped_bound());
@@ -163,12 +175,20 @@ class Search {
   void look_at(const Group& group) {
     Layout l = group.layout;
     const bool shares = any_stage(l, [](const Layout& s) { return s.data * s.expert * s.context > 1; });
+    if (searched(l) && !may_fit(l)) {
+      ++out_.unfit;
+      return;
+    }
     for (PipelineSchedule schedule : space_.schedule) {
       bool interleaved = schedule == PipelineSchedule::kInterleaved;
       if (l.pipeline == 1 && schedule != space_.schedule.front()) continue;
+      // As fast as 1f1b, with more in memory.
+      if (searched(l) && schedule == PipelineSchedule::kGpipe && space_.schedule.size() > 1) continue;
       std::vector<int64_t> depths = interleaved && l.pipeline > 1 ? space_.interleave : std::vector<int64_t>{1};
       for (int64_t depth : depths) {
         l.schedule = schedule, l.interleave = depth;
+        if (searched(l) && depth > kMostInterleaveApart && depths.size() > 1) break;
+        if (searched(l) && space_.cuts.empty() && (++effort_, model_.balanced_bound(l) >= kept_time())) continue;
         std::string why = invalid(problem_, l);
         if (why.empty()) why = other_parts(l);
         if (!why.empty()) {
@@ -178,55 +198,75 @@ class Search {
         for (int zero : space_.zero) {
           if (zero > 0 && !shares && space_.zero.size() > 1) continue;
           if (zero >= 2 && l.pipeline > 1 && space_.zero.size() > 1) continue;  // gathers of every micro-batch
-          for (OffloadMode offload : space_.offload) {
-            l.zero = zero, l.zero_group = space_.zero_group, l.offload = offload;
+          bool fits = false;  // then nothing is gained by offloading more
+          for (size_t k = 0; k < space_.offload.size() && !fits; ++k) {
+            l.zero = zero, l.zero_group = space_.zero_group, l.offload = space_.offload[k];
             l.reshard_after_forward = space_.reshard_after_forward;
-            consider(l);
+            fits = consider(l);
           }
         }
       }
     }
   }
 
-  // Blocks evenly, and balanced by time where cuts are open. On devices that differ, where what is balanced does not
-  // fit, also balanced among what fits.
-  void consider(Layout l) {
-    const bool mixed = problem_.cluster->groups.size() > 1, searched = !l.stages.empty() && space_.stages.empty();
-    l.cuts = space_.cuts;
-    if (!searched || !l.cuts.empty()) {
-      if (!l.cuts.empty() && l.cuts == model_.even_cuts(l)) l.cuts.clear();
-      Prediction as_pinned = model_.predict(l, false);
-      take({l, std::move(as_pinned)});
-    }
-    const bool open = l.pipeline > 1 && space_.cuts.empty() &&
-                      (searched || (l.interleave == 1 && (mixed || !space_.ranges.pipeline.pinned)));
-    if (!open) return;
-    const std::vector<int> cuts = model_.balanced_cuts(l);
-    if (!searched && cuts == model_.even_cuts(l)) return;
-    l.cuts = cuts;
-    Candidate balanced{l, model_.predict(l, false)};
-    const bool fits = balanced.prediction.fits;
-    take(std::move(balanced));
-    if (fits || l.interleave > 1 || !(mixed || searched)) return;
-    l.cuts = model_.fitting_cuts(l);
-    if (!l.cuts.empty()) take({l, model_.predict(l, false)});
+  // Whether stages fit, wherever they are cut, with the choices that leave least in memory.
+  bool may_fit(Layout l) {
+    l.zero = std::min(1, space_.zero.back()), l.zero_group = space_.zero_group;
+    if (space_.zero.size() == 1) l.zero = space_.zero[0];
+    return std::any_of(space_.offload.begin(), space_.offload.end(), [&](OffloadMode offload) {
+      l.offload = offload;
+      return ++effort_, model_.can_fit(l);
+    });
   }
 
-  void take(Candidate c) {
-    ++out_.considered;
-    if (!c.prediction.fits) {
+  // Whether the stages differ without a pin.
+  bool searched(const Layout& l) const { return !l.stages.empty() && space_.stages.empty(); }
+
+  // Blocks evenly, and balanced by time where cuts are open. On devices that differ, where what is balanced does not
+  // fit, also balanced among what fits. Whether any of them fits.
+  bool consider(Layout l) {
+    const bool mixed = problem_.cluster->groups.size() > 1 || searched(l);
+    bool fits = false;
+    l.cuts = space_.cuts;
+    if (searched(l) && l.interleave == 1 && l.cuts.empty() && !model_.can_fit(l)) {
+      ++out_.unfit, ++effort_;
+      return false;
+    }
+    if (!searched(l) || !l.cuts.empty()) {
+      if (!l.cuts.empty() && l.cuts == model_.even_cuts(l)) l.cuts.clear();
+      fits = take(l);
+    }
+    const bool open = l.pipeline > 1 && space_.cuts.empty() &&
+                      (searched(l) || (l.interleave == 1 && (mixed || !space_.ranges.pipeline.pinned)));
+    if (!open) return fits;
+    const std::vector<int>& cuts = model_.balanced_cuts(l);
+    if (!searched(l) && cuts == model_.even_cuts(l)) return fits;
+    l.cuts = cuts;
+    if (take(l)) return true;
+    if (l.interleave > 1 || !mixed) return fits;
+    l.cuts = model_.fitting_cuts(l);
+    return (!l.cuts.empty() && model_.bound(l, l.cuts) < kept_time() && take(l)) || fits;
+  }
+
+  // Prices it and keeps it where it is good; whether it fits.
+  bool take(const Layout& l) {
+    Candidate c{l, model_.predict(l, false)};
+    const bool fits = c.prediction.fits;
+    ++out_.considered, ++effort_;
+    if (!fits) {
       ++out_.unfit;
       if (!out_.nearest || c.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = c;
     } else if (!out_.best || order(c) < order(*out_.best)) {
       out_.best = c;
     }
     auto [at, fresh] = families_.try_emplace(family(c.layout), c);
-    if (fresh) return;
+    if (fresh) return fits;
     const Candidate& old = at->second;
     bool better = c.prediction.fits != old.prediction.fits ? c.prediction.fits
                   : c.prediction.fits                      ? order(c) < order(old)
                                                            : c.prediction.missing_bytes < old.prediction.missing_bytes;
     if (better) at->second = std::move(c);
+    return fits;
   }
 
   void replay() {
@@ -277,6 +317,7 @@ class Search {
   std::map<Family, Candidate> families_;
   std::set<std::string> reasons_;
   std::function<bool()> out_of_time_;
+  int64_t effort_ = 0;
   SearchResult out_;
 };
 

@@ -252,6 +252,11 @@ std::vector<WhatIf> what_if(const Problem& problem, const SearchOptions& options
   offer("twice the FLOP/s", [](DeviceGroup& g) {
     for (double& f : g.device.flops) f *= 2;
   });
+  if (groups.size() > 1) {  // the first holds the first stages
+    Cluster c = *problem.cluster;
+    std::reverse(c.groups.begin(), c.groups.end());
+    plan_on(cat("groups in the order ", c.hardware()), c);
+  }
   const int64_t n = problem.devices();
   if (groups.size() == 1 && groups[0].nodes > 1) sized("one more node", n + groups[0].devices_per_node);
   sized("twice the devices", 2 * n);

@@ -176,5 +176,28 @@ TEST(MixedSearch, CutsAreNearlyTheBestOfAll) {
   EXPECT_LT(worst, 0.03);
 }
 
+// What is priced in closed form, beside the replay of the stages' own times.
+TEST(MixedSearch, ClosedFormIsNearTheReplay) {
+  std::mt19937 rng(3);
+  double sum = 0, most = 0;
+  int count = 0;
+  for (int round = 0; round < 20; ++round) {
+    Case c = random_case(rng);
+    Problem p = problem(c.workload, c.cluster, 48);
+    CostModel model(p);
+    visit_layouts(p, [&](Layout l) {
+      if (l.stages.empty() || l.zero > 0 || l.offload != OffloadMode::kNone || micro_batches(p, l) < 4) return;
+      l.cuts = model.balanced_cuts(l);
+      const double closed = model.predict(l, false).step_seconds, replayed = model.predict(l, true).step_seconds;
+      const double off = closed / replayed - 1;
+      sum += std::abs(off), ++count, most = std::max(most, std::abs(off));
+    });
+  }
+  RecordProperty("mean", std::to_string(sum / count));
+  RecordProperty("most", std::to_string(most));
+  EXPECT_LT(sum / count, 0.03);
+  EXPECT_LT(most, 0.25);
+}
+
 }  // namespace
 }  // namespace partita

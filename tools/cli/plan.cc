@@ -18,7 +18,8 @@
 namespace partita {
 namespace {
 
-constexpr size_t kMostFixes = 8;  // that are told
+constexpr size_t kMostFixes = 8;        // that are told
+constexpr double kWorthTelling = 0.98;  // of the plan's step
 
 struct Flags {
   PlanRequest request;
@@ -150,6 +151,21 @@ absl::StatusOr<SearchResult> refine_problem(const Flags& flags, Planning& p, con
   return again;
 }
 
+// Says where the groups of a cluster, which hold the stages in order, would better be listed the other way round.
+void tell_better_order(const Planning& p, const Candidate& chosen) {
+  Cluster other = p.cluster;
+  std::reverse(other.groups.begin(), other.groups.end());
+  Problem problem = p.problem;
+  problem.cluster = &other;
+  CostModel model(problem);
+  const auto found = search(model, p.options);
+  if (!found.ok() || !found->best) return;
+  const double theirs = found->best->prediction.step_seconds, ours = chosen.prediction.step_seconds;
+  if (chosen.prediction.fits && theirs > kWorthTelling * ours) return;
+  std::printf("groups in the order %s: %.4g s, %s\n", other.hardware().c_str(), theirs,
+              describe(found->best->layout).c_str());
+}
+
 absl::Status run(const Flags& flags) {
   bool terminal = isatty(2) != 0 && !flags.quiet;
   if (terminal) std::fprintf(stderr, "reading the model …\r");
@@ -186,6 +202,7 @@ absl::Status run(const Flags& flags) {
         "model read in %.2f s, searched in %.2f s: %lld layouts priced, %lld groups bounded away, gap %.2f %%\n",
         p->analysis_seconds, result.seconds, static_cast<long long>(result.considered),
         static_cast<long long>(result.bounded), result.gap * 100);
+    if (p->cluster.groups.size() > 1) tell_better_order(*p, chosen);
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,102 @@
+// A cluster of two kinds of devices, from cluster.yaml to losses: each kind has stages of its own, which compile, are
+// proved, and train as one rank does.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nlohmann/json.hpp"
+#include "tests/temp_folder.h"
+#include "tests/tools/command.h"
+#include "tests/tools/losses.h"
+
+namespace partita {
+namespace {
+
+using testing::HasSubstr;
+
+// Two devices, and one that takes three times as long.
+constexpr const char* kCluster = R"(groups:
+- {device: {like: cpu, name: fast}, devices_per_node: 2, links: [{kind: memory, group: 2}]}
+- {device: {like: cpu, name: slow, bandwidth: 3.3e9, flops: {fp32: 20e9, tf32: 20e9, bf16: 20e9, fp16: 20e9}}}
+between: {kind: memory}
+)";
+
+class MixedPlan : public testing::Test {
+ protected:
+  void SetUp() override {
+    out_.write("cluster.yaml", kCluster);
+    out_.write("text.bin", std::string(60000, 'a') + std::string(60000, 'b'));
+    planned_ = plan("plan.json", "");
+    ASSERT_EQ(planned_.code, 0) << planned_.text;
+    plan_ = nlohmann::json::parse(TempFolder::read(out_ / "plan.json"));
+  }
+
+  Outcome partita(const std::string& arguments) { return run_command(partita_program() + " " + arguments); }
+  Outcome plan(const std::string& file, const std::string& flags) {
+    return partita("plan " + model() + "--cluster " + (out_ / "cluster.yaml") + " -o " + (out_ / file) + " " + flags);
+  }
+  std::string model() const { return model_ + "/model.onnx --train " + model_ + "/train.yaml "; }
+  std::vector<double> train(const std::string& flags) {
+    Outcome o = partita("train " + model() + "--quiet --steps 3 --data " + (out_ / "text.bin") + " --metrics " +
+                        (out_ / "m.jsonl") + " " + flags);
+    EXPECT_EQ(o.code, 0) << o.text;
+    return read_losses(out_ / "m.jsonl");
+  }
+
+  std::string model_ = std::string(PARTITA_TEST_DATA) + "/gpt2";
+  TempFolder out_;
+  Outcome planned_;
+  nlohmann::json plan_;
+};
+
+TEST_F(MixedPlan, StagesFollowTheDevices) {
+  const nlohmann::json& stages = plan_["stages"];
+  ASSERT_EQ(stages.size(), 2u) << planned_.text;
+  EXPECT_EQ(stages[0]["device"], "fast");
+  EXPECT_EQ(stages[0]["ranks"], 2);
+  EXPECT_EQ(stages[1]["device"], "slow");
+  EXPECT_EQ(stages[1]["first_rank"], 2);
+  EXPECT_GT(stages[0]["chunks"][0]["units"], stages[1]["chunks"][0]["units"]);
+  ASSERT_EQ(plan_["pin"]["stages"].size(), 2u);
+  // As fast as no layout that has all stages alike.
+  Outcome alike = plan("alike.json", "--pin pipeline=1");
+  ASSERT_EQ(alike.code, 0) << alike.text;
+  EXPECT_LT(plan_["predicted"]["step_seconds"].get<double>(),
+            nlohmann::json::parse(TempFolder::read(out_ / "alike.json"))["predicted"]["step_seconds"].get<double>());
+  EXPECT_THAT(planned_.text, HasSubstr("fast: ranks 0 to 1"));
+  EXPECT_THAT(planned_.text, HasSubstr("slow: ranks 2 to 2"));
+}
+
+TEST_F(MixedPlan, TrainsAsOneRankDoes) {
+  const std::vector<double> one = train(""), mixed = train("--plan " + (out_ / "plan.json"));
+  ASSERT_EQ(one.size(), 3u);
+  ASSERT_EQ(mixed.size(), 3u);
+  for (size_t k = 0; k < one.size(); ++k) EXPECT_NEAR(mixed[k] / one[k], 1, 1e-5) << k;
+}
+
+TEST_F(MixedPlan, IsProvedEqualToTheSerialProgram) {
+  Outcome compiled = partita("compile " + model() + "--plan " + (out_ / "plan.json") + " -o " + (out_ / "bundle"));
+  ASSERT_EQ(compiled.code, 0) << compiled.text;
+  Outcome verified = partita("verify --numeric " + (out_ / "bundle"));
+  EXPECT_EQ(verified.code, 0) << verified.text;
+  EXPECT_THAT(verified.text, HasSubstr("verified: 3 ranks in 2 stages"));
+}
+
+// Every view of the plan says what each kind of device does.
+TEST_F(MixedPlan, ViewsTellTheGroups) {
+  Outcome explained = partita("explain " + (out_ / "plan.json") + " --what-if");
+  ASSERT_EQ(explained.code, 0) << explained.text;
+  EXPECT_THAT(explained.text, HasSubstr("slow: ranks 2 to 2"));
+  EXPECT_THAT(explained.text, HasSubstr("groups in the order 1 x slow + 2 x fast"));
+  Outcome simulated = partita("simulate " + (out_ / "plan.json"));
+  EXPECT_EQ(simulated.code, 0) << simulated.text;
+  Outcome swept = partita("sweep " + model() + "--cluster " + (out_ / "cluster.yaml") + " --devices 3,6");
+  ASSERT_EQ(swept.code, 0) << swept.text;
+  EXPECT_THAT(swept.text, HasSubstr("stages data 2 | one device"));
+  ASSERT_EQ(plan("other.json", "--pin data=1").code, 0);
+  Outcome differ = partita("diff " + (out_ / "plan.json") + " " + (out_ / "other.json"));
+  ASSERT_EQ(differ.code, 0) << differ.text;
+  EXPECT_THAT(differ.text, HasSubstr("pin/stages/0/data: 2"));
+}
+
+}  // namespace
+}  // namespace partita
