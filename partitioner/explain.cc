@@ -26,6 +26,8 @@ std::string gb(double bytes) {
   return bytes > 0 && bytes < 1e8 ? fmt::format("{:.3g} MB", bytes / 1e6) : fmt::format("{:.1f} GB", bytes / 1e9);
 }
 
+bool fits(const Json& j) { return !j.is_object() || !j.contains("fits") || j["fits"] != false; }
+
 std::string bar(double share) {
   return std::string(static_cast<size_t>(std::lround(std::clamp(share, 0.0, 1.0) * 40)), '#');
 }
@@ -138,7 +140,7 @@ std::string summary(const Json& plan) {
   const char* unit = std::abs(tokens * step - number(plan, "global_batch")) < 0.5 ? "samples" : "tokens";
   text += fmt::format("step {:.4g} s, {} {}/s, MFU {:.1f} %{}\n", step,
                       tokens < 1e3 ? fmt::format("{:.4g}", tokens) : fmt::format("{:.0f}", tokens), unit,
-                      100 * number(p, "mfu"), p.is_object() && p.value("fits", true) ? "" : "; DOES NOT FIT");
+                      100 * number(p, "mfu"), p.is_object() && fits(p) ? "" : "; DOES NOT FIT");
   if (std::string kind = words(plan, "compress"); !kind.empty() && kind != "none")
     text += cat("compress: ", kind, ": gradients travel compressed; training is not that of the serial program\n");
   if (words(part(plan, "pin"), "schedule") == "pipedream")
@@ -170,9 +172,8 @@ std::string summary(const Json& plan) {
       text += fmt::format(
           "  {:<22} {}\n", words(c, "like"),
           c.contains("error") ? words(c, "error")
-          : c.value("fits", true)
-              ? fmt::format("{:.4g} s  {}; {}", number(c, "step_seconds"), words(c, "layout"), words(c, "reason"))
-              : fmt::format("DOES NOT FIT  {}; {}", words(c, "layout"), words(c, "reason")));
+          : fits(c) ? fmt::format("{:.4g} s  {}; {}", number(c, "step_seconds"), words(c, "layout"), words(c, "reason"))
+                    : fmt::format("DOES NOT FIT  {}; {}", words(c, "layout"), words(c, "reason")));
     }
   }
   return text;
@@ -258,7 +259,7 @@ std::string comparison(const Json& plan, const Json& other) {
   double ours = number(part(plan, "predicted"), "step_seconds"), theirs = number(other, "step_seconds");
   std::string text =
       fmt::format("plan   {:>9.4g} s  {}\nother  {:>9.4g} s  {} ({:+.1f} %{})\n", ours, words(plan, "layout"), theirs,
-                  words(other, "layout"), 100 * (theirs / ours - 1), other.value("fits", true) ? "" : ", DOES NOT FIT");
+                  words(other, "layout"), 100 * (theirs / ours - 1), fits(other) ? "" : ", DOES NOT FIT");
   for (const auto& [name, value] : b.items()) {
     double x = number(a, name.c_str()), y = number(b, name.c_str());
     if (std::abs(x - y) > 5e-4 * ours)

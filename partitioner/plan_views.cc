@@ -144,7 +144,13 @@ absl::StatusOr<PlannedStep> read_step(const Json& plan) {
   out.traffic.micro_batches = out.simulation.micro_batches;
   out.traffic.chunks = static_cast<int64_t>(out.simulation.chunks[0].size());
   out.traffic.boundary_bytes = r.number(plan, "boundary_bytes");
-  out.predicted_seconds = r.number(r.member(plan, "predicted", "predictions"), "step_seconds");
+  const Json& predicted = r.member(plan, "predicted", "predictions");
+  out.predicted_seconds = r.number(predicted, "step_seconds");
+  const Json& breakdown = r.member(predicted, "breakdown", "seconds by part");
+  if (!breakdown.is_object()) r.fail(cat("breakdown: expected seconds by part, found ", quote(breakdown.dump())));
+  for (const auto& [part, seconds] : breakdown.items()) {
+    if (breakdown.is_object()) r.number(breakdown, part);
+  }
   for (size_t s = 0; s < stages && r.status.ok(); ++s) {
     const Json& stage = plan["stages"][s];
     auto axis = [&](const char* name) -> int64_t {

@@ -343,6 +343,9 @@ TEST(PlanViews, PlansThatLackTheirStepAreRefused) {
   EXPECT_THAT(refused([](J& j) { j["stages"][0]["traffic"][0]["members"][0] = {3, 1}; }), HasSubstr("is no axis of 4"));
   EXPECT_THAT(refused([](J& j) { j["stages"][0]["traffic"][0]["levels"] = {1 << 20}; }),
               HasSubstr("do not make groups"));
+  EXPECT_THAT(refused([](J& j) { j["predicted"]["breakdown"]["tensor"] = "x"; }),
+              HasSubstr("tensor: expected a number"));
+  EXPECT_THAT(refused([](J& j) { j["predicted"]["breakdown"] = {1}; }), HasSubstr("expected seconds by part"));
   EXPECT_THAT(refused([](J& j) { j["pin"]["pipeline"] = 3; }), HasSubstr("expected 2 stages"));
 }
 

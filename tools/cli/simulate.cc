@@ -31,7 +31,9 @@ std::string told(const PlannedStep& step, const StepTimeline& t) {
            fmt::format("  stage {:>3} (ranks {}..{}) busy {:>5.1f} % of the passes, at most {} {} kept\n", k,
                        step.stages[k].first_rank, step.stages[k].first_rank + step.stages[k].axes.devices() - 1,
                        t.passes.seconds > 0 ? 100 * t.passes.busy[k] / t.passes.seconds : 0, t.passes.most_in_flight[k],
-                       step.traffic.chunks > 1 ? "micro-batch chunks" : "micro-batches"));
+                       step.traffic.chunks > 1           ? "micro-batch chunks"
+                       : t.passes.most_in_flight[k] == 1 ? "micro-batch"
+                                                         : "micro-batches"));
   return text;
 }
 
