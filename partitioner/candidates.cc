@@ -1,6 +1,7 @@
 #include "partitioner/candidates.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/cat.h"
 #include "base/status.h"
@@ -10,6 +11,7 @@
 namespace partita {
 namespace {
 
+constexpr int64_t kMostDivided = 16;  // devices of one kind whose stages may differ
 constexpr int64_t kWidestTensor = 64, kWidestContext = 64, kMostInterleave = 16, kLargestMicroBatch = 256;
 
 int64_t blocks(const Workload& w) {
@@ -195,14 +197,22 @@ absl::StatusOr<PinRecipe> pins_of_largest(PinRecipe pin, int64_t devices, std::v
 
 namespace {
 
-// Whether stages may differ without being pinned to: those of one group from those of others.
+// Whether stages may differ without being pinned to: those of one group from those of others, or on a few devices that
+// no power of two divides, those of the first from those of the rest.
 bool parts_of(const Problem& problem, const PinRecipe& pin, Space& s) {
   const std::vector<DeviceGroup>& groups = problem.cluster->groups;
   const bool one_stage = problem.workload->whole_batches || pin.axis("pipeline").value_or(2) == 1;
-  if (one_stage || groups.size() < 2 || groups.size() > Space::kMostParts) return false;
-  std::vector<int64_t>& split = s.splits.emplace_back();
-  for (const DeviceGroup& g : groups) split.push_back(g.devices());
-  return true;
+  if (one_stage || groups.size() > Space::kMostParts) return false;
+  if (const int64_t n = problem.devices();
+      groups.size() == 1 && n <= kMostDivided && !std::has_single_bit(static_cast<uint64_t>(n))) {
+    // Between nodes where there are several, so that no axis begins in the middle of one.
+    const int64_t step = groups[0].nodes > 1 ? groups[0].devices_per_node : 1;
+    for (int64_t first = step; first < n; first += step) s.splits.push_back({first, n - first});
+  } else if (groups.size() > 1) {
+    std::vector<int64_t>& split = s.splits.emplace_back();
+    for (const DeviceGroup& g : groups) split.push_back(g.devices());
+  }
+  return !s.splits.empty();
 }
 
 }  // namespace

@@ -176,6 +176,28 @@ TEST(MixedSearch, CutsAreNearlyTheBestOfAll) {
   EXPECT_LT(worst, 0.03);
 }
 
+// Seven devices of one kind have no uniform layout but seven ranks of one axis.
+TEST(MixedSearch, StagesDifferWhereTheDevicesDivideBadly) {
+  Workload w = transformer(24, 2048, 2048, 50000);
+  auto plan_on = [&](int64_t devices) {
+    const Cluster c = cluster(1, devices, "H100-80GB");
+    CostModel model(problem(w, c, 96));
+    auto found = search(model, {});
+    EXPECT_TRUE(found.ok() && found->best) << found.status();
+    return *std::move(found);
+  };
+  SearchResult seven = plan_on(7);
+  EXPECT_FALSE(seven.best->layout.stages.empty()) << describe(seven.best->layout);
+  EXPECT_EQ(seven.best->layout.devices(), 7);
+  for (const Candidate& c : seven.others) {
+    const double limit = c.layout.stages.empty() && c.prediction.fits ? 0.98 * c.prediction.step_seconds : 1e300;
+    EXPECT_LT(seven.best->prediction.step_seconds, limit) << describe(c.layout);
+  }
+  EXPECT_EQ(seven.gap, 0);
+  const SearchResult eight = plan_on(8);
+  EXPECT_TRUE(eight.best->layout.stages.empty());
+}
+
 // What is priced in closed form, beside the replay of the stages' own times.
 TEST(MixedSearch, ClosedFormIsNearTheReplay) {
   std::mt19937 rng(3);
