@@ -112,7 +112,8 @@ class ProgramMaker {
                                      .host_arena = !options.gpu.empty(),
                                      .together = !options.gpu.empty()})) {}
 
-  absl::StatusOr<Program> run() {
+  // All but the code of kernels.
+  void lay_out() {
     program_.model = graph_.name;
     program_.target = options_.gpu.empty() ? target_name(options_.cpu) : cat("cuda:", options_.gpu);
     for (size_t a = 0; a < local_.mesh.axes.size(); ++a) {
@@ -130,6 +131,12 @@ class ProgramMaker {
     if (!options_.gpu.empty()) choose_launches(program_, kernels_);
     make_schedule();
     make_interface(local_, graph_, plan_, program_);
+  }
+
+  Program program() { return std::move(program_); }
+
+  absl::StatusOr<Program> run() {
+    lay_out();
     make_constants();
     PARTITA_RETURN_IF_ERROR(options_.gpu.empty() ? make_code() : make_device_code());
     return std::move(program_);
@@ -406,6 +413,12 @@ absl::StatusOr<Program> emit_program(const LocalProgram& local, const TargetOpti
   PARTITA_ASSIGN_OR_RETURN(Program program, maker.run());
   if (claims != nullptr) *claims = maker.claims();
   return program;
+}
+
+Program lay_out_program(const LocalProgram& local, const TargetOptions& options) {
+  ProgramMaker maker(local, options);
+  maker.lay_out();
+  return maker.program();
 }
 
 std::vector<ProgramNest> program_nests(const LocalProgram& local, const TargetOptions& options) {

@@ -40,6 +40,9 @@ struct ProgramClaims {
 absl::StatusOr<runtime::Program> emit_program(const LocalProgram& local, const TargetOptions& options = {},
                                               ProgramClaims* claims = nullptr);
 
+// The same program without the code of its kernels: its memory, steps and communication are all there.
+runtime::Program lay_out_program(const LocalProgram& local, const TargetOptions& options = {});
+
 // The loop nests of the same program, by the names of their kernels; of a GPU's steps alone, where it is for one.
 struct ProgramNest {
   std::string name;

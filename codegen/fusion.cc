@@ -219,6 +219,31 @@ class Fuser {
     }
   }
 
+  // The node in whose place a group runs: the first one with a result that is stored. A sum that is accumulated, which
+  // comes last in the graph, would keep a group from running that backward goes on from.
+  NodeId place_of(const Group& group) const {
+    NodeId first = group.nodes.back();
+    if (group.nests) {
+      for (ValueId v : outputs_of(group.nodes)) first = std::min(first, code_.producer(v));
+    }
+    return first;
+  }
+
+  // What only adds a gradient that a kernel made to those of other micro-batches: at once, so that the gradient need
+  // not be kept. What adds a collective's result is left where it is, to give the collective time.
+  bool ends_values(int g, const std::vector<int>& then) const {
+    const Group& group = groups_[g];
+    const Segment segment = graph_.nodes[group.nodes[0]].segment;
+    if (!group.nests || segment != Segment::kBackward) return false;
+    for (int next : then) {
+      const NodeId reader = groups_[next].nodes[0];
+      if (graph_.nodes[reader].segment == segment) return false;
+    }
+    bool received = false;
+    each_producer(g, [&](int, NodeId p) { received = received || code_.roles[p] == NodeRole::kCollective; });
+    return !received;
+  }
+
   std::vector<FusedItem> ordered() {
     std::vector<FusedItem> items;
     std::vector<int> waiting(groups_.size(), 0);
@@ -229,25 +254,26 @@ class Fuser {
       waiting[g] = static_cast<int>(from.size());
       for (int p : from) then[p].push_back(static_cast<int>(g));
     }
-    using Entry = std::tuple<Segment, int32_t, bool, NodeId, int>;  // segment, phase, on the host, last node, group
+    using Entry = std::tuple<Segment, int32_t, bool, NodeId, int>;  // segment, phase, on the host, place, group
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
-    auto push = [&](int g) {
+    auto push = [&](int g, NodeId now) {
       NodeId first = groups_[g].nodes[0];
       // A device gets its work first: it runs while the host does its own.
       bool host = graph_.nodes[first].device == DeviceKind::kHost && code_.roles[first] != NodeRole::kCopy;
-      ready.emplace(graph_.nodes[first].segment, code_.phases[first], host, groups_[g].nodes.back(), g);
+      ready.emplace(graph_.nodes[first].segment, code_.phases[first], host,
+                    ends_values(g, then[g]) ? now : place_of(groups_[g]), g);
     };
     size_t alive = 0;
     for (size_t g = 0; g < groups_.size(); ++g) {
       alive += !groups_[g].nodes.empty();
-      if (!groups_[g].nodes.empty() && waiting[g] == 0) push(static_cast<int>(g));
+      if (!groups_[g].nodes.empty() && waiting[g] == 0) push(static_cast<int>(g), place_of(groups_[g]));
     }
     while (!ready.empty()) {
-      int g = std::get<4>(ready.top());
+      const auto [segment, phase, host, place, g] = ready.top();
       ready.pop();
       items.push_back(make_item(groups_[g]));
       for (int next : then[g]) {
-        if (--waiting[next] == 0) push(next);
+        if (--waiting[next] == 0) push(next, place);
       }
     }
     PARTITA_CHECK(items.size() == alive, "groups that wait for each other");

@@ -266,9 +266,12 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   s.reshard_after_forward = pin.reshard_after_forward.value_or(true);
   s.sequence_parallel = pinned_or<bool>(pin.sequence_parallel, {false, true});
   RecomputeMode asked = pin.recompute.value_or(recompute);
-  s.recompute = asked == RecomputeMode::kAuto
-                    ? std::vector<RecomputeMode>{RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}
-                    : std::vector<RecomputeMode>{asked};
+  s.recompute = {asked};
+  if (asked == RecomputeMode::kAuto) {
+    s.recompute = {RecomputeMode::kNone};
+    if (!problem.options.flash) s.recompute.push_back(RecomputeMode::kSelective);  // of scores, which flash never keeps
+    s.recompute.push_back(RecomputeMode::kFull);
+  }
   // A pinned ZeRO stage says where the states are kept: on the devices unless offload is pinned beside it. Devices that
   // are the host have nowhere to offload to.
   const std::vector<DeviceGroup>& groups = problem.cluster->groups;

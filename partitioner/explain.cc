@@ -166,6 +166,18 @@ std::string summary(const Json& plan) {
       text += fmt::format("  {:<15} {:>9} {:>5.1f} %  {}\n", name, gb(bytes), 100 * bytes / capacity,
                           bar(bytes / capacity));
   }
+  const Json& program = part(p, "program_bytes");
+  if (program.is_array() && program.size() == stages.size()) {
+    size_t most = 0;
+    auto room = [&](size_t s) {
+      return number(stages[s], "capacity_bytes") - number(part(stages[s], "memory"), "reserve_assumed");
+    };
+    for (size_t s = 1; s < program.size(); ++s) {
+      if (program[s].get<double>() - room(s) > program[most].get<double>() - room(most)) most = s;
+    }
+    text += fmt::format("its program, as compile lays it out: {} of {} beside the reserve (stage {} of {})\n",
+                        gb(program[most].get<double>()), gb(room(most)), most, stages.size());
+  }
   if (plan.contains("compared")) {
     text += "compared:\n";
     for (const Json& c : plan["compared"]) {

@@ -7,6 +7,8 @@
 namespace partita {
 namespace {
 
+constexpr int64_t kLaidOutForFix = 8;  // layouts of one change
+
 bool is_host(const DeviceProfile& d) { return d.host_update_rate == 0; }
 
 std::string link_text(const LinkLevel& level, const ProfileLibrary& library) {
@@ -47,6 +49,7 @@ std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options
     CostModel model(p);
     SearchOptions own = o;
     own.time_limit = 5;
+    own.most_laid_out = kLaidOutForFix;
     auto found = search(model, own);
     if (!found.ok() || !found->best) return false;
     const bool same = p.cluster == problem.cluster;

@@ -56,10 +56,27 @@ double in_flight(const Problem& problem, const Layout& l, int64_t stage) {
   double p = static_cast<double>(l.pipeline), v = static_cast<double>(l.interleave),
          all = static_cast<double>(micro_batches(problem, l));
   if (l.schedule == PipelineSchedule::kGpipe) return all;
+  if (l.schedule == PipelineSchedule::kZeroBubble) return std::min(all, p);  // until the gradients of weights are there
   if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1)
     return std::min(all * v, 2 * (p - static_cast<double>(stage) - 1) + (v - 1) * p + 1) / v;
   return std::min(all, p - static_cast<double>(stage));
 }
+
+namespace {
+
+// Gradients of products' results, for the gradients of weights, which a zero-bubble schedule puts off.
+double put_off_bytes(const UnitWork& u, const Problem& problem, const Layout& l) {
+  double elements = 0;
+  for (const MatrixWork& w : u.matrices) {
+    const double result = w.weight ? w.batch * w.m * w.n * w.count : 0;
+    elements += w.split == 0 || w.split == 'k' ? result : result / static_cast<double>(l.tensor);
+  }
+  double samples = static_cast<double>(l.micro_batch);
+  if (problem.workload->sequence > 1) samples /= static_cast<double>(l.context);
+  return elements * samples * problem.options.element_bytes();
+}
+
+}  // namespace
 
 double stashed_versions(const Layout& l, double in_flight) {
   return l.schedule == PipelineSchedule::kPipedream && in_flight > 1 ? in_flight : 0;
@@ -82,7 +99,9 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
     largest_unit = std::max(largest_unit, d + e);
     // Whole on every rank, as the file has them, with a copy in the compute precision.
     frozen += n * (u.frozen_bytes + (mixed ? u.frozen * element : 0));
-    m.activations += n * saved_bytes(u, problem, device, l, false) * in_flight;
+    const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
+    const double kept = saved_bytes(u, problem, device, l, false) + (puts_off ? put_off_bytes(u, problem, l) : 0);
+    m.activations += n * kept * in_flight;
     largest_saved = std::max(largest_saved, u.is_block() ? saved_bytes(u, problem, device, l, true) : 0);
     double samples = static_cast<double>(l.micro_batch);
     if (w.sequence > 1) samples /= static_cast<double>(l.context);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -204,6 +205,24 @@ std::map<std::string, int64_t> axes_of_stage(const PinRecipe& pin, size_t stage)
   return axes;
 }
 
+// `shares` stages leave their data axis open; each takes a multiple of `smallest` ranks.
+absl::Status misfit_of_open_stages(const PinRecipe& pin, int64_t ranks, int64_t taken, int64_t shares,
+                                   int64_t smallest) {
+  const int64_t step = shares * smallest, left = ranks - taken, less = left / step * step;
+  std::string stages;
+  for (size_t s = 0; s < pin.stages.size(); ++s) {
+    const std::map<std::string, int64_t> axes = axes_of_stage(pin, s);
+    if (!axes.count("data")) append(stages, stages.empty() ? "" : " and ", s, " (", axes_text(axes), ")");
+  }
+  return absl::InvalidArgumentError(
+      cat("pin stages: stage", shares > 1 ? "s " : " ", stages, shares > 1 ? " leave their" : " leaves its",
+          " data axis open", shares > 1 ? ", so they have equally many ranks" : "", ": expected a multiple of ", step,
+          " ranks", taken > 0 ? cat(" beside the ", taken, " of the other stages") : "", ", found ",
+          std::max<int64_t>(left, 0), taken > 0 ? cat(" of ", ranks) : "", "; use ",
+          less > 0 ? cat(taken + less, " or ") : "", taken + std::max<int64_t>(less, 0) + step, " ranks, or say ",
+          shares > 1 ? "each stage's data axis" : "the stage's data axis"));
+}
+
 // The ranks of each stage.
 absl::StatusOr<std::vector<int64_t>> ranks_of_stages(const PinRecipe& pin, std::optional<int64_t> ranks) {
   const int64_t stages = static_cast<int64_t>(pin.stages.size());
@@ -221,18 +240,24 @@ absl::StatusOr<std::vector<int64_t>> ranks_of_stages(const PinRecipe& pin, std::
     if (!axes.count("data")) open.push_back(s);
     taken += axes.count("data") ? n : 0;
   }
-  const int64_t left = ranks.value_or(0) - taken, shares = static_cast<int64_t>(open.size());
-  if (ranks && (open.empty() ? left != 0 : left < shares || left % shares != 0))
-    return absl::InvalidArgumentError(cat(
-        "pin stages: ", stages - shares, " of ", stages, " stages take ", taken, " ranks, and --ranks says ", *ranks,
-        "; expected ", open.empty() ? "the same number" : cat("equally many for each of the other ", shares)));
-  const int64_t each = ranks && !open.empty() ? left / shares : most;
+  if (ranks && open.empty() && taken != *ranks)
+    return absl::InvalidArgumentError(cat("pin stages: ", stages, " stages take ", taken, " ranks, and --ranks says ",
+                                          *ranks, "; expected the same number"));
+  // Open stages are equally large, and each takes whole multiples of its own axes.
+  int64_t smallest = 1, each = most;
+  for (size_t s : open) smallest = std::lcm(smallest, of_stage[s]);
+  const int64_t shares = static_cast<int64_t>(open.size());
+  if (ranks && shares > 0) {
+    const int64_t left = *ranks - taken, step = shares * smallest;
+    if (left < step || left % step != 0) return misfit_of_open_stages(pin, *ranks, taken, shares, smallest);
+    each = left / shares;
+  }
   for (size_t s : open) {
     if (each % of_stage[s] != 0)
       return absl::InvalidArgumentError(cat("pin stages: stage ", s, " (", axes_text(axes_of_stage(pin, s)),
                                             ") takes a multiple of ", of_stage[s], " ranks, and ", each,
-                                            ranks ? " are left for it" : " are on the largest stage",
-                                            "; say its data axis, or use another number of ranks"));
+                                            " are on the largest stage; say its data axis, or use another number of "
+                                            "ranks"));
     of_stage[s] = each;
   }
   return of_stage;

@@ -176,6 +176,8 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
   }
   Json memory = Json::array(), others = Json::array();
   for (const MemoryParts& m : p.memory) memory.push_back(static_cast<int64_t>(m.total()));
+  Json program = Json::array();
+  for (double bytes : p.program_bytes) program.push_back(static_cast<int64_t>(bytes));
   for (const Candidate& c : result.others) others.push_back(candidate_json(problem, c, &chosen));
   Json units = Json::array();
   for (const UnitWork& u : w.kinds) {
@@ -222,7 +224,9 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
       {"search",
        {{"considered", result.considered}, {"bounded", result.bounded}, {"unfit", result.unfit}, {"gap", result.gap}}},
       {"candidates", others}};
+  plan["search"]["laid_out"] = result.laid_out;
   write_step(plan, model.step_parts(l, p), model.traffic(l), *problem.cluster);
+  if (!program.empty()) plan["predicted"]["program_bytes"] = std::move(program);
   return plan;
 }
 

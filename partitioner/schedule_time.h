@@ -30,6 +30,8 @@ struct Prediction {
   bool fits = false;
   std::vector<MemoryParts> memory;  // of each stage
   std::vector<double> capacity;     // of each stage's device
+  // Of each stage: bytes beside the reserve that the compiler's own program was laid out to take; empty: it was not.
+  std::vector<double> program_bytes;
   int64_t worst_stage = 0;
   double missing_bytes = 0;  // on the worst stage; 0 where it fits
   Breakdown breakdown;

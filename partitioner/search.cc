@@ -21,6 +21,8 @@ namespace {
 constexpr size_t kReplayed = 8;
 // Where stages differ: chunks of each, and cuts that are balanced and layouts that are priced.
 constexpr int64_t kMostInterleaveApart = 4, kMostEffort = 300000;
+constexpr double kNever = 1e300;
+constexpr size_t kRefusals = 3;  // of layouts that divide work alike, before others are judged by them
 
 struct Group {
   double bound;
@@ -31,11 +33,47 @@ using Family = std::tuple<int64_t, int64_t, int64_t, int64_t, int, std::vector<L
 Family family(const Layout& l) { return {l.tensor, l.pipeline, l.context, l.expert, l.zero, l.stages}; }
 
 // A total order, so that equal times give the same plan everywhere: simpler layouts first.
-auto order(const Candidate& c) {
-  const Layout& l = c.layout;
-  return std::make_tuple(c.prediction.step_seconds, l.pipeline, l.tensor, l.context, l.expert, l.zero,
-                         static_cast<int>(l.offload), static_cast<int>(l.recompute), static_cast<int>(l.schedule),
-                         l.interleave, -l.micro_batch, l.sequence_parallel, l.cuts.size(), l.stages, l.cuts);
+auto order(double seconds, const Layout& l) {
+  return std::make_tuple(seconds, l.pipeline, l.tensor, l.context, l.expert, l.zero, static_cast<int>(l.offload),
+                         static_cast<int>(l.recompute), static_cast<int>(l.schedule), l.interleave, -l.micro_batch,
+                         l.sequence_parallel, l.cuts.size(), l.stages, l.cuts);
+}
+
+auto order(const Candidate& c) { return order(c.prediction.step_seconds, c.layout); }
+
+// A layout whose program takes at least the memory of `of`'s: it stores as much or more, or keeps more for backward.
+bool needs_as_much(const Layout& l, const Layout& of) {
+  Layout same = l;
+  if (l.schedule == PipelineSchedule::kZeroBubble && of.schedule == PipelineSchedule::k1f1b)
+    same.schedule = of.schedule;
+  same.zero = of.zero, same.offload = of.offload, same.recompute = of.recompute, same.micro_batch = of.micro_batch;
+  return same == of && l.zero <= of.zero && l.offload <= of.offload && l.recompute <= of.recompute &&
+         l.micro_batch >= of.micro_batch;
+}
+
+// What a program takes beyond the cost model's count is alike for layouts of one kind, whatever they store where.
+auto activations_kind(const Layout& l) {
+  return std::make_tuple(l.tensor, l.pipeline, l.context, l.expert, l.micro_batch, l.recompute, l.schedule,
+                         l.interleave, l.sequence_parallel, l.stages);
+}
+
+// And likely is so for layouts that divide the work in the same ways.
+auto division_kind(const Layout& l) {
+  return std::make_tuple(l.tensor > 1, l.pipeline > 1, l.context > 1, l.expert > 1, l.recompute);
+}
+
+// Bytes that a stage has beside the reserve, and the cost model's count of what it takes of them.
+double room(const Prediction& p, size_t stage) { return p.capacity[stage] - p.memory[stage].reserve; }
+double counted(const Prediction& p, size_t stage) { return p.memory[stage].total() - p.memory[stage].reserve; }
+
+// Holds what its programs were laid out to take against the devices: where it is more, the layout does not fit.
+void hold_program(Prediction& p, std::vector<double> bytes) {
+  p.program_bytes = std::move(bytes);
+  for (size_t s = 0; s < p.program_bytes.size(); ++s) {
+    const double over = p.program_bytes[s] - room(p, s);
+    if (over <= p.missing_bytes) continue;
+    p.missing_bytes = over, p.worst_stage = static_cast<int64_t>(s), p.fits = false;
+  }
 }
 
 class Search {
@@ -47,25 +85,47 @@ class Search {
     auto start = std::chrono::steady_clock::now();
     auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
     PARTITA_ASSIGN_OR_RETURN(space_, layout_space(problem_, options_.pin, options_.recompute, options_.micro));
-    out_of_time_ = [this, elapsed] { return options_.time_limit > 0 && elapsed() > options_.time_limit && out_.best; };
+    out_of_time_ = [this, elapsed] {
+      return options_.time_limit > 0 && elapsed() > options_.time_limit && fastest_ < kNever;
+    };
     make_groups();
     std::sort(groups_.begin(), groups_.end(), [](const Group& a, const Group& b) { return a.bound < b.bound; });
-    for (size_t k = 0; k < groups_.size() && !passed(groups_[k].bound, groups_.size() - k); ++k) look_at(groups_[k]);
-    look_at_stages_that_differ();
-    if (out_.considered == 0) return contradiction();
-    replay();
+    for (bool found = false; !found;) {
+      explore();
+      if (out_.considered == 0) return contradiction();
+      choose();
+      PARTITA_ASSIGN_OR_RETURN(found, lay_out_best());
+    }
+    if (!out_.best && !out_.nearest) return contradiction();
+    out_.others.insert(out_.others.end(), refused_.begin(), refused_.end());
     name_cuts();
     out_.seconds = elapsed();
     return std::move(out_);
   }
 
  private:
-  // Groups beyond this bound cannot enter what is kept.
-  double kept_time() const { return out_.best ? out_.best->prediction.step_seconds : 1e300; }
+  struct Priced {
+    double seconds;
+    double left;   // bytes on the fullest stage, by the cost model
+    double share;  // that are taken there
+    Layout layout;
+  };
+
+  Priced priced(double seconds, const Prediction& p, Layout layout) const {
+    const size_t worst = static_cast<size_t>(p.worst_stage);
+    return {seconds, room(p, worst) - counted(p, worst), counted(p, worst) / room(p, worst), std::move(layout)};
+  }
+
+  // Looks at groups until their bound passes the fastest layout that is not refused.
+  void explore() {
+    out_.bounded = 0, out_.gap = 0;
+    while (next_ < groups_.size() && !passed(groups_[next_].bound, groups_.size() - next_)) look_at(groups_[next_++]);
+    look_at_stages_that_differ();
+  }
 
   // Whether nothing of `left` groups with this bound or larger ones is looked at any more.
   bool passed(double bound, size_t left) {
-    if (bound >= kept_time()) {
+    if (bound >= fastest_) {
       out_.bounded += static_cast<int64_t>(left);
       return true;
     }
@@ -76,14 +136,14 @@ class Search {
 
   // Something with this bound is not looked at.
   void leave_out(double bound) {
-    if (out_.best) out_.gap = std::max(out_.gap, 1 - bound / out_.best->prediction.step_seconds);
+    if (fastest_ < kNever) out_.gap = std::max(out_.gap, 1 - bound / fastest_);
   }
 
   // Best bound first: a combination's own is worked out when it is its turn, which it may then have to wait for again.
   void look_at_stages_that_differ() {
     if (space_.splits.empty()) return;
     StageSpace stages(model_, space_);
-    const std::vector<StageChoice> choices = stages.below(kept_time());
+    const std::vector<StageChoice> choices = stages.below(fastest_);
     using Turn = std::tuple<double, size_t, bool>;  // bound, choice, whether the bound is its own
     std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
     for (size_t k = 0; k < choices.size(); ++k) turns.emplace(choices[k].bound, k, false);
@@ -91,7 +151,7 @@ class Search {
     while (!turns.empty()) {
       const auto [bound, k, own] = turns.top();
       if (passed(bound, turns.size())) break;
-      if (effort_ >= kMostEffort && out_.best) {
+      if (effort_ >= kMostEffort && fastest_ < kNever) {
         leave_out(bound);
         break;
       }
@@ -188,7 +248,7 @@ class Search {
       for (int64_t depth : depths) {
         l.schedule = schedule, l.interleave = depth;
         if (searched(l) && depth > kMostInterleaveApart && depths.size() > 1) break;
-        if (searched(l) && space_.cuts.empty() && (++effort_, model_.balanced_bound(l) >= kept_time())) continue;
+        if (searched(l) && space_.cuts.empty() && (++effort_, model_.balanced_bound(l) >= fastest_)) continue;
         std::string why = invalid(problem_, l);
         if (why.empty()) why = other_parts(l);
         if (!why.empty()) {
@@ -245,61 +305,136 @@ class Search {
     if (take(l)) return true;
     if (l.interleave > 1 || !mixed) return fits;
     l.cuts = model_.fitting_cuts(l);
-    return (!l.cuts.empty() && model_.bound(l, l.cuts) < kept_time() && take(l)) || fits;
+    return (!l.cuts.empty() && model_.bound(l, l.cuts) < fastest_ && take(l)) || fits;
   }
 
   // Prices it and keeps it where it is good; whether it fits.
   bool take(const Layout& l) {
     Candidate c{l, model_.predict(l, false)};
-    const bool fits = c.prediction.fits;
     ++out_.considered, ++effort_;
-    if (!fits) {
-      ++out_.unfit;
-      if (!out_.nearest || c.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = c;
-    } else if (!out_.best || order(c) < order(*out_.best)) {
-      out_.best = c;
+    if (c.prediction.fits) {
+      Priced p = priced(c.prediction.step_seconds, c.prediction, std::move(c.layout));
+      if (std::any_of(dropped_.begin(), dropped_.end(), [&](const auto& refused) { return refused(p); })) return true;
+      fastest_ = std::min(fastest_, p.seconds);
+      fit_.push_back(std::move(p));
+      return true;
     }
-    auto [at, fresh] = families_.try_emplace(family(c.layout), c);
-    if (fresh) return fits;
-    const Candidate& old = at->second;
-    bool better = c.prediction.fits != old.prediction.fits ? c.prediction.fits
-                  : c.prediction.fits                      ? order(c) < order(old)
-                                                           : c.prediction.missing_bytes < old.prediction.missing_bytes;
-    if (better) at->second = std::move(c);
-    return fits;
+    ++out_.unfit;
+    if (!out_.nearest || c.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = c;
+    auto [at, fresh] = unfit_.try_emplace(family(c.layout), c);
+    if (!fresh && c.prediction.missing_bytes < at->second.prediction.missing_bytes) at->second = std::move(c);
+    return false;
   }
 
-  void replay() {
-    for (auto& [key, c] : families_) out_.others.push_back(std::move(c));
-    std::sort(out_.others.begin(), out_.others.end(), [](const Candidate& a, const Candidate& b) {
-      if (a.prediction.fits != b.prediction.fits) return a.prediction.fits;
-      return order(a) < order(b);
-    });
-    if (out_.others.size() > options_.keep) out_.others.resize(options_.keep);
-    for (size_t k = 0; k < out_.others.size() && k < kReplayed; ++k)
+  // The fastest layout that fits, and the best of each family, of which the first few are replayed.
+  void choose() {
+    std::map<Family, const Priced*> families;
+    const Priced* first = nullptr;
+    auto before = [](const Priced& a, const Priced& b) {
+      return order(a.seconds, a.layout) < order(b.seconds, b.layout);
+    };
+    for (const Priced& p : fit_) {
+      const Priced*& at = families[family(p.layout)];
+      if (at == nullptr || before(p, *at)) at = &p;
+      if (first == nullptr || before(p, *first)) first = &p;
+    }
+    std::vector<const Priced*> fit;
+    for (const auto& [key, p] : families) fit.push_back(p);
+    std::sort(fit.begin(), fit.end(), [&](const Priced* a, const Priced* b) { return before(*a, *b); });
+    if (fit.size() > options_.keep) fit.resize(options_.keep);
+    out_.others.clear();
+    for (const Priced* p : fit)
+      out_.others.push_back({p->layout, model_.predict(p->layout, out_.others.size() < kReplayed)});
+    std::vector<Candidate> unfit;
+    for (const auto& [key, c] : unfit_) {
+      if (!families.contains(key)) unfit.push_back(c);
+    }
+    std::sort(unfit.begin(), unfit.end(), [](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
+    for (size_t k = 0; k < unfit.size() && out_.others.size() < options_.keep; ++k) out_.others.push_back(unfit[k]);
+    for (size_t k = fit.size(); k < out_.others.size() && k < kReplayed; ++k)
       out_.others[k].prediction = model_.predict(out_.others[k].layout, true);
-    if (out_.nearest) out_.nearest->prediction = model_.predict(out_.nearest->layout, true);
-    if (!out_.best) return;
-    out_.best->prediction = model_.predict(out_.best->layout, true);
+    if (out_.nearest && out_.nearest->prediction.program_bytes.empty())
+      out_.nearest->prediction = model_.predict(out_.nearest->layout, true);
+    out_.best.reset();
+    if (first == nullptr) return;
+    out_.best = {first->layout, model_.predict(first->layout, true)};
     for (const Candidate& c : out_.others) {
       if (c.prediction.fits && order(c) < order(*out_.best)) out_.best = c;
     }
     std::erase_if(out_.others, [&](const Candidate& c) { return c.layout == out_.best->layout; });
   }
 
+  // Drops a layout whose program does not fit, and those whose programs would not either, judged by it. Laying out
+  // takes seconds for large models, so that what is unlikely to fit is not tried.
+  void drop_likes_of(const Candidate& refused) {
+    const Prediction& p = refused.prediction;
+    const Layout& l = refused.layout;
+    const size_t worst = static_cast<size_t>(p.worst_stage);
+    const double beyond = p.program_bytes[worst] - counted(p, worst);
+    auto& ratios = beyond_count_[division_kind(l)];
+    ratios.push_back(p.program_bytes[worst] / counted(p, worst));
+    const int64_t parts = micro_batches(problem_, l);
+    drop([this, l, beyond, parts, &ratios](const Priced& x) {
+      const bool accumulates = micro_batches(problem_, x.layout) > 1 || parts == 1;  // else it keeps no f32 gradients
+      if (x.layout == l || (accumulates && needs_as_much(x.layout, l))) return true;
+      if (activations_kind(x.layout) == activations_kind(l) && x.left < beyond) return true;
+      return ratios.size() >= kRefusals && division_kind(x.layout) == division_kind(l) &&
+             x.share * *std::min_element(ratios.begin(), ratios.end()) > 1;
+    });
+  }
+
+  // Such layouts are refused, those too that are found later.
+  void drop(std::function<bool(const Priced&)> refused) {
+    std::erase_if(fit_, refused);
+    dropped_.push_back(std::move(refused));
+    fastest_ = kNever;
+    for (const Priced& p : fit_) fastest_ = std::min(fastest_, p.seconds);
+  }
+
+  // Whether the best layout is one whose program fits, or none is left. Else it is refused, and those with it that need
+  // as much.
+  absl::StatusOr<bool> lay_out_best() {
+    if (!options_.lay_out || !out_.best) return true;
+    if (options_.most_laid_out > 0 && out_.laid_out >= options_.most_laid_out) {
+      out_.best.reset();
+      return true;
+    }
+    Candidate& best = *out_.best;
+    ++out_.laid_out;
+    auto bytes = options_.lay_out(named(best.layout));
+    if (bytes.ok()) {
+      hold_program(best.prediction, *std::move(bytes));
+      if (best.prediction.fits) return true;
+      if (!out_.nearest || best.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = best;
+      refused_.push_back(best);
+    } else if (bytes.status().code() == absl::StatusCode::kInternal) {
+      return bytes.status();
+    } else {
+      out_.contradictions.insert(out_.contradictions.begin(),
+                                 cat(describe(best.layout), ": ", bytes.status().message()));
+    }
+    if (bytes.ok()) {
+      drop_likes_of(best);
+    } else {
+      drop([l = best.layout](const Priced& p) { return p.layout == l; });
+    }
+    return false;
+  }
+
   // So that what is compiled from a plan has the stages that were priced.
+  Layout named(Layout l) {
+    if (l.pipeline == 1 || !l.cut_names.empty()) return l;
+    const std::vector<int> parts = l.cuts.empty() ? model_.even_cuts(l) : l.cuts;
+    auto [at, fresh] = names_.try_emplace(parts);
+    if (fresh) at->second = names_of_cuts(*problem_.workload, parts);
+    l.cut_names = at->second;
+    return l;
+  }
+
   void name_cuts() {
-    std::map<std::vector<int>, std::vector<std::string>> known;
-    auto name = [&](Layout& l) {
-      if (l.pipeline == 1 || !l.cut_names.empty()) return;
-      const std::vector<int> parts = l.cuts.empty() ? model_.even_cuts(l) : l.cuts;
-      auto [at, fresh] = known.try_emplace(parts);
-      if (fresh) at->second = names_of_cuts(*problem_.workload, parts);
-      l.cut_names = at->second;
-    };
-    if (out_.best) name(out_.best->layout);
-    if (out_.nearest) name(out_.nearest->layout);
-    for (Candidate& c : out_.others) name(c.layout);
+    if (out_.best) out_.best->layout = named(std::move(out_.best->layout));
+    if (out_.nearest) out_.nearest->layout = named(std::move(out_.nearest->layout));
+    for (Candidate& c : out_.others) c.layout = named(std::move(c.layout));
   }
 
   absl::Status contradiction() const {
@@ -314,7 +449,15 @@ class Search {
   const SearchOptions& options_;
   Space space_;
   std::vector<Group> groups_;
-  std::map<Family, Candidate> families_;
+  size_t next_ = 0;  // group to look at
+  std::vector<Priced> fit_;
+  double fastest_ = kNever;  // of fit_
+  std::map<Family, Candidate> unfit_;
+  std::vector<Candidate> refused_;  // whose programs do not fit
+  std::vector<std::function<bool(const Priced&)>> dropped_;
+  // Of refused programs: bytes over the cost model's count.
+  std::map<decltype(division_kind(Layout())), std::vector<double>> beyond_count_;
+  std::map<std::vector<int>, std::vector<std::string>> names_;  // of cuts
   std::set<std::string> reasons_;
   std::function<bool()> out_of_time_;
   int64_t effort_ = 0;
@@ -329,8 +472,22 @@ absl::StatusOr<SearchResult> search(CostModel& model, const SearchOptions& optio
 
 std::string gigabytes(double bytes) { return fmt::format("{:.1f} GB", bytes / 1e9); }
 
+namespace {
+
+std::string on_rank(const Candidate& c) {
+  const Prediction& p = c.prediction;
+  return cat(gigabytes(p.missing_bytes), " (", static_cast<int64_t>(p.missing_bytes), " bytes) too much on rank ",
+             c.layout.first_device(p.worst_stage), " (stage ", p.worst_stage, " of ", c.layout.pipeline, "): ");
+}
+
+}  // namespace
+
 std::string explain_missing(const Candidate& c) {
   const Prediction& p = c.prediction;
+  const size_t worst = static_cast<size_t>(p.worst_stage);
+  if (!p.program_bytes.empty() && !p.fits)
+    return cat(on_rank(c), "its program needs ", gigabytes(p.program_bytes[worst]), " of the ",
+               gigabytes(p.capacity[worst] - p.memory[worst].reserve), " beside the reserve");
   const MemoryParts& m = p.memory[static_cast<size_t>(p.worst_stage)];
   std::string text =
       cat("needs ", gigabytes(m.total()), " of ", gigabytes(p.capacity[static_cast<size_t>(p.worst_stage)]),
@@ -339,9 +496,7 @@ std::string explain_missing(const Candidate& c) {
           ", reserve ", gigabytes(m.reserve),
           m.communicators > 0 ? cat(", more communicators ", gigabytes(m.communicators)) : "", ")");
   if (p.missing_bytes <= 0) return text;
-  int64_t rank = c.layout.first_device(p.worst_stage);
-  return cat(gigabytes(p.missing_bytes), " (", static_cast<int64_t>(p.missing_bytes), " bytes) too much on rank ", rank,
-             " (stage ", p.worst_stage, " of ", c.layout.pipeline, "): ", text);
+  return cat(on_rank(c), text);
 }
 
 }  // namespace partita

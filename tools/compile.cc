@@ -278,6 +278,25 @@ std::map<std::string, int64_t> memory_bytes(const runtime::Program& p) {
 
 namespace {
 
+// The reserve has room for some communicators; programs for GPUs say how many they have.
+double beyond_reserve(const runtime::Program& p) {
+  if (!runtime::needs_device(p)) return 0;
+  const runtime::Communicators c = runtime::communicators(p);
+  return usual_device().beyond_reserve(static_cast<double>(c.groups), static_cast<double>(c.sends),
+                                       static_cast<double>(c.receives));
+}
+
+}  // namespace
+
+double device_bytes(const runtime::Program& p) {
+  double bytes = beyond_reserve(p);
+  const std::map<std::string, int64_t> regions = memory_bytes(p);
+  for (const char* region : {"state", "arena", "constant", "input"}) bytes += static_cast<double>(regions.at(region));
+  return bytes;
+}
+
+namespace {
+
 // Holds the bytes that programs take on a device, as they were laid out, against what the plan leaves them: its
 // memory model is that of common software, not a layout of this program.
 absl::Status check_room(const std::vector<runtime::Program>& programs, const std::vector<double>& room) {
@@ -285,14 +304,8 @@ absl::Status check_room(const std::vector<runtime::Program>& programs, const std
   const double least = *std::min_element(room.begin(), room.end());
   for (size_t k = 0; k < programs.size(); ++k) {
     const std::map<std::string, int64_t> bytes = memory_bytes(programs[k]);
-    double needs = 0, has = room.size() == programs.size() ? room[k] : least;
-    for (const char* region : {"state", "arena", "constant", "input"}) needs += static_cast<double>(bytes.at(region));
-    // The reserve has room for some communicators; programs for GPUs say how many they have.
-    const runtime::Communicators c =
-        runtime::needs_device(programs[k]) ? runtime::communicators(programs[k]) : runtime::Communicators{};
-    const double beyond = usual_device().beyond_reserve(static_cast<double>(c.groups), static_cast<double>(c.sends),
-                                                        static_cast<double>(c.receives));
-    needs += beyond;
+    const double needs = device_bytes(programs[k]), has = room.size() == programs.size() ? room[k] : least,
+                 beyond = beyond_reserve(programs[k]);
     if (needs <= has) continue;
     auto gigabytes = [](double b) { return fmt::format("{:.3g} GB", b / 1e9); };
     return absl::ResourceExhaustedError(cat(
@@ -376,8 +389,11 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
                                ": no gradient is summed over ranks that take different samples; none is compressed"));
   }
   watch.lap("partition");
-  if (request.partition_only) {
+  if (request.until != CompileUntil::kCode) {
     out.stopped = true;
+    if (request.until == CompileUntil::kPartition) return out;
+    for (const LocalProgram& stage : stages) out.programs.push_back(lay_out_program(stage, request.target));
+    watch.lap("layout");
     return out;
   }
   if (recipe.evaluate) {

@@ -19,6 +19,10 @@
 
 namespace partita {
 
+// How far a compilation goes: to the ranks' graphs (what could be refused has been by then), to their programs without
+// code (their memory and communication are known), or to the end.
+enum class CompileUntil { kPartition, kLayout, kCode };
+
 struct CompileRequest {
   std::string model;  // file or folder
   Recipe recipe;
@@ -27,7 +31,7 @@ struct CompileRequest {
   bool keep_gradients = false;
   std::vector<double> room;  // bytes that each stage's program may take; empty: any
   PassOptions passes;
-  bool partition_only = false;  // stop before code is made: what could be refused has been by then
+  CompileUntil until = CompileUntil::kCode;
 };
 
 // A state whose first value is in the model.
@@ -60,7 +64,7 @@ struct Compiled {
   std::vector<std::string> warnings;
   std::vector<std::pair<std::string, double>> seconds;  // by phase
   std::vector<PassTime> passes;
-  bool stopped = false;  // as asked for, after a pass or the partition: there is no program
+  bool stopped = false;  // as asked for, before the end: there is nothing to write
   int64_t ranks = 1;
   int64_t parameters = 0;                    // trained elements
   std::optional<PipelineSchedule> schedule;  // of a pipeline's stages
@@ -93,6 +97,10 @@ std::vector<int64_t> weight_versions(const Compiled& compiled);
 
 // Bytes that one program takes, by region of memory as the manifest names them.
 std::map<std::string, int64_t> memory_bytes(const runtime::Program& p);
+
+// Bytes of the device's memory that a rank takes beside the reserve: state, working memory, constants, inputs, and
+// those of NCCL's communicators that the reserve has no room for.
+double device_bytes(const runtime::Program& p);
 
 // What a recipe says about reading the model.
 ImportOptions import_options(const Recipe& recipe);

@@ -19,6 +19,8 @@
 namespace partita {
 namespace {
 
+constexpr const char* kAnyGpu = "sm_80";  // memory is laid out alike for all
+constexpr size_t kMostUnits = 256;     // of models whose programs are laid out: it takes minutes for a thousand layers
 constexpr int64_t kAnalysisBatch = 2;  // of a symbolic batch dimension: all counts are per sample
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -38,7 +40,7 @@ SearchOptions search_options(const Recipe& recipe) {
 absl::StatusOr<std::string> why_whole(const std::string& model, const Recipe& recipe, const Graph& graph,
                                       std::optional<int64_t> symbolic_batch) {
   if (samples_add_up(graph)) return "";
-  CompileRequest request{.model = model, .recipe = recipe, .ranks = 1, .partition_only = true};
+  CompileRequest request{.model = model, .recipe = recipe, .ranks = 1, .until = CompileUntil::kPartition};
   Recipe& r = request.recipe;
   r.pin = {}, r.pin.micro_batch = 1;
   r.batch.micro.reset(), r.batch.accumulation.reset(), r.evaluate.reset();
@@ -47,6 +49,19 @@ absl::StatusOr<std::string> why_whole(const std::string& model, const Recipe& re
   request.passes.verify = false;
   auto compiled = compile_model(request);
   return compiled.ok() ? "" : std::string(compiled.status().message());
+}
+
+// The plan's layout over the recipe, for the kind of device that the cluster has.
+CompileRequest layout_request(const std::string& model, const Recipe& recipe, const Problem& problem, const Layout& l) {
+  CompileRequest r{.model = model, .recipe = recipe, .ranks = l.devices(), .until = CompileUntil::kLayout};
+  PinRecipe pin = to_pins(l);
+  pin.values = recipe.pin.values;
+  r.recipe.pin = std::move(pin);
+  r.recipe.batch.global = problem.global_batch;
+  r.recipe.evaluate.reset();
+  if (problem.cluster->groups[0].device.host_update_rate > 0) r.target.gpu = kAnyGpu;
+  r.passes.verify = false;
+  return r;
 }
 
 }  // namespace
@@ -121,6 +136,14 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   p->problem.batch_statistics = p->recipe.semantics.batch_norm;
   p->options = search_options(p->recipe);
   p->options.time_limit = r.time_limit;
+  if (p->workload.units.size() > kMostUnits) return p;
+  p->options.lay_out = [model = r.model, planning = p.get()](const Layout& l) -> absl::StatusOr<std::vector<double>> {
+    PARTITA_ASSIGN_OR_RETURN(Compiled compiled,
+                             compile_model(layout_request(model, planning->recipe, planning->problem, l)));
+    std::vector<double> bytes;
+    for (const runtime::Program& program : compiled.programs) bytes.push_back(device_bytes(program));
+    return bytes;
+  };
   return p;
 }
 
@@ -131,6 +154,7 @@ absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(recipe, pin));
   SearchOptions o = search_options(recipe);
   o.time_limit = planning.options.time_limit;
+  o.lay_out = planning.options.lay_out;
   return o;
 }
 

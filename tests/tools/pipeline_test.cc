@@ -237,11 +237,15 @@ TEST_F(Pipeline, RefusesWhatCannotBe) {
             "in the order of the"},
            {"--ranks 3 --pin pipeline=3 --pin cuts=transformer.h.1.*", "expected 2 cuts"},
            {"--ranks 7 --pin 'stages=[{data: 4}, {tensor: 2}]'",
-            "stage 1 (tensor 2) takes a multiple of 2 ranks, and 3 are left for it"},
+            "stage 1 (tensor 2) leaves its data axis open: expected a multiple of 2 ranks beside the 4 of the other "
+            "stages, found 3 of 7; use 6 or 8 ranks, or say the stage's data axis"},
+           {"--ranks 7 --pin 'stages=[{tensor: 2}, {}]'",
+            "stages 0 (tensor 2) and 1 (one rank) leave their data axis open, so they have equally many ranks: "
+            "expected a multiple of 4 ranks, found 7; use 4 or 8 ranks, or say each stage's data axis"},
            {"--ranks 6 --pin 'stages=[{data: 4}, {data: 1}]'",
-            "2 of 2 stages take 5 ranks, and --ranks says 6; expected the same number"},
+            "2 stages take 5 ranks, and --ranks says 6; expected the same number"},
            {"--ranks 4 --pin 'stages=[{data: 1}, {tensor: 2}, {}]'",
-            "1 of 3 stages take 1 ranks, and --ranks says 4; expected equally many for each of the other 2"},
+            "expected a multiple of 4 ranks beside the 1 of the other stages, found 3 of 4; use 5 ranks"},
            {"--pin 'stages=[{data: 4}, {tensor: 3}]'", "takes a multiple of 3 ranks, and 4 are on the largest stage"},
            {"--pin pipeline=3 --pin 'stages=[{data: 2}, {tensor: 2}]'", "2 stages, and pin pipeline: 3"},
            {"--pin 'stages=[{data: 2}, {tensr: 2}]'", "unknown key 'tensr'"},

@@ -252,6 +252,39 @@ TEST_F(PlanCommand, WhatDoesNotFitThePlanIsRefused) {
   EXPECT_THAT(other.text, HasSubstr("is for a global batch of 16 and batch.global is 8"));
 }
 
+// On devices of any size, down to those that nothing fits: what the plan offers, compile takes.
+TEST_F(PlanCommand, WhatIsOfferedFits) {
+  const std::string model = out_ / "m.onnx", train = out_ / "t.yaml";
+  ASSERT_EQ(
+      partita("model gpt --layers 4 --hidden 256 --heads 4 --vocab 8000 --seq 256 --with-weights --quiet -o " + model)
+          .code,
+      0);
+  out_.write("t.yaml", "optimizer: {kind: adamw}\nbatch: {global: 16}\nprecision: bf16\nloss: {kind: output}\n");
+  const std::string flags = model + " --train " + train + " --quiet ";
+  size_t offered = 0, none = 0, refused = 0;
+  for (const char* memory : {"30e6", "60e6", "90e6", "130e6", "180e6", "250e6", "400e6"}) {
+    SCOPED_TRACE(memory);
+    out_.write("cluster.yaml",
+               cat("devices_per_node: 4\ndevice: {like: RTX-4090, reserve: 0, memory: ", memory, "}\n"));
+    Outcome planned = partita("plan " + flags + "--cluster " + (out_ / "cluster.yaml") + " -o " + (out_ / "p.json"));
+    if (planned.code == 3) {
+      ++none;
+      continue;
+    }
+    ASSERT_EQ(planned.code, 0) << planned.text;
+    ++offered;
+    const nlohmann::json plan = nlohmann::json::parse(TempFolder::read(out_ / "p.json"));
+    refused += plan["search"]["laid_out"].get<size_t>() - 1;
+    for (const nlohmann::json& bytes : plan["predicted"]["program_bytes"])
+      EXPECT_LE(bytes.get<double>(), std::stod(memory));
+    Outcome compiled = partita("compile " + flags + "--plan " + (out_ / "p.json") + " -o " + (out_ / "b"));
+    EXPECT_EQ(compiled.code, 0) << plan["layout"] << compiled.text;
+  }
+  EXPECT_GT(offered, 2u);
+  EXPECT_GT(none, 0u);
+  EXPECT_GT(refused, 0u);
+}
+
 // The plan's memory is a model's; what the program was laid out to need decides.
 TEST_F(PlanCommand, AProgramThatNeedsMoreThanThePlansDevicesIsRefused) {
   ASSERT_EQ(plan("--pin pipeline=1 --pin recompute=none", "plan.json").code, 0);

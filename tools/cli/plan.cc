@@ -175,6 +175,11 @@ absl::Status run(const Flags& flags) {
   }
   if (terminal) std::fprintf(stderr, "searching …          \r");
   std::optional<CostModel> model(std::in_place, p->problem);
+  if (flags.allow_infeasible) {  // of one layout alone the cost model's memory is told
+    PARTITA_ASSIGN_OR_RETURN(const Space space,
+                             layout_space(p->problem, p->options.pin, p->options.recompute, p->options.micro));
+    if (space.fixed) p->options.lay_out = nullptr;
+  }
   PARTITA_ASSIGN_OR_RETURN(SearchResult result, search(*model, p->options));
   if (!flags.refine.empty()) {
     PARTITA_ASSIGN_OR_RETURN(result, refine_problem(flags, *p, result));
