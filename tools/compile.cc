@@ -255,6 +255,8 @@ ImportOptions import_options(const Recipe& recipe) {
   ImportOptions o;
   o.bind = recipe.bind;
   o.batch = recipe.batch.global;
+  if (const auto& moe = recipe.semantics.moe; moe && moe->group)
+    o.batch = moe->group;  // what the graph takes at a time
   o.trainable = recipe.trainable;
   o.frozen = recipe.frozen;
   o.names = recipe.names;

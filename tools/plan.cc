@@ -72,7 +72,7 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   o.bind = recipe.bind;
   o.batch = kAnalysisBatch;
   if (const auto& moe = recipe.semantics.moe)
-    o.batch = recipe.batch.global.value_or(moe->group.value_or(kAnalysisBatch));
+    o.batch = moe->group.value_or(recipe.batch.global.value_or(kAnalysisBatch));
   o.trainable = recipe.trainable, o.frozen = recipe.frozen, o.names = recipe.names, o.seed = recipe.seed;
   PARTITA_ASSIGN_OR_RETURN(ImportedModel imported, import_model(model, o, recipe));
   const std::vector<State>& states = imported.graph.states;
@@ -95,7 +95,10 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   const DeviceGroup& g = cluster.groups[0];
   WorkloadOptions options{.batch_statistics = recipe.semantics.batch_norm};
   double peak = g.device.flops[static_cast<size_t>(recipe.precision)];
-  if (!g.links.empty() && peak > 0) options.flops_per_reduced_element = 4 * peak / g.links[0].link.bandwidth;
+  // Not more than by default on slow links: the compiler splits whatever they are, and what it does is to be priced.
+  if (!g.links.empty() && peak > 0)
+    options.flops_per_reduced_element =
+        std::min(options.flops_per_reduced_element, 4 * peak / g.links[0].link.bandwidth);
   PARTITA_ASSIGN_OR_RETURN(Workload w, analyse(graph, options));
   *batch = static_cast<int64_t>(w.samples);
   w.exported_batch = imported.info.any_batch ? 0 : *batch;

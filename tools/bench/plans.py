@@ -20,6 +20,9 @@ MODELS = {  # flags of `partita model`
 }
 RECIPE = "optimizer: {kind: adamw, lr: 1.0e-4}\nprecision: bf16\n"
 RESNET = "loss: {kind: cross_entropy, output: logits, target: target}\noptimizer: {kind: momentum, lr: 0.1}\nprecision: fp16\nsemantics: {batch_norm: replica}\n"
+# Published runs drop no token and weigh the router's load by micro-batch: as many places as tokens choose, for each sample.
+MIXTRAL = RECIPE + "semantics: {moe: {capacity_factor: 1, group: 1}}\n"
+RECIPES = {"ResNet-50": RESNET, "Mixtral 8x7B": MIXTRAL}
 A100 = "nodes: {nodes}\ndevices_per_node: 8\ndevice: A100-80GB\nlinks: [{{kind: nvlink3, group: 8}}, {{kind: infiniband, bandwidth: 25.0e+9}}]\n"
 H100 = "preset: dgx-h100\nnodes: {nodes}\n"
 
@@ -91,7 +94,7 @@ class Bench:
 
     def task(self, name, cluster, batch):
         """The arguments that every command takes."""
-        recipe = (RESNET if name == "ResNet-50" else RECIPE) + f"batch: {{global: {batch}}}\n"
+        recipe = RECIPES.get(name, RECIPE) + f"batch: {{global: {batch}}}\n"
         open(f"{self.folder}/train.yaml", "w").write(recipe)
         open(f"{self.folder}/cluster.yaml", "w").write(cluster)
         return [self.model(name), "--train", f"{self.folder}/train.yaml", "--cluster", f"{self.folder}/cluster.yaml"]
