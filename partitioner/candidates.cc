@@ -153,6 +153,8 @@ std::string invalid(const Problem& problem, const Layout& l) {
     return cat("a global batch of ", problem.global_batch, " cannot be shared by ", ranks, " data-parallel ranks; ",
                less > 0 ? cat(less, " and ") : "", less + ranks, " can");
   }
+  if (const int64_t ranks = l.data * l.expert; l.zero > 0 && l.zero_group > 0 && ranks % l.zero_group != 0)
+    return cat("zero_group ", l.zero_group, " does not divide ", ranks, " data-parallel ranks");
   if (m == 0)
     return cat("a global batch of ", problem.global_batch, " is not a multiple of data ", l.data, " x expert ",
                l.expert, " x micro-batch ", l.micro_batch);
@@ -262,7 +264,8 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   }
   s.zero = pinned_or<int>(pin.zero, {0, 1, 2, 3});
   s.zero_group = pin.zero_group.value_or(0);
-  if (s.zero_group == PinRecipe::kNode && pin.zero_group) s.zero_group = problem.cluster->groups[0].devices_per_node;
+  s.zero_group_of_node = pin.zero_group && s.zero_group == PinRecipe::kNode;
+  if (s.zero_group_of_node) s.zero_group = problem.cluster->groups[0].devices_per_node;
   s.reshard_after_forward = pin.reshard_after_forward.value_or(true);
   s.sequence_parallel = pinned_or<bool>(pin.sequence_parallel, {false, true});
   RecomputeMode asked = pin.recompute.value_or(recompute);

@@ -102,7 +102,8 @@ struct Space {
   std::vector<OffloadMode> offload;
   std::vector<PipelineSchedule> schedule;
   std::vector<int64_t> interleave;
-  int64_t zero_group = 0;
+  int64_t zero_group = 0;           // as pinned: of all layouts, or at most so many ranks, as many as divide
+  bool zero_group_of_node = false;  // the latter
   bool reshard_after_forward = true;
   std::vector<int> cuts;  // units of each chunk, where cuts are pinned
   std::vector<std::string> cut_names;

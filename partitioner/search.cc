@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <queue>
 #include <set>
 
@@ -260,8 +261,12 @@ class Search {
           if (zero >= 2 && l.pipeline > 1 && space_.zero.size() > 1) continue;  // gathers of every micro-batch
           bool fits = false;  // then nothing is gained by offloading more
           for (size_t k = 0; k < space_.offload.size() && !fits; ++k) {
-            l.zero = zero, l.zero_group = space_.zero_group, l.offload = space_.offload[k];
+            l.zero = zero, l.zero_group = zero_group(l), l.offload = space_.offload[k];
             l.reshard_after_forward = space_.reshard_after_forward;
+            if (zero > 0 && l.zero_group > 0 && !(why = invalid(problem_, l)).empty()) {  // all else was valid before
+              if (reasons_.insert(why).second) out_.contradictions.insert(out_.contradictions.begin(), std::move(why));
+              break;
+            }
             fits = consider(l);
           }
         }
@@ -269,9 +274,13 @@ class Search {
     }
   }
 
+  int64_t zero_group(const Layout& l) const {
+    return space_.zero_group_of_node ? std::gcd(l.data * l.expert, space_.zero_group) : space_.zero_group;
+  }
+
   // Whether stages fit, wherever they are cut, with the choices that leave least in memory.
   bool may_fit(Layout l) {
-    l.zero = std::min(1, space_.zero.back()), l.zero_group = space_.zero_group;
+    l.zero = std::min(1, space_.zero.back()), l.zero_group = zero_group(l);
     if (space_.zero.size() == 1) l.zero = space_.zero[0];
     return std::any_of(space_.offload.begin(), space_.offload.end(), [&](OffloadMode offload) {
       l.offload = offload;

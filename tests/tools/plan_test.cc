@@ -54,6 +54,14 @@ TEST_F(PlanCommand, ThePlannedLayoutTrainsAsOneRankDoes) {
   }
 }
 
+TEST_F(PlanCommand, ShardGroupsThatDoNotDivideAreRefused) {
+  const Outcome three = plan("--pin data=4 --pin zero=3 --pin zero_group=3", "plan.json");
+  EXPECT_EQ(three.code, 2) << three.text;
+  EXPECT_THAT(three.text, HasSubstr("zero_group 3 does not divide 4 data-parallel ranks"));
+  for (const char* group : {"2", "node"})
+    EXPECT_EQ(plan(std::string("--pin data=4 --pin zero=3 --pin zero_group=") + group, "plan.json").code, 0) << group;
+}
+
 // explain plans again with the flags that the plan was made with.
 TEST_F(PlanCommand, ExplainKeepsTheFlagsOfThePlan) {
   ASSERT_EQ(plan("--pin pipeline=2 --pin micro_batch=1 --like zero1 --precision bf16", "plan.json").code, 0);
