@@ -148,6 +148,8 @@ int StepPlanner::phase_end(int draft) const {
 // The wait stands before the first step that reads the result; at the end of the phase where none does, or where the
 // phase runs again before one does. What a stage sends it does not wait for its neighbours to take up: what a forward
 // phase sends is waited for by the same micro-batch's backward phase, what its last phase sends by that one's next run.
+// What a reduce-scatter reads is as large as all its ranks' results, and is held until the wait: two of a phase are
+// under way at most.
 void StepPlanner::place_waits() {
   auto together = [&](size_t a, size_t b) {
     return drafts_[a].step.segment == drafts_[b].step.segment && drafts_[a].step.phase == drafts_[b].step.phase;
@@ -173,6 +175,15 @@ void StepPlanner::place_waits() {
              chunk_of(d.step) == chunk_of(drafts_[k].step);
     };
     while (reader < drafts_.size() && !ends_wait(drafts_[reader])) ++reader;
+    if (drafts_[k].step.name == "reduce_scatter") {
+      size_t next = k;
+      for (int later = 0; later < 2 && next < end; ++later) {
+        do ++next;
+        while (next < end &&
+               !(drafts_[next].step.kind == StepKind::kCollectiveStart && drafts_[next].step.name == "reduce_scatter"));
+      }
+      if (next < end) reader = std::min(reader, next);
+    }
     bool repeated = !sends && options_.micro_batches > 1 && is_repeated(segment);
     at_end[k] = reader >= end && (reader == drafts_.size() || repeated);
     before[at_end[k] ? end : reader].push_back(k);

@@ -70,7 +70,7 @@ class Bucketing {
     work_ += node.op->work != WorkKind::kMemory;
     if (!reads_.is_joint(node)) return;
     Moment moment{level};
-    if (reads_.are_late(node)) {
+    if (reads_.are_late(node) || reads_.are_accumulated(node)) {
       for (ValueId v : node.outputs) level_[v] = level + 1;
     } else {
       if (gathers_.is_gather(node)) return;

@@ -3,6 +3,7 @@
 #include "passes/build_backward.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/cat.h"
 #include "base/status.h"
@@ -34,7 +35,8 @@ class Backward {
       ValueId scale = loss_scale(b_, context_.recipe.loss_scale);
       gradient_[loss] = b_.mul(gradient_[loss], b_.cast(scale, b_.dtype(loss)));
     }
-    for (size_t n = forward_nodes_; n-- > 0;) PARTITA_RETURN_IF_ERROR(differentiate(static_cast<NodeId>(n)));
+    mark_weights();
+    for (size_t n = forward_nodes_; n-- > 0;) PARTITA_RETURN_IF_ERROR(pass(static_cast<NodeId>(n)));
     finish_outputs(loss);
     return std::move(b_).finish();
   }
@@ -60,6 +62,61 @@ class Backward {
     }
     needed_.resize(g.values.size());
     for (size_t v = 0; v < needed_.size(); ++v) needed_[v] = depends[v] && reaches[v];
+  }
+
+  // Nodes that are made of states and constants alone: copies of weights in other types and layouts.
+  void mark_weights() {
+    const Graph& g = b_.graph();
+    std::vector<bool> of_data(g.values.size(), false);
+    for (const GraphInput& in : g.inputs) of_data[in.value] = true;
+    readers_.assign(g.values.size(), 0), of_weights_.assign(forward_nodes_, false),
+        passed_.assign(forward_nodes_, false);
+    finished_.assign(g.values.size(), kNoValue), trained_.assign(g.values.size(), -1);
+    for (size_t k = 0; k < g.states.size(); ++k) {
+      if (g.states[k].kind == StateKind::kParameter) trained_[g.states[k].value] = static_cast<int>(k);
+    }
+    for (size_t n = 0; n < forward_nodes_; ++n) {
+      const Node& node = g.nodes[n];
+      bool data = node.inputs.empty();  // drawn or made anew
+      for (ValueId v : node.inputs) {
+        if (v == kNoValue) continue;
+        ++readers_[v];
+        data = data || of_data[v];
+      }
+      for (ValueId v : node.outputs) of_data[v] = data;
+      of_weights_[n] = !data;
+    }
+  }
+
+  // A node's part of backward. A weight's gradient is finished where the last one that adds to it is there, and not at
+  // the end: sharded and summed over micro-batches at once, it need not be kept whole.
+  absl::Status pass(NodeId n) {
+    if (passed_[n]) return absl::OkStatus();
+    passed_[n] = true;
+    PARTITA_RETURN_IF_ERROR(differentiate(n));
+    const std::vector<ValueId> inputs = b_.graph().nodes[n].inputs;
+    for (ValueId v : inputs) {
+      if (v == kNoValue || --readers_[v] > 0) continue;
+      if (trained_[v] >= 0) whole_.push_back(v);
+      const NodeId made_by = b_.graph().values[v].producer;
+      if (made_by == kNoNode || !of_weights_[made_by]) continue;
+      const std::vector<ValueId>& made = b_.graph().nodes[made_by].outputs;
+      if (std::all_of(made.begin(), made.end(), [&](ValueId x) { return readers_[x] == 0; }))
+        PARTITA_RETURN_IF_ERROR(pass(made_by));
+    }
+    // A bias waits for the product before it, which may sum up its gradient.
+    if (of_weights_[n] || b_.graph().nodes[n].op->work == WorkKind::kMemory) return absl::OkStatus();
+    for (ValueId v : std::exchange(whole_, {})) finish_gradient(v);
+    return absl::OkStatus();
+  }
+
+  void finish_gradient(ValueId parameter) {
+    const State s = b_.graph().states[static_cast<size_t>(trained_[parameter])];
+    ValueId g = gradient_[parameter];
+    if (g == kNoValue) return;
+    b_.context() = {.segment = Segment::kBackward, .origin = b_.origin("accumulate")};
+    if (context_.accumulate && !context_.update_each) g = accumulate(b_, cat("grad/", s.name), s.name, g);
+    finished_[parameter] = g;
   }
 
   absl::Status differentiate(NodeId n) {
@@ -139,11 +196,12 @@ class Backward {
     for (size_t k = 0; k < states; ++k) {
       const State s = b_.graph().states[k];
       if (s.kind != StateKind::kParameter) continue;
-      ValueId g = gradient_[s.value];
-      if (g == kNoValue)
-        g = b_.full(b_.dtype(s.value), b_.shape(s.value), 0);  // trained, yet without influence on the loss
-      if (context_.accumulate && !context_.update_each) g = accumulate(b_, cat("grad/", s.name), s.name, g);
-      outputs.push_back({cat("grad/", s.name), g});
+      if (finished_[s.value] == kNoValue) {
+        if (gradient_[s.value] == kNoValue)  // trained, yet without influence on the loss
+          gradient_[s.value] = b_.full(b_.dtype(s.value), b_.shape(s.value), 0);
+        finish_gradient(s.value);
+      }
+      outputs.push_back({cat("grad/", s.name), finished_[s.value]});
     }
     b_.mutable_graph().outputs = std::move(outputs);
   }
@@ -153,6 +211,11 @@ class Backward {
   size_t forward_nodes_;
   std::vector<bool> needed_;
   std::vector<ValueId> gradient_;
+  std::vector<int> readers_;               // per value: nodes whose part of backward is not there yet
+  std::vector<int> trained_;               // per value: the parameter's number among the states, else -1
+  std::vector<bool> of_weights_, passed_;  // per forward node
+  std::vector<ValueId> whole_;             // parameters whose gradients are there
+  std::vector<ValueId> finished_;  // per parameter: its gradient, summed over micro-batches where there are some
 };
 
 }  // namespace
