@@ -7,7 +7,7 @@
 namespace partita {
 namespace {
 
-constexpr int64_t kLaidOutForFix = 8;  // layouts of one change
+constexpr int64_t kLaidOutForFix = 12;  // layouts of one change
 
 bool is_host(const DeviceProfile& d) { return d.host_update_rate == 0; }
 

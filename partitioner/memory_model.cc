@@ -119,12 +119,14 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   m.parameters = (host_parameters ? 0 : stored(3) * element) + frozen;
   m.stash = stashed_versions(l, in_flight) * stored(3) * element;
   double gradient = mixed ? software.gradient_bytes : 4;
-  m.gradients = stored(2) * (host_states ? element : gradient);
+  // Without its states a rank still has the weights in f32, and sums gradients up in f32.
+  const bool host_moments = l.offload == OffloadMode::kOptimizer, sums = micro_batches(problem, l) > 1;
+  m.gradients = stored(2) * (host_moments && sums ? 4 : host_states ? element : gradient);
   // Error feedback's remainders: of what a rank rounds, and of its part of the sums that are gathered.
   if (problem.compress > Compression::kBf16) m.gradients += (dense + expert) * 4;
   if (problem.compress == Compression::kInt8 && l.zero == 0) m.gradients += (dense / group + expert / expert_group) * 4;
   double states = w.optimizer_states * 4 + (mixed ? 4 : 0);
-  m.optimizer = host_states ? 0 : stored(1) * states;
+  m.optimizer = stored(1) * (!host_states ? states : host_moments && mixed ? 4 : 0);
   // Gathered: one unit that is computed with and the next, or all of them for the whole step.
   bool kept = l.zero >= 3 && !l.reshard_after_forward;
   if (l.zero >= 3 || host_parameters) m.transient += (kept ? dense + expert : 2 * largest_unit) * element;
