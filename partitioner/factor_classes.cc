@@ -12,7 +12,7 @@ int FactorClasses::make(int64_t size) {
   return parent_.back();
 }
 
-int FactorClasses::root(int c) {
+int FactorClasses::root(int c) const {
   while (parent_[c] != c) c = parent_[c] = parent_[parent_[c]];
   return c;
 }
@@ -23,7 +23,7 @@ std::vector<std::vector<int>> FactorClasses::fresh(const Shape& shape) {
   return dims;
 }
 
-std::vector<int> FactorClasses::leaves(const std::vector<int>& pieces) {
+std::vector<int> FactorClasses::leaves(const std::vector<int>& pieces) const {
   std::vector<int> out, open(pieces.rbegin(), pieces.rend());
   while (!open.empty()) {
     int c = root(open.back());

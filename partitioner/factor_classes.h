@@ -17,9 +17,9 @@ class FactorClasses {
   void apply(const Graph& graph, const Node& node, const Formula& formula,
              std::vector<std::vector<std::vector<int>>>& dims, std::vector<std::vector<int>>& factors);
   // The undivided classes that a list now stands for.
-  std::vector<int> leaves(const std::vector<int>& pieces);
-  int root(int c);
-  int64_t size(int c) { return size_[root(c)]; }
+  std::vector<int> leaves(const std::vector<int>& pieces) const;
+  int root(int c) const;
+  int64_t size(int c) const { return size_[root(c)]; }
   size_t count() const { return parent_.size(); }
 
  private:
@@ -30,7 +30,7 @@ class FactorClasses {
   // The first pieces of `list` (from `at`, advanced) that make up `size`; empty where they do not.
   std::vector<int> take(std::vector<int>& list, int64_t size);
 
-  std::vector<int> parent_;
+  mutable std::vector<int> parent_;  // root() shortens paths
   std::vector<int64_t> size_;
   std::vector<std::vector<int>> children_;
 };

@@ -42,7 +42,7 @@ using TensorParts = std::array<double, 2>;
 
 // Per sample, in elements unless said otherwise. "Float" elements take the size of the compute precision.
 struct UnitWork {
-  std::string name;  // "block 0", "before blocks", …
+  std::string name;  // "block 0", "before the blocks", …
   std::vector<MatrixWork> matrices;
   std::vector<AttentionWork> attention;
   std::vector<MatrixWork> input_gradients, weight_gradients;
