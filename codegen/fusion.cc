@@ -97,16 +97,17 @@ class Fuser {
   void make_groups() {
     group_of_.assign(graph_.nodes.size(), -1);
     groups_.clear();
-    after_.clear();
+    after_.clear(), before_.clear(), level_.clear();
     int last_collective = -1;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (!live_[n] || !is_stored(static_cast<NodeId>(n))) continue;
       group_of_[n] = static_cast<int>(groups_.size());
       bool nests = !is_call(code_.roles[n]);
       groups_.push_back({{static_cast<NodeId>(n)}, nests});
-      after_.push_back(-1);
+      after_.push_back(-1), before_.push_back(-1), level_.push_back(static_cast<NodeId>(n));
       if (code_.roles[n] == NodeRole::kCollective) {
         after_.back() = last_collective;
+        if (last_collective >= 0) before_[last_collective] = group_of_[n];
         last_collective = group_of_[n];
       }
     }
@@ -137,13 +138,13 @@ class Fuser {
     if (after_[g] >= 0) f(after_[g], groups_[after_[g]].nodes[0]);
   }
 
-  // Whether some third group stands between `from` and `to`: depends on `from`, and `to` on it.
+  // Whether some third group stands between `from` and `to`: depends on `from`, and `to` on it. A group with nodes far
+  // apart can come after `from` though all its nodes stand before those of `from`, so levels tell where to look.
   bool path_around(int from, int to) const {
-    NodeId first = groups_[from].nodes.front();
     std::vector<int> stack;
     std::set<int> seen;
     auto visit = [&](int g) {
-      if (g != to && groups_[g].nodes.back() >= first && seen.insert(g).second) stack.push_back(g);
+      if (g != to && level_[g] >= level_[from] && seen.insert(g).second) stack.push_back(g);
     };
     each_producer(to, [&](int g, NodeId) {
       if (g != from) visit(g);
@@ -159,6 +160,25 @@ class Fuser {
       if (found) return true;
     }
     return false;
+  }
+
+  // Lifts a group, and what depends on it, to a level.
+  void lift(int g, NodeId level) {
+    std::vector<int> stack = {g};
+    auto visit = [&](int above) {
+      if (level_[above] < level) stack.push_back(above);
+    };
+    while (!stack.empty()) {
+      int lifted = stack.back();
+      stack.pop_back();
+      level_[lifted] = level;
+      for (NodeId n : groups_[lifted].nodes) {
+        for (ValueId v : graph_.nodes[n].outputs) {
+          for (NodeId r : readers_[v]) visit(group_of_[r]);
+        }
+      }
+      if (before_[lifted] >= 0) visit(before_[lifted]);
+    }
   }
 
   std::vector<ValueId> outputs_of(const std::vector<NodeId>& nodes) const {
@@ -190,6 +210,7 @@ class Fuser {
     for (NodeId n : groups_[g].nodes) group_of_[n] = into;
     groups_[into].nodes = std::move(nodes);
     groups_[g].nodes.clear();
+    lift(into, std::max(level_[g], level_[into]));
     return true;
   }
 
@@ -306,7 +327,8 @@ class Fuser {
   std::vector<std::vector<NodeId>> readers_;  // per value: stored nodes that have it as a leaf
   std::vector<int> group_of_;
   std::vector<Group> groups_;
-  std::vector<int> after_;  // per group: the collective that it comes after
+  std::vector<int> after_, before_;  // per group: the collective that it comes after, or before
+  std::vector<NodeId> level_;        // per group: no group depends on one of a higher level
 };
 
 }  // namespace

@@ -260,6 +260,20 @@ TEST(BatchNorm_Forward, MatchesReference) {
   }
 }
 
+// k and the sum that reads it much later are one group, which waits for f over the second product. So the first
+// product, which stands before f, waits for f too, and the last sum must not join f.
+TEST(Fusion_GroupsOverProducts, DoNotWaitForEachOther) {
+  GraphMaker m;
+  ValueId x = m.in({8, 8}), y = m.in({8, 8});
+  ValueId k = m.b.emit("tanh", {x});
+  ValueId first = m.b.emit("matmul", {k, y});
+  ValueId f = m.b.emit("exp", {x});
+  ValueId second = m.b.emit("matmul", {f, y});
+  m.out(m.b.add(k, second));
+  m.out(m.b.add(f, first));
+  m.check({.slack = 1e-3});
+}
+
 TEST(Random_Uniform, EqualsReference) {
   GraphMaker m;
   ValueId i = m.b.emit("iota", {}, {{"size", int64_t{1000}}, {"to", DType::kI64}}), step = m.in({}, DType::kI64);
