@@ -42,6 +42,7 @@ StepPlan StepPlanner::run() {
   if (options_.in_place) join_accumulations();
   choose_bundles();
   choose_states();
+  if (options_.in_place) reduce_sums_in_place();
   if (options_.in_place) share_in_place();
   insert_copies();
   make_buffers();
@@ -241,8 +242,10 @@ void StepPlanner::index_steps() {
     Span& s = value_spans_[v];
     if (s.birth == INT_MAX || !is_computed(static_cast<ValueId>(v))) continue;
     Segment born = drafts_[s.birth].step.segment;
-    // What the prologue leaves is read by every micro-batch.
-    bool read_again = born == Segment::kPrologue && drafts_[s.death].step.segment != Segment::kPrologue;
+    // What the prologue leaves is read by every micro-batch. What a collective of its holds until the first of them
+    // waits is not.
+    const int last_read = s.readers.empty() ? s.birth : s.readers.back();
+    bool read_again = born == Segment::kPrologue && drafts_[last_read].step.segment != Segment::kPrologue;
     if (options_.micro_batches > 1 && read_again) s.death = std::max(s.death, last_repeated_);
     if (is_output_[v]) s.death = std::max(s.death, born == Segment::kEvaluation ? end : last_training_);
   }

@@ -141,8 +141,38 @@ void StepPlanner::add_state_copies(std::map<int, std::vector<Draft>>& before) {
   for (auto& [end, d] : last) before[end].push_back(std::move(d));
 }
 
+// Accumulators that are summed over ranks together lie side by side, where the first of them was.
+void StepPlanner::join_states() {
+  std::map<int, const Bundle*> begins;  // at an accumulator
+  std::set<int> moved;
+  for (const Bundle& b : bundles_) {
+    if (!b.states.empty()) begins[*std::min_element(b.states.begin(), b.states.end())] = &b;
+    moved.insert(b.states.begin(), b.states.end());
+  }
+  if (begins.empty()) return;
+  int64_t end = 0;
+  const auto put = [&](int state) {
+    PlanBuffer& b = plan_.buffers[slot_of_[graph_.states[state].value].buffer];
+    if (b.region != Region::kState) return;
+    b.offset = end;
+    end += (b.bytes + 63) / 64 * 64;
+  };
+  for (int k = 0; k < static_cast<int>(graph_.states.size()); ++k) {
+    if (auto at = begins.find(k); at != begins.end()) {
+      for (int state : at->second->states) put(state);
+    } else if (!moved.count(k)) {
+      put(k);
+    }
+  }
+}
+
 void StepPlanner::make_buffers() {
-  for (Bundle& b : bundles_) b.buffer = new_buffer(Region::kArena, b.bytes);
+  join_states();
+  for (Bundle& b : bundles_) {
+    const bool sums = !b.states.empty();
+    const int first = sums ? slot_of_[graph_.states[b.states[0]].value].buffer : -1;
+    b.buffer = new_buffer(sums ? Region::kState : Region::kArena, b.bytes, sums ? plan_.buffers[first].offset : 0);
+  }
   for (Temporary& t : temporaries_) t.buffer = new_buffer(t.region, byte_size(t.type));
   std::map<int, const Bundle*> bundle_at;
   for (const Bundle& b : bundles_) bundle_at[b.step] = &b;

@@ -88,6 +88,44 @@ void StepPlanner::choose_states() {
   }
 }
 
+// What an all-reduce makes of sums over micro-batches takes their place: the next step begins them at zero. The sums of
+// a joint one lie side by side, as its operands do.
+void StepPlanner::reduce_sums_in_place() {
+  std::vector<int> sum_in(graph_.values.size(), -1);  // per storage value: the accumulator that it is the end of
+  for (size_t k = 0; k < graph_.states.size(); ++k) {
+    const State& s = graph_.states[k];
+    if (s.kind != StateKind::kAccumulator || s.next == kNoValue) continue;
+    const ValueId sum = code_.storage(s.next);
+    const int buffer = slot_of_[s.value].buffer;
+    const bool here = sum != s.value && slot_of_[sum].buffer == buffer && next_of_[sum] == 1 && !is_output_[sum];
+    if (here && plan_.buffers[buffer].region == runtime::Region::kState) sum_in[sum] = static_cast<int>(k);
+  }
+  for (size_t k = 0; k < drafts_.size(); ++k) {
+    const Draft& d = drafts_[k];
+    const bool reduces = d.step.kind == StepKind::kCollectiveStart && d.step.name == "all_reduce" &&
+                         d.step.segment == Segment::kReduce && !options_.updates_each;
+    if (!reduces) continue;
+    const size_t inputs = static_cast<size_t>(d.step.inputs);
+    std::vector<int> sums;
+    for (size_t j = 0; j < inputs; ++j) {
+      const int sum = d.uses[j].id, total = d.uses[inputs + j].id;
+      const Span& span = value_spans_[sum];
+      const bool last = span.readers.back() == static_cast<int>(k) && span.held == span.death;
+      if (sum_in[sum] >= 0 && last && !is_output_[total] && next_of_[total] == 0) sums.push_back(sum_in[sum]);
+    }
+    if (sums.size() != inputs) continue;
+    for (size_t j = 0; j < inputs; ++j) {
+      bundle_[d.uses[inputs + j].id] = {};
+      slot_of_[d.uses[inputs + j].id] = slot_of_[d.uses[j].id];
+    }
+    for (Bundle& b : bundles_) {
+      if (b.step != static_cast<int>(k)) continue;
+      b.copied.assign(inputs, false);
+      b.states = std::move(sums);
+    }
+  }
+}
+
 // Whether everybody who needs the old value has it by the time the new one is written over it.
 bool StepPlanner::can_update_in_place(const State& s, ValueId next) const {
   if (!is_computed(next) || slot_of_[next].buffer >= 0 || bundle_[next].buffer >= 0) return false;

@@ -46,6 +46,7 @@ class StepPlanner {
     int64_t bytes = 0;
     int buffer = -1;
     std::vector<bool> copied;  // per operand: comes by a copy
+    std::vector<int> states;   // accumulators that it is, one for each operand; empty: none
   };
   // The steps that use a value. A collective holds its operands until its wait.
   struct Span {
@@ -83,6 +84,7 @@ class StepPlanner {
   ValueId added_term(const State& s, ValueId next, int sum) const;
   void choose_bundles();
   void choose_states();
+  void reduce_sums_in_place();
   bool can_update_in_place(const State& s, ValueId next) const;
   void share_in_place();
   bool may_take(int step, int out, int in) const;
@@ -96,6 +98,7 @@ class StepPlanner {
   void make_outside_buffers();
   void insert_copies();
   void add_state_copies(std::map<int, std::vector<Draft>>& before);
+  void join_states();
   void make_buffers();
   void make_interface();
   void finish_lifetimes();
