@@ -100,12 +100,11 @@ class ProgramMaker {
         sided_(place_on_sides(products_.graph, local, options)),
         graph_(sided_.graph),
         code_(graph_, options.gpu.empty() ? kFoldUnits : kDeviceFoldUnits, phases(local, graph_)),
-        order_(operations(local)),
         plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse},
                                      .micro_batches = local.micro_batches,
-                                     .slots = slots_of(order_),
+                                     .order = operations(local),
                                      .chunks = static_cast<int32_t>(local.stage.chunks),
-                                     .slots_of_chunks = local.stage.slots == SlotUse::kChunk,
+                                     .slots = local.stage.slots,
                                      .updates_each = local.stage.updates_each(),
                                      .in_place = options.in_place,
                                      .host_states = host_states(local),
@@ -123,7 +122,7 @@ class ProgramMaker {
     program_.micro_batches = local_.micro_batches;
     if (local_.mesh.time >= 0) program_.parts = local_.mesh.axes[static_cast<size_t>(local_.mesh.time)].size;
     program_.samples_per_step = local_.samples_per_step;
-    program_.slots = slots_of(order_);
+    program_.slots = slots_of(plan_.order);
     program_.origins = graph_.origins;
     std::copy(std::begin(plan_.region_bytes), std::end(plan_.region_bytes), program_.region_bytes);
     make_channels();
@@ -144,7 +143,7 @@ class ProgramMaker {
 
   std::vector<ProgramNest> nests() {
     program_.target = options_.gpu.empty() ? "" : cat("cuda:", options_.gpu);
-    program_.slots = slots_of(order_);
+    program_.slots = slots_of(plan_.order);
     make_steps();
     if (!options_.gpu.empty()) choose_launches(program_, kernels_);
     std::vector<ProgramNest> nests;
@@ -345,6 +344,10 @@ class ProgramMaker {
         step.params = make_params(node->attrs);
         step.params["group"] = int64_t{group_of(node->attrs.ints("axes"), node->attrs.i("channel", 0))};
         step.params.erase("channel");
+        if (p.outbox >= 0) {
+          step.params["outbox"] = int64_t{p.outbox};
+          step.bytes = byte_size(p.operands[0].type);
+        }
         if (!step.params.count("reduce")) step.params["reduce"] = std::string("sum");
         break;
       case StepKind::kCollectiveWait:
@@ -368,14 +371,14 @@ class ProgramMaker {
 
   void make_schedule() {
     run_segment(program_.schedule, SegmentKind::kPrologue, 0, StageStep{});
-    for (const StageStep& at : order_) {
+    for (const StageStep& at : plan_.order) {
       SegmentKind kind = at.kind == StageWork::kForward ? SegmentKind::kForward : SegmentKind::kBackward;
       run_segment(program_.schedule, kind, local_.stage.phase(at.kind, at.chunk), at);
       if (local_.stage.updates_each() && at.kind == StageWork::kBackward)
         run_segment(program_.schedule, SegmentKind::kReduce, 0, at);
     }
     StageStep last{};  // what a step's end reads of the last micro-batch is in its slot
-    for (const StageStep& at : order_) last = at.micro_batch + 1 == local_.micro_batches ? at : last;
+    for (const StageStep& at : plan_.order) last = at.micro_batch + 1 == local_.micro_batches ? at : last;
     if (!local_.stage.updates_each()) run_segment(program_.schedule, SegmentKind::kReduce, 0, last);
     run_segment(program_.schedule, SegmentKind::kUpdate, 0, last);
     run_segment(program_.evaluation, SegmentKind::kEvaluation, 0, StageStep{});
@@ -398,7 +401,6 @@ class ProgramMaker {
   SidedGraph sided_;
   const Graph& graph_;
   CodeGraph code_;
-  std::vector<StageStep> order_;
   StepPlan plan_;
   Program program_;
   std::map<std::pair<std::vector<int32_t>, int64_t>, int32_t> groups_;  // by axes and channel

@@ -13,20 +13,22 @@
 
 namespace partita {
 
+using runtime::Region;
 using runtime::StepKind;
 
 StepPlanner::StepPlanner(const CodeGraph& code, const PlanOptions& options, std::vector<FusedItem> items)
     : code_(code),
       graph_(code.graph),
       options_(options),
+      slots_(slots_of(options.order)),
       is_output_(graph_.values.size(), false),
       next_of_(graph_.values.size(), 0),
       slot_of_(graph_.values.size()),
       bundle_(graph_.values.size()),
       same_(graph_.values.size(), kNoValue),
-      copied_from_(graph_.values.size(), false),
-      sent_(graph_.values.size(), false) {
+      copied_from_(graph_.values.size(), false) {
   plan_.items = std::move(items);
+  plan_.order = options.order;
   for (const GraphOutput& o : graph_.outputs) is_output_[code_.storage(o.value)] = true;
   for (const State& s : graph_.states) {
     if (s.next != kNoValue) ++next_of_[code_.storage(s.next)];
@@ -36,6 +38,7 @@ StepPlanner::StepPlanner(const CodeGraph& code, const PlanOptions& options, std:
 StepPlan StepPlanner::run() {
   make_outside_buffers();
   make_steps();
+  make_outboxes();
   place_waits();
   if (options_.together) bring_together();
   index_steps();
@@ -117,40 +120,35 @@ bool StepPlanner::reads_result(const Draft& reader, const Draft& start) {
   return false;
 }
 
-bool StepPlanner::has_backward(int32_t chunk) const {
-  return std::any_of(drafts_.begin(), drafts_.end(),
-                     [&](const Draft& d) { return d.step.segment == Segment::kBackward && chunk_of(d.step) == chunk; });
-}
-
-// What is computed and sent in one phase, the last of its micro-batch in the chunk: nobody waits for it but the next
-// micro-batch in the same slot, when it comes to the same phase.
-bool StepPlanner::waits_next_time(const Draft& start) const {
-  const Segment segment = start.step.segment;
-  if (segment != Segment::kForward && segment != Segment::kBackward) return false;
-  if (start.uses.size() != static_cast<size_t>(start.step.inputs)) return false;  // receives
-  if (segment == Segment::kForward && has_backward(chunk_of(start.step))) return false;
-  return std::all_of(start.uses.begin(), start.uses.end(), [&](const Use& u) {
-    const Node* made = u.id >= 0 ? graph_.producer(root(u.id)) : nullptr;
-    return made != nullptr && made->segment == segment &&
-           code_.phases[graph_.values[root(u.id)].producer] == start.step.phase;
-  });
-}
-
-// The first draft after the phase of this one.
-int StepPlanner::phase_end(int draft) const {
-  const PlanStep& s = drafts_[draft].step;
-  int end = draft + 1;
-  while (end < static_cast<int>(drafts_.size()) && drafts_[end].step.segment == s.segment &&
-         drafts_[end].step.phase == s.phase)
-    ++end;
-  return end;
+// A message of a micro-batch is put into an outbox, which holds as many as may be under way, and leaves from there: its
+// value's memory is free again, and the stage goes on before its neighbour takes the message up. The k-th messages that
+// phases send in a channel share an outbox.
+void StepPlanner::make_outboxes() {
+  std::map<std::pair<int64_t, int>, int> outboxes;  // by channel and place in the phase -> its temporary
+  std::map<int64_t, int> sent;                      // by channel, in this phase
+  for (size_t k = 0; k < drafts_.size(); ++k) {
+    PlanStep& s = drafts_[k].step;
+    if (k > 0 && (s.segment != drafts_[k - 1].step.segment || s.phase != drafts_[k - 1].step.phase)) sent.clear();
+    const Attrs* attrs = s.kind == StepKind::kCollectiveStart ? &graph_.nodes[s.node].attrs : nullptr;
+    if (attrs == nullptr || !attrs->has("in_flight")) continue;
+    const int64_t channel = attrs->i("channel", 0), padded = (byte_size(drafts_[k].uses[0].type) + 63) / 64 * 64;
+    const auto [at, fresh] = outboxes.try_emplace({channel, sent[channel]++}, static_cast<int>(outboxes.size()));
+    s.outbox = at->second;
+    if (fresh) outboxes_.push_back(new_temporary({DType::kU8, {attrs->i("in_flight"), 0}}, Region::kArena));
+    Temporary& box = temporaries_[outboxes_[s.outbox]];
+    box.outbox = true;
+    box.type.shape[1] = std::max(box.type.shape[1], padded);
+  }
+  for (Draft& d : drafts_) {
+    if (d.step.outbox < 0) continue;
+    const int box = outboxes_[d.step.outbox];
+    d.uses.push_back({temporaries_[box].type, -1 - box, false});
+  }
 }
 
 // The wait stands before the first step that reads the result; at the end of the phase where none does, or where the
-// phase runs again before one does. What a stage sends it does not wait for its neighbours to take up: what a forward
-// phase sends is waited for by the same micro-batch's backward phase, what its last phase sends by that one's next run.
-// What a reduce-scatter reads is as large as all its ranks' results, and is held until the wait: two of a phase are
-// under way at most.
+// phase runs again before one does. Nothing waits for what leaves an outbox. What a reduce-scatter reads is as large as
+// all its ranks' results, and is held until the wait: two of a phase are under way at most.
 void StepPlanner::place_waits() {
   auto together = [&](size_t a, size_t b) {
     return drafts_[a].step.segment == drafts_[b].step.segment && drafts_[a].step.phase == drafts_[b].step.phase;
@@ -158,24 +156,12 @@ void StepPlanner::place_waits() {
   std::map<size_t, std::vector<size_t>> before;  // draft -> starts to wait for
   std::map<size_t, bool> at_end;                 // per start
   for (size_t k = 0; k < drafts_.size(); ++k) {
-    if (drafts_[k].step.kind != StepKind::kCollectiveStart) continue;
+    if (drafts_[k].step.kind != StepKind::kCollectiveStart || drafts_[k].step.outbox >= 0) continue;
     Segment segment = drafts_[k].step.segment;
     size_t end = k + 1, reader = k + 1;
     while (end < drafts_.size() && together(end, k)) ++end;
     bool sends = drafts_[k].uses.size() == static_cast<size_t>(drafts_[k].step.inputs);
-    if (waits_next_time(drafts_[k])) {
-      size_t first = k;
-      while (first > 0 && together(first - 1, k)) --first;
-      before[first].push_back(k);
-      for (const Use& u : drafts_[k].uses) sent_[u.id] = true;
-      continue;
-    }
-    auto ends_wait = [&](const Draft& d) {
-      if (!sends) return reads_result(d, drafts_[k]);
-      return segment == Segment::kForward && d.step.segment == Segment::kBackward &&
-             chunk_of(d.step) == chunk_of(drafts_[k].step);
-    };
-    while (reader < drafts_.size() && !ends_wait(drafts_[reader])) ++reader;
+    while (reader < drafts_.size() && !reads_result(drafts_[reader], drafts_[k])) ++reader;
     if (drafts_[k].step.name == "reduce_scatter") {
       size_t next = k;
       for (int later = 0; later < 2 && next < end; ++later) {
@@ -234,8 +220,7 @@ void StepPlanner::index_steps() {
       if (static_cast<int>(u) < d.step.inputs) s.readers.push_back(at);
     }
     if (d.step.kind != StepKind::kCollectiveWait) continue;
-    int until = d.step.waits_for < at ? at : phase_end(d.step.waits_for) - 1;
-    for (const Use& u : drafts_[d.step.waits_for].uses) span_of(u.id).death = span_of(u.id).held = until;
+    for (const Use& u : drafts_[d.step.waits_for].uses) span_of(u.id).death = span_of(u.id).held = at;
   }
   int end = static_cast<int>(drafts_.size()) - 1;
   for (size_t v = 0; v < value_spans_.size(); ++v) {

@@ -7,6 +7,7 @@
 #include "codegen/code_graph.h"
 #include "codegen/fusion.h"
 #include "codegen/loop_nest.h"
+#include "partitioner/pipeline_schedule.h"
 #include "runtime/program.h"
 
 namespace partita {
@@ -38,6 +39,7 @@ struct PlanStep {
   std::vector<PlanOperand> operands;
   int inputs = 0;
   int waits_for = -1;    // kCollectiveWait: index of the start
+  int outbox = -1;       // of a send, which nothing waits for: from where it leaves
   std::string epilogue;  // what a library kernel does on top of its op (runtime/kernels/matmul.cc)
   // What the operands are: a value (never a view), kNoValue where absent, below that a temporary. Empty for a
   // collective over a bundle, whose values are its node's.
@@ -51,17 +53,19 @@ struct StepPlan {
   std::vector<PlanOperand> states, inputs, outputs;       // as in the graph
   std::vector<std::pair<int, const Literal*>> constants;  // buffers to fill
   int64_t region_bytes[runtime::kRegions] = {};
+  std::vector<StageStep> order;  // of the options, its slots as the memory is divided
 };
 
 struct PlanOptions {
   FusionOptions fusion;
   int64_t micro_batches = 1;
-  int64_t slots = 1;  // micro-batches in flight, each with its own copy of what lives on from one phase to a later one
-  // Forward phase p and backward phase chunks - 1 - p are of one chunk. A slot holds what a micro-batch leaves in one,
-  // or in all of them.
+  // What runs of the micro-batches; those in flight have slots, with their own copy of what lives on from one phase to
+  // a later one. None: one after the other.
+  std::vector<StageStep> order;
+  // Forward phase p and backward phase chunks - 1 - p are of one chunk.
   int32_t chunks = 1;
-  bool slots_of_chunks = true;
-  bool updates_each = false;  // the reduce segment runs after each backward phase
+  SlotUse slots = SlotUse::kChunk;  // as the order was made with
+  bool updates_each = false;        // the reduce segment runs after each backward phase
   bool in_place = true;
   std::vector<bool> host_states;  // per state: kept in host memory; empty: none is
   // What host nodes make lies in an arena of the host's (host_transfers.h).

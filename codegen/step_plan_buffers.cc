@@ -233,7 +233,9 @@ void StepPlanner::finish_lifetimes() {
     int buffer = bundle_[id].buffer >= 0 ? bundles_[bundle_[id].buffer].buffer : slot_of_[root(id)].buffer;
     if (buffer >= 0) extend(buffer, value_spans_[v]);
   }
-  for (size_t t = 0; t < temporaries_.size(); ++t) extend(temporaries_[t].buffer, temporary_spans_[t]);
+  for (size_t t = 0; t < temporaries_.size(); ++t) {
+    if (!temporaries_[t].outbox) extend(temporaries_[t].buffer, temporary_spans_[t]);
+  }
 }
 
 int32_t StepPlanner::chunk_of(const PlanStep& step) const {
@@ -243,60 +245,58 @@ int32_t StepPlanner::chunk_of(const PlanStep& step) const {
 
 // Whether a later phase of the same micro-batch reads it, so that every micro-batch in flight has its own.
 bool StepPlanner::outlives_phase(const PlanBuffer& b) const {
-  if (options_.slots == 1 || b.region != Region::kArena || b.birth < 0) return false;
+  if (slots_ <= 1 || b.region != Region::kArena || b.birth < 0) return false;
   const PlanStep &first = plan_.steps[b.birth], &last = plan_.steps[b.death];
   if (first.segment == Segment::kForward) return last.segment > Segment::kForward || first.phase != last.phase;
   return first.segment == Segment::kBackward && last.segment == Segment::kBackward && first.phase != last.phase;
 }
 
 void StepPlanner::lay_out() {
-  std::set<int> sent = buffers_sent();
   std::vector<size_t> which, on_host;
   std::map<int32_t, std::vector<size_t>> kept;  // by chunk
   for (size_t k = 0; k < plan_.buffers.size(); ++k) {
     const PlanBuffer& b = plan_.buffers[k];
     if (b.region == Region::kHostArena && b.birth >= 0) on_host.push_back(k);
-    if (b.region != Region::kArena || b.birth < 0 || sent.count(static_cast<int>(k))) continue;
-    const int32_t chunk = options_.slots_of_chunks ? chunk_of(plan_.steps[b.birth]) : 0;
+    if (b.region != Region::kArena || b.birth < 0) continue;
+    const int32_t chunk = options_.slots == SlotUse::kChunk ? chunk_of(plan_.steps[b.birth]) : 0;
     (outlives_phase(b) ? kept[chunk] : which).push_back(k);
   }
   int64_t& arena = plan_.region_bytes[static_cast<int>(Region::kArena)];
   arena = place(which, 0);
   plan_.region_bytes[static_cast<int>(Region::kHostArena)] = place(on_host, 0);
-  lay_out_slots(kept, sent);
-}
-
-// Buffers that are under way from one run of a phase to the next.
-std::set<int> StepPlanner::buffers_sent() const {
-  std::set<int> sent;
-  for (size_t k = 0; k < plan_.steps.size(); ++k) {
-    if (plan_.steps[k].waits_for <= static_cast<int>(k)) continue;
-    for (const PlanOperand& o : plan_.steps[plan_.steps[k].waits_for].operands) sent.insert(o.buffer);
+  for (int box : outboxes_) {
+    PlanBuffer& b = plan_.buffers[temporaries_[box].buffer];
+    b.offset = arena;
+    arena += b.bytes;
   }
-  return sent;
+  lay_out_slots(kept);
 }
 
 // What the micro-batches in flight keep lies behind the rest, slot after slot: the chunks of a stage over each other
-// where a slot is one chunk's at a time, and what is still being sent on its own. Likewise their inputs.
-void StepPlanner::lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept, const std::set<int>& sent) {
+// where a slot is one chunk's at a time. Likewise their inputs.
+void StepPlanner::lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept) {
   int64_t &arena = plan_.region_bytes[static_cast<int>(Region::kArena)],
           &inputs = plan_.region_bytes[static_cast<int>(Region::kInput)];
-  int64_t stride = 0, sending = 0;
-  for (const auto& [chunk, buffers] : kept) stride = std::max(stride, place(buffers, arena));
+  const bool by_chunk = options_.slots == SlotUse::kChunk;
+  std::vector<int64_t> bytes(by_chunk ? static_cast<size_t>(options_.chunks) : 1, 0);
+  for (const auto& [chunk, buffers] : kept) bytes[static_cast<size_t>(chunk)] = place(buffers, 0);
+  std::vector<SlotClass> classes = {{0, slots_, bytes[0]}};
+  if (by_chunk && slots_ > 1) classes = divide_slots(plan_.order, bytes);
   for (const auto& [chunk, buffers] : kept) {
-    for (size_t k : buffers) plan_.buffers[k].slot_stride = stride;
+    const SlotClass& own = classes[static_cast<size_t>(chunk)];
+    for (size_t k : buffers) {
+      plan_.buffers[k].offset += arena + own.begin - own.first * own.bytes;
+      plan_.buffers[k].slot_stride = own.bytes;
+    }
   }
-  arena += options_.slots * stride;
-  for (int k : sent) {
-    plan_.buffers[static_cast<size_t>(k)].offset = arena + sending;
-    sending += (plan_.buffers[static_cast<size_t>(k)].bytes + 63) / 64 * 64;
-  }
-  for (int k : sent) plan_.buffers[static_cast<size_t>(k)].slot_stride = sending;
-  arena += options_.slots * sending;
+  const auto end = [](const SlotClass& c) { return c.begin + c.count * c.bytes; };
+  arena += end(*std::max_element(classes.begin(), classes.end(),
+                                 [&](const SlotClass& a, const SlotClass& b) { return end(a) < end(b); }));
+  const int64_t slots = std::max<int64_t>(1, slots_of(plan_.order));
   for (PlanBuffer& b : plan_.buffers) {
-    if (options_.slots > 1 && b.region == Region::kInput) b.slot_stride = inputs;
+    if (slots > 1 && b.region == Region::kInput) b.slot_stride = inputs;
   }
-  inputs *= options_.slots;
+  inputs *= slots;
 }
 
 // Offsets from `start` on; the bytes that they take.

@@ -64,7 +64,7 @@ void StepPlanner::choose_bundles() {
     int index = static_cast<int>(bundles_.size());
     for (int j = 0; j < d.step.inputs; ++j) {
       ValueId v = d.uses[j].id;
-      bool free = is_computed(v) && !sent_[v] && bundle_[v].buffer < 0 && !is_output_[v] && next_of_[v] == 0 &&
+      bool free = is_computed(v) && bundle_[v].buffer < 0 && !is_output_[v] && next_of_[v] == 0 &&
                   value_spans_[v].readers.back() == bundle.step && value_spans_[v].held == value_spans_[v].death;
       bundle_[d.uses[d.step.inputs + j].id] = {index, bundle.bytes};
       if (free) bundle_[v] = {index, bundle.bytes};
@@ -149,7 +149,6 @@ void StepPlanner::share_in_place() {
     for (size_t o = static_cast<size_t>(d.step.inputs); o < d.uses.size(); ++o) {
       int out = d.uses[o].id;
       if (d.uses[o].absent || out < 0 || !in_arena(out) || value_spans_[out].birth != static_cast<int>(k)) continue;
-      if (sent_[out]) continue;  // outlives what it would lie in
       for (int i = 0; i < d.step.inputs; ++i) {
         int in = d.uses[i].id;
         if (in < 0 || d.uses[i].absent || taken.count(in) || !may_take(static_cast<int>(k), out, in)) continue;
@@ -194,7 +193,7 @@ bool StepPlanner::may_overwrite(int step, int written, int old) const {
 
 // No step after the group of `step` uses the value, nor a copy at the end.
 bool StepPlanner::dies_with(ValueId v, int step) const {
-  if (is_output_[v] || copied_from_[v] || sent_[v]) return false;
+  if (is_output_[v] || copied_from_[v]) return false;
   int death = value_spans_[v].death;
   if (death == step) return true;
   // Others may read an operand between a collective's start and its wait.

@@ -38,6 +38,7 @@ class StepPlanner {
     TensorType type;
     runtime::Region region = runtime::Region::kArena;
     bool to_the_end = false;  // an output's
+    bool outbox = false;      // lies in no one's place: messages leave it while other phases run
     int buffer = -1;
   };
   // Operands of a collective side by side.
@@ -65,9 +66,7 @@ class StepPlanner {
   void place_waits();
   void bring_together();
   void bring_together(size_t begin, size_t end);
-  bool has_backward(int32_t chunk) const;
-  bool waits_next_time(const Draft& start) const;
-  int phase_end(int draft) const;
+  void make_outboxes();
   void index_steps();
   void remove_gone();
   // Whether it runs with each micro-batch.
@@ -105,8 +104,7 @@ class StepPlanner {
   void lay_out();
   bool outlives_phase(const PlanBuffer& buffer) const;
   int32_t chunk_of(const PlanStep& step) const;
-  std::set<int> buffers_sent() const;
-  void lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept, const std::set<int>& sent);
+  void lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept);
   int64_t place(const std::vector<size_t>& buffers, int64_t start);
   PlanOperand operand(const TensorType& type, int id);
   Slot slot_for(ValueId v);
@@ -121,11 +119,13 @@ class StepPlanner {
 
   const CodeGraph& code_;
   const Graph& graph_;
-  PlanOptions options_;
+  const PlanOptions& options_;
+  const int64_t slots_;  // in flight
   StepPlan plan_;
   std::vector<Draft> drafts_;
   std::vector<std::vector<int>> drafts_of_item_;
   std::vector<Temporary> temporaries_;
+  std::vector<int> outboxes_;  // temporaries
   std::vector<Span> value_spans_, temporary_spans_;
   std::vector<bool> is_output_;  // per storage value
   std::vector<int> next_of_;     // per storage value: how many states become it
@@ -135,7 +135,6 @@ class StepPlanner {
   std::vector<ValueId> same_;  // per storage value: the value whose buffer it takes over
   std::vector<StateCopy> copies_;
   std::vector<bool> copied_from_;         // per storage value: a copy at the end reads it
-  std::vector<bool> sent_;                // per storage value: under way until the next micro-batch of its slot
   std::map<ValueId, int> output_copies_;  // state whose old value is an output -> temporary that holds it
   std::multimap<uint64_t, size_t> constants_by_hash_;
   int last_training_ = -1, last_repeated_ = -1;

@@ -1,7 +1,11 @@
 #include "partitioner/pipeline_schedule.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <map>
+#include <numeric>
+#include <queue>
 
 namespace partita {
 namespace {
@@ -15,23 +19,31 @@ StageStep interleaved(StageWork kind, int64_t k, int64_t stages, int64_t chunks)
   return {kind, static_cast<int>(chunk), group * stages + within % stages};
 }
 
-// The lowest free slot from a micro-batch's first forward on, until its last backward operation, which is that of the
-// first chunk.
-void take_slots(std::vector<StageStep>& order, StageWork last, SlotUse slots) {
-  std::vector<bool> taken;
+// The lowest free slot from `first` on, from a micro-batch's first forward in a chunk until its last backward operation
+// there, for the chunks that are `in`; slots of whole micro-batches until that of chunk 0. Returns how many it takes.
+int64_t take_slots(std::vector<StageStep>& order, SlotUse slots, const std::vector<bool>& in, int64_t first) {
+  const bool apart =
+      std::any_of(order.begin(), order.end(), [](const StageStep& x) { return x.kind == StageWork::kWeight; });
+  const StageWork last = apart ? StageWork::kWeight : StageWork::kBackward;
   std::map<std::pair<int, int64_t>, int64_t> slot_of;
+  std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> free;
+  int64_t count = 0;
   for (StageStep& x : order) {
+    if (!in[static_cast<size_t>(x.chunk)]) continue;
     const int chunk = slots == SlotUse::kChunk ? x.chunk : 0;
-    auto [at, fresh] = slot_of.try_emplace({chunk, x.micro_batch}, 0);
-    if (fresh) {
-      auto free = std::find(taken.begin(), taken.end(), false);
-      at->second = free - taken.begin();
-      if (free == taken.end()) taken.push_back(true);
-      taken[static_cast<size_t>(at->second)] = true;
+    auto [at, fresh] = slot_of.try_emplace({chunk, x.micro_batch}, count);
+    if (fresh && free.empty()) {
+      ++count;
+    } else if (fresh) {
+      at->second = free.top();
+      free.pop();
     }
-    x.slot = at->second;
-    if (x.kind == last && x.chunk == chunk) taken[static_cast<size_t>(x.slot)] = false;
+    x.slot = first + at->second;
+    if (x.kind != last || x.chunk != chunk) continue;
+    free.push(at->second);
+    slot_of.erase(at);
   }
+  return count;
 }
 
 }  // namespace
@@ -57,7 +69,7 @@ std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, in
     if (apart && k >= stage) order.push_back(at(StageWork::kWeight, weights++));
   }
   while (apart && weights < total) order.push_back(at(StageWork::kWeight, weights++));
-  take_slots(order, apart ? StageWork::kWeight : StageWork::kBackward, slots);
+  take_slots(order, slots, std::vector<bool>(static_cast<size_t>(chunks), true), 0);
   return order;
 }
 
@@ -65,6 +77,40 @@ int64_t slots_of(const std::vector<StageStep>& order) {
   int64_t most = 0;
   for (const StageStep& x : order) most = std::max(most, x.slot + 1);
   return most;
+}
+
+std::vector<SlotClass> divide_slots(std::vector<StageStep>& order, std::span<const int64_t> bytes) {
+  const size_t n = bytes.size();
+  std::vector<size_t> by_size(n);
+  std::iota(by_size.begin(), by_size.end(), 0);
+  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) { return bytes[a] > bytes[b]; });
+  const auto take = [&](size_t begin, size_t end, int64_t first) {
+    std::vector<bool> in(n, false);
+    for (size_t k = begin; k < end; ++k) in[by_size[k]] = true;
+    return take_slots(order, SlotUse::kChunk, in, first);
+  };
+  // Classes are runs of chunks by size: the least that the first `end` take, and where their last class begins.
+  std::vector<int64_t> least(n + 1, 0);
+  std::vector<size_t> from(n + 1, 0);
+  for (size_t end = 1; end <= n; ++end) {
+    least[end] = std::numeric_limits<int64_t>::max();
+    for (size_t begin = 0; begin < end; ++begin) {
+      if (begin > 0 && bytes[by_size[begin - 1]] == bytes[by_size[begin]]) continue;
+      const int64_t all = least[begin] + take(begin, end, 0) * bytes[by_size[begin]];
+      if (all < least[end]) least[end] = all, from[end] = begin;
+    }
+  }
+  std::vector<size_t> ends;
+  for (size_t end = n; end > 0; end = from[end]) ends.push_back(end);
+  std::vector<SlotClass> classes(n);
+  SlotClass of;
+  for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
+    const size_t begin = from[*end];
+    of = {of.first + of.count, 0, bytes[by_size[begin]], of.begin + of.count * of.bytes};
+    of.count = take(begin, *end, of.first);
+    for (size_t k = begin; k < *end; ++k) classes[by_size[k]] = of;
+  }
+  return classes;
 }
 
 }  // namespace partita

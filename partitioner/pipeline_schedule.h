@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "ir/recipe.h"
@@ -38,5 +39,15 @@ std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, in
 
 // Slots that the order uses: the most micro-batch chunks (or micro-batches) in flight at once.
 int64_t slots_of(const std::vector<StageStep>& order);
+
+// Slots [first, first + count) for some of a stage's chunks, each of so many bytes, from byte `begin` of all slots on.
+struct SlotClass {
+  int64_t first = 0, count = 0, bytes = 0, begin = 0;
+};
+
+// Renumbers an order's slots (SlotUse::kChunk) where chunks that leave more than others, as the one with the logits
+// does, should have slots of their own: all slots together take the least memory so. `bytes`: what a micro-batch leaves
+// in each chunk. Returns each chunk's class; larger slots come first.
+std::vector<SlotClass> divide_slots(std::vector<StageStep>& order, std::span<const int64_t> bytes);
 
 }  // namespace partita

@@ -210,7 +210,7 @@ class StageCutter {
     ValueId v = place_[m.value] == kOwed ? own_terms_.at({m.value, term_chunk(m.value, m.from)}) : value_of(m.value);
     at(m.value, m.segment);
     if (differing(m).empty()) {
-      each_peer(m, m.to, [&](Attrs attrs, const auto&) { b_.emit_all("send", {v}, std::move(attrs)); });
+      each_peer(m, m.to, [&](Attrs attrs, const auto&) { send_part(m, v, std::move(attrs)); });
       return;
     }
     const Node* node = crossing(m);
@@ -219,8 +219,14 @@ class StageCutter {
     const std::vector<int64_t> own = those_of(m.to, differing(m));
     each_peer(m, m.to, [&](Attrs attrs, const std::vector<int64_t>& at) {
       const size_t part = node == nullptr ? 0 : index_along(node->attrs.ints("scatter_axes"), own, at);
-      b_.emit_all("send", {parts[part]}, std::move(attrs));
+      send_part(m, parts[part], std::move(attrs));
     });
+  }
+
+  // A stage that is n behind takes up a micro-batch's message when this one has gone on to the n-th after it.
+  void send_part(const Message& m, ValueId part, Attrs attrs) {
+    if (with_each_micro_batch(m.segment)) attrs.set("in_flight", int64_t{std::abs(m.to - m.from)});
+    b_.emit_all("send", {part}, std::move(attrs));
   }
 
   // The row-major index of coordinates `at` along `axes`, which are among `own`.

@@ -141,7 +141,6 @@ class Planner {
     }
     m.early = producer == nullptr || producer->segment != m.segment;
     if (!with_each_micro_batch(m.segment)) m.to %= places_;
-    if (m.segment == Segment::kBackward && from > to + 1) out.whole_slots.insert(from % places_);
     out.all.push_back(m);
   }
 

@@ -27,8 +27,7 @@ struct StageMessages {
   std::vector<bool> live;             // per node: leads to an output or a state
   int channels = 1;
   // Places of several chunks whose slots have to last as long as their micro-batch: a chunk reads what another chunk of
-  // the place made (nothing is sent, the value stays in the micro-batch's memory), or a gradient goes past the stage
-  // before, which may take it up only after this place's next micro-batches.
+  // the place made (nothing is sent, the value stays in the micro-batch's memory).
   std::set<int> whole_slots;
 };
 

@@ -227,7 +227,6 @@ absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config
     case StepKind::kCollectiveWait: {
       const size_t start = static_cast<size_t>(int_param(step.params, "of", 0));
       bound.ticket = ticket_of_step_[start];
-      bound.last_time = start > step.id;
       bound.alone = alone_[start];
       break;
     }
@@ -248,7 +247,16 @@ absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   op.dtype = step.operands[0].dtype;
   op.step_id = step.id;
   op.label = step.origin >= 0 ? program().origins[static_cast<size_t>(step.origin)] : "";
-  bound.pieces = pieces(step, group.size);
+  bound.outbox = int_param(step.params, "outbox", -1);
+  if (bound.outbox >= 0) {
+    Outbox& box = outboxes_[bound.outbox];
+    const auto places = static_cast<size_t>(step.operands[1].shape[0]);
+    box.places.resize(std::max(box.places.size(), places), 0);
+    bound.bytes = operand_bytes(step.operands[0]);
+    bound.pieces = {{.input = 0, .count = *element_count(step.operands[0].shape), .bytes = bound.bytes}};
+  } else {
+    bound.pieces = pieces(step, group.size);
+  }
   const std::string reduce = text_param(step.params, "reduce", "sum");
   if (reduce == "max")
     op.reduce = ReduceOp::kMax;
@@ -447,7 +455,6 @@ absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
     case StepKind::kCollectiveWait: {
       if (step.alone) return absl::OkStatus();
       Ticket ticket = tickets_[step.ticket + static_cast<size_t>(slot)];
-      if (step.last_time) return ticket == 0 ? absl::OkStatus() : communicator_->wait(ticket);
       // What a prologue started in its slot is waited for in every slot, by each micro-batch again.
       for (size_t s = 0; ticket == 0 && s < static_cast<size_t>(program().slots); ++s)
         ticket = tickets_[step.ticket + s];
@@ -458,14 +465,11 @@ absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
   return absl::OkStatus();
 }
 
-// What nothing in the schedule has waited for yet.
+// What is still under way from outboxes at a schedule's end.
 absl::Status Executor::finish_sends() {
-  for (const std::vector<BoundStep>& segment : segments_) {
-    for (const BoundStep& step : segment) {
-      for (size_t slot = 0; step.last_time && !step.alone && slot < static_cast<size_t>(program().slots); ++slot) {
-        const Ticket ticket = std::exchange(tickets_[step.ticket + slot], 0);
-        if (ticket != 0) PARTITA_RETURN_IF_ERROR(communicator_->wait(ticket));
-      }
+  for (auto& [number, box] : outboxes_) {
+    for (Ticket& ticket : box.places) {
+      if (ticket != 0) PARTITA_RETURN_IF_ERROR(communicator_->wait(std::exchange(ticket, 0)));
     }
   }
   return absl::OkStatus();
@@ -486,7 +490,22 @@ void Executor::run_kernel(const BoundStep& step, std::byte* const* buffers) {
   }
 }
 
+absl::Status Executor::send(const BoundStep& step, std::byte* const* buffers) {
+  Outbox& box = outboxes_.at(step.outbox);
+  Ticket& ticket = box.places[box.next];
+  std::byte* const place = buffers[1] + static_cast<int64_t>(box.next) * step.step->operands[1].shape[1];
+  box.next = (box.next + 1) % box.places.size();
+  if (ticket != 0) PARTITA_RETURN_IF_ERROR(communicator_->wait(std::exchange(ticket, 0)));
+  PARTITA_RETURN_IF_ERROR(copy(place, buffers[0], step.bytes));
+  CollectiveOp op = step.collective;
+  op.count = step.pieces.front().count;
+  op.input = place;
+  ticket = communicator_->start(std::move(op));
+  return absl::OkStatus();
+}
+
 absl::Status Executor::start_collective(const BoundStep& step, std::byte* const* buffers, int64_t slot) {
+  if (step.outbox >= 0) return send(step, buffers);
   const bool copies = step.alone || (step.collective.kind == CollectiveKind::kBroadcast && step.is_root);
   CollectiveOp op = step.collective;
   for (const Piece& piece : step.pieces) {

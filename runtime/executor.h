@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -123,8 +124,13 @@ class Executor {
     bool is_joined = false;
     size_t run = 0;  // so many from here on are one run of work on a device, numbered from `replay` by slot
     size_t replay = 0;
-    size_t ticket = 0;       // into tickets_, of slot 0
-    bool last_time = false;  // a wait for what the micro-batch before in this slot started
+    size_t ticket = 0;  // into tickets_, of slot 0
+    int64_t outbox = -1;
+  };
+  // Messages under way: those of its places, and the one that takes the next.
+  struct Outbox {
+    std::vector<Ticket> places;
+    size_t next = 0;
   };
 
   explicit Executor(std::shared_ptr<const LoadedProgram> loaded) : loaded_(std::move(loaded)) {}
@@ -156,6 +162,7 @@ class Executor {
   absl::Status run_step(BoundStep& step, int64_t slot);
   absl::Status finish_sends();
   void run_kernel(const BoundStep& step, std::byte* const* buffers);
+  absl::Status send(const BoundStep& step, std::byte* const* buffers);
   absl::Status start_collective(const BoundStep& step, std::byte* const* buffers, int64_t slot);
 
   std::shared_ptr<const LoadedProgram> loaded_;
@@ -182,6 +189,7 @@ class Executor {
   std::shared_ptr<KernelScratch> scratch_ = std::make_shared<KernelScratch>();
   std::vector<std::byte*> buffers_;
   std::vector<Ticket> tickets_;  // 0 where nothing has been started
+  std::map<int64_t, Outbox> outboxes_;
   std::vector<size_t> ticket_of_step_;
   std::vector<bool> alone_;  // by step: a collective of one rank
   std::vector<std::vector<BoundStep>> segments_;

@@ -20,7 +20,7 @@
 
 namespace partita::runtime {
 
-inline constexpr uint32_t kProgramVersion = 4;
+inline constexpr uint32_t kProgramVersion = 5;
 
 enum class Region : uint8_t {
   kState,      // lives as long as the run: parameters, optimizer states
@@ -58,9 +58,11 @@ enum class StepKind : uint8_t {
   kLibrary,  // `name` is the runtime's kernel of that name, configured by operand types and params
   kCopy,     // operand 0 -> operand 1, same bytes
   kCollectiveStart,  // `name`: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv, permute;
-                     // params: group, reduce, peer, …; the first three may have several operands, each with a result
-  kCollectiveWait,   // params: of (the id of the start). Of a later step's: what the micro-batch that had this slot
-                     // before started, if one did; a schedule's last ones are waited for at its end
+                     // params: group, reduce, peer, …; the first three may have several operands, each with a result.
+                     // A send may have an outbox, u8[places, bytes], as its result, with a number (outbox): its message
+                     // is put into the next place, once the message that was there before has been taken up, and
+                     // nothing waits for it but the end of the schedule
+  kCollectiveWait,   // params: of (the id of the start)
 };
 
 struct Step {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <string_view>
+#include <vector>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -26,7 +28,8 @@ absl::Status wrong(const Args&... args) {
   return absl::DataLossError(cat("the program is not consistent: ", args...));
 }
 
-absl::Status check_operand(const Program& program, const Operand& operand, bool written) {
+// In the slots up to the last that it is used in.
+absl::Status check_operand(const Program& program, const Operand& operand, int64_t last_slot, bool written) {
   if (operand.dtype == DType::kInvalid) return written ? wrong("an absent operand is written") : absl::OkStatus();
   if (operand.dtype > DType::kF64) return wrong("an operand of unknown dtype");
   const int64_t bytes = operand_bytes(operand);
@@ -37,13 +40,27 @@ absl::Status check_operand(const Program& program, const Operand& operand, bool 
       a.slot_stride > kMaxBytes) {
     return wrong("an operand at offset ", a.offset, " with slot stride ", a.slot_stride);
   }
-  const __int128 end =
-      static_cast<__int128>(a.offset) + static_cast<__int128>(a.slot_stride) * (program.slots - 1) + bytes;
+  const __int128 end = static_cast<__int128>(a.offset) + static_cast<__int128>(a.slot_stride) * last_slot + bytes;
   const int64_t size = program.region_bytes[static_cast<int>(a.region)];
   if (end > size)
     return wrong("an operand of ", bytes, " bytes at offset ", a.offset, " reaches outside its region of ", size,
                  " bytes");
   if (written && a.region == Region::kConstant) return wrong("a constant is written");
+  return absl::OkStatus();
+}
+
+// Places of 64 bytes each, all of them as large as the message at least.
+absl::Status check_outbox(const Step& step) {
+  if (step.name != "send" || step.inputs != 1 || step.operands.size() != 2)
+    return wrong("a ", step.name, " of ", step.operands.size(), " operands from an outbox");
+  const Operand& box = step.operands[1];
+  const int64_t number = int_param(step.params, "outbox", -1);
+  if (number < 0 || number >= kMaxCount) return wrong("outbox ", number);
+  if (step.operands[0].dtype == DType::kInvalid || box.dtype != DType::kU8 || box.shape.size() != 2 ||
+      box.shape[0] < 1 || box.shape[0] > kMaxCount || box.shape[1] % 64 != 0 ||
+      box.shape[1] < operand_bytes(step.operands[0]) || box.address.slot_stride != 0 ||
+      box.address.region != Region::kArena)
+    return wrong("a message of ", operand_bytes(step.operands[0]), " bytes from an outbox ", shape_text(box.shape));
   return absl::OkStatus();
 }
 
@@ -54,6 +71,7 @@ absl::Status check_collective(const Program& program, const Step& step) {
   if (group < 0 || group >= static_cast<int64_t>(program.groups.size()))
     return wrong("collective group ", group, " of ", program.groups.size());
   const size_t inputs = static_cast<size_t>(step.inputs), outputs = step.operands.size() - inputs;
+  if (step.params.count("outbox") > 0) return check_outbox(step);
   const bool sends = step.name != "recv", receives = step.name != "send";
   const bool joint = step.name == "all_reduce" || step.name == "reduce_scatter" || step.name == "all_gather" ||
                      step.name == "all_to_all";
@@ -97,14 +115,14 @@ absl::Status check_side(const Program& program, const Step& step) {
   return absl::OkStatus();
 }
 
-absl::Status check_step(const Program& program, const Step& step, const std::set<int64_t>& starts) {
+absl::Status check_step(const Program& program, const Step& step, int64_t last_slot, const std::set<int64_t>& starts) {
   if (step.inputs < 0 || static_cast<size_t>(step.inputs) > step.operands.size())
     return wrong(step.inputs, " inputs of ", step.operands.size(), " operands");
   if (step.origin < -1 || step.origin >= static_cast<int32_t>(program.origins.size()))
     return wrong("origin ", step.origin, " of ", program.origins.size());
   if (step.units < 0 || step.bytes < 0 || step.flops < 0) return wrong("negative units, bytes or flops");
   for (size_t i = 0; i < step.operands.size(); ++i) {
-    PARTITA_RETURN_IF_ERROR(check_operand(program, step.operands[i], i >= static_cast<size_t>(step.inputs)));
+    PARTITA_RETURN_IF_ERROR(check_operand(program, step.operands[i], last_slot, i >= static_cast<size_t>(step.inputs)));
   }
   PARTITA_RETURN_IF_ERROR(check_side(program, step));
   switch (step.kind) {
@@ -174,7 +192,7 @@ absl::Status check_frame(const Program& program) {
 
 absl::Status check_placed(const Program& program, const Operand& operand, const Placement& placement, bool written,
                           bool padded = false) {
-  PARTITA_RETURN_IF_ERROR(check_operand(program, operand, written));
+  PARTITA_RETURN_IF_ERROR(check_operand(program, operand, program.slots - 1, written));
   if (operand.dtype == DType::kInvalid) return wrong("it has no dtype");
   const absl::Status status = check_placement(placement, program.mesh, *element_count(operand.shape), padded);
   return status.ok() ? status : wrong(status.message());
@@ -198,7 +216,7 @@ absl::Status check_interface(const Program& program) {
     if (input.kind != "data" && input.kind != "micro_batch" && input.kind != "coordinate")
       return wrong(who, " is of kind ", quote(input.kind));
     absl::Status status = input.kind == "data" ? check_placed(program, input.operand, input.placement, true)
-                                               : check_operand(program, input.operand, true);
+                                               : check_operand(program, input.operand, program.slots - 1, true);
     if (!status.ok()) return with_context(status, who);
   }
   for (const ProgramOutput& output : program.outputs) {
@@ -231,11 +249,26 @@ absl::Status check_program(const Program& program) {
       if (step.kind == StepKind::kCollectiveStart) starts.insert(step.id);
     }
   }
+  // Segments of one chunk run in its slots alone.
+  std::vector<int64_t> last_slots(program.segments.size(), 0);
+  for (const auto* schedule : {&program.schedule, &program.evaluation}) {
+    for (const ScheduleEntry& e : *schedule) {
+      int64_t& last = last_slots[static_cast<size_t>(e.segment)];
+      last = std::max<int64_t>(last, e.slot);
+    }
+  }
   uint32_t id = 0;
-  for (const ProgramSegment& segment : program.segments) {
-    for (const Step& step : segment.steps) {
+  std::map<int64_t, const Operand*> outboxes;
+  for (size_t s = 0; s < program.segments.size(); ++s) {
+    for (const Step& step : program.segments[s].steps) {
       if (step.id != id++) return wrong("step ", step.id, " stands at position ", id - 1);
-      const absl::Status status = check_step(program, step, starts);
+      absl::Status status = check_step(program, step, last_slots[s], starts);
+      if (status.ok() && step.params.count("outbox") > 0) {
+        const Operand& box = step.operands[1];
+        const Operand& first = *outboxes.try_emplace(int_param(step.params, "outbox", -1), &box).first->second;
+        if (!(box.address == first.address) || box.shape != first.shape)
+          status = wrong("an outbox that another step has elsewhere");
+      }
       if (!status.ok()) return with_context(status, describe_step(program, step));
     }
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -90,6 +91,45 @@ TEST(PipelineSchedule_Slots, CanBeOfMicroBatches) {
     EXPECT_EQ(slot_of.size(), static_cast<size_t>(m));
     EXPECT_LE(slots_of(order), slots_of(stage_order(PipelineSchedule::kInterleaved, p, s, v, m)));
   }
+}
+
+// A chunk that leaves ten times as much, as the last stage's with the logits, has slots of its own; chunks that are
+// alike share all.
+TEST(PipelineSchedule_Slots, AreDividedByWhatChunksLeave) {
+  const int64_t p = 8, m = 32, v = 4;
+  for (int64_t s = 0; s < p; ++s) {
+    for (const std::vector<int64_t>& bytes :
+         {std::vector<int64_t>{64, 64, 64, 640}, {128, 64, 64, 64}, {64, 0, 0, 64}}) {
+      const std::vector<StageStep> shared = stage_order(PipelineSchedule::kInterleaved, p, s, v, m);
+      std::vector<StageStep> order = shared;
+      const std::vector<SlotClass> classes = divide_slots(order, bytes);
+      const int64_t most = *std::max_element(bytes.begin(), bytes.end()), least = slots_of(shared) * most;
+      std::map<int64_t, std::pair<int64_t, int64_t>> held;  // by slot: its place in memory
+      int64_t all = 0;
+      for (StageStep& x : order) {
+        const SlotClass& own = classes[static_cast<size_t>(x.chunk)];
+        EXPECT_GE(own.bytes, bytes[static_cast<size_t>(x.chunk)]);
+        ASSERT_TRUE(x.slot >= own.first && x.slot < own.first + own.count);
+        const int64_t begin = own.begin + (x.slot - own.first) * own.bytes;
+        all = std::max(all, begin + own.bytes);
+        if (x.kind == StageWork::kForward) {
+          for (const auto& [slot, place] : held) EXPECT_TRUE(place.second <= begin || begin + own.bytes <= place.first);
+          EXPECT_TRUE(held.emplace(x.slot, std::pair{begin, begin + own.bytes}).second);
+        } else {
+          EXPECT_EQ(held.erase(x.slot), 1U);
+        }
+        EXPECT_GE(begin, own.first * own.bytes);  // addresses are those of slot 0 and more
+      }
+      EXPECT_LE(all, least);
+      if (bytes[3] == 640) {
+        EXPECT_LT(2 * all, least) << s;
+      }
+    }
+  }
+  std::vector<StageStep> order = stage_order(PipelineSchedule::kInterleaved, p, 0, v, m);
+  const std::vector<StageStep> shared = order;
+  divide_slots(order, std::vector<int64_t>(v, 64));
+  EXPECT_EQ(order, shared);
 }
 
 }  // namespace

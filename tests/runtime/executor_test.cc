@@ -305,6 +305,49 @@ TEST(Executor, StartedOnce_IsWaitedForInEverySlot) {
   });
 }
 
+// Three micro-batches over a value that each overwrites: what was put into the outbox goes, though the receiver asks
+// for the first when two are under way.
+TEST(Executor, Outbox_HoldsMessagesUnderWay) {
+  const Operand micro = operand(Region::kInput, 0, {1}, DType::kI64),
+                value = operand(Region::kArena, 0, {1}, DType::kI64),
+                box = operand(Region::kArena, 64, {2, 64}, DType::kU8),
+                got = operand(Region::kArena, 192, {1}, DType::kI64, 64);
+  Program p = program_of({{"pipeline", 2}}, {{{0}}}, {});
+  p.slots = p.micro_batches = 3;
+  p.inputs.push_back({.name = "", .kind = "micro_batch", .operand = micro});
+  p.segments = {
+      {.kind = SegmentKind::kForward,
+       .steps = {step(StepKind::kCopy, "", {micro}, {value}),
+                 step(StepKind::kCollectiveStart, "send", {value}, {box},
+                      {{"group", int64_t{0}}, {"peer", int64_t{1}}, {"outbox", int64_t{0}}})}},
+      {.kind = SegmentKind::kForward,
+       .steps = {step(StepKind::kCollectiveStart, "recv", {}, {got}, {{"group", int64_t{0}}, {"peer", int64_t{0}}}),
+                 step(StepKind::kCollectiveWait, "recv", {}, {}, {{"of", int64_t{2}}})}}};
+  number_steps(p);
+  p.schedule = {{0, 0, 0}};
+  auto loaded = LoadedProgram::load(p);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  on_ranks(2, [&](int rank, Communicator* communicator) {
+    auto executor = Executor::create(*loaded, communicator, {});
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    std::vector<ScheduleEntry> schedule;
+    for (int32_t k : {0, 1, 2}) schedule.push_back({rank, k, k});
+    for (int step = 0; step < 2; ++step) {
+      ASSERT_TRUE((*executor)->run(schedule, no_stage).ok());
+      for (int64_t k = 0; rank == 1 && k < 3; ++k) EXPECT_EQ(values<int64_t>(**executor, got, k)[0], k);
+    }
+  });
+  Program damaged = p;
+  damaged.segments[0].steps[1].operands[1].shape = {2, 0};
+  EXPECT_THAT(std::string(LoadedProgram::load(damaged).status().message()),
+              HasSubstr("a message of 8 bytes from an outbox"));
+  damaged = p;
+  damaged.segments[0].steps.push_back(p.segments[0].steps[1]);
+  damaged.segments[0].steps[2].operands[1].address.offset = 128;
+  number_steps(damaged);
+  EXPECT_THAT(std::string(LoadedProgram::load(damaged).status().message()), HasSubstr("another step has elsewhere"));
+}
+
 TEST(Executor, PeerGone_NamesTheStep) {
   auto loaded = LoadedProgram::load(program_of({{"data", 2}}, {{{0}}},
                                                communicate("all_reduce", operand(Region::kArena, 0, {1}),

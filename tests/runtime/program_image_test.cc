@@ -85,7 +85,7 @@ TEST(ProgramImage, OtherVersion_SaysSo) {
   image[8] = 9;
   const absl::Status status = parse_program(bytes(image)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(message(status), HasSubstr("version 9, this runtime reads version 4"));
+  EXPECT_THAT(message(status), HasSubstr("version 9, this runtime reads version 5"));
 }
 
 TEST(ProgramImage, Executable_CarriesItsImage) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -51,6 +52,12 @@ struct Operation {
   size_t number = 0;
 };
 
+// Messages that have left an outbox, by their places.
+struct Outbox {
+  std::vector<std::optional<Operation>> under_way;
+  size_t next = 0;
+};
+
 // From a stage to another; the channel; the sender's and the receiver's places along the axes that only it has.
 using LaneKey = std::tuple<int, int, int64_t, int64_t, int64_t>;
 
@@ -59,6 +66,7 @@ struct Stage {
   const RankProgram* p = nullptr;
   size_t entry = 0, step = 0;
   std::map<std::pair<int64_t, int32_t>, Operation> started;  // by step and slot, the newest
+  std::map<int64_t, Outbox> outboxes;                        // by number
   size_t sums = 0;                                           // over all stages, started
 };
 
@@ -141,7 +149,6 @@ class StageChecker {
       auto of = step.params.find("of");
       int64_t start = of == step.params.end() ? -1 : std::get<int64_t>(of->second);
       auto at = stage.started.find({start, slot});
-      if (start > static_cast<int64_t>(step.id)) return at == stage.started.end() || is_done(at->second);
       if (at == stage.started.end()) at = stage.started.lower_bound({start, 0});  // the prologue's
       return at == stage.started.end() || at->first.first != start || is_done(at->second);
     }
@@ -152,6 +159,16 @@ class StageChecker {
     if (std::count(axes.begin(), axes.end(), stage_axis_) == 0) return true;
     const runtime::Operand& o = step.operands.front();
     Kind kind{step.name, o.dtype, o.shape, ""};
+    if (const int64_t number = StageChecker::number(step, "outbox"); step.name == "send" && number >= 0) {
+      Outbox& box = stage.outboxes[number];
+      box.under_way.resize(static_cast<size_t>(step.operands[1].shape[0]));
+      std::optional<Operation>& last = box.under_way[box.next];
+      if (last && !is_done(*last)) return false;
+      PARTITA_RETURN_IF_ERROR(post(s, step, axes, std::move(kind), slot, micro_batch).status());
+      last = stage.started.at({step.id, slot});
+      box.next = (box.next + 1) % box.under_way.size();
+      return true;
+    }
     if (step.name == "send" || step.name == "recv") return post(s, step, axes, std::move(kind), slot, micro_batch);
     if (!along_stages(axes, mesh_.irregular()))
       return differs(where(s), ": expected a group of the stages, and of the axes that some of them lack, alone");

@@ -86,7 +86,7 @@ class StepChecker {
   absl::Status run_schedule(const std::vector<ScheduleEntry>& schedule, bool evaluation) {
     m_.memory() = Memory();
     started_.clear();
-    later_.clear();
+    outboxes_.clear();
     std::vector<int64_t> staged(static_cast<size_t>(program_.slots), -1);
     for (size_t k = 0; k < g_.states.size(); ++k)
       m_.memory().write(range_of(program_.states[k].operand, 0), {g_.states[k].value, false, 0});
@@ -392,6 +392,8 @@ class StepChecker {
     if (claim.node < 0) return differs("it claims no node");
     const Node& node = g_.nodes[claim.node];
     PARTITA_RETURN_IF_ERROR(check_collective(node, step, program_));
+    ++report_.collectives;
+    if (node.attrs.has("in_flight")) return send(step, node);
     std::vector<Range> reads, writes;
     std::vector<ValueId> outputs;
     if (claim.values.empty()) {
@@ -408,7 +410,38 @@ class StepChecker {
     }
     m_.memory().start(m_.flight(static_cast<int>(step.id), entry_.slot), std::move(reads), std::move(writes));
     started_.insert(static_cast<int>(step.id));
-    ++report_.collectives;
+    return absl::OkStatus();
+  }
+
+  // The message leaves from the next place of its outbox. The one that was there before is waited for.
+  absl::Status send(const Step& step, const Node& node) {
+    PARTITA_RETURN_IF_ERROR(check_count(step));
+    const auto number = step.params.find("outbox");
+    if (number == step.params.end() || step.inputs != 1 || step.operands.size() != 2 ||
+        step.operands[1].shape[0] != node.attrs.i("in_flight"))
+      return differs("expected an outbox of ", node.attrs.i("in_flight"), " places, found another");
+    const ValueId v = node.inputs[0];
+    const runtime::Operand &message = step.operands[0], &box = step.operands[1];
+    if (message.dtype != g_.type(v).dtype || message.shape != g_.type(v).shape)
+      return differs("operand 0: expected ", m_.name(v), ", found ", dtype_name(message.dtype),
+                     to_string(message.shape));
+    PARTITA_RETURN_IF_ERROR(check_apart(step, false));
+    const absl::Status status = read(step, 0, storage_[v]);
+    if (!status.ok()) return differs("operand 0: ", status.message());
+    Outbox& own = outboxes_.try_emplace(number->second, Outbox{range(step, 1)}).first->second;
+    if (!(own.range == range(step, 1))) return differs("expected its outbox where others have it, found it elsewhere");
+    own.under_way.resize(static_cast<size_t>(box.shape[0]), -1);
+    int& flight = own.under_way[own.next];
+    Range place = range(step, 1);
+    place.begin += static_cast<int64_t>(own.next) * box.shape[1];
+    const Range from = range(step, 0);
+    place.end = place.begin + (from.end - from.begin);
+    own.next = (own.next + 1) % own.under_way.size();
+    if (flight >= 0) m_.memory().finish(flight);
+    flight =
+        m_.flight(static_cast<int>(step.id), static_cast<int32_t>(program_.slots + (&flight - own.under_way.data())));
+    PARTITA_RETURN_IF_ERROR(m_.write_range(place, storage_[v]));
+    m_.memory().start(flight, {place}, {});
     return absl::OkStatus();
   }
 
@@ -441,11 +474,6 @@ class StepChecker {
   absl::Status wait(const Step& step) {
     auto of = step.params.find("of");
     const int64_t* start = of == step.params.end() ? nullptr : std::get_if<int64_t>(&of->second);
-    if (start != nullptr && *start > static_cast<int64_t>(step.id)) {  // by the micro-batch that had this slot before
-      m_.memory().finish(m_.flight(static_cast<int>(*start), entry_.slot));
-      later_.insert(static_cast<int>(*start));
-      return absl::OkStatus();
-    }
     if (start == nullptr || !started_.count(static_cast<int>(*start)))
       return differs("expected a collective that has been started, found none");
     // What a prologue started is waited for in every slot.
@@ -455,8 +483,8 @@ class StepChecker {
   }
 
   absl::Status check_end(bool evaluation) {
-    for (int start : later_) {
-      for (int32_t slot = 0; slot < program_.slots; ++slot) m_.memory().finish(m_.flight(start, slot));
+    for (auto& [number, box] : outboxes_) {
+      for (int flight : box.under_way) m_.memory().finish(flight);
     }
     if (int open = m_.memory().unfinished(); open >= 0)
       return differs(describe_step(program_, m_.step_of(open)), ": expected a wait for it, found none");
@@ -487,7 +515,13 @@ class StepChecker {
   std::map<std::pair<int, NodeId>, std::set<int>> groups_;
   std::map<std::pair<int, int>, uint32_t> last_writer_;  // (segment, value) -> the last kernel that writes it
   StepMemory m_;
-  std::set<int> later_;  // starts that an earlier step of their phase waits for
+  // From where messages leave: its places' operations, -1 where there is none.
+  struct Outbox {
+    Range range;
+    size_t next = 0;
+    std::vector<int> under_way = {};
+  };
+  std::map<runtime::Param, Outbox> outboxes_;  // by number
   std::set<int> started_;
   std::map<std::pair<int, int64_t>, Content> overwritten_;  // by the current group
   NodeId overwritten_by_ = kNoNode;
