@@ -219,6 +219,27 @@ bool parts_of(const Problem& problem, const PinRecipe& pin, Space& s) {
 
 }  // namespace
 
+namespace {
+
+// Where pins leave the devices to the pipeline, that it has stages for them.
+absl::Status check_pipeline(const Space& s, int64_t devices, int64_t blocks) {
+  if (s.ranges.pipeline.pinned || s.tensor.size() * s.context.size() * s.expert.size() != 1) return absl::OkStatus();
+  const int64_t inner = s.tensor[0] * s.context[0] * s.expert[0], replicas = devices / inner;
+  auto has_stages = [&](int64_t data) {
+    return replicas % data == 0 && std::count(s.pipeline.begin(), s.pipeline.end(), replicas / data) > 0;
+  };
+  if (devices % inner != 0 || replicas % *s.data != 0 || has_stages(*s.data)) return absl::OkStatus();
+  const std::vector<int64_t> sizes = divisors(replicas);
+  const auto fits = std::find_if(sizes.begin(), sizes.end(), has_stages);
+  return absl::InvalidArgumentError(
+      cat("data ", *s.data, " x tensor ", s.tensor[0], " x context ", s.context[0], " x expert ", s.expert[0],
+          " leaves ", replicas / *s.data, " stages of a pipeline to ", devices, " devices, and the model has ", blocks,
+          blocks == 1 ? " block" : " blocks", " to cut between",
+          fits != sizes.end() ? cat("; pin data: ", *fits, " beside") : "; leave data open"));
+}
+
+}  // namespace
+
 absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins, RecomputeMode recompute,
                                    std::optional<int64_t> micro) {
   const Workload& w = *problem.workload;
@@ -248,12 +269,17 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   for (const UnitWork& u : w.kinds) widest = std::max(widest, u.split_factor);
   PARTITA_RETURN_IF_ERROR(
       axis("tensor", s.tensor, s.ranges.tensor, std::min(kWidestTensor, static_cast<int64_t>(widest))));
-  PARTITA_RETURN_IF_ERROR(axis("pipeline", s.pipeline, s.ranges.pipeline, w.whole_batches ? 1 : n));
+  // Stages of which each waits for the one before are of use where they are asked for.
+  const bool one_run = w.whole_batches && !pin.schedule;
+  PARTITA_RETURN_IF_ERROR(axis("pipeline", s.pipeline, s.ranges.pipeline, one_run ? 1 : n));
   PARTITA_RETURN_IF_ERROR(axis("context", s.context, s.ranges.context,
                                w.sequence > 1 ? std::min(kWidestContext, static_cast<int64_t>(w.sequence / 1024)) : 1));
   PARTITA_RETURN_IF_ERROR(axis("expert", s.expert, s.ranges.expert, static_cast<int64_t>(w.experts)));
+  // A pinned schedule is one of stages, as the compiler takes it.
+  if (pin.schedule && !pin.axis("pipeline") && s.pipeline.size() > 1) std::erase(s.pipeline, 1);
   s.data = pin.axis("data");
   if (s.data && devices % *s.data != 0 && s.stages.empty() && !may_differ) return undivided("data", *s.data);
+  if (s.data && s.stages.empty() && !may_differ) PARTITA_RETURN_IF_ERROR(check_pipeline(s, devices, n));
   std::optional<int64_t> micro_pin = pin.micro_batch ? pin.micro_batch : micro;
   if (micro_pin) {
     s.micro_batch = {*micro_pin};
