@@ -3,6 +3,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "frontend/importer.h"
+#include "frontend/rotary_frequencies.h"
 #include "ir/recipe.h"
 
 namespace partita {
@@ -89,12 +90,26 @@ void compact(Graph& g, const std::vector<bool>& needed) {
   g.origins = std::move(origins);
 }
 
+// Trained, they would be no rotation of positions any more, and PyTorch never trains them.
+void freeze_frequencies(const Graph& g, std::vector<bool>& live, std::vector<std::string>& warnings) {
+  const std::vector<bool> frequencies = rotary_frequencies(g);
+  for (size_t k = 0; k < g.states.size(); ++k) {
+    const State& s = g.states[k];
+    if (!frequencies[k] || s.kind != StateKind::kParameter || !live[s.value]) continue;
+    live[s.value] = false;
+    warnings.push_back(cat("initializer ", quote(s.name),
+                           " is read by sines and cosines of positions alone: rotary frequencies, a buffer that is not "
+                           "trained; trainable: ['*'] in train.yaml trains it"));
+  }
+}
+
 }  // namespace
 
 void finish_graph(Graph& g, const ImportOptions& options, const std::vector<ValueId>& untrained,
                   std::vector<std::string>& warnings) {
   std::vector<bool> live = differentiable_values(g), needed = needed_values(g);
   for (ValueId v : untrained) live[v] = false;
+  if (options.trainable.empty()) freeze_frequencies(g, live, warnings);
   std::vector<std::string> unused;
   for (State& s : g.states) {
     if (!needed[s.value] && s.next == kNoValue && s.kind != StateKind::kStep) unused.push_back(s.name);
