@@ -14,6 +14,10 @@ double whole_share(const UnitWork& u, const Layout& l) {
 
 }  // namespace
 
+double local_frozen(const UnitWork& u, const Layout& l) {
+  return u.frozen[0] / static_cast<double>(l.tensor) + u.frozen[1];
+}
+
 std::array<double, 2> local_parameters(const UnitWork& u, const Layout& l) {
   double t = static_cast<double>(l.tensor);
   double total = u.parameters[0] + u.parameters[1];
@@ -90,15 +94,20 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   double element = problem.options.element_bytes();
   bool mixed = element < 4;
   auto [dense, expert] = local_parameters(w, stage, l);
-  double largest_unit = 0, largest_saved = 0, logits = 0, frozen = 0;
+  double largest_unit = 0, largest_gathered = 0, largest_saved = 0, logits = 0;
+  double frozen = 0, frozen_bytes = 0;  // elements, and what is stored of them
   for (size_t k = 0; k < stage.counts.size(); ++k) {
     double n = stage.counts[k];
     if (n == 0) continue;
     const UnitWork& u = w.kinds[k];
     auto [d, e] = local_parameters(u, l);
     largest_unit = std::max(largest_unit, d + e);
-    // Whole on every rank, as the file has them, with a copy in the compute precision.
-    frozen += n * (u.frozen_bytes + (mixed ? u.frozen * element : 0));
+    // As the file has them, with a copy in the compute precision.
+    const double untrained = local_frozen(u, l);
+    frozen += n * untrained;
+    frozen_bytes += n * (u.frozen_bytes[0] / static_cast<double>(l.tensor) + u.frozen_bytes[1]);
+    frozen_bytes += n * (mixed ? untrained * element : 0);
+    largest_gathered = std::max(largest_gathered, d + e + (l.zero >= 3 ? untrained : 0));
     const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
     const double kept = saved_bytes(u, problem, device, l, false) + (puts_off ? put_off_bytes(u, problem, l) : 0);
     m.activations += n * kept * in_flight;
@@ -116,7 +125,7 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   double expert_group = std::max(1.0, group / static_cast<double>(l.expert));
   auto stored = [&](int from) { return l.zero >= from ? dense / group + expert / expert_group : dense + expert; };
   bool host_states = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
-  m.parameters = (host_parameters ? 0 : stored(3) * element) + frozen;
+  m.parameters = (host_parameters ? 0 : stored(3) * element) + frozen_bytes / (l.zero >= 3 ? group : 1);
   m.stash = stashed_versions(l, in_flight) * stored(3) * element;
   double gradient = mixed ? software.gradient_bytes : 4;
   // Without its states a rank still has the weights in f32, and sums gradients up in f32.
@@ -129,7 +138,7 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   m.optimizer = stored(1) * (!host_states ? states : host_moments && mixed ? 4 : 0);
   // Gathered: one unit that is computed with and the next, or all of them for the whole step.
   bool kept = l.zero >= 3 && !l.reshard_after_forward;
-  if (l.zero >= 3 || host_parameters) m.transient += (kept ? dense + expert : 2 * largest_unit) * element;
+  if (l.zero >= 3 || host_parameters) m.transient += (kept ? dense + expert + frozen : 2 * largest_gathered) * element;
   if (l.zero >= 2) m.transient += largest_unit * gradient;
   m.transient += logits;
   if (l.recompute == RecomputeMode::kFull) m.transient += largest_saved;

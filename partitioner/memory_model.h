@@ -50,6 +50,8 @@ double stashed_versions(const Layout& layout, double in_flight);
 MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,
                          const StageUnits& stage, double in_flight);
 
+// Elements of a unit's frozen weights on one rank before storage sharding.
+double local_frozen(const UnitWork& unit, const Layout& layout);
 // Parameter elements of a unit on one rank before storage sharding: {dense, expert}.
 std::array<double, 2> local_parameters(const UnitWork& unit, const Layout& layout);
 // Of all units of a stage.

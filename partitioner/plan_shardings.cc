@@ -376,7 +376,8 @@ class Planner {
       Sharding c = fits ? at->second : Sharding::replicated(shape);
       bool parts = (s.kind == StateKind::kOptimizer && layout_.zero >= 1) ||
                    (s.kind == StateKind::kAccumulator && layout_.zero >= 2) ||
-                   (s.kind == StateKind::kParameter && layout_.zero >= (masters ? 1 : 3));
+                   (s.kind == StateKind::kParameter && layout_.zero >= (masters ? 1 : 3)) ||
+                   (s.kind == StateKind::kFrozen && layout_.zero >= 3 && is_float(graph.type(s.value).dtype));
       Sharding stored = parts ? in_parts(c, shape) : c;
       if (s.kind == StateKind::kAccumulator && (!parts || !fits || stored == c)) {
         plan_.states.push_back(std::nullopt);

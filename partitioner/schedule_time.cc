@@ -83,6 +83,7 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   c.expert = move_seconds(group, c.forward_moves, TrafficKind::kExpert);
   auto [dense, expert] = local_parameters(u, l);
   c.gather_bytes = (dense + expert) * problem_.options.element_bytes();
+  c.frozen_bytes = l.zero >= 3 ? local_frozen(u, l) * problem_.options.element_bytes() : 0;
   return c;
 }
 

@@ -319,8 +319,10 @@ class Analysis {
       w.parameters[split.divides(p) ? 0 : 1] += e;
       ++w.parameter_tensors;
     }
-    for (ValueId p : units_.units[u].frozen)
-      w.frozen += value_elements(p), w.frozen_bytes += static_cast<double>(byte_size(g_.type(p)));
+    for (ValueId p : units_.units[u].frozen) {
+      const size_t part = split.divides(p) ? 0 : 1;
+      w.frozen[part] += value_elements(p), w.frozen_bytes[part] += static_cast<double>(byte_size(g_.type(p)));
+    }
   }
 
   const Graph& g_;

@@ -51,7 +51,7 @@ struct UnitWork {
   double forward_kernels = 0, backward_kernels = 0;
   TensorParts parameters = {0, 0};
   double expert_parameters = 0;
-  double frozen = 0, frozen_bytes = 0;  // elements of weights that are not trained; bytes of them in the file
+  TensorParts frozen = {0, 0}, frozen_bytes = {0, 0};  // of weights that are not trained: elements; bytes in the file
   double parameter_tensors = 0;
   TensorParts saved = {0, 0};        // float values kept for backward
   TensorParts saved_bytes = {0, 0};  // others (indices, masks), in bytes

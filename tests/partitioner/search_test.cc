@@ -563,20 +563,33 @@ TEST(Memory, FallsWithEverySplit) {
   EXPECT_GT(memory(more), memory(l));
 }
 
-// Of what is kept and moved, an RMS norm that is run as a chain adds its own bytes, and a split vocabulary all logits.
-// Frozen weights have no gradient and no states, and are whole on each rank, with a copy to compute with.
+// Frozen weights have no gradient and no states, and a copy to compute with; ZeRO-3 shards and gathers them like
+// others.
 TEST(Memory, CountsFrozenWeights) {
   Workload w = transformer(12, 1024, 512, 32000);
   Cluster c = cluster(1, 4, "A100-80GB");
   Layout l;
-  l.tensor = 2, l.data = 2, l.zero = 3;
-  const MemoryParts before = CostModel(problem(w, c, 8)).predict(l, false).memory[0];
-  w.kinds[1].frozen = 1e6, w.kinds[1].frozen_bytes = 4e6;
-  const MemoryParts after = CostModel(problem(w, c, 8)).predict(l, false).memory[0];
-  EXPECT_DOUBLE_EQ(after.parameters - before.parameters, 12 * (4e6 + 2e6));
-  EXPECT_DOUBLE_EQ(after.total() - before.total(), 12 * (4e6 + 2e6));
+  l.tensor = 2, l.data = 2;
+  Workload frozen = w;
+  frozen.kinds[1].frozen = {1e8, 3e7}, frozen.kinds[1].frozen_bytes = {4e8, 12e7};
+  auto predicted = [&](const Workload& of, int zero) {
+    l.zero = zero;
+    const Problem p = problem(of, c, 8);
+    return CostModel(p).predict(l, false);
+  };
+  constexpr double kStored = 12 * 8e7 * (4 + 2);  // f32, and the copy in bf16
+  Prediction without = predicted(w, 2), with = predicted(frozen, 2);
+  EXPECT_DOUBLE_EQ(with.memory[0].parameters - without.memory[0].parameters, kStored);
+  EXPECT_DOUBLE_EQ(with.memory[0].transient, without.memory[0].transient);
+  EXPECT_DOUBLE_EQ(with.step_seconds, without.step_seconds);
+  without = predicted(w, 3), with = predicted(frozen, 3);
+  EXPECT_DOUBLE_EQ(with.memory[0].parameters - without.memory[0].parameters, kStored / 2);
+  EXPECT_GT(with.memory[0].transient - without.memory[0].transient, 8e7 * 2);
+  EXPECT_GT(with.breakdown.gathers, without.breakdown.gathers);
+  EXPECT_DOUBLE_EQ(with.memory[0].gradients, without.memory[0].gradients);
 }
 
+// Of what is kept and moved, an RMS norm that is run as a chain adds its own bytes, and a split vocabulary all logits.
 TEST(Memory, CountsWhatEagerSoftwareKeeps) {
   Workload w = transformer(4, 2048, 1024, 32000);
   Cluster c = cluster(1, 2, "A100-80GB");
