@@ -291,7 +291,12 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   s.zero = pinned_or<int>(pin.zero, {0, 1, 2, 3});
   s.zero_group = pin.zero_group.value_or(0);
   s.zero_group_of_node = pin.zero_group && s.zero_group == PinRecipe::kNode;
-  if (s.zero_group_of_node) s.zero_group = problem.cluster->groups[0].devices_per_node;
+  if (s.zero_group_of_node) {  // of the smallest nodes, where groups of devices have others
+    const auto& all = problem.cluster->groups;
+    s.zero_group = std::min_element(all.begin(), all.end(), [](const DeviceGroup& a, const DeviceGroup& b) {
+                     return a.devices_per_node < b.devices_per_node;
+                   })->devices_per_node;
+  }
   s.reshard_after_forward = pin.reshard_after_forward.value_or(true);
   s.sequence_parallel = pinned_or<bool>(pin.sequence_parallel, {false, true});
   RecomputeMode asked = pin.recompute.value_or(recompute);

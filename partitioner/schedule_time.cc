@@ -22,6 +22,13 @@ double exposed(double communication, double compute, double share) {
   return communication - std::min(communication, compute) * share;
 }
 
+// Of all groups of devices: the step is over when the slowest is done.
+double most_of(const Cluster& cluster, double SoftwareProfile::*constant) {
+  double most = 0;
+  for (const DeviceGroup& g : cluster.groups) most = std::max(most, g.device.software.*constant);
+  return most;
+}
+
 // A move that goes round its ranks in messages of `message` bytes (0: at once).
 double message_seconds(const DeviceGroup& group, const Move& m, double message) {
   const double more = message > 0 ? std::floor(m.bytes / message) * ring_latency(group, m.axis) : 0;
@@ -266,7 +273,7 @@ StepParts CostModel::step_parts(const Layout& l, const Prediction& prediction) {
                          all_backward(out.chunks[static_cast<size_t>(stage)]))
                  .parts;
   }
-  out.after[StepPart::kHost] = problem_.cluster->groups[0].device.software.step_seconds;
+  out.after[StepPart::kHost] = most_of(*problem_.cluster, &SoftwareProfile::step_seconds);
   out.after[StepPart::kStragglers] = prediction.breakdown.stragglers;
   return out;
 }
@@ -377,7 +384,7 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
 Prediction CostModel::predict(const Layout& l, bool replay) {
   Prediction out;
   const Workload& w = *problem_.workload;
-  const SoftwareProfile& software = problem_.cluster->groups[0].device.software;
+  const double host = most_of(*problem_.cluster, &SoftwareProfile::step_seconds);
   double micro = static_cast<double>(micro_batches(problem_, l));
   Breakdown& b = out.breakdown;
 
@@ -402,7 +409,7 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   const double latency = 2 * static_cast<double>(l.pipeline - 1) * sim.send;
   b.send += latency;
   b.bubble = std::max(0.0, pipeline - busiest - latency);
-  b.host += software.step_seconds;
+  b.host += host;
   out.bubble_share = pipeline > 0 ? (pipeline - busiest) / pipeline : 0;
 
   // Gradients, optimizer, memory: the stage that has most parameters binds.
@@ -428,10 +435,11 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   out.missing_bytes = std::max(0.0, out.memory[at].total() - out.capacity[at]);
   out.fits = out.missing_bytes <= 0;
   b.add(slowest_update, 1);
-  double step = pipeline + slowest_update.total() + software.step_seconds;
+  double step = pipeline + slowest_update.total() + host;
   double nodes = 0;
   for (const DeviceGroup& g : problem_.cluster->groups) nodes += static_cast<double>(g.nodes);
-  b.stragglers = nodes > 1 ? step * software.straggler_per_doubling * std::log2(nodes) : 0;
+  const double lost = most_of(*problem_.cluster, &SoftwareProfile::straggler_per_doubling);
+  b.stragglers = nodes > 1 ? step * lost * std::log2(nodes) : 0;
   out.step_seconds = step + b.stragglers;
   for (int k : w.units) {
     const UnitWork& u = w.kinds[static_cast<size_t>(k)];

@@ -59,7 +59,9 @@ CompileRequest layout_request(const std::string& model, const Recipe& recipe, co
   r.recipe.pin = std::move(pin);
   r.recipe.batch.global = problem.global_batch;
   r.recipe.evaluate.reset();
-  if (problem.cluster->groups[0].device.host_update_rate > 0) r.target.gpu = kAnyGpu;
+  const std::vector<DeviceGroup>& groups = problem.cluster->groups;
+  if (std::any_of(groups.begin(), groups.end(), [](const DeviceGroup& g) { return g.device.host_update_rate > 0; }))
+    r.target.gpu = kAnyGpu;
   r.passes.verify = false;
   return r;
 }
@@ -92,13 +94,15 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   passes.verify = false;
   PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(training_pipeline(), std::move(imported.graph), context, passes));
   if (warnings) warnings->insert(warnings->end(), context.warnings.begin(), context.warnings.end());
-  const DeviceGroup& g = cluster.groups[0];
   WorkloadOptions options{.batch_statistics = recipe.semantics.batch_norm};
-  double peak = g.device.flops[static_cast<size_t>(recipe.precision)];
   // Not more than by default on slow links: the compiler splits whatever they are, and what it does is to be priced.
-  if (!g.links.empty() && peak > 0)
-    options.flops_per_reduced_element =
-        std::min(options.flops_per_reduced_element, 4 * peak / g.links[0].link.bandwidth);
+  // What pays on one group of devices is priced on all.
+  for (const DeviceGroup& g : cluster.groups) {
+    const double peak = g.device.flops[static_cast<size_t>(recipe.precision)];
+    if (!g.links.empty() && peak > 0)
+      options.flops_per_reduced_element =
+          std::min(options.flops_per_reduced_element, 4 * peak / g.links[0].link.bandwidth);
+  }
   PARTITA_ASSIGN_OR_RETURN(Workload w, analyse(graph, options));
   *batch = static_cast<int64_t>(w.samples);
   w.exported_batch = imported.info.any_batch ? 0 : *batch;

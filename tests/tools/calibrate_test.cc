@@ -146,15 +146,57 @@ TEST(Refine, TheProfileOfTheMachineThatRanIsFound) {
     run.class_seconds[static_cast<size_t>(c)] = seconds;
     run.step_seconds += seconds;
   }
-  auto refined = refine(s.problem, s.layout, run);
-  ASSERT_TRUE(refined.ok()) << refined.status();
-  const DeviceGroup& g = refined->cluster.groups[0];
+  const Refined refined = refine(s.problem, s.layout, {{.measured = {.run = run}}});
+  const DeviceGroup& g = refined.cluster.groups[0];
   EXPECT_NEAR(g.device.flops[0] / d.flops[0], 1, 0.02);
   EXPECT_NEAR(g.device.bandwidth / d.bandwidth, 1, 0.02);
   EXPECT_NEAR(g.device.software.memory_traffic / 1.4, 1, 0.02);
   EXPECT_NEAR(g.device.software.step_seconds, 0.003, 1e-9);
   EXPECT_NEAR(g.links[0].link.bandwidth / there.cluster.groups[0].links[0].link.bandwidth, 1, 0.02);
-  EXPECT_GE(refined->corrections.size(), 6u);
+  EXPECT_GE(refined.corrections.size(), 6u);
+}
+
+// Each group's devices are corrected from the ranks that are on them.
+TEST(Refine, EachGroupsProfileIsFound) {
+  SmallProblem s, there;
+  for (SmallProblem* p : {&s, &there}) {
+    DeviceGroup other = p->cluster.groups[0];
+    other.device.name = "other";
+    other.devices_per_node = 1;
+    p->cluster.groups.push_back(other);
+    p->layout = {.data = 2, .pipeline = 2, .micro_batch = 3, .cuts = {1, 1}, .stages = {{.data = 2}, {.data = 1}}};
+    for (DeviceGroup& g : p->cluster.groups) g.device.launch_seconds = 0;
+  }
+  there.cluster.groups[0].device.flops[0] *= 2;
+  DeviceProfile& second = there.cluster.groups[1].device;
+  second.flops[0] /= 3, second.bandwidth /= 2, second.software.memory_traffic = 1.6;
+  std::vector<MeasuredGroup> measured;
+  for (size_t g = 0; g < 2; ++g) {
+    MeasuredGroup& m = measured.emplace_back();
+    m.group = g, m.stage = static_cast<int64_t>(g), m.first_rank = g == 0 ? 0 : 2;
+    MeasuredRun& run = m.measured.run;
+    run.gap_seconds = run.step_seconds = 0.001 * static_cast<double>(g + 1);
+    for (WorkClass c : {WorkClass::kMatrix, WorkClass::kMemory, WorkClass::kUpdate}) {
+      const double seconds = class_seconds(c, there.problem, there.cluster.groups[g].device, there.layout, m.stage);
+      EXPECT_GT(seconds, 0) << g;
+      run.class_seconds[static_cast<size_t>(c)] = seconds, run.step_seconds += seconds;
+    }
+  }
+  const Refined refined = refine(s.problem, s.layout, measured);
+  for (size_t g = 0; g < 2; ++g) {
+    const DeviceProfile &found = refined.cluster.groups[g].device, &real = there.cluster.groups[g].device;
+    EXPECT_NEAR(found.flops[0] / real.flops[0], 1, 0.02) << g;
+    EXPECT_NEAR(found.bandwidth / real.bandwidth, 1, 0.02) << g;
+    EXPECT_NEAR(found.software.memory_traffic / real.software.memory_traffic, 1, 0.02) << g;
+    EXPECT_NEAR(found.software.step_seconds, 0.001 * static_cast<double>(g + 1), 1e-9);
+  }
+  EXPECT_EQ(refined.corrections.back().constant, "other: software.step_seconds");
+  // A step waits for the host that takes longest.
+  Problem now = s.problem;
+  now.cluster = &refined.cluster;
+  EXPECT_NEAR(CostModel(now).predict(s.layout, true).breakdown.host -
+                  CostModel(s.problem).predict(s.layout, true).breakdown.host,
+              0.002 - s.cluster.groups[0].device.software.step_seconds, 1e-9);
 }
 
 // Of three ranks: what the median computes, and what the one that all others wait for spends on communication.

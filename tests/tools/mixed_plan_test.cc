@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <regex>
+
 #include "nlohmann/json.hpp"
 #include "tests/temp_folder.h"
 #include "tests/tools/command.h"
@@ -79,6 +82,39 @@ TEST_F(MixedPlan, IsProvedEqualToTheSerialProgram) {
   Outcome verified = partita("verify --numeric " + (out_ / "bundle"));
   EXPECT_EQ(verified.code, 0) << verified.text;
   EXPECT_THAT(verified.text, HasSubstr("verified: 3 ranks in 2 stages"));
+}
+
+// The two kinds are the same processor here: what was measured takes the slow one's constants to those of the fast one.
+TEST_F(MixedPlan, AMeasuredRunCorrectsEachKind) {
+  Outcome run = partita("train " + model() + "--quiet --steps 8 --data " + (out_ / "text.bin") + " --plan " +
+                        (out_ / "plan.json") + " --profile " + (out_ / "trace.json"));
+  ASSERT_EQ(run.code, 0) << run.text;
+  const std::string refine = "--refine " + (out_ / "trace.json") + " --ran " + (out_ / "plan.json");
+  Outcome refined = plan("again.json", refine + " --refined-profile " + (out_ / "refined.yaml"));
+  ASSERT_EQ(refined.code, 0) << refined.text;
+  EXPECT_THAT(refined.text, HasSubstr("fast: ranks 0 to 1, stage 0"));
+  EXPECT_THAT(refined.text, HasSubstr("slow: ranks 2 to 2, stage 1"));
+  auto corrected = [&](const std::string& device) {
+    std::smatch found;
+    const std::regex line(device + ": flops.fp32 +([0-9.e+-]+) -> ([0-9.e+-]+)");
+    return std::regex_search(refined.text, found, line) ? std::stod(found[2]) : 0;
+  };
+  ASSERT_GT(corrected("fast"), 0) << refined.text;
+  EXPECT_GT(corrected("slow") / corrected("fast"), 0.5) << refined.text;  // a third, as the file has it
+  const std::string profiles = TempFolder::read(out_ / "refined.yaml");
+  for (const char* device : {"fast:", "slow:"}) EXPECT_THAT(profiles, HasSubstr(device));
+
+  ASSERT_EQ(
+      partita("report " + (out_ / "plan.json") + " -o " + (out_ / "r.html") + " --trace " + (out_ / "trace.json")).code,
+      0);
+  const std::string page = TempFolder::read(out_ / "r.html");
+  EXPECT_THAT(page, HasSubstr("Predicted and measured, fast: ranks 0 to 1, stage 0"));
+  EXPECT_THAT(page, HasSubstr("Predicted and measured, slow: ranks 2 to 2, stage 1"));
+
+  std::filesystem::remove(out_ / "trace.rank2.json");
+  Outcome missing = plan("again.json", refine);
+  EXPECT_EQ(missing.code, 2) << missing.text;
+  EXPECT_THAT(missing.text, HasSubstr("rank 2 is on devices of its own kind, and its trace is missing"));
 }
 
 // Every view of the plan says what each kind of device does.

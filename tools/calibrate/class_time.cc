@@ -31,27 +31,40 @@ struct Elsewhere {
   Problem problem;
 };
 
-double of_whole_step(WorkClass c, const Problem& problem, const DeviceProfile& device, const Layout& layout) {
+double update_seconds(const Problem& problem, const DeviceProfile& device, const Layout& layout, int64_t stage) {
+  Elsewhere there(problem, device);
+  CostModel model(there.problem);
+  const StepParts parts = model.step_parts(layout, model.predict(layout, true));
+  double seconds = parts.updates[static_cast<size_t>(stage)][StepPart::kOptimizer];
+  for (const ChunkParts& c : parts.chunks[static_cast<size_t>(stage)]) {  // pipedream's, one a micro-batch
+    for (const PassParts* pass : {&c.forward, &c.backward, &c.weight})
+      seconds += (*pass)[StepPart::kOptimizer] * static_cast<double>(micro_batches(problem, layout));
+  }
+  return seconds;
+}
+
+double communication_seconds(const Problem& problem, const DeviceProfile& device, const Layout& layout) {
   Elsewhere there(problem, device);
   Breakdown b = CostModel(there.problem).predict(layout, true).breakdown;
-  if (c == WorkClass::kUpdate) return b.optimizer;
   return b.tensor + b.context + b.expert + b.gathers + b.bubble + b.send + b.gradients;
 }
 
 }  // namespace
 
-double class_seconds(WorkClass c, const Problem& problem, const DeviceProfile& device, const Layout& layout) {
-  if (c == WorkClass::kUpdate || c == WorkClass::kCommunication) return of_whole_step(c, problem, device, layout);
+double class_seconds(WorkClass c, const Problem& problem, const DeviceProfile& device, const Layout& layout,
+                     int64_t stage) {
+  if (c == WorkClass::kUpdate) return update_seconds(problem, device, layout, stage);
+  if (c == WorkClass::kCommunication) return communication_seconds(problem, device, layout);
   const Workload& w = *problem.workload;
   std::vector<int> cuts = layout.cuts.empty() ? CostModel(problem).even_cuts(layout) : layout.cuts;
-  const Layout first = layout.of_stage(0);
-  Share share{static_cast<double>(first.micro_batch), static_cast<double>(first.context),
-              static_cast<double>(first.tensor), static_cast<double>(first.expert), first.sequence_parallel};
+  const Layout own = layout.of_stage(stage);
+  Share share{static_cast<double>(own.micro_batch), static_cast<double>(own.context), static_cast<double>(own.tensor),
+              static_cast<double>(own.expert), own.sequence_parallel};
   double sum = 0;
   size_t unit = 0;
   for (size_t chunk = 0; chunk < cuts.size(); ++chunk) {
     for (int k = 0; k < cuts[chunk] && unit < w.units.size(); ++k, ++unit) {
-      if (chunk % static_cast<size_t>(layout.pipeline) != 0) continue;
+      if (chunk % static_cast<size_t>(layout.pipeline) != static_cast<size_t>(stage)) continue;
       const UnitWork& u = w.unit(unit);
       UnitTime t = unit_time(part(u, c), w, device, problem.options, share);
       bool repeats = layout.recompute == RecomputeMode::kFull && u.name.rfind("block", 0) == 0;
@@ -61,12 +74,13 @@ double class_seconds(WorkClass c, const Problem& problem, const DeviceProfile& d
   return sum * static_cast<double>(micro_batches(problem, layout));
 }
 
-double memory_traffic_for(double seconds, const Problem& problem, const DeviceProfile& device, const Layout& layout) {
+double memory_traffic_for(double seconds, const Problem& problem, const DeviceProfile& device, const Layout& layout,
+                          int64_t stage) {
   DeviceProfile d = device;
   double low = 0.01, high = 100;
   while (high / low > 1.001) {
     d.software.memory_traffic = std::sqrt(low * high);
-    bool more = class_seconds(WorkClass::kMemory, problem, d, layout) < seconds;
+    bool more = class_seconds(WorkClass::kMemory, problem, d, layout, stage) < seconds;
     (more ? low : high) = d.software.memory_traffic;
   }
   return std::sqrt(low * high);

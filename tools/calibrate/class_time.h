@@ -6,11 +6,13 @@
 
 namespace partita {
 
-// Seconds that rank 0 of the layout spends in a training step on kernels of the class, were its device `device`.
-// kUpdate and kCommunication: from the whole step's prediction (for the latter with what is waited for other stages).
-double class_seconds(WorkClass c, const Problem& problem, const DeviceProfile& device, const Layout& layout);
+// Seconds that a rank of the stage spends in a training step on kernels of the class, were its device `device`.
+// kCommunication: of the stage that binds, from the whole step's prediction, with what is waited for other stages.
+double class_seconds(WorkClass c, const Problem& problem, const DeviceProfile& device, const Layout& layout,
+                     int64_t stage = 0);
 
 // The value of software.memory_traffic at which kMemory takes `seconds`, within [0.01, 100].
-double memory_traffic_for(double seconds, const Problem& problem, const DeviceProfile& device, const Layout& layout);
+double memory_traffic_for(double seconds, const Problem& problem, const DeviceProfile& device, const Layout& layout,
+                          int64_t stage = 0);
 
 }  // namespace partita

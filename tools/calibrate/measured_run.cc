@@ -9,6 +9,7 @@
 
 #include "base/cat.h"
 #include "base/mapped_file.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "runtime/step_profile.h"
@@ -128,12 +129,18 @@ MeasuredRanks as_one(std::vector<MeasuredRun> runs) {
   return out;
 }
 
-absl::StatusOr<MeasuredRanks> read_measured_ranks(const std::string& path, int64_t ranks) {
+absl::StatusOr<MeasuredRanks> read_measured_ranks(const std::string& path, int64_t first, int64_t end) {
   std::vector<MeasuredRun> runs;
-  for (int64_t r = 0; r < std::max<int64_t>(1, ranks); ++r) {
+  for (int64_t r = first; r < end; ++r) {
     const std::string file = runtime::trace_of_rank(path, r);
     std::error_code ec;
-    if (r > 0 && (file.empty() || !std::filesystem::exists(file, ec))) break;
+    const bool there = !file.empty() && std::filesystem::exists(file, ec);
+    if (!there && r > first) break;
+    if (!there && r > 0)
+      return absl::NotFoundError(
+          cat("rank ", r, " is on devices of its own kind, and its trace is missing: expected ",
+              quote(file.empty() ? cat(path, " named NAME.json, and NAME.rank", r, ".json") : file),
+              " beside that of rank 0"));
     PARTITA_ASSIGN_OR_RETURN(MappedFile trace, MappedFile::open(file));
     PARTITA_ASSIGN_OR_RETURN(runs.emplace_back(), read_measured_run(trace.text(), file));
   }

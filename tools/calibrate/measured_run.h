@@ -43,11 +43,12 @@ absl::StatusOr<MeasuredRun> read_measured_run(std::string_view text, const std::
 // waits least for others.
 struct MeasuredRanks {
   MeasuredRun run;
-  size_t ranks = 1, slowest = 0;
+  size_t ranks = 1, slowest = 0;             // the latter of these ranks
   double slowest_work = 0, median_work = 0;  // seconds of a training step that are no communication
 };
 MeasuredRanks as_one(std::vector<MeasuredRun> runs);
-// Of rank 0's trace and those of the next ranks below `ranks` that lie beside it (runtime::trace_of_rank).
-absl::StatusOr<MeasuredRanks> read_measured_ranks(const std::string& path, int64_t ranks);
+// Of the trace of rank `first` and those of the next ranks below `end` that lie beside it, where rank 0's is `path`
+// (runtime::trace_of_rank).
+absl::StatusOr<MeasuredRanks> read_measured_ranks(const std::string& path, int64_t first, int64_t end);
 
 }  // namespace partita

@@ -16,12 +16,11 @@ void scale(EfficiencyCurve& curve, double by) {
 
 class Refiner {
  public:
-  Refiner(const Problem& problem, const Layout& layout, const MeasuredRun& run)
-      : problem_(problem), layout_(layout), run_(run) {
-    out_.cluster = *problem.cluster;
-  }
+  // Corrects the group's devices in `out`.
+  Refiner(const Problem& problem, const Layout& layout, const MeasuredGroup& measured, Refined& out)
+      : problem_(problem), layout_(layout), measured_(measured), run_(measured.measured.run), out_(out) {}
 
-  Refined correct() {
+  void correct() {
     matrices();
     curves();
     memory();
@@ -31,21 +30,21 @@ class Refiner {
       device().software.step_seconds = run_.gap_seconds;
       tell("software.step_seconds", before, run_.gap_seconds, "measured between the kernels of a step");
     }
-    return std::move(out_);
   }
 
  private:
-  DeviceProfile& device() { return out_.cluster.groups[0].device; }
+  DeviceProfile& device() { return out_.cluster.groups[measured_.group].device; }
 
   // Measured over predicted seconds; 1 where there is too little of it to tell.
   double ratio(WorkClass c) {
-    double measured = run_.seconds(c), predicted = class_seconds(c, problem_, device(), layout_);
+    double measured = run_.seconds(c), predicted = class_seconds(c, problem_, device(), layout_, measured_.stage);
     if (measured < kLeastShare * run_.step_seconds || predicted <= 0) return 1;
     why_ = fmt::format("{} took {:.4g} ms a step, predicted {:.4g} ms", work_class_name(c), measured * 1e3,
                        predicted * 1e3);
     return measured / predicted;
   }
   void tell(std::string constant, double before, double after, std::string why) {
+    if (out_.cluster.groups.size() > 1) constant = cat(device().name, ": ", constant);
     out_.corrections.push_back({std::move(constant), before, after, std::move(why)});
   }
 
@@ -83,12 +82,13 @@ class Refiner {
     }
     if (ratio(WorkClass::kMemory) == 1) return;
     double before = d.software.memory_traffic;
-    d.software.memory_traffic = memory_traffic_for(run_.seconds(WorkClass::kMemory), problem_, d, layout_);
+    d.software.memory_traffic =
+        memory_traffic_for(run_.seconds(WorkClass::kMemory), problem_, d, layout_, measured_.stage);
     tell("software.memory_traffic", before, d.software.memory_traffic, why_);
   }
 
   void communication() {
-    if (layout_.pipeline > 1) return;
+    if (layout_.pipeline > 1 || out_.cluster.groups.size() > 1) return;
     double r = ratio(WorkClass::kCommunication);
     if (r == 1) return;
     for (LinkLevel& level : out_.cluster.groups[0].links) {
@@ -101,19 +101,18 @@ class Refiner {
 
   const Problem& problem_;
   const Layout& layout_;
+  const MeasuredGroup& measured_;
   const MeasuredRun& run_;
-  Refined out_;
+  Refined& out_;
   std::string why_;
 };
 
 }  // namespace
 
-absl::StatusOr<Refined> refine(const Problem& problem, const Layout& layout, const MeasuredRun& run) {
-  if (problem.cluster->groups.size() != 1)
-    return absl::InvalidArgumentError(
-        "a trace of rank 0 says nothing of the other groups of devices; refine with a "
-        "cluster.yaml of one group");
-  return Refiner(problem, layout, run).correct();
+Refined refine(const Problem& problem, const Layout& layout, const std::vector<MeasuredGroup>& runs) {
+  Refined out{*problem.cluster, {}};
+  for (const MeasuredGroup& run : runs) Refiner(problem, layout, run, out).correct();
+  return out;
 }
 
 }  // namespace partita

@@ -87,10 +87,25 @@ absl::Status compare(const Planning& p, const Candidate& best, const std::string
 }
 
 // What was corrected beside what is built in, and all else that the library got from --profiles.
-std::string refined_profiles(const ProfileLibrary& library, const ProfileLibrary& built_in, const DeviceGroup& group) {
+absl::StatusOr<std::string> refined_profiles(const ProfileLibrary& library, const ProfileLibrary& built_in,
+                                             const Cluster& cluster) {
   ProfileSet set;
-  set.devices.push_back(group.device);
-  for (const LinkLevel& l : group.links) set.links.push_back(l.link);
+  for (const DeviceGroup& group : cluster.groups) {
+    const std::string& name = group.device.name;
+    const bool twice =
+        std::any_of(set.devices.begin(), set.devices.end(), [&](const DeviceProfile& d) { return d.name == name; });
+    if (twice)
+      return absl::InvalidArgumentError(
+          cat("--refined-profile: two groups of devices are named ", quote(name),
+              ", and each has constants of its own now; give them names in the cluster file: device: {like: ", name,
+              ", name: …}"));
+    set.devices.push_back(group.device);
+    for (const LinkLevel& l : group.links) {
+      const bool known =
+          std::any_of(set.links.begin(), set.links.end(), [&](const LinkProfile& k) { return k.kind == l.link.kind; });
+      if (!known) set.links.push_back(l.link);
+    }
+  }
   auto is_new = [](const auto& list, auto member, const std::string& name) {
     return std::none_of(list.begin(), list.end(), [&](const auto& x) { return x.*member == name; });
   };
@@ -115,11 +130,10 @@ absl::StatusOr<SearchResult> refine_problem(const Flags& flags, Planning& p, con
     PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(flags.ran));
     PARTITA_ASSIGN_OR_RETURN(ran, planned_layout(p, plan));
   }
-  // The ranks of the first stage do the same work.
-  PARTITA_ASSIGN_OR_RETURN(MeasuredRanks all, read_measured_ranks(flags.refine, ran.devices() / ran.pipeline));
-  const MeasuredRun& measured = all.run;
+  PARTITA_ASSIGN_OR_RETURN(std::vector<MeasuredGroup> groups, read_measured_groups(flags.refine, p.cluster, ran));
+  const MeasuredRun& measured = groups[0].measured.run;
   double before = CostModel(p.problem).predict(ran, true).step_seconds;
-  PARTITA_ASSIGN_OR_RETURN(Refined refined, refine(p.problem, ran, measured));
+  Refined refined = refine(p.problem, ran, groups);
   p.cluster = std::move(refined.cluster);
   CostModel model(p.problem);
   PARTITA_ASSIGN_OR_RETURN(SearchResult again, search(model, p.options));
@@ -128,10 +142,14 @@ absl::StatusOr<SearchResult> refine_problem(const Flags& flags, Planning& p, con
     std::printf("measured run: %s; %.4g ms a step over %.0f steps, predicted %.4g ms, with the corrections %.4g ms\n",
                 describe(ran).c_str(), measured.step_seconds * 1e3, measured.training_steps, before * 1e3,
                 model.predict(ran, true).step_seconds * 1e3);
-    if (all.ranks > 1)
-      std::printf(
-          "of %zu ranks, rank %zu works longest: %.4g ms a step beside communication, the median rank %.4g ms\n",
-          all.ranks, all.slowest, all.slowest_work * 1e3, all.median_work * 1e3);
+    for (const MeasuredGroup& g : groups) {
+      const MeasuredRanks& all = g.measured;
+      if (groups.size() > 1) std::printf("%s\n", describe(g, p.cluster).c_str());
+      if (all.ranks > 1)
+        std::printf(
+            "of %zu ranks, rank %lld works longest: %.4g ms a step beside communication, the median rank %.4g ms\n",
+            all.ranks, static_cast<long long>(g.slowest_rank()), all.slowest_work * 1e3, all.median_work * 1e3);
+    }
     for (const Correction& c : refined.corrections)
       std::printf("  %-40s %.4g -> %.4g  (%s)\n", c.constant.c_str(), c.before, c.after, c.why.c_str());
     if (refined.corrections.empty()) std::printf("  nothing to correct\n");
@@ -145,8 +163,14 @@ absl::StatusOr<SearchResult> refine_problem(const Flags& flags, Planning& p, con
   }
   if (!flags.refined_output.empty()) {
     PARTITA_ASSIGN_OR_RETURN(ProfileLibrary built_in, ProfileLibrary::load());
-    PARTITA_RETURN_IF_ERROR(
-        write_file_atomically(flags.refined_output, refined_profiles(p.library, built_in, p.cluster.groups[0])));
+    PARTITA_ASSIGN_OR_RETURN(std::string text, refined_profiles(p.library, built_in, p.cluster));
+    PARTITA_RETURN_IF_ERROR(write_file_atomically(flags.refined_output, text));
+    for (const DeviceGroup& g : p.cluster.groups) {
+      const std::string& name = g.device.name;
+      if (!flags.quiet && !p.library.device(name))
+        std::fprintf(stderr, "note: the cluster file describes %s itself; say device: %s there to plan with %s\n",
+                     name.c_str(), name.c_str(), flags.refined_output.c_str());
+    }
   }
   return again;
 }

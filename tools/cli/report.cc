@@ -10,6 +10,7 @@
 #include "partitioner/explain.h"
 #include "partitioner/plan_file.h"
 #include "tools/calibrate/class_time.h"
+#include "tools/calibrate/measured_groups.h"
 #include "tools/cli/command.h"
 #include "tools/cli/report_traffic.h"
 #include "tools/plan.h"
@@ -171,13 +172,12 @@ std::string candidates(const Json& plan) {
   return cat("<table><tr><th>layout</th><th>step</th><th>why not</th></tr>", rows, "</table>");
 }
 
-// What ranks of the first stage spent in a training step by class of work, beside what the cost model says of it.
-absl::StatusOr<std::string> measured(const Json& plan, const std::string& trace) {
-  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, plan_again(plan));
-  PARTITA_ASSIGN_OR_RETURN(Layout layout, planned_layout(*p, plan));
-  PARTITA_ASSIGN_OR_RETURN(MeasuredRanks all, read_measured_ranks(trace, layout.devices() / layout.pipeline));
+// What a group's ranks spent in a training step by class of work, beside what the cost model says of it.
+std::string measured_table(const Planning& p, const Layout& layout, const MeasuredGroup& group,
+                           const std::string& trace) {
+  const MeasuredRanks& all = group.measured;
   const MeasuredRun& run = all.run;
-  const DeviceProfile& device = p->cluster.groups[0].device;
+  const DeviceProfile& device = p.cluster.groups[group.group].device;
   std::string rows;
   auto row = [&](std::string_view what, double predicted, double found) {
     if (predicted <= 0 && found <= 0) return;
@@ -186,19 +186,29 @@ absl::StatusOr<std::string> measured(const Json& plan, const std::string& trace)
   };
   for (int k = 0; k < kWorkClasses; ++k) {
     const WorkClass c = static_cast<WorkClass>(k);
-    row(work_class_name(c), class_seconds(c, p->problem, device, layout), run.seconds(c));
+    row(work_class_name(c), class_seconds(c, p.problem, device, layout, group.stage), run.seconds(c));
   }
   row("between kernels", device.software.step_seconds, run.gap_seconds);
-  row("the step", CostModel(p->problem).predict(layout, true).step_seconds, run.step_seconds);
-  return cat("<h2>Predicted and measured, first stage</h2><p>", escape(trace), ": ",
+  row("the step", CostModel(p.problem).predict(layout, true).step_seconds, run.step_seconds);
+  const std::string of = p.cluster.groups.size() > 1 ? describe(group, p.cluster) : "first stage";
+  return cat("<h2>Predicted and measured, ", escape(of), "</h2><p>", escape(trace), ": ",
              fmt::format("{:.0f} training steps", run.training_steps),
              all.ranks > 1
                  ? fmt::format("; of {} ranks, rank {} works longest, {:.4g} ms a step beside communication, the "
                                "median rank {:.4g} ms",
-                               all.ranks, all.slowest, all.slowest_work * 1e3, all.median_work * 1e3)
+                               all.ranks, group.slowest_rank(), all.slowest_work * 1e3, all.median_work * 1e3)
                  : "",
              "</p><div class=wide><table><tr><th>work</th><th>predicted</th><th>measured</th><th>ratio</th></tr>", rows,
              "</table></div>");
+}
+
+absl::StatusOr<std::string> measured(const Json& plan, const std::string& trace) {
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, plan_again(plan));
+  PARTITA_ASSIGN_OR_RETURN(Layout layout, planned_layout(*p, plan));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<MeasuredGroup> groups, read_measured_groups(trace, p->cluster, layout));
+  std::string tables;
+  for (const MeasuredGroup& group : groups) tables += measured_table(*p, layout, group, trace);
+  return tables;
 }
 
 std::string page(const Json& plan, const PlannedStep& step, const std::string& compared) {
