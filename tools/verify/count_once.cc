@@ -45,8 +45,7 @@ absl::StatusOr<ValueId> once_along(JoinedGraph& g, ValueId v, int axis) {
       return results[0];
     }
   }
-  PARTITA_ASSIGN_OR_RETURN(ValueId first, g.apply("eq", {g.coordinate(axis), g.builder().scalar(DType::kI64, 0)}, {}));
-  return g.apply("select", {first, v, g.builder().scalar(g.builder().dtype(v), 0)}, {});
+  return g.first_along(v, axis);
 }
 
 // The same value with such conditions, on whichever axis, put as far back.

@@ -297,8 +297,7 @@ class StageJoiner {
   absl::Status expect_same_along(ValueId v, const std::vector<int>& axes) {
     if (axes.empty()) return absl::OkStatus();
     for (int a : axes) {
-      PARTITA_ASSIGN_OR_RETURN(ValueId first, g_.apply("eq", {g_.coordinate(a), b_.scalar(DType::kI64, 0)}, {}));
-      PARTITA_ASSIGN_OR_RETURN(v, g_.apply("select", {first, v, b_.scalar(b_.dtype(v), 0)}, {}));
+      PARTITA_ASSIGN_OR_RETURN(v, g_.first_along(v, a));
     }
     PARTITA_ASSIGN_OR_RETURN(v, g_.sum_along(v, axes));
     checked_.push_back(v);

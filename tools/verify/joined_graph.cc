@@ -65,6 +65,11 @@ bool JoinedGraph::is_zero(ValueId v) const {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
+absl::StatusOr<ValueId> JoinedGraph::first_along(ValueId v, int axis) {
+  PARTITA_ASSIGN_OR_RETURN(ValueId first, apply("eq", {coordinate(axis), b_.scalar(DType::kI64, 0)}, {}));
+  return apply("select", {first, v, b_.scalar(b_.dtype(v), 0)}, {});
+}
+
 bool JoinedGraph::is_first_along(ValueId v, int axis) const {
   const Node* x = b_.graph().producer(v);
   if (x == nullptr || x->op->name != "eq" || !is_zero(x->inputs[1])) return false;

@@ -32,6 +32,10 @@ class JoinedGraph {
   Attrs group(const std::vector<int>& axes) const;
   absl::StatusOr<ValueId> sum_along(ValueId v, const std::vector<int>& axes);
 
+  // The value on the ranks whose coordinate along the axis is 0, zero on the others; is_first_along() knows the
+  // condition again.
+  absl::StatusOr<ValueId> first_along(ValueId v, int axis);
+
   bool is_zero(ValueId v) const;
   // Whether it says that the coordinate along the axis is 0.
   bool is_first_along(ValueId v, int axis) const;
