@@ -166,4 +166,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> ThreadWorld::communicator(int rank
       options_);
 }
 
+absl::Status outcome_of(std::span<const absl::Status> ranks) {
+  absl::Status first;
+  for (const absl::Status& s : ranks) {
+    if (!s.ok() && !absl::IsUnavailable(s)) return s;
+    if (first.ok()) first = s;
+  }
+  return first;
+}
+
 }  // namespace partita::runtime

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include "runtime/collective.h"
@@ -25,5 +26,9 @@ class ThreadWorld {
   std::shared_ptr<Shared> shared_;
   CommunicatorOptions options_;
 };
+
+// How a run ended, from how each of its ranks did: the first error of a rank that failed by itself; where there is
+// none, the first Unavailable, of ranks that lost another.
+absl::Status outcome_of(std::span<const absl::Status> ranks);
 
 }  // namespace partita::runtime

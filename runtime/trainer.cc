@@ -320,13 +320,7 @@ absl::Status train_local(const LoadedPrograms& loaded, const TrainOptions& optio
     });
   }
   for (std::thread& t : team) t.join();
-  absl::Status first;
-  for (const absl::Status& s : results) {
-    bool own = !s.ok() && s.code() != absl::StatusCode::kUnavailable;
-    if (own) return s;
-    if (first.ok()) first = s;
-  }
-  return first;
+  return outcome_of(results);
 }
 
 }  // namespace partita::runtime

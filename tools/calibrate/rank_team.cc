@@ -121,11 +121,7 @@ absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
   std::vector<std::thread> threads_of_ranks;
   for (int r = 0; r < ranks; ++r) threads_of_ranks.emplace_back(rank_body, r);
   for (std::thread& t : threads_of_ranks) t.join();
-  absl::Status failure;  // a rank that failed by itself, before those that lost it
-  for (const absl::Status& s : results) {
-    if (!s.ok() && (failure.ok() || absl::IsUnavailable(failure))) failure = s;
-  }
-  PARTITA_RETURN_IF_ERROR(failure);
+  PARTITA_RETURN_IF_ERROR(runtime::outcome_of(results));
   std::sort(samples.begin(), samples.end());
   double best = samples.front(), median = samples[samples.size() / 2];
   return Timing{best, best > 0 ? median / best - 1 : 0};
