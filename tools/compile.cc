@@ -322,6 +322,36 @@ absl::Status check_room(const std::vector<runtime::Program>& programs, const std
   return absl::OkStatus();
 }
 
+// Less communication, in larger parts, and earlier.
+void arrange_communication(std::vector<LocalProgram>& stages, const ShardingPlan& plan, const Recipe& recipe,
+                           Compiled& out) {
+  for (LocalProgram& stage : stages) {
+    const ShardingPlan::AxisUse axes = axis_use(plan, stage.stage);
+    gather_again(stage, axes.scatter);
+    const CompressedGradients c = compress_gradients(stage, recipe.compress, axes.samples, kBucketBytes);
+    out.compressed.sums += c.sums, out.compressed.bytes += c.bytes, out.compressed.plain_bytes += c.plain_bytes;
+    bucket_collectives(stage, kBucketBytes);
+    bucket_gathers(stage, kBucketBytes);
+    prefetch_gathers(stage);
+    out.gathered_bytes = std::max(out.gathered_bytes, gathered_bytes(stage.graph));
+  }
+  if (out.compressed.sums > 0) out.compress = recipe.compress;
+}
+
+// `bounds`: of the inputs that are indices, by name.
+absl::Status emit_programs(const CompileRequest& request, const std::vector<LocalProgram>& stages,
+                           const std::map<std::string, IndexBounds>& bounds, Compiled& out) {
+  for (const LocalProgram& stage : stages) {
+    PARTITA_ASSIGN_OR_RETURN(runtime::Program program, emit_program(stage, request.target, &out.claims.emplace_back()));
+    program.model = std::filesystem::path(request.model).filename().string();
+    for (runtime::ProgramInput& in : program.inputs) {
+      if (auto at = bounds.find(in.name); at != bounds.end()) in.bounds = at->second;
+    }
+    out.programs.push_back(std::move(program));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
@@ -373,19 +403,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     PARTITA_ASSIGN_OR_RETURN(planned, plan_stages(graph, recipe, layout, batch, out.warnings));
   }
   PARTITA_ASSIGN_OR_RETURN(std::vector<LocalProgram> stages, localize_stages(planned.joined, layout));
-  if (out.ranks > 1) {
-    for (LocalProgram& stage : stages) {
-      const ShardingPlan::AxisUse axes = axis_use(planned.joined.plan, stage.stage);
-      gather_again(stage, axes.scatter);
-      const CompressedGradients c = compress_gradients(stage, recipe.compress, axes.samples, kBucketBytes);
-      out.compressed.sums += c.sums, out.compressed.bytes += c.bytes, out.compressed.plain_bytes += c.plain_bytes;
-      bucket_collectives(stage, kBucketBytes);
-      bucket_gathers(stage, kBucketBytes);
-      prefetch_gathers(stage);
-      out.gathered_bytes = std::max(out.gathered_bytes, gathered_bytes(stage.graph));
-    }
-  }
-  if (out.compressed.sums > 0) out.compress = recipe.compress;
+  if (out.ranks > 1) arrange_communication(stages, planned.joined.plan, recipe, out);
   if (out.compress != recipe.compress) {
     out.warnings.push_back(cat("compress: ", enum_name(recipe.compress),
                                ": no gradient is summed over ranks that take different samples; none is compressed"));
@@ -405,15 +423,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     watch.lap("evaluation");
   }
 
-  std::map<std::string, IndexBounds> bounds = index_bounds(graph);
-  for (const LocalProgram& stage : stages) {
-    PARTITA_ASSIGN_OR_RETURN(runtime::Program program, emit_program(stage, request.target, &out.claims.emplace_back()));
-    program.model = std::filesystem::path(request.model).filename().string();
-    for (runtime::ProgramInput& in : program.inputs) {
-      if (auto at = bounds.find(in.name); at != bounds.end()) in.bounds = at->second;
-    }
-    out.programs.push_back(std::move(program));
-  }
+  PARTITA_RETURN_IF_ERROR(emit_programs(request, stages, index_bounds(graph), out));
   PARTITA_RETURN_IF_ERROR(check_room(out.programs, request.room));
   out.weights = collect_weights(stages);
   for (const State& s : graph.states)

@@ -115,6 +115,14 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   return w;
 }
 
+absl::StatusOr<ProfileLibrary> load_profiles(const std::string& file) {
+  PARTITA_ASSIGN_OR_RETURN(ProfileLibrary library, ProfileLibrary::load());
+  if (file.empty()) return library;
+  PARTITA_ASSIGN_OR_RETURN(std::string text, read_text_file(file, kMaxYamlBytes));
+  PARTITA_RETURN_IF_ERROR(library.overlay(text, file));
+  return library;
+}
+
 absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   auto p = std::make_unique<Planning>();
   if (!r.train_file.empty()) {
@@ -123,11 +131,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   if (r.precision) p->recipe.precision = *r.precision;
   for (const std::string& preset : r.like) PARTITA_RETURN_IF_ERROR(apply_preset(p->recipe, preset));
   for (const std::string& pin : r.pins) PARTITA_RETURN_IF_ERROR(apply_pin(p->recipe, pin));
-  PARTITA_ASSIGN_OR_RETURN(p->library, ProfileLibrary::load());
-  if (!r.profile_file.empty()) {
-    PARTITA_ASSIGN_OR_RETURN(std::string text, read_text_file(r.profile_file, kMaxYamlBytes));
-    PARTITA_RETURN_IF_ERROR(p->library.overlay(text, r.profile_file));
-  }
+  PARTITA_ASSIGN_OR_RETURN(p->library, load_profiles(r.profile_file));
   PARTITA_ASSIGN_OR_RETURN(p->cluster, load_cluster(r.cluster_file, p->library));
   auto start = std::chrono::steady_clock::now();
   int64_t batch = 1;

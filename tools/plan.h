@@ -30,9 +30,11 @@ struct Planning {
   Problem problem;
   SearchOptions options;
   std::vector<std::string> warnings;
-  double import_seconds = 0, analysis_seconds = 0;
+  double analysis_seconds = 0;  // to read the model, too
 };
 
+// The built-in profiles, with those of a YAML file over them; "": alone. NotFound, or InvalidArgument with its line.
+absl::StatusOr<ProfileLibrary> load_profiles(const std::string& file);
 absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& request);
 // The same for one more preset ("megatron:tp8,pp4") and pins over a copy of the prepared recipe.
 absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::vector<std::string>& like,

@@ -80,15 +80,11 @@ absl::Status plan_for_devices(Flags& flags, const TemporaryFolder& temporary) {
     PARTITA_ASSIGN_OR_RETURN(gpus, usable_gpus(flags.run.quiet));
   }
   PlanRequest request{m.model, m.train_file, flags.cluster, flags.profiles, m.pins, m.like, m.precision};
-  PARTITA_ASSIGN_OR_RETURN(ProfileLibrary library, ProfileLibrary::load());
+  PARTITA_ASSIGN_OR_RETURN(const ProfileLibrary library, load_profiles(flags.profiles));
   if (!flags.cluster.empty()) {
     if (!m.plan.empty() || m.ranks)
       return absl::InvalidArgumentError(
           "--cluster has the layout searched; leave out --plan and --ranks, or --cluster");
-    if (!flags.profiles.empty()) {
-      PARTITA_ASSIGN_OR_RETURN(MappedFile profiles, MappedFile::open(flags.profiles));
-      PARTITA_RETURN_IF_ERROR(library.overlay(profiles.text(), flags.profiles));
-    }
     PARTITA_ASSIGN_OR_RETURN(Cluster cluster, load_cluster(flags.cluster, library));
     const bool on_host = cluster.groups[0].device.host_update_rate == 0;
     if (cluster.groups.size() > 1 || cluster.groups[0].nodes > 1)
