@@ -107,7 +107,8 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
     frozen += n * untrained;
     frozen_bytes += n * (u.frozen_bytes[0] / static_cast<double>(l.tensor) + u.frozen_bytes[1]);
     frozen_bytes += n * (mixed ? untrained * element : 0);
-    largest_gathered = std::max(largest_gathered, d + e + (l.zero >= 3 ? untrained : 0));
+    const bool whole = l.zero < 3 && l.offload != OffloadMode::kAll;
+    largest_gathered = std::max(largest_gathered, d + e + (whole ? 0 : untrained));
     const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
     const double kept = saved_bytes(u, problem, device, l, false) + (puts_off ? put_off_bytes(u, problem, l) : 0);
     m.activations += n * kept * in_flight;
@@ -125,7 +126,7 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   double expert_group = std::max(1.0, group / static_cast<double>(l.expert));
   auto stored = [&](int from) { return l.zero >= from ? dense / group + expert / expert_group : dense + expert; };
   bool host_states = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
-  m.parameters = (host_parameters ? 0 : stored(3) * element) + frozen_bytes / (l.zero >= 3 ? group : 1);
+  m.parameters = host_parameters ? 0 : stored(3) * element + frozen_bytes / (l.zero >= 3 ? group : 1);
   m.stash = stashed_versions(l, in_flight) * stored(3) * element;
   double gradient = mixed ? software.gradient_bytes : 4;
   // Without its states a rank still has the weights in f32, and sums gradients up in f32.

@@ -90,7 +90,9 @@ bool CostModel::gathers_each_pass(const Layout& l) {
 std::array<Move, 2> CostModel::gather_moves(const UnitCost& unit, const Layout& l) const {
   const double element = problem_.options.element_bytes(),
                scattered = unit.gather_bytes * travelling_bytes(problem_.compress, element) / element;
-  return {Move{TrafficKind::kData, CollectiveKind::kAllGather, shard_ranks(l), unit.gather_bytes + unit.frozen_bytes},
+  const bool all = l.zero >= 3 || l.offload == OffloadMode::kAll;  // else frozen weights lie whole on the device
+  const double gathered = unit.gather_bytes + (all ? unit.frozen_bytes : 0);
+  return {Move{TrafficKind::kData, CollectiveKind::kAllGather, shard_ranks(l), gathered},
           Move{TrafficKind::kData, CollectiveKind::kReduceScatter, shard_ranks(l), scattered}};
 }
 

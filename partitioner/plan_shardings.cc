@@ -377,14 +377,14 @@ class Planner {
       bool parts = (s.kind == StateKind::kOptimizer && layout_.zero >= 1) ||
                    (s.kind == StateKind::kAccumulator && layout_.zero >= 2) ||
                    (s.kind == StateKind::kParameter && layout_.zero >= (masters ? 1 : 3)) ||
-                   (s.kind == StateKind::kFrozen && layout_.zero >= 3 && is_float(graph.type(s.value).dtype));
+                   (is_frozen_weight(graph, s) && layout_.zero >= 3);
       Sharding stored = parts ? in_parts(c, shape) : c;
       if (s.kind == StateKind::kAccumulator && (!parts || !fits || stored == c)) {
         plan_.states.push_back(std::nullopt);
       } else if (own) {
-        plan_.states.push_back(StateLayout{stored, c, parts ? gather_time() : GatherTime::kPass, on_host(s)});
+        plan_.states.push_back(StateLayout{stored, c, parts ? gather_time() : GatherTime::kPass, on_host(graph, s)});
       } else {
-        plan_.states.push_back(StateLayout{stored, stored, GatherTime::kMicroBatch, on_host(s)});
+        plan_.states.push_back(StateLayout{stored, stored, GatherTime::kMicroBatch, on_host(graph, s)});
       }
     }
     return absl::OkStatus();
@@ -396,10 +396,14 @@ class Planner {
     return batch_.micro_batches / batch_.slice_ranks * batch_.parts > 1 ? GatherTime::kStep : GatherTime::kMicroBatch;
   }
 
-  bool on_host(const State& s) const {
+  static bool is_frozen_weight(const Graph& graph, const State& s) {
+    return s.kind == StateKind::kFrozen && is_float(graph.type(s.value).dtype);
+  }
+
+  bool on_host(const Graph& graph, const State& s) const {
     OffloadMode mode = recipe_.pin.offload.value_or(OffloadMode::kNone);
     return (s.kind == StateKind::kOptimizer && !s.parameter.empty() && mode != OffloadMode::kNone) ||
-           (s.kind == StateKind::kParameter && mode == OffloadMode::kAll);
+           ((s.kind == StateKind::kParameter || is_frozen_weight(graph, s)) && mode == OffloadMode::kAll);
   }
 
   static bool same_shape(const Sharding& s, const Shape& shape) {

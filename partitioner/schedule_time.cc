@@ -90,7 +90,7 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   c.expert = move_seconds(group, c.forward_moves, TrafficKind::kExpert);
   auto [dense, expert] = local_parameters(u, l);
   c.gather_bytes = (dense + expert) * problem_.options.element_bytes();
-  c.frozen_bytes = l.zero >= 3 ? local_frozen(u, l) * problem_.options.element_bytes() : 0;
+  c.frozen_bytes = local_frozen(u, l) * problem_.options.element_bytes();
   return c;
 }
 
@@ -134,7 +134,7 @@ std::vector<std::vector<ChunkParts>> CostModel::stage_costs(const Layout& whole)
         const auto [gathered, scattered] = gather_moves(c, l);
         double gather = message_seconds(group, gathered, software.gather_message_bytes),
                scatter = message_seconds(group, scattered, software.gather_message_bytes);
-        if (l.offload == OffloadMode::kAll) gather += c.gather_bytes / group.device.host_bandwidth;
+        if (l.offload == OffloadMode::kAll) gather += (c.gather_bytes + c.frozen_bytes) / group.device.host_bandwidth;
         const bool each = gathers_each_pass(l);
         auto add = [&](PassParts& pass, double moved, double beside, double slowing) {
           const double waited = exposed(moved, beside, software.overlap_gather);

@@ -84,7 +84,7 @@ class CostModel {
   struct UnitCost {
     double forward = 0, input_gradient = 0, weight_gradient = 0, recompute = 0;
     double tensor_forward = 0, tensor_backward = 0, context_forward = 0, context_backward = 0, expert = 0;
-    double gather_bytes = 0, frozen_bytes = 0;        // of trained parameters, of frozen weights that are sharded
+    double gather_bytes = 0, frozen_bytes = 0;        // of trained parameters, of frozen weights
     std::vector<Move> forward_moves, backward_moves;  // of which those times are
   };
   using Key = std::tuple<const DeviceGroup*, int64_t, int64_t, int64_t, int64_t, bool, RecomputeMode>;

@@ -572,21 +572,23 @@ TEST(Memory, CountsFrozenWeights) {
   l.tensor = 2, l.data = 2;
   Workload frozen = w;
   frozen.kinds[1].frozen = {1e8, 3e7}, frozen.kinds[1].frozen_bytes = {4e8, 12e7};
-  auto predicted = [&](const Workload& of, int zero) {
+  CostModel of_trained(problem(w, c, 8)), of_frozen(problem(frozen, c, 8));
+  auto predicted = [&](CostModel& model, int zero) {
     l.zero = zero;
-    const Problem p = problem(of, c, 8);
-    return CostModel(p).predict(l, false);
+    return model.predict(l, false);
   };
   constexpr double kStored = 12 * 8e7 * (4 + 2);  // f32, and the copy in bf16
-  Prediction without = predicted(w, 2), with = predicted(frozen, 2);
+  Prediction without = predicted(of_trained, 2), with = predicted(of_frozen, 2);
   EXPECT_DOUBLE_EQ(with.memory[0].parameters - without.memory[0].parameters, kStored);
   EXPECT_DOUBLE_EQ(with.memory[0].transient, without.memory[0].transient);
   EXPECT_DOUBLE_EQ(with.step_seconds, without.step_seconds);
-  without = predicted(w, 3), with = predicted(frozen, 3);
+  without = predicted(of_trained, 3), with = predicted(of_frozen, 3);
   EXPECT_DOUBLE_EQ(with.memory[0].parameters - without.memory[0].parameters, kStored / 2);
   EXPECT_GT(with.memory[0].transient - without.memory[0].transient, 8e7 * 2);
   EXPECT_GT(with.breakdown.gathers, without.breakdown.gathers);
   EXPECT_DOUBLE_EQ(with.memory[0].gradients, without.memory[0].gradients);
+  l.offload = OffloadMode::kAll;
+  EXPECT_EQ(predicted(of_frozen, 3).memory[0].parameters, 0);
 }
 
 // Of what is kept and moved, an RMS norm that is run as a chain adds its own bytes, and a split vocabulary all logits.
