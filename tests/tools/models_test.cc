@@ -15,6 +15,7 @@
 #include "tests/temp_folder.h"
 #include "tests/tools/command.h"
 #include "tests/tools/losses.h"
+#include "tests/tools/model_folders.h"
 
 namespace partita {
 namespace {
@@ -70,16 +71,6 @@ Training train(const std::string& folder, size_t steps, const std::string& flags
   EXPECT_EQ(done.code, 0) << folder << ": " << done.text;
   run.losses = read_losses(run.metrics);
   return run;
-}
-
-std::vector<std::string> model_folders() {
-  std::vector<std::string> folders;
-  if (!fs::exists(PARTITA_MODELS)) return folders;
-  for (const auto& entry : fs::directory_iterator(PARTITA_MODELS)) {
-    if (fs::exists(entry.path() / "expected.npz")) folders.push_back(entry.path().string());
-  }
-  std::sort(folders.begin(), folders.end());
-  return folders;
 }
 
 // `slack`: times the limit. Sums in another order round otherwise, and where a gradient is near zero AdamW makes a
@@ -186,29 +177,6 @@ TEST(Models_MicroBatches, HoldOrAreRefused) {
     expect_holds(folder, *expected, train(folder, array(*expected, "loss_f64").size(), flags, out, "micro"), 2);
   }
   EXPECT_LT(refused, folders.size() / 2);
-}
-
-// What the search finds for a cluster, with no pin, is a program, and the serial one.
-TEST(Models_EverySearchedPlan, CompilesAndEqualsSerial) {
-  std::vector<std::string> folders = model_folders();
-  folders.push_back(std::string(PARTITA_TEST_DATA) + "/gpt2");
-  for (const std::string& folder : folders) {
-    std::string model = folder + (fs::exists(folder + "/model.onnx") ? "/model.onnx" : "/training_model.onnx") +
-                        " --train " + folder + "/train.yaml --quiet ";
-    for (const char* cluster : {"device: cpu\n", "devices_per_node: 8\ndevice: RTX-4090\n"}) {
-      SCOPED_TRACE(folder + " on " + cluster);
-      TempFolder out;
-      out.write("cluster.yaml", cluster);
-      Outcome plan = run_command(partita_program() + " plan " + model + "--cluster " + (out / "cluster.yaml") + " -o " +
-                                 (out / "plan.json"));
-      ASSERT_EQ(plan.code, 0) << plan.text;
-      Outcome compiled = run_command(partita_program() + " compile " + model + "--plan " + (out / "plan.json") +
-                                     " -o " + (out / "bundle"));
-      ASSERT_EQ(compiled.code, 0) << compiled.text;
-      Outcome verified = run_command(partita_program() + " verify --numeric " + (out / "bundle"));
-      EXPECT_EQ(verified.code, 0) << verified.text;
-    }
-  }
 }
 
 // A plan of one sample a micro-batch is compiled, or refused for the reason that the compiler has.
