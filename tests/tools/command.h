@@ -49,5 +49,6 @@ inline Outcome run_command(const std::string& command) {
 }
 
 inline std::string partita_program() { return std::string(PARTITA_BUILD) + "/tools/partita"; }
+inline Outcome run_partita(const std::string& arguments) { return run_command(partita_program() + " " + arguments); }
 
 }  // namespace partita

@@ -8,8 +8,7 @@
 
 #include "nlohmann/json.hpp"
 #include "tests/temp_folder.h"
-#include "tests/tools/command.h"
-#include "tests/tools/losses.h"
+#include "tests/tools/carried_model.h"
 
 namespace partita {
 namespace {
@@ -27,25 +26,18 @@ class MixedPlan : public testing::Test {
  protected:
   void SetUp() override {
     out_.write("cluster.yaml", kCluster);
-    out_.write("text.bin", std::string(60000, 'a') + std::string(60000, 'b'));
+    write_text(out_);
     planned_ = plan("plan.json", "");
     ASSERT_EQ(planned_.code, 0) << planned_.text;
     plan_ = nlohmann::json::parse(TempFolder::read(out_ / "plan.json"));
   }
 
-  Outcome partita(const std::string& arguments) { return run_command(partita_program() + " " + arguments); }
   Outcome plan(const std::string& file, const std::string& flags) {
-    return partita("plan " + model() + "--cluster " + (out_ / "cluster.yaml") + " -o " + (out_ / file) + " " + flags);
+    return run_partita("plan " + kCarriedModel + "--cluster " + (out_ / "cluster.yaml") + " -o " + (out_ / file) + " " +
+                       flags);
   }
-  std::string model() const { return model_ + "/model.onnx --train " + model_ + "/train.yaml "; }
-  std::vector<double> train(const std::string& flags) {
-    Outcome o = partita("train " + model() + "--quiet --steps 3 --data " + (out_ / "text.bin") + " --metrics " +
-                        (out_ / "m.jsonl") + " " + flags);
-    EXPECT_EQ(o.code, 0) << o.text;
-    return read_losses(out_ / "m.jsonl");
-  }
+  std::vector<double> train(const std::string& flags) const { return train_carried(out_, flags); }
 
-  std::string model_ = std::string(PARTITA_TEST_DATA) + "/gpt2";
   TempFolder out_;
   Outcome planned_;
   nlohmann::json plan_;
@@ -77,17 +69,18 @@ TEST_F(MixedPlan, TrainsAsOneRankDoes) {
 }
 
 TEST_F(MixedPlan, IsProvedEqualToTheSerialProgram) {
-  Outcome compiled = partita("compile " + model() + "--plan " + (out_ / "plan.json") + " -o " + (out_ / "bundle"));
+  Outcome compiled =
+      run_partita("compile " + kCarriedModel + "--plan " + (out_ / "plan.json") + " -o " + (out_ / "bundle"));
   ASSERT_EQ(compiled.code, 0) << compiled.text;
-  Outcome verified = partita("verify --numeric " + (out_ / "bundle"));
+  Outcome verified = run_partita("verify --numeric " + (out_ / "bundle"));
   EXPECT_EQ(verified.code, 0) << verified.text;
   EXPECT_THAT(verified.text, HasSubstr("verified: 3 ranks in 2 stages"));
 }
 
 // The two kinds are the same processor here: what was measured takes the slow one's constants to those of the fast one.
 TEST_F(MixedPlan, AMeasuredRunCorrectsEachKind) {
-  Outcome run = partita("train " + model() + "--quiet --steps 8 --data " + (out_ / "text.bin") + " --plan " +
-                        (out_ / "plan.json") + " --profile " + (out_ / "trace.json"));
+  Outcome run = run_partita("train " + kCarriedModel + "--quiet --steps 8 --data " + (out_ / "text.bin") + " --plan " +
+                            (out_ / "plan.json") + " --profile " + (out_ / "trace.json"));
   ASSERT_EQ(run.code, 0) << run.text;
   const std::string refine = "--refine " + (out_ / "trace.json") + " --ran " + (out_ / "plan.json");
   Outcome refined = plan("again.json", refine + " --refined-profile " + (out_ / "refined.yaml"));
@@ -105,7 +98,8 @@ TEST_F(MixedPlan, AMeasuredRunCorrectsEachKind) {
   for (const char* device : {"fast:", "slow:"}) EXPECT_THAT(profiles, HasSubstr(device));
 
   ASSERT_EQ(
-      partita("report " + (out_ / "plan.json") + " -o " + (out_ / "r.html") + " --trace " + (out_ / "trace.json")).code,
+      run_partita("report " + (out_ / "plan.json") + " -o " + (out_ / "r.html") + " --trace " + (out_ / "trace.json"))
+          .code,
       0);
   const std::string page = TempFolder::read(out_ / "r.html");
   EXPECT_THAT(page, HasSubstr("Predicted and measured, fast: ranks 0 to 1, stage 0"));
@@ -119,17 +113,17 @@ TEST_F(MixedPlan, AMeasuredRunCorrectsEachKind) {
 
 // Every view of the plan says what each kind of device does.
 TEST_F(MixedPlan, ViewsTellTheGroups) {
-  Outcome explained = partita("explain " + (out_ / "plan.json") + " --what-if");
+  Outcome explained = run_partita("explain " + (out_ / "plan.json") + " --what-if");
   ASSERT_EQ(explained.code, 0) << explained.text;
   EXPECT_THAT(explained.text, HasSubstr("slow: ranks 2 to 2"));
   EXPECT_THAT(explained.text, HasSubstr("groups in the order 1 x slow + 2 x fast"));
-  Outcome simulated = partita("simulate " + (out_ / "plan.json"));
+  Outcome simulated = run_partita("simulate " + (out_ / "plan.json"));
   EXPECT_EQ(simulated.code, 0) << simulated.text;
-  Outcome swept = partita("sweep " + model() + "--cluster " + (out_ / "cluster.yaml") + " --devices 3,6");
+  Outcome swept = run_partita("sweep " + kCarriedModel + "--cluster " + (out_ / "cluster.yaml") + " --devices 3,6");
   ASSERT_EQ(swept.code, 0) << swept.text;
   EXPECT_THAT(swept.text, HasSubstr("stages data 2 | one device"));
   ASSERT_EQ(plan("other.json", "--pin data=1").code, 0);
-  Outcome differ = partita("diff " + (out_ / "plan.json") + " " + (out_ / "other.json"));
+  Outcome differ = run_partita("diff " + (out_ / "plan.json") + " " + (out_ / "other.json"));
   ASSERT_EQ(differ.code, 0) << differ.text;
   EXPECT_THAT(differ.text, HasSubstr("pin/stages/0/data: 2"));
 }

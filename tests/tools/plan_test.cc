@@ -8,8 +8,7 @@
 #include "base/cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/temp_folder.h"
-#include "tests/tools/command.h"
-#include "tests/tools/losses.h"
+#include "tests/tools/carried_model.h"
 
 namespace partita {
 namespace {
@@ -20,23 +19,15 @@ class PlanCommand : public testing::Test {
  protected:
   void SetUp() override {
     out_.write("cluster.yaml", "nodes: 1\ndevices_per_node: 4\ndevice: cpu\n");
-    out_.write("text.bin", std::string(60000, 'a') + std::string(60000, 'b'));
+    write_text(out_);
   }
 
-  std::string model() const { return model_ + "/model.onnx --train " + model_ + "/train.yaml "; }
-  Outcome partita(const std::string& arguments) { return run_command(partita_program() + " " + arguments); }
   Outcome plan(const std::string& flags, const std::string& file) {
-    return partita("plan " + model() + "--cluster " + (out_ / "cluster.yaml") + " --quiet -o " + (out_ / file) + " " +
-                   flags);
+    return run_partita("plan " + kCarriedModel + "--cluster " + (out_ / "cluster.yaml") + " --quiet -o " +
+                       (out_ / file) + " " + flags);
   }
-  std::vector<double> train(const std::string& flags) {
-    Outcome o = partita("train " + model() + "--quiet --steps 3 --data " + (out_ / "text.bin") + " --metrics " +
-                        (out_ / "m.jsonl") + " " + flags);
-    EXPECT_EQ(o.code, 0) << o.text;
-    return read_losses(out_ / "m.jsonl");
-  }
+  std::vector<double> train(const std::string& flags) const { return train_carried(out_, flags); }
 
-  std::string model_ = std::string(PARTITA_TEST_DATA) + "/gpt2";
   TempFolder out_;
 };
 
@@ -65,7 +56,7 @@ TEST_F(PlanCommand, ShardGroupsThatDoNotDivideAreRefused) {
 // explain plans again with the flags that the plan was made with.
 TEST_F(PlanCommand, ExplainKeepsTheFlagsOfThePlan) {
   ASSERT_EQ(plan("--pin pipeline=2 --pin micro_batch=1 --like zero1 --precision bf16", "plan.json").code, 0);
-  Outcome o = partita("explain " + (out_ / "plan.json") + " --what-if");
+  Outcome o = run_partita("explain " + (out_ / "plan.json") + " --what-if");
   ASSERT_EQ(o.code, 0) << o.text;
   std::smatch step, now;
   ASSERT_TRUE(std::regex_search(o.text, step, std::regex("step ([0-9.e+-]+) s"))) << o.text;
@@ -73,18 +64,19 @@ TEST_F(PlanCommand, ExplainKeepsTheFlagsOfThePlan) {
   EXPECT_EQ(step[1].str(), now[1].str());
   EXPECT_THAT(o.text, testing::Not(HasSubstr("twice the network")));  // there is none
   out_.write("cluster.yaml", "nodes: 1\ndevices_per_node: 2\ndevice: cpu\n");
-  EXPECT_THAT(partita("explain " + (out_ / "plan.json") + " --what-if").text, HasSubstr("has changed since"));
+  EXPECT_THAT(run_partita("explain " + (out_ / "plan.json") + " --what-if").text, HasSubstr("has changed since"));
 }
 
 // The first four of eight layers are frozen: stages still begin at layers, by name, and the weights are counted.
 TEST_F(PlanCommand, FrozenLayersHaveStages) {
   const std::string model = out_ / "m.onnx";
-  ASSERT_EQ(partita("model gpt --layers 8 --hidden 1024 --heads 8 --vocab 1000 --seq 128 -o " + model).code, 0);
+  ASSERT_EQ(run_partita("model gpt --layers 8 --hidden 1024 --heads 8 --vocab 1000 --seq 128 -o " + model).code, 0);
   out_.write("cluster.yaml", "device: RTX-4090\ndevices_per_node: 4\n");
   auto planned = [&](const std::string& frozen) {
     out_.write("t.yaml", "optimizer: {kind: adamw}\nbatch: {global: 16}\n" + frozen);
-    Outcome o = partita("plan " + model + " --train " + (out_ / "t.yaml") + " --cluster " + (out_ / "cluster.yaml") +
-                        " --quiet --pin pipeline=4 --pin schedule=1f1b -o " + (out_ / "p.json"));
+    Outcome o =
+        run_partita("plan " + model + " --train " + (out_ / "t.yaml") + " --cluster " + (out_ / "cluster.yaml") +
+                    " --quiet --pin pipeline=4 --pin schedule=1f1b -o " + (out_ / "p.json"));
     EXPECT_EQ(o.code, 0) << o.text;
     return nlohmann::json::parse(TempFolder::read(out_ / "p.json"));
   };
@@ -101,13 +93,13 @@ TEST_F(PlanCommand, FrozenLayersHaveStages) {
 TEST_F(PlanCommand, ReportsHoldAMeasuredRunBesideThePlan) {
   out_.write("cluster.yaml", "device: cpu\ndevices_per_node: 2\n");
   ASSERT_EQ(plan("--like ddp", "plan.json").code, 0);
-  Outcome run = partita("train " + model() + "--quiet --steps 6 --data " + (out_ / "text.bin") + " --plan " +
-                        (out_ / "plan.json") + " --profile " + (out_ / "trace.json"));
+  Outcome run = run_partita("train " + kCarriedModel + "--quiet --steps 6 --data " + (out_ / "text.bin") + " --plan " +
+                            (out_ / "plan.json") + " --profile " + (out_ / "trace.json"));
   ASSERT_EQ(run.code, 0) << run.text;
   const std::string report = "report " + (out_ / "plan.json") + " -o " + (out_ / "r.html");
-  ASSERT_EQ(partita(report).code, 0);
+  ASSERT_EQ(run_partita(report).code, 0);
   EXPECT_THAT(TempFolder::read(out_ / "r.html"), testing::Not(HasSubstr("Predicted and measured")));
-  Outcome o = partita(report + " --trace " + (out_ / "trace.json"));
+  Outcome o = run_partita(report + " --trace " + (out_ / "trace.json"));
   ASSERT_EQ(o.code, 0) << o.text;
   const std::string page = TempFolder::read(out_ / "r.html");
   for (const char* row : {"matrix products", "update", "communication", "the step"}) {
@@ -117,14 +109,14 @@ TEST_F(PlanCommand, ReportsHoldAMeasuredRunBesideThePlan) {
     EXPECT_GT(std::stod(found[1]), 0) << row;
     EXPECT_GT(std::stod(found[2]), 0) << row;
   }
-  EXPECT_EQ(partita(report + " --trace " + (out_ / "text.bin")).code, 2);
+  EXPECT_EQ(run_partita(report + " --trace " + (out_ / "text.bin")).code, 2);
 }
 
 TEST_F(PlanCommand, SweepsTellWhatTheyCannotPlan) {
   out_.write("cluster.yaml", "nodes: 1\ndevices_per_node: 3\ndevice: A100-40GB\n");
-  std::string sweep = "sweep " + model() + "--cluster " + (out_ / "cluster.yaml");
+  std::string sweep = "sweep " + kCarriedModel + "--cluster " + (out_ / "cluster.yaml");
   Outcome o =
-      partita(sweep + " --devices 1,2,4,6 --tokens 1e9 --svg " + (out_ / "s.svg") + " --csv " + (out_ / "s.csv"));
+      run_partita(sweep + " --devices 1,2,4,6 --tokens 1e9 --svg " + (out_ / "s.svg") + " --csv " + (out_ / "s.csv"));
   ASSERT_EQ(o.code, 0) << o.text;
   EXPECT_THAT(o.text, HasSubstr("4          - expected whole nodes of 3 devices"));
   EXPECT_THAT(o.text, HasSubstr("between nodes of 3: ethernet"));
@@ -134,9 +126,9 @@ TEST_F(PlanCommand, SweepsTellWhatTheyCannotPlan) {
   for (const char* size : {"1", "2", "6"})
     EXPECT_THAT(chart,
                 testing::ContainsRegex(cat("<title>", size, " devices: [0-9.e-]+ s a step, [0-9.]+ days, \\$[0-9.]+")));
-  EXPECT_EQ(partita(sweep + " --devices 4,5").code, 2);
+  EXPECT_EQ(run_partita(sweep + " --devices 4,5").code, 2);
   out_.write("cluster.yaml", "device: {like: A100-40GB, memory: 1e9}\n");  // less than the reserve
-  EXPECT_EQ(partita(sweep + " --devices 1,2").code, 3);
+  EXPECT_EQ(run_partita(sweep + " --devices 1,2").code, 3);
 }
 
 // Stages as they are pinned: the plan prices them, and what is compiled from it has them.
@@ -153,13 +145,14 @@ TEST_F(PlanCommand, PinnedStagesAreThoseOfThePlan) {
     const nlohmann::json plan = nlohmann::json::parse(TempFolder::read(out_ / "plan.json"));
     ASSERT_EQ(plan["stages"].size(), 2u);
     EXPECT_EQ(plan["stages"][1]["chunks"][0]["first_unit"], 2);
-    EXPECT_THAT(partita("explain " + (out_ / "plan.json")).text, HasSubstr("stages begin at: transformer.h.1.*"));
+    EXPECT_THAT(run_partita("explain " + (out_ / "plan.json")).text, HasSubstr("stages begin at: transformer.h.1.*"));
     std::vector<double> losses = train("--plan " + (out_ / "plan.json"));
     ASSERT_EQ(losses.size(), one.size());
     for (size_t k = 0; k < one.size(); ++k) EXPECT_NEAR(losses[k] / one[k], 1, 1e-5) << k;
     const std::string bundles[] = {out_ / "pinned", out_ / "planned"};
-    Outcome pinned = partita("compile " + model() + "--quiet --ranks 4 -o " + bundles[0] + " " + flags),
-            again = partita("compile " + model() + "--quiet --plan " + (out_ / "plan.json") + " -o " + bundles[1]);
+    Outcome pinned = run_partita("compile " + kCarriedModel + "--quiet --ranks 4 -o " + bundles[0] + " " + flags),
+            again = run_partita("compile " + kCarriedModel + "--quiet --plan " + (out_ / "plan.json") + " -o " +
+                                bundles[1]);
     ASSERT_EQ(pinned.code, 0) << pinned.text;
     ASSERT_EQ(again.code, 0) << again.text;
     for (const char* file : {"/verify/rank.0.ir", "/verify/rank.1.ir"})
@@ -195,20 +188,21 @@ TEST_F(PlanCommand, CompiledStagesHoldTheParametersOfThePlan) {
     SCOPED_TRACE(cat(c.layers, " layers, ", c.ranks, " ranks, ", c.pins));
     const std::string model = out_ / "gpt.onnx", train = out_ / "train.yaml";
     out_.write("train.yaml", "batch: {global: 8}\nloss: {kind: output}\noptimizer: {kind: adamw, lr: 0.001}\n");
-    Outcome made = partita(cat("model gpt --layers ", c.layers, " --hidden 64 --heads 4 --vocab 2048 --seq 32 ",
-                               "--with-weights --quiet -o ", model));
+    Outcome made = run_partita(cat("model gpt --layers ", c.layers, " --hidden 64 --heads 4 --vocab 2048 --seq 32 ",
+                                   "--with-weights --quiet -o ", model));
     ASSERT_EQ(made.code, 0) << made.text;
     out_.write("ranks.yaml", cat("nodes: 1\ndevices_per_node: ", c.ranks, "\ndevice: cpu\n"));
     const std::string schedule = c.pins == std::string("interleave=2") ? " --pin schedule=interleaved" : "";
-    Outcome planned = partita(cat("plan ", model, " --train ", train, " --cluster ", out_ / "ranks.yaml",
-                                  " --pin data=1 --pin tensor=1 --pin micro_batch=1 --pin recompute=none --pin ",
-                                  c.pins, schedule, " -o ", out_ / "plan.json"));
+    Outcome planned = run_partita(cat("plan ", model, " --train ", train, " --cluster ", out_ / "ranks.yaml",
+                                      " --pin data=1 --pin tensor=1 --pin micro_batch=1 --pin recompute=none --pin ",
+                                      c.pins, schedule, " -o ", out_ / "plan.json"));
     ASSERT_EQ(planned.code, 0) << planned.text;
     nlohmann::json plan = nlohmann::json::parse(TempFolder::read(out_ / "plan.json"));
     EXPECT_THAT(plan["layout"].get<std::string>(), HasSubstr(c.layout));
     ASSERT_EQ(plan["stages"].size(), static_cast<size_t>(c.ranks));
     auto compile = [&](const std::string& file) {
-      return partita(cat("compile ", model, " --train ", train, " --quiet -o ", out_ / "b", " --plan ", out_ / file));
+      return run_partita(
+          cat("compile ", model, " --train ", train, " --quiet -o ", out_ / "b", " --plan ", out_ / file));
     };
     Outcome compiled = compile("plan.json");
     ASSERT_EQ(compiled.code, 0) << compiled.text;
@@ -224,7 +218,7 @@ TEST_F(PlanCommand, CompiledStagesHoldTheParametersOfThePlan) {
         EXPECT_EQ(ir.find(cat("parameter \"transformer.h.", block, ".")) != ir.npos, here) << stage << " " << block;
       }
     }
-    Outcome proved = partita("verify " + (out_ / "b"));
+    Outcome proved = run_partita("verify " + (out_ / "b"));
     EXPECT_EQ(proved.code, 0) << proved.text;
     // Another number of stages has other cuts.
     if (c.ranks == 4) {
@@ -235,14 +229,14 @@ TEST_F(PlanCommand, CompiledStagesHoldTheParametersOfThePlan) {
     out_.write("without.json", plan.dump());
     compiled = compile("without.json");
     EXPECT_EQ(compiled.code, 0) << compiled.text;
-    EXPECT_THAT(partita("explain " + (out_ / "without.json")).text, HasSubstr("compile balances the stages anew"));
+    EXPECT_THAT(run_partita("explain " + (out_ / "without.json")).text, HasSubstr("compile balances the stages anew"));
   }
 }
 
 TEST_F(PlanCommand, WhatDoesNotFitThePlanIsRefused) {
   ASSERT_EQ(plan("--pin pipeline=1 --pin recompute=none", "plan.json").code, 0);
   auto compile = [&](const std::string& flags) {
-    return partita("compile " + model() + "-o " + (out_ / "bundle") + " --plan " + flags);
+    return run_partita("compile " + kCarriedModel + "-o " + (out_ / "bundle") + " --plan " + flags);
   };
   Outcome ranks = compile((out_ / "plan.json") + " --ranks 3");
   EXPECT_EQ(ranks.code, 2) << ranks.text;
@@ -263,10 +257,10 @@ TEST_F(PlanCommand, WhatDoesNotFitThePlanIsRefused) {
 // On devices of any size, down to those that nothing fits: what the plan offers, compile takes.
 TEST_F(PlanCommand, WhatIsOfferedFits) {
   const std::string model = out_ / "m.onnx", train = out_ / "t.yaml";
-  ASSERT_EQ(
-      partita("model gpt --layers 4 --hidden 256 --heads 4 --vocab 8000 --seq 256 --with-weights --quiet -o " + model)
-          .code,
-      0);
+  ASSERT_EQ(run_partita(
+                "model gpt --layers 4 --hidden 256 --heads 4 --vocab 8000 --seq 256 --with-weights --quiet -o " + model)
+                .code,
+            0);
   out_.write("t.yaml", "optimizer: {kind: adamw}\nbatch: {global: 16}\nprecision: bf16\nloss: {kind: output}\n");
   const std::string flags = model + " --train " + train + " --quiet ";
   size_t offered = 0, none = 0, refused = 0;
@@ -274,7 +268,8 @@ TEST_F(PlanCommand, WhatIsOfferedFits) {
     SCOPED_TRACE(memory);
     out_.write("cluster.yaml",
                cat("devices_per_node: 4\ndevice: {like: RTX-4090, reserve: 0, memory: ", memory, "}\n"));
-    Outcome planned = partita("plan " + flags + "--cluster " + (out_ / "cluster.yaml") + " -o " + (out_ / "p.json"));
+    Outcome planned =
+        run_partita("plan " + flags + "--cluster " + (out_ / "cluster.yaml") + " -o " + (out_ / "p.json"));
     if (planned.code == 3) {
       ++none;
       continue;
@@ -285,7 +280,7 @@ TEST_F(PlanCommand, WhatIsOfferedFits) {
     refused += plan["search"]["laid_out"].get<size_t>() - 1;
     for (const nlohmann::json& bytes : plan["predicted"]["program_bytes"])
       EXPECT_LE(bytes.get<double>(), std::stod(memory));
-    Outcome compiled = partita("compile " + flags + "--plan " + (out_ / "p.json") + " -o " + (out_ / "b"));
+    Outcome compiled = run_partita("compile " + flags + "--plan " + (out_ / "p.json") + " -o " + (out_ / "b"));
     EXPECT_EQ(compiled.code, 0) << plan["layout"] << compiled.text;
   }
   EXPECT_GT(offered, 2u);
@@ -297,7 +292,7 @@ TEST_F(PlanCommand, WhatIsOfferedFits) {
 TEST_F(PlanCommand, AProgramThatNeedsMoreThanThePlansDevicesIsRefused) {
   ASSERT_EQ(plan("--pin pipeline=1 --pin recompute=none", "plan.json").code, 0);
   auto compile = [&](const std::string& flags) {
-    return partita("compile " + model() + "-o " + (out_ / "bundle") + " --plan " + flags);
+    return run_partita("compile " + kCarriedModel + "-o " + (out_ / "bundle") + " --plan " + flags);
   };
   EXPECT_EQ(compile(out_ / "plan.json").code, 0);
   std::string text = TempFolder::read(out_ / "plan.json"), capacity = "\"capacity_bytes\": ";

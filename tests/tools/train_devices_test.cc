@@ -4,8 +4,7 @@
 
 #include "nlohmann/json.hpp"
 #include "tests/temp_folder.h"
-#include "tests/tools/command.h"
-#include "tests/tools/losses.h"
+#include "tests/tools/carried_model.h"
 
 namespace partita {
 namespace {
@@ -14,13 +13,11 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 
-const std::string kModel = std::string(PARTITA_TEST_DATA) + "/gpt2";
-
 struct Train {
-  Train() { out.write("text.bin", std::string(60000, 'a') + std::string(60000, 'b')); }
+  Train() { write_text(out); }
   Outcome run(const std::string& flags, const std::string& environment = "") const {
-    return run_command(environment + " " + partita_program() + " train " + kModel + "/model.onnx --train " + kModel +
-                       "/train.yaml --data " + (out / "text.bin") + " --steps 3 " + flags);
+    return run_command(environment + " " + partita_program() + " train " + kCarriedModel + "--data " +
+                       (out / "text.bin") + " --steps 3 " + flags);
   }
   json read(const std::string& file) const { return json::parse(TempFolder::read(out / file)); }
   TempFolder out;
