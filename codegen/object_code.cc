@@ -201,15 +201,4 @@ std::string target_name(const std::string& cpu) {
   return cat("cpu:", resolved.ok() ? resolved->name : cpu);
 }
 
-absl::StatusOr<std::string> llvm_text(const NamedNest& nest, const std::string& name) {
-  PARTITA_ASSIGN_OR_RETURN(Cpu cpu, resolve_cpu(name));
-  PARTITA_ASSIGN_OR_RETURN(auto machine, make_machine(cpu));
-  llvm::LLVMContext context;
-  auto module = make_module(context, std::span(&nest, 1), cpu, *machine);
-  std::string text;
-  llvm::raw_string_ostream stream(text);
-  module->print(stream, nullptr);
-  return text;
-}
-
 }  // namespace partita

@@ -31,7 +31,5 @@ absl::StatusOr<std::vector<uint8_t>> compile_module(llvm::Module& module, const 
 
 // "x86-64-v4" and the like for "host": what Program::target says.
 std::string target_name(const std::string& cpu);
-// The optimized LLVM IR of one nest, to read.
-absl::StatusOr<std::string> llvm_text(const NamedNest& nest, const std::string& cpu);
 
 }  // namespace partita

@@ -66,14 +66,13 @@ class Conversion {
   const int version;  // of the operator set that the node's domain has here
   std::vector<OnnxValue> outputs;
 
-  // Inputs. in() throws for an absent one; or_none() gives kNoValue instead.
+  // Inputs. in() throws for an absent one.
   int count() const { return static_cast<int>(inputs_.size()); }
   bool has(int k) const {
     return k < count() && inputs_[k] != nullptr && inputs_[k]->kind != OnnxValue::Kind::kNothing;
   }
   const OnnxValue& any(int k) const;
   ValueId in(int k) const;
-  ValueId or_none(int k) const { return has(k) ? in(k) : kNoValue; }
   const std::vector<ValueId>& sequence(int k) const;
   TensorType type(int k) const { return e.type(in(k)); }
   Shape shape(int k) const { return e.shape(in(k)); }

@@ -135,13 +135,4 @@ double ring_latency(const DeviceGroup& group, RankAxis axis) {
   return axis.size > 1 ? ring_latency(levels(group, axis), static_cast<double>(axis.size)) : 0;
 }
 
-double slowest_bandwidth(const DeviceGroup& group, RankAxis axis) {
-  double inside = 1, slowest = 1e30;
-  for (const Level& l : levels(group, axis)) {
-    slowest = std::min(slowest, l.link->bandwidth * l.link->efficiency * inside);
-    inside *= l.members;
-  }
-  return slowest;
-}
-
 }  // namespace partita

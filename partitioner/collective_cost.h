@@ -31,7 +31,4 @@ std::vector<double> level_members(const DeviceGroup& group, RankAxis axis);
 // Seconds that the first bytes take once round the axis's ranks.
 double ring_latency(const DeviceGroup& group, RankAxis axis);
 
-// Bytes/s that a large message of a collective over the axis reaches on the slowest level that it crosses.
-double slowest_bandwidth(const DeviceGroup& group, RankAxis axis);
-
 }  // namespace partita

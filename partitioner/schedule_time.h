@@ -37,7 +37,7 @@ struct Prediction {
   Breakdown breakdown;
   double flops = 0;  // of the model in one step, without recompute
   double bubble_share = 0;
-  std::string gradient_algorithm, tensor_algorithm;
+  std::string gradient_algorithm;  // of the sums of gradients: "ring", …
 
   double most_memory() const { return memory[static_cast<size_t>(worst_stage)].total(); }
 };

@@ -317,7 +317,6 @@ class Analysis {
           g_.type(p).rank() >= 3 && out_.experts > 1 && g_.type(p).shape[0] == static_cast<int64_t>(out_.experts);
       if (expert) w.expert_parameters += e;
       w.parameters[split.divides(p) ? 0 : 1] += e;
-      ++w.parameter_tensors;
     }
     for (ValueId p : units_.units[u].frozen) {
       const size_t part = split.divides(p) ? 0 : 1;

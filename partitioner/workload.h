@@ -52,12 +52,11 @@ struct UnitWork {
   TensorParts parameters = {0, 0};
   double expert_parameters = 0;
   TensorParts frozen = {0, 0}, frozen_bytes = {0, 0};  // of weights that are not trained: elements; bytes in the file
-  double parameter_tensors = 0;
-  TensorParts saved = {0, 0};        // float values kept for backward
-  TensorParts saved_bytes = {0, 0};  // others (indices, masks), in bytes
-  TensorParts composed = {0, 0};     // results of ops that frameworks run as chains of single operations
-  double input = 0;                  // float values that come from earlier units
-  double largest = 0;                // the largest float value that is made here
+  TensorParts saved = {0, 0};                          // float values kept for backward
+  TensorParts saved_bytes = {0, 0};                    // others (indices, masks), in bytes
+  TensorParts composed = {0, 0};  // results of ops that frameworks run as chains of single operations
+  double input = 0;               // float values that come from earlier units
+  double largest = 0;             // the largest float value that is made here
   bool largest_split = false;
   std::vector<double> forward_reduces, backward_reduces;  // partial sums over the tensor axis, each a collective
   std::vector<double> batch_reduces;  // f32 sums over all samples of a batch, each a collective and one in backward
