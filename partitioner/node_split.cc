@@ -123,12 +123,21 @@ int NodeSplitter::cheapest_factor(const NodeUse& use, const std::vector<OperandL
 
 std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use, const FactorSplit& split) const {
   std::vector<std::vector<int>> pass(use.present.size());
-  std::map<int, int> group_of;  // axis -> the linear group that passes it; other operands are completed
+  std::map<int, int> group_of;              // axis -> the linear group that passes it; other operands are completed
+  std::set<std::pair<int, int>> completed;  // axes and linear groups whose sums are not waited with
+  for (size_t k = 0; k < pass.size(); ++k) {
+    const int group = use.formula.inputs[k].linear;
+    if (group < 0 || use.shardings[k].kind != PartialKind::kSum) continue;
+    for (int axis : use.shardings[k].partial) {
+      if (completed_for_all(use, k, axis) || widens(use, axis)) completed.insert({axis, group});
+    }
+  }
   for (size_t k = 0; k < pass.size(); ++k) {
     int group = use.formula.inputs[k].linear;
     if (group < 0 || use.shardings[k].kind != PartialKind::kSum) continue;
     for (int axis : use.shardings[k].partial) {
-      bool sound = !takes(split, axis) && group_of.try_emplace(axis, group).first->second == group;
+      bool sound = !takes(split, axis) && !completed.count({axis, group}) &&
+                   group_of.try_emplace(axis, group).first->second == group;
       for (size_t j = 0; j < pass.size(); ++j) {
         bool joint = use.formula.inputs[j].linear == group;
         // Over micro-batches nothing is sent, and zeros are owed as well as they are there: the gradient of a slice is
@@ -141,11 +150,32 @@ std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use,
         sound = sound && (joint || axis == mesh_.time ||
                           elements(operand_shape(use.formula, use.formula.inputs[j])) <= 1 || is_lookup(use, k, j));
       }
-      sound = sound && !completed_for_all(use, k, axis);
       if (sound) pass[k].push_back(axis);
     }
   }
   return pass;
+}
+
+// A sum of activations is sent as it is, in 16 bits, rather than twice as large after a cast to f32. Those of
+// parameters' gradients are waited with until all micro-batches are added up.
+bool NodeSplitter::widens(const NodeUse& use, int axis) const {
+  const Segment segment = use.node.segment;
+  if (use.node.op->name != "cast" || use.node.weight_gradient || axis == mesh_.time) return false;
+  return (segment == Segment::kForward || segment == Segment::kBackward) &&
+         dtype_size(graph_.type(use.node.inputs[0]).dtype) == 2 &&
+         dtype_size(graph_.type(use.node.outputs[0]).dtype) > 2;
+}
+
+// Whether the node has to have the whole of a value, whatever it is a sum of.
+bool NodeSplitter::completes(const Node& node, ValueId v) const {
+  const Formula formula = bound_formula(graph_, node);
+  size_t present = 0;
+  for (ValueId in : node.inputs) {
+    if (in == kNoValue) continue;
+    if (in == v && formula.inputs[present].linear < 0) return true;
+    ++present;
+  }
+  return false;
 }
 
 bool NodeSplitter::is_zero(ValueId v) const {
@@ -154,11 +184,14 @@ bool NodeSplitter::is_zero(ValueId v) const {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-// A sum that several ops read is completed once for all of them, rather than by each for itself, where waiting makes it
-// no smaller and joins it with no other sum.
+// A sum that several ops read is completed once for all of them, rather than by each for itself, where one of them has
+// to, or where waiting makes it no smaller and joins it with no other sum. So the residual stream of a transformer is
+// whole (or split by sequence) from block to block, and what a block adds to it is completed, not the stream again.
 bool NodeSplitter::completed_for_all(const NodeUse& use, size_t operand, int axis) const {
   ValueId v = use.node.inputs[use.present[operand]];
   if (readers_[v].size() < 2 || axis == mesh_.time || use.node.op->sums_micro_batches) return false;
+  if (std::any_of(readers_[v].begin(), readers_[v].end(), [&](NodeId n) { return completes(graph_.nodes[n], v); }))
+    return true;
   for (size_t k = 0; k < use.present.size(); ++k) {
     if (k != operand && has(use.shardings[k].partial, axis)) return false;
   }

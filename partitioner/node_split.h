@@ -64,6 +64,8 @@ class NodeSplitter {
                       int axis, const std::set<size_t>& operands) const;
   std::vector<std::vector<int>> passing_partials(const NodeUse& use, const FactorSplit& split) const;
   bool completed_for_all(const NodeUse& use, size_t operand, int axis) const;
+  bool widens(const NodeUse& use, int axis) const;
+  bool completes(const Node& node, ValueId v) const;
   bool is_lookup(const NodeUse& use, size_t operand, size_t other) const;
   void scatter_sums(const NodeUse& use, const std::vector<std::vector<int>>& passing, FactorSplit& split) const;
   ShardingPlan::AxisUse axis_use(const Node& node) const;
