@@ -177,6 +177,12 @@ std::string summary(const Json& plan) {
     }
     text += fmt::format("its program, as compile lays it out: {} of {} beside the reserve (stage {} of {})\n",
                         gb(program[most].get<double>()), gb(room(most)), most, stages.size());
+    if (fits(p) && program[most].get<double>() > room(most))
+      text +=
+          "compile will refuse it: the program takes many times what is counted, so that no layout would do. The graph "
+          "spells out what the cost model takes for one op, as copies of experts' weights for each token; export that "
+          "op "
+          "in another way\n";
   }
   if (plan.contains("compared")) {
     text += "compared:\n";

@@ -24,6 +24,9 @@ constexpr size_t kReplayed = 8;
 constexpr int64_t kMostInterleaveApart = 4, kMostEffort = 300000;
 constexpr double kNever = 1e300;
 constexpr size_t kRefusals = 3;  // of layouts that divide work alike, before others are judged by them
+// A program of so many times what is counted is not what was counted: the graph spells something out that the cost
+// model takes for one op (a copy of an expert's weights for each token). Other layouts would not mend that.
+constexpr double kAnotherProgram = 8;
 
 struct Group {
   double bound;
@@ -75,6 +78,13 @@ void hold_program(Prediction& p, std::vector<double> bytes) {
     if (over <= p.missing_bytes) continue;
     p.missing_bytes = over, p.worst_stage = static_cast<int64_t>(s), p.fits = false;
   }
+}
+
+bool is_another(const Prediction& p, const std::vector<double>& bytes) {
+  for (size_t s = 0; s < bytes.size(); ++s) {
+    if (bytes[s] > room(p, s) && bytes[s] > kAnotherProgram * counted(p, s)) return true;
+  }
+  return false;
 }
 
 class Search {
@@ -412,6 +422,10 @@ class Search {
     ++out_.laid_out;
     auto bytes = options_.lay_out(named(best.layout));
     if (bytes.ok()) {
+      if (is_another(best.prediction, *bytes)) {
+        best.prediction.program_bytes = *std::move(bytes);
+        return true;
+      }
       hold_program(best.prediction, *std::move(bytes));
       if (best.prediction.fits) return true;
       if (!out_.nearest || best.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = best;

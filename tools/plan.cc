@@ -105,13 +105,12 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   }
   PARTITA_ASSIGN_OR_RETURN(Workload w, analyse(graph, options));
   *batch = static_cast<int64_t>(w.samples);
-  w.exported_batch = imported.info.any_batch ? 0 : *batch;
+  const bool grouped = recipe.semantics.moe && recipe.semantics.moe->group;  // then a run takes a group
+  w.exported_batch = imported.info.any_batch && !grouped ? 0 : *batch;
   if (!w.whole_batches) {
     const auto any = imported.info.any_batch ? std::optional(kAnalysisBatch) : std::nullopt;
     PARTITA_ASSIGN_OR_RETURN(w.whole_runs, why_whole(model, recipe, graph, any));
   }
-  // The samples that share a capacity are computed at once.
-  if (recipe.semantics.moe && recipe.semantics.moe->group && !recipe.batch.micro) recipe.batch.micro = *batch;
   return w;
 }
 

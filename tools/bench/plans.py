@@ -20,8 +20,9 @@ MODELS = {  # flags of `partita model`
 }
 RECIPE = "optimizer: {kind: adamw, lr: 1.0e-4}\nprecision: bf16\n"
 RESNET = "loss: {kind: cross_entropy, output: logits, target: target}\noptimizer: {kind: momentum, lr: 0.1}\nprecision: fp16\nsemantics: {batch_norm: replica}\n"
-# Published runs drop no token and weigh the router's load by micro-batch: as many places as tokens choose, for each sample.
-MIXTRAL = RECIPE + "semantics: {moe: {capacity_factor: 1, group: 1}}\n"
+# Published runs drop no token and weigh the router's load by micro-batch: as many places as tokens choose, for the samples
+# that the ranks of an expert axis of 8 compute at once.
+MIXTRAL = RECIPE + "semantics: {moe: {capacity_factor: 1, group: 8}}\n"
 RECIPES = {"ResNet-50": RESNET, "Mixtral 8x7B": MIXTRAL}
 A100 = "nodes: {nodes}\ndevices_per_node: 8\ndevice: A100-80GB\nlinks: [{{kind: nvlink3, group: 8}}, {{kind: infiniband, bandwidth: 25.0e+9}}]\n"
 H100 = "preset: dgx-h100\nnodes: {nodes}\n"
@@ -51,7 +52,7 @@ PUBLISHED = [
     ("Mixtral 8x7B", H100.format(nodes=32), 1024, {
         "PP4 EP8, interleave 8": "micro_batch=1 context=1 data=8 tensor=1 pipeline=4 expert=8 zero=1 sequence_parallel=false recompute=none schedule=interleaved interleave=8",
         "PP4 EP8": "micro_batch=1 context=1 data=8 tensor=1 pipeline=4 expert=8 zero=1 sequence_parallel=false recompute=none schedule=1f1b",
-        "TP2 PP4 EP4": "micro_batch=1 context=1 data=8 tensor=2 pipeline=4 expert=4 zero=1 sequence_parallel=true recompute=none schedule=1f1b",
+        "TP2 PP4 EP4": "micro_batch=2 context=1 data=8 tensor=2 pipeline=4 expert=4 zero=1 sequence_parallel=true recompute=none schedule=1f1b",
         "TP2 EP8": "micro_batch=1 context=1 data=16 tensor=2 pipeline=1 expert=8 zero=1 sequence_parallel=true recompute=none",
     }),
     # NeMo's recipe (CP 2), and fully sharded data parallelism.
