@@ -100,7 +100,7 @@ class ProgramMaker {
         sided_(place_on_sides(products_.graph, local, options)),
         graph_(sided_.graph),
         code_(graph_, options.gpu.empty() ? kFoldUnits : kDeviceFoldUnits, phases(local, graph_)),
-        plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse},
+        plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse, .stage_axis = local.stage.axis},
                                      .micro_batches = local.micro_batches,
                                      .order = operations(local),
                                      .chunks = static_cast<int32_t>(local.stage.chunks),

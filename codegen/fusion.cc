@@ -36,6 +36,11 @@ class Fuser {
     bool nests = false;
   };
 
+  bool is_over_stages(const Node& node) const {
+    const std::vector<int64_t>& axes = node.attrs.ints("axes");
+    return std::count(axes.begin(), axes.end(), options_.stage_axis) > 0;
+  }
+
   void mark_live() {
     live_.assign(graph_.nodes.size(), false);
     std::vector<bool> wanted(graph_.values.size(), false);
@@ -47,6 +52,7 @@ class Fuser {
       const Node& node = graph_.nodes[n];
       live_[n] = node.outputs.empty();                                        // what is sent is wanted elsewhere
       live_[n] = live_[n] || (node.op->communicates && node.inputs.empty());  // and what comes has to be taken
+      live_[n] = live_[n] || (node.op->communicates && options_.stage_axis >= 0 && is_over_stages(node));
       for (ValueId v : node.outputs) live_[n] = live_[n] || wanted[v];
       if (!live_[n]) continue;
       for (ValueId v : node.inputs) {

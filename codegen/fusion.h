@@ -21,6 +21,8 @@ struct FusedItem {
 
 struct FusionOptions {
   bool fuse = true;  // no: each node on its own, to compare with
+  // Of the mesh: a sum over all stages of a pipeline has to be run by each, whether or not it reads the result.
+  int stage_axis = -1;
 };
 
 // In an order that respects the graph and keeps communication in the order of its nodes. Free nodes that some reader

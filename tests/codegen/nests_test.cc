@@ -2,6 +2,7 @@
 // every kind.
 #include <gtest/gtest.h>
 
+#include "codegen/fusion.h"
 #include "tests/codegen/graph_maker.h"
 
 namespace partita {
@@ -272,6 +273,24 @@ TEST(Fusion_GroupsOverProducts, DoNotWaitForEachOther) {
   m.out(m.b.add(k, second));
   m.out(m.b.add(f, first));
   m.check({.slack = 1e-3});
+}
+
+// The other stages of a pipeline wait for it. A sum over data-parallel ranks is dropped by all of them alike.
+TEST(Fusion_SumOverStages, IsRunWhereNothingReadsIt) {
+  GraphMaker m;
+  const ValueId x = m.in({8});
+  for (int64_t axis : {0, 1})
+    m.b.emit_all("all_reduce", {x}, {{"axes", std::vector<int64_t>{axis}}, {"parts", int64_t{2}}, {"reduce", "sum"}});
+  m.out(m.b.emit("tanh", {x}));
+  CodeGraph code(m.b.graph());
+  int sums = 0;
+  for (const FusedItem& item : fuse(code, {.stage_axis = 1})) {
+    const Node& node = code.graph.nodes[item.nodes[0]];
+    if (!node.op->communicates) continue;
+    ++sums;
+    EXPECT_EQ(node.attrs.ints("axes")[0], 1);
+  }
+  EXPECT_EQ(sums, 1);
 }
 
 TEST(Random_Uniform, EqualsReference) {
