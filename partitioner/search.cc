@@ -24,9 +24,10 @@ constexpr size_t kReplayed = 8;
 constexpr int64_t kMostInterleaveApart = 4, kMostEffort = 300000;
 constexpr double kNever = 1e300;
 constexpr size_t kRefusals = 3;  // of layouts that divide work alike, before others are judged by them
-// A program of so many times what is counted is not what was counted: the graph spells something out that the cost
-// model takes for one op (a copy of an expert's weights for each token). Other layouts would not mend that.
-constexpr double kAnotherProgram = 8;
+// A program of so many times what is counted, and what the device has, is not what was counted: the graph spells
+// something out that the cost model takes for one op (a copy of an expert's weights for each token). Other layouts
+// would not mend that.
+constexpr double kAnotherProgram = 32;
 
 struct Group {
   double bound;
@@ -82,7 +83,7 @@ void hold_program(Prediction& p, std::vector<double> bytes) {
 
 bool is_another(const Prediction& p, const std::vector<double>& bytes) {
   for (size_t s = 0; s < bytes.size(); ++s) {
-    if (bytes[s] > room(p, s) && bytes[s] > kAnotherProgram * counted(p, s)) return true;
+    if (bytes[s] > kAnotherProgram * std::max(room(p, s), counted(p, s))) return true;
   }
   return false;
 }
