@@ -113,6 +113,21 @@ TEST_F(ExpertCapacity, OfGroups_NeedsNoExchangeOfTokens) {
   EXPECT_GT(forward_collectives("{capacity: 48}"), 0);
 }
 
+// Ranks along the expert axis share a group, each with its part of the samples: plans say what compile does.
+TEST_F(ExpertCapacity, OfGroups_IsPlannedAsItIsCompiled) {
+  const std::string cluster = out_.write("cluster.yaml", "devices_per_node: 4\ndevice: {like: cpu}\n");
+  const std::string semantics = "{capacity: 16, group: 2}", pins = "--pin data=2 --pin expert=2 --pin micro_batch=";
+  for (const char* micro : {"1", "2"}) {
+    SCOPED_TRACE(micro);
+    const bool fits = micro == std::string("1");
+    Outcome planned = run_command(partita_program() + " plan " + model("batch") + " --train " + recipe(semantics) +
+                                  " --cluster " + cluster + " " + pins + micro + " -o " + (out_ / "plan.json"));
+    EXPECT_EQ(planned.code, fits ? 0 : 2) << planned.text;
+    EXPECT_EQ(compile("batch", semantics, "--ranks 4 " + pins + micro).code, fits ? 0 : 2);
+  }
+  EXPECT_EQ(compile("batch", semantics, "--plan " + (out_ / "plan.json")).code, 0);
+}
+
 TEST_F(ExpertCapacity, WhereTheModelHasNone_IsRefused) {
   Outcome made = run_command(partita_program() +
                              " model gpt --layers 1 --hidden 16 --heads 2 --vocab 64 --seq 16 --batch 4 --quiet -o " +

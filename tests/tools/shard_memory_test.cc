@@ -52,5 +52,24 @@ TEST(ShardMemory, PartsOfGatheredParametersAreNotKept) {
   EXPECT_LT(arena, 0.75 * kParameterBytes);
 }
 
+// A slot of an interleaved pipeline holds what one chunk's blocks were given: neither what was sent on, nor the last
+// chunk's logits (1 MB) where another chunk has the slot. Messages are of 0.26 MB, in up to 9 slots of 4 chunks.
+TEST(ShardMemory, SlotsOfChunksHoldWhatIsReadAgain) {
+  TempFolder out;
+  ASSERT_EQ(run_partita("model gpt --layers 8 --hidden 256 --heads 4 --vocab 1000 --seq 256 --quiet -o " +
+                        (out / "model.onnx"))
+                .code,
+            0);
+  out.write("train.yaml", "batch: {global: 16}\noptimizer: {kind: adamw}\ninit: [{match: '*', normal: {std: 0.02}}]\n");
+  const Outcome made = run_partita("compile " + (out / "model.onnx") + " --train " + (out / "train.yaml") +
+                                   " --quiet --pin pipeline=2 --pin schedule=interleaved --pin interleave=4 "
+                                   "--pin recompute=full --pin micro_batch=1 -o " +
+                                   (out / "bundle"));
+  ASSERT_EQ(made.code, 0) << made.text;
+  const auto manifest = nlohmann::json::parse(TempFolder::read(out / "bundle/manifest.json"));
+  EXPECT_LT(manifest["stages"][0]["arena"].get<double>(), 10e6);
+  EXPECT_LT(manifest["stages"][1]["arena"].get<double>(), 13e6);
+}
+
 }  // namespace
 }  // namespace partita
