@@ -14,6 +14,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "partitioner/pinned_cuts.h"
+#include "partitioner/refused_programs.h"
 #include "partitioner/stage_space.h"
 
 namespace partita {
@@ -23,11 +24,6 @@ constexpr size_t kReplayed = 8;
 // Where stages differ: chunks of each, and cuts that are balanced and layouts that are priced.
 constexpr int64_t kMostInterleaveApart = 4, kMostEffort = 300000;
 constexpr double kNever = 1e300;
-constexpr size_t kRefusals = 3;  // of layouts that divide work alike, before others are judged by them
-// A program of so many times what is counted, and what the device has, is not what was counted: the graph spells
-// something out that the cost model takes for one op (a copy of an expert's weights for each token). Other layouts
-// would not mend that.
-constexpr double kAnotherProgram = 32;
 
 struct Group {
   double bound;
@@ -46,52 +42,10 @@ auto order(double seconds, const Layout& l) {
 
 auto order(const Candidate& c) { return order(c.prediction.step_seconds, c.layout); }
 
-// A layout whose program takes at least the memory of `of`'s: it stores as much or more, or keeps more for backward.
-bool needs_as_much(const Layout& l, const Layout& of) {
-  Layout same = l;
-  if (l.schedule == PipelineSchedule::kZeroBubble && of.schedule == PipelineSchedule::k1f1b)
-    same.schedule = of.schedule;
-  same.zero = of.zero, same.offload = of.offload, same.recompute = of.recompute, same.micro_batch = of.micro_batch;
-  return same == of && l.zero <= of.zero && l.offload <= of.offload && l.recompute <= of.recompute &&
-         l.micro_batch >= of.micro_batch;
-}
-
-// What a program takes beyond the cost model's count is alike for layouts of one kind, whatever they store where.
-auto activations_kind(const Layout& l) {
-  return std::make_tuple(l.tensor, l.pipeline, l.context, l.expert, l.micro_batch, l.recompute, l.schedule,
-                         l.interleave, l.sequence_parallel, l.stages);
-}
-
-// And likely is so for layouts that divide the work in the same ways.
-auto division_kind(const Layout& l) {
-  return std::make_tuple(l.tensor > 1, l.pipeline > 1, l.context > 1, l.expert > 1, l.recompute);
-}
-
-// Bytes that a stage has beside the reserve, and the cost model's count of what it takes of them.
-double room(const Prediction& p, size_t stage) { return p.capacity[stage] - p.memory[stage].reserve; }
-double counted(const Prediction& p, size_t stage) { return p.memory[stage].total() - p.memory[stage].reserve; }
-
-// Holds what its programs were laid out to take against the devices: where it is more, the layout does not fit.
-void hold_program(Prediction& p, std::vector<double> bytes) {
-  p.program_bytes = std::move(bytes);
-  for (size_t s = 0; s < p.program_bytes.size(); ++s) {
-    const double over = p.program_bytes[s] - room(p, s);
-    if (over <= p.missing_bytes) continue;
-    p.missing_bytes = over, p.worst_stage = static_cast<int64_t>(s), p.fits = false;
-  }
-}
-
-bool is_another(const Prediction& p, const std::vector<double>& bytes) {
-  for (size_t s = 0; s < bytes.size(); ++s) {
-    if (bytes[s] > kAnotherProgram * std::max(room(p, s), counted(p, s))) return true;
-  }
-  return false;
-}
-
 class Search {
  public:
   Search(CostModel& model, const SearchOptions& options)
-      : model_(model), problem_(model.problem()), options_(options) {}
+      : model_(model), problem_(model.problem()), options_(options), refusals_(problem_) {}
 
   absl::StatusOr<SearchResult> run() {
     auto start = std::chrono::steady_clock::now();
@@ -116,18 +70,6 @@ class Search {
   }
 
  private:
-  struct Priced {
-    double seconds;
-    double left;   // bytes on the fullest stage, by the cost model
-    double share;  // that are taken there
-    Layout layout;
-  };
-
-  Priced priced(double seconds, const Prediction& p, Layout layout) const {
-    const size_t worst = static_cast<size_t>(p.worst_stage);
-    return {seconds, room(p, worst) - counted(p, worst), counted(p, worst) / room(p, worst), std::move(layout)};
-  }
-
   // Looks at groups until their bound passes the fastest layout that is not refused.
   void explore() {
     out_.bounded = 0, out_.gap = 0;
@@ -333,8 +275,8 @@ class Search {
     Candidate c{l, model_.predict(l, false)};
     ++out_.considered, ++effort_;
     if (c.prediction.fits) {
-      Priced p = priced(c.prediction.step_seconds, c.prediction, std::move(c.layout));
-      if (std::any_of(dropped_.begin(), dropped_.end(), [&](const auto& refused) { return refused(p); })) return true;
+      PricedLayout p = priced(c.prediction.step_seconds, c.prediction, std::move(c.layout));
+      if (refusals_.covers(p)) return true;
       fastest_ = std::min(fastest_, p.seconds);
       fit_.push_back(std::move(p));
       return true;
@@ -348,22 +290,22 @@ class Search {
 
   // The fastest layout that fits, and the best of each family, of which the first few are replayed.
   void choose() {
-    std::map<Family, const Priced*> families;
-    const Priced* first = nullptr;
-    auto before = [](const Priced& a, const Priced& b) {
+    std::map<Family, const PricedLayout*> families;
+    const PricedLayout* first = nullptr;
+    auto before = [](const PricedLayout& a, const PricedLayout& b) {
       return order(a.seconds, a.layout) < order(b.seconds, b.layout);
     };
-    for (const Priced& p : fit_) {
-      const Priced*& at = families[family(p.layout)];
+    for (const PricedLayout& p : fit_) {
+      const PricedLayout*& at = families[family(p.layout)];
       if (at == nullptr || before(p, *at)) at = &p;
       if (first == nullptr || before(p, *first)) first = &p;
     }
-    std::vector<const Priced*> fit;
+    std::vector<const PricedLayout*> fit;
     for (const auto& [key, p] : families) fit.push_back(p);
-    std::sort(fit.begin(), fit.end(), [&](const Priced* a, const Priced* b) { return before(*a, *b); });
+    std::sort(fit.begin(), fit.end(), [&](const PricedLayout* a, const PricedLayout* b) { return before(*a, *b); });
     if (fit.size() > options_.keep) fit.resize(options_.keep);
     out_.others.clear();
-    for (const Priced* p : fit)
+    for (const PricedLayout* p : fit)
       out_.others.push_back({p->layout, model_.predict(p->layout, out_.others.size() < kReplayed)});
     std::vector<Candidate> unfit;
     for (const auto& [key, c] : unfit_) {
@@ -384,31 +326,11 @@ class Search {
     std::erase_if(out_.others, [&](const Candidate& c) { return c.layout == out_.best->layout; });
   }
 
-  // Drops a layout whose program does not fit, and those whose programs would not either, judged by it. Laying out
-  // takes seconds for large models, so that what is unlikely to fit is not tried.
-  void drop_likes_of(const Candidate& refused) {
-    const Prediction& p = refused.prediction;
-    const Layout& l = refused.layout;
-    const size_t worst = static_cast<size_t>(p.worst_stage);
-    const double beyond = p.program_bytes[worst] - counted(p, worst);
-    auto& ratios = beyond_count_[division_kind(l)];
-    ratios.push_back(p.program_bytes[worst] / counted(p, worst));
-    const int64_t parts = micro_batches(problem_, l);
-    drop([this, l, beyond, parts, &ratios](const Priced& x) {
-      const bool accumulates = micro_batches(problem_, x.layout) > 1 || parts == 1;  // else it keeps no f32 gradients
-      if (x.layout == l || (accumulates && needs_as_much(x.layout, l))) return true;
-      if (activations_kind(x.layout) == activations_kind(l) && x.left < beyond) return true;
-      return ratios.size() >= kRefusals && division_kind(x.layout) == division_kind(l) &&
-             x.share * *std::min_element(ratios.begin(), ratios.end()) > 1;
-    });
-  }
-
-  // Such layouts are refused, those too that are found later.
-  void drop(std::function<bool(const Priced&)> refused) {
-    std::erase_if(fit_, refused);
-    dropped_.push_back(std::move(refused));
+  // What is refused by now is no choice any more, found already or later.
+  void drop_refused() {
+    std::erase_if(fit_, [&](const PricedLayout& x) { return refusals_.covers(x); });
     fastest_ = kNever;
-    for (const Priced& p : fit_) fastest_ = std::min(fastest_, p.seconds);
+    for (const PricedLayout& p : fit_) fastest_ = std::min(fastest_, p.seconds);
   }
 
   // Whether the best layout is one whose program fits, or none is left. Else it is refused, and those with it that need
@@ -423,7 +345,7 @@ class Search {
     ++out_.laid_out;
     auto bytes = options_.lay_out(named(best.layout));
     if (bytes.ok()) {
-      if (is_another(best.prediction, *bytes)) {
+      if (is_another_program(best.prediction, *bytes)) {
         best.prediction.program_bytes = *std::move(bytes);
         return true;
       }
@@ -431,17 +353,15 @@ class Search {
       if (best.prediction.fits) return true;
       if (!out_.nearest || best.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = best;
       refused_.push_back(best);
+      refusals_.add(best.layout, best.prediction);
     } else if (bytes.status().code() == absl::StatusCode::kInternal) {
       return bytes.status();
     } else {
       out_.contradictions.insert(out_.contradictions.begin(),
                                  cat(describe(best.layout), ": ", bytes.status().message()));
+      refusals_.add(best.layout);
     }
-    if (bytes.ok()) {
-      drop_likes_of(best);
-    } else {
-      drop([l = best.layout](const Priced& p) { return p.layout == l; });
-    }
+    drop_refused();
     return false;
   }
 
@@ -474,13 +394,11 @@ class Search {
   Space space_;
   std::vector<Group> groups_;
   size_t next_ = 0;  // group to look at
-  std::vector<Priced> fit_;
+  std::vector<PricedLayout> fit_;
   double fastest_ = kNever;  // of fit_
   std::map<Family, Candidate> unfit_;
   std::vector<Candidate> refused_;  // whose programs do not fit
-  std::vector<std::function<bool(const Priced&)>> dropped_;
-  // Of refused programs: bytes over the cost model's count.
-  std::map<decltype(division_kind(Layout())), std::vector<double>> beyond_count_;
+  RefusedPrograms refusals_;
   std::map<std::vector<int>, std::vector<std::string>> names_;  // of cuts
   std::set<std::string> reasons_;
   std::function<bool()> out_of_time_;
