@@ -49,7 +49,7 @@ absl::Status check_operand(const Program& program, const Operand& operand, int64
   return absl::OkStatus();
 }
 
-// Places of 64 bytes each, all of them as large as the message at least.
+// Its places are multiples of 64 bytes and as large as the message at least.
 absl::Status check_outbox(const Step& step) {
   if (step.name != "send" || step.inputs != 1 || step.operands.size() != 2)
     return wrong("a ", step.name, " of ", step.operands.size(), " operands from an outbox");
