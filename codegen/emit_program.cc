@@ -84,7 +84,7 @@ FusedProducts place_epilogues(const Graph& graph, const TargetOptions& options) 
 std::vector<StageStep> operations(const LocalProgram& local) {
   if (local.stage.axis >= 0) {
     return stage_order(local.stage.schedule, local.mesh.axes[static_cast<size_t>(local.stage.axis)].size,
-                       local.stage.index, local.stage.chunks, local.micro_batches, local.stage.slots);
+                       local.stage.index, local.stage.chunks, local.micro_batches);
   }
   return stage_order(PipelineSchedule::k1f1b, 1, 0, 1, local.micro_batches);
 }
@@ -104,7 +104,6 @@ class ProgramMaker {
                                      .micro_batches = local.micro_batches,
                                      .order = operations(local),
                                      .chunks = static_cast<int32_t>(local.stage.chunks),
-                                     .slots = local.stage.slots,
                                      .updates_each = local.stage.updates_each(),
                                      .in_place = options.in_place,
                                      .host_states = host_states(local),

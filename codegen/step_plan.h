@@ -64,8 +64,7 @@ struct PlanOptions {
   std::vector<StageStep> order;
   // Forward phase p and backward phase chunks - 1 - p are of one chunk.
   int32_t chunks = 1;
-  SlotUse slots = SlotUse::kChunk;  // as the order was made with
-  bool updates_each = false;        // the reduce segment runs after each backward phase
+  bool updates_each = false;  // the reduce segment runs after each backward phase
   bool in_place = true;
   std::vector<bool> host_states;  // per state: kept in host memory; empty: none is
   // What host nodes make lies in an arena of the host's (host_transfers.h).

@@ -258,8 +258,7 @@ void StepPlanner::lay_out() {
     const PlanBuffer& b = plan_.buffers[k];
     if (b.region == Region::kHostArena && b.birth >= 0) on_host.push_back(k);
     if (b.region != Region::kArena || b.birth < 0) continue;
-    const int32_t chunk = options_.slots == SlotUse::kChunk ? chunk_of(plan_.steps[b.birth]) : 0;
-    (outlives_phase(b) ? kept[chunk] : which).push_back(k);
+    (outlives_phase(b) ? kept[chunk_of(plan_.steps[b.birth])] : which).push_back(k);
   }
   int64_t& arena = plan_.region_bytes[static_cast<int>(Region::kArena)];
   arena = place(which, 0);
@@ -272,16 +271,15 @@ void StepPlanner::lay_out() {
   lay_out_slots(kept);
 }
 
-// What the micro-batches in flight keep lies behind the rest, slot after slot: the chunks of a stage over each other
-// where a slot is one chunk's at a time. Likewise their inputs.
+// What the micro-batches in flight keep lies behind the rest, slot after slot: the chunks of a stage over each other,
+// as a slot is one chunk's at a time. Likewise their inputs.
 void StepPlanner::lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept) {
   int64_t &arena = plan_.region_bytes[static_cast<int>(Region::kArena)],
           &inputs = plan_.region_bytes[static_cast<int>(Region::kInput)];
-  const bool by_chunk = options_.slots == SlotUse::kChunk;
-  std::vector<int64_t> bytes(by_chunk ? static_cast<size_t>(options_.chunks) : 1, 0);
+  std::vector<int64_t> bytes(static_cast<size_t>(options_.chunks), 0);
   for (const auto& [chunk, buffers] : kept) bytes[static_cast<size_t>(chunk)] = place(buffers, 0);
-  std::vector<SlotClass> classes = {{0, slots_, bytes[0]}};
-  if (by_chunk && slots_ > 1) classes = divide_slots(plan_.order, bytes);
+  std::vector<SlotClass> classes(bytes.size(), {0, slots_, bytes[0]});
+  if (slots_ > 1) classes = divide_slots(plan_.order, bytes);
   for (const auto& [chunk, buffers] : kept) {
     const SlotClass& own = classes[static_cast<size_t>(chunk)];
     for (size_t k : buffers) {

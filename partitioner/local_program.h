@@ -27,7 +27,6 @@ struct PipelineStage {
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   int64_t chunks = 1;    // of the model that the stage has (interleaved)
   int64_t channels = 1;  // lanes of messages between two stages, each with an order of its own
-  SlotUse slots = SlotUse::kChunk;
 
   // Whether every micro-batch is an optimizer step: what the reduce segment holds then, updates included, runs after
   // each backward pass, and the update segment has what a step's end needs of all stages.

@@ -20,8 +20,8 @@ StageStep interleaved(StageWork kind, int64_t k, int64_t stages, int64_t chunks)
 }
 
 // The lowest free slot from `first` on, from a micro-batch's first forward in a chunk until its last backward operation
-// there, for the chunks that are `in`; slots of whole micro-batches until that of chunk 0. Returns how many it takes.
-int64_t take_slots(std::vector<StageStep>& order, SlotUse slots, const std::vector<bool>& in, int64_t first) {
+// there, for the chunks that are `in`. Returns how many it takes.
+int64_t take_slots(std::vector<StageStep>& order, const std::vector<bool>& in, int64_t first) {
   const bool apart =
       std::any_of(order.begin(), order.end(), [](const StageStep& x) { return x.kind == StageWork::kWeight; });
   const StageWork last = apart ? StageWork::kWeight : StageWork::kBackward;
@@ -30,8 +30,7 @@ int64_t take_slots(std::vector<StageStep>& order, SlotUse slots, const std::vect
   int64_t count = 0;
   for (StageStep& x : order) {
     if (!in[static_cast<size_t>(x.chunk)]) continue;
-    const int chunk = slots == SlotUse::kChunk ? x.chunk : 0;
-    auto [at, fresh] = slot_of.try_emplace({chunk, x.micro_batch}, count);
+    auto [at, fresh] = slot_of.try_emplace({x.chunk, x.micro_batch}, count);
     if (fresh && free.empty()) {
       ++count;
     } else if (fresh) {
@@ -39,7 +38,7 @@ int64_t take_slots(std::vector<StageStep>& order, SlotUse slots, const std::vect
       free.pop();
     }
     x.slot = first + at->second;
-    if (x.kind != last || x.chunk != chunk) continue;
+    if (x.kind != last) continue;
     free.push(at->second);
     slot_of.erase(at);
   }
@@ -48,8 +47,8 @@ int64_t take_slots(std::vector<StageStep>& order, SlotUse slots, const std::vect
 
 }  // namespace
 
-std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, int64_t stage, int64_t chunks, int64_t m,
-                                   SlotUse slots) {
+std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, int64_t stage, int64_t chunks,
+                                   int64_t m) {
   bool apart = schedule == PipelineSchedule::kZeroBubble;
   int64_t total = m * chunks, ahead = stages - stage - 1, weights = 0;
   if (schedule == PipelineSchedule::kGpipe) ahead = total;
@@ -69,7 +68,7 @@ std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, in
     if (apart && k >= stage) order.push_back(at(StageWork::kWeight, weights++));
   }
   while (apart && weights < total) order.push_back(at(StageWork::kWeight, weights++));
-  take_slots(order, slots, std::vector<bool>(static_cast<size_t>(chunks), true), 0);
+  take_slots(order, std::vector<bool>(static_cast<size_t>(chunks), true), 0);
   return order;
 }
 
@@ -87,7 +86,7 @@ std::vector<SlotClass> divide_slots(std::vector<StageStep>& order, std::span<con
   const auto take = [&](size_t begin, size_t end, int64_t first) {
     std::vector<bool> in(n, false);
     for (size_t k = begin; k < end; ++k) in[by_size[k]] = true;
-    return take_slots(order, SlotUse::kChunk, in, first);
+    return take_slots(order, in, first);
   };
   // Classes are runs of chunks by size: the least that the first `end` take, and where their last class begins.
   std::vector<int64_t> least(n + 1, 0);

@@ -17,8 +17,8 @@ enum class StageWork : uint8_t {
 };  // kBackward: without weights' gradients where those
     // are run apart
 
-// A part of one micro-batch's work. A slot holds what a micro-batch leaves in one chunk (or in all of a stage) from its
-// first forward to its last backward operation there.
+// A part of one micro-batch's work. A slot holds what a micro-batch leaves in one chunk from its first forward to its
+// last backward operation there.
 struct StageStep {
   StageWork kind;
   int chunk = 0;
@@ -27,17 +27,14 @@ struct StageStep {
   bool operator==(const StageStep&) const = default;
 };
 
-// What has a slot of its own. Chunks of one stage that read each other's values share one.
-enum class SlotUse : uint8_t { kChunk, kMicroBatch };
-
 // The order of one stage's operations. GPipe: all forwards, then all backwards. 1F1B: as many forwards ahead as stages
 // follow, then one backward for each forward (Narayanan et al., PipeDream). Interleaved: the same over chunks, in
 // groups of `stages` micro-batches (Narayanan et al., Efficient Large-Scale Training); micro-batches are a multiple of
 // the stages. Zero-bubble: 1F1B with the gradients of weights put off into the gaps (Qi et al., ZB-H1).
 std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, int64_t stage, int64_t chunks,
-                                   int64_t micro_batches, SlotUse slots = SlotUse::kChunk);
+                                   int64_t micro_batches);
 
-// Slots that the order uses: the most micro-batch chunks (or micro-batches) in flight at once.
+// Slots that the order uses: the most micro-batch chunks in flight at once.
 int64_t slots_of(const std::vector<StageStep>& order);
 
 // Slots [first, first + count) for some of a stage's chunks, each of so many bytes, from byte `begin` of all slots on.
@@ -45,7 +42,7 @@ struct SlotClass {
   int64_t first = 0, count = 0, bytes = 0, begin = 0;
 };
 
-// Renumbers an order's slots (SlotUse::kChunk) where chunks that leave more than others, as the one with the logits
+// Renumbers an order's slots where chunks that leave more than others, as the one with the logits
 // does, should have slots of their own: all slots together take the least memory so. `bytes`: what a micro-batch leaves
 // in each chunk. Returns each chunk's class; larger slots come first.
 std::vector<SlotClass> divide_slots(std::vector<StageStep>& order, std::span<const int64_t> bytes);

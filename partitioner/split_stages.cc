@@ -190,9 +190,13 @@ class StageCutter {
 
   // Where the value is, once it is here: what micro-batches make and receive is the current chunk's own.
   ValueId& here(ValueId v) {
-    int chunk = !each_[v] ? 0 : is_here(place_[v]) ? chunk_of(place_[v]) : chunk_;
-    return here_[static_cast<size_t>(chunk)][v];
+    auto of = [&](int chunk) -> ValueId& { return here_[static_cast<size_t>(chunk)][v]; };
+    if (!each_[v]) return of(0);
+    // What another chunk of this place makes is this one's where it was received; sums are read where they are made.
+    return is_here(place_[v]) && of(chunk_) == kNoValue ? of(chunk_of(place_[v])) : of(chunk_);
   }
+
+  ValueId& receive_here(ValueId v) { return here_[each_[v] ? static_cast<size_t>(chunk_) : 0][v]; }
 
   // Receives are asked for first: no stage waits for another before all that comes to it can come. What is made after
   // the micro-batches is asked for at its turn, among the sums over all stages.
@@ -249,7 +253,7 @@ class StageCutter {
       if (place_[m.value] == kOwed) {
         received_[m.value].push_back(received);
       } else {
-        here(m.value) = received;
+        receive_here(m.value) = received;
       }
     });
   }
@@ -282,7 +286,7 @@ class StageCutter {
     if (node != nullptr) {
       parts_[{node->outputs[0], chunk_}] = std::move(parts);
     } else {
-      here(m.value) = parts[0];
+      receive_here(m.value) = parts[0];
     }
   }
 
@@ -612,12 +616,7 @@ absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local
   std::vector<LocalProgram> programs;
   for (int64_t s = 0; s < places; ++s) {
     PipelineStage stage = {
-        .axis = axis,
-        .index = s,
-        .schedule = shape.schedule,
-        .chunks = chunks,
-        .channels = messages.channels,
-        .slots = messages.whole_slots.count(static_cast<int>(s)) ? SlotUse::kMicroBatch : SlotUse::kChunk};
+        .axis = axis, .index = s, .schedule = shape.schedule, .chunks = chunks, .channels = messages.channels};
     programs.push_back(StageCutter(local, stages, messages, stage, owners.empty()).run());
     if (shape.schedule == PipelineSchedule::kZeroBubble) put_weights_apart(programs.back().graph);
     sort_by_execution(programs.back().graph, stage);

@@ -122,13 +122,19 @@ class Planner {
       }
       return;
     }
-    int from = place_[v];
+    const int from = place_[v];
     const Node* producer = graph_.producer(v);
-    bool each = producer != nullptr && with_each_micro_batch(producer->segment);
     if (from == to) return;
     if (from % places_ == to % places_) {
-      if (each && shares(v, reader)) out.whole_slots.insert(from % places_);
-      return;
+      // A chunk's slot in memory is other micro-batches' when its passes end: what another chunk of the place reads is
+      // sent to it, from the place to itself. What is read after the micro-batches is a sum, which stays, or what the
+      // last one leaves in the first chunk, whose backward pass ends a step.
+      if (producer == nullptr || !with_each_micro_batch(producer->segment)) return;
+      if (!with_each_micro_batch(reader)) {
+        PARTITA_CHECK(producer->op->sums_micro_batches || from < places_,
+                      cat("read after the chunk that makes it has ended: ", graph_.origin(*producer)));
+        return;
+      }
     }
     Message m{v, from, to, reader, true};
     if (producer == nullptr) {
@@ -142,14 +148,6 @@ class Planner {
     m.early = producer == nullptr || producer->segment != m.segment;
     if (!with_each_micro_batch(m.segment)) m.to %= places_;
     out.all.push_back(m);
-  }
-
-  // Whether another chunk of the same place needs the value while its micro-batch runs, or what follows the
-  // micro-batches does: a sum over them stays, and what the last one leaves in the first chunk, whose backward pass
-  // ends a step.
-  bool shares(ValueId v, Segment reader) const {
-    bool stays = graph_.producer(v)->op->sums_micro_batches || place_[v] < places_;
-    return with_each_micro_batch(reader) || !stays;
   }
 
   // One for each way and distance.

@@ -1,6 +1,7 @@
 // What the stages of a pipeline send each other, in the one order that both sides keep.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "partitioner/assign_stages.h"
@@ -26,12 +27,10 @@ struct StageMessages {
                                       // it once a step (a sum: whole)
   std::vector<bool> live;             // per node: leads to an output or a state
   int channels = 1;
-  // Places of several chunks whose slots have to last as long as their micro-batch: a chunk reads what another chunk of
-  // the place made (nothing is sent, the value stays in the micro-batch's memory).
-  std::set<int> whole_slots;
 };
 
-// Stage k of the assignment lies on place k % `places` of the pipeline, as its chunk k / `places`.
+// Stage k of the assignment lies on place k % `places` of the pipeline, as its chunk k / `places`. A place sends to
+// itself what another chunk of it reads of the same micro-batch.
 StageMessages plan_messages(const Graph& graph, const StageAssignment& stages, int places);
 
 // Whether the segment runs with each micro-batch.

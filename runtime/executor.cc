@@ -131,7 +131,8 @@ absl::Status Executor::bind(const ExecutionConfig& config) {
     for (const Step& step : segment.steps) {
       if (step.kind != StepKind::kCollectiveStart) continue;
       ticket_of_step_[step.id] = static_cast<size_t>(program().slots) * starts++;
-      alone_[step.id] = groups_[static_cast<size_t>(int_param(step.params, "group", 0))].size == 1;
+      alone_[step.id] =
+          groups_[static_cast<size_t>(int_param(step.params, "group", 0))].size == 1 || is_to_itself(step);
     }
   }
   tickets_.assign(starts * static_cast<size_t>(program().slots), 0);
@@ -296,8 +297,6 @@ absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   }
   bound.alone = alone_[step.id];
   bound.is_root = group.mine == op.root;
-  if (bound.alone && (op.kind == CollectiveKind::kSend || op.kind == CollectiveKind::kRecv))
-    return absl::InvalidArgumentError("a send or receive in a group of one rank");
   return absl::OkStatus();
 }
 
@@ -465,16 +464,6 @@ absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
   return absl::OkStatus();
 }
 
-// What is still under way from outboxes at a schedule's end.
-absl::Status Executor::finish_sends() {
-  for (auto& [number, box] : outboxes_) {
-    for (Ticket& ticket : box.places) {
-      if (ticket != 0) PARTITA_RETURN_IF_ERROR(communicator_->wait(std::exchange(ticket, 0)));
-    }
-  }
-  return absl::OkStatus();
-}
-
 void Executor::run_kernel(const BoundStep& step, std::byte* const* buffers) {
   char* const* addresses = reinterpret_cast<char* const*>(buffers);
   const int64_t units = step.step->units;
@@ -490,22 +479,9 @@ void Executor::run_kernel(const BoundStep& step, std::byte* const* buffers) {
   }
 }
 
-absl::Status Executor::send(const BoundStep& step, std::byte* const* buffers) {
-  Outbox& box = outboxes_.at(step.outbox);
-  Ticket& ticket = box.places[box.next];
-  std::byte* const place = buffers[1] + static_cast<int64_t>(box.next) * step.step->operands[1].shape[1];
-  box.next = (box.next + 1) % box.places.size();
-  if (ticket != 0) PARTITA_RETURN_IF_ERROR(communicator_->wait(std::exchange(ticket, 0)));
-  PARTITA_RETURN_IF_ERROR(copy(place, buffers[0], step.bytes));
-  CollectiveOp op = step.collective;
-  op.count = step.pieces.front().count;
-  op.input = place;
-  ticket = communicator_->start(std::move(op));
-  return absl::OkStatus();
-}
-
 absl::Status Executor::start_collective(const BoundStep& step, std::byte* const* buffers, int64_t slot) {
   if (step.outbox >= 0) return send(step, buffers);
+  if (step.alone && step.collective.kind == CollectiveKind::kRecv) return receive_own(step, buffers);
   const bool copies = step.alone || (step.collective.kind == CollectiveKind::kBroadcast && step.is_root);
   CollectiveOp op = step.collective;
   for (const Piece& piece : step.pieces) {

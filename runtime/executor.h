@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -162,7 +163,9 @@ class Executor {
   absl::Status run_step(BoundStep& step, int64_t slot);
   absl::Status finish_sends();
   void run_kernel(const BoundStep& step, std::byte* const* buffers);
+  bool is_to_itself(const Step& step) const;
   absl::Status send(const BoundStep& step, std::byte* const* buffers);
+  absl::Status receive_own(const BoundStep& step, std::byte* const* buffers);
   absl::Status start_collective(const BoundStep& step, std::byte* const* buffers, int64_t slot);
 
   std::shared_ptr<const LoadedProgram> loaded_;
@@ -190,6 +193,7 @@ class Executor {
   std::vector<std::byte*> buffers_;
   std::vector<Ticket> tickets_;  // 0 where nothing has been started
   std::map<int64_t, Outbox> outboxes_;
+  std::map<GroupId, std::deque<const std::byte*>> to_itself_;  // sent and not received, in their outboxes
   std::vector<size_t> ticket_of_step_;
   std::vector<bool> alone_;  // by step: a collective of one rank
   std::vector<std::vector<BoundStep>> segments_;

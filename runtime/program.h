@@ -61,7 +61,8 @@ enum class StepKind : uint8_t {
                      // params: group, reduce, peer, …; the first three may have several operands, each with a result.
                      // A send may have an outbox, u8[places, bytes], as its result, with a number (outbox): its message
                      // is put into the next place, once the message that was there before has been taken up, and
-                     // nothing waits for it but the end of the schedule
+                     // nothing waits for it but the end of the schedule. A rank that is its own peer receives from the
+                     // outbox, in the order of the group's messages
   kCollectiveWait,   // params: of (the id of the start)
 };
 

@@ -177,7 +177,8 @@ extern const OpDef kAllToAll = {.name = "all_to_all",
                                 .communicates = true};
 
 // x -> nothing here: rank `peer` of the group gets it, by the recv that stands at the same place among its receives
-// from this rank. `in_flight`: messages of it that may be under way at a time; without it, it is waited for.
+// from this rank. `in_flight`: messages of it that may be under way at a time; without it, it is waited for. The
+// peer may be this rank itself.
 extern const OpDef kSend = {.name = "send",
                             .attributes = "ints axes, i parts, i peer, i channel?, i in_flight?",
                             .formula_of = whole_formula<sent_type>,

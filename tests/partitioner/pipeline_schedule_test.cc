@@ -75,24 +75,6 @@ TEST(PipelineSchedule_Order, IsWholeAndSharesNoSlot) {
   }
 }
 
-// Where chunks share what a micro-batch leaves, all of its operations have one slot, which is no other's until the
-// first chunk's backward.
-TEST(PipelineSchedule_Slots, CanBeOfMicroBatches) {
-  const int64_t p = 4, m = 8, v = 3;
-  for (int64_t s = 0; s < p; ++s) {
-    std::map<int64_t, int64_t> slot_of, held_by;
-    std::vector<StageStep> order = stage_order(PipelineSchedule::kInterleaved, p, s, v, m, SlotUse::kMicroBatch);
-    for (const StageStep& x : order) {
-      EXPECT_EQ(slot_of.try_emplace(x.micro_batch, x.slot).first->second, x.slot);
-      EXPECT_EQ(held_by.try_emplace(x.slot, x.micro_batch).first->second, x.micro_batch);
-      if (x.kind == StageWork::kBackward && x.chunk == 0) held_by.erase(x.slot);
-    }
-    EXPECT_TRUE(held_by.empty());
-    EXPECT_EQ(slot_of.size(), static_cast<size_t>(m));
-    EXPECT_LE(slots_of(order), slots_of(stage_order(PipelineSchedule::kInterleaved, p, s, v, m)));
-  }
-}
-
 // A chunk that leaves ten times as much, as the last stage's with the logits, has slots of its own; chunks that are
 // alike share all.
 TEST(PipelineSchedule_Slots, AreDividedByWhatChunksLeave) {

@@ -132,7 +132,7 @@ class Stage {
     std::vector<StageStep> steps =
         p_.stage.axis < 0 ? stage_order(PipelineSchedule::k1f1b, 1, 0, 1, p_.micro_batches)
                           : stage_order(p_.stage.schedule, p_.mesh.axes[static_cast<size_t>(p_.stage.axis)].size,
-                                        p_.stage.index, p_.stage.chunks, p_.micro_batches, p_.stage.slots);
+                                        p_.stage.index, p_.stage.chunks, p_.micro_batches);
     values_.resize(static_cast<size_t>(slots_of(steps)), std::vector<std::vector<Held>>(ranks_.size()));
     for (auto& slot : values_) {
       for (auto& rank : slot) rank.resize(g_.values.size());

@@ -71,5 +71,28 @@ TEST(ShardMemory, SlotsOfChunksHoldWhatIsReadAgain) {
   EXPECT_LT(manifest["stages"][1]["arena"].get<double>(), 13e6);
 }
 
+// Every block adds to one loss that balances its experts, 4 bytes from chunk to chunk of a stage. That keeps none of
+// what else a micro-batch leaves in a chunk: slots of whole micro-batches would take 9 MB.
+TEST(ShardMemory, SlotsAreOfChunksThatShareAValue) {
+  TempFolder out;
+  ASSERT_EQ(run_partita("model moe --layers 8 --hidden 128 --heads 4 --experts 4 --top-k 1 --moe-ffn 256 --vocab 100 "
+                        "--seq 64 --quiet -o " +
+                        (out / "model.onnx"))
+                .code,
+            0);
+  out.write("train.yaml",
+            "batch: {global: 16}\noptimizer: {kind: adamw}\nsemantics: {moe: {capacity_factor: 1, group: 1}}\n"
+            "init: [{match: '*', normal: {std: 0.02}}]\n");
+  const Outcome made = run_partita("compile " + (out / "model.onnx") + " --train " + (out / "train.yaml") +
+                                   " --quiet --pin pipeline=2 --pin schedule=interleaved --pin interleave=4 "
+                                   "--pin micro_batch=1 -o " +
+                                   (out / "bundle"));
+  ASSERT_EQ(made.code, 0) << made.text;
+  const auto manifest = nlohmann::json::parse(TempFolder::read(out / "bundle/manifest.json"));
+  EXPECT_LT(manifest["stages"][0]["arena"].get<double>(), 6.5e6);
+  const Outcome verified = run_partita("verify " + (out / "bundle"));
+  EXPECT_EQ(verified.code, 0) << verified.text;
+}
+
 }  // namespace
 }  // namespace partita

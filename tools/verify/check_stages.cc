@@ -202,8 +202,8 @@ class StageChecker {
     const int64_t place = number(step, "peer");
     const std::vector<int64_t> at = coordinates_along(axes, place, mesh_);
     const auto own = static_cast<int>(s), peer = static_cast<int>(axes[0] == stage_axis_ ? at[0] : own);
-    if (place < 0 || place >= mesh_.ways(axes) || peer == own)
-      return differs(where(s), ": expected another stage as its peer, found ", number(step, "peer"));
+    if (place < 0 || place >= mesh_.ways(axes) || axes[0] != stage_axis_)
+      return differs(where(s), ": expected a stage as its peer, found ", number(step, "peer"));
     const std::vector<int> along = mesh_.differing(own, peer);
     if (!along_stages(axes, along))
       return differs(where(s), ": expected a group of the stages, and of the axes that one of them lacks, alone");
@@ -230,6 +230,8 @@ class StageChecker {
       if (other.size() > mine.size() && !(other[mine.size()].kind == kind))
         return differs(where(s), ": expected ", describe(other[mine.size()].kind), " as stage ", peer,
                        " has it, found ", describe(kind));
+      if (peer == own && !sends && other.size() == mine.size())
+        return differs(where(s), ": expected what the stage sends itself to be sent before, found it later");
       operation.lanes.emplace_back(&lane, mine.size());
       mine.push_back({kind, step.id, micro_batch});
     }
