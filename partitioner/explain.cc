@@ -180,9 +180,7 @@ std::string summary(const Json& plan) {
     if (fits(p) && program[most].get<double>() > room(most))
       text +=
           "compile will refuse it: the program takes many times what is counted, so that no layout would do. The graph "
-          "spells out what the cost model takes for one op, as copies of experts' weights for each token; export that "
-          "op "
-          "in another way\n";
+          "spells out what the cost model takes for one op; export that op in another way\n";
   }
   if (plan.contains("compared")) {
     text += "compared:\n";
@@ -260,6 +258,10 @@ std::string explanation(const Json& plan) {
                         words(u, "name"), scaled(number(u, "forward_flops") + number(u, "backward_flops"), "FLOP"),
                         scaled(number(u, "parameters"), ""),
                         words(u, "tensor_split").empty() ? "nothing" : words(u, "tensor_split"));
+    if (number(u, "grouped_matrices") > 0)
+      text +=
+          fmt::format("         experts: the rows of each of {:.0f} are multiplied together; no weights are copied\n",
+                      number(u, "grouped_matrices"));
   }
   const Json& others = part(plan, "candidates");
   if (others.is_array() && !others.empty()) text += "\nnext best\n";

@@ -39,26 +39,11 @@ class Cutter {
         data = data || out_.value(v).data, learned = learned || out_.value(v).learned;
       }
       for (ValueId v : node.outputs) out_.values[v].data = data, out_.values[v].learned = learned;
-      mark_gathered(node);
       if (node.op->view && node.outputs.size() == 1 && node.inputs[0] != kNoValue)
         out_.values[node.outputs[0]].source = out_.value(node.inputs[0]).source;
     }
     std::vector<std::vector<NodeId>> readers = uses(g_);
     for (size_t v = 0; v < readers.size(); ++v) out_.values[v].readers = std::move(readers[v]);
-  }
-
-  // One matrix of a stack for each token, picked by the data: experts in their gather-everything spelling. They are
-  // planned as what they mean, tokens sent to experts.
-  void mark_gathered(const Node& node) {
-    if (node.inputs.empty() || node.inputs[0] == kNoValue || node.outputs.size() != 1) return;
-    const GraphUnits::Value& table = out_.value(node.inputs[0]);
-    const TensorType& type = g_.type(node.inputs[0]);
-    GraphUnits::Value& out = out_.values[node.outputs[0]];
-    bool picks = table.parameter && type.rank() >= 3 && node.inputs.size() == 2 && out.data &&
-                 !is_float(g_.type(node.inputs[1]).dtype);
-    bool passes = table.gathered > 0 && (node.op->view || node.inputs.size() == 1);
-    if (picks) out.gathered = type.shape[0];
-    if (passes) out.gathered = table.gathered;
   }
 
   void place() {
@@ -146,10 +131,6 @@ std::vector<ValueId> GraphUnits::states_behind(const Graph& graph, ValueId v) co
     }
   }
   return found;
-}
-
-double GraphUnits::stored_elements(const Graph& graph, ValueId v) const {
-  return value(v).gathered > 0 ? 0 : static_cast<double>(elements(graph.type(v).shape));
 }
 
 GraphUnits cut_into_units(const Graph& graph) { return Cutter(graph).run(); }

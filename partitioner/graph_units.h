@@ -24,7 +24,6 @@ struct GraphUnits {
     bool data = false;       // depends on the batch
     bool learned = false;    // depends on a parameter: has a gradient
     bool saved = false;      // backward reads it, or a view of it
-    int64_t gathered = 0;    // of how many matrices of a stack it holds picked ones, nobody storing the copies; 0: none
     int unit = 0;            // that makes it
     ValueId source = 0;      // the value that it is a view of; else itself
     std::vector<NodeId> readers;
@@ -38,8 +37,6 @@ struct GraphUnits {
   const Value& value(ValueId v) const { return values[static_cast<size_t>(v)]; }
   // The parameters and frozen weights that `v` is made of without data: itself, or what is transposed, cast, ….
   std::vector<ValueId> states_behind(const Graph& graph, ValueId v) const;
-  // Elements of `v`; 0 where it is gathered.
-  double stored_elements(const Graph& graph, ValueId v) const;
 };
 
 // `graph`: a training graph with tagged blocks.

@@ -190,6 +190,7 @@ Json plan_json(const Problem& problem, CostModel& model, const SearchResult& res
                      {"parameters", u.parameters[0] + u.parameters[1]},
                      {"saved_elements", u.saved[0] + u.saved[1]},
                      {"tensor_split", u.split}});
+    if (u.chosen > 0) units.back()["grouped_matrices"] = u.chosen;
   }
   double tokens = w.tokens * static_cast<double>(problem.global_batch);
   const double peak = problem.cluster->peak_flops(problem.options.precision);

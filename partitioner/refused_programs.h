@@ -25,8 +25,7 @@ PricedLayout priced(double seconds, const Prediction& prediction, Layout layout)
 void hold_program(Prediction& prediction, std::vector<double> bytes);
 
 // Whether a program is not what was counted at all: many times the count, and what the device has. The graph spells
-// something out that the cost model takes for one op (a copy of an expert's weights for each token), which no other
-// layout would mend.
+// something out that the cost model takes for one op, which no other layout would mend.
 bool is_another_program(const Prediction& prediction, const std::vector<double>& bytes);
 
 class RefusedPrograms {

@@ -14,6 +14,8 @@ bool in_results(const Formula& formula, int factor) {
                      [&](const FormulaOperand& out) { return has_factor(out, factor); });
 }
 
+double elements_of(const Graph& graph, ValueId v) { return static_cast<double>(elements(graph.type(v).shape)); }
+
 }  // namespace
 
 TensorSplit::TensorSplit(const Graph& graph, const GraphUnits& units, size_t unit, double flops_per_reduced_element,
@@ -147,13 +149,13 @@ TensorReduces TensorSplit::reduces_of(const Classes& split) const {
       divided = true;
       summed = summed || !stays;
       if (use.formula.factors[f].role == FactorRole::kWhole && stays) {  // must be gathered
-        out.forward.push_back(units_.stored_elements(g_, use.node->inputs[0]));
-        out.backward.push_back(units_.stored_elements(g_, use.node->inputs[0]));
+        out.forward.push_back(elements_of(g_, use.node->inputs[0]));
+        out.backward.push_back(elements_of(g_, use.node->inputs[0]));
       }
     }
     if (summed) {
       double sum = 0;
-      for (ValueId v : use.node->outputs) sum += units_.stored_elements(g_, v);
+      for (ValueId v : use.node->outputs) sum += elements_of(g_, v);
       out.forward.push_back(sum);
     }
     if (!divided) continue;
@@ -162,7 +164,7 @@ TensorReduces TensorSplit::reduces_of(const Classes& split) const {
       if (is_float(g_.type(v).dtype) && !divides(v, split)) shared.insert(units_.value(v).source);
     }
   }
-  for (ValueId v : shared) out.backward.push_back(units_.stored_elements(g_, v));
+  for (ValueId v : shared) out.backward.push_back(elements_of(g_, v));
   return out;
 }
 
@@ -177,7 +179,7 @@ double TensorSplit::cost(const Classes& split) const {
     if (use.node->op->work != WorkKind::kMemory && !divides(use, split)) total += 3 * use.flops * kShare;
   }
   for (ValueId p : units_.units[unit_].parameters) {
-    if (!divides(p, split)) total += units_.stored_elements(g_, p) * kShare * kParameterFlops * samples_;
+    if (!divides(p, split)) total += elements_of(g_, p) * kShare * kParameterFlops * samples_;
   }
   return total;
 }

@@ -25,18 +25,25 @@ struct Sizes {
   double batch = 1, m = 1, n = 1, k = 1;
   std::vector<int> of[4];   // b, m, n, k
   bool windows = false;     // the first operand is summed over windows
+  double chosen = 0;        // matrices that the second operand's are chosen from, one for each row; 0: none are
   double from = 1, to = 1;  // then: positions of the first operand and of the result
 };
 constexpr char kLetters[] = {'b', 'm', 'n', 'k'};
 
-// Which factors of a two-operand product are batch, m (first operand), n (second) and k (summed).
-Sizes contraction(const Formula& f, double flops) {
+// Which factors of a two-operand product are batch, m (first operand), n (second) and k (summed). `by_index`: a third
+// operand says which matrix of the second one each row is multiplied with.
+Sizes contraction(const Formula& f, double flops, bool by_index) {
   Sizes s;
   double* sizes[] = {&s.batch, &s.m, &s.n, &s.k};
   for (int i = 0; i < static_cast<int>(f.factors.size()); ++i) {
     bool a = has_factor(f.inputs[0], i), b = f.inputs.size() > 1 && has_factor(f.inputs[1], i);
     bool out = false;
     for (const FormulaOperand& o : f.outputs) out = out || has_factor(o, i);
+    if (by_index && !out && !a && b &&
+        f.factors[i].role == FactorRole::kWhole) {  // each matrix is multiplied with its own rows
+      s.chosen = static_cast<double>(f.factors[i].size);
+      continue;
+    }
     int at = !out ? 3 : a && b ? 0 : b ? 2 : 1;
     if (!out && a && !b && f.factors[i].role == FactorRole::kWhole) {  // positions that a window slides over
       s.windows = true;
@@ -48,6 +55,7 @@ Sizes contraction(const Formula& f, double flops) {
     s.of[at].push_back(i);
   }
   // A sum over windows visits more or fewer points than the factors have: its length says so.
+  if (s.chosen > 0) s.batch *= s.chosen, s.m /= s.chosen;
   double points = 2 * s.batch * s.m * s.n * s.k;
   if (points > 0 && std::abs(points - flops) > 0.01 * flops) s.k *= flops / points;
   return s;
@@ -67,8 +75,7 @@ class Analysis {
  private:
   const GraphUnits::Value& value(ValueId v) const { return units_.value(v); }
   bool is_float_value(ValueId v) const { return is_float(g_.type(v).dtype); }
-  bool is_gathered(ValueId v) const { return value(v).gathered > 0; }
-  double value_elements(ValueId v) const { return units_.stored_elements(g_, v); }
+  double value_elements(ValueId v) const { return static_cast<double>(elements(g_.type(v).shape)); }
   static bool forward(const Node& node) { return node.segment == Segment::kForward; }
   bool global_statistics() const { return options_.batch_statistics == BatchNormGroup::kGlobal; }
 
@@ -194,18 +201,13 @@ class Analysis {
   }
 
   void count_matrix(const UnitNode& use, double per, const TensorSplit& split, UnitWork& w) {
-    Sizes s = contraction(use.formula, use.flops);
+    const bool by_index = use.node->inputs.size() == 3 && !is_float_value(use.node->inputs[2]);
+    Sizes s = contraction(use.formula, use.flops, by_index);
     MatrixWork x{s.batch, s.m, s.n, s.k};
     ValueId a = use.node->inputs[0], b = use.node->inputs[1];
-    bool wa = (!value(a).data && value(a).learned) || is_gathered(a),
-         wb = (!value(b).data && value(b).learned) || is_gathered(b);
+    bool wa = !value(a).data && value(a).learned, wb = !value(b).data && value(b).learned;
     x.weight = wa || wb;
     if (s.windows) x.channels = s.n, x.plane = s.to, x.strided = s.from >= 1.99 * s.to;
-    if (is_gathered(a) || is_gathered(b)) {
-      double tokens = x.batch, stack = static_cast<double>(std::max(value(a).gathered, value(b).gathered));
-      x.batch = stack;
-      (wb ? x.m : x.n) *= tokens / stack;
-    }
     x.scaled = wb ? 'm' : wa ? 'n' : 'b';
     for (int l = 0; l < 4; ++l) {
       for (int f : s.of[l]) {
@@ -213,7 +215,8 @@ class Analysis {
       }
     }
     if (x.scaled == 'b' && x.batch == 1) x.scaled = 'm';
-    x.expert = x.weight && x.batch > 1;
+    x.expert = x.weight && x.batch > 1 && s.chosen == 0;  // a stack that rows choose from is whole on each rank
+    if (s.chosen > 0) w.chosen = std::max(w.chosen, s.chosen);
     if (x.expert) out_.experts = std::max(out_.experts, x.batch);
     auto size = [&](char letter, MatrixWork& to) -> double& {
       return letter == 'b' ? to.batch : letter == 'm' ? to.m : letter == 'n' ? to.n : to.k;
@@ -300,7 +303,6 @@ class Analysis {
         ValueId v = node.outputs[k];
         double e = value_elements(v) * per;
         bool divided = split.divides(v);
-        if (is_gathered(v)) continue;
         if (is_float_value(v) && e > w.largest) w.largest = e, w.largest_split = divided;
         if (composed && k == 0) w.composed[divided ? 0 : 1] += e;
         if (value(v).source != v || !value(v).saved) continue;

@@ -15,7 +15,7 @@ extern const OpDef kTranspose, kBroadcast, kSlice, kPad, kConcat, kReverse, kIot
 extern const OpDef kReduceSum, kReduceMax, kReduceMin, kReduceProd, kArgmax, kCumsum, kTopk;
 extern const OpDef kGather, kGatherGrad, kGatherRows, kGatherRowsGrad, kTakeAlong, kTakeAlongGrad, kGatherNd,
     kGatherNdGrad, kScatterNd, kScatterElements;
-extern const OpDef kMatMul;
+extern const OpDef kMatMul, kGroupedMatMul, kGroupedMatMulGrad;
 extern const OpDef kConv, kConvGradData, kConvGradWeight, kMaxPool, kMaxPoolGrad, kAvgPool, kAvgPoolGrad;
 extern const OpDef kSoftmax, kLogSoftmax, kLayerNorm, kRmsNorm, kBatchNorm, kCrossEntropy, kCrossEntropyGrad,
     kAttention, kAttentionGrad, kRotary;
@@ -106,6 +106,8 @@ const OpDef* const kOps[] = {
     &kScatterNd,
     &kScatterElements,
     &kMatMul,
+    &kGroupedMatMul,
+    &kGroupedMatMulGrad,
     &kConv,
     &kConvGradData,
     &kConvGradWeight,

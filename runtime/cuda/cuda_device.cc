@@ -297,8 +297,9 @@ absl::StatusOr<cudaKernel_t> CudaDevice::generated_kernel(const Program& program
 
 absl::StatusOr<cudaKernel_t> CudaDevice::own_kernel(const std::string& name) {
   if (own_.empty()) {
-    for (const unsigned char* code : {partita_kernels_attention, partita_kernels_epilogue, partita_kernels_flash,
-                                      partita_kernels_indexing, partita_kernels_pool, partita_kernels_scan}) {
+    for (const unsigned char* code :
+         {partita_kernels_attention, partita_kernels_epilogue, partita_kernels_flash, partita_kernels_grouped,
+          partita_kernels_indexing, partita_kernels_pool, partita_kernels_scan}) {
       cudaLibrary_t library = nullptr;
       const cudaError_t e = cudaLibraryLoadData(&library, code, nullptr, nullptr, 0, nullptr, nullptr, 0);
       if (e != cudaSuccess)
@@ -313,6 +314,14 @@ absl::StatusOr<cudaKernel_t> CudaDevice::own_kernel(const std::string& name) {
   }
   cudaGetLastError();
   return absl::UnimplementedError(cat("the CUDA module has no kernel ", quote(name)));
+}
+
+absl::StatusOr<cudaKernel_t> CudaDevice::own_kernel(const std::string& name, int shared_bytes) {
+  PARTITA_ASSIGN_OR_RETURN(cudaKernel_t made, own_kernel(name));
+  const cudaError_t e =
+      cudaKernelSetAttributeForDevice(made, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes, ordinal_);
+  if (e != cudaSuccess) return cuda_error(cat(shared_bytes, " bytes of shared memory for ", name).c_str(), e);
+  return made;
 }
 
 void CudaDevice::launch(cudaKernel_t kernel, dim3 blocks, int threads, void** arguments, int shared_bytes) {

@@ -74,6 +74,8 @@ class CudaDevice final : public Device {
 
   // A kernel of the module's own (runtime/cuda/kernels/).
   absl::StatusOr<cudaKernel_t> own_kernel(const std::string& name);
+  // With leave to use so much shared memory, which its launches name.
+  absl::StatusOr<cudaKernel_t> own_kernel(const std::string& name, int shared_bytes);
   void launch(cudaKernel_t kernel, dim3 blocks, int threads, void** arguments, int shared_bytes = 0);
   // One thread for each of `items`, or as many blocks as keep the device busy.
   void launch_items(cudaKernel_t kernel, int64_t items, void** arguments);

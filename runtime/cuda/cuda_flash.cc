@@ -32,14 +32,8 @@ struct Flash {
     return made;
   }
 
-  // With leave to use as much shared memory as its blocks need.
   absl::StatusOr<cudaKernel_t> kernel(const char* name, int shared_bytes) const {
-    const std::string full = cat(name, suffix, "_", head);
-    PARTITA_ASSIGN_OR_RETURN(cudaKernel_t made, device.own_kernel(full));
-    const cudaError_t e = cudaKernelSetAttributeForDevice(made, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                          shared_bytes, device.ordinal());
-    if (e != cudaSuccess) return cuda_error(cat(shared_bytes, " bytes of shared memory for ", full).c_str(), e);
-    return made;
+    return device.own_kernel(cat(name, suffix, "_", head), shared_bytes);
   }
   dim3 query_blocks() const { return dim3(static_cast<unsigned>(f.scores.count * blocks_of(f.scores.s))); }
   dim3 key_blocks() const { return dim3(static_cast<unsigned>(f.scores.count / f.group * blocks_of(f.scores.t))); }

@@ -23,6 +23,8 @@ constexpr Entry kTable[] = {
     {"gather_grad", make_cuda_gather_grad},
     {"gather_nd", make_cuda_gather_nd},
     {"gather_nd_grad", make_cuda_gather_nd_grad},
+    {"grouped_matmul", make_cuda_grouped_matmul},
+    {"grouped_matmul_grad", make_cuda_grouped_matmul_grad},
     {"matmul", make_cuda_matmul},
     {"max_pool", make_cuda_max_pool},
     {"max_pool_grad", make_cuda_max_pool_grad},

@@ -7,7 +7,7 @@ namespace partita::runtime {
 
 // The machine code of runtime/cuda/kernels/*.cu, put here by the build.
 extern "C" const unsigned char partita_kernels_attention[], partita_kernels_epilogue[], partita_kernels_flash[],
-    partita_kernels_indexing[], partita_kernels_pool[], partita_kernels_scan[];
+    partita_kernels_grouped[], partita_kernels_indexing[], partita_kernels_pool[], partita_kernels_scan[];
 
 using CudaKernel = absl::StatusOr<std::unique_ptr<LibraryKernel>>;
 CudaKernel prepare_cuda_kernel(CudaDevice& device, const Step& step);
@@ -20,6 +20,8 @@ CudaKernel make_cuda_conv_grad_data(CudaDevice& device, const KernelRequest& req
 CudaKernel make_cuda_conv_grad_weight(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_gather(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_gather_grad(CudaDevice& device, const KernelRequest& request);
+CudaKernel make_cuda_grouped_matmul(CudaDevice& device, const KernelRequest& request);
+CudaKernel make_cuda_grouped_matmul_grad(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_cumsum(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_topk(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_gather_nd(CudaDevice& device, const KernelRequest& request);

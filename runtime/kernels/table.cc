@@ -26,6 +26,8 @@ constexpr Entry kTable[] = {
     {"gather_grad", make_gather_grad},
     {"gather_nd", make_gather_nd},
     {"gather_nd_grad", make_gather_nd_grad},
+    {"grouped_matmul", make_grouped_matmul},
+    {"grouped_matmul_grad", make_grouped_matmul_grad},
     {"matmul", make_matmul},
     {"max_pool", make_max_pool},
     {"max_pool_grad", make_max_pool_grad},

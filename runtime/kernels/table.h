@@ -18,6 +18,8 @@ Kernel make_topk(const KernelRequest& request);
 Kernel make_argmax(const KernelRequest& request);
 Kernel make_gather(const KernelRequest& request);
 Kernel make_gather_grad(const KernelRequest& request);
+Kernel make_grouped_matmul(const KernelRequest& request);
+Kernel make_grouped_matmul_grad(const KernelRequest& request);
 Kernel make_shard_slice(const KernelRequest& request);
 Kernel make_take_along(const KernelRequest& request);
 Kernel make_take_along_grad(const KernelRequest& request);

@@ -9,6 +9,7 @@
 #include "runtime/cuda/kernels/attention.cu"
 #include "runtime/cuda/kernels/epilogue.cu"
 #include "runtime/cuda/kernels/flash.cu"
+#include "runtime/cuda/kernels/grouped.cu"
 #include "runtime/cuda/kernels/indexing.cu"
 #include "tests/codegen/cuda_on_host.h"
 
@@ -43,6 +44,13 @@ void register_own_kernels() {
   PARTITA_ADD(flash, flash_delta_bf16);
   PARTITA_ADD(flash, flash_query_grads_bf16_64);
   PARTITA_ADD(flash, flash_key_grads_bf16_64);
+  PARTITA_ADD(grouped, group_rows_i64);
+  PARTITA_ADD(grouped, grouped_matmul_bf16);
+  PARTITA_ADD(grouped, grouped_matmul_transposed_bf16);
+  PARTITA_ADD(grouped, grouped_matmul_grad_bf16);
+  PARTITA_ADD(grouped, grouped_matmul_f32);
+  PARTITA_ADD(grouped, grouped_matmul_transposed_f32);
+  PARTITA_ADD(grouped, grouped_matmul_grad_f32);
   PARTITA_ADD(indexing, gather_64_i64);
   PARTITA_ADD(indexing, take_along_64_i64);
   PARTITA_ADD(indexing, take_along_grad_f64_i64);

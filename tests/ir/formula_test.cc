@@ -237,12 +237,28 @@ TEST(Formula, WrittenByDefinitions) {
   }
 }
 
+// The formula of a use as text, or what is wrong with it.
+std::string formula(std::string_view op, const std::vector<TensorType>& types, const Attrs& attrs) {
+  const OpDef* def = find_op(op);
+  auto inferred = infer_types(*def, {attrs, types});
+  return inferred.ok() ? to_string(bound_formula(*def, {attrs, types})) : std::string(inferred.status().message());
+}
+
+TEST(Formula, GroupedProducts) {
+  TensorType rows{DType::kBF16, {6, 8}}, experts{DType::kBF16, {4, 8, 3}}, chosen{DType::kI64, {6}};
+  EXPECT_EQ(formula("grouped_matmul", {rows, experts, chosen}, {}), "~ r k+, ~ e^ k n, r -> r n");
+  EXPECT_EQ(formula("grouped_matmul", {rows, experts, chosen}, {{"transpose_b", int64_t{1}}}),
+            "cannot multiply rows [6,8] by matrices [4,8,3]: the inner dimensions differ");
+  EXPECT_EQ(formula("grouped_matmul", {rows, experts, {DType::kI64, {4, 6}}}, {}),
+            "expected an index for each of 6 rows, found i64[4,6]");
+  EXPECT_EQ(formula("grouped_matmul", {rows, {DType::kBF16, {0, 8, 3}}, chosen}, {}),
+            "expected matrices to choose from, found [0,8,3]");
+  EXPECT_EQ(formula("grouped_matmul_grad", {rows, rows, chosen}, {{"size", int64_t{4}}}), "~ r+ k, ~ r n, r -> e^ k n");
+  EXPECT_EQ(formula("grouped_matmul_grad", {rows, experts, chosen}, {{"size", int64_t{4}}}),
+            "expected rows [r, k] and [r, n] of one float type, found bf16[6,8] and bf16[4,8,3]");
+}
+
 TEST(Formula, Indexing) {
-  auto formula = [](std::string_view op, const std::vector<TensorType>& types, const Attrs& attrs) {
-    const OpDef* def = find_op(op);
-    auto inferred = infer_types(*def, {attrs, types});
-    return inferred.ok() ? to_string(bound_formula(*def, {attrs, types})) : std::string(inferred.status().message());
-  };
   TensorType table{DType::kF32, {50, 8}}, ids{DType::kI64, {4, 6}}, grad{DType::kF32, {4, 6, 8}};
   EXPECT_EQ(formula("gather", {table, ids}, {{"dim", int64_t{0}}}), "~ a^ b, i0 i1 -> i0 i1 b");
   EXPECT_EQ(formula("gather_grad", {grad, ids}, {{"dim", int64_t{0}}, {"size", int64_t{50}}}),

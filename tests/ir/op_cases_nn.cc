@@ -43,6 +43,20 @@ void add_matmuls(std::vector<OpCase>& cases) {
   add("SharedBTransposedA", {2, 6, 4}, {1, 6, 8}, 1, 0);
   add("SharedA", {1, 4, 6}, {2, 6, 2}, 0, 0);
   add("MixedBatch", {2, 1, 4, 2}, {1, 4, 2, 2}, 0, 0);
+  auto add_grouped = [&](std::string name, Shape w, int64_t transposed, Draw draw, int64_t bound) {
+    cases.push_back({"grouped_matmul_" + name,
+                     "grouped_matmul",
+                     {{"transpose_b", transposed}},
+                     {f64({6, 4}), f64(w), i64({6}, draw, bound)}});
+  };
+  add_grouped("Plain", {3, 4, 2}, 0, Draw::kIndex, 3);
+  add_grouped("Transposed", {3, 2, 4}, 1, Draw::kIndex, 3);
+  add_grouped("ExpertsWithoutRows", {20, 4, 2}, 0, Draw::kIndex, 20);
+  add_grouped("OutOfBounds", {3, 4, 2}, 0, Draw::kSignedIndex, 50);
+  cases.push_back({"grouped_matmul_grad",
+                   "grouped_matmul_grad",
+                   {{"size", int64_t{5}}},
+                   {f64({6, 4}), f64({6, 2}), i64({6}, Draw::kSignedIndex, 5)}});
 }
 
 void add_convolutions(std::vector<OpCase>& cases) {

@@ -574,8 +574,8 @@ TEST(Ops, SplitsEqualTheWhole) {
       }
     }
   }
-  for (const char* op :
-       {"add", "matmul", "reshape", "slice", "concat", "broadcast", "reduce_sum", "gather", "gather_grad"})
+  for (const char* op : {"add", "matmul", "reshape", "slice", "concat", "broadcast", "reduce_sum", "gather",
+                         "gather_grad", "grouped_matmul", "grouped_matmul_grad"})
     EXPECT_TRUE(split.contains(op)) << op;
 }
 

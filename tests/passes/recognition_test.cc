@@ -19,6 +19,7 @@ struct Expected {
           grouped = 0;  // of the attentions: with the attribute, with an operand, with fewer key heads
   int64_t layer_norm = 0, rms_norm = 0, gelu = 0, silu = 0, rotary = 0;
   int64_t left_softmax = 0;  // routers
+  int64_t experts = 0;       // products of rows with the experts that they chose
   int64_t blocks = -1;       // instances; -1: the layers
 };
 
@@ -43,7 +44,8 @@ constexpr Expected kExpected[] = {
      .rms_norm = 5,
      .silu = 2,
      .rotary = 4,
-     .left_softmax = 2},
+     .left_softmax = 2,
+     .experts = 4},
     {.model = "moe", .layers = 2, .attention = 2, .causal = 2, .layer_norm = 5, .gelu = 2, .left_softmax = 2},
     {.model = "vit", .layers = 3, .attention = 3, .layer_norm = 7, .gelu = 3},
     {.model = "ort_transformer", .layers = 2, .attention = 2, .layer_norm = 5, .gelu = 2},
@@ -80,7 +82,8 @@ constexpr Expected kExpected[] = {
      .rms_norm = 65,
      .silu = 32,
      .rotary = 64,
-     .left_softmax = 32},
+     .left_softmax = 32,
+     .experts = 64},
     {.model = "full/moe_8x7b_capacity",
      .layers = 32,
      .attention = 32,
@@ -136,6 +139,7 @@ TEST_P(Recognition, CountsOfItsArchitecture) {
   EXPECT_EQ(count(*g, "silu"), e.silu);
   EXPECT_EQ(count(*g, "rotary"), e.rotary);
   EXPECT_EQ(count(*g, "softmax"), e.left_softmax);
+  EXPECT_EQ(count(*g, "grouped_matmul"), e.experts);
   for (std::string_view op : {"erf", "tanh", "sigmoid", "rsqrt", "is_nan", "log_softmax"})
     EXPECT_EQ(count(*g, op), 0) << op;
   std::map<int32_t, int64_t> blocks;

@@ -5,6 +5,7 @@
 #include "passes/recognize_activation.h"
 #include "passes/recognize_attention.h"
 #include "passes/recognize_cross_entropy.h"
+#include "passes/recognize_grouped_matmul.h"
 #include "passes/recognize_norm.h"
 #include "passes/recognize_rotary.h"
 #include "passes/tag_blocks.h"
@@ -13,8 +14,9 @@
 namespace partita {
 namespace {
 
-constexpr PassFunction kAll[] = {recognize_activation, recognize_attention, recognize_cross_entropy,
-                                 recognize_norm,       recognize_rotary,    tag_blocks};
+constexpr PassFunction kAll[] = {
+    recognize_activation, recognize_attention, recognize_cross_entropy, recognize_grouped_matmul, recognize_norm,
+    recognize_rotary,     tag_blocks};
 constexpr int kDepth = 20000;
 
 void expect_quick(const Graph& graph) {

@@ -2,7 +2,7 @@
 #include "tests/runtime/cuda_kernels_host.h"
 
 #include "runtime/cuda/kernels/flash.cu"
-#include "tests/runtime/kernel_harness.h"
+#include "tests/runtime/device_buffer.h"
 
 namespace partita::runtime {
 namespace {
@@ -35,33 +35,6 @@ struct Case {
   std::vector<HostOrder> orders = {HostOrder::kBackward};
 };
 const std::vector<HostOrder> kAllOrders = {HostOrder::kBackward, HostOrder::kForward, HostOrder::kShuffled};
-
-// Aligned to 16 bytes, as device memory is.
-struct Buffer {
-  struct alignas(16) Piece {
-    std::byte bytes[16];
-  };
-  std::vector<Piece> memory;
-  TestTensor tensor;
-
-  explicit Buffer(TestTensor t) : tensor(std::move(t)) {
-    std::vector<std::byte> bytes;
-    if (tensor.dtype != DType::kInvalid) bytes = to_bytes(tensor);
-    if (tensor.dtype != DType::kInvalid) from_bytes(bytes, tensor);
-    memory.resize(bytes.size() / 16 + 1);
-    std::copy(bytes.begin(), bytes.end(), as<std::byte>());
-  }
-  template <typename T>
-  T* as() {
-    return reinterpret_cast<T*>(memory.data());
-  }
-  const TestTensor& read() {
-    const size_t size = static_cast<size_t>(tensor.count() * dtype_size(tensor.dtype));
-    const std::byte* data = as<std::byte>();
-    from_bytes(std::vector<std::byte>(data, data + size), tensor);
-    return tensor;
-  }
-};
 
 MaskKind kind_of(DType mask) {
   switch (mask) {
@@ -96,7 +69,7 @@ template <typename T, int D>
 void check(const Case& c) {
   using K = Kernels<T, D>;
   const int64_t heads = c.kv_heads * c.group;
-  Buffer q(random_tensor(K::kDType, {c.batch, heads, c.s, c.d}, 1)),
+  DeviceBuffer q(random_tensor(K::kDType, {c.batch, heads, c.s, c.d}, 1)),
       k(random_tensor(K::kDType, {c.batch, c.kv_heads, c.t, c.d}, 2)),
       v(random_tensor(K::kDType, {c.batch, c.kv_heads, c.t, c.e}, 3)),
       g(random_tensor(K::kDType, {c.batch, heads, c.s, c.e}, 4)),
@@ -107,7 +80,7 @@ void check(const Case& c) {
     for (int64_t j = 0; j < c.mask_shape[3]; ++j)
       mask.tensor.values[static_cast<size_t>(j)] =
           c.mask == DType::kBool ? 0 : -std::numeric_limits<double>::infinity();
-    mask = Buffer(mask.tensor);
+    mask = DeviceBuffer(mask.tensor);
   }
   const FlashDevice f = flash_device(c);
   const TestTensor like_lse = zeros(DType::kF32, {c.batch, heads, c.s});
@@ -118,7 +91,7 @@ void check(const Case& c) {
     if (is_float(t.dtype)) t.dtype = DType::kF64;
     return t;
   };
-  auto zeros_like = [](const Buffer& b) { return zeros(DType::kF64, b.tensor.shape); };
+  auto zeros_like = [](const DeviceBuffer& b) { return zeros(DType::kF64, b.tensor.shape); };
   std::vector<TestTensor> inputs = {exact(q.tensor), exact(k.tensor), exact(v.tensor)},
                           expected = {zeros_like(g), exact(like_lse)};
   if (c.mask != DType::kInvalid) inputs.push_back(exact(mask.tensor));
@@ -139,8 +112,9 @@ void check(const Case& c) {
   const int64_t rows = c.batch * heads * c.s;
   std::vector<std::vector<TestTensor>> results;
   for (HostOrder order : c.orders) {
-    Buffer out(zeros(K::kDType, g.tensor.shape)), lse(like_lse), delta(like_lse), dq(zeros(K::kDType, q.tensor.shape)),
-        dk(zeros(K::kDType, k.tensor.shape)), dv(zeros(K::kDType, v.tensor.shape));
+    DeviceBuffer out(zeros(K::kDType, g.tensor.shape)), lse(like_lse), delta(like_lse),
+        dq(zeros(K::kDType, q.tensor.shape)), dk(zeros(K::kDType, k.tensor.shape)),
+        dv(zeros(K::kDType, v.tensor.shape));
     HostGrid& grid = HostGrid::instance();
     const void* m = mask.as<void>();
     grid.launch(

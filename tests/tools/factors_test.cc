@@ -65,6 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Factors,
                                            Expected{"gpt2_legacy", 2, 2, 1, 1, kAll},
                                            Expected{"llama", 3, 3, 1, 1, kAll},
                                            Expected{"llama_opset23", 2, 2, 1, 1, kAll},
+                                           Expected{"mixtral", 2, 2, 1, 1, kAll},  // its experts are the pairs
                                            Expected{"bert", 3, 3, 2, 1, kAll},
                                            // Positions join a class token: there is no even split of the sequence.
                                            Expected{"vit", 3, 3, 0, 1, {"batch", "heads", "features", "vocabulary"}}),

@@ -75,6 +75,22 @@ constexpr int flash_shared_bytes(int size, int head, int own, bool owns_keys = f
   return (own * kFlashRows + 2 * flash_step(size, head, owns_keys)) * (head * size + 16);
 }
 
+// kernels/grouped.cu: a block of kGroupedThreads has a tile of so many rows and columns, by the size of an element.
+// Those of 16 bits go through shared memory in kGroupedStages stages, kGroupedInner of the inner dimension each; an
+// operand lies there with the inner dimension last or first, with kGroupedPadding elements between rows so that no two
+// rows of eight meet in a bank.
+constexpr int kGroupedThreads = 256, kGroupedInner = 32, kGroupedStages = 3, kGroupedPadding = 8;
+constexpr int grouped_tile(int size) { return size == 2 ? 128 : 64; }
+constexpr int grouped_stage_elements(bool inner_last) {
+  return inner_last ? grouped_tile(2) * (kGroupedInner + kGroupedPadding)
+                    : kGroupedInner * (grouped_tile(2) + kGroupedPadding);
+}
+// Shared memory that a launch gives a block beside the kernel's own.
+constexpr int grouped_shared_bytes(int size, bool a_inner_last, bool b_inner_last) {
+  return size == 2 ? kGroupedStages * 2 * (grouped_stage_elements(a_inner_last) + grouped_stage_elements(b_inner_last))
+                   : 0;
+}
+
 #ifndef PARTITA_DEVICE_TYPES_ONLY
 __device__ inline int64_t first_item() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ inline int64_t item_step() { return int64_t{gridDim.x} * blockDim.x; }
