@@ -1,6 +1,8 @@
 #ifdef PARTITA_STAND_INS
 #include "tests/codegen/cuda_on_host.h"
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <set>
 #include <string>
@@ -48,6 +50,38 @@ absl::StatusOr<std::unique_ptr<runtime::Device>> open_cuda_on_host(const runtime
   static const bool registered = (register_own_kernels(), true);
   (void)registered;
   return runtime::CudaDevice::open(program, ordinal);
+}
+
+std::vector<Tensor> run_step_on_cuda(const runtime::Step& step, const std::vector<Tensor>& inputs, const Tensor& held,
+                                     const std::string& choices) {
+  runtime::Program program;
+  program.target = "cuda:sm_90";
+  auto device = open_cuda_on_host(program, 0);
+  EXPECT_TRUE(device.ok()) << device.status();
+  if (!choices.empty()) {
+    EXPECT_TRUE((*device)->tune(choices).ok());
+  }
+  auto kernel = (*device)->prepare(program, step);
+  EXPECT_TRUE(kernel.ok()) << kernel.status();
+  if (!kernel.ok()) return {};
+  EXPECT_TRUE((*device)->allocate_scratch().ok());
+  std::vector<std::byte*> at;
+  for (size_t k = 0; k < step.operands.size(); ++k) {
+    const TensorType type{step.operands[k].dtype, step.operands[k].shape};
+    at.push_back((*device)->allocate(byte_size(type)).value());
+    const Tensor value = k < inputs.size() ? inputs[k] : k == inputs.size() ? held : Tensor::zeros(type);
+    EXPECT_TRUE((*device)->write(at.back(), std::as_bytes(to_literal(value).bytes())).ok());
+  }
+  (*kernel)->run(at);
+  std::vector<Tensor> results;
+  for (size_t k = inputs.size(); k < at.size(); ++k) {
+    const TensorType type{step.operands[k].dtype, step.operands[k].shape};
+    std::vector<std::byte> bytes(static_cast<size_t>(byte_size(type)));
+    EXPECT_TRUE((*device)->read(bytes, at[k]).ok());
+    results.push_back(to_tensor(make_literal(type, std::move(bytes))));
+  }
+  EXPECT_TRUE((*device)->failure().ok()) << (*device)->failure();
+  return results;
 }
 
 }  // namespace partita

@@ -4,8 +4,11 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "ir/evaluate.h"
 #include "runtime/device.h"
 #include "tests/codegen/simt.h"
 
@@ -20,5 +23,10 @@ void register_own_kernels();
 std::mutex& one_block();
 
 absl::StatusOr<std::unique_ptr<runtime::Device>> open_cuda_on_host(const runtime::Program& program, int ordinal);
+
+// A library step's results on such a device, the first of which held `held` before. `choices`: the file of tuned
+// products.
+std::vector<Tensor> run_step_on_cuda(const runtime::Step& step, const std::vector<Tensor>& inputs, const Tensor& held,
+                                     const std::string& choices = {});
 
 }  // namespace partita

@@ -44,13 +44,17 @@ void register_own_kernels() {
   PARTITA_ADD(flash, flash_delta_bf16);
   PARTITA_ADD(flash, flash_query_grads_bf16_64);
   PARTITA_ADD(flash, flash_key_grads_bf16_64);
+  PARTITA_ADD(grouped, group_rows_i32);
   PARTITA_ADD(grouped, group_rows_i64);
-  PARTITA_ADD(grouped, grouped_matmul_bf16);
-  PARTITA_ADD(grouped, grouped_matmul_transposed_bf16);
-  PARTITA_ADD(grouped, grouped_matmul_grad_bf16);
-  PARTITA_ADD(grouped, grouped_matmul_f32);
-  PARTITA_ADD(grouped, grouped_matmul_transposed_f32);
-  PARTITA_ADD(grouped, grouped_matmul_grad_f32);
+#define PARTITA_ADD_GROUPED(TYPE)                         \
+  PARTITA_ADD(grouped, grouped_matmul_##TYPE);            \
+  PARTITA_ADD(grouped, grouped_matmul_transposed_##TYPE); \
+  PARTITA_ADD(grouped, grouped_matmul_grad_##TYPE)
+  PARTITA_ADD_GROUPED(bf16);
+  PARTITA_ADD_GROUPED(f16);
+  PARTITA_ADD_GROUPED(f32);
+  PARTITA_ADD_GROUPED(f64);
+#undef PARTITA_ADD_GROUPED
   PARTITA_ADD(indexing, gather_64_i64);
   PARTITA_ADD(indexing, take_along_64_i64);
   PARTITA_ADD(indexing, take_along_grad_f64_i64);

@@ -228,8 +228,10 @@ TEST(HostOffload_RandomModels, TrainAsTheReference) {
 #ifdef PARTITA_STAND_INS
 // The first step issues its work, the second captures it, the third launches what was captured.
 void expect_trained_on_cuda() {
+  constexpr int kGroupedExperts = 13;
   for (uint64_t seed = 0; seed < 12; ++seed) {
     RandomModel model = random_model(seed);
+    if (seed < 3) model.layers.push_back(kGroupedExperts);
     model.micro_batches = 1;
     model.accumulate = false;
     const Offload what = seed % 3 == 0 ? Offload::kNone : seed % 3 == 1 ? Offload::kOptimizer : Offload::kAll;

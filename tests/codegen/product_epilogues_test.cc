@@ -165,39 +165,6 @@ struct Case {
 };
 constexpr int64_t kM = 24, kN = 16, kK = 10;
 
-// The step's results on the CUDA module's device; `choices`: the file of tuned products.
-std::vector<Tensor> on_device(const Step& step, const std::vector<Tensor>& inputs, const Tensor& held,
-                              const std::string& choices = {}) {
-  runtime::Program program;
-  program.target = "cuda:sm_90";
-  auto device = open_cuda_on_host(program, 0);
-  EXPECT_TRUE(device.ok()) << device.status();
-  if (!choices.empty()) {
-    EXPECT_TRUE((*device)->tune(choices).ok());
-  }
-  auto kernel = (*device)->prepare(program, step);
-  EXPECT_TRUE(kernel.ok()) << kernel.status();
-  if (!kernel.ok()) return {};
-  EXPECT_TRUE((*device)->allocate_scratch().ok());
-  std::vector<std::byte*> at;
-  for (size_t k = 0; k < step.operands.size(); ++k) {
-    const TensorType type{step.operands[k].dtype, step.operands[k].shape};
-    at.push_back((*device)->allocate(byte_size(type)).value());
-    const Tensor value = k < inputs.size() ? inputs[k] : k == inputs.size() ? held : Tensor::zeros(type);
-    EXPECT_TRUE((*device)->write(at.back(), std::as_bytes(to_literal(value).bytes())).ok());
-  }
-  (*kernel)->run(at);
-  std::vector<Tensor> results;
-  for (size_t k = inputs.size(); k < at.size(); ++k) {
-    const TensorType type{step.operands[k].dtype, step.operands[k].shape};
-    std::vector<std::byte> bytes(static_cast<size_t>(byte_size(type)));
-    EXPECT_TRUE((*device)->read(bytes, at[k]).ok());
-    results.push_back(to_tensor(make_literal(type, std::move(bytes))));
-  }
-  EXPECT_TRUE((*device)->failure().ok()) << (*device)->failure();
-  return results;
-}
-
 // What follows a product joins it where that is faster; later starts do as the first one.
 TEST(CudaProduct_Tune, SaysWhetherWhatFollowsJoins) {
   Step step;
@@ -217,10 +184,10 @@ TEST(CudaProduct_Tune, SaysWhetherWhatFollowsJoins) {
     TempFolder folder;
     const std::string file = folder / "tuned.json";
     slow(slowly);
-    const std::vector<Tensor> first = on_device(step, inputs, held, file);
+    const std::vector<Tensor> first = run_step_on_cuda(step, inputs, held, file);
     slow(!slowly);  // nothing is timed again
     const int64_t before = joined();
-    const std::vector<Tensor> later = on_device(step, inputs, held, file);
+    const std::vector<Tensor> later = run_step_on_cuda(step, inputs, held, file);
     slow(0);
     EXPECT_EQ(first[0].f, later[0].f);
     if (slowly) {
@@ -261,7 +228,7 @@ TEST(CudaProduct_Epilogue, IsThatOfTheReference) {
       for (const bool apart : {false, true}) {
         in_cublas<void(int)>("partita_cublas_without_epilogues")(apart);
         const int64_t before = in_cublas<int64_t()>("partita_cublas_epilogues")();
-        const std::vector<Tensor> found = on_device(step, inputs, held);
+        const std::vector<Tensor> found = run_step_on_cuda(step, inputs, held);
         in_cublas<void(int)>("partita_cublas_without_epilogues")(0);
         EXPECT_EQ(in_cublas<int64_t()>("partita_cublas_epilogues")() - before, apart ? 0 : 1) << c.epilogue;
         ASSERT_EQ(found.size(), expected.size()) << c.epilogue;

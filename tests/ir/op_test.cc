@@ -462,9 +462,9 @@ TEST(Ops, LongerDimensionsChangeNothing) {
       }
     }
   }
-  for (const char* op :
-       {"matmul", "reduce_sum", "reduce_max", "reduce_min", "gather_rows", "gather_rows_grad", "iota", "reshape",
-        "transpose", "broadcast", "select", "gelu", "opt_adam", "opt_lamb_direction", "accumulate", "exp", "cast"})
+  for (const char* op : {"matmul", "grouped_matmul", "grouped_matmul_grad", "reduce_sum", "reduce_max", "reduce_min",
+                         "gather_rows", "gather_rows_grad", "iota", "reshape", "transpose", "broadcast", "select",
+                         "gelu", "opt_adam", "opt_lamb_direction", "accumulate", "exp", "cast"})
     EXPECT_TRUE(tried.contains(op)) << op;
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr DType kF = DType::kF64;
 constexpr int64_t kBatch = 4, kPositions = 4, kFeatures = 8, kHeads = 4;
-constexpr int kKinds = 13, kBatchNorm = 11, kExperts = 12;
+constexpr int kKinds = 14, kBatchNorm = 11, kExperts = 12, kGroupedExperts = 13;
 
 class Maker {
  public:
@@ -22,9 +22,9 @@ class Maker {
 
   Graph forward() {
     const std::vector<int>& layers = model_.layers;
-    ValueId ids = b_.input("ids", {DType::kI64, {kBatch, kPositions}});
+    ids_ = b_.input("ids", {DType::kI64, {kBatch, kPositions}});
     ValueId table = parameter({model_.classes, kFeatures});
-    ValueId x = b_.emit("gather", {table, ids}, {{"dim", int64_t{0}}});
+    ValueId x = b_.emit("gather", {table, ids_}, {{"dim", int64_t{0}}});
     for (int kind : layers) x = layer(kind % kKinds, x);
     // Half of the models share the embedding with the head.
     ValueId logits = layers.size() % 2 ? product(x, table, true) : product(x, parameter({kFeatures, model_.classes}));
@@ -79,6 +79,8 @@ class Maker {
       }
       case kExperts:
         return b_.add(x, experts(x));
+      case kGroupedExperts:
+        return b_.add(x, grouped_experts(x));
       default:  // a statistic over features
         return b_.mul(x, b_.emit("sigmoid", {b_.mean(x, {2}, true)}));
     }
@@ -97,6 +99,17 @@ class Maker {
     ValueId slots = b_.reshape(b_.matmul(gates, rows, true, false), {4, 1, kFeatures});
     slots = b_.emit("tanh", {b_.matmul(slots, parameter({4, kFeatures, kFeatures}))});
     return b_.reshape(b_.matmul(gates, b_.reshape(slots, {4, kFeatures})), b_.shape(x));
+  }
+
+  // Three experts, of which each token has the one that its number says.
+  ValueId grouped_experts(ValueId x) {
+    ValueId rows = b_.reshape(x, {kBatch * kPositions, kFeatures}),
+            three = b_.constant(to_literal({{DType::kI64, {}}, {}, {3}})),
+            chosen = b_.reshape(b_.emit("mod", {ids_, three}), {kBatch * kPositions});
+    ValueId up = b_.emit("grouped_matmul", {rows, parameter({3, kFeatures, model_.hidden}), chosen});
+    ValueId down = b_.emit("grouped_matmul", {b_.emit("tanh", {up}), parameter({3, kFeatures, model_.hidden}), chosen},
+                           {{"transpose_b", int64_t{1}}});
+    return b_.reshape(down, b_.shape(x));
   }
 
   // Gate and up in one weight, as in fused exports: [features, (2 hidden)].
@@ -138,6 +151,7 @@ class Maker {
 
   const RandomModel& model_;
   Builder b_;
+  ValueId ids_ = kNoValue;
   int count_ = 0;
 };
 
