@@ -1,16 +1,15 @@
 // grouped_matmul, grouped_matmul_grad: rows are put in order of the matrix that their index names, and each matrix is
-// multiplied with its own rows by what matmul uses, some rows at a time. Products of 16-bit operands are f32 ones of
-// copies, rounded once.
-#include <cstring>
+// multiplied with its own rows, a block of rows and columns at a time, by what matmul uses. Products of 16-bit operands
+// are f32 ones of copies, rounded once.
+#include <omp.h>
 
 #include "runtime/kernels/grouped_sizes.h"
-#include "runtime/kernels/plain_product.h"
+#include "runtime/kernels/onednn.h"
 #include "runtime/kernels/table.h"
+#include "runtime/kernels/tile_ops.h"
 
 namespace partita::runtime {
 namespace {
-
-constexpr int64_t kRowsAtOnce = 1024;
 
 // Rows in order of their matrix, and of their number within one.
 class RowOrder {
@@ -46,77 +45,94 @@ class RowOrder {
   std::vector<int64_t> ends_;  // of each matrix's rows in the order, once they are in it
 };
 
-template <typename T, typename A>
-void convert(const T* from, A* to, int64_t count) {
-#pragma omp parallel for schedule(static) if (worth_threads(count))
-  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<A>(static_cast<Accumulator<T>>(from[i]));
+// What a task does at once, of a matrix's rows and of its columns.
+constexpr int64_t kRows = 256, kColumns = 512;
+
+// c [m, n] = a b (+ c); leading dimensions as BLAS has them, row-major. On the calling thread alone.
+void multiply(bool transpose_a, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, bool transpose_b,
+              const float* b, int64_t ldb, bool accumulate, float* c, int64_t ldc) {
+  onednn_sgemm(transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
+}
+// b as it is, whatever it says of it.
+void multiply(bool transpose_a, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda, bool /*transpose_b*/,
+              const double* b, int64_t ldb, bool accumulate, double* c, int64_t ldc) {
+  constexpr int64_t kInner = 256;
+  for (int64_t z = 0; z < k; z += kInner)
+    tile_ops<double>().gemm(c, ldc, a + z * (transpose_a ? lda : 1), transpose_a ? 1 : lda, transpose_a ? lda : 1,
+                            b + z * ldb, ldb, m, n, std::min(kInner, k - z), accumulate || z > 0);
 }
 
-// Row k of `to` is row rows[k] of `from`.
+// Columns [first, first + width) of rows of `stride` elements, of these rows, as matrix of that width.
 template <typename T>
-void pack_rows(const T* from, std::span<const int64_t> rows, int64_t width, Accumulator<T>* to) {
-  const int64_t count = static_cast<int64_t>(rows.size());
-#pragma omp parallel for schedule(static) if (worth_threads(count * width))
-  for (int64_t k = 0; k < count; ++k) {
-    const T* row = from + rows[static_cast<size_t>(k)] * width;
-    for (int64_t i = 0; i < width; ++i) to[k * width + i] = row[i];
+void pack_rows(const T* from, std::span<const int64_t> rows, int64_t stride, int64_t first, int64_t width,
+               Accumulator<T>* to) {
+  for (size_t k = 0; k < rows.size(); ++k) {
+    const T* row = from + rows[k] * stride + first;
+    for (int64_t i = 0; i < width; ++i) *to++ = row[i];
   }
 }
 
-template <typename T>
-void unpack_rows(const Accumulator<T>* from, std::span<const int64_t> rows, int64_t width, T* to) {
-  const int64_t count = static_cast<int64_t>(rows.size());
-#pragma omp parallel for schedule(static) if (worth_threads(count * width))
-  for (int64_t k = 0; k < count; ++k) {
-    T* row = to + rows[static_cast<size_t>(k)] * width;
-    for (int64_t i = 0; i < width; ++i) row[i] = static_cast<T>(from[k * width + i]);
-  }
-}
-
-template <typename F>
-void for_chunks(std::span<const int64_t> rows, F f) {
-  for (size_t at = 0; at < rows.size(); at += kRowsAtOnce)
-    f(at == 0, rows.subspan(at, std::min<size_t>(kRowsAtOnce, rows.size() - at)));
-}
-
-// A float type and its products' type.
+// A float type and its products' type. Tasks are independent and each element is one task's, so that the threads may
+// take them in any order.
 template <typename T>
 class GroupedProduct {
  public:
   using A = Accumulator<T>;
   static constexpr bool kWidened = !std::is_same_v<T, A>;
+  static constexpr bool kTurns = std::is_same_v<A, double>;  // a transposed matrix, for multiply()
 
   GroupedProduct(const KernelRequest& r, const GroupedSizes& sizes)
       : sizes_(sizes), threads_(r.threads()), order_(sizes.rows, sizes.matrices), memory_(r.scratch()) {
     ScratchLayout layout;
-    const int64_t chunk = std::min(sizes.rows, kRowsAtOnce);
     const auto take = [&](int64_t count) { return layout.take(count * static_cast<int64_t>(sizeof(A))); };
-    left_at_ = take(chunk * sizes.inner);
-    right_at_ = take(chunk * sizes.columns);
-    if (kWidened) matrix_at_ = take(sizes.matrix());
-    memory_->reserve(layout.bytes());
+    const int64_t rows = std::min(sizes.rows, kRows), inner = std::min(sizes.inner, kColumns),
+                  columns = std::min(sizes.columns, kColumns);
+    left_at_ = take(rows * sizes.inner);  // of a product all of it, of a gradient some columns
+    right_at_ = take(rows * columns);
+    matrix_at_ = take(std::max(copies_matrices() ? sizes.inner * columns : 0, kWidened ? inner * columns : 0));
+    thread_bytes_ = layout.bytes();
+    memory_->reserve(thread_bytes_ * threads_);
   }
 
   // y[r] = x[r] w[indices[r]]
   template <typename I>
-  void run(const T* x, const T* w, const I* indices, bool transposed, T* y) {
+  void run(const T* x, const T* w, const I* indices, T* y) {
     if (sizes_.matrices == 0 || sizes_.inner == 0) {
       std::fill_n(y, sizes_.rows * sizes_.columns, T{});
       return;
     }
-    A *left = at(left_at_), *result = at(right_at_);
     order_.sort(indices);
+    tasks_.clear();
     order_.for_each([&](int64_t e, std::span<const int64_t> own) {
-      if (own.empty()) return;
-      const A* matrix = wide(w + e * sizes_.matrix());
-      for_chunks(own, [&](bool, std::span<const int64_t> rows) {
-        pack_rows(x, rows, sizes_.inner, left);
-        MatmulPlan plan;
-        plan.m = static_cast<int64_t>(rows.size()), plan.n = sizes_.columns, plan.k = sizes_.inner;
-        plan.transpose_b = transposed;
-        multiply(plan, threads_, left, matrix, result);
-        unpack_rows(result, rows, sizes_.columns, y);
-      });
+      for (size_t at = 0; at < own.size(); at += kRows) {
+        for (int64_t c = 0; c < sizes_.columns; c += kColumns)
+          tasks_.push_back({e, own.subspan(at, std::min<size_t>(kRows, own.size() - at)), 0, c});
+      }
+    });
+    for_tasks([&](const Task& t, std::byte* scratch) {
+      A *left = as<A>(scratch + left_at_), *result = as<A>(scratch + right_at_);
+      const int64_t rows = static_cast<int64_t>(t.rows.size()), inner = sizes_.inner, stride = sizes_.columns,
+                    width = std::min(kColumns, stride - t.column);
+      const T* matrix = w + t.matrix * sizes_.matrix() + t.column * (sizes_.transposed ? inner : 1);
+      pack_rows(x, t.rows, inner, 0, inner, left);
+      if (copies_matrices()) {
+        A* copy = as<A>(scratch + matrix_at_);
+        if (!kTurns && sizes_.transposed) {
+          std::copy_n(matrix, width * inner, copy);
+        } else {
+          for (int64_t k = 0; k < inner; ++k) {
+            for (int64_t n = 0; n < width; ++n)
+              copy[k * width + n] = matrix[sizes_.transposed ? n * inner + k : k * stride + n];
+          }
+        }
+        const bool turned = sizes_.transposed && !kTurns;
+        multiply(false, rows, width, inner, left, inner, turned, copy, turned ? inner : width, false, result, width);
+      } else if constexpr (!kWidened) {
+        multiply(false, rows, width, inner, left, inner, sizes_.transposed, matrix, sizes_.transposed ? inner : stride,
+                 false, result, width);
+      }
+      for (int64_t k = 0; k < rows; ++k)
+        std::copy_n(result + k * width, width, y + t.rows[static_cast<size_t>(k)] * stride + t.column);
     });
   }
 
@@ -124,44 +140,68 @@ class GroupedProduct {
   template <typename I>
   void run_grad(const T* a, const T* b, const I* indices, T* dw) {
     if (sizes_.matrices == 0) return;
-    A *left = at(left_at_), *right = at(right_at_);
     order_.sort(indices);
+    tasks_.clear();
     order_.for_each([&](int64_t e, std::span<const int64_t> own) {
-      T* to = dw + e * sizes_.matrix();
-      if (own.empty()) {
-        std::fill_n(to, sizes_.matrix(), T{});
-        return;
+      for (int64_t k = 0; k < sizes_.inner; k += kColumns) {
+        for (int64_t c = 0; c < sizes_.columns; c += kColumns) tasks_.push_back({e, own, k, c});
       }
-      A* sum = kWidened ? at(matrix_at_) : reinterpret_cast<A*>(to);
-      for_chunks(own, [&](bool first, std::span<const int64_t> rows) {
-        pack_rows(a, rows, sizes_.inner, left);
-        pack_rows(b, rows, sizes_.columns, right);
-        MatmulPlan plan;
-        plan.m = sizes_.inner, plan.n = sizes_.columns, plan.k = static_cast<int64_t>(rows.size());
-        plan.transpose_a = true;
-        plan.accumulate = !first;
-        multiply(plan, threads_, left, right, sum);
-      });
-      if (kWidened) convert(sum, to, sizes_.matrix());
+    });
+    for_tasks([&](const Task& t, std::byte* scratch) {
+      A *left = as<A>(scratch + left_at_), *right = as<A>(scratch + right_at_);
+      const int64_t stride = sizes_.columns, height = std::min(kColumns, sizes_.inner - t.row),
+                    width = std::min(kColumns, stride - t.column);
+      T* to = dw + t.matrix * sizes_.matrix() + t.row * stride + t.column;
+      A* sum = kWidened ? as<A>(scratch + matrix_at_) : reinterpret_cast<A*>(to);
+      const int64_t sum_stride = kWidened ? width : stride;
+      for (size_t at = 0; at < t.rows.size(); at += kRows) {
+        const auto rows = t.rows.subspan(at, std::min<size_t>(kRows, t.rows.size() - at));
+        pack_rows(a, rows, sizes_.inner, t.row, height, left);
+        pack_rows(b, rows, stride, t.column, width, right);
+        multiply(true, height, width, static_cast<int64_t>(rows.size()), left, height, false, right, width, at > 0, sum,
+                 sum_stride);
+      }
+      for (int64_t k = 0; k < height; ++k) {
+        if (t.rows.empty()) {
+          std::fill_n(to + k * stride, width, T{});
+        } else if (kWidened) {
+          std::copy_n(sum + k * width, width, to + k * stride);
+        }
+      }
     });
   }
 
  private:
-  A* at(int64_t offset) const { return as<A>(memory_->data() + offset); }
-  const A* wide(const T* matrix) const {
-    if constexpr (kWidened) {
-      convert(matrix, at(matrix_at_), sizes_.matrix());
-      return at(matrix_at_);
-    } else {
-      return matrix;
-    }
+  // Of matrix `matrix`: these rows, from these of its rows and columns on.
+  struct Task {
+    int64_t matrix;
+    std::span<const int64_t> rows;
+    int64_t row, column;
+  };
+
+  // Whether a product's matrices go through copies.
+  bool copies_matrices() const { return kWidened || (kTurns && sizes_.transposed); }
+
+  // f(task, this thread's scratch memory)
+  template <typename F>
+  void for_tasks(F f) {
+    constexpr double kWorthThreads = 1 << 20;  // multiplications; as in matmul
+    const double work = static_cast<double>(sizes_.rows) * static_cast<double>(sizes_.matrix());
+    const int64_t count = static_cast<int64_t>(tasks_.size());
+    const int threads = omp_get_max_threads(), team = work < kWorthThreads ? 1 : threads_;
+    omp_set_num_threads(1);  // in the products: else those of a team of one would start teams of their own
+#pragma omp parallel for schedule(dynamic) num_threads(team)
+    for (int64_t i = 0; i < count; ++i)
+      f(tasks_[static_cast<size_t>(i)], memory_->data() + omp_get_thread_num() * thread_bytes_);
+    omp_set_num_threads(threads);
   }
 
   GroupedSizes sizes_;
   int threads_;
   RowOrder order_;
   std::shared_ptr<KernelScratch> memory_;
-  int64_t left_at_ = 0, right_at_ = 0, matrix_at_ = 0;
+  int64_t left_at_ = 0, right_at_ = 0, matrix_at_ = 0, thread_bytes_ = 0;
+  std::vector<Task> tasks_;
 };
 
 // f(a product of the request's type, an index of its type).
@@ -200,8 +240,8 @@ absl::StatusOr<GroupedSizes> GroupedSizes::of_gradient(const KernelRequest& r) {
 Kernel make_grouped_matmul(const KernelRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(const GroupedSizes sizes, GroupedSizes::of_product(r));
   return make_grouped(r, sizes, [&]<typename T, typename I>(GroupedProduct<T> product, T, I) {
-    return make_kernel([product, transposed = sizes.transposed](std::span<std::byte* const> b) mutable {
-      product.run(as<T>(b[0]), as<T>(b[1]), as<I>(b[2]), transposed, as<T>(b[3]));
+    return make_kernel([product](std::span<std::byte* const> b) mutable {
+      product.run(as<T>(b[0]), as<T>(b[1]), as<I>(b[2]), as<T>(b[3]));
     });
   });
 }

@@ -10,7 +10,6 @@
 #include "runtime/kernels/compute_operand.h"
 #include "runtime/kernels/matmul_plan.h"
 #include "runtime/kernels/onednn.h"
-#include "runtime/kernels/plain_product.h"
 #include "runtime/kernels/table.h"
 #include "runtime/kernels/tile_ops.h"
 
@@ -217,14 +216,6 @@ void tiled_matmul(const Plan& p, const T* a, const T* b, const T* bias, T* c) {
 }
 
 }  // namespace
-
-void multiply(const Plan& plan, int threads, const float* a, const float* b, float* c) {
-  sgemm(plan, Blocks(plan, threads), a, b, c);
-}
-
-void multiply(const Plan& plan, int /*threads*/, const double* a, const double* b, double* c) {
-  tiled_matmul(plan, a, b, static_cast<const double*>(nullptr), c);
-}
 
 Kernel make_matmul(const KernelRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(const Plan plan, Plan::make(r));

@@ -6,8 +6,9 @@ namespace {
 struct Case {
   int64_t rows, inner, columns, matrices;
 };
-// One row; some matrices with many rows, some with none; more rows than are multiplied at once.
-constexpr Case kCases[] = {{1, 3, 5, 4}, {37, 16, 24, 3}, {20, 7, 33, 40}, {2100, 8, 12, 2}, {130, 64, 96, 6}};
+// One row; some matrices with many rows, some with none; more rows, and more columns, than are multiplied at once.
+constexpr Case kCases[] = {{1, 3, 5, 4},     {37, 16, 24, 3},  {20, 7, 33, 40},
+                           {2100, 8, 12, 2}, {130, 64, 96, 6}, {70, 530, 600, 3}};
 
 int64_t chosen(const TestTensor& indices, int64_t row, int64_t matrices) {
   return clamp_index(static_cast<int64_t>(indices.values[static_cast<size_t>(row)]), matrices);
@@ -44,6 +45,9 @@ TEST_P(GroupedMatmulTypes, RowsTimesTheirMatrices) {
       const TestTensor found = run_one("grouped_matmul", {x, w, i}, random_tensor(dtype, y.shape, 4),
                                        {{"transpose_b", int64_t{transposed}}});
       expect_close(found, y.values, tolerance_of(dtype), shape_text(w.shape));
+      EXPECT_EQ(found.values, run_one("grouped_matmul", {x, w, i}, random_tensor(dtype, y.shape, 5),
+                                      {{"transpose_b", int64_t{transposed}}}, 5)
+                                  .values);
     }
   }
 }
@@ -67,7 +71,7 @@ TEST_P(GroupedMatmulTypes, GradientOfMatrices) {
     expect_close(found, dw.values, tolerance_of(dtype), shape_text(dw.shape));
     EXPECT_EQ(
         found.values,
-        run_one("grouped_matmul_grad", {a, b, i}, random_tensor(dtype, dw.shape, 5), {{"size", c.matrices}}).values);
+        run_one("grouped_matmul_grad", {a, b, i}, random_tensor(dtype, dw.shape, 5), {{"size", c.matrices}}, 5).values);
   }
 }
 
