@@ -319,6 +319,24 @@ std::optional<Match> find_match(const GraphFacts& facts, const Pattern& pattern,
   return found;
 }
 
+bool counts_up(const GraphFacts& facts, ValueId v, int64_t n) {
+  const Shape& s = facts.shape(v);
+  if (s.empty() || s.back() != n || elements(s) != n) return false;
+  for (const Node* node = facts.graph().producer(v); node; node = facts.graph().producer(v)) {
+    if (node->op->name == "iota") return true;
+    bool same =
+        node->op->name == "reshape" || (node->op->name == "cast" && is_integer(facts.type(node->outputs[0]).dtype));
+    if (!same || elements(facts.shape(node->inputs[0])) != n) return false;
+    v = node->inputs[0];
+  }
+  const Literal* l = facts.literal(v);
+  if (!l) return false;
+  for (int64_t k = 0; k < n; ++k) {
+    if (element_f(*l, k) != static_cast<double>(k)) return false;
+  }
+  return true;
+}
+
 absl::StatusOr<Graph> replace_all(const Graph& graph, const PassContext& context, const FindReplacement& find) {
   GraphFacts facts(graph);
   std::vector<bool> taken(graph.nodes.size(), false);

@@ -102,6 +102,9 @@ std::optional<Match> find_match(const GraphFacts& facts, const Pattern& pattern,
 // repetitions.
 bool is_closed(const GraphFacts& facts, std::vector<NodeId>& nodes, ValueId root);
 
+// Whether `v` is 0, 1, … n-1 along the last dimension, the others of size 1: a constant or an iota, reshaped or cast.
+bool counts_up(const GraphFacts& facts, ValueId v, int64_t n);
+
 // A recognised piece: nodes that go, the value that stays, and what makes it anew.
 struct Replacement {
   std::vector<NodeId> nodes;

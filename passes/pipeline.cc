@@ -20,6 +20,7 @@
 #include "passes/recognize_activation.h"
 #include "passes/recognize_attention.h"
 #include "passes/recognize_cross_entropy.h"
+#include "passes/recognize_dispatch.h"
 #include "passes/recognize_grouped_matmul.h"
 #include "passes/recognize_norm.h"
 #include "passes/recognize_rotary.h"
@@ -43,6 +44,8 @@ constexpr Pass kTrainingPipeline[] = {
     {"recognize_activation", recognize_activation, "one elementwise op whose gradient needs its input alone"},
     {"recognize_cross_entropy", recognize_cross_entropy, "probabilities over the vocabulary are never stored"},
     {"recognize_grouped_matmul", recognize_grouped_matmul, "no copy of an expert's weights for each of its tokens"},
+    {"recognize_dispatch", recognize_dispatch,
+     "tokens are looked up where one-hot products would send them to experts"},
     {"merge_duplicates", merge_duplicates,
      "masks and tables that the recognisers made for each layer become shared again"},
     {"choose_attention", choose_attention,
@@ -63,7 +66,7 @@ constexpr Pass kTrainingPipeline[] = {
     {"recompute", recompute, "on the final backward part; no later pass takes equal nodes for one", Phase::kTraining},
     {"build_optimizer", build_optimizer, "updates read the final gradients", Phase::kTraining},
 };
-constexpr size_t kForwardPasses = 12;  // up to the loss
+constexpr size_t kForwardPasses = 13;  // up to the loss
 
 // Evaluation: the forward passes, then what becomes of the loss.
 constexpr Pass kEvaluationEnd[] = {

@@ -5,25 +5,6 @@
 namespace partita {
 namespace {
 
-// 0, 1, 2, … along the last dimension, the others of size 1: a constant or an iota, reshaped or cast.
-bool counts_classes(const GraphFacts& facts, ValueId v, int64_t classes) {
-  const Shape& s = facts.shape(v);
-  if (s.empty() || s.back() != classes || elements(s) != classes) return false;
-  for (const Node* node = facts.graph().producer(v); node; node = facts.graph().producer(v)) {
-    if (node->op->name == "iota") return true;
-    bool same =
-        node->op->name == "reshape" || (node->op->name == "cast" && is_integer(facts.type(node->outputs[0]).dtype));
-    if (!same || elements(facts.shape(node->inputs[0])) != classes) return false;
-    v = node->inputs[0];
-  }
-  const Literal* l = facts.literal(v);
-  if (!l) return false;
-  for (int64_t k = 0; k < classes; ++k) {
-    if (element_f(*l, k) != static_cast<double>(k)) return false;
-  }
-  return true;
-}
-
 // [rows…, 1] labels of logits [rows…, classes].
 bool labels_fit(const GraphFacts& facts, ValueId labels, ValueId logits) {
   Shape expected = facts.shape(logits);
@@ -61,7 +42,7 @@ bool is_sum(const GraphFacts& facts, const Match& m) {
   const Shape& s = facts.shape(m["x"]);
   const Node* sum = facts.graph().producer(m["summed"]);
   return is_softmax_over_classes(facts, m) && labels_fit(facts, m["labels"], m["x"]) &&
-         counts_classes(facts, m["classes"], s.back()) &&
+         counts_up(facts, m["classes"], s.back()) &&
          sum->attrs.ints("dims") == std::vector<int64_t>{static_cast<int64_t>(s.size()) - 1};
 }
 

@@ -18,6 +18,7 @@ struct Expected {
   int64_t attention = 0, causal = 0, masked = 0,
           grouped = 0;  // of the attentions: with the attribute, with an operand, with fewer key heads
   int64_t layer_norm = 0, rms_norm = 0, gelu = 0, silu = 0, rotary = 0;
+  int64_t dispatched = 0;    // layers whose tokens are looked up for the experts, and summed up from them
   int64_t left_softmax = 0;  // routers
   int64_t experts = 0;       // products of rows with the experts that they chose
   int64_t blocks = -1;       // instances; -1: the layers
@@ -46,7 +47,14 @@ constexpr Expected kExpected[] = {
      .rotary = 4,
      .left_softmax = 2,
      .experts = 4},
-    {.model = "moe", .layers = 2, .attention = 2, .causal = 2, .layer_norm = 5, .gelu = 2, .left_softmax = 2},
+    {.model = "moe",
+     .layers = 2,
+     .attention = 2,
+     .causal = 2,
+     .layer_norm = 5,
+     .gelu = 2,
+     .dispatched = 2,
+     .left_softmax = 2},
     {.model = "vit", .layers = 3, .attention = 3, .layer_norm = 7, .gelu = 3},
     {.model = "ort_transformer", .layers = 2, .attention = 2, .layer_norm = 5, .gelu = 2},
     {.model = "full/gpt2_xl", .layers = 48, .attention = 48, .causal = 48, .layer_norm = 97, .gelu = 48},
@@ -90,6 +98,7 @@ constexpr Expected kExpected[] = {
      .causal = 32,
      .layer_norm = 65,
      .gelu = 32,
+     .dispatched = 32,
      .left_softmax = 32},
     {.model = "resnet", .blocks = 2},
     {.model = "full/resnet50", .blocks = 12},  // the first of each stage has another structure
@@ -136,6 +145,7 @@ TEST_P(Recognition, CountsOfItsArchitecture) {
   EXPECT_EQ(count(*g, "layer_norm"), e.layer_norm);
   EXPECT_EQ(count(*g, "rms_norm"), e.rms_norm);
   EXPECT_EQ(count(*g, "gelu"), e.gelu);
+  EXPECT_EQ(count(*g, "gather_grad"), e.dispatched);
   EXPECT_EQ(count(*g, "silu"), e.silu);
   EXPECT_EQ(count(*g, "rotary"), e.rotary);
   EXPECT_EQ(count(*g, "softmax"), e.left_softmax);

@@ -5,6 +5,7 @@
 #include "passes/recognize_activation.h"
 #include "passes/recognize_attention.h"
 #include "passes/recognize_cross_entropy.h"
+#include "passes/recognize_dispatch.h"
 #include "passes/recognize_grouped_matmul.h"
 #include "passes/recognize_norm.h"
 #include "passes/recognize_rotary.h"
@@ -15,8 +16,8 @@ namespace partita {
 namespace {
 
 constexpr PassFunction kAll[] = {
-    recognize_activation, recognize_attention, recognize_cross_entropy, recognize_grouped_matmul, recognize_norm,
-    recognize_rotary,     tag_blocks};
+    recognize_activation,     recognize_attention, recognize_cross_entropy, recognize_dispatch,
+    recognize_grouped_matmul, recognize_norm,      recognize_rotary,        tag_blocks};
 constexpr int kDepth = 20000;
 
 void expect_quick(const Graph& graph) {
@@ -36,6 +37,9 @@ Graph deep(const std::function<ValueId(Builder&, ValueId)>& step) {
   ValueId x = b.mul(b.input("x", {DType::kF32, {1, 1, 2, 2}}), w);
   for (int k = 0; k < kDepth; ++k) x = step(b, x);
   b.output("attention", b.matmul(b.emit("softmax", {b.add(b.matmul(x, x, false, true), x)}, {{"dim", int64_t{3}}}), x));
+  ValueId rows =
+      b.emit("reshape", {b.emit("broadcast", {x}, {{"shape", Shape{1, 2, 2, 2}}})}, {{"shape", Shape{2, 2, 2}}});
+  b.output("experts", b.matmul(b.reshape(b.mul(rows, rows), {2, 4}), b.reshape(rows, {4, 2})));
   b.output("silu", b.mul(x, b.emit("sigmoid", {x})));
   b.output("norm", b.mul(x, b.emit("rsqrt", {b.add_scalar(b.mean(b.mul(x, x), {3}, true), 1e-5)})));
   return std::move(b).finish();
