@@ -40,7 +40,24 @@ bool joins_owed(const NodeUse& use, const std::vector<std::vector<int>>& passing
 
 NodeSplitter::NodeSplitter(const Graph& graph, const ShardingPlan& plan,
                            const std::vector<std::vector<NodeId>>& readers)
-    : graph_(graph), plan_(plan), mesh_(plan.mesh), readers_(readers), constants_(constant_values(graph)) {
+    : graph_(graph),
+      plan_(plan),
+      mesh_(plan.mesh),
+      readers_(readers),
+      constants_(constant_values(graph)),
+      of_data_(graph.values.size(), false) {
+  for (const GraphInput& in : graph.inputs) of_data_[in.value] = in.kind == InputKind::kData;
+  for (const Node& node : graph.nodes) {
+    const bool any =
+        std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return v != kNoValue && of_data_[v]; });
+    for (ValueId v : node.outputs) of_data_[v] = any;
+  }
+  for (const std::optional<StateLayout>& s : plan.states) {
+    if (!s) continue;
+    for (const auto& dim : s->compute.dims) {
+      for (const Piece& p : dim) parameter_axes_.insert(p.axes.begin(), p.axes.end());
+    }
+  }
   std::set<int> axes;
   for (const Sharding& s : plan.inputs) {
     for (const auto& dim : s.dims) {
@@ -61,6 +78,7 @@ NodeSplit NodeSplitter::divide(const NodeUse& use, const std::vector<OperandLayo
   for (ValueId v : use.node.outputs) output_bytes += byte_size(graph_.type(v));
   NodeSplit out{choose_split(use.formula, layouts, output_bytes, mesh_), {}, {}};
   out.exchanges = exchange(use, layouts, out.factors);
+  share_lookups(use, out.factors);
   out.passing = passing_partials(use, out.factors);
   scatter_sums(use, out.passing, out.factors);
   return out;
@@ -97,6 +115,40 @@ std::vector<Exchange> NodeSplitter::exchange(const NodeUse& use, const std::vect
     out.push_back({axis, std::move(factors)});
   }
   return out;
+}
+
+// Rows of samples that lie along an axis are all needed where some are looked up (tokens for the places of experts):
+// each rank looks up a share of what is asked for, rather than all of it. The axes that experts lie along come first,
+// so that a rank's places are its experts'.
+void NodeSplitter::share_lookups(const NodeUse& use, FactorSplit& split) const {
+  const std::vector<int> samples = axis_use(use.node).samples;
+  auto is_whole = [&](int f) {
+    return use.formula.factors[f].role == FactorRole::kWhole &&
+           std::none_of(use.formula.outputs.begin(), use.formula.outputs.end(),
+                        [&](const FormulaOperand& o) { return has_factor(o, f); });
+  };
+  auto is_index = [&](size_t k) { return is_integer(graph_.type(use.node.inputs[use.present[k]]).dtype); };
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    if (is_index(k) || !of_data_[use.node.inputs[use.present[k]]]) continue;
+    std::vector<int> gathered;
+    for (size_t d = 0; d < use.formula.inputs[k].dims.size(); ++d) {
+      const std::vector<int>& factors = use.formula.inputs[k].dims[d];
+      if (factors.empty() || !std::all_of(factors.begin(), factors.end(), is_whole)) continue;
+      for (const Piece& p : use.shardings[k].dims[d]) gathered.insert(gathered.end(), p.axes.begin(), p.axes.end());
+    }
+    std::stable_partition(gathered.begin(), gathered.end(), [&](int a) { return parameter_axes_.count(a) > 0; });
+    for (int axis : gathered) {
+      if (axis == mesh_.time || !has(samples, axis) || takes(split, axis)) continue;
+      for (size_t j = 0; j < use.present.size(); ++j) {
+        if (!is_index(j)) continue;
+        for (size_t f = 0; f < split.axes.size() && !takes(split, axis); ++f) {
+          if (can_scatter(use.formula, static_cast<int>(f), j) &&
+              use.formula.factors[f].size % (mesh_.ways(split.axes[f]) * mesh_.axes[axis].size) == 0)
+            split.axes[f].push_back(axis);
+        }
+      }
+    }
+  }
 }
 
 // Of the factors that the result has and the axis divides, the one for which least is moved there and back; what lacks
@@ -211,7 +263,7 @@ bool NodeSplitter::is_lookup(const NodeUse& use, size_t operand, size_t other) c
 // Where a sum over a scatter axis has to be completed and nothing else uses the axis, it is scattered along the
 // outermost factor that divides and that the node leaves parallel; not a parameter's gradient, whose update would
 // gather all its states again. So is a sum over samples that a contraction reads (tokens sent to experts), rather than
-// that every rank does all of its work.
+// that every rank does all of its work, or that is completed before it is widened (tokens that come back).
 void NodeSplitter::scatter_sums(const NodeUse& use, const std::vector<std::vector<int>>& passing,
                                 FactorSplit& split) const {
   Segment segment = use.node.segment;
@@ -220,7 +272,7 @@ void NodeSplitter::scatter_sums(const NodeUse& use, const std::vector<std::vecto
   for (size_t k = 0; k < use.present.size(); ++k) {
     if (use.shardings[k].kind != PartialKind::kSum) continue;
     for (int axis : use.shardings[k].partial) {
-      bool contraction = use.node.op->work != WorkKind::kMemory && has(axes.samples, axis);
+      const bool contraction = has(axes.samples, axis) && (use.node.op->work != WorkKind::kMemory || widens(use, axis));
       bool passes = std::any_of(passing.begin(), passing.end(), [&](const auto& left) { return has(left, axis); });
       if ((!contraction && (gradient || !has(axes.scatter, axis))) || passes || takes(split, axis)) continue;
       for (size_t f = 0; f < split.axes.size(); ++f) {

@@ -60,6 +60,7 @@ class NodeSplitter {
  private:
   std::vector<Exchange> exchange(const NodeUse& use, const std::vector<OperandLayouts>& layouts,
                                  FactorSplit& split) const;
+  void share_lookups(const NodeUse& use, FactorSplit& split) const;
   int cheapest_factor(const NodeUse& use, const std::vector<OperandLayouts>& layouts, const FactorSplit& split,
                       int axis, const std::set<size_t>& operands) const;
   std::vector<std::vector<int>> passing_partials(const NodeUse& use, const FactorSplit& split) const;
@@ -76,7 +77,9 @@ class NodeSplitter {
   const Mesh& mesh_;
   const std::vector<std::vector<NodeId>>& readers_;
   std::vector<const Literal*> constants_;  // by value
+  std::vector<bool> of_data_;              // by value: made of samples
   std::vector<int> sample_axes_;           // that split inputs
+  std::set<int> parameter_axes_;           // that parameters lie along where they are computed with
 };
 
 }  // namespace partita

@@ -68,9 +68,13 @@ std::pair<std::vector<Move>, std::vector<Move>> CostModel::unit_moves(const Unit
     }
   }
   if (l.expert > 1 && u.expert_tokens > 0) {
-    const Move there{
-        TrafficKind::kExpert, kAllToAll, {l.expert, l.tensor * l.context}, u.expert_tokens * positions * element, 2};
-    forward.push_back(there), backward.push_back(there);
+    // Each rank of the axis gathers the tokens of all of them, and what its experts make is summed up by token.
+    const double bytes = u.expert_tokens * positions * static_cast<double>(l.expert) * element;
+    const RankAxis axis{l.expert, l.tensor * l.context};
+    for (std::vector<Move>* pass : {&forward, &backward}) {
+      pass->push_back({TrafficKind::kExpert, kAllGather, axis, bytes});
+      pass->push_back({TrafficKind::kExpert, kReduceScatter, axis, bytes});
+    }
   }
   return {std::move(forward), std::move(backward)};
 }

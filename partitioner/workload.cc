@@ -183,7 +183,9 @@ class Analysis {
   void count_compute(const TensorSplit& split, UnitWork& w) {
     double per = 1 / out_.samples;
     for (const UnitNode& use : split.nodes()) {
-      if (use.node->op->work == WorkKind::kMatrix) {
+      if (use.node->op->name == "dispatch") {
+        w.expert_tokens += value_elements(use.node->inputs[0]) * per;
+      } else if (use.node->op->work == WorkKind::kMatrix) {
         count_matrix(use, per, split, w);
       } else if (use.node->op->work == WorkKind::kAttention) {
         const Shape &q = g_.type(use.node->inputs[0]).shape, &k = g_.type(use.node->inputs[1]).shape;
@@ -198,6 +200,17 @@ class Analysis {
         w.attention.push_back(a);
       }
     }
+    if (w.expert_tokens == 0) w.expert_tokens = rows_of_experts(w);
+  }
+
+  // Where products with one-hot tensors send tokens: the rows that experts take.
+  static double rows_of_experts(const UnitWork& w) {
+    double fewest = 0;
+    for (const MatrixWork& x : w.matrices) {
+      const double e = x.batch * x.m * x.k;
+      if (x.expert) fewest = fewest == 0 ? e : std::min(fewest, e);
+    }
+    return fewest;
   }
 
   void count_matrix(const UnitNode& use, double per, const TensorSplit& split, UnitWork& w) {
@@ -222,7 +235,6 @@ class Analysis {
       return letter == 'b' ? to.batch : letter == 'm' ? to.m : letter == 'n' ? to.n : to.k;
     };
     size(x.scaled, x) *= per;
-    if (x.expert) w.expert_tokens += x.batch * x.m * x.k / 2;
     auto turned = [&](char m, char n, char k) {  // the product whose sizes are these sizes of x
       MatrixWork t = x;
       t.m = size(m, x), t.n = size(n, x), t.k = size(k, x);

@@ -60,7 +60,7 @@ struct UnitWork {
   bool largest_split = false;
   std::vector<double> forward_reduces, backward_reduces;  // partial sums over the tensor axis, each a collective
   std::vector<double> batch_reduces;  // f32 sums over all samples of a batch, each a collective and one in backward
-  double expert_tokens = 0;           // elements sent to experts, one way
+  double expert_tokens = 0;           // elements of the tokens that experts choose from
   double chosen = 0;                  // matrices that rows choose from, multiplied without copies of them; 0: none
   bool sequence = false;              // what the tensor axis does not divide can be divided along positions
   std::string split;                  // in words: "tensor splits 12 x 4096, …"

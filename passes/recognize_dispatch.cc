@@ -298,18 +298,18 @@ class DispatchWriter {
   // x [tokens, width] -> [experts * places, width]
   ValueId send(ValueId x) {
     const Filled places = fill();
-    return b_.mul(b_.emit("gather", {x, places.token}, {{"dim", int64_t{0}}}), places.weight);
+    return b_.emit("dispatch", {x, places.token, places.weight});
   }
 
   // y [experts * places, width] -> [tokens, width]
   ValueId bring_back(ValueId y) {
     const Filled places = fill();
-    return b_.emit("gather_grad", {b_.mul(y, places.weight), places.token}, {{"dim", int64_t{0}}, {"size", c_.tokens}});
+    return b_.emit("combine", {y, places.token, places.weight}, {{"size", c_.tokens}});
   }
 
  private:
   struct Filled {
-    ValueId token, weight;  // i64 [experts * places], float [experts * places, 1]
+    ValueId token, weight;  // i64 and float [experts * places]
   };
 
   // Which token has each place, and its weight there. Places without one have the weight 0 and tokens in turn: sums by
@@ -333,7 +333,7 @@ class DispatchWriter {
     ValueId w = b_.emit("gather", {in_turn(weights), from}, {{"dim", int64_t{0}}});
     w = b_.select(filled, w, b_.scalar(dtype_, 0));
     if (mask_) w = b_.cast(b_.emit("lt", {b_.scalar(dtype_, 0), w}), dtype_);
-    return {b_.emit("mod", {from, number(c_.tokens)}), b_.reshape(w, {places, 1})};
+    return {b_.emit("mod", {from, number(c_.tokens)}), w};
   }
 
   ValueId number(int64_t n) { return b_.constant(to_literal({{DType::kI64, {}}, {}, {n}})); }

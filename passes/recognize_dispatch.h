@@ -10,9 +10,10 @@ namespace partita {
 //   weight[s] * one_hot(expert[s])[e] * one_hot(place[s])[c]
 //
 // and products with it, [s, (e c)] times the experts' results, or with Cast(combine > 0), [(e c), s] times the tokens,
-// become lookups of rows by expert * C + place: gather_rows and gather_rows_grad. The tensor, as large as the tokens
-// times all places of all experts, is not made, nor multiplied by. With several choices they have to be columns of one
-// TopK, so that a token has no expert twice. What else reads combine keeps it.
+// become the ops combine and dispatch, once it is found which token has each place. The tensor, as large as the tokens
+// times all places of all experts, is not made, nor multiplied by. Places have to be counted by running sums over
+// tokens, so that no two tokens have one, and several choices to be columns of one TopK, so that a token has no expert
+// twice. A token of weight 0 gets no place. What else reads combine keeps it.
 absl::StatusOr<Graph> recognize_dispatch(const Graph& graph, const PassContext& context);
 
 }  // namespace partita

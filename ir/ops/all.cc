@@ -13,6 +13,7 @@ extern const OpDef kGelu, kGeluGrad;
 extern const OpDef kReshape;
 extern const OpDef kTranspose, kBroadcast, kSlice, kPad, kConcat, kReverse, kIota;
 extern const OpDef kReduceSum, kReduceMax, kReduceMin, kReduceProd, kArgmax, kCumsum, kTopk;
+extern const OpDef kDispatch, kCombine;
 extern const OpDef kGather, kGatherGrad, kGatherRows, kGatherRowsGrad, kTakeAlong, kTakeAlongGrad, kGatherNd,
     kGatherNdGrad, kScatterNd, kScatterElements;
 extern const OpDef kMatMul, kGroupedMatMul, kGroupedMatMulGrad;
@@ -97,6 +98,8 @@ const OpDef* const kOps[] = {
     &kTopk,
     &kGather,
     &kGatherGrad,
+    &kDispatch,
+    &kCombine,
     &kGatherRows,
     &kGatherRowsGrad,
     &kTakeAlong,

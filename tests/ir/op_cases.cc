@@ -178,6 +178,9 @@ void add_indexing(std::vector<OpCase>& cases) {
                    "gather_rows_grad",
                    {{"dim", one}, {"size", int64_t{6}}},
                    {f64({2, 5, 4}), i64({6}, Draw::kIota), i64({5}, Draw::kSignedIndex, 6)}});
+  cases.push_back({"dispatch", "dispatch", {}, {f64({6, 4}), i64({9}, Draw::kSignedIndex, 6), f64({9})}});
+  cases.push_back(
+      {"combine", "combine", {{"size", int64_t{6}}}, {f64({9, 4}), i64({9}, Draw::kSignedIndex, 6), f64({9})}});
   cases.push_back({"gather_grad",
                    "gather_grad",
                    {{"dim", one}, {"size", int64_t{5}}},

@@ -145,7 +145,7 @@ TEST_P(Recognition, CountsOfItsArchitecture) {
   EXPECT_EQ(count(*g, "layer_norm"), e.layer_norm);
   EXPECT_EQ(count(*g, "rms_norm"), e.rms_norm);
   EXPECT_EQ(count(*g, "gelu"), e.gelu);
-  EXPECT_EQ(count(*g, "gather_grad"), e.dispatched);
+  EXPECT_EQ(count(*g, "combine"), e.dispatched);
   EXPECT_EQ(count(*g, "silu"), e.silu);
   EXPECT_EQ(count(*g, "rotary"), e.rotary);
   EXPECT_EQ(count(*g, "softmax"), e.left_softmax);
