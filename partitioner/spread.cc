@@ -169,14 +169,20 @@ Spread Spreader::spread(ValueId value, const Sharding& seed, int64_t n) const {
     NodeId producer = graph_.values[v].producer;
     if (producer != kNoNode && is_followed(graph_.nodes[producer])) touched.insert(producer);
     touched.insert(uses_[v].begin(), uses_[v].end());
-    int state = state_of_[v];
-    if (producer == kNoNode && state >= 0 && graph_.states[state].kind == StateKind::kParameter)
-      out.parameter_elements += elements(graph_.type(v).shape);
+    if (producer == kNoNode && is_weight(v)) out.parameter_elements += elements(graph_.type(v).shape);
   }
   for (NodeId node : touched) account(walk, node, out);
   out.moved_bytes += out.gathered_bytes;
   out.values = std::move(walk.values);
   return out;
+}
+
+// A frozen weight takes as much memory and work as a trained one.
+bool Spreader::is_weight(ValueId v) const {
+  if (state_of_[v] < 0) return false;
+  const State& s = graph_.states[static_cast<size_t>(state_of_[v])];
+  const TensorType& type = graph_.type(s.value);
+  return s.kind == StateKind::kParameter || (s.kind == StateKind::kFrozen && is_float(type.dtype) && type.rank() > 1);
 }
 
 // Bytes of a value's gradient; 0 where it has none.
@@ -199,9 +205,7 @@ void Spreader::account(Walk& walk, NodeId n, Spread& out) const {
     bool output = k >= operands.inputs;
     const FormulaOperand& o = output ? f.formula.outputs[k - operands.inputs] : f.formula.inputs[k];
     bool stands = has_factor(o, f.factor);
-    int state = state_of_[v];
-    bool trained = state >= 0 && graph_.states[state].kind == StateKind::kParameter;
-    parameter = parameter || (trained && stands);
+    parameter = parameter || (is_weight(v) && stands);
     everywhere = everywhere && stands;
     // A result that lacks the factor is a partial sum; so is the gradient of an operand that lacks it. The gradients
     // of one value are added before they are summed over the ranks.

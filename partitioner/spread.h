@@ -19,7 +19,7 @@ struct Spread {
   double flops = 0;                    // of these nodes, before the split
   double moved_bytes = 0;              // summed or gathered between ranks, forward and backward
   double gathered_bytes = 0;           // of these, gathered: what is split cannot be followed through all its readers
-  int64_t parameter_elements = 0;      // of trained parameters that are split
+  int64_t parameter_elements = 0;      // of weights that are split, trained or frozen
   bool sums_parameters = false;        // a product with a parameter is summed over it
   bool batches_parameters = false;     // it stands in a product's operands and result alike, one a parameter (experts)
 };
@@ -42,6 +42,7 @@ class Spreader {
   struct Walk;
   void visit(Walk& walk, NodeId n) const;
   void account(Walk& walk, NodeId n, Spread& out) const;
+  bool is_weight(ValueId v) const;
   double gradient_bytes(ValueId v) const;
 
   const Graph& graph_;

@@ -178,8 +178,11 @@ double TensorSplit::cost(const Classes& split) const {
   for (const UnitNode& use : nodes_) {
     if (use.node->op->work != WorkKind::kMemory && !divides(use, split)) total += 3 * use.flops * kShare;
   }
-  for (ValueId p : units_.units[unit_].parameters) {
-    if (!divides(p, split)) total += elements_of(g_, p) * kShare * kParameterFlops * samples_;
+  const GraphUnits::Unit& unit = units_.units[unit_];
+  for (const std::vector<ValueId>* weights : {&unit.parameters, &unit.frozen}) {
+    for (ValueId p : *weights) {
+      if (!divides(p, split)) total += elements_of(g_, p) * kShare * kParameterFlops * samples_;
+    }
   }
   return total;
 }

@@ -52,6 +52,28 @@ TEST(ShardMemory, PartsOfGatheredParametersAreNotKept) {
   EXPECT_LT(arena, 0.75 * kParameterBytes);
 }
 
+// Where few weights are trained, the others lie in parts along the tensor axis all the same.
+TEST(ShardMemory, FrozenWeightsLieAlongTheTensorAxis) {
+  TempFolder out;
+  ASSERT_EQ(run_partita("model gpt --layers 2 --hidden 256 --heads 4 --vocab 1024 --seq 16 --gated-mlp --no-bias "
+                        "--no-tied --norm rmsnorm --positions rotary --with-weights --quiet -o " +
+                        (out / "model.onnx"))
+                .code,
+            0);
+  out.write("train.yaml", "batch: {global: 2}\noptimizer: {kind: adamw}\ntrainable: ['*.attn.proj.weight']\n");
+  const auto state_bytes = [&](const std::string& pins) {
+    const Outcome made = run_partita("compile " + (out / "model.onnx") + " --train " + (out / "train.yaml") +
+                                     " --quiet " + pins + " -o " + (out / "bundle"));
+    EXPECT_EQ(made.code, 0) << made.text;
+    const auto manifest = nlohmann::json::parse(TempFolder::read(out / "bundle/manifest.json"));
+    return manifest["memory_bytes"]["state"].get<double>();
+  };
+  const double alone = state_bytes("--ranks 1");
+  EXPECT_LT(state_bytes("--ranks 4 --pin tensor=4"), 0.35 * alone);
+  const Outcome verified = run_partita("verify " + (out / "bundle"));
+  EXPECT_EQ(verified.code, 0) << verified.text;
+}
+
 // A slot of an interleaved pipeline holds what one chunk's blocks were given: neither what was sent on, nor the last
 // chunk's logits (1 MB) where another chunk has the slot. Messages are of 0.26 MB, in up to 9 slots of 4 chunks.
 TEST(ShardMemory, SlotsOfChunksHoldWhatIsReadAgain) {
