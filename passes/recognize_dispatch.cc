@@ -59,7 +59,7 @@ class CombineFinder {
       if (!choice) return std::nullopt;
       c.choices.push_back(*std::move(choice));
     }
-    if (!are_counted(c) || (c.choices.size() > 1 && !differ(c.choices))) return std::nullopt;
+    if (!are_counted(c)) return std::nullopt;
     return c;
   }
 
@@ -97,7 +97,7 @@ class CombineFinder {
       parts = {{node->inputs[0], f.letters()}};
       if (!spread(parts[0])) return false;
     } else if (node->op->name == "mul" || node->op->name == "broadcast" ||
-               (node->op->name == "cast" && is_float(facts_.type(node->inputs[0]).dtype))) {
+               (node->op->name == "cast" && facts_.type(node->inputs[0]).dtype != DType::kBool)) {
       for (ValueId in : node->inputs) {
         const Shape& s = facts_.shape(in);
         std::string dims = f.dims.substr(f.dims.size() - s.size());
@@ -123,7 +123,7 @@ class CombineFinder {
       todo.pop_back();
       if (class_of(v, c.tokens, c.experts)) return true;
       const Node* node = facts_.graph().producer(v);
-      if (node != nullptr && (node->op->name == "mul" || node->op->name == "reshape"))
+      if (node != nullptr && (node->op->name == "mul" || node->op->name == "reshape" || node->op->name == "cast"))
         todo.insert(todo.end(), node->inputs.begin(), node->inputs.end());
     }
     return false;
@@ -194,46 +194,16 @@ class CombineFinder {
     return running;
   }
 
-  // Whether the choices' experts are different columns of one TopK.
-  bool differ(const std::vector<Choice>& choices) const {
-    const Node* from = nullptr;
-    std::set<int64_t> columns;
-    for (const Choice& c : choices) {
-      const Node* node = facts_.graph().producer(c.expert);
-      while (node != nullptr && (node->op->name == "reshape" || node->op->name == "cast"))
-        node = facts_.graph().producer(node->inputs[0]);
-      const std::optional<int64_t> column = node == nullptr ? std::nullopt : column_of(*node);
-      if (!column || !columns.insert(*column).second) return false;
-      const Node* topk = facts_.graph().producer(node->inputs[0]);
-      if (topk == nullptr || topk->op->name != "topk" || topk->outputs[1] != node->inputs[0] ||
-          (from != nullptr && from != topk))
-        return false;
-      from = topk;
-    }
-    return true;
-  }
-
-  // The column of [s, k] that a gather or a slice takes.
-  std::optional<int64_t> column_of(const Node& node) const {
-    if (facts_.type(node.inputs[0]).rank() != 2) return std::nullopt;
-    if (node.op->name == "gather" && node.attrs.i("dim") == 1) {
-      const std::optional<double> number = facts_.number(node.inputs[1]);
-      if (number && elements(facts_.shape(node.inputs[1])) == 1) {
-        const auto k = static_cast<int64_t>(*number);
-        return k < 0 ? k + facts_.shape(node.inputs[0])[1] : k;
-      }
-    }
-    if (node.op->name == "slice" && facts_.shape(node.outputs[0])[1] == 1) return node.attrs.ints("starts")[1];
-    return std::nullopt;
-  }
-
   const GraphFacts& facts_;
 };
 
-// What an operand of a product is made of: combine, or where it is above 0.
+enum class Mask : uint8_t { kNone, kPositive, kNotZero };
+
+// What an operand of a product is made of: combine, or 1 where it is above 0, or not 0.
 struct Spread {
   Combine combine;
-  bool mask = false, by_places = false;  // rows are places
+  Mask mask = Mask::kNone;
+  bool by_places = false;  // rows are places
 };
 
 // Which dimensions of a value of rank 3 those of what views make of it are.
@@ -267,10 +237,19 @@ std::optional<Spread> spread_of(const GraphFacts& facts, ValueId operand) {
   }
   while (const Node* node = facts.made_by(v, "transpose")) views.push_back(node), v = node->inputs[0];
   if (const Node* cast = facts.made_by(v, "cast")) {
-    const Node* above = facts.made_by(cast->inputs[0], "lt");
-    if (above == nullptr || facts.number(above->inputs[0]) != 0.0) return std::nullopt;
-    v = above->inputs[1];
-    out.mask = true;
+    const Node* test = facts.graph().producer(cast->inputs[0]);
+    if (test == nullptr) return std::nullopt;
+    const std::string_view op = test->op->name;
+    if (op == "lt" && facts.number(test->inputs[0]) == 0.0) {
+      v = test->inputs[1];
+      out.mask = Mask::kPositive;
+    } else if (op == "cast" || (op == "ne" && facts.number(test->inputs[1]) == 0.0)) {
+      v = test->inputs[0];
+      out.mask = Mask::kNotZero;
+    } else {
+      return std::nullopt;
+    }
+    if (facts.type(cast->inputs[0]).dtype != DType::kBool) return std::nullopt;
   }
   std::optional<Combine> combine = CombineFinder(facts).find(v);
   if (!combine) return std::nullopt;
@@ -332,7 +311,8 @@ class DispatchWriter {
     from = b_.select(filled, from, b_.emit("mod", {count(places), number(all)}));
     ValueId w = b_.emit("gather", {in_turn(weights), from}, {{"dim", int64_t{0}}});
     w = b_.select(filled, w, b_.scalar(dtype_, 0));
-    if (mask_) w = b_.cast(b_.emit("lt", {b_.scalar(dtype_, 0), w}), dtype_);
+    if (mask_ == Mask::kPositive) w = b_.cast(b_.emit("lt", {b_.scalar(dtype_, 0), w}), dtype_);
+    if (mask_ == Mask::kNotZero) w = b_.cast(b_.emit("ne", {w, b_.scalar(dtype_, 0)}), dtype_);
     return {b_.emit("mod", {from, number(c_.tokens)}), w};
   }
 
@@ -365,7 +345,7 @@ class DispatchWriter {
   Rewriter& r_;
   Builder& b_;
   const Combine& c_;
-  const bool mask_;
+  const Mask mask_;
   const DType dtype_;
 };
 

@@ -14,6 +14,7 @@ struct Spelling {
   bool after = true;     // a second choice's places follow the first one's
   bool one_topk = true;  // the choices are of one TopK
   bool turned = false;   // products with the operands transposed
+  bool cast = false;     // the mask is combine as a bool, what is kept is counted in integers
 };
 
 ValueId one_hot(Builder& b, ValueId index, int64_t classes) {
@@ -45,7 +46,9 @@ Graph dispatch(const Spelling& how) {
     if (j > 0 && how.after) count = b.add(count, b.reduce_sum(first, {0}, true));
     if (j == 0) first = choice;
     ValueId position = b.mul(count, choice);
-    ValueId kept = b.mul(choice, b.cast(b.emit("lt", {position, b.scalar(DType::kF64, kPlaces)}), DType::kF64));
+    const DType type = how.cast ? DType::kI64 : DType::kF64;
+    ValueId below = b.cast(b.emit("lt", {position, b.scalar(DType::kF64, kPlaces)}), type);
+    ValueId kept = b.cast(b.mul(b.cast(choice, type), below), DType::kF64);
     ValueId place = b.cast(b.reduce_sum(b.mul(position, kept), {1}, false), DType::kI64);
     ValueId gate = b.mul(b.reshape(column(from[0]), {kTokens, 1, 1}), b.reshape(kept, {kTokens, 1, kExperts}));
     ValueId term =
@@ -53,7 +56,7 @@ Graph dispatch(const Spelling& how) {
     combine = j == 0 ? term : b.add(combine, term);
   }
   const int64_t all = kExperts * kPlaces;
-  ValueId mask = b.cast(b.emit("lt", {zero, combine}), DType::kF64);
+  ValueId mask = b.cast(how.cast ? b.cast(combine, DType::kBool) : b.emit("lt", {zero, combine}), DType::kF64);
   ValueId by_place = b.reshape(b.transpose(mask, {1, 2, 0}), {all, kTokens});
   ValueId sent = how.turned ? b.transpose(b.matmul(x, by_place, true, true), {1, 0}) : b.matmul(by_place, x);
   b.output("sent", sent);
@@ -74,12 +77,18 @@ TEST(Dispatch_Recognised, LooksUpTokensOfOneAndSeveralChoices) {
   for (int64_t choices : {1, 2}) {
     for (bool turned : {false, true}) {
       SCOPED_TRACE(cat(choices, " choices", turned ? ", operands transposed" : ""));
-      Graph g = recognised_dispatch({.choices = choices, .turned = turned});
+      Graph g = recognised_dispatch({.choices = choices, .turned = turned, .cast = turned});
       EXPECT_EQ(count(g, "matmul"), 0);
+      EXPECT_EQ(count(g, "dispatch"), 1);
       EXPECT_EQ(count(g, "combine"), 1);
       for (const Value& v : g.values) EXPECT_LT(elements(v.type.shape), kTokens * kExperts * kPlaces);
     }
   }
+}
+
+// A token may then have one expert twice, in two places.
+TEST(Dispatch_Recognised, ChoicesOfSeveralRouters) {
+  EXPECT_EQ(count(recognised_dispatch({.one_topk = false}), "matmul"), 0);
 }
 
 // Two tokens might have one place: their sum is there.
@@ -87,11 +96,6 @@ TEST(Dispatch_NotRecognised, PlacesThatAreNotCounted) {
   EXPECT_EQ(count(recognised_dispatch({.choices = 1, .counted = false}), "matmul"), 2);
   EXPECT_EQ(count(recognised_dispatch({.counted = false}), "matmul"), 2);
   EXPECT_EQ(count(recognised_dispatch({.after = false}), "matmul"), 2);
-}
-
-// A token might have one expert twice.
-TEST(Dispatch_NotRecognised, ChoicesOfSeveralRouters) {
-  EXPECT_EQ(count(recognised_dispatch({.one_topk = false}), "matmul"), 2);
 }
 
 }  // namespace
