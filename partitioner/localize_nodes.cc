@@ -34,9 +34,10 @@ void Localizer::visit(NodeId n) {
     OperandLayouts o = layouts_of(v, node);
     if (node.segment > Segment::kBackward) complete_late(v, o);
     if (node.op->sums_micro_batches && k + 1 == node.inputs.size()) o.ways = {term_sharding(v)};
-    use.shardings.push_back(o.ways.front());
     layouts.push_back(std::move(o));
   }
+  follow_parameter(use, layouts);
+  for (const OperandLayouts& o : layouts) use.shardings.push_back(o.ways.front());
   for (size_t k = 0; k < use.present.size(); ++k) refine(use.formula, false, k, use.shardings[k], mesh_);
   emit(use, splitter_.divide(use, layouts));
   inherit_layout(node);
@@ -55,7 +56,7 @@ int Localizer::put_off_depth(const Node& node) const {
       return 0;
     }
   }
-  return depth + 1;
+  return parameter_of(node) == nullptr ? depth + 1 : 0;
 }
 
 // How a value lies for `node`: first as it is meant to be used, then its other forms.
@@ -75,6 +76,34 @@ OperandLayouts Localizer::layouts_of(ValueId v, const Node& node) const {
     }
   }
   return o;
+}
+
+// How the split parameter lies whose gradient the node makes; null: it makes none's.
+const Sharding* Localizer::parameter_of(const Node& node) const {
+  if (node.segment != Segment::kBackward || node.outputs.size() != 1) return nullptr;
+  for (ValueId state : states_met(node.outputs[0])) {
+    auto layout = layout_of_.find(state);
+    if (layout != layout_of_.end() && is_trained(state) && layout->second->compute.is_split())
+      return &layout->second->compute;
+  }
+  return nullptr;
+}
+
+// A parameter's gradient lies as the parameter does, where that is for operands to say that were put off: the gradient
+// of a table's rows is made of the rows that are here.
+void Localizer::follow_parameter(const NodeUse& use, std::vector<OperandLayouts>& layouts) const {
+  const bool free =
+      std::any_of(use.present.begin(), use.present.end(), [&](size_t k) { return put_off_[use.node.inputs[k]] > 0; });
+  const Sharding* parameter = free ? parameter_of(use.node) : nullptr;
+  if (parameter == nullptr) return;
+  for (const auto& [factor, axes] : proposals(use.formula, use.formula.outputs[0], *parameter, mesh_)) {
+    FactorSplit split{std::vector<std::vector<int>>(use.formula.factors.size())};
+    split.axes[static_cast<size_t>(factor)] = axes;
+    for (size_t k = 0; k < layouts.size(); ++k) {
+      if (put_off_[use.node.inputs[use.present[k]]] > 0 && has_factor(use.formula.inputs[k], factor))
+        layouts[k].ways = {operand_sharding(use.formula, use.formula.inputs[k], split)}, layouts[k].pinned = true;
+    }
+  }
 }
 
 // What the prologue makes of a state element by element (its copy in 16 bits) is made of what is stored here, and

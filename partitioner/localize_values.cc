@@ -12,6 +12,7 @@ namespace partita {
 namespace {
 
 constexpr int kWholeDepth = 32;  // nodes that are made once more for all samples of a run
+constexpr int kPartsDepth = 8;   // nodes that are made once more for a part of their result
 
 }  // namespace
 
@@ -54,6 +55,14 @@ ValueId Localizer::get(ValueId v, const Sharding& target) {
     }
   }
   PARTITA_CHECK(from != variants_[v].end(), cat("a value that is read before it is made: ", graph_.values[v].name));
+  const bool smaller = wanted.partial == from->sharding.partial && narrowed(from->sharding, wanted, mesh_) == wanted;
+  if (put_off_[v] == 0 && smaller && made_of_parts(v, wanted, 0)) {
+    const Node& node = *graph_.producer(v);
+    Formula formula = bound_formula(graph_, node);
+    refine(formula, true, 0, wanted, mesh_);
+    make(node, formula, *split_for_output(formula, formula.outputs[0], wanted, mesh_));
+    return variants_[v].back().local;
+  }
   bool early = stored && layout->second->gather == GatherTime::kStep && is_micro_batch(now) &&
                from->made == Segment::kPrologue && !in_time(wanted) && !is_summed_up(v);
   const NodeContext context = b_.context();
@@ -62,6 +71,25 @@ ValueId Localizer::get(ValueId v, const Sharding& target) {
   variants_[v].push_back({local, std::move(wanted), b_.context().segment});
   b_.context() = context;
   return local;
+}
+
+// Whether it takes elementwise steps alone to have `v` so, on what was put off or lies so already: no slice of more.
+// The one-hot rows of labels, split by classes, are made for the classes that are here.
+bool Localizer::made_of_parts(ValueId v, const Sharding& wanted, int depth) {
+  const Segment now = b_.context().segment;
+  const bool lies_so = std::any_of(variants_[v].begin(), variants_[v].end(),
+                                   [&](const Variant& x) { return x.sharding == wanted && x.made <= now; });
+  if (put_off_[v] > 0 || (depth > 0 && lies_so)) return true;
+  const Node* node = graph_.producer(v);
+  if (depth == kPartsDepth || node == nullptr || node->segment != now || node->op->scalar == nullptr) return false;
+  Formula formula = bound_formula(graph_, *node);
+  refine(formula, true, 0, wanted, mesh_);
+  const auto split = split_for_output(formula, formula.outputs[0], wanted, mesh_);
+  size_t present = 0;
+  return split && std::all_of(node->inputs.begin(), node->inputs.end(), [&](ValueId x) {
+           return x == kNoValue ||
+                  made_of_parts(x, operand_sharding(formula, formula.inputs[present++], *split), depth + 1);
+         });
 }
 
 // The same for what is summed over micro-batches: ranks along the slice axes have different terms, so it is owed the
@@ -135,21 +163,28 @@ bool Localizer::is_accumulated(ValueId v) const {
   return false;
 }
 
-// How the update reads a gradient: as the most split state lies that meets it, through elementwise steps such as
-// clipping.
+// How the update reads a gradient: as the most split state lies that meets it.
 Sharding Localizer::update_sharding(ValueId v) const {
+  Sharding best = Sharding::replicated(graph_.type(v).shape);
+  for (ValueId state : states_met(v)) {
+    if (!variants_[state].empty() && sharding_of(state).is_split()) best = sharding_of(state);
+  }
+  best.partial.clear();
+  return normalized(best);
+}
+
+// States of its shape that a value meets, also through elementwise steps such as clipping.
+std::vector<ValueId> Localizer::states_met(ValueId v) const {
   const Shape& shape = graph_.type(v).shape;
-  Sharding best = Sharding::replicated(shape);
-  std::vector<ValueId> front = {v};
+  std::vector<ValueId> states, front = {v};
   for (int hop = 0; hop < 4 && !front.empty(); ++hop) {
     std::vector<ValueId> next;
     for (ValueId x : front) {
       for (NodeId n : uses_[x]) {
         if (is_handed_over(graph_.nodes[n])) continue;
         for (ValueId in : graph_.nodes[n].inputs) {
-          bool state = in != kNoValue && in != x && graph_.values[in].producer == kNoNode &&
-                       graph_.type(in).shape == shape && !variants_[in].empty();
-          if (state && sharding_of(in).is_split()) best = sharding_of(in);
+          const bool state = in != kNoValue && in != x && graph_.values[in].producer == kNoNode;
+          if (state && graph_.type(in).shape == shape) states.push_back(in);
         }
         for (ValueId out : graph_.nodes[n].outputs) {
           if (graph_.type(out).shape == shape) next.push_back(out);
@@ -158,8 +193,7 @@ Sharding Localizer::update_sharding(ValueId v) const {
     }
     front = std::move(next);
   }
-  best.partial.clear();
-  return normalized(best);
+  return states;
 }
 
 bool Localizer::in_time(const Sharding& s) const {

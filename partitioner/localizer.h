@@ -41,7 +41,9 @@ class Localizer {
   // Nodes, in order.
   void visit(NodeId n);
   int put_off_depth(const Node& node) const;
+  const Sharding* parameter_of(const Node& node) const;
   OperandLayouts layouts_of(ValueId v, const Node& node) const;
+  void follow_parameter(const NodeUse& use, std::vector<OperandLayouts>& layouts) const;
   void inherit_layout(const Node& node);
   void emit(const NodeUse& use, const NodeSplit& division);
   ValueId owe(ValueId local, int axis);
@@ -56,6 +58,7 @@ class Localizer {
 
   // Forms of values: one is made where it is asked for. Time: the axis over micro-batches that are parts of one run.
   ValueId get(ValueId v, const Sharding& target);
+  bool made_of_parts(ValueId v, const Sharding& wanted, int depth);
   ValueId get_term(ValueId v, const Sharding& target);
   Sharding term_sharding(ValueId v) const;
   void add_slice_axes(Sharding& s) const;
@@ -64,6 +67,7 @@ class Localizer {
   void complete_late(ValueId v, OperandLayouts& o);
   bool is_accumulated(ValueId v) const;
   Sharding update_sharding(ValueId v) const;
+  std::vector<ValueId> states_met(ValueId v) const;
   bool in_time(const Sharding& s) const;
   bool crosses_time(const Sharding& from, const Sharding& to) const;
   bool make_whole(ValueId v, int depth);

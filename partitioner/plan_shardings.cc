@@ -65,7 +65,7 @@ class Planner {
   }
 
   absl::StatusOr<PlannedGraph> place(PaddedGraph padded) {
-    LayoutChooser chooser(padded.graph, plan_.mesh, batch_.batch_ranks);
+    LayoutChooser chooser(padded.graph, plan_.mesh, sample_parts());
     choose(chooser, /*warn=*/true);
     chooser_ = &chooser;
     place_inputs(padded.graph);
@@ -107,7 +107,7 @@ class Planner {
   // four ranks) is split by the outer axis, and the ranks along the inner one each have the part they need.
   absl::Status cut_tensor_axis(const Graph& graph, PaddedGraph& best) {
     auto cost = [&](const Graph& padded) {
-      LayoutChooser chooser(padded, plan_.mesh, batch_.batch_ranks);
+      LayoutChooser chooser(padded, plan_.mesh, sample_parts());
       choose(chooser, /*warn=*/false);
       return chooser.cost();
     };
@@ -144,10 +144,9 @@ class Planner {
   }
 
   std::optional<std::vector<int64_t>> heads_cut(const Graph& graph) {
-    LayoutChooser chooser(graph, plan_.mesh, batch_.batch_ranks);
+    LayoutChooser chooser(graph, plan_.mesh, sample_parts());
     choose(chooser, /*warn=*/false);
-    return cut_for_heads(graph, plan_.mesh, context_, batch_.batch_ranks * batch_.parts,
-                         [&](ValueId v) { return chooser.sharding(v); });
+    return cut_for_heads(graph, plan_.mesh, context_, sample_parts(), [&](ValueId v) { return chooser.sharding(v); });
   }
 
   // The pipeline's stages are outermost: they talk least. The data axis is cut where whole runs of the graph end and
@@ -227,7 +226,7 @@ class Planner {
     }
     SplitForms forms = use_split_forms(graph, [&](const Node& node) { return wanted.count(&node) > 0; });
     PaddedGraph all = pad_dimensions(forms.graph, layout_.tensor, [](const State&, int) { return true; });
-    LayoutChooser chooser(all.graph, plan_.mesh, batch_.batch_ranks);
+    LayoutChooser chooser(all.graph, plan_.mesh, sample_parts());
     choose(chooser, /*warn=*/false);
     auto is_split = [&](ValueId v, int64_t dim) {
       std::vector<int> axes = chooser.sharding(all.now[forms.now[v]]).axes_of(static_cast<int>(dim));
@@ -324,6 +323,9 @@ class Planner {
     }
     return any;
   }
+
+  // Parts of a run's samples, over ranks and one after the other.
+  int64_t sample_parts() const { return batch_.batch_ranks * batch_.parts; }
 
   void choose(LayoutChooser& chooser, bool warn) {
     auto report = [&](std::string_view pin, int64_t size, double share, std::string_view what) {

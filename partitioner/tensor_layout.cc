@@ -145,8 +145,8 @@ double LayoutChooser::choose(int axis, AxisRole role, bool gather) {
                   : role == AxisRole::kExpert ? !data && s.batches_parameters
                                               : !data && s.parameter_elements > 0;
     wanted = wanted && (gather || s.gathered_bytes == 0);
-    double value = (s.flops / sample_ranks_ + 2.0 * static_cast<double>(s.parameter_elements)) /
-                   (s.moved_bytes / sample_ranks_ + 1);
+    double value = (s.flops / sample_parts_ + 2.0 * static_cast<double>(s.parameter_elements)) /
+                   (s.moved_bytes / sample_parts_ + 1);
     gain.push_back(wanted && (value >= kLeastGain || role == AxisRole::kSequence) ? value : -1);
   }
   std::vector<size_t> order(all.size());

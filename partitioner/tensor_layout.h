@@ -22,10 +22,10 @@ enum class AxisRole {
 
 class LayoutChooser {
  public:
-  // `sample_ranks`: that divide the samples of a run of the graph. What they compute and move is divided by them; what
-  // they have of parameters is not.
-  LayoutChooser(const Graph& graph, const Mesh& mesh, int64_t sample_ranks)
-      : graph_(graph), mesh_(mesh), spreader_(graph), sample_ranks_(static_cast<double>(sample_ranks)) {}
+  // `sample_parts`: into which ranks and micro-batches divide the samples of a run of the graph. What is computed and
+  // moved at a time is divided by them; what a rank has of parameters is not.
+  LayoutChooser(const Graph& graph, const Mesh& mesh, int64_t sample_parts)
+      : graph_(graph), mesh_(mesh), spreader_(graph), sample_parts_(static_cast<double>(sample_parts)) {}
 
   // Splits over `axis` whatever divides most work for the bytes it moves, piece by piece, each node at most once. Goes
   // on from what other axes split. Where it may not `gather`, it leaves what would have to be gathered for some reader.
@@ -46,7 +46,7 @@ class LayoutChooser {
   const Graph& graph_;
   const Mesh& mesh_;
   Spreader spreader_;
-  double sample_ranks_;
+  double sample_parts_;
   std::map<ValueId, Sharding> chosen_;
   std::map<NodeId, int64_t> ways_;  // into how many parts a node's work is divided
   double gathered_bytes_ = 0;

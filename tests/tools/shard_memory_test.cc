@@ -74,6 +74,30 @@ TEST(ShardMemory, FrozenWeightsLieAlongTheTensorAxis) {
   EXPECT_EQ(verified.code, 0) << verified.text;
 }
 
+// Of a vocabulary that the tensor axis divides, no rank has all rows of a gradient (8.2 MB) nor all one-hot classes of
+// its labels (8.2 MB), which are samples of a run that ranks and micro-batches share.
+TEST(ShardMemory, ADividedVocabularyIsNeverWhole) {
+  TempFolder out;
+  ASSERT_EQ(run_partita("model gpt --layers 1 --hidden 64 --heads 4 --vocab 32000 --seq 64 --no-tied --quiet -o " +
+                        (out / "model.onnx"))
+                .code,
+            0);
+  out.write("train.yaml", "batch: {global: 16}\noptimizer: {kind: adamw}\ninit: [{match: '*', normal: {std: 0.02}}]\n");
+  for (const char* sequence : {"false", "true"}) {
+    SCOPED_TRACE(sequence);
+    const Outcome made = run_partita("compile " + (out / "model.onnx") + " --train " + (out / "train.yaml") +
+                                     " --quiet --pin data=2 --pin tensor=4 --pin micro_batch=1 "
+                                     "--pin sequence_parallel=" +
+                                     sequence + " -o " + (out / "bundle"));
+    ASSERT_EQ(made.code, 0) << made.text;
+    const auto manifest = nlohmann::json::parse(TempFolder::read(out / "bundle/manifest.json"));
+    EXPECT_LT(manifest["memory_bytes"]["state"].get<double>(), 20e6);
+    EXPECT_LT(manifest["memory_bytes"]["arena"].get<double>(), 8e6);
+    const Outcome verified = run_partita("verify " + (out / "bundle"));
+    EXPECT_EQ(verified.code, 0) << verified.text;
+  }
+}
+
 // A slot of an interleaved pipeline holds what one chunk's blocks were given: neither what was sent on, nor the last
 // chunk's logits (1 MB) where another chunk has the slot. Messages are of 0.26 MB, in up to 9 slots of 4 chunks.
 TEST(ShardMemory, SlotsOfChunksHoldWhatIsReadAgain) {
