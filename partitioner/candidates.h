@@ -73,6 +73,8 @@ struct Problem {
   bool clip = false;
   Compression compress = Compression::kNone;
   BatchNormGroup batch_statistics = BatchNormGroup::kGlobal;
+  // Memory is that of programs compiled here (program_memory.h), not that of the software that the profiles describe.
+  bool own_programs = false;
 
   int64_t devices() const { return cluster->devices(); }
 };

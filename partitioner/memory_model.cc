@@ -5,6 +5,8 @@
 #include <bit>
 #include <cmath>
 
+#include "partitioner/program_memory.h"
+
 namespace partita {
 namespace {
 
@@ -66,9 +68,6 @@ double in_flight(const Problem& problem, const Layout& l, int64_t stage) {
   return std::min(all, p - static_cast<double>(stage));
 }
 
-namespace {
-
-// Gradients of products' results, for the gradients of weights, which a zero-bubble schedule puts off.
 double put_off_bytes(const UnitWork& u, const Problem& problem, const Layout& l) {
   double elements = 0;
   for (const MatrixWork& w : u.matrices) {
@@ -80,20 +79,33 @@ double put_off_bytes(const UnitWork& u, const Problem& problem, const Layout& l)
   return elements * samples * problem.options.element_bytes();
 }
 
-}  // namespace
-
 double stashed_versions(const Layout& l, double in_flight) {
   return l.schedule == PipelineSchedule::kPipedream && in_flight > 1 ? in_flight : 0;
 }
 
+ShardedParameters::ShardedParameters(const Workload& workload, const StageUnits& stage, const Layout& l)
+    : zero_(l.zero) {
+  const auto [dense, expert] = local_parameters(workload, stage, l);
+  dense_ = dense, expert_ = expert;
+  group_ = static_cast<double>(l.data * l.expert * l.context);
+  if (l.zero_group > 0) group_ = std::min(group_, static_cast<double>(l.zero_group));
+  expert_group_ = std::max(1.0, group_ / static_cast<double>(l.expert));
+}
+
+double remainder_bytes(const Problem& problem, const Layout& l, const ShardedParameters& p) {
+  double bytes = problem.compress > Compression::kBf16 ? 4 * p.all() : 0;
+  if (problem.compress == Compression::kInt8 && l.zero == 0) bytes += 4 * p.shard();
+  return bytes;
+}
+
 MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& l, const StageUnits& stage,
                          double in_flight) {
+  if (problem.own_programs) return program_memory(problem, device, l, stage, in_flight);
   const Workload& w = *problem.workload;
   const SoftwareProfile& software = device.software;
   MemoryParts m;
   double element = problem.options.element_bytes();
   bool mixed = element < 4;
-  auto [dense, expert] = local_parameters(w, stage, l);
   double largest_unit = 0, largest_gathered = 0, largest_saved = 0, logits = 0;
   double frozen = 0, frozen_bytes = 0;  // elements, and what is stored of them
   for (size_t k = 0; k < stage.counts.size(); ++k) {
@@ -121,25 +133,20 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
                                : software.logit_bytes;
     logits = std::max(logits, u.largest * samples * each);
   }
-  double group = static_cast<double>(l.data * l.expert * l.context);
-  if (l.zero_group > 0) group = std::min(group, static_cast<double>(l.zero_group));
-  double expert_group = std::max(1.0, group / static_cast<double>(l.expert));
-  auto stored = [&](int from) { return l.zero >= from ? dense / group + expert / expert_group : dense + expert; };
+  const ShardedParameters p(w, stage, l);
   bool host_states = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
-  m.parameters = host_parameters ? 0 : stored(3) * element + frozen_bytes / (l.zero >= 3 ? group : 1);
-  m.stash = stashed_versions(l, in_flight) * stored(3) * element;
+  m.parameters = host_parameters ? 0 : p.stored(3) * element + frozen_bytes / (l.zero >= 3 ? p.group() : 1);
+  m.stash = stashed_versions(l, in_flight) * p.stored(3) * element;
   double gradient = mixed ? software.gradient_bytes : 4;
   // Without its states a rank still has the weights in f32, and sums gradients up in f32.
   const bool host_moments = l.offload == OffloadMode::kOptimizer, sums = micro_batches(problem, l) > 1;
-  m.gradients = stored(2) * (host_moments && sums ? 4 : host_states ? element : gradient);
-  // Error feedback's remainders: of what a rank rounds, and of its part of the sums that are gathered.
-  if (problem.compress > Compression::kBf16) m.gradients += (dense + expert) * 4;
-  if (problem.compress == Compression::kInt8 && l.zero == 0) m.gradients += (dense / group + expert / expert_group) * 4;
+  m.gradients = p.stored(2) * (host_moments && sums ? 4 : host_states ? element : gradient);
+  m.gradients += remainder_bytes(problem, l, p);
   double states = w.optimizer_states * 4 + (mixed ? 4 : 0);
-  m.optimizer = stored(1) * (!host_states ? states : host_moments && mixed ? 4 : 0);
+  m.optimizer = p.stored(1) * (!host_states ? states : host_moments && mixed ? 4 : 0);
   // Gathered: one unit that is computed with and the next, or all of them for the whole step.
   bool kept = l.zero >= 3 && !l.reshard_after_forward;
-  if (l.zero >= 3 || host_parameters) m.transient += (kept ? dense + expert + frozen : 2 * largest_gathered) * element;
+  if (l.zero >= 3 || host_parameters) m.transient += (kept ? p.all() + frozen : 2 * largest_gathered) * element;
   if (l.zero >= 2) m.transient += largest_unit * gradient;
   m.transient += logits;
   if (l.recompute == RecomputeMode::kFull) m.transient += largest_saved;

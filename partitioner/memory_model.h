@@ -1,4 +1,5 @@
-// Memory of one rank of a stage: states under ZeRO, gradients, what is kept for backward, transients, reserve.
+// Memory of one rank of a stage: states under ZeRO, gradients, what is kept for backward, transients, reserve. That of
+// published software, as the device's profile describes it, or of a program compiled here (program_memory.h).
 #pragma once
 
 #include <array>
@@ -39,14 +40,37 @@ LayoutCommunicators communicators(const Layout& layout);
 double saved_bytes(const UnitWork& unit, const Problem& problem, const DeviceProfile& device, const Layout& layout,
                    bool recomputed);
 
+// Bytes of one micro-batch's gradients of products' results, for the gradients of weights, which a zero-bubble schedule
+// puts off.
+double put_off_bytes(const UnitWork& unit, const Problem& problem, const Layout& layout);
+
 // Micro-batches whose values a stage holds at once: fractions where it holds chunks of them.
 double in_flight(const Problem& problem, const Layout& layout, int64_t stage);
+
+// Elements of a stage's parameters on a rank.
+class ShardedParameters {
+ public:
+  ShardedParameters(const Workload& workload, const StageUnits& stage, const Layout& layout);
+  double all() const { return dense_ + expert_; }
+  // Where they are stored in parts from this ZeRO stage on.
+  double stored(int from) const { return zero_ >= from ? shard() : all(); }
+  double shard() const { return dense_ / group_ + expert_ / expert_group_; }
+  double group() const { return group_; }  // ranks that share one sharded copy
+
+ private:
+  int zero_;
+  double dense_, expert_, group_, expert_group_;
+};
+
+// Remainders of compressed sums: of what a rank rounds, and of its part of the sums that are gathered.
+double remainder_bytes(const Problem& problem, const Layout& layout, const ShardedParameters& parameters);
 
 // Versions of its weights that a stage keeps beside the current ones, where `in_flight` micro-batches are in flight
 // (stash_weights.h).
 double stashed_versions(const Layout& layout, double in_flight);
 
-// `in_flight`: micro-batches whose values the stage holds at once (a fraction where it holds chunks of them).
+// `in_flight`: micro-batches whose values the stage holds at once (a fraction where it holds chunks of them). Whose
+// memory it is, the problem says.
 MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,
                          const StageUnits& stage, double in_flight);
 

@@ -427,9 +427,8 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
     out.memory.push_back(stage_memory(problem_, g.device, own, units, in_flight(problem_, l, stage)));
     out.capacity.push_back(g.device.memory_bytes);
     double over = out.memory.back().total() - g.device.memory_bytes;
-    size_t s = static_cast<size_t>(stage), worst_memory = static_cast<size_t>(out.worst_stage);
+    const size_t worst_memory = static_cast<size_t>(out.worst_stage);
     if (stage == 0 || over > out.memory[worst_memory].total() - out.capacity[worst_memory]) out.worst_stage = stage;
-    (void)s;
   }
   size_t at = static_cast<size_t>(out.worst_stage);
   out.missing_bytes = std::max(0.0, out.memory[at].total() - out.capacity[at]);

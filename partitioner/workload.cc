@@ -76,6 +76,7 @@ class Analysis {
   const GraphUnits::Value& value(ValueId v) const { return units_.value(v); }
   bool is_float_value(ValueId v) const { return is_float(g_.type(v).dtype); }
   double value_elements(ValueId v) const { return static_cast<double>(elements(g_.type(v).shape)); }
+  double stored_bytes(ValueId v) const { return static_cast<double>(byte_size(g_.type(v))); }
   static bool forward(const Node& node) { return node.segment == Segment::kForward; }
   bool global_statistics() const { return options_.batch_statistics == BatchNormGroup::kGlobal; }
 
@@ -308,20 +309,27 @@ class Analysis {
       if (!forward(node)) continue;
       for (ValueId v : node.inputs) {
         if (v == kNoValue || !value(v).data || !value(v).learned || value(v).unit == static_cast<int>(u)) continue;
-        if (is_float_value(v) && entered.insert(value(v).source).second) w.input += value_elements(v) * per;
+        if (!is_float_value(v) || !entered.insert(value(v).source).second) continue;
+        w.input += value_elements(v) * per;
+        w.input_bytes += stored_bytes(value(v).source) * per;
+      }
+      for (ValueId v : node.inputs) {
+        if (v != kNoValue && value(v).parameter && entered.insert(v).second)
+          w.read_as_stored[split.divides(v) ? 0 : 1] += value_elements(v);
       }
       bool composed = is_composed(*node.op);
       for (size_t k = 0; k < node.outputs.size(); ++k) {
         ValueId v = node.outputs[k];
         double e = value_elements(v) * per;
         bool divided = split.divides(v);
+        if (value(v).source == v && value(v).saved) w.kept[divided ? 0 : 1] += stored_bytes(v) * per;
         if (is_float_value(v) && e > w.largest) w.largest = e, w.largest_split = divided;
         if (composed && k == 0) w.composed[divided ? 0 : 1] += e;
         if (value(v).source != v || !value(v).saved) continue;
         if (is_float_value(v)) {
           w.saved[divided ? 0 : 1] += e;
         } else {
-          w.saved_bytes[divided ? 0 : 1] += static_cast<double>(byte_size(g_.type(v))) * per;
+          w.saved_bytes[divided ? 0 : 1] += stored_bytes(v) * per;
         }
       }
     }
@@ -331,6 +339,11 @@ class Analysis {
           g_.type(p).rank() >= 3 && out_.experts > 1 && g_.type(p).shape[0] == static_cast<int64_t>(out_.experts);
       if (expert) w.expert_parameters += e;
       w.parameters[split.divides(p) ? 0 : 1] += e;
+    }
+    std::set<ValueId> tied(units_.units[u].read.begin(), units_.units[u].read.end());
+    for (ValueId p : units_.units[u].parameters) tied.erase(p);
+    for (ValueId p : tied) {
+      if (value(p).parameter) w.tied[split.divides(p) ? 0 : 1] += value_elements(p);
     }
     for (ValueId p : units_.units[u].frozen) {
       const size_t part = split.divides(p) ? 0 : 1;

@@ -56,7 +56,13 @@ struct UnitWork {
   TensorParts saved_bytes = {0, 0};                    // others (indices, masks), in bytes
   TensorParts composed = {0, 0};  // results of ops that frameworks run as chains of single operations
   double input = 0;               // float values that come from earlier units
-  double largest = 0;             // the largest float value that is made here
+  // Of a program compiled here, in bytes: what it keeps for backward and takes from earlier units; of the parameters,
+  // elements that it reads as they are stored, not in the compute precision (program_memory.h).
+  TensorParts kept = {0, 0}, kept_without_scores = {0, 0};
+  double input_bytes = 0;
+  TensorParts read_as_stored = {0, 0};
+  TensorParts tied = {0, 0};  // elements of trained parameters that an earlier unit has
+  double largest = 0;         // the largest float value that is made here
   bool largest_split = false;
   std::vector<double> forward_reduces, backward_reduces;  // partial sums over the tensor axis, each a collective
   std::vector<double> batch_reduces;  // f32 sums over all samples of a batch, each a collective and one in backward

@@ -7,12 +7,15 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "base/text_file.h"
+#include "codegen/expand_composites.h"
+#include "codegen/rematerialize.h"
 #include "frontend/onnx_import.h"
 #include "frontend/pins.h"
 #include "frontend/recipe.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/batch_sums.h"
 #include "partitioner/plan_file.h"
+#include "partitioner/program_memory.h"
 #include "passes/pipeline.h"
 #include "tools/compile.h"
 
@@ -66,10 +69,15 @@ CompileRequest layout_request(const std::string& model, const Recipe& recipe, co
   return r;
 }
 
-}  // namespace
+// A model as it was read, and what was counted of it.
+struct ReadModel {
+  ImportedModel imported;
+  WorkloadOptions options;
+  Workload workload;
+};
 
-absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
-                                       std::vector<std::string>* warnings) {
+absl::StatusOr<ReadModel> read_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
+                                     std::vector<std::string>* warnings) {
   ImportOptions o;
   o.bind = recipe.bind;
   o.batch = kAnalysisBatch;
@@ -92,7 +100,7 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
   PassContext context{.recipe = plain, .training = imported.training.value_or(TrainingSpec{})};
   PassOptions passes;
   passes.verify = false;
-  PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(training_pipeline(), std::move(imported.graph), context, passes));
+  PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(training_pipeline(), imported.graph, context, passes));
   if (warnings) warnings->insert(warnings->end(), context.warnings.begin(), context.warnings.end());
   WorkloadOptions options{.batch_statistics = recipe.semantics.batch_norm};
   // Not more than by default on slow links: the compiler splits whatever they are, and what it does is to be priced.
@@ -111,7 +119,33 @@ absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe,
     const auto any = imported.info.any_batch ? std::optional(kAnalysisBatch) : std::nullopt;
     PARTITA_ASSIGN_OR_RETURN(w.whole_runs, why_whole(model, recipe, graph, any));
   }
-  return w;
+  return ReadModel{std::move(imported), options, std::move(w)};
+}
+
+// What programs of the model keep for backward, in the recipe's precision.
+absl::Status count_kept(const Recipe& recipe, const ReadModel& read, Workload& w) {
+  for (RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective}) {
+    const bool flash = recipe.attention.value_or(AttentionKernel::kFlash) == AttentionKernel::kFlash;
+    if (flash && mode == RecomputeMode::kSelective) continue;  // the same
+    Recipe own = recipe;
+    own.recompute = mode, own.pin.recompute.reset();
+    PassContext context{.recipe = own, .training = read.imported.training.value_or(TrainingSpec{})};
+    PassOptions passes;
+    passes.verify = false;
+    PARTITA_ASSIGN_OR_RETURN(const Graph graph, run_passes(training_pipeline(), read.imported.graph, context, passes));
+    PARTITA_ASSIGN_OR_RETURN(const Workload program,
+                             analyse(rematerialize(expand_composites(graph)).graph, read.options));
+    PARTITA_RETURN_IF_ERROR(take_kept(w, program, mode == RecomputeMode::kNone));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
+                                       std::vector<std::string>* warnings) {
+  PARTITA_ASSIGN_OR_RETURN(ReadModel read, read_model(model, recipe, cluster, batch, warnings));
+  return std::move(read.workload);
 }
 
 absl::StatusOr<ProfileLibrary> load_profiles(const std::string& file) {
@@ -134,8 +168,8 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(p->cluster, load_cluster(r.cluster_file, p->library));
   auto start = std::chrono::steady_clock::now();
   int64_t batch = 1;
-  PARTITA_ASSIGN_OR_RETURN(p->workload, analyse_model(r.model, p->recipe, p->cluster, &batch, &p->warnings));
-  p->analysis_seconds = seconds_since(start);
+  PARTITA_ASSIGN_OR_RETURN(ReadModel read, read_model(r.model, p->recipe, p->cluster, &batch, &p->warnings));
+  p->workload = read.workload;
   p->problem.workload = &p->workload;
   p->problem.cluster = &p->cluster;
   p->problem.options.precision = p->recipe.precision;
@@ -146,13 +180,33 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   p->problem.batch_statistics = p->recipe.semantics.batch_norm;
   p->options = search_options(p->recipe);
   p->options.time_limit = r.time_limit;
+  bool published = false;
+  if (r.published) {
+    PARTITA_ASSIGN_OR_RETURN(const Space space,
+                             layout_space(p->problem, p->options.pin, p->options.recompute, p->options.micro));
+    published = space.fixed;
+  }
+  if (!published) {
+    PARTITA_RETURN_IF_ERROR(count_kept(p->recipe, read, p->workload));
+    p->problem.own_programs = true;
+  }
+  p->analysis_seconds = seconds_since(start);
+  if (published) return p;
   if (p->workload.units.size() > kMostUnits) return p;
-  p->options.lay_out = [model = r.model, planning = p.get()](const Layout& l) -> absl::StatusOr<std::vector<double>> {
-    PARTITA_ASSIGN_OR_RETURN(Compiled compiled,
-                             compile_model(layout_request(model, planning->recipe, planning->problem, l)));
-    std::vector<double> bytes;
-    for (const runtime::Program& program : compiled.programs) bytes.push_back(device_bytes(program));
-    return bytes;
+  // Programs are the same on other hardware: each layout is laid out once.
+  using Bytes = absl::StatusOr<std::vector<double>>;
+  auto known = std::make_shared<std::vector<std::pair<Layout, Bytes>>>();
+  p->options.lay_out = [model = r.model, planning = p.get(), known](const Layout& l) -> Bytes {
+    for (const auto& [layout, bytes] : *known) {
+      if (layout == l) return bytes;
+    }
+    auto compiled = compile_model(layout_request(model, planning->recipe, planning->problem, l));
+    std::vector<double> of_stages;
+    if (compiled.ok()) {
+      for (const runtime::Program& program : compiled->programs) of_stages.push_back(device_bytes(program));
+    }
+    Bytes bytes = compiled.ok() ? Bytes(std::move(of_stages)) : compiled.status();
+    return known->emplace_back(l, std::move(bytes)).second;
   };
   return p;
 }

@@ -19,6 +19,9 @@ struct PlanRequest {
   std::vector<std::string> pins, like;
   std::optional<Precision> precision;  // in place of the recipe's
   double time_limit = 0;
+  // Where all parts of the layout are pinned, it is priced as the software that the profiles describe runs it: its
+  // memory is theirs, and no program is laid out.
+  bool published = false;
 };
 
 // A problem with all that it points to.
@@ -43,7 +46,8 @@ absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::
 absl::StatusOr<std::unique_ptr<Planning>> plan_again(const nlohmann::json& plan);
 // The layout that the plan pins.
 absl::StatusOr<Layout> planned_layout(const Planning& planning, const nlohmann::json& plan);
-// The analysis alone; `cluster`: whose rates weigh a split's communication.
+// The analysis alone, without what programs keep (partitioner/program_memory.h); `cluster`: whose rates weigh a split's
+// communication.
 absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
                                        std::vector<std::string>* warnings);
 

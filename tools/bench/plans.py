@@ -93,9 +93,9 @@ class Bench:
             self.call("model", *MODELS[name].split(), "-o", self.files[name], "--quiet")
         return self.files[name]
 
-    def task(self, name, cluster, batch):
-        """The arguments that every command takes."""
-        recipe = RECIPES.get(name, RECIPE) + f"batch: {{global: {batch}}}\n"
+    def task(self, name, cluster, batch, lines=""):
+        """The arguments that every command takes; `lines` of the recipe."""
+        recipe = RECIPES.get(name, RECIPE) + f"batch: {{global: {batch}}}\n{lines}"
         open(f"{self.folder}/train.yaml", "w").write(recipe)
         open(f"{self.folder}/cluster.yaml", "w").write(cluster)
         return [self.model(name), "--train", f"{self.folder}/train.yaml", "--cluster", f"{self.folder}/cluster.yaml"]

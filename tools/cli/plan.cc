@@ -193,17 +193,14 @@ void tell_better_order(const Planning& p, const Candidate& chosen) {
 absl::Status run(const Flags& flags) {
   bool terminal = isatty(2) != 0 && !flags.quiet;
   if (terminal) std::fprintf(stderr, "reading the model …\r");
-  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, prepare_plan(flags.request));
+  PlanRequest request = flags.request;
+  request.published = flags.allow_infeasible;
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, prepare_plan(request));
   if (!flags.quiet) {
     for (const std::string& w : p->warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
   }
   if (terminal) std::fprintf(stderr, "searching …          \r");
   std::optional<CostModel> model(std::in_place, p->problem);
-  if (flags.allow_infeasible) {  // of one layout alone the cost model's memory is told
-    PARTITA_ASSIGN_OR_RETURN(const Space space,
-                             layout_space(p->problem, p->options.pin, p->options.recompute, p->options.micro));
-    if (space.fixed) p->options.lay_out = nullptr;
-  }
   PARTITA_ASSIGN_OR_RETURN(SearchResult result, search(*model, p->options));
   if (!flags.refine.empty()) {
     PARTITA_ASSIGN_OR_RETURN(result, refine_problem(flags, *p, result));
