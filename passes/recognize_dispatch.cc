@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "passes/pattern.h"
 
@@ -170,16 +171,17 @@ class CombineFinder {
     return true;
   }
 
-  // Whether the place is made of a running sum over tokens of the choice's one-hot form; `after`: the experts whose
-  // one-hot forms it has the sums of.
+  // Whether the place is made of a running sum over tokens of the choice's one-hot form, by ops that give each count a
+  // place of its own; `after`: the experts whose one-hot forms it has the sums of.
   bool counts(const Combine& c, const Choice& choice, std::set<ValueId>& after) const {
     bool running = false;
     std::set<ValueId> seen;
     std::vector<ValueId> todo = {choice.place};
     while (!todo.empty()) {
-      const Node* node = facts_.graph().producer(todo.back());
+      const ValueId v = todo.back();
       todo.pop_back();
-      if (node == nullptr || node->op->work != WorkKind::kMemory) continue;
+      const Node* node = facts_.graph().producer(v);
+      if (node == nullptr || class_of(v, c.tokens, c.experts)) continue;
       const bool sum = node->op->name == "reduce_sum" && node->attrs.ints("dims") == std::vector<int64_t>{0},
                  run = node->op->name == "cumsum" && node->attrs.i("dim") == 0 && node->attrs.i("reverse") == 0;
       if (const auto expert = sum || run ? class_of(node->inputs[0], c.tokens, c.experts) : std::nullopt) {
@@ -187,11 +189,21 @@ class CombineFinder {
         running = running || (run && *expert == choice.expert);
         continue;
       }
+      if (!keeps_counts_apart(*node)) return false;
       for (ValueId in : node->inputs) {
         if (in != kNoValue && seen.insert(in).second) todo.push_back(in);
       }
     }
     return running;
+  }
+
+  // No division, say, that gives two counts one place. Factors are masks.
+  bool keeps_counts_apart(const Node& node) const {
+    static const std::set<std::string_view> kOps = {"add",        "sub", "mul", "cast",   "reshape", "broadcast",
+                                                    "reduce_sum", "lt",  "le",  "select", "and",     "not"};
+    if (kOps.count(node.op->name) == 0) return false;
+    return node.op->name != "mul" || std::none_of(node.inputs.begin(), node.inputs.end(),
+                                                  [&](ValueId v) { return facts_.number(v).value_or(1) != 1; });
   }
 
   const GraphFacts& facts_;

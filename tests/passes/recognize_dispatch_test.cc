@@ -11,6 +11,7 @@ constexpr int64_t kTokens = 12, kExperts = 3, kPlaces = 4, kWidth = 5;
 struct Spelling {
   int64_t choices = 2;
   bool counted = true;   // places are counted, else given
+  double scale = 1;      // of counts: below 1, several have one place
   bool after = true;     // a second choice's places follow the first one's
   bool one_topk = true;  // the choices are of one TopK
   bool turned = false;   // products with the operands transposed
@@ -45,6 +46,7 @@ Graph dispatch(const Spelling& how) {
     count = b.add_scalar(count, -1);
     if (j > 0 && how.after) count = b.add(count, b.reduce_sum(first, {0}, true));
     if (j == 0) first = choice;
+    if (how.scale != 1) count = b.scale(count, how.scale);
     ValueId position = b.mul(count, choice);
     const DType type = how.cast ? DType::kI64 : DType::kF64;
     ValueId below = b.cast(b.emit("lt", {position, b.scalar(DType::kF64, kPlaces)}), type);
@@ -96,6 +98,7 @@ TEST(Dispatch_NotRecognised, PlacesThatAreNotCounted) {
   EXPECT_EQ(count(recognised_dispatch({.choices = 1, .counted = false}), "matmul"), 2);
   EXPECT_EQ(count(recognised_dispatch({.counted = false}), "matmul"), 2);
   EXPECT_EQ(count(recognised_dispatch({.after = false}), "matmul"), 2);
+  EXPECT_EQ(count(recognised_dispatch({.choices = 1, .scale = 0.5}), "matmul"), 2);
 }
 
 }  // namespace
