@@ -54,6 +54,14 @@ void Builder::set_next(std::string_view state_name, ValueId next) {
   PARTITA_CHECK(false, cat("no state '", state_name, "'"));
 }
 
+void Builder::set_next(ValueId state, ValueId next) {
+  state_of_.resize(graph_.values.size());
+  for (; indexed_ < graph_.states.size(); ++indexed_) state_of_[graph_.states[indexed_].value] = indexed_;
+  State& s = graph_.states[state_of_[state]];
+  PARTITA_CHECK(s.value == state, cat("%", state, " is no state"));
+  s.next = next;
+}
+
 void Builder::output(std::string name, ValueId value) { graph_.outputs.push_back({std::move(name), value}); }
 
 int32_t Builder::origin(std::string text) {
@@ -194,10 +202,7 @@ std::vector<ValueId> Rewriter::copy(const Node& node) {
 
 Graph Rewriter::finish() && {
   for (const State& s : old_.states) {
-    if (s.next == kNoValue) continue;
-    for (State& now : builder_.mutable_graph().states) {
-      if (now.value == map_[s.value]) now.next = (*this)(s.next);
-    }
+    if (s.next != kNoValue) builder_.set_next(map_[s.value], (*this)(s.next));
   }
   for (const GraphOutput& out : old_.outputs) builder_.output(out.name, (*this)(out.value));
   return std::move(builder_).finish();

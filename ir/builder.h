@@ -32,6 +32,7 @@ class Builder {
   ValueId state(State state, TensorType type);  // state.value is filled in
   ValueId constant(Literal literal, std::string name = {});
   void set_next(std::string_view state_name, ValueId next);
+  void set_next(ValueId state, ValueId next);  // of the state that is read as this value
   void output(std::string name, ValueId value);
   int32_t origin(std::string text);  // a new origin
 
@@ -88,6 +89,8 @@ class Builder {
   Graph graph_;
   NodeContext context_;
   std::vector<int32_t> constant_of_;  // per value: index into constants, or -1
+  std::vector<size_t> state_of_;      // per value: index into states, of the first `indexed_` of them
+  size_t indexed_ = 0;
   std::map<std::pair<int, uint64_t>, ValueId> scalars_;
 };
 

@@ -113,11 +113,6 @@ class Optimizer {
     return b_.state({.name = full, .kind = StateKind::kOptimizer, .parameter = p.name, .initial = initial},
                     b_.type(p.value));
   }
-  void set_next(ValueId state, ValueId next) {
-    for (State& s : b_.mutable_graph().states) {
-      if (s.value == state) s.next = next;
-    }
-  }
 
   ValueId rate(double lr) {
     ValueId r = emit_learning_rate(b_, context_.recipe.schedule, lr, step_);
@@ -157,7 +152,7 @@ class Optimizer {
       case OptimizerKind::kSgd:
       case OptimizerKind::kMomentum: {
         if (o.momentum == 0) {
-          set_next(p.value, b_.emit("opt_sgd", {p.value, p.gradient, lr}, {{"weight_decay", decay}}));
+          b_.set_next(p.value, b_.emit("opt_sgd", {p.value, p.gradient, lr}, {{"weight_decay", decay}}));
           return;
         }
         ValueId m = slot(p, "momentum_buffer");
@@ -194,8 +189,8 @@ class Optimizer {
   void apply(const Parameter& p, const std::vector<ValueId>& slots, std::string_view op, std::vector<ValueId> inputs,
              Attrs attrs) {
     std::vector<ValueId> next = b_.emit_all(op, std::move(inputs), std::move(attrs));
-    set_next(p.value, next[0]);
-    for (size_t k = 0; k < slots.size(); ++k) set_next(slots[k], next[k + 1]);
+    b_.set_next(p.value, next[0]);
+    for (size_t k = 0; k < slots.size(); ++k) b_.set_next(slots[k], next[k + 1]);
   }
 
   // w -= lr |w|/|u| u, with ratio 1 where either norm is 0.
@@ -208,9 +203,9 @@ class Optimizer {
     ValueId zero = b_.scalar(b_.dtype(w), 0);
     ValueId both = b_.emit("and", {b_.emit("lt", {zero, w}), b_.emit("lt", {zero, u})});
     ValueId ratio = b_.select(both, b_.div(w, u), b_.scalar(b_.dtype(w), 1));
-    set_next(p.value, b_.sub(p.value, b_.mul(b_.mul(lr, ratio), next[0])));
-    set_next(m, next[1]);
-    set_next(v, next[2]);
+    b_.set_next(p.value, b_.sub(p.value, b_.mul(b_.mul(lr, ratio), next[0])));
+    b_.set_next(m, next[1]);
+    b_.set_next(v, next[2]);
   }
 
   // Optimizer nodes of the file. Their slots may be states of the graph already (with initial values), under the file's
