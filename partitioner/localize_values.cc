@@ -181,12 +181,16 @@ std::vector<ValueId> Localizer::states_met(ValueId v) const {
     std::vector<ValueId> next;
     for (ValueId x : front) {
       for (NodeId n : uses_[x]) {
-        if (is_handed_over(graph_.nodes[n])) continue;
-        for (ValueId in : graph_.nodes[n].inputs) {
+        const Node& node = graph_.nodes[n];
+        // A product may read a value and a parameter of one shape that have nothing to do with each other.
+        const bool step =
+            node.segment > Segment::kBackward || node.op->sums_micro_batches || node.op->scalar != nullptr;
+        if (is_handed_over(node) || !step) continue;
+        for (ValueId in : node.inputs) {
           const bool state = in != kNoValue && in != x && graph_.values[in].producer == kNoNode;
           if (state && graph_.type(in).shape == shape) states.push_back(in);
         }
-        for (ValueId out : graph_.nodes[n].outputs) {
+        for (ValueId out : node.outputs) {
           if (graph_.type(out).shape == shape) next.push_back(out);
         }
       }
