@@ -32,8 +32,10 @@ class StageCutter {
         place_(graph_.values.size(), kAnywhere),
         each_(graph_.values.size(), false),
         state_of_(graph_.values.size(), -1),
+        sent_when_made_(graph_.values.size()),
         literals_(constant_values(graph_)) {
     for (size_t k = 0; k < graph_.states.size(); ++k) {
+      if (graph_.states[k].kind == StateKind::kParameter) parameters_.emplace(graph_.states[k].name, k);
       each_[graph_.states[k].value] = sums(k);  // every stage with terms has an accumulator of its own
       place_[graph_.states[k].value] = sums(k) ? kAnywhere : stages.state[k];
       state_of_[graph_.states[k].value] = static_cast<int>(k);
@@ -43,6 +45,9 @@ class StageCutter {
         place_[v] = stages.node[n];
         each_[v] = with_each_micro_batch(graph_.nodes[n].segment);
       }
+    }
+    for (size_t k = 0; k < messages.all.size(); ++k) {
+      if (!messages.all[k].early) sent_when_made_[messages.all[k].value].push_back(k);
     }
   }
 
@@ -291,17 +296,24 @@ class StageCutter {
   }
 
   void receive_results(const Node& node) {
-    for (const Message& m : messages_.all) {
-      if (is_here(m.to) && !m.early && m.segment > Segment::kBackward &&
-          std::count(node.outputs.begin(), node.outputs.end(), m.value) > 0)
-        receive(m);
+    for (size_t k : messages_with(node)) {
+      const Message& m = messages_.all[k];
+      if (is_here(m.to) && m.segment > Segment::kBackward) receive(m);
     }
   }
 
   void send_results(const Node& node) {
-    for (const Message& m : messages_.all) {
-      if (is_here(m.from) && !m.early && std::count(node.outputs.begin(), node.outputs.end(), m.value) > 0) send(m);
+    for (size_t k : messages_with(node)) {
+      if (is_here(messages_.all[k].from)) send(messages_.all[k]);
     }
+  }
+
+  // Those that go as soon as the node has made their values, in their order.
+  std::vector<size_t> messages_with(const Node& node) const {
+    std::vector<size_t> all;
+    for (ValueId v : node.outputs) all.insert(all.end(), sent_when_made_[v].begin(), sent_when_made_[v].end());
+    std::sort(all.begin(), all.end());
+    return all;
   }
 
   // The value as the current chunk has it.
@@ -345,12 +357,8 @@ class StageCutter {
     const int stage = sums(k) ? stage_of(chunk_) : stages_.state[k];
     State s = graph_.states[k];
     if (stages_.state[k] >= 0 && stages_.state[k] != stage) s.name = cat(s.name, "@stage", stage);
-    bool owns_parameter = true;
-    for (size_t p = 0; p < graph_.states.size(); ++p) {
-      if (graph_.states[p].kind == StateKind::kParameter && graph_.states[p].name == s.parameter)
-        owns_parameter = is_here(stages_.state[p]);
-    }
-    if (!owns_parameter) s.parameter.clear();
+    if (const auto p = parameters_.find(s.parameter); p != parameters_.end() && !is_here(stages_.state[p->second]))
+      s.parameter.clear();
     s.next = kNoValue;
     ValueId v = b_.state(std::move(s), graph_.type(graph_.states[k].value));
     out_.states.push_back(whole_.states[k]);
@@ -556,11 +564,13 @@ class StageCutter {
   const int places_;
   const bool keep_unread_;  // states that no node reads
   Builder b_;
-  int chunk_ = 0;                           // of the node at hand
-  std::vector<std::vector<ValueId>> here_;  // per chunk and value of the whole graph
-  std::vector<int> place_;                  // per value: as StageAssignment::node
-  std::vector<bool> each_;                  // per value: made with each micro-batch
-  std::vector<int> state_of_;               // per value: the state that it is, or -1
+  int chunk_ = 0;                                    // of the node at hand
+  std::vector<std::vector<ValueId>> here_;           // per chunk and value of the whole graph
+  std::vector<int> place_;                           // per value: as StageAssignment::node
+  std::vector<bool> each_;                           // per value: made with each micro-batch
+  std::vector<int> state_of_;                        // per value: the state that it is, or -1
+  std::vector<std::vector<size_t>> sent_when_made_;  // per value: messages that are not early
+  std::map<std::string, size_t> parameters_;         // states, by name
   std::vector<const Literal*> literals_;
   std::vector<std::pair<size_t, int>> declared_;                   // states, and the chunk that declared each
   std::map<ValueId, std::vector<ValueId>> received_;               // terms of sums
