@@ -201,7 +201,7 @@ class StageChecker {
                             int64_t micro_batch) {
     const int64_t place = number(step, "peer");
     const std::vector<int64_t> at = coordinates_along(axes, place, mesh_);
-    const auto own = static_cast<int>(s), peer = static_cast<int>(axes[0] == stage_axis_ ? at[0] : own);
+    const auto own = static_cast<int>(s), peer = static_cast<int>(at[0]);
     if (place < 0 || place >= mesh_.ways(axes) || axes[0] != stage_axis_)
       return differs(where(s), ": expected a stage as its peer, found ", number(step, "peer"));
     const std::vector<int> along = mesh_.differing(own, peer);

@@ -72,13 +72,15 @@ class StepChecker {
     }
   }
 
-  // Temporaries that one step alone writes, and it reads one value alone.
+  // Temporaries that one step alone writes, and it reads one value alone, or none.
   void note_temporaries(const Step& step) {
     const Claim& claim = claims_[step.id];
     for (size_t k = static_cast<size_t>(step.inputs); k < claim.values.size(); ++k) {
       if (claim.values[k] >= -1) continue;
-      const bool whole = step.kind == StepKind::kKernel && step.inputs == 1 && claim.values[0] >= 0;
-      auto [at, fresh] = rounded_.try_emplace(claim.values[k], whole ? claim.values[0] : -1);
+      int made_of = -1;
+      if (step.kind == StepKind::kKernel && step.inputs == 0) made_of = kConstants;
+      if (step.kind == StepKind::kKernel && step.inputs == 1 && claim.values[0] >= 0) made_of = claim.values[0];
+      auto [at, fresh] = rounded_.try_emplace(claim.values[k], made_of);
       if (!fresh) at->second = -1;
     }
   }
@@ -300,10 +302,12 @@ class StepChecker {
     return absl::OkStatus();
   }
 
-  // `value` is a bias in fewer bits: of a step that reads nothing else.
+  // `value` is a bias in fewer bits: of a step that reads nothing else. Code has constants of one number in itself.
   absl::Status check_rounded(const runtime::Operand& operand, int value, int bias, const TensorType& type) const {
     const auto made = rounded_.find(value);
-    if (value >= -1 || made == rounded_.end() || made->second != bias)
+    const Literal* literal = m_.literals()[static_cast<size_t>(bias)];
+    const int wanted = literal != nullptr && is_uniform(*literal) ? kConstants : bias;
+    if (value >= -1 || made == rounded_.end() || made->second != wanted)
       return differs("expected ", m_.name(bias), " in ", dtype_name(type.dtype), ", found ", m_.name(value));
     if (operand.dtype == type.dtype && elements(operand.shape) == type.shape.back()) return absl::OkStatus();
     return differs("expected a bias of ", type.shape.back(), " ", dtype_name(type.dtype), ", found ",
@@ -527,7 +531,8 @@ class StepChecker {
   NodeId overwritten_by_ = kNoNode;
   // Where the kernels of a group have written a value in this run of the segment, and the first that has.
   std::map<std::pair<NodeId, int>, std::pair<uint32_t, Range>> places_;
-  std::map<int, int> rounded_;  // temporary -> what alone it is made of, or -1
+  static constexpr int kConstants = -2;
+  std::map<int, int> rounded_;  // temporary -> what alone it is made of, kConstants, or -1
   WrittenParts parts_;
   ScheduleEntry entry_;
   SegmentKind kind_ = SegmentKind::kForward;
