@@ -133,7 +133,10 @@ void Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& sco
     return matches_any(globs, name) || matches_any(globs, t.name);
   };
   bool trained = is_float(t.type.dtype) && !matches(options_.frozen);
-  if (trained && !options_.trainable.empty()) {
+  if (trained && t.buffer) {  // a pattern that fits some of a layer's weights is not meant for its masks
+    const std::vector<std::string>& named = options_.trainable;
+    trained = std::any_of(named.begin(), named.end(), [&](const std::string& n) { return n == name || n == t.name; });
+  } else if (trained && !options_.trainable.empty()) {
     trained = matches(options_.trainable);
   } else if (trained) {
     trained = !table && !is_unnamed_scalar(t) && !(t.literal && is_mask(*t.literal));

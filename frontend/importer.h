@@ -43,6 +43,7 @@ class Importer : public ImportServices {
   int64_t next_instance() override { return instances_++; }
   int64_t seed() const override { return options_.seed; }
   bool training() const override { return options_.training; }
+  bool batch_norm_training() const override { return options_.batch_norm_training; }
   bool set_running(ValueId v, ValueId next) override;
   void never_train(ValueId v) override { untrained_.push_back(v); }
   void warn(std::string message) override;

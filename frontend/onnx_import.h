@@ -21,6 +21,7 @@ struct ImportOptions {
   std::vector<std::string> frozen;           // globs; wins over trainable
   std::map<std::string, std::string> names;  // initializer's name in the file -> name of its state
   bool training = true;                      // false: Dropout is the identity, batch norms use running statistics
+  bool batch_norm_training = false;          // normalize by the batch where the file says training_mode 0, too
   int64_t seed = 0;                          // of random ops that have none of their own
   std::map<std::string, Literal> fixed;      // graph inputs that are constants of this compilation
 };

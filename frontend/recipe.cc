@@ -314,8 +314,11 @@ absl::Status parse_moe(const YamlNode& node, const std::string& path, SemanticsR
 }
 
 absl::Status parse_semantics(const YamlNode& node, const std::string& path, SemanticsRecipe& out) {
-  static const Fields<SemanticsRecipe> kFields = {{"batch_norm", choice(&SemanticsRecipe::batch_norm)},
-                                                  {"moe", parse_moe}};
+  static const Fields<SemanticsRecipe> kFields = {
+      {"batch_norm", choice(&SemanticsRecipe::batch_norm)},
+      {"batch_norm_training", boolean(&SemanticsRecipe::batch_norm_training)},
+      {"moe", parse_moe},
+  };
   return parse_fields(node, path, kFields, out);
 }
 

@@ -149,7 +149,8 @@ struct MoeCapacity {
 
 struct SemanticsRecipe {
   BatchNormGroup batch_norm = BatchNormGroup::kGlobal;
-  std::optional<MoeCapacity> moe;  // unset: dropless
+  bool batch_norm_training = false;  // nodes that were exported as for inference normalize by the batch, too
+  std::optional<MoeCapacity> moe;    // unset: dropless
   bool operator==(const SemanticsRecipe&) const = default;
 };
 

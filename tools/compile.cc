@@ -261,6 +261,7 @@ ImportOptions import_options(const Recipe& recipe) {
   o.frozen = recipe.frozen;
   o.names = recipe.names;
   o.seed = recipe.seed;
+  o.batch_norm_training = recipe.semantics.batch_norm_training;
   return o;
 }
 

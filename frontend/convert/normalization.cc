@@ -100,13 +100,15 @@ void batch_normalization(Conversion& c) {
     c.require(c.shape(k) == Shape{channels},
               cat("input ", k, ": expected ", channels, " elements, found ", to_string(c.shape(k))));
   ValueId x = e.cast(c.in(0), wide), scale = e.cast(c.in(1), wide), bias = e.cast(c.in(2), wide);
-  bool training = c.version >= 14 ? c.i("training_mode", 0) != 0 : c.outputs.size() > 1;
+  const bool exported = c.version >= 14 ? c.i("training_mode", 0) != 0 : c.outputs.size() > 1;
+  const bool training = exported || c.services.batch_norm_training();
   c.services.never_train(c.in(3));
   c.services.never_train(c.in(4));
   if (!training && c.services.training() && c.version >= 14) {
     c.services.warn(
-        "BatchNormalization nodes have training_mode 0: they use the stored statistics and do not update them, as in "
-        "inference; export in training mode (TrainingMode.TRAINING, dynamo=False) to normalize by the batch");
+        "BatchNormalization nodes have training_mode 0 (torch.onnx.export(dynamo=True) writes no other): they use the "
+        "stored statistics and do not update them, as in inference; semantics: {batch_norm_training: true} in "
+        "train.yaml normalizes by the batch");
   }
   if (!training || !c.services.training()) {
     int r = e.rank(x);

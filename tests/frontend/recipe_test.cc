@@ -56,7 +56,7 @@ init:
 - {match: '*', xavier: normal}
 data: {kind: tokens, path: text.bin, columns: {input_ids: tokens}, shuffle: true, seed: 3, dtype: uint16, prefetch: 4}
 evaluate: {every: 100, batches: 10, data: {kind: synthetic, vocab: 50257}}
-semantics: {batch_norm: replica, moe: {capacity: 32, group: 4}}
+semantics: {batch_norm: replica, batch_norm_training: true, moe: {capacity: 32, group: 4}}
 compress: bf16
 names: {'onnx::MatMul_123': fc.weight}
 pin:
@@ -112,6 +112,7 @@ pin:
   EXPECT_EQ(recipe.evaluate->data.vocab, 50257);
   EXPECT_EQ(recipe.evaluate->every, 100);
   EXPECT_EQ(recipe.semantics.batch_norm, BatchNormGroup::kReplica);
+  EXPECT_TRUE(recipe.semantics.batch_norm_training);
   EXPECT_EQ(recipe.semantics.moe, (MoeCapacity{32, std::nullopt, 4}));
   EXPECT_EQ(recipe.compress, Compression::kBf16);
   EXPECT_EQ(recipe.names.at("onnx::MatMul_123"), "fc.weight");
