@@ -1,8 +1,10 @@
 // 1. Backbone and cuts. Walking the backbone in order, a value is "open" from its making to its last backbone reader.
 // Where exactly one is open, all that follows depends on it alone.
 //    Scalars (an auxiliary loss) do not count, nor do values that span most of a region without cuts (an encoder's
-//    output, read by every decoder layer).
-// 2. Each piece between cuts gets a hash of its structure, in its own numbering.
+//    output, read by every decoder layer; the first of two towers' result).
+// 2. Each piece between cuts gets a hash of its operators, the types of what they make, and how they are joined, in its
+// own numbering. Attributes and masks do not count: layers that attend to a window alternate with such that attend to
+// all.
 // 3. Runs: for each period p, stretches where piece[i] == piece[i + p]; the run that covers most nodes wins, then what
 // is left and right of it is searched again.
 //
@@ -41,11 +43,15 @@ class Blocks {
   std::vector<int32_t> run() {
     find_backbone();
     std::vector<ValueId> cut = cuts();
-    for (int pass = 0; pass < kMaxSidePasses && set_aside(cut); ++pass) cut = cuts();
-    make_pieces(cut);
-    std::vector<int32_t> block(g_.nodes.size(), -1);
-    int32_t next = 0;
-    number_runs(block, next);
+    size_t most = 0;
+    std::vector<int32_t> block = number_runs(cut, most);
+    // What is set aside in vain may be what only one layer has.
+    for (int pass = 0; pass < kMaxSidePasses && set_aside(cut); ++pass) {
+      cut = cuts();
+      size_t nodes = 0;
+      std::vector<int32_t> other = number_runs(cut, nodes);
+      if (nodes > most) most = nodes, block = std::move(other);
+    }
     join(block);
     return block;
   }
@@ -122,8 +128,8 @@ class Blocks {
     return cut;
   }
 
-  // In the longest stretch without cuts, where it is most of the backbone: sets aside the value that is open longest
-  // and read most. False where there is none.
+  // In the longest stretch without cuts, where it is most of the backbone: sets aside the value that is open
+  // longest. False where there is none.
   bool set_aside(const std::vector<ValueId>& cut) {
     size_t best = 0, best_end = 0, length = 0;
     for (size_t k = 0; k < cut.size(); ++k) {
@@ -136,17 +142,29 @@ class Blocks {
     int64_t span = static_cast<int64_t>(best) / 2;
     for (size_t k = 0; k <= best_end; ++k) {
       for (ValueId v : g_.nodes[order_[k]].outputs) {
-        if (!counts(v) || readers_[v].size() < 3) continue;
+        if (!counts(v)) continue;
         int64_t open = last_reader(v) - std::max(start, static_cast<int64_t>(k));
         if (open > span) longest = v, span = open;
       }
     }
     if (longest == kNoValue) return false;
     side_[longest] = true;
+    // Of a view for the first of several readers, what it is a view of spans as much.
+    for (ValueId v = longest; is_own_view(v);) side_[v = g_.producer(v)->inputs[0]] = true;
     return true;
   }
 
+  // Of a value of the backbone that nothing else there reads.
+  bool is_own_view(ValueId v) const {
+    const Node* node = g_.producer(v);
+    if (node == nullptr || !node->op->view || !backbone_[node - g_.nodes.data()]) return false;
+    const Node* source = g_.producer(node->inputs[0]);
+    return source != nullptr && backbone_[source - g_.nodes.data()] &&
+           last_reader(node->inputs[0]) == position_[node - g_.nodes.data()];
+  }
+
   void make_pieces(const std::vector<ValueId>& cut) {
+    pieces_.clear();
     ValueId entry = kNoValue;
     Piece piece;
     for (size_t k = 0; k < order_.size(); ++k) {
@@ -159,17 +177,12 @@ class Blocks {
     }
   }
 
-  // Everything about a node that must be equal between instances, but for where its inputs come from.
   uint64_t own_hash(const Node& node) const {
     uint64_t h = absl::HashOf(std::string_view(node.op->name));
-    for (const auto& [name, value] : node.attrs.items()) h = absl::HashOf(h, name, value.index(), attr_hash(value));
     for (ValueId v : node.outputs) h = type_hash(h, g_.type(v));
     return h;
   }
 
-  static uint64_t attr_hash(const AttrValue& value) {
-    return std::visit([](const auto& v) -> uint64_t { return absl::HashOf(v); }, value);
-  }
   static uint64_t type_hash(uint64_t h, const TensorType& t) {
     return absl::HashOf(h, static_cast<int>(t.dtype), t.shape);
   }
@@ -179,48 +192,51 @@ class Blocks {
     uint64_t h = 0;
     for (NodeId n : piece.nodes) {
       const Node& node = g_.nodes[n];
+      if (node.op->view && side_[node.outputs[0]]) continue;  // made in the first of the blocks that read it
       h = absl::HashOf(h, own_hash(node));
       for (ValueId v : node.inputs) {
+        if (v == kNoValue) continue;
         auto at = number.find(v);
-        h = v == kNoValue        ? absl::HashOf(h, 1)
-            : v == entry         ? absl::HashOf(h, 2)
-            : at != number.end() ? absl::HashOf(h, 3, at->second)
-                                 : absl::HashOf(h, 4, outer_hash(v));
-        if (v != kNoValue && weight_[v] && at == number.end() && v != entry) piece.has_weight = true;
+        const bool inside = v == entry || at != number.end();
+        if (inside) h = absl::HashOf(h, v == entry ? -1 : at->second);
+        if (inside || !weight_[v]) continue;
+        h = type_hash(h, g_.type(v));
+        piece.has_weight = true;
       }
       for (ValueId v : node.outputs) number.emplace(v, static_cast<int64_t>(number.size()));
     }
     piece.hash = h;
   }
 
-  // What a value from outside the piece is: its type, and the chain of nodes that made it from weights and constants.
-  uint64_t outer_hash(ValueId v) {
-    if (auto at = outer_.find(v); at != outer_.end()) return at->second;
-    uint64_t h = type_hash(weight_[v] ? 11 : 12, g_.type(v));
-    const Node* node = g_.producer(v);
-    for (int depth = 0; node && depth < 8 && !backbone_[node - g_.nodes.data()]; ++depth) {
-      h = absl::HashOf(h, own_hash(*node), node->inputs.size());
-      node = node->inputs.empty() || node->inputs[0] == kNoValue ? nullptr : g_.producer(node->inputs[0]);
-    }
-    return outer_[v] = h;
-  }
-
   bool worth_folding(size_t start, size_t period) const {
-    size_t nodes = 0;
     bool weight = false;
-    for (size_t k = start; k < start + period; ++k) {
-      nodes += pieces_[k].nodes.size();
-      weight = weight || pieces_[k].has_weight;
-    }
-    return weight && nodes >= kMinBlockNodes;
+    for (size_t k = start; k < start + period; ++k) weight = weight || pieces_[k].has_weight;
+    return weight && nodes_of(start, start + period) >= kMinBlockNodes;
   }
 
-  // The run in [low, high) that covers most nodes; of equal ones the shorter period.
+  size_t nodes_of(size_t low, size_t high) const {
+    size_t nodes = 0;
+    for (size_t k = low; k < high; ++k) nodes += pieces_[k].nodes.size();
+    return nodes;
+  }
+
+  // The run in [low, high) that covers most nodes and is of blocks that are not mostly runs themselves (towers alike).
   Run best_run(size_t low, size_t high) const {
+    Run run = widest_run(low, high, kMaxPeriod);
+    while (run.period > 3) {
+      const size_t end = run.start + run.period;
+      if (widest_run(run.start, end, run.period / 2).nodes * 2 <= nodes_of(run.start, end)) break;
+      run = widest_run(low, high, run.period - 1);
+    }
+    return run;
+  }
+
+  // Of periods of `most` pieces at most; of equal ones the shorter period.
+  Run widest_run(size_t low, size_t high, size_t most) const {
     std::vector<size_t> before(high - low + 1, 0);  // nodes before each piece
     for (size_t k = low; k < high; ++k) before[k - low + 1] = before[k - low] + pieces_[k].nodes.size();
     Run best;
-    for (size_t p = 1; p <= kMaxPeriod && 2 * p <= high - low; ++p) {
+    for (size_t p = 1; p <= most && 2 * p <= high - low; ++p) {
       size_t equal = 0;
       for (size_t i = low; i + p <= high; ++i) {
         bool same = i + p < high && pieces_[i].hash == pieces_[i + p].hash;
@@ -240,7 +256,9 @@ class Blocks {
     return best;
   }
 
-  void number_runs(std::vector<int32_t>& block, int32_t& next) {
+  // Per node its block, or -1; `nodes`: how many have one.
+  std::vector<int32_t> number_runs(const std::vector<ValueId>& cut, size_t& nodes) {
+    make_pieces(cut);
     std::vector<Run> runs;
     std::vector<std::pair<size_t, size_t>> open = {{0, pieces_.size()}};
     size_t work = 0;
@@ -255,13 +273,17 @@ class Blocks {
       open.push_back({run.start + run.period * run.count, high});
     }
     std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.start < b.start; });
+    std::vector<int32_t> block(g_.nodes.size(), -1);
+    int32_t next = 0;
     for (const Run& run : runs) {
+      nodes += run.nodes;
       for (size_t c = 0; c < run.count; ++c, ++next) {
         for (size_t k = run.start + c * run.period; k < run.start + (c + 1) * run.period; ++k) {
           for (NodeId n : pieces_[k].nodes) block[n] = next;
         }
       }
     }
+    return block;
   }
 
   // A node apart from the backbone joins the one block that reads it; a scalar of scalars, the one block that it reads.
@@ -303,7 +325,6 @@ class Blocks {
   std::vector<NodeId> order_;          // the backbone
   std::vector<int64_t> position_;      // in it, or -1
   std::vector<Piece> pieces_;
-  absl::flat_hash_map<ValueId, uint64_t> outer_;
 };
 
 }  // namespace

@@ -89,6 +89,41 @@ TEST(Blocks_EncoderDecoder, EncoderOutputIsSetAside) {
   EXPECT_EQ(n.size(), 11u);
 }
 
+// Its one view for all decoder layers is made in the first of them.
+TEST(Blocks_EncoderDecoder, AViewOfTheEncoderOutputIsSetAside) {
+  Builder b;
+  ValueId x = linear(b, f64_input(b, "x", {4, 8}), 8), mask = f64_input(b, "mask", {4, 8});
+  for (int k = 0; k < 4; ++k) x = layer(b, x, mask);
+  ValueId memory = x, view = kNoValue, y = linear(b, f64_input(b, "y", {16, 2}), 2);
+  for (int k = 0; k < 6; ++k) {
+    y = b.add(y, b.emit("tanh", {linear(b, b.emit("relu", {linear(b, y, 32)}), 2)}));
+    ValueId h = b.emit("tanh", {linear(b, y, 2)});
+    if (view == kNoValue) view = b.reshape(memory, {16, 2});
+    y = b.add(y, linear(b, b.mul(h, view), 2));
+  }
+  b.output("out", linear(b, y, 3));
+  EXPECT_EQ(sizes(tagged(std::move(b))).size(), 11u);
+}
+
+TEST(Blocks_Towers, TheFirstOnesResultIsSetAside) {
+  Builder b;
+  ValueId x = linear(b, f64_input(b, "x", {4, 8}), 8), mask = f64_input(b, "mask", {4, 8});
+  for (int k = 0; k < 4; ++k) x = layer(b, x, mask);
+  ValueId y = linear(b, f64_input(b, "y", {4, 8}), 8);
+  for (int k = 0; k < 6; ++k) y = layer(b, y, mask);
+  b.output("out", b.matmul(b.emit("tanh", {x}), b.transpose(b.emit("tanh", {y}), {1, 0})));
+  EXPECT_EQ(sizes(tagged(std::move(b))).size(), 11u);
+}
+
+TEST(Blocks_Transformer, LayersWithAndWithoutAWindowAreBlocksAlike) {
+  Builder b;
+  ValueId x = linear(b, f64_input(b, "x", {4, 8}), 8), mask = f64_input(b, "mask", {4, 8});
+  ValueId window = b.emit("exp", {f64_input(b, "window", {1, 8})});
+  for (int k = 0; k < 6; ++k) x = layer(b, x, k % 3 == 2 ? mask : window);
+  b.output("y", linear(b, x, 3));
+  EXPECT_EQ(sizes(tagged(std::move(b))).size(), 7u);
+}
+
 TEST(Blocks_None, NothingRepeats) {
   Builder b;
   ValueId x = f64_input(b, "x", {4, 8});
