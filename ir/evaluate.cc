@@ -42,8 +42,11 @@ std::vector<Tensor> evaluate_graph(const Graph& graph, const std::map<ValueId, T
     if (last[c.value] >= 0) hold(c.value, to_tensor(c.literal));
   }
   for (const State& s : graph.states) {
-    if (last[s.value] >= 0 && at[s.value] == nullptr && std::holds_alternative<Literal>(s.initial))
-      hold(s.value, to_tensor(std::get<Literal>(s.initial)));
+    const Literal* first = std::get_if<Literal>(&s.initial);
+    if (last[s.value] < 0 || at[s.value] != nullptr || first == nullptr) continue;
+    Tensor value = to_tensor(*first);
+    value.type = graph.type(s.value);  // narrower for a frozen weight that is held in 16 bits
+    hold(s.value, value.type == first->type ? std::move(value) : to_tensor(to_literal(value)));
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     if (!needed[n]) continue;

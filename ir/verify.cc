@@ -171,14 +171,18 @@ Complaint states(const Graph& g) {
   });
 }
 
-// Local values may start from a part of a whole tensor, so this holds for whole programs only.
+// Local values may start from a part of a whole tensor, so this holds for whole programs only. A frozen weight in 16
+// bits may start from f32 values, which are rounded.
 Complaint initial_values(const Graph& g) {
   return each_state(g, [&](const State& s) -> Complaint {
     const TensorType& type = g.type(s.value);
-    if (const auto* literal = std::get_if<Literal>(&s.initial); literal && literal->type != type)
+    const bool narrow = s.kind == StateKind::kFrozen && (type.dtype == DType::kBF16 || type.dtype == DType::kF16);
+    const TensorType wide = narrow ? TensorType{DType::kF32, type.shape} : type;
+    if (const auto* literal = std::get_if<Literal>(&s.initial);
+        literal && literal->type != type && literal->type != wide)
       return cat("is ", to_string(type), ", starts as ", to_string(literal->type));
     if (const auto* file = std::get_if<FileRange>(&s.initial);
-        file && (file->offset < 0 || file->bytes != byte_size(type))) {
+        file && (file->offset < 0 || (file->bytes != byte_size(type) && file->bytes != byte_size(wide)))) {
       return cat("is ", byte_size(type), " bytes, starts from ", file->bytes, " at ", file->offset);
     }
     return "";

@@ -1,9 +1,17 @@
 #include "partitioner/made_of.h"
 
+#include <algorithm>
+
 namespace partita {
 namespace {
 
 constexpr int64_t kLargestTable = 1 << 20;  // bytes of a frozen state that every stage may have
+
+// Floats as in f32: the search looks at the plain graph, in which no precision has narrowed them.
+bool is_table(const TensorType& type) {
+  const int64_t size = is_float(type.dtype) ? std::max<int64_t>(4, dtype_size(type.dtype)) : dtype_size(type.dtype);
+  return elements(type.shape) * size <= kLargestTable;
+}
 
 }  // namespace
 
@@ -11,7 +19,7 @@ std::vector<uint8_t> made_of(const Graph& graph) {
   std::vector<uint8_t> out(graph.values.size(), 0);
   for (const GraphInput& in : graph.inputs) out[in.value] = in.kind == InputKind::kData ? kData : 0;
   for (const State& s : graph.states) {
-    const bool table = s.kind == StateKind::kFrozen && byte_size(graph.type(s.value)) <= kLargestTable;
+    const bool table = s.kind == StateKind::kFrozen && is_table(graph.type(s.value));
     out[s.value] = table || s.kind == StateKind::kStep ? 0 : kWeight;
   }
   for (const Node& node : graph.nodes) {

@@ -107,18 +107,15 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   double element = problem.options.element_bytes();
   bool mixed = element < 4;
   double largest_unit = 0, largest_gathered = 0, largest_saved = 0, logits = 0;
-  double frozen = 0, frozen_bytes = 0;  // elements, and what is stored of them
+  double frozen = 0;  // elements, held in the compute precision
   for (size_t k = 0; k < stage.counts.size(); ++k) {
     double n = stage.counts[k];
     if (n == 0) continue;
     const UnitWork& u = w.kinds[k];
     auto [d, e] = local_parameters(u, l);
     largest_unit = std::max(largest_unit, d + e);
-    // As the file has them, with a copy in the compute precision.
     const double untrained = local_frozen(u, l);
     frozen += n * untrained;
-    frozen_bytes += n * (u.frozen_bytes[0] / static_cast<double>(l.tensor) + u.frozen_bytes[1]);
-    frozen_bytes += n * (mixed ? untrained * element : 0);
     const bool whole = l.zero < 3 && l.offload != OffloadMode::kAll;
     largest_gathered = std::max(largest_gathered, d + e + (whole ? 0 : untrained));
     const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
@@ -135,7 +132,7 @@ MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, co
   }
   const ShardedParameters p(w, stage, l);
   bool host_states = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
-  m.parameters = host_parameters ? 0 : p.stored(3) * element + frozen_bytes / (l.zero >= 3 ? p.group() : 1);
+  m.parameters = host_parameters ? 0 : (p.stored(3) + frozen / (l.zero >= 3 ? p.group() : 1)) * element;
   m.stash = stashed_versions(l, in_flight) * p.stored(3) * element;
   double gradient = mixed ? software.gradient_bytes : 4;
   // Without its states a rank still has the weights in f32, and sums gradients up in f32.

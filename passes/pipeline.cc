@@ -17,6 +17,7 @@
 #include "passes/choose_attention.h"
 #include "passes/clean_up.h"
 #include "passes/mixed_precision.h"
+#include "passes/narrow_frozen.h"
 #include "passes/recognize_activation.h"
 #include "passes/recognize_attention.h"
 #include "passes/recognize_cross_entropy.h"
@@ -55,6 +56,7 @@ constexpr Pass kTrainingPipeline[] = {
     {"tag_blocks", tag_blocks, "on the forward graph: gradients inherit their node's block"},
     {"mixed_precision", mixed_precision,
      "on whole composites, which keep their statistics in f32; gradients follow through the casts"},
+    {"narrow_frozen", narrow_frozen, "on the part that evaluation has too: both hold the same states"},
     {"build_backward", build_backward, "gradients of composites are far cheaper than those of their spellings",
      Phase::kTraining},
     {"update_statistics", update_statistics, "beside the gradients' accumulators", Phase::kTraining},
@@ -71,6 +73,7 @@ constexpr size_t kForwardPasses = 13;  // up to the loss
 // Evaluation: the forward passes, then what becomes of the loss.
 constexpr Pass kEvaluationEnd[] = {
     {"mixed_precision", mixed_precision, "evaluation computes as training does"},
+    {"narrow_frozen", narrow_frozen, "evaluation reads the states of training"},
     {"allow_tf32", allow_tf32, "evaluation computes as training does", Phase::kTraining},
     {"build_evaluation", build_evaluation, "the loss is there", Phase::kTraining},
     {"remove_dead_nodes", remove_dead_nodes, "outputs that only training asks for", Phase::kTraining},

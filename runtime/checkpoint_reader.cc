@@ -176,8 +176,11 @@ absl::StatusOr<uint64_t> load_state(const ProgramState& state, std::span<const i
                                     const CheckpointReader& reader, const CheckpointTensor& tensor, bool owner,
                                     std::span<std::byte> own) {
   const int64_t from = dtype_size(tensor.dtype), to = dtype_size(state.operand.dtype);
+  // A run in 16 bits saves frozen weights as it holds them. Those of another precision are this run's own as well,
+  // unless they differ by more than rounding.
+  const bool rounded = state.kind == "frozen" && is_float(tensor.dtype) && from < to;
   ConvertFunction convert = nullptr;
-  if (tensor.dtype != state.operand.dtype) {
+  if (tensor.dtype != state.operand.dtype && !rounded) {
     PARTITA_ASSIGN_OR_RETURN(convert, find_conversion(tensor.dtype, state.operand.dtype));
   }
   uint64_t sum = 0;
@@ -186,13 +189,18 @@ absl::StatusOr<uint64_t> load_state(const ProgramState& state, std::span<const i
     std::vector<std::byte> dense(static_cast<size_t>(count * from)), converted;
     PARTITA_RETURN_IF_ERROR(reader.read(tensor, piece.offset, piece.extent, dense));
     if (owner) sum += box_checksum(tensor.shape, piece.offset, piece.extent, from, dense);
-    if (convert != nullptr) {
+    if (rounded) {
+      converted.resize(static_cast<size_t>(count * to));
+      pack_piece(piece, to, own.data(), converted.data());
+      PARTITA_RETURN_IF_ERROR(
+          take_rounded(tensor.dtype, dense.data(), state.operand.dtype, converted.data(), count).status());
+    } else if (convert != nullptr) {
       converted.resize(static_cast<size_t>(count * to));
       if (convert(dense.data(), converted.data(), count) >= 0)
         return absl::InvalidArgumentError(
             cat("tensor ", quote(tensor.name), " holds a value that ", dtype_name(state.operand.dtype), " cannot"));
     }
-    unpack_piece(piece, to, convert != nullptr ? converted.data() : dense.data(), own.data());
+    unpack_piece(piece, to, converted.empty() ? dense.data() : converted.data(), own.data());
     return absl::OkStatus();
   }));
   return sum;

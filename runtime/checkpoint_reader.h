@@ -50,9 +50,9 @@ class CheckpointReader {
 };
 
 // Puts this rank's part of each state of `program` to the checkpoint's values, converted between float formats where
-// the precision differs; `parameters_only`: parameters, frozen and running values, others stay as they are. `owned`, by
-// state: of the ranks that hold the same box, one adds it to the checksum. Collective. DataLoss on all ranks where a
-// checksum does not fit.
+// the precision differs; a frozen value in memory stays where it rounds to what the checkpoint has in fewer bits.
+// `parameters_only`: parameters, frozen and running values, others stay as they are. `owned`, by state: of the ranks
+// that hold the same box, one adds it to the checksum. Collective. DataLoss on all ranks where a checksum does not fit.
 absl::Status load_states(const Program& program, std::span<const int64_t> coordinates, const std::vector<bool>& owned,
                          const CheckpointReader& reader, bool parameters_only, Communicator* communicator,
                          const std::function<std::span<std::byte>(const Operand&)>& memory);

@@ -126,6 +126,13 @@ absl::StatusOr<CompiledEvaluation> compile_evaluation(const CompileRequest& requ
   options.training = false;
   PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_model(request.model, options, recipe));
   PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(evaluation_pipeline(), std::move(model.graph), context));
+  std::map<std::string_view, DType> held;
+  for (const State& s : training.joined.graph.states) held[s.name] = training.joined.graph.type(s.value).dtype;
+  for (const State& s : graph.states) {
+    auto at = held.find(s.name);
+    PARTITA_CHECK(at == held.end() || at->second == graph.type(s.value).dtype,
+                  cat("state ", quote(s.name), " is ", dtype_name(graph.type(s.value).dtype), " in evaluation"));
+  }
   PlannedStages planned;
   if (layout.stages.empty()) {
     PARTITA_ASSIGN_OR_RETURN(planned.joined, plan_shardings_like(training.joined, graph, recipe, layout, batch));

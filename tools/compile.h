@@ -38,7 +38,7 @@ struct CompileRequest {
 struct InitialTensor {
   std::string name;
   TensorType type;
-  Initial value;  // a Literal or a FileRange
+  Initial value;  // a Literal or a FileRange; of f32 elements where `type` has 16 bits and they have twice its bytes
   bool trained = false;
 };
 

@@ -24,13 +24,35 @@ namespace partita {
 namespace {
 
 // NaN anywhere, or infinity in what is trained, would make every later number NaN.
-absl::Status check_values(const InitialTensor& w, std::span<const std::byte> bytes) {
-  int64_t bad = runtime::find_unusable(w.type.dtype, bytes, w.trained);
+absl::Status check_values(const InitialTensor& w, const TensorType& type, std::span<const std::byte> bytes) {
+  int64_t bad = runtime::find_unusable(type.dtype, bytes, w.trained);
   if (bad < 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      cat("initializer ", quote(w.name, 200), ": element ", bad, " of ", to_string(w.type), " is ",
-          runtime::element_text(w.type.dtype, bytes.data() + bad * dtype_size(w.type.dtype)),
+      cat("initializer ", quote(w.name, 200), ": element ", bad, " of ", to_string(type), " is ",
+          runtime::element_text(type.dtype, bytes.data() + bad * dtype_size(type.dtype)),
           ": expected finite numbers; export a model whose weights are sound, or give `init` rules in train.yaml"));
+}
+
+// `bytes` of the model, in the type that the program holds: a frozen weight in 16 bits is f32 in the model
+// (passes/narrow_frozen.h), and rounded here, some rows at a time.
+absl::Status write_values(const InitialTensor& w, std::span<const std::byte> bytes, runtime::SafetensorsWriter& out) {
+  constexpr int64_t kBlock = int64_t{1} << 22;  // elements
+  const DType to = w.type.dtype, from = static_cast<int64_t>(bytes.size()) == byte_size(w.type) ? to : DType::kF32;
+  PARTITA_RETURN_IF_ERROR(check_values(w, {from, w.type.shape}, bytes));
+  if (from == to) return out.write(w.name, bytes);
+  PARTITA_ASSIGN_OR_RETURN(const runtime::ConvertFunction convert, runtime::find_conversion(from, to));
+  std::vector<int64_t> offset(w.type.shape.size(), 0), extent = w.type.shape;
+  const int64_t rows = extent.empty() ? 1 : extent[0], row = elements(w.type.shape) / std::max<int64_t>(rows, 1);
+  const int64_t most = std::max<int64_t>(1, kBlock / std::max<int64_t>(row, 1));
+  std::vector<std::byte> block;
+  for (int64_t at = 0; at < rows; at += most) {
+    const int64_t count = std::min(most, rows - at);
+    if (!extent.empty()) offset[0] = at, extent[0] = count;
+    block.resize(static_cast<size_t>(count * row * dtype_size(to)));
+    convert(bytes.data() + at * row * dtype_size(from), block.data(), count * row);  // between floats: all fit
+    PARTITA_RETURN_IF_ERROR(out.write(w.name, offset, extent, block));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status write_weights(const std::vector<InitialTensor>& weights, const std::string& path) {
@@ -51,8 +73,7 @@ absl::Status write_weights(const std::vector<InitialTensor>& weights, const std:
   PARTITA_ASSIGN_OR_RETURN(auto writer, runtime::SafetensorsWriter::create(path, std::move(tensors)));
   for (const InitialTensor& w : weights) {
     if (const Literal* literal = std::get_if<Literal>(&w.value)) {
-      PARTITA_RETURN_IF_ERROR(check_values(w, literal->bytes()));
-      PARTITA_RETURN_IF_ERROR(writer->write(w.name, literal->bytes()));
+      PARTITA_RETURN_IF_ERROR(write_values(w, literal->bytes(), *writer));
       continue;
     }
     const FileRange& range = std::get<FileRange>(w.value);
@@ -63,8 +84,7 @@ absl::Status write_weights(const std::vector<InitialTensor>& weights, const std:
                                             ", found a file of ", file.size()));
     }
     auto bytes = file.bytes().subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.bytes));
-    PARTITA_RETURN_IF_ERROR(check_values(w, bytes));
-    PARTITA_RETURN_IF_ERROR(writer->write(w.name, bytes));
+    PARTITA_RETURN_IF_ERROR(write_values(w, bytes, *writer));
   }
   return writer->finish();
 }

@@ -8,6 +8,7 @@
 
 #include "base/cat.h"
 #include "base/float16.h"
+#include "base/status.h"
 
 namespace partita::runtime {
 namespace {
@@ -139,6 +140,28 @@ absl::StatusOr<ConvertFunction> find_conversion(DType from, DType to) {
         return &convert<S, D>;
     });
   });
+}
+
+absl::StatusOr<int64_t> take_rounded(DType narrow, const std::byte* given, DType type, std::byte* own, int64_t count) {
+  constexpr int64_t kRun = 1024;
+  PARTITA_ASSIGN_OR_RETURN(const ConvertFunction round, find_conversion(type, narrow));
+  PARTITA_ASSIGN_OR_RETURN(const ConvertFunction widen, find_conversion(narrow, type));
+  const int64_t size = dtype_size(type), given_size = dtype_size(narrow);
+  std::byte rounded[kRun * sizeof(double)];
+  int64_t taken = 0;
+  for (int64_t first = 0; first < count; first += kRun) {
+    const int64_t n = std::min(kRun, count - first);
+    const std::byte* theirs = given + first * given_size;
+    std::byte* mine = own + first * size;
+    round(mine, rounded, n);
+    for (int64_t k = 0; k < n; ++k) {
+      if (std::memcmp(rounded + k * given_size, theirs + k * given_size, static_cast<size_t>(given_size)) == 0)
+        continue;
+      widen(theirs + k * given_size, mine + k * size, 1);
+      ++taken;
+    }
+  }
+  return taken;
 }
 
 std::string element_text(DType dtype, const std::byte* element) {

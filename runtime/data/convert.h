@@ -18,6 +18,10 @@ using ConvertFunction = int64_t (*)(const std::byte* from, std::byte* to, int64_
 // (others are reported by the function). Floats into integers or bool: InvalidArgument.
 absl::StatusOr<ConvertFunction> find_conversion(DType from, DType to);
 
+// Puts `count` elements `own`, of the float type `type`, to the values that `given`, of a narrower one, has: where an
+// element is given's when rounded, it stays as it is. How many did not stay.
+absl::StatusOr<int64_t> take_rounded(DType narrow, const std::byte* given, DType type, std::byte* own, int64_t count);
+
 // The element's value for a message: "70000", "0.5".
 std::string element_text(DType dtype, const std::byte* element);
 

@@ -46,5 +46,20 @@ TEST(Conversion, KeepsValuesOrNamesTheFirstThatIsLost) {
   EXPECT_FALSE(find_conversion(DType::kF16, DType::kBool).ok());
 }
 
+// Over more elements than are looked at in one go: of every third the given value is another one.
+TEST(Conversion, TakesRoundedValuesWhereTheyDiffer) {
+  const size_t count = 2500;
+  std::vector<float> own(count);
+  for (size_t k = 0; k < count; ++k) own[k] = 1 + 0.001f * static_cast<float>(k);
+  std::vector<uint16_t> given = converted<float, uint16_t>(DType::kF32, DType::kBF16, own);
+  for (size_t k = 0; k < count; k += 3) given[k] = 0x4120;  // 10
+  std::vector<float> out = own;
+  const auto taken = take_rounded(DType::kBF16, reinterpret_cast<const std::byte*>(given.data()), DType::kF32,
+                                  reinterpret_cast<std::byte*>(out.data()), static_cast<int64_t>(count));
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(*taken, 834);
+  for (size_t k = 0; k < count; ++k) EXPECT_EQ(out[k], k % 3 == 0 ? 10 : own[k]) << k;
+}
+
 }  // namespace
 }  // namespace partita::runtime

@@ -179,8 +179,16 @@ std::vector<Exported> as_example(const CheckpointReader& reader, const Safetenso
   return out;
 }
 
+// A frozen value that the checkpoint has in fewer bits than the example: the example's own, unless it differs by more
+// than rounding.
+bool is_rounded(const Exported& e, const SafetensorsFile* example) {
+  return example != nullptr && e.source != nullptr && e.source->kind == "frozen" && is_float(e.source->dtype) &&
+         dtype_size(e.source->dtype) < dtype_size(e.info.dtype);
+}
+
 absl::Status write_exported(const CheckpointReader& reader, const std::vector<Exported>& list,
                             const SafetensorsFile* example, const std::string& output) {
+  std::vector<std::string> changed;
   std::vector<TensorInfo> infos;
   for (const Exported& e : list) infos.push_back(e.info);
   PARTITA_ASSIGN_OR_RETURN(auto file, SafetensorsWriter::create(output, infos, {{"format", "pt"}}));
@@ -190,9 +198,22 @@ absl::Status write_exported(const CheckpointReader& reader, const std::vector<Ex
       continue;
     }
     PARTITA_ASSIGN_OR_RETURN(Bytes bytes, reader.read_whole(*e.source));
-    PARTITA_ASSIGN_OR_RETURN(bytes, converted(e.info.name, bytes, e.source->dtype, e.info.dtype));
+    if (is_rounded(e, example)) {
+      const auto own = example->data(*example->find(e.info.name));
+      Bytes merged(own.begin(), own.end());
+      PARTITA_ASSIGN_OR_RETURN(const int64_t taken,
+                               runtime::take_rounded(e.source->dtype, bytes.data(), e.info.dtype, merged.data(),
+                                                     *runtime::element_count(e.info.shape)));
+      if (taken > 0) changed.push_back(e.info.name);
+      bytes = std::move(merged);
+    } else {
+      PARTITA_ASSIGN_OR_RETURN(bytes, converted(e.info.name, bytes, e.source->dtype, e.info.dtype));
+    }
     PARTITA_RETURN_IF_ERROR(file->write(e.info.name, bytes));
   }
+  if (!changed.empty())
+    std::fprintf(stderr, "note: frozen, other than in %s, and written as rounded to 16 bits for training: %s\n",
+                 example->path().c_str(), quote_list(changed).c_str());
   return file->finish();
 }
 
