@@ -118,16 +118,19 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
   }
   double whole = share.sequence_parallel && unit.sequence ? 1 / share.tensor : 1;
   bool mixed = options.element_bytes() < 4;
-  auto traffic = [&](const TensorParts& fused, double composed_bytes) {
+  auto traffic = [&](const TensorParts& fused, const TensorParts& rows, double composed_bytes) {
     auto here = [&](const TensorParts& p) { return p[0] / share.tensor + p[1] * whole; };
-    double bytes = (here(fused) + 2 * here(unit.copied) * software.copies) * options.element_bytes() +
+    double bytes = (here(fused) + here(rows) * (share.expert - 1) + 2 * here(unit.copied) * software.copies) *
+                       options.element_bytes() +
                    (mixed ? here(unit.composed) * composed_bytes : 0);
     return bytes * positions * software.memory_traffic;
   };
   t.forward +=
-      memory_time(device, traffic(unit.forward_traffic, software.composed_forward_bytes), unit.forward_kernels);
+      memory_time(device, traffic(unit.forward_traffic, unit.rows_forward_traffic, software.composed_forward_bytes),
+                  unit.forward_kernels);
   t.input_gradient +=
-      memory_time(device, traffic(unit.backward_traffic, software.composed_backward_bytes), unit.backward_kernels);
+      memory_time(device, traffic(unit.backward_traffic, unit.rows_backward_traffic, software.composed_backward_bytes),
+                  unit.backward_kernels);
   double gap = software.kernel_seconds;
   t.forward += gap * unit.forward_kernels, t.input_gradient += gap * unit.backward_kernels;
   return t;

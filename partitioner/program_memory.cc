@@ -14,8 +14,12 @@ double here(const TensorParts& parts, const UnitWork& u, const Layout& l) {
   return parts[0] / tensor + parts[1] * (l.sequence_parallel && u.sequence ? 1 / tensor : 1);
 }
 
-const TensorParts& kept(const UnitWork& u, const Layout& l) {
-  return l.recompute == RecomputeMode::kSelective ? u.kept_without_scores : u.kept;
+TensorParts kept(const UnitWork& u, const Layout& l) {
+  const bool scores = l.recompute != RecomputeMode::kSelective;
+  TensorParts parts = scores ? u.kept : u.kept_without_scores;
+  const TensorParts& rows = scores ? u.rows_kept : u.rows_kept_without_scores;
+  for (size_t k = 0; k < parts.size(); ++k) parts[k] += rows[k] * static_cast<double>(l.expert - 1);
+  return parts;
 }
 
 }  // namespace
@@ -27,8 +31,13 @@ absl::Status take_kept(Workload& w, const Workload& program, bool scores) {
   for (size_t k = 0; k < w.units.size(); ++k) {
     UnitWork& to = w.kinds[static_cast<size_t>(w.units[k])];
     const UnitWork& from = program.unit(k);
-    to.kept_without_scores = from.kept;
-    if (scores) to.kept = from.kept, to.input_bytes = from.input_bytes, to.read_as_stored = from.read_as_stored;
+    to.kept_without_scores = from.kept, to.rows_kept_without_scores = from.rows_kept;
+    if (!scores) continue;
+    to.kept = from.kept, to.rows_kept = from.rows_kept;
+    to.input_bytes = from.input_bytes, to.read_as_stored = from.read_as_stored;
+    // Bytes of the program, divided as in the plain graph: what composites become has factors that do not divide.
+    const double bytes = from.frozen_bytes[0] + from.frozen_bytes[1], elements = to.frozen[0] + to.frozen[1];
+    for (size_t part : {0, 1}) to.frozen_bytes[part] = elements > 0 ? to.frozen[part] * bytes / elements : 0;
   }
   return absl::OkStatus();
 }
@@ -57,7 +66,7 @@ MemoryParts program_memory(const Problem& problem, const DeviceProfile& device, 
     read_as_stored += n * (u.read_as_stored[0] / tensor + u.read_as_stored[1]);
     const double frozen = local_frozen(u, l);
     largest_gathered = std::max(largest_gathered, dense + expert + (l.zero >= 3 ? frozen : 0));
-    frozen_bytes += n * (u.frozen_bytes[0] / tensor + u.frozen_bytes[1] + (mixed ? frozen * element : 0));
+    frozen_bytes += n * (u.frozen_bytes[0] / tensor + u.frozen_bytes[1]);
     const double all = here(kept(u, l), u, l) * samples;
     const bool again = l.recompute == RecomputeMode::kFull && u.is_block();
     m.activations += n * in_flight * (again ? here({0, u.input_bytes}, u, l) * samples : all);
@@ -65,7 +74,8 @@ MemoryParts program_memory(const Problem& problem, const DeviceProfile& device, 
     if (l.pipeline > 1) tied += n * (u.tied[0] / tensor + u.tied[1]);
     if (l.pipeline > 1) message = std::max(message, here({0, u.input_bytes}, u, l) * samples);
     // A value and its gradient, which takes the logits' place; in a block that is computed again, all that it keeps.
-    const double largest = u.largest * samples * element / (u.largest_split ? tensor : 1);
+    const double largest = u.largest * samples * element / (u.largest_split ? tensor : 1) *
+                           static_cast<double>(u.largest_rows ? l.expert : 1);
     working = std::max(working, (u.is_block() ? 2 : 1) * largest + (again ? all : 0));
   }
   const ShardedParameters p(w, stage, l);

@@ -7,8 +7,9 @@
 
 namespace partita {
 
-// Takes what the units of `program`, the same model as it is compiled, keep for backward into `workload`'s. Internal
-// where their units are not the same. `scores`: attention's scores are among what it keeps, where they are kept at all.
+// Takes what the units of `program`, the same model as it is compiled, keep for backward and hold of frozen weights
+// into `workload`'s. Internal where their units are not the same. `scores`: attention's scores are among what it keeps,
+// where they are kept at all.
 absl::Status take_kept(Workload& workload, const Workload& program, bool scores);
 
 // As stage_memory.

@@ -206,7 +206,7 @@ void Spreader::account(Walk& walk, NodeId n, Spread& out) const {
     const FormulaOperand& o = output ? f.formula.outputs[k - operands.inputs] : f.formula.inputs[k];
     bool stands = has_factor(o, f.factor);
     parameter = parameter || (is_weight(v) && stands);
-    everywhere = everywhere && stands;
+    everywhere = everywhere && (stands || !is_float(graph_.type(v).dtype));
     // A result that lacks the factor is a partial sum; so is the gradient of an operand that lacks it. The gradients
     // of one value are added before they are summed over the ranks.
     if (!stands && walk.owed.insert(v).second) out.moved_bytes += 2 * gradient_bytes(v);

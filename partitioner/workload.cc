@@ -117,6 +117,9 @@ class Analysis {
     for (NodeId n : unit.nodes) {
       h = absl::HashOf(h, std::string_view(g_.nodes[n].op->name), g_.nodes[n].inputs.size());
       for (ValueId v : g_.nodes[n].outputs) h = absl::HashOf(h, static_cast<int>(g_.type(v).dtype), g_.type(v).shape);
+      if (g_.nodes[n].op->work != WorkKind::kAttention) continue;
+      for (const auto& [name, attr] : g_.nodes[n].attrs.items())  // a window takes some of the work
+        h = absl::HashOf(h, name, std::visit([](const auto& x) -> uint64_t { return absl::HashOf(x); }, attr));
     }
     for (ValueId p : unit.parameters) h = absl::HashOf(h, g_.type(p).shape);
     for (ValueId p : unit.frozen) h = absl::HashOf(h, g_.type(p).shape, 'f');
@@ -150,6 +153,7 @@ class Analysis {
              : last     ? "after the blocks"
                         : "between blocks";
     const TensorSplit split(g_, units_, u, options_.flops_per_reduced_element, out_.samples);
+    follow_rows(split);
     describe(split, w);
     if (global_statistics()) count_batch_reduces(split, w);
     count_compute(split, w);
@@ -157,6 +161,32 @@ class Analysis {
     count_values(u, split, w);
     return w;
   }
+
+  bool chooses(const Node& node) const {
+    return node.op->work == WorkKind::kMatrix && node.inputs.size() == 3 && !is_float_value(node.inputs[2]);
+  }
+
+  // From products of rows with the matrices that they chose to the next such products.
+  void follow_rows(const TensorSplit& split) {
+    made_of_rows_.clear(), makes_rows_.clear();
+    for (const UnitNode& use : split.nodes()) {
+      const Node& node = *use.node;
+      const bool any =
+          std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return made_of_rows_.count(v) > 0; });
+      if (any || chooses(node)) made_of_rows_.insert(node.outputs.begin(), node.outputs.end());
+    }
+    for (size_t k = split.nodes().size(); k-- > 0;) {
+      const Node& node = *split.nodes()[k].node;
+      if (chooses(node)) {
+        makes_rows_.insert(node.inputs[0]);
+      } else if (std::any_of(node.outputs.begin(), node.outputs.end(),
+                             [&](ValueId v) { return makes_rows_.count(v) > 0; })) {
+        makes_rows_.insert(node.inputs.begin(), node.inputs.end());
+      }
+    }
+  }
+  // Whether it lies between such products.
+  bool of_rows(ValueId v) const { return made_of_rows_.count(v) > 0 && makes_rows_.count(v) > 0; }
 
   void describe(const TensorSplit& split, UnitWork& w) const {
     for (double size : split.sizes()) {
@@ -201,7 +231,21 @@ class Analysis {
         w.attention.push_back(a);
       }
     }
+    if (w.chosen > 0) w.expert_tokens = rows_sent(split) * per;
     if (w.expert_tokens == 0) w.expert_tokens = rows_of_experts(w);
+  }
+
+  // Of what products read that no other of them made, gathered, and what the last ones make, summed up: the mean.
+  double rows_sent(const TensorSplit& split) const {
+    std::set<ValueId> sent;
+    for (const UnitNode& use : split.nodes()) {
+      if (!chooses(*use.node)) continue;
+      if (!made_of_rows_.count(use.node->inputs[0])) sent.insert(use.node->inputs[0]);
+      if (!makes_rows_.count(use.node->outputs[0])) sent.insert(use.node->outputs[0]);
+    }
+    double elements = 0;
+    for (ValueId v : sent) elements += value_elements(v);
+    return elements / 2;
   }
 
   // Where products with one-hot tensors send tokens: the rows that experts take.
@@ -229,7 +273,7 @@ class Analysis {
       }
     }
     if (x.scaled == 'b' && x.batch == 1) x.scaled = 'm';
-    x.expert = x.weight && x.batch > 1 && s.chosen == 0;  // a stack that rows choose from is whole on each rank
+    x.expert = x.weight && x.batch > 1;
     if (s.chosen > 0) w.chosen = std::max(w.chosen, s.chosen);
     if (x.expert) out_.experts = std::max(out_.experts, x.batch);
     auto size = [&](char letter, MatrixWork& to) -> double& {
@@ -285,20 +329,23 @@ class Analysis {
         bool linear = k < use.formula.inputs.size() && use.formula.inputs[k].linear >= 0;
         double e = value_elements(v) / out_.samples;
         size_t part = split.divides(v) ? 0 : 1;
-        if (!inner) w.forward_traffic[part] += e;
-        if (value(v).learned && is_float_value(v))
-          w.backward_traffic[part] += inner ? (linear ? 0 : e) : e * (linear ? 1 : 2);
+        const double backward = inner ? (linear ? 0 : e) : e * (linear ? 1 : 2);
+        add_traffic(v, part, inner ? 0 : e, backward, w);
       }
       for (ValueId v : node.outputs) {
         bool needed = value(v).saved || value(v).readers.size() > 1;
         for (NodeId r : value(v).readers) needed = needed || !(fuses(g_.nodes[r]) && fuses(node));
         double e = value_elements(v) / out_.samples;
         size_t part = split.divides(v) ? 0 : 1;
-        if (!needed) continue;
-        w.forward_traffic[part] += e;
-        if (value(v).learned && is_float_value(v)) w.backward_traffic[part] += e;
+        if (needed) add_traffic(v, part, e, e, w);
       }
     }
+  }
+
+  void add_traffic(ValueId v, size_t part, double forward, double backward, UnitWork& w) const {
+    if (!value(v).learned || !is_float_value(v)) backward = 0;
+    w.forward_traffic[part] += forward, w.backward_traffic[part] += backward;
+    if (of_rows(v)) w.rows_forward_traffic[part] += forward, w.rows_backward_traffic[part] += backward;
   }
 
   void count_values(size_t u, const TensorSplit& split, UnitWork& w) const {
@@ -323,7 +370,8 @@ class Analysis {
         double e = value_elements(v) * per;
         bool divided = split.divides(v);
         if (value(v).source == v && value(v).saved) w.kept[divided ? 0 : 1] += stored_bytes(v) * per;
-        if (is_float_value(v) && e > w.largest) w.largest = e, w.largest_split = divided;
+        if (value(v).source == v && value(v).saved && of_rows(v)) w.rows_kept[divided ? 0 : 1] += stored_bytes(v) * per;
+        if (is_float_value(v) && e > w.largest) w.largest = e, w.largest_split = divided, w.largest_rows = of_rows(v);
         if (composed && k == 0) w.composed[divided ? 0 : 1] += e;
         if (value(v).source != v || !value(v).saved) continue;
         if (is_float_value(v)) {
@@ -347,14 +395,18 @@ class Analysis {
     }
     for (ValueId p : units_.units[u].frozen) {
       const size_t part = split.divides(p) ? 0 : 1;
-      w.frozen[part] += value_elements(p), w.frozen_bytes[part] += static_cast<double>(byte_size(g_.type(p)));
+      w.frozen[part] += value_elements(p), w.frozen_bytes[part] += stored_bytes(p);
+      for (NodeId n : value(p).readers) {  // a copy in the compute precision
+        if (g_.nodes[n].segment == Segment::kPrologue) w.frozen_bytes[part] += stored_bytes(g_.nodes[n].outputs[0]);
+      }
     }
   }
 
   const Graph& g_;
   const WorkloadOptions options_;
   const GraphUnits units_;
-  const std::vector<uint8_t> made_of_;  // by ValueId
+  const std::vector<uint8_t> made_of_;           // by ValueId
+  std::set<ValueId> made_of_rows_, makes_rows_;  // of the unit that is measured
   Workload out_;
 };
 

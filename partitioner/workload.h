@@ -51,11 +51,12 @@ struct UnitWork {
   double forward_kernels = 0, backward_kernels = 0;
   TensorParts parameters = {0, 0};
   double expert_parameters = 0;
-  TensorParts frozen = {0, 0}, frozen_bytes = {0, 0};  // of weights that are not trained: elements; bytes in the file
-  TensorParts saved = {0, 0};                          // float values kept for backward
-  TensorParts saved_bytes = {0, 0};                    // others (indices, masks), in bytes
-  TensorParts composed = {0, 0};  // results of ops that frameworks run as chains of single operations
-  double input = 0;               // float values that come from earlier units
+  // Of weights that are not trained: elements; bytes that the graph holds, copies in 16 bits among them.
+  TensorParts frozen = {0, 0}, frozen_bytes = {0, 0};
+  TensorParts saved = {0, 0};        // float values kept for backward
+  TensorParts saved_bytes = {0, 0};  // others (indices, masks), in bytes
+  TensorParts composed = {0, 0};     // results of ops that frameworks run as chains of single operations
+  double input = 0;                  // float values that come from earlier units
   // Of a program compiled here, in bytes: what it keeps for backward and takes from earlier units; of the parameters,
   // elements that it reads as they are stored, not in the compute precision (program_memory.h).
   TensorParts kept = {0, 0}, kept_without_scores = {0, 0};
@@ -68,9 +69,13 @@ struct UnitWork {
   std::vector<double> batch_reduces;  // f32 sums over all samples of a batch, each a collective and one in backward
   double expert_tokens = 0;           // elements of the tokens that experts choose from
   double chosen = 0;                  // matrices that rows choose from, multiplied without copies of them; 0: none
-  bool sequence = false;              // what the tensor axis does not divide can be divided along positions
-  std::string split;                  // in words: "tensor splits 12 x 4096, …"
-  double heads = 0;                   // smallest size of a split factor: a larger tensor axis pads
+  // Of the above, what is made between such products: a rank has the rows of all ranks of the expert axis.
+  TensorParts rows_forward_traffic = {0, 0}, rows_backward_traffic = {0, 0};
+  TensorParts rows_kept = {0, 0}, rows_kept_without_scores = {0, 0};
+  bool largest_rows = false;
+  bool sequence = false;  // what the tensor axis does not divide can be divided along positions
+  std::string split;      // in words: "tensor splits 12 x 4096, …"
+  double heads = 0;       // smallest size of a split factor: a larger tensor axis pads
   double split_factor = 0;
 
   double forward_flops() const;

@@ -17,6 +17,7 @@ struct PassContext {
   int64_t micro_batches = 1;    // runs of the graph in one step
   bool accumulate = false;      // gradients come in several parts, from several runs or micro-batches of one
   bool update_each = false;     // every run is an optimizer step of its own (pin schedule: pipedream)
+  int64_t expert_parts = 1;     // into which the matrices that rows choose from are divided (the expert axis)
   bool keep_gradients = false;  // keep "grad/NAME" among the outputs
   std::vector<std::string> warnings;
 };

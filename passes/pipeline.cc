@@ -16,6 +16,7 @@
 #include "passes/build_optimizer.h"
 #include "passes/choose_attention.h"
 #include "passes/clean_up.h"
+#include "passes/divide_experts.h"
 #include "passes/mixed_precision.h"
 #include "passes/narrow_frozen.h"
 #include "passes/recognize_activation.h"
@@ -49,6 +50,8 @@ constexpr Pass kTrainingPipeline[] = {
      "tokens are looked up where one-hot products would send them to experts"},
     {"merge_duplicates", merge_duplicates,
      "masks and tables that the recognisers made for each layer become shared again"},
+    {"divide_experts", divide_experts,
+     "once a layer's products choose by one value; their gradients are then in parts by themselves"},
     {"choose_attention", choose_attention,
      "before the loss is differentiated: its gradient is that of what it becomes"},
     {"attach_loss", attach_loss,
@@ -68,7 +71,7 @@ constexpr Pass kTrainingPipeline[] = {
     {"recompute", recompute, "on the final backward part; no later pass takes equal nodes for one", Phase::kTraining},
     {"build_optimizer", build_optimizer, "updates read the final gradients", Phase::kTraining},
 };
-constexpr size_t kForwardPasses = 13;  // up to the loss
+constexpr size_t kForwardPasses = 14;  // up to the loss
 
 // Evaluation: the forward passes, then what becomes of the loss.
 constexpr Pass kEvaluationEnd[] = {

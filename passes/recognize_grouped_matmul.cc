@@ -71,6 +71,18 @@ ValueId swap_last_two(Builder& b, ValueId v) {
   return b.transpose(v, permutation);
 }
 
+// The product without what it repeats itself, such as rows that several matrices are multiplied with; before it is
+// differentiated, so that its gradients read the same.
+ValueId least(Builder& b, ValueId y) {
+  for (;;) {
+    const Node node = *b.graph().producer(y);
+    const std::vector<TensorType> types = input_types(b.graph(), node);
+    const ValueId now = node.op->simpler({b, node.attrs, types, node.inputs, {}, {}});
+    if (now == kNoValue) return y;
+    y = now;
+  }
+}
+
 // One product of `batch` matrices as one of rows: those of x [batch or 1…, m, k], or its columns where the gathered
 // matrices (operand `gathered` of the product) stand on the left.
 ValueId grouped(Rewriter& r, const GraphFacts& facts, const Node& node, size_t gathered, const GatheredMatrices& g) {
@@ -94,7 +106,7 @@ ValueId grouped(Rewriter& r, const GraphFacts& facts, const Node& node, size_t g
   ValueId indices = b.reshape(b.broadcast_to(b.reshape(r(g.indices), chosen), of_rows), {elements(batch) * m});
   ValueId w = b.cast(r(g.stack), b.dtype(x));
   // y = x w; with w on the left, y^T = x^T w^T.
-  ValueId y = b.emit("grouped_matmul", {x, w, indices}, {{"transpose_b", int64_t{turned != left}}});
+  ValueId y = least(b, b.emit("grouped_matmul", {x, w, indices}, {{"transpose_b", int64_t{turned != left}}}));
   rows.back() = b.shape(y).back();
   y = b.reshape(y, rows);
   return left ? swap_last_two(b, y) : y;

@@ -360,6 +360,13 @@ absl::Status emit_programs(const CompileRequest& request, const std::vector<Loca
   return absl::OkStatus();
 }
 
+// Stages whose expert axes differ leave whole what rows choose from: the graph is divided before it is cut.
+int64_t expert_parts(const ParallelLayout& layout) {
+  const bool alike = std::all_of(layout.stages.begin(), layout.stages.end(),
+                                 [&](const ParallelLayout& s) { return s.expert == layout.stages[0].expert; });
+  return layout.stages.empty() ? layout.expert : alike ? layout.stages[0].expert : 1;
+}
+
 }  // namespace
 
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
@@ -392,6 +399,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
                       .micro_batches = batch.micro_batches,
                       .accumulate = batch.micro_batches * batch.parts > 1,
                       .update_each = layout.schedule == PipelineSchedule::kPipedream,
+                      .expert_parts = expert_parts(layout),
                       .keep_gradients = request.keep_gradients};
   PARTITA_ASSIGN_OR_RETURN(model.graph, initialize(model.graph, context));
   PassOptions passes = request.passes;

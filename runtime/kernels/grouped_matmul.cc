@@ -11,36 +11,50 @@
 namespace partita::runtime {
 namespace {
 
-// Rows in order of their matrix, and of their number within one.
+// Rows in order of their matrix, and of their number within one; those that no matrix here takes come last.
 class RowOrder {
  public:
-  RowOrder(int64_t rows, int64_t matrices)
-      : rows_(rows), matrices_(matrices), order_(static_cast<size_t>(rows)), ends_(static_cast<size_t>(matrices) + 1) {}
+  explicit RowOrder(const GroupedSizes& sizes)
+      : sizes_(sizes), order_(static_cast<size_t>(sizes.rows())), ends_(static_cast<size_t>(sizes.matrices) + 2) {}
 
+  // `first`: null where there is one part.
   template <typename I>
-  void sort(const I* indices) {
+  void sort(const I* indices, const int64_t* first) {
     std::fill(ends_.begin(), ends_.end(), 0);
-    for (int64_t r = 0; r < rows_; ++r) ++ends_[place(indices[r]) + 1];
+    for_places(indices, first, [&](int64_t, size_t e) { ++ends_[e + 1]; });
     for (size_t e = 1; e < ends_.size(); ++e) ends_[e] += ends_[e - 1];
-    for (int64_t r = 0; r < rows_; ++r) order_[static_cast<size_t>(ends_[place(indices[r])]++)] = r;
+    for_places(indices, first, [&](int64_t row, size_t e) { order_[static_cast<size_t>(ends_[e]++)] = row; });
   }
   // f(matrix, its rows), matrices without rows too.
   template <typename F>
   void for_each(F f) const {
     int64_t begin = 0;
-    for (int64_t e = 0; e < matrices_; ++e) {
+    for (int64_t e = 0; e < sizes_.matrices; ++e) {
       const int64_t end = ends_[static_cast<size_t>(e)];
       f(e, std::span(order_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
       begin = end;
     }
   }
 
- private:
-  template <typename I>
-  size_t place(I index) const {
-    return static_cast<size_t>(clamp_index(index, matrices_));
+  std::span<const int64_t> rows_of_none() const {
+    const int64_t begin = sizes_.matrices == 0 ? 0 : ends_[static_cast<size_t>(sizes_.matrices) - 1];
+    return std::span(order_).subspan(static_cast<size_t>(begin));
   }
-  int64_t rows_, matrices_;
+
+ private:
+  // f(row, its matrix, or the number of all where it has none here)
+  template <typename I, typename F>
+  void for_places(const I* indices, const int64_t* first, F f) const {
+    const int64_t each = sizes_.matrices / sizes_.parts;
+    for (int64_t p = 0; p < sizes_.parts; ++p) {
+      for (int64_t i = 0; i < sizes_.indices; ++i) {
+        const int64_t e = clamp_index(indices[i], sizes_.total) - (first == nullptr ? 0 : first[p]);
+        f(p * sizes_.indices + i, static_cast<size_t>(e >= 0 && e < each ? p * each + e : sizes_.matrices));
+      }
+    }
+  }
+
+  GroupedSizes sizes_;
   std::vector<int64_t> order_;
   std::vector<int64_t> ends_;  // of each matrix's rows in the order, once they are in it
 };
@@ -62,12 +76,12 @@ void multiply(bool transpose_a, int64_t m, int64_t n, int64_t k, const double* a
                             b + z * ldb, ldb, m, n, std::min(kInner, k - z), accumulate || z > 0);
 }
 
-// Columns [first, first + width) of rows of `stride` elements, of these rows, as matrix of that width.
+// Columns [first, first + width) of an operand's rows of `stride` elements, for these rows, as matrix of that width.
 template <typename T>
-void pack_rows(const T* from, std::span<const int64_t> rows, int64_t stride, int64_t first, int64_t width,
-               Accumulator<T>* to) {
+void pack_rows(const T* from, const GroupedSizes::Rows& of, std::span<const int64_t> rows, int64_t stride,
+               int64_t first, int64_t width, Accumulator<T>* to) {
   for (size_t k = 0; k < rows.size(); ++k) {
-    const T* row = from + rows[k] * stride + first;
+    const T* row = from + of(rows[k]) * stride + first;
     for (int64_t i = 0; i < width; ++i) *to++ = row[i];
   }
 }
@@ -82,10 +96,10 @@ class GroupedProduct {
   static constexpr bool kTurns = std::is_same_v<A, double>;  // a transposed matrix, for multiply()
 
   GroupedProduct(const KernelRequest& r, const GroupedSizes& sizes)
-      : sizes_(sizes), threads_(r.threads()), order_(sizes.rows, sizes.matrices), memory_(r.scratch()) {
+      : sizes_(sizes), threads_(r.threads()), order_(sizes), memory_(r.scratch()) {
     ScratchLayout layout;
     const auto take = [&](int64_t count) { return layout.take(count * static_cast<int64_t>(sizeof(A))); };
-    const int64_t rows = std::min(sizes.rows, kRows), inner = std::min(sizes.inner, kColumns),
+    const int64_t rows = std::min(sizes.rows(), kRows), inner = std::min(sizes.inner, kColumns),
                   columns = std::min(sizes.columns, kColumns);
     left_at_ = take(rows * sizes.inner);  // of a product all of it, of a gradient some columns
     right_at_ = take(rows * columns);
@@ -96,12 +110,13 @@ class GroupedProduct {
 
   // y[r] = x[r] w[indices[r]]
   template <typename I>
-  void run(const T* x, const T* w, const I* indices, T* y) {
+  void run(const T* x, const T* w, const I* indices, const int64_t* first, T* y) {
     if (sizes_.matrices == 0 || sizes_.inner == 0) {
-      std::fill_n(y, sizes_.rows * sizes_.columns, T{});
+      std::fill_n(y, sizes_.rows() * sizes_.columns, T{});
       return;
     }
-    order_.sort(indices);
+    order_.sort(indices, first);
+    for (int64_t row : order_.rows_of_none()) std::fill_n(y + row * sizes_.columns, sizes_.columns, T{});
     tasks_.clear();
     order_.for_each([&](int64_t e, std::span<const int64_t> own) {
       for (size_t at = 0; at < own.size(); at += kRows) {
@@ -114,7 +129,7 @@ class GroupedProduct {
       const int64_t rows = static_cast<int64_t>(t.rows.size()), inner = sizes_.inner, stride = sizes_.columns,
                     width = std::min(kColumns, stride - t.column);
       const T* matrix = w + t.matrix * sizes_.matrix() + t.column * (sizes_.transposed ? inner : 1);
-      pack_rows(x, t.rows, inner, 0, inner, left);
+      pack_rows(x, sizes_.a, t.rows, inner, 0, inner, left);
       if (copies_matrices()) {
         A* copy = as<A>(scratch + matrix_at_);
         if (!kTurns && sizes_.transposed) {
@@ -138,9 +153,9 @@ class GroupedProduct {
 
   // dw[e] = sum of a[r]^T b[r] over the rows r of e
   template <typename I>
-  void run_grad(const T* a, const T* b, const I* indices, T* dw) {
+  void run_grad(const T* a, const T* b, const I* indices, const int64_t* first, T* dw) {
     if (sizes_.matrices == 0) return;
-    order_.sort(indices);
+    order_.sort(indices, first);
     tasks_.clear();
     order_.for_each([&](int64_t e, std::span<const int64_t> own) {
       for (int64_t k = 0; k < sizes_.inner; k += kColumns) {
@@ -156,8 +171,8 @@ class GroupedProduct {
       const int64_t sum_stride = kWidened ? width : stride;
       for (size_t at = 0; at < t.rows.size(); at += kRows) {
         const auto rows = t.rows.subspan(at, std::min<size_t>(kRows, t.rows.size() - at));
-        pack_rows(a, rows, sizes_.inner, t.row, height, left);
-        pack_rows(b, rows, stride, t.column, width, right);
+        pack_rows(a, sizes_.a, rows, sizes_.inner, t.row, height, left);
+        pack_rows(b, sizes_.b, rows, stride, t.column, width, right);
         multiply(true, height, width, static_cast<int64_t>(rows.size()), left, height, false, right, width, at > 0, sum,
                  sum_stride);
       }
@@ -186,7 +201,7 @@ class GroupedProduct {
   template <typename F>
   void for_tasks(F f) {
     constexpr double kWorthThreads = 1 << 20;  // multiplications; as in matmul
-    const double work = static_cast<double>(sizes_.rows) * static_cast<double>(sizes_.matrix());
+    const double work = static_cast<double>(sizes_.indices) * static_cast<double>(sizes_.matrix());
     const int64_t count = static_cast<int64_t>(tasks_.size());
     const int threads = omp_get_max_threads(), team = work < kWorthThreads ? 1 : threads_;
     omp_set_num_threads(1);  // in the products: else those of a team of one would start teams of their own
@@ -214,34 +229,62 @@ Kernel make_grouped(const KernelRequest& r, const GroupedSizes& sizes, F f) {
   return kernel;
 }
 
+// What both have: operands `a` (and `b`, of a gradient) of rows for `sizes`, indices, and where each part begins.
+absl::StatusOr<GroupedSizes> with_rows(const KernelRequest& r, GroupedSizes sizes, bool gradient) {
+  const std::string expected = "rows, an index for each and, with parts, the first matrix of each";
+  const bool divided = r.inputs() > 3;
+  if (r.in(2).shape.size() != 1 || (divided && (r.in(3).shape.size() != 1 || r.in(3).dtype != DType::kI64)))
+    return r.error(expected);
+  sizes.indices = r.in(2).shape[0];
+  sizes.parts = divided ? r.in(3).shape[0] : 1;
+  sizes.total = r.i("total", sizes.matrices);
+  if (sizes.parts < 1 || sizes.matrices % sizes.parts != 0) return r.error(expected);
+  for (int k = 0; k < (gradient ? 2 : 1); ++k) {
+    const int64_t rows = r.in(k).shape[0];
+    const bool all = rows == sizes.rows();
+    if (!all && (rows == 0 || sizes.indices == 0 || sizes.indices % rows != 0)) return r.error(expected);
+    GroupedSizes::Rows& of = k == 0 ? sizes.a : sizes.b;
+    of.modulo = std::max(int64_t{1}, all ? rows : sizes.indices);
+    of.divisor = all ? 1 : sizes.indices / rows;
+  }
+  return sizes;
+}
+
+// Of a kernel's buffers: inputs, then the result.
+const int64_t* first_matrices(std::span<std::byte* const> buffers) {
+  return buffers.size() > 4 ? as<int64_t>(buffers[3]) : nullptr;
+}
+
 }  // namespace
 
 absl::StatusOr<GroupedSizes> GroupedSizes::of_product(const KernelRequest& r) {
-  PARTITA_RETURN_IF_ERROR(r.expect_operands(3, 3, 1));
-  const Shape &x = r.in(0).shape, &w = r.in(1).shape;
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(3, 4, 1));
+  const Shape &x = r.in(0).shape, &w = r.in(1).shape, &y = r.out(0).shape;
   const bool transposed = r.i("transpose_b", 0) != 0;
-  if (x.size() != 2 || w.size() != 3 || r.in(2).shape != Shape{x[0]} || w[transposed ? 2 : 1] != x[1] ||
-      r.out(0).shape != Shape{x[0], w[transposed ? 1 : 2]})
+  if (x.size() != 2 || w.size() != 3 || y.size() != 2 || w[transposed ? 2 : 1] != x[1] || y[1] != w[transposed ? 1 : 2])
     return r.error("rows, matrices of their width and an index for each row");
   if (r.dtype(1) != r.dtype() || r.out(0).dtype != r.dtype()) return r.error("operands of one dtype");
-  return GroupedSizes{x[0], x[1], r.out(0).shape[1], w[0], transposed};
+  PARTITA_ASSIGN_OR_RETURN(
+      GroupedSizes sizes,
+      with_rows(r, {.inner = x[1], .columns = y[1], .matrices = w[0], .transposed = transposed}, false));
+  if (y[0] != sizes.rows()) return r.error("a result with a row for each index in each part");
+  return sizes;
 }
 
 absl::StatusOr<GroupedSizes> GroupedSizes::of_gradient(const KernelRequest& r) {
-  PARTITA_RETURN_IF_ERROR(r.expect_operands(3, 3, 1));
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(3, 4, 1));
   const Shape &a = r.in(0).shape, &g = r.in(1).shape, &dw = r.out(0).shape;
-  if (a.size() != 2 || g.size() != 2 || dw.size() != 3 || r.in(2).shape != Shape{a[0]} || g[0] != a[0] ||
-      dw[1] != a[1] || dw[2] != g[1])
+  if (a.size() != 2 || g.size() != 2 || dw.size() != 3 || dw[1] != a[1] || dw[2] != g[1])
     return r.error("rows of both operands and an index for each, and a matrix for each index");
   if (r.dtype(1) != r.dtype() || r.out(0).dtype != r.dtype()) return r.error("operands of one dtype");
-  return GroupedSizes{a[0], a[1], g[1], dw[0]};
+  return with_rows(r, {.inner = a[1], .columns = g[1], .matrices = dw[0]}, true);
 }
 
 Kernel make_grouped_matmul(const KernelRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(const GroupedSizes sizes, GroupedSizes::of_product(r));
   return make_grouped(r, sizes, [&]<typename T, typename I>(GroupedProduct<T> product, T, I) {
     return make_kernel([product](std::span<std::byte* const> b) mutable {
-      product.run(as<T>(b[0]), as<T>(b[1]), as<I>(b[2]), as<T>(b[3]));
+      product.run(as<T>(b[0]), as<T>(b[1]), as<I>(b[2]), first_matrices(b), as<T>(b.back()));
     });
   });
 }
@@ -250,7 +293,7 @@ Kernel make_grouped_matmul_grad(const KernelRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(const GroupedSizes sizes, GroupedSizes::of_gradient(r));
   return make_grouped(r, sizes, [&]<typename T, typename I>(GroupedProduct<T> product, T, I) {
     return make_kernel([product](std::span<std::byte* const> b) mutable {
-      product.run_grad(as<T>(b[0]), as<T>(b[1]), as<I>(b[2]), as<T>(b[3]));
+      product.run_grad(as<T>(b[0]), as<T>(b[1]), as<I>(b[2]), first_matrices(b), as<T>(b.back()));
     });
   });
 }

@@ -11,8 +11,13 @@ namespace {
 
 void expect_reference(const char* op, const Attrs& attrs, runtime::Params params, const std::vector<Tensor>& inputs,
                       double tolerance) {
-  const Tensor expected = evaluate_op(*find_op(op), attrs, std::vector{&inputs[0], &inputs[1], &inputs[2]})[0];
-  runtime::Step step{.kind = runtime::StepKind::kLibrary, .name = op, .inputs = 3, .params = std::move(params)};
+  std::vector<const Tensor*> operands;
+  for (const Tensor& t : inputs) operands.push_back(&t);
+  const Tensor expected = evaluate_op(*find_op(op), attrs, operands)[0];
+  runtime::Step step{.kind = runtime::StepKind::kLibrary,
+                     .name = op,
+                     .inputs = static_cast<int32_t>(inputs.size()),
+                     .params = std::move(params)};
   for (const Tensor& t : inputs) step.operands.push_back({{}, t.type.dtype, t.type.shape});
   step.operands.push_back({{}, expected.type.dtype, expected.type.shape});
   const std::vector<Tensor> found = run_step_on_cuda(step, inputs, random_tensor(expected.type, 9));
@@ -36,6 +41,27 @@ TEST(CudaGroupedStep, IsThatOfTheReference) {
                        {rows(kInner, 1), experts(kColumns, kInner), chosen}, tolerance);
       expect_reference("grouped_matmul_grad", {{"size", kExperts}}, {{"size", kExperts}},
                        {rows(kInner, 1), rows(kColumns, 2), chosen}, tolerance);
+    }
+  }
+}
+
+// Two parts of two of six experts; rows for each part, for each index, or one for three indices.
+TEST(CudaGroupedStep, PartsAreThoseOfTheReference) {
+  constexpr int64_t kIndices = 90, kInner = 40, kColumns = 72;
+  Tensor chosen = Tensor::zeros({DType::kI64, {kIndices}}), first = Tensor::zeros({DType::kI64, {2}});
+  for (int64_t r = 0; r < kIndices; ++r) chosen.i[r] = r * r % 11 % 6;
+  first.i = {1, 4};
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const double tolerance = dtype == DType::kBF16 ? 2e-2 : 1e-5;
+    for (int64_t rows : {2 * kIndices, kIndices, kIndices / 3}) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(rows));
+      const Tensor x = random_tensor({dtype, {rows, kInner}}, 1),
+                   g = random_tensor({dtype, {2 * kIndices, kColumns}}, 2),
+                   w = random_tensor({dtype, {4, kInner, kColumns}}, 3);
+      expect_reference("grouped_matmul", {{"total", int64_t{6}}}, {{"total", int64_t{6}}}, {x, w, chosen, first},
+                       tolerance);
+      expect_reference("grouped_matmul_grad", {{"size", int64_t{2}}, {"total", int64_t{6}}},
+                       {{"size", int64_t{2}}, {"total", int64_t{6}}}, {x, g, chosen, first}, tolerance);
     }
   }
 }

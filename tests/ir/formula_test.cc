@@ -254,6 +254,24 @@ TEST(Formula, GroupedProducts) {
   EXPECT_EQ(formula("grouped_matmul", {rows, {DType::kBF16, {0, 8, 3}}, chosen}, {}),
             "expected matrices to choose from, found [0,8,3]");
   EXPECT_EQ(formula("grouped_matmul_grad", {rows, rows, chosen}, {{"size", int64_t{4}}}), "~ r+ k, ~ r n, r -> e^ k n");
+  // Two parts of two matrices; a row for each index in each part, for each index, or for several.
+  const TensorType first{DType::kI64, {2}}, all{DType::kBF16, {12, 8}}, few{DType::kBF16, {3, 8}};
+  const Attrs parts = {{"total", int64_t{4}}}, of_gradient = {{"total", int64_t{4}}, {"size", int64_t{2}}};
+  EXPECT_EQ(formula("grouped_matmul", {all, experts, chosen, first}, parts),
+            "~ (p r) k+, ~ (p e^) k n, r, p -> (p r) n");
+  EXPECT_EQ(formula("grouped_matmul", {rows, experts, chosen, first}, parts), "~ r k+, ~ (p e^) k n, r, p -> (p r) n");
+  EXPECT_EQ(formula("grouped_matmul", {few, experts, chosen, first}, parts),
+            "~ r k+, ~ (p e^) k n, (r j), p -> (p r j) n");
+  EXPECT_EQ(formula("grouped_matmul_grad", {few, all, chosen, first}, of_gradient),
+            "~ r+ k, ~ (p r j+) n, (r j), p -> (p e^) k n");
+  EXPECT_EQ(formula("grouped_matmul_grad", {few, few, chosen, first}, of_gradient),
+            "~ r+ k, ~ r n, (r j+), p -> (p e^) k n");
+  EXPECT_EQ(formula("grouped_matmul", {rows, experts, chosen, {DType::kI64, {3}}}, parts),
+            "cannot divide 4 matrices into 3 parts");
+  EXPECT_EQ(formula("grouped_matmul", {{DType::kBF16, {5, 8}}, experts, chosen, first}, parts),
+            "expected an index for each of 5 rows, found i64[6]");
+  EXPECT_EQ(formula("grouped_matmul", {rows, experts, chosen, first}, {}),
+            "expected the first matrix of each part as i64 and attribute 'total', found i64[2]");
   EXPECT_EQ(formula("grouped_matmul_grad", {rows, experts, chosen}, {{"size", int64_t{4}}}),
             "expected rows [r, k] and [r, n] of one float type, found bf16[6,8] and bf16[4,8,3]");
 }

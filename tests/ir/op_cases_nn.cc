@@ -57,6 +57,36 @@ void add_matmuls(std::vector<OpCase>& cases) {
                    "grouped_matmul_grad",
                    {{"size", int64_t{5}}},
                    {f64({6, 4}), f64({6, 2}), i64({6}, Draw::kSignedIndex, 5)}});
+  // In parts of one matrix each, from the numbers 0, 1, … on; of two matrices, those parts overlap.
+  auto add_parts = [&](std::string name, int64_t x, int64_t g, int64_t parts, int64_t each, int64_t indices) {
+    const int64_t total = parts + each - 1;
+    const CaseInput chosen = i64({indices}, Draw::kSignedIndex, total + 1), first = i64({parts}, Draw::kIota);
+    for (int64_t transposed : {0, 1}) {
+      const Shape w = transposed ? Shape{parts * each, 2, 4} : Shape{parts * each, 4, 2};
+      cases.push_back({"grouped_matmul_" + name + (transposed ? "Transposed" : ""),
+                       "grouped_matmul",
+                       {{"transpose_b", transposed}, {"total", total}},
+                       {f64({x, 4}), f64(w), chosen, first}});
+    }
+    cases.push_back({"grouped_matmul_grad_" + name,
+                     "grouped_matmul_grad",
+                     {{"size", each}, {"total", total}},
+                     {f64({x, 4}), f64({g, 2}), chosen, first}});
+  };
+  add_parts("Parts", 24, 24, 4, 1, 6);
+  add_parts("LargerParts", 12, 12, 2, 2, 6);
+  add_parts("RowsForAllParts", 6, 12, 2, 1, 6);
+  add_parts("RowsForSeveralIndices", 3, 12, 2, 1, 6);
+  add_parts("BothForAllParts", 6, 6, 2, 1, 6);
+  add_parts("BothForSeveralIndices", 3, 3, 2, 2, 6);
+  cases.push_back({"grouped_matmul_RowsForSeveralIndicesInOnePart",
+                   "grouped_matmul",
+                   {},
+                   {f64({4, 4}), f64({3, 4, 2}), i64({8}, Draw::kIndex, 3)}});
+  cases.push_back({"grouped_matmul_grad_RowsForSeveralIndicesInOnePart",
+                   "grouped_matmul_grad",
+                   {{"size", int64_t{3}}},
+                   {f64({8, 4}), f64({4, 2}), i64({8}, Draw::kIndex, 3)}});
 }
 
 void add_convolutions(std::vector<OpCase>& cases) {

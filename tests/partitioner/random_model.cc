@@ -101,15 +101,20 @@ class Maker {
     return b_.reshape(b_.matmul(gates, b_.reshape(slots, {4, kFeatures})), b_.shape(x));
   }
 
-  // Three experts, of which each token has the one that its number says.
+  // Four experts in two parts, of which each token has the one that its number says and the next one.
   ValueId grouped_experts(ValueId x) {
-    ValueId rows = b_.reshape(x, {kBatch * kPositions, kFeatures}),
-            three = b_.constant(to_literal({{DType::kI64, {}}, {}, {3}})),
-            chosen = b_.reshape(b_.emit("mod", {ids_, three}), {kBatch * kPositions});
-    ValueId up = b_.emit("grouped_matmul", {rows, parameter({3, kFeatures, model_.hidden}), chosen});
-    ValueId down = b_.emit("grouped_matmul", {b_.emit("tanh", {up}), parameter({3, kFeatures, model_.hidden}), chosen},
-                           {{"transpose_b", int64_t{1}}});
-    return b_.reshape(down, b_.shape(x));
+    const int64_t tokens = kBatch * kPositions;
+    ValueId rows = b_.reshape(x, {tokens, kFeatures}), three = b_.constant(to_literal({{DType::kI64, {}}, {}, {3}})),
+            one = b_.reshape(b_.emit("mod", {ids_, three}), {tokens, 1}),
+            chosen = b_.reshape(b_.add(one, b_.constant(ints_literal({0, 1}))), {tokens * 2}),
+            first = b_.constant(ints_literal({0, 2}));
+    const Attrs attrs = {{"total", int64_t{4}}};
+    Attrs transposed = attrs;
+    transposed.set("transpose_b", int64_t{1});
+    ValueId up = b_.emit("grouped_matmul", {rows, parameter({4, kFeatures, model_.hidden}), chosen, first}, attrs);
+    ValueId down = b_.emit(
+        "grouped_matmul", {b_.emit("tanh", {up}), parameter({4, kFeatures, model_.hidden}), chosen, first}, transposed);
+    return b_.reshape(b_.reduce_sum(b_.reshape(down, {2, tokens, 2, kFeatures}), {0, 2}, false), b_.shape(x));
   }
 
   // Gate and up in one weight, as in fused exports: [features, (2 hidden)].

@@ -71,6 +71,17 @@ TEST(GroupedMatmul_Recognised, ThroughCastsReshapesAndTranspositions) {
   EXPECT_EQ(g.type(the(g, "cast").outputs[0]).shape, (Shape{kExperts, 3, 4}));  // of the experts, not of copies
 }
 
+// What an export repeats for each of a token's experts, the product reads where it lies.
+TEST(GroupedMatmul_Recognised, WithoutCopiesOfRows) {
+  Builder b;
+  ValueId w = experts(b, {3, 4}), x = f64_input(b, "x", {8, 4});
+  ValueId rows = b.reshape(b.broadcast_to(b.reshape(x, {8, 1, 4}), {8, 2, 4}), {16, 4, 1});
+  b.output("y", b.matmul(pick(b, w, chosen(b, {16})), rows));
+  Graph g = recognised(recognize_grouped_matmul, std::move(b));
+  EXPECT_EQ(count(g, "broadcast"), 0);
+  EXPECT_EQ(the(g, "grouped_matmul").inputs[0], g.inputs[0].value);
+}
+
 TEST(GroupedMatmul_NotRecognised, WhereCopiesTakeNoMore) {
   Builder b;
   ValueId w = experts(b, {4, 3}), x = f64_input(b, "x", {5, 1, 4});

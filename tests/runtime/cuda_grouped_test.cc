@@ -58,12 +58,17 @@ void check(const Case& c, std::vector<HostOrder> orders = {HostOrder::kBackward}
                    grad = reference("grouped_matmul_grad", x, g, {c.matrices, c.inner, c.columns},
                                     {{"size", int64_t{c.matrices}}});
   const double tolerance = K::kDType == DType::kBF16 ? 8e-3 : K::kDType == DType::kF16 ? 1e-3 : 1e-5;
+  const GroupedRows own = {c.rows, 1};
   std::vector<TestTensor> first;
   for (HostOrder order : orders) {
     std::vector<int> places(static_cast<size_t>(c.rows) + 1, -1), begins(static_cast<size_t>(c.matrices) + 1, -1);
     grid.launch(
         {static_cast<unsigned>(c.matrices)}, kGroupedThreads,
-        [&] { group_rows_i64(indices.as<int64_t>(), c.rows, c.matrices, places.data(), begins.data()); }, 0, order);
+        [&] {
+          group_rows_i64(indices.as<int64_t>(), nullptr, c.rows, 1, c.matrices, c.matrices, places.data(),
+                         begins.data());
+        },
+        0, order);
     EXPECT_EQ(begins.back(), c.rows);
     DeviceBuffer y(random_tensor(K::kDType, rows.shape, 6)), ty(y.tensor), dw(random_tensor(K::kDType, grad.shape, 7));
     const Index3 row_blocks = {static_cast<unsigned>(c.rows / tile + c.matrices), tiles(c.columns, tile)},
@@ -71,18 +76,20 @@ void check(const Case& c, std::vector<HostOrder> orders = {HostOrder::kBackward}
     const auto shared = [](bool a, bool b) { return static_cast<size_t>(grouped_shared_bytes(sizeof(T), a, b)); };
     grid.launch(
         row_blocks, kGroupedThreads,
-        [&] { K::rows(x.as<T>(), w.as<T>(), places.data(), begins.data(), y.as<T>(), c.matrices, c.inner, c.columns); },
+        [&] {
+          K::rows(x.as<T>(), w.as<T>(), places.data(), begins.data(), y.as<T>(), own, c.matrices, c.inner, c.columns);
+        },
         shared(true, false), order);
     grid.launch(
         row_blocks, kGroupedThreads,
         [&] {
-          K::transposed(x.as<T>(), turned.as<T>(), places.data(), begins.data(), ty.as<T>(), c.matrices, c.inner,
+          K::transposed(x.as<T>(), turned.as<T>(), places.data(), begins.data(), ty.as<T>(), own, c.matrices, c.inner,
                         c.columns);
         },
         shared(true, true), order);
     grid.launch(
         grad_blocks, kGroupedThreads,
-        [&] { K::grad(x.as<T>(), g.as<T>(), places.data(), begins.data(), dw.as<T>(), c.inner, c.columns); },
+        [&] { K::grad(x.as<T>(), g.as<T>(), places.data(), begins.data(), dw.as<T>(), own, own, c.inner, c.columns); },
         shared(false, false), order);
     const std::vector<TestTensor> found = {y.read(), ty.read(), dw.read()};
     if (first.empty()) {
@@ -125,8 +132,9 @@ TEST(CudaGroupedRows, AreInOrderOfTheirMatrices) {
     const TestTensor i = random_integers(DType::kI32, {rows}, -2, matrices, 1);
     std::vector<int32_t> indices(i.values.begin(), i.values.end());
     std::vector<int> order(rows, -1), begins(static_cast<size_t>(matrices) + 1, -1), expected(rows);
-    HostGrid::instance().launch({static_cast<unsigned>(matrices)}, kGroupedThreads,
-                                [&] { group_rows_i32(indices.data(), rows, matrices, order.data(), begins.data()); });
+    HostGrid::instance().launch({static_cast<unsigned>(matrices)}, kGroupedThreads, [&] {
+      group_rows_i32(indices.data(), nullptr, rows, 1, matrices, matrices, order.data(), begins.data());
+    });
     const auto matrix = [&](int row) { return clamp_index(int64_t{indices[static_cast<size_t>(row)]}, matrices); };
     std::iota(expected.begin(), expected.end(), 0);
     std::stable_sort(expected.begin(), expected.end(), [&](int a, int b) { return matrix(a) < matrix(b); });

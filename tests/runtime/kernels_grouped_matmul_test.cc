@@ -75,6 +75,46 @@ TEST_P(GroupedMatmulTypes, GradientOfMatrices) {
   }
 }
 
+// Of 6 matrices the rank has 2 x 2, in two parts from numbers 1 and 4 on. Rows of other matrices are zero.
+TEST_P(GroupedMatmulTypes, PartsOfTheMatrices) {
+  const DType dtype = GetParam();
+  constexpr int64_t kIndices = 60, kInner = 24, kColumns = 40, kParts = 2, kEach = 2, kTotal = 6;
+  const int64_t first[kParts] = {1, 4};
+  TestTensor begin = zeros(DType::kI64, {kParts});
+  for (int p = 0; p < kParts; ++p) begin.values[static_cast<size_t>(p)] = static_cast<double>(first[p]);
+  const TestTensor i = random_integers(DType::kI64, {kIndices}, -kTotal - 1, kTotal + 1, 3);
+  for (int64_t rows : {kIndices * kParts, kIndices, kIndices / 3}) {
+    SCOPED_TRACE(rows);
+    const auto row_of = [&](int64_t p, int64_t r) {
+      return rows > kIndices ? p * kIndices + r : r / (kIndices / rows);
+    };
+    const TestTensor x = random_tensor(dtype, {rows, kInner}, 1),
+                     w = random_tensor(dtype, {kParts * kEach, kInner, kColumns}, 2),
+                     g = random_tensor(dtype, {kIndices * kParts, kColumns}, 4);
+    TestTensor y = zeros(dtype, {kIndices * kParts, kColumns}), dw = zeros(dtype, w.shape);
+    for (int64_t p = 0; p < kParts; ++p) {
+      for (int64_t r = 0; r < kIndices; ++r) {
+        const int64_t e = chosen(i, r, kTotal) - first[p];
+        if (e < 0 || e >= kEach) continue;
+        for (int64_t k = 0; k < kInner; ++k) {
+          for (int64_t n = 0; n < kColumns; ++n) {
+            const size_t at = static_cast<size_t>(((p * kEach + e) * kInner + k) * kColumns + n),
+                         of_x = static_cast<size_t>(row_of(p, r) * kInner + k),
+                         of_y = static_cast<size_t>((p * kIndices + r) * kColumns + n);
+            y.values[of_y] += x.values[of_x] * w.values[at];
+            dw.values[at] += x.values[of_x] * g.values[of_y];
+          }
+        }
+      }
+    }
+    const Params total = {{"total", kTotal}}, of_gradient = {{"total", kTotal}, {"size", kEach}};
+    expect_close(run_one("grouped_matmul", {x, w, i, begin}, random_tensor(dtype, y.shape, 5), total), y.values,
+                 tolerance_of(dtype), "rows");
+    expect_close(run_one("grouped_matmul_grad", {x, g, i, begin}, random_tensor(dtype, dw.shape, 6), of_gradient),
+                 dw.values, tolerance_of(dtype), "gradients");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, GroupedMatmulTypes,
                          ::testing::Values(DType::kF32, DType::kF64, DType::kBF16, DType::kF16));
 

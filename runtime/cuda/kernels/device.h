@@ -90,6 +90,13 @@ constexpr int grouped_shared_bytes(int size, bool a_inner_last, bool b_inner_las
   return size == 2 ? kGroupedStages * 2 * (grouped_stage_elements(a_inner_last) + grouped_stage_elements(b_inner_last))
                    : 0;
 }
+// An operand's row for a row of all parts (runtime/kernels/grouped_sizes.h).
+struct GroupedRows {
+  int modulo, divisor;
+#ifndef PARTITA_DEVICE_TYPES_ONLY
+  __device__ int operator()(int row) const { return row % modulo / divisor; }
+#endif
+};
 
 #ifndef PARTITA_DEVICE_TYPES_ONLY
 __device__ inline int64_t first_item() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }

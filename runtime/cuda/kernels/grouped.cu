@@ -13,17 +13,25 @@
 
 namespace {
 
-// Block e writes the rows whose index is e, in order of their numbers, behind those of lower indices, and where they
-// begin; the last one also where they end.
+// Block e writes the rows that take matrix e, in order of their numbers, behind those of lower matrices, and where they
+// begin; the last one also where they end. There are `parts` parts with a row for each index; row r takes matrix
+// index - first[part] of its own part, or none. first: null for one part.
 template <typename I>
-__device__ void group_rows(const I* indices, int rows, int matrices, int* order, int* begins) {
+__device__ void group_rows(const I* indices, const int64_t* first, int count, int parts, int matrices, int total,
+                           int* order, int* begins) {
   __shared__ int own[kGroupedThreads], lower[kGroupedThreads];
-  const int t = static_cast<int>(threadIdx.x), e = static_cast<int>(blockIdx.x);
+  const int t = static_cast<int>(threadIdx.x), e = static_cast<int>(blockIdx.x), rows = count * parts,
+            each = matrices / parts;
   const int run = (rows + kGroupedThreads - 1) / kGroupedThreads, begin = min(run * t, rows), end = min(begin + run, rows);
+  const auto matrix_of = [&](int r) {
+    const int part = r / count;
+    const int64_t m = clamp_index(indices[r % count], total) - (first == nullptr ? 0 : first[part]);
+    return m < 0 || m >= each ? matrices : part * each + static_cast<int>(m);
+  };
   int same = 0, less = 0;
   for (int r = begin; r < end; ++r) {
-    const int64_t index = clamp_index(indices[r], matrices);
-    same += index == e, less += index < e;
+    const int m = matrix_of(r);
+    same += m == e, less += m < e;
   }
   own[t] = same, lower[t] = less;
   __syncthreads();
@@ -31,17 +39,17 @@ __device__ void group_rows(const I* indices, int rows, int matrices, int* order,
     int at = 0;
     for (int k = 0; k < kGroupedThreads; ++k) at += lower[k];
     begins[e] = at;
-    if (e == matrices - 1) begins[matrices] = rows;
     for (int k = 0; k < kGroupedThreads; ++k) {
-      const int count = own[k];
+      const int count_of_thread = own[k];
       own[k] = at;
-      at += count;
+      at += count_of_thread;
     }
+    if (e == matrices - 1) begins[matrices] = at;
   }
   __syncthreads();
   int at = own[t];
   for (int r = begin; r < end; ++r) {
-    if (clamp_index(indices[r], matrices) == e) order[at++] = r;
+    if (matrix_of(r) == e) order[at++] = r;
   }
 }
 
@@ -179,8 +187,8 @@ __device__ void for_elements(const TileSum& c, F f) {
 }
 
 template <bool kTransposed, typename T>
-__device__ void multiply_rows(const T* x, const T* w, const int* order, const int* begins, T* y, int matrices, int inner,
-                              int columns) {
+__device__ void multiply_rows(const T* x, const T* w, const int* order, const int* begins, T* y, GroupedRows of_x,
+                              int matrices, int inner, int columns) {
   const RowTile own(begins, matrices, static_cast<int>(blockIdx.x), kTile);
   if (own.begin >= own.end) return;
   const int first = static_cast<int>(blockIdx.y) * kTile;
@@ -188,7 +196,7 @@ __device__ void multiply_rows(const T* x, const T* w, const int* order, const in
   int64_t rows[kVectors];
   for (int i = 0; i < kVectors; ++i) {
     const int place = own.begin + row_of<true>(i);
-    rows[i] = place < own.end ? order[place] : -1;
+    rows[i] = place < own.end ? of_x(order[place]) : -1;
   }
   TileSum c;
   clear(c);
@@ -212,7 +220,8 @@ __device__ void multiply_rows(const T* x, const T* w, const int* order, const in
 }
 
 template <typename T>
-__device__ void add_rows(const T* a, const T* b, const int* order, const int* begins, T* dw, int inner, int columns) {
+__device__ void add_rows(const T* a, const T* b, const int* order, const int* begins, T* dw, GroupedRows of_a,
+                         GroupedRows of_b, int inner, int columns) {
   const int e = static_cast<int>(blockIdx.z), begin = begins[e], end = begins[e + 1],
             first_row = static_cast<int>(blockIdx.x) * kTile, first_column = static_cast<int>(blockIdx.y) * kTile;
   // The numbers of the rows that the next step copies are read a step ahead.
@@ -223,12 +232,17 @@ __device__ void add_rows(const T* a, const T* b, const int* order, const int* be
       next[i] = place < end ? order[place] : -1;
     }
   };
+  int64_t rows[kVectors];
+  const auto of = [&](GroupedRows operand) -> const int64_t(&)[kVectors] {
+    for (int i = 0; i < kVectors; ++i) rows[i] = next[i] < 0 ? -1 : operand(static_cast<int>(next[i]));
+    return rows;
+  };
   find_rows(0);
   TileSum c;
   clear(c);
   add_product<false, false, T>(c, (end - begin + kInner - 1) / kInner, [&](T* to_a, T* to_b, int step) {
-    load_tile<false>(to_a, a, next, first_row, inner);
-    load_tile<false>(to_b, b, next, first_column, columns);
+    load_tile<false>(to_a, a, of(of_a), first_row, inner);
+    load_tile<false>(to_b, b, of(of_b), first_column, columns);
     find_rows(step + 1);
   });
   dw += int64_t{e} * inner * columns;
@@ -266,8 +280,8 @@ __device__ void add_wide_product(T (&c)[4][4], int inner, A a, B b) {
 }
 
 template <bool kTransposed, typename T>
-__device__ void multiply_wide_rows(const T* x, const T* w, const int* order, const int* begins, T* y, int matrices,
-                                   int inner, int columns) {
+__device__ void multiply_wide_rows(const T* x, const T* w, const int* order, const int* begins, T* y, GroupedRows of_x,
+                                   int matrices, int inner, int columns) {
   const RowTile own(begins, matrices, static_cast<int>(blockIdx.x), kWideTile);
   if (own.begin >= own.end) return;
   const int first = static_cast<int>(blockIdx.y) * kWideTile, t = static_cast<int>(threadIdx.x);
@@ -275,7 +289,7 @@ __device__ void multiply_wide_rows(const T* x, const T* w, const int* order, con
   T c[4][4] = {};
   add_wide_product(
       c, inner,
-      [&](int m, int k) { return own.begin + m < own.end ? x[int64_t{order[own.begin + m]} * inner + k] : T(0); },
+      [&](int m, int k) { return own.begin + m < own.end ? x[int64_t{of_x(order[own.begin + m])} * inner + k] : T(0); },
       [&](int k, int n) {
         if (first + n >= columns) return T(0);
         return kTransposed ? w[int64_t{first + n} * inner + k] : w[int64_t{k} * columns + first + n];
@@ -290,16 +304,18 @@ __device__ void multiply_wide_rows(const T* x, const T* w, const int* order, con
 }
 
 template <typename T>
-__device__ void add_wide_rows(const T* a, const T* b, const int* order, const int* begins, T* dw, int inner,
-                              int columns) {
+__device__ void add_wide_rows(const T* a, const T* b, const int* order, const int* begins, T* dw, GroupedRows of_a,
+                              GroupedRows of_b, int inner, int columns) {
   const int e = static_cast<int>(blockIdx.z), begin = begins[e], first_row = static_cast<int>(blockIdx.x) * kWideTile,
             first_column = static_cast<int>(blockIdx.y) * kWideTile, t = static_cast<int>(threadIdx.x);
   T c[4][4] = {};
   add_wide_product(
       c, begins[e + 1] - begin,
-      [&](int m, int r) { return first_row + m < inner ? a[int64_t{order[begin + r]} * inner + first_row + m] : T(0); },
+      [&](int m, int r) {
+        return first_row + m < inner ? a[int64_t{of_a(order[begin + r])} * inner + first_row + m] : T(0);
+      },
       [&](int r, int n) {
-        return first_column + n < columns ? b[int64_t{order[begin + r]} * columns + first_column + n] : T(0);
+        return first_column + n < columns ? b[int64_t{of_b(order[begin + r])} * columns + first_column + n] : T(0);
       });
   dw += int64_t{e} * inner * columns;
   for (int m = 0; m < 4; ++m) {
@@ -313,25 +329,30 @@ __device__ void add_wide_rows(const T* a, const T* b, const int* order, const in
 
 }  // namespace
 
-KERNEL void group_rows_i32(const int32_t* i, int rows, int matrices, int* order, int* begins) {
-  group_rows(i, rows, matrices, order, begins);
+KERNEL void group_rows_i32(const int32_t* i, const int64_t* first, int count, int parts, int matrices, int total,
+                           int* order, int* begins) {
+  group_rows(i, first, count, parts, matrices, total, order, begins);
 }
-KERNEL void group_rows_i64(const int64_t* i, int rows, int matrices, int* order, int* begins) {
-  group_rows(i, rows, matrices, order, begins);
+KERNEL void group_rows_i64(const int64_t* i, const int64_t* first, int count, int parts, int matrices, int total,
+                           int* order, int* begins) {
+  group_rows(i, first, count, parts, matrices, total, order, begins);
 }
 
-#define PARTITA_GROUPED(T, NAME, ROWS, GRAD)                                                                            \
-  KERNEL void __launch_bounds__(kGroupedThreads, 2)                                                                     \
-      grouped_matmul_##NAME(const T* x, const T* w, const int* o, const int* b, T* y, int e, int k, int n) {            \
-    ROWS<false>(x, w, o, b, y, e, k, n);                                                                                \
-  }                                                                                                                     \
-  KERNEL void __launch_bounds__(kGroupedThreads, 2)                                                                     \
-      grouped_matmul_transposed_##NAME(const T* x, const T* w, const int* o, const int* b, T* y, int e, int k, int n) { \
-    ROWS<true>(x, w, o, b, y, e, k, n);                                                                                 \
-  }                                                                                                                     \
-  KERNEL void __launch_bounds__(kGroupedThreads, 2)                                                                     \
-      grouped_matmul_grad_##NAME(const T* a, const T* g, const int* o, const int* b, T* dw, int k, int n) {             \
-    GRAD(a, g, o, b, dw, k, n);                                                                                         \
+#define PARTITA_GROUPED(T, NAME, ROWS, GRAD)                                                                          \
+  KERNEL void __launch_bounds__(kGroupedThreads, 2)                                                                   \
+      grouped_matmul_##NAME(const T* x, const T* w, const int* o, const int* b, T* y, GroupedRows rx, int e, int k,   \
+                            int n) {                                                                                  \
+    ROWS<false>(x, w, o, b, y, rx, e, k, n);                                                                          \
+  }                                                                                                                   \
+  KERNEL void __launch_bounds__(kGroupedThreads, 2)                                                                   \
+      grouped_matmul_transposed_##NAME(const T* x, const T* w, const int* o, const int* b, T* y, GroupedRows rx,      \
+                                       int e, int k, int n) {                                                         \
+    ROWS<true>(x, w, o, b, y, rx, e, k, n);                                                                           \
+  }                                                                                                                   \
+  KERNEL void __launch_bounds__(kGroupedThreads, 2)                                                                   \
+      grouped_matmul_grad_##NAME(const T* a, const T* g, const int* o, const int* b, T* dw, GroupedRows ra,           \
+                                 GroupedRows rg, int k, int n) {                                                      \
+    GRAD(a, g, o, b, dw, ra, rg, k, n);                                                                               \
   }
 PARTITA_GROUPED(DeviceBf16, bf16, multiply_rows, add_rows)
 PARTITA_GROUPED(DeviceF16, f16, multiply_rows, add_rows)
