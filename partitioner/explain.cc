@@ -160,8 +160,10 @@ std::string summary(const Json& plan) {
     const Json& stage = stages[fullest_stage(plan)];
     double capacity = number(stage, "capacity_bytes");
     const Json& memory = part(stage, "memory");
-    text += fmt::format("memory of the fullest stage ({} of {}): {} of {}\n", fullest_stage(plan), stages.size(),
-                        gb(number(memory, "total")), gb(capacity));
+    text +=
+        fmt::format("memory of the fullest stage ({} of {}): {} of {}{}\n", fullest_stage(plan), stages.size(),
+                    gb(number(memory, "total")), gb(capacity),
+                    fits(p) && number(memory, "total") > capacity ? " by the count, which its program is below" : "");
     for (const auto& [bytes, name] : largest_first(memory))
       text += fmt::format("  {:<15} {:>9} {:>5.1f} %  {}\n", name, gb(bytes), 100 * bytes / capacity,
                           bar(bytes / capacity));

@@ -33,11 +33,14 @@ PricedLayout priced(double seconds, const Prediction& p, Layout layout) {
 
 void hold_program(Prediction& p, std::vector<double> bytes) {
   p.program_bytes = std::move(bytes);
-  for (size_t s = 0; s < p.program_bytes.size(); ++s) {
-    const double over = p.program_bytes[s] - room(p, s);
-    if (over <= p.missing_bytes) continue;
-    p.missing_bytes = over, p.worst_stage = static_cast<int64_t>(s), p.fits = false;
+  auto over = [&](size_t stage) { return p.program_bytes[stage] - room(p, stage); };
+  size_t worst = 0;
+  for (size_t s = 1; s < p.program_bytes.size(); ++s) {
+    if (over(s) > over(worst)) worst = s;
   }
+  p.worst_stage = static_cast<int64_t>(worst);
+  p.missing_bytes = std::max(0.0, over(worst));
+  p.fits = p.missing_bytes <= 0;
 }
 
 bool is_another_program(const Prediction& p, const std::vector<double>& bytes) {

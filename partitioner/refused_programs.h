@@ -10,18 +10,18 @@
 
 namespace partita {
 
-// A layout that fits by the cost model's count.
+// A layout and what the cost model counts of its memory.
 struct PricedLayout {
   double seconds;
-  double left;   // bytes on the fullest stage, by the count
-  double share;  // that are taken there
+  double left;   // bytes on the fullest stage; negative where it does not fit
+  double share;  // of what that stage has that is taken
   Layout layout;
 };
 
 PricedLayout priced(double seconds, const Prediction& prediction, Layout layout);
 
-// Holds what its programs were laid out to take, in bytes of each stage beside the reserve, against the devices: where
-// it is more, the layout does not fit.
+// Holds what its programs were laid out to take, in bytes of each stage beside the reserve, against the devices: that
+// says whether the layout fits, whatever was counted.
 void hold_program(Prediction& prediction, std::vector<double> bytes);
 
 // Whether a program is not what was counted at all: many times the count, and what the device has. The graph spells

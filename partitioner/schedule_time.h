@@ -39,7 +39,11 @@ struct Prediction {
   double bubble_share = 0;
   std::string gradient_algorithm;  // of the sums of gradients: "ring", …
 
-  double most_memory() const { return memory[static_cast<size_t>(worst_stage)].total(); }
+  // Bytes of the stage that has least room: of its program where it was laid out, else as they are counted.
+  double most_memory() const {
+    const size_t worst = static_cast<size_t>(worst_stage);
+    return program_bytes.empty() ? memory[worst].total() : program_bytes[worst] + memory[worst].reserve;
+  }
 };
 
 class CostModel {

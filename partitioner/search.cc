@@ -24,6 +24,8 @@ constexpr size_t kReplayed = 8;
 // Where stages differ: chunks of each, and cuts that are balanced and layouts that are priced.
 constexpr int64_t kMostInterleaveApart = 4, kMostEffort = 300000;
 constexpr double kNever = 1e300;
+// Of the room, by which a layout may be over by the count for the compiler to be asked all the same.
+constexpr double kCountError = 0.05;
 
 struct Group {
   double bound;
@@ -270,17 +272,19 @@ class Search {
     return (!l.cuts.empty() && model_.bound(l, l.cuts) < fastest_ && take(l)) || fits;
   }
 
-  // Prices it and keeps it where it is good; whether it fits.
+  // Prices it and keeps it where it is good; whether it fits by the count.
   bool take(const Layout& l) {
     Candidate c{l, model_.predict(l, false)};
     ++out_.considered, ++effort_;
+    PricedLayout p = priced(c.prediction.step_seconds, c.prediction, l);
+    const bool refused = refusals_.covers(p);
     if (c.prediction.fits) {
-      PricedLayout p = priced(c.prediction.step_seconds, c.prediction, std::move(c.layout));
-      if (refusals_.covers(p)) return true;
+      if (refused) return true;
       fastest_ = std::min(fastest_, p.seconds);
       fit_.push_back(std::move(p));
       return true;
     }
+    if (options_.lay_out && !refused && p.share <= 1 + kCountError) doubtful_.push_back(std::move(p));
     ++out_.unfit;
     if (!out_.nearest || c.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = c;
     auto [at, fresh] = unfit_.try_emplace(family(c.layout), c);
@@ -288,7 +292,7 @@ class Search {
     return false;
   }
 
-  // The fastest layout that fits, and the best of each family, of which the first few are replayed.
+  // The fastest layout that fits, or may, and the best of each family, of which the first few are replayed.
   void choose() {
     std::map<Family, const PricedLayout*> families;
     const PricedLayout* first = nullptr;
@@ -318,6 +322,9 @@ class Search {
     if (out_.nearest && out_.nearest->prediction.program_bytes.empty())
       out_.nearest->prediction = model_.predict(out_.nearest->layout, true);
     out_.best.reset();
+    for (const PricedLayout& p : doubtful_) {
+      if (first == nullptr || before(p, *first)) first = &p;
+    }
     if (first == nullptr) return;
     out_.best = {first->layout, model_.predict(first->layout, true)};
     for (const Candidate& c : out_.others) {
@@ -328,7 +335,8 @@ class Search {
 
   // What is refused by now is no choice any more, found already or later.
   void drop_refused() {
-    std::erase_if(fit_, [&](const PricedLayout& x) { return refusals_.covers(x); });
+    for (auto* all : {&fit_, &doubtful_})
+      std::erase_if(*all, [&](const PricedLayout& x) { return refusals_.covers(x); });
     fastest_ = kNever;
     for (const PricedLayout& p : fit_) fastest_ = std::min(fastest_, p.seconds);
   }
@@ -345,7 +353,7 @@ class Search {
     ++out_.laid_out;
     auto bytes = options_.lay_out(named(best.layout));
     if (bytes.ok()) {
-      if (is_another_program(best.prediction, *bytes)) {
+      if (best.prediction.fits && is_another_program(best.prediction, *bytes)) {
         best.prediction.program_bytes = *std::move(bytes);
         return true;
       }
@@ -393,9 +401,9 @@ class Search {
   const SearchOptions& options_;
   Space space_;
   std::vector<Group> groups_;
-  size_t next_ = 0;  // group to look at
-  std::vector<PricedLayout> fit_;
-  double fastest_ = kNever;  // of fit_
+  size_t next_ = 0;                           // group to look at
+  std::vector<PricedLayout> fit_, doubtful_;  // by the count; over by less than kCountError, for the compiler to say
+  double fastest_ = kNever;                   // of fit_
   std::map<Family, Candidate> unfit_;
   std::vector<Candidate> refused_;  // whose programs do not fit
   RefusedPrograms refusals_;

@@ -23,7 +23,8 @@ namespace partita {
 namespace {
 
 constexpr const char* kAnyGpu = "sm_80";  // memory is laid out alike for all
-constexpr size_t kMostUnits = 256;     // of models whose programs are laid out: it takes minutes for a thousand layers
+constexpr size_t kMostUnits =
+    256;  // of models whose programs are laid out: it takes half a minute for a thousand layers
 constexpr int64_t kAnalysisBatch = 2;  // of a symbolic batch dimension: all counts are per sample
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -169,7 +170,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   auto start = std::chrono::steady_clock::now();
   int64_t batch = 1;
   PARTITA_ASSIGN_OR_RETURN(ReadModel read, read_model(r.model, p->recipe, p->cluster, &batch, &p->warnings));
-  p->workload = read.workload;
+  p->workload = std::move(read.workload);
   p->problem.workload = &p->workload;
   p->problem.cluster = &p->cluster;
   p->problem.options.precision = p->recipe.precision;
