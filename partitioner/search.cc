@@ -276,20 +276,26 @@ class Search {
   bool take(const Layout& l) {
     Candidate c{l, model_.predict(l, false)};
     ++out_.considered, ++effort_;
-    PricedLayout p = priced(c.prediction.step_seconds, c.prediction, l);
-    const bool refused = refusals_.covers(p);
-    if (c.prediction.fits) {
-      if (refused) return true;
-      fastest_ = std::min(fastest_, p.seconds);
-      fit_.push_back(std::move(p));
-      return true;
+    const bool fits = c.prediction.fits;
+    if (fits || is_doubtful(c.prediction)) {
+      PricedLayout p = priced(c.prediction.step_seconds, c.prediction, l);
+      if (!refusals_.covers(p)) {
+        if (fits) fastest_ = std::min(fastest_, p.seconds);
+        (fits ? fit_ : doubtful_).push_back(std::move(p));
+      }
     }
-    if (options_.lay_out && !refused && p.share <= 1 + kCountError) doubtful_.push_back(std::move(p));
+    if (fits) return true;
     ++out_.unfit;
     if (!out_.nearest || c.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = c;
     auto [at, fresh] = unfit_.try_emplace(family(c.layout), c);
     if (!fresh && c.prediction.missing_bytes < at->second.prediction.missing_bytes) at->second = std::move(c);
     return false;
+  }
+
+  // Whether it is over by less than the count may err, so that the compiler is to say.
+  bool is_doubtful(const Prediction& p) const {
+    const size_t worst = static_cast<size_t>(p.worst_stage);
+    return options_.lay_out && p.missing_bytes <= kCountError * (p.capacity[worst] - p.memory[worst].reserve);
   }
 
   // The fastest layout that fits, or may, and the best of each family, of which the first few are replayed.

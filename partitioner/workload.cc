@@ -259,8 +259,7 @@ class Analysis {
   }
 
   void count_matrix(const UnitNode& use, double per, const TensorSplit& split, UnitWork& w) {
-    const bool by_index = use.node->inputs.size() == 3 && !is_float_value(use.node->inputs[2]);
-    Sizes s = contraction(use.formula, use.flops, by_index);
+    Sizes s = contraction(use.formula, use.flops, chooses(*use.node));
     MatrixWork x{s.batch, s.m, s.n, s.k};
     ValueId a = use.node->inputs[0], b = use.node->inputs[1];
     bool wa = !value(a).data && value(a).learned, wb = !value(b).data && value(b).learned;

@@ -43,14 +43,13 @@ class Blocks {
   std::vector<int32_t> run() {
     find_backbone();
     std::vector<ValueId> cut = cuts();
-    size_t most = 0;
-    std::vector<int32_t> block = number_runs(cut, most);
+    std::vector<int32_t> block = number_runs(cut);
     // What is set aside in vain may be what only one layer has.
     for (int pass = 0; pass < kMaxSidePasses && set_aside(cut); ++pass) {
       cut = cuts();
-      size_t nodes = 0;
-      std::vector<int32_t> other = number_runs(cut, nodes);
-      if (nodes > most) most = nodes, block = std::move(other);
+      std::vector<int32_t> other = number_runs(cut);
+      if (std::count(other.begin(), other.end(), -1) < std::count(block.begin(), block.end(), -1))
+        block = std::move(other);
     }
     join(block);
     return block;
@@ -177,12 +176,6 @@ class Blocks {
     }
   }
 
-  uint64_t own_hash(const Node& node) const {
-    uint64_t h = absl::HashOf(std::string_view(node.op->name));
-    for (ValueId v : node.outputs) h = type_hash(h, g_.type(v));
-    return h;
-  }
-
   static uint64_t type_hash(uint64_t h, const TensorType& t) {
     return absl::HashOf(h, static_cast<int>(t.dtype), t.shape);
   }
@@ -193,7 +186,7 @@ class Blocks {
     for (NodeId n : piece.nodes) {
       const Node& node = g_.nodes[n];
       if (node.op->view && side_[node.outputs[0]]) continue;  // made in the first of the blocks that read it
-      h = absl::HashOf(h, own_hash(node));
+      h = absl::HashOf(h, std::string_view(node.op->name));
       for (ValueId v : node.inputs) {
         if (v == kNoValue) continue;
         auto at = number.find(v);
@@ -203,7 +196,10 @@ class Blocks {
         h = type_hash(h, g_.type(v));
         piece.has_weight = true;
       }
-      for (ValueId v : node.outputs) number.emplace(v, static_cast<int64_t>(number.size()));
+      for (ValueId v : node.outputs) {
+        h = type_hash(h, g_.type(v));
+        number.emplace(v, static_cast<int64_t>(number.size()));
+      }
     }
     piece.hash = h;
   }
@@ -256,8 +252,8 @@ class Blocks {
     return best;
   }
 
-  // Per node its block, or -1; `nodes`: how many have one.
-  std::vector<int32_t> number_runs(const std::vector<ValueId>& cut, size_t& nodes) {
+  // Per node its block, or -1.
+  std::vector<int32_t> number_runs(const std::vector<ValueId>& cut) {
     make_pieces(cut);
     std::vector<Run> runs;
     std::vector<std::pair<size_t, size_t>> open = {{0, pieces_.size()}};
@@ -276,7 +272,6 @@ class Blocks {
     std::vector<int32_t> block(g_.nodes.size(), -1);
     int32_t next = 0;
     for (const Run& run : runs) {
-      nodes += run.nodes;
       for (size_t c = 0; c < run.count; ++c, ++next) {
         for (size_t k = run.start + c * run.period; k < run.start + (c + 1) * run.period; ++k) {
           for (NodeId n : pieces_[k].nodes) block[n] = next;

@@ -176,9 +176,7 @@ absl::StatusOr<uint64_t> load_state(const ProgramState& state, std::span<const i
                                     const CheckpointReader& reader, const CheckpointTensor& tensor, bool owner,
                                     std::span<std::byte> own) {
   const int64_t from = dtype_size(tensor.dtype), to = dtype_size(state.operand.dtype);
-  // A run in 16 bits saves frozen weights as it holds them. Those of another precision are this run's own as well,
-  // unless they differ by more than rounding.
-  const bool rounded = state.kind == "frozen" && is_float(tensor.dtype) && from < to;
+  const bool rounded = is_rounded_copy(state.kind, tensor.dtype, state.operand.dtype);
   ConvertFunction convert = nullptr;
   if (tensor.dtype != state.operand.dtype && !rounded) {
     PARTITA_ASSIGN_OR_RETURN(convert, find_conversion(tensor.dtype, state.operand.dtype));

@@ -23,9 +23,8 @@ namespace partita {
 namespace {
 
 constexpr const char* kAnyGpu = "sm_80";  // memory is laid out alike for all
-constexpr size_t kMostUnits =
-    256;  // of models whose programs are laid out: it takes half a minute for a thousand layers
-constexpr int64_t kAnalysisBatch = 2;  // of a symbolic batch dimension: all counts are per sample
+constexpr size_t kMostUnits = 256;        // of models that are laid out: half a minute for a thousand layers
+constexpr int64_t kAnalysisBatch = 2;     // of a symbolic batch dimension: all counts are per sample
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

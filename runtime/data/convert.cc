@@ -142,6 +142,10 @@ absl::StatusOr<ConvertFunction> find_conversion(DType from, DType to) {
   });
 }
 
+bool is_rounded_copy(std::string_view kind, DType from, DType to) {
+  return kind == "frozen" && is_float(from) && dtype_size(from) < dtype_size(to);
+}
+
 absl::StatusOr<int64_t> take_rounded(DType narrow, const std::byte* given, DType type, std::byte* own, int64_t count) {
   constexpr int64_t kRun = 1024;
   PARTITA_ASSIGN_OR_RETURN(const ConvertFunction round, find_conversion(type, narrow));

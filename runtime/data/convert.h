@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
@@ -17,6 +18,10 @@ using ConvertFunction = int64_t (*)(const std::byte* from, std::byte* to, int64_
 // Between floats: rounded to nearest. Integers and bool into integers, bool, floats: only values that are kept exactly
 // (others are reported by the function). Floats into integers or bool: InvalidArgument.
 absl::StatusOr<ConvertFunction> find_conversion(DType from, DType to);
+
+// Whether a frozen state of type `from` may be `to`'s values rounded: a run in 16 bits saves frozen weights as it holds
+// them. Those at hand are its own then, but where they differ by more.
+bool is_rounded_copy(std::string_view kind, DType from, DType to);
 
 // Puts `count` elements `own`, of the float type `type`, to the values that `given`, of a narrower one, has: where an
 // element is given's when rounded, it stays as it is. How many did not stay.

@@ -179,13 +179,6 @@ std::vector<Exported> as_example(const CheckpointReader& reader, const Safetenso
   return out;
 }
 
-// A frozen value that the checkpoint has in fewer bits than the example: the example's own, unless it differs by more
-// than rounding.
-bool is_rounded(const Exported& e, const SafetensorsFile* example) {
-  return example != nullptr && e.source != nullptr && e.source->kind == "frozen" && is_float(e.source->dtype) &&
-         dtype_size(e.source->dtype) < dtype_size(e.info.dtype);
-}
-
 absl::Status write_exported(const CheckpointReader& reader, const std::vector<Exported>& list,
                             const SafetensorsFile* example, const std::string& output) {
   std::vector<std::string> changed;
@@ -198,7 +191,7 @@ absl::Status write_exported(const CheckpointReader& reader, const std::vector<Ex
       continue;
     }
     PARTITA_ASSIGN_OR_RETURN(Bytes bytes, reader.read_whole(*e.source));
-    if (is_rounded(e, example)) {
+    if (example != nullptr && runtime::is_rounded_copy(e.source->kind, e.source->dtype, e.info.dtype)) {
       const auto own = example->data(*example->find(e.info.name));
       Bytes merged(own.begin(), own.end());
       PARTITA_ASSIGN_OR_RETURN(const int64_t taken,
