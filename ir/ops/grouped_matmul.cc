@@ -102,9 +102,12 @@ std::string summed(std::string names) {
   return names;
 }
 
-// Of each of `rows` rows, 2 `inner` `columns`.
-double product_flops(int64_t rows, int64_t inner, int64_t columns) {
-  return 2.0 * static_cast<double>(rows) * static_cast<double>(inner) * static_cast<double>(columns);
+// 2 `inner` `columns` of each index; where the matrices are some of all, of those that choose one of them if all are
+// chosen alike.
+double product_flops(const OpView& use, int64_t matrices, int64_t inner, int64_t columns) {
+  const double chosen = use.inputs.size() > 3 ? static_cast<double>(matrices) / use.attrs.i("total") : 1;
+  return 2.0 * chosen * static_cast<double>(use.shape(2)[0]) * static_cast<double>(inner) *
+         static_cast<double>(columns);
 }
 
 // f(row among all, matrix, index): of each part the rows whose index is one of its matrices'.
@@ -258,7 +261,7 @@ extern const OpDef kGroupedMatMul = {
     .work = WorkKind::kMatrix,
     .flops =
         [](const OpView& use) {
-          return product_flops(use.shape(2)[0], use.shape(0)[1], use.shape(1)[2 - transposed(use)]);
+          return product_flops(use, use.shape(1)[0], use.shape(0)[1], use.shape(1)[2 - transposed(use)]);
         },
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       Builder& b = use.b;
@@ -301,7 +304,10 @@ extern const OpDef kGroupedMatMulGrad = {
         },
     .infer = grouped_matmul_grad_types,
     .work = WorkKind::kMatrix,
-    .flops = [](const OpView& use) { return product_flops(use.shape(2)[0], use.shape(0)[1], use.shape(1)[1]); },
+    .flops =
+        [](const OpView& use) {
+          return product_flops(use, parts(use) * use.attrs.i("size"), use.shape(0)[1], use.shape(1)[1]);
+        },
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       ValueId g = use.gradients[0];
       const Chosen chosen(use, use.attrs.i("size"));

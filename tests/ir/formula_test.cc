@@ -244,6 +244,31 @@ std::string formula(std::string_view op, const std::vector<TensorType>& types, c
   return inferred.ok() ? to_string(bound_formula(*def, {attrs, types})) : std::string(inferred.status().message());
 }
 
+// A rank that has some of the matrices multiplies the rows that chose those: its share, if all are chosen alike.
+TEST(Flops, OfGroupedProductsAreThoseOfTheMatricesThere) {
+  const TensorType rows{DType::kF32, {6, 8}}, right{DType::kF32, {6, 3}}, chosen{DType::kI64, {6}};
+  auto flops = [](std::string_view op, std::vector<TensorType> types, const Attrs& attrs) {
+    const OpDef* def = find_op(op);
+    EXPECT_TRUE(infer_types(*def, {attrs, types}).ok());
+    return use_flops(*def, {attrs, types}, bound_formula(*def, {attrs, types}));
+  };
+  auto product = [&](int64_t matrices, int64_t parts) {
+    return flops("grouped_matmul", {rows, {DType::kF32, {matrices, 8, 3}}, chosen, {DType::kI64, {parts}}},
+                 {{"total", int64_t{4}}});
+  };
+  auto gradient = [&](int64_t size, int64_t parts) {
+    return flops("grouped_matmul_grad", {rows, right, chosen, {DType::kI64, {parts}}},
+                 {{"size", size}, {"total", int64_t{4}}});
+  };
+  const double all = 2 * 6 * 8 * 3;
+  EXPECT_EQ(flops("grouped_matmul", {rows, {DType::kF32, {4, 8, 3}}, chosen}, {}), all);
+  EXPECT_EQ(product(4, 2), all);
+  EXPECT_EQ(product(2, 1), all / 2);
+  EXPECT_EQ(flops("grouped_matmul_grad", {rows, right, chosen}, {{"size", int64_t{4}}}), all);
+  EXPECT_EQ(gradient(2, 2), all);
+  EXPECT_EQ(gradient(2, 1), all / 2);
+}
+
 TEST(Formula, GroupedProducts) {
   TensorType rows{DType::kBF16, {6, 8}}, experts{DType::kBF16, {4, 8, 3}}, chosen{DType::kI64, {6}};
   EXPECT_EQ(formula("grouped_matmul", {rows, experts, chosen}, {}), "~ r k+, ~ e^ k n, r -> r n");
