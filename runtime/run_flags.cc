@@ -71,8 +71,8 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   if (!data.empty()) {
     o.data.path = data;
     o.data.sources.clear();
-    if (!kind_known) o.data.kind = guess_data_kind(data);
   }
+  if (!kind_known && !o.data.path.empty()) o.data.kind = guess_data_kind(o.data.path);
   if (o.data.path.empty() && o.data.sources.empty() && o.data.kind != DataKind::kSynthetic) {
     return absl::InvalidArgumentError(
         "no data: say --data FILE, or data: {path: …} in train.yaml, or data: {kind: synthetic}");

@@ -25,7 +25,7 @@ struct InputSpec {
 enum class DataKind { kNpz, kNpy, kTokens, kRaw, kSynthetic };
 std::string_view data_kind_name(DataKind kind);
 absl::StatusOr<DataKind> parse_data_kind(std::string_view name);
-// By the path's ending: .npz, .npy; anything else is tokens (.bin: u16, other files: their bytes).
+// By the path's ending: .npz, .npy; a folder is npy; anything else is tokens (.bin: u16, other files: their bytes).
 DataKind guess_data_kind(std::string_view path);
 
 // What the ends of documents mean to windows of tokens.

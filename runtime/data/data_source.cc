@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
 #include "base/cat.h"
@@ -125,7 +126,9 @@ absl::StatusOr<DataKind> parse_data_kind(std::string_view name) {
 }
 
 DataKind guess_data_kind(std::string_view path) {
-  return path.ends_with(".npz") ? DataKind::kNpz : path.ends_with(".npy") ? DataKind::kNpy : DataKind::kTokens;
+  std::error_code ignored;
+  if (path.ends_with(".npy") || std::filesystem::is_directory(path, ignored)) return DataKind::kNpy;
+  return path.ends_with(".npz") ? DataKind::kNpz : DataKind::kTokens;
 }
 
 absl::StatusOr<std::unique_ptr<DataSource>> DataSource::open(const DataConfig& config, std::vector<InputSpec> inputs,
