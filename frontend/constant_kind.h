@@ -7,7 +7,7 @@
 
 namespace partita {
 
-// Largest untrained float initializer that becomes a constant of the graph rather than a state.
+// Largest float initializer that is no weight and becomes a constant of the graph rather than a state.
 inline constexpr int64_t kMaxConstant = 65536;
 
 // An attention mask: at least two values, each 0, -inf or below -1e4, with 0 and another one among them.

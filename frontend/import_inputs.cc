@@ -132,19 +132,18 @@ void Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& sco
   auto matches = [&](const std::vector<std::string>& globs) {
     return matches_any(globs, name) || matches_any(globs, t.name);
   };
-  bool trained = is_float(t.type.dtype) && !matches(options_.frozen);
+  const bool number = is_float(t.type.dtype), statistic = statistics_.contains(t.name);
+  const bool weight = number && !t.buffer && !table && !is_unnamed_scalar(t) && !(t.literal && is_mask(*t.literal));
+  bool trained = number && !statistic && !matches(options_.frozen);
   if (trained && t.buffer) {  // a pattern that fits some of a layer's weights is not meant for its masks
     const std::vector<std::string>& named = options_.trainable;
     trained = std::any_of(named.begin(), named.end(), [&](const std::string& n) { return n == name || n == t.name; });
-  } else if (trained && !options_.trainable.empty()) {
-    trained = matches(options_.trainable);
   } else if (trained) {
-    trained = !table && !is_unnamed_scalar(t) && !(t.literal && is_mask(*t.literal));
+    trained = options_.trainable.empty() ? weight : matches(options_.trainable);
   }
-  bool statistic = statistics_.contains(t.name);
-  trained &= !statistic;
-  if (!trained && !statistic && t.literal &&
-      elements(t.type.shape) <= (is_float(t.type.dtype) ? kMaxConstant : Emitter::kMaxFolded)) {
+  // A frozen weight is a state whatever its size: its values may come from another file than the model's.
+  if (!trained && !weight && !statistic && t.literal &&
+      elements(t.type.shape) <= (number ? kMaxConstant : Emitter::kMaxFolded)) {
     scope.values[t.name] = OnnxValue::tensor(emitter_.builder().constant(*t.literal, name));
     return;
   }
