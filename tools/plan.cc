@@ -78,12 +78,10 @@ struct ReadModel {
 
 absl::StatusOr<ReadModel> read_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
                                      std::vector<std::string>* warnings) {
-  ImportOptions o;
-  o.bind = recipe.bind;
+  ImportOptions o = import_options(recipe);
   o.batch = kAnalysisBatch;
   if (const auto& moe = recipe.semantics.moe)
     o.batch = moe->group.value_or(recipe.batch.global.value_or(kAnalysisBatch));
-  o.trainable = recipe.trainable, o.frozen = recipe.frozen, o.names = recipe.names, o.seed = recipe.seed;
   PARTITA_ASSIGN_OR_RETURN(ImportedModel imported, import_model(model, o, recipe));
   const std::vector<State>& states = imported.graph.states;
   bool statistics =
