@@ -268,7 +268,7 @@ absl::Status parse_data(const YamlNode& node, const std::string& path, DataRecip
       {"seed", integer(&DataRecipe::seed, 0, INT64_MAX)},
       {"dtype", field(&DataRecipe::dtype, read_element_type)},
       {"vocab", integer(&DataRecipe::vocab, 1)},
-      {"prefetch", integer(&DataRecipe::prefetch, 0, 1024)},
+      {"prefetch", integer(&DataRecipe::prefetch, 1, 1024)},
       {"shift", boolean(&DataRecipe::shift)},
       {"documents", choice(&DataRecipe::documents)},
       {"end_of_document", integer(&DataRecipe::end_of_document, 0)},
@@ -281,7 +281,9 @@ absl::Status parse_data(const YamlNode& node, const std::string& path, DataRecip
   if (synthetic) return check_applicable(node, path, "synthetic", {"path", "columns", "shuffle", "sources"}, {});
   if (!out.path.empty() && !out.sources.empty())
     return yaml_error(node.line, node.column, cat(path, ": expected `path` or `sources`, found both"));
-  return check_applicable(node, path, out.kind ? enum_name(*out.kind) : "other than synthetic", {"vocab"}, {});
+  const std::string_view kind = out.kind ? enum_name(*out.kind) : "other than synthetic";
+  if (!out.kind || out.kind == DataKind::kTokens) return check_applicable(node, path, kind, {"vocab"}, {});
+  return check_applicable(node, path, kind, {"vocab", "dtype"}, {});
 }
 
 absl::Status parse_evaluate(const YamlNode& node, const std::string& path, EvaluateRecipe& out) {
@@ -303,7 +305,8 @@ absl::Status parse_moe(const YamlNode& node, const std::string& path, SemanticsR
       {"capacity_factor", number(&MoeCapacity::factor, kPositive)},
       {"group", integer(&MoeCapacity::group, 1)},
   };
-  if (node.kind == Kind::kNull || (node.kind == Kind::kScalar && node.text == "dropless")) return absl::OkStatus();
+  out.moe_dropless = node.kind == Kind::kScalar && node.text == "dropless";
+  if (node.kind == Kind::kNull || out.moe_dropless) return absl::OkStatus();
   if (node.kind != Kind::kMapping) return unexpected(node, path, "dropless or {capacity, group}");
   MoeCapacity capacity;
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, capacity));

@@ -143,14 +143,15 @@ struct EvaluateRecipe {
 struct MoeCapacity {
   std::optional<int64_t> tokens;
   std::optional<double> factor;
-  std::optional<int64_t> group;  // samples that share one capacity; unset: the whole global batch
+  std::optional<int64_t> group;  // samples that share one capacity; unset: what the graph takes at a time
   bool operator==(const MoeCapacity&) const = default;
 };
 
 struct SemanticsRecipe {
   BatchNormGroup batch_norm = BatchNormGroup::kGlobal;
   bool batch_norm_training = false;  // nodes that were exported as for inference normalize by the batch, too
-  std::optional<MoeCapacity> moe;    // unset: dropless
+  std::optional<MoeCapacity> moe;    // unset: as exported
+  bool moe_dropless = false;         // the model must not drop tokens
   bool operator==(const SemanticsRecipe&) const = default;
 };
 

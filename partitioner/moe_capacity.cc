@@ -109,7 +109,7 @@ absl::StatusOr<CapacityForm> find_capacity(const Graph& g) {
   if (form.slots.empty() || form.limits.empty())
     return absl::InvalidArgumentError(
         "the model has no experts with a capacity: expected places counted by CumSum, compared with a constant "
-        "capacity C by Less and with 0, 1, ... C-1 by Equal; leave the key out (dropless)");
+        "capacity C by Less and with 0, 1, ... C-1 by Equal; leave the key out");
   form.count = nearest(g, form.slots[0].first, "cumsum");
   return form;
 }
@@ -174,6 +174,15 @@ absl::StatusOr<Graph> with_groups(const Graph& forward, const MoeCapacity& moe) 
 }
 
 }  // namespace
+
+absl::Status check_dropless(const Graph& forward) {
+  const auto form = find_capacity(forward);
+  if (!form.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(cat(
+      "semantics.moe: dropless, and ", forward.origin(forward.nodes[form->slots[0].first]), " gives an expert ",
+      form->capacity, " places, so that tokens beyond them are dropped; leave the key out to train it as exported, ",
+      "say {capacity: N} with as many places as tokens, or export a model without a capacity"));
+}
 
 absl::StatusOr<Graph> set_moe_capacity(const Graph& forward, const MoeCapacity& moe) {
   absl::StatusOr<Graph> graph = with_groups(forward, moe);

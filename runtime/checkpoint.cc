@@ -174,11 +174,13 @@ absl::StatusOr<std::optional<CheckpointManifest>> Checkpointer::resume() {
       last_saved_ = path.starts_with(options_.folder + "/") && !options_.folder.empty() ? manifest.step : -1;
       return manifest;
     }
-    int64_t damaged = last.code() == absl::StatusCode::kDataLoss ? 1 : 0;
+    // Of the ranks that found it damaged the first says so.
+    const int64_t rank = communicator_ == nullptr ? 0 : communicator_->rank();
+    const int64_t found_by = last.code() == absl::StatusCode::kDataLoss ? INT64_MAX - rank : 0;
+    int64_t damaged = found_by;
     PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&damaged, 1}, ReduceOp::kMax, "checkpoint: damaged"));
     if (damaged == 0 || options_.resume != "auto") return last;
-    if (last.code() == absl::StatusCode::kDataLoss)
-      std::fprintf(stderr, "warning: %s\n", std::string(last.message()).c_str());
+    if (found_by == damaged) std::fprintf(stderr, "warning: %s\n", std::string(last.message()).c_str());
   }
   if (!last.ok()) return last;
   PARTITA_RETURN_IF_ERROR(start_from());

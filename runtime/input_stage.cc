@@ -38,7 +38,7 @@ bool is_read(const Program& program, const Operand& input) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<InputStage>> InputStage::open(const DataConfig& config, const Executor& executor) {
-  std::unique_ptr<InputStage> stage(new InputStage(executor));
+  std::unique_ptr<InputStage> stage(new InputStage(executor, config.prefetch));
   const Program& program = executor.program();
   PARTITA_ASSIGN_OR_RETURN(stage->source_, DataSource::open(config, input_specs(program), program.samples_per_step));
   int source = 0;
@@ -62,7 +62,7 @@ absl::Status InputStage::start(int64_t first, int64_t end) {
            m / program.parts * run + m % program.parts * columns_[k].input->part_samples + columns_[k].first,
            columns_[k].count});
   }
-  prefetcher_.emplace(source_, std::move(ranges), first, end);
+  prefetcher_.emplace(source_, std::move(ranges), first, end, ahead_);
   return absl::OkStatus();
 }
 

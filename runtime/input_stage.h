@@ -40,11 +40,12 @@ class InputStage {
     std::vector<LogicalPiece> pieces;
     bool direct = false;  // the samples are the operand's bytes
   };
-  explicit InputStage(const Executor& executor) : executor_(executor) {}
+  InputStage(const Executor& executor, int64_t ahead) : executor_(executor), ahead_(ahead) {}
   absl::Status add_column(const ProgramInput& input, int source);
   static void scatter(const Column& column, const std::vector<std::byte>& data, std::span<std::byte> own);
 
   const Executor& executor_;
+  const int64_t ahead_;  // batches
   std::shared_ptr<const DataSource> source_;
   std::optional<Prefetcher> prefetcher_;
   std::vector<Column> columns_;

@@ -16,7 +16,8 @@ void RunFlags::add(CLI::App& app) {
                  "any text (one byte a token)");
   app.add_option("--steps", steps, "optimizer steps; default: as many as the data have")->check(CLI::NonNegativeNumber);
   app.add_option("--metrics", metrics,
-                 "also write each step's numbers to this file: .jsonl, .csv, .prom, or a folder for TensorBoard");
+                 "also write each step's numbers to this file: .jsonl, .csv, .prom, or a folder for TensorBoard")
+      ->allow_extra_args(false);
   app.add_option("--save", save, "write the trained parameters to this safetensors file");
   app.add_option("--save-gradients", save_gradients,
                  "write the first step's gradients, before clipping, to this safetensors file");

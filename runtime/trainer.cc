@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "runtime/agreement.h"
 #include "runtime/collective_threads.h"
+#include "runtime/data/data_config_json.h"
 #include "runtime/device.h"
 #include "runtime/input_stage.h"
 #include "runtime/placement.h"
@@ -144,8 +145,12 @@ class Trainer {
 
   // Of the stream of samples: what a resumed run must have as it was.
   std::string describe_data() const {
-    return cat(data_kind_name(data_.kind), data_.shuffle ? cat(" shuffled by ", data_.seed) : "", " skip ", data_.skip,
-               " limit ", data_.limit, " sequence ", data_.sequence);
+    std::string text = cat(data_kind_name(data_.kind), data_.shuffle ? cat(" shuffled by ", data_.seed) : "", " skip ",
+                           data_.skip, " limit ", data_.limit, " sequence ", data_.sequence);
+    if (data_.documents != Documents::kJoin) append(text, " documents ", documents_name(data_.documents));
+    if (data_.dtype != DType::kInvalid) append(text, " of ", dtype_name(data_.dtype));
+    for (const WeightedSource& s : data_.sources) append(text, " source ", s.weight);
+    return text;
   }
 
   // After a step: checkpoints. Cancelled when a rank was told to stop.

@@ -62,6 +62,7 @@ absl::StatusOr<runtime::DataConfig> data_settings(const DataRecipe& d, uint64_t 
   out.path = d.path;
   out.columns = d.columns;
   out.shuffle = d.shuffle;
+  out.prefetch = d.prefetch;
   if (d.dtype) out.dtype = *d.dtype;
   if (d.vocab) out.vocabulary = *d.vocab;
   out.shift = d.shift;
@@ -274,6 +275,7 @@ ImportOptions import_options(const Recipe& recipe) {
 
 absl::StatusOr<ImportedModel> import_model(const std::string& path, const ImportOptions& options, Recipe& recipe) {
   PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(path, options));
+  if (recipe.semantics.moe_dropless) PARTITA_RETURN_IF_ERROR(check_dropless(model.graph));
   if (!recipe.semantics.moe) return model;
   PARTITA_ASSIGN_OR_RETURN(int64_t exported, samples_of_run(model.graph));
   if (!recipe.batch.global && !recipe.batch.accumulation) recipe.batch.global = exported;

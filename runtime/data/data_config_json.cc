@@ -43,13 +43,18 @@ absl::Status check_keys(const json& j, const std::vector<std::string>& known) {
 
 const std::vector<std::string>& config_keys() {
   static const std::vector<std::string> kKeys = {
-      "kind",         "path",         "columns",         "shuffle",  "seed",   "epochs",    "sequence",
-      "dtype",        "vocabulary",   "shift",           "skip",     "limit",  "documents", "pad_token",
-      "ignore_label", "header_bytes", "end_of_document", "pad_tail", "sources"};
+      "kind",         "path",         "columns",         "shuffle",  "seed",    "epochs",    "sequence",
+      "dtype",        "vocabulary",   "shift",           "skip",     "limit",   "documents", "pad_token",
+      "ignore_label", "header_bytes", "end_of_document", "pad_tail", "sources", "prefetch"};
   return kKeys;
 }
 
 }  // namespace
+
+std::string_view documents_name(Documents documents) {
+  return std::find_if(std::begin(kDocuments), std::end(kDocuments), [&](const auto& d) { return d.first == documents; })
+      ->second;
+}
 
 absl::StatusOr<Documents> parse_documents(std::string_view text) {
   for (const auto& [value, name] : kDocuments) {
@@ -73,14 +78,13 @@ json to_json(const DataConfig& c) {
   if (c.limit != 0) j["limit"] = c.limit;
   if (c.header_bytes != 0) j["header_bytes"] = c.header_bytes;
   if (c.pad_tail) j["pad_tail"] = true;
+  if (c.prefetch != DataConfig().prefetch) j["prefetch"] = c.prefetch;
   for (const WeightedSource& s : c.sources) {
     json& source = j["sources"].emplace_back(to_json(s.config));
     if (s.weight > 0) source["weight"] = s.weight;
   }
   if (c.documents == Documents::kJoin) return j;
-  for (const auto& [value, name] : kDocuments) {
-    if (value == c.documents) j["documents"] = name;
-  }
+  j["documents"] = documents_name(c.documents);
   j["pad_token"] = c.pad_token;
   j["ignore_label"] = c.ignore_label;
   if (c.end_of_document) j["end_of_document"] = *c.end_of_document;
@@ -133,6 +137,7 @@ absl::StatusOr<DataConfig> data_config_from_json(const json& j) {
     c.limit = j.value("limit", int64_t{0});
     c.header_bytes = j.value("header_bytes", int64_t{0});
     c.pad_tail = j.value("pad_tail", false);
+    c.prefetch = j.value("prefetch", c.prefetch);
     if (j.contains("sources")) {
       PARTITA_ASSIGN_OR_RETURN(c.sources, sources_from_json(j.at("sources")));
     }

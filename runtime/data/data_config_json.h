@@ -10,6 +10,7 @@
 namespace partita::runtime {
 
 // join, separate, pack or pad.
+std::string_view documents_name(Documents documents);
 absl::StatusOr<Documents> parse_documents(std::string_view text);
 
 nlohmann::json to_json(const DataConfig& config);

@@ -10,11 +10,11 @@
 namespace partita::runtime {
 
 Prefetcher::Prefetcher(std::shared_ptr<const DataSource> source, std::vector<SampleRange> ranges, int64_t first_step,
-                       int64_t end_step, int depth)
+                       int64_t end_step, int64_t depth)
     : source_(std::move(source)),
       ranges_(std::move(ranges)),
       end_step_(end_step),
-      depth_(static_cast<size_t>(std::max(1, depth))),
+      depth_(static_cast<size_t>(std::max<int64_t>(1, depth))),
       next_step_(first_step),
       thread_([this] { work(); }) {}
 

@@ -32,7 +32,7 @@ class Prefetcher {
   // Starts reading at `first_step` at once, up to but not including `end_step`, at most `depth` batches ahead. Several
   // prefetchers may share a source.
   Prefetcher(std::shared_ptr<const DataSource> source, std::vector<SampleRange> ranges, int64_t first_step,
-             int64_t end_step, int depth = 2);
+             int64_t end_step, int64_t depth = 2);
   // Waits for the read in progress, at most one batch.
   ~Prefetcher();
   Prefetcher(const Prefetcher&) = delete;

@@ -123,7 +123,7 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig
   if (sequence <= 0)
     return absl::InvalidArgumentError(
         cat("token file ", quote(config.path, 1000),
-            ": no graph input takes the tokens, so the sequence length is not known; set data: sequence"));
+            ": no graph input takes the tokens, so the sequence length is not known; say in `columns` which one does"));
   DataConfig known = config;
   for (size_t i = 0; i < inputs.size() && config.vocabulary == 0; ++i) {
     const bool ids = roles[i] == ColumnRole::kInputIds || roles[i] == ColumnRole::kLabels;

@@ -14,6 +14,7 @@
 namespace partita::runtime {
 namespace {
 
+constexpr size_t kFewBytes = 64;  // that may be ASCII by chance
 constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
 
 // Megatron's codes of element types.
@@ -106,17 +107,20 @@ absl::StatusOr<NpyArray> map_tokens(const std::string& path, DType dtype, int64_
 }
 
 // Whether a file without a word about its elements holds bytes rather than u16 ids of the vocabulary (0: not known):
-// there are no more ids than bytes, or it begins as text does, without a zero byte, and with what would be ids too
-// large.
+// there are no more ids than bytes, or it begins as text does: without a zero byte, and with what would be ids too
+// large or with ASCII alone.
 bool holds_bytes(std::span<const std::byte> bytes, int64_t vocabulary) {
   if (vocabulary == 0) return false;
   if (vocabulary <= 256) return true;
   const std::string_view start(reinterpret_cast<const char*>(bytes.data()), std::min<size_t>(bytes.size(), 65536));
   if (start.find('\0') != std::string_view::npos) return false;
+  bool ascii = start.size() >= kFewBytes;
   for (size_t at = 0; at + 1 < start.size(); at += 2) {
-    if (read_at<uint16_t>(start, at) >= vocabulary) return true;
+    const uint16_t pair = read_at<uint16_t>(start, at);
+    if (pair >= vocabulary) return true;
+    ascii = ascii && (pair & 0x8080) == 0;
   }
-  return false;
+  return ascii;
 }
 
 absl::StatusOr<TokenStream> open_megatron(const DataConfig& config, const std::string& stem) {

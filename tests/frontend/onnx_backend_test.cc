@@ -123,7 +123,7 @@ struct Score {
 void write_docs(const char* path, const std::map<std::string, Score>& scores,
                 const std::map<std::string, std::string>& refusals) {
   std::ofstream out(path);
-  out << "# ONNX operators\n\nWritten by `onnx_backend_test` from ONNX's node tests (opsets 7 to 28). `passed`: "
+  out << "# ONNX operators\n\nWritten by `frontend_test` from ONNX's node tests (opsets 7 to 28). `passed`: "
          "imported, and equal to the expected outputs in the reference\n"
          "evaluator. `fixed`: of these, the ones that need an input (a shape, axes, scales) to be a constant of the "
          "graph. Operators that ONNX defines as functions\n"

@@ -147,7 +147,8 @@ TEST(ParseRecipe_Accepted, Table) {
   EXPECT_EQ(parsed("seed: +5\r\n").seed, 5);
   EXPECT_EQ(parsed("batch: {micro: auto}").batch.micro, std::nullopt);
   EXPECT_EQ(parsed("batch: {global: 1e3}").batch.global, 1000);
-  EXPECT_EQ(parsed("semantics: {moe: dropless}").semantics.moe, std::nullopt);
+  EXPECT_TRUE(parsed("semantics: {moe: dropless}").semantics.moe_dropless);
+  EXPECT_FALSE(parsed("semantics: {moe: }").semantics.moe_dropless);
   EXPECT_EQ(parsed("semantics: {moe: {capacity_factor: 1.25}}").semantics.moe->factor, 1.25);
   EXPECT_EQ(parsed("optimizer: {lr: 0.1, kind: momentum}").optimizer->momentum, 0.9);
   EXPECT_EQ(parsed("optimizer: {kind: sgd, nesterov: true, momentum: 0.5}").optimizer->nesterov, true);
@@ -248,6 +249,8 @@ TEST(ParseRecipe_Refused, Table) {
       {"data: {path: a, dtype: q7}",
        "t:1:24: data.dtype: expected an element type, as in uint16 or float32, found 'q7'"},
       {"evaluate: {every: 5}", "t:1:11: evaluate: missing key 'data'"},
+      {"data: {kind: raw, path: x, dtype: uint8}", "kind raw has no 'dtype'; remove it"},
+      {"data: {prefetch: 0}", "prefetch"},
       {"semantics: {moe: dense}", "t:1:18: semantics.moe: expected dropless or {capacity, group}, found 'dense'"},
       {"semantics: {moe: {group: 1}}",
        "t:1:18: semantics.moe: expected exactly one of capacity (tokens) and capacity_factor, found a mapping"},

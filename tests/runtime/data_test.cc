@@ -258,6 +258,22 @@ TEST(TokenData, TextIsBytesAndNpyIsIds) {
               ElementsAre(100000, 3));
 }
 
+// Without a word about its elements, a .bin of text is text, whatever ids the model knows.
+TEST(TokenData, TextInABinIsBytes) {
+  const TempFolder folder;
+  std::vector<InputSpec> inputs = {{"input_ids", DType::kI32, {2}}};
+  inputs[0].bounds = {0, 50257};
+  auto first = [&](const std::string& path) {
+    return fetch<int32_t>(*open({.kind = DataKind::kTokens, .path = path}, inputs, 1), 0, 0, 1, 0);
+  };
+  std::string text;
+  for (int k = 0; k < 40; ++k) text += "To be, or ";
+  EXPECT_THAT(first(folder.write("text.bin", text)), ElementsAre('T', 'o'));
+  std::vector<uint16_t> ids;
+  for (uint16_t k = 0; k < 200; ++k) ids.push_back(static_cast<uint16_t>(50256 - 37 * k));
+  EXPECT_THAT(first(folder.write("ids.bin", text_of(ids))), ElementsAre(50256, 50219));
+}
+
 // A graph with a table of few rows tells that a .bin holds bytes, and that an id is too large.
 TEST(TokenData, TheGraphsTableBoundsTheIds) {
   const TempFolder folder;

@@ -229,10 +229,12 @@ TEST(DataConfigJson, RoundTrips) {
   c.dtype = DType::kU32;
   c.skip = 3;
   c.shift = true;
+  c.prefetch = 5;
   c.sources = {{c, 2.5}};
   auto again = data_config_from_json(to_json(c));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(to_json(*again), to_json(c));
+  EXPECT_EQ(again->prefetch, 5);
 }
 
 }  // namespace

@@ -54,6 +54,20 @@ TEST_F(CommandLine, WordsThatAreNone) {
   expect_refused("compile m.onnx --optput=b", "unknown option '--optput'; the nearest is '--output'");
 }
 
+// What may be said several times takes one word each time, so that the model may follow.
+TEST_F(CommandLine, OrderOfWords) {
+  for (const char* before : {"--pin data=1", "--like ddp", "--metrics m.jsonl"}) {
+    Outcome o = run_command("cd " + folder_ / "." + " && " + partita_program() + " train " + before + " model.onnx" +
+                            " --train train.yaml --data data.npz --quiet --steps 1");
+    EXPECT_EQ(o.code, 0) << before << o.text;
+  }
+  folder_.write("cluster.yaml", "device: A100-80GB\n");
+  Outcome o = run_command(partita_program() + " plan --cluster " + folder_ / "cluster.yaml" + " --pin data=1 " +
+                          folder_ / "model.onnx" + " --train " + folder_ / "train.yaml" + " --quiet -o " +
+                          folder_ / "plan.json");
+  EXPECT_EQ(o.code, 0) << o.text;
+}
+
 // The place of what is written at the end is looked at before the first step; a device is not replaced by a file.
 TEST_F(CommandLine, TargetsAreCheckedFirst) {
   const std::string pipe = folder_ / "pipe";

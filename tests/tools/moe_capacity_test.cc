@@ -130,7 +130,8 @@ TEST_F(ExpertCapacity, OfGroups_IsPlannedAsItIsCompiled) {
 
 TEST_F(ExpertCapacity, WhereTheModelHasNone_IsRefused) {
   Outcome made = run_command(partita_program() +
-                             " model gpt --layers 1 --hidden 16 --heads 2 --vocab 64 --seq 16 --batch 4 --quiet -o " +
+                             " model gpt --layers 1 --hidden 16 --heads 2 --vocab 64 --seq 16 --batch 4 --quiet "
+                             "--with-weights -o " +
                              model("gpt"));
   ASSERT_EQ(made.code, 0) << made.text;
   Outcome dense = compile("gpt", "{capacity: 8}");
@@ -139,6 +140,11 @@ TEST_F(ExpertCapacity, WhereTheModelHasNone_IsRefused) {
       dense.text.find("semantics.moe: the model has no experts with a capacity: expected places counted by CumSum"),
       std::string::npos)
       << dense.text;
+  EXPECT_EQ(compile("gpt", "dropless").code, 0);
+  Outcome dropping = compile("2", "dropless");
+  EXPECT_EQ(dropping.code, 2);
+  EXPECT_NE(dropping.text.find("gives an expert 16 places, so that tokens beyond them are dropped"), std::string::npos)
+      << dropping.text;
   Outcome large = compile("2", "{capacity: 8, group: 4}");
   EXPECT_EQ(large.code, 2);
   EXPECT_NE(large.text.find("semantics.moe: group: 4 samples share one capacity, and the graph takes 2 at a time"),

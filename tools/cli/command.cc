@@ -69,8 +69,8 @@ void ModelFlags::add(CLI::App& app) {
                  "the layout of this plan.json, which `partita plan` wrote; --like and --pin change it");
   app.add_flag("--allow-infeasible", allow_infeasible,
                "go on though a program needs more memory than the plan's devices have");
-  app.add_option("--like", like, "a well-known layout: ddp, zero1, zero2, zero3, …");
-  app.add_option("--pin", pins, "fix a part of the plan: KEY=VALUE, e.g. data=2");
+  app.add_option("--like", like, "a well-known layout: ddp, zero1, zero2, zero3, …")->allow_extra_args(false);
+  app.add_option("--pin", pins, "fix a part of the plan: KEY=VALUE, e.g. data=2")->allow_extra_args(false);
   app.add_option("--target", target,
                  "cpu:host (default), cpu:x86-64-v3 (any AVX2 machine), cpu:x86-64-v4, or cuda:sm_80, cuda:sm_90, "
                  "cuda:sm_100");

@@ -61,7 +61,8 @@ void add_explain(CLI::App& app, absl::Status& result) {
   CLI::App* verb =
       app.add_subcommand("explain", "a plan in words: where time and memory go, what binds, what lost and why");
   verb->add_option("plan", flags->plan, "plan.json")->required();
-  verb->add_option("--why-not", flags->why_not, "plan again with this pinned and compare: pipeline=4");
+  verb->add_option("--why-not", flags->why_not, "plan again with this pinned and compare: pipeline=4")
+      ->allow_extra_args(false);
   verb->add_flag("--what-if", flags->what_if, "plan again with more memory, faster links, faster or more devices");
   verb->callback([flags, &result] { result = run(*flags); });
 }

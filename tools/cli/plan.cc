@@ -247,8 +247,9 @@ void add_plan_flags(CLI::App& verb, PlanRequest& request) {
   add_precision(verb, request.precision);
   verb.add_option("--cluster", request.cluster_file, "the machines, cluster.yaml (docs/planning.md)")->required();
   verb.add_option("--profiles", request.profile_file, "YAML of devices and links that replaces built-in values");
-  verb.add_option("--pin", request.pins, "fix a part of the plan: KEY=VALUE, e.g. tensor=8");
-  verb.add_option("--like", request.like, "a well-known layout: ddp, fsdp, zero1, megatron:tp8,pp4, …");
+  verb.add_option("--pin", request.pins, "fix a part of the plan: KEY=VALUE, e.g. tensor=8")->allow_extra_args(false);
+  verb.add_option("--like", request.like, "a well-known layout: ddp, fsdp, zero1, megatron:tp8,pp4, …")
+      ->allow_extra_args(false);
   verb.add_option("--time-limit", request.time_limit, "seconds to search; the gap that is left is printed")
       ->check(CLI::NonNegativeNumber);
 }
