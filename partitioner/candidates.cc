@@ -117,15 +117,21 @@ std::string in_parts(const Problem& problem, int64_t own, int64_t micro) {
 // Why the ranks cannot cut the runs of the model into such micro-batches; empty where they can. A file with a fixed
 // batch takes so many samples at a time, any other all of them.
 std::string misfit(const Problem& problem, const Layout& l) {
-  const int64_t samples = problem.workload->exported_batch;
-  if (samples == 0) {
-    const int64_t own = problem.global_batch / (l.data * l.expert);
-    return problem.workload->whole_runs.empty() || own == l.micro_batch ? "" : in_parts(problem, own, l.micro_batch);
-  }
-  if (problem.global_batch % samples != 0)
+  const int64_t samples = problem.workload->exported_batch, ranks = l.data * l.expert;
+  if (samples != 0 && problem.global_batch % samples != 0)
     return cat("a global batch of ", problem.global_batch, " is not a multiple of the ", samples,
                " samples that the model file takes at a time");
-  const int64_t ranks = l.data * l.expert, runs = problem.global_batch / samples;
+  if (problem.workload->whole_batches) {
+    const int64_t run = samples == 0 ? problem.global_batch : samples;
+    if (ranks * l.micro_batch == run) return "";
+    return cat("batch statistics need a run's ", run, " samples on all ranks at once, found ", ranks,
+               " ranks with a micro-batch of ", l.micro_batch);
+  }
+  if (samples == 0) {
+    const int64_t own = problem.global_batch / ranks;
+    return problem.workload->whole_runs.empty() || own == l.micro_batch ? "" : in_parts(problem, own, l.micro_batch);
+  }
+  const int64_t runs = problem.global_batch / samples;
   for (int64_t slices = std::min(ranks, runs); slices >= 1; --slices) {
     auto shares = [&](const Layout::StageAxes& s) {
       return shares_runs(s.data * s.expert, s.expert, slices, runs, samples);
@@ -175,7 +181,6 @@ std::string invalid(const Problem& problem, const Layout& l) {
     if (problem.compress != Compression::kNone) return "pipedream goes without compress";
     if (l.offload != OffloadMode::kNone) return "pipedream goes without offload";
   }
-  if (w.whole_batches && m > 1) return "batch statistics need the whole batch in one run";
   return misfit(problem, l);
 }
 

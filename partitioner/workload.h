@@ -102,7 +102,7 @@ struct Workload {
   double experts = 0;           // 0: none
   double optimizer_states = 2;  // per parameter element
   double tokens = 1;            // targets of one sample
-  bool whole_batches = false;   // statistics are of the global batch: it is one run
+  bool whole_batches = false;   // statistics are of all samples of a run, which ranks compute at once
   std::string whole_runs;       // why the ranks cannot compute a run in parts, one after another; empty: they can
 
   const UnitWork& unit(size_t k) const { return kinds[static_cast<size_t>(units[k])]; }

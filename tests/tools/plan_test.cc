@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <regex>
 #include <sstream>
 
@@ -43,6 +44,41 @@ TEST_F(PlanCommand, ThePlannedLayoutTrainsAsOneRankDoes) {
     ASSERT_EQ(losses.size(), one.size());
     for (size_t k = 0; k < one.size(); ++k) EXPECT_NEAR(losses[k] / one[k], 1, 1e-5) << k;
   }
+}
+
+// A file of 8 samples at a time and a global batch of four of them: batch norms take a run's 8 at once, on all ranks.
+TEST_F(PlanCommand, RunsWithBatchStatisticsAreSharedByAllRanks) {
+  ASSERT_EQ(run_partita("model resnet --depth 18 --classes 10 --image 32 --batch 8 --with-weights --quiet -o " +
+                        (out_ / "resnet.onnx"))
+                .code,
+            0);
+  const std::string recipe = " --train " + out_.write("resnet.yaml",
+                                                      "loss: {kind: cross_entropy, output: logits, target: target}\n"
+                                                      "optimizer: {kind: sgd, lr: 0.01}\nbatch: {global: 32}\n"
+                                                      "data: {kind: synthetic}\n");
+  auto losses = [&](const std::string& flags) {
+    std::filesystem::remove(out_ / "m.jsonl");
+    Outcome o = run_partita("train " + (out_ / "resnet.onnx") + recipe + " --steps 2 --threads 1 --quiet --metrics " +
+                            (out_ / "m.jsonl") + flags);
+    EXPECT_EQ(o.code, 0) << o.text;
+    return read_losses(out_ / "m.jsonl");
+  };
+  const std::vector<double> one = losses("");
+  ASSERT_EQ(one.size(), 2u);
+  for (const char* pins : {"", " --pin data=4", " --pin data=2"}) {
+    SCOPED_TRACE(pins);
+    Outcome o = run_partita("plan " + (out_ / "resnet.onnx") + recipe + " --cluster " + (out_ / "cluster.yaml") +
+                            " --quiet -o " + (out_ / "plan.json") + pins);
+    ASSERT_EQ(o.code, 0) << o.text;
+    const std::vector<double> planned = losses(" --plan " + (out_ / "plan.json"));
+    ASSERT_EQ(planned.size(), one.size());
+    for (size_t k = 0; k < one.size(); ++k) EXPECT_NEAR(planned[k] / one[k], 1, 1e-4) << k;
+  }
+  Outcome o = run_partita("plan " + (out_ / "resnet.onnx") + recipe + " --cluster " + (out_ / "cluster.yaml") +
+                          " --quiet --pin data=4 --pin micro_batch=8 -o " + (out_ / "plan.json"));
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.text, HasSubstr("batch statistics need a run's 8 samples on all ranks at once, found 4 ranks with a "
+                                "micro-batch of 8"));
 }
 
 TEST_F(PlanCommand, ShardGroupsThatDoNotDivideAreRefused) {
