@@ -13,9 +13,9 @@ namespace partita {
 // statistics and loss of its own. Factors need the number of choices, which is that of the TopK whose result is counted
 // (1 without one). InvalidArgument where no capacity is found, groups are larger than what was exported, or a size
 // cannot be followed through the graph (partitioner/resize_dimensions.h).
-//
-// InvalidArgument where the graph drops tokens: it has experts with a capacity.
-absl::Status check_dropless(const Graph& forward);
 absl::StatusOr<Graph> set_moe_capacity(const Graph& forward, const MoeCapacity& moe);
+
+// InvalidArgument where the forward graph drops tokens: it has experts with a capacity.
+absl::Status check_dropless(const Graph& forward);
 
 }  // namespace partita

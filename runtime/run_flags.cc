@@ -68,12 +68,11 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   auto config = data_config_from_json(manifest["data"]);
   if (!config.ok()) return with_context(config.status(), quote(path));
   o.data = *std::move(config);
-  bool kind_known = manifest["data"].contains("kind");
   if (!data.empty()) {
     o.data.path = data;
     o.data.sources.clear();
   }
-  if (!kind_known && !o.data.path.empty()) o.data.kind = guess_data_kind(o.data.path);
+  if (!manifest["data"].contains("kind") && !o.data.path.empty()) o.data.kind = guess_data_kind(o.data.path);
   if (o.data.path.empty() && o.data.sources.empty() && o.data.kind != DataKind::kSynthetic) {
     return absl::InvalidArgumentError(
         "no data: say --data FILE, or data: {path: …} in train.yaml, or data: {kind: synthetic}");
