@@ -14,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
+#include "fmt/format.h"
 
 namespace partita {
 namespace {

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/cat.h"
+#include "fmt/format.h"
 
 namespace partita {
 namespace {

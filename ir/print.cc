@@ -8,6 +8,7 @@
 
 #include "base/cat.h"
 #include "base/checksum.h"
+#include "fmt/format.h"
 
 namespace partita {
 namespace {

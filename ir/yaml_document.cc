@@ -11,6 +11,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "fmt/format.h"
 
 namespace partita {
 namespace {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
 namespace partita {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/cat.h"
+#include "fmt/format.h"
 #include "partitioner/search.h"
 
 namespace partita {

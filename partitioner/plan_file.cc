@@ -7,6 +7,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "base/text_file.h"
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/plan_views.h"
 

@@ -2,6 +2,7 @@
 
 #include "base/cat.h"
 #include "base/quote.h"
+#include "fmt/format.h"
 #include "ir/recipe.h"
 
 namespace partita {

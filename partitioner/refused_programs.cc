@@ -20,20 +20,19 @@ bool needs_as_much(const Layout& l, const Layout& of) {
          l.micro_batch >= of.micro_batch;
 }
 
-// Bytes that a stage has beside the reserve, and the cost model's count of what it takes of them.
-double room(const Prediction& p, size_t stage) { return p.capacity[stage] - p.memory[stage].reserve; }
+// The cost model's count of what a stage takes beside the reserve.
 double counted(const Prediction& p, size_t stage) { return p.memory[stage].total() - p.memory[stage].reserve; }
 
 }  // namespace
 
 PricedLayout priced(double seconds, const Prediction& p, Layout layout) {
   const size_t worst = static_cast<size_t>(p.worst_stage);
-  return {seconds, room(p, worst) - counted(p, worst), counted(p, worst) / room(p, worst), std::move(layout)};
+  return {seconds, p.room(worst) - counted(p, worst), counted(p, worst) / p.room(worst), std::move(layout)};
 }
 
 void hold_program(Prediction& p, std::vector<double> bytes) {
   p.program_bytes = std::move(bytes);
-  auto over = [&](size_t stage) { return p.program_bytes[stage] - room(p, stage); };
+  auto over = [&](size_t stage) { return p.program_bytes[stage] - p.room(stage); };
   size_t worst = 0;
   for (size_t s = 1; s < p.program_bytes.size(); ++s) {
     if (over(s) > over(worst)) worst = s;
@@ -45,7 +44,7 @@ void hold_program(Prediction& p, std::vector<double> bytes) {
 
 bool is_another_program(const Prediction& p, const std::vector<double>& bytes) {
   for (size_t s = 0; s < bytes.size(); ++s) {
-    if (bytes[s] > kAnotherProgram * std::max(room(p, s), counted(p, s))) return true;
+    if (bytes[s] > kAnotherProgram * std::max(p.room(s), counted(p, s))) return true;
   }
   return false;
 }

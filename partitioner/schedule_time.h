@@ -39,6 +39,8 @@ struct Prediction {
   double bubble_share = 0;
   std::string gradient_algorithm;  // of the sums of gradients: "ring", …
 
+  // Bytes that a stage's device has beside the reserve.
+  double room(size_t stage) const { return capacity[stage] - memory[stage].reserve; }
   // Bytes of the stage that has least room: of its program where it was laid out, else as they are counted.
   double most_memory() const {
     const size_t worst = static_cast<size_t>(worst_stage);

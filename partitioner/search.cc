@@ -13,6 +13,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "partitioner/pinned_cuts.h"
 #include "partitioner/refused_programs.h"
 #include "partitioner/stage_space.h"
@@ -294,8 +295,7 @@ class Search {
 
   // Whether it is over by less than the count may err, so that the compiler is to say.
   bool is_doubtful(const Prediction& p) const {
-    const size_t worst = static_cast<size_t>(p.worst_stage);
-    return options_.lay_out && p.missing_bytes <= kCountError * (p.capacity[worst] - p.memory[worst].reserve);
+    return options_.lay_out && p.missing_bytes <= kCountError * p.room(static_cast<size_t>(p.worst_stage));
   }
 
   // The fastest layout that fits, or may, and the best of each family, of which the first few are replayed.
@@ -443,7 +443,7 @@ std::string explain_missing(const Candidate& c) {
   const size_t worst = static_cast<size_t>(p.worst_stage);
   if (!p.program_bytes.empty() && !p.fits)
     return cat(on_rank(c), "its program needs ", gigabytes(p.program_bytes[worst]), " of the ",
-               gigabytes(p.capacity[worst] - p.memory[worst].reserve), " beside the reserve");
+               gigabytes(p.room(worst)), " beside the reserve");
   const MemoryParts& m = p.memory[static_cast<size_t>(p.worst_stage)];
   std::string text =
       cat("needs ", gigabytes(m.total()), " of ", gigabytes(p.capacity[static_cast<size_t>(p.worst_stage)]),

@@ -8,6 +8,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "ir/print.h"
 #include "passes/allow_tf32.h"
 #include "passes/attach_loss.h"

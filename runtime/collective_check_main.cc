@@ -25,6 +25,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "runtime/collective_check.h"
 #include "runtime/collective_on_device.h"
 #include "runtime/communicator_factory.h"

@@ -6,6 +6,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "fmt/format.h"
 
 namespace partita::runtime {
 namespace {

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/cat.h"
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "runtime/program_check.h"
 

@@ -1,6 +1,7 @@
 #include "runtime/transport.h"
 #include "base/cat.h"
 
+#include "fmt/format.h"
 #include "runtime/collective.h"
 
 namespace partita::runtime {

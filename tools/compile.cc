@@ -10,6 +10,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "codegen/emit_program.h"
+#include "fmt/format.h"
 #include "partitioner/bucket.h"
 #include "partitioner/bucket_gathers.h"
 #include "partitioner/device_profile.h"

@@ -13,6 +13,7 @@
 #include "base/philox.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "frontend/onnx_proto.h"
 
 namespace partita {

@@ -14,6 +14,7 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
 namespace partita::runtime {

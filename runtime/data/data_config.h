@@ -59,8 +59,8 @@ struct DataConfig {
   int64_t sample_offset = 0;
   // The last, incomplete batch is filled up instead of refused: with padding[input] (default 0) in every element.
   bool pad_tail = false;
-  int64_t prefetch = 2;  // batches read ahead, at least one
   std::map<std::string, int64_t> padding;
+  int64_t prefetch = 2;  // batches read ahead, at least one
 
   // Tokens.
   int64_t sequence = 0;  // tokens of a window; 0 = as the graph's input has it

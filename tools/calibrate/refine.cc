@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/cat.h"
+#include "fmt/format.h"
 
 namespace partita {
 namespace {

@@ -8,6 +8,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
 namespace partita {

@@ -14,6 +14,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "oneapi/dnnl/dnnl.h"
 #include "runtime/device.h"

@@ -1,3 +1,4 @@
+#include "fmt/format.h"
 #include "partitioner/explain.h"
 
 #include "base/cat.h"

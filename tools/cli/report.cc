@@ -6,6 +6,7 @@
 #include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/explain.h"
 #include "partitioner/plan_file.h"

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/cat.h"
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/explain.h"
 

@@ -3,6 +3,7 @@
 #include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/plan_file.h"
 #include "tools/cli/chrome_trace.h"
