@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "codegen/loop_nest.h"
-#include "ir/written_part.h"
-#include "partitioner/local_program.h"
-#include "runtime/program.h"
+#include "codegen/nest/loop_nest.h"
+#include "partitioner/localize/local_program.h"
+#include "runtime/program/program.h"
+#include "runtime/program/written_part.h"
 
 namespace partita {
 

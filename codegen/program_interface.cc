@@ -1,6 +1,6 @@
 #include "codegen/program_interface.h"
 
-#include "codegen/placement.h"
+#include "codegen/place_tensors.h"
 
 namespace partita {
 namespace {

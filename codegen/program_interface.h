@@ -1,9 +1,9 @@
 // What a program shows to the outside: its states, inputs and outputs.
 #pragma once
 
-#include "codegen/step_plan.h"
-#include "partitioner/local_program.h"
-#include "runtime/program.h"
+#include "codegen/steps/step_plan.h"
+#include "partitioner/localize/local_program.h"
+#include "runtime/program/program.h"
 
 namespace partita {
 

@@ -4,9 +4,9 @@
 
 #include "base/quote.h"
 #include "base/status.h"
-#include "frontend/importer.h"
-#include "frontend/ort_artifacts.h"
-#include "frontend/training_info.h"
+#include "frontend/import/importer.h"
+#include "frontend/training/ort_artifacts.h"
+#include "frontend/training/training_info.h"
 
 namespace partita {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "frontend/onnx_model.h"
-#include "ir/graph.h"
-#include "ir/training_spec.h"
+#include "frontend/onnx/onnx_model.h"
+#include "ir/graph/graph.h"
+#include "ir/graph/training_spec.h"
 
 namespace partita {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ir/verify.h"
-#include "passes/pass.h"
+#include "ir/graph/verify.h"
+#include "passes/rewrite/pass.h"
 
 namespace partita {
 

@@ -26,9 +26,9 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "runtime/collective_check.h"
-#include "runtime/collective_on_device.h"
-#include "runtime/communicator_factory.h"
+#include "runtime/communicate/collective_check.h"
+#include "runtime/device/collective_on_device.h"
+#include "runtime/launch/communicator_factory.h"
 
 namespace partita::runtime {
 namespace {

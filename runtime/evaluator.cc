@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/status.h"
-#include "runtime/agreement.h"
+#include "runtime/communicate/exchanges.h"
 
 namespace partita::runtime {
 

@@ -6,9 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/collective.h"
-#include "runtime/executor.h"
-#include "runtime/input_stage.h"
+#include "runtime/communicate/collective.h"
+#include "runtime/execute/executor.h"
+#include "runtime/execute/input_stage.h"
 
 namespace partita::runtime {
 

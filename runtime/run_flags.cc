@@ -6,7 +6,7 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/program_image.h"
+#include "runtime/program/program_image.h"
 
 namespace partita::runtime {
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "runtime/data/data_config_json.h"
-#include "runtime/metrics.h"
+#include "runtime/metrics/metrics.h"
 #include "runtime/trainer.h"
 
 namespace partita::runtime {

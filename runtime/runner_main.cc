@@ -13,13 +13,13 @@
 #include "base/fault.h"
 #include "base/mapped_file.h"
 #include "base/status.h"
-#include "runtime/agreement.h"
-#include "runtime/communicator_factory.h"
-#include "runtime/launch_environment.h"
-#include "runtime/placement.h"
-#include "runtime/program_image.h"
+#include "runtime/communicate/exchanges.h"
+#include "runtime/launch/communicator_factory.h"
+#include "runtime/launch/launch_environment.h"
+#include "runtime/launch/stop_signal.h"
+#include "runtime/program/placement.h"
+#include "runtime/program/program_image.h"
 #include "runtime/run_flags.h"
-#include "runtime/stop_signal.h"
 
 namespace partita::runtime {
 namespace {

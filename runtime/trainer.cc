@@ -12,13 +12,13 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/agreement.h"
-#include "runtime/collective_threads.h"
+#include "runtime/checkpoint/state_files.h"
+#include "runtime/communicate/exchanges.h"
 #include "runtime/data/data_config_json.h"
-#include "runtime/device.h"
-#include "runtime/input_stage.h"
-#include "runtime/placement.h"
-#include "runtime/state_files.h"
+#include "runtime/device/device.h"
+#include "runtime/execute/input_stage.h"
+#include "runtime/program/placement.h"
+#include "runtime/transports/collective_threads.h"
 
 namespace partita::runtime {
 namespace {

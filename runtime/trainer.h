@@ -6,12 +6,12 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "runtime/checkpoint.h"
-#include "runtime/collective.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/communicate/collective.h"
 #include "runtime/data/data_source.h"
 #include "runtime/evaluator.h"
-#include "runtime/executor.h"
-#include "runtime/metrics.h"
+#include "runtime/execute/executor.h"
+#include "runtime/metrics/metrics.h"
 
 namespace partita::runtime {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "codegen/llvm/object_code.h"
 #include "codegen/nvptx/device_schedule.h"
-#include "codegen/object_code.h"
 #include "llvm/IR/Module.h"
 
 namespace partita {

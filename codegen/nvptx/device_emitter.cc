@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "codegen/nvptx/device_emitter_parts.h"
+#include "codegen/nvptx/device_emitter_impl.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
-#include "runtime/joint_launches.h"
+#include "runtime/program/batched_launches.h"
 
 namespace partita {
 

@@ -3,13 +3,13 @@
 //
 // Sums go through threads and shuffles in a fixed order, so a result depends on the nest alone.
 //
-// A joint kernel does the work of several launches: its one pointer is to a table (runtime/joint_launches.h) in which
-// each block finds whose it is.
+// A joint kernel does the work of several launches: its one pointer is to a table (runtime/program/batched_launches.h)
+// in which each block finds whose it is.
 #pragma once
 
 #include <string>
 
-#include "codegen/loop_nest.h"
+#include "codegen/nest/loop_nest.h"
 #include "codegen/nvptx/device_schedule.h"
 #include "llvm/IR/Module.h"
 

@@ -1,7 +1,7 @@
 // Passes over the columns of a row, and what they leave: values of the row, and partial results of a unit of rows.
 #include <algorithm>
 
-#include "codegen/nvptx/device_emitter_parts.h"
+#include "codegen/nvptx/device_emitter_impl.h"
 
 namespace partita {
 

@@ -2,7 +2,7 @@
 // between warps, or between the threads of one row where rows lie side by side.
 #include <algorithm>
 
-#include "codegen/nvptx/device_emitter_parts.h"
+#include "codegen/nvptx/device_emitter_impl.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
 
 namespace partita {

@@ -1,6 +1,6 @@
 // Values at a point: of the row, or of one of an element's neighbouring points.
 #include "base/status.h"
-#include "codegen/nvptx/device_emitter_parts.h"
+#include "codegen/nvptx/device_emitter_impl.h"
 
 namespace partita {
 

@@ -7,7 +7,7 @@
 
 #include "base/cat.h"
 #include "codegen/nvptx/device_schedule.h"
-#include "runtime/joint_launches.h"
+#include "runtime/program/batched_launches.h"
 
 namespace partita {
 namespace {

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "base/cat.h"
-#include "frontend/convert_table.h"
+#include "frontend/import/convert_table.h"
 
 namespace partita {
 namespace {

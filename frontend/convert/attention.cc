@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "base/cat.h"
-#include "frontend/convert_table.h"
+#include "frontend/import/convert_table.h"
 
 namespace partita {
 namespace {

@@ -1,7 +1,7 @@
 // Gathers, scatters, one-hot and other operators that index.
 #include "base/cat.h"
 #include "base/quote.h"
-#include "frontend/convert_table.h"
+#include "frontend/import/convert_table.h"
 
 namespace partita {
 namespace {

@@ -1,6 +1,6 @@
 // SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss, ONNX's and ONNX Runtime's.
 #include "base/cat.h"
-#include "frontend/convert_table.h"
+#include "frontend/import/convert_table.h"
 
 namespace partita {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/cat.h"
 #include "base/quote.h"
-#include "frontend/convert_table.h"
+#include "frontend/import/convert_table.h"
 
 namespace partita {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "frontend/onnx_proto.h"
+#include "frontend/onnx/onnx_proto.h"
 
 namespace partita {
 namespace {

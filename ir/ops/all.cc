@@ -1,5 +1,5 @@
 // The list of ops: one line each.
-#include "ir/op_def.h"
+#include "ir/op/op_def.h"
 
 namespace partita {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "ir/literal.h"
-#include "ir/op_def.h"
+#include "ir/op/op_def.h"
+#include "ir/type/literal.h"
 
 namespace partita {
 

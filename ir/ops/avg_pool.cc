@@ -1,6 +1,6 @@
 #include "base/cat.h"
 #include "base/status.h"
-#include "ir/builder.h"
+#include "ir/graph/builder.h"
 #include "ir/ops/window.h"
 
 namespace partita {

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "base/cat.h"
-#include "ir/builder.h"
+#include "ir/graph/builder.h"
 #include "ir/ops/wide.h"
 
 namespace partita {

@@ -1,5 +1,5 @@
 #include "base/status.h"
-#include "ir/builder.h"
+#include "ir/graph/builder.h"
 #include "ir/ops/elementwise.h"
 
 namespace partita {

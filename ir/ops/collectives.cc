@@ -5,7 +5,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "ir/op_def.h"
+#include "ir/op/op_def.h"
 
 namespace partita {
 namespace {

@@ -1,4 +1,4 @@
-#include "ir/builder.h"
+#include "ir/graph/builder.h"
 #include "ir/ops/elementwise.h"
 
 namespace partita {

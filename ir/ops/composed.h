@@ -1,7 +1,7 @@
 // Which ops frameworks run as a chain of single operations: what the planner's cost model asks beside the formula.
 #pragma once
 
-#include "ir/op_def.h"
+#include "ir/op/op_def.h"
 
 namespace partita {
 

@@ -3,7 +3,7 @@
 // gradient of one is made of the other two.
 #include "base/cat.h"
 #include "base/status.h"
-#include "ir/builder.h"
+#include "ir/graph/builder.h"
 #include "ir/ops/window.h"
 
 namespace partita {

@@ -1,7 +1,7 @@
 // Tokens to the places of experts, and what the experts make of them back.
 #include "base/cat.h"
 #include "base/status.h"
-#include "ir/builder.h"
+#include "ir/graph/builder.h"
 #include "ir/ops/indexing.h"
 
 namespace partita {

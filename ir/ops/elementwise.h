@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ir/op_def.h"
+#include "ir/op/op_def.h"
 
 namespace partita {
 

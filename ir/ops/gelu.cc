@@ -1,7 +1,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "ir/builder.h"
+#include "ir/graph/builder.h"
 #include "ir/ops/elementwise.h"
 
 namespace partita {

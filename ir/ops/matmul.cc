@@ -1,6 +1,6 @@
 #include "base/cat.h"
 #include "base/status.h"
-#include "ir/builder.h"
+#include "ir/graph/builder.h"
 
 namespace partita {
 namespace {

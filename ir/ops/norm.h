@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/builder.h"
+#include "ir/graph/builder.h"
 
 namespace partita {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/op_def.h"
+#include "ir/op/op_def.h"
 
 namespace partita {
 

@@ -4,7 +4,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "ir/builder.h"
+#include "ir/graph/builder.h"
 #include "ir/ops/indexing.h"
 
 namespace partita {

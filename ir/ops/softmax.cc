@@ -1,6 +1,6 @@
 #include "ir/ops/softmax.h"
 #include "base/cat.h"
-#include "ir/builder.h"
+#include "ir/graph/builder.h"
 #include "ir/ops/wide.h"
 
 namespace partita {

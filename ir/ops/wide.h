@@ -1,7 +1,7 @@
 // Arithmetic of composites on 16-bit types: statistics, exponentials and sums are kept in f32.
 #pragma once
 
-#include "ir/builder.h"
+#include "ir/graph/builder.h"
 
 namespace partita {
 

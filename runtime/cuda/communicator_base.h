@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "base/cat.h"
-#include "runtime/collective.h"
+#include "runtime/communicate/collective.h"
 #include "runtime/cuda/cuda_device.h"
 
 namespace partita::runtime {

@@ -10,9 +10,9 @@
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/named_kernel.h"
-#include "runtime/gpu_monitor.h"
-#include "runtime/joint_launches.h"
-#include "runtime/params.h"
+#include "runtime/device/gpu_monitor.h"
+#include "runtime/program/batched_launches.h"
+#include "runtime/program/params.h"
 
 namespace partita::runtime {
 namespace {

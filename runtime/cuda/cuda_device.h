@@ -1,4 +1,4 @@
-// A CUDA device as an executor's device (runtime/device.h).
+// A CUDA device as an executor's device (runtime/device/device.h).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,7 +16,7 @@
 #include "runtime/cuda/launch_graphs.h"
 #include "runtime/cuda/library.h"
 #include "runtime/cuda/product_choices.h"
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 #include "runtime/kernels/kernel_request.h"
 
 namespace partita::runtime {

@@ -10,7 +10,7 @@
 
 namespace partita::runtime {
 
-// Bytes, of the operands of steps (runtime/program.h).
+// Bytes, of the operands of steps (runtime/program/program.h).
 inline constexpr uint32_t kOperandAlignment = 64;
 // What is left of it for addresses that are this many bytes apart.
 inline uint32_t alignment_at(int64_t bytes) {

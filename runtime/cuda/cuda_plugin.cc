@@ -1,4 +1,4 @@
-// libpartita_cuda.so: the CUDA back end, loaded at run time so that nothing else needs CUDA (runtime/device.h).
+// libpartita_cuda.so: the CUDA back end, loaded at run time so that nothing else needs CUDA (runtime/device/device.h).
 #include "base/cat.h"
 #include "runtime/cuda/cuda_device.h"
 

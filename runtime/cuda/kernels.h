@@ -1,4 +1,4 @@
-// The CUDA back end's library steps: names, operands and params as runtime/kernel.h has them.
+// The CUDA back end's library steps: names, operands and params as runtime/kernel/kernel.h has them.
 #pragma once
 
 #include "runtime/cuda/cuda_device.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/kernel.h"
+#include "runtime/kernel/kernel.h"
 
 namespace partita::runtime {
 

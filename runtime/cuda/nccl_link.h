@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/collective.h"
+#include "runtime/communicate/collective.h"
 #include "runtime/cuda/library.h"
 
 namespace partita::runtime {

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/box.h"
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/box.h"
 #include "runtime/data/sample_reader.h"
-#include "runtime/npz.h"
+#include "runtime/files/npz.h"
 
 namespace partita::runtime {
 namespace {

@@ -1,8 +1,8 @@
 #include "absl/strings/ascii.h"
+#include "base/box.h"
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/box.h"
 #include "runtime/data/sample_reader.h"
 
 namespace partita::runtime {

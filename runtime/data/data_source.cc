@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <set>
 
+#include "base/box.h"
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/box.h"
 #include "runtime/data/permutation.h"
 
 namespace partita::runtime {

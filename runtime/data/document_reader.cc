@@ -7,10 +7,10 @@
 #include <memory>
 
 #include "absl/strings/ascii.h"
+#include "base/box.h"
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/box.h"
 #include "runtime/data/sample_reader.h"
 #include "runtime/data/token_stream.h"
 

@@ -4,11 +4,11 @@
 #include <optional>
 
 #include "absl/strings/numbers.h"
+#include "base/box.h"
 #include "base/cat.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/box.h"
 #include "runtime/data/sample_reader.h"
 
 namespace partita::runtime {

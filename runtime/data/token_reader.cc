@@ -4,10 +4,10 @@
 #include <cstring>
 #include <memory>
 
+#include "base/box.h"
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/box.h"
 #include "runtime/data/sample_reader.h"
 #include "runtime/data/token_stream.h"
 

@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/box.h"
 #include "base/cat.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/box.h"
 
 namespace partita::runtime {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/data/data_config.h"
-#include "runtime/npy.h"
+#include "runtime/files/npy.h"
 
 namespace partita::runtime {
 

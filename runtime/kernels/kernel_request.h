@@ -11,12 +11,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/box.h"
 #include "base/cat.h"
 #include "base/float16.h"
 #include "base/status.h"
-#include "runtime/box.h"
-#include "runtime/kernel.h"
-#include "runtime/params.h"
+#include "runtime/kernel/kernel.h"
+#include "runtime/program/params.h"
 
 namespace partita::runtime {
 

@@ -8,7 +8,7 @@
 #include "base/checksum.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace partita {
 namespace {

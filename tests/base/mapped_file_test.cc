@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace partita {
 namespace {

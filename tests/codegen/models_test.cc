@@ -3,9 +3,9 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "passes/build_backward.h"
-#include "passes/clean_up.h"
-#include "tests/codegen/interpreter.h"
+#include "passes/rewrite/clean_up.h"
+#include "passes/training/build_backward.h"
+#include "tests/codegen/support/interpreter.h"
 
 namespace partita {
 namespace {

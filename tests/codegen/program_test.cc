@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "base/cat.h"
-#include "runtime/program_check.h"
-#include "tests/codegen/interpreter.h"
+#include "runtime/program/program_check.h"
+#include "tests/codegen/support/interpreter.h"
 
 namespace partita {
 namespace {

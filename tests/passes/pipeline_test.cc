@@ -2,9 +2,9 @@
 
 #include <filesystem>
 
-#include "passes/choose_attention.h"
-#include "tests/passes/spelling.h"
-#include "tests/temp_folder.h"
+#include "passes/forward/choose_attention.h"
+#include "tests/passes/support/spelling.h"
+#include "tests/support/temp_folder.h"
 
 namespace partita {
 namespace {

@@ -13,12 +13,12 @@
 #include "base/checksum.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/npz.h"
-#include "runtime/program_image.h"
+#include "runtime/files/npz.h"
+#include "runtime/files/safetensors.h"
+#include "runtime/program/program_image.h"
 #include "runtime/run_flags.h"
-#include "runtime/safetensors.h"
-#include "tests/runtime/program_samples.h"
-#include "tests/temp_folder.h"
+#include "tests/runtime/support/program_samples.h"
+#include "tests/support/temp_folder.h"
 
 namespace partita::runtime {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/kernel.h"
+#include "runtime/kernel/kernel.h"
 #include "tools/calibrate/rank_team.h"
 
 namespace partita {

@@ -18,7 +18,7 @@
 #include "tools/calibrate/kernel_rates.h"
 #include "tools/calibrate/link_rates.h"
 #include "tools/calibrate/probe.h"
-#include "tools/local_gpus.h"
+#include "tools/machine/local_gpus.h"
 
 namespace partita {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "partitioner/profile_text.h"
+#include "partitioner/planner/cluster/write_profile.h"
 
 namespace partita {
 

@@ -1,7 +1,7 @@
 // The cost model's time of a training step by classes of work, beside which a measured run's can be held.
 #pragma once
 
-#include "partitioner/schedule_time.h"
+#include "partitioner/planner/cost/cost_model.h"
 #include "tools/calibrate/measured_run.h"
 
 namespace partita {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "partitioner/device_profile.h"
+#include "partitioner/planner/cluster/device_profile.h"
 #include "tools/calibrate/kernel_times.h"
 
 namespace partita {

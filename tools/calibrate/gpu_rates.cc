@@ -8,7 +8,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "partitioner/compute_cost.h"
+#include "partitioner/planner/rates/kernel_time.h"
 #include "tools/calibrate/bound_kernel.h"
 #include "tools/calibrate/kernel_times.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "partitioner/device_profile.h"
+#include "partitioner/planner/cluster/device_profile.h"
 #include "tools/calibrate/convolution_rates.h"
 #include "tools/calibrate/rank_team.h"
 

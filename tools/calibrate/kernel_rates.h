@@ -1,7 +1,7 @@
 // Rates of the runtime's library kernels, as parts of a device profile.
 #pragma once
 
-#include "partitioner/device_profile.h"
+#include "partitioner/planner/cluster/device_profile.h"
 #include "tools/calibrate/rank_team.h"
 
 namespace partita {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "partitioner/collective_cost.h"
+#include "partitioner/planner/rates/collective_time.h"
 #include "tools/calibrate/bound_kernel.h"
 
 namespace partita {

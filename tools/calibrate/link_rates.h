@@ -1,9 +1,10 @@
-// Collectives between the ranks of this host, fitted to the link that partitioner/collective_cost prices them by.
+// Collectives between the ranks of this host, fitted to the link that partitioner/planner/rates/collective_time prices
+// them by.
 #pragma once
 
 #include <vector>
 
-#include "partitioner/device_profile.h"
+#include "partitioner/planner/cluster/device_profile.h"
 #include "tools/calibrate/rank_team.h"
 
 namespace partita {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "partitioner/candidates.h"
+#include "partitioner/planner/space/layout_space.h"
 #include "tools/calibrate/measured_run.h"
 
 namespace partita {

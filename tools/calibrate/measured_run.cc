@@ -12,7 +12,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
-#include "runtime/step_profile.h"
+#include "runtime/execute/step_profile.h"
 
 namespace partita {
 namespace {

@@ -1,4 +1,5 @@
-// What a measured run says: the trace that `--profile` writes (runtime/step_profile.h), step by step of the program.
+// What a measured run says: the trace that `--profile` writes (runtime/execute/step_profile.h), step by step of the
+// program.
 #pragma once
 
 #include <array>

@@ -8,14 +8,14 @@
 #include "base/mapped_file.h"
 #include "base/status.h"
 #include "base/temporary_folder.h"
-#include "frontend/recipe.h"
-#include "runtime/program_image.h"
+#include "ir/recipe/read_recipe.h"
+#include "runtime/program/program_image.h"
 #include "runtime/run_flags.h"
 #include "runtime/trainer.h"
-#include "tools/compile.h"
-#include "tools/cuda_toolkit.h"
-#include "tools/plan.h"
-#include "tools/write_bundle.h"
+#include "tools/flow/compile.h"
+#include "tools/flow/plan.h"
+#include "tools/flow/write_bundle.h"
+#include "tools/machine/cuda_toolkit.h"
 
 namespace partita {
 namespace {

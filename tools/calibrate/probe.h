@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "frontend/generate/graph_writer.h"
-#include "partitioner/cluster.h"
-#include "partitioner/workload.h"
+#include "partitioner/planner/cluster/cluster.h"
+#include "partitioner/planner/workload/workload.h"
 #include "tools/calibrate/measured_run.h"
 
 namespace partita {

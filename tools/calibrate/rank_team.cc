@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "runtime/collective_threads.h"
+#include "runtime/transports/collective_threads.h"
 
 namespace partita {
 namespace {

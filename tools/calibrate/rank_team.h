@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "runtime/collective.h"
-#include "runtime/device.h"
+#include "runtime/communicate/collective.h"
+#include "runtime/device/device.h"
 
 namespace partita {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "partitioner/cluster.h"
+#include "partitioner/planner/cluster/cluster.h"
 #include "tools/calibrate/class_time.h"
 #include "tools/calibrate/measured_groups.h"
 

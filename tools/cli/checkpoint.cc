@@ -4,20 +4,20 @@
 #include <filesystem>
 
 #include "base/atomic_file.h"
+#include "base/box.h"
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "frontend/export_weights.h"
-#include "frontend/recipe.h"
+#include "frontend/onnx/export_weights.h"
+#include "ir/recipe/read_recipe.h"
 #include "nlohmann/json.hpp"
-#include "runtime/box.h"
-#include "runtime/checkpoint_reader.h"
-#include "runtime/checkpoint_writer.h"
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/checkpoint/module_files.h"
 #include "runtime/data/convert.h"
-#include "runtime/module_files.h"
-#include "runtime/safetensors.h"
-#include "runtime/tensor_checksum.h"
+#include "runtime/files/safetensors.h"
+#include "runtime/files/tensor_checksum.h"
 #include "tools/cli/command.h"
 
 namespace partita {

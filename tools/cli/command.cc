@@ -9,11 +9,11 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "frontend/pins.h"
-#include "frontend/recipe.h"
+#include "ir/recipe/pins.h"
+#include "ir/recipe/read_recipe.h"
 #include "nlohmann/json.hpp"
-#include "partitioner/plan_file.h"
-#include "tools/cuda_toolkit.h"
+#include "partitioner/planner/report/plan_file.h"
+#include "tools/machine/cuda_toolkit.h"
 
 namespace partita {
 

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/run_flags.h"
-#include "tools/compile.h"
+#include "tools/flow/compile.h"
 
 namespace partita {
 

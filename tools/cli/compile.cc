@@ -1,7 +1,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "tools/cli/command.h"
-#include "tools/write_bundle.h"
+#include "tools/flow/write_bundle.h"
 
 namespace partita {
 

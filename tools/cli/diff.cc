@@ -1,7 +1,7 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
-#include "partitioner/explain.h"
-#include "partitioner/plan_file.h"
+#include "partitioner/planner/report/explain.h"
+#include "partitioner/planner/report/plan_file.h"
 #include "tools/cli/command.h"
 
 namespace partita {

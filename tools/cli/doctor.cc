@@ -17,12 +17,12 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "oneapi/dnnl/dnnl.h"
-#include "runtime/device.h"
-#include "runtime/gpu_monitor.h"
-#include "runtime/plugin.h"
+#include "runtime/device/device.h"
+#include "runtime/device/gpu_monitor.h"
+#include "runtime/launch/plugin.h"
 #include "tools/calibrate/calibrate.h"
 #include "tools/cli/command.h"
-#include "tools/cuda_toolkit.h"
+#include "tools/machine/cuda_toolkit.h"
 
 namespace partita {
 namespace {

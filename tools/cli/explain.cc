@@ -1,13 +1,13 @@
+#include "partitioner/planner/report/explain.h"
 #include "fmt/format.h"
-#include "partitioner/explain.h"
 
 #include "base/cat.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
-#include "partitioner/plan_file.h"
-#include "partitioner/sweep.h"
+#include "partitioner/planner/report/plan_file.h"
+#include "partitioner/planner/report/sweep.h"
 #include "tools/cli/command.h"
-#include "tools/plan.h"
+#include "tools/flow/plan.h"
 
 namespace partita {
 namespace {

@@ -4,9 +4,9 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "frontend/recipe.h"
+#include "ir/recipe/read_recipe.h"
 #include "tools/cli/command.h"
-#include "tools/factor_report.h"
+#include "tools/flow/factor_report.h"
 
 namespace partita {
 namespace {
@@ -16,13 +16,14 @@ constexpr const char* kPage =
     "Made by `partita factors --markdown MODEL…`. Each row is a part of a model found by structure; each column a way "
     "to "
     "split it. The one transformation\n"
-    "(`partitioner/localize.h`) is run on the training graph with just that split pinned, over 2 ranks or the smallest "
+    "(`partitioner/localize/localize.h`) is run on the training graph with just that split pinned, over 2 ranks or the "
+    "smallest "
     "number that divides the factor, and every\n"
     "collective that it inserts is counted: all-reduce, all-gather, reduce-scatter, all-to-all of activations as "
     "forward "
     "+ backward; `rows`: all-reduces of one number\n"
     "per row; `gradients`: reductions of parameters' gradients; `update`: gathers before the update. \"yes\": no more "
-    "than the textbook has (`partitioner/factor_table.h`).\n"
+    "than the textbook has (`partitioner/audit/factor_table.h`).\n"
     "A dash: the split does not apply. Blocks that repeat are analysed once; `times` says how many there are. \"rest "
     "of "
     "the model\" is all that stands in no row above.\n\n";

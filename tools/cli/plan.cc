@@ -9,12 +9,12 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
-#include "partitioner/explain.h"
-#include "partitioner/plan_file.h"
-#include "partitioner/profile_text.h"
+#include "partitioner/planner/cluster/write_profile.h"
+#include "partitioner/planner/report/explain.h"
+#include "partitioner/planner/report/plan_file.h"
 #include "tools/calibrate/refine.h"
 #include "tools/cli/command.h"
-#include "tools/plan.h"
+#include "tools/flow/plan.h"
 
 namespace partita {
 namespace {

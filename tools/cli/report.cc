@@ -8,13 +8,13 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
-#include "partitioner/explain.h"
-#include "partitioner/plan_file.h"
+#include "partitioner/planner/report/explain.h"
+#include "partitioner/planner/report/plan_file.h"
 #include "tools/calibrate/class_time.h"
 #include "tools/calibrate/measured_groups.h"
 #include "tools/cli/command.h"
-#include "tools/cli/report_traffic.h"
-#include "tools/plan.h"
+#include "tools/flow/plan.h"
+#include "tools/page/report_traffic.h"
 
 namespace partita {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "runtime/placement.h"
-#include "runtime/program_image.h"
-#include "runtime/stop_signal.h"
-#include "runtime/supervisor.h"
+#include "runtime/launch/stop_signal.h"
+#include "runtime/launch/supervisor.h"
+#include "runtime/program/placement.h"
+#include "runtime/program/program_image.h"
 #include "tools/cli/command.h"
 #include "tools/verify/certificate.h"
 

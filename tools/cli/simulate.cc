@@ -5,9 +5,9 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
-#include "partitioner/plan_file.h"
-#include "tools/cli/chrome_trace.h"
+#include "partitioner/planner/report/plan_file.h"
 #include "tools/cli/command.h"
+#include "tools/page/chrome_trace.h"
 
 namespace partita {
 namespace {

@@ -1,11 +1,11 @@
-#include "partitioner/sweep.h"
+#include "partitioner/planner/report/sweep.h"
 
 #include <algorithm>
 
 #include "base/atomic_file.h"
 #include "base/status.h"
 #include "tools/cli/command.h"
-#include "tools/plan.h"
+#include "tools/flow/plan.h"
 
 namespace partita {
 namespace {

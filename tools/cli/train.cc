@@ -4,15 +4,15 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "base/temporary_folder.h"
-#include "frontend/recipe.h"
-#include "runtime/device.h"
-#include "runtime/plugin.h"
+#include "ir/recipe/read_recipe.h"
+#include "runtime/device/device.h"
+#include "runtime/launch/plugin.h"
 #include "tools/cli/command.h"
 #include "tools/cli/find_rate.h"
-#include "tools/cuda_toolkit.h"
-#include "tools/local_gpus.h"
-#include "tools/plan.h"
-#include "tools/write_bundle.h"
+#include "tools/flow/plan.h"
+#include "tools/flow/write_bundle.h"
+#include "tools/machine/cuda_toolkit.h"
+#include "tools/machine/local_gpus.h"
 
 namespace partita {
 namespace {

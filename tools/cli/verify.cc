@@ -3,7 +3,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "tools/cli/command.h"
-#include "tools/numeric_check.h"
+#include "tools/flow/numeric_check.h"
 #include "tools/verify/certificate.h"
 
 namespace partita {

@@ -11,15 +11,15 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
+#include "tools/verify/bundle/pad_serial.h"
 #include "tools/verify/check_evaluation.h"
-#include "tools/verify/check_graph.h"
-#include "tools/verify/check_stages.h"
-#include "tools/verify/check_steps.h"
-#include "tools/verify/check_versions.h"
-#include "tools/verify/differs.h"
-#include "tools/verify/join_stages.h"
-#include "tools/verify/pad_serial.h"
-#include "tools/verify/undo_compression.h"
+#include "tools/verify/graph/check_graph.h"
+#include "tools/verify/layout/mismatch.h"
+#include "tools/verify/stages/check_stages.h"
+#include "tools/verify/stages/join_stages.h"
+#include "tools/verify/steps/check_steps.h"
+#include "tools/verify/steps/check_versions.h"
+#include "tools/verify/undo/undo_compression.h"
 
 namespace partita::verifier {
 namespace {

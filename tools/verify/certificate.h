@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/verify/bundle.h"
+#include "tools/verify/bundle/bundle.h"
 
 namespace partita::verifier {
 

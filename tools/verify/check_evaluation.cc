@@ -4,8 +4,8 @@
 
 #include "base/quote.h"
 #include "base/status.h"
-#include "tools/verify/differs.h"
-#include "tools/verify/layout.h"
+#include "tools/verify/layout/layout.h"
+#include "tools/verify/layout/mismatch.h"
 
 namespace partita::verifier {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "tools/verify/bundle.h"
+#include "tools/verify/bundle/bundle.h"
 
 namespace partita::verifier {
 

@@ -1,0 +1,35 @@
+// Nests to machine code: LLVM functions, optimized and linked (lld, in process) into one shared object that needs
+// nothing but libm's symbols from its process.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "codegen/nest/loop_nest.h"
+
+namespace llvm {
+class Module;
+}
+
+namespace partita {
+
+struct NamedNest {
+  std::string name;  // a C identifier
+  const LoopNest* nest = nullptr;
+  bool joint = false;  // a GPU's: for several launches at once (codegen/nvptx/device_emitter.h)
+};
+
+// `cpu`: "host", or an LLVM name such as "x86-64-v3", "x86-64-v4". InvalidArgument where LLVM does not know it or it
+// has no FMA.
+absl::StatusOr<std::vector<uint8_t>> compile_nests(std::span<const NamedNest> nests, const std::string& cpu);
+
+// Any module of functions, likewise; it gets this target.
+absl::StatusOr<std::vector<uint8_t>> compile_module(llvm::Module& module, const std::string& cpu);
+
+// "x86-64-v4" and the like for "host": what Program::target says.
+std::string target_name(const std::string& cpu);
+
+}  // namespace partita

@@ -1,0 +1,262 @@
+// 1. Items of the fused graph become steps; a collective's wait goes right before the first step that touches its
+// result.
+// 2. Values get buffers: a state's next value the state's own where nobody needs the old one any more, results the
+// buffer
+//    of an operand that dies with the step (where the nest allows it), operands of a joint collective one buffer
+//    together.
+// 3. What is left of the arena is laid out by lifetimes.
+#include "codegen/steps/step_plan.h"
+
+#include <algorithm>
+
+#include "codegen/steps/step_planner.h"
+
+namespace partita {
+
+using runtime::Region;
+using runtime::StepKind;
+
+StepPlanner::StepPlanner(const CodeGraph& code, const PlanOptions& options, std::vector<FusedItem> items)
+    : code_(code),
+      graph_(code.graph),
+      options_(options),
+      slots_(slots_of(options.order)),
+      is_output_(graph_.values.size(), false),
+      next_of_(graph_.values.size(), 0),
+      slot_of_(graph_.values.size()),
+      bundle_(graph_.values.size()),
+      same_(graph_.values.size(), kNoValue),
+      copied_from_(graph_.values.size(), false) {
+  plan_.items = std::move(items);
+  plan_.order = options.order;
+  for (const GraphOutput& o : graph_.outputs) is_output_[code_.storage(o.value)] = true;
+  for (const State& s : graph_.states) {
+    if (s.next != kNoValue) ++next_of_[code_.storage(s.next)];
+  }
+}
+
+StepPlan StepPlanner::run() {
+  make_outside_buffers();
+  make_steps();
+  make_outboxes();
+  place_waits();
+  if (options_.together) bring_together();
+  index_steps();
+  if (options_.in_place) join_accumulations();
+  choose_bundles();
+  choose_states();
+  if (options_.in_place) reduce_sums_in_place();
+  if (options_.in_place) share_in_place();
+  insert_copies();
+  make_buffers();
+  make_interface();
+  finish_lifetimes();
+  lay_out();
+  return std::move(plan_);
+}
+
+StepPlanner::Use StepPlanner::use_of(ValueId v) const {
+  return v == kNoValue ? Use{{}, 0, true} : Use{graph_.type(v), code_.storage(v), false};
+}
+
+void StepPlanner::make_steps() {
+  for (size_t k = 0; k < plan_.items.size(); ++k) {
+    if (plan_.items[k].fused) {
+      add_nests(static_cast<int>(k));
+    } else {
+      add_node(static_cast<int>(k));
+    }
+  }
+}
+
+void StepPlanner::add_nests(int k) {
+  const FusedItem& item = plan_.items[k];
+  int first = static_cast<int>(temporaries_.size());
+  for (const TensorType& t : item.code.temporaries) new_temporary(t, arena_of(item.nodes[0]));
+  for (const BuiltNest& built : item.code.nests) {
+    Draft d;
+    d.item = k;
+    // Named after the last node of the group, which the others lead to.
+    d.step = {.kind = StepKind::kKernel,
+              .segment = item.segment,
+              .phase = item.phase,
+              .node = item.nodes.back(),
+              .nest = &built.nest,
+              .inputs = built.nest.inputs};
+    for (const NestOperand& o : built.operands) {
+      bool value = o.value != kNoValue;
+      d.uses.push_back({value ? graph_.type(o.value) : temporaries_[first + o.temporary].type,
+                        value ? o.value : -1 - (first + o.temporary), false});
+    }
+    drafts_.push_back(std::move(d));
+  }
+}
+
+void StepPlanner::add_node(int k) {
+  const FusedItem& item = plan_.items[k];
+  const Node& node = graph_.nodes[item.nodes[0]];
+  const NodeRole role = code_.roles[item.nodes[0]];
+  Draft d;
+  d.item = k;
+  d.step = {.kind = role == NodeRole::kCollective ? StepKind::kCollectiveStart
+                    : role == NodeRole::kCopy     ? StepKind::kCopy
+                                                  : StepKind::kLibrary,
+            .segment = item.segment,
+            .phase = item.phase,
+            .node = item.nodes[0],
+            .name = role == NodeRole::kCopy ? "" : std::string(node.op->name)};
+  for (ValueId v : node.inputs) d.uses.push_back(use_of(v));
+  d.step.inputs = static_cast<int>(d.uses.size());
+  for (ValueId v : node.outputs) d.uses.push_back(use_of(v));
+  drafts_.push_back(std::move(d));
+}
+
+bool StepPlanner::reads_result(const Draft& reader, const Draft& start) {
+  for (const Use& u : reader.uses) {
+    for (size_t r = static_cast<size_t>(start.step.inputs); r < start.uses.size(); ++r) {
+      if (!u.absent && u.id == start.uses[r].id) return true;
+    }
+  }
+  return false;
+}
+
+// A message of a micro-batch is put into an outbox, which holds as many as may be under way, and leaves from there: its
+// value's memory is free again, and the stage goes on before its neighbour takes the message up. The k-th messages that
+// phases send in a channel share an outbox.
+void StepPlanner::make_outboxes() {
+  std::map<std::pair<int64_t, int>, int> outboxes;  // by channel and place in the phase -> its temporary
+  std::map<int64_t, int> sent;                      // by channel, in this phase
+  for (size_t k = 0; k < drafts_.size(); ++k) {
+    PlanStep& s = drafts_[k].step;
+    if (k > 0 && (s.segment != drafts_[k - 1].step.segment || s.phase != drafts_[k - 1].step.phase)) sent.clear();
+    const Attrs* attrs = s.kind == StepKind::kCollectiveStart ? &graph_.nodes[s.node].attrs : nullptr;
+    if (attrs == nullptr || !attrs->has("in_flight")) continue;
+    const int64_t channel = attrs->i("channel", 0), padded = (byte_size(drafts_[k].uses[0].type) + 63) / 64 * 64;
+    const auto [at, fresh] = outboxes.try_emplace({channel, sent[channel]++}, static_cast<int>(outboxes.size()));
+    s.outbox = at->second;
+    if (fresh) outboxes_.push_back(new_temporary({DType::kU8, {attrs->i("in_flight"), 0}}, Region::kArena));
+    Temporary& box = temporaries_[outboxes_[s.outbox]];
+    box.outbox = true;
+    box.type.shape[1] = std::max(box.type.shape[1], padded);
+  }
+  for (Draft& d : drafts_) {
+    if (d.step.outbox < 0) continue;
+    const int box = outboxes_[d.step.outbox];
+    d.uses.push_back({temporaries_[box].type, -1 - box, false});
+  }
+}
+
+// The wait stands before the first step that reads the result; at the end of the phase where none does, or where the
+// phase runs again before one does. Nothing waits for what leaves an outbox. What a reduce-scatter reads is as large as
+// all its ranks' results, and is held until the wait: two of a phase are under way at most.
+void StepPlanner::place_waits() {
+  auto together = [&](size_t a, size_t b) {
+    return drafts_[a].step.segment == drafts_[b].step.segment && drafts_[a].step.phase == drafts_[b].step.phase;
+  };
+  std::map<size_t, std::vector<size_t>> before;  // draft -> starts to wait for
+  std::map<size_t, bool> at_end;                 // per start
+  for (size_t k = 0; k < drafts_.size(); ++k) {
+    if (drafts_[k].step.kind != StepKind::kCollectiveStart || drafts_[k].step.outbox >= 0) continue;
+    Segment segment = drafts_[k].step.segment;
+    size_t end = k + 1, reader = k + 1;
+    while (end < drafts_.size() && together(end, k)) ++end;
+    bool sends = drafts_[k].uses.size() == static_cast<size_t>(drafts_[k].step.inputs);
+    while (reader < drafts_.size() && !reads_result(drafts_[reader], drafts_[k])) ++reader;
+    if (drafts_[k].step.name == "reduce_scatter") {
+      size_t next = k;
+      for (int later = 0; later < 2 && next < end; ++later) {
+        do ++next;
+        while (next < end &&
+               !(drafts_[next].step.kind == StepKind::kCollectiveStart && drafts_[next].step.name == "reduce_scatter"));
+      }
+      if (next < end) reader = std::min(reader, next);
+    }
+    bool repeated = !sends && options_.micro_batches > 1 && is_repeated(segment);
+    at_end[k] = reader >= end && (reader == drafts_.size() || repeated);
+    before[at_end[k] ? end : reader].push_back(k);
+  }
+  std::vector<Draft> all;
+  std::vector<int> now(drafts_.size(), -1);
+  for (size_t k = 0; k <= drafts_.size(); ++k) {
+    // What a phase waits for at its end stands before what the next one's first step waits for.
+    std::stable_partition(before[k].begin(), before[k].end(), [&](size_t start) { return at_end[start]; });
+    for (size_t start : before[k]) {
+      const PlanStep& s = now[start] < 0 ? drafts_[start].step : all[now[start]].step;
+      Draft wait;
+      wait.step = {.kind = StepKind::kCollectiveWait,
+                   .segment = at_end[start] ? s.segment : drafts_[k].step.segment,
+                   .phase = at_end[start] ? s.phase : drafts_[k].step.phase,
+                   .node = s.node,
+                   .name = s.name,
+                   .waits_for = static_cast<int>(start)};
+      all.push_back(std::move(wait));
+    }
+    if (k == drafts_.size()) break;
+    now[k] = static_cast<int>(all.size());
+    all.push_back(std::move(drafts_[k]));
+  }
+  for (Draft& d : all) {
+    if (d.step.waits_for >= 0) d.step.waits_for = now[d.step.waits_for];
+  }
+  drafts_ = std::move(all);
+}
+
+// Lifetimes of values, and what else follows from the steps' places.
+void StepPlanner::index_steps() {
+  value_spans_.assign(graph_.values.size(), {});
+  temporary_spans_.assign(temporaries_.size(), {});
+  drafts_of_item_.assign(plan_.items.size(), {});
+  last_training_ = last_repeated_ = -1;
+  for (int at = 0; at < static_cast<int>(drafts_.size()); ++at) {
+    const Draft& d = drafts_[at];
+    if (d.step.segment != Segment::kEvaluation) last_training_ = at;
+    if (is_repeated(d.step.segment) || d.step.segment == Segment::kPrologue) last_repeated_ = at;
+    if (d.item >= 0) drafts_of_item_[d.item].push_back(at);
+    for (size_t u = 0; u < d.uses.size(); ++u) {
+      if (d.uses[u].absent) continue;
+      Span& s = span_of(d.uses[u].id);
+      s.birth = std::min(s.birth, at);
+      s.death = std::max(s.death, at);
+      if (static_cast<int>(u) < d.step.inputs) s.readers.push_back(at);
+    }
+    if (d.step.kind != StepKind::kCollectiveWait) continue;
+    for (const Use& u : drafts_[d.step.waits_for].uses) span_of(u.id).death = span_of(u.id).held = at;
+  }
+  int end = static_cast<int>(drafts_.size()) - 1;
+  for (size_t v = 0; v < value_spans_.size(); ++v) {
+    Span& s = value_spans_[v];
+    if (s.birth == INT_MAX || !is_computed(static_cast<ValueId>(v))) continue;
+    Segment born = drafts_[s.birth].step.segment;
+    // What the prologue leaves is read by every micro-batch. What a collective of its holds until the first of them
+    // waits is not.
+    const int last_read = s.readers.empty() ? s.birth : s.readers.back();
+    bool read_again = born == Segment::kPrologue && drafts_[last_read].step.segment != Segment::kPrologue;
+    if (options_.micro_batches > 1 && read_again) s.death = std::max(s.death, last_repeated_);
+    if (is_output_[v]) s.death = std::max(s.death, born == Segment::kEvaluation ? end : last_training_);
+  }
+  for (size_t t = 0; t < temporaries_.size(); ++t) {
+    if (temporaries_[t].to_the_end) temporary_spans_[t].death = last_training_;
+  }
+}
+
+// Drops drafts of kernels that have lost their nests.
+void StepPlanner::remove_gone() {
+  std::vector<int> now;
+  std::vector<Draft> all;
+  for (Draft& d : drafts_) {
+    now.push_back(static_cast<int>(all.size()));
+    if (d.step.kind != StepKind::kKernel || d.step.nest != nullptr) all.push_back(std::move(d));
+  }
+  for (Draft& d : all) {
+    if (d.step.waits_for >= 0) d.step.waits_for = now[d.step.waits_for];
+  }
+  drafts_ = std::move(all);
+  index_steps();
+}
+
+StepPlan make_step_plan(CodeGraph& code, const PlanOptions& options) {
+  std::vector<FusedItem> items = fuse(code, options.fusion);
+  return StepPlanner(code, options, std::move(items)).run();
+}
+
+}  // namespace partita

@@ -1,0 +1,310 @@
+// Buffers and where they lie.
+#include <algorithm>
+#include <cstring>
+
+#include "base/checksum.h"
+#include "codegen/steps/arena.h"
+#include "codegen/steps/step_planner.h"
+
+namespace partita {
+
+using runtime::Region;
+using runtime::StepKind;
+
+namespace {
+
+bool is_arena(Region region) { return region == Region::kArena || region == Region::kHostArena; }
+
+}  // namespace
+
+int StepPlanner::new_buffer(Region region, int64_t bytes, int64_t offset) {
+  plan_.buffers.push_back({region, offset, bytes});
+  return static_cast<int>(plan_.buffers.size()) - 1;
+}
+
+// At the end of a region whose buffers live as long as it.
+int StepPlanner::new_fixed(Region region, int64_t bytes) {
+  int64_t& end = plan_.region_bytes[static_cast<int>(region)];
+  int b = new_buffer(region, bytes, end);
+  end += (bytes + 63) / 64 * 64;
+  return b;
+}
+
+Region StepPlanner::arena_of(NodeId node) const {
+  return options_.host_arena && graph_.nodes[node].device == DeviceKind::kHost ? Region::kHostArena : Region::kArena;
+}
+
+int StepPlanner::new_temporary(const TensorType& type, Region region, bool to_the_end) {
+  temporaries_.push_back({type, region, to_the_end});
+  return static_cast<int>(temporaries_.size()) - 1;
+}
+
+void StepPlanner::make_outside_buffers() {
+  auto fixed = [&](ValueId v, Region region) { slot_of_[v] = {new_fixed(region, byte_size(graph_.type(v))), 0}; };
+  for (const GraphInput& in : graph_.inputs) fixed(in.value, Region::kInput);
+  for (size_t k = 0; k < graph_.states.size(); ++k) {
+    bool host = k < options_.host_states.size() && options_.host_states[k];
+    fixed(graph_.states[k].value, host ? Region::kHostState : Region::kState);
+  }
+}
+
+// Constants get a place when something reads them from memory; equal ones share it.
+StepPlanner::Slot StepPlanner::constant_slot(ValueId v) {
+  const Literal& literal = *code_.literals[v];
+  auto bytes = literal.bytes();
+  uint64_t hash = checksum64(bytes);
+  for (auto [at, end] = constants_by_hash_.equal_range(hash); at != end; ++at) {
+    auto other = plan_.constants[at->second].second->bytes();
+    if (std::equal(bytes.begin(), bytes.end(), other.begin(), other.end()))
+      return {plan_.constants[at->second].first, 0};
+  }
+  int b = new_fixed(Region::kConstant, static_cast<int64_t>(bytes.size()));
+  constants_by_hash_.emplace(hash, plan_.constants.size());
+  plan_.constants.emplace_back(b, &literal);
+  return {b, 0};
+}
+
+int StepPlanner::end_of(Segment segment, int32_t phase) const {
+  auto until = [&](const PlanStep& s) { return s.segment < segment || (s.segment == segment && s.phase <= phase); };
+  int end = 0;
+  while (end < static_cast<int>(drafts_.size()) && until(drafts_[end].step)) ++end;
+  return end;
+}
+
+// Copies into bundles before their collective, and into states.
+void StepPlanner::insert_copies() {
+  std::map<int, std::vector<Draft>> before;
+  for (const Bundle& b : bundles_) {
+    const Draft& d = drafts_[b.step];
+    for (size_t j = 0; j < b.copied.size(); ++j) {
+      if (!b.copied[j]) continue;
+      Draft copy;
+      copy.step = {
+          .kind = StepKind::kCopy, .segment = d.step.segment, .phase = d.step.phase, .node = d.step.node, .inputs = 1};
+      copy.uses = {d.uses[j], d.uses[d.step.inputs + j]};
+      before[b.step].push_back(std::move(copy));
+    }
+  }
+  add_state_copies(before);
+  std::vector<Draft> all;
+  std::vector<int> now;
+  for (int k = 0; k <= static_cast<int>(drafts_.size()); ++k) {
+    for (Draft& d : before[k]) all.push_back(std::move(d));
+    now.push_back(static_cast<int>(all.size()));
+    if (k < static_cast<int>(drafts_.size())) all.push_back(std::move(drafts_[k]));
+  }
+  for (Draft& d : all) {
+    if (d.step.waits_for >= 0) d.step.waits_for = now[d.step.waits_for];
+  }
+  for (Bundle& b : bundles_) b.step = now[b.step];
+  drafts_ = std::move(all);
+  index_steps();
+}
+
+// Into a state at the end of the phase that reads its old value last. Old values that are wanted afterwards (as
+// outputs, or by other states) are put aside first.
+void StepPlanner::add_state_copies(std::map<int, std::vector<Draft>>& before) {
+  Segment segment = Segment::kUpdate;
+  int32_t phase = 0;
+  auto copy = [&](const TensorType& type, int from, int to) {
+    Draft d;
+    d.step = {.kind = StepKind::kCopy,
+              .segment = segment,
+              .phase = phase,
+              .node = from >= 0 ? code_.producer(from) : kNoNode,
+              .inputs = 1};
+    d.uses = {{type, from, false}, {type, to, false}};
+    return d;
+  };
+  std::vector<std::pair<int, Draft>> last;
+  for (const StateCopy& c : copies_) {
+    const TensorType& type = graph_.type(c.state);
+    int latest = is_computed(c.from) ? value_spans_[c.from].birth : -1;
+    for (int r : value_spans_[c.state].readers) latest = std::max(latest, r);
+    bool aside = is_output_[c.state] || next_of_[c.state] > 0, here = is_computed(c.from) && latest >= 0 && !aside;
+    segment = here ? drafts_[latest].step.segment : Segment::kUpdate;
+    phase = here ? drafts_[latest].step.phase : 0;
+    int end = end_of(segment, phase);
+    if (is_output_[c.state]) {
+      int t = new_temporary(type, Region::kArena, true);
+      output_copies_[c.state] = t;
+      before[end].push_back(copy(type, c.state, -1 - t));
+    }
+    int from = c.from;
+    if (!is_computed(from)) {
+      int t = new_temporary(type, Region::kArena);
+      before[end].push_back(copy(type, from, -1 - t));
+      from = -1 - t;
+    }
+    last.emplace_back(end, copy(type, from, c.state));
+  }
+  for (auto& [end, d] : last) before[end].push_back(std::move(d));
+}
+
+// Accumulators that are summed over ranks together lie side by side, where the first of them was.
+void StepPlanner::join_states() {
+  std::map<int, const Bundle*> begins;  // at an accumulator
+  std::set<int> moved;
+  for (const Bundle& b : bundles_) {
+    if (!b.states.empty()) begins[*std::min_element(b.states.begin(), b.states.end())] = &b;
+    moved.insert(b.states.begin(), b.states.end());
+  }
+  if (begins.empty()) return;
+  int64_t end = 0;
+  const auto put = [&](int state) {
+    PlanBuffer& b = plan_.buffers[slot_of_[graph_.states[state].value].buffer];
+    if (b.region != Region::kState) return;
+    b.offset = end;
+    end += (b.bytes + 63) / 64 * 64;
+  };
+  for (int k = 0; k < static_cast<int>(graph_.states.size()); ++k) {
+    if (auto at = begins.find(k); at != begins.end()) {
+      for (int state : at->second->states) put(state);
+    } else if (!moved.count(k)) {
+      put(k);
+    }
+  }
+}
+
+void StepPlanner::make_buffers() {
+  join_states();
+  for (Bundle& b : bundles_) {
+    const bool sums = !b.states.empty();
+    const int first = sums ? slot_of_[graph_.states[b.states[0]].value].buffer : -1;
+    b.buffer = new_buffer(sums ? Region::kState : Region::kArena, b.bytes, sums ? plan_.buffers[first].offset : 0);
+  }
+  for (Temporary& t : temporaries_) t.buffer = new_buffer(t.region, byte_size(t.type));
+  std::map<int, const Bundle*> bundle_at;
+  for (const Bundle& b : bundles_) bundle_at[b.step] = &b;
+  for (size_t k = 0; k < drafts_.size(); ++k) {
+    PlanStep step = drafts_[k].step;
+    if (auto at = bundle_at.find(static_cast<int>(k)); at != bundle_at.end()) {
+      // One flat operand, padding and all.
+      DType type = drafts_[k].uses[0].type.dtype;
+      TensorType flat{type, {at->second->bytes / dtype_size(type)}};
+      step.operands = {{flat, at->second->buffer, 0}, {flat, at->second->buffer, 0}};
+      step.inputs = 1;
+    } else {
+      for (const Use& u : drafts_[k].uses) {
+        step.operands.push_back(u.absent ? PlanOperand{} : operand(u.type, u.id));
+        step.values.push_back(u.absent ? kNoValue : u.id >= 0 ? u.id : u.id + kNoValue);
+      }
+    }
+    plan_.steps.push_back(std::move(step));
+  }
+}
+
+void StepPlanner::make_interface() {
+  for (const State& s : graph_.states) plan_.states.push_back(operand(graph_.type(s.value), s.value));
+  for (const GraphInput& i : graph_.inputs) plan_.inputs.push_back(operand(graph_.type(i.value), i.value));
+  for (const GraphOutput& o : graph_.outputs) {
+    ValueId v = code_.storage(o.value);
+    auto aside = output_copies_.find(v);
+    plan_.outputs.push_back(operand(graph_.type(o.value), aside == output_copies_.end() ? v : -1 - aside->second));
+  }
+}
+
+PlanOperand StepPlanner::operand(const TensorType& type, int id) {
+  if (id < 0) return {type, temporaries_[-1 - id].buffer, 0};
+  Slot slot = slot_for(id);
+  return {type, slot.buffer, slot.offset};
+}
+
+StepPlanner::Slot StepPlanner::slot_for(ValueId v) {
+  if (bundle_[v].buffer >= 0) return {bundles_[bundle_[v].buffer].buffer, bundle_[v].offset};
+  ValueId r = root(v);
+  if (slot_of_[r].buffer < 0) {
+    bool constant = code_.literals[r] != nullptr;
+    slot_of_[r] =
+        constant ? constant_slot(r) : Slot{new_buffer(arena_of(code_.producer(r)), byte_size(graph_.type(r))), 0};
+  }
+  return slot_of_[r];
+}
+
+void StepPlanner::finish_lifetimes() {
+  auto extend = [&](int buffer, const Span& s) {
+    PlanBuffer& b = plan_.buffers[buffer];
+    if (!is_arena(b.region) || s.birth == INT_MAX) return;
+    b.birth = b.birth < 0 ? s.birth : std::min(b.birth, s.birth);
+    b.death = std::max(b.death, s.death);
+  };
+  for (size_t v = 0; v < value_spans_.size(); ++v) {
+    ValueId id = static_cast<ValueId>(v);
+    int buffer = bundle_[id].buffer >= 0 ? bundles_[bundle_[id].buffer].buffer : slot_of_[root(id)].buffer;
+    if (buffer >= 0) extend(buffer, value_spans_[v]);
+  }
+  for (size_t t = 0; t < temporaries_.size(); ++t) {
+    if (!temporaries_[t].outbox) extend(temporaries_[t].buffer, temporary_spans_[t]);
+  }
+}
+
+int32_t StepPlanner::chunk_of(const PlanStep& step) const {
+  if (options_.chunks == 1) return 0;
+  return step.segment == Segment::kForward ? step.phase : options_.chunks - 1 - step.phase;
+}
+
+// Whether a later phase of the same micro-batch reads it, so that every micro-batch in flight has its own.
+bool StepPlanner::outlives_phase(const PlanBuffer& b) const {
+  if (slots_ <= 1 || b.region != Region::kArena || b.birth < 0) return false;
+  const PlanStep &first = plan_.steps[b.birth], &last = plan_.steps[b.death];
+  if (first.segment == Segment::kForward) return last.segment > Segment::kForward || first.phase != last.phase;
+  return first.segment == Segment::kBackward && last.segment == Segment::kBackward && first.phase != last.phase;
+}
+
+void StepPlanner::lay_out() {
+  std::vector<size_t> which, on_host;
+  std::map<int32_t, std::vector<size_t>> kept;  // by chunk
+  for (size_t k = 0; k < plan_.buffers.size(); ++k) {
+    const PlanBuffer& b = plan_.buffers[k];
+    if (b.region == Region::kHostArena && b.birth >= 0) on_host.push_back(k);
+    if (b.region != Region::kArena || b.birth < 0) continue;
+    (outlives_phase(b) ? kept[chunk_of(plan_.steps[b.birth])] : which).push_back(k);
+  }
+  int64_t& arena = plan_.region_bytes[static_cast<int>(Region::kArena)];
+  arena = place(which, 0);
+  plan_.region_bytes[static_cast<int>(Region::kHostArena)] = place(on_host, 0);
+  for (int box : outboxes_) {
+    PlanBuffer& b = plan_.buffers[temporaries_[box].buffer];
+    b.offset = arena;
+    arena += b.bytes;
+  }
+  lay_out_slots(kept);
+}
+
+// What the micro-batches in flight keep lies behind the rest, slot after slot: the chunks of a stage over each other,
+// as a slot is one chunk's at a time. Likewise their inputs.
+void StepPlanner::lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept) {
+  int64_t &arena = plan_.region_bytes[static_cast<int>(Region::kArena)],
+          &inputs = plan_.region_bytes[static_cast<int>(Region::kInput)];
+  std::vector<int64_t> bytes(static_cast<size_t>(options_.chunks), 0);
+  for (const auto& [chunk, buffers] : kept) bytes[static_cast<size_t>(chunk)] = place(buffers, 0);
+  std::vector<SlotClass> classes(bytes.size(), {0, slots_, bytes[0]});
+  if (slots_ > 1) classes = divide_slots(plan_.order, bytes);
+  for (const auto& [chunk, buffers] : kept) {
+    const SlotClass& own = classes[static_cast<size_t>(chunk)];
+    for (size_t k : buffers) {
+      plan_.buffers[k].offset += arena + own.begin - own.first * own.bytes;
+      plan_.buffers[k].slot_stride = own.bytes;
+    }
+  }
+  const auto end = [](const SlotClass& c) { return c.begin + c.count * c.bytes; };
+  arena += end(*std::max_element(classes.begin(), classes.end(),
+                                 [&](const SlotClass& a, const SlotClass& b) { return end(a) < end(b); }));
+  const int64_t slots = std::max<int64_t>(1, slots_of(plan_.order));
+  for (PlanBuffer& b : plan_.buffers) {
+    if (slots > 1 && b.region == Region::kInput) b.slot_stride = inputs;
+  }
+  inputs *= slots;
+}
+
+// Offsets from `start` on; the bytes that they take.
+int64_t StepPlanner::place(const std::vector<size_t>& buffers, int64_t start) {
+  std::vector<Lifetime> lifetimes;
+  for (size_t k : buffers)
+    lifetimes.push_back({plan_.buffers[k].bytes, plan_.buffers[k].birth, plan_.buffers[k].death});
+  ArenaLayout layout = layout_arena(lifetimes);
+  for (size_t k = 0; k < buffers.size(); ++k) plan_.buffers[buffers[k]].offset = start + layout.offsets[k];
+  return layout.bytes;
+}
+
+}  // namespace partita

@@ -1,0 +1,21 @@
+// The sequential reference executor: a whole graph in wide arithmetic (double, int64), node by node. For tests,
+// constant folding and expansions; slow.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "ir/graph/graph.h"
+
+namespace partita {
+
+// The values `wanted` of one run of all nodes in order. `feeds` gives the inputs and states; a state that is not fed
+// has its literal initial value. Only what `wanted` depends on is computed, and a value is dropped after its last use.
+// A missing feed is a compiler bug.
+std::vector<Tensor> evaluate_graph(const Graph& graph, const std::map<ValueId, Tensor>& feeds,
+                                   const std::vector<ValueId>& wanted);
+
+// The same for the graph's outputs, in order.
+std::vector<Tensor> evaluate_graph(const Graph& graph, const std::map<ValueId, Tensor>& feeds);
+
+}  // namespace partita

@@ -1,0 +1,274 @@
+#include "ir/graph/padding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "base/cat.h"
+#include "base/status.h"
+
+namespace partita {
+namespace {
+
+// Finite wherever the operands are.
+bool keeps_finite(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::kAdd:
+    case ScalarOp::kSub:
+    case ScalarOp::kMul:
+    case ScalarOp::kMax:
+    case ScalarOp::kMin:
+    case ScalarOp::kNeg:
+    case ScalarOp::kAbs:
+    case ScalarOp::kTanh:
+    case ScalarOp::kErf:
+    case ScalarOp::kSin:
+    case ScalarOp::kCos:
+    case ScalarOp::kFloor:
+    case ScalarOp::kCeil:
+    case ScalarOp::kRoundEven:
+    case ScalarOp::kSelect:
+    case ScalarOp::kCast:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_zero(const PadValue& x) { return x.known && x.value.f == 0 && x.value.i == 0; }
+
+bool same_number(const PadValue& a, const PadValue& b) {
+  return a.known && b.known && a.value.f == b.value.f && a.value.i == b.value.i;
+}
+
+// One node of a body whose operands are known.
+ScalarValue number_of(const ScalarFunction& function, ScalarNode n, const std::vector<PadValue>& at) {
+  ScalarFunction one;
+  for (int* operand : {&n.a, &n.b, &n.c}) {
+    if (*operand < 0) continue;
+    const ScalarValue& v = at[*operand].value;
+    one.nodes.push_back({.op = ScalarOp::kConstant, .type = function.nodes[*operand].type, .f = v.f, .i = v.i});
+    *operand = static_cast<int>(one.nodes.size()) - 1;
+  }
+  one.nodes.push_back(n);
+  one.outputs = {static_cast<int>(one.nodes.size()) - 1};
+  std::vector<ScalarValue> scratch, out;
+  evaluate(one, {}, {}, scratch, out);
+  return out[0];
+}
+
+PadValue node_padding(const ScalarFunction& function, const ScalarNode& n, const std::vector<PadValue>& at) {
+  std::vector<const PadValue*> operands;
+  for (int k : {n.a, n.b, n.c}) {
+    if (k >= 0) operands.push_back(&at[k]);
+  }
+  auto all = [&](bool PadValue::*holds) {
+    return std::all_of(operands.begin(), operands.end(), [&](const PadValue* x) { return x->*holds; });
+  };
+  PadValue out;
+  out.shared = all(&PadValue::shared);
+  if (all(&PadValue::known)) {
+    out.known = true;
+    out.value = number_of(function, n, at);
+    out.finite = !is_float(n.type) || std::isfinite(out.value.f);
+    return out;
+  }
+  if (n.op == ScalarOp::kSelect && (at[n.a].known || same_number(at[n.b], at[n.c]))) {
+    PadValue chosen = at[n.a].known && !at[n.a].value.i ? at[n.c] : at[n.b];
+    chosen.shared = out.shared;  // inside, the other may be chosen
+    return chosen;
+  }
+  if (n.op == ScalarOp::kMul && all(&PadValue::finite) && (is_zero(at[n.a]) || is_zero(at[n.b])))
+    return PadValue::zero();
+  if (n.op == ScalarOp::kDiv && at[n.b].shared) {  // whatever divides here divides inside
+    if (is_zero(at[n.a])) return PadValue::zero();
+    out.finite = at[n.a].finite;
+    return out;
+  }
+  out.finite = out.shared || !is_float(n.type) || (keeps_finite(n.op) && all(&PadValue::finite));
+  return out;
+}
+
+// A use's factors, and which of them are longer than they were.
+class LongerUse {
+ public:
+  LongerUse(const OpDef& op, const OpView& use) : formula_(bound_formula(op, use)) {}
+
+  // Notes the dimensions of an operand that are `now` longer; false where one is made of several factors.
+  bool note(const FormulaOperand& operand, const Shape& now) {
+    for (size_t d = 0; d < operand.dims.size(); ++d) {
+      int64_t before = 1;
+      for (int f : operand.dims[d]) before *= formula_.factors[f].size;
+      if (before == now[d]) continue;
+      if (operand.dims[d].size() != 1) return false;
+      longer_.insert(operand.dims[d][0]);
+    }
+    return true;
+  }
+
+  const Formula& formula() const { return formula_; }
+  const std::set<int>& longer() const { return longer_; }
+  std::set<int> longer_in(const FormulaOperand& operand) const {
+    std::set<int> here;
+    for (int f : longer_) {
+      if (has_factor(operand, f)) here.insert(f);
+    }
+    return here;
+  }
+
+ private:
+  Formula formula_;
+  std::set<int> longer_;
+};
+
+absl::Status refuse(std::string why) { return absl::FailedPreconditionError(std::move(why)); }
+
+// What an operand holds where the result is beyond its end along some factor of `wanted`.
+PadValue seen_there(const PadValue& x, const std::set<int>& own, const std::set<int>& wanted) {
+  if (own.empty()) return x;
+  if (std::includes(own.begin(), own.end(), wanted.begin(), wanted.end())) return x;
+  return {.shared = false, .finite = x.finite, .known = false, .value = {}};  // perhaps what is inside
+}
+
+double neutral_of(FactorRole role) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return role == FactorRole::kMax ? -kInfinity : role == FactorRole::kMin ? kInfinity : 0;
+}
+
+}  // namespace
+
+PadValue PadValue::number(double f) {
+  return {.shared = false, .finite = std::isfinite(f), .known = true, .value = {f, 0}};
+}
+
+PadValue PadValue::of(const Literal& uniform) {
+  Tensor t = to_tensor(uniform);
+  bool real = is_float(t.type.dtype);
+  PadValue out{.shared = true, .finite = true, .known = true, .value = {real ? t.f[0] : 0, real ? 0 : t.i[0]}};
+  out.finite = !real || std::isfinite(out.value.f);
+  return out;
+}
+
+std::vector<PadValue> padding_of(const ScalarFunction& function, const std::vector<PadValue>& inputs) {
+  std::vector<PadValue> at(function.nodes.size());
+  for (size_t k = 0; k < function.nodes.size(); ++k) {
+    const ScalarNode& n = function.nodes[k];
+    if (n.op == ScalarOp::kInput) {
+      at[k] = inputs[n.index];
+    } else if (n.op == ScalarOp::kIndex) {
+      at[k].finite = true;  // another index than any inside
+    } else {
+      at[k] = node_padding(function, n, at);
+    }
+  }
+  std::vector<PadValue> out;
+  for (int k : function.outputs) out.push_back(at[k]);
+  return out;
+}
+
+PaddedValue PaddedEmitter::with_padding(const PaddedValue& x, const Shape& shape, double neutral) {
+  const Shape now = b_.shape(x.value);
+  bool is_there = now == shape || (x.holds.known && x.holds.value.f == neutral);
+  if (is_there) return x;
+  auto [at, fresh] = masked_.try_emplace({x.value, neutral, b_.context().segment}, x.value);
+  for (size_t d = 0; fresh && d < shape.size(); ++d) {
+    if (now[d] == shape[d]) continue;
+    ValueId index = b_.emit("iota", {}, {{"size", now[d]}, {"to", DType::kI64}});
+    ValueId end = b_.constant(to_literal({{DType::kI64, {}}, {}, {shape[d]}}));
+    Shape along(shape.size() - d, 1);
+    along[0] = now[d];
+    ValueId inside = b_.reshape(b_.emit("lt", {index, end}), std::move(along));
+    at->second = b_.select(inside, at->second, b_.scalar(b_.dtype(x.value), neutral));
+  }
+  return {at->second, PadValue::number(neutral)};
+}
+
+absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, const Attrs& attrs,
+                                                             std::span<const TensorType> types,
+                                                             const std::vector<PaddedValue>& inputs,
+                                                             std::span<const Shape> shapes) {
+  LongerUse use(op, {attrs, types});
+  const Formula& formula = use.formula();
+  std::vector<size_t> operand_of;  // of the formula, per input
+  size_t count = 0;
+  for (const PaddedValue& x : inputs) operand_of.push_back(x.value == kNoValue ? 0 : count++);
+  bool simple = true;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (inputs[k].value != kNoValue)
+      simple = use.note(formula.inputs[operand_of[k]], b_.shape(inputs[k].value)) && simple;
+  }
+  for (size_t k = 0; k < shapes.size(); ++k) simple = use.note(formula.outputs[k], shapes[k]) && simple;
+  if (!simple) return refuse("a longer dimension is made of several factors");
+
+  std::vector<PaddedValue> operands = inputs;
+  std::vector<std::set<int>> own(inputs.size());
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (inputs[k].value != kNoValue) own[k] = use.longer_in(formula.inputs[operand_of[k]]);
+  }
+  if (op.scalar == nullptr) {
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      std::set<double> neutral;
+      for (int f : own[k]) {
+        if (formula.factors[f].role == FactorRole::kWhole)
+          return refuse(cat("the op keeps factor '", formula.factors[f].name, "' whole"));
+        neutral.insert(neutral_of(formula.factors[f].role));
+      }
+      if (own[k].empty()) continue;
+      if (!is_float(types[k].dtype)) {
+        if (neutral.size() != 1 || *neutral.begin() != 0) return refuse("an extremum of integers has no neutral one");
+        continue;
+      }
+      if (neutral.size() != 1) return refuse("longer dimensions are reduced in different ways");
+      operands[k] = with_padding(inputs[k], types[k].shape, *neutral.begin());
+    }
+  }
+  // The linear groups of which all operands are zero beyond the end of each of `factors`.
+  auto zero_there = [&](const std::set<int>& factors) {
+    std::map<int, bool> zero;
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      if (inputs[k].value == kNoValue) continue;
+      int group = formula.inputs[operand_of[k]].linear;
+      bool mine = is_zero(operands[k].holds) && !own[k].empty() &&
+                  std::includes(own[k].begin(), own[k].end(), factors.begin(), factors.end());
+      if (group >= 0) zero.try_emplace(group, true).first->second &= mine;
+    }
+    return std::any_of(zero.begin(), zero.end(), [](const auto& g) { return g.second; });
+  };
+  for (int f : use.longer()) {
+    FactorRole role = formula.factors[f].role;
+    bool only_made = op.scalar == nullptr && role == FactorRole::kWhole;
+    if (only_made || (role == FactorRole::kSum && !zero_there({f})))
+      return refuse(cat("nothing tells that factor '", formula.factors[f].name, "' may be longer"));
+  }
+  std::vector<Shape> in;
+  std::vector<ValueId> ids;
+  for (const PaddedValue& x : operands) {
+    ids.push_back(x.value);
+    in.push_back(x.value == kNoValue ? Shape{} : b_.shape(x.value));
+  }
+  PARTITA_ASSIGN_OR_RETURN(std::vector<ValueId> made, b_.try_emit(op, ids, localized_attrs(op, attrs, in, shapes)));
+  std::vector<PadValue> by_body;
+  if (op.scalar != nullptr) {
+    std::vector<PadValue> seen;
+    for (size_t k = 0; k < inputs.size(); ++k)
+      seen.push_back(seen_there(operands[k].holds, own[k], use.longer_in(formula.outputs[0])));
+    by_body = padding_of(scalar_function(op, {attrs, types}), seen);
+  }
+  std::vector<PaddedValue> results;
+  for (size_t k = 0; k < made.size(); ++k) {
+    if (b_.shape(made[k]) != shapes[k])
+      return refuse(cat("expected ", to_string(shapes[k]), " of it, found ", to_string(b_.shape(made[k]))));
+    PaddedValue& out = results.emplace_back(PaddedValue{made[k], {}});
+    std::set<int> longer = use.longer_in(formula.outputs[k]);
+    bool repeats = inputs.size() == 1 && own[0].empty() && formula.inputs[0].linear >= 0;
+    out.holds = longer.empty()       ? PadValue::inside()
+                : op.scalar          ? by_body[k]
+                : zero_there(longer) ? PadValue::zero()
+                : repeats            ? operands[0].holds
+                                     : PadValue{};
+  }
+  return results;
+}
+
+}  // namespace partita

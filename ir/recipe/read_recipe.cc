@@ -1,0 +1,412 @@
+#include "ir/recipe/read_recipe.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <numbers>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "base/text_file.h"
+#include "ir/recipe/deepspeed_config.h"
+#include "ir/recipe/pins.h"
+#include "ir/recipe/yaml_fields.h"
+
+namespace partita {
+namespace {
+
+using Kind = YamlNode::Kind;
+
+const YamlEntry* find_entry(const YamlNode& node, std::string_view key) {
+  for (const YamlEntry& entry : node.entries) {
+    if (entry.key == key) return &entry;
+  }
+  return nullptr;
+}
+
+using KeyList = std::initializer_list<std::string_view>;
+
+// Refuses the keys of `node` that are in `conditional` but not in `allowed`: this kind would silently ignore them.
+absl::Status check_applicable(const YamlNode& node, const std::string& path, std::string_view kind, KeyList conditional,
+                              KeyList allowed) {
+  for (std::string_view key : conditional) {
+    const YamlEntry* entry = find_entry(node, key);
+    if (entry == nullptr || std::find(allowed.begin(), allowed.end(), key) != allowed.end()) continue;
+    return yaml_error(entry->line, entry->column, cat(path, ": kind ", kind, " has no '", key, "'; remove it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status parse_loss(const YamlNode& node, const std::string& path, LossRecipe& out) {
+  static const Fields<LossRecipe> kFields = {
+      {"kind", choice(&LossRecipe::kind)},
+      {"output", text(&LossRecipe::output)},
+      {"target", text(&LossRecipe::target)},
+      {"ignore_index", integer(&LossRecipe::ignore_index, -kLargestCount)},
+      {"reduction", choice(&LossRecipe::reduction)},
+  };
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  KeyList allowed = {"ignore_index", "target"};
+  if (out.kind == LossKind::kOutput) return check_applicable(node, path, "output", allowed, {});
+  return out.kind == LossKind::kCrossEntropy ? absl::OkStatus()
+                                             : check_applicable(node, path, enum_name(out.kind), allowed, {"target"});
+}
+
+absl::Status parse_optimizer_kind(const YamlNode& node, const std::string& path, OptimizerRecipe& out) {
+  PARTITA_ASSIGN_OR_RETURN(size_t kind, read_choice(node, path, enum_names<OptimizerKind>()));
+  out = default_optimizer(static_cast<OptimizerKind>(kind));
+  return absl::OkStatus();
+}
+
+absl::Status check_optimizer_keys(const YamlNode& node, const std::string& path, OptimizerKind kind) {
+  auto check = [&](KeyList allowed) {
+    return check_applicable(node, path, enum_name(kind),
+                            {"betas", "eps", "momentum", "dampening", "nesterov", "lr_decay", "initial_accumulator"},
+                            allowed);
+  };
+  switch (kind) {
+    case OptimizerKind::kSgd:
+    case OptimizerKind::kMomentum:
+      return check({"momentum", "dampening", "nesterov"});
+    case OptimizerKind::kAdagrad:
+      return check({"eps", "lr_decay", "initial_accumulator"});
+    case OptimizerKind::kAdam:
+    case OptimizerKind::kAdamW:
+    case OptimizerKind::kLamb:
+      return check({"betas", "eps"});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status parse_optimizer(const YamlNode& node, const std::string& path, OptimizerRecipe& out) {
+  static const Fields<OptimizerRecipe> kFields = {
+      {"kind", parse_optimizer_kind},
+      {"lr", number(&OptimizerRecipe::lr, kNonNegative)},
+      {"betas", number_pair(&OptimizerRecipe::betas, kFraction)},
+      {"eps", number(&OptimizerRecipe::eps, kNonNegative)},
+      {"momentum", number(&OptimizerRecipe::momentum, kNonNegative)},
+      {"dampening", number(&OptimizerRecipe::dampening, kAnyNumber)},
+      {"nesterov", boolean(&OptimizerRecipe::nesterov)},
+      {"weight_decay", number(&OptimizerRecipe::weight_decay, kNonNegative)},
+      {"lr_decay", number(&OptimizerRecipe::lr_decay, kNonNegative)},
+      {"initial_accumulator", number(&OptimizerRecipe::initial_accumulator, kNonNegative)},
+      {"no_decay", globs(&OptimizerRecipe::no_decay)},
+  };
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  if (find_entry(node, "kind") == nullptr)
+    return yaml_error(node.line, node.column,
+                      cat(path, ": missing key 'kind'; add one of ", join_names(enum_names<OptimizerKind>())));
+  PARTITA_RETURN_IF_ERROR(check_optimizer_keys(node, path, out.kind));
+  if (out.nesterov && (out.momentum == 0 || out.dampening != 0)) {
+    return yaml_error(find_entry(node, "nesterov")->line, find_entry(node, "nesterov")->column,
+                      cat(path, ".nesterov: expected momentum > 0 and no dampening beside it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status parse_schedule(const YamlNode& node, const std::string& path, ScheduleRecipe& out) {
+  static const Fields<ScheduleRecipe> kFields = {
+      {"kind", choice(&ScheduleRecipe::kind)},
+      {"warmup", integer(&ScheduleRecipe::warmup, 0)},
+      {"total", integer(&ScheduleRecipe::total, 1)},
+      {"decay", integer(&ScheduleRecipe::decay, 0)},
+      {"min_lr", number(&ScheduleRecipe::min_lr, kNonNegative)},
+  };
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  bool wsd = out.kind == ScheduleKind::kWsd;
+  if (!wsd) PARTITA_RETURN_IF_ERROR(check_applicable(node, path, enum_name(out.kind), {"decay"}, {}));
+  auto missing = [&](std::string_view key) {
+    return yaml_error(node.line, node.column, cat(path, ": kind ", enum_name(out.kind), " needs '", key, "' (steps)"));
+  };
+  if (out.kind != ScheduleKind::kConstant && find_entry(node, "total") == nullptr) return missing("total");
+  if (wsd && find_entry(node, "decay") == nullptr) return missing("decay");
+  if (out.total > 0 && out.warmup + out.decay > out.total) {
+    return yaml_error(node.line, node.column,
+                      cat(path, ": expected warmup ", wsd ? "+ decay " : "", "<= total, found ", out.warmup,
+                          wsd ? cat(" + ", out.decay) : "", " > ", out.total));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status parse_micro(const YamlNode& node, const std::string& path, BatchRecipe& out) {
+  if (node.kind == Kind::kScalar && node.text == "auto") return absl::OkStatus();
+  if (node.kind == Kind::kScalar && !read_integer(node, path, 1, kLargestCount).ok())
+    return unexpected(node, path, "auto or an integer >= 1");
+  return integer(&BatchRecipe::micro, 1)(node, path, out);
+}
+
+absl::Status parse_batch(const YamlNode& node, const std::string& path, BatchRecipe& out) {
+  static const Fields<BatchRecipe> kFields = {{"global", integer(&BatchRecipe::global, 1)}, {"micro", parse_micro}};
+  return parse_fields(node, path, kFields, out);
+}
+
+struct Kernels {
+  std::optional<AttentionKernel> attention;
+};
+absl::Status parse_kernels(const YamlNode& node, const std::string& path, Recipe& out) {
+  static const Fields<Kernels> kFields = {{"attention", choice(&Kernels::attention)}};
+  Kernels kernels;
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, kernels));
+  out.attention = kernels.attention;
+  return absl::OkStatus();
+}
+
+// Each distribution of an init rule has its own keys, and one of them may stand alone: {normal: 0.02} is a std.
+absl::Status init_normal(const YamlNode& node, const std::string& path, InitRule& out) {
+  static const Fields<InitRule> kFields = {{"mean", number(&InitRule::mean, kAnyNumber)},
+                                           {"std", number(&InitRule::std, kNonNegative)}};
+  out.kind = InitKind::kNormal;
+  return node.kind == Kind::kScalar ? kFields[1].parse(node, path, out) : parse_fields(node, path, kFields, out);
+}
+
+absl::Status init_uniform(const YamlNode& node, const std::string& path, InitRule& out) {
+  static const Fields<InitRule> kFields = {{"low", number(&InitRule::low, kAnyNumber)},
+                                           {"high", number(&InitRule::high, kAnyNumber)}};
+  out.kind = InitKind::kUniform;
+  if (node.kind == Kind::kScalar) {
+    PARTITA_ASSIGN_OR_RETURN(out.high, read_number(node, path, kNonNegative));
+    out.low = -out.high;
+    return absl::OkStatus();
+  }
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  return out.low <= out.high ? absl::OkStatus() : unexpected(node, path, "low <= high");
+}
+
+template <int value>
+absl::Status init_same(const YamlNode& node, const std::string& path, InitRule& out) {
+  out.kind = InitKind::kConstant;
+  out.value = value;
+  if (node.kind == Kind::kNull) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(bool chosen, read_bool(node, path));
+  return chosen ? absl::OkStatus() : unexpected(node, path, "nothing or true");
+}
+
+absl::Status init_constant(const YamlNode& node, const std::string& path, InitRule& out) {
+  out.kind = InitKind::kConstant;
+  return number(&InitRule::value, kAnyNumber)(node, path, out);
+}
+
+template <InitKind kind>
+absl::Status init_scaled(const YamlNode& node, const std::string& path, InitRule& out) {
+  static const Fields<InitRule> kFields = [] {
+    Fields<InitRule> fields = {{"distribution", choice(&InitRule::distribution)},
+                               {"gain", number(&InitRule::gain, kPositive)}};
+    if (kind == InitKind::kKaiming) fields.push_back({"fan", choice(&InitRule::fan)});
+    return fields;
+  }();
+  out.kind = kind;
+  out.gain = kind == InitKind::kKaiming ? std::numbers::sqrt2 : 1;
+  return node.kind == Kind::kScalar ? kFields[0].parse(node, path, out) : parse_fields(node, path, kFields, out);
+}
+
+absl::Status parse_init_rule(const YamlNode& node, const std::string& path, InitRule& out) {
+  static const Fields<InitRule> kFields = {
+      {"match", text(&InitRule::match)},
+      {"normal", init_normal},
+      {"uniform", init_uniform},
+      {"zeros", init_same<0>},
+      {"ones", init_same<1>},
+      {"constant", init_constant},
+      {"kaiming", init_scaled<InitKind::kKaiming>},
+      {"xavier", init_scaled<InitKind::kXavier>},
+  };
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  if (node.kind != Kind::kMapping || node.entries.size() != 2 || out.match.empty()) {
+    return unexpected(node, path, "'match' and exactly one of normal, uniform, zeros, ones, constant, kaiming, xavier");
+  }
+  return check_glob(node, path, out.match);
+}
+
+absl::Status parse_init(const YamlNode& node, const std::string& path, Recipe& out) {
+  if (node.kind == Kind::kNull) return absl::OkStatus();
+  if (node.kind != Kind::kSequence) return unexpected(node, path, "a list of rules");
+  for (size_t i = 0; i < node.items.size(); ++i) {
+    PARTITA_RETURN_IF_ERROR(parse_init_rule(*node.items[i], cat(path, "[", i, "]"), out.init.emplace_back()));
+  }
+  return absl::OkStatus();
+}
+
+// Our own names (u16) and NumPy's (uint16).
+absl::StatusOr<DType> read_element_type(const YamlNode& node, const std::string& path) {
+  std::string name = node.kind == Kind::kScalar ? node.text : "";
+  for (auto [numpy, ours] :
+       {std::pair<std::string_view, std::string_view>{"uint", "u"}, {"int", "i"}, {"bfloat", "bf"}, {"float", "f"}}) {
+    if (name.starts_with(numpy)) name = cat(ours, name.substr(numpy.size()));
+  }
+  DType dtype = parse_dtype(name);
+  if (dtype == DType::kInvalid) return unexpected(node, path, "an element type, as in uint16 or float32");
+  return dtype;
+}
+
+absl::Status parse_sources(const YamlNode& node, const std::string& path, DataRecipe& out) {
+  static const Fields<SourceRecipe> kFields = {
+      {"path", text(&SourceRecipe::path)},
+      {"weight", number(&SourceRecipe::weight, kPositive)},
+      {"kind", choice(&SourceRecipe::kind)},
+      {"dtype", field(&SourceRecipe::dtype, read_element_type)},
+      {"documents", choice(&SourceRecipe::documents)},
+      {"end_of_document", integer(&SourceRecipe::end_of_document, 0)},
+  };
+  if (node.kind == Kind::kNull) return absl::OkStatus();
+  if (node.kind != Kind::kSequence || node.items.empty())
+    return unexpected(node, path, "a list of sources {path, weight, …}");
+  for (size_t k = 0; k < node.items.size(); ++k) {
+    const YamlNode& item = *node.items[k];
+    SourceRecipe& source = out.sources.emplace_back();
+    PARTITA_RETURN_IF_ERROR(parse_fields(item, cat(path, "[", k, "]"), kFields, source));
+    if (source.path.empty()) return yaml_error(item.line, item.column, cat(path, "[", k, "]: missing key 'path'"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status parse_data(const YamlNode& node, const std::string& path, DataRecipe& out) {
+  static const Fields<DataRecipe> kFields = {
+      {"kind", choice(&DataRecipe::kind)},
+      {"path", text(&DataRecipe::path)},
+      {"columns", map_of(&DataRecipe::columns, read_text)},
+      {"shuffle", boolean(&DataRecipe::shuffle)},
+      {"seed", integer(&DataRecipe::seed, 0, INT64_MAX)},
+      {"dtype", field(&DataRecipe::dtype, read_element_type)},
+      {"vocab", integer(&DataRecipe::vocab, 1)},
+      {"prefetch", integer(&DataRecipe::prefetch, 1, 1024)},
+      {"shift", boolean(&DataRecipe::shift)},
+      {"documents", choice(&DataRecipe::documents)},
+      {"end_of_document", integer(&DataRecipe::end_of_document, 0)},
+      {"pad_token", integer(&DataRecipe::pad_token, 0)},
+      {"ignore_label", integer(&DataRecipe::ignore_label, INT32_MIN)},
+      {"sources", parse_sources},
+  };
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  bool synthetic = out.kind == DataKind::kSynthetic;
+  if (synthetic) return check_applicable(node, path, "synthetic", {"path", "columns", "shuffle", "sources"}, {});
+  if (!out.path.empty() && !out.sources.empty())
+    return yaml_error(node.line, node.column, cat(path, ": expected `path` or `sources`, found both"));
+  const std::string_view kind = out.kind ? enum_name(*out.kind) : "other than synthetic";
+  if (!out.kind || out.kind == DataKind::kTokens) return check_applicable(node, path, kind, {"vocab"}, {});
+  return check_applicable(node, path, kind, {"vocab", "dtype"}, {});
+}
+
+absl::Status parse_evaluate(const YamlNode& node, const std::string& path, EvaluateRecipe& out) {
+  static const Fields<EvaluateRecipe> kFields = {
+      {"data", section(&EvaluateRecipe::data, parse_data)},
+      {"every", integer(&EvaluateRecipe::every, 1)},
+      {"batches", integer(&EvaluateRecipe::batches, 1)},
+  };
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  const YamlEntry* data = find_entry(node, "data");
+  if (data == nullptr || data->value->kind == Kind::kNull)
+    return yaml_error(node.line, node.column, cat(path, ": missing key 'data'"));
+  return absl::OkStatus();
+}
+
+absl::Status parse_moe(const YamlNode& node, const std::string& path, SemanticsRecipe& out) {
+  static const Fields<MoeCapacity> kFields = {
+      {"capacity", integer(&MoeCapacity::tokens, 1)},
+      {"capacity_factor", number(&MoeCapacity::factor, kPositive)},
+      {"group", integer(&MoeCapacity::group, 1)},
+  };
+  out.moe_dropless = node.kind == Kind::kScalar && node.text == "dropless";
+  if (node.kind == Kind::kNull || out.moe_dropless) return absl::OkStatus();
+  if (node.kind != Kind::kMapping) return unexpected(node, path, "dropless or {capacity, group}");
+  MoeCapacity capacity;
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, capacity));
+  if (capacity.tokens.has_value() == capacity.factor.has_value())
+    return unexpected(node, path, "exactly one of capacity (tokens) and capacity_factor");
+  out.moe = capacity;
+  return absl::OkStatus();
+}
+
+absl::Status parse_semantics(const YamlNode& node, const std::string& path, SemanticsRecipe& out) {
+  static const Fields<SemanticsRecipe> kFields = {
+      {"batch_norm", choice(&SemanticsRecipe::batch_norm)},
+      {"batch_norm_training", boolean(&SemanticsRecipe::batch_norm_training)},
+      {"moe", parse_moe},
+  };
+  return parse_fields(node, path, kFields, out);
+}
+
+// A number, or {initial, window, hysteresis, minimum}.
+absl::Status parse_loss_scale(const YamlNode& node, const std::string& path, LossScaleRecipe& out) {
+  static const Fields<LossScaleRecipe> kFields = {
+      {"initial", number(&LossScaleRecipe::initial, kPositive)},
+      {"window", integer(&LossScaleRecipe::window, 1)},
+      {"hysteresis", integer(&LossScaleRecipe::hysteresis, 1)},
+      {"minimum", number(&LossScaleRecipe::minimum, kNonNegative)},
+  };
+  if (node.kind == Kind::kScalar) return number(&LossScaleRecipe::fixed, kPositive)(node, path, out);
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  if (out.minimum > out.initial)
+    return unexpected(node, path, cat("a minimum of at most initial ", out.initial, " (it is ", out.minimum, ")"));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> read_extent(const YamlNode& node, std::string_view path) {
+  return read_integer(node, path, 1, kLargestCount);
+}
+
+const Fields<Recipe>& recipe_fields() {
+  static const Fields<Recipe> kFields = {
+      {"loss", section(&Recipe::loss, parse_loss)},
+      {"optimizer", section(&Recipe::optimizer, parse_optimizer)},
+      {"schedule", section(&Recipe::schedule, parse_schedule)},
+      {"batch", section(&Recipe::batch, parse_batch)},
+      {"bind", map_of(&Recipe::bind, read_extent)},
+      {"precision", choice(&Recipe::precision)},
+      {"loss_scale", section(&Recipe::loss_scale, parse_loss_scale)},
+      {"clip_grad_norm", number(&Recipe::clip_grad_norm, kPositive)},
+      {"clip_grad_value", number(&Recipe::clip_grad_value, kPositive)},
+      {"recompute", choice(&Recipe::recompute)},
+      {"kernels", parse_kernels},
+      {"trainable", globs(&Recipe::trainable)},
+      {"frozen", globs(&Recipe::frozen)},
+      {"seed", integer(&Recipe::seed, 0, INT64_MAX)},
+      {"init", parse_init},
+      {"data", section(&Recipe::data, parse_data)},
+      {"evaluate", section(&Recipe::evaluate, parse_evaluate)},
+      {"semantics", section(&Recipe::semantics, parse_semantics)},
+      {"compress", choice(&Recipe::compress)},
+      {"pin", section(&Recipe::pin, parse_pins)},
+      {"names", map_of(&Recipe::names, read_text)},
+  };
+  return kFields;
+}
+
+}  // namespace
+
+absl::Status check_recipe(const Recipe& recipe, std::string_view file_name) {
+  auto refuse = [&](std::string_view message) { return absl::InvalidArgumentError(cat(file_name, ": ", message)); };
+  if (recipe.optimizer && recipe.schedule.min_lr > recipe.optimizer->lr) {
+    return refuse(cat("schedule.min_lr: expected at most optimizer.lr ", recipe.optimizer->lr, ", found ",
+                      recipe.schedule.min_lr));
+  }
+  const BatchRecipe& batch = recipe.batch;
+  if (batch.global && batch.micro && *batch.global % *batch.micro != 0) {
+    return refuse(cat("batch.micro: expected a divisor of batch.global ", *batch.global, ", found ", *batch.micro));
+  }
+  if (batch.micro && recipe.pin.micro_batch && *batch.micro != *recipe.pin.micro_batch) {
+    return refuse(cat("pin.micro_batch: expected batch.micro ", *batch.micro, ", found ", *recipe.pin.micro_batch,
+                      "; keep one of the two"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Recipe> parse_recipe(std::string_view text, std::string_view file_name) {
+  auto in_file = [&](const absl::Status& status) {
+    return absl::Status(status.code(), cat(file_name, ":", status.message()));
+  };
+  auto root = parse_yaml(text);
+  if (!root.ok()) return in_file(root.status());
+  Recipe recipe;
+  absl::Status status = is_deepspeed_config(**root) ? parse_deepspeed_config(**root, recipe)
+                                                    : parse_fields(**root, "", recipe_fields(), recipe);
+  if (!status.ok()) return in_file(status);
+  PARTITA_RETURN_IF_ERROR(check_recipe(recipe, file_name));
+  return recipe;
+}
+
+absl::StatusOr<Recipe> load_recipe(const std::string& path) {
+  PARTITA_ASSIGN_OR_RETURN(std::string text, read_text_file(path, kMaxYamlBytes));
+  return parse_recipe(text, shown_path(path));
+}
+
+}  // namespace partita

@@ -1,0 +1,270 @@
+// What the user asks of a training run: train.yaml (docs/train_yaml.md) as plain data. Filled by
+// ir/recipe/read_recipe.h; passes and the partitioner read it. An unset optional means "not said": the reader of that
+// field chooses.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace partita {
+
+enum class LossKind { kOutput, kCrossEntropy, kMse, kBceWithLogits, kL1 };
+enum class Reduction { kMean, kSum };
+enum class OptimizerKind { kSgd, kMomentum, kAdagrad, kAdam, kAdamW, kLamb };
+enum class ScheduleKind { kConstant, kLinear, kCosine, kWsd };
+enum class Precision { kFp32, kTf32, kBf16, kFp16 };
+enum class RecomputeMode { kAuto, kNone, kSelective, kFull };
+enum class AttentionKernel { kFlash, kMath };
+enum class InitKind { kNormal, kUniform, kConstant, kKaiming, kXavier };
+enum class InitDistribution { kNormal, kUniform };
+enum class FanMode { kFanIn, kFanOut };
+enum class DataKind { kNpz, kNpy, kTokens, kRaw, kSynthetic };
+enum class BatchNormGroup { kGlobal, kReplica };
+enum class Compression { kNone, kBf16, kInt8, kPowerSgd };
+enum class OffloadMode { kNone, kOptimizer, kAll };
+enum class PipelineSchedule { kGpipe, k1f1b, kInterleaved, kZeroBubble, kPipedream };
+
+struct LossRecipe {
+  LossKind kind = LossKind::kOutput;
+  std::string output;             // graph output that is the loss, or the predictions; empty: the graph's only output
+  std::string target = "target";  // name of the array with the targets (not for kOutput)
+  int64_t ignore_index = -100;    // kCrossEntropy only
+  Reduction reduction = Reduction::kMean;
+  bool operator==(const LossRecipe&) const = default;
+};
+
+// Update rules are torch.optim's. kMomentum is kSgd with momentum 0.9 unless said otherwise; kLamb is in
+// docs/train_yaml.md.
+struct OptimizerRecipe {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double lr = 1e-3;
+  std::array<double, 2> betas = {0.9, 0.999};  // adam, adamw, lamb
+  double eps = 1e-8;                           // adagrad, adam, adamw, lamb
+  double momentum = 0;                         // sgd, momentum
+  double dampening = 0;                        // sgd, momentum
+  bool nesterov = false;                       // sgd, momentum
+  double weight_decay = 0;
+  double lr_decay = 0;                // adagrad
+  double initial_accumulator = 0;     // adagrad
+  std::vector<std::string> no_decay;  // globs over initializer names that weight_decay leaves alone
+  bool operator==(const OptimizerRecipe&) const = default;
+};
+
+// Steps count from 0; durations are in optimizer steps.
+struct ScheduleRecipe {
+  ScheduleKind kind = ScheduleKind::kConstant;
+  int64_t warmup = 0;
+  int64_t total = 0;  // 0: not said (only kConstant may leave it out)
+  int64_t decay = 0;  // kWsd: length of the last phase
+  double min_lr = 0;
+  bool operator==(const ScheduleRecipe&) const = default;
+};
+
+// What fp16's loss is multiplied by (passes/training/loss_scale.h): `fixed`, or `initial` at first, doubled after
+// `window` good steps in a row and halved, to no less than `minimum`, at the overflow that is the `hysteresis`-th since
+// it last grew, and at each after that.
+struct LossScaleRecipe {
+  std::optional<double> fixed;
+  double initial = 65536;
+  int64_t window = 1000;
+  int64_t hysteresis = 2;
+  double minimum = 1;
+  bool operator==(const LossScaleRecipe&) const = default;
+};
+
+struct BatchRecipe {
+  std::optional<int64_t> global;        // samples per optimizer step over all devices
+  std::optional<int64_t> micro;         // samples per replica and micro-batch; unset: searched
+  std::optional<int64_t> accumulation;  // micro-batches per replica and step, where `global` is unset (DeepSpeed)
+  bool operator==(const BatchRecipe&) const = default;
+};
+
+// Initial values for the initializers that `match`; the first rule that matches wins.
+struct InitRule {
+  std::string match;
+  InitKind kind = InitKind::kNormal;
+  double mean = 0, std = 1;                                    // kNormal
+  double low = 0, high = 1;                                    // kUniform
+  double value = 0;                                            // kConstant (zeros, ones)
+  InitDistribution distribution = InitDistribution::kUniform;  // kKaiming, kXavier
+  FanMode fan = FanMode::kFanIn;                               // kKaiming
+  double gain = 1;                                             // kKaiming (default sqrt 2), kXavier
+  bool operator==(const InitRule&) const = default;
+};
+
+// What the ends of documents mean to windows of tokens: nothing; labels and positions stop there; windows hold whole
+// documents, as many as fit; one document each.
+enum class DocumentMode { kJoin, kSeparate, kPack, kPad };
+
+// One of several sources of samples; what is unset is as DataRecipe has it.
+struct SourceRecipe {
+  std::string path;
+  std::optional<double> weight;  // unset: the number of its samples
+  std::optional<DataKind> kind;
+  std::optional<DType> dtype;
+  std::optional<DocumentMode> documents;
+  std::optional<int64_t> end_of_document;
+  bool operator==(const SourceRecipe&) const = default;
+};
+
+struct DataRecipe {
+  std::optional<DataKind> kind;                // unset: by the file's suffix
+  std::string path;                            // as written; relative to the working directory
+  std::map<std::string, std::string> columns;  // graph input -> array (npz), file below `path` (raw, npy)
+  bool shuffle = false;
+  std::optional<int64_t> seed;   // of the shuffle; unset: Recipe::seed
+  std::optional<DType> dtype;    // element type of tokens and raw files
+  std::optional<int64_t> vocab;  // synthetic integers are drawn from [0, vocab)
+  int64_t prefetch = 2;          // batches read ahead
+  std::optional<bool> shift;     // labels are the next tokens; unset: unless the input is named like "labels"
+  DocumentMode documents = DocumentMode::kJoin;
+  std::optional<int64_t> end_of_document;  // the token that ends one
+  int64_t pad_token = 0, ignore_label = -100;
+  std::vector<SourceRecipe> sources;  // in place of `path`
+  bool operator==(const DataRecipe&) const = default;
+};
+
+struct EvaluateRecipe {
+  DataRecipe data;
+  int64_t every = 1000;            // optimizer steps between evaluations
+  std::optional<int64_t> batches;  // global batches per evaluation; unset: all of the data
+  bool operator==(const EvaluateRecipe&) const = default;
+};
+
+// Tokens an expert accepts per group: exactly one of `tokens` and `factor` is set (factor f: ceil(f * tokens of the
+// group * k / experts)).
+struct MoeCapacity {
+  std::optional<int64_t> tokens;
+  std::optional<double> factor;
+  std::optional<int64_t> group;  // samples that share one capacity; unset: what the graph takes at a time
+  bool operator==(const MoeCapacity&) const = default;
+};
+
+struct SemanticsRecipe {
+  BatchNormGroup batch_norm = BatchNormGroup::kGlobal;
+  bool batch_norm_training = false;  // nodes that were exported as for inference normalize by the batch, too
+  std::optional<MoeCapacity> moe;    // unset: as exported
+  bool moe_dropless = false;         // the model must not drop tokens
+  bool operator==(const SemanticsRecipe&) const = default;
+};
+
+// The values (initializers, activations) whose name `match`es: factor -> mesh axes that split it, outermost first; no
+// axes: not split.
+struct ValuePin {
+  std::string match;
+  std::map<std::string, std::vector<std::string>> factors;
+  bool operator==(const ValuePin&) const = default;
+};
+
+// Parts of the plan that the user fixed; the rest is searched.
+struct PinRecipe {
+  static constexpr int64_t kNode = 0;  // a zero_group of "the devices of one node"
+
+  std::map<std::string, int64_t> axes;  // data, tensor, pipeline, context, expert -> size
+  std::optional<int> zero;              // 0..3
+  std::optional<int64_t> zero_group;    // data ranks that share one sharded copy (HSDP), kNode, or unset: all of them
+  std::optional<bool> reshard_after_forward;  // zero 3; unset: true
+  std::optional<int64_t> micro_batch;
+  std::optional<bool> sequence_parallel;
+  std::optional<RecomputeMode> recompute;
+  std::optional<OffloadMode> offload;
+  std::optional<PipelineSchedule> schedule;
+  std::optional<int64_t> interleave;  // chunks per stage
+  std::vector<std::string> cuts;      // globs: the first node of each stage (or chunk) but the first
+  // Per stage: data, tensor, context, expert -> size; what it leaves out is as in `axes`. Empty: all stages are alike.
+  std::vector<std::map<std::string, int64_t>> stages;
+  std::vector<ValuePin> values;  // the last one that matches wins
+  bool operator==(const PinRecipe&) const = default;
+
+  // Size of a pinned axis; nullopt when it is free.
+  std::optional<int64_t> axis(const std::string& name) const;
+};
+
+struct Recipe {
+  std::optional<LossRecipe> loss;  // unset: in the model (training_info, ONNX Runtime artifacts), else an error
+  std::optional<OptimizerRecipe> optimizer;  // unset: in the model, else the reader's default
+  ScheduleRecipe schedule;
+  BatchRecipe batch;
+  std::map<std::string, int64_t> bind;  // symbolic dimension -> extent
+  Precision precision = Precision::kFp32;
+  LossScaleRecipe loss_scale;  // of fp16
+  std::optional<double> clip_grad_norm, clip_grad_value;
+  RecomputeMode recompute = RecomputeMode::kAuto;
+  std::optional<AttentionKernel> attention;    // kernels.attention
+  std::vector<std::string> trainable, frozen;  // globs over initializer names; frozen wins
+  int64_t seed = 0;
+  std::vector<InitRule> init;
+  std::optional<DataRecipe> data;
+  std::optional<EvaluateRecipe> evaluate;
+  SemanticsRecipe semantics;
+  Compression compress = Compression::kNone;
+  PinRecipe pin;
+  std::map<std::string, std::string> names;  // name in the file -> name to use
+  bool operator==(const Recipe&) const = default;
+};
+
+// PyTorch's defaults of `kind` (lamb: those of Apex's FusedLAMB).
+OptimizerRecipe default_optimizer(OptimizerKind kind);
+
+// Rate at optimizer step `step` >= 0: lr (step+1)/warmup while step < warmup, then constant; or linear / cosine from lr
+// at `warmup` down to min_lr at `total`; or (wsd) lr until total - decay, then linear down to min_lr at `total`. min_lr
+// from `total` on.
+double learning_rate(const ScheduleRecipe& schedule, double lr, int64_t step);
+
+// Shell glob over the whole of `name`, as Python's fnmatch on UTF-8 characters: `*` any run (dots too), `?` one
+// character, `[a-c]`, `[!a]` and `[^a]` classes of ASCII; a `[` that is never closed is itself. A pattern equal to the
+// name always matches. At most |pattern| * |name| steps.
+bool glob_match(std::string_view pattern, std::string_view name);
+bool matches_any(const std::vector<std::string>& patterns, std::string_view name);
+
+// The spelling of each enumerator in train.yaml, in the order of the enum; specialized for every enum above.
+template <typename Enum>
+std::span<const std::string_view> enum_names();
+
+template <typename Enum>
+std::string_view enum_name(Enum value) {
+  return enum_names<Enum>()[static_cast<size_t>(value)];
+}
+
+template <>
+std::span<const std::string_view> enum_names<LossKind>();
+template <>
+std::span<const std::string_view> enum_names<Reduction>();
+template <>
+std::span<const std::string_view> enum_names<OptimizerKind>();
+template <>
+std::span<const std::string_view> enum_names<ScheduleKind>();
+template <>
+std::span<const std::string_view> enum_names<Precision>();
+template <>
+std::span<const std::string_view> enum_names<RecomputeMode>();
+template <>
+std::span<const std::string_view> enum_names<AttentionKernel>();
+template <>
+std::span<const std::string_view> enum_names<InitKind>();
+template <>
+std::span<const std::string_view> enum_names<InitDistribution>();
+template <>
+std::span<const std::string_view> enum_names<FanMode>();
+template <>
+std::span<const std::string_view> enum_names<DataKind>();
+template <>
+std::span<const std::string_view> enum_names<DocumentMode>();
+template <>
+std::span<const std::string_view> enum_names<BatchNormGroup>();
+template <>
+std::span<const std::string_view> enum_names<Compression>();
+template <>
+std::span<const std::string_view> enum_names<OffloadMode>();
+template <>
+std::span<const std::string_view> enum_names<PipelineSchedule>();
+
+}  // namespace partita

@@ -1,0 +1,75 @@
+// Of gathers A B C D, each used first by a, b, c, d, with room for two to wait:
+//
+//   A a B b C c D d   becomes   A B C a D b c d
+//
+// C is started when A is used: B and C wait then.
+#include "partitioner/communicate/prefetch_gathers.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "partitioner/communicate/state_gathers.h"
+
+namespace partita {
+namespace {
+
+struct Gather {
+  NodeId node;
+  NodeId use;  // the first
+  int64_t bytes;
+};
+
+}  // namespace
+
+void prefetch_gathers(LocalProgram& program) {
+  Graph& g = program.graph;
+  StateGathers gathers(g);
+  std::vector<Gather> all;  // in the order in which they are used
+  int64_t most = 0;         // that may wait
+  for (size_t n = 0; n < g.nodes.size(); ++n) {
+    const Node& node = g.nodes[n];
+    if (node.segment == Segment::kPrologue || !gathers.is_gather(node)) continue;
+    int64_t bytes = 0;
+    for (ValueId v : node.outputs) bytes += byte_size(g.type(v));
+    all.push_back({static_cast<NodeId>(n), gathers.first_use(node), bytes});
+    most = std::max(most, all.back().bytes);
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Gather& a, const Gather& b) { return a.use < b.use; });
+  auto phase = [&](NodeId n) { return std::pair(g.nodes[n].segment, program.stage.phase(g.nodes[n])); };
+  std::vector<NodeId> place(g.nodes.size());  // what moves goes before the node of this number
+  std::vector<bool> moves(g.nodes.size(), false);
+  for (size_t n = 0; n < place.size(); ++n) place[n] = static_cast<NodeId>(n);
+  size_t oldest = 0;  // of the gathers that wait for their use together with this one
+  int64_t waiting = 0;
+  for (size_t k = 0; k < all.size(); ++k) {
+    if (k > 0 && phase(all[k].node) != phase(all[k - 1].node)) oldest = k, waiting = 0;
+    waiting += all[k].bytes;
+    while (waiting > most) waiting -= all[oldest++].bytes;
+    // Where the one before them is used, all of these may be on their way.
+    bool first = oldest == 0 || phase(all[oldest - 1].node) != phase(all[k].node);
+    NodeId to = first ? all[k].node : all[oldest - 1].use;
+    while (first && to > 0 && phase(to - 1) == phase(all[k].node)) --to;
+    if (to >= all[k].node || phase(to) != phase(all[k].node)) continue;
+    auto move = [&](NodeId n) {
+      place[n] = std::min(place[n], to);
+      moves[n] = true;
+    };
+    move(all[k].node);
+    for (ValueId v : g.nodes[all[k].node].inputs) {  // and its views of the states
+      for (NodeId n = g.values[v].producer; n >= to; n = g.values[g.nodes[n].inputs[0]].producer) move(n);
+    }
+  }
+  std::vector<NodeId> order(g.nodes.size());
+  for (size_t n = 0; n < order.size(); ++n) order[n] = static_cast<NodeId>(n);
+  std::stable_sort(order.begin(), order.end(), [&](NodeId a, NodeId b) {
+    return std::tuple(place[a], !moves[a]) < std::tuple(place[b], !moves[b]);
+  });
+  std::vector<Node> nodes;
+  for (NodeId n : order) nodes.push_back(std::move(g.nodes[n]));
+  g.nodes = std::move(nodes);
+  renumber_producers(g);
+}
+
+}  // namespace partita

@@ -1,0 +1,73 @@
+#include "partitioner/communicate/state_gathers.h"
+
+#include <algorithm>
+
+namespace partita {
+
+StateGathers::StateGathers(const Graph& graph) : g_(graph), readers_(uses(graph)), state_(graph.values.size(), false) {
+  for (const State& s : graph.states) state_[s.value] = true;
+  for (const Node& node : graph.nodes) {
+    bool follows = node.inputs.size() == 1 && state_[node.inputs[0]] &&
+                   (node.op->view || node.segment == Segment::kPrologue) && !node.op->communicates;
+    if (follows) state_[node.outputs[0]] = true;
+  }
+}
+
+bool StateGathers::is_gather(const Node& node) const {
+  if (!node.op->communicates || node.inputs.empty() || node.inputs.size() != node.outputs.size()) return false;
+  for (size_t k = 0; k < node.inputs.size(); ++k) {
+    if (!state_[node.inputs[k]] || byte_size(g_.type(node.outputs[k])) <= byte_size(g_.type(node.inputs[k])))
+      return false;
+  }
+  return true;
+}
+
+// visit(reader, whether it only leaves the elements in another order)
+template <typename Visit>
+void StateGathers::for_readers(ValueId gathered, Visit visit) const {
+  std::vector<ValueId> front = {gathered};
+  while (!front.empty()) {
+    ValueId v = front.back();
+    front.pop_back();
+    for (NodeId n : readers_[v]) {
+      const Node& reader = g_.nodes[n];
+      bool moves = reader.inputs.size() == 1 && reader.op->flops_per_point == 0 && !reader.op->kernel &&
+                   !reader.op->communicates && g_.type(reader.outputs[0]).dtype == g_.type(v).dtype &&
+                   elements(g_.type(reader.outputs[0]).shape) == elements(g_.type(v).shape);
+      visit(n, moves);
+      if (moves) front.push_back(reader.outputs[0]);
+    }
+  }
+}
+
+NodeId StateGathers::first_use(const Node& gather) const {
+  NodeId first = static_cast<NodeId>(g_.nodes.size());
+  for (ValueId v : gather.outputs) {
+    for_readers(v, [&](NodeId n, bool moves) { first = moves ? first : std::min(first, n); });
+  }
+  return first;
+}
+
+NodeId StateGathers::last_read(ValueId gathered) const {
+  NodeId last = kNoNode;
+  for_readers(gathered, [&](NodeId n, bool) { last = std::max(last, n); });
+  return last;
+}
+
+int64_t gathered_bytes(const Graph& graph) {
+  StateGathers gathers(graph);
+  std::vector<int64_t> change(graph.nodes.size() + 1, 0);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (!gathers.is_gather(graph.nodes[n])) continue;
+    for (ValueId v : graph.nodes[n].outputs) {
+      int64_t bytes = byte_size(graph.type(v));
+      change[n] += bytes;
+      change[static_cast<size_t>(std::max(gathers.last_read(v), static_cast<NodeId>(n))) + 1] -= bytes;
+    }
+  }
+  int64_t alive = 0, most = 0;
+  for (int64_t c : change) most = std::max(most, alive += c);
+  return most;
+}
+
+}  // namespace partita

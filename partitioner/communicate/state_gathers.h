@@ -1,0 +1,34 @@
+// Gathers of states that are stored in parts (ZeRO-3): which nodes they are, and how long what they bring is needed.
+#pragma once
+
+#include <vector>
+
+#include "ir/graph/graph.h"
+
+namespace partita {
+
+class StateGathers {
+ public:
+  // `graph` must outlive this.
+  explicit StateGathers(const Graph& graph);
+
+  // Whether the node brings together what ranks have of states, or of what the prologue made of them.
+  bool is_gather(const Node& node) const;
+  // The first node that computes with what a gather brings: what leaves its elements in another order is no use of it.
+  NodeId first_use(const Node& gather) const;
+  // The last node that reads a gathered value, in another order of its elements too; kNoNode: none does.
+  NodeId last_read(ValueId gathered) const;
+
+ private:
+  template <typename Visit>
+  void for_readers(ValueId gathered, Visit visit) const;
+
+  const Graph& g_;
+  std::vector<std::vector<NodeId>> readers_;
+  std::vector<bool> state_;  // per value: at hand when a pass begins, perhaps under another shape
+};
+
+// The most bytes of gathered states that are alive at once, from the start of the gather to the last reader.
+int64_t gathered_bytes(const Graph& graph);
+
+}  // namespace partita

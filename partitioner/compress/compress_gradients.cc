@@ -1,0 +1,70 @@
+#include "partitioner/compress/compress_gradients.h"
+
+#include <map>
+#include <set>
+
+#include "ir/graph/builder.h"
+#include "partitioner/compress/factor_gradients.h"
+#include "partitioner/compress/gradient_sums.h"
+#include "partitioner/compress/quantize_gradients.h"
+
+namespace partita {
+namespace {
+
+constexpr int64_t kPowerSgdRank = 4;
+
+CompressedGradients round_to_bf16(LocalProgram& program, const std::vector<int>& axes) {
+  CompressedGradients done;
+  const Graph& graph = program.graph;
+  GradientSums sums(program, axes, /*accumulated=*/true);
+  Rewriter r(graph);
+  std::map<ValueId, ValueId> narrow_of;  // of sums that are summed on, across nodes: they are not widened in between
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (!sums.contains(static_cast<NodeId>(n))) {
+      r.copy(node);
+      continue;
+    }
+    r.at(node);
+    Builder& b = r.builder();
+    auto narrow = narrow_of.find(node.inputs[0]);
+    ValueId in = narrow != narrow_of.end() ? narrow->second : b.cast(r(node.inputs[0]), DType::kBF16);
+    ValueId out = b.emit(node.op->name, {in}, node.attrs);
+    narrow_of[node.outputs[0]] = out;
+    if (!sums.is_summed_on(static_cast<NodeId>(n)))
+      r.replace(node.outputs[0], b.cast(out, graph.type(node.outputs[0]).dtype));
+    ++done.sums;
+    const int64_t times = node.segment == Segment::kBackward ? program.micro_batches : 1;
+    done.bytes += times * byte_size(b.type(in));
+    done.plain_bytes += times * byte_size(graph.type(node.inputs[0]));
+  }
+  program.graph = std::move(r).finish();
+  return done;
+}
+
+}  // namespace
+
+std::vector<int> sample_axes(const ShardingPlan& plan) {
+  std::set<int> axes(plan.slice_axes.begin(), plan.slice_axes.end());
+  for (const Sharding& s : plan.inputs) {
+    if (s.dims.empty()) continue;
+    for (const Piece& p : s.dims[0]) axes.insert(p.axes.begin(), p.axes.end());
+  }
+  axes.erase(plan.mesh.time);
+  return {axes.begin(), axes.end()};
+}
+
+ShardingPlan::AxisUse axis_use(const ShardingPlan& plan, const PipelineStage& stage) {
+  if (plan.axis_uses.empty()) return {sample_axes(plan), plan.scatter_axes};
+  return plan.axis_uses[static_cast<size_t>(stage.index) + 1];
+}
+
+CompressedGradients compress_gradients(LocalProgram& program, Compression kind, const std::vector<int>& axes,
+                                       int64_t bucket_bytes) {
+  if (kind == Compression::kBf16) return round_to_bf16(program, axes);
+  if (kind == Compression::kInt8) return quantize_gradients(program, axes, bucket_bytes);
+  if (kind == Compression::kPowerSgd) return factor_gradients(program, axes, kPowerSgdRank, bucket_bytes);
+  return CompressedGradients{};
+}
+
+}  // namespace partita

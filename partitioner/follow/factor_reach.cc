@@ -1,0 +1,221 @@
+#include "partitioner/follow/factor_reach.h"
+
+#include <algorithm>
+#include <deque>
+#include <set>
+
+#include "ir/mesh/factor_split.h"
+
+namespace partita {
+namespace {
+
+constexpr int kMostVisits = 4;  // of one node: its formula is cut finer each time
+
+// The forward part, and the prologue's copies of weights that it reads.
+bool is_followed(const Node& node) { return node.segment <= Segment::kForward; }
+
+}  // namespace
+
+struct Spreader::Walk {
+  Mesh mesh;
+  std::map<ValueId, Sharding> values;
+  std::deque<NodeId> queue;
+  std::map<NodeId, int> visits;
+  std::set<NodeId> queued;
+  std::set<ValueId> owed;  // values of which a sum over the ranks is counted already, the value's or its gradient's
+};
+
+Spreader::Spreader(const Graph& graph)
+    : graph_(graph),
+      uses_(graph.values.size()),
+      formulas_(graph.nodes.size()),
+      state_of_(graph.values.size(), -1),
+      is_data_(graph.values.size(), false),
+      differentiated_(graph.values.size(), false) {
+  for (size_t k = 0; k < graph.states.size(); ++k) {
+    state_of_[graph.states[k].value] = static_cast<int>(k);
+    differentiated_[graph.states[k].value] = graph.states[k].kind == StateKind::kParameter;
+  }
+  for (const GraphInput& in : graph.inputs) is_data_[in.value] = in.kind == InputKind::kData;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (!is_followed(node)) continue;
+    forward_.push_back(static_cast<NodeId>(n));
+    if (node.segment == Segment::kPrologue && node.inputs.size() == 1)  // a weight's copy in another type
+      state_of_[node.outputs[0]] = state_of_[node.inputs[0]];
+    bool any = false;
+    for (ValueId v : node.inputs) {
+      if (v == kNoValue) continue;
+      any = any || differentiated_[v];
+      if (uses_[v].empty() || uses_[v].back() != static_cast<NodeId>(n)) uses_[v].push_back(static_cast<NodeId>(n));
+    }
+    for (ValueId v : node.outputs) differentiated_[v] = any && is_float(graph.type(v).dtype);
+  }
+}
+
+double Spreader::flops(NodeId n) const {
+  const Node& node = graph_.nodes[n];
+  std::vector<TensorType> types = input_types(graph_, node);
+  return use_flops(*node.op, {node.attrs, types}, formula(n));
+}
+
+const Formula& Spreader::formula(NodeId n) const {
+  if (!formulas_[n]) {
+    formulas_[n] = bound_formula(graph_, graph_.nodes[n]);
+  }
+  return *formulas_[n];
+}
+
+namespace {
+
+// A node's operands, inputs that are there and then outputs, as its formula lists them.
+struct Operands {
+  std::vector<ValueId> values;
+  size_t inputs = 0;
+
+  explicit Operands(const Node& node) {
+    for (ValueId v : node.inputs) {
+      if (v != kNoValue) values.push_back(v);
+    }
+    inputs = values.size();
+    values.insert(values.end(), node.outputs.begin(), node.outputs.end());
+  }
+};
+
+// The node's formula, cut to the pieces of what is split, and the factor that is split; -1 where there is none, or not
+// one that all agree on.
+struct Followed {
+  Formula formula;
+  int factor = -1;
+  std::vector<size_t> lost;  // operands whose split the factor is not
+};
+
+Followed follow(const Formula& formula, const Operands& operands, const std::map<ValueId, Sharding>& values,
+                const Mesh& mesh) {
+  Followed out{formula, -1, {}};
+  auto sharding = [&](size_t k) -> const Sharding* {
+    auto at = values.find(operands.values[k]);
+    return at == values.end() ? nullptr : &at->second;
+  };
+  for (size_t k = 0; k < operands.values.size(); ++k) {
+    bool output = k >= operands.inputs;
+    if (const Sharding* s = sharding(k)) refine(out.formula, output, output ? k - operands.inputs : k, *s, mesh);
+  }
+  std::vector<int> found(operands.values.size(), -1);
+  for (size_t k = 0; k < operands.values.size(); ++k) {
+    const Sharding* s = sharding(k);
+    if (s == nullptr) continue;
+    bool output = k >= operands.inputs;
+    const FormulaOperand& o = output ? out.formula.outputs[k - operands.inputs] : out.formula.inputs[k];
+    auto asked = proposals(out.formula, o, *s, mesh);
+    // An output cannot ask for a reduced factor; what an input asks for goes first.
+    if (!asked.empty()) found[k] = asked.front().first;
+    if (out.factor < 0) out.factor = found[k];
+  }
+  for (size_t k = 0; k < operands.values.size(); ++k) {
+    if (sharding(k) != nullptr && (found[k] != out.factor || out.factor < 0)) out.lost.push_back(k);
+  }
+  return out;
+}
+
+Sharding along(const Formula& formula, const FormulaOperand& operand, int factor) {
+  FactorSplit split;
+  split.axes.resize(formula.factors.size());
+  split.axes[factor] = {0};
+  return operand_sharding(formula, operand, split);
+}
+
+}  // namespace
+
+void Spreader::visit(Walk& walk, NodeId n) const {
+  const Node& node = graph_.nodes[n];
+  Operands operands(node);
+  Followed f = follow(formula(n), operands, walk.values, walk.mesh);
+  if (f.factor < 0) return;
+  for (size_t k = 0; k < operands.values.size(); ++k) {
+    bool output = k >= operands.inputs;
+    const FormulaOperand& o = output ? f.formula.outputs[k - operands.inputs] : f.formula.inputs[k];
+    ValueId v = operands.values[k];
+    if (!has_factor(o, f.factor) || walk.values.count(v)) continue;
+    walk.values.emplace(v, along(f.formula, o, f.factor));
+    auto enqueue = [&](NodeId other) {
+      if (!is_followed(graph_.nodes[other]) || walk.visits[other] >= kMostVisits) return;
+      if (walk.queued.insert(other).second) {
+        ++walk.visits[other];
+        walk.queue.push_back(other);
+      }
+    };
+    if (graph_.values[v].producer != kNoNode) enqueue(graph_.values[v].producer);
+    for (NodeId other : uses_[v]) enqueue(other);
+  }
+}
+
+Spread Spreader::spread(ValueId value, const Sharding& seed, int64_t n) const {
+  Walk walk;
+  walk.mesh.axes = {{"split", n}};
+  walk.values.emplace(value, normalized(seed));
+  if (graph_.values[value].producer != kNoNode) walk.queue.push_back(graph_.values[value].producer);
+  for (NodeId other : uses_[value]) walk.queue.push_back(other);
+  walk.queued.insert(walk.queue.begin(), walk.queue.end());
+  while (!walk.queue.empty()) {
+    NodeId next = walk.queue.front();
+    walk.queue.pop_front();
+    walk.queued.erase(next);
+    visit(walk, next);
+  }
+  Spread out;
+  std::set<NodeId> touched;
+  for (const auto& [v, s] : walk.values) {
+    NodeId producer = graph_.values[v].producer;
+    if (producer != kNoNode && is_followed(graph_.nodes[producer])) touched.insert(producer);
+    touched.insert(uses_[v].begin(), uses_[v].end());
+    if (producer == kNoNode && is_weight(v)) out.parameter_elements += elements(graph_.type(v).shape);
+  }
+  for (NodeId node : touched) account(walk, node, out);
+  out.moved_bytes += out.gathered_bytes;
+  out.values = std::move(walk.values);
+  return out;
+}
+
+// A frozen weight takes as much memory and work as a trained one.
+bool Spreader::is_weight(ValueId v) const {
+  if (state_of_[v] < 0) return false;
+  const State& s = graph_.states[static_cast<size_t>(state_of_[v])];
+  const TensorType& type = graph_.type(s.value);
+  return s.kind == StateKind::kParameter || (s.kind == StateKind::kFrozen && is_float(type.dtype) && type.rank() > 1);
+}
+
+// Bytes of a value's gradient; 0 where it has none.
+double Spreader::gradient_bytes(ValueId v) const {
+  return differentiated_[v] ? static_cast<double>(byte_size(graph_.type(v))) : 0;
+}
+
+void Spreader::account(Walk& walk, NodeId n, Spread& out) const {
+  const Node& node = graph_.nodes[n];
+  Operands operands(node);
+  Followed f = follow(formula(n), operands, walk.values, walk.mesh);
+  // What is split and cannot be followed is gathered here (its gradient, sliced; or the other way round).
+  for (size_t k : f.lost) out.gathered_bytes += gradient_bytes(operands.values[k]);
+  if (f.factor < 0) return;
+  out.nodes.push_back(n);
+  out.flops += flops(n);
+  bool parameter = false, everywhere = true;
+  for (size_t k = 0; k < operands.values.size(); ++k) {
+    ValueId v = operands.values[k];
+    bool output = k >= operands.inputs;
+    const FormulaOperand& o = output ? f.formula.outputs[k - operands.inputs] : f.formula.inputs[k];
+    bool stands = has_factor(o, f.factor);
+    parameter = parameter || (is_weight(v) && stands);
+    everywhere = everywhere && (stands || !is_float(graph_.type(v).dtype));
+    // A result that lacks the factor is a partial sum; so is the gradient of an operand that lacks it. The gradients
+    // of one value are added before they are summed over the ranks.
+    if (!stands && walk.owed.insert(v).second) out.moved_bytes += 2 * gradient_bytes(v);
+  }
+  bool reduced = f.formula.factors[f.factor].role != FactorRole::kParallel;
+  bool product = operands.inputs >= 2 && std::any_of(f.formula.factors.begin(), f.formula.factors.end(),
+                                                     [](const Factor& x) { return x.role == FactorRole::kSum; });
+  out.sums_parameters = out.sums_parameters || (reduced && parameter && product);
+  out.batches_parameters = out.batches_parameters || (everywhere && parameter && product);
+}
+
+}  // namespace partita

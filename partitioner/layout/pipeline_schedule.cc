@@ -1,0 +1,115 @@
+#include "partitioner/layout/pipeline_schedule.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <queue>
+
+namespace partita {
+namespace {
+
+// The k-th forward (or backward) of an interleaved stage: groups of `stages` micro-batches run through chunk 0, then
+// chunk 1, …
+StageStep interleaved(StageWork kind, int64_t k, int64_t stages, int64_t chunks) {
+  int64_t group = k / (stages * chunks), within = k % (stages * chunks);
+  int64_t chunk = within / stages;
+  if (kind == StageWork::kBackward) chunk = chunks - 1 - chunk;
+  return {kind, static_cast<int>(chunk), group * stages + within % stages};
+}
+
+// The lowest free slot from `first` on, from a micro-batch's first forward in a chunk until its last backward operation
+// there, for the chunks that are `in`. Returns how many it takes.
+int64_t take_slots(std::vector<StageStep>& order, const std::vector<bool>& in, int64_t first) {
+  const bool apart =
+      std::any_of(order.begin(), order.end(), [](const StageStep& x) { return x.kind == StageWork::kWeight; });
+  const StageWork last = apart ? StageWork::kWeight : StageWork::kBackward;
+  std::map<std::pair<int, int64_t>, int64_t> slot_of;
+  std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> free;
+  int64_t count = 0;
+  for (StageStep& x : order) {
+    if (!in[static_cast<size_t>(x.chunk)]) continue;
+    auto [at, fresh] = slot_of.try_emplace({x.chunk, x.micro_batch}, count);
+    if (fresh && free.empty()) {
+      ++count;
+    } else if (fresh) {
+      at->second = free.top();
+      free.pop();
+    }
+    x.slot = first + at->second;
+    if (x.kind != last) continue;
+    free.push(at->second);
+    slot_of.erase(at);
+  }
+  return count;
+}
+
+}  // namespace
+
+std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, int64_t stage, int64_t chunks,
+                                   int64_t m) {
+  bool apart = schedule == PipelineSchedule::kZeroBubble;
+  int64_t total = m * chunks, ahead = stages - stage - 1, weights = 0;
+  if (schedule == PipelineSchedule::kGpipe) ahead = total;
+  if (schedule == PipelineSchedule::kInterleaved && chunks > 1) ahead = 2 * ahead + (chunks - 1) * stages;
+  ahead = std::min(ahead, total);
+  auto at = [&](StageWork kind, int64_t k) {
+    return chunks > 1 ? interleaved(kind, k, stages, chunks) : StageStep{kind, 0, k};
+  };
+  std::vector<StageStep> order;
+  order.reserve(static_cast<size_t>(3 * total));
+  for (int64_t k = 0; k < ahead; ++k) order.push_back(at(StageWork::kForward, k));
+  for (int64_t k = 0; k < total; ++k) {
+    if (k + ahead < total) order.push_back(at(StageWork::kForward, k + ahead));
+    order.push_back(at(StageWork::kBackward, k));
+    // Stage s owes s gradients of weights: they fill its gap at the end, and as many micro-batches as stages are in
+    // flight everywhere.
+    if (apart && k >= stage) order.push_back(at(StageWork::kWeight, weights++));
+  }
+  while (apart && weights < total) order.push_back(at(StageWork::kWeight, weights++));
+  take_slots(order, std::vector<bool>(static_cast<size_t>(chunks), true), 0);
+  return order;
+}
+
+int64_t slots_of(const std::vector<StageStep>& order) {
+  int64_t most = 0;
+  for (const StageStep& x : order) most = std::max(most, x.slot + 1);
+  return most;
+}
+
+std::vector<SlotClass> divide_slots(std::vector<StageStep>& order, std::span<const int64_t> bytes) {
+  const size_t n = bytes.size();
+  std::vector<size_t> by_size(n);
+  std::iota(by_size.begin(), by_size.end(), 0);
+  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) { return bytes[a] > bytes[b]; });
+  const auto take = [&](size_t begin, size_t end, int64_t first) {
+    std::vector<bool> in(n, false);
+    for (size_t k = begin; k < end; ++k) in[by_size[k]] = true;
+    return take_slots(order, in, first);
+  };
+  // Classes are runs of chunks by size: the least that the first `end` take, and where their last class begins.
+  std::vector<int64_t> least(n + 1, 0);
+  std::vector<size_t> from(n + 1, 0);
+  for (size_t end = 1; end <= n; ++end) {
+    least[end] = std::numeric_limits<int64_t>::max();
+    for (size_t begin = 0; begin < end; ++begin) {
+      if (begin > 0 && bytes[by_size[begin - 1]] == bytes[by_size[begin]]) continue;
+      const int64_t all = least[begin] + take(begin, end, 0) * bytes[by_size[begin]];
+      if (all < least[end]) least[end] = all, from[end] = begin;
+    }
+  }
+  std::vector<size_t> ends;
+  for (size_t end = n; end > 0; end = from[end]) ends.push_back(end);
+  std::vector<SlotClass> classes(n);
+  SlotClass of;
+  for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
+    const size_t begin = from[*end];
+    of = {of.first + of.count, 0, bytes[by_size[begin]], of.begin + of.count * of.bytes};
+    of.count = take(begin, *end, of.first);
+    for (size_t k = begin; k < *end; ++k) classes[by_size[k]] = of;
+  }
+  return classes;
+}
+
+}  // namespace partita

@@ -1,0 +1,264 @@
+// What becomes of a node: made now on local shapes, put off until its value is asked for, or, where it only lays its
+// operand out for another stage, handed over.
+#include <algorithm>
+#include <set>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "ir/mesh/factor_split.h"
+#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/localize/cross_mesh_reshard.h"
+#include "partitioner/localize/localizer.h"
+
+namespace partita {
+namespace {
+
+constexpr int kPutOffDepth = 64;  // bounds the recursion through nodes that were put off
+
+}  // namespace
+
+void Localizer::visit(NodeId n) {
+  const Node& node = graph_.nodes[n];
+  if (auto recut = plan_.recuts.find(node.outputs[0]); recut != plan_.recuts.end()) return lay_out(node, recut->second);
+  if (int depth = put_off_depth(node); depth > 0 && depth < kPutOffDepth) {
+    for (ValueId v : node.outputs) put_off_[v] = depth;
+    return;
+  }
+  NodeUse use{node, {}, bound_formula(graph_, node), {}};
+  std::vector<OperandLayouts> layouts;
+  resolve_free_states(node);
+  for (size_t k = 0; k < node.inputs.size(); ++k) {
+    ValueId v = node.inputs[k];
+    if (v == kNoValue) continue;
+    use.present.push_back(k);
+    OperandLayouts o = layouts_of(v, node);
+    if (node.segment > Segment::kBackward) complete_late(v, o);
+    if (node.op->sums_micro_batches && k + 1 == node.inputs.size()) o.ways = {term_sharding(v)};
+    layouts.push_back(std::move(o));
+  }
+  follow_parameter(use, layouts);
+  for (const OperandLayouts& o : layouts) use.shardings.push_back(o.ways.front());
+  for (size_t k = 0; k < use.present.size(); ++k) refine(use.formula, false, k, use.shardings[k], mesh_);
+  emit(use, splitter_.divide(use, layouts));
+  inherit_layout(node);
+}
+
+// 0: the node is made now. Else the length of the chain of nodes that are put off, this one included.
+int Localizer::put_off_depth(const Node& node) const {
+  if (mesh_.axes.empty() || node.op->kernel || node.op->communicates || node.op->sums_micro_batches) return 0;
+  if (node.segment == Segment::kPrologue) return 0;  // its readers are in segments that run more often
+  int depth = 0;
+  for (ValueId v : node.inputs) {
+    if (v == kNoValue) continue;
+    if (put_off_[v] > 0) {
+      depth = std::max(depth, put_off_[v]);
+    } else if (free_state_of_.count(v) || sharding_of(v).is_split() || !sharding_of(v).partial.empty()) {
+      return 0;
+    }
+  }
+  return parameter_of(node) == nullptr ? depth + 1 : 0;
+}
+
+// How a value lies for `node`: first as it is meant to be used, then its other forms.
+OperandLayouts Localizer::layouts_of(ValueId v, const Node& node) const {
+  OperandLayouts o;
+  o.bytes = byte_size(graph_.type(v));
+  auto layout = layout_of_.find(v);
+  if (variants_[v].empty()) {
+    o.ways.push_back(Sharding::replicated(graph_.type(v).shape));
+  } else if (layout != layout_of_.end() && is_micro_batch(node.segment)) {
+    o.pinned = true;
+    o.ways.push_back(normalized(layout->second->compute));
+  } else {
+    o.ways.push_back(sharding_of(v));
+    for (const Variant& x : variants_[v]) {
+      if (x.sharding.partial.empty() && x.made <= node.segment) o.ways.push_back(x.sharding);
+    }
+  }
+  return o;
+}
+
+// How the split parameter lies whose gradient the node makes; null: it makes none's.
+const Sharding* Localizer::parameter_of(const Node& node) const {
+  if (node.segment != Segment::kBackward || node.outputs.size() != 1) return nullptr;
+  for (ValueId state : states_met(node.outputs[0])) {
+    auto layout = layout_of_.find(state);
+    if (layout != layout_of_.end() && is_trained(state) && layout->second->compute.is_split())
+      return &layout->second->compute;
+  }
+  return nullptr;
+}
+
+// A parameter's gradient lies as the parameter does, where that is for operands to say that were put off: the gradient
+// of a table's rows is made of the rows that are here.
+void Localizer::follow_parameter(const NodeUse& use, std::vector<OperandLayouts>& layouts) const {
+  const bool free =
+      std::any_of(use.present.begin(), use.present.end(), [&](size_t k) { return put_off_[use.node.inputs[k]] > 0; });
+  const Sharding* parameter = free ? parameter_of(use.node) : nullptr;
+  if (parameter == nullptr) return;
+  for (const auto& [factor, axes] : proposals(use.formula, use.formula.outputs[0], *parameter, mesh_)) {
+    FactorSplit split{std::vector<std::vector<int>>(use.formula.factors.size())};
+    split.axes[static_cast<size_t>(factor)] = axes;
+    for (size_t k = 0; k < layouts.size(); ++k) {
+      if (put_off_[use.node.inputs[use.present[k]]] > 0 && has_factor(use.formula.inputs[k], factor))
+        layouts[k].ways = {operand_sharding(use.formula, use.formula.inputs[k], split)}, layouts[k].pinned = true;
+    }
+  }
+}
+
+// What the prologue makes of a state element by element (its copy in 16 bits) is made of what is stored here, and
+// gathered where it is used, as the state itself would be.
+void Localizer::inherit_layout(const Node& node) {
+  if (node.segment != Segment::kPrologue || node.inputs.size() != 1) return;
+  auto layout = layout_of_.find(node.inputs[0]);
+  ValueId v = node.outputs[0];
+  if (layout != layout_of_.end() && sharding_of(v) == sharding_of(node.inputs[0])) layout_of_[v] = layout->second;
+}
+
+void Localizer::emit(const NodeUse& use, const NodeSplit& division) {
+  const FactorSplit& split = division.factors;
+  const std::vector<std::vector<int>>& partial = division.passing;
+  const Node& node = use.node;
+  at(node);
+  std::vector<ValueId> inputs(node.inputs.size(), kNoValue);
+  std::set<int> owed;
+  for (const auto& axes : partial) owed.insert(axes.begin(), axes.end());
+  std::vector<int> left(owed.begin(), owed.end());
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    Sharding target = operand_sharding(use.formula, use.formula.inputs[k], split);
+    target.partial = partial[k];
+    ValueId v = node.inputs[use.present[k]], &local = inputs[use.present[k]];
+    bool summed = node.op->sums_micro_batches && use.present[k] + 1 == node.inputs.size();
+    local = summed ? get_term(v, target) : get(v, target);
+    for (int a : left) {
+      if (joins_owed(use, partial, k, a) && !splitter_.is_zero(v)) local = owe(local, a);
+    }
+  }
+  at(node);
+  std::vector<ValueId> outputs = emit_local(node, use.formula, split, inputs);
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    Sharding s = operand_sharding(use.formula, use.formula.outputs[k], split);
+    s.partial = left;
+    PartialKind kind = PartialKind::kSum;
+    for (size_t f = 0; f < split.axes.size(); ++f) {
+      if (split.axes[f].empty() || has_factor(use.formula.outputs[k], static_cast<int>(f))) continue;
+      FactorRole role = use.formula.factors[f].role;
+      kind = role == FactorRole::kMax   ? PartialKind::kMax
+             : role == FactorRole::kMin ? PartialKind::kMin
+                                        : PartialKind::kSum;
+      if (role != FactorRole::kParallel) s.partial.insert(s.partial.end(), split.axes[f].begin(), split.axes[f].end());
+    }
+    std::sort(s.partial.begin(), s.partial.end());
+    s.kind = kind;
+    variants_[node.outputs[k]].push_back({outputs[k], s, node.segment});
+    for (const auto& target :
+         {splitter_.scattered_home(use, split, k, s), splitter_.exchanged_back(use, division, k, s)}) {
+      if (!target) continue;
+      get(node.outputs[k], *target);
+      make_front(node.outputs[k], normalized(*target));
+    }
+    if (!s.partial.empty()) complete_early(node.outputs[k]);
+  }
+}
+
+// As a term of a sum over the axis: it counts on the first rank.
+ValueId Localizer::owe(ValueId local, int axis) {
+  ValueId first = b_.emit("eq", {resharder_.coordinate(axis), b_.scalar(DType::kI64, 0)});
+  return b_.select(first, local, b_.scalar(b_.dtype(local), 0));
+}
+
+std::vector<ValueId> Localizer::emit_local(const Node& node, const Formula& formula, const FactorSplit& split,
+                                           const std::vector<ValueId>& inputs) {
+  Formula local = local_formula(formula, split, mesh_);
+  std::vector<Shape> in, out;
+  for (ValueId v : inputs) in.push_back(v == kNoValue ? Shape{} : b_.shape(v));
+  for (const FormulaOperand& o : local.outputs) out.push_back(operand_shape(local, o));
+  auto outputs = b_.try_emit(*node.op, inputs, localized_attrs(*node.op, node.attrs, in, out));
+  PARTITA_CHECK(outputs.ok(),
+                cat("localizing ", graph_.origin(node), " (", node.op->name, "): ", outputs.status().message()));
+  for (size_t k = 0; k < outputs->size(); ++k) {
+    PARTITA_CHECK(b_.shape((*outputs)[k]) == out[k],
+                  cat("localizing ", graph_.origin(node), " (", node.op->name, "): expected ", to_string(out[k]),
+                      ", found ", to_string(b_.shape((*outputs)[k]))));
+    const std::string& name = graph_.values[node.outputs[k]].name;
+    if (!name.empty()) b_.name((*outputs)[k], name);
+  }
+  return *std::move(outputs);
+}
+
+// Emits a node that was put off, at a split of its factors, in the context of whoever asks.
+void Localizer::make(const Node& node, const Formula& formula, const FactorSplit& split) {
+  NodeContext context = b_.context();
+  std::vector<ValueId> inputs(node.inputs.size(), kNoValue);
+  size_t present = 0;
+  for (size_t k = 0; k < node.inputs.size(); ++k) {
+    if (node.inputs[k] == kNoValue) continue;
+    inputs[k] = get(node.inputs[k], operand_sharding(formula, formula.inputs[present++], split));
+  }
+  context.origin = node.origin;
+  if (node.chunk > 0) context.chunk = node.chunk;  // in its own stage, whichever asks
+  NodeContext restore = b_.context();
+  b_.context() = context;
+  std::vector<ValueId> outputs = emit_local(node, formula, split, inputs);
+  for (size_t k = 0; k < outputs.size(); ++k)
+    variants_[node.outputs[k]].push_back(
+        {outputs[k], operand_sharding(formula, formula.outputs[k], split), context.segment});
+  b_.context() = restore;
+}
+
+// The node's operand under another sharding: what makes it smaller is done by who has it, the rest by who reads it.
+// Sums over micro-batches stay owed.
+void Localizer::lay_out(const Node& node, const ShardingPlan::Recut& recut) {
+  const ValueId v = node.inputs[0];
+  Sharding wanted = recut.lies;
+  const bool put_off = put_off_[v] > 0;  // made whole, once for all of its readers
+  const Sharding from = put_off ? Sharding::replicated(graph_.type(v).shape) : sharding_of(v);
+  if (std::count(from.partial.begin(), from.partial.end(), mesh_.time) > 0) wanted.partial = {mesh_.time};
+  const Node* producer = graph_.producer(v);
+  const int64_t sender = place_of(recut.from), receiver = place_of(recut.to);
+  const bool differ = !mesh_.differing(sender, receiver).empty();
+  Sharding sent = !differ               ? narrowed(from, wanted, mesh_)
+                  : producer != nullptr ? before_hand_over(from, wanted, mesh_, sender, receiver)
+                                        : from;  // nodes before forward would be its reader's
+  at(node);
+  if (producer != nullptr)
+    b_.context().origin = producer->origin, b_.context().block = producer->block, b_.context().chunk = producer->chunk;
+  ValueId local = put_off ? resharder_.reshard(get(v, from), from, sent) : get(v, sent);
+  at(node);
+  if (differ) {
+    HandOver over = hand_over(sent, wanted, mesh_, sender, receiver);
+    over.attrs.set("from", int64_t{recut.from});
+    over.attrs.set("to", int64_t{recut.to});
+    local = b_.emit("hand_over", {local}, std::move(over.attrs));
+    sent = std::move(over.received);
+  }
+  local = resharder_.reshard(local, sent, normalized(wanted));
+  variants_[node.outputs[0]].push_back({local, normalized(wanted), node.segment});
+}
+
+// Whether the node lays its operand out for a stage whose ranks lie along other axes.
+bool Localizer::is_handed_over(const Node& node) const {
+  auto recut = plan_.recuts.find(node.outputs[0]);
+  return recut != plan_.recuts.end() &&
+         !mesh_.differing(place_of(recut->second.from), place_of(recut->second.to)).empty();
+}
+
+// The place in the pipeline of a stage, several of which may share one.
+int64_t Localizer::place_of(int stage) const {
+  const int axis = mesh_.find(kStageAxis);
+  return axis < 0 ? 0 : stage % mesh_.axes[static_cast<size_t>(axis)].size;
+}
+
+void Localizer::at(const Node& node) {
+  DeviceKind device = node.device;
+  bool host = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return on_host(v); });
+  if (node.segment == Segment::kUpdate && host) device = DeviceKind::kHost;
+  b_.context() = {node.segment, node.origin, node.block, node.weight_gradient, device, node.chunk};
+}
+
+bool Localizer::on_host(ValueId v) const {
+  auto layout = layout_of_.find(v);
+  return layout != layout_of_.end() && layout->second->host;
+}
+
+}  // namespace partita

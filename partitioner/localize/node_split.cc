@@ -1,0 +1,352 @@
+#include "partitioner/localize/node_split.h"
+
+#include <algorithm>
+#include <map>
+
+namespace partita {
+namespace {
+
+bool has(const std::vector<int>& axes, int axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
+
+bool takes(const FactorSplit& split, int axis) {
+  return std::any_of(split.axes.begin(), split.axes.end(), [&](const auto& axes) { return has(axes, axis); });
+}
+
+bool can_scatter(const Formula& formula, int factor, size_t operand) {
+  if (formula.factors[factor].role != FactorRole::kParallel || !has_factor(formula.inputs[operand], factor))
+    return false;
+  return std::all_of(formula.outputs.begin(), formula.outputs.end(),
+                     [&](const FormulaOperand& o) { return has_factor(o, factor); });
+}
+
+// A sum of scalars stays owed until something else asks for it: the squares of all gradients are added up before any
+// rank talks, not one after the other.
+bool may_join(const NodeUse& use) {
+  if (use.node.op->sums_micro_batches) return false;
+  return std::all_of(use.formula.outputs.begin(), use.formula.outputs.end(),
+                     [&](const FormulaOperand& o) { return elements(operand_shape(use.formula, o)) <= 1; });
+}
+
+}  // namespace
+
+bool joins_owed(const NodeUse& use, const std::vector<std::vector<int>>& passing, size_t operand, int axis) {
+  int group = use.formula.inputs[operand].linear;
+  if (group < 0 || has(passing[operand], axis)) return false;
+  for (size_t k = 0; k < passing.size(); ++k) {
+    if (has(passing[k], axis) && use.formula.inputs[k].linear == group) return true;
+  }
+  return false;
+}
+
+NodeSplitter::NodeSplitter(const Graph& graph, const ShardingPlan& plan,
+                           const std::vector<std::vector<NodeId>>& readers)
+    : graph_(graph),
+      plan_(plan),
+      mesh_(plan.mesh),
+      readers_(readers),
+      constants_(constant_values(graph)),
+      of_data_(graph.values.size(), false) {
+  for (const GraphInput& in : graph.inputs) of_data_[in.value] = in.kind == InputKind::kData;
+  for (const Node& node : graph.nodes) {
+    const bool any =
+        std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return v != kNoValue && of_data_[v]; });
+    for (ValueId v : node.outputs) of_data_[v] = any;
+  }
+  for (const std::optional<StateLayout>& s : plan.states) {
+    if (!s) continue;
+    for (const auto& dim : s->compute.dims) {
+      for (const Piece& p : dim) parameter_axes_.insert(p.axes.begin(), p.axes.end());
+    }
+  }
+  std::set<int> axes;
+  for (const Sharding& s : plan.inputs) {
+    for (const auto& dim : s.dims) {
+      for (const Piece& p : dim) axes.insert(p.axes.begin(), p.axes.end());
+    }
+  }
+  axes.erase(mesh_.time);
+  sample_axes_.assign(axes.begin(), axes.end());
+}
+
+ShardingPlan::AxisUse NodeSplitter::axis_use(const Node& node) const {
+  if (plan_.axis_uses.empty()) return {sample_axes_, plan_.scatter_axes};
+  return plan_.axis_uses[static_cast<size_t>(node.chunk)];
+}
+
+NodeSplit NodeSplitter::divide(const NodeUse& use, const std::vector<OperandLayouts>& layouts) const {
+  int64_t output_bytes = 0;
+  for (ValueId v : use.node.outputs) output_bytes += byte_size(graph_.type(v));
+  NodeSplit out{choose_split(use.formula, layouts, output_bytes, mesh_), {}, {}};
+  out.exchanges = exchange(use, layouts, out.factors);
+  share_lookups(use, out.factors);
+  out.passing = passing_partials(use, out.factors);
+  scatter_sums(use, out.passing, out.factors);
+  return out;
+}
+
+NodeSplit NodeSplitter::divide_plainly(const NodeUse& use, const std::vector<OperandLayouts>& layouts) const {
+  NodeSplit out{choose_split(use.formula, layouts, 0, mesh_), {}, {}};
+  out.passing = passing_partials(use, out.factors);
+  return out;
+}
+
+// A contraction whose operands lie split along what it must keep whole (positions, under a causal mask) works on parts
+// of another factor (heads): exchanges there and back move less than gathers, and each rank has a share of the work.
+std::vector<Exchange> NodeSplitter::exchange(const NodeUse& use, const std::vector<OperandLayouts>& layouts,
+                                             FactorSplit& split) const {
+  if (use.node.op->work == WorkKind::kMemory) return {};
+  std::map<int, std::set<int>> whole;        // by axis
+  std::map<int, std::set<size_t>> operands;  // that have it there
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    for (const auto& [factor, axes] :
+         split_whole_factors(use.formula, use.formula.inputs[k], use.shardings[k], mesh_)) {
+      for (int axis : axes) whole[axis].insert(factor), operands[axis].insert(k);
+    }
+  }
+  std::vector<Exchange> out;
+  for (auto& [axis, factors] : whole) {
+    auto in_result = [&](int f) { return has_factor(use.formula.outputs[0], f); };
+    if (axis == mesh_.time || std::none_of(factors.begin(), factors.end(), in_result)) continue;
+    if (!takes(split, axis)) {  // else another operand is there already
+      int factor = cheapest_factor(use, layouts, split, axis, operands[axis]);
+      if (factor < 0) continue;
+      split.axes[factor].push_back(axis);
+    }
+    out.push_back({axis, std::move(factors)});
+  }
+  return out;
+}
+
+// Rows of samples that lie along an axis are all needed where some are looked up (tokens for the places of experts):
+// each rank looks up a share of what is asked for, rather than all of it. The axes that experts lie along come first,
+// so that a rank's places are its experts'.
+void NodeSplitter::share_lookups(const NodeUse& use, FactorSplit& split) const {
+  const std::vector<int> samples = axis_use(use.node).samples;
+  auto is_whole = [&](int f) {
+    return use.formula.factors[f].role == FactorRole::kWhole &&
+           std::none_of(use.formula.outputs.begin(), use.formula.outputs.end(),
+                        [&](const FormulaOperand& o) { return has_factor(o, f); });
+  };
+  auto is_index = [&](size_t k) { return is_integer(graph_.type(use.node.inputs[use.present[k]]).dtype); };
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    if (is_index(k) || !of_data_[use.node.inputs[use.present[k]]]) continue;
+    std::vector<int> gathered;
+    for (size_t d = 0; d < use.formula.inputs[k].dims.size(); ++d) {
+      const std::vector<int>& factors = use.formula.inputs[k].dims[d];
+      if (factors.empty() || !std::all_of(factors.begin(), factors.end(), is_whole)) continue;
+      for (const Piece& p : use.shardings[k].dims[d]) gathered.insert(gathered.end(), p.axes.begin(), p.axes.end());
+    }
+    std::stable_partition(gathered.begin(), gathered.end(), [&](int a) { return parameter_axes_.count(a) > 0; });
+    for (int axis : gathered) {
+      if (axis == mesh_.time || !has(samples, axis) || takes(split, axis)) continue;
+      for (size_t j = 0; j < use.present.size(); ++j) {
+        if (!is_index(j)) continue;
+        for (size_t f = 0; f < split.axes.size() && !takes(split, axis); ++f) {
+          if (can_scatter(use.formula, static_cast<int>(f), j) &&
+              use.formula.factors[f].size % (mesh_.ways(split.axes[f]) * mesh_.axes[axis].size) == 0)
+            split.axes[f].push_back(axis);
+        }
+      }
+    }
+  }
+}
+
+// Of the factors that the result has and the axis divides, the one for which least is moved there and back; what lacks
+// it is gathered, or left as a sum. Of equal ones the innermost; -1: none.
+int NodeSplitter::cheapest_factor(const NodeUse& use, const std::vector<OperandLayouts>& layouts,
+                                  const FactorSplit& split, int axis, const std::set<size_t>& operands) const {
+  int best = -1;
+  int64_t least = 0, ways = mesh_.axes[axis].size;
+  for (int f = 0; f < static_cast<int>(split.axes.size()); ++f) {
+    const Factor& factor = use.formula.factors[f];
+    bool parts = factor.role == FactorRole::kParallel || factor.role == FactorRole::kSum;
+    if (!parts || !has_factor(use.formula.outputs[0], f) || factor.size % (mesh_.ways(split.axes[f]) * ways) != 0)
+      continue;
+    int64_t moved = 0;
+    for (size_t k : operands) moved += layouts[k].bytes / (has_factor(use.formula.inputs[k], f) ? ways : 1);
+    for (size_t k = 0; k < use.node.outputs.size(); ++k) {
+      int64_t bytes = byte_size(graph_.type(use.node.outputs[k]));
+      moved += has_factor(use.formula.outputs[k], f) ? bytes / ways : 2 * bytes;
+    }
+    if (best < 0 || moved <= least) best = f, least = moved;
+  }
+  return best;
+}
+
+std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use, const FactorSplit& split) const {
+  std::vector<std::vector<int>> pass(use.present.size());
+  std::map<int, int> group_of;              // axis -> the linear group that passes it; other operands are completed
+  std::set<std::pair<int, int>> completed;  // axes and linear groups whose sums are not waited with
+  for (size_t k = 0; k < pass.size(); ++k) {
+    const int group = use.formula.inputs[k].linear;
+    if (group < 0 || use.shardings[k].kind != PartialKind::kSum) continue;
+    for (int axis : use.shardings[k].partial) {
+      if (completed_for_all(use, k, axis) || widens(use, axis)) completed.insert({axis, group});
+    }
+  }
+  for (size_t k = 0; k < pass.size(); ++k) {
+    int group = use.formula.inputs[k].linear;
+    if (group < 0 || use.shardings[k].kind != PartialKind::kSum) continue;
+    for (int axis : use.shardings[k].partial) {
+      bool sound = !takes(split, axis) && !completed.count({axis, group}) &&
+                   group_of.try_emplace(axis, group).first->second == group;
+      for (size_t j = 0; j < pass.size(); ++j) {
+        bool joint = use.formula.inputs[j].linear == group;
+        // Over micro-batches nothing is sent, and zeros are owed as well as they are there: the gradient of a slice is
+        // padded before it is accumulated. Between ranks it is summed before padding makes it larger.
+        bool owed =
+            has(use.shardings[j].partial, axis) || (axis == mesh_.time && is_zero(use.node.inputs[use.present[j]]));
+        sound = sound && (owed || !joint || may_join(use));
+        // A sum that is owed is not carried into products with other tensors: every one of them, and every gradient
+        // that follows, would owe it. (Over micro-batches it is never sent, only accumulated.)
+        sound = sound && (joint || axis == mesh_.time ||
+                          elements(operand_shape(use.formula, use.formula.inputs[j])) <= 1 || is_lookup(use, k, j));
+      }
+      if (sound) pass[k].push_back(axis);
+    }
+  }
+  return pass;
+}
+
+// A sum of activations is sent as it is, in 16 bits, rather than twice as large after a cast to f32. Those of
+// parameters' gradients are waited with until all micro-batches are added up.
+bool NodeSplitter::widens(const NodeUse& use, int axis) const {
+  const Segment segment = use.node.segment;
+  if (use.node.op->name != "cast" || use.node.weight_gradient || axis == mesh_.time) return false;
+  return (segment == Segment::kForward || segment == Segment::kBackward) &&
+         dtype_size(graph_.type(use.node.inputs[0]).dtype) == 2 &&
+         dtype_size(graph_.type(use.node.outputs[0]).dtype) > 2;
+}
+
+// Whether the node has to have the whole of a value, whatever it is a sum of.
+bool NodeSplitter::completes(const Node& node, ValueId v) const {
+  const Formula formula = bound_formula(graph_, node);
+  size_t present = 0;
+  for (ValueId in : node.inputs) {
+    if (in == kNoValue) continue;
+    if (in == v && formula.inputs[present].linear < 0) return true;
+    ++present;
+  }
+  return false;
+}
+
+bool NodeSplitter::is_zero(ValueId v) const {
+  if (constants_[v] == nullptr) return false;
+  auto bytes = constants_[v]->bytes();
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+// A sum that several ops read is completed once for all of them, rather than by each for itself, where one of them has
+// to, or where waiting makes it no smaller and joins it with no other sum. So the residual stream of a transformer is
+// whole (or split by sequence) from block to block, and what a block adds to it is completed, not the stream again.
+bool NodeSplitter::completed_for_all(const NodeUse& use, size_t operand, int axis) const {
+  ValueId v = use.node.inputs[use.present[operand]];
+  if (readers_[v].size() < 2 || axis == mesh_.time || use.node.op->sums_micro_batches) return false;
+  if (std::any_of(readers_[v].begin(), readers_[v].end(), [&](NodeId n) { return completes(graph_.nodes[n], v); }))
+    return true;
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    if (k != operand && has(use.shardings[k].partial, axis)) return false;
+  }
+  return std::all_of(use.node.outputs.begin(), use.node.outputs.end(),
+                     [&](ValueId out) { return elements(graph_.type(out).shape) >= elements(graph_.type(v).shape); });
+}
+
+// The gradient of a table, not much larger than that of what was looked up by indices `other`: a position table's is a
+// sum over samples like any other parameter's gradient.
+bool NodeSplitter::is_lookup(const NodeUse& use, size_t operand, size_t other) const {
+  DType type = graph_.type(use.node.inputs[use.present[other]]).dtype;
+  return use.node.weight_gradient && !is_float(type) && type != DType::kBool &&
+         elements(operand_shape(use.formula, use.formula.outputs[0])) <=
+             2 * elements(operand_shape(use.formula, use.formula.inputs[operand]));
+}
+
+// Where a sum over a scatter axis has to be completed and nothing else uses the axis, it is scattered along the
+// outermost factor that divides and that the node leaves parallel; not a parameter's gradient, whose update would
+// gather all its states again. So is a sum over samples that a contraction reads (tokens sent to experts), rather than
+// that every rank does all of its work, or that is completed before it is widened (tokens that come back).
+void NodeSplitter::scatter_sums(const NodeUse& use, const std::vector<std::vector<int>>& passing,
+                                FactorSplit& split) const {
+  Segment segment = use.node.segment;
+  bool gradient = segment == Segment::kReduce || segment == Segment::kUpdate || use.node.op->sums_micro_batches;
+  const ShardingPlan::AxisUse axes = axis_use(use.node);
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    if (use.shardings[k].kind != PartialKind::kSum) continue;
+    for (int axis : use.shardings[k].partial) {
+      const bool contraction = has(axes.samples, axis) && (use.node.op->work != WorkKind::kMemory || widens(use, axis));
+      bool passes = std::any_of(passing.begin(), passing.end(), [&](const auto& left) { return has(left, axis); });
+      if ((!contraction && (gradient || !has(axes.scatter, axis))) || passes || takes(split, axis)) continue;
+      for (size_t f = 0; f < split.axes.size(); ++f) {
+        if (!can_scatter(use.formula, static_cast<int>(f), k)) continue;
+        if (use.formula.factors[f].size % (mesh_.ways(split.axes[f]) * mesh_.axes[axis].size) != 0) continue;
+        split.axes[f].push_back(axis);
+        break;
+      }
+    }
+  }
+}
+
+std::optional<Sharding> NodeSplitter::scattered_home(const NodeUse& use, const FactorSplit& split, size_t output,
+                                                     const Sharding& now) const {
+  if (now.kind != PartialKind::kSum) return std::nullopt;
+  FactorSplit home = split;
+  std::vector<int> owed = now.partial;
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    for (const auto& [factor, axes] : proposals(use.formula, use.formula.inputs[k], use.shardings[k], mesh_)) {
+      if (axes.size() != 1 || !has(owed, axes[0]) || !home.axes[factor].empty() ||
+          !has_factor(use.formula.outputs[output], factor))
+        continue;
+      home.axes[factor] = axes;
+      std::erase(owed, axes[0]);
+    }
+  }
+  if (owed.size() == now.partial.size()) return std::nullopt;
+  Sharding target = operand_sharding(use.formula, use.formula.outputs[output], home);
+  target.partial = std::move(owed);
+  return target;
+}
+
+std::optional<Sharding> NodeSplitter::exchanged_back(const NodeUse& use, const NodeSplit& split, size_t output,
+                                                     const Sharding& now) const {
+  if (now.kind != PartialKind::kSum) return std::nullopt;
+  const FormulaOperand& operand = use.formula.outputs[output];
+  FactorSplit home = split.factors;
+  std::vector<int> owed = now.partial;
+  bool moved = false;
+  for (const Exchange& e : split.exchanges) {
+    auto at = std::find_if(e.whole.begin(), e.whole.end(), [&](int f) { return has_factor(operand, f); });
+    if (at == e.whole.end() || use.formula.factors[*at].size % mesh_.axes[e.axis].size != 0 ||
+        is_read_whole(use.node.outputs[output], operand, *at))
+      continue;
+    for (auto& axes : home.axes) std::erase(axes, e.axis);
+    home.axes[*at].push_back(e.axis);
+    std::erase(owed, e.axis);
+    moved = true;
+  }
+  if (!moved) return std::nullopt;
+  Sharding target = operand_sharding(use.formula, operand, home);
+  target.partial = std::move(owed);
+  return target;
+}
+
+// Whether all that reads the value keeps whole the dimension that the factor is in.
+bool NodeSplitter::is_read_whole(ValueId v, const FormulaOperand& operand, int factor) const {
+  size_t d = 0;
+  while (!has(operand.dims[d], factor)) ++d;
+  return !readers_[v].empty() && std::all_of(readers_[v].begin(), readers_[v].end(), [&](NodeId n) {
+    const Node& reader = graph_.nodes[n];
+    Formula f = bound_formula(graph_, reader);
+    size_t present = 0;
+    for (ValueId in : reader.inputs) {
+      if (in == v) {
+        const std::vector<int>& dim = f.inputs[present].dims[d];
+        bool whole =
+            std::any_of(dim.begin(), dim.end(), [&](int x) { return f.factors[x].role == FactorRole::kWhole; });
+        if (!whole || reader.op->work == WorkKind::kMemory) return false;
+      }
+      present += in != kNoValue;
+    }
+    return true;
+  });
+}
+
+}  // namespace partita

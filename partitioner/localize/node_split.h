@@ -1,0 +1,85 @@
+// How the work of one node is divided over the mesh, given how its operands lie: which axes split which of its factors,
+// which sums its operands may still owe, and where its results go.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "ir/graph/graph.h"
+#include "ir/mesh/factor_split.h"
+#include "partitioner/localize/localize.h"
+
+namespace partita {
+
+// A node with its bound formula, cut to its operands' pieces.
+struct NodeUse {
+  const Node& node;
+  std::vector<size_t> present;  // input positions that are not absent
+  Formula formula;
+  std::vector<Sharding> shardings;  // of the present inputs, as they are now
+};
+
+// An axis that operands have on factors which their op keeps whole, and that splits another of its factors instead.
+struct Exchange {
+  int axis;
+  std::set<int> whole;
+};
+
+struct NodeSplit {
+  FactorSplit factors;
+  std::vector<std::vector<int>> passing;  // for each present operand, the partial axes that the op leaves to its result
+  std::vector<Exchange> exchanges;
+};
+
+// Whether the operand is whole over the axis and another operand of the same sum is still owed over it.
+bool joins_owed(const NodeUse& use, const std::vector<std::vector<int>>& passing, size_t operand, int axis);
+
+class NodeSplitter {
+ public:
+  // `readers`: of each value (ir/graph/graph.h, uses). All must outlive this.
+  NodeSplitter(const Graph& graph, const ShardingPlan& plan, const std::vector<std::vector<NodeId>>& readers);
+
+  // layouts: of the present inputs.
+  NodeSplit divide(const NodeUse& use, const std::vector<OperandLayouts>& layouts) const;
+  // As the operands ask for, and no other way.
+  NodeSplit divide_plainly(const NodeUse& use, const std::vector<OperandLayouts>& layouts) const;
+
+  // Whether the value is a constant of zeros, of which nothing is counted twice.
+  bool is_zero(ValueId v) const;
+
+  // Where a result that lies as `now` is wanted instead, if anywhere. A sum over an axis which one of the operands had
+  // on a factor of the result is scattered back there: the gradient of gathered keys goes to the ranks that hold the
+  // keys.
+  std::optional<Sharding> scattered_home(const NodeUse& use, const FactorSplit& split, size_t output,
+                                         const Sharding& now) const;
+  // After an exchange, a result lies as the operands did.
+  std::optional<Sharding> exchanged_back(const NodeUse& use, const NodeSplit& split, size_t output,
+                                         const Sharding& now) const;
+
+ private:
+  std::vector<Exchange> exchange(const NodeUse& use, const std::vector<OperandLayouts>& layouts,
+                                 FactorSplit& split) const;
+  void share_lookups(const NodeUse& use, FactorSplit& split) const;
+  int cheapest_factor(const NodeUse& use, const std::vector<OperandLayouts>& layouts, const FactorSplit& split,
+                      int axis, const std::set<size_t>& operands) const;
+  std::vector<std::vector<int>> passing_partials(const NodeUse& use, const FactorSplit& split) const;
+  bool completed_for_all(const NodeUse& use, size_t operand, int axis) const;
+  bool widens(const NodeUse& use, int axis) const;
+  bool completes(const Node& node, ValueId v) const;
+  bool is_lookup(const NodeUse& use, size_t operand, size_t other) const;
+  void scatter_sums(const NodeUse& use, const std::vector<std::vector<int>>& passing, FactorSplit& split) const;
+  ShardingPlan::AxisUse axis_use(const Node& node) const;
+  bool is_read_whole(ValueId v, const FormulaOperand& operand, int factor) const;
+
+  const Graph& graph_;
+  const ShardingPlan& plan_;
+  const Mesh& mesh_;
+  const std::vector<std::vector<NodeId>>& readers_;
+  std::vector<const Literal*> constants_;  // by value
+  std::vector<bool> of_data_;              // by value: made of samples
+  std::vector<int> sample_axes_;           // that split inputs
+  std::set<int> parameter_axes_;           // that parameters lie along where they are computed with
+};
+
+}  // namespace partita

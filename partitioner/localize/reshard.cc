@@ -1,0 +1,221 @@
+// Both shardings are cut into common pieces, the value is seen as one dimension per piece, and each step changes the
+// axes of one or two pieces:
+//   partial      -> reduce-scatter where the target splits a piece by that axis next, else all-reduce
+//   moved axis   -> all-to-all from the piece it leaves to the piece it enters
+//   axis gone    -> all-gather;   axis new -> slice (no communication)
+// Axes are taken off and put on innermost last, so that blocks stay contiguous.
+#include "partitioner/localize/reshard.h"
+
+#include <algorithm>
+
+#include "base/cat.h"
+#include "base/status.h"
+
+namespace partita {
+
+// The value as a list of pieces with their current and wanted axes.
+struct Resharder::State {
+  std::vector<int64_t> size;  // global
+  std::vector<std::vector<int>> now, want;
+};
+
+namespace {
+
+constexpr const char* kReduce[] = {"sum", "max", "min"};
+
+// [n@x,y] as [x@x][n/x@y].
+std::vector<Piece> one_axis_each(const std::vector<Piece>& pieces, const Mesh& mesh) {
+  std::vector<Piece> out;
+  for (Piece p : pieces) {
+    while (p.axes.size() > 1) {
+      int64_t n = mesh.axes[p.axes[0]].size;
+      out.push_back({n, {p.axes[0]}});
+      p.size /= n;
+      p.axes.erase(p.axes.begin());
+    }
+    out.push_back(std::move(p));
+  }
+  return out;
+}
+
+// An axis of an outer piece splits it evenly only if its extent divides it.
+bool divides(const std::vector<Piece>& pieces, const Mesh& mesh) {
+  for (const Piece& p : pieces) {
+    if (p.size % mesh.ways(p.axes) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool common_pieces(const std::vector<Piece>& a, const std::vector<Piece>& b, std::vector<Piece>& out_a,
+                   std::vector<Piece>& out_b) {
+  size_t i = 0, j = 0;
+  if (a.empty() || b.empty()) return a.empty() == b.empty();
+  Piece x = a[0], y = b[0];
+  while (true) {
+    int64_t cut = std::min(x.size, y.size);
+    if (cut == 0 || x.size % cut != 0 || y.size % cut != 0) return false;
+    out_a.push_back({cut, x.axes});
+    out_b.push_back({cut, y.axes});
+    x = {x.size / cut, {}};
+    y = {y.size / cut, {}};
+    if (x.size == 1 && i + 1 < a.size()) x = a[++i];
+    if (y.size == 1 && j + 1 < b.size()) y = b[++j];
+    if (x.size == 1 && y.size == 1 && i + 1 == a.size() && j + 1 == b.size()) return true;
+    if ((x.size == 1) != (y.size == 1) && i + 1 == a.size() && j + 1 == b.size()) return false;
+  }
+}
+
+Sharding narrowed(const Sharding& from, const Sharding& to, const Mesh& mesh) {
+  Sharding out = from;
+  std::erase_if(out.partial, [&](int axis) { return std::count(to.partial.begin(), to.partial.end(), axis) == 0; });
+  for (size_t d = 0; d < from.dims.size(); ++d) {
+    std::vector<Piece> a, b;
+    if (!common_pieces(from.dims[d], to.dims[d], a, b) || !divides(a, mesh) || !divides(b, mesh)) continue;
+    for (size_t k = 0; k < a.size(); ++k) {
+      const std::vector<int>& want = b[k].axes;
+      if (a[k].axes.size() >= want.size() || !std::equal(a[k].axes.begin(), a[k].axes.end(), want.begin())) continue;
+      while (a[k].axes.size() < want.size() && !out.is_split_by(want[a[k].axes.size()]))
+        a[k].axes.push_back(want[a[k].axes.size()]);
+    }
+    out.dims[d] = std::move(a);
+  }
+  return normalized(std::move(out));
+}
+
+Attrs Resharder::group(const std::vector<int>& axes) const {
+  return {{"axes", std::vector<int64_t>(axes.begin(), axes.end())}, {"parts", mesh_.ways(axes)}};
+}
+
+ValueId Resharder::coordinate(int axis) {
+  if (coordinates_[axis] == kNoValue)
+    coordinates_[axis] = b_.input(mesh_.axes[axis].name, {DType::kI64, {}}, InputKind::kCoordinate);
+  return coordinates_[axis];
+}
+
+namespace {
+
+// Moves dimension `from` to `to`.
+ValueId move_dimension(Builder& b, ValueId x, size_t from, size_t to) {
+  std::vector<int64_t> order;
+  for (int d = 0; d < b.rank(x); ++d) order.push_back(d);
+  order.erase(order.begin() + static_cast<int64_t>(from));
+  order.insert(order.begin() + static_cast<int64_t>(to), static_cast<int64_t>(from));
+  return b.transpose(x, std::move(order));
+}
+
+// [.., n, ..] -> [.., parts, n / parts, ..]
+ValueId unfold(Builder& b, ValueId x, size_t d, int64_t parts) {
+  Shape s = b.shape(x);
+  s[d] /= parts;
+  s.insert(s.begin() + static_cast<int64_t>(d), parts);
+  return b.reshape(x, std::move(s));
+}
+
+ValueId fold(Builder& b, ValueId x, size_t d) {
+  Shape s = b.shape(x);
+  s[d + 1] *= s[d];
+  s.erase(s.begin() + static_cast<int64_t>(d));
+  return b.reshape(x, std::move(s));
+}
+
+}  // namespace
+
+ValueId Resharder::split(ValueId x, State& s, size_t piece, int axis) {
+  s.now[piece].push_back(axis);
+  return b_.emit("shard_slice", {x, coordinate(axis)},
+                 {{"dim", static_cast<int64_t>(piece)}, {"parts", mesh_.axes[axis].size}});
+}
+
+ValueId Resharder::gather(ValueId x, State& s, size_t piece) {
+  Attrs attrs = group({s.now[piece].back()});
+  s.now[piece].pop_back();
+  return fold(b_, move_dimension(b_, b_.emit("all_gather", {x}, std::move(attrs)), 0, piece), piece);
+}
+
+ValueId Resharder::exchange(ValueId x, State& s, size_t gathered, size_t split) {
+  int axis = s.now[gathered].back();
+  s.now[gathered].pop_back();
+  s.now[split].push_back(axis);
+  x = move_dimension(b_, unfold(b_, x, split, mesh_.axes[axis].size), split, 0);
+  x = b_.emit("all_to_all", {x}, group({axis}));
+  return fold(b_, move_dimension(b_, x, 0, gathered), gathered);
+}
+
+ValueId Resharder::scatter_sum(ValueId x, State& s, size_t piece, int axis, PartialKind kind) {
+  s.now[piece].push_back(axis);
+  x = move_dimension(b_, unfold(b_, x, piece, mesh_.axes[axis].size), piece, 0);
+  Attrs attrs = group({axis});
+  attrs.set("reduce", std::string(kReduce[static_cast<int>(kind)]));
+  return b_.emit("reduce_scatter", {x}, std::move(attrs));
+}
+
+ValueId Resharder::reshard(ValueId local, Sharding from, const Sharding& to) {
+  State s;
+  for (size_t d = 0; d < from.dims.size(); ++d) {
+    std::vector<Piece> a, b;
+    bool nests = common_pieces(from.dims[d], to.dims[d], a, b) && divides(a, mesh_) && divides(b, mesh_);
+    if (!nests) {
+      a.clear();
+      b.clear();
+      nests = common_pieces(one_axis_each(from.dims[d], mesh_), one_axis_each(to.dims[d], mesh_), a, b) &&
+              divides(a, mesh_) && divides(b, mesh_);
+    }
+    if (!nests) {  // through the whole dimension: first all of it (of one micro-batch), then the part
+      Sharding whole = from;
+      for (Piece& p : whole.dims[d]) p.axes.resize(!p.axes.empty() && p.axes.front() == mesh_.time ? 1 : 0);
+      PARTITA_CHECK(!(whole == from), "pieces of a dimension that do not meet");
+      Sharding one = normalized(whole);
+      return reshard(reshard(local, std::move(from), whole), std::move(one), to);
+    }
+    for (size_t k = 0; k < a.size(); ++k) {
+      s.size.push_back(a[k].size);
+      s.now.push_back(a[k].axes);
+      s.want.push_back(b[k].axes);
+    }
+  }
+  Shape pieces;
+  for (size_t k = 0; k < s.size.size(); ++k) pieces.push_back(local_size({s.size[k], s.now[k]}, mesh_));
+  ValueId x = b_.reshape(local, std::move(pieces));
+
+  auto is_prefix = [](const std::vector<int>& a, const std::vector<int>& b) {
+    return a.size() <= b.size() && std::equal(a.begin(), a.end(), b.begin());
+  };
+  auto next_axis = [&](size_t k) {
+    return is_prefix(s.now[k], s.want[k]) && s.now[k].size() < s.want[k].size() ? s.want[k][s.now[k].size()] : -1;
+  };
+  std::vector<int> reduce;
+  for (int axis : from.partial) {
+    if (std::find(to.partial.begin(), to.partial.end(), axis) != to.partial.end()) continue;
+    size_t k = 0;
+    while (k < s.size.size() && next_axis(k) != axis) ++k;
+    if (k < s.size.size()) {
+      x = scatter_sum(x, s, k, axis, from.kind);
+    } else {
+      reduce.push_back(axis);
+    }
+  }
+  if (!reduce.empty()) {
+    Attrs attrs = group(reduce);
+    attrs.set("reduce", std::string(kReduce[static_cast<int>(from.kind)]));
+    x = b_.emit("all_reduce", {x}, std::move(attrs));
+  }
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t k = 0; k < s.size.size(); ++k) {
+      while (!is_prefix(s.now[k], s.want[k])) {
+        size_t other = 0;
+        while (other < s.size.size() && (other == k || next_axis(other) != s.now[k].back())) ++other;
+        x = other < s.size.size() ? exchange(x, s, k, other) : gather(x, s, k);
+        more = true;
+      }
+    }
+  }
+  for (size_t k = 0; k < s.size.size(); ++k) {
+    while (s.now[k].size() < s.want[k].size()) x = split(x, s, k, s.want[k][s.now[k].size()]);
+  }
+  return b_.reshape(x, local_shape(to, mesh_));
+}
+
+}  // namespace partita

@@ -1,0 +1,254 @@
+#include "partitioner/planner/cluster/device_profile.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "ir/recipe/yaml_fields.h"
+
+namespace partita {
+namespace {
+
+constexpr NumberRange kShare = {"a number in [0, 1]", [](double x) { return x >= 0 && x <= 1; }};
+constexpr NumberRange kEfficiency = {"a number in (0, 1]", [](double x) { return x > 0 && x <= 1; }};
+
+// {size: fraction, …}
+absl::Status parse_curve(const YamlNode& node, const std::string& path, EfficiencyCurve& out) {
+  if (node.kind != YamlNode::Kind::kMapping || node.entries.empty())
+    return unexpected(node, path, "a mapping from sizes to fractions of the peak");
+  out.points.clear();
+  for (const YamlEntry& e : node.entries) {
+    YamlNode key;
+    key.kind = YamlNode::Kind::kScalar, key.text = e.key, key.line = e.line, key.column = e.column;
+    PARTITA_ASSIGN_OR_RETURN(double size, read_number(key, path, kPositive));
+    PARTITA_ASSIGN_OR_RETURN(double fraction, read_number(*e.value, join_path(path, e.key), kEfficiency));
+    if (!out.points.empty() && size <= out.points.back().first)
+      return yaml_error(e.line, e.column, cat(path, ": expected sizes in ascending order, found ", e.key));
+    out.points.emplace_back(size, fraction);
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+FieldParser<T> curve(EfficiencyCurve T::*member) {
+  return
+      [member](const YamlNode& node, const std::string& path, T& out) { return parse_curve(node, path, out.*member); };
+}
+
+absl::Status parse_flops(const YamlNode& node, const std::string& path, DeviceProfile& out) {
+  if (node.kind != YamlNode::Kind::kMapping) return unexpected(node, path, "FLOP/s by precision: {bf16: 312e12, …}");
+  auto names = enum_names<Precision>();
+  for (const YamlEntry& e : node.entries) {
+    auto at = std::find(names.begin(), names.end(), e.key);
+    if (at == names.end()) return unknown_key(e, path, names);
+    PARTITA_ASSIGN_OR_RETURN(out.flops[static_cast<size_t>(at - names.begin())],
+                             read_number(*e.value, join_path(path, e.key), kPositive));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status parse_tiles(const YamlNode& node, const std::string& path, DeviceProfile& out) {
+  static const Fields<MatrixTile> kFields = {{"m", number(&MatrixTile::m, kPositive)},
+                                             {"n", number(&MatrixTile::n, kPositive)},
+                                             {"relative", number(&MatrixTile::relative, kEfficiency)}};
+  if (node.kind != YamlNode::Kind::kSequence || node.items.empty())
+    return unexpected(node, path, "a list of tiles {m, n, relative}");
+  out.tiles.clear();
+  for (const auto& item : node.items) {
+    MatrixTile tile;
+    PARTITA_RETURN_IF_ERROR(parse_fields(*item, path, kFields, tile));
+    out.tiles.push_back(tile);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status parse_software(const YamlNode& node, const std::string& path, SoftwareProfile& out) {
+  using S = SoftwareProfile;
+  static const Fields<S> kFields = {
+      {"step_seconds", number(&S::step_seconds, kNonNegative)},
+      {"micro_batch_seconds", number(&S::micro_batch_seconds, kNonNegative)},
+      {"kernel_seconds", number(&S::kernel_seconds, kNonNegative)},
+      {"recompute_seconds", number(&S::recompute_seconds, kNonNegative)},
+      {"overlap_data", number(&S::overlap_data, kShare)},
+      {"overlap_gather", number(&S::overlap_gather, kShare)},
+      {"overlap_send", number(&S::overlap_send, kShare)},
+      {"overlap_slowdown", number(&S::overlap_slowdown, kNonNegative)},
+      {"straggler_per_doubling", number(&S::straggler_per_doubling, kNonNegative)},
+      {"gradient_bytes", number(&S::gradient_bytes, kPositive)},
+      {"fragmentation", number(&S::fragmentation, kNonNegative)},
+      {"math_score_bytes", number(&S::math_score_bytes, kNonNegative)},
+      {"math_score_traffic", number(&S::math_score_traffic, kNonNegative)},
+      {"fused_softmax_keys", number(&S::fused_softmax_keys, kNonNegative)},
+      {"unfused_score_traffic", number(&S::unfused_score_traffic, kNonNegative)},
+      {"accumulate_bytes", number(&S::accumulate_bytes, kNonNegative)},
+      {"shard_message_bytes", number(&S::shard_message_bytes, kNonNegative)},
+      {"gather_message_bytes", number(&S::gather_message_bytes, kNonNegative)},
+      {"composed_forward_bytes", number(&S::composed_forward_bytes, kNonNegative)},
+      {"composed_backward_bytes", number(&S::composed_backward_bytes, kNonNegative)},
+      {"composed_saved_bytes", number(&S::composed_saved_bytes, kNonNegative)},
+      {"logit_bytes", number(&S::logit_bytes, kNonNegative)},
+      {"gathered_logit_bytes", number(&S::gathered_logit_bytes, kNonNegative)},
+      {"memory_traffic", number(&S::memory_traffic, kPositive)},
+      {"copies", number(&S::copies, kNonNegative)},
+  };
+  return parse_fields(node, path, kFields, out);
+}
+
+absl::Status parse_link(const YamlNode& node, const std::string& path, LinkProfile& out) {
+  using L = LinkProfile;
+  static const Fields<L> kFields = {
+      {"source", text(&L::source)},
+      {"bandwidth", number(&L::bandwidth, kPositive)},
+      {"latency", number(&L::latency, kNonNegative)},
+      {"efficiency", number(&L::efficiency, kEfficiency)},
+      {"half_bytes", number(&L::half_bytes, kNonNegative)},
+      {"multicast", boolean(&L::multicast)},
+      {"multicast_gain", number(&L::multicast_gain, kPositive)},
+      {"wait_seconds", number(&L::wait_seconds, kNonNegative)},
+  };
+  return parse_fields(node, path, kFields, out);
+}
+
+absl::Status parse_preset(const YamlNode& node, const std::string& path, NodePreset& out) {
+  using N = NodePreset;
+  static const Fields<N> kFields = {
+      {"source", text(&N::source)},
+      {"device", text(&N::device)},
+      {"devices", integer(&N::devices, 1, 1 << 10)},
+      {"inner_link", text(&N::inner_link)},
+      {"outer_link", text(&N::outer_link)},
+      {"outer_bandwidth", number(&N::outer_bandwidth, kPositive)},
+      {"price_per_hour", number(&N::price_per_hour, kNonNegative)},
+  };
+  return parse_fields(node, path, kFields, out);
+}
+
+template <typename T, typename Parse>
+absl::Status parse_named(const YamlNode& node, const std::string& path, std::map<std::string, T, std::less<>>& out,
+                         std::string T::*name, Parse parse) {
+  if (node.kind != YamlNode::Kind::kMapping) return unexpected(node, path, "a mapping by name");
+  for (const YamlEntry& e : node.entries) {
+    T& entry = out[e.key];
+    entry.*name = e.key;
+    PARTITA_RETURN_IF_ERROR(parse(*e.value, join_path(path, e.key), entry));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double EfficiencyCurve::at(double size) const {
+  if (points.empty()) return 1;
+  if (size <= points.front().first) return points.front().second;
+  for (size_t k = 1; k < points.size(); ++k) {
+    const auto& [x1, y1] = points[k];
+    if (size > x1) continue;
+    const auto& [x0, y0] = points[k - 1];
+    return y0 + (y1 - y0) * std::log(size / x0) / std::log(x1 / x0);
+  }
+  return points.back().second;
+}
+
+absl::Status parse_device(const YamlNode& node, const std::string& path, DeviceProfile& out) {
+  using D = DeviceProfile;
+  static const Fields<D> kFields = {
+      {"name", text(&D::name)},
+      {"source", text(&D::source)},
+      {"memory", number(&D::memory_bytes, kPositive)},
+      {"reserve", number(&D::reserve_bytes, kNonNegative)},
+      {"reserved_communicators", number(&D::reserved_communicators, kNonNegative)},
+      {"communicator_receive", number(&D::communicator_receive_bytes, kNonNegative)},
+      {"communicator_send", number(&D::communicator_send_bytes, kNonNegative)},
+      {"bandwidth", number(&D::bandwidth, kPositive)},
+      {"flops", parse_flops},
+      {"processors", number(&D::processors, kPositive)},
+      {"matrix", curve(&D::matrix)},
+      {"matrix_rows", curve(&D::matrix_rows)},
+      {"matrix_columns", curve(&D::matrix_columns)},
+      {"convolution", curve(&D::convolution)},
+      {"convolution_plane", curve(&D::convolution_plane)},
+      {"convolution_strided", number(&D::convolution_strided, kEfficiency)},
+      {"tiles", parse_tiles},
+      {"attention_flash", curve(&D::attention_flash)},
+      {"attention_math", curve(&D::attention_math)},
+      {"attention_backward", number(&D::attention_backward, kPositive)},
+      {"misaligned", number(&D::misaligned, kEfficiency)},
+      {"memory_curve", curve(&D::memory)},
+      {"launch_seconds", number(&D::launch_seconds, kNonNegative)},
+      {"host_bandwidth", number(&D::host_bandwidth, kPositive)},
+      {"host_update_rate", number(&D::host_update_rate, kNonNegative)},
+      {"price_per_hour", number(&D::price_per_hour, kNonNegative)},
+      {"software", [](const YamlNode& n, const std::string& p, D& d) { return parse_software(n, p, d.software); }},
+  };
+  return parse_fields(node, path, kFields, out);
+}
+
+// `defaults` and `software` are what every device starts from, so they must stand before `devices`.
+absl::Status ProfileLibrary::overlay(std::string_view text, const std::string& file) {
+  auto root = parse_yaml(text);
+  auto in_file = [&](const absl::Status& s) { return absl::Status(s.code(), cat(file, ":", s.message())); };
+  if (!root.ok()) return in_file(root.status());
+  DeviceProfile defaults;
+  if (const DeviceProfile* d = device("defaults")) defaults = *d;
+  for (const YamlEntry& e : (*root)->entries) {
+    absl::Status status;
+    if (e.key == "defaults") {
+      status = parse_device(*e.value, e.key, defaults);
+      devices_["defaults"] = defaults;
+    } else if (e.key == "devices") {
+      if (e.value->kind != YamlNode::Kind::kMapping) return in_file(unexpected(*e.value, e.key, "devices by name"));
+      for (const YamlEntry& d : e.value->entries) {
+        auto [at, fresh] = devices_.try_emplace(d.key, defaults);
+        at->second.name = d.key;
+        status = parse_device(*d.value, join_path(e.key, d.key), at->second);
+        if (!status.ok()) break;
+      }
+    } else if (e.key == "links") {
+      status = parse_named(*e.value, e.key, links_, &LinkProfile::kind, parse_link);
+    } else if (e.key == "presets") {
+      status = parse_named(*e.value, e.key, presets_, &NodePreset::name, parse_preset);
+    } else {
+      const std::array<std::string_view, 4> known = {"defaults", "devices", "links", "presets"};
+      status = unknown_key(e, "", known);
+    }
+    if (!status.ok()) return in_file(status);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ProfileLibrary> ProfileLibrary::load() {
+  ProfileLibrary library;
+  for (const auto& [name, text] : embedded_profiles()) {
+    if (absl::Status s = library.overlay(text, std::string(name)); !s.ok()) return absl::InternalError(s.message());
+  }
+  return library;
+}
+
+namespace {
+
+template <typename M>
+auto find_in(const M& map, std::string_view name) {
+  auto at = map.find(name);
+  return at == map.end() ? nullptr : &at->second;
+}
+
+template <typename M>
+std::vector<std::string> keys_of(const M& map) {
+  std::vector<std::string> out;
+  for (const auto& [k, v] : map) {
+    if (k != "defaults") out.push_back(k);
+  }
+  return out;
+}
+
+}  // namespace
+
+const DeviceProfile* ProfileLibrary::device(std::string_view name) const { return find_in(devices_, name); }
+const LinkProfile* ProfileLibrary::link(std::string_view kind) const { return find_in(links_, kind); }
+const NodePreset* ProfileLibrary::preset(std::string_view name) const { return find_in(presets_, name); }
+std::vector<std::string> ProfileLibrary::device_names() const { return keys_of(devices_); }
+std::vector<std::string> ProfileLibrary::link_kinds() const { return keys_of(links_); }
+std::vector<std::string> ProfileLibrary::preset_names() const { return keys_of(presets_); }
+
+}  // namespace partita

@@ -1,0 +1,144 @@
+// What a device can do: memory, peak rates, and how much of them kernels of a given size reach. Read from YAML, the
+// built-in ones from partitioner/profiles (each constant with its source there); none of it is in code.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ir/recipe/recipe.h"
+#include "ir/recipe/yaml_document.h"
+
+namespace partita {
+
+inline constexpr int kPrecisions = 4;  // in the order of Precision
+
+// Fraction of a peak against a size, linear between points in log(size), constant outside.
+struct EfficiencyCurve {
+  std::vector<std::pair<double, double>> points;  // size ascending
+  double at(double size) const;
+};
+
+// A tile of the GEMM library: it computes m x n outputs at `relative` of the best tile's rate.
+struct MatrixTile {
+  double m = 128, n = 128, relative = 1;
+};
+
+// How time is lost beside kernels, and how memory is used, by the software that runs the step.
+struct SoftwareProfile {
+  double step_seconds = 0;            // host work of one step that nothing hides
+  double micro_batch_seconds = 0;     // the same of one micro-batch on one stage
+  double kernel_seconds = 0;          // gap between two kernels of a stream
+  double recompute_seconds = 0;       // host work of recomputing one block for one micro-batch that nothing hides
+  double overlap_data = 0;            // share of the gradients' reduction that can hide behind backward
+  double overlap_gather = 0;          // share of ZeRO-3's gathers that can hide behind compute
+  double overlap_send = 0;            // share of sends between stages that hides behind compute
+  double overlap_slowdown = 0;        // compute slows by this share while a collective runs beside it
+  double straggler_per_doubling = 0;  // share of the step lost at each doubling of the number of nodes
+  double gradient_bytes = 4;          // of an accumulated gradient element in mixed precision
+  double fragmentation = 0;           // share of activations lost to the allocator
+  double math_score_bytes = 0;        // kept per attention score in units of one 16-bit element, where scores are kept
+  double math_score_traffic =
+      0;  // 16-bit elements moved per attention score in the forward pass, where scores are kept
+  double fused_softmax_keys = 0;       // more keys than the fused softmax takes: 0 without a limit
+  double unfused_score_traffic = 0;    // math_score_traffic of attention with more keys
+  double accumulate_bytes = 0;         // moved per parameter where a micro-batch adds to its gradient
+  double shard_message_bytes = 0;      // ZeRO-1 exchanges gradients and parameters in messages of so much,
+  double gather_message_bytes = 0;     // ZeRO-2 and 3 those of a unit: 0 all at once
+  double composed_forward_bytes = 0;   // moved per element by an op that is run as a chain of operations, beside what
+  double composed_backward_bytes = 0;  // one kernel moves, in mixed precision
+  double composed_saved_bytes = 0;     // and kept for backward beside its 16-bit operand and result
+  double logit_bytes = 0;              // of transient memory per logit at the loss
+  double gathered_logit_bytes = 0;     // the same where the tensor axis splits the vocabulary: each rank has all logits
+  double memory_traffic = 1;           // measured over ideal bytes of fused elementwise kernels
+  double copies = 0;                   // times that software writes and reads what a layout change makes
+};
+
+struct DeviceProfile {
+  std::string name, source;
+  double memory_bytes = 0;
+  double reserve_bytes = 0;                                            // context, communicators, workspaces: assumed
+  double reserved_communicators = 0;                                   // that it has room for
+  double communicator_receive_bytes = 0, communicator_send_bytes = 0;  // of one, for what it receives and sends
+  double bandwidth = 0;                                                // of device memory, bytes/s
+  std::array<double, kPrecisions> flops = {0, 0, 0, 0};                // peak of matrix units by Precision
+  double processors = 1;                                               // tiles computed at once
+  EfficiencyCurve matrix;                                              // of peak, by the contraction's length K
+  EfficiencyCurve matrix_rows, matrix_columns;                         // of `matrix`, by M and N: small products (cpu)
+  EfficiencyCurve convolution;        // of peak in place of `matrix`, by output channels (cpu)
+  EfficiencyCurve convolution_plane;  // of `convolution`, by positions of its result (cpu)
+  double convolution_strided = 1;     // share of both where windows move on by several positions
+  std::vector<MatrixTile> tiles;
+  EfficiencyCurve attention_flash, attention_math;  // of peak, by the size of a head
+  double misaligned = 1;                            // share of it where rows of a head are not whole 16 bytes
+  double attention_backward = 1;                    // efficiency of attention's gradient relative to the forward pass
+  EfficiencyCurve memory;                           // of bandwidth, by bytes moved
+  double launch_seconds = 0;
+  double host_bandwidth = 0;    // to host memory, bytes/s, per device
+  double host_update_rate = 0;  // optimizer elements/s on the host, per device; 0: the device is the host
+  double price_per_hour = 0;
+  SoftwareProfile software;
+
+  // What communicators take beyond those that the reserve has room for: of groups, whose rings receive from one rank
+  // and send to one, and of messages to and from single ranks.
+  double beyond_reserve(double groups, double sends, double receives) const {
+    const double more = communicator_receive_bytes * (groups + receives - reserved_communicators) +
+                        communicator_send_bytes * (groups + sends - reserved_communicators);
+    return more > 0 ? more : 0;
+  }
+};
+
+// A kind of link: what `links:` of a cluster leaves out.
+struct LinkProfile {
+  std::string kind, source;
+  double bandwidth = 0;    // bytes/s per device and direction
+  double latency = 0;      // seconds a hop
+  double efficiency = 1;   // of bandwidth, for large messages
+  double half_bytes = 0;   // message per rank that reaches half of it
+  bool multicast = false;  // the switch reduces (NVLS)
+  double multicast_gain = 1;
+  // Of a collective between ranks that have worked since the last one: until the last of them is there. Jitter, and
+  // where ranks outnumber cores those that have to take turns.
+  double wait_seconds = 0;
+};
+
+// A node as clouds rent it.
+struct NodePreset {
+  std::string name, device, source;
+  int64_t devices = 8;
+  std::string inner_link, outer_link;
+  double outer_bandwidth = 0;  // bytes/s per device and direction
+  double price_per_hour = 0;   // of one device
+};
+
+// Sets the keys of `node` over what `out` has; errors "line:column: path: …".
+absl::Status parse_device(const YamlNode& node, const std::string& path, DeviceProfile& out);
+
+// The built-in profiles, by name.
+class ProfileLibrary {
+ public:
+  // Parses the embedded files; Internal where one is unsound.
+  static absl::StatusOr<ProfileLibrary> load();
+  // Sets what a YAML text of devices, links and software says over the built-in values.
+  absl::Status overlay(std::string_view text, const std::string& file);
+
+  const DeviceProfile* device(std::string_view name) const;
+  const LinkProfile* link(std::string_view kind) const;
+  const NodePreset* preset(std::string_view name) const;
+  std::vector<std::string> device_names() const;
+  std::vector<std::string> link_kinds() const;
+  std::vector<std::string> preset_names() const;
+
+ private:
+  std::map<std::string, DeviceProfile, std::less<>> devices_;
+  std::map<std::string, LinkProfile, std::less<>> links_;
+  std::map<std::string, NodePreset, std::less<>> presets_;
+};
+
+// (file name, text) of the YAML files of partitioner/profiles, embedded by CMake.
+std::vector<std::pair<std::string_view, std::string_view>> embedded_profiles();
+
+}  // namespace partita

@@ -1,0 +1,210 @@
+// Where a layout's stages begin: blocks evenly, or balanced by the time that units take on each stage's devices, also
+// among cuts whose stages fit.
+#include <algorithm>
+
+#include "partitioner/planner/cost/cost_model.h"
+
+namespace partita {
+
+// Blocks evenly, the first chunks one more where they do not divide; what stands before the first block goes to the
+// first chunk, what follows the last to the last.
+std::vector<int> CostModel::even_cuts(const Layout& l) const {
+  const Workload& w = *problem_.workload;
+  int64_t parts = l.pipeline * l.interleave, blocks = 0;
+  for (size_t k = 0; k < w.units.size(); ++k) blocks += w.unit(k).is_block();
+  std::vector<int> cuts(static_cast<size_t>(parts), 0);
+  size_t at = 0;
+  for (int64_t p = 0; p < parts; ++p) {
+    // The last chunks get the smaller shares: the loss is there.
+    int64_t want = blocks / parts + (p < blocks % parts ? 1 : 0);
+    while (at < w.units.size() && (want > 0 || !w.unit(at).is_block() || p + 1 == parts)) {
+      if (w.unit(at).is_block() && want-- == 0) break;
+      ++cuts[static_cast<size_t>(p)], ++at;
+    }
+  }
+  return cuts;
+}
+
+double CostModel::seconds(const UnitCost& c, const Layout& l) {
+  const double again = c.recompute > 0 && l.recompute == RecomputeMode::kFull ? 1 : 0;
+  return c.forward + c.input_gradient + c.weight_gradient + c.recompute + c.tensor_forward * (1 + again) +
+         c.tensor_backward + c.context_forward * (1 + again) + c.context_backward + c.expert * (2 + again);
+}
+
+double CostModel::heaviest_seconds(const DeviceGroup& group, const Layout& l) {
+  const Workload& w = *problem_.workload;
+  const auto& costs = unit_costs(group, l);
+  std::vector<double> sum(costs.size(), 0);
+  for (int k : w.units) sum[static_cast<size_t>(k)] += seconds(costs[static_cast<size_t>(k)], l);
+  return *std::max_element(sum.begin(), sum.end());
+}
+
+CostModel::UnitSums CostModel::seconds_before(const Layout& l) {
+  const Workload& w = *problem_.workload;
+  UnitSums out;
+  const StageLayouts layouts(l);
+  const std::vector<UnitCost>* last = nullptr;
+  for (int64_t s = 0; s < l.pipeline; ++s) {
+    const Layout& own = layouts[static_cast<size_t>(s)];
+    const auto& costs = s > 0 && problem_.cluster->groups.size() == 1 && l.stages.empty()
+                            ? *last
+                            : unit_costs(group_of_stage(l, s), own);
+    if (&costs != last) {
+      last = &costs;
+      std::vector<double> each;
+      for (const UnitCost& c : costs) each.push_back(seconds(c, own));
+      auto& prefix = out.sums.emplace_back(1, 0.0);
+      for (int k : w.units) prefix.push_back(prefix.back() + each[static_cast<size_t>(k)]);
+    }
+    out.run.push_back(out.sums.size() - 1);
+  }
+  return out;
+}
+
+// Whether units first to end - 1 fit on a stage's devices.
+class CostModel::Room {
+ public:
+  Room(const CostModel& model, const Layout& l) : model_(model), layouts_(l) {
+    const Workload& w = *model.problem_.workload;
+    before_.emplace_back(w.kinds.size(), 0);
+    for (int k : w.units) {
+      before_.push_back(before_.back());
+      ++before_.back()[static_cast<size_t>(k)];
+    }
+    for (int64_t s = 0; s < l.pipeline; ++s) {
+      devices_.push_back(&model.group_of_stage(l, s).device);
+      held_.push_back(in_flight(model.problem_, l, s));
+    }
+  }
+
+  bool fits(size_t stage, size_t first, size_t end) const {
+    StageUnits units{before_[end], static_cast<int>(end - first)};
+    for (size_t k = 0; k < units.counts.size(); ++k) units.counts[k] -= before_[first][k];
+    return stage_memory(model_.problem_, *devices_[stage], layouts_[stage], units, held_[stage]).total() <=
+           devices_[stage]->memory_bytes;
+  }
+
+  // Whether all units fit: as much as does on each stage in turn. More units never need less memory.
+  bool all_fit() const {
+    const size_t n = before_.size() - 1;
+    if (devices_.size() > n) return false;
+    size_t at = 0;
+    for (size_t s = 0; s < devices_.size(); ++s) {
+      size_t low = at, high = n - (devices_.size() - 1 - s);  // one for each stage that follows
+      while (low < high) {
+        const size_t middle = (low + high + 1) / 2;
+        if (fits(s, at, middle)) {
+          low = middle;
+        } else {
+          high = middle - 1;
+        }
+      }
+      if (low == at) return false;
+      at = low;
+    }
+    return at == n;
+  }
+
+  // Per unit: the one that a stage which begins there ends before at the latest.
+  std::vector<int> ends(size_t stage) const {
+    const size_t n = before_.size() - 1;
+    std::vector<int> ends(n);
+    for (size_t first = 0, end = 0; first < n; ++first) {
+      end = std::max(end, first);
+      while (end < n && fits(stage, first, end + 1)) ++end;
+      ends[first] = static_cast<int>(end);
+    }
+    return ends;
+  }
+
+ private:
+  const CostModel& model_;
+  const StageLayouts layouts_;
+  std::vector<std::vector<int>> before_;  // units of each kind among the first 0, 1, …
+  std::vector<const DeviceProfile*> devices_;
+  std::vector<double> held_;
+};
+
+// best[p][k]: the smallest possible time of the slowest of p chunks over the first k units.
+std::vector<int> CostModel::cut_by_time(const Layout& l, const std::vector<std::vector<int>>& ends) {
+  const Workload& w = *problem_.workload;
+  size_t n = w.units.size(), stages = static_cast<size_t>(l.pipeline),
+         parts = stages * static_cast<size_t>(l.interleave);
+  if (parts > n || parts * n * n > size_t{40000000}) return even_cuts(l);
+  const UnitSums seconds = seconds_before(l);
+  constexpr double kInfinite = 1e300;
+  std::vector<std::vector<double>> best(parts + 1, std::vector<double>(n + 1, kInfinite));
+  std::vector<std::vector<int>> from(parts + 1, std::vector<int>(n + 1, 0));
+  best[0][0] = 0;
+  for (size_t p = 1; p <= parts; ++p) {
+    const size_t stage = (p - 1) % stages;
+    const auto& prefix = seconds.sums[seconds.run[stage]];
+    for (size_t k = p; k + (parts - p) <= n; ++k) {
+      for (size_t j = k; j-- > p - 1;) {
+        double last = prefix[k] - prefix[j];
+        if (last >= best[p][k] || (!ends.empty() && static_cast<size_t>(ends[stage][j]) < k)) break;
+        double value = std::max(best[p - 1][j], last);
+        if (value < best[p][k]) best[p][k] = value, from[p][k] = static_cast<int>(j);
+      }
+    }
+  }
+  if (best[parts][n] >= kInfinite) return {};
+  std::vector<int> cuts(parts, 0);
+  for (size_t p = parts, k = n; p > 0; --p) {
+    cuts[p - 1] = static_cast<int>(k) - from[p][k];
+    k = static_cast<size_t>(from[p][k]);
+  }
+  return cuts;
+}
+
+const CostModel::Cuts& CostModel::balanced(const Layout& l) {
+  auto [at, fresh] = cuts_.try_emplace({time_key(group_of_stage(l, 0), l), l.pipeline, l.interleave, l.stages});
+  if (fresh) at->second = weigh(l, cut_by_time(l, {}));
+  return at->second;
+}
+
+bool CostModel::can_fit(const Layout& l) const { return Room(*this, l).all_fit(); }
+
+std::vector<int> CostModel::fitting_cuts(const Layout& l) {
+  const Room room(*this, l);
+  if (!room.all_fit()) return {};
+  std::vector<std::vector<int>> ends;
+  for (size_t s = 0; s < static_cast<size_t>(l.pipeline); ++s) ends.push_back(room.ends(s));
+  return cut_by_time(l, ends);
+}
+
+CostModel::Cuts CostModel::weigh(const Layout& l, std::vector<int> parts) {
+  const UnitSums seconds = seconds_before(l);
+  std::vector<double> stages(seconds.run.size(), 0);
+  size_t at = 0;
+  for (size_t c = 0; c < parts.size(); ++c) {
+    const size_t end = at + static_cast<size_t>(parts[c]);
+    stages[c % stages.size()] += seconds.between(c % stages.size(), at, end);
+    at = end;
+  }
+  Cuts out{std::move(parts), 0, 0};
+  for (double t : stages) out.slowest = std::max(out.slowest, t), out.sum += t;
+  return out;
+}
+
+// The slowest stage works all the time, and others before and after it, as closed_form has it. Gradients of weights
+// that are put off fill what they wait.
+double CostModel::bound(const Layout& l, const Cuts& cuts) const {
+  const double bubble = l.schedule == PipelineSchedule::kZeroBubble ? 0 : cuts.sum - cuts.slowest;
+  return static_cast<double>(micro_batches(problem_, l)) * cuts.slowest + bubble / static_cast<double>(l.interleave);
+}
+
+std::vector<StageUnits> CostModel::chunk_units(const Layout& l) {
+  const Workload& w = *problem_.workload;
+  std::vector<int> cuts = l.cuts.empty() ? even_cuts(l) : l.cuts;
+  std::vector<StageUnits> out(cuts.size());
+  size_t at = 0;
+  for (size_t p = 0; p < cuts.size(); ++p) {
+    out[p].counts.assign(w.kinds.size(), 0);
+    for (int k = 0; k < cuts[p] && at < w.units.size(); ++k, ++at) ++out[p].counts[static_cast<size_t>(w.units[at])];
+    out[p].units = cuts[p];
+  }
+  return out;
+}
+
+}  // namespace partita

@@ -1,0 +1,450 @@
+#include "partitioner/planner/cost/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+namespace partita {
+namespace {
+
+constexpr double kMostReplayed = 3e5;  // operations of a pipeline that are simulated one by one
+constexpr double kUpdateKernels = 20;  // of an optimizer that updates many parameters in one
+
+// Seconds of a micro-batch's backward passes on a stage.
+double all_backward(const std::vector<ChunkParts>& chunks) {
+  double seconds = 0;
+  for (const ChunkParts& c : chunks) seconds += c.backward.total();
+  return seconds;
+}
+
+// What of a collective is left to wait for when `hidden` seconds of compute run beside it.
+double exposed(double communication, double compute, double share) {
+  return communication - std::min(communication, compute) * share;
+}
+
+// Of all groups of devices: the step is over when the slowest is done.
+double most_of(const Cluster& cluster, double SoftwareProfile::*constant) {
+  double most = 0;
+  for (const DeviceGroup& g : cluster.groups) most = std::max(most, g.device.software.*constant);
+  return most;
+}
+
+// A move that goes round its ranks in messages of `message` bytes (0: at once).
+double message_seconds(const DeviceGroup& group, const Move& m, double message) {
+  const double more = message > 0 ? std::floor(m.bytes / message) * ring_latency(group, m.axis) : 0;
+  return collective_time(group, m.collective, m.axis, m.bytes).seconds + more;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, double>> Breakdown::parts() const {
+  return {{"compute", compute},     {"recompute", recompute},   {"tensor", tensor},       {"context", context},
+          {"expert", expert},       {"gathers", gathers},       {"bubble", bubble},       {"send", send},
+          {"gradients", gradients}, {"statistics", statistics}, {"optimizer", optimizer}, {"offload", offload},
+          {"host", host},           {"stragglers", stragglers}};
+}
+
+void Breakdown::add(const PassParts& p, double times) {
+  using enum StepPart;
+  compute += times * p[kCompute], recompute += times * p[kRecompute], tensor += times * p[kTensor];
+  context += times * p[kContext], expert += times * p[kExpert], gathers += times * (p[kGathers] + p[kSlowed]);
+  statistics += times * p[kStatistics], send += times * (p[kSend] + p[kRelayout]), host += times * p[kHost];
+  gradients += times * (p[kReduce] + p[kUpdated]), optimizer += times * (p[kOptimizer] + p[kStash]);
+  offload += times * (p[kToHost] + p[kFromHost]), stragglers += times * p[kStragglers];
+}
+
+CostModel::CostModel(const Problem& problem) : problem_(problem) {
+  const Cluster& c = *problem_.cluster;
+  for (size_t first = 0; first < c.groups.size(); ++first) {
+    for (size_t last = first + 1; last < c.groups.size(); ++last)
+      joined_.try_emplace({first, last}, c.joined(first, last, problem_.options.precision));
+  }
+}
+
+const DeviceGroup& CostModel::group_of_ranks(int64_t first, int64_t last) const {
+  const Cluster& c = *problem_.cluster;
+  if (c.groups.size() == 1) return c.groups[0];
+  const size_t from = c.index_of_group(first), to = c.index_of_group(last);
+  return from == to ? c.groups[from] : joined_.at({from, to});
+}
+
+const DeviceGroup& CostModel::group_of_stage(const Layout& l, int64_t stage) const {
+  const int64_t first = l.first_device(stage);
+  return group_of_ranks(first, first + l.devices_of_stage(stage) - 1);
+}
+
+CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& group, const Layout& l) const {
+  const DeviceProfile& device = group.device;
+  Share share{static_cast<double>(l.micro_batch), static_cast<double>(l.context), static_cast<double>(l.tensor),
+              static_cast<double>(l.expert), l.sequence_parallel};
+  UnitTime t = unit_time(u, *problem_.workload, device, problem_.options, share);
+  UnitCost c;
+  c.forward = t.forward, c.input_gradient = t.input_gradient, c.weight_gradient = t.weight_gradient;
+  if (l.recompute == RecomputeMode::kFull && u.is_block()) c.recompute = t.forward + device.software.recompute_seconds;
+  if (l.recompute == RecomputeMode::kSelective && u.is_block() && !problem_.options.flash) c.recompute = t.attention;
+  std::tie(c.forward_moves, c.backward_moves) = unit_moves(u, l);
+  c.tensor_forward = move_seconds(group, c.forward_moves, TrafficKind::kTensor);
+  c.tensor_backward = move_seconds(group, c.backward_moves, TrafficKind::kTensor);
+  c.context_forward = move_seconds(group, c.forward_moves, TrafficKind::kContext);
+  c.context_backward = move_seconds(group, c.backward_moves, TrafficKind::kContext);
+  c.expert = move_seconds(group, c.forward_moves, TrafficKind::kExpert);
+  auto [dense, expert] = local_parameters(u, l);
+  c.gather_bytes = (dense + expert) * problem_.options.element_bytes();
+  c.frozen_bytes = local_frozen(u, l) * problem_.options.element_bytes();
+  return c;
+}
+
+CostModel::Key CostModel::time_key(const DeviceGroup& group, const Layout& l) {
+  return {&group, l.tensor, l.context, l.expert, l.micro_batch, l.sequence_parallel, l.recompute};
+}
+
+const std::vector<CostModel::UnitCost>& CostModel::unit_costs(const DeviceGroup& group, const Layout& l) {
+  auto [at, fresh] = cache_.try_emplace(time_key(group, l));
+  if (fresh) {
+    for (const UnitWork& u : problem_.workload->kinds) at->second.push_back(unit_cost(u, group, l));
+  }
+  return at->second;
+}
+
+std::vector<std::vector<ChunkParts>> CostModel::stage_costs(const Layout& whole) {
+  using enum StepPart;
+  std::vector<StageUnits> chunks = chunk_units(whole);
+  std::vector<std::vector<ChunkParts>> out(static_cast<size_t>(whole.pipeline),
+                                           std::vector<ChunkParts>(static_cast<size_t>(whole.interleave)));
+  const StageLayouts layouts(whole);
+  int64_t m = micro_batches(problem_, whole);
+  const std::vector<double> sends = this->sends(whole);
+  for (size_t p = 0; p < chunks.size(); ++p) {
+    size_t stages = static_cast<size_t>(whole.pipeline), stage = p % stages, chunk = p / stages;
+    const Layout& l = layouts[stage];
+    const RankAxis samples{l.data * l.expert, l.tensor * l.context};
+    const DeviceGroup& group = group_of_stage(whole, static_cast<int64_t>(stage));
+    const SoftwareProfile& software = group.device.software;
+    const auto& costs = unit_costs(group, l);
+    auto& [forward, backward, weight] = out[stage][chunk];
+    for (size_t k = 0; k < costs.size(); ++k) {
+      double n = chunks[p].counts[k];
+      if (n == 0) continue;
+      const UnitCost& c = costs[k];
+      double repeat = c.recompute > 0 && l.recompute == RecomputeMode::kFull ? 1 : 0;
+      forward[kCompute] += n * c.forward;
+      backward[kCompute] += n * c.input_gradient, weight[kCompute] += n * c.weight_gradient;
+      backward[kRecompute] += n * c.recompute;
+      if (gathers_parameters(l)) {
+        const auto [gathered, scattered] = gather_moves(c, l);
+        double gather = message_seconds(group, gathered, software.gather_message_bytes),
+               scatter = message_seconds(group, scattered, software.gather_message_bytes);
+        if (l.offload == OffloadMode::kAll) gather += (c.gather_bytes + c.frozen_bytes) / group.device.host_bandwidth;
+        const bool each = gathers_each_pass(l);
+        auto add = [&](PassParts& pass, double moved, double beside, double slowing) {
+          const double waited = exposed(moved, beside, software.overlap_gather);
+          pass[kGathers] += n * waited, pass.hidden_gathers += n * (moved - waited);
+          pass[kSlowed] += n * software.overlap_slowdown * std::min(beside, slowing);
+        };
+        add(forward, each ? gather : gather / static_cast<double>(m), c.forward, each ? gather : 0);
+        add(backward, (each ? gather : 0) + scatter, c.input_gradient + c.weight_gradient + c.recompute, scatter);
+      }
+      for (double e : problem_.workload->kinds[k].batch_reduces) {
+        const double each = collective_time(group, CollectiveKind::kAllReduce, samples, e * sizeof(float)).seconds;
+        forward[kStatistics] += n * each, backward[kStatistics] += n * each;
+      }
+      forward[kTensor] += n * c.tensor_forward,
+          backward[kTensor] += n * (c.tensor_backward + repeat * c.tensor_forward);
+      forward[kContext] += n * c.context_forward;
+      backward[kContext] += n * (c.context_forward * repeat + c.context_backward);
+      forward[kExpert] += n * c.expert, backward[kExpert] += n * c.expert * (1 + repeat);
+    }
+    if (m > 1 && l.schedule != PipelineSchedule::kPipedream) {  // each adds its gradients to those of the ones before
+      auto [dense, expert] = local_parameters(*problem_.workload, chunks[p], l);
+      double parameters = dense + expert;
+      if (l.zero >= 2) parameters /= static_cast<double>(shard_ranks(l).size);
+      weight[kCompute] += memory_time(group.device, parameters * software.accumulate_bytes, 0);
+    }
+    const double host = software.micro_batch_seconds / static_cast<double>(l.interleave);
+    forward[kHost] += host / 3, backward[kHost] += host * 2 / 3;
+    const double shown = 1 - software.overlap_send;  // to the next stage, and gradients to the one before
+    forward[kSend] += sends[stage] * shown, backward[kSend] += sends[stage > 0 ? stage - 1 : 0] * shown;
+    if (!whole.stages.empty()) {
+      auto relayout = [&](size_t from) {
+        const Move move = relayout_move(layouts[from % stages], l);
+        return collective_time(group, move.collective, move.axis, move.bytes).seconds;
+      };
+      if (p > 0) forward[kRelayout] += relayout(p - 1);
+      if (p + 1 < chunks.size()) backward[kRelayout] += relayout(p + 1);
+    }
+    if (l.schedule != PipelineSchedule::kZeroBubble || l.pipeline == 1) backward += weight, weight = {};
+  }
+  if (whole.schedule == PipelineSchedule::kPipedream) add_updates(whole, chunks, out);
+  return out;
+}
+
+// All chunks of a stage.
+StageUnits CostModel::units_of_stage(const Layout& l, const std::vector<StageUnits>& chunks, int64_t stage) {
+  StageUnits units = chunks[static_cast<size_t>(stage)];
+  for (size_t p = static_cast<size_t>(stage + l.pipeline); p < chunks.size(); p += static_cast<size_t>(l.pipeline)) {
+    for (size_t k = 0; k < units.counts.size(); ++k) units.counts[k] += chunks[p].counts[k];
+  }
+  return units;
+}
+
+void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chunks,
+                            std::vector<std::vector<ChunkParts>>& stages) const {
+  using enum StepPart;
+  for (int64_t stage = 0; stage < l.pipeline; ++stage) {
+    ChunkParts& c = stages[static_cast<size_t>(stage)][0];
+    const StageUnits units = units_of_stage(l, chunks, stage);
+    const Layout own = l.of_stage(stage);
+    const UpdateCost update = update_cost(own, group_of_stage(l, stage), units, c.backward.total());
+    double stash = 0;
+    if (stashed_versions(l, in_flight(problem_, l, stage)) > 0) {
+      auto [dense, expert] = local_parameters(*problem_.workload, units, own);
+      const double bytes = 2 * (dense + expert) * problem_.options.element_bytes();
+      stash = memory_time(group_of_stage(l, stage).device, bytes, 1);
+    }
+    c.forward[kStash] += stash, c.backward += update.parts;
+  }
+}
+
+double CostModel::crossing_elements() const {
+  double input = 0;
+  for (const UnitWork& u : problem_.workload->kinds) input = u.is_block() ? std::max(input, u.input) : input;
+  return input;
+}
+
+double CostModel::send_seconds(const Layout& l, int64_t stage) const {
+  if (l.pipeline == 1) return 0;
+  const Workload& w = *problem_.workload;
+  const int64_t next = stage + 1 < l.pipeline ? stage + 1 : 0, first = std::min(stage, next),
+                last = std::max(stage, next);
+  const int64_t apart = std::min(l.devices_of_stage(stage), l.devices_of_stage(next));
+  double bytes = crossing_elements() * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
+  if (l.stages.empty()) {
+    if (w.sequence > 1) bytes /= static_cast<double>(l.context);
+    bytes /= static_cast<double>(l.tensor);  // each rank sends its part; the other side gathers it
+  } else {                                   // a stage with fewer ranks sends and gets more on each
+    bytes *= static_cast<double>(l.data * l.expert) / static_cast<double>(apart);
+  }
+  const DeviceGroup& group = group_of_ranks(l.first_device(first), l.first_device(last + 1) - 1);
+  const bool within = &group == &group_of_stage(l, stage) && &group == &group_of_stage(l, next);
+  // From one group to another all go over the link between them.
+  return collective_time(group, CollectiveKind::kSend, {2, within ? apart : group.devices()}, bytes).seconds;
+}
+
+std::vector<double> CostModel::sends(const Layout& l) const {
+  std::vector<double> out;
+  const bool alike = l.stages.empty() && problem_.cluster->groups.size() == 1;
+  for (int64_t s = 0; s < l.pipeline; ++s) {
+    const bool known = s > 0 && (alike || (s + 1 == l.pipeline && l.interleave == 1));  // the last sends to none
+    out.push_back(known ? out.back() : send_seconds(l, s));
+  }
+  return out;
+}
+
+Simulation CostModel::timeline(const Layout& l, const std::vector<std::vector<ChunkParts>>& costs) const {
+  Simulation s;
+  s.micro_batches = micro_batches(problem_, l);
+  s.schedule = l.schedule;
+  for (const auto& stage : costs) {
+    s.chunks.emplace_back();
+    for (const ChunkParts& c : stage)
+      s.chunks.back().push_back({c.forward.total(), c.backward.total(), c.weight.total()});
+  }
+  // All of them on the way through the pipeline as one with the mean time.
+  const std::vector<double> each = sends(l);
+  for (int64_t stage = 0; stage + 1 < l.pipeline; ++stage) {
+    const double seconds = each[static_cast<size_t>(stage)] / static_cast<double>(l.pipeline - 1),
+                 beside = group_of_stage(l, stage).device.software.overlap_send;
+    s.send += seconds * beside, s.send_waited += seconds * (1 - beside);
+  }
+  return s;
+}
+
+Simulation CostModel::simulation(const Layout& l) { return timeline(l, stage_costs(l)); }
+
+StepParts CostModel::step_parts(const Layout& l, const Prediction& prediction) {
+  StepParts out;
+  out.chunks = stage_costs(l);
+  const std::vector<StageUnits> chunks = chunk_units(l);
+  for (int64_t stage = 0; stage < l.pipeline; ++stage) {
+    PassParts& update = out.updates.emplace_back();
+    if (l.schedule == PipelineSchedule::kPipedream) continue;
+    const Layout own = l.of_stage(stage);
+    update = update_cost(own, group_of_stage(l, stage), units_of_stage(l, chunks, stage),
+                         all_backward(out.chunks[static_cast<size_t>(stage)]))
+                 .parts;
+  }
+  out.after[StepPart::kHost] = most_of(*problem_.cluster, &SoftwareProfile::step_seconds);
+  out.after[StepPart::kStragglers] = prediction.breakdown.stragglers;
+  return out;
+}
+
+namespace {
+
+// A stage that takes longest works all the time; before and after it, a micro-batch passes through the others: through
+// average ones, or where stages are known to differ, through just those.
+double closed_form(const Simulation& s, bool differ, double* busiest) {
+  const double m = static_cast<double>(s.micro_batches), stages = static_cast<double>(s.chunks.size());
+  double slowest = 0, own = 0, sum = 0;  // own: of the slowest, without what fills its waits
+  for (const auto& stage : s.chunks) {
+    double t = 0, w = 0;
+    for (const StageTimes& c : stage) {
+      bool apart = s.schedule == PipelineSchedule::kZeroBubble && s.chunks.size() > 1;
+      t += c.forward + c.backward + (apart ? c.weight : 0);
+      w += apart ? 2 * c.weight : 0;
+    }
+    const double critical = std::max(0.0, t - w);
+    if (t > slowest) slowest = t, own = critical;
+    sum += critical;
+  }
+  *busiest = m * slowest;
+  if (s.chunks.size() == 1) return m * slowest;
+  const double others = differ ? sum - own : sum / stages * (stages - 1);
+  return m * slowest + others / static_cast<double>(s.chunks[0].size()) + (stages - 1) * 2 * s.send;
+}
+
+}  // namespace
+
+// A stage s that takes c_s(u) seconds for a unit u of a micro-batch, and all of them at most T: for any weights w of
+// the stages, T sum(w) >= sum_s w_s sum_{u on s} c_s(u) >= sum_u min_s w_s c_s(u). Weights that make the heaviest kind
+// of unit take equally long everywhere give a bound that is close where most of the time is in blocks.
+double CostModel::lower_bound(const Layout& l) {
+  const Workload& w = *problem_.workload;
+  const StageLayouts layouts(l);
+  std::vector<double> times(w.kinds.size(), 0), least;
+  std::vector<int64_t> count(w.kinds.size(), 0);
+  for (int k : w.units) ++count[static_cast<size_t>(k)];
+  double weights = 0;
+  std::optional<size_t> heaviest;
+  auto weigh = [&](const std::vector<UnitCost>& costs, const Layout& own, double stages) {
+    for (size_t k = 0; k < times.size(); ++k) times[k] = seconds(costs[k], own) * static_cast<double>(count[k]);
+    if (!heaviest) heaviest = static_cast<size_t>(std::max_element(times.begin(), times.end()) - times.begin());
+    const double weight = times[*heaviest] > 0 ? 1 / times[*heaviest] : 1;
+    weights += stages * weight;
+    if (least.empty()) least.assign(times.size(), 1e300);
+    for (size_t k = 0; k < times.size(); ++k) least[k] = std::min(least[k], weight * times[k]);
+  };
+  const Cluster& c = *problem_.cluster;
+  if (c.groups.size() == 1 && l.stages.empty()) {
+    weigh(unit_costs(c.groups[0], l), l, static_cast<double>(l.pipeline));
+  } else {
+    for (int64_t s = 0, next = 0; s < l.pipeline; s = next) {
+      const Layout& own = layouts[static_cast<size_t>(s)];
+      const DeviceGroup& group = group_of_stage(l, s);
+      while (next < l.pipeline && &layouts[static_cast<size_t>(next)] == &own && &group_of_stage(l, next) == &group)
+        ++next;
+      weigh(unit_costs(group, own), own, static_cast<double>(next - s));
+    }
+  }
+  double sum = 0, ends = 0;
+  for (double t : least) sum += t;
+  for (auto [stage, unit] : {std::pair{int64_t{0}, w.units.front()}, {l.pipeline - 1, w.units.back()}}) {
+    const Layout& own = layouts[static_cast<size_t>(stage)];
+    ends = std::max(ends, seconds(unit_costs(group_of_stage(l, stage), own)[static_cast<size_t>(unit)], own));
+  }
+  return std::max(sum / weights, ends) * static_cast<double>(micro_batches(problem_, l));
+}
+
+CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup& g, const StageUnits& units,
+                                             double backward) const {
+  using enum StepPart;
+  const Workload& w = *problem_.workload;
+  const SoftwareProfile& software = g.device.software;
+  double element = problem_.options.element_bytes();
+  auto [dense, expert] = local_parameters(w, units, l);
+  UpdateCost out;
+  const UpdateMoves moves = update_moves(l, units);
+  auto seconds = [&](const std::vector<Move>& list) {
+    double sum = 0;
+    for (const Move& m : list) sum += message_seconds(g, m, l.zero == 1 ? software.shard_message_bytes : 0);
+    return sum;
+  };
+  const double reduce = seconds(moves.reduce);
+  out.parts[kReduce] = exposed(reduce, backward, software.overlap_data);
+  out.parts.hidden_reduce = reduce - out.parts[kReduce];
+  out.parts[kUpdated] = seconds(moves.gather);
+  // ZeRO-2 and 3 sum them with each micro-batch.
+  out.algorithm =
+      moves.reduce.empty() || l.zero >= 2
+          ? collective_time(g, CollectiveKind::kReduceScatter, shard_ranks(l), dense * element).algorithm
+          : collective_time(g, moves.reduce[0].collective, moves.reduce[0].axis, moves.reduce[0].bytes).algorithm;
+  const double group_size = static_cast<double>(shard_ranks(l).size);
+  double shard = l.zero >= 1 ? dense / group_size + expert / std::max(1.0, group_size / static_cast<double>(l.expert))
+                             : dense + expert;
+  double traffic = shard * (2 * 4 * w.optimizer_states + 8 + 4 + element + (problem_.clip ? 4 : 0));
+  if (l.offload == OffloadMode::kNone || g.device.host_update_rate == 0) {
+    out.parts[kOptimizer] = memory_time(g.device, traffic, kUpdateKernels);
+  } else {
+    // As many kernels as on the device are called, and each waits for its copies.
+    out.parts[kOptimizer] = shard / g.device.host_update_rate + memory_time(g.device, 0, kUpdateKernels);
+    out.parts[kToHost] = out.parts[kFromHost] = shard * element / g.device.host_bandwidth;
+  }
+  return out;
+}
+
+Prediction CostModel::predict(const Layout& l, bool replay) {
+  Prediction out;
+  const Workload& w = *problem_.workload;
+  const double host = most_of(*problem_.cluster, &SoftwareProfile::step_seconds);
+  double micro = static_cast<double>(micro_batches(problem_, l));
+  Breakdown& b = out.breakdown;
+
+  const std::vector<std::vector<ChunkParts>> costs = stage_costs(l);
+  const Simulation sim = timeline(l, costs);
+  double busiest = 0;
+  double pipeline = closed_form(sim, differ(l), &busiest);
+  if (replay && l.pipeline > 1 && 2 * micro * static_cast<double>(l.pipeline * l.interleave) <= kMostReplayed)
+    pipeline = std::max(busiest, simulate(sim).seconds);
+
+  // The stage that works longest.
+  size_t worst = 0;
+  double longest = -1;
+  for (size_t i = 0; i < costs.size(); ++i) {
+    double t = 0;
+    for (const StageTimes& c : sim.chunks[i]) t += c.forward + c.backward;
+    if (t > longest) longest = t, worst = i;
+  }
+  for (const ChunkParts& c : costs[worst]) {
+    for (const PassParts* pass : {&c.forward, &c.backward, &c.weight}) b.add(*pass, micro);
+  }
+  const double latency = 2 * static_cast<double>(l.pipeline - 1) * sim.send;
+  b.send += latency;
+  b.bubble = std::max(0.0, pipeline - busiest - latency);
+  b.host += host;
+  out.bubble_share = pipeline > 0 ? (pipeline - busiest) / pipeline : 0;
+
+  // Gradients, optimizer, memory: the stage that has most parameters binds.
+  const bool each = l.schedule == PipelineSchedule::kPipedream;  // updates are in the pipeline's time
+  std::vector<StageUnits> chunks = chunk_units(l);
+  const StageLayouts layouts(l);
+  PassParts slowest_update;
+  for (int64_t stage = 0; stage < l.pipeline; ++stage) {
+    const DeviceGroup& g = group_of_stage(l, stage);
+    const Layout& own = layouts[static_cast<size_t>(stage)];
+    const StageUnits units = units_of_stage(l, chunks, stage);
+    const UpdateCost update = update_cost(own, g, units, all_backward(costs[static_cast<size_t>(stage)]));
+    out.gradient_algorithm = update.algorithm;
+    if (!each && update.parts.total() > slowest_update.total()) slowest_update = update.parts;
+    out.memory.push_back(stage_memory(problem_, g.device, own, units, in_flight(problem_, l, stage)));
+    out.capacity.push_back(g.device.memory_bytes);
+    double over = out.memory.back().total() - g.device.memory_bytes;
+    const size_t worst_memory = static_cast<size_t>(out.worst_stage);
+    if (stage == 0 || over > out.memory[worst_memory].total() - out.capacity[worst_memory]) out.worst_stage = stage;
+  }
+  size_t at = static_cast<size_t>(out.worst_stage);
+  out.missing_bytes = std::max(0.0, out.memory[at].total() - out.capacity[at]);
+  out.fits = out.missing_bytes <= 0;
+  b.add(slowest_update, 1);
+  double step = pipeline + slowest_update.total() + host;
+  double nodes = 0;
+  for (const DeviceGroup& g : problem_.cluster->groups) nodes += static_cast<double>(g.nodes);
+  const double lost = most_of(*problem_.cluster, &SoftwareProfile::straggler_per_doubling);
+  b.stragglers = nodes > 1 ? step * lost * std::log2(nodes) : 0;
+  out.step_seconds = step + b.stragglers;
+  for (int k : w.units) {
+    const UnitWork& u = w.kinds[static_cast<size_t>(k)];
+    out.flops += (u.forward_flops() + u.backward_flops()) * static_cast<double>(problem_.global_batch);
+  }
+  return out;
+}
+
+}  // namespace partita

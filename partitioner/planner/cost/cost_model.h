@@ -1,0 +1,165 @@
+// Time and memory of a step under a layout: units onto stages, each stage's forward and backward with their
+// communication, the pipeline's schedule, gradient reduction, optimizer.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "partitioner/planner/cost/memory_model.h"
+#include "partitioner/planner/cost/simulate.h"
+#include "partitioner/planner/cost/step_parts.h"
+#include "partitioner/planner/cost/traffic.h"
+#include "partitioner/planner/rates/collective_time.h"
+#include "partitioner/planner/space/layout_space.h"
+
+namespace partita {
+
+// Seconds of the step by what they go to, on the stage that binds.
+struct Breakdown {
+  double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, gathers = 0;
+  double bubble = 0, send = 0, gradients = 0, optimizer = 0, offload = 0, host = 0, stragglers = 0;
+  double statistics = 0;  // sums over the batch
+  std::vector<std::pair<std::string, double>> parts() const;
+  void add(const PassParts& parts, double times);
+};
+
+struct Prediction {
+  double step_seconds = 0;
+  bool fits = false;
+  std::vector<MemoryParts> memory;  // of each stage
+  std::vector<double> capacity;     // of each stage's device
+  // Of each stage: bytes beside the reserve that the compiler's own program was laid out to take; empty: it was not.
+  std::vector<double> program_bytes;
+  int64_t worst_stage = 0;
+  double missing_bytes = 0;  // on the worst stage; 0 where it fits
+  Breakdown breakdown;
+  double flops = 0;  // of the model in one step, without recompute
+  double bubble_share = 0;
+  std::string gradient_algorithm;  // of the sums of gradients: "ring", …
+
+  // Bytes that a stage's device has beside the reserve.
+  double room(size_t stage) const { return capacity[stage] - memory[stage].reserve; }
+  // Bytes of the stage that has least room: of its program where it was laid out, else as they are counted.
+  double most_memory() const {
+    const size_t worst = static_cast<size_t>(worst_stage);
+    return program_bytes.empty() ? memory[worst].total() : program_bytes[worst] + memory[worst].reserve;
+  }
+};
+
+class CostModel {
+ public:
+  explicit CostModel(const Problem& problem);
+  CostModel(const CostModel&) = delete;
+  CostModel& operator=(const CostModel&) = delete;
+
+  // The layout must be valid. With `replay` the pipeline is simulated, else its closed form is used. `bound`: a
+  // prediction that cannot be below it may stop early (step_seconds is then a lower bound).
+  Prediction predict(const Layout& layout, bool replay);
+  // Stage times for the simulator.
+  Simulation simulation(const Layout& layout);
+  // What those times, and the step's end as `prediction` has it, are made of.
+  StepParts step_parts(const Layout& layout, const Prediction& prediction);
+  // What the ranks send (plan_moves.cc).
+  PlanTraffic traffic(const Layout& layout);
+  // No layout with these axes, micro-batch and recompute is faster, wherever it is cut.
+  double lower_bound(const Layout& layout);
+  // Seconds that all units of the kind that takes most take of a micro-batch on a rank of `group`: compute, and what
+  // its tensor, context and expert axes cost.
+  double heaviest_seconds(const DeviceGroup& group, const Layout& layout);
+  // Units of each stage chunk, in order [chunk 0 of stage 0, chunk 0 of stage 1, …].
+  std::vector<int> even_cuts(const Layout& layout) const;
+  // Cuts that make the slowest chunk as fast as possible (exact, by dynamic programming over the units;
+  // layout_cuts.cc).
+  const std::vector<int>& balanced_cuts(const Layout& layout) { return balanced(layout).parts; }
+  // The same among cuts whose stages fit their devices; empty where none do. Without interleaving.
+  std::vector<int> fitting_cuts(const Layout& layout);
+  // Whether there are such.
+  bool can_fit(const Layout& layout) const;
+  // Seconds of a step at least, where it is cut so.
+  double balanced_bound(const Layout& layout) { return bound(layout, balanced(layout)); }
+  double bound(const Layout& layout, const std::vector<int>& cuts) { return bound(layout, weigh(layout, cuts)); }
+  // The devices that a stage's ranks are on; where they are of several groups, those groups as one.
+  const DeviceGroup& group_of_stage(const Layout& layout, int64_t stage) const;
+
+  const Problem& problem() const { return problem_; }
+
+ private:
+  // Per kind of unit, on one rank and micro-batch.
+  struct UnitCost {
+    double forward = 0, input_gradient = 0, weight_gradient = 0, recompute = 0;
+    double tensor_forward = 0, tensor_backward = 0, context_forward = 0, context_backward = 0, expert = 0;
+    double gather_bytes = 0, frozen_bytes = 0;        // of trained parameters, of frozen weights
+    std::vector<Move> forward_moves, backward_moves;  // of which those times are
+  };
+  using Key = std::tuple<const DeviceGroup*, int64_t, int64_t, int64_t, int64_t, bool, RecomputeMode>;
+
+  static Key time_key(const DeviceGroup& group, const Layout& layout);
+  // Of a unit and micro-batch: compute, and what its tensor, context and expert axes cost.
+  static double seconds(const UnitCost& cost, const Layout& layout);
+  // Their sums over the first 0, 1, … units, for each run of stages that are alike; and the run of each stage.
+  struct UnitSums {
+    std::vector<std::vector<double>> sums;
+    std::vector<size_t> run;
+    double between(size_t stage, size_t first, size_t end) const {
+      return sums[run[stage]][end] - sums[run[stage]][first];
+    }
+  };
+  UnitSums seconds_before(const Layout& layout);
+  struct Cuts {
+    std::vector<int> parts;
+    double slowest = 0, sum = 0;  // seconds of the stages for one micro-batch
+  };
+  Cuts weigh(const Layout& layout, std::vector<int> parts);
+  const Cuts& balanced(const Layout& layout);
+  double bound(const Layout& layout, const Cuts& cuts) const;
+  class Room;
+  // `ends`: per stage and unit, where a stage that begins there ends at the latest; empty: anywhere.
+  std::vector<int> cut_by_time(const Layout& layout, const std::vector<std::vector<int>>& ends);
+  const std::vector<UnitCost>& unit_costs(const DeviceGroup& group, const Layout& layout);
+  UnitCost unit_cost(const UnitWork& unit, const DeviceGroup& group, const Layout& layout) const;
+  // Of a unit and one micro-batch: moves of forward (recomputing repeats them) and of backward.
+  std::pair<std::vector<Move>, std::vector<Move>> unit_moves(const UnitWork& unit, const Layout& layout) const;
+  static RankAxis shard_ranks(const Layout& layout);  // that share one copy of what is sharded
+  // Of a layout that shards parameters: gathers of a unit's in one pass, and the scattering of its gradients.
+  static bool gathers_parameters(const Layout& layout);
+  static bool gathers_each_pass(const Layout& layout);  // stage 2, and 3 where it keeps them, gathers once a step
+  std::array<Move, 2> gather_moves(const UnitCost& unit, const Layout& layout) const;
+  double crossing_elements() const;  // of a sample, from a stage to the next
+  // Of a micro-batch's values from a stage to the next one (from the last to the first).
+  double send_seconds(const Layout& layout, int64_t stage) const;
+  std::vector<double> sends(const Layout& layout) const;
+  Move relayout_move(const Layout& from, const Layout& to) const;
+  const DeviceGroup& group_of_ranks(int64_t first, int64_t last) const;
+  // Whether stages take different times by what their ranks are.
+  bool differ(const Layout& layout) const { return !layout.stages.empty() || problem_.cluster->groups.size() > 1; }
+  std::vector<StageUnits> chunk_units(const Layout& layout);
+  static StageUnits units_of_stage(const Layout& layout, const std::vector<StageUnits>& chunks, int64_t stage);
+
+  std::vector<std::vector<ChunkParts>> stage_costs(const Layout& layout);
+  Simulation timeline(const Layout& layout, const std::vector<std::vector<ChunkParts>>& costs) const;
+  // Sums of gradients, and gathers of what was updated.
+  struct UpdateMoves {
+    std::vector<Move> reduce, gather;
+  };
+  UpdateMoves update_moves(const Layout& layout, const StageUnits& units) const;
+  // Of a stage's parameters, once, with a backward pass of `backward` seconds beside the sums.
+  struct UpdateCost {
+    PassParts parts;
+    std::string algorithm;  // that sums the gradients
+  };
+  UpdateCost update_cost(const Layout& layout, const DeviceGroup& group, const StageUnits& units,
+                         double backward) const;
+  // With pipedream each backward pass ends with an update, and each forward pass begins with a copy of the weights.
+  void add_updates(const Layout& layout, const std::vector<StageUnits>& chunks,
+                   std::vector<std::vector<ChunkParts>>& stages) const;
+
+  Problem problem_;
+  std::map<std::pair<size_t, size_t>, DeviceGroup> joined_;  // groups, first to last, as one
+  std::map<Key, std::vector<UnitCost>> cache_;
+  // Balanced, by pipeline, interleaving and stages that differ too.
+  std::map<std::tuple<Key, int64_t, int64_t, std::vector<Layout::StageAxes>>, Cuts> cuts_;
+};
+
+}  // namespace partita

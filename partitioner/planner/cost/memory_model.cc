@@ -1,0 +1,170 @@
+#include "partitioner/planner/cost/memory_model.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "partitioner/planner/cost/program_memory.h"
+
+namespace partita {
+namespace {
+
+double whole_share(const UnitWork& u, const Layout& l) {
+  return l.sequence_parallel && u.sequence ? 1 / static_cast<double>(l.tensor) : 1;
+}
+
+}  // namespace
+
+double local_frozen(const UnitWork& u, const Layout& l) {
+  return u.frozen[0] / static_cast<double>(l.tensor) + u.frozen[1];
+}
+
+std::array<double, 2> local_parameters(const UnitWork& u, const Layout& l) {
+  double t = static_cast<double>(l.tensor);
+  double total = u.parameters[0] + u.parameters[1];
+  double expert_share = total > 0 ? std::min(1.0, u.expert_parameters / total) : 0;
+  double split = u.parameters[0] / t, whole = u.parameters[1];
+  double local = split + whole;
+  return {local * (1 - expert_share), local * expert_share / static_cast<double>(l.expert)};
+}
+
+std::array<double, 2> local_parameters(const Workload& w, const StageUnits& stage, const Layout& l) {
+  std::array<double, 2> sum{};
+  for (size_t k = 0; k < stage.counts.size(); ++k) {
+    auto [dense, expert] = local_parameters(w.kinds[k], l);
+    sum[0] += stage.counts[k] * dense, sum[1] += stage.counts[k] * expert;
+  }
+  return sum;
+}
+
+double saved_bytes(const UnitWork& u, const Problem& problem, const DeviceProfile& device, const Layout& l,
+                   bool recomputed) {
+  double samples = static_cast<double>(l.micro_batch);
+  if (problem.workload->sequence > 1) samples /= static_cast<double>(l.context);
+  double element = problem.options.element_bytes(), whole = whole_share(u, l), t = static_cast<double>(l.tensor);
+  bool full = l.recompute == RecomputeMode::kFull && u.is_block() && !recomputed;
+  if (full) return u.input * element * whole * samples;
+  auto here = [&](const TensorParts& p) { return p[0] / t + p[1] * whole; };
+  double bytes = here(u.saved) * element + here(u.saved_bytes);
+  if (element < 4) bytes += here(u.composed) * device.software.composed_saved_bytes;
+  if (!problem.options.flash && l.recompute != RecomputeMode::kSelective) {
+    for (const AttentionWork& a : u.attention) {
+      double heads = a.split ? padded_part(a.heads, t) : a.heads;
+      bytes += a.count * heads * a.queries * a.keys * element * device.software.math_score_bytes;
+    }
+  }
+  return bytes * samples;
+}
+
+double in_flight(const Problem& problem, const Layout& l, int64_t stage) {
+  if (l.pipeline == 1) return 1;
+  double p = static_cast<double>(l.pipeline), v = static_cast<double>(l.interleave),
+         all = static_cast<double>(micro_batches(problem, l));
+  if (l.schedule == PipelineSchedule::kGpipe) return all;
+  if (l.schedule == PipelineSchedule::kZeroBubble) return std::min(all, p);  // until the gradients of weights are there
+  if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1)
+    return std::min(all * v, 2 * (p - static_cast<double>(stage) - 1) + (v - 1) * p + 1) / v;
+  return std::min(all, p - static_cast<double>(stage));
+}
+
+double put_off_bytes(const UnitWork& u, const Problem& problem, const Layout& l) {
+  double elements = 0;
+  for (const MatrixWork& w : u.matrices) {
+    const double result = w.weight ? w.batch * w.m * w.n * w.count : 0;
+    elements += w.split == 0 || w.split == 'k' ? result : result / static_cast<double>(l.tensor);
+  }
+  double samples = static_cast<double>(l.micro_batch);
+  if (problem.workload->sequence > 1) samples /= static_cast<double>(l.context);
+  return elements * samples * problem.options.element_bytes();
+}
+
+double stashed_versions(const Layout& l, double in_flight) {
+  return l.schedule == PipelineSchedule::kPipedream && in_flight > 1 ? in_flight : 0;
+}
+
+ShardedParameters::ShardedParameters(const Workload& workload, const StageUnits& stage, const Layout& l)
+    : zero_(l.zero) {
+  const auto [dense, expert] = local_parameters(workload, stage, l);
+  dense_ = dense, expert_ = expert;
+  group_ = static_cast<double>(l.data * l.expert * l.context);
+  if (l.zero_group > 0) group_ = std::min(group_, static_cast<double>(l.zero_group));
+  expert_group_ = std::max(1.0, group_ / static_cast<double>(l.expert));
+}
+
+double remainder_bytes(const Problem& problem, const Layout& l, const ShardedParameters& p) {
+  double bytes = problem.compress > Compression::kBf16 ? 4 * p.all() : 0;
+  if (problem.compress == Compression::kInt8 && l.zero == 0) bytes += 4 * p.shard();
+  return bytes;
+}
+
+MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& l, const StageUnits& stage,
+                         double in_flight) {
+  if (problem.own_programs) return program_memory(problem, device, l, stage, in_flight);
+  const Workload& w = *problem.workload;
+  const SoftwareProfile& software = device.software;
+  MemoryParts m;
+  double element = problem.options.element_bytes();
+  bool mixed = element < 4;
+  double largest_unit = 0, largest_gathered = 0, largest_saved = 0, logits = 0;
+  double frozen = 0;  // elements, held in the compute precision
+  for (size_t k = 0; k < stage.counts.size(); ++k) {
+    double n = stage.counts[k];
+    if (n == 0) continue;
+    const UnitWork& u = w.kinds[k];
+    auto [d, e] = local_parameters(u, l);
+    largest_unit = std::max(largest_unit, d + e);
+    const double untrained = local_frozen(u, l);
+    frozen += n * untrained;
+    const bool whole = l.zero < 3 && l.offload != OffloadMode::kAll;
+    largest_gathered = std::max(largest_gathered, d + e + (whole ? 0 : untrained));
+    const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
+    const double kept = saved_bytes(u, problem, device, l, false) + (puts_off ? put_off_bytes(u, problem, l) : 0);
+    m.activations += n * kept * in_flight;
+    largest_saved = std::max(largest_saved, u.is_block() ? saved_bytes(u, problem, device, l, true) : 0);
+    double samples = static_cast<double>(l.micro_batch);
+    if (w.sequence > 1) samples /= static_cast<double>(l.context);
+    double split = u.largest_split ? static_cast<double>(l.tensor) : 1;
+    double each = u.is_block() ? 2 * element / split  // of the largest value and its gradient
+                  : split > 1  ? software.gathered_logit_bytes
+                               : software.logit_bytes;
+    logits = std::max(logits, u.largest * samples * each);
+  }
+  const ShardedParameters p(w, stage, l);
+  bool host_states = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
+  m.parameters = host_parameters ? 0 : (p.stored(3) + frozen / (l.zero >= 3 ? p.group() : 1)) * element;
+  m.stash = stashed_versions(l, in_flight) * p.stored(3) * element;
+  double gradient = mixed ? software.gradient_bytes : 4;
+  // Without its states a rank still has the weights in f32, and sums gradients up in f32.
+  const bool host_moments = l.offload == OffloadMode::kOptimizer, sums = micro_batches(problem, l) > 1;
+  m.gradients = p.stored(2) * (host_moments && sums ? 4 : host_states ? element : gradient);
+  m.gradients += remainder_bytes(problem, l, p);
+  double states = w.optimizer_states * 4 + (mixed ? 4 : 0);
+  m.optimizer = p.stored(1) * (!host_states ? states : host_moments && mixed ? 4 : 0);
+  // Gathered: one unit that is computed with and the next, or all of them for the whole step.
+  bool kept = l.zero >= 3 && !l.reshard_after_forward;
+  if (l.zero >= 3 || host_parameters) m.transient += (kept ? p.all() + frozen : 2 * largest_gathered) * element;
+  if (l.zero >= 2) m.transient += largest_unit * gradient;
+  m.transient += logits;
+  if (l.recompute == RecomputeMode::kFull) m.transient += largest_saved;
+  m.reserve = device.reserve_bytes + software.fragmentation * (m.activations + m.transient);
+  const LayoutCommunicators c = communicators(l);
+  m.communicators = device.beyond_reserve(c.groups, c.sends, c.receives);
+  return m;
+}
+
+// Groups along tensor, context and expert, of all ranks with samples (gradients), of those that share an expert's
+// weights, and in two levels where a group of them shares a sharded copy. A stage sends to the next and to the one
+// before, and receives from both.
+LayoutCommunicators communicators(const Layout& l) {
+  const unsigned tensor = l.tensor > 1 ? 1 : 0, context = l.context > 1 ? 2 : 0, expert = l.expert > 1 ? 4 : 0,
+                 data = l.data > 1 ? 8 : 0;
+  unsigned groups = 0;  // a bit for each set of axes
+  for (unsigned axes : {tensor, context, expert, context | expert | data, expert ? context | data : 0})
+    groups |= axes ? 1u << axes : 0;
+  const bool levels = l.zero_group > 1 && l.zero_group < l.data * l.context * l.expert;
+  const int neighbours = l.pipeline == 1 ? 0 : l.pipeline == 2 ? 1 : 2;
+  return {std::popcount(groups) + levels, neighbours, neighbours};
+}
+
+}  // namespace partita

@@ -1,0 +1,84 @@
+// Memory of one rank of a stage: states under ZeRO, gradients, what is kept for backward, transients, reserve. That of
+// published software, as the device's profile describes it, or of a program compiled here (program_memory.h).
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "partitioner/planner/space/layout_space.h"
+
+namespace partita {
+
+struct MemoryParts {
+  double parameters = 0, gradients = 0, optimizer = 0;
+  double activations = 0;    // kept for backward by all micro-batches in flight
+  double stash = 0;          // versions of the weights that micro-batches in flight read (pipedream)
+  double transient = 0;      // gathered parameters, the loss's logits, one block's recomputed values
+  double reserve = 0;        // assumed: context, some communicators, workspaces, fragmentation
+  double communicators = 0;  // assumed: those that the reserve has no room for
+
+  double total() const {
+    return parameters + gradients + optimizer + activations + stash + transient + reserve + communicators;
+  }
+};
+
+// A share of the model: how many units of each kind stand on a rank.
+struct StageUnits {
+  std::vector<int> counts;  // by kind
+  int units = 0;
+};
+
+// Communicators of a rank: one for each group of ranks that runs collectives, and one for each rank that it sends to or
+// receives from.
+struct LayoutCommunicators {
+  int groups = 0, sends = 0, receives = 0;
+};
+LayoutCommunicators communicators(const Layout& layout);
+
+// Bytes that one micro-batch keeps for one unit's backward on a rank.
+double saved_bytes(const UnitWork& unit, const Problem& problem, const DeviceProfile& device, const Layout& layout,
+                   bool recomputed);
+
+// Bytes of one micro-batch's gradients of products' results, for the gradients of weights, which a zero-bubble schedule
+// puts off.
+double put_off_bytes(const UnitWork& unit, const Problem& problem, const Layout& layout);
+
+// Micro-batches whose values a stage holds at once: fractions where it holds chunks of them.
+double in_flight(const Problem& problem, const Layout& layout, int64_t stage);
+
+// Elements of a stage's parameters on a rank.
+class ShardedParameters {
+ public:
+  ShardedParameters(const Workload& workload, const StageUnits& stage, const Layout& layout);
+  double all() const { return dense_ + expert_; }
+  // Where they are stored in parts from this ZeRO stage on.
+  double stored(int from) const { return zero_ >= from ? shard() : all(); }
+  double shard() const { return dense_ / group_ + expert_ / expert_group_; }
+  double group() const { return group_; }  // ranks that share one sharded copy
+
+ private:
+  int zero_;
+  double dense_, expert_, group_, expert_group_;
+};
+
+// Remainders of compressed sums: of what a rank rounds, and of its part of the sums that are gathered.
+double remainder_bytes(const Problem& problem, const Layout& layout, const ShardedParameters& parameters);
+
+// Versions of its weights that a stage keeps beside the current ones, where `in_flight` micro-batches are in flight
+// (stash_weights.h).
+double stashed_versions(const Layout& layout, double in_flight);
+
+// `in_flight`: micro-batches whose values the stage holds at once (a fraction where it holds chunks of them). Whose
+// memory it is, the problem says.
+MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,
+                         const StageUnits& stage, double in_flight);
+
+// Elements of a unit's frozen weights on one rank before storage sharding.
+double local_frozen(const UnitWork& unit, const Layout& layout);
+// Parameter elements of a unit on one rank before storage sharding: {dense, expert}.
+std::array<double, 2> local_parameters(const UnitWork& unit, const Layout& layout);
+// Of all units of a stage.
+std::array<double, 2> local_parameters(const Workload& workload, const StageUnits& stage, const Layout& layout);
+
+}  // namespace partita

@@ -1,0 +1,191 @@
+// Which collectives a layout's ranks run, with their bytes: what schedule_time.cc prices and traffic.cc shows.
+#include <numeric>
+
+#include "partitioner/planner/cost/cost_model.h"
+
+namespace partita {
+namespace {
+
+// Bytes of a gradient's element on the wire, where it has `plain` in memory.
+double travelling_bytes(Compression kind, double plain) {
+  if (kind == Compression::kNone) return plain;
+  return std::min(plain, kind == Compression::kBf16 ? 2. : 1.);
+}
+
+// All ranks of a stage that have samples or positions of their own.
+RankAxis sample_ranks(const Layout& l) { return {l.data * l.expert * l.context, l.tensor}; }
+
+// Those that share an expert's weights. (They are priced as if they followed each other.)
+Move among_experts(CollectiveKind kind, const Layout& l, double bytes) {
+  Move m{TrafficKind::kData, kind, {l.data * l.context, l.tensor * l.expert}, bytes};
+  if (l.context > 1) m.members = {RankAxis{l.context, l.tensor}, RankAxis{l.data, l.tensor * l.context * l.expert}};
+  return m;
+}
+
+}  // namespace
+
+std::pair<std::vector<Move>, std::vector<Move>> CostModel::unit_moves(const UnitWork& u, const Layout& l) const {
+  using enum CollectiveKind;
+  std::vector<Move> forward, backward;
+  const Workload& w = *problem_.workload;
+  const double element = problem_.options.element_bytes();
+  const double positions = static_cast<double>(l.micro_batch) / (w.sequence > 1 ? static_cast<double>(l.context) : 1);
+  auto sums = [&](const std::vector<double>& list, std::vector<Move>& to) {
+    for (double e : list) {
+      const double bytes = e * positions * element;
+      const RankAxis axis{l.tensor, 1};
+      if (l.sequence_parallel && u.sequence) {
+        to.push_back({TrafficKind::kTensor, kAllGather, axis, bytes});
+        to.push_back({TrafficKind::kTensor, kReduceScatter, axis, bytes});
+      } else {
+        to.push_back({TrafficKind::kTensor, kAllReduce, axis, bytes});
+      }
+    }
+  };
+  if (l.tensor > 1) sums(u.forward_reduces, forward), sums(u.backward_reduces, backward);
+  if (l.context > 1) {
+    const Share share{static_cast<double>(l.micro_batch), static_cast<double>(l.context), static_cast<double>(l.tensor),
+                      static_cast<double>(l.expert), l.sequence_parallel};
+    const RankAxis axis{l.context, l.tensor};
+    // Queries, keys and values are exchanged from positions to heads and the result back; their gradients likewise. Or
+    // keys and values are gathered, and their gradients scattered.
+    for (const AttentionWork& a : u.attention) {
+      const double each = a.head_size * positions * element / (a.split ? share.tensor : 1);
+      auto move = [&](CollectiveKind kind, double bytes, double times) {
+        return Move{TrafficKind::kContext, kind, axis, bytes, times};
+      };
+      if (!exchanges_heads(a, share)) {
+        const double bytes = 2 * a.key_heads * a.keys * each * share.context;
+        forward.push_back(move(kAllGather, bytes, a.count));
+        backward.push_back(move(kAllGather, bytes, a.count));
+        backward.push_back(move(kReduceScatter, bytes, a.count));
+        continue;
+      }
+      for (std::vector<Move>* pass : {&forward, &backward}) {
+        pass->push_back(move(kAllToAll, a.heads * a.queries * each, 2 * a.count));
+        pass->push_back(move(kAllToAll, a.key_heads * a.keys * each, 2 * a.count));
+      }
+    }
+  }
+  if (l.expert > 1 && u.expert_tokens > 0) {
+    // Each rank of the axis gathers the tokens of all of them, and what its experts make is summed up by token.
+    const double bytes = u.expert_tokens * positions * static_cast<double>(l.expert) * element;
+    const RankAxis axis{l.expert, l.tensor * l.context};
+    for (std::vector<Move>* pass : {&forward, &backward}) {
+      pass->push_back({TrafficKind::kExpert, kAllGather, axis, bytes});
+      pass->push_back({TrafficKind::kExpert, kReduceScatter, axis, bytes});
+    }
+  }
+  return {std::move(forward), std::move(backward)};
+}
+
+RankAxis CostModel::shard_ranks(const Layout& l) {
+  RankAxis all = sample_ranks(l);
+  if (l.zero_group > 0) all.size = std::gcd(all.size, l.zero_group);
+  return all;
+}
+
+bool CostModel::gathers_parameters(const Layout& l) { return l.zero >= 2 || l.offload == OffloadMode::kAll; }
+
+bool CostModel::gathers_each_pass(const Layout& l) {
+  return (l.zero >= 3 && l.reshard_after_forward) || l.offload == OffloadMode::kAll;
+}
+
+std::array<Move, 2> CostModel::gather_moves(const UnitCost& unit, const Layout& l) const {
+  const double element = problem_.options.element_bytes(),
+               scattered = unit.gather_bytes * travelling_bytes(problem_.compress, element) / element;
+  const bool all = l.zero >= 3 || l.offload == OffloadMode::kAll;  // else frozen weights lie whole on the device
+  const double gathered = unit.gather_bytes + (all ? unit.frozen_bytes : 0);
+  return {Move{TrafficKind::kData, CollectiveKind::kAllGather, shard_ranks(l), gathered},
+          Move{TrafficKind::kData, CollectiveKind::kReduceScatter, shard_ranks(l), scattered}};
+}
+
+CostModel::UpdateMoves CostModel::update_moves(const Layout& l, const StageUnits& units) const {
+  using enum CollectiveKind;
+  UpdateMoves out;
+  const double element = problem_.options.element_bytes(), bytes = travelling_bytes(problem_.compress, element);
+  const auto [dense, expert] = local_parameters(*problem_.workload, units, l);
+  const RankAxis all = sample_ranks(l), shards = shard_ranks(l);
+  const RankAxis copies{all.size / shards.size, all.stride * shards.size};  // ranks with the same shard
+  auto both = [&](CollectiveKind kind, double each, std::vector<Move>& to) {
+    to.push_back({TrafficKind::kData, kind, all, dense * each});
+    to.push_back(among_experts(kind, l, expert * each));
+  };
+  if (l.zero == 0) both(kAllReduce, bytes, out.reduce);
+  if (l.zero >= 1 && copies.size > 1) {
+    const double all_bytes = (dense + expert) * bytes;
+    if (l.zero == 1) out.reduce.push_back({TrafficKind::kData, kReduceScatter, shards, all_bytes});
+    out.reduce.push_back({TrafficKind::kData, kAllReduce, copies, all_bytes / static_cast<double>(shards.size)});
+    if (l.zero == 1) out.gather.push_back({TrafficKind::kData, kAllGather, shards, (dense + expert) * element});
+  } else if (l.zero == 1) {
+    both(kReduceScatter, bytes, out.reduce), both(kAllGather, element, out.gather);
+  }
+  return out;
+}
+
+// A rank of stage `to` gathers what ranks of `from` have of its samples and positions, one micro-batch's; where they
+// are more or fewer, each part was sent to one of its ranks.
+Move CostModel::relayout_move(const Layout& from, const Layout& to) const {
+  const Workload& w = *problem_.workload;
+  auto parts = [&](const Layout& l) { return l.data * l.expert * (w.sequence > 1 ? l.context : 1); };
+  auto ranks = [](const Layout& l) { return l.data * l.expert * l.context * l.tensor; };
+  const int64_t ways = ranks(from) == ranks(to) ? parts(from) / parts(to) : ranks(to) / parts(to);
+  double bytes = crossing_elements() * static_cast<double>(to.micro_batch) * problem_.options.element_bytes();
+  if (w.sequence > 1) bytes /= static_cast<double>(to.context);
+  return {TrafficKind::kPipeline, CollectiveKind::kAllGather, {std::max<int64_t>(ways, 1), 1}, bytes};
+}
+
+PlanTraffic CostModel::traffic(const Layout& whole) {
+  const Workload& w = *problem_.workload;
+  const std::vector<StageUnits> chunks = chunk_units(whole);
+  const double m = static_cast<double>(micro_batches(problem_, whole));
+  PlanTraffic out;
+  out.micro_batches = static_cast<int64_t>(m), out.chunks = whole.interleave;
+  out.boundary_bytes = crossing_elements() * static_cast<double>(whole.micro_batch * whole.data * whole.expert) *
+                       problem_.options.element_bytes();
+  std::vector<std::vector<Move>> moves(static_cast<size_t>(whole.pipeline));
+  for (size_t p = 0; p < chunks.size(); ++p) {
+    const size_t stages = moves.size(), stage = p % stages;
+    const Layout l = whole.of_stage(static_cast<int64_t>(stage));
+    auto add = [&](Move move, double times) {
+      move.times *= times;
+      moves[stage].push_back(std::move(move));
+    };
+    const auto& costs = unit_costs(group_of_stage(whole, static_cast<int64_t>(stage)), l);
+    for (size_t k = 0; k < costs.size(); ++k) {
+      const UnitCost& c = costs[k];
+      const double n = m * chunks[p].counts[k];
+      const bool repeat = c.recompute > 0 && l.recompute == RecomputeMode::kFull;
+      for (const Move& move : c.forward_moves) add(move, n * (repeat ? 2 : 1));
+      for (const Move& move : c.backward_moves) add(move, n);
+      if (gathers_parameters(l)) {
+        const auto [gather, scatter] = gather_moves(c, l);
+        add(gather, gathers_each_pass(l) ? 2 * n : n / m), add(scatter, n);
+      }
+      for (double e : w.kinds[k].batch_reduces)
+        add({TrafficKind::kData,
+             CollectiveKind::kAllReduce,
+             {l.data * l.expert, l.tensor * l.context},
+             e * sizeof(float)},
+            2 * n);
+    }
+    if (whole.stages.empty()) continue;
+    auto before = [&](size_t part) { return whole.of_stage(static_cast<int64_t>(part % stages)); };
+    if (p > 0) add(relayout_move(before(p - 1), l), m);
+    if (p + 1 < chunks.size()) add(relayout_move(before(p + 1), l), m);
+  }
+  for (int64_t stage = 0; stage < whole.pipeline; ++stage) {
+    std::vector<Move>& all = moves[static_cast<size_t>(stage)];
+    const UpdateMoves update = update_moves(whole.of_stage(stage), units_of_stage(whole, chunks, stage));
+    for (const std::vector<Move>* list : {&update.reduce, &update.gather}) {
+      for (Move move : *list) {
+        move.times *= whole.schedule == PipelineSchedule::kPipedream ? m : 1;
+        all.push_back(std::move(move));
+      }
+    }
+    out.stages.push_back({whole.devices_of_stage(stage), transfers(group_of_stage(whole, stage), all)});
+  }
+  return out;
+}
+
+}  // namespace partita

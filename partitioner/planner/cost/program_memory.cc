@@ -1,0 +1,112 @@
+#include "partitioner/planner/cost/program_memory.h"
+
+#include <algorithm>
+
+#include "base/cat.h"
+
+namespace partita {
+namespace {
+
+constexpr double kF32 = 4;  // bytes
+
+double here(const TensorParts& parts, const UnitWork& u, const Layout& l) {
+  const double tensor = static_cast<double>(l.tensor);
+  return parts[0] / tensor + parts[1] * (l.sequence_parallel && u.sequence ? 1 / tensor : 1);
+}
+
+TensorParts kept(const UnitWork& u, const Layout& l) {
+  const bool scores = l.recompute != RecomputeMode::kSelective;
+  TensorParts parts = scores ? u.kept : u.kept_without_scores;
+  const TensorParts& rows = scores ? u.rows_kept : u.rows_kept_without_scores;
+  for (size_t k = 0; k < parts.size(); ++k) parts[k] += rows[k] * static_cast<double>(l.expert - 1);
+  return parts;
+}
+
+}  // namespace
+
+absl::Status take_kept(Workload& w, const Workload& program, bool scores) {
+  if (w.units.size() != program.units.size())
+    return absl::InternalError(
+        cat("the model as it is compiled has ", program.units.size(), " units, expected ", w.units.size()));
+  for (size_t k = 0; k < w.units.size(); ++k) {
+    UnitWork& to = w.kinds[static_cast<size_t>(w.units[k])];
+    const UnitWork& from = program.unit(k);
+    to.kept_without_scores = from.kept, to.rows_kept_without_scores = from.rows_kept;
+    if (!scores) continue;
+    to.kept = from.kept, to.rows_kept = from.rows_kept;
+    to.input_bytes = from.input_bytes, to.read_as_stored = from.read_as_stored;
+    // Bytes of the program, divided as in the plain graph: what composites become has factors that do not divide.
+    const double bytes = from.frozen_bytes[0] + from.frozen_bytes[1], elements = to.frozen[0] + to.frozen[1];
+    for (size_t part : {0, 1}) to.frozen_bytes[part] = elements > 0 ? to.frozen[part] * bytes / elements : 0;
+  }
+  return absl::OkStatus();
+}
+
+// The peak of a step is at the end of a micro-batch's forward part or in its backward part; where no gradients are
+// summed up over micro-batches, or they are scaled before the host has them, perhaps in the update, with all of them
+// there.
+MemoryParts program_memory(const Problem& problem, const DeviceProfile& device, const Layout& l,
+                           const StageUnits& stage, double in_flight) {
+  const Workload& w = *problem.workload;
+  const double element = problem.options.element_bytes(), tensor = static_cast<double>(l.tensor);
+  const bool mixed = kF32 > element;
+  const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
+  const bool sums = micro_batches(problem, l) > 1 && l.schedule != PipelineSchedule::kPipedream;  // which updates each
+  double samples = static_cast<double>(l.micro_batch);
+  if (w.sequence > 1) samples /= static_cast<double>(l.context);
+  MemoryParts m;
+  double frozen_bytes = 0, read_as_stored = 0, largest_unit = 0, largest_gathered = 0, working = 0, tied = 0,
+         message = 0;
+  for (size_t k = 0; k < stage.counts.size(); ++k) {
+    const double n = stage.counts[k];
+    if (n == 0) continue;
+    const UnitWork& u = w.kinds[k];
+    auto [dense, expert] = local_parameters(u, l);
+    largest_unit = std::max(largest_unit, dense + expert);
+    read_as_stored += n * (u.read_as_stored[0] / tensor + u.read_as_stored[1]);
+    const double frozen = local_frozen(u, l);
+    largest_gathered = std::max(largest_gathered, dense + expert + (l.zero >= 3 ? frozen : 0));
+    frozen_bytes += n * (u.frozen_bytes[0] / tensor + u.frozen_bytes[1]);
+    const double all = here(kept(u, l), u, l) * samples;
+    const bool again = l.recompute == RecomputeMode::kFull && u.is_block();
+    m.activations += n * in_flight * (again ? here({0, u.input_bytes}, u, l) * samples : all);
+    if (puts_off) m.activations += n * in_flight * put_off_bytes(u, problem, l);
+    if (l.pipeline > 1) tied += n * (u.tied[0] / tensor + u.tied[1]);
+    if (l.pipeline > 1) message = std::max(message, here({0, u.input_bytes}, u, l) * samples);
+    // A value and its gradient, which takes the logits' place; in a block that is computed again, all that it keeps.
+    const double largest = u.largest * samples * element / (u.largest_split ? tensor : 1) *
+                           static_cast<double>(u.largest_rows ? l.expert : 1);
+    working = std::max(working, (u.is_block() ? 2 : 1) * largest + (again ? all : 0));
+  }
+  const ShardedParameters p(w, stage, l);
+  const bool host_moments = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
+  const bool gathers = l.zero >= 1 || host_parameters, each_pass = l.zero >= 3 && l.reshard_after_forward;
+  m.parameters = host_parameters ? 0 : kF32 * p.stored(1) + frozen_bytes / (l.zero >= 3 ? p.group() : 1);
+  if (mixed) m.parameters += element * p.stored(3);
+  if (gathers && !each_pass) m.parameters += mixed ? kF32 * read_as_stored : kF32 * p.all();
+  m.stash = stashed_versions(l, in_flight) * p.stored(3) * element;
+  m.gradients = (sums ? kF32 * (p.stored(2) + tied) : 0) + remainder_bytes(problem, l, p);
+  m.optimizer = host_moments ? 0 : kF32 * w.optimizer_states * p.stored(1);
+  m.transient = working + largest_unit * element + (each_pass ? 2 * largest_gathered * element : 0);
+  // Parts that are gathered for the whole step lie beside what they are gathered to as it begins, with room for the
+  // values of all micro-batches; a message waits in a place of its own, one each way.
+  if (gathers && !each_pass && mixed)
+    m.transient = std::max(m.transient, element * p.stored(1) - (l.pipeline > 1 ? 0 : m.activations));
+  // What an earlier stage has of tied weights comes as it is stored; their gradient goes back there.
+  m.transient += 2 * message + tied * (kF32 + (mixed ? element : 0));
+  // In the update copies of the weights are gone.
+  const double copies = mixed ? element * p.stored(3) : 0;
+  const bool scaled = host_moments && problem.clip;  // on their way to the host
+  if (!sums || scaled) m.transient = std::max(m.transient, kF32 * p.stored(2) - m.activations - copies);
+  m.reserve = device.reserve_bytes;
+  // Beside groups along its axes, a program has one of all its stage's ranks (for the norm of all gradients) where more
+  // than one axis divides them, and one of a rank from each stage; the last stage tells the others the loss.
+  LayoutCommunicators c = communicators(l);
+  const bool tensor_and_others = l.tensor > 1 && l.data * l.context * l.expert > 1;
+  c.groups += (tensor_and_others && (l.zero >= 1 || l.sequence_parallel) ? 1 : 0) + (l.pipeline > 1 ? 1 : 0);
+  c.receives += l.pipeline > 2 ? 1 : 0;
+  m.communicators = device.beyond_reserve(c.groups, c.sends, c.receives);
+  return m;
+}
+
+}  // namespace partita

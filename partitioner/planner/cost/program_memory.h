@@ -1,0 +1,19 @@
+// Memory of a rank that runs a program compiled here, before one is laid out: what such programs hold in f32 and in the
+// compute precision, and what their backward parts read. Published software holds other things (memory_model.h).
+#pragma once
+
+#include "absl/status/status.h"
+#include "partitioner/planner/cost/memory_model.h"
+
+namespace partita {
+
+// Takes what the units of `program`, the same model as it is compiled, keep for backward and hold of frozen weights
+// into `workload`'s. Internal where their units are not the same. `scores`: attention's scores are among what it keeps,
+// where they are kept at all.
+absl::Status take_kept(Workload& workload, const Workload& program, bool scores);
+
+// As stage_memory.
+MemoryParts program_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,
+                           const StageUnits& stage, double in_flight);
+
+}  // namespace partita

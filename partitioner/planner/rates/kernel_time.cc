@@ -1,0 +1,139 @@
+#include "partitioner/planner/rates/kernel_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "partitioner/prepare/context_axes.h"
+
+namespace partita {
+namespace {
+
+double peak(const DeviceProfile& d, Precision p) {
+  double f = d.flops[static_cast<size_t>(p)];
+  return f > 0 ? f : *std::max_element(d.flops.begin(), d.flops.end());
+}
+
+// A sum over windows where the device has a rate for them. Channels are not divided: a rank that has a part of them
+// runs a narrower convolution of the same kind.
+double convolution_time(const DeviceProfile& device, const MatrixWork& x, const ComputeOptions& options) {
+  double flops = 2 * x.batch * x.m * x.n * x.k;
+  double share = device.convolution.at(x.channels) * device.convolution_plane.at(x.plane) *
+                 (x.strided ? device.convolution_strided : 1);
+  return flops / (peak(device, options.precision) * share) + device.launch_seconds;
+}
+
+double matrices(const std::vector<MatrixWork>& list, const Workload& w, const DeviceProfile& device,
+                const ComputeOptions& options, const Share& share) {
+  double seconds = 0;
+  for (MatrixWork x : list) {
+    double* sizes[] = {&x.batch, &x.m, &x.n, &x.k};
+    auto size = [&](char letter) -> double& {
+      return *sizes[letter == 'b' ? 0 : letter == 'm' ? 1 : letter == 'n' ? 2 : 3];
+    };
+    size(x.scaled) *= share.samples;
+    if (w.sequence > 1) size(x.scaled) /= share.context;
+    if (x.split) size(x.split) = padded_part(size(x.split), share.tensor);
+    // Experts stay with their ranks; the tokens of all ranks of the axis come to them.
+    if (x.expert && x.scaled != 'b') x.batch /= share.expert, size(x.scaled) *= share.expert;
+    bool windows = x.channels > 0 && !device.convolution.points.empty();
+    seconds +=
+        x.count * (windows ? convolution_time(device, x, options)
+                           : matrix_time(device, options.precision, x.batch, x.m, x.n, x.k, options.element_bytes()));
+  }
+  return seconds;
+}
+
+}  // namespace
+
+double padded_part(double size, double parts) {
+  if (parts <= 1) return size;
+  return size >= parts ? std::ceil(size / parts - 1e-9) : std::max(size / parts, 1.0);
+}
+
+double matrix_time(const DeviceProfile& device, Precision precision, double batch, double m, double n, double k,
+                   double element_bytes) {
+  double best = -1;
+  double p = device.processors;
+  for (const MatrixTile& tile : device.tiles) {
+    double tiles = std::ceil(batch) * std::ceil(m / tile.m) * std::ceil(n / tile.n), length = k;
+    if (tiles < p / 2 && k > 1024) {  // k itself is split
+      double parts = std::min(std::floor(p / tiles), std::floor(k / 512));
+      tiles *= parts, length /= parts;
+    }
+    double waves = std::ceil(tiles / p);
+    double seconds = waves * p * 2 * tile.m * tile.n * length / (peak(device, precision) * tile.relative);
+    if (best < 0 || seconds < best) best = seconds;
+  }
+  if (best < 0) best = 2 * batch * m * n * k / peak(device, precision);
+  best /= device.matrix.at(k) * device.matrix_rows.at(m) * device.matrix_columns.at(n);
+  double bytes = batch * (m * k + k * n + m * n) * element_bytes;
+  double moved = bytes / (device.bandwidth * device.memory.at(bytes));
+  return std::max(best, moved) + device.launch_seconds;
+}
+
+double memory_time(const DeviceProfile& device, double bytes, double kernels) {
+  if (bytes <= 0) return kernels * device.launch_seconds;
+  double each = bytes / std::max(kernels, 1.0);
+  return bytes / (device.bandwidth * device.memory.at(each)) + kernels * device.launch_seconds;
+}
+
+bool exchanges_heads(const AttentionWork& attention, const Share& share) {
+  const double tensor = attention.split ? share.tensor : 1;
+  const int64_t key_heads = static_cast<int64_t>(std::max(1.0, attention.key_heads / tensor)),
+                heads = static_cast<int64_t>(std::max(1.0, attention.heads / tensor));
+  return cut_over(static_cast<int64_t>(share.context), {key_heads, heads / key_heads}).has_value();
+}
+
+UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile& device, const ComputeOptions& options,
+                   const Share& share) {
+  UnitTime t;
+  const SoftwareProfile& software = device.software;
+  double positions = share.samples / (w.sequence > 1 ? share.context : 1);
+  t.forward = matrices(unit.matrices, w, device, options, share);
+  t.input_gradient = matrices(unit.input_gradients, w, device, options, share);
+  t.weight_gradient = matrices(unit.weight_gradients, w, device, options, share);
+  double rate = peak(device, options.precision);
+  for (const AttentionWork& a : unit.attention) {
+    double heads = a.split ? padded_part(a.heads, share.tensor) / a.heads : 1;
+    double part = heads * positions * a.count;
+    double forward, backward;
+    if (options.flash) {
+      double e = device.attention_flash.at(a.head_size) * (exchanges_heads(a, share) ? 1 : a.full_share);
+      forward = a.forward_flops * part / (rate * e);
+      backward = a.backward_flops * part / (rate * e * device.attention_backward);
+    } else {  // the whole square is computed, and its scores are written and read
+      // Matrix units read rows in 16 bytes; libraries leave them aside for heads of other sizes.
+      bool aligned = std::fmod(a.head_size * options.element_bytes(), 16) == 0;
+      double e = device.attention_math.at(a.head_size) * (aligned ? 1 : device.misaligned);
+      bool fused = software.fused_softmax_keys == 0 || a.keys <= software.fused_softmax_keys;
+      double elements = fused ? software.math_score_traffic : software.unfused_score_traffic;
+      double scores = a.heads * a.queries * a.keys * part * options.element_bytes() * elements;
+      double moved = scores / (device.bandwidth * device.memory.at(scores));
+      forward = a.forward_flops / a.full_share * part / (rate * e) + moved;
+      backward = 2 * a.forward_flops / a.full_share * part / (rate * e) + 1.5 * moved;
+    }
+    t.forward += forward + device.launch_seconds;
+    t.attention += forward;
+    t.input_gradient += backward + device.launch_seconds;
+  }
+  double whole = share.sequence_parallel && unit.sequence ? 1 / share.tensor : 1;
+  bool mixed = options.element_bytes() < 4;
+  auto traffic = [&](const TensorParts& fused, const TensorParts& rows, double composed_bytes) {
+    auto here = [&](const TensorParts& p) { return p[0] / share.tensor + p[1] * whole; };
+    double bytes = (here(fused) + here(rows) * (share.expert - 1) + 2 * here(unit.copied) * software.copies) *
+                       options.element_bytes() +
+                   (mixed ? here(unit.composed) * composed_bytes : 0);
+    return bytes * positions * software.memory_traffic;
+  };
+  t.forward +=
+      memory_time(device, traffic(unit.forward_traffic, unit.rows_forward_traffic, software.composed_forward_bytes),
+                  unit.forward_kernels);
+  t.input_gradient +=
+      memory_time(device, traffic(unit.backward_traffic, unit.rows_backward_traffic, software.composed_backward_bytes),
+                  unit.backward_kernels);
+  double gap = software.kernel_seconds;
+  t.forward += gap * unit.forward_kernels, t.input_gradient += gap * unit.backward_kernels;
+  return t;
+}
+
+}  // namespace partita

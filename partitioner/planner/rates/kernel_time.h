@@ -1,0 +1,45 @@
+// Time of kernels on one device, by roofline with the device's efficiency curves.
+#pragma once
+
+#include "partitioner/planner/cluster/device_profile.h"
+#include "partitioner/planner/workload/workload.h"
+
+namespace partita {
+
+struct ComputeOptions {
+  Precision precision = Precision::kFp32;
+  bool flash = true;  // attention in one kernel; else scores are kept in memory
+  double element_bytes() const { return precision == Precision::kBf16 || precision == Precision::kFp16 ? 2 : 4; }
+};
+
+// The share of a unit's work that one rank does: of samples, positions, and the axes' sizes.
+struct Share {
+  double samples = 1;  // of a micro-batch
+  double context = 1;  // positions are divided by it
+  double tensor = 1;
+  double expert = 1;
+  bool sequence_parallel = false;
+};
+
+struct UnitTime {
+  double forward = 0, input_gradient = 0, weight_gradient = 0;
+  double attention = 0;  // of forward: what selective recompute repeats
+};
+
+// Seconds of one contraction.
+double matrix_time(const DeviceProfile& device, Precision precision, double batch, double m, double n, double k,
+                   double element_bytes);
+// Seconds of kernels that move `bytes` in all, in `kernels` launches.
+double memory_time(const DeviceProfile& device, double bytes, double kernels);
+
+UnitTime unit_time(const UnitWork& unit, const Workload& workload, const DeviceProfile& device,
+                   const ComputeOptions& options, const Share& share);
+
+// Whether ranks of the context axis have each a part of the heads under a causal mask: that of the key heads, or also
+// of the query heads of each. Else queries stay in parts, keys are gathered, and hidden pairs are computed too.
+bool exchanges_heads(const AttentionWork& attention, const Share& share);
+
+// `size` in parts of a tensor axis that need not divide it: the largest part.
+double padded_part(double size, double parts);
+
+}  // namespace partita

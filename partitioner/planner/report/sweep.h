@@ -1,0 +1,49 @@
+// The best plan over cluster sizes, and under changes of the hardware.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "partitioner/planner/search/search.h"
+
+namespace partita {
+
+struct SweepRow {
+  int64_t devices = 0;
+  std::optional<Candidate> best;  // none: nothing fits
+  double missing_bytes = 0;
+  double days = 0, dollars = 0;  // for the tokens asked for; 0 where there is no price
+  double efficiency = 0;         // throughput per device over the best row's
+  std::string note;              // why there is no plan
+};
+
+struct Sweep {
+  std::vector<SweepRow> rows;
+  std::optional<size_t> knee;  // the last row with 80 % of the best efficiency, where one after it has less
+  double band = 0.20;          // relative error of a time that 9 of 10 published rows keep (docs/planning.md)
+  std::string assumed;         // what the cluster does not say and larger sizes need; empty: nothing
+};
+
+// Sizes that the cluster cannot have (whole nodes only) get a note; InvalidArgument where it can have none. `tokens` 0:
+// no days or dollars.
+absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options, const std::vector<int64_t>& devices,
+                            double tokens);
+// "8..1024" doubles, "8,16,24" lists.
+absl::StatusOr<std::vector<int64_t>> parse_sizes(const std::string& text);
+
+std::string sweep_table(const Sweep& s, double tokens);
+std::string sweep_csv(const Sweep& s);
+// A chart of throughput against devices, both axes logarithmic.
+std::string sweep_svg(const Sweep& s, double tokens_per_step);
+
+struct WhatIf {
+  std::string change;
+  std::optional<Candidate> candidate;
+  std::string note;  // why there is none
+};
+// The plan under each change of the hardware that the cluster has something of, searched anew; the first is without
+// any.
+std::vector<WhatIf> what_if(const Problem& problem, const SearchOptions& options);
+
+}  // namespace partita

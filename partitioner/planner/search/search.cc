@@ -1,0 +1,458 @@
+// Layouts share everything but ZeRO stage, offload, schedule and interleaving in groups; a group's lower bound is its
+// compute and tensor communication without bubbles, gathers and updates. Groups are looked at by ascending bound, so
+// the search ends where the bound passes the best time found. The best few are replayed by the simulator.
+#include "partitioner/planner/search/search.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <queue>
+#include <set>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "partitioner/planner/search/refused_programs.h"
+#include "partitioner/planner/search/stage_space.h"
+#include "partitioner/planner/workload/pinned_cuts.h"
+
+namespace partita {
+namespace {
+
+constexpr size_t kReplayed = 8;
+// Where stages differ: chunks of each, and cuts that are balanced and layouts that are priced.
+constexpr int64_t kMostInterleaveApart = 4, kMostEffort = 300000;
+constexpr double kNever = 1e300;
+// Of the room, by which a layout may be over by the count for the compiler to be asked all the same.
+constexpr double kCountError = 0.05;
+
+struct Group {
+  double bound;
+  Layout layout;
+};
+
+using Family = std::tuple<int64_t, int64_t, int64_t, int64_t, int, std::vector<Layout::StageAxes>>;
+Family family(const Layout& l) { return {l.tensor, l.pipeline, l.context, l.expert, l.zero, l.stages}; }
+
+// A total order, so that equal times give the same plan everywhere: simpler layouts first.
+auto order(double seconds, const Layout& l) {
+  return std::make_tuple(seconds, l.pipeline, l.tensor, l.context, l.expert, l.zero, static_cast<int>(l.offload),
+                         static_cast<int>(l.recompute), static_cast<int>(l.schedule), l.interleave, -l.micro_batch,
+                         l.sequence_parallel, l.cuts.size(), l.stages, l.cuts);
+}
+
+auto order(const Candidate& c) { return order(c.prediction.step_seconds, c.layout); }
+
+class Search {
+ public:
+  Search(CostModel& model, const SearchOptions& options)
+      : model_(model), problem_(model.problem()), options_(options), refusals_(problem_) {}
+
+  absl::StatusOr<SearchResult> run() {
+    auto start = std::chrono::steady_clock::now();
+    auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+    PARTITA_ASSIGN_OR_RETURN(space_, layout_space(problem_, options_.pin, options_.recompute, options_.micro));
+    out_of_time_ = [this, elapsed] {
+      return options_.time_limit > 0 && elapsed() > options_.time_limit && fastest_ < kNever;
+    };
+    make_groups();
+    std::sort(groups_.begin(), groups_.end(), [](const Group& a, const Group& b) { return a.bound < b.bound; });
+    for (bool found = false; !found;) {
+      explore();
+      if (out_.considered == 0) return contradiction();
+      choose();
+      PARTITA_ASSIGN_OR_RETURN(found, lay_out_best());
+    }
+    if (!out_.best && !out_.nearest) return contradiction();
+    out_.others.insert(out_.others.end(), refused_.begin(), refused_.end());
+    name_cuts();
+    out_.seconds = elapsed();
+    return std::move(out_);
+  }
+
+ private:
+  // Looks at groups until their bound passes the fastest layout that is not refused.
+  void explore() {
+    out_.bounded = 0, out_.gap = 0;
+    while (next_ < groups_.size() && !passed(groups_[next_].bound, groups_.size() - next_)) look_at(groups_[next_++]);
+    look_at_stages_that_differ();
+  }
+
+  // Whether nothing of `left` groups with this bound or larger ones is looked at any more.
+  bool passed(double bound, size_t left) {
+    if (bound >= fastest_) {
+      out_.bounded += static_cast<int64_t>(left);
+      return true;
+    }
+    if (!out_of_time_()) return false;
+    leave_out(bound);
+    return true;
+  }
+
+  // Something with this bound is not looked at.
+  void leave_out(double bound) {
+    if (fastest_ < kNever) out_.gap = std::max(out_.gap, 1 - bound / fastest_);
+  }
+
+  // Best bound first: a combination's own is worked out when it is its turn, which it may then have to wait for again.
+  void look_at_stages_that_differ() {
+    if (space_.splits.empty()) return;
+    StageSpace stages(model_, space_);
+    const std::vector<StageChoice> choices = stages.below(fastest_);
+    using Turn = std::tuple<double, size_t, bool>;  // bound, choice, whether the bound is its own
+    std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
+    for (size_t k = 0; k < choices.size(); ++k) turns.emplace(choices[k].bound, k, false);
+    effort_ = 0;
+    while (!turns.empty()) {
+      const auto [bound, k, own] = turns.top();
+      if (passed(bound, turns.size())) break;
+      if (effort_ >= kMostEffort && fastest_ < kNever) {
+        leave_out(bound);
+        break;
+      }
+      turns.pop();
+      Layout l = stages.layout(choices[k]);
+      l.cut_names = space_.cut_names;
+      if (own) {
+        look_at({bound, std::move(l)});
+      } else if (std::string why = invalid(problem_, l); !why.empty()) {
+        refuse(std::move(why));
+      } else {
+        turns.emplace(std::max(bound, model_.lower_bound(l)), k, true);
+      }
+    }
+    leave_out(stages.dropped_bound());
+  }
+
+  void refuse(std::string why) {
+    if (out_.contradictions.size() < 16 && reasons_.insert(why).second) out_.contradictions.push_back(std::move(why));
+  }
+
+  void make_groups() {
+    int64_t devices = problem_.devices();
+    for (int64_t tensor : space_.tensor)
+      for (int64_t pipeline : space_.pipeline)
+        for (int64_t context : space_.context)
+          for (int64_t expert : space_.expert) {
+            int64_t inner = tensor * pipeline * context * expert;
+            const bool differ = !space_.stages.empty();  // how many devices they take is checked where they are pinned
+            if (!differ &&
+                (inner > devices || devices % inner != 0 || (space_.data && *space_.data != devices / inner))) {
+              refuse(cat("tensor ", tensor, " x pipeline ", pipeline, " x context ", context, " x expert ", expert,
+                         space_.data ? cat(" x data ", *space_.data) : "", " does not make ", devices, " devices"));
+              continue;
+            }
+            Layout l;
+            l.tensor = tensor, l.pipeline = pipeline, l.context = context, l.expert = expert;
+            l.data = differ ? space_.data.value_or(1) : devices / inner;
+            l.stages = space_.stages, l.cut_names = space_.cut_names;
+            add_groups(l);
+          }
+  }
+
+  // Whether a stage has more than one rank along the tensor axis, or more than one that could share states.
+  static bool any_stage(const Layout& l, bool (*holds)(const Layout&)) {
+    if (l.stages.empty()) return holds(l);
+    for (int64_t s = 0; s < l.pipeline; ++s) {
+      if (holds(l.of_stage(s))) return true;
+    }
+    return false;
+  }
+
+  void add_groups(Layout l) {
+    const Workload& w = *problem_.workload;
+    const bool tensor = any_stage(l, [](const Layout& s) { return s.tensor > 1; });
+    for (int64_t micro : space_.micro_batch) {
+      l.micro_batch = micro;
+      if (std::string why = invalid(problem_, l); !why.empty()) {
+        refuse(std::move(why));
+        continue;
+      }
+      if (w.samples < static_cast<double>(micro) && w.whole_batches) continue;
+      for (bool sequence : space_.sequence_parallel) {
+        if (!tensor && sequence && space_.sequence_parallel.size() > 1) continue;
+        for (RecomputeMode recompute : space_.recompute) {
+          l.sequence_parallel = sequence && tensor, l.recompute = recompute;
+          groups_.push_back({model_.lower_bound(l), l});
+        }
+      }
+    }
+  }
+
+  // Why pinned cuts are none of the layout's; empty where they are, or none are pinned.
+  std::string other_parts(const Layout& l) const {
+    const int64_t parts = static_cast<int64_t>(space_.cuts.size()), wanted = l.pipeline * l.interleave;
+    if (parts == 0 || parts == wanted) return "";
+    return cat("pin cuts: ", parts - 1, " cuts make ", parts, " parts, and pipeline ", l.pipeline, " x interleave ",
+               l.interleave, " asks for ", wanted);
+  }
+
+  void look_at(const Group& group) {
+    Layout l = group.layout;
+    const bool shares = any_stage(l, [](const Layout& s) { return s.data * s.expert * s.context > 1; });
+    if (searched(l) && !may_fit(l)) {
+      ++out_.unfit;
+      return;
+    }
+    for (PipelineSchedule schedule : space_.schedule) {
+      bool interleaved = schedule == PipelineSchedule::kInterleaved;
+      if (l.pipeline == 1 && schedule != space_.schedule.front()) continue;
+      // As fast as 1f1b, with more in memory.
+      if (searched(l) && schedule == PipelineSchedule::kGpipe && space_.schedule.size() > 1) continue;
+      std::vector<int64_t> depths = interleaved && l.pipeline > 1 ? space_.interleave : std::vector<int64_t>{1};
+      for (int64_t depth : depths) {
+        l.schedule = schedule, l.interleave = depth;
+        if (searched(l) && depth > kMostInterleaveApart && depths.size() > 1) break;
+        if (searched(l) && space_.cuts.empty() && (++effort_, model_.balanced_bound(l) >= fastest_)) continue;
+        std::string why = invalid(problem_, l);
+        if (why.empty()) why = other_parts(l);
+        if (!why.empty()) {
+          refuse(std::move(why));
+          continue;
+        }
+        for (int zero : space_.zero) {
+          if (zero > 0 && !shares && space_.zero.size() > 1) continue;
+          if (zero >= 2 && l.pipeline > 1 && space_.zero.size() > 1) continue;  // gathers of every micro-batch
+          bool fits = false;  // then nothing is gained by offloading more
+          for (size_t k = 0; k < space_.offload.size() && !fits; ++k) {
+            l.zero = zero, l.zero_group = zero_group(l), l.offload = space_.offload[k];
+            l.reshard_after_forward = space_.reshard_after_forward;
+            if (zero > 0 && l.zero_group > 0 && !(why = invalid(problem_, l)).empty()) {  // all else was valid before
+              if (reasons_.insert(why).second) out_.contradictions.insert(out_.contradictions.begin(), std::move(why));
+              break;
+            }
+            fits = consider(l);
+          }
+        }
+      }
+    }
+  }
+
+  int64_t zero_group(const Layout& l) const {
+    return space_.zero_group_of_node ? std::gcd(l.data * l.expert, space_.zero_group) : space_.zero_group;
+  }
+
+  // Whether stages fit, wherever they are cut, with the choices that leave least in memory.
+  bool may_fit(Layout l) {
+    l.zero = std::min(1, space_.zero.back()), l.zero_group = zero_group(l);
+    if (space_.zero.size() == 1) l.zero = space_.zero[0];
+    return std::any_of(space_.offload.begin(), space_.offload.end(), [&](OffloadMode offload) {
+      l.offload = offload;
+      return ++effort_, model_.can_fit(l);
+    });
+  }
+
+  // Whether the stages differ without a pin.
+  bool searched(const Layout& l) const { return !l.stages.empty() && space_.stages.empty(); }
+
+  // Blocks evenly, and balanced by time where cuts are open. On devices that differ, where what is balanced does not
+  // fit, also balanced among what fits. Whether any of them fits.
+  bool consider(Layout l) {
+    const bool mixed = problem_.cluster->groups.size() > 1 || searched(l);
+    bool fits = false;
+    l.cuts = space_.cuts;
+    if (searched(l) && l.interleave == 1 && l.cuts.empty() && !model_.can_fit(l)) {
+      ++out_.unfit, ++effort_;
+      return false;
+    }
+    if (!searched(l) || !l.cuts.empty()) {
+      if (!l.cuts.empty() && l.cuts == model_.even_cuts(l)) l.cuts.clear();
+      fits = take(l);
+    }
+    const bool open = l.pipeline > 1 && space_.cuts.empty() &&
+                      (searched(l) || (l.interleave == 1 && (mixed || !space_.ranges.pipeline.pinned)));
+    if (!open) return fits;
+    const std::vector<int>& cuts = model_.balanced_cuts(l);
+    if (!searched(l) && cuts == model_.even_cuts(l)) return fits;
+    l.cuts = cuts;
+    if (take(l)) return true;
+    if (l.interleave > 1 || !mixed) return fits;
+    l.cuts = model_.fitting_cuts(l);
+    return (!l.cuts.empty() && model_.bound(l, l.cuts) < fastest_ && take(l)) || fits;
+  }
+
+  // Prices it and keeps it where it is good; whether it fits by the count.
+  bool take(const Layout& l) {
+    Candidate c{l, model_.predict(l, false)};
+    ++out_.considered, ++effort_;
+    const bool fits = c.prediction.fits;
+    if (fits || is_doubtful(c.prediction)) {
+      PricedLayout p = priced(c.prediction.step_seconds, c.prediction, l);
+      if (!refusals_.covers(p)) {
+        if (fits) fastest_ = std::min(fastest_, p.seconds);
+        (fits ? fit_ : doubtful_).push_back(std::move(p));
+      }
+    }
+    if (fits) return true;
+    ++out_.unfit;
+    if (!out_.nearest || c.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = c;
+    auto [at, fresh] = unfit_.try_emplace(family(c.layout), c);
+    if (!fresh && c.prediction.missing_bytes < at->second.prediction.missing_bytes) at->second = std::move(c);
+    return false;
+  }
+
+  // Whether it is over by less than the count may err, so that the compiler is to say.
+  bool is_doubtful(const Prediction& p) const {
+    return options_.lay_out && p.missing_bytes <= kCountError * p.room(static_cast<size_t>(p.worst_stage));
+  }
+
+  // The fastest layout that fits, or may, and the best of each family, of which the first few are replayed.
+  void choose() {
+    std::map<Family, const PricedLayout*> families;
+    const PricedLayout* first = nullptr;
+    auto before = [](const PricedLayout& a, const PricedLayout& b) {
+      return order(a.seconds, a.layout) < order(b.seconds, b.layout);
+    };
+    for (const PricedLayout& p : fit_) {
+      const PricedLayout*& at = families[family(p.layout)];
+      if (at == nullptr || before(p, *at)) at = &p;
+      if (first == nullptr || before(p, *first)) first = &p;
+    }
+    std::vector<const PricedLayout*> fit;
+    for (const auto& [key, p] : families) fit.push_back(p);
+    std::sort(fit.begin(), fit.end(), [&](const PricedLayout* a, const PricedLayout* b) { return before(*a, *b); });
+    if (fit.size() > options_.keep) fit.resize(options_.keep);
+    out_.others.clear();
+    for (const PricedLayout* p : fit)
+      out_.others.push_back({p->layout, model_.predict(p->layout, out_.others.size() < kReplayed)});
+    std::vector<Candidate> unfit;
+    for (const auto& [key, c] : unfit_) {
+      if (!families.contains(key)) unfit.push_back(c);
+    }
+    std::sort(unfit.begin(), unfit.end(), [](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
+    for (size_t k = 0; k < unfit.size() && out_.others.size() < options_.keep; ++k) out_.others.push_back(unfit[k]);
+    for (size_t k = fit.size(); k < out_.others.size() && k < kReplayed; ++k)
+      out_.others[k].prediction = model_.predict(out_.others[k].layout, true);
+    if (out_.nearest && out_.nearest->prediction.program_bytes.empty())
+      out_.nearest->prediction = model_.predict(out_.nearest->layout, true);
+    out_.best.reset();
+    for (const PricedLayout& p : doubtful_) {
+      if (first == nullptr || before(p, *first)) first = &p;
+    }
+    if (first == nullptr) return;
+    out_.best = {first->layout, model_.predict(first->layout, true)};
+    for (const Candidate& c : out_.others) {
+      if (c.prediction.fits && order(c) < order(*out_.best)) out_.best = c;
+    }
+    std::erase_if(out_.others, [&](const Candidate& c) { return c.layout == out_.best->layout; });
+  }
+
+  // What is refused by now is no choice any more, found already or later.
+  void drop_refused() {
+    for (auto* all : {&fit_, &doubtful_})
+      std::erase_if(*all, [&](const PricedLayout& x) { return refusals_.covers(x); });
+    fastest_ = kNever;
+    for (const PricedLayout& p : fit_) fastest_ = std::min(fastest_, p.seconds);
+  }
+
+  // Whether the best layout is one whose program fits, or none is left. Else it is refused, and those with it that need
+  // as much.
+  absl::StatusOr<bool> lay_out_best() {
+    if (!options_.lay_out || !out_.best) return true;
+    if (options_.most_laid_out > 0 && out_.laid_out >= options_.most_laid_out) {
+      out_.best.reset();
+      return true;
+    }
+    Candidate& best = *out_.best;
+    ++out_.laid_out;
+    auto bytes = options_.lay_out(named(best.layout));
+    if (bytes.ok()) {
+      if (best.prediction.fits && is_another_program(best.prediction, *bytes)) {
+        best.prediction.program_bytes = *std::move(bytes);
+        return true;
+      }
+      hold_program(best.prediction, *std::move(bytes));
+      if (best.prediction.fits) return true;
+      if (!out_.nearest || best.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = best;
+      refused_.push_back(best);
+      refusals_.add(best.layout, best.prediction);
+    } else if (bytes.status().code() == absl::StatusCode::kInternal) {
+      return bytes.status();
+    } else {
+      out_.contradictions.insert(out_.contradictions.begin(),
+                                 cat(describe(best.layout), ": ", bytes.status().message()));
+      refusals_.add(best.layout);
+    }
+    drop_refused();
+    return false;
+  }
+
+  // So that what is compiled from a plan has the stages that were priced.
+  Layout named(Layout l) {
+    if (l.pipeline == 1 || !l.cut_names.empty()) return l;
+    const std::vector<int> parts = l.cuts.empty() ? model_.even_cuts(l) : l.cuts;
+    auto [at, fresh] = names_.try_emplace(parts);
+    if (fresh) at->second = names_of_cuts(*problem_.workload, parts);
+    l.cut_names = at->second;
+    return l;
+  }
+
+  void name_cuts() {
+    if (out_.best) out_.best->layout = named(std::move(out_.best->layout));
+    if (out_.nearest) out_.nearest->layout = named(std::move(out_.nearest->layout));
+    for (Candidate& c : out_.others) c.layout = named(std::move(c.layout));
+  }
+
+  absl::Status contradiction() const {
+    std::string all;
+    for (size_t k = 0; k < out_.contradictions.size() && k < 4; ++k) append(all, k ? "; " : "", out_.contradictions[k]);
+    return absl::InvalidArgumentError(cat("no layout is possible on ", problem_.devices(),
+                                          " devices with a global batch of ", problem_.global_batch, ": ", all));
+  }
+
+  CostModel& model_;
+  const Problem& problem_;
+  const SearchOptions& options_;
+  Space space_;
+  std::vector<Group> groups_;
+  size_t next_ = 0;                           // group to look at
+  std::vector<PricedLayout> fit_, doubtful_;  // by the count; over by less than kCountError, for the compiler to say
+  double fastest_ = kNever;                   // of fit_
+  std::map<Family, Candidate> unfit_;
+  std::vector<Candidate> refused_;  // whose programs do not fit
+  RefusedPrograms refusals_;
+  std::map<std::vector<int>, std::vector<std::string>> names_;  // of cuts
+  std::set<std::string> reasons_;
+  std::function<bool()> out_of_time_;
+  int64_t effort_ = 0;
+  SearchResult out_;
+};
+
+}  // namespace
+
+absl::StatusOr<SearchResult> search(CostModel& model, const SearchOptions& options) {
+  return Search(model, options).run();
+}
+
+std::string gigabytes(double bytes) { return fmt::format("{:.1f} GB", bytes / 1e9); }
+
+namespace {
+
+std::string on_rank(const Candidate& c) {
+  const Prediction& p = c.prediction;
+  return cat(gigabytes(p.missing_bytes), " (", static_cast<int64_t>(p.missing_bytes), " bytes) too much on rank ",
+             c.layout.first_device(p.worst_stage), " (stage ", p.worst_stage, " of ", c.layout.pipeline, "): ");
+}
+
+}  // namespace
+
+std::string explain_missing(const Candidate& c) {
+  const Prediction& p = c.prediction;
+  const size_t worst = static_cast<size_t>(p.worst_stage);
+  if (!p.program_bytes.empty() && !p.fits)
+    return cat(on_rank(c), "its program needs ", gigabytes(p.program_bytes[worst]), " of the ",
+               gigabytes(p.room(worst)), " beside the reserve");
+  const MemoryParts& m = p.memory[static_cast<size_t>(p.worst_stage)];
+  std::string text =
+      cat("needs ", gigabytes(m.total()), " of ", gigabytes(p.capacity[static_cast<size_t>(p.worst_stage)]),
+          " (parameters ", gigabytes(m.parameters), ", gradients ", gigabytes(m.gradients), ", optimizer ",
+          gigabytes(m.optimizer), ", activations ", gigabytes(m.activations), ", transient ", gigabytes(m.transient),
+          ", reserve ", gigabytes(m.reserve),
+          m.communicators > 0 ? cat(", more communicators ", gigabytes(m.communicators)) : "", ")");
+  if (p.missing_bytes <= 0) return text;
+  return cat(on_rank(c), text);
+}
+
+}  // namespace partita

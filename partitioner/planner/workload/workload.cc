@@ -1,0 +1,438 @@
+// 1. The graph is cut into units (graph_units.h); units of one structure are one kind, measured at the first of them.
+// 2. Of each kind it is chosen what the tensor axis divides (tensor_split.h).
+// 3. Work, traffic and saved values are counted, divided by that split or not.
+#include "partitioner/planner/workload/workload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "absl/hash/hash.h"
+#include "base/cat.h"
+#include "ir/ops/composed.h"
+#include "partitioner/follow/stage_roots.h"
+#include "partitioner/planner/workload/pinned_cuts.h"
+#include "partitioner/planner/workload/unit_split.h"
+#include "partitioner/planner/workload/units.h"
+#include "partitioner/prepare/split_forms.h"
+
+namespace partita {
+namespace {
+
+// Sizes of a contraction, with the factors of each.
+struct Sizes {
+  double batch = 1, m = 1, n = 1, k = 1;
+  std::vector<int> of[4];   // b, m, n, k
+  bool windows = false;     // the first operand is summed over windows
+  double chosen = 0;        // matrices that the second operand's are chosen from, one for each row; 0: none are
+  double from = 1, to = 1;  // then: positions of the first operand and of the result
+};
+constexpr char kLetters[] = {'b', 'm', 'n', 'k'};
+
+// Which factors of a two-operand product are batch, m (first operand), n (second) and k (summed). `by_index`: a third
+// operand says which matrix of the second one each row is multiplied with.
+Sizes contraction(const Formula& f, double flops, bool by_index) {
+  Sizes s;
+  double* sizes[] = {&s.batch, &s.m, &s.n, &s.k};
+  for (int i = 0; i < static_cast<int>(f.factors.size()); ++i) {
+    bool a = has_factor(f.inputs[0], i), b = f.inputs.size() > 1 && has_factor(f.inputs[1], i);
+    bool out = false;
+    for (const FormulaOperand& o : f.outputs) out = out || has_factor(o, i);
+    if (by_index && !out && !a && b &&
+        f.factors[i].role == FactorRole::kWhole) {  // each matrix is multiplied with its own rows
+      s.chosen = static_cast<double>(f.factors[i].size);
+      continue;
+    }
+    int at = !out ? 3 : a && b ? 0 : b ? 2 : 1;
+    if (!out && a && !b && f.factors[i].role == FactorRole::kWhole) {  // positions that a window slides over
+      s.windows = true;
+      s.from *= static_cast<double>(f.factors[i].size);
+      continue;
+    }
+    if (out && !a && !b) s.to *= static_cast<double>(f.factors[i].size);
+    *sizes[at] *= static_cast<double>(f.factors[i].size);
+    s.of[at].push_back(i);
+  }
+  // A sum over windows visits more or fewer points than the factors have: its length says so.
+  if (s.chosen > 0) s.batch *= s.chosen, s.m /= s.chosen;
+  double points = 2 * s.batch * s.m * s.n * s.k;
+  if (points > 0 && std::abs(points - flops) > 0.01 * flops) s.k *= flops / points;
+  return s;
+}
+
+class Analysis {
+ public:
+  Analysis(const Graph& graph, const WorkloadOptions& options)
+      : g_(graph), options_(options), units_(cut_into_units(graph)), made_of_(made_of(graph)) {}
+
+  Workload run() {
+    count_states();
+    fold();
+    return std::move(out_);
+  }
+
+ private:
+  const GraphUnits::Value& value(ValueId v) const { return units_.value(v); }
+  bool is_float_value(ValueId v) const { return is_float(g_.type(v).dtype); }
+  double value_elements(ValueId v) const { return static_cast<double>(elements(g_.type(v).shape)); }
+  double stored_bytes(ValueId v) const { return static_cast<double>(byte_size(g_.type(v))); }
+  static bool forward(const Node& node) { return node.segment == Segment::kForward; }
+  bool global_statistics() const { return options_.batch_statistics == BatchNormGroup::kGlobal; }
+
+  void count_states() {
+    double optimizer_elements = 0;
+    for (const State& s : g_.states) {
+      const double e = static_cast<double>(elements(g_.type(s.value).shape));
+      if (s.kind == StateKind::kParameter) out_.parameters += e;
+      if (s.kind == StateKind::kOptimizer) optimizer_elements += e;
+      if (s.kind == StateKind::kRunning && global_statistics()) out_.whole_batches = true;
+    }
+    out_.optimizer_states = out_.parameters > 0 ? std::round(optimizer_elements / out_.parameters) : 0;
+  }
+
+  void fold() {
+    out_.samples = 1;
+    for (const GraphInput& in : g_.inputs) {
+      const TensorType& t = g_.type(in.value);
+      if (in.kind != InputKind::kData || t.rank() == 0) continue;
+      out_.samples = std::max(out_.samples, static_cast<double>(t.shape[0]));
+      if (t.rank() == 2 && !is_float(t.dtype)) out_.sequence = std::max(out_.sequence, static_cast<double>(t.shape[1]));
+    }
+    if (out_.sequence > 1) out_.tokens = out_.sequence;
+    std::map<uint64_t, int> kinds;
+    for (size_t u = 0; u < units_.units.size(); ++u) {
+      if (units_.units[u].nodes.empty() && units_.units[u].parameters.empty()) continue;
+      auto [at, fresh] = kinds.try_emplace(structure(u), static_cast<int>(out_.kinds.size()));
+      if (fresh) out_.kinds.push_back(measure(u));
+      name_places(u, static_cast<int>(out_.units.size()));
+      out_.units.push_back(at->second);
+    }
+  }
+
+  // Equal for units that do the same work.
+  uint64_t structure(size_t u) const {
+    const GraphUnits::Unit& unit = units_.units[u];
+    uint64_t h = absl::HashOf(u % 2, unit.parameters.size());
+    for (NodeId n : unit.nodes) {
+      h = absl::HashOf(h, std::string_view(g_.nodes[n].op->name), g_.nodes[n].inputs.size());
+      for (ValueId v : g_.nodes[n].outputs) h = absl::HashOf(h, static_cast<int>(g_.type(v).dtype), g_.type(v).shape);
+      if (g_.nodes[n].op->work != WorkKind::kAttention) continue;
+      for (const auto& [name, attr] : g_.nodes[n].attrs.items())  // a window takes some of the work
+        h = absl::HashOf(h, name, std::visit([](const auto& x) -> uint64_t { return absl::HashOf(x); }, attr));
+    }
+    for (ValueId p : unit.parameters) h = absl::HashOf(h, g_.type(p).shape);
+    for (ValueId p : unit.frozen) h = absl::HashOf(h, g_.type(p).shape, 'f');
+    if (u == 0 || u + 1 == units_.units.size()) h = absl::HashOf(h, u);
+    return h;
+  }
+
+  void name_places(size_t u, int unit) {
+    bool begun = false;
+    for (NodeId n : units_.units[u].nodes) {
+      const Node& node = g_.nodes[n];
+      if (!forward(node) || !(made_of_[node.outputs[0]] & kStaged)) continue;
+      UnitPlace place{unit, begun, {}};
+      if (std::string_view name = onnx_name(g_, node); !name.empty()) place.names.emplace_back(name);
+      std::set<ValueId> read;
+      for (ValueId v : node.inputs) {
+        if (v == kNoValue || value(v).data) continue;
+        for (ValueId p : units_.states_behind(g_, v)) read.insert(p);
+      }
+      for (ValueId p : read) place.names.push_back(units_.names.at(p));
+      begun = begun || !read.empty() || node.op->work != WorkKind::kMemory;
+      if (!place.names.empty()) out_.places.push_back(std::move(place));
+    }
+  }
+
+  UnitWork measure(size_t u) {
+    UnitWork w;
+    const bool last = u + 1 >= units_.units.size();
+    w.name = u % 2 == 1 ? cat("block ", u / 2)
+             : u == 0   ? "before the blocks"
+             : last     ? "after the blocks"
+                        : "between blocks";
+    const TensorSplit split(g_, units_, u, options_.flops_per_reduced_element, out_.samples);
+    follow_rows(split);
+    describe(split, w);
+    if (global_statistics()) count_batch_reduces(split, w);
+    count_compute(split, w);
+    count_traffic(u, split, w);
+    count_values(u, split, w);
+    return w;
+  }
+
+  bool chooses(const Node& node) const {
+    return node.op->work == WorkKind::kMatrix && node.inputs.size() == 3 && !is_float_value(node.inputs[2]);
+  }
+
+  // From products of rows with the matrices that they chose to the next such products.
+  void follow_rows(const TensorSplit& split) {
+    made_of_rows_.clear(), makes_rows_.clear();
+    for (const UnitNode& use : split.nodes()) {
+      const Node& node = *use.node;
+      const bool any =
+          std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return made_of_rows_.count(v) > 0; });
+      if (any || chooses(node)) made_of_rows_.insert(node.outputs.begin(), node.outputs.end());
+    }
+    for (size_t k = split.nodes().size(); k-- > 0;) {
+      const Node& node = *split.nodes()[k].node;
+      if (chooses(node)) {
+        makes_rows_.insert(node.inputs[0]);
+      } else if (std::any_of(node.outputs.begin(), node.outputs.end(),
+                             [&](ValueId v) { return makes_rows_.count(v) > 0; })) {
+        makes_rows_.insert(node.inputs.begin(), node.inputs.end());
+      }
+    }
+  }
+  // Whether it lies between such products.
+  bool of_rows(ValueId v) const { return made_of_rows_.count(v) > 0 && makes_rows_.count(v) > 0; }
+
+  void describe(const TensorSplit& split, UnitWork& w) const {
+    for (double size : split.sizes()) {
+      append(w.split, w.split.empty() ? "" : " and ", size);
+      w.split_factor = w.split_factor == 0 ? size : std::min(w.split_factor, size);
+    }
+    const double per = 1 / out_.samples;
+    for (double e : split.reduces().forward) w.forward_reduces.push_back(e * per);
+    for (double e : split.reduces().backward) w.backward_reduces.push_back(e * per);
+    for (const UnitNode& use : split.nodes()) {
+      if (use.node->op->work == WorkKind::kAttention || out_.sequence > 1) w.sequence = true;
+    }
+  }
+
+  void count_batch_reduces(const TensorSplit& split, UnitWork& w) const {
+    for (const UnitNode& use : split.nodes()) {
+      int samples = whole_samples(*use.node, use.formula);
+      for (size_t k = 0; samples >= 0 && k < use.node->outputs.size(); ++k) {
+        if (!has_factor(use.formula.outputs[k], samples))
+          w.batch_reduces.push_back(static_cast<double>(elements(g_.type(use.node->outputs[k]).shape)));
+      }
+    }
+  }
+
+  void count_compute(const TensorSplit& split, UnitWork& w) {
+    double per = 1 / out_.samples;
+    for (const UnitNode& use : split.nodes()) {
+      if (use.node->op->name == "dispatch") {
+        w.expert_tokens += value_elements(use.node->inputs[0]) * per;
+      } else if (use.node->op->work == WorkKind::kMatrix) {
+        count_matrix(use, per, split, w);
+      } else if (use.node->op->work == WorkKind::kAttention) {
+        const Shape &q = g_.type(use.node->inputs[0]).shape, &k = g_.type(use.node->inputs[1]).shape;
+        AttentionWork a;
+        a.heads = static_cast<double>(q[1]) * static_cast<double>(q[0]) * per;
+        a.key_heads = static_cast<double>(k[1]) * static_cast<double>(k[0]) * per;
+        a.queries = static_cast<double>(q[2]), a.keys = static_cast<double>(k[2]);
+        a.head_size = static_cast<double>(q[3]);
+        a.forward_flops = use.flops * per, a.backward_flops = 2.5 * use.flops * per;
+        a.full_share = use.flops * per / (4 * a.heads * a.queries * a.keys * a.head_size);
+        a.split = split.divides(use);
+        w.attention.push_back(a);
+      }
+    }
+    if (w.chosen > 0) w.expert_tokens = rows_sent(split) * per;
+    if (w.expert_tokens == 0) w.expert_tokens = rows_of_experts(w);
+  }
+
+  // Of what products read that no other of them made, gathered, and what the last ones make, summed up: the mean.
+  double rows_sent(const TensorSplit& split) const {
+    std::set<ValueId> sent;
+    for (const UnitNode& use : split.nodes()) {
+      if (!chooses(*use.node)) continue;
+      if (!made_of_rows_.count(use.node->inputs[0])) sent.insert(use.node->inputs[0]);
+      if (!makes_rows_.count(use.node->outputs[0])) sent.insert(use.node->outputs[0]);
+    }
+    double elements = 0;
+    for (ValueId v : sent) elements += value_elements(v);
+    return elements / 2;
+  }
+
+  // Where products with one-hot tensors send tokens: the rows that experts take.
+  static double rows_of_experts(const UnitWork& w) {
+    double fewest = 0;
+    for (const MatrixWork& x : w.matrices) {
+      const double e = x.batch * x.m * x.k;
+      if (x.expert) fewest = fewest == 0 ? e : std::min(fewest, e);
+    }
+    return fewest;
+  }
+
+  void count_matrix(const UnitNode& use, double per, const TensorSplit& split, UnitWork& w) {
+    Sizes s = contraction(use.formula, use.flops, chooses(*use.node));
+    MatrixWork x{s.batch, s.m, s.n, s.k};
+    ValueId a = use.node->inputs[0], b = use.node->inputs[1];
+    bool wa = !value(a).data && value(a).learned, wb = !value(b).data && value(b).learned;
+    x.weight = wa || wb;
+    if (s.windows) x.channels = s.n, x.plane = s.to, x.strided = s.from >= 1.99 * s.to;
+    x.scaled = wb ? 'm' : wa ? 'n' : 'b';
+    for (int l = 0; l < 4; ++l) {
+      for (int f : s.of[l]) {
+        if (split.divides(use, f)) x.split = kLetters[l];
+      }
+    }
+    if (x.scaled == 'b' && x.batch == 1) x.scaled = 'm';
+    x.expert = x.weight && x.batch > 1;
+    if (s.chosen > 0) w.chosen = std::max(w.chosen, s.chosen);
+    if (x.expert) out_.experts = std::max(out_.experts, x.batch);
+    auto size = [&](char letter, MatrixWork& to) -> double& {
+      return letter == 'b' ? to.batch : letter == 'm' ? to.m : letter == 'n' ? to.n : to.k;
+    };
+    size(x.scaled, x) *= per;
+    auto turned = [&](char m, char n, char k) {  // the product whose sizes are these sizes of x
+      MatrixWork t = x;
+      t.m = size(m, x), t.n = size(n, x), t.k = size(k, x);
+      auto letter = [&](char c) { return c == m ? 'm' : c == n ? 'n' : c == k ? 'k' : c; };
+      t.scaled = letter(x.scaled), t.split = x.split ? letter(x.split) : char{0};
+      return t;
+    };
+    w.matrices.push_back(x);
+    if (value(a).learned) (wa ? w.weight_gradients : w.input_gradients).push_back(turned('m', 'k', 'n'));
+    if (value(b).learned) (wb ? w.weight_gradients : w.input_gradients).push_back(turned('k', 'n', 'm'));
+  }
+
+  // Layout changes, slices and picks at fixed places are read in place by the kernels after them.
+  bool free_node(const Node& node) const {
+    if (node.op->view) return true;
+    if (node.op->scalar == nullptr && node.inputs.size() == 1 && node.op->flops_per_point == 0) return true;
+    return picks(node) && !value(node.inputs[1]).data;
+  }
+  bool picks(const Node& node) const {
+    return node.op->scalar == nullptr && node.inputs.size() == 2 && node.inputs[0] != kNoValue &&
+           node.inputs[1] != kNoValue && is_float_value(node.inputs[0]) && !is_float_value(node.inputs[1]) &&
+           node.outputs.size() == 1;
+  }
+  bool fuses(const Node& node) const { return node.op->scalar != nullptr; }
+
+  // Elementwise neighbours are one kernel: a value between two of them is not written. The gradient of a kernel reads
+  // the gradients of its outputs and, where it is not linear, its inputs, and writes the gradients of its inputs.
+  void count_traffic(size_t u, const TensorSplit& split, UnitWork& w) const {
+    for (NodeId n : units_.units[u].nodes) {
+      const Node& node = g_.nodes[n];
+      if (free_node(node)) continue;
+      (forward(node) ? w.forward_kernels : w.backward_kernels) += fuses(node) ? 0.5 : 1;
+    }
+    for (const UnitNode& use : split.nodes()) {
+      const Node& node = *use.node;
+      if (free_node(node) && !node.op->view) {
+        for (ValueId v : node.outputs) {
+          if (value(v).data && value(v).learned) w.copied[split.divides(v) ? 0 : 1] += value_elements(v) / out_.samples;
+        }
+      }
+      if (free_node(node) || use.node->op->work != WorkKind::kMemory) continue;
+      for (size_t k = 0; k < node.inputs.size(); ++k) {
+        ValueId v = node.inputs[k];
+        if (v == kNoValue || !value(v).data || (k == 0 && picks(node))) continue;
+        const Node* maker = g_.producer(value(v).source);
+        bool inner = maker && fuses(*maker) && fuses(node) && value(v).readers.size() == 1;
+        bool linear = k < use.formula.inputs.size() && use.formula.inputs[k].linear >= 0;
+        double e = value_elements(v) / out_.samples;
+        size_t part = split.divides(v) ? 0 : 1;
+        const double backward = inner ? (linear ? 0 : e) : e * (linear ? 1 : 2);
+        add_traffic(v, part, inner ? 0 : e, backward, w);
+      }
+      for (ValueId v : node.outputs) {
+        bool needed = value(v).saved || value(v).readers.size() > 1;
+        for (NodeId r : value(v).readers) needed = needed || !(fuses(g_.nodes[r]) && fuses(node));
+        double e = value_elements(v) / out_.samples;
+        size_t part = split.divides(v) ? 0 : 1;
+        if (needed) add_traffic(v, part, e, e, w);
+      }
+    }
+  }
+
+  void add_traffic(ValueId v, size_t part, double forward, double backward, UnitWork& w) const {
+    if (!value(v).learned || !is_float_value(v)) backward = 0;
+    w.forward_traffic[part] += forward, w.backward_traffic[part] += backward;
+    if (of_rows(v)) w.rows_forward_traffic[part] += forward, w.rows_backward_traffic[part] += backward;
+  }
+
+  void count_values(size_t u, const TensorSplit& split, UnitWork& w) const {
+    double per = 1 / out_.samples;
+    std::set<ValueId> entered;
+    for (NodeId n : units_.units[u].nodes) {
+      const Node& node = g_.nodes[n];
+      if (!forward(node)) continue;
+      for (ValueId v : node.inputs) {
+        if (v == kNoValue || !value(v).data || !value(v).learned || value(v).unit == static_cast<int>(u)) continue;
+        if (!is_float_value(v) || !entered.insert(value(v).source).second) continue;
+        w.input += value_elements(v) * per;
+        w.input_bytes += stored_bytes(value(v).source) * per;
+      }
+      for (ValueId v : node.inputs) {
+        if (v != kNoValue && value(v).parameter && entered.insert(v).second)
+          w.read_as_stored[split.divides(v) ? 0 : 1] += value_elements(v);
+      }
+      bool composed = is_composed(*node.op);
+      for (size_t k = 0; k < node.outputs.size(); ++k) {
+        ValueId v = node.outputs[k];
+        double e = value_elements(v) * per;
+        bool divided = split.divides(v);
+        if (value(v).source == v && value(v).saved) w.kept[divided ? 0 : 1] += stored_bytes(v) * per;
+        if (value(v).source == v && value(v).saved && of_rows(v)) w.rows_kept[divided ? 0 : 1] += stored_bytes(v) * per;
+        if (is_float_value(v) && e > w.largest) w.largest = e, w.largest_split = divided, w.largest_rows = of_rows(v);
+        if (composed && k == 0) w.composed[divided ? 0 : 1] += e;
+        if (value(v).source != v || !value(v).saved) continue;
+        if (is_float_value(v)) {
+          w.saved[divided ? 0 : 1] += e;
+        } else {
+          w.saved_bytes[divided ? 0 : 1] += stored_bytes(v) * per;
+        }
+      }
+    }
+    for (ValueId p : units_.units[u].parameters) {
+      double e = value_elements(p);
+      bool expert =
+          g_.type(p).rank() >= 3 && out_.experts > 1 && g_.type(p).shape[0] == static_cast<int64_t>(out_.experts);
+      if (expert) w.expert_parameters += e;
+      w.parameters[split.divides(p) ? 0 : 1] += e;
+    }
+    std::set<ValueId> tied(units_.units[u].read.begin(), units_.units[u].read.end());
+    for (ValueId p : units_.units[u].parameters) tied.erase(p);
+    for (ValueId p : tied) {
+      if (value(p).parameter) w.tied[split.divides(p) ? 0 : 1] += value_elements(p);
+    }
+    for (ValueId p : units_.units[u].frozen) {
+      const size_t part = split.divides(p) ? 0 : 1;
+      w.frozen[part] += value_elements(p), w.frozen_bytes[part] += stored_bytes(p);
+      for (NodeId n : value(p).readers) {  // a copy in the compute precision
+        if (g_.nodes[n].segment == Segment::kPrologue) w.frozen_bytes[part] += stored_bytes(g_.nodes[n].outputs[0]);
+      }
+    }
+  }
+
+  const Graph& g_;
+  const WorkloadOptions options_;
+  const GraphUnits units_;
+  const std::vector<uint8_t> made_of_;           // by ValueId
+  std::set<ValueId> made_of_rows_, makes_rows_;  // of the unit that is measured
+  Workload out_;
+};
+
+double sum_flops(const std::vector<MatrixWork>& list) {
+  double f = 0;
+  for (const MatrixWork& m : list) f += m.flops();
+  return f;
+}
+
+}  // namespace
+
+double UnitWork::forward_flops() const {
+  double f = sum_flops(matrices);
+  for (const AttentionWork& a : attention) f += a.forward_flops * a.count;
+  return f;
+}
+
+double UnitWork::backward_flops() const {
+  double f = sum_flops(input_gradients) + sum_flops(weight_gradients);
+  for (const AttentionWork& a : attention) f += a.backward_flops * a.count;
+  return f;
+}
+
+absl::StatusOr<Workload> analyse(const Graph& graph, const WorkloadOptions& options) {
+  Workload w = Analysis(graph, options).run();
+  if (w.units.empty()) return absl::InvalidArgumentError("the model has nothing that depends on data: no plan to make");
+  return w;
+}
+
+}  // namespace partita

@@ -1,0 +1,42 @@
+// From a layout to shardings: what the axes of a mesh split.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/localize/localize.h"
+#include "partitioner/stages/assign_stages.h"
+
+namespace partita {
+
+struct PlannedGraph {
+  Graph graph;  // ops that have to be split are in a form that can be
+  ShardingPlan plan;
+};
+
+// The shardings of a training graph under a layout: samples over the data and expert axes, positions over the context
+// axis, features, heads and vocabulary over the tensor axis, experts over theirs; optimizer states, gradients and
+// parameters stored in parts as the ZeRO stage says. What an axis finds nothing to split in is a warning. Sizes that
+// the tensor axis does not divide are padded.
+absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
+                                            const BatchPlan& batch, std::vector<std::string>& warnings);
+
+// The same for a graph that shares inputs and states with one that is planned (evaluation): they lie as they do there.
+absl::StatusOr<PlannedGraph> plan_shardings_like(const PlannedGraph& training, const Graph& graph, const Recipe& recipe,
+                                                 const ParallelLayout& layout, const BatchPlan& batch);
+
+// The same where stages have meshes of their own (ParallelLayout::stages), as one plan on a mesh that all of them share
+// (partitioner/shard/join_plans.h).
+struct PlannedStages {
+  PlannedGraph joined;
+  std::vector<PlannedGraph> alike;  // per stage: the plan if all stages were like it, of one graph
+};
+absl::StatusOr<PlannedStages> plan_stages(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
+                                          const BatchPlan& batch, std::vector<std::string>& warnings);
+// `owners`: the stages of training's states.
+absl::StatusOr<PlannedStages> plan_stages_like(const PlannedStages& training, const Graph& graph, const Recipe& recipe,
+                                               const ParallelLayout& layout, const BatchPlan& batch,
+                                               const StateOwners& owners);
+
+}  // namespace partita

@@ -1,0 +1,439 @@
+// 1. What a value is made of tells which forward nodes need a stage: those that join data with parameters, and heavy
+//    ones. The others are masks, tables, transposed weights: made where they are read.
+// 2. Pieces of the forward part, in order (a block is one piece, else an ONNX node), are cut into stages.
+// 3. Gradients follow by their origin and by what they read.
+// 4. Who reads a parameter first owns it; updates run there.
+#include "partitioner/stages/assign_stages.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "ir/recipe/recipe.h"
+#include "partitioner/follow/stage_roots.h"
+#include "partitioner/layout/balance_stages.h"
+#include "partitioner/planner/workload/pinned_cuts.h"
+
+namespace partita {
+namespace {
+
+// Work of a forward node and its gradients, in floating point operations.
+constexpr double kTrainingWork = 3;
+constexpr double kOperationsPerByte = 16, kOperationsPerByteSent = 128;
+
+class StageAssigner {
+ public:
+  StageAssigner(const Graph& graph, int64_t stages, const StateOwners& owners, const std::vector<std::string>& cuts)
+      : graph_(graph),
+        owners_(owners),
+        cuts_(cuts),
+        readers_(uses(graph)),
+        made_of_(made_of(graph)),
+        place_(graph.values.size(), kAnywhere),
+        updates_(graph.values.size()) {
+    out_.stages = static_cast<int>(stages);
+    out_.node.assign(graph.nodes.size(), kAnywhere);
+    out_.state.assign(graph.states.size(), kAnywhere);
+    out_.terms.resize(graph.values.size());
+    out_.home.assign(graph.values.size(), kAnywhere);
+    for (const State& s : graph.states) state_of_[s.value] = &s;
+  }
+
+  absl::StatusOr<StageAssignment> run() {
+    find_staged();
+    PARTITA_RETURN_IF_ERROR(cut_forward());
+    find_summed();
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (graph_.nodes[n].segment == Segment::kBackward && !after_sum_[n]) place_backward(n);
+    }
+    own_states();
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      if (node.op->crosses_stages) continue;
+      if (node.op->sums_micro_batches) {
+        place_sum(n);
+      } else if (after_sum_[n]) {
+        place_backward(n);
+      } else if (node.segment > Segment::kBackward) {
+        place_update(n);
+      }
+    }
+    own_accumulators();
+    return std::move(out_);
+  }
+
+ private:
+  void find_staged() {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      if (node.segment <= Segment::kForward && !node.outputs.empty() && (made_of_[node.outputs[0]] & kStaged))
+        staged_.push_back(static_cast<NodeId>(n));
+    }
+  }
+
+  absl::Status cut_forward() {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (!graph_.nodes[n].op->crosses_stages) continue;
+      put(n, static_cast<int>(graph_.nodes[n].attrs.i("to")));
+      by_marks_ = true;
+    }
+    PARTITA_ASSIGN_OR_RETURN(std::vector<int> stages, is_marked()        ? marked()
+                                                      : !owners_.empty() ? followed()
+                                                      : cuts_.empty()    ? balanced()
+                                                                         : pinned());
+    for (size_t k = 0; k < staged_.size(); ++k) {
+      const Node& node = graph_.nodes[staged_[k]];
+      int at = stages[k];
+      for (ValueId v : node.inputs) at = std::max(at, v == kNoValue ? 0 : place_[v]);
+      put(static_cast<size_t>(staged_[k]), at);
+      if (node.origin >= 0) {
+        auto [known, fresh] = stage_of_origin_.try_emplace(node.origin, at);
+        known->second = std::max(known->second, at);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool is_marked() const {
+    return std::any_of(staged_.begin(), staged_.end(), [&](NodeId n) { return graph_.nodes[n].chunk > 0; });
+  }
+
+  absl::StatusOr<std::vector<int>> marked() const {
+    std::vector<int> stages;
+    for (NodeId n : staged_) stages.push_back(std::max(graph_.nodes[n].chunk - 1, 0));
+    return stages;
+  }
+
+  // The stages of the nodes that need one, with cuts as they are pinned.
+  absl::StatusOr<std::vector<int>> pinned() const {
+    std::vector<int> stages(staged_.size(), 0);
+    size_t before = 0;
+    for (size_t c = 0; c < cuts_.size(); ++c) {
+      size_t at = 0;
+      while (at < staged_.size() && !begins(graph_.nodes[staged_[at]], cuts_[c])) ++at;
+      if (at == staged_.size())
+        return absl::InvalidArgumentError(cat("pin cuts: ", quote(cuts_[c], 200),
+                                              ": no forward node reads a parameter, or has a name, that it matches"));
+      if (at <= before)
+        return absl::InvalidArgumentError(
+            cat("pin cuts: ", quote(cuts_[c], 200), " begins at ", graph_.origin(graph_.nodes[staged_[at]]),
+                ", which leaves nothing to the stage before; expected cuts in the order of the model"));
+      before = at;
+      for (; at < staged_.size(); ++at) stages[at] = static_cast<int>(c) + 1;
+    }
+    return stages;
+  }
+
+  bool begins(const Node& node, const std::string& glob) const {
+    if (std::string_view name = onnx_name(graph_, node); !name.empty() && glob_match(glob, name)) return true;
+    std::vector<const State*> states = states_read(node);
+    return std::any_of(states.begin(), states.end(), [&](const State* s) { return glob_match(glob, s->name); });
+  }
+
+  // The stages of nodes where the states that they read are.
+  absl::StatusOr<std::vector<int>> followed() const {
+    std::vector<int> stages;
+    for (NodeId n : staged_) {
+      int at = 0;
+      for (const State* s : states_read(graph_.nodes[n])) {
+        if (auto owner = owners_.find(s->name); owner != owners_.end()) at = std::max(at, owner->second);
+      }
+      stages.push_back(at);
+    }
+    return stages;
+  }
+
+  // Themselves, or through what is made of them alone.
+  std::vector<const State*> states_read(const Node& node) const {
+    std::vector<const State*> states;
+    std::vector<ValueId> open = node.inputs;
+    while (!open.empty()) {
+      ValueId v = open.back();
+      open.pop_back();
+      if (v == kNoValue || (made_of_[v] & kData)) continue;
+      if (const Node* producer = graph_.producer(v)) {
+        open.insert(open.end(), producer->inputs.begin(), producer->inputs.end());
+      } else if (auto state = state_of_.find(v); state != state_of_.end()) {
+        states.push_back(state->second);
+      }
+    }
+    return states;
+  }
+
+  absl::StatusOr<std::vector<int>> balanced() const {
+    std::vector<CutPiece> pieces;
+    std::vector<int> piece_of(graph_.nodes.size(), -1);
+    int32_t block = -1, origin = -1;
+    for (NodeId n : staged_) {
+      const Node& node = graph_.nodes[n];
+      // What the last ONNX node of a block became stays with the block, and with it its gradient.
+      const bool same = block >= 0 && node.origin >= 0 && node.origin == origin;
+      if (!same && (pieces.empty() || node.block < 0 || node.block != block)) pieces.emplace_back();
+      if (!same) block = node.block;
+      origin = node.origin;
+      piece_of[n] = static_cast<int>(pieces.size()) - 1;
+      pieces.back().work += work(node);
+    }
+    if (pieces.size() < static_cast<size_t>(out_.stages)) {
+      return absl::InvalidArgumentError(cat("pin pipeline: ", out_.stages,
+                                            " stages (times chunks): the model has only ", pieces.size(),
+                                            " parts that can be told apart; use fewer stages"));
+    }
+    measure_crossings(piece_of, pieces);
+    std::vector<int> of_piece = balanced_stages(pieces, out_.stages), stages;
+    for (NodeId n : staged_) stages.push_back(of_piece[static_cast<size_t>(piece_of[n])]);
+    return stages;
+  }
+
+  double work(const Node& node) const {
+    double bytes = 0;
+    for (ValueId v : node.inputs) bytes += v == kNoValue ? 0 : static_cast<double>(byte_size(graph_.type(v)));
+    for (ValueId v : node.outputs) bytes += static_cast<double>(byte_size(graph_.type(v)));
+    return kTrainingWork * node_flops(graph_, node) + kOperationsPerByte * (node.op->view ? 0 : bytes);
+  }
+
+  // What is alive between pieces.
+  void measure_crossings(const std::vector<int>& piece_of, std::vector<CutPiece>& pieces) const {
+    std::vector<double> change(pieces.size() + 1, 0);
+    for (NodeId n : staged_) {
+      for (ValueId v : graph_.nodes[n].outputs) {
+        int last = piece_of[n];
+        for (NodeId r : readers_[v]) last = std::max(last, piece_of[r]);
+        double bytes = static_cast<double>(byte_size(graph_.type(v)));
+        change[static_cast<size_t>(piece_of[n]) + 1] += bytes;
+        change[static_cast<size_t>(last) + 1] -= bytes;
+      }
+    }
+    double alive = 0;
+    for (size_t k = 0; k < pieces.size(); ++k) pieces[k].crossing = kOperationsPerByteSent * (alive += change[k]);
+  }
+
+  void put(size_t n, int place) {
+    out_.node[n] = place;
+    for (ValueId v : graph_.nodes[n].outputs) place_[v] = place;
+  }
+
+  // Whether the sum of several stages' terms goes through the node: op(a1 + a2, b1 + b2) = op(a1, b1) + op(a2, b2).
+  // Operands that lie anywhere may stand apart from that.
+  bool sums_through(const Node& node) const {
+    auto staged = [&](ValueId v) { return v != kNoValue && place_[v] != kAnywhere; };
+    auto first = std::find_if(node.inputs.begin(), node.inputs.end(), staged);
+    if (first == node.inputs.end()) return false;
+    std::vector<bool> summed = summed_operands(graph_, node, static_cast<size_t>(first - node.inputs.begin()));
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      if (staged(node.inputs[k]) && (summed.empty() || !summed[k])) return false;
+    }
+    return true;
+  }
+
+  bool is_jointly_linear(const Node& node) const {
+    std::vector<bool> summed = summed_operands(graph_, node, 0);
+    return !summed.empty() && std::count(summed.begin(), summed.end(), false) == 0;
+  }
+
+  // summed_[v]: all that reads the value, through jointly linear nodes, are sums over micro-batches. after_sum_[n]: it
+  // is one, or what is left of one with each micro-batch.
+  void find_summed() {
+    after_sum_.assign(graph_.nodes.size(), false);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      after_sum_[n] = node.op->sums_micro_batches;
+      for (ValueId v : node.inputs) {
+        NodeId from = v == kNoValue ? kNoNode : graph_.values[v].producer;
+        after_sum_[n] = after_sum_[n] || (node.segment == Segment::kBackward && from != kNoNode && after_sum_[from]);
+      }
+    }
+    summed_.assign(graph_.values.size(), false);
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const Node& node = graph_.nodes[n];
+      if (node.segment != Segment::kBackward || node.outputs.size() != 1) continue;
+      ValueId v = node.outputs[0];
+      summed_[v] = !readers_[v].empty() && std::all_of(readers_[v].begin(), readers_[v].end(), [&](NodeId r) {
+        const Node& reader = graph_.nodes[r];
+        return reader.op->sums_micro_batches || (reader.segment == Segment::kBackward && reader.outputs.size() == 1 &&
+                                                 summed_[reader.outputs[0]] && is_jointly_linear(reader));
+      });
+    }
+  }
+
+  // Stages that the node's inputs lie on; `owed`: whether one of them is a sum with terms on several.
+  std::set<int> stages_of_inputs(const Node& node, bool* owed) const {
+    std::set<int> stages;
+    *owed = false;
+    for (ValueId v : node.inputs) {
+      if (v == kNoValue || place_[v] == kAnywhere) continue;
+      *owed = *owed || place_[v] == kOwed;
+      if (place_[v] != kOwed) stages.insert(place_[v]);
+    }
+    return stages;
+  }
+
+  void owe(size_t n) {
+    std::set<int> terms;
+    int home = kAnywhere;
+    for (ValueId v : graph_.nodes[n].inputs) {
+      if (place_[v] >= 0) terms.insert(place_[v]);
+      if (place_[v] != kOwed) continue;
+      terms.insert(out_.terms[v].begin(), out_.terms[v].end());
+      home = std::max(home, out_.home[v]);
+    }
+    put(n, kOwed);
+    ValueId out = graph_.nodes[n].outputs[0];
+    if (elements(graph_.type(out).shape) > 1) out_.home[out] = home >= 0 ? home : *terms.begin();
+    out_.terms[out] = std::move(terms);
+  }
+
+  void place_backward(size_t n) {
+    const Node& node = graph_.nodes[n];
+    if (node.op->crosses_stages) return;
+    bool owed = false;
+    std::set<int> stages = stages_of_inputs(node, &owed);
+    if (stages.empty() && !owed) return;
+    if (by_marks_ && node.chunk > 0) return put(n, node.chunk - 1);
+    if ((owed || (stages.size() > 1 && summed_[node.outputs[0]])) && sums_through(node)) return owe(n);
+    PARTITA_CHECK(!owed, "what is left of a sum with each micro-batch goes through to its terms");
+    int at = *stages.rbegin();
+    if (auto known = stage_of_origin_.find(node.origin); known != stage_of_origin_.end()) at = known->second;
+    for (ValueId v : node.inputs) {
+      const Node* from = v == kNoValue ? nullptr : graph_.producer(v);
+      if (from != nullptr && from->segment == Segment::kBackward && place_[v] >= 0) at = std::min(at, place_[v]);
+    }
+    put(n, at);
+  }
+
+  void own_states() {
+    std::vector<std::set<int>> read(graph_.values.size());
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const Node& node = graph_.nodes[n];
+      if (node.segment > Segment::kBackward || node.op->sums_micro_batches) continue;
+      std::set<int> by;
+      if (out_.node[n] >= 0) by.insert(out_.node[n]);
+      if (out_.node[n] == kAnywhere) {
+        for (ValueId v : node.outputs) by.insert(read[v].begin(), read[v].end());
+      }
+      for (ValueId v : node.inputs) {
+        if (v != kNoValue) read[v].insert(by.begin(), by.end());
+      }
+    }
+    for (size_t k = 0; k < graph_.states.size(); ++k) {
+      const State& s = graph_.states[k];
+      if (s.kind == StateKind::kStep || made_of_[s.value] == 0) continue;
+      out_.state[k] = read[s.value].empty() ? 0 : *read[s.value].begin();
+      if (s.kind == StateKind::kRunning && s.next != kNoValue) out_.state[k] = std::max(0, place_of_terms(s.next));
+      if (auto fixed = owners_.find(s.name); fixed != owners_.end()) out_.state[k] = fixed->second;
+      if (s.kind == StateKind::kParameter) owner_[s.name] = out_.state[k];
+    }
+    for (size_t k = 0; k < graph_.states.size(); ++k) {
+      const State& s = graph_.states[k];
+      if (auto owner = owner_.find(s.parameter); owner != owner_.end()) out_.state[k] = owner->second;
+      place_[s.value] = out_.state[k];
+      if (s.next != kNoValue && out_.state[k] >= 0) updates_[s.next].insert(out_.state[k]);
+    }
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const Node& node = graph_.nodes[n];
+      if (node.segment <= Segment::kBackward) break;
+      if (node.op->crosses_stages) {
+        updates_[node.inputs[0]].insert(static_cast<int>(node.attrs.i("from")));
+        continue;
+      }
+      for (ValueId from : node.outputs) {
+        for (ValueId v : node.inputs) {
+          if (v != kNoValue) updates_[v].insert(updates_[from].begin(), updates_[from].end());
+        }
+      }
+      if (node.outputs.size() > 1) updates_[node.outputs[0]] = joined(node);
+    }
+  }
+
+  // Where forward makes what the value is updated by; -1 where it does not.
+  int place_of_terms(ValueId v) const {
+    const Node* node = v == kNoValue ? nullptr : graph_.producer(v);
+    if (node == nullptr) return -1;
+    if (node->segment <= Segment::kBackward && !node->op->sums_micro_batches && place_[v] >= 0) return place_[v];
+    int place = -1;
+    for (ValueId from : node->inputs) place = std::max(place, place_of_terms(from));
+    return place;
+  }
+
+  std::set<int> joined(const Node& node) const {
+    std::set<int> all;
+    for (ValueId v : node.outputs) all.insert(updates_[v].begin(), updates_[v].end());
+    return all;
+  }
+
+  // A sum over micro-batches runs where its term is made.
+  void place_sum(size_t n) {
+    const Node& node = graph_.nodes[n];
+    ValueId term = node.inputs.back();
+    if (place_[term] == kOwed) {
+      put(n, kOwed);
+      out_.terms[node.outputs[0]] = out_.terms[term];
+      if (elements(graph_.type(term).shape) > 1) out_.home[node.outputs[0]] = place_[node.inputs[0]];
+      return;
+    }
+    put(n, place_[term] >= 0 ? place_[term] : std::max(0, place_[node.inputs[0]]));
+  }
+
+  void place_update(size_t n) {
+    const Node& node = graph_.nodes[n];
+    bool owed = false;
+    std::set<int> stages = stages_of_inputs(node, &owed);
+    if (by_marks_ && node.chunk > 0 && (owed || !stages.empty())) return put(n, node.chunk - 1);
+    bool scalar = node.outputs.size() == 1 && elements(graph_.type(node.outputs[0]).shape) == 1;
+    if (scalar && (owed || stages.size() > 1) && sums_through(node)) return owe(n);
+    for (ValueId v : node.inputs) {  // sums that become whole here
+      if (v == kNoValue || place_[v] != kOwed) continue;
+      if (out_.home[v] >= 0) stages.insert(out_.home[v]);
+    }
+    int at = stages.empty() ? kAnywhere : *stages.begin();
+    if (const std::set<int>& owners = updates_[node.outputs[0]]; at >= 0 && owners.size() == 1) at = *owners.begin();
+    put(n, at);
+  }
+
+  // An accumulator lies where its sum is.
+  void own_accumulators() {
+    for (size_t k = 0; k < graph_.states.size(); ++k) {
+      const State& s = graph_.states[k];
+      if (s.kind != StateKind::kAccumulator || s.next == kNoValue) continue;
+      out_.state[k] = place_[s.next] == kOwed ? *out_.terms[s.next].begin() : place_[s.next];
+    }
+  }
+
+  const Graph& graph_;
+  const StateOwners& owners_;
+  const std::vector<std::string>& cuts_;
+  std::map<ValueId, const State*> state_of_;
+  std::vector<std::vector<NodeId>> readers_;
+  std::vector<uint8_t> made_of_;
+  std::vector<int> place_;  // per value: as StageAssignment::node
+  std::vector<NodeId> staged_;
+  std::map<int32_t, int> stage_of_origin_;
+  std::vector<bool> summed_, after_sum_;
+  bool by_marks_ = false;               // all nodes are where they are marked: something crosses stages by an op
+  std::vector<std::set<int>> updates_;  // per value: owners of the states that it leads to
+  std::map<std::string, int> owner_;    // of parameters
+  StageAssignment out_;
+};
+
+}  // namespace
+
+std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t owed) {
+  if (node.outputs.size() != 1 || !is_float(graph.type(node.outputs[0]).dtype) ||
+      std::count(node.inputs.begin(), node.inputs.end(), kNoValue) > 0)
+    return {};
+  if (node.op->communicates && (node.inputs.size() != 1 || node.attrs.s("reduce", "sum") != "sum")) return {};
+  Formula f = bound_formula(graph, node);
+  if (owed >= f.inputs.size() || f.inputs[owed].linear < 0) return {};
+  std::vector<bool> summed;
+  for (const FormulaOperand& o : f.inputs) summed.push_back(o.linear == f.inputs[owed].linear);
+  return summed;
+}
+
+absl::StatusOr<StageAssignment> assign_stages(const Graph& graph, int64_t stages, const StateOwners& owners,
+                                              const std::vector<std::string>& cuts) {
+  return StageAssigner(graph, stages, owners, cuts).run();
+}
+
+}  // namespace partita

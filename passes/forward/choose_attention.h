@@ -1,0 +1,10 @@
+// What train.yaml's kernels.attention says: with `math`, attention is a matrix product, softmax, matrix product.
+#pragma once
+
+#include "passes/rewrite/pass.h"
+
+namespace partita {
+
+absl::StatusOr<Graph> choose_attention(const Graph& graph, const PassContext& context);
+
+}  // namespace partita

@@ -1,0 +1,25 @@
+// A pass is one free function from graph to graph. What it may need beside the graph:
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ir/graph/graph.h"
+#include "ir/graph/training_spec.h"
+#include "ir/recipe/recipe.h"
+
+namespace partita {
+
+struct PassContext {
+  Recipe recipe;
+  TrainingSpec training;        // what the file itself says of training; empty for a plain forward graph
+  int64_t micro_batches = 1;    // runs of the graph in one step
+  bool accumulate = false;      // gradients come in several parts, from several runs or micro-batches of one
+  bool update_each = false;     // every run is an optimizer step of its own (pin schedule: pipedream)
+  int64_t expert_parts = 1;     // into which the matrices that rows choose from are divided (the expert axis)
+  bool keep_gradients = false;  // keep "grad/NAME" among the outputs
+  std::vector<std::string> warnings;
+};
+
+}  // namespace partita

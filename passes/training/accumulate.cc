@@ -1,0 +1,15 @@
+#include "passes/training/accumulate.h"
+
+#include "base/cat.h"
+
+namespace partita {
+
+ValueId accumulate(Builder& b, const std::string& name, const std::string& parameter, ValueId term) {
+  State sum{.name = cat("accumulate/", name), .kind = StateKind::kAccumulator, .parameter = parameter, .initial = {}};
+  ValueId before = b.state(std::move(sum), b.type(term));
+  ValueId after = b.emit("accumulate", {before, term});
+  b.mutable_graph().states.back().next = after;
+  return after;
+}
+
+}  // namespace partita

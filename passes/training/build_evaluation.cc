@@ -1,0 +1,20 @@
+#include "passes/training/build_evaluation.h"
+
+#include "ir/graph/builder.h"
+#include "passes/training/accumulate.h"
+
+namespace partita {
+
+absl::StatusOr<Graph> build_evaluation(const Graph& graph, const PassContext& context) {
+  Builder b(graph);
+  for (State& s : b.mutable_graph().states) s.next = kNoValue;
+  ValueId loss = b.graph().outputs[0].value;
+  // As in training, where gradients are summed so: after the micro-batch's forward part.
+  b.context() = {.segment = Segment::kBackward, .origin = b.origin("evaluation")};
+  if (context.micro_batches > 1) loss = b.scale(loss, 1.0 / static_cast<double>(context.micro_batches));
+  if (context.accumulate) loss = accumulate(b, "loss", {}, loss);
+  b.mutable_graph().outputs = {{"loss", loss}};
+  return std::move(b).finish();
+}
+
+}  // namespace partita

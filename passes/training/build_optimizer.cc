@@ -1,0 +1,289 @@
+#include "passes/training/build_optimizer.h"
+
+#include <limits>
+#include <map>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "ir/graph/builder.h"
+#include "passes/training/learning_rate_graph.h"
+#include "passes/training/loss_scale.h"
+
+namespace partita {
+namespace {
+
+struct Parameter {
+  std::string name;
+  ValueId value, gradient;
+};
+
+std::vector<int64_t> all_dims(const Builder& b, ValueId v) {
+  std::vector<int64_t> dims;
+  for (int d = 0; d < b.rank(v); ++d) dims.push_back(d);
+  return dims;
+}
+
+ValueId sum_of_squares(Builder& b, ValueId v) { return b.reduce_sum(b.mul(v, v), all_dims(b, v), false); }
+
+class Optimizer {
+ public:
+  Optimizer(const Graph& graph, const PassContext& context) : context_(context), b_(graph) {}
+
+  absl::StatusOr<Graph> build() {
+    b_.context() = {.segment = Segment::kUpdate, .origin = b_.origin("optimizer")};
+    take_gradients();
+    step_ = step_state();
+    measure_and_clip();
+    if (context_.training.groups.empty()) {
+      recipe_updates();
+    } else {
+      PARTITA_RETURN_IF_ERROR(file_updates());
+    }
+    b_.set_next(kStepState, b_.add(step_, b_.scalar(DType::kI64, 1)));
+    if (has_loss_scale(context_)) hold_and_rescale(b_, finite_, context_.recipe.loss_scale);
+    b_.mutable_graph().outputs = std::move(outputs_);
+    return std::move(b_).finish();
+  }
+
+ private:
+  void take_gradients() {
+    std::map<std::string, ValueId> gradients;
+    for (GraphOutput o : b_.graph().outputs) {
+      bool gradient = o.name.rfind("grad/", 0) == 0;
+      if (gradient && has_loss_scale(context_)) o.value = unscaled(o.value);
+      if (gradient) gradients[o.name.substr(5)] = o.value;
+      if (!gradient || context_.keep_gradients) outputs_.push_back(o);
+    }
+    for (const State& s : b_.graph().states) {
+      auto at = gradients.find(s.name);
+      if (s.kind == StateKind::kParameter && at != gradients.end())
+        parameters_.push_back({s.name, s.value, at->second});
+    }
+  }
+
+  // A gradient of the loss itself. Where the scale is a power of two, nothing is rounded.
+  ValueId unscaled(ValueId gradient) {
+    DType type = b_.dtype(gradient);
+    return b_.mul(gradient, b_.div(b_.scalar(type, 1), b_.cast(loss_scale(b_, context_.recipe.loss_scale), type)));
+  }
+
+  ValueId step_state() {
+    for (const State& s : b_.graph().states) {
+      if (s.name == kStepState) return s.value;
+    }
+    return b_.state(
+        {.name = kStepState, .kind = StateKind::kStep, .parameter = {}, .initial = InitialRule{"constant", 0, 0}},
+        {DType::kI64, {}});
+  }
+
+  // The norm is over unique parameters (a tied one has one gradient), in f32 or wider, and is taken before any
+  // clipping.
+  void measure_and_clip() {
+    ValueId total = kNoValue;
+    for (const Parameter& p : parameters_) {
+      ValueId s = b_.cast(sum_of_squares(b_, p.gradient), DType::kF64);
+      total = total == kNoValue ? s : b_.add(total, s);
+    }
+    ValueId norm = b_.emit("sqrt", {total});
+    outputs_.push_back({"grad_norm", norm});
+    if (has_loss_scale(context_)) {  // so is the norm, then, unless some gradient of some rank is not
+      finite_ = b_.emit("lt", {norm, b_.scalar(DType::kF64, std::numeric_limits<double>::infinity())});
+      outputs_.push_back({std::string(kLossScaleState),
+                          b_.cast(loss_scale(b_, context_.recipe.loss_scale), DType::kF64)});  // before it changes
+      outputs_.push_back({"skipped", b_.cast(b_.emit("not", {finite_}), DType::kF64)});
+    }
+    if (context_.recipe.clip_grad_norm) {
+      ValueId ratio = b_.div(b_.scalar(DType::kF64, *context_.recipe.clip_grad_norm), b_.add_scalar(norm, 1e-6));
+      ValueId factor = b_.emit("min", {ratio, b_.scalar(DType::kF64, 1)});
+      for (Parameter& p : parameters_) p.gradient = b_.mul(p.gradient, b_.cast(factor, b_.dtype(p.gradient)));
+    }
+    if (context_.recipe.clip_grad_value) {
+      for (Parameter& p : parameters_) {
+        DType t = b_.dtype(p.gradient);
+        ValueId low = b_.emit("max", {p.gradient, b_.scalar(t, -*context_.recipe.clip_grad_value)});
+        p.gradient = b_.emit("min", {low, b_.scalar(t, *context_.recipe.clip_grad_value)});
+      }
+    }
+  }
+
+  // An optimizer state of the parameter's type, zero (or `fill`) at first.
+  ValueId slot(const Parameter& p, const std::string& name, double fill = 0) {
+    std::string full = cat("optimizer/", p.name, "/", name);
+    Initial initial = InitialRule{"constant", fill, 0};
+    return b_.state({.name = full, .kind = StateKind::kOptimizer, .parameter = p.name, .initial = initial},
+                    b_.type(p.value));
+  }
+
+  ValueId rate(double lr) {
+    ValueId r = emit_learning_rate(b_, context_.recipe.schedule, lr, step_);
+    outputs_.push_back({"lr", r});
+    return r;
+  }
+
+  // 1 - beta^(step + 1), f64.
+  ValueId bias_correction(double beta) {
+    ValueId power = b_.emit("pow", {b_.scalar(DType::kF64, beta), b_.add_scalar(b_.cast(step_, DType::kF64), 1)});
+    return b_.sub(b_.scalar(DType::kF64, 1), power);
+  }
+
+  void recipe_updates() {
+    OptimizerRecipe o = context_.recipe.optimizer.value_or(default_optimizer(OptimizerKind::kAdamW));
+    ValueId lr = rate(o.lr), c1 = kNoValue, c2 = kNoValue, first = kNoValue;
+    if (o.kind == OptimizerKind::kAdam || o.kind == OptimizerKind::kAdamW || o.kind == OptimizerKind::kLamb) {
+      c1 = bias_correction(o.betas[0]);
+      c2 = bias_correction(o.betas[1]);
+    } else {
+      first = b_.emit("eq", {step_, b_.scalar(DType::kI64, 0)});
+    }
+    if (o.kind == OptimizerKind::kAdagrad && o.lr_decay != 0) {
+      lr = b_.div(lr, b_.add_scalar(b_.scale(b_.cast(step_, DType::kF64), o.lr_decay), 1));
+    }
+    for (const Parameter& p : parameters_) {
+      DType t = b_.dtype(p.value);
+      double decay = matches_any(o.no_decay, p.name) ? 0 : o.weight_decay;
+      update(o, p, decay, b_.cast(lr, t), c1 == kNoValue ? c1 : b_.cast(c1, t), c2 == kNoValue ? c2 : b_.cast(c2, t),
+             first);
+    }
+  }
+
+  void update(const OptimizerRecipe& o, const Parameter& p, double decay, ValueId lr, ValueId c1, ValueId c2,
+              ValueId first) {
+    switch (o.kind) {
+      case OptimizerKind::kSgd:
+      case OptimizerKind::kMomentum: {
+        if (o.momentum == 0) {
+          b_.set_next(p.value, b_.emit("opt_sgd", {p.value, p.gradient, lr}, {{"weight_decay", decay}}));
+          return;
+        }
+        ValueId m = slot(p, "momentum_buffer");
+        apply(p, {m}, "opt_momentum", {p.value, p.gradient, m, lr, first},
+              {{"momentum", o.momentum},
+               {"dampening", o.dampening},
+               {"nesterov", int64_t{o.nesterov}},
+               {"weight_decay", decay}});
+        return;
+      }
+      case OptimizerKind::kAdagrad: {
+        ValueId s = slot(p, "sum", o.initial_accumulator);
+        apply(p, {s}, "opt_adagrad", {p.value, p.gradient, s, lr}, {{"eps", o.eps}, {"weight_decay", decay}});
+        return;
+      }
+      case OptimizerKind::kAdam:
+      case OptimizerKind::kAdamW: {
+        ValueId m = slot(p, "exp_avg"), v = slot(p, "exp_avg_sq");
+        apply(p, {m, v}, "opt_adam", {p.value, p.gradient, m, v, lr, c1, c2},
+              {{"beta1", o.betas[0]},
+               {"beta2", o.betas[1]},
+               {"eps", o.eps},
+               {"weight_decay", decay},
+               {"decoupled", int64_t{o.kind == OptimizerKind::kAdamW}}});
+        return;
+      }
+      case OptimizerKind::kLamb:
+        lamb(o, p, decay, lr, c1, c2);
+        return;
+    }
+  }
+
+  // The update op's outputs are the parameter's and the slots' next values.
+  void apply(const Parameter& p, const std::vector<ValueId>& slots, std::string_view op, std::vector<ValueId> inputs,
+             Attrs attrs) {
+    std::vector<ValueId> next = b_.emit_all(op, std::move(inputs), std::move(attrs));
+    b_.set_next(p.value, next[0]);
+    for (size_t k = 0; k < slots.size(); ++k) b_.set_next(slots[k], next[k + 1]);
+  }
+
+  // w -= lr |w|/|u| u, with ratio 1 where either norm is 0.
+  void lamb(const OptimizerRecipe& o, const Parameter& p, double decay, ValueId lr, ValueId c1, ValueId c2) {
+    ValueId m = slot(p, "exp_avg"), v = slot(p, "exp_avg_sq");
+    std::vector<ValueId> next =
+        b_.emit_all("opt_lamb_direction", {p.value, p.gradient, m, v, c1, c2},
+                    {{"beta1", o.betas[0]}, {"beta2", o.betas[1]}, {"eps", o.eps}, {"weight_decay", decay}});
+    ValueId w = b_.emit("sqrt", {sum_of_squares(b_, p.value)}), u = b_.emit("sqrt", {sum_of_squares(b_, next[0])});
+    ValueId zero = b_.scalar(b_.dtype(w), 0);
+    ValueId both = b_.emit("and", {b_.emit("lt", {zero, w}), b_.emit("lt", {zero, u})});
+    ValueId ratio = b_.select(both, b_.div(w, u), b_.scalar(b_.dtype(w), 1));
+    b_.set_next(p.value, b_.sub(p.value, b_.mul(b_.mul(lr, ratio), next[0])));
+    b_.set_next(m, next[1]);
+    b_.set_next(v, next[2]);
+  }
+
+  // Optimizer nodes of the file. Their slots may be states of the graph already (with initial values), under the file's
+  // names.
+  absl::Status file_updates() {
+    ValueId lr = kNoValue;
+    for (const OptimizerGroup& group : context_.training.groups) {
+      double base = group.learning_rate         ? *group.learning_rate
+                    : context_.recipe.optimizer ? context_.recipe.optimizer->lr
+                                                : 1e-3;
+      if (lr == kNoValue) {
+        lr = rate(base);
+      } else {
+        lr = emit_learning_rate(b_, context_.recipe.schedule, base, step_);
+      }
+      for (size_t k = 0; k < group.parameters.size(); ++k) PARTITA_RETURN_IF_ERROR(file_update(group, k, lr));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status file_update(const OptimizerGroup& group, size_t k, ValueId lr) {
+    const Parameter* p = nullptr;
+    for (const Parameter& q : parameters_) {
+      if (q.name == group.parameters[k]) p = &q;
+    }
+    if (p == nullptr)
+      return absl::InvalidArgumentError(
+          cat("the file's optimizer updates '", group.parameters[k], "', which is no trained parameter"));
+    // The k-th parameter's i-th state tensor, under the file's name and with the file's first value.
+    auto state = [&](size_t i) {
+      Initial initial = InitialRule{"constant", 0, 0};
+      if (k < group.state_initials.size() && i < group.state_initials[k].size() && group.state_initials[k][i])
+        initial = *group.state_initials[k][i];
+      return b_.state(
+          {.name = group.state_names[k][i], .kind = StateKind::kOptimizer, .parameter = p->name, .initial = initial},
+          b_.type(p->value));
+    };
+    Attrs attrs;
+    for (const auto& [name, value] : group.hyper) {
+      bool integer = name == "adam_mode" || name == "correct_bias";
+      attrs.set(name == "nesterov" ? "mode" : name,
+                integer || name == "nesterov" ? AttrValue(static_cast<int64_t>(value)) : AttrValue(value));
+    }
+    // T: the file's count of updates before this one.
+    ValueId t = b_.scalar(DType::kI64, static_cast<double>(group.initial_step));
+    if (group.step_counts) t = b_.add(step_, t);
+    ValueId rate = b_.cast(lr, b_.dtype(p->value));
+    std::string op = cat("opt_", group.kind);
+    if (group.kind == "onnx_adam") {
+      ValueId v = state(0), h = state(1);
+      apply(*p, {v, h}, op, {p->value, p->gradient, v, h, rate, t}, attrs);
+    } else if (group.kind == "onnx_adagrad") {
+      ValueId h = state(0);
+      apply(*p, {h}, op, {p->value, p->gradient, h, rate, t}, attrs);
+    } else if (group.kind == "onnx_momentum") {
+      ValueId v = state(0);
+      apply(*p, {v}, op, {p->value, p->gradient, v, rate, t}, attrs);
+    } else if (group.kind == "ort_adamw") {
+      ValueId m = state(0), v = state(1);
+      apply(*p, {m, v}, op, {p->value, p->gradient, m, v, rate, b_.add(step_, b_.scalar(DType::kI64, 1))}, attrs);
+    } else {
+      return absl::UnimplementedError(cat("the file's optimizer '", group.kind, "' is not known"));
+    }
+    return absl::OkStatus();
+  }
+
+  const PassContext& context_;
+  Builder b_;
+  std::vector<Parameter> parameters_;
+  std::vector<GraphOutput> outputs_;
+  ValueId step_ = kNoValue;
+  ValueId finite_ = kNoValue;  // with a loss scale: whether all gradients are
+};
+
+}  // namespace
+
+absl::StatusOr<Graph> build_optimizer(const Graph& graph, const PassContext& context) {
+  return Optimizer(graph, context).build();
+}
+
+}  // namespace partita

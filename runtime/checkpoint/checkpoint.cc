@@ -1,0 +1,291 @@
+#include "runtime/checkpoint/checkpoint.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <thread>
+
+#include "base/atomic_file.h"
+#include "base/cat.h"
+#include "base/mapped_file.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/checkpoint/module_files.h"
+#include "runtime/checkpoint/tensor_owners.h"
+#include "runtime/communicate/exchanges.h"
+
+namespace partita::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto kLockPatience = std::chrono::seconds(10);  // a run that was told to end may still be doing so
+constexpr auto kPoll = std::chrono::milliseconds(2);
+
+}  // namespace
+
+// Held by the first rank as long as it may write into the folder; the system gives it back when the process ends.
+struct Checkpointer::Lock {
+  explicit Lock(int fd) : fd(fd) {}
+  ~Lock() { ::close(fd); }
+  int fd;
+};
+
+Checkpointer::Checkpointer(const CheckpointOptions& options, const Executor& executor, Communicator* communicator)
+    : options_(options), executor_(executor), communicator_(communicator) {}
+
+Checkpointer::~Checkpointer() = default;
+
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::open(const CheckpointOptions& options,
+                                                                 const Executor& executor, Communicator* communicator) {
+  std::unique_ptr<Checkpointer> c(new Checkpointer(options, executor, communicator));
+  if (!options.folder.empty()) {
+    PARTITA_RETURN_IF_ERROR(
+        all_ok(communicator, c->is_first() ? c->lock_folder() : absl::OkStatus(), "opening the checkpoint folder"));
+    PARTITA_RETURN_IF_ERROR(c->find_out_shared());
+  }
+  if (!options.folder.empty() || !options.resume.empty() || !options.init.empty() || !options.init_optimizer.empty())
+    PARTITA_RETURN_IF_ERROR(c->gather_tensors());
+  return c;
+}
+
+absl::Status Checkpointer::lock_folder() {
+  const std::string& folder = options_.folder;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) return file_error("make the folder", folder, error.value());
+  const std::string path = folder + "/.lock";
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) return file_error("write into the checkpoint folder", folder, errno);
+  lock_ = std::make_unique<Lock>(fd);
+  const auto give_up = std::chrono::steady_clock::now() + kLockPatience;
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    // File systems without locks: go on without.
+    if (errno != EWOULDBLOCK && errno != EINTR) break;
+    if (std::chrono::steady_clock::now() > give_up)
+      return absl::FailedPreconditionError(cat("another run writes checkpoints into ", quote(folder, 1000)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  const std::vector<int64_t> there = list_checkpoints(folder);
+  if (options_.resume.empty() && !there.empty()) {
+    return absl::FailedPreconditionError(cat(quote(folder, 1000), " already holds checkpoints, up to step ",
+                                             there.back(),
+                                             "; say --resume to go on from there, or choose another folder"));
+  }
+  remove_unfinished(folder);
+  return absl::OkStatus();
+}
+
+// Rank 0 leaves a mark that the others look for.
+absl::Status Checkpointer::find_out_shared() {
+  const std::string path = options_.folder + "/.shared";
+  std::string mark = cat(::getpid(), ".", std::chrono::steady_clock::now().time_since_epoch().count());
+  absl::Status made = is_first() ? write_file_atomically(path, mark, Durable::kNo) : absl::OkStatus();
+  PARTITA_RETURN_IF_ERROR(all_ok(communicator_, made, "writing into the checkpoint folder"));
+  PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, mark, "checkpoint: mark"));
+  auto seen = MappedFile::open(path);
+  int64_t apart = seen.ok() && seen->text() == mark ? 0 : 1;
+  PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&apart, 1}, ReduceOp::kMax, "checkpoint: shared"));
+  shared_ = apart == 0;
+  std::error_code ignored;
+  if (is_first()) fs::remove(path, ignored);
+  if (!shared_ && !is_first()) fs::create_directories(options_.folder, ignored);
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointer::gather_tensors() {
+  std::vector<TensorBox> boxes;
+  for (const ProgramState& s : executor_.program().states) {
+    if (is_kept(s)) boxes.push_back({kept_tensor(s), &s.placement});
+  }
+  PARTITA_ASSIGN_OR_RETURN(TensorOwners owners, agree_on_owners(boxes, executor_.coordinates(), communicator_));
+  tensors_ = std::move(owners.tensors);
+  size_t next = 0;
+  for (const ProgramState& s : executor_.program().states) owned_.push_back(is_kept(s) && owners.owned[next++]);
+  return absl::OkStatus();
+}
+
+std::vector<HeldState> Checkpointer::held_states() const {
+  std::map<std::string_view, size_t> index;
+  for (size_t k = 0; k < tensors_.size(); ++k) index[tensors_[k].name] = k;
+  std::vector<HeldState> held;
+  const std::vector<ProgramState>& states = executor_.program().states;
+  for (size_t k = 0; k < states.size(); ++k) {
+    if (is_kept(states[k]))
+      held.push_back({index.at(states[k].name), &states[k].placement, executor_.memory(states[k].operand), owned_[k]});
+  }
+  return held;
+}
+
+absl::StatusOr<std::vector<std::string>> Checkpointer::candidates() const {
+  std::vector<std::string> paths;
+  if (options_.resume.empty()) return paths;
+  const std::vector<int64_t> there = list_checkpoints(options_.folder);
+  if (options_.resume == "auto") {
+    for (size_t k = there.size(); k-- > 0;) paths.push_back(cat(options_.folder, "/", checkpoint_name(there[k])));
+    return paths;
+  }
+  PARTITA_ASSIGN_OR_RETURN(std::string path, find_checkpoint(options_.resume));
+  PARTITA_ASSIGN_OR_RETURN(CheckpointManifest manifest, read_manifest(path));
+  if (!there.empty() && there.back() > manifest.step) {
+    return absl::FailedPreconditionError(cat(quote(options_.folder, 1000), " holds newer checkpoints (step ",
+                                             there.back(), ") than the one to go on from (step ", manifest.step,
+                                             "); choose another --checkpoint folder, or remove them"));
+  }
+  paths.push_back(std::move(path));
+  return paths;
+}
+
+absl::Status Checkpointer::load(const std::string& folder, bool parameters_only, CheckpointManifest& manifest) {
+  auto reader = CheckpointReader::open(folder);
+  // A rank whose files are damaged says so to all.
+  PARTITA_RETURN_IF_ERROR(all_ok(communicator_, reader.status(), "opening the checkpoint"));
+  PARTITA_RETURN_IF_ERROR(load_states(executor_.program(), executor_.coordinates(), owned_, *reader, parameters_only,
+                                      communicator_, [this](const Operand& o) { return executor_.memory(o); }));
+  manifest = reader->manifest();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<CheckpointManifest>> Checkpointer::resume() {
+  CheckpointManifest manifest;
+  std::vector<std::string> paths;
+  absl::Status found;
+  if (is_first()) {
+    auto listed = candidates();
+    found = listed.status();
+    if (listed.ok()) paths = *std::move(listed);
+  }
+  PARTITA_RETURN_IF_ERROR(all_ok(communicator_, found, "finding the checkpoint"));
+  absl::Status last;
+  for (size_t k = 0;; ++k) {
+    std::string path = k < paths.size() ? paths[k] : "";
+    PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, path, "checkpoint: path"));
+    if (path.empty()) break;
+    last = load(path, false, manifest);
+    if (last.ok()) {
+      last_saved_ = path.starts_with(options_.folder + "/") && !options_.folder.empty() ? manifest.step : -1;
+      return manifest;
+    }
+    // Of the ranks that found it damaged the first says so.
+    const int64_t rank = communicator_ == nullptr ? 0 : communicator_->rank();
+    const int64_t found_by = last.code() == absl::StatusCode::kDataLoss ? INT64_MAX - rank : 0;
+    int64_t damaged = found_by;
+    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&damaged, 1}, ReduceOp::kMax, "checkpoint: damaged"));
+    if (damaged == 0 || options_.resume != "auto") return last;
+    if (found_by == damaged) std::fprintf(stderr, "warning: %s\n", std::string(last.message()).c_str());
+  }
+  if (!last.ok()) return last;
+  PARTITA_RETURN_IF_ERROR(start_from());
+  return std::optional<CheckpointManifest>();
+}
+
+absl::Status Checkpointer::start_from() {
+  auto memory = [this](const Operand& o) { return executor_.memory(o); };
+  absl::Status module;
+  if (options_.init.ends_with(".safetensors"))
+    module = load_module(executor_.program(), executor_.coordinates(), options_.init, memory);
+  if (module.ok() && !options_.init_optimizer.empty())
+    module = load_module_optimizer(executor_.program(), executor_.coordinates(), options_.init_optimizer, memory);
+  PARTITA_RETURN_IF_ERROR(all_ok(communicator_, module, "reading a module's file"));
+  if (options_.init.empty() || options_.init.ends_with(".safetensors")) return absl::OkStatus();
+  auto path = find_checkpoint(options_.init);
+  PARTITA_RETURN_IF_ERROR(all_ok(communicator_, path.status(), "finding the checkpoint to start from"));
+  CheckpointManifest manifest;
+  return load(*path, true, manifest);
+}
+
+void Checkpointer::begin_step(bool stop) {
+  const bool pending = writer_ != nullptr && !committed_ && !writer_->written();
+  const bool failed = writer_ != nullptr && !committed_ && !pending && !writer_->status().ok();
+  flags_[0] = stop;
+  flags_[1] = pending;
+  flags_[2] = failed;
+  if (communicator_ == nullptr || communicator_->size() == 1) return;
+  CollectiveOp op;
+  op.kind = CollectiveKind::kAllReduce;
+  op.dtype = DType::kI64;
+  op.reduce = ReduceOp::kMax;
+  op.count = 3;
+  op.output = flags_;
+  op.label = "checkpoint: what the ranks say";
+  ticket_ = communicator_->start(std::move(op));
+}
+
+absl::StatusOr<bool> Checkpointer::end_step() {
+  if (communicator_ != nullptr && communicator_->size() > 1) PARTITA_RETURN_IF_ERROR(communicator_->wait(ticket_));
+  PARTITA_RETURN_IF_ERROR(settle(flags_[1] != 0, flags_[2] != 0));
+  return flags_[0] != 0;
+}
+
+absl::Status Checkpointer::settle(bool pending, bool failed) {
+  if (writer_ == nullptr) return absl::OkStatus();
+  if (committed_) {
+    if (!writer_->written() && is_first()) return absl::OkStatus();
+    last_ = writer_->join();
+    if (!last_.ok()) warn(last_, writer_->manifest().step);
+    if (last_.ok() && is_first()) prune_checkpoints(options_.folder, options_.keep, options_.keep_best);
+    writer_.reset();
+    committed_ = false;
+    return absl::OkStatus();
+  }
+  if (pending) return absl::OkStatus();
+  if (failed) {
+    last_ = writer_->join();
+    if (!last_.ok()) warn(last_, writer_->manifest().step);
+    if (last_.ok()) last_ = absl::UnavailableError("another rank could not write its part of the checkpoint");
+    writer_->discard();
+    writer_.reset();
+    return absl::OkStatus();
+  }
+  PARTITA_RETURN_IF_ERROR(writer_->commit());
+  committed_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointer::finish() {
+  while (writer_ != nullptr && !committed_) {
+    begin_step(false);
+    PARTITA_RETURN_IF_ERROR(end_step().status());
+    if (writer_ != nullptr && !committed_) std::this_thread::sleep_for(kPoll);
+  }
+  if (writer_ != nullptr) {
+    (void)writer_->join();  // settle() takes the status up
+    PARTITA_RETURN_IF_ERROR(settle(false, false));
+  }
+  return all_ok(communicator_, last_, "writing the checkpoint");
+}
+
+absl::Status Checkpointer::save(CheckpointManifest head) {
+  if (absl::Status before = finish(); communicator_ != nullptr && !communicator_->failure().ok()) return before;
+  head.shared = shared_;
+  head.ranks = communicator_ == nullptr ? 1 : communicator_->size();
+  head.tensors = tensors_;
+  const int64_t step = head.step;
+  auto writer = std::make_unique<CheckpointWriter>(options_.folder, shared_, communicator_);
+  last_ = writer->begin(std::move(head), held_states(), executor_.coordinates());
+  if (!last_.ok()) {
+    if (communicator_ != nullptr && !communicator_->failure().ok()) return last_;
+    if (last_.code() != absl::StatusCode::kUnavailable) warn(last_, step);
+    return absl::OkStatus();
+  }
+  writer_ = std::move(writer);
+  last_saved_ = step;
+  return absl::OkStatus();
+}
+
+void Checkpointer::warn(const absl::Status& why, int64_t step) {
+  const std::vector<int64_t> there = list_checkpoints(options_.folder);
+  std::fprintf(stderr, "warning: the checkpoint of step %lld was not written: %s; %s\n", static_cast<long long>(step),
+               std::string(why.message()).c_str(),
+               there.empty() ? "there is none before it" : cat("the one of step ", there.back(), " is kept").c_str());
+}
+
+}  // namespace partita::runtime

@@ -1,0 +1,86 @@
+// When to write checkpoints, which to keep, and how a run goes on from one.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/checkpoint/checkpoint_manifest.h"
+#include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/communicate/collective.h"
+#include "runtime/execute/executor.h"
+
+namespace partita::runtime {
+
+struct CheckpointOptions {
+  std::string folder;  // empty: none are written
+  int64_t every = 0;   // steps; 0: only after the last step and when told to stop
+  int keep = 3;        // newest; 0: all
+  int keep_best = 0;   // beside them those of lowest evaluation loss
+  std::string resume;  // empty: a new run; "auto": the newest good one in `folder`, if any; else a path
+  // What a new run starts from: the parameters and running statistics of a checkpoint, or of a PyTorch module's
+  // safetensors file; and the states of its optimizer, a safetensors file.
+  std::string init, init_optimizer;
+};
+
+class Checkpointer {
+ public:
+  // Collective. FailedPrecondition where the folder holds checkpoints and the run does not resume, or another run
+  // writes there. `executor` and `communicator` (null: one rank) outlive it.
+  static absl::StatusOr<std::unique_ptr<Checkpointer>> open(const CheckpointOptions& options, const Executor& executor,
+                                                            Communicator* communicator);
+  ~Checkpointer();
+
+  // Collective. Loads the states, and gives the checkpoint's manifest, where the options name one that is there. With
+  // "auto", damaged ones are passed over with a warning; DataLoss when all are.
+  absl::StatusOr<std::optional<CheckpointManifest>> resume();
+
+  // Around a step, on all ranks: what the ranks tell each other meanwhile costs no time. end_step() finishes a
+  // checkpoint that has been written, and says whether some rank was told to stop.
+  void begin_step(bool stop);
+  absl::StatusOr<bool> end_step();
+
+  bool is_due(int64_t steps_taken) const { return options_.every > 0 && steps_taken % options_.every == 0; }
+  // Collective: copies the states and goes on. Waits for the checkpoint before, if that is still being written. A
+  // checkpoint that cannot be written is warned of, not an error: the ones before are kept.
+  absl::Status save(CheckpointManifest head);
+  // Collective: waits for the last checkpoint. Its error, if it was not written.
+  absl::Status finish();
+  int64_t last_saved() const { return last_saved_; }
+
+ private:
+  struct Lock;
+  Checkpointer(const CheckpointOptions& options, const Executor& executor, Communicator* communicator);
+  bool is_first() const { return communicator_ == nullptr || communicator_->rank() == 0; }
+  absl::Status lock_folder();
+  absl::Status find_out_shared();
+  absl::Status gather_tensors();
+  std::vector<HeldState> held_states() const;
+  absl::StatusOr<std::vector<std::string>> candidates() const;
+  absl::Status start_from();
+  absl::Status load(const std::string& folder, bool parameters_only, CheckpointManifest& manifest);
+  // Takes up what the ranks' flags say of the checkpoint in hand: not finished, finished, failed.
+  absl::Status settle(bool pending, bool failed);
+  void warn(const absl::Status& why, int64_t step);
+
+  const CheckpointOptions options_;
+  const Executor& executor_;
+  Communicator* const communicator_;
+  bool shared_ = true;
+  std::unique_ptr<Lock> lock_;
+  std::vector<CheckpointTensor> tensors_;  // of all ranks
+  std::vector<bool> owned_;  // by state of this rank's program: of the ranks with that box, this one writes it
+  std::unique_ptr<CheckpointWriter> writer_;  // set while one is written
+  bool committed_ = false;                    // it waits for nothing but the first rank's rename
+  int64_t flags_[3] = {};                     // stop, pending, failed: the largest over all ranks
+  Ticket ticket_ = 0;
+  int64_t last_saved_ = -1;
+  absl::Status last_;  // of the newest checkpoint
+};
+
+}  // namespace partita::runtime

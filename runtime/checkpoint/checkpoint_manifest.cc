@@ -1,0 +1,237 @@
+#include "runtime/checkpoint/checkpoint_manifest.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "base/box.h"
+#include "base/cat.h"
+#include "base/checksum.h"
+#include "base/mapped_file.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+namespace partita::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::string_view kFormat = "partita-checkpoint";
+constexpr int64_t kLongestManifest = int64_t{1} << 30;
+
+std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
+
+absl::StatusOr<uint64_t> from_hex(const std::string& text) {
+  uint64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (error != std::errc() || end != text.data() + text.size() || text.size() != 16)
+    return absl::DataLossError(cat(quote(text), " is no checksum"));
+  return value;
+}
+
+// JSON with bytes that are no UTF-8 replaced.
+std::string dumped(const json& j) { return j.dump(1, ' ', false, json::error_handler_t::replace); }
+
+json body_of(const CheckpointManifest& m) {
+  json tensors = json::array();
+  for (const CheckpointTensor& t : m.tensors) {
+    json entry = {{"name", t.name},
+                  {"kind", t.kind},
+                  {"dtype", dtype_name(t.dtype)},
+                  {"shape", t.shape},
+                  {"checksum", hex(t.checksum)}};
+    if (!t.parameter.empty()) entry["parameter"] = t.parameter;
+    tensors.push_back(std::move(entry));
+  }
+  return {{"format", kFormat},    {"version", kCheckpointVersion},
+          {"model", m.model},     {"fingerprint", model_fingerprint(m.tensors)},
+          {"plan", m.plan},       {"step", m.step},
+          {"samples", m.samples}, {"samples_per_step", m.samples_per_step},
+          {"seed", m.seed},       {"layout", m.shared ? "shared" : "boxes"},
+          {"ranks", m.ranks},     {"data", m.data},
+          {"metrics", m.metrics}, {"tensors", std::move(tensors)}};
+}
+
+absl::StatusOr<CheckpointTensor> tensor_from(const json& j) {
+  CheckpointTensor t;
+  t.name = j.at("name").get<std::string>();
+  t.kind = j.at("kind").get<std::string>();
+  t.parameter = j.value("parameter", "");
+  t.dtype = parse_dtype(j.at("dtype").get<std::string>());
+  t.shape = j.at("shape").get<std::vector<int64_t>>();
+  if (t.dtype == DType::kInvalid || !element_count(t.shape))
+    return absl::DataLossError(cat("tensor ", quote(t.name), " has no proper type"));
+  PARTITA_ASSIGN_OR_RETURN(t.checksum, from_hex(j.at("checksum").get<std::string>()));
+  return t;
+}
+
+absl::StatusOr<CheckpointManifest> manifest_from(const json& j) {
+  CheckpointManifest m;
+  m.model = j.at("model").get<std::string>();
+  m.plan = j.value("plan", "");
+  m.step = j.at("step").get<int64_t>();
+  m.samples = j.at("samples").get<int64_t>();
+  m.samples_per_step = j.at("samples_per_step").get<int64_t>();
+  m.seed = j.value("seed", uint64_t{0});
+  m.shared = j.at("layout").get<std::string>() == "shared";
+  m.ranks = j.at("ranks").get<int64_t>();
+  m.data = j.value("data", "");
+  m.metrics = j.value("metrics", m.metrics);
+  for (const json& entry : j.at("tensors")) {
+    PARTITA_ASSIGN_OR_RETURN(CheckpointTensor t, tensor_from(entry));
+    m.tensors.push_back(std::move(t));
+  }
+  if (m.step < 0 || m.samples < 0 || m.ranks < 1) return absl::DataLossError("a count is negative");
+  if (j.at("fingerprint").get<std::string>() != model_fingerprint(m.tensors))
+    return absl::DataLossError("the fingerprint is not that of the tensors");
+  return m;
+}
+
+std::string type_text(const CheckpointTensor& t) { return cat(dtype_name(t.dtype), shape_text(t.shape)); }
+
+}  // namespace
+
+std::string model_fingerprint(const std::vector<CheckpointTensor>& tensors) {
+  std::vector<std::string> lines;
+  for (const CheckpointTensor& t : tensors) {
+    std::string line = cat(t.name, "\n", t.kind, "\n", dtype_name(t.dtype));
+    for (int64_t d : t.shape) append(line, " ", d);
+    lines.push_back(line + "\n");
+  }
+  std::sort(lines.begin(), lines.end());
+  Sha256 sha;
+  for (const std::string& line : lines) sha.update(as_byte_span(line));
+  return sha.finish_hex();
+}
+
+// The whole is wrapped, so that a flipped bit anywhere is found: {"manifest": {…}, "checksum": …}.
+std::string format_manifest(const CheckpointManifest& manifest) {
+  json body = body_of(manifest);
+  json whole = {{"checksum", hex(checksum64(as_byte_span(dumped(body))))}, {"manifest", std::move(body)}};
+  return dumped(whole) + "\n";
+}
+
+absl::StatusOr<CheckpointManifest> parse_manifest(std::string_view text, const std::string& path) {
+  auto damaged = [&](std::string_view why) {
+    return absl::DataLossError(cat(quote(path, 1000), " is damaged: ", why, "; use an older checkpoint"));
+  };
+  const json whole = json::parse(text, nullptr, false);
+  if (!whole.is_object() || !whole.contains("manifest") || !whole["manifest"].is_object())
+    return damaged("it holds no checkpoint's manifest");
+  const json& body = whole["manifest"];
+  if (body.value("format", json()) != kFormat) return damaged("it holds no checkpoint's manifest");
+  const json version = body.value("version", json());
+  if (!version.is_number_integer()) return damaged("it has no version");
+  if (version.get<int64_t>() > kCheckpointVersion) {
+    return absl::FailedPreconditionError(cat(quote(path, 1000), " is of version ", version.get<int64_t>(),
+                                             ", newer than ", kCheckpointVersion,
+                                             ", which this program reads; use a newer program"));
+  }
+  if (whole.value("checksum", json()) != hex(checksum64(as_byte_span(dumped(body)))))
+    return damaged("its checksum does not fit");
+  try {
+    auto manifest = manifest_from(body);
+    return manifest.ok() ? std::move(manifest) : damaged(std::string(manifest.status().message()));
+  } catch (const json::exception& e) {
+    return damaged(e.what());
+  }
+}
+
+absl::StatusOr<CheckpointManifest> read_manifest(const std::string& folder) {
+  const std::string path = cat(folder, "/", kCheckpointManifest);
+  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  if (file.size() > kLongestManifest)
+    return absl::DataLossError(cat(quote(path, 1000), " is damaged: it has ", file.size(), " bytes"));
+  return parse_manifest(file.text(), path);
+}
+
+std::string checkpoint_name(int64_t step) { return fmt::format("step-{:012}", step); }
+
+std::vector<int64_t> list_checkpoints(const std::string& folder) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    int64_t step = 0;
+    if (!name.starts_with("step-")) continue;
+    auto [stop, bad] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    std::error_code ignored;
+    if (bad == std::errc() && stop == name.data() + name.size() && name == checkpoint_name(step) &&
+        fs::exists(at->path() / kCheckpointManifest, ignored))
+      steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+absl::StatusOr<std::string> find_checkpoint(const std::string& path) {
+  std::error_code ignored;
+  if (fs::exists(fs::path(path) / kCheckpointManifest, ignored)) return path;
+  const std::vector<int64_t> steps = list_checkpoints(path);
+  if (!steps.empty()) return cat(path, "/", checkpoint_name(steps.back()));
+  return absl::NotFoundError(
+      cat(quote(path, 1000), " holds no complete checkpoint (a folder step-… with ", kCheckpointManifest, ")"));
+}
+
+bool is_kept(const ProgramState& state) { return state.kind != "accumulator"; }
+
+CheckpointTensor kept_tensor(const ProgramState& s) {
+  return {s.name, s.kind, s.parameter, s.operand.dtype, s.placement.logical, 0};
+}
+
+std::vector<CheckpointTensor> kept_tensors(const Program& program) {
+  std::vector<CheckpointTensor> tensors;
+  for (const ProgramState& s : program.states) {
+    if (is_kept(s)) tensors.push_back(kept_tensor(s));
+  }
+  return tensors;
+}
+
+namespace {
+
+// What belongs to no parameter: the loss scale, which a run in another precision has not, and what error feedback keeps
+// of compressed gradients, which is of one layout.
+bool is_of_run(const CheckpointTensor& t) { return t.kind == "optimizer" && t.parameter.empty(); }
+
+}  // namespace
+
+bool starts_anew(const CheckpointTensor& wanted, const CheckpointTensor* found) {
+  return is_of_run(wanted) && (found == nullptr || found->shape != wanted.shape);
+}
+
+absl::Status check_same_model(const std::vector<CheckpointTensor>& wanted, const std::vector<CheckpointTensor>& found,
+                              const std::string& path, bool all) {
+  std::map<std::string_view, const CheckpointTensor*> have, need;
+  for (const CheckpointTensor& t : found) have[t.name] = &t;
+  for (const CheckpointTensor& t : wanted) need[t.name] = &t;
+  std::vector<std::string> missing, extra;
+  std::string shapes;
+  int differing = 0;
+  for (const CheckpointTensor& t : wanted) {
+    auto at = have.find(t.name);
+    if (starts_anew(t, at == have.end() ? nullptr : at->second)) continue;
+    if (at == have.end()) {
+      missing.push_back(cat(t.name, " ", type_text(t)));
+    } else if (at->second->shape != t.shape || is_float(at->second->dtype) != is_float(t.dtype)) {
+      if (++differing <= 8)
+        append(shapes, differing > 1 ? ", " : "", quote(t.name), " is ", type_text(*at->second), " and not ",
+               type_text(t));
+    }
+  }
+  for (const CheckpointTensor& t : found) {
+    if (all && need.find(t.name) == need.end() && !is_of_run(t)) extra.push_back(cat(t.name, " ", type_text(t)));
+  }
+  if (missing.empty() && extra.empty() && differing == 0) return absl::OkStatus();
+  std::string text = cat("checkpoint ", quote(path, 1000), " is of another model or optimizer:");
+  if (!missing.empty()) append(text, " it lacks ", quote_list(missing), ";");
+  if (!extra.empty()) append(text, " it has besides ", quote_list(extra), ";");
+  if (differing > 0) append(text, " ", shapes, differing > 8 ? cat(" and ", differing - 8, " more") : "", ";");
+  append(text, all ? " start without --resume, or with --init to take the parameters alone"
+                   : " give a checkpoint of this model's parameters");
+  return absl::InvalidArgumentError(text);
+}
+
+}  // namespace partita::runtime

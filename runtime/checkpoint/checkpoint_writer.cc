@@ -1,0 +1,232 @@
+#include "runtime/checkpoint/checkpoint_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <new>
+
+#include "base/atomic_file.h"
+#include "base/box.h"
+#include "base/cat.h"
+#include "base/mapped_file.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/communicate/exchanges.h"
+#include "runtime/files/tensor_checksum.h"
+#include "runtime/program/placement.h"
+
+namespace partita::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kToken = "ranks";
+
+std::map<std::string, std::string> metadata_of(const CheckpointManifest& m) {
+  return {{"format", "pt"}, {"partita_step", cat(m.step)}};
+}
+
+std::vector<TensorInfo> infos_of(const CheckpointManifest& m) {
+  std::vector<TensorInfo> infos;
+  for (const CheckpointTensor& t : m.tensors) infos.push_back({t.name, t.dtype, t.shape});
+  return infos;
+}
+
+// Best effort: some file systems refuse to sync a folder.
+void sync_folder(const std::string& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  ::fsync(fd);
+  ::close(fd);
+}
+
+std::string partial_path(const std::string& folder, int64_t step) {
+  return cat(folder, "/.", checkpoint_name(step), ".partial");
+}
+
+// Takes a checkpoint out of sight first, so that a kill in between leaves no half one under its name.
+void remove_checkpoint(const std::string& folder, int64_t step) {
+  std::error_code ignored;
+  const std::string aside = cat(folder, "/.", checkpoint_name(step), ".old.partial");
+  fs::remove_all(aside, ignored);
+  fs::rename(cat(folder, "/", checkpoint_name(step)), aside, ignored);
+  fs::remove_all(aside, ignored);
+}
+
+}  // namespace
+
+CheckpointWriter::~CheckpointWriter() {
+  if (thread_.joinable()) thread_.join();
+}
+
+std::string CheckpointWriter::partial() const { return partial_path(folder_, manifest_.step); }
+
+absl::Status CheckpointWriter::create() {
+  std::error_code error;
+  const std::string path = partial();
+  if (is_first()) fs::remove_all(path, error);
+  fs::create_directories(path, error);
+  if (error) return file_error("make the folder", path, error.value());
+  if (!shared_) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(file_, SafetensorsWriter::create(cat(path, "/", kCheckpointStates), infos_of(manifest_),
+                                                            metadata_of(manifest_), kToken));
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::begin(CheckpointManifest manifest, const std::vector<HeldState>& states,
+                                     std::span<const int64_t> coordinates) {
+  manifest_ = std::move(manifest);
+  absl::Status made = is_first() || !shared_ ? create() : absl::OkStatus();
+  try {
+    if (made.ok()) copy_states(states, coordinates);
+  } catch (const std::bad_alloc&) {
+    made = absl::ResourceExhaustedError("no memory for a copy of the states");
+  }
+  if (absl::Status all = all_ok(communicator_, made, "starting a checkpoint"); !all.ok()) {
+    discard();
+    return all;
+  }
+  thread_ = std::thread([this] {
+    try {
+      status_ = write_pieces();
+    } catch (const std::bad_alloc&) {
+      status_ = absl::ResourceExhaustedError("no memory to write the checkpoint");
+    }
+    written_.store(true, std::memory_order_release);
+  });
+  return absl::OkStatus();
+}
+
+void CheckpointWriter::copy_states(const std::vector<HeldState>& states, std::span<const int64_t> coordinates) {
+  pieces_.clear();
+  owned_.assign(manifest_.tensors.size(), false);
+  size_t bytes = 0;
+  // With files of their own the ranks write all that they hold, so that each can load its part again alone.
+  auto each_piece = [&](auto&& visit) {
+    for (const HeldState& s : states) {
+      if (s.owned) owned_[s.tensor] = true;
+      if (!s.owned && shared_) continue;
+      const absl::Status walked = for_each_piece(*s.placement, coordinates, [&](const LogicalPiece& piece) {
+        visit(s, piece,
+              static_cast<size_t>(*element_count(piece.extent) * dtype_size(manifest_.tensors[s.tensor].dtype)));
+        return absl::OkStatus();
+      });
+      PARTITA_CHECK(walked.ok(), "pieces of a checked placement");
+    }
+  };
+  each_piece([&](const HeldState&, const LogicalPiece&, size_t size) { bytes += size; });
+  buffer_.resize(bytes);
+  size_t at = 0;
+  each_piece([&](const HeldState& s, const LogicalPiece& piece, size_t size) {
+    pack_piece(piece, dtype_size(manifest_.tensors[s.tensor].dtype), s.memory.data(), buffer_.data() + at);
+    pieces_.push_back({s.tensor, piece.offset, piece.extent, at, size});
+    at += size;
+  });
+}
+
+absl::Status CheckpointWriter::write_pieces() {
+  sums_.assign(manifest_.tensors.size(), 0);
+  const std::string folder = partial();
+  if (!shared_) {
+    std::vector<TensorInfo> infos;
+    for (const Piece& p : pieces_)
+      infos.push_back(
+          {box_key(manifest_.tensors[p.tensor].name, p.offset), manifest_.tensors[p.tensor].dtype, p.extent});
+    const int rank = communicator_ == nullptr ? 0 : communicator_->rank();
+    PARTITA_ASSIGN_OR_RETURN(
+        file_, SafetensorsWriter::create(cat(folder, "/", box_file(rank)), std::move(infos), metadata_of(manifest_)));
+  } else if (!is_first()) {
+    PARTITA_ASSIGN_OR_RETURN(file_, SafetensorsWriter::join(cat(folder, "/", kCheckpointStates), infos_of(manifest_),
+                                                            metadata_of(manifest_), kToken));
+  }
+  for (const Piece& p : pieces_) {
+    const CheckpointTensor& t = manifest_.tensors[p.tensor];
+    const std::span<const std::byte> data(buffer_.data() + p.at, p.bytes);
+    if (owned_[p.tensor]) {
+      sums_[p.tensor] = static_cast<int64_t>(static_cast<uint64_t>(sums_[p.tensor]) +
+                                             box_checksum(t.shape, p.offset, p.extent, dtype_size(t.dtype), data));
+    }
+    PARTITA_RETURN_IF_ERROR(shared_ ? file_->write(t.name, p.offset, p.extent, data)
+                                    : file_->write(box_key(t.name, p.offset), data));
+  }
+  // In a shared file the first rank comes last: it renames.
+  return shared_ && is_first() ? absl::OkStatus() : file_->finish();
+}
+
+absl::Status CheckpointWriter::commit() {
+  thread_.join();
+  // One of the same step: damaged, or of a run that was taken up again further back.
+  if (is_first() || !shared_) remove_checkpoint(folder_, manifest_.step);
+  PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, sums_, ReduceOp::kSum, "checkpoint: checksums"));
+  for (size_t k = 0; k < sums_.size(); ++k) manifest_.tensors[k].checksum = static_cast<uint64_t>(sums_[k]);
+  if (shared_ && !is_first()) return absl::OkStatus();
+  written_.store(false, std::memory_order_release);
+  thread_ = std::thread([this] {
+    status_ = publish();
+    written_.store(true, std::memory_order_release);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::publish() {
+  const std::string from = partial(), to = cat(folder_, "/", checkpoint_name(manifest_.step));
+  if (shared_) PARTITA_RETURN_IF_ERROR(file_->finish());
+  // With files of their own every rank writes the same manifest: whichever is last on a host leaves it as it was.
+  const absl::Status written = write_file_atomically(cat(from, "/", kCheckpointManifest), format_manifest(manifest_));
+  std::error_code error, ignored;
+  if (!written.ok() && (shared_ || !fs::exists(cat(to, "/", kCheckpointManifest), ignored))) return written;
+  fs::rename(from, to, error);
+  if (error && !fs::exists(cat(to, "/", kCheckpointManifest), ignored))
+    return file_error("rename the finished checkpoint to", to, error.value());
+  sync_folder(folder_);
+  return absl::OkStatus();
+}
+
+void CheckpointWriter::discard() {
+  if (thread_.joinable()) thread_.join();
+  file_.reset();
+  std::error_code ignored;
+  if (is_first() || !shared_) fs::remove_all(partial(), ignored);
+}
+
+absl::Status CheckpointWriter::join() {
+  if (thread_.joinable()) thread_.join();
+  return status_;
+}
+
+void prune_checkpoints(const std::string& folder, int keep, int keep_best) {
+  if (keep <= 0) return;
+  const std::vector<int64_t> steps = list_checkpoints(folder);
+  std::vector<std::pair<double, int64_t>> ranked;
+  if (keep_best > 0) {
+    for (int64_t step : steps) {
+      auto manifest = read_manifest(cat(folder, "/", checkpoint_name(step)));
+      if (!manifest.ok()) continue;
+      auto at = manifest->metrics.find("evaluation_loss");
+      if (at != manifest->metrics.end()) ranked.emplace_back(at->second, step);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    ranked.resize(std::min(ranked.size(), static_cast<size_t>(keep_best)));
+  }
+  for (size_t k = 0; k + static_cast<size_t>(keep) < steps.size(); ++k) {
+    const bool best = std::any_of(ranked.begin(), ranked.end(), [&](const auto& r) { return r.second == steps[k]; });
+    if (!best) remove_checkpoint(folder, steps[k]);
+  }
+}
+
+void remove_unfinished(const std::string& folder) {
+  std::vector<fs::path> stale;
+  std::error_code error, ignored;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with(".step-") && name.ends_with(".partial")) stale.push_back(at->path());
+  }
+  for (const fs::path& path : stale) fs::remove_all(path, ignored);
+}
+
+}  // namespace partita::runtime

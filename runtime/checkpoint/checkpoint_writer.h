@@ -1,0 +1,94 @@
+// Writes one checkpoint of all ranks: the states are copied at once, then written by a thread of its own while training
+// goes on.
+//
+//   begin()    collective: rank 0 makes the folder and the file (a full disk is found here), every rank copies what it
+//              owns and starts writing
+//   written()  local: whether this rank's part has reached the disk
+//   commit()   collective, once all ranks are: exchanges checksums; rank 0 then writes the manifest and renames the
+//              folder, again on a thread
+//
+// A folder appears under its name only when it is whole. What is left of an unfinished one goes with the next run.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/checkpoint/checkpoint_manifest.h"
+#include "runtime/communicate/collective.h"
+#include "runtime/files/safetensors.h"
+#include "runtime/program/program.h"
+
+namespace partita::runtime {
+
+// A state as this rank holds it.
+struct HeldState {
+  size_t tensor = 0;  // into CheckpointManifest::tensors
+  const Placement* placement = nullptr;
+  std::span<const std::byte> memory;
+  bool owned = true;  // of the ranks that hold the same box, one does
+};
+
+class CheckpointWriter {
+ public:
+  // `manifest` holds the tensors of all ranks' programs, in the same order everywhere; `shared`: all ranks see
+  // `folder`.
+  CheckpointWriter(std::string folder, bool shared, Communicator* communicator)
+      : folder_(std::move(folder)), shared_(shared), communicator_(communicator) {}
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // Fails on all ranks or none; only the rank whose error it is says why, others Unavailable.
+  absl::Status begin(CheckpointManifest manifest, const std::vector<HeldState>& states,
+                     std::span<const int64_t> coordinates);
+  bool written() const { return written_.load(std::memory_order_acquire); }
+  // Of the thread's work so far; call only once written() or committed.
+  absl::Status status() const { return status_; }
+  // Call only when written() with an ok status on all ranks.
+  absl::Status commit();
+  // Gives up: removes what there is. Call when some rank's status is not ok.
+  void discard();
+  // Waits for the thread and gives its status.
+  absl::Status join();
+
+  const CheckpointManifest& manifest() const { return manifest_; }
+
+ private:
+  struct Piece {
+    size_t tensor;
+    std::vector<int64_t> offset, extent;
+    size_t at, bytes;
+  };
+  bool is_first() const { return communicator_ == nullptr || communicator_->rank() == 0; }
+  std::string partial() const;
+  absl::Status create();
+  void copy_states(const std::vector<HeldState>& states, std::span<const int64_t> coordinates);
+  absl::Status write_pieces();
+  absl::Status publish();
+
+  const std::string folder_;
+  const bool shared_;
+  Communicator* const communicator_;
+  CheckpointManifest manifest_;
+  std::vector<Piece> pieces_;
+  std::vector<std::byte> buffer_;
+  std::vector<int64_t> sums_;  // of this rank's part, then of all
+  std::vector<bool> owned_;
+  std::unique_ptr<SafetensorsWriter> file_;
+  std::thread thread_;
+  std::atomic<bool> written_ = false;
+  absl::Status status_;
+};
+
+// Removes checkpoints but the `keep` newest (0: none is removed) and the `keep_best` ones of lowest evaluation loss.
+void prune_checkpoints(const std::string& folder, int keep, int keep_best);
+// Removes what unfinished checkpoints left behind. Not while another run writes into the folder.
+void remove_unfinished(const std::string& folder);
+
+}  // namespace partita::runtime

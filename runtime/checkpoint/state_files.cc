@@ -1,0 +1,153 @@
+#include "runtime/checkpoint/state_files.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <numbers>
+#include <optional>
+
+#include "base/box.h"
+#include "base/cat.h"
+#include "base/checksum.h"
+#include "base/float16.h"
+#include "base/philox.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "runtime/checkpoint/tensor_owners.h"
+#include "runtime/files/safetensors.h"
+#include "runtime/program/placement.h"
+
+namespace partita::runtime {
+namespace {
+
+void store(DType dtype, std::byte* to, double value) {
+  auto put = [&](auto v) { std::memcpy(to, &v, sizeof v); };
+  switch (dtype) {
+    case DType::kF64:
+      return put(value);
+    case DType::kF32:
+      return put(static_cast<float>(value));
+    case DType::kF16:
+      return put(float_to_f16(static_cast<float>(value)));
+    case DType::kBF16:
+      return put(float_to_bf16(static_cast<float>(value)));
+    default: {
+      int64_t i = static_cast<int64_t>(value);
+      std::memcpy(to, &i, static_cast<size_t>(dtype_size(dtype)));
+    }
+  }
+}
+
+// Uniform in [0, 1), from the top 53 bits of two words.
+double unit(uint32_t high, uint32_t low) {
+  return static_cast<double>((static_cast<uint64_t>(high) << 21) | (low >> 11)) * 0x1p-53;
+}
+
+double draw(const InitialValue& initial, uint64_t key, int64_t index) {
+  if (initial.kind == "fill") return initial.a;
+  auto w = philox(static_cast<uint64_t>(index), 0, key);
+  double u = unit(w[0], w[1]), v = unit(w[2], w[3]);
+  if (initial.kind == "uniform") return initial.a + (initial.b - initial.a) * u;
+  return initial.a + initial.b * std::sqrt(-2 * std::log1p(-u)) * std::cos(2 * std::numbers::pi * v);  // Box and Muller
+}
+
+// Draws a piece's elements by their number in the whole tensor.
+void draw_piece(const ProgramState& s, const LogicalPiece& piece, uint64_t key, std::byte* own) {
+  const auto& shape = s.placement.logical;
+  int64_t size = dtype_size(s.operand.dtype), n = *element_count(piece.extent);
+  std::vector<int64_t> index(shape.size(), 0);
+  for (int64_t k = 0; k < n; ++k) {
+    int64_t global = 0, packed = piece.packed_offset;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      global = global * shape[d] + piece.offset[d] + index[d];
+      packed += index[d] * piece.packed_stride[d];
+    }
+    store(s.operand.dtype, own + packed * size, draw(s.initial, key, global));
+    for (size_t d = shape.size(); d-- > 0 && ++index[d] == piece.extent[d];) index[d] = 0;
+  }
+}
+
+absl::Status check_entry(const ProgramState& s, const SafetensorsFile& file) {
+  PARTITA_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, file.get(s.name));
+  if (entry->shape != s.placement.logical || entry->dtype != s.operand.dtype) {
+    return absl::InvalidArgumentError(cat(quote(file.path()), ": tensor ", quote(s.name), ": expected ",
+                                          dtype_name(s.operand.dtype), shape_text(s.placement.logical), ", found ",
+                                          entry->dtype_text, shape_text(entry->shape)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status initialize_states(const Program& program, std::span<const int64_t> coordinates, const std::string& path,
+                               uint64_t seed, const std::function<std::span<std::byte>(const Operand&)>& memory) {
+  std::optional<SafetensorsFile> file;
+  for (const ProgramState& s : program.states) {
+    std::span<std::byte> own = memory(s.operand);
+    int64_t size = dtype_size(s.operand.dtype);
+    if (s.initial.kind == "fill" && !is_padded(s.placement)) {
+      for (size_t at = 0; at < own.size(); at += static_cast<size_t>(size))
+        store(s.operand.dtype, own.data() + at, s.initial.a);
+      continue;
+    }
+    if (s.initial.kind != "file") {
+      uint64_t key = checksum64(as_byte_span(s.name), seed);
+      PARTITA_RETURN_IF_ERROR(for_each_piece(s.placement, coordinates, [&](const LogicalPiece& piece) {
+        draw_piece(s, piece, key, own.data());
+        return absl::OkStatus();
+      }));
+      continue;
+    }
+    if (!file) {
+      PARTITA_ASSIGN_OR_RETURN(file, SafetensorsFile::open(path));
+    }
+    PARTITA_RETURN_IF_ERROR(check_entry(s, *file));
+    PARTITA_RETURN_IF_ERROR(for_each_piece(s.placement, coordinates, [&](const LogicalPiece& piece) -> absl::Status {
+      std::vector<std::byte> dense(static_cast<size_t>(*element_count(piece.extent) * size));
+      PARTITA_RETURN_IF_ERROR(file->read(s.name, piece.offset, piece.extent, dense));
+      unpack_piece(piece, size, dense.data(), own.data());
+      return absl::OkStatus();
+    }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status save_tensors(const std::string& path, const std::vector<HeldTensor>& tensors,
+                          std::span<const int64_t> coordinates, Communicator* communicator) {
+  constexpr const char* kToken = "ranks";
+  bool alone = communicator == nullptr || communicator->size() == 1, creator = alone || communicator->rank() == 0;
+  auto barrier = [&](const char* label) {
+    return alone ? absl::OkStatus() : communicator->run({.kind = CollectiveKind::kBarrier, .label = label});
+  };
+  std::vector<TensorBox> boxes;
+  for (const HeldTensor& t : tensors)
+    boxes.push_back({{t.name, {}, {}, t.dtype, t.placement->logical, 0}, t.placement});
+  PARTITA_ASSIGN_OR_RETURN(TensorOwners owners, agree_on_owners(boxes, coordinates, communicator));
+  std::vector<TensorInfo> infos;
+  for (const CheckpointTensor& t : owners.tensors) infos.push_back({t.name, t.dtype, t.shape});
+  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  std::unique_ptr<SafetensorsWriter> writer;
+  if (creator) {
+    PARTITA_ASSIGN_OR_RETURN(writer, SafetensorsWriter::create(path, std::move(infos), metadata, alone ? "" : kToken));
+    PARTITA_RETURN_IF_ERROR(barrier("save: created"));
+  } else {
+    PARTITA_RETURN_IF_ERROR(barrier("save: created"));
+    PARTITA_ASSIGN_OR_RETURN(writer, SafetensorsWriter::join(path, std::move(infos), metadata, kToken));
+  }
+  for (size_t k = 0; k < tensors.size(); ++k) {
+    const HeldTensor& t = tensors[k];
+    if (!owners.owned[k]) continue;
+    int64_t size = dtype_size(t.dtype);
+    PARTITA_RETURN_IF_ERROR(for_each_piece(*t.placement, coordinates, [&](const LogicalPiece& piece) -> absl::Status {
+      std::vector<std::byte> dense(static_cast<size_t>(*element_count(piece.extent) * size));
+      pack_piece(piece, size, t.memory.data(), dense.data());
+      return writer->write(t.name, piece.offset, piece.extent, dense);
+    }));
+  }
+  if (!creator) PARTITA_RETURN_IF_ERROR(writer->finish());
+  PARTITA_RETURN_IF_ERROR(barrier("save: written"));
+  if (creator) PARTITA_RETURN_IF_ERROR(writer->finish());
+  return barrier("save: finished");
+}
+
+}  // namespace partita::runtime

@@ -1,0 +1,125 @@
+#include "runtime/communicate/collective.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+
+namespace partita::runtime {
+namespace {
+
+// Enough to tell bundles apart by accident; not a defence against forgery.
+struct Digest {
+  uint64_t length = 0;
+  uint64_t fnv = 14695981039346656037ull;
+  uint64_t crc = 0;
+  bool operator==(const Digest&) const = default;
+};
+
+Digest digest_of(std::span<const std::byte> bytes) {
+  Digest digest;
+  digest.length = bytes.size();
+  for (std::byte b : bytes) digest.fnv = (digest.fnv ^ static_cast<uint64_t>(b)) * 1099511628211ull;
+  digest.crc = crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
+  return digest;
+}
+
+}  // namespace
+
+std::string_view collective_name(CollectiveKind kind) {
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send", "recv", "permute"};
+  const auto index = static_cast<size_t>(kind);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+std::string_view reduce_name(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kMin:
+      return "min";
+  }
+  return "unknown";
+}
+
+std::vector<CollectiveBuffers> buffers_of(const CollectiveOp& op) {
+  std::vector<CollectiveBuffers> all = {{op.count, op.input, op.output}};
+  all.insert(all.end(), op.more.begin(), op.more.end());
+  return all;
+}
+
+BufferCounts buffer_counts(CollectiveKind kind, int64_t count, int64_t group_size) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kPermute:
+      return {count, count};
+    case CollectiveKind::kReduceScatter:
+      return {group_size * count, count};
+    case CollectiveKind::kAllGather:
+      return {count, group_size * count};
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kRecv:
+      return {0, count};
+    case CollectiveKind::kAllToAll:
+      return {group_size * count, group_size * count};
+    case CollectiveKind::kSend:
+      return {count, 0};
+    case CollectiveKind::kBarrier:
+      break;
+  }
+  return {};
+}
+
+std::string describe(const CollectiveOp& op) {
+  std::string text(collective_name(op.kind));
+  if (!op.label.empty()) append(text, " ", quote(op.label));
+  append(text, " (step ", op.step_id, ")");
+  return text;
+}
+
+std::string describe_ranks(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    append(text, i == 0 ? "" : ", ", ranks[i]);
+    if (last > i) append(text, last == i + 1 ? ", " : "-", ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+absl::Status Communicator::agree(std::string_view what, std::span<const std::byte> bytes) {
+  const Digest mine = digest_of(bytes);
+  std::vector<Digest> all(static_cast<size_t>(size()));
+  PARTITA_RETURN_IF_ERROR(run({.kind = CollectiveKind::kAllGather,
+                               .dtype = DType::kU8,
+                               .count = sizeof(Digest),
+                               .input = &mine,
+                               .output = all.data(),
+                               .label = cat("agreement on ", what)}));
+  size_t majority = 0;
+  int64_t votes = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const int64_t count = std::count(all.begin(), all.end(), all[i]);
+    if (count > votes) majority = i, votes = count;
+  }
+  std::vector<int> same, differ;
+  for (size_t i = 0; i < all.size(); ++i) (all[i] == all[majority] ? same : differ).push_back(static_cast<int>(i));
+  if (differ.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(cat("the ranks disagree on ", quote(what), ": ", describe_ranks(differ),
+                                           differ.size() == 1 ? " differs" : " differ", " from ", describe_ranks(same),
+                                           "; give every rank the same one"));
+}
+
+}  // namespace partita::runtime

@@ -1,0 +1,72 @@
+#include "runtime/communicate/exchanges.h"
+
+#include "base/cat.h"
+#include "base/status.h"
+
+namespace partita::runtime {
+namespace {
+
+bool is_alone(const Communicator* communicator) { return communicator == nullptr || communicator->size() == 1; }
+
+}  // namespace
+
+absl::Status all_reduce(Communicator* communicator, std::span<int64_t> values, ReduceOp reduce,
+                        std::string_view label) {
+  if (is_alone(communicator) || values.empty()) return absl::OkStatus();
+  CollectiveOp op;
+  op.kind = CollectiveKind::kAllReduce;
+  op.dtype = DType::kI64;
+  op.reduce = reduce;
+  op.count = static_cast<int64_t>(values.size());
+  op.output = values.data();
+  op.label = label;
+  return communicator->run(std::move(op));
+}
+
+absl::StatusOr<std::vector<int64_t>> all_gather(Communicator* communicator, std::span<const int64_t> values,
+                                                std::string_view label) {
+  std::vector<int64_t> all(values.begin(), values.end());
+  if (is_alone(communicator) || values.empty()) return all;
+  all.resize(values.size() * static_cast<size_t>(communicator->size()));
+  CollectiveOp op;
+  op.kind = CollectiveKind::kAllGather;
+  op.dtype = DType::kI64;
+  op.count = static_cast<int64_t>(values.size());
+  op.input = values.data();
+  op.output = all.data();
+  op.label = label;
+  PARTITA_RETURN_IF_ERROR(communicator->run(std::move(op)));
+  return all;
+}
+
+absl::Status broadcast_text(Communicator* communicator, std::string& text, std::string_view label, int root) {
+  if (is_alone(communicator)) return absl::OkStatus();
+  auto send = [&](DType dtype, int64_t count, void* data) {
+    CollectiveOp op;
+    op.kind = CollectiveKind::kBroadcast;
+    op.dtype = dtype;
+    op.count = count;
+    op.output = data;
+    op.root = root;
+    op.label = label;
+    return communicator->run(std::move(op));
+  };
+  int64_t length = static_cast<int64_t>(text.size());
+  PARTITA_RETURN_IF_ERROR(send(DType::kI64, 1, &length));
+  text.resize(static_cast<size_t>(length));
+  return length == 0 ? absl::OkStatus() : send(DType::kU8, length, text.data());
+}
+
+absl::Status all_ok(Communicator* communicator, const absl::Status& mine, std::string_view label) {
+  if (is_alone(communicator)) return mine;
+  constexpr int64_t kCodes = 64;  // more than absl::StatusCode has
+  int64_t failed = mine.ok() ? -1 : communicator->rank() * kCodes + static_cast<int64_t>(mine.code());
+  absl::Status heard = all_reduce(communicator, {&failed, 1}, ReduceOp::kMax, label);
+  if (!mine.ok()) return mine;  // also where another rank has left because of it
+  PARTITA_RETURN_IF_ERROR(heard);
+  if (failed < 0) return mine;
+  return absl::Status(static_cast<absl::StatusCode>(failed % kCodes),
+                      cat("rank ", failed / kCodes, " failed: ", label));
+}
+
+}  // namespace partita::runtime

@@ -1,0 +1,27 @@
+// Small exchanges between all ranks of a run. A null communicator is a run of one rank: nothing to do.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/communicate/collective.h"
+
+namespace partita::runtime {
+
+// In place, over all ranks.
+absl::Status all_reduce(Communicator* communicator, std::span<int64_t> values, ReduceOp reduce, std::string_view label);
+// The root's text to all.
+absl::Status broadcast_text(Communicator* communicator, std::string& text, std::string_view label, int root = 0);
+// Equally many values of each rank, in rank order.
+absl::StatusOr<std::vector<int64_t>> all_gather(Communicator* communicator, std::span<const int64_t> values,
+                                                std::string_view label);
+// Ok where every rank's is; else this rank's own error, or one of a failed rank's kind that names it. Unlike an abort
+// it leaves the communicator working.
+absl::Status all_ok(Communicator* communicator, const absl::Status& mine, std::string_view label);
+
+}  // namespace partita::runtime

@@ -1,0 +1,54 @@
+// A rank's part of the data: which samples it reads of each batch, and how they get into a program's inputs. Inputs
+// that no step reads (of a pipeline's inner stages, say) are not read from the data either; the data's size and layout
+// are looked at all the same.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/data/data_source.h"
+#include "runtime/data/prefetcher.h"
+#include "runtime/execute/executor.h"
+#include "runtime/program/placement.h"
+
+namespace partita::runtime {
+
+class InputStage {
+ public:
+  // Opens the data for batches of `program().samples_per_step`; `executor` outlives it. The data's errors.
+  static absl::StatusOr<std::unique_ptr<InputStage>> open(const DataConfig& config, const Executor& executor);
+
+  const DataSource& source() const { return *source_; }
+  // Starts reading batches [first, end) ahead. InvalidArgument where the data hold too few samples.
+  absl::Status start(int64_t first, int64_t end);
+  absl::StatusOr<Batch> take(int64_t step) { return prefetcher_->take(step); }
+  void give_back(Batch batch) { prefetcher_->give_back(std::move(batch)); }
+  // Writes a micro-batch's part into the inputs' memory.
+  absl::Status stage(const Batch& batch, int64_t micro_batch, int64_t slot) const;
+  // Seconds that take() has waited, in all.
+  double stall_seconds() const { return prefetcher_ ? prefetcher_->stall_seconds() : 0; }
+
+ private:
+  // One data input as this rank reads it: a run of samples, and the pieces of them that it holds.
+  struct Column {
+    const ProgramInput* input = nullptr;
+    int source = 0;                // among the source's columns
+    int64_t first = 0, count = 0;  // samples within the micro-batch
+    std::vector<LogicalPiece> pieces;
+    bool direct = false;  // the samples are the operand's bytes
+  };
+  InputStage(const Executor& executor, int64_t ahead) : executor_(executor), ahead_(ahead) {}
+  absl::Status add_column(const ProgramInput& input, int source);
+  static void scatter(const Column& column, const std::vector<std::byte>& data, std::span<std::byte> own);
+
+  const Executor& executor_;
+  const int64_t ahead_;  // batches
+  std::shared_ptr<const DataSource> source_;
+  std::optional<Prefetcher> prefetcher_;
+  std::vector<Column> columns_;
+};
+
+}  // namespace partita::runtime

@@ -1,0 +1,217 @@
+#include "runtime/files/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/box.h"
+#include "base/cat.h"
+#include "base/checksum.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "runtime/files/safetensors_header.h"
+
+namespace partita::runtime {
+namespace {
+
+constexpr uint64_t kLongestHeader = 100'000'000;  // the reference implementation's own bound
+
+absl::Status bad_file(const std::string& path, std::string_view why) {
+  return absl::InvalidArgumentError(cat("safetensors file ", quote(path, 1000), ": ", why));
+}
+
+// The ranges must tile [0, size) exactly: no hole, no overlap, nothing after. Sorts entries into file order.
+absl::Status check_tiling(std::vector<SafetensorsEntry>& entries, int64_t size) {
+  std::stable_sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  int64_t at = 0;
+  for (const SafetensorsEntry& e : entries) {
+    if (e.begin != at) {
+      return absl::InvalidArgumentError(cat("tensor ", quote(e.name), " starts at data byte ", e.begin, ", expected ",
+                                            at,
+                                            e.begin < at ? " (it overlaps the tensor before)" : " (a hole before it)"));
+    }
+    if (e.end > size) {
+      return absl::InvalidArgumentError(cat("tensor ", quote(e.name), " ends at data byte ", e.end, ", but only ", size,
+                                            " bytes of data are in the file; it is cut short or damaged"));
+    }
+    at = e.end;
+  }
+  if (at == size) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      cat("tensors end at data byte ", at, ", but the file holds ", size, " bytes of data"));
+}
+
+}  // namespace
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
+  SafetensorsFile file;
+  PARTITA_ASSIGN_OR_RETURN(file.file_, MappedFile::open(path));
+  const std::span<const std::byte> bytes = file.file_.bytes();
+  if (bytes.size() < 8) return bad_file(path, cat("is ", bytes.size(), " bytes long, too short for a header"));
+  uint64_t length;
+  std::memcpy(&length, bytes.data(), 8);
+  if (length > kLongestHeader || length > bytes.size() - 8) {
+    return bad_file(path, cat("claims a header of ", length, " bytes in a file of ", bytes.size(),
+                              " bytes; not a safetensors file, or cut short"));
+  }
+  absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(file.file_.text().substr(8, length));
+  if (!header.ok()) return bad_file(path, std::string(header.status().message()));
+  const int64_t start = 8 + static_cast<int64_t>(length);
+  if (absl::Status status = check_tiling(header->entries, file.file_.size() - start); !status.ok())
+    return bad_file(path, std::string(status.message()));
+  file.entries_ = std::move(header->entries);
+  file.metadata_ = std::move(header->metadata);
+  for (size_t i = 0; i < file.entries_.size(); ++i) {
+    file.entries_[i].begin += start;
+    file.entries_[i].end += start;
+    file.index_[file.entries_[i].name] = i;
+  }
+  return file;
+}
+
+const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
+  auto it = index_.find(name);
+  return it == index_.end() ? nullptr : &entries_[it->second];
+}
+
+absl::StatusOr<const SafetensorsEntry*> SafetensorsFile::get(std::string_view name) const {
+  if (const SafetensorsEntry* entry = find(name)) return entry;
+  std::vector<std::string> names;
+  for (const SafetensorsEntry& e : entries_) names.push_back(e.name);
+  const std::string near = nearest_name(name, names);
+  return absl::NotFoundError(cat("safetensors file ", quote(path(), 1000), " has no tensor ", quote(name),
+                                 near.empty() ? "" : cat("; the nearest name is ", quote(near)), "; it holds ",
+                                 quote_list(names)));
+}
+
+std::span<const std::byte> SafetensorsFile::data(const SafetensorsEntry& entry) const {
+  return file_.bytes().subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
+}
+
+absl::Status SafetensorsFile::read(std::string_view name, std::span<const int64_t> offset,
+                                   std::span<const int64_t> extent, std::span<std::byte> out) const {
+  PARTITA_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, get(name));
+  if (entry->dtype == DType::kInvalid) {
+    return absl::UnimplementedError(cat("tensor ", quote(name), " of ", quote(path(), 1000), " has dtype ",
+                                        entry->dtype_text, ", which is not supported"));
+  }
+  PARTITA_RETURN_IF_ERROR(with_context(check_box(entry->shape, offset, extent), cat("tensor ", quote(name))));
+  const int64_t size = dtype_size(entry->dtype);
+  if (static_cast<int64_t>(out.size()) != *element_count(extent) * size) {
+    return absl::InvalidArgumentError(cat("tensor ", quote(name), ": box ", shape_text(extent), " of ",
+                                          entry->dtype_text, " does not fill a buffer of ", out.size(), " bytes"));
+  }
+  const std::byte* from = data(*entry).data();
+  return for_each_run(entry->shape, offset, extent, [&](int64_t at, int64_t packed, int64_t count) {
+    std::memcpy(out.data() + packed * size, from + at * size, static_cast<size_t>(count * size));
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
+    const std::string& path, std::vector<TensorInfo> tensors, const std::map<std::string, std::string>& metadata,
+    const std::string& token) {
+  return open(path, std::move(tensors), metadata, token, true);
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::join(
+    const std::string& path, std::vector<TensorInfo> tensors, const std::map<std::string, std::string>& metadata,
+    const std::string& token) {
+  return open(path, std::move(tensors), metadata, token, false);
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(
+    const std::string& path, std::vector<TensorInfo> tensors, const std::map<std::string, std::string>& metadata,
+    const std::string& token, bool creator) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::pair(-dtype_size(a.dtype), std::string_view(a.name)) <
+           std::pair(-dtype_size(b.dtype), std::string_view(b.name));
+  });
+  SafetensorsHeader header;
+  header.metadata = metadata;
+  int64_t at = 0;
+  for (const auto& [key, value] : metadata) {
+    if (!is_utf8(key) || !is_utf8(value)) return bad_file(path, cat("metadata ", quote(key), " is not UTF-8"));
+  }
+  for (const TensorInfo& t : tensors) {
+    const std::optional<int64_t> count = element_count(t.shape);
+    int64_t bytes = 0, end = 0;
+    if (safetensors_dtype(t.dtype).empty()) return bad_file(path, cat("tensor ", quote(t.name), " has no dtype"));
+    if (!is_utf8(t.name) || t.name == "__metadata__")
+      return bad_file(path, cat("cannot hold a tensor of the name ", quote(t.name)));
+    if (!count || __builtin_mul_overflow(*count, dtype_size(t.dtype), &bytes) ||
+        __builtin_add_overflow(at, bytes, &end)) {
+      return bad_file(path, cat("tensor ", quote(t.name), " has the impossible shape ", shape_text(t.shape)));
+    }
+    SafetensorsEntry entry;
+    static_cast<TensorInfo&>(entry) = t;
+    entry.begin = std::exchange(at, end);
+    entry.end = end;
+    header.entries.push_back(std::move(entry));
+  }
+  const std::string json = format_safetensors_header(header);
+  if (json.size() > kLongestHeader)
+    return bad_file(path, cat("header would be ", json.size(), " bytes, more than the format's ", kLongestHeader));
+  const int64_t start = 8 + static_cast<int64_t>(json.size());
+
+  PARTITA_ASSIGN_OR_RETURN(AtomicFile opened,
+                           creator ? AtomicFile::create(path, token) : AtomicFile::join(path, token));
+  std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter(std::move(opened), !token.empty()));
+  writer->file_bytes_ = start + at;
+  for (const SafetensorsEntry& e : header.entries) {
+    auto [it, fresh] = writer->slots_.try_emplace(e.name);
+    if (!fresh) return bad_file(path, cat("tensor ", quote(e.name), " is listed twice"));
+    it->second.info = e;
+    it->second.begin = start + e.begin;
+    it->second.bytes = e.end - e.begin;
+  }
+  if (creator) {
+    PARTITA_RETURN_IF_ERROR(writer->file_.reserve(writer->file_bytes_));
+    std::string front(8, '\0');
+    const uint64_t length = json.size();
+    std::memcpy(front.data(), &length, 8);
+    PARTITA_RETURN_IF_ERROR(writer->file_.append(front + json));
+  }
+  return writer;
+}
+
+absl::Status SafetensorsWriter::write(std::string_view name, std::span<const int64_t> offset,
+                                      std::span<const int64_t> extent, std::span<const std::byte> data) {
+  auto it = slots_.find(name);
+  if (it == slots_.end())
+    return absl::NotFoundError(cat("safetensors file ", quote(file_.path(), 1000), " has no tensor ", quote(name)));
+  Slot& slot = it->second;
+  PARTITA_RETURN_IF_ERROR(with_context(check_box(slot.info.shape, offset, extent), cat("tensor ", quote(name))));
+  const int64_t size = dtype_size(slot.info.dtype);
+  if (static_cast<int64_t>(data.size()) != *element_count(extent) * size) {
+    return absl::InvalidArgumentError(cat("tensor ", quote(name), ": box ", shape_text(extent), " of ",
+                                          dtype_name(slot.info.dtype), " was given ", data.size(), " bytes"));
+  }
+  PARTITA_RETURN_IF_ERROR(for_each_run(slot.info.shape, offset, extent, [&](int64_t at, int64_t packed, int64_t count) {
+    return file_.write_at(slot.begin + at * size,
+                          data.subspan(static_cast<size_t>(packed * size), static_cast<size_t>(count * size)));
+  }));
+  slot.written += static_cast<int64_t>(data.size());
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsWriter::write(std::string_view name, std::span<const std::byte> data) {
+  auto it = slots_.find(name);
+  const std::vector<int64_t> shape = it == slots_.end() ? std::vector<int64_t>() : it->second.info.shape;
+  return write(name, std::vector<int64_t>(shape.size(), 0), shape, data);
+}
+
+absl::Status SafetensorsWriter::finish() {
+  for (const auto& [name, slot] : slots_) {
+    if (!shared_ && slot.written < slot.bytes) {
+      return absl::FailedPreconditionError(cat("safetensors file ", quote(file_.path(), 1000), ": tensor ", quote(name),
+                                               " got ", slot.written.load(), " of its ", slot.bytes,
+                                               " bytes; the file was not written"));
+    }
+  }
+  return file_.commit();
+}
+
+}  // namespace partita::runtime

@@ -1,0 +1,30 @@
+// Opens the communicator that fits how this process was started.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/communicate/collective.h"
+#include "runtime/launch/launch_environment.h"
+#include "runtime/launch/plugin.h"
+
+namespace partita::runtime {
+
+struct OpenOptions : CommunicatorOptions {
+  // Where plug-in modules (libpartita_comm_mpi.so) are looked for, in order.
+  std::vector<std::string> plugin_directories;
+};
+
+// `backend`: "mpi"; "tcp" (see collective_tcp.h); "auto" = one rank: threads; started by mpirun or PMI and the MPI
+// module loads: mpi; else tcp. The same value must be given on all ranks. InvalidArgument for another name or where
+// rank 0's address is not known, NotFound without the module, FailedPrecondition where MPI counts other ranks than the
+// launcher, Unavailable naming the ranks that did not come.
+absl::StatusOr<std::unique_ptr<Communicator>> open_communicator(const LaunchEnvironment& launch,
+                                                                std::string_view backend = "auto",
+                                                                const OpenOptions& options = {
+                                                                    {}, default_plugin_directories()});
+
+}  // namespace partita::runtime

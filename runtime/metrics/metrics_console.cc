@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/cat.h"
+#include "fmt/format.h"
+#include "runtime/metrics/metrics.h"
+
+namespace partita::runtime {
+namespace {
+
+// 1234567 -> "1.23M"
+std::string short_count(double value) {
+  constexpr std::string_view kUnits[] = {"", "k", "M", "G", "T", "P"};
+  size_t unit = 0;
+  while (std::abs(value) >= 999.5 && unit + 1 < std::size(kUnits)) value /= 1000, ++unit;
+  return fmt::format("{:.3g}{}", value, kUnits[unit]);
+}
+
+std::string short_bytes(double bytes) {
+  return bytes >= 1073741824.0 ? fmt::format("{:.2f} GiB", bytes / 1073741824.0)
+                               : fmt::format("{:.1f} MiB", bytes / 1048576.0);
+}
+
+std::string short_time(double seconds) {
+  if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
+  if (seconds < 60) return fmt::format("{:.2f} s", seconds);
+  const int64_t whole = static_cast<int64_t>(std::min(seconds, 1e9));
+  return whole < 3600 ? fmt::format("{}:{:02}", whole / 60, whole % 60)
+                      : fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+class ConsoleSink : public MetricsSink {
+ public:
+  ConsoleSink(std::FILE* out, const ConsoleOptions& options) : out_(out), options_(options) {}
+
+  absl::Status write(const StepMetrics& metrics) override {
+    if (options_.quiet) return absl::OkStatus();
+    // The rest of the way is judged by a moving average, so that one slow step does not shake it.
+    average_ = average_ == 0 ? metrics.seconds : 0.9 * average_ + 0.1 * metrics.seconds;
+    std::string line = console_line(metrics, options_.total_steps);
+    const int64_t left = options_.total_steps - metrics.step - 1;
+    if (options_.terminal) {
+      if (left > 0) append(line, "  left ", short_time(average_ * static_cast<double>(left)));
+      // Clears to the end of the line; a long line would wrap and could not be drawn over, so wrapping is off
+      // meanwhile.
+      std::fprintf(out_, "\r\x1b[?7l%s\x1b[K\x1b[?7h", line.c_str());
+      std::fflush(out_);
+      open_line_ = true;
+      return absl::OkStatus();
+    }
+    const bool last = options_.total_steps > 0 && left == 0;
+    if (first_ || last || (metrics.step + 1) % std::max<int64_t>(1, options_.every) == 0) {
+      std::fprintf(out_, "%s\n", line.c_str());
+      std::fflush(out_);
+    }
+    first_ = false;
+    return absl::OkStatus();
+  }
+
+  absl::Status close() override {
+    if (open_line_) std::fputc('\n', out_);
+    open_line_ = false;
+    std::fflush(out_);
+    return absl::OkStatus();
+  }
+
+ private:
+  std::FILE* out_;
+  ConsoleOptions options_;
+  double average_ = 0;
+  bool first_ = true, open_line_ = false;
+};
+
+}  // namespace
+
+std::string console_line(const StepMetrics& m, int64_t total_steps) {
+  std::string line = fmt::format("step {}", m.step + 1);
+  if (total_steps > 0) append(line, "/", total_steps);
+  if (m.loss) append(line, fmt::format("  loss {:.4f}", *m.loss));
+  if (m.evaluation_loss) append(line, fmt::format("  eval {:.4f}", *m.evaluation_loss));
+  if (m.lr) append(line, fmt::format("  lr {:.3g}", *m.lr));
+  if (m.grad_norm) append(line, fmt::format("  grad {:.3g}", *m.grad_norm));
+  append(line, "  ", short_time(m.seconds));
+  if (m.tokens_per_second)
+    append(line, "  ", short_count(*m.tokens_per_second), " tok/s");
+  else if (m.samples_per_second)
+    append(line, "  ", short_count(*m.samples_per_second), " samples/s");
+  if (m.mfu) append(line, fmt::format("  mfu {:.1f}%", *m.mfu * 100));
+  if (m.input_stall_seconds && m.seconds > 0 && *m.input_stall_seconds > 0.01 * m.seconds) {
+    append(line, fmt::format("  input wait {:.0f}%", 100 * *m.input_stall_seconds / m.seconds));
+  }
+  if (m.memory_bytes) append(line, "  ", short_bytes(static_cast<double>(*m.memory_bytes)));
+  if (m.loss_scale && *m.loss_scale != 1) append(line, fmt::format("  scale {:.6g}", *m.loss_scale));
+  for (const auto& [name, value] : m.extra) {
+    if (!name.starts_with("gpu_")) append(line, fmt::format("  {} {:.4g}", name, value));  // sensors are for files
+  }
+  if (m.skipped) append(line, "  (update skipped)");
+  return line;
+}
+
+std::unique_ptr<MetricsSink> make_console_sink(std::FILE* out, const ConsoleOptions& options) {
+  return std::make_unique<ConsoleSink>(out, options);
+}
+
+}  // namespace partita::runtime

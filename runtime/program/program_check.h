@@ -1,0 +1,20 @@
+// Whether a Program is consistent: every index, enumeration, offset and size in range, so that the executor may trust
+// it.
+#pragma once
+
+#include "absl/status/status.h"
+#include "runtime/program/program.h"
+
+namespace partita::runtime {
+
+// DataLoss, naming the step (id, name, ONNX origin), state, input or output. It does not look into generated code or
+// the params of library kernels.
+absl::Status check_program(const Program& program);
+
+// "step 12 matmul ('MatMul /h.0/attn')": for messages.
+std::string describe_step(const Program& program, const Step& step);
+
+// Bytes of an operand, or -1 where a dimension is negative or the product too large; 0 for an absent one.
+int64_t operand_bytes(const Operand& operand);
+
+}  // namespace partita::runtime

@@ -1,0 +1,109 @@
+// What is computed again in the backward part, and what is not.
+#include "codegen/prepare/rematerialize.h"
+
+#include <gtest/gtest.h>
+
+#include "ir/graph/builder.h"
+#include "tests/codegen/support/interpreter.h"
+
+namespace partita {
+namespace {
+
+int count(const Graph& graph, std::string_view op, Segment segment) {
+  int n = 0;
+  for (const Node& node : graph.nodes) n += node.op->name == op && node.segment == segment;
+  return n;
+}
+
+int64_t arena(const Graph& graph) {
+  auto program = emit_program(local_program(graph));
+  EXPECT_TRUE(program.ok()) << program.status().message();
+  return program->region_bytes[static_cast<int>(runtime::Region::kArena)];
+}
+
+// h = tanh(x w) and y = h v, with the gradient of v; `source_lives`: the backward part reads x w too.
+Graph layer(int64_t rows, bool source_lives) {
+  Builder b;
+  ValueId x = b.input("x", {DType::kF32, {rows, 64}}),
+          w = b.state({.name = "w", .kind = StateKind::kFrozen}, {DType::kF32, {64, 256}}),
+          v = b.state({.name = "v", .kind = StateKind::kFrozen}, {DType::kF32, {256, 64}});
+  ValueId u = b.matmul(x, w), h = b.emit("tanh", {u}), y = b.matmul(h, v);
+  b.context().segment = Segment::kBackward;
+  ValueId g = b.emit("exp", {y});
+  b.output("dv", b.matmul(h, g, true, false));
+  ValueId dh = b.matmul(g, v, false, true);
+  b.output("du", source_lives ? b.mul(dh, b.emit("exp", {u})) : dh);
+  return std::move(b).finish();
+}
+
+TEST(Rematerialize_Activation, IsMadeAgainFromWhatLives) {
+  Graph graph = layer(512, true), now = rematerialize(graph).graph;
+  EXPECT_EQ(count(graph, "tanh", Segment::kBackward), 0);
+  EXPECT_EQ(count(now, "tanh", Segment::kForward), 1);
+  ASSERT_EQ(count(now, "tanh", Segment::kBackward), 1);
+  for (const Node& node : now.nodes) {
+    if (node.segment != Segment::kBackward || node.op->name != "matmul" || node.attrs.i("transpose_a", 0) == 0)
+      continue;
+    EXPECT_EQ(now.producer(node.inputs[0])->segment, Segment::kBackward);
+  }
+}
+
+TEST(Rematerialize_Activation, StaysWhereItsSourceDies) {
+  EXPECT_EQ(count(rematerialize(layer(512, false)).graph, "tanh", Segment::kBackward), 0);
+}
+
+TEST(Rematerialize_Activation, StaysWhereItIsSmall) {
+  EXPECT_EQ(count(rematerialize(layer(16, true)).graph, "tanh", Segment::kBackward), 0);
+}
+
+// Several layers: the arena holds one activation a layer less.
+TEST(Rematerialize_Layers, NeedLessMemory) {
+  constexpr int kLayers = 6;
+  constexpr int64_t kBytes = 512 * 256 * 4;
+  auto network = [&](bool again) {
+    Builder b;
+    ValueId x = b.input("x", {DType::kF32, {512, 256}}),
+            w = b.state({.name = "w", .kind = StateKind::kFrozen}, {DType::kF32, {256, 256}});
+    std::vector<ValueId> u, h;
+    for (int k = 0; k < kLayers; ++k) {
+      u.push_back(b.matmul(k == 0 ? x : h.back(), w));
+      h.push_back(b.emit("tanh", {u.back()}));
+    }
+    b.context().segment = Segment::kBackward;
+    ValueId g = h.back();
+    for (int k = kLayers; k-- > 0;) {
+      ValueId du = b.mul(g, b.emit("exp", {u[k]}));
+      b.output("dw" + std::to_string(k), b.matmul(k == 0 ? x : h[k - 1], du, true, false));
+      g = b.matmul(du, w, false, true);
+    }
+    b.output("dx", g);
+    Graph graph = std::move(b).finish();
+    if (again) {
+      EXPECT_EQ(count(rematerialize(graph).graph, "tanh", Segment::kBackward), kLayers);
+      return arena(graph);
+    }
+    // The same with results that the outside wants, so that they are kept.
+    for (int k = 0; k < kLayers; ++k) graph.outputs.push_back({"h" + std::to_string(k), h[k]});
+    return arena(graph);
+  };
+  EXPECT_LE(network(true), network(false) - 3 * kBytes);
+}
+
+// A long row of elementwise nodes is not computed again as a whole: each value is made from one near by.
+TEST(Rematerialize_LongChain, IsCutIntoShortOnes) {
+  constexpr int kLength = 2000;
+  Builder b;
+  ValueId x = b.input("x", {DType::kF32, {512, 256}});
+  std::vector<ValueId> h{x};
+  for (int k = 0; k < kLength; ++k) h.push_back(b.emit("tanh", {h.back()}));
+  b.context().segment = Segment::kBackward;
+  ValueId g = h.back();
+  for (int k = kLength; k > 0; --k) g = b.mul(g, h[k]);
+  b.output("dx", g);
+  Graph now = rematerialize(b.graph()).graph;
+  EXPECT_GT(count(now, "tanh", Segment::kBackward), 0);
+  EXPECT_LT(count(now, "tanh", Segment::kBackward), kLength);
+}
+
+}  // namespace
+}  // namespace partita

@@ -1,0 +1,88 @@
+#ifdef PARTITA_STAND_INS
+#include "tests/codegen/support/cuda_on_host.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <set>
+#include <string>
+
+#include "base/cat.h"
+#include "runtime/cuda/cuda_device.h"
+#include "runtime/program/batched_launches.h"
+#include "tests/stand_ins/cuda/kernels.h"
+
+namespace partita {
+std::mutex& one_block() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+void put_kernels(const SimtModule& kernels, runtime::Program& program) {
+  static std::atomic<int> count = 0;
+  const std::string image = cat("program ", ++count);
+  std::set<std::string> known;
+  for (const runtime::ProgramSegment& segment : program.segments) {
+    for (const runtime::Step& step : segment.steps) {
+      if (step.kind != runtime::StepKind::kKernel || step.device == runtime::DeviceTag::kHost ||
+          !known.insert(step.name).second)
+        continue;
+      const size_t count = step.params.count(runtime::kJointParam) > 0 ? 1 : step.operands.size();
+      stand_in::register_kernel(image, step.name,
+                                [&kernels, name = step.name, count](const stand_in::Launch& launch,
+                                                                    void* const* arguments) -> stand_in::Work {
+                                  std::vector<char*> addresses;
+                                  for (size_t k = 0; k < count; ++k)
+                                    addresses.push_back(*static_cast<char* const*>(arguments[k]));
+                                  return [&kernels, name, launch, addresses] {
+                                    std::lock_guard lock(one_block());
+                                    kernels.launch(name, launch.blocks.x, launch.threads.x, addresses.data(),
+                                                   SimtOrder::kShuffled);
+                                  };
+                                });
+    }
+  }
+  const std::string text = stand_in::kImageMark + image;
+  program.kernels.assign(text.c_str(), text.c_str() + text.size() + 1);
+}
+
+absl::StatusOr<std::unique_ptr<runtime::Device>> open_cuda_on_host(const runtime::Program& program, int ordinal) {
+  static const bool registered = (register_own_kernels(), true);
+  (void)registered;
+  return runtime::CudaDevice::open(program, ordinal);
+}
+
+std::vector<Tensor> run_step_on_cuda(const runtime::Step& step, const std::vector<Tensor>& inputs, const Tensor& held,
+                                     const std::string& choices) {
+  runtime::Program program;
+  program.target = "cuda:sm_90";
+  auto device = open_cuda_on_host(program, 0);
+  EXPECT_TRUE(device.ok()) << device.status();
+  if (!choices.empty()) {
+    EXPECT_TRUE((*device)->tune(choices).ok());
+  }
+  auto kernel = (*device)->prepare(program, step);
+  EXPECT_TRUE(kernel.ok()) << kernel.status();
+  if (!kernel.ok()) return {};
+  EXPECT_TRUE((*device)->allocate_scratch().ok());
+  std::vector<std::byte*> at;
+  for (size_t k = 0; k < step.operands.size(); ++k) {
+    const TensorType type{step.operands[k].dtype, step.operands[k].shape};
+    at.push_back((*device)->allocate(byte_size(type)).value());
+    const Tensor value = k < inputs.size() ? inputs[k] : k == inputs.size() ? held : Tensor::zeros(type);
+    EXPECT_TRUE((*device)->write(at.back(), std::as_bytes(to_literal(value).bytes())).ok());
+  }
+  (*kernel)->run(at);
+  std::vector<Tensor> results;
+  for (size_t k = inputs.size(); k < at.size(); ++k) {
+    const TensorType type{step.operands[k].dtype, step.operands[k].shape};
+    std::vector<std::byte> bytes(static_cast<size_t>(byte_size(type)));
+    EXPECT_TRUE((*device)->read(bytes, at[k]).ok());
+    results.push_back(to_tensor(make_literal(type, std::move(bytes))));
+  }
+  EXPECT_TRUE((*device)->failure().ok()) << (*device)->failure();
+  return results;
+}
+
+}  // namespace partita
+#endif

@@ -1,0 +1,256 @@
+#include "tests/codegen/support/interpreter.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ir/graph/evaluate.h"
+#include "runtime/program/batched_launches.h"
+#include "tests/codegen/support/product_reference.h"
+
+namespace partita {
+
+Interpreter::Interpreter(runtime::Program program) : program_(std::move(program)) {
+  if (!program_.kernels.empty() && program_.portable_kernels.empty()) {
+    auto module = runtime::KernelModule::load(program_.kernels);
+    PARTITA_CHECK(module.ok(), std::string(module.status().message()));
+    module_ = *std::move(module);
+  }
+  for (int64_t bytes : program_.region_bytes) regions_.emplace_back(static_cast<size_t>(bytes) / 8 + 9, ~uint64_t{0});
+  std::memcpy(regions_[static_cast<int>(runtime::Region::kConstant)].data(), program_.constants.data(),
+              program_.constants.size());
+}
+
+Interpreter::Interpreter(runtime::Program program, const std::vector<ProgramNest>& nests, SimtOrder order)
+    : Interpreter(std::move(program)) {
+  std::vector<NamedNest> named;
+  for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest, n.joint});
+  if (!named.empty()) simt_ = std::make_unique<SimtModule>(named);
+  order_ = order;
+}
+
+char* Interpreter::address(const runtime::Operand& o) const {
+  if (o.dtype == DType::kInvalid) return nullptr;
+  int r = static_cast<int>(o.address.region);
+  int64_t bytes = byte_size({o.dtype, o.shape});
+  PARTITA_CHECK(o.address.offset % 64 == 0 && o.address.offset + bytes <= program_.region_bytes[r],
+                "an operand outside its region");
+  char* base = const_cast<char*>(reinterpret_cast<const char*>(regions_[r].data()));
+  base += (64 - reinterpret_cast<uintptr_t>(base) % 64) % 64;
+  if (r == static_cast<int>(runtime::Region::kConstant))
+    base = const_cast<char*>(reinterpret_cast<const char*>(regions_[r].data()));
+  return base + o.address.offset;
+}
+
+Tensor Interpreter::read(const runtime::Operand& o) const {
+  TensorType type{o.dtype, o.shape};
+  std::vector<std::byte> bytes(static_cast<size_t>(byte_size(type)));
+  std::memcpy(bytes.data(), address(o), bytes.size());
+  return to_tensor(make_literal(type, std::move(bytes)));
+}
+
+void Interpreter::write(const runtime::Operand& o, const Tensor& value) const {
+  Literal l = to_literal(value);
+  PARTITA_CHECK(static_cast<int64_t>(l.bytes().size()) == byte_size({o.dtype, o.shape}), "a value of another size");
+  std::memcpy(address(o), l.data, l.bytes().size());
+}
+
+void Interpreter::set_state(const std::string& name, const Tensor& value) {
+  for (const auto& s : program_.states) {
+    if (s.name == name) write(s.operand, value);
+  }
+}
+void Interpreter::set_input(const std::string& name, const Tensor& value) {
+  for (const auto& i : program_.inputs) {
+    if (i.name == name) write(i.operand, value);
+  }
+}
+Tensor Interpreter::state(const std::string& name) const {
+  for (const auto& s : program_.states) {
+    if (s.name == name) return read(s.operand);
+  }
+  PARTITA_CHECK(false, "no such state");
+}
+Tensor Interpreter::output(const std::string& name) const {
+  for (const auto& o : program_.outputs) {
+    if (o.name == name) return read(o.operand);
+  }
+  PARTITA_CHECK(false, "no such output");
+}
+
+int Interpreter::kernels() const {
+  int n = 0;
+  for (const auto& s : program_.segments) {
+    for (const auto& step : s.steps) n += step.kind == runtime::StepKind::kKernel;
+  }
+  return n;
+}
+
+void Interpreter::run_step(const runtime::Step& step, int parts) {
+  std::vector<char*> buffers;
+  for (const auto& o : step.operands) buffers.push_back(address(o));
+  switch (step.kind) {
+    case runtime::StepKind::kKernel: {
+      if (simt_ != nullptr) {
+        simt_->run(step, buffers.data(), order_);
+        return;
+      }
+      auto f = module_->find(step.name);
+      PARTITA_CHECK(f.ok(), "a kernel that is not there");
+      // In reverse, so that nothing depends on the order of units.
+      for (int p = parts; p-- > 0;) (*f)(buffers.data(), step.units * p / parts, step.units * (p + 1) / parts);
+      return;
+    }
+    case runtime::StepKind::kLibrary: {
+      const OpDef* op = find_op(step.name);
+      Attrs attrs;
+      const bool product = step.name == "matmul";
+      for (const auto& [name, value] : step.params) {
+        if (!product) std::visit([&, n = name](const auto& v) { attrs.set(n, v); }, value);
+      }
+      std::vector<Tensor> in;
+      std::vector<const Tensor*> pointers;
+      for (int k = 0; k < step.inputs; ++k) in.push_back(buffers[k] == nullptr ? Tensor{} : read(step.operands[k]));
+      for (int k = 0; k < step.inputs; ++k) pointers.push_back(buffers[k] == nullptr ? nullptr : &in[k]);
+      const auto out = product ? evaluate_product(step, in, read(step.operands[static_cast<size_t>(step.inputs)]))
+                               : evaluate_op(*op, attrs, pointers);
+      for (size_t k = 0; k < out.size(); ++k) write(step.operands[step.inputs + k], out[k]);
+      return;
+    }
+    case runtime::StepKind::kCopy:
+    case runtime::StepKind::kCollectiveStart:
+      for (int k = 0; k < step.inputs; ++k)
+        std::memmove(buffers[step.inputs + k], buffers[k],
+                     static_cast<size_t>(byte_size({step.operands[k].dtype, step.operands[k].shape})));
+      return;
+    case runtime::StepKind::kCollectiveWait:
+      return;
+  }
+}
+
+// A GPU's steps in the order of its launches.
+void Interpreter::run_segment(const runtime::ProgramSegment& segment, int parts) {
+  const std::span<const runtime::Step> steps = segment.steps;
+  if (simt_ == nullptr || apart_) {
+    for (const auto& step : steps) run_step(step, parts);
+    return;
+  }
+  for (const auto& launch : runtime::joint_launches(steps, runtime::joint_kinds(steps), program_.slots)) {
+    if (steps[launch[0]].params.count(runtime::kJointParam) == 0) {
+      run_step(steps[launch[0]], parts);
+      continue;
+    }
+    std::vector<const runtime::Step*> together;
+    std::vector<std::byte*> addresses;
+    for (size_t k : launch) {
+      together.push_back(&steps[k]);
+      for (const auto& o : steps[k].operands) addresses.push_back(reinterpret_cast<std::byte*>(address(o)));
+    }
+    simt_->run_joint(together, addresses, order_);
+    joined_ += static_cast<int>(launch.size());
+  }
+}
+
+void Interpreter::run(int parts, const std::function<void(int)>& stage) {
+  for (const auto& s : program_.states) {
+    if (s.kind == "accumulator") write(s.operand, Tensor::zeros({s.operand.dtype, s.operand.shape}));
+  }
+  int staged = -1;
+  for (const auto* schedule : {&program_.schedule, &program_.evaluation}) {
+    for (const auto& entry : *schedule) {
+      bool forward = program_.segments[entry.segment].kind == runtime::SegmentKind::kForward;
+      if (stage && forward && staged != entry.micro_batch) stage(staged = entry.micro_batch);
+      run_segment(program_.segments[entry.segment], parts);
+    }
+  }
+}
+
+Tensor rounded(const Tensor& t) { return to_tensor(to_literal(t)); }
+
+Tensor random_tensor(const TensorType& type, uint64_t seed, double scale, int64_t below) {
+  std::mt19937_64 engine(seed * 7919 + 17);
+  std::normal_distribution<double> normal(0, scale);
+  Tensor t = Tensor::zeros(type);
+  for (double& x : t.f) x = normal(engine);
+  for (int64_t& x : t.i)
+    x = static_cast<int64_t>(engine() % static_cast<uint64_t>(type.dtype == DType::kBool ? 2 : below));
+  return rounded(t);
+}
+
+LocalProgram local_program(Graph graph) {
+  LocalProgram local;
+  auto place = [&](ValueId v) { return PlacedTensor{graph.type(v).shape, Sharding::replicated(graph.type(v).shape)}; };
+  for (const GraphInput& i : graph.inputs) local.inputs.push_back(place(i.value));
+  for (const State& s : graph.states) local.states.push_back(place(s.value));
+  for (const GraphOutput& o : graph.outputs) local.outputs.push_back(place(o.value));
+  local.graph = std::move(graph);
+  return local;
+}
+
+namespace {
+
+double tolerance_of(DType t, double given) {
+  if (given > 0) return given;
+  return t == DType::kF64 ? 1e-12 : t == DType::kF32 ? 2e-6 : t == DType::kF16 ? 2e-3 : t == DType::kBF16 ? 1.6e-2 : 0;
+}
+
+void compare(const std::string& what, const Tensor& found, const Tensor& expected, const CompareOptions& options) {
+  ASSERT_EQ(found.type.shape, expected.type.shape) << what;
+  double tolerance = tolerance_of(found.type.dtype, options.tolerance), largest = 0;
+  for (double x : expected.f) largest = std::isfinite(x) ? std::max(largest, std::abs(x)) : largest;
+  int faults = 0;
+  for (size_t k = 0; k < expected.f.size() && faults < 3; ++k) {
+    double x = found.f[k], y = expected.f[k];
+    bool same = (std::isnan(x) && std::isnan(y)) || x == y ||
+                std::abs(x - y) <= tolerance * (std::abs(y) + options.slack * largest);
+    if (!same)
+      ADD_FAILURE() << what << " " << to_string(found.type) << " [" << k << "]: found " << x << ", expected " << y,
+          ++faults;
+  }
+  for (size_t k = 0; k < expected.i.size() && faults < 3; ++k) {
+    if (found.i[k] != expected.i[k])
+      ADD_FAILURE() << what << " " << to_string(found.type) << " [" << k << "]: found " << found.i[k] << ", expected "
+                    << expected.i[k],
+          ++faults;
+  }
+}
+
+}  // namespace
+
+int compare_with_reference(const Graph& graph, const CompareOptions& options) {
+  std::vector<Tensor> inputs, states;
+  for (size_t k = 0; k < graph.inputs.size(); ++k)
+    inputs.push_back(random_tensor(graph.type(graph.inputs[k].value), k + 1, options.scale, options.below));
+  for (size_t k = 0; k < graph.states.size(); ++k)
+    states.push_back(random_tensor(graph.type(graph.states[k].value), k + 1001, options.scale, options.below));
+  std::map<ValueId, Tensor> feeds;
+  for (size_t k = 0; k < inputs.size(); ++k) feeds[graph.inputs[k].value] = inputs[k];
+  for (size_t k = 0; k < states.size(); ++k) feeds[graph.states[k].value] = states[k];
+  std::vector<ValueId> wanted;
+  for (const GraphOutput& o : graph.outputs) wanted.push_back(o.value);
+  for (const State& s : graph.states) wanted.push_back(s.next == kNoValue ? s.value : s.next);
+  std::vector<Tensor> expected = evaluate_graph(graph, feeds, wanted);
+  LocalProgram local = local_program(graph);
+  auto program = emit_program(local, options.target);
+  if (!program.ok()) {
+    ADD_FAILURE() << program.status().message();
+    return -1;
+  }
+  bool gpu = !options.target.gpu.empty();
+  Interpreter interpreter = gpu ? Interpreter(*std::move(program), program_nests(local, options.target), options.order)
+                                : Interpreter(*std::move(program));
+  for (size_t k = 0; k < inputs.size(); ++k) interpreter.set_input(graph.inputs[k].name, inputs[k]);
+  for (size_t k = 0; k < states.size(); ++k) interpreter.set_state(graph.states[k].name, states[k]);
+  interpreter.run();
+  size_t k = 0;
+  for (const GraphOutput& o : graph.outputs)
+    compare(cat("output ", o.name), interpreter.output(o.name), expected[k++], options);
+  for (const State& s : graph.states) compare(cat("state ", s.name), interpreter.state(s.name), expected[k++], options);
+  return interpreter.kernels();
+}
+
+}  // namespace partita

@@ -1,0 +1,165 @@
+#include "ir/recipe/recipe.h"
+
+#include <chrono>
+
+#include "gtest/gtest.h"
+
+namespace partita {
+namespace {
+
+TEST(LearningRate_MatchesPyTorch, Table) {
+  // `lr` of shared/models/*/expected.npz.
+  const struct {
+    const char* model;
+    ScheduleRecipe schedule;
+    double lr;
+    std::vector<double> expected;
+  } kCases[] = {
+      {"bert", {ScheduleKind::kLinear, 2, 10, 0, 0.0}, 0.002, {0.001, 0.002, 0.002, 0.00175, 0.0015, 0.00125}},
+      {"gpt2",
+       {ScheduleKind::kCosine, 2, 8, 0, 0.0001},
+       0.001,
+       {0.0005, 0.001, 0.001, 0.0009397114317029975, 0.0007750000000000001, 0.00055, 0.0003250000000000001,
+        0.00016028856829700258}},
+      {"llama",
+       {ScheduleKind::kCosine, 1, 10, 0, 0.0001},
+       0.001,
+       {0.001, 0.001, 0.0009728616793536588, 0.00089471999940354, 0.0007750000000000001, 0.0006281416799501188}},
+      {"llama_opset23",
+       {ScheduleKind::kLinear, 1, 10, 0, 0.0},
+       0.001,
+       {0.001, 0.001, 0.0008888888888888888, 0.0007777777777777778, 0.0006666666666666668, 0.0005555555555555556}},
+      {"mixtral", {ScheduleKind::kConstant, 2, 0, 0, 0.0}, 0.001, {0.0005, 0.001, 0.001, 0.001, 0.001, 0.001}},
+      {"mlp", {ScheduleKind::kConstant, 0, 0, 0, 0.0}, 0.05, {0.05, 0.05, 0.05}},
+      {"resnet",
+       {ScheduleKind::kCosine, 1, 10, 0, 0.0},
+       0.005,
+       {0.005, 0.005, 0.0048492315519647715, 0.004415111107797445, 0.00375}},
+      {"vit",
+       {ScheduleKind::kCosine, 2, 8, 0, 1e-5},
+       0.001,
+       {0.0005, 0.001, 0.001, 0.0009336825748732972, 0.0007525, 0.000505}},
+  };
+  for (const auto& c : kCases) {
+    for (size_t step = 0; step < c.expected.size(); ++step) {
+      EXPECT_NEAR(learning_rate(c.schedule, c.lr, static_cast<int64_t>(step)), c.expected[step], 1e-15)
+          << c.model << " step " << step;
+    }
+  }
+}
+
+TEST(LearningRate_AtTheEdges, Table) {
+  const ScheduleRecipe kWsd = {ScheduleKind::kWsd, 2, 10, 4, 0.1};
+  const ScheduleRecipe kLinear = {ScheduleKind::kLinear, 2, 6, 0, 0.2};
+  const struct {
+    ScheduleRecipe schedule;
+    int64_t step;
+    double expected;
+  } kCases[] = {
+      {kWsd, 0, 0.5},
+      {kWsd, 1, 1.0},
+      {kWsd, 5, 1.0},
+      {kWsd, 6, 1.0},
+      {kWsd, 7, 0.775},
+      {kWsd, 9, 0.325},
+      {kWsd, 10, 0.1},
+      {kWsd, INT64_MAX, 0.1},
+      {kLinear, 2, 1.0},
+      {kLinear, 4, 0.6},
+      {kLinear, 6, 0.2},
+      {kLinear, 7, 0.2},
+      {{ScheduleKind::kCosine, 5, 5, 0, 0.3}, 5, 0.3},
+      {{ScheduleKind::kWsd, 0, 5, 0, 0.3}, 4, 1.0},
+      {{ScheduleKind::kConstant, 0, 3, 0, 0}, 100, 1.0},
+  };
+  for (const auto& c : kCases)
+    EXPECT_NEAR(learning_rate(c.schedule, 1.0, c.step), c.expected, 1e-12)
+        << enum_name(c.schedule.kind) << " " << c.step;
+}
+
+TEST(GlobMatch_Patterns, Table) {
+  const struct {
+    const char* pattern;
+    const char* name;
+    bool expected;
+  } kCases[] = {
+      {"", "", true},
+      {"", "a", false},
+      {"*", "", true},
+      {"*", "a.b.c", true},
+      {"*.bias", "encoder.layer.0.bias", true},
+      {"*.bias", "bias", false},
+      {"*.bias", "a.bias.x", false},
+      {"*ln_*", "h.0.ln_1.weight", true},
+      {"layers.*.mlp.up", "layers.3.mlp.up", true},
+      {"layers.?.mlp", "layers.3.mlp", true},
+      {"layers.?.mlp", "layers.13.mlp", false},
+      {"layers.[0-3].w", "layers.2.w", true},
+      {"layers.[0-3].w", "layers.4.w", false},
+      {"layers.[!0-3].w", "layers.4.w", true},
+      {"layers.[^0-3].w", "layers.1.w", false},
+      {"[]a]", "]", true},
+      {"[!]a]", "]", false},
+      {"[!]a]", "b", true},
+      {"[a-]", "-", true},
+      {"[abc", "[abc", true},
+      {"x[abc*", "x[abcd", true},
+      {"[", "[", true},
+      {"[!", "[!", true},
+      {"layers[0].w", "layers[0].w", true},
+      {"layers[0].w", "layers0.w", true},
+      {"onnx::MatMul_*", "onnx::MatMul_123", true},
+      {"*ab*c", "xabyabc", true},
+      {"*ab*c", "xabya", false},
+      {"a*a*a", "aa", false},
+      {"a**a", "aa", true},
+      {"?", "\xC3\xA9", true},
+      {"??", "\xC3\xA9", false},
+      {"*\xC3\xA9", "caf\xC3\xA9", true},
+      {"?", "\xFF", true},
+      {"?", "\xE2\x82", true},
+      {"A", "a", false},
+  };
+  for (const auto& c : kCases) EXPECT_EQ(glob_match(c.pattern, c.name), c.expected) << c.pattern << " on " << c.name;
+}
+
+TEST(GlobMatch_ManyStars, DoesNotBlowUp) {
+  std::string pattern, name(20000, 'a');
+  for (int i = 0; i < 500; ++i) pattern += "a*";
+  auto start = std::chrono::steady_clock::now();
+  EXPECT_FALSE(glob_match(pattern + "b", name));
+  EXPECT_FALSE(glob_match("*" + std::string(1000, 'a') + "b", name));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+TEST(MatchesAny_Lists, AnyOfThem) {
+  EXPECT_TRUE(matches_any({"*.weight", "*.bias"}, "fc.bias"));
+  EXPECT_FALSE(matches_any({"*.weight", "*.bias"}, "fc.scale"));
+  EXPECT_FALSE(matches_any({}, "fc.scale"));
+}
+
+TEST(EnumNames_EachKind, InOrder) {
+  EXPECT_EQ(enum_name(LossKind::kL1), "l1");
+  EXPECT_EQ(enum_name(OptimizerKind::kLamb), "lamb");
+  EXPECT_EQ(enum_name(ScheduleKind::kWsd), "wsd");
+  EXPECT_EQ(enum_name(Precision::kFp16), "fp16");
+  EXPECT_EQ(enum_name(RecomputeMode::kFull), "full");
+  EXPECT_EQ(enum_name(InitKind::kXavier), "xavier");
+  EXPECT_EQ(enum_name(DataKind::kSynthetic), "synthetic");
+  EXPECT_EQ(enum_name(Compression::kPowerSgd), "powersgd");
+  EXPECT_EQ(enum_name(OffloadMode::kAll), "all");
+  EXPECT_EQ(enum_name(PipelineSchedule::kZeroBubble), "zero_bubble");
+}
+
+TEST(DefaultOptimizer_EachKind, IsPyTorchs) {
+  EXPECT_EQ(default_optimizer(OptimizerKind::kSgd).momentum, 0);
+  EXPECT_EQ(default_optimizer(OptimizerKind::kMomentum).momentum, 0.9);
+  EXPECT_EQ(default_optimizer(OptimizerKind::kAdagrad).lr, 1e-2);
+  EXPECT_EQ(default_optimizer(OptimizerKind::kAdagrad).eps, 1e-10);
+  EXPECT_EQ(default_optimizer(OptimizerKind::kAdam).weight_decay, 0);
+  EXPECT_EQ(default_optimizer(OptimizerKind::kAdamW).weight_decay, 1e-2);
+  EXPECT_EQ(default_optimizer(OptimizerKind::kLamb).eps, 1e-6);
+}
+
+}  // namespace
+}  // namespace partita

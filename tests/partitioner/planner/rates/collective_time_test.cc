@@ -1,0 +1,103 @@
+#include "partitioner/planner/rates/collective_time.h"
+
+#include <gtest/gtest.h>
+
+namespace partita {
+namespace {
+
+// Two nodes of four devices; round numbers, so that times can be worked out by hand.
+DeviceGroup two_nodes() {
+  DeviceGroup g;
+  g.nodes = 2, g.devices_per_node = 4;
+  LinkLevel inner, outer;
+  inner.link.bandwidth = 100e9, inner.group = 4;
+  outer.link.bandwidth = 10e9, outer.group = 8;
+  g.links = {inner, outer};
+  return g;
+}
+
+TEST(CollectiveCost, RingInsideANode) {
+  DeviceGroup g = two_nodes();
+  // 3/4 of 1 GB at 100 GB/s; twice that for all-reduce.
+  EXPECT_DOUBLE_EQ(collective_time(g, CollectiveKind::kAllGather, {4, 1}, 1e9).seconds, 0.0075);
+  EXPECT_DOUBLE_EQ(collective_time(g, CollectiveKind::kReduceScatter, {4, 1}, 1e9).seconds, 0.0075);
+  EXPECT_DOUBLE_EQ(collective_time(g, CollectiveKind::kAllReduce, {4, 1}, 1e9).seconds, 0.015);
+}
+
+TEST(CollectiveCost, AcrossNodes) {
+  DeviceGroup g = two_nodes();
+  // One rank a node (stride 4): half of 1 GB at 10 GB/s.
+  EXPECT_DOUBLE_EQ(collective_time(g, CollectiveKind::kAllGather, {2, 4}, 1e9).seconds, 0.05);
+  // All eight: one ring has the four cards of each node, 7/8 GB at 40 GB/s = 21.9 ms. Inside first (3/4 GB at 100
+  // GB/s), then 1/2 of a quarter at 10 GB/s: 7.5 + 12.5 = 20 ms, which is faster.
+  CollectiveTime t = collective_time(g, CollectiveKind::kAllGather, {8, 1}, 1e9);
+  EXPECT_DOUBLE_EQ(t.seconds, 0.02);
+  EXPECT_EQ(t.algorithm, "hierarchical");
+}
+
+TEST(CollectiveCost, LatencyOfSmallMessages) {
+  DeviceGroup g = two_nodes();
+  for (LinkLevel& l : g.links) l.link.latency = 1e-5;
+  // Ring: 2 x 3 hops; tree: a chain inside one level is log2(4) hops up and down.
+  CollectiveTime t = collective_time(g, CollectiveKind::kAllReduce, {4, 1}, 1);
+  EXPECT_EQ(t.algorithm, "tree");
+  EXPECT_NEAR(t.seconds, 4e-5, 1e-9);
+}
+
+TEST(CollectiveCost, ARingLeavesEachNodeOnce) {
+  DeviceGroup g = two_nodes();
+  g.links[0].link.latency = 1e-6, g.links[1].link.latency = 1e-5;
+  EXPECT_DOUBLE_EQ(ring_latency(g, {4, 1}), 3e-6);
+  EXPECT_DOUBLE_EQ(ring_latency(g, {2, 4}), 1e-5);
+  EXPECT_DOUBLE_EQ(ring_latency(g, {8, 1}), 6e-6 + 1e-5);
+  EXPECT_EQ(ring_latency(g, {1, 1}), 0);
+}
+
+TEST(CollectiveCost, AllToAllIsBoundByTheNetwork) {
+  // Each rank sends 4/8 of 1 GB out of its node at 10 GB/s.
+  EXPECT_DOUBLE_EQ(collective_time(two_nodes(), CollectiveKind::kAllToAll, {8, 1}, 1e9).seconds, 0.05);
+}
+
+TEST(CollectiveCost, SwitchThatReduces) {
+  DeviceGroup g = two_nodes();
+  double ring = collective_time(g, CollectiveKind::kAllReduce, {4, 1}, 1e9).seconds;
+  g.links[0].link.multicast = true, g.links[0].link.multicast_gain = 2;
+  CollectiveTime t = collective_time(g, CollectiveKind::kAllReduce, {4, 1}, 1e9);
+  EXPECT_EQ(t.algorithm, "multicast");
+  EXPECT_LT(t.seconds, ring);
+}
+
+TEST(CollectiveCost, GroupsWaitForTheirLastRank) {
+  DeviceGroup g = two_nodes(), jitters = g;
+  jitters.links.back().link.wait_seconds = 0.25;
+  auto more = [&](CollectiveKind kind) {
+    return collective_time(jitters, kind, {8, 1}, 1e9).seconds - collective_time(g, kind, {8, 1}, 1e9).seconds;
+  };
+  for (auto kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+                    CollectiveKind::kAllToAll}) {
+    EXPECT_DOUBLE_EQ(more(kind), 0.25);
+  }
+  EXPECT_EQ(more(CollectiveKind::kSend), 0);
+}
+
+TEST(CollectiveCost, NothingToDo) {
+  EXPECT_EQ(collective_time(two_nodes(), CollectiveKind::kAllReduce, {1, 1}, 1e9).seconds, 0);
+  EXPECT_EQ(collective_time(two_nodes(), CollectiveKind::kAllReduce, {8, 1}, 0).seconds, 0);
+}
+
+TEST(CollectiveCost, MoreBytesNeverTakeLess) {
+  DeviceGroup g = two_nodes();
+  for (LinkLevel& l : g.links) l.link.latency = 5e-6, l.link.half_bytes = 1e6;
+  for (auto kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kAllToAll, CollectiveKind::kSend}) {
+    double before = 0;
+    for (double bytes = 1; bytes < 1e10; bytes *= 3) {
+      double now = collective_time(g, kind, {8, 1}, bytes).seconds;
+      EXPECT_GE(now, before);
+      before = now;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace partita

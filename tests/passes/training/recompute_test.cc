@@ -1,0 +1,96 @@
+// What the backward part reads under each mode, and that nothing else changes.
+#include "passes/training/recompute.h"
+
+#include <set>
+
+#include "ir/graph/verify.h"
+#include "passes/training/build_backward.h"
+#include "tests/passes/support/spelling.h"
+
+namespace partita {
+namespace {
+
+// Three blocks of x + dropout(tanh(x w)) v, the output of the last squared and summed.
+Graph blocks() {
+  Builder b;
+  ValueId x = b.input("x", {DType::kF64, {4, 6}}),
+          step = b.state({.name = "step", .kind = StateKind::kStep, .parameter = {}, .initial = {}}, {DType::kI64, {}});
+  for (int k = 0; k < 3; ++k) {
+    auto weight = [&](std::string name, Shape shape) {
+      return b.state({.name = name + std::to_string(k), .kind = StateKind::kParameter, .parameter = {}, .initial = {}},
+                     {DType::kF64, std::move(shape)});
+    };
+    b.context().block = k;
+    ValueId h = b.emit("tanh", {b.matmul(x, weight("w", {6, 8}))});
+    ValueId index = b.reshape(b.emit("iota", {}, {{"size", 32}, {"to", DType::kI64}}), {4, 8});
+    ValueId noise = b.emit("uniform", {index, step}, {{"seed", 1}, {"instance", k}});
+    ValueId keep = b.emit("lt", {noise, b.scalar(DType::kF32, 0.5)});
+    h = b.select(keep, h, b.scalar(DType::kF64, 0));
+    x = b.add(x, b.matmul(h, weight("v", {8, 6})));
+  }
+  b.context().block = -1;
+  b.output("loss", b.reduce_sum(b.mul(x, x), {0, 1}, false));
+  PassContext context;
+  auto g = build_backward(std::move(b).finish(), context);
+  EXPECT_TRUE(g.ok()) << g.status();
+  return *std::move(g);
+}
+
+Graph recomputed(RecomputeMode mode) {
+  PassContext context{.recipe = {.recompute = mode}};
+  auto g = recompute(blocks(), context);
+  EXPECT_TRUE(g.ok()) << g.status();
+  EXPECT_TRUE(verify(*g, Phase::kTraining).ok()) << verify(*g, Phase::kTraining);
+  return *std::move(g);
+}
+
+int64_t in_backward(const Graph& graph, std::string_view op) {
+  int64_t n = 0;
+  for (const Node& node : graph.nodes) n += node.op->name == op && node.segment == Segment::kBackward;
+  return n;
+}
+
+// Names of the ops whose forward results the backward part reads, once for each result.
+std::map<std::string, int> kept(const Graph& graph) {
+  std::set<ValueId> values;
+  for (const Node& node : graph.nodes) {
+    for (ValueId v : node.inputs) {
+      if (node.segment == Segment::kBackward && v != kNoValue && graph.producer(v) != nullptr &&
+          graph.producer(v)->segment == Segment::kForward)
+        values.insert(v);
+    }
+  }
+  std::map<std::string, int> ops;
+  for (ValueId v : values) ++ops[std::string(graph.producer(v)->op->name)];
+  return ops;
+}
+
+TEST(Recompute_Full, KeepsWhatEntersABlock) {
+  Graph g = recomputed(RecomputeMode::kFull), before = blocks();
+  EXPECT_EQ(kept(g), (std::map<std::string, int>{{"add", 3}}));            // x of blocks 1 and 2, and of the loss
+  EXPECT_EQ(in_backward(g, "matmul"), in_backward(before, "matmul") + 3);  // x w; h v is not asked for
+  EXPECT_EQ(in_backward(g, "uniform"), 3);
+  expect_same_values(before, g, 0);
+}
+
+TEST(Recompute_Selective, KeepsProducts) {
+  Graph g = recomputed(RecomputeMode::kSelective), before = blocks();
+  EXPECT_EQ(kept(g), (std::map<std::string, int>{{"add", 3}, {"matmul", 3}}));
+  EXPECT_EQ(in_backward(g, "matmul"), in_backward(before, "matmul"));
+  EXPECT_EQ(in_backward(g, "tanh"), 3);
+  expect_same_values(before, g, 0);
+}
+
+TEST(Recompute_NoneAndAuto, ChangeNothing) {
+  for (RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kAuto})
+    EXPECT_EQ(recomputed(mode).nodes.size(), blocks().nodes.size());
+}
+
+TEST(Recompute_Pin, GoesBeforeTheRecipe) {
+  PassContext context{.recipe = {.recompute = RecomputeMode::kFull}};
+  context.recipe.pin.recompute = RecomputeMode::kNone;
+  EXPECT_EQ(recompute(blocks(), context)->nodes.size(), blocks().nodes.size());
+}
+
+}  // namespace
+}  // namespace partita

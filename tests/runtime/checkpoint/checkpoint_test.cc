@@ -1,0 +1,470 @@
+#include "runtime/checkpoint/checkpoint.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "base/box.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/data/permutation.h"
+#include "runtime/files/npz.h"
+#include "runtime/program/placement.h"
+#include "runtime/trainer.h"
+#include "runtime/transports/collective_threads.h"
+#include "tests/runtime/support/program_samples.h"
+#include "tests/support/temp_folder.h"
+
+namespace partita::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A program that only holds states: a parameter, its optimizer state, a packed weight [3*4*2, 6] split by heads, a step
+// counter and a scalar. Layouts: how many ranks, over which axes of the mesh each state is split.
+struct Layout {
+  const char* name;
+  std::vector<MeshAxis> mesh;
+  std::vector<int32_t> rows, columns;  // mesh axes that split dimension 0 and 1 of "w" and its optimizer state
+  int32_t heads = -1;                  // mesh axis that splits the heads of "qkv"
+};
+
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> kLayouts = {
+      {"one", {{"data", 1}}, {}, {}, -1},
+      {"dp4", {{"data", 4}}, {}, {}, -1},
+      {"zero2", {{"data", 2}}, {0}, {}, -1},
+      {"zero4", {{"data", 4}}, {0}, {}, -1},
+      {"tp2dp2", {{"data", 2}, {"tensor", 2}}, {}, {1}, 1},
+      {"tp2zero2", {{"data", 2}, {"tensor", 2}}, {0}, {1}, 1},
+      {"tp4", {{"tensor", 4}}, {}, {0}, 0},
+  };
+  return kLayouts;
+}
+
+Placement split_over(const std::vector<MeshAxis>& mesh, size_t dim, const std::vector<int32_t>& axes, Placement base) {
+  for (int32_t a : axes) {
+    base.local[dim] /= mesh[static_cast<size_t>(a)].size;
+    base.axes[dim].push_back({a, base.local[dim]});
+  }
+  return base;
+}
+
+Program holder(const Layout& l, std::vector<int64_t> shape = {8, 12}) {
+  Program p;
+  p.model = "holder";
+  p.target = "cpu:x86-64-v4";
+  p.mesh = l.mesh;
+  p.samples_per_step = 4;
+  int64_t at = 0;
+  auto add = [&](std::string name, std::string kind, std::string parameter, DType dtype, Placement placement) {
+    Operand o = operand(Region::kState, at, placement.local, dtype);
+    at += (*element_count(o.shape) * dtype_size(dtype) + 63) / 64 * 64;
+    p.states.push_back({name, kind, parameter, o, std::move(placement), {.kind = "fill"}});
+  };
+  Placement w = split_over(l.mesh, 1, l.columns, split_over(l.mesh, 0, l.rows, whole(shape)));
+  add("w", "parameter", "", DType::kF32, w);
+  add("optimizer/w/exp_avg", "optimizer", "w", DType::kF64, w);
+  Placement qkv{.logical = {24, 6}, .shape = {3, 4, 2, 6}, .local = {3, 4, 2, 6}, .axes = {{}, {}, {}, {}}};
+  if (l.heads >= 0) {
+    qkv.local[1] /= l.mesh[static_cast<size_t>(l.heads)].size;
+    qkv.axes[1] = {{l.heads, qkv.local[1]}};
+  }
+  add("qkv", "parameter", "", DType::kBF16, qkv);
+  add("step", "step", "", DType::kI64, whole({}));
+  add("grad", "accumulator", "w", DType::kF32, w);
+  p.region_bytes[static_cast<int>(Region::kState)] = at;
+  return p;
+}
+
+// Every element of a state's own value, by its number in the whole tensor.
+std::vector<std::byte> content(const ProgramState& s, uint64_t seed) {
+  const int64_t n = *element_count(s.placement.logical), size = dtype_size(s.operand.dtype);
+  std::vector<std::byte> bytes(static_cast<size_t>(n * size));
+  for (int64_t k = 0; k < n; ++k) {
+    const uint64_t value = mix64(seed + s.name.size(), static_cast<uint64_t>(k));
+    std::memcpy(bytes.data() + k * size, &value, static_cast<size_t>(size));
+  }
+  return bytes;
+}
+
+using Visit = std::function<void(const ProgramState&, const LogicalPiece&, std::span<std::byte>)>;
+void for_states(const Executor& executor, const Visit& visit) {
+  for (const ProgramState& s : executor.program().states) {
+    if (!is_kept(s)) continue;
+    ASSERT_TRUE(for_each_piece(s.placement, executor.coordinates(), [&](const LogicalPiece& piece) {
+                  visit(s, piece, executor.memory(s.operand));
+                  return absl::OkStatus();
+                }).ok());
+  }
+}
+
+// This rank's parts of content(), put or compared.
+void fill(const Executor& executor, uint64_t seed) {
+  for_states(executor, [&](const ProgramState& s, const LogicalPiece& piece, std::span<std::byte> own) {
+    const std::vector<std::byte> all = content(s, seed);
+    const int64_t size = dtype_size(s.operand.dtype);
+    std::vector<std::byte> dense(static_cast<size_t>(*element_count(piece.extent) * size));
+    ASSERT_TRUE(for_each_run(s.placement.logical, piece.offset, piece.extent, [&](int64_t from, int64_t to, int64_t n) {
+                  std::memcpy(dense.data() + to * size, all.data() + from * size, static_cast<size_t>(n * size));
+                  return absl::OkStatus();
+                }).ok());
+    unpack_piece(piece, size, dense.data(), own.data());
+  });
+}
+
+int64_t differences(const Executor& executor, uint64_t seed) {
+  int64_t different = 0;
+  for_states(executor, [&](const ProgramState& s, const LogicalPiece& piece, std::span<std::byte> own) {
+    const std::vector<std::byte> all = content(s, seed);
+    const int64_t size = dtype_size(s.operand.dtype);
+    std::vector<std::byte> dense(static_cast<size_t>(*element_count(piece.extent) * size));
+    pack_piece(piece, size, own.data(), dense.data());
+    ASSERT_TRUE(for_each_run(s.placement.logical, piece.offset, piece.extent, [&](int64_t from, int64_t to, int64_t n) {
+                  different += std::memcmp(dense.data() + to * size, all.data() + from * size,
+                                           static_cast<size_t>(n * size)) != 0;
+                  return absl::OkStatus();
+                }).ok());
+  });
+  return different;
+}
+
+// One thread a rank; the first status that is the rank's own.
+using RankWork = std::function<absl::Status(const Executor&, Communicator*)>;
+absl::Status on_ranks(const Program& program, const RankWork& work) {
+  auto loaded = LoadedProgram::load(program);
+  if (!loaded.ok()) return loaded.status();
+  const int ranks = static_cast<int>(mesh_size(program.mesh));
+  ThreadWorld world(ranks);
+  std::vector<absl::Status> results(static_cast<size_t>(ranks));
+  std::vector<std::thread> team;
+  for (int r = 0; r < ranks; ++r) {
+    team.emplace_back([&, r] {
+      auto communicator = world.communicator(r);
+      auto executor = Executor::create(*loaded, communicator->get(), {});
+      results[static_cast<size_t>(r)] = executor.ok() ? work(**executor, communicator->get()) : executor.status();
+      if (!results[static_cast<size_t>(r)].ok()) (*communicator)->abort("test");
+    });
+  }
+  for (std::thread& t : team) t.join();
+  absl::Status first;
+  for (const absl::Status& s : results) {
+    if (!s.ok() && s.code() != absl::StatusCode::kUnavailable) return s;
+    if (first.ok()) first = s;
+  }
+  return first;
+}
+
+CheckpointManifest head(int64_t step) {
+  CheckpointManifest m;
+  m.model = "holder";
+  m.step = step;
+  m.samples = 4 * step;
+  m.samples_per_step = 4;
+  return m;
+}
+
+// Saves content(seed + step) as each of `steps`.
+absl::Status save(const Program& program, const CheckpointOptions& options, std::vector<int64_t> steps, uint64_t seed) {
+  return on_ranks(program, [&](const Executor& executor, Communicator* communicator) -> absl::Status {
+    auto c = Checkpointer::open(options, executor, communicator);
+    if (!c.ok()) return c.status();
+    for (int64_t step : steps) {
+      fill(executor, seed + static_cast<uint64_t>(step));
+      if (auto s = (*c)->save(head(step)); !s.ok()) return s;
+      fill(executor, 999);  // training goes on and must not touch what is being written
+      (*c)->begin_step(false);
+      if (auto s = (*c)->end_step(); !s.ok()) return s.status();
+    }
+    return (*c)->finish();
+  });
+}
+
+// Loads, and gives the number of pieces that are not content(seed).
+absl::StatusOr<int64_t> load(const Program& program, const CheckpointOptions& options, uint64_t seed) {
+  std::atomic<int64_t> different = 0;
+  absl::Status status = on_ranks(program, [&](const Executor& executor, Communicator* communicator) -> absl::Status {
+    auto c = Checkpointer::open(options, executor, communicator);
+    if (!c.ok()) return c.status();
+    auto from = (*c)->resume();
+    if (!from.ok()) return from.status();
+    if (!from->has_value()) return absl::NotFoundError("nothing to resume from");
+    different += differences(executor, seed);
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  return different.load();
+}
+
+TEST(Checkpoint, SavedUnderEachLayout_LoadsUnderEachOther_BitForBit) {
+  for (const Layout& from : layouts()) {
+    const TempFolder folder;
+    ASSERT_TRUE(save(holder(from), {.folder = folder.path()}, {7}, 1).ok()) << from.name;
+    for (const Layout& to : layouts()) {
+      auto different = load(holder(to), {.resume = folder.path()}, 8);
+      ASSERT_TRUE(different.ok()) << from.name << " to " << to.name << different.status();
+      EXPECT_EQ(*different, 0) << from.name << " to " << to.name;
+    }
+  }
+}
+
+TEST(Checkpoint, SameStates_SameBytesUnderEveryLayout) {
+  std::string first;
+  for (const Layout& l : layouts()) {
+    const TempFolder folder;
+    ASSERT_TRUE(save(holder(l), {.folder = folder.path()}, {7}, 1).ok()) << l.name;
+    const std::string bytes = TempFolder::read(folder / "step-000000000007/states.safetensors");
+    if (first.empty()) first = bytes;
+    EXPECT_TRUE(bytes == first) << l.name;
+  }
+}
+
+TEST(Checkpoint, FilesOfTheirOwn_LoadUnderEachLayout) {
+  for (const Layout& from : layouts()) {
+    const TempFolder folder;
+    const Program program = holder(from);
+    const absl::Status saved = on_ranks(program, [&](const Executor& executor, Communicator* communicator) {
+      CheckpointWriter writer(folder.path(), false, communicator);
+      fill(executor, 5);
+      CheckpointManifest m = head(3);
+      m.shared = false;
+      m.ranks = communicator->size();
+      m.tensors = kept_tensors(executor.program());
+      std::vector<HeldState> held;
+      for (const ProgramState& s : executor.program().states) {
+        if (is_kept(s))
+          held.push_back(
+              {held.size(), &s.placement, executor.memory(s.operand), owns_box(s.placement, executor.coordinates())});
+      }
+      absl::Status status = writer.begin(m, held, executor.coordinates());
+      while (status.ok() && !writer.written()) std::this_thread::yield();
+      // All ranks must have written before one commits.
+      if (status.ok()) status = communicator->run({.kind = CollectiveKind::kBarrier});
+      if (status.ok()) status = writer.commit();
+      return status.ok() ? writer.join() : status;
+    });
+    ASSERT_TRUE(saved.ok()) << from.name << saved;
+    for (const Layout& to : layouts()) {
+      auto different = load(holder(to), {.resume = folder.path()}, 5);
+      ASSERT_TRUE(different.ok()) << from.name << " to " << to.name << different.status();
+      EXPECT_EQ(*different, 0) << from.name << " to " << to.name;
+    }
+    if (mesh_size(from.mesh) < 4 || from.rows.empty()) continue;
+    fs::remove(folder / "step-000000000003/boxes-00001.safetensors");
+    auto torn = load(holder(layouts()[0]), {.resume = folder.path()}, 5);
+    EXPECT_EQ(torn.status().code(), absl::StatusCode::kDataLoss) << from.name;
+    EXPECT_THAT(std::string(torn.status().message()), HasSubstr("boxes-")) << from.name;
+  }
+}
+
+TEST(Checkpoint, KeepsTheNewest_AndTheBest) {
+  const TempFolder folder;
+  ASSERT_TRUE(save(holder(layouts()[3]), {.folder = folder.path(), .keep = 2}, {1, 2, 3, 4}, 1).ok());
+  EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<int64_t>{3, 4}));
+  auto different = load(holder(layouts()[4]), {.folder = folder.path(), .resume = "auto"}, 5);
+  ASSERT_TRUE(different.ok()) << different.status();
+  EXPECT_EQ(*different, 0);
+}
+
+TEST(Checkpoint, OfAnEarlierRun_IsNotOverwritten) {
+  const TempFolder folder;
+  const CheckpointOptions options{.folder = folder.path()};
+  ASSERT_TRUE(save(holder(layouts()[0]), options, {1}, 1).ok());
+  const absl::Status again = save(holder(layouts()[0]), options, {1}, 1);
+  EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(again.message()), HasSubstr("--resume"));
+}
+
+TEST(Checkpoint, OfAnotherModel_ListsNamesAndShapes) {
+  const TempFolder folder;
+  ASSERT_TRUE(save(holder(layouts()[1]), {.folder = folder.path()}, {1}, 1).ok());
+  Program other = holder(layouts()[1], {8, 16});
+  other.states[2].name = "packed";
+  auto loaded = load(other, {.resume = folder.path()}, 1);
+  EXPECT_EQ(loaded.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(loaded.status().message()),
+              AllOf(HasSubstr("packed bf16[24, 6]"), HasSubstr("qkv bf16[24, 6]"),
+                    HasSubstr("'w' is f32[8, 12] and not f32[8, 16]")));
+}
+
+TEST(Checkpoint, AnyFlippedBit_IsFound) {
+  const TempFolder folder;
+  ASSERT_TRUE(save(holder(layouts()[3]), {.folder = folder.path()}, {1}, 1).ok());
+  const Program program = holder(layouts()[0]);
+  for (const char* name : {"manifest.json", "states.safetensors"}) {
+    const std::string path = folder / ("step-000000000001/" + std::string(name)), good = TempFolder::read(path);
+    for (size_t k = 0; k < 120; ++k) {
+      std::string bad = good;
+      const size_t at = mix64(k) % bad.size();
+      bad[at] = static_cast<char>(bad[at] ^ (1 << (k % 8)));
+      std::ofstream(path, std::ios::binary) << bad;
+      auto different = load(program, {.resume = folder.path()}, 2);
+      // Blanks and metadata of a file's header carry nothing.
+      if (different.ok()) {
+        EXPECT_EQ(*different, 0) << name << " at " << at;
+        continue;
+      }
+      EXPECT_TRUE(different.status().code() == absl::StatusCode::kDataLoss ||
+                  different.status().code() == absl::StatusCode::kFailedPrecondition)
+          << different.status();
+    }
+    for (size_t size : {size_t{0}, size_t{5}, good.size() / 2, good.size() - 2}) {
+      std::ofstream(path, std::ios::binary) << good.substr(0, size);
+      EXPECT_EQ(load(program, {.resume = folder.path()}, 2).status().code(), absl::StatusCode::kDataLoss) << size;
+    }
+    std::ofstream(path, std::ios::binary) << good;
+  }
+}
+
+TEST(Checkpoint, Damaged_GivesWayToTheOneBefore) {
+  const TempFolder folder;
+  ASSERT_TRUE(save(holder(layouts()[3]), {.folder = folder.path()}, {1, 2}, 1).ok());
+  const std::string path = folder / "step-000000000002/states.safetensors";
+  std::string bad = TempFolder::read(path);
+  bad.back() = static_cast<char>(bad.back() ^ 4);
+  std::ofstream(path, std::ios::binary) << bad;
+  auto different = load(holder(layouts()[4]), {.folder = folder.path(), .resume = "auto"}, 2);
+  ASSERT_TRUE(different.ok()) << different.status();
+  EXPECT_EQ(*different, 0);
+  EXPECT_EQ(load(holder(layouts()[4]), {.resume = folder / "step-000000000002"}, 3).status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
+TEST(Checkpoint, OfANewerVersion_IsRefused) {
+  const TempFolder folder;
+  ASSERT_TRUE(save(holder(layouts()[0]), {.folder = folder.path()}, {1}, 1).ok());
+  const std::string path = folder / "step-000000000001/manifest.json";
+  std::string text = TempFolder::read(path);
+  const size_t at = text.find("\"version\": 1");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 12, "\"version\": 2");
+  std::ofstream(path, std::ios::binary) << text;
+  auto loaded = load(holder(layouts()[0]), {.resume = folder.path()}, 1);
+  EXPECT_EQ(loaded.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(loaded.status().message()), HasSubstr("version 2"));
+}
+
+TEST(Checkpoint, FullDisk_KeepsTheOneBefore) {
+  const TempFolder folder;
+  const Program program = holder(layouts()[3], {512, 512});
+  ASSERT_TRUE(save(program, {.folder = folder.path()}, {1}, 1).ok());
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{1 << 20, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  ::testing::internal::CaptureStderr();
+  const absl::Status full =
+      on_ranks(program, [&](const Executor& executor, Communicator* communicator) -> absl::Status {
+        auto c = Checkpointer::open({.folder = folder.path(), .resume = "auto"}, executor, communicator);
+        if (!c.ok()) return c.status();
+        if (auto from = (*c)->resume(); !from.ok()) return from.status();
+        if (auto s = (*c)->save(head(2)); !s.ok()) return absl::InternalError("save must only warn");
+        return (*c)->finish();
+      });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+  EXPECT_THAT(said, AllOf(HasSubstr("step 2 was not written"), HasSubstr("step 1 is kept")));
+  EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<int64_t>{1}));
+  auto different = load(program, {.resume = folder.path()}, 2);
+  ASSERT_TRUE(different.ok()) << different.status();
+  EXPECT_EQ(*different, 0);
+}
+
+// Runs of a program that trains: least squares.
+class Resumed : public ::testing::TestWithParam<int> {
+ protected:
+  static constexpr int64_t kBatch = 12, kSteps = 8;
+  void SetUp() override {
+    std::vector<float> xt, rates(16, 0);
+    for (int64_t k = 0; k < kSteps * kBatch * 4; ++k)
+      xt.push_back(static_cast<float>(mix64(static_cast<uint64_t>(k)) % 2001) / 1000 - 1);
+    ASSERT_TRUE(
+        write_npz(folder_ / "data.npz", {{"xt", DType::kF32, {kSteps * kBatch, 4}, std::as_bytes(std::span(xt))}})
+            .ok());
+    for (size_t c = 0; c < 3; ++c) rates[c * 5] = -0.3f;
+    auto writer = SafetensorsWriter::create(folder_ / "initial.safetensors", {{"rates", DType::kF32, {4, 4}}});
+    ASSERT_TRUE((*writer)->write("rates", std::as_bytes(std::span(rates))).ok());
+    ASSERT_TRUE((*writer)->finish().ok());
+  }
+  struct Recorder : MetricsSink {
+    absl::Status write(const StepMetrics& m) override {
+      losses.emplace_back(m.step, m.loss.value_or(-1));
+      if (stop != nullptr && m.step == stop_after) *stop = true;
+      return absl::OkStatus();
+    }
+    std::vector<std::pair<int64_t, double>> losses;
+    std::atomic<bool>* stop = nullptr;
+    int64_t stop_after = -1;
+  };
+  absl::Status train(int64_t steps, CheckpointOptions checkpoint, Recorder& recorder, int ranks = GetParam()) {
+    auto loaded = LoadedProgram::load(least_squares(ranks, kBatch, 3));
+    TrainOptions o;
+    o.data.path = folder_ / "data.npz";
+    o.data.shuffle = true;
+    o.data.seed = 3;
+    o.initial = folder_ / "initial.safetensors";
+    o.steps = steps;
+    o.checkpoint = std::move(checkpoint);
+    o.stop = recorder.stop;
+    return train_local(*loaded, o, &recorder);
+  }
+  TempFolder folder_;
+};
+
+TEST_P(Resumed, LossesEqualTheUnbrokenRuns_BitForBit) {
+  Recorder whole, before, after;
+  ASSERT_TRUE(train(kSteps, {}, whole).ok());
+  ASSERT_EQ(whole.losses.size(), static_cast<size_t>(kSteps));
+  const std::string folder = folder_ / "checkpoints";
+  ASSERT_TRUE(train(5, {.folder = folder, .every = 2}, before).ok());
+  EXPECT_EQ(list_checkpoints(folder), (std::vector<int64_t>{2, 4, 5}));
+  ASSERT_TRUE(train(kSteps, {.folder = folder, .resume = "auto"}, after).ok());
+  ASSERT_EQ(after.losses.size(), 3u);
+  for (const auto& [step, loss] : before.losses) EXPECT_EQ(loss, whole.losses[static_cast<size_t>(step)].second);
+  for (const auto& [step, loss] : after.losses) EXPECT_EQ(loss, whole.losses[static_cast<size_t>(step)].second) << step;
+  // From one in the middle, elsewhere.
+  Recorder middle;
+  ASSERT_TRUE(train(kSteps, {.resume = folder + "/step-000000000004"}, middle).ok());
+  EXPECT_EQ(std::vector(whole.losses.begin() + 4, whole.losses.end()), middle.losses);
+}
+
+TEST_P(Resumed, UnderAnotherNumberOfRanks_GoesOn) {
+  Recorder whole, before, after;
+  ASSERT_TRUE(train(kSteps, {}, whole).ok());
+  const std::string folder = folder_ / "checkpoints";
+  ASSERT_TRUE(train(5, {.folder = folder}, before).ok());
+  ASSERT_TRUE(train(kSteps, {.folder = folder, .resume = "auto"}, after, GetParam() == 4 ? 1 : 4).ok());
+  ASSERT_EQ(after.losses.size(), 3u);
+  for (const auto& [step, loss] : after.losses) EXPECT_NEAR(loss, whole.losses[static_cast<size_t>(step)].second, 1e-5);
+}
+
+TEST_P(Resumed, ToldToStop_SavesAndGoesOn) {
+  Recorder whole, before, after;
+  ASSERT_TRUE(train(kSteps, {}, whole).ok());
+  std::atomic<bool> stop = false;
+  before.stop = &stop;
+  before.stop_after = 2;
+  const std::string folder = folder_ / "checkpoints";
+  const absl::Status stopped = train(kSteps, {.folder = folder}, before);
+  EXPECT_EQ(stopped.code(), absl::StatusCode::kCancelled) << stopped;
+  EXPECT_THAT(std::string(stopped.message()), HasSubstr("--resume"));
+  const int64_t taken = static_cast<int64_t>(before.losses.size());
+  EXPECT_LT(taken, kSteps);
+  EXPECT_EQ(list_checkpoints(folder), (std::vector<int64_t>{taken}));
+  ASSERT_TRUE(train(kSteps, {.folder = folder, .resume = "auto"}, after).ok());
+  EXPECT_EQ(std::vector(whole.losses.begin() + taken, whole.losses.end()), after.losses);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Resumed, ::testing::Values(1, 2, 4));
+
+}  // namespace
+}  // namespace partita::runtime

@@ -1,0 +1,155 @@
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "tests/runtime/support/kernel_harness.h"
+
+namespace partita::runtime {
+namespace {
+
+using ::testing::ElementsAre;
+using Ints = std::vector<int64_t>;
+
+struct Geometry {
+  Ints x, w;  // whole shapes
+  Ints strides, low, high, dilations;
+  int64_t groups = 1;
+
+  size_t rank() const { return x.size() - 2; }
+  Ints y() const {
+    Ints y = {x[0], w[0]};
+    for (size_t d = 0; d < rank(); ++d)
+      y.push_back((x[d + 2] + low[d] + high[d] - dilations[d] * (w[d + 2] - 1) - 1) / strides[d] + 1);
+    return y;
+  }
+  Params params() const {
+    return {{"strides", strides}, {"pads_low", low}, {"pads_high", high}, {"dilations", dilations}, {"groups", groups}};
+  }
+};
+
+// Row-major position -> indices.
+Ints unravel(int64_t at, const Ints& shape) {
+  Ints index(shape.size());
+  for (size_t d = shape.size(); d-- > 0; at /= shape[d]) index[d] = at % shape[d];
+  return index;
+}
+int64_t ravel(const Ints& index, const Ints& shape) {
+  int64_t at = 0;
+  for (size_t d = 0; d < shape.size(); ++d) at = at * shape[d] + index[d];
+  return at;
+}
+
+// Calls visit(element of x, of w, of y) for each product of the convolution.
+template <typename F>
+void for_products(const Geometry& g, F&& visit) {
+  const Ints y = g.y();
+  const Ints taps(g.w.begin() + 1, g.w.end());
+  for (int64_t at = 0; at < product(y); ++at) {
+    const Ints o = unravel(at, y);
+    for (int64_t t = 0; t < product(taps); ++t) {
+      const Ints k = unravel(t, taps);
+      Ints x = {o[0], o[1] / (g.w[0] / g.groups) * taps[0] + k[0]}, w = {o[1], k[0]};
+      bool inside = true;
+      for (size_t d = 0; d < g.rank(); ++d) {
+        x.push_back(o[d + 2] * g.strides[d] - g.low[d] + k[d + 1] * g.dilations[d]);
+        w.push_back(k[d + 1]);
+        inside = inside && x.back() >= 0 && x.back() < g.x[d + 2];
+      }
+      if (inside)
+        visit(static_cast<size_t>(ravel(x, g.x)), static_cast<size_t>(ravel(w, g.w)), static_cast<size_t>(at));
+    }
+  }
+}
+
+const Geometry kGeometries[] = {
+    {{2, 3, 9, 8}, {4, 3, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+    {{1, 16, 14, 14}, {32, 16, 3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}},
+    {{2, 3, 11, 12}, {5, 3, 7, 5}, {2, 3}, {3, 0}, {2, 2}, {1, 1}},
+    {{1, 4, 10, 9}, {6, 2, 3, 3}, {1, 2}, {2, 0}, {1, 1}, {2, 1}, 2},
+    {{2, 8, 6, 6}, {8, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 8},
+    {{2, 16, 7, 7}, {32, 16, 1, 1}, {1, 1}, {0, 0}, {0, 0}, {1, 1}},
+    {{3, 2, 17}, {4, 2, 4}, {3}, {2}, {0}, {1}},
+    {{1, 2, 5, 6, 4}, {3, 2, 2, 3, 2}, {1, 2, 1}, {1, 1, 0}, {0, 1, 1}, {1, 1, 2}},
+};
+
+class ConvTypes : public ::testing::TestWithParam<DType> {};
+
+TEST_P(ConvTypes, ForwardAndGradients_EqualLoops) {
+  const DType dtype = GetParam();
+  for (const Geometry& g : kGeometries) {
+    const std::string what = shape_text(g.x) + shape_text(g.w);
+    const TestTensor x = random_tensor(dtype, g.x, 1), w = random_tensor(dtype, g.w, 2),
+                     dy = random_tensor(dtype, g.y(), 3);
+    std::vector<double> y(dy.values.size(), 0), dx(x.values.size(), 0), dw(w.values.size(), 0);
+    for_products(g, [&](size_t i, size_t k, size_t o) {
+      y[o] += x.values[i] * w.values[k];
+      dx[i] += dy.values[o] * w.values[k];
+      dw[k] += dy.values[o] * x.values[i];
+    });
+    const double tolerance = tolerance_of(dtype);
+    expect_close(run_one("conv", {x, w}, random_tensor(dtype, g.y(), 9), g.params()), y, tolerance, "conv " + what);
+    expect_close(run_one("conv_grad_data", {dy, w}, random_tensor(dtype, g.x, 9), g.params()), dx, tolerance,
+                 "grad_data " + what);
+    expect_close(run_one("conv_grad_weight", {dy, x}, random_tensor(dtype, g.w, 9), g.params()), dw, tolerance,
+                 "grad_weight " + what);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, ConvTypes, ::testing::Values(DType::kF32, DType::kF64, DType::kBF16, DType::kF16));
+
+TEST(Conv, Misfit_IsRefused) {
+  std::vector<TestTensor> out = {zeros(DType::kF32, {1, 4, 5, 5})};
+  const TestTensor x = zeros(DType::kF32, {1, 3, 5, 5}), w = zeros(DType::kF32, {4, 3, 3, 3});
+  EXPECT_EQ(run_kernel("conv", {x, w}, out).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_kernel("conv", {x, w}, out, {{"strides", Ints{0, 1}}}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_kernel("conv", {x, w}, out, {{"pads_low", Ints{1}}}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      run_kernel("conv", {x, w}, out, {{"groups", int64_t{2}}, {"pads_low", Ints{1, 1}}, {"pads_high", Ints{1, 1}}})
+          .code(),
+      absl::StatusCode::kInvalidArgument);
+}
+
+TEST(MaxPool, Padding_NeverWins) {
+  const TestTensor x = tensor(DType::kF32, {1, 1, 3, 3}, {-9, -8, -7, -6, -5, -4, -3, -2, -1});
+  std::vector<TestTensor> y = {zeros(DType::kF32, {1, 1, 2, 2}), zeros(DType::kI32, {1, 1, 2, 2})};
+  const Params params = {
+      {"kernel", Ints{2, 2}}, {"strides", Ints{2, 2}}, {"pads_low", Ints{1, 1}}, {"pads_high", Ints{0, 0}}};
+  ASSERT_TRUE(run_kernel("max_pool", {x}, y, params).ok());
+  EXPECT_THAT(y[0].values, ElementsAre(-9, -7, -3, -1));
+  EXPECT_THAT(y[1].values, ElementsAre(0, 2, 6, 8));
+  const TestTensor g = tensor(DType::kF32, {1, 1, 2, 2}, {1, 2, 3, 4});
+  EXPECT_THAT(run_one("max_pool_grad", {g, y[1]}, zeros(DType::kF32, {1, 1, 3, 3})).values,
+              ElementsAre(1, 0, 2, 0, 0, 0, 3, 0, 4));
+  EXPECT_THAT(
+      run_one("max_pool_grad", {g, tensor(DType::kI32, {1, 1, 2, 2}, {0, 99, -1, 0})}, zeros(DType::kF32, {1, 1, 3, 3}))
+          .values,
+      ElementsAre(5, 0, 0, 0, 0, 0, 0, 0, 0));
+}
+
+TEST(MaxPool, Dilation_SkipsAndOverlapsAreSummed) {
+  const TestTensor x = tensor(DType::kF64, {1, 1, 6}, {1, 9, 3, 9, 2, 4});
+  std::vector<TestTensor> y = {zeros(DType::kF64, {1, 1, 4}), zeros(DType::kI32, {1, 1, 4})};
+  ASSERT_TRUE(run_kernel("max_pool", {x}, y, {{"kernel", Ints{2}}, {"strides", Ints{1}}, {"dilations", Ints{2}}}).ok());
+  EXPECT_THAT(y[0].values, ElementsAre(3, 9, 3, 9));
+  EXPECT_THAT(y[1].values, ElementsAre(2, 1, 2, 3));
+  EXPECT_THAT(
+      run_one("max_pool_grad", {tensor(DType::kF64, {1, 1, 4}, {1, 2, 3, 4}), y[1]}, zeros(DType::kF64, {1, 1, 6}))
+          .values,
+      ElementsAre(0, 2, 4, 4, 0, 0));
+}
+
+TEST(AvgPool, CountsPaddingOnRequest) {
+  const TestTensor x = tensor(DType::kF32, {1, 1, 1, 3}, {2, 4, 6}), g = tensor(DType::kF32, {1, 1, 1, 2}, {4, 8});
+  Params params = {{"kernel", Ints{1, 2}},
+                   {"strides", Ints{1, 2}},
+                   {"pads_low", Ints{0, 1}},
+                   {"pads_high", Ints{0, 0}},
+                   {"count_include_pad", int64_t{0}}};
+  EXPECT_THAT(run_one("avg_pool", {x}, zeros(DType::kF32, {1, 1, 1, 2}), params).values, ElementsAre(2, 5));
+  EXPECT_THAT(run_one("avg_pool_grad", {g}, zeros(DType::kF32, {1, 1, 1, 3}), params).values, ElementsAre(4, 4, 4));
+  params["count_include_pad"] = int64_t{1};
+  EXPECT_THAT(run_one("avg_pool", {x}, zeros(DType::kF32, {1, 1, 1, 2}), params).values, ElementsAre(1, 5));
+  EXPECT_THAT(run_one("avg_pool_grad", {g}, zeros(DType::kF32, {1, 1, 1, 3}), params).values, ElementsAre(2, 4, 4));
+}
+
+}  // namespace
+}  // namespace partita::runtime

@@ -1,0 +1,131 @@
+#include "tests/runtime/support/kernel_harness.h"
+
+namespace partita::runtime {
+namespace {
+
+struct Case {
+  std::vector<int64_t> batch_a, batch_b;
+  int64_t m, n, k;
+};
+
+std::vector<int64_t> with(std::vector<int64_t> batch, int64_t x, int64_t y) {
+  batch.insert(batch.end(), {x, y});
+  return batch;
+}
+
+// C = A B over broadcast batches, in double.
+TestTensor reference(const Case& c, const TestTensor& a, const TestTensor& b, bool ta, bool tb) {
+  std::vector<int64_t> batch;
+  for (size_t d = 0; d < c.batch_a.size(); ++d) batch.push_back(std::max(c.batch_a[d], c.batch_b[d]));
+  TestTensor out = zeros(a.dtype, with(batch, c.m, c.n));
+  const int64_t batches = product(batch);
+  for (int64_t p = 0; p < batches; ++p) {
+    int64_t rest = p, at_a = 0, at_b = 0, stride_a = c.m * c.k, stride_b = c.k * c.n;
+    for (size_t d = batch.size(); d-- > 0; rest /= batch[d]) {
+      at_a += (c.batch_a[d] == 1 ? 0 : rest % batch[d]) * stride_a;
+      at_b += (c.batch_b[d] == 1 ? 0 : rest % batch[d]) * stride_b;
+      stride_a *= c.batch_a[d];
+      stride_b *= c.batch_b[d];
+    }
+    for (int64_t i = 0; i < c.m; ++i) {
+      for (int64_t j = 0; j < c.n; ++j) {
+        double sum = 0;
+        for (int64_t z = 0; z < c.k; ++z) {
+          sum += a.values[static_cast<size_t>(at_a + (ta ? z * c.m + i : i * c.k + z))] *
+                 b.values[static_cast<size_t>(at_b + (tb ? j * c.k + z : z * c.n + j))];
+        }
+        out.values[static_cast<size_t>((p * c.m + i) * c.n + j)] = sum;
+      }
+    }
+  }
+  return out;
+}
+
+class MatmulTypes : public ::testing::TestWithParam<DType> {};
+
+TEST_P(MatmulTypes, AllLayouts_EqualLoops) {
+  const DType dtype = GetParam();
+  const Case cases[] = {{{}, {}, 5, 7, 3},         {{}, {}, 65, 70, 130},           {{}, {}, 1, 33, 300},
+                        {{2, 3}, {2, 3}, 4, 5, 6}, {{2, 3}, {1, 1}, 9, 17, 8},      {{1, 3}, {2, 3}, 4, 16, 2},
+                        {{2, 1}, {2, 3}, 4, 5, 6}, {{2, 1, 2}, {1, 3, 2}, 3, 4, 5}, {{4}, {1}, 1, 1, 1},
+                        {{1, 1}, {2, 2}, 3, 2, 40}};
+  for (const Case& c : cases) {
+    for (int transposed = 0; transposed < 4; ++transposed) {
+      const bool ta = transposed & 1, tb = transposed & 2;
+      auto make = [&](std::vector<int64_t> shape, unsigned seed) {
+        return is_float(dtype) ? random_tensor(dtype, std::move(shape), seed)
+                               : random_integers(dtype, std::move(shape), 0, 5, seed);
+      };
+      const TestTensor a = make(ta ? with(c.batch_a, c.k, c.m) : with(c.batch_a, c.m, c.k), 1),
+                       b = make(tb ? with(c.batch_b, c.n, c.k) : with(c.batch_b, c.k, c.n), 2);
+      const TestTensor expected = reference(c, a, b, ta, tb);
+      const TestTensor found = run_one("matmul", {a, b}, zeros(dtype, expected.shape),
+                                       {{"transpose_a", int64_t{ta}}, {"transpose_b", int64_t{tb}}});
+      expect_close(found, expected.values, tolerance_of(dtype), shape_text(a.shape) + shape_text(b.shape));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, MatmulTypes,
+                         ::testing::Values(DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI32,
+                                           DType::kI64, DType::kI16));
+
+TEST(Matmul, Epilogues_ApplyInOrder) {
+  for (DType dtype : {DType::kF32, DType::kF64}) {
+    const Case c{{2}, {1}, 5, 37, 11};
+    const TestTensor a = random_tensor(dtype, {2, 5, 11}, 1), b = random_tensor(dtype, {1, 11, 37}, 2),
+                     bias = random_tensor(dtype, {37}, 3), start = random_tensor(dtype, {2, 5, 37}, 4);
+    const TestTensor product = reference(c, a, b, false, false);
+    struct Epilogue {
+      const char* name;
+      bool bias, accumulate;
+      double (*activate)(double);
+    };
+    const Epilogue epilogues[] = {
+        {"bias", true, false, [](double x) { return x; }},
+        {"accumulate", false, true, [](double x) { return x; }},
+        {"bias+accumulate", true, true, [](double x) { return x; }},
+        {"bias+relu", true, false, [](double x) { return std::max(x, 0.0); }},
+        {"bias+gelu_erf", true, false, [](double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); }},
+        {"gelu_tanh", false, false,
+         [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }}};
+    for (const Epilogue& e : epilogues) {
+      std::vector<double> expected;
+      for (size_t i = 0; i < product.values.size(); ++i)
+        expected.push_back(
+            e.activate(product.values[i] + (e.bias ? bias.values[i % 37] : 0) + (e.accumulate ? start.values[i] : 0)));
+      std::vector<TestTensor> inputs = {a, b};
+      if (e.bias) inputs.push_back(bias);
+      expect_close(run_one("matmul", inputs, start, {{"epilogue", std::string(e.name)}}), expected, tolerance_of(dtype),
+                   e.name);
+    }
+  }
+}
+
+TEST(Matmul, EmptyInner_GivesZeros) {
+  const TestTensor y = run_one("matmul", {zeros(DType::kF32, {2, 0}), zeros(DType::kF32, {0, 3})},
+                               random_tensor(DType::kF32, {2, 3}, 1));
+  expect_close(y, std::vector<double>(6, 0), 0);
+}
+
+TEST(Matmul, Threads_GiveTheSameBitsInF64) {
+  const TestTensor a = random_tensor(DType::kF64, {300, 200}, 1), b = random_tensor(DType::kF64, {200, 150}, 2);
+  EXPECT_EQ(run_one("matmul", {a, b}, zeros(DType::kF64, {300, 150}), {}, 1).values,
+            run_one("matmul", {a, b}, zeros(DType::kF64, {300, 150}), {}, 4).values);
+}
+
+TEST(Matmul, Misfit_IsRefused) {
+  std::vector<TestTensor> out = {zeros(DType::kF32, {2, 3})};
+  EXPECT_EQ(run_kernel("matmul", {zeros(DType::kF32, {2, 4}), zeros(DType::kF32, {5, 3})}, out).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_kernel("matmul", {zeros(DType::kF32, {2, 4}), zeros(DType::kF64, {4, 3})}, out).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_kernel("matmul", {zeros(DType::kF32, {2, 4}), zeros(DType::kF32, {4, 3})}, out,
+                       {{"epilogue", std::string("wish")}})
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_kernel("matmul", {zeros(DType::kF32, {2, 4})}, out).code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace partita::runtime

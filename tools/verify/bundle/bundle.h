@@ -1,0 +1,64 @@
+// The parts of a bundle that the verifier reads and writes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ir/graph/graph.h"
+#include "runtime/program/program.h"
+#include "tools/verify/bundle/claims.h"
+
+namespace partita::verifier {
+
+inline constexpr const char* kImageFile = "program.partita";
+inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kCertificateFile = "certificate.json";
+// The files of programs that do one thing together, and their evidence: the serial graph after passes, under a first
+// line "# samples N"; the graph of the rank program and what its steps say they compute.
+struct ProgramFiles {
+  const char *image, *serial, *rank, *claims;
+};
+inline constexpr ProgramFiles kTrainingFiles{kImageFile, "verify/serial.ir", "verify/rank.ir", "verify/rank.steps"};
+inline constexpr ProgramFiles kEvaluationFiles{"evaluation.partita", "verify/evaluation_serial.ir",
+                                               "verify/evaluation_rank.ir", "verify/evaluation_rank.steps"};
+
+// A program of the bundle: all ranks', or those of a pipeline's stage.
+struct RankProgram {
+  Graph rank;
+  Graph code;                // the rank's graph with composites expanded, which steps and claims are about
+  std::vector<NodeId> from;  // per node of `code`, the rank's node that it comes from
+  std::vector<Claim> claims;
+  runtime::Program program;
+};
+
+// Programs that do one thing together, and what it is.
+struct ProgramSet {
+  Graph serial;
+  int64_t samples = 0;                // that a step of the serial program takes, over all micro-batches
+  std::vector<RankProgram> programs;  // by stage
+};
+
+struct Bundle : ProgramSet {             // of training
+  std::string compress = "none";         // how gradients travel, as the manifest names it
+  std::optional<ProgramSet> evaluation;  // forward alone, for inference, on the states of training
+};
+
+// What a program says of itself.
+struct RankEvidence {
+  Graph graph;
+  std::vector<Claim> claims;
+};
+
+// "verify/rank.ir" of the only program, "verify/rank.1.ir" of stage 1 of several.
+std::string stage_file(std::string_view file, size_t stage, size_t stages);
+
+// NotFound where a part is missing, DataLoss or InvalidArgument where one is damaged; each names the file.
+absl::StatusOr<Bundle> read_bundle(const std::string& folder);
+absl::Status write_evidence(const Graph& serial, int64_t samples, const std::vector<RankEvidence>& programs,
+                            const std::string& folder, const ProgramFiles& files);
+// The graph without its weights' bytes or paths: that they come from the bundle's file is all that is kept.
+Graph without_weights(Graph graph);
+
+}  // namespace partita::verifier

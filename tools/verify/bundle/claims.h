@@ -1,0 +1,26 @@
+// What a program's steps say that they compute, as the bundle carries it: a line "NODE: VALUE VALUE …" for each step,
+// by id, with " | OPERAND OFFSET SIZE STRIDE …" for each result of which it writes a part. A claim is where the
+// verifier looks, never what it believes.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ir/graph/graph.h"
+#include "runtime/program/written_part.h"
+
+namespace partita::verifier {
+
+struct Claim {
+  NodeId node = kNoNode;    // what the step computes, or the last of the nodes that it computes
+  std::vector<int> values;  // per operand: a value that is no view, -1 where absent, below -1 a temporary
+  std::vector<WrittenPart> parts;
+};
+
+std::string print_claims(const std::vector<Claim>& claims);
+// DataLoss "line N: …" where a line is not well-formed or names what `graph` does not have.
+absl::StatusOr<std::vector<Claim>> parse_claims(std::string_view text, const Graph& graph);
+
+}  // namespace partita::verifier

@@ -1,0 +1,186 @@
+#include "tools/verify/steps/check_step.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "tools/verify/layout/mismatch.h"
+#include "tools/verify/layout/serial_values.h"
+#include "tools/verify/steps/check_steps.h"
+#include "tools/verify/steps/check_versions.h"
+
+namespace partita::verifier {
+namespace {
+
+runtime::Params params_of(const Attrs& attrs) {
+  runtime::Params params;
+  for (const auto& [name, value] : attrs.items()) {
+    if (const DType* dtype = std::get_if<DType>(&value)) {
+      params[name] = static_cast<int64_t>(*dtype);
+    } else {
+      std::visit(
+          [&](const auto& v) {
+            if constexpr (!std::is_same_v<std::decay_t<decltype(v)>, DType>) params[name] = v;
+          },
+          value);
+    }
+  }
+  return params;
+}
+
+std::string kind_of(StateKind kind) {
+  constexpr const char* kNames[] = {"parameter", "frozen", "running", "optimizer", "step", "accumulator"};
+  return kNames[static_cast<int>(kind)];
+}
+
+// How a state starts, where the graph says so by a rule.
+bool starts_alike(const Initial& initial, const runtime::InitialValue& found) {
+  const InitialRule* rule = std::get_if<InitialRule>(&initial);
+  if (std::holds_alternative<std::monostate>(initial)) return found.kind == "fill" && found.a == 0;
+  if (rule == nullptr) return found.kind == "file";
+  double fill = rule->kind == "ones" ? 1 : rule->kind == "constant" ? rule->a : 0;
+  if (rule->kind == "zeros" || rule->kind == "ones" || rule->kind == "constant")
+    return found.kind == "fill" && found.a == fill;
+  return found.kind == rule->kind && found.a == rule->a && found.b == rule->b;
+}
+
+absl::Status check_operand(const Graph& graph, ValueId v, const runtime::Operand& operand) {
+  if (operand.dtype == graph.type(v).dtype && operand.shape == graph.type(v).shape) return absl::OkStatus();
+  return differs("expected ", to_string(graph.type(v)), ", found ", dtype_name(operand.dtype),
+                 to_string(operand.shape));
+}
+
+}  // namespace
+
+int added_to(const Graph& graph, const std::vector<ValueId>& storage, int sum, int term) {
+  const Node* node = graph.producer(sum);
+  if (node == nullptr || node->inputs.size() != 2 || !(node->op->sums_micro_batches || node->op->name == "add"))
+    return -1;
+  for (size_t k = 0; k < 2; ++k) {
+    ValueId x = node->inputs[k], y = node->inputs[1 - k];
+    if (storage[x] == term && graph.type(x) == graph.type(y)) return storage[y];
+  }
+  return -1;
+}
+
+absl::Status check_params(const Node& node, const runtime::Step& step, const std::string& epilogue) {
+  if (!node.op->kernel || step.name != node.op->name)
+    return differs("expected ", node.op->name, ", found ", quote(step.name));
+  runtime::Params expected = params_of(node.attrs);
+  if (!epilogue.empty()) expected["epilogue"] = epilogue;
+  if (step.params == expected) return absl::OkStatus();
+  for (const auto& [name, value] : expected) {
+    auto at = step.params.find(name);
+    if (at == step.params.end() || at->second != value)
+      return differs("expected parameter ", quote(name), " as its node has it, found another");
+  }
+  return differs("expected the parameters of its node, found more");
+}
+
+absl::Status check_collective(const Node& node, const runtime::Step& step, const runtime::Program& program) {
+  if (!node.op->communicates || step.name != node.op->name)
+    return differs("expected ", node.op->name, ", found ", quote(step.name));
+  auto at = step.params.find("group");
+  const int64_t* group = at == step.params.end() ? nullptr : std::get_if<int64_t>(&at->second);
+  if (group == nullptr || *group < 0 || *group >= static_cast<int64_t>(program.groups.size()))
+    return differs("expected a group of ranks, found none");
+  const std::vector<int32_t>& axes = program.groups[static_cast<size_t>(*group)].axes;
+  const std::vector<int64_t>& expected = node.attrs.ints("axes");
+  if (!std::equal(axes.begin(), axes.end(), expected.begin(), expected.end()))
+    return differs("expected the group over ", to_string(expected), ", found ",
+                   to_string(Shape(axes.begin(), axes.end())));
+  at = step.params.find("reduce");
+  std::string reduce = "sum";
+  if (at != step.params.end())
+    reduce = std::holds_alternative<std::string>(at->second) ? std::get<std::string>(at->second) : "";
+  if (reduce != node.attrs.s("reduce", "sum"))
+    return differs("expected a reduction by ", node.attrs.s("reduce", "sum"), ", found ", quote(reduce));
+  for (const auto& [name, value] : step.params) {
+    if (name == "peer" && node.attrs.has("peer")) {
+      if (value != runtime::Param(node.attrs.i("peer"))) return differs("expected its node's peer, found another");
+      continue;
+    }
+    if (name == "peer" || name == "root" || name == "shift" || name == "from" || name == "to")
+      return differs("expected no parameter ", quote(name), " of a ", step.name);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_interface(const Graph& graph, const runtime::Program& program) {
+  if (graph.states.size() != program.states.size() || graph.inputs.size() != program.inputs.size() ||
+      graph.outputs.size() != program.outputs.size())
+    return differs("the program's interface is not the graph's");
+  for (size_t k = 0; k < graph.states.size(); ++k) {
+    const State& s = graph.states[k];
+    const runtime::ProgramState& p = program.states[k];
+    absl::Status status = check_operand(graph, s.value, p.operand);
+    if (status.ok() && (p.name != s.name || p.kind != kind_of(s.kind) || p.parameter != s.parameter))
+      status = differs("expected a ", kind_of(s.kind), ", found ", p.kind, " ", quote(p.name));
+    if (status.ok() && !starts_alike(s.initial, p.initial)) status = differs("expected another first value");
+    if (!status.ok()) return differs("state ", quote(s.name), ": ", status.message());
+  }
+  for (size_t k = 0; k < graph.inputs.size(); ++k) {
+    absl::Status status = check_operand(graph, graph.inputs[k].value, program.inputs[k].operand);
+    if (!status.ok()) return differs("input ", quote(graph.inputs[k].name), ": ", status.message());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_schedule(const runtime::Program& program) {
+  const bool updates = updates_each(program);
+  std::map<std::pair<int32_t, int32_t>, int> times;
+  for (const runtime::ScheduleEntry& e : program.schedule) ++times[{e.segment, e.micro_batch}];
+  for (size_t s = 0; s < program.segments.size(); ++s) {
+    Segment segment = static_cast<Segment>(program.segments[s].kind);
+    const Runs runs = segment == Segment::kReduce && updates ? Runs::kEach : runs_of(segment);
+    int64_t total = 0;
+    for (int64_t m = 0; m < program.micro_batches; ++m) {
+      auto at = times.find({static_cast<int32_t>(s), static_cast<int32_t>(m)});
+      int count = at == times.end() ? 0 : at->second;
+      total += count;
+      if (runs == Runs::kEach && count != 1)
+        return differs("schedule: expected segment ", segment_name(segment), " once for micro-batch ", m, ", found ",
+                       count, " times");
+    }
+    if (runs == Runs::kOnce && total != 1)
+      return differs("schedule: expected segment ", segment_name(segment), " once, found ", total, " times");
+    if (runs == Runs::kEvaluation && total != 0) return differs("schedule: expected no evaluation in a training step");
+  }
+  for (const runtime::ScheduleEntry& e : program.evaluation) {
+    if (program.segments[static_cast<size_t>(e.segment)].kind != runtime::SegmentKind::kEvaluation)
+      return differs("schedule: expected evaluation alone, found another segment in it");
+  }
+  return absl::OkStatus();
+}
+
+std::vector<int> steps_of_nodes(const Graph& graph, const std::vector<Claim>& claims) {
+  std::vector<int> steps(graph.nodes.size(), -1);
+  auto note = [&](NodeId n, size_t step) {
+    if (n >= 0 && steps[n] < 0) steps[n] = static_cast<int>(step);
+  };
+  for (size_t s = 0; s < claims.size(); ++s) {
+    note(claims[s].node, s);
+    for (int v : claims[s].values) {
+      // An operand stands for its producer where that has no step of its own.
+      if (v >= 0) note(graph.values[v].producer, s);
+    }
+  }
+  return steps;
+}
+
+std::string describe_step(const runtime::Program& program, int id) {
+  for (const auto& segment : program.segments) {
+    for (const runtime::Step& step : segment.steps) {
+      if (static_cast<int>(step.id) != id) continue;
+      std::string origin = step.origin >= 0 && step.origin < static_cast<int32_t>(program.origins.size())
+                               ? cat(" (", quote(program.origins[static_cast<size_t>(step.origin)]), ")")
+                               : "";
+      return cat("step ", id, " ", quote(step.name.empty() ? "copy" : step.name, 80), origin);
+    }
+  }
+  return "no step";
+}
+
+}  // namespace partita::verifier

@@ -1,0 +1,35 @@
+// Values that several steps write a part of each: whether the parts together are the value.
+#pragma once
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "runtime/program/written_part.h"
+
+namespace partita::verifier {
+
+class WrittenParts {
+ public:
+  // A step writes a part of `value`, or, of none, all of it; `size`: the value's elements.
+  void write(int value, int64_t size, const WrittenPart* part);
+  // False where parts were written of the value since it was last whole, and they lack an element, have one twice or
+  // one that is outside.
+  bool is_whole(int value);
+  // A value that is not whole; -1 where there is none.
+  int broken();
+
+ private:
+  struct Written {
+    int64_t size = 0;
+    std::vector<WrittenPart> parts;
+  };
+  bool tile(const Written& written);
+
+  std::map<int, Written> open_;
+  // Parts that have been found to tile: {size, then each part's numbers}.
+  std::set<std::vector<int64_t>> known_;
+};
+
+}  // namespace partita::verifier
