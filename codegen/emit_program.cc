@@ -188,7 +188,7 @@ class ProgramMaker {
       for (int v : step.values) lowest = std::min(lowest, v);
     }
     for (const PlanStep& step : plan_.steps) {
-      StepClaim claim{step.node, step.values};
+      Claim claim{step.node, step.values};
       for (int& v : claim.values) {
         if (v >= 0) v = original(v) == kNoValue ? lowest - 1 - sided_.same_as[v] : original(v);
       }

@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 #include "codegen/nest/loop_nest.h"
 #include "partitioner/localize/local_program.h"
+#include "runtime/program/claim.h"
 #include "runtime/program/program.h"
-#include "runtime/program/written_part.h"
 
 namespace partita {
 
@@ -23,16 +23,10 @@ struct TargetOptions {
   bool in_place = true;   // no: every value has memory of its own while it lives
 };
 
-// What the steps of a program say of themselves, for the verifier, which takes none of it on trust.
-struct StepClaim {
-  NodeId node = kNoNode;    // the node that the step computes, or the last of those that it computes
-  std::vector<int> values;  // per operand: a value of the graph that is no view, -1 where absent, below -1 a temporary
-                            // of the code generator's. Empty: a collective over several values that lie side by side
-  std::vector<WrittenPart> parts;  // of results that the step does not write whole
-};
+// What the steps of a program say of themselves, for the verifier.
 struct ProgramClaims {
-  Graph graph;                   // the local graph; nodes and values of steps are those of it with composites expanded
-  std::vector<StepClaim> steps;  // by step id
+  Graph graph;               // the local graph; nodes and values of steps are those of it with composites expanded
+  std::vector<Claim> steps;  // by step id
 };
 
 // The schedule is serial (micro-batches one after the other, one slot). InvalidArgument for a processor that code

@@ -11,12 +11,12 @@
 namespace partita {
 
 absl::StatusOr<ImportedModel> import_onnx_model(const OnnxModel& model, const ImportOptions& options) {
+  if (model.training.empty()) return import_forward(model, options);
   try {
-    if (model.training.empty()) return Importer(model, options).run();
     TrainableModel trainable = read_training_info(model, options);
     ImportOptions own = options;
     if (own.trainable.empty()) own.trainable = trainable.spec.parameters;
-    ImportedModel result = Importer(trainable.model, own).run();
+    PARTITA_ASSIGN_OR_RETURN(ImportedModel result, import_forward(trainable.model, own));
     result.training = std::move(trainable.spec);
     return result;
   } catch (const ImportError& e) {

@@ -2,10 +2,14 @@
 
 #include <unistd.h>
 
+#include "CLI/CLI.hpp"
 #include "base/cat.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "runtime/data/data_config_json.h"
+#include "runtime/program/bundle_names.h"
 #include "runtime/program/program_image.h"
 
 namespace partita::runtime {

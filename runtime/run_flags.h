@@ -7,21 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
-#include "nlohmann/json.hpp"
-#include "runtime/data/data_config_json.h"
+#include "nlohmann/json_fwd.hpp"
 #include "runtime/metrics/metrics.h"
 #include "runtime/trainer.h"
 
-namespace partita::runtime {
+namespace CLI {
+class App;
+}
 
-// Names inside a bundle.
-inline constexpr const char* kImageName = "program.partita";
-inline constexpr const char* kEvaluationName = "evaluation.partita";  // only with `evaluate` in train.yaml
-inline constexpr const char* kInitialName = "initial.safetensors";
-inline constexpr const char* kManifestName = "manifest.json";
-inline constexpr const char* kRankName = "rank";
+namespace partita::runtime {
 
 struct RunFlags {
   std::string data, save, save_gradients, profile, tune;

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "CLI/CLI.hpp"
 #include "base/cat.h"
 #include "base/checksum.h"
 #include "base/exit_code.h"

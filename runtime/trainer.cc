@@ -18,6 +18,7 @@
 #include "runtime/device/device.h"
 #include "runtime/execute/input_stage.h"
 #include "runtime/program/placement.h"
+#include "runtime/program/sides.h"
 #include "runtime/transports/collective_threads.h"
 
 namespace partita::runtime {

@@ -5,6 +5,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "ir/graph/evaluate.h"
 
 namespace partita {
 namespace {

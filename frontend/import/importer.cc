@@ -321,4 +321,12 @@ void Importer::finish() {
   }
 }
 
+absl::StatusOr<ImportedModel> import_forward(const OnnxModel& model, const ImportOptions& options) {
+  try {
+    return Importer(model, options).run();
+  } catch (const ImportError& e) {
+    return with_context(e.status, quote(model.path));
+  }
+}
+
 }  // namespace partita

@@ -1,4 +1,4 @@
-// The importer's inside: scopes of ONNX names, and the walk over nodes. onnx_import.h is the interface.
+// The importer's inside: scopes of ONNX names, and the walk over nodes. frontend/onnx_import.h is the interface.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
 #include "frontend/import/conversion.h"
-#include "frontend/onnx_import.h"
+#include "frontend/import/imported_model.h"
 
 namespace partita {
 
@@ -82,6 +83,9 @@ class Importer : public ImportServices {
   absl::flat_hash_set<std::string> statistics_;  // initializers that are running statistics: states, however small
   absl::flat_hash_map<ValueId, int> state_of_;   // a state's value -> its index
 };
+
+// The forward graph of a model that has been read; its training_info is not looked at. Errors name the file.
+absl::StatusOr<ImportedModel> import_forward(const OnnxModel& model, const ImportOptions& options);
 
 // Drops what no output and no running statistic needs, and says which parameters are trained; kept apart for its
 // length.

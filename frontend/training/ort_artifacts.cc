@@ -232,7 +232,7 @@ ImportedModel import_folder(const std::string& folder, const ImportOptions& opti
     if (trainable.contains(t.name)) trained.push_back(t.name);
   }
   if (own.trainable.empty()) own.trainable = trained;
-  auto result = import_onnx_model(model, own);
+  auto result = import_forward(model, own);
   if (!result.ok()) throw ImportError{result.status()};
   absl::flat_hash_set<std::string> states;
   for (const State& s : result->graph.states) {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "frontend/onnx_import.h"
+#include "frontend/import/imported_model.h"
 
 namespace partita {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "frontend/onnx_import.h"
+#include "frontend/import/imported_model.h"
 
 namespace partita {
 

@@ -1,13 +1,17 @@
-// The sequential reference executor: a whole graph in wide arithmetic (double, int64), node by node. For tests,
-// constant folding and expansions; slow.
+// The sequential reference executor: an op, or a whole graph node by node, in wide arithmetic (double, int64). For
+// tests, constant folding and expansions; slow.
 #pragma once
 
 #include <map>
+#include <span>
 #include <vector>
 
 #include "ir/graph/graph.h"
 
 namespace partita {
+
+// The reference meaning of an op, through whichever of scalar, evaluate and expand it has.
+std::vector<Tensor> evaluate_op(const OpDef& op, const Attrs& attrs, std::span<const Tensor* const> inputs);
 
 // The values `wanted` of one run of all nodes in order. `feeds` gives the inputs and states; a state that is not fed
 // has its literal initial value. Only what `wanted` depends on is computed, and a value is dropped after its last use.

@@ -43,4 +43,10 @@ std::vector<const Literal*> constant_values(const Graph& graph) {
   return out;
 }
 
+std::string_view onnx_name(const Graph& graph, const Node& node) {
+  std::string_view origin = node.origin < 0 ? "" : std::string_view(graph.origins[static_cast<size_t>(node.origin)]);
+  const size_t quote = origin.find('\'');
+  return quote == origin.npos ? "" : origin.substr(quote + 1, origin.size() - quote - 2);
+}
+
 }  // namespace partita

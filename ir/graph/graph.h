@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -115,6 +116,8 @@ struct Graph {
   }
 };
 
+// The name of the ONNX node that a node comes from; empty where it has none.
+std::string_view onnx_name(const Graph& graph, const Node& node);
 // Types of a node's inputs (an invalid type for an absent one).
 std::vector<TensorType> input_types(const Graph& graph, const Node& node);
 // The bound formula of a node.

@@ -1,14 +1,11 @@
 #include "ir/op/op_def.h"
 
 #include <algorithm>
-#include <map>
 
 #include "absl/container/flat_hash_map.h"
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "ir/graph/builder.h"
-#include "ir/graph/evaluate.h"
 
 namespace partita {
 namespace {
@@ -22,54 +19,6 @@ absl::StatusOr<Formula> formula_for(const OpDef& op, const OpView& use) {
   }
   PARTITA_RETURN_IF_ERROR(bind_sizes(formula, shapes));
   return formula;
-}
-
-std::vector<Tensor> evaluate_elementwise(const OpDef& op, const OpView& use, std::span<const Tensor* const> inputs,
-                                         std::vector<Tensor> outputs) {
-  ScalarFunction function = scalar_function(op, use);
-  const Shape& shape = outputs[0].type.shape;
-  int rank = static_cast<int>(shape.size());
-  std::vector<std::vector<int64_t>> strides(inputs.size());
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    const Shape& s = inputs[k]->type.shape;
-    auto own = row_major_strides(s);
-    strides[k].assign(rank, 0);
-    for (size_t d = 0; d < s.size(); ++d) strides[k][rank - s.size() + d] = s[d] == 1 ? 0 : own[d];
-  }
-  std::vector<ScalarValue> in(inputs.size()), scratch, out;
-  std::vector<int64_t> index(rank, 0);
-  int64_t n = elements(shape);
-  for (int64_t p = 0; p < n; ++p) {
-    for (size_t k = 0; k < inputs.size(); ++k) {
-      int64_t at = 0;
-      for (int d = 0; d < rank; ++d) at += index[d] * strides[k][d];
-      in[k] = is_float(inputs[k]->type.dtype) ? ScalarValue{inputs[k]->f[at], 0} : ScalarValue{0, inputs[k]->i[at]};
-    }
-    evaluate(function, in, index, scratch, out);
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      if (is_float(outputs[k].type.dtype)) {
-        outputs[k].f[p] = out[k].f;
-      } else {
-        outputs[k].i[p] = out[k].i;
-      }
-    }
-    for (int d = rank - 1; d >= 0 && ++index[d] == shape[d]; --d) index[d] = 0;
-  }
-  return outputs;
-}
-
-std::vector<Tensor> evaluate_expansion(const OpDef& op, const Attrs& attrs, std::span<const Tensor* const> inputs) {
-  Builder b;
-  std::vector<TensorType> types;
-  std::vector<ValueId> ids;
-  std::map<ValueId, Tensor> feeds;
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    types.push_back(inputs[k] ? inputs[k]->type : TensorType{});
-    ids.push_back(inputs[k] ? b.input(cat("x", k), inputs[k]->type) : kNoValue);
-    if (inputs[k]) feeds.emplace(ids.back(), *inputs[k]);
-  }
-  std::vector<ValueId> outputs = op.expand({b, attrs, types, ids, {}, {}});
-  return evaluate_graph(b.graph(), feeds, outputs);
 }
 
 bool has_type(const AttrValue& value, std::string_view type) {
@@ -156,28 +105,6 @@ ScalarFunction scalar_function(const OpDef& op, const OpView& use) {
   ScalarFunction function{std::move(s.nodes()), {}};
   for (Scalar x : outputs) function.outputs.push_back(x.id);
   return function;
-}
-
-std::vector<Tensor> evaluate_op(const OpDef& op, const Attrs& attrs, std::span<const Tensor* const> inputs) {
-  std::vector<TensorType> types;
-  for (const Tensor* t : inputs) types.push_back(t ? t->type : TensorType{});
-  OpView use{attrs, types};
-  auto inferred = infer_types(op, use);
-  PARTITA_CHECK(inferred.ok(), cat(op.name, ": ", inferred.status().message()));
-  std::vector<Tensor> outputs;
-  for (TensorType& t : *inferred) outputs.push_back(Tensor::zeros(std::move(t)));
-  if (op.evaluate) {
-    op.evaluate(use, inputs, outputs);
-  } else if (op.view) {
-    outputs[0].f = inputs[0]->f;
-    outputs[0].i = inputs[0]->i;
-  } else if (op.scalar) {
-    outputs = evaluate_elementwise(op, use, inputs, std::move(outputs));
-  } else {
-    PARTITA_CHECK(op.expand != nullptr, cat(op.name, " has no meaning"));
-    outputs = evaluate_expansion(op, attrs, inputs);
-  }
-  return outputs;
 }
 
 Attrs localized_attrs(const OpDef& op, const Attrs& attrs, std::span<const Shape> local_inputs,

@@ -112,8 +112,6 @@ absl::StatusOr<std::vector<TensorType>> infer_types(const OpDef& op, const OpVie
 Formula bound_formula(const OpDef& op, const OpView& use);
 // Floating point operations of a use with its bound formula.
 double use_flops(const OpDef& op, const OpView& use, const Formula& bound);
-// The reference meaning, through whichever of scalar, evaluate and expand the op has.
-std::vector<Tensor> evaluate_op(const OpDef& op, const Attrs& attrs, std::span<const Tensor* const> inputs);
 // The elementwise body of a use as a function of its inputs.
 ScalarFunction scalar_function(const OpDef& op, const OpView& use);
 Attrs localized_attrs(const OpDef& op, const Attrs& attrs, std::span<const Shape> local_inputs,

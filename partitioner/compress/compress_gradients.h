@@ -14,20 +14,14 @@ struct CompressedGradients {
   int64_t bytes = 0, plain_bytes = 0;  // of their operands on a rank, in a step, now and before
 };
 
-// The mesh axes along which ranks take different samples.
-std::vector<int> sample_axes(const ShardingPlan& plan);
-// What the axes are to a stage's program: stages may have plans of their own.
-ShardingPlan::AxisUse axis_use(const ShardingPlan& plan, const PipelineStage& stage);
-
 // Rewrites every sum of a gradient over some of `axes`. What has one element on a rank, and what is sent from stage to
 // stage, stays as it is.
 //   bf16: a rank's term is rounded to bf16, and so is the sum. Host back ends add in f32 and round once; NCCL rounds
 //         after each rank's term.
 //   int8: a rank's term, and what the step before left of it, is rounded to whole multiples of a scale; the remainder
-//   is
-//         kept for the next step (partitioner/compress/quantize_gradients.h). `bucket_bytes` are summed at a time.
+//         is kept for the next step (quantize_gradients.h). `bucket_bytes` are summed at a time.
 //   powersgd: a rank's term, and what the step before left of it, travels as two factors of 4 columns
-//         (partitioner/compress/factor_gradients.h).
+//         (factor_gradients.h).
 CompressedGradients compress_gradients(LocalProgram& program, Compression kind, const std::vector<int>& axes,
                                        int64_t bucket_bytes);
 

@@ -184,4 +184,19 @@ absl::StatusOr<std::vector<Sharding>> value_shardings(const Graph& graph, const 
   return Localizer(graph, plan).shardings();
 }
 
+std::vector<int> sample_axes(const ShardingPlan& plan) {
+  std::set<int> axes(plan.slice_axes.begin(), plan.slice_axes.end());
+  for (const Sharding& s : plan.inputs) {
+    if (s.dims.empty()) continue;
+    for (const Piece& p : s.dims[0]) axes.insert(p.axes.begin(), p.axes.end());
+  }
+  axes.erase(plan.mesh.time);
+  return {axes.begin(), axes.end()};
+}
+
+ShardingPlan::AxisUse axis_use(const ShardingPlan& plan, const PipelineStage& stage) {
+  if (plan.axis_uses.empty()) return {sample_axes(plan), plan.scatter_axes};
+  return plan.axis_uses[static_cast<size_t>(stage.index) + 1];
+}
+
 }  // namespace partita

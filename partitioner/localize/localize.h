@@ -50,6 +50,11 @@ struct ShardingPlan {
   std::map<ValueId, Recut> recuts;
 };
 
+// The mesh axes along which ranks take different samples.
+std::vector<int> sample_axes(const ShardingPlan& plan);
+// What the axes are to a stage's program: stages may have plans of their own.
+ShardingPlan::AxisUse axis_use(const ShardingPlan& plan, const PipelineStage& stage);
+
 absl::StatusOr<LocalProgram> localize(const Graph& graph, const ShardingPlan& plan);
 // How each value of the graph lies first under the plan, its sums completed. Errors are those of localize().
 absl::StatusOr<std::vector<Sharding>> value_shardings(const Graph& graph, const ShardingPlan& plan);

@@ -12,7 +12,6 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
-#include "partitioner/compress/compress_gradients.h"
 #include "partitioner/layout/parallel_layout.h"
 
 namespace partita {

@@ -14,7 +14,6 @@
 #include "ir/recipe/recipe.h"
 #include "partitioner/follow/stage_roots.h"
 #include "partitioner/layout/balance_stages.h"
-#include "partitioner/planner/workload/pinned_cuts.h"
 
 namespace partita {
 namespace {

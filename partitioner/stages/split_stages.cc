@@ -10,6 +10,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
+#include "ir/graph/evaluate.h"
 #include "partitioner/localize/cross_mesh_reshard.h"
 #include "partitioner/stages/stage_messages.h"
 #include "partitioner/stages/stash_weights.h"

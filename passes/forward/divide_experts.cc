@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 
+#include "ir/graph/evaluate.h"
 #include "passes/recognize/pattern.h"
 #include "passes/rewrite/clean_up.h"
 

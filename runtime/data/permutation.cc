@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "base/mix64.h"
+
 namespace partita::runtime {
 
 // A Feistel network permutes 2h-bit words for any round function (Luby and Rackoff 1988). Applied again while the word

@@ -5,6 +5,7 @@
 
 #include "base/cat.h"
 #include "base/checksum.h"
+#include "base/mix64.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/data/permutation.h"

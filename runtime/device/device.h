@@ -82,13 +82,6 @@ class Device {
 // the program needs and what was found: driver, device, architecture, libraries.
 absl::StatusOr<std::unique_ptr<Device>> open_device(const Program& program, int ordinal);
 
-// Whether a program's target has memory of its own.
-bool needs_device(const Program& program);
-// Whether a kernel or library step of such a program is the host's.
-bool runs_on_host(const Program& program, const Step& step);
-// Whether a region of such a program lies in the host's memory alone.
-bool in_host_memory(Region region);
-
 // The file of the module for "cuda:" targets.
 inline constexpr const char* kCudaModule = "libpartita_cuda.so";
 // What a device's module exports, as `partita_open_device`. Null and a reason on failure.

@@ -14,6 +14,7 @@
 #include "runtime/program/params.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/program_check.h"
+#include "runtime/program/sides.h"
 
 namespace partita::runtime {
 namespace {

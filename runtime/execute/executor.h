@@ -23,6 +23,7 @@
 #include "runtime/kernel/kernel_module.h"
 #include "runtime/kernel/region_memory.h"
 #include "runtime/program/program.h"
+#include "runtime/program/sides.h"
 
 namespace partita::runtime {
 

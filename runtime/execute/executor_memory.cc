@@ -11,6 +11,7 @@
 #include "runtime/execute/executor.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/program_check.h"
+#include "runtime/program/sides.h"
 
 namespace partita::runtime {
 namespace {

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "base/box.h"
+#include "base/mix64.h"
 #include "base/status.h"
-#include "runtime/data/permutation.h"
 
 namespace partita::runtime {
 namespace {

@@ -6,9 +6,9 @@
 #include <map>
 #include <string>
 
-#include "runtime/device/device.h"
 #include "runtime/program/params.h"
 #include "runtime/program/program_check.h"
+#include "runtime/program/sides.h"
 
 namespace partita::runtime {
 namespace {

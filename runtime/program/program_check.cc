@@ -11,9 +11,9 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/device/device.h"
 #include "runtime/program/params.h"
 #include "runtime/program/placement.h"
+#include "runtime/program/sides.h"
 
 namespace partita::runtime {
 namespace {

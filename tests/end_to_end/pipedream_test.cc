@@ -287,7 +287,7 @@ TEST_F(Pipedream, StashesWhatItSays) {
     int64_t copies = 0;
     for (const runtime::ProgramSegment& segment : p.program.segments) {
       for (const runtime::Step& step : segment.steps) {
-        const verifier::Claim& claim = p.claims[step.id];
+        const Claim& claim = p.claims[step.id];
         if (claim.node < 0 || p.code.nodes[claim.node].op->name != "stash") continue;
         if (segment.kind == runtime::SegmentKind::kPrologue) continue;
         const std::vector<int64_t>& shape = step.operands[1].shape;
@@ -418,7 +418,7 @@ TEST_F(Pipedream, FaultsAreFound) {
   verifier::Bundle one_place = whole;
   for (runtime::ProgramSegment& segment : one_place.programs[1].program.segments) {
     for (runtime::Step& step : segment.steps) {
-      const verifier::Claim& claim = whole.programs[1].claims[step.id];
+      const Claim& claim = whole.programs[1].claims[step.id];
       for (size_t k = 0; k < step.operands.size() && k < claim.values.size(); ++k) {
         const Node* made = claim.values[k] < 0 ? nullptr : whole.programs[1].code.producer(claim.values[k]);
         if (made != nullptr && made->op->name == "stash") step.operands[k].address.slot_stride = 0;

@@ -1,4 +1,5 @@
 #include "runtime/trainer.h"
+#include "nlohmann/json.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -9,6 +9,8 @@
 #include "base/status.h"
 #include "base/temporary_folder.h"
 #include "ir/recipe/read_recipe.h"
+#include "nlohmann/json.hpp"
+#include "runtime/program/bundle_names.h"
 #include "runtime/program/program_image.h"
 #include "runtime/run_flags.h"
 #include "runtime/trainer.h"

@@ -1,5 +1,6 @@
 #include "base/cat.h"
 #include "base/status.h"
+#include "runtime/program/bundle_names.h"
 #include "tools/cli/command.h"
 #include "tools/flow/write_bundle.h"
 

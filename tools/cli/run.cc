@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "runtime/launch/stop_signal.h"
 #include "runtime/launch/supervisor.h"
+#include "runtime/program/bundle_names.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/program_image.h"
 #include "tools/cli/command.h"

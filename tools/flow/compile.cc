@@ -30,6 +30,7 @@
 #include "runtime/program/batched_launches.h"
 #include "runtime/program/communicators.h"
 #include "runtime/program/params.h"
+#include "runtime/program/sides.h"
 #include "tools/verify/bundle/bundle.h"
 
 namespace partita {

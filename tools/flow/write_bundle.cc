@@ -15,6 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/data/convert.h"
 #include "runtime/files/safetensors.h"
+#include "runtime/program/bundle_names.h"
 #include "runtime/program/params.h"
 #include "runtime/program/program_image.h"
 #include "runtime/run_flags.h"
@@ -160,10 +161,7 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
 
 std::vector<verifier::RankEvidence> evidence(const std::vector<ProgramClaims>& programs) {
   std::vector<verifier::RankEvidence> all;
-  for (const ProgramClaims& program : programs) {
-    verifier::RankEvidence& e = all.emplace_back(verifier::RankEvidence{program.graph, {}});
-    for (const StepClaim& c : program.steps) e.claims.push_back({c.node, c.values, c.parts});
-  }
+  for (const ProgramClaims& program : programs) all.push_back({program.graph, program.steps});
   return all;
 }
 

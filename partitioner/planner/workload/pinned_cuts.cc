@@ -48,12 +48,6 @@ absl::Status inside(const Workload& w, const std::string& glob, const UnitPlace&
 
 }  // namespace
 
-std::string_view onnx_name(const Graph& graph, const Node& node) {
-  std::string_view origin = node.origin < 0 ? "" : std::string_view(graph.origins[static_cast<size_t>(node.origin)]);
-  const size_t quote = origin.find('\'');
-  return quote == origin.npos ? "" : origin.substr(quote + 1, origin.size() - quote - 2);
-}
-
 absl::StatusOr<std::vector<int>> pinned_cuts(const Workload& w, const std::vector<std::string>& cuts) {
   std::vector<int> parts;
   int begun = 0;  // the unit that the part at hand begins with

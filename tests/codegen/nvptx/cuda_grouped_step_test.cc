@@ -2,6 +2,7 @@
 #ifdef PARTITA_STAND_INS
 #include <gtest/gtest.h>
 
+#include "ir/graph/evaluate.h"
 #include "ir/op/op_def.h"
 #include "tests/codegen/support/cuda_on_host.h"
 #include "tests/codegen/support/interpreter.h"

@@ -19,6 +19,7 @@
 #include "runtime/execute/executor.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/program_check.h"
+#include "runtime/program/sides.h"
 #include "runtime/transports/collective_threads.h"
 #include "tests/codegen/support/cuda_on_host.h"
 #include "tests/codegen/support/device_stand_in.h"

@@ -5,6 +5,7 @@
 #include "absl/strings/str_split.h"
 #include "base/cat.h"
 #include "base/status.h"
+#include "ir/graph/evaluate.h"
 #include "runtime/program/params.h"
 
 namespace partita {

@@ -1,6 +1,7 @@
 // The scalar interpreter at the values where languages differ: NaN, infinities, integer division, wrapping, saturation;
 // and the Philox draws.
 #include "ir/op/scalar.h"
+#include "ir/graph/evaluate.h"
 
 #include <gtest/gtest.h>
 

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ir/graph/evaluate.h"
 #include "ir/op/op_def.h"
 
 namespace partita {

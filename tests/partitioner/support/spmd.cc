@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
+#include "ir/graph/evaluate.h"
 #include "partitioner/layout/pipeline_schedule.h"
 
 namespace partita {

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "runtime/execute/executor.h"
 #include "runtime/launch/plugin.h"
+#include "runtime/program/sides.h"
 
 namespace partita::runtime {
 namespace {

@@ -24,7 +24,7 @@ absl::Status take_programs(const Graph& serial, int64_t samples, const std::vect
     verifier::RankProgram& p = set.programs.emplace_back();
     PARTITA_ASSIGN_OR_RETURN(p.rank, parse_graph(print(verifier::without_weights(claims[k].graph))));
     PARTITA_ASSIGN_OR_RETURN(p.code, verifier::expanded(p.rank, p.from));
-    for (const StepClaim& c : claims[k].steps) p.claims.push_back({c.node, c.values, c.parts});
+    p.claims = claims[k].steps;
     p.program = std::move(programs[k]);
   }
   return absl::OkStatus();

@@ -137,9 +137,9 @@ TEST_F(VerifyProducts_Mutation, OfARoundedBiasIsRefused) {
   RankProgram wrong = p;
   for (auto& segment : wrong.program.segments) {
     for (Step& s : segment.steps) {
-      verifier::Claim& claim = wrong.claims[s.id];
+      Claim& claim = wrong.claims[s.id];
       if (claim.values.empty() || claim.values.back() != mine) continue;
-      for (const verifier::Claim& its : p.claims) {
+      for (const Claim& its : p.claims) {
         if (!its.values.empty() && its.values.back() == p.claims[steps[1]->id].values[2])
           claim.values[0] = its.values[0];
       }

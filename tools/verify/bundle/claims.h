@@ -9,15 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "ir/graph/graph.h"
-#include "runtime/program/written_part.h"
+#include "runtime/program/claim.h"
 
 namespace partita::verifier {
-
-struct Claim {
-  NodeId node = kNoNode;    // what the step computes, or the last of the nodes that it computes
-  std::vector<int> values;  // per operand: a value that is no view, -1 where absent, below -1 a temporary
-  std::vector<WrittenPart> parts;
-};
 
 std::string print_claims(const std::vector<Claim>& claims);
 // DataLoss "line N: …" where a line is not well-formed or names what `graph` does not have.

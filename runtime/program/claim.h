@@ -1,0 +1,20 @@
+// What a step of a program says that it computes. The compiler writes it beside the program; the verifier takes none of
+// it on trust: a claim is where it looks, never what it believes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/program/written_part.h"
+
+namespace partita {
+
+struct Claim {
+  int32_t node = -1;        // of the rank's graph with composites expanded: what the step computes, or the last of the
+                            // nodes that it computes; -1: none
+  std::vector<int> values;  // per operand: a value of the graph that is no view, -1 where absent, below -1 a temporary
+                            // of the code generator's. Empty: a collective over several values that lie side by side
+  std::vector<WrittenPart> parts;  // of results that the step does not write whole
+};
+
+}  // namespace partita
