@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "runtime/data/convert.h"
+#include "runtime/data/data_config_json.h"
 #include "runtime/files/safetensors.h"
 #include "runtime/program/bundle_names.h"
 #include "runtime/program/params.h"
