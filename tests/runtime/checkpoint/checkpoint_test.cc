@@ -1,4 +1,5 @@
 #include "runtime/checkpoint/checkpoint.h"
+#include "base/mix64.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
