@@ -14,10 +14,7 @@
 #include "codegen/nvptx/device_code.h"
 #include "codegen/nvptx/device_launches.h"
 #include "codegen/prepare/code_graph.h"
-#include "codegen/prepare/expand_composites.h"
-#include "codegen/prepare/host_transfers.h"
-#include "codegen/prepare/product_epilogues.h"
-#include "codegen/prepare/rematerialize.h"
+#include "codegen/prepare/code_passes.h"
 #include "codegen/program_interface.h"
 #include "codegen/steps/step_plan.h"
 #include "ir/op/formula.h"
@@ -48,12 +45,6 @@ runtime::Params make_params(const Attrs& attrs) {
   return params;
 }
 
-std::vector<bool> host_states(const LocalProgram& local) {
-  std::vector<bool> host;
-  for (const PlacedTensor& s : local.states) host.push_back(s.host);
-  return host;
-}
-
 // What the steps of GPU programs that run on the host are compiled for: every machine with such a GPU has it.
 constexpr const char* kHostOfGpus = "x86-64-v3";
 
@@ -61,23 +52,6 @@ std::vector<int32_t> phases(const LocalProgram& local, const Graph& graph) {
   std::vector<int32_t> phases;
   for (const Node& node : graph.nodes) phases.push_back(local.stage.phase(node));
   return phases;
-}
-
-// A CPU's values are all on one side, and so are those of a GPU that has all states.
-SidedGraph place_on_sides(const Graph& graph, const LocalProgram& local, const TargetOptions& options) {
-  const std::vector<bool> host = host_states(local);
-  if (!options.gpu.empty() && std::count(host.begin(), host.end(), true) > 0) return insert_host_transfers(graph, host);
-  SidedGraph same{graph, std::vector<ValueId>(graph.values.size())};
-  std::iota(same.same_as.begin(), same.same_as.end(), 0);
-  return same;
-}
-
-// A GPU's products take what follows them upon themselves; a CPU's stay as they are.
-FusedProducts place_epilogues(const Graph& graph, const TargetOptions& options) {
-  if (!options.gpu.empty() && options.fuse && options.epilogues) return fuse_products(graph);
-  FusedProducts same{graph, std::vector<ValueId>(graph.values.size())};
-  std::iota(same.same_as.begin(), same.same_as.end(), 0);
-  return same;
 }
 
 // What a rank runs of the micro-batches of a step.
@@ -91,14 +65,11 @@ std::vector<StageStep> operations(const LocalProgram& local) {
 
 class ProgramMaker {
  public:
-  ProgramMaker(const LocalProgram& local, const TargetOptions& options)
+  ProgramMaker(const LocalProgram& local, PreparedGraph prepared, const TargetOptions& options)
       : local_(local),
         options_(options),
-        expanded_(expand_composites(local.graph)),
-        rematerialized_(rematerialize(expanded_)),
-        products_(place_epilogues(rematerialized_.graph, options)),
-        sided_(place_on_sides(products_.graph, local, options)),
-        graph_(sided_.graph),
+        prepared_(std::move(prepared)),
+        graph_(prepared_.graph),
         code_(graph_, options.gpu.empty() ? kFoldUnits : kDeviceFoldUnits, phases(local, graph_)),
         plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse, .stage_axis = local.stage.axis},
                                      .micro_batches = local.micro_batches,
@@ -106,7 +77,7 @@ class ProgramMaker {
                                      .chunks = static_cast<int32_t>(local.stage.chunks),
                                      .updates_each = local.stage.updates_each(),
                                      .in_place = options.in_place,
-                                     .host_states = host_states(local),
+                                     .host_states = local.host_states(),
                                      .host_arena = !options.gpu.empty(),
                                      .together = !options.gpu.empty()})) {}
 
@@ -179,10 +150,6 @@ class ProgramMaker {
     std::map<NodeId, NodeId> send_of = sends();
     // In terms of the graph before anything was made again: a copy is the value that it equals. What the graph does
     // not have is a temporary.
-    auto original = [&](ValueId v) {
-      const ValueId at = products_.same_as[sided_.same_as[v]];
-      return at == kNoValue ? kNoValue : rematerialized_.same_as[at];
-    };
     int lowest = kNoValue;
     for (const PlanStep& step : plan_.steps) {
       for (int v : step.values) lowest = std::min(lowest, v);
@@ -190,7 +157,9 @@ class ProgramMaker {
     for (const PlanStep& step : plan_.steps) {
       Claim claim{step.node, step.values};
       for (int& v : claim.values) {
-        if (v >= 0) v = original(v) == kNoValue ? lowest - 1 - sided_.same_as[v] : original(v);
+        if (v < 0) continue;
+        const ValueId same = prepared_.same_as[v];
+        v = PreparedGraph::is_temporary(same) ? lowest - 1 - PreparedGraph::number(same) : same;
       }
       if (step.nest != nullptr) claim.parts = written_parts(step);
       if (step.node >= 0) {
@@ -198,8 +167,8 @@ class ProgramMaker {
         if (node.outputs.empty()) {
           claim.node = send_of.at(step.node);
         } else {
-          const ValueId made = original(node.outputs[0]);
-          claim.node = made == kNoValue ? kNoNode : expanded_.values[made].producer;
+          const ValueId made = prepared_.same_as[node.outputs[0]];
+          claim.node = PreparedGraph::is_temporary(made) ? kNoNode : prepared_.expanded.values[made].producer;
         }
       }
       claims.steps.push_back(std::move(claim));
@@ -210,8 +179,8 @@ class ProgramMaker {
   // Sends, which have no outputs to know them by, keep their order when values are made again.
   std::map<NodeId, NodeId> sends() const {
     std::vector<NodeId> before;
-    for (size_t n = 0; n < expanded_.nodes.size(); ++n) {
-      if (expanded_.nodes[n].outputs.empty()) before.push_back(static_cast<NodeId>(n));
+    for (size_t n = 0; n < prepared_.expanded.nodes.size(); ++n) {
+      if (prepared_.expanded.nodes[n].outputs.empty()) before.push_back(static_cast<NodeId>(n));
     }
     std::map<NodeId, NodeId> now;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -394,10 +363,7 @@ class ProgramMaker {
 
   const LocalProgram& local_;
   const TargetOptions& options_;
-  Graph expanded_;
-  Rematerialized rematerialized_;
-  FusedProducts products_;
-  SidedGraph sided_;
+  const PreparedGraph prepared_;
   const Graph& graph_;
   CodeGraph code_;
   StepPlan plan_;
@@ -407,27 +373,50 @@ class ProgramMaker {
   std::vector<NamedNest> kernels_, host_kernels_;                       // a CPU's are all in the first
 };
 
-}  // namespace
-
-absl::StatusOr<Program> emit_program(const LocalProgram& local, const TargetOptions& options, ProgramClaims* claims) {
-  ProgramMaker maker(local, options);
-  PARTITA_ASSIGN_OR_RETURN(Program program, maker.run());
-  if (claims != nullptr) *claims = maker.claims();
-  return program;
+CodeContext code_context(const std::vector<LocalProgram>& programs, const TargetOptions& options) {
+  const bool gpu = !options.gpu.empty();
+  return {programs, gpu, gpu && options.fuse && options.epilogues};
 }
 
-Program lay_out_program(const LocalProgram& local, const TargetOptions& options) {
-  ProgramMaker maker(local, options);
-  maker.lay_out();
-  return maker.program();
+// Of one program, as it is when nobody watches the passes.
+ProgramMaker maker(const LocalProgram& local, const TargetOptions& options) {
+  PassRun run;
+  const std::vector<LocalProgram> programs = {local};
+  auto prepared = prepare_graphs(code_context(programs, options), run);
+  PARTITA_CHECK(prepared.ok(), std::string(prepared.status().message()));
+  return ProgramMaker(local, std::move(prepared->stages[0]), options);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<EmittedProgram>> emit_programs(const std::vector<LocalProgram>& programs,
+                                                          const TargetOptions& options, EmitUntil until, PassRun& run) {
+  PARTITA_ASSIGN_OR_RETURN(PreparedGraphs prepared, prepare_graphs(code_context(programs, options), run));
+  std::vector<EmittedProgram> emitted;
+  if (run.stopped()) return emitted;
+  for (size_t k = 0; k < programs.size(); ++k) {
+    ProgramMaker maker(programs[k], std::move(prepared.stages[k]), options);
+    if (until == EmitUntil::kMemory) {
+      maker.lay_out();
+      emitted.push_back({maker.program(), {}});
+      continue;
+    }
+    PARTITA_ASSIGN_OR_RETURN(Program program, maker.run());
+    emitted.push_back({std::move(program), maker.claims()});
+  }
+  return emitted;
+}
+
+absl::StatusOr<Program> emit_program(const LocalProgram& local, const TargetOptions& options) {
+  return maker(local, options).run();
 }
 
 std::vector<ProgramNest> program_nests(const LocalProgram& local, const TargetOptions& options) {
-  return ProgramMaker(local, options).nests();
+  return maker(local, options).nests();
 }
 
 std::string describe_program(const LocalProgram& local, const TargetOptions& options) {
-  return ProgramMaker(local, options).describe();
+  return maker(local, options).describe();
 }
 
 }  // namespace partita

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "codegen/nest/loop_nest.h"
+#include "ir/pipeline/pass_run.h"
 #include "partitioner/localize/local_program.h"
 #include "runtime/program/claim.h"
 #include "runtime/program/program.h"
@@ -29,13 +30,20 @@ struct ProgramClaims {
   std::vector<Claim> steps;  // by step id
 };
 
-// The schedule is serial (micro-batches one after the other, one slot). InvalidArgument for a processor that code
-// cannot be made for; see compile_device_nests for GPUs.
-absl::StatusOr<runtime::Program> emit_program(const LocalProgram& local, const TargetOptions& options = {},
-                                              ProgramClaims* claims = nullptr);
+struct EmittedProgram {
+  runtime::Program program;
+  ProgramClaims claims;
+};
 
-// The same program without the code of its kernels: its memory, steps and communication are all there.
-runtime::Program lay_out_program(const LocalProgram& local, const TargetOptions& options = {});
+// How far: to the program's memory, steps and communication (no claims then), or to the code of its kernels.
+enum class EmitUntil { kMemory, kCode };
+
+// The programs of all stages, after the passes of code generation (codegen/prepare/code_passes.h); none where `run`
+// stopped. InvalidArgument for a processor that code cannot be made for; see compile_device_nests for GPUs.
+absl::StatusOr<std::vector<EmittedProgram>> emit_programs(const std::vector<LocalProgram>& programs,
+                                                          const TargetOptions& options, EmitUntil until, PassRun& run);
+// One program alone.
+absl::StatusOr<runtime::Program> emit_program(const LocalProgram& local, const TargetOptions& options = {});
 
 // The loop nests of the same program, by the names of their kernels; of a GPU's steps alone, where it is for one.
 struct ProgramNest {

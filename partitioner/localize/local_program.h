@@ -56,6 +56,13 @@ struct LocalProgram {
   int64_t micro_batches = 1;
   int64_t samples_per_step = 0;
   PipelineStage stage;
+
+  // Per state, whether it is kept in host memory.
+  std::vector<bool> host_states() const {
+    std::vector<bool> host;
+    for (const PlacedTensor& s : states) host.push_back(s.host);
+    return host;
+  }
 };
 
 // Tells every value its producer's place, after nodes were put into another order.

@@ -1,8 +1,7 @@
 // A pass is one free function from graph to graph. What it may need beside the graph:
 #pragma once
 
-#include <string>
-#include <vector>
+#include <cstdint>
 
 #include "absl/status/statusor.h"
 #include "ir/graph/graph.h"
@@ -19,7 +18,6 @@ struct PassContext {
   bool update_each = false;     // every run is an optimizer step of its own (pin schedule: pipedream)
   int64_t expert_parts = 1;     // into which the matrices that rows choose from are divided (the expert axis)
   bool keep_gradients = false;  // keep "grad/NAME" among the outputs
-  std::vector<std::string> warnings;
 };
 
 }  // namespace partita

@@ -12,6 +12,7 @@
 #include "tests/support/command.h"
 #include "tests/support/temp_folder.h"
 #include "tools/flow/compile.h"
+#include "tools/flow/device_code_summary.h"
 #include "tools/machine/cuda_toolkit.h"
 
 namespace partita {

@@ -19,24 +19,31 @@ Graph small_graph() {
 constexpr Pass kPasses[] = {
     {"simplify", simplify, "a"}, {"remove_dead_nodes", remove_dead_nodes, "b"}, {"simplify", simplify, "c"}};
 
+constexpr std::string_view kNames[] = {"simplify", "remove_dead_nodes", "simplify"};
+
 TEST(Pipeline_Run, TimesEachPass) {
   PassContext context;
-  std::vector<PassTime> times;
-  auto g = run_passes(kPasses, small_graph(), context, {.times = &times});
+  PassRun run;
+  auto g = run_passes(kPasses, small_graph(), context, run);
   ASSERT_TRUE(g.ok()) << g.status();
-  ASSERT_EQ(times.size(), 3u);
-  EXPECT_EQ(times[2].name, "simplify#2");
-  EXPECT_NE(format_pass_times(times).find("simplify#2"), std::string::npos);
+  ASSERT_EQ(run.times().size(), 3u);
+  EXPECT_EQ(run.times()[2].name, "simplify#2");
+  EXPECT_NE(format_pass_times(run.times()).find("simplify#2"), std::string::npos);
+  EXPECT_FALSE(run.stopped());
 }
 
 TEST(Pipeline_StopAfter, NamesAndRepetitions) {
   PassContext context;
-  std::vector<PassTime> times;
-  ASSERT_TRUE(run_passes(kPasses, small_graph(), context, {.stop_after = "simplify", .times = &times}).ok());
-  EXPECT_EQ(times.size(), 1u);
-  ASSERT_TRUE(run_passes(kPasses, small_graph(), context, {.stop_after = "simplify#2", .times = &times}).ok());
-  EXPECT_EQ(times.size(), 4u);
-  auto unknown = run_passes(kPasses, small_graph(), context, {.stop_after = "simplfy"});
+  for (const auto& [name, passes] : {std::pair("simplify", 1u), std::pair("simplify#2", 3u)}) {
+    auto run = PassRun::create({.stop_after = name}, kNames);
+    ASSERT_TRUE(run.ok()) << run.status();
+    ASSERT_TRUE(run_passes(kPasses, small_graph(), context, *run).ok());
+    EXPECT_EQ(run->times().size(), passes);
+    EXPECT_TRUE(run->stopped());
+    ASSERT_TRUE(run_passes(kPasses, small_graph(), context, *run).ok());  // the next table
+    EXPECT_EQ(run->times().size(), passes);
+  }
+  auto unknown = PassRun::create({.stop_after = "simplfy"}, kNames);
   EXPECT_EQ(unknown.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(unknown.status().ToString().find("simplify, remove_dead_nodes, simplify#2"), std::string::npos);
 }
@@ -45,7 +52,11 @@ TEST(Pipeline_Dump, OnlyWhatChanged) {
   TempFolder folder;
   PassContext context;
   std::string dumps = folder.path() + "/ir";
-  ASSERT_TRUE(run_passes(kPasses, small_graph(), context, {.dump_folder = dumps}).ok());
+  auto run = PassRun::create({.dump_folder = dumps}, kNames);
+  ASSERT_TRUE(run.ok()) << run.status();
+  const Graph graph = small_graph();
+  ASSERT_TRUE(run->start(graphs_of(graph)).ok());
+  ASSERT_TRUE(run_passes(kPasses, graph, context, *run).ok());
   EXPECT_TRUE(std::filesystem::exists(dumps + "/00-start.txt"));
   EXPECT_FALSE(std::filesystem::exists(dumps + "/03-simplify#2.txt"));
 }
@@ -64,14 +75,31 @@ TEST(ChooseAttention, MathIsProductsAndASoftmax) {
   expect_same_values(graph, math);
 }
 
+// An unsound graph is told by the pass that left it.
+TEST(Pipeline_Verify, NamesThePass) {
+  constexpr Pass kBreaks[] = {{"simplify", simplify, "a"},
+                              {"break",
+                               [](const Graph& graph, const PassContext&) -> absl::StatusOr<Graph> {
+                                 Graph broken = graph;
+                                 broken.outputs[0].value = static_cast<ValueId>(broken.values.size());
+                                 return broken;
+                               },
+                               "b"}};
+  PassContext context;
+  PassRun run;
+  const auto broken = run_passes(kBreaks, small_graph(), context, run);
+  EXPECT_EQ(broken.status().code(), absl::StatusCode::kInternal);
+  EXPECT_NE(broken.status().ToString().find("after pass break"), std::string::npos) << broken.status();
+}
+
 TEST(Pipeline_Tables, NamesAndReasons) {
-  for (const Pass& pass : training_pipeline()) {
-    EXPECT_FALSE(pass.name.empty());
-    EXPECT_FALSE(pass.reason.empty());
-    EXPECT_NE(pass.function, nullptr);
+  for (PassUse use : {PassUse::kTraining, PassUse::kEvaluation}) {
+    for (const Pass& pass : graph_passes(use)) {
+      EXPECT_FALSE(pass.name.empty());
+      EXPECT_FALSE(pass.reason.empty());
+      EXPECT_NE(pass.function, nullptr);
+    }
   }
-  EXPECT_LT(forward_pipeline().size(), training_pipeline().size());
-  EXPECT_EQ(forward_pipeline().back().name, "attach_loss");
 }
 
 }  // namespace

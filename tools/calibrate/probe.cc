@@ -81,8 +81,8 @@ absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, con
     const double kernels = std::accumulate(result.run.class_seconds.begin(), result.run.class_seconds.end(), 0.0);
     result.gap_seconds = std::max(0.0, plain.median() - kernels);
   }
-  int64_t batch = 1;
-  PARTITA_ASSIGN_OR_RETURN(result.workload, analyse_model(model, request.recipe, cluster, &batch, nullptr));
+  ModelSource source(model, request.recipe);
+  PARTITA_ASSIGN_OR_RETURN(result.workload, analyse_model(source, cluster));
   return result;
 }
 

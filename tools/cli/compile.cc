@@ -2,6 +2,8 @@
 #include "base/status.h"
 #include "runtime/program/bundle_names.h"
 #include "tools/cli/command.h"
+#include "tools/flow/describe_choices.h"
+#include "tools/flow/device_code_summary.h"
 #include "tools/flow/write_bundle.h"
 
 namespace partita {

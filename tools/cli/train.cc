@@ -9,6 +9,7 @@
 #include "runtime/launch/plugin.h"
 #include "tools/cli/command.h"
 #include "tools/cli/find_rate.h"
+#include "tools/flow/describe_choices.h"
 #include "tools/flow/plan.h"
 #include "tools/flow/write_bundle.h"
 #include "tools/machine/cuda_toolkit.h"

@@ -1,27 +1,30 @@
-// The one flow from a model file to the ranks' programs: import, passes, plan, localize, code.
+// The one flow from a model file to the ranks' programs. Each step returns what the next one takes:
+//
+//   read_model      file, recipe       -> model, layout, batch   tools/flow/training_graph.h
+//   training_graph  model              -> graph                  graph passes: passes/pipeline.h
+//   shard           graph, layout      -> shardings              partitioner/shard/plan_shardings.h
+//   localize_stages shardings          -> ranks' graphs          program passes: partitioner/localize_stages.h
+//   emit_programs   graphs, target     -> programs, claims       code passes: codegen/prepare/code_passes.h
 #pragma once
 
-#include <functional>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "codegen/emit_program.h"
-#include "frontend/onnx_import.h"
 #include "ir/graph/graph.h"
+#include "ir/pipeline/pass_run.h"
 #include "ir/recipe/recipe.h"
 #include "partitioner/compress/compress_gradients.h"
-#include "passes/pipeline.h"
 #include "runtime/data/data_config.h"
 #include "runtime/program/program.h"
+#include "tools/flow/evaluation.h"
 
 namespace partita {
-
-// How far a compilation goes: to the ranks' graphs (what could be refused has been by then), to their programs without
-// code (their memory and communication are known), or to the end.
-enum class CompileUntil { kPartition, kLayout, kCode };
 
 struct CompileRequest {
   std::string model;  // file or folder
@@ -31,7 +34,6 @@ struct CompileRequest {
   bool keep_gradients = false;
   std::vector<double> room;  // bytes that each stage's program may take; empty: any
   PassOptions passes;
-  CompileUntil until = CompileUntil::kCode;
 };
 
 // A state whose first value is in the model.
@@ -40,13 +42,6 @@ struct InitialTensor {
   TensorType type;
   Initial value;  // a Literal or a FileRange; of f32 elements where `type` has 16 bits and they have twice its bytes
   bool trained = false;
-};
-
-// Forward alone, for inference, on the states of training; no programs where train.yaml has no `evaluate`.
-struct CompiledEvaluation {
-  Graph serial;  // this and the rest as in Compiled
-  std::vector<ProgramClaims> claims;
-  std::vector<runtime::Program> programs;
 };
 
 struct Compiled {
@@ -76,37 +71,6 @@ struct Compiled {
   int64_t capacity_samples = 0;   // that share an expert's capacity, by semantics.moe; 0: as the model has it
   int64_t gathered_bytes = 0;     // of parameters that a rank stores in parts, at hand at once at most
 };
-
-// What the user chose that makes training differ from that of the plain model on one device, in lines; "" where
-// nothing does.
-std::string describe_choices(const Compiled& compiled);
-
-// What the assembler said of a program's generated GPU kernels, each counted once. Nothing for other targets.
-struct DeviceCodeSummary {
-  int64_t kernels = 0, most_registers = 0;  // registers of a thread
-  int64_t spilling = 0, spilled_bytes = 0;  // kernels that spill, and how much a thread of theirs does
-  // Kernel steps of a training step, and in how many launches they go; of the stage that has most.
-  int64_t steps = 0, launches = 0;
-  int64_t communicator_bytes = 0;  // of NCCL's communicators, at least
-};
-DeviceCodeSummary device_code(const std::vector<runtime::Program>& programs);
-
-// Per stage of an asynchronous pipeline: versions of its weights that are stashed at a time, each with the micro-batch
-// in flight that reads it, beside the current one.
-std::vector<int64_t> weight_versions(const Compiled& compiled);
-
-// Bytes that one program takes, by region of memory as the manifest names them.
-std::map<std::string, int64_t> memory_bytes(const runtime::Program& p);
-
-// Bytes of the device's memory that a rank takes beside the reserve: state, working memory, constants, inputs, and
-// those of NCCL's communicators that the reserve has no room for.
-double device_bytes(const runtime::Program& p);
-
-// What a recipe says about reading the model.
-ImportOptions import_options(const Recipe& recipe);
-// The model with its experts' capacity as semantics.moe says. A global batch that the recipe leaves open becomes that
-// of the model as it was exported.
-absl::StatusOr<ImportedModel> import_model(const std::string& path, const ImportOptions& options, Recipe& recipe);
 
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request);
 

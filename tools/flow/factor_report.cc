@@ -10,6 +10,7 @@
 #include "partitioner/prepare/fold_blocks.h"
 #include "passes/pipeline.h"
 #include "tools/flow/compile.h"
+#include "tools/flow/model_source.h"
 
 namespace partita {
 namespace {
@@ -64,13 +65,15 @@ absl::StatusOr<FactorTable> analyse(Graph forward, const TrainingSpec& spec, con
   context.training = spec;
   context.training.groups.clear();
   context.micro_batches = graph_batch(forward) > 1 ? 1 : 2;
-  std::span<const Pass> passes = training_pipeline();
+  const std::vector<Pass> all = graph_passes(PassUse::kTraining);
+  const std::span<const Pass> passes = all;
   size_t tagged = 0;
   while (tagged < passes.size() && passes[tagged].name != "tag_blocks") ++tagged;
   PARTITA_CHECK(tagged < passes.size(), "the pipeline tags no blocks");
-  PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(passes.first(tagged + 1), std::move(forward), context, {}));
+  PassRun run;
+  PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(passes.first(tagged + 1), std::move(forward), context, run));
   FoldedGraph folded = fold_blocks(graph);
-  PARTITA_ASSIGN_OR_RETURN(graph, run_passes(passes.subspan(tagged + 1), std::move(folded.graph), context, {}));
+  PARTITA_ASSIGN_OR_RETURN(graph, run_passes(passes.subspan(tagged + 1), std::move(folded.graph), context, run));
   return factor_table(graph, folded.repeats, context.micro_batches);
 }
 

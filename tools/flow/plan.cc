@@ -7,9 +7,9 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "base/text_file.h"
+#include "codegen/emit_program.h"
 #include "codegen/prepare/expand_composites.h"
 #include "codegen/prepare/rematerialize.h"
-#include "frontend/onnx_import.h"
 #include "ir/recipe/pins.h"
 #include "ir/recipe/read_recipe.h"
 #include "nlohmann/json.hpp"
@@ -17,7 +17,8 @@
 #include "partitioner/planner/report/plan_file.h"
 #include "partitioner/stages/separable_samples.h"
 #include "passes/pipeline.h"
-#include "tools/flow/compile.h"
+#include "tools/flow/device_memory.h"
+#include "tools/flow/partition.h"
 
 namespace partita {
 namespace {
@@ -40,99 +41,112 @@ SearchOptions search_options(const Recipe& recipe) {
 
 // Why one rank cannot compute a run of `samples` in parts; empty where it can. What formulas do not show, the compiler
 // is asked for.
-absl::StatusOr<std::string> why_whole(const std::string& model, const Recipe& recipe, const Graph& graph,
-                                      std::optional<int64_t> symbolic_batch) {
+std::string why_whole(ModelSource& source, const Graph& graph, std::optional<int64_t> symbolic_batch) {
   if (samples_add_up(graph)) return "";
-  CompileRequest request{.model = model, .recipe = recipe, .ranks = 1, .until = CompileUntil::kPartition};
-  Recipe& r = request.recipe;
+  Recipe r = source.recipe();
   r.pin = {}, r.pin.micro_batch = 1;
-  r.batch.micro.reset(), r.batch.accumulation.reset(), r.evaluate.reset();
+  r.batch.micro.reset(), r.batch.accumulation.reset();
   r.compress = Compression::kNone;
   if (!r.semantics.moe) r.batch.global = symbolic_batch;
-  request.passes.verify = false;
-  auto compiled = compile_model(request);
-  return compiled.ok() ? "" : std::string(compiled.status().message());
+  PassRun run = PassRun::unchecked();
+  PhaseTimes times;
+  const auto partition = partition_model(source, r, 1, false, run, times);
+  return partition.ok() ? "" : std::string(partition.status().message());
 }
 
-// The plan's layout over the recipe, for the kind of device that the cluster has.
-CompileRequest layout_request(const std::string& model, const Recipe& recipe, const Problem& problem, const Layout& l) {
-  CompileRequest r{.model = model, .recipe = recipe, .ranks = l.devices(), .until = CompileUntil::kLayout};
-  PinRecipe pin = to_pins(l);
+// Bytes of the programs that the compiler makes of a layout, over the recipe, for the kind of device that the cluster
+// has.
+absl::StatusOr<std::vector<double>> allocate(ModelSource& source, const Problem& problem, const Layout& layout) {
+  Recipe recipe = source.recipe();
+  PinRecipe pin = to_pins(layout);
   pin.values = recipe.pin.values;
-  r.recipe.pin = std::move(pin);
-  r.recipe.batch.global = problem.global_batch;
-  r.recipe.evaluate.reset();
+  recipe.pin = std::move(pin);
+  recipe.batch.global = problem.global_batch;
   const std::vector<DeviceGroup>& groups = problem.cluster->groups;
+  TargetOptions target;
   if (std::any_of(groups.begin(), groups.end(), [](const DeviceGroup& g) { return g.device.host_update_rate > 0; }))
-    r.target.gpu = kAnyGpu;
-  r.passes.verify = false;
-  return r;
+    target.gpu = kAnyGpu;
+  PassRun run = PassRun::unchecked();
+  PhaseTimes times;
+  PARTITA_ASSIGN_OR_RETURN(const Partition partition,
+                           partition_model(source, recipe, layout.devices(), false, run, times));
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<EmittedProgram> programs,
+                           emit_programs(partition.programs.stages, target, EmitUntil::kMemory, run));
+  std::vector<double> bytes;
+  for (const EmittedProgram& e : programs) bytes.push_back(device_bytes(e.program));
+  return bytes;
 }
 
 // A model as it was read, and what was counted of it.
-struct ReadModel {
-  ImportedModel imported;
+struct CountedModel {
+  std::shared_ptr<const ImportedModel> imported;
   WorkloadOptions options;
   Workload workload;
 };
 
-absl::StatusOr<ReadModel> read_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
-                                     std::vector<std::string>* warnings) {
-  ImportOptions o = import_options(recipe);
-  o.batch = kAnalysisBatch;
-  if (const auto& moe = recipe.semantics.moe)
-    o.batch = moe->group.value_or(recipe.batch.global.value_or(kAnalysisBatch));
-  PARTITA_ASSIGN_OR_RETURN(ImportedModel imported, import_model(model, o, recipe));
-  const std::vector<State>& states = imported.graph.states;
-  bool statistics =
-      std::any_of(states.begin(), states.end(), [](const State& s) { return s.kind == StateKind::kRunning; });
-  if (statistics && recipe.batch.global) {  // they are of the whole batch, so its size matters where it is symbolic
-    o.batch = recipe.batch.global;
-    PARTITA_ASSIGN_OR_RETURN(imported, import_model(model, o, recipe));
-  }
-  if (warnings) *warnings = imported.warnings;
-  // The search decides these; the analysis counts elements of the plain model.
-  Recipe plain = recipe;
-  plain.precision = Precision::kFp32, plain.attention = AttentionKernel::kFlash;
-  plain.recompute = RecomputeMode::kNone, plain.pin.recompute.reset();
-  PassContext context{.recipe = plain, .training = imported.training.value_or(TrainingSpec{})};
-  PassOptions passes;
-  passes.verify = false;
-  PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(training_pipeline(), imported.graph, context, passes));
-  if (warnings) warnings->insert(warnings->end(), context.warnings.begin(), context.warnings.end());
+absl::StatusOr<Graph> graph_for(const Recipe& recipe, const ImportedModel& model) {
+  const PassContext context{.recipe = recipe, .training = model.training.value_or(TrainingSpec{})};
+  PassRun run = PassRun::unchecked();
+  return run_passes(graph_passes(PassUse::kTraining), model.graph, context, run);
+}
+
+// Not more than by default on slow links: the compiler splits whatever they are, and what it does is to be priced. What
+// pays on one group of devices is priced on all.
+WorkloadOptions workload_options(const Recipe& recipe, const Cluster& cluster) {
   WorkloadOptions options{.batch_statistics = recipe.semantics.batch_norm};
-  // Not more than by default on slow links: the compiler splits whatever they are, and what it does is to be priced.
-  // What pays on one group of devices is priced on all.
   for (const DeviceGroup& g : cluster.groups) {
     const double peak = g.device.flops[static_cast<size_t>(recipe.precision)];
     if (!g.links.empty() && peak > 0)
       options.flops_per_reduced_element =
           std::min(options.flops_per_reduced_element, 4 * peak / g.links[0].link.bandwidth);
   }
-  PARTITA_ASSIGN_OR_RETURN(Workload w, analyse(graph, options));
-  *batch = static_cast<int64_t>(w.samples);
-  const bool grouped = recipe.semantics.moe && recipe.semantics.moe->group;  // then a run takes a group
-  w.exported_batch = imported.info.any_batch && !grouped ? 0 : *batch;
+  return options;
+}
+
+absl::StatusOr<std::shared_ptr<const ImportedModel>> import_for_analysis(ModelSource& source) {
+  const Recipe& recipe = source.recipe();
+  const auto& moe = recipe.semantics.moe;
+  const int64_t batch = moe ? moe->group.value_or(recipe.batch.global.value_or(kAnalysisBatch)) : kAnalysisBatch;
+  PARTITA_ASSIGN_OR_RETURN(const auto imported, source.import(batch));
+  const std::vector<State>& states = imported->graph.states;
+  const bool statistics =
+      std::any_of(states.begin(), states.end(), [](const State& s) { return s.kind == StateKind::kRunning; });
+  // They are of the whole batch, so its size matters where it is symbolic.
+  return statistics && recipe.batch.global ? source.import(recipe.batch.global) : imported;
+}
+
+absl::StatusOr<CountedModel> count_model(ModelSource& source, const Cluster& cluster) {
+  CountedModel counted;
+  PARTITA_ASSIGN_OR_RETURN(counted.imported, import_for_analysis(source));
+  const ImportedModel& imported = *counted.imported;
+  // The search decides these; the analysis counts elements of the plain model.
+  Recipe plain = source.recipe();
+  plain.precision = Precision::kFp32, plain.attention = AttentionKernel::kFlash;
+  plain.recompute = RecomputeMode::kNone, plain.pin.recompute.reset();
+  PARTITA_ASSIGN_OR_RETURN(const Graph graph, graph_for(plain, imported));
+  counted.options = workload_options(source.recipe(), cluster);
+  PARTITA_ASSIGN_OR_RETURN(counted.workload, analyse(graph, counted.options));
+  Workload& w = counted.workload;
+  const auto& moe = source.recipe().semantics.moe;
+  const bool grouped = moe && moe->group;  // then a run takes a group
+  w.exported_batch = imported.info.any_batch && !grouped ? 0 : static_cast<int64_t>(w.samples);
   if (!w.whole_batches) {
     const auto any = imported.info.any_batch ? std::optional(kAnalysisBatch) : std::nullopt;
-    PARTITA_ASSIGN_OR_RETURN(w.whole_runs, why_whole(model, recipe, graph, any));
+    w.whole_runs = why_whole(source, graph, any);
   }
-  return ReadModel{std::move(imported), options, std::move(w)};
+  return counted;
 }
 
 // What programs of the model keep for backward, in the recipe's precision.
-absl::Status count_kept(const Recipe& recipe, const ReadModel& read, Workload& w) {
+absl::Status count_kept(const Recipe& recipe, const CountedModel& counted, Workload& w) {
   for (RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective}) {
     const bool flash = recipe.attention.value_or(AttentionKernel::kFlash) == AttentionKernel::kFlash;
     if (flash && mode == RecomputeMode::kSelective) continue;  // the same
     Recipe own = recipe;
     own.recompute = mode, own.pin.recompute.reset();
-    PassContext context{.recipe = own, .training = read.imported.training.value_or(TrainingSpec{})};
-    PassOptions passes;
-    passes.verify = false;
-    PARTITA_ASSIGN_OR_RETURN(const Graph graph, run_passes(training_pipeline(), read.imported.graph, context, passes));
+    PARTITA_ASSIGN_OR_RETURN(const Graph graph, graph_for(own, *counted.imported));
     PARTITA_ASSIGN_OR_RETURN(const Workload program,
-                             analyse(rematerialize(expand_composites(graph)).graph, read.options));
+                             analyse(rematerialize(expand_composites(graph)).graph, counted.options));
     PARTITA_RETURN_IF_ERROR(take_kept(w, program, mode == RecomputeMode::kNone));
   }
   return absl::OkStatus();
@@ -140,10 +154,9 @@ absl::Status count_kept(const Recipe& recipe, const ReadModel& read, Workload& w
 
 }  // namespace
 
-absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
-                                       std::vector<std::string>* warnings) {
-  PARTITA_ASSIGN_OR_RETURN(ReadModel read, read_model(model, recipe, cluster, batch, warnings));
-  return std::move(read.workload);
+absl::StatusOr<Workload> analyse_model(ModelSource& source, const Cluster& cluster) {
+  PARTITA_ASSIGN_OR_RETURN(CountedModel counted, count_model(source, cluster));
+  return std::move(counted.workload);
 }
 
 absl::StatusOr<ProfileLibrary> load_profiles(const std::string& file) {
@@ -165,14 +178,15 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(p->library, load_profiles(r.profile_file));
   PARTITA_ASSIGN_OR_RETURN(p->cluster, load_cluster(r.cluster_file, p->library));
   auto start = std::chrono::steady_clock::now();
-  int64_t batch = 1;
-  PARTITA_ASSIGN_OR_RETURN(ReadModel read, read_model(r.model, p->recipe, p->cluster, &batch, &p->warnings));
-  p->workload = std::move(read.workload);
+  p->source = std::make_unique<ModelSource>(r.model, p->recipe);
+  PARTITA_ASSIGN_OR_RETURN(CountedModel counted, count_model(*p->source, p->cluster));
+  p->warnings = counted.imported->warnings;
+  p->workload = std::move(counted.workload);
   p->problem.workload = &p->workload;
   p->problem.cluster = &p->cluster;
   p->problem.options.precision = p->recipe.precision;
   p->problem.options.flash = p->recipe.attention.value_or(AttentionKernel::kFlash) == AttentionKernel::kFlash;
-  p->problem.global_batch = p->recipe.batch.global.value_or(batch);
+  p->problem.global_batch = p->recipe.batch.global.value_or(static_cast<int64_t>(p->workload.samples));
   p->problem.clip = p->recipe.clip_grad_norm.has_value();
   p->problem.compress = p->recipe.compress;
   p->problem.batch_statistics = p->recipe.semantics.batch_norm;
@@ -185,7 +199,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
     published = space.fixed;
   }
   if (!published) {
-    PARTITA_RETURN_IF_ERROR(count_kept(p->recipe, read, p->workload));
+    PARTITA_RETURN_IF_ERROR(count_kept(p->recipe, counted, p->workload));
     p->problem.own_programs = true;
   }
   p->analysis_seconds = seconds_since(start);
@@ -194,17 +208,11 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   // Programs are the same on other hardware: each layout is laid out once.
   using Bytes = absl::StatusOr<std::vector<double>>;
   auto known = std::make_shared<std::vector<std::pair<Layout, Bytes>>>();
-  p->options.lay_out = [model = r.model, planning = p.get(), known](const Layout& l) -> Bytes {
+  p->options.lay_out = [planning = p.get(), known](const Layout& l) -> Bytes {
     for (const auto& [layout, bytes] : *known) {
       if (layout == l) return bytes;
     }
-    auto compiled = compile_model(layout_request(model, planning->recipe, planning->problem, l));
-    std::vector<double> of_stages;
-    if (compiled.ok()) {
-      for (const runtime::Program& program : compiled->programs) of_stages.push_back(device_bytes(program));
-    }
-    Bytes bytes = compiled.ok() ? Bytes(std::move(of_stages)) : compiled.status();
-    return known->emplace_back(l, std::move(bytes)).second;
+    return known->emplace_back(l, allocate(*planning->source, planning->problem, l)).second;
   };
   return p;
 }

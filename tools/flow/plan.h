@@ -10,6 +10,7 @@
 #include "ir/recipe/recipe.h"
 #include "nlohmann/json_fwd.hpp"
 #include "partitioner/planner/search/search.h"
+#include "tools/flow/model_source.h"
 
 namespace partita {
 
@@ -33,6 +34,7 @@ struct Planning {
   Problem problem;
   SearchOptions options;
   std::vector<std::string> warnings;
+  std::unique_ptr<ModelSource> source;
   double analysis_seconds = 0;  // to read the model, too
 };
 
@@ -48,7 +50,6 @@ absl::StatusOr<std::unique_ptr<Planning>> plan_again(const nlohmann::json& plan)
 absl::StatusOr<Layout> planned_layout(const Planning& planning, const nlohmann::json& plan);
 // The analysis alone, without what programs keep (partitioner/planner/cost/program_memory.h); `cluster`: whose rates
 // weigh a split's communication.
-absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
-                                       std::vector<std::string>* warnings);
+absl::StatusOr<Workload> analyse_model(ModelSource& source, const Cluster& cluster);
 
 }  // namespace partita

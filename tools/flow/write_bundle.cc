@@ -20,6 +20,9 @@
 #include "runtime/program/params.h"
 #include "runtime/program/program_image.h"
 #include "runtime/run_flags.h"
+#include "tools/flow/describe_choices.h"
+#include "tools/flow/device_code_summary.h"
+#include "tools/flow/device_memory.h"
 #include "tools/verify/bundle/bundle.h"
 
 namespace partita {

@@ -110,7 +110,7 @@ std::string root() { return PARTITA_MODELS; }
 // The pipeline's passes up to attach_loss, and the blocks.
 std::vector<Pass> recognition() {
   std::vector<Pass> passes;
-  for (const Pass& p : training_pipeline()) {
+  for (const Pass& p : graph_passes(PassUse::kTraining)) {
     if (p.name == "build_backward") break;
     if (p.name != "attach_loss") passes.push_back(p);
   }
@@ -128,8 +128,8 @@ TEST_P(Recognition, CountsOfItsArchitecture) {
   auto model = import_model(folder);
   ASSERT_TRUE(model.ok()) << model.status();
   PassContext context;
-  std::vector<PassTime> times;
-  auto g = run_passes(recognition(), std::move(model->graph), context, {.times = &times});
+  PassRun run;
+  auto g = run_passes(recognition(), std::move(model->graph), context, run);
   ASSERT_TRUE(g.ok()) << g.status();
   int64_t causal = 0, masked = 0, grouped = 0;
   for (const Node& node : g->nodes) {
@@ -162,8 +162,8 @@ TEST_P(Recognition, CountsOfItsArchitecture) {
     EXPECT_LT(outside, 100);
   }
   double seconds = 0;
-  for (const PassTime& t : times) seconds += t.seconds;
-  EXPECT_LT(seconds, 60) << format_pass_times(times);
+  for (const PassTime& t : run.times()) seconds += t.seconds;
+  EXPECT_LT(seconds, 60) << format_pass_times(run.times());
 }
 
 class RecognitionValues : public ::testing::TestWithParam<std::string> {};
@@ -174,7 +174,8 @@ TEST_P(RecognitionValues, SameOutputs) {
   auto model = import_model(folder);
   ASSERT_TRUE(model.ok()) << model.status();
   PassContext context;
-  auto g = run_passes(recognition(), model->graph, context);
+  PassRun run;
+  auto g = run_passes(recognition(), model->graph, context, run);
   ASSERT_TRUE(g.ok()) << g.status();
   expect_same_values(model->graph, *g, 1e-6);  // the constants of the file are of f32
 }
@@ -204,7 +205,8 @@ TEST(Recognition_Folder, EveryModelPasses) {
       auto model = import_model(folder);
       ASSERT_TRUE(model.ok()) << folder << ": " << model.status();
       PassContext context;
-      auto g = run_passes(recognition(), std::move(model->graph), context);
+      PassRun run;
+      auto g = run_passes(recognition(), std::move(model->graph), context, run);
       EXPECT_TRUE(g.ok()) << folder << ": " << g.status();
     }
   }

@@ -1,0 +1,87 @@
+#include "codegen/prepare/code_passes.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "codegen/prepare/expand_composites.h"
+#include "codegen/prepare/host_transfers.h"
+#include "codegen/prepare/product_epilogues.h"
+#include "codegen/prepare/rematerialize.h"
+
+namespace partita {
+namespace {
+
+// A graph that was made of p.graph takes its place; `same_as`: per value of it, the value of p.graph that it equals.
+void take(PreparedGraph& p, Graph graph, const std::vector<ValueId>& same_as) {
+  std::vector<ValueId> composed;
+  for (size_t v = 0; v < same_as.size(); ++v) {
+    composed.push_back(same_as[v] == kNoValue ? PreparedGraph::temporary(static_cast<ValueId>(v))
+                                              : p.same_as[static_cast<size_t>(same_as[v])]);
+  }
+  p.graph = std::move(graph);
+  p.same_as = std::move(composed);
+}
+
+absl::StatusOr<PreparedGraphs> expand(PreparedGraphs all, const CodeContext&) {
+  for (PreparedGraph& p : all.stages) {
+    p.expanded = expand_composites(p.graph);
+    p.graph = p.expanded;
+    p.same_as.resize(p.graph.values.size());
+    std::iota(p.same_as.begin(), p.same_as.end(), 0);
+  }
+  return all;
+}
+
+absl::StatusOr<PreparedGraphs> make_again(PreparedGraphs all, const CodeContext&) {
+  for (PreparedGraph& p : all.stages) {
+    Rematerialized made = rematerialize(p.graph);
+    take(p, std::move(made.graph), made.same_as);
+  }
+  return all;
+}
+
+absl::StatusOr<PreparedGraphs> add_epilogues(PreparedGraphs all, const CodeContext& c) {
+  if (!c.epilogues) return all;
+  for (PreparedGraph& p : all.stages) {
+    FusedProducts fused = fuse_products(p.graph);
+    take(p, std::move(fused.graph), fused.same_as);
+  }
+  return all;
+}
+
+// A CPU's values are all on one side, and so are those of a GPU that has all states.
+absl::StatusOr<PreparedGraphs> add_transfers(PreparedGraphs all, const CodeContext& c) {
+  for (size_t k = 0; c.gpu && k < all.stages.size(); ++k) {
+    PreparedGraph& p = all.stages[k];
+    const std::vector<bool> host = c.programs[k].host_states();
+    if (std::count(host.begin(), host.end(), true) == 0) continue;
+    SidedGraph sided = insert_host_transfers(p.graph, host);
+    take(p, std::move(sided.graph), sided.same_as);
+  }
+  return all;
+}
+
+constexpr CodePass kCodePasses[] = {
+    {"expand_composites", expand, "loop nests are fused of ops that have a scalar form", Phase::kRank},
+    {"rematerialize", make_again, "on single ops: what is cheap to make again is told by op", Phase::kRank},
+    {"product_epilogues", add_epilogues, "what backward makes again is no reader of a product any more", Phase::kRank},
+    {"host_transfers", add_transfers, "last: every later node would have to be put on a side", Phase::kRank},
+};
+
+}  // namespace
+
+std::vector<const Graph*> graphs_of(const PreparedGraphs& prepared) {
+  std::vector<const Graph*> graphs;
+  for (const PreparedGraph& p : prepared.stages) graphs.push_back(&p.graph);
+  return graphs;
+}
+
+std::vector<CodePass> code_passes() { return {std::begin(kCodePasses), std::end(kCodePasses)}; }
+
+absl::StatusOr<PreparedGraphs> prepare_graphs(const CodeContext& context, PassRun& run) {
+  PreparedGraphs prepared;
+  for (const LocalProgram& program : context.programs) prepared.stages.push_back({{}, program.graph, {}});
+  return run_passes(code_passes(), std::move(prepared), context, run);
+}
+
+}  // namespace partita

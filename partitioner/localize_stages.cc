@@ -1,0 +1,99 @@
+#include "partitioner/localize_stages.h"
+
+#include <chrono>
+
+#include "partitioner/communicate/bucket.h"
+#include "partitioner/communicate/bucket_gathers.h"
+#include "partitioner/communicate/prefetch_gathers.h"
+#include "partitioner/communicate/regather_in_backward.h"
+#include "partitioner/localize/localize.h"
+
+namespace partita {
+namespace {
+
+constexpr std::string_view kLocalize = "localize";
+constexpr int64_t kBucketBytes = int64_t{25} << 20;  // as torch's DistributedDataParallel
+
+absl::StatusOr<LocalPrograms> cut_into_stages(LocalPrograms p, const ProgramContext& c) {
+  const ParallelLayout& layout = c.layout;
+  if (layout.pipeline == 1) return p;
+  PARTITA_ASSIGN_OR_RETURN(p.stages, split_stages(p.stages.front(), c.planned.plan.mesh.find(kStageAxis),
+                                                  {layout.schedule, layout.chunks, layout.cuts}, c.owners));
+  return p;
+}
+
+absl::StatusOr<LocalPrograms> regather(LocalPrograms p, const ProgramContext& c) {
+  for (LocalProgram& stage : p.stages) gather_again(stage, axis_use(c.planned.plan, stage.stage).scatter);
+  return p;
+}
+
+absl::StatusOr<LocalPrograms> compress(LocalPrograms p, const ProgramContext& c) {
+  for (LocalProgram& stage : p.stages) {
+    const CompressedGradients done =
+        compress_gradients(stage, c.compress, axis_use(c.planned.plan, stage.stage).samples, kBucketBytes);
+    p.compressed.sums += done.sums, p.compressed.bytes += done.bytes, p.compressed.plain_bytes += done.plain_bytes;
+  }
+  if (p.compressed.sums > 0) p.compress = c.compress;
+  return p;
+}
+
+absl::StatusOr<LocalPrograms> bucket(LocalPrograms p, const ProgramContext&) {
+  for (LocalProgram& stage : p.stages) bucket_collectives(stage, kBucketBytes);
+  return p;
+}
+
+absl::StatusOr<LocalPrograms> bucket_stored(LocalPrograms p, const ProgramContext&) {
+  for (LocalProgram& stage : p.stages) bucket_gathers(stage, kBucketBytes);
+  return p;
+}
+
+absl::StatusOr<LocalPrograms> prefetch(LocalPrograms p, const ProgramContext&) {
+  for (LocalProgram& stage : p.stages) prefetch_gathers(stage);
+  return p;
+}
+
+constexpr ProgramPass kProgramPasses[] = {
+    {"split_stages", cut_into_stages, "on the whole rank's graph: what stages send is told by who reads it",
+     Phase::kRank},
+    {"regather_in_backward", regather, "gathers that the stages have are told from those that they receive",
+     Phase::kRank, PassUse::kTraining},
+    {"compress_gradients", compress, "each sum by itself, before several travel as one", Phase::kRank,
+     PassUse::kTraining},
+    {"bucket_collectives", bucket, "once every reduction is what will travel", Phase::kRank, PassUse::kTraining},
+    {"bucket_gathers", bucket_stored, "beside the gradients' buckets: gathers of stored parameters go by block",
+     Phase::kRank, PassUse::kTraining},
+    {"prefetch_gathers", prefetch, "last: a bucket starts as one", Phase::kRank, PassUse::kTraining},
+};
+
+}  // namespace
+
+std::vector<const Graph*> graphs_of(const LocalPrograms& programs) {
+  std::vector<const Graph*> graphs;
+  for (const LocalProgram& stage : programs.stages) graphs.push_back(&stage.graph);
+  return graphs;
+}
+
+std::vector<ProgramPass> program_passes(PassUse use) {
+  return passes_for(std::span<const ProgramPass>(kProgramPasses), use);
+}
+
+std::vector<std::string_view> program_pass_names() {
+  std::vector<std::string_view> names = {kLocalize};
+  for (const ProgramPass& pass : program_passes(PassUse::kTraining)) names.push_back(pass.name);
+  return names;
+}
+
+absl::StatusOr<LocalPrograms> localize_stages(const ProgramContext& context, PassUse use, PassRun& run) {
+  LocalPrograms programs;
+  const auto start = std::chrono::steady_clock::now();
+  const Graph& graph = context.planned.graph;
+  PARTITA_ASSIGN_OR_RETURN(LocalProgram whole, localize(graph, context.planned.plan));
+  programs.stages.push_back(std::move(whole));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  PARTITA_RETURN_IF_ERROR(
+      run.passed(kLocalize, Phase::kRank, took.count(), static_cast<int64_t>(graph.nodes.size()), graphs_of(programs)));
+  if (context.layout.ranks() == 1) return programs;  // nothing travels
+  return run_passes(program_passes(use), std::move(programs), context, run);
+}
+
+}  // namespace partita

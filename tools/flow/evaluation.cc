@@ -1,0 +1,54 @@
+#include "tools/flow/evaluation.h"
+
+#include <map>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "passes/pipeline.h"
+#include "tools/verify/bundle/bundle.h"
+
+namespace partita {
+namespace {
+
+// Both hold the same states.
+void check_states(const Graph& graph, const Graph& training) {
+  std::map<std::string_view, DType> held;
+  for (const State& s : training.states) held[s.name] = training.type(s.value).dtype;
+  for (const State& s : graph.states) {
+    auto at = held.find(s.name);
+    PARTITA_CHECK(at == held.end() || at->second == graph.type(s.value).dtype,
+                  cat("state ", quote(s.name), " is ", dtype_name(graph.type(s.value).dtype), " in evaluation"));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<CompiledEvaluation> compile_evaluation(ModelSource& source, const Partition& training,
+                                                      const TargetOptions& target, PassRun& run) {
+  const ModelInHand& m = training.model;
+  ParallelLayout layout = m.layout;
+  if (layout.schedule == PipelineSchedule::kPipedream) layout.schedule = PipelineSchedule::k1f1b;  // nothing is updated
+  PARTITA_ASSIGN_OR_RETURN(const auto model, source.import(batch_to_bind(source, m.recipe, m.layout), false));
+  PARTITA_RETURN_IF_ERROR(run.start(graphs_of(model->graph)));
+  PARTITA_ASSIGN_OR_RETURN(
+      Graph graph, run_passes(graph_passes(PassUse::kEvaluation), model->graph, training.training.context, run));
+  check_states(graph, training.planned.joined.graph);
+  const StateOwners owners = state_owners(training.programs.stages);
+  PARTITA_ASSIGN_OR_RETURN(const PlannedStages planned,
+                           shard_like(training.planned, graph, m.recipe, layout, m.batch, owners));
+  PARTITA_ASSIGN_OR_RETURN(
+      const LocalPrograms programs,
+      localize_stages({planned.joined, layout, Compression::kNone, owners}, PassUse::kEvaluation, run));
+  CompiledEvaluation out;
+  PARTITA_ASSIGN_OR_RETURN(std::vector<EmittedProgram> emitted,
+                           emit_programs(programs.stages, target, EmitUntil::kCode, run));
+  for (EmittedProgram& e : emitted) {
+    out.programs.push_back(std::move(e.program));
+    out.claims.push_back(std::move(e.claims));
+  }
+  out.serial = verifier::without_weights(std::move(graph));
+  return out;
+}
+
+}  // namespace partita

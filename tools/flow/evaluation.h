@@ -1,0 +1,22 @@
+// Evaluation beside training: forward alone, for inference, on the states of training.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "codegen/emit_program.h"
+#include "tools/flow/partition.h"
+
+namespace partita {
+
+struct CompiledEvaluation {
+  Graph serial;  // what the ranks share out between them, for the verifier
+  std::vector<ProgramClaims> claims;
+  std::vector<runtime::Program> programs;  // none where train.yaml has no `evaluate`
+};
+
+// The same model imported for inference, every state and input laid out as training has it. `run`: of its passes.
+absl::StatusOr<CompiledEvaluation> compile_evaluation(ModelSource& source, const Partition& training,
+                                                      const TargetOptions& target, PassRun& run);
+
+}  // namespace partita

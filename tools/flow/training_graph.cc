@@ -1,0 +1,91 @@
+#include "tools/flow/training_graph.h"
+
+#include <algorithm>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "partitioner/prepare/group_statistics.h"
+#include "passes/forward/initialize.h"
+#include "passes/pipeline.h"
+
+namespace partita {
+namespace {
+
+// A pattern that is mistyped lets weight decay at what it was to spare.
+void warn_of_idle_patterns(const Recipe& recipe, const Graph& graph, std::vector<std::string>& warnings) {
+  if (!recipe.optimizer) return;
+  for (const std::string& glob : recipe.optimizer->no_decay) {
+    if (std::none_of(graph.states.begin(), graph.states.end(),
+                     [&](const State& s) { return s.kind == StateKind::kParameter && glob_match(glob, s.name); }))
+      warnings.push_back(cat("optimizer.no_decay: no parameter has a name that matches ", quote(glob)));
+  }
+}
+
+// Stages whose expert axes differ leave whole what rows choose from: the graph is divided before it is cut.
+int64_t expert_parts(const ParallelLayout& layout) {
+  const bool alike = std::all_of(layout.stages.begin(), layout.stages.end(),
+                                 [&](const ParallelLayout& s) { return s.expert == layout.stages[0].expert; });
+  return layout.stages.empty() ? layout.expert : alike ? layout.stages[0].expert : 1;
+}
+
+// Batch norms of semantics.batch_norm: replica take their statistics of the samples that a rank has at once.
+int64_t sample_groups(const Recipe& recipe, const BatchPlan& batch) {
+  return recipe.semantics.batch_norm == BatchNormGroup::kReplica ? batch.batch_ranks * batch.parts : 1;
+}
+
+}  // namespace
+
+// PipeDream's micro-batch is an optimizer step: a run of the graph, where its batch dimension can be bound.
+std::optional<int64_t> batch_to_bind(const ModelSource& source, const Recipe& recipe, const ParallelLayout& layout) {
+  const std::optional<int64_t> micro = recipe.pin.micro_batch ? recipe.pin.micro_batch : recipe.batch.micro;
+  if (layout.schedule == PipelineSchedule::kPipedream && micro) return *micro * layout.sample_ranks();
+  const auto& moe = recipe.semantics.moe;
+  return moe && moe->group ? source.batch() : recipe.batch.global;
+}
+
+absl::StatusOr<ModelInHand> read_model(ModelSource& source, Recipe recipe, std::optional<int64_t> ranks) {
+  ModelInHand m;
+  PARTITA_ASSIGN_OR_RETURN(m.layout, pinned_layout(recipe, ranks, m.warnings));
+  if (!recipe.batch.global && recipe.batch.micro && recipe.batch.accumulation)
+    recipe.batch.global = *recipe.batch.micro * *recipe.batch.accumulation * m.layout.sample_ranks();
+  PARTITA_ASSIGN_OR_RETURN(m.imported, source.import(batch_to_bind(source, recipe, m.layout)));
+  const ImportedModel& model = *m.imported;
+  // A global batch that the recipe leaves open becomes that of the model as it was exported.
+  if (recipe.semantics.moe && !recipe.batch.global && !recipe.batch.accumulation) {
+    PARTITA_ASSIGN_OR_RETURN(recipe.batch.global, samples_of_run(model.graph));
+  }
+  m.warnings.insert(m.warnings.end(), model.warnings.begin(), model.warnings.end());
+  warn_of_idle_patterns(recipe, model.graph, m.warnings);
+  PARTITA_ASSIGN_OR_RETURN(m.batch, plan_batch(model.graph, recipe, m.layout));
+  m.recipe = std::move(recipe);
+  return m;
+}
+
+absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, const ModelInHand& model, bool keep_gradients,
+                                             PassRun& run) {
+  const BatchPlan& batch = model.batch;
+  const int64_t groups = sample_groups(model.recipe, batch);
+  TrainingGraph out;
+  if (groups > 1) out.statistic_samples = batch.graph_batch / groups;
+  if (model.recipe.semantics.moe) out.capacity_samples = batch.graph_batch;
+  out.context = {.recipe = model.recipe,
+                 .training = model.imported->training.value_or(TrainingSpec{}),
+                 .micro_batches = batch.micro_batches,
+                 .accumulate = batch.micro_batches * batch.parts > 1,
+                 .update_each = model.layout.schedule == PipelineSchedule::kPipedream,
+                 .expert_parts = expert_parts(model.layout),
+                 .keep_gradients = keep_gradients};
+  auto make = [&]() -> absl::StatusOr<Graph> {
+    Graph graph = model.imported->graph;
+    if (groups > 1) graph = group_samples(graph, groups);
+    PARTITA_ASSIGN_OR_RETURN(graph, initialize(graph, out.context));
+    PARTITA_RETURN_IF_ERROR(run.start(graphs_of(graph)));
+    return run_passes(graph_passes(PassUse::kTraining), std::move(graph), out.context, run);
+  };
+  PARTITA_ASSIGN_OR_RETURN(out.graph,
+                           source.graph({model.imported, groups, out.context, model.recipe.pin.recompute}, make));
+  return out;
+}
+
+}  // namespace partita

@@ -1,0 +1,47 @@
+// From a model file to the training graph that ranks share out between them: the first two steps of the flow.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "frontend/onnx_import.h"
+#include "ir/pipeline/pass_run.h"
+#include "ir/recipe/recipe.h"
+#include "partitioner/layout/parallel_layout.h"
+#include "passes/rewrite/pass.h"
+#include "tools/flow/model_source.h"
+
+namespace partita {
+
+// A model as it was read, what the user asks for, and how the ranks divide a step's samples.
+struct ModelInHand {
+  Recipe recipe;  // with the global batch, where the layout or the model decides it
+  ParallelLayout layout;
+  std::shared_ptr<const ImportedModel> imported;
+  BatchPlan batch;
+  std::vector<std::string> warnings;
+};
+
+// `recipe`: the source's own, but for what layouts decide. `ranks`: unset: as the pins say, else 1. InvalidArgument
+// where the layout, the batch and the model do not fit each other; errors of reading the model.
+absl::StatusOr<ModelInHand> read_model(ModelSource& source, Recipe recipe, std::optional<int64_t> ranks);
+
+struct TrainingGraph {
+  std::shared_ptr<const Graph> graph;
+  PassContext context;            // of the passes that made it
+  int64_t statistic_samples = 0;  // that one batch statistic is of, by semantics.batch_norm; 0: all of a run
+  int64_t capacity_samples = 0;   // that share an expert's capacity, by semantics.moe; 0: as the model has it
+};
+
+// Runs the graph passes (passes/pipeline.h) for the model's layout and batch.
+absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, const ModelInHand& model, bool keep_gradients,
+                                             PassRun& run);
+
+// How many samples a run takes where the layout wants one, else as the recipe says.
+std::optional<int64_t> batch_to_bind(const ModelSource& source, const Recipe& recipe, const ParallelLayout& layout);
+
+}  // namespace partita
