@@ -15,6 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "partitioner/planner/cost/program_memory.h"
 #include "partitioner/planner/report/plan_file.h"
+#include "partitioner/planner/space/layout_space.h"
 #include "partitioner/stages/separable_samples.h"
 #include "passes/pipeline.h"
 #include "tools/flow/compile.h"

@@ -12,7 +12,7 @@
 #include "partitioner/planner/cost/step_parts.h"
 #include "partitioner/planner/cost/traffic.h"
 #include "partitioner/planner/rates/collective_time.h"
-#include "partitioner/planner/space/layout_space.h"
+#include "partitioner/planner/space/problem.h"
 
 namespace partita {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "partitioner/planner/space/layout_space.h"
+#include "partitioner/planner/space/problem.h"
 
 namespace partita {
 

@@ -9,6 +9,7 @@
 #include "base/text_file.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/planner/report/missing.h"
 #include "partitioner/planner/report/step_timeline.h"
 
 namespace partita {

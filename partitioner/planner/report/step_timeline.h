@@ -7,10 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"
+#include "partitioner/layout/layout.h"
 #include "partitioner/planner/cost/simulate.h"
 #include "partitioner/planner/cost/step_parts.h"
 #include "partitioner/planner/cost/traffic.h"
-#include "partitioner/planner/space/layout_space.h"
 
 namespace partita {
 

@@ -1,9 +1,9 @@
-// What makes a problem fit, as a user types it: flags of plan, or lines of the cluster file.
+#include "partitioner/planner/search/fixes.h"
+
 #include <algorithm>
 
 #include "base/cat.h"
 #include "fmt/format.h"
-#include "partitioner/planner/search/search.h"
 
 namespace partita {
 namespace {

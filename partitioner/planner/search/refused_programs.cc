@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "partitioner/planner/space/layout_space.h"
+#include "partitioner/planner/space/problem.h"
 
 namespace partita {
 namespace {

@@ -6,14 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "partitioner/planner/cost/cost_model.h"
+#include "absl/status/statusor.h"
+#include "partitioner/planner/search/candidate.h"
 
 namespace partita {
-
-struct Candidate {
-  Layout layout;
-  Prediction prediction;
-};
 
 // Bytes of device memory beside the reserve that each stage's program takes, as the compiler lays it out. Errors, but
 // for internal ones, say why it refuses the layout.
@@ -43,21 +39,5 @@ struct SearchResult {
 
 // InvalidArgument where pins contradict the problem so that no layout is left.
 absl::StatusOr<SearchResult> search(CostModel& model, const SearchOptions& options);
-
-// What would make it fit, each searched: changes of the layout first, then other hardware, cheapest step first
-// (fixes.cc).
-struct Fix {
-  std::string change;  // as it is typed: "--pin zero=3", "in the cluster file: nodes: 2"
-  Candidate candidate;
-  double price_per_hour = 0;   // of all devices; 0: not known
-  bool same_hardware = false;  // as the problem's
-
-  double price_of_step() const { return price_per_hour / 3600 * candidate.prediction.step_seconds; }
-};
-std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options, const ProfileLibrary& library);
-
-// "needs 12.3 GB more on stage 0 of 4: 97.3 GB (parameters 32.0, …) of 85.0 GB".
-std::string explain_missing(const Candidate& candidate);
-std::string gigabytes(double bytes);
 
 }  // namespace partita

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "partitioner/planner/cost/cost_model.h"
+#include "partitioner/planner/space/layout_space.h"
 
 namespace partita {
 

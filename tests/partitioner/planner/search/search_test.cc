@@ -11,7 +11,10 @@
 #include "base/cat.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/planner/report/explain.h"
+#include "partitioner/planner/report/missing.h"
 #include "partitioner/planner/report/plan_file.h"
+#include "partitioner/planner/search/fixes.h"
+#include "partitioner/planner/space/layout_space.h"
 #include "partitioner/planner/workload/pinned_cuts.h"
 #include "tests/partitioner/support/search_problems.h"
 
