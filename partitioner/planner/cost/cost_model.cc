@@ -29,10 +29,10 @@ double most_of(const Cluster& cluster, double SoftwareProfile::*constant) {
   return most;
 }
 
-// A move that goes round its ranks in messages of `message` bytes (0: at once).
-double message_seconds(const DeviceGroup& group, const Move& m, double message) {
-  const double more = message > 0 ? std::floor(m.bytes / message) * ring_latency(group, m.axis) : 0;
-  return collective_time(group, m.collective, m.axis, m.bytes).seconds + more;
+// A collective that goes round its ranks in messages of `message` bytes (0: at once).
+double message_seconds(const DeviceGroup& group, const CollectiveUse& use, double message) {
+  const double more = message > 0 ? std::floor(use.bytes / message) * ring_latency(group, use.axis) : 0;
+  return collective_time(group, use.collective, use.axis, use.bytes).seconds + more;
 }
 
 }  // namespace
@@ -82,12 +82,12 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   c.forward = t.forward, c.input_gradient = t.input_gradient, c.weight_gradient = t.weight_gradient;
   if (l.recompute == RecomputeMode::kFull && u.is_block()) c.recompute = t.forward + device.software.recompute_seconds;
   if (l.recompute == RecomputeMode::kSelective && u.is_block() && !problem_.options.flash) c.recompute = t.attention;
-  std::tie(c.forward_moves, c.backward_moves) = unit_moves(u, l);
-  c.tensor_forward = move_seconds(group, c.forward_moves, TrafficKind::kTensor);
-  c.tensor_backward = move_seconds(group, c.backward_moves, TrafficKind::kTensor);
-  c.context_forward = move_seconds(group, c.forward_moves, TrafficKind::kContext);
-  c.context_backward = move_seconds(group, c.backward_moves, TrafficKind::kContext);
-  c.expert = move_seconds(group, c.forward_moves, TrafficKind::kExpert);
+  std::tie(c.forward_collectives, c.backward_collectives) = unit_collectives(u, l);
+  c.tensor_forward = collective_seconds(group, c.forward_collectives, TrafficKind::kTensor);
+  c.tensor_backward = collective_seconds(group, c.backward_collectives, TrafficKind::kTensor);
+  c.context_forward = collective_seconds(group, c.forward_collectives, TrafficKind::kContext);
+  c.context_backward = collective_seconds(group, c.backward_collectives, TrafficKind::kContext);
+  c.expert = collective_seconds(group, c.forward_collectives, TrafficKind::kExpert);
   auto [dense, expert] = local_parameters(u, l);
   c.gather_bytes = (dense + expert) * problem_.options.element_bytes();
   c.frozen_bytes = local_frozen(u, l) * problem_.options.element_bytes();
@@ -131,7 +131,7 @@ std::vector<std::vector<ChunkParts>> CostModel::stage_costs(const Layout& whole)
       backward[kCompute] += n * c.input_gradient, weight[kCompute] += n * c.weight_gradient;
       backward[kRecompute] += n * c.recompute;
       if (gathers_parameters(l)) {
-        const auto [gathered, scattered] = gather_moves(c, l);
+        const auto [gathered, scattered] = gather_collectives(c, l);
         double gather = message_seconds(group, gathered, software.gather_message_bytes),
                scatter = message_seconds(group, scattered, software.gather_message_bytes);
         if (l.offload == OffloadMode::kAll) gather += (c.gather_bytes + c.frozen_bytes) / group.device.host_bandwidth;
@@ -166,8 +166,8 @@ std::vector<std::vector<ChunkParts>> CostModel::stage_costs(const Layout& whole)
     forward[kSend] += sends[stage] * shown, backward[kSend] += sends[stage > 0 ? stage - 1 : 0] * shown;
     if (!whole.stages.empty()) {
       auto relayout = [&](size_t from) {
-        const Move move = relayout_move(layouts[from % stages], l);
-        return collective_time(group, move.collective, move.axis, move.bytes).seconds;
+        const CollectiveUse use = relayout_gather(layouts[from % stages], l);
+        return collective_time(group, use.collective, use.axis, use.bytes).seconds;
       };
       if (p > 0) forward[kRelayout] += relayout(p - 1);
       if (p + 1 < chunks.size()) backward[kRelayout] += relayout(p + 1);
@@ -352,21 +352,23 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
   double element = problem_.options.element_bytes();
   auto [dense, expert] = local_parameters(w, units, l);
   UpdateCost out;
-  const UpdateMoves moves = update_moves(l, units);
-  auto seconds = [&](const std::vector<Move>& list) {
+  const UpdateCollectives collectives = update_collectives(l, units);
+  auto seconds = [&](const std::vector<CollectiveUse>& list) {
     double sum = 0;
-    for (const Move& m : list) sum += message_seconds(g, m, l.zero == 1 ? software.shard_message_bytes : 0);
+    for (const CollectiveUse& use : list)
+      sum += message_seconds(g, use, l.zero == 1 ? software.shard_message_bytes : 0);
     return sum;
   };
-  const double reduce = seconds(moves.reduce);
+  const double reduce = seconds(collectives.reduce);
   out.parts[kReduce] = exposed(reduce, backward, software.overlap_data);
   out.parts.hidden_reduce = reduce - out.parts[kReduce];
-  out.parts[kUpdated] = seconds(moves.gather);
+  out.parts[kUpdated] = seconds(collectives.gather);
   // ZeRO-2 and 3 sum them with each micro-batch.
-  out.algorithm =
-      moves.reduce.empty() || l.zero >= 2
-          ? collective_time(g, CollectiveKind::kReduceScatter, shard_ranks(l), dense * element).algorithm
-          : collective_time(g, moves.reduce[0].collective, moves.reduce[0].axis, moves.reduce[0].bytes).algorithm;
+  out.algorithm = collectives.reduce.empty() || l.zero >= 2
+                      ? collective_time(g, CollectiveKind::kReduceScatter, shard_ranks(l), dense * element).algorithm
+                      : collective_time(g, collectives.reduce[0].collective, collectives.reduce[0].axis,
+                                        collectives.reduce[0].bytes)
+                            .algorithm;
   const double group_size = static_cast<double>(shard_ranks(l).size);
   double shard = l.zero >= 1 ? dense / group_size + expert / std::max(1.0, group_size / static_cast<double>(l.expert))
                              : dense + expert;

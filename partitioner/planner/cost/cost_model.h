@@ -61,7 +61,7 @@ class CostModel {
   Simulation simulation(const Layout& layout);
   // What those times, and the step's end as `prediction` has it, are made of.
   StepParts step_parts(const Layout& layout, const Prediction& prediction);
-  // What the ranks send (plan_moves.cc).
+  // What the ranks send (plan_collectives.cc).
   PlanTraffic traffic(const Layout& layout);
   // No layout with these axes, micro-batch and recompute is faster, wherever it is cut.
   double lower_bound(const Layout& layout);
@@ -71,7 +71,7 @@ class CostModel {
   // Units of each stage chunk, in order [chunk 0 of stage 0, chunk 0 of stage 1, …].
   std::vector<int> even_cuts(const Layout& layout) const;
   // Cuts that make the slowest chunk as fast as possible (exact, by dynamic programming over the units;
-  // layout_cuts.cc).
+  // balanced_cuts.cc).
   const std::vector<int>& balanced_cuts(const Layout& layout) { return balanced(layout).parts; }
   // The same among cuts whose stages fit their devices; empty where none do. Without interleaving.
   std::vector<int> fitting_cuts(const Layout& layout);
@@ -90,8 +90,8 @@ class CostModel {
   struct UnitCost {
     double forward = 0, input_gradient = 0, weight_gradient = 0, recompute = 0;
     double tensor_forward = 0, tensor_backward = 0, context_forward = 0, context_backward = 0, expert = 0;
-    double gather_bytes = 0, frozen_bytes = 0;        // of trained parameters, of frozen weights
-    std::vector<Move> forward_moves, backward_moves;  // of which those times are
+    double gather_bytes = 0, frozen_bytes = 0;                             // of trained parameters, of frozen weights
+    std::vector<CollectiveUse> forward_collectives, backward_collectives;  // of which those times are
   };
   using Key = std::tuple<const DeviceGroup*, int64_t, int64_t, int64_t, int64_t, bool, RecomputeMode>;
 
@@ -119,18 +119,19 @@ class CostModel {
   std::vector<int> cut_by_time(const Layout& layout, const std::vector<std::vector<int>>& ends);
   const std::vector<UnitCost>& unit_costs(const DeviceGroup& group, const Layout& layout);
   UnitCost unit_cost(const UnitWork& unit, const DeviceGroup& group, const Layout& layout) const;
-  // Of a unit and one micro-batch: moves of forward (recomputing repeats them) and of backward.
-  std::pair<std::vector<Move>, std::vector<Move>> unit_moves(const UnitWork& unit, const Layout& layout) const;
+  // Of a unit and one micro-batch: collectives of forward (recomputing repeats them) and of backward.
+  std::pair<std::vector<CollectiveUse>, std::vector<CollectiveUse>> unit_collectives(const UnitWork& unit,
+                                                                                     const Layout& layout) const;
   static RankAxis shard_ranks(const Layout& layout);  // that share one copy of what is sharded
   // Of a layout that shards parameters: gathers of a unit's in one pass, and the scattering of its gradients.
   static bool gathers_parameters(const Layout& layout);
   static bool gathers_each_pass(const Layout& layout);  // stage 2, and 3 where it keeps them, gathers once a step
-  std::array<Move, 2> gather_moves(const UnitCost& unit, const Layout& layout) const;
+  std::array<CollectiveUse, 2> gather_collectives(const UnitCost& unit, const Layout& layout) const;
   double crossing_elements() const;  // of a sample, from a stage to the next
   // Of a micro-batch's values from a stage to the next one (from the last to the first).
   double send_seconds(const Layout& layout, int64_t stage) const;
   std::vector<double> sends(const Layout& layout) const;
-  Move relayout_move(const Layout& from, const Layout& to) const;
+  CollectiveUse relayout_gather(const Layout& from, const Layout& to) const;
   const DeviceGroup& group_of_ranks(int64_t first, int64_t last) const;
   // Whether stages take different times by what their ranks are.
   bool differ(const Layout& layout) const { return !layout.stages.empty() || problem_.cluster->groups.size() > 1; }
@@ -140,10 +141,10 @@ class CostModel {
   std::vector<std::vector<ChunkParts>> stage_costs(const Layout& layout);
   Simulation timeline(const Layout& layout, const std::vector<std::vector<ChunkParts>>& costs) const;
   // Sums of gradients, and gathers of what was updated.
-  struct UpdateMoves {
-    std::vector<Move> reduce, gather;
+  struct UpdateCollectives {
+    std::vector<CollectiveUse> reduce, gather;
   };
-  UpdateMoves update_moves(const Layout& layout, const StageUnits& units) const;
+  UpdateCollectives update_collectives(const Layout& layout, const StageUnits& units) const;
   // Of a stage's parameters, once, with a backward pass of `backward` seconds beside the sums.
   struct UpdateCost {
     PassParts parts;
