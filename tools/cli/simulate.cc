@@ -4,7 +4,6 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "nlohmann/json.hpp"
 #include "partitioner/planner/report/plan_file.h"
 #include "tools/cli/command.h"
 #include "tools/page/chrome_trace.h"
@@ -39,8 +38,8 @@ std::string told(const PlannedStep& step, const StepTimeline& t) {
 }
 
 absl::Status run(const Flags& flags) {
-  PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(flags.plan));
-  PARTITA_ASSIGN_OR_RETURN(PlannedStep step, read_step(plan));
+  PARTITA_ASSIGN_OR_RETURN(const Plan plan, read_plan(flags.plan));
+  PARTITA_ASSIGN_OR_RETURN(const PlannedStep step, planned_step(plan));
   const StepTimeline t = step_timeline(step);
   PARTITA_ASSIGN_OR_RETURN(std::vector<int64_t> ranks, traced_ranks(step, flags.ranks));
   std::fputs(told(step, t).c_str(), stdout);

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "ir/recipe/recipe.h"
-#include "nlohmann/json_fwd.hpp"
+#include "partitioner/planner/report/plan.h"
 #include "partitioner/planner/search/search.h"
 
 namespace partita {
@@ -43,9 +43,9 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& reques
 absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::vector<std::string>& like,
                                            const std::vector<std::string>& pins);
 // The problem that a plan was made for, by the same files and flags; a cluster file that changed since is a warning.
-absl::StatusOr<std::unique_ptr<Planning>> plan_again(const nlohmann::json& plan);
+absl::StatusOr<std::unique_ptr<Planning>> plan_again(const Plan& plan);
 // The layout that the plan pins.
-absl::StatusOr<Layout> planned_layout(const Planning& planning, const nlohmann::json& plan);
+absl::StatusOr<Layout> planned_layout(const Planning& planning, const Plan& plan);
 // The analysis alone, without what programs keep (partitioner/planner/cost/program_memory.h); `cluster`: whose rates
 // weigh a split's communication.
 absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,

@@ -37,13 +37,6 @@ double message_seconds(const DeviceGroup& group, const CollectiveUse& use, doubl
 
 }  // namespace
 
-std::vector<std::pair<std::string, double>> Breakdown::parts() const {
-  return {{"compute", compute},     {"recompute", recompute},   {"tensor", tensor},       {"context", context},
-          {"expert", expert},       {"gathers", gathers},       {"bubble", bubble},       {"send", send},
-          {"gradients", gradients}, {"statistics", statistics}, {"optimizer", optimizer}, {"offload", offload},
-          {"host", host},           {"stragglers", stragglers}};
-}
-
 void Breakdown::add(const PassParts& p, double times) {
   using enum StepPart;
   compute += times * p[kCompute], recompute += times * p[kRecompute], tensor += times * p[kTensor];

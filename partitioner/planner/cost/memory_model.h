@@ -4,6 +4,7 @@
 
 #include <array>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "partitioner/planner/space/problem.h"
@@ -22,6 +23,15 @@ struct MemoryParts {
     return parameters + gradients + optimizer + activations + stash + transient + reserve + communicators;
   }
 };
+inline constexpr std::array<std::pair<std::string_view, double MemoryParts::*>, 8> kMemoryParts = {
+    {{"parameters", &MemoryParts::parameters},
+     {"gradients", &MemoryParts::gradients},
+     {"optimizer", &MemoryParts::optimizer},
+     {"activations", &MemoryParts::activations},
+     {"stash", &MemoryParts::stash},
+     {"transient", &MemoryParts::transient},
+     {"reserve_assumed", &MemoryParts::reserve},
+     {"communicators_assumed", &MemoryParts::communicators}}};
 
 // A share of the model: how many units of each kind stand on a rank.
 struct StageUnits {

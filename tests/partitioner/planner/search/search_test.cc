@@ -9,10 +9,11 @@
 #include <random>
 
 #include "base/cat.h"
-#include "nlohmann/json.hpp"
 #include "partitioner/planner/report/explain.h"
+#include "partitioner/planner/report/make_plan.h"
 #include "partitioner/planner/report/missing.h"
 #include "partitioner/planner/report/plan_file.h"
+#include "partitioner/planner/report/planned_step.h"
 #include "partitioner/planner/search/fixes.h"
 #include "partitioner/planner/space/layout_space.h"
 #include "partitioner/planner/workload/pinned_cuts.h"
@@ -215,7 +216,7 @@ TEST(Search, SameBytesEachTime) {
     CostModel model(p);
     auto found = search(model, {});
     ASSERT_TRUE(found.ok() && found->best);
-    text = plan_text(plan_json(p, model, *found, *found->best, {}));
+    text = plan_text(make_plan(p, model, *found, *found->best, {}));
   }
   EXPECT_EQ(texts[0], texts[1]);
 }
@@ -272,11 +273,9 @@ TEST(Search, PinnedCutsArePriced) {
   EXPECT_EQ(found->best->layout.pipeline, 2);
   EXPECT_EQ(found->best->layout.cuts, same.cuts);
   EXPECT_DOUBLE_EQ(found->best->prediction.step_seconds, model.predict(same, true).step_seconds);
-  nlohmann::json plan = plan_json(p, model, *found, *found->best, {});
-  EXPECT_EQ(plan["stages"][1]["chunks"][0]["first_unit"], 6);
-  auto pins = plan_pins(plan);
-  ASSERT_TRUE(pins.ok()) << pins.status();
-  EXPECT_EQ(pins->cuts, o.pin.cuts);
+  const Plan plan = make_plan(p, model, *found, *found->best, {});
+  EXPECT_EQ(plan.stages[1].chunks[0].first_unit, 6);
+  EXPECT_EQ(plan.pin.cuts, o.pin.cuts);
   // Chunks of interleaved stages, and a number of parts that the pipeline does not have.
   o.pin.schedule = PipelineSchedule::kInterleaved;
   o.pin.cuts = {"layers.1.*", "layers.3.*", "norm.*"};
@@ -298,13 +297,13 @@ TEST(Search, FoundCutsArePinnedByNames) {
   o.pin.axes = {{"data", 1}, {"tensor", 1}, {"context", 1}};
   auto plan_of = [&](const SearchResult& found) {
     CostModel model(p);
-    return plan_json(p, model, found, *found.best, {});
+    return make_plan(p, model, found, *found.best, {});
   };
   CostModel unnamed(p);
   auto found = search(unnamed, o);
   ASSERT_TRUE(found.ok() && found->best) << found.status();
   EXPECT_EQ(found->best->layout.pipeline, 4);
-  EXPECT_FALSE(plan_of(*found)["pin"].contains("cuts"));
+  EXPECT_THAT(plan_of(*found).pin.cuts, testing::IsEmpty());
   EXPECT_THAT(summary(plan_of(*found)), testing::HasSubstr("compile balances the stages anew"));
   const std::vector<int> parts = found->best->layout.cuts.empty() ? unnamed.even_cuts(found->best->layout)  //
                                                                   : found->best->layout.cuts;
@@ -317,7 +316,7 @@ TEST(Search, FoundCutsArePinnedByNames) {
   auto pinned = pinned_cuts(w, names);
   ASSERT_TRUE(pinned.ok()) << pinned.status();
   EXPECT_EQ(*pinned, parts);
-  EXPECT_EQ(plan_of(*found)["pin"]["cuts"].get<std::vector<std::string>>(), names);
+  EXPECT_EQ(plan_of(*found).pin.cuts, names);
   EXPECT_THAT(summary(plan_of(*found)), testing::Not(testing::HasSubstr("balances")));
   // The plan's pins give the plan again.
   const double seconds = found->best->prediction.step_seconds;
@@ -395,9 +394,7 @@ TEST(Search, StagesThatDifferArePriced) {
   EXPECT_DOUBLE_EQ(times(l, 0).backward, times(data, 0).backward);
   EXPECT_NEAR(times(l, 1).forward, times(tensor, 1).forward + gather, 1e-12);
   EXPECT_DOUBLE_EQ(times(l, 1).backward, times(tensor, 1).backward);
-  auto pins = plan_pins(plan_json(p, model, *differ, *differ->best, {}));
-  ASSERT_TRUE(pins.ok()) << pins.status();
-  EXPECT_EQ(pins->stages[1].at("tensor"), 4);
+  EXPECT_EQ(make_plan(p, model, *differ, *differ->best, {}).pin.stages[1].at("tensor"), 4);
   o.pin.stages = {{{"data", 4}}, {{"data", 2}}};
   auto refused = search(model, o);
   ASSERT_FALSE(refused.ok());
@@ -833,7 +830,7 @@ TEST(Search, LargeSpacesAreSearchedInSeconds) {
   EXPECT_LT(seconds(), 30);
 }
 
-TEST(PlanFile, PinsAndSimulationComeBack) {
+TEST(MakePlan, ThePlanHasThePinsAndTheTimesOfItsLayout) {
   Workload w = transformer(8, 2048, 1024, 32000);
   Cluster c = cluster(2, 4, "A100-40GB");
   Problem p = problem(w, c, 32);
@@ -842,18 +839,11 @@ TEST(PlanFile, PinsAndSimulationComeBack) {
   o.pin.axes = {{"pipeline", 4}};
   auto found = search(model, o);
   ASSERT_TRUE(found.ok() && found->best);
-  nlohmann::json plan = plan_json(p, model, *found, *found->best, {});
-  auto pins = plan_pins(plan);
-  ASSERT_TRUE(pins.ok()) << pins.status();
-  EXPECT_EQ(*pins, to_pins(found->best->layout));
-  auto s = plan_simulation(plan);
-  ASSERT_TRUE(s.ok()) << s.status();
-  EXPECT_DOUBLE_EQ(simulate(*s).seconds, simulate(model.simulation(found->best->layout)).seconds);
-  plan["stages"] = "none";
-  EXPECT_FALSE(plan_simulation(plan).ok());
-  plan["pin"]["zero"] = 7;
-  EXPECT_FALSE(plan_pins(plan).ok());
-  EXPECT_EQ(read_plan("/nowhere/plan.json").status().code(), absl::StatusCode::kNotFound);
+  const Plan plan = make_plan(p, model, *found, *found->best, {});
+  EXPECT_EQ(plan.pin, to_pins(found->best->layout));
+  auto step = planned_step(plan);
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_DOUBLE_EQ(simulate(step->simulation).seconds, simulate(model.simulation(found->best->layout)).seconds);
 }
 
 }  // namespace
