@@ -19,7 +19,7 @@ std::string told(const PlannedStep& step, const StepTimeline& t) {
   std::string text =
       fmt::format("step {:.4g} s: {} micro-batches through {} {} {:.4g} s", t.seconds, step.simulation.micro_batches,
                   step.stages.size(), step.stages.size() == 1 ? "stage" : "stages", t.passes.seconds);
-  const double after = step.parts.after.total();
+  const double after = step.times.after.total();
   append(text, fmt::format(", gradient sums, update and gathers {:.4g} s", t.seconds - t.passes.seconds - after));
   append(text, fmt::format(", host and stragglers {:.4g} s\n", after));
   if (std::abs(t.seconds - step.predicted_seconds) > 1e-6 * step.predicted_seconds)

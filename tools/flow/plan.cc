@@ -21,8 +21,8 @@
 namespace partita {
 namespace {
 
-constexpr const char* kAnyGpu = "sm_80";  // memory is laid out alike for all
-constexpr size_t kMostUnits = 256;        // of models that are laid out: half a minute for a thousand layers
+constexpr const char* kAnyGpu = "sm_80";  // memory is allocated alike for all
+constexpr size_t kMostUnits = 256;        // of models that are allocated: half a minute for a thousand layers
 constexpr int64_t kAnalysisBatch = 2;     // of a symbolic batch dimension: all counts are per sample
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -190,10 +190,10 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   p->analysis_seconds = seconds_since(start);
   if (published) return p;
   if (p->workload.units.size() > kMostUnits) return p;
-  // Programs are the same on other hardware: each layout is laid out once.
+  // Programs are the same on other hardware: each layout is allocated once.
   using Bytes = absl::StatusOr<std::vector<double>>;
   auto known = std::make_shared<std::vector<std::pair<Layout, Bytes>>>();
-  p->options.lay_out = [model = r.model, planning = p.get(), known](const Layout& l) -> Bytes {
+  p->options.allocate = [model = r.model, planning = p.get(), known](const Layout& l) -> Bytes {
     for (const auto& [layout, bytes] : *known) {
       if (layout == l) return bytes;
     }
@@ -215,7 +215,7 @@ absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(recipe, pin));
   SearchOptions o = search_options(recipe);
   o.time_limit = planning.options.time_limit;
-  o.lay_out = planning.options.lay_out;
+  o.allocate = planning.options.allocate;
   return o;
 }
 

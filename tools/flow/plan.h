@@ -20,7 +20,7 @@ struct PlanRequest {
   std::optional<Precision> precision;  // in place of the recipe's
   double time_limit = 0;
   // Where all parts of the layout are pinned, it is priced as the software that the profiles describe runs it: its
-  // memory is theirs, and no program is laid out.
+  // memory is theirs, and no program is allocated.
   bool published = false;
 };
 

@@ -81,7 +81,7 @@ class Writer {
       const Stream stream = stream_of(s.part);
       const int64_t thread = kFirstStream + static_cast<int64_t>(stream);
       if (used.insert(stream).second) name_thread(rank, thread, stream_name(stream));
-      const std::string_view part = kStepPartNames[static_cast<size_t>(s.part)];
+      const std::string_view part = kTimeKindNames[static_cast<size_t>(s.part)];
       if (s.pass < 0) {
         slice(rank, thread, part, part, s.start, s.end);
       } else {

@@ -11,9 +11,9 @@ constexpr double kMostReplayed = 3e5;  // operations of a pipeline that are simu
 constexpr double kUpdateKernels = 20;  // of an optimizer that updates many parameters in one
 
 // Seconds of a micro-batch's backward passes on a stage.
-double all_backward(const std::vector<ChunkParts>& chunks) {
+double all_backward(const std::vector<ChunkTimes>& chunks) {
   double seconds = 0;
-  for (const ChunkParts& c : chunks) seconds += c.backward.total();
+  for (const ChunkTimes& c : chunks) seconds += c.backward.total();
   return seconds;
 }
 
@@ -37,8 +37,8 @@ double message_seconds(const DeviceGroup& group, const CollectiveUse& use, doubl
 
 }  // namespace
 
-void Breakdown::add(const PassParts& p, double times) {
-  using enum StepPart;
+void Breakdown::add(const PassTimes& p, double times) {
+  using enum TimeKind;
   compute += times * p[kCompute], recompute += times * p[kRecompute], tensor += times * p[kTensor];
   context += times * p[kContext], expert += times * p[kExpert], gathers += times * (p[kGathers] + p[kSlowed]);
   statistics += times * p[kStatistics], send += times * (p[kSend] + p[kRelayout]), host += times * p[kHost];
@@ -99,11 +99,11 @@ const std::vector<CostModel::UnitCost>& CostModel::unit_costs(const DeviceGroup&
   return at->second;
 }
 
-std::vector<std::vector<ChunkParts>> CostModel::stage_costs(const Layout& whole) {
-  using enum StepPart;
+std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole) {
+  using enum TimeKind;
   std::vector<StageUnits> chunks = chunk_units(whole);
-  std::vector<std::vector<ChunkParts>> out(static_cast<size_t>(whole.pipeline),
-                                           std::vector<ChunkParts>(static_cast<size_t>(whole.interleave)));
+  std::vector<std::vector<ChunkTimes>> out(static_cast<size_t>(whole.pipeline),
+                                           std::vector<ChunkTimes>(static_cast<size_t>(whole.interleave)));
   const StageLayouts layouts(whole);
   int64_t m = micro_batches(problem_, whole);
   const std::vector<double> sends = this->sends(whole);
@@ -129,7 +129,7 @@ std::vector<std::vector<ChunkParts>> CostModel::stage_costs(const Layout& whole)
                scatter = message_seconds(group, scattered, software.gather_message_bytes);
         if (l.offload == OffloadMode::kAll) gather += (c.gather_bytes + c.frozen_bytes) / group.device.host_bandwidth;
         const bool each = gathers_each_pass(l);
-        auto add = [&](PassParts& pass, double moved, double beside, double slowing) {
+        auto add = [&](PassTimes& pass, double moved, double beside, double slowing) {
           const double waited = exposed(moved, beside, software.overlap_gather);
           pass[kGathers] += n * waited, pass.hidden_gathers += n * (moved - waited);
           pass[kSlowed] += n * software.overlap_slowdown * std::min(beside, slowing);
@@ -181,10 +181,10 @@ StageUnits CostModel::units_of_stage(const Layout& l, const std::vector<StageUni
 }
 
 void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chunks,
-                            std::vector<std::vector<ChunkParts>>& stages) const {
-  using enum StepPart;
+                            std::vector<std::vector<ChunkTimes>>& stages) const {
+  using enum TimeKind;
   for (int64_t stage = 0; stage < l.pipeline; ++stage) {
-    ChunkParts& c = stages[static_cast<size_t>(stage)][0];
+    ChunkTimes& c = stages[static_cast<size_t>(stage)][0];
     const StageUnits units = units_of_stage(l, chunks, stage);
     const Layout own = l.of_stage(stage);
     const UpdateCost update = update_cost(own, group_of_stage(l, stage), units, c.backward.total());
@@ -194,7 +194,7 @@ void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chun
       const double bytes = 2 * (dense + expert) * problem_.options.element_bytes();
       stash = memory_time(group_of_stage(l, stage).device, bytes, 1);
     }
-    c.forward[kStash] += stash, c.backward += update.parts;
+    c.forward[kStash] += stash, c.backward += update.times;
   }
 }
 
@@ -233,13 +233,13 @@ std::vector<double> CostModel::sends(const Layout& l) const {
   return out;
 }
 
-Simulation CostModel::timeline(const Layout& l, const std::vector<std::vector<ChunkParts>>& costs) const {
+Simulation CostModel::timeline(const Layout& l, const std::vector<std::vector<ChunkTimes>>& costs) const {
   Simulation s;
   s.micro_batches = micro_batches(problem_, l);
   s.schedule = l.schedule;
   for (const auto& stage : costs) {
     s.chunks.emplace_back();
-    for (const ChunkParts& c : stage)
+    for (const ChunkTimes& c : stage)
       s.chunks.back().push_back({c.forward.total(), c.backward.total(), c.weight.total()});
   }
   // All of them on the way through the pipeline as one with the mean time.
@@ -254,20 +254,20 @@ Simulation CostModel::timeline(const Layout& l, const std::vector<std::vector<Ch
 
 Simulation CostModel::simulation(const Layout& l) { return timeline(l, stage_costs(l)); }
 
-StepParts CostModel::step_parts(const Layout& l, const Prediction& prediction) {
-  StepParts out;
+StepTimes CostModel::step_times(const Layout& l, const Prediction& prediction) {
+  StepTimes out;
   out.chunks = stage_costs(l);
   const std::vector<StageUnits> chunks = chunk_units(l);
   for (int64_t stage = 0; stage < l.pipeline; ++stage) {
-    PassParts& update = out.updates.emplace_back();
+    PassTimes& update = out.updates.emplace_back();
     if (l.schedule == PipelineSchedule::kPipedream) continue;
     const Layout own = l.of_stage(stage);
     update = update_cost(own, group_of_stage(l, stage), units_of_stage(l, chunks, stage),
                          all_backward(out.chunks[static_cast<size_t>(stage)]))
-                 .parts;
+                 .times;
   }
-  out.after[StepPart::kHost] = most_of(*problem_.cluster, &SoftwareProfile::step_seconds);
-  out.after[StepPart::kStragglers] = prediction.breakdown.stragglers;
+  out.after[TimeKind::kHost] = most_of(*problem_.cluster, &SoftwareProfile::step_seconds);
+  out.after[TimeKind::kStragglers] = prediction.breakdown.stragglers;
   return out;
 }
 
@@ -339,7 +339,7 @@ double CostModel::lower_bound(const Layout& l) {
 
 CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup& g, const StageUnits& units,
                                              double backward) const {
-  using enum StepPart;
+  using enum TimeKind;
   const Workload& w = *problem_.workload;
   const SoftwareProfile& software = g.device.software;
   double element = problem_.options.element_bytes();
@@ -353,9 +353,9 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
     return sum;
   };
   const double reduce = seconds(collectives.reduce);
-  out.parts[kReduce] = exposed(reduce, backward, software.overlap_data);
-  out.parts.hidden_reduce = reduce - out.parts[kReduce];
-  out.parts[kUpdated] = seconds(collectives.gather);
+  out.times[kReduce] = exposed(reduce, backward, software.overlap_data);
+  out.times.hidden_reduce = reduce - out.times[kReduce];
+  out.times[kUpdated] = seconds(collectives.gather);
   // ZeRO-2 and 3 sum them with each micro-batch.
   out.algorithm = collectives.reduce.empty() || l.zero >= 2
                       ? collective_time(g, CollectiveKind::kReduceScatter, shard_ranks(l), dense * element).algorithm
@@ -367,11 +367,11 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
                              : dense + expert;
   double traffic = shard * (2 * 4 * w.optimizer_states + 8 + 4 + element + (problem_.clip ? 4 : 0));
   if (l.offload == OffloadMode::kNone || g.device.host_update_rate == 0) {
-    out.parts[kOptimizer] = memory_time(g.device, traffic, kUpdateKernels);
+    out.times[kOptimizer] = memory_time(g.device, traffic, kUpdateKernels);
   } else {
     // As many kernels as on the device are called, and each waits for its copies.
-    out.parts[kOptimizer] = shard / g.device.host_update_rate + memory_time(g.device, 0, kUpdateKernels);
-    out.parts[kToHost] = out.parts[kFromHost] = shard * element / g.device.host_bandwidth;
+    out.times[kOptimizer] = shard / g.device.host_update_rate + memory_time(g.device, 0, kUpdateKernels);
+    out.times[kToHost] = out.times[kFromHost] = shard * element / g.device.host_bandwidth;
   }
   return out;
 }
@@ -383,7 +383,7 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   double micro = static_cast<double>(micro_batches(problem_, l));
   Breakdown& b = out.breakdown;
 
-  const std::vector<std::vector<ChunkParts>> costs = stage_costs(l);
+  const std::vector<std::vector<ChunkTimes>> costs = stage_costs(l);
   const Simulation sim = timeline(l, costs);
   double busiest = 0;
   double pipeline = closed_form(sim, differ(l), &busiest);
@@ -398,8 +398,8 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
     for (const StageTimes& c : sim.chunks[i]) t += c.forward + c.backward;
     if (t > longest) longest = t, worst = i;
   }
-  for (const ChunkParts& c : costs[worst]) {
-    for (const PassParts* pass : {&c.forward, &c.backward, &c.weight}) b.add(*pass, micro);
+  for (const ChunkTimes& c : costs[worst]) {
+    for (const PassTimes* pass : {&c.forward, &c.backward, &c.weight}) b.add(*pass, micro);
   }
   const double latency = 2 * static_cast<double>(l.pipeline - 1) * sim.send;
   b.send += latency;
@@ -411,14 +411,14 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   const bool each = l.schedule == PipelineSchedule::kPipedream;  // updates are in the pipeline's time
   std::vector<StageUnits> chunks = chunk_units(l);
   const StageLayouts layouts(l);
-  PassParts slowest_update;
+  PassTimes slowest_update;
   for (int64_t stage = 0; stage < l.pipeline; ++stage) {
     const DeviceGroup& g = group_of_stage(l, stage);
     const Layout& own = layouts[static_cast<size_t>(stage)];
     const StageUnits units = units_of_stage(l, chunks, stage);
     const UpdateCost update = update_cost(own, g, units, all_backward(costs[static_cast<size_t>(stage)]));
     out.gradient_algorithm = update.algorithm;
-    if (!each && update.parts.total() > slowest_update.total()) slowest_update = update.parts;
+    if (!each && update.times.total() > slowest_update.total()) slowest_update = update.times;
     out.memory.push_back(stage_memory(problem_, g.device, own, units, in_flight(problem_, l, stage)));
     out.capacity.push_back(g.device.memory_bytes);
     double over = out.memory.back().total() - g.device.memory_bytes;

@@ -10,7 +10,7 @@
 #include "partitioner/planner/cost/memory_model.h"
 #include "partitioner/planner/cost/prediction.h"
 #include "partitioner/planner/cost/simulate.h"
-#include "partitioner/planner/cost/step_parts.h"
+#include "partitioner/planner/cost/step_times.h"
 #include "partitioner/planner/cost/traffic.h"
 #include "partitioner/planner/rates/collective_time.h"
 #include "partitioner/planner/space/problem.h"
@@ -29,7 +29,7 @@ class CostModel {
   // Stage times for the simulator.
   Simulation simulation(const Layout& layout);
   // What those times, and the step's end as `prediction` has it, are made of.
-  StepParts step_parts(const Layout& layout, const Prediction& prediction);
+  StepTimes step_times(const Layout& layout, const Prediction& prediction);
   // What the ranks send (plan_collectives.cc).
   PlanTraffic traffic(const Layout& layout);
   // No layout with these axes, micro-batch and recompute is faster, wherever it is cut.
@@ -41,7 +41,7 @@ class CostModel {
   std::vector<int> even_cuts(const Layout& layout) const;
   // Cuts that make the slowest chunk as fast as possible (exact, by dynamic programming over the units;
   // balanced_cuts.cc).
-  const std::vector<int>& balanced_cuts(const Layout& layout) { return balanced(layout).parts; }
+  const std::vector<int>& balanced_cuts(const Layout& layout) { return balanced(layout).units; }
   // The same among cuts whose stages fit their devices; empty where none do. Without interleaving.
   std::vector<int> fitting_cuts(const Layout& layout);
   // Whether there are such.
@@ -77,10 +77,10 @@ class CostModel {
   };
   UnitSums seconds_before(const Layout& layout);
   struct Cuts {
-    std::vector<int> parts;
+    std::vector<int> units;       // of each chunk
     double slowest = 0, sum = 0;  // seconds of the stages for one micro-batch
   };
-  Cuts weigh(const Layout& layout, std::vector<int> parts);
+  Cuts weigh(const Layout& layout, std::vector<int> units);
   const Cuts& balanced(const Layout& layout);
   double bound(const Layout& layout, const Cuts& cuts) const;
   class Room;
@@ -107,8 +107,8 @@ class CostModel {
   std::vector<StageUnits> chunk_units(const Layout& layout);
   static StageUnits units_of_stage(const Layout& layout, const std::vector<StageUnits>& chunks, int64_t stage);
 
-  std::vector<std::vector<ChunkParts>> stage_costs(const Layout& layout);
-  Simulation timeline(const Layout& layout, const std::vector<std::vector<ChunkParts>>& costs) const;
+  std::vector<std::vector<ChunkTimes>> stage_costs(const Layout& layout);
+  Simulation timeline(const Layout& layout, const std::vector<std::vector<ChunkTimes>>& costs) const;
   // Sums of gradients, and gathers of what was updated.
   struct UpdateCollectives {
     std::vector<CollectiveUse> reduce, gather;
@@ -116,14 +116,14 @@ class CostModel {
   UpdateCollectives update_collectives(const Layout& layout, const StageUnits& units) const;
   // Of a stage's parameters, once, with a backward pass of `backward` seconds beside the sums.
   struct UpdateCost {
-    PassParts parts;
+    PassTimes times;
     std::string algorithm;  // that sums the gradients
   };
   UpdateCost update_cost(const Layout& layout, const DeviceGroup& group, const StageUnits& units,
                          double backward) const;
   // With pipedream each backward pass ends with an update, and each forward pass begins with a copy of the weights.
   void add_updates(const Layout& layout, const std::vector<StageUnits>& chunks,
-                   std::vector<std::vector<ChunkParts>>& stages) const;
+                   std::vector<std::vector<ChunkTimes>>& stages) const;
 
   Problem problem_;
   std::map<std::pair<size_t, size_t>, DeviceGroup> joined_;  // groups, first to last, as one

@@ -128,9 +128,9 @@ CostModel::UpdateCollectives CostModel::update_collectives(const Layout& l, cons
 // are more or fewer, each part was sent to one of its ranks.
 CollectiveUse CostModel::relayout_gather(const Layout& from, const Layout& to) const {
   const Workload& w = *problem_.workload;
-  auto parts = [&](const Layout& l) { return l.data * l.expert * (w.sequence > 1 ? l.context : 1); };
+  auto shares = [&](const Layout& l) { return l.data * l.expert * (w.sequence > 1 ? l.context : 1); };
   auto ranks = [](const Layout& l) { return l.data * l.expert * l.context * l.tensor; };
-  const int64_t ways = ranks(from) == ranks(to) ? parts(from) / parts(to) : ranks(to) / parts(to);
+  const int64_t ways = ranks(from) == ranks(to) ? shares(from) / shares(to) : ranks(to) / shares(to);
   double bytes = crossing_elements() * static_cast<double>(to.micro_batch) * problem_.options.element_bytes();
   if (w.sequence > 1) bytes /= static_cast<double>(to.context);
   return {TrafficKind::kPipeline, CollectiveKind::kAllGather, {std::max<int64_t>(ways, 1), 1}, bytes};

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "partitioner/planner/cost/memory_model.h"
-#include "partitioner/planner/cost/step_parts.h"
+#include "partitioner/planner/cost/step_times.h"
 
 namespace partita {
 
@@ -18,10 +18,10 @@ struct Breakdown {
   double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, gathers = 0;
   double bubble = 0, send = 0, gradients = 0, optimizer = 0, offload = 0, host = 0, stragglers = 0;
   double statistics = 0;  // sums over the batch
-  void add(const PassParts& parts, double times);
+  void add(const PassTimes& parts, double times);
 };
 // In the order in which equal ones are told.
-inline constexpr std::array<std::pair<std::string_view, double Breakdown::*>, 14> kBreakdownParts = {
+inline constexpr std::array<std::pair<std::string_view, double Breakdown::*>, 14> kBreakdownNames = {
     {{"compute", &Breakdown::compute},
      {"recompute", &Breakdown::recompute},
      {"tensor", &Breakdown::tensor},
@@ -40,9 +40,9 @@ inline constexpr std::array<std::pair<std::string_view, double Breakdown::*>, 14
 struct Prediction {
   double step_seconds = 0;
   bool fits = false;
-  std::vector<MemoryParts> memory;  // of each stage
-  std::vector<double> capacity;     // of each stage's device
-  // Of each stage: bytes beside the reserve that the compiler's own program was laid out to take; empty: it was not.
+  std::vector<MemoryUse> memory;  // of each stage
+  std::vector<double> capacity;   // of each stage's device
+  // Of each stage: bytes beside the reserve that the compiler's own program was allocated; empty: it was not.
   std::vector<double> program_bytes;
   int64_t worst_stage = 0;
   double missing_bytes = 0;  // on the worst stage; 0 where it fits
@@ -53,7 +53,7 @@ struct Prediction {
 
   // Bytes that a stage's device has beside the reserve.
   double room(size_t stage) const { return capacity[stage] - memory[stage].reserve; }
-  // Bytes of the stage that has least room: of its program where it was laid out, else as they are counted.
+  // Bytes of the stage that has least room: of its program where it was allocated, else as they are counted.
   double most_memory() const {
     const size_t worst = static_cast<size_t>(worst_stage);
     return program_bytes.empty() ? memory[worst].total() : program_bytes[worst] + memory[worst].reserve;

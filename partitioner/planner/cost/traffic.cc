@@ -65,10 +65,10 @@ void hierarchical(const std::vector<int64_t>& levels, double bytes, double passe
   int64_t inside = 1;
   for (int64_t members : levels) {
     for (int64_t far = 1; far < members; far *= 2) {
-      const double parts = static_cast<double>(std::min(far, members - far)) / static_cast<double>(members);
+      const double share = static_cast<double>(std::min(far, members - far)) / static_cast<double>(members);
       for (int64_t k = 0; k < n; ++k) {
         const int64_t place = k / inside % members;
-        message(k, k + ((place + far) % members - place) * inside, passes * parts * bytes);
+        message(k, k + ((place + far) % members - place) * inside, passes * share * bytes);
       }
     }
     bytes /= static_cast<double>(members), inside *= members;

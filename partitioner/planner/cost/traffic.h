@@ -64,8 +64,8 @@ struct PlanTraffic {
   int64_t ranks() const;
 };
 
-// Ranks of a stage of `from` ranks and of one with `to`, by place, that messages between them go between; each pair
-// has as much to send.
+// Ranks of a stage of `from` ranks and of one with `to`, by index in it, that messages between them go between; each
+// pair has as much to send.
 std::vector<std::pair<int64_t, int64_t>> stage_pairs(int64_t from, int64_t to);
 
 using TrafficFunction = std::function<void(TrafficKind kind, int64_t from, int64_t to, double bytes)>;

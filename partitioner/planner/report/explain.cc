@@ -49,7 +49,7 @@ int64_t units_of(const Plan::Stage& stage) {
 std::string time_table(const Plan::Predicted& p) {
   std::string text;
   const double step = p.step_seconds;
-  for (const auto& [seconds, name] : largest_first(p.breakdown, kBreakdownParts)) {
+  for (const auto& [seconds, name] : largest_first(p.breakdown, kBreakdownNames)) {
     if (seconds > step * kWorthALine)
       text +=
           fmt::format("  {:<11} {:>9.4g} s {:>5.1f} %  {}\n", name, seconds, 100 * seconds / step, bar(seconds / step));
@@ -106,12 +106,12 @@ std::string memory_table(const Plan& plan) {
   const Plan::Predicted& p = plan.predicted;
   const std::vector<Plan::Stage>& stages = plan.stages;
   const size_t fullest = plan.fullest_stage();
-  const MemoryParts& memory = stages[fullest].memory;
+  const MemoryUse& memory = stages[fullest].memory;
   const double capacity = stages[fullest].capacity;
   std::string text =
       fmt::format("memory of the fullest stage ({} of {}): {} of {}{}\n", fullest, stages.size(), gb(memory.total()),
                   gb(capacity), p.fits && memory.total() > capacity ? " by the count, which its program is below" : "");
-  for (const auto& [bytes, name] : largest_first(memory, kMemoryParts))
+  for (const auto& [bytes, name] : largest_first(memory, kMemoryUses))
     text +=
         fmt::format("  {:<15} {:>9} {:>5.1f} %  {}\n", name, gb(bytes), 100 * bytes / capacity, bar(bytes / capacity));
   if (p.program_bytes.size() != stages.size()) return text;
@@ -234,8 +234,8 @@ std::string choices(const Plan& plan) {
     text += fmt::format("  offload {}: {} in host memory; {:.1f} % of the step\n", enum_name(mode),
                         mode == OffloadMode::kAll ? "parameters and states are" : "the optimizer's states are",
                         percent(b.offload + b.optimizer));
-  if (const auto parts = largest_first(b, kBreakdownParts); !parts.empty())
-    text += fmt::format("  what binds: {} ({:.0f} % of the step)\n", parts[0].second, percent(parts[0].first));
+  if (const auto sorted = largest_first(b, kBreakdownNames); !sorted.empty())
+    text += fmt::format("  what binds: {} ({:.0f} % of the step)\n", sorted[0].second, percent(sorted[0].first));
   return text;
 }
 
@@ -272,9 +272,9 @@ std::string comparison(const Plan& plan, const Plan::Other& other) {
   const double ours = plan.predicted.step_seconds, theirs = other.step_seconds;
   std::string text = fmt::format("plan   {:>9.4g} s  {}\nother  {:>9.4g} s  {} ({:+.1f} %{})\n", ours, plan.layout,
                                  theirs, other.layout, 100 * (theirs / ours - 1), other.fits ? "" : ", DOES NOT FIT");
-  auto parts = kBreakdownParts;
-  std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [name, seconds] : parts) {
+  auto sorted = kBreakdownNames;
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [name, seconds] : sorted) {
     const double x = plan.predicted.breakdown.*seconds, y = other.breakdown.*seconds;
     if (std::abs(x - y) > kWorthALine * ours)
       text += fmt::format("  {:<11} {:>9.4g} s -> {:>9.4g} s ({:+.4g} s)\n", name, x, y, y - x);

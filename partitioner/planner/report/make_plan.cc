@@ -10,7 +10,7 @@ namespace {
 std::string why_slower(const Prediction& theirs, const Prediction& ours) {
   std::string most;
   double gap = 0;
-  for (const auto& [name, seconds] : kBreakdownParts) {
+  for (const auto& [name, seconds] : kBreakdownNames) {
     const double more = theirs.breakdown.*seconds - ours.breakdown.*seconds;
     if (more > gap) gap = more, most = name;
   }
@@ -19,7 +19,7 @@ std::string why_slower(const Prediction& theirs, const Prediction& ours) {
 }
 
 std::vector<Plan::Stage> stages(const CostModel& model, const Candidate& chosen, const Simulation& simulation,
-                                const StepParts& parts, const PlanTraffic& traffic) {
+                                const StepTimes& times, const PlanTraffic& traffic) {
   const Layout& l = chosen.layout;
   const std::vector<int> cuts = l.cuts.empty() ? model.even_cuts(l) : l.cuts;
   std::vector<Plan::Stage> out;
@@ -30,13 +30,13 @@ std::vector<Plan::Stage> stages(const CostModel& model, const Candidate& chosen,
                    .device = model.group_of_stage(l, s).device.name,
                    .memory = chosen.prediction.memory[stage],
                    .capacity = chosen.prediction.capacity[stage],
-                   .update = parts.updates[stage],
+                   .update = times.updates[stage],
                    .traffic = traffic.stages[stage].transfers});
   }
   int64_t first = 0;
   for (size_t c = 0; c < cuts.size(); ++c) {
     const size_t stage = c % out.size(), chunk = c / out.size();
-    out[stage].chunks.push_back({first, cuts[c], simulation.chunks[stage][chunk], parts.chunks[stage][chunk]});
+    out[stage].chunks.push_back({first, cuts[c], simulation.chunks[stage][chunk], times.chunks[stage][chunk]});
     first += cuts[c];
   }
   return out;
@@ -70,7 +70,7 @@ Plan::Predicted predicted(const Problem& problem, const Prediction& p) {
                       .mfu = p.step_seconds > 0 && peak > 0 ? p.flops / p.step_seconds / peak : 0,
                       .price_per_hour = problem.cluster->price_per_hour(),
                       .gradient_collective = p.gradient_algorithm};
-  for (const MemoryParts& m : p.memory) out.memory_bytes.push_back(static_cast<int64_t>(m.total()));
+  for (const MemoryUse& m : p.memory) out.memory_bytes.push_back(static_cast<int64_t>(m.total()));
   for (double bytes : p.program_bytes) out.program_bytes.push_back(static_cast<int64_t>(bytes));
   return out;
 }
@@ -97,7 +97,7 @@ Plan make_plan(const Problem& problem, CostModel& model, const SearchResult& res
                Plan::Inputs inputs) {
   const Layout& l = chosen.layout;
   const Simulation simulation = model.simulation(l);
-  const StepParts parts = model.step_parts(l, chosen.prediction);
+  const StepTimes times = model.step_times(l, chosen.prediction);
   const PlanTraffic traffic = model.traffic(l);
   Plan plan{.inputs = std::move(inputs),
             .devices = problem.devices(),
@@ -111,12 +111,12 @@ Plan make_plan(const Problem& problem, CostModel& model, const SearchResult& res
             .micro_batches = simulation.micro_batches,
             .send_seconds = simulation.send,
             .send_waited_seconds = simulation.send_waited,
-            .stages = stages(model, chosen, simulation, parts, traffic),
+            .stages = stages(model, chosen, simulation, times, traffic),
             .units = units(*problem.workload),
             .predicted = predicted(problem, chosen.prediction),
-            .search = {result.considered, result.bounded, result.unfit, result.laid_out, result.gap},
+            .search = {result.considered, result.bounded, result.unfit, result.allocated, result.gap},
             .boundary_bytes = traffic.boundary_bytes,
-            .after_update = parts.after};
+            .after_update = times.after};
   for (const Candidate& c : result.others) plan.candidates.push_back(other_layout(c, &chosen));
   plan.nodes.emplace();
   for (const DeviceGroup& g : problem.cluster->groups)

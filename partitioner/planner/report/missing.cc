@@ -23,7 +23,7 @@ std::string explain_missing(const Candidate& c) {
   if (!p.program_bytes.empty() && !p.fits)
     return cat(on_rank(c), "its program needs ", gigabytes(p.program_bytes[worst]), " of the ",
                gigabytes(p.room(worst)), " beside the reserve");
-  const MemoryParts& m = p.memory[static_cast<size_t>(p.worst_stage)];
+  const MemoryUse& m = p.memory[static_cast<size_t>(p.worst_stage)];
   std::string text =
       cat("needs ", gigabytes(m.total()), " of ", gigabytes(p.capacity[static_cast<size_t>(p.worst_stage)]),
           " (parameters ", gigabytes(m.parameters), ", gradients ", gigabytes(m.gradients), ", optimizer ",

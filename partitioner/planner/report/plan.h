@@ -10,7 +10,7 @@
 #include "partitioner/planner/cost/memory_model.h"
 #include "partitioner/planner/cost/prediction.h"
 #include "partitioner/planner/cost/simulate.h"
-#include "partitioner/planner/cost/step_parts.h"
+#include "partitioner/planner/cost/step_times.h"
 #include "partitioner/planner/cost/traffic.h"
 
 namespace partita {
@@ -33,15 +33,15 @@ struct Plan {
   struct Chunk {
     int64_t first_unit = 0, units = 0;
     StageTimes times;
-    std::optional<ChunkParts> parts;  // what those times are made of
+    std::optional<ChunkTimes> by_kind;  // what those times are made of
   };
   struct Stage {
     int64_t first_rank = 0, ranks = 0;  // ranks 0: not known (older plans)
     std::string device;
     std::vector<Chunk> chunks;
-    MemoryParts memory;                            // of one rank
+    MemoryUse memory;                              // of one rank
     double capacity = 0;                           // bytes of the device
-    std::optional<PassParts> update;               // after the last pass, once a step
+    std::optional<PassTimes> update;               // after the last pass, once a step
     std::optional<std::vector<Transfer>> traffic;  // what each rank's groups of ranks exchange in a step
   };
   // Nodes of one kind; ranks are numbered through them.
@@ -68,7 +68,7 @@ struct Plan {
     std::string gradient_collective;
   };
   struct Search {
-    int64_t considered = 0, bounded = 0, unfit = 0, laid_out = 0;
+    int64_t considered = 0, bounded = 0, unfit = 0, allocated = 0;
     double gap = 0;
   };
   // A layout beside the plan's.
@@ -105,7 +105,7 @@ struct Plan {
   std::vector<Compared> compared;
   // What simulate replays beside the times of chunks.
   std::optional<double> boundary_bytes;  // of one micro-batch, from all ranks of a stage to the next
-  std::optional<PassParts> after_update;
+  std::optional<PassTimes> after_update;
   std::optional<std::vector<Nodes>> nodes;
 
   // Bytes that the program of each stage may take: a device's memory without the reserve. None where the plan was

@@ -15,7 +15,7 @@ Json flat(Plan plan) {
   plan.boundary_bytes.reset(), plan.after_update.reset();
   for (Plan::Stage& stage : plan.stages) {
     stage.update.reset(), stage.traffic.reset();
-    for (Plan::Chunk& chunk : stage.chunks) chunk.parts.reset();
+    for (Plan::Chunk& chunk : stage.chunks) chunk.by_kind.reset();
   }
   Json j = plan_json(plan);
   for (const char* key : {"candidates", "inputs", "send_waited_seconds"}) j.erase(key);

@@ -67,20 +67,20 @@ void fields(auto& io, Is<PinRecipe> auto& p) {
 }
 
 void fields(auto& io, Is<Breakdown> auto& b) {
-  for (const auto& [name, seconds] : kBreakdownParts) io(name.data(), b.*seconds, kLate);
+  for (const auto& [name, seconds] : kBreakdownNames) io(name.data(), b.*seconds, kLate);
 }
 
-void fields(auto& io, Is<PassParts> auto& p) {
-  for (size_t k = 0; k < kStepParts; ++k) io(kStepPartNames[k].data(), p.seconds[k], kSaid);
+void fields(auto& io, Is<PassTimes> auto& p) {
+  for (size_t k = 0; k < kTimeKinds; ++k) io(kTimeKindNames[k].data(), p.seconds[k], kSaid);
   io("hidden_gathers", p.hidden_gathers, kSaid), io("hidden_reduce", p.hidden_reduce, kSaid);
 }
 
-void fields(auto& io, Is<ChunkParts> auto& c) {
+void fields(auto& io, Is<ChunkTimes> auto& c) {
   io("forward", c.forward), io("backward", c.backward), io("weight", c.weight);
 }
 
-void fields(auto& io, Is<MemoryParts> auto& m) {
-  for (const auto& [name, bytes] : kMemoryParts)
+void fields(auto& io, Is<MemoryUse> auto& m) {
+  for (const auto& [name, bytes] : kMemoryUses)
     io(name.data(), m.*bytes, name == "stash" || name == "communicators_assumed" ? kLate : Rule{});
   double total = m.total();  // follows from the rest
   io("total", total);
@@ -94,7 +94,7 @@ void fields(auto& io, Is<Transfer> auto& t) {
 
 void fields(auto& io, Is<Plan::Chunk> auto& c) {
   io("first_unit", c.first_unit), io("units", c.units), io("forward_seconds", c.times.forward);
-  io("backward_seconds", c.times.backward), io("weight_seconds", c.times.weight), io("parts", c.parts);
+  io("backward_seconds", c.times.backward), io("weight_seconds", c.times.weight), io("parts", c.by_kind);
 }
 
 void fields(auto& io, Is<Plan::Stage> auto& s) {
@@ -125,7 +125,7 @@ void fields(auto& io, Is<Plan::Predicted> auto& p) {
 
 void fields(auto& io, Is<Plan::Search> auto& s) {
   io("considered", s.considered, kLate), io("bounded", s.bounded, kLate), io("unfit", s.unfit, kLate);
-  io("laid_out", s.laid_out, kLate), io("gap", s.gap, {.when = When::kLate, .low = kAnyNumber});
+  io("laid_out", s.allocated, kLate), io("gap", s.gap, {.when = When::kLate, .low = kAnyNumber});
 }
 
 void fields(auto& io, Is<Plan::Other> auto& o) {
@@ -319,7 +319,7 @@ class Reader {
       return rule.least > 0 ? cat("a list of at least ", rule.least) : "a list";
     } else if constexpr (std::is_same_v<T, std::array<RankAxis, 2>>) {
       return "one or two axes as [size, stride]";
-    } else if constexpr (std::is_same_v<T, Breakdown> || std::is_same_v<T, PassParts>) {
+    } else if constexpr (std::is_same_v<T, Breakdown> || std::is_same_v<T, PassTimes>) {
       return "seconds by part";
     } else {
       return "an object";

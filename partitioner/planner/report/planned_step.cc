@@ -91,16 +91,16 @@ absl::StatusOr<PlannedStep> planned_step(const Plan& plan) {
     if (!stage.traffic) return lacks("what ranks send", cat("stages[", s, "].traffic"));
     for (const Transfer& t : *stage.traffic) PARTITA_RETURN_IF_ERROR(check(t, axes[s].devices()));
     out.traffic.stages.push_back({axes[s].devices(), *stage.traffic});
-    std::vector<ChunkParts>& chunks = out.parts.chunks.emplace_back();
+    std::vector<ChunkTimes>& chunks = out.times.chunks.emplace_back();
     for (const Plan::Chunk& chunk : stage.chunks) {
-      if (!chunk.parts) return lacks("seconds by pass", cat("stages[", s, "].chunks[", chunks.size(), "].parts"));
-      chunks.push_back(*chunk.parts);
+      if (!chunk.by_kind) return lacks("seconds by pass", cat("stages[", s, "].chunks[", chunks.size(), "].parts"));
+      chunks.push_back(*chunk.by_kind);
     }
     if (!stage.update) return lacks("seconds by part", cat("stages[", s, "].update"));
-    out.parts.updates.push_back(*stage.update);
+    out.times.updates.push_back(*stage.update);
   }
   if (!plan.after_update) return lacks("seconds by part", "after_update");
-  out.parts.after = *plan.after_update;
+  out.times.after = *plan.after_update;
   if (!plan.nodes) return lacks("the cluster's nodes", "nodes");
   out.nodes = *plan.nodes;
   return out;
@@ -115,14 +115,14 @@ int64_t PlannedStep::stage_of(int64_t rank) const {
 std::string rank_name(const PlannedStep& step, int64_t rank) {
   const int64_t stage = step.stage_of(rank);
   const PlannedStep::Stage& at = step.stages[static_cast<size_t>(stage)];
-  int64_t place = rank - at.first_rank;
+  int64_t index = rank - at.first_rank;
   std::string text = cat("stage ", stage), inner;
   for (auto [name, size] : {std::pair{"tensor", at.axes.tensor},
                             {"context", at.axes.context},
                             {"expert", at.axes.expert},
                             {"data", at.axes.data}}) {
-    if (size > 1) inner = cat(", ", name, " ", place % size, inner);
-    place /= size;
+    if (size > 1) inner = cat(", ", name, " ", index % size, inner);
+    index /= size;
   }
   text += inner;
   int64_t device = rank, node = 0;

@@ -20,7 +20,7 @@ struct PlannedStep {
   std::vector<Stage> stages;
   std::vector<Plan::Nodes> nodes;
   Simulation simulation;
-  StepParts parts;
+  StepTimes times;
   PlanTraffic traffic;
   double predicted_seconds = 0;
 

@@ -21,31 +21,31 @@ std::string_view stream_name(Stream stream) {
   return kNames[static_cast<size_t>(stream)];
 }
 
-Stream stream_of(StepPart part) {
+Stream stream_of(TimeKind part) {
   switch (part) {
-    case StepPart::kTensor:
+    case TimeKind::kTensor:
       return Stream::kTensor;
-    case StepPart::kContext:
+    case TimeKind::kContext:
       return Stream::kContext;
-    case StepPart::kExpert:
+    case TimeKind::kExpert:
       return Stream::kExpert;
-    case StepPart::kStatistics:
+    case TimeKind::kStatistics:
       return Stream::kStatistics;
-    case StepPart::kGathers:
+    case TimeKind::kGathers:
       return Stream::kGathers;
-    case StepPart::kReduce:
-    case StepPart::kUpdated:
+    case TimeKind::kReduce:
+    case TimeKind::kUpdated:
       return Stream::kReduce;
-    case StepPart::kRelayout:
+    case TimeKind::kRelayout:
       return Stream::kRelayout;
-    case StepPart::kOptimizer:
+    case TimeKind::kOptimizer:
       return Stream::kUpdate;
-    case StepPart::kToHost:
-    case StepPart::kFromHost:
+    case TimeKind::kToHost:
+    case TimeKind::kFromHost:
       return Stream::kCopies;
-    case StepPart::kHost:
+    case TimeKind::kHost:
       return Stream::kHost;
-    case StepPart::kStragglers:
+    case TimeKind::kStragglers:
       return Stream::kWait;
     default:
       return Stream::kCompute;
@@ -56,16 +56,17 @@ namespace {
 
 // One part after the other from `start` on. What compute hides of gathers goes on beside it, and of gradient sums has
 // begun before; neither leaves [low, high].
-double lay_out(const PassParts& parts, int64_t pass, double start, double low, double high, std::vector<Slice>& to) {
+double append_slices(const PassTimes& times, int64_t pass, double start, double low, double high,
+                     std::vector<Slice>& to) {
   double at = start;
-  for (size_t k = 0; k < kStepParts; ++k) {
-    const StepPart part = static_cast<StepPart>(k);
-    double from = at, end = at + parts.seconds[k];
+  for (size_t k = 0; k < kTimeKinds; ++k) {
+    const TimeKind part = static_cast<TimeKind>(k);
+    double from = at, end = at + times.seconds[k];
     at = end;
-    if (part == StepPart::kGathers) end = end + parts.hidden_gathers;
-    if (part == StepPart::kReduce) from = std::max(low, from - parts.hidden_reduce);
+    if (part == TimeKind::kGathers) end = end + times.hidden_gathers;
+    if (part == TimeKind::kReduce) from = std::max(low, from - times.hidden_reduce);
     end = std::min(end, high);
-    if (end > from && part != StepPart::kSend) to.push_back({part, pass, from, end});
+    if (end > from && part != TimeKind::kSend) to.push_back({part, pass, from, end});
   }
   return at;
 }
@@ -78,17 +79,18 @@ StepTimeline step_timeline(const PlannedStep& step) {
   out.slices.resize(step.stages.size());
   for (size_t k = 0; k < out.passes.events.size(); ++k) {
     const Event& e = out.passes.events[k];
-    const ChunkParts& c = step.parts.chunks[static_cast<size_t>(e.stage)][static_cast<size_t>(e.chunk)];
-    const PassParts& parts = e.kind == StageWork::kForward    ? c.forward
+    const ChunkTimes& c = step.times.chunks[static_cast<size_t>(e.stage)][static_cast<size_t>(e.chunk)];
+    const PassTimes& times = e.kind == StageWork::kForward    ? c.forward
                              : e.kind == StageWork::kBackward ? c.backward
                                                               : c.weight;
-    lay_out(parts, static_cast<int64_t>(k), e.start, e.start, e.end, out.slices[static_cast<size_t>(e.stage)]);
+    append_slices(times, static_cast<int64_t>(k), e.start, e.start, e.end, out.slices[static_cast<size_t>(e.stage)]);
   }
   constexpr double kEver = 1e300;
   double updated = out.passes.seconds;
   for (size_t s = 0; s < out.slices.size(); ++s)
-    updated = std::max(updated, lay_out(step.parts.updates[s], -1, out.passes.seconds, 0, kEver, out.slices[s]));
-  for (std::vector<Slice>& slices : out.slices) out.seconds = lay_out(step.parts.after, -1, updated, 0, kEver, slices);
+    updated = std::max(updated, append_slices(step.times.updates[s], -1, out.passes.seconds, 0, kEver, out.slices[s]));
+  for (std::vector<Slice>& slices : out.slices)
+    out.seconds = append_slices(step.times.after, -1, updated, 0, kEver, slices);
   return out;
 }
 

@@ -26,11 +26,11 @@ enum class Stream : uint8_t {
 };
 inline constexpr size_t kStreams = static_cast<size_t>(Stream::kWait) + 1;
 std::string_view stream_name(Stream stream);
-Stream stream_of(StepPart part);
+Stream stream_of(TimeKind part);
 
 // A part of a pass, or of what follows the last one (`pass` is none of the timeline's events then: -1).
 struct Slice {
-  StepPart part;
+  TimeKind part;
   int64_t pass = -1;          // of Timeline::events
   double start = 0, end = 0;  // seconds
 };

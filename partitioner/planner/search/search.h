@@ -11,9 +11,9 @@
 
 namespace partita {
 
-// Bytes of device memory beside the reserve that each stage's program takes, as the compiler lays it out. Errors, but
+// Bytes of device memory beside the reserve that each stage's program takes, as the compiler allocates it. Errors, but
 // for internal ones, say why it refuses the layout.
-using LayOutProgram = std::function<absl::StatusOr<std::vector<double>>(const Layout&)>;
+using AllocateProgram = std::function<absl::StatusOr<std::vector<double>>(const Layout&)>;
 
 struct SearchOptions {
   PinRecipe pin;
@@ -21,10 +21,10 @@ struct SearchOptions {
   std::optional<int64_t> micro;
   double time_limit = 0;  // seconds; 0: none
   size_t keep = 24;       // runners-up, one for each family of axes
-  // The plan is laid out before it is offered: where its program does not fit, or is refused, the next one is taken.
+  // The plan is allocated before it is offered: where its program does not fit, or is refused, the next one is taken.
   // Empty: the cost model's memory alone decides.
-  LayOutProgram lay_out;
-  int64_t most_laid_out = 0;  // layouts, then none is found; 0: any number
+  AllocateProgram allocate;
+  int64_t most_allocated = 0;  // layouts, then none is found; 0: any number
 };
 
 struct SearchResult {
@@ -32,7 +32,7 @@ struct SearchResult {
   std::optional<Candidate> nearest;         // of those that do not fit: the one with fewest bytes missing
   std::vector<Candidate> others;            // best of each other family (axes and ZeRO stage), fastest first
   std::vector<std::string> contradictions;  // why layouts of the space cannot be, each once
-  int64_t considered = 0, bounded = 0, unfit = 0, laid_out = 0;
+  int64_t considered = 0, bounded = 0, unfit = 0, allocated = 0;
   double gap = 0;  // (best - smallest bound of what was not looked at) / best; 0: proved optimal in this model
   double seconds = 0;
 };

@@ -57,10 +57,10 @@ absl::StatusOr<PinRecipe> pins_of_largest(PinRecipe pin, int64_t devices, std::v
 
 // Whether stages may differ without being pinned to: those of one group from those of others, or on a few devices that
 // no power of two divides, those of the first from those of the rest.
-bool parts_of(const Problem& problem, const PinRecipe& pin, Space& s) {
+bool divide_devices(const Problem& problem, const PinRecipe& pin, Space& s) {
   const std::vector<DeviceGroup>& groups = problem.cluster->groups;
   const bool one_stage = problem.workload->whole_batches || pin.axis("pipeline").value_or(2) == 1;
-  if (one_stage || groups.size() > Space::kMostParts) return false;
+  if (one_stage || groups.size() > Space::kMostSections) return false;
   if (const int64_t n = problem.devices();
       groups.size() == 1 && n <= kMostDivided && !std::has_single_bit(static_cast<uint64_t>(n))) {
     // Between nodes where there are several, so that no axis begins in the middle of one.
@@ -105,7 +105,7 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
     return absl::InvalidArgumentError(
         cat("pin ", name, ": ", size, " does not divide the ", devices, " devices of the cluster"));
   };
-  const bool may_differ = s.stages.empty() && parts_of(problem, pin, s);
+  const bool may_differ = s.stages.empty() && divide_devices(problem, pin, s);
   auto axis = [&](const char* name, std::vector<int64_t>& out, AxisRange& range, int64_t most) -> absl::Status {
     range = {pin.axis(name), std::max<int64_t>(1, most)};
     out = range.sizes(devices);

@@ -20,7 +20,7 @@ struct AxisRange {
 
 // Values of each choice, pinned ones alone where pinned. InvalidArgument where pins contradict the problem.
 struct Space {
-  static constexpr size_t kMostParts = 8;
+  static constexpr size_t kMostSections = 8;
   std::vector<int64_t> tensor, pipeline, context, expert, micro_batch;  // data is what is left
   std::optional<int64_t> data;
   std::vector<int> zero;
@@ -35,11 +35,11 @@ struct Space {
   std::vector<int> cuts;  // units of each chunk, where cuts are pinned
   std::vector<std::string> cut_names;
   std::vector<Layout::StageAxes> stages;  // where they are pinned to differ
-  // Where stages may differ without a pin: ways to divide the devices into consecutive parts, by the devices of each.
-  // The stages of a part are alike.
+  // Where stages may differ without a pin: ways to divide the devices into consecutive sections, by the devices of
+  // each. The stages of a section are alike.
   std::vector<std::vector<int64_t>> splits;
   struct {
-    AxisRange tensor, pipeline, context, expert;  // pipeline: the stages of all parts
+    AxisRange tensor, pipeline, context, expert;  // pipeline: the stages of all sections
   } ranges;
   bool fixed = false;  // one layout alone
 };

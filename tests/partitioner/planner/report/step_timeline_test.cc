@@ -153,21 +153,21 @@ TEST(StepTimeline, StreamsAreBusyWithOneThingAtATime) {
 // What the parts of the longest stage add up to is what the plan's breakdown says.
 TEST(StepTimeline, PartsAddUpToTheBreakdown) {
   for_each_case([](const Planned& p, const PlannedStep&, const StepTimeline& t) {
-    std::map<StepPart, double> most;
+    std::map<TimeKind, double> most;
     for (const std::vector<Slice>& slices : t.slices) {
-      std::map<StepPart, double> sum;
+      std::map<TimeKind, double> sum;
       for (const Slice& s : slices) sum[s.part] += s.end - s.start;
       for (auto [part, seconds] : sum) most[part] = std::max(most[part], seconds);
     }
     const Breakdown& b = p.prediction.breakdown;
-    EXPECT_NEAR(most[StepPart::kCompute], b.compute, 1e-6 * b.compute);
-    EXPECT_NEAR(most[StepPart::kTensor], b.tensor, 1e-6 * b.compute);
-    EXPECT_NEAR(most[StepPart::kRecompute], b.recompute, 1e-6 * b.compute);
-    EXPECT_NEAR(most[StepPart::kStragglers], b.stragglers, 1e-6 * b.compute);
-    EXPECT_NEAR(most[StepPart::kToHost] + most[StepPart::kFromHost], b.offload, 1e-6 * b.compute);
+    EXPECT_NEAR(most[TimeKind::kCompute], b.compute, 1e-6 * b.compute);
+    EXPECT_NEAR(most[TimeKind::kTensor], b.tensor, 1e-6 * b.compute);
+    EXPECT_NEAR(most[TimeKind::kRecompute], b.recompute, 1e-6 * b.compute);
+    EXPECT_NEAR(most[TimeKind::kStragglers], b.stragglers, 1e-6 * b.compute);
+    EXPECT_NEAR(most[TimeKind::kToHost] + most[TimeKind::kFromHost], b.offload, 1e-6 * b.compute);
     // The streams of gathers and sums also have what compute hides.
-    EXPECT_GE(most[StepPart::kGathers] * (1 + 1e-9), b.gathers);
-    EXPECT_GE((most[StepPart::kReduce] + most[StepPart::kUpdated]) * (1 + 1e-9), b.gradients);
+    EXPECT_GE(most[TimeKind::kGathers] * (1 + 1e-9), b.gathers);
+    EXPECT_GE((most[TimeKind::kReduce] + most[TimeKind::kUpdated]) * (1 + 1e-9), b.gradients);
   });
 }
 

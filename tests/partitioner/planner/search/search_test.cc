@@ -107,7 +107,7 @@ TEST(Search, TakesTheFastestLayoutWhoseProgramFits) {
       // Programs keep other activations than the model counts, and those that compute again most.
       auto bytes = [&](const Layout& l) {
         std::vector<double> of_stages;
-        for (const MemoryParts& m : model.predict(l, false).memory)
+        for (const MemoryUse& m : model.predict(l, false).memory)
           of_stages.push_back(m.parameters + m.gradients + m.optimizer +
                               (m.activations + m.transient) * (l.recompute == RecomputeMode::kFull ? 2 : 1) * factor);
         return of_stages;
@@ -119,14 +119,14 @@ TEST(Search, TakesTheFastestLayoutWhoseProgramFits) {
         return *std::max_element(of_stages.begin(), of_stages.end()) <= room;
       };
       SearchOptions o;
-      o.lay_out = bytes;
+      o.allocate = bytes;
       auto found = search(model, o);
       ASSERT_TRUE(found.ok()) << found.status();
       const double want = enumerate(p, [&](const Layout& l, const Prediction& counted) {
         return counted.most_memory() - reserve <= 1.05 * room && fits(l);
       });
-      refused += static_cast<size_t>(found->laid_out) - (found->best ? 1 : 0);
-      EXPECT_LT(found->laid_out, 40);
+      refused += static_cast<size_t>(found->allocated) - (found->best ? 1 : 0);
+      EXPECT_LT(found->allocated, 40);
       if (!found->best) {
         EXPECT_EQ(want, 1e300);
         continue;
@@ -166,10 +166,9 @@ TEST(Search, TheCompilerIsAskedWithinTheErrorOfTheCount) {
     device.memory_bytes = counted / (1 + over) + device.reserve_bytes;
     CostModel model(p);
     SearchOptions o;
-    o.lay_out = [&](const Layout& l) {
+    o.allocate = [&](const Layout& l) {
       std::vector<double> of_stages;
-      for (const MemoryParts& m : model.predict(l, false).memory)
-        of_stages.push_back((m.total() - m.reserve) * program);
+      for (const MemoryUse& m : model.predict(l, false).memory) of_stages.push_back((m.total() - m.reserve) * program);
       return of_stages;
     };
     auto found = search(model, o);
@@ -192,7 +191,7 @@ TEST(Search, LayoutsThatTheCompilerRefusesAreNotOffered) {
   auto free = search(model, o);
   ASSERT_TRUE(free.ok() && free->best) << free.status();
   const int64_t data = free->best->layout.data;
-  o.lay_out = [&](const Layout& l) -> absl::StatusOr<std::vector<double>> {
+  o.allocate = [&](const Layout& l) -> absl::StatusOr<std::vector<double>> {
     if (l.data == data) return absl::InvalidArgumentError("no such data axis");
     return std::vector<double>(static_cast<size_t>(l.pipeline), 0.);
   };
