@@ -4,10 +4,22 @@
 
 namespace partita {
 
-int64_t Layout::first_device(int64_t stage) const {
+namespace {
+
+constexpr int64_t kRanksOfANode = 8;
+
+}  // namespace
+
+int64_t Layout::first_rank(int64_t stage) const {
   int64_t before = 0;
-  for (int64_t s = 0; s < stage; ++s) before += devices_of_stage(s);
+  for (int64_t s = 0; s < stage; ++s) before += ranks_of_stage(s);
   return before;
+}
+
+int64_t Layout::shard_ranks() const {
+  const int64_t all = sample_ranks();
+  if (zero_group != kNode) return zero_group > 0 ? zero_group : all;
+  return all > kRanksOfANode ? kRanksOfANode : all % 2 == 0 ? all / 2 : all;
 }
 
 Layout Layout::of_stage(int64_t stage) const {
@@ -66,9 +78,9 @@ PinRecipe to_pins(const Layout& l) {
   p.axes = {
       {"data", l.data}, {"tensor", l.tensor}, {"pipeline", l.pipeline}, {"context", l.context}, {"expert", l.expert}};
   p.zero = l.zero;
-  if (l.zero_group > 0) p.zero_group = l.zero_group;
+  if (l.zero_group != 0) p.zero_group = l.zero_group == Layout::kNode ? PinRecipe::kNode : l.zero_group;
   p.reshard_after_forward = l.reshard_after_forward;
-  p.micro_batch = l.micro_batch;
+  if (l.micro_batch > 0) p.micro_batch = l.micro_batch;
   p.sequence_parallel = l.sequence_parallel;
   p.recompute = l.recompute;
   p.offload = l.offload;

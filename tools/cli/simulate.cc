@@ -29,7 +29,7 @@ std::string told(const PlannedStep& step, const StepTimeline& t) {
   for (size_t k = 0; k < t.passes.busy.size(); ++k)
     append(text,
            fmt::format("  stage {:>3} (ranks {}..{}) busy {:>5.1f} % of the passes, at most {} {} kept\n", k,
-                       step.stages[k].first_rank, step.stages[k].first_rank + step.stages[k].axes.devices() - 1,
+                       step.stages[k].first_rank, step.stages[k].first_rank + step.stages[k].axes.ranks() - 1,
                        t.passes.seconds > 0 ? 100 * t.passes.busy[k] / t.passes.seconds : 0, t.passes.most_in_flight[k],
                        step.traffic.chunks > 1           ? "micro-batch chunks"
                        : t.passes.most_in_flight[k] == 1 ? "micro-batch"

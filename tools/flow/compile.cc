@@ -16,7 +16,8 @@
 #include "partitioner/communicate/prefetch_gathers.h"
 #include "partitioner/communicate/regather_in_backward.h"
 #include "partitioner/communicate/state_gathers.h"
-#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/layout/batch_plan.h"
+#include "partitioner/layout/pinned_layout.h"
 #include "partitioner/localize/localize.h"
 #include "partitioner/planner/cluster/device_profile.h"
 #include "partitioner/prepare/group_statistics.h"
@@ -103,7 +104,7 @@ absl::Status take_data_settings(const Recipe& recipe, Compiled& out) {
 }
 
 // PipeDream's micro-batch is an optimizer step: a run of the graph, where its batch dimension can be bound.
-ImportOptions import_options_of(const Recipe& recipe, const ParallelLayout& layout) {
+ImportOptions import_options_of(const Recipe& recipe, const Layout& layout) {
   ImportOptions options = import_options(recipe);
   const std::optional<int64_t> micro = recipe.pin.micro_batch ? recipe.pin.micro_batch : recipe.batch.micro;
   if (layout.schedule == PipelineSchedule::kPipedream && micro) options.batch = *micro * layout.sample_ranks();
@@ -111,19 +112,20 @@ ImportOptions import_options_of(const Recipe& recipe, const ParallelLayout& layo
 }
 
 // The programs of the ranks: one for all, or one for each stage of a pipeline.
-absl::StatusOr<std::vector<LocalProgram>> localize_stages(const PlannedGraph& planned, const ParallelLayout& layout,
+absl::StatusOr<std::vector<LocalProgram>> localize_stages(const PlannedGraph& planned, const Layout& layout,
                                                           const StateOwners& owners = {}) {
   PARTITA_ASSIGN_OR_RETURN(LocalProgram local, localize(planned.graph, planned.plan));
   if (layout.pipeline == 1) return std::vector<LocalProgram>{std::move(local)};
-  return split_stages(local, planned.plan.mesh.find(kStageAxis), {layout.schedule, layout.chunks, layout.cuts}, owners);
+  return split_stages(local, planned.plan.mesh.find(kStageAxis), {layout.schedule, layout.interleave, layout.cut_names},
+                      owners);
 }
 
 // The same model imported for inference, every state and input laid out as training has it.
 absl::StatusOr<CompiledEvaluation> compile_evaluation(const CompileRequest& request, Recipe& recipe,
-                                                      const PlannedStages& training,
-                                                      const ParallelLayout& training_layout, const BatchPlan& batch,
-                                                      const StateOwners& owners, PassContext context) {
-  ParallelLayout layout = training_layout;
+                                                      const PlannedStages& training, const Layout& training_layout,
+                                                      const BatchPlan& batch, const StateOwners& owners,
+                                                      PassContext context) {
+  Layout layout = training_layout;
   if (layout.schedule == PipelineSchedule::kPipedream) layout.schedule = PipelineSchedule::k1f1b;  // nothing is updated
   ImportOptions options = import_options_of(recipe, training_layout);
   options.training = false;
@@ -365,9 +367,9 @@ absl::Status emit_programs(const CompileRequest& request, const std::vector<Loca
 }
 
 // Stages whose expert axes differ leave whole what rows choose from: the graph is divided before it is cut.
-int64_t expert_parts(const ParallelLayout& layout) {
+int64_t expert_parts(const Layout& layout) {
   const bool alike = std::all_of(layout.stages.begin(), layout.stages.end(),
-                                 [&](const ParallelLayout& s) { return s.expert == layout.stages[0].expert; });
+                                 [&](const Layout::StageAxes& s) { return s.expert == layout.stages[0].expert; });
   return layout.stages.empty() ? layout.expert : alike ? layout.stages[0].expert : 1;
 }
 
@@ -377,10 +379,10 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   Compiled out;
   Stopwatch watch(out);
   Recipe recipe = request.recipe;
-  PARTITA_ASSIGN_OR_RETURN(ParallelLayout layout, pinned_layout(recipe, request.ranks, out.warnings));
+  PARTITA_ASSIGN_OR_RETURN(Layout layout, pinned_layout(recipe, request.ranks, out.warnings));
   out.ranks = layout.ranks();
   if (layout.pipeline > 1) out.schedule = layout.schedule;
-  for (const ParallelLayout& stage : layout.stages)
+  for (const Layout::StageAxes& stage : layout.stages)
     out.stage_axes.push_back(
         {{"data", stage.data}, {"expert", stage.expert}, {"context", stage.context}, {"tensor", stage.tensor}});
   if (!recipe.batch.global && recipe.batch.micro && recipe.batch.accumulation)

@@ -55,7 +55,7 @@ absl::StatusOr<std::string> why_whole(const std::string& model, const Recipe& re
 
 // The plan's layout over the recipe, for the kind of device that the cluster has.
 CompileRequest layout_request(const std::string& model, const Recipe& recipe, const Problem& problem, const Layout& l) {
-  CompileRequest r{.model = model, .recipe = recipe, .ranks = l.devices(), .until = CompileUntil::kLayout};
+  CompileRequest r{.model = model, .recipe = recipe, .ranks = l.ranks(), .until = CompileUntil::kLayout};
   PinRecipe pin = to_pins(l);
   pin.values = recipe.pin.values;
   r.recipe.pin = std::move(pin);

@@ -62,8 +62,8 @@ const DeviceGroup& CostModel::group_of_ranks(int64_t first, int64_t last) const 
 }
 
 const DeviceGroup& CostModel::group_of_stage(const Layout& l, int64_t stage) const {
-  const int64_t first = l.first_device(stage);
-  return group_of_ranks(first, first + l.devices_of_stage(stage) - 1);
+  const int64_t first = l.first_rank(stage);
+  return group_of_ranks(first, first + l.ranks_of_stage(stage) - 1);
 }
 
 CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& group, const Layout& l) const {
@@ -209,7 +209,7 @@ double CostModel::send_seconds(const Layout& l, int64_t stage) const {
   const Workload& w = *problem_.workload;
   const int64_t next = stage + 1 < l.pipeline ? stage + 1 : 0, first = std::min(stage, next),
                 last = std::max(stage, next);
-  const int64_t apart = std::min(l.devices_of_stage(stage), l.devices_of_stage(next));
+  const int64_t apart = std::min(l.ranks_of_stage(stage), l.ranks_of_stage(next));
   double bytes = crossing_elements() * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
   if (l.stages.empty()) {
     if (w.sequence > 1) bytes /= static_cast<double>(l.context);
@@ -217,7 +217,7 @@ double CostModel::send_seconds(const Layout& l, int64_t stage) const {
   } else {                                   // a stage with fewer ranks sends and gets more on each
     bytes *= static_cast<double>(l.data * l.expert) / static_cast<double>(apart);
   }
-  const DeviceGroup& group = group_of_ranks(l.first_device(first), l.first_device(last + 1) - 1);
+  const DeviceGroup& group = group_of_ranks(l.first_rank(first), l.first_rank(last + 1) - 1);
   const bool within = &group == &group_of_stage(l, stage) && &group == &group_of_stage(l, next);
   // From one group to another all go over the link between them.
   return collective_time(group, CollectiveKind::kSend, {2, within ? apart : group.devices()}, bytes).seconds;

@@ -184,7 +184,7 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
         all.push_back(std::move(use));
       }
     }
-    out.stages.push_back({whole.devices_of_stage(stage), transfers(group_of_stage(whole, stage), all)});
+    out.stages.push_back({whole.ranks_of_stage(stage), transfers(group_of_stage(whole, stage), all)});
   }
   return out;
 }

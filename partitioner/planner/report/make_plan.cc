@@ -25,8 +25,8 @@ std::vector<Plan::Stage> stages(const CostModel& model, const Candidate& chosen,
   std::vector<Plan::Stage> out;
   for (int64_t s = 0; s < l.pipeline; ++s) {
     const size_t stage = static_cast<size_t>(s);
-    out.push_back({.first_rank = l.first_device(s),
-                   .ranks = l.devices_of_stage(s),
+    out.push_back({.first_rank = l.first_rank(s),
+                   .ranks = l.ranks_of_stage(s),
                    .device = model.group_of_stage(l, s).device.name,
                    .memory = chosen.prediction.memory[stage],
                    .capacity = chosen.prediction.capacity[stage],

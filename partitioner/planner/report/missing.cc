@@ -12,7 +12,7 @@ namespace {
 std::string on_rank(const Candidate& c) {
   const Prediction& p = c.prediction;
   return cat(gigabytes(p.missing_bytes), " (", static_cast<int64_t>(p.missing_bytes), " bytes) too much on rank ",
-             c.layout.first_device(p.worst_stage), " (stage ", p.worst_stage, " of ", c.layout.pipeline, "): ");
+             c.layout.first_rank(p.worst_stage), " (stage ", p.worst_stage, " of ", c.layout.pipeline, "): ");
 }
 
 }  // namespace

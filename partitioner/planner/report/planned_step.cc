@@ -89,8 +89,8 @@ absl::StatusOr<PlannedStep> planned_step(const Plan& plan) {
     const Plan::Stage& stage = plan.stages[s];
     out.stages.push_back({out.ranks(), axes[s], stage.memory.total(), stage.memory.activations});
     if (!stage.traffic) return lacks("what ranks send", cat("stages[", s, "].traffic"));
-    for (const Transfer& t : *stage.traffic) PARTITA_RETURN_IF_ERROR(check(t, axes[s].devices()));
-    out.traffic.stages.push_back({axes[s].devices(), *stage.traffic});
+    for (const Transfer& t : *stage.traffic) PARTITA_RETURN_IF_ERROR(check(t, axes[s].ranks()));
+    out.traffic.stages.push_back({axes[s].ranks(), *stage.traffic});
     std::vector<ChunkTimes>& chunks = out.times.chunks.emplace_back();
     for (const Plan::Chunk& chunk : stage.chunks) {
       if (!chunk.by_kind) return lacks("seconds by pass", cat("stages[", s, "].chunks[", chunks.size(), "].parts"));

@@ -5,7 +5,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/layout/pinned_layout.h"
 #include "partitioner/planner/workload/pinned_cuts.h"
 
 namespace partita {
@@ -47,8 +47,8 @@ absl::StatusOr<PinRecipe> pins_of_largest(PinRecipe pin, int64_t devices, std::v
   recipe.pin = pin;
   recipe.pin.cuts.clear();
   std::vector<std::string> told_later;
-  PARTITA_ASSIGN_OR_RETURN(ParallelLayout l, pinned_layout(recipe, devices, told_later));
-  for (const ParallelLayout& s : l.stages) stages.push_back({s.data, s.tensor, s.context, s.expert});
+  PARTITA_ASSIGN_OR_RETURN(Layout l, pinned_layout(recipe, devices, told_later));
+  stages = std::move(l.stages);
   pin.axes = {
       {"data", l.data}, {"tensor", l.tensor}, {"pipeline", l.pipeline}, {"context", l.context}, {"expert", l.expert}};
   pin.stages.clear();

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/cat.h"
-#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/layout/batch_plan.h"
 
 namespace partita {
 
@@ -63,7 +63,7 @@ std::string misfit(const Problem& problem, const Layout& l) {
 
 std::string invalid(const Problem& problem, const Layout& l) {
   const Workload& w = *problem.workload;
-  if (l.devices() != problem.devices()) return cat("uses ", l.devices(), " of ", problem.devices(), " devices");
+  if (l.ranks() != problem.devices()) return cat("uses ", l.ranks(), " of ", problem.devices(), " devices");
   int64_t m = micro_batches(problem, l);
   if (const int64_t ranks = l.data * l.expert; problem.global_batch % ranks != 0) {
     const int64_t less = problem.global_batch / ranks * ranks;

@@ -402,9 +402,9 @@ TEST(Search, StagesThatDifferArePriced) {
   o.pin.stages = {{{"data", 2}}, {{"data", 2}, {"tensor", 3}}};
   auto sizes = search(model, o);
   ASSERT_TRUE(sizes.ok() && sizes->best) << sizes.status();
-  EXPECT_EQ(sizes->best->layout.devices(), 8);
-  EXPECT_EQ(sizes->best->layout.devices_of_stage(1), 6);
-  EXPECT_EQ(sizes->best->layout.first_device(1), 2);
+  EXPECT_EQ(sizes->best->layout.ranks(), 8);
+  EXPECT_EQ(sizes->best->layout.ranks_of_stage(1), 6);
+  EXPECT_EQ(sizes->best->layout.first_rank(1), 2);
 }
 
 TEST(Search, PinnedZeroKeepsStatesOnTheDevices) {
