@@ -15,10 +15,10 @@ constexpr std::string_view kLocalize = "localize";
 constexpr int64_t kBucketBytes = int64_t{25} << 20;  // as torch's DistributedDataParallel
 
 absl::StatusOr<LocalPrograms> cut_into_stages(LocalPrograms p, const ProgramContext& c) {
-  const ParallelLayout& layout = c.layout;
+  const Layout& layout = c.layout;
   if (layout.pipeline == 1) return p;
   PARTITA_ASSIGN_OR_RETURN(p.stages, split_stages(p.stages.front(), c.planned.plan.mesh.find(kStageAxis),
-                                                  {layout.schedule, layout.chunks, layout.cuts}, c.owners));
+                                                  {layout.schedule, layout.interleave, layout.cut_names}, c.owners));
   return p;
 }
 

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "ir/pipeline/pass_table.h"
 #include "partitioner/compress/compress_gradients.h"
-#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/layout/layout.h"
 #include "partitioner/shard/shard.h"
 #include "partitioner/stages/split_stages.h"
 
@@ -24,7 +24,7 @@ std::vector<const Graph*> graphs_of(const LocalPrograms& programs);
 
 struct ProgramContext {
   const PlannedGraph& planned;
-  const ParallelLayout& layout;
+  const Layout& layout;
   Compression compress = Compression::kNone;
   StateOwners owners;  // of evaluation: the stages that have training's states
 };

@@ -68,7 +68,8 @@ class Factorizer : public GradientRewriter {
     std::vector<ValueId> flat, out;
     for (ValueId v : values) flat.push_back(b_.reshape(v, {elements(b_.shape(v))}));
     ValueId all = flat.size() == 1 ? flat[0] : b_.emit("concat", flat, {{"dim", int64_t{0}}});
-    all = b_.emit("all_reduce", {all}, {{"axes", front.axes}, {"parts", front.parts}, {"reduce", std::string("sum")}});
+    all = b_.emit("all_reduce", {all},
+                  {{"axes", front.axes}, {"parts", front.group_size}, {"reduce", std::string("sum")}});
     done_.bytes += byte_size(b_.type(all));
     int64_t at = 0;
     for (ValueId v : values) {
@@ -113,7 +114,7 @@ class Factorizer : public GradientRewriter {
     ValueId left = term.left;
     if (result != shape)  // scattered: this rank's rows
       left = b_.emit("shard_slice", {left, coordinate(term.sum.axes[0])},
-                     {{"dim", int64_t{0}}, {"parts", term.sum.parts}});
+                     {{"dim", int64_t{0}}, {"parts", term.sum.group_size}});
     replace(term.sum, b_.reshape(b_.matmul(left, right, false, /*transpose_b=*/true), result));
     in_update(term.sum);
     ValueId own = b_.matmul(term.left, own_right, false, /*transpose_b=*/true);

@@ -35,7 +35,7 @@ GradientSum GradientSums::from(NodeId n) const {
   while (true) {
     const Node& node = graph_.nodes[n];
     sum.nodes.push_back(n);
-    sum.parts *= node.attrs.i("parts");
+    sum.group_size *= node.attrs.i("parts");
     const std::vector<int64_t>& axes = node.attrs.ints("axes");
     sum.axes.insert(sum.axes.end(), axes.begin(), axes.end());
     const auto& next = readers_[node.outputs[0]];

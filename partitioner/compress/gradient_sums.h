@@ -13,7 +13,7 @@ namespace partita {
 struct GradientSum {
   std::vector<NodeId> nodes;
   std::vector<int64_t> axes;  // of all of them, ascending
-  int64_t parts = 1;          // ranks that are summed over
+  int64_t group_size = 1;     // ranks that are summed over
 };
 
 class GradientSums {

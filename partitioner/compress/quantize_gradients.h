@@ -5,7 +5,7 @@
 //   y = x + e     s_p = max |y_p| / 127     q_p = round(y_p / s_p) in int8     e' = y - s q
 // A reduce-scatter over N ranks becomes an exchange of q and s, from which each rank adds up its part:
 //   sum = sum over ranks of (s_p q_p)
-// An all-reduce is that, of the gradient laid out flat in N parts, and a gather of the parts, rounded in the same way.
+// An all-reduce is that, of the flattened gradient in N shards, and a gather of the shards, rounded in the same way.
 // Each rank's share has all 8 bits however many ranks there are, and all ranks have the same sum. As ZeRO++'s quantized
 // gradients (Wang et al., 2023), with the error feedback of Karimireddy et al. (ICML 2019) at both roundings.
 #pragma once

@@ -6,7 +6,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/mesh/factor_split.h"
-#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/layout/layout.h"
 #include "partitioner/localize/cross_mesh_reshard.h"
 #include "partitioner/localize/localizer.h"
 

@@ -12,7 +12,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/layout/batch_plan.h"
 #include "partitioner/prepare/resize_dimensions.h"
 
 namespace partita {

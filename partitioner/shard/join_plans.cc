@@ -12,7 +12,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
-#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/layout/layout.h"
 
 namespace partita {
 namespace {

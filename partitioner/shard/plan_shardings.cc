@@ -35,8 +35,8 @@ absl::Status refuse_unbuilt(const Recipe& recipe) {
 class Planner {
  public:
   // `stages`: that have this mesh, where others have another one. What they have no node of stays as it is.
-  Planner(const Recipe& recipe, const ParallelLayout& layout, const BatchPlan& batch,
-          std::vector<std::string>& warnings, std::set<int64_t> stages = {})
+  Planner(const Recipe& recipe, const Layout& layout, const BatchPlan& batch, std::vector<std::string>& warnings,
+          std::set<int64_t> stages = {})
       : recipe_(recipe), layout_(layout), batch_(batch), warnings_(warnings), stages_(std::move(stages)) {
     if (layout_.context > 1) context_sizes_ = {layout_.context};
   }
@@ -159,14 +159,14 @@ class Planner {
     tensor_.clear();
     if (layout_.pipeline > 1) add_axis_of(kStageAxis, layout_.pipeline);
     std::set<int64_t> cuts = {layout_.expert, layout_.sample_ranks()};
-    for (int64_t cut : {batch_.batch_ranks, layout_.zero > 0 ? layout_.zero_group : int64_t{1}}) {
+    for (int64_t cut : {batch_.batch_ranks, layout_.zero > 0 ? layout_.shard_ranks() : int64_t{1}}) {
       if (cut > layout_.expert) cuts.insert(cut);
     }
     std::vector<int64_t> sizes;  // innermost first
     for (auto at = cuts.begin(); std::next(at) != cuts.end(); ++at) {
       if (*std::next(at) % *at != 0) {
         return absl::InvalidArgumentError(
-            cat("pin zero_group: groups of ", layout_.zero_group, " ranks do not fit the ", batch_.batch_ranks,
+            cat("pin zero_group: groups of ", layout_.shard_ranks(), " ranks do not fit the ", batch_.batch_ranks,
                 " ranks that share one run of the graph; expected one to divide the other"));
       }
       sizes.push_back(*std::next(at) / *at);
@@ -186,7 +186,7 @@ class Planner {
                                      context_sizes_[k]));
     for (size_t k = 0; layout_.tensor > 1 && k < tensor.size(); ++k)
       tensor_.push_back(add_axis_of(tensor.size() == 1 ? kTensorAxis : cat(kTensorAxis, k), tensor[k]));
-    if (layout_.scatter_sums) plan_.scatter_axes = tensor_;
+    if (layout_.sequence_parallel) plan_.scatter_axes = tensor_;
     zero_axes_.insert(zero_axes_.end(), context_.begin(), context_.end());
     if (batch_.parts > 1) {
       plan_.mesh.time = add_axis_of("micro_batch", batch_.parts);
@@ -207,7 +207,7 @@ class Planner {
   // `inside`: sample ranks inside of the axis.
   void take_samples(int axis, int64_t inside) {
     (inside < batch_.batch_ranks ? batch_axes_ : plan_.slice_axes).push_back(axis);
-    if (inside < layout_.zero_group) zero_axes_.push_back(axis);
+    if (inside < layout_.shard_ranks()) zero_axes_.push_back(axis);
   }
 
   // The graph with batch statistics that the ranks of a batch can share, vocabularies that the tensor axis can split,
@@ -499,7 +499,7 @@ class Planner {
   }
 
   const Recipe& recipe_;
-  const ParallelLayout& layout_;
+  const Layout& layout_;
   const BatchPlan& batch_;
   std::vector<std::string>& warnings_;
   const std::set<int64_t> stages_;
@@ -526,14 +526,14 @@ absl::Status check_pins(const Graph& graph, const Recipe& recipe) {
 }  // namespace
 
 absl::StatusOr<PlannedGraph> plan_shardings_like(const PlannedGraph& training, const Graph& graph, const Recipe& recipe,
-                                                 const ParallelLayout& layout, const BatchPlan& batch) {
+                                                 const Layout& layout, const BatchPlan& batch) {
   std::vector<std::string> told_already;
   Planner planner(recipe, layout, batch, told_already);
   PARTITA_ASSIGN_OR_RETURN(PaddedGraph padded, planner.prepare_like(training, graph));
   return planner.place_like(training, std::move(padded));
 }
 
-absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
+absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& recipe, const Layout& layout,
                                             const BatchPlan& batch, std::vector<std::string>& warnings) {
   PARTITA_RETURN_IF_ERROR(check_pins(graph, recipe));
   Planner planner(recipe, layout, batch, warnings);
@@ -546,16 +546,13 @@ namespace {
 // A planner for each kind of stage, and the kind of each stage.
 class StagePlanners {
  public:
-  StagePlanners(const Recipe& recipe, const ParallelLayout& layout, const BatchPlan& batch,
+  StagePlanners(const Recipe& recipe, const Layout& layout, const BatchPlan& batch,
                 std::vector<std::string>& warnings) {
     std::vector<std::set<int64_t>> stages;
     std::vector<size_t> first;  // stage of a kind
-    auto same = [](const ParallelLayout& a, const ParallelLayout& b) {
-      return a.data == b.data && a.expert == b.expert && a.context == b.context && a.tensor == b.tensor;
-    };
     for (size_t s = 0; s < layout.stages.size(); ++s) {
       size_t k = 0;
-      while (k < first.size() && !same(layout.stages[s], layout.stages[first[k]])) ++k;
+      while (k < first.size() && layout.stages[s] != layout.stages[first[k]]) ++k;
       if (k == first.size()) first.push_back(s), stages.emplace_back();
       stages[k].insert(static_cast<int64_t>(s));
       kind_.push_back(k);
@@ -563,7 +560,8 @@ class StagePlanners {
     batches_.assign(first.size(), batch);
     for (size_t k = 0; k < first.size(); ++k) {
       batches_[k].batch_ranks = layout.stages[first[k]].sample_ranks() / batch.slice_ranks;
-      planners_.emplace_back(recipe, layout.stages[first[k]], batches_[k], warnings, stages[k]);
+      layouts_.push_back(layout.of_stage(static_cast<int64_t>(first[k])));
+      planners_.emplace_back(recipe, layouts_[k], batches_[k], warnings, stages[k]);
     }
   }
 
@@ -594,23 +592,24 @@ class StagePlanners {
   }
 
   std::vector<size_t> kind_;
+  std::deque<Layout> layouts_;
   std::deque<BatchPlan> batches_;
   std::deque<Planner> planners_;
 };
 
 // The graph with its nodes marked by their stages.
-absl::StatusOr<Graph> marked(const Graph& graph, const ParallelLayout& layout, const StateOwners& owners) {
+absl::StatusOr<Graph> marked(const Graph& graph, const Layout& layout, const StateOwners& owners) {
   PARTITA_ASSIGN_OR_RETURN(StageAssignment stages,
-                           assign_stages(graph, layout.pipeline * layout.chunks, owners, layout.cuts));
+                           assign_stages(graph, layout.pipeline * layout.interleave, owners, layout.cut_names));
   Graph out = graph;
   for (size_t n = 0; n < out.nodes.size(); ++n) out.nodes[n].chunk = std::max(stages.node[n], -1) + 1;
   return out;
 }
 
-absl::StatusOr<PlannedStages> joined(std::vector<PlannedGraph> alike, const ParallelLayout& layout) {
+absl::StatusOr<PlannedStages> joined(std::vector<PlannedGraph> alike, const Layout& layout) {
   PlannedStages out;
   const Graph& graph = alike[0].graph;
-  PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(graph, layout.pipeline * layout.chunks, {}));
+  PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(graph, layout.pipeline * layout.interleave, {}));
   std::vector<ShardingPlan> plans;
   for (const PlannedGraph& p : alike) plans.push_back(p.plan);
   plans = on_one_mesh(std::move(plans));
@@ -628,7 +627,7 @@ absl::StatusOr<PlannedStages> joined(std::vector<PlannedGraph> alike, const Para
 
 }  // namespace
 
-absl::StatusOr<PlannedStages> plan_stages(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
+absl::StatusOr<PlannedStages> plan_stages(const Graph& graph, const Recipe& recipe, const Layout& layout,
                                           const BatchPlan& batch, std::vector<std::string>& warnings) {
   PARTITA_RETURN_IF_ERROR(check_pins(graph, recipe));
   PARTITA_ASSIGN_OR_RETURN(Graph marks, marked(graph, layout, {}));
@@ -642,7 +641,7 @@ absl::StatusOr<PlannedStages> plan_stages(const Graph& graph, const Recipe& reci
 }
 
 absl::StatusOr<PlannedStages> plan_stages_like(const PlannedStages& training, const Graph& graph, const Recipe& recipe,
-                                               const ParallelLayout& layout, const BatchPlan& batch,
+                                               const Layout& layout, const BatchPlan& batch,
                                                const StateOwners& owners) {
   std::vector<std::string> told_already;
   PARTITA_ASSIGN_OR_RETURN(Graph marks, marked(graph, layout, owners));

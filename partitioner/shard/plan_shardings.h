@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/layout/batch_plan.h"
 #include "partitioner/localize/localize.h"
 #include "partitioner/stages/assign_stages.h"
 
@@ -19,24 +19,23 @@ struct PlannedGraph {
 // axis, features, heads and vocabulary over the tensor axis, experts over theirs; optimizer states, gradients and
 // parameters stored in parts as the ZeRO stage says. What an axis finds nothing to split in is a warning. Sizes that
 // the tensor axis does not divide are padded.
-absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
+absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& recipe, const Layout& layout,
                                             const BatchPlan& batch, std::vector<std::string>& warnings);
 
 // The same for a graph that shares inputs and states with one that is planned (evaluation): they lie as they do there.
 absl::StatusOr<PlannedGraph> plan_shardings_like(const PlannedGraph& training, const Graph& graph, const Recipe& recipe,
-                                                 const ParallelLayout& layout, const BatchPlan& batch);
+                                                 const Layout& layout, const BatchPlan& batch);
 
-// The same where stages have meshes of their own (ParallelLayout::stages), as one plan on a mesh that all of them share
+// The same where stages have meshes of their own (Layout::stages), as one plan on a mesh that all of them share
 // (partitioner/shard/join_plans.h).
 struct PlannedStages {
   PlannedGraph joined;
   std::vector<PlannedGraph> alike;  // per stage: the plan if all stages were like it, of one graph
 };
-absl::StatusOr<PlannedStages> plan_stages(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
+absl::StatusOr<PlannedStages> plan_stages(const Graph& graph, const Recipe& recipe, const Layout& layout,
                                           const BatchPlan& batch, std::vector<std::string>& warnings);
 // `owners`: the stages of training's states.
 absl::StatusOr<PlannedStages> plan_stages_like(const PlannedStages& training, const Graph& graph, const Recipe& recipe,
-                                               const ParallelLayout& layout, const BatchPlan& batch,
-                                               const StateOwners& owners);
+                                               const Layout& layout, const BatchPlan& batch, const StateOwners& owners);
 
 }  // namespace partita

@@ -4,7 +4,7 @@
 
 namespace partita {
 
-absl::StatusOr<PlannedStages> shard(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
+absl::StatusOr<PlannedStages> shard(const Graph& graph, const Recipe& recipe, const Layout& layout,
                                     const BatchPlan& batch, std::vector<std::string>& warnings) {
   if (!layout.stages.empty()) return plan_stages(graph, recipe, layout, batch, warnings);
   PlannedStages planned;
@@ -13,7 +13,7 @@ absl::StatusOr<PlannedStages> shard(const Graph& graph, const Recipe& recipe, co
 }
 
 absl::StatusOr<PlannedStages> shard_like(const PlannedStages& training, const Graph& graph, const Recipe& recipe,
-                                         const ParallelLayout& layout, const BatchPlan& batch,
+                                         const Layout& layout, const BatchPlan& batch,
                                          const StateOwners& owners) {
   if (!layout.stages.empty()) return plan_stages_like(training, graph, recipe, layout, batch, owners);
   PlannedStages planned;

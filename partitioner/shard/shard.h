@@ -10,11 +10,11 @@
 namespace partita {
 
 // Errors and warnings are those of plan_shardings() and plan_stages().
-absl::StatusOr<PlannedStages> shard(const Graph& graph, const Recipe& recipe, const ParallelLayout& layout,
+absl::StatusOr<PlannedStages> shard(const Graph& graph, const Recipe& recipe, const Layout& layout,
                                     const BatchPlan& batch, std::vector<std::string>& warnings);
 // A graph that shares inputs and states with one that is sharded (evaluation). `owners`: the stages of its states.
 absl::StatusOr<PlannedStages> shard_like(const PlannedStages& training, const Graph& graph, const Recipe& recipe,
-                                         const ParallelLayout& layout, const BatchPlan& batch,
+                                         const Layout& layout, const BatchPlan& batch,
                                          const StateOwners& owners);
 
 }  // namespace partita

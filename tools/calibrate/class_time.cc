@@ -34,11 +34,11 @@ struct Elsewhere {
 double update_seconds(const Problem& problem, const DeviceProfile& device, const Layout& layout, int64_t stage) {
   Elsewhere there(problem, device);
   CostModel model(there.problem);
-  const StepParts parts = model.step_parts(layout, model.predict(layout, true));
-  double seconds = parts.updates[static_cast<size_t>(stage)][StepPart::kOptimizer];
-  for (const ChunkParts& c : parts.chunks[static_cast<size_t>(stage)]) {  // pipedream's, one a micro-batch
-    for (const PassParts* pass : {&c.forward, &c.backward, &c.weight})
-      seconds += (*pass)[StepPart::kOptimizer] * static_cast<double>(micro_batches(problem, layout));
+  const StepTimes parts = model.step_times(layout, model.predict(layout, true));
+  double seconds = parts.updates[static_cast<size_t>(stage)][TimeKind::kOptimizer];
+  for (const ChunkTimes& c : parts.chunks[static_cast<size_t>(stage)]) {  // pipedream's, one a micro-batch
+    for (const PassTimes* pass : {&c.forward, &c.backward, &c.weight})
+      seconds += (*pass)[TimeKind::kOptimizer] * static_cast<double>(micro_batches(problem, layout));
   }
   return seconds;
 }

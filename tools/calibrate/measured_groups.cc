@@ -14,8 +14,8 @@ absl::StatusOr<std::vector<MeasuredGroup>> read_measured_groups(const std::strin
   for (size_t g = 0; g < cluster.groups.size(); ++g) {
     const int64_t end = first + cluster.groups[g].devices();
     MeasuredGroup& group = out.emplace_back(MeasuredGroup{.group = g, .first_rank = first});
-    while (group.stage + 1 < ran.pipeline && ran.first_device(group.stage + 1) <= first) ++group.stage;
-    const int64_t stage_end = ran.first_device(group.stage) + ran.devices_of_stage(group.stage);
+    while (group.stage + 1 < ran.pipeline && ran.first_rank(group.stage + 1) <= first) ++group.stage;
+    const int64_t stage_end = ran.first_rank(group.stage) + ran.ranks_of_stage(group.stage);
     PARTITA_ASSIGN_OR_RETURN(group.measured, read_measured_ranks(path, first, std::min(end, stage_end)));
     first = end;
   }

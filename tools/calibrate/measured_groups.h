@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "partitioner/planner/space/layout_space.h"
+#include "partitioner/layout/layout.h"
+#include "partitioner/planner/cluster/cluster.h"
 #include "tools/calibrate/measured_run.h"
 
 namespace partita {

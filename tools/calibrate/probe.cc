@@ -22,7 +22,7 @@
 namespace partita {
 namespace {
 
-class StepTimes final : public runtime::MetricsSink {
+class StepTimeSink final : public runtime::MetricsSink {
  public:
   absl::Status write(const runtime::StepMetrics& metrics) override {
     seconds_.push_back(metrics.seconds);
@@ -69,7 +69,7 @@ absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, con
   PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs,
                            runtime::load_images(cat(bundle, "/", runtime::kImageName)));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
-  StepTimes plain;
+  StepTimeSink plain;
   if (!probe.gpu.empty()) PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, &plain));
   options.profile = folder.file("trace.json"), options.profile_tables = false;
   PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, nullptr));

@@ -11,7 +11,6 @@
 #include "base/status.h"
 #include "ir/recipe/pins.h"
 #include "ir/recipe/read_recipe.h"
-#include "nlohmann/json.hpp"
 #include "partitioner/planner/report/plan_file.h"
 #include "tools/machine/cuda_toolkit.h"
 
@@ -23,26 +22,17 @@ namespace {
 // memory that the plan counts on.
 absl::Status apply_plan(CompileRequest& request, const std::string& path) {
   Recipe& recipe = request.recipe;
-  PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(path));
-  auto pins = plan_pins(plan);
-  if (!pins.ok()) return with_context(pins.status(), quote(path, 200));
-  auto compress = plan_compression(plan);
-  if (!compress.ok()) return with_context(compress.status(), quote(path, 200));
-  if (*compress) recipe.compress = **compress;
-  pins->values = std::move(recipe.pin.values);
-  recipe.pin = *std::move(pins);
-  if (!plan.contains("global_batch") || !plan["global_batch"].is_number_integer())
-    return absl::InvalidArgumentError(cat(quote(path, 200), ": expected an integer under \"global_batch\""));
-  int64_t batch = plan["global_batch"].get<int64_t>();
-  if (recipe.batch.global && *recipe.batch.global != batch) {
-    return absl::InvalidArgumentError(cat(quote(path, 200), " is for a global batch of ", batch,
+  PARTITA_ASSIGN_OR_RETURN(Plan plan, read_plan(path));
+  if (plan.compress) recipe.compress = *plan.compress;
+  plan.pin.values = std::move(recipe.pin.values);
+  recipe.pin = std::move(plan.pin);
+  if (recipe.batch.global && *recipe.batch.global != plan.global_batch) {
+    return absl::InvalidArgumentError(cat(quote(path, 200), " is for a global batch of ", plan.global_batch,
                                           " and batch.global is ", *recipe.batch.global,
                                           "; plan again with this recipe"));
   }
-  recipe.batch.global = batch;
-  auto room = plan_room(plan);
-  if (!room.ok()) return with_context(room.status(), quote(path, 200));
-  request.room = *std::move(room);
+  recipe.batch.global = plan.global_batch;
+  request.room = plan.room();
   return absl::OkStatus();
 }
 

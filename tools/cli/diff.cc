@@ -1,6 +1,5 @@
 #include "base/status.h"
-#include "nlohmann/json.hpp"
-#include "partitioner/planner/report/explain.h"
+#include "partitioner/planner/report/plan_difference.h"
 #include "partitioner/planner/report/plan_file.h"
 #include "tools/cli/command.h"
 
@@ -16,8 +15,8 @@ void add_diff(CLI::App& app, absl::Status& result) {
   verb->add_option("b", flags->b, "another")->required();
   verb->callback([flags, &result] {
     auto run = [&]() -> absl::Status {
-      PARTITA_ASSIGN_OR_RETURN(nlohmann::json a, read_plan(flags->a));
-      PARTITA_ASSIGN_OR_RETURN(nlohmann::json b, read_plan(flags->b));
+      PARTITA_ASSIGN_OR_RETURN(const Plan a, read_plan(flags->a));
+      PARTITA_ASSIGN_OR_RETURN(const Plan b, read_plan(flags->b));
       std::string text = plan_difference(a, b);
       std::fputs(text.empty() ? "no difference\n" : text.c_str(), stdout);
       return absl::OkStatus();

@@ -1,9 +1,8 @@
 #include "partitioner/planner/report/explain.h"
-#include "fmt/format.h"
-
 #include "base/cat.h"
 #include "base/status.h"
-#include "nlohmann/json.hpp"
+#include "fmt/format.h"
+#include "partitioner/planner/report/make_plan.h"
 #include "partitioner/planner/report/plan_file.h"
 #include "partitioner/planner/report/sweep.h"
 #include "tools/cli/command.h"
@@ -31,7 +30,7 @@ std::string change_text(const WhatIf& now, const WhatIf& change) {
 }
 
 absl::Status run(const Flags& flags) {
-  PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(flags.plan));
+  PARTITA_ASSIGN_OR_RETURN(const Plan plan, read_plan(flags.plan));
   std::fputs(explanation(plan).c_str(), stdout);
   if (flags.why_not.empty() && !flags.what_if) return absl::OkStatus();
   PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, plan_again(plan));
@@ -46,7 +45,7 @@ absl::Status run(const Flags& flags) {
       continue;
     }
     const Candidate& c = found->best ? *found->best : *found->nearest;
-    std::fputs(comparison(plan, candidate_json(p->problem, c, nullptr)).c_str(), stdout);
+    std::fputs(comparison(plan, other_layout(c, nullptr)).c_str(), stdout);
   }
   if (!flags.what_if) return absl::OkStatus();
   std::printf("\nwhat would change it\n");

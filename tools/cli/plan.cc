@@ -8,10 +8,12 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "nlohmann/json.hpp"
 #include "partitioner/planner/cluster/write_profile.h"
 #include "partitioner/planner/report/explain.h"
+#include "partitioner/planner/report/make_plan.h"
+#include "partitioner/planner/report/missing.h"
 #include "partitioner/planner/report/plan_file.h"
+#include "partitioner/planner/search/fixes.h"
 #include "tools/calibrate/refine.h"
 #include "tools/cli/command.h"
 #include "tools/flow/plan.h"
@@ -69,22 +71,21 @@ absl::Status infeasible(const Planning& p, const SearchResult& result) {
   return absl::ResourceExhaustedError(text);
 }
 
-absl::Status compare(const Planning& p, const Candidate& best, const std::string& presets, nlohmann::json& plan) {
-  nlohmann::json rows = nlohmann::json::array();
+absl::StatusOr<std::vector<Plan::Compared>> compare(const Planning& p, const Candidate& best,
+                                                    const std::string& presets) {
+  std::vector<Plan::Compared> rows;
   for (const std::string& preset : split_presets(presets)) {
     PARTITA_ASSIGN_OR_RETURN(SearchOptions options, options_with(p, {preset}, {}));
     CostModel model(p.problem);
     auto found = search(model, options);
-    nlohmann::json row = {{"like", preset}};
+    Plan::Compared& row = rows.emplace_back(Plan::Compared{.like = preset});
     if (!found.ok()) {
-      row["error"] = std::string(found.status().message());
+      row.error = std::string(found.status().message());
     } else {
-      row.update(candidate_json(p.problem, found->best ? *found->best : *found->nearest, &best));
+      row.found = other_layout(found->best ? *found->best : *found->nearest, &best);
     }
-    rows.push_back(std::move(row));
   }
-  plan["compared"] = std::move(rows);
-  return absl::OkStatus();
+  return rows;
 }
 
 // What was corrected beside what is built in, and all else that the library got from --profiles.
@@ -128,7 +129,7 @@ absl::StatusOr<SearchResult> refine_problem(const Flags& flags, Planning& p, con
   const Candidate& planned = searched.best ? *searched.best : *searched.nearest;
   Layout ran = planned.layout;
   if (!flags.ran.empty()) {
-    PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(flags.ran));
+    PARTITA_ASSIGN_OR_RETURN(const Plan plan, read_plan(flags.ran));
     PARTITA_ASSIGN_OR_RETURN(ran, planned_layout(p, plan));
   }
   PARTITA_ASSIGN_OR_RETURN(std::vector<MeasuredGroup> groups, read_measured_groups(flags.refine, p.cluster, ran));
@@ -210,16 +211,24 @@ absl::Status run(const Flags& flags) {
   if (!result.best && !flags.allow_infeasible) return infeasible(*p, result);
   const Candidate& chosen = result.best ? *result.best : *result.nearest;
   const PlanRequest& r = flags.request;
-  PlanInputs inputs{r.model, r.train_file, p->cluster.text, r.cluster_file, r.profile_file, "", r.like, r.pins, ""};
-  if (r.precision) inputs.precision = enum_name(*r.precision);
+  Plan::Inputs inputs{.model = r.model,
+                      .train = r.train_file,
+                      .cluster = p->cluster.text,
+                      .cluster_path = r.cluster_file,
+                      .profiles = r.profile_file,
+                      .precision = r.precision,
+                      .like = r.like,
+                      .pins = r.pins};
   if (!flags.refined_output.empty()) {
     inputs.profiles = flags.refined_output;
   } else {
     inputs.refined = flags.refine;
   }
-  nlohmann::json plan = plan_json(p->problem, *model, result, chosen, inputs);
-  if (!flags.compare.empty()) PARTITA_RETURN_IF_ERROR(compare(*p, chosen, flags.compare, plan));
-  std::string text = plan_text(plan);
+  Plan plan = make_plan(p->problem, *model, result, chosen, std::move(inputs));
+  if (!flags.compare.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(plan.compared, compare(*p, chosen, flags.compare));
+  }
+  const std::string text = plan_text(plan);
   if (!flags.output.empty()) PARTITA_RETURN_IF_ERROR(write_file_atomically(flags.output, text));
   if (flags.json) {
     std::fputs(text.c_str(), stdout);

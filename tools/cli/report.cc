@@ -7,9 +7,9 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "nlohmann/json.hpp"
 #include "partitioner/planner/report/explain.h"
 #include "partitioner/planner/report/plan_file.h"
+#include "partitioner/planner/report/step_timeline.h"
 #include "tools/calibrate/class_time.h"
 #include "tools/calibrate/measured_groups.h"
 #include "tools/cli/command.h"
@@ -18,8 +18,6 @@
 
 namespace partita {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr int64_t kShownMicroBatches = 24;
 constexpr size_t kShownStages = 32;
@@ -51,13 +49,6 @@ std::string escape(const std::string& text) {
       out += c;
   }
   return out;
-}
-
-double number(const Json& j, const char* key) {
-  return j.is_object() && j.contains(key) && j[key].is_number() ? j[key].get<double>() : 0;
-}
-std::string words(const Json& j, const char* key) {
-  return j.is_object() && j.contains(key) && j[key].is_string() ? j[key].get<std::string>() : "";
 }
 
 std::string rect(double x, double y, double w, double h, std::string_view fill, const std::string& title) {
@@ -132,20 +123,17 @@ std::string memory_over_time(const PlannedStep& step, size_t stage, double capac
       step.stages[stage].memory / 1e9);
 }
 
-std::string scatter(const Json& plan) {
-  std::vector<std::pair<double, double>> at = {{number(plan["predicted"], "step_seconds"), 0}};
-  for (const Json& m : plan["predicted"]["memory_bytes"])
-    at[0].second = std::max(at[0].second, m.is_number() ? m.get<double>() : 0);
-  std::vector<std::string> names = {words(plan, "layout")};
-  if (plan.contains("candidates") && plan["candidates"].is_array()) {
-    for (const Json& c : plan["candidates"])
-      at.emplace_back(number(c, "step_seconds"), number(c, "memory_bytes")), names.push_back(words(c, "layout"));
-  }
-  double low = 1e300, high = 0, most = number(plan["stages"][0], "capacity_bytes");
+std::string scatter(const Plan& plan) {
+  std::vector<std::pair<double, double>> at = {{plan.predicted.step_seconds, 0}};
+  for (int64_t bytes : plan.predicted.memory_bytes) at[0].second = std::max(at[0].second, static_cast<double>(bytes));
+  std::vector<std::string> names = {plan.layout};
+  for (const Plan::Other& c : plan.candidates)
+    at.emplace_back(c.step_seconds, c.memory_bytes), names.push_back(c.layout);
+  double low = 1e300, high = 0, most = plan.stages[0].capacity;
   for (auto [t, m] : at) low = std::min(low, t), high = std::max(high, t), most = std::max(most, m);
   if (!(high > 0) || !(low > 0)) return "";
   std::string svg = "<svg viewBox=\"0 0 900 260\" role=\"img\" aria-label=\"candidates\">";
-  double capacity = 240 - 220 * number(plan["stages"][0], "capacity_bytes") / most;
+  double capacity = 240 - 220 * plan.stages[0].capacity / most;
   svg += fmt::format(
       "<line x1=\"40\" x2=\"890\" y1=\"{0:.1f}\" y2=\"{0:.1f}\" stroke=\"var(--b)\" stroke-dasharray=\"4\"/><text "
       "x=\"44\" y=\"{1:.1f}\">memory of the device</text>",
@@ -163,12 +151,11 @@ std::string scatter(const Json& plan) {
                    low, high);
 }
 
-std::string candidates(const Json& plan) {
+std::string candidates(const Plan& plan) {
   std::string rows;
-  if (!plan.contains("candidates") || !plan["candidates"].is_array()) return "";
-  for (const Json& c : plan["candidates"]) {
-    rows += fmt::format("<tr><td>{}</td><td class=n>{:.4g} s</td><td>{}</td></tr>", escape(words(c, "layout")),
-                        number(c, "step_seconds"), escape(words(c, "reason")));
+  for (const Plan::Other& c : plan.candidates) {
+    rows += fmt::format("<tr><td>{}</td><td class=n>{:.4g} s</td><td>{}</td></tr>", escape(c.layout), c.step_seconds,
+                        escape(c.reason));
   }
   return cat("<table><tr><th>layout</th><th>step</th><th>why not</th></tr>", rows, "</table>");
 }
@@ -203,7 +190,7 @@ std::string measured_table(const Planning& p, const Layout& layout, const Measur
              "</table></div>");
 }
 
-absl::StatusOr<std::string> measured(const Json& plan, const std::string& trace) {
+absl::StatusOr<std::string> measured(const Plan& plan, const std::string& trace) {
   PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, plan_again(plan));
   PARTITA_ASSIGN_OR_RETURN(Layout layout, planned_layout(*p, plan));
   PARTITA_ASSIGN_OR_RETURN(std::vector<MeasuredGroup> groups, read_measured_groups(trace, p->cluster, layout));
@@ -212,18 +199,17 @@ absl::StatusOr<std::string> measured(const Json& plan, const std::string& trace)
   return tables;
 }
 
-std::string page(const Json& plan, const PlannedStep& step, const std::string& compared) {
+std::string page(const Plan& plan, const PlannedStep& step, const std::string& compared) {
   PlannedStep start = step;
   start.simulation.micro_batches = shown_micro_batches(step.simulation);
-  const size_t fullest = fullest_stage(plan);
+  const size_t fullest = plan.fullest_stage();
   return cat(
       "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width,initial-scale=1\"><title>",
-      escape(words(plan, "layout")), "</title><style>", kStyle, kTrafficStyle, "</style></head><body><h1>",
-      escape(words(plan, "layout")), "</h1><div class=wide><pre>", escape(summary(plan)),
-      "</pre></div><h2>Timeline</h2>", timeline(start.simulation, step.simulation.micro_batches),
-      "<h2>Memory over time, stage ", fullest, "</h2><div class=wide>",
-      memory_over_time(start, fullest, number(plan["stages"][fullest], "capacity_bytes")), "</div>", compared,
+      escape(plan.layout), "</title><style>", kStyle, kTrafficStyle, "</style></head><body><h1>", escape(plan.layout),
+      "</h1><div class=wide><pre>", escape(summary(plan)), "</pre></div><h2>Timeline</h2>",
+      timeline(start.simulation, step.simulation.micro_batches), "<h2>Memory over time, stage ", fullest,
+      "</h2><div class=wide>", memory_over_time(start, fullest, plan.stages[fullest].capacity), "</div>", compared,
       "<h2>Communication</h2>", traffic_section(plan, step), "<h2>Candidates</h2><div class=wide>", scatter(plan),
       "</div><div class=wide>", candidates(plan), "</div></body></html>\n");
 }
@@ -243,12 +229,8 @@ void add_report(CLI::App& app, absl::Status& result) {
       "a measured run of the plan (what `partita train --plan … --profile` wrote), beside what is predicted");
   verb->callback([flags, &result] {
     auto run = [&]() -> absl::Status {
-      PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(flags->plan));
-      PARTITA_ASSIGN_OR_RETURN(PlannedStep step, read_step(plan));
-      const bool whole = plan.contains("predicted") && plan["predicted"].is_object() &&
-                         plan["predicted"].contains("breakdown") && plan["predicted"].contains("memory_bytes") &&
-                         plan["stages"][0].contains("memory");
-      if (!whole) return absl::InvalidArgumentError("the plan lacks its predictions; make it again with partita plan");
+      PARTITA_ASSIGN_OR_RETURN(const Plan plan, read_plan(flags->plan));
+      PARTITA_ASSIGN_OR_RETURN(const PlannedStep step, planned_step(plan));
       std::string compared;
       if (!flags->trace.empty()) {
         PARTITA_ASSIGN_OR_RETURN(compared, measured(plan, flags->trace));

@@ -4,7 +4,6 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "nlohmann/json.hpp"
 #include "partitioner/planner/report/plan_file.h"
 #include "tools/cli/command.h"
 #include "tools/page/chrome_trace.h"
@@ -20,7 +19,7 @@ std::string told(const PlannedStep& step, const StepTimeline& t) {
   std::string text =
       fmt::format("step {:.4g} s: {} micro-batches through {} {} {:.4g} s", t.seconds, step.simulation.micro_batches,
                   step.stages.size(), step.stages.size() == 1 ? "stage" : "stages", t.passes.seconds);
-  const double after = step.parts.after.total();
+  const double after = step.times.after.total();
   append(text, fmt::format(", gradient sums, update and gathers {:.4g} s", t.seconds - t.passes.seconds - after));
   append(text, fmt::format(", host and stragglers {:.4g} s\n", after));
   if (std::abs(t.seconds - step.predicted_seconds) > 1e-6 * step.predicted_seconds)
@@ -30,7 +29,7 @@ std::string told(const PlannedStep& step, const StepTimeline& t) {
   for (size_t k = 0; k < t.passes.busy.size(); ++k)
     append(text,
            fmt::format("  stage {:>3} (ranks {}..{}) busy {:>5.1f} % of the passes, at most {} {} kept\n", k,
-                       step.stages[k].first_rank, step.stages[k].first_rank + step.stages[k].axes.devices() - 1,
+                       step.stages[k].first_rank, step.stages[k].first_rank + step.stages[k].axes.ranks() - 1,
                        t.passes.seconds > 0 ? 100 * t.passes.busy[k] / t.passes.seconds : 0, t.passes.most_in_flight[k],
                        step.traffic.chunks > 1           ? "micro-batch chunks"
                        : t.passes.most_in_flight[k] == 1 ? "micro-batch"
@@ -39,8 +38,8 @@ std::string told(const PlannedStep& step, const StepTimeline& t) {
 }
 
 absl::Status run(const Flags& flags) {
-  PARTITA_ASSIGN_OR_RETURN(nlohmann::json plan, read_plan(flags.plan));
-  PARTITA_ASSIGN_OR_RETURN(PlannedStep step, read_step(plan));
+  PARTITA_ASSIGN_OR_RETURN(const Plan plan, read_plan(flags.plan));
+  PARTITA_ASSIGN_OR_RETURN(const PlannedStep step, planned_step(plan));
   const StepTimeline t = step_timeline(step);
   PARTITA_ASSIGN_OR_RETURN(std::vector<int64_t> ranks, traced_ranks(step, flags.ranks));
   std::fputs(told(step, t).c_str(), stdout);

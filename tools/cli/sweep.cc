@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "tools/cli/command.h"
 #include "tools/flow/plan.h"
+#include "tools/page/sweep_page.h"
 
 namespace partita {
 namespace {

@@ -29,10 +29,10 @@ absl::Status take_data_settings(const Recipe& recipe, Compiled& out) {
   return absl::OkStatus();
 }
 
-void take_layout(const ParallelLayout& layout, Compiled& out) {
+void take_layout(const Layout& layout, Compiled& out) {
   out.ranks = layout.ranks();
   if (layout.pipeline > 1) out.schedule = layout.schedule;
-  for (const ParallelLayout& stage : layout.stages)
+  for (const Layout::StageAxes& stage : layout.stages)
     out.stage_axes.push_back(
         {{"data", stage.data}, {"expert", stage.expert}, {"context", stage.context}, {"tensor", stage.tensor}});
 }

@@ -27,7 +27,7 @@ void check_states(const Graph& graph, const Graph& training) {
 absl::StatusOr<CompiledEvaluation> compile_evaluation(ModelSource& source, const Partition& training,
                                                       const TargetOptions& target, PassRun& run) {
   const ModelInHand& m = training.model;
-  ParallelLayout layout = m.layout;
+  Layout layout = m.layout;
   if (layout.schedule == PipelineSchedule::kPipedream) layout.schedule = PipelineSchedule::k1f1b;  // nothing is updated
   PARTITA_ASSIGN_OR_RETURN(const auto model, source.import(batch_to_bind(source, m.recipe, m.layout), false));
   PARTITA_RETURN_IF_ERROR(run.start(graphs_of(model->graph)));

@@ -12,9 +12,8 @@
 #include "codegen/prepare/rematerialize.h"
 #include "ir/recipe/pins.h"
 #include "ir/recipe/read_recipe.h"
-#include "nlohmann/json.hpp"
 #include "partitioner/planner/cost/program_memory.h"
-#include "partitioner/planner/report/plan_file.h"
+#include "partitioner/planner/space/layout_space.h"
 #include "partitioner/stages/separable_samples.h"
 #include "passes/pipeline.h"
 #include "tools/flow/device_memory.h"
@@ -23,8 +22,8 @@
 namespace partita {
 namespace {
 
-constexpr const char* kAnyGpu = "sm_80";  // memory is laid out alike for all
-constexpr size_t kMostUnits = 256;        // of models that are laid out: half a minute for a thousand layers
+constexpr const char* kAnyGpu = "sm_80";  // memory is allocated alike for all
+constexpr size_t kMostUnits = 256;        // of models that are allocated: half a minute for a thousand layers
 constexpr int64_t kAnalysisBatch = 2;     // of a symbolic batch dimension: all counts are per sample
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -69,7 +68,7 @@ absl::StatusOr<std::vector<double>> allocate(ModelSource& source, const Problem&
   PassRun run = PassRun::unchecked();
   PhaseTimes times;
   PARTITA_ASSIGN_OR_RETURN(const Partition partition,
-                           partition_model(source, recipe, layout.devices(), false, run, times));
+                           partition_model(source, recipe, layout.ranks(), false, run, times));
   PARTITA_ASSIGN_OR_RETURN(const std::vector<EmittedProgram> programs,
                            emit_programs(partition.programs.stages, target, EmitUntil::kMemory, run));
   std::vector<double> bytes;
@@ -205,10 +204,10 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   p->analysis_seconds = seconds_since(start);
   if (published) return p;
   if (p->workload.units.size() > kMostUnits) return p;
-  // Programs are the same on other hardware: each layout is laid out once.
+  // Programs are the same on other hardware: each layout is allocated once.
   using Bytes = absl::StatusOr<std::vector<double>>;
   auto known = std::make_shared<std::vector<std::pair<Layout, Bytes>>>();
-  p->options.lay_out = [planning = p.get(), known](const Layout& l) -> Bytes {
+  p->options.allocate = [planning = p.get(), known](const Layout& l) -> Bytes {
     for (const auto& [layout, bytes] : *known) {
       if (layout == l) return bytes;
     }
@@ -224,54 +223,34 @@ absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(recipe, pin));
   SearchOptions o = search_options(recipe);
   o.time_limit = planning.options.time_limit;
-  o.lay_out = planning.options.lay_out;
+  o.allocate = planning.options.allocate;
   return o;
 }
 
-namespace {
-
-std::string text_at(const nlohmann::json& plan, const char* key) {
-  const auto& in = plan.contains("inputs") ? plan["inputs"] : plan;
-  return in.is_object() && in.contains(key) && in[key].is_string() ? in[key].get<std::string>() : "";
-}
-
-std::vector<std::string> texts_at(const nlohmann::json& plan, const char* key) {
-  std::vector<std::string> out;
-  if (!plan.contains("inputs") || !plan["inputs"].is_object() || !plan["inputs"].contains(key)) return out;
-  for (const auto& text : plan["inputs"][key])
-    if (text.is_string()) out.push_back(text.get<std::string>());
-  return out;
-}
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Planning>> plan_again(const nlohmann::json& plan) {
-  PlanRequest r;
-  r.model = text_at(plan, "model"), r.train_file = text_at(plan, "train");
-  r.cluster_file = text_at(plan, "cluster_path"), r.profile_file = text_at(plan, "profiles");
-  r.like = texts_at(plan, "like"), r.pins = texts_at(plan, "pins");
-  if (r.model.empty() || r.cluster_file.empty())
+absl::StatusOr<std::unique_ptr<Planning>> plan_again(const Plan& plan) {
+  const Plan::Inputs& in = plan.inputs;
+  if (in.model.empty() || in.cluster_path.empty())
     return absl::FailedPreconditionError("the plan does not say which model and cluster it was made for");
-  if (std::string trace = text_at(plan, "refined"); !trace.empty())
+  if (!in.refined.empty())
     return absl::FailedPreconditionError(
-        cat("the plan was made with a profile that ", quote(trace),
+        cat("the plan was made with a profile that ", quote(in.refined),
             " corrected, and nobody wrote that down: plan again with --refined-profile FILE"));
-  if (std::string name = text_at(plan, "precision"); !name.empty()) {
-    const auto names = enum_names<Precision>();
-    const auto at = std::find(names.begin(), names.end(), name);
-    if (at == names.end())
-      return absl::InvalidArgumentError(cat("plan: inputs.precision: unknown value ", quote(name)));
-    r.precision = static_cast<Precision>(at - names.begin());
-  }
+  const PlanRequest r{.model = in.model,
+                      .train_file = in.train,
+                      .cluster_file = in.cluster_path,
+                      .profile_file = in.profiles,
+                      .pins = in.pins,
+                      .like = in.like,
+                      .precision = in.precision};
   PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, prepare_plan(r));
-  if (p->cluster.text != text_at(plan, "cluster"))
+  if (p->cluster.text != in.cluster)
     p->warnings.push_back(cat(quote(r.cluster_file), " has changed since the plan was made; it is taken as it is now"));
   return p;
 }
 
-absl::StatusOr<Layout> planned_layout(const Planning& planning, const nlohmann::json& plan) {
+absl::StatusOr<Layout> planned_layout(const Planning& planning, const Plan& plan) {
   SearchOptions options = planning.options;
-  PARTITA_ASSIGN_OR_RETURN(options.pin, plan_pins(plan));
+  options.pin = plan.pin;
   CostModel model(planning.problem);
   PARTITA_ASSIGN_OR_RETURN(SearchResult found, search(model, options));
   return found.best ? found.best->layout : found.nearest->layout;

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "ir/recipe/recipe.h"
-#include "nlohmann/json_fwd.hpp"
+#include "partitioner/planner/report/plan.h"
 #include "partitioner/planner/search/search.h"
 #include "tools/flow/model_source.h"
 
@@ -21,7 +21,7 @@ struct PlanRequest {
   std::optional<Precision> precision;  // in place of the recipe's
   double time_limit = 0;
   // Where all parts of the layout are pinned, it is priced as the software that the profiles describe runs it: its
-  // memory is theirs, and no program is laid out.
+  // memory is theirs, and no program is allocated.
   bool published = false;
 };
 
@@ -45,9 +45,9 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& reques
 absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::vector<std::string>& like,
                                            const std::vector<std::string>& pins);
 // The problem that a plan was made for, by the same files and flags; a cluster file that changed since is a warning.
-absl::StatusOr<std::unique_ptr<Planning>> plan_again(const nlohmann::json& plan);
+absl::StatusOr<std::unique_ptr<Planning>> plan_again(const Plan& plan);
 // The layout that the plan pins.
-absl::StatusOr<Layout> planned_layout(const Planning& planning, const nlohmann::json& plan);
+absl::StatusOr<Layout> planned_layout(const Planning& planning, const Plan& plan);
 // The analysis alone, without what programs keep (partitioner/planner/cost/program_memory.h); `cluster`: whose rates
 // weigh a split's communication.
 absl::StatusOr<Workload> analyse_model(ModelSource& source, const Cluster& cluster);

@@ -5,6 +5,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "partitioner/layout/pinned_layout.h"
 #include "partitioner/prepare/group_statistics.h"
 #include "passes/forward/initialize.h"
 #include "passes/pipeline.h"
@@ -23,9 +24,9 @@ void warn_of_idle_patterns(const Recipe& recipe, const Graph& graph, std::vector
 }
 
 // Stages whose expert axes differ leave whole what rows choose from: the graph is divided before it is cut.
-int64_t expert_parts(const ParallelLayout& layout) {
+int64_t expert_parts(const Layout& layout) {
   const bool alike = std::all_of(layout.stages.begin(), layout.stages.end(),
-                                 [&](const ParallelLayout& s) { return s.expert == layout.stages[0].expert; });
+                                 [&](const Layout::StageAxes& s) { return s.expert == layout.stages[0].expert; });
   return layout.stages.empty() ? layout.expert : alike ? layout.stages[0].expert : 1;
 }
 
@@ -37,7 +38,7 @@ int64_t sample_groups(const Recipe& recipe, const BatchPlan& batch) {
 }  // namespace
 
 // PipeDream's micro-batch is an optimizer step: a run of the graph, where its batch dimension can be bound.
-std::optional<int64_t> batch_to_bind(const ModelSource& source, const Recipe& recipe, const ParallelLayout& layout) {
+std::optional<int64_t> batch_to_bind(const ModelSource& source, const Recipe& recipe, const Layout& layout) {
   const std::optional<int64_t> micro = recipe.pin.micro_batch ? recipe.pin.micro_batch : recipe.batch.micro;
   if (layout.schedule == PipelineSchedule::kPipedream && micro) return *micro * layout.sample_ranks();
   const auto& moe = recipe.semantics.moe;

@@ -11,7 +11,8 @@
 #include "frontend/onnx_import.h"
 #include "ir/pipeline/pass_run.h"
 #include "ir/recipe/recipe.h"
-#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/layout/batch_plan.h"
+#include "partitioner/layout/layout.h"
 #include "passes/rewrite/pass.h"
 #include "tools/flow/model_source.h"
 
@@ -20,7 +21,7 @@ namespace partita {
 // A model as it was read, what the user asks for, and how the ranks divide a step's samples.
 struct ModelInHand {
   Recipe recipe;  // with the global batch, where the layout or the model decides it
-  ParallelLayout layout;
+  Layout layout;
   std::shared_ptr<const ImportedModel> imported;
   BatchPlan batch;
   std::vector<std::string> warnings;
@@ -42,6 +43,6 @@ absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, const ModelInH
                                              PassRun& run);
 
 // How many samples a run takes where the layout wants one, else as the recipe says.
-std::optional<int64_t> batch_to_bind(const ModelSource& source, const Recipe& recipe, const ParallelLayout& layout);
+std::optional<int64_t> batch_to_bind(const ModelSource& source, const Recipe& recipe, const Layout& layout);
 
 }  // namespace partita

@@ -81,7 +81,7 @@ class Writer {
       const Stream stream = stream_of(s.part);
       const int64_t thread = kFirstStream + static_cast<int64_t>(stream);
       if (used.insert(stream).second) name_thread(rank, thread, stream_name(stream));
-      const std::string_view part = kStepPartNames[static_cast<size_t>(s.part)];
+      const std::string_view part = kTimeKindNames[static_cast<size_t>(s.part)];
       if (s.pass < 0) {
         slice(rank, thread, part, part, s.start, s.end);
       } else {
@@ -121,7 +121,7 @@ class Writer {
                                &b = step_.stages[static_cast<size_t>(s.to)];
       const std::string_view what = s.kind == StageWork::kForward ? "activations" : "gradients";
       const std::string name = cat(what, " ", s.micro_batch, s.chunk ? cat(" chunk ", s.chunk) : "");
-      for (auto [x, y] : stage_pairs(a.axes.devices(), b.axes.devices())) {
+      for (auto [x, y] : stage_pairs(a.axes.ranks(), b.axes.ranks())) {
         const int64_t from = a.first_rank + x, to = b.first_rank + y;
         const bool sends = shown_.count(from) > 0, receives = shown_.count(to) > 0;
         if (sends) slice(from, peer_thread(from, to, true), name, "send", s.start, s.end, cat("\"to\":", to));

@@ -7,13 +7,11 @@
 
 #include "base/cat.h"
 #include "fmt/format.h"
-#include "nlohmann/json.hpp"
 #include "partitioner/planner/report/explain.h"
 
 namespace partita {
 namespace {
 
-using Json = nlohmann::json;
 using Bytes = std::array<double, kTrafficKinds>;
 
 constexpr int64_t kMostBlocks = 32;
@@ -22,8 +20,12 @@ constexpr std::array<std::string_view, kTrafficKinds> kMoves = {
     "partial sums of activations", "attention's queries, keys and values", "tokens to experts and back",
     "gradients, parameters, batch statistics", "activations to the next stage, gradients back"};
 // Parts of the breakdown that wait for each kind.
-const std::array<std::vector<const char*>, kTrafficKinds> kWaits = {
-    {{"tensor"}, {"context"}, {"expert"}, {"gradients", "gathers", "statistics"}, {"send"}}};
+const std::array<std::vector<double Breakdown::*>, kTrafficKinds> kWaits = {
+    {{&Breakdown::tensor},
+     {&Breakdown::context},
+     {&Breakdown::expert},
+     {&Breakdown::gradients, &Breakdown::gathers, &Breakdown::statistics},
+     {&Breakdown::send}}};
 
 double sum(const Bytes& b) { return std::accumulate(b.begin(), b.end(), 0.0); }
 
@@ -74,17 +76,16 @@ std::string axis_text(const PlannedStep& step, TrafficKind kind) {
   return cat(kTrafficNames[static_cast<size_t>(kind)], " ", text);
 }
 
-std::string axes(const Json& plan, const PlannedStep& step) {
+std::string axes(const Breakdown& breakdown, const PlannedStep& step) {
   std::vector<Bytes> sent(static_cast<size_t>(step.ranks()), Bytes{});
   visit_traffic(step.traffic, [&](TrafficKind kind, int64_t from, int64_t, double bytes) {
     sent[static_cast<size_t>(from)][static_cast<size_t>(kind)] += bytes;
   });
-  const Json& breakdown = plan["predicted"]["breakdown"];
   std::string rows;
   for (size_t k = 0; k < kTrafficKinds; ++k) {
     double most = 0, least = 1e300, waited = 0;
     for (const Bytes& b : sent) most = std::max(most, b[k]), least = std::min(least, b[k]);
-    for (const char* part : kWaits[k]) waited += breakdown.value(part, 0.0);
+    for (double Breakdown::*seconds : kWaits[k]) waited += breakdown.*seconds;
     if (most <= 0 && waited <= 0) continue;
     rows += fmt::format(
         "<tr><td><i class=\"{} l5\"></i> {}</td><td>{}</td><td>{}</td><td class=n>{}</td><td class=n>{}</td></tr>",
@@ -104,7 +105,7 @@ std::string axes(const Json& plan, const PlannedStep& step) {
 int64_t block_of(const PlannedStep& step) {
   if (step.ranks() <= kMostBlocks) return 1;
   int64_t node = step.nodes.empty() ? 1 : step.nodes[0].devices_per_node;
-  for (const PlannedStep::Nodes& n : step.nodes) node = n.devices_per_node == node ? node : 1;
+  for (const Plan::Nodes& n : step.nodes) node = n.devices_per_node == node ? node : 1;
   const int64_t least = (step.ranks() + kMostBlocks - 1) / kMostBlocks;
   return (least + node - 1) / node * node;
 }
@@ -224,9 +225,9 @@ const char* const kTrafficStyle =
     "table.legend{width:auto}table.legend td{border:0;height:1rem;width:4rem}"
     "table.legend th{border:0;font-weight:normal;font-size:12px;padding:.1rem .4rem .1rem 0}";
 
-std::string traffic_section(const Json& plan, const PlannedStep& step) {
+std::string traffic_section(const Plan& plan, const PlannedStep& step) {
   const int64_t block = block_of(step);
-  std::string text = cat(axes(plan, step), Matrix(step, block, step.ranks(), "matrix").html());
+  std::string text = cat(axes(plan.predicted.breakdown, step), Matrix(step, block, step.ranks(), "matrix").html());
   if (block > 1)
     append(text, "<details><summary>The first ", kMostBlocks, " ranks one by one</summary>",
            Matrix(step, 1, kMostBlocks, "ranks").html(), "</details>");

@@ -3,14 +3,13 @@
 
 #include <string>
 
-#include "nlohmann/json_fwd.hpp"
-#include "partitioner/planner/report/step_timeline.h"
+#include "partitioner/planner/report/planned_step.h"
 
 namespace partita {
 
 // A table of the axes with what a rank sends and waits for, and a matrix of bytes from rank to rank (from block of
 // ranks to block of ranks where there are many), coloured by the axis that sends most and by bytes; as HTML.
-std::string traffic_section(const nlohmann::json& plan, const PlannedStep& step);
+std::string traffic_section(const Plan& plan, const PlannedStep& step);
 
 // CSS that it needs.
 extern const char* const kTrafficStyle;

@@ -10,14 +10,14 @@ namespace partita {
 // first chunk, what follows the last to the last.
 std::vector<int> CostModel::even_cuts(const Layout& l) const {
   const Workload& w = *problem_.workload;
-  int64_t parts = l.pipeline * l.interleave, blocks = 0;
+  int64_t chunks = l.pipeline * l.interleave, blocks = 0;
   for (size_t k = 0; k < w.units.size(); ++k) blocks += w.unit(k).is_block();
-  std::vector<int> cuts(static_cast<size_t>(parts), 0);
+  std::vector<int> cuts(static_cast<size_t>(chunks), 0);
   size_t at = 0;
-  for (int64_t p = 0; p < parts; ++p) {
+  for (int64_t p = 0; p < chunks; ++p) {
     // The last chunks get the smaller shares: the loss is there.
-    int64_t want = blocks / parts + (p < blocks % parts ? 1 : 0);
-    while (at < w.units.size() && (want > 0 || !w.unit(at).is_block() || p + 1 == parts)) {
+    int64_t want = blocks / chunks + (p < blocks % chunks ? 1 : 0);
+    while (at < w.units.size() && (want > 0 || !w.unit(at).is_block() || p + 1 == chunks)) {
       if (w.unit(at).is_block() && want-- == 0) break;
       ++cuts[static_cast<size_t>(p)], ++at;
     }
@@ -129,17 +129,17 @@ class CostModel::Room {
 std::vector<int> CostModel::cut_by_time(const Layout& l, const std::vector<std::vector<int>>& ends) {
   const Workload& w = *problem_.workload;
   size_t n = w.units.size(), stages = static_cast<size_t>(l.pipeline),
-         parts = stages * static_cast<size_t>(l.interleave);
-  if (parts > n || parts * n * n > size_t{40000000}) return even_cuts(l);
+         chunks = stages * static_cast<size_t>(l.interleave);
+  if (chunks > n || chunks * n * n > size_t{40000000}) return even_cuts(l);
   const UnitSums seconds = seconds_before(l);
   constexpr double kInfinite = 1e300;
-  std::vector<std::vector<double>> best(parts + 1, std::vector<double>(n + 1, kInfinite));
-  std::vector<std::vector<int>> from(parts + 1, std::vector<int>(n + 1, 0));
+  std::vector<std::vector<double>> best(chunks + 1, std::vector<double>(n + 1, kInfinite));
+  std::vector<std::vector<int>> from(chunks + 1, std::vector<int>(n + 1, 0));
   best[0][0] = 0;
-  for (size_t p = 1; p <= parts; ++p) {
+  for (size_t p = 1; p <= chunks; ++p) {
     const size_t stage = (p - 1) % stages;
     const auto& prefix = seconds.sums[seconds.run[stage]];
-    for (size_t k = p; k + (parts - p) <= n; ++k) {
+    for (size_t k = p; k + (chunks - p) <= n; ++k) {
       for (size_t j = k; j-- > p - 1;) {
         double last = prefix[k] - prefix[j];
         if (last >= best[p][k] || (!ends.empty() && static_cast<size_t>(ends[stage][j]) < k)) break;
@@ -148,9 +148,9 @@ std::vector<int> CostModel::cut_by_time(const Layout& l, const std::vector<std::
       }
     }
   }
-  if (best[parts][n] >= kInfinite) return {};
-  std::vector<int> cuts(parts, 0);
-  for (size_t p = parts, k = n; p > 0; --p) {
+  if (best[chunks][n] >= kInfinite) return {};
+  std::vector<int> cuts(chunks, 0);
+  for (size_t p = chunks, k = n; p > 0; --p) {
     cuts[p - 1] = static_cast<int>(k) - from[p][k];
     k = static_cast<size_t>(from[p][k]);
   }
@@ -173,16 +173,16 @@ std::vector<int> CostModel::fitting_cuts(const Layout& l) {
   return cut_by_time(l, ends);
 }
 
-CostModel::Cuts CostModel::weigh(const Layout& l, std::vector<int> parts) {
+CostModel::Cuts CostModel::weigh(const Layout& l, std::vector<int> chunks) {
   const UnitSums seconds = seconds_before(l);
   std::vector<double> stages(seconds.run.size(), 0);
   size_t at = 0;
-  for (size_t c = 0; c < parts.size(); ++c) {
-    const size_t end = at + static_cast<size_t>(parts[c]);
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    const size_t end = at + static_cast<size_t>(chunks[c]);
     stages[c % stages.size()] += seconds.between(c % stages.size(), at, end);
     at = end;
   }
-  Cuts out{std::move(parts), 0, 0};
+  Cuts out{std::move(chunks), 0, 0};
   for (double t : stages) out.slowest = std::max(out.slowest, t), out.sum += t;
   return out;
 }

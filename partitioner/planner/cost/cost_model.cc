@@ -11,9 +11,9 @@ constexpr double kMostReplayed = 3e5;  // operations of a pipeline that are simu
 constexpr double kUpdateKernels = 20;  // of an optimizer that updates many parameters in one
 
 // Seconds of a micro-batch's backward passes on a stage.
-double all_backward(const std::vector<ChunkParts>& chunks) {
+double all_backward(const std::vector<ChunkTimes>& chunks) {
   double seconds = 0;
-  for (const ChunkParts& c : chunks) seconds += c.backward.total();
+  for (const ChunkTimes& c : chunks) seconds += c.backward.total();
   return seconds;
 }
 
@@ -29,23 +29,16 @@ double most_of(const Cluster& cluster, double SoftwareProfile::*constant) {
   return most;
 }
 
-// A move that goes round its ranks in messages of `message` bytes (0: at once).
-double message_seconds(const DeviceGroup& group, const Move& m, double message) {
-  const double more = message > 0 ? std::floor(m.bytes / message) * ring_latency(group, m.axis) : 0;
-  return collective_time(group, m.collective, m.axis, m.bytes).seconds + more;
+// A collective that goes round its ranks in messages of `message` bytes (0: at once).
+double message_seconds(const DeviceGroup& group, const CollectiveUse& use, double message) {
+  const double more = message > 0 ? std::floor(use.bytes / message) * ring_latency(group, use.axis) : 0;
+  return collective_time(group, use.collective, use.axis, use.bytes).seconds + more;
 }
 
 }  // namespace
 
-std::vector<std::pair<std::string, double>> Breakdown::parts() const {
-  return {{"compute", compute},     {"recompute", recompute},   {"tensor", tensor},       {"context", context},
-          {"expert", expert},       {"gathers", gathers},       {"bubble", bubble},       {"send", send},
-          {"gradients", gradients}, {"statistics", statistics}, {"optimizer", optimizer}, {"offload", offload},
-          {"host", host},           {"stragglers", stragglers}};
-}
-
-void Breakdown::add(const PassParts& p, double times) {
-  using enum StepPart;
+void Breakdown::add(const PassTimes& p, double times) {
+  using enum TimeKind;
   compute += times * p[kCompute], recompute += times * p[kRecompute], tensor += times * p[kTensor];
   context += times * p[kContext], expert += times * p[kExpert], gathers += times * (p[kGathers] + p[kSlowed]);
   statistics += times * p[kStatistics], send += times * (p[kSend] + p[kRelayout]), host += times * p[kHost];
@@ -69,8 +62,8 @@ const DeviceGroup& CostModel::group_of_ranks(int64_t first, int64_t last) const 
 }
 
 const DeviceGroup& CostModel::group_of_stage(const Layout& l, int64_t stage) const {
-  const int64_t first = l.first_device(stage);
-  return group_of_ranks(first, first + l.devices_of_stage(stage) - 1);
+  const int64_t first = l.first_rank(stage);
+  return group_of_ranks(first, first + l.ranks_of_stage(stage) - 1);
 }
 
 CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& group, const Layout& l) const {
@@ -82,12 +75,12 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   c.forward = t.forward, c.input_gradient = t.input_gradient, c.weight_gradient = t.weight_gradient;
   if (l.recompute == RecomputeMode::kFull && u.is_block()) c.recompute = t.forward + device.software.recompute_seconds;
   if (l.recompute == RecomputeMode::kSelective && u.is_block() && !problem_.options.flash) c.recompute = t.attention;
-  std::tie(c.forward_moves, c.backward_moves) = unit_moves(u, l);
-  c.tensor_forward = move_seconds(group, c.forward_moves, TrafficKind::kTensor);
-  c.tensor_backward = move_seconds(group, c.backward_moves, TrafficKind::kTensor);
-  c.context_forward = move_seconds(group, c.forward_moves, TrafficKind::kContext);
-  c.context_backward = move_seconds(group, c.backward_moves, TrafficKind::kContext);
-  c.expert = move_seconds(group, c.forward_moves, TrafficKind::kExpert);
+  std::tie(c.forward_collectives, c.backward_collectives) = unit_collectives(u, l);
+  c.tensor_forward = collective_seconds(group, c.forward_collectives, TrafficKind::kTensor);
+  c.tensor_backward = collective_seconds(group, c.backward_collectives, TrafficKind::kTensor);
+  c.context_forward = collective_seconds(group, c.forward_collectives, TrafficKind::kContext);
+  c.context_backward = collective_seconds(group, c.backward_collectives, TrafficKind::kContext);
+  c.expert = collective_seconds(group, c.forward_collectives, TrafficKind::kExpert);
   auto [dense, expert] = local_parameters(u, l);
   c.gather_bytes = (dense + expert) * problem_.options.element_bytes();
   c.frozen_bytes = local_frozen(u, l) * problem_.options.element_bytes();
@@ -106,11 +99,11 @@ const std::vector<CostModel::UnitCost>& CostModel::unit_costs(const DeviceGroup&
   return at->second;
 }
 
-std::vector<std::vector<ChunkParts>> CostModel::stage_costs(const Layout& whole) {
-  using enum StepPart;
+std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole) {
+  using enum TimeKind;
   std::vector<StageUnits> chunks = chunk_units(whole);
-  std::vector<std::vector<ChunkParts>> out(static_cast<size_t>(whole.pipeline),
-                                           std::vector<ChunkParts>(static_cast<size_t>(whole.interleave)));
+  std::vector<std::vector<ChunkTimes>> out(static_cast<size_t>(whole.pipeline),
+                                           std::vector<ChunkTimes>(static_cast<size_t>(whole.interleave)));
   const StageLayouts layouts(whole);
   int64_t m = micro_batches(problem_, whole);
   const std::vector<double> sends = this->sends(whole);
@@ -131,12 +124,12 @@ std::vector<std::vector<ChunkParts>> CostModel::stage_costs(const Layout& whole)
       backward[kCompute] += n * c.input_gradient, weight[kCompute] += n * c.weight_gradient;
       backward[kRecompute] += n * c.recompute;
       if (gathers_parameters(l)) {
-        const auto [gathered, scattered] = gather_moves(c, l);
+        const auto [gathered, scattered] = gather_collectives(c, l);
         double gather = message_seconds(group, gathered, software.gather_message_bytes),
                scatter = message_seconds(group, scattered, software.gather_message_bytes);
         if (l.offload == OffloadMode::kAll) gather += (c.gather_bytes + c.frozen_bytes) / group.device.host_bandwidth;
         const bool each = gathers_each_pass(l);
-        auto add = [&](PassParts& pass, double moved, double beside, double slowing) {
+        auto add = [&](PassTimes& pass, double moved, double beside, double slowing) {
           const double waited = exposed(moved, beside, software.overlap_gather);
           pass[kGathers] += n * waited, pass.hidden_gathers += n * (moved - waited);
           pass[kSlowed] += n * software.overlap_slowdown * std::min(beside, slowing);
@@ -166,8 +159,8 @@ std::vector<std::vector<ChunkParts>> CostModel::stage_costs(const Layout& whole)
     forward[kSend] += sends[stage] * shown, backward[kSend] += sends[stage > 0 ? stage - 1 : 0] * shown;
     if (!whole.stages.empty()) {
       auto relayout = [&](size_t from) {
-        const Move move = relayout_move(layouts[from % stages], l);
-        return collective_time(group, move.collective, move.axis, move.bytes).seconds;
+        const CollectiveUse use = relayout_gather(layouts[from % stages], l);
+        return collective_time(group, use.collective, use.axis, use.bytes).seconds;
       };
       if (p > 0) forward[kRelayout] += relayout(p - 1);
       if (p + 1 < chunks.size()) backward[kRelayout] += relayout(p + 1);
@@ -188,10 +181,10 @@ StageUnits CostModel::units_of_stage(const Layout& l, const std::vector<StageUni
 }
 
 void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chunks,
-                            std::vector<std::vector<ChunkParts>>& stages) const {
-  using enum StepPart;
+                            std::vector<std::vector<ChunkTimes>>& stages) const {
+  using enum TimeKind;
   for (int64_t stage = 0; stage < l.pipeline; ++stage) {
-    ChunkParts& c = stages[static_cast<size_t>(stage)][0];
+    ChunkTimes& c = stages[static_cast<size_t>(stage)][0];
     const StageUnits units = units_of_stage(l, chunks, stage);
     const Layout own = l.of_stage(stage);
     const UpdateCost update = update_cost(own, group_of_stage(l, stage), units, c.backward.total());
@@ -201,7 +194,7 @@ void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chun
       const double bytes = 2 * (dense + expert) * problem_.options.element_bytes();
       stash = memory_time(group_of_stage(l, stage).device, bytes, 1);
     }
-    c.forward[kStash] += stash, c.backward += update.parts;
+    c.forward[kStash] += stash, c.backward += update.times;
   }
 }
 
@@ -216,7 +209,7 @@ double CostModel::send_seconds(const Layout& l, int64_t stage) const {
   const Workload& w = *problem_.workload;
   const int64_t next = stage + 1 < l.pipeline ? stage + 1 : 0, first = std::min(stage, next),
                 last = std::max(stage, next);
-  const int64_t apart = std::min(l.devices_of_stage(stage), l.devices_of_stage(next));
+  const int64_t apart = std::min(l.ranks_of_stage(stage), l.ranks_of_stage(next));
   double bytes = crossing_elements() * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
   if (l.stages.empty()) {
     if (w.sequence > 1) bytes /= static_cast<double>(l.context);
@@ -224,7 +217,7 @@ double CostModel::send_seconds(const Layout& l, int64_t stage) const {
   } else {                                   // a stage with fewer ranks sends and gets more on each
     bytes *= static_cast<double>(l.data * l.expert) / static_cast<double>(apart);
   }
-  const DeviceGroup& group = group_of_ranks(l.first_device(first), l.first_device(last + 1) - 1);
+  const DeviceGroup& group = group_of_ranks(l.first_rank(first), l.first_rank(last + 1) - 1);
   const bool within = &group == &group_of_stage(l, stage) && &group == &group_of_stage(l, next);
   // From one group to another all go over the link between them.
   return collective_time(group, CollectiveKind::kSend, {2, within ? apart : group.devices()}, bytes).seconds;
@@ -240,13 +233,13 @@ std::vector<double> CostModel::sends(const Layout& l) const {
   return out;
 }
 
-Simulation CostModel::timeline(const Layout& l, const std::vector<std::vector<ChunkParts>>& costs) const {
+Simulation CostModel::timeline(const Layout& l, const std::vector<std::vector<ChunkTimes>>& costs) const {
   Simulation s;
   s.micro_batches = micro_batches(problem_, l);
   s.schedule = l.schedule;
   for (const auto& stage : costs) {
     s.chunks.emplace_back();
-    for (const ChunkParts& c : stage)
+    for (const ChunkTimes& c : stage)
       s.chunks.back().push_back({c.forward.total(), c.backward.total(), c.weight.total()});
   }
   // All of them on the way through the pipeline as one with the mean time.
@@ -261,20 +254,20 @@ Simulation CostModel::timeline(const Layout& l, const std::vector<std::vector<Ch
 
 Simulation CostModel::simulation(const Layout& l) { return timeline(l, stage_costs(l)); }
 
-StepParts CostModel::step_parts(const Layout& l, const Prediction& prediction) {
-  StepParts out;
+StepTimes CostModel::step_times(const Layout& l, const Prediction& prediction) {
+  StepTimes out;
   out.chunks = stage_costs(l);
   const std::vector<StageUnits> chunks = chunk_units(l);
   for (int64_t stage = 0; stage < l.pipeline; ++stage) {
-    PassParts& update = out.updates.emplace_back();
+    PassTimes& update = out.updates.emplace_back();
     if (l.schedule == PipelineSchedule::kPipedream) continue;
     const Layout own = l.of_stage(stage);
     update = update_cost(own, group_of_stage(l, stage), units_of_stage(l, chunks, stage),
                          all_backward(out.chunks[static_cast<size_t>(stage)]))
-                 .parts;
+                 .times;
   }
-  out.after[StepPart::kHost] = most_of(*problem_.cluster, &SoftwareProfile::step_seconds);
-  out.after[StepPart::kStragglers] = prediction.breakdown.stragglers;
+  out.after[TimeKind::kHost] = most_of(*problem_.cluster, &SoftwareProfile::step_seconds);
+  out.after[TimeKind::kStragglers] = prediction.breakdown.stragglers;
   return out;
 }
 
@@ -346,37 +339,39 @@ double CostModel::lower_bound(const Layout& l) {
 
 CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup& g, const StageUnits& units,
                                              double backward) const {
-  using enum StepPart;
+  using enum TimeKind;
   const Workload& w = *problem_.workload;
   const SoftwareProfile& software = g.device.software;
   double element = problem_.options.element_bytes();
   auto [dense, expert] = local_parameters(w, units, l);
   UpdateCost out;
-  const UpdateMoves moves = update_moves(l, units);
-  auto seconds = [&](const std::vector<Move>& list) {
+  const UpdateCollectives collectives = update_collectives(l, units);
+  auto seconds = [&](const std::vector<CollectiveUse>& list) {
     double sum = 0;
-    for (const Move& m : list) sum += message_seconds(g, m, l.zero == 1 ? software.shard_message_bytes : 0);
+    for (const CollectiveUse& use : list)
+      sum += message_seconds(g, use, l.zero == 1 ? software.shard_message_bytes : 0);
     return sum;
   };
-  const double reduce = seconds(moves.reduce);
-  out.parts[kReduce] = exposed(reduce, backward, software.overlap_data);
-  out.parts.hidden_reduce = reduce - out.parts[kReduce];
-  out.parts[kUpdated] = seconds(moves.gather);
+  const double reduce = seconds(collectives.reduce);
+  out.times[kReduce] = exposed(reduce, backward, software.overlap_data);
+  out.times.hidden_reduce = reduce - out.times[kReduce];
+  out.times[kUpdated] = seconds(collectives.gather);
   // ZeRO-2 and 3 sum them with each micro-batch.
-  out.algorithm =
-      moves.reduce.empty() || l.zero >= 2
-          ? collective_time(g, CollectiveKind::kReduceScatter, shard_ranks(l), dense * element).algorithm
-          : collective_time(g, moves.reduce[0].collective, moves.reduce[0].axis, moves.reduce[0].bytes).algorithm;
+  out.algorithm = collectives.reduce.empty() || l.zero >= 2
+                      ? collective_time(g, CollectiveKind::kReduceScatter, shard_ranks(l), dense * element).algorithm
+                      : collective_time(g, collectives.reduce[0].collective, collectives.reduce[0].axis,
+                                        collectives.reduce[0].bytes)
+                            .algorithm;
   const double group_size = static_cast<double>(shard_ranks(l).size);
   double shard = l.zero >= 1 ? dense / group_size + expert / std::max(1.0, group_size / static_cast<double>(l.expert))
                              : dense + expert;
   double traffic = shard * (2 * 4 * w.optimizer_states + 8 + 4 + element + (problem_.clip ? 4 : 0));
   if (l.offload == OffloadMode::kNone || g.device.host_update_rate == 0) {
-    out.parts[kOptimizer] = memory_time(g.device, traffic, kUpdateKernels);
+    out.times[kOptimizer] = memory_time(g.device, traffic, kUpdateKernels);
   } else {
     // As many kernels as on the device are called, and each waits for its copies.
-    out.parts[kOptimizer] = shard / g.device.host_update_rate + memory_time(g.device, 0, kUpdateKernels);
-    out.parts[kToHost] = out.parts[kFromHost] = shard * element / g.device.host_bandwidth;
+    out.times[kOptimizer] = shard / g.device.host_update_rate + memory_time(g.device, 0, kUpdateKernels);
+    out.times[kToHost] = out.times[kFromHost] = shard * element / g.device.host_bandwidth;
   }
   return out;
 }
@@ -388,7 +383,7 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   double micro = static_cast<double>(micro_batches(problem_, l));
   Breakdown& b = out.breakdown;
 
-  const std::vector<std::vector<ChunkParts>> costs = stage_costs(l);
+  const std::vector<std::vector<ChunkTimes>> costs = stage_costs(l);
   const Simulation sim = timeline(l, costs);
   double busiest = 0;
   double pipeline = closed_form(sim, differ(l), &busiest);
@@ -403,8 +398,8 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
     for (const StageTimes& c : sim.chunks[i]) t += c.forward + c.backward;
     if (t > longest) longest = t, worst = i;
   }
-  for (const ChunkParts& c : costs[worst]) {
-    for (const PassParts* pass : {&c.forward, &c.backward, &c.weight}) b.add(*pass, micro);
+  for (const ChunkTimes& c : costs[worst]) {
+    for (const PassTimes* pass : {&c.forward, &c.backward, &c.weight}) b.add(*pass, micro);
   }
   const double latency = 2 * static_cast<double>(l.pipeline - 1) * sim.send;
   b.send += latency;
@@ -416,14 +411,14 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
   const bool each = l.schedule == PipelineSchedule::kPipedream;  // updates are in the pipeline's time
   std::vector<StageUnits> chunks = chunk_units(l);
   const StageLayouts layouts(l);
-  PassParts slowest_update;
+  PassTimes slowest_update;
   for (int64_t stage = 0; stage < l.pipeline; ++stage) {
     const DeviceGroup& g = group_of_stage(l, stage);
     const Layout& own = layouts[static_cast<size_t>(stage)];
     const StageUnits units = units_of_stage(l, chunks, stage);
     const UpdateCost update = update_cost(own, g, units, all_backward(costs[static_cast<size_t>(stage)]));
     out.gradient_algorithm = update.algorithm;
-    if (!each && update.parts.total() > slowest_update.total()) slowest_update = update.parts;
+    if (!each && update.times.total() > slowest_update.total()) slowest_update = update.times;
     out.memory.push_back(stage_memory(problem_, g.device, own, units, in_flight(problem_, l, stage)));
     out.capacity.push_back(g.device.memory_bytes);
     double over = out.memory.back().total() - g.device.memory_bytes;

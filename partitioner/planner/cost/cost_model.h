@@ -8,45 +8,14 @@
 #include <vector>
 
 #include "partitioner/planner/cost/memory_model.h"
+#include "partitioner/planner/cost/prediction.h"
 #include "partitioner/planner/cost/simulate.h"
-#include "partitioner/planner/cost/step_parts.h"
+#include "partitioner/planner/cost/step_times.h"
 #include "partitioner/planner/cost/traffic.h"
 #include "partitioner/planner/rates/collective_time.h"
-#include "partitioner/planner/space/layout_space.h"
+#include "partitioner/planner/space/problem.h"
 
 namespace partita {
-
-// Seconds of the step by what they go to, on the stage that binds.
-struct Breakdown {
-  double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, gathers = 0;
-  double bubble = 0, send = 0, gradients = 0, optimizer = 0, offload = 0, host = 0, stragglers = 0;
-  double statistics = 0;  // sums over the batch
-  std::vector<std::pair<std::string, double>> parts() const;
-  void add(const PassParts& parts, double times);
-};
-
-struct Prediction {
-  double step_seconds = 0;
-  bool fits = false;
-  std::vector<MemoryParts> memory;  // of each stage
-  std::vector<double> capacity;     // of each stage's device
-  // Of each stage: bytes beside the reserve that the compiler's own program was laid out to take; empty: it was not.
-  std::vector<double> program_bytes;
-  int64_t worst_stage = 0;
-  double missing_bytes = 0;  // on the worst stage; 0 where it fits
-  Breakdown breakdown;
-  double flops = 0;  // of the model in one step, without recompute
-  double bubble_share = 0;
-  std::string gradient_algorithm;  // of the sums of gradients: "ring", …
-
-  // Bytes that a stage's device has beside the reserve.
-  double room(size_t stage) const { return capacity[stage] - memory[stage].reserve; }
-  // Bytes of the stage that has least room: of its program where it was laid out, else as they are counted.
-  double most_memory() const {
-    const size_t worst = static_cast<size_t>(worst_stage);
-    return program_bytes.empty() ? memory[worst].total() : program_bytes[worst] + memory[worst].reserve;
-  }
-};
 
 class CostModel {
  public:
@@ -60,8 +29,8 @@ class CostModel {
   // Stage times for the simulator.
   Simulation simulation(const Layout& layout);
   // What those times, and the step's end as `prediction` has it, are made of.
-  StepParts step_parts(const Layout& layout, const Prediction& prediction);
-  // What the ranks send (plan_moves.cc).
+  StepTimes step_times(const Layout& layout, const Prediction& prediction);
+  // What the ranks send (plan_collectives.cc).
   PlanTraffic traffic(const Layout& layout);
   // No layout with these axes, micro-batch and recompute is faster, wherever it is cut.
   double lower_bound(const Layout& layout);
@@ -71,8 +40,8 @@ class CostModel {
   // Units of each stage chunk, in order [chunk 0 of stage 0, chunk 0 of stage 1, …].
   std::vector<int> even_cuts(const Layout& layout) const;
   // Cuts that make the slowest chunk as fast as possible (exact, by dynamic programming over the units;
-  // layout_cuts.cc).
-  const std::vector<int>& balanced_cuts(const Layout& layout) { return balanced(layout).parts; }
+  // balanced_cuts.cc).
+  const std::vector<int>& balanced_cuts(const Layout& layout) { return balanced(layout).units; }
   // The same among cuts whose stages fit their devices; empty where none do. Without interleaving.
   std::vector<int> fitting_cuts(const Layout& layout);
   // Whether there are such.
@@ -90,8 +59,8 @@ class CostModel {
   struct UnitCost {
     double forward = 0, input_gradient = 0, weight_gradient = 0, recompute = 0;
     double tensor_forward = 0, tensor_backward = 0, context_forward = 0, context_backward = 0, expert = 0;
-    double gather_bytes = 0, frozen_bytes = 0;        // of trained parameters, of frozen weights
-    std::vector<Move> forward_moves, backward_moves;  // of which those times are
+    double gather_bytes = 0, frozen_bytes = 0;                             // of trained parameters, of frozen weights
+    std::vector<CollectiveUse> forward_collectives, backward_collectives;  // of which those times are
   };
   using Key = std::tuple<const DeviceGroup*, int64_t, int64_t, int64_t, int64_t, bool, RecomputeMode>;
 
@@ -108,10 +77,10 @@ class CostModel {
   };
   UnitSums seconds_before(const Layout& layout);
   struct Cuts {
-    std::vector<int> parts;
+    std::vector<int> units;       // of each chunk
     double slowest = 0, sum = 0;  // seconds of the stages for one micro-batch
   };
-  Cuts weigh(const Layout& layout, std::vector<int> parts);
+  Cuts weigh(const Layout& layout, std::vector<int> units);
   const Cuts& balanced(const Layout& layout);
   double bound(const Layout& layout, const Cuts& cuts) const;
   class Room;
@@ -119,41 +88,42 @@ class CostModel {
   std::vector<int> cut_by_time(const Layout& layout, const std::vector<std::vector<int>>& ends);
   const std::vector<UnitCost>& unit_costs(const DeviceGroup& group, const Layout& layout);
   UnitCost unit_cost(const UnitWork& unit, const DeviceGroup& group, const Layout& layout) const;
-  // Of a unit and one micro-batch: moves of forward (recomputing repeats them) and of backward.
-  std::pair<std::vector<Move>, std::vector<Move>> unit_moves(const UnitWork& unit, const Layout& layout) const;
+  // Of a unit and one micro-batch: collectives of forward (recomputing repeats them) and of backward.
+  std::pair<std::vector<CollectiveUse>, std::vector<CollectiveUse>> unit_collectives(const UnitWork& unit,
+                                                                                     const Layout& layout) const;
   static RankAxis shard_ranks(const Layout& layout);  // that share one copy of what is sharded
   // Of a layout that shards parameters: gathers of a unit's in one pass, and the scattering of its gradients.
   static bool gathers_parameters(const Layout& layout);
   static bool gathers_each_pass(const Layout& layout);  // stage 2, and 3 where it keeps them, gathers once a step
-  std::array<Move, 2> gather_moves(const UnitCost& unit, const Layout& layout) const;
+  std::array<CollectiveUse, 2> gather_collectives(const UnitCost& unit, const Layout& layout) const;
   double crossing_elements() const;  // of a sample, from a stage to the next
   // Of a micro-batch's values from a stage to the next one (from the last to the first).
   double send_seconds(const Layout& layout, int64_t stage) const;
   std::vector<double> sends(const Layout& layout) const;
-  Move relayout_move(const Layout& from, const Layout& to) const;
+  CollectiveUse relayout_gather(const Layout& from, const Layout& to) const;
   const DeviceGroup& group_of_ranks(int64_t first, int64_t last) const;
   // Whether stages take different times by what their ranks are.
   bool differ(const Layout& layout) const { return !layout.stages.empty() || problem_.cluster->groups.size() > 1; }
   std::vector<StageUnits> chunk_units(const Layout& layout);
   static StageUnits units_of_stage(const Layout& layout, const std::vector<StageUnits>& chunks, int64_t stage);
 
-  std::vector<std::vector<ChunkParts>> stage_costs(const Layout& layout);
-  Simulation timeline(const Layout& layout, const std::vector<std::vector<ChunkParts>>& costs) const;
+  std::vector<std::vector<ChunkTimes>> stage_costs(const Layout& layout);
+  Simulation timeline(const Layout& layout, const std::vector<std::vector<ChunkTimes>>& costs) const;
   // Sums of gradients, and gathers of what was updated.
-  struct UpdateMoves {
-    std::vector<Move> reduce, gather;
+  struct UpdateCollectives {
+    std::vector<CollectiveUse> reduce, gather;
   };
-  UpdateMoves update_moves(const Layout& layout, const StageUnits& units) const;
+  UpdateCollectives update_collectives(const Layout& layout, const StageUnits& units) const;
   // Of a stage's parameters, once, with a backward pass of `backward` seconds beside the sums.
   struct UpdateCost {
-    PassParts parts;
+    PassTimes times;
     std::string algorithm;  // that sums the gradients
   };
   UpdateCost update_cost(const Layout& layout, const DeviceGroup& group, const StageUnits& units,
                          double backward) const;
   // With pipedream each backward pass ends with an update, and each forward pass begins with a copy of the weights.
   void add_updates(const Layout& layout, const std::vector<StageUnits>& chunks,
-                   std::vector<std::vector<ChunkParts>>& stages) const;
+                   std::vector<std::vector<ChunkTimes>>& stages) const;
 
   Problem problem_;
   std::map<std::pair<size_t, size_t>, DeviceGroup> joined_;  // groups, first to last, as one

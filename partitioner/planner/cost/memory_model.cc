@@ -98,12 +98,12 @@ double remainder_bytes(const Problem& problem, const Layout& l, const ShardedPar
   return bytes;
 }
 
-MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& l, const StageUnits& stage,
-                         double in_flight) {
+MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& l, const StageUnits& stage,
+                       double in_flight) {
   if (problem.own_programs) return program_memory(problem, device, l, stage, in_flight);
   const Workload& w = *problem.workload;
   const SoftwareProfile& software = device.software;
-  MemoryParts m;
+  MemoryUse m;
   double element = problem.options.element_bytes();
   bool mixed = element < 4;
   double largest_unit = 0, largest_gathered = 0, largest_saved = 0, logits = 0;

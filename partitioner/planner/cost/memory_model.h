@@ -4,13 +4,14 @@
 
 #include <array>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "partitioner/planner/space/layout_space.h"
+#include "partitioner/planner/space/problem.h"
 
 namespace partita {
 
-struct MemoryParts {
+struct MemoryUse {
   double parameters = 0, gradients = 0, optimizer = 0;
   double activations = 0;    // kept for backward by all micro-batches in flight
   double stash = 0;          // versions of the weights that micro-batches in flight read (pipedream)
@@ -22,6 +23,15 @@ struct MemoryParts {
     return parameters + gradients + optimizer + activations + stash + transient + reserve + communicators;
   }
 };
+inline constexpr std::array<std::pair<std::string_view, double MemoryUse::*>, 8> kMemoryUses = {
+    {{"parameters", &MemoryUse::parameters},
+     {"gradients", &MemoryUse::gradients},
+     {"optimizer", &MemoryUse::optimizer},
+     {"activations", &MemoryUse::activations},
+     {"stash", &MemoryUse::stash},
+     {"transient", &MemoryUse::transient},
+     {"reserve_assumed", &MemoryUse::reserve},
+     {"communicators_assumed", &MemoryUse::communicators}}};
 
 // A share of the model: how many units of each kind stand on a rank.
 struct StageUnits {
@@ -71,8 +81,8 @@ double stashed_versions(const Layout& layout, double in_flight);
 
 // `in_flight`: micro-batches whose values the stage holds at once (a fraction where it holds chunks of them). Whose
 // memory it is, the problem says.
-MemoryParts stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,
-                         const StageUnits& stage, double in_flight);
+MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,
+                       const StageUnits& stage, double in_flight);
 
 // Elements of a unit's frozen weights on one rank before storage sharding.
 double local_frozen(const UnitWork& unit, const Layout& layout);

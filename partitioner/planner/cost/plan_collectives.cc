@@ -1,4 +1,4 @@
-// Which collectives a layout's ranks run, with their bytes: what schedule_time.cc prices and traffic.cc shows.
+// Which collectives a layout's ranks run, with their bytes: what cost_model.cc prices and traffic.cc shows.
 #include <numeric>
 
 #include "partitioner/planner/cost/cost_model.h"
@@ -16,21 +16,22 @@ double travelling_bytes(Compression kind, double plain) {
 RankAxis sample_ranks(const Layout& l) { return {l.data * l.expert * l.context, l.tensor}; }
 
 // Those that share an expert's weights. (They are priced as if they followed each other.)
-Move among_experts(CollectiveKind kind, const Layout& l, double bytes) {
-  Move m{TrafficKind::kData, kind, {l.data * l.context, l.tensor * l.expert}, bytes};
-  if (l.context > 1) m.members = {RankAxis{l.context, l.tensor}, RankAxis{l.data, l.tensor * l.context * l.expert}};
-  return m;
+CollectiveUse among_experts(CollectiveKind kind, const Layout& l, double bytes) {
+  CollectiveUse use{TrafficKind::kData, kind, {l.data * l.context, l.tensor * l.expert}, bytes};
+  if (l.context > 1) use.members = {RankAxis{l.context, l.tensor}, RankAxis{l.data, l.tensor * l.context * l.expert}};
+  return use;
 }
 
 }  // namespace
 
-std::pair<std::vector<Move>, std::vector<Move>> CostModel::unit_moves(const UnitWork& u, const Layout& l) const {
+std::pair<std::vector<CollectiveUse>, std::vector<CollectiveUse>> CostModel::unit_collectives(const UnitWork& u,
+                                                                                              const Layout& l) const {
   using enum CollectiveKind;
-  std::vector<Move> forward, backward;
+  std::vector<CollectiveUse> forward, backward;
   const Workload& w = *problem_.workload;
   const double element = problem_.options.element_bytes();
   const double positions = static_cast<double>(l.micro_batch) / (w.sequence > 1 ? static_cast<double>(l.context) : 1);
-  auto sums = [&](const std::vector<double>& list, std::vector<Move>& to) {
+  auto sums = [&](const std::vector<double>& list, std::vector<CollectiveUse>& to) {
     for (double e : list) {
       const double bytes = e * positions * element;
       const RankAxis axis{l.tensor, 1};
@@ -51,19 +52,19 @@ std::pair<std::vector<Move>, std::vector<Move>> CostModel::unit_moves(const Unit
     // keys and values are gathered, and their gradients scattered.
     for (const AttentionWork& a : u.attention) {
       const double each = a.head_size * positions * element / (a.split ? share.tensor : 1);
-      auto move = [&](CollectiveKind kind, double bytes, double times) {
-        return Move{TrafficKind::kContext, kind, axis, bytes, times};
+      auto use = [&](CollectiveKind kind, double bytes, double times) {
+        return CollectiveUse{TrafficKind::kContext, kind, axis, bytes, times};
       };
       if (!exchanges_heads(a, share)) {
         const double bytes = 2 * a.key_heads * a.keys * each * share.context;
-        forward.push_back(move(kAllGather, bytes, a.count));
-        backward.push_back(move(kAllGather, bytes, a.count));
-        backward.push_back(move(kReduceScatter, bytes, a.count));
+        forward.push_back(use(kAllGather, bytes, a.count));
+        backward.push_back(use(kAllGather, bytes, a.count));
+        backward.push_back(use(kReduceScatter, bytes, a.count));
         continue;
       }
-      for (std::vector<Move>* pass : {&forward, &backward}) {
-        pass->push_back(move(kAllToAll, a.heads * a.queries * each, 2 * a.count));
-        pass->push_back(move(kAllToAll, a.key_heads * a.keys * each, 2 * a.count));
+      for (std::vector<CollectiveUse>* pass : {&forward, &backward}) {
+        pass->push_back(use(kAllToAll, a.heads * a.queries * each, 2 * a.count));
+        pass->push_back(use(kAllToAll, a.key_heads * a.keys * each, 2 * a.count));
       }
     }
   }
@@ -71,7 +72,7 @@ std::pair<std::vector<Move>, std::vector<Move>> CostModel::unit_moves(const Unit
     // Each rank of the axis gathers the tokens of all of them, and what its experts make is summed up by token.
     const double bytes = u.expert_tokens * positions * static_cast<double>(l.expert) * element;
     const RankAxis axis{l.expert, l.tensor * l.context};
-    for (std::vector<Move>* pass : {&forward, &backward}) {
+    for (std::vector<CollectiveUse>* pass : {&forward, &backward}) {
       pass->push_back({TrafficKind::kExpert, kAllGather, axis, bytes});
       pass->push_back({TrafficKind::kExpert, kReduceScatter, axis, bytes});
     }
@@ -91,23 +92,23 @@ bool CostModel::gathers_each_pass(const Layout& l) {
   return (l.zero >= 3 && l.reshard_after_forward) || l.offload == OffloadMode::kAll;
 }
 
-std::array<Move, 2> CostModel::gather_moves(const UnitCost& unit, const Layout& l) const {
+std::array<CollectiveUse, 2> CostModel::gather_collectives(const UnitCost& unit, const Layout& l) const {
   const double element = problem_.options.element_bytes(),
                scattered = unit.gather_bytes * travelling_bytes(problem_.compress, element) / element;
   const bool all = l.zero >= 3 || l.offload == OffloadMode::kAll;  // else frozen weights lie whole on the device
   const double gathered = unit.gather_bytes + (all ? unit.frozen_bytes : 0);
-  return {Move{TrafficKind::kData, CollectiveKind::kAllGather, shard_ranks(l), gathered},
-          Move{TrafficKind::kData, CollectiveKind::kReduceScatter, shard_ranks(l), scattered}};
+  return {CollectiveUse{TrafficKind::kData, CollectiveKind::kAllGather, shard_ranks(l), gathered},
+          CollectiveUse{TrafficKind::kData, CollectiveKind::kReduceScatter, shard_ranks(l), scattered}};
 }
 
-CostModel::UpdateMoves CostModel::update_moves(const Layout& l, const StageUnits& units) const {
+CostModel::UpdateCollectives CostModel::update_collectives(const Layout& l, const StageUnits& units) const {
   using enum CollectiveKind;
-  UpdateMoves out;
+  UpdateCollectives out;
   const double element = problem_.options.element_bytes(), bytes = travelling_bytes(problem_.compress, element);
   const auto [dense, expert] = local_parameters(*problem_.workload, units, l);
   const RankAxis all = sample_ranks(l), shards = shard_ranks(l);
   const RankAxis copies{all.size / shards.size, all.stride * shards.size};  // ranks with the same shard
-  auto both = [&](CollectiveKind kind, double each, std::vector<Move>& to) {
+  auto both = [&](CollectiveKind kind, double each, std::vector<CollectiveUse>& to) {
     to.push_back({TrafficKind::kData, kind, all, dense * each});
     to.push_back(among_experts(kind, l, expert * each));
   };
@@ -125,11 +126,11 @@ CostModel::UpdateMoves CostModel::update_moves(const Layout& l, const StageUnits
 
 // A rank of stage `to` gathers what ranks of `from` have of its samples and positions, one micro-batch's; where they
 // are more or fewer, each part was sent to one of its ranks.
-Move CostModel::relayout_move(const Layout& from, const Layout& to) const {
+CollectiveUse CostModel::relayout_gather(const Layout& from, const Layout& to) const {
   const Workload& w = *problem_.workload;
-  auto parts = [&](const Layout& l) { return l.data * l.expert * (w.sequence > 1 ? l.context : 1); };
+  auto shares = [&](const Layout& l) { return l.data * l.expert * (w.sequence > 1 ? l.context : 1); };
   auto ranks = [](const Layout& l) { return l.data * l.expert * l.context * l.tensor; };
-  const int64_t ways = ranks(from) == ranks(to) ? parts(from) / parts(to) : ranks(to) / parts(to);
+  const int64_t ways = ranks(from) == ranks(to) ? shares(from) / shares(to) : ranks(to) / shares(to);
   double bytes = crossing_elements() * static_cast<double>(to.micro_batch) * problem_.options.element_bytes();
   if (w.sequence > 1) bytes /= static_cast<double>(to.context);
   return {TrafficKind::kPipeline, CollectiveKind::kAllGather, {std::max<int64_t>(ways, 1), 1}, bytes};
@@ -143,23 +144,23 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
   out.micro_batches = static_cast<int64_t>(m), out.chunks = whole.interleave;
   out.boundary_bytes = crossing_elements() * static_cast<double>(whole.micro_batch * whole.data * whole.expert) *
                        problem_.options.element_bytes();
-  std::vector<std::vector<Move>> moves(static_cast<size_t>(whole.pipeline));
+  std::vector<std::vector<CollectiveUse>> collectives(static_cast<size_t>(whole.pipeline));
   for (size_t p = 0; p < chunks.size(); ++p) {
-    const size_t stages = moves.size(), stage = p % stages;
+    const size_t stages = collectives.size(), stage = p % stages;
     const Layout l = whole.of_stage(static_cast<int64_t>(stage));
-    auto add = [&](Move move, double times) {
-      move.times *= times;
-      moves[stage].push_back(std::move(move));
+    auto add = [&](CollectiveUse use, double times) {
+      use.times *= times;
+      collectives[stage].push_back(std::move(use));
     };
     const auto& costs = unit_costs(group_of_stage(whole, static_cast<int64_t>(stage)), l);
     for (size_t k = 0; k < costs.size(); ++k) {
       const UnitCost& c = costs[k];
       const double n = m * chunks[p].counts[k];
       const bool repeat = c.recompute > 0 && l.recompute == RecomputeMode::kFull;
-      for (const Move& move : c.forward_moves) add(move, n * (repeat ? 2 : 1));
-      for (const Move& move : c.backward_moves) add(move, n);
+      for (const CollectiveUse& use : c.forward_collectives) add(use, n * (repeat ? 2 : 1));
+      for (const CollectiveUse& use : c.backward_collectives) add(use, n);
       if (gathers_parameters(l)) {
-        const auto [gather, scatter] = gather_moves(c, l);
+        const auto [gather, scatter] = gather_collectives(c, l);
         add(gather, gathers_each_pass(l) ? 2 * n : n / m), add(scatter, n);
       }
       for (double e : w.kinds[k].batch_reduces)
@@ -171,19 +172,19 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
     }
     if (whole.stages.empty()) continue;
     auto before = [&](size_t part) { return whole.of_stage(static_cast<int64_t>(part % stages)); };
-    if (p > 0) add(relayout_move(before(p - 1), l), m);
-    if (p + 1 < chunks.size()) add(relayout_move(before(p + 1), l), m);
+    if (p > 0) add(relayout_gather(before(p - 1), l), m);
+    if (p + 1 < chunks.size()) add(relayout_gather(before(p + 1), l), m);
   }
   for (int64_t stage = 0; stage < whole.pipeline; ++stage) {
-    std::vector<Move>& all = moves[static_cast<size_t>(stage)];
-    const UpdateMoves update = update_moves(whole.of_stage(stage), units_of_stage(whole, chunks, stage));
-    for (const std::vector<Move>* list : {&update.reduce, &update.gather}) {
-      for (Move move : *list) {
-        move.times *= whole.schedule == PipelineSchedule::kPipedream ? m : 1;
-        all.push_back(std::move(move));
+    std::vector<CollectiveUse>& all = collectives[static_cast<size_t>(stage)];
+    const UpdateCollectives update = update_collectives(whole.of_stage(stage), units_of_stage(whole, chunks, stage));
+    for (const std::vector<CollectiveUse>* list : {&update.reduce, &update.gather}) {
+      for (CollectiveUse use : *list) {
+        use.times *= whole.schedule == PipelineSchedule::kPipedream ? m : 1;
+        all.push_back(std::move(use));
       }
     }
-    out.stages.push_back({whole.devices_of_stage(stage), transfers(group_of_stage(whole, stage), all)});
+    out.stages.push_back({whole.ranks_of_stage(stage), transfers(group_of_stage(whole, stage), all)});
   }
   return out;
 }

@@ -45,8 +45,8 @@ absl::Status take_kept(Workload& w, const Workload& program, bool scores) {
 // The peak of a step is at the end of a micro-batch's forward part or in its backward part; where no gradients are
 // summed up over micro-batches, or they are scaled before the host has them, perhaps in the update, with all of them
 // there.
-MemoryParts program_memory(const Problem& problem, const DeviceProfile& device, const Layout& l,
-                           const StageUnits& stage, double in_flight) {
+MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, const Layout& l, const StageUnits& stage,
+                         double in_flight) {
   const Workload& w = *problem.workload;
   const double element = problem.options.element_bytes(), tensor = static_cast<double>(l.tensor);
   const bool mixed = kF32 > element;
@@ -54,7 +54,7 @@ MemoryParts program_memory(const Problem& problem, const DeviceProfile& device, 
   const bool sums = micro_batches(problem, l) > 1 && l.schedule != PipelineSchedule::kPipedream;  // which updates each
   double samples = static_cast<double>(l.micro_batch);
   if (w.sequence > 1) samples /= static_cast<double>(l.context);
-  MemoryParts m;
+  MemoryUse m;
   double frozen_bytes = 0, read_as_stored = 0, largest_unit = 0, largest_gathered = 0, working = 0, tied = 0,
          message = 0;
   for (size_t k = 0; k < stage.counts.size(); ++k) {

@@ -1,5 +1,5 @@
-// Memory of a rank that runs a program compiled here, before one is laid out: what such programs hold in f32 and in the
-// compute precision, and what their backward parts read. Published software holds other things (memory_model.h).
+// Memory of a rank that runs a program compiled here, before one is allocated: what such programs hold in f32 and in
+// the compute precision, and what their backward parts read. Published software holds other things (memory_model.h).
 #pragma once
 
 #include "absl/status/status.h"
@@ -13,7 +13,7 @@ namespace partita {
 absl::Status take_kept(Workload& workload, const Workload& program, bool scores);
 
 // As stage_memory.
-MemoryParts program_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,
-                           const StageUnits& stage, double in_flight);
+MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,
+                         const StageUnits& stage, double in_flight);
 
 }  // namespace partita

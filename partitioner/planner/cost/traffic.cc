@@ -65,10 +65,10 @@ void hierarchical(const std::vector<int64_t>& levels, double bytes, double passe
   int64_t inside = 1;
   for (int64_t members : levels) {
     for (int64_t far = 1; far < members; far *= 2) {
-      const double parts = static_cast<double>(std::min(far, members - far)) / static_cast<double>(members);
+      const double share = static_cast<double>(std::min(far, members - far)) / static_cast<double>(members);
       for (int64_t k = 0; k < n; ++k) {
         const int64_t place = k / inside % members;
-        message(k, k + ((place + far) % members - place) * inside, passes * parts * bytes);
+        message(k, k + ((place + far) % members - place) * inside, passes * share * bytes);
       }
     }
     bytes /= static_cast<double>(members), inside *= members;
@@ -85,28 +85,28 @@ void each_to_each(int64_t n, double bytes, const MessageFunction& message) {
 
 }  // namespace
 
-double move_seconds(const DeviceGroup& group, const std::vector<Move>& moves, TrafficKind kind) {
+double collective_seconds(const DeviceGroup& group, const std::vector<CollectiveUse>& collectives, TrafficKind kind) {
   double seconds = 0;
-  for (const Move& m : moves) {
-    if (m.kind == kind) seconds += m.times * collective_time(group, m.collective, m.axis, m.bytes).seconds;
+  for (const CollectiveUse& use : collectives) {
+    if (use.kind == kind) seconds += use.times * collective_time(group, use.collective, use.axis, use.bytes).seconds;
   }
   return seconds;
 }
 
-std::vector<Transfer> transfers(const DeviceGroup& group, const std::vector<Move>& moves) {
+std::vector<Transfer> transfers(const DeviceGroup& group, const std::vector<CollectiveUse>& collectives) {
   std::vector<Transfer> out;
   auto same = [](const Transfer& a, const Transfer& b) {
     auto axis = [](const RankAxis& x, const RankAxis& y) { return x.size == y.size && x.stride == y.stride; };
     return a.kind == b.kind && a.collective == b.collective && a.algorithm == b.algorithm && a.levels == b.levels &&
            axis(a.members[0], b.members[0]) && axis(a.members[1], b.members[1]);
   };
-  for (const Move& m : moves) {
-    if (m.axis.size <= 1 || m.bytes <= 0 || m.times <= 0) continue;
-    Transfer t{m.kind, std::string(collective_name(m.collective)), "", m.members, {}, m.bytes * m.times};
-    t.algorithm = collective_time(group, m.collective, m.axis, m.bytes).algorithm;
-    for (double members : level_members(group, m.axis)) t.levels.push_back(std::llround(members));
+  for (const CollectiveUse& use : collectives) {
+    if (use.axis.size <= 1 || use.bytes <= 0 || use.times <= 0) continue;
+    Transfer t{use.kind, std::string(collective_name(use.collective)), "", use.members, {}, use.bytes * use.times};
+    t.algorithm = collective_time(group, use.collective, use.axis, use.bytes).algorithm;
+    for (double members : level_members(group, use.axis)) t.levels.push_back(std::llround(members));
     // Groups that levels do not divide evenly are shown as one level.
-    if (product(t.levels) != m.axis.size) t.levels = {m.axis.size};
+    if (product(t.levels) != use.axis.size) t.levels = {use.axis.size};
     auto at = std::find_if(out.begin(), out.end(), [&](const Transfer& x) { return same(x, t); });
     if (at == out.end()) {
       out.push_back(std::move(t));

@@ -19,7 +19,7 @@ inline constexpr std::array<std::string_view, kTrafficKinds> kTrafficNames = {"t
                                                                               "pipeline"};
 
 // A collective that all ranks of a stage run, each in its own group of ranks.
-struct Move {
+struct CollectiveUse {
   TrafficKind kind;
   CollectiveKind collective;
   RankAxis axis;  // as it is priced
@@ -30,9 +30,9 @@ struct Move {
 };
 
 // Seconds of those of one kind, one after the other.
-double move_seconds(const DeviceGroup& group, const std::vector<Move>& moves, TrafficKind kind);
+double collective_seconds(const DeviceGroup& group, const std::vector<CollectiveUse>& collectives, TrafficKind kind);
 
-// Moves of a step that go the same ways, with the bytes of all of them together.
+// Collectives of a step that go the same ways, with the bytes of all of them together.
 struct Transfer {
   TrafficKind kind;
   std::string collective, algorithm;  // "all_reduce", "ring"
@@ -42,7 +42,7 @@ struct Transfer {
 
   int64_t ranks() const { return members[0].size * members[1].size; }
 };
-std::vector<Transfer> transfers(const DeviceGroup& group, const std::vector<Move>& moves);
+std::vector<Transfer> transfers(const DeviceGroup& group, const std::vector<CollectiveUse>& collectives);
 
 // `message(from, to, bytes)` for each pair of a group's members, which are counted from 0 as `members` says, that
 // anything goes between. Ring: to the next member. Tree: two trees between the groups of the outermost level, each with
@@ -64,8 +64,8 @@ struct PlanTraffic {
   int64_t ranks() const;
 };
 
-// Ranks of a stage of `from` ranks and of one with `to`, by place, that messages between them go between; each pair
-// has as much to send.
+// Ranks of a stage of `from` ranks and of one with `to`, by index in it, that messages between them go between; each
+// pair has as much to send.
 std::vector<std::pair<int64_t, int64_t>> stage_pairs(int64_t from, int64_t to);
 
 using TrafficFunction = std::function<void(TrafficKind kind, int64_t from, int64_t to, double bytes)>;

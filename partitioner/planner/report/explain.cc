@@ -6,39 +6,30 @@
 
 #include "base/cat.h"
 #include "fmt/format.h"
-#include "nlohmann/json.hpp"
 
 namespace partita {
 namespace {
 
-using Json = nlohmann::json;
+constexpr double kWorthALine = 5e-4;  // of the step
+constexpr size_t kNextBest = 10;
 
-double number(const Json& j, const char* key) {
-  return j.is_object() && j.contains(key) && j[key].is_number() ? j[key].get<double>() : 0;
-}
-std::string words(const Json& j, const char* key) {
-  return j.is_object() && j.contains(key) && j[key].is_string() ? j[key].get<std::string>() : "";
-}
-const Json& part(const Json& j, const char* key) {
-  static const Json empty = Json::object();
-  return j.is_object() && j.contains(key) ? j[key] : empty;
-}
 std::string gb(double bytes) {
   return bytes > 0 && bytes < 1e8 ? fmt::format("{:.3g} MB", bytes / 1e6) : fmt::format("{:.1f} GB", bytes / 1e9);
 }
-
-bool fits(const Json& j) { return !j.is_object() || !j.contains("fits") || j["fits"] != false; }
 
 std::string bar(double share) {
   return std::string(static_cast<size_t>(std::lround(std::clamp(share, 0.0, 1.0) * 40)), '#');
 }
 
-std::vector<std::pair<double, std::string>> largest_first(const Json& parts) {
-  std::vector<std::pair<double, std::string>> out;
-  for (const auto& [name, value] : parts.items()) {
-    if (value.is_number() && name != "total" && value.get<double>() > 0) out.emplace_back(value.get<double>(), name);
+// What there is of a record, by its table of names; equal ones by name.
+template <typename Record, typename Table>
+std::vector<std::pair<double, std::string_view>> largest_first(const Record& record, const Table& names) {
+  std::vector<std::pair<double, std::string_view>> out;
+  for (const auto& [name, member] : names) {
+    if (record.*member > 0) out.emplace_back(record.*member, name);
   }
-  std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::sort(out.begin(), out.end(),
+            [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
   return out;
 }
 
@@ -49,70 +40,123 @@ std::string scaled(double value, const char* unit) {
   return fmt::format("{:.4g} {}", value, unit);
 }
 
-// "12" or "24 to 31"; `all`: of all stages.
-std::string units_of_stages(const Json& plan, double* all) {
-  double least = 1e300, most = 0;
-  *all = 0;
-  for (const Json& stage : part(plan, "stages")) {
-    double units = 0;
-    for (const Json& chunk : part(stage, "chunks")) units += number(chunk, "units");
-    least = std::min(least, units), most = std::max(most, units), *all += units;
-  }
-  return least == most ? fmt::format("{:.0f}", most) : fmt::format("{:.0f} to {:.0f}", least, most);
+int64_t units_of(const Plan::Stage& stage) {
+  int64_t units = 0;
+  for (const Plan::Chunk& c : stage.chunks) units += c.units;
+  return units;
 }
 
-std::string time_table(const Json& p) {
+std::string time_table(const Plan::Predicted& p) {
   std::string text;
-  double step = number(p, "step_seconds");
-  for (const auto& [seconds, name] : largest_first(part(p, "breakdown"))) {
-    if (seconds > step * 5e-4)
+  const double step = p.step_seconds;
+  for (const auto& [seconds, name] : largest_first(p.breakdown, kBreakdownNames)) {
+    if (seconds > step * kWorthALine)
       text +=
           fmt::format("  {:<11} {:>9.4g} s {:>5.1f} %  {}\n", name, seconds, 100 * seconds / step, bar(seconds / step));
   }
   return text;
 }
 
+using Axes = std::map<std::string, int64_t>;
+
 // "data 4 x tensor 2"
-std::string axes_text(const Json& axes) {
+std::string axes_text(const Axes& axes) {
   std::string text;
   for (const char* name : {"data", "tensor", "context", "expert"}) {
-    if (number(axes, name) > 1)
-      append(text, text.empty() ? "" : " x ", name, " ", fmt::format("{:.0f}", number(axes, name)));
+    const auto at = axes.find(name);
+    if (at != axes.end() && at->second > 1) append(text, text.empty() ? "" : " x ", name, " ", at->second);
   }
   return text.empty() ? "one rank" : text;
 }
 
 // What each run of stages does that are alike in devices and axes; nothing where all stages of a plan are.
-std::string stage_table(const Json& plan) {
-  const Json &stages = part(plan, "stages"), &axes = part(part(plan, "pin"), "stages");
-  if (!stages.is_array() || stages.empty() || !stages[0].contains("ranks")) return "";
-  auto axes_of = [&](size_t s) -> const Json& {
-    return axes.is_array() && s < axes.size() ? axes[s] : part(plan, "pin");
+std::string stage_table(const Plan& plan) {
+  const std::vector<Plan::Stage>& stages = plan.stages;
+  if (stages[0].ranks == 0) return "";
+  auto axes_of = [&](size_t s) -> const Axes& {
+    return s < plan.pin.stages.size() ? plan.pin.stages[s] : plan.pin.axes;
   };
-  auto alike = [&](size_t a, size_t b) {
-    return words(stages[a], "device") == words(stages[b], "device") && axes_of(a) == axes_of(b);
-  };
+  auto alike = [&](size_t a, size_t b) { return stages[a].device == stages[b].device && axes_of(a) == axes_of(b); };
   std::string text;
   size_t runs = 0;
   for (size_t first = 0, next = 0; first < stages.size(); first = next, ++runs) {
-    double units = 0, busiest = 0, fullest = 0, last_rank = 0;
+    double busiest = 0, fullest = 0;
+    int64_t units = 0;
     for (; next < stages.size() && alike(first, next); ++next) {
       double seconds = 0;
-      for (const Json& c : part(stages[next], "chunks")) {
-        units += number(c, "units");
-        seconds += number(c, "forward_seconds") + number(c, "backward_seconds");
-        if (words(part(plan, "pin"), "schedule") == "zero_bubble") seconds += number(c, "weight_seconds");
+      for (const Plan::Chunk& c : stages[next].chunks) {
+        seconds += c.times.forward + c.times.backward;
+        if (plan.pin.schedule == PipelineSchedule::kZeroBubble) seconds += c.times.weight;
       }
+      units += units_of(stages[next]);
       busiest = std::max(busiest, seconds);
-      fullest = std::max(fullest, number(part(stages[next], "memory"), "total"));
-      last_rank = number(stages[next], "first_rank") + number(stages[next], "ranks") - 1;
+      fullest = std::max(fullest, stages[next].memory.total());
     }
-    text += fmt::format("  {:<12} {:<22} {}: ranks {:.0f} to {:.0f}, {:.0f} units, {:.4g} s a micro-batch, {} of {}\n",
+    const Plan::Stage &from = stages[first], &to = stages[next - 1];
+    text += fmt::format("  {:<12} {:<22} {}: ranks {} to {}, {} units, {:.4g} s a micro-batch, {} of {}\n",
                         next - first == 1 ? cat("stage ", first) : cat("stages ", first, "-", next - 1),
-                        axes_text(axes_of(first)), words(stages[first], "device"), number(stages[first], "first_rank"),
-                        last_rank, units, busiest, gb(fullest), gb(number(stages[first], "capacity_bytes")));
+                        axes_text(axes_of(first)), from.device, from.first_rank, to.first_rank + to.ranks - 1, units,
+                        busiest, gb(fullest), gb(from.capacity));
   }
   return runs > 1 ? text : "";
+}
+
+// Memory of the fullest stage as it is counted, and of the program that was allocated, where one was.
+std::string memory_table(const Plan& plan) {
+  const Plan::Predicted& p = plan.predicted;
+  const std::vector<Plan::Stage>& stages = plan.stages;
+  const size_t fullest = plan.fullest_stage();
+  const MemoryUse& memory = stages[fullest].memory;
+  const double capacity = stages[fullest].capacity;
+  std::string text =
+      fmt::format("memory of the fullest stage ({} of {}): {} of {}{}\n", fullest, stages.size(), gb(memory.total()),
+                  gb(capacity), p.fits && memory.total() > capacity ? " by the count, which its program is below" : "");
+  for (const auto& [bytes, name] : largest_first(memory, kMemoryUses))
+    text +=
+        fmt::format("  {:<15} {:>9} {:>5.1f} %  {}\n", name, gb(bytes), 100 * bytes / capacity, bar(bytes / capacity));
+  if (p.program_bytes.size() != stages.size()) return text;
+  auto room = [&](size_t s) { return stages[s].capacity - stages[s].memory.reserve; };
+  auto bytes = [&](size_t s) { return static_cast<double>(p.program_bytes[s]); };
+  size_t most = 0;
+  for (size_t s = 1; s < stages.size(); ++s) {
+    if (bytes(s) - room(s) > bytes(most) - room(most)) most = s;
+  }
+  text += fmt::format("its program, as compile lays it out: {} of {} beside the reserve (stage {} of {})\n",
+                      gb(bytes(most)), gb(room(most)), most, stages.size());
+  if (p.fits && bytes(most) > room(most))
+    text +=
+        "compile will refuse it: the program takes many times what is counted, so that no layout would do. The graph "
+        "spells out what the cost model takes for one op; export that op in another way\n";
+  return text;
+}
+
+std::string compared_table(const std::vector<Plan::Compared>& compared) {
+  std::string text;
+  for (const Plan::Compared& c : compared) {
+    if (text.empty()) text = "compared:\n";
+    text += fmt::format("  {:<22} {}\n", c.like,
+                        !c.found ? c.error
+                        : c.found->fits
+                            ? fmt::format("{:.4g} s  {}; {}", c.found->step_seconds, c.found->layout, c.found->reason)
+                            : fmt::format("DOES NOT FIT  {}; {}", c.found->layout, c.found->reason));
+  }
+  return text;
+}
+
+// In what training differs from that of the serial program.
+std::string departures(const Plan& plan) {
+  std::string text;
+  if (plan.compress.value_or(Compression::kNone) != Compression::kNone)
+    text += cat("compress: ", enum_name(*plan.compress),
+                ": gradients travel compressed; training is not that of the serial program\n");
+  if (plan.pin.schedule == PipelineSchedule::kPipedream)
+    text +=
+        "schedule: pipedream: asynchronous: each micro-batch is an optimizer step, on weights that lack those of "
+        "micro-batches in flight; training is not that of the serial program\n";
+  if (plan.batch_statistics == BatchNormGroup::kReplica)
+    text +=
+        "semantics: batch_norm: replica: batch statistics are of each rank's micro-batch, not of the global batch\n";
+  return text;
 }
 
 }  // namespace
@@ -121,210 +165,121 @@ std::string time_text(double seconds) {
   return seconds < 1 ? fmt::format("{:.4g} ms", seconds * 1e3) : fmt::format("{:.4g} s", seconds);
 }
 
-size_t fullest_stage(const Json& plan) {
-  size_t worst = 0;
-  double most = -1;
-  const Json& stages = part(plan, "stages");
-  for (size_t k = 0; k < stages.size(); ++k) {
-    double over = number(part(stages[k], "memory"), "total") - number(stages[k], "capacity_bytes");
-    if (k == 0 || over > most) most = over, worst = k;
-  }
-  return worst;
-}
-
-std::string summary(const Json& plan) {
-  const Json& p = part(plan, "predicted");
-  double step = number(p, "step_seconds");
-  std::string text = cat(words(plan, "layout"), " on ", words(plan, "hardware"), "\n");
-  double tokens = number(p, "tokens_per_second");
-  if (const std::string links = words(plan, "links"); !links.empty()) append(text, "links: ", links, "\n");
-  const char* unit = std::abs(tokens * step - number(plan, "global_batch")) < 0.5 ? "samples" : "tokens";
-  text += fmt::format("step {:.4g} s, {} {}/s, MFU {:.1f} %{}\n", step,
-                      tokens < 1e3 ? fmt::format("{:.4g}", tokens) : fmt::format("{:.0f}", tokens), unit,
-                      100 * number(p, "mfu"), p.is_object() && fits(p) ? "" : "; DOES NOT FIT");
-  if (std::string kind = words(plan, "compress"); !kind.empty() && kind != "none")
-    text += cat("compress: ", kind, ": gradients travel compressed; training is not that of the serial program\n");
-  if (words(part(plan, "pin"), "schedule") == "pipedream")
-    text +=
-        "schedule: pipedream: asynchronous: each micro-batch is an optimizer step, on weights that lack those of "
-        "micro-batches in flight; training is not that of the serial program\n";
-  if (words(plan, "batch_statistics") == "replica")
-    text +=
-        "semantics: batch_norm: replica: batch statistics are of each rank's micro-batch, not of the global batch\n";
-  const Json& pin = part(plan, "pin");
-  if (number(pin, "pipeline") > 1 && part(pin, "cuts").empty())
+std::string summary(const Plan& plan) {
+  const Plan::Predicted& p = plan.predicted;
+  std::string text = cat(plan.layout, " on ", plan.hardware, "\n");
+  const double tokens = p.tokens_per_second;
+  if (!plan.links.empty()) append(text, "links: ", plan.links, "\n");
+  const bool samples = std::abs(tokens * p.step_seconds - static_cast<double>(plan.global_batch)) < 0.5;
+  text += fmt::format("step {:.4g} s, {} {}/s, MFU {:.1f} %{}\n", p.step_seconds,
+                      tokens < 1e3 ? fmt::format("{:.4g}", tokens) : fmt::format("{:.0f}", tokens),
+                      samples ? "samples" : "tokens", 100 * p.mfu, p.fits ? "" : "; DOES NOT FIT");
+  text += departures(plan);
+  if (plan.pin.axis("pipeline").value_or(1) > 1 && plan.pin.cuts.empty())
     text += "stages: the plan has no names for its cuts; compile balances the stages anew\n";
-  text += stage_table(plan);
-  text += time_table(p);
-  const Json& stages = part(plan, "stages");
-  if (stages.is_array() && !stages.empty()) {
-    const Json& stage = stages[fullest_stage(plan)];
-    double capacity = number(stage, "capacity_bytes");
-    const Json& memory = part(stage, "memory");
-    text +=
-        fmt::format("memory of the fullest stage ({} of {}): {} of {}{}\n", fullest_stage(plan), stages.size(),
-                    gb(number(memory, "total")), gb(capacity),
-                    fits(p) && number(memory, "total") > capacity ? " by the count, which its program is below" : "");
-    for (const auto& [bytes, name] : largest_first(memory))
-      text += fmt::format("  {:<15} {:>9} {:>5.1f} %  {}\n", name, gb(bytes), 100 * bytes / capacity,
-                          bar(bytes / capacity));
-  }
-  const Json& program = part(p, "program_bytes");
-  if (program.is_array() && program.size() == stages.size()) {
-    size_t most = 0;
-    auto room = [&](size_t s) {
-      return number(stages[s], "capacity_bytes") - number(part(stages[s], "memory"), "reserve_assumed");
-    };
-    for (size_t s = 1; s < program.size(); ++s) {
-      if (program[s].get<double>() - room(s) > program[most].get<double>() - room(most)) most = s;
-    }
-    text += fmt::format("its program, as compile lays it out: {} of {} beside the reserve (stage {} of {})\n",
-                        gb(program[most].get<double>()), gb(room(most)), most, stages.size());
-    if (fits(p) && program[most].get<double>() > room(most))
-      text +=
-          "compile will refuse it: the program takes many times what is counted, so that no layout would do. The graph "
-          "spells out what the cost model takes for one op; export that op in another way\n";
-  }
-  if (plan.contains("compared")) {
-    text += "compared:\n";
-    for (const Json& c : plan["compared"]) {
-      text += fmt::format(
-          "  {:<22} {}\n", words(c, "like"),
-          c.contains("error") ? words(c, "error")
-          : fits(c) ? fmt::format("{:.4g} s  {}; {}", number(c, "step_seconds"), words(c, "layout"), words(c, "reason"))
-                    : fmt::format("DOES NOT FIT  {}; {}", words(c, "layout"), words(c, "reason")));
-    }
-  }
-  return text;
+  return cat(text, stage_table(plan), time_table(p), memory_table(plan), compared_table(plan.compared));
 }
 
-std::string explanation(const Json& plan) {
-  std::string text = summary(plan);
-  const Json& p = part(plan, "predicted");
-  double step = number(p, "step_seconds");
-  auto parts = largest_first(part(p, "breakdown"));
-  const Json& pin = part(plan, "pin");
-  text += "\nwhy\n";
-  double tensor = number(pin, "tensor"), pipeline = number(pin, "pipeline"), data = number(pin, "data");
-  const Json &each = part(pin, "stages"), &cuts = part(pin, "cuts");
-  if (each.is_array() && !each.empty()) {
+namespace {
+
+// What each choice of the layout is for, and what it costs.
+std::string choices(const Plan& plan) {
+  const Plan::Predicted& p = plan.predicted;
+  const PinRecipe& pin = plan.pin;
+  const Breakdown& b = p.breakdown;
+  auto percent = [&](double seconds) { return 100 * seconds / p.step_seconds; };
+  auto axis = [&](const char* name) { return pin.axis(name).value_or(1); };
+  std::string text;
+  if (!pin.stages.empty())
     text += "  what crosses between stages that differ is laid out anew; its time is under send\n";
-    tensor = data = 1;
-  }
-  if (cuts.is_array() && !cuts.empty()) {
-    append(text, "  ", number(pin, "interleave") > 1 ? "chunks" : "stages", " begin at:");
-    for (const Json& c : cuts) append(text, " ", c.is_string() ? c.get<std::string>() : "");
+  if (!pin.cuts.empty()) {
+    append(text, "  ", pin.interleave.value_or(1) > 1 ? "chunks" : "stages", " begin at:");
+    for (const std::string& c : pin.cuts) append(text, " ", c);
     text += "\n";
   }
+  const int64_t tensor = pin.stages.empty() ? axis("tensor") : 1, data = pin.stages.empty() ? axis("data") : 1;
   if (tensor > 1)
     text += fmt::format(
-        "  tensor {:.0f}: each device multiplies 1/{:.0f} of every layer; partial sums cost {:.1f} % of the step\n",
-        tensor, tensor, 100 * number(part(p, "breakdown"), "tensor") / step);
-  if (pipeline > 1) {
-    double units = 0;
-    const std::string each_has = units_of_stages(plan, &units);
-    text += fmt::format(
-        "  pipeline {:.0f}: each stage holds {} of the {:.0f} units; {:.0f} micro-batches leave a bubble of {:.1f} %\n",
-        pipeline, each_has, units, number(plan, "micro_batches"), 100 * number(p, "bubble_share"));
+        "  tensor {0}: each device multiplies 1/{0} of every layer; partial sums cost {1:.1f} % of the step\n", tensor,
+        percent(b.tensor));
+  if (axis("pipeline") > 1) {
+    int64_t least = units_of(plan.stages[0]), most = least, all = 0;
+    for (const Plan::Stage& s : plan.stages)
+      least = std::min(least, units_of(s)), most = std::max(most, units_of(s)), all += units_of(s);
+    text +=
+        fmt::format("  pipeline {}: each stage holds {} of the {} units; {} micro-batches leave a bubble of {:.1f} %\n",
+                    axis("pipeline"), least == most ? cat(most) : cat(least, " to ", most), all, plan.micro_batches,
+                    100 * p.bubble_share);
   }
   if (data > 1)
-    text += fmt::format("  data {:.0f}: {:.0f} replicas share the batch; summing gradients ({}) costs {:.1f} %\n", data,
-                        data, words(p, "gradient_collective"), 100 * number(part(p, "breakdown"), "gradients") / step);
-  const double context = number(pin, "context"), expert = number(pin, "expert");
-  const Json& b = part(p, "breakdown");
-  if (context > 1)
+    text += fmt::format("  data {0}: {0} replicas share the batch; summing gradients ({1}) costs {2:.1f} %\n", data,
+                        p.gradient_collective, percent(b.gradients));
+  if (axis("context") > 1)
     text += fmt::format(
-        "  context {:.0f}: each device has 1/{:.0f} of every sample's positions; attention's exchanges cost "
-        "{:.1f} %\n",
-        context, context, 100 * number(b, "context") / step);
-  if (expert > 1)
-    text += fmt::format(
-        "  expert {:.0f}: each device holds 1/{:.0f} of the experts; sending tokens to them costs {:.1f} %\n", expert,
-        expert, 100 * number(b, "expert") / step);
-  if (number(pin, "zero") > 0)
-    text += fmt::format("  ZeRO-{:.0f}: the {} are stored once among the replicas\n", number(pin, "zero"),
-                        number(pin, "zero") == 1   ? "optimizer's states"
-                        : number(pin, "zero") == 2 ? "optimizer's states and gradients"
-                                                   : "optimizer's states, gradients and parameters");
-  if (words(pin, "recompute") != "none")
+        "  context {0}: each device has 1/{0} of every sample's positions; attention's exchanges cost {1:.1f} %\n",
+        axis("context"), percent(b.context));
+  if (axis("expert") > 1)
+    text +=
+        fmt::format("  expert {0}: each device holds 1/{0} of the experts; sending tokens to them costs {1:.1f} %\n",
+                    axis("expert"), percent(b.expert));
+  if (const int zero = pin.zero.value_or(0); zero > 0)
+    text += fmt::format("  ZeRO-{}: the {} are stored once among the replicas\n", zero,
+                        zero == 1   ? "optimizer's states"
+                        : zero == 2 ? "optimizer's states and gradients"
+                                    : "optimizer's states, gradients and parameters");
+  if (const RecomputeMode mode = pin.recompute.value_or(RecomputeMode::kNone); mode != RecomputeMode::kNone)
     text += fmt::format("  recompute {}: values are made again instead of kept; {:.1f} % of the step\n",
-                        words(pin, "recompute"), 100 * number(part(p, "breakdown"), "recompute") / step);
-  if (words(pin, "offload") != "none")
-    text += fmt::format("  offload {}: {} in host memory; {:.1f} % of the step\n", words(pin, "offload"),
-                        words(pin, "offload") == "all" ? "parameters and states are" : "the optimizer's states are",
-                        100 * (number(b, "offload") + number(b, "optimizer")) / step);
-  if (!parts.empty())
-    text += fmt::format("  what binds: {} ({:.0f} % of the step)\n", parts[0].second, 100 * parts[0].first / step);
-  text += "\nunits of the model\n";
-  for (const Json& u : part(plan, "units")) {
-    text += fmt::format("  {:>4} x {:<20} {:>12} a sample, {:>8} parameters, tensor splits {}\n", number(u, "count"),
-                        words(u, "name"), scaled(number(u, "forward_flops") + number(u, "backward_flops"), "FLOP"),
-                        scaled(number(u, "parameters"), ""),
-                        words(u, "tensor_split").empty() ? "nothing" : words(u, "tensor_split"));
-    if (number(u, "grouped_matrices") > 0)
+                        enum_name(mode), percent(b.recompute));
+  if (const OffloadMode mode = pin.offload.value_or(OffloadMode::kNone); mode != OffloadMode::kNone)
+    text += fmt::format("  offload {}: {} in host memory; {:.1f} % of the step\n", enum_name(mode),
+                        mode == OffloadMode::kAll ? "parameters and states are" : "the optimizer's states are",
+                        percent(b.offload + b.optimizer));
+  if (const auto sorted = largest_first(b, kBreakdownNames); !sorted.empty())
+    text += fmt::format("  what binds: {} ({:.0f} % of the step)\n", sorted[0].second, percent(sorted[0].first));
+  return text;
+}
+
+std::string unit_table(const std::vector<Plan::Unit>& units) {
+  std::string text;
+  for (const Plan::Unit& u : units) {
+    text += fmt::format("  {:>4} x {:<20} {:>12} a sample, {:>8} parameters, tensor splits {}\n", u.count, u.name,
+                        scaled(u.forward_flops + u.backward_flops, "FLOP"), scaled(u.parameters, ""),
+                        u.tensor_split.empty() ? "nothing" : u.tensor_split);
+    if (u.grouped_matrices > 0)
       text +=
           fmt::format("         experts: the rows of each of {:.0f} are multiplied together; no weights are copied\n",
-                      number(u, "grouped_matrices"));
+                      u.grouped_matrices);
   }
-  const Json& others = part(plan, "candidates");
-  if (others.is_array() && !others.empty()) text += "\nnext best\n";
-  for (size_t k = 0; others.is_array() && k < others.size() && k < 10; ++k)
-    text += fmt::format("  {:>9.4g} s  {}\n               {}\n", number(others[k], "step_seconds"),
-                        words(others[k], "layout"), words(others[k], "reason"));
-  const Json& s = part(plan, "search");
-  text += fmt::format("\nsearch: {:.0f} layouts priced, {:.0f} did not fit, gap {:.2f} % of the cost model\n",
-                      number(s, "considered"), number(s, "unfit"), 100 * number(s, "gap"));
   return text;
 }
 
-std::string comparison(const Json& plan, const Json& other) {
-  const Json &a = part(part(plan, "predicted"), "breakdown"), &b = part(other, "breakdown");
-  double ours = number(part(plan, "predicted"), "step_seconds"), theirs = number(other, "step_seconds");
-  std::string text =
-      fmt::format("plan   {:>9.4g} s  {}\nother  {:>9.4g} s  {} ({:+.1f} %{})\n", ours, words(plan, "layout"), theirs,
-                  words(other, "layout"), 100 * (theirs / ours - 1), fits(other) ? "" : ", DOES NOT FIT");
-  for (const auto& [name, value] : b.items()) {
-    double x = number(a, name.c_str()), y = number(b, name.c_str());
-    if (std::abs(x - y) > 5e-4 * ours)
+}  // namespace
+
+std::string explanation(const Plan& plan) {
+  std::string text = cat(summary(plan), "\nwhy\n", choices(plan), "\nunits of the model\n", unit_table(plan.units));
+  if (!plan.candidates.empty()) text += "\nnext best\n";
+  for (size_t k = 0; k < std::min(plan.candidates.size(), kNextBest); ++k) {
+    const Plan::Other& c = plan.candidates[k];
+    text += fmt::format("  {:>9.4g} s  {}\n               {}\n", c.step_seconds, c.layout, c.reason);
+  }
+  const Plan::Search& s = plan.search;
+  text += fmt::format("\nsearch: {} layouts priced, {} did not fit, gap {:.2f} % of the cost model\n", s.considered,
+                      s.unfit, 100 * s.gap);
+  return text;
+}
+
+std::string comparison(const Plan& plan, const Plan::Other& other) {
+  const double ours = plan.predicted.step_seconds, theirs = other.step_seconds;
+  std::string text = fmt::format("plan   {:>9.4g} s  {}\nother  {:>9.4g} s  {} ({:+.1f} %{})\n", ours, plan.layout,
+                                 theirs, other.layout, 100 * (theirs / ours - 1), other.fits ? "" : ", DOES NOT FIT");
+  auto sorted = kBreakdownNames;
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [name, seconds] : sorted) {
+    const double x = plan.predicted.breakdown.*seconds, y = other.breakdown.*seconds;
+    if (std::abs(x - y) > kWorthALine * ours)
       text += fmt::format("  {:<11} {:>9.4g} s -> {:>9.4g} s ({:+.4g} s)\n", name, x, y, y - x);
   }
-  if (!words(other, "reason").empty()) append(text, "  ", words(other, "reason"), "\n");
-  return text;
-}
-
-std::string plan_difference(const Json& a, const Json& b) {
-  // Flattened, so that each difference is one line; without what follows from the rest.
-  Json x = a, y = b;
-  for (Json* j : {&x, &y}) {
-    if (!j->is_object()) continue;
-    for (const char* key : {"candidates", "inputs", "after_update", "boundary_bytes", "send_waited_seconds"})
-      j->erase(key);
-    if (!j->contains("stages") || !(*j)["stages"].is_array()) continue;
-    for (Json& stage : (*j)["stages"]) {
-      if (!stage.is_object()) continue;
-      stage.erase("update"), stage.erase("traffic");
-      if (!stage.contains("chunks") || !stage["chunks"].is_array()) continue;
-      for (Json& chunk : stage["chunks"])
-        if (chunk.is_object()) chunk.erase("parts");
-    }
-  }
-  Json fx = x.flatten(), fy = y.flatten();
-  std::string text;
-  const double before = number(part(a, "predicted"), "step_seconds"),
-               now = number(part(b, "predicted"), "step_seconds");
-  if (fx != fy && before > 0 && now > 0)
-    text += fmt::format("{:.4g} s a step -> {:.4g} s ({:+.1f} %)\n", before, now, 100 * (now / before - 1));
-  auto shown = [](const Json& v) { return v.is_number_float() ? fmt::format("{:.6g}", v.get<double>()) : v.dump(); };
-  for (const auto& [key, value] : fx.items()) {
-    if (!fy.contains(key)) {
-      append(text, "- ", key.substr(1), ": ", shown(value), "\n");
-    } else if (fy[key] != value) {
-      append(text, "  ", key.substr(1), ": ", shown(value), " -> ", shown(fy[key]), "\n");
-    }
-  }
-  for (const auto& [key, value] : fy.items()) {
-    if (!fx.contains(key)) append(text, "+ ", key.substr(1), ": ", shown(value), "\n");
-  }
+  if (!other.reason.empty()) append(text, "  ", other.reason, "\n");
   return text;
 }
 

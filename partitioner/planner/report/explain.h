@@ -3,21 +3,17 @@
 
 #include <string>
 
-#include "nlohmann/json_fwd.hpp"
+#include "partitioner/planner/report/plan.h"
 
 namespace partita {
 
-// The stage whose devices have least memory left, or lack most.
-size_t fullest_stage(const nlohmann::json& plan);
 // "12.3 ms", "4.5 s".
 std::string time_text(double seconds);
 // Layout, step time, where the time and memory go, on some ten lines.
-std::string summary(const nlohmann::json& plan);
+std::string summary(const Plan& plan);
 // The same with units, stages, what binds, and the next-best plans.
-std::string explanation(const nlohmann::json& plan);
-// Why `other` (a candidate, priced) is not the plan: part by part.
-std::string comparison(const nlohmann::json& plan, const nlohmann::json& other);
-// Differences of two plans, one a line, in a stable order; empty where they are equal.
-std::string plan_difference(const nlohmann::json& a, const nlohmann::json& b);
+std::string explanation(const Plan& plan);
+// Why `other` is not the plan: part by part.
+std::string comparison(const Plan& plan, const Plan::Other& other);
 
 }  // namespace partita

@@ -1,15 +1,21 @@
+// The keys of each record are listed once, in fields(), which the writer and the reader go through alike:
+//
+//   void fields(auto& io, Is<Plan::Nodes> auto& n) { io("nodes", n.nodes, {.low = 1}), io("device", n.device); }
 #include "partitioner/planner/report/plan_file.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <concepts>
+#include <limits>
 #include <map>
+#include <span>
 
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "base/text_file.h"
-#include "fmt/format.h"
 #include "nlohmann/json.hpp"
-#include "partitioner/planner/report/step_timeline.h"
 
 namespace partita {
 namespace {
@@ -17,321 +23,362 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMostPlanBytes = int64_t{64} << 20;
+constexpr int kDeepest = 64;
+constexpr int64_t kLargestCount = int64_t{1} << 40;
+constexpr int64_t kMostRanks = int64_t{1} << 20;
+constexpr double kAnyNumber = -std::numeric_limits<double>::max();
+constexpr std::array<const char*, 4> kStageAxes = {"data", "tensor", "context", "expert"};
 
-Json pins_json(const Layout& l) {
-  Json j = {{"data", l.data},
-            {"tensor", l.tensor},
-            {"pipeline", l.pipeline},
-            {"context", l.context},
-            {"expert", l.expert},
-            {"zero", l.zero},
-            {"reshard_after_forward", l.reshard_after_forward},
-            {"micro_batch", l.micro_batch},
-            {"sequence_parallel", l.sequence_parallel},
-            {"recompute", enum_name(l.recompute)},
-            {"offload", enum_name(l.offload)},
-            {"schedule", enum_name(l.schedule)},
-            {"interleave", l.interleave}};
-  if (l.zero_group > 0) j["zero_group"] = l.zero_group;
-  if (!l.cut_names.empty()) j["cuts"] = l.cut_names;
-  for (const Layout::StageAxes& s : l.stages)
-    j["stages"].push_back({{"data", s.data}, {"tensor", s.tensor}, {"context", s.context}, {"expert", s.expert}});
-  return j;
+enum class When {
+  kAlways,  // the schema requires it
+  kLate,    // plans of before it was added lack it
+  kSaid,    // left out where it is empty, false or 0
+};
+
+struct Rule {
+  When when = When::kAlways;
+  double low = 0;                                      // of numbers
+  int64_t high = std::numeric_limits<int64_t>::max();  // of integers
+  size_t least = 0;                                    // entries of a list
+};
+constexpr Rule kLate{.when = When::kLate}, kSaid{.when = When::kSaid};
+
+template <typename T, typename Record>
+concept Is = std::same_as<std::remove_const_t<T>, Record>;
+
+void fields(auto& io, Is<Plan::Inputs> auto& in) {
+  io("model", in.model, kLate), io("train", in.train, kLate), io("cluster", in.cluster, kLate);
+  io("cluster_path", in.cluster_path, kLate), io("profiles", in.profiles, kSaid), io("precision", in.precision);
+  io("like", in.like, kSaid), io("pins", in.pins, kSaid), io("refined", in.refined, kSaid);
 }
 
-Json inputs_json(const PlanInputs& in) {
-  Json j = {{"model", in.model}, {"train", in.train}, {"cluster", in.cluster}, {"cluster_path", in.cluster_path}};
-  if (!in.profiles.empty()) j["profiles"] = in.profiles;
-  if (!in.precision.empty()) j["precision"] = in.precision;
-  if (!in.like.empty()) j["like"] = in.like;
-  if (!in.pins.empty()) j["pins"] = in.pins;
-  if (!in.refined.empty()) j["refined"] = in.refined;
-  return j;
+void fields(auto& io, Is<std::map<std::string, int64_t>> auto& axes) {
+  for (const char* axis : kStageAxes) io.entry(axis, axes, {.low = 1, .high = kLargestCount});
 }
 
-Json memory_json(const MemoryParts& m) {
-  return {{"parameters", m.parameters},
-          {"gradients", m.gradients},
-          {"optimizer", m.optimizer},
-          {"activations", m.activations},
-          {"stash", m.stash},
-          {"transient", m.transient},
-          {"reserve_assumed", m.reserve},
-          {"communicators_assumed", m.communicators},
-          {"total", m.total()}};
+void fields(auto& io, Is<PinRecipe> auto& p) {
+  const Rule count{.low = 1, .high = kLargestCount};
+  fields(io, p.axes), io.entry("pipeline", p.axes, count);
+  io("zero", p.zero, {.high = 3}), io("zero_group", p.zero_group, count);
+  io("reshard_after_forward", p.reshard_after_forward), io("micro_batch", p.micro_batch, count);
+  io("sequence_parallel", p.sequence_parallel), io("recompute", p.recompute), io("offload", p.offload);
+  io("schedule", p.schedule), io("interleave", p.interleave, count), io("cuts", p.cuts, kSaid);
+  io("stages", p.stages, {.when = When::kSaid, .low = 1, .high = kLargestCount, .least = 1});
 }
 
-Json breakdown_json(const Breakdown& b) {
-  Json j = Json::object();
-  for (const auto& [name, seconds] : b.parts()) j[name] = seconds;
-  return j;
+void fields(auto& io, Is<Breakdown> auto& b) {
+  for (const auto& [name, seconds] : kBreakdownNames) io(name.data(), b.*seconds, kLate);
 }
 
-template <typename Enum>
-absl::Status read_enum(const Json& j, const char* key, std::optional<Enum>& out) {
-  if (!j.contains(key)) return absl::OkStatus();
-  auto names = enum_names<Enum>();
-  for (size_t k = 0; k < names.size(); ++k) {
-    if (j[key].is_string() && j[key].get<std::string>() == names[k]) {
-      out = static_cast<Enum>(k);
-      return absl::OkStatus();
-    }
-  }
-  return absl::InvalidArgumentError(cat("plan: ", key, ": unknown value ", quote(j[key].dump())));
+void fields(auto& io, Is<PassTimes> auto& p) {
+  for (size_t k = 0; k < kTimeKinds; ++k) io(kTimeKindNames[k].data(), p.seconds[k], kSaid);
+  io("hidden_gathers", p.hidden_gathers, kSaid), io("hidden_reduce", p.hidden_reduce, kSaid);
+}
+
+void fields(auto& io, Is<ChunkTimes> auto& c) {
+  io("forward", c.forward), io("backward", c.backward), io("weight", c.weight);
+}
+
+void fields(auto& io, Is<MemoryUse> auto& m) {
+  for (const auto& [name, bytes] : kMemoryUses)
+    io(name.data(), m.*bytes, name == "stash" || name == "communicators_assumed" ? kLate : Rule{});
+  double total = m.total();  // follows from the rest
+  io("total", total);
+}
+
+void fields(auto& io, Is<Transfer> auto& t) {
+  const Rule count{.low = 1, .high = kMostRanks, .least = 1};
+  io("kind", t.kind), io("collective", t.collective), io("algorithm", t.algorithm);
+  io("members", t.members, count), io("levels", t.levels, count), io("bytes", t.bytes);
+}
+
+void fields(auto& io, Is<Plan::Chunk> auto& c) {
+  io("first_unit", c.first_unit), io("units", c.units), io("forward_seconds", c.times.forward);
+  io("backward_seconds", c.times.backward), io("weight_seconds", c.times.weight), io("parts", c.by_kind);
+}
+
+void fields(auto& io, Is<Plan::Stage> auto& s) {
+  io("first_rank", s.first_rank, kLate), io("ranks", s.ranks, kLate), io("device", s.device, kLate);
+  io("chunks", s.chunks, {.least = 1}), io("memory", s.memory), io("capacity_bytes", s.capacity);
+  io("update", s.update), io("traffic", s.traffic);
+}
+
+void fields(auto& io, Is<Plan::Nodes> auto& n) {
+  const Rule count{.low = 1, .high = kMostRanks};
+  io("nodes", n.nodes, count), io("devices_per_node", n.devices_per_node, count), io("device", n.device);
+}
+
+void fields(auto& io, Is<Plan::Unit> auto& u) {
+  io("name", u.name), io("count", u.count), io("forward_flops", u.forward_flops);
+  io("backward_flops", u.backward_flops), io("parameters", u.parameters), io("saved_elements", u.saved_elements);
+  io("tensor_split", u.tensor_split, kLate), io("grouped_matrices", u.grouped_matrices, kSaid);
+}
+
+void fields(auto& io, Is<Plan::Predicted> auto& p) {
+  io("step_seconds", p.step_seconds), io("fits", p.fits), io("memory_bytes", p.memory_bytes);
+  io("program_bytes", p.program_bytes, kSaid), io("missing_bytes", p.missing_bytes, kLate);
+  io("breakdown", p.breakdown), io("bubble_share", p.bubble_share, {.when = When::kLate, .low = kAnyNumber});
+  io("tokens_per_second", p.tokens_per_second, kLate), io("model_flops", p.model_flops, kLate);
+  io("mfu", p.mfu, kLate), io("price_per_hour", p.price_per_hour, kLate);
+  io("gradient_collective", p.gradient_collective, kLate);
+}
+
+void fields(auto& io, Is<Plan::Search> auto& s) {
+  io("considered", s.considered, kLate), io("bounded", s.bounded, kLate), io("unfit", s.unfit, kLate);
+  io("laid_out", s.allocated, kLate), io("gap", s.gap, {.when = When::kLate, .low = kAnyNumber});
+}
+
+void fields(auto& io, Is<Plan::Other> auto& o) {
+  io("layout", o.layout), io("pin", o.pin), io("step_seconds", o.step_seconds), io("fits", o.fits);
+  io("memory_bytes", o.memory_bytes), io("breakdown", o.breakdown), io("reason", o.reason, kSaid);
+}
+
+void fields(auto& io, Is<Plan::Compared> auto& c) {
+  io("like", c.like), io("error", c.error, kSaid), io.inlined(c.found, "layout");
+}
+
+void fields(auto& io, Is<Plan> auto& p) {
+  io("inputs", p.inputs, kLate), io("devices", p.devices, {.low = 1}), io("hardware", p.hardware, kLate);
+  io("links", p.links, kLate), io("global_batch", p.global_batch, {.low = 1}), io("layout", p.layout);
+  io("pin", p.pin), io("compress", p.compress), io("batch_statistics", p.batch_statistics);
+  io("micro_batches", p.micro_batches, {.low = 1}), io("send_seconds", p.send_seconds, kLate);
+  io("send_waited_seconds", p.send_waited_seconds, kLate), io("stages", p.stages, {.least = 1});
+  io("units", p.units, kLate), io("predicted", p.predicted), io("search", p.search);
+  io("candidates", p.candidates), io("compared", p.compared, kSaid), io("boundary_bytes", p.boundary_bytes);
+  io("after_update", p.after_update), io("nodes", p.nodes);
 }
 
 template <typename T>
-absl::Status read_count(const Json& j, const char* key, std::optional<T>& out, int64_t low) {
-  if (!j.contains(key)) return absl::OkStatus();
-  if (!j[key].is_number_integer() || j[key].get<int64_t>() < low || j[key].get<int64_t>() > (int64_t{1} << 40))
-    return absl::InvalidArgumentError(
-        cat("plan: pin.", key, ": expected an integer of at least ", low, ", found ", quote(j[key].dump())));
-  out = static_cast<T>(j[key].get<int64_t>());
-  return absl::OkStatus();
+constexpr bool is_vector = false;
+template <typename T>
+constexpr bool is_vector<std::vector<T>> = true;
+template <typename T>
+constexpr bool is_optional = false;
+template <typename T>
+constexpr bool is_optional<std::optional<T>> = true;
+template <typename T>
+constexpr bool is_text = std::is_same_v<T, std::string>;
+
+// Whether a record is written as an object.
+template <typename T>
+constexpr bool is_record =
+    !std::is_arithmetic_v<T> && !std::is_enum_v<T> && !is_vector<T> && !is_optional<T> && !is_text<T>;
+
+template <typename Enum>
+std::span<const std::string_view> names() {
+  if constexpr (std::is_same_v<Enum, TrafficKind>) {
+    return kTrafficNames;
+  } else {
+    return enum_names<Enum>();
+  }
 }
 
-absl::Status read_cuts(const Json& j, std::vector<std::string>& out) {
-  if (!j.contains("cuts")) return absl::OkStatus();
-  const Json& list = j["cuts"];
-  bool texts = list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& x) { return x.is_string(); });
-  if (!texts) return absl::InvalidArgumentError("plan: pin.cuts: expected a list of globs");
-  out = list.get<std::vector<std::string>>();
-  return absl::OkStatus();
-}
-
-absl::Status read_stages(const Json& j, std::vector<std::map<std::string, int64_t>>& out) {
-  if (!j.contains("stages")) return absl::OkStatus();
-  const Json& list = j["stages"];
-  if (!list.is_array() || list.empty())
-    return absl::InvalidArgumentError("plan: pin.stages: expected a list with one mapping for each stage");
-  for (const Json& stage : list) {
-    if (!stage.is_object()) return absl::InvalidArgumentError("plan: pin.stages: expected mappings of axes to sizes");
-    out.emplace_back();
-    for (const char* axis : {"data", "tensor", "context", "expert"}) {
-      std::optional<int64_t> size;
-      PARTITA_RETURN_IF_ERROR(read_count(stage, axis, size, 1));
-      if (size) out.back()[axis] = *size;
+class Writer {
+ public:
+  template <typename T>
+  void operator()(const char* key, const T& value, const Rule& rule = {}) {
+    if constexpr (is_optional<T>) {
+      if (value) (*this)(key, *value, rule);
+    } else if (rule.when != When::kSaid || is_said(value)) {
+      json_[key] = json(value);
     }
   }
-  return absl::OkStatus();
-}
 
-absl::Status read_flag(const Json& j, const char* key, std::optional<bool>& out) {
-  if (!j.contains(key)) return absl::OkStatus();
-  if (!j[key].is_boolean()) return absl::InvalidArgumentError(cat("plan: pin.", key, ": expected true or false"));
-  out = j[key].get<bool>();
-  return absl::OkStatus();
-}
+  void entry(const char* key, const std::map<std::string, int64_t>& map, const Rule&) {
+    if (const auto at = map.find(key); at != map.end()) json_[key] = at->second;
+  }
 
-}  // namespace
+  // A record whose keys are among those of the one around it, where it is there: it has `key`.
+  template <typename T>
+  void inlined(const std::optional<T>& value, const char*) {
+    if (value) fields(*this, *value);
+  }
 
-Json candidate_json(const Problem& problem, const Candidate& c, const Candidate* best) {
-  const Prediction& p = c.prediction;
-  Json j = {{"layout", describe(c.layout)},    {"pin", pins_json(c.layout)},
-            {"step_seconds", p.step_seconds},  {"fits", p.fits},
-            {"memory_bytes", p.most_memory()}, {"breakdown", breakdown_json(p.breakdown)}};
-  (void)problem;
-  if (!p.fits) {
-    j["reason"] = explain_missing(c);
-  } else if (best && best->prediction.step_seconds > 0) {
-    double slower = p.step_seconds / best->prediction.step_seconds - 1;
-    std::string most;
-    double gap = 0;
-    auto theirs = p.breakdown.parts(), ours = best->prediction.breakdown.parts();
-    for (size_t k = 0; k < theirs.size(); ++k) {
-      double d = theirs[k].second - ours[k].second;
-      if (d > gap) gap = d, most = theirs[k].first;
+  template <typename T>
+  static Json json(const T& value) {
+    if constexpr (std::is_enum_v<T>) {
+      return names<T>()[static_cast<size_t>(value)];
+    } else if constexpr (is_vector<T>) {
+      Json list = Json::array();
+      for (const auto& x : value) list.push_back(json(x));
+      return list;
+    } else if constexpr (std::is_same_v<T, std::array<RankAxis, 2>>) {
+      Json list = Json::array();
+      for (const RankAxis& axis : value) {
+        if (axis.size > 1 || list.empty()) list.push_back({axis.size, axis.stride});
+      }
+      return list;
+    } else if constexpr (is_record<T>) {
+      Writer record;
+      fields(record, value);
+      return std::move(record.json_);
+    } else {
+      return value;
     }
-    j["reason"] = fmt::format("{:.1f} % slower{}", slower * 100,
-                              most.empty() ? "" : fmt::format(", most of it {} (+{:.3g} s)", most, gap));
   }
-  return j;
-}
 
-Json plan_json(const Problem& problem, CostModel& model, const SearchResult& result, const Candidate& chosen,
-               const PlanInputs& inputs) {
-  const Prediction& p = chosen.prediction;
-  const Workload& w = *problem.workload;
-  const Layout& l = chosen.layout;
-  Json stages = Json::array();
-  std::vector<int> cuts = l.cuts.empty() ? model.even_cuts(l) : l.cuts;
-  Simulation sim = model.simulation(l);
-  for (int64_t s = 0; s < l.pipeline; ++s) {
-    Json chunks = Json::array();
-    for (size_t c = static_cast<size_t>(s), k = 0; c < cuts.size(); c += static_cast<size_t>(l.pipeline), ++k) {
-      int first = 0;
-      for (size_t x = 0; x < c; ++x) first += cuts[x];
-      const StageTimes& t = sim.chunks[static_cast<size_t>(s)][k];
-      chunks.push_back({{"first_unit", first},
-                        {"units", cuts[c]},
-                        {"forward_seconds", t.forward},
-                        {"backward_seconds", t.backward},
-                        {"weight_seconds", t.weight}});
+ private:
+  template <typename T>
+  static bool is_said(const T& value) {
+    if constexpr (std::is_arithmetic_v<T>) {
+      return value > 0;
+    } else if constexpr (is_text<T> || is_vector<T>) {
+      return !value.empty();
+    } else {
+      return true;
     }
-    stages.push_back({{"first_rank", l.first_device(s)},
-                      {"ranks", l.devices_of_stage(s)},
-                      {"device", model.group_of_stage(l, s).device.name},
-                      {"chunks", chunks},
-                      {"memory", memory_json(p.memory[static_cast<size_t>(s)])},
-                      {"capacity_bytes", p.capacity[static_cast<size_t>(s)]}});
   }
-  Json memory = Json::array(), others = Json::array();
-  for (const MemoryParts& m : p.memory) memory.push_back(static_cast<int64_t>(m.total()));
-  Json program = Json::array();
-  for (double bytes : p.program_bytes) program.push_back(static_cast<int64_t>(bytes));
-  for (const Candidate& c : result.others) others.push_back(candidate_json(problem, c, &chosen));
-  Json units = Json::array();
-  for (const UnitWork& u : w.kinds) {
-    int64_t count = 0;
-    for (int k : w.units) count += &w.kinds[static_cast<size_t>(k)] == &u;
-    units.push_back({{"name", u.name},
-                     {"count", count},
-                     {"forward_flops", u.forward_flops()},
-                     {"backward_flops", u.backward_flops()},
-                     {"parameters", u.parameters[0] + u.parameters[1]},
-                     {"saved_elements", u.saved[0] + u.saved[1]},
-                     {"tensor_split", u.split}});
-    if (u.chosen > 0) units.back()["grouped_matrices"] = u.chosen;
+
+  Json json_ = Json::object();
+};
+
+// Reads what the writer wrote; the first thing that is none of it ends the reading.
+class Reader {
+ public:
+  Reader(const Json& json, std::string path, absl::Status& status)
+      : json_(json), path_(std::move(path)), status_(status) {}
+
+  template <typename T>
+  void operator()(const char* key, T& value, const Rule& rule = {}) {
+    if (!status_.ok()) return;
+    const auto at = json_.find(key);
+    if constexpr (is_optional<T>) {
+      if (at != json_.end()) read(*at, cat(path_, key), rule, value.emplace());
+    } else if (at != json_.end()) {
+      read(*at, cat(path_, key), rule, value);
+    } else if (rule.when == When::kAlways) {
+      fail(cat("expected ", what<T>(rule), " under ", quote(cat(path_, key)), ", found none"));
+    }
   }
-  double tokens = w.tokens * static_cast<double>(problem.global_batch);
-  const double peak = problem.cluster->peak_flops(problem.options.precision);
-  Json plan = {
-      {"version", kPlanVersion},
-      {"inputs", inputs_json(inputs)},
-      {"devices", problem.devices()},
-      {"hardware", problem.cluster->hardware()},
-      {"links", problem.cluster->wiring()},
-      {"global_batch", problem.global_batch},
-      {"layout", describe(l)},
-      {"pin", pins_json(l)},
-      {"compress", enum_name(problem.compress)},
-      {"batch_statistics", enum_name(problem.batch_statistics)},
-      {"micro_batches", sim.micro_batches},
-      {"send_seconds", sim.send},
-      {"send_waited_seconds", sim.send_waited},
-      {"stages", stages},
-      {"units", units},
-      {"predicted",
-       {{"step_seconds", p.step_seconds},
-        {"fits", p.fits},
-        {"memory_bytes", memory},
-        {"missing_bytes", static_cast<int64_t>(p.missing_bytes)},
-        {"breakdown", breakdown_json(p.breakdown)},
-        {"bubble_share", p.bubble_share},
-        {"tokens_per_second", p.step_seconds > 0 ? tokens / p.step_seconds : 0},
-        {"model_flops", p.flops},
-        {"mfu", p.step_seconds > 0 && peak > 0 ? p.flops / p.step_seconds / peak : 0},
-        {"price_per_hour", problem.cluster->price_per_hour()},
-        {"gradient_collective", p.gradient_algorithm}}},
-      {"search",
-       {{"considered", result.considered}, {"bounded", result.bounded}, {"unfit", result.unfit}, {"gap", result.gap}}},
-      {"candidates", others}};
-  plan["search"]["laid_out"] = result.laid_out;
-  write_step(plan, model.step_parts(l, p), model.traffic(l), *problem.cluster);
-  if (!program.empty()) plan["predicted"]["program_bytes"] = std::move(program);
-  return plan;
-}
 
-std::string plan_text(const Json& plan) { return plan.dump(1) + "\n"; }
+  void entry(const char* key, std::map<std::string, int64_t>& map, const Rule& rule) {
+    std::optional<int64_t> size;
+    (*this)(key, size, rule);
+    if (size) map[key] = *size;
+  }
 
-absl::StatusOr<Json> read_plan(const std::string& path) {
-  auto read = read_text_file(path, kMostPlanBytes);
-  if (!read.ok()) return with_context(read.status(), "a plan, as partita plan -o writes it");
-  const std::string& text = *read;
-  if (static_cast<int64_t>(text.size()) > kMostPlanBytes)
-    return absl::InvalidArgumentError(cat(quote(path), ": no plan: more than ", kMostPlanBytes, " bytes"));
+  template <typename T>
+  void inlined(std::optional<T>& value, const char* key) {
+    if (status_.ok() && json_.contains(key)) fields(*this, value.emplace());
+  }
+
+ private:
+  template <typename T>
+  void read(const Json& j, const std::string& path, const Rule& rule, T& value) {
+    auto expect = [&](bool found) {
+      if (!found) fail(cat(path, ": expected ", what<T>(rule), ", found ", quote(j.dump())));
+      return found;
+    };
+    if constexpr (is_text<T>) {
+      if (expect(j.is_string())) value = j.get<std::string>();
+    } else if constexpr (std::is_same_v<T, bool>) {
+      if (expect(j.is_boolean())) value = j.get<bool>();
+    } else if constexpr (std::is_integral_v<T>) {
+      const int64_t n = j.is_number_integer() ? j.get<int64_t>() : -1;
+      if (expect(n >= static_cast<int64_t>(rule.low) && n <= rule.high)) value = static_cast<T>(n);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      const double x = j.is_number() ? j.get<double>() : std::numeric_limits<double>::quiet_NaN();
+      if (expect(std::isfinite(x) && x >= rule.low)) value = x;
+    } else if constexpr (std::is_enum_v<T>) {
+      const auto all = names<T>();
+      const auto at = std::find(all.begin(), all.end(), j.is_string() ? j.get<std::string>() : "");
+      if (expect(at != all.end())) value = static_cast<T>(at - all.begin());
+    } else if constexpr (is_vector<T>) {
+      if (!expect(j.is_array() && j.size() >= rule.least)) return;
+      for (size_t k = 0; k < j.size() && status_.ok(); ++k)
+        read(j[k], cat(path, "[", k, "]"), rule, value.emplace_back());
+    } else if constexpr (std::is_same_v<T, std::array<RankAxis, 2>>) {
+      if (!expect(j.is_array() && !j.empty() && j.size() <= value.size())) return;
+      for (size_t k = 0; k < j.size() && status_.ok(); ++k) {
+        if (!expect(j[k].is_array() && j[k].size() == 2)) return;
+        read(j[k][0], cat(path, "[", k, "][0]"), rule, value[k].size);
+        read(j[k][1], cat(path, "[", k, "][1]"), rule, value[k].stride);
+      }
+    } else {
+      if (!expect(j.is_object())) return;
+      Reader record(j, cat(path, "."), status_);
+      fields(record, value);
+    }
+  }
+
+  template <typename T>
+  static std::string what(const Rule& rule) {
+    if constexpr (is_text<T>) {
+      return "a text";
+    } else if constexpr (std::is_same_v<T, bool>) {
+      return "true or false";
+    } else if constexpr (std::is_integral_v<T>) {
+      const std::string low = cat("an integer of at least ", static_cast<int64_t>(rule.low));
+      return rule.high == Rule{}.high ? low : cat(low, " and at most ", rule.high);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return rule.low == kAnyNumber ? "a number" : cat("a number of at least ", rule.low);
+    } else if constexpr (std::is_enum_v<T>) {
+      const auto all = names<T>();
+      return cat("one of ", quote_list({all.begin(), all.end()}, all.size()));
+    } else if constexpr (is_vector<T>) {
+      return rule.least > 0 ? cat("a list of at least ", rule.least) : "a list";
+    } else if constexpr (std::is_same_v<T, std::array<RankAxis, 2>>) {
+      return "one or two axes as [size, stride]";
+    } else if constexpr (std::is_same_v<T, Breakdown> || std::is_same_v<T, PassTimes>) {
+      return "seconds by part";
+    } else {
+      return "an object";
+    }
+  }
+
+  void fail(const std::string& fault) {
+    if (status_.ok()) status_ = absl::InvalidArgumentError(cat("plan: ", fault, "; make the plan again"));
+  }
+
+  const Json& json_;
+  std::string path_;  // of json_, with a dot behind
+  absl::Status& status_;
+};
+
+// The parser takes a stack frame for each level.
+bool is_deep(const std::string& text) {
   int depth = 0, deepest = 0;
   for (char c : text) {
     depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
     deepest = std::max(deepest, depth);
   }
-  Json j = deepest > 64 ? Json(Json::value_t::discarded) : Json::parse(text, nullptr, false);
-  if (j.is_discarded() || !j.is_object())
-    return absl::InvalidArgumentError(cat(quote(path), ": expected a plan in JSON, found something else"));
-  if (!j.contains("version") || j["version"] != kPlanVersion) {
-    return absl::InvalidArgumentError(cat(quote(path), ": expected version ", kPlanVersion, ", found ",
-                                          j.contains("version") ? quote(j["version"].dump()) : "none"));
-  }
-  if (!j.contains("pin") || !j["pin"].is_object())
-    return absl::InvalidArgumentError(cat(quote(path), ": expected the layout under \"pin\", found none"));
+  return deepest > kDeepest;
+}
+
+}  // namespace
+
+Json plan_json(const Plan& plan) {
+  Json j = Writer::json(plan);
+  j["version"] = Plan::kVersion;
   return j;
 }
 
-absl::StatusOr<PinRecipe> plan_pins(const Json& plan) {
-  const Json& j = plan["pin"];
-  PinRecipe p;
-  for (const char* axis : {"data", "tensor", "pipeline", "context", "expert"}) {
-    std::optional<int64_t> size;
-    PARTITA_RETURN_IF_ERROR(read_count(j, axis, size, 1));
-    if (size) p.axes[axis] = *size;
+std::string plan_text(const Plan& plan) { return plan_json(plan).dump(1) + "\n"; }
+
+absl::StatusOr<Plan> parse_plan(const std::string& text) {
+  const Json j = is_deep(text) ? Json(Json::value_t::discarded) : Json::parse(text, nullptr, false);
+  if (j.is_discarded() || !j.is_object())
+    return absl::InvalidArgumentError("expected a plan in JSON, found something else");
+  if (!j.contains("version") || j["version"] != Plan::kVersion) {
+    return absl::InvalidArgumentError(cat("expected version ", Plan::kVersion, ", found ",
+                                          j.contains("version") ? quote(j["version"].dump()) : "none"));
   }
-  PARTITA_RETURN_IF_ERROR(read_count(j, "zero", p.zero, 0));
-  if (p.zero && *p.zero > 3) return absl::InvalidArgumentError(cat("plan: pin.zero: expected 0 to 3, found ", *p.zero));
-  PARTITA_RETURN_IF_ERROR(read_count(j, "zero_group", p.zero_group, 1));
-  PARTITA_RETURN_IF_ERROR(read_count(j, "micro_batch", p.micro_batch, 1));
-  PARTITA_RETURN_IF_ERROR(read_count(j, "interleave", p.interleave, 1));
-  PARTITA_RETURN_IF_ERROR(read_enum(j, "recompute", p.recompute));
-  PARTITA_RETURN_IF_ERROR(read_enum(j, "offload", p.offload));
-  PARTITA_RETURN_IF_ERROR(read_enum(j, "schedule", p.schedule));
-  PARTITA_RETURN_IF_ERROR(read_cuts(j, p.cuts));
-  PARTITA_RETURN_IF_ERROR(read_stages(j, p.stages));
-  PARTITA_RETURN_IF_ERROR(read_flag(j, "sequence_parallel", p.sequence_parallel));
-  PARTITA_RETURN_IF_ERROR(read_flag(j, "reshard_after_forward", p.reshard_after_forward));
-  return p;
+  Plan plan;
+  absl::Status status;
+  Reader reader(j, "", status);
+  fields(reader, plan);
+  PARTITA_RETURN_IF_ERROR(status);
+  return plan;
 }
 
-absl::StatusOr<std::optional<Compression>> plan_compression(const Json& plan) {
-  std::optional<Compression> kind;
-  PARTITA_RETURN_IF_ERROR(read_enum(plan, "compress", kind));
-  return kind;
-}
-
-absl::StatusOr<std::vector<double>> plan_room(const Json& plan) {
-  std::vector<double> room;
-  try {
-    if (!plan.at("predicted").at("fits").get<bool>()) return room;
-    for (const Json& stage : plan.at("stages"))
-      room.push_back(stage.at("capacity_bytes").get<double>() - stage.at("memory").at("reserve_assumed").get<double>());
-  } catch (const Json::exception& e) {
-    return absl::InvalidArgumentError(cat("the plan does not say what memory its devices have: ", e.what()));
-  }
-  return room;
-}
-
-absl::StatusOr<Simulation> plan_simulation(const Json& plan) {
-  Simulation s;
-  auto bad = [](std::string_view what) {
-    return absl::InvalidArgumentError(cat("plan: expected ", what, "; make the plan again"));
-  };
-  PARTITA_ASSIGN_OR_RETURN(PinRecipe pins, plan_pins(plan));
-  s.schedule = pins.schedule.value_or(PipelineSchedule::k1f1b);
-  if (!plan.contains("micro_batches") || !plan["micro_batches"].is_number_integer()) return bad("micro_batches");
-  s.micro_batches = plan["micro_batches"].get<int64_t>();
-  for (auto [key, to] : {std::pair{"send_seconds", &s.send}, {"send_waited_seconds", &s.send_waited}}) {
-    if (!plan.contains(key)) continue;
-    if (!plan[key].is_number() || !(plan[key].get<double>() >= 0)) return bad(key);
-    *to = plan[key].get<double>();
-  }
-  if (!plan.contains("stages") || !plan["stages"].is_array() || plan["stages"].empty()) return bad("stages");
-  for (const Json& stage : plan["stages"]) {
-    if (!stage.is_object() || !stage.contains("chunks") || !stage["chunks"].is_array() || stage["chunks"].empty())
-      return bad("chunks");
-    s.chunks.emplace_back();
-    for (const Json& c : stage["chunks"]) {
-      StageTimes t;
-      for (auto [key, to] : {std::pair{"forward_seconds", &t.forward},
-                             {"backward_seconds", &t.backward},
-                             {"weight_seconds", &t.weight}}) {
-        if (!c.is_object() || !c.contains(key) || !c[key].is_number() || c[key].get<double>() < 0) return bad(key);
-        *to = c[key].get<double>();
-      }
-      s.chunks.back().push_back(t);
-    }
-    if (s.chunks.back().size() != s.chunks[0].size()) return bad("as many chunks on each stage");
-  }
-  double operations = static_cast<double>(s.micro_batches) * static_cast<double>(s.chunks.size() * s.chunks[0].size());
-  if (s.micro_batches < 1 || operations > 1e7) return bad("1 to 10 million operations");
-  return s;
+absl::StatusOr<Plan> read_plan(const std::string& path) {
+  auto text = read_text_file(path, kMostPlanBytes);
+  if (!text.ok()) return with_context(text.status(), "a plan, as partita plan -o writes it");
+  if (static_cast<int64_t>(text->size()) > kMostPlanBytes)
+    return absl::InvalidArgumentError(cat(quote(path), ": no plan: more than ", kMostPlanBytes, " bytes"));
+  auto plan = parse_plan(*text);
+  if (!plan.ok()) return with_context(plan.status(), quote(path));
+  return plan;
 }
 
 }  // namespace partita

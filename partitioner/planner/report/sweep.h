@@ -19,8 +19,9 @@ struct SweepRow {
 };
 
 struct Sweep {
+  static constexpr double kKnee = 0.8;  // of the best row's efficiency
   std::vector<SweepRow> rows;
-  std::optional<size_t> knee;  // the last row with 80 % of the best efficiency, where one after it has less
+  std::optional<size_t> knee;  // the last row with kKnee or more, where one after it has less
   double band = 0.20;          // relative error of a time that 9 of 10 published rows keep (docs/planning.md)
   std::string assumed;         // what the cluster does not say and larger sizes need; empty: nothing
 };
@@ -31,11 +32,6 @@ absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options
                             double tokens);
 // "8..1024" doubles, "8,16,24" lists.
 absl::StatusOr<std::vector<int64_t>> parse_sizes(const std::string& text);
-
-std::string sweep_table(const Sweep& s, double tokens);
-std::string sweep_csv(const Sweep& s);
-// A chart of throughput against devices, both axes logarithmic.
-std::string sweep_svg(const Sweep& s, double tokens_per_step);
 
 struct WhatIf {
   std::string change;

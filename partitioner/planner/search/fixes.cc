@@ -1,14 +1,14 @@
-// What makes a problem fit, as a user types it: flags of plan, or lines of the cluster file.
+#include "partitioner/planner/search/fixes.h"
+
 #include <algorithm>
 
 #include "base/cat.h"
 #include "fmt/format.h"
-#include "partitioner/planner/search/search.h"
 
 namespace partita {
 namespace {
 
-constexpr int64_t kLaidOutForFix = 12;  // layouts of one change
+constexpr int64_t kAllocatedForFix = 12;  // layouts of one change
 
 bool is_host(const DeviceProfile& d) { return d.host_update_rate == 0; }
 
@@ -50,7 +50,7 @@ std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options
     CostModel model(p);
     SearchOptions own = o;
     own.time_limit = 5;
-    own.most_laid_out = kLaidOutForFix;
+    own.most_allocated = kAllocatedForFix;
     auto found = search(model, own);
     if (!found.ok() || !found->best) return false;
     const bool same = p.cluster == problem.cluster;

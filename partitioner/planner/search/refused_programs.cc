@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "partitioner/planner/space/layout_space.h"
+#include "partitioner/planner/space/problem.h"
 
 namespace partita {
 namespace {
@@ -71,7 +71,7 @@ void RefusedPrograms::add(const Layout& layout) { all_.push_back({layout}); }
 bool RefusedPrograms::covers(const PricedLayout& x) const {
   for (const Refused& r : all_) {
     if (x.layout == r.layout) return true;
-    if (!r.laid_out) continue;
+    if (!r.allocated) continue;
     const bool sums = r.one_batch || micro_batches(problem_, x.layout) > 1;  // else it keeps no f32 gradients
     if (sums && needs_as_much(x.layout, r.layout)) return true;
     if (activations_kind(x.layout) == activations_kind(r.layout) && x.left < r.beyond) return true;

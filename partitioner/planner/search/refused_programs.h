@@ -1,4 +1,4 @@
-// Layouts whose programs the compiler has laid out and that do not fit, and what they say of others. Laying out takes
+// Layouts whose programs the compiler has allocated and that do not fit, and what they say of others. Allocating takes
 // seconds for large models, so that what is unlikely to fit is not tried.
 #pragma once
 
@@ -20,7 +20,7 @@ struct PricedLayout {
 
 PricedLayout priced(double seconds, const Prediction& prediction, Layout layout);
 
-// Holds what its programs were laid out to take, in bytes of each stage beside the reserve, against the devices: that
+// Holds what its programs were allocated, in bytes of each stage beside the reserve, against the devices: that
 // says whether the layout fits, whatever was counted.
 void hold_program(Prediction& prediction, std::vector<double> bytes);
 
@@ -46,7 +46,7 @@ class RefusedPrograms {
   using Division = std::tuple<bool, bool, bool, bool, RecomputeMode>;
   struct Refused {
     Layout layout;
-    bool laid_out = false;
+    bool allocated = false;
     double beyond = 0;       // bytes of its program beyond the count
     bool one_batch = false;  // of one micro-batch, so that it sums up no gradients
   };

@@ -13,9 +13,9 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "fmt/format.h"
 #include "partitioner/planner/search/refused_programs.h"
 #include "partitioner/planner/search/stage_space.h"
+#include "partitioner/planner/space/layout_space.h"
 #include "partitioner/planner/workload/pinned_cuts.h"
 
 namespace partita {
@@ -63,7 +63,7 @@ class Search {
       explore();
       if (out_.considered == 0) return contradiction();
       choose();
-      PARTITA_ASSIGN_OR_RETURN(found, lay_out_best());
+      PARTITA_ASSIGN_OR_RETURN(found, allocate_best());
     }
     if (!out_.best && !out_.nearest) return contradiction();
     out_.others.insert(out_.others.end(), refused_.begin(), refused_.end());
@@ -183,9 +183,9 @@ class Search {
 
   // Why pinned cuts are none of the layout's; empty where they are, or none are pinned.
   std::string other_parts(const Layout& l) const {
-    const int64_t parts = static_cast<int64_t>(space_.cuts.size()), wanted = l.pipeline * l.interleave;
-    if (parts == 0 || parts == wanted) return "";
-    return cat("pin cuts: ", parts - 1, " cuts make ", parts, " parts, and pipeline ", l.pipeline, " x interleave ",
+    const int64_t chunks = static_cast<int64_t>(space_.cuts.size()), wanted = l.pipeline * l.interleave;
+    if (chunks == 0 || chunks == wanted) return "";
+    return cat("pin cuts: ", chunks - 1, " cuts make ", chunks, " parts, and pipeline ", l.pipeline, " x interleave ",
                l.interleave, " asks for ", wanted);
   }
 
@@ -295,7 +295,7 @@ class Search {
 
   // Whether it is over by less than the count may err, so that the compiler is to say.
   bool is_doubtful(const Prediction& p) const {
-    return options_.lay_out && p.missing_bytes <= kCountError * p.room(static_cast<size_t>(p.worst_stage));
+    return options_.allocate && p.missing_bytes <= kCountError * p.room(static_cast<size_t>(p.worst_stage));
   }
 
   // The fastest layout that fits, or may, and the best of each family, of which the first few are replayed.
@@ -349,15 +349,15 @@ class Search {
 
   // Whether the best layout is one whose program fits, or none is left. Else it is refused, and those with it that need
   // as much.
-  absl::StatusOr<bool> lay_out_best() {
-    if (!options_.lay_out || !out_.best) return true;
-    if (options_.most_laid_out > 0 && out_.laid_out >= options_.most_laid_out) {
+  absl::StatusOr<bool> allocate_best() {
+    if (!options_.allocate || !out_.best) return true;
+    if (options_.most_allocated > 0 && out_.allocated >= options_.most_allocated) {
       out_.best.reset();
       return true;
     }
     Candidate& best = *out_.best;
-    ++out_.laid_out;
-    auto bytes = options_.lay_out(named(best.layout));
+    ++out_.allocated;
+    auto bytes = options_.allocate(named(best.layout));
     if (bytes.ok()) {
       if (best.prediction.fits && is_another_program(best.prediction, *bytes)) {
         best.prediction.program_bytes = *std::move(bytes);
@@ -382,9 +382,9 @@ class Search {
   // So that what is compiled from a plan has the stages that were priced.
   Layout named(Layout l) {
     if (l.pipeline == 1 || !l.cut_names.empty()) return l;
-    const std::vector<int> parts = l.cuts.empty() ? model_.even_cuts(l) : l.cuts;
-    auto [at, fresh] = names_.try_emplace(parts);
-    if (fresh) at->second = names_of_cuts(*problem_.workload, parts);
+    const std::vector<int> units = l.cuts.empty() ? model_.even_cuts(l) : l.cuts;
+    auto [at, fresh] = names_.try_emplace(units);
+    if (fresh) at->second = names_of_cuts(*problem_.workload, units);
     l.cut_names = at->second;
     return l;
   }
@@ -424,35 +424,6 @@ class Search {
 
 absl::StatusOr<SearchResult> search(CostModel& model, const SearchOptions& options) {
   return Search(model, options).run();
-}
-
-std::string gigabytes(double bytes) { return fmt::format("{:.1f} GB", bytes / 1e9); }
-
-namespace {
-
-std::string on_rank(const Candidate& c) {
-  const Prediction& p = c.prediction;
-  return cat(gigabytes(p.missing_bytes), " (", static_cast<int64_t>(p.missing_bytes), " bytes) too much on rank ",
-             c.layout.first_device(p.worst_stage), " (stage ", p.worst_stage, " of ", c.layout.pipeline, "): ");
-}
-
-}  // namespace
-
-std::string explain_missing(const Candidate& c) {
-  const Prediction& p = c.prediction;
-  const size_t worst = static_cast<size_t>(p.worst_stage);
-  if (!p.program_bytes.empty() && !p.fits)
-    return cat(on_rank(c), "its program needs ", gigabytes(p.program_bytes[worst]), " of the ",
-               gigabytes(p.room(worst)), " beside the reserve");
-  const MemoryParts& m = p.memory[static_cast<size_t>(p.worst_stage)];
-  std::string text =
-      cat("needs ", gigabytes(m.total()), " of ", gigabytes(p.capacity[static_cast<size_t>(p.worst_stage)]),
-          " (parameters ", gigabytes(m.parameters), ", gradients ", gigabytes(m.gradients), ", optimizer ",
-          gigabytes(m.optimizer), ", activations ", gigabytes(m.activations), ", transient ", gigabytes(m.transient),
-          ", reserve ", gigabytes(m.reserve),
-          m.communicators > 0 ? cat(", more communicators ", gigabytes(m.communicators)) : "", ")");
-  if (p.missing_bytes <= 0) return text;
-  return cat(on_rank(c), text);
 }
 
 }  // namespace partita

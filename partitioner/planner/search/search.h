@@ -6,18 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "partitioner/planner/cost/cost_model.h"
+#include "absl/status/statusor.h"
+#include "partitioner/planner/search/candidate.h"
 
 namespace partita {
 
-struct Candidate {
-  Layout layout;
-  Prediction prediction;
-};
-
-// Bytes of device memory beside the reserve that each stage's program takes, as the compiler lays it out. Errors, but
+// Bytes of device memory beside the reserve that each stage's program takes, as the compiler allocates it. Errors, but
 // for internal ones, say why it refuses the layout.
-using LayOutProgram = std::function<absl::StatusOr<std::vector<double>>(const Layout&)>;
+using AllocateProgram = std::function<absl::StatusOr<std::vector<double>>(const Layout&)>;
 
 struct SearchOptions {
   PinRecipe pin;
@@ -25,10 +21,10 @@ struct SearchOptions {
   std::optional<int64_t> micro;
   double time_limit = 0;  // seconds; 0: none
   size_t keep = 24;       // runners-up, one for each family of axes
-  // The plan is laid out before it is offered: where its program does not fit, or is refused, the next one is taken.
+  // The plan is allocated before it is offered: where its program does not fit, or is refused, the next one is taken.
   // Empty: the cost model's memory alone decides.
-  LayOutProgram lay_out;
-  int64_t most_laid_out = 0;  // layouts, then none is found; 0: any number
+  AllocateProgram allocate;
+  int64_t most_allocated = 0;  // layouts, then none is found; 0: any number
 };
 
 struct SearchResult {
@@ -36,28 +32,12 @@ struct SearchResult {
   std::optional<Candidate> nearest;         // of those that do not fit: the one with fewest bytes missing
   std::vector<Candidate> others;            // best of each other family (axes and ZeRO stage), fastest first
   std::vector<std::string> contradictions;  // why layouts of the space cannot be, each once
-  int64_t considered = 0, bounded = 0, unfit = 0, laid_out = 0;
+  int64_t considered = 0, bounded = 0, unfit = 0, allocated = 0;
   double gap = 0;  // (best - smallest bound of what was not looked at) / best; 0: proved optimal in this model
   double seconds = 0;
 };
 
 // InvalidArgument where pins contradict the problem so that no layout is left.
 absl::StatusOr<SearchResult> search(CostModel& model, const SearchOptions& options);
-
-// What would make it fit, each searched: changes of the layout first, then other hardware, cheapest step first
-// (fixes.cc).
-struct Fix {
-  std::string change;  // as it is typed: "--pin zero=3", "in the cluster file: nodes: 2"
-  Candidate candidate;
-  double price_per_hour = 0;   // of all devices; 0: not known
-  bool same_hardware = false;  // as the problem's
-
-  double price_of_step() const { return price_per_hour / 3600 * candidate.prediction.step_seconds; }
-};
-std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options, const ProfileLibrary& library);
-
-// "needs 12.3 GB more on stage 0 of 4: 97.3 GB (parameters 32.0, …) of 85.0 GB".
-std::string explain_missing(const Candidate& candidate);
-std::string gigabytes(double bytes);
 
 }  // namespace partita

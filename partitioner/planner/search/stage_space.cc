@@ -1,6 +1,6 @@
-// A part with p stages, each of which takes W seconds for all units of the heaviest kind, gets through p / W of them a
-// second. Parts work side by side, so a micro-batch takes 1 / sum(p / W) at least, however it is cut. Parts are chosen
-// one after the other, fastest first, until even the fastest of what is left would not be fast enough.
+// A section with p stages, each of which takes W seconds for all units of the heaviest kind, gets through p / W of them
+// a second. Sections work side by side, so a micro-batch takes 1 / sum(p / W) at least, however it is cut. Sections are
+// chosen one after the other, fastest first, until even the fastest of what is left would not be fast enough.
 #include "partitioner/planner/search/stage_space.h"
 
 #include <algorithm>
@@ -18,13 +18,13 @@ int64_t sample_ranks(const Layout::StageAxes& a) { return a.data * a.expert; }
 StageSpace::StageSpace(CostModel& model, const Space& space)
     : model_(model), space_(space), dropped_(std::numeric_limits<double>::infinity()) {
   for (const std::vector<int64_t>& split : space.splits) {
-    auto& parts = ways_.emplace_back();
-    for (int64_t devices : split) parts.push_back(ways(devices));
+    auto& sections = ways_.emplace_back();
+    for (int64_t devices : split) sections.push_back(ways(devices));
   }
 }
 
-std::vector<StageSpace::Part> StageSpace::ways(int64_t devices) const {
-  std::vector<Part> out;
+std::vector<StageSpace::Way> StageSpace::ways(int64_t devices) const {
+  std::vector<Way> out;
   for (int64_t stages : divisors(devices)) {
     const int64_t each = devices / stages;
     for (int64_t tensor : space_.ranges.tensor.sizes(each))
@@ -38,21 +38,21 @@ std::vector<StageSpace::Part> StageSpace::ways(int64_t devices) const {
 }
 
 StageSpace::Rates StageSpace::rates(const StageChoice& shared) {
-  const std::vector<std::vector<Part>>& parts = ways_[static_cast<size_t>(shared.split)];
+  const std::vector<std::vector<Way>>& sections = ways_[static_cast<size_t>(shared.split)];
   const std::vector<DeviceGroup>& groups = model_.problem().cluster->groups;
   Rates out;
-  for (size_t g = 0; g < parts.size(); ++g) {
+  for (size_t g = 0; g < sections.size(); ++g) {
     std::vector<Rate>& list = out.emplace_back();
-    for (size_t k = 0; k < parts[g].size(); ++k) {
-      const Part& part = parts[g][k];
-      if (shared.samples % sample_ranks(part.axes) != 0) continue;
+    for (size_t k = 0; k < sections[g].size(); ++k) {
+      const Way& way = sections[g][k];
+      if (shared.samples % sample_ranks(way.axes) != 0) continue;
       Layout own;
-      own.data = part.axes.data, own.tensor = part.axes.tensor;
-      own.context = part.axes.context, own.expert = part.axes.expert;
-      own.micro_batch = shared.samples / sample_ranks(part.axes);
+      own.data = way.axes.data, own.tensor = way.axes.tensor;
+      own.context = way.axes.context, own.expert = way.axes.expert;
+      own.micro_batch = shared.samples / sample_ranks(way.axes);
       own.sequence_parallel = shared.sequence_parallel && own.tensor > 1, own.recompute = shared.recompute;
       const double seconds = model_.heaviest_seconds(groups[groups.size() > 1 ? g : 0], own);
-      list.push_back({static_cast<uint16_t>(k), static_cast<double>(part.stages) / std::max(seconds, 1e-30)});
+      list.push_back({static_cast<uint16_t>(k), static_cast<double>(way.stages) / std::max(seconds, 1e-30)});
     }
     std::stable_sort(list.begin(), list.end(), [](const Rate& a, const Rate& b) { return a.rate > b.rate; });
   }
@@ -77,29 +77,29 @@ std::vector<StageChoice> StageSpace::below(double seconds) {
   return std::move(kept_);
 }
 
-void StageSpace::combine(StageChoice choice, const Rates& rates, size_t part, double so_far, int64_t stages,
+void StageSpace::combine(StageChoice choice, const Rates& rates, size_t section, double so_far, int64_t stages,
                          double seconds) {
   const auto& ways = ways_[static_cast<size_t>(choice.split)];
   double rest = 0;
-  for (size_t g = part + 1; g < rates.size(); ++g) rest += rates[g].front().rate;
+  for (size_t g = section + 1; g < rates.size(); ++g) rest += rates[g].front().rate;
   const double micro_batches = static_cast<double>(model_.problem().global_batch / choice.samples);
-  for (const Rate& r : rates[part]) {
+  for (const Rate& r : rates[section]) {
     choice.bound = micro_batches / (so_far + r.rate + rest);
     if (choice.bound >= seconds) return;
-    const int64_t so_many = stages + ways[part][r.part].stages;
-    if (so_many + static_cast<int64_t>(rates.size() - part - 1) > space_.ranges.pipeline.most) continue;
-    choice.of_part[part] = r.part;
-    if (part + 1 < rates.size()) {
-      combine(choice, rates, part + 1, so_far + r.rate, so_many, seconds);
+    const int64_t so_many = stages + ways[section][r.way].stages;
+    if (so_many + static_cast<int64_t>(rates.size() - section - 1) > space_.ranges.pipeline.most) continue;
+    choice.of_section[section] = r.way;
+    if (section + 1 < rates.size()) {
+      combine(choice, rates, section + 1, so_far + r.rate, so_many, seconds);
       continue;
     }
     if (space_.ranges.pipeline.pinned && *space_.ranges.pipeline.pinned != so_many) continue;
     int64_t most = 1;
     bool alike = true, tensor = false;
     for (size_t g = 0; g < rates.size(); ++g) {
-      const Layout::StageAxes& axes = ways[g][choice.of_part[g]].axes;
+      const Layout::StageAxes& axes = ways[g][choice.of_section[g]].axes;
       most = std::max(most, sample_ranks(axes));
-      alike = alike && axes == ways[0][choice.of_part[0]].axes;  // one of the uniform layouts
+      alike = alike && axes == ways[0][choice.of_section[0]].axes;  // one of the uniform layouts
       tensor = tensor || axes.tensor > 1;
     }
     if (alike || (choice.sequence_parallel && !tensor && space_.sequence_parallel.size() > 1)) continue;
@@ -119,11 +119,11 @@ void StageSpace::keep(const StageChoice& choice) {
 }
 
 Layout StageSpace::layout(const StageChoice& c) const {
-  const std::vector<std::vector<Part>>& parts = ways_[static_cast<size_t>(c.split)];
+  const std::vector<std::vector<Way>>& sections = ways_[static_cast<size_t>(c.split)];
   Layout l;
-  for (size_t g = 0; g < parts.size(); ++g) {
-    const Part& part = parts[g][c.of_part[g]];
-    l.stages.insert(l.stages.end(), static_cast<size_t>(part.stages), part.axes);
+  for (size_t g = 0; g < sections.size(); ++g) {
+    const Way& way = sections[g][c.of_section[g]];
+    l.stages.insert(l.stages.end(), static_cast<size_t>(way.stages), way.axes);
   }
   // Of equals the first, as where the plan's pins are read.
   const Layout::StageAxes& most = *std::max_element(

@@ -5,7 +5,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/layout/pinned_layout.h"
 #include "partitioner/planner/workload/pinned_cuts.h"
 
 namespace partita {
@@ -13,12 +13,6 @@ namespace {
 
 constexpr int64_t kMostDivided = 16;  // devices of one kind whose stages may differ
 constexpr int64_t kWidestTensor = 64, kWidestContext = 64, kMostInterleave = 16, kLargestMicroBatch = 256;
-
-int64_t blocks(const Workload& w) {
-  int64_t n = 0;
-  for (size_t k = 0; k < w.units.size(); ++k) n += w.unit(k).is_block();
-  return std::max<int64_t>(1, n);
-}
 
 template <typename T>
 std::vector<T> pinned_or(const std::optional<T>& pin, std::vector<T> all) {
@@ -45,145 +39,6 @@ std::vector<int64_t> AxisRange::sizes(int64_t devices) const {
   return out;
 }
 
-int64_t Layout::first_device(int64_t stage) const {
-  int64_t before = 0;
-  for (int64_t s = 0; s < stage; ++s) before += devices_of_stage(s);
-  return before;
-}
-
-Layout Layout::of_stage(int64_t stage) const {
-  Layout own = *this;
-  if (stages.empty()) return own;
-  const StageAxes& axes = stages[static_cast<size_t>(stage)];
-  own.stages.clear();
-  own.data = axes.data, own.tensor = axes.tensor, own.context = axes.context, own.expert = axes.expert;
-  own.sequence_parallel = sequence_parallel && own.tensor > 1;
-  own.micro_batch = micro_batch * (data * expert) / (own.data * own.expert);
-  return own;
-}
-
-namespace {
-
-// "data 8 x tensor 4"
-std::string axes_text(int64_t data, int64_t tensor, int64_t pipeline, int64_t context, int64_t expert) {
-  std::string text;
-  auto axis = [&](std::string_view name, int64_t size) {
-    if (size > 1) append(text, text.empty() ? "" : " x ", name, " ", size);
-  };
-  axis("data", data), axis("tensor", tensor), axis("pipeline", pipeline), axis("context", context);
-  axis("expert", expert);
-  return text.empty() ? "one device" : text;
-}
-
-}  // namespace
-
-std::string describe(const Layout& l) {
-  std::string text;
-  for (size_t first = 0, next = 0; first < l.stages.size(); first = next) {
-    const Layout::StageAxes& s = l.stages[first];
-    while (next < l.stages.size() && l.stages[next] == s) ++next;
-    const std::string axes = axes_text(s.data, s.tensor, 1, s.context, s.expert);
-    append(text, text.empty() ? "" : " | ", next - first > 1 ? cat(next - first, " x (", axes, ")") : axes);
-  }
-  if (text.empty()) {
-    text = axes_text(l.data, l.tensor, l.pipeline, l.context, l.expert);
-  } else {
-    text = cat("stages ", text);
-  }
-  if (l.sequence_parallel) text += ", sequence parallel";
-  if (l.zero > 0) append(text, ", ZeRO-", l.zero);
-  if (l.zero >= 3 && !l.reshard_after_forward) text += " gathered once a step";
-  append(text, ", micro-batch ", l.micro_batch);
-  if (l.pipeline > 1) append(text, ", ", enum_name(l.schedule));
-  if (l.interleave > 1) append(text, " ", l.interleave);
-  if (l.recompute != RecomputeMode::kNone) append(text, ", recompute ", enum_name(l.recompute));
-  if (l.offload != OffloadMode::kNone) append(text, ", offload ", enum_name(l.offload));
-  if (!l.cuts.empty()) text += ", uneven stages";
-  return text;
-}
-
-int64_t micro_batches(const Problem& problem, const Layout& l) {
-  int64_t step = l.data * l.expert * l.micro_batch;
-  return step > 0 && problem.global_batch % step == 0 ? problem.global_batch / step : 0;
-}
-
-namespace {
-
-std::string in_parts(const Problem& problem, int64_t own, int64_t micro) {
-  return cat("a rank computes its ", own, " samples of a run at once, not in micro-batches of ", micro, ": ",
-             problem.workload->whole_runs);
-}
-
-// Why the ranks cannot cut the runs of the model into such micro-batches; empty where they can. A file with a fixed
-// batch takes so many samples at a time, any other all of them.
-std::string misfit(const Problem& problem, const Layout& l) {
-  const int64_t samples = problem.workload->exported_batch, ranks = l.data * l.expert;
-  if (samples != 0 && problem.global_batch % samples != 0)
-    return cat("a global batch of ", problem.global_batch, " is not a multiple of the ", samples,
-               " samples that the model file takes at a time");
-  if (problem.workload->whole_batches) {
-    const int64_t run = samples == 0 ? problem.global_batch : samples;
-    if (ranks * l.micro_batch == run) return "";
-    return cat("batch statistics need a run's ", run, " samples on all ranks at once, found ", ranks,
-               " ranks with a micro-batch of ", l.micro_batch);
-  }
-  if (samples == 0) {
-    const int64_t own = problem.global_batch / ranks;
-    return problem.workload->whole_runs.empty() || own == l.micro_batch ? "" : in_parts(problem, own, l.micro_batch);
-  }
-  const int64_t runs = problem.global_batch / samples;
-  for (int64_t slices = std::min(ranks, runs); slices >= 1; --slices) {
-    auto shares = [&](const Layout::StageAxes& s) {
-      return shares_runs(s.data * s.expert, s.expert, slices, runs, samples);
-    };
-    if (!shares({.data = l.data, .expert = l.expert}) || !std::all_of(l.stages.begin(), l.stages.end(), shares))
-      continue;
-    const int64_t own = samples / (ranks / slices);
-    if (!problem.workload->whole_runs.empty() && own != l.micro_batch) return in_parts(problem, own, l.micro_batch);
-    if (own % l.micro_batch == 0) return "";
-    return cat("the model file takes ", samples, " samples at a time, ", own, " of them on a rank: not a multiple of ",
-               "micro-batch ", l.micro_batch);
-  }
-  return cat("data ", l.data, " x expert ", l.expert, " cannot divide ", runs, " runs of the model file's ", samples,
-             " samples");
-}
-
-}  // namespace
-
-std::string invalid(const Problem& problem, const Layout& l) {
-  const Workload& w = *problem.workload;
-  if (l.devices() != problem.devices()) return cat("uses ", l.devices(), " of ", problem.devices(), " devices");
-  int64_t m = micro_batches(problem, l);
-  if (const int64_t ranks = l.data * l.expert; problem.global_batch % ranks != 0) {
-    const int64_t less = problem.global_batch / ranks * ranks;
-    return cat("a global batch of ", problem.global_batch, " cannot be shared by ", ranks, " data-parallel ranks; ",
-               less > 0 ? cat(less, " and ") : "", less + ranks, " can");
-  }
-  if (const int64_t ranks = l.data * l.expert; l.zero > 0 && l.zero_group > 0 && ranks % l.zero_group != 0)
-    return cat("zero_group ", l.zero_group, " does not divide ", ranks, " data-parallel ranks");
-  if (m == 0)
-    return cat("a global batch of ", problem.global_batch, " is not a multiple of data ", l.data, " x expert ",
-               l.expert, " x micro-batch ", l.micro_batch);
-  int64_t n = blocks(w);
-  if (l.cut_names.empty() && l.pipeline * l.interleave > std::max<int64_t>(n, 1) && l.pipeline > 1)
-    return cat("pipeline ", l.pipeline, " x interleave ", l.interleave, " needs as many blocks; the model has ", n);
-  for (const Layout::StageAxes& stage : l.stages) {
-    if (l.micro_batch * l.data * l.expert % (stage.data * stage.expert) != 0)
-      return cat("a micro-batch has ", l.micro_batch * l.data * l.expert, " samples, and a stage has ",
-                 stage.data * stage.expert, " ranks that share them");
-  }
-  if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1 && m % l.pipeline != 0)
-    return cat("interleaving needs micro-batches (", m, ") in a multiple of the stages (", l.pipeline, ")");
-  if (l.schedule == PipelineSchedule::kPipedream) {
-    if (l.pipeline == 1) return "pipedream needs at least 2 stages";
-    if (problem.clip) return "pipedream goes without clip_grad_norm";
-    if (problem.options.precision == Precision::kFp16) return "pipedream goes without fp16's loss scale; use bf16";
-    if (problem.compress != Compression::kNone) return "pipedream goes without compress";
-    if (l.offload != OffloadMode::kNone) return "pipedream goes without offload";
-  }
-  return misfit(problem, l);
-}
-
 namespace {
 
 // Pins of stages as those of one with the most sample ranks, and what they are where they differ.
@@ -192,24 +47,20 @@ absl::StatusOr<PinRecipe> pins_of_largest(PinRecipe pin, int64_t devices, std::v
   recipe.pin = pin;
   recipe.pin.cuts.clear();
   std::vector<std::string> told_later;
-  PARTITA_ASSIGN_OR_RETURN(ParallelLayout l, pinned_layout(recipe, devices, told_later));
-  for (const ParallelLayout& s : l.stages) stages.push_back({s.data, s.tensor, s.context, s.expert});
+  PARTITA_ASSIGN_OR_RETURN(Layout l, pinned_layout(recipe, devices, told_later));
+  stages = std::move(l.stages);
   pin.axes = {
       {"data", l.data}, {"tensor", l.tensor}, {"pipeline", l.pipeline}, {"context", l.context}, {"expert", l.expert}};
   pin.stages.clear();
   return pin;
 }
 
-}  // namespace
-
-namespace {
-
 // Whether stages may differ without being pinned to: those of one group from those of others, or on a few devices that
 // no power of two divides, those of the first from those of the rest.
-bool parts_of(const Problem& problem, const PinRecipe& pin, Space& s) {
+bool divide_devices(const Problem& problem, const PinRecipe& pin, Space& s) {
   const std::vector<DeviceGroup>& groups = problem.cluster->groups;
   const bool one_stage = problem.workload->whole_batches || pin.axis("pipeline").value_or(2) == 1;
-  if (one_stage || groups.size() > Space::kMostParts) return false;
+  if (one_stage || groups.size() > Space::kMostSections) return false;
   if (const int64_t n = problem.devices();
       groups.size() == 1 && n <= kMostDivided && !std::has_single_bit(static_cast<uint64_t>(n))) {
     // Between nodes where there are several, so that no axis begins in the middle of one.
@@ -221,10 +72,6 @@ bool parts_of(const Problem& problem, const PinRecipe& pin, Space& s) {
   }
   return !s.splits.empty();
 }
-
-}  // namespace
-
-namespace {
 
 // Where pins leave the devices to the pipeline, that it has stages for them.
 absl::Status check_pipeline(const Space& s, int64_t devices, int64_t blocks) {
@@ -253,12 +100,12 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   if (!pin.stages.empty()) {
     PARTITA_ASSIGN_OR_RETURN(pin, pins_of_largest(std::move(pin), problem.devices(), s.stages));
   }
-  int64_t devices = problem.devices(), n = blocks(w);
+  int64_t devices = problem.devices(), n = block_count(w);
   auto undivided = [&](const char* name, int64_t size) {
     return absl::InvalidArgumentError(
         cat("pin ", name, ": ", size, " does not divide the ", devices, " devices of the cluster"));
   };
-  const bool may_differ = s.stages.empty() && parts_of(problem, pin, s);
+  const bool may_differ = s.stages.empty() && divide_devices(problem, pin, s);
   auto axis = [&](const char* name, std::vector<int64_t>& out, AxisRange& range, int64_t most) -> absl::Status {
     range = {pin.axis(name), std::max<int64_t>(1, most)};
     out = range.sizes(devices);
@@ -330,25 +177,6 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   s.fixed = s.data && s.tensor.size() * s.pipeline.size() * s.context.size() * s.micro_batch.size() == 1 && pin.zero &&
             asked != RecomputeMode::kAuto;
   return s;
-}
-
-PinRecipe to_pins(const Layout& l) {
-  PinRecipe p;
-  p.axes = {
-      {"data", l.data}, {"tensor", l.tensor}, {"pipeline", l.pipeline}, {"context", l.context}, {"expert", l.expert}};
-  p.zero = l.zero;
-  if (l.zero_group > 0) p.zero_group = l.zero_group;
-  p.reshard_after_forward = l.reshard_after_forward;
-  p.micro_batch = l.micro_batch;
-  p.sequence_parallel = l.sequence_parallel;
-  p.recompute = l.recompute;
-  p.offload = l.offload;
-  p.schedule = l.schedule;
-  p.interleave = l.interleave;
-  p.cuts = l.cut_names;
-  for (const Layout::StageAxes& s : l.stages)
-    p.stages.push_back({{"data", s.data}, {"tensor", s.tensor}, {"context", s.context}, {"expert", s.expert}});
-  return p;
 }
 
 }  // namespace partita

@@ -99,7 +99,7 @@ Values values_for(const Graph& g, int64_t runs) {
   return v;
 }
 
-LocalProgram localized(const Graph& g, const ParallelLayout& layout, const BatchPlan& batch) {
+LocalProgram localized(const Graph& g, const Layout& layout, const BatchPlan& batch) {
   std::vector<std::string> warnings;
   auto planned = plan_shardings(g, Recipe{}, layout, batch, warnings);
   EXPECT_TRUE(planned.ok()) << planned.status();

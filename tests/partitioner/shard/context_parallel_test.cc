@@ -48,7 +48,7 @@ Graph training_graph(Heads heads) {
   return *build_optimizer(*build_backward(graph, context), context);
 }
 
-LocalProgram localized(const Graph& g, const ParallelLayout& layout, const BatchPlan& batch) {
+LocalProgram localized(const Graph& g, const Layout& layout, const BatchPlan& batch) {
   std::vector<std::string> warnings;
   auto planned = plan_shardings(g, Recipe{}, layout, batch, warnings);
   EXPECT_TRUE(planned.ok()) << planned.status();

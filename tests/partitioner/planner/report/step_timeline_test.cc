@@ -10,6 +10,7 @@
 
 #include "base/cat.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/planner/report/make_plan.h"
 #include "partitioner/planner/report/plan_file.h"
 
 namespace partita {
@@ -54,7 +55,7 @@ struct Planned {
   Problem problem;
   Layout layout;
   Prediction prediction;
-  nlohmann::json plan;
+  Plan plan;
 
   explicit Planned(const std::string& text, const PinRecipe& pin, int64_t batch = 32) : machines(cluster(text)) {
     problem.workload = &workload, problem.cluster = &machines, problem.global_batch = batch;
@@ -67,7 +68,7 @@ struct Planned {
     if (!found.ok()) return;
     const Candidate& c = found->best ? *found->best : *found->nearest;
     layout = c.layout, prediction = c.prediction;
-    plan = plan_json(problem, model, *found, c, {});
+    plan = make_plan(problem, model, *found, c, {});
   }
 };
 
@@ -115,7 +116,7 @@ void for_each_case(const Check& check) {
   for (const auto& [text, pin] : cases()) {
     Planned p(text, pin);
     SCOPED_TRACE(describe(p.layout));
-    auto step = read_step(p.plan);
+    auto step = planned_step(p.plan);
     ASSERT_TRUE(step.ok()) << step.status();
     check(p, *step, step_timeline(*step));
   }
@@ -152,21 +153,21 @@ TEST(StepTimeline, StreamsAreBusyWithOneThingAtATime) {
 // What the parts of the longest stage add up to is what the plan's breakdown says.
 TEST(StepTimeline, PartsAddUpToTheBreakdown) {
   for_each_case([](const Planned& p, const PlannedStep&, const StepTimeline& t) {
-    std::map<StepPart, double> most;
+    std::map<TimeKind, double> most;
     for (const std::vector<Slice>& slices : t.slices) {
-      std::map<StepPart, double> sum;
+      std::map<TimeKind, double> sum;
       for (const Slice& s : slices) sum[s.part] += s.end - s.start;
       for (auto [part, seconds] : sum) most[part] = std::max(most[part], seconds);
     }
     const Breakdown& b = p.prediction.breakdown;
-    EXPECT_NEAR(most[StepPart::kCompute], b.compute, 1e-6 * b.compute);
-    EXPECT_NEAR(most[StepPart::kTensor], b.tensor, 1e-6 * b.compute);
-    EXPECT_NEAR(most[StepPart::kRecompute], b.recompute, 1e-6 * b.compute);
-    EXPECT_NEAR(most[StepPart::kStragglers], b.stragglers, 1e-6 * b.compute);
-    EXPECT_NEAR(most[StepPart::kToHost] + most[StepPart::kFromHost], b.offload, 1e-6 * b.compute);
+    EXPECT_NEAR(most[TimeKind::kCompute], b.compute, 1e-6 * b.compute);
+    EXPECT_NEAR(most[TimeKind::kTensor], b.tensor, 1e-6 * b.compute);
+    EXPECT_NEAR(most[TimeKind::kRecompute], b.recompute, 1e-6 * b.compute);
+    EXPECT_NEAR(most[TimeKind::kStragglers], b.stragglers, 1e-6 * b.compute);
+    EXPECT_NEAR(most[TimeKind::kToHost] + most[TimeKind::kFromHost], b.offload, 1e-6 * b.compute);
     // The streams of gathers and sums also have what compute hides.
-    EXPECT_GE(most[StepPart::kGathers] * (1 + 1e-9), b.gathers);
-    EXPECT_GE((most[StepPart::kReduce] + most[StepPart::kUpdated]) * (1 + 1e-9), b.gradients);
+    EXPECT_GE(most[TimeKind::kGathers] * (1 + 1e-9), b.gathers);
+    EXPECT_GE((most[TimeKind::kReduce] + most[TimeKind::kUpdated]) * (1 + 1e-9), b.gradients);
   });
 }
 
@@ -203,7 +204,7 @@ TEST(Traffic, BytesOfDataTensorAndPipelineByHand) {
   PinRecipe pin = pins({{"data", 2}, {"tensor", 2}, {"pipeline", 2}});
   pin.zero = 0, pin.schedule = PipelineSchedule::k1f1b;
   Planned p(kNode, pin);
-  auto step = read_step(p.plan);
+  auto step = planned_step(p.plan);
   ASSERT_TRUE(step.ok()) << step.status();
   const TrafficMatrix m = traffic_matrix(step->traffic, 1, step->ranks());
   ASSERT_EQ(m.blocks, 8);
@@ -235,7 +236,7 @@ TEST(Traffic, BytesOfShardedStates) {
       pin.zero = zero;
       if (group) pin.zero_group = group;
       Planned p(kNode, pin);
-      auto step = read_step(p.plan);
+      auto step = planned_step(p.plan);
       ASSERT_TRUE(step.ok()) << step.status();
       const TrafficMatrix m = traffic_matrix(step->traffic, 1, step->ranks());
       const double n = static_cast<double>(group ? group : 8), round = (n - 1) / n * value;
@@ -304,7 +305,7 @@ TEST(Traffic, BlocksOfRanksHaveTheSameSum) {
   PinRecipe pin = pins({});
   pin.stages = {{{"data", 4}}, {{"data", 1}, {"tensor", 2}}};
   Planned p("nodes: 1\ndevices_per_node: 6\ndevice: A100-80GB\n", pin);
-  auto step = read_step(p.plan);
+  auto step = planned_step(p.plan);
   ASSERT_TRUE(step.ok()) << step.status();
   const TrafficMatrix ranks = traffic_matrix(step->traffic, 1, step->ranks()),
                       blocks = traffic_matrix(step->traffic, 4, step->ranks());
@@ -326,13 +327,14 @@ TEST(Traffic, BlocksOfRanksHaveTheSameSum) {
 
 TEST(PlanViews, PlansThatLackTheirStepAreRefused) {
   Planned p(kNode, pins({{"data", 2}, {"tensor", 2}, {"pipeline", 2}}));
-  ASSERT_TRUE(read_step(p.plan).ok());
+  ASSERT_TRUE(planned_step(p.plan).ok());
   auto refused = [&](auto change) {
-    nlohmann::json plan = p.plan;
-    change(plan);
-    auto step = read_step(plan);
-    EXPECT_EQ(step.status().code(), absl::StatusCode::kInvalidArgument);
-    return std::string(step.status().message());
+    nlohmann::json json = plan_json(p.plan);
+    change(json);
+    absl::StatusOr<Plan> plan = parse_plan(json.dump());
+    const absl::Status status = plan.ok() ? planned_step(*plan).status() : plan.status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
   };
   using testing::HasSubstr;
   using J = nlohmann::json;
@@ -351,7 +353,7 @@ TEST(PlanViews, PlansThatLackTheirStepAreRefused) {
 
 TEST(PlanViews, RanksHaveTheirPlaces) {
   Planned p(kNode, pins({{"data", 2}, {"tensor", 2}, {"pipeline", 2}}));
-  auto step = read_step(p.plan);
+  auto step = planned_step(p.plan);
   ASSERT_TRUE(step.ok()) << step.status();
   EXPECT_EQ(rank_name(*step, 0), "stage 0, data 0, tensor 0; node 0, device 0 (A100-80GB)");
   EXPECT_EQ(rank_name(*step, 7), "stage 1, data 1, tensor 1; node 1, device 3 (A100-80GB)");

@@ -6,9 +6,8 @@
 #include <random>
 
 #include "base/cat.h"
-#include "nlohmann/json.hpp"
-#include "partitioner/planner/report/explain.h"
-#include "partitioner/planner/report/plan_file.h"
+#include "partitioner/planner/search/search.h"
+#include "partitioner/planner/space/layout_space.h"
 #include "tests/partitioner/support/search_problems.h"
 
 namespace partita {
@@ -188,7 +187,7 @@ TEST(MixedSearch, StagesDifferWhereTheDevicesDivideBadly) {
   };
   SearchResult seven = plan_on(7);
   EXPECT_FALSE(seven.best->layout.stages.empty()) << describe(seven.best->layout);
-  EXPECT_EQ(seven.best->layout.devices(), 7);
+  EXPECT_EQ(seven.best->layout.ranks(), 7);
   for (const Candidate& c : seven.others) {
     const double limit = c.layout.stages.empty() && c.prediction.fits ? 0.98 * c.prediction.step_seconds : 1e300;
     EXPECT_LT(seven.best->prediction.step_seconds, limit) << describe(c.layout);

@@ -1,108 +1,16 @@
-#include "partitioner/layout/parallel_layout.h"
+#include "partitioner/layout/pinned_layout.h"
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 
 #include "base/cat.h"
-#include "base/quote.h"
 #include "base/status.h"
 
 namespace partita {
-
-absl::StatusOr<int64_t> samples_of_run(const Graph& graph) {
-  int64_t batch = -1;
-  std::string first;
-  for (const GraphInput& in : graph.inputs) {
-    const Shape& shape = graph.type(in.value).shape;
-    if (in.kind != InputKind::kData || shape.empty()) continue;
-    if (batch >= 0 && shape[0] != batch) {
-      return absl::InvalidArgumentError(cat("inputs ", quote(first), " and ", quote(in.name), " have ", batch, " and ",
-                                            shape[0], " samples (dimension 0); expected the same number"));
-    }
-    batch = shape[0];
-    first = in.name;
-  }
-  if (batch < 1) return absl::InvalidArgumentError("the model has no data input with a batch dimension");
-  return batch;
-}
-
-bool shares_runs(int64_t ranks, int64_t experts, int64_t slices, int64_t runs, int64_t samples) {
-  return runs % slices == 0 && ranks % slices == 0 && ranks / slices % experts == 0 && samples % (ranks / slices) == 0;
-}
-
 namespace {
 
-bool has_running_statistics(const Graph& graph) {
-  return std::any_of(graph.states.begin(), graph.states.end(),
-                     [](const State& s) { return s.kind == StateKind::kRunning && s.next != kNoValue; });
-}
-
-}  // namespace
-
-absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe, const ParallelLayout& layout) {
-  const int64_t ranks = layout.sample_ranks(), experts = layout.expert;
-  BatchPlan plan;
-  PARTITA_ASSIGN_OR_RETURN(plan.graph_batch, samples_of_run(forward));
-  int64_t global = recipe.batch.global.value_or(plan.graph_batch);
-  if (!recipe.batch.global && recipe.batch.accumulation) {
-    int64_t micro = std::max<int64_t>(plan.graph_batch / ranks, 1);
-    global = micro * *recipe.batch.accumulation * ranks;
-  }
-  if (global % plan.graph_batch != 0) {
-    return absl::InvalidArgumentError(
-        cat("batch.global is ", global, " and the graph takes ", plan.graph_batch,
-            " samples at a time: expected a multiple of ", plan.graph_batch,
-            "; change batch.global, or export the model with a symbolic batch dimension and bind it"));
-  }
-  plan.micro_batches = global / plan.graph_batch;
-  // PipeDream's micro-batches are optimizer steps, one after the other.
-  const bool steps = recipe.pin.schedule == PipelineSchedule::kPipedream;
-  bool ordered = steps || (has_running_statistics(forward) && recipe.semantics.batch_norm == BatchNormGroup::kGlobal);
-  for (int64_t slices = std::min(ranks, plan.micro_batches); slices >= 1; --slices) {
-    auto shares = [&](const ParallelLayout& l) {
-      return shares_runs(l.sample_ranks(), l.expert, slices, plan.micro_batches, plan.graph_batch);
-    };
-    if (!shares(layout) || (ordered && slices > 1)) continue;
-    // Stages that differ have the same runs side by side.
-    if (!std::all_of(layout.stages.begin(), layout.stages.end(), shares)) continue;
-    plan.slice_ranks = slices;
-    plan.batch_ranks = ranks / slices;
-    std::optional<int64_t> micro = recipe.pin.micro_batch ? recipe.pin.micro_batch : recipe.batch.micro;
-    int64_t own = plan.graph_batch / plan.batch_ranks;
-    if (micro && own % *micro != 0) {
-      return absl::InvalidArgumentError(cat("pin micro_batch: ", *micro, ": a data-parallel rank has ", own,
-                                            " samples of each run of the graph; expected a divisor of ", own));
-    }
-    plan.parts = micro ? own / *micro : 1;
-    if (steps && plan.parts > 1) {
-      return absl::InvalidArgumentError(
-          cat("pin schedule: pipedream: a micro-batch is an optimizer step and so a whole run of the graph, ", own,
-              " samples a rank; expected micro_batch ", own, " or none, found ", *micro,
-              "; export the model with a symbolic batch dimension, or bind it to ", *micro * plan.batch_ranks));
-    }
-    for (const ParallelLayout& stage : layout.stages) {
-      const int64_t shared = stage.sample_ranks() / slices;
-      if (plan.graph_batch / plan.parts % shared != 0) {
-        return absl::InvalidArgumentError(cat("pin stages: a micro-batch has ", plan.graph_batch / plan.parts,
-                                              " samples of a run, and a stage has ", shared,
-                                              " ranks that share them; expected a multiple of that: pin micro_batch "
-                                              "or the batch accordingly"));
-      }
-    }
-    return plan;
-  }
-  return absl::InvalidArgumentError(
-      cat("cannot divide a global batch of ", global, " (", plan.micro_batches, " runs of a graph with ",
-          plan.graph_batch, " samples) over ", ranks, " data-parallel ranks",
-          experts > 1 ? cat(", of which ", experts, " (the expert axis) share a run") : "",
-          "; use a number of ranks that divides it"));
-}
-
-namespace {
-
-constexpr int64_t kDevicesOfANode = 8;  // where no cluster says otherwise
-constexpr int64_t kChunks = 2;          // of an interleaved stage
+constexpr int64_t kChunks = 2;  // of an interleaved stage, where nothing is pinned
 
 // What an asynchronous pipeline's stages, each at its own micro-batch, cannot do together.
 absl::Status refuse_with_pipedream(const Recipe& recipe) {
@@ -121,15 +29,11 @@ absl::Status refuse_with_pipedream(const Recipe& recipe) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-namespace {
-
 // The layout that all stages would have if they were like one.
-absl::StatusOr<ParallelLayout> equal_stages(const Recipe& recipe, std::optional<int64_t> ranks,
-                                            std::vector<std::string>& warnings) {
+absl::StatusOr<Layout> equal_stages(const Recipe& recipe, std::optional<int64_t> ranks,
+                                    std::vector<std::string>& warnings) {
   const PinRecipe& pin = recipe.pin;
-  ParallelLayout l;
+  Layout l;
   l.tensor = pin.axis("tensor").value_or(1);
   l.context = pin.axis("context").value_or(1);
   l.expert = pin.axis("expert").value_or(1);
@@ -157,7 +61,7 @@ absl::StatusOr<ParallelLayout> equal_stages(const Recipe& recipe, std::optional<
   }
   l.zero = pin.zero.value_or(0);
   l.reshard_after_forward = pin.reshard_after_forward.value_or(true);
-  if (l.schedule == PipelineSchedule::kInterleaved) l.chunks = pin.interleave.value_or(kChunks);
+  if (l.schedule == PipelineSchedule::kInterleaved) l.interleave = pin.interleave.value_or(kChunks);
   if (l.schedule != PipelineSchedule::kInterleaved && pin.interleave.value_or(1) > 1)
     return absl::InvalidArgumentError(
         cat("pin interleave: ", *pin.interleave, " chunks per stage need schedule: interleaved"));
@@ -168,25 +72,27 @@ absl::StatusOr<ParallelLayout> equal_stages(const Recipe& recipe, std::optional<
           "pin schedule: pipedream: expected a pipeline of at least 2 stages, found 1; on one stage it is plain "
           "training with a batch of one micro-batch");
   }
-  l.cuts = pin.cuts;
-  if (const int64_t parts = l.pipeline * l.chunks; !l.cuts.empty() && static_cast<int64_t>(l.cuts.size()) != parts - 1)
-    return absl::InvalidArgumentError(cat("pin cuts: ", l.cuts.size(), " cuts make ", l.cuts.size() + 1,
-                                          " parts, and there are ", l.pipeline, " stages of ", l.chunks,
+  l.cut_names = pin.cuts;
+  if (const int64_t parts = l.pipeline * l.interleave;
+      !l.cut_names.empty() && static_cast<int64_t>(l.cut_names.size()) != parts - 1)
+    return absl::InvalidArgumentError(cat("pin cuts: ", l.cut_names.size(), " cuts make ", l.cut_names.size() + 1,
+                                          " parts, and there are ", l.pipeline, " stages of ", l.interleave,
                                           " chunks; expected ", parts - 1, " cuts"));
-  l.scatter_sums = pin.sequence_parallel.value_or(false) && l.tensor > 1;
-  int64_t all = l.sample_ranks(), group = pin.zero_group.value_or(all);
-  if (group == PinRecipe::kNode) {
-    group = all > kDevicesOfANode ? kDevicesOfANode : all % 2 == 0 ? std::max<int64_t>(all / 2, 1) : all;
-    if (l.zero > 0 && group < all) {
-      warnings.push_back(cat("zero_group: node: taken as groups of ", group, " of the ", all,
-                             " data-parallel ranks; pin zero_group to a number to choose another"));
-    }
+  l.sequence_parallel = pin.sequence_parallel.value_or(false) && l.tensor > 1;
+  l.micro_batch = pin.micro_batch ? *pin.micro_batch : recipe.batch.micro.value_or(0);
+  l.recompute = pin.recompute.value_or(recipe.recompute);
+  l.offload = pin.offload.value_or(OffloadMode::kNone);
+  l.zero_group = pin.zero_group.value_or(0);
+  if (pin.zero_group == PinRecipe::kNode) l.zero_group = Layout::kNode;
+  const int64_t all = l.sample_ranks(), group = l.shard_ranks();
+  if (l.zero_group == Layout::kNode && l.zero > 0 && group < all) {
+    warnings.push_back(cat("zero_group: node: taken as groups of ", group, " of the ", all,
+                           " data-parallel ranks; pin zero_group to a number to choose another"));
   }
   if (group < 1 || all % group != 0) {
     return absl::InvalidArgumentError(
         cat("pin zero_group: ", group, " does not divide the ", all, " data-parallel ranks"));
   }
-  l.zero_group = group;
   return l;
 }
 
@@ -263,11 +169,11 @@ absl::StatusOr<std::vector<int64_t>> ranks_of_stages(const PinRecipe& pin, std::
   return of_stage;
 }
 
-absl::StatusOr<ParallelLayout> different_stages(const Recipe& recipe, std::optional<int64_t> ranks,
-                                                std::vector<std::string>& warnings) {
+absl::StatusOr<Layout> different_stages(const Recipe& recipe, std::optional<int64_t> ranks,
+                                        std::vector<std::string>& warnings) {
   const int64_t stages = static_cast<int64_t>(recipe.pin.stages.size());
   PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> of_stage, ranks_of_stages(recipe.pin, ranks));
-  std::vector<ParallelLayout> layouts;
+  std::vector<Layout> layouts;
   for (size_t s = 0; s < recipe.pin.stages.size(); ++s) {
     Recipe alike = recipe;
     alike.pin.axes = axes_of_stage(recipe.pin, s);
@@ -277,21 +183,22 @@ absl::StatusOr<ParallelLayout> different_stages(const Recipe& recipe, std::optio
     if (!layout.ok()) return with_context(layout.status(), cat("pin stages: stage ", s));
     layouts.push_back(*std::move(layout));
   }
-  auto most = std::max_element(layouts.begin(), layouts.end(), [](const ParallelLayout& a, const ParallelLayout& b) {
-    return a.sample_ranks() < b.sample_ranks();
-  });
-  ParallelLayout all = *most;
-  const bool same = std::all_of(layouts.begin(), layouts.end(), [&](const ParallelLayout& l) {
-    return l.data == all.data && l.expert == all.expert && l.context == all.context && l.tensor == all.tensor;
-  });
-  if (!same) all.stages = std::move(layouts);
+  Layout all = *std::max_element(layouts.begin(), layouts.end(),
+                                 [](const Layout& a, const Layout& b) { return a.sample_ranks() < b.sample_ranks(); });
+  for (const Layout& l : layouts) {
+    all.stages.push_back({l.data, l.tensor, l.context, l.expert});
+    all.sequence_parallel = all.sequence_parallel || l.sequence_parallel;
+  }
+  const bool same =
+      std::all_of(all.stages.begin(), all.stages.end(), [&](const Layout::StageAxes& s) { return s == all.stages[0]; });
+  if (same) all.stages.clear();
   return all;
 }
 
 }  // namespace
 
-absl::StatusOr<ParallelLayout> pinned_layout(const Recipe& recipe, std::optional<int64_t> ranks,
-                                             std::vector<std::string>& warnings) {
+absl::StatusOr<Layout> pinned_layout(const Recipe& recipe, std::optional<int64_t> ranks,
+                                     std::vector<std::string>& warnings) {
   return recipe.pin.stages.empty() ? equal_stages(recipe, ranks, warnings) : different_stages(recipe, ranks, warnings);
 }
 

@@ -1,4 +1,4 @@
-// What a step's time goes to, part by part, so that views can show the time of each stream and not only its sum.
+// What a step's time goes to, kind by kind, so that views can show the time of each stream and not only its sum.
 #pragma once
 
 #include <array>
@@ -10,9 +10,9 @@
 
 namespace partita {
 
-// In the order in which the parts of one pass, or of what follows the last one, come after each other. The cost model
-// knows each part's sum over the layers of a pass; layers take turns within it.
-enum class StepPart : uint8_t {
+// In the order in which the kinds of one pass, or of what follows the last one, come after each other. The cost model
+// knows the sum of each over the layers of a pass; layers take turns within it.
+enum class TimeKind : uint8_t {
   kRelayout,    // samples gathered that came from a stage with other ranks
   kHost,        // launches and what else the host does
   kStash,       // a copy of the weights (pipedream)
@@ -32,36 +32,36 @@ enum class StepPart : uint8_t {
   kSend,        // to a stage beside: what is waited for
   kStragglers,  // waited for
 };
-inline constexpr size_t kStepParts = static_cast<size_t>(StepPart::kStragglers) + 1;
-inline constexpr std::array<std::string_view, kStepParts> kStepPartNames = {
+inline constexpr size_t kTimeKinds = static_cast<size_t>(TimeKind::kStragglers) + 1;
+inline constexpr std::array<std::string_view, kTimeKinds> kTimeKindNames = {
     "relayout", "host",       "stash",  "gathers", "compute",   "recompute", "slowed",  "tensor", "context",
     "expert",   "statistics", "reduce", "to_host", "optimizer", "from_host", "updated", "send",   "stragglers"};
 
 // Seconds.
-struct PassParts {
-  std::array<double, kStepParts> seconds{};
+struct PassTimes {
+  std::array<double, kTimeKinds> seconds{};
   // Of kGathers and kReduce, what runs beside the compute after them (before them: kReduce) and is not in `seconds`.
   double hidden_gathers = 0, hidden_reduce = 0;
 
-  double& operator[](StepPart p) { return seconds[static_cast<size_t>(p)]; }
-  double operator[](StepPart p) const { return seconds[static_cast<size_t>(p)]; }
+  double& operator[](TimeKind p) { return seconds[static_cast<size_t>(p)]; }
+  double operator[](TimeKind p) const { return seconds[static_cast<size_t>(p)]; }
   double total() const { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
-  void operator+=(const PassParts& other) {
-    for (size_t k = 0; k < kStepParts; ++k) seconds[k] += other.seconds[k];
+  void operator+=(const PassTimes& other) {
+    for (size_t k = 0; k < kTimeKinds; ++k) seconds[k] += other.seconds[k];
     hidden_gathers += other.hidden_gathers, hidden_reduce += other.hidden_reduce;
   }
 };
 
 // Of one chunk of a stage, for one micro-batch. `weight` is empty where backward does it too.
-struct ChunkParts {
-  PassParts forward, backward, weight;
+struct ChunkTimes {
+  PassTimes forward, backward, weight;
 };
 
 // Of a step: passes of each stage's chunks, and after the last pass what each stage does once.
-struct StepParts {
-  std::vector<std::vector<ChunkParts>> chunks;  // [stage][chunk]
-  std::vector<PassParts> updates;               // [stage]; empty parts where each pass updates
-  PassParts after;                              // of all stages, when the last update has ended
+struct StepTimes {
+  std::vector<std::vector<ChunkTimes>> chunks;  // [stage][chunk]
+  std::vector<PassTimes> updates;               // [stage]; empty where each pass updates
+  PassTimes after;                              // of all stages, when the last update has ended
 };
 
 }  // namespace partita

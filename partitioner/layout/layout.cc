@@ -1,0 +1,95 @@
+#include "partitioner/layout/layout.h"
+
+#include "base/cat.h"
+
+namespace partita {
+
+namespace {
+
+constexpr int64_t kRanksOfANode = 8;
+
+}  // namespace
+
+int64_t Layout::first_rank(int64_t stage) const {
+  int64_t before = 0;
+  for (int64_t s = 0; s < stage; ++s) before += ranks_of_stage(s);
+  return before;
+}
+
+int64_t Layout::shard_ranks() const {
+  const int64_t all = sample_ranks();
+  if (zero_group != kNode) return zero_group > 0 ? zero_group : all;
+  return all > kRanksOfANode ? kRanksOfANode : all % 2 == 0 ? all / 2 : all;
+}
+
+Layout Layout::of_stage(int64_t stage) const {
+  Layout own = *this;
+  if (stages.empty()) return own;
+  const StageAxes& axes = stages[static_cast<size_t>(stage)];
+  own.stages.clear();
+  own.data = axes.data, own.tensor = axes.tensor, own.context = axes.context, own.expert = axes.expert;
+  own.sequence_parallel = sequence_parallel && own.tensor > 1;
+  own.micro_batch = micro_batch * (data * expert) / (own.data * own.expert);
+  return own;
+}
+
+namespace {
+
+// "data 8 x tensor 4"
+std::string axes_text(int64_t data, int64_t tensor, int64_t pipeline, int64_t context, int64_t expert) {
+  std::string text;
+  auto axis = [&](std::string_view name, int64_t size) {
+    if (size > 1) append(text, text.empty() ? "" : " x ", name, " ", size);
+  };
+  axis("data", data), axis("tensor", tensor), axis("pipeline", pipeline), axis("context", context);
+  axis("expert", expert);
+  return text.empty() ? "one device" : text;
+}
+
+}  // namespace
+
+std::string describe(const Layout& l) {
+  std::string text;
+  for (size_t first = 0, next = 0; first < l.stages.size(); first = next) {
+    const Layout::StageAxes& s = l.stages[first];
+    while (next < l.stages.size() && l.stages[next] == s) ++next;
+    const std::string axes = axes_text(s.data, s.tensor, 1, s.context, s.expert);
+    append(text, text.empty() ? "" : " | ", next - first > 1 ? cat(next - first, " x (", axes, ")") : axes);
+  }
+  if (text.empty()) {
+    text = axes_text(l.data, l.tensor, l.pipeline, l.context, l.expert);
+  } else {
+    text = cat("stages ", text);
+  }
+  if (l.sequence_parallel) text += ", sequence parallel";
+  if (l.zero > 0) append(text, ", ZeRO-", l.zero);
+  if (l.zero >= 3 && !l.reshard_after_forward) text += " gathered once a step";
+  append(text, ", micro-batch ", l.micro_batch);
+  if (l.pipeline > 1) append(text, ", ", enum_name(l.schedule));
+  if (l.interleave > 1) append(text, " ", l.interleave);
+  if (l.recompute != RecomputeMode::kNone) append(text, ", recompute ", enum_name(l.recompute));
+  if (l.offload != OffloadMode::kNone) append(text, ", offload ", enum_name(l.offload));
+  if (!l.cuts.empty()) text += ", uneven stages";
+  return text;
+}
+
+PinRecipe to_pins(const Layout& l) {
+  PinRecipe p;
+  p.axes = {
+      {"data", l.data}, {"tensor", l.tensor}, {"pipeline", l.pipeline}, {"context", l.context}, {"expert", l.expert}};
+  p.zero = l.zero;
+  if (l.zero_group != 0) p.zero_group = l.zero_group == Layout::kNode ? PinRecipe::kNode : l.zero_group;
+  p.reshard_after_forward = l.reshard_after_forward;
+  if (l.micro_batch > 0) p.micro_batch = l.micro_batch;
+  p.sequence_parallel = l.sequence_parallel;
+  p.recompute = l.recompute;
+  p.offload = l.offload;
+  p.schedule = l.schedule;
+  p.interleave = l.interleave;
+  p.cuts = l.cut_names;
+  for (const Layout::StageAxes& s : l.stages)
+    p.stages.push_back({{"data", s.data}, {"tensor", s.tensor}, {"context", s.context}, {"expert", s.expert}});
+  return p;
+}
+
+}  // namespace partita

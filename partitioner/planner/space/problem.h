@@ -1,0 +1,37 @@
+// What a plan is made for: a model's work, a cluster, and what the recipe says of training.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "partitioner/layout/layout.h"
+#include "partitioner/planner/cluster/cluster.h"
+#include "partitioner/planner/rates/kernel_time.h"
+#include "partitioner/planner/workload/workload.h"
+
+namespace partita {
+
+struct Problem {
+  const Workload* workload = nullptr;
+  const Cluster* cluster = nullptr;
+  ComputeOptions options;
+  int64_t global_batch = 1;
+  bool clip = false;
+  Compression compress = Compression::kNone;
+  BatchNormGroup batch_statistics = BatchNormGroup::kGlobal;
+  // Memory is that of programs compiled here (program_memory.h), not that of the software that the profiles describe.
+  bool own_programs = false;
+
+  int64_t devices() const { return cluster->devices(); }
+};
+
+// Blocks of the model; 1 where it has none.
+int64_t block_count(const Workload& workload);
+
+// Micro-batches that one replica runs in a step; 0 where the batch does not divide.
+int64_t micro_batches(const Problem& problem, const Layout& layout);
+
+// Why the layout cannot be, as a reason for the user; empty where it can.
+std::string invalid(const Problem& problem, const Layout& layout);
+
+}  // namespace partita
