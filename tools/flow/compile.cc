@@ -21,7 +21,7 @@
 #include "partitioner/planner/cluster/device_profile.h"
 #include "partitioner/prepare/group_statistics.h"
 #include "partitioner/prepare/moe_capacity.h"
-#include "partitioner/shard/plan_shardings.h"
+#include "partitioner/shard/plan_stages.h"
 #include "partitioner/stages/split_stages.h"
 #include "passes/forward/index_bounds.h"
 #include "passes/forward/initialize.h"
