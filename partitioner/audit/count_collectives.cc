@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "ir/graph/dependence.h"
 #include "ir/op/op_def.h"
-#include "partitioner/follow/split_reach.h"
 
 namespace partita {
 namespace {
@@ -37,7 +37,7 @@ std::vector<bool> read_by_update_alone(const Graph& g) {
 
 std::vector<Move> count_moves(const LocalProgram& program) {
   const Graph& g = program.graph;
-  Dependence dependence(g);
+  const Dependence dependence(g);
   std::vector<bool> late = read_by_update_alone(g);
   std::vector<Move> moves;
   for (const Node& node : g.nodes) {
@@ -46,7 +46,7 @@ std::vector<Move> count_moves(const LocalProgram& program) {
     ValueId in = node.inputs[0], out = node.outputs[0];
     int64_t count = elements(g.type(in).shape);
     bool gradient = node.segment >= Segment::kBackward && late[out];
-    bool activation = is_float(g.type(in).dtype) && dependence.parameter[in] && count > 1;
+    bool activation = is_float(g.type(in).dtype) && dependence.on_parameter(in) && count > 1;
     moves.push_back({*kind, node.segment >= Segment::kBackward, gradient, activation, count, node.origin});
   }
   return moves;

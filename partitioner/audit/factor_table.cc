@@ -180,7 +180,7 @@ class Table {
 
   absl::Status attention(const Node& node) {
     ValueId q = node.inputs[0], k = node.inputs[1];
-    if (!dependence_.activation(q)) return absl::OkStatus();
+    if (!dependence_.is_activation(q)) return absl::OkStatus();
     int64_t kv = g_.type(k).shape[1], ways = smallest_divisor(kv > 1 ? kv : g_.type(q).shape[1]);
     SplitReach reached;
     if (ways > 0) reached = reach({{q, split_dim(g_.type(q).shape, 1)}}, ways);
@@ -189,7 +189,7 @@ class Table {
   }
 
   bool is_embedding(const Node& node) const {
-    return node.op == gather_ && dependence_.weight(node.inputs[0]) && dependence_.data[node.inputs[1]];
+    return node.op == gather_ && dependence_.is_parameter_alone(node.inputs[0]) && dependence_.on_data(node.inputs[1]);
   }
 
   absl::Status embedding(const Node& node) {
@@ -225,7 +225,7 @@ class Table {
     ValueId logits = node.inputs[0];
     const Shape& shape = g_.type(logits).shape;
     int64_t ways = smallest_divisor(shape.back());
-    if (!dependence_.activation(logits) || ways == 0) return absl::OkStatus();
+    if (!dependence_.is_activation(logits) || ways == 0) return absl::OkStatus();
     SplitReach reached = reach({{logits, split_dim(shape, shape.size() - 1)}}, ways);
     if (reached.openings.empty()) return absl::OkStatus();
     Budget budget;
@@ -246,9 +246,9 @@ class Table {
       if (v != kNoValue) inputs.push_back(v);
     }
     for (size_t a = 0; a < inputs.size(); ++a) {
-      if (!dependence_.activation(inputs[a])) continue;
+      if (!dependence_.is_activation(inputs[a])) continue;
       for (size_t w = 0; w < inputs.size(); ++w) {
-        if (!dependence_.weight(inputs[w])) continue;
+        if (!dependence_.is_parameter_alone(inputs[w])) continue;
         int factor = summed_factor(formula, formula.inputs[a], formula.inputs[w]);
         if (factor >= 0) return try_pair(node, formula, inputs[a], formula.inputs[a], factor);
       }
@@ -291,7 +291,7 @@ class Table {
       const Node* from = g_.producer(node.inputs[0]);
       for (int hop = 0; from && hop < 12; ++hop) {
         size_t activations = 0;
-        for (ValueId v : from->inputs) activations += v != kNoValue && dependence_.activation(v);
+        for (ValueId v : from->inputs) activations += v != kNoValue && dependence_.is_activation(v);
         Formula f = bound_formula(g_, *from);
         if (activations == 2 && summed_factor(f, f.inputs[0], f.inputs[1]) >= 0) {
           FactorSite site{
@@ -303,7 +303,7 @@ class Table {
         }
         const Node* next = nullptr;
         for (ValueId v : from->inputs) {
-          if (v != kNoValue && dependence_.activation(v)) next = next ? next : g_.producer(v);
+          if (v != kNoValue && dependence_.is_activation(v)) next = next ? next : g_.producer(v);
         }
         from = next;
       }

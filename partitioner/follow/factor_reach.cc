@@ -31,11 +31,8 @@ Spreader::Spreader(const Graph& graph)
       formulas_(graph.nodes.size()),
       state_of_(graph.values.size(), -1),
       is_data_(graph.values.size(), false),
-      differentiated_(graph.values.size(), false) {
-  for (size_t k = 0; k < graph.states.size(); ++k) {
-    state_of_[graph.states[k].value] = static_cast<int>(k);
-    differentiated_[graph.states[k].value] = graph.states[k].kind == StateKind::kParameter;
-  }
+      dependence_(graph) {
+  for (size_t k = 0; k < graph.states.size(); ++k) state_of_[graph.states[k].value] = static_cast<int>(k);
   for (const GraphInput& in : graph.inputs) is_data_[in.value] = in.kind == InputKind::kData;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
@@ -43,13 +40,10 @@ Spreader::Spreader(const Graph& graph)
     forward_.push_back(static_cast<NodeId>(n));
     if (node.segment == Segment::kPrologue && node.inputs.size() == 1)  // a weight's copy in another type
       state_of_[node.outputs[0]] = state_of_[node.inputs[0]];
-    bool any = false;
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;
-      any = any || differentiated_[v];
       if (uses_[v].empty() || uses_[v].back() != static_cast<NodeId>(n)) uses_[v].push_back(static_cast<NodeId>(n));
     }
-    for (ValueId v : node.outputs) differentiated_[v] = any && is_float(graph.type(v).dtype);
   }
 }
 
@@ -180,14 +174,12 @@ Spread Spreader::spread(ValueId value, const Sharding& seed, int64_t n) const {
 // A frozen weight takes as much memory and work as a trained one.
 bool Spreader::is_weight(ValueId v) const {
   if (state_of_[v] < 0) return false;
-  const State& s = graph_.states[static_cast<size_t>(state_of_[v])];
-  const TensorType& type = graph_.type(s.value);
-  return s.kind == StateKind::kParameter || (s.kind == StateKind::kFrozen && is_float(type.dtype) && type.rank() > 1);
+  return partita::is_weight(graph_, graph_.states[static_cast<size_t>(state_of_[v])]);
 }
 
 // Bytes of a value's gradient; 0 where it has none.
 double Spreader::gradient_bytes(ValueId v) const {
-  return differentiated_[v] ? static_cast<double>(byte_size(graph_.type(v))) : 0;
+  return dependence_.has_gradient(v) ? static_cast<double>(byte_size(graph_.type(v))) : 0;
 }
 
 void Spreader::account(Walk& walk, NodeId n, Spread& out) const {

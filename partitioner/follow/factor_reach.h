@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "ir/graph/dependence.h"
 #include "ir/graph/graph.h"
 #include "ir/mesh/sharding.h"
 
@@ -50,7 +51,8 @@ class Spreader {
   std::vector<std::vector<NodeId>> uses_;  // forward ones
   mutable std::vector<std::optional<Formula>> formulas_;
   std::vector<int> state_of_;
-  std::vector<bool> is_data_, differentiated_;
+  std::vector<bool> is_data_;
+  const Dependence dependence_;
 };
 
 }  // namespace partita

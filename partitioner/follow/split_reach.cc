@@ -86,9 +86,9 @@ class Propagation {
     for (size_t k = 0; k < use.inputs.size(); ++k) {
       ValueId v = use.inputs[k];
       bool here = has_factor(use.formula.inputs[k], use.factor);
-      in_weight |= here && dependence_.weight(v);
-      in_activation |= here && dependence_.data[v];
-      has_data |= dependence_.data[v];
+      in_weight |= here && dependence_.is_parameter_alone(v);
+      in_activation |= here && dependence_.on_data(v);
+      has_data |= dependence_.on_data(v);
     }
     for (const FormulaOperand& out : use.formula.outputs) in_output |= has_factor(out, use.factor);
     if (in_weight && has_data && !in_activation && in_output) reach_.openings.push_back(n);
@@ -104,20 +104,6 @@ class Propagation {
 };
 
 }  // namespace
-
-Dependence::Dependence(const Graph& graph) : data(graph.values.size(), false), parameter(graph.values.size(), false) {
-  for (const GraphInput& in : graph.inputs) data[in.value] = in.kind == InputKind::kData;
-  for (const State& s : graph.states) parameter[s.value] = s.kind == StateKind::kParameter;
-  for (const Node& node : graph.nodes) {
-    bool d = false, p = false;
-    for (ValueId v : node.inputs) {
-      if (v == kNoValue) continue;
-      d = d || data[v];
-      p = p || parameter[v];
-    }
-    for (ValueId v : node.outputs) data[v] = d, parameter[v] = p;
-  }
-}
 
 SplitReach propagate_split(const Graph& graph, const Dependence& dependence, const std::map<ValueId, Sharding>& start,
                            const Mesh& mesh) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "ir/graph/dependence.h"
 #include "ir/graph/graph.h"
 #include "ir/mesh/sharding.h"
 #include "ir/op/formula.h"
@@ -16,15 +17,6 @@ struct SplitReach {
   std::vector<NodeId> openings;  // the factor comes from a parameter alone: into the output of a product, a gather
   std::vector<NodeId> closings;  // the factor is summed between a parameter and an activation
   std::set<NodeId> nodes;        // every node with a split operand or result
-};
-
-// What each value of a graph depends on.
-struct Dependence {
-  std::vector<bool> data, parameter;
-
-  explicit Dependence(const Graph& graph);
-  bool weight(ValueId v) const { return parameter[v] && !data[v]; }
-  bool activation(ValueId v) const { return parameter[v] && data[v]; }
 };
 
 // Starts at values that are split over axis 0 of `mesh`, which has that axis alone. Factors that an op must keep whole

@@ -45,13 +45,7 @@ NodeSplitter::NodeSplitter(const Graph& graph, const ShardingPlan& plan,
       mesh_(plan.mesh),
       readers_(readers),
       constants_(constant_values(graph)),
-      of_data_(graph.values.size(), false) {
-  for (const GraphInput& in : graph.inputs) of_data_[in.value] = in.kind == InputKind::kData;
-  for (const Node& node : graph.nodes) {
-    const bool any =
-        std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return v != kNoValue && of_data_[v]; });
-    for (ValueId v : node.outputs) of_data_[v] = any;
-  }
+      dependence_(graph) {
   for (const std::optional<StateLayout>& s : plan.states) {
     if (!s) continue;
     for (const auto& dim : s->compute.dims) {
@@ -129,7 +123,7 @@ void NodeSplitter::share_lookups(const NodeUse& use, FactorSplit& split) const {
   };
   auto is_index = [&](size_t k) { return is_integer(graph_.type(use.node.inputs[use.present[k]]).dtype); };
   for (size_t k = 0; k < use.present.size(); ++k) {
-    if (is_index(k) || !of_data_[use.node.inputs[use.present[k]]]) continue;
+    if (is_index(k) || !dependence_.on_data(use.node.inputs[use.present[k]])) continue;
     std::vector<int> gathered;
     for (size_t d = 0; d < use.formula.inputs[k].dims.size(); ++d) {
       const std::vector<int>& factors = use.formula.inputs[k].dims[d];

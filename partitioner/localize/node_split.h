@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "ir/graph/dependence.h"
 #include "ir/graph/graph.h"
 #include "ir/mesh/factor_split.h"
 #include "partitioner/localize/localize.h"
@@ -77,9 +78,9 @@ class NodeSplitter {
   const Mesh& mesh_;
   const std::vector<std::vector<NodeId>>& readers_;
   std::vector<const Literal*> constants_;  // by value
-  std::vector<bool> of_data_;              // by value: made of samples
-  std::vector<int> sample_axes_;           // that split inputs
-  std::set<int> parameter_axes_;           // that parameters lie along where they are computed with
+  const Dependence dependence_;
+  std::vector<int> sample_axes_;  // that split inputs
+  std::set<int> parameter_axes_;  // that parameters lie along where they are computed with
 };
 
 }  // namespace partita

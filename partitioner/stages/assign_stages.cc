@@ -29,7 +29,8 @@ class StageAssigner {
         owners_(owners),
         cuts_(cuts),
         readers_(uses(graph)),
-        made_of_(made_of(graph)),
+        dependence_(graph),
+        made_of_roots_(made_of_stage_roots(graph, dependence_)),
         place_(graph.values.size(), kAnywhere),
         updates_(graph.values.size()) {
     out_.stages = static_cast<int>(stages);
@@ -67,7 +68,7 @@ class StageAssigner {
   void find_staged() {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      if (node.segment <= Segment::kForward && !node.outputs.empty() && (made_of_[node.outputs[0]] & kStaged))
+      if (node.segment <= Segment::kForward && !node.outputs.empty() && made_of_roots_[node.outputs[0]])
         staged_.push_back(static_cast<NodeId>(n));
     }
   }
@@ -151,7 +152,7 @@ class StageAssigner {
     while (!open.empty()) {
       ValueId v = open.back();
       open.pop_back();
-      if (v == kNoValue || (made_of_[v] & kData)) continue;
+      if (v == kNoValue || dependence_.on_data(v)) continue;
       if (const Node* producer = graph_.producer(v)) {
         open.insert(open.end(), producer->inputs.begin(), producer->inputs.end());
       } else if (auto state = state_of_.find(v); state != state_of_.end()) {
@@ -318,7 +319,7 @@ class StageAssigner {
     }
     for (size_t k = 0; k < graph_.states.size(); ++k) {
       const State& s = graph_.states[k];
-      if (s.kind == StateKind::kStep || made_of_[s.value] == 0) continue;
+      if (!has_one_stage(graph_, s)) continue;
       out_.state[k] = read[s.value].empty() ? 0 : *read[s.value].begin();
       if (s.kind == StateKind::kRunning && s.next != kNoValue) out_.state[k] = std::max(0, place_of_terms(s.next));
       if (auto fixed = owners_.find(s.name); fixed != owners_.end()) out_.state[k] = fixed->second;
@@ -405,8 +406,9 @@ class StageAssigner {
   const std::vector<std::string>& cuts_;
   std::map<ValueId, const State*> state_of_;
   std::vector<std::vector<NodeId>> readers_;
-  std::vector<uint8_t> made_of_;
-  std::vector<int> place_;  // per value: as StageAssignment::node
+  const Dependence dependence_;
+  const std::vector<bool> made_of_roots_;  // per value
+  std::vector<int> place_;                 // per value: as StageAssignment::node
   std::vector<NodeId> staged_;
   std::map<int32_t, int> stage_of_origin_;
   std::vector<bool> summed_, after_sum_;

@@ -64,7 +64,11 @@ Sizes contraction(const Formula& f, double flops, bool by_index) {
 class Analysis {
  public:
   Analysis(const Graph& graph, const WorkloadOptions& options)
-      : g_(graph), options_(options), units_(cut_into_units(graph)), made_of_(made_of(graph)) {}
+      : g_(graph),
+        options_(options),
+        dependence_(graph),
+        units_(cut_into_units(graph, dependence_)),
+        made_of_roots_(made_of_stage_roots(graph, dependence_)) {}
 
   Workload run() {
     count_states();
@@ -131,7 +135,7 @@ class Analysis {
     bool begun = false;
     for (NodeId n : units_.units[u].nodes) {
       const Node& node = g_.nodes[n];
-      if (!forward(node) || !(made_of_[node.outputs[0]] & kStaged)) continue;
+      if (!forward(node) || !made_of_roots_[node.outputs[0]]) continue;
       UnitPlace place{unit, begun, {}};
       if (std::string_view name = onnx_name(g_, node); !name.empty()) place.names.emplace_back(name);
       std::set<ValueId> read;
@@ -403,8 +407,9 @@ class Analysis {
 
   const Graph& g_;
   const WorkloadOptions options_;
+  const Dependence dependence_;
   const GraphUnits units_;
-  const std::vector<uint8_t> made_of_;           // by ValueId
+  const std::vector<bool> made_of_roots_;        // by ValueId
   std::set<ValueId> made_of_rows_, makes_rows_;  // of the unit that is measured
   Workload out_;
 };
