@@ -63,13 +63,13 @@ Sharding LayoutChooser::sharding(ValueId v) const {
 }
 
 // Every factor that some node could split n ways, each once.
-std::vector<Spread> LayoutChooser::candidates(AxisRole role, int64_t n) const {
-  std::vector<Spread> all;
+std::vector<PropagatedFactor> LayoutChooser::candidates(AxisRole role, int64_t n) const {
+  std::vector<PropagatedFactor> all;
   std::map<ValueId, std::vector<Sharding>> known;
   auto seed = [&](ValueId v, const Sharding& s) {
     const auto& have = known[v];
     if (std::find(have.begin(), have.end(), s) != have.end()) return;
-    all.push_back(spreader_.spread(v, s, n));
+    all.push_back(propagation_.propagate(v, s, n));
     for (const auto& [value, sharding] : all.back().values) known[value].push_back(sharding);
   };
   if (role == AxisRole::kSequence) {
@@ -84,8 +84,8 @@ std::vector<Spread> LayoutChooser::candidates(AxisRole role, int64_t n) const {
     }
     return all;
   }
-  for (NodeId node : spreader_.forward_nodes()) {
-    const Formula& f = spreader_.formula(node);
+  for (NodeId node : propagation_.forward_nodes()) {
+    const Formula& f = propagation_.formula(node);
     const Node& at = graph_.nodes[node];
     bool work =
         std::any_of(f.factors.begin(), f.factors.end(), [](const Factor& x) { return x.role == FactorRole::kSum; }) ||
@@ -111,16 +111,16 @@ std::vector<Spread> LayoutChooser::candidates(AxisRole role, int64_t n) const {
   return all;
 }
 
-bool LayoutChooser::fits(const Spread& spread, int axis) const {
-  for (const auto& [v, s] : spread.values) {
+bool LayoutChooser::fits(const PropagatedFactor& factor, int axis) const {
+  for (const auto& [v, s] : factor.values) {
     Sharding both = sharding(v);
     if (!add_axis(both, s, axis, mesh_)) return false;
   }
   return true;
 }
 
-void LayoutChooser::take(const Spread& spread, int axis) {
-  for (const auto& [v, s] : spread.values) {
+void LayoutChooser::take(const PropagatedFactor& factor, int axis) {
+  for (const auto& [v, s] : factor.values) {
     Sharding both = sharding(v);
     if (add_axis(both, s, axis, mesh_)) chosen_[v] = std::move(both);
   }
@@ -128,19 +128,19 @@ void LayoutChooser::take(const Spread& spread, int axis) {
 
 double LayoutChooser::cost() const {
   double sum = gathered_bytes_ * kOperationsPerByte;
-  for (NodeId n : spreader_.forward_nodes()) {
+  for (NodeId n : propagation_.forward_nodes()) {
     auto at = ways_.find(n);
-    sum += spreader_.flops(n) / static_cast<double>(at == ways_.end() ? 1 : at->second);
+    sum += propagation_.flops(n) / static_cast<double>(at == ways_.end() ? 1 : at->second);
   }
   return sum;
 }
 
 double LayoutChooser::choose(int axis, AxisRole role, bool gather) {
-  std::vector<Spread> all = candidates(role, mesh_.axes[axis].size);
+  std::vector<PropagatedFactor> all = candidates(role, mesh_.axes[axis].size);
   std::vector<double> gain;
-  for (const Spread& s : all) {
+  for (const PropagatedFactor& s : all) {
     bool data =
-        std::any_of(s.values.begin(), s.values.end(), [&](const auto& v) { return spreader_.is_data(v.first); });
+        std::any_of(s.values.begin(), s.values.end(), [&](const auto& v) { return propagation_.is_data(v.first); });
     bool wanted = role == AxisRole::kSequence ? !s.sums_parameters && s.flops > 0
                   : role == AxisRole::kExpert ? !data && s.batches_parameters
                                               : !data && s.parameter_elements > 0;
@@ -165,7 +165,7 @@ double LayoutChooser::choose(int axis, AxisRole role, bool gather) {
     for (NodeId n : nodes) ways_.try_emplace(n, 1).first->second *= mesh_.axes[axis].size;
     divided += all[k].flops;
   }
-  for (NodeId n : spreader_.forward_nodes()) total += spreader_.flops(n);
+  for (NodeId n : propagation_.forward_nodes()) total += propagation_.flops(n);
   return total > 0 ? divided / total : 0;
 }
 

@@ -1,5 +1,6 @@
 // How an axis splits a model's parameters and inputs: a choice among the factors that can be followed through the
-// forward graph (spread.h). Megatron's layout of a transformer is what comes out; nothing here knows of transformers.
+// forward graph (factor_propagation.h). Megatron's layout of a transformer is what comes out; nothing here knows of
+// transformers.
 #pragma once
 
 #include <map>
@@ -9,7 +10,7 @@
 #include "ir/graph/graph.h"
 #include "ir/mesh/mesh.h"
 #include "ir/mesh/sharding.h"
-#include "partitioner/follow/factor_reach.h"
+#include "partitioner/follow/factor_propagation.h"
 
 namespace partita {
 
@@ -25,7 +26,7 @@ class LayoutChooser {
   // `sample_parts`: into which ranks and micro-batches divide the samples of a run of the graph. What is computed and
   // moved at a time is divided by them; what a rank has of parameters is not.
   LayoutChooser(const Graph& graph, const Mesh& mesh, int64_t sample_parts)
-      : graph_(graph), mesh_(mesh), spreader_(graph), sample_parts_(static_cast<double>(sample_parts)) {}
+      : graph_(graph), mesh_(mesh), propagation_(graph), sample_parts_(static_cast<double>(sample_parts)) {}
 
   // Splits over `axis` whatever divides most work for the bytes it moves, piece by piece, each node at most once. Goes
   // on from what other axes split. Where it may not `gather`, it leaves what would have to be gathered for some reader.
@@ -39,13 +40,13 @@ class LayoutChooser {
   double cost() const;
 
  private:
-  std::vector<Spread> candidates(AxisRole role, int64_t n) const;
-  bool fits(const Spread& spread, int axis) const;
-  void take(const Spread& spread, int axis);
+  std::vector<PropagatedFactor> candidates(AxisRole role, int64_t n) const;
+  bool fits(const PropagatedFactor& factor, int axis) const;
+  void take(const PropagatedFactor& factor, int axis);
 
   const Graph& graph_;
   const Mesh& mesh_;
-  Spreader spreader_;
+  FactorPropagation propagation_;
   double sample_parts_;
   std::map<ValueId, Sharding> chosen_;
   std::map<NodeId, int64_t> ways_;  // into how many parts a node's work is divided
