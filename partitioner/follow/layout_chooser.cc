@@ -57,6 +57,28 @@ bool add_axis(Sharding& base, const Sharding& more, int axis, const Mesh& mesh) 
   return true;
 }
 
+namespace {
+
+int64_t smallest_piece(const PropagatedFactor& factor) {
+  int64_t least = 0;
+  for (const auto& [v, sharding] : factor.values) {
+    for (const auto& dim : sharding.dims) {
+      for (const Piece& p : dim) {
+        if (!p.axes.empty()) least = least == 0 ? p.size : std::min(least, p.size);
+      }
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+const std::vector<size_t>& LayoutChooser::factors_of(ValueId v) const {
+  static const std::vector<size_t> kNone;
+  auto at = factors_of_.find(v);
+  return at == factors_of_.end() ? kNone : at->second;
+}
+
 Sharding LayoutChooser::sharding(ValueId v) const {
   auto at = chosen_.find(v);
   return at == chosen_.end() ? Sharding::replicated(graph_.type(v).shape) : at->second;
@@ -94,7 +116,7 @@ std::vector<PropagatedFactor> LayoutChooser::candidates(AxisRole role, int64_t n
     FactorSplit split;
     for (size_t k = 0; k < f.factors.size(); ++k) {
       const Factor& factor = f.factors[k];
-      if (factor.role == FactorRole::kWhole || factor.size < n || factor.size % n != 0) continue;
+      if (factor.role == FactorRole::kWhole || factor.size < std::max<int64_t>(n, 2) || factor.size % n != 0) continue;
       split.axes.assign(f.factors.size(), {});
       split.axes[k] = {0};
       size_t input = 0;
@@ -123,7 +145,9 @@ void LayoutChooser::take(const PropagatedFactor& factor, int axis) {
   for (const auto& [v, s] : factor.values) {
     Sharding both = sharding(v);
     if (add_axis(both, s, axis, mesh_)) chosen_[v] = std::move(both);
+    factors_of_[v].push_back(sizes_.size());
   }
+  sizes_.push_back(smallest_piece(factor));
 }
 
 double LayoutChooser::cost() const {

@@ -1,4 +1,4 @@
-// How an axis splits a model's parameters and inputs: a choice among the factors that can be followed through the
+// How an axis splits a model's parameters and inputs: a choice among the factors that propagate through the
 // forward graph (factor_propagation.h). Megatron's layout of a transformer is what comes out; nothing here knows of
 // transformers.
 #pragma once
@@ -29,12 +29,16 @@ class LayoutChooser {
       : graph_(graph), mesh_(mesh), propagation_(graph), sample_parts_(static_cast<double>(sample_parts)) {}
 
   // Splits over `axis` whatever divides most work for the bytes it moves, piece by piece, each node at most once. Goes
-  // on from what other axes split. Where it may not `gather`, it leaves what would have to be gathered for some reader.
+  // on from what other axes split. An axis of size 1 stands for one of any size: what some number of ranks could divide
+  // is chosen. Where it may not `gather`, it leaves what would have to be gathered for some reader.
   // Returns the share of the forward graph's operations that the axis divides.
   double choose(int axis, AxisRole role, bool gather = true);
 
   // The chosen sharding of a value; unsplit where nothing was chosen.
   Sharding sharding(ValueId v) const;
+  // The chosen factors that a value has, and the size of each: the most ranks that can divide it.
+  const std::vector<size_t>& factors_of(ValueId v) const;
+  int64_t size(size_t factor) const { return sizes_[factor]; }
   // What one rank does under all axes chosen for: forward operations, and gathered bytes as what could be done
   // meanwhile.
   double cost() const;
@@ -49,6 +53,8 @@ class LayoutChooser {
   FactorPropagation propagation_;
   double sample_parts_;
   std::map<ValueId, Sharding> chosen_;
+  std::map<ValueId, std::vector<size_t>> factors_of_;
+  std::vector<int64_t> sizes_;      // of the chosen factors
   std::map<NodeId, int64_t> ways_;  // into how many parts a node's work is divided
   double gathered_bytes_ = 0;
 };

@@ -160,7 +160,7 @@ class Maker {
     const std::set<int32_t> tied = tied_origins(graph);
     for (const Node& node : graph.nodes) {
       const bool shares = scope_.has(node) || (node.origin >= 0 && tied.count(node.origin) > 0);
-      if (node.op->split_form != nullptr && shares && divides(graph, node)) found.insert(&node);
+      if (shares && keeps_divisible(graph, node, layout_.tensor)) found.insert(&node);
     }
     return found;
   }
@@ -181,22 +181,6 @@ class Maker {
         origins.insert(node.origin);
     }
     return origins;
-  }
-
-  // Whether the node keeps whole what the tensor axis could divide, padded perhaps: a factor of one operand (a
-  // vocabulary), not one in which operands meet.
-  bool divides(const Graph& graph, const Node& node) const {
-    if (std::count(node.inputs.begin(), node.inputs.end(), kNoValue) > 0) return false;
-    Formula f = bound_formula(graph, node);
-    bool any = false;
-    for (size_t k = 0; k < f.factors.size(); ++k) {
-      if (f.factors[k].role != FactorRole::kWhole) continue;
-      int operands = 0;
-      for (const FormulaOperand& o : f.inputs) operands += has_factor(o, static_cast<int>(k));
-      if (operands > 1) return false;
-      any = any || f.factors[k].size >= layout_.tensor;
-    }
-    return any;
   }
 
   const Graph& whole_;

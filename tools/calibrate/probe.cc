@@ -82,7 +82,7 @@ absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, con
     result.gap_seconds = std::max(0.0, plain.median() - kernels);
   }
   int64_t batch = 1;
-  PARTITA_ASSIGN_OR_RETURN(result.workload, analyse_model(model, request.recipe, cluster, &batch, nullptr));
+  PARTITA_ASSIGN_OR_RETURN(result.workload, analyse_model(model, request.recipe, &batch, nullptr));
   return result;
 }
 

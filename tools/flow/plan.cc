@@ -76,7 +76,7 @@ struct ReadModel {
   Workload workload;
 };
 
-absl::StatusOr<ReadModel> read_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
+absl::StatusOr<ReadModel> read_model(const std::string& model, Recipe& recipe, int64_t* batch,
                                      std::vector<std::string>* warnings) {
   ImportOptions o = import_options(recipe);
   o.batch = kAnalysisBatch;
@@ -100,15 +100,7 @@ absl::StatusOr<ReadModel> read_model(const std::string& model, Recipe& recipe, c
   passes.verify = false;
   PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(training_pipeline(), imported.graph, context, passes));
   if (warnings) warnings->insert(warnings->end(), context.warnings.begin(), context.warnings.end());
-  WorkloadOptions options{.batch_statistics = recipe.semantics.batch_norm};
-  // Not more than by default on slow links: the compiler splits whatever they are, and what it does is to be priced.
-  // What pays on one group of devices is priced on all.
-  for (const DeviceGroup& g : cluster.groups) {
-    const double peak = g.device.flops[static_cast<size_t>(recipe.precision)];
-    if (!g.links.empty() && peak > 0)
-      options.flops_per_reduced_element =
-          std::min(options.flops_per_reduced_element, 4 * peak / g.links[0].link.bandwidth);
-  }
+  const WorkloadOptions options{.batch_statistics = recipe.semantics.batch_norm};
   PARTITA_ASSIGN_OR_RETURN(Workload w, analyse(graph, options));
   *batch = static_cast<int64_t>(w.samples);
   const bool grouped = recipe.semantics.moe && recipe.semantics.moe->group;  // then a run takes a group
@@ -140,9 +132,9 @@ absl::Status count_kept(const Recipe& recipe, const ReadModel& read, Workload& w
 
 }  // namespace
 
-absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
+absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, int64_t* batch,
                                        std::vector<std::string>* warnings) {
-  PARTITA_ASSIGN_OR_RETURN(ReadModel read, read_model(model, recipe, cluster, batch, warnings));
+  PARTITA_ASSIGN_OR_RETURN(ReadModel read, read_model(model, recipe, batch, warnings));
   return std::move(read.workload);
 }
 
@@ -166,7 +158,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(p->cluster, load_cluster(r.cluster_file, p->library));
   auto start = std::chrono::steady_clock::now();
   int64_t batch = 1;
-  PARTITA_ASSIGN_OR_RETURN(ReadModel read, read_model(r.model, p->recipe, p->cluster, &batch, &p->warnings));
+  PARTITA_ASSIGN_OR_RETURN(ReadModel read, read_model(r.model, p->recipe, &batch, &p->warnings));
   p->workload = std::move(read.workload);
   p->problem.workload = &p->workload;
   p->problem.cluster = &p->cluster;

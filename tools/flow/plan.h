@@ -46,9 +46,8 @@ absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::
 absl::StatusOr<std::unique_ptr<Planning>> plan_again(const nlohmann::json& plan);
 // The layout that the plan pins.
 absl::StatusOr<Layout> planned_layout(const Planning& planning, const nlohmann::json& plan);
-// The analysis alone, without what programs keep (partitioner/planner/cost/program_memory.h); `cluster`: whose rates
-// weigh a split's communication.
-absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, const Cluster& cluster, int64_t* batch,
+// The analysis alone, without what programs keep (partitioner/planner/cost/program_memory.h).
+absl::StatusOr<Workload> analyse_model(const std::string& model, Recipe& recipe, int64_t* batch,
                                        std::vector<std::string>* warnings);
 
 }  // namespace partita
