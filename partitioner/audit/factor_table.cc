@@ -86,7 +86,7 @@ class Table {
   }
 
   // The collectives that pinning the parameters that carry the factor brings.
-  absl::StatusOr<std::vector<Move>> try_parameters(const PropagatedFactor& factor, int64_t ways) const {
+  absl::StatusOr<std::vector<CountedCollective>> try_parameters(const PropagatedFactor& factor, int64_t ways) const {
     ShardingPlan p = plan(ways);
     for (size_t k = 0; k < g_.states.size(); ++k) {
       auto at = factor.values.find(g_.states[k].value);
@@ -98,8 +98,8 @@ class Table {
 
   // Where the propagation ends at a factor that an op keeps whole, or the ranks share the samples of its statistics,
   // the op's form that can be split stands in for it, and for its gradient.
-  absl::StatusOr<std::vector<Move>> moves(const ShardingPlan& p, const PropagatedFactor& factor,
-                                          int64_t sample_ranks = 1) const {
+  absl::StatusOr<std::vector<CountedCollective>> moves(const ShardingPlan& p, const PropagatedFactor& factor,
+                                                       int64_t sample_ranks = 1) const {
     std::set<std::pair<int32_t, int32_t>> asked;  // origin and block
     for (const Node& node : g_.nodes) {
       if (node.op->split_form && node.segment == Segment::kForward &&
@@ -111,7 +111,7 @@ class Table {
     });
     auto local = localize(forms.graph, p);
     if (!local.ok()) return local.status();
-    return count_moves(*local);
+    return count_collectives(*local);
   }
 
   bool asks_for_whole(const Node& node, const PropagatedFactor& factor) const {
@@ -129,18 +129,18 @@ class Table {
     return false;
   }
 
-  static void count(SplitOutcome& outcome, const Move& move, int64_t row_elements) {
-    bool reduces = move.kind == MoveKind::kAllReduce || move.kind == MoveKind::kReduceScatter;
+  static void count(SplitOutcome& outcome, const CountedCollective& move, int64_t row_elements) {
+    bool reduces = move.kind == CollectiveOp::kAllReduce || move.kind == CollectiveOp::kReduceScatter;
     if (move.gradient) {
       ++(reduces ? outcome.gradients : outcome.update);
-    } else if (move.activation && move.kind == MoveKind::kAllReduce && move.elements <= row_elements) {
+    } else if (move.activation && move.kind == CollectiveOp::kAllReduce && move.elements <= row_elements) {
       ++outcome.rows;
     } else if (move.activation) {
       Moves& side = move.backward ? outcome.backward : outcome.forward;
-      ++(move.kind == MoveKind::kAllReduce       ? side.all_reduce
-         : move.kind == MoveKind::kAllGather     ? side.all_gather
-         : move.kind == MoveKind::kReduceScatter ? side.reduce_scatter
-                                                 : side.all_to_all);
+      ++(move.kind == CollectiveOp::kAllReduce       ? side.all_reduce
+         : move.kind == CollectiveOp::kAllGather     ? side.all_gather
+         : move.kind == CollectiveOp::kReduceScatter ? side.reduce_scatter
+                                                     : side.all_to_all);
     }
   }
 
@@ -158,7 +158,7 @@ class Table {
       auto moved = try_parameters(factor, ways);
       if (!moved.ok()) return moved.status();
       SplitOutcome outcome{.ways = ways};
-      for (const Move& m : *moved) count(outcome, m, row_elements);
+      for (const CountedCollective& m : *moved) count(outcome, m, row_elements);
       judge(outcome, budget);
       site.splits[static_cast<int>(split)] = outcome;
     }
@@ -349,7 +349,7 @@ class Table {
     size_t rest = table_.sites.size() - 1;
     for (size_t k = 0; k <= rest; ++k)
       table_.sites[k].splits[static_cast<int>(kind)] = SplitOutcome{.ways = p.mesh.axes[0].size};
-    for (const Move& m : *moved) {
+    for (const CountedCollective& m : *moved) {
       size_t site = 0;
       while (site < rest && !origins_[site].count(m.origin)) ++site;
       count(*table_.sites[site].splits[static_cast<int>(kind)], m, 0);

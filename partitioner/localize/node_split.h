@@ -1,5 +1,5 @@
 // How the work of one node is divided over the mesh, given how its operands lie: which axes split which of its factors,
-// which sums its operands may still owe, and where its results go.
+// which partial sums its operands may still be, and where its results go.
 #pragma once
 
 #include <optional>
@@ -33,8 +33,8 @@ struct NodeSplit {
   std::vector<Exchange> exchanges;
 };
 
-// Whether the operand is whole over the axis and another operand of the same sum is still owed over it.
-bool joins_owed(const NodeUse& use, const std::vector<std::vector<int>>& passing, size_t operand, int axis);
+// Whether the operand is whole over the axis and another operand of the same sum is still partial over it.
+bool joins_partial(const NodeUse& use, const std::vector<std::vector<int>>& passing, size_t operand, int axis);
 
 class NodeSplitter {
  public:

@@ -46,17 +46,18 @@ absl::Status refuse_tied(const Graph& g, const StageMessages& messages) {
 absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local, int axis, const PipelineShape& shape,
                                                        const StateOwners& owners) {
   const int64_t chunks = shape.chunks;
-  int64_t places = local.mesh.axes[static_cast<size_t>(axis)].size;
-  if (chunks > 1 && local.micro_batches % places != 0) {
+  int64_t pipeline_size = local.mesh.axes[static_cast<size_t>(axis)].size;
+  if (chunks > 1 && local.micro_batches % pipeline_size != 0) {
     return absl::InvalidArgumentError(
-        cat("pin schedule: interleaved: ", local.micro_batches, " micro-batches a step over ", places,
+        cat("pin schedule: interleaved: ", local.micro_batches, " micro-batches a step over ", pipeline_size,
             " stages; expected a multiple of the stages: pin micro_batch or the batch accordingly, or use 1f1b"));
   }
-  PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(local.graph, places * chunks, owners, shape.cuts));
-  StageMessages messages = plan_messages(local.graph, stages, static_cast<int>(places));
+  PARTITA_ASSIGN_OR_RETURN(StageAssignment stages,
+                           assign_stages(local.graph, pipeline_size * chunks, owners, shape.cuts));
+  StageMessages messages = plan_messages(local.graph, stages, static_cast<int>(pipeline_size));
   if (shape.schedule == PipelineSchedule::kPipedream) PARTITA_RETURN_IF_ERROR(refuse_tied(local.graph, messages));
   std::vector<LocalProgram> programs;
-  for (int64_t s = 0; s < places; ++s) {
+  for (int64_t s = 0; s < pipeline_size; ++s) {
     PipelineStage stage = {
         .axis = axis, .index = s, .schedule = shape.schedule, .chunks = chunks, .channels = messages.channels};
     programs.push_back(StageCutter(local, stages, messages, stage, owners.empty()).run());
@@ -70,11 +71,12 @@ absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local
 StateOwners state_owners(const std::vector<LocalProgram>& stages) {
   StateOwners owners;
   for (const LocalProgram& p : stages) {
-    const int places = p.stage.axis < 0 ? 1 : static_cast<int>(p.mesh.axes[static_cast<size_t>(p.stage.axis)].size);
+    const int pipeline_size =
+        p.stage.axis < 0 ? 1 : static_cast<int>(p.mesh.axes[static_cast<size_t>(p.stage.axis)].size);
     const std::vector<std::vector<NodeId>> readers = uses(p.graph);
     for (const State& s : p.graph.states) {
       int chunk = readers[s.value].empty() ? 0 : p.graph.nodes[static_cast<size_t>(readers[s.value].front())].chunk;
-      owners.try_emplace(s.name, chunk * places + static_cast<int>(p.stage.index));
+      owners.try_emplace(s.name, chunk * pipeline_size + static_cast<int>(p.stage.index));
     }
   }
   return owners;

@@ -16,10 +16,10 @@ StageCutter::StageCutter(const LocalProgram& whole, const StageAssignment& stage
       stages_(stages),
       messages_(messages),
       at_(at),
-      places_(static_cast<int>(whole.mesh.axes[static_cast<size_t>(at.axis)].size)),
+      pipeline_size_(static_cast<int>(whole.mesh.axes[static_cast<size_t>(at.axis)].size)),
       keep_unread_(keep_unread),
       here_(static_cast<size_t>(at.chunks), std::vector<ValueId>(graph_.values.size(), kNoValue)),
-      place_(graph_.values.size(), kAnywhere),
+      value_stage_(graph_.values.size(), kAnywhere),
       each_(graph_.values.size(), false),
       state_of_(graph_.values.size(), -1),
       sent_when_made_(graph_.values.size()),
@@ -27,12 +27,12 @@ StageCutter::StageCutter(const LocalProgram& whole, const StageAssignment& stage
   for (size_t k = 0; k < graph_.states.size(); ++k) {
     if (graph_.states[k].kind == StateKind::kParameter) parameters_.emplace(graph_.states[k].name, k);
     each_[graph_.states[k].value] = sums(k);  // every stage with terms has an accumulator of its own
-    place_[graph_.states[k].value] = sums(k) ? kAnywhere : stages.state[k];
+    value_stage_[graph_.states[k].value] = sums(k) ? kAnywhere : stages.state[k];
     state_of_[graph_.states[k].value] = static_cast<int>(k);
   }
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     for (ValueId v : graph_.nodes[n].outputs) {
-      place_[v] = stages.node[n];
+      value_stage_[v] = stages.node[n];
       each_[v] = with_each_micro_batch(graph_.nodes[n].segment);
     }
   }
@@ -51,13 +51,13 @@ LocalProgram StageCutter::run() {
     const Node& node = graph_.nodes[n];
     if (!messages_.live[n]) continue;
     enter(node.segment);
-    int place = stages_.node[n];
-    chunk_ = is_here(place) && with_each_micro_batch(node.segment) ? chunk_of(place) : 0;
-    if (node.segment > Segment::kBackward && place != kOwed) complete_inputs(node);
-    if (is_here(place)) {
+    int stage = stages_.node[n];
+    chunk_ = is_here(stage) && with_each_micro_batch(node.segment) ? chunk_of(stage) : 0;
+    if (node.segment > Segment::kBackward && stage != kPartial) complete_inputs(node);
+    if (is_here(stage)) {
       copy(node);
       send_results(node);
-    } else if (place == kOwed) {
+    } else if (stage == kPartial) {
       copy_terms(node);
     }
     receive_results(node);
@@ -123,8 +123,8 @@ void StageCutter::at(ValueId v, Segment segment) {
 ValueId& StageCutter::here(ValueId v) {
   auto of = [&](int chunk) -> ValueId& { return here_[static_cast<size_t>(chunk)][v]; };
   if (!each_[v]) return of(0);
-  // What another chunk of this place makes is this one's where it was received; sums are read where they are made.
-  return is_here(place_[v]) && of(chunk_) == kNoValue ? of(chunk_of(place_[v])) : of(chunk_);
+  // What another chunk of this stage makes is this one's where it was received; sums are read where they are made.
+  return is_here(value_stage_[v]) && of(chunk_) == kNoValue ? of(chunk_of(value_stage_[v])) : of(chunk_);
 }
 
 // The value as the current chunk has it.
@@ -143,8 +143,8 @@ ValueId StageCutter::value_of(ValueId v) {
                                   : b_.constant(*literals_[x], graph_.values[x].name);
       continue;
     }
-    PARTITA_CHECK(place_[x] == kAnywhere, cat("a value of stage ", place_[x], " was not sent to stage ", at_.index,
-                                              ": ", graph_.origin(*node)));
+    PARTITA_CHECK(value_stage_[x] == kAnywhere, cat("a value of stage ", value_stage_[x], " was not sent to stage ",
+                                                    at_.index, ": ", graph_.origin(*node)));
     bool ready = true;
     for (ValueId in : node->inputs) {
       if (in == kNoValue || here(in) != kNoValue) continue;
@@ -160,7 +160,7 @@ ValueId StageCutter::value_of(ValueId v) {
   return here(v);
 }
 
-// A state of this place. Terms of one accumulator on several stages are states of their own; here the current
+// A state of this stage. Terms of one accumulator on several stages are states of their own; here the current
 // chunk's.
 ValueId StageCutter::declare(size_t k) {
   const int stage = sums(k) ? stage_of(chunk_) : stages_.state[k];
@@ -202,7 +202,7 @@ void StageCutter::emit(const Node& node, std::vector<ValueId> inputs) {
   }
 }
 
-// What a node is here because this place lacks a mesh axis: its coordinate is 0, and a sum along it is of one term.
+// What a node is here because this stage lacks a mesh axis: its coordinate is 0, and a sum along it is of one term.
 ValueId StageCutter::known_result(const Node& node, const std::vector<ValueId>& inputs) {
   if (whole_.mesh.irregular().empty() || node.outputs.size() != 1) return kNoValue;
   const bool lacking =
@@ -248,7 +248,7 @@ void StageCutter::finish_states() {
     const State& s = graph_.states[k];
     bool unread = keep_unread_ && messages_.needed[s.value].empty() && at_.index == 0;
     bool mine = is_here(stages_.state[k]) || (stages_.state[k] == kAnywhere && (s.kind == StateKind::kStep || unread));
-    bool by_terms = s.next != kNoValue && place_[s.next] == kOwed;
+    bool by_terms = s.next != kNoValue && value_stage_[s.next] == kPartial;
     chunk_ = sums(k) ? chunk_of(stages_.state[k]) : 0;
     if (mine && !by_terms) value_of(s.value);
   }
@@ -265,10 +265,10 @@ void StageCutter::finish_states() {
 void StageCutter::finish_outputs() {
   for (size_t k = 0; k < graph_.outputs.size(); ++k) {
     const GraphOutput& o = graph_.outputs[k];
-    if (place_[o.value] == kOwed) complete(o.value, Segment::kUpdate);
+    if (value_stage_[o.value] == kPartial) complete(o.value, Segment::kUpdate);
     if (messages_.needed[o.value].count(static_cast<int>(at_.index)) == 0) continue;
-    const bool elsewhere = place_[o.value] >= 0 && !is_here(place_[o.value]);
-    if (elsewhere && here(o.value) == kNoValue) continue;  // handed over, to lie in another way
+    const bool elsewhere = value_stage_[o.value] >= 0 && !is_here(value_stage_[o.value]);
+    if (elsewhere && here(o.value) == kNoValue) continue;  // resharded for there
     b_.output(o.name, value_of(o.value));
     out_.outputs.push_back(whole_.outputs[k]);
   }

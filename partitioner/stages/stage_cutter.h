@@ -16,8 +16,8 @@
 namespace partita {
 
 // One walk over the whole graph: nodes of the stage are copied, what nodes of no stage make is copied when it is first
-// read, what another stage makes is received. A place with several chunks of the model has several stages of the
-// assignment; each of its chunks has its own of all that a micro-batch makes or receives.
+// read, what another stage makes is received. A stage of the pipeline with several chunks of the model has several
+// stages of the assignment; each of its chunks has its own of all that a micro-batch makes or receives.
 class StageCutter {
  public:
   StageCutter(const LocalProgram& whole, const StageAssignment& stages, const StageMessages& messages,
@@ -26,10 +26,10 @@ class StageCutter {
 
  private:
   bool has_axis(int axis) const { return whole_.mesh.has(axis, at_.index); }
-  // Of stages of the assignment; kAnywhere and kOwed are nowhere.
-  bool is_here(int stage) const { return stage >= 0 && stage % places_ == at_.index; }
-  int chunk_of(int stage) const { return stage / places_; }
-  int stage_of(int chunk) const { return chunk * places_ + static_cast<int>(at_.index); }
+  // Of stages of the assignment; kAnywhere and kPartial are nowhere.
+  bool is_here(int stage) const { return stage >= 0 && stage % pipeline_size_ == at_.index; }
+  int chunk_of(int stage) const { return stage / pipeline_size_; }
+  int stage_of(int chunk) const { return chunk * pipeline_size_ + static_cast<int>(at_.index); }
   ValueId& receive_here(ValueId v) { return here_[each_[v] ? static_cast<size_t>(chunk_) : 0][v]; }
   bool sums(size_t k) const { return graph_.states[k].kind == StateKind::kAccumulator; }
   // Chunks have terms of their own as long as micro-batches run.
@@ -58,7 +58,7 @@ class StageCutter {
   // the group of a message between stages; `own`: the axes that sender and receiver differ in and `stage` has.
   void each_peer(const Message& m, int stage,
                  const std::function<void(Attrs, const std::vector<int64_t>& at)>& visit) const;
-  const Node* crossing(const Message& m) const;
+  const Node* reshard_node(const Message& m) const;
   bool is_reader(const Message& m, const Node& node) const;
   void enter_segment(Segment segment);
   void send(const Message& m);
@@ -86,12 +86,12 @@ class StageCutter {
   const StageAssignment& stages_;
   const StageMessages& messages_;
   const PipelineStage at_;
-  const int places_;
+  const int pipeline_size_;
   const bool keep_unread_;  // states that no node reads
   Builder b_;
   int chunk_ = 0;                                    // of the node at hand
   std::vector<std::vector<ValueId>> here_;           // per chunk and value of the whole graph
-  std::vector<int> place_;                           // per value: as StageAssignment::node
+  std::vector<int> value_stage_;                     // per value: as StageAssignment::node
   std::vector<bool> each_;                           // per value: made with each micro-batch
   std::vector<int> state_of_;                        // per value: the state that it is, or -1
   std::vector<std::vector<size_t>> sent_when_made_;  // per value: messages that are not early
@@ -99,8 +99,8 @@ class StageCutter {
   std::vector<const Literal*> literals_;
   std::vector<std::pair<size_t, int>> declared_;                   // states, and the chunk that declared each
   std::map<ValueId, std::vector<ValueId>> received_;               // terms of sums
-  std::map<std::pair<ValueId, int>, std::vector<ValueId>> parts_;  // received, of what is handed over, by chunk
-  std::map<std::pair<ValueId, int>, ValueId> own_terms_;           // likewise, of this place's chunks
+  std::map<std::pair<ValueId, int>, std::vector<ValueId>> parts_;  // received, of what is resharded, by chunk
+  std::map<std::pair<ValueId, int>, ValueId> own_terms_;           // likewise, of this stage's chunks
   std::set<ValueId> completed_;
   LocalProgram out_;
 };

@@ -12,18 +12,18 @@ namespace partita {
 Attrs StageCutter::group(const std::vector<int>& along) const {
   std::vector<int64_t> axes = {at_.axis};
   axes.insert(axes.end(), along.begin(), along.end());
-  return {{"axes", std::move(axes)}, {"parts", places_ * whole_.mesh.ways(along)}};
+  return {{"axes", std::move(axes)}, {"parts", pipeline_size_ * whole_.mesh.ways(along)}};
 }
 
 // The axes that a message's sender and receiver differ in, and which of them `stage` has.
 std::vector<int> StageCutter::differing(const Message& m) const {
-  return whole_.mesh.differing(m.from % places_, m.to % places_);
+  return whole_.mesh.differing(m.from % pipeline_size_, m.to % pipeline_size_);
 }
 
 std::vector<int64_t> StageCutter::those_of(int stage, const std::vector<int>& axes) const {
   std::vector<int64_t> some;
   for (int a : axes) {
-    if (whole_.mesh.has(a, stage % places_)) some.push_back(a);
+    if (whole_.mesh.has(a, stage % pipeline_size_)) some.push_back(a);
   }
   return some;
 }
@@ -34,14 +34,14 @@ void StageCutter::each_peer(const Message& m, int stage,
   const std::vector<int64_t> own = those_of(stage, along);
   std::vector<int64_t> at(own.size(), 0);
   while (true) {
-    int64_t place = stage % places_;
+    int64_t peer = stage % pipeline_size_;
     for (int a : along) {
       auto k = std::find(own.begin(), own.end(), a);
-      place = place * whole_.mesh.axes[static_cast<size_t>(a)].size +
-              (k == own.end() ? 0 : at[static_cast<size_t>(k - own.begin())]);
+      peer = peer * whole_.mesh.axes[static_cast<size_t>(a)].size +
+             (k == own.end() ? 0 : at[static_cast<size_t>(k - own.begin())]);
     }
     Attrs attrs = group(along);
-    attrs.set("peer", place);
+    attrs.set("peer", peer);
     if (m.channel != 0) attrs.set("channel", static_cast<int64_t>(m.channel));
     visit(std::move(attrs), at);
     size_t k = own.size();
@@ -51,10 +51,10 @@ void StageCutter::each_peer(const Message& m, int stage,
 }
 
 // The node that the value of a message between stages with other axes is for; none: a scalar, which goes as it is.
-const Node* StageCutter::crossing(const Message& m) const {
+const Node* StageCutter::reshard_node(const Message& m) const {
   for (const Node& node : graph_.nodes) {
     if (node.op->crosses_stages && node.inputs[0] == m.value &&
-        static_cast<int>(node.attrs.i("to")) % places_ == m.to % places_ && is_reader(m, node))
+        static_cast<int>(node.attrs.i("to")) % pipeline_size_ == m.to % pipeline_size_ && is_reader(m, node))
       return &node;
   }
   PARTITA_CHECK(elements(graph_.type(m.value).shape) == 1,
@@ -62,7 +62,7 @@ const Node* StageCutter::crossing(const Message& m) const {
   return nullptr;
 }
 
-// Once a step, the place alone is told.
+// Once a step, the stage of the pipeline alone is told.
 bool StageCutter::is_reader(const Message& m, const Node& node) const {
   return !with_each_micro_batch(m.segment) || node.attrs.i("to") == m.to;
 }
@@ -80,13 +80,14 @@ void StageCutter::enter_segment(Segment segment) {
 
 void StageCutter::send(const Message& m) {
   chunk_ = with_each_micro_batch(m.segment) ? chunk_of(m.from) : 0;
-  ValueId v = place_[m.value] == kOwed ? own_terms_.at({m.value, term_chunk(m.value, m.from)}) : value_of(m.value);
+  ValueId v =
+      value_stage_[m.value] == kPartial ? own_terms_.at({m.value, term_chunk(m.value, m.from)}) : value_of(m.value);
   at(m.value, m.segment);
   if (differing(m).empty()) {
     each_peer(m, m.to, [&](Attrs attrs, const auto&) { send_part(m, v, std::move(attrs)); });
     return;
   }
-  const Node* node = crossing(m);
+  const Node* node = reshard_node(m);
   std::vector<ValueId> parts = {v};
   if (node != nullptr) parts = parts_to_send(b_, v, node->attrs, whole_.mesh, [&](int a) { return coordinate(a); });
   const std::vector<int64_t> own = those_of(m.to, differing(m));
@@ -119,7 +120,7 @@ void StageCutter::receive(const Message& m) {
   if (!differing(m).empty()) return receive_parts(m);
   each_peer(m, m.from, [&](Attrs attrs, const auto&) {
     ValueId received = receive_from(std::move(attrs), graph_.type(m.value));
-    if (place_[m.value] == kOwed) {
+    if (value_stage_[m.value] == kPartial) {
       received_[m.value].push_back(received);
     } else {
       receive_here(m.value) = received;
@@ -135,8 +136,8 @@ ValueId StageCutter::receive_from(Attrs attrs, const TensorType& type) {
 
 // The sender's ranks that have other parts; those that have the same as another one send for nothing.
 void StageCutter::receive_parts(const Message& m) {
-  PARTITA_CHECK(place_[m.value] != kOwed, "terms of a sum come laid out as it is");
-  const Node* node = crossing(m);
+  PARTITA_CHECK(value_stage_[m.value] != kPartial, "terms of a sum come laid out as it is");
+  const Node* node = reshard_node(m);
   const std::vector<int64_t> own = those_of(m.from, differing(m));
   TensorType type = graph_.type(m.value);
   std::vector<int> gathered;

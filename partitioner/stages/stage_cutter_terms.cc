@@ -7,7 +7,7 @@
 
 namespace partita {
 
-// The terms of a sum that is owed which its stages here have: with each micro-batch every stage's own, afterwards
+// The terms of a partial sum which its stages here have: with each micro-batch every stage's own, afterwards
 // one.
 void StageCutter::copy_terms(const Node& node) {
   std::set<int> mine;
@@ -22,15 +22,15 @@ void StageCutter::copy_terms(const Node& node) {
 void StageCutter::copy_term(const Node& node, const std::set<int>& stages) {
   const std::set<int>& terms = stages_.terms[node.outputs[0]];
   chunk_ = term_chunk(node.outputs[0], *stages.begin());
-  size_t owed = 0;
-  while (place_[node.inputs[owed]] == kAnywhere) ++owed;
-  std::vector<bool> summed = summed_operands(graph_, node, owed);
+  size_t partial = 0;
+  while (value_stage_[node.inputs[partial]] == kAnywhere) ++partial;
+  std::vector<bool> summed = summed_operands(graph_, node, partial);
   std::vector<ValueId> inputs;
   for (size_t k = 0; k < node.inputs.size(); ++k) {
     ValueId v = node.inputs[k];
-    bool own = node.op->sums_micro_batches || stages.count(place_[v]) > 0 ||
-               (place_[v] == kOwed && !own_stages(v, stages).empty()) ||
-               (place_[v] == kAnywhere && (!summed[k] || stages.count(*terms.begin()) > 0));
+    bool own = node.op->sums_micro_batches || stages.count(value_stage_[v]) > 0 ||
+               (value_stage_[v] == kPartial && !own_stages(v, stages).empty()) ||
+               (value_stage_[v] == kAnywhere && (!summed[k] || stages.count(*terms.begin()) > 0));
     at(node);
     inputs.push_back(own ? term_of(v, stages) : b_.full(graph_.type(v).dtype, graph_.type(v).shape, 0));
   }
@@ -49,10 +49,10 @@ std::set<int> StageCutter::own_stages(ValueId v, const std::set<int>& stages) co
 
 // A value as a term of `stages` has it: of a sum, their own terms.
 ValueId StageCutter::term_of(ValueId v, const std::set<int>& stages) {
-  return place_[v] == kOwed ? own_sum(v, own_stages(v, stages)) : value_of(v);
+  return value_stage_[v] == kPartial ? own_sum(v, own_stages(v, stages)) : value_of(v);
 }
 
-// The sum of this place's terms, of some of its stages.
+// The sum of the terms that the pipeline's stage has here, of some of its stages of the assignment.
 ValueId StageCutter::own_sum(ValueId v, const std::set<int>& stages) {
   ValueId sum = kNoValue;
   std::set<int> chunks;
@@ -67,7 +67,7 @@ ValueId StageCutter::own_sum(ValueId v, const std::set<int>& stages) {
 // Sums become whole where they are first read for what they are: scalars on every stage, by all of them together.
 void StageCutter::complete_inputs(const Node& node) {
   for (ValueId v : node.inputs) {
-    if (v != kNoValue && place_[v] == kOwed) complete(v, node.segment);
+    if (v != kNoValue && value_stage_[v] == kPartial) complete(v, node.segment);
   }
 }
 

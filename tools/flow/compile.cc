@@ -339,7 +339,7 @@ void arrange_communication(std::vector<LocalProgram>& stages, const ShardingPlan
                            Compiled& out) {
   for (LocalProgram& stage : stages) {
     const ShardingPlan::AxisUse axes = axis_use(plan, stage.stage);
-    gather_again(stage, axes.scatter);
+    regather_in_backward(stage, axes.scatter);
     const CompressedGradients c = compress_gradients(stage, recipe.compress, axes.samples, kBucketBytes);
     out.compressed.sums += c.sums, out.compressed.bytes += c.bytes, out.compressed.plain_bytes += c.plain_bytes;
     bucket_collectives(stage, kBucketBytes);

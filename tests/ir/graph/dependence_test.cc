@@ -37,13 +37,14 @@ TEST(Dependence, Sets) {
     bool data, parameter, weight, gradient;
   };
   const Row kRows[] = {
-      {0, true, false, false, false}, {1, false, true, true, true},
+      {0, true, false, false, false},  {1, false, true, true, true},
       {2, false, false, true, false},   // a frozen matrix is a weight that nobody trains
       {3, false, false, false, false},  // a frozen vector, the step: constants of their ops
       {4, false, false, false, false}, {5, true, true, true, true},
-      {6, true, true, true, false},     // no gradient flows through a comparison
-      {7, true, true, true, false},     // or comes back after it
-      {8, true, false, true, false},  {9, false, true, true, true}, {10, true, true, true, false},
+      {6, true, true, true, false},  // no gradient flows through a comparison
+      {7, true, true, true, false},  // or comes back after it
+      {8, true, false, true, false},   {9, false, true, true, true},
+      {10, true, true, true, false},
   };
   for (const Row& row : kRows) {
     EXPECT_EQ(d.on_data(row.value), row.data) << row.value;
