@@ -23,7 +23,7 @@ absl::StatusOr<LocalPrograms> cut_into_stages(LocalPrograms p, const ProgramCont
 }
 
 absl::StatusOr<LocalPrograms> regather(LocalPrograms p, const ProgramContext& c) {
-  for (LocalProgram& stage : p.stages) gather_again(stage, axis_use(c.planned.plan, stage.stage).scatter);
+  for (LocalProgram& stage : p.stages) regather_in_backward(stage, axis_use(c.planned.plan, stage.stage).scatter);
   return p;
 }
 

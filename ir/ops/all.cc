@@ -22,7 +22,7 @@ extern const OpDef kSoftmax, kLogSoftmax, kLayerNorm, kRmsNorm, kBatchNorm, kCro
     kAttention, kAttentionGrad, kRotary;
 extern const OpDef kOptSgd, kOptMomentum, kOptAdagrad, kOptAdam, kOptLambDirection, kOptOnnxAdam, kOptOnnxAdagrad,
     kOptOnnxMomentum, kOptOrtAdamW;
-extern const OpDef kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSend, kRecv, kHandOver, kShardSlice;
+extern const OpDef kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSend, kRecv, kCrossMeshReshard, kShardSlice;
 extern const OpDef kAccumulate, kStash;
 
 namespace {
@@ -143,7 +143,7 @@ const OpDef* const kOps[] = {
     &kAllToAll,
     &kSend,
     &kRecv,
-    &kHandOver,
+    &kCrossMeshReshard,
     &kShardSlice,
     &kAccumulate,
     &kStash,

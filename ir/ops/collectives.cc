@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<TensorType>> received_type(const OpView& use) {
   return std::vector<TensorType>{std::move(t)};
 }
 
-absl::StatusOr<std::vector<TensorType>> handed_over_type(const OpView& use) {
+absl::StatusOr<std::vector<TensorType>> cross_mesh_type(const OpView& use) {
   const Shape& view = use.attrs.ints("view");
   if (elements(view) != elements(use.shape(0)))
     return absl::InvalidArgumentError(
@@ -199,15 +199,15 @@ extern const OpDef kRecv = {.name = "recv",
 // of it. Dimension scatter_dims[i] is cut for the receivers along scatter_axes[i]; along other axes that the senders
 // lack all receivers get the same. The parts of the senders along gather_axes are put together along gather_dims; along
 // other axes that the receivers lack all senders have the same.
-extern const OpDef kHandOver = {.name = "hand_over",
-                                .attributes =
-                                    "ints view, ints own_axes, ints own_dims, ints scatter_axes, "
-                                    "ints scatter_dims, ints gather_axes, ints gather_dims, ints shape, "
-                                    "i from, i to",
-                                .formula_of = whole_formula<handed_over_type>,
-                                .infer = handed_over_type,
-                                .communicates = true,
-                                .crosses_stages = true};
+extern const OpDef kCrossMeshReshard = {.name = "cross_mesh_reshard",
+                                        .attributes =
+                                            "ints view, ints own_axes, ints own_dims, ints scatter_axes, "
+                                            "ints scatter_dims, ints gather_axes, ints gather_dims, ints shape, "
+                                            "i from, i to",
+                                        .formula_of = whole_formula<cross_mesh_type>,
+                                        .infer = cross_mesh_type,
+                                        .communicates = true,
+                                        .crosses_stages = true};
 
 // Block `coordinate` of `parts` equal blocks along `dim`: what a replicated value becomes when an axis starts to split
 // it.

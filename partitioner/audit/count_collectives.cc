@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <optional>
 
+#include "ir/graph/dependence.h"
 #include "ir/op/op_def.h"
-#include "partitioner/follow/split_reach.h"
 
 namespace partita {
 namespace {
 
-std::optional<MoveKind> move_kind(const Node& node) {
+std::optional<CollectiveOp> collective_op(const Node& node) {
   if (!node.op->communicates) return std::nullopt;
-  if (node.op == find_op("all_reduce")) return MoveKind::kAllReduce;
-  if (node.op == find_op("all_gather")) return MoveKind::kAllGather;
-  if (node.op == find_op("reduce_scatter")) return MoveKind::kReduceScatter;
-  return MoveKind::kAllToAll;
+  if (node.op == find_op("all_reduce")) return CollectiveOp::kAllReduce;
+  if (node.op == find_op("all_gather")) return CollectiveOp::kAllGather;
+  if (node.op == find_op("reduce_scatter")) return CollectiveOp::kReduceScatter;
+  return CollectiveOp::kAllToAll;
 }
 
 // Per value: whether all that reads it, through ops of one tensor (views, transposes, collectives), is the update.
@@ -35,18 +35,18 @@ std::vector<bool> read_by_update_alone(const Graph& g) {
 
 }  // namespace
 
-std::vector<Move> count_moves(const LocalProgram& program) {
+std::vector<CountedCollective> count_collectives(const LocalProgram& program) {
   const Graph& g = program.graph;
-  Dependence dependence(g);
+  const Dependence dependence(g);
   std::vector<bool> late = read_by_update_alone(g);
-  std::vector<Move> moves;
+  std::vector<CountedCollective> moves;
   for (const Node& node : g.nodes) {
-    auto kind = move_kind(node);
+    auto kind = collective_op(node);
     if (!kind) continue;
     ValueId in = node.inputs[0], out = node.outputs[0];
     int64_t count = elements(g.type(in).shape);
     bool gradient = node.segment >= Segment::kBackward && late[out];
-    bool activation = is_float(g.type(in).dtype) && dependence.parameter[in] && count > 1;
+    bool activation = is_float(g.type(in).dtype) && dependence.on_parameter(in) && count > 1;
     moves.push_back({*kind, node.segment >= Segment::kBackward, gradient, activation, count, node.origin});
   }
   return moves;

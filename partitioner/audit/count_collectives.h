@@ -7,10 +7,10 @@
 
 namespace partita {
 
-enum class MoveKind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
+enum class CollectiveOp : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
 
-struct Move {
-  MoveKind kind;
+struct CountedCollective {
+  CollectiveOp kind;
   bool backward = false;
   bool gradient = false;    // ends in an update: nothing of forward or backward reads it
   bool activation = false;  // float, depends on parameters, and is more than one number
@@ -18,6 +18,6 @@ struct Move {
   int32_t origin = -1;
 };
 
-std::vector<Move> count_moves(const LocalProgram& program);
+std::vector<CountedCollective> count_collectives(const LocalProgram& program);
 
 }  // namespace partita

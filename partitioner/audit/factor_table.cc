@@ -1,5 +1,5 @@
 // A site is found on the forward graph: a value there (an attention's queries, the operand of a product that sums over
-// features, logits, an embedding's table) is split by hand, the split's reach says which parameters carry the factor,
+// features, logits, an embedding's table) is split by hand, the factor's propagation says which parameters carry it,
 // and those alone are pinned.
 #include "partitioner/audit/factor_table.h"
 
@@ -8,14 +8,12 @@
 
 #include "ir/mesh/factor_split.h"
 #include "partitioner/audit/count_collectives.h"
-#include "partitioner/follow/split_reach.h"
+#include "partitioner/follow/factor_propagation.h"
 #include "partitioner/localize/localize.h"
 #include "partitioner/prepare/split_forms.h"
 
 namespace partita {
 namespace {
-
-using Start = std::map<ValueId, Sharding>;
 
 // The smallest number above 1 that divides n; 0 where there is none.
 int64_t smallest_divisor(int64_t n) {
@@ -50,6 +48,7 @@ class Table {
         repeats_(repeats),
         micro_batches_(micro_batches),
         dependence_(graph),
+        propagation_(graph),
         attention_(find_op("attention")),
         gather_(find_op("gather")),
         cross_entropy_(find_op("cross_entropy")) {}
@@ -86,29 +85,25 @@ class Table {
     return p;
   }
 
-  SplitReach reach(const Start& start, int64_t ways) const {
-    return propagate_split(g_, dependence_, start, Mesh{{{"split", ways}}});
-  }
-
-  // The collectives that pinning the reached parameters brings.
-  absl::StatusOr<std::vector<Move>> try_parameters(const SplitReach& reached, int64_t ways) const {
+  // The collectives that pinning the parameters that carry the factor brings.
+  absl::StatusOr<std::vector<CountedCollective>> try_parameters(const PropagatedFactor& factor, int64_t ways) const {
     ShardingPlan p = plan(ways);
     for (size_t k = 0; k < g_.states.size(); ++k) {
-      auto at = reached.values.find(g_.states[k].value);
-      if (g_.states[k].kind == StateKind::kParameter && at != reached.values.end())
+      auto at = factor.values.find(g_.states[k].value);
+      if (g_.states[k].kind == StateKind::kParameter && at != factor.values.end())
         p.states[k] = StateLayout{at->second, at->second};
     }
-    return moves(p, reached);
+    return moves(p, factor);
   }
 
-  // Where the reach ends at a factor that an op keeps whole, or the ranks share the samples of its statistics, the op's
-  // form that can be split stands in for it, and for its gradient.
-  absl::StatusOr<std::vector<Move>> moves(const ShardingPlan& p, const SplitReach& reached,
-                                          int64_t sample_ranks = 1) const {
+  // Where the propagation ends at a factor that an op keeps whole, or the ranks share the samples of its statistics,
+  // the op's form that can be split stands in for it, and for its gradient.
+  absl::StatusOr<std::vector<CountedCollective>> moves(const ShardingPlan& p, const PropagatedFactor& factor,
+                                                       int64_t sample_ranks = 1) const {
     std::set<std::pair<int32_t, int32_t>> asked;  // origin and block
     for (const Node& node : g_.nodes) {
       if (node.op->split_form && node.segment == Segment::kForward &&
-          (asks_for_whole(node, reached) || keeps_samples(g_, node, sample_ranks)))
+          (asks_for_whole(node, factor) || keeps_samples(g_, node, sample_ranks)))
         asked.insert({node.origin, node.block});
     }
     SplitForms forms = use_split_forms(g_, [&](const Node& node) {
@@ -116,17 +111,17 @@ class Table {
     });
     auto local = localize(forms.graph, p);
     if (!local.ok()) return local.status();
-    return count_moves(*local);
+    return count_collectives(*local);
   }
 
-  bool asks_for_whole(const Node& node, const SplitReach& reached) const {
+  bool asks_for_whole(const Node& node, const PropagatedFactor& factor) const {
     Formula formula = bound_formula(g_, node);
     size_t operand = 0;
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;
       const FormulaOperand& o = formula.inputs[operand++];
-      auto at = reached.values.find(v);
-      for (size_t d = 0; at != reached.values.end() && d < o.dims.size(); ++d) {
+      auto at = factor.values.find(v);
+      for (size_t d = 0; at != factor.values.end() && d < o.dims.size(); ++d) {
         bool whole = !o.dims[d].empty() && formula.factors[o.dims[d][0]].role == FactorRole::kWhole;
         if (whole && !at->second.axes_of(static_cast<int>(d)).empty()) return true;
       }
@@ -134,18 +129,18 @@ class Table {
     return false;
   }
 
-  static void count(SplitOutcome& outcome, const Move& move, int64_t row_elements) {
-    bool reduces = move.kind == MoveKind::kAllReduce || move.kind == MoveKind::kReduceScatter;
+  static void count(SplitOutcome& outcome, const CountedCollective& move, int64_t row_elements) {
+    bool reduces = move.kind == CollectiveOp::kAllReduce || move.kind == CollectiveOp::kReduceScatter;
     if (move.gradient) {
       ++(reduces ? outcome.gradients : outcome.update);
-    } else if (move.activation && move.kind == MoveKind::kAllReduce && move.elements <= row_elements) {
+    } else if (move.activation && move.kind == CollectiveOp::kAllReduce && move.elements <= row_elements) {
       ++outcome.rows;
     } else if (move.activation) {
       Moves& side = move.backward ? outcome.backward : outcome.forward;
-      ++(move.kind == MoveKind::kAllReduce       ? side.all_reduce
-         : move.kind == MoveKind::kAllGather     ? side.all_gather
-         : move.kind == MoveKind::kReduceScatter ? side.reduce_scatter
-                                                 : side.all_to_all);
+      ++(move.kind == CollectiveOp::kAllReduce       ? side.all_reduce
+         : move.kind == CollectiveOp::kAllGather     ? side.all_gather
+         : move.kind == CollectiveOp::kReduceScatter ? side.reduce_scatter
+                                                     : side.all_to_all);
     }
   }
 
@@ -154,16 +149,16 @@ class Table {
                        outcome.rows <= budget.rows && outcome.update == 0;
   }
 
-  absl::Status add(SiteKind kind, const Node& node, SplitKind split, const SplitReach& reached, int64_t ways,
+  absl::Status add(SiteKind kind, const Node& node, SplitKind split, const PropagatedFactor& factor, int64_t ways,
                    const Budget& budget, int64_t row_elements = 0) {
     FactorSite site{.kind = kind, .name = g_.origin(node), .repeats = repeats_of(node), .splits = {}};
     std::set<int32_t> origins = {node.origin};
-    for (NodeId n : reached.nodes) origins.insert(g_.nodes[n].origin);
+    for (NodeId n : factor.nodes) origins.insert(g_.nodes[n].origin);
     if (ways > 0) {
-      auto moved = try_parameters(reached, ways);
+      auto moved = try_parameters(factor, ways);
       if (!moved.ok()) return moved.status();
       SplitOutcome outcome{.ways = ways};
-      for (const Move& m : *moved) count(outcome, m, row_elements);
+      for (const CountedCollective& m : *moved) count(outcome, m, row_elements);
       judge(outcome, budget);
       site.splits[static_cast<int>(split)] = outcome;
     }
@@ -180,36 +175,36 @@ class Table {
 
   absl::Status attention(const Node& node) {
     ValueId q = node.inputs[0], k = node.inputs[1];
-    if (!dependence_.activation(q)) return absl::OkStatus();
+    if (!dependence_.is_activation(q)) return absl::OkStatus();
     int64_t kv = g_.type(k).shape[1], ways = smallest_divisor(kv > 1 ? kv : g_.type(q).shape[1]);
-    SplitReach reached;
-    if (ways > 0) reached = reach({{q, split_dim(g_.type(q).shape, 1)}}, ways);
+    PropagatedFactor factor;
+    if (ways > 0) factor = propagation_.propagate(q, split_dim(g_.type(q).shape, 1), ways);
     attentions_.push_back({node.inputs[0], g_.type(q).shape[2], table_.sites.size()});
-    return add(SiteKind::kAttention, node, SplitKind::kHeads, reached, ways, kPairBudget);
+    return add(SiteKind::kAttention, node, SplitKind::kHeads, factor, ways, kPairBudget);
   }
 
   bool is_embedding(const Node& node) const {
-    return node.op == gather_ && dependence_.weight(node.inputs[0]) && dependence_.data[node.inputs[1]];
+    return node.op == gather_ && dependence_.is_parameter_alone(node.inputs[0]) && dependence_.on_data(node.inputs[1]);
   }
 
   absl::Status embedding(const Node& node) {
     ValueId table = node.inputs[0];
     size_t dim = static_cast<size_t>(node.attrs.i("dim"));
     int64_t ways = smallest_divisor(g_.type(table).shape[dim]);
-    SplitReach reached;
-    if (ways > 0) reached = reach({{table, split_dim(g_.type(table).shape, dim)}}, ways);
+    PropagatedFactor factor;
+    if (ways > 0) factor = propagation_.propagate(table, split_dim(g_.type(table).shape, dim), ways);
     Budget budget{{.all_reduce = 1}, {}, 0};
-    int64_t rows = add_head_budget(reached, budget);
-    return add(SiteKind::kEmbedding, node, SplitKind::kVocabulary, reached, ways, budget, rows);
+    int64_t rows = add_head_budget(factor, budget);
+    return add(SiteKind::kEmbedding, node, SplitKind::kVocabulary, factor, ways, budget, rows);
   }
 
-  // A tied head comes with its table. Returns how many rows of logits it has; 0 where it is not reached.
-  int64_t add_head_budget(const SplitReach& reached, Budget& budget) const {
+  // A tied head comes with its table. Returns how many rows of logits it has; 0 where it is not factor.
+  int64_t add_head_budget(const PropagatedFactor& factor, Budget& budget) const {
     int64_t rows = 0;
-    for (NodeId n : reached.nodes) {
+    for (NodeId n : factor.nodes) {
       if (g_.nodes[n].op == cross_entropy_) rows = elements(g_.type(g_.nodes[n].outputs[1]).shape);
     }
-    for (const auto& [v, sharding] : reached.values) {
+    for (const auto& [v, sharding] : factor.values) {
       for (const Node& node : g_.nodes) {
         if (node.op == cross_entropy_ && node.inputs[0] == v) rows = elements(g_.type(node.outputs[1]).shape);
       }
@@ -225,17 +220,17 @@ class Table {
     ValueId logits = node.inputs[0];
     const Shape& shape = g_.type(logits).shape;
     int64_t ways = smallest_divisor(shape.back());
-    if (!dependence_.activation(logits) || ways == 0) return absl::OkStatus();
-    SplitReach reached = reach({{logits, split_dim(shape, shape.size() - 1)}}, ways);
-    if (reached.openings.empty()) return absl::OkStatus();
+    if (!dependence_.is_activation(logits) || ways == 0) return absl::OkStatus();
+    PropagatedFactor factor = propagation_.propagate(logits, split_dim(shape, shape.size() - 1), ways);
+    if (factor.openings.empty()) return absl::OkStatus();
     Budget budget;
-    int64_t rows = add_head_budget(reached, budget);
+    int64_t rows = add_head_budget(factor, budget);
     for (NodeId n = 0; n < static_cast<NodeId>(g_.nodes.size()); ++n) {
       const Node& other = g_.nodes[n];  // a tied table
-      if (other.segment == Segment::kForward && is_embedding(other) && reached.values.count(other.inputs[0]))
+      if (other.segment == Segment::kForward && is_embedding(other) && factor.values.count(other.inputs[0]))
         budget.forward.all_reduce += 1;
     }
-    return add(SiteKind::kHead, g_.nodes[reached.openings.back()], SplitKind::kVocabulary, reached, ways, budget, rows);
+    return add(SiteKind::kHead, g_.nodes[factor.openings.back()], SplitKind::kVocabulary, factor, ways, budget, rows);
   }
 
   // A product that sums over features which an earlier product made.
@@ -246,9 +241,9 @@ class Table {
       if (v != kNoValue) inputs.push_back(v);
     }
     for (size_t a = 0; a < inputs.size(); ++a) {
-      if (!dependence_.activation(inputs[a])) continue;
+      if (!dependence_.is_activation(inputs[a])) continue;
       for (size_t w = 0; w < inputs.size(); ++w) {
-        if (!dependence_.weight(inputs[w])) continue;
+        if (!dependence_.is_parameter_alone(inputs[w])) continue;
         int factor = summed_factor(formula, formula.inputs[a], formula.inputs[w]);
         if (factor >= 0) return try_pair(node, formula, inputs[a], formula.inputs[a], factor);
       }
@@ -268,19 +263,19 @@ class Table {
   }
 
   absl::Status try_pair(const Node& node, const Formula& formula, ValueId activation, const FormulaOperand& operand,
-                        int factor) {
-    int64_t ways = smallest_divisor(formula.factors[factor].size);
+                        int summed) {
+    int64_t ways = smallest_divisor(formula.factors[summed].size);
     if (ways == 0) return absl::OkStatus();
     FactorSplit split;
     split.axes.resize(formula.factors.size());
-    split.axes[factor] = {0};
-    SplitReach reached = reach({{activation, operand_sharding(formula, operand, split)}}, ways);
-    bool inside = std::none_of(reached.nodes.begin(), reached.nodes.end(),
+    split.axes[summed] = {0};
+    PropagatedFactor factor = propagation_.propagate(activation, operand_sharding(formula, operand, split), ways);
+    bool inside = std::none_of(factor.nodes.begin(), factor.nodes.end(),
                                [&](NodeId n) { return g_.nodes[n].op == attention_ || is_embedding(g_.nodes[n]); });
     NodeId here = static_cast<NodeId>(&node - g_.nodes.data());
-    bool before = std::all_of(reached.openings.begin(), reached.openings.end(), [&](NodeId n) { return n < here; });
-    if (!inside || !before || reached.openings.empty() || reached.closings.size() != 1) return absl::OkStatus();
-    return add(SiteKind::kPair, node, SplitKind::kFeatures, reached, ways, kPairBudget);
+    bool before = std::all_of(factor.openings.begin(), factor.openings.end(), [&](NodeId n) { return n < here; });
+    if (!inside || !before || factor.openings.empty() || factor.closings.size() != 1) return absl::OkStatus();
+    return add(SiteKind::kPair, node, SplitKind::kFeatures, factor, ways, kPairBudget);
   }
 
   // Attention in a spelling that was not recognised: a softmax of a product of two activations.
@@ -291,7 +286,7 @@ class Table {
       const Node* from = g_.producer(node.inputs[0]);
       for (int hop = 0; from && hop < 12; ++hop) {
         size_t activations = 0;
-        for (ValueId v : from->inputs) activations += v != kNoValue && dependence_.activation(v);
+        for (ValueId v : from->inputs) activations += v != kNoValue && dependence_.is_activation(v);
         Formula f = bound_formula(g_, *from);
         if (activations == 2 && summed_factor(f, f.inputs[0], f.inputs[1]) >= 0) {
           FactorSite site{
@@ -303,7 +298,7 @@ class Table {
         }
         const Node* next = nullptr;
         for (ValueId v : from->inputs) {
-          if (v != kNoValue && dependence_.activation(v)) next = next ? next : g_.producer(v);
+          if (v != kNoValue && dependence_.is_activation(v)) next = next ? next : g_.producer(v);
         }
         from = next;
       }
@@ -333,28 +328,28 @@ class Table {
     for (const auto& a : attentions_) {
       int64_t ways = smallest_divisor(a.positions);
       if (ways == 0) continue;
-      SplitReach reached = reach({{a.queries, split_dim(g_.type(a.queries).shape, 2)}}, ways);
+      PropagatedFactor factor = propagation_.propagate(a.queries, split_dim(g_.type(a.queries).shape, 2), ways);
       ShardingPlan p = plan(ways);
       bool any = false;
       for (size_t k = 0; k < g_.inputs.size(); ++k) {
-        auto at = reached.values.find(g_.inputs[k].value);
-        if (g_.inputs[k].kind != InputKind::kData || at == reached.values.end()) continue;
+        auto at = factor.values.find(g_.inputs[k].value);
+        if (g_.inputs[k].kind != InputKind::kData || at == factor.values.end()) continue;
         p.inputs[k] = at->second;
         any = true;
       }
-      if (any) return whole_model(SplitKind::kSequence, p, reached, true);
+      if (any) return whole_model(SplitKind::kSequence, p, factor, true);
     }
     return absl::OkStatus();
   }
 
   // Runs a split of the inputs and hands each collective to the site that it stands in.
-  absl::Status whole_model(SplitKind kind, const ShardingPlan& p, const SplitReach& reached, bool sequence) {
-    auto moved = moves(p, reached, kind == SplitKind::kBatch && p.slice_axes.empty() ? p.mesh.axes[0].size : 1);
+  absl::Status whole_model(SplitKind kind, const ShardingPlan& p, const PropagatedFactor& factor, bool sequence) {
+    auto moved = moves(p, factor, kind == SplitKind::kBatch && p.slice_axes.empty() ? p.mesh.axes[0].size : 1);
     if (!moved.ok()) return moved.status();
     size_t rest = table_.sites.size() - 1;
     for (size_t k = 0; k <= rest; ++k)
       table_.sites[k].splits[static_cast<int>(kind)] = SplitOutcome{.ways = p.mesh.axes[0].size};
-    for (const Move& m : *moved) {
+    for (const CountedCollective& m : *moved) {
       size_t site = 0;
       while (site < rest && !origins_[site].count(m.origin)) ++site;
       count(*table_.sites[site].splits[static_cast<int>(kind)], m, 0);
@@ -379,7 +374,8 @@ class Table {
   const Graph& g_;
   const std::vector<int64_t>& repeats_;
   int64_t micro_batches_;
-  Dependence dependence_;
+  const Dependence dependence_;
+  const FactorPropagation propagation_;
   const OpDef *attention_, *gather_, *cross_entropy_;
   std::vector<Attention> attentions_;
   std::vector<std::set<int32_t>> origins_;  // per site, of the nodes that its factor runs through

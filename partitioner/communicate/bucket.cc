@@ -37,7 +37,7 @@ class Bucketing {
   Bucketing(const LocalProgram& program, int64_t limit)
       : program_(program),
         graph_(program.graph),
-        reads_(program),
+        results_(program),
         gathers_(graph_),
         limit_(limit),
         bucket_of_(graph_.nodes.size(), -1),
@@ -66,17 +66,17 @@ class Bucketing {
     const Node& node = graph_.nodes[n];
     int level = 0;
     for (ValueId v : node.inputs) level = std::max(level, v == kNoValue ? 0 : level_[v]);
-    if (LateReads::follows(node)) level_[node.outputs[0]] = level;
+    if (DeferrableResults::passes(node)) level_[node.outputs[0]] = level;
     work_ += node.op->work != WorkKind::kMemory;
-    if (!reads_.is_joint(node)) return;
+    if (!results_.is_joint(node)) return;
     Moment moment{level};
-    if (reads_.are_late(node) || reads_.are_accumulated(node)) {
+    if (results_.are_deferrable(node) || results_.are_accumulated(node)) {
       for (ValueId v : node.outputs) level_[v] = level + 1;
     } else {
       if (gathers_.is_gather(node)) return;
       moment.work = work_;
     }
-    const NodeId first_use = moment.work < 0 ? kNoNode : reads_.first_use(node);
+    const NodeId first_use = moment.work < 0 ? kNoNode : results_.first_use(node);
     int64_t bytes = 0;
     for (size_t k = 0; k < node.inputs.size(); ++k)
       bytes += std::max(byte_size(graph_.type(node.inputs[k])), byte_size(graph_.type(node.outputs[k])));
@@ -108,7 +108,7 @@ class Bucketing {
     return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) {
       if (graph_.values[v].producer >= bucket.members[0]) return false;
       const Node* maker = graph_.producer(v);
-      while (maker != nullptr && LateReads::follows(*maker)) maker = graph_.producer(maker->inputs[0]);
+      while (maker != nullptr && DeferrableResults::passes(*maker)) maker = graph_.producer(maker->inputs[0]);
       return maker == nullptr || !maker->op->communicates;
     });
   }
@@ -140,7 +140,7 @@ class Bucketing {
 
   const LocalProgram& program_;
   const Graph& graph_;
-  const LateReads reads_;
+  const DeferrableResults results_;
   const StateGathers gathers_;
   const int64_t limit_;
   std::vector<int> bucket_of_;  // per node; -1: none

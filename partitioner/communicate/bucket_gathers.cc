@@ -28,11 +28,11 @@ class Bucketing {
   Bucketing(const LocalProgram& program, int64_t limit)
       : program_(program), graph_(program.graph), limit_(limit), bucket_of_(graph_.nodes.size(), -1) {
     StateGathers gathers(graph_);
-    LateReads reads(program);
+    DeferrableResults results(program);
     std::vector<std::pair<NodeId, NodeId>> by_use;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      if (node.segment != Segment::kPrologue && gathers.is_gather(node) && reads.is_joint(node))
+      if (node.segment != Segment::kPrologue && gathers.is_gather(node) && results.is_joint(node))
         by_use.emplace_back(gathers.first_use(node), static_cast<NodeId>(n));
     }
     std::sort(by_use.begin(), by_use.end());

@@ -4,21 +4,21 @@
 
 namespace partita {
 
-LateReads::LateReads(const LocalProgram& program) : program_(program), readers_(uses(program.graph)) {}
+DeferrableResults::DeferrableResults(const LocalProgram& program) : program_(program), readers_(uses(program.graph)) {}
 
-bool LateReads::is_joint(const Node& node) const {
+bool DeferrableResults::is_joint(const Node& node) const {
   if (!node.op->communicates || node.op->max_inputs >= 0) return false;
   const std::vector<int64_t>& axes = node.attrs.ints("axes");
   return std::find(axes.begin(), axes.end(), program_.stage.axis) == axes.end();
 }
 
-bool LateReads::follows(const Node& node) {
+bool DeferrableResults::passes(const Node& node) {
   return node.inputs.size() == 1 && !node.op->kernel && !node.op->communicates &&
          (node.op->flops_per_point == 0 || node.op->scalar != nullptr);
 }
 
 template <typename GoesOn>
-void LateReads::walk(const Node& node, GoesOn goes_on) const {
+void DeferrableResults::walk(const Node& node, GoesOn goes_on) const {
   std::vector<ValueId> front = node.outputs;
   while (!front.empty()) {
     ValueId v = front.back();
@@ -30,30 +30,30 @@ void LateReads::walk(const Node& node, GoesOn goes_on) const {
   }
 }
 
-NodeId LateReads::first_use(const Node& node) const {
+NodeId DeferrableResults::first_use(const Node& node) const {
   NodeId first = kNoNode;
   walk(node, [&](NodeId n, const Node& reader) {
-    if (follows(reader)) return true;
+    if (passes(reader)) return true;
     first = first == kNoNode ? n : std::min(first, n);
     return false;
   });
   return first;
 }
 
-bool LateReads::are_late(const Node& node) const {
-  bool late = true;
+bool DeferrableResults::are_deferrable(const Node& node) const {
+  bool deferrable = true;
   walk(node, [&](NodeId, const Node& reader) {
-    if (!late || reader.segment > node.segment) return false;
-    late = follows(reader) || is_joint(reader);
-    return late;
+    if (!deferrable || reader.segment > node.segment) return false;
+    deferrable = passes(reader) || is_joint(reader);
+    return deferrable;
   });
-  return late;
+  return deferrable;
 }
 
-bool LateReads::are_accumulated(const Node& node) const {
+bool DeferrableResults::are_accumulated(const Node& node) const {
   bool only = true, any = false;
   walk(node, [&](NodeId, const Node& reader) {
-    if (!only || follows(reader) || (is_joint(reader) && reader.attrs.s("reduce", "") == "sum")) return only;
+    if (!only || passes(reader) || (is_joint(reader) && reader.attrs.s("reduce", "") == "sum")) return only;
     any = only = reader.op->name == "accumulate";
     return false;
   });

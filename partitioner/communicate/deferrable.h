@@ -7,19 +7,19 @@
 
 namespace partita {
 
-class LateReads {
+class DeferrableResults {
  public:
   // `program` must outlive this.
-  explicit LateReads(const LocalProgram& program);
+  explicit DeferrableResults(const LocalProgram& program);
 
   // Whether several operands of the node can travel together. What goes from stage to stage keeps its order in all of
   // them, and is left alone.
   bool is_joint(const Node& node) const;
   // Whether the node moves or converts one value, and may wait with it.
-  static bool follows(const Node& node);
+  static bool passes(const Node& node);
   // Whether the node's results are first computed with in a later segment; in its own they are moved, converted or sent
   // on by other joint collectives at most.
-  bool are_late(const Node& node) const;
+  bool are_deferrable(const Node& node) const;
   // Whether all that is computed with the node's results is to sum each up, over more ranks and then over
   // micro-batches.
   bool are_accumulated(const Node& node) const;

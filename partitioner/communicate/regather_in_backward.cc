@@ -16,7 +16,8 @@ class Regathering {
   Graph run() && {
     for (const Node& node : graph_.nodes) {
       if (node.segment == Segment::kForward) {
-        if (is_gather(node) || (LateReads::follows(node) && whole_[node.inputs[0]])) whole_[node.outputs[0]] = true;
+        if (is_gather(node) || (DeferrableResults::passes(node) && whole_[node.inputs[0]]))
+          whole_[node.outputs[0]] = true;
       } else if (node.segment == Segment::kBackward) {
         for (ValueId v : node.inputs) {
           if (v != kNoValue && whole_[v]) make_again(v, node);
@@ -51,7 +52,7 @@ class Regathering {
 
 }  // namespace
 
-void gather_again(LocalProgram& program, const std::vector<int>& axes) {
+void regather_in_backward(LocalProgram& program, const std::vector<int>& axes) {
   if (!axes.empty()) program.graph = Regathering(program, axes).run();
 }
 

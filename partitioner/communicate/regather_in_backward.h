@@ -10,6 +10,6 @@ namespace partita {
 
 // For gathers over some of `axes` (mesh axes along which sums are scattered) that stand in forward, and what is moved
 // or converted after them: backward makes them again, once, where it first reads one.
-void gather_again(LocalProgram& program, const std::vector<int>& axes);
+void regather_in_backward(LocalProgram& program, const std::vector<int>& axes);
 
 }  // namespace partita

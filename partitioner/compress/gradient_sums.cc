@@ -8,13 +8,13 @@ namespace partita {
 
 GradientSums::GradientSums(const LocalProgram& program, const std::vector<int>& axes, bool accumulated)
     : program_(program), graph_(program.graph), readers_(uses(program.graph)) {
-  LateReads reads(program);
-  for (const Node& node : graph_.nodes) is_sum_.push_back(is_sum(reads, node, axes, accumulated));
+  DeferrableResults results(program);
+  for (const Node& node : graph_.nodes) is_sum_.push_back(is_sum(results, node, axes, accumulated));
 }
 
-bool GradientSums::is_sum(const LateReads& reads, const Node& node, const std::vector<int>& axes,
+bool GradientSums::is_sum(const DeferrableResults& results, const Node& node, const std::vector<int>& axes,
                           bool accumulated) const {
-  if (node.segment < Segment::kBackward || node.segment > Segment::kUpdate || !reads.is_joint(node)) return false;
+  if (node.segment < Segment::kBackward || node.segment > Segment::kUpdate || !results.is_joint(node)) return false;
   if (node.attrs.s("reduce", "") != "sum") return false;
   const std::vector<int64_t>& over = node.attrs.ints("axes");
   bool samples = std::any_of(axes.begin(), axes.end(), [&](int a) { return std::count(over.begin(), over.end(), a); });
@@ -22,7 +22,8 @@ bool GradientSums::is_sum(const LateReads& reads, const Node& node, const std::v
   bool wide = type.dtype == DType::kF32 || type.dtype == DType::kF64;
   // In backward, the others are of activations: something there computes with them.
   return samples && wide && elements(type.shape) > 1 &&
-         (node.segment > Segment::kBackward || reads.are_late(node) || (accumulated && reads.are_accumulated(node)));
+         (node.segment > Segment::kBackward || results.are_deferrable(node) ||
+          (accumulated && results.are_accumulated(node)));
 }
 
 bool GradientSums::is_summed_on(NodeId n) const {

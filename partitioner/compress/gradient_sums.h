@@ -33,7 +33,7 @@ class GradientSums {
   std::string parameter_of(const GradientSum& sum) const;
 
  private:
-  bool is_sum(const LateReads& reads, const Node& node, const std::vector<int>& axes, bool accumulated) const;
+  bool is_sum(const DeferrableResults& results, const Node& node, const std::vector<int>& axes, bool accumulated) const;
 
   const LocalProgram& program_;
   const Graph& graph_;

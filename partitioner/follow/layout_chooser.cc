@@ -57,19 +57,41 @@ bool add_axis(Sharding& base, const Sharding& more, int axis, const Mesh& mesh) 
   return true;
 }
 
+namespace {
+
+int64_t smallest_piece(const PropagatedFactor& factor) {
+  int64_t least = 0;
+  for (const auto& [v, sharding] : factor.values) {
+    for (const auto& dim : sharding.dims) {
+      for (const Piece& p : dim) {
+        if (!p.axes.empty()) least = least == 0 ? p.size : std::min(least, p.size);
+      }
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+const std::vector<size_t>& LayoutChooser::factors_of(ValueId v) const {
+  static const std::vector<size_t> kNone;
+  auto at = factors_of_.find(v);
+  return at == factors_of_.end() ? kNone : at->second;
+}
+
 Sharding LayoutChooser::sharding(ValueId v) const {
   auto at = chosen_.find(v);
   return at == chosen_.end() ? Sharding::replicated(graph_.type(v).shape) : at->second;
 }
 
 // Every factor that some node could split n ways, each once.
-std::vector<Spread> LayoutChooser::candidates(AxisRole role, int64_t n) const {
-  std::vector<Spread> all;
+std::vector<PropagatedFactor> LayoutChooser::candidates(AxisRole role, int64_t n) const {
+  std::vector<PropagatedFactor> all;
   std::map<ValueId, std::vector<Sharding>> known;
   auto seed = [&](ValueId v, const Sharding& s) {
     const auto& have = known[v];
     if (std::find(have.begin(), have.end(), s) != have.end()) return;
-    all.push_back(spreader_.spread(v, s, n));
+    all.push_back(propagation_.propagate(v, s, n));
     for (const auto& [value, sharding] : all.back().values) known[value].push_back(sharding);
   };
   if (role == AxisRole::kSequence) {
@@ -84,8 +106,8 @@ std::vector<Spread> LayoutChooser::candidates(AxisRole role, int64_t n) const {
     }
     return all;
   }
-  for (NodeId node : spreader_.forward_nodes()) {
-    const Formula& f = spreader_.formula(node);
+  for (NodeId node : propagation_.forward_nodes()) {
+    const Formula& f = propagation_.formula(node);
     const Node& at = graph_.nodes[node];
     bool work =
         std::any_of(f.factors.begin(), f.factors.end(), [](const Factor& x) { return x.role == FactorRole::kSum; }) ||
@@ -94,7 +116,7 @@ std::vector<Spread> LayoutChooser::candidates(AxisRole role, int64_t n) const {
     FactorSplit split;
     for (size_t k = 0; k < f.factors.size(); ++k) {
       const Factor& factor = f.factors[k];
-      if (factor.role == FactorRole::kWhole || factor.size < n || factor.size % n != 0) continue;
+      if (factor.role == FactorRole::kWhole || factor.size < std::max<int64_t>(n, 2) || factor.size % n != 0) continue;
       split.axes.assign(f.factors.size(), {});
       split.axes[k] = {0};
       size_t input = 0;
@@ -111,36 +133,38 @@ std::vector<Spread> LayoutChooser::candidates(AxisRole role, int64_t n) const {
   return all;
 }
 
-bool LayoutChooser::fits(const Spread& spread, int axis) const {
-  for (const auto& [v, s] : spread.values) {
+bool LayoutChooser::fits(const PropagatedFactor& factor, int axis) const {
+  for (const auto& [v, s] : factor.values) {
     Sharding both = sharding(v);
     if (!add_axis(both, s, axis, mesh_)) return false;
   }
   return true;
 }
 
-void LayoutChooser::take(const Spread& spread, int axis) {
-  for (const auto& [v, s] : spread.values) {
+void LayoutChooser::take(const PropagatedFactor& factor, int axis) {
+  for (const auto& [v, s] : factor.values) {
     Sharding both = sharding(v);
     if (add_axis(both, s, axis, mesh_)) chosen_[v] = std::move(both);
+    factors_of_[v].push_back(sizes_.size());
   }
+  sizes_.push_back(smallest_piece(factor));
 }
 
 double LayoutChooser::cost() const {
   double sum = gathered_bytes_ * kOperationsPerByte;
-  for (NodeId n : spreader_.forward_nodes()) {
+  for (NodeId n : propagation_.forward_nodes()) {
     auto at = ways_.find(n);
-    sum += spreader_.flops(n) / static_cast<double>(at == ways_.end() ? 1 : at->second);
+    sum += propagation_.flops(n) / static_cast<double>(at == ways_.end() ? 1 : at->second);
   }
   return sum;
 }
 
 double LayoutChooser::choose(int axis, AxisRole role, bool gather) {
-  std::vector<Spread> all = candidates(role, mesh_.axes[axis].size);
+  std::vector<PropagatedFactor> all = candidates(role, mesh_.axes[axis].size);
   std::vector<double> gain;
-  for (const Spread& s : all) {
+  for (const PropagatedFactor& s : all) {
     bool data =
-        std::any_of(s.values.begin(), s.values.end(), [&](const auto& v) { return spreader_.is_data(v.first); });
+        std::any_of(s.values.begin(), s.values.end(), [&](const auto& v) { return propagation_.is_data(v.first); });
     bool wanted = role == AxisRole::kSequence ? !s.sums_parameters && s.flops > 0
                   : role == AxisRole::kExpert ? !data && s.batches_parameters
                                               : !data && s.parameter_elements > 0;
@@ -165,7 +189,7 @@ double LayoutChooser::choose(int axis, AxisRole role, bool gather) {
     for (NodeId n : nodes) ways_.try_emplace(n, 1).first->second *= mesh_.axes[axis].size;
     divided += all[k].flops;
   }
-  for (NodeId n : spreader_.forward_nodes()) total += spreader_.flops(n);
+  for (NodeId n : propagation_.forward_nodes()) total += propagation_.flops(n);
   return total > 0 ? divided / total : 0;
 }
 

@@ -1,5 +1,6 @@
-// How an axis splits a model's parameters and inputs: a choice among the factors that can be followed through the
-// forward graph (spread.h). Megatron's layout of a transformer is what comes out; nothing here knows of transformers.
+// How an axis splits a model's parameters and inputs: a choice among the factors that propagate through the
+// forward graph (factor_propagation.h). Megatron's layout of a transformer is what comes out; nothing here knows of
+// transformers.
 #pragma once
 
 #include <map>
@@ -9,7 +10,7 @@
 #include "ir/graph/graph.h"
 #include "ir/mesh/mesh.h"
 #include "ir/mesh/sharding.h"
-#include "partitioner/follow/factor_reach.h"
+#include "partitioner/follow/factor_propagation.h"
 
 namespace partita {
 
@@ -25,29 +26,35 @@ class LayoutChooser {
   // `sample_parts`: into which ranks and micro-batches divide the samples of a run of the graph. What is computed and
   // moved at a time is divided by them; what a rank has of parameters is not.
   LayoutChooser(const Graph& graph, const Mesh& mesh, int64_t sample_parts)
-      : graph_(graph), mesh_(mesh), spreader_(graph), sample_parts_(static_cast<double>(sample_parts)) {}
+      : graph_(graph), mesh_(mesh), propagation_(graph), sample_parts_(static_cast<double>(sample_parts)) {}
 
   // Splits over `axis` whatever divides most work for the bytes it moves, piece by piece, each node at most once. Goes
-  // on from what other axes split. Where it may not `gather`, it leaves what would have to be gathered for some reader.
+  // on from what other axes split. An axis of size 1 stands for one of any size: what some number of ranks could divide
+  // is chosen. Where it may not `gather`, it leaves what would have to be gathered for some reader.
   // Returns the share of the forward graph's operations that the axis divides.
   double choose(int axis, AxisRole role, bool gather = true);
 
   // The chosen sharding of a value; unsplit where nothing was chosen.
   Sharding sharding(ValueId v) const;
+  // The chosen factors that a value has, and the size of each: the most ranks that can divide it.
+  const std::vector<size_t>& factors_of(ValueId v) const;
+  int64_t size(size_t factor) const { return sizes_[factor]; }
   // What one rank does under all axes chosen for: forward operations, and gathered bytes as what could be done
   // meanwhile.
   double cost() const;
 
  private:
-  std::vector<Spread> candidates(AxisRole role, int64_t n) const;
-  bool fits(const Spread& spread, int axis) const;
-  void take(const Spread& spread, int axis);
+  std::vector<PropagatedFactor> candidates(AxisRole role, int64_t n) const;
+  bool fits(const PropagatedFactor& factor, int axis) const;
+  void take(const PropagatedFactor& factor, int axis);
 
   const Graph& graph_;
   const Mesh& mesh_;
-  Spreader spreader_;
+  FactorPropagation propagation_;
   double sample_parts_;
   std::map<ValueId, Sharding> chosen_;
+  std::map<ValueId, std::vector<size_t>> factors_of_;
+  std::vector<int64_t> sizes_;      // of the chosen factors
   std::map<NodeId, int64_t> ways_;  // into how many parts a node's work is divided
   double gathered_bytes_ = 0;
 };

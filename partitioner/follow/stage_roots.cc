@@ -15,20 +15,21 @@ bool is_table(const TensorType& type) {
 
 }  // namespace
 
-std::vector<uint8_t> made_of(const Graph& graph) {
-  std::vector<uint8_t> out(graph.values.size(), 0);
-  for (const GraphInput& in : graph.inputs) out[in.value] = in.kind == InputKind::kData ? kData : 0;
-  for (const State& s : graph.states) {
-    const bool table = s.kind == StateKind::kFrozen && is_table(graph.type(s.value));
-    out[s.value] = table || s.kind == StateKind::kStep ? 0 : kWeight;
-  }
+bool has_one_stage(const Graph& graph, const State& state) {
+  const bool table = state.kind == StateKind::kFrozen && is_table(graph.type(state.value));
+  return !table && state.kind != StateKind::kStep;
+}
+
+std::vector<bool> made_of_stage_roots(const Graph& graph, const Dependence& dependence) {
+  std::vector<bool> states(graph.values.size(), false), out = states;
+  for (const State& s : graph.states) states[s.value] = has_one_stage(graph, s);
+  states = depends_on(graph, std::move(states));
   for (const Node& node : graph.nodes) {
     if (node.segment > Segment::kForward) continue;
-    uint8_t of = 0;
-    for (ValueId v : node.inputs) of |= v == kNoValue ? 0 : out[v];
     const bool heavy = node.op->work != WorkKind::kMemory;
-    if ((of & kData) && ((of & kWeight) || heavy)) of |= kStaged;
-    for (ValueId v : node.outputs) out[v] = of;
+    const bool after =
+        std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return v != kNoValue && out[v]; });
+    for (ValueId v : node.outputs) out[v] = after || (dependence.on_data(v) && (states[v] || heavy));
   }
   return out;
 }

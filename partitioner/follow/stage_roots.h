@@ -1,18 +1,18 @@
-// What values of a forward graph are made of: it tells where a pipeline stage can begin.
+// Where a pipeline stage can begin.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
-#include "ir/graph/graph.h"
+#include "ir/graph/dependence.h"
 
 namespace partita {
 
-// A forward node needs a stage where it joins data with parameters or is heavy, and so does all that is made of it. The
-// rest are masks, tables, transposed weights: made where they are read.
-enum MadeOf : uint8_t { kData = 1, kWeight = 2, kStaged = 4 };
+// Whether one stage has the state, and not every stage that reads it: all but the step and small frozen tables.
+bool has_one_stage(const Graph& graph, const State& state);
 
-// For each value, MadeOf bits; 0 after the forward part.
-std::vector<uint8_t> made_of(const Graph& graph);
+// For each value whether a stage root makes it, or it is made of what one makes. A root is a forward node that joins
+// data with such states, or that is heavy. The rest of the forward part are masks, tables, transposed weights: made
+// where they are read.
+std::vector<bool> made_of_stage_roots(const Graph& graph, const Dependence& dependence);
 
 }  // namespace partita

@@ -110,7 +110,8 @@ std::vector<int> as_ints(const std::vector<int64_t>& x) { return {x.begin(), x.e
 
 }  // namespace
 
-HandOver hand_over(const Sharding& from, const Sharding& wanted, const Mesh& mesh, int64_t sender, int64_t receiver) {
+CrossMeshReshard cross_mesh_reshard(const Sharding& from, const Sharding& wanted, const Mesh& mesh, int64_t sender,
+                                    int64_t receiver) {
   Parts parts(from, wanted, mesh);
   std::vector<int64_t> own, scattered, gathered;
   for (int a : mesh.differing(sender, receiver)) {
@@ -120,7 +121,7 @@ HandOver hand_over(const Sharding& from, const Sharding& wanted, const Mesh& mes
     (mesh.has(a, receiver) ? scattered : gathered).push_back(a);
     if (!had && mesh.has(a, sender)) own.push_back(a);
   }
-  HandOver out;
+  CrossMeshReshard out;
   Shape view;
   auto in = [](const std::vector<int64_t>& axes, int a) { return std::count(axes.begin(), axes.end(), a) > 0; };
   for (Part& p : parts.parts()) {
@@ -147,13 +148,13 @@ HandOver hand_over(const Sharding& from, const Sharding& wanted, const Mesh& mes
   return out;
 }
 
-Sharding before_hand_over(const Sharding& from, const Sharding& wanted, const Mesh& mesh, int64_t sender,
-                          int64_t receiver) {
+Sharding before_cross_mesh_reshard(const Sharding& from, const Sharding& wanted, const Mesh& mesh, int64_t sender,
+                                   int64_t receiver) {
   const Sharding here = narrowed(from, without_axes_of(wanted, mesh, sender), mesh);
   Parts parts(here, wanted, mesh);
   for (int a : mesh.differing(sender, receiver)) {
-    const bool owed = std::count(from.partial.begin(), from.partial.end(), a) > 0;
-    if (owed && !parts.has(a)) parts.put(a);
+    const bool partial = std::count(from.partial.begin(), from.partial.end(), a) > 0;
+    if (partial && !parts.has(a)) parts.put(a);
   }
   Sharding out = parts.sharding(from.dims.size());
   out.partial = here.partial;

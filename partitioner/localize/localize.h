@@ -43,11 +43,11 @@ struct ShardingPlan {
   };
   std::vector<AxisUse> axis_uses;
   // Values that are their producer's operand, laid out so for what reads them in stage `to`; `from`: the operand's.
-  struct Recut {
+  struct StageReshard {
     Sharding lies;
     int from = 0, to = 0;
   };
-  std::map<ValueId, Recut> recuts;
+  std::map<ValueId, StageReshard> stage_reshards;
 };
 
 // The mesh axes along which ranks take different samples.

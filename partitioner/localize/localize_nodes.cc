@@ -1,5 +1,5 @@
 // What becomes of a node: made now on local shapes, put off until its value is asked for, or, where it only lays its
-// operand out for another stage, handed over.
+// operand out for another stage, resharded across meshes.
 #include <algorithm>
 #include <set>
 
@@ -19,7 +19,8 @@ constexpr int kPutOffDepth = 64;  // bounds the recursion through nodes that wer
 
 void Localizer::visit(NodeId n) {
   const Node& node = graph_.nodes[n];
-  if (auto recut = plan_.recuts.find(node.outputs[0]); recut != plan_.recuts.end()) return lay_out(node, recut->second);
+  if (auto reshard = plan_.stage_reshards.find(node.outputs[0]); reshard != plan_.stage_reshards.end())
+    return lay_out(node, reshard->second);
   if (int depth = put_off_depth(node); depth > 0 && depth < kPutOffDepth) {
     for (ValueId v : node.outputs) put_off_[v] = depth;
     return;
@@ -121,9 +122,9 @@ void Localizer::emit(const NodeUse& use, const NodeSplit& division) {
   const Node& node = use.node;
   at(node);
   std::vector<ValueId> inputs(node.inputs.size(), kNoValue);
-  std::set<int> owed;
-  for (const auto& axes : partial) owed.insert(axes.begin(), axes.end());
-  std::vector<int> left(owed.begin(), owed.end());
+  std::set<int> passing;
+  for (const auto& axes : partial) passing.insert(axes.begin(), axes.end());
+  std::vector<int> left(passing.begin(), passing.end());
   for (size_t k = 0; k < use.present.size(); ++k) {
     Sharding target = operand_sharding(use.formula, use.formula.inputs[k], split);
     target.partial = partial[k];
@@ -131,7 +132,7 @@ void Localizer::emit(const NodeUse& use, const NodeSplit& division) {
     bool summed = node.op->sums_micro_batches && use.present[k] + 1 == node.inputs.size();
     local = summed ? get_term(v, target) : get(v, target);
     for (int a : left) {
-      if (joins_owed(use, partial, k, a) && !splitter_.is_zero(v)) local = owe(local, a);
+      if (joins_partial(use, partial, k, a) && !splitter_.is_zero(v)) local = make_partial(local, a);
     }
   }
   at(node);
@@ -162,7 +163,7 @@ void Localizer::emit(const NodeUse& use, const NodeSplit& division) {
 }
 
 // As a term of a sum over the axis: it counts on the first rank.
-ValueId Localizer::owe(ValueId local, int axis) {
+ValueId Localizer::make_partial(ValueId local, int axis) {
   ValueId first = b_.emit("eq", {resharder_.coordinate(axis), b_.scalar(DType::kI64, 0)});
   return b_.select(first, local, b_.scalar(b_.dtype(local), 0));
 }
@@ -207,18 +208,18 @@ void Localizer::make(const Node& node, const Formula& formula, const FactorSplit
 }
 
 // The node's operand under another sharding: what makes it smaller is done by who has it, the rest by who reads it.
-// Sums over micro-batches stay owed.
-void Localizer::lay_out(const Node& node, const ShardingPlan::Recut& recut) {
+// Sums over micro-batches stay partial.
+void Localizer::lay_out(const Node& node, const ShardingPlan::StageReshard& reshard) {
   const ValueId v = node.inputs[0];
-  Sharding wanted = recut.lies;
+  Sharding wanted = reshard.lies;
   const bool put_off = put_off_[v] > 0;  // made whole, once for all of its readers
   const Sharding from = put_off ? Sharding::replicated(graph_.type(v).shape) : sharding_of(v);
   if (std::count(from.partial.begin(), from.partial.end(), mesh_.time) > 0) wanted.partial = {mesh_.time};
   const Node* producer = graph_.producer(v);
-  const int64_t sender = place_of(recut.from), receiver = place_of(recut.to);
+  const int64_t sender = stage_index(reshard.from), receiver = stage_index(reshard.to);
   const bool differ = !mesh_.differing(sender, receiver).empty();
   Sharding sent = !differ               ? narrowed(from, wanted, mesh_)
-                  : producer != nullptr ? before_hand_over(from, wanted, mesh_, sender, receiver)
+                  : producer != nullptr ? before_cross_mesh_reshard(from, wanted, mesh_, sender, receiver)
                                         : from;  // nodes before forward would be its reader's
   at(node);
   if (producer != nullptr)
@@ -226,25 +227,25 @@ void Localizer::lay_out(const Node& node, const ShardingPlan::Recut& recut) {
   ValueId local = put_off ? resharder_.reshard(get(v, from), from, sent) : get(v, sent);
   at(node);
   if (differ) {
-    HandOver over = hand_over(sent, wanted, mesh_, sender, receiver);
-    over.attrs.set("from", int64_t{recut.from});
-    over.attrs.set("to", int64_t{recut.to});
-    local = b_.emit("hand_over", {local}, std::move(over.attrs));
-    sent = std::move(over.received);
+    CrossMeshReshard crossing = cross_mesh_reshard(sent, wanted, mesh_, sender, receiver);
+    crossing.attrs.set("from", int64_t{reshard.from});
+    crossing.attrs.set("to", int64_t{reshard.to});
+    local = b_.emit("cross_mesh_reshard", {local}, std::move(crossing.attrs));
+    sent = std::move(crossing.received);
   }
   local = resharder_.reshard(local, sent, normalized(wanted));
   variants_[node.outputs[0]].push_back({local, normalized(wanted), node.segment});
 }
 
 // Whether the node lays its operand out for a stage whose ranks lie along other axes.
-bool Localizer::is_handed_over(const Node& node) const {
-  auto recut = plan_.recuts.find(node.outputs[0]);
-  return recut != plan_.recuts.end() &&
-         !mesh_.differing(place_of(recut->second.from), place_of(recut->second.to)).empty();
+bool Localizer::is_cross_mesh(const Node& node) const {
+  auto reshard = plan_.stage_reshards.find(node.outputs[0]);
+  return reshard != plan_.stage_reshards.end() &&
+         !mesh_.differing(stage_index(reshard->second.from), stage_index(reshard->second.to)).empty();
 }
 
-// The place in the pipeline of a stage, several of which may share one.
-int64_t Localizer::place_of(int stage) const {
+// The index in the pipeline of a stage of the assignment, several of which may share one.
+int64_t Localizer::stage_index(int stage) const {
   const int axis = mesh_.find(kStageAxis);
   return axis < 0 ? 0 : stage % mesh_.axes[static_cast<size_t>(axis)].size;
 }

@@ -92,18 +92,18 @@ bool Localizer::made_of_parts(ValueId v, const Sharding& wanted, int depth) {
          });
 }
 
-// The same for what is summed over micro-batches: ranks along the slice axes have different terms, so it is owed the
+// The same for what is summed over micro-batches: ranks along the slice axes have different terms, so it is partial the
 // sum over them. What is no sum over the parts of a run counts with the first of them.
 ValueId Localizer::get_term(ValueId v, const Sharding& target) {
   if (plan_.slice_axes.empty() && mesh_.time < 0) return get(v, target);
   Sharding whole = variants_[v].empty() ? Sharding::replicated(graph_.type(v).shape) : sharding_of(v);
   ValueId local = get(v, whole);
   if (mesh_.time >= 0 && !std::count(whole.partial.begin(), whole.partial.end(), mesh_.time))
-    local = owe(local, mesh_.time);
+    local = make_partial(local, mesh_.time);
   return resharder_.reshard(local, term_sharding(v), normalized(target));
 }
 
-// How a term lies that is summed over micro-batches: the sum completes the axis in time, and is owed over the slice
+// How a term lies that is summed over micro-batches: the sum completes the axis in time, and is partial over the slice
 // axes.
 Sharding Localizer::term_sharding(ValueId v) const {
   Sharding s = variants_[v].empty() ? Sharding::replicated(graph_.type(v).shape) : sharding_of(v);
@@ -185,7 +185,7 @@ std::vector<ValueId> Localizer::states_met(ValueId v) const {
         // A product may read a value and a parameter of one shape that have nothing to do with each other.
         const bool step =
             node.segment > Segment::kBackward || node.op->sums_micro_batches || node.op->scalar != nullptr;
-        if (is_handed_over(node) || !step) continue;
+        if (is_cross_mesh(node) || !step) continue;
         for (ValueId in : node.inputs) {
           const bool state = in != kNoValue && in != x && graph_.values[in].producer == kNoNode;
           if (state && graph_.type(in).shape == shape) states.push_back(in);

@@ -46,13 +46,13 @@ class Localizer {
   void follow_parameter(const NodeUse& use, std::vector<OperandLayouts>& layouts) const;
   void inherit_layout(const Node& node);
   void emit(const NodeUse& use, const NodeSplit& division);
-  ValueId owe(ValueId local, int axis);
+  ValueId make_partial(ValueId local, int axis);
   std::vector<ValueId> emit_local(const Node& node, const Formula& formula, const FactorSplit& split,
                                   const std::vector<ValueId>& inputs);
   void make(const Node& node, const Formula& formula, const FactorSplit& split);
-  void lay_out(const Node& node, const ShardingPlan::Recut& recut);
-  bool is_handed_over(const Node& node) const;
-  int64_t place_of(int stage) const;
+  void lay_out(const Node& node, const ShardingPlan::StageReshard& reshard);
+  bool is_cross_mesh(const Node& node) const;
+  int64_t stage_index(int stage) const;
   void at(const Node& node);
   bool on_host(ValueId v) const;
 

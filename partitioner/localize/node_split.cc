@@ -19,7 +19,7 @@ bool can_scatter(const Formula& formula, int factor, size_t operand) {
                      [&](const FormulaOperand& o) { return has_factor(o, factor); });
 }
 
-// A sum of scalars stays owed until something else asks for it: the squares of all gradients are added up before any
+// A sum of scalars stays partial until something else asks for it: the squares of all gradients are added up before any
 // rank talks, not one after the other.
 bool may_join(const NodeUse& use) {
   if (use.node.op->sums_micro_batches) return false;
@@ -29,7 +29,7 @@ bool may_join(const NodeUse& use) {
 
 }  // namespace
 
-bool joins_owed(const NodeUse& use, const std::vector<std::vector<int>>& passing, size_t operand, int axis) {
+bool joins_partial(const NodeUse& use, const std::vector<std::vector<int>>& passing, size_t operand, int axis) {
   int group = use.formula.inputs[operand].linear;
   if (group < 0 || has(passing[operand], axis)) return false;
   for (size_t k = 0; k < passing.size(); ++k) {
@@ -45,13 +45,7 @@ NodeSplitter::NodeSplitter(const Graph& graph, const ShardingPlan& plan,
       mesh_(plan.mesh),
       readers_(readers),
       constants_(constant_values(graph)),
-      of_data_(graph.values.size(), false) {
-  for (const GraphInput& in : graph.inputs) of_data_[in.value] = in.kind == InputKind::kData;
-  for (const Node& node : graph.nodes) {
-    const bool any =
-        std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return v != kNoValue && of_data_[v]; });
-    for (ValueId v : node.outputs) of_data_[v] = any;
-  }
+      dependence_(graph) {
   for (const std::optional<StateLayout>& s : plan.states) {
     if (!s) continue;
     for (const auto& dim : s->compute.dims) {
@@ -129,7 +123,7 @@ void NodeSplitter::share_lookups(const NodeUse& use, FactorSplit& split) const {
   };
   auto is_index = [&](size_t k) { return is_integer(graph_.type(use.node.inputs[use.present[k]]).dtype); };
   for (size_t k = 0; k < use.present.size(); ++k) {
-    if (is_index(k) || !of_data_[use.node.inputs[use.present[k]]]) continue;
+    if (is_index(k) || !dependence_.on_data(use.node.inputs[use.present[k]])) continue;
     std::vector<int> gathered;
     for (size_t d = 0; d < use.formula.inputs[k].dims.size(); ++d) {
       const std::vector<int>& factors = use.formula.inputs[k].dims[d];
@@ -192,13 +186,13 @@ std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use,
                    group_of.try_emplace(axis, group).first->second == group;
       for (size_t j = 0; j < pass.size(); ++j) {
         bool joint = use.formula.inputs[j].linear == group;
-        // Over micro-batches nothing is sent, and zeros are owed as well as they are there: the gradient of a slice is
-        // padded before it is accumulated. Between ranks it is summed before padding makes it larger.
-        bool owed =
+        // Over micro-batches nothing is sent, and zeros are partial as well as they are there: the gradient of a slice
+        // is padded before it is accumulated. Between ranks it is summed before padding makes it larger.
+        bool partial =
             has(use.shardings[j].partial, axis) || (axis == mesh_.time && is_zero(use.node.inputs[use.present[j]]));
-        sound = sound && (owed || !joint || may_join(use));
-        // A sum that is owed is not carried into products with other tensors: every one of them, and every gradient
-        // that follows, would owe it. (Over micro-batches it is never sent, only accumulated.)
+        sound = sound && (partial || !joint || may_join(use));
+        // A sum that is partial is not carried into products with other tensors: every one of them, and every gradient
+        // that follows, would be partial too. (Over micro-batches it is never sent, only accumulated.)
         sound = sound && (joint || axis == mesh_.time ||
                           elements(operand_shape(use.formula, use.formula.inputs[j])) <= 1 || is_lookup(use, k, j));
       }
@@ -289,19 +283,19 @@ std::optional<Sharding> NodeSplitter::scattered_home(const NodeUse& use, const F
                                                      const Sharding& now) const {
   if (now.kind != PartialKind::kSum) return std::nullopt;
   FactorSplit home = split;
-  std::vector<int> owed = now.partial;
+  std::vector<int> partial = now.partial;
   for (size_t k = 0; k < use.present.size(); ++k) {
     for (const auto& [factor, axes] : proposals(use.formula, use.formula.inputs[k], use.shardings[k], mesh_)) {
-      if (axes.size() != 1 || !has(owed, axes[0]) || !home.axes[factor].empty() ||
+      if (axes.size() != 1 || !has(partial, axes[0]) || !home.axes[factor].empty() ||
           !has_factor(use.formula.outputs[output], factor))
         continue;
       home.axes[factor] = axes;
-      std::erase(owed, axes[0]);
+      std::erase(partial, axes[0]);
     }
   }
-  if (owed.size() == now.partial.size()) return std::nullopt;
+  if (partial.size() == now.partial.size()) return std::nullopt;
   Sharding target = operand_sharding(use.formula, use.formula.outputs[output], home);
-  target.partial = std::move(owed);
+  target.partial = std::move(partial);
   return target;
 }
 
@@ -310,7 +304,7 @@ std::optional<Sharding> NodeSplitter::exchanged_back(const NodeUse& use, const N
   if (now.kind != PartialKind::kSum) return std::nullopt;
   const FormulaOperand& operand = use.formula.outputs[output];
   FactorSplit home = split.factors;
-  std::vector<int> owed = now.partial;
+  std::vector<int> partial = now.partial;
   bool moved = false;
   for (const Exchange& e : split.exchanges) {
     auto at = std::find_if(e.whole.begin(), e.whole.end(), [&](int f) { return has_factor(operand, f); });
@@ -319,12 +313,12 @@ std::optional<Sharding> NodeSplitter::exchanged_back(const NodeUse& use, const N
       continue;
     for (auto& axes : home.axes) std::erase(axes, e.axis);
     home.axes[*at].push_back(e.axis);
-    std::erase(owed, e.axis);
+    std::erase(partial, e.axis);
     moved = true;
   }
   if (!moved) return std::nullopt;
   Sharding target = operand_sharding(use.formula, operand, home);
-  target.partial = std::move(owed);
+  target.partial = std::move(partial);
   return target;
 }
 

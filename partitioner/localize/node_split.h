@@ -1,11 +1,12 @@
 // How the work of one node is divided over the mesh, given how its operands lie: which axes split which of its factors,
-// which sums its operands may still owe, and where its results go.
+// which partial sums its operands may still be, and where its results go.
 #pragma once
 
 #include <optional>
 #include <set>
 #include <vector>
 
+#include "ir/graph/dependence.h"
 #include "ir/graph/graph.h"
 #include "ir/mesh/factor_split.h"
 #include "partitioner/localize/localize.h"
@@ -32,8 +33,8 @@ struct NodeSplit {
   std::vector<Exchange> exchanges;
 };
 
-// Whether the operand is whole over the axis and another operand of the same sum is still owed over it.
-bool joins_owed(const NodeUse& use, const std::vector<std::vector<int>>& passing, size_t operand, int axis);
+// Whether the operand is whole over the axis and another operand of the same sum is still partial over it.
+bool joins_partial(const NodeUse& use, const std::vector<std::vector<int>>& passing, size_t operand, int axis);
 
 class NodeSplitter {
  public:
@@ -77,9 +78,9 @@ class NodeSplitter {
   const Mesh& mesh_;
   const std::vector<std::vector<NodeId>>& readers_;
   std::vector<const Literal*> constants_;  // by value
-  std::vector<bool> of_data_;              // by value: made of samples
-  std::vector<int> sample_axes_;           // that split inputs
-  std::set<int> parameter_axes_;           // that parameters lie along where they are computed with
+  const Dependence dependence_;
+  std::vector<int> sample_axes_;  // that split inputs
+  std::set<int> parameter_axes_;  // that parameters lie along where they are computed with
 };
 
 }  // namespace partita

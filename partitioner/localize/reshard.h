@@ -9,8 +9,8 @@ namespace partita {
 // Cuts the pieces of one dimension at the boundaries of the other's. False where they do not nest.
 bool common_pieces(const std::vector<Piece>& a, const std::vector<Piece>& b, std::vector<Piece>& out_a,
                    std::vector<Piece>& out_b);
-// What of a resharding from `from` to `to` makes a rank's part smaller: sums that `to` does not owe are completed, and
-// its new axes split what they can before anything is gathered.
+// What of a resharding from `from` to `to` makes a rank's part smaller: sums that `to` does not leave partial are
+// completed, and its new axes split what they can before anything is gathered.
 Sharding narrowed(const Sharding& from, const Sharding& to, const Mesh& mesh);
 
 class Resharder {

@@ -108,7 +108,7 @@ class Resizer {
     for (size_t k = 0; k < present.size(); ++k) {
       if (!take(formula, formula.inputs[k], operands[k].lies, split)) return refused(node);
     }
-    if (!is_followed(formula, split)) return refused(node);
+    if (!propagates(formula, split)) return refused(node);
     b_.context() = {node.segment, node.origin, node.block, node.weight_gradient, node.device, node.chunk};
     std::vector<ValueId> inputs(node.inputs.size(), kNoValue);
     for (size_t k = 0; k < present.size(); ++k) {
@@ -151,7 +151,7 @@ class Resizer {
 
   // What must be kept whole is done to the new number of elements (positions counted by a running sum), unless it
   // picks some of them.
-  bool is_followed(const Formula& formula, const FactorSplit& split) const {
+  bool propagates(const Formula& formula, const FactorSplit& split) const {
     for (size_t f = 0; f < split.axes.size(); ++f) {
       if (split.axes[f].empty()) continue;
       if (formula.factors[f].size % mesh_.ways(split.axes[f]) != 0) return false;
@@ -199,7 +199,7 @@ class Resizer {
     size_t output = static_cast<size_t>(graph_.values[v].output);
     refine(formula, true, output, wanted, mesh_);
     FactorSplit split{std::vector<std::vector<int>>(formula.factors.size())};
-    if (!take(formula, formula.outputs[output], wanted, split) || !is_followed(formula, split)) return kNoValue;
+    if (!take(formula, formula.outputs[output], wanted, split) || !propagates(formula, split)) return kNoValue;
     std::vector<ValueId> inputs(node->inputs.size(), kNoValue);
     size_t present = 0;
     for (size_t k = 0; k < inputs.size(); ++k) {

@@ -1,5 +1,7 @@
 #include "partitioner/prepare/split_forms.h"
 
+#include <algorithm>
+
 #include "ir/graph/builder.h"
 
 namespace partita {
@@ -31,6 +33,20 @@ SplitForms use_split_forms(const Graph& graph, const std::function<bool(const No
     out.now.push_back(r.has(static_cast<ValueId>(v)) ? r(static_cast<ValueId>(v)) : kNoValue);
   out.graph = std::move(r).finish();
   return out;
+}
+
+bool keeps_divisible(const Graph& graph, const Node& node, int64_t ranks) {
+  if (node.op->split_form == nullptr || std::count(node.inputs.begin(), node.inputs.end(), kNoValue) > 0) return false;
+  Formula f = bound_formula(graph, node);
+  bool any = false;
+  for (size_t k = 0; k < f.factors.size(); ++k) {
+    if (f.factors[k].role != FactorRole::kWhole) continue;
+    int operands = 0;
+    for (const FormulaOperand& o : f.inputs) operands += has_factor(o, static_cast<int>(k));
+    if (operands > 1) return false;
+    any = any || f.factors[k].size >= ranks;
+  }
+  return any;
 }
 
 int whole_samples(const Node& node, const Formula& formula) {

@@ -179,10 +179,10 @@ class PlanJoiner {
  public:
   PlanJoiner(const Graph& graph, const StageAssignment& stages, const std::vector<ShardingPlan>& plans)
       : graph_(graph), stages_(stages), plans_(plans), home_(graph.values.size(), kShared) {
-    for (size_t place = 0; place < plans.size(); ++place) {
+    for (size_t stage = 0; stage < plans.size(); ++stage) {
       size_t k = 0;
-      while (k < kinds_.size() && !(same_plan(plans[kinds_[k]], plans[place]) && same_axes(kinds_[k], place))) ++k;
-      if (k == kinds_.size()) kinds_.push_back(place);
+      while (k < kinds_.size() && !(same_plan(plans[kinds_[k]], plans[stage]) && same_axes(kinds_[k], stage))) ++k;
+      if (k == kinds_.size()) kinds_.push_back(stage);
       kind_of_place_.push_back(static_cast<int>(k));
     }
     readers_.resize(graph.values.size());
@@ -190,8 +190,8 @@ class PlanJoiner {
   }
 
   absl::StatusOr<JoinedPlan> run() {
-    for (size_t place : kinds_) {
-      PARTITA_ASSIGN_OR_RETURN(std::vector<Sharding> values, value_shardings(graph_, plans_[place]));
+    for (size_t stage : kinds_) {
+      PARTITA_ASSIGN_OR_RETURN(std::vector<Sharding> values, value_shardings(graph_, plans_[stage]));
       lies_.push_back(std::move(values));
     }
     find_homes();
@@ -214,8 +214,8 @@ class PlanJoiner {
     int32_t origin = -1, block = -1;
   };
 
-  bool same_axes(size_t place, size_t other) const {
-    return plans_[0].mesh.differing(static_cast<int64_t>(place), static_cast<int64_t>(other)).empty();
+  bool same_axes(size_t stage, size_t other) const {
+    return plans_[0].mesh.differing(static_cast<int64_t>(stage), static_cast<int64_t>(other)).empty();
   }
 
   int kind_of(int stage) const { return kind_of_place_[static_cast<size_t>(stage) % plans_.size()]; }
@@ -229,7 +229,7 @@ class PlanJoiner {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const int stage = stage_of(n);
       for (ValueId v : graph_.nodes[n].outputs) {
-        home_[v] = stage >= 0 ? kind_of(stage) : stage == kOwed ? kShared : kEach;
+        home_[v] = stage >= 0 ? kind_of(stage) : stage == kPartial ? kShared : kEach;
       }
     }
   }
@@ -244,7 +244,7 @@ class PlanJoiner {
   int output_kind(ValueId v) const { return std::max(home_[v], 0); }
 
   // The plan that a sum over stages is computed under; kShared: a scalar, whose terms stay as they are.
-  int owed_kind(const Node& node) const {
+  int partial_kind(const Node& node) const {
     int home = home_of(node.outputs[0]);
     return home >= 0 ? kind_of(home) : kShared;
   }
@@ -258,7 +258,7 @@ class PlanJoiner {
 
   int stage_of(size_t n) const {
     const int stage = stages_.node[n];
-    if (stage != kOwed || plans_[0].mesh.irregular().empty()) return stage;
+    if (stage != kPartial || plans_[0].mesh.irregular().empty()) return stage;
     const int home = home_of(graph_.nodes[n].outputs[0]);
     return home >= 0 ? home : stage;
   }
@@ -280,10 +280,10 @@ class PlanJoiner {
       for (ValueId v : node.inputs) {
         if (v == kNoValue) continue;
         if (stage >= 0) read(v, kind_of(stage), self);
-        if (stage == kOwed) {  // terms are laid out where they are made, and sent when they are summed
+        if (stage == kPartial) {  // terms are laid out where they are made, and sent when they are summed
           const Node* from = graph_.producer(v);
-          Reader maker = from == nullptr ? self : Reader{place_of(v), node.segment, from->origin, from->block};
-          read(v, read_under(v, owed_kind(node)), maker);
+          Reader maker = from == nullptr ? self : Reader{stage_of_value(v), node.segment, from->origin, from->block};
+          read(v, read_under(v, partial_kind(node)), maker);
         }
         if (stage == kAnywhere) {
           for (ValueId made : node.outputs) {
@@ -295,7 +295,7 @@ class PlanJoiner {
     }
   }
 
-  int place_of(ValueId v) const {
+  int stage_of_value(ValueId v) const {
     const NodeId n = graph_.values[v].producer;
     return n < 0 ? 0 : std::max(stage_of(static_cast<size_t>(n)), 0);
   }
@@ -317,7 +317,7 @@ class PlanJoiner {
     for (const Constant& c : graph_.constants) have(c.value, b_.constant(c.literal, graph_.values[c.value].name));
     for (size_t k = 0; k < graph_.inputs.size(); ++k) add_input(k);
     for (size_t k = 0; k < graph_.states.size(); ++k) add_state(k);
-    for (const State& s : graph_.states) recut(s.value);
+    for (const State& s : graph_.states) reshard(s.value);
   }
 
   void have(ValueId v, ValueId now) {
@@ -380,14 +380,14 @@ class PlanJoiner {
       }
       return;
     }
-    const int kind = stage >= 0 ? kind_of(stage) : owed_kind(node);
+    const int kind = stage >= 0 ? kind_of(stage) : partial_kind(node);
     std::vector<ValueId> made = copy(node, operands(node, kind), std::max(stage, -1) + 1);
     for (size_t k = 0; k < made.size(); ++k) {
-      if (stage == kOwed) {
+      if (stage == kPartial) {
         have(node.outputs[k], made[k]);
       } else {
         here_[static_cast<size_t>(kind)][node.outputs[k]] = made[k];
-        recut(node.outputs[k]);
+        reshard(node.outputs[k]);
       }
     }
   }
@@ -416,7 +416,7 @@ class PlanJoiner {
   }
 
   // The value under the plans of its other readers.
-  void recut(ValueId v) {
+  void reshard(ValueId v) {
     if (home_[v] < 0) return;
     const Node* producer = graph_.producer(v);
     for (const auto& [kind, reader] : readers_[v]) {
@@ -426,8 +426,8 @@ class PlanJoiner {
       b_.context() = {.segment = segment, .origin = reader.origin, .block = reader.block, .chunk = reader.stage + 1};
       ValueId now = b_.emit("reshape", {at_hand(v, home_[v])}, {{"shape", graph_.type(v).shape}});
       here_[static_cast<size_t>(kind)][v] = now;
-      const int from = producer != nullptr ? place_of(v) : stage_of_state(v);
-      out_.plan.recuts[now] = {lies_under(v, kind), from, reader.stage};
+      const int from = producer != nullptr ? stage_of_value(v) : stage_of_state(v);
+      out_.plan.stage_reshards[now] = {lies_under(v, kind), from, reader.stage};
     }
   }
 
@@ -449,7 +449,7 @@ class PlanJoiner {
   const Graph& graph_;
   const StageAssignment& stages_;
   const std::vector<ShardingPlan>& plans_;
-  std::vector<size_t> kinds_;  // a place for each kind of plan
+  std::vector<size_t> kinds_;  // a stage for each kind of plan
   std::vector<int> kind_of_place_;
   std::vector<std::vector<Sharding>> lies_;  // per kind and value
   std::vector<int> home_;                    // per value: the kind of plan that it is made under, kShared or kEach

@@ -21,11 +21,11 @@ struct JoinedPlan {
   ShardingPlan plan;
 };
 
-// `plans`: of `graph` on one mesh, one for each place of the pipeline, as if all stages had that one. In the result a
+// `plans`: of `graph` on one mesh, one for each stage of the pipeline, as if all stages had that one. In the result a
 // node has the plan of its stage; what several stages compute each for itself is there once for each plan, and so is a
 // data input. A value that is read under another plan than it is made under comes through a node of its own
-// (ShardingPlan::recuts), which lays it out as it would lie if all stages had the reader's plan. Nodes are marked with
-// their stages. InvalidArgument where a plan cannot be had for the whole graph.
+// (ShardingPlan::stage_reshards), which lays it out as it would lie if all stages had the reader's plan. Nodes are
+// marked with their stages. InvalidArgument where a plan cannot be had for the whole graph.
 absl::StatusOr<JoinedPlan> join_plans(const Graph& graph, const StageAssignment& stages,
                                       const std::vector<ShardingPlan>& plans);
 

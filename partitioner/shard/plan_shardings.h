@@ -6,7 +6,6 @@
 
 #include "partitioner/layout/batch_plan.h"
 #include "partitioner/localize/localize.h"
-#include "partitioner/stages/assign_stages.h"
 
 namespace partita {
 
@@ -26,16 +25,7 @@ absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& re
 absl::StatusOr<PlannedGraph> plan_shardings_like(const PlannedGraph& training, const Graph& graph, const Recipe& recipe,
                                                  const Layout& layout, const BatchPlan& batch);
 
-// The same where stages have meshes of their own (Layout::stages), as one plan on a mesh that all of them share
-// (partitioner/shard/join_plans.h).
-struct PlannedStages {
-  PlannedGraph joined;
-  std::vector<PlannedGraph> alike;  // per stage: the plan if all stages were like it, of one graph
-};
-absl::StatusOr<PlannedStages> plan_stages(const Graph& graph, const Recipe& recipe, const Layout& layout,
-                                          const BatchPlan& batch, std::vector<std::string>& warnings);
-// `owners`: the stages of training's states.
-absl::StatusOr<PlannedStages> plan_stages_like(const PlannedStages& training, const Graph& graph, const Recipe& recipe,
-                                               const Layout& layout, const BatchPlan& batch, const StateOwners& owners);
+// InvalidArgument where the recipe asks for what is not built, or pins a parameter that is not there.
+absl::Status check_sharding_pins(const Graph& graph, const Recipe& recipe);
 
 }  // namespace partita

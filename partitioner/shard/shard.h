@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "partitioner/shard/plan_shardings.h"
+#include "partitioner/shard/plan_stages.h"
 
 namespace partita {
 

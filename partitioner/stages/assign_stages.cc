@@ -29,8 +29,9 @@ class StageAssigner {
         owners_(owners),
         cuts_(cuts),
         readers_(uses(graph)),
-        made_of_(made_of(graph)),
-        place_(graph.values.size(), kAnywhere),
+        dependence_(graph),
+        made_of_roots_(made_of_stage_roots(graph, dependence_)),
+        value_stage_(graph.values.size(), kAnywhere),
         updates_(graph.values.size()) {
     out_.stages = static_cast<int>(stages);
     out_.node.assign(graph.nodes.size(), kAnywhere);
@@ -67,7 +68,7 @@ class StageAssigner {
   void find_staged() {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      if (node.segment <= Segment::kForward && !node.outputs.empty() && (made_of_[node.outputs[0]] & kStaged))
+      if (node.segment <= Segment::kForward && !node.outputs.empty() && made_of_roots_[node.outputs[0]])
         staged_.push_back(static_cast<NodeId>(n));
     }
   }
@@ -85,7 +86,7 @@ class StageAssigner {
     for (size_t k = 0; k < staged_.size(); ++k) {
       const Node& node = graph_.nodes[staged_[k]];
       int at = stages[k];
-      for (ValueId v : node.inputs) at = std::max(at, v == kNoValue ? 0 : place_[v]);
+      for (ValueId v : node.inputs) at = std::max(at, v == kNoValue ? 0 : value_stage_[v]);
       put(static_cast<size_t>(staged_[k]), at);
       if (node.origin >= 0) {
         auto [known, fresh] = stage_of_origin_.try_emplace(node.origin, at);
@@ -151,7 +152,7 @@ class StageAssigner {
     while (!open.empty()) {
       ValueId v = open.back();
       open.pop_back();
-      if (v == kNoValue || (made_of_[v] & kData)) continue;
+      if (v == kNoValue || dependence_.on_data(v)) continue;
       if (const Node* producer = graph_.producer(v)) {
         open.insert(open.end(), producer->inputs.begin(), producer->inputs.end());
       } else if (auto state = state_of_.find(v); state != state_of_.end()) {
@@ -209,15 +210,15 @@ class StageAssigner {
     for (size_t k = 0; k < pieces.size(); ++k) pieces[k].crossing = kOperationsPerByteSent * (alive += change[k]);
   }
 
-  void put(size_t n, int place) {
-    out_.node[n] = place;
-    for (ValueId v : graph_.nodes[n].outputs) place_[v] = place;
+  void put(size_t n, int stage) {
+    out_.node[n] = stage;
+    for (ValueId v : graph_.nodes[n].outputs) value_stage_[v] = stage;
   }
 
   // Whether the sum of several stages' terms goes through the node: op(a1 + a2, b1 + b2) = op(a1, b1) + op(a2, b2).
   // Operands that lie anywhere may stand apart from that.
   bool sums_through(const Node& node) const {
-    auto staged = [&](ValueId v) { return v != kNoValue && place_[v] != kAnywhere; };
+    auto staged = [&](ValueId v) { return v != kNoValue && value_stage_[v] != kAnywhere; };
     auto first = std::find_if(node.inputs.begin(), node.inputs.end(), staged);
     if (first == node.inputs.end()) return false;
     std::vector<bool> summed = summed_operands(graph_, node, static_cast<size_t>(first - node.inputs.begin()));
@@ -257,28 +258,28 @@ class StageAssigner {
     }
   }
 
-  // Stages that the node's inputs lie on; `owed`: whether one of them is a sum with terms on several.
-  std::set<int> stages_of_inputs(const Node& node, bool* owed) const {
+  // Stages that the node's inputs lie on; `partial`: whether one of them is a sum with terms on several.
+  std::set<int> stages_of_inputs(const Node& node, bool* partial) const {
     std::set<int> stages;
-    *owed = false;
+    *partial = false;
     for (ValueId v : node.inputs) {
-      if (v == kNoValue || place_[v] == kAnywhere) continue;
-      *owed = *owed || place_[v] == kOwed;
-      if (place_[v] != kOwed) stages.insert(place_[v]);
+      if (v == kNoValue || value_stage_[v] == kAnywhere) continue;
+      *partial = *partial || value_stage_[v] == kPartial;
+      if (value_stage_[v] != kPartial) stages.insert(value_stage_[v]);
     }
     return stages;
   }
 
-  void owe(size_t n) {
+  void make_partial(size_t n) {
     std::set<int> terms;
     int home = kAnywhere;
     for (ValueId v : graph_.nodes[n].inputs) {
-      if (place_[v] >= 0) terms.insert(place_[v]);
-      if (place_[v] != kOwed) continue;
+      if (value_stage_[v] >= 0) terms.insert(value_stage_[v]);
+      if (value_stage_[v] != kPartial) continue;
       terms.insert(out_.terms[v].begin(), out_.terms[v].end());
       home = std::max(home, out_.home[v]);
     }
-    put(n, kOwed);
+    put(n, kPartial);
     ValueId out = graph_.nodes[n].outputs[0];
     if (elements(graph_.type(out).shape) > 1) out_.home[out] = home >= 0 ? home : *terms.begin();
     out_.terms[out] = std::move(terms);
@@ -287,17 +288,18 @@ class StageAssigner {
   void place_backward(size_t n) {
     const Node& node = graph_.nodes[n];
     if (node.op->crosses_stages) return;
-    bool owed = false;
-    std::set<int> stages = stages_of_inputs(node, &owed);
-    if (stages.empty() && !owed) return;
+    bool partial = false;
+    std::set<int> stages = stages_of_inputs(node, &partial);
+    if (stages.empty() && !partial) return;
     if (by_marks_ && node.chunk > 0) return put(n, node.chunk - 1);
-    if ((owed || (stages.size() > 1 && summed_[node.outputs[0]])) && sums_through(node)) return owe(n);
-    PARTITA_CHECK(!owed, "what is left of a sum with each micro-batch goes through to its terms");
+    if ((partial || (stages.size() > 1 && summed_[node.outputs[0]])) && sums_through(node)) return make_partial(n);
+    PARTITA_CHECK(!partial, "what is left of a sum with each micro-batch goes through to its terms");
     int at = *stages.rbegin();
     if (auto known = stage_of_origin_.find(node.origin); known != stage_of_origin_.end()) at = known->second;
     for (ValueId v : node.inputs) {
       const Node* from = v == kNoValue ? nullptr : graph_.producer(v);
-      if (from != nullptr && from->segment == Segment::kBackward && place_[v] >= 0) at = std::min(at, place_[v]);
+      if (from != nullptr && from->segment == Segment::kBackward && value_stage_[v] >= 0)
+        at = std::min(at, value_stage_[v]);
     }
     put(n, at);
   }
@@ -318,16 +320,16 @@ class StageAssigner {
     }
     for (size_t k = 0; k < graph_.states.size(); ++k) {
       const State& s = graph_.states[k];
-      if (s.kind == StateKind::kStep || made_of_[s.value] == 0) continue;
+      if (!has_one_stage(graph_, s)) continue;
       out_.state[k] = read[s.value].empty() ? 0 : *read[s.value].begin();
-      if (s.kind == StateKind::kRunning && s.next != kNoValue) out_.state[k] = std::max(0, place_of_terms(s.next));
+      if (s.kind == StateKind::kRunning && s.next != kNoValue) out_.state[k] = std::max(0, stage_of_terms(s.next));
       if (auto fixed = owners_.find(s.name); fixed != owners_.end()) out_.state[k] = fixed->second;
       if (s.kind == StateKind::kParameter) owner_[s.name] = out_.state[k];
     }
     for (size_t k = 0; k < graph_.states.size(); ++k) {
       const State& s = graph_.states[k];
       if (auto owner = owner_.find(s.parameter); owner != owner_.end()) out_.state[k] = owner->second;
-      place_[s.value] = out_.state[k];
+      value_stage_[s.value] = out_.state[k];
       if (s.next != kNoValue && out_.state[k] >= 0) updates_[s.next].insert(out_.state[k]);
     }
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
@@ -347,13 +349,14 @@ class StageAssigner {
   }
 
   // Where forward makes what the value is updated by; -1 where it does not.
-  int place_of_terms(ValueId v) const {
+  int stage_of_terms(ValueId v) const {
     const Node* node = v == kNoValue ? nullptr : graph_.producer(v);
     if (node == nullptr) return -1;
-    if (node->segment <= Segment::kBackward && !node->op->sums_micro_batches && place_[v] >= 0) return place_[v];
-    int place = -1;
-    for (ValueId from : node->inputs) place = std::max(place, place_of_terms(from));
-    return place;
+    if (node->segment <= Segment::kBackward && !node->op->sums_micro_batches && value_stage_[v] >= 0)
+      return value_stage_[v];
+    int stage = -1;
+    for (ValueId from : node->inputs) stage = std::max(stage, stage_of_terms(from));
+    return stage;
   }
 
   std::set<int> joined(const Node& node) const {
@@ -366,24 +369,24 @@ class StageAssigner {
   void place_sum(size_t n) {
     const Node& node = graph_.nodes[n];
     ValueId term = node.inputs.back();
-    if (place_[term] == kOwed) {
-      put(n, kOwed);
+    if (value_stage_[term] == kPartial) {
+      put(n, kPartial);
       out_.terms[node.outputs[0]] = out_.terms[term];
-      if (elements(graph_.type(term).shape) > 1) out_.home[node.outputs[0]] = place_[node.inputs[0]];
+      if (elements(graph_.type(term).shape) > 1) out_.home[node.outputs[0]] = value_stage_[node.inputs[0]];
       return;
     }
-    put(n, place_[term] >= 0 ? place_[term] : std::max(0, place_[node.inputs[0]]));
+    put(n, value_stage_[term] >= 0 ? value_stage_[term] : std::max(0, value_stage_[node.inputs[0]]));
   }
 
   void place_update(size_t n) {
     const Node& node = graph_.nodes[n];
-    bool owed = false;
-    std::set<int> stages = stages_of_inputs(node, &owed);
-    if (by_marks_ && node.chunk > 0 && (owed || !stages.empty())) return put(n, node.chunk - 1);
+    bool partial = false;
+    std::set<int> stages = stages_of_inputs(node, &partial);
+    if (by_marks_ && node.chunk > 0 && (partial || !stages.empty())) return put(n, node.chunk - 1);
     bool scalar = node.outputs.size() == 1 && elements(graph_.type(node.outputs[0]).shape) == 1;
-    if (scalar && (owed || stages.size() > 1) && sums_through(node)) return owe(n);
+    if (scalar && (partial || stages.size() > 1) && sums_through(node)) return make_partial(n);
     for (ValueId v : node.inputs) {  // sums that become whole here
-      if (v == kNoValue || place_[v] != kOwed) continue;
+      if (v == kNoValue || value_stage_[v] != kPartial) continue;
       if (out_.home[v] >= 0) stages.insert(out_.home[v]);
     }
     int at = stages.empty() ? kAnywhere : *stages.begin();
@@ -396,7 +399,7 @@ class StageAssigner {
     for (size_t k = 0; k < graph_.states.size(); ++k) {
       const State& s = graph_.states[k];
       if (s.kind != StateKind::kAccumulator || s.next == kNoValue) continue;
-      out_.state[k] = place_[s.next] == kOwed ? *out_.terms[s.next].begin() : place_[s.next];
+      out_.state[k] = value_stage_[s.next] == kPartial ? *out_.terms[s.next].begin() : value_stage_[s.next];
     }
   }
 
@@ -405,8 +408,9 @@ class StageAssigner {
   const std::vector<std::string>& cuts_;
   std::map<ValueId, const State*> state_of_;
   std::vector<std::vector<NodeId>> readers_;
-  std::vector<uint8_t> made_of_;
-  std::vector<int> place_;  // per value: as StageAssignment::node
+  const Dependence dependence_;
+  const std::vector<bool> made_of_roots_;  // per value
+  std::vector<int> value_stage_;           // per value: as StageAssignment::node
   std::vector<NodeId> staged_;
   std::map<int32_t, int> stage_of_origin_;
   std::vector<bool> summed_, after_sum_;
@@ -418,15 +422,15 @@ class StageAssigner {
 
 }  // namespace
 
-std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t owed) {
+std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t partial) {
   if (node.outputs.size() != 1 || !is_float(graph.type(node.outputs[0]).dtype) ||
       std::count(node.inputs.begin(), node.inputs.end(), kNoValue) > 0)
     return {};
   if (node.op->communicates && (node.inputs.size() != 1 || node.attrs.s("reduce", "sum") != "sum")) return {};
   Formula f = bound_formula(graph, node);
-  if (owed >= f.inputs.size() || f.inputs[owed].linear < 0) return {};
+  if (partial >= f.inputs.size() || f.inputs[partial].linear < 0) return {};
   std::vector<bool> summed;
-  for (const FormulaOperand& o : f.inputs) summed.push_back(o.linear == f.inputs[owed].linear);
+  for (const FormulaOperand& o : f.inputs) summed.push_back(o.linear == f.inputs[partial].linear);
   return summed;
 }
 

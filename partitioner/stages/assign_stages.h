@@ -12,26 +12,26 @@
 namespace partita {
 
 inline constexpr int kAnywhere = -1;  // cheap and made of data, constants or states alone: who reads it makes it
-inline constexpr int kOwed = -2;      // a sum whose terms lie on several stages
+inline constexpr int kPartial = -2;   // a sum whose terms lie on several stages
 
 struct StageAssignment {
   int stages = 1;
-  std::vector<int> node;             // per node: its stage, kAnywhere or kOwed
+  std::vector<int> node;             // per node: its stage, kAnywhere or kPartial
   std::vector<int> state;            // per state: the stage that owns it; kAnywhere: every stage that reads it
-  std::vector<std::set<int>> terms;  // per value that is owed: stages with a term
-  std::vector<int> home;  // per value that is owed: the stage that gets the terms, or kAnywhere for a scalar,
+  std::vector<std::set<int>> terms;  // per value that is partial: stages with a term
+  std::vector<int> home;  // per value that is partial: the stage that gets the terms, or kAnywhere for a scalar,
                           // which is summed over all stages
 };
 
-// Per operand of a node that `owed` leads to: whether the node is linear in it jointly with operand `owed`, so that it
-// counts once in a sum of terms. Empty where a sum does not go through the node.
-std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t owed);
+// Per operand of a node that `partial` leads to: whether the node is linear in it jointly with operand `partial`, so
+// that it counts once in a sum of terms. Empty where a sum does not go through the node.
+std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t partial);
 
 // Forward nodes are cut into `stages` runs of nearly equal work, between repeated blocks where the graph has some, and
 // where little crosses; nothing flows back to an earlier stage. A gradient runs where its forward node does, or earlier
 // where what it needs comes from there. A parameter belongs to the first stage that reads it, and with it all that its
 // update reads and writes. Gradients of a parameter that several stages read stay apart until all micro-batches are
-// summed, and so do sums of scalars over all parameters (a gradient's norm): they are owed.
+// summed, and so do sums of scalars over all parameters (a gradient's norm): they are partial.
 //
 // With `cuts`, one glob for each stage but the first, a stage begins at the first such node that reads a parameter, or
 // comes from an ONNX node, of a name that the glob matches.

@@ -35,11 +35,11 @@ class Samples {
   bool add_up() {
     if (samples_ <= 1) return true;
     return std::all_of(graph_.nodes.begin(), graph_.nodes.end(),
-                       [&](const Node& node) { return node.segment > Segment::kForward || follow(node); });
+                       [&](const Node& node) { return node.segment > Segment::kForward || propagate(node); });
   }
 
  private:
-  bool follow(const Node& node) {
+  bool propagate(const Node& node) {
     bool any = false, trained = false;
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;

@@ -11,19 +11,19 @@ namespace {
 
 class Planner {
  public:
-  Planner(const Graph& graph, const StageAssignment& stages, int places)
+  Planner(const Graph& graph, const StageAssignment& stages, int pipeline_size)
       : graph_(graph),
         stages_(stages),
-        places_(places),
+        pipeline_size_(pipeline_size),
         first_(graph.values.size()),
         wanted_(graph.values.size(), false),
-        place_(graph.values.size(), kAnywhere) {
+        value_stage_(graph.values.size(), kAnywhere) {
     for (size_t k = 0; k < graph.states.size(); ++k) {  // every stage with terms has an accumulator of its own
       bool sums = graph.states[k].kind == StateKind::kAccumulator;
-      place_[graph.states[k].value] = sums ? kAnywhere : stages.state[k];
+      value_stage_[graph.states[k].value] = sums ? kAnywhere : stages.state[k];
     }
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
-      for (ValueId v : graph.nodes[n].outputs) place_[v] = stages.node[n];
+      for (ValueId v : graph.nodes[n].outputs) value_stage_[v] = stages.node[n];
     }
   }
 
@@ -53,7 +53,7 @@ class Planner {
  private:
   // Notes that `stage` reads `v` in `segment`.
   void need(ValueId v, int stage, Segment segment) {
-    if (!with_each_micro_batch(segment)) stage %= places_;
+    if (!with_each_micro_batch(segment)) stage %= pipeline_size_;
     auto [at, fresh] = first_[v].try_emplace(stage, segment);
     at->second = std::min(at->second, segment);
     wanted_[v] = true;
@@ -66,7 +66,7 @@ class Planner {
   void need_results() {
     for (const GraphOutput& o : graph_.outputs) {
       bool scalar = elements(graph_.type(o.value).shape) == 1;
-      int home = place_[o.value] == kOwed ? stages_.home[o.value] : place_[o.value];
+      int home = value_stage_[o.value] == kPartial ? stages_.home[o.value] : value_stage_[o.value];
       if (scalar || home < 0) {
         need_everywhere(o.value, Segment::kUpdate);
       } else {
@@ -77,7 +77,7 @@ class Planner {
       const State& s = graph_.states[k];
       if (s.next == kNoValue) continue;
       wanted_[s.next] = true;
-      if (place_[s.next] == kOwed) continue;
+      if (value_stage_[s.next] == kPartial) continue;
       const Node* producer = graph_.producer(s.next);
       Segment segment = producer != nullptr ? producer->segment : Segment::kUpdate;
       if (stages_.state[k] < 0) {
@@ -88,19 +88,19 @@ class Planner {
     }
   }
 
-  void need_inputs(const Node& node, int place) {
-    if (place == kOwed) {  // each stage reads its own
+  void need_inputs(const Node& node, int stage) {
+    if (stage == kPartial) {  // each stage reads its own
       for (ValueId v : node.inputs) {
         wanted_[v] = true;
-        if (place_[v] >= 0) need(v, place_[v], node.segment);
-        if (place_[v] != kAnywhere) continue;
+        if (value_stage_[v] >= 0) need(v, value_stage_[v], node.segment);
+        if (value_stage_[v] != kAnywhere) continue;
         for (int stage : stages_.terms[node.outputs[0]]) need(v, stage, node.segment);
       }
       return;
     }
     std::set<int> by;
-    if (place >= 0) by.insert(place);
-    if (place == kAnywhere) {
+    if (stage >= 0) by.insert(stage);
+    if (stage == kAnywhere) {
       for (ValueId v : node.outputs) {
         for (const auto& [stage, segment] : first_[v]) by.insert(stage);
       }
@@ -112,26 +112,26 @@ class Planner {
   }
 
   void send(ValueId v, int to, Segment reader, StageMessages& out) const {
-    if (place_[v] == kAnywhere) return;
-    if (place_[v] == kOwed) {
+    if (value_stage_[v] == kAnywhere) return;
+    if (value_stage_[v] == kPartial) {
       int home = stages_.home[v];
       if (home < 0) return;  // summed over all stages at once
-      PARTITA_CHECK(to == home % places_, "a sum over stages that is read where it is not made");
+      PARTITA_CHECK(to == home % pipeline_size_, "a sum over stages that is read where it is not made");
       for (int from : stages_.terms[v]) {
-        if (from % places_ != to) out.all.push_back({v, from, to, reader, true});
+        if (from % pipeline_size_ != to) out.all.push_back({v, from, to, reader, true});
       }
       return;
     }
-    const int from = place_[v];
+    const int from = value_stage_[v];
     const Node* producer = graph_.producer(v);
     if (from == to) return;
-    if (from % places_ == to % places_) {
-      // A chunk's slot in memory is other micro-batches' when its passes end: what another chunk of the place reads is
-      // sent to it, from the place to itself. What is read after the micro-batches is a sum, which stays, or what the
+    if (from % pipeline_size_ == to % pipeline_size_) {
+      // A chunk's slot in memory is other micro-batches' when its passes end: what another chunk of the stage reads is
+      // sent to it, from the stage to itself. What is read after the micro-batches is a sum, which stays, or what the
       // last one leaves in the first chunk, whose backward pass ends a step.
       if (producer == nullptr || !with_each_micro_batch(producer->segment)) return;
       if (!with_each_micro_batch(reader)) {
-        PARTITA_CHECK(producer->op->sums_micro_batches || from < places_,
+        PARTITA_CHECK(producer->op->sums_micro_batches || from < pipeline_size_,
                       cat("read after the chunk that makes it has ended: ", graph_.origin(*producer)));
         return;
       }
@@ -146,7 +146,7 @@ class Planner {
       m.segment = forward && to > from ? producer->segment : Segment::kBackward;
     }
     m.early = producer == nullptr || producer->segment != m.segment;
-    if (!with_each_micro_batch(m.segment)) m.to %= places_;
+    if (!with_each_micro_batch(m.segment)) m.to %= pipeline_size_;
     out.all.push_back(m);
   }
 
@@ -169,17 +169,17 @@ class Planner {
 
   const Graph& graph_;
   const StageAssignment& stages_;
-  const int places_;
+  const int pipeline_size_;
   std::vector<std::map<int, Segment>>
-      first_;  // per value: stages or places that read it, and their first segment that does
+      first_;  // per value: stages of the assignment or the pipeline that read it, and their first segment that does
   std::vector<bool> wanted_;
-  std::vector<int> place_;  // per value: as StageAssignment::node
+  std::vector<int> value_stage_;  // per value: as StageAssignment::node
 };
 
 }  // namespace
 
-StageMessages plan_messages(const Graph& graph, const StageAssignment& stages, int places) {
-  return Planner(graph, stages, places).run();
+StageMessages plan_messages(const Graph& graph, const StageAssignment& stages, int pipeline_size) {
+  return Planner(graph, stages, pipeline_size).run();
 }
 
 }  // namespace partita

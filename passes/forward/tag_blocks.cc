@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
 #include "ir/graph/builder.h"
+#include "ir/graph/dependence.h"
 
 namespace partita {
 namespace {
@@ -38,6 +39,7 @@ class Blocks {
         readers_(uses(graph)),
         backbone_(graph.nodes.size(), false),
         tail_(graph.nodes.size(), false),
+        dependence_(graph),
         side_(graph.values.size(), false) {}
 
   std::vector<int32_t> run() {
@@ -62,37 +64,22 @@ class Blocks {
   };
 
   void find_backbone() {
-    std::vector<bool> data(g_.values.size(), false), weight(g_.values.size(), false);
-    for (const GraphInput& in : g_.inputs) data[in.value] = in.kind == InputKind::kData;
-    for (const State& s : g_.states) {
-      const TensorType& type = g_.type(s.value);
-      const bool frozen = s.kind == StateKind::kFrozen && is_float(type.dtype) && type.rank() >= 2;
-      weight[s.value] = s.kind == StateKind::kParameter || frozen;
-    }
     for (size_t n = 0; n < g_.nodes.size(); ++n) {
       const Node& node = g_.nodes[n];
-      bool d = false, w = false;
-      for (ValueId v : node.inputs) {
-        if (v == kNoValue) continue;
-        d = d || data[v];
-        w = w || weight[v];
-      }
-      for (ValueId v : node.outputs) data[v] = d, weight[v] = w;
-      bool both = d && w && node.segment == Segment::kForward;
-      tail_[n] = both && is_scalar_tail(node, data, weight);
+      const bool both = node.segment == Segment::kForward && !node.outputs.empty() && varies(node.outputs[0]);
+      tail_[n] = both && is_scalar_tail(node);
       backbone_[n] = both && !tail_[n];
       if (backbone_[n]) order_.push_back(static_cast<NodeId>(n));
     }
     position_.assign(g_.nodes.size(), -1);
     for (size_t k = 0; k < order_.size(); ++k) position_[order_[k]] = static_cast<int64_t>(k);
-    weight_ = std::move(weight);
   }
 
   // Makes scalars of scalars alone: the sum of auxiliary losses runs from layer to layer without being part of any.
-  bool is_scalar_tail(const Node& node, const std::vector<bool>& data, const std::vector<bool>& weight) const {
-    auto varies = [&](ValueId v) { return v != kNoValue && data[v] && weight[v]; };
+  bool is_scalar_tail(const Node& node) const {
     return std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return is_scalar(v); }) &&
-           std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) { return !varies(v) || is_scalar(v); });
+           std::all_of(node.inputs.begin(), node.inputs.end(),
+                       [&](ValueId v) { return v == kNoValue || !varies(v) || is_scalar(v); });
   }
 
   // Position of the last backbone reader, or -1.
@@ -102,6 +89,8 @@ class Blocks {
     return last;
   }
 
+  // Depends on data and on weights.
+  bool varies(ValueId v) const { return dependence_.on_data(v) && dependence_.on_weight(v); }
   bool is_scalar(ValueId v) const { return elements(g_.type(v).shape) == 1; }
   bool counts(ValueId v) const { return !side_[v] && !is_scalar(v); }
 
@@ -192,7 +181,7 @@ class Blocks {
         auto at = number.find(v);
         const bool inside = v == entry || at != number.end();
         if (inside) h = absl::HashOf(h, v == entry ? -1 : at->second);
-        if (inside || !weight_[v]) continue;
+        if (inside || !dependence_.on_weight(v)) continue;
         h = type_hash(h, g_.type(v));
         piece.has_weight = true;
       }
@@ -316,9 +305,10 @@ class Blocks {
   const Graph& g_;
   std::vector<std::vector<NodeId>> readers_;
   std::vector<bool> backbone_, tail_;  // per node
-  std::vector<bool> side_, weight_;    // per value
-  std::vector<NodeId> order_;          // the backbone
-  std::vector<int64_t> position_;      // in it, or -1
+  const Dependence dependence_;
+  std::vector<bool> side_;         // per value
+  std::vector<NodeId> order_;      // the backbone
+  std::vector<int64_t> position_;  // in it, or -1
   std::vector<Piece> pieces_;
 };
 

@@ -82,7 +82,7 @@ absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, con
     result.gap_seconds = std::max(0.0, plain.median() - kernels);
   }
   ModelSource source(model, request.recipe);
-  PARTITA_ASSIGN_OR_RETURN(result.workload, analyse_model(source, cluster));
+  PARTITA_ASSIGN_OR_RETURN(result.workload, analyse_model(source));
   return result;
 }
 

@@ -89,19 +89,6 @@ absl::StatusOr<Graph> graph_for(const Recipe& recipe, const ImportedModel& model
   return run_passes(graph_passes(PassUse::kTraining), model.graph, context, run);
 }
 
-// Not more than by default on slow links: the compiler splits whatever they are, and what it does is to be priced. What
-// pays on one group of devices is priced on all.
-WorkloadOptions workload_options(const Recipe& recipe, const Cluster& cluster) {
-  WorkloadOptions options{.batch_statistics = recipe.semantics.batch_norm};
-  for (const DeviceGroup& g : cluster.groups) {
-    const double peak = g.device.flops[static_cast<size_t>(recipe.precision)];
-    if (!g.links.empty() && peak > 0)
-      options.flops_per_reduced_element =
-          std::min(options.flops_per_reduced_element, 4 * peak / g.links[0].link.bandwidth);
-  }
-  return options;
-}
-
 absl::StatusOr<std::shared_ptr<const ImportedModel>> import_for_analysis(ModelSource& source) {
   const Recipe& recipe = source.recipe();
   const auto& moe = recipe.semantics.moe;
@@ -114,7 +101,7 @@ absl::StatusOr<std::shared_ptr<const ImportedModel>> import_for_analysis(ModelSo
   return statistics && recipe.batch.global ? source.import(recipe.batch.global) : imported;
 }
 
-absl::StatusOr<CountedModel> count_model(ModelSource& source, const Cluster& cluster) {
+absl::StatusOr<CountedModel> count_model(ModelSource& source) {
   CountedModel counted;
   PARTITA_ASSIGN_OR_RETURN(counted.imported, import_for_analysis(source));
   const ImportedModel& imported = *counted.imported;
@@ -123,7 +110,7 @@ absl::StatusOr<CountedModel> count_model(ModelSource& source, const Cluster& clu
   plain.precision = Precision::kFp32, plain.attention = AttentionKernel::kFlash;
   plain.recompute = RecomputeMode::kNone, plain.pin.recompute.reset();
   PARTITA_ASSIGN_OR_RETURN(const Graph graph, graph_for(plain, imported));
-  counted.options = workload_options(source.recipe(), cluster);
+  counted.options = {.batch_statistics = source.recipe().semantics.batch_norm};
   PARTITA_ASSIGN_OR_RETURN(counted.workload, analyse(graph, counted.options));
   Workload& w = counted.workload;
   const auto& moe = source.recipe().semantics.moe;
@@ -153,8 +140,8 @@ absl::Status count_kept(const Recipe& recipe, const CountedModel& counted, Workl
 
 }  // namespace
 
-absl::StatusOr<Workload> analyse_model(ModelSource& source, const Cluster& cluster) {
-  PARTITA_ASSIGN_OR_RETURN(CountedModel counted, count_model(source, cluster));
+absl::StatusOr<Workload> analyse_model(ModelSource& source) {
+  PARTITA_ASSIGN_OR_RETURN(CountedModel counted, count_model(source));
   return std::move(counted.workload);
 }
 
@@ -178,7 +165,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(p->cluster, load_cluster(r.cluster_file, p->library));
   auto start = std::chrono::steady_clock::now();
   p->source = std::make_unique<ModelSource>(r.model, p->recipe);
-  PARTITA_ASSIGN_OR_RETURN(CountedModel counted, count_model(*p->source, p->cluster));
+  PARTITA_ASSIGN_OR_RETURN(CountedModel counted, count_model(*p->source));
   p->warnings = counted.imported->warnings;
   p->workload = std::move(counted.workload);
   p->problem.workload = &p->workload;

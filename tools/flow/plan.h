@@ -48,8 +48,7 @@ absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::
 absl::StatusOr<std::unique_ptr<Planning>> plan_again(const Plan& plan);
 // The layout that the plan pins.
 absl::StatusOr<Layout> planned_layout(const Planning& planning, const Plan& plan);
-// The analysis alone, without what programs keep (partitioner/planner/cost/program_memory.h); `cluster`: whose rates
-// weigh a split's communication.
-absl::StatusOr<Workload> analyse_model(ModelSource& source, const Cluster& cluster);
+// The analysis alone, without what programs keep (partitioner/planner/cost/program_memory.h).
+absl::StatusOr<Workload> analyse_model(ModelSource& source);
 
 }  // namespace partita

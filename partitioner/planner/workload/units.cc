@@ -11,7 +11,7 @@ bool is_forward(const Node& node) { return node.segment == Segment::kForward; }
 
 class Cutter {
  public:
-  explicit Cutter(const Graph& graph) : g_(graph) {}
+  Cutter(const Graph& graph, const Dependence& dependence) : g_(graph), dependence_(dependence) {}
 
   GraphUnits run() {
     mark();
@@ -24,21 +24,18 @@ class Cutter {
  private:
   void mark() {
     out_.values.resize(g_.values.size());
-    for (size_t v = 0; v < g_.values.size(); ++v) out_.values[v].source = static_cast<ValueId>(v);
+    for (ValueId v = 0; v < static_cast<ValueId>(g_.values.size()); ++v) {
+      GraphUnits::Value& value = out_.values[v];
+      value.source = v;
+      value.data = dependence_.on_data(v), value.learned = dependence_.has_gradient(v);
+    }
     for (const State& s : g_.states) {
       GraphUnits::Value& value = out_.values[s.value];
-      value.parameter = value.learned = s.kind == StateKind::kParameter;
+      value.parameter = s.kind == StateKind::kParameter;
       const bool frozen = s.kind == StateKind::kFrozen && is_float(g_.type(s.value).dtype);
       if (value.parameter || frozen) out_.names[s.value] = s.name;
     }
-    for (const GraphInput& in : g_.inputs) out_.values[in.value].data = in.kind == InputKind::kData;
     for (const Node& node : g_.nodes) {
-      bool data = false, learned = false;
-      for (ValueId v : node.inputs) {
-        if (v == kNoValue) continue;
-        data = data || out_.value(v).data, learned = learned || out_.value(v).learned;
-      }
-      for (ValueId v : node.outputs) out_.values[v].data = data, out_.values[v].learned = learned;
       if (node.op->view && node.outputs.size() == 1 && node.inputs[0] != kNoValue)
         out_.values[node.outputs[0]].source = out_.value(node.inputs[0]).source;
     }
@@ -112,6 +109,7 @@ class Cutter {
   }
 
   const Graph& g_;
+  const Dependence& dependence_;
   GraphUnits out_;
 };
 
@@ -133,6 +131,6 @@ std::vector<ValueId> GraphUnits::states_behind(const Graph& graph, ValueId v) co
   return found;
 }
 
-GraphUnits cut_into_units(const Graph& graph) { return Cutter(graph).run(); }
+GraphUnits cut_into_units(const Graph& graph, const Dependence& dependence) { return Cutter(graph, dependence).run(); }
 
 }  // namespace partita

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/graph/graph.h"
+#include "ir/graph/dependence.h"
 
 namespace partita {
 
@@ -22,7 +22,7 @@ struct GraphUnits {
   struct Value {
     bool parameter = false;  // is a trained state
     bool data = false;       // depends on the batch
-    bool learned = false;    // depends on a parameter: has a gradient
+    bool learned = false;    // has a gradient (Dependence)
     bool saved = false;      // backward reads it, or a view of it
     int unit = 0;            // that makes it
     ValueId source = 0;      // the value that it is a view of; else itself
@@ -40,6 +40,6 @@ struct GraphUnits {
 };
 
 // `graph`: a training graph with tagged blocks.
-GraphUnits cut_into_units(const Graph& graph);
+GraphUnits cut_into_units(const Graph& graph, const Dependence& dependence);
 
 }  // namespace partita

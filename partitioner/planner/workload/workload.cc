@@ -1,5 +1,5 @@
-// 1. The graph is cut into units (graph_units.h); units of one structure are one kind, measured at the first of them.
-// 2. Of each kind it is chosen what the tensor axis divides (tensor_split.h).
+// 1. The graph is cut into units (units.h); units of one structure are one kind, measured at the first of them.
+// 2. What the tensor axis divides is chosen for the whole graph, as the compiler does (shard/tensor_split.h).
 // 3. Work, traffic and saved values are counted, divided by that split or not.
 #include "partitioner/planner/workload/workload.h"
 
@@ -61,10 +61,25 @@ Sizes contraction(const Formula& f, double flops, bool by_index) {
   return s;
 }
 
+// Of one run of the graph.
+int64_t samples_of(const Graph& graph) {
+  int64_t most = 1;
+  for (const GraphInput& in : graph.inputs) {
+    const TensorType& t = graph.type(in.value);
+    if (in.kind == InputKind::kData && t.rank() > 0) most = std::max(most, t.shape[0]);
+  }
+  return most;
+}
+
 class Analysis {
  public:
   Analysis(const Graph& graph, const WorkloadOptions& options)
-      : g_(graph), options_(options), units_(cut_into_units(graph)), made_of_(made_of(graph)) {}
+      : g_(graph),
+        options_(options),
+        dependence_(graph),
+        units_(cut_into_units(graph, dependence_)),
+        made_of_roots_(made_of_stage_roots(graph, dependence_)),
+        tensor_split_(graph, samples_of(graph)) {}
 
   Workload run() {
     count_states();
@@ -92,11 +107,10 @@ class Analysis {
   }
 
   void fold() {
-    out_.samples = 1;
+    out_.samples = static_cast<double>(samples_of(g_));
     for (const GraphInput& in : g_.inputs) {
       const TensorType& t = g_.type(in.value);
       if (in.kind != InputKind::kData || t.rank() == 0) continue;
-      out_.samples = std::max(out_.samples, static_cast<double>(t.shape[0]));
       if (t.rank() == 2 && !is_float(t.dtype)) out_.sequence = std::max(out_.sequence, static_cast<double>(t.shape[1]));
     }
     if (out_.sequence > 1) out_.tokens = out_.sequence;
@@ -131,7 +145,7 @@ class Analysis {
     bool begun = false;
     for (NodeId n : units_.units[u].nodes) {
       const Node& node = g_.nodes[n];
-      if (!forward(node) || !(made_of_[node.outputs[0]] & kStaged)) continue;
+      if (!forward(node) || !made_of_roots_[node.outputs[0]]) continue;
       UnitPlace place{unit, begun, {}};
       if (std::string_view name = onnx_name(g_, node); !name.empty()) place.names.emplace_back(name);
       std::set<ValueId> read;
@@ -152,7 +166,7 @@ class Analysis {
              : u == 0   ? "before the blocks"
              : last     ? "after the blocks"
                         : "between blocks";
-    const TensorSplit split(g_, units_, u, options_.flops_per_reduced_element, out_.samples);
+    const UnitSplit split(g_, units_, u, tensor_split_);
     follow_rows(split);
     describe(split, w);
     if (global_statistics()) count_batch_reduces(split, w);
@@ -167,7 +181,7 @@ class Analysis {
   }
 
   // From products of rows with the matrices that they chose to the next such products.
-  void follow_rows(const TensorSplit& split) {
+  void follow_rows(const UnitSplit& split) {
     made_of_rows_.clear(), makes_rows_.clear();
     for (const UnitNode& use : split.nodes()) {
       const Node& node = *use.node;
@@ -188,7 +202,7 @@ class Analysis {
   // Whether it lies between such products.
   bool of_rows(ValueId v) const { return made_of_rows_.count(v) > 0 && makes_rows_.count(v) > 0; }
 
-  void describe(const TensorSplit& split, UnitWork& w) const {
+  void describe(const UnitSplit& split, UnitWork& w) const {
     for (double size : split.sizes()) {
       append(w.split, w.split.empty() ? "" : " and ", size);
       w.split_factor = w.split_factor == 0 ? size : std::min(w.split_factor, size);
@@ -201,7 +215,7 @@ class Analysis {
     }
   }
 
-  void count_batch_reduces(const TensorSplit& split, UnitWork& w) const {
+  void count_batch_reduces(const UnitSplit& split, UnitWork& w) const {
     for (const UnitNode& use : split.nodes()) {
       int samples = whole_samples(*use.node, use.formula);
       for (size_t k = 0; samples >= 0 && k < use.node->outputs.size(); ++k) {
@@ -211,7 +225,7 @@ class Analysis {
     }
   }
 
-  void count_compute(const TensorSplit& split, UnitWork& w) {
+  void count_compute(const UnitSplit& split, UnitWork& w) {
     double per = 1 / out_.samples;
     for (const UnitNode& use : split.nodes()) {
       if (use.node->op->name == "dispatch") {
@@ -236,7 +250,7 @@ class Analysis {
   }
 
   // Of what products read that no other of them made, gathered, and what the last ones make, summed up: the mean.
-  double rows_sent(const TensorSplit& split) const {
+  double rows_sent(const UnitSplit& split) const {
     std::set<ValueId> sent;
     for (const UnitNode& use : split.nodes()) {
       if (!chooses(*use.node)) continue;
@@ -258,7 +272,7 @@ class Analysis {
     return fewest;
   }
 
-  void count_matrix(const UnitNode& use, double per, const TensorSplit& split, UnitWork& w) {
+  void count_matrix(const UnitNode& use, double per, const UnitSplit& split, UnitWork& w) {
     Sizes s = contraction(use.formula, use.flops, chooses(*use.node));
     MatrixWork x{s.batch, s.m, s.n, s.k};
     ValueId a = use.node->inputs[0], b = use.node->inputs[1];
@@ -306,7 +320,7 @@ class Analysis {
 
   // Elementwise neighbours are one kernel: a value between two of them is not written. The gradient of a kernel reads
   // the gradients of its outputs and, where it is not linear, its inputs, and writes the gradients of its inputs.
-  void count_traffic(size_t u, const TensorSplit& split, UnitWork& w) const {
+  void count_traffic(size_t u, const UnitSplit& split, UnitWork& w) const {
     for (NodeId n : units_.units[u].nodes) {
       const Node& node = g_.nodes[n];
       if (free_node(node)) continue;
@@ -347,7 +361,7 @@ class Analysis {
     if (of_rows(v)) w.rows_forward_traffic[part] += forward, w.rows_backward_traffic[part] += backward;
   }
 
-  void count_values(size_t u, const TensorSplit& split, UnitWork& w) const {
+  void count_values(size_t u, const UnitSplit& split, UnitWork& w) const {
     double per = 1 / out_.samples;
     std::set<ValueId> entered;
     for (NodeId n : units_.units[u].nodes) {
@@ -403,8 +417,10 @@ class Analysis {
 
   const Graph& g_;
   const WorkloadOptions options_;
+  const Dependence dependence_;
   const GraphUnits units_;
-  const std::vector<uint8_t> made_of_;           // by ValueId
+  const std::vector<bool> made_of_roots_;        // by ValueId
+  const TensorSplit tensor_split_;               // of micro-batches of one sample
   std::set<ValueId> made_of_rows_, makes_rows_;  // of the unit that is measured
   Workload out_;
 };

@@ -109,7 +109,6 @@ struct Workload {
 };
 
 struct WorkloadOptions {
-  double flops_per_reduced_element = 2500;  // compute rate over link rate: weighs a split's communication
   BatchNormGroup batch_statistics = BatchNormGroup::kGlobal;
 };
 

@@ -256,7 +256,7 @@ std::string fault(const Case& c) {
   for (LocalProgram& stage : stages) {
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
     const ShardingPlan::AxisUse axes = axis_use(p.plan, stage.stage);
-    gather_again(stage, axes.scatter);
+    regather_in_backward(stage, axes.scatter);
     if (c.compress) {
       compress_gradients(stage, Compression::kBf16, axes.samples, 1 << 12);
     }

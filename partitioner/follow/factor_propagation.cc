@@ -1,4 +1,4 @@
-#include "partitioner/follow/factor_reach.h"
+#include "partitioner/follow/factor_propagation.h"
 
 #include <algorithm>
 #include <deque>
@@ -12,54 +12,48 @@ namespace {
 constexpr int kMostVisits = 4;  // of one node: its formula is cut finer each time
 
 // The forward part, and the prologue's copies of weights that it reads.
-bool is_followed(const Node& node) { return node.segment <= Segment::kForward; }
+bool is_propagated(const Node& node) { return node.segment <= Segment::kForward; }
 
 }  // namespace
 
-struct Spreader::Walk {
+struct FactorPropagation::Walk {
   Mesh mesh;
   std::map<ValueId, Sharding> values;
   std::deque<NodeId> queue;
   std::map<NodeId, int> visits;
   std::set<NodeId> queued;
-  std::set<ValueId> owed;  // values of which a sum over the ranks is counted already, the value's or its gradient's
+  std::set<ValueId> partial;  // values of which a sum over the ranks is counted already, the value's or its gradient's
 };
 
-Spreader::Spreader(const Graph& graph)
+FactorPropagation::FactorPropagation(const Graph& graph)
     : graph_(graph),
       uses_(graph.values.size()),
       formulas_(graph.nodes.size()),
       state_of_(graph.values.size(), -1),
       is_data_(graph.values.size(), false),
-      differentiated_(graph.values.size(), false) {
-  for (size_t k = 0; k < graph.states.size(); ++k) {
-    state_of_[graph.states[k].value] = static_cast<int>(k);
-    differentiated_[graph.states[k].value] = graph.states[k].kind == StateKind::kParameter;
-  }
+      dependence_(graph) {
+  for (size_t k = 0; k < graph.states.size(); ++k) state_of_[graph.states[k].value] = static_cast<int>(k);
   for (const GraphInput& in : graph.inputs) is_data_[in.value] = in.kind == InputKind::kData;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    if (!is_followed(node)) continue;
+    if (!is_propagated(node)) continue;
     forward_.push_back(static_cast<NodeId>(n));
     if (node.segment == Segment::kPrologue && node.inputs.size() == 1)  // a weight's copy in another type
       state_of_[node.outputs[0]] = state_of_[node.inputs[0]];
-    bool any = false;
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;
-      any = any || differentiated_[v];
       if (uses_[v].empty() || uses_[v].back() != static_cast<NodeId>(n)) uses_[v].push_back(static_cast<NodeId>(n));
     }
-    for (ValueId v : node.outputs) differentiated_[v] = any && is_float(graph.type(v).dtype);
   }
 }
 
-double Spreader::flops(NodeId n) const {
+double FactorPropagation::flops(NodeId n) const {
   const Node& node = graph_.nodes[n];
   std::vector<TensorType> types = input_types(graph_, node);
   return use_flops(*node.op, {node.attrs, types}, formula(n));
 }
 
-const Formula& Spreader::formula(NodeId n) const {
+const Formula& FactorPropagation::formula(NodeId n) const {
   if (!formulas_[n]) {
     formulas_[n] = bound_formula(graph_, graph_.nodes[n]);
   }
@@ -84,15 +78,15 @@ struct Operands {
 
 // The node's formula, cut to the pieces of what is split, and the factor that is split; -1 where there is none, or not
 // one that all agree on.
-struct Followed {
+struct SplitUse {
   Formula formula;
   int factor = -1;
   std::vector<size_t> lost;  // operands whose split the factor is not
 };
 
-Followed follow(const Formula& formula, const Operands& operands, const std::map<ValueId, Sharding>& values,
-                const Mesh& mesh) {
-  Followed out{formula, -1, {}};
+SplitUse split_use(const Formula& formula, const Operands& operands, const std::map<ValueId, Sharding>& values,
+                   const Mesh& mesh) {
+  SplitUse out{formula, -1, {}};
   auto sharding = [&](size_t k) -> const Sharding* {
     auto at = values.find(operands.values[k]);
     return at == values.end() ? nullptr : &at->second;
@@ -127,10 +121,10 @@ Sharding along(const Formula& formula, const FormulaOperand& operand, int factor
 
 }  // namespace
 
-void Spreader::visit(Walk& walk, NodeId n) const {
+void FactorPropagation::visit(Walk& walk, NodeId n) const {
   const Node& node = graph_.nodes[n];
   Operands operands(node);
-  Followed f = follow(formula(n), operands, walk.values, walk.mesh);
+  SplitUse f = split_use(formula(n), operands, walk.values, walk.mesh);
   if (f.factor < 0) return;
   for (size_t k = 0; k < operands.values.size(); ++k) {
     bool output = k >= operands.inputs;
@@ -139,7 +133,7 @@ void Spreader::visit(Walk& walk, NodeId n) const {
     if (!has_factor(o, f.factor) || walk.values.count(v)) continue;
     walk.values.emplace(v, along(f.formula, o, f.factor));
     auto enqueue = [&](NodeId other) {
-      if (!is_followed(graph_.nodes[other]) || walk.visits[other] >= kMostVisits) return;
+      if (!is_propagated(graph_.nodes[other]) || walk.visits[other] >= kMostVisits) return;
       if (walk.queued.insert(other).second) {
         ++walk.visits[other];
         walk.queue.push_back(other);
@@ -150,7 +144,7 @@ void Spreader::visit(Walk& walk, NodeId n) const {
   }
 }
 
-Spread Spreader::spread(ValueId value, const Sharding& seed, int64_t n) const {
+PropagatedFactor FactorPropagation::propagate(ValueId value, const Sharding& seed, int64_t n) const {
   Walk walk;
   walk.mesh.axes = {{"split", n}};
   walk.values.emplace(value, normalized(seed));
@@ -163,11 +157,11 @@ Spread Spreader::spread(ValueId value, const Sharding& seed, int64_t n) const {
     walk.queued.erase(next);
     visit(walk, next);
   }
-  Spread out;
+  PropagatedFactor out;
   std::set<NodeId> touched;
   for (const auto& [v, s] : walk.values) {
     NodeId producer = graph_.values[v].producer;
-    if (producer != kNoNode && is_followed(graph_.nodes[producer])) touched.insert(producer);
+    if (producer != kNoNode && is_propagated(graph_.nodes[producer])) touched.insert(producer);
     touched.insert(uses_[v].begin(), uses_[v].end());
     if (producer == kNoNode && is_weight(v)) out.parameter_elements += elements(graph_.type(v).shape);
   }
@@ -178,39 +172,44 @@ Spread Spreader::spread(ValueId value, const Sharding& seed, int64_t n) const {
 }
 
 // A frozen weight takes as much memory and work as a trained one.
-bool Spreader::is_weight(ValueId v) const {
+bool FactorPropagation::is_weight(ValueId v) const {
   if (state_of_[v] < 0) return false;
-  const State& s = graph_.states[static_cast<size_t>(state_of_[v])];
-  const TensorType& type = graph_.type(s.value);
-  return s.kind == StateKind::kParameter || (s.kind == StateKind::kFrozen && is_float(type.dtype) && type.rank() > 1);
+  return partita::is_weight(graph_, graph_.states[static_cast<size_t>(state_of_[v])]);
 }
 
 // Bytes of a value's gradient; 0 where it has none.
-double Spreader::gradient_bytes(ValueId v) const {
-  return differentiated_[v] ? static_cast<double>(byte_size(graph_.type(v))) : 0;
+double FactorPropagation::gradient_bytes(ValueId v) const {
+  return dependence_.has_gradient(v) ? static_cast<double>(byte_size(graph_.type(v))) : 0;
 }
 
-void Spreader::account(Walk& walk, NodeId n, Spread& out) const {
+void FactorPropagation::account(Walk& walk, NodeId n, PropagatedFactor& out) const {
   const Node& node = graph_.nodes[n];
   Operands operands(node);
-  Followed f = follow(formula(n), operands, walk.values, walk.mesh);
+  SplitUse f = split_use(formula(n), operands, walk.values, walk.mesh);
   // What is split and cannot be followed is gathered here (its gradient, sliced; or the other way round).
   for (size_t k : f.lost) out.gathered_bytes += gradient_bytes(operands.values[k]);
   if (f.factor < 0) return;
   out.nodes.push_back(n);
   out.flops += flops(n);
   bool parameter = false, everywhere = true;
+  bool of_parameter = false, of_activation = false, in_result = false, data = false;
   for (size_t k = 0; k < operands.values.size(); ++k) {
     ValueId v = operands.values[k];
     bool output = k >= operands.inputs;
     const FormulaOperand& o = output ? f.formula.outputs[k - operands.inputs] : f.formula.inputs[k];
     bool stands = has_factor(o, f.factor);
     parameter = parameter || (is_weight(v) && stands);
+    of_parameter |= !output && stands && dependence_.is_parameter_alone(v);
+    of_activation |= !output && stands && dependence_.on_data(v);
+    in_result |= output && stands;
+    data |= !output && dependence_.on_data(v);
     everywhere = everywhere && (stands || !is_float(graph_.type(v).dtype));
     // A result that lacks the factor is a partial sum; so is the gradient of an operand that lacks it. The gradients
     // of one value are added before they are summed over the ranks.
-    if (!stands && walk.owed.insert(v).second) out.moved_bytes += 2 * gradient_bytes(v);
+    if (!stands && walk.partial.insert(v).second) out.moved_bytes += 2 * gradient_bytes(v);
   }
+  if (of_parameter && data && !of_activation && in_result) out.openings.push_back(n);
+  if (of_parameter && of_activation && !in_result) out.closings.push_back(n);
   bool reduced = f.formula.factors[f.factor].role != FactorRole::kParallel;
   bool product = operands.inputs >= 2 && std::any_of(f.formula.factors.begin(), f.formula.factors.end(),
                                                      [](const Factor& x) { return x.role == FactorRole::kSum; });

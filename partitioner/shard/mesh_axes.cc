@@ -1,0 +1,67 @@
+#include "partitioner/shard/mesh_axes.h"
+
+#include <set>
+
+#include "base/cat.h"
+
+namespace partita {
+namespace {
+
+int add_axis_of(MeshAxes& axes, std::string name, int64_t size) {
+  axes.mesh.axes.push_back({std::move(name), size});
+  return static_cast<int>(axes.mesh.axes.size()) - 1;
+}
+
+// `inside`: sample ranks inside of the axis.
+void take_samples(MeshAxes& axes, int axis, int64_t inside, const Layout& layout, const BatchPlan& batch) {
+  (inside < batch.batch_ranks ? axes.batch : axes.slice).push_back(axis);
+  if (inside < layout.shard_ranks()) axes.zero.push_back(axis);
+}
+
+// "tensor", or "tensor0" and "tensor1".
+std::vector<int> add_cut_axis(MeshAxes& axes, const std::string& name, const std::vector<int64_t>& sizes) {
+  std::vector<int> added;
+  for (size_t k = 0; k < sizes.size(); ++k)
+    added.push_back(add_axis_of(axes, sizes.size() == 1 ? name : cat(name, k), sizes[k]));
+  return added;
+}
+
+}  // namespace
+
+absl::StatusOr<MeshAxes> mesh_axes(const Layout& layout, const BatchPlan& batch, const AxisCuts& cuts) {
+  MeshAxes axes;
+  if (layout.pipeline > 1) add_axis_of(axes, kStageAxis, layout.pipeline);
+  std::set<int64_t> ends = {layout.expert, layout.sample_ranks()};
+  for (int64_t end : {batch.batch_ranks, layout.zero > 0 ? layout.shard_ranks() : int64_t{1}}) {
+    if (end > layout.expert) ends.insert(end);
+  }
+  std::vector<int64_t> sizes;  // innermost first
+  for (auto at = ends.begin(); std::next(at) != ends.end(); ++at) {
+    if (*std::next(at) % *at != 0) {
+      return absl::InvalidArgumentError(
+          cat("pin zero_group: groups of ", layout.shard_ranks(), " ranks do not fit the ", batch.batch_ranks,
+              " ranks that share one run of the graph; expected one to divide the other"));
+    }
+    sizes.push_back(*std::next(at) / *at);
+  }
+  int64_t inside = layout.sample_ranks();
+  for (size_t k = sizes.size(); k-- > 0;) {
+    inside /= sizes[k];
+    const std::string name = sizes.size() == 1 ? "data" : cat("data", sizes.size() - 1 - k);
+    take_samples(axes, add_axis_of(axes, name, sizes[k]), inside, layout, batch);
+  }
+  if (layout.expert > 1) {
+    axes.expert = add_axis_of(axes, "expert", layout.expert);
+    take_samples(axes, axes.expert, 1, layout, batch);
+  }
+  axes.context = add_cut_axis(axes, kContextAxis, cuts.context);
+  if (layout.tensor > 1) axes.tensor = add_cut_axis(axes, kTensorAxis, cuts.tensor);
+  axes.zero.insert(axes.zero.end(), axes.context.begin(), axes.context.end());
+  if (batch.parts > 1) {
+    axes.mesh.time = add_axis_of(axes, "micro_batch", batch.parts);
+    axes.batch.insert(axes.batch.begin(), axes.mesh.time);
+  }
+  return axes;
+}
+
+}  // namespace partita

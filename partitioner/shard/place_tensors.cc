@@ -1,0 +1,198 @@
+#include "partitioner/shard/place_tensors.h"
+
+#include <map>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "partitioner/shard/value_pins.h"
+
+namespace partita {
+namespace {
+
+constexpr int64_t kSmallestStored = 256;  // elements: smaller parameters are not stored in parts
+
+class Placement {
+ public:
+  Placement(SplittableGraph graph, const Recipe& recipe, const Layout& layout, const BatchPlan& batch,
+            const StageScope& scope)
+      : padded_(std::move(graph.padded)),
+        axes_(std::move(graph.axes)),
+        recipe_(recipe),
+        layout_(layout),
+        batch_(batch),
+        scope_(scope),
+        chooser_(padded_.graph, axes_.mesh, axes_.sample_parts()) {}
+
+  absl::StatusOr<PlannedGraph> run(std::vector<std::string>& warnings) && {
+    warn(choose_splits(axes_, chooser_), warnings);
+    place_inputs();
+    PARTITA_RETURN_IF_ERROR(place_states());
+    plan_.slice_axes = axes_.slice;
+    if (layout_.sequence_parallel) plan_.scatter_axes = axes_.tensor;
+    plan_.logical = std::move(padded_.logical);
+    plan_.micro_batches = batch_.micro_batches / batch_.slice_ranks * batch_.parts;
+    plan_.samples_per_step = batch_.graph_batch * batch_.micro_batches;
+    plan_.mesh = std::move(axes_.mesh);
+    return PlannedGraph{std::move(padded_.graph), std::move(plan_)};
+  }
+
+ private:
+  const Graph& graph() const { return padded_.graph; }
+
+  void warn(const AxisShares& shares, std::vector<std::string>& warnings) const {
+    if (axes_.expert >= 0 && shares.expert <= 0)
+      warnings.push_back(cat("pin expert: ", layout_.expert,
+                             ": no parameters are stacked by experts that it divides; the axis divides samples alone"));
+    auto report = [&](std::string_view pin, int64_t size, double share, std::string_view what) {
+      if (share > 0) return;
+      warnings.push_back(cat("pin ", pin, ": ", size, ": the model has no ", what, " that ", size,
+                             " ranks can divide; the ranks of this axis do the same work"));
+    };
+    if (!axes_.context.empty()) report(kContextAxis, layout_.context, shares.context, "sequence of positions");
+    if (!axes_.tensor.empty()) report(kTensorAxis, layout_.tensor, shares.tensor, "features, heads or channels");
+  }
+
+  void place_inputs() {
+    for (const GraphInput& in : graph().inputs) {
+      Sharding s = chooser_.sharding(in.value);
+      if (in.kind == InputKind::kData && !s.dims.empty()) {
+        auto& axes = s.dims[0][0].axes;
+        axes.insert(axes.begin(), axes_.batch.begin(), axes_.batch.end());
+      }
+      plan_.inputs.push_back(std::move(s));
+    }
+  }
+
+  absl::Status place_states() {
+    // Where 16 bits compute, f32 parameters are the optimizer's, and what stage 1 and 2 keep whole is a copy of the
+    // step.
+    bool masters = recipe_.precision == Precision::kBf16 || recipe_.precision == Precision::kFp16;
+    std::map<std::string, Sharding> compute;  // per parameter
+    const std::vector<bool> read = scope_.read(graph());
+    for (const State& s : graph().states) {
+      if (s.kind == StateKind::kOptimizer || s.kind == StateKind::kAccumulator) continue;
+      Sharding c = chooser_.sharding(s.value);
+      if (read[static_cast<size_t>(s.value)])
+        PARTITA_RETURN_IF_ERROR(apply_value_pins(graph(), s, recipe_.pin, axes_, c));
+      compute[s.name] = std::move(c);
+    }
+    for (const State& s : graph().states) {
+      const Shape& shape = graph().type(s.value).shape;
+      bool own = s.kind != StateKind::kOptimizer && s.kind != StateKind::kAccumulator;
+      auto at = compute.find(own ? s.name : s.parameter);
+      bool fits = at != compute.end() && at->second.dims.size() == shape.size() && same_shape(at->second, shape);
+      Sharding c = fits ? at->second : Sharding::replicated(shape);
+      bool parts = (s.kind == StateKind::kOptimizer && layout_.zero >= 1) ||
+                   (s.kind == StateKind::kAccumulator && layout_.zero >= 2) ||
+                   (s.kind == StateKind::kParameter && layout_.zero >= (masters ? 1 : 3)) ||
+                   (is_frozen_weight(s) && layout_.zero >= 3);
+      Sharding stored = parts ? in_parts(c, shape) : c;
+      if (s.kind == StateKind::kAccumulator && (!parts || !fits || stored == c)) {
+        plan_.states.push_back(std::nullopt);
+      } else if (own) {
+        plan_.states.push_back(StateLayout{stored, c, parts ? gather_time() : GatherTime::kPass, on_host(s)});
+      } else {
+        plan_.states.push_back(StateLayout{stored, stored, GatherTime::kMicroBatch, on_host(s)});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Kept for a step of one micro-batch, parameters are gathered in forward, where that overlaps.
+  GatherTime gather_time() const {
+    if (layout_.zero == 3 && layout_.reshard_after_forward) return GatherTime::kPass;
+    return batch_.micro_batches / batch_.slice_ranks * batch_.parts > 1 ? GatherTime::kStep : GatherTime::kMicroBatch;
+  }
+
+  bool is_frozen_weight(const State& s) const {
+    return s.kind == StateKind::kFrozen && is_float(graph().type(s.value).dtype);
+  }
+
+  bool on_host(const State& s) const {
+    OffloadMode mode = recipe_.pin.offload.value_or(OffloadMode::kNone);
+    return (s.kind == StateKind::kOptimizer && !s.parameter.empty() && mode != OffloadMode::kNone) ||
+           ((s.kind == StateKind::kParameter || is_frozen_weight(s)) && mode == OffloadMode::kAll);
+  }
+
+  static bool same_shape(const Sharding& s, const Shape& shape) {
+    for (size_t d = 0; d < shape.size(); ++d) {
+      int64_t n = 1;
+      for (const Piece& p : s.dims[d]) n *= p.size;
+      if (n != shape[d]) return false;
+    }
+    return true;
+  }
+
+  // Also split by the ZeRO axes that are free: the first dimension, or piece of one, that they divide together.
+  Sharding in_parts(const Sharding& compute, const Shape& shape) const {
+    int64_t size = 1;
+    for (int64_t n : shape) size *= n;
+    if (size < kSmallestStored) return compute;
+    std::vector<int> free;
+    for (int a : axes_.zero) {
+      if (!compute.is_split_by(a)) free.push_back(a);
+    }
+    for (; !free.empty(); free.erase(free.begin())) {  // all of them, or as many of the innermost as divide
+      int64_t n = axes_.mesh.ways(free);
+      for (size_t d = 0; d < shape.size(); ++d) {
+        for (size_t k = 0; k < compute.dims[d].size(); ++k) {
+          if (local_size(compute.dims[d][k], axes_.mesh) % n != 0) continue;
+          Sharding s = compute;
+          auto& axes = s.dims[d][k].axes;
+          axes.insert(axes.end(), free.begin(), free.end());
+          return normalized(std::move(s));
+        }
+      }
+    }
+    return compute;
+  }
+
+  PaddedGraph padded_;
+  MeshAxes axes_;
+  const Recipe& recipe_;
+  const Layout& layout_;
+  const BatchPlan& batch_;
+  const StageScope& scope_;
+  LayoutChooser chooser_;
+  ShardingPlan plan_;
+};
+
+}  // namespace
+
+absl::StatusOr<PlannedGraph> place_tensors(SplittableGraph graph, const Recipe& recipe, const Layout& layout,
+                                           const BatchPlan& batch, const StageScope& scope,
+                                           std::vector<std::string>& warnings) {
+  return Placement(std::move(graph), recipe, layout, batch, scope).run(warnings);
+}
+
+absl::StatusOr<PlannedGraph> place_tensors_like(const PlannedGraph& training, SplittableGraph graph,
+                                                const Recipe& recipe, const Layout& layout,
+                                                const BatchPlan& batch, const StageScope& scope) {
+  std::vector<std::string> told_already;
+  PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned,
+                           place_tensors(std::move(graph), recipe, layout, batch, scope, told_already));
+  for (size_t n = 0; n < planned.graph.inputs.size(); ++n) {
+    for (size_t k = 0; k < training.graph.inputs.size(); ++k) {
+      if (training.graph.inputs[k].name == planned.graph.inputs[n].name)
+        planned.plan.inputs[n] = training.plan.inputs[k];
+    }
+  }
+  for (size_t n = 0; n < planned.graph.states.size(); ++n) {
+    const State& mine = planned.graph.states[n];
+    for (size_t k = 0; k < training.graph.states.size(); ++k) {
+      const State& other = training.graph.states[k];
+      if (other.name != mine.name) continue;
+      if (training.graph.type(other.value) != planned.graph.type(mine.value)) {
+        return absl::UnimplementedError(
+            cat("state ", quote(mine.name), ": ", to_string(training.graph.type(other.value)),
+                " with padding in training, ", to_string(planned.graph.type(mine.value)),
+                " in evaluation, which must be alike; leave out `evaluate` or pin tensor: 1"));
+      }
+      planned.plan.states[n] = training.plan.states[k];
+    }
+  }
+  return planned;
+}
+
+}  // namespace partita
