@@ -1,5 +1,6 @@
 // A program's steps bound to one rank: operands become addresses, kernels are found, groups and peers resolved.
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -19,15 +20,6 @@ namespace {
 
 // Below this a step's memory traffic costs less than waking the team.
 constexpr int64_t kSerialBytes = 128 << 10;
-
-CollectiveKind collective_kind(const std::string& name) {
-  for (CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
-                              CollectiveKind::kBroadcast, CollectiveKind::kAllToAll, CollectiveKind::kSend,
-                              CollectiveKind::kRecv, CollectiveKind::kPermute}) {
-    if (collective_name(kind) == name) return kind;
-  }
-  return CollectiveKind::kBarrier;
-}
 
 }  // namespace
 
@@ -152,7 +144,7 @@ absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   const Group& group = groups_[static_cast<size_t>(int_param(step.params, "group", 0))];
   CollectiveOp& op = bound.collective;
   bound.ticket = ticket_of_step_[step.id];
-  op.kind = collective_kind(step.name);
+  op.kind = *parse_enum<CollectiveKind>(step.name);  // check_program() knows them
   op.group = group.id;
   op.dtype = step.operands[0].dtype;
   op.step_id = step.id;
@@ -168,12 +160,9 @@ absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
     bound.pieces = pieces(step, group.size);
   }
   const std::string reduce = text_param(step.params, "reduce", "sum");
-  if (reduce == "max")
-    op.reduce = ReduceOp::kMax;
-  else if (reduce == "min")
-    op.reduce = ReduceOp::kMin;
-  else if (reduce != "sum")
-    return absl::InvalidArgumentError(cat("unknown reduction ", quote(reduce)));
+  const std::optional<ReduceOp> reduces = parse_enum<ReduceOp>(reduce);
+  if (!reduces) return absl::InvalidArgumentError(cat("unknown reduction ", quote(reduce)));
+  op.reduce = *reduces;
 
   int64_t peer = int_param(step.params, "root", 0);
   if (step.params.count("peer")) {

@@ -110,7 +110,7 @@ absl::Status Executor::create_groups() {
 // Before anything runs: a prologue reads them too.
 absl::Status Executor::stage_coordinates() {
   for (const ProgramInput& input : program().inputs) {
-    for (size_t a = 0; a < coordinates_.size() && input.kind == "coordinate"; ++a) {
+    for (size_t a = 0; a < coordinates_.size() && input.kind == InputKind::kCoordinate; ++a) {
       if (program().mesh[a].name != input.name) continue;
       for (int64_t slot = 0; slot < program().slots; ++slot)
         PARTITA_RETURN_IF_ERROR(stage_scalar(input.operand, slot, coordinates_[a]));
@@ -135,12 +135,12 @@ absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
     stamped_.clear();
   }
   for (const ScheduleEntry& entry : schedule) {
-    const SegmentKind kind = program().segments[static_cast<size_t>(entry.segment)].kind;
+    const Segment kind = program().segments[static_cast<size_t>(entry.segment)].kind;
     int64_t& staged = staged_[static_cast<size_t>(entry.slot)];
     if (staged != entry.micro_batch &&
-        (kind == SegmentKind::kForward || kind == SegmentKind::kBackward || kind == SegmentKind::kEvaluation)) {
+        (kind == Segment::kForward || kind == Segment::kBackward || kind == Segment::kEvaluation)) {
       for (const ProgramInput& input : program().inputs) {
-        if (input.kind == "micro_batch")
+        if (input.kind == InputKind::kMicroBatch)
           PARTITA_RETURN_IF_ERROR(stage_scalar(input.operand, entry.slot, entry.micro_batch));
       }
       PARTITA_RETURN_IF_ERROR(stage(entry.micro_batch, entry.slot));

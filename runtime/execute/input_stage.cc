@@ -12,7 +12,7 @@ namespace {
 std::vector<InputSpec> input_specs(const Program& program) {
   std::vector<InputSpec> specs;
   for (const ProgramInput& in : program.inputs) {
-    if (in.kind != "data") continue;
+    if (in.kind != InputKind::kData) continue;
     InputSpec s{in.name, in.operand.dtype, in.placement.logical, !in.placement.logical.empty(), in.bounds};
     if (s.batched) s.sample_shape.erase(s.sample_shape.begin());
     specs.push_back(std::move(s));
@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<InputStage>> InputStage::open(const DataConfig& c
   PARTITA_ASSIGN_OR_RETURN(stage->source_, DataSource::open(config, input_specs(program), program.samples_per_step));
   int source = 0;
   for (const ProgramInput& in : program.inputs) {
-    if (in.kind != "data") continue;
+    if (in.kind != InputKind::kData) continue;
     if (is_read(program, in.operand)) PARTITA_RETURN_IF_ERROR(stage->add_column(in, source));
     ++source;
   }

@@ -17,6 +17,7 @@
 
 #include "base/dtype.h"
 #include "base/index_bounds.h"
+#include "base/kinds.h"
 
 namespace partita::runtime {
 
@@ -84,10 +85,8 @@ struct Step {
 // order.
 using KernelFunction = void (*)(char* const* buffers, int64_t begin, int64_t end);
 
-enum class SegmentKind : uint8_t { kPrologue, kForward, kBackward, kReduce, kUpdate, kEvaluation };
-
 struct ProgramSegment {
-  SegmentKind kind = SegmentKind::kForward;
+  Segment kind = Segment::kForward;
   int32_t chunk = 0;  // of a segment that the schedule runs in several: 1 for gradients of weights
   std::vector<Step> steps;
 };
@@ -121,15 +120,22 @@ struct Placement {
   std::vector<std::vector<AxisStride>> axes;
 };
 
+// Random ones are drawn by global element index.
+enum class InitialKind : uint8_t {
+  kFile,     // under the state's name in the bundle's initial.safetensors
+  kFill,     // `a`
+  kNormal,   // mean `a`, deviation `b`
+  kUniform,  // in [`a`, `b`)
+};
+
 struct InitialValue {
-  std::string kind = "file";  // "file": under its name in the bundle's initial.safetensors; "fill": `a`; "normal" (mean
-                              // a, deviation b), "uniform" [a, b)
-  double a = 0, b = 0;        // random ones are drawn by global element index
+  InitialKind kind = InitialKind::kFile;
+  double a = 0, b = 0;
 };
 
 struct ProgramState {
-  std::string name;       // the logical (ONNX) name
-  std::string kind;       // parameter, frozen, running, optimizer, step, accumulator
+  std::string name;  // the logical (ONNX) name
+  StateKind kind = StateKind::kParameter;
   std::string parameter;  // whose optimizer state it is
   Operand operand;
   Placement placement;
@@ -138,7 +144,7 @@ struct ProgramState {
 
 struct ProgramInput {
   std::string name;
-  std::string kind;          // data, micro_batch, coordinate
+  InputKind kind = InputKind::kData;
   Operand operand;           // one micro-batch of this rank
   Placement placement;       // within one run of the graph, over all ranks; dimension 0 counts samples
   int64_t part_samples = 0;  // along dimension 0 from one micro-batch of a run to the next; 0: every one has all of it
@@ -181,3 +187,7 @@ struct Program {
 };
 
 }  // namespace partita::runtime
+
+template <>
+inline constexpr auto partita::kEnumNames<partita::runtime::InitialKind> = partita::name_table("file", "fill", "normal",
+                                                                                               "uniform");

@@ -207,16 +207,12 @@ absl::Status check_interface(const Program& program) {
     if (!status.ok()) return with_context(status, who);
     if (state.operand.address.region != Region::kState && state.operand.address.region != Region::kHostState)
       return wrong(who, " does not lie in a state region");
-    const std::string& kind = state.initial.kind;
-    if (kind != "file" && kind != "fill" && kind != "normal" && kind != "uniform")
-      return wrong(who, " starts as ", quote(kind));
   }
   for (const ProgramInput& input : program.inputs) {
     const std::string who = cat("input ", quote(input.name));
-    if (input.kind != "data" && input.kind != "micro_batch" && input.kind != "coordinate")
-      return wrong(who, " is of kind ", quote(input.kind));
-    absl::Status status = input.kind == "data" ? check_placed(program, input.operand, input.placement, true)
-                                               : check_operand(program, input.operand, program.slots - 1, true);
+    absl::Status status = input.kind == InputKind::kData
+                              ? check_placed(program, input.operand, input.placement, true)
+                              : check_operand(program, input.operand, program.slots - 1, true);
     if (!status.ok()) return with_context(status, who);
   }
   for (const ProgramOutput& output : program.outputs) {

@@ -53,14 +53,10 @@ class Stopwatch {
 };
 
 // train.yaml's data settings as the runtime has them.
-absl::StatusOr<runtime::DataConfig> data_settings(const DataRecipe& d, uint64_t seed) {
+runtime::DataConfig data_settings(const DataRecipe& d, uint64_t seed) {
   runtime::DataConfig out;
   out.seed = d.seed ? static_cast<uint64_t>(*d.seed) : seed;
-  if (d.kind) {
-    PARTITA_ASSIGN_OR_RETURN(out.kind, runtime::parse_data_kind(enum_name(*d.kind)));
-  } else if (!d.path.empty()) {
-    out.kind = runtime::guess_data_kind(d.path);
-  }
+  if (d.kind || !d.path.empty()) out.kind = d.kind ? *d.kind : runtime::guess_data_kind(d.path);
   out.path = d.path;
   out.columns = d.columns;
   out.shuffle = d.shuffle;
@@ -68,7 +64,7 @@ absl::StatusOr<runtime::DataConfig> data_settings(const DataRecipe& d, uint64_t 
   if (d.dtype) out.dtype = *d.dtype;
   if (d.vocab) out.vocabulary = *d.vocab;
   out.shift = d.shift;
-  PARTITA_ASSIGN_OR_RETURN(out.documents, runtime::parse_documents(enum_name(d.documents)));
+  out.documents = d.documents;
   out.end_of_document = d.end_of_document;
   out.pad_token = d.pad_token;
   out.ignore_label = d.ignore_label;
@@ -76,14 +72,9 @@ absl::StatusOr<runtime::DataConfig> data_settings(const DataRecipe& d, uint64_t 
   for (const SourceRecipe& s : d.sources) {
     runtime::WeightedSource source{out, s.weight.value_or(0)};
     source.config.path = s.path;
-    source.config.kind = runtime::guess_data_kind(s.path);
-    if (s.kind || d.kind) {
-      PARTITA_ASSIGN_OR_RETURN(source.config.kind, runtime::parse_data_kind(enum_name(s.kind ? *s.kind : *d.kind)));
-    }
+    source.config.kind = s.kind ? *s.kind : d.kind ? *d.kind : runtime::guess_data_kind(s.path);
     if (s.dtype) source.config.dtype = *s.dtype;
-    if (s.documents) {
-      PARTITA_ASSIGN_OR_RETURN(source.config.documents, runtime::parse_documents(enum_name(*s.documents)));
-    }
+    if (s.documents) source.config.documents = *s.documents;
     if (s.end_of_document) source.config.end_of_document = s.end_of_document;
     sources.push_back(std::move(source));
   }
@@ -93,10 +84,10 @@ absl::StatusOr<runtime::DataConfig> data_settings(const DataRecipe& d, uint64_t 
 
 absl::Status take_data_settings(const Recipe& recipe, Compiled& out) {
   out.seed = static_cast<uint64_t>(recipe.seed);
-  PARTITA_ASSIGN_OR_RETURN(out.data, data_settings(recipe.data.value_or(DataRecipe{}), out.seed));
+  out.data = data_settings(recipe.data.value_or(DataRecipe{}), out.seed);
   out.data_kind_said = recipe.data && recipe.data->kind;
   if (!recipe.evaluate) return absl::OkStatus();
-  PARTITA_ASSIGN_OR_RETURN(out.evaluation_data, data_settings(recipe.evaluate->data, out.seed));
+  out.evaluation_data = data_settings(recipe.evaluate->data, out.seed);
   out.evaluate_every = recipe.evaluate->every;
   out.evaluate_batches = recipe.evaluate->batches.value_or(-1);
   return absl::OkStatus();

@@ -157,12 +157,12 @@ void Interpreter::run_segment(const runtime::ProgramSegment& segment, int parts)
 
 void Interpreter::run(int parts, const std::function<void(int)>& stage) {
   for (const auto& s : program_.states) {
-    if (s.kind == "accumulator") write(s.operand, Tensor::zeros({s.operand.dtype, s.operand.shape}));
+    if (s.kind == StateKind::kAccumulator) write(s.operand, Tensor::zeros({s.operand.dtype, s.operand.shape}));
   }
   int staged = -1;
   for (const auto* schedule : {&program_.schedule, &program_.evaluation}) {
     for (const auto& entry : *schedule) {
-      bool forward = program_.segments[entry.segment].kind == runtime::SegmentKind::kForward;
+      bool forward = program_.segments[entry.segment].kind == Segment::kForward;
       if (stage && forward && staged != entry.micro_batch) stage(staged = entry.micro_batch);
       run_segment(program_.segments[entry.segment], parts);
     }

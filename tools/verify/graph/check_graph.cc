@@ -83,8 +83,9 @@ class GraphChecker {
 
   absl::Status take_input(size_t k) {
     const GraphInput& in = local_.inputs[k];
-    if (program_.inputs[k].name != in.name || program_.inputs[k].kind != kind_name(in.kind))
-      return differs("the program has ", program_.inputs[k].kind, " ", quote(program_.inputs[k].name), " here");
+    if (program_.inputs[k].name != in.name || program_.inputs[k].kind != in.kind)
+      return differs("the program has ", enum_name(program_.inputs[k].kind), " ", quote(program_.inputs[k].name),
+                     " here");
     if (in.kind == InputKind::kCoordinate) {
       int axis = mesh_.find(in.name);
       if (axis < 0) return differs("no mesh axis of this name");
@@ -112,10 +113,6 @@ class GraphChecker {
     PARTITA_RETURN_IF_ERROR(take_placed(whole->value, in.value, placement));
     layout(in.value).sliced = sliced;
     return absl::OkStatus();
-  }
-
-  static std::string_view kind_name(InputKind kind) {
-    return kind == InputKind::kData ? "data" : kind == InputKind::kMicroBatch ? "micro_batch" : "coordinate";
   }
 
   // A value from outside lies as the program's interface places it.

@@ -65,7 +65,7 @@ absl::Status check_axes(const RankProgram& p, const Mesh& mesh, int64_t stage) {
                      what);
     };
     for (const runtime::ProgramInput& in : p.program.inputs) {
-      if (in.kind == "coordinate" && in.name == name) return found("its coordinate");
+      if (in.kind == InputKind::kCoordinate && in.name == name) return found("its coordinate");
       if (uses(in.placement, axis)) return found(cat("input ", quote(in.name), " placed by it"));
     }
     for (const runtime::ProgramState& s : p.program.states) {

@@ -17,7 +17,7 @@ using runtime::Step;
 using runtime::StepKind;
 
 // The kernels of one fusion group compute its results together, and some of them a part each.
-void StepChecker::add_to_group(SegmentKind kind, const Step& step) {
+void StepChecker::add_to_group(Segment kind, const Step& step) {
   const Claim& claim = claims_[step.id];
   for (size_t k = static_cast<size_t>(step.inputs); k < claim.values.size(); ++k)
     last_writer_[{static_cast<int>(kind), claim.values[k]}] = step.id;

@@ -55,8 +55,7 @@ absl::Status StepChecker::run_schedule(const std::vector<ScheduleEntry>& schedul
   for (const ScheduleEntry& entry : schedule) {
     const runtime::ProgramSegment& segment = program_.segments[static_cast<size_t>(entry.segment)];
     entry_ = entry;
-    each_ = runs_of(static_cast<Segment>(segment.kind)) != Runs::kOnce ||
-            (segment.kind == SegmentKind::kReduce && updates_each_);
+    each_ = runs_of(segment.kind) != Runs::kOnce || (segment.kind == Segment::kReduce && updates_each_);
     places_.clear();
     m_.enter(entry, each_);
     if (each_ && staged[static_cast<size_t>(entry.slot)] != entry.micro_batch) {
@@ -74,7 +73,7 @@ absl::Status StepChecker::run_schedule(const std::vector<ScheduleEntry>& schedul
       ++report_.steps;
     }
     if (int value = written_parts_.broken(); value >= 0)
-      return differs("segment ", segment_name(static_cast<Segment>(segment.kind)), ", micro-batch ", entry.micro_batch,
+      return differs("segment ", enum_name(segment.kind), ", micro-batch ", entry.micro_batch,
                      ", on every rank: ", check_whole(value).message());
   }
   return check_end(evaluation);
@@ -189,9 +188,8 @@ absl::Status StepChecker::check_count(const Step& step) const {
 // A value is made as often as its node says.
 absl::Status StepChecker::check_segment(int value) const {
   const Node* node = g_.producer(value);
-  if (node == nullptr || runs_of(node->segment) == runs_of(static_cast<Segment>(kind_))) return absl::OkStatus();
-  return differs(m_.name(value), ": expected in segment ", segment_name(node->segment), ", found in ",
-                 segment_name(static_cast<Segment>(kind_)));
+  if (node == nullptr || runs_of(node->segment) == runs_of(kind_)) return absl::OkStatus();
+  return differs(m_.name(value), ": expected in segment ", enum_name(node->segment), ", found in ", enum_name(kind_));
 }
 
 // The inputs of a step that is one node.

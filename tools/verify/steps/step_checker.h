@@ -27,7 +27,6 @@ class StepChecker {
 
  private:
   using ScheduleEntry = runtime::ScheduleEntry;
-  using SegmentKind = runtime::SegmentKind;
   using Step = runtime::Step;
 
   // The schedule (check_steps.cc).
@@ -48,7 +47,7 @@ class StepChecker {
   absl::Status check_operands(const Step& step, const Node& node);
 
   // Kernels (check_kernels.cc).
-  void add_to_group(SegmentKind kind, const Step& step);
+  void add_to_group(Segment kind, const Step& step);
   void note_temporaries(const Step& step);
   absl::Status run_kernel(const Step& step);
   absl::Status check_one_place(const Step& step, size_t k, const Range& r);
@@ -87,7 +86,7 @@ class StepChecker {
   std::map<int, int> rounded_;  // temporary -> what alone it is made of, kConstants, or -1
   WrittenParts written_parts_;
   ScheduleEntry entry_;
-  SegmentKind kind_ = SegmentKind::kForward;
+  Segment kind_ = Segment::kForward;
   bool each_ = false;
   bool updates_each_ = false;  // the reduce segment runs with each micro-batch
   StepsReport report_;
