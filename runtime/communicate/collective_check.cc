@@ -7,17 +7,11 @@
 
 #include "base/cat.h"
 #include "base/float16.h"
+#include "base/mix64.h"
 #include "base/status.h"
 
 namespace partita::runtime {
 namespace {
-
-uint64_t scramble(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
 
 // Element types as the check sees them: how an input is made of random bits, and how values are folded.
 template <typename T>
@@ -76,7 +70,7 @@ Bytes make_input(DType dtype, int rank, int64_t count) {
   Bytes bytes(static_cast<size_t>(count * dtype_size(dtype)));
   with_element(dtype, [&](auto element) {
     for (int64_t i = 0; i < count; ++i) {
-      const auto value = element.make(scramble((static_cast<uint64_t>(rank) << 40) + static_cast<uint64_t>(i)));
+      const auto value = element.make(mix64(static_cast<uint64_t>(rank), static_cast<uint64_t>(i)));
       std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof value, &value, sizeof value);
     }
   });

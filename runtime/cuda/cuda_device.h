@@ -24,7 +24,7 @@ namespace partita::runtime {
 // "cudaMalloc: out of memory". Internal, or ResourceExhausted where memory is short.
 absl::Status cuda_error(const char* call, cudaError_t code);
 
-// A kernel with its arguments, ready to be launched again and again.
+// A GPU: its memory, its streams, and the first error that CUDA has reported (failure()).
 class CudaDevice final : public Device {
  public:
   // FailedPrecondition where the driver, the device or the program's architecture do not fit.

@@ -1,8 +1,9 @@
 // Tokens by documents. With s = 4, end of document 0, labels shifted, ignored = -100:
 //   tokens 5 6 0 7 8 9 0 3 …
-//   separate  the windows of the plain reader:  5 6 0 7 | 8 9 0 3;  labels 6 0 -100 8 | 9 0 -100 …;  positions 0 1 2 0
-//   | 0 1 2 0 pack      whole documents while they fit:   5 6 0 _ | 7 8 9 0 | 3 …, filled up with the pad token and
-//   ignored labels pad       a document each:                  5 6 0 _ | 7 8 9 0 | 3 …; the next one never joins
+//   separate  windows of the plain reader:     5 6 0 7 | 8 9 0 3      labels 6 0 -100 8 | 9 0 -100 …
+//                                              positions 0 1 2 0 | 0 1 2 0
+//   pack      whole documents while they fit:  5 6 0 _ | 7 8 9 0 | 3 …   filled up with the pad token, labels ignored
+//   pad       a document each:                 5 6 0 _ | 7 8 9 0 | 3 …   likewise; the next one never joins
 #include <algorithm>
 #include <memory>
 

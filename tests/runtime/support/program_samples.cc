@@ -3,9 +3,10 @@
 namespace partita::runtime {
 
 // The data column xt [b, 4] holds x and, last, the target; v [4, 1] = [w; -1].
-//   forward:  e = xt v, scaled = e / batch, loss += scaled^T e     (accumulated over micro-batches by the matmul's
-//   epilogue) backward: dv += xt^T scaled reduce:   all_reduce(loss, dv) update:   v += rates dv, with rates =
-//   diag(-rate, -rate, -rate, 0)
+//   forward:  e = xt v, scaled = e / batch, loss += scaled^T e   (over micro-batches, by the matmul's epilogue)
+//   backward: dv += xt^T scaled
+//   reduce:   all_reduce(loss, dv)
+//   update:   v += rates dv, with rates = diag(-rate, -rate, -rate, 0)
 Program least_squares(int64_t ranks, int64_t batch, int64_t micro_batches) {
   const int64_t rows = batch / micro_batches / ranks;
   Program p;
