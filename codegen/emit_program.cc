@@ -118,7 +118,7 @@ class ProgramMaker {
         program_.mesh.push_back({local_.mesh.axes[a].name, local_.mesh.axes[a].size, local_.mesh.axes[a].absent});
     }
     program_.micro_batches = local_.micro_batches;
-    if (local_.mesh.time >= 0) program_.parts = local_.mesh.axes[static_cast<size_t>(local_.mesh.time)].size;
+    if (local_.mesh.time >= 0) program_.micro_slices = local_.mesh.axes[static_cast<size_t>(local_.mesh.time)].size;
     program_.samples_per_step = local_.samples_per_step;
     program_.slots = slots_of(plan_.order);
     program_.origins = graph_.origins;
@@ -145,7 +145,7 @@ class ProgramMaker {
     make_steps();
     if (!options_.gpu.empty()) choose_launches(program_, kernels_);
     std::vector<ProgramNest> nests;
-    for (const NamedNest& k : kernels_) nests.push_back({k.name, *k.nest, k.joint});
+    for (const NamedNest& k : kernels_) nests.push_back({k.name, *k.nest, k.batched});
     return nests;
   }
 

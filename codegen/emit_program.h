@@ -41,7 +41,7 @@ runtime::Program lay_out_program(const LocalProgram& local, const TargetOptions&
 struct ProgramNest {
   std::string name;
   LoopNest nest;
-  bool joint = false;  // for several launches at once
+  bool batched = false;  // for several launches at once
 };
 std::vector<ProgramNest> program_nests(const LocalProgram& local, const TargetOptions& options = {});
 

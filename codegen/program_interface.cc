@@ -27,7 +27,7 @@ runtime::Placement placed(const std::vector<PlacedTensor>& tensors, size_t k, co
 }
 
 // Samples from one micro-batch of a run of the graph to the next.
-int64_t part_samples(const LocalProgram& local, size_t k) {
+int64_t slice_samples(const LocalProgram& local, size_t k) {
   const Mesh& mesh = local.mesh;
   if (mesh.time < 0 || k >= local.inputs.size() || local.inputs[k].logical.empty()) return 0;
   int64_t inner = 1, stride = 0;
@@ -65,7 +65,7 @@ void make_interface(const LocalProgram& local, const Graph& graph, const StepPla
   for (size_t k = 0; k < graph.inputs.size(); ++k) {
     const GraphInput& i = graph.inputs[k];
     program.inputs.push_back({i.name, i.kind, make_operand(plan, plan.inputs[k]),
-                              placed(local.inputs, k, graph.type(i.value).shape, local.mesh), part_samples(local, k)});
+                              placed(local.inputs, k, graph.type(i.value).shape, local.mesh), slice_samples(local, k)});
   }
   for (size_t k = 0; k < graph.outputs.size(); ++k) {
     const GraphOutput& o = graph.outputs[k];

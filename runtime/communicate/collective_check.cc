@@ -164,7 +164,7 @@ class Checker {
     trial.op.output = trial.output.empty() ? nullptr : trial.output.data();
     return trial;
   }
-  void add_joint(CollectiveKind kind, ReduceOp reduce);
+  void add_merged(CollectiveKind kind, ReduceOp reduce);
   void add_collectives();
   void add_point_to_point();
   absl::Status compare(const Trial& trial) const;
@@ -181,7 +181,7 @@ class Checker {
 };
 
 // Several buffers of one operation: of the inputs' first elements each, long, short and empty.
-void Checker::add_joint(CollectiveKind kind, ReduceOp reduce) {
+void Checker::add_merged(CollectiveKind kind, ReduceOp reduce) {
   Trial& trial = add(kind, 0, {});
   trial.op.reduce = reduce;
   std::vector<CollectiveBuffers> buffers;
@@ -225,11 +225,11 @@ void Checker::add_collectives() {
     std::copy(mine.begin(), mine.end(), in_place.output.begin());
     add(CollectiveKind::kReduceScatter, n_ * count_, reduce_directly(dtype_, reduce, inputs_, mine_ * count_, count_))
         .op.reduce = reduce;
-    add_joint(CollectiveKind::kAllReduce, reduce);
-    add_joint(CollectiveKind::kReduceScatter, reduce);
+    add_merged(CollectiveKind::kAllReduce, reduce);
+    add_merged(CollectiveKind::kReduceScatter, reduce);
   }
-  add_joint(CollectiveKind::kAllGather, ReduceOp::kSum);
-  add_joint(CollectiveKind::kAllToAll, ReduceOp::kSum);
+  add_merged(CollectiveKind::kAllGather, ReduceOp::kSum);
+  add_merged(CollectiveKind::kAllToAll, ReduceOp::kSum);
   add(CollectiveKind::kAllGather, count_, gathered(0));
   add(CollectiveKind::kAllToAll, n_ * count_, gathered(mine_));
   for (int root : {0, n_ - 1}) {

@@ -56,9 +56,9 @@ absl::Status Executor::bind_runs(const ProgramSegment& segment, std::vector<Boun
   for (const auto& [begin, end] : device_runs(program(), segment)) {
     const std::span<const Step> of_run(segment.steps.data() + begin, end - begin);
     const std::span<BoundStep> bound(steps.data() + begin, end - begin);
-    for (const std::vector<size_t>& launch : joint_launches(of_run, joint_kinds(of_run), program().slots)) {
-      if (of_run[launch[0]].params.count(kJointParam) == 0) continue;
-      const absl::Status status = bind_joint(bound, launch);
+    for (const std::vector<size_t>& launch : batched_launches(of_run, batched_kinds(of_run), program().slots)) {
+      if (of_run[launch[0]].params.count(kBatchedParam) == 0) continue;
+      const absl::Status status = bind_batched(bound, launch);
       if (!status.ok()) return with_context(status, describe_step(program(), of_run[launch[0]]));
     }
     bound[0].run = end - begin;
@@ -67,12 +67,12 @@ absl::Status Executor::bind_runs(const ProgramSegment& segment, std::vector<Boun
   return absl::OkStatus();
 }
 
-absl::Status Executor::bind_joint(std::span<BoundStep> run, const std::vector<size_t>& launch) {
+absl::Status Executor::bind_batched(std::span<BoundStep> run, const std::vector<size_t>& launch) {
   BoundStep& first = run[launch[0]];
   bool moves = false;
   for (size_t k : launch) {
-    run[k].is_joined = k != launch[0];
-    first.joint_steps.push_back(run[k].step);
+    run[k].is_batched = k != launch[0];
+    first.batched_steps.push_back(run[k].step);
     moves = moves || run[k].slot_buffers > 0;
   }
   for (size_t slot = 0; slot < (moves ? static_cast<size_t>(program().slots) : 1); ++slot) {
@@ -81,8 +81,8 @@ absl::Status Executor::bind_joint(std::span<BoundStep> run, const std::vector<si
       const auto begin = buffers_.begin() + static_cast<int64_t>(run[k].buffers + slot * run[k].slot_buffers);
       addresses.insert(addresses.end(), begin, begin + static_cast<int64_t>(run[k].step->operands.size()));
     }
-    PARTITA_ASSIGN_OR_RETURN(first.joint.emplace_back(),
-                             device_->prepare_joint(program(), first.joint_steps, addresses));
+    PARTITA_ASSIGN_OR_RETURN(first.batched.emplace_back(),
+                             device_->prepare_batched(program(), first.batched_steps, addresses));
   }
   return absl::OkStatus();
 }
@@ -103,7 +103,7 @@ absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config
   }
   switch (step.kind) {
     case StepKind::kKernel: {
-      if (by_device && step.params.count(kJointParam) > 0) break;  // bind_joint()
+      if (by_device && step.params.count(kBatchedParam) > 0) break;  // bind_batched()
       if (by_device) {
         PARTITA_ASSIGN_OR_RETURN(bound.library, device_->prepare(program(), step));
         break;

@@ -32,11 +32,11 @@ struct BoundStep {
   std::vector<CollectivePiece> pieces;  // what a collective moves, at least one
   bool alone = false;                   // a collective of one rank: a copy
   bool is_root = false;
-  // Of a device's joint launch: its first step has the kernels, by slot, and all of its steps; the others have nothing
-  // to do.
-  std::vector<std::unique_ptr<LibraryKernel>> joint;
-  std::vector<const Step*> joint_steps;
-  bool is_joined = false;
+  // Of a device's batched launch: its first step has the kernels, by slot, and all of its steps; the others have
+  // nothing to do.
+  std::vector<std::unique_ptr<LibraryKernel>> batched;
+  std::vector<const Step*> batched_steps;
+  bool is_batched = false;
   size_t run = 0;  // so many from here on are one run of work on a device, numbered from `replay` by slot
   size_t replay = 0;
   size_t ticket = 0;    // in slot 0

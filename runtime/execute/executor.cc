@@ -173,7 +173,7 @@ absl::Status Executor::run_segment(const ScheduleEntry& entry) {
 // A device's own clock tells the time of its steps: waiting for each would make it idle between them. Of a collective
 // it shows what the others had to wait for.
 absl::Status Executor::run_profiled(BoundStep& step, const ScheduleEntry& entry) {
-  if (step.is_joined) return absl::OkStatus();
+  if (step.is_batched) return absl::OkStatus();
   if (device_ != nullptr && !step.on_host) {
     PARTITA_RETURN_IF_ERROR(device_->stamp());
     PARTITA_RETURN_IF_ERROR(run_step(step, entry.slot));
@@ -193,15 +193,15 @@ absl::Status Executor::add_stamped() {
            std::chrono::duration_cast<StepProfile::Clock::duration>(std::chrono::duration<double>(times[stamp]));
   };
   for (size_t k = 0; k < stamped_.size(); ++k)
-    add_joint(*stamped_[k].step, stamped_[k].entry, at(2 * k + 1), at(2 * k + 2));
+    add_batched(*stamped_[k].step, stamped_[k].entry, at(2 * k + 1), at(2 * k + 2));
   stamped_.clear();
   return absl::OkStatus();
 }
 
-// The time of a joint launch goes to its steps by their bytes.
-void Executor::add_joint(const BoundStep& step, const ScheduleEntry& entry, StepProfile::Clock::time_point begin,
-                         StepProfile::Clock::time_point end) {
-  std::span<const Step* const> steps = step.joint_steps;
+// The time of a batched launch goes to its steps by their bytes.
+void Executor::add_batched(const BoundStep& step, const ScheduleEntry& entry, StepProfile::Clock::time_point begin,
+                           StepProfile::Clock::time_point end) {
+  std::span<const Step* const> steps = step.batched_steps;
   if (steps.empty()) steps = {&step.step, 1};
   int64_t rest = 0;
   for (const Step* s : steps) rest += std::max<int64_t>(s->bytes, 1);
@@ -226,9 +226,9 @@ absl::Status Executor::run_step(BoundStep& step, int64_t slot) {
   switch (step.step->kind) {
     case StepKind::kKernel:
     case StepKind::kLibrary:
-      if (step.is_joined) break;
-      if (!step.joint.empty()) {
-        step.joint[step.joint.size() > 1 ? static_cast<size_t>(slot) : 0]->run({});
+      if (step.is_batched) break;
+      if (!step.batched.empty()) {
+        step.batched[step.batched.size() > 1 ? static_cast<size_t>(slot) : 0]->run({});
         break;
       }
       if (step.on_host)

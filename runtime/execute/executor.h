@@ -124,15 +124,15 @@ class Executor {
   absl::Status bind_step(const Step& step, const ExecutionConfig& config);
   absl::Status bind_collective(const Step& step, BoundStep& bound);
   absl::Status bind_runs(const ProgramSegment& segment, std::vector<BoundStep>& steps);
-  absl::Status bind_joint(std::span<BoundStep> run, const std::vector<size_t>& launch);
+  absl::Status bind_batched(std::span<BoundStep> run, const std::vector<size_t>& launch);
   static std::vector<CollectivePiece> pieces(const Step& step, int64_t group_size);
   absl::Status stage_coordinates();
   absl::Status stage_scalar(const Operand& operand, int64_t slot, int64_t value);
   absl::Status run_segment(const ScheduleEntry& entry);
   absl::Status run_profiled(BoundStep& step, const ScheduleEntry& entry);
   absl::Status add_stamped();
-  void add_joint(const BoundStep& step, const ScheduleEntry& entry, StepProfile::Clock::time_point begin,
-                 StepProfile::Clock::time_point end);
+  void add_batched(const BoundStep& step, const ScheduleEntry& entry, StepProfile::Clock::time_point begin,
+                   StepProfile::Clock::time_point end);
   absl::Status run_together(std::span<BoundStep> steps, int64_t slot);
   absl::Status run_step(BoundStep& step, int64_t slot);
   absl::Status finish_sends();

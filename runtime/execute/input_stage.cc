@@ -54,13 +54,13 @@ absl::Status InputStage::start(int64_t first, int64_t end) {
   PARTITA_RETURN_IF_ERROR(source_->check_steps(first, std::max<int64_t>(end - first, 0)));
   const Program& program = executor_.program();
   std::vector<SampleRange> ranges;
-  const int64_t run = program.samples_per_step / (program.micro_batches / program.parts);
+  const int64_t run = program.samples_per_step / (program.micro_batches / program.micro_slices);
   for (int64_t m = 0; m < program.micro_batches; ++m) {
     for (size_t k = 0; k < columns_.size(); ++k)
-      ranges.push_back(
-          {columns_[k].source,
-           m / program.parts * run + m % program.parts * columns_[k].input->part_samples + columns_[k].first,
-           columns_[k].count});
+      ranges.push_back({columns_[k].source,
+                        m / program.micro_slices * run + m % program.micro_slices * columns_[k].input->slice_samples +
+                            columns_[k].first,
+                        columns_[k].count});
   }
   prefetcher_.emplace(source_, std::move(ranges), first, end, ahead_);
   return absl::OkStatus();

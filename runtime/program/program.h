@@ -55,7 +55,7 @@ enum class DeviceTag : uint8_t { kDevice, kHost };
 
 enum class StepKind : uint8_t {
   kKernel,   // generated code, `name` is its symbol: called over units [0, units) in any split; on a GPU `units` blocks
-             // of params[threads] threads, operands' addresses as arguments, or a joint launch (joint_launches.h)
+             // of params[threads] threads, operands' addresses as arguments, or a batched launch (batched_launches.h)
   kLibrary,  // `name` is the runtime's kernel of that name, configured by operand types and params
   kCopy,     // operand 0 -> operand 1, same bytes
   kCollectiveStart,  // `name`: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv, permute;
@@ -145,10 +145,10 @@ struct ProgramState {
 struct ProgramInput {
   std::string name;
   InputKind kind = InputKind::kData;
-  Operand operand;           // one micro-batch of this rank
-  Placement placement;       // within one run of the graph, over all ranks; dimension 0 counts samples
-  int64_t part_samples = 0;  // along dimension 0 from one micro-batch of a run to the next; 0: every one has all of it
-  IndexBounds bounds;        // of the integers of this input
+  Operand operand;            // one micro-batch of this rank
+  Placement placement;        // within one run of the graph, over all ranks; dimension 0 counts samples
+  int64_t slice_samples = 0;  // along dimension 0 from one micro-batch of a run to the next; 0: every one has all of it
+  IndexBounds bounds;         // of the integers of this input
 };
 
 struct ProgramOutput {
@@ -168,7 +168,7 @@ struct Program {
   std::vector<MeshAxis> mesh;
   std::vector<CollectiveGroup> groups;
   int64_t micro_batches = 1;
-  int64_t parts = 1;             // micro-batches that one run of the model's graph is cut into
+  int64_t micro_slices = 1;      // micro-batches that one run of the model's graph is cut into
   int64_t samples_per_step = 0;  // the global batch
   int64_t slots = 1;
   int64_t region_bytes[kRegions] = {};

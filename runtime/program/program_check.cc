@@ -73,11 +73,11 @@ absl::Status check_collective(const Program& program, const Step& step) {
   const size_t inputs = static_cast<size_t>(step.inputs), outputs = step.operands.size() - inputs;
   if (step.params.count("outbox") > 0) return check_outbox(step);
   const bool sends = step.name != "recv", receives = step.name != "send";
-  const bool joint = step.name == "all_reduce" || step.name == "reduce_scatter" || step.name == "all_gather" ||
-                     step.name == "all_to_all";
+  const bool merges = step.name == "all_reduce" || step.name == "reduce_scatter" || step.name == "all_gather" ||
+                      step.name == "all_to_all";
   const bool counted =
-      joint ? inputs == outputs && inputs > 0
-            : inputs <= 1 && outputs == (receives ? 1 : 0) && (inputs == (sends ? 1 : 0) || step.name == "broadcast");
+      merges ? inputs == outputs && inputs > 0
+             : inputs <= 1 && outputs == (receives ? 1 : 0) && (inputs == (sends ? 1 : 0) || step.name == "broadcast");
   if (!counted) return wrong("a ", step.name, " with ", inputs, " inputs and ", outputs, " outputs");
   for (const Operand& operand : step.operands) {
     if (operand.dtype == DType::kInvalid || operand.dtype != step.operands[0].dtype)

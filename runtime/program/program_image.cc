@@ -43,11 +43,11 @@ PARTITA_FIELDS(Placement, x.logical, x.shape, x.local, x.axes)
 PARTITA_FIELDS(InitialValue, x.kind, x.a, x.b)
 PARTITA_FIELDS(ProgramState, x.name, x.kind, x.parameter, x.operand, x.placement, x.initial)
 PARTITA_FIELDS(IndexBounds, x.low, x.high, x.mark)
-PARTITA_FIELDS(ProgramInput, x.name, x.kind, x.operand, x.placement, x.part_samples, x.bounds)
+PARTITA_FIELDS(ProgramInput, x.name, x.kind, x.operand, x.placement, x.slice_samples, x.bounds)
 PARTITA_FIELDS(ProgramOutput, x.name, x.operand, x.placement)
 PARTITA_FIELDS(CollectiveGroup, x.axes)
-PARTITA_FIELDS(Program, x.model, x.target, x.mesh, x.groups, x.micro_batches, x.parts, x.samples_per_step, x.slots,
-               x.region_bytes[0], x.region_bytes[1], x.region_bytes[2], x.region_bytes[3], x.region_bytes[4],
+PARTITA_FIELDS(Program, x.model, x.target, x.mesh, x.groups, x.micro_batches, x.micro_slices, x.samples_per_step,
+               x.slots, x.region_bytes[0], x.region_bytes[1], x.region_bytes[2], x.region_bytes[3], x.region_bytes[4],
                x.region_bytes[5], x.segments, x.schedule, x.evaluation, x.states, x.inputs, x.outputs, x.origins)
 #undef PARTITA_FIELDS
 

@@ -4,7 +4,7 @@
 
 #include "base/quote.h"
 #include "base/status.h"
-#include "tools/verify/layout/layout.h"
+#include "tools/verify/layout/index_map.h"
 #include "tools/verify/layout/mismatch.h"
 
 namespace partita::verifier {

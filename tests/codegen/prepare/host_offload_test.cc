@@ -100,7 +100,7 @@ Tensors run_steps(const std::vector<LocalProgram>& stages, const Tensors& inputs
     PARTITA_CHECK(program.ok(), std::string(program.status().message()));
     std::vector<ProgramNest> nests = program_nests(stage, kGpu);
     std::vector<NamedNest> named;
-    for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest, n.joint});
+    for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest, n.batched});
     kernels.push_back(std::make_unique<SimtModule>(named));
 #ifdef PARTITA_STAND_INS
     if (played == Played::kCuda) put_kernels(*kernels.back(), *program);
