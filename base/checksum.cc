@@ -1,5 +1,9 @@
 #include "base/checksum.h"
 
+#define XXH_INLINE_ALL
+#define XXH_NO_XXH3
+#include <xxhash.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -9,18 +13,12 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "file formats here are little-endian");
 
-constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87, kPrime2 = 0xC2B2AE3D27D4EB4F, kPrime3 = 0x165667B19E3779F9,
-                   kPrime4 = 0x85EBCA77C2B2AE63, kPrime5 = 0x27D4EB2F165667C5;
-
 template <typename T>
 T load(const std::byte* at) {
   T value;
   std::memcpy(&value, at, sizeof value);
   return value;
 }
-
-uint64_t round64(uint64_t lane, uint64_t input) { return std::rotl(lane + input * kPrime2, 31) * kPrime1; }
-uint64_t merge64(uint64_t hash, uint64_t lane) { return (hash ^ round64(0, lane)) * kPrime1 + kPrime4; }
 
 // Slicing by eight: table[k][b] is the CRC of byte b followed by k zero bytes.
 using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
@@ -50,32 +48,7 @@ constexpr std::array<uint32_t, 64> kRound = {
 
 }  // namespace
 
-uint64_t checksum64(std::span<const std::byte> bytes, uint64_t seed) {
-  const std::byte* at = bytes.data();
-  size_t left = bytes.size();
-  uint64_t hash = seed + kPrime5;
-  if (left >= 32) {
-    uint64_t a = seed + kPrime1 + kPrime2, b = seed + kPrime2, c = seed, d = seed - kPrime1;
-    for (; left >= 32; at += 32, left -= 32) {
-      a = round64(a, load<uint64_t>(at));
-      b = round64(b, load<uint64_t>(at + 8));
-      c = round64(c, load<uint64_t>(at + 16));
-      d = round64(d, load<uint64_t>(at + 24));
-    }
-    hash = std::rotl(a, 1) + std::rotl(b, 7) + std::rotl(c, 12) + std::rotl(d, 18);
-    for (uint64_t lane : {a, b, c, d}) hash = merge64(hash, lane);
-  }
-  hash += bytes.size();
-  for (; left >= 8; at += 8, left -= 8) hash = std::rotl(hash ^ round64(0, load<uint64_t>(at)), 27) * kPrime1 + kPrime4;
-  if (left >= 4) {
-    hash = std::rotl(hash ^ (load<uint32_t>(at) * kPrime1), 23) * kPrime2 + kPrime3;
-    at += 4, left -= 4;
-  }
-  for (; left > 0; ++at, --left) hash = std::rotl(hash ^ (static_cast<uint8_t>(*at) * kPrime5), 11) * kPrime1;
-  hash = (hash ^ (hash >> 33)) * kPrime2;
-  hash = (hash ^ (hash >> 29)) * kPrime3;
-  return hash ^ (hash >> 32);
-}
+uint64_t checksum64(std::span<const std::byte> bytes, uint64_t seed) { return XXH64(bytes.data(), bytes.size(), seed); }
 
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc) {
   const std::byte* at = bytes.data();

@@ -25,7 +25,6 @@ namespace {
 
 using runtime::Program;
 using runtime::ProgramSegment;
-using runtime::SegmentKind;
 using runtime::Step;
 using runtime::StepKind;
 
@@ -90,7 +89,7 @@ class ProgramMaker {
         program_.mesh.push_back({local_.mesh.axes[a].name, local_.mesh.axes[a].size, local_.mesh.axes[a].absent});
     }
     program_.micro_batches = local_.micro_batches;
-    if (local_.mesh.time >= 0) program_.parts = local_.mesh.axes[static_cast<size_t>(local_.mesh.time)].size;
+    if (local_.mesh.time >= 0) program_.micro_slices = local_.mesh.axes[static_cast<size_t>(local_.mesh.time)].size;
     program_.samples_per_step = local_.samples_per_step;
     program_.slots = slots_of(plan_.order);
     program_.origins = graph_.origins;
@@ -117,7 +116,7 @@ class ProgramMaker {
     make_steps();
     if (!options_.gpu.empty()) choose_launches(program_, kernels_);
     std::vector<ProgramNest> nests;
-    for (const NamedNest& k : kernels_) nests.push_back({k.name, *k.nest, k.joint});
+    for (const NamedNest& k : kernels_) nests.push_back({k.name, *k.nest, k.batched});
     return nests;
   }
 
@@ -192,7 +191,7 @@ class ProgramMaker {
   std::string describe() const {
     std::string s;
     for (const PlanStep& step : plan_.steps) {
-      append(s, segment_name(step.segment), " ");
+      append(s, enum_name(step.segment), " ");
       if (step.nest != nullptr) {
         append(s, "kernel (", step.node >= 0 ? graph_.nodes[step.node].op->name : "", ") ", to_string(*step.nest));
       } else {
@@ -276,7 +275,7 @@ class ProgramMaker {
     std::map<std::pair<Segment, int32_t>, int> index;
     for (const PlanStep& p : plan_.steps) {
       auto [at, fresh] = index.try_emplace({p.segment, p.phase}, static_cast<int>(program_.segments.size()));
-      if (fresh) program_.segments.push_back({static_cast<SegmentKind>(p.segment), p.phase, {}});
+      if (fresh) program_.segments.push_back({p.segment, p.phase, {}});
       program_.segments[at->second].steps.push_back(make_step(p, static_cast<uint32_t>(&p - plan_.steps.data())));
     }
   }
@@ -327,7 +326,7 @@ class ProgramMaker {
     return step;
   }
 
-  void run_segment(std::vector<runtime::ScheduleEntry>& schedule, SegmentKind kind, int32_t phase,
+  void run_segment(std::vector<runtime::ScheduleEntry>& schedule, Segment kind, int32_t phase,
                    const StageStep& at) const {
     for (size_t k = 0; k < program_.segments.size(); ++k) {
       if (program_.segments[k].kind == kind && program_.segments[k].chunk == phase) {
@@ -338,18 +337,18 @@ class ProgramMaker {
   }
 
   void make_schedule() {
-    run_segment(program_.schedule, SegmentKind::kPrologue, 0, StageStep{});
+    run_segment(program_.schedule, Segment::kPrologue, 0, StageStep{});
     for (const StageStep& at : plan_.order) {
-      SegmentKind kind = at.kind == StageWork::kForward ? SegmentKind::kForward : SegmentKind::kBackward;
+      Segment kind = at.kind == StageWork::kForward ? Segment::kForward : Segment::kBackward;
       run_segment(program_.schedule, kind, local_.stage.phase(at.kind, at.chunk), at);
       if (local_.stage.updates_each() && at.kind == StageWork::kBackward)
-        run_segment(program_.schedule, SegmentKind::kReduce, 0, at);
+        run_segment(program_.schedule, Segment::kReduce, 0, at);
     }
     StageStep last{};  // what a step's end reads of the last micro-batch is in its slot
     for (const StageStep& at : plan_.order) last = at.micro_batch + 1 == local_.micro_batches ? at : last;
-    if (!local_.stage.updates_each()) run_segment(program_.schedule, SegmentKind::kReduce, 0, last);
-    run_segment(program_.schedule, SegmentKind::kUpdate, 0, last);
-    run_segment(program_.evaluation, SegmentKind::kEvaluation, 0, StageStep{});
+    if (!local_.stage.updates_each()) run_segment(program_.schedule, Segment::kReduce, 0, last);
+    run_segment(program_.schedule, Segment::kUpdate, 0, last);
+    run_segment(program_.evaluation, Segment::kEvaluation, 0, StageStep{});
   }
 
   void make_constants() {

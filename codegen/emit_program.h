@@ -49,7 +49,7 @@ absl::StatusOr<runtime::Program> emit_program(const LocalProgram& local, const T
 struct ProgramNest {
   std::string name;
   LoopNest nest;
-  bool joint = false;  // for several launches at once
+  bool batched = false;  // for several launches at once
 };
 std::vector<ProgramNest> program_nests(const LocalProgram& local, const TargetOptions& options = {});
 

@@ -1,24 +1,25 @@
 #include "codegen/program_interface.h"
 
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
 #include "codegen/place_tensors.h"
 
 namespace partita {
 namespace {
 
-std::string_view state_kind(StateKind kind) {
-  constexpr std::string_view kNames[] = {"parameter", "frozen", "running", "optimizer", "step", "accumulator"};
-  return kNames[static_cast<int>(kind)];
-}
-
 runtime::InitialValue initial_value(const Initial& initial) {
-  if (std::holds_alternative<std::monostate>(initial)) return {"fill", 0, 0};
+  using runtime::InitialKind;
+  if (std::holds_alternative<std::monostate>(initial)) return {InitialKind::kFill, 0, 0};
   if (const auto* rule = std::get_if<InitialRule>(&initial)) {
-    if (rule->kind == "zeros") return {"fill", 0, 0};
-    if (rule->kind == "ones") return {"fill", 1, 0};
-    if (rule->kind == "constant") return {"fill", rule->a, 0};
-    return {rule->kind, rule->a, rule->b};
+    if (rule->kind == "zeros") return {InitialKind::kFill, 0, 0};
+    if (rule->kind == "ones") return {InitialKind::kFill, 1, 0};
+    if (rule->kind == "constant") return {InitialKind::kFill, rule->a, 0};
+    const std::optional<InitialKind> drawn = parse_enum<InitialKind>(rule->kind);
+    PARTITA_CHECK(drawn, cat("no program draws initial values by rule ", quote(rule->kind)));
+    return {*drawn, rule->a, rule->b};
   }
-  return {"file", 0, 0};
+  return {InitialKind::kFile, 0, 0};
 }
 
 runtime::Placement placed(const std::vector<PlacedTensor>& tensors, size_t k, const Shape& shape, const Mesh& mesh) {
@@ -26,7 +27,7 @@ runtime::Placement placed(const std::vector<PlacedTensor>& tensors, size_t k, co
 }
 
 // Samples from one micro-batch of a run of the graph to the next.
-int64_t part_samples(const LocalProgram& local, size_t k) {
+int64_t slice_samples(const LocalProgram& local, size_t k) {
   const Mesh& mesh = local.mesh;
   if (mesh.time < 0 || k >= local.inputs.size() || local.inputs[k].logical.empty()) return 0;
   int64_t inner = 1, stride = 0;
@@ -57,17 +58,14 @@ runtime::Operand make_operand(const StepPlan& plan, const PlanOperand& o) {
 void make_interface(const LocalProgram& local, const Graph& graph, const StepPlan& plan, runtime::Program& program) {
   for (size_t k = 0; k < graph.states.size(); ++k) {
     const State& s = graph.states[k];
-    program.states.push_back({s.name, std::string(state_kind(s.kind)), s.parameter, make_operand(plan, plan.states[k]),
+    program.states.push_back({s.name, s.kind, s.parameter, make_operand(plan, plan.states[k]),
                               placed(local.states, k, graph.type(s.value).shape, local.mesh),
                               initial_value(s.initial)});
   }
   for (size_t k = 0; k < graph.inputs.size(); ++k) {
     const GraphInput& i = graph.inputs[k];
-    std::string kind = i.kind == InputKind::kData         ? "data"
-                       : i.kind == InputKind::kMicroBatch ? "micro_batch"
-                                                          : "coordinate";
-    program.inputs.push_back({i.name, kind, make_operand(plan, plan.inputs[k]),
-                              placed(local.inputs, k, graph.type(i.value).shape, local.mesh), part_samples(local, k)});
+    program.inputs.push_back({i.name, i.kind, make_operand(plan, plan.inputs[k]),
+                              placed(local.inputs, k, graph.type(i.value).shape, local.mesh), slice_samples(local, k)});
   }
   for (size_t k = 0; k < graph.outputs.size(); ++k) {
     const GraphOutput& o = graph.outputs[k];

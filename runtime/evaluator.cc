@@ -27,7 +27,7 @@ std::optional<double> scalar_output(const Executor& executor, std::string_view n
 
 absl::Status clear_accumulators(const Executor& executor) {
   for (const ProgramState& s : executor.program().states) {
-    if (s.kind != "accumulator") continue;
+    if (s.kind != StateKind::kAccumulator) continue;
     std::span<std::byte> own = executor.memory(s.operand);
     std::memset(own.data(), 0, own.size());
     PARTITA_RETURN_IF_ERROR(executor.put(s.operand));

@@ -15,6 +15,7 @@
 #include "base/mapped_file.h"
 #include "base/status.h"
 #include "runtime/communicate/exchanges.h"
+#include "runtime/kernels/onednn.h"
 #include "runtime/launch/communicator_factory.h"
 #include "runtime/launch/launch_environment.h"
 #include "runtime/launch/stop_signal.h"
@@ -66,6 +67,7 @@ absl::Status run(const RunFlags& flags, const std::string& backend) {
 int main(int argc, char** argv) {
   using namespace partita::runtime;
   partita::exit_on_uncaught();
+  prepare_onednn(chooses_onednn_instructions(read_environment()));
   CLI::App app{
       "A rank of a compiled Partita program. Start as many as the bundle is for, with mpirun, srun or torchrun."};
   RunFlags flags;

@@ -146,9 +146,9 @@ class Trainer {
 
   // Of the stream of samples: what a resumed run must have as it was.
   std::string describe_data() const {
-    std::string text = cat(data_kind_name(data_.kind), data_.shuffle ? cat(" shuffled by ", data_.seed) : "", " skip ",
+    std::string text = cat(enum_name(data_.kind), data_.shuffle ? cat(" shuffled by ", data_.seed) : "", " skip ",
                            data_.skip, " limit ", data_.limit, " sequence ", data_.sequence);
-    if (data_.documents != Documents::kJoin) append(text, " documents ", documents_name(data_.documents));
+    if (data_.documents != DocumentMode::kJoin) append(text, " documents ", enum_name(data_.documents));
     if (data_.dtype != DType::kInvalid) append(text, " of ", dtype_name(data_.dtype));
     for (const WeightedSource& s : data_.sources) append(text, " source ", s.weight);
     return text;
@@ -248,7 +248,7 @@ class Trainer {
     std::vector<HeldTensor> tensors;
     PARTITA_RETURN_IF_ERROR(executor_.fetch_states());
     for (const ProgramState& s : program_.states) {
-      if (s.kind == "parameter" || s.kind == "running")
+      if (s.kind == StateKind::kParameter || s.kind == StateKind::kRunning)
         tensors.push_back({s.name, s.operand.dtype, &s.placement, executor_.memory(s.operand)});
     }
     return save_tensors(options_.save, tensors, executor_.coordinates(), communicator_);

@@ -5,10 +5,13 @@
 
 #include "base/exit_code.h"
 #include "base/fault.h"
+#include "runtime/kernels/onednn.h"
+#include "runtime/launch/launch_environment.h"
 #include "tools/cli/command.h"
 
 int main(int argc, char** argv) {
   partita::exit_on_uncaught();
+  partita::runtime::prepare_onednn(partita::runtime::chooses_onednn_instructions(partita::runtime::read_environment()));
   CLI::App app{"Partita: an auto-parallelizing compiler for training graphs"};
   app.require_subcommand(1);
   app.set_version_flag("--version", "partita 0.1.0");

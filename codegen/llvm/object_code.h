@@ -19,7 +19,7 @@ namespace partita {
 struct NamedNest {
   std::string name;  // a C identifier
   const LoopNest* nest = nullptr;
-  bool joint = false;  // a GPU's: for several launches at once (codegen/nvptx/device_emitter.h)
+  bool batched = false;  // a GPU's: for several launches at once (codegen/nvptx/device_emitter.h)
 };
 
 // `cpu`: "host", or an LLVM name such as "x86-64-v3", "x86-64-v4". InvalidArgument where LLVM does not know it or it

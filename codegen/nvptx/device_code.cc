@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<llvm::Module>> make_device_module(llvm::LLVMConte
   auto module = std::make_unique<llvm::Module>("partita", context);
   for (const NamedNest& nest : nests) {
     LoopNest whole = device_nest(*nest.nest);
-    emit_device_nest(*module, whole, device_schedule(whole), nest.name, nest.joint);
+    emit_device_nest(*module, whole, device_schedule(whole), nest.name, nest.batched);
   }
   PARTITA_RETURN_IF_ERROR(define_device_math(*module));
   std::string fault;

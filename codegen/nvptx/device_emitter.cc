@@ -10,14 +10,14 @@ namespace partita {
 
 using llvm::Value;
 
-DeviceEmitter::DeviceEmitter(llvm::Module& module, const LoopNest& nest, const DeviceSchedule& schedule, bool joint)
+DeviceEmitter::DeviceEmitter(llvm::Module& module, const LoopNest& nest, const DeviceSchedule& schedule, bool batched)
     : context_(module.getContext()),
       module_(module),
       b_(context_),
       math_(b_, module),
       nest_(nest),
       s_(schedule),
-      joint_(joint),
+      batched_(batched),
       varies_(variation(nest)),
       level_(levels(nest)) {
   number_ = s_.wide ? b_.getInt64Ty() : b_.getInt32Ty();
@@ -26,7 +26,7 @@ DeviceEmitter::DeviceEmitter(llvm::Module& module, const LoopNest& nest, const D
 }
 
 llvm::Function* DeviceEmitter::emit(const std::string& name) {
-  std::vector<llvm::Type*> parameters(joint_ ? 1 : nest_.operands.size(), b_.getPtrTy(kGlobalMemory));
+  std::vector<llvm::Type*> parameters(batched_ ? 1 : nest_.operands.size(), b_.getPtrTy(kGlobalMemory));
   function_ = llvm::Function::Create(llvm::FunctionType::get(b_.getVoidTy(), parameters, false),
                                      llvm::Function::ExternalLinkage, name, module_);
   function_->setDoesNotThrow();
@@ -48,7 +48,7 @@ llvm::Function* DeviceEmitter::emit(const std::string& name) {
   }
   thread_ = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x, {}, {});
   block_ = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x, {}, {});
-  if (joint_) {
+  if (batched_) {
     find_entry();
   } else {
     for (llvm::Argument& a : function_->args()) buffers_.push_back(&a);
@@ -74,11 +74,11 @@ llvm::Function* DeviceEmitter::emit(const std::string& name) {
 // The last entry of the table whose first block is not behind this one, in as many rounds as the table says: all
 // threads of a block read the same words.
 void DeviceEmitter::find_entry() {
-  const int64_t stride = runtime::joint_entry_words(static_cast<int64_t>(nest_.operands.size()));
+  const int64_t stride = runtime::launch_table_entry_words(static_cast<int64_t>(nest_.operands.size()));
   Value* table = function_->getArg(0);
   auto address = [&](Value* entry, int64_t word) {
     Value* at = b_.CreateAdd(b_.CreateMul(entry, b_.getInt64(static_cast<uint64_t>(stride))),
-                             b_.getInt64(static_cast<uint64_t>(runtime::kJointHeaderWords + word)));
+                             b_.getInt64(static_cast<uint64_t>(runtime::kLaunchTableHeaderWords + word)));
     return b_.CreateInBoundsGEP(b_.getInt64Ty(), table, at);
   };
   auto word = [&](Value* at) { return b_.CreateAlignedLoad(b_.getInt64Ty(), at, llvm::Align(8)); };
@@ -98,9 +98,9 @@ void DeviceEmitter::find_entry() {
   for (size_t k = 0; k < nest_.operands.size(); ++k) buffers_.push_back(address(found[0], 2 + static_cast<int64_t>(k)));
 }
 
-// A joint kernel reads an address where it is used, so that it takes no register before.
+// A batched kernel reads an address where it is used, so that it takes no register before.
 Value* DeviceEmitter::buffer(int operand) {
-  if (!joint_) return buffers_[operand];
+  if (!batched_) return buffers_[operand];
   llvm::LoadInst* at = b_.CreateAlignedLoad(b_.getPtrTy(kGlobalMemory), buffers_[operand], llvm::Align(8));
   at->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(context_, {}));
   return at;
@@ -169,7 +169,7 @@ void DeviceEmitter::points() {
   int64_t count = row_points(nest_) * column_points(nest_) / s_.vector;
   Value* number = b_.CreateAdd(b_.CreateMul(b_.CreateZExtOrTrunc(block_, number_), n(s_.threads)),
                                b_.CreateZExtOrTrunc(thread_, number_));
-  Value* inside = joint_ ? b_.CreateICmpSLT(number, points_) : below(number, count, count % s_.threads == 0);
+  Value* inside = batched_ ? b_.CreateICmpSLT(number, points_) : below(number, count, count % s_.threads == 0);
   if_inside(inside, [&] {
     Row row = new_row();
     Element e = new_element(row);
@@ -272,8 +272,8 @@ void DeviceEmitter::rows() {
 }
 
 llvm::Function* emit_device_nest(llvm::Module& module, const LoopNest& nest, const DeviceSchedule& schedule,
-                                 const std::string& name, bool joint) {
-  return DeviceEmitter(module, nest, schedule, joint).emit(name);
+                                 const std::string& name, bool batched) {
+  return DeviceEmitter(module, nest, schedule, batched).emit(name);
 }
 
 }  // namespace partita

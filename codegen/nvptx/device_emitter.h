@@ -3,8 +3,8 @@
 //
 // Sums go through threads and shuffles in a fixed order, so a result depends on the nest alone.
 //
-// A joint kernel does the work of several launches: its one pointer is to a table (runtime/program/batched_launches.h)
-// in which each block finds whose it is.
+// A batched kernel does the work of several launches: its one pointer is to a table
+// (runtime/program/batched_launches.h) in which each block finds whose it is.
 #pragma once
 
 #include <string>
@@ -19,6 +19,6 @@ inline constexpr unsigned kGlobalMemory = 1, kSharedMemory = 3;  // address spac
 
 // `nest` from device_nest, `schedule` its own.
 llvm::Function* emit_device_nest(llvm::Module& module, const LoopNest& nest, const DeviceSchedule& schedule,
-                                 const std::string& name, bool joint = false);
+                                 const std::string& name, bool batched = false);
 
 }  // namespace partita

@@ -17,7 +17,7 @@ namespace partita {
 
 class DeviceEmitter {
  public:
-  DeviceEmitter(llvm::Module& module, const LoopNest& nest, const DeviceSchedule& schedule, bool joint);
+  DeviceEmitter(llvm::Module& module, const LoopNest& nest, const DeviceSchedule& schedule, bool batched);
   llvm::Function* emit(const std::string& name);
 
  private:
@@ -111,7 +111,7 @@ class DeviceEmitter {
   ScalarMath math_;
   const LoopNest& nest_;
   const DeviceSchedule& s_;
-  bool joint_;
+  bool batched_;
   std::vector<std::vector<bool>> varies_;
   std::vector<int> level_;
   int passes_ = 1, pass_ = 0;
@@ -119,9 +119,9 @@ class DeviceEmitter {
   llvm::Type* number_ = nullptr;
   llvm::Function* function_ = nullptr;
   llvm::GlobalVariable* shared_ = nullptr;
-  Values buffers_;                              // joint: where their addresses are
+  Values buffers_;                              // batched: where their addresses are
   Value *thread_ = nullptr, *block_ = nullptr;  // i32; the block's number among those of its launch
-  Value* points_ = nullptr;                     // kPoints, joint: vectors of points, in the schedule's width
+  Value* points_ = nullptr;                     // kPoints, batched: vectors of points, in the schedule's width
   Value* member_ = nullptr;                     // of the team, in the schedule's width
   Value* unit_ = nullptr;
 };

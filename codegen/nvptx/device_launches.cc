@@ -31,9 +31,9 @@ class Launches {
       const DeviceSchedule s = device_schedule(nest);
       Kernel& made = kernels_[kernel.name];
       made = {kernel.nest, s.blocks, s.threads, row_points(nest) * column_points(nest) / s.vector};
-      made.kind = kinds.try_emplace(joint_text(nest, s), static_cast<int>(kinds.size())).first->second;
+      made.kind = kinds.try_emplace(batching_key(nest, s), static_cast<int>(kinds.size())).first->second;
     }
-    joint_.resize(kinds.size());
+    batched_.resize(kinds.size());
   }
 
   void choose() {
@@ -48,18 +48,18 @@ class Launches {
       }
       for (const auto& [begin, end] : runtime::device_runs(program_, segment)) {
         const std::span<Step> steps(segment.steps.data() + begin, end - begin);
-        for (const auto& launch : runtime::joint_launches(steps, {kinds.data() + begin, end - begin}, program_.slots))
+        for (const auto& launch : runtime::batched_launches(steps, {kinds.data() + begin, end - begin}, program_.slots))
           choose(steps, launch);
       }
     }
   }
 
-  // In the order of `all`, then those for joint launches.
+  // In the order of `all`, then those for batched launches.
   std::vector<NamedNest> needed(const std::vector<NamedNest>& all) const {
     std::vector<NamedNest> needed;
     std::copy_if(all.begin(), all.end(), std::back_inserter(needed),
                  [&](const NamedNest& k) { return kernels_.at(k.name).alone; });
-    std::copy_if(joint_.begin(), joint_.end(), std::back_inserter(needed),
+    std::copy_if(batched_.begin(), batched_.end(), std::back_inserter(needed),
                  [](const NamedNest& k) { return k.nest != nullptr; });
     return needed;
   }
@@ -79,16 +79,16 @@ class Launches {
         kernel->alone = true;
         continue;
       }
-      NamedNest& joint = joint_[static_cast<size_t>(kernel->kind)];
-      if (joint.nest == nullptr) joint = {cat("joint", kernel->kind), kernel->nest, true};
-      steps[k].name = joint.name;
-      steps[k].params[runtime::kJointParam] = kernel->points;
+      NamedNest& batched = batched_[static_cast<size_t>(kernel->kind)];
+      if (batched.nest == nullptr) batched = {cat("joint", kernel->kind), kernel->nest, true};
+      steps[k].name = batched.name;
+      steps[k].params[runtime::kBatchedParam] = kernel->points;
     }
   }
 
   runtime::Program& program_;
   std::map<std::string, Kernel> kernels_;
-  std::vector<NamedNest> joint_;  // by kind
+  std::vector<NamedNest> batched_;  // by kind
 };
 
 }  // namespace

@@ -139,7 +139,7 @@ LoopNest device_nest(LoopNest nest) {
   return nest;
 }
 
-std::string joint_text(const LoopNest& nest, const DeviceSchedule& schedule) {
+std::string batching_key(const LoopNest& nest, const DeviceSchedule& schedule) {
   if (schedule.shape != DeviceShape::kPoints || nest.sizes.size() != 1) return to_string(nest);
   LoopNest any = nest;
   any.sizes = {0};

@@ -31,9 +31,9 @@ LoopNest device_nest(LoopNest nest);
 // `nest` from device_nest.
 DeviceSchedule device_schedule(const LoopNest& nest);
 
-// Kernels of nests with equal text here do each other's work in a joint launch (runtime/program/batched_launches.h):
+// Kernels of nests with equal text here do each other's work in a batched launch (runtime/program/batched_launches.h):
 // nests that are the same, and elementwise ones along memory that differ in their number of points alone.
-std::string joint_text(const LoopNest& nest, const DeviceSchedule& schedule);
+std::string batching_key(const LoopNest& nest, const DeviceSchedule& schedule);
 
 // Loads of a tiled nest that go through shared memory, as many as fit.
 std::vector<int> turned_loads(const LoopNest& nest);

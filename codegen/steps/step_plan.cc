@@ -1,9 +1,7 @@
-// 1. Items of the fused graph become steps; a collective's wait goes right before the first step that touches its
-// result.
-// 2. Values get buffers: a state's next value the state's own where nobody needs the old one any more, results the
-// buffer
-//    of an operand that dies with the step (where the nest allows it), operands of a joint collective one buffer
-//    together.
+// 1. Items of the fused graph become steps; a collective's wait goes right before the first step that touches what it
+//    leaves.
+// 2. Values get buffers: a state's next value the state's own where nobody needs the old one any more, results that of
+//    an operand that dies with the step (where the nest allows it), operands of a merged collective one together.
 // 3. What is left of the arena is laid out by lifetimes.
 #include "codegen/steps/step_plan.h"
 

@@ -53,7 +53,7 @@ void StepPlanner::bring_together(size_t begin, size_t end) {
                         : numbers.try_emplace(to_string(*d.step.nest), static_cast<int>(numbers.size())).first->second);
   }
   std::vector<Draft> ordered;
-  for (const std::vector<size_t>& launch : runtime::joint_launches(steps, kinds, 1)) {
+  for (const std::vector<size_t>& launch : runtime::batched_launches(steps, kinds, 1)) {
     for (size_t k : launch) ordered.push_back(std::move(drafts_[begin + k]));
   }
   std::move(ordered.begin(), ordered.end(), drafts_.begin() + static_cast<int64_t>(begin));

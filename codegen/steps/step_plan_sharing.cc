@@ -89,7 +89,7 @@ void StepPlanner::choose_states() {
 }
 
 // What an all-reduce makes of sums over micro-batches takes their place: the next step begins them at zero. The sums of
-// a joint one lie side by side, as its operands do.
+// a merged one lie side by side, as its operands do.
 void StepPlanner::reduce_sums_in_place() {
   std::vector<int> sum_in(graph_.values.size(), -1);  // per storage value: the accumulator that it is the end of
   for (size_t k = 0; k < graph_.states.size(); ++k) {

@@ -2,8 +2,9 @@
 // ort_training_checkpoint.fbs and ort.fbs):
 //   Checkpoint {version i32, module_state ModuleState, optimizer_groups [OptimizerGroup], property_bag}
 //   ModuleState {requires_grad_params [Tensor], frozen_params [Tensor], is_nominal_state bool, has_external_data bool}
-//   OptimizerGroup {group_name, step i64, initial_learning_rate f32, optimizer_states [{param_name, momentums
-//   [Tensor]}]} Tensor {name, doc_string, dims [i64], data_type i32 (ONNX's), raw_data [u8], string_data}
+//   OptimizerGroup {group_name, step i64, initial_learning_rate f32, optimizer_states [OptimizerState]}
+//   OptimizerState {param_name, momentums [Tensor]}
+//   Tensor {name, doc_string, dims [i64], data_type i32 (ONNX's), raw_data [u8], string_data}
 #include "frontend/training/ort_artifacts.h"
 
 #include <sys/stat.h>

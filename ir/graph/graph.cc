@@ -2,11 +2,6 @@
 
 namespace partita {
 
-std::string_view segment_name(Segment segment) {
-  constexpr std::string_view kNames[] = {"prologue", "forward", "backward", "reduce", "update", "evaluation"};
-  return kNames[static_cast<int>(segment)];
-}
-
 std::vector<TensorType> input_types(const Graph& graph, const Node& node) {
   std::vector<TensorType> types;
   types.reserve(node.inputs.size());

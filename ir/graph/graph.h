@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/kinds.h"
 #include "ir/op/op_def.h"
 #include "ir/type/attr.h"
 #include "ir/type/literal.h"
@@ -18,11 +19,6 @@ namespace partita {
 
 using NodeId = int32_t;
 inline constexpr NodeId kNoNode = -1;
-
-// When a node runs. Prologue, reduce and update once a step; forward and backward once for each micro-batch; evaluation
-// on its own.
-enum class Segment : uint8_t { kPrologue, kForward, kBackward, kReduce, kUpdate, kEvaluation };
-std::string_view segment_name(Segment segment);
 
 enum class DeviceKind : uint8_t { kDefault, kHost };
 
@@ -46,25 +42,10 @@ struct Node {
   int32_t chunk = 0;  // of a pipeline's stage that has several: the one it runs in
 };
 
-enum class InputKind : uint8_t {
-  kData,        // one micro-batch of a data column
-  kMicroBatch,  // i64 scalar: index of the micro-batch within the step
-  kCoordinate,  // i64 scalar: this rank's index along mesh axis `name`
-};
-
 struct GraphInput {
   ValueId value;
   std::string name;
   InputKind kind = InputKind::kData;
-};
-
-enum class StateKind : uint8_t {
-  kParameter,    // trained
-  kFrozen,       // a float initializer that is not trained; never written
-  kRunning,      // running statistics: written in the forward segment or the update
-  kOptimizer,    // belongs to `parameter`
-  kStep,         // i64 scalar: optimizer steps taken
-  kAccumulator,  // zero at the start of every step
 };
 
 // Where a state's first value comes from.

@@ -198,7 +198,7 @@ Complaint segments(const Graph& g) {
       if (from == nullptr || from->segment == n.segment) continue;
       bool apart = from->segment == Segment::kEvaluation || n.segment == Segment::kEvaluation;
       if (apart || from->segment > n.segment)
-        return cat("is in ", segment_name(n.segment), ", yet reads value ", v, " of ", segment_name(from->segment));
+        return cat("is in ", enum_name(n.segment), ", yet reads value ", v, " of ", enum_name(from->segment));
     }
     return "";
   });
@@ -212,11 +212,11 @@ Complaint writers(const Graph& g) {
     if (from->segment == Segment::kEvaluation) return "is written by evaluation";
     bool updated = s.kind == StateKind::kParameter || s.kind == StateKind::kOptimizer || s.kind == StateKind::kStep;
     if (updated && from->segment < Segment::kReduce)
-      return cat("is written in ", segment_name(from->segment), ", not in update");
+      return cat("is written in ", enum_name(from->segment), ", not in update");
     if (s.kind == StateKind::kRunning && from->segment > Segment::kForward && from->segment != Segment::kUpdate)
-      return cat("is written in ", segment_name(from->segment), ", not in forward or update");
+      return cat("is written in ", enum_name(from->segment), ", not in forward or update");
     if (s.kind == StateKind::kAccumulator && from->segment > Segment::kReduce)
-      return cat("is written in ", segment_name(from->segment), ", after the micro-batches");
+      return cat("is written in ", enum_name(from->segment), ", after the micro-batches");
     return "";
   });
 }
@@ -224,7 +224,7 @@ Complaint writers(const Graph& g) {
 Complaint weight_gradients(const Graph& g) {
   return each_node(g, [&](const Node& n) -> Complaint {
     return n.weight_gradient && n.segment != Segment::kBackward
-               ? cat("computes a weight's gradient in ", segment_name(n.segment))
+               ? cat("computes a weight's gradient in ", enum_name(n.segment))
                : "";
   });
 }
@@ -232,7 +232,7 @@ Complaint weight_gradients(const Graph& g) {
 Complaint forward_only(const Graph& g) {
   Complaint c = each_node(g, [&](const Node& n) -> Complaint {
     bool fits = n.segment == Segment::kForward || n.segment == Segment::kPrologue || n.segment == Segment::kEvaluation;
-    return fits ? "" : cat("is in ", segment_name(n.segment), " before there is a backward part");
+    return fits ? "" : cat("is in ", enum_name(n.segment), " before there is a backward part");
   });
   if (!c.empty()) return c;
   return each_state(g, [&](const State& s) -> Complaint {

@@ -21,8 +21,8 @@ absl::StatusOr<std::vector<TensorType>> reshape_types(const OpView& use) {
 
 // Splits both shapes, from the left, into the shortest groups of equal products, and each group into factors:
 //   [6,4] -> [2,3,4]   "~ (a b) c -> a b c"
-//   [4,6] -> [6,4]     "~ (a b^) (c^ z) -> (a d^) (e^ z)"    the cuts do not nest: only what both outermost (innermost)
-//   dimensions share is a factor of both
+//   [4,6] -> [6,4]     "~ (a b^) (c^ z) -> (a d^) (e^ z)"
+// In the second the cuts do not nest: only what both outermost (innermost) dimensions share is a factor of both.
 class ReshapeFormula {
  public:
   ReshapeFormula(const Shape& from, const Shape& to) : from_(from), to_(to) {}

@@ -4,7 +4,6 @@
 
 #include "base/cat.h"
 #include "base/quote.h"
-#include "ir/recipe/read_recipe.h"
 #include "ir/recipe/yaml_fields.h"
 
 namespace partita {

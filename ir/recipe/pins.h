@@ -13,6 +13,10 @@ absl::Status parse_pins(const YamlNode& node, const std::string& path, PinRecipe
 // Sets the pin `entry`, over an earlier one of the same key.
 absl::Status parse_pin(const YamlEntry& entry, const std::string& path, PinRecipe& out);
 
+// `--pin KEY=VALUE`: one entry of the `pin` section, which it replaces; VALUE is YAML: "tensor=8", "layers.*.up={out:
+// tensor}". InvalidArgument as the recipe's reader has it.
+absl::Status apply_pin(Recipe& recipe, std::string_view key_value);
+
 // `--like NAME[:ARGUMENTS]`: ddp, fsdp, hsdp, zero1, zero2, zero3, zero3-offload, megatron, gpipe, pipedream; arguments
 // as "tp8,pp4" (tp, pp, cp, ep, dp, vpp, mb, zero). Overwrites the pins that the preset names and leaves the others.
 // InvalidArgument lists the presets or the arguments.

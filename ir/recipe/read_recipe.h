@@ -1,4 +1,4 @@
-// train.yaml -> Recipe, and the command line's additions to its pins. The keys are in docs/train_yaml.md.
+// train.yaml -> Recipe. The keys are in docs/train_yaml.md.
 // Every error is InvalidArgument and reads "file:line:column: section.key: expected …, found …" (NotFound for a file
 // that is not there).
 #pragma once
@@ -17,9 +17,5 @@ absl::StatusOr<Recipe> parse_recipe(std::string_view text, std::string_view file
 
 // What must hold between sections (min_lr <= lr, micro divides global), whichever reader filled the recipe.
 absl::Status check_recipe(const Recipe& recipe, std::string_view file_name);
-
-// `--pin KEY=VALUE`: one entry of the `pin` section, which it replaces; VALUE is YAML: "tensor=8", "layers.*.up={out:
-// tensor}".
-absl::Status apply_pin(Recipe& recipe, std::string_view key_value);
 
 }  // namespace partita

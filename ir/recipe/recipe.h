@@ -7,30 +7,73 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/enum_names.h"
+#include "base/kinds.h"
+#include "ir/recipe/glob.h"
 
 namespace partita {
 
 enum class LossKind { kOutput, kCrossEntropy, kMse, kBceWithLogits, kL1 };
+template <>
+inline constexpr auto kEnumNames<LossKind> = name_table("output", "cross_entropy", "mse", "bce_with_logits", "l1");
+
 enum class Reduction { kMean, kSum };
+template <>
+inline constexpr auto kEnumNames<Reduction> = name_table("mean", "sum");
+
 enum class OptimizerKind { kSgd, kMomentum, kAdagrad, kAdam, kAdamW, kLamb };
+template <>
+inline constexpr auto kEnumNames<OptimizerKind> = name_table("sgd", "momentum", "adagrad", "adam", "adamw", "lamb");
+
 enum class ScheduleKind { kConstant, kLinear, kCosine, kWsd };
+template <>
+inline constexpr auto kEnumNames<ScheduleKind> = name_table("constant", "linear", "cosine", "wsd");
+
 enum class Precision { kFp32, kTf32, kBf16, kFp16 };
+template <>
+inline constexpr auto kEnumNames<Precision> = name_table("fp32", "tf32", "bf16", "fp16");
+
 enum class RecomputeMode { kAuto, kNone, kSelective, kFull };
+template <>
+inline constexpr auto kEnumNames<RecomputeMode> = name_table("auto", "none", "selective", "full");
+
 enum class AttentionKernel { kFlash, kMath };
+template <>
+inline constexpr auto kEnumNames<AttentionKernel> = name_table("flash", "math");
+
 enum class InitKind { kNormal, kUniform, kConstant, kKaiming, kXavier };
+template <>
+inline constexpr auto kEnumNames<InitKind> = name_table("normal", "uniform", "constant", "kaiming", "xavier");
+
 enum class InitDistribution { kNormal, kUniform };
+template <>
+inline constexpr auto kEnumNames<InitDistribution> = name_table("normal", "uniform");
+
 enum class FanMode { kFanIn, kFanOut };
-enum class DataKind { kNpz, kNpy, kTokens, kRaw, kSynthetic };
+template <>
+inline constexpr auto kEnumNames<FanMode> = name_table("fan_in", "fan_out");
+
 enum class BatchNormGroup { kGlobal, kReplica };
+template <>
+inline constexpr auto kEnumNames<BatchNormGroup> = name_table("global", "replica");
+
 enum class Compression { kNone, kBf16, kInt8, kPowerSgd };
+template <>
+inline constexpr auto kEnumNames<Compression> = name_table("none", "bf16", "int8", "powersgd");
+
 enum class OffloadMode { kNone, kOptimizer, kAll };
+template <>
+inline constexpr auto kEnumNames<OffloadMode> = name_table("none", "optimizer", "all");
+
 enum class PipelineSchedule { kGpipe, k1f1b, kInterleaved, kZeroBubble, kPipedream };
+template <>
+inline constexpr auto kEnumNames<PipelineSchedule> = name_table("gpipe", "1f1b", "interleaved", "zero_bubble",
+                                                                "pipedream");
 
 struct LossRecipe {
   LossKind kind = LossKind::kOutput;
@@ -99,10 +142,6 @@ struct InitRule {
   double gain = 1;                                             // kKaiming (default sqrt 2), kXavier
   bool operator==(const InitRule&) const = default;
 };
-
-// What the ends of documents mean to windows of tokens: nothing; labels and positions stop there; windows hold whole
-// documents, as many as fit; one document each.
-enum class DocumentMode { kJoin, kSeparate, kPack, kPad };
 
 // One of several sources of samples; what is unset is as DataRecipe has it.
 struct SourceRecipe {
@@ -218,53 +257,5 @@ OptimizerRecipe default_optimizer(OptimizerKind kind);
 // at `warmup` down to min_lr at `total`; or (wsd) lr until total - decay, then linear down to min_lr at `total`. min_lr
 // from `total` on.
 double learning_rate(const ScheduleRecipe& schedule, double lr, int64_t step);
-
-// Shell glob over the whole of `name`, as Python's fnmatch on UTF-8 characters: `*` any run (dots too), `?` one
-// character, `[a-c]`, `[!a]` and `[^a]` classes of ASCII; a `[` that is never closed is itself. A pattern equal to the
-// name always matches. At most |pattern| * |name| steps.
-bool glob_match(std::string_view pattern, std::string_view name);
-bool matches_any(const std::vector<std::string>& patterns, std::string_view name);
-
-// The spelling of each enumerator in train.yaml, in the order of the enum; specialized for every enum above.
-template <typename Enum>
-std::span<const std::string_view> enum_names();
-
-template <typename Enum>
-std::string_view enum_name(Enum value) {
-  return enum_names<Enum>()[static_cast<size_t>(value)];
-}
-
-template <>
-std::span<const std::string_view> enum_names<LossKind>();
-template <>
-std::span<const std::string_view> enum_names<Reduction>();
-template <>
-std::span<const std::string_view> enum_names<OptimizerKind>();
-template <>
-std::span<const std::string_view> enum_names<ScheduleKind>();
-template <>
-std::span<const std::string_view> enum_names<Precision>();
-template <>
-std::span<const std::string_view> enum_names<RecomputeMode>();
-template <>
-std::span<const std::string_view> enum_names<AttentionKernel>();
-template <>
-std::span<const std::string_view> enum_names<InitKind>();
-template <>
-std::span<const std::string_view> enum_names<InitDistribution>();
-template <>
-std::span<const std::string_view> enum_names<FanMode>();
-template <>
-std::span<const std::string_view> enum_names<DataKind>();
-template <>
-std::span<const std::string_view> enum_names<DocumentMode>();
-template <>
-std::span<const std::string_view> enum_names<BatchNormGroup>();
-template <>
-std::span<const std::string_view> enum_names<Compression>();
-template <>
-std::span<const std::string_view> enum_names<OffloadMode>();
-template <>
-std::span<const std::string_view> enum_names<PipelineSchedule>();
 
 }  // namespace partita

@@ -12,8 +12,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/status.h"
-#include "ir/recipe/recipe.h"
 #include "ir/recipe/yaml_document.h"
 
 namespace partita {

@@ -118,7 +118,7 @@ class GraphParser {
   absl::Status input() {
     GraphInput x;
     PARTITA_ASSIGN_OR_RETURN(x.value, definition());
-    if (!kind(x.kind, input_kind_name, 3)) return in_.expected("data, micro_batch or coordinate");
+    if (!kind(x.kind)) return in_.expected("data, micro_batch or coordinate");
     PARTITA_ASSIGN_OR_RETURN(x.name, in_.string("the input's name"));
     PARTITA_RETURN_IF_ERROR(alias(x.value, x.name));
     g_.inputs.push_back(std::move(x));
@@ -126,9 +126,9 @@ class GraphParser {
   }
 
   template <typename Kind>
-  bool kind(Kind& into, std::string_view (*name)(Kind), int count) {
-    for (int k = 0; k < count; ++k) {
-      if (!in_.accept_word(name(static_cast<Kind>(k)))) continue;
+  bool kind(Kind& into) {
+    for (size_t k = 0; k < enum_names<Kind>().size(); ++k) {
+      if (!in_.accept_word(enum_names<Kind>()[k])) continue;
       into = static_cast<Kind>(k);
       return true;
     }
@@ -138,8 +138,7 @@ class GraphParser {
   absl::Status state() {
     State s;
     PARTITA_ASSIGN_OR_RETURN(s.value, definition());
-    if (!kind(s.kind, state_kind_name, 6))
-      return in_.expected("parameter, frozen, running, optimizer, step or accumulator");
+    if (!kind(s.kind)) return in_.expected("parameter, frozen, running, optimizer, step or accumulator");
     PARTITA_ASSIGN_OR_RETURN(s.name, in_.string("the state's name"));
     PARTITA_RETURN_IF_ERROR(alias(s.value, s.name));
     if (in_.accept_word("of")) {
@@ -327,8 +326,7 @@ class GraphParser {
 
   absl::Status modifiers(Node& n) {
     PARTITA_RETURN_IF_ERROR(in_.expect('@'));
-    if (!kind(n.segment, segment_name, 6))
-      return in_.expected("prologue, forward, backward, reduce, update or evaluation");
+    if (!kind(n.segment)) return in_.expected("prologue, forward, backward, reduce, update or evaluation");
     // "origin" also starts a statement: there a string follows.
     while (true) {
       if (in_.word() == "origin") {

@@ -42,7 +42,7 @@ class Printer {
     append(s_, "graph ", string_text(g_.name), "\n");
     for (const std::string& origin : g_.origins) append(s_, "origin ", string_text(origin), "\n");
     for (const GraphInput& in : g_.inputs) {
-      append(s_, "input ", typed(in.value), " ", input_kind_name(in.kind), " ", string_text(in.name));
+      append(s_, "input ", typed(in.value), " ", enum_name(in.kind), " ", string_text(in.name));
       alias(in.value, in.name);
       s_ += "\n";
     }
@@ -77,7 +77,7 @@ class Printer {
   }
 
   void state(const State& s) {
-    append(s_, "state ", typed(s.value), " ", state_kind_name(s.kind), " ", string_text(s.name));
+    append(s_, "state ", typed(s.value), " ", enum_name(s.kind), " ", string_text(s.name));
     alias(s.value, s.name);
     if (!s.parameter.empty()) append(s_, " of ", string_text(s.parameter));
     if (const auto* literal = std::get_if<Literal>(&s.initial))
@@ -108,7 +108,7 @@ class Printer {
       }
       s_ += "}";
     }
-    append(s_, " @", segment_name(n.segment));
+    append(s_, " @", enum_name(n.segment));
     if (n.origin >= 0) append(s_, " origin ", n.origin);
     if (n.block >= 0) append(s_, " block ", n.block);
     if (n.weight_gradient) s_ += " weight_gradient";
@@ -131,16 +131,6 @@ std::optional<T> parse_number(std::string_view text) {
 }
 
 }  // namespace
-
-std::string_view input_kind_name(InputKind kind) {
-  constexpr std::string_view kNames[] = {"data", "micro_batch", "coordinate"};
-  return kNames[static_cast<int>(kind)];
-}
-
-std::string_view state_kind_name(StateKind kind) {
-  constexpr std::string_view kNames[] = {"parameter", "frozen", "running", "optimizer", "step", "accumulator"};
-  return kNames[static_cast<int>(kind)];
-}
 
 std::string double_text(double value) {
   if (std::isnan(value)) {

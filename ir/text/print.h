@@ -29,9 +29,6 @@ enum class TextMode {
 
 std::string print(const Graph& graph, TextMode mode = TextMode::kExact);
 
-std::string_view input_kind_name(InputKind kind);  // "data", "micro_batch", "coordinate"
-std::string_view state_kind_name(StateKind kind);  // "parameter", "frozen", …
-
 // A literal's elements as "[0.5, 1.0]", or "" where they are more than 64 or would not read back to the same bytes.
 std::string values_text(const Literal& literal);
 // The opposite: one element as text to a literal's bytes; nullopt where `text` is no value of the type.

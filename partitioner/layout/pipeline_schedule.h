@@ -12,10 +12,9 @@ namespace partita {
 
 enum class StageWork : uint8_t {
   kForward,
-  kBackward,
-  kWeight
-};  // kBackward: without weights' gradients where those
-    // are run apart
+  kBackward,  // without the gradients of weights where those run apart
+  kWeight,    // the gradients of weights
+};
 
 // A part of one micro-batch's work. A slot holds what a micro-batch leaves in one chunk from its first forward to its
 // last backward operation there.

@@ -1,12 +1,12 @@
 // 1. Backbone and cuts. Walking the backbone in order, a value is "open" from its making to its last backbone reader.
-// Where exactly one is open, all that follows depends on it alone.
+//    Where exactly one is open, all that follows depends on it alone.
 //    Scalars (an auxiliary loss) do not count, nor do values that span most of a region without cuts (an encoder's
 //    output, read by every decoder layer; the first of two towers' result).
 // 2. Each piece between cuts gets a hash of its operators, the types of what they make, and how they are joined, in its
-// own numbering. Attributes and masks do not count: layers that attend to a window alternate with such that attend to
-// all.
+//    own numbering. Attributes and masks do not count: layers that attend to a window alternate with others that attend
+//    to everything.
 // 3. Runs: for each period p, stretches where piece[i] == piece[i + p]; the run that covers most nodes wins, then what
-// is left and right of it is searched again.
+//    is left and right of it is searched again.
 //
 //      embedding A M A M A M norm head   ->   - 0 0 1 1 2 2 - -
 #include "passes/forward/tag_blocks.h"

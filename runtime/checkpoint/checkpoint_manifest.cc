@@ -39,7 +39,7 @@ json body_of(const CheckpointManifest& m) {
   json tensors = json::array();
   for (const CheckpointTensor& t : m.tensors) {
     json entry = {{"name", t.name},
-                  {"kind", t.kind},
+                  {"kind", enum_name(t.kind)},
                   {"dtype", dtype_name(t.dtype)},
                   {"shape", t.shape},
                   {"checksum", hex(t.checksum)}};
@@ -58,7 +58,10 @@ json body_of(const CheckpointManifest& m) {
 absl::StatusOr<CheckpointTensor> tensor_from(const json& j) {
   CheckpointTensor t;
   t.name = j.at("name").get<std::string>();
-  t.kind = j.at("kind").get<std::string>();
+  const std::string kind = j.at("kind").get<std::string>();
+  const std::optional<StateKind> known = parse_enum<StateKind>(kind);
+  if (!known) return absl::DataLossError(cat("tensor ", quote(t.name), " is of unknown kind ", quote(kind)));
+  t.kind = *known;
   t.parameter = j.value("parameter", "");
   t.dtype = parse_dtype(j.at("dtype").get<std::string>());
   t.shape = j.at("shape").get<std::vector<int64_t>>();
@@ -97,7 +100,7 @@ std::string type_text(const CheckpointTensor& t) { return cat(dtype_name(t.dtype
 std::string model_fingerprint(const std::vector<CheckpointTensor>& tensors) {
   std::vector<std::string> lines;
   for (const CheckpointTensor& t : tensors) {
-    std::string line = cat(t.name, "\n", t.kind, "\n", dtype_name(t.dtype));
+    std::string line = cat(t.name, "\n", enum_name(t.kind), "\n", dtype_name(t.dtype));
     for (int64_t d : t.shape) append(line, " ", d);
     lines.push_back(line + "\n");
   }
@@ -176,7 +179,7 @@ absl::StatusOr<std::string> find_checkpoint(const std::string& path) {
       cat(quote(path, 1000), " holds no complete checkpoint (a folder step-… with ", kCheckpointManifest, ")"));
 }
 
-bool is_kept(const ProgramState& state) { return state.kind != "accumulator"; }
+bool is_kept(const ProgramState& state) { return state.kind != StateKind::kAccumulator; }
 
 CheckpointTensor kept_tensor(const ProgramState& s) {
   return {s.name, s.kind, s.parameter, s.operand.dtype, s.placement.logical, 0};
@@ -194,7 +197,7 @@ namespace {
 
 // What belongs to no parameter: the loss scale, which a run in another precision has not, and what error feedback keeps
 // of compressed gradients, which is of one layout.
-bool is_of_run(const CheckpointTensor& t) { return t.kind == "optimizer" && t.parameter.empty(); }
+bool is_of_run(const CheckpointTensor& t) { return t.kind == StateKind::kOptimizer && t.parameter.empty(); }
 
 }  // namespace
 

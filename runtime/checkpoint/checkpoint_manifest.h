@@ -26,7 +26,10 @@ inline constexpr const char* kCheckpointManifest = "manifest.json";
 inline constexpr const char* kCheckpointStates = "states.safetensors";
 
 struct CheckpointTensor {
-  std::string name, kind, parameter;  // as ProgramState
+  // As ProgramState has them.
+  std::string name;
+  StateKind kind = StateKind::kParameter;
+  std::string parameter;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   uint64_t checksum = 0;  // box_checksum() of the whole

@@ -212,8 +212,9 @@ absl::Status load_states(const Program& program, std::span<const int64_t> coordi
   const CheckpointManifest& manifest = reader.manifest();
   std::vector<int64_t> sums(manifest.tensors.size(), 0);
   std::vector<int64_t> loaded(manifest.tensors.size(), 0);
-  auto wanted_now = [&](const std::string& kind) {
-    return !parameters_only || kind == "parameter" || kind == "running" || kind == "frozen";
+  auto wanted_now = [&](StateKind kind) {
+    return !parameters_only || kind == StateKind::kParameter || kind == StateKind::kRunning ||
+           kind == StateKind::kFrozen;
   };
   std::vector<CheckpointTensor> wanted = kept_tensors(program);
   std::erase_if(wanted, [&](const CheckpointTensor& t) { return !wanted_now(t.kind); });

@@ -98,9 +98,9 @@ absl::Status load_step(const ProgramState& s, const SafetensorsFile& file, const
 
 }  // namespace
 
-std::string module_name(const std::string& state, const std::string& kind, const std::string& parameter) {
+std::string module_name(const std::string& state, StateKind kind, const std::string& parameter) {
   const std::string prefix = cat("optimizer/", parameter, "/");
-  if (kind != "optimizer" || !state.starts_with(prefix)) return state;
+  if (kind != StateKind::kOptimizer || !state.starts_with(prefix)) return state;
   return cat(parameter, ".", state.substr(prefix.size()));
 }
 
@@ -109,8 +109,8 @@ absl::Status load_module(const Program& program, std::span<const int64_t> coordi
   PARTITA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
   Loader loader(file, coordinates, memory);
   for (const ProgramState& s : program.states) {
-    if (s.kind == "parameter" || s.kind == "frozen" || s.kind == "running")
-      PARTITA_RETURN_IF_ERROR(loader.take(s, s.kind == "parameter"));
+    if (s.kind == StateKind::kParameter || s.kind == StateKind::kFrozen || s.kind == StateKind::kRunning)
+      PARTITA_RETURN_IF_ERROR(loader.take(s, s.kind == StateKind::kParameter));
   }
   return loader.outcome();
 }
@@ -120,8 +120,9 @@ absl::Status load_module_optimizer(const Program& program, std::span<const int64
   PARTITA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
   Loader loader(file, coordinates, memory);
   for (const ProgramState& s : program.states) {
-    if (s.kind == "optimizer") PARTITA_RETURN_IF_ERROR(loader.take(s, !s.parameter.empty()));  // no loss scale needed
-    if (s.kind == "step") PARTITA_RETURN_IF_ERROR(load_step(s, file, memory));
+    if (s.kind == StateKind::kOptimizer)
+      PARTITA_RETURN_IF_ERROR(loader.take(s, !s.parameter.empty()));  // no loss scale needed
+    if (s.kind == StateKind::kStep) PARTITA_RETURN_IF_ERROR(load_step(s, file, memory));
   }
   return loader.outcome();
 }

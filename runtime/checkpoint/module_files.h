@@ -13,7 +13,7 @@
 namespace partita::runtime {
 
 // "optimizer/fc.weight/exp_avg" of parameter "fc.weight" -> "fc.weight.exp_avg"; the name itself for other states.
-std::string module_name(const std::string& state, const std::string& kind, const std::string& parameter);
+std::string module_name(const std::string& state, StateKind kind, const std::string& parameter);
 
 // Puts this rank's part of every parameter, and of the frozen and running values that are there, to the file's values,
 // between float formats where they differ. InvalidArgument lists parameters that the file lacks or that have another

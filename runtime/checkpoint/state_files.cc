@@ -44,10 +44,10 @@ double unit(uint32_t high, uint32_t low) {
 }
 
 double draw(const InitialValue& initial, uint64_t key, int64_t index) {
-  if (initial.kind == "fill") return initial.a;
+  if (initial.kind == InitialKind::kFill) return initial.a;
   auto w = philox(static_cast<uint64_t>(index), 0, key);
   double u = unit(w[0], w[1]), v = unit(w[2], w[3]);
-  if (initial.kind == "uniform") return initial.a + (initial.b - initial.a) * u;
+  if (initial.kind == InitialKind::kUniform) return initial.a + (initial.b - initial.a) * u;
   return initial.a + initial.b * std::sqrt(-2 * std::log1p(-u)) * std::cos(2 * std::numbers::pi * v);  // Box and Muller
 }
 
@@ -85,12 +85,12 @@ absl::Status initialize_states(const Program& program, std::span<const int64_t> 
   for (const ProgramState& s : program.states) {
     std::span<std::byte> own = memory(s.operand);
     int64_t size = dtype_size(s.operand.dtype);
-    if (s.initial.kind == "fill" && !is_padded(s.placement)) {
+    if (s.initial.kind == InitialKind::kFill && !is_padded(s.placement)) {
       for (size_t at = 0; at < own.size(); at += static_cast<size_t>(size))
         store(s.operand.dtype, own.data() + at, s.initial.a);
       continue;
     }
-    if (s.initial.kind != "file") {
+    if (s.initial.kind != InitialKind::kFile) {
       uint64_t key = checksum64(as_byte_span(s.name), seed);
       PARTITA_RETURN_IF_ERROR(for_each_piece(s.placement, coordinates, [&](const LogicalPiece& piece) {
         draw_piece(s, piece, key, own.data());

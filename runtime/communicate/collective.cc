@@ -29,26 +29,15 @@ Digest digest_of(std::span<const std::byte> bytes) {
   return digest;
 }
 
+template <typename Enum>
+std::string_view name_of(Enum value) {
+  return static_cast<size_t>(value) < enum_names<Enum>().size() ? enum_name(value) : "unknown";
+}
+
 }  // namespace
 
-std::string_view collective_name(CollectiveKind kind) {
-  static constexpr std::array<std::string_view, 9> kNames = {
-      "barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send", "recv", "permute"};
-  const auto index = static_cast<size_t>(kind);
-  return index < kNames.size() ? kNames[index] : "unknown";
-}
-
-std::string_view reduce_name(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kMin:
-      return "min";
-  }
-  return "unknown";
-}
+std::string_view collective_name(CollectiveKind kind) { return name_of(kind); }
+std::string_view reduce_name(ReduceOp op) { return name_of(op); }
 
 std::vector<CollectiveBuffers> buffers_of(const CollectiveOp& op) {
   std::vector<CollectiveBuffers> all = {{op.count, op.input, op.output}};

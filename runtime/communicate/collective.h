@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "base/enum_names.h"
 
 namespace partita::runtime {
 
@@ -41,8 +42,18 @@ enum class CollectiveKind : uint8_t {
   kPermute = 8,
 };
 enum class ReduceOp : uint8_t { kSum = 0, kMax = 1, kMin = 2 };
+}  // namespace partita::runtime
 
-// "all_reduce", …; "unknown" for a value outside the enumeration.
+// As a program's steps name them.
+template <>
+inline constexpr auto partita::kEnumNames<partita::runtime::CollectiveKind> = partita::name_table(
+    "barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send", "recv", "permute");
+template <>
+inline constexpr auto partita::kEnumNames<partita::runtime::ReduceOp> = partita::name_table("sum", "max", "min");
+
+namespace partita::runtime {
+
+// Their names; "unknown" for a value outside the enumeration, as another rank may send it.
 std::string_view collective_name(CollectiveKind kind);
 std::string_view reduce_name(ReduceOp op);
 

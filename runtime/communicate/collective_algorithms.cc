@@ -1,6 +1,6 @@
 // Example, all_reduce of 10 elements over 3 ranks, rank 1's view: its slice is [3, 6).
-//   phase 0: sends [0, 3) to rank 0 and [6, 10) to rank 2, receives their [3, 6), sums the three in rank order into [3,
-//   6) phase 1: sends [3, 6) to both, receives [0, 3) from rank 0 and [6, 10) from rank 2
+//   phase 0: sends [0, 3) to rank 0 and [6, 10) to rank 2, receives their [3, 6), sums all three there in rank order
+//   phase 1: sends [3, 6) to both, receives [0, 3) from rank 0 and [6, 10) from rank 2
 // Phase 0 goes in rounds of pieces with two rounds under way, so the scratch memory stays small whatever the buffers'
 // size. A round holds the pieces of many small buffers: an operation over several costs one latency.
 #include "runtime/communicate/collective_algorithms.h"

@@ -7,17 +7,11 @@
 
 #include "base/cat.h"
 #include "base/float16.h"
+#include "base/mix64.h"
 #include "base/status.h"
 
 namespace partita::runtime {
 namespace {
-
-uint64_t scramble(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
 
 // Element types as the check sees them: how an input is made of random bits, and how values are folded.
 template <typename T>
@@ -76,7 +70,7 @@ Bytes make_input(DType dtype, int rank, int64_t count) {
   Bytes bytes(static_cast<size_t>(count * dtype_size(dtype)));
   with_element(dtype, [&](auto element) {
     for (int64_t i = 0; i < count; ++i) {
-      const auto value = element.make(scramble((static_cast<uint64_t>(rank) << 40) + static_cast<uint64_t>(i)));
+      const auto value = element.make(mix64(static_cast<uint64_t>(rank), static_cast<uint64_t>(i)));
       std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof value, &value, sizeof value);
     }
   });
@@ -170,7 +164,7 @@ class Checker {
     trial.op.output = trial.output.empty() ? nullptr : trial.output.data();
     return trial;
   }
-  void add_joint(CollectiveKind kind, ReduceOp reduce);
+  void add_merged(CollectiveKind kind, ReduceOp reduce);
   void add_collectives();
   void add_point_to_point();
   absl::Status compare(const Trial& trial) const;
@@ -187,7 +181,7 @@ class Checker {
 };
 
 // Several buffers of one operation: of the inputs' first elements each, long, short and empty.
-void Checker::add_joint(CollectiveKind kind, ReduceOp reduce) {
+void Checker::add_merged(CollectiveKind kind, ReduceOp reduce) {
   Trial& trial = add(kind, 0, {});
   trial.op.reduce = reduce;
   std::vector<CollectiveBuffers> buffers;
@@ -231,11 +225,11 @@ void Checker::add_collectives() {
     std::copy(mine.begin(), mine.end(), in_place.output.begin());
     add(CollectiveKind::kReduceScatter, n_ * count_, reduce_directly(dtype_, reduce, inputs_, mine_ * count_, count_))
         .op.reduce = reduce;
-    add_joint(CollectiveKind::kAllReduce, reduce);
-    add_joint(CollectiveKind::kReduceScatter, reduce);
+    add_merged(CollectiveKind::kAllReduce, reduce);
+    add_merged(CollectiveKind::kReduceScatter, reduce);
   }
-  add_joint(CollectiveKind::kAllGather, ReduceOp::kSum);
-  add_joint(CollectiveKind::kAllToAll, ReduceOp::kSum);
+  add_merged(CollectiveKind::kAllGather, ReduceOp::kSum);
+  add_merged(CollectiveKind::kAllToAll, ReduceOp::kSum);
   add(CollectiveKind::kAllGather, count_, gathered(0));
   add(CollectiveKind::kAllToAll, n_ * count_, gathered(mine_));
   for (int root : {0, n_ - 1}) {

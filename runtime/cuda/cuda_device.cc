@@ -62,9 +62,9 @@ class GeneratedKernel final : public LibraryKernel {
 };
 
 // For several steps at once.
-class JointKernel final : public LibraryKernel {
+class BatchedKernel final : public LibraryKernel {
  public:
-  JointKernel(std::unique_ptr<LibraryKernel> kernel, std::byte* table) : kernel_(std::move(kernel)), table_(table) {}
+  BatchedKernel(std::unique_ptr<LibraryKernel> kernel, std::byte* table) : kernel_(std::move(kernel)), table_(table) {}
   void run(std::span<std::byte* const>) override { kernel_->run({&table_, 1}); }
 
  private:
@@ -373,10 +373,10 @@ absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare_generated(con
   return std::make_unique<GeneratedKernel>(*this, kernel, blocks, static_cast<int>(threads), addresses);
 }
 
-absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare_joint(const Program& program,
-                                                                         std::span<const Step* const> steps,
-                                                                         std::span<std::byte* const> addresses) {
-  const std::vector<int64_t> table = joint_table(steps, addresses);
+absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare_batched(const Program& program,
+                                                                           std::span<const Step* const> steps,
+                                                                           std::span<std::byte* const> addresses) {
+  const std::vector<int64_t> table = launch_table(steps, addresses);
   const std::span<const std::byte> bytes = std::as_bytes(std::span(table));
   PARTITA_ASSIGN_OR_RETURN(std::byte * at, allocate(static_cast<int64_t>(bytes.size())));
   PARTITA_RETURN_IF_ERROR(write(at, bytes));
@@ -385,7 +385,7 @@ absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare_joint(const P
   for (const Step* step : steps) blocks += step->units;
   PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> kernel, prepare_generated(program, *steps[0], blocks, 1));
   return std::make_unique<NamedKernel>(cat(steps.size(), " of ", steps[0]->name),
-                                       std::make_unique<JointKernel>(std::move(kernel), at));
+                                       std::make_unique<BatchedKernel>(std::move(kernel), at));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> CudaDevice::communicator(Communicator& control) {

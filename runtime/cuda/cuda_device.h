@@ -24,7 +24,7 @@ namespace partita::runtime {
 // "cudaMalloc: out of memory". Internal, or ResourceExhausted where memory is short.
 absl::Status cuda_error(const char* call, cudaError_t code);
 
-// A kernel with its arguments, ready to be launched again and again.
+// A GPU: its memory, its streams, and the first error that CUDA has reported (failure()).
 class CudaDevice final : public Device {
  public:
   // FailedPrecondition where the driver, the device or the program's architecture do not fit.
@@ -36,9 +36,9 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::byte*> allocate(int64_t bytes) override;
   absl::StatusOr<std::byte*> allocate_on_host(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare(const Program& program, const Step& step) override;
-  absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_joint(const Program& program,
-                                                               std::span<const Step* const> steps,
-                                                               std::span<std::byte* const> addresses) override;
+  absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_batched(const Program& program,
+                                                                 std::span<const Step* const> steps,
+                                                                 std::span<std::byte* const> addresses) override;
   absl::StatusOr<int64_t> allocate_scratch() override;
   size_t replays(size_t count) override { return graphs_.add(count); }
   absl::Status replay(size_t number, absl::FunctionRef<absl::Status()> issue) override;

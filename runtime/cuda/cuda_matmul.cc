@@ -361,7 +361,6 @@ CudaKernel make_cuda_matmul(CudaDevice& device, const KernelRequest& r) {
       if (!keep) device.note("cudaMemset", cudaMemsetAsync(b.back(), 0, static_cast<size_t>(bytes), device.stream()));
     });
   }
-  if (plan.activation == Activation::kGeluErf) return r.unsupported();
   CudaProduct p{.dtype = dtype,
                 .out = out,
                 .m = plan.m,

@@ -142,8 +142,8 @@ absl::StatusOr<ConvertFunction> find_conversion(DType from, DType to) {
   });
 }
 
-bool is_rounded_copy(std::string_view kind, DType from, DType to) {
-  return kind == "frozen" && is_float(from) && dtype_size(from) < dtype_size(to);
+bool is_rounded_copy(StateKind kind, DType from, DType to) {
+  return kind == StateKind::kFrozen && is_float(from) && dtype_size(from) < dtype_size(to);
 }
 
 absl::StatusOr<int64_t> take_rounded(DType narrow, const std::byte* given, DType type, std::byte* own, int64_t count) {

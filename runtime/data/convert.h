@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "base/kinds.h"
 
 namespace partita::runtime {
 
@@ -21,7 +22,7 @@ absl::StatusOr<ConvertFunction> find_conversion(DType from, DType to);
 
 // Whether a frozen state of type `from` may be `to`'s values rounded: a run in 16 bits saves frozen weights as it holds
 // them. Those at hand are its own then, but where they differ by more.
-bool is_rounded_copy(std::string_view kind, DType from, DType to);
+bool is_rounded_copy(StateKind kind, DType from, DType to);
 
 // Puts `count` elements `own`, of the float type `type`, to the values that `given`, of a narrower one, has: where an
 // element is given's when rounded, it stays as it is. How many did not stay.

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
 #include "base/index_bounds.h"
+#include "base/kinds.h"
 
 namespace partita::runtime {
 
@@ -22,19 +23,9 @@ struct InputSpec {
   IndexBounds bounds = {};  // of integers
 };
 
-enum class DataKind { kNpz, kNpy, kTokens, kRaw, kSynthetic };
-std::string_view data_kind_name(DataKind kind);
 absl::StatusOr<DataKind> parse_data_kind(std::string_view name);
 // By the path's ending: .npz, .npy; a folder is npy; anything else is tokens (.bin: u16, other files: their bytes).
 DataKind guess_data_kind(std::string_view path);
-
-// What the ends of documents mean to windows of tokens.
-enum class Documents {
-  kJoin,      // nothing
-  kSeparate,  // windows run across them, but labels do not, and positions begin again
-  kPack,      // as many whole documents as fit into a window; longer ones are cut
-  kPad,       // one document a window
-};
 
 struct WeightedSource;
 
@@ -68,7 +59,7 @@ struct DataConfig {
       shift;  // labels are the next tokens (true) or the inputs (false, the model shifts inside); unset: an
               // input named like "labels" is not shifted (Hugging Face), any other ("target") is
   DType dtype = DType::kInvalid;  // u8, u16, u32 (tokens; unset: by the path's ending)
-  Documents documents = Documents::kJoin;
+  DocumentMode documents = DocumentMode::kJoin;
   std::optional<int64_t> end_of_document;  // the token that ends one, where no .idx file tells
   int64_t pad_token = 0, ignore_label = -100;
   int64_t vocabulary = 0;    // ids at or above it are an error; 0 = not checked. Synthetic: default range of integers

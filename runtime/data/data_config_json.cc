@@ -12,10 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::pair<Documents, std::string_view> kDocuments[] = {{Documents::kJoin, "join"},
-                                                                 {Documents::kSeparate, "separate"},
-                                                                 {Documents::kPack, "pack"},
-                                                                 {Documents::kPad, "pad"}};
 constexpr size_t kMaxSources = 1024;
 
 // Our own names (u16) and NumPy's (uint16).
@@ -49,22 +45,15 @@ const std::vector<std::string>& config_keys() {
   return kKeys;
 }
 
-}  // namespace
-
-std::string_view documents_name(Documents documents) {
-  return std::find_if(std::begin(kDocuments), std::end(kDocuments), [&](const auto& d) { return d.first == documents; })
-      ->second;
-}
-
-absl::StatusOr<Documents> parse_documents(std::string_view text) {
-  for (const auto& [value, name] : kDocuments) {
-    if (name == text) return value;
-  }
+absl::StatusOr<DocumentMode> parse_documents(const std::string& text) {
+  if (const std::optional<DocumentMode> mode = parse_enum<DocumentMode>(text)) return *mode;
   return absl::InvalidArgumentError(cat("documents: ", quote(text), "; expected join, separate, pack or pad"));
 }
 
+}  // namespace
+
 json to_json(const DataConfig& c) {
-  json j = {{"kind", data_kind_name(c.kind)},
+  json j = {{"kind", enum_name(c.kind)},
             {"path", c.path},
             {"columns", c.columns},
             {"shuffle", c.shuffle},
@@ -83,8 +72,8 @@ json to_json(const DataConfig& c) {
     json& source = j["sources"].emplace_back(to_json(s.config));
     if (s.weight > 0) source["weight"] = s.weight;
   }
-  if (c.documents == Documents::kJoin) return j;
-  j["documents"] = documents_name(c.documents);
+  if (c.documents == DocumentMode::kJoin) return j;
+  j["documents"] = enum_name(c.documents);
   j["pad_token"] = c.pad_token;
   j["ignore_label"] = c.ignore_label;
   if (c.end_of_document) j["end_of_document"] = *c.end_of_document;

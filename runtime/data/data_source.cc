@@ -12,15 +12,6 @@
 #include "runtime/data/permutation.h"
 
 namespace partita::runtime {
-namespace {
-
-constexpr std::pair<DataKind, std::string_view> kKinds[] = {{DataKind::kNpz, "npz"},
-                                                            {DataKind::kNpy, "npy"},
-                                                            {DataKind::kTokens, "tokens"},
-                                                            {DataKind::kRaw, "raw"},
-                                                            {DataKind::kSynthetic, "synthetic"}};
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<SampleReader>> open_reader(const DataConfig& config,
                                                           const std::vector<InputSpec>& inputs) {
@@ -110,17 +101,8 @@ absl::StatusOr<std::vector<std::byte>> padding_sample(const InputSpec& spec, con
 
 }  // namespace
 
-std::string_view data_kind_name(DataKind kind) {
-  for (const auto& [k, name] : kKinds) {
-    if (k == kind) return name;
-  }
-  return "unknown";
-}
-
 absl::StatusOr<DataKind> parse_data_kind(std::string_view name) {
-  for (const auto& [kind, text] : kKinds) {
-    if (text == name) return kind;
-  }
+  if (const std::optional<DataKind> kind = parse_enum<DataKind>(name)) return *kind;
   return absl::InvalidArgumentError(
       cat("data: unknown kind ", quote(name), "; expected npz, npy, tokens, raw or synthetic"));
 }

@@ -1,8 +1,9 @@
 // Tokens by documents. With s = 4, end of document 0, labels shifted, ignored = -100:
 //   tokens 5 6 0 7 8 9 0 3 …
-//   separate  the windows of the plain reader:  5 6 0 7 | 8 9 0 3;  labels 6 0 -100 8 | 9 0 -100 …;  positions 0 1 2 0
-//   | 0 1 2 0 pack      whole documents while they fit:   5 6 0 _ | 7 8 9 0 | 3 …, filled up with the pad token and
-//   ignored labels pad       a document each:                  5 6 0 _ | 7 8 9 0 | 3 …; the next one never joins
+//   separate  windows of the plain reader:     5 6 0 7 | 8 9 0 3      labels 6 0 -100 8 | 9 0 -100 …
+//                                              positions 0 1 2 0 | 0 1 2 0
+//   pack      whole documents while they fit:  5 6 0 _ | 7 8 9 0 | 3 …   filled up with the pad token, labels ignored
+//   pad       a document each:                 5 6 0 _ | 7 8 9 0 | 3 …   likewise; the next one never joins
 #include <algorithm>
 #include <memory>
 
@@ -35,7 +36,7 @@ class DocumentReader : public SampleReader {
       return absl::InvalidArgumentError(cat(
           stream_.description, ": where do documents end? Give \"end_of_document\": the token's id, or an .idx file"));
     }
-    if (config_.documents == Documents::kSeparate) return absl::OkStatus();
+    if (config_.documents == DocumentMode::kSeparate) return absl::OkStatus();
     if (stream_.starts.empty()) find_starts();
     fill_windows();
     return absl::OkStatus();
@@ -61,7 +62,7 @@ class DocumentReader : public SampleReader {
   }
 
   int64_t samples() const override {
-    if (config_.documents != Documents::kSeparate) return static_cast<int64_t>(windows_.size());
+    if (config_.documents != DocumentMode::kSeparate) return static_cast<int64_t>(windows_.size());
     const int64_t usable = tokens() - (any_shift_ ? 1 : 0);
     return usable < sequence_ ? 0 : usable / sequence_;
   }
@@ -115,7 +116,7 @@ class DocumentReader : public SampleReader {
 
   // Documents longer than a window are cut.
   void fill_windows() {
-    const bool pack = config_.documents == Documents::kPack;
+    const bool pack = config_.documents == DocumentMode::kPack;
     Window open{0, 0};
     auto flush = [&] {
       if (open.end > open.begin) windows_.push_back(open);
@@ -135,8 +136,8 @@ class DocumentReader : public SampleReader {
   }
 
   absl::StatusOr<std::vector<int64_t>> window(int64_t sample, const Column& c) const {
-    const Window w = config_.documents == Documents::kSeparate ? Window{sample * sequence_, (sample + 1) * sequence_}
-                                                               : windows_[static_cast<size_t>(sample)];
+    const Window w = config_.documents == DocumentMode::kSeparate ? Window{sample * sequence_, (sample + 1) * sequence_}
+                                                                  : windows_[static_cast<size_t>(sample)];
     const bool is_label = c.role == ColumnRole::kLabels;
     std::vector<int64_t> values(static_cast<size_t>(sequence_), is_label                          ? config_.ignore_label
                                                                 : c.role == ColumnRole::kInputIds ? config_.pad_token

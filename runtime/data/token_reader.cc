@@ -111,7 +111,7 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig
   for (const InputSpec& spec : inputs) {
     PARTITA_ASSIGN_OR_RETURN(const ColumnRole role, column_role(config, spec.name));
     const bool known = role != ColumnRole::kUnknown && role != ColumnRole::kRandom &&
-                       (role != ColumnRole::kDocuments || config.documents != Documents::kJoin);
+                       (role != ColumnRole::kDocuments || config.documents != DocumentMode::kJoin);
     if (!known) {
       return absl::InvalidArgumentError(
           cat("graph input ", quote(spec.name), ": what it takes from the token file ", quote(config.path, 1000),
@@ -131,7 +131,7 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig
       known.vocabulary =
           known.vocabulary == 0 ? inputs[i].bounds.high : std::min(known.vocabulary, inputs[i].bounds.high);
   }
-  if (config.documents != Documents::kJoin) return open_document_reader(known, inputs, roles, sequence);
+  if (config.documents != DocumentMode::kJoin) return open_document_reader(known, inputs, roles, sequence);
   PARTITA_ASSIGN_OR_RETURN(TokenStream stream, open_token_stream(known));
   auto reader = std::make_unique<TokenReader>(std::move(stream.tokens), sequence, known.vocabulary, stream.description);
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -43,9 +43,9 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare(const Program& program, const Step& step) = 0;
   // The same for kernel steps that are launched together (runtime/program/batched_launches.h), on `addresses`, those of
   // all their operands in turn; its run() takes none.
-  virtual absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_joint(const Program& program,
-                                                                       std::span<const Step* const> steps,
-                                                                       std::span<std::byte* const> addresses) = 0;
+  virtual absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_batched(const Program& program,
+                                                                         std::span<const Step* const> steps,
+                                                                         std::span<std::byte* const> addresses) = 0;
   // Once all are prepared, before any runs: memory that they share. Bytes of it, and of what they have beside it.
   virtual absl::StatusOr<int64_t> allocate_scratch() = 0;
 

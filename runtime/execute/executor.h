@@ -18,6 +18,7 @@
 #include "runtime/communicate/collective.h"
 #include "runtime/device/device.h"
 #include "runtime/device/host_copies.h"
+#include "runtime/execute/bound_step.h"
 #include "runtime/execute/step_profile.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/kernel_module.h"
@@ -101,34 +102,6 @@ class Executor {
   const StepProfile* profile() const { return profile_ ? &*profile_ : nullptr; }
 
  private:
-  // One of the buffers of a collective step.
-  struct Piece {
-    int input = -1, output = -1;  // operands, -1 for none
-    int64_t count = 0, bytes = 0;
-  };
-  struct BoundStep {
-    const Step* step = nullptr;
-    KernelFunction function = nullptr;
-    std::unique_ptr<LibraryKernel> library;
-    size_t buffers = 0;       // into buffers_, of slot 0
-    size_t slot_buffers = 0;  // from one slot's buffers to the next; 0 when they are the same in every slot
-    int64_t bytes = 0;        // copy: size; kernel: see `parallel`
-    bool parallel = false;
-    bool on_host = false;  // of a device's program
-    CollectiveOp collective;
-    std::vector<Piece> pieces;  // what a collective moves, at least one
-    bool alone = false;         // a collective of one rank: a copy
-    bool is_root = false;
-    // Of a device's joint launch: its first step has the kernels, by slot, and all of its steps; the others have
-    // nothing to do.
-    std::vector<std::unique_ptr<LibraryKernel>> joint;
-    std::vector<const Step*> joint_steps;
-    bool is_joined = false;
-    size_t run = 0;  // so many from here on are one run of work on a device, numbered from `replay` by slot
-    size_t replay = 0;
-    size_t ticket = 0;  // into tickets_, of slot 0
-    int64_t outbox = -1;
-  };
   // Messages under way: those of its places, and the one that takes the next.
   struct Outbox {
     std::vector<Ticket> places;
@@ -151,15 +124,15 @@ class Executor {
   absl::Status bind_step(const Step& step, const ExecutionConfig& config);
   absl::Status bind_collective(const Step& step, BoundStep& bound);
   absl::Status bind_runs(const ProgramSegment& segment, std::vector<BoundStep>& steps);
-  absl::Status bind_joint(std::span<BoundStep> run, const std::vector<size_t>& launch);
-  static std::vector<Piece> pieces(const Step& step, int64_t group_size);
+  absl::Status bind_batched(std::span<BoundStep> run, const std::vector<size_t>& launch);
+  static std::vector<CollectivePiece> pieces(const Step& step, int64_t group_size);
   absl::Status stage_coordinates();
   absl::Status stage_scalar(const Operand& operand, int64_t slot, int64_t value);
   absl::Status run_segment(const ScheduleEntry& entry);
   absl::Status run_profiled(BoundStep& step, const ScheduleEntry& entry);
   absl::Status add_stamped();
-  void add_joint(const BoundStep& step, const ScheduleEntry& entry, StepProfile::Clock::time_point begin,
-                 StepProfile::Clock::time_point end);
+  void add_batched(const BoundStep& step, const ScheduleEntry& entry, StepProfile::Clock::time_point begin,
+                   StepProfile::Clock::time_point end);
   absl::Status run_together(std::span<BoundStep> steps, int64_t slot);
   absl::Status run_step(BoundStep& step, int64_t slot);
   absl::Status finish_sends();

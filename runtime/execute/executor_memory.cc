@@ -82,7 +82,7 @@ absl::Status Executor::copy_between(const BoundStep& step, std::byte* const* buf
 // States that both programs have lie alike: the second plan was made from the first.
 absl::Status Executor::borrow_states(const Executor& owner) {
   for (const ProgramState& s : program().states) {
-    if (s.kind == "accumulator") continue;
+    if (s.kind == StateKind::kAccumulator) continue;
     const auto& all = owner.program().states;
     auto found = std::find_if(all.begin(), all.end(), [&](const ProgramState& o) { return o.name == s.name; });
     if (found == all.end() || found->operand.dtype != s.operand.dtype || found->operand.shape != s.operand.shape ||

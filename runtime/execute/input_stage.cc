@@ -12,7 +12,7 @@ namespace {
 std::vector<InputSpec> input_specs(const Program& program) {
   std::vector<InputSpec> specs;
   for (const ProgramInput& in : program.inputs) {
-    if (in.kind != "data") continue;
+    if (in.kind != InputKind::kData) continue;
     InputSpec s{in.name, in.operand.dtype, in.placement.logical, !in.placement.logical.empty(), in.bounds};
     if (s.batched) s.sample_shape.erase(s.sample_shape.begin());
     specs.push_back(std::move(s));
@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<InputStage>> InputStage::open(const DataConfig& c
   PARTITA_ASSIGN_OR_RETURN(stage->source_, DataSource::open(config, input_specs(program), program.samples_per_step));
   int source = 0;
   for (const ProgramInput& in : program.inputs) {
-    if (in.kind != "data") continue;
+    if (in.kind != InputKind::kData) continue;
     if (is_read(program, in.operand)) PARTITA_RETURN_IF_ERROR(stage->add_column(in, source));
     ++source;
   }
@@ -54,13 +54,13 @@ absl::Status InputStage::start(int64_t first, int64_t end) {
   PARTITA_RETURN_IF_ERROR(source_->check_steps(first, std::max<int64_t>(end - first, 0)));
   const Program& program = executor_.program();
   std::vector<SampleRange> ranges;
-  const int64_t run = program.samples_per_step / (program.micro_batches / program.parts);
+  const int64_t run = program.samples_per_step / (program.micro_batches / program.micro_slices);
   for (int64_t m = 0; m < program.micro_batches; ++m) {
     for (size_t k = 0; k < columns_.size(); ++k)
-      ranges.push_back(
-          {columns_[k].source,
-           m / program.parts * run + m % program.parts * columns_[k].input->part_samples + columns_[k].first,
-           columns_[k].count});
+      ranges.push_back({columns_[k].source,
+                        m / program.micro_slices * run + m % program.micro_slices * columns_[k].input->slice_samples +
+                            columns_[k].first,
+                        columns_[k].count});
   }
   prefetcher_.emplace(source_, std::move(ranges), first, end, ahead_);
   return absl::OkStatus();

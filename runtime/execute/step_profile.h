@@ -47,7 +47,7 @@ class StepProfile {
   size_t max_events_;
   Clock::time_point start_;
   std::vector<const Step*> steps_;
-  std::vector<SegmentKind> segments_;  // of each step
+  std::vector<Segment> segments_;  // of each step
   std::vector<Total> totals_;
   std::vector<Event> events_;
 };

@@ -1,7 +1,7 @@
 // attention: tiles of scores that never leave the cache (FlashAttention-2, Dao 2023). For a block of queries, with
 // running maximum m and sum l per row:
-//   for each block of keys: S = scale q k^T + mask; m' = max(m, rows of S); P = exp(S - m'); l = l exp(m - m') + sum P;
-//   out = out exp(m - m') + P v
+//   for each block of keys:  S = scale q k^T + mask;  m' = max(m, rows of S);  P = exp(S - m');
+//                            l = l exp(m - m') + sum P;  out = out exp(m - m') + P v
 // out / l is the result, m + log l the saved lse. Blocks that causality hides are skipped.
 #include <vector>
 

@@ -4,8 +4,6 @@
 #include <cpuid.h>
 #endif
 
-#include <cstdlib>
-
 #include "base/status.h"
 
 namespace partita::runtime {
@@ -26,10 +24,9 @@ bool has_tiles_without_palette() {
 
 }  // namespace
 
-bool prepare_onednn() {
-  static const bool prepared = [] {
-    const bool chosen = std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr || std::getenv("DNNL_MAX_CPU_ISA") != nullptr;
-    if (!chosen && has_tiles_without_palette()) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_fp16);
+bool prepare_onednn(bool user_has_chosen) {
+  static const bool prepared = [&] {
+    if (!user_has_chosen && has_tiles_without_palette()) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_fp16);
     return true;
   }();
   return prepared;

@@ -29,8 +29,10 @@ inline void refuse_reference(const dnnl::primitive_desc_base& desc, dnnl::memory
     throw dnnl::error(dnnl_unimplemented, "only the reference");
 }
 
-// Before anything else of oneDNN: keeps it from instructions that the processor names and does not have. Returns true.
-bool prepare_onednn();
+// Before anything else of oneDNN: keeps it from instructions that the processor names and does not have, unless the
+// user has chosen its instruction set, which a program's main tells before any kernel is made: the first call decides.
+// Returns true.
+bool prepare_onednn(bool user_has_chosen = false);
 
 // c [m, n] (rows of `ldc`) = a b, + c where it accumulates; leading dimensions as BLAS has them, row-major.
 void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,

@@ -296,6 +296,10 @@ EnvironmentMap read_environment() {
   return environment;
 }
 
+bool chooses_onednn_instructions(const EnvironmentMap& environment) {
+  return environment.contains("ONEDNN_MAX_CPU_ISA") || environment.contains("DNNL_MAX_CPU_ISA");
+}
+
 absl::StatusOr<std::string> first_slurm_host(std::string_view node_list) {
   std::string host;
   for (size_t i = 0; i < node_list.size() && node_list[i] != ','; ++i) {

@@ -29,8 +29,8 @@ using EnvironmentMap = std::map<std::string, std::string>;
 //   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
 //   Open MPI   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
 //   PMI        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS; PMIX_RANK with Slurm's count of tasks
-//   Slurm      SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_*TASKS_PER_NODE with
-//   SLURM_NODEID TF_CONFIG  chief (or master) first, then the workers
+//   Slurm      SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_*TASKS_PER_NODE, SLURM_NODEID
+//   TF_CONFIG  chief (or master) first, then the workers
 // and a single process where there is none. MASTER_ADDR and MASTER_PORT win over what the launcher implies (Slurm:
 // first host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, else SLURM_LAUNCH_NODE_IPADDR; a single host: 127.0.0.1).
 // Under a torchrun whose agent holds MASTER_PORT itself (TORCHELASTIC_USE_AGENT_STORE), the port above it is used.
@@ -40,6 +40,9 @@ absl::StatusOr<LaunchEnvironment> parse_launch_environment(const EnvironmentMap&
 
 // This process's environment variables.
 EnvironmentMap read_environment();
+
+// Whether the user has chosen the instruction set of oneDNN, which reads these variables itself.
+bool chooses_onednn_instructions(const EnvironmentMap& environment);
 
 // The first host of a Slurm node list: "gpu[03-07,9],login1" -> "gpu03". InvalidArgument where it is malformed.
 absl::StatusOr<std::string> first_slurm_host(std::string_view node_list);

@@ -90,8 +90,8 @@ std::vector<std::pair<size_t, size_t>> device_runs(const Program& program, const
   return runs;
 }
 
-std::vector<std::vector<size_t>> joint_launches(std::span<const Step> steps, std::span<const int> kinds,
-                                                int64_t slots) {
+std::vector<std::vector<size_t>> batched_launches(std::span<const Step> steps, std::span<const int> kinds,
+                                                  int64_t slots) {
   std::vector<std::vector<size_t>> launches;
   std::vector<int64_t> blocks;      // of each launch
   std::map<int, int> last_of_kind;  // a launch
@@ -132,12 +132,12 @@ std::vector<std::vector<size_t>> joint_launches(std::span<const Step> steps, std
   return launches;
 }
 
-std::vector<int> joint_kinds(std::span<const Step> steps) {
+std::vector<int> batched_kinds(std::span<const Step> steps) {
   std::map<std::string, int> numbers;
   std::vector<int> kinds;
   for (const Step& step : steps) {
-    const bool joint = step.kind == StepKind::kKernel && step.params.count(kJointParam) > 0;
-    kinds.push_back(joint ? numbers.try_emplace(step.name, static_cast<int>(numbers.size())).first->second : -1);
+    const bool batched = step.kind == StepKind::kKernel && step.params.count(kBatchedParam) > 0;
+    kinds.push_back(batched ? numbers.try_emplace(step.name, static_cast<int>(numbers.size())).first->second : -1);
   }
   return kinds;
 }
@@ -148,7 +148,7 @@ LaunchCount count_launches(const Program& program) {
     LaunchCount count;
     for (const auto& [begin, end] : device_runs(program, segment)) {
       const std::span<const Step> steps(segment.steps.data() + begin, end - begin);
-      for (const std::vector<size_t>& launch : joint_launches(steps, joint_kinds(steps), program.slots)) {
+      for (const std::vector<size_t>& launch : batched_launches(steps, batched_kinds(steps), program.slots)) {
         if (steps[launch[0]].kind != StepKind::kKernel) continue;
         count.steps += static_cast<int64_t>(launch.size());
         ++count.launches;
@@ -164,14 +164,14 @@ LaunchCount count_launches(const Program& program) {
   return all;
 }
 
-std::vector<int64_t> joint_table(std::span<const Step* const> steps, std::span<std::byte* const> addresses) {
+std::vector<int64_t> launch_table(std::span<const Step* const> steps, std::span<std::byte* const> addresses) {
   std::vector<int64_t> table = {static_cast<int64_t>(steps.size()),
                                 static_cast<int64_t>(std::bit_width(steps.size() - 1))};
   int64_t first = 0;
   size_t at = 0;
   for (const Step* step : steps) {
     table.push_back(first);
-    table.push_back(int_param(step->params, kJointParam, 0));
+    table.push_back(int_param(step->params, kBatchedParam, 0));
     for (size_t k = 0; k < step->operands.size(); ++k)
       table.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(addresses[at++])));
     first += step->units;

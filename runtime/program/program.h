@@ -17,6 +17,7 @@
 
 #include "base/dtype.h"
 #include "base/index_bounds.h"
+#include "base/kinds.h"
 
 namespace partita::runtime {
 
@@ -54,7 +55,7 @@ enum class DeviceTag : uint8_t { kDevice, kHost };
 
 enum class StepKind : uint8_t {
   kKernel,   // generated code, `name` is its symbol: called over units [0, units) in any split; on a GPU `units` blocks
-             // of params[threads] threads, operands' addresses as arguments, or a joint launch (joint_launches.h)
+             // of params[threads] threads, operands' addresses as arguments, or a batched launch (batched_launches.h)
   kLibrary,  // `name` is the runtime's kernel of that name, configured by operand types and params
   kCopy,     // operand 0 -> operand 1, same bytes
   kCollectiveStart,  // `name`: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv, permute;
@@ -84,10 +85,8 @@ struct Step {
 // order.
 using KernelFunction = void (*)(char* const* buffers, int64_t begin, int64_t end);
 
-enum class SegmentKind : uint8_t { kPrologue, kForward, kBackward, kReduce, kUpdate, kEvaluation };
-
 struct ProgramSegment {
-  SegmentKind kind = SegmentKind::kForward;
+  Segment kind = Segment::kForward;
   int32_t chunk = 0;  // of a segment that the schedule runs in several: 1 for gradients of weights
   std::vector<Step> steps;
 };
@@ -121,15 +120,22 @@ struct Placement {
   std::vector<std::vector<AxisStride>> axes;
 };
 
+// Random ones are drawn by global element index.
+enum class InitialKind : uint8_t {
+  kFile,     // under the state's name in the bundle's initial.safetensors
+  kFill,     // `a`
+  kNormal,   // mean `a`, deviation `b`
+  kUniform,  // in [`a`, `b`)
+};
+
 struct InitialValue {
-  std::string kind = "file";  // "file": under its name in the bundle's initial.safetensors; "fill": `a`; "normal" (mean
-                              // a, deviation b), "uniform" [a, b)
-  double a = 0, b = 0;        // random ones are drawn by global element index
+  InitialKind kind = InitialKind::kFile;
+  double a = 0, b = 0;
 };
 
 struct ProgramState {
-  std::string name;       // the logical (ONNX) name
-  std::string kind;       // parameter, frozen, running, optimizer, step, accumulator
+  std::string name;  // the logical (ONNX) name
+  StateKind kind = StateKind::kParameter;
   std::string parameter;  // whose optimizer state it is
   Operand operand;
   Placement placement;
@@ -138,11 +144,11 @@ struct ProgramState {
 
 struct ProgramInput {
   std::string name;
-  std::string kind;          // data, micro_batch, coordinate
-  Operand operand;           // one micro-batch of this rank
-  Placement placement;       // within one run of the graph, over all ranks; dimension 0 counts samples
-  int64_t part_samples = 0;  // along dimension 0 from one micro-batch of a run to the next; 0: every one has all of it
-  IndexBounds bounds;        // of the integers of this input
+  InputKind kind = InputKind::kData;
+  Operand operand;            // one micro-batch of this rank
+  Placement placement;        // within one run of the graph, over all ranks; dimension 0 counts samples
+  int64_t slice_samples = 0;  // along dimension 0 from one micro-batch of a run to the next; 0: every one has all of it
+  IndexBounds bounds;         // of the integers of this input
 };
 
 struct ProgramOutput {
@@ -162,7 +168,7 @@ struct Program {
   std::vector<MeshAxis> mesh;
   std::vector<CollectiveGroup> groups;
   int64_t micro_batches = 1;
-  int64_t parts = 1;             // micro-batches that one run of the model's graph is cut into
+  int64_t micro_slices = 1;      // micro-batches that one run of the model's graph is cut into
   int64_t samples_per_step = 0;  // the global batch
   int64_t slots = 1;
   int64_t region_bytes[kRegions] = {};
@@ -181,3 +187,7 @@ struct Program {
 };
 
 }  // namespace partita::runtime
+
+template <>
+inline constexpr auto partita::kEnumNames<partita::runtime::InitialKind> = partita::name_table("file", "fill", "normal",
+                                                                                               "uniform");

@@ -73,11 +73,11 @@ absl::Status check_collective(const Program& program, const Step& step) {
   const size_t inputs = static_cast<size_t>(step.inputs), outputs = step.operands.size() - inputs;
   if (step.params.count("outbox") > 0) return check_outbox(step);
   const bool sends = step.name != "recv", receives = step.name != "send";
-  const bool joint = step.name == "all_reduce" || step.name == "reduce_scatter" || step.name == "all_gather" ||
-                     step.name == "all_to_all";
+  const bool merges = step.name == "all_reduce" || step.name == "reduce_scatter" || step.name == "all_gather" ||
+                      step.name == "all_to_all";
   const bool counted =
-      joint ? inputs == outputs && inputs > 0
-            : inputs <= 1 && outputs == (receives ? 1 : 0) && (inputs == (sends ? 1 : 0) || step.name == "broadcast");
+      merges ? inputs == outputs && inputs > 0
+             : inputs <= 1 && outputs == (receives ? 1 : 0) && (inputs == (sends ? 1 : 0) || step.name == "broadcast");
   if (!counted) return wrong("a ", step.name, " with ", inputs, " inputs and ", outputs, " outputs");
   for (const Operand& operand : step.operands) {
     if (operand.dtype == DType::kInvalid || operand.dtype != step.operands[0].dtype)
@@ -207,16 +207,12 @@ absl::Status check_interface(const Program& program) {
     if (!status.ok()) return with_context(status, who);
     if (state.operand.address.region != Region::kState && state.operand.address.region != Region::kHostState)
       return wrong(who, " does not lie in a state region");
-    const std::string& kind = state.initial.kind;
-    if (kind != "file" && kind != "fill" && kind != "normal" && kind != "uniform")
-      return wrong(who, " starts as ", quote(kind));
   }
   for (const ProgramInput& input : program.inputs) {
     const std::string who = cat("input ", quote(input.name));
-    if (input.kind != "data" && input.kind != "micro_batch" && input.kind != "coordinate")
-      return wrong(who, " is of kind ", quote(input.kind));
-    absl::Status status = input.kind == "data" ? check_placed(program, input.operand, input.placement, true)
-                                               : check_operand(program, input.operand, program.slots - 1, true);
+    absl::Status status = input.kind == InputKind::kData
+                              ? check_placed(program, input.operand, input.placement, true)
+                              : check_operand(program, input.operand, program.slots - 1, true);
     if (!status.ok()) return with_context(status, who);
   }
   for (const ProgramOutput& output : program.outputs) {

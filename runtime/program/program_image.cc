@@ -43,13 +43,17 @@ PARTITA_FIELDS(Placement, x.logical, x.shape, x.local, x.axes)
 PARTITA_FIELDS(InitialValue, x.kind, x.a, x.b)
 PARTITA_FIELDS(ProgramState, x.name, x.kind, x.parameter, x.operand, x.placement, x.initial)
 PARTITA_FIELDS(IndexBounds, x.low, x.high, x.mark)
-PARTITA_FIELDS(ProgramInput, x.name, x.kind, x.operand, x.placement, x.part_samples, x.bounds)
+PARTITA_FIELDS(ProgramInput, x.name, x.kind, x.operand, x.placement, x.slice_samples, x.bounds)
 PARTITA_FIELDS(ProgramOutput, x.name, x.operand, x.placement)
 PARTITA_FIELDS(CollectiveGroup, x.axes)
-PARTITA_FIELDS(Program, x.model, x.target, x.mesh, x.groups, x.micro_batches, x.parts, x.samples_per_step, x.slots,
-               x.region_bytes[0], x.region_bytes[1], x.region_bytes[2], x.region_bytes[3], x.region_bytes[4],
+PARTITA_FIELDS(Program, x.model, x.target, x.mesh, x.groups, x.micro_batches, x.micro_slices, x.samples_per_step,
+               x.slots, x.region_bytes[0], x.region_bytes[1], x.region_bytes[2], x.region_bytes[3], x.region_bytes[4],
                x.region_bytes[5], x.segments, x.schedule, x.evaluation, x.states, x.inputs, x.outputs, x.origins)
 #undef PARTITA_FIELDS
+
+// These stand in the file by their names, all others by their numbers.
+template <typename T>
+constexpr bool kByName = std::is_same_v<T, StateKind> || std::is_same_v<T, InputKind> || std::is_same_v<T, InitialKind>;
 
 template <typename T>
 constexpr int64_t kLast = -1;
@@ -62,7 +66,7 @@ constexpr int64_t kLast<DeviceTag> = static_cast<int64_t>(DeviceTag::kHost);
 template <>
 constexpr int64_t kLast<StepKind> = static_cast<int64_t>(StepKind::kCollectiveWait);
 template <>
-constexpr int64_t kLast<SegmentKind> = static_cast<int64_t>(SegmentKind::kEvaluation);
+constexpr int64_t kLast<Segment> = static_cast<int64_t>(Segment::kEvaluation);
 
 class Encoder {
  public:
@@ -87,7 +91,9 @@ class Encoder {
   }
   template <typename T>
   void put(const T& x) {
-    if constexpr (std::is_enum_v<T> || std::is_integral_v<T>) {
+    if constexpr (kByName<T>) {
+      pack.text(enum_name(x));
+    } else if constexpr (std::is_enum_v<T> || std::is_integral_v<T>) {
       pack.integer(static_cast<int64_t>(x));
     } else {
       list(*this, x);
@@ -138,7 +144,12 @@ class Decoder {
   }
   template <typename T>
   void get(T& x) {
-    if constexpr (std::is_enum_v<T>) {
+    if constexpr (kByName<T>) {
+      const std::string name = pack.text();
+      const std::optional<T> value = parse_enum<T>(name);
+      if (!value) return pack.fail(cat("an unknown kind ", quote(name)));
+      x = *value;
+    } else if constexpr (std::is_enum_v<T>) {
       const int64_t value = pack.integer();
       if (value < 0 || value > kLast<T>) return pack.fail("a value outside its enumeration");
       x = static_cast<T>(value);

@@ -127,12 +127,12 @@ TEST(Collective_SeveralScattersAndGathers, NeedNoCopies) {
   LocalProgram local = local_program(std::move(b).finish());
   local.mesh.axes = {{"data", 1}};
   runtime::Program p = emit(local);
-  int joint = 0;
+  int merged = 0;
   for (const Step& step : steps_of(p)) {
     EXPECT_NE(step.kind, StepKind::kCopy);
-    joint += step.kind == StepKind::kCollectiveStart && step.operands.size() == 4 && step.inputs == 2;
+    merged += step.kind == StepKind::kCollectiveStart && step.operands.size() == 4 && step.inputs == 2;
   }
-  EXPECT_EQ(joint, 2);
+  EXPECT_EQ(merged, 2);
   Interpreter run(p);
   Tensor tx = random_tensor({DType::kF32, {6, 5}}, 3), ty = random_tensor({DType::kF32, {7}}, 4);
   Tensor before = random_tensor({DType::kF32, {6, 5}}, 5), before_v = random_tensor({DType::kF32, {7}}, 6);

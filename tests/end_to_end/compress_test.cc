@@ -78,7 +78,7 @@ int64_t summed_bytes(const verifier::Bundle& bundle, int64_t micro_batches) {
   int64_t bytes = 0;
   for (const verifier::RankProgram& p : bundle.programs) {
     for (const auto& segment : p.program.segments) {
-      const int64_t times = segment.kind == runtime::SegmentKind::kBackward ? micro_batches : 1;
+      const int64_t times = segment.kind == Segment::kBackward ? micro_batches : 1;
       for (const runtime::Step& step : segment.steps) {
         if (step.kind != runtime::StepKind::kCollectiveStart ||
             !(step.params.count("reduce") || step.name == "all_to_all") || step.name == "all_gather")

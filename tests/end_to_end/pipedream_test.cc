@@ -289,7 +289,7 @@ TEST_F(Pipedream, StashesWhatItSays) {
       for (const runtime::Step& step : segment.steps) {
         const Claim& claim = p.claims[step.id];
         if (claim.node < 0 || p.code.nodes[claim.node].op->name != "stash") continue;
-        if (segment.kind == runtime::SegmentKind::kPrologue) continue;
+        if (segment.kind == Segment::kPrologue) continue;
         const std::vector<int64_t>& shape = step.operands[1].shape;
         copies += 4 * shape[0] * (shape.size() > 1 ? shape[1] : 1);
         EXPECT_EQ(step.operands[1].address.slot_stride > 0, s > 0 && shape.size() > 1);
@@ -410,7 +410,7 @@ TEST_F(Pipedream, FaultsAreFound) {
       return late.programs[s].program.segments[static_cast<size_t>(schedule[k].segment)].kind;
     };
     size_t k = 0;
-    while (kind(k) != runtime::SegmentKind::kReduce || kind(k + 1) != runtime::SegmentKind::kForward) ++k;
+    while (kind(k) != Segment::kReduce || kind(k + 1) != Segment::kForward) ++k;
     std::swap(schedule[k], schedule[k + 1]);
     EXPECT_FALSE(verifier::check_bundle(late).ok()) << "stage " << s;
   }

@@ -53,7 +53,7 @@ nlohmann::json summary(const CheckpointReader& reader) {
   nlohmann::json tensors = nlohmann::json::array();
   for (const CheckpointTensor& t : m.tensors) {
     tensors.push_back({{"name", t.name},
-                       {"kind", t.kind},
+                       {"kind", enum_name(t.kind)},
                        {"dtype", dtype_name(t.dtype)},
                        {"shape", t.shape},
                        {"checksum", fmt::format("{:016x}", t.checksum)}});
@@ -81,21 +81,21 @@ absl::Status inspect(const std::string& path, bool json, bool verify) {
     std::printf("%s\n", summary(reader).dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return absl::OkStatus();
   }
-  std::map<std::string, std::pair<int64_t, int64_t>> kinds;
+  std::map<std::string_view, std::pair<int64_t, int64_t>> kinds;
   for (const CheckpointTensor& t : m.tensors) {
-    kinds[t.kind].first += 1;
-    kinds[t.kind].second += bytes_of(t);
+    kinds[enum_name(t.kind)].first += 1;
+    kinds[enum_name(t.kind)].second += bytes_of(t);
   }
   std::printf("%s\nmodel %s, step %lld, %lld samples taken; written by %s%s\n", reader.folder().c_str(),
               quote(m.model).c_str(), static_cast<long long>(m.step), static_cast<long long>(m.samples), m.plan.c_str(),
               m.shared ? "" : cat(", a file for each of ", m.ranks, " ranks").c_str());
   for (const auto& [name, value] : m.metrics) std::printf("%s %.9g\n", name.c_str(), value);
   for (const auto& [kind, total] : kinds)
-    std::printf("%-10s %6lld tensors %10.2f MB\n", kind.c_str(), static_cast<long long>(total.first),
+    std::printf("%-10s %6lld tensors %10.2f MB\n", std::string(kind).c_str(), static_cast<long long>(total.first),
                 static_cast<double>(total.second) / 1e6);
   for (const CheckpointTensor& t : m.tensors) {
-    std::printf("  %-10s %s %s%s\n", t.kind.c_str(), quote(t.name).c_str(), std::string(dtype_name(t.dtype)).c_str(),
-                runtime::shape_text(t.shape).c_str());
+    std::printf("  %-10s %s %s%s\n", std::string(enum_name(t.kind)).c_str(), quote(t.name).c_str(),
+                std::string(dtype_name(t.dtype)).c_str(), runtime::shape_text(t.shape).c_str());
   }
   std::printf("%s\n", verify ? "every tensor has its checksum" : "contents not checked");
   return absl::OkStatus();
@@ -117,7 +117,7 @@ absl::Status convert(const std::string& from, const std::string& to, const std::
   if (error) return absl::InvalidArgumentError(cat("cannot create ", quote(partial, 1000), ": ", error.message()));
   std::vector<TensorInfo> infos;
   auto wanted = [&](const CheckpointTensor& t) {
-    return dtype != DType::kInvalid && t.kind == "parameter" && is_float(t.dtype) ? dtype : t.dtype;
+    return dtype != DType::kInvalid && t.kind == StateKind::kParameter && is_float(t.dtype) ? dtype : t.dtype;
   };
   for (const CheckpointTensor& t : m.tensors) infos.push_back({t.name, wanted(t), t.shape});
   PARTITA_ASSIGN_OR_RETURN(
@@ -148,7 +148,7 @@ struct Exported {
 };
 
 bool is_of_model(const CheckpointTensor& t) {
-  return t.kind == "parameter" || t.kind == "running" || t.kind == "frozen";
+  return t.kind == StateKind::kParameter || t.kind == StateKind::kRunning || t.kind == StateKind::kFrozen;
 }
 
 // The names of an example file, the exporting module's own. What the checkpoint has under that name or, for a tied
@@ -227,7 +227,8 @@ absl::Status export_safetensors(const CheckpointReader& reader, const ExportFlag
   } else {
     // Frozen values are the graph's constants as often as a module's buffers: only an example tells which.
     for (const CheckpointTensor& t : reader.manifest().tensors) {
-      if (t.kind == "parameter" || t.kind == "running") list.push_back({{t.name, t.dtype, t.shape}, &t, nullptr});
+      if (t.kind == StateKind::kParameter || t.kind == StateKind::kRunning)
+        list.push_back({{t.name, t.dtype, t.shape}, &t, nullptr});
     }
   }
   return write_exported(reader, list, example ? &*example : nullptr, flags.output);
@@ -236,9 +237,9 @@ absl::Status export_safetensors(const CheckpointReader& reader, const ExportFlag
 absl::Status export_optimizer(const CheckpointReader& reader, const std::string& output) {
   std::vector<Exported> list;
   for (const CheckpointTensor& t : reader.manifest().tensors) {
-    if (t.kind == "optimizer")
+    if (t.kind == StateKind::kOptimizer)
       list.push_back({{runtime::module_name(t.name, t.kind, t.parameter), t.dtype, t.shape}, &t, nullptr});
-    if (t.kind == "step") list.push_back({{"step", t.dtype, t.shape}, &t, nullptr});
+    if (t.kind == StateKind::kStep) list.push_back({{"step", t.dtype, t.shape}, &t, nullptr});
   }
   return write_exported(reader, list, nullptr, output);
 }
@@ -251,11 +252,12 @@ absl::Status export_onnx(const CheckpointReader& reader, const ExportFlags& flag
     PARTITA_ASSIGN_OR_RETURN(recipe, load_recipe(flags.train_file));
   }
   size_t wanted = 0;
-  for (const CheckpointTensor& t : reader.manifest().tensors) wanted += t.kind == "parameter";
+  for (const CheckpointTensor& t : reader.manifest().tensors) wanted += t.kind == StateKind::kParameter;
   auto values = [&](const std::string& name, const TensorType& type) -> absl::StatusOr<std::optional<Bytes>> {
     auto renamed = recipe.names.find(name);
     const CheckpointTensor* t = reader.find(renamed == recipe.names.end() ? name : renamed->second);
-    if (t == nullptr || (t->kind != "parameter" && t->kind != "running")) return std::optional<Bytes>();
+    if (t == nullptr || (t->kind != StateKind::kParameter && t->kind != StateKind::kRunning))
+      return std::optional<Bytes>();
     if (t->shape != type.shape) {
       return absl::InvalidArgumentError(cat("initializer ", quote(name), " is ", to_string(type), " in ",
                                             quote(flags.model), " and ", dtype_name(t->dtype),

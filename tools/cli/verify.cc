@@ -17,7 +17,7 @@ absl::StatusOr<runtime::TrainOptions> numeric_run(const std::string& folder, run
     return options;
   flags.data = "synthetic";
   PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions made, flags.options(folder));
-  made.data = {.kind = runtime::DataKind::kSynthetic, .seed = made.data.seed, .epochs = 0};
+  made.data = {.kind = DataKind::kSynthetic, .seed = made.data.seed, .epochs = 0};
   return made;
 }
 

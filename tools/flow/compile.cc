@@ -18,15 +18,14 @@
 namespace partita {
 namespace {
 
-absl::Status take_data_settings(const Recipe& recipe, Compiled& out) {
+void take_data_settings(const Recipe& recipe, Compiled& out) {
   out.seed = static_cast<uint64_t>(recipe.seed);
-  PARTITA_ASSIGN_OR_RETURN(out.data, data_settings(recipe.data.value_or(DataRecipe{}), out.seed));
+  out.data = data_settings(recipe.data.value_or(DataRecipe{}), out.seed);
   out.data_kind_said = recipe.data && recipe.data->kind;
-  if (!recipe.evaluate) return absl::OkStatus();
-  PARTITA_ASSIGN_OR_RETURN(out.evaluation_data, data_settings(recipe.evaluate->data, out.seed));
+  if (!recipe.evaluate) return;
+  out.evaluation_data = data_settings(recipe.evaluate->data, out.seed);
   out.evaluate_every = recipe.evaluate->every;
   out.evaluate_batches = recipe.evaluate->batches.value_or(-1);
-  return absl::OkStatus();
 }
 
 void take_layout(const Layout& layout, Compiled& out) {
@@ -93,7 +92,7 @@ absl::StatusOr<PassRun> evaluation_run(const PassOptions& training) {
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   Compiled out;
   PhaseTimes times;
-  PARTITA_RETURN_IF_ERROR(take_data_settings(request.recipe, out));
+  take_data_settings(request.recipe, out);
   PARTITA_ASSIGN_OR_RETURN(PassRun run, PassRun::create(request.passes, pass_names()));
   auto stop = [&] {
     out.stopped = run.stopped();

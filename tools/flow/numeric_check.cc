@@ -90,7 +90,8 @@ absl::StatusOr<Outcome> run(std::vector<runtime::Program> programs, runtime::Tra
                             const ResultFolder& folder) {
   for (runtime::Program& p : programs) {
     for (runtime::ProgramState& s : p.states) {
-      if (s.name == kLossScaleState && s.initial.kind == "fill") s.initial.a = std::min(s.initial.a, kScale);
+      if (s.name == kLossScaleState && s.initial.kind == runtime::InitialKind::kFill)
+        s.initial.a = std::min(s.initial.a, kScale);
     }
   }
   options.save = folder.file("parameters.safetensors");
@@ -161,12 +162,12 @@ absl::StatusOr<Outcome> run_off(runtime::Program serial, double share, runtime::
   PARTITA_ASSIGN_OR_RETURN(Outcome first, run({serial}, none, folder));
   std::map<std::string, Literal> values;
   for (runtime::ProgramState& s : serial.states) {
-    if (s.kind != "parameter" || !is_float(s.operand.dtype)) continue;
+    if (s.kind != StateKind::kParameter || !is_float(s.operand.dtype)) continue;
     Tensor t = Tensor::zeros({s.operand.dtype, s.placement.logical});
     t.f = first.tensors.at(s.name);
     for (size_t k = 0; k < t.f.size(); ++k) t.f[k] *= 1 + (k % 2 == 0 ? share : -share);
     values.emplace(s.name, to_literal(t));
-    s.initial.kind = "file";
+    s.initial.kind = runtime::InitialKind::kFile;
   }
   PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile file, runtime::SafetensorsFile::open(options.initial));
   for (const runtime::SafetensorsEntry& e : file.entries()) {
@@ -253,7 +254,7 @@ absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle,
 absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& bundle, const NumericOptions& options) {
   auto first = compare(bundle, options);
   const runtime::DataConfig& data = options.train.data;
-  if (first.status().code() != absl::StatusCode::kAborted || data.kind != runtime::DataKind::kSynthetic) return first;
+  if (first.status().code() != absl::StatusCode::kAborted || data.kind != DataKind::kSynthetic) return first;
   // A value that lies at a kink (of a relu, between two maxima) falls on either side by rounding, and its gradient
   // with it. That is so on some samples; a wrong program is wrong on all.
   verifier::NumericVerdict verdict;

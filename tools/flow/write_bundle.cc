@@ -99,7 +99,7 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
   nlohmann::json mesh = nlohmann::json::object(), inputs = nlohmann::json::array();
   for (const auto& axis : p.mesh) mesh[axis.name] = axis.size;
   for (const auto& in : p.inputs) {
-    if (in.kind == "data")
+    if (in.kind == InputKind::kData)
       inputs.push_back({{"name", in.name}, {"dtype", dtype_name(in.operand.dtype)}, {"shape", in.placement.logical}});
   }
   nlohmann::json data = runtime::to_json(compiled.data);

@@ -137,7 +137,8 @@ absl::Status drop_states(const Uncompressed& whole, const ProgramSet& set, runti
     auto at = std::find_if(program.states.begin(), program.states.end(), [&](const auto& s) { return s.name == name; });
     auto expected = [&](std::string_view what) { return differs("state ", quote(name), ": expected ", what); };
     if (at == program.states.end()) return expected("it in the program's interface");
-    if (shared.empty() && (at->initial.kind != "fill" || at->initial.a != 0)) return expected("zeros at first");
+    if (shared.empty() && (at->initial.kind != runtime::InitialKind::kFill || at->initial.a != 0))
+      return expected("zeros at first");
     const runtime::Placement& p = at->placement;
     int64_t split = 1, owners = ranks;
     for (int64_t a : shared) owners /= program.mesh[static_cast<size_t>(a)].size;

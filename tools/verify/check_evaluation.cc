@@ -4,7 +4,7 @@
 
 #include "base/quote.h"
 #include "base/status.h"
-#include "tools/verify/layout/layout.h"
+#include "tools/verify/layout/index_map.h"
 #include "tools/verify/layout/mismatch.h"
 
 namespace partita::verifier {
@@ -36,7 +36,7 @@ absl::Status check_shared_states(const ProgramSet& training, const ProgramSet& e
     const runtime::Program &mine = evaluation.programs[k].program, &theirs = training.programs[k].program;
     if (mine.mesh != theirs.mesh) return differs("expected the mesh of training, found another");
     for (const runtime::ProgramState& s : mine.states) {
-      if (s.kind == "accumulator") continue;  // cleared before each batch, and nobody else's
+      if (s.kind == StateKind::kAccumulator) continue;  // cleared before each batch, and nobody else's
       absl::Status status = check_state(s, theirs);
       if (!status.ok()) return differs("state ", quote(s.name), ", program ", k, ": ", status.message());
     }

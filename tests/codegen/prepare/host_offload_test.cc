@@ -100,7 +100,7 @@ Tensors run_steps(const std::vector<LocalProgram>& stages, const Tensors& inputs
     PARTITA_CHECK(program.ok(), std::string(program.status().message()));
     std::vector<ProgramNest> nests = program_nests(stage, kGpu);
     std::vector<NamedNest> named;
-    for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest, n.joint});
+    for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest, n.batched});
     kernels.push_back(std::make_unique<SimtModule>(named));
 #ifdef PARTITA_STAND_INS
     if (played == Played::kCuda) put_kernels(*kernels.back(), *program);
@@ -137,7 +137,7 @@ Tensors run_steps(const std::vector<LocalProgram>& stages, const Tensors& inputs
       absl::Status ran = e.run(e.program().schedule, [&](int64_t micro_batch, int64_t slot) -> absl::Status {
         for (size_t k = 0; k < e.program().inputs.size(); ++k) {
           const runtime::ProgramInput& in = e.program().inputs[k];
-          if (in.kind != "data") continue;
+          if (in.kind != InputKind::kData) continue;
           TensorType type = inputs.at(in.name).type;
           type.shape[0] /= e.program().micro_batches;
           const Tensor part = part_of(inputs.at(in.name), type, micro_batch);
@@ -335,7 +335,7 @@ TEST(HostOffload_Program, KeepsStatesOnTheHost) {
   ASSERT_TRUE(program.ok()) << program.status();
   ASSERT_TRUE(runtime::check_program(*program).ok()) << runtime::check_program(*program);
   for (const runtime::ProgramState& s : program->states)
-    EXPECT_EQ(s.operand.address.region, s.kind == "step" ? Region::kState : Region::kHostState) << s.name;
+    EXPECT_EQ(s.operand.address.region, s.kind == StateKind::kStep ? Region::kState : Region::kHostState) << s.name;
   EXPECT_GT(program->region_bytes[static_cast<int>(Region::kHostArena)], 0);
   EXPECT_FALSE(program->host_kernels.empty());
   // A step on the wrong side is found.

@@ -53,7 +53,7 @@ Ran run(const Graph& graph, SimtOrder order = SimtOrder::kForward, bool apart = 
 }
 
 // Different sizes, of one block and of several, with the last one full or not.
-TEST(JointLaunch_Updates, AreOneLaunchAndEqualToEachAlone) {
+TEST(BatchedLaunch_Updates, AreOneLaunchAndEqualToEachAlone) {
   const std::vector<Shape> shapes = {{4}, {33, 64}, {1024}, {3, 5, 4}, {2, 512}, {257, 12}, {128}};
   for (SimtOrder order : {SimtOrder::kForward, SimtOrder::kBackward, SimtOrder::kShuffled}) {
     const Ran together = run(updates(shapes), order);
@@ -69,7 +69,7 @@ TEST(JointLaunch_Updates, AreOneLaunchAndEqualToEachAlone) {
 }
 
 // Sizes that take vectors of other widths are kernels of their own.
-TEST(JointLaunch_OtherWidths, AreLaunchedApart) {
+TEST(BatchedLaunch_OtherWidths, AreLaunchedApart) {
   const Ran ran = run(updates({{4}, {8}, {6}, {10}, {7}, {9}, {1}}));
   EXPECT_EQ(ran.count.steps, 7);
   EXPECT_LE(ran.count.launches, 4);
@@ -77,7 +77,7 @@ TEST(JointLaunch_OtherWidths, AreLaunchedApart) {
 }
 
 // Rows, too, where they are the same in number and length.
-TEST(JointLaunch_EqualReductions, AreOneLaunch) {
+TEST(BatchedLaunch_EqualReductions, AreOneLaunch) {
   Builder b;
   std::vector<ValueId> norms;
   for (int k = 0; k < 5; ++k) {
@@ -91,7 +91,7 @@ TEST(JointLaunch_EqualReductions, AreOneLaunch) {
 }
 
 // A step that came too early would find what memory held before.
-TEST(JointLaunch_RandomModels, EqualTheirStepsOneByOne) {
+TEST(BatchedLaunch_RandomModels, EqualTheirStepsOneByOne) {
   int64_t saved = 0;
   for (uint64_t seed = 0; seed < 10; ++seed) {
     RandomModel model = random_model(seed);

@@ -27,7 +27,7 @@ void put_kernels(const SimtModule& kernels, runtime::Program& program) {
       if (step.kind != runtime::StepKind::kKernel || step.device == runtime::DeviceTag::kHost ||
           !known.insert(step.name).second)
         continue;
-      const size_t count = step.params.count(runtime::kJointParam) > 0 ? 1 : step.operands.size();
+      const size_t count = step.params.count(runtime::kBatchedParam) > 0 ? 1 : step.operands.size();
       stand_in::register_kernel(image, step.name,
                                 [&kernels, name = step.name, count](const stand_in::Launch& launch,
                                                                     void* const* arguments) -> stand_in::Work {

@@ -41,10 +41,10 @@ class DeviceStandIn final : public runtime::Device {
     return kernel;
   }
 
-  absl::StatusOr<std::unique_ptr<runtime::LibraryKernel>> prepare_joint(
+  absl::StatusOr<std::unique_ptr<runtime::LibraryKernel>> prepare_batched(
       const runtime::Program&, std::span<const runtime::Step* const> steps,
       std::span<std::byte* const> addresses) override {
-    return std::make_unique<JointKernel>(*this, steps, addresses);
+    return std::make_unique<BatchedKernel>(*this, steps, addresses);
   }
 
   size_t replays(size_t) override { return 0; }
@@ -107,11 +107,11 @@ class DeviceStandIn final : public runtime::Device {
     std::unique_ptr<runtime::LibraryKernel> library;
   };
 
-  struct JointKernel final : runtime::LibraryKernel {
-    JointKernel(DeviceStandIn& d, std::span<const runtime::Step* const> s, std::span<std::byte* const> a)
+  struct BatchedKernel final : runtime::LibraryKernel {
+    BatchedKernel(DeviceStandIn& d, std::span<const runtime::Step* const> s, std::span<std::byte* const> a)
         : device(d), steps(s.begin(), s.end()), addresses(a.begin(), a.end()) {}
     void run(std::span<std::byte* const>) override {
-      device.queue_.push_back([this] { device.kernels_.run_joint(steps, addresses, SimtOrder::kShuffled); });
+      device.queue_.push_back([this] { device.kernels_.run_batched(steps, addresses, SimtOrder::kShuffled); });
     }
     DeviceStandIn& device;
     std::vector<const runtime::Step*> steps;

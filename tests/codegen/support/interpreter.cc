@@ -28,7 +28,7 @@ Interpreter::Interpreter(runtime::Program program) : program_(std::move(program)
 Interpreter::Interpreter(runtime::Program program, const std::vector<ProgramNest>& nests, SimtOrder order)
     : Interpreter(std::move(program)) {
   std::vector<NamedNest> named;
-  for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest, n.joint});
+  for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest, n.batched});
   if (!named.empty()) simt_ = std::make_unique<SimtModule>(named);
   order_ = order;
 }
@@ -139,8 +139,8 @@ void Interpreter::run_segment(const runtime::ProgramSegment& segment, int parts)
     for (const auto& step : steps) run_step(step, parts);
     return;
   }
-  for (const auto& launch : runtime::joint_launches(steps, runtime::joint_kinds(steps), program_.slots)) {
-    if (steps[launch[0]].params.count(runtime::kJointParam) == 0) {
+  for (const auto& launch : runtime::batched_launches(steps, runtime::batched_kinds(steps), program_.slots)) {
+    if (steps[launch[0]].params.count(runtime::kBatchedParam) == 0) {
       run_step(steps[launch[0]], parts);
       continue;
     }
@@ -150,19 +150,19 @@ void Interpreter::run_segment(const runtime::ProgramSegment& segment, int parts)
       together.push_back(&steps[k]);
       for (const auto& o : steps[k].operands) addresses.push_back(reinterpret_cast<std::byte*>(address(o)));
     }
-    simt_->run_joint(together, addresses, order_);
+    simt_->run_batched(together, addresses, order_);
     joined_ += static_cast<int>(launch.size());
   }
 }
 
 void Interpreter::run(int parts, const std::function<void(int)>& stage) {
   for (const auto& s : program_.states) {
-    if (s.kind == "accumulator") write(s.operand, Tensor::zeros({s.operand.dtype, s.operand.shape}));
+    if (s.kind == StateKind::kAccumulator) write(s.operand, Tensor::zeros({s.operand.dtype, s.operand.shape}));
   }
   int staged = -1;
   for (const auto* schedule : {&program_.schedule, &program_.evaluation}) {
     for (const auto& entry : *schedule) {
-      bool forward = program_.segments[entry.segment].kind == runtime::SegmentKind::kForward;
+      bool forward = program_.segments[entry.segment].kind == Segment::kForward;
       if (stage && forward && staged != entry.micro_batch) stage(staged = entry.micro_batch);
       run_segment(program_.segments[entry.segment], parts);
     }

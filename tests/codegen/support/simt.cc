@@ -117,17 +117,17 @@ SimtModule::SimtModule(std::span<const NamedNest> nests) {
 }
 
 void SimtModule::run(const runtime::Step& step, char* const* buffers, SimtOrder order) const {
-  if (step.params.count(runtime::kJointParam) > 0) {
+  if (step.params.count(runtime::kBatchedParam) > 0) {
     const runtime::Step* one = &step;
-    run_joint({&one, 1}, {reinterpret_cast<std::byte* const*>(buffers), step.operands.size()}, order);
+    run_batched({&one, 1}, {reinterpret_cast<std::byte* const*>(buffers), step.operands.size()}, order);
     return;
   }
   launch(step.name, step.units, std::get<int64_t>(step.params.at("threads")), buffers, order);
 }
 
-void SimtModule::run_joint(std::span<const runtime::Step* const> steps, std::span<std::byte* const> addresses,
-                           SimtOrder order) const {
-  std::vector<int64_t> table = runtime::joint_table(steps, addresses);
+void SimtModule::run_batched(std::span<const runtime::Step* const> steps, std::span<std::byte* const> addresses,
+                             SimtOrder order) const {
+  std::vector<int64_t> table = runtime::launch_table(steps, addresses);
   int64_t blocks = 0;
   for (const runtime::Step* step : steps) blocks += step->units;
   char* argument = reinterpret_cast<char*>(table.data());

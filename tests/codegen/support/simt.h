@@ -22,12 +22,12 @@ class SimtModule {
  public:
   explicit SimtModule(std::span<const NamedNest> nests);
 
-  // Runs a kernel step on its operands: one whose code is for joint launches as a launch of its own. Shared memory
+  // Runs a kernel step on its operands: one whose code is for batched launches as a launch of its own. Shared memory
   // holds NaN when a block begins.
   void run(const runtime::Step& step, char* const* buffers, SimtOrder order) const;
   // Steps that are launched together, on their operands in turn.
-  void run_joint(std::span<const runtime::Step* const> steps, std::span<std::byte* const> addresses,
-                 SimtOrder order) const;
+  void run_batched(std::span<const runtime::Step* const> steps, std::span<std::byte* const> addresses,
+                   SimtOrder order) const;
   // Blocks and threads of a kernel, whatever its arguments.
   void launch(const std::string& name, int64_t blocks, int64_t threads, char* const* arguments, SimtOrder order) const;
 

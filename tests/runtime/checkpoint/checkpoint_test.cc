@@ -10,10 +10,10 @@
 #include <thread>
 
 #include "base/box.h"
+#include "base/mix64.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
-#include "runtime/data/permutation.h"
 #include "runtime/files/npz.h"
 #include "runtime/program/placement.h"
 #include "runtime/trainer.h"
@@ -65,22 +65,22 @@ Program holder(const Layout& l, std::vector<int64_t> shape = {8, 12}) {
   p.mesh = l.mesh;
   p.samples_per_step = 4;
   int64_t at = 0;
-  auto add = [&](std::string name, std::string kind, std::string parameter, DType dtype, Placement placement) {
+  auto add = [&](std::string name, StateKind kind, std::string parameter, DType dtype, Placement placement) {
     Operand o = operand(Region::kState, at, placement.local, dtype);
     at += (*element_count(o.shape) * dtype_size(dtype) + 63) / 64 * 64;
-    p.states.push_back({name, kind, parameter, o, std::move(placement), {.kind = "fill"}});
+    p.states.push_back({name, kind, parameter, o, std::move(placement), {.kind = InitialKind::kFill}});
   };
   Placement w = split_over(l.mesh, 1, l.columns, split_over(l.mesh, 0, l.rows, whole(shape)));
-  add("w", "parameter", "", DType::kF32, w);
-  add("optimizer/w/exp_avg", "optimizer", "w", DType::kF64, w);
+  add("w", StateKind::kParameter, "", DType::kF32, w);
+  add("optimizer/w/exp_avg", StateKind::kOptimizer, "w", DType::kF64, w);
   Placement qkv{.logical = {24, 6}, .shape = {3, 4, 2, 6}, .local = {3, 4, 2, 6}, .axes = {{}, {}, {}, {}}};
   if (l.heads >= 0) {
     qkv.local[1] /= l.mesh[static_cast<size_t>(l.heads)].size;
     qkv.axes[1] = {{l.heads, qkv.local[1]}};
   }
-  add("qkv", "parameter", "", DType::kBF16, qkv);
-  add("step", "step", "", DType::kI64, whole({}));
-  add("grad", "accumulator", "w", DType::kF32, w);
+  add("qkv", StateKind::kParameter, "", DType::kBF16, qkv);
+  add("step", StateKind::kStep, "", DType::kI64, whole({}));
+  add("grad", StateKind::kAccumulator, "w", DType::kF32, w);
   p.region_bytes[static_cast<int>(Region::kState)] = at;
   return p;
 }

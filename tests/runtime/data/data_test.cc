@@ -382,7 +382,7 @@ TEST(SyntheticData, IsTheSameForEverySplit) {
 
 TEST(DataKind, NamesAndGuesses) {
   for (DataKind kind : {DataKind::kNpz, DataKind::kNpy, DataKind::kTokens, DataKind::kRaw, DataKind::kSynthetic})
-    EXPECT_EQ(*parse_data_kind(data_kind_name(kind)), kind);
+    EXPECT_EQ(*parse_data_kind(enum_name(kind)), kind);
   EXPECT_FALSE(parse_data_kind("csv").ok());
   EXPECT_EQ(guess_data_kind("a/b.npz"), DataKind::kNpz);
   EXPECT_EQ(guess_data_kind("text.bin"), DataKind::kTokens);

@@ -37,7 +37,7 @@ std::vector<int64_t> column(const DataSource& source, int64_t sample, int input)
 
 class DocumentData : public ::testing::Test {
  protected:
-  DataConfig config(Documents documents) {
+  DataConfig config(DocumentMode documents) {
     DataConfig c{
         .kind = DataKind::kTokens,
         .path = folder_.write("a.u8", "\5\6" + std::string(1, '\0') + "\7\10\11" + std::string(1, '\0') + "\3\2")};
@@ -57,7 +57,7 @@ class DocumentData : public ::testing::Test {
 
 // 5 6 0 | 7 8 9 0 | 3 2
 TEST_F(DocumentData, Separate_KeepsWindowsAndCutsLabels) {
-  auto source = open(config(Documents::kSeparate));
+  auto source = open(config(DocumentMode::kSeparate));
   ASSERT_EQ(source->samples_per_epoch(), 2);
   EXPECT_THAT(column(*source, 0, 0), ElementsAre(5, 6, 0, 7));
   EXPECT_THAT(column(*source, 0, 1), ElementsAre(6, 0, -100, 8));
@@ -68,7 +68,7 @@ TEST_F(DocumentData, Separate_KeepsWindowsAndCutsLabels) {
 }
 
 TEST_F(DocumentData, Pad_GivesEachDocumentAWindow) {
-  auto source = open(config(Documents::kPad));
+  auto source = open(config(DocumentMode::kPad));
   ASSERT_EQ(source->samples_per_epoch(), 3);
   EXPECT_THAT(column(*source, 0, 0), ElementsAre(5, 6, 0, 1));
   EXPECT_THAT(column(*source, 0, 1), ElementsAre(6, 0, -100, -100));
@@ -78,7 +78,7 @@ TEST_F(DocumentData, Pad_GivesEachDocumentAWindow) {
 }
 
 TEST_F(DocumentData, LabelsThatTheModelShifts_AreIgnoredWhereADocumentBegins) {
-  DataConfig c = config(Documents::kSeparate);
+  DataConfig c = config(DocumentMode::kSeparate);
   c.shift = false;
   auto source = open(c);
   EXPECT_THAT(column(*source, 0, 1), ElementsAre(-100, 6, 0, -100));
@@ -96,7 +96,7 @@ TEST_F(DocumentData, Pack_HoldsEveryTokenOnce) {
       for (int k = 1; k < n; ++k) tokens += static_cast<char>(2 + random() % 100);
       tokens += '\0';
     }
-    DataConfig c = config(Documents::kPack);
+    DataConfig c = config(DocumentMode::kPack);
     c.path = folder_.write("p.u8", tokens);
     auto source = open(c);
     std::string joined;
@@ -120,7 +120,7 @@ TEST_F(DocumentData, Pack_HoldsEveryTokenOnce) {
 }
 
 TEST_F(DocumentData, WithoutAnEnd_SaysWhatToGive) {
-  DataConfig c = config(Documents::kPack);
+  DataConfig c = config(DocumentMode::kPack);
   c.end_of_document.reset();
   EXPECT_THAT(std::string(DataSource::open(c, inputs(), 1).status().message()), HasSubstr("end_of_document"));
 }
@@ -135,7 +135,7 @@ std::string megatron_index(uint8_t code = 8, int64_t size = 2) {
 
 TEST_F(DocumentData, Megatron_IsReadWithItsDocuments) {
   folder_.write("m.idx", megatron_index());
-  DataConfig c = config(Documents::kPad);
+  DataConfig c = config(DocumentMode::kPad);
   c.path = folder_.write("m.bin", raw<uint16_t>({5, 6, 300, 7, 8, 9, 10, 3, 2}));
   c.end_of_document.reset();
   auto source = open(c);
@@ -224,7 +224,7 @@ TEST_F(DocumentData, BadSources_AreNamed) {
 
 TEST(DataConfigJson, RoundTrips) {
   DataConfig c{.kind = DataKind::kTokens, .path = "x.bin"};
-  c.documents = Documents::kPack;
+  c.documents = DocumentMode::kPack;
   c.end_of_document = 7;
   c.dtype = DType::kU32;
   c.skip = 3;

@@ -154,7 +154,7 @@ Program program_of(std::vector<MeshAxis> mesh, std::vector<CollectiveGroup> grou
   Program p;
   p.mesh = std::move(mesh);
   p.groups = std::move(groups);
-  p.segments.push_back({.kind = SegmentKind::kForward, .steps = std::move(steps)});
+  p.segments.push_back({.kind = Segment::kForward, .steps = std::move(steps)});
   p.schedule = {{0, 0, 0}};
   p.region_bytes[static_cast<int>(Region::kArena)] = 65536;
   p.region_bytes[static_cast<int>(Region::kInput)] = 4096;
@@ -284,9 +284,9 @@ TEST(Executor, StartedOnce_IsWaitedForInEverySlot) {
   Program p = program_of({{"data", 2}}, {{{0}}}, {});
   p.slots = 2;
   p.micro_batches = 2;
-  p.segments = {{.kind = SegmentKind::kPrologue,
+  p.segments = {{.kind = Segment::kPrologue,
                  .steps = {step(StepKind::kCollectiveStart, "all_reduce", {x}, {y}, {{"group", int64_t{0}}})}},
-                {.kind = SegmentKind::kForward,
+                {.kind = Segment::kForward,
                  .steps = {step(StepKind::kCollectiveWait, "all_reduce", {}, {}, {{"of", int64_t{0}}}),
                            step(StepKind::kCopy, "", {y}, {seen})}}};
   number_steps(p);
@@ -314,13 +314,13 @@ TEST(Executor, Outbox_HoldsMessagesUnderWay) {
                 got = operand(Region::kArena, 192, {1}, DType::kI64, 64);
   Program p = program_of({{"pipeline", 2}}, {{{0}}}, {});
   p.slots = p.micro_batches = 3;
-  p.inputs.push_back({.name = "", .kind = "micro_batch", .operand = micro});
+  p.inputs.push_back({.name = "", .kind = InputKind::kMicroBatch, .operand = micro});
   p.segments = {
-      {.kind = SegmentKind::kForward,
+      {.kind = Segment::kForward,
        .steps = {step(StepKind::kCopy, "", {micro}, {value}),
                  step(StepKind::kCollectiveStart, "send", {value}, {box},
                       {{"group", int64_t{0}}, {"peer", int64_t{1}}, {"outbox", int64_t{0}}})}},
-      {.kind = SegmentKind::kForward,
+      {.kind = Segment::kForward,
        .steps = {step(StepKind::kCollectiveStart, "recv", {}, {got}, {{"group", int64_t{0}}, {"peer", int64_t{0}}}),
                  step(StepKind::kCollectiveWait, "recv", {}, {}, {{"of", int64_t{2}}})}}};
   number_steps(p);
@@ -374,8 +374,8 @@ TEST(Executor, Scalars_AreStagedPerSlot) {
   p.slots = 2;
   p.micro_batches = 4;
   p.schedule = {{0, 2, 0}, {0, 3, 1}};
-  p.inputs.push_back({.name = "", .kind = "micro_batch", .operand = micro});
-  p.inputs.push_back({.name = "tensor", .kind = "coordinate", .operand = coordinate});
+  p.inputs.push_back({.name = "", .kind = InputKind::kMicroBatch, .operand = micro});
+  p.inputs.push_back({.name = "tensor", .kind = InputKind::kCoordinate, .operand = coordinate});
   auto loaded = LoadedProgram::load(p);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   on_ranks(2, [&](int rank, Communicator* communicator) {
@@ -401,9 +401,9 @@ TEST(Executor, Coordinates_AreThereBeforeThePrologue) {
   Operand scalar = seen;
   scalar.dtype = DType::kI64;
   Program p = program_of({{"tensor", 2}}, {}, {step(StepKind::kCopy, "", {coordinate}, {scalar})});
-  p.segments[0].kind = SegmentKind::kPrologue;
+  p.segments[0].kind = Segment::kPrologue;
   p.schedule = {{0, 0, 0}};
-  p.inputs.push_back({.name = "tensor", .kind = "coordinate", .operand = coordinate});
+  p.inputs.push_back({.name = "tensor", .kind = InputKind::kCoordinate, .operand = coordinate});
   auto loaded = LoadedProgram::load(p);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   on_ranks(2, [&](int rank, Communicator* communicator) {

@@ -222,5 +222,11 @@ TEST(LaunchEnvironment, ReadEnvironment_SeesThisProcess) {
   ::unsetenv("PARTITA_LAUNCH_TEST");
 }
 
+TEST(LaunchEnvironment, OneDnnInstructions_AreTheUsers) {
+  EXPECT_TRUE(chooses_onednn_instructions({{"ONEDNN_MAX_CPU_ISA", "AVX2"}}));
+  EXPECT_TRUE(chooses_onednn_instructions({{"DNNL_MAX_CPU_ISA", "AVX2"}}));
+  EXPECT_FALSE(chooses_onednn_instructions({{"ONEDNN_VERBOSE", "1"}}));
+}
+
 }  // namespace
 }  // namespace partita::runtime

@@ -18,7 +18,7 @@ Program program(std::vector<Step> steps) {
   Program p;
   p.mesh = {{"data", 2}, {"pipeline", 4}, {"tensor", 1}};
   p.groups = {{{0}}, {{1}}, {{0, 1}}, {{2}}};
-  p.segments = {{SegmentKind::kForward, 0, std::move(steps)}};
+  p.segments = {{Segment::kForward, 0, std::move(steps)}};
   return p;
 }
 

@@ -50,6 +50,17 @@ TEST(ProgramImage, RoundTrip_KeepsEverything) {
   EXPECT_EQ(q->states[0].initial.a, -1);
 }
 
+TEST(ProgramImage, Damaged_UnknownKindIsRefused) {
+  std::string image = *serialize_program(sample());
+  const size_t at = image.find(
+      "\xA2xt\xA4"
+      "data");  // the input's name and kind
+  ASSERT_NE(at, std::string::npos);
+  image.replace(at + 4, 4, "dato");
+  fix_checksum(image);
+  EXPECT_THAT(message(parse_program(bytes(image)).status()), HasSubstr("an unknown kind 'dato'"));
+}
+
 TEST(ProgramImage, Damaged_EveryFlippedByteIsRefused) {
   const std::string image = *serialize_program(sample());
   for (size_t i = 0; i < image.size(); ++i) {
@@ -145,7 +156,6 @@ TEST(ProgramCheck, Inconsistent_NamesTheStep) {
          p.states[0].placement.local = {2, 1};
        }},
       {"mesh axis 'data' has size 0", [](Program& p) { p.mesh[0].size = 0; }},
-      {"is of kind 'magic'", [](Program& p) { p.inputs[0].kind = "magic"; }},
       {"all_reduce over 2 ranks whose operand 1 goes from [4, 1] to [2, 1]",
        [](Program& p) {
          p.segments[3].steps[0].operands[3].shape = {2, 1};

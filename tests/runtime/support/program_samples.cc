@@ -3,9 +3,10 @@
 namespace partita::runtime {
 
 // The data column xt [b, 4] holds x and, last, the target; v [4, 1] = [w; -1].
-//   forward:  e = xt v, scaled = e / batch, loss += scaled^T e     (accumulated over micro-batches by the matmul's
-//   epilogue) backward: dv += xt^T scaled reduce:   all_reduce(loss, dv) update:   v += rates dv, with rates =
-//   diag(-rate, -rate, -rate, 0)
+//   forward:  e = xt v, scaled = e / batch, loss += scaled^T e   (over micro-batches, by the matmul's epilogue)
+//   backward: dv += xt^T scaled
+//   reduce:   all_reduce(loss, dv)
+//   update:   v += rates dv, with rates = diag(-rate, -rate, -rate, 0)
 Program least_squares(int64_t ranks, int64_t batch, int64_t micro_batches) {
   const int64_t rows = batch / micro_batches / ranks;
   Program p;
@@ -31,22 +32,22 @@ Program least_squares(int64_t ranks, int64_t batch, int64_t micro_batches) {
   p.origins = {"MatMul 'forward'", "MatMul 'gradient'"};
   const Params accumulate = {{"transpose_a", int64_t{1}}, {"epilogue", std::string("accumulate")}};
 
-  ProgramSegment prologue{.kind = SegmentKind::kPrologue};
+  ProgramSegment prologue{.kind = Segment::kPrologue};
   prologue.steps.push_back(step(StepKind::kCopy, "", {zero}, {dw}));
   prologue.steps.push_back(step(StepKind::kCopy, "", {loss_zero}, {loss}));
-  ProgramSegment forward{.kind = SegmentKind::kForward};
+  ProgramSegment forward{.kind = Segment::kForward};
   forward.steps.push_back(step(StepKind::kLibrary, "matmul", {xt, v}, {e}));
   forward.steps.back().origin = 0;
   forward.steps.push_back(step(StepKind::kLibrary, "matmul", {e, factor}, {scaled}));
   forward.steps.push_back(step(StepKind::kLibrary, "matmul", {scaled, e}, {loss}, accumulate));
-  ProgramSegment backward{.kind = SegmentKind::kBackward};
+  ProgramSegment backward{.kind = Segment::kBackward};
   backward.steps.push_back(step(StepKind::kLibrary, "matmul", {xt, scaled}, {dw}, accumulate));
   backward.steps.back().origin = 1;
-  ProgramSegment reduce{.kind = SegmentKind::kReduce};
+  ProgramSegment reduce{.kind = Segment::kReduce};
   reduce.steps.push_back(step(StepKind::kCollectiveStart, "all_reduce", {loss, dw}, {loss, dw},
                               {{"group", int64_t{0}}, {"reduce", std::string("sum")}}));
   reduce.steps.push_back(step(StepKind::kCollectiveWait, "all_reduce", {}, {}, {{"of", int64_t{6}}}));
-  ProgramSegment update{.kind = SegmentKind::kUpdate};
+  ProgramSegment update{.kind = Segment::kUpdate};
   update.steps.push_back(
       step(StepKind::kLibrary, "matmul", {steps, dw}, {v}, {{"epilogue", std::string("accumulate")}}));
   p.segments = {prologue, forward, backward, reduce, update};
@@ -61,22 +62,24 @@ Program least_squares(int64_t ranks, int64_t batch, int64_t micro_batches) {
   p.schedule.push_back({4, 0, 0});
 
   p.states.push_back({.name = "v",
-                      .kind = "parameter",
+                      .kind = StateKind::kParameter,
                       .operand = v,
                       .placement = whole({4, 1}),
-                      .initial = {.kind = "fill", .a = -1}});
+                      .initial = {.kind = InitialKind::kFill, .a = -1}});
   p.states.push_back({.name = "factor",
-                      .kind = "optimizer",
+                      .kind = StateKind::kOptimizer,
                       .operand = factor,
                       .placement = whole({1, 1}),
-                      .initial = {.kind = "fill", .a = 1.0 / static_cast<double>(batch)}});
+                      .initial = {.kind = InitialKind::kFill, .a = 1.0 / static_cast<double>(batch)}});
   p.states.push_back({.name = "rates",
-                      .kind = "optimizer",
+                      .kind = StateKind::kOptimizer,
                       .operand = steps,
                       .placement = whole({4, 4}),
-                      .initial = {.kind = "file"}});
-  p.inputs.push_back(
-      {.name = "xt", .kind = "data", .operand = xt, .placement = split({batch / micro_batches, 4}, 0, 0, ranks)});
+                      .initial = {.kind = InitialKind::kFile}});
+  p.inputs.push_back({.name = "xt",
+                      .kind = InputKind::kData,
+                      .operand = xt,
+                      .placement = split({batch / micro_batches, 4}, 0, 0, ranks)});
   p.outputs.push_back({.name = "loss", .operand = loss, .placement = whole({1, 1})});
   p.outputs.push_back({.name = "grad/v", .operand = dw, .placement = whole({4, 1})});
   p.region_bytes[static_cast<int>(Region::kState)] = 192;

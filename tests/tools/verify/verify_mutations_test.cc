@@ -41,14 +41,14 @@ std::string results(const verifier::Bundle& bundle) {
   for (const verifier::RankProgram& p : bundle.programs) {
     programs.push_back(p.program);
     for (runtime::ProgramState& s : programs.back().states) {
-      if (s.initial.kind == "file") s.initial = {"uniform", -0.1, 0.1};
+      if (s.initial.kind == runtime::InitialKind::kFile) s.initial = {runtime::InitialKind::kUniform, -0.1, 0.1};
     }
   }
   TempFolder out;
   runtime::TrainOptions options;
   options.steps = 2;
   options.threads = 1;
-  options.data = {.kind = runtime::DataKind::kSynthetic, .epochs = 0};
+  options.data = {.kind = DataKind::kSynthetic, .epochs = 0};
   options.save = out / "states.safetensors";
   Losses losses;
   auto loaded = runtime::LoadedPrograms::load(std::move(programs));

@@ -257,18 +257,17 @@ bool swapped_entries(Bundle& b, std::mt19937& rng) {
 bool wrong_micro_batch(Bundle& b, std::mt19937& rng) {
   if (b.programs[0].program.micro_batches < 2) return false;
   auto& e = b.programs[0].program.schedule[rng() % b.programs[0].program.schedule.size()];
-  if (b.programs[0].program.segments[e.segment].kind == runtime::SegmentKind::kPrologue) return false;
+  if (b.programs[0].program.segments[e.segment].kind == Segment::kPrologue) return false;
   e.micro_batch = (e.micro_batch + 1) % static_cast<int32_t>(b.programs[0].program.micro_batches);
   auto kind = b.programs[0].program.segments[e.segment].kind;
-  return kind == runtime::SegmentKind::kForward || kind == runtime::SegmentKind::kBackward;
+  return kind == Segment::kForward || kind == Segment::kBackward;
 }
 
 bool wrong_slot(Bundle& b, std::mt19937& rng) {
   Program& program = b.programs[0].program;
   auto& e = program.schedule[rng() % program.schedule.size()];
   auto kind = program.segments[e.segment].kind;
-  if (program.slots < 2 || (kind != runtime::SegmentKind::kForward && kind != runtime::SegmentKind::kBackward))
-    return false;
+  if (program.slots < 2 || (kind != Segment::kForward && kind != Segment::kBackward)) return false;
   e.slot = (e.slot + 1) % static_cast<int32_t>(program.slots);
   return true;
 }
@@ -283,8 +282,8 @@ bool wrong_state_address(Bundle& b, std::mt19937& rng) {
 
 bool wrong_first_value(Bundle& b, std::mt19937& rng) {
   auto& initial = b.programs[0].program.states[rng() % b.programs[0].program.states.size()].initial;
-  if (initial.kind == "file") {
-    initial.kind = "fill";
+  if (initial.kind == runtime::InitialKind::kFile) {
+    initial.kind = runtime::InitialKind::kFill;
   } else {
     initial.a += 1;
   }

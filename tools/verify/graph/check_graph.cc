@@ -15,8 +15,9 @@
 namespace partita::verifier {
 namespace {
 
-Parts parts_of_run(const runtime::Program& program) {
-  return program.parts > 1 ? Parts{program.parts, static_cast<int>(program.mesh.size())} : Parts{};
+MicroSlices micro_slices_of(const runtime::Program& program) {
+  return program.micro_slices > 1 ? MicroSlices{program.micro_slices, static_cast<int>(program.mesh.size())}
+                                  : MicroSlices{};
 }
 
 class GraphChecker {
@@ -27,12 +28,12 @@ class GraphChecker {
         local_(local),
         program_(program),
         place_(place),
-        parts_(parts_of_run(program)),
-        index_(local, parts_),
+        micro_slices_(micro_slices_of(program)),
+        index_(local, micro_slices_),
         literals_(constant_values(local)) {
     for (const runtime::MeshAxis& a : program.mesh) mesh_.axes.push_back({a.name, a.size});
     // The micro-batches that a run of the graph is cut into are an axis in time, along which nothing is sent.
-    if (parts_.axis >= 0) mesh_.axes.push_back({"time", program.parts});
+    if (micro_slices_.axis >= 0) mesh_.axes.push_back({"time", program.micro_slices});
     report_.layouts.resize(local.values.size());
   }
 
@@ -51,10 +52,10 @@ class GraphChecker {
   }
 
  private:
-  Layout& layout(ValueId v) { return report_.layouts[v]; }
+  IndexMap& layout(ValueId v) { return report_.layouts[v]; }
 
   std::string found(ValueId v) {
-    const Layout& l = layout(v);
+    const IndexMap& l = layout(v);
     const std::string& name = local_.values[v].name;
     return cat("%", v, name.empty() ? "" : " " + quote(name), " ", to_string(local_.type(v)), " = ",
                l.root < 0 ? "" : serial_.describe(l.root) + ", ", to_string(l, mesh_));
@@ -83,8 +84,9 @@ class GraphChecker {
 
   absl::Status take_input(size_t k) {
     const GraphInput& in = local_.inputs[k];
-    if (program_.inputs[k].name != in.name || program_.inputs[k].kind != kind_name(in.kind))
-      return differs("the program has ", program_.inputs[k].kind, " ", quote(program_.inputs[k].name), " here");
+    if (program_.inputs[k].name != in.name || program_.inputs[k].kind != in.kind)
+      return differs("the program has ", enum_name(program_.inputs[k].kind), " ", quote(program_.inputs[k].name),
+                     " here");
     if (in.kind == InputKind::kCoordinate) {
       int axis = mesh_.find(in.name);
       if (axis < 0) return differs("no mesh axis of this name");
@@ -93,13 +95,14 @@ class GraphChecker {
     }
     const GraphInput* whole = input_named(serial_.graph(), in.name, in.kind);
     if (in.kind == InputKind::kMicroBatch) {
-      index_.set(in.value, parts_.axis < 0 ? Affine{0, 0, 1, {}} : Affine{0, 1, 0, {}});
-      if (slices_.count == 1 && parts_.axis < 0 && whole != nullptr) layout(in.value) = serial_.layout(whole->value);
+      index_.set(in.value, micro_slices_.axis < 0 ? Affine{0, 0, 1, {}} : Affine{0, 1, 0, {}});
+      if (slices_.count == 1 && micro_slices_.axis < 0 && whole != nullptr)
+        layout(in.value) = serial_.layout(whole->value);
       return absl::OkStatus();
     }
     if (whole == nullptr) return differs("the serial program has none of this name");
     runtime::Placement placement = program_.inputs[k].placement;
-    int64_t step = program_.inputs[k].part_samples;
+    int64_t step = program_.inputs[k].slice_samples;
     bool sliced = slices_.count > 1 && !placement.logical.empty();
     if (sliced) {
       placement.logical[0] /= slices_.count;
@@ -107,15 +110,11 @@ class GraphChecker {
       placement.local.erase(placement.local.begin());
       placement.axes.erase(placement.axes.begin());
     }
-    if (step != 0 && (parts_.axis < 0 || !add_part_axis(placement, step, parts_.axis)))
+    if (step != 0 && (micro_slices_.axis < 0 || !add_micro_slice_axis(placement, step, micro_slices_.axis)))
       return differs("expected micro-batches that divide a run evenly, found one every ", step, " samples");
     PARTITA_RETURN_IF_ERROR(take_placed(whole->value, in.value, placement));
     layout(in.value).sliced = sliced;
     return absl::OkStatus();
-  }
-
-  static std::string_view kind_name(InputKind kind) {
-    return kind == InputKind::kData ? "data" : kind == InputKind::kMicroBatch ? "micro_batch" : "coordinate";
   }
 
   // A value from outside lies as the program's interface places it.
@@ -178,7 +177,7 @@ class GraphChecker {
   }
 
   // Whether digits are those of some serial value that is a view of this one's root.
-  IsView views_of(const Layout& x) {
+  IsView views_of(const IndexMap& x) {
     return [this, root = x.root](const std::vector<Digit>& digits) {
       const auto values = static_cast<ValueId>(serial_.graph().values.size());
       for (ValueId v = 0; v < values; ++v) {
@@ -205,7 +204,8 @@ class GraphChecker {
 
   // Whether it is another part of its value, or of a sum, with each micro-batch of a run.
   bool in_time(ValueId v) {
-    return parts_.axis >= 0 && (layout(v).depends_on(parts_.axis) || layout(v).is_partial(parts_.axis));
+    return micro_slices_.axis >= 0 &&
+           (layout(v).depends_on(micro_slices_.axis) || layout(v).is_partial(micro_slices_.axis));
   }
 
   bool is_slice_axis(int axis) const {
@@ -228,7 +228,7 @@ class GraphChecker {
     if (reduce != "sum" && reduce != "max" && reduce != "min") return differs("unknown reduction ", quote(reduce));
     PartialKind kind = reduce == "sum" ? PartialKind::kSum : reduce == "max" ? PartialKind::kMax : PartialKind::kMin;
     for (size_t k = 0; k < node.inputs.size(); ++k) {
-      Layout x = layout(node.inputs[k]);
+      IndexMap x = layout(node.inputs[k]);
       if (x.root < 0) return differs("expected a value of the serial program, found ", found(node.inputs[k]));
       bool sums = kind == PartialKind::kSum && (node.op->name == "all_reduce" || node.op->name == "reduce_scatter");
       if (x.sliced && sums && std::any_of(axes.begin(), axes.end(), [&](int a) { return is_slice_axis(a); }))
@@ -243,7 +243,7 @@ class GraphChecker {
                     : node.op->name == "all_gather"     ? gathered(x, axes, mesh_)
                     : node.op->name == "all_to_all"
                         ? exchanged(x, axes, mesh_)
-                        : absl::StatusOr<Layout>(absl::UnimplementedError("a collective that the verifier lacks"));
+                        : absl::StatusOr<IndexMap>(absl::UnimplementedError("a collective that the verifier lacks"));
       if (!result.ok()) return differs(found(node.inputs[k]), ": ", result.status().message());
       layout(node.outputs[k]) = *std::move(result);
     }
@@ -252,19 +252,20 @@ class GraphChecker {
 
   absl::Status compute(const Node& node) {
     std::vector<int32_t> roots;
-    std::vector<Layout> operands;
+    std::vector<IndexMap> operands;
     bool known = true;
     for (ValueId v : node.inputs) {
-      operands.push_back(v == kNoValue ? Layout{} : layout(v));
+      operands.push_back(v == kNoValue ? IndexMap{} : layout(v));
       roots.push_back(v == kNoValue ? -2 : layout(v).root);
       known = known && roots.back() != -1;
     }
     if (node.op->sums_micro_batches) {
-      if (parts_.axis >= 0 && (!operands.back().is_partial(parts_.axis) || operands.back().kind != PartialKind::kSum))
+      if (micro_slices_.axis >= 0 &&
+          (!operands.back().is_partial(micro_slices_.axis) || operands.back().kind != PartialKind::kSum))
         return differs("expected a part of a sum over the micro-batches of a run, found ", found(node.inputs.back()));
       sum_over_runs(node, operands);
     }
-    bool sliced = std::any_of(operands.begin(), operands.end(), [](const Layout& x) { return x.sliced; });
+    bool sliced = std::any_of(operands.begin(), operands.end(), [](const IndexMap& x) { return x.sliced; });
     for (size_t k = 0; k < operands.size(); ++k) {
       if (operands[k].summed)
         return differs("expected a value of one micro-batch, found a sum over several: ", found(node.inputs[k]));
@@ -295,7 +296,7 @@ class GraphChecker {
   }
 
   // From the value of one micro-batch a rank to a part of the sum over them.
-  void add_runs(Layout& x) {
+  void add_runs(IndexMap& x) {
     for (int a : report_.slice_axes) {
       if (!x.is_partial(a)) x.partial.push_back(a);
     }
@@ -304,18 +305,18 @@ class GraphChecker {
     x.summed = true;
   }
 
-  // A sum over micro-batches starts from zero, so its state is owed over the same axes as its terms, and over those
+  // A sum over micro-batches starts from zero, so its state is partial over the same axes as its terms, and over those
   // along which ranks run different micro-batches.
-  void sum_over_runs(const Node& node, std::vector<Layout>& operands) {
-    Layout& term = operands.back();
-    std::erase(term.partial, parts_.axis);
+  void sum_over_runs(const Node& node, std::vector<IndexMap>& operands) {
+    IndexMap& term = operands.back();
+    std::erase(term.partial, micro_slices_.axis);
     if (slices_.count > 1 && !term.summed) add_runs(term);
     term.summed = false;
     auto at = state_of_.find(node.inputs[0]);
     if (at == state_of_.end() || local_.states[at->second].kind != StateKind::kAccumulator) return;
     operands[0].partial = term.partial;
     operands[0].kind = term.kind;
-    owed_[at->second] = {term.partial, term.kind};
+    partial_[at->second] = {term.partial, term.kind};
   }
 
   // Scalar arithmetic on coordinates and the micro-batch's index, which no serial node does.
@@ -339,7 +340,7 @@ class GraphChecker {
   bool count_once(const Node& node) {
     int axis = index_.first_along(node.inputs[0]);
     if (axis < 0 || local_.type(node.inputs[1]) != local_.type(node.outputs[0])) return false;
-    const Layout& x = layout(node.inputs[1]);
+    const IndexMap& x = layout(node.inputs[1]);
     const Literal* otherwise = literals_[node.inputs[2]];
     if (x.root < 0 || otherwise == nullptr) return false;
     for (std::byte bits : otherwise->bytes()) {
@@ -347,10 +348,10 @@ class GraphChecker {
     }
     if (x.depends_on(axis) || x.is_partial(axis) || x.kind != PartialKind::kSum) return false;
     if (x.sliced && is_slice_axis(axis)) return false;
-    Layout owed = x;
-    owed.partial.push_back(axis);
-    std::sort(owed.partial.begin(), owed.partial.end());
-    layout(node.outputs[0]) = std::move(owed);
+    IndexMap first = x;
+    first.partial.push_back(axis);
+    std::sort(first.partial.begin(), first.partial.end());
+    layout(node.outputs[0]) = std::move(first);
     return true;
   }
 
@@ -392,16 +393,17 @@ class GraphChecker {
     if (now != nullptr && then != nullptr && runs_of(now->segment) != runs_of(then->segment))
       return differs("expected it to change ",
                      runs_of(then->segment) == Runs::kEach ? "with each micro-batch" : "once");
-    bool divided = slices_.count > 1 || parts_.axis >= 0;
+    bool divided = slices_.count > 1 || micro_slices_.axis >= 0;
     if (divided && now != nullptr && runs_of(now->segment) == Runs::kEach && !now->op->sums_micro_batches)
       return differs("expected a sum over micro-batches, found ", found(s.next), ", which depends on their order");
-    auto owed = owed_.find(k);
-    Layout expected;
-    if (owed != owed_.end()) expected.partial = owed->second.first, expected.kind = owed->second.second;
+    auto partial = partial_.find(k);
+    IndexMap expected;
+    if (partial != partial_.end()) expected.partial = partial->second.first, expected.kind = partial->second.second;
     if (layout(s.next).partial != expected.partial || layout(s.next).kind != expected.kind)
-      return differs("expected ", expected.partial.empty() ? "nothing owed" : "what its terms owe", ", found ",
-                     found(s.next));
-    if (!expected.partial.empty() && read_.count(k)) return differs("expected no reader of a sum that is still owed");
+      return differs("expected ", expected.partial.empty() ? "a complete value" : "it partial as its terms are",
+                     ", found ", found(s.next));
+    if (!expected.partial.empty() && read_.count(k))
+      return differs("expected no reader of a sum that is still partial");
     return check_placed(whole.next, s.next, program_.states[k].placement);
   }
 
@@ -415,7 +417,7 @@ class GraphChecker {
         return differs("output ", quote(o.name), ": the serial program has none of this name, or it is there twice");
       absl::Status status = check_placed(at->second, o.value, program_.outputs[k].placement);
       if (status.ok() && !layout(o.value).partial.empty())
-        status = differs("expected nothing owed, found ", found(o.value));
+        status = differs("expected a complete value, found ", found(o.value));
       if (!status.ok()) return differs("output ", quote(o.name), ": ", status.message());
       wanted.erase(at);
       ++report_.outputs;
@@ -430,13 +432,13 @@ class GraphChecker {
   const std::function<std::string(NodeId)>& place_;
   Mesh mesh_;
   Slices slices_;
-  Parts parts_;
+  MicroSlices micro_slices_;
   IndexValues index_;
   std::vector<const Literal*> literals_;
-  std::vector<const State*> serial_state_;                           // per local state
-  std::map<ValueId, size_t> state_of_;                               // local value -> state
-  std::map<size_t, std::pair<std::vector<int>, PartialKind>> owed_;  // per accumulator
-  std::set<size_t> read_;                                            // states read other than by their sum
+  std::vector<const State*> serial_state_;                              // per local state
+  std::map<ValueId, size_t> state_of_;                                  // local value -> state
+  std::map<size_t, std::pair<std::vector<int>, PartialKind>> partial_;  // per accumulator
+  std::set<size_t> read_;                                               // states read other than by their sum
   GraphReport report_;
 };
 

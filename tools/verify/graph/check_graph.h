@@ -17,8 +17,8 @@ namespace partita::verifier {
 
 struct GraphReport {
   int64_t values = 0, collectives = 0, states = 0, outputs = 0;
-  std::vector<int> slice_axes;  // along which ranks run different micro-batches
-  std::vector<Layout> layouts;  // per local value
+  std::vector<int> slice_axes;    // along which ranks run different micro-batches
+  std::vector<IndexMap> layouts;  // per local value
 };
 
 // `local` is the graph of all ranks of `program`. Aborted: "STEP: value: expected …, found …" for the first node that

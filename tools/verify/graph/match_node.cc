@@ -18,7 +18,7 @@ bool has(const std::vector<int>& axes, int axis) { return std::find(axes.begin()
 // A present operand: its place among the formula's, and its layout.
 struct Present {
   const FormulaOperand& operand;
-  const Layout& layout;
+  const IndexMap& layout;
   bool zero;
 };
 
@@ -58,8 +58,8 @@ absl::Status check_apart(const std::vector<Pieces>& factors, const Mesh& mesh) {
   return absl::OkStatus();
 }
 
-// The axes over which the result is owed because an operand is: sound only through what is linear, and where all
-// operands that are linear together owe alike.
+// The axes over which the result is partial because an operand is: sound only through what is linear, and where all
+// operands that are linear together are partial alike.
 absl::StatusOr<std::vector<int>> passing(const std::vector<Present>& operands, const std::vector<int>& split,
                                          const Mesh& mesh) {
   std::vector<int> left;
@@ -72,9 +72,9 @@ absl::StatusOr<std::vector<int>> passing(const std::vector<Present>& operands, c
       for (const Present& y : operands) {
         bool together = y.operand.linear == x.operand.linear;
         if (together != y.layout.is_partial(a) && !(together && y.zero))
-          return wrong(
-              together ? "all operands that are summed to owe over " : "only one factor of a product to owe over ",
-              name);
+          return wrong(together ? "all operands that are summed to be partial over "
+                                : "only one factor of a product to be partial over ",
+                       name);
       }
       if (!has(left, a)) left.push_back(a);
     }
@@ -157,9 +157,9 @@ void divide_alike_terms(const Formula& formula, const Graph& local, const Node& 
 
 }  // namespace
 
-absl::StatusOr<std::vector<Layout>> match_node(const SerialValues& serial, NodeId serial_node, const Graph& local,
-                                               const Node& node, const std::vector<Layout>& operands,
-                                               const Mesh& mesh) {
+absl::StatusOr<std::vector<IndexMap>> match_node(const SerialValues& serial, NodeId serial_node, const Graph& local,
+                                                 const Node& node, const std::vector<IndexMap>& operands,
+                                                 const Mesh& mesh) {
   const Graph& g = serial.graph();
   const Node& whole = g.nodes[serial_node];
   const Formula& formula = serial.formula(serial_node);
@@ -170,7 +170,7 @@ absl::StatusOr<std::vector<Layout>> match_node(const SerialValues& serial, NodeI
   for (size_t k = 0; k < node.inputs.size(); ++k) {
     in.push_back(node.inputs[k] == kNoValue ? Shape{} : local.type(node.inputs[k]).shape);
     if (node.inputs[k] == kNoValue) continue;
-    auto part = parts_of(serial.layout(whole.inputs[k]), g.type(whole.inputs[k]).shape, operands[k], in.back());
+    auto part = pieces_of(serial.layout(whole.inputs[k]), g.type(whole.inputs[k]).shape, operands[k], in.back());
     if (!part.ok()) return wrong("operand ", k, " as a part of the serial one; ", part.status().message());
     parts.push_back(*std::move(part));
     present.push_back({formula.inputs[present.size()], operands[k], serial.is_zero(operands[k].root)});
@@ -188,9 +188,9 @@ absl::StatusOr<std::vector<Layout>> match_node(const SerialValues& serial, NodeI
   }
   PARTITA_RETURN_IF_ERROR(check_apart(factors, mesh));
   PARTITA_ASSIGN_OR_RETURN(std::vector<int> left, passing(present, split, mesh));
-  std::vector<Layout> results;
+  std::vector<IndexMap> results;
   for (size_t k = 0; k < node.outputs.size(); ++k) {
-    Layout layout;
+    IndexMap layout;
     std::vector<Pieces> dims = under_split(formula.outputs[k], factors);
     // Parts of a view do not say where it is the same all along, as the serial result's own numbers do.
     const std::vector<Digit>& own = serial.layout(whole.outputs[k]).digits;
@@ -210,7 +210,7 @@ absl::StatusOr<std::vector<Layout>> match_node(const SerialValues& serial, NodeI
         PartialKind mine = role == FactorRole::kMax   ? PartialKind::kMax
                            : role == FactorRole::kMin ? PartialKind::kMin
                                                       : PartialKind::kSum;
-        if (kind.value_or(mine) != mine) return wrong("one kind of reduction to be owed");
+        if (kind.value_or(mine) != mine) return wrong("one kind of partial result");
         kind = mine;
         if (!has(layout.partial, p.axis)) layout.partial.push_back(p.axis);
       }
@@ -230,10 +230,10 @@ absl::StatusOr<std::vector<Layout>> match_node(const SerialValues& serial, NodeI
   return results;
 }
 
-absl::Status same_part(const Layout& serial, const Shape& serial_shape, const Layout& local, const Shape& local_shape,
-                       const runtime::Placement& placement, const Mesh& mesh) {
+absl::Status same_part(const IndexMap& serial, const Shape& serial_shape, const IndexMap& local,
+                       const Shape& local_shape, const runtime::Placement& placement, const Mesh& mesh) {
   PARTITA_ASSIGN_OR_RETURN(std::vector<Pieces> expected, placed_pieces(placement, mesh));
-  PARTITA_ASSIGN_OR_RETURN(std::vector<Pieces> parts, parts_of(serial, serial_shape, local, local_shape));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Pieces> parts, pieces_of(serial, serial_shape, local, local_shape));
   for (size_t d = 0; d < parts.size(); ++d) {
     if (!unified(parts[d], expected[d]))
       return wrong("expected ", to_string(expected, mesh), ", found ", to_string(parts, mesh));

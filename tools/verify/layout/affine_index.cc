@@ -39,7 +39,7 @@ int Affine::axis() const {
   return alone ? axes.begin()->first : -1;
 }
 
-std::optional<Affine> combined(std::string_view op, const Affine& a, const Affine& b, const Parts& parts) {
+std::optional<Affine> combined(std::string_view op, const Affine& a, const Affine& b, const MicroSlices& slices) {
   std::optional<Affine> out;
   if (op == "add") {
     out = sum(a, b);
@@ -47,8 +47,8 @@ std::optional<Affine> combined(std::string_view op, const Affine& a, const Affin
     out = a.is_constant() ? scaled(b, a.constant) : scaled(a, b.constant);
   } else if (op == "div" || op == "mod") {
     bool index = a.micro == 1 && a.run == 0 && a.constant == 0 && a.axes.empty();
-    if (!index || !b.is_constant() || b.constant != parts.count || parts.axis < 0) return std::nullopt;
-    out = op == "div" ? Affine{0, 0, 1, {}} : Affine{0, 0, 0, {{parts.axis, 1}}};
+    if (!index || !b.is_constant() || b.constant != slices.count || slices.axis < 0) return std::nullopt;
+    out = op == "div" ? Affine{0, 0, 1, {}} : Affine{0, 0, 0, {{slices.axis, 1}}};
   }
   return out && is_small(*out) ? out : std::nullopt;
 }
@@ -69,7 +69,7 @@ bool IndexValues::visit(const Node& node) {
     first_along_[out] = a->axis();
     return true;
   }
-  auto result = combined(node.op->name, *a, *b, parts_);
+  auto result = combined(node.op->name, *a, *b, slices_);
   if (!result || g_.type(out).dtype != DType::kI64) return false;
   affine_[out] = std::move(result);
   return true;

@@ -22,8 +22,9 @@ struct Affine {
   int axis() const;
 };
 
-// How micro-batches are counted: `parts` of them are one run, and a micro-batch's part is its coordinate along `axis`.
-struct Parts {
+// How micro-batches are counted: `count` of them are one run of the graph, and which of those one is, is its coordinate
+// along `axis`.
+struct MicroSlices {
   int64_t count = 1;
   int axis = -1;
 };
@@ -31,7 +32,8 @@ struct Parts {
 // The scalars of a graph that are such sums.
 class IndexValues {
  public:
-  IndexValues(const Graph& graph, const Parts& parts) : g_(graph), parts_(parts), affine_(graph.values.size()) {}
+  IndexValues(const Graph& graph, const MicroSlices& slices)
+      : g_(graph), slices_(slices), affine_(graph.values.size()) {}
 
   const std::optional<Affine>& at(ValueId v) const { return affine_[v]; }
   void set(ValueId v, Affine a) { affine_[v] = std::move(a); }
@@ -42,13 +44,13 @@ class IndexValues {
 
  private:
   const Graph& g_;
-  Parts parts_;
+  MicroSlices slices_;
   std::vector<std::optional<Affine>> affine_;
   std::map<ValueId, int> first_along_;
 };
 
-// What `op` ("add", "mul", and of the micro-batch by the number of parts "div" and "mod") makes of two; nullopt where
+// What `op` ("add", "mul", and of the micro-batch by the number of slices "div" and "mod") makes of two; nullopt where
 // that is no such sum, or too large.
-std::optional<Affine> combined(std::string_view op, const Affine& a, const Affine& b, const Parts& parts);
+std::optional<Affine> combined(std::string_view op, const Affine& a, const Affine& b, const MicroSlices& slices);
 
 }  // namespace partita::verifier

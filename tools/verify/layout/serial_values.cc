@@ -32,7 +32,7 @@ std::string attrs_key(const Attrs& attrs) {
   return s;
 }
 
-std::string operand_key(const Layout& layout, const TensorType& type) {
+std::string operand_key(const IndexMap& layout, const TensorType& type) {
   std::string s = cat("%", layout.root, to_string(type));
   for (const Digit& d : layout.digits) append(s, "(", d.size, ":", d.stride, ")");
   return s;
@@ -67,7 +67,7 @@ Movement movement_of(const OpDef& op) {
   return Movement::kNone;
 }
 
-absl::StatusOr<Layout> moved(const Graph& graph, const Node& node, const Layout& operand) {
+absl::StatusOr<IndexMap> moved(const Graph& graph, const Node& node, const IndexMap& operand) {
   const Shape &from = graph.type(node.inputs[0]).shape, &to = graph.type(node.outputs[0]).shape;
   switch (movement_of(*node.op)) {
     case Movement::kTranspose:
@@ -204,16 +204,16 @@ void SerialValues::add_split_forms(const Graph& graph) {
 }
 
 void SerialValues::unify(ValueId form, ValueId value, int32_t first_new) {
-  Layout &mine = layouts_[form], &known = layouts_[value];
+  IndexMap &mine = layouts_[form], &known = layouts_[value];
   if (mine.root == known.root || mine.digits != known.digits || mine.root < first_new) return;
   for (auto& [key, outputs] : numbered_) std::replace(outputs.begin(), outputs.end(), mine.root, known.root);
   mine.root = known.root;
 }
 
-Layout SerialValues::constant(const Literal& literal) const {
+IndexMap SerialValues::constant(const Literal& literal) const {
   bool uniform = is_uniform_constant(literal);
   auto at = constants_.find(constant_key(literal, uniform));
-  Layout layout;
+  IndexMap layout;
   if (at == constants_.end()) return layout;
   layout.root = at->second;
   layout.digits = whole(literal.type.shape);
@@ -267,7 +267,7 @@ absl::Status SerialValues::add_node(NodeId n) {
     if (v == kNoValue) continue;
     varies = varies || per_run_[layouts_[v].root];
     const Shape& shape = graph_.type(v).shape;
-    PARTITA_ASSIGN_OR_RETURN(auto parts, parts_of(layouts_[v], shape, layouts_[v], shape));
+    PARTITA_ASSIGN_OR_RETURN(auto parts, pieces_of(layouts_[v], shape, layouts_[v], shape));
     operands.push_back(std::move(parts));
   }
   std::string where = place(*node.op, runs_of(node.segment), roots);

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "ir/graph/graph.h"
-#include "tools/verify/layout/layout.h"
+#include "tools/verify/layout/index_map.h"
 
 namespace partita::verifier {
 
@@ -21,7 +21,7 @@ Runs runs_of(Segment segment);
 enum class Movement : uint8_t { kNone, kView, kTranspose, kBroadcast, kSlice, kCollective };
 Movement movement_of(const OpDef& op);
 // What a view, transpose or broadcast makes of its operand.
-absl::StatusOr<Layout> moved(const Graph& graph, const Node& node, const Layout& operand);
+absl::StatusOr<IndexMap> moved(const Graph& graph, const Node& node, const IndexMap& operand);
 
 // The graph with ops that have a body in smaller ops, and neither a kernel nor a scalar body, replaced by it, as code
 // is generated for it. `from`: per node, the node of `graph` that it comes from.
@@ -40,7 +40,7 @@ class SerialValues {
   static absl::StatusOr<SerialValues> create(const Graph& graph);
 
   const Graph& graph() const { return graph_; }
-  const Layout& layout(ValueId v) const { return layouts_[v]; }
+  const IndexMap& layout(ValueId v) const { return layouts_[v]; }
   bool per_run(int32_t root) const { return per_run_[root]; }
   bool is_zero(int32_t root) const { return zero_[root]; }
   int roots() const { return static_cast<int>(per_run_.size()); }
@@ -48,7 +48,7 @@ class SerialValues {
   const std::string& describe(int32_t root) const { return what_[root]; }
 
   // The layout of a constant; its root is -1 where the serial program has none such.
-  Layout constant(const Literal& literal) const;
+  IndexMap constant(const Literal& literal) const;
   // Nodes that apply `op` to these roots (-2 for an absent operand). Evaluation is told apart from training where an
   // operand differs from micro-batch to micro-batch.
   const std::vector<NodeId>& candidates(const OpDef& op, Runs runs, const std::vector<int32_t>& roots) const;
@@ -64,7 +64,7 @@ class SerialValues {
 
   Graph graph_;
   std::map<ValueId, ValueId> forms_;  // a result of an op's split form -> the op's own
-  std::vector<Layout> layouts_;
+  std::vector<IndexMap> layouts_;
   std::vector<bool> per_run_, zero_;
   std::vector<std::string> what_;
   std::map<std::string, int32_t> constants_;

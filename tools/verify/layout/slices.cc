@@ -43,23 +43,23 @@ absl::StatusOr<Slices> find_slices(const Graph& serial, const Graph& local, cons
     slices = std::move(mine);
     samples = p.logical[0];
   }
-  if (program.parts < 1 || program.micro_batches % program.parts != 0)
-    return differs("expected a multiple of ", program.parts, " micro-batches, found ", program.micro_batches);
-  int64_t runs = program.micro_batches / program.parts;
+  if (program.micro_slices < 1 || program.micro_batches % program.micro_slices != 0)
+    return differs("expected a multiple of ", program.micro_slices, " micro-batches, found ", program.micro_batches);
+  int64_t runs = program.micro_batches / program.micro_slices;
   if (samples > 0 && program.samples_per_step != samples * runs)
     return differs("expected ", samples * runs, " samples a step (", runs, " runs of ", samples, "), found ",
                    program.samples_per_step);
   return slices;
 }
 
-bool add_part_axis(runtime::Placement& placement, int64_t part_samples, int axis) {
+bool add_micro_slice_axis(runtime::Placement& placement, int64_t slice_samples, int axis) {
   int64_t inner = 1, rank0 = placement.logical.empty() ? 0 : placement.logical[0];
   size_t end = 0;
   for (int64_t covered = 1; end < placement.shape.size() && covered < rank0; ++end) covered *= placement.shape[end];
   for (size_t d = end; d-- > 0;) {
-    if (part_samples >= inner && part_samples < inner * placement.shape[d]) {
-      placement.axes[d].push_back({axis, part_samples / inner});
-      return part_samples % inner == 0;
+    if (slice_samples >= inner && slice_samples < inner * placement.shape[d]) {
+      placement.axes[d].push_back({axis, slice_samples / inner});
+      return slice_samples % inner == 0;
     }
     inner *= placement.shape[d];
   }

@@ -20,9 +20,9 @@ struct Slices {
 // or the number of samples is not the step's.
 absl::StatusOr<Slices> find_slices(const Graph& serial, const Graph& local, const runtime::Program& program);
 
-// Adds the axis in time to the placement of an input: one micro-batch of a run begins `part_samples` after the one
+// Adds the axis in time to the placement of an input: one micro-batch of a run begins `slice_samples` after the one
 // before. False where no dimension steps so.
-bool add_part_axis(runtime::Placement& placement, int64_t part_samples, int axis);
+bool add_micro_slice_axis(runtime::Placement& placement, int64_t slice_samples, int axis);
 
 // nullptr where there is none.
 const GraphInput* input_named(const Graph& graph, const std::string& name, InputKind kind);

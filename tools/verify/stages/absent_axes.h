@@ -13,7 +13,8 @@ namespace partita::verifier {
 absl::StatusOr<ValueId> counted_once(const JoinedGraph& graph, ValueId term, size_t stage);
 
 // Terms of a sum over all stages that each of them has summed along axes of its own, before it: the terms that went
-// into those sums, counted once along the axes that their stage lacks, and the axes that sums are owed along.
+// into those sums, counted once along the axes that their stage lacks, and the axes along which the sum is partial
+// then.
 absl::StatusOr<std::vector<int>> take_off_own_sums(JoinedGraph& graph, std::vector<ValueId>& terms);
 
 }  // namespace partita::verifier

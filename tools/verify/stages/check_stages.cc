@@ -58,7 +58,7 @@ struct Outbox {
   size_t next = 0;
 };
 
-// From a stage to another; the channel; the sender's and the receiver's places along the axes that only it has.
+// From a stage to another; the channel; the sender's and the receiver's index along the axes that only it has.
 using LaneKey = std::tuple<int, int, int64_t, int64_t, int64_t>;
 
 // One rank stands for its stage: ranks that differ in other coordinates run the same program, each with its own peers.
@@ -199,22 +199,22 @@ class StageChecker {
 
   absl::StatusOr<bool> post(size_t s, const Step& step, const std::vector<int32_t>& axes, Kind kind, int32_t slot,
                             int64_t micro_batch) {
-    const int64_t place = number(step, "peer");
-    const std::vector<int64_t> at = coordinates_along(axes, place, mesh_);
+    const int64_t index = number(step, "peer");
+    const std::vector<int64_t> at = coordinates_along(axes, index, mesh_);
     const auto own = static_cast<int>(s), peer = static_cast<int>(at[0]);
-    if (place < 0 || place >= mesh_.ways(axes) || axes[0] != stage_axis_)
+    if (index < 0 || index >= mesh_.ways(axes) || axes[0] != stage_axis_)
       return differs(where(s), ": expected a stage as its peer, found ", number(step, "peer"));
     const std::vector<int> along = mesh_.differing(own, peer);
     if (!along_stages(axes, along))
       return differs(where(s), ": expected a group of the stages, and of the axes that one of them lacks, alone");
-    int64_t other_place = 0, own_places = 1;  // of the peer and of this stage's ranks, along the axes that each has
+    int64_t other_index = 0, own_indices = 1;  // of the peer and of this stage's ranks, along the axes that each has
     for (size_t k = 1; k < axes.size(); ++k) {
       const int64_t n = mesh_.axes[static_cast<size_t>(axes[k])].size;
       if (mesh_.has(axes[k], own)) {
         if (at[k] != 0) return differs(where(s), ": expected a rank as its peer that stage ", peer, " has");
-        own_places *= n;
+        own_indices *= n;
       } else {
-        other_place = other_place * n + at[k];
+        other_index = other_index * n + at[k];
       }
     }
     const bool sends = step.name == "send";
@@ -222,9 +222,9 @@ class StageChecker {
     kind.name = "message";
     Operation& operation = stages_[s].started[{step.id, slot}];
     operation = {{}, sends, 0};
-    for (int64_t mine_at = 0; mine_at < own_places; ++mine_at) {
-      Lane& lane = lanes_[sends ? LaneKey{own, peer, channel, mine_at, other_place}
-                                : LaneKey{peer, own, channel, other_place, mine_at}];
+    for (int64_t mine_at = 0; mine_at < own_indices; ++mine_at) {
+      Lane& lane = lanes_[sends ? LaneKey{own, peer, channel, mine_at, other_index}
+                                : LaneKey{peer, own, channel, other_index, mine_at}];
       auto& mine = sends ? lane.sends : lane.recvs;
       const auto& other = sends ? lane.recvs : lane.sends;
       if (other.size() > mine.size() && !(other[mine.size()].kind == kind))
@@ -262,8 +262,8 @@ class StageChecker {
     return node == kNoNode ? kNoNode : p.from[static_cast<size_t>(node)];
   }
 
-  // Of what the ranks of a stage get from those at a place along the axes that it lacks.
-  Sources sources_of(int from, int to, int64_t place) const {
+  // Of what the ranks of a stage get from those at an index along the axes that it lacks.
+  Sources sources_of(int from, int to, int64_t index) const {
     Sources s{.stage = from};
     int64_t receivers = 1;
     for (int a : mesh_.differing(from, to)) {
@@ -271,7 +271,7 @@ class StageChecker {
       (theirs ? s.gathered : s.scattered).push_back(a);
       if (!theirs) receivers *= mesh_.axes[static_cast<size_t>(a)].size;
     }
-    s.at = coordinates_along(s.gathered, place, mesh_);
+    s.at = coordinates_along(s.gathered, index, mesh_);
     s.nodes.assign(static_cast<size_t>(receivers), kNoNode);
     return s;
   }
@@ -279,14 +279,14 @@ class StageChecker {
   // Which node gets what which node sends: of the same micro-batch, and the same in all of them.
   absl::Status link_messages() {
     for (const auto& [lane, ends] : lanes_) {
-      const auto& [from, to, channel, sender_place, receiver_place] = lane;
+      const auto& [from, to, channel, sender_index, receiver_index] = lane;
       for (size_t i = 0; i < ends.sends.size(); ++i) {
         const Event &sent = ends.sends[i], &received = ends.recvs[i];
         NodeId sender = node_of(static_cast<size_t>(from), sent.step);
         StageNode receiver{to, node_of(static_cast<size_t>(to), received.step)};
         auto [at, fresh] = report_.links.sources.try_emplace(receiver);
-        if (fresh) at->second = sources_of(from, to, sender_place);
-        NodeId& known = at->second.nodes[static_cast<size_t>(receiver_place)];
+        if (fresh) at->second = sources_of(from, to, sender_index);
+        NodeId& known = at->second.nodes[static_cast<size_t>(receiver_index)];
         if (known == kNoNode) known = sender;
         if (sent.micro_batch != received.micro_batch || known != sender || at->second.stage != from)
           return differs("stage ", to, ", micro-batch ", received.micro_batch, ", ",

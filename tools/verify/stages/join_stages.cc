@@ -38,7 +38,7 @@ class StageJoiner {
       PARTITA_RETURN_IF_ERROR(join_outputs(static_cast<int>(s)));
       PARTITA_RETURN_IF_ERROR(join_states(static_cast<int>(s)));
     }
-    PARTITA_ASSIGN_OR_RETURN(parts_, merger_.join_accumulators());
+    PARTITA_ASSIGN_OR_RETURN(merged_away_, merger_.join_accumulators());
     PARTITA_RETURN_IF_ERROR(keep_live());
     out_.program = std::move(g_.program);
     return std::move(out_);
@@ -59,12 +59,12 @@ class StageJoiner {
     const runtime::Program& first = set_.programs.front().program;
     g_.program.mesh = first.mesh;
     g_.program.micro_batches = first.micro_batches;
-    g_.program.parts = first.parts;
+    g_.program.micro_slices = first.micro_slices;
     g_.program.samples_per_step = first.samples_per_step;
     for (size_t s = 0; s < set_.programs.size(); ++s) {
       const RankProgram& p = set_.programs[s];
       if (p.program.mesh != first.mesh || p.program.micro_batches != first.micro_batches ||
-          p.program.parts != first.parts || p.program.samples_per_step != first.samples_per_step)
+          p.program.micro_slices != first.micro_slices || p.program.samples_per_step != first.samples_per_step)
         return differs("stage ", s, ": expected the mesh, samples and micro-batches of stage 0");
       if (p.rank.inputs.size() != p.program.inputs.size() || p.rank.states.size() != p.program.states.size() ||
           p.rank.outputs.size() != p.program.outputs.size())
@@ -121,7 +121,7 @@ class StageJoiner {
       const GraphInput& x = g_.graph().inputs[i];
       const runtime::ProgramInput& known = g_.program.inputs[i];
       if (x.name == in.name && x.kind == in.kind && b_.type(x.value) == p.rank.type(in.value) &&
-          known.name == own.name && known.kind == own.kind && known.part_samples == own.part_samples &&
+          known.name == own.name && known.kind == own.kind && known.slice_samples == own.slice_samples &&
           same_placement(known.placement, own.placement))
         return x.value;
     }
@@ -177,7 +177,7 @@ class StageJoiner {
       if (!kept[n]) continue;
       for (ValueId v : node.inputs) {
         if (v == kNoValue) continue;
-        if (parts_.count(v))
+        if (merged_away_.count(v))
           return differs("stage ", g_.nodes()[n].stage, ", ", quote(all.origin(node)),
                          ": expected a reader of a whole sum over the stages, found one of a part of it");
         live[v] = true;
@@ -223,9 +223,9 @@ class StageJoiner {
   // The stages and their values that a node reads, over messages and sums.
   absl::StatusOr<std::vector<std::pair<int, ValueId>>> operands_of(const StageNode& n) const {
     std::vector<std::pair<int, ValueId>> all;
-    if (const std::vector<const Sources*> parts = received_parts(n); !parts.empty()) {
-      PARTITA_ASSIGN_OR_RETURN(Sent sent, what_is_sent(graph(parts[0]->stage), *parts[0], g_.mesh()));
-      all.emplace_back(parts[0]->stage, sent.value);
+    if (const std::vector<const Sources*> shards = received_shards(n); !shards.empty()) {
+      PARTITA_ASSIGN_OR_RETURN(Sent sent, what_is_sent(graph(shards[0]->stage), *shards[0], g_.mesh()));
+      all.emplace_back(shards[0]->stage, sent.value);
     } else if (node(n).op->name == "recv") {
       return differs("stage ", n.stage, ", node ", n.node, ": nothing is sent to it");
     } else if (auto sum = sum_of_.find(n); sum != sum_of_.end()) {
@@ -240,31 +240,32 @@ class StageJoiner {
   }
 
   // Where a receive's value comes from, or those of the receives that a node puts together; none of any other node.
-  std::vector<const Sources*> received_parts(const StageNode& n) const {
+  std::vector<const Sources*> received_shards(const StageNode& n) const {
     const Node& x = node(n);
-    std::vector<const Sources*> parts;
+    std::vector<const Sources*> shards;
     auto add = [&](NodeId from) {
       auto at = from == kNoNode ? links_.sources.end() : links_.sources.find({n.stage, from});
-      if (at != links_.sources.end()) parts.push_back(&at->second);
+      if (at != links_.sources.end()) shards.push_back(&at->second);
     };
     if (x.op->name == "recv") add(n.node);
-    if (x.op->name != "concat" || x.attrs.i("dim") != 0) return parts;
+    if (x.op->name != "concat" || x.attrs.i("dim") != 0) return shards;
     for (ValueId v : x.inputs) {
       const NodeId from = graph(n.stage).values[static_cast<size_t>(v)].producer;
       if (from != kNoNode && node({n.stage, from}).op->name == "recv") add(from);
     }
-    if (parts.size() != x.inputs.size() || parts[0]->gathered.empty()) parts.clear();
-    return parts;
+    if (shards.size() != x.inputs.size() || shards[0]->gathered.empty()) shards.clear();
+    return shards;
   }
 
-  // What a stage gets of another one: the parts that ranks along axes of its own have, in turn, are its all-gather;
+  // What a stage gets of another one: the shards that ranks along axes of its own have, in turn, are its all-gather;
   // what comes from the first of them alone, all of them have to have.
-  absl::StatusOr<ValueId> received(const std::vector<const Sources*>& parts) {
-    const Sources& first = *parts.front();
+  absl::StatusOr<ValueId> received(const std::vector<const Sources*>& shards) {
+    const Sources& first = *shards.front();
     PARTITA_ASSIGN_OR_RETURN(Sent sent, what_is_sent(graph(first.stage), first, g_.mesh()));
     std::vector<int> gathered, same;
-    if (!are_all_parts(parts, g_.mesh(), gathered))
-      return differs("expected the parts of all ranks of stage ", first.stage, ", or that of its first ones, in order");
+    if (!are_all_shards(shards, g_.mesh(), gathered))
+      return differs("expected the shards of all ranks of stage ", first.stage,
+                     ", or that of its first ones, in order");
     for (int a : first.gathered) {
       if (std::count(gathered.begin(), gathered.end(), a) == 0) same.push_back(a);
     }
@@ -286,7 +287,7 @@ class StageJoiner {
     PARTITA_RETURN_IF_ERROR(expect_same_along(v, same));
     if (gathered.empty()) return v;
     Shape whole = b_.shape(v);
-    if (whole.empty()) return differs("expected parts with a first dimension, found scalars");
+    if (whole.empty()) return differs("expected shards with a first dimension, found scalars");
     PARTITA_ASSIGN_OR_RETURN(v, g_.apply("all_gather", {v}, g_.group(gathered)));
     whole[0] *= g_.mesh().ways(gathered);
     return g_.apply("reshape", {v}, {{"shape", whole}});
@@ -307,8 +308,8 @@ class StageJoiner {
   absl::Status make(const StageNode& n) {
     const Node& x = node(n);
     g_.come_from(n, x.segment, graph(n.stage).origin(x));
-    if (const std::vector<const Sources*> parts = received_parts(n); !parts.empty()) {
-      PARTITA_ASSIGN_OR_RETURN(ValueId v, received(parts));
+    if (const std::vector<const Sources*> shards = received_shards(n); !shards.empty()) {
+      PARTITA_ASSIGN_OR_RETURN(ValueId v, received(shards));
       return take(n.stage, x.outputs[0], v);
     }
     if (auto sum = sum_of_.find(n); sum != sum_of_.end()) return make_sum(links_.sums[sum->second]);
@@ -340,11 +341,11 @@ class StageJoiner {
         PARTITA_ASSIGN_OR_RETURN(ValueId term, counted_once(g_, joined(static_cast<int>(s), x.inputs[k]), s));
         terms.push_back(term);
       }
-      PARTITA_ASSIGN_OR_RETURN(std::vector<int> owed, take_off_own_sums(g_, terms));
+      PARTITA_ASSIGN_OR_RETURN(std::vector<int> partial, take_off_own_sums(g_, terms));
       std::optional<ValueId> sum = merger_.merged(terms);
       if (!sum) return differs("its terms on the stages are not those of one sum");
-      if (!owed.empty()) {
-        PARTITA_ASSIGN_OR_RETURN(sum, g_.sum_along(*sum, owed));
+      if (!partial.empty()) {
+        PARTITA_ASSIGN_OR_RETURN(sum, g_.sum_along(*sum, partial));
       }
       PARTITA_RETURN_IF_ERROR(expect_same_along(*sum, g_.mesh().irregular()));
       for (size_t s = 0; s < nodes.size(); ++s) {
@@ -371,7 +372,7 @@ class StageJoiner {
   std::map<std::string, ValueId> constants_;
   std::set<size_t> next_known_;
   std::vector<ValueId> checked_;              // values that are there to be checked
-  std::set<ValueId> parts_;                   // accumulators that have become part of another
+  std::set<ValueId> merged_away_;             // accumulators that have become terms of another
   std::vector<std::vector<ValueId>> joined_;  // per stage and value
   size_t deepest_ = 1;                        // more values than can wait for each other
   JoinedGraph g_;

@@ -36,7 +36,7 @@ ValueId JoinedGraph::coordinate(int axis) {
   for (const GraphInput& in : b_.graph().inputs) {
     if (in.kind == InputKind::kCoordinate && in.name == name) return in.value;
   }
-  program.inputs.push_back({.name = name, .kind = "coordinate"});
+  program.inputs.push_back({.name = name, .kind = InputKind::kCoordinate});
   return b_.input(name, {DType::kI64, {}}, InputKind::kCoordinate);
 }
 

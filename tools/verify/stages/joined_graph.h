@@ -27,7 +27,7 @@ class JoinedGraph {
   absl::StatusOr<std::vector<ValueId>> emit(const Node& x, std::vector<ValueId> inputs);
   // One with a single result, in the segment of what it comes from.
   absl::StatusOr<ValueId> apply(std::string_view op, std::vector<ValueId> inputs, Attrs attrs);
-  // This rank's place along an axis of the mesh, and what a sum or gather over axes says of them.
+  // This rank's coordinate along an axis of the mesh, and what a sum or gather over axes says of them.
   ValueId coordinate(int axis);
   Attrs group(const std::vector<int>& axes) const;
   absl::StatusOr<ValueId> sum_along(ValueId v, const std::vector<int>& axes);

@@ -39,17 +39,17 @@ std::optional<ValueId> TermMerger::merged(std::vector<ValueId> terms) {
 // All accumulators of one sum, each of which starts from zero, are that of the serial program.
 std::optional<ValueId> TermMerger::merged_accumulators(std::vector<ValueId> terms) {
   std::sort(terms.begin(), terms.end());
-  for (const auto& [name, parts] : accumulators_) {
+  for (const auto& [name, states] : accumulators_) {
     std::vector<ValueId> values;
-    for (size_t k : parts) values.push_back(g_.graph().states[k].value);
+    for (size_t k : states) values.push_back(g_.graph().states[k].value);
     std::sort(values.begin(), values.end());
     if (values != terms) continue;
     auto [at, fresh] = whole_.try_emplace(name, g_.program.states.size());
     if (fresh) {
-      State whole = g_.graph().states[parts.front()];
+      State whole = g_.graph().states[states.front()];
       whole.name = name;
       whole.next = kNoValue;
-      g_.program.states.push_back(g_.program.states[parts.front()]);
+      g_.program.states.push_back(g_.program.states[states.front()]);
       g_.program.states.back().name = name;
       g_.builder().state(std::move(whole), g_.builder().type(terms[0]));
     }
@@ -107,10 +107,10 @@ std::optional<std::vector<ValueId>> TermMerger::merged_operands(const std::vecto
 absl::StatusOr<std::set<ValueId>> TermMerger::join_accumulators() {
   std::set<size_t> gone;
   std::set<ValueId> values_gone;
-  for (const auto& [name, parts] : accumulators_) {
-    if (parts.size() == 1) continue;
+  for (const auto& [name, states] : accumulators_) {
+    if (states.size() == 1) continue;
     std::vector<ValueId> values, next;
-    for (size_t k : parts) {
+    for (size_t k : states) {
       gone.insert(k);
       values.push_back(g_.graph().states[k].value);
       next.push_back(g_.graph().states[k].next);

@@ -40,12 +40,12 @@ int64_t row_taken(const Graph& graph, const Node* node) {
 
 }  // namespace
 
-std::vector<int64_t> coordinates_along(const std::vector<int>& axes, int64_t place, const Mesh& mesh) {
+std::vector<int64_t> coordinates_along(const std::vector<int>& axes, int64_t index, const Mesh& mesh) {
   std::vector<int64_t> at(axes.size());
   for (size_t k = axes.size(); k-- > 0;) {
     const int64_t n = mesh.axes[static_cast<size_t>(axes[k])].size;
-    at[k] = place % n;
-    place /= n;
+    at[k] = index % n;
+    index /= n;
   }
   return at;
 }
@@ -65,7 +65,7 @@ absl::Status check_axes(const RankProgram& p, const Mesh& mesh, int64_t stage) {
                      what);
     };
     for (const runtime::ProgramInput& in : p.program.inputs) {
-      if (in.kind == "coordinate" && in.name == name) return found("its coordinate");
+      if (in.kind == InputKind::kCoordinate && in.name == name) return found("its coordinate");
       if (uses(in.placement, axis)) return found(cat("input ", quote(in.name), " placed by it"));
     }
     for (const runtime::ProgramState& s : p.program.states) {
@@ -119,21 +119,21 @@ absl::StatusOr<Sent> what_is_sent(const Graph& sender, const Sources& sources, c
   return sent;
 }
 
-bool are_all_parts(const std::vector<const Sources*>& parts, const Mesh& mesh, std::vector<int>& axes) {
-  const Sources& first = *parts.front();
+bool are_all_shards(const std::vector<const Sources*>& shards, const Mesh& mesh, std::vector<int>& axes) {
+  const Sources& first = *shards.front();
   axes.clear();
   int64_t count = 1;
   for (size_t k = 0; k < first.gathered.size(); ++k) {
-    const bool moves = std::any_of(parts.begin(), parts.end(), [&](const Sources* p) { return p->at[k] != 0; });
+    const bool moves = std::any_of(shards.begin(), shards.end(), [&](const Sources* p) { return p->at[k] != 0; });
     if (!moves) continue;
     axes.push_back(first.gathered[k]);
     count *= mesh.axes[static_cast<size_t>(first.gathered[k])].size;
   }
-  if (count != static_cast<int64_t>(parts.size())) return false;
-  for (size_t k = 0; k < parts.size(); ++k) {
+  if (count != static_cast<int64_t>(shards.size())) return false;
+  for (size_t k = 0; k < shards.size(); ++k) {
     Sources expected = first;
-    expected.at = parts[k]->at;
-    if (!(*parts[k] == expected) || index_along(axes, first.gathered, parts[k]->at, mesh) != static_cast<int64_t>(k))
+    expected.at = shards[k]->at;
+    if (!(*shards[k] == expected) || index_along(axes, first.gathered, shards[k]->at, mesh) != static_cast<int64_t>(k))
       return false;
   }
   return true;

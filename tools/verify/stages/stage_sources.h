@@ -15,8 +15,8 @@ namespace partita::verifier {
 
 Mesh mesh_of(const runtime::Program& program);
 
-// The coordinates along `axes` of a place that is counted row-major over them.
-std::vector<int64_t> coordinates_along(const std::vector<int>& axes, int64_t place, const Mesh& mesh);
+// The coordinates along `axes` of a row-major index over them.
+std::vector<int64_t> coordinates_along(const std::vector<int>& axes, int64_t index, const Mesh& mesh);
 
 // Aborted where the program of `stage` uses an axis that it lacks.
 absl::Status check_axes(const RankProgram& p, const Mesh& mesh, int64_t stage);
@@ -40,8 +40,8 @@ struct Sent {
 };
 absl::StatusOr<Sent> what_is_sent(const Graph& sender, const Sources& sources, const Mesh& mesh);
 
-// Whether parts of a value, from senders with these coordinates in turn, are all of its parts along `axes`, row-major,
-// from the first of those that differ in the other gathered axes.
-bool are_all_parts(const std::vector<const Sources*>& parts, const Mesh& mesh, std::vector<int>& axes);
+// Whether shards of a value, from senders with these coordinates in turn, are all of its shards along `axes`,
+// row-major, from the first of those that differ in the other gathered axes.
+bool are_all_shards(const std::vector<const Sources*>& shards, const Mesh& mesh, std::vector<int>& axes);
 
 }  // namespace partita::verifier

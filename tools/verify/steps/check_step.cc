@@ -30,20 +30,16 @@ runtime::Params params_of(const Attrs& attrs) {
   return params;
 }
 
-std::string kind_of(StateKind kind) {
-  constexpr const char* kNames[] = {"parameter", "frozen", "running", "optimizer", "step", "accumulator"};
-  return kNames[static_cast<int>(kind)];
-}
-
 // How a state starts, where the graph says so by a rule.
 bool starts_alike(const Initial& initial, const runtime::InitialValue& found) {
+  using runtime::InitialKind;
   const InitialRule* rule = std::get_if<InitialRule>(&initial);
-  if (std::holds_alternative<std::monostate>(initial)) return found.kind == "fill" && found.a == 0;
-  if (rule == nullptr) return found.kind == "file";
+  if (std::holds_alternative<std::monostate>(initial)) return found.kind == InitialKind::kFill && found.a == 0;
+  if (rule == nullptr) return found.kind == InitialKind::kFile;
   double fill = rule->kind == "ones" ? 1 : rule->kind == "constant" ? rule->a : 0;
   if (rule->kind == "zeros" || rule->kind == "ones" || rule->kind == "constant")
-    return found.kind == "fill" && found.a == fill;
-  return found.kind == rule->kind && found.a == rule->a && found.b == rule->b;
+    return found.kind == InitialKind::kFill && found.a == fill;
+  return enum_name(found.kind) == rule->kind && found.a == rule->a && found.b == rule->b;
 }
 
 absl::Status check_operand(const Graph& graph, ValueId v, const runtime::Operand& operand) {
@@ -116,8 +112,8 @@ absl::Status check_interface(const Graph& graph, const runtime::Program& program
     const State& s = graph.states[k];
     const runtime::ProgramState& p = program.states[k];
     absl::Status status = check_operand(graph, s.value, p.operand);
-    if (status.ok() && (p.name != s.name || p.kind != kind_of(s.kind) || p.parameter != s.parameter))
-      status = differs("expected a ", kind_of(s.kind), ", found ", p.kind, " ", quote(p.name));
+    if (status.ok() && (p.name != s.name || p.kind != s.kind || p.parameter != s.parameter))
+      status = differs("expected a ", enum_name(s.kind), ", found ", enum_name(p.kind), " ", quote(p.name));
     if (status.ok() && !starts_alike(s.initial, p.initial)) status = differs("expected another first value");
     if (!status.ok()) return differs("state ", quote(s.name), ": ", status.message());
   }
@@ -133,7 +129,7 @@ absl::Status check_schedule(const runtime::Program& program) {
   std::map<std::pair<int32_t, int32_t>, int> times;
   for (const runtime::ScheduleEntry& e : program.schedule) ++times[{e.segment, e.micro_batch}];
   for (size_t s = 0; s < program.segments.size(); ++s) {
-    Segment segment = static_cast<Segment>(program.segments[s].kind);
+    Segment segment = program.segments[s].kind;
     const Runs runs = segment == Segment::kReduce && updates ? Runs::kEach : runs_of(segment);
     int64_t total = 0;
     for (int64_t m = 0; m < program.micro_batches; ++m) {
@@ -141,15 +137,15 @@ absl::Status check_schedule(const runtime::Program& program) {
       int count = at == times.end() ? 0 : at->second;
       total += count;
       if (runs == Runs::kEach && count != 1)
-        return differs("schedule: expected segment ", segment_name(segment), " once for micro-batch ", m, ", found ",
+        return differs("schedule: expected segment ", enum_name(segment), " once for micro-batch ", m, ", found ",
                        count, " times");
     }
     if (runs == Runs::kOnce && total != 1)
-      return differs("schedule: expected segment ", segment_name(segment), " once, found ", total, " times");
+      return differs("schedule: expected segment ", enum_name(segment), " once, found ", total, " times");
     if (runs == Runs::kEvaluation && total != 0) return differs("schedule: expected no evaluation in a training step");
   }
   for (const runtime::ScheduleEntry& e : program.evaluation) {
-    if (program.segments[static_cast<size_t>(e.segment)].kind != runtime::SegmentKind::kEvaluation)
+    if (program.segments[static_cast<size_t>(e.segment)].kind != Segment::kEvaluation)
       return differs("schedule: expected evaluation alone, found another segment in it");
   }
   return absl::OkStatus();

@@ -10,9 +10,8 @@ namespace partita::verifier {
 namespace {
 
 using runtime::ScheduleEntry;
-using runtime::SegmentKind;
 
-SegmentKind kind_of(const runtime::Program& program, const ScheduleEntry& e) {
+Segment kind_of(const runtime::Program& program, const ScheduleEntry& e) {
   return program.segments[static_cast<size_t>(e.segment)].kind;
 }
 
@@ -20,10 +19,10 @@ absl::StatusOr<int64_t> most_delay(const runtime::Program& program) {
   int64_t updates = 0, delay = 0;
   const ScheduleEntry* before = nullptr;
   for (const ScheduleEntry& e : program.schedule) {
-    const SegmentKind kind = kind_of(program, e);
-    if (kind == SegmentKind::kForward) delay = std::max(delay, e.micro_batch - updates);
-    if (kind == SegmentKind::kReduce) {
-      if (before == nullptr || kind_of(program, *before) != SegmentKind::kBackward ||
+    const Segment kind = kind_of(program, e);
+    if (kind == Segment::kForward) delay = std::max(delay, e.micro_batch - updates);
+    if (kind == Segment::kReduce) {
+      if (before == nullptr || kind_of(program, *before) != Segment::kBackward ||
           before->micro_batch != e.micro_batch || before->slot != e.slot)
         return differs("schedule: expected the update of micro-batch ", e.micro_batch,
                        " right after its backward part");
@@ -52,7 +51,7 @@ absl::Status check_reads(const Graph& g) {
     const bool copies =
         node.segment == Segment::kForward && std::all_of(node.inputs.begin(), node.inputs.end(), is_current);
     if (!copies)
-      return differs(quote(g.origin(node)), " (", node.op->name, ", ", segment_name(node.segment),
+      return differs(quote(g.origin(node)), " (", node.op->name, ", ", enum_name(node.segment),
                      "): expected updated values as they were stashed, found a read of one as it is");
     for (ValueId v : node.outputs) current[v] = true;
   }
@@ -62,7 +61,7 @@ absl::Status check_reads(const Graph& g) {
 }  // namespace
 
 bool updates_each(const runtime::Program& program) {
-  auto update = [&](const ScheduleEntry& e) { return kind_of(program, e) == SegmentKind::kReduce; };
+  auto update = [&](const ScheduleEntry& e) { return kind_of(program, e) == Segment::kReduce; };
   return std::count_if(program.schedule.begin(), program.schedule.end(), update) > 1;
 }
 

@@ -1,12 +1,14 @@
 #include "tools/verify/undo/undo_compression.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
+#include "ir/recipe/recipe.h"
 #include "tools/verify/layout/mismatch.h"
 #include "tools/verify/layout/serial_values.h"
 #include "tools/verify/undo/undo_factorization.h"
@@ -146,12 +148,20 @@ absl::Status check_types(const Graph& g) {
 }  // namespace
 
 absl::StatusOr<Uncompressed> undo_compression(const Graph& ranks, std::string_view kind) {
-  if (kind != "none") PARTITA_RETURN_IF_ERROR(check_types(ranks));
-  if (kind == "bf16") return Bf16Sums(ranks).undo();
-  if (kind == "int8") return undo_quantization(ranks);
-  if (kind == "powersgd") return undo_factorization(ranks);
-  if (kind != "none")
+  const std::optional<Compression> compression = parse_enum<Compression>(kind);
+  if (!compression)
     return absl::InvalidArgumentError(cat("compress: expected none, bf16, int8 or powersgd, found ", quote(kind)));
+  if (*compression != Compression::kNone) PARTITA_RETURN_IF_ERROR(check_types(ranks));
+  switch (*compression) {
+    case Compression::kNone:
+      break;
+    case Compression::kBf16:
+      return Bf16Sums(ranks).undo();
+    case Compression::kInt8:
+      return undo_quantization(ranks);
+    case Compression::kPowerSgd:
+      return undo_factorization(ranks);
+  }
   Uncompressed same{.graph = ranks};
   for (size_t n = 0; n < ranks.nodes.size(); ++n) same.from.push_back(static_cast<NodeId>(n));
   return same;

@@ -41,14 +41,14 @@ struct AxisDigit {
   bool operator==(const AxisDigit&) const = default;
 };
 
-struct Layout {
+struct IndexMap {
   int32_t root = -1;          // a value of the serial program that is no view; -1: none is known
   std::vector<Digit> digits;  // of the local index, outermost first
   std::vector<AxisDigit> axes;
   // Not empty: the index that they make counts the elements of the root as seen through these digits. A view that is
   // cut inside a digit of its own (three heads in two parts) has no other layout.
   std::vector<Digit> through;
-  std::vector<int> partial;  // mesh axes, ascending: the combination over them is still owed
+  std::vector<int> partial;  // mesh axes, ascending: the combination over them is still to come
   PartialKind kind = PartialKind::kSum;
   bool sliced = false;  // ranks along the slice axes hold this value of different micro-batches
   bool summed = false;  // it is the sum, or a part of it as `partial` says, over the micro-batches that these ranks run
@@ -66,19 +66,19 @@ std::optional<std::vector<std::vector<Digit>>> by_dimension(const std::vector<Di
 std::vector<Digit> whole(const Shape& shape);
 
 // What the ops that only move data do to a layout; FailedPrecondition says what does not fit.
-absl::StatusOr<Layout> transposed(const Layout& x, const Shape& shape, const std::vector<int64_t>& permutation);
-absl::StatusOr<Layout> broadcasted(const Layout& x, const Shape& from, const Shape& to);
+absl::StatusOr<IndexMap> transposed(const IndexMap& x, const Shape& shape, const std::vector<int64_t>& permutation);
+absl::StatusOr<IndexMap> broadcasted(const IndexMap& x, const Shape& from, const Shape& to);
 // Block `coordinate along axis` of `parts` blocks along `dim`.
 // A part that is cut inside of a digit is one of the value as a view shows it: of the views that it could be, which
 // differ in where their axes lie, the first one that `is_view` knows.
 using IsView = std::function<bool(const std::vector<Digit>&)>;
-absl::StatusOr<Layout> sliced_by(const Layout& x, const Shape& shape, int dim, int axis, const Mesh& mesh,
-                                 const IsView& is_view);
-absl::StatusOr<Layout> gathered(const Layout& x, const std::vector<int>& axes, const Mesh& mesh);
-absl::StatusOr<Layout> exchanged(const Layout& x, const std::vector<int>& axes, const Mesh& mesh);
-absl::StatusOr<Layout> reduced(const Layout& x, const std::vector<int>& axes, PartialKind kind);
-absl::StatusOr<Layout> scattered(const Layout& x, const std::vector<int>& axes, PartialKind kind, const Mesh& mesh,
-                                 const IsView& is_view);
+absl::StatusOr<IndexMap> sliced_by(const IndexMap& x, const Shape& shape, int dim, int axis, const Mesh& mesh,
+                                   const IsView& is_view);
+absl::StatusOr<IndexMap> gathered(const IndexMap& x, const std::vector<int>& axes, const Mesh& mesh);
+absl::StatusOr<IndexMap> exchanged(const IndexMap& x, const std::vector<int>& axes, const Mesh& mesh);
+absl::StatusOr<IndexMap> reduced(const IndexMap& x, const std::vector<int>& axes, PartialKind kind);
+absl::StatusOr<IndexMap> scattered(const IndexMap& x, const std::vector<int>& axes, PartialKind kind, const Mesh& mesh,
+                                   const IsView& is_view);
 
 // A part of a dimension of a serial value: kept whole by every rank, split by (a digit of) an axis, or constant along
 // the dimension, in which case a rank may hold any part of it.
@@ -94,15 +94,15 @@ using Pieces = std::vector<Piece>;  // outermost first
 
 // The rank's tensor as a part of the serial one: per dimension of the serial value, its pieces. FailedPrecondition
 // where it is no such part.
-absl::StatusOr<std::vector<Pieces>> parts_of(const Layout& serial, const Shape& serial_shape, const Layout& local,
-                                             const Shape& local_shape);
+absl::StatusOr<std::vector<Pieces>> pieces_of(const IndexMap& serial, const Shape& serial_shape, const IndexMap& local,
+                                              const Shape& local_shape);
 // The common refinement of two splits of the same thing; nullopt where they differ.
 std::optional<Pieces> unified(Pieces a, Pieces b);
 // Cuts a dimension's pieces at its factors' boundaries.
 std::optional<std::vector<Pieces>> by_factor(const Formula& formula, const std::vector<int>& dim, Pieces pieces);
 // The layout of a value that is made of pieces, as its own root, or as the view that out.through says; along what is
 // free the former has no index of its own.
-void number(const std::vector<Pieces>& dims, Layout& out);
+void number(const std::vector<Pieces>& dims, IndexMap& out);
 int64_t local_size(const Pieces& pieces);
 
 // The pieces that a placement of the program's interface states, per logical dimension; FailedPrecondition where boxes
@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<Pieces>> placed_pieces(const runtime::Placement& plac
 // Whether the two place alike.
 bool same_placement(const runtime::Placement& a, const runtime::Placement& b);
 
-std::string to_string(const Layout& layout, const Mesh& mesh);
+std::string to_string(const IndexMap& layout, const Mesh& mesh);
 std::string to_string(const std::vector<Pieces>& dims, const Mesh& mesh);
 
 }  // namespace partita::verifier

@@ -1,4 +1,4 @@
-#include "tools/verify/layout/layout.h"
+#include "tools/verify/layout/index_map.h"
 
 #include <algorithm>
 
@@ -66,26 +66,26 @@ std::string axis_names(const std::vector<int>& axes, const Mesh& mesh) {
   return s;
 }
 
-absl::Status check_partial(const Layout& x, const std::vector<int>& axes, PartialKind kind) {
+absl::Status check_partial(const IndexMap& x, const std::vector<int>& axes, PartialKind kind) {
   for (int a : axes) {
-    if (!x.is_partial(a)) return wrong("it is reduced over an axis along which nothing is owed");
+    if (!x.is_partial(a)) return wrong("it is reduced over an axis along which it is not partial");
   }
-  if (x.kind != kind) return wrong("it is reduced by another operation than what is owed");
+  if (x.kind != kind) return wrong("it is reduced by another operation than it is partial by");
   return absl::OkStatus();
 }
 
-void settle(Layout& x, const std::vector<int>& axes) {
+void settle(IndexMap& x, const std::vector<int>& axes) {
   std::erase_if(x.partial, [&](int a) { return std::find(axes.begin(), axes.end(), a) != axes.end(); });
   if (x.partial.empty()) x.kind = PartialKind::kSum;
 }
 
 }  // namespace
 
-bool Layout::depends_on(int axis) const {
+bool IndexMap::depends_on(int axis) const {
   return std::any_of(axes.begin(), axes.end(), [&](const AxisDigit& d) { return d.axis == axis; });
 }
 
-bool Layout::is_partial(int axis) const { return std::find(partial.begin(), partial.end(), axis) != partial.end(); }
+bool IndexMap::is_partial(int axis) const { return std::find(partial.begin(), partial.end(), axis) != partial.end(); }
 
 void merge(std::vector<Digit>& digits) {
   std::vector<Digit> merged;
@@ -118,20 +118,20 @@ std::vector<Digit> whole(const Shape& shape) {
   return digits;
 }
 
-absl::StatusOr<Layout> transposed(const Layout& x, const Shape& shape, const std::vector<int64_t>& permutation) {
+absl::StatusOr<IndexMap> transposed(const IndexMap& x, const Shape& shape, const std::vector<int64_t>& permutation) {
   auto dims = by_dimension(x.digits, shape);
   if (!dims) return wrong("its layout does not fit its dimensions");
-  Layout out = x;
+  IndexMap out = x;
   out.digits.clear();
   for (int64_t d : permutation) out.digits.insert(out.digits.end(), (*dims)[d].begin(), (*dims)[d].end());
   merge(out.digits);
   return out;
 }
 
-absl::StatusOr<Layout> broadcasted(const Layout& x, const Shape& from, const Shape& to) {
+absl::StatusOr<IndexMap> broadcasted(const IndexMap& x, const Shape& from, const Shape& to) {
   auto dims = by_dimension(x.digits, from);
   if (!dims) return wrong("its layout does not fit its dimensions");
-  Layout out = x;
+  IndexMap out = x;
   out.digits.clear();
   size_t lead = to.size() - from.size();
   for (size_t d = 0; d < to.size(); ++d) {
@@ -149,10 +149,10 @@ namespace {
 
 // Calls visit(layout) with the same value as parts of the root seen through some view, for each way in which its axes
 // may be outer parts of the view's dimensions, until that returns true. Ways in which digits go on come first.
-bool visit_views(const Layout& x, std::vector<std::vector<Digit>> dims, std::vector<Pieces> pieces,
-                 std::vector<AxisDigit> axes, const std::function<bool(const Layout&)>& visit) {
+bool visit_views(const IndexMap& x, std::vector<std::vector<Digit>> dims, std::vector<Pieces> pieces,
+                 std::vector<AxisDigit> axes, const std::function<bool(const IndexMap&)>& visit) {
   if (axes.empty()) {
-    Layout seen = x;
+    IndexMap seen = x;
     for (const auto& digits : dims) seen.through.insert(seen.through.end(), digits.begin(), digits.end());
     merge(seen.through);
     number(pieces, seen);
@@ -178,15 +178,15 @@ bool visit_views(const Layout& x, std::vector<std::vector<Digit>> dims, std::vec
 
 // The value, held as `shape`, as a part of its root as a view that `is_view` knows shows it; nullopt where there is
 // none, or it is a part of a view already.
-std::optional<Layout> seen_through(const Layout& x, const Shape& shape, const IsView& is_view) {
+std::optional<IndexMap> seen_through(const IndexMap& x, const Shape& shape, const IsView& is_view) {
   auto dims = by_dimension(x.digits, shape);
   if (!x.through.empty() || !dims) return std::nullopt;
   std::vector<Pieces> pieces;
   for (int64_t n : shape) pieces.push_back({{Piece::Kind::kLocal, n, n, -1, 1}});
   std::vector<AxisDigit> axes = x.axes;  // the innermost last
   std::sort(axes.begin(), axes.end(), [](const AxisDigit& a, const AxisDigit& b) { return a.stride > b.stride; });
-  std::optional<Layout> found;
-  visit_views(x, *std::move(dims), std::move(pieces), std::move(axes), [&](const Layout& seen) {
+  std::optional<IndexMap> found;
+  visit_views(x, *std::move(dims), std::move(pieces), std::move(axes), [&](const IndexMap& seen) {
     if (!is_view(seen.through)) return false;
     found = seen;
     return true;
@@ -196,10 +196,10 @@ std::optional<Layout> seen_through(const Layout& x, const Shape& shape, const Is
 
 }  // namespace
 
-absl::StatusOr<Layout> sliced_by(const Layout& x, const Shape& shape, int dim, int axis, const Mesh& mesh,
-                                 const IsView& is_view) {
+absl::StatusOr<IndexMap> sliced_by(const IndexMap& x, const Shape& shape, int dim, int axis, const Mesh& mesh,
+                                   const IsView& is_view) {
   if (x.depends_on(axis)) return wrong("it is sliced along axis ", mesh.axes[axis].name, ", which splits it already");
-  if (x.is_partial(axis)) return wrong("it is sliced along axis ", mesh.axes[axis].name, ", over which a sum is owed");
+  if (x.is_partial(axis)) return wrong("it is sliced along axis ", mesh.axes[axis].name, ", over which it is partial");
   auto dims = by_dimension(x.digits, shape);
   if (!dims) return wrong("its layout does not fit its dimensions");
   auto taken = take_outer((*dims)[dim], mesh.axes[axis].size);
@@ -207,7 +207,7 @@ absl::StatusOr<Layout> sliced_by(const Layout& x, const Shape& shape, int dim, i
     if (auto seen = seen_through(x, shape, is_view)) return sliced_by(*seen, shape, dim, axis, mesh, is_view);
     return wrong("its dimension ", dim, " cannot be cut into ", mesh.axes[axis].size, " parts");
   }
-  Layout out = x;
+  IndexMap out = x;
   onto_axis(*taken, axis, out.axes);
   out.digits.clear();
   for (const auto& d : *dims) out.digits.insert(out.digits.end(), d.begin(), d.end());
@@ -236,7 +236,7 @@ std::optional<std::vector<Digit>> through_view(const std::vector<Digit>& view, i
 }
 
 // A part of a view as one of the root itself, where no digit of it is cut any more.
-void see_directly(Layout& x) {
+void see_directly(IndexMap& x) {
   if (x.through.empty() || !x.axes.empty()) return;
   std::vector<Digit> digits;
   for (const Digit& d : x.digits) {
@@ -251,11 +251,11 @@ void see_directly(Layout& x) {
 
 }  // namespace
 
-absl::StatusOr<Layout> gathered(const Layout& x, const std::vector<int>& axes, const Mesh& mesh) {
-  Layout out = x;
+absl::StatusOr<IndexMap> gathered(const IndexMap& x, const std::vector<int>& axes, const Mesh& mesh) {
+  IndexMap out = x;
   std::vector<Digit> lead;
   for (int a : axes) {
-    if (x.is_partial(a)) return wrong("it is gathered along axis ", mesh.axes[a].name, ", over which a sum is owed");
+    if (x.is_partial(a)) return wrong("it is gathered along axis ", mesh.axes[a].name, ", over which it is partial");
     auto digits = off_axis(out.axes, a, mesh.axes[a].size);
     if (!digits) return wrong("it is gathered along axis ", mesh.axes[a].name, ", which does not split it");
     lead.insert(lead.end(), digits->begin(), digits->end());
@@ -266,12 +266,12 @@ absl::StatusOr<Layout> gathered(const Layout& x, const std::vector<int>& axes, c
   return out;
 }
 
-absl::StatusOr<Layout> exchanged(const Layout& x, const std::vector<int>& axes, const Mesh& mesh) {
-  Layout out = x;
+absl::StatusOr<IndexMap> exchanged(const IndexMap& x, const std::vector<int>& axes, const Mesh& mesh) {
+  IndexMap out = x;
   std::vector<Digit> lead;
   std::vector<AxisDigit> put;
   for (int a : axes) {
-    if (x.is_partial(a)) return wrong("it is exchanged along axis ", mesh.axes[a].name, ", over which a sum is owed");
+    if (x.is_partial(a)) return wrong("it is exchanged along axis ", mesh.axes[a].name, ", over which it is partial");
     auto off = off_axis(out.axes, a, mesh.axes[a].size);
     auto on = take_outer(out.digits, mesh.axes[a].size);
     if (!off || !on) return wrong("it is exchanged along axis ", mesh.axes[a].name, ", which does not split it");
@@ -284,17 +284,17 @@ absl::StatusOr<Layout> exchanged(const Layout& x, const std::vector<int>& axes, 
   return out;
 }
 
-absl::StatusOr<Layout> reduced(const Layout& x, const std::vector<int>& axes, PartialKind kind) {
+absl::StatusOr<IndexMap> reduced(const IndexMap& x, const std::vector<int>& axes, PartialKind kind) {
   PARTITA_RETURN_IF_ERROR(check_partial(x, axes, kind));
-  Layout out = x;
+  IndexMap out = x;
   settle(out, axes);
   return out;
 }
 
-absl::StatusOr<Layout> scattered(const Layout& x, const std::vector<int>& axes, PartialKind kind, const Mesh& mesh,
-                                 const IsView& is_view) {
+absl::StatusOr<IndexMap> scattered(const IndexMap& x, const std::vector<int>& axes, PartialKind kind, const Mesh& mesh,
+                                   const IsView& is_view) {
   PARTITA_RETURN_IF_ERROR(check_partial(x, axes, kind));
-  Layout out = x;
+  IndexMap out = x;
   for (int a : axes) {
     auto on = take_outer(out.digits, mesh.axes[a].size);
     if (!on) {
@@ -310,7 +310,7 @@ absl::StatusOr<Layout> scattered(const Layout& x, const std::vector<int>& axes, 
   return out;
 }
 
-void number(const std::vector<Pieces>& dims, Layout& out) {
+void number(const std::vector<Pieces>& dims, IndexMap& out) {
   int64_t stride = 1;
   out.digits.clear();
   out.axes.clear();
@@ -337,7 +337,7 @@ int64_t local_size(const Pieces& pieces) {
   return n;
 }
 
-std::string to_string(const Layout& layout, const Mesh& mesh) {
+std::string to_string(const IndexMap& layout, const Mesh& mesh) {
   std::string s;
   if (layout.root < 0) return "no value of the serial program";
   append(s, "index");
@@ -347,7 +347,7 @@ std::string to_string(const Layout& layout, const Mesh& mesh) {
   for (const Digit& d : layout.through) append(s, " (", d.size, ":", d.stride, ")");
   constexpr const char* kKinds[] = {"sum", "max", "min"};
   if (!layout.partial.empty())
-    append(s, ", ", kKinds[static_cast<int>(layout.kind)], " owed over ", axis_names(layout.partial, mesh));
+    append(s, ", ", kKinds[static_cast<int>(layout.kind)], " partial over ", axis_names(layout.partial, mesh));
   if (layout.sliced) append(s, ", one micro-batch a rank");
   return s;
 }

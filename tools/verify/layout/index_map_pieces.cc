@@ -3,7 +3,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "tools/verify/layout/layout.h"
+#include "tools/verify/layout/index_map.h"
 
 namespace partita::verifier {
 namespace {
@@ -110,8 +110,8 @@ std::optional<Pieces> tile(const std::vector<Digit>& serial, const std::vector<D
 
 }  // namespace
 
-absl::StatusOr<std::vector<Pieces>> parts_of(const Layout& serial, const Shape& serial_shape, const Layout& local,
-                                             const Shape& local_shape) {
+absl::StatusOr<std::vector<Pieces>> pieces_of(const IndexMap& serial, const Shape& serial_shape, const IndexMap& local,
+                                              const Shape& local_shape) {
   auto no = [](const std::string& why) { return absl::FailedPreconditionError(why); };
   if (serial.root != local.root || local.root < 0) return no("it is another value");
   if (serial_shape.size() != local_shape.size()) return no("it has another number of dimensions");
