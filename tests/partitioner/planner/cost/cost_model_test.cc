@@ -1,0 +1,163 @@
+// Seconds of a step, as the cost model predicts them.
+#include "partitioner/planner/cost/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/partitioner/support/search_problems.h"
+
+namespace partita {
+namespace {
+
+TEST(Predict, BoundIsABound) {
+  Workload w = transformer(12, 2048, 1024, 32000);
+  Cluster c = cluster(2, 4, "A100-40GB");
+  Problem p = problem(w, c, 32);
+  CostModel model(p);
+  for (int64_t t : {1, 2, 4})
+    for (int64_t pp : {1, 2})
+      for (auto s : {PipelineSchedule::k1f1b, PipelineSchedule::kZeroBubble}) {
+        Layout l;
+        l.tensor = t, l.pipeline = pp, l.data = 8 / t / pp, l.schedule = s;
+        for (bool replay : {false, true})
+          EXPECT_LE(model.lower_bound(l), model.predict(l, replay).step_seconds * (1 + 1e-9));
+      }
+}
+
+// Attention over a context axis is exchanged from positions to heads and back: queries, keys, values and the result,
+// and their gradients. Keys and values have the heads that they have.
+TEST(Predict, ContextAxisExchangesAttention) {
+  const double d = 1024, s = 4096;
+  Workload w = transformer(4, d, s, 8192);
+  Cluster c = cluster(1, 8, "A100-80GB");
+  Problem p = problem(w, c, 8);
+  Layout l;
+  l.context = 4, l.data = 2, l.micro_batch = 2;
+  double micro = 2, blocks = 4;
+  auto exchange = [&](double width) {
+    return collective_time(c.groups[0], CollectiveKind::kAllToAll, {4, 1}, width * s / 4 * 2 * 2).seconds;
+  };
+  EXPECT_NEAR(CostModel(p).predict(l, false).breakdown.context, micro * blocks * 8 * exchange(d), 1e-9);
+  for (UnitWork& u : w.kinds) {
+    for (AttentionWork& a : u.attention) a.key_heads = a.heads / 4;
+  }
+  EXPECT_NEAR(CostModel(p).predict(l, false).breakdown.context, micro * blocks * 4 * (exchange(d) + exchange(d / 4)),
+              1e-9);
+}
+
+// A micro-batch's gradients are added where they are stored: with ZeRO-2 and 3, to a rank's own part.
+TEST(Predict, ShardedGradientsAreAddedInParts) {
+  Workload w = transformer(4, 1024, 512, 8192);
+  Cluster c = cluster(4, 8, "A100-80GB");
+  double& bytes = c.groups[0].device.software.accumulate_bytes;
+  Problem p = problem(w, c, 64);
+  Layout l;
+  l.data = 32;
+  auto cost = [&](int zero) {
+    l.zero = zero;
+    auto step = [&](double b) { return bytes = b, CostModel(p).predict(l, false).step_seconds; };
+    return step(8) - step(0);
+  };
+  EXPECT_NEAR(cost(1), cost(0), 1e-3 * cost(0));
+  EXPECT_LT(cost(2), 0.25 * cost(1));
+  EXPECT_GT(cost(3), 0);
+}
+
+// What layout changes make is written and read where software copies it, divided as the values are.
+TEST(Predict, CopiedLayoutsMoveTheirBytes) {
+  const double d = 1024, s = 2048, many = 1e4;
+  Workload w = transformer(1, d, s, 8192);
+  UnitWork& block = w.kinds[1];
+  block.copied = {many * s * d, 0};
+  Cluster c = cluster(1, 2, "A100-80GB");
+  DeviceProfile& device = c.groups[0].device;
+  ComputeOptions options{.precision = Precision::kBf16};
+  auto added = [&](double tensor) {
+    Share share;
+    share.tensor = tensor;
+    device.software.copies = 0;
+    double before = unit_time(block, w, device, options, share).forward;
+    device.software.copies = 1;
+    return unit_time(block, w, device, options, share).forward - before;
+  };
+  double seconds = 2 * 2 * many * s * d * device.software.memory_traffic / (device.bandwidth * device.memory.at(1e12));
+  EXPECT_NEAR(added(1), seconds, 0.01 * seconds);
+  EXPECT_NEAR(added(2), seconds / 2, 0.01 * seconds);
+}
+
+// What a framework does on the host for each block that it recomputes, it does for every micro-batch.
+TEST(Predict, RecomputedBlocksCostTheHost) {
+  Workload w = transformer(4, 1024, 512, 8192);
+  Cluster c = cluster(1, 1, "A100-80GB");
+  double& host = c.groups[0].device.software.recompute_seconds;
+  Problem p = problem(w, c, 8);
+  Layout l;
+  auto step = [&](RecomputeMode mode, double seconds) {
+    host = seconds, l.recompute = mode;
+    return CostModel(p).predict(l, false).step_seconds;
+  };
+  EXPECT_EQ(step(RecomputeMode::kNone, 1e-3), step(RecomputeMode::kNone, 0));
+  EXPECT_NEAR(step(RecomputeMode::kFull, 1e-3) - step(RecomputeMode::kFull, 0), 8 * 4 * 1e-3, 1e-9);
+}
+
+// Software that exchanges states in pieces pays the ring's latency for each of them.
+TEST(Predict, PiecesOfShardedStates) {
+  Workload w = transformer(4, 1024, 512, 8192);
+  Cluster c = cluster(4, 8, "A100-80GB");
+  SoftwareProfile& software = c.groups[0].device.software;
+  software.overlap_data = software.overlap_gather = software.overlap_slowdown = software.straggler_per_doubling = 0;
+  Problem p = problem(w, c, 32);
+  Layout l;
+  l.data = 32;
+  auto step = [&](int zero, double shard, double gather) {
+    software.shard_message_bytes = shard, software.gather_message_bytes = gather;
+    l.zero = zero;
+    return CostModel(p).predict(l, false).step_seconds;
+  };
+  double hops = ring_latency(c.groups[0], {32, 1}), parameters = 0;
+  for (int k : w.units) parameters += w.kinds[static_cast<size_t>(k)].parameters[0] + w.unit(0).parameters[1];
+  for (int zero : {0, 1, 2, 3}) {
+    double whole = step(zero, 0, 0);
+    EXPECT_EQ(step(zero, 1e4, 0) > whole, zero == 1) << zero;
+    EXPECT_EQ(step(zero, 0, 1e4) > whole, zero >= 2) << zero;
+  }
+  // Gradients are scattered and parameters gathered, 16 bits each, in pieces of 10 kB.
+  EXPECT_NEAR(step(1, 1e4, 0) - step(1, 0, 0), 2 * 2 * parameters / 1e4 * hops, 0.01 * 2 * 2 * parameters / 1e4 * hops);
+}
+
+TEST(Predict, SeveralMicroBatchesAddTheirGradients) {
+  Workload w = transformer(4, 1024, 512, 8192);
+  Cluster c = cluster(1, 1, "A100-80GB");
+  SoftwareProfile& software = c.groups[0].device.software;
+  auto step = [&](int64_t batch, double bytes) {
+    software.accumulate_bytes = bytes;
+    return CostModel(problem(w, c, batch)).predict({}, false).step_seconds;
+  };
+  EXPECT_DOUBLE_EQ(step(1, 8), step(1, 0));
+  double each = memory_time(c.groups[0].device, 8 * w.parameters, 0);
+  EXPECT_NEAR(step(4, 8) - step(4, 0), 4 * each, 0.02 * each);
+}
+
+// Attention that keeps its scores: heads whose rows are no whole 16 bytes, and more keys than a fused softmax takes.
+TEST(Predict, AttentionThatKernelsDoNotFit) {
+  Workload w = transformer(2, 1024, 2048, 8192);
+  DeviceProfile d = cluster(1, 1, "A100-80GB").groups[0].device;
+  ComputeOptions options{Precision::kBf16, false};
+  auto forward = [&] { return unit_time(w.kinds[1], w, d, options, {}).forward; };
+  d.misaligned = 0.1;
+  double aligned = forward();
+  w.kinds[1].attention[0].head_size = 68;
+  EXPECT_GT(forward(), aligned);
+  w.kinds[1].attention[0].head_size = 64;
+  d.software.unfused_score_traffic = 2 * d.software.math_score_traffic;
+  d.software.fused_softmax_keys = 2048;
+  EXPECT_DOUBLE_EQ(forward(), aligned);
+  d.software.fused_softmax_keys = 2047;
+  EXPECT_GT(forward(), aligned);
+  options.flash = true;
+  double flash = forward();
+  d.software.fused_softmax_keys = 0;
+  EXPECT_DOUBLE_EQ(forward(), flash);
+}
+
+}  // namespace
+}  // namespace partita
