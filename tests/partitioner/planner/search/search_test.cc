@@ -12,6 +12,7 @@
 #include "partitioner/planner/report/plan_file.h"
 #include "tests/partitioner/support/enumerated_space.h"
 #include "tests/partitioner/support/search_problems.h"
+#include "tests/support/test_options.h"
 
 namespace partita {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 TEST(Search, EqualsEnumerationOnSmallProblems) {
   std::mt19937 rng(7);
   auto pick = [&](std::initializer_list<int> of) { return *(of.begin() + static_cast<int64_t>(rng() % of.size())); };
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < sample_or_all(200, 2000); ++round) {
     int blocks = pick({1, 2, 3, 4, 5, 6});
     Workload w = transformer(blocks, 256 * pick({1, 2, 4, 8, 16}), 512 * pick({1, 2, 4}), 1000 * pick({1, 8, 50}));
     std::string device = std::vector<std::string>{"A100-40GB", "RTX-4090", "L4", "H100-80GB"}[rng() % 4];
