@@ -1,5 +1,6 @@
 // Every reader of untrusted bytes against spoiled inputs from a fixed seed: nothing crashes, hangs, throws or asks for
-// memory without bound. PARTITA_FUZZ_SECONDS=600 fuzz_test goes on for longer, from a new seed for each second.
+// memory without bound. In full ten times as many inputs are read. PARTITA_FUZZ_SECONDS=600 fuzz_test goes on for
+// longer, from a new seed for each second.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -28,6 +29,7 @@
 #include "tests/runtime/support/program_samples.h"
 #include "tests/support/onnx_models.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/test_options.h"
 
 namespace partita {
 namespace {
@@ -51,12 +53,13 @@ struct Target {
 };
 
 void fuzz(const Target& target, int inputs) {
+  inputs *= sample_or_all(1, 10);
   for (int s : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) signal(s, on_crash);
   for (const std::string& sound : target.corpus) EXPECT_TRUE(target.read(sound).ok()) << target.read(sound);
   const char* wanted = std::getenv("PARTITA_FUZZ_SECONDS");
   auto start = std::chrono::steady_clock::now();
   auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
-  double limit = wanted ? std::atof(wanted) : 60;
+  double limit = wanted ? std::atof(wanted) : sample_or_all(60, 600);
   int64_t accepted = 0, refused = 0;
   for (uint64_t seed = 1; wanted ? elapsed() < limit : seed == 1; ++seed) {
     Mutator mutator(seed, target.words);

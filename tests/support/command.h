@@ -13,10 +13,11 @@
 namespace partita {
 
 struct Outcome {
-  int code = -1;           // exit code; 128 + signal where one ended it
-  std::string text;        // standard output and error
-  double seconds = 0;      // from start to end
-  int64_t peak_bytes = 0;  // resident memory at most, children included
+  int code = -1;                 // exit code; 128 + signal where one ended it
+  std::string text;              // standard output and error
+  double seconds = 0;            // from start to end
+  double processor_seconds = 0;  // of the program and what it ran, whatever else the machine does
+  int64_t peak_bytes = 0;        // resident memory at most, children included
 };
 
 // Through the shell.
@@ -44,6 +45,8 @@ inline Outcome run_command(const std::string& command) {
   if (child < 0 || wait4(child, &status, 0, &used) != child) return out;
   out.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (const timeval& t : {used.ru_utime, used.ru_stime})
+    out.processor_seconds += static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
   out.peak_bytes = int64_t{used.ru_maxrss} * 1024;
   return out;
 }

@@ -6,12 +6,13 @@
 #include "codegen/prepare/expand_composites.h"
 #include "codegen/steps/step_plan.h"
 #include "tests/codegen/support/interpreter.h"
+#include "tests/support/test_options.h"
 
 namespace partita {
 namespace {
 
 TEST(RandomGraph_Program, ComputesWhatTheReferenceDoes) {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (uint64_t seed = 1; seed <= sample_or_all<uint64_t>(60, 600); ++seed) {
     compare_with_reference(random_graph(seed, 30),
                            {.target = {.in_place = seed % 3 != 0}, .tolerance = 2e-5, .slack = 1});
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
@@ -19,7 +20,7 @@ TEST(RandomGraph_Program, ComputesWhatTheReferenceDoes) {
 }
 
 TEST(RandomRows_Program, ComputesWhatTheReferenceDoes) {
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= sample_or_all<uint64_t>(40, 400); ++seed) {
     compare_with_reference(random_rows(seed, 12),
                            {.target = {.in_place = seed % 3 != 0}, .tolerance = 2e-5, .slack = 1});
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
@@ -27,7 +28,7 @@ TEST(RandomRows_Program, ComputesWhatTheReferenceDoes) {
 }
 
 TEST(RandomGraph_WithoutFusion, ComputesTheSame) {
-  for (uint64_t seed = 100; seed <= 110; ++seed) {
+  for (uint64_t seed = 100; seed <= sample_or_all<uint64_t>(110, 200); ++seed) {
     compare_with_reference(random_graph(seed, 24),
                            {.target = {.cpu = "x86-64-v3", .fuse = false}, .tolerance = 2e-5, .slack = 1});
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
@@ -36,7 +37,7 @@ TEST(RandomGraph_WithoutFusion, ComputesTheSame) {
 
 // Lifetimes told by the steps alone: from the first that touches a buffer to the last.
 TEST(RandomGraph_Arena, KeepsLiveBuffersApart) {
-  for (uint64_t seed = 1; seed <= 200; ++seed) {
+  for (uint64_t seed = 1; seed <= sample_or_all<uint64_t>(200, 2000); ++seed) {
     Graph graph = expand_composites(random_graph(seed, 45));
     CodeGraph code(graph);
     StepPlan plan = make_step_plan(code, {});

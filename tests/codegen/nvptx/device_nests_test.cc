@@ -4,6 +4,7 @@
 
 #include "tests/codegen/support/graph_maker.h"
 #include "tests/codegen/support/random_graph.h"
+#include "tests/support/test_options.h"
 
 namespace partita {
 namespace {
@@ -187,7 +188,7 @@ TEST(DeviceRandom_Uniform, EqualsReference) {
 }
 
 TEST(DeviceRandomGraph_Program, ComputesWhatTheReferenceDoes) {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (uint64_t seed = 1; seed <= sample_or_all<uint64_t>(60, 300); ++seed) {
     CompareOptions options{.tolerance = 2e-5, .slack = 1, .order = kOrders[seed % 3]};
     options.target = {.gpu = "sm_90", .fuse = seed % 7 != 0, .in_place = seed % 4 != 0};
     compare_with_reference(random_graph(seed, 30), options);

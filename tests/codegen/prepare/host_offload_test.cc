@@ -27,6 +27,7 @@
 #include "tests/partitioner/support/spmd.h"
 #ifdef PARTITA_STAND_INS
 #include "tests/stand_ins/cuda/kernels.h"
+#include "tests/support/test_options.h"
 #endif
 
 namespace partita {
@@ -230,7 +231,7 @@ TEST(HostOffload_RandomModels, TrainAsTheReference) {
 // The first step issues its work, the second captures it, the third launches what was captured.
 void expect_trained_on_cuda() {
   constexpr int kGroupedExperts = 13;
-  for (uint64_t seed = 0; seed < 12; ++seed) {
+  for (uint64_t seed = 0; seed < sample_or_all<uint64_t>(12, 60); ++seed) {
     RandomModel model = random_model(seed);
     if (seed < 3) model.layers.push_back(kGroupedExperts);
     model.micro_batches = 1;

@@ -7,19 +7,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ir/recipe/pins.h"
+#include "tests/ir/support/parsed_recipe.h"
 
 namespace partita {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-Recipe parsed(std::string_view text) {
-  auto recipe = parse_recipe(text, "train.yaml");
-  EXPECT_TRUE(recipe.ok()) << text << "\n" << recipe.status().message();
-  return recipe.ok() ? *recipe : Recipe();
-}
 
 std::string refusal(std::string_view text) {
   auto recipe = parse_recipe(text, "t");
@@ -29,7 +23,7 @@ std::string refusal(std::string_view text) {
 }
 
 TEST(ParseRecipe_Everything, IsRead) {
-  Recipe recipe = parsed(R"(
+  Recipe recipe = parsed_recipe(R"(
 loss: {kind: cross_entropy, output: logits, target: labels, ignore_index: -1, reduction: sum}
 optimizer: {kind: adamw, lr: 3e-4, betas: [0.9, 0.95], eps: 1.0e-08, weight_decay: 0.1, no_decay: ['*.bias', 123]}
 schedule: {kind: wsd, warmup: 2000, total: 1e5, decay: 10000, min_lr: 3.0e-05}
@@ -138,24 +132,24 @@ pin:
 TEST(ParseRecipe_NothingSaid, IsTheDefault) {
   for (const char* text : {"", "\n", "# only a comment\n", "---\n", "{}", "\xEF\xBB\xBF", "null",
                            "loss:\noptimizer:\npin:\ninit:\nclip_grad_norm: null\n"}) {
-    EXPECT_EQ(parsed(text), Recipe()) << text;
+    EXPECT_EQ(parsed_recipe(text), Recipe()) << text;
   }
 }
 
 TEST(ParseRecipe_Accepted, Table) {
-  EXPECT_EQ(parsed("\xEF\xBB\xBFseed: 5").seed, 5);
-  EXPECT_EQ(parsed("seed: +5\r\n").seed, 5);
-  EXPECT_EQ(parsed("batch: {micro: auto}").batch.micro, std::nullopt);
-  EXPECT_EQ(parsed("batch: {global: 1e3}").batch.global, 1000);
-  EXPECT_TRUE(parsed("semantics: {moe: dropless}").semantics.moe_dropless);
-  EXPECT_FALSE(parsed("semantics: {moe: }").semantics.moe_dropless);
-  EXPECT_EQ(parsed("semantics: {moe: {capacity_factor: 1.25}}").semantics.moe->factor, 1.25);
-  EXPECT_EQ(parsed("optimizer: {lr: 0.1, kind: momentum}").optimizer->momentum, 0.9);
-  EXPECT_EQ(parsed("optimizer: {kind: sgd, nesterov: true, momentum: 0.5}").optimizer->nesterov, true);
-  EXPECT_EQ(parsed("loss: {kind: mse}").loss->target, "target");
-  EXPECT_EQ(parsed("trainable: &names [a, b]\nfrozen: *names").frozen, (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(parsed("{\"seed\": 3, \"batch\": {\"global\": 4}}").batch.global, 4);
-  EXPECT_EQ(parsed("bind: {12: 4, \"null\": 1}").bind.size(), 2u);
+  EXPECT_EQ(parsed_recipe("\xEF\xBB\xBFseed: 5").seed, 5);
+  EXPECT_EQ(parsed_recipe("seed: +5\r\n").seed, 5);
+  EXPECT_EQ(parsed_recipe("batch: {micro: auto}").batch.micro, std::nullopt);
+  EXPECT_EQ(parsed_recipe("batch: {global: 1e3}").batch.global, 1000);
+  EXPECT_TRUE(parsed_recipe("semantics: {moe: dropless}").semantics.moe_dropless);
+  EXPECT_FALSE(parsed_recipe("semantics: {moe: }").semantics.moe_dropless);
+  EXPECT_EQ(parsed_recipe("semantics: {moe: {capacity_factor: 1.25}}").semantics.moe->factor, 1.25);
+  EXPECT_EQ(parsed_recipe("optimizer: {lr: 0.1, kind: momentum}").optimizer->momentum, 0.9);
+  EXPECT_EQ(parsed_recipe("optimizer: {kind: sgd, nesterov: true, momentum: 0.5}").optimizer->nesterov, true);
+  EXPECT_EQ(parsed_recipe("loss: {kind: mse}").loss->target, "target");
+  EXPECT_EQ(parsed_recipe("trainable: &names [a, b]\nfrozen: *names").frozen, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(parsed_recipe("{\"seed\": 3, \"batch\": {\"global\": 4}}").batch.global, 4);
+  EXPECT_EQ(parsed_recipe("bind: {12: 4, \"null\": 1}").bind.size(), 2u);
 }
 
 TEST(ParseRecipe_Data, SourcesAndDocuments) {
@@ -434,151 +428,6 @@ TEST(LoadRecipe_BadPaths, AreRefused) {
   EXPECT_THAT(std::string(load_recipe("/dev/zero").status().message()), HasSubstr("larger than 16 MiB"));
 }
 
-TEST(ApplyPin_Accepted, ReplacesTheEntry) {
-  Recipe recipe = parsed("pin: {tensor: 2, w: {out: tensor}}");
-  for (const char* pin : {"tensor=8", "sequence_parallel=true", "schedule=zero_bubble",
-                          "layers.*.up={out: tensor, in: [data, expert]}", "w={out: }", "zero_group=node"}) {
-    absl::Status status = apply_pin(recipe, pin);
-    EXPECT_TRUE(status.ok()) << status.message();
-  }
-  EXPECT_EQ(recipe.pin.axis("tensor"), 8);
-  EXPECT_EQ(recipe.pin.sequence_parallel, true);
-  EXPECT_EQ(recipe.pin.schedule, PipelineSchedule::kZeroBubble);
-  EXPECT_EQ(recipe.pin.zero_group, PinRecipe::kNode);
-  ASSERT_EQ(recipe.pin.values.size(), 2u);
-  EXPECT_EQ(recipe.pin.values[0], (ValuePin{"layers.*.up", {{"out", {"tensor"}}, {"in", {"data", "expert"}}}}));
-  EXPECT_EQ(recipe.pin.values[1], (ValuePin{"w", {{"out", {}}}}));
-}
-
-TEST(ApplyPin_Refused, Table) {
-  const struct {
-    const char *pin, *message;
-  } kCases[] = {
-      {"tensor", "--pin 'tensor': expected KEY=VALUE, as in tensor=8"},
-      {"=8", "--pin '=8': expected KEY=VALUE, as in tensor=8"},
-      {"tensor=", "--pin 'tensor=': expected a value after '='"},
-      {"tensor=x", "--pin 'tensor=x': 1:1: pin.tensor: expected an integer from 1 to 16777216, found 'x'"},
-      {"tensors=4", "--pin 'tensors=4': 1:1: pin: unknown key 'tensors'; the nearest known key is 'tensor'"},
-      {"w={out: [}", "--pin 'w={out: [}': 1:"},
-  };
-  for (const auto& c : kCases) {
-    Recipe recipe;
-    absl::Status status = apply_pin(recipe, c.pin);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), StartsWith(c.message));
-    EXPECT_EQ(recipe, Recipe());
-  }
-}
-
-TEST(ApplyPreset_Known, Table) {
-  const struct {
-    const char *preset, *pins;
-  } kCases[] = {
-      {"ddp", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 0, offload: none}"},
-      {"fsdp", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 3, offload: none}"},
-      {"hsdp", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 3, zero_group: node, offload: none}"},
-      {"zero1", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 1, offload: none}"},
-      {"zero2", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 2, offload: none}"},
-      {"zero3", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 3, offload: none}"},
-      {"zero3-offload", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 3, offload: all}"},
-      {"megatron:tp8,pp4",
-       "pin: {tensor: 8, pipeline: 4, context: 1, expert: 1, zero: 1, sequence_parallel: true, schedule: 1f1b, "
-       "offload: none}"},
-      {"megatron:tp2,pp4,vpp2,cp2,ep4,dp8,mb1,zero0",
-       "pin: {data: 8, tensor: 2, pipeline: 4, context: 2, expert: 4, zero: 0, micro_batch: 1, sequence_parallel: "
-       "true, schedule: interleaved, interleave: 2, offload: none}"},
-      {"gpipe",
-       "pin: {data: 1, tensor: 1, context: 1, expert: 1, zero: 0, schedule: gpipe, recompute: full, offload: none}"},
-      {"gpipe:pp4",
-       "pin: {data: 1, tensor: 1, pipeline: 4, context: 1, expert: 1, zero: 0, schedule: gpipe, recompute: full, "
-       "offload: none}"},
-      {"pipedream", "pin: {tensor: 1, context: 1, expert: 1, zero: 0, schedule: 1f1b, offload: none}"},
-  };
-  for (const auto& c : kCases) {
-    Recipe recipe;
-    absl::Status status = apply_preset(recipe, c.preset);
-    EXPECT_TRUE(status.ok()) << status.message();
-    EXPECT_EQ(recipe.pin, parsed(c.pins).pin) << c.preset;
-  }
-}
-
-TEST(ApplyPreset_OverStagesOfTheFile, TakesThemAway) {
-  Recipe recipe = parsed("pin: {stages: [{data: 4}, {tensor: 4}], cuts: ['layers.4.*'], pipeline: 2}");
-  ASSERT_TRUE(apply_preset(recipe, "gpipe").ok());  // of as many stages
-  EXPECT_TRUE(recipe.pin.stages.empty());
-  EXPECT_EQ(recipe.pin.cuts, std::vector<std::string>{"layers.4.*"});
-  ASSERT_TRUE(apply_preset(recipe, "megatron:pp4").ok());
-  EXPECT_TRUE(recipe.pin.cuts.empty());
-}
-
-TEST(ApplyPreset_Refused, Table) {
-  const struct {
-    const char *preset, *message;
-  } kCases[] = {
-      {"dp",
-       "--like 'dp': expected one of ddp, fsdp, hsdp, zero1, zero2, zero3, zero3-offload, megatron, gpipe, pipedream; "
-       "arguments follow a colon, as in megatron:tp8,pp4"},
-      {"", "--like '': expected one of ddp"},
-      {"megatron:tp",
-       "--like 'megatron:tp': expected one of tp, pp, cp, ep, dp, vpp, mb, zero and a number, as in tp8, found 'tp'"},
-      {"megatron:xp4", "--like 'megatron:xp4': expected one of tp"},
-      {"megatron:tp0",
-       "--like 'megatron:tp0': --pin 'tensor=0': 1:1: pin.tensor: expected an integer from 1 to 16777216, found '0'"},
-      {"megatron:tp8x", "--like 'megatron:tp8x': --pin 'tensor=8x'"},
-  };
-  for (const auto& c : kCases) {
-    Recipe recipe;
-    absl::Status status = apply_preset(recipe, c.preset);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), StartsWith(c.message));
-    EXPECT_EQ(recipe, Recipe());
-  }
-}
-
-// As in DeepSpeed's tutorials, ZeRO-3 with offload.
-TEST(DeepSpeedConfig_Tutorial, BecomesARecipe) {
-  auto recipe = parse_recipe(R"({
-    "train_micro_batch_size_per_gpu": 2,
-    "gradient_accumulation_steps": 4,
-    "steps_per_print": 10,
-    "optimizer": {"type": "Adam", "params": {"lr": 3e-5, "betas": [0.8, 0.95], "weight_decay": 3e-7}},
-    "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 3e-5, "warmup_num_steps": 500,
-                                                 "warmup_type": "linear"}},
-    "gradient_clipping": 1.0,
-    "fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 16, "hysteresis": "auto"},
-    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true},
-                          "offload_param": {"device": "cpu"}, "overlap_comm": true,
-                          "stage3_max_live_parameters": 1e9}
-  })",
-                             "ds_config.json");
-  ASSERT_TRUE(recipe.ok()) << recipe.status();
-  EXPECT_EQ(recipe->batch.micro, 2);
-  EXPECT_EQ(recipe->batch.accumulation, 4);
-  EXPECT_FALSE(recipe->batch.global.has_value());
-  ASSERT_TRUE(recipe->optimizer.has_value());
-  EXPECT_EQ(recipe->optimizer->kind, OptimizerKind::kAdamW);  // DeepSpeed's Adam, unless adam_w_mode is false
-  EXPECT_EQ(recipe->optimizer->lr, 3e-5);
-  EXPECT_EQ(recipe->optimizer->betas[1], 0.95);
-  EXPECT_EQ(recipe->schedule.warmup, 500);
-  EXPECT_EQ(recipe->clip_grad_norm, 1.0);
-  EXPECT_EQ(recipe->precision, Precision::kFp16);
-  EXPECT_EQ(recipe->pin.zero, 3);
-  EXPECT_EQ(recipe->pin.offload, OffloadMode::kAll);
-}
-
-TEST(DeepSpeedConfig_LossScale, IsThatOfTheRecipe) {
-  auto scale = [](const std::string& fp16) {
-    auto recipe = parse_recipe(R"({"train_batch_size": 8, "fp16": {"enabled": true)" + fp16 + "}}", "ds_config.json");
-    EXPECT_TRUE(recipe.ok()) << recipe.status();
-    return recipe.ok() ? recipe->loss_scale : LossScaleRecipe{};
-  };
-  EXPECT_EQ(scale(""), LossScaleRecipe{});  // DeepSpeed's defaults are ours
-  EXPECT_EQ(scale(R"(, "loss_scale": 128)"), LossScaleRecipe{.fixed = 128});
-  EXPECT_EQ(scale(R"(, "loss_scale": 0, "initial_scale_power": 12, "loss_scale_window": 500, "hysteresis": 3,
-                      "min_loss_scale": 4, "consecutive_hysteresis": false)"),
-            (LossScaleRecipe{.initial = 4096, .window = 500, .hysteresis = 3, .minimum = 4}));
-}
-
 TEST(Recipe_LossScale, IsANumberOrARule) {
   auto scale = [](const std::string& text) {
     auto recipe = parse_recipe("precision: fp16\nloss_scale: " + text, "t");
@@ -589,29 +438,6 @@ TEST(Recipe_LossScale, IsANumberOrARule) {
             (LossScaleRecipe{.initial = 8, .window = 20, .minimum = 0.5}));
   for (const char* bad : {"0", "-2", "dynamic", "{initial: 0}", "{window: 0}", "{initial: 2, minimum: 4}", "{grow: 2}"})
     EXPECT_EQ(scale(bad).fixed, -1) << bad;
-}
-
-TEST(DeepSpeedConfig_BadInput, NamesTheKey) {
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {R"({"train_batch_size": 8, "zero_optimisation": {}})", "zero_optimization"},
-      {R"({"zero_optimization": {"stage": 4}})", "zero_optimization.stage"},
-      {R"({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2})", "multiple"},
-      {R"({"train_batch_size": 8, "optimizer": {"type": "OneBitAdam"}})", "optimizer.type"},
-      {R"({"train_batch_size": 8, "scheduler": {"type": "OneCycle"}})", "scheduler.type"},
-      {R"({"train_batch_size": 8, "fp16": {"enabled": "yes"}})", "fp16.enabled"},
-      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": -1}})", "fp16.loss_scale"},
-      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "hysteresis": 0}})", "fp16.hysteresis"},
-      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 1, "min_loss_scale": 4}})",
-       "fp16.min_loss_scale: expected at most 2^initial_scale_power, 2, found 4"},
-      {R"({"train_batch_size": 8, "fp16": {"enabled": true, "consecutive_hysteresis": true}})",
-       "fp16.consecutive_hysteresis: expected false"},
-      {R"({"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}})", "found both"},
-  };
-  for (const auto& [text, expected] : cases) {
-    auto recipe = parse_recipe(text, "ds_config.json");
-    ASSERT_FALSE(recipe.ok()) << text;
-    EXPECT_NE(recipe.status().message().find(expected), std::string::npos) << recipe.status();
-  }
 }
 
 }  // namespace

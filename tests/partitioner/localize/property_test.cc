@@ -25,6 +25,7 @@
 #include "partitioner/stages/split_stages.h"
 #include "tests/partitioner/support/random_model.h"
 #include "tests/partitioner/support/spmd.h"
+#include "tests/support/test_options.h"
 
 namespace partita {
 namespace {
@@ -373,7 +374,7 @@ uint64_t from_environment(const char* name, uint64_t otherwise) {
 }
 
 TEST(Transformation_AnyModelMeshAndSharding, EqualsSerial) {
-  uint64_t first = 0, seeds = from_environment("PARTITA_SEEDS", 300);
+  uint64_t first = 0, seeds = from_environment("PARTITA_SEEDS", sample_or_all<uint64_t>(300, 3000));
   if (std::getenv("PARTITA_SEED") != nullptr) first = from_environment("PARTITA_SEED", 0), seeds = 1;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     Case c = random_case(seed);

@@ -1,5 +1,6 @@
-// 200 seeded faults of programs: all found, by the half of the verifier that is to find them; the programs as they were
-// pass. A change that passes is none: a step that makes a value again, which nobody reads before it is made once more.
+// Seeded faults of programs, 200 of each kind or 1000: all found, by the half of the verifier that is to find them; the
+// programs as they were pass. A change that passes is none: a step that makes a value again, which nobody reads before
+// it is made once more.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "runtime/trainer.h"
+#include "tests/support/test_options.h"
 #include "tests/tools/support/verify_samples.h"
 #include "tests/tools/verify/verify_mutations.h"
 #include "tools/verify/bundle/pad_serial.h"
@@ -22,7 +24,7 @@
 namespace partita {
 namespace {
 
-constexpr int kSeeds = 200;
+int seeds() { return sample_or_all(200, 1000); }
 
 std::string no_place(NodeId n) { return "node " + std::to_string(n); }
 
@@ -168,7 +170,7 @@ class Mutations : public testing::Test {
   void expect_all_found(std::span<const Mutation> mutations, Check check) {
     std::map<std::string_view, int> applied;
     int harmless = 0;
-    for (int seed = 0; seed < kSeeds; ++seed) {
+    for (int seed = 0; seed < seeds(); ++seed) {
       std::mt19937 rng(static_cast<uint32_t>(seed));
       const Mutation& m = mutations[static_cast<size_t>(seed) % mutations.size()];
       for (size_t first = rng() % bundles_.size(), k = 0;; ++k) {
@@ -194,7 +196,7 @@ class Mutations : public testing::Test {
         break;
       }
     }
-    EXPECT_LE(harmless, kSeeds / 50);
+    EXPECT_LE(harmless, seeds() / 50);
     for (const Mutation& m : mutations) EXPECT_GT(applied[m.name], 0) << m.name;
   }
 

@@ -1,0 +1,117 @@
+#include "ir/recipe/pins.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/recipe/read_recipe.h"
+#include "tests/ir/support/parsed_recipe.h"
+
+namespace partita {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(ApplyPin_Accepted, ReplacesTheEntry) {
+  Recipe recipe = parsed_recipe("pin: {tensor: 2, w: {out: tensor}}");
+  for (const char* pin : {"tensor=8", "sequence_parallel=true", "schedule=zero_bubble",
+                          "layers.*.up={out: tensor, in: [data, expert]}", "w={out: }", "zero_group=node"}) {
+    absl::Status status = apply_pin(recipe, pin);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  EXPECT_EQ(recipe.pin.axis("tensor"), 8);
+  EXPECT_EQ(recipe.pin.sequence_parallel, true);
+  EXPECT_EQ(recipe.pin.schedule, PipelineSchedule::kZeroBubble);
+  EXPECT_EQ(recipe.pin.zero_group, PinRecipe::kNode);
+  ASSERT_EQ(recipe.pin.values.size(), 2u);
+  EXPECT_EQ(recipe.pin.values[0], (ValuePin{"layers.*.up", {{"out", {"tensor"}}, {"in", {"data", "expert"}}}}));
+  EXPECT_EQ(recipe.pin.values[1], (ValuePin{"w", {{"out", {}}}}));
+}
+
+TEST(ApplyPin_Refused, Table) {
+  const struct {
+    const char *pin, *message;
+  } kCases[] = {
+      {"tensor", "--pin 'tensor': expected KEY=VALUE, as in tensor=8"},
+      {"=8", "--pin '=8': expected KEY=VALUE, as in tensor=8"},
+      {"tensor=", "--pin 'tensor=': expected a value after '='"},
+      {"tensor=x", "--pin 'tensor=x': 1:1: pin.tensor: expected an integer from 1 to 16777216, found 'x'"},
+      {"tensors=4", "--pin 'tensors=4': 1:1: pin: unknown key 'tensors'; the nearest known key is 'tensor'"},
+      {"w={out: [}", "--pin 'w={out: [}': 1:"},
+  };
+  for (const auto& c : kCases) {
+    Recipe recipe;
+    absl::Status status = apply_pin(recipe, c.pin);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), StartsWith(c.message));
+    EXPECT_EQ(recipe, Recipe());
+  }
+}
+
+TEST(ApplyPreset_Known, Table) {
+  const struct {
+    const char *preset, *pins;
+  } kCases[] = {
+      {"ddp", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 0, offload: none}"},
+      {"fsdp", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 3, offload: none}"},
+      {"hsdp", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 3, zero_group: node, offload: none}"},
+      {"zero1", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 1, offload: none}"},
+      {"zero2", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 2, offload: none}"},
+      {"zero3", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 3, offload: none}"},
+      {"zero3-offload", "pin: {tensor: 1, pipeline: 1, context: 1, expert: 1, zero: 3, offload: all}"},
+      {"megatron:tp8,pp4",
+       "pin: {tensor: 8, pipeline: 4, context: 1, expert: 1, zero: 1, sequence_parallel: true, schedule: 1f1b, "
+       "offload: none}"},
+      {"megatron:tp2,pp4,vpp2,cp2,ep4,dp8,mb1,zero0",
+       "pin: {data: 8, tensor: 2, pipeline: 4, context: 2, expert: 4, zero: 0, micro_batch: 1, sequence_parallel: "
+       "true, schedule: interleaved, interleave: 2, offload: none}"},
+      {"gpipe",
+       "pin: {data: 1, tensor: 1, context: 1, expert: 1, zero: 0, schedule: gpipe, recompute: full, offload: none}"},
+      {"gpipe:pp4",
+       "pin: {data: 1, tensor: 1, pipeline: 4, context: 1, expert: 1, zero: 0, schedule: gpipe, recompute: full, "
+       "offload: none}"},
+      {"pipedream", "pin: {tensor: 1, context: 1, expert: 1, zero: 0, schedule: 1f1b, offload: none}"},
+  };
+  for (const auto& c : kCases) {
+    Recipe recipe;
+    absl::Status status = apply_preset(recipe, c.preset);
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(recipe.pin, parsed_recipe(c.pins).pin) << c.preset;
+  }
+}
+
+TEST(ApplyPreset_OverStagesOfTheFile, TakesThemAway) {
+  Recipe recipe = parsed_recipe("pin: {stages: [{data: 4}, {tensor: 4}], cuts: ['layers.4.*'], pipeline: 2}");
+  ASSERT_TRUE(apply_preset(recipe, "gpipe").ok());  // of as many stages
+  EXPECT_TRUE(recipe.pin.stages.empty());
+  EXPECT_EQ(recipe.pin.cuts, std::vector<std::string>{"layers.4.*"});
+  ASSERT_TRUE(apply_preset(recipe, "megatron:pp4").ok());
+  EXPECT_TRUE(recipe.pin.cuts.empty());
+}
+
+TEST(ApplyPreset_Refused, Table) {
+  const struct {
+    const char *preset, *message;
+  } kCases[] = {
+      {"dp",
+       "--like 'dp': expected one of ddp, fsdp, hsdp, zero1, zero2, zero3, zero3-offload, megatron, gpipe, pipedream; "
+       "arguments follow a colon, as in megatron:tp8,pp4"},
+      {"", "--like '': expected one of ddp"},
+      {"megatron:tp",
+       "--like 'megatron:tp': expected one of tp, pp, cp, ep, dp, vpp, mb, zero and a number, as in tp8, found 'tp'"},
+      {"megatron:xp4", "--like 'megatron:xp4': expected one of tp"},
+      {"megatron:tp0",
+       "--like 'megatron:tp0': --pin 'tensor=0': 1:1: pin.tensor: expected an integer from 1 to 16777216, found '0'"},
+      {"megatron:tp8x", "--like 'megatron:tp8x': --pin 'tensor=8x'"},
+  };
+  for (const auto& c : kCases) {
+    Recipe recipe;
+    absl::Status status = apply_preset(recipe, c.preset);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), StartsWith(c.message));
+    EXPECT_EQ(recipe, Recipe());
+  }
+}
+
+}  // namespace
+}  // namespace partita
