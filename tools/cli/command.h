@@ -69,7 +69,8 @@ absl::Status write_plan(const PlanRequest& request, const std::string& output, b
 // The first word that is no command or option where it stands: InvalidArgument with the nearest one.
 absl::Status check_words(const CLI::App& app, int argc, char** argv);
 
-// The runner that bundles are made with: beside this program, or where it was built.
+// The runner that bundles are made with: beside this program, where it is installed (../lib/partita), or where it was
+// built (../runtime).
 absl::StatusOr<std::string> find_runner();
 
 void print_warnings(const Compiled& compiled);
