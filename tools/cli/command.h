@@ -30,6 +30,8 @@ void add_doctor(CLI::App& app, absl::Status& result);
 void add_model(CLI::App& app, absl::Status& result);
 void add_factors(CLI::App& app, absl::Status& result);
 void add_checkpoint(CLI::App& app, absl::Status& result);
+void add_completion(CLI::App& app, absl::Status& result);
+void add_manual(CLI::App& app, absl::Status& result);
 
 // `--precision`: the recipe's key of that name.
 void add_precision(CLI::App& app, std::optional<Precision>& precision);
