@@ -8,13 +8,18 @@
 #include "runtime/kernels/onednn.h"
 #include "runtime/launch/launch_environment.h"
 #include "tools/cli/command.h"
+#include "tools/cli/version.h"
 
 int main(int argc, char** argv) {
   partita::exit_on_uncaught();
   partita::runtime::prepare_onednn(partita::runtime::chooses_onednn_instructions(partita::runtime::read_environment()));
-  CLI::App app{"Partita: an auto-parallelizing compiler for training graphs"};
+  CLI::App app{"Partita: an auto-parallelizing compiler for training graphs", "partita"};
   app.require_subcommand(1);
-  app.set_version_flag("--version", "partita 0.1.0");
+  app.set_version_flag(
+      "--version", [] { return partita::version_text(partita::kBuildInfo); }, "version, commit, libraries and modules");
+  app.footer(
+      "Exit codes: 0 fine, 1 internal fault, 2 bad input or usage, 3 does not fit, 4 verification failed, 128 and "
+      "above worth a retry.");
   absl::Status result;
   partita::add_train(app, result);
   partita::add_plan(app, result);
@@ -30,6 +35,8 @@ int main(int argc, char** argv) {
   partita::add_doctor(app, result);
   partita::add_model(app, result);
   partita::add_factors(app, result);
+  partita::add_completion(app, result);
+  partita::add_manual(app, result);
   try {
     if (result = partita::check_words(app, argc, argv); result.ok()) app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -11,8 +11,6 @@
 namespace partita::runtime {
 namespace {
 
-constexpr std::string_view kMpiModule = "libpartita_comm_mpi.so";
-
 absl::StatusOr<std::unique_ptr<Communicator>> open_mpi(OpenTransportPlugin* plugin, const LaunchEnvironment& launch,
                                                        const OpenOptions& options) {
   const auto open = [plugin, launch, timeout = options.timeout]() -> absl::StatusOr<std::unique_ptr<Transport>> {

@@ -13,8 +13,10 @@
 
 namespace partita::runtime {
 
+inline constexpr const char* kMpiModule = "libpartita_comm_mpi.so";
+
 struct OpenOptions : CommunicatorOptions {
-  // Where plug-in modules (libpartita_comm_mpi.so) are looked for, in order.
+  // Where plug-in modules (kMpiModule) are looked for, in order.
   std::vector<std::string> plugin_directories;
 };
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_join.h"
 #include "base/cat.h"
+#include "runtime/program/bundle_names.h"
 
 namespace partita::runtime {
 
@@ -13,10 +14,9 @@ std::vector<std::string> default_plugin_directories() {
   std::vector<std::string> directories;
   std::error_code error;
   if (const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error); !error) {
-    directories.push_back(self.parent_path());
-    directories.push_back((self.parent_path() / "../lib").lexically_normal());
+    for (const char* folder : {"", kLibrariesName, "../lib/partita", "../runtime"})
+      directories.push_back((self.parent_path() / folder).lexically_normal());
   }
-  directories.emplace_back(PARTITA_PLUGIN_BUILD_DIR);
   return directories;
 }
 

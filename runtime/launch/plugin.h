@@ -9,7 +9,8 @@
 
 namespace partita::runtime {
 
-// Where modules lie: beside the program, in ../lib, where they were built.
+// Where modules lie: beside the program, in lib/ (of a bundle), in ../lib/partita (of an installed compiler), in
+// ../runtime (of a build tree).
 std::vector<std::string> default_plugin_directories();
 
 // The first place where `file` lies, not loaded. NotFound.

@@ -8,5 +8,6 @@ inline constexpr const char* kEvaluationName = "evaluation.partita";  // only wi
 inline constexpr const char* kInitialName = "initial.safetensors";
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kRankName = "rank";
+inline constexpr const char* kLibrariesName = "lib";  // folder of what the rank loads
 
 }  // namespace partita::runtime

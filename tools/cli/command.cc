@@ -145,7 +145,7 @@ absl::StatusOr<std::string> find_runner() {
   std::error_code ec;
   fs::path here = fs::read_symlink("/proc/self/exe", ec).parent_path();
   for (const fs::path& p :
-       {here / "partita_runner", here / "../runtime/partita_runner", here / "../libexec/partita_runner"}) {
+       {here / "partita_runner", here / "../lib/partita/partita_runner", here / "../runtime/partita_runner"}) {
     if (fs::exists(p, ec)) return p.lexically_normal().string();
   }
   return absl::NotFoundError(

@@ -30,6 +30,8 @@ void add_doctor(CLI::App& app, absl::Status& result);
 void add_model(CLI::App& app, absl::Status& result);
 void add_factors(CLI::App& app, absl::Status& result);
 void add_checkpoint(CLI::App& app, absl::Status& result);
+void add_completion(CLI::App& app, absl::Status& result);
+void add_manual(CLI::App& app, absl::Status& result);
 
 // `--precision`: the recipe's key of that name.
 void add_precision(CLI::App& app, std::optional<Precision>& precision);
@@ -69,7 +71,8 @@ absl::Status write_plan(const PlanRequest& request, const std::string& output, b
 // The first word that is no command or option where it stands: InvalidArgument with the nearest one.
 absl::Status check_words(const CLI::App& app, int argc, char** argv);
 
-// The runner that bundles are made with: beside this program, or where it was built.
+// The runner that bundles are made with: beside this program, where it is installed (../lib/partita), or where it was
+// built (../runtime).
 absl::StatusOr<std::string> find_runner();
 
 void print_warnings(const Compiled& compiled);

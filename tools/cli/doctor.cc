@@ -1,5 +1,4 @@
 #include <dlfcn.h>
-#include <hwloc.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -23,6 +22,7 @@
 #include "tools/calibrate/calibrate.h"
 #include "tools/cli/command.h"
 #include "tools/machine/cuda_toolkit.h"
+#include "tools/machine/processors.h"
 
 namespace partita {
 namespace {
@@ -102,19 +102,12 @@ std::vector<Part> examine() {
 
 struct Machine {
   std::string cpu, units;
-  int cores = 0, packages = 0, numa = 0;
+  Processors processors;
   double memory = 0;
 };
 
 Machine machine() {
-  Machine m{processor(), vector_units(), 0, 0, 0, 0};
-  hwloc_topology_t topology;
-  hwloc_topology_init(&topology);
-  hwloc_topology_load(topology);
-  m.cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
-  m.packages = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE);
-  m.numa = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
-  hwloc_topology_destroy(topology);
+  Machine m{processor(), vector_units(), count_processors("/sys/devices/system"), 0};
   m.memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
   return m;
 }
@@ -140,10 +133,11 @@ absl::Status run_calibration(const std::string& output, CalibrationRequest reque
   if (!json) request.say = [](const std::string& what) { std::fprintf(stderr, "measuring %s\n", what.c_str()); };
   PARTITA_ASSIGN_OR_RETURN(Calibration found, calibrate(request));
   Machine m = machine();
-  std::string about = cat("# ", m.cpu, ", ", m.cores, " cores, measured by `partita doctor --calibrate`; noise ",
-                          fmt::format("{:.0f} %", found.noise * 100),
-                          "\n# Plan with --profiles this file and a cluster.yaml of one line: preset: ",
-                          found.profiles.presets.back().name, "\n");
+  std::string about = cat(
+      "# ", m.cpu, ", ", m.processors.cores, " cores, measured by `partita doctor --calibrate`; noise ",
+      fmt::format("{:.0f} %", found.noise * 100),
+      "\n# Plan with --profiles this file and a cluster.yaml of one line: preset: ", found.profiles.presets.back().name,
+      "\n");
   PARTITA_RETURN_IF_ERROR(write_file_atomically(output, about + profile_text(found.profiles)));
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::vector<std::string> presets;
@@ -218,10 +212,15 @@ void add_doctor(CLI::App& app, absl::Status& result) {
     Machine m = machine();
     std::vector<Part> parts = examine();
     bool missing = false;
-    nlohmann::json out = {{"processor", m.cpu},     {"vector_units", m.units}, {"cores", m.cores},
-                          {"packages", m.packages}, {"numa_nodes", m.numa},    {"memory_bytes", m.memory}};
+    nlohmann::json out = {{"processor", m.cpu},
+                          {"vector_units", m.units},
+                          {"cores", m.processors.cores},
+                          {"packages", m.processors.packages},
+                          {"numa_nodes", m.processors.numa_nodes},
+                          {"memory_bytes", m.memory}};
     if (!*json)
-      std::printf("%s, %d cores, %s, %.1f GB of memory\n", m.cpu.c_str(), m.cores, m.units.c_str(), m.memory / 1e9);
+      std::printf("%s, %d cores, %s, %.1f GB of memory\n", m.cpu.c_str(), m.processors.cores, m.units.c_str(),
+                  m.memory / 1e9);
     for (const Part& p : parts) {
       missing = missing || (p.needed && !p.present);
       out["parts"].push_back({{"name", p.name},

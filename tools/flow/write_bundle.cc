@@ -163,6 +163,25 @@ nlohmann::json manifest(const Compiled& compiled, const std::string& image) {
   return all;
 }
 
+// The shared libraries beside the runner: modules for MPI and CUDA, and of what it links those that a bare system
+// lacks. Links to them where the file system has links: the bundle keeps its own when another version is installed.
+absl::Status copy_libraries(const std::string& runner, const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  fs::create_directory(folder, ec);
+  for (fs::directory_iterator file(fs::path(runner).parent_path(), ec), end; !ec && file != end; file.increment(ec)) {
+    const fs::path name = file->path().filename();
+    if (name.string().find(".so") == std::string::npos || !file->is_regular_file(ec)) continue;
+    std::error_code no_link;
+    fs::create_hard_link(file->path(), folder / name, no_link);
+    if (no_link) fs::copy_file(file->path(), folder / name, ec);
+    if (ec) break;
+  }
+  if (ec)
+    return absl::InvalidArgumentError(cat("cannot copy the runner's libraries to ", quote(folder), ": ", ec.message()));
+  return absl::OkStatus();
+}
+
 std::vector<verifier::RankEvidence> evidence(const std::vector<ProgramClaims>& programs) {
   std::vector<verifier::RankEvidence> all;
   for (const ProgramClaims& program : programs) all.push_back({program.graph, program.steps});
@@ -193,6 +212,7 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
                                          quote(compiled.programs.front().model, 200)));
     PARTITA_RETURN_IF_ERROR(
         runtime::write_executable(runner, as_byte_span(image), cat(fresh, "/", runtime::kRankName)));
+    PARTITA_RETURN_IF_ERROR(copy_libraries(runner, cat(fresh, "/", runtime::kLibrariesName)));
     PARTITA_RETURN_IF_ERROR(verifier::write_evidence(compiled.serial, compiled.samples, evidence(compiled.claims),
                                                      fresh, verifier::kTrainingFiles));
     if (!compiled.evaluation.programs.empty()) {
