@@ -115,12 +115,7 @@ std::string stage_table(const Json& plan) {
   return runs > 1 ? text : "";
 }
 
-}  // namespace
-
-std::string time_text(double seconds) {
-  return seconds < 1 ? fmt::format("{:.4g} ms", seconds * 1e3) : fmt::format("{:.4g} s", seconds);
-}
-
+// The stage whose devices have least memory left, or lack most.
 size_t fullest_stage(const Json& plan) {
   size_t worst = 0;
   double most = -1;
@@ -130,6 +125,23 @@ size_t fullest_stage(const Json& plan) {
     if (k == 0 || over > most) most = over, worst = k;
   }
   return worst;
+}
+
+}  // namespace
+
+std::vector<std::string> departures(const Json& plan) {
+  std::vector<std::string> notes;
+  if (std::string kind = words(plan, "compress"); !kind.empty() && kind != "none")
+    notes.push_back(
+        cat("compress: ", kind, ": gradients travel compressed; training is not that of the serial program"));
+  if (words(part(plan, "pin"), "schedule") == "pipedream")
+    notes.emplace_back(
+        "schedule: pipedream: asynchronous: each micro-batch is an optimizer step, on weights that lack those of "
+        "micro-batches in flight; training is not that of the serial program");
+  if (words(plan, "batch_statistics") == "replica")
+    notes.emplace_back(
+        "semantics: batch_norm: replica: batch statistics are of each rank's micro-batch, not of the global batch");
+  return notes;
 }
 
 std::string summary(const Json& plan) {
@@ -142,15 +154,7 @@ std::string summary(const Json& plan) {
   text += fmt::format("step {:.4g} s, {} {}/s, MFU {:.1f} %{}\n", step,
                       tokens < 1e3 ? fmt::format("{:.4g}", tokens) : fmt::format("{:.0f}", tokens), unit,
                       100 * number(p, "mfu"), p.is_object() && fits(p) ? "" : "; DOES NOT FIT");
-  if (std::string kind = words(plan, "compress"); !kind.empty() && kind != "none")
-    text += cat("compress: ", kind, ": gradients travel compressed; training is not that of the serial program\n");
-  if (words(part(plan, "pin"), "schedule") == "pipedream")
-    text +=
-        "schedule: pipedream: asynchronous: each micro-batch is an optimizer step, on weights that lack those of "
-        "micro-batches in flight; training is not that of the serial program\n";
-  if (words(plan, "batch_statistics") == "replica")
-    text +=
-        "semantics: batch_norm: replica: batch statistics are of each rank's micro-batch, not of the global batch\n";
+  for (const std::string& note : departures(plan)) append(text, note, "\n");
   const Json& pin = part(plan, "pin");
   if (number(pin, "pipeline") > 1 && part(pin, "cuts").empty())
     text += "stages: the plan has no names for its cuts; compile balances the stages anew\n";

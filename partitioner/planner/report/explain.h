@@ -2,15 +2,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "nlohmann/json_fwd.hpp"
 
 namespace partita {
 
-// The stage whose devices have least memory left, or lack most.
-size_t fullest_stage(const nlohmann::json& plan);
-// "12.3 ms", "4.5 s".
-std::string time_text(double seconds);
+// In what training differs from that of the serial program, one sentence each.
+std::vector<std::string> departures(const nlohmann::json& plan);
 // Layout, step time, where the time and memory go, on some ten lines.
 std::string summary(const nlohmann::json& plan);
 // The same with units, stages, what binds, and the next-best plans.
