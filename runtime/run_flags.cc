@@ -58,6 +58,10 @@ void RunFlags::add(CLI::App& app) {
   app.add_option("--threads", threads, "threads of each rank; default: the cores divided among the ranks")
       ->check(CLI::Range(1, 4096));
   app.add_flag("--shuffle", shuffle, "take samples in a random order, another one each epoch");
+  app.add_option(
+         "--progress", progress,
+         "bar, or lines; default: a bar on a terminal (mpirun hands on what ranks say, which see none: say bar)")
+      ->check(CLI::IsMember({"auto", "bar", "lines"}));
   app.add_flag("--quiet", quiet, "say nothing but warnings and errors");
 }
 
@@ -132,6 +136,7 @@ std::vector<std::string> RunFlags::arguments() const {
   if (threads > 0) say("--threads", cat(threads));
   if (shuffle) list.emplace_back("--shuffle");
   if (quiet) list.emplace_back("--quiet");
+  if (progress != "auto") list.insert(list.end(), {"--progress", progress});
   if (resume) list.emplace_back("--resume");
   if (resume && !resume->empty()) list.push_back(*resume);
   return list;
@@ -172,9 +177,9 @@ absl::StatusOr<CheckpointOptions> RunFlags::checkpoint_options() const {
 
 absl::StatusOr<std::unique_ptr<MetricsSink>> RunFlags::sink(int64_t total) const {
   auto all = std::make_unique<MetricsFanOut>();
-  bool terminal = isatty(fileno(stderr)) != 0;
+  const bool bar = progress == "auto" ? isatty(fileno(stderr)) != 0 : progress == "bar";
   int64_t every = total > 0 ? std::max<int64_t>(1, total / 40) : 10;
-  all->add(make_console_sink(stderr, {.terminal = terminal, .quiet = quiet, .total_steps = total, .every = every}));
+  all->add(make_console_sink(stderr, {.bar = bar, .quiet = quiet, .total_steps = total, .every = every}));
   for (const std::string& path : metrics) {
     PARTITA_ASSIGN_OR_RETURN(auto sink, open_metrics_sink(path, resume.has_value()));
     all->add(std::move(sink));

@@ -31,6 +31,7 @@ struct RunFlags {
   bool fast_dev_run = false;
   int threads = 0;
   bool shuffle = false, quiet = false;
+  std::string progress = "auto";  // "bar", "lines"; "auto": a bar where stderr is a terminal
 
   void add(CLI::App& app);
   // Options for a bundle's folder: its manifest's data settings and seed, then these flags. NotFound, InvalidArgument.

@@ -201,6 +201,8 @@ class Trainer {
     StepMetrics m = metrics(step);
     m.seconds = seconds_since(begin);
     m.samples_per_second = static_cast<double>(program_.samples_per_step) / m.seconds;
+    if (const int64_t tokens = inputs_->source().tokens_per_sample(); tokens > 0)
+      m.tokens_per_second = *m.samples_per_second * static_cast<double>(tokens);
     m.input_stall_seconds = inputs_->stall_seconds() - stalled;
     if (first_rank() && m.loss && !std::isfinite(*m.loss) && !warned_) {
       std::fprintf(stderr, "warning: step %lld: the loss is %g; training goes on\n", static_cast<long long>(step),

@@ -158,6 +158,15 @@ int64_t DataSource::valid_samples(int64_t step) const {
   return std::clamp<int64_t>(stream_end() - config_.sample_offset - step * global_batch_, 0, global_batch_);
 }
 
+int64_t DataSource::tokens_per_sample() const {
+  int64_t most = 0;
+  for (const InputSpec& input : inputs_) {
+    if (config_.kind == DataKind::kTokens && input.batched && !input.sample_shape.empty())
+      most = std::max(most, input.sample_shape[0]);
+  }
+  return most;
+}
+
 absl::Status DataSource::check_steps(int64_t first, int64_t count) const {
   int64_t end = 0;
   if (first < 0 || count < 0 || __builtin_add_overflow(first, count, &end) ||

@@ -31,6 +31,8 @@ class DataSource {
   int64_t global_batch() const { return global_batch_; }
   // Samples of one epoch, or kUnlimited.
   int64_t samples_per_epoch() const { return samples_; }
+  // Positions of a sample where the data are tokens, else 0.
+  int64_t tokens_per_sample() const;
   // InvalidArgument with the numbers needed and found unless steps [first, first + count) can be served.
   absl::Status check_steps(int64_t first, int64_t count) const;
   // Real samples in a step's batch: global_batch, or fewer where the tail is padded.

@@ -44,9 +44,10 @@ class MetricsSink {
 };
 
 struct ConsoleOptions {
-  bool terminal = false;    // one line that is drawn over; else plain lines
+  bool bar = false;         // for a terminal: one line that is drawn over, with a progress bar and the time that is
+                            // left; else plain lines
   bool quiet = false;       // nothing at all
-  int64_t total_steps = 0;  // 0 = unknown; else the line shows the rest of the way
+  int64_t total_steps = 0;  // 0 = unknown: no bar
   int64_t every = 1;        // plain lines: each n-th step, the first and the last
 };
 // Writes to `out` (usually stderr), which must outlive the sink.

@@ -8,6 +8,7 @@
 
 #include "nlohmann/json.hpp"
 #include "tests/support/carried_model.h"
+#include "tests/support/report_page.h"
 #include "tests/support/temp_folder.h"
 
 namespace partita {
@@ -101,9 +102,10 @@ TEST_F(MixedPlan, AMeasuredRunCorrectsEachKind) {
       run_partita("report " + (out_ / "plan.json") + " -o " + (out_ / "r.html") + " --trace " + (out_ / "trace.json"))
           .code,
       0);
-  const std::string page = TempFolder::read(out_ / "r.html");
-  EXPECT_THAT(page, HasSubstr("Predicted and measured, fast: ranks 0 to 1, stage 0"));
-  EXPECT_THAT(page, HasSubstr("Predicted and measured, slow: ranks 2 to 2, stage 1"));
+  const nlohmann::json measured = page_data(TempFolder::read(out_ / "r.html"))["measured"];
+  ASSERT_EQ(measured["groups"].size(), 2u);
+  EXPECT_EQ(measured["groups"][0]["of"], "fast: ranks 0 to 1, stage 0");
+  EXPECT_EQ(measured["groups"][1]["of"], "slow: ranks 2 to 2, stage 1");
 
   std::filesystem::remove(out_ / "trace.rank2.json");
   Outcome missing = plan("again.json", refine);

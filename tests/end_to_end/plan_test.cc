@@ -4,11 +4,14 @@
 
 #include <filesystem>
 #include <regex>
+#include <set>
 #include <sstream>
 
 #include "base/cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/carried_model.h"
+#include "tests/support/losses.h"
+#include "tests/support/report_page.h"
 #include "tests/support/temp_folder.h"
 
 namespace partita {
@@ -129,23 +132,34 @@ TEST_F(PlanCommand, FrozenLayersHaveStages) {
 TEST_F(PlanCommand, ReportsHoldAMeasuredRunBesideThePlan) {
   out_.write("cluster.yaml", "device: cpu\ndevices_per_node: 2\n");
   ASSERT_EQ(plan("--like ddp", "plan.json").code, 0);
-  Outcome run = run_partita("train " + kCarriedModel + "--quiet --steps 6 --data " + (out_ / "text.bin") + " --plan " +
-                            (out_ / "plan.json") + " --profile " + (out_ / "trace.json"));
+  Outcome run =
+      run_partita("train " + kCarriedModel + "--quiet --steps 6 --data " + (out_ / "text.bin") + " --plan " +
+                  (out_ / "plan.json") + " --profile " + (out_ / "trace.json") + " --metrics " + (out_ / "m.jsonl"));
   ASSERT_EQ(run.code, 0) << run.text;
   const std::string report = "report " + (out_ / "plan.json") + " -o " + (out_ / "r.html");
   ASSERT_EQ(run_partita(report).code, 0);
-  EXPECT_THAT(TempFolder::read(out_ / "r.html"), testing::Not(HasSubstr("Predicted and measured")));
-  Outcome o = run_partita(report + " --trace " + (out_ / "trace.json"));
+  for (const char* part : {"measured", "learning", "proof", "what_if"})
+    EXPECT_FALSE(page_data(TempFolder::read(out_ / "r.html")).contains(part)) << part;
+  Outcome o = run_partita(report + " --trace " + (out_ / "trace.json") + " --metrics " + (out_ / "m.jsonl"));
   ASSERT_EQ(o.code, 0) << o.text;
-  const std::string page = TempFolder::read(out_ / "r.html");
-  for (const char* row : {"matrix products", "update", "communication", "the step"}) {
-    std::smatch found;
-    const std::regex cells(cat("<td>", row, "</td><td class=n>([0-9.e+-]+) ms</td><td class=n>([0-9.e+-]+) ms</td>"));
-    ASSERT_TRUE(std::regex_search(page, found, cells)) << row;
-    EXPECT_GT(std::stod(found[1]), 0) << row;
-    EXPECT_GT(std::stod(found[2]), 0) << row;
+  const nlohmann::json data = page_data(TempFolder::read(out_ / "r.html"));
+  ASSERT_EQ(data["measured"]["groups"].size(), 1u);
+  std::set<std::string> found;
+  for (const nlohmann::json& row : data["measured"]["groups"][0]["rows"]) {
+    found.insert(row["work"].get<std::string>());
+    if (row["work"] == "the step") {
+      EXPECT_GT(row["predicted"].get<double>(), 0);
+      EXPECT_GT(row["measured"].get<double>(), 0);
+    }
   }
-  EXPECT_EQ(run_partita(report + " --trace " + (out_ / "text.bin")).code, 2);
+  for (const char* row : {"matrix products", "update", "communication", "the step"})
+    EXPECT_TRUE(found.contains(row)) << row;
+  EXPECT_EQ(data["learning"]["steps"], 6);
+  EXPECT_EQ(data["learning"]["unit"], "tokens");
+  ASSERT_EQ(data["learning"]["points"].size(), 6u);
+  EXPECT_EQ(data["learning"]["points"][5][1], read_losses(out_ / "m.jsonl")[5]);
+  for (const char* flag : {" --trace ", " --metrics ", " --certificate "})
+    EXPECT_EQ(run_partita(report + flag + (out_ / "text.bin")).code, 2) << flag;
 }
 
 TEST_F(PlanCommand, SweepsTellWhatTheyCannotPlan) {

@@ -1,4 +1,5 @@
-// The views of a plan as a user gets them: the trace of simulate, the page of report.
+// The views of a plan as a user gets them: the trace of simulate, the fixes of plan, diff. The page of report has tests
+// of its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -157,108 +158,6 @@ TEST_F(Views, TracesHaveAProcessARankAndAThreadAStream) {
     EXPECT_THAT(o.text, HasSubstr("--ranks: expected all, or ranks from 0 to 5 as 0,8,16..19, found")) << bad;
   }
   EXPECT_EQ(partita("simulate " + (out_ / "p.json") + " --ranks all").code, 2);  // of which trace?
-}
-
-// What a browser makes of a page at a width in pixels: JSON that a script in a frame around the page finds.
-Json in_browser(const TempFolder& folder, const std::string& page, int width, bool dark) {
-  std::string quoted;
-  for (char c : page) quoted += c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
-  folder.write("frame.html",
-               cat("<!doctype html><body style=\"margin:0\"><pre id=found></pre><iframe id=f style=\"border:0;"
-                   "height:900px;width:",
-                   width, "px\" srcdoc=\"", quoted, R"("></iframe><script>
-    f.onload = () => {
-      const d = f.contentDocument, w = f.contentWindow, colour = (e) => w.getComputedStyle(e).backgroundColor;
-      const cells = [...d.querySelectorAll('table.m td')], full = cells.filter((c) => c.title);
-      const box = d.querySelector('table.m').getBoundingClientRect(), cell = full[0];
-      cell.focus();
-      found.textContent = JSON.stringify({
-        page: d.documentElement.scrollWidth, matrix: box.right, cells: cells.length, full: full.length,
-        focused: d.activeElement == cell, told: w.getComputedStyle(cell, '::after').content, title: cell.title,
-        sides: cells.map((c) => c.getBoundingClientRect()).flatMap((r) => [r.width, r.height]),
-        back: colour(d.body), text: w.getComputedStyle(d.body).color,
-        legend: [...d.querySelectorAll('table.legend td')].map(colour), colours: full.map(colour),
-        loads: w.performance.getEntriesByType('resource').length});
-    };
-  </script>)"));
-  Outcome o = run_command(cat("chromium --headless --no-sandbox --disable-gpu --window-size=1400,1000 --dump-dom ",
-                              dark ? "--blink-settings=preferredColorScheme=0 " : "", "file://", folder / "frame.html",
-                              " 2>/dev/null"));
-  const std::string tag = "<pre id=\"found\">";
-  const size_t at = o.text.find(tag), end = o.text.find("</pre>", at);
-  if (at == o.text.npos || end == o.text.npos) return {};
-  return Json::parse(o.text.substr(at + tag.size(), end - at - tag.size()), nullptr, false);
-}
-
-TEST_F(Views, PagesAreReadableOnPhonesAndDesksInLightAndDark) {
-  if (run_command("chromium --version").code != 0) GTEST_SKIP() << "no chromium on this machine";
-  write_model();
-  for (auto [cluster, blocks] : {std::pair{"nodes: 2\ndevices_per_node: 4\ndevice: A100-80GB\n", 8},
-                                 std::pair{"nodes: 16\ndevices_per_node: 4\ndevice: A100-80GB\n", 16}}) {
-    ASSERT_EQ(plan(cluster, "--pin tensor=2 --pin pipeline=2 --pin micro_batch=1").code, 0);
-    ASSERT_EQ(partita("report " + (out_ / "p.json") + " -o " + (out_ / "r.html")).code, 0);
-    const std::string page = TempFolder::read(out_ / "r.html");
-    EXPECT_LT(page.size(), 300000u);
-    EXPECT_THAT(page, testing::Not(testing::ContainsRegex("(src|href)=\"[^#]|url\\(|@import|<script")));
-    std::set<std::string> backs;
-    for (int width : {390, 1280}) {
-      for (bool dark : {false, true}) {
-        SCOPED_TRACE(cat(blocks, " blocks, ", width, " pixels, ", dark ? "dark" : "light"));
-        const Json found = in_browser(out_, page, width, dark);
-        ASSERT_TRUE(found.is_object());
-        EXPECT_LE(found["page"], width);
-        EXPECT_LE(found["matrix"], width);
-        EXPECT_GE(found["cells"], blocks * blocks);
-        EXPECT_EQ(found["loads"], 0);
-        const std::vector<double> sides = found["sides"];
-        for (size_t k = 0; k < 2 * static_cast<size_t>(blocks * blocks); k += 2) {
-          EXPECT_GE(sides[k], 8);
-          EXPECT_NEAR(sides[k], sides[k + 1], 2);
-        }
-        EXPECT_TRUE(found["focused"].get<bool>());
-        EXPECT_EQ(found["told"], Json(found["title"].get<std::string>()).dump());
-        EXPECT_THAT(found["title"].get<std::string>(), testing::ContainsRegex("to [0-9-]+: .*B \\("));
-        EXPECT_NE(found["back"], found["text"]);
-        backs.insert(found["back"].get<std::string>());
-        // Every colour of the matrix is in a legend, and is not the page's.
-        const std::vector<std::string> legend = found["legend"];
-        for (const std::string& colour : found["colours"].get<std::set<std::string>>()) {
-          EXPECT_THAT(legend, testing::Contains(colour));
-          EXPECT_NE(colour, found["back"]);
-        }
-      }
-    }
-    EXPECT_EQ(backs.size(), 2u);
-  }
-}
-
-// The cells of the page against counts by hand: 8 micro-batches of 256 positions of 1024 values of 2 bytes.
-TEST_F(Views, TheMatrixHasTheBytesOfThePlan) {
-  ASSERT_EQ(partita("model gpt --layers 8 --hidden 1024 --heads 8 --vocab 1000 --seq 256 -o " + (out_ / "m.onnx")).code,
-            0);
-  out_.write("t.yaml", "optimizer: {kind: adamw}\nbatch: {global: 16}\nprecision: bf16\n");
-  ASSERT_EQ(plan("nodes: 2\ndevices_per_node: 4\ndevice: A100-80GB\n"
-                 "links:\n  - {kind: nvlink3, group: 4}\n  - {kind: infiniband}\n",
-                 "--pin data=2 --pin tensor=2 --pin pipeline=2 --pin zero=0 --pin micro_batch=1 "
-                 "--pin sequence_parallel=false --pin recompute=none")
-                .code,
-            0);
-  ASSERT_EQ(partita("report " + (out_ / "p.json") + " -o " + (out_ / "r.html")).code, 0);
-  const std::string page = TempFolder::read(out_ / "r.html");
-  auto megabytes = [&](const char* pair, const char* kind) {
-    std::smatch found;
-    const std::regex cell(cat("title=\"", pair, ": ([0-9.]+) MB \\(", kind, " [0-9.]+ MB\\)\""));
-    EXPECT_TRUE(std::regex_search(page, found, cell)) << pair;
-    return found.empty() ? 0 : std::stod(found[1]);
-  };
-  const double value = 256 * 1024 * 2 / 1e6, blocks = 4;
-  // Two sums a block forward and two backward, and one of the split embedding; of two ranks each sends half twice.
-  EXPECT_NEAR(megabytes("0 to 1", "tensor"), 8 * (blocks * 4 + 1) * value, 0.05);
-  // The gradients of half of a stage's blocks, tokens and positions, two bytes each.
-  EXPECT_NEAR(megabytes("0 to 2", "data"), (blocks * 12 * 1024 * 1024 + (1000 + 256) * 1024) / 1e6, 0.1);
-  // A rank has half of what its tensor pair has.
-  EXPECT_NEAR(megabytes("0 to 4", "pipeline"), 8 * value / 2, 0.01);
-  EXPECT_THAT(page, testing::Not(HasSubstr("title=\"0 to 3")));
 }
 
 struct ToldFix {

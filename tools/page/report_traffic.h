@@ -1,17 +1,13 @@
-// The part of a plan's page about what its ranks send each other.
+// The part of a report page's data about what the plan's ranks send each other.
 #pragma once
 
-#include <string>
-
+#include "nlohmann/json_fwd.hpp"
 #include "partitioner/planner/report/planned_step.h"
 
 namespace partita {
 
-// A table of the axes with what a rank sends and waits for, and a matrix of bytes from rank to rank (from block of
-// ranks to block of ranks where there are many), coloured by the axis that sends most and by bytes; as HTML.
-std::string traffic_section(const Plan& plan, const PlannedStep& step);
-
-// CSS that it needs.
-extern const char* const kTrafficStyle;
+// {"axes": what a rank sends along each and waits for, "matrices": bytes from rank to rank, or from block of ranks to
+// block of ranks where there are many, then the first ranks one by one besides}.
+nlohmann::json traffic_json(const Plan& plan, const PlannedStep& step);
 
 }  // namespace partita

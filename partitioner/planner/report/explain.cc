@@ -143,26 +143,21 @@ std::string compared_table(const std::vector<Plan::Compared>& compared) {
   return text;
 }
 
-// In what training differs from that of the serial program.
-std::string departures(const Plan& plan) {
-  std::string text;
-  if (plan.compress.value_or(Compression::kNone) != Compression::kNone)
-    text += cat("compress: ", enum_name(*plan.compress),
-                ": gradients travel compressed; training is not that of the serial program\n");
-  if (plan.pin.schedule == PipelineSchedule::kPipedream)
-    text +=
-        "schedule: pipedream: asynchronous: each micro-batch is an optimizer step, on weights that lack those of "
-        "micro-batches in flight; training is not that of the serial program\n";
-  if (plan.batch_statistics == BatchNormGroup::kReplica)
-    text +=
-        "semantics: batch_norm: replica: batch statistics are of each rank's micro-batch, not of the global batch\n";
-  return text;
-}
-
 }  // namespace
 
-std::string time_text(double seconds) {
-  return seconds < 1 ? fmt::format("{:.4g} ms", seconds * 1e3) : fmt::format("{:.4g} s", seconds);
+std::vector<std::string> departures(const Plan& plan) {
+  std::vector<std::string> notes;
+  if (const Compression kind = plan.compress.value_or(Compression::kNone); kind != Compression::kNone)
+    notes.push_back(cat("compress: ", enum_name(kind),
+                        ": gradients travel compressed; training is not that of the serial program"));
+  if (plan.pin.schedule == PipelineSchedule::kPipedream)
+    notes.emplace_back(
+        "schedule: pipedream: asynchronous: each micro-batch is an optimizer step, on weights that lack those of "
+        "micro-batches in flight; training is not that of the serial program");
+  if (plan.batch_statistics == BatchNormGroup::kReplica)
+    notes.emplace_back(
+        "semantics: batch_norm: replica: batch statistics are of each rank's micro-batch, not of the global batch");
+  return notes;
 }
 
 std::string summary(const Plan& plan) {
@@ -174,7 +169,7 @@ std::string summary(const Plan& plan) {
   text += fmt::format("step {:.4g} s, {} {}/s, MFU {:.1f} %{}\n", p.step_seconds,
                       tokens < 1e3 ? fmt::format("{:.4g}", tokens) : fmt::format("{:.0f}", tokens),
                       samples ? "samples" : "tokens", 100 * p.mfu, p.fits ? "" : "; DOES NOT FIT");
-  text += departures(plan);
+  for (const std::string& note : departures(plan)) append(text, note, "\n");
   if (plan.pin.axis("pipeline").value_or(1) > 1 && plan.pin.cuts.empty())
     text += "stages: the plan has no names for its cuts; compile balances the stages anew\n";
   return cat(text, stage_table(plan), time_table(p), memory_table(plan), compared_table(plan.compared));

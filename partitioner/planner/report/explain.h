@@ -2,13 +2,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "partitioner/planner/report/plan.h"
 
 namespace partita {
 
-// "12.3 ms", "4.5 s".
-std::string time_text(double seconds);
+// In what training differs from that of the serial program, one sentence each.
+std::vector<std::string> departures(const Plan& plan);
 // Layout, step time, where the time and memory go, on some ten lines.
 std::string summary(const Plan& plan);
 // The same with units, stages, what binds, and the next-best plans.

@@ -186,17 +186,20 @@ TEST(Console, LineHoldsWhatMatters) {
 TEST(Console, PlainLinesFirstEveryAndLast) {
   const std::vector<std::string> text = lines(console({.total_steps = 10, .every = 4}, 10));
   ASSERT_EQ(text.size(), 4u);
-  EXPECT_THAT(text[0], HasSubstr("step 1/10 "));
+  for (const std::string& line : text) EXPECT_THAT(line, Not(HasSubstr("\x1b"))) << line;
+  EXPECT_EQ(text[0].rfind("step 1/10 ", 0), 0u);
   EXPECT_THAT(text[1], HasSubstr("step 4/10 "));
   EXPECT_THAT(text[3], HasSubstr("step 10/10 "));
 }
 
-TEST(Console, TerminalDrawsOverOneLine) {
-  const std::string text = console({.terminal = true, .total_steps = 3}, 3);
+TEST(Console, ABarDrawsOverOneLine) {
+  const std::string text = console({.bar = true, .total_steps = 3}, 3);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\r'), 3);
   EXPECT_EQ(lines(text).size(), 1u);
-  EXPECT_THAT(text, HasSubstr("left 500.0 ms"));
-  EXPECT_EQ(console({.terminal = true, .quiet = true}, 3), "");
+  EXPECT_THAT(text, HasSubstr("██████▋               33 %  step 1/3  loss 0.3333  123k tok/s  ETA 500.0 ms  lr 0.001"));
+  EXPECT_THAT(text, HasSubstr("████████████████████ 100 %  step 3/3"));
+  EXPECT_THAT(console({.bar = true}, 1), HasSubstr("\x1b[?7lstep 1  loss"));  // no end, no bar
+  EXPECT_EQ(console({.bar = true, .quiet = true}, 3), "");
 }
 
 TEST(Metrics, SinkIsChosenByPathAndErrorsNameIt) {
