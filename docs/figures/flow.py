@@ -3,31 +3,8 @@
 
   docs/figures/flow.py > docs/figures/flow.svg     (tools/check_documents compares the two)
 """
-from html import escape
+from drawing import arrow, box, text, write
 
-WIDTH, HEIGHT = 960, 372
-STYLE = """
-  text { font: 13px system-ui, sans-serif; fill: #1f2328; }
-  .name { font-weight: 600; }
-  .small { font-size: 11.5px; fill: #59636e; }
-  .file { font: 12px ui-monospace, monospace; }
-  .box { fill: #ffffff; stroke: #8c959f; }
-  .step { fill: #ddf4ff; stroke: #0969da; }
-  .rank { fill: #dafbe1; stroke: #1a7f37; }
-  .proof { fill: #fff8c5; stroke: #9a6700; }
-  .line { stroke: #59636e; stroke-width: 1.5; fill: none; }
-  .tip { fill: #59636e; }
-  @media (prefers-color-scheme: dark) {
-    text { fill: #f0f6fc; }
-    .small { fill: #9198a1; }
-    .box { fill: #151b23; stroke: #656c76; }
-    .step { fill: #0c2d6b; stroke: #4493f8; }
-    .rank { fill: #033a16; stroke: #3fb950; }
-    .proof { fill: #341a00; stroke: #d29922; }
-    .line { stroke: #9198a1; }
-    .tip { fill: #9198a1; }
-  }
-"""
 STEP_Y, STEP_HEIGHT, STEP_WIDTH, STEP_GAP = 118, 88, 158, 32
 
 # Of each function from file to program: its name, its room, and what it does.
@@ -38,23 +15,6 @@ STEPS = [
     ("localize_stages", "partitioner", ["local shapes,", "collectives"]),
     ("emit", "codegen", ["machine code,", "memory, schedule"]),
 ]
-
-
-def text(x, y, words, style="", anchor="middle"):
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" class="{style}">{escape(words)}</text>'
-
-
-def box(x, y, width, height, style):
-    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" class="{style}"/>'
-
-
-def arrow(*points):
-    (x0, y0), (x1, y1) = points[-2:]
-    right, down = (x1 > x0) - (x1 < x0), (y1 > y0) - (y1 < y0)
-    tip = [(x1, y1), (x1 - 7 * right - 4 * down, y1 - 7 * down - 4 * right), (x1 - 7 * right + 4 * down, y1 - 7 * down + 4 * right)]
-    way = [*points[:-1], (x1 - 5 * right, y1 - 5 * down)]
-    return (f'<path class="line" d="M{" L".join(f"{x},{y}" for x, y in way)}"/>'
-            f'<path class="tip" d="M{" L".join(f"{x},{y}" for x, y in tip)} Z"/>')
 
 
 def file(x, y, name, what, width=150):
@@ -115,8 +75,4 @@ def draw():
     return out
 
 
-print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-      f'aria-label="From model.onnx, train.yaml and cluster.yaml through five functions to a bundle, its ranks and their proof">')
-print(f"<style>{STYLE}</style>")
-print("\n".join(draw()))
-print("</svg>")
+write(960, 372, "From model.onnx, train.yaml and cluster.yaml through five functions to a bundle, its ranks and their proof", draw())
