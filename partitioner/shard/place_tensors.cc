@@ -167,8 +167,8 @@ absl::StatusOr<PlannedGraph> place_tensors(SplittableGraph graph, const Recipe& 
 }
 
 absl::StatusOr<PlannedGraph> place_tensors_like(const PlannedGraph& training, SplittableGraph graph,
-                                                const Recipe& recipe, const Layout& layout,
-                                                const BatchPlan& batch, const StageScope& scope) {
+                                                const Recipe& recipe, const Layout& layout, const BatchPlan& batch,
+                                                const StageScope& scope) {
   std::vector<std::string> told_already;
   PARTITA_ASSIGN_OR_RETURN(PlannedGraph planned,
                            place_tensors(std::move(graph), recipe, layout, batch, scope, told_already));

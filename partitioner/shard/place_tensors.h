@@ -17,7 +17,7 @@ absl::StatusOr<PlannedGraph> place_tensors(SplittableGraph graph, const Recipe& 
                                            std::vector<std::string>& warnings);
 // The same, with the inputs and states that `training` has too where they are there.
 absl::StatusOr<PlannedGraph> place_tensors_like(const PlannedGraph& training, SplittableGraph graph,
-                                                const Recipe& recipe, const Layout& layout,
-                                                const BatchPlan& batch, const StageScope& scope);
+                                                const Recipe& recipe, const Layout& layout, const BatchPlan& batch,
+                                                const StageScope& scope);
 
 }  // namespace partita

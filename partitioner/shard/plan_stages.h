@@ -19,7 +19,6 @@ absl::StatusOr<PlannedStages> plan_stages(const Graph& graph, const Recipe& reci
 // For a graph that shares inputs and states with one that is planned (evaluation). `owners`: the stages of training's
 // states.
 absl::StatusOr<PlannedStages> plan_stages_like(const PlannedStages& training, const Graph& graph, const Recipe& recipe,
-                                               const Layout& layout, const BatchPlan& batch,
-                                               const StateOwners& owners);
+                                               const Layout& layout, const BatchPlan& batch, const StateOwners& owners);
 
 }  // namespace partita

@@ -14,7 +14,6 @@ absl::StatusOr<PlannedStages> shard(const Graph& graph, const Recipe& recipe, co
                                     const BatchPlan& batch, std::vector<std::string>& warnings);
 // A graph that shares inputs and states with one that is sharded (evaluation). `owners`: the stages of its states.
 absl::StatusOr<PlannedStages> shard_like(const PlannedStages& training, const Graph& graph, const Recipe& recipe,
-                                         const Layout& layout, const BatchPlan& batch,
-                                         const StateOwners& owners);
+                                         const Layout& layout, const BatchPlan& batch, const StateOwners& owners);
 
 }  // namespace partita

@@ -194,8 +194,8 @@ class Maker {
 
 }  // namespace
 
-absl::StatusOr<SplittableGraph> make_splittable(const Graph& graph, const Layout& layout,
-                                                const BatchPlan& batch, const StageScope& scope) {
+absl::StatusOr<SplittableGraph> make_splittable(const Graph& graph, const Layout& layout, const BatchPlan& batch,
+                                                const StageScope& scope) {
   return Maker(graph, layout, batch, scope).run();
 }
 
