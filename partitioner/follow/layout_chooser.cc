@@ -159,7 +159,8 @@ double LayoutChooser::cost() const {
   return sum;
 }
 
-double LayoutChooser::choose(int axis, AxisRole role, bool gather) {
+double LayoutChooser::choose(int axis, AxisRole role, bool gather,
+                             const std::function<bool(const PropagatedFactor&)>& allowed) {
   std::vector<PropagatedFactor> all = candidates(role, mesh_.axes[axis].size);
   std::vector<double> gain;
   for (const PropagatedFactor& s : all) {
@@ -168,7 +169,7 @@ double LayoutChooser::choose(int axis, AxisRole role, bool gather) {
     bool wanted = role == AxisRole::kSequence ? !s.sums_parameters && s.flops > 0
                   : role == AxisRole::kExpert ? !data && s.batches_parameters
                                               : !data && s.parameter_elements > 0;
-    wanted = wanted && (gather || s.gathered_bytes == 0);
+    wanted = wanted && (gather || s.gathered_bytes == 0) && (!allowed || allowed(s));
     double value = (s.flops / sample_parts_ + 2.0 * static_cast<double>(s.parameter_elements)) /
                    (s.moved_bytes / sample_parts_ + 1);
     gain.push_back(wanted && (value >= kLeastGain || role == AxisRole::kSequence) ? value : -1);

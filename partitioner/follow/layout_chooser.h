@@ -3,6 +3,7 @@
 // transformers.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -31,8 +32,10 @@ class LayoutChooser {
   // Splits over `axis` whatever divides most work for the bytes it moves, piece by piece, each node at most once. Goes
   // on from what other axes split. An axis of size 1 stands for one of any size: what some number of ranks could divide
   // is chosen. Where it may not `gather`, it leaves what would have to be gathered for some reader.
-  // Returns the share of the forward graph's operations that the axis divides.
-  double choose(int axis, AxisRole role, bool gather = true);
+  // `allowed`: which factors it may take; empty: all. Returns the share of the forward graph's operations that the axis
+  // divides.
+  double choose(int axis, AxisRole role, bool gather = true,
+                const std::function<bool(const PropagatedFactor&)>& allowed = {});
 
   // The chosen sharding of a value; unsplit where nothing was chosen.
   Sharding sharding(ValueId v) const;

@@ -1,6 +1,11 @@
 #include "partitioner/shard/tensor_split.h"
 
+#include <algorithm>
+#include <set>
+
+#include "ir/graph/dependence.h"
 #include "ir/mesh/factor_split.h"
+#include "partitioner/prepare/pad_dimensions.h"
 
 namespace partita {
 namespace {
@@ -22,11 +27,25 @@ int uncut(const FormulaOperand& operand, int factor, int count) {
 
 }  // namespace
 
+// Two ranks, with sizes padded for them, say which weights can be divided: of an axis of any size alone it could not be
+// told which odd sizes padding reaches (heads, vocabularies) and which it does not (257 positions).
 TensorSplit::TensorSplit(const Graph& graph, int64_t sample_parts)
     : forms_(use_split_forms(graph, [&](const Node& node) { return keeps_divisible(graph, node, kFewestRanks); })),
       mesh_{{{"tensor", kAnySize}}},
       chooser_(forms_.graph, mesh_, sample_parts) {
-  chooser_.choose(0, AxisRole::kTensor);
+  const PaddedGraph padded = pad_dimensions(forms_.graph, kFewestRanks, [](const State&, int) { return true; });
+  const Mesh pair = {{{"tensor", kFewestRanks}}};
+  LayoutChooser of_pair(padded.graph, pair, sample_parts);
+  of_pair.choose(0, AxisRole::kTensor);
+  std::set<ValueId> whole;
+  for (const State& s : forms_.graph.states) {
+    const ValueId now = padded.now[static_cast<size_t>(s.value)];
+    if (is_weight(forms_.graph, s) && !of_pair.sharding(now).is_split()) whole.insert(s.value);
+  }
+  chooser_.choose(0, AxisRole::kTensor, /*gather=*/true, [&](const PropagatedFactor& factor) {
+    return std::none_of(factor.values.begin(), factor.values.end(),
+                        [&](const auto& v) { return whole.count(v.first); });
+  });
 }
 
 const std::vector<size_t>& TensorSplit::factors_of(ValueId v) const {

@@ -91,8 +91,8 @@ DeviceProfile shared_by(DeviceProfile d, double ranks) {
 // once, and the rest of the step has pushed them out of the caches as in any training.
 absl::Status measure_host_memory(int ranks, const std::string& runner, DeviceProfile& device) {
   PARTITA_ASSIGN_OR_RETURN(GraphWriter graph, generate_mlp({.sizes = {32, 64, 256, 1024, 4096, 1024}}));
-  PARTITA_ASSIGN_OR_RETURN(ProbeResult probe, run_probe(std::move(graph), {cat(kClasses, kAdamW), 8, ranks, 20},
-                                                        cluster_of(device, ranks), runner));
+  PARTITA_ASSIGN_OR_RETURN(ProbeResult probe,
+                           run_probe(std::move(graph), {cat(kClasses, kAdamW), 8, ranks, 20}, runner));
   std::vector<std::pair<double, double>> rates;  // bytes, bytes/s
   for (const MeasuredStep& s : probe.run.steps) {
     if (s.work == WorkClass::kUpdate && s.bytes > 1e3 && s.fastest > 0)
@@ -120,8 +120,7 @@ absl::Status measure_step(int ranks, const CalibrationRequest& request, const St
   PARTITA_ASSIGN_OR_RETURN(GraphWriter graph, generate_gpt(step.model));
   const std::string recipe = cat(kAdamW, "precision: ", enum_name(step.precision), "\n");
   PARTITA_ASSIGN_OR_RETURN(ProbeResult probe,
-                           run_probe(std::move(graph), {recipe, step.samples, ranks, 20, request.gpu},
-                                     cluster_of(device, ranks), request.runner));
+                           run_probe(std::move(graph), {recipe, step.samples, ranks, 20, request.gpu}, request.runner));
   const Cluster cluster = cluster_of(device, ranks);
   Problem problem;
   problem.workload = &probe.workload, problem.cluster = &cluster, problem.global_batch = step.samples * ranks;

@@ -39,8 +39,7 @@ class StepTimeSink final : public runtime::MetricsSink {
 
 }  // namespace
 
-absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, const Cluster& cluster,
-                                      const std::string& runner) {
+absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, const std::string& runner) {
   PARTITA_RETURN_IF_ERROR(graph.status());
   PARTITA_ASSIGN_OR_RETURN(TemporaryFolder folder, TemporaryFolder::create("a probe"));
   const std::string model = folder.file("model.onnx"), bundle = folder.file("bundle");

@@ -6,7 +6,6 @@
 
 #include "absl/status/statusor.h"
 #include "frontend/generate/graph_writer.h"
-#include "partitioner/planner/cluster/cluster.h"
 #include "partitioner/planner/workload/workload.h"
 #include "tools/calibrate/measured_run.h"
 
@@ -28,7 +27,6 @@ struct ProbeResult {
 };
 
 // Trains with data parallelism over the ranks, as threads of this process. `runner`: what bundles are made with.
-absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, const Cluster& cluster,
-                                      const std::string& runner);
+absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, const std::string& runner);
 
 }  // namespace partita

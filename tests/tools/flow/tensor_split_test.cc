@@ -9,7 +9,7 @@
 #include "ir/recipe/read_recipe.h"
 #include "partitioner/shard/plan_shardings.h"
 #include "passes/pipeline.h"
-#include "tools/flow/compile.h"
+#include "tools/flow/model_source.h"
 
 namespace partita {
 namespace {
@@ -51,12 +51,12 @@ TEST_P(PricedSplit, IsTheCompiledOne) {
   auto recipe = load_recipe(folder + "/train.yaml");
   ASSERT_TRUE(recipe.ok()) << recipe.status();
   recipe->evaluate.reset();
-  ImportOptions options = import_options(*recipe);
-  options.batch = 8;
-  auto model = import_model(folder, options, *recipe);
+  ModelSource source(folder, *recipe);
+  auto model = source.import(/*batch=*/8);
   ASSERT_TRUE(model.ok()) << model.status();
-  PassContext context{.recipe = *recipe, .training = model->training.value_or(TrainingSpec{})};
-  auto graph = run_passes(training_pipeline(), model->graph, context);
+  const PassContext context{.recipe = *recipe, .training = (*model)->training.value_or(TrainingSpec{})};
+  PassRun run = PassRun::unchecked();
+  auto graph = run_passes(graph_passes(PassUse::kTraining), (*model)->graph, context, run);
   ASSERT_TRUE(graph.ok()) << graph.status();
   auto samples = samples_of_run(*graph);
   ASSERT_TRUE(samples.ok()) << samples.status();

@@ -79,7 +79,8 @@ std::string path_of(const std::string& pointer) {
 
 TEST(PlanFile, EveryValueIsCheckedAndNamed) {
   const Json plan = plan_json(planned(stages_that_differ()));
-  for (const auto& [pointer, value] : plan.flatten().items()) {
+  const Json values = plan.flatten();
+  for (const auto& [pointer, value] : values.items()) {
     Json bad = plan;
     bad[Json::json_pointer(pointer)] = {{{"neither", "text nor number"}}};
     const auto read = parse_plan(bad.dump());
