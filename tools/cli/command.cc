@@ -20,14 +20,13 @@ namespace {
 
 // The plan's pins over those of the recipe; pins of single values are the recipe's own. Programs must keep to the
 // memory that the plan counts on.
-absl::Status apply_plan(CompileRequest& request, const std::string& path) {
+absl::Status apply_plan(CompileRequest& request, Plan plan, const std::string& name) {
   Recipe& recipe = request.recipe;
-  PARTITA_ASSIGN_OR_RETURN(Plan plan, read_plan(path));
   if (plan.compress) recipe.compress = *plan.compress;
   plan.pin.values = std::move(recipe.pin.values);
   recipe.pin = std::move(plan.pin);
   if (recipe.batch.global && *recipe.batch.global != plan.global_batch) {
-    return absl::InvalidArgumentError(cat(quote(path, 200), " is for a global batch of ", plan.global_batch,
+    return absl::InvalidArgumentError(cat(quote(name, 200), " is for a global batch of ", plan.global_batch,
                                           " and batch.global is ", *recipe.batch.global,
                                           "; plan again with this recipe"));
   }
@@ -80,12 +79,17 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
     PARTITA_ASSIGN_OR_RETURN(r.recipe, load_recipe(train_file));
   }
   if (precision) r.recipe.precision = *precision;
-  if (!plan.empty()) PARTITA_RETURN_IF_ERROR(apply_plan(r, plan));
+  if (made) {
+    PARTITA_RETURN_IF_ERROR(apply_plan(r, *made, "the plan"));
+  } else if (!plan.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(Plan read, read_plan(plan));
+    PARTITA_RETURN_IF_ERROR(apply_plan(r, std::move(read), plan));
+  }
   if (allow_infeasible) r.room.clear();
   for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_preset(r.recipe, preset));
   const PinRecipe planned = r.recipe.pin;
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(r.recipe, pin));
-  if (!plan.empty()) drop_other_cuts(planned, r.recipe.pin);
+  if (made || !plan.empty()) drop_other_cuts(planned, r.recipe.pin);
   PARTITA_RETURN_IF_ERROR(check_recipe(r.recipe, train_file.empty() ? "command line" : train_file));
   if (target.rfind("cpu:", 0) == 0) {
     r.target.cpu = target.substr(4);

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/planner/report/plan.h"
 #include "runtime/run_flags.h"
 #include "tools/flow/compile.h"
 
@@ -39,6 +40,7 @@ void add_precision(CLI::App& app, std::optional<Precision>& precision);
 // A model, its recipe and how to compile it: the flags that train and compile share. No target is cpu:host.
 struct ModelFlags {
   std::string model, train_file, plan, target, dump_ir, stop_after;
+  std::optional<Plan> made;  // in place of `plan`: one that was searched for this run
   std::vector<std::string> pins, like;
   std::optional<int64_t> ranks;
   std::optional<Precision> precision;
@@ -65,8 +67,8 @@ absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flag
 struct PlanRequest;
 // Model, recipe, cluster, pins: the flags that every verb that plans has.
 void add_plan_flags(CLI::App& verb, PlanRequest& request);
-// Searches a layout and writes it as plan.json; says the summary on standard output unless `quiet`.
-absl::Status write_plan(const PlanRequest& request, const std::string& output, bool quiet);
+// Searches a layout; says the summary on standard output unless `quiet`.
+absl::StatusOr<Plan> search_plan(const PlanRequest& request, bool quiet);
 
 // The first word that is no command or option where it stands: InvalidArgument with the nearest one.
 absl::Status check_words(const CLI::App& app, int argc, char** argv);

@@ -192,7 +192,7 @@ void tell_better_order(const Planning& p, const Candidate& chosen) {
               describe(found->best->layout).c_str());
 }
 
-absl::Status run(const Flags& flags) {
+absl::StatusOr<Plan> run(const Flags& flags) {
   bool terminal = isatty(2) != 0 && !flags.quiet;
   if (terminal) std::fprintf(stderr, "reading the model …\r");
   PlanRequest request = flags.request;
@@ -240,14 +240,14 @@ absl::Status run(const Flags& flags) {
         static_cast<long long>(result.bounded), result.gap * 100);
     if (p->cluster.groups.size() > 1) tell_better_order(*p, chosen);
   }
-  return absl::OkStatus();
+  return plan;
 }
 
 }  // namespace
 
-absl::Status write_plan(const PlanRequest& request, const std::string& output, bool quiet) {
+absl::StatusOr<Plan> search_plan(const PlanRequest& request, bool quiet) {
   Flags flags;
-  flags.request = request, flags.output = output, flags.quiet = quiet;
+  flags.request = request, flags.quiet = quiet;
   return run(flags);
 }
 
@@ -281,7 +281,7 @@ void add_plan(CLI::App& app, absl::Status& result) {
   verb->add_flag("--allow-infeasible", flags->allow_infeasible, "write a plan that does not fit rather than fail");
   verb->add_flag("--json", flags->json, "the plan on standard output");
   verb->add_flag("--quiet", flags->quiet, "say nothing but errors");
-  verb->callback([flags, &result] { result = run(*flags); });
+  verb->callback([flags, &result] { result = run(*flags).status(); });
 }
 
 }  // namespace partita

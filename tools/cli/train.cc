@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "base/temporary_folder.h"
 #include "ir/recipe/read_recipe.h"
+#include "partitioner/planner/report/plan_file.h"
 #include "runtime/device/device.h"
 #include "runtime/launch/plugin.h"
 #include "tools/cli/command.h"
@@ -74,13 +75,19 @@ absl::StatusOr<LocalGpus> usable_gpus(bool quiet) {
 
 // Searches a layout for the devices of --cluster, or, where nothing is said of the layout, for this machine's GPUs, and
 // has it compiled. Nothing where there are neither: one rank then, or what the flags and train.yaml say.
-absl::Status plan_for_devices(Flags& flags, const TemporaryFolder& temporary) {
+absl::Status plan_for_devices(Flags& flags) {
   ModelFlags& m = flags.model;
   LocalGpus gpus;
   if (m.target.empty()) {
     PARTITA_ASSIGN_OR_RETURN(gpus, usable_gpus(flags.run.quiet));
   }
-  PlanRequest request{m.model, m.train_file, flags.cluster, flags.profiles, m.pins, m.like, m.precision};
+  PlanRequest request{.model = m.model,
+                      .train_file = m.train_file,
+                      .cluster_file = flags.cluster,
+                      .profile_file = flags.profiles,
+                      .pins = m.pins,
+                      .like = m.like,
+                      .precision = m.precision};
   PARTITA_ASSIGN_OR_RETURN(const ProfileLibrary library, load_profiles(flags.profiles));
   if (!flags.cluster.empty()) {
     if (!m.plan.empty() || m.ranks)
@@ -112,19 +119,26 @@ absl::Status plan_for_devices(Flags& flags, const TemporaryFolder& temporary) {
                      std::string(cluster.status().message()).c_str());
       return absl::OkStatus();
     }
-    request.cluster_file = temporary.file("cluster.yaml");
-    PARTITA_RETURN_IF_ERROR(write_file_atomically(request.cluster_file, *cluster));
+    request.cluster = *cluster;
     if (!flags.run.quiet) std::printf("%d x %s\n", gpus.count, gpus.name.c_str());
   }
-  m.plan = temporary.file("plan.json");
+  PARTITA_ASSIGN_OR_RETURN(m.made, search_plan(request, flags.run.quiet));
   m.pins.clear(), m.like.clear();  // the plan has them
-  return write_plan(request, m.plan, flags.run.quiet);
+  return absl::OkStatus();
+}
+
+// The plan that was built, for explain, simulate and report.
+absl::Status keep_plan(const ModelFlags& model, const std::string& path) {
+  if (model.made) return write_file_atomically(path, plan_text(*model.made));
+  if (model.plan.empty()) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(MappedFile plan, MappedFile::open(model.plan));
+  return write_file_atomically(path, plan.text());
 }
 
 absl::Status train(Flags& flags) {
   PARTITA_ASSIGN_OR_RETURN(std::string runner, find_runner());
   PARTITA_ASSIGN_OR_RETURN(TemporaryFolder temporary, TemporaryFolder::create("the bundle"));
-  PARTITA_RETURN_IF_ERROR(plan_for_devices(flags, temporary));
+  PARTITA_RETURN_IF_ERROR(plan_for_devices(flags));
   PARTITA_ASSIGN_OR_RETURN(CompileRequest request, flags.model.request());
   request.keep_gradients = !flags.run.save_gradients.empty();
   const std::string folder = flags.bundle.empty() ? temporary.file("bundle") : flags.bundle,
@@ -138,10 +152,7 @@ absl::Status train(Flags& flags) {
     if (!flags.run.quiet) std::fputs(describe_choices(compiled).c_str(), stdout);
     PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, folder));
   }
-  if (!flags.bundle.empty() && !flags.model.plan.empty()) {  // for explain, simulate and report
-    PARTITA_ASSIGN_OR_RETURN(MappedFile plan, MappedFile::open(flags.model.plan));
-    PARTITA_RETURN_IF_ERROR(write_file_atomically(folder + "/plan.json", plan.text()));
-  }
+  if (!flags.bundle.empty()) PARTITA_RETURN_IF_ERROR(keep_plan(flags.model, folder + "/plan.json"));
   PARTITA_RETURN_IF_ERROR(run_bundle(folder, flags.run, flags.launch));
   return flags.find_rate > 0 ? tell_rate(metrics) : absl::OkStatus();
 }

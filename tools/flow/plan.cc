@@ -162,7 +162,8 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   for (const std::string& preset : r.like) PARTITA_RETURN_IF_ERROR(apply_preset(p->recipe, preset));
   for (const std::string& pin : r.pins) PARTITA_RETURN_IF_ERROR(apply_pin(p->recipe, pin));
   PARTITA_ASSIGN_OR_RETURN(p->library, load_profiles(r.profile_file));
-  PARTITA_ASSIGN_OR_RETURN(p->cluster, load_cluster(r.cluster_file, p->library));
+  PARTITA_ASSIGN_OR_RETURN(p->cluster, r.cluster.empty() ? load_cluster(r.cluster_file, p->library)
+                                                         : parse_cluster(r.cluster, r.cluster_file, p->library));
   auto start = std::chrono::steady_clock::now();
   p->source = std::make_unique<ModelSource>(r.model, p->recipe);
   PARTITA_ASSIGN_OR_RETURN(CountedModel counted, count_model(*p->source));
@@ -216,7 +217,7 @@ absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::
 
 absl::StatusOr<std::unique_ptr<Planning>> plan_again(const Plan& plan) {
   const Plan::Inputs& in = plan.inputs;
-  if (in.model.empty() || in.cluster_path.empty())
+  if (in.model.empty() || (in.cluster_path.empty() && in.cluster.empty()))
     return absl::FailedPreconditionError("the plan does not say which model and cluster it was made for");
   if (!in.refined.empty())
     return absl::FailedPreconditionError(
@@ -225,13 +226,15 @@ absl::StatusOr<std::unique_ptr<Planning>> plan_again(const Plan& plan) {
   const PlanRequest r{.model = in.model,
                       .train_file = in.train,
                       .cluster_file = in.cluster_path,
+                      .cluster = in.cluster_path.empty() ? in.cluster : "",
                       .profile_file = in.profiles,
                       .pins = in.pins,
                       .like = in.like,
                       .precision = in.precision};
   PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, prepare_plan(r));
   if (p->cluster.text != in.cluster)
-    p->warnings.push_back(cat(quote(r.cluster_file), " has changed since the plan was made; it is taken as it is now"));
+    p->warnings.push_back(
+        cat(quote(in.cluster_path), " has changed since the plan was made; it is taken as it is now"));
   return p;
 }
 

@@ -16,6 +16,7 @@ namespace partita {
 
 struct PlanRequest {
   std::string model, train_file, cluster_file;
+  std::string cluster;       // not empty: the YAML itself, and no file is read
   std::string profile_file;  // YAML of devices, links and software over the built-in ones
   std::vector<std::string> pins, like;
   std::optional<Precision> precision;  // in place of the recipe's

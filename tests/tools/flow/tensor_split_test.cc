@@ -17,7 +17,7 @@ namespace {
 // The names of parameters and frozen weights that `ranks` of a tensor axis split, where `parts` share a run's samples.
 std::set<std::string> compiled(const Graph& graph, Recipe recipe, int64_t ranks, int64_t parts, int64_t samples) {
   recipe.batch.global = samples;
-  ParallelLayout layout;
+  Layout layout;
   layout.tensor = ranks, layout.data = parts;
   auto batch = plan_batch(graph, recipe, layout);
   EXPECT_TRUE(batch.ok()) << batch.status();
