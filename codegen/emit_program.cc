@@ -377,9 +377,9 @@ CodeContext code_context(const std::vector<LocalProgram>& programs, const Target
   return {programs, gpu, gpu && options.fuse && options.epilogues};
 }
 
-// Of one program, as it is when nobody watches the passes.
+// Of one program, whose passes nobody watches.
 ProgramMaker maker(const LocalProgram& local, const TargetOptions& options) {
-  PassRun run;
+  PassRun run = PassRun::unchecked();
   const std::vector<LocalProgram> programs = {local};
   auto prepared = prepare_graphs(code_context(programs, options), run);
   PARTITA_CHECK(prepared.ok(), std::string(prepared.status().message()));
