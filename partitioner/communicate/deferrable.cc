@@ -54,7 +54,7 @@ bool DeferrableResults::are_accumulated(const Node& node) const {
   bool only = true, any = false;
   walk(node, [&](NodeId, const Node& reader) {
     if (!only || passes(reader) || (is_joint(reader) && reader.attrs.s("reduce", "") == "sum")) return only;
-    any = only = reader.op->name == "accumulate";
+    any = only = reader.op->sums_micro_batches;
     return false;
   });
   return only && any;

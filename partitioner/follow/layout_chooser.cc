@@ -142,12 +142,20 @@ bool LayoutChooser::fits(const PropagatedFactor& factor, int axis) const {
 }
 
 void LayoutChooser::take(const PropagatedFactor& factor, int axis) {
+  ChosenFactor chosen{axis,
+                      smallest_piece(factor),
+                      {},
+                      factor.nodes.size(),
+                      factor.flops,
+                      factor.moved_bytes,
+                      factor.parameter_elements};
   for (const auto& [v, s] : factor.values) {
     Sharding both = sharding(v);
     if (add_axis(both, s, axis, mesh_)) chosen_[v] = std::move(both);
-    factors_of_[v].push_back(sizes_.size());
+    factors_of_[v].push_back(factors_.size());
+    chosen.values.push_back(v);
   }
-  sizes_.push_back(smallest_piece(factor));
+  factors_.push_back(std::move(chosen));
 }
 
 double LayoutChooser::cost() const {

@@ -22,6 +22,17 @@ enum class AxisRole {
   kExpert,    // experts: parameters one for each, batched
 };
 
+// A factor that an axis was given to split, and what it is worth.
+struct ChosenFactor {
+  int axis = 0;
+  int64_t size = 0;             // the most ranks that can divide it
+  std::vector<ValueId> values;  // that have it, ascending
+  size_t nodes = 0;             // of the forward graph, that work on a part each
+  double flops = 0;             // of these, before the split
+  double moved_bytes = 0;       // forward and backward
+  int64_t parameter_elements = 0;
+};
+
 class LayoutChooser {
  public:
   // `sample_parts`: into which ranks and micro-batches divide the samples of a run of the graph. What is computed and
@@ -41,7 +52,8 @@ class LayoutChooser {
   Sharding sharding(ValueId v) const;
   // The chosen factors that a value has, and the size of each: the most ranks that can divide it.
   const std::vector<size_t>& factors_of(ValueId v) const;
-  int64_t size(size_t factor) const { return sizes_[factor]; }
+  int64_t size(size_t factor) const { return factors_[factor].size; }
+  const std::vector<ChosenFactor>& factors() const { return factors_; }
   // What one rank does under all axes chosen for: forward operations, and gathered bytes as what could be done
   // meanwhile.
   double cost() const;
@@ -57,7 +69,7 @@ class LayoutChooser {
   double sample_parts_;
   std::map<ValueId, Sharding> chosen_;
   std::map<ValueId, std::vector<size_t>> factors_of_;
-  std::vector<int64_t> sizes_;      // of the chosen factors
+  std::vector<ChosenFactor> factors_;
   std::map<NodeId, int64_t> ways_;  // into how many parts a node's work is divided
   double gathered_bytes_ = 0;
 };

@@ -34,7 +34,7 @@ class Placement {
     plan_.micro_batches = batch_.micro_batches / batch_.slice_ranks * batch_.parts;
     plan_.samples_per_step = batch_.graph_batch * batch_.micro_batches;
     plan_.mesh = std::move(axes_.mesh);
-    return PlannedGraph{std::move(padded_.graph), std::move(plan_)};
+    return PlannedGraph{std::move(padded_.graph), std::move(plan_), chooser_.factors()};
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "partitioner/follow/layout_chooser.h"
 #include "partitioner/layout/batch_plan.h"
 #include "partitioner/localize/localize.h"
 
@@ -12,6 +13,7 @@ namespace partita {
 struct PlannedGraph {
   Graph graph;  // ops that have to be split are in a form that can be
   ShardingPlan plan;
+  std::vector<ChosenFactor> factors;  // why inputs and parameters are split as they are, where no pin says it
 };
 
 // The shardings of a training graph under a layout: samples over the data and expert axes, positions over the context

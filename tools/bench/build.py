@@ -85,6 +85,14 @@ class Bench:
             row["ccache"] = {key: count - before[key] for key, count in self.ccache_counts().items()}
         self.results.append(row)
         tell(row)
+        self.write()
+
+    # After each part: a bench that is stopped has said what it measured.
+    def write(self):
+        if self.args.output:
+            with open(self.args.output, "w") as file:
+                json.dump({"machine": machine(), "jobs": self.args.jobs, "ccache": self.args.ccache, "parts": self.results}, file, indent=1)
+                file.write("\n")
 
     def dependencies(self, prefix):
         with self.part("dependencies", includes=missing_packages()):
@@ -164,10 +172,6 @@ def main():
                 tree = fresh if preset == "release" else tree
         if "change" in chosen:
             bench.change(tree)
-    if args.output:
-        with open(args.output, "w") as file:
-            json.dump({"machine": machine(), "jobs": args.jobs, "ccache": args.ccache, "parts": bench.results}, file, indent=1)
-            file.write("\n")
     return 0
 
 

@@ -1,20 +1,28 @@
 #include "partitioner/planner/report/explain.h"
+
+#include <algorithm>
+
 #include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "partitioner/audit/explain_value.h"
 #include "partitioner/planner/report/make_plan.h"
 #include "partitioner/planner/report/plan_file.h"
 #include "partitioner/planner/report/sweep.h"
 #include "tools/cli/command.h"
+#include "tools/flow/partition.h"
 #include "tools/flow/plan.h"
 
 namespace partita {
 namespace {
 
 struct Flags {
-  std::string plan;
-  std::vector<std::string> why_not;
+  ModelFlags model;  // `model`: of a plan.json, or a model's own
+  std::vector<std::string> why_not, values;
   bool what_if = false;
+
+  bool is_plan() const { return model.model.ends_with(".json"); }
 };
 
 // "-5.7 %, the same layout"
@@ -29,8 +37,38 @@ std::string change_text(const WhatIf& now, const WhatIf& change) {
   return cat(text, "  ", same ? "the same layout" : describe(c.layout));
 }
 
+// Of the plan's layout, or of that which flags and recipe give a model.
+absl::Status explain_values(Flags flags) {
+  if (flags.is_plan()) {
+    PARTITA_ASSIGN_OR_RETURN(flags.model.made, read_plan(flags.model.model));
+    flags.model.model = flags.model.made->inputs.model;
+    if (flags.model.train_file.empty()) flags.model.train_file = flags.model.made->inputs.train;
+    flags.model.precision = flags.model.made->inputs.precision;
+  }
+  PARTITA_ASSIGN_OR_RETURN(const CompileRequest request, flags.model.request());
+  const bool gradients = std::any_of(flags.values.begin(), flags.values.end(),
+                                     [](const std::string& name) { return name.starts_with("grad/"); });
+  ModelSource source(request.model, request.recipe);
+  PassRun passes = PassRun::unchecked();
+  PhaseTimes times;
+  PARTITA_ASSIGN_OR_RETURN(const Partition p,
+                           partition_model(source, request.recipe, request.ranks, gradients, passes, times));
+  for (const std::string& w : p.model.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
+  for (const std::string& name : flags.values) {
+    PARTITA_ASSIGN_OR_RETURN(const std::string text,
+                             explain_value(p.planned, p.model.layout, p.model.recipe.pin, name));
+    std::fputs(text.c_str(), stdout);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status run(const Flags& flags) {
-  PARTITA_ASSIGN_OR_RETURN(const Plan plan, read_plan(flags.plan));
+  if (!flags.values.empty()) return explain_values(flags);
+  if (!flags.is_plan())
+    return absl::InvalidArgumentError(
+        cat(quote(flags.model.model),
+            ": expected a plan.json; of a model's value: --value NAME says why it lies as it does"));
+  PARTITA_ASSIGN_OR_RETURN(const Plan plan, read_plan(flags.model.model));
   std::fputs(explanation(plan).c_str(), stdout);
   if (flags.why_not.empty() && !flags.what_if) return absl::OkStatus();
   PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, plan_again(plan));
@@ -60,9 +98,23 @@ void add_explain(CLI::App& app, absl::Status& result) {
   auto flags = std::make_shared<Flags>();
   CLI::App* verb =
       app.add_subcommand("explain", "a plan in words: where time and memory go, what binds, what lost and why");
-  verb->add_option("plan", flags->plan, "plan.json")->required();
+  verb->add_option("plan", flags->model.model, "plan.json; with --value also a model, an ONNX file or a folder")
+      ->required();
   verb->add_option("--why-not", flags->why_not, "plan again with this pinned and compare: pipeline=4")
       ->allow_extra_args(false);
+  CLI::Option* value = verb->add_option("--value", flags->values,
+                                        "why this value, parameter or output (grad/NAME) lies on the ranks as it does")
+                           ->allow_extra_args(false);
+  verb->add_option("--train", flags->model.train_file, "of a model: the recipe, train.yaml")->needs(value);
+  verb->add_option("--ranks", flags->model.ranks, "of a model: number of ranks; default: what the pins say, else 1")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->needs(value);
+  verb->add_option("--like", flags->model.like, "of a model: a well-known layout: ddp, zero1, megatron:tp2, …")
+      ->allow_extra_args(false)
+      ->needs(value);
+  verb->add_option("--pin", flags->model.pins, "of a model: fix a part of the layout: KEY=VALUE")
+      ->allow_extra_args(false)
+      ->needs(value);
   verb->add_flag("--what-if", flags->what_if, "plan again with more memory, faster links, faster or more devices");
   verb->callback([flags, &result] { result = run(*flags); });
 }
