@@ -57,6 +57,14 @@ std::vector<Piece> pieces_within(const Formula& formula, const std::vector<int>&
   return out;
 }
 
+// The same; nothing is copied where no piece has several axes. `cut` is where those that are made live.
+const std::vector<Piece>& pieces_to_walk(const Formula& formula, const std::vector<int>& dim,
+                                         const std::vector<Piece>& pieces, const Mesh& mesh, std::vector<Piece>& cut) {
+  const bool several = std::any_of(pieces.begin(), pieces.end(), [](const Piece& p) { return p.axes.size() > 1; });
+  if (!several) return pieces;
+  return cut = pieces_within(formula, dim, pieces, mesh);
+}
+
 // Calls start(factor, piece) for each split piece that starts at a factor of size > 1, inside(factor, outer) for one
 // that starts within a factor.
 template <typename Start, typename Inside>
@@ -83,26 +91,35 @@ void walk(const Formula& formula, const std::vector<int>& dim, const std::vector
   }
 }
 
+// The factor that a piece of dimension d starts within, and how much of it is outside; {-1, 0}: there is none.
+std::pair<int, int64_t> next_cut(const Formula& formula, bool output, size_t operand, size_t d,
+                                 const Sharding& sharding, const Mesh& mesh) {
+  std::pair<int, int64_t> found{-1, 0};
+  std::vector<Piece> pieces;
+  const auto& dim = (output ? formula.outputs : formula.inputs)[operand].dims[d];
+  walk(
+      formula, dim, pieces_to_walk(formula, dim, sharding.dims[d], mesh, pieces), [](int, const Piece&) {},
+      [&](int f, int64_t outer) {
+        if (found.first < 0 && formula.factors[f].role != FactorRole::kWhole) found = {f, outer};
+      });
+  return found;
+}
+
 }  // namespace
 
 void refine(Formula& formula, bool output, size_t operand, const Sharding& sharding, const Mesh& mesh) {
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    for (bool again = true; again;) {
-      again = false;
-      int factor = -1;
-      int64_t outer = 0;
-      const auto& dim = (output ? formula.outputs : formula.inputs)[operand].dims[d];
-      walk(
-          formula, dim, pieces_within(formula, dim, sharding.dims[d], mesh), [](int, const Piece&) {},
-          [&](int f, int64_t o) {
-            if (factor < 0 && formula.factors[f].role != FactorRole::kWhole) factor = f, outer = o;
-          });
-      if (factor >= 0) {
-        cut(formula, factor, outer);
-        again = true;
-      }
-    }
+    for (auto at = next_cut(formula, output, operand, d, sharding, mesh); at.first >= 0;
+         at = next_cut(formula, output, operand, d, sharding, mesh))
+      cut(formula, at.first, at.second);
   }
+}
+
+bool is_refined(const Formula& formula, bool output, size_t operand, const Sharding& sharding, const Mesh& mesh) {
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    if (next_cut(formula, output, operand, d, sharding, mesh).first >= 0) return false;
+  }
+  return true;
 }
 
 namespace {
@@ -111,8 +128,9 @@ namespace {
 template <typename Start>
 void each_start(const Formula& formula, const FormulaOperand& operand, const Sharding& sharding, const Mesh& mesh,
                 Start start) {
+  std::vector<Piece> cut;
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    walk(formula, operand.dims[d], pieces_within(formula, operand.dims[d], sharding.dims[d], mesh), start,
+    walk(formula, operand.dims[d], pieces_to_walk(formula, operand.dims[d], sharding.dims[d], mesh, cut), start,
          [](int, int64_t) {});
   }
 }

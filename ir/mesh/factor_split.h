@@ -19,6 +19,9 @@ struct FactorSplit {
 // that has this sharding.
 void refine(Formula& formula, bool output, size_t operand, const Sharding& sharding, const Mesh& mesh);
 
+// Whether refine() would leave the formula as it is.
+bool is_refined(const Formula& formula, bool output, size_t operand, const Sharding& sharding, const Mesh& mesh);
+
 // The splits that one operand's sharding asks for: for each split piece the factor it starts at and the piece's axes.
 // Pieces that fit no factor are left out.
 std::vector<std::pair<int, std::vector<int>>> proposals(const Formula& formula, const FormulaOperand& operand,

@@ -79,29 +79,36 @@ struct Operands {
 // The node's formula, cut to the pieces of what is split, and the factor that is split; -1 where there is none, or not
 // one that all agree on.
 struct SplitUse {
-  Formula formula;
+  const Formula& whole;
+  std::optional<Formula> cut;  // where a piece starts within a factor: seldom
   int factor = -1;
   std::vector<size_t> lost;  // operands whose split the factor is not
+
+  const Formula& formula() const { return cut ? *cut : whole; }
 };
 
 SplitUse split_use(const Formula& formula, const Operands& operands, const std::map<ValueId, Sharding>& values,
                    const Mesh& mesh) {
-  SplitUse out{formula, -1, {}};
+  SplitUse out{formula, std::nullopt, -1, {}};
   auto sharding = [&](size_t k) -> const Sharding* {
     auto at = values.find(operands.values[k]);
     return at == values.end() ? nullptr : &at->second;
   };
   for (size_t k = 0; k < operands.values.size(); ++k) {
-    bool output = k >= operands.inputs;
-    if (const Sharding* s = sharding(k)) refine(out.formula, output, output ? k - operands.inputs : k, *s, mesh);
+    const bool output = k >= operands.inputs;
+    const size_t operand = output ? k - operands.inputs : k;
+    const Sharding* s = sharding(k);
+    if (s == nullptr || is_refined(out.formula(), output, operand, *s, mesh)) continue;
+    if (!out.cut) out.cut = formula;
+    refine(*out.cut, output, operand, *s, mesh);
   }
   std::vector<int> found(operands.values.size(), -1);
   for (size_t k = 0; k < operands.values.size(); ++k) {
     const Sharding* s = sharding(k);
     if (s == nullptr) continue;
     bool output = k >= operands.inputs;
-    const FormulaOperand& o = output ? out.formula.outputs[k - operands.inputs] : out.formula.inputs[k];
-    auto asked = proposals(out.formula, o, *s, mesh);
+    const FormulaOperand& o = output ? out.formula().outputs[k - operands.inputs] : out.formula().inputs[k];
+    auto asked = proposals(out.formula(), o, *s, mesh);
     // An output cannot ask for a reduced factor; what an input asks for goes first.
     if (!asked.empty()) found[k] = asked.front().first;
     if (out.factor < 0) out.factor = found[k];
@@ -128,10 +135,10 @@ void FactorPropagation::visit(Walk& walk, NodeId n) const {
   if (f.factor < 0) return;
   for (size_t k = 0; k < operands.values.size(); ++k) {
     bool output = k >= operands.inputs;
-    const FormulaOperand& o = output ? f.formula.outputs[k - operands.inputs] : f.formula.inputs[k];
+    const FormulaOperand& o = output ? f.formula().outputs[k - operands.inputs] : f.formula().inputs[k];
     ValueId v = operands.values[k];
     if (!has_factor(o, f.factor) || walk.values.count(v)) continue;
-    walk.values.emplace(v, along(f.formula, o, f.factor));
+    walk.values.emplace(v, along(f.formula(), o, f.factor));
     auto enqueue = [&](NodeId other) {
       if (!is_propagated(graph_.nodes[other]) || walk.visits[other] >= kMostVisits) return;
       if (walk.queued.insert(other).second) {
@@ -196,7 +203,7 @@ void FactorPropagation::account(Walk& walk, NodeId n, PropagatedFactor& out) con
   for (size_t k = 0; k < operands.values.size(); ++k) {
     ValueId v = operands.values[k];
     bool output = k >= operands.inputs;
-    const FormulaOperand& o = output ? f.formula.outputs[k - operands.inputs] : f.formula.inputs[k];
+    const FormulaOperand& o = output ? f.formula().outputs[k - operands.inputs] : f.formula().inputs[k];
     bool stands = has_factor(o, f.factor);
     parameter = parameter || (is_weight(v) && stands);
     of_parameter |= !output && stands && dependence_.is_parameter_alone(v);
@@ -210,8 +217,8 @@ void FactorPropagation::account(Walk& walk, NodeId n, PropagatedFactor& out) con
   }
   if (of_parameter && data && !of_activation && in_result) out.openings.push_back(n);
   if (of_parameter && of_activation && !in_result) out.closings.push_back(n);
-  bool reduced = f.formula.factors[f.factor].role != FactorRole::kParallel;
-  bool product = operands.inputs >= 2 && std::any_of(f.formula.factors.begin(), f.formula.factors.end(),
+  bool reduced = f.formula().factors[f.factor].role != FactorRole::kParallel;
+  bool product = operands.inputs >= 2 && std::any_of(f.formula().factors.begin(), f.formula().factors.end(),
                                                      [](const Factor& x) { return x.role == FactorRole::kSum; });
   out.sums_parameters = out.sums_parameters || (reduced && parameter && product);
   out.batches_parameters = out.batches_parameters || (everywhere && parameter && product);
