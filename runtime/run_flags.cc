@@ -44,6 +44,11 @@ void RunFlags::add(CLI::App& app) {
          "those already taken")
       ->expected(0, 1)
       ->type_name("[auto|PATH]");
+  app.add_option(
+         "--audit", audit,
+         "every so many steps, and before checkpoints, compare what ranks hold alike, and run every second such "
+         "step twice: ends with 4 where bits differ")
+      ->check(CLI::PositiveNumber);
   app.add_option("--init", init,
                  "start a new run from the parameters of this checkpoint, or of a PyTorch module's safetensors file");
   app.add_option("--init-optimizer", init_optimizer,
@@ -95,6 +100,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   o.profile = profile;
   o.profile_tables = !quiet;
   o.tune = tune;
+  o.audit = audit;
   o.seed = manifest.value("seed", uint64_t{0});
   o.threads = threads;
   PARTITA_ASSIGN_OR_RETURN(o.checkpoint, checkpoint_options());
@@ -128,6 +134,7 @@ std::vector<std::string> RunFlags::arguments() const {
   if (every > 0) say("--every", cat(every));
   say("--keep", cat(keep));
   if (keep_best > 0) say("--keep-best", cat(keep_best));
+  if (audit > 0) say("--audit", cat(audit));
   say("--init", init);
   say("--init-optimizer", init_optimizer);
   if (patience > 0) say("--patience", cat(patience));

@@ -24,7 +24,7 @@ struct RunFlags {
   std::optional<int64_t> steps;
   std::string checkpoint, init, init_optimizer;
   std::optional<std::string> resume;  // "": from --checkpoint's newest
-  int64_t every = 0;
+  int64_t every = 0, audit = 0;
   int keep = 3, keep_best = 0;
   int64_t patience = 0;
   double min_gain = 0;

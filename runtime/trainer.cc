@@ -12,6 +12,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/audit/auditor.h"
 #include "runtime/checkpoint/state_files.h"
 #include "runtime/communicate/exchanges.h"
 #include "runtime/data/data_config_json.h"
@@ -30,10 +31,13 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 
 class Trainer {
  public:
-  Trainer(Executor& executor, Communicator* communicator, const TrainOptions& options, int threads)
+  // `recorder`: what the executor's steps use, where they are audited; else null.
+  Trainer(Executor& executor, Communicator* communicator, RecordingCommunicator* recorder, const TrainOptions& options,
+          int threads)
       : executor_(executor),
         program_(executor.program()),
         communicator_(communicator),
+        recorder_(recorder),
         options_(options),
         threads_(threads) {}
 
@@ -86,6 +90,9 @@ class Trainer {
       PARTITA_RETURN_IF_ERROR(executor_.put_states());
       if (from) resume(*from);
       if (c.folder.empty()) checkpoints_.reset();
+    }
+    if (options_.audit > 0) {
+      PARTITA_ASSIGN_OR_RETURN(auditor_, Auditor::open(executor_, communicator_, recorder_, options_.audit));
     }
     PARTITA_ASSIGN_OR_RETURN(inputs_, InputStage::open(data_, executor_));
     steps_ = options_.steps;
@@ -167,6 +174,7 @@ class Trainer {
 
   absl::Status save_checkpoint(int64_t taken) {
     if (checkpoints_->last_saved() == taken) return absl::OkStatus();
+    if (auditor_ != nullptr && !auditor_->is_due(taken)) PARTITA_RETURN_IF_ERROR(auditor_->compare_replicas(taken));
     CheckpointManifest head;
     head.model = program_.model;
     for (const MeshAxis& axis : program_.mesh)
@@ -191,10 +199,13 @@ class Trainer {
     Clock::time_point begin = Clock::now();
     double stalled = inputs_->stall_seconds();
     PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(step));
-    PARTITA_RETURN_IF_ERROR(clear_accumulators(executor_));
-    PARTITA_RETURN_IF_ERROR(executor_.run(program_.schedule, [&](int64_t micro_batch, int64_t slot) {
-      return inputs_->stage(batch, micro_batch, slot);
-    }));
+    auto run = [&]() -> absl::Status {
+      PARTITA_RETURN_IF_ERROR(clear_accumulators(executor_));
+      return executor_.run(program_.schedule,
+                           [&](int64_t micro_batch, int64_t slot) { return inputs_->stage(batch, micro_batch, slot); });
+    };
+    const bool audited = auditor_ != nullptr && auditor_->is_due(step + 1);
+    PARTITA_RETURN_IF_ERROR(audited ? auditor_->run_step(step, run) : run());
     inputs_->give_back(std::move(batch));
     taken_ = step + 1;
     evaluation_loss_.reset();
@@ -267,12 +278,14 @@ class Trainer {
   Executor& executor_;
   const Program& program_;
   Communicator* communicator_;
+  RecordingCommunicator* recorder_;
   const TrainOptions& options_;
   const int threads_;
   DataConfig data_ = options_.data;
   std::unique_ptr<InputStage> inputs_;
   std::unique_ptr<Checkpointer> checkpoints_;  // null where none are written
   std::unique_ptr<Evaluator> evaluator_;       // null without evaluation
+  std::unique_ptr<Auditor> auditor_;           // null without audits
   std::optional<double> evaluation_loss_;      // after the step just taken
   int64_t first_ = 0, steps_ = 0, taken_ = 0;  // steps [first_, steps_); how many have been taken in all
   bool warned_ = false;
@@ -287,15 +300,17 @@ int threads_per_rank(const TrainOptions& options, int64_t ranks_here) {
 absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
                         const TrainOptions& options, MetricsSink* sink, int threads, int device) {
   // They outlive abort(): what is under way reads and writes their memory.
+  std::optional<RecordingCommunicator> recorder;
   std::unique_ptr<Executor> executor;
   std::optional<Trainer> trainer;
+  if (options.audit > 0 && communicator != nullptr) recorder.emplace(*communicator);
   auto run = [&]() -> absl::Status {
     PARTITA_ASSIGN_OR_RETURN(
         executor,
         Executor::create(
-            loaded, communicator,
+            loaded, recorder ? &*recorder : communicator,
             {.threads = threads, .profile = !options.profile.empty(), .device = device, .tune = options.tune}));
-    return trainer.emplace(*executor, communicator, options, threads).run(sink);
+    return trainer.emplace(*executor, communicator, recorder ? &*recorder : nullptr, options, threads).run(sink);
   };
   absl::Status status = run();
   if (!status.ok() && communicator != nullptr)

@@ -28,6 +28,7 @@ struct TrainOptions {
   uint64_t seed = 0;           // of random first values
   EvaluateOptions evaluate;
   CheckpointOptions checkpoint;
+  int64_t audit = 0;                        // steps from one audit to the next (runtime/audit/auditor.h); 0: none
   const std::atomic<bool>* stop = nullptr;  // set from outside: save a checkpoint and end; needs checkpoint.folder
   int device = 0;                           // of train_rank's; train_local takes one after the other
   int threads = 0;                          // per rank; 0: this process's cores divided among its ranks
