@@ -10,13 +10,13 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "codegen/llvm/object_code.h"
-#include "codegen/nest/nest_schedule.h"
 #include "codegen/nvptx/device_code.h"
 #include "codegen/nvptx/device_launches.h"
 #include "codegen/prepare/code_graph.h"
 #include "codegen/prepare/code_passes.h"
 #include "codegen/program_interface.h"
 #include "codegen/steps/step_plan.h"
+#include "ir/nest/nest_text.h"
 #include "ir/op/formula.h"
 #include "partitioner/layout/pipeline_schedule.h"
 
@@ -43,9 +43,6 @@ runtime::Params make_params(const Attrs& attrs) {
   }
   return params;
 }
-
-// What the steps of GPU programs that run on the host are compiled for: every machine with such a GPU has it.
-constexpr const char* kHostOfGpus = "x86-64-v3";
 
 std::vector<int32_t> phases(const LocalProgram& local, const Graph& graph) {
   std::vector<int32_t> phases;
@@ -120,32 +117,17 @@ class ProgramMaker {
     return nests;
   }
 
-  // A nest may be of a part of its group's domain, and stores a part of each result then.
-  std::vector<WrittenPart> written_parts(const PlanStep& step) const {
-    const LoopNest& nest = *step.nest;
-    std::vector<WrittenPart> parts;
-    for (const NestStore& store : nest.stores) {
-      const ValueId v = step.values[static_cast<size_t>(store.access.operand)];
-      WrittenPart part{store.access.operand, store.access.offset, {}};
-      int64_t count = 1;
-      for (size_t k = 0; k < nest.sizes.size(); ++k) {
-        const bool clipped = nest.clip > 0 && k + 1 == nest.sizes.size();  // one loop of `clip`, cut into rows
-        if (clipped && store.access.strides[k] != 0) {
-          count /= part.loops.back().size;
-          part.loops.pop_back();
-        }
-        const int64_t size = clipped ? nest.clip : nest.sizes[k];
-        if (store.access.strides[k] == 0) continue;
-        part.loops.push_back({size, store.access.strides[k]});
-        count *= size;
-      }
-      if (v >= 0 && count < elements(graph_.type(v).shape)) parts.push_back(std::move(part));
-    }
-    return parts;
+  // As they are compiled.
+  KernelNests kernel_nests() const {
+    const bool gpu = !options_.gpu.empty();
+    KernelNests nests{compiler_name(), gpu ? options_.gpu : exact_target(options_.cpu), {}};
+    for (const NamedNest& k : kernels_) nests.kernels.push_back({k.name, false, k.batched, *k.nest});
+    for (const NamedNest& k : host_kernels_) nests.kernels.push_back({k.name, true, false, *k.nest});
+    return nests;
   }
 
   ProgramClaims claims() const {
-    ProgramClaims claims{local_.graph, {}};
+    ProgramClaims claims{local_.graph, {}, kernel_nests()};
     std::map<NodeId, NodeId> send_of = sends();
     // In terms of the graph before anything was made again: a copy is the value that it equals. What the graph does
     // not have is a temporary.
@@ -160,7 +142,6 @@ class ProgramMaker {
         const ValueId same = prepared_.same_as[v];
         v = PreparedGraph::is_temporary(same) ? lowest - 1 - PreparedGraph::number(same) : same;
       }
-      if (step.nest != nullptr) claim.parts = written_parts(step);
       if (step.node >= 0) {
         const Node& node = graph_.nodes[step.node];
         if (node.outputs.empty()) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "codegen/nest/loop_nest.h"
+#include "ir/nest/nest_text.h"
 #include "ir/pipeline/pass_run.h"
 #include "partitioner/localize/local_program.h"
 #include "runtime/program/claim.h"
@@ -28,6 +28,7 @@ struct TargetOptions {
 struct ProgramClaims {
   Graph graph;               // the local graph; nodes and values of steps are those of it with composites expanded
   std::vector<Claim> steps;  // by step id
+  KernelNests nests;         // that its kernels were made from
 };
 
 struct EmittedProgram {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "codegen/nest/loop_nest.h"
 #include "codegen/prepare/code_graph.h"
+#include "ir/nest/loop_nest.h"
 
 namespace partita {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "codegen/fuse/nest_domain.h"
-#include "codegen/nest/affine.h"
-#include "codegen/nest/loop_nest.h"
+#include "ir/nest/affine.h"
+#include "ir/nest/loop_nest.h"
 
 namespace partita {
 

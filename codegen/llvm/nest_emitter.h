@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "codegen/nest/loop_nest.h"
+#include "ir/nest/loop_nest.h"
 #include "llvm/IR/Module.h"
 
 namespace partita {

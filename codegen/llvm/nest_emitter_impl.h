@@ -9,7 +9,7 @@
 
 #include "codegen/llvm/nest_emitter.h"
 #include "codegen/llvm/scalar_math.h"
-#include "codegen/nest/loop_nest.h"
+#include "ir/nest/loop_nest.h"
 #include "llvm/IR/IRBuilder.h"
 
 namespace partita {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "absl/strings/str_join.h"
 #include "base/cat.h"
 #include "base/fault.h"
 #include "base/quote.h"
@@ -20,6 +22,7 @@
 #include "codegen/llvm/optimize_module.h"
 #include "lld/Common/Driver.h"
 #include "llvm/Analysis/TargetTransformInfo.h"
+#include "llvm/Config/llvm-config.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Verifier.h"
 #include "llvm/MC/MCSubtargetInfo.h"
@@ -69,15 +72,21 @@ absl::StatusOr<std::unique_ptr<llvm::TargetMachine>> make_machine(const Cpu& cpu
   return machine;
 }
 
-absl::StatusOr<Cpu> resolve_cpu(const std::string& name) {
+// In the order of their names, which is the same on every machine.
+std::string host_features() {
+  std::vector<std::string> features;
+  for (const auto& f : llvm::sys::getHostCPUFeatures()) features.push_back(cat(f.second ? "+" : "-", f.first().str()));
+  std::sort(features.begin(), features.end(), [](const auto& a, const auto& b) { return a.substr(1) < b.substr(1); });
+  return absl::StrJoin(features, ",");
+}
+
+absl::StatusOr<Cpu> resolve_cpu(const std::string& target) {
   initialize_llvm();
-  Cpu cpu{name, "", {}};
-  if (name == "host") {
-    cpu.name = llvm::sys::getHostCPUName().str();
-    for (const auto& f : llvm::sys::getHostCPUFeatures())
-      append(cpu.features, cpu.features.empty() ? "" : ",", f.second ? "+" : "-", f.first().str());
-  }
-  if (name != "host" && llvm::X86::parseArchX86(name) == llvm::X86::CK_None) {
+  const std::string exact = exact_target(target);
+  const size_t space = exact.find(' ');
+  const std::string name = exact.substr(0, space);
+  Cpu cpu{name, space == exact.npos ? "" : exact.substr(space + 1), {}};
+  if (target != "host" && llvm::X86::parseArchX86(name) == llvm::X86::CK_None) {
     return absl::InvalidArgumentError(
         cat("unknown CPU ", quote(name), "; expected host, x86-64-v3, x86-64-v4 or another name that LLVM knows"));
   }
@@ -195,6 +204,12 @@ absl::StatusOr<std::vector<uint8_t>> compile_module(llvm::Module& module, const 
   PARTITA_ASSIGN_OR_RETURN(auto object, write_object(module, *machine));
   return link({std::move(object)});
 }
+
+std::string exact_target(const std::string& cpu) {
+  return cpu == "host" ? cat(llvm::sys::getHostCPUName().str(), " ", host_features()) : cpu;
+}
+
+std::string compiler_name() { return "LLVM " LLVM_VERSION_STRING; }
 
 std::string target_name(const std::string& cpu) {
   auto resolved = resolve_cpu(cpu);

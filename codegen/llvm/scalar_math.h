@@ -5,7 +5,7 @@
 // its time in (pow, sin, cos, tan, …), call libm lane by lane.
 #pragma once
 
-#include "codegen/nest/loop_nest.h"
+#include "ir/nest/loop_nest.h"
 #include "llvm/IR/IRBuilder.h"
 
 namespace partita {

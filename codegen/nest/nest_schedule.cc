@@ -147,8 +147,6 @@ void schedule(LoopNest& nest, std::vector<bool> column, int64_t fold_units) {
   if (!nest.folds.empty()) nest.rows_per_unit = std::max(nest.rows_per_unit, (count + fold_units - 1) / fold_units);
 }
 
-int64_t units(const LoopNest& nest) { return (nest.items() + nest.rows_per_unit - 1) / nest.rows_per_unit; }
-
 bool may_share(const LoopNest& nest, int input, int output) {
   auto level = levels(nest);
   auto varies = variation(nest);

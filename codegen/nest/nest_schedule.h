@@ -2,7 +2,7 @@
 // of work.
 #pragma once
 
-#include "codegen/nest/loop_nest.h"
+#include "ir/nest/loop_nest.h"
 
 namespace partita {
 
@@ -10,9 +10,6 @@ namespace partita {
 // columns last, merges loops that every access steps through alike, chooses lanes and units. Folds keep their access
 // strides; their extent and operand size follow from the units, `fold_units` at most.
 void schedule(LoopNest& nest, std::vector<bool> column, int64_t fold_units);
-
-// Units of work of a scheduled nest.
-int64_t units(const LoopNest& nest);
 
 // True where `output` may have the memory of `input`: each point of output is written after the last read of that point
 // of input, and nothing else of it.

@@ -1,7 +1,7 @@
 // What a later pass over a row needs again: computed once more from memory, or read back from an output of the nest.
 #pragma once
 
-#include "codegen/nest/loop_nest.h"
+#include "ir/nest/loop_nest.h"
 
 namespace partita {
 

@@ -11,6 +11,8 @@
 #include "codegen/nvptx/assembler.h"
 #include "codegen/nvptx/device_emitter.h"
 #include "codegen/nvptx/device_math.h"
+#include "codegen/nvptx/device_module.h"
+#include "ir/nest/device_schedule.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Verifier.h"
 #include "llvm/MC/TargetRegistry.h"

@@ -2,22 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "codegen/llvm/object_code.h"
-#include "codegen/nvptx/device_schedule.h"
-#include "llvm/IR/Module.h"
 
 namespace partita {
-
-// The nests as a module of kernels, not optimized, for no target yet. Unimplemented where a nest needs a function that
-// GPU code has not.
-absl::StatusOr<std::unique_ptr<llvm::Module>> make_device_module(llvm::LLVMContext& context,
-                                                                 std::span<const NamedNest> nests);
 
 struct DeviceTarget {
   std::string architecture = "sm_90";

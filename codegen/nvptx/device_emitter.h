@@ -9,8 +9,8 @@
 
 #include <string>
 
-#include "codegen/nest/loop_nest.h"
-#include "codegen/nvptx/device_schedule.h"
+#include "ir/nest/device_schedule.h"
+#include "ir/nest/loop_nest.h"
 #include "llvm/IR/Module.h"
 
 namespace partita {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/cat.h"
-#include "codegen/nvptx/device_schedule.h"
+#include "ir/nest/device_schedule.h"
 #include "runtime/program/batched_launches.h"
 
 namespace partita {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "codegen/nest/loop_nest.h"
 #include "ir/graph/graph.h"
+#include "ir/nest/loop_nest.h"
 
 namespace partita {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "codegen/fuse/fusion.h"
-#include "codegen/nest/loop_nest.h"
 #include "codegen/prepare/code_graph.h"
+#include "ir/nest/loop_nest.h"
 #include "partitioner/layout/pipeline_schedule.h"
 #include "runtime/program/program.h"
 

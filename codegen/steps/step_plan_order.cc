@@ -7,6 +7,7 @@
 #include <string>
 
 #include "codegen/steps/step_planner.h"
+#include "ir/nest/nest_text.h"
 #include "runtime/program/batched_launches.h"
 
 namespace partita {

@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/program/written_part.h"
-
 namespace partita {
 
 struct Claim {
@@ -14,7 +12,6 @@ struct Claim {
                             // nodes that it computes; -1: none
   std::vector<int> values;  // per operand: a value of the graph that is no view, -1 where absent, below -1 a temporary
                             // of the code generator's. Empty: a collective over several values that lie side by side
-  std::vector<WrittenPart> parts;  // of results that the step does not write whole
 };
 
 }  // namespace partita

@@ -3,6 +3,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "tools/cli/command.h"
+#include "tools/flow/kernel_code.h"
 #include "tools/flow/numeric_check.h"
 #include "tools/verify/certificate.h"
 
@@ -46,6 +47,9 @@ void add_verify(CLI::App& app, absl::Status& result) {
     auto run = [&]() -> absl::Status {
       PARTITA_ASSIGN_OR_RETURN(verifier::Bundle bundle, verifier::read_bundle(flags->bundle));
       PARTITA_ASSIGN_OR_RETURN(verifier::Verdict v, verifier::check_bundle(bundle));
+      PARTITA_ASSIGN_OR_RETURN(KernelCode code, compile_again(bundle));
+      v.kernels.compiled = code.compiled;
+      v.kernels.unknown = std::move(code.unknown);
       std::optional<verifier::NumericVerdict> numeric;
       if (flags->numeric) {
         PARTITA_ASSIGN_OR_RETURN(flags->options.train, numeric_run(flags->bundle, flags->run));
@@ -72,6 +76,9 @@ void add_verify(CLI::App& app, absl::Status& result) {
             static_cast<long long>(v.ranks), v.ranks == 1 ? "" : "s", stages.c_str(), static_cast<long long>(v.values),
             static_cast<long long>(v.states), static_cast<long long>(v.outputs), but.c_str(),
             static_cast<long long>(v.steps), static_cast<long long>(v.collectives));
+        std::printf("kernels: %lld proved by their loop nests; the code of %lld compiled again and equal%s%s\n",
+                    static_cast<long long>(v.kernels.nests), static_cast<long long>(v.kernels.compiled),
+                    v.kernels.unknown.empty() ? "" : "; ", v.kernels.unknown.c_str());
         if (v.evaluation)
           std::printf("evaluation: %lld values, equal to the serial evaluation program%s; %lld steps\n",
                       static_cast<long long>(v.evaluation->values),

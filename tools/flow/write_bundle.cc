@@ -184,7 +184,7 @@ absl::Status copy_libraries(const std::string& runner, const std::string& folder
 
 std::vector<verifier::RankEvidence> evidence(const std::vector<ProgramClaims>& programs) {
   std::vector<verifier::RankEvidence> all;
-  for (const ProgramClaims& program : programs) all.push_back({program.graph, program.steps});
+  for (const ProgramClaims& program : programs) all.push_back({program.graph, program.steps, program.nests});
   return all;
 }
 

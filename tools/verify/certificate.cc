@@ -36,7 +36,11 @@ constexpr const char* kProved[] = {
     "no rank waits for another that waits for it",
     "every operand is alive, of the right micro-batch, and untouched by asynchronous operations",
     "every state and output is written, and no two live buffers overlap",
+    "every generated kernel, by the loop nest that it was made from, makes of its operands what the nodes do that it "
+    "stands for: each element once, over all its units of work, and none is read after it was overwritten",
 };
+constexpr const char* kProvedOfCode =
+    "the kernels' machine code is what this compiler makes of their nests, to the byte";
 // In place of what is equal, where it is not.
 constexpr const char* kProvedButForCompression =
     "the ranks do NOT compute the serial program, by the user's choice of `compress`: with the compressed sums of "
@@ -189,12 +193,13 @@ int64_t statistic_groups(const Graph& serial) {
 absl::Status check_all_steps(const ProgramSet& set, Verdict& v) {
   for (size_t k = 0; k < set.programs.size(); ++k) {
     const RankProgram& p = set.programs[k];
-    auto run = check_steps(p.code, p.program, p.claims);
+    auto run = check_steps(p.code, p.program, p.claims, p.nests);
     if (!run.ok() && set.programs.size() > 1) return differs("stage ", k, ": ", run.status().message());
     if (!run.ok()) return run.status();
     v.steps += run->steps;
     v.operands += run->operands;
     v.collectives += run->collectives;
+    v.kernels.nests += static_cast<int64_t>(p.nests.kernels.size());
   }
   return absl::OkStatus();
 }
@@ -231,7 +236,7 @@ absl::StatusOr<Verdict> check_set(const ProgramSet& set, const std::string& comp
 absl::StatusOr<Verdict::Evaluation> check_evaluation(const ProgramSet& training, const ProgramSet& evaluation) {
   PARTITA_ASSIGN_OR_RETURN(Verdict v, check_set(evaluation, "none"));
   PARTITA_RETURN_IF_ERROR(check_shared_states(training, evaluation));
-  return Verdict::Evaluation{v.values, v.steps, random_nodes(evaluation.serial)};
+  return Verdict::Evaluation{v.values, v.steps, random_nodes(evaluation.serial), v.kernels.nests};
 }
 
 }  // namespace
@@ -241,6 +246,7 @@ absl::StatusOr<Verdict> check_bundle(const Bundle& bundle) {
   if (bundle.evaluation) {
     auto evaluation = check_evaluation(bundle, *bundle.evaluation);
     if (!evaluation.ok()) return differs("evaluation: ", evaluation.status().message());
+    v.kernels.nests += evaluation->kernels;
     v.evaluation = *evaluation;
   }
   return v;
@@ -254,6 +260,9 @@ absl::Status write_certificate(const std::string& folder, const Verdict& v,
     files[name] = {{"bytes", file.size()}, {"sha256", sha256_hex(file.bytes())}};
   }
   nlohmann::json proved = kProved, schedule;
+  nlohmann::json kernels = {{"nests", v.kernels.nests}, {"compiled_again", v.kernels.compiled}};
+  if (!v.kernels.unknown.empty()) kernels["unknown"] = v.kernels.unknown;
+  if (v.kernels.unknown.empty() && v.kernels.compiled == v.kernels.nests) proved.push_back(kProvedOfCode);
   if (v.compressed_sums > 0) proved[kEquality] = kProvedButForCompression;
   if (!v.delays.empty()) {
     proved[kEquality] = kProvedButForDelays;
@@ -278,6 +287,7 @@ absl::Status write_certificate(const std::string& folder, const Verdict& v,
                         {"operands", v.operands},
                         {"collectives", v.collectives},
                         {"micro_batches", v.micro_batches}}},
+                      {"kernels", kernels},
                       {"numeric", nullptr}};
   if (v.statistic_groups > 1) j["semantics"] = {{"statistic_groups", v.statistic_groups}};
   if (v.evaluation) {

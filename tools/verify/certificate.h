@@ -15,10 +15,16 @@ struct Verdict {
   int64_t values = 0, states = 0, outputs = 0;       // derived; proved equal to the serial program's
   int64_t steps = 0, operands = 0, collectives = 0;  // run through
   int64_t micro_batches = 1;
-  // The same of evaluation, where the bundle has it: derived values, steps that were run through, and nodes of its
-  // serial program that draw random numbers.
+  // Kernels, each proved by its nest; of how many the code was compiled again and is equal, and why not of all.
+  struct Kernels {
+    int64_t nests = 0, compiled = 0;
+    std::string unknown;
+  };
+  Kernels kernels;
+  // The same of evaluation, where the bundle has it: derived values, steps that were run through, nodes of its serial
+  // program that draw random numbers, and kernels.
   struct Evaluation {
-    int64_t values = 0, steps = 0, random_nodes = 0;
+    int64_t values = 0, steps = 0, random_nodes = 0, kernels = 0;
   };
   std::optional<Evaluation> evaluation;
   std::string compress = "none";  // not equal to the serial program but for this rounding of

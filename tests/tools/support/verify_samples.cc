@@ -25,6 +25,7 @@ absl::Status take_programs(const Graph& serial, int64_t samples, const std::vect
     PARTITA_ASSIGN_OR_RETURN(p.rank, parse_graph(print(verifier::without_weights(claims[k].graph))));
     PARTITA_ASSIGN_OR_RETURN(p.code, verifier::expanded(p.rank, p.from));
     p.claims = claims[k].steps;
+    PARTITA_ASSIGN_OR_RETURN(p.nests, parse_kernels(print_kernels(claims[k].nests)));
     p.program = std::move(programs[k]);
   }
   return absl::OkStatus();

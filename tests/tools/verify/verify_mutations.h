@@ -19,5 +19,7 @@ struct Mutation {
 std::span<const Mutation> graph_mutations();
 // Of the program's steps, buffers and schedule, as a fault of code generation would.
 std::span<const Mutation> program_mutations();
+// Of generated code, blindly: of its nests, and of what steps run it on.
+std::span<const Mutation> kernel_mutations();
 
 }  // namespace partita

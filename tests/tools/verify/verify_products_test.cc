@@ -16,7 +16,9 @@ using runtime::Step;
 using testing::HasSubstr;
 using verifier::RankProgram;
 
-absl::Status proved(const RankProgram& p) { return verifier::check_steps(p.code, p.program, p.claims).status(); }
+absl::Status proved(const RankProgram& p) {
+  return verifier::check_steps(p.code, p.program, p.claims, p.nests).status();
+}
 
 std::string epilogue(const Step& s) { return runtime::text_param(s.params, "epilogue", ""); }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "tests/tools/verify/verify_mutations.h"
 
@@ -68,7 +69,20 @@ bool writes_what_is_read(Bundle& b, const Step& step) {
 
 // One of the steps that write a value in parts.
 bool missing_part(Bundle& b, std::mt19937& rng) {
-  Place p = pick(b, rng, [&](const Step& s) { return !b.programs[0].claims[s.id].parts.empty(); });
+  std::map<int, int> writers;
+  const auto& claims = b.programs[0].claims;
+  const auto each_result = [&](const Step& s, auto f) {
+    for (size_t k = static_cast<size_t>(s.inputs); s.kind == StepKind::kKernel && k < s.operands.size(); ++k)
+      f(claims[s.id].values[k]);
+  };
+  for (const auto& segment : b.programs[0].program.segments) {
+    for (const Step& s : segment.steps) each_result(s, [&](int v) { ++writers[v]; });
+  }
+  Place p = pick(b, rng, [&](const Step& s) {
+    bool part = false;
+    each_result(s, [&](int v) { part = part || writers[v] > 1; });
+    return part;
+  });
   if (p.segment == nullptr) return false;
   remove(b, p);
   return true;

@@ -55,6 +55,11 @@ absl::Status read_programs(const std::string& folder, const ProgramFiles& files,
     auto claims = parse_claims(file.text(), p.code);
     if (!claims.ok()) return with_context(claims.status(), quote(path));
     p.claims = *std::move(claims);
+    path = cat(folder, "/", stage_file(files.nests, k, images.size()));
+    PARTITA_ASSIGN_OR_RETURN(MappedFile text, MappedFile::open(path));
+    auto nests = parse_kernels(text.text());
+    if (!nests.ok()) return with_context(nests.status(), quote(path));
+    p.nests = *std::move(nests);
     p.program = std::move(images[k]);
   }
   return absl::OkStatus();
@@ -98,6 +103,7 @@ absl::Status write_evidence(const Graph& serial, int64_t samples, const std::vec
     PARTITA_RETURN_IF_ERROR(
         write_file_atomically(path(files.rank), print(without_weights(programs[k].graph)), Durable::kNo));
     PARTITA_RETURN_IF_ERROR(write_file_atomically(path(files.claims), print_claims(programs[k].claims), Durable::kNo));
+    PARTITA_RETURN_IF_ERROR(write_file_atomically(path(files.nests), print_kernels(programs[k].nests), Durable::kNo));
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "ir/graph/graph.h"
+#include "ir/nest/nest_text.h"
 #include "runtime/program/program.h"
 #include "tools/verify/bundle/claims.h"
 
@@ -16,13 +17,15 @@ inline constexpr const char* kImageFile = "program.partita";
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kCertificateFile = "certificate.json";
 // The files of programs that do one thing together, and their evidence: the serial graph after passes, under a first
-// line "# samples N"; the graph of the rank program and what its steps say they compute.
+// line "# samples N"; the graph of the rank program, what its steps say they compute, and the nests of its kernels.
 struct ProgramFiles {
-  const char *image, *serial, *rank, *claims;
+  const char *image, *serial, *rank, *claims, *nests;
 };
-inline constexpr ProgramFiles kTrainingFiles{kImageFile, "verify/serial.ir", "verify/rank.ir", "verify/rank.steps"};
+inline constexpr ProgramFiles kTrainingFiles{kImageFile, "verify/serial.ir", "verify/rank.ir", "verify/rank.steps",
+                                             "verify/rank.nests"};
 inline constexpr ProgramFiles kEvaluationFiles{"evaluation.partita", "verify/evaluation_serial.ir",
-                                               "verify/evaluation_rank.ir", "verify/evaluation_rank.steps"};
+                                               "verify/evaluation_rank.ir", "verify/evaluation_rank.steps",
+                                               "verify/evaluation_rank.nests"};
 
 // A program of the bundle: all ranks', or those of a pipeline's stage.
 struct RankProgram {
@@ -30,6 +33,7 @@ struct RankProgram {
   Graph code;                // the rank's graph with composites expanded, which steps and claims are about
   std::vector<NodeId> from;  // per node of `code`, the rank's node that it comes from
   std::vector<Claim> claims;
+  KernelNests nests;
   runtime::Program program;
 };
 
@@ -49,6 +53,7 @@ struct Bundle : ProgramSet {             // of training
 struct RankEvidence {
   Graph graph;
   std::vector<Claim> claims;
+  KernelNests nests;
 };
 
 // "verify/rank.ir" of the only program, "verify/rank.1.ir" of stage 1 of several.

@@ -24,10 +24,6 @@ std::string print_claims(const std::vector<Claim>& claims) {
   for (const Claim& c : claims) {
     append(text, c.node, ":");
     for (int v : c.values) append(text, " ", v);
-    for (const WrittenPart& part : c.parts) {
-      append(text, " | ", part.operand, " ", part.offset);
-      for (const auto& [size, stride] : part.loops) append(text, " ", size, " ", stride);
-    }
     text += "\n";
   }
   return text;
@@ -45,22 +41,11 @@ absl::StatusOr<std::vector<Claim>> parse_claims(std::string_view text, const Gra
     if (!take(line, c.node) || line.empty() || line.front() != ':') return fault("expected a node and ':'");
     line.remove_prefix(1);
     if (c.node < kNoNode || c.node >= static_cast<NodeId>(graph.nodes.size())) return fault("no such node");
-    while (!line.empty() && line.substr(0, 2) != " |") {
+    while (!line.empty()) {
       int v = 0;
       if (!take(line, v)) return fault("expected a value");
       if (v >= static_cast<int>(graph.values.size())) return fault("no such value");
       c.values.push_back(v);
-    }
-    while (!line.empty()) {
-      line.remove_prefix(2);
-      WrittenPart& part = c.parts.emplace_back();
-      if (!take(line, part.operand) || !take(line, part.offset)) return fault("expected an operand and an offset");
-      if (part.operand < 0 || static_cast<size_t>(part.operand) >= c.values.size()) return fault("no such operand");
-      while (!line.empty() && line.substr(0, 2) != " |") {
-        WrittenPart::Loop& loop = part.loops.emplace_back();
-        if (!take(line, loop.size) || !take(line, loop.stride)) return fault("expected a size and a stride");
-        if (loop.size < 0) return fault("a negative size");
-      }
     }
     claims.push_back(std::move(c));
   }

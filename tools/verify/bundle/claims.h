@@ -1,6 +1,5 @@
 // What a program's steps say that they compute, as the bundle carries it: a line "NODE: VALUE VALUE …" for each step,
-// by id, with " | OPERAND OFFSET SIZE STRIDE …" for each result of which it writes a part. A claim is where the
-// verifier looks, never what it believes.
+// by id. A claim is where the verifier looks, never what it believes.
 #pragma once
 
 #include <string>

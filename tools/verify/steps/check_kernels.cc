@@ -1,14 +1,14 @@
 // Steps that compute: generated code, and kernels of the library.
 #include <algorithm>
-#include <set>
+#include <optional>
 
 #include "base/status.h"
 #include "runtime/program/params.h"
+#include "tools/verify/kernels/nest_passes.h"
 #include "tools/verify/layout/mismatch.h"
 #include "tools/verify/layout/serial_values.h"
 #include "tools/verify/steps/check_product.h"
 #include "tools/verify/steps/check_step.h"
-#include "tools/verify/steps/derivable.h"
 #include "tools/verify/steps/step_checker.h"
 
 namespace partita::verifier {
@@ -16,62 +16,103 @@ namespace partita::verifier {
 using runtime::Step;
 using runtime::StepKind;
 
-// The kernels of one fusion group compute its results together, and some of them a part each.
-void StepChecker::add_to_group(Segment kind, const Step& step) {
-  const Claim& claim = claims_[step.id];
-  for (size_t k = static_cast<size_t>(step.inputs); k < claim.values.size(); ++k)
-    last_writer_[{static_cast<int>(kind), claim.values[k]}] = step.id;
-  auto& group = groups_[{static_cast<int>(kind), claims_[step.id].node}];
-  const std::vector<int>& values = claims_[step.id].values;
-  for (size_t k = 0; k < values.size() && k < static_cast<size_t>(step.inputs); ++k) {
-    if (values[k] >= 0) group.insert(values[k]);
+absl::StatusOr<StepChecker::KernelStep*> StepChecker::kernel_of(const Step& step) {
+  if (auto known = kernel_steps_.find(step.id); known != kernel_steps_.end()) return &known->second;
+  PARTITA_ASSIGN_OR_RETURN(const LoopNest* nest, kernels_.nest_of(step));
+  KernelStep kernel{{*nest, claims_[step.id].values}};
+  kernel.parts.resize(step.operands.size());
+  for (size_t k = static_cast<size_t>(step.inputs); k < step.operands.size(); ++k) {
+    WrittenPart part = written_part(*nest, static_cast<int>(k));
+    const bool folds = std::any_of(nest->folds.begin(), nest->folds.end(),
+                                   [&](const NestFold& f) { return f.access.operand == static_cast<int>(k); });
+    if (!folds && !written_parts_.is_all(elements(step.operands[k].shape), part)) kernel.parts[k] = std::move(part);
   }
-}
-
-// Temporaries that one step alone writes, and it reads one value alone, or none.
-void StepChecker::note_temporaries(const Step& step) {
-  const Claim& claim = claims_[step.id];
-  for (size_t k = static_cast<size_t>(step.inputs); k < claim.values.size(); ++k) {
-    if (claim.values[k] >= -1) continue;
-    int made_of = -1;
-    if (step.kind == StepKind::kKernel && step.inputs == 0) made_of = kConstants;
-    if (step.kind == StepKind::kKernel && step.inputs == 1 && claim.values[0] >= 0) made_of = claim.values[0];
-    auto [at, fresh] = rounded_.try_emplace(claim.values[k], made_of);
-    if (!fresh) at->second = -1;
-  }
+  return &kernel_steps_.emplace(step.id, std::move(kernel)).first->second;
 }
 
 absl::Status StepChecker::run_kernel(const Step& step) {
   PARTITA_RETURN_IF_ERROR(check_count(step));
   PARTITA_RETURN_IF_ERROR(check_apart(step, true));
+  PARTITA_ASSIGN_OR_RETURN(KernelStep * kernel, kernel_of(step));
+  PARTITA_RETURN_IF_ERROR(check_in_place(step, *kernel));
   const Claim& claim = claims_[step.id];
-  if (overwritten_by_ != claim.node) overwritten_.clear();
-  overwritten_by_ = claim.node;
   for (size_t k = 0; k < static_cast<size_t>(step.inputs); ++k) {
     absl::Status status = read(step, k, claim.values[k]);
     if (!status.ok()) return differs("operand ", k, ": ", status.message());
   }
-  const std::set<int>& given = groups_[{static_cast<int>(kind_), claim.node}];
-  for (size_t k = static_cast<size_t>(step.inputs); k < step.operands.size(); ++k) {
-    int value = claim.values[k];
-    if (value >= 0) {
-      PARTITA_RETURN_IF_ERROR(m_.check_type(step.operands[k], value));
-      int missing = underivable(g_, storage_, m_.literals(), value, given);
-      if (missing >= 0)
-        return differs("operand ", k, ": ", m_.name(value), ": expected ", m_.name(missing),
-                       " among the operands, found none");
-      PARTITA_RETURN_IF_ERROR(check_segment(value));
+  PARTITA_RETURN_IF_ERROR(prove(*kernel));
+  for (size_t k = static_cast<size_t>(step.inputs); k < step.operands.size(); ++k)
+    PARTITA_RETURN_IF_ERROR(write_kernel(step, *kernel, k));
+  return absl::OkStatus();
+}
+
+// A result that lies over an operand overwrites each element where it has been read.
+absl::Status StepChecker::check_in_place(const Step& step, KernelStep& kernel) const {
+  for (size_t o = static_cast<size_t>(step.inputs); o < step.operands.size(); ++o) {
+    const Range out = range(step, o);
+    for (size_t k = 0; k < static_cast<size_t>(step.inputs); ++k) {
+      if (out.empty() || !range(step, k).overlaps(out)) continue;
+      auto [at, fresh] = kernel.over.try_emplace({o, k}, false);
+      if (fresh) at->second = overwrites_after_reading(kernel.use.nest, static_cast<int>(k), static_cast<int>(o));
+      if (!at->second)
+        return differs("operand ", o, " lies over operand ", k, ", elements of which are read after they are written");
     }
-    Range r = range(step, k);
-    PARTITA_RETURN_IF_ERROR(check_one_place(step, k, r));
-    if (auto c = m_.memory().at(r)) overwritten_.try_emplace({static_cast<int>(r.region), r.begin}, *c);
-    PARTITA_RETURN_IF_ERROR(m_.write_range(r, value));
-    auto part = std::find_if(claim.parts.begin(), claim.parts.end(),
-                             [&](const WrittenPart& p) { return static_cast<size_t>(p.operand) == k; });
-    if (value >= 0)
-      written_parts_.write(value, elements(g_.type(value).shape), part == claim.parts.end() ? nullptr : &*part);
   }
   return absl::OkStatus();
+}
+
+// Once for all runs, and whichever kernels wrote the temporaries.
+absl::Status StepChecker::prove(KernelStep& kernel) {
+  std::vector<const NestUse*> from;
+  for (int k = 0; k < kernel.use.nest.inputs; ++k) {
+    const auto writer = writers_.find(kernel.use.values[static_cast<size_t>(k)]);
+    if (writer != writers_.end()) from.push_back(writer->second.use);
+  }
+  if (kernel.proved.count(from)) return absl::OkStatus();
+  PARTITA_RETURN_IF_ERROR(prove_nest(code_, kernel.use, writers_));
+  kernel.proved.insert(std::move(from));
+  return absl::OkStatus();
+}
+
+absl::Status StepChecker::write_kernel(const Step& step, const KernelStep& kernel, size_t k) {
+  const int value = kernel.use.values[k];
+  const WrittenPart* part = kernel.parts[k] ? &*kernel.parts[k] : nullptr;
+  const Range r = range(step, k);
+  if (value >= 0) {
+    PARTITA_RETURN_IF_ERROR(m_.check_type(step.operands[k], value));
+    PARTITA_RETURN_IF_ERROR(check_segment(value));
+  } else {
+    auto [writer, fresh] = writers_.try_emplace(value, TemporaryWriter{&kernel.use, static_cast<int>(k)});
+    const bool alone = writer->second.use == &kernel.use && writer->second.operand == static_cast<int>(k);
+    if (value == -1 || part != nullptr || !alone)
+      return differs("operand ", k, ": expected a temporary that one kernel writes, and all of it");
+  }
+  PARTITA_RETURN_IF_ERROR(check_one_place(step, k, r));
+  const std::optional<Content> before = m_.memory().at(r);
+  const bool begun = before && before->value == value && before->each == each_ && before->run == entry_.micro_batch;
+  const std::pair<int, int64_t> place{static_cast<int>(r.region), r.begin};
+  if (part == nullptr || !before) {
+    overwritten_.erase(place);
+  } else if (!begun) {
+    overwritten_[place] = *before;
+  }
+  PARTITA_RETURN_IF_ERROR(m_.write_range(r, value));
+  if (value >= 0) written_parts_.write(value, elements(g_.type(value).shape), part);
+  return absl::OkStatus();
+}
+
+// Kernels that write a value in parts may write it over another, each where it reads that: what they have not written
+// yet is still there.
+bool StepChecker::is_overwritten(const Step& step, const Range& r, int value) {
+  const auto old = overwritten_.find({static_cast<int>(r.region), r.begin});
+  const std::optional<Content> now = m_.memory().at(r);
+  if (step.kind != StepKind::kKernel || old == overwritten_.end() || !now || !m_.is(old->second, value)) return false;
+  for (size_t k = static_cast<size_t>(step.inputs); k < step.operands.size(); ++k) {
+    const int written = claims_[step.id].values[k];
+    if (range(step, k) == r && now->value == written && m_.is(*now, written) && !written_parts_.is_whole(written))
+      return true;
+  }
+  return false;
 }
 
 // Kernels of one group that write parts of a value write them side by side.
@@ -143,14 +184,15 @@ absl::Status StepChecker::run_product(const Step& step, const std::string& epilo
   return absl::OkStatus();
 }
 
-// `value` is a bias in fewer bits: of a step that reads nothing else. Code has constants of one number in itself.
+// `value` is a bias in fewer bits, which a kernel has made of it.
 absl::Status StepChecker::check_rounded(const runtime::Operand& operand, int value, int bias,
                                         const TensorType& type) const {
-  const auto made = rounded_.find(value);
-  const Literal* literal = m_.literals()[static_cast<size_t>(bias)];
-  const int wanted = literal != nullptr && is_uniform(*literal) ? kConstants : bias;
-  if (value >= -1 || made == rounded_.end() || made->second != wanted)
-    return differs("expected ", m_.name(bias), " in ", dtype_name(type.dtype), ", found ", m_.name(value));
+  const auto made = writers_.find(value);
+  const absl::Status cast =
+      made == writers_.end() ? differs("no kernel has written it") : prove_cast(code_, made->second, bias, type.dtype);
+  if (!cast.ok())
+    return differs("expected ", m_.name(bias), " in ", dtype_name(type.dtype), ", found ", m_.name(value), ": ",
+                   cast.message());
   if (operand.dtype == type.dtype && elements(operand.shape) == type.shape.back()) return absl::OkStatus();
   return differs("expected a bias of ", type.shape.back(), " ", dtype_name(type.dtype), ", found ",
                  dtype_name(operand.dtype), to_string(operand.shape));

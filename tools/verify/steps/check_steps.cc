@@ -6,7 +6,6 @@
 #include "tools/verify/layout/serial_values.h"
 #include "tools/verify/steps/check_step.h"
 #include "tools/verify/steps/check_versions.h"
-#include "tools/verify/steps/derivable.h"
 #include "tools/verify/steps/step_checker.h"
 
 namespace partita::verifier {
@@ -15,12 +14,15 @@ using runtime::ScheduleEntry;
 using runtime::Step;
 using runtime::StepKind;
 
-StepChecker::StepChecker(const Graph& graph, const runtime::Program& program, const std::vector<Claim>& claims)
+StepChecker::StepChecker(const Graph& graph, const runtime::Program& program, const std::vector<Claim>& claims,
+                         const KernelNests& nests)
     : g_(graph),
       program_(program),
       claims_(claims),
       storage_(storage_of(graph)),
       m_(graph, program, storage_),
+      code_{graph, storage_, m_.literals()},
+      kernels_(program, nests),
       updates_each_(updates_each(program)) {}
 
 absl::StatusOr<StepsReport> StepChecker::run() {
@@ -29,12 +31,6 @@ absl::StatusOr<StepsReport> StepChecker::run() {
   if (claims_.size() != steps) return differs("expected claims of ", steps, " steps, found ", claims_.size());
   PARTITA_RETURN_IF_ERROR(check_interface(g_, program_));
   PARTITA_RETURN_IF_ERROR(check_schedule(program_));
-  for (const auto& segment : program_.segments) {
-    for (const Step& step : segment.steps) {
-      if (step.kind == StepKind::kKernel) add_to_group(segment.kind, step);
-      note_temporaries(step);
-    }
-  }
   PARTITA_RETURN_IF_ERROR(run_schedule(program_.schedule, false));
   PARTITA_RETURN_IF_ERROR(run_schedule(program_.evaluation, true));
   report_.operands = m_.operands();
@@ -137,32 +133,15 @@ absl::Status StepChecker::run_stash(const Step& step, const Node& node) {
 absl::Status StepChecker::read(const Step& step, size_t k, int value) {
   if (value >= 0) PARTITA_RETURN_IF_ERROR(m_.check_type(step.operands[k], value));
   Range r = range(step, k);
-  auto last = last_writer_.find({static_cast<int>(kind_), value});
-  bool complete =
-      last == last_writer_.end() || last->second < step.id || claims_[last->second].node == claims_[step.id].node;
-  if (!complete)
-    return differs("expected all of ", m_.name(value), ", found that step ", last->second, " writes of it too");
   PARTITA_RETURN_IF_ERROR(check_whole(value));
   absl::Status status = m_.read_range(r, value);
   if (status.ok()) return status;
-  // Kernels of one group may write over a value in turns, each where it has read it.
-  auto old = overwritten_.find({static_cast<int>(r.region), r.begin});
-  if (step.kind == StepKind::kKernel && old != overwritten_.end() && overwritten_by_ == claims_[step.id].node &&
-      m_.is(old->second, value) && writes(step, r))
-    return absl::OkStatus();
-  return status;
+  return is_overwritten(step, r, value) ? absl::OkStatus() : status;
 }
 
 absl::Status StepChecker::check_whole(int value) {
   if (written_parts_.is_whole(value)) return absl::OkStatus();
   return differs("expected all of ", m_.name(value), ", found parts that are not all of it");
-}
-
-bool StepChecker::writes(const Step& step, const Range& r) const {
-  for (size_t k = static_cast<size_t>(step.inputs); k < step.operands.size(); ++k) {
-    if (range(step, k) == r) return true;
-  }
-  return false;
 }
 
 // Results lie apart from each other and from operands, or, in place, exactly on one.
@@ -241,8 +220,8 @@ absl::Status StepChecker::check_end(bool evaluation) {
 }
 
 absl::StatusOr<StepsReport> check_steps(const Graph& graph, const runtime::Program& program,
-                                        const std::vector<Claim>& claims) {
-  return StepChecker(graph, program, claims).run();
+                                        const std::vector<Claim>& claims, const KernelNests& nests) {
+  return StepChecker(graph, program, claims, nests).run();
 }
 
 }  // namespace partita::verifier

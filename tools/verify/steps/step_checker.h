@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -13,15 +14,18 @@
 #include "ir/graph/graph.h"
 #include "runtime/program/program.h"
 #include "tools/verify/bundle/claims.h"
+#include "tools/verify/kernels/kernels.h"
+#include "tools/verify/kernels/prove_nest.h"
+#include "tools/verify/kernels/written_parts.h"
 #include "tools/verify/steps/check_steps.h"
 #include "tools/verify/steps/step_memory.h"
-#include "tools/verify/steps/written_parts.h"
 
 namespace partita::verifier {
 
 class StepChecker {
  public:
-  StepChecker(const Graph& graph, const runtime::Program& program, const std::vector<Claim>& claims);
+  StepChecker(const Graph& graph, const runtime::Program& program, const std::vector<Claim>& claims,
+              const KernelNests& nests);
 
   absl::StatusOr<StepsReport> run();
 
@@ -40,16 +44,19 @@ class StepChecker {
   Range range(const Step& step, size_t k) const { return range_of(step.operands[k], entry_.slot); }
   absl::Status read(const Step& step, size_t k, int value);
   absl::Status check_whole(int value);
-  bool writes(const Step& step, const Range& r) const;
   absl::Status check_apart(const Step& step, bool in_place) const;
   absl::Status check_count(const Step& step) const;
   absl::Status check_segment(int value) const;
   absl::Status check_operands(const Step& step, const Node& node);
 
   // Kernels (check_kernels.cc).
-  void add_to_group(Segment kind, const Step& step);
-  void note_temporaries(const Step& step);
+  struct KernelStep;
+  absl::StatusOr<KernelStep*> kernel_of(const Step& step);
   absl::Status run_kernel(const Step& step);
+  absl::Status check_in_place(const Step& step, KernelStep& kernel) const;
+  absl::Status prove(KernelStep& kernel);
+  absl::Status write_kernel(const Step& step, const KernelStep& kernel, size_t k);
+  bool is_overwritten(const Step& step, const Range& r, int value);
   absl::Status check_one_place(const Step& step, size_t k, const Range& r);
   absl::Status run_library(const Step& step);
   absl::Status run_product(const Step& step, const std::string& epilogue);
@@ -67,9 +74,18 @@ class StepChecker {
   const runtime::Program& program_;
   const std::vector<Claim>& claims_;
   std::vector<ValueId> storage_;
-  std::map<std::pair<int, NodeId>, std::set<int>> groups_;
-  std::map<std::pair<int, int>, uint32_t> last_writer_;  // (segment, value) -> the last kernel that writes it
   StepMemory m_;
+  const CodeView code_;
+  Kernels kernels_;
+  // What a step that is a kernel does, from its nest.
+  struct KernelStep {
+    NestUse use;
+    std::vector<std::optional<WrittenPart>> parts;   // per operand: what it writes of it; nullopt: all, or nothing
+    std::map<std::pair<size_t, size_t>, bool> over;  // output, input: whether the one may lie over the other
+    std::set<std::vector<const NestUse*>> proved;    // with these writers of the temporaries that it reads
+  };
+  std::map<uint32_t, KernelStep> kernel_steps_;  // by id
+  TemporaryWriters writers_;
   // From where messages leave: its places' operations, -1 where there is none.
   struct Outbox {
     Range range;
@@ -78,12 +94,10 @@ class StepChecker {
   };
   std::map<runtime::Param, Outbox> outboxes_;  // by number
   std::set<int> started_;
-  std::map<std::pair<int, int64_t>, Content> overwritten_;  // by the current group
-  NodeId overwritten_by_ = kNoNode;
+  // What kernels that write parts of a value have written them over.
+  std::map<std::pair<int, int64_t>, Content> overwritten_;
   // Where the kernels of a group have written a value in this run of the segment, and the first that has.
   std::map<std::pair<NodeId, int>, std::pair<uint32_t, Range>> places_;
-  static constexpr int kConstants = -2;
-  std::map<int, int> rounded_;  // temporary -> what alone it is made of, kConstants, or -1
   WrittenParts written_parts_;
   ScheduleEntry entry_;
   Segment kind_ = Segment::kForward;

@@ -1,4 +1,4 @@
-#include "codegen/nest/affine.h"
+#include "ir/nest/affine.h"
 
 #include <algorithm>
 

@@ -15,7 +15,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "base/dtype.h"
@@ -105,7 +104,10 @@ int64_t column_points(const LoopNest& nest);
 // Floating point operations and bytes moved by one run, each operand counted once.
 int64_t flops(const LoopNest& nest);
 
-// The text above: equal texts are equal code.
-std::string to_string(const LoopNest& nest);
+// Units of work of a scheduled nest.
+int64_t units(const LoopNest& nest);
+
+// The type of a kScalar node's value, from those of its operands; kInvalid where it lacks one.
+DType result_type(const ScalarNode& scalar, const std::vector<NestNode>& nodes);
 
 }  // namespace partita

@@ -1,10 +1,11 @@
-#include "codegen/nvptx/device_schedule.h"
+#include "ir/nest/device_schedule.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
 
 #include "base/cat.h"
+#include "ir/nest/nest_text.h"
 
 namespace partita {
 namespace {

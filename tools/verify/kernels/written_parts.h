@@ -1,19 +1,31 @@
 // Values that several steps write a part of each: whether the parts together are the value.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
-#include "runtime/program/written_part.h"
-
 namespace partita::verifier {
+
+// Elements offset + sum of stride * index of a value in row-major order, index from 0 to size in each loop.
+struct WrittenPart {
+  struct Loop {
+    int64_t size = 1, stride = 1;
+    bool operator==(const Loop&) const = default;
+  };
+  int64_t offset = 0;
+  std::vector<Loop> loops;
+  bool operator==(const WrittenPart&) const = default;
+};
 
 class WrittenParts {
  public:
   // A step writes a part of `value`, or, of none, all of it; `size`: the value's elements.
   void write(int value, int64_t size, const WrittenPart* part);
+  // Whether the part is all of `size` elements, each once.
+  bool is_all(int64_t size, const WrittenPart& part) { return tile({size, {part}}); }
   // False where parts were written of the value since it was last whole, and they lack an element, have one twice or
   // one that is outside.
   bool is_whole(int value);

@@ -1,4 +1,4 @@
-#include "tools/verify/steps/written_parts.h"
+#include "tools/verify/kernels/written_parts.h"
 
 #include <algorithm>
 #include <cstdlib>

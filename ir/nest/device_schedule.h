@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "codegen/nest/loop_nest.h"
+#include "ir/nest/loop_nest.h"
 
 namespace partita {
 
