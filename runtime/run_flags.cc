@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "CLI/CLI.hpp"
 #include "base/cat.h"
 #include "base/mapped_file.h"
@@ -16,9 +18,13 @@ namespace partita::runtime {
 
 void RunFlags::add(CLI::App& app) {
   app.add_option("--data", data,
-                 "where the samples are: an .npz with one array per input, a folder of .npy files, a token file, or "
-                 "any text (one byte a token)");
+                 "where the samples are: an .npz with one array per input, a folder of .npy files, a token file "
+                 "(FILE:uint16 says the type of its ids), or any text (one byte a token)");
   app.add_option("--steps", steps, "optimizer steps; default: as many as the data have")->check(CLI::NonNegativeNumber);
+  app.add_option("--epochs", epochs, "passes over the data, where --steps does not say where to end")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--log-every", log_every, "steps from one line of numbers to the next; default: 40 lines a run")
+      ->check(CLI::PositiveNumber);
   app.add_option("--metrics", metrics,
                  "also write each step's numbers to this file: .jsonl, .csv, .prom, or a folder for TensorBoard")
       ->allow_extra_args(false);
@@ -70,6 +76,29 @@ void RunFlags::add(CLI::App& app) {
   app.add_flag("--quiet", quiet, "say nothing but warnings and errors");
 }
 
+namespace {
+
+// A path, or a path of raw ids and their element type: "ids.bin:uint16".
+absl::Status take_data_flag(const std::string& flag, DataConfig& config) {
+  config.path = flag;
+  config.sources.clear();
+  const size_t colon = flag.rfind(':');
+  std::error_code ignored;
+  if (colon == flag.npos || colon == 0 || std::filesystem::exists(flag, ignored)) return absl::OkStatus();
+  config.path = flag.substr(0, colon);
+  if (!std::filesystem::exists(config.path, ignored)) {
+    config.path = flag;
+    return absl::OkStatus();
+  }
+  config.dtype = parse_element_type(flag.substr(colon + 1));
+  if (!is_integer(config.dtype))
+    return absl::InvalidArgumentError(cat("--data ", quote(flag, 1000), ": ", quote(flag.substr(colon + 1)),
+                                          " is no type of ids; expected uint8, uint16, int32, …"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const {
   std::string path = cat(folder, "/", kManifestName);
   PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
@@ -82,8 +111,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   if (!config.ok()) return with_context(config.status(), quote(path));
   o.data = *std::move(config);
   if (!data.empty()) {
-    o.data.path = data;
-    o.data.sources.clear();
+    PARTITA_RETURN_IF_ERROR(take_data_flag(data, o.data));
   }
   if (!manifest["data"].contains("kind") && !o.data.path.empty()) o.data.kind = guess_data_kind(o.data.path);
   if (o.data.path.empty() && o.data.sources.empty() && o.data.kind != DataKind::kSynthetic) {
@@ -93,12 +121,13 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   if (shuffle) o.data.shuffle = true;
   if (steps && *steps > 0 && o.data.kind != DataKind::kNpz && o.data.kind != DataKind::kNpy) o.data.epochs = 0;
   if (o.data.shuffle) o.data.epochs = steps ? 0 : o.data.epochs;
+  if (epochs > 0 && !steps) o.data.epochs = epochs;
   o.steps = steps.value_or(-1);
   o.initial = cat(folder, "/", kInitialName);
   o.save = save;
   o.save_gradients = save_gradients;
   o.profile = profile;
-  o.profile_tables = !quiet;
+  o.profile_tables = o.tell = !quiet;
   o.tune = tune;
   o.audit = audit;
   o.seed = manifest.value("seed", uint64_t{0});
@@ -130,6 +159,8 @@ std::vector<std::string> RunFlags::arguments() const {
   say("--tune", tune);
   for (const std::string& m : metrics) say("--metrics", m);
   if (steps) say("--steps", cat(*steps));
+  if (epochs > 0) say("--epochs", cat(epochs));
+  if (log_every > 0) say("--log-every", cat(log_every));
   say("--checkpoint", checkpoint);
   if (every > 0) say("--every", cat(every));
   say("--keep", cat(keep));
@@ -185,7 +216,7 @@ absl::StatusOr<CheckpointOptions> RunFlags::checkpoint_options() const {
 absl::StatusOr<std::unique_ptr<MetricsSink>> RunFlags::sink(int64_t total) const {
   auto all = std::make_unique<MetricsFanOut>();
   const bool bar = progress == "auto" ? isatty(fileno(stderr)) != 0 : progress == "bar";
-  int64_t every = total > 0 ? std::max<int64_t>(1, total / 40) : 10;
+  int64_t every = log_every > 0 ? log_every : total > 0 ? std::max<int64_t>(1, total / 40) : 10;
   all->add(make_console_sink(stderr, {.bar = bar, .quiet = quiet, .total_steps = total, .every = every}));
   for (const std::string& path : metrics) {
     PARTITA_ASSIGN_OR_RETURN(auto sink, open_metrics_sink(path, resume.has_value()));

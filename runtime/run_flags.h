@@ -22,6 +22,8 @@ struct RunFlags {
   std::string data, save, save_gradients, profile, tune;
   std::vector<std::string> metrics;
   std::optional<int64_t> steps;
+  int64_t epochs = 0;     // passes over the data; 0: as the data have it
+  int64_t log_every = 0;  // steps from one line to the next; 0: chosen
   std::string checkpoint, init, init_optimizer;
   std::optional<std::string> resume;  // "": from --checkpoint's newest
   int64_t every = 0, audit = 0;

@@ -107,7 +107,23 @@ class Trainer {
     if (first_rank() && first_ > 0 && first_ >= steps_)
       std::fprintf(stderr, "note: the checkpoint is of step %lld; no steps are left to run\n",
                    static_cast<long long>(first_));
+    if (options_.tell && first_rank()) tell_start();
     return inputs_->start(first_, std::max(first_, steps_));
+  }
+
+  // What the data are taken for, how far the run goes and where it begins.
+  void tell_start() const {
+    for (const std::string& line : inputs_->source().told()) std::fprintf(stderr, "%s\n", line.c_str());
+    const int64_t tokens = inputs_->source().tokens_per_sample() * program_.samples_per_step;
+    const CheckpointOptions& c = options_.checkpoint;
+    const std::string from =
+        first_ > 0 ? cat("; resumed at step ", first_, " from ", quote(c.resume == "auto" ? c.folder : c.resume, 1000))
+        : !c.init.empty() ? cat("; first values from ", quote(c.init, 1000))
+                          : "";
+    std::fprintf(stderr, "%s\n",
+                 cat(steps_ - first_, steps_ - first_ == 1 ? " step of " : " steps of ", program_.samples_per_step,
+                     " samples", tokens > 0 ? cat(", ", tokens, " tokens") : "", ", each", from)
+                     .c_str());
   }
 
   absl::Status open_evaluator() {

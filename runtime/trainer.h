@@ -24,6 +24,7 @@ struct TrainOptions {
   std::string save_gradients;  // not empty: the first step's outputs "grad/NAME", as NAME
   std::string profile;         // not empty: rank 0's Chrome trace goes here, others' beside it (trace_of_rank)
   bool profile_tables = true;  // and its tables to stderr
+  bool tell = false;           // rank 0 says on stderr, before the first step, what the data are taken for
   std::string tune;            // not empty: file of tuned kernels, of programs for GPUs
   uint64_t seed = 0;           // of random first values
   EvaluateOptions evaluate;

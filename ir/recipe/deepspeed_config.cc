@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/cat.h"
+#include "base/quote.h"
 #include "ir/recipe/yaml_fields.h"
 
 namespace partita {
@@ -127,7 +128,8 @@ absl::Status parse_scheduler(const YamlNode& node, const std::string& path, Reci
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, s));
   auto refuse = [&](std::string_view key, std::string_view expected) {
     return yaml_error(node.line, node.column,
-                      cat(join_path(path, key), ": expected ", expected, "; say the schedule in train.yaml instead"));
+                      cat(join_path(path, key), ": expected ", expected,
+                          "; or say `schedule` in a train.yaml that has `deepspeed: THIS FILE`"));
   };
   if (s.type != "WarmupLR" && s.type != "WarmupDecayLR" && s.type != "WarmupCosineLR")
     return refuse("type", cat("WarmupLR, WarmupDecayLR or WarmupCosineLR, found ", s.type));
@@ -194,6 +196,7 @@ absl::Status parse_precision(const YamlNode& node, const std::string& path, Prec
 struct Zero {
   std::optional<int> stage;
   std::string offload_parameters = "none", offload_optimizer = "none";
+  bool old_offload = false, old_offload_parameters = false;  // as before DeepSpeed 0.4
 };
 
 absl::Status parse_offload(const YamlNode& node, const std::string& path, std::string& out) {
@@ -218,6 +221,8 @@ absl::Status parse_zero(const YamlNode& node, const std::string& path, Recipe& o
   static const Fields<Zero> kFields = [] {
     Fields<Zero> f = {
         {"stage", integer(&Zero::stage, 0, 3)},
+        {"cpu_offload", boolean(&Zero::old_offload)},
+        {"cpu_offload_params", boolean(&Zero::old_offload_parameters)},
         {"offload_param", [](const YamlNode& n, const std::string& at,
                              Zero& zero) { return parse_offload(n, at, zero.offload_parameters); }},
         {"offload_optimizer", [](const YamlNode& n, const std::string& at,
@@ -243,19 +248,44 @@ absl::Status parse_zero(const YamlNode& node, const std::string& path, Recipe& o
                "elastic_checkpoint",
                "load_from_fp32_weights",
                "memory_efficient_linear",
-               "cpu_offload",
-               "cpu_offload_params",
                "cpu_offload_use_pin_memory"});
     return f;
   }();
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, z));
   if (z.stage) out.pin.zero = z.stage;
-  if (z.offload_parameters == "cpu") {
+  if (z.offload_parameters == "cpu" || z.old_offload_parameters) {
     out.pin.offload = OffloadMode::kAll;
-  } else if (z.offload_optimizer == "cpu") {
+  } else if (z.offload_optimizer == "cpu" || z.old_offload) {
     out.pin.offload = OffloadMode::kOptimizer;
   }
   return absl::OkStatus();
+}
+
+// Of DeepSpeed's own machinery.
+constexpr std::string_view kWithoutEffect[] = {"steps_per_print",
+                                               "wall_clock_breakdown",
+                                               "dump_state",
+                                               "prescale_gradients",
+                                               "gradient_predivide_factor",
+                                               "sparse_gradients",
+                                               "communication_data_type",
+                                               "comms_logger",
+                                               "flops_profiler",
+                                               "tensorboard",
+                                               "wandb",
+                                               "csv_monitor",
+                                               "zero_allow_untested_optimizer",
+                                               "zero_force_ds_cpu_optimizer",
+                                               "checkpoint",
+                                               "aio",
+                                               "activation_checkpointing",
+                                               "memory_breakdown",
+                                               "disable_allgather",
+                                               "data_types"};
+
+void find_auto(const YamlNode& node, const std::string& path, std::vector<std::string>& out) {
+  if (node.kind == YamlNode::Kind::kScalar && node.text == "auto") out.push_back(path);
+  for (const YamlEntry& e : node.entries) find_auto(*e.value, join_path(path, e.key), out);
 }
 
 const Fields<Recipe>& config_fields() {
@@ -285,26 +315,7 @@ const Fields<Recipe>& config_fields() {
         {"zero_optimization", parse_zero},
         {"seed", integer(&Recipe::seed, 0, INT64_MAX)},
     };
-    ignore(f, {"steps_per_print",
-               "wall_clock_breakdown",
-               "dump_state",
-               "prescale_gradients",
-               "gradient_predivide_factor",
-               "sparse_gradients",
-               "communication_data_type",
-               "comms_logger",
-               "flops_profiler",
-               "tensorboard",
-               "wandb",
-               "csv_monitor",
-               "zero_allow_untested_optimizer",
-               "zero_force_ds_cpu_optimizer",
-               "checkpoint",
-               "aio",
-               "activation_checkpointing",
-               "memory_breakdown",
-               "disable_allgather",
-               "data_types"});
+    for (std::string_view key : kWithoutEffect) f.push_back({key, ignored<Recipe>()});
     return f;
   }();
   return kFields;
@@ -329,6 +340,18 @@ absl::Status parse_deepspeed_config(const YamlNode& root, Recipe& out) {
                           *b.micro * *b.accumulation, ", found ", *b.global));
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> deepspeed_notes(const YamlNode& root) {
+  std::vector<std::string> notes, open, idle;
+  find_auto(root, "", open);
+  if (!open.empty())
+    notes.push_back(cat("\"auto\", which nobody fills in here, is the default: ", quote_list(open, 20)));
+  for (const YamlEntry& e : root.entries) {
+    if (std::count(std::begin(kWithoutEffect), std::end(kWithoutEffect), e.key) > 0) idle.push_back(e.key);
+  }
+  if (!idle.empty()) notes.push_back(cat("without effect here: ", quote_list(idle, 20)));
+  return notes;
 }
 
 }  // namespace partita

@@ -17,4 +17,7 @@ bool is_deepspeed_config(const YamlNode& root);
 // Errors read "line:column: section.key: expected …, found …".
 absl::Status parse_deepspeed_config(const YamlNode& root, Recipe& out);
 
+// What a configuration says that is left open or means nothing here, a line each.
+std::vector<std::string> deepspeed_notes(const YamlNode& root);
+
 }  // namespace partita

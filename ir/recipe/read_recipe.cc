@@ -9,7 +9,9 @@
 #include "base/status.h"
 #include "base/text_file.h"
 #include "ir/recipe/deepspeed_config.h"
+#include "ir/recipe/overrides.h"
 #include "ir/recipe/pins.h"
+#include "ir/recipe/write_recipe.h"
 #include "ir/recipe/yaml_fields.h"
 
 namespace partita {
@@ -136,7 +138,9 @@ absl::Status parse_micro(const YamlNode& node, const std::string& path, BatchRec
 }
 
 absl::Status parse_batch(const YamlNode& node, const std::string& path, BatchRecipe& out) {
-  static const Fields<BatchRecipe> kFields = {{"global", integer(&BatchRecipe::global, 1)}, {"micro", parse_micro}};
+  static const Fields<BatchRecipe> kFields = {{"global", integer(&BatchRecipe::global, 1)},
+                                              {"micro", parse_micro},
+                                              {"accumulation", integer(&BatchRecipe::accumulation, 1)}};
   return parse_fields(node, path, kFields, out);
 }
 
@@ -270,6 +274,7 @@ absl::Status parse_data(const YamlNode& node, const std::string& path, DataRecip
       {"vocab", integer(&DataRecipe::vocab, 1)},
       {"prefetch", integer(&DataRecipe::prefetch, 1, 1024)},
       {"shift", boolean(&DataRecipe::shift)},
+      {"check_ids", boolean(&DataRecipe::check_ids)},
       {"documents", choice(&DataRecipe::documents)},
       {"end_of_document", integer(&DataRecipe::end_of_document, 0)},
       {"pad_token", integer(&DataRecipe::pad_token, 0)},
@@ -390,23 +395,104 @@ absl::Status check_recipe(const Recipe& recipe, std::string_view file_name) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Recipe> parse_recipe(std::string_view text, std::string_view file_name) {
-  auto in_file = [&](const absl::Status& status) {
-    return absl::Status(status.code(), cat(file_name, ":", status.message()));
-  };
-  auto root = parse_yaml(text);
-  if (!root.ok()) return in_file(root.status());
+namespace {
+
+// The tree of a train.yaml or a ds_config.json, checked.
+absl::StatusOr<Recipe> read_tree(const YamlNode& root, std::string_view file_name) {
   Recipe recipe;
-  absl::Status status = is_deepspeed_config(**root) ? parse_deepspeed_config(**root, recipe)
-                                                    : parse_fields(**root, "", recipe_fields(), recipe);
-  if (!status.ok()) return in_file(status);
+  const absl::Status status = is_deepspeed_config(root) ? parse_deepspeed_config(root, recipe)
+                                                        : parse_fields(root, "", recipe_fields(), recipe);
+  if (!status.ok()) return absl::Status(status.code(), cat(file_name, ":", status.message()));
   PARTITA_RETURN_IF_ERROR(check_recipe(recipe, file_name));
   return recipe;
 }
 
-absl::StatusOr<Recipe> load_recipe(const std::string& path) {
-  PARTITA_ASSIGN_OR_RETURN(std::string text, read_text_file(path, kMaxYamlBytes));
-  return parse_recipe(text, shown_path(path));
+// Rates and the like of a run that leaves the rule open are adamw's.
+std::vector<std::string> with_kind(const YamlNode& root, std::vector<std::string> sets) {
+  const bool of_optimizer = std::any_of(sets.begin(), sets.end(), [](const std::string& s) {
+    return s.starts_with("optimizer.") && !s.starts_with("optimizer.kind=");
+  });
+  const YamlEntry* said = find_entry(root, "optimizer");
+  if (of_optimizer && (said == nullptr || said->value->kind == Kind::kNull) && !is_deepspeed_config(root))
+    sets.insert(sets.begin(), "optimizer.kind=adamw");
+  return sets;
+}
+
+absl::StatusOr<std::shared_ptr<const YamlNode>> read_yaml(std::string_view text, std::string_view file_name) {
+  auto root = parse_yaml(text);
+  if (root.ok()) return root;
+  return absl::Status(root.status().code(), cat(file_name, ":", root.status().message()));
+}
+
+// A train.yaml that names a DeepSpeed configuration, `deepspeed: ds_config.json`, as one file: what it says itself
+// comes over that. The path goes from the recipe's folder.
+absl::StatusOr<std::shared_ptr<const YamlNode>> over_deepspeed(std::shared_ptr<const YamlNode> root,
+                                                               const std::string& path) {
+  const YamlEntry* named = find_entry(*root, "deepspeed");
+  if (named == nullptr || named->value->kind != Kind::kScalar) return root;
+  const size_t slash = path.rfind('/');
+  const std::string& said = named->value->text;
+  const std::string file = said.starts_with("/") || slash == path.npos ? said : cat(path.substr(0, slash + 1), said);
+  PARTITA_ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kMaxYamlBytes));
+  PARTITA_ASSIGN_OR_RETURN(const auto whole, read_yaml(text, shown_path(file)));
+  auto config = std::make_shared<YamlNode>(*whole);
+  if (find_entry(*root, "schedule") != nullptr)  // in its place
+    std::erase_if(config->entries, [](const YamlEntry& e) { return e.key == "scheduler"; });
+  Recipe recipe;
+  const absl::Status status = parse_deepspeed_config(*config, recipe);
+  if (!status.ok()) return absl::Status(status.code(), cat(shown_path(file), ":", status.message()));
+  PARTITA_ASSIGN_OR_RETURN(const auto base, read_yaml(format_recipe(recipe), shown_path(file)));
+  auto own = std::make_shared<YamlNode>(*root);
+  std::erase_if(own->entries, [](const YamlEntry& e) { return e.key == "deepspeed"; });
+  return merged(base, own);
+}
+
+// "1:5: optimizer.lr: …" without the place, which is one of a text on the command line.
+std::string_view without_place(std::string_view message) {
+  for (int k = 0; k < 2; ++k) {
+    const size_t colon = message.find_first_not_of("0123456789");
+    if (colon == 0 || colon == message.npos || message[colon] != ':') break;
+    message.remove_prefix(colon + 1);
+  }
+  return message.substr(std::min(message.find_first_not_of(' '), message.size()));
+}
+
+}  // namespace
+
+absl::StatusOr<Recipe> parse_recipe(std::string_view text, std::string_view file_name) {
+  PARTITA_ASSIGN_OR_RETURN(const auto root, read_yaml(text, file_name));
+  return read_tree(*root, file_name);
+}
+
+absl::StatusOr<Recipe> load_recipe(const std::string& path, const std::vector<std::string>& sets) {
+  std::string text;
+  if (!path.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(text, read_text_file(path, kMaxYamlBytes));
+  }
+  const std::string name = path.empty() ? "command line" : shown_path(path);
+  PARTITA_ASSIGN_OR_RETURN(auto file, read_yaml(text, name));
+  PARTITA_ASSIGN_OR_RETURN(file, over_deepspeed(std::move(file), path));
+  if (sets.empty()) return read_tree(*file, name);
+  if (is_deepspeed_config(*file)) {
+    PARTITA_ASSIGN_OR_RETURN(const Recipe config, read_tree(*file, name));
+    PARTITA_ASSIGN_OR_RETURN(file, read_yaml(format_recipe(config), name));
+  }
+  PARTITA_ASSIGN_OR_RETURN(const auto root, with_overrides(file, with_kind(*file, sets)));
+  absl::StatusOr<Recipe> recipe = read_tree(*root, name);
+  if (recipe.ok() || read_tree(*file, name).status() == recipe.status()) return recipe;
+  const std::string message(recipe.status().message());
+  return absl::Status(recipe.status().code(),
+                      cat("command line: ", without_place(std::string_view(message).substr(name.size() + 1))));
+}
+
+std::vector<std::string> notes_on_recipe(const std::string& path) {
+  const auto text = read_text_file(path, kMaxYamlBytes);
+  if (!text.ok()) return {};
+  const auto root = parse_yaml(*text);
+  if (!root.ok() || !is_deepspeed_config(**root)) return {};
+  std::vector<std::string> notes = deepspeed_notes(**root);
+  for (std::string& note : notes) note = cat(shown_path(path), ": ", note);
+  return notes;
 }
 
 }  // namespace partita

@@ -163,7 +163,8 @@ struct DataRecipe {
   std::optional<DType> dtype;    // element type of tokens and raw files
   std::optional<int64_t> vocab;  // synthetic integers are drawn from [0, vocab)
   int64_t prefetch = 2;          // batches read ahead
-  std::optional<bool> shift;     // labels are the next tokens; unset: unless the input is named like "labels"
+  std::optional<bool> shift;     // labels are the next tokens; unset: unless the graph shifts them itself
+  bool check_ids = true;         // ids that are hardly what they are read as are an error
   DocumentMode documents = DocumentMode::kJoin;
   std::optional<int64_t> end_of_document;  // the token that ends one
   int64_t pad_token = 0, ignore_label = -100;

@@ -1,6 +1,7 @@
 #include "partitioner/layout/batch_plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -25,6 +26,17 @@ absl::StatusOr<int64_t> samples_of_run(const Graph& graph) {
   return batch;
 }
 
+int64_t global_batch(int64_t graph_batch, const Recipe& recipe, const Layout& layout) {
+  if (recipe.batch.global || !recipe.batch.accumulation) return recipe.batch.global.value_or(graph_batch);
+  const int64_t ranks = layout.sample_ranks();
+  return std::max<int64_t>(graph_batch / ranks, 1) * *recipe.batch.accumulation * ranks;
+}
+
+int64_t micro_batch_of_runs(int64_t run, int64_t global, const Layout& layout) {
+  const int64_t ranks = layout.sample_ranks(), sharing = ranks / std::gcd(global / run, ranks);
+  return run % sharing == 0 ? run / sharing : 0;
+}
+
 bool shares_runs(int64_t ranks, int64_t experts, int64_t slices, int64_t runs, int64_t samples) {
   return runs % slices == 0 && ranks % slices == 0 && ranks / slices % experts == 0 && samples % (ranks / slices) == 0;
 }
@@ -42,10 +54,13 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
   const int64_t ranks = layout.sample_ranks(), experts = layout.expert;
   BatchPlan plan;
   PARTITA_ASSIGN_OR_RETURN(plan.graph_batch, samples_of_run(forward));
-  int64_t global = recipe.batch.global.value_or(plan.graph_batch);
-  if (!recipe.batch.global && recipe.batch.accumulation) {
-    int64_t micro = std::max<int64_t>(plan.graph_batch / ranks, 1);
-    global = micro * *recipe.batch.accumulation * ranks;
+  const int64_t global = global_batch(plan.graph_batch, recipe, layout);
+  const BatchRecipe& said = recipe.batch;
+  if (said.global && said.micro && said.accumulation && *said.micro * *said.accumulation * ranks != global) {
+    return absl::InvalidArgumentError(cat(
+        "a global batch of ", global, " is not ", *said.micro, " samples a micro-batch x ", *said.accumulation,
+        " micro-batches (accumulation) x ", ranks, " data-parallel ranks = ", *said.micro * *said.accumulation * ranks,
+        "; leave one of the three out, or change it"));
   }
   if (global % plan.graph_batch != 0) {
     return absl::InvalidArgumentError(

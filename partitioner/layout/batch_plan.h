@@ -13,6 +13,13 @@ namespace partita {
 // Samples that one run of a graph takes: along dimension 0 of its data inputs, which all agree on it.
 absl::StatusOr<int64_t> samples_of_run(const Graph& graph);
 
+// Samples of a step: train.yaml's, or as many as micro-batches and accumulation make up, else those of one run.
+int64_t global_batch(int64_t graph_batch, const Recipe& recipe, const Layout& layout);
+
+// The micro-batch that a rank would have if a step took runs of `run` samples: what a layout that says none has where
+// the graph takes the whole `global` batch at once.
+int64_t micro_batch_of_runs(int64_t run, int64_t global, const Layout& layout);
+
 // How one step's samples are divided.
 struct BatchPlan {
   int64_t graph_batch = 1;    // samples in one run of the graph, over all ranks that share it

@@ -127,26 +127,25 @@ class Resizer {
     return absl::OkStatus();
   }
 
-  // Gives the axes of an operand to its factors; false where one of them lies at none, or at another one already.
+  // Gives the axes of an operand to its factors; false where one of them lies at none. One axis may be at several
+  // factors: samples that are compared with each other are rows and columns of a product.
   bool take(const Formula& formula, const FormulaOperand& operand, const Sharding& lies, FactorSplit& split) const {
     auto all = proposals(formula, operand, lies, mesh_);
     auto whole = split_whole_factors(formula, operand, lies, mesh_);
     all.insert(all.end(), whole.begin(), whole.end());
-    std::vector<int> found;
+    std::vector<int> found, there;
     for (const auto& [factor, axes] : all) {
+      std::vector<int>& split_by = split.axes[static_cast<size_t>(factor)];
       for (int a : axes) {
-        for (size_t f = 0; f < split.axes.size(); ++f) {
-          bool here = std::count(split.axes[f].begin(), split.axes[f].end(), a) > 0;
-          if (here && static_cast<int>(f) != factor) return false;
-          if (!here && static_cast<int>(f) == factor) split.axes[f].push_back(a);
-        }
+        if (std::count(split_by.begin(), split_by.end(), a) == 0) split_by.push_back(a);
         found.push_back(a);
       }
     }
-    for (int a = 0; a < static_cast<int>(mesh_.axes.size()); ++a) {
-      if (lies.is_split_by(a) && !std::count(found.begin(), found.end(), a)) return false;
+    for (int d = 0; d < static_cast<int>(lies.dims.size()); ++d) {
+      for (int a : lies.axes_of(d)) there.push_back(a);
     }
-    return true;
+    std::sort(found.begin(), found.end()), std::sort(there.begin(), there.end());
+    return found == there;
   }
 
   // What must be kept whole is done to the new number of elements (positions counted by a running sum), unless it
@@ -211,8 +210,23 @@ class Resizer {
     return outputs.ok() ? (*outputs)[output] : kNoValue;
   }
 
-  // The same for all elements of the changed sizes, as many as there are now.
+  // The number of each of the changed elements, 0, 1, …, as exporters have a range for.
+  ValueId resized_range(const Literal& literal, const Sharding& wanted) {
+    if (literal.type.rank() != 1 || !is_integer(literal.type.dtype) || wanted.dims[0].size() != 1) return kNoValue;
+    const Piece& piece = wanted.dims[0][0];
+    if (piece.axes.size() != 1 || piece.size != change(piece.axes[0]).from) return kNoValue;
+    Tensor range = to_tensor(literal);
+    for (int64_t k = 0; k < piece.size; ++k) {
+      if (range.i[static_cast<size_t>(k)] != k) return kNoValue;
+    }
+    range = Tensor::zeros({literal.type.dtype, {resized(piece.size, piece.axes)}});
+    for (size_t k = 0; k < range.i.size(); ++k) range.i[k] = static_cast<int64_t>(k);
+    return b_.constant(to_literal(range));
+  }
+
+  // The same for all elements of the changed sizes, as many as there are now; or their numbers.
   ValueId resized_constant(const Literal& literal, const Sharding& wanted) {
+    if (const ValueId range = resized_range(literal, wanted); range != kNoValue) return range;
     // Of each dimension's index: without its part along the changes.
     auto first = [&](size_t d, int64_t index, bool after) {
       int64_t at = 0, stride = 1, old_stride = 1;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "partitioner/prepare/split_forms.h"
 #include "partitioner/stages/assign_stages.h"
 
 namespace partita {
@@ -22,7 +23,11 @@ struct Place {
 
 class Samples {
  public:
-  explicit Samples(const Graph& graph) : graph_(graph), at_(graph.values.size()), trained_(graph.values.size(), false) {
+  explicit Samples(const Graph& graph)
+      : graph_(graph),
+        at_(graph.values.size()),
+        trained_(graph.values.size(), false),
+        counted_(graph.values.size(), false) {
     for (const GraphInput& in : graph.inputs) {
       const Shape& shape = graph.type(in.value).shape;
       if (in.kind != InputKind::kData || shape.empty()) continue;
@@ -38,27 +43,60 @@ class Samples {
                        [&](const Node& node) { return node.segment > Segment::kForward || propagate(node); });
   }
 
+  SamplesOfLoss of_loss() {
+    if (samples_ <= 1) return {};
+    alone_ = true;
+    const ValueId loss = graph_.outputs[0].value;
+    const std::vector<bool> wanted = reach(loss);
+    for (const Node& node : graph_.nodes) {
+      const bool counts = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return wanted[v]; });
+      if (!counts || propagate(node)) continue;
+      return {meet_ ? LossOverSamples::kTogether : LossOverSamples::kUnknown,
+              static_cast<NodeId>(&node - graph_.nodes.data())};
+    }
+    if (at_[loss].dim == Place::kUnknown) return {LossOverSamples::kUnknown, graph_.values[loss].producer};
+    return {counted_[loss] ? LossOverSamples::kCounted : LossOverSamples::kMean};
+  }
+
  private:
+  // The values that lead to one.
+  std::vector<bool> reach(ValueId end) const {
+    std::vector<bool> leads(graph_.values.size(), false);
+    leads[end] = true;
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const Node& node = graph_.nodes[n];
+      if (std::none_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return leads[v]; })) continue;
+      for (ValueId v : node.inputs) {
+        if (v != kNoValue) leads[v] = true;
+      }
+    }
+    return leads;
+  }
+
   bool propagate(const Node& node) {
-    bool any = false, trained = false;
+    bool any = false, trained = false, counted = false;
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;
-      any = any || at_[v].dim != Place::kNone, trained = trained || trained_[v];
+      any = any || at_[v].dim != Place::kNone, trained = trained || trained_[v], counted = counted || counted_[v];
     }
-    for (ValueId v : node.outputs) trained_[v] = trained;
+    for (ValueId v : node.outputs) trained_[v] = trained, counted_[v] = counted;
     if (!any) return true;
+    meet_ = false;
     const std::optional<std::vector<Place>> places = of_outputs(node);
     if (!places && trained) return false;
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       Place& at = at_[node.outputs[k]];
       at = places ? (*places)[k] : Place{Place::kUnknown, 1};
-      if (!trained && at.dim == Place::kSum) at = {};
+      if (trained || (places && at.dim != Place::kSum)) continue;
+      counted_[node.outputs[k]] = true;  // of all samples' data, or of who knows how many
+      if (at.dim == Place::kSum) at = {};
     }
     return true;
   }
 
-  std::optional<std::vector<Place>> of_outputs(const Node& node) const {
+  std::optional<std::vector<Place>> of_outputs(const Node& node) {
     const Formula formula = bound_formula(graph_, node);
+    if (alone_ && takes_statistics(node, formula)) return of_statistics(node, formula);
     std::vector<int64_t> outer(formula.factors.size(), 0);  // of the samples in each factor; 0: it has none
     size_t present = 0;
     bool sum = false, unknown = false;
@@ -69,7 +107,7 @@ class Samples {
       if (at.dim == Place::kUnknown) {
         unknown = true;
       } else if (at.dim == Place::kSum) {
-        if (!sums_through(node, k)) return std::nullopt;
+        if (!sums_through(node, k)) return met();
         sum = true;
       } else if (at.dim != Place::kNone && !find(formula, operand.dims[static_cast<size_t>(at.dim)], at.outer, outer)) {
         return std::nullopt;
@@ -78,10 +116,29 @@ class Samples {
     std::vector<Place> places;
     for (const FormulaOperand& output : formula.outputs) {
       std::optional<Place> at = place(formula, output, outer);
-      if (!at || (sum && at->dim >= 0) || (unknown && at->dim < 0)) return std::nullopt;
+      if (sum && at && at->dim >= 0) return met();
+      if (!at || (unknown && at->dim < 0)) return std::nullopt;
       places.push_back(sum ? Place{Place::kSum, 1} : *at);
     }
     return places;
+  }
+
+  static bool takes_statistics(const Node& node, const Formula& formula) {
+    return node.op->attributes.find("i groups?") != std::string_view::npos && whole_samples(node, formula) >= 0;
+  }
+
+  // Of an op that takes statistics over the batch: its results have samples where their dimensions do.
+  std::optional<std::vector<Place>> of_statistics(const Node& node, const Formula& formula) const {
+    const int samples = whole_samples(node, formula);
+    std::vector<Place> places;
+    for (const FormulaOperand& output : formula.outputs)
+      places.push_back(has_factor(output, samples) ? Place{0, 1} : Place{});
+    return places;
+  }
+
+  std::nullopt_t met() {
+    meet_ = true;
+    return std::nullopt;
   }
 
   // The factor of a dimension that has the samples.
@@ -100,13 +157,14 @@ class Samples {
 
   // Where an output has the samples that factors of the operands have; nothing where that cannot be told, or where they
   // must stay whole.
-  static std::optional<Place> place(const Formula& formula, const FormulaOperand& output,
-                                    const std::vector<int64_t>& outer) {
+  std::optional<Place> place(const Formula& formula, const FormulaOperand& output, const std::vector<int64_t>& outer) {
     std::optional<Place> at;
     for (size_t f = 0; f < outer.size(); ++f) {
       if (outer[f] == 0) continue;
       const FactorRole role = formula.factors[f].role;
-      if (role != FactorRole::kParallel && role != FactorRole::kSum) return std::nullopt;
+      // Kept whole, and there still: places counted over all samples, say.
+      if (role == FactorRole::kWhole && has_factor(output, static_cast<int>(f))) return std::nullopt;
+      if (role != FactorRole::kParallel && role != FactorRole::kSum) return met();
       Place here{role == FactorRole::kSum ? Place::kSum : Place::kNone, 1};
       for (size_t d = 0; d < output.dims.size(); ++d) {
         int64_t before = outer[f];
@@ -115,7 +173,8 @@ class Samples {
           before *= formula.factors[static_cast<size_t>(other)].size;
         }
       }
-      if (here.dim == Place::kNone || (at && *at != here)) return std::nullopt;
+      if (at && *at != here) return met();
+      if (here.dim == Place::kNone) return std::nullopt;
       at = here;
     }
     return at.value_or(Place{});
@@ -134,11 +193,16 @@ class Samples {
   const Graph& graph_;
   std::vector<Place> at_;  // of each value
   std::vector<bool> trained_;
+  std::vector<bool> counted_;  // made of what all samples' data are summed to
+  bool alone_ = false;         // batch statistics are taken for a sample's own
+  bool meet_ = false;          // why a node was not followed: samples meet in it
   int64_t samples_ = 0;
 };
 
 }  // namespace
 
 bool samples_add_up(const Graph& graph) { return Samples(graph).add_up(); }
+
+SamplesOfLoss samples_of_loss(const Graph& forward) { return Samples(forward).of_loss(); }
 
 }  // namespace partita

@@ -30,9 +30,29 @@ ValueId normalized(Builder& b, const LossRecipe& loss, ValueId rows, ValueId cou
   return b.div(total, b.reduce_sum(counts, all, false));
 }
 
-ValueId cross_entropy(Builder& b, const LossRecipe& loss, ValueId logits) {
-  Shape rows(b.shape(logits).begin(), b.shape(logits).end() - 1);
-  ValueId target = b.input(loss.target, {DType::kI64, rows});
+TensorType target_type(const Builder& b, const LossRecipe& loss, ValueId predictions) {
+  if (loss.kind != LossKind::kCrossEntropy) return b.type(predictions);
+  return {DType::kI64, Shape(b.shape(predictions).begin(), b.shape(predictions).end() - 1)};
+}
+
+// The model's own input of that name, or a new one.
+absl::StatusOr<ValueId> find_target(Builder& b, const LossRecipe& loss, ValueId predictions) {
+  const TensorType wanted = target_type(b, loss, predictions);
+  for (const GraphInput& in : b.graph().inputs) {
+    if (in.name != loss.target) continue;
+    const TensorType& type = b.type(in.value);
+    const bool alike = is_float(wanted.dtype) ? is_float(type.dtype) : is_integer(type.dtype);
+    if (type.shape != wanted.shape || !alike || in.kind != InputKind::kData) {
+      return absl::InvalidArgumentError(cat("loss.target: the model's input ", quote(loss.target, 100), " is ",
+                                            to_string(type), ", and targets of kind ", enum_name(loss.kind), " are ",
+                                            to_string(wanted), "; choose another name, for an input of its own"));
+    }
+    return b.cast(in.value, wanted.dtype);
+  }
+  return b.input(loss.target, wanted);
+}
+
+ValueId cross_entropy(Builder& b, const LossRecipe& loss, ValueId logits, ValueId target) {
   ValueId counted = b.emit("ne", {target, b.scalar(DType::kI64, static_cast<double>(loss.ignore_index))});
   ValueId safe = b.select(counted, target, b.scalar(DType::kI64, -1));
   ValueId row = b.emit_all("cross_entropy", {logits, safe})[0];
@@ -40,8 +60,8 @@ ValueId cross_entropy(Builder& b, const LossRecipe& loss, ValueId logits) {
 }
 
 // Losses that compare element by element: mean or sum over all elements.
-ValueId elementwise_loss(Builder& b, const LossRecipe& loss, ValueId x) {
-  ValueId target = b.input(loss.target, b.type(x)), row;
+ValueId elementwise_loss(Builder& b, const LossRecipe& loss, ValueId x, ValueId target) {
+  ValueId row;
   if (loss.kind == LossKind::kBceWithLogits) {  // max(x, 0) - x t + log(1 + exp(-|x|))
     ValueId tail = b.emit("log1p", {b.emit("exp", {b.neg(b.emit("abs", {x}))})});
     row = b.add(b.sub(b.emit("relu", {x}), b.mul(x, target)), tail);
@@ -81,17 +101,16 @@ absl::StatusOr<Graph> attach_loss(const Graph& graph, const PassContext& context
     return absl::InvalidArgumentError(cat("loss output ", quote(output.name, 100),
                                           ": cross_entropy expects logits [..., classes], found ", to_string(type)));
   }
-  for (const GraphInput& in : graph.inputs) {
-    if (loss.kind != LossKind::kOutput && in.name == loss.target) {
-      return absl::InvalidArgumentError(
-          cat("loss.target: the model already has an input ", quote(loss.target, 100), "; choose another name"));
-    }
-  }
   Builder b(graph);
   b.context().origin = b.origin(cat("loss '", enum_name(loss.kind), "'"));
-  ValueId value = loss.kind == LossKind::kOutput         ? b.reshape(output.value, {})
-                  : loss.kind == LossKind::kCrossEntropy ? cross_entropy(b, loss, output.value)
-                                                         : elementwise_loss(b, loss, output.value);
+  ValueId value = output.value;
+  if (loss.kind == LossKind::kOutput) {
+    value = b.reshape(value, {});
+  } else {
+    PARTITA_ASSIGN_OR_RETURN(const ValueId target, find_target(b, loss, value));
+    value = loss.kind == LossKind::kCrossEntropy ? cross_entropy(b, loss, value, target)
+                                                 : elementwise_loss(b, loss, value, target);
+  }
   b.mutable_graph().outputs = {{"loss", value}};
   return std::move(b).finish();
 }

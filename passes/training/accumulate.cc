@@ -12,4 +12,10 @@ ValueId accumulate(Builder& b, const std::string& name, const std::string& param
   return after;
 }
 
+double share_of_run(const PassContext& context) {
+  const auto& loss = context.recipe.loss;
+  const bool sum = context.training.loss.empty() && loss && loss->reduction == Reduction::kSum;
+  return sum ? 1 : 1 / static_cast<double>(context.micro_batches);
+}
+
 }  // namespace partita

@@ -29,8 +29,7 @@ class Backward {
     }
     gradient_.assign(needed_.size(), kNoValue);
     b_.context() = {.segment = Segment::kBackward};
-    const int64_t averaged = context_.update_each ? 1 : context_.micro_batches;  // runs
-    gradient_[loss] = b_.scalar(b_.dtype(loss), 1.0 / static_cast<double>(averaged));
+    gradient_[loss] = b_.scalar(b_.dtype(loss), context_.update_each ? 1.0 : share_of_run(context_));
     if (has_loss_scale(context_)) {
       ValueId scale = loss_scale(b_, context_.recipe.loss_scale);
       gradient_[loss] = b_.mul(gradient_[loss], b_.cast(scale, b_.dtype(loss)));
@@ -184,12 +183,12 @@ class Backward {
     return producer == nullptr || producer->segment == Segment::kPrologue;
   }
 
-  // Outputs: the loss and the gradients, averaged over micro-batches through accumulators where there are several.
+  // Outputs: the loss and the gradients, averaged (or summed) over runs through accumulators where there are several.
   // Where each run is an optimizer step, the gradients are those of the last one.
   void finish_outputs(ValueId loss) {
     b_.context() = {.segment = Segment::kBackward, .origin = b_.origin("accumulate")};
     std::vector<GraphOutput> outputs;
-    if (context_.micro_batches > 1) loss = b_.scale(loss, 1.0 / static_cast<double>(context_.micro_batches));
+    if (share_of_run(context_) != 1) loss = b_.scale(loss, share_of_run(context_));
     if (context_.accumulate) loss = accumulate(b_, "loss", {}, loss);
     outputs.push_back({"loss", loss});
     size_t states = b_.graph().states.size();

@@ -11,7 +11,7 @@ absl::StatusOr<Graph> build_evaluation(const Graph& graph, const PassContext& co
   ValueId loss = b.graph().outputs[0].value;
   // As in training, where gradients are summed so: after the micro-batch's forward part.
   b.context() = {.segment = Segment::kBackward, .origin = b.origin("evaluation")};
-  if (context.micro_batches > 1) loss = b.scale(loss, 1.0 / static_cast<double>(context.micro_batches));
+  if (share_of_run(context) != 1) loss = b.scale(loss, share_of_run(context));
   if (context.accumulate) loss = accumulate(b, "loss", {}, loss);
   b.mutable_graph().outputs = {{"loss", loss}};
   return std::move(b).finish();

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "base/box.h"
 #include "base/cat.h"
@@ -58,7 +60,19 @@ absl::StatusOr<std::vector<std::byte>> constant_sample(const InputSpec& spec, Co
 }
 
 bool shifts_labels(const DataConfig& config, const std::string& input) {
-  return config.shift.value_or(absl::AsciiStrToLower(input).find("label") == std::string::npos);
+  const std::vector<std::string>& inside = config.shifted_inside;
+  return config.shift.value_or(std::find(inside.begin(), inside.end(), input) == inside.end());
+}
+
+std::string describe_column(const InputSpec& spec, ColumnRole role, bool shifted) {
+  const char* what = role == ColumnRole::kInputIds    ? "the tokens"
+                     : role == ColumnRole::kPositions ? "positions"
+                     : role == ColumnRole::kDocuments ? "documents' numbers"
+                     : role == ColumnRole::kOnes      ? "ones"
+                     : role == ColumnRole::kZeros     ? "zeros"
+                     : shifted                        ? "the next token"
+                                                      : "the tokens; the model compares them with the next ones";
+  return cat(quote(spec.name), ": ", what);
 }
 
 int64_t sample_elements(const InputSpec& spec) { return *element_count(spec.sample_shape); }

@@ -24,6 +24,8 @@ struct InputSpec {
 };
 
 absl::StatusOr<DataKind> parse_data_kind(std::string_view name);
+// Our own names (u16) and NumPy's (uint16); kInvalid for anything else.
+DType parse_element_type(std::string_view name);
 // By the path's ending: .npz, .npy; a folder is npy; anything else is tokens (.bin: u16, other files: their bytes).
 DataKind guess_data_kind(std::string_view path);
 
@@ -54,11 +56,12 @@ struct DataConfig {
   int64_t prefetch = 2;  // batches read ahead, at least one
 
   // Tokens.
-  int64_t sequence = 0;  // tokens of a window; 0 = as the graph's input has it
-  std::optional<bool>
-      shift;  // labels are the next tokens (true) or the inputs (false, the model shifts inside); unset: an
-              // input named like "labels" is not shifted (Hugging Face), any other ("target") is
-  DType dtype = DType::kInvalid;  // u8, u16, u32 (tokens; unset: by the path's ending)
+  int64_t sequence = 0;       // tokens of a window; 0 = as the graph's input has it
+  std::optional<bool> shift;  // labels are the next tokens (true), or the tokens themselves; unset: the next ones, but
+                              // for inputs that the graph shifts itself
+  std::vector<std::string> shifted_inside;  // inputs that the graph compares with a token's predecessors by itself
+  DType dtype = DType::kInvalid;            // u8, u16, u32 (tokens; unset: guessed)
+  bool check_ids = true;  // ids that are hardly what they are read as are an error (runtime/data/token_check.h)
   DocumentMode documents = DocumentMode::kJoin;
   std::optional<int64_t> end_of_document;  // the token that ends one, where no .idx file tells
   int64_t pad_token = 0, ignore_label = -100;

@@ -14,19 +14,6 @@ using nlohmann::json;
 
 constexpr size_t kMaxSources = 1024;
 
-// Our own names (u16) and NumPy's (uint16).
-absl::StatusOr<DType> parse_element(const std::string& text) {
-  std::string name = text;
-  for (auto [numpy, ours] :
-       {std::pair<std::string_view, std::string_view>{"uint", "u"}, {"int", "i"}, {"float", "f"}}) {
-    if (name.starts_with(numpy)) name = cat(ours, name.substr(numpy.size()));
-  }
-  const DType dtype = parse_dtype(name);
-  if (dtype == DType::kInvalid && text != "invalid")
-    return absl::InvalidArgumentError(cat("dtype: ", quote(text), " is no element type, as uint16 is"));
-  return dtype;
-}
-
 absl::Status check_keys(const json& j, const std::vector<std::string>& known) {
   for (const auto& [key, value] : j.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
@@ -41,7 +28,8 @@ const std::vector<std::string>& config_keys() {
   static const std::vector<std::string> kKeys = {
       "kind",         "path",         "columns",         "shuffle",  "seed",    "epochs",    "sequence",
       "dtype",        "vocabulary",   "shift",           "skip",     "limit",   "documents", "pad_token",
-      "ignore_label", "header_bytes", "end_of_document", "pad_tail", "sources", "prefetch"};
+      "ignore_label", "header_bytes", "end_of_document", "pad_tail", "sources", "prefetch",  "shifted_inside",
+      "check_ids"};
   return kKeys;
 }
 
@@ -52,6 +40,14 @@ absl::StatusOr<DocumentMode> parse_documents(const std::string& text) {
 
 }  // namespace
 
+DType parse_element_type(std::string_view name) {
+  for (auto [numpy, ours] :
+       {std::pair<std::string_view, std::string_view>{"uint", "u"}, {"int", "i"}, {"float", "f"}}) {
+    if (name.starts_with(numpy)) return parse_dtype(cat(ours, name.substr(numpy.size())));
+  }
+  return parse_dtype(name);
+}
+
 json to_json(const DataConfig& c) {
   json j = {{"kind", enum_name(c.kind)},
             {"path", c.path},
@@ -60,9 +56,11 @@ json to_json(const DataConfig& c) {
             {"seed", c.seed},
             {"epochs", c.epochs},
             {"sequence", c.sequence},
-            {"dtype", dtype_name(c.dtype)},
             {"vocabulary", c.vocabulary}};
+  if (c.dtype != DType::kInvalid) j["dtype"] = dtype_name(c.dtype);
   if (c.shift) j["shift"] = *c.shift;
+  if (!c.shifted_inside.empty()) j["shifted_inside"] = c.shifted_inside;
+  if (!c.check_ids) j["check_ids"] = false;
   if (c.skip != 0) j["skip"] = c.skip;
   if (c.limit != 0) j["limit"] = c.limit;
   if (c.header_bytes != 0) j["header_bytes"] = c.header_bytes;
@@ -120,7 +118,12 @@ absl::StatusOr<DataConfig> data_config_from_json(const json& j) {
     c.seed = j.value("seed", uint64_t{0});
     c.epochs = j.value("epochs", int64_t{1});
     c.sequence = j.value("sequence", int64_t{0});
-    PARTITA_ASSIGN_OR_RETURN(c.dtype, parse_element(j.value("dtype", "invalid")));
+    if (j.contains("dtype")) {
+      const std::string name = j.at("dtype").get<std::string>();
+      c.dtype = parse_element_type(name);
+      if (c.dtype == DType::kInvalid)
+        return absl::InvalidArgumentError(cat("dtype: ", quote(name), " is no element type, as uint16 is"));
+    }
     c.vocabulary = j.value("vocabulary", int64_t{0});
     c.skip = j.value("skip", int64_t{0});
     c.limit = j.value("limit", int64_t{0});
@@ -131,6 +134,8 @@ absl::StatusOr<DataConfig> data_config_from_json(const json& j) {
       PARTITA_ASSIGN_OR_RETURN(c.sources, sources_from_json(j.at("sources")));
     }
     if (j.contains("shift")) c.shift = j.at("shift").get<bool>();
+    c.shifted_inside = j.value("shifted_inside", c.shifted_inside);
+    c.check_ids = j.value("check_ids", true);
     PARTITA_ASSIGN_OR_RETURN(c.documents, parse_documents(j.value("documents", std::string("join"))));
     if (j.contains("end_of_document")) c.end_of_document = j.at("end_of_document").get<int64_t>();
     c.pad_token = j.value("pad_token", c.pad_token);

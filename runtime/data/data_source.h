@@ -26,6 +26,8 @@ class DataSource {
                                                           int64_t global_batch);
 
   const std::vector<InputSpec>& inputs() const { return inputs_; }
+  // What a run says of its data when it begins, a line each.
+  std::vector<std::string> told() const { return reader_->told(); }
   // -1 when absent.
   int input_index(std::string_view name) const;
   int64_t global_batch() const { return global_batch_; }

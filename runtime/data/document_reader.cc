@@ -44,6 +44,7 @@ class DocumentReader : public SampleReader {
 
   absl::Status add(const InputSpec& spec, ColumnRole role, bool shift) {
     Column column{.role = role, .shift = shift, .convert = nullptr, .constant = {}};
+    append(stream_.told, "; ", describe_column(spec, role, shift));
     const bool counted = role == ColumnRole::kInputIds || role == ColumnRole::kLabels ||
                          role == ColumnRole::kPositions || role == ColumnRole::kDocuments;
     if (counted) {
@@ -67,6 +68,7 @@ class DocumentReader : public SampleReader {
     return usable < sequence_ ? 0 : usable / sequence_;
   }
   std::string describe() const override { return stream_.description; }
+  std::vector<std::string> told() const override { return {stream_.told}; }
 
   absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {
     const Column& c = columns_[static_cast<size_t>(input)];

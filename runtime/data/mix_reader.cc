@@ -78,6 +78,13 @@ class MixReader : public SampleReader {
     return total;
   }
   std::string describe() const override { return description_; }
+  std::vector<std::string> told() const override {
+    std::vector<std::string> all;
+    for (const auto& s : sources_) {
+      for (std::string& line : s->told()) all.push_back(std::move(line));
+    }
+    return all;
+  }
 
   absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {
     const size_t bytes = out.size() / static_cast<size_t>(std::max<int64_t>(count, 1));

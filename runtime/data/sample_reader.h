@@ -25,6 +25,8 @@ class SampleReader {
   virtual int64_t samples() const = 0;
   // "npz file 'x.npz'"
   virtual std::string describe() const = 0;
+  // What a run says of them when it begins, a line each: what was guessed, and what became of them.
+  virtual std::vector<std::string> told() const { return {}; }
   // Samples [first, first + count) of an input, packed, in the dtype of its InputSpec. The range is inside samples()
   // and `out` has the exact size; for an input that is not batched, first is 0 and count 1. Thread-safe.
   virtual absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const = 0;
@@ -57,6 +59,8 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_synthetic_reader(const DataCo
 
 // Whether the labels of an input are the next tokens.
 bool shifts_labels(const DataConfig& config, const std::string& input);
+// "'labels': the next token"
+std::string describe_column(const InputSpec& spec, ColumnRole role, bool shifted);
 // Elements and bytes of one sample; the InputSpec must have passed DataSource::open.
 int64_t sample_elements(const InputSpec& spec);
 int64_t sample_bytes(const InputSpec& spec);

@@ -24,20 +24,23 @@ struct Column {
 
 class TokenReader : public SampleReader {
  public:
-  TokenReader(NpyArray tokens, int64_t sequence, int64_t vocabulary, std::string description)
-      : tokens_(std::move(tokens)),
+  TokenReader(TokenStream stream, int64_t sequence, int64_t vocabulary)
+      : tokens_(std::move(stream.tokens)),
         sequence_(sequence),
         vocabulary_(vocabulary),
-        description_(std::move(description)) {}
+        description_(std::move(stream.description)),
+        told_(std::move(stream.told)) {}
 
   int64_t samples() const override {
     const int64_t usable = tokens_.shape[0] - (any_shift_ ? 1 : 0);
     return usable < sequence_ ? 0 : usable / sequence_;
   }
   std::string describe() const override { return description_; }
+  std::vector<std::string> told() const override { return {told_}; }
 
   absl::Status add(const InputSpec& spec, ColumnRole role, bool shift) {
     Column column{.role = role, .to = spec.dtype};
+    append(told_, "; ", describe_column(spec, role, shift));
     if (role == ColumnRole::kInputIds || role == ColumnRole::kLabels) {
       if (sample_elements(spec) != sequence_ || !spec.batched) {
         return absl::InvalidArgumentError(cat("graph input ", quote(spec.name), " has sample shape ",
@@ -97,7 +100,7 @@ class TokenReader : public SampleReader {
 
   NpyArray tokens_;
   int64_t sequence_, vocabulary_;
-  std::string description_;
+  std::string description_, told_;
   std::vector<Column> columns_;
   bool any_shift_ = false;
 };
@@ -133,7 +136,7 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig
   }
   if (config.documents != DocumentMode::kJoin) return open_document_reader(known, inputs, roles, sequence);
   PARTITA_ASSIGN_OR_RETURN(TokenStream stream, open_token_stream(known));
-  auto reader = std::make_unique<TokenReader>(std::move(stream.tokens), sequence, known.vocabulary, stream.description);
+  auto reader = std::make_unique<TokenReader>(std::move(stream), sequence, known.vocabulary);
   for (size_t i = 0; i < inputs.size(); ++i) {
     PARTITA_RETURN_IF_ERROR(reader->add(inputs[i], roles[i], shifts_labels(config, inputs[i].name)));
   }

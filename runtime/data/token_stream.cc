@@ -10,6 +10,7 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/data/token_check.h"
 
 namespace partita::runtime {
 namespace {
@@ -137,39 +138,63 @@ absl::StatusOr<TokenStream> open_megatron(const DataConfig& config, const std::s
   return stream;
 }
 
-}  // namespace
-
-absl::StatusOr<TokenStream> open_token_stream(const DataConfig& config) {
-  const std::string& path = config.path;
-  std::error_code ignored;
-  if (path.ends_with(".idx")) return open_megatron(config, path.substr(0, path.size() - 4));
-  if (path.ends_with(".bin") && config.dtype == DType::kInvalid && config.header_bytes == 0 &&
-      std::filesystem::exists(path.substr(0, path.size() - 4) + ".idx", ignored))
-    return open_megatron(config, path.substr(0, path.size() - 4));
+absl::StatusOr<TokenStream> open_array(const DataConfig& config) {
   TokenStream stream;
-  stream.description = cat("token file ", quote(path, 1000));
-  if (path.ends_with(".npy")) {
-    PARTITA_ASSIGN_OR_RETURN(stream.tokens, open_npy(path));
-    if (stream.tokens.shape.size() != 1 || !is_integer(stream.tokens.dtype)) {
-      return absl::InvalidArgumentError(cat(stream.description, " holds ", dtype_name(stream.tokens.dtype), " ",
-                                            shape_text(stream.tokens.shape), ", expected one axis of integers"));
-    }
-    return stream;
+  stream.description = cat("token file ", quote(config.path, 1000));
+  PARTITA_ASSIGN_OR_RETURN(stream.tokens, open_npy(config.path));
+  if (stream.tokens.shape.size() != 1 || !is_integer(stream.tokens.dtype)) {
+    return absl::InvalidArgumentError(cat(stream.description, " holds ", dtype_name(stream.tokens.dtype), " ",
+                                          shape_text(stream.tokens.shape), ", expected one axis of integers"));
   }
+  return stream;
+}
+
+// Of a file that neither has a header nor is said a word about.
+absl::StatusOr<DType> guess_dtype(const DataConfig& config, const std::string& who) {
+  if (!config.path.ends_with(".bin")) return DType::kU8;
+  PARTITA_ASSIGN_OR_RETURN(const NpyArray bytes, map_tokens(config.path, DType::kU8, config.header_bytes, false, who));
+  if (holds_bytes(bytes.bytes, config.vocabulary)) return DType::kU8;
+  return config.vocabulary > 65536 ? DType::kU32 : DType::kU16;
+}
+
+absl::StatusOr<TokenStream> open_raw_ids(const DataConfig& config) {
+  TokenStream stream;
+  stream.description = cat("token file ", quote(config.path, 1000));
   DType dtype = config.dtype;
   if (dtype == DType::kInvalid) {
-    dtype = DType::kU8;
-    if (path.ends_with(".bin")) {
-      PARTITA_ASSIGN_OR_RETURN(const NpyArray bytes,
-                               map_tokens(path, dtype, config.header_bytes, false, stream.description));
-      if (!holds_bytes(bytes.bytes, config.vocabulary)) dtype = DType::kU16;
-    }
+    PARTITA_ASSIGN_OR_RETURN(dtype, guess_dtype(config, stream.description));
   }
   if (!is_integer(dtype))
     return absl::InvalidArgumentError(
         cat(stream.description, ": tokens of dtype ", dtype_name(dtype), "; expected u8, u16 or u32"));
   PARTITA_ASSIGN_OR_RETURN(stream.tokens,
-                           map_tokens(path, dtype, config.header_bytes, config.shuffle, stream.description));
+                           map_tokens(config.path, dtype, config.header_bytes, config.shuffle, stream.description));
+  return stream;
+}
+
+}  // namespace
+
+absl::StatusOr<TokenStream> open_token_stream(const DataConfig& config) {
+  const std::string& path = config.path;
+  const bool named = path.ends_with(".bin") || path.ends_with(".idx");
+  const std::string stem = named ? path.substr(0, path.size() - 4) : path;
+  std::error_code ignored;
+  const bool indexed =
+      path.ends_with(".idx") || (path.ends_with(".bin") && config.dtype == DType::kInvalid &&
+                                 config.header_bytes == 0 && std::filesystem::exists(stem + ".idx", ignored));
+  const bool array = path.ends_with(".npy");
+  PARTITA_ASSIGN_OR_RETURN(TokenStream stream, indexed ? open_megatron(config, stem)
+                                               : array ? open_array(config)
+                                                       : open_raw_ids(config));
+  const TokenTyping typing = indexed || array                  ? TokenTyping::kHeader
+                             : config.dtype != DType::kInvalid ? TokenTyping::kSaid
+                                                               : TokenTyping::kGuessed;
+  if (config.check_ids)
+    PARTITA_RETURN_IF_ERROR(check_ids(stream.tokens, config.vocabulary, typing, stream.description, path));
+  stream.told = cat(stream.description, ": ", stream.tokens.shape[0], " tokens of ", dtype_name(stream.tokens.dtype),
+                    typing == TokenTyping::kGuessed ? cat(" (guessed; --data FILE:", numpy_name(stream.tokens.dtype),
+                                                          " says so, as does `dtype` under data)")
+                                                    : "");
   return stream;
 }
 

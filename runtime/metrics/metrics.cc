@@ -188,14 +188,15 @@ absl::StatusOr<std::unique_ptr<MetricsSink>> make_prometheus_sink(
 
 absl::StatusOr<std::unique_ptr<MetricsSink>> open_metrics_sink(const std::string& path, bool append) {
   struct stat info;
-  if (path.ends_with("/") || (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)))
+  const bool named = path.find('.', path.rfind('/') == path.npos ? 0 : path.rfind('/')) != path.npos;
+  if (!named || path.ends_with("/") || (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)))
     return make_tensorboard_sink(path);
   if (path.ends_with(".csv")) return make_csv_sink(path, append);
   if (path.ends_with(".jsonl") || path.ends_with(".json")) return make_json_lines_sink(path, append);
   if (path.ends_with(".prom")) return make_prometheus_sink(path);
-  return absl::InvalidArgumentError(
-      cat("metrics file ", quote(path, 1000),
-          ": its kind is not known; expected .csv, .jsonl, .prom, or a folder (ending in /) for TensorBoard"));
+  return absl::InvalidArgumentError(cat("metrics file ", quote(path, 1000),
+                                        ": its kind is not known; expected .csv, .jsonl, .prom, or a folder for "
+                                        "TensorBoard (a name without a dot, or ending in /)"));
 }
 
 absl::Status MetricsFanOut::write(const StepMetrics& metrics) {

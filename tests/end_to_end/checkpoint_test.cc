@@ -226,6 +226,28 @@ TEST_F(CheckpointCommand, ExportsAndImports) {
   // Under the names and dtypes of an example.
   ASSERT_EQ(run_command(export_to + (out_ / "like.safetensors") + " --like " + (out_ / "saved.safetensors")).code, 0);
   EXPECT_EQ(bytes_of(out_ / "like.safetensors"), bytes_of(out_ / "saved.safetensors"));
+  // Names that a wrapper changed: refused with what to say, and nothing is written.
+  const auto saved = SafetensorsFile::open(out_ / "saved.safetensors");
+  std::vector<runtime::TensorInfo> wrapped;
+  for (const auto& e : saved->entries()) wrapped.push_back({"m." + e.name, e.dtype, e.shape});
+  auto writer = runtime::SafetensorsWriter::create(out_ / "wrapped.safetensors", wrapped);
+  for (const auto& e : saved->entries()) {
+    const std::vector<std::byte> zeros(saved->data(e).size());
+    ASSERT_TRUE((*writer)->write("m." + e.name, zeros).ok());
+  }
+  ASSERT_TRUE((*writer)->finish().ok());
+  const std::string export_wrapped =
+      export_to + (out_ / "out.safetensors") + " --like " + (out_ / "wrapped.safetensors");
+  o = run_command(export_wrapped);
+  EXPECT_EQ(o.code, 2) << o.text;
+  EXPECT_NE(o.text.find("say --add-prefix m."), std::string::npos) << o.text;
+  EXPECT_FALSE(fs::exists(out_ / "out.safetensors"));
+  ASSERT_EQ(run_command(export_wrapped + " --add-prefix m.").code, 0);
+  const auto written = SafetensorsFile::open(out_ / "out.safetensors");
+  for (const auto& e : saved->entries()) {
+    const auto before = saved->data(e), now = written->data(*written->find("m." + e.name));
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), now.begin(), now.end())) << e.name;
+  }
   o = run_command(partita_program() + " checkpoint inspect " + folder);
   EXPECT_EQ(o.code, 0);
   EXPECT_NE(o.text.find("step 3"), std::string::npos) << o.text;

@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/checkpoint/module_files.h"
+#include "runtime/checkpoint/module_names.h"
 #include "runtime/data/convert.h"
 #include "runtime/files/safetensors.h"
 #include "runtime/files/tensor_checksum.h"
@@ -147,35 +148,40 @@ struct Exported {
   const runtime::SafetensorsEntry* kept = nullptr;  // or of the example, as it is
 };
 
-bool is_of_model(const CheckpointTensor& t) {
-  return t.kind == StateKind::kParameter || t.kind == StateKind::kRunning || t.kind == StateKind::kFrozen;
-}
+struct ExportFlags {
+  std::string checkpoint, output, like, model, train_file, optimizer;
+  runtime::Renaming renaming;
+};
 
-// The names of an example file, the exporting module's own. What the checkpoint has under that name or, for a tied
-// weight, under the name of an equal tensor of the example comes from the checkpoint; the rest stays as it is.
-std::vector<Exported> as_example(const CheckpointReader& reader, const SafetensorsFile& example,
-                                 std::vector<std::string>& kept) {
-  std::vector<Exported> out;
-  for (const auto& entry : example.entries()) {
-    auto fits = [&](std::string_view name) {
-      const CheckpointTensor* t = reader.find(name);
-      return t != nullptr && is_of_model(*t) && t->shape == entry.shape && is_float(entry.dtype) ? t : nullptr;
-    };
-    Exported e{{entry.name, entry.dtype, entry.shape}, fits(entry.name), nullptr};
-    for (const auto& other : example.entries()) {
-      if (e.source != nullptr || other.name == entry.name || other.shape != entry.shape || other.dtype != entry.dtype)
-        continue;
-      const auto mine = example.data(entry), its = example.data(other);
-      if (is_float(entry.dtype) && entry.shape.size() > 1 &&
-          std::equal(mine.begin(), mine.end(), its.begin(), its.end()))
-        e.source = fits(other.name);
-    }
-    if (e.source == nullptr) {
-      e.kept = &entry;
-      kept.push_back(entry.name);
-    }
-    out.push_back(std::move(e));
+// Every trained parameter has its place in the example, the exporting module's own file; the rest of that stays as it
+// is.
+absl::StatusOr<std::vector<Exported>> as_example(const CheckpointReader& reader, const SafetensorsFile& example,
+                                                 const ExportFlags& flags) {
+  const std::vector<CheckpointTensor>& tensors = reader.manifest().tensors;
+  const runtime::ModulePlaces places = runtime::place_in_module(tensors, example, flags.renaming);
+  if (!places.unplaced.empty()) {
+    std::vector<std::string> lost, has;
+    for (const CheckpointTensor* t : places.unplaced) lost.push_back(t->name);
+    for (const auto& e : example.entries()) has.push_back(e.name);
+    const std::string offer = runtime::suggest_renaming(tensors, example, places);
+    return absl::InvalidArgumentError(
+        cat(lost.size(), " trained parameters have no place in ", quote(flags.like, 1000), " by name and shape: ",
+            quote_list(lost), offer.empty() ? "" : cat("; say ", offer), "; it has ", quote_list(has),
+            ". Names in the checkpoint are the ONNX initializers'; without --like all are written under them"));
   }
+  std::vector<Exported> out;
+  std::vector<std::string> kept;
+  for (size_t k = 0; k < places.sources.size(); ++k) {
+    const auto& entry = example.entries()[k];
+    const bool stays = places.sources[k] == nullptr;
+    out.push_back({{entry.name, entry.dtype, entry.shape}, places.sources[k], stays ? &entry : nullptr});
+    if (stays) kept.push_back(entry.name);
+  }
+  if (!kept.empty())
+    std::fprintf(stderr, "note: not trained, %zu of %zu tensors stay as in %s: %s\n", kept.size(), out.size(),
+                 flags.like.c_str(), quote_list(kept).c_str());
+  for (const std::string& tie : places.tied)
+    std::fprintf(stderr, "note: written as a tied weight, the only ones of their shape: %s\n", tie.c_str());
   return out;
 }
 
@@ -210,38 +216,31 @@ absl::Status write_exported(const CheckpointReader& reader, const std::vector<Ex
   return file->finish();
 }
 
-struct ExportFlags {
-  std::string checkpoint, output, like, model, train_file, optimizer;
-};
-
 absl::Status export_safetensors(const CheckpointReader& reader, const ExportFlags& flags) {
   std::vector<Exported> list;
-  std::vector<std::string> kept;
   std::optional<SafetensorsFile> example;
   if (!flags.like.empty()) {
     PARTITA_ASSIGN_OR_RETURN(example, SafetensorsFile::open(flags.like));
-    list = as_example(reader, *example, kept);
-    if (!kept.empty())
-      std::fprintf(stderr, "note: not in the checkpoint, kept as in %s: %s\n", flags.like.c_str(),
-                   quote_list(kept).c_str());
+    PARTITA_ASSIGN_OR_RETURN(list, as_example(reader, *example, flags));
   } else {
     // Frozen values are the graph's constants as often as a module's buffers: only an example tells which.
     for (const CheckpointTensor& t : reader.manifest().tensors) {
       if (t.kind == StateKind::kParameter || t.kind == StateKind::kRunning)
-        list.push_back({{t.name, t.dtype, t.shape}, &t, nullptr});
+        list.push_back({{flags.renaming(t.name), t.dtype, t.shape}, &t, nullptr});
     }
   }
   return write_exported(reader, list, example ? &*example : nullptr, flags.output);
 }
 
-absl::Status export_optimizer(const CheckpointReader& reader, const std::string& output) {
+absl::Status export_optimizer(const CheckpointReader& reader, const ExportFlags& flags) {
   std::vector<Exported> list;
   for (const CheckpointTensor& t : reader.manifest().tensors) {
     if (t.kind == StateKind::kOptimizer)
-      list.push_back({{runtime::module_name(t.name, t.kind, t.parameter), t.dtype, t.shape}, &t, nullptr});
+      list.push_back(
+          {{flags.renaming(runtime::module_name(t.name, t.kind, t.parameter)), t.dtype, t.shape}, &t, nullptr});
     if (t.kind == StateKind::kStep) list.push_back({{"step", t.dtype, t.shape}, &t, nullptr});
   }
-  return write_exported(reader, list, nullptr, output);
+  return write_exported(reader, list, nullptr, flags.optimizer);
 }
 
 absl::Status export_onnx(const CheckpointReader& reader, const ExportFlags& flags) {
@@ -285,7 +284,7 @@ absl::Status export_checkpoint(const ExportFlags& flags) {
     return absl::InvalidArgumentError(
         cat("--output ", quote(flags.output), ": expected a name ending in .safetensors or .onnx"));
   }
-  return flags.optimizer.empty() ? absl::OkStatus() : export_optimizer(reader, flags.optimizer);
+  return flags.optimizer.empty() ? absl::OkStatus() : export_optimizer(reader, flags);
 }
 
 }  // namespace
@@ -322,6 +321,9 @@ void add_checkpoint(CLI::App& app, absl::Status& result) {
   export_verb->add_option("-o,--output", out->output, "NAME.safetensors or NAME.onnx (weights in NAME.onnx.weights)")
       ->required();
   export_verb->add_option("--like", out->like, "a safetensors file of the module: write its very names and dtypes");
+  export_verb->add_option("--strip-prefix", out->renaming.strip,
+                          "taken from the front of the checkpoint's names: what a wrapper of the module added");
+  export_verb->add_option("--add-prefix", out->renaming.add, "put before the checkpoint's names");
   export_verb->add_option("--model", out->model, "the ONNX file that was trained (for .onnx)");
   export_verb->add_option("--train", out->train_file, "its train.yaml, where that has `names` (for .onnx)");
   export_verb->add_option("--optimizer", out->optimizer,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <tuple>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -31,6 +32,7 @@ absl::Status apply_plan(CompileRequest& request, Plan plan, const std::string& n
                                           "; plan again with this recipe"));
   }
   recipe.batch.global = plan.global_batch;
+  recipe.batch.accumulation.reset();  // follows from the plan's ranks
   request.room = plan.room();
   return absl::OkStatus();
 }
@@ -52,6 +54,16 @@ void ModelFlags::add(CLI::App& app) {
   app.add_option("model", model, "ONNX file, or a folder with one or with ONNX Runtime training artifacts")->required();
   app.add_option("--train", train_file, "the recipe, train.yaml (docs/train_yaml.md)");
   add_precision(app, precision);
+  app.add_option("--set", sets, "a key of the recipe over what the file says: KEY=VALUE, e.g. optimizer.lr=1e-4")
+      ->allow_extra_args(false);
+  for (const auto& [flag, key, what] : {std::tuple{"--lr", "optimizer.lr", "the learning rate"},
+                                        {"--batch-size", "batch.global", "samples per optimizer step, over all ranks"},
+                                        {"--seed", "seed", "of dropout, first values and the shuffle"}}) {
+    app.add_option_function<std::string>(
+           flag, [this, key = std::string(key)](const std::string& value) { sets.push_back(cat(key, "=", value)); },
+           cat(what, ": short for --set ", key, "=VALUE"))
+        ->type_name("VALUE");
+  }
   app.add_option("--ranks", ranks, "number of ranks (devices); default: what the pins say, else 1")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--plan", plan,
@@ -75,8 +87,8 @@ void ModelFlags::add(CLI::App& app) {
 absl::StatusOr<CompileRequest> ModelFlags::request() const {
   CompileRequest r;
   r.model = model;
-  if (!train_file.empty()) {
-    PARTITA_ASSIGN_OR_RETURN(r.recipe, load_recipe(train_file));
+  if (!train_file.empty() || !sets.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(r.recipe, load_recipe(train_file, sets));
   }
   if (precision) r.recipe.precision = *precision;
   if (made) {
@@ -106,7 +118,7 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
   r.target.in_place = !no_in_place;
   r.passes.dump_folder = dump_ir;
   r.passes.stop_after = stop_after;
-
+  for (const std::string& note : notes_on_recipe(train_file)) std::fprintf(stderr, "note: %s\n", note.c_str());
   return r;
 }
 

@@ -42,6 +42,7 @@ struct ModelFlags {
   std::string model, train_file, plan, target, dump_ir, stop_after;
   std::optional<Plan> made;  // in place of `plan`: one that was searched for this run
   std::vector<std::string> pins, like;
+  std::vector<std::string> sets;  // keys of the recipe said over again, "optimizer.lr=1e-4"
   std::optional<int64_t> ranks;
   std::optional<Precision> precision;
   bool time_passes = false, no_fusion = false, no_in_place = false, no_epilogues = false, allow_infeasible = false;

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "base/temporary_folder.h"
 #include "ir/recipe/read_recipe.h"
+#include "ir/recipe/write_recipe.h"
 #include "partitioner/planner/report/plan_file.h"
 #include "runtime/device/device.h"
 #include "runtime/launch/plugin.h"
@@ -26,6 +27,7 @@ struct Flags {
   std::string bundle;
   std::string cluster, profiles;
   double find_rate = 0;  // highest rate to try; 0: train
+  bool print_config = false;
 };
 
 constexpr int64_t kRateSteps = 100;
@@ -47,16 +49,17 @@ absl::Status tell_rate(const std::string& metrics) {
   PARTITA_ASSIGN_OR_RETURN(std::vector<RatePoint> points, read_rate_points(metrics));
   PARTITA_ASSIGN_OR_RETURN(RateAdvice advice, advise_rate(points));
   std::printf(
-      "learning rate: the loss falls fastest at %.3g; a tenth of the rate of its lowest value is %.3g (%zu of %zu "
-      "steps used)\n",
-      advice.steepest, advice.highest, advice.used, points.size());
+      "learning rate: %.3g (the loss falls fastest at %.3g, and a tenth of the rate of its lowest value is %.3g; %zu "
+      "of "
+      "%zu steps used)\n",
+      std::min(advice.steepest, advice.highest), advice.steepest, advice.highest, advice.used, points.size());
   return absl::OkStatus();
 }
 
 // Whether train.yaml says a part of the layout.
-absl::StatusOr<bool> recipe_says_layout(const std::string& file) {
-  if (file.empty()) return false;
-  PARTITA_ASSIGN_OR_RETURN(Recipe recipe, load_recipe(file));
+absl::StatusOr<bool> recipe_says_layout(const ModelFlags& model) {
+  if (model.train_file.empty() && model.sets.empty()) return false;
+  PARTITA_ASSIGN_OR_RETURN(Recipe recipe, load_recipe(model.train_file, model.sets));
   return !(recipe.pin == PinRecipe{});
 }
 
@@ -87,7 +90,8 @@ absl::Status plan_for_devices(Flags& flags) {
                       .profile_file = flags.profiles,
                       .pins = m.pins,
                       .like = m.like,
-                      .precision = m.precision};
+                      .precision = m.precision,
+                      .sets = m.sets};
   PARTITA_ASSIGN_OR_RETURN(const ProfileLibrary library, load_profiles(flags.profiles));
   if (!flags.cluster.empty()) {
     if (!m.plan.empty() || m.ranks)
@@ -109,7 +113,7 @@ absl::Status plan_for_devices(Flags& flags) {
   } else {
     if (gpus.count == 0) return absl::OkStatus();
     m.target = cat("cuda:", gpus.architecture);
-    PARTITA_ASSIGN_OR_RETURN(bool said, recipe_says_layout(m.train_file));
+    PARTITA_ASSIGN_OR_RETURN(bool said, recipe_says_layout(m));
     if (said || m.says_layout()) return absl::OkStatus();
     const auto cluster = cluster_of_gpus(gpus, library);
     if (!cluster.ok()) {
@@ -135,6 +139,12 @@ absl::Status keep_plan(const ModelFlags& model, const std::string& path) {
   return write_file_atomically(path, plan.text());
 }
 
+void tell_training(const Flags& flags, const Compiled& compiled) {
+  std::fputs(describe_training(compiled).c_str(), stdout);
+  if (flags.model.made) std::printf("predicted: %.3g s a step\n", flags.model.made->predicted.step_seconds);
+  std::fflush(stdout);
+}
+
 absl::Status train(Flags& flags) {
   PARTITA_ASSIGN_OR_RETURN(std::string runner, find_runner());
   PARTITA_ASSIGN_OR_RETURN(TemporaryFolder temporary, TemporaryFolder::create("the bundle"));
@@ -144,12 +154,16 @@ absl::Status train(Flags& flags) {
   const std::string folder = flags.bundle.empty() ? temporary.file("bundle") : flags.bundle,
                     metrics = folder + "/rates.jsonl";
   if (flags.find_rate > 0) PARTITA_RETURN_IF_ERROR(prepare_rate_test(flags, request, metrics));
+  if (flags.print_config) {
+    std::fputs(format_recipe(request.recipe).c_str(), stdout);
+    return absl::OkStatus();
+  }
   {
     PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_model(request));
     print_warnings(compiled);
     if (flags.model.time_passes) print_seconds(compiled);
     if (compiled.stopped) return absl::OkStatus();
-    if (!flags.run.quiet) std::fputs(describe_choices(compiled).c_str(), stdout);
+    if (!flags.run.quiet) tell_training(flags, compiled);
     PARTITA_RETURN_IF_ERROR(write_bundle(compiled, runner, folder));
   }
   if (!flags.bundle.empty()) PARTITA_RETURN_IF_ERROR(keep_plan(flags.model, folder + "/plan.json"));
@@ -175,6 +189,8 @@ void add_train(CLI::App& app, absl::Status& result) {
   verb->add_option("--find-lr", flags->find_rate,
                    "instead of training, raise the learning rate step by step up to this one and say which is good")
       ->check(CLI::PositiveNumber);
+  verb->add_flag("--print-config", flags->print_config,
+                 "instead of training, write the recipe with all that plan and flags say: a train.yaml");
   verb->callback([flags, &result] { result = train(*flags); });
 }
 

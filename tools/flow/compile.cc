@@ -6,9 +6,11 @@
 
 #include "base/status.h"
 #include "codegen/prepare/code_passes.h"
+#include "ir/graph/dependence.h"
 #include "partitioner/communicate/state_gathers.h"
 #include "partitioner/localize_stages.h"
 #include "passes/forward/index_bounds.h"
+#include "passes/forward/shifted_inputs.h"
 #include "passes/pipeline.h"
 #include "tools/flow/data_settings.h"
 #include "tools/flow/device_memory.h"
@@ -18,18 +20,30 @@
 namespace partita {
 namespace {
 
-void take_data_settings(const Recipe& recipe, Compiled& out) {
-  out.seed = static_cast<uint64_t>(recipe.seed);
-  out.data = data_settings(recipe.data.value_or(DataRecipe{}), out.seed);
+// Labels that are the tokens themselves, for the graph compares them with the next ones. What the recipe's loss takes
+// as its target is compared as it is, whatever else the graph does with it.
+std::vector<std::string> shifted_labels(const Recipe& recipe, const Graph& graph) {
+  std::vector<std::string> names = shifted_inputs(graph);
+  if (recipe.loss && recipe.loss->kind != LossKind::kOutput) std::erase(names, recipe.loss->target);
+  return names;
+}
+
+void take_data_settings(const Recipe& recipe, const Graph& graph, Compiled& out) {
+  const std::vector<std::string> shifted = shifted_labels(recipe, graph);
+  out.data = data_settings(recipe.data.value_or(DataRecipe{}), out.seed, shifted);
   out.data_kind_said = recipe.data && recipe.data->kind;
   if (!recipe.evaluate) return;
-  out.evaluation_data = data_settings(recipe.evaluate->data, out.seed);
+  out.evaluation_data = data_settings(recipe.evaluate->data, out.seed, shifted);
   out.evaluate_every = recipe.evaluate->every;
   out.evaluate_batches = recipe.evaluate->batches.value_or(-1);
 }
 
-void take_layout(const Layout& layout, Compiled& out) {
+void take_layout(const Layout& layout, const BatchPlan& batch, Compiled& out) {
   out.ranks = layout.ranks();
+  Layout said = layout;
+  said.micro_batch = batch.graph_batch / batch.batch_ranks / batch.parts;
+  if (said.recompute == RecomputeMode::kAuto) said.recompute = RecomputeMode::kNone;  // compiled without a plan
+  out.layout = describe(said);
   if (layout.pipeline > 1) out.schedule = layout.schedule;
   for (const Layout::StageAxes& stage : layout.stages)
     out.stage_axes.push_back(
@@ -71,6 +85,26 @@ int64_t trained_elements(const Graph& graph) {
   return count;
 }
 
+int64_t weight_elements(const Graph& graph) {
+  int64_t count = 0;
+  for (const State& s : graph.states) count += is_weight(graph, s) ? elements(graph.type(s.value).shape) : 0;
+  return count;
+}
+
+// Outputs that no loss is made of.
+std::vector<std::string> unused_outputs(const ImportedModel& model, const Recipe& recipe) {
+  const std::vector<GraphOutput>& outputs = model.graph.outputs;
+  std::string used = model.training && !model.training->loss.empty() ? model.training->loss
+                     : recipe.loss                                   ? recipe.loss->output
+                                                                     : "";
+  if (used.empty() && !outputs.empty()) used = outputs[0].name;
+  std::vector<std::string> names;
+  for (const GraphOutput& o : outputs) {
+    if (o.name != used) names.push_back(o.name);
+  }
+  return names;
+}
+
 // All passes of the flow, in order.
 std::vector<std::string_view> pass_names() {
   std::vector<std::string_view> names;
@@ -92,7 +126,7 @@ absl::StatusOr<PassRun> evaluation_run(const PassOptions& training) {
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   Compiled out;
   PhaseTimes times;
-  take_data_settings(request.recipe, out);
+  out.seed = static_cast<uint64_t>(request.recipe.seed);
   PARTITA_ASSIGN_OR_RETURN(PassRun run, PassRun::create(request.passes, pass_names()));
   auto stop = [&] {
     out.stopped = run.stopped();
@@ -104,7 +138,9 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(const Partition partition,
                            partition_model(source, request.recipe, request.ranks, request.keep_gradients, run, times));
   out.warnings = partition.model.warnings;
-  take_layout(partition.model.layout, out);
+  out.recipe = partition.model.recipe;
+  take_layout(partition.model.layout, partition.model.batch, out);
+  out.unused_outputs = unused_outputs(*partition.model.imported, out.recipe);
   if (run.stopped()) return stop();
   const std::vector<LocalProgram>& stages = partition.programs.stages;
   if (request.recipe.evaluate) {
@@ -120,6 +156,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   if (run.stopped()) return stop();
 
   const Graph& graph = *partition.training.graph;
+  take_data_settings(request.recipe, graph, out);
   take_programs(std::move(emitted), request.model, index_bounds(graph), out);
   PARTITA_RETURN_IF_ERROR(check_room(out.programs, request.room));
   out.compress = partition.programs.compress;
@@ -130,6 +167,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   out.capacity_samples = partition.training.capacity_samples;
   out.weights = collect_weights(stages);
   out.parameters = trained_elements(graph);
+  out.weight_elements = weight_elements(graph);
   out.samples = partition.model.batch.graph_batch * partition.model.batch.micro_batches;
   out.serial = verifier::without_weights(graph);
   return stop();

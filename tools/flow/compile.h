@@ -57,6 +57,10 @@ struct Compiled {
   uint64_t seed = 0;
   std::vector<InitialTensor> weights;
   std::vector<std::string> warnings;
+  Recipe recipe;                                        // with what the layout and the model decide
+  std::string layout;                                   // in words
+  std::vector<std::string> unused_outputs;              // of the model, beside the loss or what it is made of
+  int64_t weight_elements = 0;                          // trained and frozen
   std::vector<std::pair<std::string, double>> seconds;  // by phase
   std::vector<PassTime> passes;
   bool stopped = false;  // as asked for, before the end: there is nothing to write

@@ -2,7 +2,7 @@
 
 namespace partita {
 
-runtime::DataConfig data_settings(const DataRecipe& d, uint64_t seed) {
+runtime::DataConfig data_settings(const DataRecipe& d, uint64_t seed, const std::vector<std::string>& shifted_inside) {
   runtime::DataConfig out;
   out.seed = d.seed ? static_cast<uint64_t>(*d.seed) : seed;
   if (d.kind || !d.path.empty()) out.kind = d.kind ? *d.kind : runtime::guess_data_kind(d.path);
@@ -13,6 +13,8 @@ runtime::DataConfig data_settings(const DataRecipe& d, uint64_t seed) {
   if (d.dtype) out.dtype = *d.dtype;
   if (d.vocab) out.vocabulary = *d.vocab;
   out.shift = d.shift;
+  out.shifted_inside = shifted_inside;
+  out.check_ids = d.check_ids;
   out.documents = d.documents;
   out.end_of_document = d.end_of_document;
   out.pad_token = d.pad_token;

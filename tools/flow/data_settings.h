@@ -9,6 +9,6 @@
 namespace partita {
 
 // `seed`: where the settings have none of their own.
-runtime::DataConfig data_settings(const DataRecipe& d, uint64_t seed);
+runtime::DataConfig data_settings(const DataRecipe& d, uint64_t seed, const std::vector<std::string>& shifted_inside);
 
 }  // namespace partita

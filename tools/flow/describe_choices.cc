@@ -1,6 +1,9 @@
 #include "tools/flow/describe_choices.h"
 
+#include <algorithm>
+
 #include "base/cat.h"
+#include "base/quote.h"
 #include "fmt/format.h"
 
 namespace partita {
@@ -39,6 +42,40 @@ std::string describe_choices(const Compiled& compiled) {
         static_cast<double>(c.plain_bytes) / 1e6);
   }
   return text;
+}
+
+namespace {
+
+std::string counted(int64_t elements) {
+  for (auto [unit, size] : {std::pair{"G", 1e9}, {"M", 1e6}, {"k", 1e3}}) {
+    if (static_cast<double>(elements) >= size)
+      return fmt::format("{:.4g}{}", static_cast<double>(elements) / size, unit);
+  }
+  return cat(elements);
+}
+
+}  // namespace
+
+std::string describe_training(const Compiled& c) {
+  const Recipe& r = c.recipe;
+  int64_t state = 0, working = 0;  // of the stage that has most
+  for (const runtime::Program& p : c.programs) {
+    state = std::max(state, p.region_bytes[0]);
+    working = std::max(working, p.region_bytes[2]);
+  }
+  std::string text =
+      cat(c.programs.front().model, ": ", counted(c.weight_elements), " parameters, ",
+          c.parameters == c.weight_elements ? "all" : counted(c.parameters), " trained, ", enum_name(r.precision));
+  if (r.optimizer) append(text, "; ", enum_name(r.optimizer->kind), fmt::format(", lr {:.4g}", r.optimizer->lr));
+  if (r.schedule.kind != ScheduleKind::kConstant || r.schedule.warmup > 0)
+    append(text, " (", enum_name(r.schedule.kind), r.schedule.warmup > 0 ? cat(", warm-up ", r.schedule.warmup) : "",
+           ")");
+  text += fmt::format("\n{} rank{}: {}; {:.1f} MB of state and {:.1f} MB of working memory each\n", c.ranks,
+                      c.ranks == 1 ? "" : "s", c.layout, static_cast<double>(state) / 1e6,
+                      static_cast<double>(working) / 1e6);
+  if (!c.unused_outputs.empty())
+    append(text, "outputs of the model that no loss is made of, left out: ", quote_list(c.unused_outputs), "\n");
+  return text + describe_choices(c);
 }
 
 }  // namespace partita

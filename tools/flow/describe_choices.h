@@ -13,6 +13,9 @@ namespace partita {
 // nothing does.
 std::string describe_choices(const Compiled& compiled);
 
+// What a run begins with: model, parameters, precision, optimizer, layout, memory of a rank; then describe_choices().
+std::string describe_training(const Compiled& compiled);
+
 // Per stage of an asynchronous pipeline: versions of its weights that are stashed at a time, each with the micro-batch
 // in flight that reads it, beside the current one.
 std::vector<int64_t> weight_versions(const Compiled& compiled);

@@ -29,7 +29,11 @@ absl::StatusOr<CompiledEvaluation> compile_evaluation(ModelSource& source, const
   const ModelInHand& m = training.model;
   Layout layout = m.layout;
   if (layout.schedule == PipelineSchedule::kPipedream) layout.schedule = PipelineSchedule::k1f1b;  // nothing is updated
-  PARTITA_ASSIGN_OR_RETURN(const auto model, source.import(batch_to_bind(source, m.recipe, m.layout), false));
+  PARTITA_ASSIGN_OR_RETURN(auto model, source.import(batch_to_bind(source, m.recipe, m.layout), false));
+  PARTITA_ASSIGN_OR_RETURN(const int64_t samples, samples_of_run(model->graph));
+  if (samples != m.batch.graph_batch) {
+    PARTITA_ASSIGN_OR_RETURN(model, source.resized(model, m.batch.graph_batch));
+  }
   PARTITA_RETURN_IF_ERROR(run.start(graphs_of(model->graph)));
   PARTITA_ASSIGN_OR_RETURN(
       Graph graph, run_passes(graph_passes(PassUse::kEvaluation), model->graph, training.training.context, run));

@@ -1,9 +1,14 @@
 #include "tools/flow/model_source.h"
 
-#include <tuple>
+#include <algorithm>
 
+#include "base/cat.h"
 #include "base/status.h"
+#include "partitioner/layout/batch_plan.h"
 #include "partitioner/prepare/moe_capacity.h"
+#include "partitioner/prepare/resize_dimensions.h"
+#include "partitioner/stages/separable_samples.h"
+#include "passes/forward/attach_loss.h"
 
 namespace partita {
 
@@ -36,6 +41,75 @@ absl::StatusOr<std::shared_ptr<const ImportedModel>> ModelSource::import(std::op
   }
   imports_.push_back({batch, training, std::make_shared<const ImportedModel>(std::move(model))});
   return imports_.back().model;
+}
+
+absl::StatusOr<std::shared_ptr<const ImportedModel>> ModelSource::resized(
+    const std::shared_ptr<const ImportedModel>& model, int64_t samples) {
+  for (const Resized& known : resized_) {
+    if (known.from == model && known.samples == samples) return known.to;
+  }
+  PARTITA_ASSIGN_OR_RETURN(const int64_t run, samples_of_run(model->graph));
+  ImportedModel now = *model;
+  PARTITA_ASSIGN_OR_RETURN(now.graph,
+                           resize_dimensions(model->graph, {.changes = {{"samples", run, samples}}, .inputs = 0}));
+  resized_.push_back({model, std::make_shared<const ImportedModel>(std::move(now)), samples});
+  return resized_.back().to;
+}
+
+absl::StatusOr<ModelSource::ForBatch> ModelSource::for_batch(const std::shared_ptr<const ImportedModel>& model,
+                                                             int64_t global) {
+  for (const auto& [known, batch, made] : for_batch_) {
+    if (known == model && batch == global) return made;
+  }
+  PARTITA_ASSIGN_OR_RETURN(ForBatch made, choose_for_batch(model, global));
+  for_batch_.emplace_back(model, global, made);
+  return made;
+}
+
+namespace {
+
+bool takes_batch_statistics(const Graph& graph) {
+  return std::any_of(graph.states.begin(), graph.states.end(),
+                     [](const State& s) { return s.kind == StateKind::kRunning && s.next != kNoValue; });
+}
+
+}  // namespace
+
+absl::StatusOr<ModelSource::ForBatch> ModelSource::choose_for_batch(const std::shared_ptr<const ImportedModel>& model,
+                                                                    int64_t global) {
+  ForBatch out{.model = model, .together = false, .warnings = {}};
+  PARTITA_ASSIGN_OR_RETURN(const int64_t run, samples_of_run(model->graph));
+  if (global % run != 0 || global == run) return out;
+  const PassContext context{.recipe = recipe_, .training = model->training.value_or(TrainingSpec{})};
+  PARTITA_ASSIGN_OR_RETURN(const Graph graph, attach_loss(model->graph, context));
+  const SamplesOfLoss loss = samples_of_loss(graph);
+  if (loss.is == LossOverSamples::kMean) return out;
+  const std::string runs = cat("a step is ", global / run, " runs of the graph, ", run, " samples each"),
+                    node = loss.node == kNoNode ? "" : graph.origin(graph.nodes[static_cast<size_t>(loss.node)]),
+                    advice = cat("export the model with a batch of ", global,
+                                 " or a symbolic batch dimension, or say batch: {global: ", run, "}");
+  const bool statistics = takes_batch_statistics(graph) && recipe_.semantics.batch_norm == BatchNormGroup::kGlobal;
+  const auto all = resized(model, global);
+  if (loss.is == LossOverSamples::kTogether && check_dropless(model->graph).ok()) {
+    if (!all.ok()) {
+      return absl::InvalidArgumentError(cat("batch.global: ", runs,
+                                            ", and the loss is no mean over samples, for they meet in ", node,
+                                            ": the mean of the runs' losses is not that of ", global, " samples; ",
+                                            advice, " (", all.status().message(), ")"));
+    }
+    out.warnings.push_back(cat("the loss is of all samples together, which meet in ", node, ": the graph takes ",
+                               global, " samples at once in place of the ", run, " that it was exported with"));
+    out.model = *all, out.together = true;
+  } else if (loss.is == LossOverSamples::kCounted && all.ok() && !statistics) {
+    out.model = *all;
+  } else if (loss.is == LossOverSamples::kCounted) {
+    out.warnings.push_back(
+        cat(runs, ", whose losses are averaged: exact where as many targets count in each; ", advice));
+  } else {
+    out.warnings.push_back(cat(runs, ", whose losses are averaged: ", node,
+                               " may make of them another loss than that of all samples; ", advice));
+  }
+  return out;
 }
 
 bool ModelSource::same(const GraphKey& a, const GraphKey& b) {

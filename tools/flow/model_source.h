@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,20 @@ class ModelSource {
   // open. Errors are import_onnx()'s, InvalidArgument where the recipe asks for what the model is not.
   absl::StatusOr<std::shared_ptr<const ImportedModel>> import(std::optional<int64_t> batch, bool training = true);
 
+  // A model that import() gave as its exporter would have written it for so many samples at a time. InvalidArgument
+  // where they cannot be followed through the graph.
+  absl::StatusOr<std::shared_ptr<const ImportedModel>> resized(const std::shared_ptr<const ImportedModel>& model,
+                                                               int64_t samples);
+
+  // What takes the `global` batch of a step: the model itself, in runs whose losses are averaged, where that is the
+  // loss over all samples; else the model for all of them at once. InvalidArgument where neither can be.
+  struct ForBatch {
+    std::shared_ptr<const ImportedModel> model;
+    bool together = false;  // samples meet in the loss
+    std::vector<std::string> warnings;
+  };
+  absl::StatusOr<ForBatch> for_batch(const std::shared_ptr<const ImportedModel>& model, int64_t global);
+
   // A training graph, by all that it depends on beside the recipe. One that is not kept yet is made, and kept.
   struct GraphKey {
     std::shared_ptr<const ImportedModel> model;
@@ -57,11 +72,18 @@ class ModelSource {
     bool training = true;
     std::shared_ptr<const ImportedModel> model;
   };
+  struct Resized {
+    std::shared_ptr<const ImportedModel> from, to;
+    int64_t samples = 0;
+  };
   static bool same(const GraphKey& a, const GraphKey& b);
+  absl::StatusOr<ForBatch> choose_for_batch(const std::shared_ptr<const ImportedModel>& model, int64_t global);
 
   std::string path_;
   Recipe recipe_;
   std::vector<Import> imports_;
+  std::vector<Resized> resized_;
+  std::vector<std::tuple<std::shared_ptr<const ImportedModel>, int64_t, ForBatch>> for_batch_;
   std::vector<std::pair<GraphKey, std::shared_ptr<const Graph>>> graphs_;
 };
 

@@ -61,6 +61,7 @@ absl::StatusOr<std::vector<double>> allocate(ModelSource& source, const Problem&
   pin.values = recipe.pin.values;
   recipe.pin = std::move(pin);
   recipe.batch.global = problem.global_batch;
+  recipe.batch.accumulation.reset();
   const std::vector<DeviceGroup>& groups = problem.cluster->groups;
   TargetOptions target;
   if (std::any_of(groups.begin(), groups.end(), [](const DeviceGroup& g) { return g.device.host_update_rate > 0; }))
@@ -101,9 +102,19 @@ absl::StatusOr<std::shared_ptr<const ImportedModel>> import_for_analysis(ModelSo
   return statistics && recipe.batch.global ? source.import(recipe.batch.global) : imported;
 }
 
+// Where samples meet in the loss, a run takes the global batch.
+absl::Status take_together(ModelSource& source, std::shared_ptr<const ImportedModel>& model) {
+  const Recipe& recipe = source.recipe();
+  if (!recipe.batch.global || recipe.semantics.moe || model->info.any_batch) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(const ModelSource::ForBatch taken, source.for_batch(model, *recipe.batch.global));
+  if (taken.together) model = taken.model;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<CountedModel> count_model(ModelSource& source) {
   CountedModel counted;
   PARTITA_ASSIGN_OR_RETURN(counted.imported, import_for_analysis(source));
+  PARTITA_RETURN_IF_ERROR(take_together(source, counted.imported));
   const ImportedModel& imported = *counted.imported;
   // The search decides these; the analysis counts elements of the plain model.
   Recipe plain = source.recipe();
@@ -155,8 +166,8 @@ absl::StatusOr<ProfileLibrary> load_profiles(const std::string& file) {
 
 absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   auto p = std::make_unique<Planning>();
-  if (!r.train_file.empty()) {
-    PARTITA_ASSIGN_OR_RETURN(p->recipe, load_recipe(r.train_file));
+  if (!r.train_file.empty() || !r.sets.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(p->recipe, load_recipe(r.train_file, r.sets));
   }
   if (r.precision) p->recipe.precision = *r.precision;
   for (const std::string& preset : r.like) PARTITA_RETURN_IF_ERROR(apply_preset(p->recipe, preset));
@@ -230,7 +241,8 @@ absl::StatusOr<std::unique_ptr<Planning>> plan_again(const Plan& plan) {
                       .profile_file = in.profiles,
                       .pins = in.pins,
                       .like = in.like,
-                      .precision = in.precision};
+                      .precision = in.precision,
+                      .sets = in.sets};
   PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, prepare_plan(r));
   if (p->cluster.text != in.cluster)
     p->warnings.push_back(

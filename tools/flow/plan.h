@@ -20,6 +20,7 @@ struct PlanRequest {
   std::string profile_file;  // YAML of devices, links and software over the built-in ones
   std::vector<std::string> pins, like;
   std::optional<Precision> precision;  // in place of the recipe's
+  std::vector<std::string> sets;       // keys over the recipe's (ir/recipe/overrides.h)
   double time_limit = 0;
   // Where all parts of the layout are pinned, it is priced as the software that the profiles describe runs it: its
   // memory is theirs, and no program is allocated.

@@ -9,6 +9,7 @@
 #include "partitioner/prepare/group_statistics.h"
 #include "passes/forward/initialize.h"
 #include "passes/pipeline.h"
+#include "tools/flow/lost_dropout.h"
 
 namespace partita {
 namespace {
@@ -35,6 +36,20 @@ int64_t sample_groups(const Recipe& recipe, const BatchPlan& batch) {
   return recipe.semantics.batch_norm == BatchNormGroup::kReplica ? batch.batch_ranks * batch.parts : 1;
 }
 
+// The model for the samples of a step, where runs of it would not make up their loss. A run of PipeDream's is a step of
+// its own, and one of semantics.moe a group with a loss of its own.
+absl::Status take_batch(ModelSource& source, const Recipe& recipe, ModelInHand& m) {
+  if (m.layout.schedule == PipelineSchedule::kPipedream || recipe.semantics.moe) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(const int64_t run, samples_of_run(m.imported->graph));
+  const int64_t global = global_batch(run, recipe, m.layout);
+  PARTITA_ASSIGN_OR_RETURN(const ModelSource::ForBatch taken, source.for_batch(m.imported, global));
+  m.warnings.insert(m.warnings.end(), taken.warnings.begin(), taken.warnings.end());
+  const bool in_parts = taken.model != m.imported && !taken.together;
+  if (in_parts && m.layout.micro_batch == 0) m.layout.micro_batch = micro_batch_of_runs(run, global, m.layout);
+  m.imported = taken.model;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 // PipeDream's micro-batch is an optimizer step: a run of the graph, where its batch dimension can be bound.
@@ -57,8 +72,10 @@ absl::StatusOr<ModelInHand> read_model(ModelSource& source, Recipe recipe, std::
     PARTITA_ASSIGN_OR_RETURN(recipe.batch.global, samples_of_run(model.graph));
   }
   m.warnings.insert(m.warnings.end(), model.warnings.begin(), model.warnings.end());
+  for (std::string& w : lost_dropout(source.path(), model.graph)) m.warnings.push_back(std::move(w));
   warn_of_idle_patterns(recipe, model.graph, m.warnings);
-  PARTITA_ASSIGN_OR_RETURN(m.batch, plan_batch(model.graph, recipe, m.layout));
+  PARTITA_RETURN_IF_ERROR(take_batch(source, recipe, m));
+  PARTITA_ASSIGN_OR_RETURN(m.batch, plan_batch(m.imported->graph, recipe, m.layout));
   m.recipe = std::move(recipe);
   return m;
 }

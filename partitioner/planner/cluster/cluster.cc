@@ -9,22 +9,30 @@
 #include "base/text_file.h"
 #include "fmt/format.h"
 #include "ir/recipe/yaml_fields.h"
+#include "partitioner/planner/cluster/quantity.h"
 
 namespace partita {
 namespace {
 
 constexpr int64_t kMostDevices = int64_t{1} << 20;
 constexpr int64_t kUsualNode = 8;  // devices
-// A figure per device above this is no link that exists; bits were written for bytes.
-constexpr double kFastestLink = 4e12, kFastestNetwork = 2e11;
+// A figure per device above this is no link that exists; bits were written for bytes. Of networks, where no unit is
+// said, one that no card has today (800 Gb/s) is asked for.
+constexpr double kFastestLink = 4e12, kFastestNetwork = 2e11, kFastestCard = 1e11;
 
 bool is_network(const std::string& kind) { return kind == "infiniband" || kind == "ethernet"; }
 
 struct LinkEntry {
   std::string kind;
-  std::optional<double> bandwidth, latency, efficiency;
-  std::optional<int64_t> group;
+  std::optional<Quantity> bandwidth;
+  std::optional<double> latency, efficiency, rate;
+  std::optional<int64_t> group, nics;
 };
+
+absl::Status parse_bandwidth(const YamlNode& node, const std::string& path, LinkEntry& out) {
+  PARTITA_ASSIGN_OR_RETURN(out.bandwidth, read_quantity(node, path, Unit::kBytesPerSecond, kPositive));
+  return absl::OkStatus();
+}
 
 struct GroupEntry {
   int64_t nodes = 1;
@@ -98,13 +106,16 @@ class Reader {
     return out;
   }
 
-  // A link, and how many devices share it: `devices` where it does not say.
-  absl::StatusOr<LinkLevel> level(const YamlNode& item, const std::string& at, int64_t devices) const {
+  // A link, and how many devices share it: `devices` where it does not say. `node_devices`: that share a node's cards.
+  absl::StatusOr<LinkLevel> level(const YamlNode& item, const std::string& at, int64_t devices,
+                                  int64_t node_devices) const {
     using L = LinkEntry;
     static const Fields<L> kFields = {
         {"kind", text(&L::kind)},
-        {"bandwidth", number(&L::bandwidth, kPositive)},
-        {"latency", number(&L::latency, kNonNegative)},
+        {"bandwidth", parse_bandwidth},
+        {"nics", integer(&L::nics, 1, 1 << 10)},
+        {"rate", quantity(&L::rate, Unit::kBytesPerSecond, kPositive)},
+        {"latency", quantity(&L::latency, Unit::kSeconds, kNonNegative)},
         {"efficiency", number(&L::efficiency, {"a number in (0, 1]", [](double x) { return x > 0 && x <= 1; }})},
         {"group", integer(&L::group, 1, kMostDevices)},
     };
@@ -113,7 +124,7 @@ class Reader {
     const LinkProfile* profile = library_.link(entry.kind);
     if (!profile) return unknown(item, join_path(at, "kind"), entry.kind, library_.link_kinds());
     LinkLevel level{*profile, entry.group.value_or(devices)};
-    level.link.bandwidth = entry.bandwidth.value_or(profile->bandwidth);
+    PARTITA_ASSIGN_OR_RETURN(level.link.bandwidth, bandwidth(item, at, entry, *profile, node_devices));
     level.link.latency = entry.latency.value_or(profile->latency);
     level.link.efficiency = entry.efficiency.value_or(profile->efficiency);
     double fastest = is_network(entry.kind) ? kFastestNetwork : kFastestLink;
@@ -131,6 +142,26 @@ class Reader {
   }
 
  private:
+  // Per device: as it is said, or a device's part of a node's cards.
+  static absl::StatusOr<double> bandwidth(const YamlNode& item, const std::string& at, const LinkEntry& entry,
+                                          const LinkProfile& profile, int64_t node_devices) {
+    if (entry.nics.has_value() != entry.rate.has_value() || (entry.nics && entry.bandwidth))
+      return yaml_error(item.line, item.column,
+                        cat(at,
+                            ": expected `nics` and `rate` (of a node's network cards: nics: 4, rate: 200Gb/s), or "
+                            "`bandwidth` of a device, found ",
+                            entry.bandwidth ? "both" : "one of the two"));
+    if (entry.nics) return static_cast<double>(*entry.nics) * *entry.rate / static_cast<double>(node_devices);
+    if (!entry.bandwidth) return profile.bandwidth;
+    const double said = entry.bandwidth->value;
+    if (is_network(entry.kind) && !entry.bandwidth->said && said > kFastestCard && said <= kFastestNetwork)
+      return yaml_error(
+          item.line, item.column,
+          cat(at, ".bandwidth: ", said, " bytes per second of a network card is more than any has; write ", said / 1e9,
+              "Gb/s for bits, or ", said / 1e9, "GB/s if it is so"));
+    return said;
+  }
+
   static absl::Status unknown(const YamlNode& node, const std::string& path, const std::string& name,
                               const std::vector<std::string>& known) {
     std::string near = nearest_name(name, known);
@@ -140,11 +171,25 @@ class Reader {
             near.empty() ? cat("known are ", quote_list(known, 20)) : cat("the nearest is ", quote(near))));
   }
 
+  // Devices that a name begins: "A100" of "A100-40GB".
+  std::vector<std::string> kinds_of(const std::string& name) const {
+    std::vector<std::string> kinds;
+    for (const std::string& known : library_.device_names()) {
+      if (!name.empty() && known.starts_with(name + "-")) kinds.push_back(known);
+    }
+    return kinds;
+  }
+
   absl::StatusOr<DeviceProfile> device(const YamlNode& node, const std::string& path) const {
     if (node.kind == YamlNode::Kind::kScalar) {
       const DeviceProfile* found = node.text == "defaults" ? nullptr : library_.device(node.text);
-      if (!found) return unknown(node, path, node.text, library_.device_names());
-      return *found;
+      if (found) return *found;
+      const std::vector<std::string> kinds = kinds_of(node.text);
+      if (kinds.size() == 1) return *library_.device(kinds[0]);
+      if (kinds.empty()) return unknown(node, path, node.text, library_.device_names());
+      return yaml_error(
+          node.line, node.column,
+          cat(path, ": ", quote(node.text), " comes in several sizes; which is it: ", quote_list(kinds), "?"));
     }
     if (node.kind != YamlNode::Kind::kMapping) return unexpected(node, path, "the name of a device, or a description");
     DeviceProfile out = *library_.device("defaults");
@@ -173,8 +218,9 @@ class Reader {
     for (size_t k = 0; k < node.items.size(); ++k) {
       const YamlNode& item = *node.items[k];
       std::string at = cat(path, "[", k, "]");
-      PARTITA_ASSIGN_OR_RETURN(
-          LinkLevel level, this->level(item, at, k + 1 == node.items.size() ? out.devices() : out.devices_per_node));
+      PARTITA_ASSIGN_OR_RETURN(LinkLevel level,
+                               this->level(item, at, k + 1 == node.items.size() ? out.devices() : out.devices_per_node,
+                                           out.devices_per_node));
       if (level.group % inner != 0 || out.devices() % level.group != 0) {
         return yaml_error(item.line, item.column,
                           cat(at, ".group: expected a multiple of the level inside (", inner, ") that divides the ",
@@ -315,7 +361,7 @@ absl::StatusOr<Cluster> parse_cluster(std::string_view text, const std::string& 
     out.groups.push_back(*std::move(group));
   }
   if (entry.between) {
-    auto link = reader.level(*entry.between, "between", out.devices());
+    auto link = reader.level(*entry.between, "between", out.devices(), out.groups[0].devices_per_node);
     if (!link.ok()) return in_file(link.status());
     out.between = std::move(link->link);
   }

@@ -6,6 +6,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "ir/recipe/yaml_fields.h"
+#include "partitioner/planner/cluster/quantity.h"
 
 namespace partita {
 namespace {
@@ -36,6 +37,11 @@ FieldParser<T> curve(EfficiencyCurve T::*member) {
       [member](const YamlNode& node, const std::string& path, T& out) { return parse_curve(node, path, out.*member); };
 }
 
+absl::StatusOr<double> flops_of(const YamlNode& node, const std::string& path) {
+  PARTITA_ASSIGN_OR_RETURN(const Quantity q, read_quantity(node, path, Unit::kFlops, kPositive));
+  return q.value;
+}
+
 absl::Status parse_flops(const YamlNode& node, const std::string& path, DeviceProfile& out) {
   if (node.kind != YamlNode::Kind::kMapping) return unexpected(node, path, "FLOP/s by precision: {bf16: 312e12, …}");
   auto names = enum_names<Precision>();
@@ -43,7 +49,7 @@ absl::Status parse_flops(const YamlNode& node, const std::string& path, DevicePr
     auto at = std::find(names.begin(), names.end(), e.key);
     if (at == names.end()) return unknown_key(e, path, names);
     PARTITA_ASSIGN_OR_RETURN(out.flops[static_cast<size_t>(at - names.begin())],
-                             read_number(*e.value, join_path(path, e.key), kPositive));
+                             flops_of(*e.value, join_path(path, e.key)));
   }
   return absl::OkStatus();
 }
@@ -99,8 +105,8 @@ absl::Status parse_link(const YamlNode& node, const std::string& path, LinkProfi
   using L = LinkProfile;
   static const Fields<L> kFields = {
       {"source", text(&L::source)},
-      {"bandwidth", number(&L::bandwidth, kPositive)},
-      {"latency", number(&L::latency, kNonNegative)},
+      {"bandwidth", quantity(&L::bandwidth, Unit::kBytesPerSecond, kPositive)},
+      {"latency", quantity(&L::latency, Unit::kSeconds, kNonNegative)},
       {"efficiency", number(&L::efficiency, kEfficiency)},
       {"half_bytes", number(&L::half_bytes, kNonNegative)},
       {"multicast", boolean(&L::multicast)},
@@ -155,12 +161,12 @@ absl::Status parse_device(const YamlNode& node, const std::string& path, DeviceP
   static const Fields<D> kFields = {
       {"name", text(&D::name)},
       {"source", text(&D::source)},
-      {"memory", number(&D::memory_bytes, kPositive)},
-      {"reserve", number(&D::reserve_bytes, kNonNegative)},
+      {"memory", quantity(&D::memory_bytes, Unit::kBytes, kPositive)},
+      {"reserve", quantity(&D::reserve_bytes, Unit::kBytes, kNonNegative)},
       {"reserved_communicators", number(&D::reserved_communicators, kNonNegative)},
       {"communicator_receive", number(&D::communicator_receive_bytes, kNonNegative)},
       {"communicator_send", number(&D::communicator_send_bytes, kNonNegative)},
-      {"bandwidth", number(&D::bandwidth, kPositive)},
+      {"bandwidth", quantity(&D::bandwidth, Unit::kBytesPerSecond, kPositive)},
       {"flops", parse_flops},
       {"processors", number(&D::processors, kPositive)},
       {"matrix", curve(&D::matrix)},
@@ -176,7 +182,7 @@ absl::Status parse_device(const YamlNode& node, const std::string& path, DeviceP
       {"misaligned", number(&D::misaligned, kEfficiency)},
       {"memory_curve", curve(&D::memory)},
       {"launch_seconds", number(&D::launch_seconds, kNonNegative)},
-      {"host_bandwidth", number(&D::host_bandwidth, kPositive)},
+      {"host_bandwidth", quantity(&D::host_bandwidth, Unit::kBytesPerSecond, kPositive)},
       {"host_update_rate", number(&D::host_update_rate, kNonNegative)},
       {"price_per_hour", number(&D::price_per_hour, kNonNegative)},
       {"software", [](const YamlNode& n, const std::string& p, D& d) { return parse_software(n, p, d.software); }},

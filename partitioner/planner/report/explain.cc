@@ -169,6 +169,9 @@ std::string summary(const Plan& plan) {
   text += fmt::format("step {:.4g} s, {} {}/s, MFU {:.1f} %{}\n", p.step_seconds,
                       tokens < 1e3 ? fmt::format("{:.4g}", tokens) : fmt::format("{:.0f}", tokens),
                       samples ? "samples" : "tokens", 100 * p.mfu, p.fits ? "" : "; DOES NOT FIT");
+  if (p.price_per_hour > 0 && tokens > 0)
+    text += fmt::format("price: ${:.4g} an hour, ${:.4g} for a billion {}\n", p.price_per_hour,
+                        p.price_per_hour / 3600 / tokens * 1e9, samples ? "samples" : "tokens");
   for (const std::string& note : departures(plan)) append(text, note, "\n");
   if (plan.pin.axis("pipeline").value_or(1) > 1 && plan.pin.cuts.empty())
     text += "stages: the plan has no names for its cuts; compile balances the stages anew\n";

@@ -25,7 +25,7 @@ struct Plan {
     std::string cluster_path;
     std::string profiles;  // as given beside them; empty: none
     std::optional<Precision> precision;
-    std::vector<std::string> like, pins;
+    std::vector<std::string> like, pins, sets;
     std::string refined;  // the trace that its profiles were corrected by, where nobody wrote them down
   };
 

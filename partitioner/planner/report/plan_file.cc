@@ -49,7 +49,7 @@ concept Is = std::same_as<std::remove_const_t<T>, Record>;
 void fields(auto& io, Is<Plan::Inputs> auto& in) {
   io("model", in.model, kLate), io("train", in.train, kLate), io("cluster", in.cluster, kLate);
   io("cluster_path", in.cluster_path, kLate), io("profiles", in.profiles, kSaid), io("precision", in.precision);
-  io("like", in.like, kSaid), io("pins", in.pins, kSaid), io("refined", in.refined, kSaid);
+  io("like", in.like, kSaid), io("pins", in.pins, kSaid), io("sets", in.sets, kSaid), io("refined", in.refined, kSaid);
 }
 
 void fields(auto& io, Is<std::map<std::string, int64_t>> auto& axes) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ir/recipe/read_recipe.h"
+#include "tests/support/temp_folder.h"
 
 namespace partita {
 namespace {
@@ -74,6 +75,20 @@ TEST(DeepSpeedConfig_BadInput, NamesTheKey) {
     ASSERT_FALSE(recipe.ok()) << text;
     EXPECT_NE(recipe.status().message().find(expected), std::string::npos) << recipe.status();
   }
+}
+
+TEST(DeepSpeedConfig_Notes, NameWhatIsLeftOpenAndWhatMeansNothing) {
+  const TempFolder folder;
+  const std::string path = folder.write(
+      "ds_config.json",
+      R"({"train_batch_size": "auto", "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}, "wandb": {}, "tensorboard": {},
+          "zero_optimization": {"stage": 2, "cpu_offload": true}})");
+  const std::vector<std::string> notes = notes_on_recipe(path);
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_NE(notes[0].find("'train_batch_size', 'optimizer.params.lr'"), std::string::npos) << notes[0];
+  EXPECT_NE(notes[1].find("without effect here: 'wandb', 'tensorboard'"), std::string::npos) << notes[1];
+  EXPECT_EQ(load_recipe(path)->pin.offload, OffloadMode::kOptimizer);
+  EXPECT_TRUE(notes_on_recipe(folder.write("train.yaml", "seed: 1\n")).empty());
 }
 
 }  // namespace

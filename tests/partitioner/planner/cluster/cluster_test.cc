@@ -118,6 +118,40 @@ TEST(Cluster, BadInputNamesPlaceAndWay) {
   EXPECT_EQ(load_cluster("/nowhere/cluster.yaml", library()).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST(Cluster, UnitsAndNetworkCards) {
+  const std::string nodes = "nodes: 2\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 8}\n";
+  auto outer = [&](const std::string& link) {
+    auto c = parse_cluster(nodes + "- {kind: infiniband, " + link + "}\n", "cluster.yaml", library());
+    EXPECT_TRUE(c.ok()) << c.status();
+    return c.ok() ? c->groups[0].links[1].link : LinkProfile();
+  };
+  EXPECT_EQ(outer("nics: 4, rate: 200Gb/s").bandwidth, 4 * 25e9 / 8);
+  EXPECT_EQ(outer("bandwidth: 200Gb/s").bandwidth, 25e9);
+  EXPECT_EQ(outer("bandwidth: 25 GB/s").bandwidth, 25e9);
+  EXPECT_EQ(outer("bandwidth: 25e9, latency: 5us").bandwidth, 25e9);
+  EXPECT_DOUBLE_EQ(outer("latency: 5us").latency, 5e-6);
+  EXPECT_EQ(outer("bandwidth: 120GB/s").bandwidth, 120e9);  // said on purpose
+  auto wrong = [&](const std::string& link) { return error_of(nodes + "- {kind: infiniband, " + link + "}\n"); };
+  EXPECT_NE(wrong("bandwidth: 200e9").find("write 200Gb/s for bits, or 200GB/s if it is so"), std::string::npos);
+  EXPECT_NE(wrong("nics: 4").find("expected `nics` and `rate`"), std::string::npos);
+  EXPECT_NE(wrong("nics: 4, rate: 200Gb/s, bandwidth: 1e9").find("found both"), std::string::npos);
+  EXPECT_NE(wrong("bandwidth: 200Gbs").find("as in 25GB/s or 200Gb/s"), std::string::npos);
+  auto own = parse_cluster("device: {like: A100-80GB, memory: 60GiB, bandwidth: 2TB/s, flops: {bf16: 300TFLOP/s}}\n",
+                           "c", library());
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_EQ(own->groups[0].device.memory_bytes, 60 * 0x1p30);
+  EXPECT_EQ(own->groups[0].device.bandwidth, 2e12);
+  EXPECT_EQ(own->groups[0].device.flops[static_cast<size_t>(Precision::kBf16)], 300e12);
+}
+
+TEST(Cluster, ANameOfSeveralDevicesIsAQuestion) {
+  EXPECT_EQ(error_of("device: A100\n"),
+            "cluster.yaml:1:9: device: 'A100' comes in several sizes; which is it: 'A100-40GB', 'A100-80GB'?");
+  auto one = parse_cluster("device: RTX\n", "c", library());
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->groups[0].device.name, "RTX-4090");
+}
+
 TEST(Cluster, Resized) {
   auto c = parse_cluster("preset: dgx-a100\nnodes: 8\n", "c", library());
   ASSERT_TRUE(c.ok());

@@ -1,0 +1,214 @@
+#include "ir/recipe/write_recipe.h"
+
+#include <functional>
+
+#include "base/cat.h"
+#include "fmt/format.h"
+
+namespace partita {
+namespace {
+
+std::string yaml_text(std::string_view text) {
+  std::string out = "'";
+  for (char c : text) out += c == '\'' ? std::string("''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string number_text(double value) { return fmt::format("{}", value); }
+std::string bool_text(bool value) { return value ? "true" : "false"; }
+
+// "{a: 1, b: 'x'}" as it grows.
+class Mapping {
+ public:
+  Mapping& add(std::string_view key, std::string_view value) {
+    append(text_, text_.empty() ? "" : ", ", key, ": ", value);
+    return *this;
+  }
+  Mapping& add_if(bool said, std::string_view key, std::string_view value) { return said ? add(key, value) : *this; }
+  template <typename T>
+  Mapping& add_if(std::string_view key, const std::optional<T>& value) {
+    if (!value) return *this;
+    if constexpr (std::is_same_v<T, bool>)
+      return add(key, bool_text(*value));
+    else if constexpr (std::is_enum_v<T>)
+      return add(key, enum_name(*value));
+    else if constexpr (std::is_floating_point_v<T>)
+      return add(key, number_text(*value));
+    else
+      return add(key, cat(*value));
+  }
+  bool empty() const { return text_.empty(); }
+  std::string text() const { return "{" + text_ + "}"; }
+
+ private:
+  std::string text_;
+};
+
+template <typename Items>
+std::string list(const Items& items, const std::function<std::string(const typename Items::value_type&)>& one) {
+  std::string text;
+  for (const auto& item : items) append(text, text.empty() ? "" : ", ", one(item));
+  return "[" + text + "]";
+}
+
+std::string names(const std::vector<std::string>& list_of) {
+  return list(list_of, [](const std::string& name) { return yaml_text(name); });
+}
+
+std::string loss(const LossRecipe& l) {
+  Mapping m;
+  m.add("kind", enum_name(l.kind)).add_if(!l.output.empty(), "output", yaml_text(l.output));
+  m.add_if(l.kind != LossKind::kOutput, "target", yaml_text(l.target));
+  m.add_if(l.kind == LossKind::kCrossEntropy, "ignore_index", cat(l.ignore_index));
+  return m.add("reduction", enum_name(l.reduction)).text();
+}
+
+std::string optimizer(const OptimizerRecipe& o) {
+  using Kind = OptimizerKind;
+  const bool momentum = o.kind == Kind::kSgd || o.kind == Kind::kMomentum, adagrad = o.kind == Kind::kAdagrad,
+             betas = !momentum && !adagrad;
+  Mapping m;
+  m.add("kind", enum_name(o.kind)).add("lr", number_text(o.lr));
+  m.add_if(betas, "betas", cat("[", number_text(o.betas[0]), ", ", number_text(o.betas[1]), "]"));
+  m.add_if(!momentum, "eps", number_text(o.eps)).add_if(momentum, "momentum", number_text(o.momentum));
+  m.add_if(momentum, "dampening", number_text(o.dampening)).add_if(momentum, "nesterov", bool_text(o.nesterov));
+  m.add_if(adagrad, "lr_decay", number_text(o.lr_decay));
+  m.add_if(adagrad, "initial_accumulator", number_text(o.initial_accumulator));
+  m.add("weight_decay", number_text(o.weight_decay)).add_if(!o.no_decay.empty(), "no_decay", names(o.no_decay));
+  return m.text();
+}
+
+std::string schedule(const ScheduleRecipe& s) {
+  Mapping m;
+  m.add("kind", enum_name(s.kind)).add("warmup", cat(s.warmup)).add_if(s.total > 0, "total", cat(s.total));
+  m.add_if(s.kind == ScheduleKind::kWsd, "decay", cat(s.decay)).add("min_lr", number_text(s.min_lr));
+  return m.text();
+}
+
+std::string loss_scale(const LossScaleRecipe& s) {
+  if (s.fixed) return number_text(*s.fixed);
+  Mapping m;
+  m.add("initial", number_text(s.initial)).add("window", cat(s.window)).add("hysteresis", cat(s.hysteresis));
+  return m.add("minimum", number_text(s.minimum)).text();
+}
+
+std::string init_rule(const InitRule& r) {
+  Mapping m, how;
+  m.add("match", yaml_text(r.match));
+  switch (r.kind) {
+    case InitKind::kNormal:
+      return m.add("normal", how.add("mean", number_text(r.mean)).add("std", number_text(r.std)).text()).text();
+    case InitKind::kUniform:
+      return m.add("uniform", how.add("low", number_text(r.low)).add("high", number_text(r.high)).text()).text();
+    case InitKind::kConstant:
+      return m.add("constant", number_text(r.value)).text();
+    case InitKind::kKaiming:
+      how.add("fan", enum_name(r.fan));
+      break;
+    case InitKind::kXavier:
+      break;
+  }
+  how.add("distribution", enum_name(r.distribution)).add("gain", number_text(r.gain));
+  return m.add(enum_name(r.kind), how.text()).text();
+}
+
+std::string source(const SourceRecipe& s) {
+  Mapping m;
+  m.add("path", yaml_text(s.path)).add_if("weight", s.weight).add_if("kind", s.kind);
+  if (s.dtype) m.add("dtype", dtype_name(*s.dtype));
+  return m.add_if("documents", s.documents).add_if("end_of_document", s.end_of_document).text();
+}
+
+template <typename Value>
+std::string mapping_of(const std::map<std::string, Value>& entries,
+                       const std::function<std::string(const Value&)>& value) {
+  Mapping m;
+  for (const auto& [name, v] : entries) m.add(yaml_text(name), value(v));
+  return m.text();
+}
+
+std::string data(const DataRecipe& d) {
+  const bool synthetic = d.kind == DataKind::kSynthetic;
+  Mapping m;
+  m.add_if("kind", d.kind).add_if(!d.path.empty(), "path", yaml_text(d.path));
+  m.add_if(!d.columns.empty(), "columns",
+           mapping_of<std::string>(d.columns, [](const std::string& c) { return yaml_text(c); }));
+  m.add_if(!synthetic, "shuffle", bool_text(d.shuffle)).add_if("seed", d.seed);
+  if (d.dtype) m.add("dtype", dtype_name(*d.dtype));
+  m.add_if("vocab", d.vocab).add("prefetch", cat(d.prefetch)).add_if("shift", d.shift);
+  m.add("check_ids", bool_text(d.check_ids)).add("documents", enum_name(d.documents));
+  m.add_if("end_of_document", d.end_of_document).add("pad_token", cat(d.pad_token));
+  m.add("ignore_label", cat(d.ignore_label));
+  return m.add_if(!d.sources.empty(), "sources", list(d.sources, source)).text();
+}
+
+std::string evaluate(const EvaluateRecipe& e) {
+  Mapping m;
+  return m.add("every", cat(e.every)).add_if("batches", e.batches).add("data", data(e.data)).text();
+}
+
+std::string semantics(const SemanticsRecipe& s) {
+  Mapping m;
+  m.add("batch_norm", enum_name(s.batch_norm)).add("batch_norm_training", bool_text(s.batch_norm_training));
+  m.add_if(s.moe_dropless, "moe", "dropless");
+  if (s.moe) {
+    Mapping moe;
+    moe.add_if("capacity", s.moe->tokens).add_if("capacity_factor", s.moe->factor).add_if("group", s.moe->group);
+    m.add("moe", moe.text());
+  }
+  return m.text();
+}
+
+std::string pin(const PinRecipe& p) {
+  const std::function<std::string(const int64_t&)> size = [](const int64_t& n) { return cat(n); };
+  Mapping m;
+  for (const auto& [axis, n] : p.axes) m.add(axis, cat(n));
+  m.add_if("zero", p.zero);
+  if (p.zero_group) m.add("zero_group", *p.zero_group == PinRecipe::kNode ? "node" : cat(*p.zero_group));
+  m.add_if("reshard_after_forward", p.reshard_after_forward).add_if("micro_batch", p.micro_batch);
+  m.add_if("sequence_parallel", p.sequence_parallel).add_if("recompute", p.recompute).add_if("offload", p.offload);
+  m.add_if("schedule", p.schedule).add_if("interleave", p.interleave);
+  m.add_if(!p.cuts.empty(), "cuts", names(p.cuts));
+  m.add_if(!p.stages.empty(), "stages", list(p.stages, [&](const std::map<std::string, int64_t>& stage) {
+    return mapping_of<int64_t>(stage, size);
+  }));
+  for (const ValuePin& v : p.values) m.add(yaml_text(v.match), mapping_of<std::vector<std::string>>(v.factors, names));
+  return m.text();
+}
+
+}  // namespace
+
+std::string format_recipe(const Recipe& r) {
+  std::string text;
+  auto line = [&](bool said, std::string_view key, const std::string& value) {
+    if (said) append(text, key, ": ", value, "\n");
+  };
+  auto as_text = [](const std::string& name) { return yaml_text(name); };
+  if (r.loss) line(true, "loss", loss(*r.loss));
+  if (r.optimizer) line(true, "optimizer", optimizer(*r.optimizer));
+  line(true, "schedule", schedule(r.schedule));
+  Mapping batch;
+  batch.add_if("global", r.batch.global).add_if("micro", r.batch.micro);
+  batch.add_if("accumulation", r.batch.accumulation);
+  line(!batch.empty(), "batch", batch.text());
+  line(!r.bind.empty(), "bind", mapping_of<int64_t>(r.bind, [](const int64_t& n) { return cat(n); }));
+  line(true, "precision", cat(enum_name(r.precision)));
+  line(r.precision == Precision::kFp16, "loss_scale", loss_scale(r.loss_scale));
+  if (r.clip_grad_norm) line(true, "clip_grad_norm", number_text(*r.clip_grad_norm));
+  if (r.clip_grad_value) line(true, "clip_grad_value", number_text(*r.clip_grad_value));
+  line(true, "recompute", cat(enum_name(r.recompute)));
+  if (r.attention) line(true, "kernels", cat("{attention: ", enum_name(*r.attention), "}"));
+  line(!r.trainable.empty(), "trainable", names(r.trainable));
+  line(!r.frozen.empty(), "frozen", names(r.frozen));
+  line(true, "seed", cat(r.seed));
+  line(!r.init.empty(), "init", list(r.init, init_rule));
+  if (r.data) line(true, "data", data(*r.data));
+  if (r.evaluate) line(true, "evaluate", evaluate(*r.evaluate));
+  line(true, "semantics", semantics(r.semantics));
+  line(true, "compress", cat(enum_name(r.compress)));
+  line(!(r.pin == PinRecipe{}), "pin", pin(r.pin));
+  line(!r.names.empty(), "names", mapping_of<std::string>(r.names, as_text));
+  return text;
+}
+
+}  // namespace partita

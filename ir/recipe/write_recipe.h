@@ -1,0 +1,13 @@
+// A recipe as a train.yaml that reads back to it.
+#pragma once
+
+#include <string>
+
+#include "ir/recipe/recipe.h"
+
+namespace partita {
+
+// One key a line (docs/train_yaml.md), with all that a chosen `kind` has; what is not said is left out.
+std::string format_recipe(const Recipe& recipe);
+
+}  // namespace partita

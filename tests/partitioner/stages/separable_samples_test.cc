@@ -1,0 +1,79 @@
+#include "partitioner/stages/separable_samples.h"
+
+#include <gtest/gtest.h>
+
+#include "ir/graph/builder.h"
+
+namespace partita {
+namespace {
+
+constexpr int64_t kSamples = 8, kFeatures = 4;
+
+// x [8, 4] times w [4, 4], and the loss that `end` makes of the product.
+SamplesOfLoss of(const std::function<ValueId(Builder&, ValueId y)>& end) {
+  Builder b;
+  const ValueId x = b.input("x", {DType::kF32, {kSamples, kFeatures}});
+  const ValueId w = b.state({.name = "w", .kind = StateKind::kParameter, .parameter = {}, .initial = {}},
+                            {DType::kF32, {kFeatures, kFeatures}});
+  b.output("loss", end(b, b.matmul(x, w)));
+  return samples_of_loss(std::move(b).finish());
+}
+
+TEST(SamplesOfLoss, AMeanOrSumOverSamples_IsTheMeanOfItsParts) {
+  EXPECT_EQ(of([](Builder& b, ValueId y) { return b.mean(b.mul(y, y), {0, 1}, false); }).is, LossOverSamples::kMean);
+  EXPECT_EQ(of([](Builder& b, ValueId y) {
+              const ValueId row = b.emit("log_softmax", {y}, {{"dim", int64_t{1}}});
+              return b.scale(b.reduce_sum(b.reshape(row, {kSamples * kFeatures}), {0}, false), -0.25);
+            }).is,
+            LossOverSamples::kMean);
+}
+
+TEST(SamplesOfLoss, ACountOfTargetsIsOfAllSamples) {
+  EXPECT_EQ(of([](Builder& b, ValueId y) {
+              const ValueId target = b.input("target", {DType::kI64, {kSamples}});
+              const ValueId counts = b.emit("ne", {target, b.scalar(DType::kI64, -100)});
+              const ValueId row = b.emit_all("cross_entropy", {y, target})[0];
+              return b.div(b.reduce_sum(row, {0}, false), b.reduce_sum(b.cast(counts, DType::kF32), {0}, false));
+            }).is,
+            LossOverSamples::kCounted);
+}
+
+TEST(SamplesOfLoss, SamplesThatMeet) {
+  // Each compared with each other one.
+  SamplesOfLoss meets = of([](Builder& b, ValueId y) {
+    const ValueId alike = b.matmul(y, y, false, true);
+    return b.mean(b.mul(alike, alike), {0, 1}, false);
+  });
+  EXPECT_EQ(meets.is, LossOverSamples::kTogether);
+  EXPECT_NE(meets.node, kNoNode);
+  // Less their mean; the root of a sum; the largest of them.
+  EXPECT_EQ(of([](Builder& b, ValueId y) {
+              const ValueId centred = b.sub(y, b.mean(y, {0}, true));
+              return b.mean(b.mul(centred, centred), {0, 1}, false);
+            }).is,
+            LossOverSamples::kTogether);
+  EXPECT_EQ(of([](Builder& b, ValueId y) {
+              return b.emit("sqrt", {b.mean(b.mul(y, y), {0, 1}, false)});
+            }).is,
+            LossOverSamples::kTogether);
+  EXPECT_EQ(of([](Builder& b, ValueId y) {
+              return b.reduce("reduce_max", y, {0, 1}, false);
+            }).is,
+            LossOverSamples::kTogether);
+}
+
+TEST(SamplesOfLoss, BatchStatisticsAreOfWhatTheRecipeSays) {
+  EXPECT_EQ(
+      of([](Builder& b, ValueId y) {
+        auto parameter = [&](const char* name) {
+          return b.state({.name = name, .kind = StateKind::kParameter, .parameter = {}, .initial = {}},
+                         {DType::kF32, {kFeatures}});
+        };
+        const ValueId n = b.emit_all("batch_norm", {y, parameter("scale"), parameter("bias")}, {{"epsilon", 1e-3}})[0];
+        return b.mean(b.mul(n, n), {0, 1}, false);
+      }).is,
+      LossOverSamples::kMean);
+}
+
+}  // namespace
+}  // namespace partita
