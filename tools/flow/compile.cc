@@ -18,16 +18,6 @@
 namespace partita {
 namespace {
 
-void take_data_settings(const Recipe& recipe, Compiled& out) {
-  out.seed = static_cast<uint64_t>(recipe.seed);
-  out.data = data_settings(recipe.data.value_or(DataRecipe{}), out.seed);
-  out.data_kind_said = recipe.data && recipe.data->kind;
-  if (!recipe.evaluate) return;
-  out.evaluation_data = data_settings(recipe.evaluate->data, out.seed);
-  out.evaluate_every = recipe.evaluate->every;
-  out.evaluate_batches = recipe.evaluate->batches.value_or(-1);
-}
-
 void take_layout(const Layout& layout, Compiled& out) {
   out.ranks = layout.ranks();
   if (layout.pipeline > 1) out.schedule = layout.schedule;
@@ -92,7 +82,7 @@ absl::StatusOr<PassRun> evaluation_run(const PassOptions& training) {
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   Compiled out;
   PhaseTimes times;
-  take_data_settings(request.recipe, out);
+  out.run = run_settings(request.recipe);
   PARTITA_ASSIGN_OR_RETURN(PassRun run, PassRun::create(request.passes, pass_names()));
   auto stop = [&] {
     out.stopped = run.stopped();
@@ -132,6 +122,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   out.parameters = trained_elements(graph);
   out.samples = partition.model.batch.graph_batch * partition.model.batch.micro_batches;
   out.serial = verifier::without_weights(graph);
+  out.form = partition.training.form;
   return stop();
 }
 

@@ -1,6 +1,21 @@
 #include "tools/flow/data_settings.h"
 
+#include "runtime/data/data_config_json.h"
+
 namespace partita {
+
+nlohmann::json run_settings(const Recipe& recipe) {
+  const uint64_t seed = static_cast<uint64_t>(recipe.seed);
+  nlohmann::json data = runtime::to_json(data_settings(recipe.data.value_or(DataRecipe{}), seed));
+  if (!recipe.data || !recipe.data->kind) data.erase("kind");  // by the file that --data names
+  nlohmann::json run = {{"data", data}, {"seed", seed}};
+  if (recipe.evaluate) {
+    run["evaluate"] = {{"every", recipe.evaluate->every},
+                       {"batches", recipe.evaluate->batches.value_or(-1)},
+                       {"data", runtime::to_json(data_settings(recipe.evaluate->data, seed))}};
+  }
+  return run;
+}
 
 runtime::DataConfig data_settings(const DataRecipe& d, uint64_t seed) {
   runtime::DataConfig out;

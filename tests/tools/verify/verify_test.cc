@@ -8,11 +8,12 @@
 #include "base/cat.h"
 #include "ir/graph/builder.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/bundle.h"
 #include "tests/support/command.h"
 #include "tests/support/onnx_models.h"
 #include "tests/support/temp_folder.h"
 #include "tests/tools/support/verify_samples.h"
-#include "tools/flow/numeric_check.h"
+#include "tools/proof/numeric_check.h"
 #include "tools/verify/certificate.h"
 #include "tools/verify/check_evaluation.h"
 
@@ -227,19 +228,19 @@ TEST(Verify_Numeric, SixteenBitsAreHeldToTheirRounding) {
     for (const char* pins : {" --pin tensor=2", " --pin data=2 --pin zero=2"}) {
       SCOPED_TRACE(cat(precision, pins));
       TempFolder out;
-      auto ranks = verifier::read_bundle(mixed_bundle(out, "ranks", precision, 0.003, pins));
+      auto ranks = read_bundle(mixed_bundle(out, "ranks", precision, 0.003, pins));
       ASSERT_TRUE(ranks.ok()) << ranks.status();
       NumericOptions options;
       options.train.steps = 2;
       options.train.data.kind = DataKind::kSynthetic;
-      options.train.initial = out / "ranks/initial.safetensors";
+      options.train.initial = open_weights(out / "ranks/initial.safetensors");
       auto same = check_numeric(*ranks, options);
       ASSERT_TRUE(same.ok()) << same.status();
       EXPECT_EQ(same->kink, "");
       EXPECT_GT(same->tensor_error, 0);  // some step was taken
       EXPECT_LT(same->tensor_error, 0.01);
       // The same ranks beside a serial program that takes steps of another size.
-      auto other = verifier::read_bundle(mixed_bundle(out, "other", precision, 0.006, pins));
+      auto other = read_bundle(mixed_bundle(out, "other", precision, 0.006, pins));
       ASSERT_TRUE(other.ok()) << other.status();
       ranks->serial = std::move(other->serial);
       EXPECT_EQ(check_numeric(*ranks, options).status().code(), absl::StatusCode::kAborted);
