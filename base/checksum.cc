@@ -2,11 +2,14 @@
 
 #define XXH_INLINE_ALL
 #define XXH_NO_XXH3
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
+
+#include "base/status.h"
 
 namespace partita {
 namespace {
@@ -36,15 +39,16 @@ constexpr CrcTables make_crc_tables() {
 }
 constexpr CrcTables kCrc = make_crc_tables();
 
-constexpr std::array<uint32_t, 64> kRound = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+constexpr std::string_view kHexDigits = "0123456789abcdef";
+
+// Fetched once, without the system's configuration of OpenSSL: no file of a host changes what is computed here.
+const EVP_MD* sha256_method() {
+  static const EVP_MD* const method = [] {
+    OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr);
+    return EVP_MD_fetch(nullptr, "SHA256", nullptr);
+  }();
+  return method;
+}
 
 }  // namespace
 
@@ -63,70 +67,28 @@ uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc) {
   return ~crc;
 }
 
-Sha256::Sha256()
-    : state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19} {}
-
-void Sha256::block(const uint8_t* data) {
-  std::array<uint32_t, 64> w;
-  for (size_t i = 0; i < 16; ++i) {
-    w[i] = uint32_t{data[4 * i]} << 24 | uint32_t{data[4 * i + 1]} << 16 | uint32_t{data[4 * i + 2]} << 8 |
-           data[4 * i + 3];
-  }
-  for (size_t i = 16; i < 64; ++i) {
-    const uint32_t s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
-    const uint32_t s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
-    w[i] = w[i - 16] + s0 + w[i - 7] + s1;
-  }
-  auto [a, b, c, d, e, f, g, h] = state_;
-  for (size_t i = 0; i < 64; ++i) {
-    const uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-    const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kRound[i] + w[i];
-    const uint32_t s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
-    const uint32_t t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
-    h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
-  }
-  const std::array<uint32_t, 8> add = {a, b, c, d, e, f, g, h};
-  for (size_t i = 0; i < 8; ++i) state_[i] += add[i];
+Sha256 sha256(std::span<const std::byte> bytes) {
+  Sha256 hash;
+  const bool done = EVP_Digest(bytes.data(), bytes.size(), hash.data(), nullptr, sha256_method(), nullptr) == 1;
+  PARTITA_CHECK(done, "OpenSSL has no SHA-256");
+  return hash;
 }
 
-void Sha256::update(std::span<const std::byte> bytes) {
-  const uint8_t* at = reinterpret_cast<const uint8_t*>(bytes.data());
-  size_t left = bytes.size();
-  total_ += left;
-  while (left > 0) {
-    if (pending_size_ == 0 && left >= 64) {
-      block(at);
-      at += 64, left -= 64;
-      continue;
-    }
-    const size_t take = std::min(left, 64 - pending_size_);
-    std::memcpy(pending_.data() + pending_size_, at, take);
-    pending_size_ += take, at += take, left -= take;
-    if (pending_size_ == 64) {
-      block(pending_.data());
-      pending_size_ = 0;
-    }
-  }
-}
-
-std::string Sha256::finish_hex() {
-  const uint64_t bits = total_ * 8;
-  std::array<std::byte, 72> tail{};
-  tail[0] = std::byte{0x80};
-  const size_t zeros = (119 - pending_size_) % 64;  // so that 0x80, the zeros and the 8-byte length end a block
-  for (size_t i = 0; i < 8; ++i) tail[1 + zeros + i] = static_cast<std::byte>(bits >> (56 - 8 * i));
-  update(std::span(tail).first(1 + zeros + 8));
+std::string to_hex(const Sha256& hash) {
   std::string hex;
-  for (uint32_t word : state_) {
-    for (int shift = 28; shift >= 0; shift -= 4) hex += "0123456789abcdef"[(word >> shift) & 15];
-  }
+  for (uint8_t byte : hash) hex += {kHexDigits[byte >> 4], kHexDigits[byte & 15]};
   return hex;
 }
 
-std::string sha256_hex(std::span<const std::byte> bytes) {
+std::optional<Sha256> sha256_from_hex(std::string_view digits) {
   Sha256 hash;
-  hash.update(bytes);
-  return hash.finish_hex();
+  if (digits.size() != 2 * hash.size()) return std::nullopt;
+  for (size_t k = 0; k < hash.size(); ++k) {
+    const size_t high = kHexDigits.find(digits[2 * k]), low = kHexDigits.find(digits[2 * k + 1]);
+    if (high == kHexDigits.npos || low == kHexDigits.npos) return std::nullopt;
+    hash[k] = static_cast<uint8_t>(high << 4 | low);
+  }
+  return hash;
 }
 
 }  // namespace partita

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,26 +17,20 @@ uint64_t checksum64(std::span<const std::byte> bytes, uint64_t seed = 0);
 // CRC-32C (Castagnoli, reflected, as in iSCSI), continued from `crc` of the bytes before.
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
 
-// SHA-256 (FIPS 180-4) of bytes given in pieces.
-class Sha256 {
- public:
-  Sha256();
-  void update(std::span<const std::byte> bytes);
-  // 64 lower-case hex digits. Call once, last.
-  std::string finish_hex();
-
- private:
-  void block(const uint8_t* data);
-  std::array<uint32_t, 8> state_;
-  std::array<uint8_t, 64> pending_{};
-  size_t pending_size_ = 0;
-  uint64_t total_ = 0;
-};
-
-std::string sha256_hex(std::span<const std::byte> bytes);
+// SHA-256 (FIPS 180-4), by OpenSSL: some 2 GB/s on a core that has the instructions for it.
+using Sha256 = std::array<uint8_t, 32>;
+Sha256 sha256(std::span<const std::byte> bytes);
+// 64 lower-case hex digits, and back: nothing where `digits` are others.
+std::string to_hex(const Sha256& hash);
+std::optional<Sha256> sha256_from_hex(std::string_view digits);
+inline std::string sha256_hex(std::span<const std::byte> bytes) { return to_hex(sha256(bytes)); }
 
 inline std::span<const std::byte> as_byte_span(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+inline std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 }  // namespace partita

@@ -38,26 +38,24 @@ absl::StatusOr<MappedFile> MappedFile::open(const std::string& path) {
     return absl::InvalidArgumentError(cat("path ", quote(path), " holds a NUL byte"));
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return file_error("open", path, errno);
+  auto file = map(fd, path);
+  ::close(fd);
+  return file;
+}
+
+absl::StatusOr<MappedFile> MappedFile::map(int descriptor, const std::string& path) {
   struct stat info;
-  absl::Status status;
   MappedFile file;
   file.path_ = path;
-  if (::fstat(fd, &info) != 0) {
-    status = file_error("read the size of", path, errno);
-  } else if (!S_ISREG(info.st_mode)) {
-    status = absl::InvalidArgumentError(
+  if (::fstat(descriptor, &info) != 0) return file_error("read the size of", path, errno);
+  if (!S_ISREG(info.st_mode))
+    return absl::InvalidArgumentError(
         cat("cannot read ", quote(path, 1000), ": it is ", S_ISDIR(info.st_mode) ? "a folder" : "not a regular file"));
-  } else if (info.st_size > 0) {
-    void* data = ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
-    if (data == MAP_FAILED) {
-      status = file_error("map", path, errno);
-    } else {
-      file.data_ = static_cast<const std::byte*>(data);
-      file.size_ = static_cast<size_t>(info.st_size);
-    }
-  }
-  ::close(fd);
-  if (!status.ok()) return status;
+  if (info.st_size == 0) return file;
+  void* data = ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, descriptor, 0);
+  if (data == MAP_FAILED) return file_error("map", path, errno);
+  file.data_ = static_cast<const std::byte*>(data);
+  file.size_ = static_cast<size_t>(info.st_size);
   return file;
 }
 

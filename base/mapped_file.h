@@ -18,6 +18,8 @@ class MappedFile {
   // Regular files only (a FIFO or device would block or have no size). Errors: NotFound, InvalidArgument (folder,
   // device, no permission), ResourceExhausted (no address space); each names the path.
   static absl::StatusOr<MappedFile> open(const std::string& path);
+  // The file of a descriptor, which stays the caller's; `path` is for messages. The same errors.
+  static absl::StatusOr<MappedFile> map(int descriptor, const std::string& path);
 
   MappedFile() = default;
   MappedFile(MappedFile&& other) noexcept;

@@ -163,8 +163,7 @@ int run_rank(const std::string& mode, const std::string& backend, double timeout
     std::fprintf(stderr, "%s\n", launch.status().ToString().c_str());
     return 2;
   }
-  OpenOptions options{{.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000))},
-                      default_plugin_directories()};
+  OpenOptions options{{.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000))}};
   Ways ways;
   absl::StatusOr<std::unique_ptr<Communicator>> communicator = open_as_told(*launch, backend, options, ways);
   if (!communicator.ok()) {

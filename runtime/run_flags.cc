@@ -2,17 +2,18 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <thread>
 
 #include "CLI/CLI.hpp"
 #include "base/cat.h"
-#include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "runtime/data/data_config_json.h"
+#include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
-#include "runtime/program/program_image.h"
 
 namespace partita::runtime {
 
@@ -74,6 +75,10 @@ void RunFlags::add(CLI::App& app) {
          "bar, or lines; default: a bar on a terminal (mpirun hands on what ranks say, which see none: say bar)")
       ->check(CLI::IsMember({"auto", "bar", "lines"}));
   app.add_flag("--quiet", quiet, "say nothing but warnings and errors");
+  app.add_flag("--require-certificate", require_certificate, "refuse a bundle that `partita verify` has not proved");
+  app.add_option("--trust", trust_key,
+                 "refuse a bundle whose certificate is not signed by this key: a PEM file with an Ed25519 public key "
+                 "(`partita verify --sign`)");
 }
 
 namespace {
@@ -99,13 +104,13 @@ absl::Status take_data_flag(const std::string& flag, DataConfig& config) {
 
 }  // namespace
 
-absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const {
-  std::string path = cat(folder, "/", kManifestName);
-  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
-  nlohmann::json manifest = nlohmann::json::parse(file.text(), nullptr, false);
-  if (!manifest.is_object() || !manifest.contains("data"))
-    return absl::DataLossError(
-        cat(quote(path), " is damaged: it holds no bundle's manifest; compile the bundle again"));
+BundleTrust RunFlags::trust() const { return {require_certificate, trust_key}; }
+
+absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const {
+  const nlohmann::json& manifest = bundle.manifest();
+  const std::string path = cat(bundle.folder(), "/", kManifestName);
+  if (!manifest.contains("data"))
+    return absl::DataLossError(cat(quote(path), " is damaged: it says nothing of data; compile the bundle again"));
   TrainOptions o;
   auto config = data_config_from_json(manifest["data"]);
   if (!config.ok()) return with_context(config.status(), quote(path));
@@ -123,7 +128,9 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   if (o.data.shuffle) o.data.epochs = steps ? 0 : o.data.epochs;
   if (epochs > 0 && !steps) o.data.epochs = epochs;
   o.steps = steps.value_or(-1);
-  o.initial = cat(folder, "/", kInitialName);
+  PARTITA_ASSIGN_OR_RETURN(auto weights, bundle.file(kInitialName));
+  PARTITA_ASSIGN_OR_RETURN(SafetensorsFile first, SafetensorsFile::open(std::move(weights)));
+  o.initial = std::make_shared<const SafetensorsFile>(std::move(first));
   o.save = save;
   o.save_gradients = save_gradients;
   o.profile = profile;
@@ -133,8 +140,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
   o.seed = manifest.value("seed", uint64_t{0});
   o.threads = threads;
   PARTITA_ASSIGN_OR_RETURN(o.checkpoint, checkpoint_options());
-  if (manifest.contains("evaluate"))
-    PARTITA_RETURN_IF_ERROR(with_context(add_evaluation(manifest["evaluate"], folder, o), quote(path)));
+  if (manifest.contains("evaluate")) PARTITA_RETURN_IF_ERROR(with_context(add_evaluation(bundle, o), quote(path)));
   if (o.evaluate.programs.empty() && (patience > 0 || keep_best > 0)) {
     return absl::InvalidArgumentError(
         "--patience and --keep-best go by the evaluation's loss; say `evaluate` in train.yaml");
@@ -145,6 +151,11 @@ absl::StatusOr<TrainOptions> RunFlags::options(const std::string& folder) const 
     o.checkpoint.folder.clear();
   }
   return o;
+}
+
+int RunFlags::threads_of(int ranks_here) const {
+  if (threads > 0) return threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, ranks_here));
 }
 
 std::vector<std::string> RunFlags::arguments() const {
@@ -174,15 +185,17 @@ std::vector<std::string> RunFlags::arguments() const {
   if (threads > 0) say("--threads", cat(threads));
   if (shuffle) list.emplace_back("--shuffle");
   if (quiet) list.emplace_back("--quiet");
+  if (require_certificate) list.emplace_back("--require-certificate");
+  say("--trust", trust_key);
   if (progress != "auto") list.insert(list.end(), {"--progress", progress});
   if (resume) list.emplace_back("--resume");
   if (resume && !resume->empty()) list.push_back(*resume);
   return list;
 }
 
-absl::Status RunFlags::add_evaluation(const nlohmann::json& manifest, const std::string& folder,
-                                      TrainOptions& o) const {
+absl::Status RunFlags::add_evaluation(const BundleFiles& bundle, TrainOptions& o) const {
   try {
+    const nlohmann::json& manifest = bundle.manifest()["evaluate"];
     o.evaluate.every = manifest.at("every").get<int64_t>();
     o.evaluate.batches = manifest.value("batches", int64_t{-1});
     auto config = data_config_from_json(manifest.at("data"));
@@ -193,7 +206,7 @@ absl::Status RunFlags::add_evaluation(const nlohmann::json& manifest, const std:
   }
   o.evaluate.patience = patience;
   o.evaluate.min_gain = min_gain;
-  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, load_images(cat(folder, "/", kEvaluationName)));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, bundle.programs(kEvaluationName));
   PARTITA_ASSIGN_OR_RETURN(o.evaluate.programs, LoadedPrograms::load(std::move(programs)));
   return absl::OkStatus();
 }

@@ -18,8 +18,11 @@ class App;
 
 namespace partita::runtime {
 
+class BundleFiles;
+struct BundleTrust;
+
 struct RunFlags {
-  std::string data, save, save_gradients, profile, tune;
+  std::string data, save, save_gradients, profile, tune, trust_key;
   std::vector<std::string> metrics;
   std::optional<int64_t> steps;
   int64_t epochs = 0;     // passes over the data; 0: as the data have it
@@ -32,14 +35,19 @@ struct RunFlags {
   double min_gain = 0;
   bool fast_dev_run = false;
   int threads = 0;
-  bool shuffle = false, quiet = false;
+  bool shuffle = false, quiet = false, require_certificate = false;
   std::string progress = "auto";  // "bar", "lines"; "auto": a bar where stderr is a terminal
 
   void add(CLI::App& app);
-  // Options for a bundle's folder: its manifest's data settings and seed, then these flags. NotFound, InvalidArgument.
-  absl::StatusOr<TrainOptions> options(const std::string& folder) const;
+  // What they ask of the bundle before it is run.
+  BundleTrust trust() const;
+  // Options for a bundle: its manifest's data settings and seed, its first weights, then these flags. InvalidArgument,
+  // DataLoss.
+  absl::StatusOr<TrainOptions> options(const BundleFiles& bundle) const;
   absl::StatusOr<CheckpointOptions> checkpoint_options() const;
-  absl::Status add_evaluation(const nlohmann::json& manifest, const std::string& folder, TrainOptions& options) const;
+  absl::Status add_evaluation(const BundleFiles& bundle, TrainOptions& options) const;
+  // Threads of each of so many ranks of this host, by --threads or its cores.
+  int threads_of(int ranks_here) const;
   // The command line again that says these flags.
   std::vector<std::string> arguments() const;
   // The console and every --metrics file. `total`: steps, 0 where not known.

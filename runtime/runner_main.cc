@@ -1,5 +1,5 @@
-// The runner: with a rank program's image appended, the executable of a rank. It finds out which rank it is from
-// whoever launched it.
+// The runner: as `rank` in a bundle, the executable of a rank. It reads the bundle that it lies in, and finds out which
+// rank it is from whoever launched it.
 #include <cstdio>
 #include <filesystem>
 #include <new>
@@ -9,49 +9,59 @@
 
 #include "CLI/CLI.hpp"
 #include "base/cat.h"
-#include "base/checksum.h"
 #include "base/exit_code.h"
 #include "base/fault.h"
-#include "base/mapped_file.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "runtime/communicate/exchanges.h"
 #include "runtime/kernels/onednn.h"
 #include "runtime/launch/communicator_factory.h"
 #include "runtime/launch/launch_environment.h"
 #include "runtime/launch/stop_signal.h"
+#include "runtime/program/bundle_files.h"
+#include "runtime/program/bundle_names.h"
 #include "runtime/program/placement.h"
-#include "runtime/program/program_image.h"
 #include "runtime/run_flags.h"
 
 namespace partita::runtime {
 namespace {
 
-absl::Status run(const RunFlags& flags, const std::string& backend) {
-  namespace fs = std::filesystem;
+constexpr const char* kSelf = "/proc/self/exe";
+
+// The bundle that this executable lies in, every file of it checked but the first weights: a rank reads its own parts
+// of those. The libraries that were loaded before main() are among them.
+absl::StatusOr<std::shared_ptr<const BundleFiles>> open_own_bundle(const RunFlags& flags, int threads) {
   std::error_code ec;
-  std::string self = fs::read_symlink("/proc/self/exe", ec).string();
+  const std::string folder = std::filesystem::read_symlink(kSelf, ec).parent_path().string();
+  PARTITA_ASSIGN_OR_RETURN(const auto bundle, BundleFiles::open(folder, flags.trust()));
+  PARTITA_RETURN_IF_ERROR(bundle->check(threads, /*weights=*/false));
+  PARTITA_RETURN_IF_ERROR(with_context(bundle->check_copy(kRankName, kSelf), quote(kRankName)));
+  return bundle;
+}
+
+absl::Status run(const RunFlags& flags, const std::string& backend) {
   PARTITA_ASSIGN_OR_RETURN(LaunchEnvironment launch, parse_launch_environment(read_environment()));
-  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, load_images(self));
+  const int threads = flags.threads_of(launch.local_size);
+  PARTITA_ASSIGN_OR_RETURN(const auto bundle, open_own_bundle(flags, threads));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, bundle->programs(kImageName));
   int64_t ranks = mesh_size(programs.front().mesh);
   if (launch.world_size != ranks) {
     return absl::FailedPreconditionError(cat("this bundle is for ", ranks, " rank", ranks == 1 ? "" : "s", " and ",
                                              launch.world_size, " started; start it with mpirun -n ", ranks, " ",
-                                             self));
+                                             bundle->folder(), "/", kRankName));
   }
-  PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags.options(fs::path(self).parent_path().string()));
+  PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags.options(*bundle));
   options.device = launch.local_rank;
-  if (options.threads == 0)
-    options.threads =
-        std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, launch.local_size));
+  options.threads = threads;
+  options.plugins = {{}, bundle};
   std::optional<StopSignal> stop;
   if (!options.checkpoint.folder.empty()) options.stop = stop.emplace().flag();
-  PARTITA_ASSIGN_OR_RETURN(std::string image, serialize_programs(programs));
   const size_t stage = static_cast<size_t>(stage_of(programs.front().mesh, launch.rank));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(programs[stage])));
   std::unique_ptr<Communicator> communicator;
   if (ranks > 1) {
-    PARTITA_ASSIGN_OR_RETURN(communicator, open_communicator(launch, backend));
-    PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(sha256_hex(as_byte_span(image)))));
+    PARTITA_ASSIGN_OR_RETURN(communicator, open_communicator(launch, backend, {{}, options.plugins}));
+    PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(bundle->root())));
   }
   absl::StatusOr<std::unique_ptr<MetricsSink>> opened = nullptr;
   if (launch.rank == 0) opened = flags.sink(std::max<int64_t>(options.steps, 0));

@@ -80,7 +80,8 @@ class Trainer {
     PARTITA_RETURN_IF_ERROR(check_targets());
     auto memory = [this](const Operand& o) { return executor_.memory(o); };
     PARTITA_RETURN_IF_ERROR(with_context(
-        initialize_states(program_, executor_.coordinates(), options_.initial, options_.seed, memory), "first values"));
+        initialize_states(program_, executor_.coordinates(), {options_.initial, options_.seed, threads_}, memory),
+        "first values"));
     PARTITA_RETURN_IF_ERROR(executor_.put_states());
     PARTITA_RETURN_IF_ERROR(open_evaluator());
     const CheckpointOptions& c = options_.checkpoint;
@@ -321,11 +322,14 @@ absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicato
   std::optional<Trainer> trainer;
   if (options.audit > 0 && communicator != nullptr) recorder.emplace(*communicator);
   auto run = [&]() -> absl::Status {
-    PARTITA_ASSIGN_OR_RETURN(
-        executor,
-        Executor::create(
-            loaded, recorder ? &*recorder : communicator,
-            {.threads = threads, .profile = !options.profile.empty(), .device = device, .tune = options.tune}));
+    PARTITA_ASSIGN_OR_RETURN(executor, Executor::create(loaded, recorder ? &*recorder : communicator,
+                                                        {.threads = threads,
+                                                         .profile = !options.profile.empty(),
+                                                         .device = device,
+                                                         .tune = options.tune,
+                                                         .open_device = [&](const Program& p, int ordinal) {
+                                                           return open_device_from(options.plugins, p, ordinal);
+                                                         }}));
     return trainer.emplace(*executor, communicator, recorder ? &*recorder : nullptr, options, threads).run(sink);
   };
   absl::Status status = run();

@@ -11,6 +11,8 @@
 #include "runtime/data/data_source.h"
 #include "runtime/evaluator.h"
 #include "runtime/execute/executor.h"
+#include "runtime/files/safetensors.h"
+#include "runtime/launch/plugin.h"
 #include "runtime/metrics/metrics.h"
 
 namespace partita::runtime {
@@ -18,9 +20,9 @@ namespace partita::runtime {
 struct TrainOptions {
   int64_t steps = -1;  // -1: as many as the data have
   DataConfig data;
-  std::string initial;  // safetensors with the states whose InitialValue is "file"
-  std::string save;     // not empty: parameters and running statistics after the last step, whole logical tensors under
-                        // their own names
+  std::shared_ptr<const SafetensorsFile> initial;  // the states whose InitialValue is "file"
+  std::string save;  // not empty: parameters and running statistics after the last step, whole logical tensors under
+                     // their own names
   std::string save_gradients;  // not empty: the first step's outputs "grad/NAME", as NAME
   std::string profile;         // not empty: rank 0's Chrome trace goes here, others' beside it (trace_of_rank)
   bool profile_tables = true;  // and its tables to stderr
@@ -32,6 +34,7 @@ struct TrainOptions {
   int64_t audit = 0;                        // steps from one audit to the next (runtime/audit/auditor.h); 0: none
   const std::atomic<bool>* stop = nullptr;  // set from outside: save a checkpoint and end; needs checkpoint.folder
   int device = 0;                           // of train_rank's; train_local takes one after the other
+  PluginSource plugins = {};                // where a device's module comes from
   int threads = 0;                          // per rank; 0: this process's cores divided among its ranks
 };
 

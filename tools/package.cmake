@@ -30,7 +30,7 @@ install(DIRECTORY docs DESTINATION share/doc/partita)
 # The licences of what is linked in, as the packages state them that it comes from.
 set(licenses share/doc/partita/licenses)
 foreach(pair llvm:llvm-19-dev lld:liblld-19-dev protobuf:libprotobuf-dev yaml-cpp:libyaml-cpp-dev jemalloc:libjemalloc-dev
-    zstd:libzstd-dev json:nlohmann-json3-dev cli11:libcli11-dev abseil:libabsl-dev fmt:libfmt-dev libgomp:libgomp1)
+    zstd:libzstd-dev openssl:libssl-dev json:nlohmann-json3-dev cli11:libcli11-dev abseil:libabsl-dev fmt:libfmt-dev libgomp:libgomp1)
   string(REPLACE ":" ";" pair ${pair})
   list(GET pair 0 name)
   list(GET pair 1 package)

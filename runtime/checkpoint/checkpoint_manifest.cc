@@ -105,9 +105,9 @@ std::string model_fingerprint(const std::vector<CheckpointTensor>& tensors) {
     lines.push_back(line + "\n");
   }
   std::sort(lines.begin(), lines.end());
-  Sha256 sha;
-  for (const std::string& line : lines) sha.update(as_byte_span(line));
-  return sha.finish_hex();
+  std::string all;
+  for (const std::string& line : lines) all += line;
+  return sha256_hex(as_byte_span(all));
 }
 
 // The whole is wrapped, so that a flipped bit anywhere is found: {"manifest": {…}, "checksum": …}.

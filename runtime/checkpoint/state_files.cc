@@ -79,35 +79,55 @@ absl::Status check_entry(const ProgramState& s, const SafetensorsFile& file) {
 
 }  // namespace
 
-absl::Status initialize_states(const Program& program, std::span<const int64_t> coordinates, const std::string& path,
-                               uint64_t seed, const std::function<std::span<std::byte>(const Operand&)>& memory) {
-  std::optional<SafetensorsFile> file;
+namespace {
+
+// What this rank reads of the file.
+std::vector<SafetensorsFile::Box> boxes_to_read(const Program& program, std::span<const int64_t> coordinates) {
+  std::vector<SafetensorsFile::Box> boxes;
+  for (const ProgramState& s : program.states) {
+    if (s.initial.kind != InitialKind::kFile) continue;
+    (void)for_each_piece(s.placement, coordinates, [&](const LogicalPiece& piece) {
+      boxes.push_back({s.name, piece.offset, piece.extent});
+      return absl::OkStatus();
+    });
+  }
+  return boxes;
+}
+
+absl::Status read_state(const ProgramState& s, std::span<const int64_t> coordinates, const SafetensorsFile& file,
+                        std::byte* own) {
+  PARTITA_RETURN_IF_ERROR(check_entry(s, file));
+  const int64_t size = dtype_size(s.operand.dtype);
+  return for_each_piece(s.placement, coordinates, [&](const LogicalPiece& piece) -> absl::Status {
+    std::vector<std::byte> dense(static_cast<size_t>(*element_count(piece.extent) * size));
+    PARTITA_RETURN_IF_ERROR(file.read(s.name, piece.offset, piece.extent, dense));
+    unpack_piece(piece, size, dense.data(), own);
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+
+absl::Status initialize_states(const Program& program, std::span<const int64_t> coordinates, const FirstValues& first,
+                               const std::function<std::span<std::byte>(const Operand&)>& memory) {
+  std::optional<CheckAhead> ahead;
+  if (first.file != nullptr) ahead.emplace(first.file->chunks_of(boxes_to_read(program, coordinates)), first.threads);
   for (const ProgramState& s : program.states) {
     std::span<std::byte> own = memory(s.operand);
-    int64_t size = dtype_size(s.operand.dtype);
-    if (s.initial.kind == InitialKind::kFill && !is_padded(s.placement)) {
-      for (size_t at = 0; at < own.size(); at += static_cast<size_t>(size))
-        store(s.operand.dtype, own.data() + at, s.initial.a);
-      continue;
-    }
-    if (s.initial.kind != InitialKind::kFile) {
-      uint64_t key = checksum64(as_byte_span(s.name), seed);
+    const size_t size = static_cast<size_t>(dtype_size(s.operand.dtype));
+    if (s.initial.kind == InitialKind::kFile) {
+      if (first.file == nullptr)
+        return absl::NotFoundError(cat("state ", quote(s.name), ": there is no file of first weights"));
+      PARTITA_RETURN_IF_ERROR(read_state(s, coordinates, *first.file, own.data()));
+    } else if (s.initial.kind == InitialKind::kFill && !is_padded(s.placement)) {
+      for (size_t at = 0; at < own.size(); at += size) store(s.operand.dtype, own.data() + at, s.initial.a);
+    } else {
+      const uint64_t key = checksum64(as_byte_span(s.name), first.seed);
       PARTITA_RETURN_IF_ERROR(for_each_piece(s.placement, coordinates, [&](const LogicalPiece& piece) {
         draw_piece(s, piece, key, own.data());
         return absl::OkStatus();
       }));
-      continue;
     }
-    if (!file) {
-      PARTITA_ASSIGN_OR_RETURN(file, SafetensorsFile::open(path));
-    }
-    PARTITA_RETURN_IF_ERROR(check_entry(s, *file));
-    PARTITA_RETURN_IF_ERROR(for_each_piece(s.placement, coordinates, [&](const LogicalPiece& piece) -> absl::Status {
-      std::vector<std::byte> dense(static_cast<size_t>(*element_count(piece.extent) * size));
-      PARTITA_RETURN_IF_ERROR(file->read(s.name, piece.offset, piece.extent, dense));
-      unpack_piece(piece, size, dense.data(), own.data());
-      return absl::OkStatus();
-    }));
   }
   return absl::OkStatus();
 }

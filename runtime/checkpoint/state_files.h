@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "runtime/communicate/collective.h"
+#include "runtime/files/safetensors.h"
 #include "runtime/program/program.h"
 
 namespace partita::runtime {
@@ -19,10 +21,18 @@ struct HeldTensor {
   std::span<std::byte> memory;
 };
 
-// Puts every state to its first value: from `file` by its boxes, filled, or drawn by global element index (so that
-// every plan starts equal). NotFound, InvalidArgument where the file lacks a tensor or has another shape.
-absl::Status initialize_states(const Program& program, std::span<const int64_t> coordinates, const std::string& file,
-                               uint64_t seed, const std::function<std::span<std::byte>(const Operand&)>& memory);
+// Where states get their first values from.
+struct FirstValues {
+  std::shared_ptr<const SafetensorsFile> file;  // whole logical tensors; null: there is none
+  uint64_t seed = 0;                            // of what is drawn
+  int threads = 1;                              // that hash a sealed file, ahead of what is read
+};
+
+// Puts every state to its first value: from the file by its boxes, filled, or drawn by global element index (so that
+// every plan starts equal). NotFound, InvalidArgument where the file lacks a tensor or has another shape; DataLoss
+// where it is sealed and damaged.
+absl::Status initialize_states(const Program& program, std::span<const int64_t> coordinates, const FirstValues& first,
+                               const std::function<std::span<std::byte>(const Operand&)>& memory);
 
 // Writes one file from all ranks. A part that several ranks hold is written by one. Collective: every rank of the
 // communicator (null: one rank) calls it.

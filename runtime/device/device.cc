@@ -3,12 +3,16 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/launch/plugin.h"
 
 namespace partita::runtime {
 
 absl::StatusOr<std::unique_ptr<Device>> open_device(const Program& program, int ordinal) {
-  auto plugin = load_plugin(kCudaModule, kDevicePluginSymbol, default_plugin_directories());
+  return open_device_from({}, program, ordinal);
+}
+
+absl::StatusOr<std::unique_ptr<Device>> open_device_from(const PluginSource& plugins, const Program& program,
+                                                         int ordinal) {
+  auto plugin = load_plugin(kCudaModule, kDevicePluginSymbol, plugins);
   if (!plugin.ok())
     return absl::FailedPreconditionError(cat("the program is compiled for ", quote(program.target),
                                              ", but this runtime has no CUDA module: ", plugin.status().message()));

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/communicate/collective.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/launch/plugin.h"
 #include "runtime/program/program.h"
 
 namespace partita::runtime {
@@ -81,6 +82,9 @@ class Device {
 // Opens device number `ordinal` (modulo their count) for a program whose target is no CPU. FailedPrecondition says what
 // the program needs and what was found: driver, device, architecture, libraries.
 absl::StatusOr<std::unique_ptr<Device>> open_device(const Program& program, int ordinal);
+// The same with a module from elsewhere.
+absl::StatusOr<std::unique_ptr<Device>> open_device_from(const PluginSource& plugins, const Program& program,
+                                                         int ordinal);
 
 // The file of the module for "cuda:" targets.
 inline constexpr const char* kCudaModule = "libpartita_cuda.so";

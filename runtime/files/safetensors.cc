@@ -48,27 +48,45 @@ absl::Status check_tiling(std::vector<SafetensorsEntry>& entries, int64_t size) 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   SafetensorsFile file;
   PARTITA_ASSIGN_OR_RETURN(file.file_, MappedFile::open(path));
-  const std::span<const std::byte> bytes = file.file_.bytes();
-  if (bytes.size() < 8) return bad_file(path, cat("is ", bytes.size(), " bytes long, too short for a header"));
+  PARTITA_RETURN_IF_ERROR(file.read_header());
+  return file;
+}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::open(std::shared_ptr<const SealedFile> sealed) {
+  SafetensorsFile file;
+  file.sealed_ = std::move(sealed);
+  PARTITA_RETURN_IF_ERROR(file.read_header());
+  return file;
+}
+
+absl::Status SafetensorsFile::check(int64_t begin, int64_t end) const {
+  return sealed_ != nullptr ? sealed_->check(begin, end) : absl::OkStatus();
+}
+
+absl::Status SafetensorsFile::read_header() {
+  const std::span<const std::byte> bytes = this->bytes();
+  if (bytes.size() < 8) return bad_file(path(), cat("is ", bytes.size(), " bytes long, too short for a header"));
+  PARTITA_RETURN_IF_ERROR(check(0, 8));
   uint64_t length;
   std::memcpy(&length, bytes.data(), 8);
   if (length > kLongestHeader || length > bytes.size() - 8) {
-    return bad_file(path, cat("claims a header of ", length, " bytes in a file of ", bytes.size(),
-                              " bytes; not a safetensors file, or cut short"));
+    return bad_file(path(), cat("claims a header of ", length, " bytes in a file of ", bytes.size(),
+                                " bytes; not a safetensors file, or cut short"));
   }
-  absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(file.file_.text().substr(8, length));
-  if (!header.ok()) return bad_file(path, std::string(header.status().message()));
+  PARTITA_RETURN_IF_ERROR(check(8, static_cast<int64_t>(8 + length)));
+  absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(as_text(bytes.subspan(8, length)));
+  if (!header.ok()) return bad_file(path(), std::string(header.status().message()));
   const int64_t start = 8 + static_cast<int64_t>(length);
-  if (absl::Status status = check_tiling(header->entries, file.file_.size() - start); !status.ok())
-    return bad_file(path, std::string(status.message()));
-  file.entries_ = std::move(header->entries);
-  file.metadata_ = std::move(header->metadata);
-  for (size_t i = 0; i < file.entries_.size(); ++i) {
-    file.entries_[i].begin += start;
-    file.entries_[i].end += start;
-    file.index_[file.entries_[i].name] = i;
+  if (absl::Status status = check_tiling(header->entries, static_cast<int64_t>(bytes.size()) - start); !status.ok())
+    return bad_file(path(), std::string(status.message()));
+  entries_ = std::move(header->entries);
+  metadata_ = std::move(header->metadata);
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    entries_[i].begin += start;
+    entries_[i].end += start;
+    index_[entries_[i].name] = i;
   }
-  return file;
+  return absl::OkStatus();
 }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
@@ -87,7 +105,12 @@ absl::StatusOr<const SafetensorsEntry*> SafetensorsFile::get(std::string_view na
 }
 
 std::span<const std::byte> SafetensorsFile::data(const SafetensorsEntry& entry) const {
-  return file_.bytes().subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
+  PARTITA_CHECK(sealed_ == nullptr, "a sealed file's bytes are read through its check");
+  return tensor(entry);
+}
+
+std::span<const std::byte> SafetensorsFile::tensor(const SafetensorsEntry& entry) const {
+  return bytes().subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
 }
 
 absl::Status SafetensorsFile::read(std::string_view name, std::span<const int64_t> offset,
@@ -103,11 +126,32 @@ absl::Status SafetensorsFile::read(std::string_view name, std::span<const int64_
     return absl::InvalidArgumentError(cat("tensor ", quote(name), ": box ", shape_text(extent), " of ",
                                           entry->dtype_text, " does not fill a buffer of ", out.size(), " bytes"));
   }
-  const std::byte* from = data(*entry).data();
+  const std::byte* from = tensor(*entry).data();
   return for_each_run(entry->shape, offset, extent, [&](int64_t at, int64_t packed, int64_t count) {
+    PARTITA_RETURN_IF_ERROR(check(entry->begin + at * size, entry->begin + (at + count) * size));
     std::memcpy(out.data() + packed * size, from + at * size, static_cast<size_t>(count * size));
     return absl::OkStatus();
   });
+}
+
+std::vector<CheckAhead::Chunk> SafetensorsFile::chunks_of(std::span<const Box> boxes) const {
+  std::vector<CheckAhead::Chunk> chunks;
+  if (sealed_ == nullptr) return chunks;
+  std::vector<bool> wanted(sealed_->chunks());
+  for (const Box& box : boxes) {
+    const SafetensorsEntry* entry = find(box.name);
+    if (entry == nullptr || !check_box(entry->shape, box.offset, box.extent).ok()) continue;
+    const int64_t size = std::max<int64_t>(1, dtype_size(entry->dtype));
+    (void)for_each_run(entry->shape, box.offset, box.extent, [&](int64_t at, int64_t, int64_t count) {
+      const auto [first, last] = sealed_->chunks_of(entry->begin + at * size, entry->begin + (at + count) * size);
+      std::fill(wanted.begin() + static_cast<int64_t>(first), wanted.begin() + static_cast<int64_t>(last), true);
+      return absl::OkStatus();
+    });
+  }
+  for (size_t k = 0; k < wanted.size(); ++k) {
+    if (wanted[k]) chunks.push_back({sealed_.get(), k});
+  }
+  return chunks;
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(

@@ -17,6 +17,7 @@
 #include "base/atomic_file.h"
 #include "base/dtype.h"
 #include "base/mapped_file.h"
+#include "runtime/program/sealed_file.h"
 
 namespace partita::runtime {
 
@@ -36,8 +37,10 @@ class SafetensorsFile {
   // Maps the file and checks the whole header: its length (at most 100 MB), JSON, dtypes, shapes, and that the tensors'
   // ranges match their shapes and tile the rest of the file exactly. InvalidArgument names the file and the tensor.
   static absl::StatusOr<SafetensorsFile> open(const std::string& path);
+  // A bundle's: read() gives bytes that have been checked alone. DataLoss besides.
+  static absl::StatusOr<SafetensorsFile> open(std::shared_ptr<const SealedFile> sealed);
 
-  const std::string& path() const { return file_.path(); }
+  const std::string& path() const { return sealed_ != nullptr ? sealed_->path() : file_.path(); }
   // In file order.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -46,13 +49,29 @@ class SafetensorsFile {
   // NotFound names the nearest tensor.
   absl::StatusOr<const SafetensorsEntry*> get(std::string_view name) const;
   // The tensor's bytes in the map: valid as long as this object; aligned to the element only if the writer took care.
+  // Not of a sealed file.
   std::span<const std::byte> data(const SafetensorsEntry& entry) const;
   // Copies a box, packed row-major, into `out`, whose size must be exact. Thread-safe.
   absl::Status read(std::string_view name, std::span<const int64_t> offset, std::span<const int64_t> extent,
                     std::span<std::byte> out) const;
 
+  // A box of a tensor, to be read.
+  struct Box {
+    std::string_view name;
+    std::vector<int64_t> offset, extent;
+  };
+  // What has to be checked of a sealed file before these can be read, in the order of the file; of any other nothing.
+  // Boxes that read() refuses count for nothing.
+  std::vector<CheckAhead::Chunk> chunks_of(std::span<const Box> boxes) const;
+
  private:
+  absl::Status read_header();
+  absl::Status check(int64_t begin, int64_t end) const;
+  std::span<const std::byte> tensor(const SafetensorsEntry& entry) const;
+  std::span<const std::byte> bytes() const { return sealed_ != nullptr ? sealed_->bytes() : file_.bytes(); }
+
   MappedFile file_;
+  std::shared_ptr<const SealedFile> sealed_;  // in place of `file_`
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, size_t, std::less<>> index_;
   std::map<std::string, std::string> metadata_;

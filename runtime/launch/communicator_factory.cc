@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> open_communicator(const LaunchEnvi
   if (backend == "auto" && launch.world_size == 1) return ThreadWorld(1, options).communicator(0);
   const bool by_mpi = launch.kind == LaunchKind::kOpenMpi || launch.kind == LaunchKind::kPmi;
   if (backend == "mpi" || (backend == "auto" && by_mpi)) {
-    const absl::StatusOr<void*> plugin = load_plugin(kMpiModule, kTransportPluginSymbol, options.plugin_directories);
+    const absl::StatusOr<void*> plugin = load_plugin(kMpiModule, kTransportPluginSymbol, options.plugins);
     if (plugin.ok()) return open_mpi(reinterpret_cast<OpenTransportPlugin*>(*plugin), launch, options);
     if (backend == "mpi" || launch.master_address.empty()) return plugin.status();
   }

@@ -16,8 +16,7 @@ namespace partita::runtime {
 inline constexpr const char* kMpiModule = "libpartita_comm_mpi.so";
 
 struct OpenOptions : CommunicatorOptions {
-  // Where plug-in modules (kMpiModule) are looked for, in order.
-  std::vector<std::string> plugin_directories;
+  PluginSource plugins;  // of kMpiModule
 };
 
 // `backend`: "mpi"; "tcp" (see collective_tcp.h); "auto" = one rank: threads; started by mpirun or PMI and the MPI
@@ -26,7 +25,6 @@ struct OpenOptions : CommunicatorOptions {
 // launcher, Unavailable naming the ranks that did not come.
 absl::StatusOr<std::unique_ptr<Communicator>> open_communicator(const LaunchEnvironment& launch,
                                                                 std::string_view backend = "auto",
-                                                                const OpenOptions& options = {
-                                                                    {}, default_plugin_directories()});
+                                                                const OpenOptions& options = {});
 
 }  // namespace partita::runtime

@@ -5,8 +5,7 @@
 // of several stashed micro-batches.
 //
 // File: magic "PARTITA\1", u32 version, u32 flags, u64 body bytes, u64 blob bytes, u64 checksum of body and blob, body
-// (MessagePack), blob (kernels, constants). Little-endian. The whole is appended to the prebuilt runner to make an
-// executable, followed by u64 image bytes and "PARTITA\2".
+// (MessagePack), blob (kernels, constants). Little-endian.
 #pragma once
 
 #include <cstdint>

@@ -3,17 +3,12 @@
 // bytes, constant bytes]; the blob is the kernels, PTX, then the constants.
 #include "runtime/program/program_image.h"
 
-#include <sys/stat.h>
-
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <type_traits>
 
-#include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/checksum.h"
-#include "base/mapped_file.h"
 #include "base/message_pack.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -24,8 +19,7 @@ namespace partita::runtime {
 namespace {
 
 constexpr char kMagic[9] = "PARTITA\1";
-constexpr char kTrailerMagic[9] = "PARTITA\2";
-constexpr size_t kHeaderBytes = 40, kTrailerBytes = 16;
+constexpr size_t kHeaderBytes = 40;
 
 #define PARTITA_FIELDS(Type, ...)                       \
   template <typename A, typename X>                     \
@@ -199,15 +193,6 @@ absl::Status damaged(const Text& why) {
   return absl::DataLossError(cat("the program image is damaged: ", why));
 }
 
-// The image inside an executable: by its trailer, at the very end. Nothing when there is none.
-std::span<const std::byte> appended_image(std::span<const std::byte> file) {
-  if (file.size() < kTrailerBytes + kHeaderBytes || std::memcmp(file.data() + file.size() - 8, kTrailerMagic, 8) != 0)
-    return {};
-  const uint64_t size = read_raw<uint64_t>(file.data() + file.size() - kTrailerBytes);
-  if (size < kHeaderBytes || size > file.size() - kTrailerBytes) return {};
-  return file.subspan(file.size() - kTrailerBytes - size, size);
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> serialize_program(const Program& program) {
@@ -326,38 +311,6 @@ absl::StatusOr<std::vector<Program>> parse_programs(std::span<const std::byte> i
   } while (!images.empty());
   PARTITA_RETURN_IF_ERROR(check_stages(programs));
   return programs;
-}
-
-absl::StatusOr<std::vector<Program>> load_images(const std::string& path) {
-  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
-  std::span<const std::byte> image = file.bytes();
-  if (image.size() < 8 || std::memcmp(image.data(), kMagic, 8) != 0) {
-    image = appended_image(image);
-    if (image.empty())
-      return absl::InvalidArgumentError(
-          cat(quote(path, 1000), " is no program image and has none appended; `partita compile` writes them"));
-  }
-  auto programs = parse_programs(image);
-  if (!programs.ok()) return with_context(programs.status(), quote(path, 1000));
-  return programs;
-}
-
-absl::Status write_executable(const std::string& runner_path, std::span<const std::byte> image,
-                              const std::string& path) {
-  PARTITA_ASSIGN_OR_RETURN(MappedFile runner, MappedFile::open(runner_path));
-  std::span<const std::byte> program = runner.bytes();
-  if (const auto old = appended_image(program); !old.empty())
-    program = program.first(static_cast<size_t>(old.data() - program.data()));
-  PARTITA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
-  PARTITA_RETURN_IF_ERROR(file.append(program));
-  PARTITA_RETURN_IF_ERROR(file.append(image));
-  std::string trailer;
-  append_raw<uint64_t>(trailer, image.size());
-  trailer.append(kTrailerMagic, 8);
-  PARTITA_RETURN_IF_ERROR(file.append(trailer));
-  PARTITA_RETURN_IF_ERROR(file.commit());
-  if (::chmod(path.c_str(), 0755) != 0) return file_error("cannot make executable", path, errno);
-  return absl::OkStatus();
 }
 
 }  // namespace partita::runtime

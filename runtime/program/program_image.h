@@ -24,12 +24,4 @@ absl::StatusOr<Program> parse_program(std::span<const std::byte> image);
 absl::StatusOr<std::string> serialize_programs(const std::vector<Program>& programs);
 absl::StatusOr<std::vector<Program>> parse_programs(std::span<const std::byte> images);
 
-// Bare images, or an executable with them appended. Errors name the file; InvalidArgument when it is neither.
-absl::StatusOr<std::vector<Program>> load_images(const std::string& path);
-
-// The images with the runner in front: an executable file. A runner that already carries an image loses it. Written
-// atomically.
-absl::Status write_executable(const std::string& runner_path, std::span<const std::byte> image,
-                              const std::string& path);
-
 }  // namespace partita::runtime

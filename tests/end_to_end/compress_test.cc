@@ -10,6 +10,7 @@
 
 #include "nlohmann/json.hpp"
 #include "runtime/files/safetensors.h"
+#include "tests/support/bundle.h"
 #include "tests/support/command.h"
 #include "tests/support/losses.h"
 #include "tests/support/temp_folder.h"
@@ -188,7 +189,7 @@ void Compress::check_bundles(const std::string& kind, int64_t narrower) {
     Outcome compiled = compile("small", flags, "compress: " + kind + "\n");
     ASSERT_EQ(compiled.code, 0) << compiled.text;
     EXPECT_NE(compiled.text.find("compress: " + kind), std::string::npos) << compiled.text;
-    auto plain = verifier::read_bundle(out_ / "plain"), small = verifier::read_bundle(out_ / "small");
+    auto plain = read_bundle(out_ / "plain"), small = read_bundle(out_ / "small");
     ASSERT_TRUE(plain.ok() && small.ok()) << small.status();
     const json manifest = json::parse(TempFolder::read(out_ / "small/manifest.json"));
     const json& said = manifest["compress"];
@@ -250,7 +251,7 @@ TEST_F(Compress, PowerSgdBundle_IsProvedButForIt) {
     EXPECT_EQ(verified.code, 0) << verified.text;
     json certificate = json::parse(TempFolder::read(out_ / "small/certificate.json"));
     EXPECT_EQ(certificate["compress"]["sums"], said["sums"]);
-    auto small = verifier::read_bundle(out_ / "small");
+    auto small = read_bundle(out_ / "small");
     ASSERT_TRUE(small.ok()) << small.status();
     for (const char* kind : {"none", "bf16", "int8"}) {
       small->compress = kind;

@@ -14,6 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/files/npz.h"
 #include "runtime/files/safetensors.h"
+#include "tests/support/bundle.h"
 #include "tests/support/command.h"
 #include "tests/support/losses.h"
 #include "tests/support/onnx_models.h"
@@ -280,7 +281,7 @@ TEST_F(Pipedream, IsNamedWhereverItIsShown) {
 // needs no gradient) has a slot for each micro-batch in flight.
 TEST_F(Pipedream, StashesWhatItSays) {
   ASSERT_EQ(compile("b", "--quiet " + stages(4), recipe(5, false)).code, 0);
-  auto images = verifier::read_bundle(out_ / "b");
+  auto images = read_bundle(out_ / "b");
   ASSERT_TRUE(images.ok()) << images.status();
   for (size_t s = 0; s < 4; ++s) {
     const verifier::RankProgram& p = images->programs[s];
@@ -382,7 +383,7 @@ TEST_F(Pipedream, StagesOfATransformerThatDivideDifferentThings) {
 // What the verifier would not take: weights read as they are, an update at another time, copies in one place.
 TEST_F(Pipedream, FaultsAreFound) {
   ASSERT_EQ(compile("b", "--quiet " + stages(4), recipe(5, true)).code, 0);
-  auto read = verifier::read_bundle(out_ / "b");
+  auto read = read_bundle(out_ / "b");
   ASSERT_TRUE(read.ok()) << read.status();
   const verifier::Bundle whole = *std::move(read);
   ASSERT_TRUE(verifier::check_bundle(whole).ok()) << verifier::check_bundle(whole).status();

@@ -16,6 +16,8 @@
 #include "gtest/gtest.h"
 #include "runtime/files/npz.h"
 #include "runtime/files/safetensors.h"
+#include "runtime/program/bundle_files.h"
+#include "runtime/program/bundle_names.h"
 #include "runtime/program/program_image.h"
 #include "runtime/run_flags.h"
 #include "tests/runtime/support/program_samples.h"
@@ -76,7 +78,7 @@ class Workplace {
   TrainOptions options() const {
     TrainOptions o;
     o.data.path = data();
-    o.initial = folder / "initial.safetensors";
+    o.initial = std::make_shared<const SafetensorsFile>(*SafetensorsFile::open(folder / "initial.safetensors"));
     o.save = folder / "trained.safetensors";
     o.save_gradients = folder / "gradients.safetensors";
     return o;
@@ -143,17 +145,17 @@ TEST(TrainLocal, TooFewSamples_SaysHowMany) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("48"));
 }
 
-TEST(TrainLocal, MissingFirstValues_NameTheFile) {
+TEST(TrainLocal, MissingFirstValues_NameTheState) {
   const Workplace place;
   auto loaded = LoadedProgram::load(least_squares(2, kBatch, kMicroBatches));
   TrainOptions options = place.options();
-  options.initial = place.folder / "absent.safetensors";
+  options.initial = nullptr;
   const absl::Status status = train_local(*loaded, options, nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("absent.safetensors"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("'rates'"));
 }
 
-// The executable of a rank: the built runner with an image appended.
+// The executable of a rank: the built runner in a bundle.
 class Runner : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -161,11 +163,11 @@ class Runner : public ::testing::Test {
     if (!std::filesystem::exists(runner_)) GTEST_SKIP() << "partita_runner is not built";
   }
   std::string make_rank(const Workplace& place, int64_t ranks) {
-    const std::string image = *serialize_program(least_squares(ranks, kBatch, kMicroBatches)),
-                      path = place.folder / "rank";
-    EXPECT_TRUE(write_executable(runner_, as_byte_span(image), path).ok());
-    place.folder.write("manifest.json", R"({"version": 1, "data": {}})");
-    return path;
+    place.folder.write(kImageName, *serialize_program(least_squares(ranks, kBatch, kMicroBatches)));
+    std::filesystem::copy_file(runner_, place.folder / kRankName, std::filesystem::copy_options::overwrite_existing);
+    const nlohmann::json manifest = {{"version", kManifestVersion}, {"data", nlohmann::json::object()}};
+    EXPECT_TRUE(seal_bundle(place.folder.path(), manifest).ok());
+    return place.folder / kRankName;
   }
   static int run(const std::string& command) {
     const int status = std::system(("env -u OMPI_COMM_WORLD_RANK -u RANK " + command).c_str());
@@ -198,13 +200,14 @@ TEST_F(Runner, TwoProcesses_TrainOverTcp) {
 
 TEST_F(Runner, BadInput_EndsWithTwo) {
   const Workplace place;
-  const std::string rank = make_rank(place, 1), quiet = " 2>" + (place.folder / "errors");
+  const TempFolder out;
+  const std::string rank = make_rank(place, 1), quiet = " 2>" + (out / "errors");
   EXPECT_EQ(run(rank + " --quiet --data " + (place.folder / "absent.npz") + quiet), 2);
-  EXPECT_THAT(TempFolder::read(place.folder / "errors"), HasSubstr("absent.npz"));
+  EXPECT_THAT(TempFolder::read(out / "errors"), HasSubstr("absent.npz"));
   EXPECT_EQ(run(runner_ + " --quiet --data " + place.data() + quiet), 2);
-  EXPECT_THAT(TempFolder::read(place.folder / "errors"), HasSubstr("is no program image"));
+  EXPECT_THAT(TempFolder::read(out / "errors"), HasSubstr("manifest.json"));
   EXPECT_EQ(run(make_rank(place, 2) + " --quiet --data " + place.data() + quiet), 2);
-  EXPECT_THAT(TempFolder::read(place.folder / "errors"), HasSubstr("this bundle is for 2 ranks and 1 started"));
+  EXPECT_THAT(TempFolder::read(out / "errors"), HasSubstr("this bundle is for 2 ranks and 1 started"));
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 #include "base/temporary_folder.h"
 #include "ir/recipe/read_recipe.h"
 #include "nlohmann/json.hpp"
+#include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
-#include "runtime/program/program_image.h"
 #include "runtime/run_flags.h"
 #include "runtime/trainer.h"
 #include "tools/flow/compile.h"
@@ -64,9 +64,9 @@ absl::StatusOr<ProbeResult> run_probe(GraphWriter graph, const Probe& probe, con
   runtime::RunFlags flags;
   flags.steps = probe.steps;
   flags.quiet = true;
-  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(bundle));
-  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs,
-                           runtime::load_images(cat(bundle, "/", runtime::kImageName)));
+  PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::BundleFiles::open(bundle));
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(*files));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs, files->programs(runtime::kImageName));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
   StepTimeSink plain;
   if (!probe.gpu.empty()) PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, &plain));

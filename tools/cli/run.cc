@@ -7,29 +7,28 @@
 #include "base/status.h"
 #include "runtime/launch/stop_signal.h"
 #include "runtime/launch/supervisor.h"
+#include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
 #include "runtime/program/placement.h"
-#include "runtime/program/program_image.h"
 #include "tools/cli/command.h"
-#include "tools/verify/certificate.h"
 
 namespace partita {
 namespace {
 
 // The ranks in processes of their own, or the whole run in one that may be started again.
-absl::Status run_supervised(const std::string& folder, const runtime::RunFlags& flags, const LaunchFlags& launch) {
+absl::Status run_supervised(const runtime::BundleFiles& bundle, const runtime::RunFlags& flags,
+                            const LaunchFlags& launch) {
   if (launch.max_restarts > 0 && flags.checkpoint.empty())
     return absl::InvalidArgumentError("--max-restarts starts again from checkpoints; say --checkpoint FOLDER");
-  PARTITA_RETURN_IF_ERROR(flags.options(folder).status());  // mistakes are told once, not by each rank
-  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs,
-                           runtime::load_images(cat(folder, "/", runtime::kImageName)));
+  PARTITA_RETURN_IF_ERROR(flags.options(bundle).status());  // mistakes are told once, not by each rank
+  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs, bundle.programs(runtime::kImageName));
   runtime::LocalJob job;
   if (launch.processes) {
     job.ranks = static_cast<int>(runtime::mesh_size(programs.front().mesh));
-    job.command = {cat(folder, "/", runtime::kRankName), "--backend", "tcp"};
+    job.command = {cat(bundle.folder(), "/", runtime::kRankName), "--backend", "tcp"};
   } else {
     std::error_code ec;
-    job.command = {std::filesystem::read_symlink("/proc/self/exe", ec).string(), "run", folder};
+    job.command = {std::filesystem::read_symlink("/proc/self/exe", ec).string(), "run", bundle.folder()};
   }
   for (std::string& a : flags.arguments()) job.command.push_back(std::move(a));
   if (!flags.resume) job.resume = {"--resume"};
@@ -49,13 +48,13 @@ void LaunchFlags::add(CLI::App& app) {
 }
 
 absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags, const LaunchFlags& launch) {
-  PARTITA_RETURN_IF_ERROR(verifier::check_certificate(folder, /*thorough=*/false));
-  if (launch.processes || launch.max_restarts > 0) return run_supervised(folder, flags, launch);
-  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(folder));
+  PARTITA_ASSIGN_OR_RETURN(const auto bundle, runtime::BundleFiles::open(folder, flags.trust()));
+  PARTITA_RETURN_IF_ERROR(bundle->check(flags.threads_of(1), /*weights=*/false));
+  if (launch.processes || launch.max_restarts > 0) return run_supervised(*bundle, flags, launch);
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(*bundle));
   std::optional<runtime::StopSignal> stop;
   if (!options.checkpoint.folder.empty()) options.stop = stop.emplace().flag();
-  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs,
-                           runtime::load_images(cat(folder, "/", runtime::kImageName)));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs, bundle->programs(runtime::kImageName));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
   PARTITA_ASSIGN_OR_RETURN(auto sink, flags.sink(std::max<int64_t>(options.steps, 0)));
   absl::Status status = runtime::train_local(loaded, options, sink.get());

@@ -1,36 +1,127 @@
 #include <cstdio>
+#include <filesystem>
 
+#include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/status.h"
+#include "runtime/program/bundle_files.h"
+#include "runtime/program/bundle_names.h"
+#include "runtime/program/signature.h"
 #include "tools/cli/command.h"
-#include "tools/flow/kernel_code.h"
-#include "tools/flow/numeric_check.h"
+#include "tools/proof/first_weights.h"
+#include "tools/proof/kernel_code.h"
+#include "tools/proof/numeric_check.h"
+#include "tools/proof/sources_check.h"
+#include "tools/verify/bundle/manifest.h"
 #include "tools/verify/certificate.h"
 
 namespace partita {
 namespace {
 
+struct Flags {
+  std::string bundle, sign;
+  Sources sources;
+  bool numeric = false, quiet = false;
+  NumericOptions options;
+  runtime::RunFlags run;
+};
+
 // The bundle's data where it has some, else numbers made up.
-absl::StatusOr<runtime::TrainOptions> numeric_run(const std::string& folder, runtime::RunFlags flags) {
+absl::StatusOr<runtime::TrainOptions> numeric_run(const runtime::BundleFiles& bundle, runtime::RunFlags flags) {
   if (!flags.steps) flags.steps = 2;
-  auto options = flags.options(folder);
+  auto options = flags.options(bundle);
   if (options.ok() || options.status().code() != absl::StatusCode::kInvalidArgument || !flags.data.empty())
     return options;
   flags.data = "synthetic";
-  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions made, flags.options(folder));
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions made, flags.options(bundle));
   made.data = {.kind = DataKind::kSynthetic, .seed = made.data.seed, .epochs = 0};
+  made.evaluate.data = made.data;
+  if (made.evaluate.batches < 0) made.evaluate.batches = 1;
   return made;
+}
+
+// What is not equal to the serial program, by the user's choice.
+std::string choices(const verifier::Verdict& v) {
+  std::string but;
+  if (v.statistic_groups > 1)
+    but = cat(" (whose batch statistics are of ", v.statistic_groups, " groups of samples, by choice)");
+  if (v.compress != "none")
+    but += cat(" but for compress: ", v.compress, ", which compresses ", v.compressed_sums,
+               " sums of gradients (they are NOT equal, by choice)");
+  if (v.delays.empty()) return but;
+  std::string delays;
+  for (int64_t d : v.delays) append(delays, delays.empty() ? "" : ", ", d);
+  return but + cat(" but for schedule: pipedream, whose stages compute with weights that are up to ", delays,
+                   " updates behind (they are NOT equal, by choice; with one micro-batch a step they would be)");
+}
+
+void tell(const verifier::Verdict& v, const std::optional<verifier::NumericVerdict>& numeric) {
+  std::printf(
+      "verified: %s%s, %s values, %s states and %s outputs equal to the serial program%s; %s steps, %s "
+      "collectives\n",
+      cat(v.ranks, v.ranks == 1 ? " rank" : " ranks").c_str(),
+      v.programs > 1 ? cat(" in ", v.programs, " stages").c_str() : "", cat(v.values).c_str(), cat(v.states).c_str(),
+      cat(v.outputs).c_str(), choices(v).c_str(), cat(v.steps).c_str(), cat(v.collectives).c_str());
+  std::printf("kernels: %s proved by their loop nests; the code of %s compiled again and equal%s%s\n",
+              cat(v.kernels.nests).c_str(), cat(v.kernels.compiled).c_str(), v.kernels.unknown.empty() ? "" : "; ",
+              v.kernels.unknown.c_str());
+  if (v.evaluation)
+    std::printf("evaluation: %s values, equal to the serial evaluation program%s; %s steps\n",
+                cat(v.evaluation->values).c_str(),
+                v.evaluation->random_nodes == 0 ? ", which draws no random numbers" : "",
+                cat(v.evaluation->steps).c_str());
+  if (!numeric) return;
+  if (!numeric->kink.empty())
+    std::printf("run: %s; not so on two other draws of synthetic samples, so a value lies at a kink there\n",
+                numeric->kink.c_str());
+  std::printf("run: %s steps, %s tensors; largest relative difference %.2g of a loss, %.2g of a tensor%s\n",
+              cat(numeric->steps).c_str(), cat(numeric->tensors).c_str(), numeric->loss_error, numeric->tensor_error,
+              v.compress == "none" && v.delays.empty() ? "" : " (not held to a limit after the first loss)");
+}
+
+// The certificate, and its signature where a key is given: one that was there before is of another.
+absl::Status write_certificate(const runtime::BundleFiles& bundle, const std::string& text, const std::string& key) {
+  const std::string path = cat(bundle.folder(), "/", runtime::kCertificateName),
+                    signature = cat(bundle.folder(), "/", runtime::kSignatureName);
+  std::error_code ec;
+  std::filesystem::remove(signature, ec);
+  PARTITA_RETURN_IF_ERROR(write_file_atomically(path, text, Durable::kNo));
+  if (key.empty()) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(const std::string signed_by, runtime::sign(key, as_byte_span(text)));
+  return write_file_atomically(signature, signed_by, Durable::kNo);
+}
+
+absl::Status verify(Flags& flags) {
+  PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::BundleFiles::open_unproved(flags.bundle));
+  PARTITA_RETURN_IF_ERROR(files->check(flags.run.threads_of(1), /*weights=*/true));
+  PARTITA_ASSIGN_OR_RETURN(verifier::Bundle bundle, verifier::read_bundle(*files));
+  PARTITA_RETURN_IF_ERROR(verifier::check_manifest(files->manifest(), bundle));
+  PARTITA_RETURN_IF_ERROR(check_first_weights(*files, bundle));
+  PARTITA_ASSIGN_OR_RETURN(verifier::Verdict v, verifier::check_bundle(bundle));
+  PARTITA_RETURN_IF_ERROR(verifier::check_choices(files->manifest(), v));
+  PARTITA_ASSIGN_OR_RETURN(KernelCode code, compile_again(bundle));
+  v.kernels.compiled = code.compiled;
+  v.kernels.unknown = std::move(code.unknown);
+  std::optional<verifier::NumericVerdict> numeric;
+  if (flags.numeric) {
+    PARTITA_ASSIGN_OR_RETURN(flags.options.train, numeric_run(*files, flags.run));
+    PARTITA_ASSIGN_OR_RETURN(numeric, check_numeric(bundle, flags.options));
+  }
+  nlohmann::json sources;
+  if (!flags.sources.model.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(sources, check_sources(flags.sources, *files, bundle));
+  }
+  PARTITA_RETURN_IF_ERROR(
+      write_certificate(*files, verifier::certificate_text(files->root(), v, numeric, sources), flags.sign));
+  if (!flags.quiet) tell(v, numeric);
+  if (!flags.quiet && !sources.is_null())
+    std::printf("sources: the serial program and the first weights are those of %s\n", flags.sources.model.c_str());
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 void add_verify(CLI::App& app, absl::Status& result) {
-  struct Flags {
-    std::string bundle;
-    bool numeric = false, quiet = false;
-    NumericOptions options;
-    runtime::RunFlags run;
-  };
   auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("verify",
                                       "prove that a bundle's ranks together compute the serial program; writes "
@@ -41,62 +132,16 @@ void add_verify(CLI::App& app, absl::Status& result) {
   verb->add_option("--data", flags->run.data, "what to run on; default: the bundle's own data, else synthetic data");
   verb->add_option("--steps", flags->run.steps, "optimizer steps to compare; default: 2")->check(CLI::PositiveNumber);
   verb->add_option("--tolerance", flags->options.tolerance, "largest relative difference")->capture_default_str();
+  CLI::Option* model = verb->add_option(
+      "--model", flags->sources.model,
+      "also import this model and --train's recipe anew: the serial program and the first weights must be theirs");
+  verb->add_option("--train", flags->sources.train_file, "the recipe that the bundle was compiled with")->needs(model);
+  add_precision(*verb, flags->sources.precision);
+  verb->add_option("--sign", flags->sign,
+                   "sign the certificate with this key: a PEM file with an Ed25519 private key (`run --trust`)");
   verb->add_option("--threads", flags->run.threads, "threads of each rank")->check(CLI::Range(1, 4096));
   verb->add_flag("--quiet", flags->quiet, "say nothing but errors");
-  verb->callback([flags, &result] {
-    auto run = [&]() -> absl::Status {
-      PARTITA_ASSIGN_OR_RETURN(verifier::Bundle bundle, verifier::read_bundle(flags->bundle));
-      PARTITA_ASSIGN_OR_RETURN(verifier::Verdict v, verifier::check_bundle(bundle));
-      PARTITA_ASSIGN_OR_RETURN(KernelCode code, compile_again(bundle));
-      v.kernels.compiled = code.compiled;
-      v.kernels.unknown = std::move(code.unknown);
-      std::optional<verifier::NumericVerdict> numeric;
-      if (flags->numeric) {
-        PARTITA_ASSIGN_OR_RETURN(flags->options.train, numeric_run(flags->bundle, flags->run));
-        PARTITA_ASSIGN_OR_RETURN(numeric, check_numeric(bundle, flags->options));
-      }
-      PARTITA_RETURN_IF_ERROR(verifier::write_certificate(flags->bundle, v, numeric));
-      if (!flags->quiet) {
-        std::string stages = v.programs > 1 ? cat(" in ", v.programs, " stages") : "";
-        std::string but;
-        if (v.statistic_groups > 1)
-          but = cat(" (whose batch statistics are of ", v.statistic_groups, " groups of samples, by choice)");
-        if (v.compress != "none")
-          but += cat(" but for compress: ", v.compress, ", which compresses ", v.compressed_sums,
-                     " sums of gradients (they are NOT equal, by choice)");
-        if (!v.delays.empty()) {
-          std::string delays;
-          for (int64_t d : v.delays) append(delays, delays.empty() ? "" : ", ", d);
-          but += cat(" but for schedule: pipedream, whose stages compute with weights that are up to ", delays,
-                     " updates behind (they are NOT equal, by choice; with one micro-batch a step they would be)");
-        }
-        std::printf(
-            "verified: %lld rank%s%s, %lld values, %lld states and %lld outputs equal to the serial program%s; %lld "
-            "steps, %lld collectives\n",
-            static_cast<long long>(v.ranks), v.ranks == 1 ? "" : "s", stages.c_str(), static_cast<long long>(v.values),
-            static_cast<long long>(v.states), static_cast<long long>(v.outputs), but.c_str(),
-            static_cast<long long>(v.steps), static_cast<long long>(v.collectives));
-        std::printf("kernels: %lld proved by their loop nests; the code of %lld compiled again and equal%s%s\n",
-                    static_cast<long long>(v.kernels.nests), static_cast<long long>(v.kernels.compiled),
-                    v.kernels.unknown.empty() ? "" : "; ", v.kernels.unknown.c_str());
-        if (v.evaluation)
-          std::printf("evaluation: %lld values, equal to the serial evaluation program%s; %lld steps\n",
-                      static_cast<long long>(v.evaluation->values),
-                      v.evaluation->random_nodes == 0 ? ", which draws no random numbers" : "",
-                      static_cast<long long>(v.evaluation->steps));
-        if (numeric && !numeric->kink.empty())
-          std::printf("run: %s; not so on two other draws of synthetic samples, so a value lies at a kink there\n",
-                      numeric->kink.c_str());
-        if (numeric)
-          std::printf("run: %lld steps, %lld tensors; largest relative difference %.2g of a loss, %.2g of a tensor%s\n",
-                      static_cast<long long>(numeric->steps), static_cast<long long>(numeric->tensors),
-                      numeric->loss_error, numeric->tensor_error,
-                      v.compress == "none" && v.delays.empty() ? "" : " (not held to a limit after the first loss)");
-      }
-      return absl::OkStatus();
-    };
-    result = run();
-  });
+  verb->callback([flags, &result] { result = verify(*flags); });
 }
 
 }  // namespace partita

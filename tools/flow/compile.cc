@@ -10,7 +10,6 @@
 #include "partitioner/communicate/state_gathers.h"
 #include "partitioner/localize_stages.h"
 #include "passes/forward/index_bounds.h"
-#include "passes/forward/shifted_inputs.h"
 #include "passes/pipeline.h"
 #include "tools/flow/data_settings.h"
 #include "tools/flow/device_memory.h"
@@ -19,24 +18,6 @@
 
 namespace partita {
 namespace {
-
-// Labels that are the tokens themselves, for the graph compares them with the next ones. What the recipe's loss takes
-// as its target is compared as it is, whatever else the graph does with it.
-std::vector<std::string> shifted_labels(const Recipe& recipe, const Graph& graph) {
-  std::vector<std::string> names = shifted_inputs(graph);
-  if (recipe.loss && recipe.loss->kind != LossKind::kOutput) std::erase(names, recipe.loss->target);
-  return names;
-}
-
-void take_data_settings(const Recipe& recipe, const Graph& graph, Compiled& out) {
-  const std::vector<std::string> shifted = shifted_labels(recipe, graph);
-  out.data = data_settings(recipe.data.value_or(DataRecipe{}), out.seed, shifted);
-  out.data_kind_said = recipe.data && recipe.data->kind;
-  if (!recipe.evaluate) return;
-  out.evaluation_data = data_settings(recipe.evaluate->data, out.seed, shifted);
-  out.evaluate_every = recipe.evaluate->every;
-  out.evaluate_batches = recipe.evaluate->batches.value_or(-1);
-}
 
 void take_layout(const Layout& layout, const BatchPlan& batch, Compiled& out) {
   out.ranks = layout.ranks();
@@ -126,7 +107,6 @@ absl::StatusOr<PassRun> evaluation_run(const PassOptions& training) {
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   Compiled out;
   PhaseTimes times;
-  out.seed = static_cast<uint64_t>(request.recipe.seed);
   PARTITA_ASSIGN_OR_RETURN(PassRun run, PassRun::create(request.passes, pass_names()));
   auto stop = [&] {
     out.stopped = run.stopped();
@@ -156,7 +136,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   if (run.stopped()) return stop();
 
   const Graph& graph = *partition.training.graph;
-  take_data_settings(request.recipe, graph, out);
+  out.run = run_settings(request.recipe, graph);
   take_programs(std::move(emitted), request.model, index_bounds(graph), out);
   PARTITA_RETURN_IF_ERROR(check_room(out.programs, request.room));
   out.compress = partition.programs.compress;
@@ -170,6 +150,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   out.weight_elements = weight_elements(graph);
   out.samples = partition.model.batch.graph_batch * partition.model.batch.micro_batches;
   out.serial = verifier::without_weights(graph);
+  out.form = partition.training.form;
   return stop();
 }
 

@@ -19,10 +19,11 @@
 #include "ir/graph/graph.h"
 #include "ir/pipeline/pass_run.h"
 #include "ir/recipe/recipe.h"
+#include "nlohmann/json.hpp"
 #include "partitioner/compress/compress_gradients.h"
-#include "runtime/data/data_config.h"
 #include "runtime/program/program.h"
 #include "tools/flow/evaluation.h"
+#include "tools/flow/weight_files.h"
 
 namespace partita {
 
@@ -36,25 +37,14 @@ struct CompileRequest {
   PassOptions passes;
 };
 
-// A state whose first value is in the model.
-struct InitialTensor {
-  std::string name;
-  TensorType type;
-  Initial value;  // a Literal or a FileRange; of f32 elements where `type` has 16 bits and they have twice its bytes
-  bool trained = false;
-};
-
 struct Compiled {
   std::vector<runtime::Program> programs;  // of the ranks: one, or one for each stage of a pipeline
   Graph serial;                            // what the ranks share out between them, for the verifier
+  SerialForm form;                         // in which it was made
   int64_t samples = 0;                     // a step's, likewise
   std::vector<ProgramClaims> claims;       // what the programs' steps say that they compute, likewise
   CompiledEvaluation evaluation;
-  runtime::DataConfig evaluation_data;
-  int64_t evaluate_every = 0, evaluate_batches = -1;  // steps; global batches, -1: all of the data
-  runtime::DataConfig data;                           // what train.yaml says of the data
-  bool data_kind_said = false;
-  uint64_t seed = 0;
+  nlohmann::json run;  // what a run goes by besides the programs: run_settings() of the recipe
   std::vector<InitialTensor> weights;
   std::vector<std::string> warnings;
   Recipe recipe;                                        // with what the layout and the model decide

@@ -1,6 +1,34 @@
 #include "tools/flow/data_settings.h"
 
+#include "passes/forward/shifted_inputs.h"
+#include "runtime/data/data_config_json.h"
+
 namespace partita {
+namespace {
+
+// Labels that are the tokens themselves, for the graph compares them with the next ones. What the recipe's loss takes
+// as its target is compared as it is, whatever else the graph does with it.
+std::vector<std::string> shifted_labels(const Recipe& recipe, const Graph& graph) {
+  std::vector<std::string> names = shifted_inputs(graph);
+  if (recipe.loss && recipe.loss->kind != LossKind::kOutput) std::erase(names, recipe.loss->target);
+  return names;
+}
+
+}  // namespace
+
+nlohmann::json run_settings(const Recipe& recipe, const Graph& training) {
+  const std::vector<std::string> shifted = shifted_labels(recipe, training);
+  const uint64_t seed = static_cast<uint64_t>(recipe.seed);
+  nlohmann::json data = runtime::to_json(data_settings(recipe.data.value_or(DataRecipe{}), seed, shifted));
+  if (!recipe.data || !recipe.data->kind) data.erase("kind");  // by the file that --data names
+  nlohmann::json run = {{"data", data}, {"seed", seed}};
+  if (recipe.evaluate) {
+    run["evaluate"] = {{"every", recipe.evaluate->every},
+                       {"batches", recipe.evaluate->batches.value_or(-1)},
+                       {"data", runtime::to_json(data_settings(recipe.evaluate->data, seed, shifted))}};
+  }
+  return run;
+}
 
 runtime::DataConfig data_settings(const DataRecipe& d, uint64_t seed, const std::vector<std::string>& shifted_inside) {
   runtime::DataConfig out;

@@ -8,6 +8,7 @@
 #include "partitioner/planner/cluster/device_profile.h"
 #include "runtime/program/communicators.h"
 #include "runtime/program/sides.h"
+#include "tools/verify/bundle/manifest.h"
 
 namespace partita {
 namespace {
@@ -32,14 +33,9 @@ double beyond_reserve(const runtime::Program& p) {
 
 }  // namespace
 
-std::map<std::string, int64_t> memory_bytes(const runtime::Program& p) {
-  return {{"state", p.region_bytes[0]},    {"host_state", p.region_bytes[1]}, {"arena", p.region_bytes[2]},
-          {"constant", p.region_bytes[3]}, {"input", p.region_bytes[4]},      {"host_arena", p.region_bytes[5]}};
-}
-
 double device_bytes(const runtime::Program& p) {
   double bytes = beyond_reserve(p);
-  const std::map<std::string, int64_t> regions = memory_bytes(p);
+  const std::map<std::string, int64_t> regions = verifier::memory_bytes(p);
   for (const char* region : {"state", "arena", "constant", "input"}) bytes += static_cast<double>(regions.at(region));
   return bytes;
 }
@@ -56,7 +52,7 @@ absl::Status check_room(const std::vector<runtime::Program>& programs, const std
   if (room.empty()) return absl::OkStatus();
   const double least = *std::min_element(room.begin(), room.end());
   for (size_t k = 0; k < programs.size(); ++k) {
-    const std::map<std::string, int64_t> bytes = memory_bytes(programs[k]);
+    const std::map<std::string, int64_t> bytes = verifier::memory_bytes(programs[k]);
     const double needs = device_bytes(programs[k]), has = room.size() == programs.size() ? room[k] : least,
                  beyond = beyond_reserve(programs[k]);
     if (needs <= has) continue;

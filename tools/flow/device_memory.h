@@ -2,17 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "runtime/program/program.h"
 
 namespace partita {
-
-// Bytes that one program takes, by region of memory as the manifest names them.
-std::map<std::string, int64_t> memory_bytes(const runtime::Program& p);
 
 // Bytes of the device's memory that a rank takes beside the reserve: state, working memory, constants, inputs, and
 // those of NCCL's communicators that the reserve has no room for.

@@ -52,6 +52,35 @@ absl::Status take_batch(ModelSource& source, const Recipe& recipe, ModelInHand& 
 
 }  // namespace
 
+nlohmann::json to_json(const SerialForm& form) {
+  nlohmann::json json = {{"graph_batch", form.graph_batch},      {"micro_batches", form.micro_batches},
+                         {"sample_groups", form.sample_groups},  {"expert_parts", form.expert_parts},
+                         {"accumulate", form.accumulate},        {"update_each", form.update_each},
+                         {"keep_gradients", form.keep_gradients}};
+  if (form.bound_batch) json["bound_batch"] = *form.bound_batch;
+  if (form.recompute) json["recompute"] = enum_name(*form.recompute);
+  return json;
+}
+
+absl::StatusOr<SerialForm> form_from_json(const nlohmann::json& json) {
+  try {
+    SerialForm form{.graph_batch = json.at("graph_batch").get<int64_t>(),
+                    .micro_batches = json.at("micro_batches").get<int64_t>(),
+                    .sample_groups = json.at("sample_groups").get<int64_t>(),
+                    .expert_parts = json.at("expert_parts").get<int64_t>(),
+                    .accumulate = json.at("accumulate").get<bool>(),
+                    .update_each = json.at("update_each").get<bool>(),
+                    .keep_gradients = json.at("keep_gradients").get<bool>()};
+    if (json.contains("bound_batch")) form.bound_batch = json["bound_batch"].get<int64_t>();
+    if (!json.contains("recompute")) return form;
+    form.recompute = parse_enum<RecomputeMode>(json["recompute"].get<std::string>());
+    if (form.recompute) return form;
+  } catch (const nlohmann::json::exception&) {
+  }
+  return absl::InvalidArgumentError(
+      cat("form: expected what the layout decides of the serial program, found ", quote(json.dump(), 400)));
+}
+
 // PipeDream's micro-batch is an optimizer step: a run of the graph, where its batch dimension can be bound.
 std::optional<int64_t> batch_to_bind(const ModelSource& source, const Recipe& recipe, const Layout& layout) {
   const std::optional<int64_t> micro = recipe.pin.micro_batch ? recipe.pin.micro_batch : recipe.batch.micro;
@@ -80,30 +109,44 @@ absl::StatusOr<ModelInHand> read_model(ModelSource& source, Recipe recipe, std::
   return m;
 }
 
-absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, const ModelInHand& model, bool keep_gradients,
-                                             PassRun& run) {
-  const BatchPlan& batch = model.batch;
-  const int64_t groups = sample_groups(model.recipe, batch);
+absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, std::shared_ptr<const ImportedModel> imported,
+                                             const Recipe& recipe, const SerialForm& form, PassRun& run) {
   TrainingGraph out;
-  if (groups > 1) out.statistic_samples = batch.graph_batch / groups;
-  if (model.recipe.semantics.moe) out.capacity_samples = batch.graph_batch;
-  out.context = {.recipe = model.recipe,
-                 .training = model.imported->training.value_or(TrainingSpec{}),
-                 .micro_batches = batch.micro_batches,
-                 .accumulate = batch.micro_batches * batch.parts > 1,
-                 .update_each = model.layout.schedule == PipelineSchedule::kPipedream,
-                 .expert_parts = expert_parts(model.layout),
-                 .keep_gradients = keep_gradients};
+  out.form = form;
+  if (form.sample_groups > 1) out.statistic_samples = form.graph_batch / form.sample_groups;
+  if (recipe.semantics.moe) out.capacity_samples = form.graph_batch;
+  out.context = {.recipe = recipe,
+                 .training = imported->training.value_or(TrainingSpec{}),
+                 .micro_batches = form.micro_batches,
+                 .accumulate = form.accumulate,
+                 .update_each = form.update_each,
+                 .expert_parts = form.expert_parts,
+                 .keep_gradients = form.keep_gradients};
   auto make = [&]() -> absl::StatusOr<Graph> {
-    Graph graph = model.imported->graph;
-    if (groups > 1) graph = group_samples(graph, groups);
+    Graph graph = imported->graph;
+    if (form.sample_groups > 1) graph = group_samples(graph, form.sample_groups);
     PARTITA_ASSIGN_OR_RETURN(graph, initialize(graph, out.context));
     PARTITA_RETURN_IF_ERROR(run.start(graphs_of(graph)));
     return run_passes(graph_passes(PassUse::kTraining), std::move(graph), out.context, run);
   };
   PARTITA_ASSIGN_OR_RETURN(out.graph,
-                           source.graph({model.imported, groups, out.context, model.recipe.pin.recompute}, make));
+                           source.graph({imported, form.sample_groups, out.context, recipe.pin.recompute}, make));
   return out;
+}
+
+absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, const ModelInHand& model, bool keep_gradients,
+                                             PassRun& run) {
+  const BatchPlan& batch = model.batch;
+  const SerialForm form{.bound_batch = batch_to_bind(source, model.recipe, model.layout),
+                        .graph_batch = batch.graph_batch,
+                        .micro_batches = batch.micro_batches,
+                        .sample_groups = sample_groups(model.recipe, batch),
+                        .expert_parts = expert_parts(model.layout),
+                        .accumulate = batch.micro_batches * batch.parts > 1,
+                        .update_each = model.layout.schedule == PipelineSchedule::kPipedream,
+                        .keep_gradients = keep_gradients,
+                        .recompute = model.recipe.pin.recompute};
+  return training_graph(source, model.imported, model.recipe, form, run);
 }
 
 }  // namespace partita

@@ -11,6 +11,7 @@
 #include "frontend/onnx_import.h"
 #include "ir/pipeline/pass_run.h"
 #include "ir/recipe/recipe.h"
+#include "nlohmann/json.hpp"
 #include "partitioner/layout/batch_plan.h"
 #include "partitioner/layout/layout.h"
 #include "passes/rewrite/pass.h"
@@ -31,14 +32,34 @@ struct ModelInHand {
 // where the layout, the batch and the model do not fit each other; errors of reading the model.
 absl::StatusOr<ModelInHand> read_model(ModelSource& source, Recipe recipe, std::optional<int64_t> ranks);
 
+// What the layout decides of the serial program's form. It changes nothing of what a step computes but by the recipe's
+// own word (semantics.batch_norm: replica, pin schedule: pipedream).
+struct SerialForm {
+  std::optional<int64_t> bound_batch;  // the size of symbolic first dimensions
+  int64_t graph_batch = 1;             // samples of a run of the graph
+  int64_t micro_batches = 1;           // runs in a step
+  int64_t sample_groups = 1;           // of a run, that batch norms take their statistics of by themselves
+  int64_t expert_parts = 1;
+  bool accumulate = false, update_each = false, keep_gradients = false;  // as in PassContext
+  std::optional<RecomputeMode> recompute;                                // in place of the recipe's
+};
+
+nlohmann::json to_json(const SerialForm& form);
+// InvalidArgument where it is none.
+absl::StatusOr<SerialForm> form_from_json(const nlohmann::json& json);
+
 struct TrainingGraph {
   std::shared_ptr<const Graph> graph;
-  PassContext context;            // of the passes that made it
+  PassContext context;  // of the passes that made it
+  SerialForm form;
   int64_t statistic_samples = 0;  // that one batch statistic is of, by semantics.batch_norm; 0: all of a run
   int64_t capacity_samples = 0;   // that share an expert's capacity, by semantics.moe; 0: as the model has it
 };
 
-// Runs the graph passes (passes/pipeline.h) for the model's layout and batch.
+// Runs the graph passes (passes/pipeline.h) on the model as it was read.
+absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, std::shared_ptr<const ImportedModel> imported,
+                                             const Recipe& recipe, const SerialForm& form, PassRun& run);
+// The same in the form that the model's layout and batch ask for.
 absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, const ModelInHand& model, bool keep_gradients,
                                              PassRun& run);
 

@@ -8,9 +8,9 @@
 
 namespace partita {
 
-// Writes program.partita (the image), rank (runner and image in one executable), lib/ (the shared libraries beside the
-// runner), initial.safetensors, manifest.json and verify/ (the evidence that `partita verify` reads) into a new folder,
-// all or nothing. FailedPrecondition where `folder` exists and is not a bundle.
+// Writes program.partita (the image), rank (the runner), lib/ (the shared libraries beside it), initial.safetensors,
+// verify/ (the evidence that `partita verify` reads) and, last, manifest.json with the hashes of all of them into a new
+// folder, all or nothing. FailedPrecondition where `folder` exists and is not a bundle.
 absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder);
 
 }  // namespace partita

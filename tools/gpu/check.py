@@ -38,7 +38,7 @@ def ask(command):
 
 def library_folders():
     """Where this machine has cuBLASLt, cuDNN and NCCL: the toolkit's folders and PyTorch's wheels."""
-    folders = [LIB, "/usr/local/cuda/lib64"]
+    folders = [f"{LIB}/partita", "/usr/local/cuda/lib64"]
     for path in sys.path:
         folders += sorted(glob.glob(f"{path}/nvidia/*/lib")) + sorted(glob.glob(f"{path}/torch/lib"))
     return [f for f in folders if os.path.isdir(f)]
@@ -70,17 +70,15 @@ def run_ranks(command, ranks, seconds):
 
 
 def executable(bundle, folder):
-    """The runner with the bundle's image behind it, and the rest of the bundle beside."""
+    """The bundle with the runner and its libraries, which all bundles share, in their places."""
     out = f"{folder}/bundle"
     shutil.copytree(bundle, out)
     if not os.path.exists(f"{out}/initial.safetensors") and re.search("[+@%=]", os.path.basename(bundle)):  # the plain one's
         name, rest = re.split("[+@%=]", os.path.basename(bundle), maxsplit=1)
         shutil.copy(f"{BUNDLES}/{name}.{rest.partition('.')[2]}/initial.safetensors", out)
-    shutil.copy(f"{LIB}/libpartita_cuda.so", out)
-    image = open(f"{bundle}/program.partita", "rb").read()
-    with open(f"{out}/rank", "wb") as f:
-        f.write(open(f"{LIB}/partita_runner", "rb").read() + image + len(image).to_bytes(8, "little") + b"PARTITA\2")
-    os.chmod(f"{out}/rank", 0o755)
+    for path in glob.glob(f"{LIB}/partita/*.so*"):
+        os.link(path, f"{out}/lib/{os.path.basename(path)}")
+    shutil.copy(f"{LIB}/partita/partita_runner", f"{out}/rank")
     return f"{out}/rank"
 
 

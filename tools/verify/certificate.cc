@@ -1,13 +1,10 @@
 #include "tools/verify/certificate.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
-#include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/checksum.h"
-#include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
@@ -24,10 +21,6 @@
 namespace partita::verifier {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr int kVersion = 1;
-
 // What the symbolic check establishes, in words that outlive it.
 constexpr const char* kProved[] = {
     "every local value is a part of a serial value, by the formulas of ops and the definitions of collectives",
@@ -38,6 +31,8 @@ constexpr const char* kProved[] = {
     "every state and output is written, and no two live buffers overlap",
     "every generated kernel, by the loop nest that it was made from, makes of its operands what the nodes do that it "
     "stands for: each element once, over all its units of work, and none is read after it was overwritten",
+    "what the manifest says of ranks, mesh, inputs, samples, data, seed and evaluation follows from the programs and "
+    "the serial program",
 };
 constexpr const char* kProvedOfCode =
     "the kernels' machine code is what this compiler makes of their nests, to the byte";
@@ -65,22 +60,11 @@ constexpr const char* kProvedOfStages[] = {
 constexpr const char* kProvedOfEvaluation =
     "the evaluation programs compute the serial evaluation program in the same sense, on the states as training keeps "
     "them, and change none";
+constexpr const char* kProvedOfSources =
+    "the serial programs, what a run goes by, and the first weights are those that this compiler makes of the model "
+    "and "
+    "the recipe named under `sources`";
 constexpr const char* kProvedOfInference = "the serial evaluation program draws no random numbers: dropout is off";
-
-std::vector<std::string> files_of(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code ec;
-  for (fs::recursive_directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
-    std::string name = fs::relative(it->path(), folder, ec).string();
-    if (it->is_regular_file(ec) && name != kCertificateFile) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-}  // namespace
-
-namespace {
 
 // Says of a node of a rank's graph which step computes it.
 class NodePlaces {
@@ -252,13 +236,16 @@ absl::StatusOr<Verdict> check_bundle(const Bundle& bundle) {
   return v;
 }
 
-absl::Status write_certificate(const std::string& folder, const Verdict& v,
-                               const std::optional<NumericVerdict>& numeric) {
-  nlohmann::json files = nlohmann::json::object();
-  for (const std::string& name : files_of(folder)) {
-    PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(cat(folder, "/", name)));
-    files[name] = {{"bytes", file.size()}, {"sha256", sha256_hex(file.bytes())}};
-  }
+absl::Status check_choices(const nlohmann::json& manifest, const Verdict& v) {
+  if (manifest.contains("compress") && v.compressed_sums == 0)
+    return differs(quote(runtime::kManifestName), ": compress: expected no such key: no sum is compressed");
+  if (!v.delays.empty() && manifest.value("equal_to_serial", true))
+    return differs(quote(runtime::kManifestName), ": equal_to_serial: expected false, with updates that are delayed");
+  return absl::OkStatus();
+}
+
+std::string certificate_text(const std::string& root, const Verdict& v, const std::optional<NumericVerdict>& numeric,
+                             const nlohmann::json& sources) {
   nlohmann::json proved = kProved, schedule;
   nlohmann::json kernels = {{"nests", v.kernels.nests}, {"compiled_again", v.kernels.compiled}};
   if (!v.kernels.unknown.empty()) kernels["unknown"] = v.kernels.unknown;
@@ -274,8 +261,11 @@ absl::Status write_certificate(const std::string& folder, const Verdict& v,
   }
   if (v.evaluation) proved.push_back(kProvedOfEvaluation);
   if (v.evaluation && v.evaluation->random_nodes == 0) proved.push_back(kProvedOfInference);
-  nlohmann::json j = {{"version", kVersion},
-                      {"files", files},
+  const bool equal = v.compressed_sums == 0 && v.delays.empty();
+  if (!sources.is_null()) proved.push_back(kProvedOfSources);
+  nlohmann::json j = {{"version", runtime::kCertificateVersion},
+                      {"root", root},
+                      {"verdict", equal ? "equal to the serial program" : "not equal to the serial program, by choice"},
                       {"ranks", v.ranks},
                       {"programs", v.programs},
                       {"proved", proved},
@@ -303,39 +293,9 @@ absl::Status write_certificate(const std::string& folder, const Verdict& v,
                     {"tensor_error", numeric->tensor_error}};
     if (!numeric->kink.empty()) j["numeric"]["kink"] = numeric->kink;
   }
-  return write_file_atomically(cat(folder, "/", kCertificateFile), j.dump(2) + "\n", Durable::kNo);
-}
-
-absl::Status check_certificate(const std::string& folder, bool thorough) {
-  std::string path = cat(folder, "/", kCertificateFile);
-  std::error_code ec;
-  if (!fs::exists(path, ec)) return absl::OkStatus();
-  PARTITA_ASSIGN_OR_RETURN(MappedFile paper, MappedFile::open(path));
-  nlohmann::json j = nlohmann::json::parse(paper.text(), nullptr, false);
-  bool sound = j.is_object() && j.value("version", nlohmann::json()).is_number_integer() && j.contains("files") &&
-               j["files"].is_object();
-  if (!sound) return absl::DataLossError(cat(quote(path), " is damaged; run `partita verify` again or remove it"));
-  if (j["version"] != kVersion)
-    return absl::FailedPreconditionError(cat(quote(path), ": expected version ", kVersion, ", found ",
-                                             j["version"].dump(), "; run `partita verify` again"));
-  auto other = [&](const std::string& name, std::string_view what) {
-    return absl::FailedPreconditionError(cat(quote(path), " is of another bundle: ", quote(name), " ", what,
-                                             "; run `partita verify` again, or remove the certificate"));
-  };
-  for (const std::string& name : files_of(folder)) {
-    if (!j["files"].contains(name)) return other(name, "is not among its files");
-  }
-  for (const auto& [name, entry] : j["files"].items()) {
-    std::error_code gone;
-    if (name.find("..") != name.npos || !entry.is_object() || !fs::exists(folder + "/" + name, gone))
-      return other(name, "is missing");
-    PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(cat(folder, "/", name)));
-    if (entry.value("bytes", nlohmann::json()) != file.size()) return other(name, "has another size");
-    bool said = thorough || name == kImageFile || name.ends_with(".json");
-    if (said && entry.value("sha256", nlohmann::json()) != sha256_hex(file.bytes()))
-      return other(name, "has another content");
-  }
-  return absl::OkStatus();
+  if (!sources.is_null()) j["sources"] = sources;
+  j["sha256"] = sha256_hex(as_byte_span(j.dump(2)));
+  return j.dump(2) + "\n";
 }
 
 }  // namespace partita::verifier

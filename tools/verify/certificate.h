@@ -44,12 +44,12 @@ struct NumericVerdict {
 // Aborted with the first step, value, expected and found state where the program is not the serial one.
 absl::StatusOr<Verdict> check_bundle(const Bundle& bundle);
 
-// Writes certificate.json, with the hashes of the folder's files.
-absl::Status write_certificate(const std::string& folder, const Verdict& verdict,
-                               const std::optional<NumericVerdict>& numeric);
-// Whether a certificate in the folder, if there is one, was made for this bundle: FailedPrecondition names the file
-// that differs. `thorough`: hashes all files, else only those that say what is run (image, manifest), and the sizes of
-// all.
-absl::Status check_certificate(const std::string& folder, bool thorough);
+// Whether the manifest says of a proved bundle what is not equal in it: compression, delayed updates. Aborted.
+absl::Status check_choices(const nlohmann::json& manifest, const Verdict& verdict);
+
+// certificate.json of the bundle with this root. `sources`: files and hashes of the model and the recipe that the
+// serial program was held against, or null.
+std::string certificate_text(const std::string& root, const Verdict& verdict,
+                             const std::optional<NumericVerdict>& numeric, const nlohmann::json& sources);
 
 }  // namespace partita::verifier

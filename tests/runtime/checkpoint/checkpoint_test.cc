@@ -412,7 +412,7 @@ class Resumed : public ::testing::TestWithParam<int> {
     o.data.path = folder_ / "data.npz";
     o.data.shuffle = true;
     o.data.seed = 3;
-    o.initial = folder_ / "initial.safetensors";
+    o.initial = std::make_shared<const SafetensorsFile>(*SafetensorsFile::open(folder_ / "initial.safetensors"));
     o.steps = steps;
     o.checkpoint = std::move(checkpoint);
     o.stop = recorder.stop;

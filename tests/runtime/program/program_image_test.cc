@@ -1,7 +1,5 @@
 #include "runtime/program/program_image.h"
 
-#include <sys/stat.h>
-
 #include <cstring>
 
 #include "base/checksum.h"
@@ -97,23 +95,6 @@ TEST(ProgramImage, OtherVersion_SaysSo) {
   const absl::Status status = parse_program(bytes(image)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(message(status), HasSubstr("version 9, this runtime reads version 5"));
-}
-
-TEST(ProgramImage, Executable_CarriesItsImage) {
-  TempFolder folder;
-  const std::string image = *serialize_program(sample()), runner = folder.write("runner", "#!/bin/true\n"),
-                    out = folder / "rank", again = folder / "again";
-  ASSERT_TRUE(write_executable(runner, bytes(image), out).ok());
-  struct stat info {};
-  ASSERT_EQ(::stat(out.c_str(), &info), 0);
-  EXPECT_NE(info.st_mode & S_IXUSR, 0u);
-  EXPECT_EQ(*serialize_programs(*load_images(out)), image);
-  EXPECT_EQ(*serialize_programs(*load_images(folder.write("bare", image))), image);
-  // A runner that has an image is used without it.
-  ASSERT_TRUE(write_executable(out, bytes(image), again).ok());
-  EXPECT_EQ(TempFolder::read(again), TempFolder::read(out));
-  EXPECT_THAT(message(load_images(runner).status()), HasSubstr("is no program image"));
-  EXPECT_FALSE(load_images(folder / "absent").ok());
 }
 
 struct Mistake {

@@ -1,64 +1,73 @@
 #include "tools/verify/bundle/bundle.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
-#include "base/mapped_file.h"
+#include "base/checksum.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "ir/text/parse.h"
 #include "ir/text/print.h"
-#include "nlohmann/json.hpp"
-#include "runtime/program/program_image.h"
 #include "tools/verify/layout/serial_values.h"
 
 namespace partita::verifier {
 namespace {
 
-absl::StatusOr<Graph> read_graph(const std::string& path, int64_t* samples = nullptr) {
-  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
-  if (samples != nullptr) {
-    constexpr std::string_view kHead = "# samples ";
-    std::string_view text = file.text();
-    bool said = text.starts_with(kHead) &&
-                std::from_chars(text.data() + kHead.size(), text.data() + text.size(), *samples).ec == std::errc();
-    if (!said) return absl::DataLossError(cat(quote(path), ": expected '# samples N' in the first line"));
-  }
-  auto graph = parse_graph(file.text());
-  if (!graph.ok()) return with_context(graph.status(), quote(path));
+constexpr std::string_view kSamples = "# samples ", kRun = "# run ";
+
+using File = std::shared_ptr<const runtime::SealedFile>;
+
+absl::StatusOr<Graph> read_graph(const runtime::SealedFile& file) {
+  auto graph = parse_graph(as_text(file.bytes()));
+  if (!graph.ok()) return with_context(graph.status(), quote(file.path()));
   return graph;
 }
 
+// The lines above the serial graph.
+absl::Status read_head(const runtime::SealedFile& file, ProgramSet& set) {
+  std::string_view text = as_text(file.bytes());
+  const bool said =
+      text.starts_with(kSamples) &&
+      std::from_chars(text.data() + kSamples.size(), text.data() + text.size(), set.samples).ec == std::errc();
+  if (!said) return absl::DataLossError(cat(quote(file.path()), ": expected '", kSamples, "N' in the first line"));
+  text.remove_prefix(std::min(text.find('\n') + 1, text.size()));
+  if (!text.starts_with(kRun)) return absl::OkStatus();
+  set.run = nlohmann::json::parse(text.substr(kRun.size(), text.find('\n') - kRun.size()), nullptr, false);
+  if (!set.run.is_object())
+    return absl::DataLossError(cat(quote(file.path()), ": expected an object in JSON behind '", kRun, "'"));
+  return absl::OkStatus();
+}
+
 // What the manifest says of how gradients travel.
-absl::StatusOr<std::string> read_compression(const std::string& path) {
-  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
-  nlohmann::json j = nlohmann::json::parse(file.text(), nullptr, false);
-  if (!j.is_object()) return absl::DataLossError(cat(quote(path), ": expected an object in JSON"));
-  if (!j.contains("compress")) return "none";
-  const nlohmann::json& c = j["compress"];
+absl::StatusOr<std::string> read_compression(const runtime::BundleFiles& files) {
+  if (!files.manifest().contains("compress")) return "none";
+  const nlohmann::json& c = files.manifest()["compress"];
   if (!c.is_object() || !c.contains("kind") || !c["kind"].is_string())
-    return absl::DataLossError(cat(quote(path), ": compress: expected an object with a kind"));
+    return absl::DataLossError(
+        cat(quote(cat(files.folder(), "/", runtime::kManifestName)), ": compress: expected an object with a kind"));
   return c["kind"].get<std::string>();
 }
 
-absl::Status read_programs(const std::string& folder, const ProgramFiles& files, ProgramSet& set) {
-  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> images, runtime::load_images(cat(folder, "/", files.image)));
-  PARTITA_ASSIGN_OR_RETURN(set.serial, read_graph(cat(folder, "/", files.serial), &set.samples));
+absl::Status read_programs(const runtime::BundleFiles& bundle, const ProgramFiles& files, ProgramSet& set) {
+  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> images, bundle.programs(files.image));
+  PARTITA_ASSIGN_OR_RETURN(const File serial, bundle.checked(files.serial));
+  PARTITA_RETURN_IF_ERROR(read_head(*serial, set));
+  PARTITA_ASSIGN_OR_RETURN(set.serial, read_graph(*serial));
   for (size_t k = 0; k < images.size(); ++k) {
     RankProgram& p = set.programs.emplace_back();
-    PARTITA_ASSIGN_OR_RETURN(p.rank, read_graph(cat(folder, "/", stage_file(files.rank, k, images.size()))));
+    PARTITA_ASSIGN_OR_RETURN(const File rank, bundle.checked(stage_file(files.rank, k, images.size())));
+    PARTITA_ASSIGN_OR_RETURN(p.rank, read_graph(*rank));
     PARTITA_ASSIGN_OR_RETURN(p.code, expanded(p.rank, p.from));
-    std::string path = cat(folder, "/", stage_file(files.claims, k, images.size()));
-    PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
-    auto claims = parse_claims(file.text(), p.code);
-    if (!claims.ok()) return with_context(claims.status(), quote(path));
+    PARTITA_ASSIGN_OR_RETURN(const File lines, bundle.checked(stage_file(files.claims, k, images.size())));
+    auto claims = parse_claims(as_text(lines->bytes()), p.code);
+    if (!claims.ok()) return with_context(claims.status(), quote(lines->path()));
     p.claims = *std::move(claims);
-    path = cat(folder, "/", stage_file(files.nests, k, images.size()));
-    PARTITA_ASSIGN_OR_RETURN(MappedFile text, MappedFile::open(path));
-    auto nests = parse_kernels(text.text());
-    if (!nests.ok()) return with_context(nests.status(), quote(path));
+    PARTITA_ASSIGN_OR_RETURN(const File text, bundle.checked(stage_file(files.nests, k, images.size())));
+    auto nests = parse_kernels(as_text(text->bytes()));
+    if (!nests.ok()) return with_context(nests.status(), quote(text->path()));
     p.nests = *std::move(nests);
     p.program = std::move(images[k]);
   }
@@ -73,13 +82,12 @@ std::string stage_file(std::string_view file, size_t stage, size_t stages) {
   return cat(file.substr(0, dot), ".", stage, file.substr(dot));
 }
 
-absl::StatusOr<Bundle> read_bundle(const std::string& folder) {
+absl::StatusOr<Bundle> read_bundle(const runtime::BundleFiles& files) {
   Bundle b;
-  PARTITA_RETURN_IF_ERROR(read_programs(folder, kTrainingFiles, b));
-  PARTITA_ASSIGN_OR_RETURN(b.compress, read_compression(cat(folder, "/", kManifestFile)));
-  std::error_code ec;
-  if (std::filesystem::exists(cat(folder, "/", kEvaluationFiles.image), ec))
-    PARTITA_RETURN_IF_ERROR(read_programs(folder, kEvaluationFiles, b.evaluation.emplace()));
+  PARTITA_RETURN_IF_ERROR(read_programs(files, kTrainingFiles, b));
+  PARTITA_ASSIGN_OR_RETURN(b.compress, read_compression(files));
+  if (files.has(kEvaluationFiles.image))
+    PARTITA_RETURN_IF_ERROR(read_programs(files, kEvaluationFiles, b.evaluation.emplace()));
   return b;
 }
 
@@ -91,13 +99,15 @@ Graph without_weights(Graph graph) {
   return graph;
 }
 
-absl::Status write_evidence(const Graph& serial, int64_t samples, const std::vector<RankEvidence>& programs,
+absl::Status write_evidence(const SerialEvidence& serial, const std::vector<RankEvidence>& programs,
                             const std::string& folder, const ProgramFiles& files) {
   std::error_code ec;
   std::filesystem::create_directories(folder + "/verify", ec);
   if (ec) return absl::InvalidArgumentError(cat("cannot create ", quote(folder + "/verify"), ": ", ec.message()));
-  PARTITA_RETURN_IF_ERROR(write_file_atomically(
-      cat(folder, "/", files.serial), cat("# samples ", samples, "\n", print(without_weights(serial))), Durable::kNo));
+  std::string head = cat(kSamples, serial.samples, "\n");
+  if (!serial.run.is_null()) append(head, kRun, serial.run.dump(), "\n");
+  PARTITA_RETURN_IF_ERROR(
+      write_file_atomically(cat(folder, "/", files.serial), head + print(without_weights(serial.graph)), Durable::kNo));
   for (size_t k = 0; k < programs.size(); ++k) {
     auto path = [&](std::string_view file) { return cat(folder, "/", stage_file(file, k, programs.size())); };
     PARTITA_RETURN_IF_ERROR(

@@ -8,22 +8,23 @@
 #include "absl/status/statusor.h"
 #include "ir/graph/graph.h"
 #include "ir/nest/nest_text.h"
+#include "nlohmann/json.hpp"
+#include "runtime/program/bundle_files.h"
+#include "runtime/program/bundle_names.h"
 #include "runtime/program/program.h"
 #include "tools/verify/bundle/claims.h"
 
 namespace partita::verifier {
 
-inline constexpr const char* kImageFile = "program.partita";
-inline constexpr const char* kManifestFile = "manifest.json";
-inline constexpr const char* kCertificateFile = "certificate.json";
 // The files of programs that do one thing together, and their evidence: the serial graph after passes, under a first
-// line "# samples N"; the graph of the rank program, what its steps say they compute, and the nests of its kernels.
+// line "# samples N" and, of training, a second "# run JSON"; the graph of the rank program, what its steps say they
+// compute, and the nests of its kernels.
 struct ProgramFiles {
   const char *image, *serial, *rank, *claims, *nests;
 };
-inline constexpr ProgramFiles kTrainingFiles{kImageFile, "verify/serial.ir", "verify/rank.ir", "verify/rank.steps",
-                                             "verify/rank.nests"};
-inline constexpr ProgramFiles kEvaluationFiles{"evaluation.partita", "verify/evaluation_serial.ir",
+inline constexpr ProgramFiles kTrainingFiles{runtime::kImageName, "verify/serial.ir", "verify/rank.ir",
+                                             "verify/rank.steps", "verify/rank.nests"};
+inline constexpr ProgramFiles kEvaluationFiles{runtime::kEvaluationName, "verify/evaluation_serial.ir",
                                                "verify/evaluation_rank.ir", "verify/evaluation_rank.steps",
                                                "verify/evaluation_rank.nests"};
 
@@ -41,6 +42,7 @@ struct RankProgram {
 struct ProgramSet {
   Graph serial;
   int64_t samples = 0;                // that a step of the serial program takes, over all micro-batches
+  nlohmann::json run;                 // of training, what a run of it goes by besides: data, seed, evaluate
   std::vector<RankProgram> programs;  // by stage
 };
 
@@ -59,9 +61,16 @@ struct RankEvidence {
 // "verify/rank.ir" of the only program, "verify/rank.1.ir" of stage 1 of several.
 std::string stage_file(std::string_view file, size_t stage, size_t stages);
 
-// NotFound where a part is missing, DataLoss or InvalidArgument where one is damaged; each names the file.
-absl::StatusOr<Bundle> read_bundle(const std::string& folder);
-absl::Status write_evidence(const Graph& serial, int64_t samples, const std::vector<RankEvidence>& programs,
+// What is written of the serial program.
+struct SerialEvidence {
+  const Graph& graph;
+  int64_t samples = 0;
+  nlohmann::json run = nullptr;
+};
+
+// FailedPrecondition where a part is not listed, DataLoss or InvalidArgument where one is damaged; each names the file.
+absl::StatusOr<Bundle> read_bundle(const runtime::BundleFiles& files);
+absl::Status write_evidence(const SerialEvidence& serial, const std::vector<RankEvidence>& programs,
                             const std::string& folder, const ProgramFiles& files);
 // The graph without its weights' bytes or paths: that they come from the bundle's file is all that is kept.
 Graph without_weights(Graph graph);

@@ -1,4 +1,4 @@
-#include "tools/flow/numeric_check.h"
+#include "tools/proof/numeric_check.h"
 
 #include <unistd.h>
 
@@ -35,18 +35,20 @@ class LossSink : public runtime::MetricsSink {
   absl::Status write(const runtime::StepMetrics& metrics) override {
     losses_.push_back(metrics.loss.value_or(0));
     skipped_.push_back(metrics.skipped);
+    if (metrics.evaluation_loss) evaluations_.push_back(*metrics.evaluation_loss);
     return absl::OkStatus();
   }
   const std::vector<double>& losses() const { return losses_; }
   const std::vector<bool>& skipped() const { return skipped_; }
+  const std::vector<double>& evaluations() const { return evaluations_; }
 
  private:
-  std::vector<double> losses_;
+  std::vector<double> losses_, evaluations_;
   std::vector<bool> skipped_;
 };
 
 struct Outcome {
-  std::vector<double> losses;
+  std::vector<double> losses, evaluations;
   std::vector<bool> skipped;  // per step: whether its gradients overflowed
   Numbers tensors;
 };
@@ -100,7 +102,7 @@ absl::StatusOr<Outcome> run(std::vector<runtime::Program> programs, runtime::Tra
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
   LossSink sink;
   PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, &sink));
-  Outcome out{sink.losses(), sink.skipped(), {}};
+  Outcome out{sink.losses(), sink.evaluations(), sink.skipped(), {}};
   PARTITA_RETURN_IF_ERROR(read_numbers(options.save, "", out.tensors));
   if (!options.save_gradients.empty())
     PARTITA_RETURN_IF_ERROR(read_numbers(options.save_gradients, "gradient of ", out.tensors));
@@ -108,25 +110,34 @@ absl::StatusOr<Outcome> run(std::vector<runtime::Program> programs, runtime::Tra
 }
 
 // The serial graph as the program of one rank that runs all micro-batches.
-absl::StatusOr<runtime::Program> compile_serial(const verifier::Bundle& bundle, bool fuse) {
+absl::StatusOr<runtime::Program> compile_serial(const verifier::ProgramSet& set, bool fuse) {
   LocalProgram local;
-  local.graph = bundle.serial;
+  local.graph = set.serial;
   auto place = [&](ValueId v, std::vector<PlacedTensor>& into) {
-    const Shape& shape = bundle.serial.type(v).shape;
+    const Shape& shape = set.serial.type(v).shape;
     into.push_back({shape, Sharding::replicated(shape)});
   };
   int64_t samples = 0;
   for (const GraphInput& in : local.graph.inputs) {
     place(in.value, local.inputs);
-    const Shape& shape = bundle.serial.type(in.value).shape;
+    const Shape& shape = set.serial.type(in.value).shape;
     if (in.kind == InputKind::kData && !shape.empty()) samples = shape[0];
   }
   for (const State& s : local.graph.states) place(s.value, local.states);
   for (const GraphOutput& o : local.graph.outputs) place(o.value, local.outputs);
-  const runtime::Program& first = bundle.programs.front().program;
+  const runtime::Program& first = set.programs.front().program;
   local.samples_per_step = first.samples_per_step;
   local.micro_batches = samples > 0 ? local.samples_per_step / samples : first.micro_batches;
   return emit_program(local, {.fuse = fuse});
+}
+
+// The same options for that program: evaluation is of one rank too.
+absl::StatusOr<runtime::TrainOptions> serial_options(const verifier::Bundle& bundle, bool fuse,
+                                                     runtime::TrainOptions options) {
+  if (!bundle.evaluation) return options;
+  PARTITA_ASSIGN_OR_RETURN(runtime::Program program, compile_serial(*bundle.evaluation, fuse));
+  PARTITA_ASSIGN_OR_RETURN(options.evaluate.programs, runtime::LoadedPrograms::load({std::move(program)}));
+  return options;
 }
 
 double norm(const std::vector<double>& x) {
@@ -169,17 +180,19 @@ absl::StatusOr<Outcome> run_off(runtime::Program serial, double share, runtime::
     values.emplace(s.name, to_literal(t));
     s.initial.kind = runtime::InitialKind::kFile;
   }
-  PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile file, runtime::SafetensorsFile::open(options.initial));
-  for (const runtime::SafetensorsEntry& e : file.entries()) {
-    auto bytes = file.data(e);
-    values.try_emplace(e.name, make_literal({e.dtype, e.shape}, {bytes.begin(), bytes.end()}));
+  for (const runtime::SafetensorsEntry& e : options.initial->entries()) {
+    std::vector<std::byte> bytes(static_cast<size_t>(e.end - e.begin));
+    PARTITA_RETURN_IF_ERROR(options.initial->read(e.name, std::vector<int64_t>(e.shape.size(), 0), e.shape, bytes));
+    values.try_emplace(e.name, make_literal({e.dtype, e.shape}, std::move(bytes)));
   }
   std::vector<runtime::TensorInfo> tensors;
   for (const auto& [name, value] : values) tensors.push_back({name, value.type.dtype, value.type.shape});
-  options.initial = folder.file("off.safetensors");
-  PARTITA_ASSIGN_OR_RETURN(auto writer, runtime::SafetensorsWriter::create(options.initial, std::move(tensors)));
+  const std::string path = folder.file("off.safetensors");
+  PARTITA_ASSIGN_OR_RETURN(auto writer, runtime::SafetensorsWriter::create(path, std::move(tensors)));
   for (const auto& [name, value] : values) PARTITA_RETURN_IF_ERROR(writer->write(name, value.bytes()));
   PARTITA_RETURN_IF_ERROR(writer->finish());
+  PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile off, runtime::SafetensorsFile::open(path));
+  options.initial = std::make_shared<const runtime::SafetensorsFile>(std::move(off));
   return run({std::move(serial)}, options, folder);
 }
 
@@ -197,13 +210,15 @@ absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle,
   const bool several = !stages.front().mesh.empty();
   PARTITA_ASSIGN_OR_RETURN(Outcome ranks, run(std::move(stages), options.train, folder));
   PARTITA_ASSIGN_OR_RETURN(runtime::Program fused, compile_serial(bundle, true));
-  PARTITA_ASSIGN_OR_RETURN(Outcome serial, run({fused}, options.train, folder));
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions on_one, serial_options(bundle, true, options.train));
+  PARTITA_ASSIGN_OR_RETURN(Outcome serial, run({fused}, on_one, folder));
   PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle, false));
-  PARTITA_ASSIGN_OR_RETURN(Outcome other, run({std::move(unfused)}, options.train, folder));
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions slowly, serial_options(bundle, false, options.train));
+  PARTITA_ASSIGN_OR_RETURN(Outcome other, run({std::move(unfused)}, slowly, folder));
   const double coarse = rounding(bundle.serial), tolerance = std::max(options.tolerance, coarse);
   std::optional<Outcome> off;
   if (coarse > 0) {
-    PARTITA_ASSIGN_OR_RETURN(off, run_off(std::move(fused), coarse / 2, options.train, folder));
+    PARTITA_ASSIGN_OR_RETURN(off, run_off(std::move(fused), coarse / 2, on_one, folder));
   }
   // With compressed gradients only the first loss is the serial program's; the rest is measured, and has to be finite.
   const bool equal = bundle.compress == "none";
@@ -220,16 +235,24 @@ absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle,
     return absl::FailedPreconditionError(
         "numeric: the loss scale is at its limit: gradients of some step overflow in the serial program and not on the "
         "ranks, or the other way round, and what follows cannot be compared; compare on other samples (--data)");
-  for (size_t k = 0; k < serial.losses.size(); ++k) {
-    double found = difference({ranks.losses[k]}, {serial.losses[k]}),
-           noise = kNoise * difference({other.losses[k]}, {serial.losses[k]});
-    if (off && k < off->losses.size())
-      noise = std::max(noise, kRounding * difference({off->losses[k]}, {serial.losses[k]}));
-    verdict.loss_error = std::max(verdict.loss_error, found);
-    if (beyond(found, noise, equal || k == 0))
-      return absl::AbortedError(cat("numeric: the loss of step ", k, ": expected ", serial.losses[k], ", found ",
-                                    ranks.losses[k], " on ", several ? "all ranks" : "one rank"));
-  }
+  auto compare_losses = [&](std::string_view what, std::vector<double> Outcome::*losses, size_t held) -> absl::Status {
+    const auto &one = serial.*losses, &all = ranks.*losses;
+    if (all.size() != one.size())
+      return absl::AbortedError(cat("numeric: expected ", one.size(), " of ", what, ", found ", all.size()));
+    for (size_t k = 0; k < one.size(); ++k) {
+      const double found = difference({all[k]}, {one[k]});
+      double noise = kNoise * difference({(other.*losses)[k]}, {one[k]});
+      if (off && k < ((*off).*losses).size())
+        noise = std::max(noise, kRounding * difference({((*off).*losses)[k]}, {one[k]}));
+      verdict.loss_error = std::max(verdict.loss_error, found);
+      if (beyond(found, noise, equal || k < held))
+        return absl::AbortedError(cat("numeric: ", what, " ", k, ": expected ", one[k], ", found ", all[k], " on ",
+                                      several ? "all ranks" : "one rank"));
+    }
+    return absl::OkStatus();
+  };
+  PARTITA_RETURN_IF_ERROR(compare_losses("the loss of step", &Outcome::losses, 1));
+  PARTITA_RETURN_IF_ERROR(compare_losses("the loss of evaluation", &Outcome::evaluations, 0));
   for (const auto& [name, expected] : serial.tensors) {
     auto here = ranks.tensors.find(name);
     if (here == ranks.tensors.end())

@@ -1,0 +1,99 @@
+#include "tools/verify/bundle/manifest.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "runtime/program/bundle_names.h"
+#include "runtime/program/placement.h"
+#include "tools/verify/layout/mismatch.h"
+
+namespace partita::verifier {
+namespace {
+
+using Json = nlohmann::json;
+
+// What no run reads: it is there for people and reports.
+const std::set<std::string> kTold = {"warnings",        "schedule",  "equal_to_serial",
+                                     "weight_versions", "semantics", "gathered_bytes",
+                                     "compress",        "gpu_code",  "form"};
+// What a run goes by besides the programs, as above the serial graph.
+const std::set<std::string> kOfRun = {"data", "seed", "evaluate"};
+
+int64_t trained_elements(const Graph& graph) {
+  int64_t count = 0;
+  for (const State& s : graph.states)
+    count += s.kind == StateKind::kParameter ? elements(graph.type(s.value).shape) : 0;
+  return count;
+}
+
+absl::Status expect(const std::string& key, const Json& expected, const Json& found) {
+  if (expected == found) return absl::OkStatus();
+  return differs(quote(runtime::kManifestName), ": ", key, ": expected ", expected.dump(), ", found ", found.dump());
+}
+
+}  // namespace
+
+std::map<std::string, int64_t> memory_bytes(const runtime::Program& p) {
+  return {{"state", p.region_bytes[0]},    {"host_state", p.region_bytes[1]}, {"arena", p.region_bytes[2]},
+          {"constant", p.region_bytes[3]}, {"input", p.region_bytes[4]},      {"host_arena", p.region_bytes[5]}};
+}
+
+Json derived_manifest(const std::vector<const runtime::Program*>& stages, const Graph& serial) {
+  const runtime::Program& p = *stages.front();
+  Json mesh = Json::object(), inputs = Json::array(), memory = memory_bytes(p), each = Json::array();
+  for (const auto& axis : p.mesh) mesh[axis.name] = axis.size;
+  for (const auto& in : p.inputs) {
+    if (in.kind == InputKind::kData)
+      inputs.push_back({{"name", in.name}, {"dtype", dtype_name(in.operand.dtype)}, {"shape", in.placement.logical}});
+  }
+  int64_t steps = 0;
+  for (const runtime::Program* stage : stages) {
+    each.push_back(memory_bytes(*stage));
+    for (auto& [region, most] : memory.items())
+      most = std::max(most.get<int64_t>(), each.back().at(region).get<int64_t>());
+    for (const auto& s : stage->segments) steps += static_cast<int64_t>(s.steps.size());
+  }
+  Json all = {{"version", runtime::kManifestVersion},
+              {"model", p.model},
+              {"target", p.target},
+              {"ranks", runtime::mesh_size(p.mesh)},
+              {"mesh", mesh},
+              {"samples_per_step", p.samples_per_step},
+              {"micro_batches", p.micro_batches},
+              {"inputs", inputs},
+              {"parameters", trained_elements(serial)},
+              {"steps", steps},
+              {"memory_bytes", memory}};
+  if (stages.size() > 1) all["stages"] = each;
+  return all;
+}
+
+absl::Status check_manifest(const Json& manifest, const Bundle& bundle) {
+  std::vector<const runtime::Program*> stages;
+  for (const RankProgram& p : bundle.programs) stages.push_back(&p.program);
+  const Json expected = derived_manifest(stages, bundle.serial);
+  for (const auto& [key, value] : manifest.items()) {
+    const bool known = expected.contains(key) || kTold.count(key) > 0 || kOfRun.count(key) > 0 || key == "files";
+    if (!known) return differs(quote(runtime::kManifestName), ": expected no key ", quote(key));
+  }
+  for (const auto& [key, value] : expected.items()) {
+    Json found = manifest.value(key, Json());
+    if (key == "stages" && found.is_array()) {
+      for (Json& stage : found) {
+        if (stage.is_object()) stage.erase("mesh");  // told: the programs' own meshes are what counts
+      }
+    }
+    PARTITA_RETURN_IF_ERROR(expect(key, value, found));
+  }
+  for (const std::string& key : kOfRun)
+    PARTITA_RETURN_IF_ERROR(
+        expect(key, bundle.run.is_object() ? bundle.run.value(key, Json()) : Json(), manifest.value(key, Json())));
+  if (bundle.evaluation.has_value() != manifest.contains("evaluate"))
+    return differs(quote(runtime::kManifestName), ": evaluate: expected it where there are evaluation programs alone");
+  return absl::OkStatus();
+}
+
+}  // namespace partita::verifier
