@@ -306,7 +306,7 @@ TEST(States_Update, IsInPlace) {
   ValueId p = b.state({.name = "p"}, {DType::kF32, {300}}),
           m = b.state({.name = "m", .kind = StateKind::kOptimizer}, {DType::kF32, {300}});
   ValueId swapped = b.state({.name = "a"}, {DType::kF32, {7}}), other = b.state({.name = "b"}, {DType::kF32, {7}});
-  ValueId g = b.input("g", {DType::kF32, {300}});
+  ValueId g = b.input("g", {DType::kF32, {300}}, InputKind::kCoordinate);  // of no micro-batch
   b.context().segment = Segment::kUpdate;
   ValueId m2 = b.add(b.scale(m, 0.9), g);
   b.set_next("m", m2);

@@ -11,6 +11,8 @@
 #include "ir/graph/evaluate.h"
 #include "runtime/program/batched_launches.h"
 #include "tests/codegen/support/product_reference.h"
+#include "tools/verify/layout/serial_values.h"
+#include "tools/verify/steps/check_steps.h"
 
 namespace partita {
 
@@ -219,6 +221,18 @@ void compare(const std::string& what, const Tensor& found, const Tensor& expecte
   }
 }
 
+// The program of a graph, whose kernels the verifier proves.
+absl::StatusOr<runtime::Program> proved_program(const LocalProgram& local, const TargetOptions& target) {
+  PassRun run = PassRun::unchecked();
+  PARTITA_ASSIGN_OR_RETURN(std::vector<EmittedProgram> emitted, emit_programs({local}, target, EmitUntil::kCode, run));
+  EmittedProgram& e = emitted.front();
+  std::vector<NodeId> from;
+  PARTITA_ASSIGN_OR_RETURN(const Graph code, verifier::expanded(e.claims.graph, from));
+  PARTITA_ASSIGN_OR_RETURN(const KernelNests nests, parse_kernels(print_kernels(e.claims.nests)));
+  PARTITA_RETURN_IF_ERROR(verifier::check_steps(code, e.program, e.claims.steps, nests).status());
+  return std::move(e.program);
+}
+
 }  // namespace
 
 int compare_with_reference(const Graph& graph, const CompareOptions& options) {
@@ -235,7 +249,7 @@ int compare_with_reference(const Graph& graph, const CompareOptions& options) {
   for (const State& s : graph.states) wanted.push_back(s.next == kNoValue ? s.value : s.next);
   std::vector<Tensor> expected = evaluate_graph(graph, feeds, wanted);
   LocalProgram local = local_program(graph);
-  auto program = emit_program(local, options.target);
+  auto program = proved_program(local, options.target);
   if (!program.ok()) {
     ADD_FAILURE() << program.status().message();
     return -1;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "runtime/program/params.h"
 #include "tools/verify/kernels/nest_passes.h"
@@ -133,6 +134,8 @@ absl::Status StepChecker::run_library(const Step& step) {
   const bool accumulates = epilogue == "accumulate";
   PARTITA_RETURN_IF_ERROR(check_apart(step, false));
   if (!epilogue.empty() && !accumulates) return run_product(step, epilogue);
+  if (accumulates && node.op->name != "matmul")
+    return differs("expected no epilogue of a ", node.op->name, ", found ", quote(epilogue));
   PARTITA_RETURN_IF_ERROR(check_params(node, step, epilogue));
   PARTITA_RETURN_IF_ERROR(check_operands(step, node));
   for (size_t k = 0; k < node.outputs.size(); ++k) {
@@ -161,6 +164,8 @@ absl::Status StepChecker::run_product(const Step& step, const std::string& epilo
   if (inputs != found.inputs.size() || step.operands.size() - inputs != found.outputs.size())
     return differs("expected ", found.inputs.size(), " inputs and ", found.outputs.size(), " outputs");
   const TensorType& type = g_.type(product.outputs[0]);
+  if (step.operands[inputs].shape != type.shape)
+    return differs("operand ", inputs, ": expected ", to_string(type.shape));
   for (size_t k = 0; k < inputs; ++k) {
     int value = found.inputs[k];
     if (static_cast<int>(k) == found.bias && g_.type(value).dtype != type.dtype) {
