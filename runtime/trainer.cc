@@ -121,9 +121,10 @@ class Trainer {
         first_ > 0 ? cat("; resumed at step ", first_, " from ", quote(c.resume == "auto" ? c.folder : c.resume, 1000))
         : !c.init.empty() ? cat("; first values from ", quote(c.init, 1000))
                           : "";
+    const int64_t left = std::max<int64_t>(0, steps_ - first_), samples = program_.samples_per_step;
     std::fprintf(stderr, "%s\n",
-                 cat(steps_ - first_, steps_ - first_ == 1 ? " step of " : " steps of ", program_.samples_per_step,
-                     " samples", tokens > 0 ? cat(", ", tokens, " tokens") : "", ", each", from)
+                 cat(left, left == 1 ? " step of " : " steps of ", samples, samples == 1 ? " sample" : " samples",
+                     tokens > 0 ? cat(" (", tokens, " tokens)") : "", from)
                      .c_str());
   }
 

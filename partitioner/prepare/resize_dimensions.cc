@@ -210,23 +210,8 @@ class Resizer {
     return outputs.ok() ? (*outputs)[output] : kNoValue;
   }
 
-  // The number of each of the changed elements, 0, 1, …, as exporters have a range for.
-  ValueId resized_range(const Literal& literal, const Sharding& wanted) {
-    if (literal.type.rank() != 1 || !is_integer(literal.type.dtype) || wanted.dims[0].size() != 1) return kNoValue;
-    const Piece& piece = wanted.dims[0][0];
-    if (piece.axes.size() != 1 || piece.size != change(piece.axes[0]).from) return kNoValue;
-    Tensor range = to_tensor(literal);
-    for (int64_t k = 0; k < piece.size; ++k) {
-      if (range.i[static_cast<size_t>(k)] != k) return kNoValue;
-    }
-    range = Tensor::zeros({literal.type.dtype, {resized(piece.size, piece.axes)}});
-    for (size_t k = 0; k < range.i.size(); ++k) range.i[k] = static_cast<int64_t>(k);
-    return b_.constant(to_literal(range));
-  }
-
-  // The same for all elements of the changed sizes, as many as there are now; or their numbers.
+  // The same for all elements of the changed sizes, as many as there are now.
   ValueId resized_constant(const Literal& literal, const Sharding& wanted) {
-    if (const ValueId range = resized_range(literal, wanted); range != kNoValue) return range;
     // Of each dimension's index: without its part along the changes.
     auto first = [&](size_t d, int64_t index, bool after) {
       int64_t at = 0, stride = 1, old_stride = 1;

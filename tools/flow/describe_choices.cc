@@ -47,7 +47,7 @@ std::string describe_choices(const Compiled& compiled) {
 namespace {
 
 std::string counted(int64_t elements) {
-  for (auto [unit, size] : {std::pair{"G", 1e9}, {"M", 1e6}, {"k", 1e3}}) {
+  for (auto [unit, size] : {std::pair{"G", 1e9}, {"M", 1e6}}) {
     if (static_cast<double>(elements) >= size)
       return fmt::format("{:.4g}{}", static_cast<double>(elements) / size, unit);
   }

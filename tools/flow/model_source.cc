@@ -103,8 +103,9 @@ absl::StatusOr<ModelSource::ForBatch> ModelSource::choose_for_batch(const std::s
   } else if (loss.is == LossOverSamples::kCounted && all.ok() && !statistics) {
     out.model = *all;
   } else if (loss.is == LossOverSamples::kCounted) {
+    const std::string why = all.ok() ? "batch norms take the statistics of a run" : std::string(all.status().message());
     out.warnings.push_back(
-        cat(runs, ", whose losses are averaged: exact where as many targets count in each; ", advice));
+        cat(runs, ", whose losses are averaged: exact where as many targets count in each (", why, "); ", advice));
   } else {
     out.warnings.push_back(cat(runs, ", whose losses are averaged: ", node,
                                " may make of them another loss than that of all samples; ", advice));

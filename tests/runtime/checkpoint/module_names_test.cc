@@ -101,9 +101,9 @@ TEST_F(ModuleNames, TiedWeightsAreWrittenUnderEveryNameOfTheirs) {
 
 // Adapters begin as zeros: that two are equal says nothing.
 TEST_F(ModuleNames, EqualFirstValuesAreNoTie) {
+  const std::vector<CheckpointTensor> tensors = {trained("q.lora_B.weight", {4, 2})};
   const ModulePlaces places = place_in_module(
-      {trained("q.lora_B.weight", {4, 2})},
-      file({{"q.lora_B.weight", DType::kF32, {4, 2}}, {"v.lora_B.weight", DType::kF32, {4, 2}}}, true), {});
+      tensors, file({{"q.lora_B.weight", DType::kF32, {4, 2}}, {"v.lora_B.weight", DType::kF32, {4, 2}}}, true), {});
   EXPECT_THAT(placed(places), ElementsAre("q.lora_B.weight", "-"));
 }
 

@@ -104,6 +104,7 @@ TEST_F(Labels, OfALossInside_AreShiftedOnce) {
   EXPECT_THAT(said_, HasSubstr("'labels': the next token"));
   EXPECT_NEAR(trained(model(true, true), "loss: {kind: output, output: loss}\n"), kCoin, 0.15);
   EXPECT_THAT(said_, HasSubstr("'labels': the tokens; the model compares them with the next ones"));
+  EXPECT_THAT(said_, HasSubstr("outputs of the model that no loss is made of, left out: 'logits'"));
 }
 
 // Evaluation's data go by the same rule, and columns that are given say what an input is, not where it begins.

@@ -29,10 +29,9 @@ TEST_F(TrainStart, SaysWhatIsTrained_OnWhat_AndFromWhere) {
   EXPECT_THAT(o.text,
               AllOf(HasSubstr("model.onnx: "), HasSubstr("all trained, fp32; adamw, lr 0.003 (cosine, warm-up 20)"),
                     HasSubstr("2 ranks: data 2"), HasSubstr("MB of working memory each"),
-                    HasSubstr("2 steps of 8 samples, 384 tokens, each"), HasSubstr("tokens of u8; ")));
-  EXPECT_THAT(o.text, HasSubstr("outputs of the model that no loss is made of, left out: 'logits'"));
+                    HasSubstr("2 steps of 8 samples (384 tokens)\n"), HasSubstr("tokens of u8; ")));
   o = train("--ranks 2 --steps 3 --resume" + keep);
-  EXPECT_THAT(o.text, HasSubstr("1 step of 8 samples, 384 tokens, each; resumed at step 2 from '" + (out_ / "ckpt")));
+  EXPECT_THAT(o.text, HasSubstr("1 step of 8 samples (384 tokens); resumed at step 2 from '" + (out_ / "ckpt")));
   o = train("--steps 1 --quiet");
   EXPECT_EQ(o.text, "");
 }

@@ -126,28 +126,28 @@ class WholeBatch : public testing::Test {
 const char kPlain[] = "optimizer: {kind: sgd, lr: 0.1}\nbatch: {global: 8}\n";
 
 TEST_F(WholeBatch, ContrastiveLossOfAllSamples_OnAnyRanks) {
-  for (Own own : {Own::kProduct, Own::kRange}) {
-    const std::string model = contrastive(own);
-    for (const char* flags : {"", "--ranks 2", "--ranks 4 --like zero3"}) {
-      Outcome o = train(model, kPlain, flags);
-      ASSERT_EQ(o.code, 0) << o.text;
-      EXPECT_NEAR(loss(), contrastive_loss(), 1e-5) << flags;
-      EXPECT_THAT(o.text, AllOf(HasSubstr("all samples together, which meet in MatMul 'compare'"),
-                                HasSubstr("8 samples"), HasSubstr("in place of the 4")));
-    }
-    Outcome cut = train(model, kPlain, "--pin micro_batch=4");
-    EXPECT_EQ(cut.code, 2) << cut.text;
-    EXPECT_THAT(cut.text, HasSubstr("micro-batches"));
+  const std::string model = contrastive(Own::kProduct);
+  for (const char* flags : {"", "--ranks 2", "--ranks 4 --like zero3"}) {
+    Outcome o = train(model, kPlain, flags);
+    ASSERT_EQ(o.code, 0) << o.text;
+    EXPECT_NEAR(loss(), contrastive_loss(), 1e-5) << flags;
+    EXPECT_THAT(o.text, AllOf(HasSubstr("all samples together, which meet in MatMul 'compare'"), HasSubstr("8 samples"),
+                              HasSubstr("in place of the 4")));
   }
+  Outcome cut = train(model, kPlain, "--pin micro_batch=4");
+  EXPECT_EQ(cut.code, 2) << cut.text;
+  EXPECT_THAT(cut.text, HasSubstr("micro-batches"));
 }
 
 TEST_F(WholeBatch, WhatTheExportFixed_IsRefusedWithWhatToDo) {
-  const std::string model = contrastive(Own::kDiagonal);
-  Outcome o = train(model, kPlain);
-  EXPECT_EQ(o.code, 2) << o.text;
-  EXPECT_THAT(o.text, AllOf(HasSubstr("2 runs of the graph, 4 samples each"), HasSubstr("MatMul 'compare'"),
-                            HasSubstr("export the model with a batch of 8"), HasSubstr("batch: {global: 4}")));
-  EXPECT_EQ(train(model, "batch: {global: 4}\n").code, 0);
+  for (Own own : {Own::kRange, Own::kDiagonal}) {
+    const std::string model = contrastive(own);
+    Outcome o = train(model, kPlain);
+    EXPECT_EQ(o.code, 2) << o.text;
+    EXPECT_THAT(o.text, AllOf(HasSubstr("2 runs of the graph, 4 samples each"), HasSubstr("MatMul 'compare'"),
+                              HasSubstr("export the model with a batch of 8"), HasSubstr("batch: {global: 4}")));
+    EXPECT_EQ(train(model, "batch: {global: 4}\n").code, 0);
+  }
 }
 
 // Targets that do not count are no part of the mean: 1 of the first run's 4 samples counts, and all of the second's.
