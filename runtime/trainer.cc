@@ -279,7 +279,8 @@ class Trainer {
     std::vector<HeldTensor> tensors;
     PARTITA_RETURN_IF_ERROR(executor_.fetch_states());
     for (const ProgramState& s : program_.states) {
-      if (s.kind == StateKind::kParameter || s.kind == StateKind::kRunning)
+      const bool optimizer = s.kind == StateKind::kOptimizer || s.kind == StateKind::kStep;
+      if (s.kind == StateKind::kParameter || s.kind == StateKind::kRunning || (optimizer && options_.save_optimizer))
         tensors.push_back({s.name, s.operand.dtype, &s.placement, executor_.memory(s.operand)});
     }
     return save_tensors(options_.save, tensors, executor_.coordinates(), communicator_);

@@ -23,12 +23,13 @@ struct TrainOptions {
   std::shared_ptr<const SafetensorsFile> initial;  // the states whose InitialValue is "file"
   std::string save;  // not empty: parameters and running statistics after the last step, whole logical tensors under
                      // their own names
-  std::string save_gradients;  // not empty: the first step's outputs "grad/NAME", as NAME
-  std::string profile;         // not empty: rank 0's Chrome trace goes here, others' beside it (trace_of_rank)
-  bool profile_tables = true;  // and its tables to stderr
-  bool tell = false;           // rank 0 says on stderr, before the first step, what the data are taken for
-  std::string tune;            // not empty: file of tuned kernels, of programs for GPUs
-  uint64_t seed = 0;           // of random first values
+  bool save_optimizer = false;  // `save` has the optimizer's states and the step as well
+  std::string save_gradients;   // not empty: the first step's outputs "grad/NAME", as NAME
+  std::string profile;          // not empty: rank 0's Chrome trace goes here, others' beside it (trace_of_rank)
+  bool profile_tables = true;   // and its tables to stderr
+  bool tell = false;            // rank 0 says on stderr, before the first step, what the data are taken for
+  std::string tune;             // not empty: file of tuned kernels, of programs for GPUs
+  uint64_t seed = 0;            // of random first values
   EvaluateOptions evaluate;
   CheckpointOptions checkpoint;
   int64_t audit = 0;                        // steps from one audit to the next (runtime/audit/auditor.h); 0: none

@@ -4,82 +4,94 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "base/temporary_folder.h"
 #include "codegen/emit_program.h"
 #include "ir/type/literal.h"
+#include "nlohmann/json.hpp"
 #include "passes/training/loss_scale.h"
 #include "runtime/execute/executor.h"
 #include "runtime/files/safetensors.h"
+#include "tools/proof/confined.h"
 #include "tools/verify/steps/check_versions.h"
 
 namespace partita {
 namespace {
 
-namespace fs = std::filesystem;
-using Numbers = std::map<std::string, std::vector<double>>;
-
 constexpr double kNoise = 10;      // of the difference that compiling without fusion makes
 constexpr double kRounding = 3;    // of the one that first values off by a 16-bit type's rounding make
 constexpr double kScale = 1 << 8;  // the most that fp16's loss scale starts from: a held step shows nothing
-constexpr int kMoreDraws = 2;      // of synthetic samples, all of which must agree where the first did not
+constexpr const char* kGradient = "gradient of ";
+constexpr int64_t kMostSeconds = 3600;  // of all runs
+constexpr int kMoreDraws = 2;           // of synthetic samples, all of which must agree where the first did not
 
-class LossSink : public runtime::MetricsSink {
+// Numbers of each step.
+struct Scalars {
+  std::vector<double> losses, evaluations, rates, norms;
+  std::vector<bool> skipped;  // whether its gradients overflowed
+};
+
+class ScalarSink : public runtime::MetricsSink {
  public:
   absl::Status write(const runtime::StepMetrics& metrics) override {
-    losses_.push_back(metrics.loss.value_or(0));
-    skipped_.push_back(metrics.skipped);
-    if (metrics.evaluation_loss) evaluations_.push_back(*metrics.evaluation_loss);
+    scalars.losses.push_back(metrics.loss.value_or(0));
+    scalars.rates.push_back(metrics.lr.value_or(0));
+    scalars.norms.push_back(metrics.grad_norm.value_or(0));
+    scalars.skipped.push_back(metrics.skipped);
+    if (metrics.evaluation_loss) scalars.evaluations.push_back(*metrics.evaluation_loss);
     return absl::OkStatus();
   }
-  const std::vector<double>& losses() const { return losses_; }
-  const std::vector<bool>& skipped() const { return skipped_; }
-  const std::vector<double>& evaluations() const { return evaluations_; }
-
- private:
-  std::vector<double> losses_, evaluations_;
-  std::vector<bool> skipped_;
+  Scalars scalars;
 };
 
-struct Outcome {
-  std::vector<double> losses, evaluations;
-  std::vector<bool> skipped;  // per step: whether its gradients overflowed
-  Numbers tensors;
-};
-
-// A folder for the runs' results that goes away with its owner.
-class ResultFolder {
+// What a run left: its tensors stay in their files, as those of several runs would not fit into memory.
+class Outcome {
  public:
-  ResultFolder() : path_((fs::temp_directory_path() / cat("partita-verify-", getpid())).string()) {
-    std::error_code ec;
-    fs::create_directories(path_, ec);
+  absl::Status add(const std::string& path, const std::string& prefix) {
+    PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile file, runtime::SafetensorsFile::open(path));
+    for (const runtime::SafetensorsEntry& entry : file.entries())
+      places_[prefix + entry.name] = {files_.size(), entry.name};
+    files_.push_back(std::move(file));
+    return absl::OkStatus();
   }
-  ~ResultFolder() {
-    std::error_code ec;
-    fs::remove_all(path_, ec);
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& [name, place] : places_) all.push_back(name);
+    return all;
   }
-  std::string file(std::string_view name) const { return cat(path_, "/", name); }
+  bool has(const std::string& name) const { return places_.count(name) > 0; }
+  DType dtype(const std::string& name) const {
+    const auto& [file, key] = places_.at(name);
+    return files_[file].find(key)->dtype;
+  }
+  std::vector<double> tensor(const std::string& name) const {
+    const auto& [file, key] = places_.at(name);
+    const runtime::SafetensorsEntry& entry = *files_[file].find(key);
+    auto bytes = files_[file].data(entry);
+    Tensor t = to_tensor(make_literal({entry.dtype, entry.shape}, {bytes.begin(), bytes.end()}));
+    return is_float(entry.dtype) ? std::move(t.f) : std::vector<double>(t.i.begin(), t.i.end());
+  }
+
+  Scalars scalars;
 
  private:
-  std::string path_;
+  std::vector<runtime::SafetensorsFile> files_;
+  std::map<std::string, std::pair<size_t, std::string>> places_;
 };
 
-absl::Status read_numbers(const std::string& path, std::string_view prefix, Numbers& into) {
-  PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile file, runtime::SafetensorsFile::open(path));
-  for (const runtime::SafetensorsEntry& entry : file.entries()) {
-    auto bytes = file.data(entry);
-    Tensor t = to_tensor(make_literal({entry.dtype, entry.shape}, {bytes.begin(), bytes.end()}));
-    std::vector<double>& out = into[cat(prefix, entry.name)];
-    out = is_float(entry.dtype) ? std::move(t.f) : std::vector<double>(t.i.begin(), t.i.end());
-  }
-  return absl::OkStatus();
-}
+// Where a run's files go: each run has its own.
+struct Place {
+  const std::string& folder;
+  const char* name;
+  std::string file(std::string_view what) const { return cat(folder, "/", name, ".", what, ".safetensors"); }
+};
 
 bool keeps_gradients(const runtime::Program& program) {
   for (const runtime::ProgramOutput& o : program.outputs) {
@@ -88,24 +100,24 @@ bool keeps_gradients(const runtime::Program& program) {
   return false;
 }
 
-absl::StatusOr<Outcome> run(std::vector<runtime::Program> programs, runtime::TrainOptions options,
-                            const ResultFolder& folder) {
+absl::StatusOr<Outcome> run(std::vector<runtime::Program> programs, runtime::TrainOptions options, const Place& place) {
   for (runtime::Program& p : programs) {
     for (runtime::ProgramState& s : p.states) {
       if (s.name == kLossScaleState && s.initial.kind == runtime::InitialKind::kFill)
         s.initial.a = std::min(s.initial.a, kScale);
     }
   }
-  options.save = folder.file("parameters.safetensors");
-  if (std::any_of(programs.begin(), programs.end(), keeps_gradients))
-    options.save_gradients = folder.file("gradients.safetensors");
+  options.save = place.file("states");
+  options.save_optimizer = true;
+  if (options.steps > 0 && std::any_of(programs.begin(), programs.end(), keeps_gradients))
+    options.save_gradients = place.file("gradients");
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
-  LossSink sink;
+  ScalarSink sink;
   PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, &sink));
-  Outcome out{sink.losses(), sink.evaluations(), sink.skipped(), {}};
-  PARTITA_RETURN_IF_ERROR(read_numbers(options.save, "", out.tensors));
-  if (!options.save_gradients.empty())
-    PARTITA_RETURN_IF_ERROR(read_numbers(options.save_gradients, "gradient of ", out.tensors));
+  Outcome out;
+  out.scalars = std::move(sink.scalars);
+  PARTITA_RETURN_IF_ERROR(out.add(options.save, ""));
+  if (!options.save_gradients.empty()) PARTITA_RETURN_IF_ERROR(out.add(options.save_gradients, kGradient));
   return out;
 }
 
@@ -146,13 +158,18 @@ double norm(const std::vector<double>& x) {
   return std::sqrt(sum);
 }
 
-double difference(const std::vector<double>& a, const std::vector<double>& b) {
+std::vector<double> minus(std::vector<double> a, const std::vector<double>& b) {
+  for (size_t k = 0; k < a.size() && k < b.size(); ++k) a[k] -= b[k];
+  return a;
+}
+
+// The length of a - b over `size`.
+double difference(const std::vector<double>& a, const std::vector<double>& b, double size) {
   if (a.size() != b.size()) return INFINITY;
-  std::vector<double> d(a.size());
-  for (size_t k = 0; k < a.size(); ++k) d[k] = a[k] - b[k];
-  double size = norm(b), off = norm(d);
+  const double off = norm(minus(a, b));
   return off == 0 ? 0 : std::isnan(off) ? INFINITY : off / size;
 }
+double difference(double a, double b) { return difference({a}, {b}, std::abs(b)); }
 
 // Half the distance from 1 to the next number of the narrowest float type that the graph computes in.
 double rounding(const Graph& graph) {
@@ -166,16 +183,13 @@ double rounding(const Graph& graph) {
 
 // The serial program from parameters that are off by `share` of themselves, up and down in turns: every value that is
 // then rounded to 16 bits is rounded anew, as it is on ranks that compute parts of sums.
-absl::StatusOr<Outcome> run_off(runtime::Program serial, double share, runtime::TrainOptions options,
-                                const ResultFolder& folder) {
-  runtime::TrainOptions none = options;
-  none.steps = 0;
-  PARTITA_ASSIGN_OR_RETURN(Outcome first, run({serial}, none, folder));
+absl::StatusOr<Outcome> run_off(runtime::Program serial, const Outcome& first, double share,
+                                runtime::TrainOptions options, const std::string& folder) {
   std::map<std::string, Literal> values;
   for (runtime::ProgramState& s : serial.states) {
     if (s.kind != StateKind::kParameter || !is_float(s.operand.dtype)) continue;
     Tensor t = Tensor::zeros({s.operand.dtype, s.placement.logical});
-    t.f = first.tensors.at(s.name);
+    t.f = first.tensor(s.name);
     for (size_t k = 0; k < t.f.size(); ++k) t.f[k] *= 1 + (k % 2 == 0 ? share : -share);
     values.emplace(s.name, to_literal(t));
     s.initial.kind = runtime::InitialKind::kFile;
@@ -187,14 +201,112 @@ absl::StatusOr<Outcome> run_off(runtime::Program serial, double share, runtime::
   }
   std::vector<runtime::TensorInfo> tensors;
   for (const auto& [name, value] : values) tensors.push_back({name, value.type.dtype, value.type.shape});
-  const std::string path = folder.file("off.safetensors");
+  const std::string path = cat(folder, "/off.safetensors");
   PARTITA_ASSIGN_OR_RETURN(auto writer, runtime::SafetensorsWriter::create(path, std::move(tensors)));
   for (const auto& [name, value] : values) PARTITA_RETURN_IF_ERROR(writer->write(name, value.bytes()));
   PARTITA_RETURN_IF_ERROR(writer->finish());
   PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile off, runtime::SafetensorsFile::open(path));
   options.initial = std::make_shared<const runtime::SafetensorsFile>(std::move(off));
-  return run({std::move(serial)}, options, folder);
+  return run({std::move(serial)}, options, {folder, "off"});
 }
+
+// What rounding a state to its own type may change it by, relatively, over some steps.
+double stored(DType dtype) {
+  return dtype == DType::kBF16 ? 0x1p-7 : dtype == DType::kF16 ? 0x1p-10 : dtype == DType::kF64 ? 0x1p-50 : 0x1p-22;
+}
+
+// All that is compared: the ranks, the serial program, and what tells how much rounding changes it.
+struct Runs {
+  Outcome ranks, serial, unfused, first;  // `first`: before any step
+  std::optional<Outcome> off;             // of a program that computes in 16 bits
+  bool several = false;                   // ranks
+};
+
+absl::StatusOr<Runs> run_all(const verifier::Bundle& bundle, const NumericOptions& options, double coarse) {
+  Runs runs;
+  std::vector<runtime::Program> stages;
+  for (const verifier::RankProgram& p : bundle.programs) stages.push_back(p.program);
+  runs.several = !stages.front().mesh.empty();
+  PARTITA_ASSIGN_OR_RETURN(runs.ranks, run(std::move(stages), options.train, {options.folder, "ranks"}));
+  PARTITA_ASSIGN_OR_RETURN(runtime::Program fused, compile_serial(bundle, true));
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions on_one, serial_options(bundle, true, options.train));
+  runtime::TrainOptions none = on_one;
+  none.steps = 0;
+  PARTITA_ASSIGN_OR_RETURN(runs.first, run({fused}, none, {options.folder, "first"}));
+  PARTITA_ASSIGN_OR_RETURN(runs.serial, run({fused}, on_one, {options.folder, "serial"}));
+  PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle, false));
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions slowly, serial_options(bundle, false, options.train));
+  PARTITA_ASSIGN_OR_RETURN(runs.unfused, run({std::move(unfused)}, slowly, {options.folder, "unfused"}));
+  if (coarse > 0) {
+    PARTITA_ASSIGN_OR_RETURN(runs.off, run_off(std::move(fused), runs.first, coarse / 2, on_one, options.folder));
+  }
+  return runs;
+}
+
+class Comparison {
+ public:
+  // `equal`: the ranks compute the serial program; else (compressed gradients) only the first loss is its own, and the
+  // rest is measured, and has to be finite.
+  Comparison(const Runs& runs, double tolerance, bool equal) : runs_(runs), tolerance_(tolerance), equal_(equal) {}
+
+  // Numbers of each step, the first `held` of them also where gradients are compressed.
+  absl::Status compare(std::string_view what, std::vector<double> Scalars::*numbers, size_t held) {
+    const std::vector<double>&one = runs_.serial.scalars.*numbers, &all = runs_.ranks.scalars.*numbers,
+          &unfused = runs_.unfused.scalars.*numbers;
+    if (all.size() != one.size())
+      return absl::AbortedError(cat("numeric: ", what, ": expected ", one.size(), ", found ", all.size()));
+    for (size_t k = 0; k < one.size(); ++k) {
+      const double found = difference(all[k], one[k]);
+      double noise = kNoise * difference(unfused[k], one[k]);
+      if (runs_.off && k < (runs_.off->scalars.*numbers).size())
+        noise = std::max(noise, kRounding * difference((runs_.off->scalars.*numbers)[k], one[k]));
+      verdict.loss_error = std::max(verdict.loss_error, found);
+      if (beyond(found, noise, equal_ || k < held))
+        return absl::AbortedError(cat("numeric: ", what, " ", k, ": expected ", one[k], ", found ", all[k], " on ",
+                                      runs_.several ? "all ranks" : "one rank"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status compare_tensors() {
+    for (const std::string& name : runs_.serial.names()) {
+      if (!runs_.ranks.has(name)) return absl::AbortedError(cat("numeric: ", quote(name), ": expected it, found none"));
+      const std::vector<double> expected = runs_.serial.tensor(name);
+      const double size = size_of(name, expected);
+      auto from = [&](const Outcome& o) { return o.has(name) ? difference(o.tensor(name), expected, size) : 0; };
+      const double found = from(runs_.ranks);
+      double noise = kNoise * from(runs_.unfused);
+      if (runs_.off) noise = std::max(noise, kRounding * from(*runs_.off));
+      ++verdict.tensors;
+      if (beyond(found, noise, equal_))
+        return absl::AbortedError(cat("numeric: ", quote(name), " after ", verdict.steps,
+                                      " steps: expected the serial program's, found ",
+                                      runs_.first.has(name) ? "a difference of " : "a relative difference of ", found,
+                                      runs_.first.has(name) ? " times its update" : ""));
+      if (noise < kNoise * tolerance_) verdict.tensor_error = std::max(verdict.tensor_error, found);
+    }
+    return absl::OkStatus();
+  }
+
+  verifier::NumericVerdict verdict;
+
+ private:
+  bool beyond(double found, double noise, bool held) const {
+    return held ? found > std::max(tolerance_, noise) : std::isinf(found);
+  }
+
+  // What a difference is held against: of a state the length of its update, and as much of its own that rounding the
+  // state itself may be told from the tolerance.
+  double size_of(const std::string& name, const std::vector<double>& expected) const {
+    if (!runs_.first.has(name)) return norm(expected);
+    return norm(minus(expected, runs_.first.tensor(name))) +
+           stored(runs_.first.dtype(name)) / tolerance_ * norm(expected);
+  }
+
+  const Runs& runs_;
+  const double tolerance_;
+  const bool equal_;
+};
 
 // On the samples that options.train names.
 absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle, const NumericOptions& options) {
@@ -204,72 +316,23 @@ absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle,
           "numeric: with schedule: pipedream and several micro-batches a step the ranks do not compute the serial "
           "program, by choice; compile with batch.global of one micro-batch to compare, or leave --numeric out");
   }
-  ResultFolder folder;
-  std::vector<runtime::Program> stages;
-  for (const verifier::RankProgram& p : bundle.programs) stages.push_back(p.program);
-  const bool several = !stages.front().mesh.empty();
-  PARTITA_ASSIGN_OR_RETURN(Outcome ranks, run(std::move(stages), options.train, folder));
-  PARTITA_ASSIGN_OR_RETURN(runtime::Program fused, compile_serial(bundle, true));
-  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions on_one, serial_options(bundle, true, options.train));
-  PARTITA_ASSIGN_OR_RETURN(Outcome serial, run({fused}, on_one, folder));
-  PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle, false));
-  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions slowly, serial_options(bundle, false, options.train));
-  PARTITA_ASSIGN_OR_RETURN(Outcome other, run({std::move(unfused)}, slowly, folder));
   const double coarse = rounding(bundle.serial), tolerance = std::max(options.tolerance, coarse);
-  std::optional<Outcome> off;
-  if (coarse > 0) {
-    PARTITA_ASSIGN_OR_RETURN(off, run_off(std::move(fused), coarse / 2, on_one, folder));
-  }
-  // With compressed gradients only the first loss is the serial program's; the rest is measured, and has to be finite.
-  const bool equal = bundle.compress == "none";
-  auto beyond = [&](double found, double noise, bool held) {
-    return held ? found > std::max(tolerance, noise) : std::isinf(found);
-  };
-  verifier::NumericVerdict verdict;
-  verdict.steps = static_cast<int64_t>(serial.losses.size());
-  if (ranks.losses.size() != serial.losses.size() || serial.losses.empty())
-    return absl::AbortedError(cat("numeric: expected ", serial.losses.size(), " steps, found ", ranks.losses.size()));
+  PARTITA_ASSIGN_OR_RETURN(const Runs runs, run_all(bundle, options, coarse));
+  if (runs.serial.scalars.losses.empty()) return absl::AbortedError("numeric: expected steps, found none");
   // A rank sums the 16-bit products of fewer samples: near the largest number, one may overflow where the other does
   // not.
-  if (ranks.skipped != serial.skipped)
+  if (runs.ranks.scalars.skipped != runs.serial.scalars.skipped)
     return absl::FailedPreconditionError(
         "numeric: the loss scale is at its limit: gradients of some step overflow in the serial program and not on the "
         "ranks, or the other way round, and what follows cannot be compared; compare on other samples (--data)");
-  auto compare_losses = [&](std::string_view what, std::vector<double> Outcome::*losses, size_t held) -> absl::Status {
-    const auto &one = serial.*losses, &all = ranks.*losses;
-    if (all.size() != one.size())
-      return absl::AbortedError(cat("numeric: expected ", one.size(), " of ", what, ", found ", all.size()));
-    for (size_t k = 0; k < one.size(); ++k) {
-      const double found = difference({all[k]}, {one[k]});
-      double noise = kNoise * difference({(other.*losses)[k]}, {one[k]});
-      if (off && k < ((*off).*losses).size())
-        noise = std::max(noise, kRounding * difference({((*off).*losses)[k]}, {one[k]}));
-      verdict.loss_error = std::max(verdict.loss_error, found);
-      if (beyond(found, noise, equal || k < held))
-        return absl::AbortedError(cat("numeric: ", what, " ", k, ": expected ", one[k], ", found ", all[k], " on ",
-                                      several ? "all ranks" : "one rank"));
-    }
-    return absl::OkStatus();
-  };
-  PARTITA_RETURN_IF_ERROR(compare_losses("the loss of step", &Outcome::losses, 1));
-  PARTITA_RETURN_IF_ERROR(compare_losses("the loss of evaluation", &Outcome::evaluations, 0));
-  for (const auto& [name, expected] : serial.tensors) {
-    auto here = ranks.tensors.find(name);
-    if (here == ranks.tensors.end())
-      return absl::AbortedError(cat("numeric: ", quote(name), ": expected it, found none"));
-    auto from = [&](const Outcome& o) {
-      auto at = o.tensors.find(name);
-      return at == o.tensors.end() ? 0 : difference(at->second, expected);
-    };
-    double found = from(ranks), noise = kNoise * from(other);
-    if (off) noise = std::max(noise, kRounding * from(*off));
-    ++verdict.tensors;
-    if (beyond(found, noise, equal))
-      return absl::AbortedError(cat("numeric: ", quote(name), " after ", verdict.steps,
-                                    " steps: expected the serial program's, found a relative difference of ", found));
-    if (noise < kNoise * tolerance) verdict.tensor_error = std::max(verdict.tensor_error, found);
-  }
-  return verdict;
+  Comparison comparison(runs, tolerance, bundle.compress == "none");
+  comparison.verdict.steps = static_cast<int64_t>(runs.serial.scalars.losses.size());
+  PARTITA_RETURN_IF_ERROR(comparison.compare("the loss of step", &Scalars::losses, 1));
+  PARTITA_RETURN_IF_ERROR(comparison.compare("the learning rate of step", &Scalars::rates, SIZE_MAX));
+  PARTITA_RETURN_IF_ERROR(comparison.compare("the gradients' norm of step", &Scalars::norms, 0));
+  PARTITA_RETURN_IF_ERROR(comparison.compare("the loss of evaluation", &Scalars::evaluations, 0));
+  PARTITA_RETURN_IF_ERROR(comparison.compare_tensors());
+  return comparison.verdict;
 }
 
 }  // namespace
@@ -289,6 +352,47 @@ absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& b
     if (draw == 1 || again->tensor_error > verdict.tensor_error) verdict = *again;
   }
   verdict.kink = std::string(first.status().message());
+  return verdict;
+}
+
+namespace {
+
+using Json = nlohmann::json;
+
+std::string to_text(const verifier::NumericVerdict& v) {
+  return Json{{"steps", v.steps},
+              {"tensors", v.tensors},
+              {"loss_error", v.loss_error},
+              {"tensor_error", v.tensor_error},
+              {"kink", v.kink}}
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<verifier::NumericVerdict> from_text(const std::string& text) {
+  const Json j = Json::parse(text, nullptr, false);
+  if (!j.is_object()) return absl::AbortedError("numeric: the process that ran the bundle's code told nothing sound");
+  return verifier::NumericVerdict{.steps = j.value("steps", int64_t{0}),
+                                  .tensors = j.value("tensors", int64_t{0}),
+                                  .loss_error = j.value("loss_error", 0.0),
+                                  .tensor_error = j.value("tensor_error", 0.0),
+                                  .kink = j.value("kink", "")};
+}
+
+}  // namespace
+
+absl::StatusOr<verifier::NumericVerdict> check_numeric_apart(const verifier::Bundle& bundle, NumericOptions options) {
+  PARTITA_ASSIGN_OR_RETURN(const TemporaryFolder folder, TemporaryFolder::create("the runs"));
+  options.folder = folder.path();
+  const Confinement limits{.folder = folder.path(),
+                           .memory_bytes = ::sysconf(_SC_PHYS_PAGES) / 10 * 9 * ::sysconf(_SC_PAGESIZE),
+                           .seconds = kMostSeconds};
+  PARTITA_ASSIGN_OR_RETURN(ConfinedResult result, run_confined(limits, [&]() -> absl::StatusOr<std::string> {
+                             PARTITA_ASSIGN_OR_RETURN(const auto verdict, check_numeric(bundle, options));
+                             return to_text(verdict);
+                           }));
+  PARTITA_ASSIGN_OR_RETURN(verifier::NumericVerdict verdict, from_text(result.text));
+  verdict.confined = std::move(result.held);
+  verdict.unconfined = std::move(result.lacking);
   return verdict;
 }
 

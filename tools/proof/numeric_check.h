@@ -1,4 +1,4 @@
-// The numeric half of `partita verify`: all ranks of a bundle as threads of this process, against the serial program
+// The numeric half of `partita verify`: all ranks of a bundle as threads of one process, against the serial program
 // compiled for one rank, on the same samples and first values.
 #pragma once
 
@@ -12,12 +12,14 @@ namespace partita {
 
 struct NumericOptions {
   runtime::TrainOptions train;  // steps, data, first values
+  std::string folder;           // that exists, for what the runs leave
   double tolerance = 1e-5;      // relative, of losses and of each tensor's norm; at least the rounding of a 16-bit type
                                 // that the program computes in
 };
 
-// Losses of every step, the first step's gradients where the program keeps them, and the parameters after the last
-// step. A tensor may differ by 10 times what compiling the serial program without fusion changes it, if that is more
+// Loss, learning rate and norm of the gradients of every step, evaluation losses, the first step's gradients where the
+// program keeps them, and after the last step every parameter, statistic and optimizer state, against the length of its
+// update. A tensor may differ by 10 times what compiling the serial program without fusion changes it, if that is more
 // than the tolerance: sums in another order, blown up by an optimizer where the exact gradient is zero. Where the
 // program computes in 16 bits it may also differ by 3 times what first values that are off by their rounding change.
 // Aborted names what differs most; FailedPrecondition where they skip different steps (fp16); the data's and the
@@ -25,5 +27,8 @@ struct NumericOptions {
 // Synthetic samples on which they differ are drawn anew, twice: where both draws agree, a value of the first lies at a
 // kink.
 absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& bundle, const NumericOptions& options);
+// The same in a process of its own that can harm nothing (confined.h), with a folder of its own. Aborted where it
+// crashes.
+absl::StatusOr<verifier::NumericVerdict> check_numeric_apart(const verifier::Bundle& bundle, NumericOptions options);
 
 }  // namespace partita

@@ -291,6 +291,8 @@ std::string certificate_text(const std::string& root, const Verdict& v, const st
                     {"tensors", numeric->tensors},
                     {"loss_error", numeric->loss_error},
                     {"tensor_error", numeric->tensor_error}};
+    j["numeric"]["confined"] = numeric->confined;
+    if (!numeric->unconfined.empty()) j["numeric"]["unconfined"] = numeric->unconfined;
     if (!numeric->kink.empty()) j["numeric"]["kink"] = numeric->kink;
   }
   if (!sources.is_null()) j["sources"] = sources;

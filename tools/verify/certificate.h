@@ -39,6 +39,7 @@ struct NumericVerdict {
   int64_t steps = 0, tensors = 0;
   double loss_error = 0, tensor_error = 0;  // largest relative differences
   std::string kink;  // what differs on the first synthetic samples, where others agree; empty: nothing
+  std::vector<std::string> confined, unconfined;  // what the runs were held to, and what this system cannot do of it
 };
 
 // Aborted with the first step, value, expected and found state where the program is not the serial one.

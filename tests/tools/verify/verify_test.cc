@@ -232,6 +232,7 @@ TEST(Verify_Numeric, SixteenBitsAreHeldToTheirRounding) {
       ASSERT_TRUE(ranks.ok()) << ranks.status();
       NumericOptions options;
       options.train.steps = 2;
+      options.folder = out.path();
       options.train.data.kind = DataKind::kSynthetic;
       options.train.initial = open_weights(out / "ranks/initial.safetensors");
       auto same = check_numeric(*ranks, options);
