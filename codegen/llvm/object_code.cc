@@ -209,7 +209,7 @@ std::string exact_target(const std::string& cpu) {
   return cpu == "host" ? cat(llvm::sys::getHostCPUName().str(), " ", host_features()) : cpu;
 }
 
-std::string compiler_name() { return "LLVM " LLVM_VERSION_STRING; }
+std::string compiler_name() { return "partita " PARTITA_VERSION ", LLVM " LLVM_VERSION_STRING; }
 
 std::string target_name(const std::string& cpu) {
   auto resolved = resolve_cpu(cpu);

@@ -103,7 +103,8 @@ class CodeChecker {
     const auto at = std::mismatch(expected.begin(), expected.end(), found.begin(), found.end());
     return absl::AbortedError(cat("expected ", what, " as compiled from their nests, ", expected.size(),
                                   " bytes, found ", found.size(), ", other ones from byte ",
-                                  at.first - expected.begin(), " on"));
+                                  at.first - expected.begin(),
+                                  " on; compile the bundle again where another build of this version made it"));
   }
 
   KernelCode code_;

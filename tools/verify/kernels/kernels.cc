@@ -60,15 +60,17 @@ absl::Status check_operands(const Step& step, const LoopNest& nest) {
 
 }  // namespace
 
-Kernels::Kernels(const runtime::Program& program, const KernelNests& nests) : program_(program) {
+Kernels::Kernels(const runtime::Program& program, const KernelNests& nests)
+    : program_(program), kernels_(nests.kernels.size()) {
   for (const KernelNest& k : nests.kernels) by_name_[{k.name, k.host || !runtime::needs_device(program)}] = &k;
 }
 
 // What a step does of a batched launch differs from the nest of its code in the number of its points alone.
-absl::StatusOr<LoopNest> Kernels::make(const Step& step) const {
+absl::StatusOr<LoopNest> Kernels::make(const Step& step) {
   const auto found = by_name_.find({step.name, !runs_on_gpu(program_, step)});
   if (found == by_name_.end()) return differs("expected a kernel of the bundle, found ", quote(step.name));
   const KernelNest& kernel = *found->second;
+  used_.insert(&kernel);
   absl::Status status = check_nest(kernel.nest);
   if (!status.ok()) return differs("kernel ", quote(step.name), ": ", status.message());
   if (kernel.batched != has_points(step))
@@ -104,6 +106,15 @@ absl::Status Kernels::check_launch(const Step& step, const LoopNest& nest) const
   for (const auto& [name, value] : step.params) {
     if (std::find(known.begin(), known.end(), name) == known.end() || !std::holds_alternative<int64_t>(value))
       return differs("expected no parameter ", quote(name), " of generated code");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Kernels::check_all_used() const {
+  if (by_name_.size() != kernels_) return differs("expected kernels of different names");
+  for (const auto& [name, kernel] : by_name_) {
+    if (used_.count(kernel) == 0)
+      return differs("kernel ", quote(name.first), ": expected a step that runs it, found none");
   }
   return absl::OkStatus();
 }

@@ -33,6 +33,7 @@ absl::StatusOr<StepsReport> StepChecker::run() {
   PARTITA_RETURN_IF_ERROR(check_schedule(program_));
   PARTITA_RETURN_IF_ERROR(run_schedule(program_.schedule, false));
   PARTITA_RETURN_IF_ERROR(run_schedule(program_.evaluation, true));
+  PARTITA_RETURN_IF_ERROR(kernels_.check_all_used());
   report_.operands = m_.operands();
   return report_;
 }
