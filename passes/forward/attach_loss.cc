@@ -83,8 +83,12 @@ absl::StatusOr<Graph> attach_loss(const Graph& graph, const PassContext& context
   } else if (context.recipe.loss) {
     loss = *context.recipe.loss;
   } else if (graph.outputs.size() != 1) {
+    std::vector<std::string> names;
+    for (const GraphOutput& o : graph.outputs) names.push_back(o.name);
     return absl::InvalidArgumentError(
-        "train.yaml: `loss` is missing and the model has several outputs; say e.g. loss: {kind: output, output: loss}");
+        cat("train.yaml: `loss` is missing and the model has several outputs: ", quote_list(names),
+            "; say which is the loss, loss: {kind: output, output: ", names.empty() ? "loss" : names[0],
+            "}, or what it is made of"));
   }
   PARTITA_ASSIGN_OR_RETURN(GraphOutput output, find_output(graph, loss.output));
   const TensorType& type = graph.type(output.value);

@@ -198,7 +198,7 @@ TEST_F(FrozenLayers, HeldInSixteenBits_AreNotLostInFp32) {
     auto file = SafetensorsFile::open(wide + states);
     std::vector<runtime::TensorInfo> module;
     for (const auto& e : file->entries()) {
-      if (!e.name.starts_with("optimizer/") && e.name != "step") module.push_back(e);
+      if (!e.name.starts_with("optimizer/") && e.name != "partita.step") module.push_back(e);
     }
     auto writer = runtime::SafetensorsWriter::create(out_ / "module.safetensors", module);
     for (const auto& e : module)
