@@ -329,7 +329,6 @@ class ProgramMaker {
     for (const StageStep& at : plan_.order) last = at.micro_batch + 1 == local_.micro_batches ? at : last;
     if (!local_.stage.updates_each()) run_segment(program_.schedule, Segment::kReduce, 0, last);
     run_segment(program_.schedule, Segment::kUpdate, 0, last);
-    run_segment(program_.evaluation, Segment::kEvaluation, 0, StageStep{});
   }
 
   void make_constants() {

@@ -137,8 +137,7 @@ absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
   for (const ScheduleEntry& entry : schedule) {
     const Segment kind = program().segments[static_cast<size_t>(entry.segment)].kind;
     int64_t& staged = staged_[static_cast<size_t>(entry.slot)];
-    if (staged != entry.micro_batch &&
-        (kind == Segment::kForward || kind == Segment::kBackward || kind == Segment::kEvaluation)) {
+    if (staged != entry.micro_batch && (kind == Segment::kForward || kind == Segment::kBackward)) {
       for (const ProgramInput& input : program().inputs) {
         if (input.kind == InputKind::kMicroBatch)
           PARTITA_RETURN_IF_ERROR(stage_scalar(input.operand, entry.slot, entry.micro_batch));

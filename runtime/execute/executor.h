@@ -88,7 +88,7 @@ class Executor {
   absl::Status fetch_states() const;
   absl::Status put_states() const;
 
-  // Runs the entries in order. Before the first forward, backward or evaluation entry of a micro-batch that another
+  // Runs the entries in order. Before the first forward or backward entry of a micro-batch that another
   // held the slot of, its micro-batch and coordinate inputs are written and `stage` is called to fill the data inputs
   // of that slot. An error names the step and its ONNX origin.
   absl::Status run(std::span<const ScheduleEntry> schedule,

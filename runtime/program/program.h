@@ -20,7 +20,7 @@
 
 namespace partita::runtime {
 
-inline constexpr uint32_t kProgramVersion = 5;
+inline constexpr uint32_t kProgramVersion = 6;
 
 enum class Region : uint8_t {
   kState,      // lives as long as the run: parameters, optimizer states
@@ -159,6 +159,7 @@ struct ProgramOutput {
 
 struct CollectiveGroup {
   std::vector<int32_t> axes;  // ranks that differ in these axes alone form one group
+  bool operator==(const CollectiveGroup&) const = default;
 };
 
 struct Program {
@@ -172,8 +173,7 @@ struct Program {
   int64_t slots = 1;
   int64_t region_bytes[kRegions] = {};
   std::vector<ProgramSegment> segments;
-  std::vector<ScheduleEntry> schedule;    // one training step
-  std::vector<ScheduleEntry> evaluation;  // one evaluation micro-batch; may be empty
+  std::vector<ScheduleEntry> schedule;  // one training step, or one batch of evaluation
   std::vector<ProgramState> states;
   std::vector<ProgramInput> inputs;
   std::vector<ProgramOutput> outputs;
@@ -187,6 +187,16 @@ struct Program {
 
 }  // namespace partita::runtime
 
+template <>
+inline constexpr auto partita::kEnumNames<partita::runtime::Region> = partita::name_table("state", "host_state",
+                                                                                          "arena", "constant", "input",
+                                                                                          "host_arena");
+template <>
+inline constexpr auto partita::kEnumNames<partita::runtime::DeviceTag> = partita::name_table("device", "host");
+template <>
+inline constexpr auto partita::kEnumNames<partita::runtime::StepKind> = partita::name_table("kernel", "library", "copy",
+                                                                                            "collective_start",
+                                                                                            "collective_wait");
 template <>
 inline constexpr auto partita::kEnumNames<partita::runtime::InitialKind> = partita::name_table("file", "fill", "normal",
                                                                                                "uniform");

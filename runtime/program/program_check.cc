@@ -152,7 +152,9 @@ absl::Status check_step(const Program& program, const Step& step, int64_t last_s
 
 absl::Status check_frame(const Program& program) {
   __int128 ranks = 1;
+  std::set<std::string_view> axes;
   for (const MeshAxis& axis : program.mesh) {
+    if (!axes.insert(axis.name).second) return wrong("mesh axis ", quote(axis.name), " is there twice");
     ranks *= axis.size;
     if (axis.size < 1 || axis.size > kMaxCount || ranks > kMaxCount)
       return wrong("mesh axis ", quote(axis.name), " has size ", axis.size);
@@ -178,13 +180,11 @@ absl::Status check_frame(const Program& program) {
   }
   if (static_cast<int64_t>(program.constants.size()) > program.region_bytes[static_cast<int>(Region::kConstant)])
     return wrong("more constants than their region holds");
-  for (const auto* schedule : {&program.schedule, &program.evaluation}) {
-    for (const ScheduleEntry& entry : *schedule) {
-      if (entry.segment < 0 || static_cast<size_t>(entry.segment) >= program.segments.size() || entry.micro_batch < 0 ||
-          entry.micro_batch >= program.micro_batches || entry.slot < 0 || entry.slot >= program.slots) {
-        return wrong("the schedule runs segment ", entry.segment, " for micro-batch ", entry.micro_batch, " in slot ",
-                     entry.slot);
-      }
+  for (const ScheduleEntry& entry : program.schedule) {
+    if (entry.segment < 0 || static_cast<size_t>(entry.segment) >= program.segments.size() || entry.micro_batch < 0 ||
+        entry.micro_batch >= program.micro_batches || entry.slot < 0 || entry.slot >= program.slots) {
+      return wrong("the schedule runs segment ", entry.segment, " for micro-batch ", entry.micro_batch, " in slot ",
+                   entry.slot);
     }
   }
   return absl::OkStatus();
@@ -247,11 +247,9 @@ absl::Status check_program(const Program& program) {
   }
   // Segments of one chunk run in its slots alone.
   std::vector<int64_t> last_slots(program.segments.size(), 0);
-  for (const auto* schedule : {&program.schedule, &program.evaluation}) {
-    for (const ScheduleEntry& e : *schedule) {
-      int64_t& last = last_slots[static_cast<size_t>(e.segment)];
-      last = std::max<int64_t>(last, e.slot);
-    }
+  for (const ScheduleEntry& e : program.schedule) {
+    int64_t& last = last_slots[static_cast<size_t>(e.segment)];
+    last = std::max<int64_t>(last, e.slot);
   }
   uint32_t id = 0;
   std::map<int64_t, const Operand*> outboxes;
@@ -269,6 +267,40 @@ absl::Status check_program(const Program& program) {
     }
   }
   return check_interface(program);
+}
+
+namespace {
+
+// Whether the groups along an axis are the same under the same numbers.
+bool same_groups(const Program& a, const Program& b, int32_t axis) {
+  const size_t most = std::max(a.groups.size(), b.groups.size());
+  const CollectiveGroup none;
+  for (size_t g = 0; g < most; ++g) {
+    const CollectiveGroup &x = g < a.groups.size() ? a.groups[g] : none, &y = g < b.groups.size() ? b.groups[g] : none;
+    const bool along =
+        std::count(x.axes.begin(), x.axes.end(), axis) + std::count(y.axes.begin(), y.axes.end(), axis) > 0;
+    if (along && !(x == y)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::Status check_programs(const std::vector<Program>& programs) {
+  for (const Program& p : programs) PARTITA_RETURN_IF_ERROR(check_program(p));
+  if (programs.empty()) return wrong("expected a program, found none");
+  const Program& first = programs.front();
+  const int axis = stage_axis(first.mesh);
+  const int64_t stages = axis < 0 ? 1 : first.mesh[static_cast<size_t>(axis)].size;
+  if (static_cast<int64_t>(programs.size()) != stages)
+    return wrong("it has programs of ", programs.size(), " stages, expected ", stages);
+  for (size_t k = 0; k < programs.size(); ++k) {
+    const Program& p = programs[k];
+    const bool same = p.mesh == first.mesh && p.samples_per_step == first.samples_per_step &&
+                      p.micro_batches == first.micro_batches && same_groups(p, first, axis) && p.target == first.target;
+    if (!same) return wrong("its program ", k, " is of another run than the first");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace partita::runtime

@@ -2,6 +2,9 @@
 // it.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "runtime/program/program.h"
 
@@ -10,6 +13,8 @@ namespace partita::runtime {
 // DataLoss, naming the step (id, name, ONNX origin), state, input or output. It does not look into generated code or
 // the params of library kernels.
 absl::Status check_program(const Program& program);
+// The programs of a pipeline's stages (else one): each, and that they are as many as the mesh has, of one run.
+absl::Status check_programs(const std::vector<Program>& programs);
 
 // "step 12 matmul ('MatMul /h.0/attn')": for messages.
 std::string describe_step(const Program& program, const Step& step);

@@ -163,7 +163,7 @@ class Runner : public ::testing::Test {
     if (!std::filesystem::exists(runner_)) GTEST_SKIP() << "partita_runner is not built";
   }
   std::string make_rank(const Workplace& place, int64_t ranks) {
-    place.folder.write(kImageName, *serialize_program(least_squares(ranks, kBatch, kMicroBatches)));
+    place.folder.write(kImageName, serialize_program(least_squares(ranks, kBatch, kMicroBatches)));
     std::filesystem::copy_file(runner_, place.folder / kRankName, std::filesystem::copy_options::overwrite_existing);
     const nlohmann::json manifest = {{"version", kManifestVersion}, {"data", nlohmann::json::object()}};
     EXPECT_TRUE(seal_bundle(place.folder.path(), manifest).ok());

@@ -27,6 +27,8 @@ void add_diff(CLI::App& app, absl::Status& result);
 void add_compile(CLI::App& app, absl::Status& result);
 void add_run(CLI::App& app, absl::Status& result);
 void add_verify(CLI::App& app, absl::Status& result);
+void add_disassemble(CLI::App& app, absl::Status& result);
+void add_assemble(CLI::App& app, absl::Status& result);
 void add_doctor(CLI::App& app, absl::Status& result);
 void add_model(CLI::App& app, absl::Status& result);
 void add_factors(CLI::App& app, absl::Status& result);

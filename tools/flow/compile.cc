@@ -9,8 +9,8 @@
 #include "ir/graph/dependence.h"
 #include "partitioner/communicate/state_gathers.h"
 #include "partitioner/localize_stages.h"
-#include "passes/forward/index_bounds.h"
 #include "passes/pipeline.h"
+#include "tools/flow/bound_inputs.h"
 #include "tools/flow/data_settings.h"
 #include "tools/flow/device_memory.h"
 #include "tools/flow/partition.h"
@@ -46,14 +46,9 @@ std::vector<InitialTensor> collect_weights(const std::vector<LocalProgram>& stag
   return weights;
 }
 
-// `bounds`: of the inputs that are indices, by name.
-void take_programs(std::vector<EmittedProgram> emitted, const std::string& model,
-                   const std::map<std::string, IndexBounds>& bounds, Compiled& out) {
+void take_programs(std::vector<EmittedProgram> emitted, const std::string& model, Compiled& out) {
   for (EmittedProgram& e : emitted) {
     e.program.model = std::filesystem::path(model).filename().string();
-    for (runtime::ProgramInput& in : e.program.inputs) {
-      if (auto at = bounds.find(in.name); at != bounds.end()) in.bounds = at->second;
-    }
     out.programs.push_back(std::move(e.program));
     out.claims.push_back(std::move(e.claims));
   }
@@ -137,7 +132,9 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
 
   const Graph& graph = *partition.training.graph;
   out.run = run_settings(request.recipe, graph);
-  take_programs(std::move(emitted), request.model, index_bounds(graph), out);
+  out.serial = verifier::without_weights(graph);
+  take_programs(std::move(emitted), request.model, out);
+  bound_inputs(out.serial, out.programs);
   PARTITA_RETURN_IF_ERROR(check_room(out.programs, request.room));
   out.compress = partition.programs.compress;
   out.compressed = partition.programs.compressed;
@@ -149,7 +146,6 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   out.parameters = trained_elements(graph);
   out.weight_elements = weight_elements(graph);
   out.samples = partition.model.batch.graph_batch * partition.model.batch.micro_batches;
-  out.serial = verifier::without_weights(graph);
   out.form = partition.training.form;
   return stop();
 }

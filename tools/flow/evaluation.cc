@@ -6,6 +6,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "passes/pipeline.h"
+#include "tools/flow/bound_inputs.h"
 #include "tools/verify/bundle/bundle.h"
 
 namespace partita {
@@ -52,6 +53,7 @@ absl::StatusOr<CompiledEvaluation> compile_evaluation(ModelSource& source, const
     out.claims.push_back(std::move(e.claims));
   }
   out.serial = verifier::without_weights(std::move(graph));
+  bound_inputs(out.serial, out.programs);
   return out;
 }
 

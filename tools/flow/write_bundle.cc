@@ -14,6 +14,7 @@
 #include "runtime/files/safetensors.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/program/program_check.h"
 #include "runtime/program/program_image.h"
 #include "tools/flow/describe_choices.h"
 #include "tools/flow/device_code_summary.h"
@@ -119,8 +120,9 @@ std::vector<verifier::RankEvidence> evidence(const std::vector<ProgramClaims>& p
 absl::Status write_programs(const std::vector<runtime::Program>& programs, const verifier::SerialEvidence& serial,
                             const std::vector<ProgramClaims>& claims, const std::string& folder,
                             const verifier::ProgramFiles& files) {
-  PARTITA_ASSIGN_OR_RETURN(std::string image, runtime::serialize_programs(programs));
-  PARTITA_RETURN_IF_ERROR(write_file_atomically(cat(folder, "/", files.image), image, Durable::kNo));
+  PARTITA_RETURN_IF_ERROR(runtime::check_programs(programs));
+  PARTITA_RETURN_IF_ERROR(
+      write_file_atomically(cat(folder, "/", files.image), runtime::serialize_programs(programs), Durable::kNo));
   return verifier::write_evidence(serial, evidence(claims), folder, files);
 }
 
@@ -140,7 +142,7 @@ absl::Status write_files(const Compiled& compiled, const std::string& runner, co
 
 }  // namespace
 
-absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder) {
+absl::Status replace_bundle(const std::string& folder, absl::FunctionRef<absl::Status(const std::string&)> fill) {
   namespace fs = std::filesystem;
   std::error_code ec;
   if (fs::exists(folder, ec) && !fs::exists(fs::path(folder) / runtime::kManifestName, ec)) {
@@ -150,8 +152,7 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
   std::string fresh = cat(folder, ".partial.", getpid());
   fs::create_directories(fresh, ec);
   if (ec) return absl::InvalidArgumentError(cat("cannot create ", quote(fresh), ": ", ec.message()));
-  absl::Status status = write_files(compiled, runner, fresh);
-  if (status.ok()) status = runtime::seal_bundle(fresh, manifest(compiled));
+  absl::Status status = fill(fresh);
   if (status.ok()) {
     fs::remove_all(folder, ec);
     fs::rename(fresh, folder, ec);
@@ -159,6 +160,13 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
   }
   if (!status.ok()) fs::remove_all(fresh, ec);
   return status;
+}
+
+absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder) {
+  return replace_bundle(folder, [&](const std::string& fresh) -> absl::Status {
+    PARTITA_RETURN_IF_ERROR(write_files(compiled, runner, fresh));
+    return runtime::seal_bundle(fresh, manifest(compiled));
+  });
 }
 
 }  // namespace partita

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "tools/flow/compile.h"
 
@@ -12,5 +13,9 @@ namespace partita {
 // verify/ (the evidence that `partita verify` reads) and, last, manifest.json with the hashes of all of them into a new
 // folder, all or nothing. FailedPrecondition where `folder` exists and is not a bundle.
 absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder);
+
+// A bundle at `folder` in place of the one that may be there: `fill` is called with a new empty folder, which takes its
+// place when that has ended well, and is gone otherwise. FailedPrecondition as above.
+absl::Status replace_bundle(const std::string& folder, absl::FunctionRef<absl::Status(const std::string& fresh)> fill);
 
 }  // namespace partita

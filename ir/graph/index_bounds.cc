@@ -1,9 +1,8 @@
-#include "passes/forward/index_bounds.h"
+#include "ir/graph/index_bounds.h"
 
 #include <optional>
+#include <string_view>
 #include <vector>
-
-#include "passes/recognize/pattern.h"
 
 namespace partita {
 namespace {
@@ -43,7 +42,7 @@ struct Trace {
 
 class Tracer {
  public:
-  explicit Tracer(const Graph& graph) : graph_(graph), facts_(graph), traces_(graph.values.size()) {
+  explicit Tracer(const Graph& graph) : graph_(graph), literals_(constant_values(graph)), traces_(graph.values.size()) {
     for (size_t k = 0; k < graph.inputs.size(); ++k) {
       const GraphInput& in = graph.inputs[k];
       if (in.kind == InputKind::kData && is_integer(graph.type(in.value).dtype))
@@ -70,16 +69,16 @@ class Tracer {
     if (in_yes == (traces_[no].input >= 0)) return {};
     Trace trace = traces_[in_yes ? yes : no];
     bool equal_goes = !in_yes;  // where the condition says "equal", the element is replaced
-    if (const Node* inverse = facts_.made_by(condition, "not")) {
+    if (const Node* inverse = made_by(condition, "not")) {
       equal_goes = !equal_goes;
       condition = inverse->inputs[0];
     }
-    const Node* less = facts_.made_by(condition, "lt");
+    const Node* less = made_by(condition, "lt");
     if (less != nullptr && equal_goes && compared(*less, trace.input) == 0) {
       trace.from_zero = false;
       return trace;
     }
-    const Node* equal = facts_.made_by(condition, equal_goes ? "eq" : "ne");
+    const Node* equal = made_by(condition, equal_goes ? "eq" : "ne");
     std::optional<double> mark = equal == nullptr ? std::nullopt : compared(*equal, trace.input);
     if (!mark) return {};
     trace.mark = static_cast<int64_t>(*mark);
@@ -90,13 +89,29 @@ class Tracer {
   std::optional<double> compared(const Node& node, int input) const {
     for (size_t k : {0, 1}) {
       if (traces_[node.inputs[k]].input != input || (k == 1 && node.op->name == "lt")) continue;
-      return facts_.number(node.inputs[1 - k]);
+      return number(node.inputs[1 - k]);
     }
     return std::nullopt;
   }
 
+  const Node* made_by(ValueId v, std::string_view op) const {
+    const Node* node = graph_.producer(v);
+    return node != nullptr && node->op->name == op ? node : nullptr;
+  }
+
+  // The one value of all elements of a constant, seen through broadcasts and reshapes.
+  std::optional<double> number(ValueId v) const {
+    for (const Node* node = graph_.producer(v); node != nullptr; node = graph_.producer(v)) {
+      if (node->op->name != "broadcast" && node->op->name != "reshape") return std::nullopt;
+      v = node->inputs[0];
+    }
+    const Literal* l = literals_[v];
+    if (l == nullptr || elements(l->type.shape) == 0 || !is_uniform(*l)) return std::nullopt;
+    return element_f(*l, 0);
+  }
+
   const Graph& graph_;
-  GraphFacts facts_;
+  const std::vector<const Literal*> literals_;
   std::vector<Trace> traces_;
   const OpDef *cast_ = find_op("cast"), *select_ = find_op("select");
 };

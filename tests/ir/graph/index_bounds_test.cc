@@ -1,6 +1,8 @@
-#include "passes/forward/index_bounds.h"
+#include "ir/graph/index_bounds.h"
 
-#include "tests/passes/support/spelling.h"
+#include <gtest/gtest.h>
+
+#include "ir/graph/builder.h"
 
 namespace partita {
 namespace {
