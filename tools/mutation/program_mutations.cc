@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <map>
 
-#include "tests/tools/verify/verify_mutations.h"
+#include "tools/mutation/mutations.h"
 
 namespace partita {
 namespace {
@@ -36,22 +36,6 @@ bool same(const Operand& a, const Operand& b) {
   return a.address == b.address && a.dtype == b.dtype && a.shape == b.shape;
 }
 
-// Takes a step out, as if it had never been there.
-void remove(Bundle& b, const Place& p) {
-  uint32_t id = p.step().id;
-  p.segment->steps.erase(p.segment->steps.begin() + static_cast<int64_t>(p.at));
-  b.programs[0].claims.erase(b.programs[0].claims.begin() + id);
-  for (auto& segment : b.programs[0].program.segments) {
-    for (Step& s : segment.steps) {
-      if (s.id > id) --s.id;
-      auto of = s.params.find("of");
-      if (of == s.params.end()) continue;
-      int64_t start = std::get<int64_t>(of->second);
-      if (start > static_cast<int64_t>(id)) of->second = start - 1;
-    }
-  }
-}
-
 bool writes_what_is_read(Bundle& b, const Step& step) {
   for (size_t o = static_cast<size_t>(step.inputs); o < step.operands.size(); ++o) {
     for (const auto& segment : b.programs[0].program.segments) {
@@ -84,21 +68,21 @@ bool missing_part(Bundle& b, std::mt19937& rng) {
     return part;
   });
   if (p.segment == nullptr) return false;
-  remove(b, p);
+  remove_step(b, p.step().id);
   return true;
 }
 
 bool missing_step(Bundle& b, std::mt19937& rng) {
   Place p = pick(b, rng, [&](const Step& s) { return computes(s) && writes_what_is_read(b, s); });
   if (p.segment == nullptr) return false;
-  remove(b, p);
+  remove_step(b, p.step().id);
   return true;
 }
 
 bool missing_wait(Bundle& b, std::mt19937& rng) {
   Place p = pick(b, rng, [](const Step& s) { return s.kind == StepKind::kCollectiveWait; });
   if (p.segment == nullptr) return false;
-  remove(b, p);
+  remove_step(b, p.step().id);
   return true;
 }
 
@@ -338,6 +322,21 @@ constexpr Mutation kMutations[] = {
 };
 
 }  // namespace
+
+void remove_step(Bundle& b, uint32_t id) {
+  for (auto& segment : b.programs[0].program.segments)
+    std::erase_if(segment.steps, [&](const Step& s) { return s.id == id; });
+  b.programs[0].claims.erase(b.programs[0].claims.begin() + id);
+  for (auto& segment : b.programs[0].program.segments) {
+    for (Step& s : segment.steps) {
+      if (s.id > id) --s.id;
+      auto of = s.params.find("of");
+      if (of == s.params.end()) continue;
+      int64_t start = std::get<int64_t>(of->second);
+      if (start > static_cast<int64_t>(id)) of->second = start - 1;
+    }
+  }
+}
 
 std::span<const Mutation> program_mutations() { return kMutations; }
 

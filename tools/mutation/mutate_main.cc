@@ -1,0 +1,75 @@
+// See tools/mutate.
+#include <algorithm>
+#include <cstdio>
+
+#include "CLI/CLI.hpp"
+#include "base/atomic_file.h"
+#include "base/exit_code.h"
+#include "base/fault.h"
+#include "base/status.h"
+#include "tools/mutation/campaign.h"
+
+namespace partita {
+namespace {
+
+struct Flags {
+  std::vector<std::string> bundles;
+  std::string output;
+  CampaignOptions options;
+};
+
+absl::StatusOr<int> run(const Flags& flags) {
+  nlohmann::json all = nlohmann::json::object();
+  int holes = 0;
+  for (const std::string& bundle : flags.bundles) {
+    auto report = run_campaign(bundle, flags.options);
+    if (!report.ok()) return with_context(report.status(), bundle);
+    const auto inside =
+        std::count_if(report->holes.begin(), report->holes.end(), [](const Hole& h) { return h.in_kernel; });
+    std::printf(
+        "%s: %d mutations: %d unchanged, %d refused, %d rejected, %d accepted with equal results, %zu holes (%lld of "
+        "them "
+        "in kernels)\n",
+        bundle.c_str(), report->mutations(), report->unchanged, report->refused, report->rejected, report->equal,
+        report->holes.size(), static_cast<long long>(inside));
+    for (const Hole& h : report->holes)
+      std::printf("  hole %d%s: %s: %s: %s\n", h.mutation, h.in_kernel ? " in a kernel" : "", h.kind.c_str(),
+                  h.what.c_str(), h.outcome.c_str());
+    std::fflush(stdout);
+    holes += static_cast<int>(report->holes.size());
+    all[bundle] = to_json(*report);
+    if (!flags.output.empty()) PARTITA_RETURN_IF_ERROR(write_file_atomically(flags.output, all.dump(2) + "\n"));
+  }
+  return holes;
+}
+
+}  // namespace
+}  // namespace partita
+
+int main(int argc, char** argv) {
+  partita::exit_on_uncaught();
+  CLI::App app{
+      "Changes the programs of bundles, thousands of times, and looks whether the verifier accepts a change that "
+      "matters."};
+  partita::Flags flags;
+  bool blind = false, knowing = false;
+  app.add_option("bundles", flags.bundles, "folders that `partita compile` wrote")->required();
+  app.add_option("--mutations", flags.options.mutations, "of each bundle")->capture_default_str();
+  app.add_option("--seed", flags.options.seed, "mutation K is drawn from this + K")->capture_default_str();
+  app.add_option("--steps", flags.options.steps, "of a run of what is accepted")->capture_default_str();
+  app.add_option("--seconds", flags.options.seconds, "that such a run may take")->capture_default_str();
+  app.add_flag("--blind", blind, "only mutations that know nothing of what they change");
+  app.add_flag("--knowing", knowing, "only those that do");
+  app.add_option("-o,--output", flags.output, "JSON with the counts and holes of each bundle");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  flags.options.blind = !knowing;
+  flags.options.knowing = !blind;
+  const absl::StatusOr<int> holes = partita::run(flags);
+  if (holes.ok()) return *holes == 0 ? 0 : 4;
+  std::fprintf(stderr, "mutate: %s\n", std::string(holes.status().message()).c_str());
+  return partita::exit_code(holes.status());
+}
