@@ -14,6 +14,7 @@
 #include "tools/verify/layout/mismatch.h"
 #include "tools/verify/stages/check_stages.h"
 #include "tools/verify/stages/join_stages.h"
+#include "tools/verify/steps/check_frame.h"
 #include "tools/verify/steps/check_steps.h"
 #include "tools/verify/steps/check_versions.h"
 #include "tools/verify/undo/undo_compression.h"
@@ -174,10 +175,16 @@ int64_t statistic_groups(const Graph& serial) {
   return groups;
 }
 
+absl::StatusOr<StepsReport> check_program(const Graph& serial, const RankProgram& p) {
+  PARTITA_ASSIGN_OR_RETURN(StepsReport report, check_steps(p.code, p.program, p.claims, p.nests));
+  PARTITA_RETURN_IF_ERROR(check_frame(serial, p));
+  return report;
+}
+
 absl::Status check_all_steps(const ProgramSet& set, Verdict& v) {
   for (size_t k = 0; k < set.programs.size(); ++k) {
     const RankProgram& p = set.programs[k];
-    auto run = check_steps(p.code, p.program, p.claims, p.nests);
+    auto run = check_program(set.serial, p);
     if (!run.ok() && set.programs.size() > 1) return differs("stage ", k, ": ", run.status().message());
     if (!run.ok()) return run.status();
     v.steps += run->steps;

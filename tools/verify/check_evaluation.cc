@@ -35,6 +35,8 @@ absl::Status check_shared_states(const ProgramSet& training, const ProgramSet& e
   for (size_t k = 0; k < evaluation.programs.size(); ++k) {
     const runtime::Program &mine = evaluation.programs[k].program, &theirs = training.programs[k].program;
     if (mine.mesh != theirs.mesh) return differs("expected the mesh of training, found another");
+    if (mine.target != theirs.target)
+      return differs("expected target ", quote(theirs.target), " as in training, found ", quote(mine.target));
     for (const runtime::ProgramState& s : mine.states) {
       if (s.kind == StateKind::kAccumulator) continue;  // cleared before each batch, and nobody else's
       absl::Status status = check_state(s, theirs);

@@ -31,8 +31,10 @@ absl::Status StepChecker::start_collective(const Step& step) {
     PARTITA_RETURN_IF_ERROR(check_segment(storage_[node.outputs[k]]));
     PARTITA_RETURN_IF_ERROR(m_.write_range(writes[k], storage_[node.outputs[k]]));
   }
-  m_.memory().start(m_.flight(static_cast<int>(step.id), entry_.slot), std::move(reads), std::move(writes));
-  started_.insert(static_cast<int>(step.id));
+  const int flight = m_.flight(static_cast<int>(step.id), entry_.slot);
+  m_.memory().start(flight, std::move(reads), std::move(writes));
+  started_.insert(flight);
+  if (kind_ == Segment::kPrologue) started_once_[static_cast<int>(step.id)] = flight;
   return absl::OkStatus();
 }
 
@@ -96,11 +98,15 @@ absl::Status StepChecker::read_bundle(const Step& step, const Node& node, std::v
 absl::Status StepChecker::wait(const Step& step) {
   auto of = step.params.find("of");
   const int64_t* start = of == step.params.end() ? nullptr : std::get_if<int64_t>(&of->second);
-  if (start == nullptr || !started_.count(static_cast<int>(*start)))
-    return differs("expected a collective that has been started, found none");
-  // What a prologue started is waited for in every slot.
-  for (int32_t slot = entry_.slot; !m_.memory().finish(m_.flight(static_cast<int>(*start), slot)) && slot > 0;)
-    slot = 0;
+  if (start == nullptr) return differs("expected the step that it waits for, found none");
+  int flight = m_.flight(static_cast<int>(*start), entry_.slot);
+  if (!started_.count(flight)) {  // what a prologue started is waited for in every slot
+    const auto once = started_once_.find(static_cast<int>(*start));
+    if (once == started_once_.end())
+      return differs("expected a collective that has been started in slot ", entry_.slot, ", found none");
+    flight = once->second;
+  }
+  m_.memory().finish(flight);
   return absl::OkStatus();
 }
 

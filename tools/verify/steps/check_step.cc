@@ -30,16 +30,25 @@ runtime::Params params_of(const Attrs& attrs) {
   return params;
 }
 
-// How a state starts, where the graph says so by a rule.
+// How a state starts; numbers that its kind does not use are 0.
 bool starts_alike(const Initial& initial, const runtime::InitialValue& found) {
   using runtime::InitialKind;
   const InitialRule* rule = std::get_if<InitialRule>(&initial);
-  if (std::holds_alternative<std::monostate>(initial)) return found.kind == InitialKind::kFill && found.a == 0;
-  if (rule == nullptr) return found.kind == InitialKind::kFile;
+  auto is = [&](InitialKind kind, double a, double b) { return found.kind == kind && found.a == a && found.b == b; };
+  if (std::holds_alternative<std::monostate>(initial)) return is(InitialKind::kFill, 0, 0);
+  if (rule == nullptr) return is(InitialKind::kFile, 0, 0);
   double fill = rule->kind == "ones" ? 1 : rule->kind == "constant" ? rule->a : 0;
-  if (rule->kind == "zeros" || rule->kind == "ones" || rule->kind == "constant")
-    return found.kind == InitialKind::kFill && found.a == fill;
-  return enum_name(found.kind) == rule->kind && found.a == rule->a && found.b == rule->b;
+  if (rule->kind == "zeros" || rule->kind == "ones" || rule->kind == "constant") return is(InitialKind::kFill, fill, 0);
+  return enum_name(found.kind) == rule->kind && is(found.kind, rule->a, rule->b);
+}
+
+// The group over these axes that a channel has, of several that it is among: they are in the channels' order.
+int64_t group_of(const runtime::Program& program, const std::vector<int64_t>& axes, int64_t channel) {
+  for (size_t g = 0; g < program.groups.size(); ++g) {
+    const std::vector<int32_t>& own = program.groups[g].axes;
+    if (std::equal(own.begin(), own.end(), axes.begin(), axes.end()) && channel-- == 0) return static_cast<int64_t>(g);
+  }
+  return -1;
 }
 
 absl::Status check_operand(const Graph& graph, ValueId v, const runtime::Operand& operand) {
@@ -83,23 +92,28 @@ absl::Status check_collective(const Node& node, const runtime::Step& step, const
   if (group == nullptr || *group < 0 || *group >= static_cast<int64_t>(program.groups.size()))
     return differs("expected a group of ranks, found none");
   const std::vector<int32_t>& axes = program.groups[static_cast<size_t>(*group)].axes;
-  const std::vector<int64_t>& expected = node.attrs.ints("axes");
-  if (!std::equal(axes.begin(), axes.end(), expected.begin(), expected.end()))
-    return differs("expected the group over ", to_string(expected), ", found ",
-                   to_string(Shape(axes.begin(), axes.end())));
+  const std::vector<int64_t>& along = node.attrs.ints("axes");
+  const int64_t channel = node.attrs.i("channel", 0), number = group_of(program, along, channel);
+  if (*group != number)
+    return differs("expected group ", number, ", over ", to_string(along), " and of channel ", channel,
+                   ", found group ", *group, " over ", to_string(Shape(axes.begin(), axes.end())));
   at = step.params.find("reduce");
   std::string reduce = "sum";
   if (at != step.params.end())
     reduce = std::holds_alternative<std::string>(at->second) ? std::get<std::string>(at->second) : "";
   if (reduce != node.attrs.s("reduce", "sum"))
     return differs("expected a reduction by ", node.attrs.s("reduce", "sum"), ", found ", quote(reduce));
+  runtime::Params expected = params_of(node.attrs);
+  expected.erase("channel");  // the group says it
+  expected["group"] = *group;
+  expected["reduce"] = reduce;
+  if (node.attrs.has("in_flight") && step.params.count("outbox") > 0) expected["outbox"] = step.params.at("outbox");
   for (const auto& [name, value] : step.params) {
-    if (name == "peer" && node.attrs.has("peer")) {
-      if (value != runtime::Param(node.attrs.i("peer"))) return differs("expected its node's peer, found another");
-      continue;
-    }
-    if (name == "peer" || name == "root" || name == "shift" || name == "from" || name == "to")
-      return differs("expected no parameter ", quote(name), " of a ", step.name);
+    if (!expected.count(name)) return differs("expected no parameter ", quote(name), " of a ", step.name);
+  }
+  for (const auto& [name, value] : expected) {
+    if (auto own = step.params.find(name); own == step.params.end() || own->second != value)
+      return differs("expected parameter ", quote(name), " as its node has it, found another");
   }
   return absl::OkStatus();
 }
@@ -120,6 +134,12 @@ absl::Status check_interface(const Graph& graph, const runtime::Program& program
   for (size_t k = 0; k < graph.inputs.size(); ++k) {
     absl::Status status = check_operand(graph, graph.inputs[k].value, program.inputs[k].operand);
     if (!status.ok()) return differs("input ", quote(graph.inputs[k].name), ": ", status.message());
+  }
+  for (size_t k = 0; k < graph.outputs.size(); ++k) {
+    absl::Status status = check_operand(graph, graph.outputs[k].value, program.outputs[k].operand);
+    if (status.ok() && program.outputs[k].name != graph.outputs[k].name)
+      status = differs("expected it under its name, found ", quote(program.outputs[k].name));
+    if (!status.ok()) return differs("output ", quote(graph.outputs[k].name), ": ", status.message());
   }
   return absl::OkStatus();
 }
@@ -142,11 +162,7 @@ absl::Status check_schedule(const runtime::Program& program) {
     }
     if (runs == Runs::kOnce && total != 1)
       return differs("schedule: expected segment ", enum_name(segment), " once, found ", total, " times");
-    if (runs == Runs::kEvaluation && total != 0) return differs("schedule: expected no evaluation in a training step");
-  }
-  for (const runtime::ScheduleEntry& e : program.evaluation) {
-    if (program.segments[static_cast<size_t>(e.segment)].kind != Segment::kEvaluation)
-      return differs("schedule: expected evaluation alone, found another segment in it");
+    if (runs == Runs::kEvaluation) return differs("schedule: expected no segment of another program's evaluation");
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,10 @@
 #include "tools/verify/steps/check_steps.h"
 
+#include <algorithm>
+
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/program/sides.h"
 #include "tools/verify/layout/mismatch.h"
 #include "tools/verify/layout/serial_values.h"
 #include "tools/verify/steps/check_step.h"
@@ -31,17 +34,19 @@ absl::StatusOr<StepsReport> StepChecker::run() {
   if (claims_.size() != steps) return differs("expected claims of ", steps, " steps, found ", claims_.size());
   PARTITA_RETURN_IF_ERROR(check_interface(g_, program_));
   PARTITA_RETURN_IF_ERROR(check_schedule(program_));
-  PARTITA_RETURN_IF_ERROR(run_schedule(program_.schedule, false));
-  PARTITA_RETURN_IF_ERROR(run_schedule(program_.evaluation, true));
+  for (const auto& segment : program_.segments) {
+    for (const Step& step : segment.steps) {
+      if (absl::Status status = check_own_params(step); !status.ok())
+        return differs(describe_step(program_, static_cast<int>(step.id)), ", on every rank: ", status.message());
+    }
+  }
+  PARTITA_RETURN_IF_ERROR(run_schedule());
   PARTITA_RETURN_IF_ERROR(kernels_.check_all_used());
   report_.operands = m_.operands();
   return report_;
 }
 
-absl::Status StepChecker::run_schedule(const std::vector<ScheduleEntry>& schedule, bool evaluation) {
-  m_.memory() = Memory();
-  started_.clear();
-  outboxes_.clear();
+absl::Status StepChecker::run_schedule() {
   std::vector<int64_t> staged(static_cast<size_t>(program_.slots), -1);
   for (size_t k = 0; k < g_.states.size(); ++k)
     m_.memory().write(range_of(program_.states[k].operand, 0), {g_.states[k].value, false, 0});
@@ -49,13 +54,14 @@ absl::Status StepChecker::run_schedule(const std::vector<ScheduleEntry>& schedul
     for (int64_t slot = 0; slot < program_.slots && g_.inputs[k].kind == InputKind::kCoordinate; ++slot)
       m_.memory().write(range_of(program_.inputs[k].operand, slot), {g_.inputs[k].value, false, 0});
   }
-  for (const ScheduleEntry& entry : schedule) {
+  for (const ScheduleEntry& entry : program_.schedule) {
     const runtime::ProgramSegment& segment = program_.segments[static_cast<size_t>(entry.segment)];
     entry_ = entry;
     each_ = runs_of(segment.kind) != Runs::kOnce || (segment.kind == Segment::kReduce && updates_each_);
     places_.clear();
     m_.enter(entry, each_);
-    if (each_ && staged[static_cast<size_t>(entry.slot)] != entry.micro_batch) {
+    const bool stages = segment.kind == Segment::kForward || segment.kind == Segment::kBackward;
+    if (stages && staged[static_cast<size_t>(entry.slot)] != entry.micro_batch) {
       staged[static_cast<size_t>(entry.slot)] = entry.micro_batch;
       for (size_t k = 0; k < g_.inputs.size(); ++k)
         m_.memory().write(range_of(program_.inputs[k].operand, entry.slot),
@@ -73,7 +79,18 @@ absl::Status StepChecker::run_schedule(const std::vector<ScheduleEntry>& schedul
       return differs("segment ", enum_name(segment.kind), ", micro-batch ", entry.micro_batch,
                      ", on every rank: ", check_whole(value).message());
   }
-  return check_end(evaluation);
+  return check_end();
+}
+
+// Of steps that are no node's: a wait says of what, a copy nothing, and code of the host's has all in itself.
+absl::Status StepChecker::check_own_params(const Step& step) const {
+  const bool waits = step.kind == StepKind::kCollectiveWait;
+  const bool by_host = step.kind == StepKind::kKernel && (!needs_device(program_) || runs_on_host(program_, step));
+  if (!waits && !by_host && step.kind != StepKind::kCopy) return absl::OkStatus();
+  for (const auto& [name, value] : step.params) {
+    if (!waits || name != "of") return differs("expected no parameter ", quote(name), " of a ", enum_name(step.kind));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StepChecker::run_step(const Step& step) {
@@ -194,14 +211,14 @@ absl::Status StepChecker::check_operands(const Step& step, const Node& node) {
   return absl::OkStatus();
 }
 
-absl::Status StepChecker::check_end(bool evaluation) {
+absl::Status StepChecker::check_end() {
   for (auto& [number, box] : outboxes_) {
     for (int flight : box.under_way) m_.memory().finish(flight);
   }
   if (int open = m_.memory().unfinished(); open >= 0)
     return differs(describe_step(program_, m_.step_of(open)), ": expected a wait for it, found none");
-  m_.enter(entry_, evaluation);
-  for (size_t k = 0; k < g_.states.size() && !evaluation; ++k) {
+  m_.enter(entry_, false);
+  for (size_t k = 0; k < g_.states.size(); ++k) {
     const State& s = g_.states[k];
     if (s.kind == StateKind::kAccumulator) continue;  // the runtime clears it before each step
     int value = s.next == kNoValue ? s.value : storage_[s.next];
@@ -210,9 +227,6 @@ absl::Status StepChecker::check_end(bool evaluation) {
   }
   for (size_t k = 0; k < g_.outputs.size(); ++k) {
     const GraphOutput& o = g_.outputs[k];
-    const Node* producer = g_.producer(storage_[o.value]);
-    bool evaluated = producer != nullptr && producer->segment == Segment::kEvaluation;
-    if (evaluated != evaluation) continue;
     absl::Status status = m_.check_type(program_.outputs[k].operand, o.value);
     if (status.ok()) status = m_.read_range(range_of(program_.outputs[k].operand, 0), storage_[o.value]);
     if (!status.ok()) return differs("output ", quote(o.name), ", on every rank: ", status.message());

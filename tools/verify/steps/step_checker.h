@@ -34,11 +34,12 @@ class StepChecker {
   using Step = runtime::Step;
 
   // The schedule (check_steps.cc).
-  absl::Status run_schedule(const std::vector<ScheduleEntry>& schedule, bool evaluation);
+  absl::Status run_schedule();
+  absl::Status check_own_params(const Step& step) const;
   absl::Status run_step(const Step& step);
   absl::Status run_copy(const Step& step);
   absl::Status run_stash(const Step& step, const Node& node);
-  absl::Status check_end(bool evaluation);
+  absl::Status check_end();
 
   // What steps of all kinds do: they read, and their operands and results lie somewhere.
   Range range(const Step& step, size_t k) const { return range_of(step.operands[k], entry_.slot); }
@@ -93,7 +94,8 @@ class StepChecker {
     std::vector<int> under_way = {};
   };
   std::map<runtime::Param, Outbox> outboxes_;  // by number
-  std::set<int> started_;
+  std::set<int> started_;                      // operations
+  std::map<int, int> started_once_;            // by step of the prologue
   // What kernels that write parts of a value have written them over.
   std::map<std::pair<int, int64_t>, Content> overwritten_;
   // Where the kernels of a group have written a value in this run of the segment, and the first that has.
