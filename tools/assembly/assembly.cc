@@ -71,8 +71,8 @@ absl::StatusOr<Images> read_file(const std::string& file) {
   return images;
 }
 
-// Everything of a bundle but its programs, and what says what its files are. The libraries are links where there are links, as
-// in a bundle that was compiled.
+// Everything of a bundle but its programs, and what says what its files are. The libraries are links where there are
+// links, as in a bundle that was compiled.
 absl::Status copy_rest(const std::string& from, const std::string& to) {
   std::error_code ec;
   for (fs::directory_iterator file(from, ec), end; !ec && file != end; file.increment(ec)) {

@@ -2,6 +2,7 @@
 
 #include "base/atomic_file.h"
 #include "base/status.h"
+#include "runtime/program/bundle_files.h"
 #include "tools/assembly/assembly.h"
 #include "tools/assembly/listing.h"
 #include "tools/cli/command.h"
@@ -23,7 +24,8 @@ void add_disassemble(CLI::App& app, absl::Status& result) {
         PARTITA_ASSIGN_OR_RETURN(const std::string text, disassemble(flags->bundle));
         return write_file_atomically(flags->file, text, Durable::kNo);
       }
-      PARTITA_ASSIGN_OR_RETURN(const verifier::Bundle bundle, verifier::read_bundle(flags->bundle));
+      PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::BundleFiles::open_unproved(flags->bundle));
+      PARTITA_ASSIGN_OR_RETURN(const verifier::Bundle bundle, verifier::read_bundle(*files));
       std::fputs(listing(bundle).c_str(), stdout);
       return absl::OkStatus();
     };

@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "base/checksum.h"
 #include "base/status.h"
+#include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
 #include "runtime/program/program_image.h"
 #include "tools/assembly/program_json.h"
@@ -206,7 +207,8 @@ nlohmann::json to_json(const CampaignReport& report) {
 }
 
 absl::StatusOr<CampaignReport> run_campaign(const std::string& bundle, const CampaignOptions& options) {
-  PARTITA_ASSIGN_OR_RETURN(Bundle read, verifier::read_bundle(bundle));
+  PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::BundleFiles::open_unproved(bundle));
+  PARTITA_ASSIGN_OR_RETURN(Bundle read, verifier::read_bundle(*files));
   return Campaign(std::move(read), cat(bundle, "/", runtime::kInitialName), options).run();
 }
 

@@ -12,12 +12,14 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 
 #include "base/cat.h"
 #include "base/checksum.h"
 #include "base/mapped_file.h"
 #include "base/status.h"
 #include "base/temporary_folder.h"
+#include "runtime/files/safetensors.h"
 #include "runtime/trainer.h"
 
 namespace partita {
@@ -59,7 +61,10 @@ absl::StatusOr<std::string> train(const TrialPrograms& programs, int steps, cons
   options.steps = steps;
   options.threads = 1;
   options.data = {.kind = DataKind::kSynthetic, .epochs = 0};
-  options.initial = programs.initial;
+  if (!programs.initial.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile initial, runtime::SafetensorsFile::open(programs.initial));
+    options.initial = std::make_shared<const runtime::SafetensorsFile>(std::move(initial));
+  }
   options.checkpoint.folder = folder + "/states";
   PARTITA_ASSIGN_OR_RETURN(runtime::LoadedPrograms loaded, runtime::LoadedPrograms::load(programs.training));
   if (!programs.evaluation.empty()) {

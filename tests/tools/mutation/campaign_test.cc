@@ -54,7 +54,7 @@ TEST_P(MutationCampaign, FindsNoHole) {
   const auto report = run_campaign(bundle, {.mutations = sample_or_all(34, 1000)});
   ASSERT_TRUE(report.ok()) << report.status();
   for (const Hole& h : report->holes)
-    EXPECT_TRUE(h.in_kernel) << "hole " << h.mutation << ": " << h.kind << ": " << h.what << ": " << h.outcome;
+    ADD_FAILURE() << "hole " << h.mutation << ": " << h.kind << ": " << h.what << ": " << h.outcome;
   EXPECT_GT(report->rejected, report->mutations() / 4);
 }
 
