@@ -28,7 +28,7 @@ class BundleFilesTest : public ::testing::Test {
   BundleFilesTest() {
     fs::create_directory(folder_ / "lib");
     fs::create_directory(folder_ / "verify");
-    folder_.write("program.partita", *serialize_program(least_squares(2, 8, 2)));
+    folder_.write("program.partita", serialize_program(least_squares(2, 8, 2)));
     for (const char* name : {"lib/module.so", "rank", "verify/serial.ir"})
       folder_.write(name, std::string("of ") + name);
     std::string large(kLarge, 'w');
