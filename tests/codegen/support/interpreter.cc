@@ -162,7 +162,7 @@ void Interpreter::run(int parts, const std::function<void(int)>& stage) {
     if (s.kind == StateKind::kAccumulator) write(s.operand, Tensor::zeros({s.operand.dtype, s.operand.shape}));
   }
   int staged = -1;
-  for (const auto* schedule : {&program_.schedule, &program_.evaluation}) {
+  for (const auto* schedule : {&program_.schedule}) {
     for (const auto& entry : *schedule) {
       bool forward = program_.segments[entry.segment].kind == Segment::kForward;
       if (stage && forward && staged != entry.micro_batch) stage(staged = entry.micro_batch);
