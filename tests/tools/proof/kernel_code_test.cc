@@ -1,4 +1,4 @@
-#include "tools/flow/kernel_code.h"
+#include "tools/proof/kernel_code.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
