@@ -125,7 +125,7 @@ TEST_F(MixedPlan, ViewsTellTheGroups) {
   ASSERT_EQ(swept.code, 0) << swept.text;
   EXPECT_THAT(swept.text, HasSubstr("stages data 2 | one device"));
   ASSERT_EQ(plan("other.json", "--pin data=1").code, 0);
-  Outcome differ = run_partita("diff " + (out_ / "plan.json") + " " + (out_ / "other.json"));
+  Outcome differ = run_partita("diff --all " + (out_ / "plan.json") + " " + (out_ / "other.json"));
   ASSERT_EQ(differ.code, 0) << differ.text;
   EXPECT_THAT(differ.text, HasSubstr("pin/stages/0/data: 2"));
 }

@@ -1,4 +1,5 @@
 #include "tools/verify/steps/check_frame.h"
+#include "runtime/program/sides.h"
 
 #include <algorithm>
 #include <map>
@@ -136,16 +137,18 @@ absl::Status check_first_values(const Graph& serial, const Graph& rank) {
 absl::Status check_record(const RankProgram& p, const Step& step) {
   const NodeId n = p.claims[step.id].node;
   const Node* node = n < 0 ? nullptr : &p.code.nodes[static_cast<size_t>(n)];
-  // A product with what follows it claims the last of its nodes, and names the first.
-  const bool several = node != nullptr && step.kind == runtime::StepKind::kLibrary && step.name != node->op->name;
+  // A product with what follows it claims the last of its nodes, and names the first; what moves between the sides of a
+  // device names what it is for, and so does a temporary's kernel.
+  const bool other = node == nullptr || (step.kind == runtime::StepKind::kLibrary && step.name != node->op->name) ||
+                     (step.kind == runtime::StepKind::kCopy && needs_device(p.program));
   const std::string expected =
       node == nullptr || node->origin < 0 ? "" : p.code.origins[static_cast<size_t>(node->origin)];
   const std::string found = step.origin < 0 ? "" : p.program.origins[static_cast<size_t>(step.origin)];
-  if (!several && expected != found) return differs("expected it to be of ", quote(expected), ", found ", quote(found));
-  if (!several && step.block != (node == nullptr ? -1 : node->block))
-    return differs("expected block ", node == nullptr ? -1 : node->block, ", found ", step.block);
+  if (!other && expected != found) return differs("expected it to be of ", quote(expected), ", found ", quote(found));
+  if (!other && step.block != node->block) return differs("expected block ", node->block, ", found ", step.block);
   const bool on_host = node != nullptr && node->device == DeviceKind::kHost;
-  if ((step.device == runtime::DeviceTag::kHost) != on_host)
+  // On a device with its own memory a step is where its operands are: who loads the program sees to that.
+  if (!needs_device(p.program) && (step.device == runtime::DeviceTag::kHost) != on_host)
     return differs("expected it on the ", on_host ? "host" : "device", ", found it on the other");
   int64_t bytes = 0;
   const bool leaves = step.params.count("outbox") > 0;  // from where it is, whatever place it takes
