@@ -35,21 +35,6 @@ std::vector<int32_t> shared_axes(const Program& program, const Placement& placem
   return shared;
 }
 
-// The value that most have, of equally many the first one's; and the places of the others.
-std::vector<int> minority(std::span<const uint64_t> all) {
-  int64_t most = 0;
-  uint64_t majority = 0;
-  for (const uint64_t x : all) {
-    const int64_t votes = std::count(all.begin(), all.end(), x);
-    if (votes > most) most = votes, majority = x;
-  }
-  std::vector<int> others;
-  for (size_t k = 0; k < all.size(); ++k) {
-    if (all[k] != majority) others.push_back(static_cast<int>(k));
-  }
-  return others;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Auditor>> Auditor::open(Executor& executor, Communicator* communicator,
@@ -93,17 +78,17 @@ absl::Status Auditor::run_step(int64_t step, absl::FunctionRef<absl::Status()> r
     PARTITA_RETURN_IF_ERROR(executor_.fetch_states());
     before = states();
   }
-  PARTITA_ASSIGN_OR_RETURN(const Trace first, traced(run));
-  PARTITA_RETURN_IF_ERROR(compare_messages(step, first.collectives));
+  PARTITA_ASSIGN_OR_RETURN(Trace last, traced(step, run));
   if (twice) {
+    const Trace first = std::move(last);
     PARTITA_RETURN_IF_ERROR(restore(before));
-    PARTITA_ASSIGN_OR_RETURN(const Trace second, traced(run));
-    PARTITA_RETURN_IF_ERROR(compare_runs(step, first, second));
+    PARTITA_ASSIGN_OR_RETURN(last, traced(step, run));
+    PARTITA_RETURN_IF_ERROR(compare_runs(step, first, last));
   }
-  return compare_replicas(step + 1);
+  return compare_replicas(step + 1, last.states);
 }
 
-absl::StatusOr<Auditor::Trace> Auditor::traced(absl::FunctionRef<absl::Status()> run) {
+absl::StatusOr<Auditor::Trace> Auditor::traced(int64_t step, absl::FunctionRef<absl::Status()> run) {
   if (recorder_ != nullptr) recorder_->record(true);
   PARTITA_RETURN_IF_ERROR(run());
   Trace trace;
@@ -112,6 +97,7 @@ absl::StatusOr<Auditor::Trace> Auditor::traced(absl::FunctionRef<absl::Status()>
     trace.collectives = recorder_->take();
     recorder_->record(false);
   }
+  PARTITA_RETURN_IF_ERROR(compare_messages(step, trace.collectives));
   return trace;
 }
 
@@ -149,13 +135,18 @@ absl::StatusOr<std::vector<uint64_t>> Auditor::gathered(const Replicas& r, std::
 absl::Status Auditor::compare_replicas(int64_t steps_taken) {
   if (communicator_ == nullptr) return absl::OkStatus();
   PARTITA_ASSIGN_OR_RETURN(const std::vector<uint64_t> sums, checksums());
+  return compare_replicas(steps_taken, sums);
+}
+
+absl::Status Auditor::compare_replicas(int64_t steps_taken, std::span<const uint64_t> sums) {
+  if (communicator_ == nullptr) return absl::OkStatus();
   absl::Status found;
   for (const Replicas& r : replicas_) {
     std::vector<uint64_t> mine;
     for (size_t s : r.states) mine.push_back(sums[s]);
     const uint64_t joined = checksum64(std::as_bytes(std::span(mine)));
     PARTITA_ASSIGN_OR_RETURN(const std::vector<uint64_t> joined_of_all, gathered(r, {&joined, 1}));
-    if (minority(joined_of_all).empty()) continue;
+    if (minority<uint64_t>(joined_of_all).empty()) continue;
     PARTITA_ASSIGN_OR_RETURN(const std::vector<uint64_t> all, gathered(r, mine));
     if (found.ok()) found = compare(r, all, cat("after step ", steps_taken));
   }
@@ -168,7 +159,7 @@ absl::Status Auditor::compare(const Replicas& r, std::span<const uint64_t> all, 
   for (size_t k = 0; k < r.states.size(); ++k) {
     std::vector<uint64_t> of_state;
     for (size_t rank = 0; rank < r.ranks.size(); ++rank) of_state.push_back(all[rank * r.states.size() + k]);
-    const std::vector<int> others = minority(of_state);
+    const std::vector<int> others = minority<uint64_t>(of_state);
     if (others.empty()) continue;
     states.push_back(r.states[k]);
     for (int place : others) ranks.push_back(r.ranks[static_cast<size_t>(place)]);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,9 @@ class Auditor {
       : executor_(executor), communicator_(communicator), recorder_(recorder), every_(every) {}
   absl::Status group_states();
   absl::StatusOr<std::vector<uint64_t>> checksums() const;
-  absl::StatusOr<Trace> traced(absl::FunctionRef<absl::Status()> run);
+  absl::Status compare_replicas(int64_t steps_taken, std::span<const uint64_t> checksums);
+  // Messages are compared, too.
+  absl::StatusOr<Trace> traced(int64_t step, absl::FunctionRef<absl::Status()> run);
   std::vector<std::byte> states() const;
   absl::Status restore(std::span<const std::byte> saved);
   absl::StatusOr<std::vector<uint64_t>> gathered(const Replicas& r, std::span<const uint64_t> mine);

@@ -9,6 +9,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/communicate/exchanges.h"
 
 namespace partita::runtime {
 namespace {
@@ -97,15 +98,12 @@ absl::Status Communicator::agree(std::string_view what, std::span<const std::byt
                                .input = &mine,
                                .output = all.data(),
                                .label = cat("agreement on ", what)}));
-  size_t majority = 0;
-  int64_t votes = 0;
-  for (size_t i = 0; i < all.size(); ++i) {
-    const int64_t count = std::count(all.begin(), all.end(), all[i]);
-    if (count > votes) majority = i, votes = count;
-  }
-  std::vector<int> same, differ;
-  for (size_t i = 0; i < all.size(); ++i) (all[i] == all[majority] ? same : differ).push_back(static_cast<int>(i));
+  const std::vector<int> differ = minority(std::span<const Digest>(all));
   if (differ.empty()) return absl::OkStatus();
+  std::vector<int> same;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!std::binary_search(differ.begin(), differ.end(), rank)) same.push_back(rank);
+  }
   return absl::FailedPreconditionError(cat("the ranks disagree on ", quote(what), ": ", describe_ranks(differ),
                                            differ.size() == 1 ? " differs" : " differ", " from ", describe_ranks(same),
                                            "; give every rank the same one"));

@@ -1,6 +1,7 @@
 // Small exchanges between all ranks of a run. A null communicator is a run of one rank: nothing to do.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -12,6 +13,22 @@
 #include "runtime/communicate/collective.h"
 
 namespace partita::runtime {
+
+// The places of those that differ from what most have; of equally many, from what the first of them has.
+template <typename T>
+std::vector<int> minority(std::span<const T> all) {
+  size_t majority = 0;
+  int64_t most = 0;
+  for (size_t k = 0; k < all.size(); ++k) {
+    const int64_t votes = std::count(all.begin(), all.end(), all[k]);
+    if (votes > most) majority = k, most = votes;
+  }
+  std::vector<int> others;
+  for (size_t k = 0; k < all.size(); ++k) {
+    if (!(all[k] == all[majority])) others.push_back(static_cast<int>(k));
+  }
+  return others;
+}
 
 // In place, over all ranks.
 absl::Status all_reduce(Communicator* communicator, std::span<int64_t> values, ReduceOp reduce, std::string_view label);

@@ -25,19 +25,24 @@ void check_states(const Graph& graph, const Graph& training) {
 
 }  // namespace
 
+absl::StatusOr<Graph> evaluation_graph(ModelSource& source, std::optional<int64_t> bound_batch, int64_t graph_batch,
+                                       const PassContext& context, PassRun& run) {
+  PARTITA_ASSIGN_OR_RETURN(auto model, source.import(bound_batch, /*training=*/false));
+  PARTITA_ASSIGN_OR_RETURN(const int64_t samples, samples_of_run(model->graph));
+  if (samples != graph_batch) {
+    PARTITA_ASSIGN_OR_RETURN(model, source.resized(model, graph_batch));
+  }
+  PARTITA_RETURN_IF_ERROR(run.start(graphs_of(model->graph)));
+  return run_passes(graph_passes(PassUse::kEvaluation), model->graph, context, run);
+}
+
 absl::StatusOr<CompiledEvaluation> compile_evaluation(ModelSource& source, const Partition& training,
                                                       const TargetOptions& target, PassRun& run) {
   const ModelInHand& m = training.model;
   Layout layout = m.layout;
   if (layout.schedule == PipelineSchedule::kPipedream) layout.schedule = PipelineSchedule::k1f1b;  // nothing is updated
-  PARTITA_ASSIGN_OR_RETURN(auto model, source.import(batch_to_bind(source, m.recipe, m.layout), false));
-  PARTITA_ASSIGN_OR_RETURN(const int64_t samples, samples_of_run(model->graph));
-  if (samples != m.batch.graph_batch) {
-    PARTITA_ASSIGN_OR_RETURN(model, source.resized(model, m.batch.graph_batch));
-  }
-  PARTITA_RETURN_IF_ERROR(run.start(graphs_of(model->graph)));
-  PARTITA_ASSIGN_OR_RETURN(
-      Graph graph, run_passes(graph_passes(PassUse::kEvaluation), model->graph, training.training.context, run));
+  PARTITA_ASSIGN_OR_RETURN(Graph graph, evaluation_graph(source, batch_to_bind(source, m.recipe, m.layout),
+                                                         m.batch.graph_batch, training.training.context, run));
   check_states(graph, training.planned.joined.graph);
   const StateOwners owners = state_owners(training.programs.stages);
   PARTITA_ASSIGN_OR_RETURN(const PlannedStages planned,

@@ -58,6 +58,7 @@ absl::StatusOr<std::shared_ptr<const ImportedModel>> ModelSource::resized(
 
 absl::StatusOr<ModelSource::ForBatch> ModelSource::for_batch(const std::shared_ptr<const ImportedModel>& model,
                                                              int64_t global) {
+  if (recipe_.semantics.moe) return ForBatch{.model = model, .together = false, .warnings = {}};
   for (const auto& [known, batch, made] : for_batch_) {
     if (known == model && batch == global) return made;
   }

@@ -41,7 +41,8 @@ class ModelSource {
                                                                int64_t samples);
 
   // What takes the `global` batch of a step: the model itself, in runs whose losses are averaged, where that is the
-  // loss over all samples; else the model for all of them at once. InvalidArgument where neither can be.
+  // loss over all samples, and under semantics.moe, whose groups have losses of their own; else the model for all of
+  // them at once. InvalidArgument where neither can be.
   struct ForBatch {
     std::shared_ptr<const ImportedModel> model;
     bool together = false;  // samples meet in the loss

@@ -105,7 +105,7 @@ absl::StatusOr<std::shared_ptr<const ImportedModel>> import_for_analysis(ModelSo
 // Where samples meet in the loss, a run takes the global batch.
 absl::Status take_together(ModelSource& source, std::shared_ptr<const ImportedModel>& model) {
   const Recipe& recipe = source.recipe();
-  if (!recipe.batch.global || recipe.semantics.moe || model->info.any_batch) return absl::OkStatus();
+  if (!recipe.batch.global || model->info.any_batch) return absl::OkStatus();
   PARTITA_ASSIGN_OR_RETURN(const ModelSource::ForBatch taken, source.for_batch(model, *recipe.batch.global));
   if (taken.together) model = taken.model;
   return absl::OkStatus();

@@ -37,9 +37,9 @@ int64_t sample_groups(const Recipe& recipe, const BatchPlan& batch) {
 }
 
 // The model for the samples of a step, where runs of it would not make up their loss. A run of PipeDream's is a step of
-// its own, and one of semantics.moe a group with a loss of its own.
+// its own.
 absl::Status take_batch(ModelSource& source, const Recipe& recipe, ModelInHand& m) {
-  if (m.layout.schedule == PipelineSchedule::kPipedream || recipe.semantics.moe) return absl::OkStatus();
+  if (m.layout.schedule == PipelineSchedule::kPipedream) return absl::OkStatus();
   PARTITA_ASSIGN_OR_RETURN(const int64_t run, samples_of_run(m.imported->graph));
   const int64_t global = global_batch(run, recipe, m.layout);
   PARTITA_ASSIGN_OR_RETURN(const ModelSource::ForBatch taken, source.for_batch(m.imported, global));

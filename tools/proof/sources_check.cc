@@ -13,10 +13,10 @@
 #include "ir/recipe/read_recipe.h"
 #include "ir/text/print.h"
 #include "partitioner/layout/batch_plan.h"
-#include "passes/pipeline.h"
 #include "runtime/files/safetensors.h"
 #include "runtime/program/bundle_names.h"
 #include "tools/flow/data_settings.h"
+#include "tools/flow/evaluation.h"
 #include "tools/flow/training_graph.h"
 #include "tools/flow/weight_files.h"
 
@@ -177,7 +177,7 @@ absl::StatusOr<Json> name_sources(const Sources& sources, const WeightFiles& wei
 absl::StatusOr<std::shared_ptr<const ImportedModel>> for_step(ModelSource& source,
                                                               const std::shared_ptr<const ImportedModel>& exported,
                                                               const SerialForm& form, int64_t samples) {
-  if (form.update_each || source.recipe().semantics.moe) return exported;
+  if (form.update_each) return exported;
   PARTITA_ASSIGN_OR_RETURN(const ModelSource::ForBatch taken, source.for_batch(exported, samples));
   return taken.model;
 }
@@ -190,14 +190,8 @@ absl::Status compare_evaluation(ModelSource& source, const SerialForm& form, con
     return differs("evaluate", "expected ", expected ? "" : "no ", "evaluation programs, found ",
                    expected ? "none" : "some");
   if (!expected) return absl::OkStatus();
-  PARTITA_ASSIGN_OR_RETURN(auto model, source.import(form.bound_batch, false));
-  PARTITA_ASSIGN_OR_RETURN(const int64_t samples, samples_of_run(model->graph));
-  if (samples != form.graph_batch) {
-    PARTITA_ASSIGN_OR_RETURN(model, source.resized(model, form.graph_batch));
-  }
   PARTITA_ASSIGN_OR_RETURN(PassRun run, PassRun::create({}, {}));
-  PARTITA_RETURN_IF_ERROR(run.start(graphs_of(model->graph)));
-  PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(graph_passes(PassUse::kEvaluation), model->graph, context, run));
+  PARTITA_ASSIGN_OR_RETURN(Graph graph, evaluation_graph(source, form.bound_batch, form.graph_batch, context, run));
   return compare_graphs(std::move(graph), bundle.evaluation->serial, verifier::kEvaluationFiles.serial);
 }
 

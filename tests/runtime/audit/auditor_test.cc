@@ -2,12 +2,11 @@
 
 #include <cstring>
 #include <functional>
-#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/program/placement.h"
-#include "runtime/transports/collective_threads.h"
+#include "tests/runtime/support/on_ranks.h"
 #include "tests/runtime/support/program_samples.h"
 
 namespace partita::runtime {
@@ -41,42 +40,35 @@ Outcome audited(int steps, const Damage& before_update, const Damage& after_step
   auto loaded = LoadedProgram::load(least_squares(kRanks, kBatch, kMicroBatches));
   EXPECT_TRUE(loaded.ok()) << loaded.status();
   Outcome out;
-  ThreadWorld world(kRanks, {.timeout = std::chrono::seconds(20)});
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto communicator = world.communicator(rank);
-      ASSERT_TRUE(communicator.ok());
-      RecordingCommunicator recorder(**communicator);
-      auto executor = Executor::create(*loaded, &recorder, {});
-      ASSERT_TRUE(executor.ok()) << executor.status();
-      auto auditor = Auditor::open(**executor, communicator->get(), &recorder, 1);
-      ASSERT_TRUE(auditor.ok()) << auditor.status();
-      const Program& p = (*executor)->program();
-      for (float& v : values<float>(**executor, p.states[0].operand)) v = -1;
-      values<float>(**executor, p.states[1].operand)[0] = 1.0f / static_cast<float>(kBatch);
-      for (size_t c = 0; c < 3; ++c) values<float>(**executor, p.states[2].operand)[c * 5] = -0.5f;
-      int runs = 0;
-      absl::Status status;
-      for (int step = 0; status.ok() && step < steps; ++step) {
-        status = (*auditor)->run_step(step, [&] {
-          absl::Status ran = (*executor)->run(p.schedule, [&](int64_t micro_batch, int64_t slot) {
-            int64_t n = micro_batch * 64 + rank * 16;
-            for (float& x : values<float>(**executor, p.inputs[0].operand, slot)) x = static_cast<float>(n++ % 7) / 7;
-            if (micro_batch == kMicroBatches - 1) before_update(rank, runs, **executor);
-            return absl::OkStatus();
-          });
-          after_step(rank, runs++, **executor);
-          return ran;
+  on_ranks(kRanks, [&](int rank, Communicator* communicator) {
+    RecordingCommunicator recorder(*communicator);
+    auto executor = Executor::create(*loaded, &recorder, {});
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    auto auditor = Auditor::open(**executor, communicator, &recorder, 1);
+    ASSERT_TRUE(auditor.ok()) << auditor.status();
+    const Program& p = (*executor)->program();
+    for (float& v : values<float>(**executor, p.states[0].operand)) v = -1;
+    values<float>(**executor, p.states[1].operand)[0] = 1.0f / static_cast<float>(kBatch);
+    for (size_t c = 0; c < 3; ++c) values<float>(**executor, p.states[2].operand)[c * 5] = -0.5f;
+    int runs = 0;
+    absl::Status status;
+    for (int step = 0; status.ok() && step < steps; ++step) {
+      status = (*auditor)->run_step(step, [&] {
+        absl::Status ran = (*executor)->run(p.schedule, [&](int64_t micro_batch, int64_t slot) {
+          int64_t n = micro_batch * 64 + rank * 16;
+          for (float& x : values<float>(**executor, p.inputs[0].operand, slot)) x = static_cast<float>(n++ % 7) / 7;
+          if (micro_batch == kMicroBatches - 1) before_update(rank, runs, **executor);
+          return absl::OkStatus();
         });
-      }
-      const size_t r = static_cast<size_t>(rank);
-      out.messages[r] = std::string(status.message());
-      out.codes[r] = status.code();
-      for (float x : values<float>(**executor, p.states[0].operand)) out.w[r].push_back(x);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+        after_step(rank, runs++, **executor);
+        return ran;
+      });
+    }
+    const size_t r = static_cast<size_t>(rank);
+    out.messages[r] = std::string(status.message());
+    out.codes[r] = status.code();
+    for (float x : values<float>(**executor, p.states[0].operand)) out.w[r].push_back(x);
+  });
   return out;
 }
 
@@ -121,32 +113,26 @@ TEST(Auditor, EveryBitOfAState_IsSeen) {
 }
 
 TEST(RecordingCommunicator, MessagesHaveOneChecksumAtBothEnds) {
-  ThreadWorld world(2, {.timeout = std::chrono::seconds(20)});
   std::vector<CollectiveRecord> records[2];
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto communicator = world.communicator(rank);
-      RecordingCommunicator recorder(**communicator);
-      auto group = recorder.create_group({1, 0});  // places are not ranks
-      recorder.record(true);
-      for (int64_t n : {5, 6}) {
-        int64_t value = rank == 0 ? n : 0;
-        CollectiveOp op{.kind = rank == 0 ? CollectiveKind::kSend : CollectiveKind::kRecv,
-                        .group = *group,
-                        .dtype = DType::kI64,
-                        .count = 1,
-                        .label = "m"};
-        if (rank == 0) op.input = &value;
-        if (rank == 1) op.output = &value;
-        (rank == 0 ? op.to : op.from) = rank == 0 ? 0 : 1;
-        ASSERT_TRUE(recorder.run(std::move(op)).ok());
-        EXPECT_EQ(value, n);
-      }
-      records[rank] = recorder.take();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_ranks(2, [&](int rank, Communicator* communicator) {
+    RecordingCommunicator recorder(*communicator);
+    auto group = recorder.create_group({1, 0});  // places are not ranks
+    recorder.record(true);
+    for (int64_t n : {5, 6}) {
+      int64_t value = rank == 0 ? n : 0;
+      CollectiveOp op{.kind = rank == 0 ? CollectiveKind::kSend : CollectiveKind::kRecv,
+                      .group = *group,
+                      .dtype = DType::kI64,
+                      .count = 1,
+                      .label = "m"};
+      if (rank == 0) op.input = &value;
+      if (rank == 1) op.output = &value;
+      (rank == 0 ? op.to : op.from) = rank == 0 ? 0 : 1;
+      ASSERT_TRUE(recorder.run(std::move(op)).ok());
+      EXPECT_EQ(value, n);
+    }
+    records[rank] = recorder.take();
+  });
   ASSERT_EQ(records[0].size(), 2u);
   ASSERT_EQ(records[1].size(), 2u);
   for (size_t k = 0; k < 2; ++k) {

@@ -3,12 +3,11 @@
 #include <cmath>
 #include <cstring>
 #include <random>
-#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/program/placement.h"
-#include "runtime/transports/collective_threads.h"
+#include "tests/runtime/support/on_ranks.h"
 #include "tests/runtime/support/program_samples.h"
 
 namespace partita::runtime {
@@ -24,21 +23,6 @@ std::span<T> values(const Executor& executor, const Operand& operand, int64_t sl
 }
 
 absl::Status no_stage(int64_t, int64_t) { return absl::OkStatus(); }
-
-// Runs `body(rank, communicator)` on a thread for each rank.
-template <typename F>
-void on_ranks(int ranks, F body) {
-  ThreadWorld world(ranks, {.timeout = std::chrono::seconds(20)});
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto communicator = world.communicator(rank);
-      ASSERT_TRUE(communicator.ok());
-      body(rank, communicator->get());
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 struct Descent {
   std::vector<double> losses, w;
