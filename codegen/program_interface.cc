@@ -12,12 +12,14 @@ runtime::InitialValue initial_value(const Initial& initial) {
   using runtime::InitialKind;
   if (std::holds_alternative<std::monostate>(initial)) return {InitialKind::kFill, 0, 0};
   if (const auto* rule = std::get_if<InitialRule>(&initial)) {
-    if (rule->kind == "zeros") return {InitialKind::kFill, 0, 0};
-    if (rule->kind == "ones") return {InitialKind::kFill, 1, 0};
-    if (rule->kind == "constant") return {InitialKind::kFill, rule->a, 0};
-    const std::optional<InitialKind> drawn = parse_enum<InitialKind>(rule->kind);
-    PARTITA_CHECK(drawn, cat("no program draws initial values by rule ", quote(rule->kind)));
-    return {*drawn, rule->a, rule->b};
+    switch (rule->kind) {
+      case InitialRuleKind::kConstant:
+        return {InitialKind::kFill, rule->a, 0};
+      case InitialRuleKind::kNormal:
+        return {InitialKind::kNormal, rule->a, rule->b};
+      case InitialRuleKind::kUniform:
+        return {InitialKind::kUniform, rule->a, rule->b};
+    }
   }
   return {InitialKind::kFile, 0, 0};
 }

@@ -175,14 +175,14 @@ class Fuser {
       if (dtype(sum) == dtype(product)) return found.sums.push_back(sum), true;
       if (wanted_[sum]) return false;
       for (NodeId r : readers_[sum]) {
-        if (node(r).op->name != "cast" || dtype(node(r).outputs[0]) != dtype(product)) return false;
+        if (!node(r).op->casts || dtype(node(r).outputs[0]) != dtype(product)) return false;
         found.sums.push_back(node(r).outputs[0]);
       }
       return true;
     };
     for (NodeId reader : readers_[product]) {
       const ValueId x = read_as(product, reader);
-      if (node(reader).op->name != "cast") {
+      if (!node(reader).op->casts) {
         if (!take(x, reader)) return;
         continue;
       }

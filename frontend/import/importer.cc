@@ -90,13 +90,13 @@ ValueId Importer::step() {
 bool Importer::set_running(ValueId v, ValueId next) {
   auto at = state_of_.find(v);
   if (at == state_of_.end()) return false;
-  State& s = emitter_.builder().mutable_graph().states[at->second];
+  Builder& b = emitter_.builder();
+  const State& s = b.graph().states[at->second];
   if (s.next != kNoValue) {
     result_.warnings.push_back(cat("running statistic ", quote(s.name),
                                    " belongs to several BatchNormalization nodes: the last one updates it"));
   }
-  s.kind = StateKind::kRunning;
-  s.next = next;
+  b.make_running(at->second, next);
   return true;
 }
 

@@ -62,6 +62,21 @@ void Builder::set_next(ValueId state, ValueId next) {
   s.next = next;
 }
 
+void Builder::make_running(size_t k, ValueId next) {
+  graph_.states[k].kind = StateKind::kRunning;
+  graph_.states[k].next = next;
+}
+
+void Builder::drop_state(size_t k) {
+  graph_.states.erase(graph_.states.begin() + static_cast<std::ptrdiff_t>(k));
+  indexed_ = 0;  // those behind it have moved
+}
+
+void Builder::take_names(const Graph& from) {
+  graph_.name = from.name;
+  graph_.origins = from.origins;
+}
+
 void Builder::output(std::string name, ValueId value) { graph_.outputs.push_back({std::move(name), value}); }
 
 int32_t Builder::origin(std::string text) {
@@ -160,10 +175,7 @@ ValueId Builder::matmul(ValueId a, ValueId b, bool transpose_a, bool transpose_b
 }
 
 Rewriter::Rewriter(const Graph& graph) : old_(graph), map_(graph.values.size(), kNoValue) {
-  Graph start;
-  start.name = graph.name;
-  start.origins = graph.origins;
-  builder_ = Builder(std::move(start));
+  builder_.take_names(graph);
   for (const GraphInput& in : graph.inputs) map_[in.value] = builder_.input(in.name, graph.type(in.value), in.kind);
   for (const State& s : graph.states) {
     State copy = s;

@@ -33,8 +33,16 @@ class Builder {
   ValueId constant(Literal literal, std::string name = {});
   void set_next(std::string_view state_name, ValueId next);
   void set_next(ValueId state, ValueId next);  // of the state that is read as this value
+  void set_next_of(size_t k, ValueId next) { graph_.states[k].next = next; }
+  // State k is a running statistic that the step leaves as `next`.
+  void make_running(size_t k, ValueId next);
+  void drop_state(size_t k);  // nothing reads it
   void output(std::string name, ValueId value);
+  void set_outputs(std::vector<GraphOutput> outputs) { graph_.outputs = std::move(outputs); }
+  void set_output(size_t k, ValueId value) { graph_.outputs[k].value = value; }
   int32_t origin(std::string text);  // a new origin
+  // The name and the origins of the graph that this one is made from.
+  void take_names(const Graph& from);
 
   // A node whose use is sound by construction: a fault is a compiler bug.
   std::vector<ValueId> emit_all(std::string_view op, std::vector<ValueId> inputs, Attrs attrs = {});
@@ -80,7 +88,7 @@ class Builder {
   NodeContext& context() { return context_; }
   void name(ValueId v, std::string name) { graph_.values[v].name = std::move(name); }
   const Graph& graph() const { return graph_; }
-  Graph& mutable_graph() { return graph_; }  // for states' next values and outputs while building
+  void mark_weight_gradient(NodeId n, bool computes_one) { graph_.nodes[n].weight_gradient = computes_one; }
   Graph finish() && { return std::move(graph_); }
 
  private:

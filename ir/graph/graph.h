@@ -1,5 +1,5 @@
-// The graph: immutable SSA values with static shapes, nodes in an order that respects them. Made by Builder, never
-// changed afterwards.
+// The graph: SSA values with static shapes, nodes in an order that respects them. A plain value: a pass takes one as it
+// is and returns another, made by a Builder or from a copy of its own that it reorders or marks before it hands it on.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,15 @@ struct FileRange {
   int64_t offset = 0;
   int64_t bytes = 0;
 };
+enum class InitialRuleKind : uint8_t {
+  kConstant,  // `a`
+  kNormal,    // mean `a`, deviation `b`
+  kUniform,   // in [`a`, `b`)
+};
+template <>
+inline constexpr auto kEnumNames<InitialRuleKind> = name_table("constant", "normal", "uniform");
 struct InitialRule {
-  std::string kind;  // "zeros", "ones", "constant", "normal", "uniform", "kaiming_uniform", "xavier_uniform", …
+  InitialRuleKind kind = InitialRuleKind::kConstant;
   double a = 0, b = 0;
 };
 using Initial = std::variant<std::monostate, Literal, FileRange, InitialRule>;

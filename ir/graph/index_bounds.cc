@@ -55,7 +55,7 @@ class Tracer {
   // Nodes in their order.
   void follow(const Node& node) {
     if (node.outputs.empty() || !is_integer(graph_.type(node.outputs[0]).dtype)) return;
-    if (node.op->view || node.op == cast_) {
+    if (node.op->view || node.op->casts) {
       traces_[node.outputs[0]] = traces_[node.inputs[0]];
     } else if (node.op == select_) {
       traces_[node.outputs[0]] = selected(node.inputs[0], node.inputs[1], node.inputs[2]);
@@ -113,7 +113,7 @@ class Tracer {
   const Graph& graph_;
   const std::vector<const Literal*> literals_;
   std::vector<Trace> traces_;
-  const OpDef *cast_ = find_op("cast"), *select_ = find_op("select");
+  const OpDef* select_ = find_op("select");
 };
 
 }  // namespace

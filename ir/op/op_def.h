@@ -2,6 +2,7 @@
 // constant, one line in ops/all.cc.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,6 +54,9 @@ enum class OperandPrecision : uint8_t {
   kAsIs,    // the type they come in: the op computes in f32 inside
 };
 
+// What the ranks of a group do together.
+enum class CollectiveOp : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
+
 struct OpDef {
   std::string_view name;
   int min_inputs = 1;
@@ -97,8 +101,17 @@ struct OpDef {
   bool view = false;    // the output is the input's bytes under another shape
   bool kernel = false;  // the runtime has a kernel of this name (runtime/kernels); else scalar, expand or a loop nest
                         // makes the code
-  bool communicates = false;    // a collective: takes its place in the one order of communication
-  bool crosses_stages = false;  // runs in the stage that attribute "to" says, on what stage "from" has
+  // The same elements in the type of attribute "to".
+  bool casts = false;
+  bool draws = false;  // random numbers, by the step's seed
+  // Brings each row to the experts that it chose.
+  bool dispatches = false;
+  // Row by row a product with one of operand 1's matrices, the one that operand 2 says; operand 3, where it is there,
+  // has the first matrix of each part of them.
+  bool chooses_matrices = false;
+  bool communicates = false;                    // takes its place in the one order of communication
+  std::optional<CollectiveOp> collective = {};  // what it does in its group; none: it goes between two ranks
+  bool crosses_stages = false;                  // runs in the stage that attribute "to" says, on what stage "from" has
   bool sums_micro_batches =
       false;  // sums its last operand over the step's micro-batches: splitting them over an axis leaves a partial sum
   OperandPrecision precision = OperandPrecision::kWidest;

@@ -32,6 +32,7 @@ extern const OpDef kCast = {
     .scalar = [](ScalarBuilder& s, const OpView& use, const Scalars& x) -> Scalars {
       return {s.cast(x[0], use.attrs.dtype("to"))};
     },
+    .casts = true,
     .precision = OperandPrecision::kAsIs,
 };
 

@@ -147,7 +147,8 @@ extern const OpDef kAllReduce = {.name = "all_reduce",
                                  .attributes = "ints axes, i parts, s reduce",
                                  .formula_of = whole_formula<same_types>,
                                  .infer = same_types,
-                                 .communicates = true};
+                                 .communicates = true,
+                                 .collective = CollectiveOp::kAllReduce};
 
 // [...]... -> [parts, ...]..., in the order of the ranks in the group.
 extern const OpDef kAllGather = {.name = "all_gather",
@@ -156,7 +157,8 @@ extern const OpDef kAllGather = {.name = "all_gather",
                                  .attributes = "ints axes, i parts",
                                  .formula_of = whole_formula<gathered_types>,
                                  .infer = gathered_types,
-                                 .communicates = true};
+                                 .communicates = true,
+                                 .collective = CollectiveOp::kAllGather};
 
 // [parts, ...]... -> [...]...: the sum over the group of this rank's block.
 extern const OpDef kReduceScatter = {.name = "reduce_scatter",
@@ -165,7 +167,8 @@ extern const OpDef kReduceScatter = {.name = "reduce_scatter",
                                      .attributes = "ints axes, i parts, s reduce",
                                      .formula_of = whole_formula<scattered_types>,
                                      .infer = scattered_types,
-                                     .communicates = true};
+                                     .communicates = true,
+                                     .collective = CollectiveOp::kReduceScatter};
 
 // [parts, ...]... -> [parts, ...]...: block r goes to rank r, block r comes from rank r.
 extern const OpDef kAllToAll = {.name = "all_to_all",
@@ -174,7 +177,8 @@ extern const OpDef kAllToAll = {.name = "all_to_all",
                                 .attributes = "ints axes, i parts",
                                 .formula_of = whole_formula<exchanged_types>,
                                 .infer = exchanged_types,
-                                .communicates = true};
+                                .communicates = true,
+                                .collective = CollectiveOp::kAllToAll};
 
 // x -> nothing here: rank `peer` of the group gets it, by the recv that stands at the same place among its receives
 // from this rank. `in_flight`: messages of it that may be under way at a time; without it, it is waited for. The

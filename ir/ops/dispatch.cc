@@ -58,6 +58,7 @@ extern const OpDef kDispatch = {
       ValueId rows = use.b.emit("gather", {use.inputs[0], use.inputs[1]}, {{"dim", int64_t{0}}});
       return {use.b.mul(rows, column(use.b, use.inputs[2]))};
     },
+    .dispatches = true,
     .precision = OperandPrecision::kNarrow,
     .wraps_indices = true,
 };

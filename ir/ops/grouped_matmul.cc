@@ -278,6 +278,7 @@ extern const OpDef kGroupedMatMul = {
     .simpler = grouped_matmul_simpler,
     .evaluate = grouped_matmul_evaluate,
     .kernel = true,
+    .chooses_matrices = true,
     .precision = OperandPrecision::kNarrow,
     .wraps_indices = true,
 };

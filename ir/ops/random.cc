@@ -47,6 +47,7 @@ extern const OpDef kUniform = {
     .infer = random_types,
     .flops_per_point = 60,
     .scalar = [](ScalarBuilder& s, const OpView& use, const Scalars& x) -> Scalars { return {fraction(s, use, x, 0)}; },
+    .draws = true,
 };
 
 // (index i64 […], step i64 []) -> f32 […], normal with mean 0 and variance 1: Box-Muller of words 0 and 1.
@@ -66,6 +67,7 @@ extern const OpDef kNormal = {
       Scalar angle = s.mul(s.like(u, 2 * std::numbers::pi), fraction(s, use, x, 1));
       return {s.mul(radius, s.unary(ScalarOp::kCos, angle))};
     },
+    .draws = true,
 };
 
 }  // namespace partita

@@ -165,7 +165,7 @@ class GraphParser {
     }
     if (in_.accept_word("rule")) {
       InitialRule rule;
-      PARTITA_ASSIGN_OR_RETURN(rule.kind, in_.string("a rule's name"));
+      if (!kind(rule.kind)) return in_.expected("constant, normal or uniform");
       PARTITA_ASSIGN_OR_RETURN(rule.a, in_.real());
       PARTITA_ASSIGN_OR_RETURN(rule.b, in_.real());
       return Initial(std::move(rule));

@@ -85,7 +85,7 @@ class Printer {
     if (const auto* file = std::get_if<FileRange>(&s.initial))
       append(s_, " initial file ", string_text(file->path), " ", file->offset, " ", file->bytes);
     if (const auto* rule = std::get_if<InitialRule>(&s.initial)) {
-      append(s_, " initial rule ", string_text(rule->kind), " ", double_text(rule->a), " ", double_text(rule->b));
+      append(s_, " initial rule ", enum_name(rule->kind), " ", double_text(rule->a), " ", double_text(rule->b));
     }
     if (s.next != kNoValue) append(s_, " next %", s.next);
     s_ += "\n";

@@ -9,14 +9,6 @@
 namespace partita {
 namespace {
 
-std::optional<CollectiveOp> collective_op(const Node& node) {
-  if (!node.op->communicates) return std::nullopt;
-  if (node.op == find_op("all_reduce")) return CollectiveOp::kAllReduce;
-  if (node.op == find_op("all_gather")) return CollectiveOp::kAllGather;
-  if (node.op == find_op("reduce_scatter")) return CollectiveOp::kReduceScatter;
-  return CollectiveOp::kAllToAll;
-}
-
 // Per value: whether all that reads it, through ops of one tensor (views, transposes, collectives), is the update.
 std::vector<bool> read_by_update_alone(const Graph& g) {
   std::vector<bool> late(g.values.size(), true);
@@ -41,7 +33,7 @@ std::vector<CountedCollective> count_collectives(const LocalProgram& program) {
   std::vector<bool> late = read_by_update_alone(g);
   std::vector<CountedCollective> moves;
   for (const Node& node : g.nodes) {
-    auto kind = collective_op(node);
+    const std::optional<CollectiveOp>& kind = node.op->collective;
     if (!kind) continue;
     ValueId in = node.inputs[0], out = node.outputs[0];
     int64_t count = elements(g.type(in).shape);

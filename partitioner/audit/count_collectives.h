@@ -7,8 +7,6 @@
 
 namespace partita {
 
-enum class CollectiveOp : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
-
 struct CountedCollective {
   CollectiveOp kind;
   bool backward = false;

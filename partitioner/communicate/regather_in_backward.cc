@@ -30,7 +30,7 @@ class Regathering {
 
  private:
   bool is_gather(const Node& node) const {
-    if (node.op->name != "all_gather" || node.inputs.size() != 1) return false;
+    if (node.op->collective != CollectiveOp::kAllGather || node.inputs.size() != 1) return false;
     const std::vector<int64_t>& over = node.attrs.ints("axes");
     return std::all_of(over.begin(), over.end(), [&](int64_t a) { return std::count(axes_.begin(), axes_.end(), a); });
   }

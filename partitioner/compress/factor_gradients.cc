@@ -25,7 +25,7 @@ class Factorizer : public GradientRewriter {
     const Node& node = graph_.nodes[sum.nodes[0]];
     const TensorType& type = graph_.type(node.inputs[0]);
     // Of a gradient that is scattered, the first dimension counts the ranks' parts.
-    const bool scattered = node.op->name != "all_reduce";
+    const bool scattered = node.op->collective != CollectiveOp::kAllReduce;
     int64_t rows = type.shape.empty() ? 1 : type.shape[0];
     if (scattered && type.rank() > 1) rows *= type.shape[1];
     const int64_t columns = elements(type.shape) / rows;
@@ -39,7 +39,7 @@ class Factorizer : public GradientRewriter {
     r_.at(node);
     term.matrix = b_.reshape(with_remainder(sum, r_(node.inputs[0]), term.remainder), {rows, columns});
     term.start = state_name(sum, "q");
-    term.q = kept_state(term.start, {type.dtype, {columns, rank_}}, {"normal", 0, 1}, sum.axes);
+    term.q = kept_state(term.start, {type.dtype, {columns, rank_}}, {InitialRuleKind::kNormal, 0, 1}, sum.axes);
     term.left = b_.matmul(term.matrix, term.q);
     open_.push_back(std::move(term));
     bytes_ += byte_size(type);

@@ -124,7 +124,7 @@ void GradientRewriter::keep(const std::string& name, ValueId value) {
 
 ValueId GradientRewriter::with_remainder(const GradientSum& sum, ValueId x, std::string& remainder) {
   remainder = state_name(sum, "residual");
-  return b_.add(x, kept_state(remainder, b_.type(x), {"zeros"}, {}));
+  return b_.add(x, kept_state(remainder, b_.type(x), {}, {}));
 }
 
 void GradientRewriter::later(const GradientSum& sum, Segment segment) {

@@ -82,7 +82,7 @@ class Quantizer : public GradientRewriter {
       std::vector<Term*> whole;
       for (Term& t : terms) {
         t.value = b_.reduce_sum(widened(t.sent), {0}, /*keep=*/true);
-        if (collective(t, k).op->name == "all_reduce") whole.push_back(&t);
+        if (collective(t, k).op->collective == CollectiveOp::kAllReduce) whole.push_back(&t);
       }
       gather(whole, k);
       for (Term& t : terms) t.value = b_.reshape(t.value, graph_.type(collective(t, k).outputs[0]).shape);
@@ -97,7 +97,7 @@ class Quantizer : public GradientRewriter {
     std::vector<Term*> all;
     for (Term& t : terms) {
       const Node& sum = collective(t, k);
-      if (sum.op->name == "all_reduce") t.value = in_parts(t.value, sum.attrs.i("parts"));
+      if (sum.op->collective == CollectiveOp::kAllReduce) t.value = in_parts(t.value, sum.attrs.i("parts"));
       round(t.sent, with_remainder(t.sum, t.value, t.sent.remainder));
       all.push_back(&t);
       ++done_.sums;

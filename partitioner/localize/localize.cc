@@ -45,8 +45,7 @@ absl::StatusOr<std::vector<Sharding>> Localizer::shardings() {
 }
 
 void Localizer::start() {
-  b_.mutable_graph().name = graph_.name;
-  b_.mutable_graph().origins = graph_.origins;
+  b_.take_names(graph_);
   result_.mesh = mesh_;
   result_.micro_batches = plan_.micro_batches;
   result_.samples_per_step = plan_.samples_per_step;
@@ -149,7 +148,7 @@ void Localizer::finish_states() {
     b_.context() = {.segment = producer ? producer->segment : Segment::kUpdate,
                     .origin = producer ? producer->origin : -1};
     ValueId next = get(s.next, state_order_[i].second);
-    b_.mutable_graph().states[i].next = next;
+    b_.set_next_of(i, next);
   }
 }
 

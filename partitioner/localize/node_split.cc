@@ -206,7 +206,7 @@ std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use,
 // parameters' gradients are waited with until all micro-batches are added up.
 bool NodeSplitter::widens(const NodeUse& use, int axis) const {
   const Segment segment = use.node.segment;
-  if (use.node.op->name != "cast" || use.node.weight_gradient || axis == mesh_.time) return false;
+  if (!use.node.op->casts || use.node.weight_gradient || axis == mesh_.time) return false;
   return (segment == Segment::kForward || segment == Segment::kBackward) &&
          dtype_size(graph_.type(use.node.inputs[0]).dtype) == 2 &&
          dtype_size(graph_.type(use.node.outputs[0]).dtype) > 2;

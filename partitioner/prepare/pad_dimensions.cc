@@ -192,7 +192,7 @@ class Padder {
       bool kept = graph_.states[k].kind != StateKind::kAccumulator;
       if (old == kNoValue || !is_longer(old, sizes) || !kept) continue;
       at(next);
-      b.mutable_graph().states[k].next = padded.with_padding({next, holds[old]}, graph_.type(old).shape, 0).value;
+      b.set_next_of(k, padded.with_padding({next, holds[old]}, graph_.type(old).shape, 0).value);
     }
     for (size_t k = 0; k < graph_.outputs.size(); ++k) {
       const Shape& shape = graph_.type(graph_.outputs[k].value).shape;
@@ -203,7 +203,7 @@ class Padder {
       Attrs first = {{"starts", std::vector<int64_t>(shape.size(), 0)},
                      {"limits", shape},
                      {"strides", std::vector<int64_t>(shape.size(), 1)}};
-      b.mutable_graph().outputs[k].value = b.emit("slice", {v}, std::move(first));
+      b.set_output(k, b.emit("slice", {v}, std::move(first)));
     }
   }
 

@@ -43,7 +43,7 @@ class Resizer {
       ValueId next = graph_.states[k].next;
       if (next == kNoValue) continue;
       if (lies_[next].is_split()) return refused(next);
-      b_.mutable_graph().states[k].next = now_[next];
+      b_.set_next_of(k, now_[next]);
     }
     for (const GraphOutput& o : graph_.outputs) b_.output(o.name, now_[o.value]);
     return std::move(b_).finish();
@@ -51,9 +51,7 @@ class Resizer {
 
  private:
   void start() {
-    Graph& g = b_.mutable_graph();
-    g.name = graph_.name;
-    g.origins = graph_.origins;
+    b_.take_names(graph_);
     for (size_t v = 0; v < graph_.values.size(); ++v)
       lies_[v] = Sharding::replicated(graph_.type(static_cast<ValueId>(v)).shape);
     for (const GraphInput& in : graph_.inputs) {

@@ -200,7 +200,7 @@ class PlanJoiner {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) visit(n);
     for (size_t k = 0; k < graph_.states.size(); ++k) {
       const State& s = graph_.states[k];
-      if (s.next != kNoValue) b_.mutable_graph().states[k].next = at_hand(s.next, state_kind(k));
+      if (s.next != kNoValue) b_.set_next_of(k, at_hand(s.next, state_kind(k)));
     }
     for (const GraphOutput& o : graph_.outputs) b_.output(o.name, at_hand(o.value, output_kind(o.value)));
     out_.graph = std::move(b_).finish();
@@ -303,8 +303,7 @@ class PlanJoiner {
   void read(ValueId v, int kind, Reader reader) { readers_[v][kind] = reader; }
 
   void begin() {
-    b_.mutable_graph().name = graph_.name;
-    b_.mutable_graph().origins = graph_.origins;
+    b_.take_names(graph_);
     out_.plan = plans_[0];
     out_.plan.inputs.clear();
     out_.plan.states.clear();

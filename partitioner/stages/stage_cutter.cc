@@ -75,8 +75,7 @@ void StageCutter::begin() {
   out_.micro_batches = whole_.micro_batches;
   out_.samples_per_step = whole_.samples_per_step;
   out_.stage = at_;
-  b_.mutable_graph().name = graph_.name;
-  b_.mutable_graph().origins = graph_.origins;
+  b_.take_names(graph_);
   for (size_t k = 0; k < graph_.inputs.size(); ++k) {
     const GraphInput& in = graph_.inputs[k];
     if (in.kind == InputKind::kCoordinate && !has_axis(whole_.mesh.find(in.name))) {
@@ -258,7 +257,7 @@ void StageCutter::finish_states() {
     const State& s = graph_.states[k];
     if (s.next == kNoValue) continue;
     auto term = own_terms_.find({s.next, chunk});
-    b_.mutable_graph().states[i].next = term != own_terms_.end() ? term->second : value_of(s.next);
+    b_.set_next_of(i, term != own_terms_.end() ? term->second : value_of(s.next));
   }
 }
 

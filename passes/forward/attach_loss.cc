@@ -115,7 +115,7 @@ absl::StatusOr<Graph> attach_loss(const Graph& graph, const PassContext& context
     value = loss.kind == LossKind::kCrossEntropy ? cross_entropy(b, loss, value, target)
                                                  : elementwise_loss(b, loss, value, target);
   }
-  b.mutable_graph().outputs = {{"loss", value}};
+  b.set_outputs({{"loss", value}});
   return std::move(b).finish();
 }
 

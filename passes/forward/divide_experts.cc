@@ -45,7 +45,7 @@ class Divider {
 
  private:
   bool is_divided(const Node& node) const {
-    return node.op->name == "grouped_matmul" && node.inputs.size() == 3 && matrices(node) % parts_ == 0;
+    return node.op->chooses_matrices && node.inputs.size() == 3 && matrices(node) % parts_ == 0;
   }
   int64_t matrices(const Node& node) const { return facts_.shape(node.inputs[1])[0]; }
   std::pair<ValueId, int64_t> choice(const Node& node) const { return {node.inputs[2], matrices(node)}; }
@@ -173,7 +173,7 @@ class Divider {
     Attrs attrs = node.attrs;
     attrs.set("total", total);
     const ValueId y =
-        b.emit("grouped_matmul", {x, r(node.inputs[1]), r(node.inputs[2]), b.constant(ints_literal(first))}, attrs);
+        b.emit(node.op->name, {x, r(node.inputs[1]), r(node.inputs[2]), b.constant(ints_literal(first))}, attrs);
     now_[node.outputs[0]] = y;
     Shape shape = facts_.shape(node.outputs[0]);
     shape.insert(shape.begin(), parts_);

@@ -22,11 +22,11 @@ absl::StatusOr<std::pair<double, double>> fans(const State& s, const Shape& shap
 absl::StatusOr<InitialRule> initial_of(const InitRule& rule, const State& s, const Shape& shape) {
   switch (rule.kind) {
     case InitKind::kConstant:
-      return InitialRule{"constant", rule.value, 0};
+      return InitialRule{.a = rule.value};
     case InitKind::kNormal:
-      return InitialRule{"normal", rule.mean, rule.std};
+      return InitialRule{InitialRuleKind::kNormal, rule.mean, rule.std};
     case InitKind::kUniform:
-      return InitialRule{"uniform", rule.low, rule.high};
+      return InitialRule{InitialRuleKind::kUniform, rule.low, rule.high};
     case InitKind::kKaiming:
     case InitKind::kXavier:
       break;
@@ -36,8 +36,8 @@ absl::StatusOr<InitialRule> initial_of(const InitRule& rule, const State& s, con
              : rule.fan == FanMode::kFanIn  ? fan.first
                                             : fan.second;
   double deviation = rule.gain / std::sqrt(n);
-  if (rule.distribution == InitDistribution::kNormal) return InitialRule{"normal", 0, deviation};
-  return InitialRule{"uniform", -std::sqrt(3.0) * deviation, std::sqrt(3.0) * deviation};
+  if (rule.distribution == InitDistribution::kNormal) return InitialRule{InitialRuleKind::kNormal, 0, deviation};
+  return InitialRule{InitialRuleKind::kUniform, -std::sqrt(3.0) * deviation, std::sqrt(3.0) * deviation};
 }
 
 }  // namespace

@@ -11,15 +11,13 @@
 namespace partita {
 namespace {
 
-bool is_cast(const Node& node) { return node.op->name == "cast"; }
-
 // The 16-bit type that all nodes which read `v` cast it to; its own type where they do not.
 DType read_as(const Graph& graph, ValueId v, const std::vector<NodeId>& readers) {
   const DType own = graph.type(v).dtype;
   DType type = DType::kInvalid;
   for (NodeId n : readers) {
     const Node& node = graph.nodes[n];
-    const DType to = is_cast(node) ? node.attrs.dtype("to") : own;
+    const DType to = node.op->casts ? node.attrs.dtype("to") : own;
     if ((to != DType::kBF16 && to != DType::kF16) || (type != DType::kInvalid && type != to)) return own;
     type = to;
   }
@@ -42,7 +40,7 @@ absl::StatusOr<Graph> narrow_frozen(const Graph& graph, const PassContext& conte
   }
   Rewriter r(held);
   for (const Node& node : held.nodes) {
-    if (is_cast(node) && held.type(node.inputs[0]).dtype == held.type(node.outputs[0]).dtype) {
+    if (node.op->casts && held.type(node.inputs[0]).dtype == held.type(node.outputs[0]).dtype) {
       r.replace(node.outputs[0], r(node.inputs[0]));
     } else {
       r.copy(node);

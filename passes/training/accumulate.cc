@@ -8,7 +8,7 @@ ValueId accumulate(Builder& b, const std::string& name, const std::string& param
   State sum{.name = cat("accumulate/", name), .kind = StateKind::kAccumulator, .parameter = parameter, .initial = {}};
   ValueId before = b.state(std::move(sum), b.type(term));
   ValueId after = b.emit("accumulate", {before, term});
-  b.mutable_graph().states.back().next = after;
+  b.set_next(before, after);
   return after;
 }
 

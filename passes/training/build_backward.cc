@@ -159,7 +159,7 @@ class Backward {
   // Of the nodes just made, those that no activation's gradient needs compute a weight's gradient (zero-bubble
   // schedules run them later).
   void mark_weight_gradients(size_t first, const Node& node, const std::vector<ValueId>& gradients) {
-    std::vector<Node>& nodes = b_.mutable_graph().nodes;
+    const std::vector<Node>& nodes = b_.graph().nodes;
     std::vector<bool> for_input(nodes.size() - first, false);
     auto mark = [&](ValueId v) {
       if (v == kNoValue) return;
@@ -170,7 +170,7 @@ class Backward {
       if (node.inputs[k] != kNoValue && !is_weight(node.inputs[k])) mark(gradients[k]);
     }
     for (size_t n = nodes.size(); n-- > first;) {
-      nodes[n].weight_gradient = !for_input[n - first];
+      b_.mark_weight_gradient(static_cast<NodeId>(n), !for_input[n - first]);
       if (for_input[n - first]) {
         for (ValueId v : nodes[n].inputs) mark(v);
       }
@@ -202,7 +202,7 @@ class Backward {
       }
       outputs.push_back({cat("grad/", s.name), finished_[s.value]});
     }
-    b_.mutable_graph().outputs = std::move(outputs);
+    b_.set_outputs(std::move(outputs));
   }
 
   const PassContext& context_;

@@ -7,13 +7,13 @@ namespace partita {
 
 absl::StatusOr<Graph> build_evaluation(const Graph& graph, const PassContext& context) {
   Builder b(graph);
-  for (State& s : b.mutable_graph().states) s.next = kNoValue;
+  for (size_t k = 0; k < graph.states.size(); ++k) b.set_next_of(k, kNoValue);
   ValueId loss = b.graph().outputs[0].value;
   // As in training, where gradients are summed so: after the micro-batch's forward part.
   b.context() = {.segment = Segment::kBackward, .origin = b.origin("evaluation")};
   if (share_of_run(context) != 1) loss = b.scale(loss, share_of_run(context));
   if (context.accumulate) loss = accumulate(b, "loss", {}, loss);
-  b.mutable_graph().outputs = {{"loss", loss}};
+  b.set_outputs({{"loss", loss}});
   return std::move(b).finish();
 }
 

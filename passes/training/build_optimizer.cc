@@ -41,7 +41,7 @@ class Optimizer {
     }
     b_.set_next(kStepState, b_.add(step_, b_.scalar(DType::kI64, 1)));
     if (has_loss_scale(context_)) hold_and_rescale(b_, finite_, context_.recipe.loss_scale);
-    b_.mutable_graph().outputs = std::move(outputs_);
+    b_.set_outputs(std::move(outputs_));
     return std::move(b_).finish();
   }
 
@@ -71,9 +71,8 @@ class Optimizer {
     for (const State& s : b_.graph().states) {
       if (s.name == kStepState) return s.value;
     }
-    return b_.state(
-        {.name = kStepState, .kind = StateKind::kStep, .parameter = {}, .initial = InitialRule{"constant", 0, 0}},
-        {DType::kI64, {}});
+    return b_.state({.name = kStepState, .kind = StateKind::kStep, .parameter = {}, .initial = InitialRule{}},
+                    {DType::kI64, {}});
   }
 
   // The norm is over unique parameters (a tied one has one gradient), in f32 or wider, and is taken before any
@@ -109,7 +108,7 @@ class Optimizer {
   // An optimizer state of the parameter's type, zero (or `fill`) at first.
   ValueId slot(const Parameter& p, const std::string& name, double fill = 0) {
     std::string full = cat("optimizer/", p.name, "/", name);
-    Initial initial = InitialRule{"constant", fill, 0};
+    Initial initial = InitialRule{.a = fill};
     return b_.state({.name = full, .kind = StateKind::kOptimizer, .parameter = p.name, .initial = initial},
                     b_.type(p.value));
   }
@@ -236,7 +235,7 @@ class Optimizer {
           cat("the file's optimizer updates '", group.parameters[k], "', which is no trained parameter"));
     // The k-th parameter's i-th state tensor, under the file's name and with the file's first value.
     auto state = [&](size_t i) {
-      Initial initial = InitialRule{"constant", 0, 0};
+      Initial initial = InitialRule{};
       if (k < group.state_initials.size() && i < group.state_initials[k].size() && group.state_initials[k][i])
         initial = *group.state_initials[k][i];
       return b_.state(

@@ -16,11 +16,9 @@ ValueId find_state(const Builder& b, std::string_view name) {
 // A scalar that belongs to no parameter and lives beside the optimizer's states.
 ValueId scalar_state(Builder& b, std::string name, DType type, double first) {
   if (ValueId known = find_state(b, name); known != kNoValue) return known;
-  return b.state({.name = std::move(name),
-                  .kind = StateKind::kOptimizer,
-                  .parameter = {},
-                  .initial = InitialRule{"constant", first, 0}},
-                 {type, {}});
+  return b.state(
+      {.name = std::move(name), .kind = StateKind::kOptimizer, .parameter = {}, .initial = InitialRule{.a = first}},
+      {type, {}});
 }
 
 // What the update writes becomes what was there, unless the step is good.
@@ -29,7 +27,7 @@ void hold(Builder& b, ValueId good) {
     const State s = b.graph().states[k];
     const Node* producer = s.next == kNoValue ? nullptr : b.graph().producer(s.next);
     if (producer == nullptr || producer->segment != Segment::kUpdate) continue;
-    b.mutable_graph().states[k].next = b.select(good, s.next, s.value);
+    b.set_next_of(k, b.select(good, s.next, s.value));
   }
 }
 

@@ -69,7 +69,7 @@ class StatisticsUpdate {
       std::vector<ValueId> outputs = *b_.try_emit(*node.op, std::move(inputs), node.attrs);
       for (size_t k = 0; k < outputs.size(); ++k) now[node.outputs[k]] = outputs[k];
     }
-    if (any) b_.mutable_graph().states[state].next = now.at(s.next);
+    if (any) b_.set_next_of(state, now.at(s.next));
   }
 
   ValueId over_step(const std::string& name, ValueId term, int32_t origin) {

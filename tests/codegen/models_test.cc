@@ -29,7 +29,7 @@ struct Model {
     PARTITA_CHECK(g.ok(), std::string(g.status().message()));
     Builder u(*g);
     std::vector<GraphOutput> gradients = u.graph().outputs;
-    u.mutable_graph().outputs.resize(1);
+    u.set_outputs({gradients[0]});
     u.context().segment = Segment::kUpdate;
     for (const GraphOutput& o : gradients) {
       if (o.name.rfind("grad/", 0) != 0) continue;

@@ -1,6 +1,6 @@
 #include "tools/flow/data_settings.h"
 
-#include "passes/forward/shifted_inputs.h"
+#include "passes/recognize/shifted_inputs.h"
 #include "runtime/data/data_config_json.h"
 
 namespace partita {

@@ -21,9 +21,8 @@ bool names_dropout(const std::string& key) {
 
 std::vector<std::string> lost_dropout(const std::string& model, const Graph& graph) {
   namespace fs = std::filesystem;
-  const bool draws = std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
-    return node.op->name == "uniform" || node.op->name == "normal";
-  });
+  const bool draws =
+      std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.op->draws; });
   std::error_code ec;
   const fs::path file = (fs::is_directory(model, ec) ? fs::path(model) : fs::path(model).parent_path()) / "config.json";
   if (draws || !fs::exists(file, ec)) return {};

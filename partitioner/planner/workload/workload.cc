@@ -228,7 +228,7 @@ class Analysis {
   void count_compute(const UnitSplit& split, UnitWork& w) {
     double per = 1 / out_.samples;
     for (const UnitNode& use : split.nodes()) {
-      if (use.node->op->name == "dispatch") {
+      if (use.node->op->dispatches) {
         w.expert_tokens += value_elements(use.node->inputs[0]) * per;
       } else if (use.node->op->work == WorkKind::kMatrix) {
         count_matrix(use, per, split, w);

@@ -23,7 +23,7 @@ input %0 f32[2,3] data "x"
 input %1 i64[] micro_batch "micro" as ""
 input %2 i64[] coordinate "tensor"
 state %3 f32[3,4] parameter "w" initial file "weights.bin" 64 48 next %10
-state %4 f32[3,4] optimizer "w/m" of "w" initial rule "normal" 0.0 0.02
+state %4 f32[3,4] optimizer "w/m" of "w" initial rule normal 0.0 0.02
 state %5 i64[] step "step" as "t" initial i64[] [0]
 constant %6 f32[] = [0.1]
 constant %7 u64[2] "big" = [18446744073709551615, 0]

@@ -211,7 +211,7 @@ class PaddedCopy {
       if (old == kNoValue || !lengths_.is_longer(old) || g_.states[k].kind == StateKind::kAccumulator) continue;
       const Node* producer = b.graph().producer(next);
       b.context().segment = producer != nullptr ? producer->segment : Segment::kUpdate;
-      b.mutable_graph().states[k].next = emitter.with_padding({next, holds_[old]}, g_.type(old).shape, 0).value;
+      b.set_next_of(k, emitter.with_padding({next, holds_[old]}, g_.type(old).shape, 0).value);
     }
     b.context().segment = Segment::kUpdate;
     for (size_t k = 0; k < g_.outputs.size(); ++k) {
@@ -221,7 +221,7 @@ class PaddedCopy {
       Attrs first = {{"starts", std::vector<int64_t>(shape.size(), 0)},
                      {"limits", shape},
                      {"strides", std::vector<int64_t>(shape.size(), 1)}};
-      b.mutable_graph().outputs[k].value = b.emit("slice", {v}, std::move(first));
+      b.set_output(k, b.emit("slice", {v}, std::move(first)));
     }
   }
 

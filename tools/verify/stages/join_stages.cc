@@ -153,9 +153,8 @@ class StageJoiner {
       if (s.next != kNoValue) {
         PARTITA_ASSIGN_OR_RETURN(next, value(stage, s.next));
       }
-      State& whole = b_.mutable_graph().states[k];
-      if (next_known_.insert(k).second) whole.next = next;
-      if (whole.next != next)
+      if (next_known_.insert(k).second) b_.set_next_of(k, next);
+      if (b_.graph().states[k].next != next)
         return differs("state ", quote(s.name), " of stage ", stage, ": expected what an earlier stage leaves in it");
     }
     return absl::OkStatus();

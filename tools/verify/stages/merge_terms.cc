@@ -119,12 +119,11 @@ absl::StatusOr<std::set<ValueId>> TermMerger::join_accumulators() {
     std::optional<ValueId> sum = changed ? merged(std::move(next)) : std::nullopt;
     if (!sum) return differs("state ", quote(name), ": what it gets on the stages are not the terms of one sum");
     merged_accumulators(values);  // is there now, read or not
-    g_.builder().mutable_graph().states[whole_.at(name)].next = *sum;
+    g_.builder().set_next_of(whole_.at(name), *sum);
   }
   for (auto k = gone.rbegin(); k != gone.rend(); ++k) {
     values_gone.insert(g_.graph().states[*k].value);
-    g_.builder().mutable_graph().states.erase(g_.builder().mutable_graph().states.begin() +
-                                              static_cast<std::ptrdiff_t>(*k));
+    g_.builder().drop_state(*k);
     g_.program.states.erase(g_.program.states.begin() + static_cast<std::ptrdiff_t>(*k));
   }
   return values_gone;

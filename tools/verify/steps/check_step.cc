@@ -37,9 +37,15 @@ bool starts_alike(const Initial& initial, const runtime::InitialValue& found) {
   auto is = [&](InitialKind kind, double a, double b) { return found.kind == kind && found.a == a && found.b == b; };
   if (std::holds_alternative<std::monostate>(initial)) return is(InitialKind::kFill, 0, 0);
   if (rule == nullptr) return is(InitialKind::kFile, 0, 0);
-  double fill = rule->kind == "ones" ? 1 : rule->kind == "constant" ? rule->a : 0;
-  if (rule->kind == "zeros" || rule->kind == "ones" || rule->kind == "constant") return is(InitialKind::kFill, fill, 0);
-  return enum_name(found.kind) == rule->kind && is(found.kind, rule->a, rule->b);
+  switch (rule->kind) {
+    case InitialRuleKind::kConstant:
+      return is(InitialKind::kFill, rule->a, 0);
+    case InitialRuleKind::kNormal:
+      return is(InitialKind::kNormal, rule->a, rule->b);
+    case InitialRuleKind::kUniform:
+      return is(InitialKind::kUniform, rule->a, rule->b);
+  }
+  return false;
 }
 
 // The group over these axes that a channel has, of several that it is among: they are in the channels' order.

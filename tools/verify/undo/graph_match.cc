@@ -39,7 +39,7 @@ GraphReader::Remainder GraphReader::remainder_in(ValueId x) const {
   auto at = state_of_.find(behind_views(sum->inputs[1]));
   if (at == state_of_.end() || at->second->kind != StateKind::kOptimizer || !at->second->parameter.empty()) return {};
   const auto* zeros = std::get_if<InitialRule>(&at->second->initial);
-  if (zeros == nullptr || zeros->kind != "zeros") return {};
+  if (zeros == nullptr || zeros->kind != InitialRuleKind::kConstant || zeros->a != 0) return {};
   for (ValueId v = at->first; v != x;) {
     if (readers_[v].size() != 1) return {};
     v = g_.nodes[readers_[v][0]].outputs[0];

@@ -105,7 +105,7 @@ TEST_F(CheckFrame, FirstValueOfTheSerialGraphIsHeld) {
   for (size_t k = 0; k < b.programs[0].rank.states.size(); ++k) {
     State& s = b.programs[0].rank.states[k];
     if (s.kind != StateKind::kOptimizer) continue;
-    s.initial = InitialRule{"ones", 0, 0};
+    s.initial = InitialRule{.a = 1};
     for (State& code : b.programs[0].code.states) {
       if (code.name == s.name) code.initial = s.initial;
     }

@@ -1,4 +1,4 @@
-#include "passes/forward/shifted_inputs.h"
+#include "passes/recognize/shifted_inputs.h"
 
 #include <algorithm>
 
