@@ -46,12 +46,15 @@ constexpr Pass kGraphPasses[] = {
     {"choose_attention", choose_attention,
      "before the loss is differentiated: its gradient is that of what it becomes"},
     {"attach_loss", attach_loss,
-     "so that the blocks see the whole forward graph, and outputs that nobody asks for are dead"},
+     "so that the blocks see the whole forward graph, and outputs that nobody asks for are dead", Phase::kImported,
+     PassUse::kLoss},
     {"tag_blocks", tag_blocks, "on the forward graph: gradients inherit their node's block", Phase::kImported,
      PassUse::kTraining},
     {"mixed_precision", mixed_precision,
-     "on whole composites, which keep their statistics in f32; gradients follow through the casts"},
-    {"narrow_frozen", narrow_frozen, "on the part that evaluation has too: both hold the same states"},
+     "on whole composites, which keep their statistics in f32; gradients follow through the casts", Phase::kImported,
+     PassUse::kLoss},
+    {"narrow_frozen", narrow_frozen, "on the part that evaluation has too: both hold the same states", Phase::kImported,
+     PassUse::kLoss},
     {"build_backward", build_backward, "gradients of composites are far cheaper than those of their spellings",
      Phase::kTraining, PassUse::kTraining},
     {"update_statistics", update_statistics, "beside the gradients' accumulators", Phase::kTraining,
@@ -68,7 +71,7 @@ constexpr Pass kGraphPasses[] = {
     {"build_evaluation", build_evaluation, "the loss is there, and nothing else will read the forward part",
      Phase::kTraining, PassUse::kEvaluation},
     {"remove_dead_nodes", remove_dead_nodes, "outputs that only training asks for", Phase::kTraining,
-     PassUse::kEvaluation},
+     PassUse::kInference},
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace partita {
 using Pass = TablePass<absl::StatusOr<Graph>(const Graph&, const PassContext&)>;
 
 // Training: clean-up, recognition, loss, blocks, backward, optimizer. Evaluation, of a graph imported for inference:
-// the same up to the loss, then what becomes of it.
+// the same up to the loss, then what becomes of it. Prediction: without a loss, in the types that the model has.
 std::vector<Pass> graph_passes(PassUse use);
 
 }  // namespace partita

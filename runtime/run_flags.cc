@@ -81,9 +81,6 @@ void RunFlags::add(CLI::App& app) {
                  "(`partita verify --sign`)");
 }
 
-namespace {
-
-// A path, or a path of raw ids and their element type: "ids.bin:uint16".
 absl::Status take_data_flag(const std::string& flag, DataConfig& config) {
   config.path = flag;
   config.sources.clear();
@@ -101,8 +98,6 @@ absl::Status take_data_flag(const std::string& flag, DataConfig& config) {
                                           " is no type of ids; expected uint8, uint16, int32, …"));
   return absl::OkStatus();
 }
-
-}  // namespace
 
 BundleTrust RunFlags::trust() const { return {require_certificate, trust_key}; }
 

@@ -21,6 +21,9 @@ namespace partita::runtime {
 class BundleFiles;
 struct BundleTrust;
 
+// `--data`: a path, or a path of raw ids and their element type, "ids.bin:uint16". InvalidArgument for another type.
+absl::Status take_data_flag(const std::string& flag, DataConfig& config);
+
 struct RunFlags {
   std::string data, save, save_gradients, profile, tune, trust_key;
   std::vector<std::string> metrics;

@@ -34,6 +34,8 @@ int main(int argc, char** argv) {
   partita::add_disassemble(app, result);
   partita::add_assemble(app, result);
   partita::add_checkpoint(app, result);
+  partita::add_predict(app, result);
+  partita::add_generate(app, result);
   partita::add_doctor(app, result);
   partita::add_model(app, result);
   partita::add_factors(app, result);

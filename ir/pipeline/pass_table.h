@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -15,8 +16,15 @@
 
 namespace partita {
 
-// Which programs a pass is a part of.
-enum class PassUse { kTraining, kEvaluation, kBoth };
+// Which programs a pass is a part of: one of the first three, or a sum of them.
+enum class PassUse : uint8_t {
+  kTraining = 1,
+  kEvaluation = 2,  // the loss alone
+  kPrediction = 4,  // values of the model, without a loss
+  kLoss = kTraining | kEvaluation,
+  kInference = kEvaluation | kPrediction,
+  kAll = kTraining | kInference,
+};
 
 // `Function`: absl::StatusOr<Unit>(const Unit& or Unit, Context&).
 template <typename Function>
@@ -25,18 +33,18 @@ struct TablePass {
   Function* function = nullptr;
   std::string_view reason;         // why it stands where it stands
   Phase phase = Phase::kImported;  // how far the graphs have come after it
-  PassUse use = PassUse::kBoth;
+  PassUse use = PassUse::kAll;
 };
 
 // The graphs of a unit, in order: what is dumped and checked. Units of other kinds have an overload beside them.
 inline std::vector<const Graph*> graphs_of(const Graph& graph) { return {&graph}; }
 
-// The passes of a table that training, or evaluation, takes.
+// The passes of a table that one of the programs takes.
 template <typename Function>
 std::vector<TablePass<Function>> passes_for(std::span<const TablePass<Function>> table, PassUse use) {
   std::vector<TablePass<Function>> passes;
   for (const TablePass<Function>& pass : table) {
-    if (pass.use == PassUse::kBoth || pass.use == use) passes.push_back(pass);
+    if ((static_cast<int>(pass.use) & static_cast<int>(use)) != 0) passes.push_back(pass);
   }
   return passes;
 }

@@ -33,6 +33,8 @@ void add_doctor(CLI::App& app, absl::Status& result);
 void add_model(CLI::App& app, absl::Status& result);
 void add_factors(CLI::App& app, absl::Status& result);
 void add_checkpoint(CLI::App& app, absl::Status& result);
+void add_predict(CLI::App& app, absl::Status& result);
+void add_generate(CLI::App& app, absl::Status& result);
 void add_completion(CLI::App& app, absl::Status& result);
 void add_manual(CLI::App& app, absl::Status& result);
 
