@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "codegen/llvm/object_code.h"
 #include "codegen/nvptx/device_code.h"
@@ -19,6 +20,7 @@
 #include "ir/nest/nest_text.h"
 #include "ir/op/formula.h"
 #include "partitioner/layout/pipeline_schedule.h"
+#include "runtime/program/library_kernels.h"
 
 namespace partita {
 namespace {
@@ -103,8 +105,24 @@ class ProgramMaker {
   absl::StatusOr<Program> run() {
     lay_out();
     make_constants();
+    if (!options_.gpu.empty()) PARTITA_RETURN_IF_ERROR(check_device_kernels());
     PARTITA_RETURN_IF_ERROR(options_.gpu.empty() ? make_code() : make_device_code());
     return std::move(program_);
+  }
+
+  // That a GPU can start it.
+  absl::Status check_device_kernels() const {
+    for (const ProgramSegment& segment : program_.segments) {
+      for (const Step& step : segment.steps) {
+        if (step.kind != StepKind::kLibrary || step.device != runtime::DeviceTag::kDevice ||
+            runtime::has_device_kernel(step.name))
+          continue;
+        const std::string origin = step.origin < 0 ? "" : cat(program_.origins[static_cast<size_t>(step.origin)], ": ");
+        return absl::UnimplementedError(
+            cat(origin, "there is no kernel ", quote(step.name), " for GPUs; compile for --target cpu:host"));
+      }
+    }
+    return absl::OkStatus();
   }
 
   std::vector<ProgramNest> nests() {

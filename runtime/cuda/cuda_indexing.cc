@@ -1,4 +1,4 @@
-// gather, take_along, shard_slice and their gradients (kernels/indexing.cu).
+// gather, take_along, scatter, shard_slice and the gradients of what gathers (kernels/indexing.cu).
 #include <bit>
 
 #include "base/status.h"
@@ -122,6 +122,32 @@ struct Slices {
   }
 };
 
+// A scatter's kernels by what an update does.
+struct Update {
+  UpdateMode mode = kReplace;
+  std::string type;  // of the kernel's name
+
+  static absl::StatusOr<Update> make(const KernelRequest& r) {
+    constexpr std::pair<std::string_view, UpdateMode> kModes[] = {
+        {"none", kReplace}, {"add", kAddUpdate}, {"mul", kMulUpdate}, {"max", kMaxUpdate}, {"min", kMinUpdate}};
+    const DType t = r.dtype();
+    if (r.out(0).shape != r.in(0).shape || r.out(0).dtype != t || r.dtype(2) != t || !is_index(r.dtype(1)))
+      return r.error("an output like x, updates of its type, and indices of i32 or i64");
+    for (const auto& [name, mode] : kModes) {
+      if (r.s("mode", "none") != name) continue;
+      if (mode == kReplace) return Update{mode, std::to_string(dtype_size(t) * 8)};
+      if (!is_float(t) && t != DType::kI32 && t != DType::kI64) return r.unsupported();
+      return Update{mode, std::string(dtype_name(t))};
+    }
+    return r.error("mode none, add, mul, max or min");
+  }
+};
+
+void copy_all(CudaDevice& device, std::byte* to, const std::byte* from, int64_t bytes) {
+  if (to == from || bytes == 0) return;
+  device.note("cudaMemcpy", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, device.stream()));
+}
+
 }  // namespace
 
 CudaKernel make_cuda_gather(CudaDevice& device, const KernelRequest& r) {
@@ -212,6 +238,43 @@ CudaKernel make_cuda_take_along_grad(CudaDevice& device, const KernelRequest& r)
     if (round == nullptr) return;
     void* rounding[] = {&sums, &dx, &count};
     device.launch_items(round, count, rounding);
+  });
+}
+
+CudaKernel make_cuda_scatter_elements(CudaDevice& device, const KernelRequest& r) {
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(3, 3, 1));
+  PARTITA_ASSIGN_OR_RETURN(AlongLayout layout, AlongLayout::make(r, r.in(0).shape, r.in(1).shape));
+  PARTITA_ASSIGN_OR_RETURN(Update update, Update::make(r));
+  if (r.in(2).shape != r.in(1).shape) return r.error("updates like the indices");
+  PARTITA_ASSIGN_OR_RETURN(AlongDevice a, along(r, layout));
+  PARTITA_ASSIGN_OR_RETURN(cudaKernel_t kernel,
+                           device.own_kernel(cat("scatter_elements_", update.type, index_suffix(r.dtype(1)))));
+  const int64_t bytes = product(r.out(0).shape) * dtype_size(r.dtype());
+  int mode = update.mode;
+  return make_kernel([&device, kernel, a, bytes, mode](std::span<std::byte* const> b) mutable {
+    void *i = b[1], *updates = b[2], *y = b[3];
+    copy_all(device, b[3], b[0], bytes);
+    void* arguments[] = {&i, &updates, &y, &a, &mode};
+    device.launch_items(kernel, a.columns, arguments);
+  });
+}
+
+CudaKernel make_cuda_scatter_nd(CudaDevice& device, const KernelRequest& r) {
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(3, 3, 1));
+  PARTITA_ASSIGN_OR_RETURN(Update update, Update::make(r));
+  PARTITA_ASSIGN_OR_RETURN(Slices s, Slices::make(r, r.in(0), r.in(2)));
+  PARTITA_ASSIGN_OR_RETURN(cudaKernel_t number, device.own_kernel(cat("slice_rows", index_suffix(r.dtype(1)))));
+  PARTITA_ASSIGN_OR_RETURN(cudaKernel_t kernel, device.own_kernel(cat("scatter_slices_", update.type)));
+  PARTITA_ASSIGN_OR_RETURN(auto scratch, DeviceScratch::make(device, s.rows.count * 8));
+  const int64_t bytes = product(r.out(0).shape) * dtype_size(r.dtype());
+  int mode = update.mode;
+  return make_kernel([&device, s, number, kernel, scratch, bytes, mode](std::span<std::byte* const> b) mutable {
+    void *indices = b[1], *updates = b[2], *y = b[3], *rows = scratch->data();
+    copy_all(device, b[3], b[0], bytes);
+    void* numbering[] = {&indices, &rows, &s.device};
+    device.launch_items(number, s.rows.count, numbering);
+    void* arguments[] = {&rows, &updates, &y, &s.device.batches, &s.device.count, &s.rows.inner, &mode};
+    device.launch_items(kernel, s.device.batches * s.rows.inner, arguments);
   });
 }
 

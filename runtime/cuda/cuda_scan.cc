@@ -1,4 +1,4 @@
-// cumsum and topk (kernels/scan.cu).
+// cumsum, argmax and topk (kernels/scan.cu).
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
 
@@ -31,6 +31,21 @@ CudaKernel make_cuda_cumsum(CudaDevice& device, const KernelRequest& r) {
   return make_kernel([&device, kernel, c, exclusive, reverse](std::span<std::byte* const> b) mutable {
     void *x = b[0], *y = b[1];
     void* arguments[] = {&x, &y, &c.outer, &c.n, &c.inner, &exclusive, &reverse};
+    device.launch_items(kernel, c.outer * c.inner, arguments);
+  });
+}
+
+CudaKernel make_cuda_argmax(CudaDevice& device, const KernelRequest& r) {
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(1, 1, 1));
+  PARTITA_ASSIGN_OR_RETURN(Columns c, Columns::make(r));
+  if (c.n == 0 || r.out(0).dtype != DType::kI64 || product(r.out(0).shape) != c.outer * c.inner)
+    return r.error("a dim with elements, and an i64 output without it");
+  if (!is_scanned(r.dtype())) return r.unsupported();
+  PARTITA_ASSIGN_OR_RETURN(cudaKernel_t kernel, device.own_kernel(cat("argmax_", dtype_name(r.dtype()))));
+  int last = r.i("last", 0) != 0;
+  return make_kernel([&device, kernel, c, last](std::span<std::byte* const> b) mutable {
+    void *x = b[0], *y = b[1];
+    void* arguments[] = {&x, &y, &c.outer, &c.n, &c.inner, &last};
     device.launch_items(kernel, c.outer * c.inner, arguments);
   });
 }

@@ -1,6 +1,10 @@
 #include "runtime/cuda/kernels.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/quote.h"
+#include "runtime/program/library_kernels.h"
 
 namespace partita::runtime {
 namespace {
@@ -11,6 +15,7 @@ struct Entry {
 };
 
 constexpr Entry kTable[] = {
+    {"argmax", make_cuda_argmax},
     {"attention", make_cuda_attention},
     {"attention_grad", make_cuda_attention_grad},
     {"avg_pool", make_cuda_avg_pool},
@@ -28,11 +33,16 @@ constexpr Entry kTable[] = {
     {"matmul", make_cuda_matmul},
     {"max_pool", make_cuda_max_pool},
     {"max_pool_grad", make_cuda_max_pool_grad},
+    {"scatter_elements", make_cuda_scatter_elements},
+    {"scatter_nd", make_cuda_scatter_nd},
     {"shard_slice", make_cuda_shard_slice},
     {"take_along", make_cuda_take_along},
     {"take_along_grad", make_cuda_take_along_grad},
     {"topk", make_cuda_topk},
 };
+static_assert(std::equal(std::begin(kTable), std::end(kTable), std::begin(kDeviceKernels), std::end(kDeviceKernels),
+                         [](const Entry& entry, std::string_view name) { return entry.name == name; }),
+              "what the compiler takes to be there is not what is there");
 
 }  // namespace
 

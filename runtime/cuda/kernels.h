@@ -23,11 +23,14 @@ CudaKernel make_cuda_gather_grad(CudaDevice& device, const KernelRequest& reques
 CudaKernel make_cuda_grouped_matmul(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_grouped_matmul_grad(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_cumsum(CudaDevice& device, const KernelRequest& request);
+CudaKernel make_cuda_argmax(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_topk(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_gather_nd(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_gather_nd_grad(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_take_along(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_take_along_grad(CudaDevice& device, const KernelRequest& request);
+CudaKernel make_cuda_scatter_elements(CudaDevice& device, const KernelRequest& request);
+CudaKernel make_cuda_scatter_nd(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_shard_slice(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_max_pool(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_max_pool_grad(CudaDevice& device, const KernelRequest& request);

@@ -32,6 +32,9 @@ struct SlicesDevice {
   int64_t extents[kMostDims], strides[kMostDims];
 };
 
+// kernels/indexing.cu: what an update does to the element that it hits.
+enum UpdateMode : int32_t { kReplace, kAddUpdate, kMulUpdate, kMaxUpdate, kMinUpdate };
+
 // kernels/epilogue.cu: what a product's result goes through.
 enum EpilogueKind : int32_t { kNoEpilogue, kReluEpilogue, kGeluEpilogue };
 

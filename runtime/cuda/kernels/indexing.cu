@@ -124,6 +124,42 @@ __device__ void slice_rows(const I* indices, int64_t* rows, const SlicesDevice s
   }
 }
 
+// NaN wins, as the host has it.
+template <typename T>
+__device__ T updated(T x, T update, int mode) {
+  const Wide<T> a = wide(x), u = wide(update);
+  if (mode == kAddUpdate) return narrow<T>(a + u);
+  if (mode == kMulUpdate) return narrow<T>(a * u);
+  const bool wins = (mode == kMaxUpdate ? u > a : u < a) || u != u;
+  return mode == kReplace || wins ? update : x;
+}
+
+// y is x already. Columns never meet, so each thread goes through the updates of one, in their order.
+template <typename T, typename I>
+__device__ void scatter_elements(const I* indices, const T* updates, T* y, const AlongDevice a, int mode) {
+  for (int64_t c = first_item(); c < a.columns && a.size > 0; c += item_step()) {
+    int64_t at_x, at_i;
+    a.column(c, at_x, at_i);
+    for (int64_t j = 0; j < a.count; ++j) {
+      const int64_t i = at_i + j * a.inner, to = at_x + clamp_index(indices[i], a.size) * a.x_stride;
+      y[to] = updated(y[to], updates[i], mode);
+    }
+  }
+}
+
+// Slices of y, which is x already, by their numbers; slices of one batch alone meet, so each thread goes through a
+// batch's updates of one place in them, in their order.
+template <typename T>
+__device__ void scatter_slices(const int64_t* rows, const T* updates, T* y, int64_t batches, int64_t count,
+                               int64_t slice, int mode) {
+  for (int64_t e = first_item(); e < batches * slice; e += item_step()) {
+    for (int64_t r = e / slice * count; r < (e / slice + 1) * count; ++r) {
+      const int64_t to = rows[r] * slice + e % slice;
+      y[to] = updated(y[to], updates[r * slice + e % slice], mode);
+    }
+  }
+}
+
 // Block `*coordinate` of `parts` along a dimension.
 template <typename W>
 __device__ void shard_slice(const W* x, const int64_t* coordinate, W* y, int64_t outer, int64_t parts, int64_t block) {
@@ -146,6 +182,28 @@ __device__ void shard_slice(const W* x, const int64_t* coordinate, W* y, int64_t
   KERNEL void shard_slice_##BITS(const W* x, const int64_t* at, W* y, int64_t o, int64_t p, int64_t b) {             \
     shard_slice(x, at, y, o, p, b);                                                                                  \
   }
+#define PARTITA_SCATTERS(T, NAME)                                                                                   \
+  KERNEL void scatter_elements_##NAME##_i32(const int32_t* i, const T* u, T* y, AlongDevice a, int mode) {          \
+    scatter_elements(i, u, y, a, mode);                                                                             \
+  }                                                                                                                 \
+  KERNEL void scatter_elements_##NAME##_i64(const int64_t* i, const T* u, T* y, AlongDevice a, int mode) {          \
+    scatter_elements(i, u, y, a, mode);                                                                             \
+  }                                                                                                                 \
+  KERNEL void scatter_slices_##NAME(const int64_t* rows, const T* u, T* y, int64_t b, int64_t c, int64_t s, int m) { \
+    scatter_slices(rows, u, y, b, c, s, m);                                                                         \
+  }
+PARTITA_SCATTERS(uint8_t, 8)  // those that replace alone, by their bits
+PARTITA_SCATTERS(uint16_t, 16)
+PARTITA_SCATTERS(uint32_t, 32)
+PARTITA_SCATTERS(uint64_t, 64)
+PARTITA_SCATTERS(DeviceBf16, bf16)
+PARTITA_SCATTERS(DeviceF16, f16)
+PARTITA_SCATTERS(float, f32)
+PARTITA_SCATTERS(double, f64)
+PARTITA_SCATTERS(int32_t, i32)
+PARTITA_SCATTERS(int64_t, i64)
+#undef PARTITA_SCATTERS
+
 PARTITA_MOVES(uint8_t, 8)
 PARTITA_MOVES(uint16_t, 16)
 PARTITA_MOVES(uint32_t, 32)

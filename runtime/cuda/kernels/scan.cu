@@ -23,6 +23,20 @@ __device__ bool greater(T a, T b) {
   return a > b || (a != a && b == b);
 }
 
+// Of equal ones the first, or the last.
+template <typename T>
+__device__ void argmax(const T* x, int64_t* y, int64_t outer, int64_t n, int64_t inner, int last) {
+  for (int64_t c = first_item(); c < outer * inner; c += item_step()) {
+    const T* column = x + c / inner * n * inner + c % inner;
+    int64_t best = 0;
+    for (int64_t j = 1; j < n; ++j) {
+      const Wide<T> now = wide(column[best * inner]), other = wide(column[j * inner]);
+      if (last ? !greater(now, other) : greater(other, now)) best = j;
+    }
+    y[c] = best;
+  }
+}
+
 // The k first in order, equal ones by their places: each the best of those that come after the one before.
 template <typename T>
 __device__ void topk(const T* x, T* values, int64_t* indices, int64_t outer, int64_t n, int64_t inner, int64_t k,
@@ -53,6 +67,9 @@ __device__ void topk(const T* x, T* values, int64_t* indices, int64_t outer, int
 #define PARTITA_SCANS(T, NAME)                                                                               \
   KERNEL void cumsum_##NAME(const T* x, T* y, int64_t o, int64_t n, int64_t i, int exclusive, int reverse) { \
     cumsum(x, y, o, n, i, exclusive, reverse);                                                               \
+  }                                                                                                          \
+  KERNEL void argmax_##NAME(const T* x, int64_t* y, int64_t o, int64_t n, int64_t i, int last) {             \
+    argmax(x, y, o, n, i, last);                                                                             \
   }                                                                                                          \
   KERNEL void topk_##NAME(const T* x, T* v, int64_t* at, int64_t o, int64_t n, int64_t i, int64_t k, int l) { \
     topk(x, v, at, o, n, i, k, l);                                                                           \

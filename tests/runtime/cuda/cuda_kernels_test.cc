@@ -139,6 +139,64 @@ TEST(CudaScan, MatchesTheCpu) {
   }
 }
 
+TEST(CudaArgmax, MatchesTheCpu) {
+  TestTensor x = random_integers(DType::kF64, {3, 9, 4}, 0, 4, 2);  // several that are equal
+  x.values[7] = std::nan("");
+  for (int64_t last : {0, 1}) {
+    std::vector<int64_t> at(3 * 4);
+    for_items([&] { argmax_f64(x.values.data(), at.data(), 3, 9, 4, static_cast<int>(last)); });
+    EXPECT_EQ(doubles(at), run_one("argmax", {x}, zeros(DType::kI64, {3, 4}),
+                                   {{"dim", int64_t{1}}, {"keep", int64_t{0}}, {"last", last}})
+                               .values);
+  }
+}
+
+constexpr std::pair<const char*, int> kUpdates[] = {
+    {"none", kReplace}, {"add", kAddUpdate}, {"mul", kMulUpdate}, {"max", kMaxUpdate}, {"min", kMinUpdate}};
+
+TEST(CudaScatterElements, MatchesTheCpuBitByBit) {
+  const TestTensor x = random_tensor(DType::kF64, {4, 9, 5}, 3),
+                   i = random_integers(DType::kI64, {4, 13, 5}, -12, 12, 4);  // several updates of an element
+  TestTensor u = random_tensor(DType::kF64, {4, 13, 5}, 5);
+  u.values[11] = std::nan("");
+  const AlongDevice a = along_middle(9, 13, 4, 5);
+  std::vector<int64_t> indices = elements<int64_t>(i);
+  for (const auto& [name, mode] : kUpdates) {
+    std::vector<double> y = x.values;
+    for_items([&] { scatter_elements_f64_i64(indices.data(), u.values.data(), y.data(), a, mode); });
+    const TestTensor expected = run_one("scatter_elements", {x, i, u}, zeros(DType::kF64, x.shape),
+                                        {{"dim", int64_t{1}}, {"mode", std::string(name)}});
+    for (size_t k = 0; k < y.size(); ++k)
+      EXPECT_TRUE(y[k] == expected.values[k] || (std::isnan(y[k]) && std::isnan(expected.values[k])))
+          << name << " " << k;
+  }
+  std::vector<double> y = x.values;
+  for_items([&] {
+    scatter_elements_64_i64(indices.data(), reinterpret_cast<const uint64_t*>(u.values.data()),
+                            reinterpret_cast<uint64_t*>(y.data()), a, kReplace);
+  });
+  const TestTensor replaced = run_one("scatter_elements", {x, i, u}, zeros(DType::kF64, x.shape),
+                                      {{"dim", int64_t{1}}, {"mode", std::string("none")}});
+  EXPECT_EQ(std::memcmp(y.data(), replaced.values.data(), y.size() * sizeof(double)), 0);
+}
+
+TEST(CudaScatterNd, MatchesTheCpuBitByBit) {
+  const TestTensor x = random_tensor(DType::kF32, {4, 6, 5}, 1), i = random_integers(DType::kI64, {40, 2}, -5, 8, 2);
+  TestTensor u = random_tensor(DType::kF32, {40, 5}, 3);
+  for (double& v : u.values) v = static_cast<float>(v * 1.1);
+  const SlicesDevice s{1, 40, 24, 2, {4, 6}, {6, 1}};
+  std::vector<int64_t> indices = elements<int64_t>(i), rows(40);
+  std::vector<float> updates = elements<float>(u);
+  for_items([&] { slice_rows_i64(indices.data(), rows.data(), s); });
+  for (const auto& [name, mode] : kUpdates) {
+    std::vector<float> y = elements<float>(x);
+    for_items([&] { scatter_slices_f32(rows.data(), updates.data(), y.data(), 1, 40, 5, mode); });
+    EXPECT_EQ(doubles(y),
+              run_one("scatter_nd", {x, i, u}, zeros(DType::kF32, x.shape), {{"mode", std::string(name)}}).values)
+        << name;
+  }
+}
+
 TEST(CudaShardSlice, MatchesTheCpu) {
   const TestTensor x = random_tensor(DType::kF32, {3, 8, 5}, 1), at = tensor(DType::kI64, {}, {2});
   std::vector<float> from = elements<float>(x), to(3 * 2 * 5);
