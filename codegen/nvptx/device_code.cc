@@ -24,7 +24,7 @@ namespace partita {
 namespace {
 
 constexpr const char* kTriple = "nvptx64-nvidia-cuda";
-constexpr int kOldest = 75;        // that CUDA 13's ptxas knows
+constexpr int kOldest = 80;        // that the module has kernels for (runtime/cuda/kernels)
 constexpr int kNewestOfLlvm = 90;  // PTX for it runs on everything newer
 
 void initialize_llvm() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/cat.h"
@@ -81,6 +82,9 @@ absl::Status cuda_error(const char* call, cudaError_t code) {
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::open(const Program& program, int ordinal) {
   int driver = 0, runtime = 0, count = 0;
+  // Queues between host and device, read when the driver starts. It has eight by itself, and a pipeline's streams
+  // (steps, copies, a lane for each group) are more: those that share one wait for each other.
+  [[maybe_unused]] static const int kConnections = ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
   if (driver == 0) return absl::FailedPreconditionError("it needs an NVIDIA driver, and none was found (libcuda.so.1)");

@@ -158,7 +158,7 @@ absl::Status CudaMatmul::choose(cublasLtMatmulPreference_t preference) {
   if (choices != nullptr) {
     if (const auto known = choices->find(text())) {
       seconds_ = known->seconds;
-      return take(known->algorithm, kWorkspace);
+      return take(known->algorithm);
     }
   }
   std::vector<cublasLtMatmulHeuristicResult_t> found(choices != nullptr ? kCandidates : 1);
@@ -169,20 +169,20 @@ absl::Status CudaMatmul::choose(cublasLtMatmulPreference_t preference) {
   found.resize(static_cast<size_t>(std::max(count, 0)));
   std::erase_if(found, [](const auto& f) { return f.state != CUBLAS_STATUS_SUCCESS; });
   if (found.empty()) return absl::UnimplementedError("cuBLASLt has no algorithm for this product");
-  if (choices == nullptr) return take(found[0].algo, found[0].workspaceSize);
+  if (choices == nullptr) return take(found[0].algo);
   std::vector<double> seconds;
   PARTITA_ASSIGN_OR_RETURN(const size_t best, fastest(found, seconds));
   PARTITA_ASSIGN_OR_RETURN(const ProductChoices::Choice kept,
                            choices->add(text(), {found[best].algo, seconds[best], seconds[0]}));
   seconds_ = kept.seconds;
-  return take(kept.algorithm, kWorkspace);
+  return take(kept.algorithm);
 }
 
-// `workspace`: bytes that it may have.
-absl::Status CudaMatmul::take(const cublasLtMatmulAlgo_t& algorithm, size_t workspace) {
+// The check may ask for more workspace than the heuristic said; all of kWorkspace is there.
+absl::Status CudaMatmul::take(const cublasLtMatmulAlgo_t& algorithm) {
   cublasLtMatmulHeuristicResult_t result{};
   const cublasStatus_t status = lt_.algorithm_check(handle_, desc_, b_, a_, c_, c_, &algorithm, &result);
-  if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace)
+  if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > static_cast<size_t>(kWorkspace))
     return absl::FailedPreconditionError(cat("cuBLASLt has not the algorithm that was chosen for ", text(), ": ",
                                              lt_.status_text(status),
                                              "; remove the file of tuned products, and --tune makes it anew"));

@@ -59,7 +59,7 @@ class CudaMatmul {
   uint32_t epilogue() const;
   absl::Status set_others(const ProductOperands& others);
   absl::Status choose(cublasLtMatmulPreference_t preference);
-  absl::Status take(const cublasLtMatmulAlgo_t& algorithm, size_t workspace);
+  absl::Status take(const cublasLtMatmulAlgo_t& algorithm);
   absl::StatusOr<double> time(const cublasLtMatmulHeuristicResult_t& candidate, const std::byte* a, const std::byte* b,
                               std::byte* c, std::byte* workspace);
   absl::StatusOr<size_t> fastest(const std::vector<cublasLtMatmulHeuristicResult_t>& candidates,

@@ -1,5 +1,7 @@
 #include "runtime/cuda/launch_graphs.h"
 
+#include <cstdio>
+#include <string>
 #include <utility>
 
 #include "base/status.h"
@@ -32,8 +34,11 @@ absl::Status LaunchGraphs::capture(Entry& entry, cudaStream_t stream, absl::Func
   issued.Update(std::exchange(failure, before));
   cudaGraph_t graph = nullptr;
   e = cudaStreamEndCapture(stream, &graph);
-  if (issued.ok() && e == cudaSuccess && cudaGraphInstantiate(&entry.graph, graph, 0) == cudaSuccess)
-    entry.stage = Stage::kKept;
+  if (issued.ok() && e == cudaSuccess) e = cudaGraphInstantiate(&entry.graph, graph, 0);
+  if (issued.ok() && e == cudaSuccess) entry.stage = Stage::kKept;
+  if (entry.stage != Stage::kKept && !std::exchange(told_, true))
+    std::fprintf(stderr, "note: kernels are launched one by one: the GPU's driver makes no graph of them (%s)\n",
+                 issued.ok() ? cudaGetErrorString(e) : std::string(issued.message()).c_str());
   if (graph != nullptr) cudaGraphDestroy(graph);
   cudaGetLastError();
   return absl::OkStatus();

@@ -30,9 +30,10 @@ class LaunchGraphs {
     Stage stage = Stage::kFirst;
     cudaGraphExec_t graph = nullptr;
   };
-  static absl::Status capture(Entry& entry, cudaStream_t stream, absl::FunctionRef<absl::Status()> issue,
-                              absl::Status& failure);
+  absl::Status capture(Entry& entry, cudaStream_t stream, absl::FunctionRef<absl::Status()> issue,
+                       absl::Status& failure);
 
+  bool told_ = false;           // that there is one that cannot be captured
   std::vector<Entry> entries_;  // by number
 };
 
