@@ -327,6 +327,7 @@ absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicato
     PARTITA_ASSIGN_OR_RETURN(executor, Executor::create(loaded, recorder ? &*recorder : communicator,
                                                         {.threads = threads,
                                                          .profile = !options.profile.empty(),
+                                                         .observer = options.observer,
                                                          .device = device,
                                                          .tune = options.tune,
                                                          .open_device = [&](const Program& p, int ordinal) {

@@ -33,6 +33,7 @@ struct TrainOptions {
   EvaluateOptions evaluate;
   CheckpointOptions checkpoint;
   int64_t audit = 0;                        // steps from one audit to the next (runtime/audit/auditor.h); 0: none
+  StepObserver* observer = nullptr;         // sees every rank's steps of training
   const std::atomic<bool>* stop = nullptr;  // set from outside: save a checkpoint and end; needs checkpoint.folder
   int device = 0;                           // of train_rank's; train_local takes one after the other
   PluginSource plugins = {};                // where a device's module comes from

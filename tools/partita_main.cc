@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   partita::add_compile(app, result);
   partita::add_run(app, result);
   partita::add_verify(app, result);
+  partita::add_compare(app, result);
   partita::add_disassemble(app, result);
   partita::add_assemble(app, result);
   partita::add_checkpoint(app, result);

@@ -58,6 +58,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
                                                            Communicator* communicator, const ExecutorOptions& options) {
   std::unique_ptr<Executor> executor(new Executor(std::move(loaded)));
   executor->threads_ = std::max(options.threads, 1);
+  executor->observer_ = options.observer;
   omp_set_num_threads(executor->threads_);
   if (!options.tune.empty() && !needs_device(executor->program()))
     return absl::InvalidArgumentError(
@@ -127,6 +128,7 @@ absl::Status Executor::stage_scalar(const Operand& operand, int64_t slot, int64_
 absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
                            absl::FunctionRef<absl::Status(int64_t, int64_t)> stage) {
   std::fill(staged_.begin(), staged_.end(), -1);
+  if (observer_ != nullptr) observer_->begin(*this);
   if (profile_ && device_ != nullptr) {
     PARTITA_RETURN_IF_ERROR(device_->synchronize());
     PARTITA_RETURN_IF_ERROR(device_->take_stamps().status());
@@ -158,8 +160,9 @@ absl::Status Executor::run_segment(const ScheduleEntry& entry) {
   std::vector<BoundStep>& steps = segments_[static_cast<size_t>(entry.segment)];
   for (size_t k = 0; k < steps.size();) {
     BoundStep& step = steps[k];
-    const size_t together = profile_ ? 1 : std::max<size_t>(step.run, 1);
-    absl::Status status = profile_       ? run_profiled(step, entry)
+    const size_t together = profile_ || observer_ != nullptr ? 1 : std::max<size_t>(step.run, 1);
+    absl::Status status = observer_ != nullptr ? run_observed(step, entry)
+                          : profile_           ? run_profiled(step, entry)
                           : together > 1 ? run_together({&step, together}, entry.slot)
                                          : run_step(step, entry.slot);
     if (status.ok() && device_ != nullptr) status = device_->failure();
@@ -167,6 +170,13 @@ absl::Status Executor::run_segment(const ScheduleEntry& entry) {
     k += together;
   }
   return absl::OkStatus();
+}
+
+absl::Status Executor::run_observed(BoundStep& step, const ScheduleEntry& entry) {
+  PARTITA_RETURN_IF_ERROR(observer_->before(*this, *step.step, entry));
+  PARTITA_RETURN_IF_ERROR(run_step(step, entry.slot));
+  if (device_ != nullptr) PARTITA_RETURN_IF_ERROR(device_->synchronize());
+  return observer_->after(*this, *step.step, entry);
 }
 
 // A device's own clock tells the time of its steps: waiting for each would make it idle between them. Of a collective

@@ -19,6 +19,7 @@
 #include "runtime/device/device.h"
 #include "runtime/device/host_copies.h"
 #include "runtime/execute/bound_step.h"
+#include "runtime/execute/step_observer.h"
 #include "runtime/execute/step_profile.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/kernel_module.h"
@@ -61,7 +62,8 @@ struct ExecutorOptions {
   // Not null: works on that executor's states, by their names, in place of its own (an evaluation program beside the
   // training one). It outlives this one. Accumulators stay its own.
   const Executor* states_of = nullptr;
-  int device = 0;    // which of the host's devices, for a program that needs one
+  StepObserver* observer = nullptr;  // outlives the executor; a device's steps are then run one by one
+  int device = 0;                    // which of the host's devices, for a program that needs one
   std::string tune;  // not empty: its file of tuned kernels (Device::tune)
   std::function<absl::StatusOr<std::unique_ptr<Device>>(const Program&, int ordinal)> open_device =
       runtime::open_device;  // how it is opened
@@ -129,6 +131,7 @@ class Executor {
   absl::Status stage_coordinates();
   absl::Status stage_scalar(const Operand& operand, int64_t slot, int64_t value);
   absl::Status run_segment(const ScheduleEntry& entry);
+  absl::Status run_observed(BoundStep& step, const ScheduleEntry& entry);
   absl::Status run_profiled(BoundStep& step, const ScheduleEntry& entry);
   absl::Status add_stamped();
   void add_batched(const BoundStep& step, const ScheduleEntry& entry, StepProfile::Clock::time_point begin,
@@ -173,6 +176,7 @@ class Executor {
   std::vector<std::vector<BoundStep>> segments_;
   std::vector<int64_t> staged_;  // micro-batch in each slot, or -1
   std::optional<StepProfile> profile_;
+  StepObserver* observer_ = nullptr;
   // Profiled steps of a device, each between two of its stamps; the first stamp is at `stamps_begin_`.
   struct Stamped {
     const BoundStep* step = nullptr;

@@ -27,6 +27,7 @@ void add_diff(CLI::App& app, absl::Status& result);
 void add_compile(CLI::App& app, absl::Status& result);
 void add_run(CLI::App& app, absl::Status& result);
 void add_verify(CLI::App& app, absl::Status& result);
+void add_compare(CLI::App& app, absl::Status& result);
 void add_disassemble(CLI::App& app, absl::Status& result);
 void add_assemble(CLI::App& app, absl::Status& result);
 void add_doctor(CLI::App& app, absl::Status& result);
@@ -69,6 +70,9 @@ struct LaunchFlags {
 
 // Runs a bundle with all its ranks as threads of this process, or in processes of their own.
 absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags, const LaunchFlags& launch = {});
+// How a bundle is run to be looked at: on its own data where it has some and no others are said, else on numbers made up;
+// two steps where none are said.
+absl::StatusOr<runtime::TrainOptions> checked_run(const runtime::BundleFiles& bundle, runtime::RunFlags flags);
 struct PlanRequest;
 // Model, recipe, cluster, pins: the flags that every verb that plans has.
 void add_plan_flags(CLI::App& verb, PlanRequest& request);

@@ -26,20 +26,6 @@ struct Flags {
   runtime::RunFlags run;
 };
 
-// The bundle's data where it has some, else numbers made up.
-absl::StatusOr<runtime::TrainOptions> numeric_run(const runtime::BundleFiles& bundle, runtime::RunFlags flags) {
-  if (!flags.steps) flags.steps = 2;
-  auto options = flags.options(bundle);
-  if (options.ok() || options.status().code() != absl::StatusCode::kInvalidArgument || !flags.data.empty())
-    return options;
-  flags.data = "synthetic";
-  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions made, flags.options(bundle));
-  made.data = {.kind = DataKind::kSynthetic, .seed = made.data.seed, .epochs = 0};
-  made.evaluate.data = made.data;
-  if (made.evaluate.batches < 0) made.evaluate.batches = 1;
-  return made;
-}
-
 // What is not equal to the serial program, by the user's choice.
 std::string choices(const verifier::Verdict& v) {
   std::string but;
@@ -106,7 +92,7 @@ absl::Status verify(Flags& flags) {
   v.kernels.unknown = std::move(code.unknown);
   std::optional<verifier::NumericVerdict> numeric;
   if (flags.numeric) {
-    PARTITA_ASSIGN_OR_RETURN(flags.options.train, numeric_run(*files, flags.run));
+    PARTITA_ASSIGN_OR_RETURN(flags.options.train, checked_run(*files, flags.run));
     PARTITA_ASSIGN_OR_RETURN(numeric, check_numeric_apart(bundle, flags.options));
   }
   nlohmann::json sources;
@@ -122,6 +108,19 @@ absl::Status verify(Flags& flags) {
 }
 
 }  // namespace
+
+absl::StatusOr<runtime::TrainOptions> checked_run(const runtime::BundleFiles& bundle, runtime::RunFlags flags) {
+  if (!flags.steps) flags.steps = 2;
+  auto options = flags.options(bundle);
+  if (options.ok() || options.status().code() != absl::StatusCode::kInvalidArgument || !flags.data.empty())
+    return options;
+  flags.data = "synthetic";
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions made, flags.options(bundle));
+  made.data = {.kind = DataKind::kSynthetic, .seed = made.data.seed, .epochs = 0};
+  made.evaluate.data = made.data;
+  if (made.evaluate.batches < 0) made.evaluate.batches = 1;
+  return made;
+}
 
 void add_verify(CLI::App& app, absl::Status& result) {
   auto flags = std::make_shared<Flags>();

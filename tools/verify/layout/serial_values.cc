@@ -79,8 +79,10 @@ absl::StatusOr<IndexMap> moved(const Graph& graph, const Node& node, const Index
   }
 }
 
-absl::StatusOr<Graph> expanded(const Graph& graph, std::vector<NodeId>& from) {
+absl::StatusOr<Graph> expanded(const Graph& graph, std::vector<NodeId>& from, std::vector<ValueId>* values) {
   Graph now = graph;
+  if (values != nullptr) values->resize(graph.values.size());
+  for (size_t v = 0; values != nullptr && v < values->size(); ++v) (*values)[v] = static_cast<ValueId>(v);
   from.resize(graph.nodes.size());
   for (size_t n = 0; n < from.size(); ++n) from[n] = static_cast<NodeId>(n);
   for (int round = 0; std::any_of(now.nodes.begin(), now.nodes.end(), expands); ++round) {
@@ -101,6 +103,7 @@ absl::StatusOr<Graph> expanded(const Graph& graph, std::vector<NodeId>& from) {
       }
       origin.resize(r.builder().graph().nodes.size(), from[n]);
     }
+    for (size_t v = 0; values != nullptr && v < values->size(); ++v) (*values)[v] = r.has((*values)[v]) ? r((*values)[v]) : kNoValue;
     now = std::move(r).finish();
     from = std::move(origin);
   }

@@ -24,8 +24,9 @@ Movement movement_of(const OpDef& op);
 absl::StatusOr<IndexMap> moved(const Graph& graph, const Node& node, const IndexMap& operand);
 
 // The graph with ops that have a body in smaller ops, and neither a kernel nor a scalar body, replaced by it, as code
-// is generated for it. `from`: per node, the node of `graph` that it comes from.
-absl::StatusOr<Graph> expanded(const Graph& graph, std::vector<NodeId>& from);
+// is generated for it. `from`: per node, the node of `graph` that it comes from. `values`, if not null: per value of
+// `graph`, the value that it is there.
+absl::StatusOr<Graph> expanded(const Graph& graph, std::vector<NodeId>& from, std::vector<ValueId>* values = nullptr);
 
 // Per factor, how it is split, from how the present operands are; FailedPrecondition names a factor that two operands
 // split differently.

@@ -188,6 +188,10 @@ class StageJoiner {
       r.copy(all.nodes[n]);
       out_.nodes.push_back(g_.nodes()[n]);
     }
+    out_.values = joined_;
+    for (std::vector<ValueId>& stage : out_.values) {
+      for (ValueId& v : stage) v = v == kNoValue || !r.has(v) ? kNoValue : r(v);
+    }
     out_.graph = std::move(r).finish();
     return absl::OkStatus();
   }

@@ -15,6 +15,8 @@ struct JoinedStages {
   Graph graph;
   runtime::Program program;      // the interface alone: mesh, samples, inputs, states, outputs
   std::vector<StageNode> nodes;  // per node of `graph`, a node that it comes from
+  // Per stage and value of its graph, the value of `graph` that it is; kNoValue: none.
+  std::vector<std::vector<ValueId>> values;
 };
 
 // Aborted where stages state a shared input, state or output differently, or leave a different value in one.

@@ -1,0 +1,70 @@
+#include <cstdio>
+
+#include "base/quote.h"
+#include "base/status.h"
+#include "runtime/program/bundle_files.h"
+#include "tools/cli/command.h"
+#include "tools/compare/compare.h"
+
+namespace partita {
+namespace {
+
+struct Flags {
+  std::string a, b;
+  CompareOptions options;
+  bool reference = false;
+  runtime::RunFlags run;
+};
+
+absl::StatusOr<ComparedBundle> read_side(const std::string& folder, const runtime::RunFlags& run) {
+  PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::BundleFiles::open_unproved(folder));
+  PARTITA_RETURN_IF_ERROR(files->check(run.threads_of(1), /*weights=*/true));
+  ComparedBundle side{.name = quote(folder, 1000), .bundle = {}, .train = {}};
+  PARTITA_ASSIGN_OR_RETURN(side.bundle, verifier::read_bundle(*files));
+  PARTITA_ASSIGN_OR_RETURN(side.train, checked_run(*files, run));
+  return side;
+}
+
+absl::Status check_flags(const Flags& flags) {
+  const int others = !flags.b.empty() + flags.reference + !flags.options.dump.empty();
+  if (others == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "compare with one thing: another bundle (compare A B), the reference evaluator (compare A --reference), or tensors "
+      "of another program (compare A --dump FILE)");
+}
+
+absl::Status run(Flags& flags) {
+  PARTITA_RETURN_IF_ERROR(check_flags(flags));
+  if (!flags.options.dump.empty() && !flags.run.steps) flags.options.steps = 1;
+  if (flags.run.steps) flags.options.steps = *flags.run.steps;
+  flags.run.steps = flags.options.steps;
+  PARTITA_ASSIGN_OR_RETURN(const ComparedBundle a, read_side(flags.a, flags.run));
+  std::optional<ComparedBundle> b;
+  if (!flags.b.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(b, read_side(flags.b, flags.run));
+  }
+  PARTITA_ASSIGN_OR_RETURN(const Comparison c, compare_apart(a, b, flags.options));
+  std::fputs(c.text.c_str(), stdout);
+  return c.differs ? absl::AbortedError("compare: a value differs by more than rounding") : absl::OkStatus();
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, absl::Status& result) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* verb = app.add_subcommand("compare",
+                                      "the first value of a training step that is not what it must be: two bundles of one "
+                                      "model, or a bundle and a reference, run on the same samples");
+  verb->add_option("a", flags->a, "a bundle")->required();
+  verb->add_option("b", flags->b, "another bundle of the same model: any layout, precision or target");
+  verb->add_flag("--reference", flags->reference, "in place of b: the reference evaluator, in double precision");
+  verb->add_option("--dump", flags->options.dump,
+                   "in place of b: tensors of the first step under the names of ONNX values (safetensors)");
+  verb->add_option("--data", flags->run.data, "what to run on; default: the first bundle's own data, else synthetic data");
+  verb->add_option("--steps", flags->run.steps, "training steps to compare; default: 2, with --dump 1")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--threads", flags->run.threads, "threads of each rank")->check(CLI::Range(1, 4096));
+  verb->callback([flags, &result] { result = run(*flags); });
+}
+
+}  // namespace partita

@@ -1,0 +1,239 @@
+#include "tools/compare/compare.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "base/temporary_folder.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+#include "runtime/execute/executor.h"
+#include "tools/compare/captures.h"
+#include "tools/compare/describe_difference.h"
+#include "tools/compare/dump.h"
+#include "tools/compare/program_difference.h"
+#include "tools/compare/rank_copies.h"
+#include "tools/compare/step_check.h"
+#include "tools/proof/confined.h"
+#include "tools/verify/steps/check_versions.h"
+
+namespace partita {
+namespace {
+
+constexpr int64_t kMostSeconds = 24 * 3600;
+
+// Losses as the run reports them.
+class Losses : public runtime::MetricsSink {
+ public:
+  absl::Status write(const runtime::StepMetrics& m) override {
+    all.push_back(m.loss);
+    return absl::OkStatus();
+  }
+  std::vector<std::optional<double>> all;
+};
+
+// A bundle that has been run.
+struct Side {
+  std::string name;
+  RankCopies copies;
+  std::unique_ptr<Captures> captures;
+  Losses losses;
+};
+
+absl::Status check_choices(const ComparedBundle& b) {
+  const bool delayed = std::any_of(b.bundle.programs.begin(), b.bundle.programs.end(),
+                                   [](const verifier::RankProgram& p) { return verifier::updates_each(p.program); });
+  if (!delayed && b.bundle.compress == "none") return absl::OkStatus();
+  return absl::InvalidArgumentError(cat(b.name, " does not compute the serial program, by choice (",
+                                        delayed ? "schedule: pipedream with several micro-batches"
+                                                : cat("compress: ", b.bundle.compress),
+                                        "); compile it without that to compare"));
+}
+
+// On these samples.
+absl::StatusOr<Side> run_side(const ComparedBundle& b, const runtime::DataConfig& data, int64_t steps) {
+  PARTITA_RETURN_IF_ERROR(check_choices(b));
+  auto copies = RankCopies::create(b.bundle);
+  if (!copies.ok()) return with_context(copies.status(), b.name);
+  Side side{b.name, *std::move(copies), std::make_unique<Captures>(b.bundle), {}};
+  std::vector<runtime::Program> programs;
+  for (const verifier::RankProgram& p : b.bundle.programs) programs.push_back(p.program);
+  PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
+  runtime::TrainOptions options = b.train;
+  options.steps = steps;
+  options.data = data;
+  options.evaluate = {};
+  options.tell = false;
+  options.observer = side.captures.get();
+  PARTITA_RETURN_IF_ERROR(with_context(runtime::train_local(loaded, options, &side.losses), b.name));
+  return side;
+}
+
+class Comparer {
+ public:
+  Comparer(const Side& a, const Side* b, const CompareOptions& options) : a_(a), b_(b), options_(options) {}
+
+  absl::StatusOr<Comparison> run(const std::optional<std::string>& programs) {
+    if (programs) return Comparison{true, cat("differs: ", *programs, "\n")};
+    if (!options_.dump.empty()) {
+      PARTITA_ASSIGN_OR_RETURN(dump_, read_dump(options_.dump, a_.copies.serial(), a_.copies.runs()));
+    }
+    for (int64_t step = 0; step < options_.steps; ++step) {
+      if (std::string text = run_step(step); !text.empty()) return Comparison{true, std::move(text)};
+    }
+    return Comparison{false, agreement()};
+  }
+
+ private:
+  std::string run_step(int64_t step) {
+    const RankCopies::Copies in_a = a_.copies.collect(*a_.captures, step);
+    RankCopies::Copies in_b;
+    if (b_ != nullptr) in_b = b_->copies.collect(*b_->captures, step);
+    if (step == 0 && b_ != nullptr) {
+      if (std::string text = compare_outside(in_a, in_b); !text.empty()) return text;
+    }
+    StepReport report_a = StepCheck(a_.copies.serial(), a_.copies.runs(), in_a).run(), report_b;
+    if (b_ != nullptr) report_b = StepCheck(b_->copies.serial(), b_->copies.runs(), in_b).run();
+    const bool dumped = step == 0 && !dump_.empty();
+    if (dumped) report_b = StepCheck(a_.copies.serial(), a_.copies.runs(), dump_, &in_a).run();
+    count(report_a, counts_[0]);
+    if (b_ != nullptr || dumped) count(report_b, counts_[1]);
+    std::string text;
+    if (!report_a.differences.empty()) text += described(a_, report_a, step);
+    if (!report_b.differences.empty() && b_ != nullptr) text += described(*b_, report_b, step);
+    if (!report_b.differences.empty() && dumped)
+      text += describe_difference(options_.dump, a_.copies.serial().graph(), report_b.differences.front(), step);
+    if (text.empty()) return text;
+    return text + other_side(report_a, report_b);
+  }
+
+  std::string described(const Side& side, const StepReport& report, int64_t step) const {
+    return describe_difference(side.name, side.copies, *side.captures, report, step);
+  }
+
+  // What the side without a fault says of it.
+  std::string other_side(const StepReport& a, const StepReport& b) const {
+    if (a.differences.empty() == b.differences.empty()) return "";
+    if (b_ == nullptr && options_.dump.empty()) return "";
+    return cat("  ", a.differences.empty() ? a_.name : b_ != nullptr ? b_->name : options_.dump,
+               ": every value is what its node makes of its operands\n");
+  }
+
+  // First states and samples, which both sides must have alike.
+  std::string compare_outside(const RankCopies::Copies& in_a, const RankCopies::Copies& in_b) const {
+    const Graph &ga = a_.copies.serial().graph(), &gb = b_->copies.serial().graph();
+    for (const State& s : ga.states) {
+      for (const State& t : gb.states) {
+        if (s.name != t.name || s.kind == StateKind::kAccumulator) continue;
+        if (std::string text = compare_source(cat("state ", quote(s.name)), s.value, t.value, in_a, in_b); !text.empty())
+          return text;
+      }
+    }
+    for (const GraphInput& x : ga.inputs) {
+      for (const GraphInput& y : gb.inputs) {
+        if (x.name != y.name || x.kind != InputKind::kData || y.kind != InputKind::kData) continue;
+        if (std::string text = compare_source(cat("input ", quote(x.name)), x.value, y.value, in_a, in_b); !text.empty())
+          return text;
+      }
+    }
+    return "";
+  }
+
+  std::string compare_source(const std::string& what, ValueId in_a, ValueId in_b, const RankCopies::Copies& of_a,
+                             const RankCopies::Copies& of_b) const {
+    const auto x = of_a.find({a_.copies.serial().layout(in_a).root, 0}),
+               y = of_b.find({b_->copies.serial().layout(in_b).root, 0});
+    if (x == of_a.end() || y == of_b.end()) return "";
+    const RootCopy &own = x->second.front(), &other = y->second.front();
+    // Of other numbers of samples, or longer than the state where its dimensions are padded.
+    if (own.filled.size() != other.filled.size() || !own.whole || !other.whole) return "";
+    const double unit = std::max(unit_roundoff(own.values.type.dtype), unit_roundoff(other.values.type.dtype));
+    int64_t off = 0;
+    for (size_t k = 0; k < own.filled.size(); ++k) {
+      const bool floats = !own.values.f.empty() && !other.values.f.empty();
+      const double p = floats ? own.values.f[k] : 0, q = floats ? other.values.f[k] : 0;
+      off += floats ? p != q && !(std::isnan(p) && std::isnan(q)) && !(std::abs(p - q) <= unit * std::abs(p) && own.values.type.dtype != other.values.type.dtype)
+                    : own.values.i != other.values.i && own.values.i[k] != other.values.i[k];
+    }
+    if (off == 0) return "";
+    return cat("differs: before step 0, ", what, ": ", off, " of ", own.filled.size(), " elements are others in ", a_.name,
+               " than in ", b_->name, "\n");
+  }
+
+  static void count(const StepReport& report, std::pair<int64_t, int64_t>& into) {
+    into.first += report.compared;
+    into.second += report.inside;
+  }
+
+  std::string agreement() const {
+    std::string text = cat("no difference beyond rounding in ", options_.steps, options_.steps == 1 ? " step" : " steps", "\n");
+    auto tell = [&](const std::string& name, const std::pair<int64_t, int64_t>& counts, const std::string& loss) {
+      append(text, "  ", name, ": ", counts.first, " values are what their nodes make of their operands; ", counts.second,
+             " lie inside kernels", loss, "\n");
+    };
+    auto loss_of = [](const Side& side) {
+      return side.losses.all.empty() || !side.losses.all.back() ? "" : fmt::format("; last loss {:.7g}", *side.losses.all.back());
+    };
+    tell(a_.name, counts_[0], loss_of(a_));
+    if (b_ != nullptr) tell(b_->name, counts_[1], loss_of(*b_));
+    if (!dump_.empty())
+      append(text, "  ", options_.dump, ": ", counts_[1].first, " values are what their nodes make of what was dumped before them\n");
+    return text;
+  }
+
+  const Side& a_;
+  const Side* b_;
+  const CompareOptions& options_;
+  RankCopies::Copies dump_;
+  std::pair<int64_t, int64_t> counts_[2] = {};
+};
+
+absl::Status check_samples(const ComparedBundle& a, const ComparedBundle& b) {
+  if (a.bundle.samples == b.bundle.samples) return absl::OkStatus();
+  return absl::InvalidArgumentError(cat("a step of ", a.name, " takes ", a.bundle.samples, " samples, one of ", b.name, " ",
+                                        b.bundle.samples, "; compile both with the same batch.global"));
+}
+
+}  // namespace
+
+absl::StatusOr<Comparison> compare(const ComparedBundle& a, const std::optional<ComparedBundle>& b,
+                                   const CompareOptions& options) {
+  std::optional<std::string> programs;
+  std::optional<Side> side_b;
+  if (b) {
+    PARTITA_RETURN_IF_ERROR(check_same_model(a.bundle.serial, b->bundle.serial, a.name, b->name));
+    PARTITA_RETURN_IF_ERROR(check_samples(a, *b));
+    programs = program_difference(a.bundle.serial, b->bundle.serial, a.name, b->name);
+  }
+  PARTITA_ASSIGN_OR_RETURN(const Side side_a, run_side(a, a.train.data, options.steps));
+  if (b) {
+    PARTITA_ASSIGN_OR_RETURN(side_b, run_side(*b, a.train.data, options.steps));
+  }
+  return Comparer(side_a, side_b ? &*side_b : nullptr, options).run(programs);
+}
+
+absl::StatusOr<Comparison> compare_apart(const ComparedBundle& a, const std::optional<ComparedBundle>& b,
+                                         const CompareOptions& options) {
+  using Json = nlohmann::json;
+  PARTITA_ASSIGN_OR_RETURN(const TemporaryFolder folder, TemporaryFolder::create("the runs"));
+  const Confinement limits{.folder = folder.path(),
+                           .memory_bytes = ::sysconf(_SC_PHYS_PAGES) / 10 * 9 * ::sysconf(_SC_PAGESIZE),
+                           .seconds = kMostSeconds};
+  PARTITA_ASSIGN_OR_RETURN(const ConfinedResult result, run_confined(limits, [&]() -> absl::StatusOr<std::string> {
+                             PARTITA_ASSIGN_OR_RETURN(const Comparison c, compare(a, b, options));
+                             return Json{{"differs", c.differs}, {"text", c.text}}.dump(-1, ' ', false,
+                                                                                        Json::error_handler_t::replace);
+                           }));
+  const Json j = Json::parse(result.text, nullptr, false);
+  if (!j.is_object()) return absl::AbortedError("compare: the process that ran the bundles' code told nothing sound");
+  return Comparison{j.value("differs", true), j.value("text", "")};
+}
+
+}  // namespace partita
