@@ -163,8 +163,8 @@ absl::Status Executor::run_segment(const ScheduleEntry& entry) {
     const size_t together = profile_ || observer_ != nullptr ? 1 : std::max<size_t>(step.run, 1);
     absl::Status status = observer_ != nullptr ? run_observed(step, entry)
                           : profile_           ? run_profiled(step, entry)
-                          : together > 1 ? run_together({&step, together}, entry.slot)
-                                         : run_step(step, entry.slot);
+                          : together > 1       ? run_together({&step, together}, entry.slot)
+                                               : run_step(step, entry.slot);
     if (status.ok() && device_ != nullptr) status = device_->failure();
     if (!status.ok()) return with_context(status, describe_step(program(), *step.step));
     k += together;

@@ -64,7 +64,7 @@ struct ExecutorOptions {
   const Executor* states_of = nullptr;
   StepObserver* observer = nullptr;  // outlives the executor; a device's steps are then run one by one
   int device = 0;                    // which of the host's devices, for a program that needs one
-  std::string tune;  // not empty: its file of tuned kernels (Device::tune)
+  std::string tune;                  // not empty: its file of tuned kernels (Device::tune)
   std::function<absl::StatusOr<std::unique_ptr<Device>>(const Program&, int ordinal)> open_device =
       runtime::open_device;  // how it is opened
 };

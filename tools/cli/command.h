@@ -70,8 +70,8 @@ struct LaunchFlags {
 
 // Runs a bundle with all its ranks as threads of this process, or in processes of their own.
 absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags, const LaunchFlags& launch = {});
-// How a bundle is run to be looked at: on its own data where it has some and no others are said, else on numbers made up;
-// two steps where none are said.
+// How a bundle is run to be looked at: on its own data where it has some and no others are said, else on numbers made
+// up; two steps where none are said.
 absl::StatusOr<runtime::TrainOptions> checked_run(const runtime::BundleFiles& bundle, runtime::RunFlags flags);
 struct PlanRequest;
 // Model, recipe, cluster, pins: the flags that every verb that plans has.

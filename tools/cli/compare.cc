@@ -29,7 +29,8 @@ absl::Status check_flags(const Flags& flags) {
   const int others = !flags.b.empty() + flags.reference + !flags.options.dump.empty();
   if (others == 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "compare with one thing: another bundle (compare A B), the reference evaluator (compare A --reference), or tensors "
+      "compare with one thing: another bundle (compare A B), the reference evaluator (compare A --reference), or "
+      "tensors "
       "of another program (compare A --dump FILE)");
 }
 
@@ -52,15 +53,17 @@ absl::Status run(Flags& flags) {
 
 void add_compare(CLI::App& app, absl::Status& result) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb = app.add_subcommand("compare",
-                                      "the first value of a training step that is not what it must be: two bundles of one "
-                                      "model, or a bundle and a reference, run on the same samples");
+  CLI::App* verb =
+      app.add_subcommand("compare",
+                         "the first value of a training step that is not what it must be: two bundles of one "
+                         "model, or a bundle and a reference, run on the same samples");
   verb->add_option("a", flags->a, "a bundle")->required();
   verb->add_option("b", flags->b, "another bundle of the same model: any layout, precision or target");
   verb->add_flag("--reference", flags->reference, "in place of b: the reference evaluator, in double precision");
   verb->add_option("--dump", flags->options.dump,
                    "in place of b: tensors of the first step under the names of ONNX values (safetensors)");
-  verb->add_option("--data", flags->run.data, "what to run on; default: the first bundle's own data, else synthetic data");
+  verb->add_option("--data", flags->run.data,
+                   "what to run on; default: the first bundle's own data, else synthetic data");
   verb->add_option("--steps", flags->run.steps, "training steps to compare; default: 2, with --dump 1")
       ->check(CLI::PositiveNumber);
   verb->add_option("--threads", flags->run.threads, "threads of each rank")->check(CLI::Range(1, 4096));

@@ -18,7 +18,7 @@ inline constexpr int64_t kWholeStep = -1;
 // A value of a rank's graph with composites expanded, no view, as it lay in memory.
 struct Capture {
   std::vector<std::byte> bytes;
-  int64_t step = -1;      // of the program: what wrote it, or, where nobody did, what read it first
+  int64_t step = -1;  // of the program: what wrote it, or, where nobody did, what read it first
   bool written = false;
 };
 // By value and micro-batch, or kWholeStep.

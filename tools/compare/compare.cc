@@ -51,10 +51,10 @@ absl::Status check_choices(const ComparedBundle& b) {
   const bool delayed = std::any_of(b.bundle.programs.begin(), b.bundle.programs.end(),
                                    [](const verifier::RankProgram& p) { return verifier::updates_each(p.program); });
   if (!delayed && b.bundle.compress == "none") return absl::OkStatus();
-  return absl::InvalidArgumentError(cat(b.name, " does not compute the serial program, by choice (",
-                                        delayed ? "schedule: pipedream with several micro-batches"
-                                                : cat("compress: ", b.bundle.compress),
-                                        "); compile it without that to compare"));
+  return absl::InvalidArgumentError(
+      cat(b.name, " does not compute the serial program, by choice (",
+          delayed ? "schedule: pipedream with several micro-batches" : cat("compress: ", b.bundle.compress),
+          "); compile it without that to compare"));
 }
 
 // On these samples.
@@ -80,13 +80,13 @@ class Comparer {
  public:
   Comparer(const Side& a, const Side* b, const CompareOptions& options) : a_(a), b_(b), options_(options) {}
 
-  absl::StatusOr<Comparison> run(const std::optional<std::string>& programs) {
-    if (programs) return Comparison{true, cat("differs: ", *programs, "\n")};
+  absl::StatusOr<Comparison> run(const std::optional<ProgramDifference>& programs) {
+    if (programs) return Comparison{true, cat("differs: ", programs->text, "\n"), {programs->node}};
     if (!options_.dump.empty()) {
       PARTITA_ASSIGN_OR_RETURN(dump_, read_dump(options_.dump, a_.copies.serial(), a_.copies.runs()));
     }
     for (int64_t step = 0; step < options_.steps; ++step) {
-      if (std::string text = run_step(step); !text.empty()) return Comparison{true, std::move(text)};
+      if (std::string text = run_step(step); !text.empty()) return Comparison{true, std::move(text), nodes_};
     }
     return Comparison{false, agreement()};
   }
@@ -111,6 +111,8 @@ class Comparer {
     if (!report_b.differences.empty() && dumped)
       text += describe_difference(options_.dump, a_.copies.serial().graph(), report_b.differences.front(), step);
     if (text.empty()) return text;
+    name_nodes(a_.copies.serial().graph(), report_a);
+    name_nodes((b_ != nullptr ? *b_ : a_).copies.serial().graph(), report_b);
     return text + other_side(report_a, report_b);
   }
 
@@ -118,11 +120,20 @@ class Comparer {
     return describe_difference(side.name, side.copies, *side.captures, report, step);
   }
 
+  void name_nodes(const Graph& g, const StepReport& report) {
+    if (report.differences.empty()) return;
+    for (NodeId n : report.differences.front().between)
+      nodes_.push_back(describe_node(g, g.nodes[static_cast<size_t>(n)]));
+  }
+
   // What the side without a fault says of it.
   std::string other_side(const StepReport& a, const StepReport& b) const {
     if (a.differences.empty() == b.differences.empty()) return "";
     if (b_ == nullptr && options_.dump.empty()) return "";
-    return cat("  ", a.differences.empty() ? a_.name : b_ != nullptr ? b_->name : options_.dump,
+    return cat("  ",
+               a.differences.empty() ? a_.name
+               : b_ != nullptr       ? b_->name
+                                     : options_.dump,
                ": every value is what its node makes of its operands\n");
   }
 
@@ -132,14 +143,16 @@ class Comparer {
     for (const State& s : ga.states) {
       for (const State& t : gb.states) {
         if (s.name != t.name || s.kind == StateKind::kAccumulator) continue;
-        if (std::string text = compare_source(cat("state ", quote(s.name)), s.value, t.value, in_a, in_b); !text.empty())
+        if (std::string text = compare_source(cat("state ", quote(s.name)), s.value, t.value, in_a, in_b);
+            !text.empty())
           return text;
       }
     }
     for (const GraphInput& x : ga.inputs) {
       for (const GraphInput& y : gb.inputs) {
         if (x.name != y.name || x.kind != InputKind::kData || y.kind != InputKind::kData) continue;
-        if (std::string text = compare_source(cat("input ", quote(x.name)), x.value, y.value, in_a, in_b); !text.empty())
+        if (std::string text = compare_source(cat("input ", quote(x.name)), x.value, y.value, in_a, in_b);
+            !text.empty())
           return text;
       }
     }
@@ -159,12 +172,13 @@ class Comparer {
     for (size_t k = 0; k < own.filled.size(); ++k) {
       const bool floats = !own.values.f.empty() && !other.values.f.empty();
       const double p = floats ? own.values.f[k] : 0, q = floats ? other.values.f[k] : 0;
-      off += floats ? p != q && !(std::isnan(p) && std::isnan(q)) && !(std::abs(p - q) <= unit * std::abs(p) && own.values.type.dtype != other.values.type.dtype)
+      off += floats ? p != q && !(std::isnan(p) && std::isnan(q)) &&
+                          !(std::abs(p - q) <= unit * std::abs(p) && own.values.type.dtype != other.values.type.dtype)
                     : own.values.i != other.values.i && own.values.i[k] != other.values.i[k];
     }
     if (off == 0) return "";
-    return cat("differs: before step 0, ", what, ": ", off, " of ", own.filled.size(), " elements are others in ", a_.name,
-               " than in ", b_->name, "\n");
+    return cat("differs: before step 0, ", what, ": ", off, " of ", own.filled.size(), " elements are others in ",
+               a_.name, " than in ", b_->name, "\n");
   }
 
   static void count(const StepReport& report, std::pair<int64_t, int64_t>& into) {
@@ -173,18 +187,22 @@ class Comparer {
   }
 
   std::string agreement() const {
-    std::string text = cat("no difference beyond rounding in ", options_.steps, options_.steps == 1 ? " step" : " steps", "\n");
+    std::string text =
+        cat("no difference beyond rounding in ", options_.steps, options_.steps == 1 ? " step" : " steps", "\n");
     auto tell = [&](const std::string& name, const std::pair<int64_t, int64_t>& counts, const std::string& loss) {
-      append(text, "  ", name, ": ", counts.first, " values are what their nodes make of their operands; ", counts.second,
-             " lie inside kernels", loss, "\n");
+      append(text, "  ", name, ": ", counts.first, " values are what their nodes make of their operands; ",
+             counts.second, " lie inside kernels", loss, "\n");
     };
     auto loss_of = [](const Side& side) {
-      return side.losses.all.empty() || !side.losses.all.back() ? "" : fmt::format("; last loss {:.7g}", *side.losses.all.back());
+      return side.losses.all.empty() || !side.losses.all.back()
+                 ? ""
+                 : fmt::format("; last loss {:.7g}", *side.losses.all.back());
     };
     tell(a_.name, counts_[0], loss_of(a_));
     if (b_ != nullptr) tell(b_->name, counts_[1], loss_of(*b_));
     if (!dump_.empty())
-      append(text, "  ", options_.dump, ": ", counts_[1].first, " values are what their nodes make of what was dumped before them\n");
+      append(text, "  ", options_.dump, ": ", counts_[1].first,
+             " values are what their nodes make of what was dumped before them\n");
     return text;
   }
 
@@ -192,20 +210,21 @@ class Comparer {
   const Side* b_;
   const CompareOptions& options_;
   RankCopies::Copies dump_;
+  std::vector<std::string> nodes_;
   std::pair<int64_t, int64_t> counts_[2] = {};
 };
 
 absl::Status check_samples(const ComparedBundle& a, const ComparedBundle& b) {
   if (a.bundle.samples == b.bundle.samples) return absl::OkStatus();
-  return absl::InvalidArgumentError(cat("a step of ", a.name, " takes ", a.bundle.samples, " samples, one of ", b.name, " ",
-                                        b.bundle.samples, "; compile both with the same batch.global"));
+  return absl::InvalidArgumentError(cat("a step of ", a.name, " takes ", a.bundle.samples, " samples, one of ", b.name,
+                                        " ", b.bundle.samples, "; compile both with the same batch.global"));
 }
 
 }  // namespace
 
 absl::StatusOr<Comparison> compare(const ComparedBundle& a, const std::optional<ComparedBundle>& b,
                                    const CompareOptions& options) {
-  std::optional<std::string> programs;
+  std::optional<ProgramDifference> programs;
   std::optional<Side> side_b;
   if (b) {
     PARTITA_RETURN_IF_ERROR(check_same_model(a.bundle.serial, b->bundle.serial, a.name, b->name));
@@ -228,12 +247,12 @@ absl::StatusOr<Comparison> compare_apart(const ComparedBundle& a, const std::opt
                            .seconds = kMostSeconds};
   PARTITA_ASSIGN_OR_RETURN(const ConfinedResult result, run_confined(limits, [&]() -> absl::StatusOr<std::string> {
                              PARTITA_ASSIGN_OR_RETURN(const Comparison c, compare(a, b, options));
-                             return Json{{"differs", c.differs}, {"text", c.text}}.dump(-1, ' ', false,
-                                                                                        Json::error_handler_t::replace);
+                             return Json{{"differs", c.differs}, {"text", c.text}, {"nodes", c.nodes}}.dump(
+                                 -1, ' ', false, Json::error_handler_t::replace);
                            }));
   const Json j = Json::parse(result.text, nullptr, false);
   if (!j.is_object()) return absl::AbortedError("compare: the process that ran the bundles' code told nothing sound");
-  return Comparison{j.value("differs", true), j.value("text", "")};
+  return Comparison{j.value("differs", true), j.value("text", ""), j.value("nodes", std::vector<std::string>())};
 }
 
 }  // namespace partita

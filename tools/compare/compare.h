@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/program/bundle_files.h"
@@ -26,7 +27,8 @@ struct CompareOptions {
 
 struct Comparison {
   bool differs = false;
-  std::string text;  // what was found, in lines
+  std::string text;                     // what was found, in lines
+  std::vector<std::string> nodes = {};  // one of these is at fault, as describe_node() has it; none: a state or input
 };
 
 // Runs each side, and holds every value that it has in memory against what the reference evaluator makes of the

@@ -13,10 +13,7 @@
 namespace partita {
 namespace {
 
-std::string node_name(const Graph& g, NodeId n) {
-  const Node& node = g.nodes[static_cast<size_t>(n)];
-  return cat(quote(g.origin(node)), " (", enum_name(node.segment), ", ", node.op->name, ")");
-}
+std::string node_name(const Graph& g, NodeId n) { return describe_node(g, g.nodes[static_cast<size_t>(n)]); }
 
 // "[0:8, 16:32]": the least box of the value's indices that the elements lie in.
 std::string box_of(const std::vector<int64_t>& all, const Shape& shape) {
@@ -42,17 +39,19 @@ std::string ranks_text(const std::vector<int>& ranks) {
 
 std::string head(const std::string& side, const Graph& g, const Difference& d, int64_t step) {
   const std::string where = d.node == kNoNode ? "" : cat(node_name(g, d.node), ", ");
-  return cat("differs: step ", step, ", ", where, describe_value(g, d.node, d.value), ", run ", d.run, " of the graph, in ",
-             side, "\n");
+  return cat("differs: step ", step, ", ", where, describe_value(g, d.node, d.value), ", run ", d.run,
+             " of the graph, in ", side, "\n");
 }
 
 std::string amount(const Graph& g, const Difference& d) {
   if (!d.copy.torn.empty() && !d.deviation.beyond) return cat("  found: ", d.copy.torn, "\n");
   const Deviation& v = d.deviation;
   if (v.of_scale)
-    return fmt::format("  found: all of it off by one factor, {:.2g} from 1; usual is {:.2g} at most\n", v.found, v.usual);
-  std::string text = fmt::format("  found: off by {:.2g} of its length; usual is {:.2g} at most; largest difference {:.2g}",
-                                 v.found, v.usual, v.largest);
+    return fmt::format("  found: all of it off by one factor, {:.2g} from 1; usual is {:.2g} at most\n", v.found,
+                       v.usual);
+  std::string text =
+      fmt::format("  found: off by {:.2g} of its length; usual is {:.2g} at most; largest difference {:.2g}", v.found,
+                  v.usual, v.largest);
   if (v.elements.empty()) return text + ", spread over all of it\n";
   append(text, "; ", v.elements.size(), " of ", d.copy.filled.size(), " elements");
   const Shape& shape = g.type(d.value).shape;
@@ -72,28 +71,25 @@ std::string nodes_text(const Graph& g, const Difference& d) {
 }
 
 // Which ranks have which differing elements.
-std::string rank_lines(const Graph& g, const std::vector<const RootCopy*>& copies, const std::vector<const Difference*>& all) {
-  std::map<std::string, std::vector<int>> by_box;
+std::string rank_lines(const Graph& g, const std::vector<const RootCopy*>& copies,
+                       const std::vector<const Difference*>& all) {
   const Shape& shape = g.type(all.front()->value).shape;
+  const bool direct = elements(shape) == static_cast<int64_t>(copies.front()->filled.size()) && !shape.empty();
+  std::map<int, std::set<int64_t>> by_rank;
   for (size_t c = 0; c < copies.size(); ++c) {
     const RootCopy& copy = *copies[c];
     const std::set<int64_t> off(all[c]->deviation.elements.begin(), all[c]->deviation.elements.end());
     for (size_t k = 0; k < copy.ranks.size(); ++k) {
-      std::vector<int64_t> mine;
       for (int64_t at : copy.indices[k]) {
-        if (off.empty() || off.count(at) > 0) mine.push_back(at);
+        if (off.empty() || off.count(at) > 0) by_rank[copy.ranks[k]].insert(at);
       }
-      if (mine.empty()) continue;
-      const bool direct = elements(shape) == static_cast<int64_t>(copy.filled.size()) && !shape.empty();
-      by_box[direct ? cat(" in ", box_of(mine, shape)) : ""].push_back(copy.ranks[k]);
     }
   }
+  std::map<std::string, std::vector<int>> by_box;
+  for (const auto& [rank, mine] : by_rank)
+    by_box[direct ? cat(" in ", box_of({mine.begin(), mine.end()}, shape)) : ""].push_back(rank);
   std::string text;
-  for (auto& [box, ranks] : by_box) {
-    std::sort(ranks.begin(), ranks.end());
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    append(text, text.empty() ? "  on " : "; ", ranks_text(ranks), box);
-  }
+  for (const auto& [box, ranks] : by_box) append(text, text.empty() ? "  on " : "; ", ranks_text(ranks), box);
   return text + "\n";
 }
 
@@ -148,7 +144,8 @@ std::string describe_difference(const std::string& side, const RankCopies& copie
   if (d.node == kNoNode) return text;
   const std::string misread = misread_text(copies, captures, d.copy, step);
   if (!misread.empty()) return cat(text, "  operands: ", misread, "\n");
-  if (d.moved) return text + "  operands: the same value is as it should be where it was computed: it went wrong on its way\n";
+  if (d.moved)
+    return text + "  operands: the same value is as it should be where it was computed: it went wrong on its way\n";
   return cat(text, "  operands: as they should be (", operands_text(g, d), "): the node itself is at fault\n");
 }
 

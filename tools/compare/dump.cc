@@ -46,9 +46,10 @@ class DumpReader {
     std::vector<std::string> names;
     const ValueId v = value_named(g, entry.name, names);
     if (v == kNoValue)
-      return wrong(entry, cat("the model has no value of this name", nearest_name(entry.name, names).empty()
-                                                                          ? ""
-                                                                          : cat("; is it ", quote(nearest_name(entry.name, names)), "?")));
+      return wrong(entry, cat("the model has no value of this name",
+                              nearest_name(entry.name, names).empty()
+                                  ? ""
+                                  : cat("; is it ", quote(nearest_name(entry.name, names)), "?")));
     const TensorType& type = g.type(v);
     const int32_t root = serial_.layout(v).root;
     const int64_t parts = serial_.per_run(root) ? runs_ : 1;

@@ -8,6 +8,7 @@
 #include "base/cat.h"
 #include "base/float16.h"
 #include "base/quote.h"
+#include "tools/compare/step_check.h"
 
 namespace partita {
 namespace {
@@ -66,25 +67,45 @@ class Numbering {
     for (const GraphInput& in : g.inputs) of[static_cast<size_t>(in.value)] = of_key(cat("input ", in.name));
     for (const State& s : g.states) of[static_cast<size_t>(s.value)] = of_key(cat("state ", s.name));
     for (const Constant& c : g.constants) of[static_cast<size_t>(c.value)] = of_key(constant_key(c.literal));
+    // The value that a view, or several with casts between them, is one of.
+    std::vector<ValueId> viewed(g.values.size());
+    for (size_t v = 0; v < viewed.size(); ++v) viewed[v] = static_cast<ValueId>(v);
     for (const Node& node : g.nodes) {
-      const bool rounds = node.op->name == "cast" && is_float(g.type(node.inputs[0]).dtype) &&
-                          is_float(g.type(node.outputs[0]).dtype);
+      const bool rounds =
+          node.op->name == "cast" && is_float(g.type(node.inputs[0]).dtype) && is_float(g.type(node.outputs[0]).dtype);
+      // What the micro-batches sum up to is what one run of all of them has.
+      if (node.op->sums_micro_batches) {
+        of[static_cast<size_t>(node.outputs[0])] = of[static_cast<size_t>(node.inputs.back())];
+        continue;
+      }
+      if (node.op->view || rounds) {
+        const ValueId out = node.outputs[0], from = viewed[static_cast<size_t>(node.inputs[0])];
+        viewed[static_cast<size_t>(out)] = from;
+        const Shape& shape = g.type(out).shape;
+        of[static_cast<size_t>(out)] =
+            shape == g.type(from).shape
+                ? of[static_cast<size_t>(from)]
+                : of_key(cat("view ", of[static_cast<size_t>(from)], strict_ ? to_string(shape) : ""));
+        continue;
+      }
       std::string key = cat(node.op->name, "{", attribute_text(node.attrs, strict_), "}");
       for (ValueId v : node.inputs) append(key, ",", v == kNoValue ? -1 : of[static_cast<size_t>(v)]);
       for (size_t k = 0; k < node.outputs.size(); ++k)
-        of[static_cast<size_t>(node.outputs[k])] =
-            rounds ? of[static_cast<size_t>(node.inputs[0])] : of_key(cat(key, "#", k));
+        of[static_cast<size_t>(node.outputs[k])] = of_key(cat(key, "#", k));
     }
     return of;
   }
 
  private:
-  int of_key(std::string key) { return keys_.try_emplace(std::move(key), static_cast<int>(keys_.size())).first->second; }
+  int of_key(std::string key) {
+    return keys_.try_emplace(std::move(key), static_cast<int>(keys_.size())).first->second;
+  }
 
   std::string constant_key(const Literal& literal) const {
     if (!strict_) return "constant";
     const bool floats = is_float(literal.type.dtype);
-    std::string key = cat("constant ", floats ? "float" : dtype_name(literal.type.dtype), to_string(literal.type.shape));
+    std::string key =
+        cat("constant ", floats ? "float" : dtype_name(literal.type.dtype), to_string(literal.type.shape));
     for (int64_t k = 0; k < elements(literal.type.shape); ++k) {
       if (!floats) {
         append(key, " ", element_i(literal, k));
@@ -137,7 +158,7 @@ struct Numbered {
 
 const Node* first_own(const Numbered& mine, const Numbered& other, bool forward) {
   for (const Node& node : mine.g.nodes) {
-    if (forward && node.segment != Segment::kForward) continue;
+    if (node.op->view || (forward && node.segment != Segment::kForward)) continue;
     if (mine.is_own(node, other)) return &node;
   }
   return nullptr;
@@ -186,8 +207,8 @@ absl::Status check_same_model(const Graph& a, const Graph& b, const std::string&
   return absl::OkStatus();
 }
 
-std::optional<std::string> program_difference(const Graph& a, const Graph& b, const std::string& name_a,
-                                              const std::string& name_b) {
+std::optional<ProgramDifference> program_difference(const Graph& a, const Graph& b, const std::string& name_a,
+                                                    const std::string& name_b) {
   Numbering numbering(same_inputs(a, b), computes_narrow(a) || computes_narrow(b));
   const Numbered in_a(a, numbering), in_b(b, numbering);
   const bool forward = is_scaled(a) != is_scaled(b);
@@ -196,9 +217,11 @@ std::optional<std::string> program_difference(const Graph& a, const Graph& b, co
   const Numbered &mine = own != nullptr ? in_a : in_b, &other = own != nullptr ? in_b : in_a;
   const Node& node = own != nullptr ? *own : *extra;
   const Node* there = counterpart(mine, node, other);
-  return cat("the serial programs differ from ", quote(mine.g.origin(node)), " (", enum_name(node.segment), ") on: ",
-             own != nullptr ? name_a : name_b, " has ", node_text(mine.g, node), ", ", own != nullptr ? name_b : name_a,
-             " has ", there != nullptr ? node_text(other.g, *there) : "nothing in its place");
+  return ProgramDifference{.text = cat("the serial programs differ from ", describe_node(mine.g, node),
+                                       " on: ", own != nullptr ? name_a : name_b, " has ", node_text(mine.g, node),
+                                       ", ", own != nullptr ? name_b : name_a, " has ",
+                                       there != nullptr ? node_text(other.g, *there) : "nothing in its place"),
+                           .node = describe_node(mine.g, node)};
 }
 
 }  // namespace partita

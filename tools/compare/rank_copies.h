@@ -14,10 +14,10 @@ namespace partita {
 
 // One copy of a value of the serial program (of its root: verifier::SerialValues), as some ranks hold it together.
 struct RootCopy {
-  Tensor values;              // flat, by index of the root
-  std::vector<bool> filled;   // the elements that they hold
-  bool whole = false;         // all of them
-  bool summed = false;        // the sum of what several runs of the graph have
+  Tensor values;             // flat, by index of the root
+  std::vector<bool> filled;  // the elements that they hold
+  bool whole = false;        // all of them
+  bool summed = false;       // the sum of what several runs of the graph have
   std::vector<int> ranks;
   std::vector<std::vector<int64_t>> indices;  // per rank: of the root's elements that it holds
   size_t stage = 0;
@@ -52,8 +52,7 @@ class RankCopies {
   }
 
  private:
-  RankCopies(const verifier::ProgramSet& set, verifier::RankValues values)
-      : set_(&set), values_(std::move(values)) {}
+  RankCopies(const verifier::ProgramSet& set, verifier::RankValues values) : set_(&set), values_(std::move(values)) {}
   absl::Status place_values();
   absl::Status count_runs();
   int64_t run_of(const verifier::IndexMap& layout, const std::vector<int64_t>& coordinates, int64_t micro_batch) const;

@@ -7,8 +7,8 @@
 namespace partita {
 namespace {
 
-// Draws are of the size of one rounding, which is at most that; a length is off by more than four times what they are by
-// chance only where they are few.
+// Draws are of the size of one rounding, which is at most that; a length is off by more than four times what they are
+// by chance only where they are few.
 constexpr double kLimit = 4, kLimitOfFew = 16;
 constexpr double kElementLimit = 24;  // of a single number, whose own draws may be small by chance
 constexpr double kScaleLimit = 8;     // of what all numbers are off by together
@@ -39,10 +39,12 @@ Deviation of_integers(const DrawnValue& expected, const Tensor& found, const std
     if (!filled[k]) continue;
     ++seen;
     bool same = found.i[k] == expected.value.i[k];
-    for (const Tensor& draw : expected.draws) same = same || found.i[k] == draw.i[k] || draw.i[k] != expected.value.i[k];
+    for (const Tensor& draw : expected.draws)
+      same = same || found.i[k] == draw.i[k] || draw.i[k] != expected.value.i[k];
     if (same) continue;
     d.elements.push_back(static_cast<int64_t>(k));
-    d.largest = std::max(d.largest, std::abs(static_cast<double>(found.i[k]) - static_cast<double>(expected.value.i[k])));
+    d.largest =
+        std::max(d.largest, std::abs(static_cast<double>(found.i[k]) - static_cast<double>(expected.value.i[k])));
   }
   d.beyond = !d.elements.empty();
   d.found = seen > 0 ? static_cast<double>(d.elements.size()) / static_cast<double>(seen) : 0;
@@ -86,7 +88,8 @@ NodeRounding node_rounding(const Graph& graph, const Node& node) {
   };
   for (ValueId v : node.inputs) see(v, true);
   for (ValueId v : node.outputs) see(v, false);
-  const double terms = std::max(static_cast<double>(points(formula)) / results, whole), sums = compute * std::sqrt(terms);
+  const double terms = std::max(static_cast<double>(points(formula)) / results, whole),
+               sums = compute * std::sqrt(terms);
   // What an op does that keeps a dimension whole may hold what is in between in its operands' type.
   return {whole > 1 ? std::max(sums, operands) : sums, sums};
 }
@@ -139,7 +142,8 @@ Deviation deviation(const DrawnValue& expected, const Tensor& found, const std::
     if (std::isfinite(off) && off > kElementLimit * std::sqrt(spreads[k] + mean))
       d.elements.push_back(static_cast<int64_t>(k));
   }
-  const double length = std::sqrt(s.value), limit = (kLimit + (s.n > 0 ? kLimitOfFew / std::sqrt(s.n) : 0)) * std::sqrt(s.spread);
+  const double length = std::sqrt(s.value),
+               limit = (kLimit + (s.n > 0 ? kLimitOfFew / std::sqrt(s.n) : 0)) * std::sqrt(s.spread);
   d.found = !d.elements.empty() && length == 0 ? INFINITY : length > 0 ? std::sqrt(s.off) / length : 0;
   if (std::isinf(d.largest)) d.found = INFINITY;
   d.usual = length > 0 ? limit / length : 0;

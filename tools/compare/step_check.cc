@@ -76,6 +76,10 @@ std::vector<bool> needed_nodes(const SerialValues& serial, const RankCopies::Cop
 
 }  // namespace
 
+std::string describe_node(const Graph& graph, const Node& node) {
+  return cat(quote(graph.origin(node)), " (", enum_name(node.segment), ", ", node.op->name, ")");
+}
+
 std::string describe_value(const Graph& graph, NodeId node, ValueId value) {
   const std::string& name = graph.values[static_cast<size_t>(value)].name;
   const std::string type = to_string(graph.type(value));
@@ -117,9 +121,9 @@ StepReport StepCheck::run() {
   for (int64_t run = 0; run < runs_; ++run) run_nodes({Segment::kForward, Segment::kBackward}, run);
   check_sums();
   run_nodes({Segment::kReduce, Segment::kUpdate}, runs_ - 1);
-  std::stable_sort(report_.differences.begin(), report_.differences.end(), [](const Difference& a, const Difference& b) {
-    return std::pair(a.node, a.run) < std::pair(b.node, b.run);
-  });
+  std::stable_sort(
+      report_.differences.begin(), report_.differences.end(),
+      [](const Difference& a, const Difference& b) { return std::pair(a.node, a.run) < std::pair(b.node, b.run); });
   name_between();
   return std::move(report_);
 }
@@ -204,7 +208,8 @@ void StepCheck::run_node(NodeId n, int64_t run) {
     std::vector<const Tensor*> in;
     for (size_t k = 0; k < operands.size(); ++k) {
       const Tensor* x = operands[k] == nullptr ? nullptr : p == 0 ? &operands[k]->value : &operands[k]->draw(p - 1);
-      if (x != nullptr && p > 0 && !moves && is_float(x->type.dtype)) x = &(own[k] = perturbed(*x, rounding.operand, rng));
+      if (x != nullptr && p > 0 && !moves && is_float(x->type.dtype))
+        x = &(own[k] = perturbed(*x, rounding.operand, rng));
       in.push_back(x);
     }
     std::vector<Tensor> out = evaluate_op(*node.op, node.attrs, in);
@@ -292,7 +297,7 @@ void StepCheck::add(NodeId n, ValueId v, int64_t run, const RootCopy& copy, Devi
   report_.differences.push_back({n, v, run, copy, std::move(d), moved, {}});
 }
 
-// The nodes from what the side has to a value, that included; what only moves data is none.
+// The nodes from what the side has to a value, that included; views are none.
 std::set<NodeId> StepCheck::inside_of(ValueId value, int64_t run) const {
   std::set<NodeId> nodes, seen_nodes;
   std::vector<ValueId> todo = {value};
@@ -301,7 +306,7 @@ std::set<NodeId> StepCheck::inside_of(ValueId value, int64_t run) const {
     todo.pop_back();
     if (n == kNoNode || !seen_nodes.insert(n).second) continue;
     const Node& node = g_.nodes[static_cast<size_t>(n)];
-    if (verifier::movement_of(*node.op) == Movement::kNone) nodes.insert(n);
+    if (!node.op->view) nodes.insert(n);
     for (ValueId v : node.inputs) {
       const Known* k = v == kNoValue ? nullptr : known(v, run);
       if (k != nullptr && !k->captured) todo.push_back(v);
@@ -315,12 +320,14 @@ void StepCheck::name_between() {
   if (report_.differences.empty()) return;
   Difference& first = report_.differences.front();
   if (first.node == kNoNode) return;
-  std::set<ValueId> wrong;
-  for (const Difference& d : report_.differences) wrong.insert(d.value);
+  std::set<int32_t> wrong;
+  for (const Difference& d : report_.differences) wrong.insert(serial_.layout(d.value).root);
   std::set<NodeId> inside = inside_of(first.value, first.run);
   for (const auto& [key, known] : known_) {
     if (inside.size() <= 1) break;
-    if (!known.captured || wrong.count(key.first) > 0 || key.second != held_under(key.first, first.run)) continue;
+    if (!known.captured || wrong.count(serial_.layout(key.first).root) > 0 ||
+        key.second != held_under(key.first, first.run))
+      continue;
     for (NodeId n : inside_of(key.first, first.run)) {
       if (n != first.node) inside.erase(n);
     }

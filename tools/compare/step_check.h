@@ -71,6 +71,8 @@ class StepCheck {
   StepReport report_;
 };
 
+// "'MatMul /layers.0/attn' (backward, matmul)".
+std::string describe_node(const Graph& graph, const Node& node);
 // A value by its name, or by what makes it.
 std::string describe_value(const Graph& graph, NodeId node, ValueId value);
 

@@ -103,7 +103,8 @@ absl::StatusOr<Graph> expanded(const Graph& graph, std::vector<NodeId>& from, st
       }
       origin.resize(r.builder().graph().nodes.size(), from[n]);
     }
-    for (size_t v = 0; values != nullptr && v < values->size(); ++v) (*values)[v] = r.has((*values)[v]) ? r((*values)[v]) : kNoValue;
+    for (size_t v = 0; values != nullptr && v < values->size(); ++v)
+      (*values)[v] = r.has((*values)[v]) ? r((*values)[v]) : kNoValue;
     now = std::move(r).finish();
     from = std::move(origin);
   }
