@@ -7,7 +7,10 @@
 #include "base/exit_code.h"
 #include "base/fault.h"
 #include "base/status.h"
+#include "base/temporary_folder.h"
 #include "tools/mutation/campaign.h"
+#include "tools/mutation/field_faults.h"
+#include "tools/verify/certificate.h"
 
 namespace partita {
 namespace {
@@ -43,6 +46,22 @@ absl::StatusOr<int> run(const Flags& flags) {
   return holes;
 }
 
+// What the verifier says of each (docs/field_faults.md). The number of faults that the verifier does not name.
+absl::StatusOr<int> run_field() {
+  PARTITA_ASSIGN_OR_RETURN(const TemporaryFolder folder, TemporaryFolder::create("the models"));
+  PARTITA_RETURN_IF_ERROR(write_field_models(folder.path()));
+  int holes = 0;
+  for (const FieldFault& f : field_faults()) {
+    const auto bundle = compile_field(f, folder.path(), true);
+    if (!bundle.ok()) return with_context(bundle.status(), std::string(f.name));
+    const std::string said(verifier::check_bundle(*bundle).status().message());
+    holes += said.find(f.message) == std::string::npos;
+    std::printf("%s (%s)\n  %s\n", std::string(f.name).c_str(), std::string(f.thread).c_str(),
+                said.empty() ? "ACCEPTED" : said.c_str());
+  }
+  return holes;
+}
+
 }  // namespace
 }  // namespace partita
 
@@ -52,8 +71,9 @@ int main(int argc, char** argv) {
       "Changes the programs of bundles, thousands of times, and looks whether the verifier accepts a change that "
       "matters."};
   partita::Flags flags;
-  bool blind = false, knowing = false;
-  app.add_option("bundles", flags.bundles, "folders that `partita compile` wrote")->required();
+  bool blind = false, knowing = false, field = false;
+  app.add_option("bundles", flags.bundles, "folders that `partita compile` wrote");
+  app.add_flag("--field", field, "faults of the field instead: what the verifier says of each, as a table");
   app.add_option("--mutations", flags.options.mutations, "of each bundle")->capture_default_str();
   app.add_option("--seed", flags.options.seed, "mutation K is drawn from this + K")->capture_default_str();
   app.add_option("--steps", flags.options.steps, "of a run of what is accepted")->capture_default_str();
@@ -68,7 +88,7 @@ int main(int argc, char** argv) {
   }
   flags.options.blind = !knowing;
   flags.options.knowing = !blind;
-  const absl::StatusOr<int> holes = partita::run(flags);
+  const absl::StatusOr<int> holes = field ? partita::run_field() : partita::run(flags);
   if (holes.ok()) return *holes == 0 ? 0 : 4;
   std::fprintf(stderr, "mutate: %s\n", std::string(holes.status().message()).c_str());
   return partita::exit_code(holes.status());

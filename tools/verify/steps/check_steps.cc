@@ -63,9 +63,7 @@ absl::Status StepChecker::run_schedule() {
     const bool stages = segment.kind == Segment::kForward || segment.kind == Segment::kBackward;
     if (stages && staged[static_cast<size_t>(entry.slot)] != entry.micro_batch) {
       staged[static_cast<size_t>(entry.slot)] = entry.micro_batch;
-      for (size_t k = 0; k < g_.inputs.size(); ++k)
-        m_.memory().write(range_of(program_.inputs[k].operand, entry.slot),
-                          {g_.inputs[k].value, true, entry.micro_batch});
+      PARTITA_RETURN_IF_ERROR(stage_inputs());
     }
     kind_ = segment.kind;
     for (const Step& step : segment.steps) {
@@ -80,6 +78,19 @@ absl::Status StepChecker::run_schedule() {
                      ", on every rank: ", check_whole(value).message());
   }
   return check_end();
+}
+
+// A micro-batch's samples are written where the last one's in its slot lay.
+absl::Status StepChecker::stage_inputs() {
+  for (size_t k = 0; k < g_.inputs.size(); ++k) {
+    const Range to = range_of(program_.inputs[k].operand, entry_.slot);
+    if (int busy = m_.memory().disturbed(to, true); busy >= 0)
+      return differs("input ", quote(g_.inputs[k].name), ", micro-batch ", entry_.micro_batch,
+                     ", on every rank: expected memory that nobody uses, found that of step ", m_.step_of(busy),
+                     ", which is not waited for");
+    m_.memory().write(to, {g_.inputs[k].value, true, entry_.micro_batch});
+  }
+  return absl::OkStatus();
 }
 
 // Of steps that are no node's: a wait says of what, a copy nothing, and code of the host's has all in itself.

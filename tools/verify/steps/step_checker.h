@@ -35,6 +35,7 @@ class StepChecker {
 
   // The schedule (check_steps.cc).
   absl::Status run_schedule();
+  absl::Status stage_inputs();
   absl::Status check_own_params(const Step& step) const;
   absl::Status run_step(const Step& step);
   absl::Status run_copy(const Step& step);
