@@ -322,6 +322,9 @@ absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicato
   std::optional<RecordingCommunicator> recorder;
   std::unique_ptr<Executor> executor;
   std::optional<Trainer> trainer;
+  const std::unique_ptr<CheckAhead> ahead = check_first_values(
+      loaded->program, mesh_coordinates(loaded->program.mesh, communicator != nullptr ? communicator->rank() : 0),
+      {options.initial, options.seed, threads});
   if (options.audit > 0 && communicator != nullptr) recorder.emplace(*communicator);
   auto run = [&]() -> absl::Status {
     PARTITA_ASSIGN_OR_RETURN(executor, Executor::create(loaded, recorder ? &*recorder : communicator,

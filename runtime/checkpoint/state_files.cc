@@ -99,7 +99,10 @@ absl::Status read_state(const ProgramState& s, std::span<const int64_t> coordina
   PARTITA_RETURN_IF_ERROR(check_entry(s, file));
   const int64_t size = dtype_size(s.operand.dtype);
   return for_each_piece(s.placement, coordinates, [&](const LogicalPiece& piece) -> absl::Status {
-    std::vector<std::byte> dense(static_cast<size_t>(*element_count(piece.extent) * size));
+    const auto bytes = static_cast<size_t>(*element_count(piece.extent) * size);
+    if (is_dense(piece))
+      return file.read(s.name, piece.offset, piece.extent, {own + piece.packed_offset * size, bytes});
+    std::vector<std::byte> dense(bytes);
     PARTITA_RETURN_IF_ERROR(file.read(s.name, piece.offset, piece.extent, dense));
     unpack_piece(piece, size, dense.data(), own);
     return absl::OkStatus();
@@ -108,10 +111,15 @@ absl::Status read_state(const ProgramState& s, std::span<const int64_t> coordina
 
 }  // namespace
 
+std::unique_ptr<CheckAhead> check_first_values(const Program& program, std::span<const int64_t> coordinates,
+                                               const FirstValues& first) {
+  if (first.file == nullptr) return nullptr;
+  std::vector<CheckAhead::Chunk> chunks = first.file->chunks_of(boxes_to_read(program, coordinates));
+  return chunks.empty() ? nullptr : std::make_unique<CheckAhead>(std::move(chunks), first.threads);
+}
+
 absl::Status initialize_states(const Program& program, std::span<const int64_t> coordinates, const FirstValues& first,
                                const std::function<std::span<std::byte>(const Operand&)>& memory) {
-  std::optional<CheckAhead> ahead;
-  if (first.file != nullptr) ahead.emplace(first.file->chunks_of(boxes_to_read(program, coordinates)), first.threads);
   for (const ProgramState& s : program.states) {
     std::span<std::byte> own = memory(s.operand);
     const size_t size = static_cast<size_t>(dtype_size(s.operand.dtype));

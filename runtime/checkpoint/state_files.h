@@ -25,8 +25,13 @@ struct HeldTensor {
 struct FirstValues {
   std::shared_ptr<const SafetensorsFile> file;  // whole logical tensors; null: there is none
   uint64_t seed = 0;                            // of what is drawn
-  int threads = 1;                              // that hash a sealed file, ahead of what is read
+  int threads = 1;                              // that hash a sealed file ahead of what is read
 };
+
+// Begins to hash what this rank will read of a sealed file of first values, on threads of its own, while who will read
+// it makes room; null where there is nothing to hash. The file outlives it.
+std::unique_ptr<CheckAhead> check_first_values(const Program& program, std::span<const int64_t> coordinates,
+                                               const FirstValues& first);
 
 // Puts every state to its first value: from the file by its boxes, filled, or drawn by global element index (so that
 // every plan starts equal). NotFound, InvalidArgument where the file lacks a tensor or has another shape; DataLoss

@@ -126,12 +126,21 @@ absl::Status SafetensorsFile::read(std::string_view name, std::span<const int64_
     return absl::InvalidArgumentError(cat("tensor ", quote(name), ": box ", shape_text(extent), " of ",
                                           entry->dtype_text, " does not fill a buffer of ", out.size(), " bytes"));
   }
-  const std::byte* from = tensor(*entry).data();
   return for_each_run(entry->shape, offset, extent, [&](int64_t at, int64_t packed, int64_t count) {
-    PARTITA_RETURN_IF_ERROR(check(entry->begin + at * size, entry->begin + (at + count) * size));
-    std::memcpy(out.data() + packed * size, from + at * size, static_cast<size_t>(count * size));
-    return absl::OkStatus();
+    return copy(out.data() + packed * size, entry->begin + at * size, entry->begin + (at + count) * size);
   });
+}
+
+// Of a sealed file chunk by chunk, each while its hash has left it in the cache.
+absl::Status SafetensorsFile::copy(std::byte* to, int64_t begin, int64_t end) const {
+  while (begin < end) {
+    const int64_t stop =
+        sealed_ != nullptr ? std::min(end, (begin / sealed_->chunk_bytes() + 1) * sealed_->chunk_bytes()) : end;
+    PARTITA_RETURN_IF_ERROR(check(begin, stop));
+    to = std::copy_n(bytes().data() + begin, stop - begin, to);
+    begin = stop;
+  }
+  return absl::OkStatus();
 }
 
 std::vector<CheckAhead::Chunk> SafetensorsFile::chunks_of(std::span<const Box> boxes) const {

@@ -67,6 +67,7 @@ class SafetensorsFile {
  private:
   absl::Status read_header();
   absl::Status check(int64_t begin, int64_t end) const;
+  absl::Status copy(std::byte* to, int64_t begin, int64_t end) const;
   std::span<const std::byte> tensor(const SafetensorsEntry& entry) const;
   std::span<const std::byte> bytes() const { return sealed_ != nullptr ? sealed_->bytes() : file_.bytes(); }
 

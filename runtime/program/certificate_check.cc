@@ -22,6 +22,8 @@ absl::Status check_root(const MappedFile& paper, const std::string& root) {
   if (j["version"] != kCertificateVersion)
     return absl::FailedPreconditionError(cat(path, ": expected version ", kCertificateVersion, ", found ",
                                              j["version"].dump(), "; run `partita verify` again"));
+  // As it was written, to the byte: not only what it says.
+  if (paper.text() != j.dump(2) + "\n") return damaged();
   nlohmann::json own = j.value("sha256", nlohmann::json());
   j.erase("sha256");
   if (!own.is_string() || own != sha256_hex(as_byte_span(j.dump(2)))) return damaged();

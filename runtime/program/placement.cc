@@ -247,6 +247,13 @@ absl::Status for_each_piece(const Placement& p, std::span<const int64_t> coordin
 void pack_piece(const LogicalPiece& piece, int64_t element_bytes, const std::byte* own, std::byte* dense) {
   copy_piece<true>(piece, element_bytes, const_cast<std::byte*>(own), dense);
 }
+bool is_dense(const LogicalPiece& piece) {
+  int64_t stride = 1;
+  for (size_t d = piece.extent.size(); d-- > 0; stride *= piece.extent[d]) {
+    if (piece.extent[d] != 1 && piece.packed_stride[d] != stride) return false;
+  }
+  return true;
+}
 void unpack_piece(const LogicalPiece& piece, int64_t element_bytes, const std::byte* dense, std::byte* own) {
   copy_piece<false>(piece, element_bytes, own, const_cast<std::byte*>(dense));
 }

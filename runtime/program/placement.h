@@ -49,6 +49,8 @@ struct LogicalPiece {
 absl::Status for_each_piece(const Placement& placement, std::span<const int64_t> coordinates,
                             absl::FunctionRef<absl::Status(const LogicalPiece&)> visit);
 
+// Whether the piece lies in the rank's own tensor as in a dense buffer.
+bool is_dense(const LogicalPiece& piece);
 // Copies a piece between the rank's own tensor and a dense buffer of the piece's extent.
 void pack_piece(const LogicalPiece& piece, int64_t element_bytes, const std::byte* own, std::byte* dense);
 void unpack_piece(const LogicalPiece& piece, int64_t element_bytes, const std::byte* dense, std::byte* own);

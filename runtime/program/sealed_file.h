@@ -40,6 +40,7 @@ class SealedFile {
   int descriptor() const { return descriptor_; }
 
   size_t chunks() const { return seal_.chunks.size(); }
+  int64_t chunk_bytes() const { return seal_.chunk_bytes; }
   // Those that [begin, end) touches are [first, last).
   std::pair<size_t, size_t> chunks_of(int64_t begin, int64_t end) const;
   // Each chunk is hashed once, by whoever asks first; others wait for it. Thread-safe. DataLoss names the file and the

@@ -144,14 +144,36 @@ TEST_F(BundleFilesTest, ACertificate_IsOfItsBundle) {
   EXPECT_THAT(refused({.certificate = true}), HasSubstr("certificate.json"));
   Json paper = {{"version", kCertificateVersion}, {"root", root}};
   paper["sha256"] = sha256_hex(as_byte_span(paper.dump(2)));
-  folder_.write(kCertificateName, paper.dump(2));
+  folder_.write(kCertificateName, paper.dump(2) + "\n");
   EXPECT_TRUE(opened({.certificate = true}).ok()) << opened({.certificate = true});
   EXPECT_TRUE(seal_bundle(folder_.path(), {{"version", kManifestVersion}, {"seed", 1}}).ok());
   EXPECT_FALSE(fs::exists(folder_ / kCertificateName));  // it was of another bundle
-  folder_.write(kCertificateName, paper.dump(2));
+  folder_.write(kCertificateName, paper.dump(2) + "\n");
   EXPECT_THAT(refused(), HasSubstr("of another bundle"));
   paper["root"] = std::string(64, '0');
-  folder_.write(kCertificateName, paper.dump(2));
+  folder_.write(kCertificateName, paper.dump(2) + "\n");
+  EXPECT_THAT(refused(), HasSubstr("certificate.json' is damaged"));
+}
+
+// Also one that JSON does not mind: a letter of a number, a blank.
+TEST_F(BundleFilesTest, EachFlipInACertificate_IsSeen) {
+  Json paper = {{"version", kCertificateVersion},
+                {"root", (*BundleFiles::open(folder_.path()))->root()},
+                {"proved", "every state"},
+                {"numeric", {{"loss_error", 7.5e-8}}}};
+  paper["sha256"] = sha256_hex(as_byte_span(paper.dump(2)));
+  const std::string good = paper.dump(2) + "\n";
+  folder_.write(kCertificateName, good);
+  ASSERT_TRUE(opened().ok()) << opened();
+  for (size_t k = 0; k < good.size(); ++k) {
+    for (const int bit : {0, 2, 5}) {
+      std::string bad = good;
+      bad[k] = static_cast<char>(bad[k] ^ (1 << bit));
+      folder_.write(kCertificateName, bad);
+      EXPECT_THAT(refused(), HasSubstr("certificate.json'")) << k << ", " << bit;
+    }
+  }
+  folder_.write(kCertificateName, good + " ");
   EXPECT_THAT(refused(), HasSubstr("certificate.json' is damaged"));
 }
 
@@ -160,9 +182,9 @@ TEST_F(BundleFilesTest, ATrustedKey_HasSignedTheCertificate) {
                     other = folder_.write("other.pem", kOtherPublicKey);
   Json paper = {{"version", kCertificateVersion}, {"root", (*BundleFiles::open(folder_.path()))->root()}};
   paper["sha256"] = sha256_hex(as_byte_span(paper.dump(2)));
-  folder_.write(kCertificateName, paper.dump(2));
+  folder_.write(kCertificateName, paper.dump(2) + "\n");
   EXPECT_THAT(refused({.key = key}), HasSubstr("certificate.sig"));
-  auto signature = sign(secret, as_byte_span(paper.dump(2)));
+  auto signature = sign(secret, as_byte_span(paper.dump(2) + "\n"));
   ASSERT_TRUE(signature.ok()) << signature.status();
   folder_.write(kSignatureName, *signature);
   EXPECT_TRUE(opened({.key = key}).ok()) << opened({.key = key});
