@@ -60,8 +60,10 @@ void tell(const verifier::Verdict& v, const std::optional<verifier::NumericVerdi
   if (!numeric->kink.empty())
     std::printf("run: %s; not so on two other draws of synthetic samples, so a value lies at a kink there\n",
                 numeric->kink.c_str());
-  std::printf("run: %s steps, %s tensors; largest relative difference %.2g of a loss, %.2g of a tensor%s\n",
-              cat(numeric->steps).c_str(), cat(numeric->tensors).c_str(), numeric->loss_error, numeric->tensor_error,
+  std::printf("run: %s steps, %s tensors, against %s; largest relative difference %.2g of a loss, %.2g of a tensor%s\n",
+              cat(numeric->steps).c_str(), cat(numeric->tensors).c_str(),
+              numeric->by_reference ? "the reference evaluator in double precision" : "the serial program compiled",
+              numeric->loss_error, numeric->tensor_error,
               v.compress == "none" && v.delays.empty() ? "" : " (not held to a limit after the first loss)");
   for (const std::string& lacking : numeric->unconfined)
     std::printf("run: it was not held to this, which this system does not do: %s\n", lacking.c_str());

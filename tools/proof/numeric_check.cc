@@ -20,6 +20,7 @@
 #include "runtime/execute/executor.h"
 #include "runtime/files/safetensors.h"
 #include "tools/proof/confined.h"
+#include "tools/proof/reference_run.h"
 #include "tools/verify/steps/check_versions.h"
 
 namespace partita {
@@ -29,8 +30,9 @@ constexpr double kNoise = 10;      // of the difference that compiling without f
 constexpr double kRounding = 3;    // of the one that first values off by a 16-bit type's rounding make
 constexpr double kScale = 1 << 8;  // the most that fp16's loss scale starts from: a held step shows nothing
 constexpr const char* kGradient = "gradient of ";
-constexpr int64_t kMostSeconds = 3600;  // of all runs
-constexpr int kMoreDraws = 2;           // of synthetic samples, all of which must agree where the first did not
+constexpr double kReferenceSeconds = 60;  // that the reference evaluator may take, other draws included
+constexpr int64_t kMostSeconds = 3600;    // of all runs
+constexpr int kMoreDraws = 2;             // of synthetic samples, all of which must agree where the first did not
 
 // Numbers of each step.
 struct Scalars {
@@ -66,12 +68,13 @@ class Outcome {
     for (const auto& [name, place] : places_) all.push_back(name);
     return all;
   }
-  bool has(const std::string& name) const { return places_.count(name) > 0; }
+  bool has(const std::string& name) const { return values.count(name) > 0 || places_.count(name) > 0; }
   DType dtype(const std::string& name) const {
     const auto& [file, key] = places_.at(name);
     return files_[file].find(key)->dtype;
   }
   std::vector<double> tensor(const std::string& name) const {
+    if (const auto known = values.find(name); known != values.end()) return known->second;
     const auto& [file, key] = places_.at(name);
     const runtime::SafetensorsEntry& entry = *files_[file].find(key);
     auto bytes = files_[file].data(entry);
@@ -80,6 +83,7 @@ class Outcome {
   }
 
   Scalars scalars;
+  std::map<std::string, std::vector<double>> values;  // tensors that are in no file
 
  private:
   std::vector<runtime::SafetensorsFile> files_;
@@ -107,6 +111,7 @@ absl::StatusOr<Outcome> run(std::vector<runtime::Program> programs, runtime::Tra
         s.initial.a = std::min(s.initial.a, kScale);
     }
   }
+  options.tell = false;
   options.save = place.file("states");
   options.save_optimizer = true;
   if (options.steps > 0 && std::any_of(programs.begin(), programs.end(), keeps_gradients))
@@ -219,8 +224,40 @@ double stored(DType dtype) {
 struct Runs {
   Outcome ranks, serial, unfused, first;  // `first`: before any step
   std::optional<Outcome> off;             // of a program that computes in 16 bits
-  bool several = false;                   // ranks
+  // By the reference evaluator, from the same first values and from some that are off by the rounding of 32 bits.
+  std::optional<Outcome> reference, reference_off;
+  bool several = false;  // ranks
 };
+
+// By the reference evaluator, from parameters that are off by `share` of themselves, up and down in turns.
+absl::StatusOr<Outcome> run_by_reference(const verifier::Bundle& bundle, const runtime::Program& fused,
+                                         const Outcome& first, double share, const runtime::TrainOptions& options) {
+  std::map<std::string, std::vector<double>> values;
+  for (const std::string& name : first.names()) values.emplace(name, first.tensor(name));
+  for (const State& s : bundle.serial.states) {
+    const auto at = values.find(s.name);
+    if (at == values.end() || s.kind != StateKind::kParameter) continue;
+    for (size_t k = 0; k < at->second.size(); ++k) at->second[k] *= 1 + (k % 2 == 0 ? share : -share);
+  }
+  PARTITA_ASSIGN_OR_RETURN(ReferenceRun run, run_reference(bundle.serial, fused, options.data, values, options.steps));
+  Outcome out;
+  out.scalars.losses = std::move(run.losses);
+  out.scalars.rates = std::move(run.rates);
+  out.scalars.norms = std::move(run.norms);
+  out.values = std::move(run.states);
+  for (auto& [name, gradient] : run.gradients) out.values.emplace(kGradient + name, std::move(gradient));
+  return out;
+}
+
+// Where the program computes in 32 bits or more, and is small enough.
+absl::Status add_reference(const verifier::Bundle& bundle, const runtime::Program& fused, double coarse,
+                           const runtime::TrainOptions& options, Runs& runs) {
+  const double seconds = reference_seconds(bundle.serial, fused.micro_batches, options.steps);
+  if (coarse > 0 || options.steps <= 0 || 2 * (1 + kMoreDraws) * seconds > kReferenceSeconds) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(runs.reference, run_by_reference(bundle, fused, runs.first, 0, options));
+  PARTITA_ASSIGN_OR_RETURN(runs.reference_off, run_by_reference(bundle, fused, runs.first, 0x1p-24, options));
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Runs> run_all(const verifier::Bundle& bundle, const NumericOptions& options, double coarse) {
   Runs runs;
@@ -234,6 +271,7 @@ absl::StatusOr<Runs> run_all(const verifier::Bundle& bundle, const NumericOption
   none.steps = 0;
   PARTITA_ASSIGN_OR_RETURN(runs.first, run({fused}, none, {options.folder, "first"}));
   PARTITA_ASSIGN_OR_RETURN(runs.serial, run({fused}, on_one, {options.folder, "serial"}));
+  PARTITA_RETURN_IF_ERROR(add_reference(bundle, fused, coarse, options.train, runs));
   PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle, false));
   PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions slowly, serial_options(bundle, false, options.train));
   PARTITA_ASSIGN_OR_RETURN(runs.unfused, run({std::move(unfused)}, slowly, {options.folder, "unfused"}));
@@ -251,13 +289,16 @@ class Comparison {
 
   // Numbers of each step, the first `held` of them also where gradients are compressed.
   absl::Status compare(std::string_view what, std::vector<double> Scalars::*numbers, size_t held) {
-    const std::vector<double>&one = runs_.serial.scalars.*numbers, &all = runs_.ranks.scalars.*numbers,
+    const std::vector<double>&compiled = runs_.serial.scalars.*numbers, &all = runs_.ranks.scalars.*numbers,
           &unfused = runs_.unfused.scalars.*numbers;
+    const bool referred = runs_.reference && !(runs_.reference->scalars.*numbers).empty();
+    const std::vector<double>& one = referred ? runs_.reference->scalars.*numbers : compiled;
     if (all.size() != one.size())
       return absl::AbortedError(cat("numeric: ", what, ": expected ", one.size(), ", found ", all.size()));
     for (size_t k = 0; k < one.size(); ++k) {
       const double found = difference(all[k], one[k]);
-      double noise = kNoise * difference(unfused[k], one[k]);
+      double noise = kNoise * difference(unfused[k], compiled[k]);
+      if (referred) noise = std::max(noise, kNoise * difference((runs_.reference_off->scalars.*numbers)[k], one[k]));
       if (runs_.off && k < (runs_.off->scalars.*numbers).size())
         noise = std::max(noise, kRounding * difference((runs_.off->scalars.*numbers)[k], one[k]));
       verdict.loss_error = std::max(verdict.loss_error, found);
@@ -271,11 +312,14 @@ class Comparison {
   absl::Status compare_tensors() {
     for (const std::string& name : runs_.serial.names()) {
       if (!runs_.ranks.has(name)) return absl::AbortedError(cat("numeric: ", quote(name), ": expected it, found none"));
-      const std::vector<double> expected = runs_.serial.tensor(name);
+      const std::vector<double> compiled = runs_.serial.tensor(name);
+      const bool referred = runs_.reference && runs_.reference->has(name);
+      const std::vector<double> expected = referred ? runs_.reference->tensor(name) : compiled;
       const double size = size_of(name, expected);
       auto from = [&](const Outcome& o) { return o.has(name) ? difference(o.tensor(name), expected, size) : 0; };
       const double found = from(runs_.ranks);
-      double noise = kNoise * from(runs_.unfused);
+      double noise = runs_.unfused.has(name) ? kNoise * difference(runs_.unfused.tensor(name), compiled, size) : 0;
+      if (referred) noise = std::max(noise, kNoise * from(*runs_.reference_off));
       if (runs_.off) noise = std::max(noise, kRounding * from(*runs_.off));
       ++verdict.tensors;
       if (beyond(found, noise, equal_))
@@ -326,6 +370,7 @@ absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle,
         "numeric: the loss scale is at its limit: gradients of some step overflow in the serial program and not on the "
         "ranks, or the other way round, and what follows cannot be compared; compare on other samples (--data)");
   Comparison comparison(runs, tolerance, bundle.compress == "none");
+  comparison.verdict.by_reference = runs.reference.has_value();
   comparison.verdict.steps = static_cast<int64_t>(runs.serial.scalars.losses.size());
   PARTITA_RETURN_IF_ERROR(comparison.compare("the loss of step", &Scalars::losses, 1));
   PARTITA_RETURN_IF_ERROR(comparison.compare("the learning rate of step", &Scalars::rates, SIZE_MAX));
@@ -364,6 +409,7 @@ std::string to_text(const verifier::NumericVerdict& v) {
               {"tensors", v.tensors},
               {"loss_error", v.loss_error},
               {"tensor_error", v.tensor_error},
+              {"by_reference", v.by_reference},
               {"kink", v.kink}}
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -375,6 +421,7 @@ absl::StatusOr<verifier::NumericVerdict> from_text(const std::string& text) {
                                   .tensors = j.value("tensors", int64_t{0}),
                                   .loss_error = j.value("loss_error", 0.0),
                                   .tensor_error = j.value("tensor_error", 0.0),
+                                  .by_reference = j.value("by_reference", false),
                                   .kink = j.value("kink", "")};
 }
 
