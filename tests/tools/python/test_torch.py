@@ -1,0 +1,291 @@
+"""Modules of torch: exported, trained, and loaded again."""
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+
+import partita
+
+torch = pytest.importorskip("torch", reason="torch is not installed (tools/python/test --torch)")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.optim import lr_scheduler as schedulers  # noqa: E402
+
+
+class Net(nn.Module):
+    """Convolution, batch norm, dropout, a scale, a buffer, a frozen layer."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.drop = nn.Dropout(dropout)
+        self.frozen = nn.Linear(4, 5).requires_grad_(False)
+        self.head = nn.Linear(5, 5)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.register_buffer("shift", torch.ones(5))
+
+    def forward(self, x):
+        h = self.drop(torch.relu(self.norm(self.conv(x)))).mean((2, 3))
+        return self.head(self.frozen(h)) * self.scale + self.shift
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.out = nn.Linear(8, 20, bias=False)
+        self.out.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.out(torch.tanh(self.embed(ids)))
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return Net()
+
+
+@pytest.fixture(scope="module")
+def images():
+    draw = torch.Generator().manual_seed(1)
+    return {"x": torch.randn(32, 3, 8, 8, generator=draw), "target": torch.randint(0, 5, (32,), generator=draw)}
+
+
+def first(batch, count=8):
+    return tuple(v[:count] for v in batch.values())
+
+
+def train_with_torch(module, optimizer, batch, loss, steps, scheduler=None):
+    for k in range(steps):
+        optimizer.zero_grad()
+        x, y = (v[8 * k : 8 * k + 8] for v in batch.values())
+        loss(module(x), y).backward()
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+
+
+def largest_difference(a, b):
+    pairs = zip(a.state_dict().items(), b.state_dict().values())
+    return max(float((x.double() - y.double()).abs().max()) for (_, x), y in pairs)
+
+
+def test_four_steps_are_torchs(net, images):
+    reference = copy.deepcopy(net)
+    exported = partita.export(net, first(images), F.cross_entropy)
+    assert exported.inputs == ("x", "target")
+    assert exported.recipe.keys["trainable"] == ["scale", "conv.weight", "norm.weight", "norm.bias", "head.weight", "head.bias"]
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=1e-2)
+    program = partita.compile(exported, partita.Recipe.from_torch(optimizer), ranks=2)
+    program.train(images, 4)
+    train_with_torch(reference, optimizer, images, F.cross_entropy, 4)
+    before = net.frozen.weight.clone()
+    program.load_into(net)
+    assert largest_difference(net, reference) < 1e-6
+    assert net.norm.num_batches_tracked == 4 and torch.equal(net.frozen.weight, before)
+
+
+def test_a_run_goes_to_partita_and_back(images):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Tanh(), nn.Linear(16, 5))
+    reference = copy.deepcopy(module)
+    straight = torch.optim.Adam(reference.parameters(), lr=1e-2)
+    train_with_torch(reference, straight, images, F.cross_entropy, 4)
+
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+    train_with_torch(module, optimizer, images, F.cross_entropy, 1)
+    program = partita.compile(partita.export(module, first(images), F.cross_entropy), partita.Recipe.from_torch(optimizer))
+    program.optimizer_state_from(optimizer, module)
+    program.train({("input" if k == "x" else k): v[8:] for k, v in images.items()}, 2)
+    program.load_into(module)
+    program.optimizer_state_into(optimizer, module)
+    assert optimizer.state[module[1].weight]["step"] == 3
+    train_with_torch(module, optimizer, {k: v[24:] for k, v in images.items()}, F.cross_entropy, 1)
+    assert largest_difference(module, reference) < 1e-6
+
+
+def test_tied_weights_stay_tied():
+    torch.manual_seed(0)
+    module, ids = Tied(), torch.randint(0, 20, (8, 6))
+    exported = partita.export(module, {"ids": ids}, lambda outputs, batch: F.cross_entropy(outputs.flatten(0, 1), batch["ids"].flatten()))
+    assert exported.recipe.keys["trainable"] == ["embed.weight"]
+    program = partita.compile(exported, partita.Recipe(optimizer={"kind": "sgd", "lr": 1.0}))
+    before = module.embed.weight.detach().clone()
+    program.train({"ids": ids}, 1)
+    program.load_into(module)
+    assert module.out.weight is module.embed.weight and not torch.equal(before, module.embed.weight)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda o, t: F.cross_entropy(o, t, label_smoothing=0.1),
+        lambda o, t: F.cross_entropy(o, torch.where(t == 0, -100, t), label_smoothing=0.1, weight=torch.arange(1.0, 6.0)),
+        lambda o, t: F.cross_entropy(o, F.one_hot(t, 5).float() * 0.8 + 0.04, label_smoothing=0.2),
+        lambda o, t: F.mse_loss(o, F.one_hot(t, 5).float()) + 0.1 * o.abs().mean(),
+    ],
+    ids=["smoothed", "smoothed-weighted", "probabilities", "own"],
+)
+def test_losses_are_what_they_say(net, images, loss):
+    partita.export(net, first(images), loss)  # compares loss and gradients
+
+
+def test_dropout_is_exported(images):
+    module = Net(dropout=0.5)
+    with pytest.warns(UserWarning, match="eval"):
+        exported = partita.export(module.eval(), first(images), F.cross_entropy)
+    assert not module.training and not module.drop.training
+    program = partita.compile(exported, partita.Recipe(optimizer={"kind": "sgd", "lr": 0}))
+    same = {k: v[:8].repeat(2, *[1] * (v.ndim - 1)) for k, v in images.items()}
+    a, b = program.train(same, 2)
+    assert a.loss != b.loss
+
+
+def test_a_part_in_eval_stays_so(net, images):
+    net.norm.eval()
+    program = partita.compile(partita.export(net, first(images), F.cross_entropy), partita.Recipe(optimizer={"kind": "sgd", "lr": 0.1}))
+    program.train(images, 1)
+    assert "norm.running_mean" not in program.parameters()
+
+
+def test_a_wrong_export_is_found(net, images, monkeypatch):
+    import partita.torch.export as export
+
+    monkeypatch.setattr(export, "mark_batch_norms", lambda model, module: {})
+    with warnings.catch_warnings(), pytest.raises(partita.PartitaError, match="the export is not the module") as found:
+        warnings.simplefilter("ignore")
+        partita.export(net, first(images), F.cross_entropy)
+    assert found.value.code == 4
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), _Branch())
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class _Branch(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x
+        return -x
+
+
+def test_what_cannot_be_captured_is_said_with_its_place():
+    with pytest.raises(partita.PartitaError, match=r"inner\.1 \(test_torch\.py:\d+, `if x\.sum\(\) > 0:`\): cannot be captured"):
+        partita.export(Branching(), (torch.randn(8, 4), torch.randint(0, 4, (8,))), F.cross_entropy)
+
+
+class _Unknown(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x):
+        return torch.linalg.eigvalsh(self.weight @ self.weight.T) * x
+
+
+def test_what_has_no_onnx_form_is_said_with_its_place():
+    with pytest.raises(partita.PartitaError, match=r"1 \(test_torch\.py:\d+, `return torch\.linalg\.eigvalsh.*has no ONNX form"):
+        partita.export(nn.Sequential(nn.Linear(4, 4), _Unknown()), (torch.randn(8, 4), torch.randint(0, 4, (8,))), F.cross_entropy)
+
+
+def test_loading_is_strict(net, images):
+    program = partita.compile(partita.export(net, first(images), F.cross_entropy), partita.Recipe(optimizer={"kind": "sgd", "lr": 0.1}))
+    program.train(images, 1)
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(partita.PartitaError, match="conv.weight was trained, and the module has no"):
+        program.load_into(nn.Sequential(net))
+    net.extra = nn.Parameter(torch.ones(3))
+    with pytest.raises(partita.PartitaError, match="extra of the module is trainable, and was not trained"):
+        program.load_into(net)
+    del net.extra
+    net.head = nn.Linear(5, 6)
+    with pytest.raises(partita.PartitaError, match=r"head.bias: the module has shape \(6,\), trained was \(5,\)"):
+        program.load_into(net)
+    assert torch.equal(net.conv.weight, before["conv.weight"])
+
+
+def test_sizes_may_be_left_open(net, images):
+    reference = copy.deepcopy(net)
+    exported = partita.export(net, first(images), F.cross_entropy, dynamic={"x": {0: "batch"}, "target": {0: "batch"}})
+    program = partita.compile(exported, partita.Recipe(optimizer={"kind": "sgd", "lr": 0.1}, batch={"global": 32}), ranks=2)
+    program.train(images, 1)
+    F.cross_entropy(reference(images["x"]), images["target"]).backward()
+    torch.optim.SGD(reference.parameters(), lr=0.1).step()
+    program.load_into(net)
+    assert largest_difference(net, reference) < 1e-6
+
+
+def test_a_batch_norm_of_another_batch_is_warned_of(net, images):
+    exported = partita.export(net, first(images), F.cross_entropy)
+    with pytest.warns(UserWarning, match="a step is 2 runs of the graph, 8 samples each"):
+        partita.compile(exported, partita.Recipe(batch={"global": 16}))
+
+
+def test_what_the_loss_leaves_out_is_told(net, images):
+    reference = copy.deepcopy(net)
+    net.extra = nn.Parameter(torch.ones(3))
+    with pytest.warns(UserWarning, match="extra is trainable, and the loss does not depend on it"):
+        exported = partita.export(net, first(images), F.cross_entropy)
+    program = partita.compile(exported, partita.Recipe(optimizer={"kind": "sgd", "lr": 0.1}))
+    program.train(images, 2)
+    train_with_torch(reference, torch.optim.SGD(reference.parameters(), lr=0.1), images, F.cross_entropy, 2)
+    program.load_into(net)
+    del net.extra
+    assert largest_difference(net, reference) < 1e-6
+
+
+def test_optimizers_become_recipes():
+    weight, bias = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))
+    adamw = torch.optim.AdamW([{"params": [("w", weight)], "weight_decay": 0.1}, {"params": [("b", bias)], "weight_decay": 0.0}], lr=1e-3)
+    keys = partita.Recipe.from_torch(adamw, clip=1.0, autocast=torch.bfloat16).keys
+    assert keys["optimizer"] == {"kind": "adamw", "lr": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.999], "eps": 1e-8, "no_decay": ["b"]}
+    assert (keys["clip_grad_norm"], keys["precision"]) == (1.0, "bf16")
+    with pytest.raises(partita.PartitaError, match="RMSprop has no counterpart"):
+        partita.Recipe.from_torch(torch.optim.RMSprop([weight]))
+    with pytest.raises(partita.PartitaError, match="amsgrad=True"):
+        partita.Recipe.from_torch(torch.optim.Adam([weight], amsgrad=True))
+    with pytest.raises(partita.PartitaError, match="group 1 has its own lr"):
+        partita.Recipe.from_torch(torch.optim.SGD([{"params": [weight]}, {"params": [bias], "lr": 1.0}], lr=0.1))
+
+
+def _warm_cosine(optimizer):
+    return schedulers.SequentialLR(optimizer, [schedulers.LinearLR(optimizer, 1 / 3, 1, 2), schedulers.CosineAnnealingLR(optimizer, 4, 0.01)], [3])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: schedulers.CosineAnnealingLR(o, 6, 0.01),
+        lambda o: schedulers.LinearLR(o, 1, 0.1, 6),
+        lambda o: schedulers.PolynomialLR(o, 6),
+        _warm_cosine,
+    ],
+)
+def test_schedulers_become_schedules(mlp, points, make):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    scheduler = make(optimizer)
+    program = partita.compile(mlp, partita.Recipe.from_torch(optimizer, scheduler, loss={"kind": "cross_entropy"}, batch={"global": 8}))
+    rates = []
+    for _ in range(7):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    np.testing.assert_allclose([m.lr for m in program.train(points, 7)], rates, rtol=1e-5, atol=1e-9)
+
+
+def test_other_schedulers_are_refused():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    with pytest.raises(partita.PartitaError, match="LambdaLR has no counterpart"):
+        partita.Recipe.from_torch(optimizer, schedulers.LambdaLR(optimizer, lambda t: 0.5**t))
+    with pytest.raises(partita.PartitaError, match=r"a warm-up over 3 steps is lr \* \(t \+ 1\) / 3"):
+        parts = [schedulers.LinearLR(optimizer, 0.1, 1, 3), schedulers.CosineAnnealingLR(optimizer, 4)]
+        partita.Recipe.from_torch(optimizer, schedulers.SequentialLR(optimizer, parts, [3]))

@@ -1,0 +1,65 @@
+"""Checkpoints: what training left, whole tensors whatever the layout was."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from .programs import run_partita
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+__all__ = ["Checkpoint"]
+
+
+class Checkpoint:
+    """A checkpoint in a folder that a run wrote; of a folder of checkpoints, the newest."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._about: dict[str, Any] = json.loads(run_partita("checkpoint", "inspect", path, "--no-verify", "--json"))
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken."""
+        return int(self._about["step"])
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Trained parameters and running statistics, by name. Every tensor's checksum is compared."""
+        return self._export()[0]
+
+    def optimizer_states(self) -> dict[str, np.ndarray]:
+        """The optimizer's states under torch's names: `fc.weight.exp_avg`, …; `step` counts the updates."""
+        return self._export(optimizer=True)[1]
+
+    def load_into(self, module: nn.Module) -> None:
+        """Writes what was trained into the module: parameters, tied ones too, and buffers of batch norms.
+
+        Strict: a trained tensor without a place in the module, a trainable parameter that was not trained, or a shape that
+        differs is a PartitaError, and the module stays as it was.
+        """
+        from .torch.states import load_parameters
+
+        load_parameters(module, self.parameters(), self.step)
+
+    def optimizer_state_into(self, optimizer: Optimizer, module: nn.Module) -> None:
+        """Writes moments and step counts into torch's optimizer, over the module's parameters. Strict as `load_into`."""
+        from .torch.states import load_optimizer_states
+
+        load_optimizer_states(optimizer, module, self.optimizer_states())
+
+    def _export(self, optimizer: bool = False) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        with tempfile.TemporaryDirectory(prefix="partita-") as folder:
+            parameters, states = Path(folder) / "parameters.safetensors", Path(folder) / "optimizer.safetensors"
+            run_partita("checkpoint", "export", self.path, "-o", parameters, *(["--optimizer", states] if optimizer else []))
+            return load_file(parameters), load_file(states) if optimizer else {}
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({str(self.path)!r}, step {self.step})"

@@ -1,0 +1,269 @@
+"""From a model and a recipe to a program for all ranks; planning, proving and running it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from .checkpoint import Checkpoint
+from .errors import PartitaError
+from .plan import Plan, plan_of
+from .programs import partita_program, run_partita
+from .recipe import Recipe
+from .run import Callback, Metrics, Run
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from .torch.export import Exported
+
+__all__ = ["Program", "compile", "from_checkpoint"]
+
+_ADDED = ("trainable", "frozen")  # keys that an export and a recipe may both say
+
+
+def compile(
+    model: str | Path | Exported,
+    recipe: Recipe | None = None,
+    *,
+    ranks: int | None = None,
+    cluster: str | Path | Mapping[str, Any] | None = None,
+    plan: str | Path | None = None,
+    like: str | Sequence[str] = (),
+    pin: Mapping[str, Any] | None = None,
+    path: str | Path | None = None,
+    keep_gradients: bool = False,
+) -> Program:
+    """Compiles a model into a program for all ranks.
+
+    `model`: what `export` returned, or an ONNX file or folder. `recipe`: how to train it; keys that the export found in
+    the module (its loss, frozen parameters, batch) need not be said again.
+    The layout is one of: `cluster` (a cluster.yaml or its keys), for which the fastest is searched; `plan`, a plan.json
+    that `partita plan` wrote; or `ranks`, with `like` ("zero3", "megatron:tp2") and `pin` ({"tensor": 2}) saying more. None: one rank.
+    `path`: the folder of the program, which must not exist; a temporary one by default, gone with the Program.
+    `keep_gradients`: keeps them to the end of a step, for `Run`s that save them.
+    """
+    folder, owner = _new_folder(path)
+    asked = recipe if recipe is not None else Recipe()
+    said = asked if isinstance(model, (str, Path)) else _joined(model.recipe, asked)
+    (folder / "train.yaml").write_text(said.text(), encoding="utf-8")
+    source = Path(model) if isinstance(model, (str, Path)) else model.path
+    layout: list[str | Path] = [f"--pin={key}={_yaml(value)}" for key, value in (pin or {}).items()]
+    layout += [f"--like={preset}" for preset in ([like] if isinstance(like, str) else like)]
+    if cluster is not None:
+        if plan is not None or ranks is not None:
+            raise PartitaError("cluster has the layout searched; leave out plan and ranks, or cluster")
+        cluster_file = _cluster_file(cluster, folder)
+        run_partita("plan", source, "--train", folder / "train.yaml", "--cluster", cluster_file, "-o", folder / "plan.json", "--quiet", *layout)
+        layout = ["--plan", folder / "plan.json"]
+    elif plan is not None:
+        (folder / "plan.json").write_bytes(Path(plan).read_bytes())
+        layout += ["--plan", folder / "plan.json"]
+    if ranks is not None:
+        layout += ["--ranks", str(ranks)]
+    if not isinstance(model, (str, Path)):
+        (folder / "module.json").write_text(json.dumps(model.facts), encoding="utf-8")
+    run_partita("compile", source, "--train", folder / "train.yaml", "-o", folder / "bundle", *layout,
+                *(["--keep-gradients"] if keep_gradients else []))
+    return Program(folder, owner)
+
+
+def from_checkpoint(path: str | Path) -> Checkpoint:
+    """A checkpoint that any run wrote, or the newest of a folder of them."""
+    return Checkpoint(Path(path))
+
+
+class Program:
+    """A compiled program: a bundle, and the checkpoints of its training. Each training goes on where the last one ended."""
+
+    def __init__(self, folder: str | Path, owner: tempfile.TemporaryDirectory[str] | None = None):
+        """The program in a folder that `compile(path=…)` made."""
+        self.folder, self._owner = Path(folder), owner
+        if not (self.bundle / "manifest.json").is_file():
+            raise PartitaError(f"{self.folder}: no program of partita.compile's lies there")
+        self._manifest: dict[str, Any] = json.loads((self.bundle / "manifest.json").read_text(encoding="utf-8"))
+
+    @property
+    def bundle(self) -> Path:
+        """The folder with the executable of the ranks: `mpirun -n N bundle/rank --data FILE` runs it without Python."""
+        return self.folder / "bundle"
+
+    @property
+    def ranks(self) -> int:
+        return int(self._manifest["ranks"])
+
+    @property
+    def samples_per_step(self) -> int:
+        """The global batch: samples of one optimizer step, over all ranks."""
+        return int(self._manifest["samples_per_step"])
+
+    @property
+    def inputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """What a step reads, by name: dtype ("f32", "i64", …) and shape, the first dimension being samples."""
+        return {i["name"]: (i["dtype"], tuple(i["shape"])) for i in self._manifest["inputs"]}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the compiler warned of."""
+        return list(self._manifest["warnings"])
+
+    def plan(self) -> Plan:
+        """How it is divided, what that should cost, and why not otherwise; a notebook shows it as a page."""
+        return plan_of(self._manifest, self.folder / "plan.json")
+
+    def verify(self, numeric: bool = False) -> dict[str, Any]:
+        """Proves that the ranks together compute the serial program, and returns the certificate.
+
+        `numeric`: also runs two steps and compares them. PartitaError with code 4 where it does not hold.
+        """
+        run_partita("verify", self.bundle, "--quiet", *(["--numeric"] if numeric else []))
+        return json.loads((self.bundle / "certificate.json").read_text(encoding="utf-8"))
+
+    def train(self, data: Mapping[str, Any] | str | Path | None = None, steps: int | None = None, **options: Any) -> list[Metrics]:
+        """Trains to the end and returns the metrics of each step. Arguments: see `start`."""
+        return self.start(data, steps, **options).wait()
+
+    def start(
+        self,
+        data: Mapping[str, Any] | str | Path | None = None,
+        steps: int | None = None,
+        *,
+        shuffle: bool = False,
+        callbacks: Sequence[Callback] = (),
+        progress: bool | None = None,
+        threads: int | None = None,
+        checkpoint_every: int | None = None,
+        save_gradients: str | Path | None = None,
+    ) -> Run:
+        """Starts training in a process of its own; iterate over the Run for metrics as they come.
+
+        `data`: an array for each of `inputs` (NumPy, or anything that np.asarray takes; the first dimension counts
+        samples, any number of them), or a file as `partita train --data` takes it; None: the recipe's.
+        `steps`: optimizer steps of this training; None: the data once.
+        `shuffle`: a new order each epoch, by the recipe's seed. `callbacks`: called with the Metrics of each step, and their
+        `close()` at the end. `progress`: a bar (tqdm); None: in a terminal or notebook. `threads`: of each rank.
+        `checkpoint_every`: steps; the last step is always kept. `save_gradients`: a safetensors file for those of the first step
+        of all (`compile(keep_gradients=True)`).
+        """
+        first = self.steps_taken
+        total = None if steps is None else first + steps
+        command: list[str | Path] = [partita_program(), "run", self.bundle, "--quiet", "--checkpoint", self._checkpoints]
+        command += ["--every", str(checkpoint_every)] if checkpoint_every is not None else []
+        command += ["--resume"] if first else self._initial_optimizer()
+        command += ["--data", self._data_file(data)] if data is not None else []
+        command += ["--shuffle"] if shuffle else []
+        command += ["--steps", str(total)] if total is not None else []
+        command += ["--threads", str(threads)] if threads is not None else []
+        command += ["--save-gradients", Path(save_gradients)] if save_gradients is not None else []
+        metrics = self.folder / f"metrics-{first}.jsonl"
+        metrics.unlink(missing_ok=True)
+        return Run([*command, "--metrics", metrics], metrics, steps, callbacks, progress)
+
+    @property
+    def steps_taken(self) -> int:
+        """Optimizer steps up to the newest checkpoint."""
+        steps = [int(m[1]) for p in self._checkpoints.glob("step-*") if (m := re.fullmatch(r"step-(\d+)", p.name))]
+        return max(steps, default=0)
+
+    def checkpoint(self) -> Checkpoint:
+        """The newest checkpoint."""
+        if not self.steps_taken:
+            raise PartitaError("this program has not been trained: it has no checkpoint")
+        return Checkpoint(self._checkpoints)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Trained parameters and running statistics, by name, whole whatever the layout."""
+        return self.checkpoint().parameters()
+
+    def load_into(self, module: nn.Module) -> None:
+        """Writes what was trained into the module: parameters, tied ones too, and buffers of batch norms. Strict.
+
+        Trainable parameters that the exported loss did not depend on stay as they are. Running variances become those of
+        the sample, as torch keeps them; ONNX's, and so a checkpoint's, are the population's.
+        """
+        from .torch.states import load_parameters, sample_variances
+
+        about = self.folder / "module.json"
+        facts: dict[str, Any] = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {"unused": [], "variances": {}}
+        checkpoint, parameters = self.checkpoint(), self.parameters()
+        first = load_file(self.bundle / "initial.safetensors") if facts["variances"] else {}
+        sample_variances(parameters, first, facts["variances"], self._manifest["form"]["graph_batch"] // self._manifest["form"]["sample_groups"], checkpoint.step)
+        load_parameters(module, parameters, checkpoint.step, facts["unused"])
+
+    def optimizer_state_into(self, optimizer: Optimizer, module: nn.Module) -> None:
+        """Writes moments and step counts into torch's optimizer, over the module's parameters."""
+        self.checkpoint().optimizer_state_into(optimizer, module)
+
+    def optimizer_state_from(self, optimizer: Optimizer, module: nn.Module) -> None:
+        """Begins training with the moments and step count of torch's optimizer; before the first step."""
+        from .torch.states import save_optimizer_states
+
+        if self.steps_taken:
+            raise PartitaError("this program has been trained already; optimizer states are taken up before the first step")
+        save_optimizer_states(optimizer, module, self.folder / "optimizer.safetensors")
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def _initial_optimizer(self) -> list[str | Path]:
+        states = self.folder / "optimizer.safetensors"
+        return ["--init-optimizer", states] if states.is_file() else []
+
+    def _data_file(self, data: Mapping[str, Any] | str | Path) -> str | Path:
+        if isinstance(data, (str, Path)):
+            return data
+        unknown = [name for name in self.inputs if name not in data]
+        if unknown:
+            raise PartitaError(f"data: nothing for the input {unknown[0]!r}; found {', '.join(map(repr, data)) or 'nothing'}")
+        path = self.folder / "data.npz"
+        arrays: dict[str, Any] = {name: np.asarray(data[name]) for name in self.inputs}
+        np.savez(path, **arrays)
+        return path
+
+    def __repr__(self) -> str:
+        return f"Program({str(self.folder)!r}, {self.ranks} ranks, {self.samples_per_step} samples a step, {self.steps_taken} steps taken)"
+
+
+def _new_folder(path: str | Path | None) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
+    if path is None:
+        owner = tempfile.TemporaryDirectory(prefix="partita-")
+        return Path(owner.name), owner
+    try:
+        Path(path).mkdir(parents=True)
+    except FileExistsError:
+        raise PartitaError(f"{path} is there already; name a new folder, or open it with partita.Program") from None
+    return Path(path), None
+
+
+def _joined(found: Recipe, said: Recipe) -> Recipe:
+    """What the export found in the module, and over it what the user says."""
+    keys = found.keys
+    for key, value in said.keys.items():
+        if key in _ADDED and key in keys:
+            keys[key] = keys[key] + ([value] if isinstance(value, str) else value)
+        elif isinstance(value, dict) and isinstance(keys.get(key), dict):
+            keys[key] = {**keys[key], **value}
+        else:
+            keys[key] = value
+    return Recipe(**keys)
+
+
+def _cluster_file(cluster: str | Path | Mapping[str, Any], folder: Path) -> Path:
+    if isinstance(cluster, (str, Path)):
+        return Path(cluster)
+    path = folder / "cluster.yaml"
+    path.write_text(json.dumps(dict(cluster)), encoding="utf-8")
+    return path
+
+
+def _yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

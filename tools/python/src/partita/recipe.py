@@ -1,0 +1,106 @@
+"""The recipe of a training run: train.yaml's keys, as Python values."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import PartitaError
+from .programs import run_partita
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+__all__ = ["Recipe"]
+
+
+class Recipe:
+    """What is minimized, how, and on which data: the keys of train.yaml (docs/train_yaml.md).
+
+        Recipe(optimizer={"kind": "adamw", "lr": 3e-4}, batch={"global": 512}, precision="bf16")
+
+    The compiler itself checks keys and values when the recipe is made: PartitaError names the key and the nearest one.
+    A recipe never changes; `replaced` makes another one.
+    """
+
+    def __init__(self, **keys: Any):
+        self._keys: dict[str, Any] = _plain(keys)
+        self._resolved = self._ask()
+
+    @classmethod
+    def read(cls, path: str | Path) -> Recipe:
+        """The recipe of a train.yaml, with all that is default there said out."""
+        recipe = cls.__new__(cls)
+        recipe._keys = {}
+        recipe._resolved = run_partita("train", "model.onnx", "--train", path, "--print-config")
+        recipe._file_text = Path(path).read_text(encoding="utf-8")
+        return recipe
+
+    @classmethod
+    def from_torch(cls, optimizer: Optimizer, scheduler: LRScheduler | None = None, *, clip: float | None = None, autocast: Any = None,
+                   **keys: Any) -> Recipe:
+        """The recipe that does what torch's optimizer and scheduler do; what has no counterpart is refused by name.
+
+        `clip`: the norm of `clip_grad_norm_`. `autocast`: torch.bfloat16 or torch.float16, the dtype of autocast.
+        Other keys are those of train.yaml.
+        """
+        from .torch.optimizers import recipe_keys
+
+        return cls(**recipe_keys(optimizer, scheduler, clip, autocast), **keys)
+
+    _file_text: str | None = None
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The keys that were said, a copy. Of a recipe that was read from a file: none."""
+        return json.loads(json.dumps(self._keys))
+
+    @property
+    def resolved(self) -> str:
+        """The whole recipe as train.yaml's text, defaults said out."""
+        return self._resolved
+
+    def replaced(self, **keys: Any) -> Recipe:
+        """Another recipe, in which these keys have these values."""
+        if self._file_text is not None:
+            raise PartitaError("a recipe that was read from a file is taken as it is; say its keys with Recipe(…) to change some")
+        return Recipe(**{**self._keys, **keys})
+
+    def text(self) -> str:
+        """What train.yaml would say: JSON, which is YAML too."""
+        return self._file_text if self._file_text is not None else json.dumps(self._keys, indent=1, ensure_ascii=False) + "\n"
+
+    def _ask(self) -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "recipe"
+            path.write_text(self.text(), encoding="utf-8")
+            try:
+                return run_partita("train", "model.onnx", "--train", path, "--print-config")
+            except PartitaError as error:
+                raise PartitaError(str(error).replace(f"{path}:", "recipe:"), error.code) from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recipe) and self._resolved == other._resolved
+
+    def __hash__(self) -> int:
+        return hash(self._resolved)
+
+    def __repr__(self) -> str:
+        return "Recipe(\n" + self._resolved + ")"
+
+
+def _plain(value: Any) -> Any:
+    """Mappings, sequences, paths and NumPy's scalars as what JSON has."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(v) for v in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        return value.item()
+    return value

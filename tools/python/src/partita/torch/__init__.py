@@ -1,0 +1,1 @@
+"""What needs torch: exporting modules, and the way back into them."""

@@ -1,0 +1,104 @@
+"""Whether an exported step has the module's loss and gradients."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from ..errors import PartitaError
+from ..program import compile
+from ..recipe import Recipe
+
+if TYPE_CHECKING:
+    from .export import Exported
+
+__all__ = ["check_export", "without_dropout"]
+
+LOSS_TOLERANCE = 1e-4  # relative
+GRADIENT_TOLERANCE = 1e-3  # of a gradient's norm, and
+NOISE = 1e-5  # of the norm of all gradients: what is zero but for rounding
+_DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout, torch.feature_dropout}
+
+
+def check_export(exported: Exported, step: nn.Module, values: list[torch.Tensor]) -> None:
+    """Raises PartitaError with code 4 where the serial program of the exported file differs on the batch from torch's
+    autograd, dropout off on both sides."""
+    loss, gradients = _torch_gradients(step, values)
+    with tempfile.TemporaryDirectory(prefix="partita-") as folder:
+        source = without_dropout(exported.path, Path(folder))
+        recipe = Recipe(**{**exported.recipe.keys, "optimizer": {"kind": "sgd", "lr": 0}})
+        program = compile(source, recipe, path=Path(folder) / "program", keep_gradients=True)
+        data = {name: value.detach().cpu().numpy() for name, value in zip(exported.inputs, values)}
+        found = program.train(data, 1, progress=False, save_gradients=Path(folder) / "gradients.safetensors")[0].loss
+        ours = load_file(Path(folder) / "gradients.safetensors")
+    if not abs(found - loss) <= LOSS_TOLERANCE * max(abs(loss), 1e-6):
+        raise PartitaError(f"the exported loss is {found:.7g}, torch's is {loss:.7g}: the export is not the module", 4)
+    norm = math.sqrt(sum(float(g.double().square().sum()) for g in gradients.values()))
+    for name, gradient in gradients.items():
+        if name not in ours:
+            raise PartitaError(f"{name}: torch has a gradient of it, the exported step has none", 4)
+        difference = float((ours[name].double() - gradient.double()).norm())
+        if not difference <= GRADIENT_TOLERANCE * float(gradient.double().norm()) + NOISE * norm:
+            raise PartitaError(f"{name}: its gradient differs from torch's by {difference:.3g}, of a norm of {float(gradient.norm()):.3g}", 4)
+
+
+def without_dropout(model: Path, folder: Path) -> Path:
+    """A copy of an exported file whose dropouts keep everything; its weights stay where they are. The file itself where
+    it has none."""
+    import onnx
+
+    proto = onnx.load(str(model), load_external_data=False)
+    dropouts = [n for n in proto.graph.node if n.op_type == "Dropout"]
+    if not dropouts:
+        return model
+    for node in dropouts:
+        node.CopyFrom(onnx.helper.make_node("Identity", node.input[:1], node.output[:1], node.name))
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                (folder / entry.value).unlink(missing_ok=True)
+                (folder / entry.value).hardlink_to((model.parent / entry.value).resolve())
+    onnx.save(proto, str(folder / "model.onnx"))
+    return folder / "model.onnx"
+
+
+class _NoDropout(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in _DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention:
+            args = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
+            kwargs.pop("dropout_p", None)
+        if func is F.multi_head_attention_forward:
+            args = (*args[:10], 0.0, *args[11:])
+        return func(*args, **kwargs)
+
+
+def _torch_gradients(step: nn.Module, values: list[torch.Tensor]) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients by autograd; the module's gradients and buffers stay as they were."""
+    module: nn.Module = step.module  # pyright: ignore[reportAssignmentType]
+    buffers = {name: b.clone() for name, b in module.named_buffers()}
+    recurrent = {m: m.dropout for m in module.modules() if isinstance(m, nn.RNNBase)}
+    for m in recurrent:
+        m.dropout = 0.0
+    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    try:
+        with torch.enable_grad(), _NoDropout():
+            loss = step(*values)
+        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    finally:
+        with torch.no_grad():
+            for name, b in module.named_buffers():
+                b.copy_(buffers[name])
+        for m, p in recurrent.items():
+            m.dropout = p
+    return float(loss.detach()), {name: g.detach().cpu() for name, g in zip(parameters, found) if g is not None}

@@ -1,0 +1,202 @@
+"""From a module and its loss to an ONNX file, and to the recipe that says what the file cannot."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Union
+
+import torch
+from torch import nn
+
+from ..errors import PartitaError
+from ..recipe import Recipe
+from .graph_names import mark_batch_norms, name_weights
+from .rewrites import rewritten
+from .where import CallStack, place_of_node
+
+__all__ = ["Example", "Exported", "export"]
+
+Example = Union[torch.Tensor, Sequence[Any], Mapping[str, Any]]
+Loss = Union[Callable[..., torch.Tensor], str]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A module's training step as an ONNX file, and what `partita.compile` needs to know of the module beside it."""
+
+    path: Path  # model.onnx; its weights lie beside it
+    recipe: Recipe  # its loss, its trained parameters, the example's batch
+    inputs: Sequence[str]  # names of what a step reads: the columns of the data
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the module, for the way back into it
+    _owner: Any = field(default=None, repr=False)
+
+
+def export(
+    module: nn.Module,
+    example: Example,
+    loss: Loss = "output",
+    path: str | Path | None = None,
+    *,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    check: bool = True,
+) -> Exported:
+    """Captures a module's training step, its loss included, as `path`/model.onnx.
+
+    `example`: a batch; its first dimensions count samples. A mapping: what forward has parameters for goes there by
+    name, and `loss(outputs, batch)` sees all of it. A tuple: the last element is the target, those before are forward's
+    arguments, and `loss(outputs, target)` is called, as torch.nn.functional's losses are.
+    `loss`: that function, of any torch code, with a scalar result; or "output": the module returns its loss (a scalar,
+    or `.loss`, ["loss"] or the first element of what it returns), and all of the example goes to forward.
+    `path`: a folder; by default a temporary one, gone with what is returned.
+    `dynamic`: sizes to leave open, by input and dimension: {"x": {0: "batch", 1: "length"}}. The recipe's `batch.global`
+    says the first dimension, its `bind` the others; the example's sizes are taken where it says nothing.
+    `check`: compares loss and gradients on the example with torch's autograd, dropout off on both sides.
+
+    The module is exported as it trains: dropout on, batch norms by the batch (parts that are in eval() stay so). What
+    cannot be exported is a PartitaError with the module's path and the Python line.
+    """
+    names, values = _named(module, example, loss)
+    step = _Step(module, names, loss, isinstance(example, Mapping))
+    owner = tempfile.TemporaryDirectory(prefix="partita-") if path is None else None
+    folder = Path(owner.name) if owner is not None else Path(path or "")
+    folder.mkdir(parents=True, exist_ok=True)
+    with _Training(module):
+        graph = rewritten(_captured(step, values, names, dynamic))
+        onnx = _translated(graph, names)
+        trained, unused = name_weights(onnx.model, module, set(names))
+        variances = mark_batch_norms(onnx.model, module)
+        onnx.save(str(folder / "model.onnx"), external_data=True)
+        keys: dict[str, Any] = {"loss": {"kind": "output"}, "trainable": trained}
+        sizes = {v.shape[0] for v in values if v.ndim > 0}
+        if len(sizes) == 1:
+            keys["batch"] = {"global": sizes.pop()}
+        shapes = dict(zip(names, (v.shape for v in values)))
+        bound = {size: shapes[name][axis] for name, axes in (dynamic or {}).items() for axis, size in axes.items() if axis > 0}
+        if bound:
+            keys["bind"] = bound
+        for name in unused:
+            warnings.warn(f"{name} is trainable, and the loss does not depend on it: it is not trained", stacklevel=2)
+        exported = Exported(folder / "model.onnx", Recipe(**keys), tuple(names), {"unused": unused, "variances": variances}, owner)
+        if check:
+            from .check import check_export
+
+            check_export(exported, step, values)
+    return exported
+
+
+class _Step(nn.Module):
+    """A module together with its loss: positional tensors to a scalar."""
+
+    def __init__(self, module: nn.Module, names: list[str], loss: Loss, mapping: bool):
+        super().__init__()
+        self.module, self._names, self._loss, self._mapping = module, names, loss, mapping
+        self.training = module.training
+
+    def forward(self, *batch: torch.Tensor) -> torch.Tensor:
+        named = dict(zip(self._names, batch))
+        if not self._mapping:
+            if isinstance(self._loss, str):
+                return _loss_in(self.module(*batch))
+            return _scalar(self._loss(self.module(*batch[:-1]), batch[-1]))
+        if isinstance(self._loss, str):
+            return _loss_in(self.module(**named))
+        return _scalar(self._loss(self.module(**{k: v for k, v in named.items() if k in _parameters(self.module, named)}), named))
+
+
+class _Training:
+    """The module in training mode for a while; where its root trains already, parts in eval() stay so."""
+
+    def __init__(self, module: nn.Module):
+        self._module, self._modes = module, {m: m.training for m in module.modules()}
+
+    def __enter__(self) -> None:
+        if not self._module.training:
+            warnings.warn("the module is in eval() mode: it is exported as train() makes it", stacklevel=3)
+            self._module.train()
+
+    def __exit__(self, *_: object) -> None:
+        for m, mode in self._modes.items():
+            m.training = mode
+
+
+def _parameters(module: nn.Module, batch: Mapping[str, Any]) -> set[str]:
+    """Names of the batch that forward takes."""
+    parameters = inspect.signature(module.forward).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return set(batch)
+    return set(parameters)
+
+
+def _named(module: nn.Module, example: Example, loss: Loss) -> tuple[list[str], list[torch.Tensor]]:
+    if isinstance(example, Mapping):
+        names, values = list(example), list(example.values())
+    else:
+        values = [example] if isinstance(example, torch.Tensor) else list(example)
+        arguments = len(values) if isinstance(loss, str) else len(values) - 1
+        if arguments < 1:
+            raise PartitaError("example: expected forward's arguments and then the target, or a mapping")
+        taken = [p.name for p in inspect.signature(module.forward).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        names = [taken[k] if k < len(taken) else f"input{k}" for k in range(arguments)]
+        names += ["target" if "target" not in names else "loss_target"] * (len(values) - arguments)
+    for name, value in zip(names, values):
+        if not isinstance(value, torch.Tensor):
+            raise PartitaError(f"example: {name!r} is a {type(value).__name__}; expected a tensor (constants belong into the module)")
+    return names, values
+
+
+def _loss_in(output: Any) -> torch.Tensor:
+    """The loss in what a module returned."""
+    if isinstance(output, torch.Tensor):
+        return _scalar(output)
+    found = getattr(output, "loss", None)
+    if found is None and isinstance(output, Mapping):
+        found = output.get("loss")
+    if found is None and isinstance(output, (tuple, list)) and output:
+        found = output[0]
+    if found is None:
+        raise PartitaError(f'loss="output": the module returned a {type(output).__name__} without a loss')
+    return _scalar(found)
+
+
+def _scalar(loss: Any) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+        raise PartitaError(f"loss: expected a scalar, found {found}")
+    return loss.reshape(())
+
+
+def _captured(step: nn.Module, values: list[torch.Tensor], names: list[str], dynamic: Mapping[str, Mapping[int, str]] | None) -> Any:
+    shapes = None
+    if dynamic:
+        unknown = [name for name in dynamic if name not in names]
+        if unknown:
+            raise PartitaError(f"dynamic: {unknown[0]!r} is no input; inputs: {', '.join(names)}")
+        sizes = {size: torch.export.Dim(size) for axes in dynamic.values() for size in axes.values()}
+        shapes = {"batch": tuple({axis: sizes[size] for axis, size in dynamic.get(name, {}).items()} for name in names)}
+    with CallStack(step) as stack:
+        try:
+            return torch.export.export(step, tuple(values), dynamic_shapes=shapes, strict=False)
+        except PartitaError:
+            raise
+        except Exception as error:
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            raise PartitaError(f"{stack.place(error)}: cannot be captured: {said[0]}") from error
+
+
+def _translated(graph: Any, names: list[str]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own parts
+        try:
+            onnx = torch.onnx.export(graph, (), dynamo=True, optimize=False, input_names=names, output_names=["loss"], verbose=False)
+        except ImportError as error:
+            raise PartitaError(f"torch's exporter needs another package: {error}; pip install onnxscript") from error
+        except Exception as error:
+            raise PartitaError(place_of_node(graph, error)) from error
+    if onnx is None:
+        raise PartitaError("torch.onnx.export made nothing")
+    return onnx

@@ -1,0 +1,86 @@
+"""Names and modes of a module, in the ONNX graph that torch's exporter made of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import PartitaError
+
+__all__ = ["mark_batch_norms", "name_weights"]
+
+_PREFIX = "module."  # of the module within the step that is exported
+
+
+def name_weights(model: Any, module: nn.Module, inputs: set[str]) -> tuple[list[str], list[str]]:
+    """Gives initializers the names that named_parameters() and named_buffers() have.
+
+    Of tied weights the first of its names. Returns the trained parameters, and those that the graph does without.
+    """
+    first = {id(p): name for name, p in module.named_parameters()}
+    tied = {name: first[id(p)] for name, p in module.named_parameters(remove_duplicate=False)}
+    graph, new = model.graph, {}
+    for old in list(graph.initializers):
+        plain = old.removeprefix(_PREFIX)
+        new[old] = tied.get(plain, plain)
+    names = set(new.values())
+    clash = names & inputs
+    if clash:
+        raise PartitaError(f"the example's {clash.pop()!r} is called like a parameter of the module; rename one of them")
+    for node in graph:
+        for value in node.outputs:
+            if value.name in names:
+                value.name += "_value"
+    for old, name in new.items():
+        value = graph.initializers.pop(old)
+        value.name = name
+        graph.initializers[name] = value
+    parameters = dict(module.named_parameters())
+    trained = [name for name, p in parameters.items() if p.requires_grad and name in names]
+    unused = [name for name, p in parameters.items() if p.requires_grad and name not in names]
+    if not trained:
+        raise PartitaError("nothing to train: no parameter with requires_grad that the loss depends on")
+    return trained, unused
+
+
+def mark_batch_norms(model: Any, module: nn.Module) -> dict[str, dict[str, float]]:
+    """Has the batch norms that train normalize by the batch and update their statistics, as torch does: the exporter
+    writes all of them as for inference.
+
+    Returns, of each running variance, how many values a sample has ("values") and the share that a step keeps ("keeps").
+    """
+    variances: dict[str, dict[str, float]] = {}
+    for node in model.graph:
+        if node.op_type != "BatchNormalization" or node.inputs[3] is None:
+            continue
+        name = str(node.inputs[3].name)
+        norm = _owner(module, name)
+        if norm is None or not norm.training:
+            continue
+        momentum = getattr(norm, "momentum", 0.1)
+        if momentum is None:
+            raise PartitaError(f"{name.rpartition('.')[0]}: momentum=None (a running mean of all batches) has no counterpart; give it a number")
+        node.attributes["momentum"] = _attribute(node.attributes["epsilon"], "momentum", 1.0 - float(momentum))
+        node.attributes["training_mode"] = _attribute(node.attributes["epsilon"], "training_mode", 1)
+        node.resize_outputs(3)
+        for k, what in ((1, "mean"), (2, "variance")):
+            node.outputs[k].name = f"{node.outputs[0].name}_next_{what}"
+        variances[str(node.inputs[4].name)] = {"values": math.prod(int(d) for d in node.inputs[0].shape[2:]), "keeps": 1.0 - float(momentum)}
+    return variances
+
+
+def _attribute(like: Any, name: str, value: float | int) -> Any:
+    kind = type(like.type)  # onnx_ir's AttributeType, which comes with torch's exporter
+    return type(like)(name, kind.INT if isinstance(value, int) else kind.FLOAT, value)
+
+
+def _owner(module: nn.Module, buffer: str) -> nn.Module | None:
+    path, _, name = buffer.rpartition(".")
+    try:
+        owner = module.get_submodule(path)
+    except AttributeError:
+        return None
+    return owner if isinstance(getattr(owner, name, None), torch.Tensor) else None

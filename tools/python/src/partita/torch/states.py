@@ -1,0 +1,106 @@
+"""Between checkpoints and torch: parameters, buffers, optimizer states."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.optim import Optimizer
+
+from ..errors import PartitaError
+
+__all__ = ["load_optimizer_states", "load_parameters", "sample_variances", "save_optimizer_states"]
+
+
+def load_parameters(module: nn.Module, trained: Mapping[str, np.ndarray], step: int, unused: Collection[str] = ()) -> None:
+    """Writes tensors by name into parameters and buffers; nothing is written where one has no place.
+
+    `unused`: trainable parameters that need not have been trained.
+    """
+    names = dict(module.named_parameters(remove_duplicate=False))
+    places: dict[str, torch.Tensor] = {**names, **dict(module.named_buffers())}
+    for name, value in trained.items():
+        if name not in places:
+            raise PartitaError(f"{name} was trained, and the module has no parameter or buffer of that name")
+        _check_shape(name, places[name], value)
+    written = {id(places[name]) for name in trained}
+    for name, parameter in names.items():
+        if parameter.requires_grad and id(parameter) not in written and name not in unused:
+            raise PartitaError(f"{name} of the module is trainable, and was not trained")
+    with torch.no_grad():
+        for name, value in trained.items():
+            places[name].copy_(torch.from_numpy(value))
+        for name, buffer in module.named_buffers():
+            if name.endswith(".num_batches_tracked") and name.replace("num_batches_tracked", "running_mean") in trained:
+                buffer.fill_(step)
+
+
+def sample_variances(
+    tensors: dict[str, np.ndarray], first: Mapping[str, np.ndarray], variances: Mapping[str, Mapping[str, float]], samples: int, steps: int
+) -> None:
+    """Running variances of the population as those of the sample, n / (n - 1) times what each step has added.
+
+    `variances`: of each, the values of a sample and the share of the old value that a step keeps; `samples` of a run.
+    """
+    for name, about in variances.items():
+        n = samples * about["values"]
+        kept = about["keeps"] ** steps * first[name]
+        if n > 1:
+            tensors[name] = (kept + (tensors[name] - kept) * (n / (n - 1))).astype(tensors[name].dtype)
+
+
+def load_optimizer_states(optimizer: Optimizer, module: nn.Module, states: Mapping[str, np.ndarray]) -> None:
+    """Writes moments and the step into an optimizer over the module's parameters."""
+    names = _optimized(optimizer, module)
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name, value in states.items():
+        if name != "step":
+            parameter, _, state = name.rpartition(".")
+            found.setdefault(parameter, {})[state] = value
+    for parameter, values in found.items():
+        if parameter not in names:
+            raise PartitaError(f"{parameter} has optimizer states, and the optimizer has no such parameter")
+        for state, value in values.items():
+            _check_shape(f"{parameter}.{state}", names[parameter], value)
+    with torch.no_grad():
+        for parameter, values in found.items():
+            tensor = names[parameter]
+            state = optimizer.state[tensor]
+            for key, value in values.items():
+                state[key] = torch.from_numpy(value.copy()).to(tensor.device, tensor.dtype)
+            if not isinstance(optimizer, torch.optim.SGD):
+                state["step"] = torch.tensor(float(states["step"]))
+
+
+def save_optimizer_states(optimizer: Optimizer, module: nn.Module, path: Path) -> None:
+    """Writes an optimizer's states under the names that `--init-optimizer` reads."""
+    tensors: dict[str, torch.Tensor] = {}
+    steps: set[float] = set()
+    for name, parameter in _optimized(optimizer, module).items():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if key == "step":
+                steps.add(float(value))
+            elif isinstance(value, torch.Tensor):
+                tensors[f"{name}.{key}"] = value.detach().cpu().contiguous().clone()
+    if not tensors:
+        raise PartitaError("the optimizer has no states: it has taken no step, or keeps none")
+    if len(steps) > 1:
+        raise PartitaError(f"parameters of the optimizer have taken different numbers of steps: {sorted(steps)}")
+    if steps:
+        tensors["step"] = torch.tensor(steps.pop())
+    save_file(tensors, path)
+
+
+def _optimized(optimizer: Optimizer, module: nn.Module) -> dict[str, torch.Tensor]:
+    within = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return {name: p for name, p in module.named_parameters() if id(p) in within}
+
+
+
+def _check_shape(name: str, place: torch.Tensor, value: np.ndarray) -> None:
+    if tuple(place.shape) != value.shape:
+        raise PartitaError(f"{name}: the module has shape {tuple(place.shape)}, trained was {value.shape}")
