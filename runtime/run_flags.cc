@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <thread>
 
 #include "CLI/CLI.hpp"
@@ -113,8 +114,9 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
   if (!data.empty()) {
     PARTITA_RETURN_IF_ERROR(take_data_flag(data, o.data));
   }
+  o.data.feed = feed;
   if (!manifest["data"].contains("kind") && !o.data.path.empty()) o.data.kind = guess_data_kind(o.data.path);
-  if (o.data.path.empty() && o.data.sources.empty() && o.data.kind != DataKind::kSynthetic) {
+  if (feed == nullptr && o.data.path.empty() && o.data.sources.empty() && o.data.kind != DataKind::kSynthetic) {
     return absl::InvalidArgumentError(
         "no data: say --data FILE, or data: {path: …} in train.yaml, or data: {kind: synthetic}");
   }
@@ -122,7 +124,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
   if (steps && *steps > 0 && o.data.kind != DataKind::kNpz && o.data.kind != DataKind::kNpy) o.data.epochs = 0;
   if (o.data.shuffle) o.data.epochs = steps ? 0 : o.data.epochs;
   if (epochs > 0 && !steps) o.data.epochs = epochs;
-  o.steps = steps.value_or(-1);
+  o.steps = feed != nullptr ? std::numeric_limits<int64_t>::max() : steps.value_or(-1);
   PARTITA_ASSIGN_OR_RETURN(auto weights, bundle.file(kInitialName));
   PARTITA_ASSIGN_OR_RETURN(SafetensorsFile first, SafetensorsFile::open(std::move(weights)));
   o.initial = std::make_shared<const SafetensorsFile>(std::move(first));

@@ -19,6 +19,7 @@ class App;
 namespace partita::runtime {
 
 class BundleFiles;
+class SampleFeed;
 struct BundleTrust;
 
 // `--data`: a path, or a path of raw ids and their element type, "ids.bin:uint16". InvalidArgument for another type.
@@ -39,7 +40,8 @@ struct RunFlags {
   bool fast_dev_run = false;
   int threads = 0;
   bool shuffle = false, quiet = false, require_certificate = false;
-  std::string progress = "auto";  // "bar", "lines"; "auto": a bar where stderr is a terminal
+  std::shared_ptr<SampleFeed> feed;  // no flag: batches come from there, in place of data, until it is closed
+  std::string progress = "auto";     // "bar", "lines"; "auto": a bar where stderr is a terminal
 
   void add(CLI::App& app);
   // What they ask of the bundle before it is run.

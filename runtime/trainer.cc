@@ -43,12 +43,12 @@ class Trainer {
 
   absl::Status run(MetricsSink* sink) {
     PARTITA_RETURN_IF_ERROR(start());
-    for (int64_t step = first_; step < steps_; ++step) {
+    for (int64_t step = first_; step < steps_ && inputs_->has(step); ++step) {
       if (checkpoints_) checkpoints_->begin_step(options_.stop != nullptr && options_.stop->load());
       PARTITA_ASSIGN_OR_RETURN(StepMetrics m, train_step(step));
       if (step == 0 && !options_.save_gradients.empty()) PARTITA_RETURN_IF_ERROR(save_gradients());
       PARTITA_ASSIGN_OR_RETURN(bool better, evaluate(step + 1, m));
-      if (first_rank() && sink != nullptr) PARTITA_RETURN_IF_ERROR(sink->write(m));
+      if (sink != nullptr) PARTITA_RETURN_IF_ERROR(sink->write(m));
       if (checkpoints_) PARTITA_RETURN_IF_ERROR(keep(step + 1, better));
       if (evaluator_ != nullptr && evaluator_->wants_to_stop()) {
         stop_early(step + 1);

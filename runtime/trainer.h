@@ -40,9 +40,9 @@ struct TrainOptions {
   int threads = 0;                          // per rank; 0: this process's cores divided among its ranks
 };
 
-// Trains with this rank's part of the program. Every rank calls it with the same options; only rank 0's `sink` is used
-// (may be null). An error on one rank ends the others with Unavailable. Errors: the data's, the files',
-// ResourceExhausted (memory, disk), Unavailable (a peer is gone).
+// Trains with this rank's part of the program. Every rank calls it with the same options; a rank's `sink` (may be null)
+// gets what that rank knows of each step: rank 0 all of it. An error on one rank ends the others with Unavailable.
+// Errors: the data's, the files', ResourceExhausted (memory, disk), Unavailable (a peer is gone).
 absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
                         const TrainOptions& options, MetricsSink* sink);
 

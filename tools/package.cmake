@@ -3,7 +3,7 @@
 set(built partita partita_runner)
 install(TARGETS partita RUNTIME DESTINATION bin)
 install(TARGETS partita_runner RUNTIME DESTINATION lib/partita)
-foreach(module partita_comm_mpi partita_cuda)
+foreach(module partita_comm_mpi partita_session partita_cuda)
   if(TARGET ${module})
     list(APPEND built ${module})
     install(TARGETS ${module} LIBRARY DESTINATION lib/partita)

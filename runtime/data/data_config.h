@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,9 +30,11 @@ DType parse_element_type(std::string_view name);
 // By the path's ending: .npz, .npy; a folder is npy; anything else is tokens (.bin: u16, other files: their bytes).
 DataKind guess_data_kind(std::string_view path);
 
+class SampleFeed;
 struct WeightedSource;
 
 struct DataConfig {
+  std::shared_ptr<SampleFeed> feed;  // not null: batches come from there, and nothing below is looked at
   DataKind kind = DataKind::kNpz;
   std::string path;
   // In place of `path`: samples in fixed proportions of each. `shuffle` holds for all of them; the other settings of

@@ -12,9 +12,23 @@
 #include "runtime/data/permutation.h"
 
 namespace partita::runtime {
+namespace {
+
+// Of a feed, from which batches are taken whole.
+class FedReader : public SampleReader {
+ public:
+  int64_t samples() const override { return kUnlimited; }
+  std::string describe() const override { return "the batch"; }
+  absl::Status read(int64_t, int64_t, int, std::span<std::byte>) const override {
+    return absl::InternalError("samples of a feed are not read one by one");
+  }
+};
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<SampleReader>> open_reader(const DataConfig& config,
                                                           const std::vector<InputSpec>& inputs) {
+  if (config.feed != nullptr) return std::unique_ptr<SampleReader>(std::make_unique<FedReader>());
   if (!config.sources.empty()) return open_mix_reader(config, inputs);
   switch (config.kind) {
     case DataKind::kNpz:
@@ -225,21 +239,26 @@ absl::Status DataSource::read_stream(int64_t position, int64_t count, int input,
     }
     const auto part = out.subspan(static_cast<size_t>(done * bytes), static_cast<size_t>(run * bytes));
     PARTITA_RETURN_IF_ERROR(reader_->read(config_.skip + sample, run, input, part));
-    const InputSpec& spec = inputs_[static_cast<size_t>(input)];
-    if (int64_t bad = find_unusable(spec.dtype, part, false); bad >= 0) {
-      return absl::InvalidArgumentError(cat(reader_->describe(), ": sample ",
-                                            config_.skip + sample + bad / sample_elements(spec), " for graph input ",
-                                            quote(spec.name), " holds nan: expected numbers; repair the data"));
-    }
-    if (int64_t bad = find_beyond(spec, part); bad >= 0) {
-      return absl::InvalidArgumentError(cat(
-          reader_->describe(), ": sample ", config_.skip + sample + bad / sample_elements(spec), " for graph input ",
-          quote(spec.name), " holds ", element_text(spec.dtype, part.data() + bad * dtype_size(spec.dtype)),
-          ": expected numbers from ", spec.bounds.low, " to ", spec.bounds.high - 1,
-          spec.bounds.inside(spec.bounds.mark) ? "" : cat(" or ", spec.bounds.mark),
-          ", as many as the model has rows or classes for them"));
-    }
+    PARTITA_RETURN_IF_ERROR(check_values(config_.skip + sample, input, part));
     done += run;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DataSource::check_values(int64_t first, int input, std::span<const std::byte> samples) const {
+  const InputSpec& spec = inputs_[static_cast<size_t>(input)];
+  if (int64_t bad = find_unusable(spec.dtype, samples, false); bad >= 0) {
+    return absl::InvalidArgumentError(cat(reader_->describe(), ": sample ", first + bad / sample_elements(spec),
+                                          " for graph input ", quote(spec.name),
+                                          " holds nan: expected numbers; repair the data"));
+  }
+  if (int64_t bad = find_beyond(spec, samples); bad >= 0) {
+    return absl::InvalidArgumentError(cat(reader_->describe(), ": sample ", first + bad / sample_elements(spec),
+                                          " for graph input ", quote(spec.name), " holds ",
+                                          element_text(spec.dtype, samples.data() + bad * dtype_size(spec.dtype)),
+                                          ": expected numbers from ", spec.bounds.low, " to ", spec.bounds.high - 1,
+                                          spec.bounds.inside(spec.bounds.mark) ? "" : cat(" or ", spec.bounds.mark),
+                                          ", as many as the model has rows or classes for them"));
   }
   return absl::OkStatus();
 }

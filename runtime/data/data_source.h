@@ -43,6 +43,9 @@ class DataSource {
   // Samples [first, first + count) of a step's batch for one input, packed row-major in the input's dtype; `out` has
   // exactly that size. For an input that is not batched, its whole value whatever the range. Thread-safe.
   absl::Status fetch(int64_t step, int64_t first, int64_t count, int input, std::span<std::byte> out) const;
+  // InvalidArgument where samples, of which the first has this number, hold what an input cannot: nan, or integers
+  // beyond its bounds.
+  absl::Status check_values(int64_t first, int input, std::span<const std::byte> samples) const;
 
  private:
   DataSource() = default;

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "base/box.h"
+#include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace partita::runtime {
@@ -38,7 +40,7 @@ bool is_read(const Program& program, const Operand& input) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<InputStage>> InputStage::open(const DataConfig& config, const Executor& executor) {
-  std::unique_ptr<InputStage> stage(new InputStage(executor, config.prefetch));
+  std::unique_ptr<InputStage> stage(new InputStage(executor, config));
   const Program& program = executor.program();
   PARTITA_ASSIGN_OR_RETURN(stage->source_, DataSource::open(config, input_specs(program), program.samples_per_step));
   int source = 0;
@@ -51,19 +53,65 @@ absl::StatusOr<std::unique_ptr<InputStage>> InputStage::open(const DataConfig& c
 }
 
 absl::Status InputStage::start(int64_t first, int64_t end) {
+  first_ = first;
+  if (feed_ != nullptr) {
+    for (const Column& c : columns_) {
+      if (feed_->column(c.input->name) < 0)
+        return absl::InvalidArgumentError(cat("the batch has nothing for the graph's input ", quote(c.input->name)));
+    }
+    return absl::OkStatus();
+  }
   PARTITA_RETURN_IF_ERROR(source_->check_steps(first, std::max<int64_t>(end - first, 0)));
-  const Program& program = executor_.program();
   std::vector<SampleRange> ranges;
-  const int64_t run = program.samples_per_step / (program.micro_batches / program.micro_slices);
-  for (int64_t m = 0; m < program.micro_batches; ++m) {
-    for (size_t k = 0; k < columns_.size(); ++k)
-      ranges.push_back({columns_[k].source,
-                        m / program.micro_slices * run + m % program.micro_slices * columns_[k].input->slice_samples +
-                            columns_[k].first,
-                        columns_[k].count});
+  for (int64_t m = 0; m < executor_.program().micro_batches; ++m) {
+    for (const Column& c : columns_) ranges.push_back({c.source, first_sample(c, m), c.count});
   }
   prefetcher_.emplace(source_, std::move(ranges), first, end, ahead_);
   return absl::OkStatus();
+}
+
+int64_t InputStage::first_sample(const Column& c, int64_t m) const {
+  const Program& program = executor_.program();
+  const int64_t run = program.samples_per_step / (program.micro_batches / program.micro_slices);
+  return m / program.micro_slices * run + m % program.micro_slices * c.input->slice_samples + c.first;
+}
+
+absl::StatusOr<Batch> InputStage::take(int64_t step) {
+  if (feed_ == nullptr) return prefetcher_->take(step);
+  if (!has(step)) return absl::OutOfRangeError(cat("no batch comes for step ", step));
+  PARTITA_RETURN_IF_ERROR(check_fed(step));
+  return Batch{.step = step, .valid_samples = source_->global_batch(), .data = {}};
+}
+
+void InputStage::give_back(Batch batch) {
+  if (feed_ == nullptr) return prefetcher_->give_back(std::move(batch));
+  feed_->give_back();
+}
+
+// The size of what was handed over, and this rank's samples of it.
+absl::Status InputStage::check_fed(int64_t step) const {
+  for (size_t k = 0; k < columns_.size(); ++k) {
+    const Column& c = columns_[k];
+    const InputSpec& spec = source_->inputs()[static_cast<size_t>(c.source)];
+    const int64_t samples = spec.batched ? source_->global_batch() : 1;
+    const size_t found = feed_->columns(feed_->column(spec.name)).size();
+    if (found != static_cast<size_t>(samples * sample_bytes(spec)))
+      return absl::InvalidArgumentError(cat("the batch of step ", step, " has ", found, " bytes for the graph's input ",
+                                            quote(spec.name), ", expected ", samples * sample_bytes(spec)));
+    for (int64_t m = 0; m < executor_.program().micro_batches; ++m)
+      PARTITA_RETURN_IF_ERROR(source_->check_values(first_sample(c, m), c.source, this->samples({}, m, k)));
+  }
+  return absl::OkStatus();
+}
+
+std::span<const std::byte> InputStage::samples(const Batch& batch, int64_t micro_batch, size_t k) const {
+  if (feed_ == nullptr) return batch.data[static_cast<size_t>(micro_batch) * columns_.size() + k];
+  const Column& c = columns_[k];
+  const InputSpec& spec = source_->inputs()[static_cast<size_t>(c.source)];
+  const std::span<const std::byte> all = feed_->columns(feed_->column(spec.name));
+  if (!spec.batched) return all;
+  const int64_t bytes = sample_bytes(spec);
+  return all.subspan(static_cast<size_t>(first_sample(c, micro_batch) * bytes), static_cast<size_t>(c.count * bytes));
 }
 
 absl::Status InputStage::add_column(const ProgramInput& in, int source) {
@@ -90,7 +138,7 @@ absl::Status InputStage::add_column(const ProgramInput& in, int source) {
 absl::Status InputStage::stage(const Batch& batch, int64_t micro_batch, int64_t slot) const {
   for (size_t k = 0; k < columns_.size(); ++k) {
     const Column& c = columns_[k];
-    const std::vector<std::byte>& data = batch.data[static_cast<size_t>(micro_batch) * columns_.size() + k];
+    const std::span<const std::byte> data = samples(batch, micro_batch, k);
     std::span<std::byte> own = executor_.memory(c.input->operand, slot);
     if (c.direct) {
       PARTITA_CHECK(own.size() == data.size(), "size of a staged input");
@@ -104,7 +152,7 @@ absl::Status InputStage::stage(const Batch& batch, int64_t micro_batch, int64_t 
 }
 
 // Copies the rank's pieces out of whole samples.
-void InputStage::scatter(const Column& c, const std::vector<std::byte>& data, std::span<std::byte> own) {
+void InputStage::scatter(const Column& c, std::span<const std::byte> data, std::span<std::byte> own) {
   const int64_t size = dtype_size(c.input->operand.dtype);
   std::vector<int64_t> shape = c.input->placement.logical;
   shape[0] = c.count;

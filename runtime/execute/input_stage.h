@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/data/data_source.h"
 #include "runtime/data/prefetcher.h"
+#include "runtime/data/sample_feed.h"
 #include "runtime/execute/executor.h"
 #include "runtime/program/placement.h"
 
@@ -22,10 +23,14 @@ class InputStage {
   static absl::StatusOr<std::unique_ptr<InputStage>> open(const DataConfig& config, const Executor& executor);
 
   const DataSource& source() const { return *source_; }
-  // Starts reading batches [first, end) ahead. InvalidArgument where the data hold too few samples.
+  // Starts reading batches [first, end) ahead. InvalidArgument where the data hold too few samples, or a feed lacks an
+  // input.
   absl::Status start(int64_t first, int64_t end);
-  absl::StatusOr<Batch> take(int64_t step) { return prefetcher_->take(step); }
-  void give_back(Batch batch) { prefetcher_->give_back(std::move(batch)); }
+  // Whether there is a batch for a step: false where a feed was closed before; waits for a feed.
+  bool has(int64_t step) { return feed_ == nullptr || feed_->wait(step - first_); }
+  // In the order of steps. The data's errors.
+  absl::StatusOr<Batch> take(int64_t step);
+  void give_back(Batch batch);
   // Writes a micro-batch's part into the inputs' memory.
   absl::Status stage(const Batch& batch, int64_t micro_batch, int64_t slot) const;
   // Seconds that take() has waited, in all.
@@ -40,13 +45,20 @@ class InputStage {
     std::vector<LogicalPiece> pieces;
     bool direct = false;  // the samples are the operand's bytes
   };
-  InputStage(const Executor& executor, int64_t ahead) : executor_(executor), ahead_(ahead) {}
+  InputStage(const Executor& executor, const DataConfig& config)
+      : executor_(executor), ahead_(config.prefetch), feed_(config.feed) {}
   absl::Status add_column(const ProgramInput& input, int source);
-  static void scatter(const Column& column, const std::vector<std::byte>& data, std::span<std::byte> own);
+  // Where a micro-batch's samples of a column begin in the global batch.
+  int64_t first_sample(const Column& column, int64_t micro_batch) const;
+  std::span<const std::byte> samples(const Batch& batch, int64_t micro_batch, size_t column) const;
+  absl::Status check_fed(int64_t step) const;
+  static void scatter(const Column& column, std::span<const std::byte> data, std::span<std::byte> own);
 
   const Executor& executor_;
   const int64_t ahead_;  // batches
   std::shared_ptr<const DataSource> source_;
+  const std::shared_ptr<SampleFeed> feed_;  // null: batches are read ahead
+  int64_t first_ = 0;                       // step of the feed's first batch
   std::optional<Prefetcher> prefetcher_;
   std::vector<Column> columns_;
 };

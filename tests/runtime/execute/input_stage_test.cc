@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/cat.h"
+#include "base/quote.h"
 #include "tests/runtime/support/program_samples.h"
 
 namespace partita::runtime {
@@ -37,6 +39,50 @@ TEST(InputStage_Unread, IsLeftInTheFile) {
   program.inputs[0].operand.address.offset = bytes;
   bytes *= 2;
   EXPECT_EQ(parts_read(program), 3u);
+}
+
+// A fed batch lies in the inputs' memory as the same numbers read from a file do.
+TEST(InputStage_Fed, StagesEachMicroBatchsSamples) {
+  auto loaded = LoadedProgram::load(least_squares(1, 12, 3));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  auto executor = Executor::create(*loaded, nullptr, {});
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  const Program& program = (*executor)->program();
+  const ProgramInput& input = program.inputs[0];
+  const size_t part = (*executor)->memory(input.operand).size();
+  std::vector<std::byte> all(part * 3);
+  for (size_t k = 0; k < all.size(); ++k) all[k] = static_cast<std::byte>(k % 50);
+  auto feed = std::make_shared<SampleFeed>(std::vector<std::string>{input.name}, 1);
+  auto inputs = InputStage::open({.feed = feed}, **executor);
+  ASSERT_TRUE(inputs.ok()) << inputs.status();
+  ASSERT_TRUE((*inputs)->start(5, 100).ok());
+  feed->supply({all});
+  ASSERT_TRUE((*inputs)->has(5));
+  auto batch = (*inputs)->take(5);
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  for (size_t m = 0; m < 3; ++m) {
+    ASSERT_TRUE((*inputs)->stage(*batch, static_cast<int64_t>(m), 0).ok());
+    const std::span<std::byte> staged = (*executor)->memory(input.operand);
+    EXPECT_TRUE(std::equal(staged.begin(), staged.end(), all.begin() + static_cast<ptrdiff_t>(m * part))) << m;
+  }
+  (*inputs)->give_back(*std::move(batch));
+  all.pop_back();
+  feed->supply({all});
+  EXPECT_EQ((*inputs)->take(6).status().message(),
+            cat("the batch of step 6 has ", all.size(), " bytes for the graph's input ", quote(input.name),
+                ", expected ", part * 3));
+  feed->close();
+  EXPECT_FALSE((*inputs)->has(7));
+}
+
+TEST(InputStage_Fed, NeedsEveryInput) {
+  auto loaded = LoadedProgram::load(least_squares(1, 12, 3));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  auto executor = Executor::create(*loaded, nullptr, {});
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  auto inputs = InputStage::open({.feed = std::make_shared<SampleFeed>(std::vector<std::string>{"y"}, 1)}, **executor);
+  ASSERT_TRUE(inputs.ok()) << inputs.status();
+  EXPECT_FALSE((*inputs)->start(0, 1).ok());
 }
 
 }  // namespace

@@ -134,6 +134,15 @@ def test_losses_are_what_they_say(net, images, loss):
     partita.export(net, first(images), loss)  # compares loss and gradients
 
 
+@pytest.mark.parametrize("loss", [F.binary_cross_entropy_with_logits, lambda o, t: -F.logsigmoid(o * t).mean(), lambda o, t: F.softplus(o).mean()])
+def test_losses_of_large_logits_are_finite(loss):
+    module = nn.Linear(1, 1, bias=False)
+    x = torch.tensor([[-500.0], [-90.0], [0.0], [90.0], [500.0]])
+    with torch.no_grad():
+        module.weight.fill_(1.0)
+    partita.export(module, (x, torch.tensor([[1.0], [0.0], [1.0], [0.25], [0.0]])), loss)
+
+
 def test_dropout_is_exported(images):
     module = Net(dropout=0.5)
     with pytest.warns(UserWarning, match="eval"):

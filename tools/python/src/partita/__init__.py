@@ -20,6 +20,7 @@ from .plan import Alternative, Plan
 from .program import Program, compile, from_checkpoint
 from .recipe import Recipe
 from .run import Metrics, Run
+from .session import Session
 
 if TYPE_CHECKING:
     from .torch.export import Exported, export
@@ -29,7 +30,7 @@ try:
 except PackageNotFoundError:  # the sources themselves, not installed
     __version__ = "0"
 
-__all__ = ["Alternative", "Exported", "Metrics", "PartitaError", "Plan", "Program", "Recipe", "Run", "compile", "export", "from_checkpoint"]
+__all__ = ["Alternative", "Exported", "Metrics", "PartitaError", "Plan", "Program", "Recipe", "Run", "Session", "compile", "export", "from_checkpoint"]
 
 
 def __getattr__(name: str) -> Any:

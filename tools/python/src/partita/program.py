@@ -18,6 +18,7 @@ from .plan import Plan, plan_of
 from .programs import partita_program, run_partita
 from .recipe import Recipe
 from .run import Callback, Metrics, Run
+from .session import Session
 
 if TYPE_CHECKING:
     from torch import nn
@@ -155,17 +156,19 @@ class Program:
         """
         first = self.steps_taken
         total = None if steps is None else first + steps
-        command: list[str | Path] = [partita_program(), "run", self.bundle, "--quiet", "--checkpoint", self._checkpoints]
-        command += ["--every", str(checkpoint_every)] if checkpoint_every is not None else []
-        command += ["--resume"] if first else self._initial_optimizer()
+        command: list[str | Path] = [partita_program(), "run", self.bundle, *self._flags(threads, checkpoint_every)]
         command += ["--data", self._data_file(data)] if data is not None else []
         command += ["--shuffle"] if shuffle else []
         command += ["--steps", str(total)] if total is not None else []
-        command += ["--threads", str(threads)] if threads is not None else []
         command += ["--save-gradients", Path(save_gradients)] if save_gradients is not None else []
         metrics = self.folder / f"metrics-{first}.jsonl"
         metrics.unlink(missing_ok=True)
         return Run([*command, "--metrics", metrics], metrics, steps, callbacks, progress)
+
+    def session(self, *, threads: int | None = None, checkpoint_every: int | None = None) -> Session:
+        """Training step by step in this process, with batches of one's own; all ranks as threads, or under torchrun or
+        mpirun the rank that this process is. Several processes need a program in a folder that all of them see."""
+        return Session(self.bundle, self.inputs, self.samples_per_step, [str(f) for f in self._flags(threads, checkpoint_every)])
 
     @property
     def steps_taken(self) -> int:
@@ -213,6 +216,13 @@ class Program:
     @property
     def _checkpoints(self) -> Path:
         return self.folder / "checkpoints"
+
+    def _flags(self, threads: int | None, checkpoint_every: int | None) -> list[str | Path]:
+        """Of a run that goes on where the last one ended."""
+        flags: list[str | Path] = ["--quiet", "--checkpoint", self._checkpoints]
+        flags += ["--resume"] if self.steps_taken else self._initial_optimizer()
+        flags += ["--every", str(checkpoint_every)] if checkpoint_every is not None else []
+        return flags + (["--threads", str(threads)] if threads is not None else [])
 
     def _initial_optimizer(self) -> list[str | Path]:
         states = self.folder / "optimizer.safetensors"

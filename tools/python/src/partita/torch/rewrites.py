@@ -13,10 +13,32 @@ _CROSS_ENTROPY = torch.ops.aten.cross_entropy_loss.default
 
 
 def rewritten(graph: Any) -> Any:
-    """The captured program, its cross entropies written out where the exporter drops a part of them."""
+    """The captured program with such operators written out."""
+    table = {
+        torch.ops.aten.log_sigmoid.default: _log_sigmoid,
+        torch.ops.aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy,
+    }
     if any(n.target is _CROSS_ENTROPY and _loses(n) for n in graph.graph.nodes):
-        return graph.run_decompositions({_CROSS_ENTROPY: _cross_entropy})
+        table[_CROSS_ENTROPY] = _cross_entropy
+    if any(n.target in table for n in graph.graph.nodes):
+        return graph.run_decompositions(table)
     return graph
+
+
+def _log_sigmoid(self: torch.Tensor) -> torch.Tensor:
+    """Without the exporter's log(sigmoid(x)), which is -inf from x = -104 on."""
+    return torch.minimum(self, torch.zeros_like(self)) - torch.log(torch.exp(-torch.abs(self)) + 1)
+
+
+def _binary_cross_entropy(
+    self: torch.Tensor, target: torch.Tensor, weight: Optional[torch.Tensor] = None, pos_weight: Optional[torch.Tensor] = None,
+    reduction: int = 1,
+) -> torch.Tensor:
+    log_p = _log_sigmoid(self)
+    positive = log_p if pos_weight is None else log_p * pos_weight
+    terms = -(target * positive + (1 - target) * (log_p - self))  # log(1 - sigmoid(x)) = log(sigmoid(x)) - x
+    terms = terms if weight is None else terms * weight
+    return terms if reduction == 0 else terms.sum() if reduction == 2 else terms.mean()
 
 
 def _loses(node: Any) -> bool:

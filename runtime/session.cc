@@ -1,0 +1,123 @@
+#include "runtime/session.h"
+
+#include <utility>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "runtime/communicate/exchanges.h"
+#include "runtime/kernels/onednn.h"
+#include "runtime/launch/communicator_factory.h"
+#include "runtime/program/bundle_names.h"
+#include "runtime/program/placement.h"
+#include "runtime/trainer.h"
+
+namespace partita::runtime {
+
+// Hands a step's numbers to who waits for them, and to the flags' own sinks.
+class Session::Sink : public MetricsSink {
+ public:
+  Sink(Session& session, std::unique_ptr<MetricsSink> others) : session_(session), others_(std::move(others)) {}
+
+  absl::Status write(const StepMetrics& m) override {
+    absl::Status status = others_ != nullptr ? others_->write(m) : absl::OkStatus();
+    {
+      std::lock_guard lock(session_.mutex_);
+      session_.metrics_ = m;
+    }
+    session_.changed_.notify_all();
+    return status;
+  }
+  absl::Status close() override { return others_ != nullptr ? others_->close() : absl::OkStatus(); }
+
+ private:
+  Session& session_;
+  const std::unique_ptr<MetricsSink> others_;
+};
+
+absl::StatusOr<std::unique_ptr<Session>> Session::open(const std::string& folder, const RunFlags& flags,
+                                                       std::vector<std::string> inputs) {
+  const EnvironmentMap environment = read_environment();
+  prepare_onednn(chooses_onednn_instructions(environment));
+  PARTITA_ASSIGN_OR_RETURN(LaunchEnvironment launch, parse_launch_environment(environment));
+  PARTITA_ASSIGN_OR_RETURN(const auto bundle, BundleFiles::open(folder, flags.trust()));
+  PARTITA_RETURN_IF_ERROR(bundle->check(flags.threads_of(launch.local_size), /*weights=*/false));
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<Program> programs, bundle->programs(kImageName));
+  const int ranks = static_cast<int>(mesh_size(programs.front().mesh));
+  if (launch.world_size != 1 && launch.world_size != ranks)
+    return absl::FailedPreconditionError(
+        cat("this program is for ", ranks, " ranks and ", launch.world_size, " processes were started"));
+  std::unique_ptr<Session> session(new Session());
+  session->flags_ = flags;
+  session->feed_ = session->flags_.feed =
+      std::make_shared<SampleFeed>(std::move(inputs), launch.world_size == 1 ? ranks : 1);
+  session->thread_ = std::thread([self = session.get(), bundle, launch] {
+    absl::Status status;
+    try {
+      status = self->train(bundle, launch);
+    } catch (const std::bad_alloc&) {
+      status = absl::ResourceExhaustedError("out of memory");
+    } catch (const std::exception& e) {
+      status = absl::InternalError(e.what());
+    }
+    {
+      std::lock_guard lock(self->mutex_);
+      self->ended_ = std::move(status);
+    }
+    self->feed_->close();
+    self->changed_.notify_all();
+  });
+  return session;
+}
+
+absl::Status Session::train(const std::shared_ptr<const BundleFiles>& bundle, const LaunchEnvironment& launch) {
+  PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags_.options(*bundle));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, bundle->programs(kImageName));
+  options.plugins = {{}, bundle};
+  std::unique_ptr<MetricsSink> others;
+  if (launch.rank == 0) {
+    PARTITA_ASSIGN_OR_RETURN(others, flags_.sink(0));
+  }
+  Sink sink(*this, std::move(others));
+  absl::Status status;
+  if (launch.world_size == 1) {
+    PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedPrograms::load(std::move(programs)));
+    status = train_local(loaded, options, &sink);
+  } else {
+    options.device = launch.local_rank;
+    options.threads = flags_.threads_of(launch.local_size);
+    PARTITA_ASSIGN_OR_RETURN(auto communicator, open_communicator(launch, "auto", {{}, options.plugins}));
+    PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(bundle->root())));
+    const size_t stage = static_cast<size_t>(stage_of(programs.front().mesh, launch.rank));
+    PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(programs[stage])));
+    status = train_rank(loaded, communicator.get(), options, &sink);
+  }
+  status.Update(sink.close());
+  return status;
+}
+
+Session::~Session() { close().IgnoreError(); }
+
+absl::StatusOr<StepMetrics> Session::step(SampleFeed::Columns columns) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return ended_->ok() ? absl::FailedPreconditionError("the session is closed") : *ended_;
+    metrics_.reset();
+  }
+  feed_->supply(std::move(columns));
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return metrics_ || ended_; });
+  if (!metrics_) return *ended_;
+  StepMetrics m = *std::move(metrics_);
+  lock.unlock();
+  feed_->wait_given_back();
+  return m;
+}
+
+absl::Status Session::close() {
+  if (!thread_.joinable()) return absl::OkStatus();
+  feed_->close();
+  thread_.join();
+  return *ended_;
+}
+
+}  // namespace partita::runtime

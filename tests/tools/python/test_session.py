@@ -1,0 +1,101 @@
+"""Training step by step in this process, and in several."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import partita
+
+RECIPE = dict(loss={"kind": "cross_entropy"}, optimizer={"kind": "adamw", "lr": 0.01}, batch={"global": 8})
+
+
+def batch_of(points, step):
+    return {name: values[8 * step : 8 * step + 8] for name, values in points.items()}
+
+
+@pytest.mark.parametrize("layout", [{}, {"ranks": 2}, {"ranks": 2, "pin": {"tensor": 2}}, {"ranks": 2, "pin": {"pipeline": 2}}])
+def test_steps_are_those_of_a_run(mlp, points, layout):
+    recipe = partita.Recipe(**RECIPE)
+    run = partita.compile(mlp, recipe, **layout).train(points, 5)
+    program = partita.compile(mlp, recipe, **layout)
+    with program.session(threads=1) as session:
+        losses = [session.step(batch_of(points, k)) for k in range(3)]
+        assert session.metrics["step"] == 2 and session.metrics["lr"] == pytest.approx(0.01)
+    assert program.steps_taken == 3
+    with program.session(threads=1) as session:
+        losses += [session.step(list(batch_of(points, k).values())) for k in range(3, 5)]
+    assert losses == [m.loss for m in run]
+
+
+def test_micro_batches_are_parts_of_the_batch(mlp, points):
+    recipe = partita.Recipe(**{**RECIPE, "batch": {"global": 16, "micro": 2}})
+    run = partita.compile(mlp, recipe, ranks=2).train(points, 3)
+    with partita.compile(mlp, recipe, ranks=2).session() as session:
+        assert [session.step({n: v[16 * k : 16 * k + 16] for n, v in points.items()}) for k in range(3)] == [m.loss for m in run]
+
+
+def test_batches_are_looked_at(mlp, points):
+    session = partita.compile(mlp, partita.Recipe(**RECIPE)).session()
+    batch = batch_of(points, 0)
+    with pytest.raises(partita.PartitaError, match="nothing for the input 'target'; found 'x'"):
+        session.step({"x": batch["x"]})
+    with pytest.raises(partita.PartitaError, match="3 arrays for 2 inputs: x, target"):
+        session.step([1, 2, 3])
+    with pytest.raises(partita.PartitaError, match=r"'x' has shape \(4, 16\), expected \(8, 16\)"):
+        session.step({**batch, "x": batch["x"][:4]})
+    with pytest.raises(partita.PartitaError, match="'target' is float64, expected int64"):
+        session.step({**batch, "target": batch["target"] * 1.0})
+    session.step({**batch, "x": batch["x"].astype(np.float64)})
+    assert session.metrics["step"] == 0
+    with pytest.raises(partita.PartitaError, match="'target' holds 99: expected numbers from 0 to 3"):
+        session.step({**batch, "target": np.full(8, 99)})
+    with pytest.raises(partita.PartitaError, match="the session is closed"):
+        session.step(batch)
+
+
+def test_flags_are_looked_at(mlp):
+    program = partita.compile(mlp, partita.Recipe(**RECIPE))
+    with pytest.raises(partita.PartitaError, match="--threads"):
+        program.session(threads=-1)
+
+
+RANK = """
+import sys, numpy, partita
+data = dict(numpy.load(sys.argv[2]))
+with partita.Program(sys.argv[1]).session(threads=1) as session:
+    print([session.step({n: v[8 * k : 8 * k + 8] for n, v in data.items()}) for k in range(3)])
+"""
+
+
+def test_each_process_is_a_rank(mlp, points, tmp_path):
+    program = partita.compile(mlp, partita.Recipe(**RECIPE), ranks=2, path=tmp_path / "program")
+    np.savez(tmp_path / "data.npz", **points)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    said = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", RANK, program.folder, tmp_path / "data.npz"], stdout=subprocess.PIPE, text=True,
+                         env={**os.environ, **said, "RANK": str(r), "LOCAL_RANK": str(r)})
+        for r in range(2)
+    ]  # fmt: skip
+    losses = [r.communicate(timeout=60)[0].strip() for r in ranks]
+    expected = [m.loss for m in partita.compile(mlp, partita.Recipe(**RECIPE), ranks=2).train(points, 3)]
+    assert losses == [str(expected)] * 2
+    assert program.steps_taken == 3
+
+
+def test_tensors_are_read_where_they_lie(mlp, points):
+    torch = pytest.importorskip("torch", reason="torch is not installed (tools/python/test --torch)")
+    from partita.session import _numpy
+
+    tensor = torch.from_numpy(points["x"])
+    assert np.shares_memory(_numpy(tensor), points["x"])
+    run = partita.compile(mlp, partita.Recipe(**RECIPE)).train(points, 2)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*map(torch.from_numpy, points.values())), batch_size=8)
+    with partita.compile(mlp, partita.Recipe(**RECIPE)).session() as session:
+        assert [session.step(batch) for _, batch in zip(range(2), loader)] == [m.loss for m in run]

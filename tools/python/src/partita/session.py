@@ -1,0 +1,148 @@
+"""Training step by step, in this process: batches from any loop, tokenizer or augmentation."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .errors import PartitaError
+from .programs import partita_program
+
+__all__ = ["Session"]
+
+_ERROR_BYTES = 4096
+_NUMBERS = ("loss", "lr", "grad_norm", "seconds", "evaluation_loss")
+_DTYPES = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8,
+           "u64": np.uint64, "u32": np.uint32, "u16": np.uint16, "u8": np.uint8, "bool": np.bool_}  # fmt: skip
+
+
+class _Step(ctypes.Structure):
+    """PartitaStep of runtime/session_plugin.cc."""
+
+    _fields_ = [("step", ctypes.c_int64)] + [(n, ctypes.c_double) for n in _NUMBERS]
+
+
+class Session:
+    """All ranks of a program as threads of this process; under torchrun or mpirun, the rank that this process is.
+
+        with program.session() as session:
+            for batch in loader:
+                loss = session.step(batch)
+        program.load_into(module)
+
+    A session goes on where the program's training ended, and leaves a checkpoint when it is closed. The loop and what makes
+    the batches are Python; a step is not, and other Python threads run meanwhile.
+    """
+
+    def __init__(self, bundle: Path, inputs: Mapping[str, tuple[str, tuple[int, ...]]], samples: int, flags: Sequence[str]):
+        self._handle = ctypes.c_void_p()  # first: __del__ looks at it
+        self._library = _library()
+        self._names = list(inputs)
+        self._specs = [(_DTYPES.get(dtype), (samples, *shape[1:]), dtype) for dtype, shape in inputs.values()]
+        self._pointers = (ctypes.c_void_p * len(inputs))()
+        self._bytes = (ctypes.c_int64 * len(inputs))()
+        self._error = ctypes.create_string_buffer(_ERROR_BYTES)
+        self._out = _Step()
+        words, names = _strings(flags), _strings(self._names)
+        self._check(self._library.partita_session_open(
+            str(bundle).encode(), words, len(flags), names, len(self._names), ctypes.byref(self._handle), self._error, _ERROR_BYTES))  # fmt: skip
+
+    def step(self, batch: Mapping[str, Any] | Sequence[Any]) -> float:
+        """One optimizer step on a global batch; returns its loss.
+
+        `batch`: an array or tensor for each of the program's inputs, by name, or in the inputs' order: NumPy's, torch's, or
+        anything that speaks DLPack. One of the input's own dtype, contiguous and on the CPU, is read where it lies; others
+        are copied. Every process of a launcher's gives the same global batch, and its rank reads its own part; a rank that
+        does not know the loss returns nan. An error of the program's ends the session, without a checkpoint.
+        """
+        if not self._handle:
+            raise PartitaError("the session is closed")
+        held = [self._array(k, value) for k, value in enumerate(self._in_order(batch))]
+        for k, array in enumerate(held):
+            self._pointers[k], self._bytes[k] = array.ctypes.data, array.nbytes
+        code = self._library.partita_session_step(
+            self._handle, self._pointers, self._bytes, len(held), ctypes.byref(self._out), self._error, _ERROR_BYTES)  # fmt: skip
+        if code:  # the ranks have ended
+            said = self._error.value
+            self._library.partita_session_close(self._handle, self._error, _ERROR_BYTES)
+            self._handle, self._error.value = ctypes.c_void_p(), said
+        self._check(code)
+        return self._out.loss
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What the last step reported: step (from 0), loss, lr, grad_norm, seconds, evaluation_loss; only what was measured."""
+        found = {name: getattr(self._out, name) for name in ("step", *_NUMBERS)}
+        return {name: value for name, value in found.items() if not math.isnan(value)}
+
+    def close(self) -> None:
+        """Ends training, with a checkpoint."""
+        if self._handle:
+            handle, self._handle = self._handle, ctypes.c_void_p()
+            self._check(self._library.partita_session_close(handle, self._error, _ERROR_BYTES))
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except PartitaError:
+            if kind is None:  # else what went wrong first is told
+                raise
+
+    def __del__(self) -> None:
+        if self._handle:
+            self._library.partita_session_close(self._handle, self._error, _ERROR_BYTES)
+
+    def _in_order(self, batch: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+        if isinstance(batch, Mapping):
+            missing = [name for name in self._names if name not in batch]
+            if missing:
+                raise PartitaError(f"batch: nothing for the input {missing[0]!r}; found {', '.join(map(repr, batch)) or 'nothing'}")
+            return [batch[name] for name in self._names]
+        if len(batch) != len(self._names):
+            raise PartitaError(f"batch: {len(batch)} arrays for {len(self._names)} inputs: {', '.join(self._names)}")
+        return list(batch)
+
+    def _array(self, k: int, value: Any) -> np.ndarray:
+        dtype, shape, said = self._specs[k]
+        if dtype is None:
+            raise PartitaError(f"batch: {self._names[k]!r} is {said}, which a session does not take")
+        array = _numpy(value)
+        if array.shape != shape:
+            raise PartitaError(f"batch: {self._names[k]!r} has shape {array.shape}, expected {shape}")
+        if array.dtype.kind != np.dtype(dtype).kind:
+            raise PartitaError(f"batch: {self._names[k]!r} is {array.dtype}, expected {np.dtype(dtype)}")
+        return np.ascontiguousarray(array, dtype)
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise PartitaError(self._error.value.decode(errors="replace"), code)
+
+
+def _numpy(value: Any) -> np.ndarray:
+    """The array itself where it lies in host memory."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "detach"):  # torch's
+        return value.detach().cpu().numpy()
+    return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
+
+
+def _strings(words: Sequence[str]) -> Any:
+    return (ctypes.c_char_p * len(words))(*(w.encode() for w in words))
+
+
+def _library() -> ctypes.CDLL:
+    program = partita_program().resolve()
+    places = [program.parent.parent / "lib" / "partita", program.parent.parent / "runtime"]  # installed; in a build tree
+    for place in places:
+        if (place / "libpartita_session.so").is_file():
+            return ctypes.CDLL(str(place / "libpartita_session.so"))
+    raise PartitaError(f"libpartita_session.so is not in {places[0]}; `pip install CHECKOUT/tools/python` brings it")
