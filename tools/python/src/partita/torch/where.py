@@ -53,7 +53,7 @@ def place_of_node(graph: Any, error: BaseException) -> str:
         reasons.append(str(cause).strip())
         cause = cause.__cause__
     text = "\n".join(reasons)
-    reason = next((line.strip() for line in reversed(reasons[-1].splitlines()) if line.strip()), type(error).__name__)
+    reason = next((line.strip() for line in reasons[-1].splitlines() if line.strip()), type(error).__name__)
     nodes = {n.name: n for n in graph.graph.nodes}
     for name in re.findall(r"%(\w+)", text):
         if name not in nodes or nodes[name].op != "call_function":

@@ -1,0 +1,1 @@
+"""Tools that judge the package on models of others."""

@@ -1,0 +1,81 @@
+"""Four steps of an architecture by torch in fp32 and fp64, and by Partita."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import Recipe, compile
+from ...errors import PartitaError
+from ...torch.export import _Step, export
+from .case import BATCH, Case, without_dropout
+
+__all__ = ["Outcome", "judge"]
+
+STEPS = 4
+RATE = 0.05
+LIMIT = 4.0  # times torch's own error in fp32
+ROUNDING = 2.0**-24
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`error`: of what Partita trained, and `own`: of what torch did in fp32, as shares of the weights' norm, beside fp64."""
+
+    name: str
+    parameters: int = 0
+    error: float = math.nan
+    own: float = math.nan
+    refused: str = ""  # by whom and why; empty: it ran
+
+    @property
+    def passed(self) -> bool:
+        return not self.refused and self.error <= LIMIT * max(self.own, ROUNDING)
+
+
+def judge(case: Case) -> Outcome:
+    """Raises nothing: what cannot be made, captured or compiled is an outcome."""
+    torch.manual_seed(0)
+    try:
+        module = without_dropout(case.make())
+        batches = [case.batch(BATCH) for _ in range(STEPS)]
+        exact = _trained(copy.deepcopy(module).double(), [{k: v.double() if v.is_floating_point() else v for k, v in b.items()} for b in batches], case.loss)
+        fp32 = _trained(copy.deepcopy(module), batches, case.loss)
+    except Exception as error:
+        return Outcome(case.name, refused=f"torch: {_line(error)}")
+    count = sum(p.numel() for p in module.parameters())
+    try:
+        exported = export(module, batches[0], case.loss, check=False)
+        program = compile(exported, Recipe(optimizer={"kind": "momentum", "lr": RATE, "momentum": 0.9}))
+        program.train({name: torch.cat([b[name] for b in batches]) for name in exported.inputs}, STEPS, progress=False)
+        program.load_into(module)
+    except Exception as error:
+        return Outcome(case.name, count, refused=_line(error) if isinstance(error, PartitaError) else f"{type(error).__name__}: {_line(error)}")
+    return Outcome(case.name, count, _distance(module, exact), _distance(fp32, exact))
+
+
+def _trained(module: nn.Module, batches: list[dict[str, torch.Tensor]], loss: Any) -> nn.Module:
+    step = _Step(module, list(batches[0]), loss, mapping=True)
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=RATE, momentum=0.9)
+    for batch in batches:
+        optimizer.zero_grad()
+        step(*batch.values()).backward()
+        optimizer.step()
+    return module
+
+
+def _distance(a: nn.Module, b: nn.Module) -> float:
+    difference, norm = 0.0, 0.0
+    for x, y in zip(a.state_dict().values(), b.state_dict().values()):
+        difference += float((x.double() - y.double()).square().sum())
+        norm += float(y.double().square().sum())
+    return math.sqrt(difference / norm)
+
+
+def _line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]

@@ -1,0 +1,76 @@
+"""Language models of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from .case import Case
+
+WORDS, LENGTH = 96, 16
+_SMALL: dict[str, Any] = dict(
+    vocab_size=WORDS, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, max_position_embeddings=64,
+    bos_token_id=1, eos_token_id=2, pad_token_id=0, use_cache=False)  # fmt: skip
+_GROUPED = dict(num_key_value_heads=2)
+_DECODER = dict(d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64,
+                decoder_ffn_dim=64, decoder_start_token_id=2)  # fmt: skip
+_GPT = dict(n_embd=32, n_layer=2, n_head=4, n_positions=64)
+
+# Prefix of its classes in transformers, what its configuration is called otherwise, and how it is judged.
+CAUSAL: dict[str, dict[str, Any]] = {
+    "GPT2": _GPT, "GPTNeo": dict(num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], window_size=8), "GPTNeoX": {},
+    "GPTJ": {**_GPT, "rotary_dim": 4}, "GPTBigCode": _GPT, "CodeGen": {**_GPT, "rotary_dim": 4}, "OPT": dict(ffn_dim=64, word_embed_proj_dim=32),
+    "Bloom": dict(n_layer=2, n_head=4), "Mpt": dict(d_model=32, n_heads=4, n_layers=2, max_seq_len=64), "Falcon": {}, "Llama": _GROUPED,
+    "Mistral": _GROUPED, "Mixtral": {**_GROUPED, "num_local_experts": 4}, "Qwen2": _GROUPED, "Qwen2Moe": {**_GROUPED, "num_experts": 4,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}, "Qwen3": {**_GROUPED, "head_dim": 8}, "Gemma": {**_GROUPED, "head_dim": 8},
+    "Gemma2": {**_GROUPED, "head_dim": 8}, "Gemma3": {**_GROUPED, "head_dim": 8}, "Phi": {}, "Phi3": _GROUPED, "StableLm": _GROUPED, "Olmo": _GROUPED,
+    "Olmo2": _GROUPED, "Cohere": _GROUPED, "Granite": _GROUPED, "SmolLM3": _GROUPED, "Starcoder2": _GROUPED, "Helium": {**_GROUPED, "head_dim": 8},
+    "Glm": {**_GROUPED, "head_dim": 8}, "Nemotron": _GROUPED, "Persimmon": {},
+    "BioGpt": {}, "Ernie4_5": _GROUPED, "Arcee": _GROUPED, "Mamba": dict(state_size=4, expand=2, time_step_rank=4),
+    "DeepseekV3": dict(moe_intermediate_size=32, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1, kv_lora_rank=8, q_lora_rank=16,
+                       qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8, first_k_dense_replace=1, num_key_value_heads=4),
+}  # fmt: skip
+MASKED: dict[str, dict[str, Any]] = {
+    "Bert": {}, "Roberta": {}, "XLMRoberta": {}, "Camembert": {}, "DistilBert": dict(dim=32, n_layers=2, n_heads=4, hidden_dim=64),
+    "Albert": dict(embedding_size=16), "Electra": dict(embedding_size=16), "DebertaV2": {}, "MPNet": {}, "ModernBert": dict(local_attention=8),
+    "ConvBert": dict(embedding_size=16), "SqueezeBert": dict(embedding_size=32, q_groups=1, k_groups=1, v_groups=1, post_attention_groups=1,
+    intermediate_groups=1, output_groups=1), "RoFormer": dict(embedding_size=16), "MobileBert": dict(embedding_size=16, intra_bottleneck_size=16,
+    true_hidden_size=16), "BigBird": dict(attention_type="original_full"), "FNet": {}, "Ernie": {}, "Nystromformer": dict(num_landmarks=4, segment_means_seq_len=16),
+    "RemBert": dict(input_embedding_size=16, output_embedding_size=16), "IBert": {}, "Data2VecText": {}, "Esm": dict(mask_token_id=3, position_embedding_type="rotary"),
+}  # fmt: skip
+TRANSLATION: dict[str, dict[str, Any]] = {
+    "T5": dict(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0),
+    "MT5": dict(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0),
+    "Bart": _DECODER, "MBart": _DECODER, "Pegasus": _DECODER, "Marian": _DECODER, "BlenderbotSmall": _DECODER, "PLBart": _DECODER, "M2M100": _DECODER,
+}  # fmt: skip
+_SUFFIX = {"GPT2": "LMHeadModel", "Gemma3": "ForCausalLM"}
+_CONFIG = {"Gemma3": "Gemma3TextConfig"}
+
+
+def cases() -> list[Case]:
+    found = [Case(f"transformers.{n}", _maker(n, _SUFFIX.get(n, "ForCausalLM"), k), _tokens) for n, k in CAUSAL.items()]
+    found += [Case(f"transformers.{n} (masked)", _maker(n, "ForMaskedLM", k), _tokens) for n, k in MASKED.items()]
+    found += [Case(f"transformers.{n}", _maker(n, "MTModel" if n == "Marian" else "ForConditionalGeneration", k), _tokens) for n, k in TRANSLATION.items()]
+    found += [Case("transformers.Bert (classes)", _maker("Bert", "ForSequenceClassification", {"num_labels": 3}), _classified)]
+    return found
+
+
+def _maker(name: str, suffix: str, keys: dict[str, Any]) -> Any:
+    def make() -> nn.Module:
+        import transformers
+
+        config = getattr(transformers, _CONFIG.get(name, name + "Config"))(**{**_SMALL, **keys})
+        config._experts_implementation = "batched_mm"  # fp64 has no grouped products
+        return getattr(transformers, name + suffix)(config)
+
+    return make
+
+
+def _tokens(samples: int) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.randint(4, WORDS, (samples, LENGTH)), "labels": torch.randint(4, WORDS, (samples, LENGTH))}
+
+
+def _classified(samples: int) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.randint(4, WORDS, (samples, LENGTH)), "labels": torch.randint(0, 3, (samples,))}
