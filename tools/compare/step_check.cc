@@ -320,6 +320,10 @@ void StepCheck::name_between() {
   if (report_.differences.empty()) return;
   Difference& first = report_.differences.front();
   if (first.node == kNoNode) return;
+  if (first.moved) {
+    first.between = {first.node};
+    return;
+  }
   std::set<int32_t> wrong;
   for (const Difference& d : report_.differences) wrong.insert(serial_.layout(d.value).root);
   std::set<NodeId> inside = inside_of(first.value, first.run);
