@@ -164,7 +164,7 @@ def test_a_part_in_eval_stays_so(net, images):
 def test_a_wrong_export_is_found(net, images, monkeypatch):
     import partita.torch.export as export
 
-    monkeypatch.setattr(export, "mark_batch_norms", lambda model, module: {})
+    monkeypatch.setattr(export, "mark_batch_norms", lambda model, module, samples: {})
     with warnings.catch_warnings(), pytest.raises(partita.PartitaError, match="the export is not the module") as found:
         warnings.simplefilter("ignore")
         partita.export(net, first(images), F.cross_entropy)
@@ -220,6 +220,28 @@ def test_loading_is_strict(net, images):
     with pytest.raises(partita.PartitaError, match=r"head.bias: the module has shape \(6,\), trained was \(5,\)"):
         program.load_into(net)
     assert torch.equal(net.conv.weight, before["conv.weight"])
+
+
+class _Channels(nn.Module):
+    """A batch norm whose rows are samples times channels."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(8), nn.Linear(24, 5)
+
+    def forward(self, x):
+        return self.out(self.norm(x.mean(-1).flatten(0, 1)).reshape(8, 24))
+
+
+def test_a_batch_norm_over_several_rows_a_sample(images):
+    torch.manual_seed(0)
+    module = _Channels()
+    reference = copy.deepcopy(module)
+    program = partita.compile(partita.export(module, first(images), F.cross_entropy), partita.Recipe(optimizer={"kind": "sgd", "lr": 0.1}))
+    program.train(images, 2)
+    train_with_torch(reference, torch.optim.SGD(reference.parameters(), lr=0.1), images, F.cross_entropy, 2)
+    program.load_into(module)
+    assert largest_difference(module, reference) < 1e-6
 
 
 def test_sizes_may_be_left_open(net, images):

@@ -69,7 +69,7 @@ def export(
         graph = rewritten(_captured(step, values, names, dynamic))
         onnx = _translated(graph, names)
         trained, unused = name_weights(onnx.model, module, set(names))
-        variances = mark_batch_norms(onnx.model, module)
+        variances = mark_batch_norms(onnx.model, module, values[0].shape[0] if values[0].ndim else 1)
         onnx.save(str(folder / "model.onnx"), external_data=True)
         keys: dict[str, Any] = {"loss": {"kind": "output"}, "trainable": trained}
         sizes = {v.shape[0] for v in values if v.ndim > 0}

@@ -46,11 +46,12 @@ def name_weights(model: Any, module: nn.Module, inputs: set[str]) -> tuple[list[
     return trained, unused
 
 
-def mark_batch_norms(model: Any, module: nn.Module) -> dict[str, dict[str, float]]:
+def mark_batch_norms(model: Any, module: nn.Module, samples: int) -> dict[str, dict[str, float]]:
     """Has the batch norms that train normalize by the batch and update their statistics, as torch does: the exporter
     writes all of them as for inference.
 
-    Returns, of each running variance, how many values a sample has ("values") and the share that a step keeps ("keeps").
+    `samples`: of the example. Returns, of each running variance, how many values a sample has ("values") and the share
+    that a step keeps ("keeps").
     """
     variances: dict[str, dict[str, float]] = {}
     for node in model.graph:
@@ -68,7 +69,9 @@ def mark_batch_norms(model: Any, module: nn.Module) -> dict[str, dict[str, float
         node.resize_outputs(3)
         for k, what in ((1, "mean"), (2, "variance")):
             node.outputs[k].name = f"{node.outputs[0].name}_next_{what}"
-        variances[str(node.inputs[4].name)] = {"values": math.prod(int(d) for d in node.inputs[0].shape[2:]), "keeps": 1.0 - float(momentum)}
+        rows, _, *rest = node.inputs[0].shape
+        values = (rows / samples if isinstance(rows, int) else 1) * math.prod(int(d) for d in rest)  # rows: of a sample there may be several
+        variances[str(node.inputs[4].name)] = {"values": values, "keeps": 1.0 - float(momentum)}
     return variances
 
 
