@@ -4,6 +4,7 @@
 #include "passes/forward/attach_loss.h"
 #include "passes/forward/choose_attention.h"
 #include "passes/forward/divide_experts.h"
+#include "passes/forward/fix_order.h"
 #include "passes/forward/mixed_precision.h"
 #include "passes/forward/narrow_frozen.h"
 #include "passes/forward/tag_blocks.h"
@@ -65,6 +66,7 @@ constexpr Pass kGraphPasses[] = {
     {"remove_dead_nodes", remove_dead_nodes, "gradients of masks, tables and indices that nobody asked for",
      Phase::kTraining, PassUse::kTraining},
     {"allow_tf32", allow_tf32, "gradients' products too, once they are all there", Phase::kTraining},
+    {"fix_order", fix_order, "on convolutions and their gradients alike", Phase::kTraining},
     {"recompute", recompute, "on the final backward part; no later pass takes equal nodes for one", Phase::kTraining,
      PassUse::kTraining},
     {"build_optimizer", build_optimizer, "updates read the final gradients", Phase::kTraining, PassUse::kTraining},

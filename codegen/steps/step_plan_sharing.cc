@@ -174,6 +174,7 @@ bool StepPlanner::may_take(int step, int out, int in) const {
 bool StepPlanner::may_overwrite(int step, int written, int old) const {
   const Draft& d = drafts_[step];
   if (d.step.kind == StepKind::kCollectiveStart) return d.uses.size() == 2 && d.step.name == "all_reduce";
+  if (d.step.kind == StepKind::kLibrary) return d.step.name == "accumulate_tree" && d.uses[0].id == old;
   if (d.step.nest == nullptr) return false;
   // No nest may read `old` after another wrote over it, unless it writes there itself.
   bool wrote = false;

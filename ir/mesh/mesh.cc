@@ -51,6 +51,10 @@ int64_t Mesh::ways(const std::vector<int>& some) const {
   return n;
 }
 
+bool Mesh::is_apart(int axis) const {
+  return axis >= 0 && (axis == time || std::find(apart.begin(), apart.end(), axis) != apart.end());
+}
+
 int Mesh::find(std::string_view name) const {
   for (size_t k = 0; k < axes.size(); ++k) {
     if (axes[k].name == name) return static_cast<int>(k);

@@ -23,7 +23,7 @@ extern const OpDef kSoftmax, kLogSoftmax, kLayerNorm, kRmsNorm, kBatchNorm, kCro
 extern const OpDef kOptSgd, kOptMomentum, kOptAdagrad, kOptAdam, kOptLambDirection, kOptOnnxAdam, kOptOnnxAdagrad,
     kOptOnnxMomentum, kOptOrtAdamW;
 extern const OpDef kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSend, kRecv, kCrossMeshReshard, kShardSlice;
-extern const OpDef kAccumulate, kStash;
+extern const OpDef kAccumulate, kAccumulateTree, kSumTree, kBlockSquares, kStash;
 
 namespace {
 const OpDef* const kOps[] = {
@@ -146,6 +146,9 @@ const OpDef* const kOps[] = {
     &kCrossMeshReshard,
     &kShardSlice,
     &kAccumulate,
+    &kAccumulateTree,
+    &kSumTree,
+    &kBlockSquares,
     &kStash,
 };
 }  // namespace

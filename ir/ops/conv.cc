@@ -188,7 +188,7 @@ extern const OpDef kConv = {
     .name = "conv",
     .min_inputs = 2,
     .max_inputs = 2,
-    .attributes = "ints strides?, ints pads_low?, ints pads_high?, ints dilations?, i groups?, i tf32?",
+    .attributes = "ints strides?, ints pads_low?, ints pads_high?, ints dilations?, i groups?, i tf32?, i ordered?",
     .formula_of = conv_formula,
     .infer = conv_types,
     .work = WorkKind::kMatrix,
@@ -216,7 +216,8 @@ extern const OpDef kConvGradData = {
     .min_inputs = 2,
     .max_inputs = 2,
     .attributes =
-        "ints strides?, ints pads_low?, ints pads_high?, ints dilations?, i groups?, i tf32?, ints input_shape",
+        "ints strides?, ints pads_low?, ints pads_high?, ints dilations?, i groups?, i tf32?, i ordered?, ints "
+        "input_shape",
     .formula_of = conv_grad_data_formula,
     .infer = conv_grad_data_types,
     .work = WorkKind::kMatrix,
@@ -245,7 +246,8 @@ extern const OpDef kConvGradWeight = {
     .min_inputs = 2,
     .max_inputs = 2,
     .attributes =
-        "ints strides?, ints pads_low?, ints pads_high?, ints dilations?, i groups?, i tf32?, ints weight_shape",
+        "ints strides?, ints pads_low?, ints pads_high?, ints dilations?, i groups?, i tf32?, i ordered?, ints "
+        "weight_shape",
     .formula_of = conv_grad_weight_formula,
     .infer = conv_grad_weight_types,
     .work = WorkKind::kMatrix,

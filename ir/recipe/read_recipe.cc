@@ -370,6 +370,7 @@ const Fields<Recipe>& recipe_fields() {
       {"evaluate", section(&Recipe::evaluate, parse_evaluate)},
       {"semantics", section(&Recipe::semantics, parse_semantics)},
       {"compress", choice(&Recipe::compress)},
+      {"reproducible", integer(&Recipe::reproducible, 1, 1 << 20)},
       {"pin", section(&Recipe::pin, parse_pins)},
       {"names", map_of(&Recipe::names, read_text)},
   };

@@ -246,6 +246,7 @@ struct Recipe {
   std::optional<EvaluateRecipe> evaluate;
   SemanticsRecipe semantics;
   Compression compress = Compression::kNone;
+  std::optional<int64_t> reproducible;  // parts of a step's samples that sums are made of, a power of two; unset: any
   PinRecipe pin;
   std::map<std::string, std::string> names;  // name in the file -> name to use
   bool operator==(const Recipe&) const = default;

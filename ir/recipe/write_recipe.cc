@@ -206,6 +206,7 @@ std::string format_recipe(const Recipe& r) {
   if (r.evaluate) line(true, "evaluate", evaluate(*r.evaluate));
   line(true, "semantics", semantics(r.semantics));
   line(true, "compress", cat(enum_name(r.compress)));
+  if (r.reproducible) line(true, "reproducible", cat(*r.reproducible));
   line(!(r.pin == PinRecipe{}), "pin", pin(r.pin));
   line(!r.names.empty(), "names", mapping_of<std::string>(r.names, as_text));
   return text;

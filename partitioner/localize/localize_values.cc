@@ -41,13 +41,13 @@ ValueId Localizer::get(ValueId v, const Sharding& target) {
     if (direct) return variants_[v].back().local;
   }
   auto from = std::find_if(variants_[v].begin(), variants_[v].end(), [&](const Variant& x) { return x.made <= now; });
-  if (from != variants_[v].end() && crosses_time(from->sharding, wanted)) {
+  if (from != variants_[v].end() && meets(v, from->sharding, wanted)) {
     NodeContext context = b_.context();
     bool whole = make_whole(v, 0);
     b_.context() = context;
     if (!whole) refuse_in_time(v);
     from = std::find_if(variants_[v].begin(), variants_[v].end(),
-                        [&](const Variant& x) { return x.made <= now && (!whole || !in_time(x.sharding)); });
+                        [&](const Variant& x) { return x.made <= now && (!whole || !is_part(x.sharding)); });
     if (!whole) {  // there will be no program; something of the right shape lets the walk go on
       ValueId any = b_.full(graph_.type(v).dtype, local_shape(wanted, mesh_), 0);
       variants_[v].push_back({any, wanted, now});
@@ -139,7 +139,9 @@ void Localizer::complete_early(ValueId v) {
   if (!later) return;
   if (node.op->sums_micro_batches) b_.context().segment = Segment::kReduce;
   Sharding target = update_sharding(v);
+  completes_ = true;
   get(v, target);
+  completes_ = false;
   make_front(v, target);
   at(node);
 }
@@ -205,21 +207,34 @@ bool Localizer::in_time(const Sharding& s) const {
          (std::count(s.partial.begin(), s.partial.end(), mesh_.time) > 0 || s.is_split_by(mesh_.time));
 }
 
-// Whether something would have to be brought together from several micro-batches.
-bool Localizer::crosses_time(const Sharding& from, const Sharding& to) const {
-  if (!in_time(from)) return false;
-  bool partial = std::count(from.partial.begin(), from.partial.end(), mesh_.time) > 0;
-  if (partial) return std::count(to.partial.begin(), to.partial.end(), mesh_.time) == 0;
+// Whether it is a part along an axis whose parts stay by themselves.
+bool Localizer::is_part(const Sharding& s) const {
+  auto along = [&](int axis) {
+    return std::count(s.partial.begin(), s.partial.end(), axis) > 0 || s.is_split_by(axis);
+  };
+  return in_time(s) || std::any_of(mesh_.apart.begin(), mesh_.apart.end(), along);
+}
+
+// Whether parts along the axis would have to be brought together.
+bool Localizer::crosses(int axis, const Sharding& from, const Sharding& to) const {
+  if (std::count(from.partial.begin(), from.partial.end(), axis) > 0)
+    return std::count(to.partial.begin(), to.partial.end(), axis) == 0;
   for (size_t d = 0; d < from.dims.size(); ++d) {
     auto has = [&](const Sharding& s) {
-      for (const Piece& p : s.dims[d]) {
-        if (!p.axes.empty() && p.axes.front() == mesh_.time) return true;
-      }
-      return false;
+      return std::any_of(s.dims[d].begin(), s.dims[d].end(),
+                         [&](const Piece& p) { return std::count(p.axes.begin(), p.axes.end(), axis) > 0; });
     };
     if (has(from) && !has(to)) return true;
   }
   return false;
+}
+
+// Whether parts of a run's samples would have to be brought together that stay by themselves: several micro-batches,
+// or before the sums are there that they are made for, those of several ranks.
+bool Localizer::meets(ValueId v, const Sharding& from, const Sharding& to) {
+  if (mesh_.time >= 0 && crosses(mesh_.time, from, to)) return true;
+  if (completes_ || !is_micro_batch(b_.context().segment) || !splitter_.dependence().on_data(v)) return false;
+  return std::any_of(mesh_.apart.begin(), mesh_.apart.end(), [&](int axis) { return crosses(axis, from, to); });
 }
 
 // A form of `v` over all samples of the run, in every micro-batch, for what cannot wait until all were there (the
@@ -227,12 +242,12 @@ bool Localizer::crosses_time(const Sharding& from, const Sharding& to) const {
 // does.
 bool Localizer::make_whole(ValueId v, int depth) {
   for (const Variant& x : variants_[v]) {
-    if (!in_time(x.sharding) && x.made <= b_.context().segment) return true;
+    if (!is_part(x.sharding) && x.made <= b_.context().segment) return true;
   }
   if (auto in = input_of_.find(v); in != input_of_.end()) {
     Sharding whole = plan_.inputs[in->second];
     for (auto& dim : whole.dims) {
-      for (Piece& p : dim) std::erase(p.axes, mesh_.time);
+      for (Piece& p : dim) std::erase_if(p.axes, [&](int axis) { return mesh_.is_apart(axis); });
     }
     place_input(graph_.inputs[in->second], whole);
     return true;
@@ -258,7 +273,7 @@ bool Localizer::make_whole(ValueId v, int depth) {
 
 Sharding Localizer::whole_sharding(ValueId v) const {
   for (const Variant& x : variants_[v]) {
-    if (!in_time(x.sharding)) return x.sharding;
+    if (!is_part(x.sharding)) return x.sharding;
   }
   return Sharding::replicated(graph_.type(v).shape);
 }
@@ -279,12 +294,21 @@ bool Localizer::is_summed_up(ValueId v) const {
 void Localizer::refuse_in_time(ValueId v) {
   if (!refused_.ok()) return;
   const Node* node = graph_.producer(v);
+  if (!mesh_.apart.empty()) return refuse_apart(node);
   refused_ = absl::InvalidArgumentError(
       cat("micro-batches: ", node ? graph_.origin(*node) : std::string("a value"),
           " needs all samples of the graph's batch at once, and a micro-batch has 1/", mesh_.axes[mesh_.time].size,
           " of them (a statistic over the batch, as in batch normalization); pin micro_batch to the whole batch, use "
           "more data-parallel ranks instead, or say of which samples it is: semantics: {batch_norm: replica}, or {moe: "
           "{capacity: C, group: N}} for experts with a capacity"));
+}
+
+void Localizer::refuse_apart(const Node* node) {
+  refused_ = absl::InvalidArgumentError(cat(
+      "reproducible: ", node ? graph_.origin(*node) : std::string("a value"),
+      " needs all samples of a step at once (a statistic over the batch, as in batch normalization, or samples that "
+      "are compared with one another), and a step is made in parts that meet in sums alone; say of which samples it "
+      "is: semantics: {batch_norm: replica}, or leave `reproducible` out"));
 }
 
 }  // namespace partita

@@ -69,12 +69,15 @@ class Localizer {
   Sharding update_sharding(ValueId v) const;
   std::vector<ValueId> states_met(ValueId v) const;
   bool in_time(const Sharding& s) const;
-  bool crosses_time(const Sharding& from, const Sharding& to) const;
+  bool is_part(const Sharding& s) const;
+  bool crosses(int axis, const Sharding& from, const Sharding& to) const;
+  bool meets(ValueId v, const Sharding& from, const Sharding& to);
   bool make_whole(ValueId v, int depth);
   Sharding whole_sharding(ValueId v) const;
   bool is_trained(ValueId v) const;
   bool is_summed_up(ValueId v) const;
   void refuse_in_time(ValueId v);
+  void refuse_apart(const Node* node);
 
   const Sharding& sharding_of(ValueId v) const { return variants_[v].front().sharding; }
   static bool is_micro_batch(Segment s) { return s == Segment::kForward || s == Segment::kBackward; }
@@ -94,6 +97,7 @@ class Localizer {
   std::vector<PlacedTensor> placed_inputs_;
   std::map<ValueId, size_t> input_of_;
   absl::Status refused_;
+  bool completes_ = false;  // a sum over samples for the update, whose parts may meet
   std::optional<size_t> micro_batch_;
   LocalProgram result_;
 };

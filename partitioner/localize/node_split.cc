@@ -100,7 +100,7 @@ std::vector<Exchange> NodeSplitter::exchange(const NodeUse& use, const std::vect
   std::vector<Exchange> out;
   for (auto& [axis, factors] : whole) {
     auto in_result = [&](int f) { return has_factor(use.formula.outputs[0], f); };
-    if (axis == mesh_.time || std::none_of(factors.begin(), factors.end(), in_result)) continue;
+    if (mesh_.is_apart(axis) || std::none_of(factors.begin(), factors.end(), in_result)) continue;
     if (!takes(split, axis)) {  // else another operand is there already
       int factor = cheapest_factor(use, layouts, split, axis, operands[axis]);
       if (factor < 0) continue;
@@ -132,7 +132,7 @@ void NodeSplitter::share_lookups(const NodeUse& use, FactorSplit& split) const {
     }
     std::stable_partition(gathered.begin(), gathered.end(), [&](int a) { return parameter_axes_.count(a) > 0; });
     for (int axis : gathered) {
-      if (axis == mesh_.time || !has(samples, axis) || takes(split, axis)) continue;
+      if (mesh_.is_apart(axis) || !has(samples, axis) || takes(split, axis)) continue;
       for (size_t j = 0; j < use.present.size(); ++j) {
         if (!is_index(j)) continue;
         for (size_t f = 0; f < split.axes.size() && !takes(split, axis); ++f) {
@@ -189,11 +189,11 @@ std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use,
         // Over micro-batches nothing is sent, and zeros are partial as well as they are there: the gradient of a slice
         // is padded before it is accumulated. Between ranks it is summed before padding makes it larger.
         bool partial =
-            has(use.shardings[j].partial, axis) || (axis == mesh_.time && is_zero(use.node.inputs[use.present[j]]));
+            has(use.shardings[j].partial, axis) || (mesh_.is_apart(axis) && is_zero(use.node.inputs[use.present[j]]));
         sound = sound && (partial || !joint || may_join(use));
         // A sum that is partial is not carried into products with other tensors: every one of them, and every gradient
         // that follows, would be partial too. (Over micro-batches it is never sent, only accumulated.)
-        sound = sound && (joint || axis == mesh_.time ||
+        sound = sound && (joint || mesh_.is_apart(axis) ||
                           elements(operand_shape(use.formula, use.formula.inputs[j])) <= 1 || is_lookup(use, k, j));
       }
       if (sound) pass[k].push_back(axis);
@@ -206,7 +206,7 @@ std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use,
 // parameters' gradients are waited with until all micro-batches are added up.
 bool NodeSplitter::widens(const NodeUse& use, int axis) const {
   const Segment segment = use.node.segment;
-  if (!use.node.op->casts || use.node.weight_gradient || axis == mesh_.time) return false;
+  if (!use.node.op->casts || use.node.weight_gradient || mesh_.is_apart(axis)) return false;
   return (segment == Segment::kForward || segment == Segment::kBackward) &&
          dtype_size(graph_.type(use.node.inputs[0]).dtype) == 2 &&
          dtype_size(graph_.type(use.node.outputs[0]).dtype) > 2;
@@ -235,7 +235,7 @@ bool NodeSplitter::is_zero(ValueId v) const {
 // whole (or split by sequence) from block to block, and what a block adds to it is completed, not the stream again.
 bool NodeSplitter::completed_for_all(const NodeUse& use, size_t operand, int axis) const {
   ValueId v = use.node.inputs[use.present[operand]];
-  if (readers_[v].size() < 2 || axis == mesh_.time || use.node.op->sums_micro_batches) return false;
+  if (readers_[v].size() < 2 || mesh_.is_apart(axis) || use.node.op->sums_micro_batches) return false;
   if (std::any_of(readers_[v].begin(), readers_[v].end(), [&](NodeId n) { return completes(graph_.nodes[n], v); }))
     return true;
   for (size_t k = 0; k < use.present.size(); ++k) {
@@ -266,7 +266,8 @@ void NodeSplitter::scatter_sums(const NodeUse& use, const std::vector<std::vecto
   for (size_t k = 0; k < use.present.size(); ++k) {
     if (use.shardings[k].kind != PartialKind::kSum) continue;
     for (int axis : use.shardings[k].partial) {
-      const bool contraction = has(axes.samples, axis) && (use.node.op->work != WorkKind::kMemory || widens(use, axis));
+      const bool contraction = has(axes.samples, axis) && !mesh_.is_apart(axis) &&
+                               (use.node.op->work != WorkKind::kMemory || widens(use, axis));
       bool passes = std::any_of(passing.begin(), passing.end(), [&](const auto& left) { return has(left, axis); });
       if ((!contraction && (gradient || !has(axes.scatter, axis))) || passes || takes(split, axis)) continue;
       for (size_t f = 0; f < split.axes.size(); ++f) {

@@ -41,6 +41,8 @@ class NodeSplitter {
   // `readers`: of each value (ir/graph/graph.h, uses). All must outlive this.
   NodeSplitter(const Graph& graph, const ShardingPlan& plan, const std::vector<std::vector<NodeId>>& readers);
 
+  const Dependence& dependence() const { return dependence_; }
+
   // layouts: of the present inputs.
   NodeSplit divide(const NodeUse& use, const std::vector<OperandLayouts>& layouts) const;
   // As the operands ask for, and no other way.

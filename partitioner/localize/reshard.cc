@@ -164,7 +164,9 @@ ValueId Resharder::reshard(ValueId local, Sharding from, const Sharding& to) {
     }
     if (!nests) {  // through the whole dimension: first all of it (of one micro-batch), then the part
       Sharding whole = from;
-      for (Piece& p : whole.dims[d]) p.axes.resize(!p.axes.empty() && p.axes.front() == mesh_.time ? 1 : 0);
+      for (Piece& p : whole.dims[d])
+        p.axes.erase(std::find_if_not(p.axes.begin(), p.axes.end(), [&](int a) { return mesh_.is_apart(a); }),
+                     p.axes.end());
       PARTITA_CHECK(!(whole == from), "pieces of a dimension that do not meet");
       Sharding one = normalized(whole);
       return reshard(reshard(local, std::move(from), whole), std::move(one), to);

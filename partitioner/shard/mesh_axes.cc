@@ -59,8 +59,11 @@ absl::StatusOr<MeshAxes> mesh_axes(const Layout& layout, const BatchPlan& batch,
   axes.zero.insert(axes.zero.end(), axes.context.begin(), axes.context.end());
   if (batch.parts > 1) {
     axes.mesh.time = add_axis_of(axes, "micro_batch", batch.parts);
-    axes.batch.insert(axes.batch.begin(), axes.mesh.time);
+    // What is summed first has the nearest samples: a rank's micro-batches, where it adds them up before ranks meet.
+    const bool nearest = batch.fixed_parts > 0 && layout.zero < 2;
+    axes.batch.insert(nearest ? axes.batch.end() : axes.batch.begin(), axes.mesh.time);
   }
+  if (batch.fixed_parts > 0) axes.mesh.apart = axes.batch;
   return axes;
 }
 

@@ -14,9 +14,10 @@ inline constexpr const char *kTensorAxis = "tensor", *kContextAxis = "context";
 // Indices of the mesh's axes.
 struct MeshAxes {
   Mesh mesh;
-  std::vector<int> slice;    // divide the runs of the graph
-  std::vector<int> batch;    // divide the samples of a run; the micro-batches that a rank cuts its part into come first
-  std::vector<int> zero;     // whose ranks share what ZeRO stores in parts
+  std::vector<int> slice;  // divide the runs of the graph
+  std::vector<int> batch;  // divide the samples of a run; the micro-batches that a rank cuts its part into come first,
+                           // or last where their sums have a fixed order and do not travel with each micro-batch
+  std::vector<int> zero;   // whose ranks share what ZeRO stores in parts
   std::vector<int> context;  // the context axis, or those that it is cut into, outermost first
   std::vector<int> tensor;   // likewise
   int expert = -1;

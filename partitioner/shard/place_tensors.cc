@@ -1,5 +1,6 @@
 #include "partitioner/shard/place_tensors.h"
 
+#include <algorithm>
 #include <map>
 
 #include "base/cat.h"
@@ -88,7 +89,9 @@ class Placement {
                    (s.kind == StateKind::kParameter && layout_.zero >= (masters ? 1 : 3)) ||
                    (is_frozen_weight(s) && layout_.zero >= 3);
       Sharding stored = parts ? in_parts(c, shape) : c;
-      if (s.kind == StateKind::kAccumulator && (!parts || !fits || stored == c)) {
+      // In a fixed order, what ranks have of a micro-batch meets before it is added to others, or all of it after.
+      const bool meets_first = batch_.fixed_parts > 0 && layout_.zero >= 2;
+      if (s.kind == StateKind::kAccumulator && (!parts || !fits || stored == c) && !meets_first) {
         plan_.states.push_back(std::nullopt);
       } else if (own) {
         plan_.states.push_back(StateLayout{stored, c, parts ? gather_time() : GatherTime::kPass, on_host(s)});
@@ -137,7 +140,8 @@ class Placement {
       int64_t n = axes_.mesh.ways(free);
       for (size_t d = 0; d < shape.size(); ++d) {
         for (size_t k = 0; k < compute.dims[d].size(); ++k) {
-          if (local_size(compute.dims[d][k], axes_.mesh) % n != 0) continue;
+          // Sums over elements in a fixed order are of as many blocks as there are parts.
+          if (local_size(compute.dims[d][k], axes_.mesh) % std::max(n, batch_.fixed_parts) != 0) continue;
           Sharding s = compute;
           auto& axes = s.dims[d][k].axes;
           axes.insert(axes.end(), free.begin(), free.end());

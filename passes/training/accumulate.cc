@@ -4,10 +4,13 @@
 
 namespace partita {
 
-ValueId accumulate(Builder& b, const std::string& name, const std::string& parameter, ValueId term) {
+ValueId accumulate(Builder& b, const PassContext& context, const std::string& name, const std::string& parameter,
+                   ValueId term) {
   State sum{.name = cat("accumulate/", name), .kind = StateKind::kAccumulator, .parameter = parameter, .initial = {}};
   ValueId before = b.state(std::move(sum), b.type(term));
-  ValueId after = b.emit("accumulate", {before, term});
+  ValueId after = context.ordered_parts > 0
+                      ? b.emit("accumulate_tree", {before, term}, {{"micro_batches", context.ordered_parts}})
+                      : b.emit("accumulate", {before, term});
   b.set_next(before, after);
   return after;
 }

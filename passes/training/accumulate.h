@@ -7,9 +7,10 @@
 
 namespace partita {
 
-// The sum of `term` over a step's micro-batches, through a state "accumulate/NAME" of `parameter` ("": of none). The
-// node takes the builder's context.
-ValueId accumulate(Builder& b, const std::string& name, const std::string& parameter, ValueId term);
+// The sum of `term` over a step's micro-batches, through a state "accumulate/NAME" of `parameter` ("": of none), in the
+// order that `context` says. The node takes the builder's context.
+ValueId accumulate(Builder& b, const PassContext& context, const std::string& name, const std::string& parameter,
+                   ValueId term);
 
 // What a run of the graph adds of its loss to a step's: a mean's part, or all of a sum's (loss.reduction).
 double share_of_run(const PassContext& context);

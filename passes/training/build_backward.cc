@@ -114,7 +114,7 @@ class Backward {
     ValueId g = gradient_[parameter];
     if (g == kNoValue) return;
     b_.context() = {.segment = Segment::kBackward, .origin = b_.origin("accumulate")};
-    if (context_.accumulate && !context_.update_each) g = accumulate(b_, cat("grad/", s.name), s.name, g);
+    if (context_.accumulate && !context_.update_each) g = accumulate(b_, context_, cat("grad/", s.name), s.name, g);
     finished_[parameter] = g;
   }
 
@@ -189,7 +189,7 @@ class Backward {
     b_.context() = {.segment = Segment::kBackward, .origin = b_.origin("accumulate")};
     std::vector<GraphOutput> outputs;
     if (share_of_run(context_) != 1) loss = b_.scale(loss, share_of_run(context_));
-    if (context_.accumulate) loss = accumulate(b_, "loss", {}, loss);
+    if (context_.accumulate) loss = accumulate(b_, context_, "loss", {}, loss);
     outputs.push_back({"loss", loss});
     size_t states = b_.graph().states.size();
     for (size_t k = 0; k < states; ++k) {

@@ -12,7 +12,7 @@ absl::StatusOr<Graph> build_evaluation(const Graph& graph, const PassContext& co
   // As in training, where gradients are summed so: after the micro-batch's forward part.
   b.context() = {.segment = Segment::kBackward, .origin = b.origin("evaluation")};
   if (share_of_run(context) != 1) loss = b.scale(loss, share_of_run(context));
-  if (context.accumulate) loss = accumulate(b, "loss", {}, loss);
+  if (context.accumulate) loss = accumulate(b, context, "loss", {}, loss);
   b.set_outputs({{"loss", loss}});
   return std::move(b).finish();
 }

@@ -1,5 +1,6 @@
 #include "passes/training/build_optimizer.h"
 
+#include <algorithm>
 #include <limits>
 #include <map>
 
@@ -24,6 +25,19 @@ std::vector<int64_t> all_dims(const Builder& b, ValueId v) {
 }
 
 ValueId sum_of_squares(Builder& b, ValueId v) { return b.reduce_sum(b.mul(v, v), all_dims(b, v), false); }
+
+// The same in `parts` sums, in a fixed order whatever a rank has of `v`: each is over a block of the first dimension
+// that they divide, which is the one that is stored in parts if any is. Where there is none, the first sum is all.
+ValueId sums_of_squares(Builder& b, ValueId v, int64_t parts) {
+  const Shape shape = b.shape(v);
+  const auto at = std::find_if(shape.begin(), shape.end(), [&](int64_t n) { return n % parts == 0; });
+  if (at == shape.end()) {
+    ValueId all = b.emit("block_squares", {b.reshape(v, {1, 1, elements(shape)})}), zero = b.scalar(DType::kF64, 0);
+    return b.emit("pad", {all, zero}, {{"low", std::vector<int64_t>{0}}, {"high", std::vector<int64_t>{parts - 1}}});
+  }
+  const int64_t before = elements(Shape(shape.begin(), at));
+  return b.emit("block_squares", {b.reshape(v, {before, parts, elements(shape) / before / parts})});
+}
 
 class Optimizer {
  public:
@@ -75,15 +89,28 @@ class Optimizer {
                     {DType::kI64, {}});
   }
 
+  // Over all parameters; in a fixed order, block by block and then over the blocks.
+  ValueId squares_of_gradients() {
+    ValueId total = kNoValue;
+    for (const Parameter& p : parameters_) {
+      ValueId s = b_.cast(squares(p.gradient), DType::kF64);
+      total = total == kNoValue ? s : b_.add(total, s);
+    }
+    return over_blocks(total);
+  }
+
+  // The squares of all elements, summed up, or in a fixed order, the sums over blocks.
+  ValueId squares(ValueId v) {
+    const auto& parts = context_.recipe.reproducible;
+    return parts ? sums_of_squares(b_, v, *parts) : sum_of_squares(b_, v);
+  }
+  ValueId over_blocks(ValueId sums) { return context_.recipe.reproducible ? b_.emit("sum_tree", {sums}) : sums; }
+  ValueId length(ValueId v) { return b_.cast(b_.emit("sqrt", {over_blocks(squares(v))}), b_.dtype(v)); }
+
   // The norm is over unique parameters (a tied one has one gradient), in f32 or wider, and is taken before any
   // clipping.
   void measure_and_clip() {
-    ValueId total = kNoValue;
-    for (const Parameter& p : parameters_) {
-      ValueId s = b_.cast(sum_of_squares(b_, p.gradient), DType::kF64);
-      total = total == kNoValue ? s : b_.add(total, s);
-    }
-    ValueId norm = b_.emit("sqrt", {total});
+    ValueId norm = b_.emit("sqrt", {squares_of_gradients()});
     outputs_.push_back({"grad_norm", norm});
     if (has_loss_scale(context_)) {  // so is the norm, then, unless some gradient of some rank is not
       finite_ = b_.emit("lt", {norm, b_.scalar(DType::kF64, std::numeric_limits<double>::infinity())});
@@ -198,7 +225,7 @@ class Optimizer {
     std::vector<ValueId> next =
         b_.emit_all("opt_lamb_direction", {p.value, p.gradient, m, v, c1, c2},
                     {{"beta1", o.betas[0]}, {"beta2", o.betas[1]}, {"eps", o.eps}, {"weight_decay", decay}});
-    ValueId w = b_.emit("sqrt", {sum_of_squares(b_, p.value)}), u = b_.emit("sqrt", {sum_of_squares(b_, next[0])});
+    ValueId w = length(p.value), u = length(next[0]);
     ValueId zero = b_.scalar(b_.dtype(w), 0);
     ValueId both = b_.emit("and", {b_.emit("lt", {zero, w}), b_.emit("lt", {zero, u})});
     ValueId ratio = b_.select(both, b_.div(w, u), b_.scalar(b_.dtype(w), 1));

@@ -76,7 +76,7 @@ class StatisticsUpdate {
     if (!context_.accumulate || context_.update_each) return term;
     b_.context() = {.segment = Segment::kBackward, .origin = origin};
     if (context_.micro_batches > 1) term = b_.scale(term, 1.0 / static_cast<double>(context_.micro_batches));
-    return accumulate(b_, name, {}, term);
+    return accumulate(b_, context_, name, {}, term);
   }
 
   const Graph& old_;

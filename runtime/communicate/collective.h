@@ -6,8 +6,9 @@
 // hang. Sends, receives and permutes are posted in order but do not hold back later operations; every other operation
 // runs after its predecessors. An operation's inputs must be complete when it is started: wait for what produces them.
 //
-// Reductions go through the group's ranks in group order (f16 and bf16 are accumulated in f32 and rounded once,
-// integers wrap, max/min pass NaN on), so all ranks get the same bits, run after run; on hosts, with every back end.
+// Reductions are a balanced binary tree over the group's ranks in group order, neighbours first (f16 and bf16 are
+// accumulated in f32 and rounded once, integers wrap, max/min pass NaN on), so all ranks get the same bits, run after
+// run; on hosts, with every back end.
 //
 // Failure is final: the first failed operation ends the communicator on this rank and, within 10 s, on all others.
 // Unavailable = a peer is missing, died or gave up (worth a retry); InvalidArgument = this rank's own misuse;

@@ -3,7 +3,8 @@
 // Every member exchanges directly with every other (no rings, no trees): each byte crosses a link once per receiver
 // that needs it, which is the bandwidth optimum for reduce-scatter, all-gather and all-to-all; a long all-reduce is the
 // first two and a long broadcast a scatter and an all-gather. Each rank waits for the very ranks it misses, so a
-// timeout names the guilty one. The order of a sum is the group's order, whichever rank computes it.
+// timeout names the guilty one. The order of a sum is a tree over the group's order, whichever
+// rank computes it.
 #pragma once
 
 #include <deque>

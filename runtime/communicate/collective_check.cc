@@ -2,8 +2,10 @@
 #include "runtime/communicate/collective_check.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <deque>
+#include <span>
 
 #include "base/cat.h"
 #include "base/float16.h"
@@ -77,25 +79,31 @@ Bytes make_input(DType dtype, int rank, int64_t count) {
   return bytes;
 }
 
+// The tree over `values`, which are cut where the largest power of two below their number ends.
+template <typename Element, typename Wide>
+Wide reduce_tree(const Element& element, ReduceOp op, std::span<const Wide> values) {
+  if (values.size() == 1) return values[0];
+  const size_t half = std::bit_floor(values.size() - 1);
+  const Wide left = reduce_tree(element, op, values.first(half)),
+             right = reduce_tree(element, op, values.subspan(half));
+  if (op == ReduceOp::kSum) return element.sum(left, right);
+  return op == ReduceOp::kMax ? std::max(left, right) : std::min(left, right);
+}
+
 // The inputs' elements [first, first + count), reduced in order.
 Bytes reduce_directly(DType dtype, ReduceOp op, const std::vector<Bytes>& inputs, int64_t first, int64_t count) {
   Bytes bytes(static_cast<size_t>(count * dtype_size(dtype)));
   with_element(dtype, [&](auto element) {
     using Stored = typename decltype(element)::Stored;
+    using Wide = typename decltype(element)::Wide;
+    std::vector<Wide> values(inputs.size());
     for (int64_t i = 0; i < count; ++i) {
-      typename decltype(element)::Wide total{};
       for (size_t r = 0; r < inputs.size(); ++r) {
         Stored stored;
         std::memcpy(&stored, inputs[r].data() + static_cast<size_t>(first + i) * sizeof stored, sizeof stored);
-        const auto value = element.widen(stored);
-        if (r == 0)
-          total = value;
-        else if (op == ReduceOp::kSum)
-          total = element.sum(total, value);
-        else
-          total = op == ReduceOp::kMax ? std::max(total, value) : std::min(total, value);
+        values[r] = element.widen(stored);
       }
-      const Stored result = element.narrow(total);
+      const Stored result = element.narrow(reduce_tree(element, op, std::span<const Wide>(values)));
       std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof result, &result, sizeof result);
     }
   });

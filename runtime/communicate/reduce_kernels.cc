@@ -1,6 +1,6 @@
-// Works in blocks of kBlock elements: the first source is widened into an accumulator on the stack, the others are
-// folded in one after another, and the block is narrowed into the output. That keeps each element's order fixed
-// whatever the block boundaries are, and lets the compiler vectorize across elements.
+// Works in blocks of kBlock elements: sources are widened into accumulators on the stack, one a level of the tree, and
+// the block is narrowed into the output. That keeps each element's order fixed whatever the block boundaries are, and
+// lets the compiler vectorize across elements.
 #include "runtime/communicate/reduce_kernels.h"
 
 #include <algorithm>
@@ -14,6 +14,7 @@ namespace partita::runtime {
 namespace {
 
 constexpr int64_t kBlock = 512;
+constexpr int kLevels = 32;  // of a tree over as many sources as an int counts
 
 template <typename T>
 struct Plain {
@@ -56,23 +57,49 @@ T combine(T a, T b) {
   return b < a ? b : a;
 }
 
+// The nodes of a balanced binary tree over the sources that still wait for their right neighbours, the lowest last: of
+// 7 sources, (s0 + s1) + (s2 + s3), s4 + s5, s6.
+template <typename Format, ReduceOp kOp>
+class Tree {
+ public:
+  using Wide = typename Format::Wide;
+
+  // Source number `s`, `length` elements from `data`.
+  void add(const std::byte* data, size_t s, int64_t length) {
+    typename Format::Stored block[kBlock];
+    std::memcpy(block, data, static_cast<size_t>(length) * sizeof(block[0]));
+    Wide* const leaf = nodes_[depth_++];
+    for (int64_t i = 0; i < length; ++i) leaf[i] = Format::widen(block[i]);
+    for (; s % 2 == 1; s /= 2) join(length);
+  }
+  const Wide* root(int64_t length) {
+    while (depth_ > 1) join(length);
+    return nodes_[--depth_];
+  }
+
+ private:
+  void join(int64_t length) {
+    Wide *const left = nodes_[depth_ - 2], *const right = nodes_[depth_ - 1];
+    for (int64_t i = 0; i < length; ++i) left[i] = combine<kOp>(left[i], right[i]);
+    --depth_;
+  }
+
+  Wide nodes_[kLevels][kBlock];
+  int depth_ = 0;
+};
+
 template <typename Format, ReduceOp kOp>
 void reduce_blocks(std::span<const std::byte* const> sources, std::byte* output, int64_t count) {
   using Stored = typename Format::Stored;
-  typename Format::Wide total[kBlock];
+  Tree<Format, kOp> tree;
   Stored block[kBlock];
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t length = std::min(kBlock, count - begin);
-    const size_t bytes = static_cast<size_t>(length) * sizeof(Stored);
     const size_t offset = static_cast<size_t>(begin) * sizeof(Stored);
-    std::memcpy(block, sources[0] + offset, bytes);
-    for (int64_t i = 0; i < length; ++i) total[i] = Format::widen(block[i]);
-    for (size_t s = 1; s < sources.size(); ++s) {
-      std::memcpy(block, sources[s] + offset, bytes);
-      for (int64_t i = 0; i < length; ++i) total[i] = combine<kOp>(total[i], Format::widen(block[i]));
-    }
+    for (size_t s = 0; s < sources.size(); ++s) tree.add(sources[s] + offset, s, length);
+    const auto* total = tree.root(length);
     for (int64_t i = 0; i < length; ++i) block[i] = Format::narrow(total[i]);
-    std::memcpy(output + offset, block, bytes);
+    std::memcpy(output + offset, block, static_cast<size_t>(length) * sizeof(Stored));
   }
 }
 

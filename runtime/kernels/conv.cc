@@ -3,6 +3,8 @@
 //
 // Operands are dense row-major (NCHW). Where oneDNN wants another layout, a reorder goes before or after: it moves each
 // element once, while the convolution reads it once per kernel tap and output channel.
+#include <omp.h>
+
 #include <unordered_map>
 
 #include "runtime/kernels/compute_operand.h"
@@ -281,10 +283,36 @@ void plain_grad_weight(const Convolution& c, const T* g, const T* x, T* dw) {
   }
 }
 
+// oneDNN shares out what a weight's gradient, or a product, adds up among the threads that there are.
+class OnOneThread final : public LibraryKernel {
+ public:
+  // `make` prepares the kernel, on one thread as well.
+  template <typename Make>
+  static Kernel create(Make make) {
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    Kernel kernel = make();
+    omp_set_num_threads(threads);
+    if (!kernel.ok()) return kernel;
+    return std::make_unique<OnOneThread>(*std::move(kernel));
+  }
+  explicit OnOneThread(std::unique_ptr<LibraryKernel> kernel) : kernel_(std::move(kernel)) {}
+
+  void run(std::span<std::byte* const> buffers) override {
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    kernel_->run(buffers);
+    omp_set_num_threads(threads);
+  }
+
+ private:
+  std::unique_ptr<LibraryKernel> kernel_;
+};
+
 // Operands in their order: conv (x, w, y), conv_grad_data (g, w, dx), conv_grad_weight (g, x, dw).
 // `factory` makes the same step on other types.
-Kernel make(const KernelRequest& r, Kernel (*factory)(const KernelRequest&), Direction direction, const Shape& x,
-            const Shape& weight, const Shape& y) {
+Kernel make_any(const KernelRequest& r, Kernel (*factory)(const KernelRequest&), Direction direction, const Shape& x,
+                const Shape& weight, const Shape& y) {
   if (r.dtype(1) != r.dtype() || r.dtype(2) != r.dtype()) return r.error("operands of one dtype");
   PARTITA_ASSIGN_OR_RETURN(const Convolution c, make_convolution(r, x, weight, y));
   const bool empty = product(x) == 0 || product(weight) == 0 || product(y) == 0;
@@ -309,6 +337,14 @@ Kernel make(const KernelRequest& r, Kernel (*factory)(const KernelRequest&), Dir
     });
   });
   return kernel;
+}
+
+Kernel make(const KernelRequest& r, Kernel (*factory)(const KernelRequest&), Direction direction, const Shape& x,
+            const Shape& weight, const Shape& y) {
+  auto any = [&] { return make_any(r, factory, direction, x, weight, y); };
+  if (r.i("ordered", 0) == 0) return any();
+  PARTITA_ASSIGN_OR_RETURN(const Convolution c, make_convolution(r, x, weight, y));
+  return direction == Direction::kGradWeight || is_pointwise(c) ? OnOneThread::create(any) : any();
 }
 
 }  // namespace

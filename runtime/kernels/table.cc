@@ -13,11 +13,13 @@ struct Entry {
 };
 
 constexpr Entry kTable[] = {
+    {"accumulate_tree", make_accumulate_tree},
     {"argmax", make_argmax},
     {"attention", make_attention},
     {"attention_grad", make_attention_grad},
     {"avg_pool", make_avg_pool},
     {"avg_pool_grad", make_avg_pool_grad},
+    {"block_squares", make_block_squares},
     {"conv", make_conv},
     {"conv_grad_data", make_conv_grad_data},
     {"conv_grad_weight", make_conv_grad_weight},

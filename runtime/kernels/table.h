@@ -27,6 +27,8 @@ Kernel make_gather_nd(const KernelRequest& request);
 Kernel make_gather_nd_grad(const KernelRequest& request);
 Kernel make_scatter_nd(const KernelRequest& request);
 Kernel make_scatter_elements(const KernelRequest& request);
+Kernel make_accumulate_tree(const KernelRequest& request);
+Kernel make_block_squares(const KernelRequest& request);
 Kernel make_attention(const KernelRequest& request);
 Kernel make_attention_grad(const KernelRequest& request);
 

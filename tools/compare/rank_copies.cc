@@ -45,7 +45,7 @@ std::vector<int64_t> root_indices(const Layout& layout, int64_t count, const std
 }
 
 absl::StatusOr<RankCopies> RankCopies::create(const verifier::ProgramSet& set) {
-  PARTITA_ASSIGN_OR_RETURN(verifier::RankValues values, verifier::check_values(set, "none"));
+  PARTITA_ASSIGN_OR_RETURN(verifier::RankValues values, verifier::check_values(set, "none", /*fixed_parts=*/0));
   RankCopies copies(set, std::move(values));
   PARTITA_RETURN_IF_ERROR(copies.count_runs());
   PARTITA_RETURN_IF_ERROR(copies.place_values());

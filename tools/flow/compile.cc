@@ -112,6 +112,11 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   ModelSource source(request.model, request.recipe);
   PARTITA_ASSIGN_OR_RETURN(const Partition partition,
                            partition_model(source, request.recipe, request.ranks, request.keep_gradients, run, times));
+  if (partition.model.recipe.reproducible && !request.target.gpu.empty())
+    return absl::InvalidArgumentError(
+        "reproducible: kernels and collectives of GPUs add up in orders that are not fixed; compile for a CPU, or "
+        "leave "
+        "the key out");
   out.warnings = partition.model.warnings;
   out.recipe = partition.model.recipe;
   take_layout(partition.model.layout, partition.model.batch, out);

@@ -22,6 +22,7 @@ nlohmann::json run_settings(const Recipe& recipe, const Graph& training) {
   nlohmann::json data = runtime::to_json(data_settings(recipe.data.value_or(DataRecipe{}), seed, shifted));
   if (!recipe.data || !recipe.data->kind) data.erase("kind");  // by the file that --data names
   nlohmann::json run = {{"data", data}, {"seed", seed}};
+  if (recipe.reproducible) run["reproducible"] = *recipe.reproducible;
   if (recipe.evaluate) {
     run["evaluate"] = {{"every", recipe.evaluate->every},
                        {"batches", recipe.evaluate->batches.value_or(-1)},

@@ -8,6 +8,7 @@
 #include "partitioner/planner/cluster/device_profile.h"
 #include "runtime/program/communicators.h"
 #include "runtime/program/sides.h"
+#include "runtime/program/tree_sums.h"
 #include "tools/verify/bundle/manifest.h"
 
 namespace partita {
@@ -34,7 +35,7 @@ double beyond_reserve(const runtime::Program& p) {
 }  // namespace
 
 double device_bytes(const runtime::Program& p) {
-  double bytes = beyond_reserve(p);
+  double bytes = beyond_reserve(p) + static_cast<double>(runtime::branch_bytes(p));
   const std::map<std::string, int64_t> regions = verifier::memory_bytes(p);
   for (const char* region : {"state", "arena", "constant", "input"}) bytes += static_cast<double>(regions.at(region));
   return bytes;

@@ -12,6 +12,7 @@
 #include "codegen/prepare/rematerialize.h"
 #include "ir/recipe/pins.h"
 #include "ir/recipe/read_recipe.h"
+#include "partitioner/layout/fixed_parts.h"
 #include "partitioner/planner/cost/program_memory.h"
 #include "partitioner/planner/space/layout_space.h"
 #include "partitioner/stages/separable_samples.h"
@@ -36,6 +37,22 @@ SearchOptions search_options(const Recipe& recipe) {
   o.recompute = recipe.recompute;
   o.micro = recipe.batch.micro;
   return o;
+}
+
+// In a fixed order of sums, a micro-batch is one of the parts, and the backward part what it is in all layouts.
+absl::Status fix_parts(const Recipe& recipe, Planning& p) {
+  if (!recipe.reproducible) return absl::OkStatus();
+  Layout any;
+  PARTITA_RETURN_IF_ERROR(partita::fix_parts(recipe, p.problem.global_batch, any));
+  const auto& groups = p.cluster.groups;
+  if (std::any_of(groups.begin(), groups.end(), [](const DeviceGroup& g) { return g.device.host_update_rate > 0; }))
+    return absl::InvalidArgumentError(
+        "reproducible: kernels and collectives of GPUs add up in orders that are not fixed; plan for hosts, or leave "
+        "the key out");
+  p.problem.fixed_parts = *recipe.reproducible;
+  p.options.micro = any.micro_batch;
+  if (recipe.recompute == RecomputeMode::kAuto) p.options.recompute = RecomputeMode::kNone;
+  return absl::OkStatus();
 }
 
 // Why one rank cannot compute a run of `samples` in parts; empty where it can. What formulas do not show, the compiler
@@ -190,6 +207,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   p->problem.batch_statistics = p->recipe.semantics.batch_norm;
   p->options = search_options(p->recipe);
   p->options.time_limit = r.time_limit;
+  PARTITA_RETURN_IF_ERROR(fix_parts(p->recipe, *p));
   bool published = false;
   if (r.published) {
     PARTITA_ASSIGN_OR_RETURN(const Space space,
@@ -221,6 +239,7 @@ absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::
   for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_preset(recipe, preset));
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(recipe, pin));
   SearchOptions o = search_options(recipe);
+  o.micro = planning.options.micro, o.recompute = planning.options.recompute;
   o.time_limit = planning.options.time_limit;
   o.allocate = planning.options.allocate;
   return o;

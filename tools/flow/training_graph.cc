@@ -5,6 +5,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "partitioner/layout/fixed_parts.h"
 #include "partitioner/layout/pinned_layout.h"
 #include "partitioner/prepare/group_statistics.h"
 #include "passes/forward/initialize.h"
@@ -36,9 +37,25 @@ int64_t sample_groups(const Recipe& recipe, const BatchPlan& batch) {
   return recipe.semantics.batch_norm == BatchNormGroup::kReplica ? batch.batch_ranks * batch.parts : 1;
 }
 
+// The model for all samples of a step, which is computed in the parts that sums over samples are made of.
+absl::Status take_parts(ModelSource& source, const Recipe& recipe, ModelInHand& m) {
+  PARTITA_ASSIGN_OR_RETURN(const int64_t run, samples_of_run(m.imported->graph));
+  const int64_t global = global_batch(run, recipe, m.layout);
+  PARTITA_RETURN_IF_ERROR(fix_parts(recipe, global, m.layout));
+  if (run == global) return absl::OkStatus();
+  auto all = source.resized(m.imported, global);
+  if (!all.ok())
+    return absl::InvalidArgumentError(cat("reproducible: the graph takes ", run, " samples at a time, and the step's ",
+                                          global, " at once are needed; export the model with a batch of ", global,
+                                          ", or with a symbolic batch dimension (", all.status().message(), ")"));
+  m.imported = *std::move(all);
+  return absl::OkStatus();
+}
+
 // The model for the samples of a step, where runs of it would not make up their loss. A run of PipeDream's is a step of
 // its own.
 absl::Status take_batch(ModelSource& source, const Recipe& recipe, ModelInHand& m) {
+  if (recipe.reproducible) return take_parts(source, recipe, m);
   if (m.layout.schedule == PipelineSchedule::kPipedream) return absl::OkStatus();
   PARTITA_ASSIGN_OR_RETURN(const int64_t run, samples_of_run(m.imported->graph));
   const int64_t global = global_batch(run, recipe, m.layout);
@@ -57,6 +74,7 @@ nlohmann::json to_json(const SerialForm& form) {
                          {"sample_groups", form.sample_groups},  {"expert_parts", form.expert_parts},
                          {"accumulate", form.accumulate},        {"update_each", form.update_each},
                          {"keep_gradients", form.keep_gradients}};
+  if (form.ordered_parts > 0) json["ordered_parts"] = form.ordered_parts;
   if (form.bound_batch) json["bound_batch"] = *form.bound_batch;
   if (form.recompute) json["recompute"] = enum_name(*form.recompute);
   return json;
@@ -72,6 +90,7 @@ absl::StatusOr<SerialForm> form_from_json(const nlohmann::json& json) {
                     .update_each = json.at("update_each").get<bool>(),
                     .keep_gradients = json.at("keep_gradients").get<bool>()};
     if (json.contains("bound_batch")) form.bound_batch = json["bound_batch"].get<int64_t>();
+    if (json.contains("ordered_parts")) form.ordered_parts = json["ordered_parts"].get<int64_t>();
     if (!json.contains("recompute")) return form;
     form.recompute = parse_enum<RecomputeMode>(json["recompute"].get<std::string>());
     if (form.recompute) return form;
@@ -119,6 +138,7 @@ absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, std::shared_pt
                  .training = imported->training.value_or(TrainingSpec{}),
                  .micro_batches = form.micro_batches,
                  .accumulate = form.accumulate,
+                 .ordered_parts = form.ordered_parts,
                  .update_each = form.update_each,
                  .expert_parts = form.expert_parts,
                  .keep_gradients = form.keep_gradients};
@@ -142,6 +162,7 @@ absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, const ModelInH
                         .micro_batches = batch.micro_batches,
                         .sample_groups = sample_groups(model.recipe, batch),
                         .expert_parts = expert_parts(model.layout),
+                        .ordered_parts = batch.fixed_parts > 0 && batch.parts > 1 ? batch.parts : 0,
                         .accumulate = batch.micro_batches * batch.parts > 1,
                         .update_each = model.layout.schedule == PipelineSchedule::kPipedream,
                         .keep_gradients = keep_gradients,

@@ -40,6 +40,7 @@ struct SerialForm {
   int64_t micro_batches = 1;           // runs in a step
   int64_t sample_groups = 1;           // of a run, that batch norms take their statistics of by themselves
   int64_t expert_parts = 1;
+  int64_t ordered_parts = 0;
   bool accumulate = false, update_each = false, keep_gradients = false;  // as in PassContext
   std::optional<RecomputeMode> recompute;                                // in place of the recipe's
 };

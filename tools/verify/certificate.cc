@@ -1,6 +1,7 @@
 #include "tools/verify/certificate.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/cat.h"
 #include "base/checksum.h"
@@ -32,6 +33,10 @@ constexpr const char* kProved[] = {
 };
 constexpr const char* kProvedOfCode =
     "the kernels' machine code is what this compiler makes of their nests, to the byte";
+constexpr const char* kProvedOfOrder =
+    "every sum over samples adds up the same parts of a step's samples in the same balanced binary tree, by their "
+    "numbers, on this and on any other number of ranks that shares them out";
+constexpr uint64_t kMostParts = 1 << 20;
 // In place of what is equal, where it is not.
 constexpr const char* kProvedButForCompression =
     "the ranks do NOT compute the serial program, by the user's choice of `compress`: with the compressed sums of "
@@ -91,17 +96,18 @@ absl::Status check_all_steps(const ProgramSet& set, Verdict& v) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Verdict> check_set(const ProgramSet& set, const std::string& compress) {
+absl::StatusOr<Verdict> check_set(const ProgramSet& set, const std::string& compress, int64_t fixed_parts) {
   const RankProgram& first = set.programs.front();
   if (first.program.samples_per_step != set.samples)
     return differs("expected ", set.samples, " samples a step, found ", first.program.samples_per_step);
   Verdict v{.programs = static_cast<int64_t>(set.programs.size()), .micro_batches = first.program.micro_batches};
   v.compress = compress;
+  v.fixed_parts = fixed_parts;
   v.ranks = mesh_of(first.program).ranks();
   v.statistic_groups = statistic_groups(set.serial);
   // Of stages, first the steps, by which messages are matched.
   if (set.programs.size() > 1) PARTITA_RETURN_IF_ERROR(check_all_steps(set, v));
-  PARTITA_ASSIGN_OR_RETURN(const RankValues values, check_values(set, compress));
+  PARTITA_ASSIGN_OR_RETURN(const RankValues values, check_values(set, compress, fixed_parts));
   if (set.programs.size() == 1) PARTITA_RETURN_IF_ERROR(check_all_steps(set, v));
   v.values = values.report.values;
   v.states = values.report.states;
@@ -111,18 +117,33 @@ absl::StatusOr<Verdict> check_set(const ProgramSet& set, const std::string& comp
   return v;
 }
 
-absl::StatusOr<Verdict::Evaluation> check_evaluation(const ProgramSet& training, const ProgramSet& evaluation) {
-  PARTITA_ASSIGN_OR_RETURN(Verdict v, check_set(evaluation, "none"));
+absl::StatusOr<Verdict::Evaluation> check_evaluation(const ProgramSet& training, const ProgramSet& evaluation,
+                                                     int64_t fixed_parts) {
+  PARTITA_ASSIGN_OR_RETURN(Verdict v, check_set(evaluation, "none", fixed_parts));
   PARTITA_RETURN_IF_ERROR(check_shared_states(training, evaluation));
   return Verdict::Evaluation{v.values, v.steps, random_nodes(evaluation.serial), v.kernels.nests};
+}
+
+// That sums over samples are made of in a fixed order, as is asked for above the serial program; 0: in any.
+absl::StatusOr<int64_t> fixed_parts(const Bundle& bundle) {
+  if (!bundle.run.is_object() || !bundle.run.contains("reproducible")) return 0;
+  const nlohmann::json& said = bundle.run["reproducible"];
+  if (!said.is_number_unsigned() || !std::has_single_bit(said.get<uint64_t>()) || said.get<uint64_t>() > kMostParts)
+    return differs("reproducible: expected a power of two, found ", said.dump());
+  if (bundle.programs.front().program.target.starts_with("cuda"))
+    return differs("reproducible: expected a program for CPUs, found one for ", bundle.programs.front().program.target);
+  if (bundle.programs.size() > 1)
+    return differs("reproducible: expected one program for all ranks, found ", bundle.programs.size(), " stages");
+  return said.get<int64_t>();
 }
 
 }  // namespace
 
 absl::StatusOr<Verdict> check_bundle(const Bundle& bundle) {
-  PARTITA_ASSIGN_OR_RETURN(Verdict v, check_set(bundle, bundle.compress));
+  PARTITA_ASSIGN_OR_RETURN(const int64_t parts, fixed_parts(bundle));
+  PARTITA_ASSIGN_OR_RETURN(Verdict v, check_set(bundle, bundle.compress, parts));
   if (bundle.evaluation) {
-    auto evaluation = check_evaluation(bundle, *bundle.evaluation);
+    auto evaluation = check_evaluation(bundle, *bundle.evaluation, parts);
     if (!evaluation.ok()) return differs("evaluation: ", evaluation.status().message());
     v.kernels.nests += evaluation->kernels;
     v.evaluation = *evaluation;
@@ -153,6 +174,7 @@ std::string certificate_text(const std::string& root, const Verdict& v, const st
   for (const char* text : kProvedOfStages) {
     if (v.programs > 1) proved.push_back(text);
   }
+  if (v.fixed_parts > 0) proved.push_back(kProvedOfOrder);
   if (v.evaluation) proved.push_back(kProvedOfEvaluation);
   if (v.evaluation && v.evaluation->random_nodes == 0) proved.push_back(kProvedOfInference);
   const bool equal = v.compressed_sums == 0 && v.delays.empty();
@@ -173,6 +195,7 @@ std::string certificate_text(const std::string& root, const Verdict& v, const st
                         {"micro_batches", v.micro_batches}}},
                       {"kernels", kernels},
                       {"numeric", nullptr}};
+  if (v.fixed_parts > 0) j["reproducible"] = v.fixed_parts;
   if (v.statistic_groups > 1) j["semantics"] = {{"statistic_groups", v.statistic_groups}};
   if (v.evaluation) {
     j["evaluation"] = {

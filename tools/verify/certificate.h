@@ -31,6 +31,7 @@ struct Verdict {
   int64_t compressed_sums = 0;    // so many sums of gradients
   std::vector<int64_t> delays;    // not equal to it but for one micro-batch a step: per stage, how many updates its
                                   // weights are behind at most when a micro-batch reads them (PipeDream)
+  int64_t fixed_parts = 0;        // of a step's samples, over which sums have a fixed order; 0: any
   int64_t statistic_groups = 1;   // of samples, in the serial program, that batch statistics are of each
 };
 

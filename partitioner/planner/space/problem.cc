@@ -4,6 +4,7 @@
 
 #include "base/cat.h"
 #include "partitioner/layout/batch_plan.h"
+#include "partitioner/layout/fixed_parts.h"
 
 namespace partita {
 
@@ -28,7 +29,8 @@ std::string in_parts(const Problem& problem, int64_t own, int64_t micro) {
 // Why the ranks cannot cut the runs of the model into such micro-batches; empty where they can. A file with a fixed
 // batch takes so many samples at a time, any other all of them.
 std::string misfit(const Problem& problem, const Layout& l) {
-  const int64_t samples = problem.workload->exported_batch, ranks = l.data * l.expert;
+  // In fixed parts the model is made for all samples of a step.
+  const int64_t samples = problem.fixed_parts > 0 ? 0 : problem.workload->exported_batch, ranks = l.data * l.expert;
   if (samples != 0 && problem.global_batch % samples != 0)
     return cat("a global batch of ", problem.global_batch, " is not a multiple of the ", samples,
                " samples that the model file takes at a time");
@@ -72,6 +74,9 @@ std::string invalid(const Problem& problem, const Layout& l) {
   }
   if (const int64_t ranks = l.data * l.expert; l.zero > 0 && l.zero_group > 0 && ranks % l.zero_group != 0)
     return cat("zero_group ", l.zero_group, " does not divide ", ranks, " data-parallel ranks");
+  if (problem.fixed_parts > 0) {
+    if (std::string why = why_other_sums(problem.fixed_parts, l); !why.empty()) return "reproducible: " + why;
+  }
   if (m == 0)
     return cat("a global batch of ", problem.global_batch, " is not a multiple of data ", l.data, " x expert ",
                l.expert, " x micro-batch ", l.micro_batch);

@@ -18,6 +18,7 @@ struct Problem {
   int64_t global_batch = 1;
   bool clip = false;
   Compression compress = Compression::kNone;
+  int64_t fixed_parts = 0;  // of a step's samples, over which sums have a fixed order (reproducible); 0: any
   BatchNormGroup batch_statistics = BatchNormGroup::kGlobal;
   // Memory is that of programs compiled here (program_memory.h), not that of the software that the profiles describe.
   bool own_programs = false;

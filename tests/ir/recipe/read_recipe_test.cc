@@ -52,6 +52,7 @@ data: {kind: tokens, path: text.bin, columns: {input_ids: tokens}, shuffle: true
 evaluate: {every: 100, batches: 10, data: {kind: synthetic, vocab: 50257}}
 semantics: {batch_norm: replica, batch_norm_training: true, moe: {capacity: 32, group: 4}}
 compress: bf16
+reproducible: 8
 names: {'onnx::MatMul_123': fc.weight}
 pin:
   data: 8
@@ -109,6 +110,7 @@ pin:
   EXPECT_TRUE(recipe.semantics.batch_norm_training);
   EXPECT_EQ(recipe.semantics.moe, (MoeCapacity{32, std::nullopt, 4}));
   EXPECT_EQ(recipe.compress, Compression::kBf16);
+  EXPECT_EQ(recipe.reproducible, 8);
   EXPECT_EQ(recipe.names.at("onnx::MatMul_123"), "fc.weight");
   EXPECT_EQ(recipe.pin.axis("data"), 8);
   EXPECT_EQ(recipe.pin.axis("pipeline"), std::nullopt);
@@ -191,7 +193,7 @@ TEST(ParseRecipe_Refused, Table) {
       {"zzz: 1",
        "t:1:1: unknown key 'zzz'; the known keys are loss, optimizer, schedule, batch, bind, precision, loss_scale, "
        "clip_grad_norm, clip_grad_value, recompute, kernels, trainable, frozen, seed, "
-       "init, data, evaluate, semantics, compress, pin, names"},
+       "init, data, evaluate, semantics, compress, reproducible, pin, names"},
       {"data: {path: a, sources: [{path: b}]}", "t:1:7: data: expected `path` or `sources`, found both"},
       {"data: {sources: [{weight: 1}]}", "t:1:18: data.sources[0]: missing key 'path'"},
       {"data: {sources: [{path: a, weight: -1}]}", "data.sources[0].weight: expected"},

@@ -154,6 +154,9 @@ void add_reductions(std::vector<OpCase>& cases) {
                      {{"k", int64_t{3}}, {"dim", int64_t{1}}, {"largest", keep}},
                      {f64({2, 6, 4}, Draw::kDistinct)}});
   }
+  cases.push_back({"accumulate_tree", "accumulate_tree", {{"micro_batches", int64_t{4}}}, {f64({3, 4}), f64({3, 4})}});
+  cases.push_back({"sum_tree", "sum_tree", {}, {f64({8})}});
+  cases.push_back({"block_squares", "block_squares", {}, {f64({3, 4, 5})}});
   cases.push_back({"cumsum_Integers",
                    "cumsum",
                    {{"dim", int64_t{0}}, {"exclusive", int64_t{0}}, {"reverse", int64_t{0}}},

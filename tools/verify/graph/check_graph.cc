@@ -8,6 +8,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "tools/verify/graph/match_node.h"
+#include "tools/verify/graph/sum_order.h"
 #include "tools/verify/layout/affine_index.h"
 #include "tools/verify/layout/mismatch.h"
 #include "tools/verify/layout/slices.h"
@@ -20,20 +21,27 @@ MicroSlices micro_slices_of(const runtime::Program& program) {
                                   : MicroSlices{};
 }
 
+// The micro-batches that a run of the graph is cut into are an axis in time, along which nothing is sent.
+Mesh mesh_in_time(const runtime::Program& program) {
+  Mesh mesh;
+  for (const runtime::MeshAxis& a : program.mesh) mesh.axes.push_back({a.name, a.size});
+  if (micro_slices_of(program).axis >= 0) mesh.axes.push_back({"time", program.micro_slices});
+  return mesh;
+}
+
 class GraphChecker {
  public:
-  GraphChecker(const SerialValues& serial, const Graph& local, const runtime::Program& program,
+  GraphChecker(const SerialValues& serial, const Graph& local, const runtime::Program& program, int64_t fixed_parts,
                const std::function<std::string(NodeId)>& place)
       : serial_(serial),
         local_(local),
         program_(program),
         place_(place),
+        mesh_(mesh_in_time(program)),
         micro_slices_(micro_slices_of(program)),
+        order_(serial, mesh_, micro_slices_.axis, fixed_parts),
         index_(local, micro_slices_),
         literals_(constant_values(local)) {
-    for (const runtime::MeshAxis& a : program.mesh) mesh_.axes.push_back({a.name, a.size});
-    // The micro-batches that a run of the graph is cut into are an axis in time, along which nothing is sent.
-    if (micro_slices_.axis >= 0) mesh_.axes.push_back({"time", program.micro_slices});
     report_.layouts.resize(local.values.size());
   }
 
@@ -114,7 +122,8 @@ class GraphChecker {
       return differs("expected micro-batches that divide a run evenly, found one every ", step, " samples");
     PARTITA_RETURN_IF_ERROR(take_placed(whole->value, in.value, placement));
     layout(in.value).sliced = sliced;
-    return absl::OkStatus();
+    if (in.kind != InputKind::kData) return absl::OkStatus();
+    return order_.take_input(serial_.graph().type(whole->value).shape, layout(in.value), program_.samples_per_step);
   }
 
   // A value from outside lies as the program's interface places it.
@@ -238,6 +247,7 @@ class GraphChecker {
           return differs("expected one micro-batch on all ranks of ", mesh_.axes[a].name, ", found ",
                          found(node.inputs[k]));
       }
+      if (sums) PARTITA_RETURN_IF_ERROR(check_order(node.inputs[k], x, axes));
       auto result = node.op->name == "all_reduce"       ? reduced(x, axes, kind)
                     : node.op->name == "reduce_scatter" ? scattered(x, axes, kind, mesh_, views_of(x))
                     : node.op->name == "all_gather"     ? gathered(x, axes, mesh_)
@@ -248,6 +258,11 @@ class GraphChecker {
       layout(node.outputs[k]) = *std::move(result);
     }
     return absl::OkStatus();
+  }
+
+  absl::Status check_order(ValueId v, const IndexMap& x, const std::vector<int>& axes) {
+    absl::Status status = order_.check_sum(x, axes, local_.type(v).dtype);
+    return status.ok() ? status : differs(status.message(), " for ", found(v));
   }
 
   absl::Status compute(const Node& node) {
@@ -263,6 +278,7 @@ class GraphChecker {
       if (micro_slices_.axis >= 0 &&
           (!operands.back().is_partial(micro_slices_.axis) || operands.back().kind != PartialKind::kSum))
         return differs("expected a part of a sum over the micro-batches of a run, found ", found(node.inputs.back()));
+      PARTITA_RETURN_IF_ERROR(order_.check_node(node, local_, operands, {}));
       sum_over_runs(node, operands);
     }
     bool sliced = std::any_of(operands.begin(), operands.end(), [](const IndexMap& x) { return x.sliced; });
@@ -280,6 +296,8 @@ class GraphChecker {
       for (NodeId s : serial_.candidates(*node.op, runs_of(node.segment), roots)) {
         auto results = match_node(serial_, s, local_, node, operands, mesh_);
         if (results.ok()) {
+          if (!node.op->sums_micro_batches)
+            PARTITA_RETURN_IF_ERROR(order_.check_node(node, local_, operands, *results));
           for (size_t k = 0; k < node.outputs.size(); ++k) layout(node.outputs[k]) = std::move((*results)[k]);
           return absl::OkStatus();
         }
@@ -430,9 +448,10 @@ class GraphChecker {
   const Graph& local_;
   const runtime::Program& program_;
   const std::function<std::string(NodeId)>& place_;
-  Mesh mesh_;
+  const Mesh mesh_;
   Slices slices_;
   MicroSlices micro_slices_;
+  SumOrder order_;
   IndexValues index_;
   std::vector<const Literal*> literals_;
   std::vector<const State*> serial_state_;                              // per local state
@@ -445,8 +464,8 @@ class GraphChecker {
 }  // namespace
 
 absl::StatusOr<GraphReport> check_graph(const SerialValues& serial, const Graph& local, const runtime::Program& program,
-                                        const std::function<std::string(NodeId)>& place) {
-  return GraphChecker(serial, local, program, place).run();
+                                        int64_t fixed_parts, const std::function<std::string(NodeId)>& place) {
+  return GraphChecker(serial, local, program, fixed_parts, place).run();
 }
 
 }  // namespace partita::verifier

@@ -22,8 +22,9 @@ struct GraphReport {
 };
 
 // `local` is the graph of all ranks of `program`. Aborted: "STEP: value: expected …, found …" for the first node that
-// is not what a serial node is, in the words of `place` (which tells a node's step).
+// is not what a serial node is, in the words of `place` (which tells a node's step). `fixed_parts`: of a step's
+// samples, over which sums have a fixed order; 0: any.
 absl::StatusOr<GraphReport> check_graph(const SerialValues& serial, const Graph& local, const runtime::Program& program,
-                                        const std::function<std::string(NodeId)>& place);
+                                        int64_t fixed_parts, const std::function<std::string(NodeId)>& place);
 
 }  // namespace partita::verifier

@@ -132,7 +132,9 @@ absl::Status StepChecker::run_library(const Step& step) {
   const Node& node = g_.nodes[claim.node];
   const std::string epilogue = runtime::text_param(step.params, "epilogue", "");
   const bool accumulates = epilogue == "accumulate";
-  PARTITA_RETURN_IF_ERROR(check_apart(step, false));
+  const bool sums = node.op->sums_micro_batches;
+  PARTITA_RETURN_IF_ERROR(check_apart(step, sums));
+  if (sums) PARTITA_RETURN_IF_ERROR(check_order(claim.node));
   if (!epilogue.empty() && !accumulates) return run_product(step, epilogue);
   if (accumulates && node.op->name != "matmul")
     return differs("expected no epilogue of a ", node.op->name, ", found ", quote(epilogue));
@@ -146,6 +148,20 @@ absl::Status StepChecker::run_library(const Step& step) {
     }
     PARTITA_RETURN_IF_ERROR(write_result(step, o, value));
   }
+  return absl::OkStatus();
+}
+
+// The terms of a sum in a fixed order come one after the other, from the first micro-batch on, or from the last one
+// back.
+absl::Status StepChecker::check_order(NodeId node) {
+  const int64_t terms = g_.nodes[node].attrs.i("micro_batches", 0);
+  if (terms != program_.micro_batches)
+    return differs("expected a sum over ", program_.micro_batches, " micro-batches, found one over ", terms);
+  const int32_t now = entry_.micro_batch, last = static_cast<int32_t>(terms) - 1;
+  const auto [term, first] = terms_.try_emplace(node, now);
+  const bool next = first ? now == 0 || now == last : now == term->second + 1 || now == term->second - 1;
+  if (!next) return differs("expected the terms of a sum in their order, found that of micro-batch ", now);
+  term->second = now;
   return absl::OkStatus();
 }
 

@@ -61,6 +61,7 @@ class StepChecker {
   bool is_overwritten(const Step& step, const Range& r, int value);
   absl::Status check_one_place(const Step& step, size_t k, const Range& r);
   absl::Status run_library(const Step& step);
+  absl::Status check_order(NodeId node);
   absl::Status run_product(const Step& step, const std::string& epilogue);
   absl::Status check_rounded(const runtime::Operand& operand, int value, int bias, const TensorType& type) const;
   absl::StatusOr<int> read_sum(const Step& step, size_t o, int value);
@@ -102,6 +103,7 @@ class StepChecker {
   // Where the kernels of a group have written a value in this run of the segment, and the first that has.
   std::map<std::pair<NodeId, int>, std::pair<uint32_t, Range>> places_;
   WrittenParts written_parts_;
+  std::map<NodeId, int32_t> terms_;  // the micro-batch whose term a sum in a fixed order had last
   ScheduleEntry entry_;
   Segment kind_ = Segment::kForward;
   bool each_ = false;

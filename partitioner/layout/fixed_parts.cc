@@ -1,0 +1,56 @@
+#include "partitioner/layout/fixed_parts.h"
+
+#include <bit>
+
+#include "base/cat.h"
+
+namespace partita {
+namespace {
+
+std::string refused_recipe(const Recipe& recipe, int64_t global) {
+  const int64_t parts = *recipe.reproducible;
+  if (!std::has_single_bit(static_cast<uint64_t>(parts))) return "expected a power of two";
+  if (global % parts != 0)
+    return cat("a step has ", global, " samples, which are no ", parts, " equal parts; change batch.global or the key");
+  const int64_t micro = global / parts;
+  if (recipe.batch.micro && *recipe.batch.micro != micro)
+    return cat("a micro-batch is one of ", parts, " parts of ", global, " samples, ", micro, "; expected batch.micro ",
+               micro, " or none, found ", *recipe.batch.micro);
+  if (recipe.pin.micro_batch && *recipe.pin.micro_batch != micro)
+    return cat("a micro-batch is one of ", parts, " parts of ", global, " samples, ", micro,
+               "; expected pin micro_batch ", micro, " or none, found ", *recipe.pin.micro_batch);
+  if (recipe.compress != Compression::kNone)
+    return cat("compress: ", enum_name(recipe.compress),
+               " rounds what each rank has, whatever the order of sums; leave one of the two out");
+  if (recipe.precision == Precision::kFp16)
+    return "precision: fp16: whether a step overflows depends on the ranks; use bf16";
+  if (recipe.semantics.moe)
+    return "semantics.moe: an expert's capacity is of samples of several parts; leave one of the two out";
+  return "";
+}
+
+}  // namespace
+
+std::string why_other_sums(int64_t parts, const Layout& layout) {
+  if (layout.pipeline > 1)
+    return cat("pipeline ", layout.pipeline,
+               ": kernels where a stage ends join other steps than in the middle of a model, and round otherwise; use "
+               "the data axis alone, with any zero stage");
+  if (layout.tensor * layout.context * layout.expert > 1)
+    return cat("tensor ", layout.tensor, ", context ", layout.context, ", expert ", layout.expert,
+               ": these axes cut sums inside of a sample, whose order is not fixed; use the data axis alone");
+  if (parts % layout.sample_ranks() != 0)
+    return cat(layout.sample_ranks(), " data-parallel ranks do not share out ", parts, " parts; expected a divisor of ",
+               parts);
+  return "";
+}
+
+absl::Status fix_parts(const Recipe& recipe, int64_t global, Layout& layout) {
+  std::string why = refused_recipe(recipe, global);
+  if (why.empty()) why = why_other_sums(*recipe.reproducible, layout);
+  if (!why.empty()) return absl::InvalidArgumentError(cat("reproducible: ", *recipe.reproducible, ": ", why));
+  layout.micro_batch = global / *recipe.reproducible;
+  return absl::OkStatus();
+}
+
+}  // namespace partita

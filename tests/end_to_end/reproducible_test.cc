@@ -1,0 +1,152 @@
+// train.yaml's reproducible: the same bits on any number of ranks, and a proof of the order of sums.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "nlohmann/json.hpp"
+#include "runtime/checkpoint/checkpoint_manifest.h"
+#include "tests/support/bundle.h"
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+#include "tools/verify/certificate.h"
+
+namespace partita {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kLayouts[] = {"--ranks 2 --like ddp", "--ranks 4 --like ddp", "--ranks 4 --like zero1",
+                                    "--ranks 2 --like zero2", "--ranks 4 --like zero3 --pin zero_group=2"};
+
+// All states after a run, and each step's line of metrics.
+struct Bits {
+  std::map<std::string, uint64_t> states;
+  std::map<int64_t, std::string> metrics;
+  bool operator==(const Bits&) const = default;
+};
+
+class Reproducible : public testing::Test {
+ protected:
+  std::string model() const { return std::string(PARTITA_TEST_DATA) + "/gpt2"; }
+  std::string recipe(const std::string& key) const {
+    return out_.write("train.yaml", TempFolder::read(model() + "/train.yaml") + "\n" + key + "\n");
+  }
+
+  Bits train(const std::string& flags, int steps) const {
+    const std::string text = std::string(PARTITA_TEST_DATA) + "/../../docs/verify.md";
+    const Outcome o = run_partita("train " + model() + "/model.onnx --train " + recipe("reproducible: 4") + " --data " +
+                                  text + " --quiet --steps " + std::to_string(steps) + " --checkpoint " +
+                                  (out_ / "checkpoints") + " --metrics " + (out_ / "metrics.jsonl") + " " + flags);
+    EXPECT_EQ(o.code, 0) << flags << "\n" << o.text;
+    Bits bits;
+    auto manifest = runtime::read_manifest(out_ / ("checkpoints/" + runtime::checkpoint_name(steps)));
+    EXPECT_TRUE(manifest.ok()) << manifest.status();
+    if (manifest.ok()) {
+      for (const auto& t : manifest->tensors) bits.states[t.name] = t.checksum;
+    }
+    std::istringstream lines(TempFolder::read(out_ / "metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      const nlohmann::json j = nlohmann::json::parse(line);
+      bits.metrics[j["step"].get<int64_t>()] = j["loss"].dump() + " " + j["grad_norm"].dump();
+    }
+    return bits;
+  }
+  Bits afresh(const std::string& flags, int steps) const {
+    std::filesystem::remove_all(out_ / "checkpoints");
+    std::filesystem::remove(out_ / "metrics.jsonl");
+    return train(flags, steps);
+  }
+
+  verifier::Bundle compile(const std::string& key, const std::string& flags) const {
+    const Outcome o = run_partita("compile " + model() + "/model.onnx --train " + recipe(key) + " -o " +
+                                  (out_ / "bundle") + " --quiet " + flags);
+    EXPECT_EQ(o.code, 0) << flags << "\n" << o.text;
+    auto bundle = read_bundle(out_ / "bundle");
+    EXPECT_TRUE(bundle.ok()) << bundle.status();
+    return bundle.ok() ? *std::move(bundle) : verifier::Bundle{};
+  }
+
+  TempFolder out_;
+};
+
+TEST_F(Reproducible, LayoutsLeaveNoTrace) {
+  const Bits one = afresh("--ranks 1", 2);
+  EXPECT_EQ(one.metrics.size(), 2U);
+  for (const char* layout : kLayouts) EXPECT_EQ(afresh(layout, 2), one) << layout;
+  // Nor does a change of the ranks in the middle of a run.
+  afresh("--ranks 4 --like zero3", 1);
+  EXPECT_EQ(train("--ranks 2 --like ddp --resume", 2), one);
+}
+
+TEST_F(Reproducible, OrderIsProved) {
+  for (const char* layout : kLayouts) {
+    const verifier::Bundle bundle = compile("reproducible: 4", layout);
+    const auto verdict = verifier::check_bundle(bundle);
+    ASSERT_TRUE(verdict.ok()) << layout << ": " << verdict.status();
+    EXPECT_EQ(verdict->fixed_parts, 4);
+  }
+}
+
+// A bundle that sums up in another order, and says that it is the one asked for.
+TEST_F(Reproducible, OtherOrdersAreRefused) {
+  auto message = [](const verifier::Bundle& b) { return std::string(verifier::check_bundle(b).status().message()); };
+  verifier::Bundle plain = compile("pin: {micro_batch: 2}", "--ranks 2 --like ddp");
+  EXPECT_EQ(message(plain), "");
+  plain.run["reproducible"] = 4;
+  EXPECT_THAT(message(plain), HasSubstr("in the order of ranks and micro-batches"));
+
+  verifier::Bundle bundle = compile("reproducible: 4", "--ranks 2 --like ddp");
+  ASSERT_EQ(message(bundle), "");
+  bundle.run["reproducible"] = 8;
+  EXPECT_THAT(message(bundle), HasSubstr("expected one of 8 parts"));
+  bundle.run["reproducible"] = 6;
+  EXPECT_THAT(message(bundle), HasSubstr("expected a power of two"));
+  bundle.run["reproducible"] = 4;
+
+  // Samples dealt out in turn: the ranks' are nearer to each other than a rank's own.
+  verifier::Bundle dealt = bundle;
+  for (runtime::ProgramInput& in : dealt.programs[0].program.inputs) {
+    if (in.slice_samples == 0) continue;
+    for (auto& dim : in.placement.axes) {
+      for (runtime::AxisStride& a : dim) std::swap(a.stride, in.slice_samples);
+    }
+  }
+  EXPECT_NE(message(dealt), "");
+
+  const size_t backward = [&] {
+    const auto& segments = bundle.programs[0].program.segments;
+    return static_cast<size_t>(
+        std::find_if(segments.begin(), segments.end(), [](const auto& s) { return s.kind == Segment::kBackward; }) -
+        segments.begin());
+  }();
+  for (runtime::Step& step : bundle.programs[0].program.segments[backward].steps) {
+    if (step.name != "accumulate_tree") continue;
+    step.params["micro_batches"] = int64_t{4};
+    EXPECT_NE(message(bundle), "") << step.id;
+    step.params["micro_batches"] = int64_t{2};
+  }
+  EXPECT_EQ(message(bundle), "");
+}
+
+TEST_F(Reproducible, WhatHasAnotherOrderIsRefused) {
+  auto refused = [&](const std::string& key, const std::string& flags, const std::string& told) {
+    const Outcome o = run_partita("compile " + model() + "/model.onnx --train " + recipe(key) + " -o " +
+                                  (out_ / "bundle") + " --quiet " + flags);
+    EXPECT_EQ(o.code, 2) << key << " " << flags;
+    EXPECT_THAT(o.text, HasSubstr(told));
+  };
+  refused("reproducible: 4", "--ranks 2 --pin tensor=2", "use the data axis alone");
+  refused("reproducible: 4", "--ranks 2 --pin pipeline=2", "with any zero stage");
+  refused("reproducible: 4", "--ranks 8", "expected a divisor of 4");
+  refused("reproducible: 16", "", "are no 16 equal parts");
+  refused("reproducible: 6", "", "expected a power of two");
+  refused("reproducible: 4\ncompress: int8", "--ranks 2", "leave one of the two out");
+  refused("reproducible: 4", "--ranks 2 --pin micro_batch=4", "expected pin micro_batch 2 or none, found 4");
+}
+
+}  // namespace
+}  // namespace partita
