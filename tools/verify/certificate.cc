@@ -128,7 +128,7 @@ absl::StatusOr<Verdict::Evaluation> check_evaluation(const ProgramSet& training,
 absl::StatusOr<int64_t> fixed_parts(const Bundle& bundle) {
   if (!bundle.run.is_object() || !bundle.run.contains("reproducible")) return 0;
   const nlohmann::json& said = bundle.run["reproducible"];
-  if (!said.is_number_unsigned() || !std::has_single_bit(said.get<uint64_t>()) || said.get<uint64_t>() > kMostParts)
+  if (!said.is_number_integer() || said < 1 || said > kMostParts || !std::has_single_bit(said.get<uint64_t>()))
     return differs("reproducible: expected a power of two, found ", said.dump());
   if (bundle.programs.front().program.target.starts_with("cuda"))
     return differs("reproducible: expected a program for CPUs, found one for ", bundle.programs.front().program.target);

@@ -15,8 +15,8 @@ TEST(Kernels, AccumulateTree_IsABalancedTreeStepAfterStep) {
   for (int64_t terms : {1, 2, 4, 8}) {
     const Step step{.kind = StepKind::kLibrary,
                     .name = "accumulate_tree",
-                    .inputs = 2,
                     .operands = {operand, operand, operand},
+                    .inputs = 2,
                     .params = {{"micro_batches", terms}}};
     auto kernel = prepare_kernel(step, {.threads = 2});
     ASSERT_TRUE(kernel.ok()) << kernel.status();
