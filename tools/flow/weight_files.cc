@@ -45,6 +45,15 @@ absl::Status convert_values(const InitialTensor& w, std::span<const std::byte> b
 
 }  // namespace
 
+std::vector<InitialTensor> weights_of(const Graph& graph) {
+  std::vector<InitialTensor> weights;
+  for (const State& s : graph.states) {
+    if (std::holds_alternative<Literal>(s.initial) || std::holds_alternative<FileRange>(s.initial))
+      weights.push_back({s.name, graph.type(s.value), s.initial, s.kind == StateKind::kParameter});
+  }
+  return weights;
+}
+
 absl::Status WeightFiles::open(const std::vector<InitialTensor>& weights) {
   for (const InitialTensor& w : weights) {
     const FileRange* range = std::get_if<FileRange>(&w.value);

@@ -21,6 +21,9 @@ struct InitialTensor {
   bool trained = false;
 };
 
+// Those of a graph whose states are whole.
+std::vector<InitialTensor> weights_of(const Graph& graph);
+
 class WeightFiles {
  public:
   // Every file that the weights lie in. NotFound names the weight.

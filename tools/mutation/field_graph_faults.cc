@@ -3,23 +3,12 @@
 #include <utility>
 
 #include "tools/mutation/field_faults.h"
+#include "tools/mutation/graph_edits.h"
 
 namespace partita::field {
 namespace {
 
 using Stages = std::vector<LocalProgram>;
-
-void replace_uses(Graph& g, ValueId from, ValueId to, NodeId but = kNoNode) {
-  for (size_t n = 0; n < g.nodes.size(); ++n) {
-    if (static_cast<NodeId>(n) != but) std::replace(g.nodes[n].inputs.begin(), g.nodes[n].inputs.end(), from, to);
-  }
-  for (State& s : g.states) {
-    if (s.next == from) s.next = to;
-  }
-  for (GraphOutput& o : g.outputs) {
-    if (o.value == from) o.value = to;
-  }
-}
 
 // Puts a node with one result in front of node `at`; its value.
 ValueId insert(Graph& g, NodeId at, Node node, const TensorType& type) {

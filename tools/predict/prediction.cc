@@ -1,14 +1,13 @@
 #include "tools/predict/prediction.h"
 
 #include <algorithm>
-#include <variant>
 
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "codegen/emit_program.h"
 #include "partitioner/layout/batch_plan.h"
-#include "partitioner/localize/local_program.h"
+#include "partitioner/localize/whole_program.h"
 #include "passes/pipeline.h"
 #include "passes/rewrite/clean_up.h"
 #include "tools/flow/bound_inputs.h"
@@ -62,30 +61,6 @@ absl::StatusOr<Graph> handing_out_scores(Graph graph) {
   return graph;
 }
 
-// One rank has all of everything.
-LocalProgram whole(Graph graph, int64_t samples) {
-  LocalProgram local;
-  const auto place = [&](ValueId v, std::vector<PlacedTensor>& into) {
-    const Shape& shape = graph.type(v).shape;
-    into.push_back({shape, Sharding::replicated(shape)});
-  };
-  for (const GraphInput& in : graph.inputs) place(in.value, local.inputs);
-  for (const State& s : graph.states) place(s.value, local.states);
-  for (const GraphOutput& o : graph.outputs) place(o.value, local.outputs);
-  local.samples_per_step = samples;
-  local.graph = std::move(graph);
-  return local;
-}
-
-std::vector<InitialTensor> weights_of(const Graph& graph) {
-  std::vector<InitialTensor> weights;
-  for (const State& s : graph.states) {
-    if (std::holds_alternative<Literal>(s.initial) || std::holds_alternative<FileRange>(s.initial))
-      weights.push_back({s.name, graph.type(s.value), s.initial, s.kind == StateKind::kParameter});
-  }
-  return weights;
-}
-
 }  // namespace
 
 absl::StatusOr<ForwardProgram> compile_prediction(ModelSource& source, int64_t samples,
@@ -113,7 +88,7 @@ absl::StatusOr<ForwardProgram> compile_prediction(ModelSource& source, int64_t s
   ForwardProgram out;
   out.weights = weights_of(graph);
   std::vector<runtime::Program> programs(1);
-  PARTITA_ASSIGN_OR_RETURN(programs[0], emit_program(whole(graph, samples)));
+  PARTITA_ASSIGN_OR_RETURN(programs[0], emit_program(whole_program(graph, samples, 1)));
   bound_inputs(graph, programs);
   out.program = std::move(programs[0]);
   return out;

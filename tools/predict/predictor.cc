@@ -6,7 +6,6 @@
 #include <map>
 #include <thread>
 
-#include "base/box.h"
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"

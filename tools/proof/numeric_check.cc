@@ -16,6 +16,7 @@
 #include "codegen/emit_program.h"
 #include "ir/type/literal.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/localize/whole_program.h"
 #include "passes/training/loss_scale.h"
 #include "runtime/execute/executor.h"
 #include "runtime/files/safetensors.h"
@@ -128,24 +129,14 @@ absl::StatusOr<Outcome> run(std::vector<runtime::Program> programs, runtime::Tra
 
 // The serial graph as the program of one rank that runs all micro-batches.
 absl::StatusOr<runtime::Program> compile_serial(const verifier::ProgramSet& set, bool fuse) {
-  LocalProgram local;
-  local.graph = set.serial;
-  auto place = [&](ValueId v, std::vector<PlacedTensor>& into) {
-    const Shape& shape = set.serial.type(v).shape;
-    into.push_back({shape, Sharding::replicated(shape)});
-  };
   int64_t samples = 0;
-  for (const GraphInput& in : local.graph.inputs) {
-    place(in.value, local.inputs);
+  for (const GraphInput& in : set.serial.inputs) {
     const Shape& shape = set.serial.type(in.value).shape;
     if (in.kind == InputKind::kData && !shape.empty()) samples = shape[0];
   }
-  for (const State& s : local.graph.states) place(s.value, local.states);
-  for (const GraphOutput& o : local.graph.outputs) place(o.value, local.outputs);
   const runtime::Program& first = set.programs.front().program;
-  local.samples_per_step = first.samples_per_step;
-  local.micro_batches = samples > 0 ? local.samples_per_step / samples : first.micro_batches;
-  return emit_program(local, {.fuse = fuse});
+  const int64_t micro_batches = samples > 0 ? first.samples_per_step / samples : first.micro_batches;
+  return emit_program(whole_program(set.serial, first.samples_per_step, micro_batches), {.fuse = fuse});
 }
 
 // The same options for that program: evaluation is of one rank too.

@@ -114,15 +114,6 @@ absl::Status take_batch(const SerialForm& form, int64_t samples, Recipe& recipe)
   return absl::OkStatus();
 }
 
-std::vector<InitialTensor> weights_of(const Graph& graph) {
-  std::vector<InitialTensor> weights;
-  for (const State& s : graph.states) {
-    if (std::holds_alternative<Literal>(s.initial) || std::holds_alternative<FileRange>(s.initial))
-      weights.push_back({s.name, graph.type(s.value), s.initial, s.kind == StateKind::kParameter});
-  }
-  return weights;
-}
-
 absl::Status compare_weights(const std::vector<InitialTensor>& weights, const WeightFiles& sources,
                              const runtime::BundleFiles& files) {
   PARTITA_ASSIGN_OR_RETURN(auto sealed, files.file(runtime::kInitialName));

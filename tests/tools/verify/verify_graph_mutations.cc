@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tests/tools/verify/verify_mutations.h"
+#include "tools/mutation/graph_edits.h"
 #include "tools/verify/layout/serial_values.h"
 
 namespace partita {
@@ -29,18 +30,6 @@ bool is_used(const Graph& g, ValueId v) {
     if (s.next == v) return true;
   }
   return std::any_of(g.outputs.begin(), g.outputs.end(), [&](const GraphOutput& o) { return o.value == v; });
-}
-
-void replace_uses(Graph& g, ValueId from, ValueId to, NodeId but = kNoNode) {
-  for (size_t n = 0; n < g.nodes.size(); ++n) {
-    if (static_cast<NodeId>(n) != but) std::replace(g.nodes[n].inputs.begin(), g.nodes[n].inputs.end(), from, to);
-  }
-  for (State& s : g.states) {
-    if (s.next == from) s.next = to;
-  }
-  for (GraphOutput& o : g.outputs) {
-    if (o.value == from) o.value = to;
-  }
 }
 
 // The same op again on its own first result, which everybody reads instead.
