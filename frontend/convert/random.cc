@@ -1,5 +1,5 @@
-// Random operators. Each draws from its own instance of a counter-based generator, numbered by element and step, so
-// that a split program draws the same numbers.
+// Random operators. Each draws from its own instance of a counter-based generator, numbered by step and by the element's
+// number in all of the step's samples, so that a split program draws the same numbers.
 #include <bit>
 #include <cmath>
 
@@ -17,8 +17,10 @@ ValueId draw(Conversion& c, std::string_view kind, const Shape& shape) {
     if (auto* i = std::get_if<int64_t>(&a->value)) seed = *i;
     if (auto* f = std::get_if<float>(&a->value)) seed = std::bit_cast<int32_t>(*f);
   }
-  ValueId step = c.services.step();
-  return e.emit(kind, {e.numbers(shape), step}, {{"seed", seed}, {"instance", c.services.next_instance()}});
+  // A graph of fewer samples than a step takes runs several times: the samples of the next run come behind these.
+  const double per_run = static_cast<double>(elements(shape));
+  ValueId number = e.add(e.numbers(shape), e.broadcast_to(e.scale(c.services.micro_batch(), per_run), shape));
+  return e.emit(kind, {number, c.services.step()}, {{"seed", seed}, {"instance", c.services.next_instance()}});
 }
 
 void dropout(Conversion& c) {

@@ -39,6 +39,7 @@ class ImportServices {
   // Imports a subgraph of the node at hand with its inputs bound; returns its outputs.
   virtual std::vector<OnnxValue> run_subgraph(const OnnxGraph& graph, const std::vector<OnnxValue>& inputs) = 0;
   virtual ValueId step() = 0;           // i64 scalar: optimizer steps taken
+  virtual ValueId micro_batch() = 0;    // i64 scalar: which of the step's runs of the graph this is
   virtual int64_t next_instance() = 0;  // numbers the random ops of the graph
   virtual int64_t seed() const = 0;
   virtual bool training() const = 0;

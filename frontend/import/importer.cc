@@ -66,7 +66,7 @@ std::map<std::string, Literal> Importer::evaluate(const OnnxGraph& graph) {
     if (!t.literal) fail(cat("initializer ", quote(t.name), " has no values"));
     scope.values[t.name] = OnnxValue::tensor(emitter_.constant(*t.literal));
   }
-  step_ = emitter_.scalar(DType::kI64, 0);  // random ops draw for step 0
+  step_ = micro_batch_ = emitter_.scalar(DType::kI64, 0);  // random ops draw for step 0
   run_nodes(graph.nodes, scope);
   std::map<std::string, Literal> results;
   for (const OnnxValueInfo& out : graph.outputs) {
@@ -85,6 +85,12 @@ ValueId Importer::step() {
         {DType::kI64, {}});
   }
   return step_;
+}
+
+ValueId Importer::micro_batch() {
+  if (micro_batch_ == kNoValue)
+    micro_batch_ = emitter_.builder().input("partita.micro_batch", {DType::kI64, {}}, InputKind::kMicroBatch);
+  return micro_batch_;
 }
 
 bool Importer::set_running(ValueId v, ValueId next) {

@@ -41,6 +41,7 @@ class Importer : public ImportServices {
 
   std::vector<OnnxValue> run_subgraph(const OnnxGraph& graph, const std::vector<OnnxValue>& inputs) override;
   ValueId step() override;
+  ValueId micro_batch() override;
   int64_t next_instance() override { return instances_++; }
   int64_t seed() const override { return options_.seed; }
   bool training() const override { return options_.training; }
@@ -77,7 +78,7 @@ class Importer : public ImportServices {
   absl::flat_hash_map<std::string, const OnnxFunction*> functions_;  // domain, name and overload, separated by zeros
   std::vector<const OnnxFunction*> active_;                          // functions being expanded
   ImportScope* scope_ = nullptr;                                     // of the node at hand
-  ValueId step_ = kNoValue;
+  ValueId step_ = kNoValue, micro_batch_ = kNoValue;
   int64_t instances_ = 0, count_ = 0;
   std::vector<ValueId> untrained_;
   absl::flat_hash_set<std::string> statistics_;  // initializers that are running statistics: states, however small

@@ -54,7 +54,7 @@ constexpr FieldFault kFaults[] = {
      "('Dropout \\'node_dropout_5\\''): expected a slice by the coordinate along an axis of 2 ranks",
      field::masks_alike},
     {"ranks that hold an activation alike draw masks of their own", "Megatron-DeepSpeed#276, megatron#206", "dropout",
-     "pin tensor=2", "%2 'tensor' i64[] = no value of the serial program", field::masks_apart},
+     "pin tensor=2", "'tensor' i64[] = no value of the serial program", field::masks_apart},
     // States and updates.
     {"a parameter is gathered before it is updated", "megatron#950, megatron#663", "gpt", "like zero1 pin data=2",
      "after the step: expected opt_adam of 'optimizer', found", field::stale_gather},

@@ -96,6 +96,9 @@ std::string difference(const Tensor& found, const OnnxTensor& expected) {
 std::string run(const Case& c, const ImportedModel& model) {
   const Graph& g = model.graph;
   std::map<ValueId, Tensor> feeds;
+  for (const GraphInput& in : g.inputs) {
+    if (in.kind == InputKind::kMicroBatch) feeds[in.value] = Tensor::zeros(g.type(in.value));
+  }
   for (size_t k = 0; k < c.model.graph.inputs.size(); ++k) {
     for (const GraphInput& in : g.inputs) {
       if (in.name != c.model.graph.inputs[k].name) continue;
