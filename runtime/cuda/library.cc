@@ -119,6 +119,7 @@ absl::StatusOr<const Nccl*> Nccl::load() {
     l.find(t.unique_id, "ncclGetUniqueId");
     l.find(t.init, "ncclCommInitRankConfig");
     l.find(t.abort, "ncclCommAbort");
+    l.find(t.finalize, "ncclCommFinalize");
     l.find(t.destroy, "ncclCommDestroy");
     l.find(t.async_error, "ncclCommGetAsyncError");
     l.find(t.error_text, "ncclGetErrorString");

@@ -62,6 +62,7 @@ struct Nccl {
   decltype(&ncclGetUniqueId) unique_id;
   decltype(&ncclCommInitRankConfig) init;
   decltype(&ncclCommAbort) abort;
+  decltype(&ncclCommFinalize) finalize;
   decltype(&ncclCommDestroy) destroy;
   decltype(&ncclCommGetAsyncError) async_error;
   decltype(&ncclGetErrorString) error_text;

@@ -3,8 +3,9 @@
 // the same two in the same group (collective.h), so each such pair has a lane and a communicator of NCCL's to itself,
 // made when it is first used.
 //
-// A watchdog looks at the control plane and at NCCL's own errors; when either fails, or an operation does not end in
-// time, it aborts NCCL's communicators, which ends the kernels that wait for the lost.
+// A communicator of NCCL's belongs to the lane that issues on it, whose thread also asks it for errors. A watchdog
+// looks at the control plane and at what the lanes say; when either fails, or an operation does not end in time, it
+// stops the lanes and aborts NCCL's communicators, which ends the kernels that wait for the lost.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -37,7 +38,8 @@ class NcclCommunicator final : public DeviceCommunicator {
     for (int r = 0; r < size(); ++r) all[static_cast<size_t>(r)] = r;
     PARTITA_ASSIGN_OR_RETURN(links_[kWorldGroup], link_group(kWorldGroup, rank(), size()));
     ranks_[kWorldGroup] = all;
-    PARTITA_RETURN_IF_ERROR(add_lane({}, [this](const CollectiveOp& op) { return link_of(op.group); }));
+    PARTITA_RETURN_IF_ERROR(add_lane(
+        {}, [this](const CollectiveOp& op) { return link_of(op.group); }, [this] { return group_error(); }));
     watchdog_ = std::thread([this] { watch(); });
     return absl::OkStatus();
   }
@@ -56,27 +58,30 @@ class NcclCommunicator final : public DeviceCommunicator {
     return id;
   }
 
-  // NCCL is asked too: what it has found must be known before results are used.
+  // NCCL is asked too, by the lanes: what it has found must be known before results are used.
   absl::Status failure() const override {
     PARTITA_RETURN_IF_ERROR(DeviceCommunicator::failure());
-    std::lock_guard lock(lanes_mutex_);
-    for (const auto& [id, link] : links_) PARTITA_RETURN_IF_ERROR(link->error());
-    for (const auto& [pair, link] : pair_links_) PARTITA_RETURN_IF_ERROR(link->error());
-    return absl::OkStatus();
+    std::vector<NcclLane*> lanes;
+    {
+      std::lock_guard lock(lanes_mutex_);
+      for (const auto& [pair, lane] : lanes_) lanes.push_back(lane.get());
+    }
+    for (NcclLane* lane : lanes) lane->look();
+    return DeviceCommunicator::failure();
   }
 
   Ticket start(CollectiveOp op) override {
     std::lock_guard lock(start_mutex_);
     while (!flights_.empty() && is_over(flights_.begin()->second)) flights_.erase(flights_.begin());
     const Ticket ticket = ++last_;
-    absl::Status status = failure();
+    absl::Status status = DeviceCommunicator::failure();
     if (status.ok()) status = launch(op, flights_[ticket]);
     if (!status.ok()) fail(with_context(status, describe(op)));
     return ticket;
   }
 
   absl::Status wait(Ticket ticket) override {
-    PARTITA_RETURN_IF_ERROR(failure());
+    PARTITA_RETURN_IF_ERROR(DeviceCommunicator::failure());
     std::vector<Part> parts;
     {
       std::lock_guard lock(start_mutex_);
@@ -142,8 +147,27 @@ class NcclCommunicator final : public DeviceCommunicator {
     return at->second.get();
   }
 
-  absl::Status add_lane(const Pair& pair, NcclLane::Find find) {
-    auto lane = std::make_unique<NcclLane>(device_, std::move(find), [this](absl::Status s) { fail(std::move(s)); });
+  // Null before the pair's lane has made it.
+  NcclLink* link_of(const Pair& pair) {
+    std::lock_guard lock(lanes_mutex_);
+    auto at = pair_links_.find(pair);
+    return at == pair_links_.end() ? nullptr : at->second.get();
+  }
+
+  // In the thread of the collectives' lane, to which these links belong.
+  absl::Status group_error() {
+    std::vector<NcclLink*> links;
+    {
+      std::lock_guard lock(lanes_mutex_);
+      for (const auto& [id, link] : links_) links.push_back(link.get());
+    }
+    for (NcclLink* link : links) PARTITA_RETURN_IF_ERROR(link->error());
+    return absl::OkStatus();
+  }
+
+  absl::Status add_lane(const Pair& pair, NcclLane::Find find, NcclLane::Look look) {
+    auto lane = std::make_unique<NcclLane>(device_, std::move(find), std::move(look),
+                                           [this](absl::Status s) { fail(std::move(s)); });
     PARTITA_RETURN_IF_ERROR(lane->open());
     std::lock_guard lock(lanes_mutex_);
     lanes_[pair] = std::move(lane);
@@ -154,15 +178,16 @@ class NcclCommunicator final : public DeviceCommunicator {
   absl::StatusOr<NcclLane*> lane_of(const Pair& pair, bool sends) {
     if (!lanes_.contains(pair)) {
       const auto find = [this, pair, sends](const CollectiveOp&) -> absl::StatusOr<NcclLink*> {
-        {
-          std::lock_guard lock(lanes_mutex_);
-          if (auto at = pair_links_.find(pair); at != pair_links_.end()) return at->second.get();
-        }
+        if (NcclLink* link = link_of(pair)) return link;
         PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<NcclLink> made, link_pair(pair, sends));
         std::lock_guard lock(lanes_mutex_);
         return (pair_links_[pair] = std::move(made)).get();
       };
-      PARTITA_RETURN_IF_ERROR(add_lane(pair, find));
+      const auto look = [this, pair] {
+        const NcclLink* link = link_of(pair);
+        return link == nullptr ? absl::OkStatus() : link->error();
+      };
+      PARTITA_RETURN_IF_ERROR(add_lane(pair, find, look));
     }
     return lanes_[pair].get();
   }
@@ -207,7 +232,7 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   // What is wrong by now.
   absl::Status look() {
-    PARTITA_RETURN_IF_ERROR(failure());
+    PARTITA_RETURN_IF_ERROR(DeviceCommunicator::failure());
     std::lock_guard lock(lanes_mutex_);
     for (auto& [pair, lane] : lanes_) {
       if (std::optional<CollectiveOp> op = lane->late(timeout()))
@@ -232,19 +257,18 @@ class NcclCommunicator final : public DeviceCommunicator {
     }
   }
 
-  // A lane's thread may be at a call: after a failure it comes back from there soon.
+  // A lane's thread may be at a call: after a failure it comes back from there soon. Its links are this thread's then.
   void end_lanes(bool abort) {
     for (auto& [pair, lane] : lanes_) {
       lane->stop();
       if (!abort) lane->drain();
     }
     std::lock_guard lock(lanes_mutex_);
-    for (auto& [id, link] : links_) {
-      if (abort) link->abort();
-    }
-    for (auto& [pair, link] : pair_links_) {
-      if (abort) link->abort();
-    }
+    std::vector<NcclLink*> links;
+    for (auto& [id, link] : links_) links.push_back(link.get());
+    for (auto& [pair, link] : pair_links_) links.push_back(link.get());
+    for (NcclLink* link : links) abort ? link->abort() : link->begin_end();
+    for (NcclLink* link : links) link->end();
   }
 
   const Nccl& nccl_;

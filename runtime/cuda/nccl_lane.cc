@@ -6,9 +6,14 @@
 #include "base/status.h"
 
 namespace partita::runtime {
+namespace {
 
-NcclLane::NcclLane(CudaDevice& device, Find find, std::function<void(absl::Status)> fail)
-    : device_(device), find_(std::move(find)), fail_(std::move(fail)) {}
+constexpr std::chrono::milliseconds kLook{50};
+
+}  // namespace
+
+NcclLane::NcclLane(CudaDevice& device, Find find, Look look, std::function<void(absl::Status)> fail)
+    : device_(device), find_(std::move(find)), look_(std::move(look)), fail_(std::move(fail)) {}
 
 absl::Status NcclLane::open() {
   if (cudaError_t e = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); e != cudaSuccess)
@@ -31,6 +36,13 @@ void NcclLane::stop() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
+}
+
+void NcclLane::look() {
+  std::unique_lock lock(mutex_);
+  const uint64_t question = ++asked_;
+  changed_.notify_all();
+  changed_.wait_for(lock, kLook, [&] { return answered_ >= question || stops_; });
 }
 
 void NcclLane::drain() {
@@ -107,24 +119,37 @@ absl::Status NcclLane::issue(const Job& job) {
 }
 
 void NcclLane::work() {
+  using Clock = std::chrono::steady_clock;
   cudaSetDevice(device_.ordinal());
+  Clock::time_point next = Clock::now() + kLook;
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stops_ || issued_ < jobs_.size(); });
+    changed_.wait_until(lock, next, [&] { return stops_ || issued_ < jobs_.size() || answered_ < asked_; });
     if (stops_) return;
-    const Job job = jobs_[issued_];  // those before it alone can leave meanwhile
-    lock.unlock();
-    const absl::Status status = issue(job);
-    if (!status.ok()) fail_(with_context(status, describe(job.op)));
-    lock.lock();
-    if (!status.ok()) {
-      stops_ = true;
-      changed_.notify_all();
-      return;
+    absl::Status status;
+    const uint64_t asked = asked_;
+    if (answered_ < asked || Clock::now() >= next) {
+      lock.unlock();
+      status = look_();
+      next = Clock::now() + kLook;
+      if (!status.ok()) fail_(status);
+      lock.lock();
+      answered_ = asked;
     }
-    find(job.number)->issued = true;
-    ++issued_;
+    if (status.ok() && issued_ < jobs_.size()) {
+      const Job job = jobs_[issued_];  // those before it alone can leave meanwhile
+      lock.unlock();
+      status = issue(job);
+      if (!status.ok()) fail_(with_context(status, describe(job.op)));
+      lock.lock();
+      if (status.ok()) {
+        find(job.number)->issued = true;
+        ++issued_;
+      }
+    }
+    stops_ = stops_ || !status.ok();
     changed_.notify_all();
+    if (stops_) return;
   }
 }
 

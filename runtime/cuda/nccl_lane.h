@@ -1,6 +1,6 @@
 // Operations that run one after the other, on a stream of their own: each behind what the device was given before it.
 // A thread issues them, so that a call of NCCL's that takes its time (the first message between two ranks connects
-// them) holds up neither the rank nor other lanes.
+// them) holds up neither the rank nor other lanes. The communicators belong to that thread until it has stopped.
 #pragma once
 
 #include <chrono>
@@ -22,8 +22,10 @@ class NcclLane {
  public:
   // Called from the lane's thread: the communicator for an operation.
   using Find = std::function<absl::StatusOr<NcclLink*>(const CollectiveOp&)>;
+  // Also from there, every 50 ms and when asked: what is wrong with the lane's communicators.
+  using Look = std::function<absl::Status()>;
   // `fail` is told what goes wrong; what was given to the lane by then is never issued.
-  NcclLane(CudaDevice& device, Find find, std::function<void(absl::Status)> fail);
+  NcclLane(CudaDevice& device, Find find, Look look, std::function<void(absl::Status)> fail);
   ~NcclLane();
   absl::Status open();
 
@@ -32,6 +34,8 @@ class NcclLane {
   // Lets the device's stream go on behind the operation.
   absl::Status wait(uint64_t number);
   bool is_over(uint64_t number);
+  // Returns once the communicators have been looked at, or the lane's thread is held up by one of them.
+  void look();
   // The operation that has not ended though its turn came longer ago than this.
   std::optional<CollectiveOp> late(std::chrono::milliseconds limit);
 
@@ -56,6 +60,7 @@ class NcclLane {
 
   CudaDevice& device_;
   Find find_;
+  Look look_;
   std::function<void(absl::Status)> fail_;
   cudaStream_t stream_ = nullptr;
   std::mutex mutex_;  // of what follows
@@ -63,6 +68,7 @@ class NcclLane {
   std::deque<Job> jobs_;
   size_t issued_ = 0;  // of jobs_
   uint64_t last_ = 0;
+  uint64_t asked_ = 0, answered_ = 0;  // calls of look()
   EventPool events_;
   bool stops_ = false;
   std::thread thread_;

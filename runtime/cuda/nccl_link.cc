@@ -92,8 +92,16 @@ absl::StatusOr<std::unique_ptr<NcclLink>> NcclLink::open(const Nccl& nccl, const
   return status;
 }
 
-NcclLink::~NcclLink() {
-  if (comm_ != nullptr) nccl_.destroy(comm_);
+NcclLink::~NcclLink() { abort(); }
+
+void NcclLink::begin_end() {
+  if (comm_ != nullptr) ending_ = nccl_.finalize(comm_);
+}
+
+void NcclLink::end() {
+  if (comm_ == nullptr) return;
+  if (!settle(ending_, "ncclCommFinalize").ok()) return abort();
+  nccl_.destroy(std::exchange(comm_, nullptr));
 }
 
 absl::Status NcclLink::error() const {

@@ -1,5 +1,6 @@
 // One communicator of NCCL's and the calls on it. All of them are such that do not block (ncclConfig_t::blocking = 0),
-// so that a rank that never comes can be given up; one thread issues, any may look for errors.
+// so that a rank that never comes can be given up. NCCL allows calls at one time on different communicators only, the
+// question for errors included: a link belongs to one thread, which may hand it on.
 #pragma once
 
 #include <chrono>
@@ -19,7 +20,7 @@ class NcclLink {
                                                         std::chrono::milliseconds timeout,
                                                         std::function<absl::Status()> failure);
   static absl::StatusOr<ncclUniqueId> new_id(const Nccl& nccl);
-  ~NcclLink();  // waits for nobody after abort(); else every operation is over
+  ~NcclLink();
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
 
@@ -27,6 +28,11 @@ class NcclLink {
   absl::Status issue(const CollectiveOp& op, cudaStream_t stream);
   // What NCCL has found to be wrong by now.
   absl::Status error() const;
+  // The end where all is well, in two steps, since ranks end their links in any order: begin_end() on every link, then
+  // end() on every one, which waits for the other ranks and aborts where one does not come. Nothing is issued
+  // afterwards.
+  void begin_end();
+  void end();
   // Ends what runs. Nothing is issued afterwards.
   void abort();
 
@@ -43,6 +49,7 @@ class NcclLink {
   std::chrono::milliseconds timeout_;
   std::function<absl::Status()> failure_;
   ncclComm_t comm_ = nullptr;
+  ncclResult_t ending_ = ncclSuccess;  // what begin_end() was told
 };
 
 }  // namespace partita::runtime

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "tests/stand_ins/nccl/reduce.h"
 
@@ -131,6 +132,12 @@ ncclResult_t StandInCommunicator::meet() {
 }
 
 ncclResult_t StandInCommunicator::submit(std::vector<Call> calls) {
+  if (!may_ask()) return ncclInvalidUsage;
+  {
+    std::lock_guard lock(mutex_);
+    if (finalized_) return ncclInvalidUsage;
+    owner_ = std::this_thread::get_id();
+  }
   for (const Call& c : calls) {
     if (user_stream_ == nullptr) user_stream_ = c.stream;
     if (c.stream == nullptr || c.stream != user_stream_)
@@ -333,6 +340,26 @@ void StandInCommunicator::release_streams() {
   }
 }
 
+bool StandInCommunicator::may_ask() {
+  {
+    std::lock_guard lock(mutex_);
+    if (finalized_ || owner_ == std::thread::id() || owner_ == std::this_thread::get_id()) return true;
+  }
+  fail(ncclInvalidUsage, "asked by another thread than the one that issues");
+  return false;
+}
+
+ncclResult_t StandInCommunicator::finalize() {
+  {
+    std::lock_guard lock(mutex_);
+    finalized_ = true;
+  }
+  return run([this] {
+    if (last_ != nullptr) check(cudaEventSynchronize(last_), "cudaEventSynchronize");
+    return failure_.load();
+  });
+}
+
 // Memory stays until the process ends, here and in close(): a peer may have it open.
 void StandInCommunicator::abort() {
   aborted_ = true;
@@ -346,8 +373,10 @@ void StandInCommunicator::abort() {
 }
 
 void StandInCommunicator::close() {
-  while (in_progress_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  if (last_ != nullptr) cudaEventSynchronize(last_);
+  if (!blocking_ && (!finalized_ || in_progress_)) {
+    fail(ncclInvalidUsage, "destroyed before it was finalized");
+    std::abort();
+  }
   abort();
 }
 

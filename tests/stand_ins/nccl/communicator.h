@@ -41,8 +41,12 @@ class StandInCommunicator : public std::enable_shared_from_this<StandInCommunica
   ncclResult_t submit(std::vector<Call> calls);
   ncclResult_t state() const;
   std::string last_error() const;
+  ncclResult_t finalize();
   void abort();
   void close();
+  // Whether the thread that calls may ask: the one that issues, or, before anything was issued and after the end has
+  // begun, any. NCCL allows no two calls at one time on a communicator.
+  bool may_ask();
 
  private:
   ncclResult_t run(std::function<ncclResult_t()> task);
@@ -88,6 +92,8 @@ class StandInCommunicator : public std::enable_shared_from_this<StandInCommunica
   std::atomic<ncclResult_t> failure_ = ncclSuccess;
   mutable std::mutex mutex_;
   std::string reason_;
+  std::thread::id owner_;  // the thread that issues
+  bool finalized_ = false;
   std::condition_variable changed_;
   std::deque<std::function<ncclResult_t()>> tasks_;
   std::thread worker_;

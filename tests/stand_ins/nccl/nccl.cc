@@ -1,7 +1,8 @@
 // NCCL's interface, as far as Partita calls it, between processes or threads of one machine that share one GPU, which
 // NCCL itself refuses. For tests: it checks that all members of a communicator issue the same operations in the same
 // order with the same counts, types and reductions, that both ends of a message agree, that a communicator's operations
-// are all on one stream, and that nothing is asked of a communicator while it is in progress.
+// are all on one stream, that nothing is asked of a communicator while it is in progress, that one thread alone issues
+// and asks until another ends it, and that a communicator that does not block is finalized before it is destroyed.
 #include <nccl.h>
 
 #include <algorithm>
@@ -91,6 +92,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   delete &of(comm);
   return ncclSuccess;
 }
+ncclResult_t ncclCommFinalize(ncclComm_t comm) { return comm == nullptr ? ncclInvalidArgument : of(comm)->finalize(); }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (comm == nullptr) return ncclInvalidArgument;
   of(comm)->close();
@@ -99,6 +101,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   if (comm == nullptr) return ncclInvalidArgument;
+  if (!of(comm)->may_ask()) return ncclInvalidUsage;
   *result = of(comm)->state();
   return ncclSuccess;
 }
