@@ -113,18 +113,41 @@ __device__ void for_elements(F visit) {
   }
 }
 
-// Scaled and masked scores of the queries `i0 + row` and the keys `j0 + column`; minus infinity beyond either.
+// Scaled and masked scores of a tile, whose element (n, x) is that of query query_of(n, x) and key key_of(n, x); minus
+// infinity beyond either. `whole`: every query may look at every key. What the tile needs is asked once, not for each
+// element.
+template <int N, typename Query, typename Key>
+__device__ void mask_scores(WarpSum<N>& c, const ScoresDevice& z, const void* mask, int64_t head_mask, bool whole,
+                            Query query_of, Key key_of) {
+  const float scale = static_cast<float>(z.scale);
+  for_elements<N>([&](int n, int x) { c[n][x] *= scale; });
+  if (whole) return;
+  const auto looks = [&](int query, int key) {
+    return query < queries_of(z) && key < keys_of(z) && (!z.causal || key <= query + reach(z));
+  };
+  if (z.mask == kNoMask) {
+    for_elements<N>([&](int n, int x) {
+      if (!looks(query_of(n, x), key_of(n, x))) c[n][x] = -infinity<float>();
+    });
+    return;
+  }
+  with_mask<float>(z, mask, [&](auto masked) {
+    for_elements<N>([&](int n, int x) {
+      const int query = query_of(n, x), key = key_of(n, x);
+      c[n][x] = looks(query, key) ? masked(c[n][x], mask_element(z, head_mask, query, key)) : -infinity<float>();
+    });
+  });
+}
+
+// The same where a block owns queries from `i0` on, and the tile's columns are the keys from `j0` on.
 template <int N>
-__device__ void mask_scores(WarpSum<N>& c, const ScoresDevice& z, const void* mask, int64_t head_mask, int i0, int j0) {
+__device__ void mask_query_rows(WarpSum<N>& c, const ScoresDevice& z, const void* mask, int64_t head_mask, int i0,
+                                int j0) {
   const int i = i0 + warp_number() * 16 + lane_number() / 4, j = j0 + lane_number() % 4 * 2;
   const bool whole = z.mask == kNoMask && j0 + N <= keys_of(z) && (!z.causal || j0 + N - 1 <= i0 + reach(z));
-  for_elements<N>([&](int n, int x) {
-    const int row = i + x / 2 * 8, column = j + n * 8 + x % 2;
-    if (whole)
-      c[n][x] *= static_cast<float>(z.scale);
-    else
-      c[n][x] = row < queries_of(z) && column < keys_of(z) ? score(z, c[n][x], mask, head_mask, row, column) : -infinity<float>();
-  });
+  mask_scores<N>(
+      c, z, mask, head_mask, whole, [&](int, int x) { return i + x / 2 * 8; },
+      [&](int n, int x) { return j + n * 8 + x % 2; });
 }
 
 template <int D, typename T>
@@ -159,7 +182,7 @@ __device__ void flash_forward(const T* q, const T* k, const T* v, const void* ma
     add_rows_by_rows<N, D>(p, warp_queries, keys);
     __syncthreads();
     load_rows<N, D>(keys, k + next * f.d, left, f.d);
-    mask_scores<N>(p, z, mask, head_mask, own.first, j0);
+    mask_query_rows<N>(p, z, mask, head_mask, own.first, j0);
     float shift[2], shrink[2];
     UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -261,7 +284,7 @@ __device__ void flash_query_grads(const T* g, const T* q, const T* k, const T* v
     load_rows<N, D>(values, v + next * f.e, left, f.e);
     clear<N>(p);
     add_rows_by_rows<N, D>(p, queries + warp_rows, keys);
-    mask_scores<N>(p, z, mask, head_mask, own.first, j0);
+    mask_query_rows<N>(p, z, mask, head_mask, own.first, j0);
     for_elements<N>([&](int n, int x) { score_gradient(p[n][x], dp[n][x], shift[x / 2], deltas[x / 2]); });
     add_sum_by_columns<N, D>(sum, dp, keys);
     __syncthreads();
@@ -318,6 +341,9 @@ __device__ void flash_key_grads(const T* g, const T* q, const T* k, const T* v, 
     const int64_t head_mask = mask_of_head(z, head);
     const int key = j0 + warp_number() * 16 + lane_number() / 4, column = i0 + lane_number() % 4 * 2;
     const bool whole = z.mask == kNoMask && (!z.causal || j0 + kFlashRows - 1 <= i0 + reach(z));
+    mask_scores<N>(
+        p, z, mask, head_mask, whole, [&](int n, int x) { return column + n * 8 + x % 2; },
+        [&](int, int x) { return key + x / 2 * 8; });
     UNROLL
     for (int n = 0; n < N / 8; ++n) {
       UNROLL
@@ -326,16 +352,7 @@ __device__ void flash_key_grads(const T* g, const T* q, const T* k, const T* v, 
         const float shift = exponent_shift(lse + head * z.s, query, queries_of(z)),
                     known = query < queries_of(z) ? delta[head * z.s + query] : 0;
         UNROLL
-        for (int half = 0; half < 2; ++half) {
-          float& s = p[n][half * 2 + x];
-          if (whole)
-            s *= static_cast<float>(z.scale);
-          else
-            s = query < queries_of(z) && key + half * 8 < keys_of(z)
-                    ? score(z, s, mask, head_mask, query, key + half * 8)
-                    : -infinity<float>();
-          score_gradient(s, dp[n][half * 2 + x], shift, known);
-        }
+        for (int half = 0; half < 2; ++half) score_gradient(p[n][half * 2 + x], dp[n][half * 2 + x], shift, known);
       }
     }
     add_sum_by_columns<N, D>(sum_v, p, gradients);
