@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kBlock = 256;          // threads of a block that has no reason for another number
 constexpr int kMostTeam = 1024;      // threads of a block at most
+constexpr int kMostVector = 8;       // points that a thread has side by side: 16 bytes of a 16-bit type
 constexpr int kHeld = 8;             // vectors of a row in registers at most
 constexpr int64_t kHeldValues = 96;  // values in registers from pass to pass at most
 constexpr int64_t kHeldCode = 6000;  // operations of an unrolled row at most
@@ -48,7 +49,7 @@ int vector_of(const LoopNest& nest) {
     widest = std::max(widest, dtype_size(nest.operands[a.operand]));
   });
   if (!contiguous) return 1;
-  for (int v = static_cast<int>(std::min<int64_t>(4, 16 / widest)); v > 1; v /= 2) {
+  for (int v = static_cast<int>(std::min<int64_t>(kMostVector, 16 / widest)); v > 1; v /= 2) {
     bool fits = nest.sizes[last] % v == 0 && nest.clip % v == 0;
     each_access(nest, [&](const NestAccess& a) {
       if (a.strides[last] != 1) return;
