@@ -1,5 +1,5 @@
-// Random operators. Each draws from its own instance of a counter-based generator, numbered by step and by the element's
-// number in all of the step's samples, so that a split program draws the same numbers.
+// Random operators. Each draws from its own instance of a counter-based generator, numbered by step and by the
+// element's number in all of the step's samples, so that a split program draws the same numbers.
 #include <bit>
 #include <cmath>
 

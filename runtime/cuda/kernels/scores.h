@@ -17,8 +17,8 @@ __device__ inline int64_t mask_of_head(const ScoresDevice& z, int64_t head) {
   return head / z.heads * z.mask_stride[0] + head % z.heads * z.mask_stride[1];
 }
 
-// Calls `use` with how a mask of this kind changes a scaled score: (score, element of the mask) -> score. Where the mask
-// says no, it is minus infinity, whatever it was.
+// Calls `use` with how a mask of this kind changes a scaled score: (score, element of the mask) -> score. Where the
+// mask says no, it is minus infinity, whatever it was.
 template <typename T, typename F>
 __device__ void with_mask(const ScoresDevice& z, const void* mask, F use) {
   switch (z.mask) {
@@ -29,9 +29,11 @@ __device__ void with_mask(const ScoresDevice& z, const void* mask, F use) {
     case kF64Mask:
       return use([m = static_cast<const double*>(mask)](T x, int64_t at) { return x + static_cast<T>(m[at]); });
     case kBf16Mask:
-      return use([m = static_cast<const DeviceBf16*>(mask)](T x, int64_t at) { return x + static_cast<T>(wide(m[at])); });
+      return use(
+          [m = static_cast<const DeviceBf16*>(mask)](T x, int64_t at) { return x + static_cast<T>(wide(m[at])); });
     case kF16Mask:
-      return use([m = static_cast<const DeviceF16*>(mask)](T x, int64_t at) { return x + static_cast<T>(wide(m[at])); });
+      return use(
+          [m = static_cast<const DeviceF16*>(mask)](T x, int64_t at) { return x + static_cast<T>(wide(m[at])); });
     default:
       return use([](T x, int64_t) { return x; });
   }
@@ -43,9 +45,7 @@ __device__ inline int64_t mask_element(const ScoresDevice& z, int64_t head_mask,
 }
 
 // Whether causality lets query i look at key j.
-__device__ inline bool may_look(const ScoresDevice& z, int64_t i, int64_t j) {
-  return !z.causal || j <= i + z.t - z.s;
-}
+__device__ inline bool may_look(const ScoresDevice& z, int64_t i, int64_t j) { return !z.causal || j <= i + z.t - z.s; }
 
 // The score of key j for query i: scaled, masked; minus infinity where it must not look.
 template <typename T>

@@ -14,10 +14,14 @@
 #include <thread>
 #include <vector>
 
-#include "base/float16.h"
+#include "tests/stand_ins/cuda/elements.h"
 #include "tests/stand_ins/cuda/kernels.h"
 
 namespace {
+
+using partita::stand_in::load;
+using partita::stand_in::size_of;
+using partita::stand_in::store;
 
 constexpr size_t kWorkspace = 4096;  // what every algorithm asks for
 // Algorithms differ in the order of their sums, so that results tell which one was taken. The second does not run.
@@ -65,35 +69,6 @@ cublasStatus_t take(T& to, const void* from, size_t bytes) {
   if (bytes != sizeof to) return refuse("an attribute of another size");
   std::memcpy(&to, from, bytes);
   return CUBLAS_STATUS_SUCCESS;
-}
-
-size_t size_of(cudaDataType_t type) { return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2; }
-double load(const void* at, cudaDataType_t type, int64_t k) {
-  switch (type) {
-    case CUDA_R_64F:
-      return static_cast<const double*>(at)[k];
-    case CUDA_R_32F:
-      return static_cast<const float*>(at)[k];
-    case CUDA_R_16BF:
-      return partita::bf16_to_float(static_cast<const uint16_t*>(at)[k]);
-    default:
-      return partita::f16_to_float(static_cast<const uint16_t*>(at)[k]);
-  }
-}
-void store(void* at, cudaDataType_t type, int64_t k, double value) {
-  switch (type) {
-    case CUDA_R_64F:
-      static_cast<double*>(at)[k] = value;
-      return;
-    case CUDA_R_32F:
-      static_cast<float*>(at)[k] = static_cast<float>(value);
-      return;
-    case CUDA_R_16BF:
-      static_cast<uint16_t*>(at)[k] = partita::float_to_bf16(static_cast<float>(value));
-      return;
-    default:
-      static_cast<uint16_t*>(at)[k] = partita::float_to_f16(static_cast<float>(value));
-  }
 }
 
 struct Product {

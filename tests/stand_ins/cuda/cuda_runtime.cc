@@ -237,6 +237,28 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   if (!known || !fits) return misuse("cudaMemcpyAsync", "an address outside of the memory that the kind of copy names");
   return queue("cudaMemcpyAsync", stream, [=] { std::memmove(to, from, bytes); });
 }
+// Boxes of bytes between pitched memories of the device.
+cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream) {
+  const cudaMemcpy3DParms c = *p;
+  const size_t bytes = c.extent.width * c.extent.height * c.extent.depth;
+  if (bytes == 0) return cudaSuccess;
+  const auto row = [](const cudaPitchedPtr& at, const cudaPos& first, size_t y, size_t z) {
+    return static_cast<std::byte*>(at.ptr) + ((first.z + z) * at.ysize + first.y + y) * at.pitch + first.x;
+  };
+  for (const auto& [at, first] : {std::pair(c.srcPtr, c.srcPos), std::pair(c.dstPtr, c.dstPos)}) {
+    const std::byte *begin = row(at, first, 0, 0), *last = row(at, first, c.extent.height - 1, c.extent.depth - 1);
+    const bool inside = first.x + c.extent.width <= at.pitch && first.y + c.extent.height <= at.ysize;
+    if (!inside || c.kind != cudaMemcpyDeviceToDevice ||
+        Memory::instance().place_of(begin, static_cast<size_t>(last - begin) + c.extent.width) != Place::kDevice)
+      return misuse("cudaMemcpy3DAsync", "a box outside of its memory, or memory that is not the device's");
+  }
+  return queue("cudaMemcpy3DAsync", stream, [=] {
+    for (size_t z = 0; z < c.extent.depth; ++z) {
+      for (size_t y = 0; y < c.extent.height; ++y)
+        std::memmove(row(c.dstPtr, c.dstPos, y, z), row(c.srcPtr, c.srcPos, y, z), c.extent.width);
+    }
+  });
+}
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return cudaSuccess;
   if (Memory::instance().place_of(to, bytes) != Place::kDevice)
