@@ -1,8 +1,11 @@
 #include "ir/graph/evaluate.h"
 
+#include <algorithm>
+
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
+#include "ir/op/scalar_points.h"
 
 namespace partita {
 namespace {
@@ -22,36 +25,71 @@ std::vector<int64_t> last_reads(const Graph& graph, const std::vector<ValueId>& 
   return last;
 }
 
+constexpr size_t kPoints = 256;  // that the interpreter takes at once
+
+// Goes through the points of a result in row-major order.
+class Points {
+ public:
+  explicit Points(const Shape& shape) : shape_(shape), rows_(shape.size()), at_(shape.size(), 0) {}
+
+  // The coordinates of the next points, at most kPoints.
+  const std::vector<std::vector<int64_t>>& next(size_t count) {
+    for (std::vector<int64_t>& row : rows_) row.resize(count);
+    for (size_t p = 0; p < count; ++p) {
+      for (size_t d = 0; d < rows_.size(); ++d) rows_[d][p] = at_[d];
+      for (size_t d = shape_.size(); d-- > 0 && ++at_[d] == shape_[d];) at_[d] = 0;
+    }
+    return rows_;
+  }
+
+ private:
+  const Shape& shape_;
+  std::vector<std::vector<int64_t>> rows_;
+  std::vector<int64_t> at_;
+};
+
+// Steps along each of the result's dimensions; 0 where the operand is repeated.
+std::vector<int64_t> operand_strides(const Shape& operand, size_t rank) {
+  const std::vector<int64_t> own = row_major_strides(operand);
+  std::vector<int64_t> strides(rank, 0);
+  for (size_t d = 0; d < operand.size(); ++d) strides[rank - operand.size() + d] = operand[d] == 1 ? 0 : own[d];
+  return strides;
+}
+
 std::vector<Tensor> evaluate_elementwise(const OpDef& op, const OpView& use, std::span<const Tensor* const> inputs,
                                          std::vector<Tensor> outputs) {
-  ScalarFunction function = scalar_function(op, use);
+  const ScalarFunction function = scalar_function(op, use);
   const Shape& shape = outputs[0].type.shape;
-  int rank = static_cast<int>(shape.size());
-  std::vector<std::vector<int64_t>> strides(inputs.size());
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    const Shape& s = inputs[k]->type.shape;
-    auto own = row_major_strides(s);
-    strides[k].assign(rank, 0);
-    for (size_t d = 0; d < s.size(); ++d) strides[k][rank - s.size() + d] = s[d] == 1 ? 0 : own[d];
-  }
-  std::vector<ScalarValue> in(inputs.size()), scratch, out;
-  std::vector<int64_t> index(rank, 0);
-  int64_t n = elements(shape);
-  for (int64_t p = 0; p < n; ++p) {
+  std::vector<std::vector<int64_t>> strides;
+  for (const Tensor* x : inputs) strides.push_back(operand_strides(x->type.shape, shape.size()));
+  std::vector<std::vector<ScalarValue>> in(inputs.size());
+  std::vector<ScalarValue> values;
+  Points points(shape);
+  const size_t n = static_cast<size_t>(elements(shape));
+  for (size_t first = 0; first < n; first += kPoints) {
+    const size_t count = std::min(kPoints, n - first);
+    const std::vector<std::vector<int64_t>>& index = points.next(count);
     for (size_t k = 0; k < inputs.size(); ++k) {
-      int64_t at = 0;
-      for (int d = 0; d < rank; ++d) at += index[d] * strides[k][d];
-      in[k] = is_float(inputs[k]->type.dtype) ? ScalarValue{inputs[k]->f[at], 0} : ScalarValue{0, inputs[k]->i[at]};
-    }
-    evaluate(function, in, index, scratch, out);
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      if (is_float(outputs[k].type.dtype)) {
-        outputs[k].f[p] = out[k].f;
-      } else {
-        outputs[k].i[p] = out[k].i;
+      in[k].resize(count);
+      const bool floats = is_float(inputs[k]->type.dtype);
+      for (size_t p = 0; p < count; ++p) {
+        int64_t at = 0;
+        for (size_t d = 0; d < shape.size(); ++d) at += index[d][p] * strides[k][d];
+        in[k][p] = floats ? ScalarValue{inputs[k]->f[static_cast<size_t>(at)], 0}
+                          : ScalarValue{0, inputs[k]->i[static_cast<size_t>(at)]};
       }
     }
-    for (int d = rank - 1; d >= 0 && ++index[d] == shape[d]; --d) index[d] = 0;
+    evaluate_points(function, count, in, index, values);
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      const ScalarValue* out = values.data() + static_cast<size_t>(function.outputs[k]) * count;
+      for (size_t p = 0; p < count; ++p) {
+        if (is_float(outputs[k].type.dtype)) {
+          outputs[k].f[first + p] = out[p].f;
+        } else {
+          outputs[k].i[first + p] = out[p].i;
+        }
+      }
+    }
   }
   return outputs;
 }

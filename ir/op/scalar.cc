@@ -1,10 +1,12 @@
 #include "ir/op/scalar.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "base/philox.h"
 #include "base/status.h"
+#include "ir/op/scalar_points.h"
 
 namespace partita {
 
@@ -264,9 +266,9 @@ ScalarValue cast_value(DType from, DType to, ScalarValue v) {
   return {0, wrap(to, v.i)};
 }
 
-ScalarValue evaluate_node(const ScalarNode& n, const std::vector<ScalarNode>& nodes,
-                          const std::vector<ScalarValue>& v) {
-  DType from = n.a >= 0 ? nodes[n.a].type : DType::kInvalid;
+// `from`: the type of operand a.
+ScalarValue evaluate_node(const ScalarNode& n, DType from, const ScalarValue& a, const ScalarValue& b,
+                          const ScalarValue& c) {
   switch (n.op) {
     case ScalarOp::kConstant:
       return {n.f, n.i};
@@ -274,53 +276,67 @@ ScalarValue evaluate_node(const ScalarNode& n, const std::vector<ScalarNode>& no
     case ScalarOp::kNe:
     case ScalarOp::kLt:
     case ScalarOp::kLe:
-      return {0, compare_values(n.op, from, v[n.a], v[n.b])};
+      return {0, compare_values(n.op, from, a, b)};
     case ScalarOp::kNot:
-      return {0, n.type == DType::kBool ? !v[n.a].i : wrap(n.type, ~v[n.a].i)};
+      return {0, n.type == DType::kBool ? !a.i : wrap(n.type, ~a.i)};
     case ScalarOp::kSelect:
-      return v[n.a].i ? v[n.b] : v[n.c];
+      return a.i ? b : c;
     case ScalarOp::kCast:
-      return cast_value(from, n.type, v[n.a]);
+      return cast_value(from, n.type, a);
     case ScalarOp::kIsNan:
-      return {0, is_float(from) && std::isnan(v[n.a].f)};
+      return {0, is_float(from) && std::isnan(a.f)};
     case ScalarOp::kIsInf:
-      return {0, is_float(from) && std::isinf(v[n.a].f)};
+      return {0, is_float(from) && std::isinf(a.f)};
     case ScalarOp::kPhilox:
-      return {0, philox(static_cast<uint64_t>(v[n.a].i), static_cast<uint64_t>(v[n.b].i),
-                        static_cast<uint64_t>(n.i))[n.index]};
+      return {0, philox(static_cast<uint64_t>(a.i), static_cast<uint64_t>(b.i), static_cast<uint64_t>(n.i))[n.index]};
     default:
       break;
   }
   if (n.b >= 0) {
-    if (is_float(n.type)) return {float_binary(n.op, v[n.a].f, v[n.b].f), 0};
-    return {0, wrap(n.type, integer_binary(n.op, n.type, v[n.a].i, v[n.b].i))};
+    if (is_float(n.type)) return {float_binary(n.op, a.f, b.f), 0};
+    return {0, wrap(n.type, integer_binary(n.op, n.type, a.i, b.i))};
   }
-  if (is_float(n.type)) return {float_unary(n.op, v[n.a].f), 0};
-  if (n.op == ScalarOp::kNeg) return {0, wrap(n.type, static_cast<int64_t>(-static_cast<uint64_t>(v[n.a].i)))};
+  if (is_float(n.type)) return {float_unary(n.op, a.f), 0};
+  if (n.op == ScalarOp::kNeg) return {0, wrap(n.type, static_cast<int64_t>(-static_cast<uint64_t>(a.i)))};
   if (n.op == ScalarOp::kAbs)
-    return {0,
-            wrap(n.type, v[n.a].i < 0 && !is_unsigned(n.type) ? static_cast<int64_t>(-static_cast<uint64_t>(v[n.a].i))
-                                                              : v[n.a].i)};
-  return v[n.a];  // rounding an integer
+    return {0, wrap(n.type, a.i < 0 && !is_unsigned(n.type) ? static_cast<int64_t>(-static_cast<uint64_t>(a.i)) : a.i)};
+  return a;  // rounding an integer
 }
 
 }  // namespace
 
-void evaluate(const ScalarFunction& function, const std::vector<ScalarValue>& inputs, const std::vector<int64_t>& index,
-              std::vector<ScalarValue>& scratch, std::vector<ScalarValue>& outputs) {
-  scratch.resize(function.nodes.size());
+void evaluate_points(const ScalarFunction& function, size_t count, const std::vector<std::vector<ScalarValue>>& inputs,
+                     const std::vector<std::vector<int64_t>>& index, std::vector<ScalarValue>& values) {
+  values.resize(function.nodes.size() * count);
+  const ScalarValue none;
   for (size_t k = 0; k < function.nodes.size(); ++k) {
     const ScalarNode& n = function.nodes[k];
+    ScalarValue* out = values.data() + k * count;
     if (n.op == ScalarOp::kInput) {
-      scratch[k] = inputs[n.index];
-    } else if (n.op == ScalarOp::kIndex) {
-      scratch[k] = {0, index[n.index]};
-    } else {
-      scratch[k] = evaluate_node(n, function.nodes, scratch);
+      std::copy_n(inputs[static_cast<size_t>(n.index)].begin(), count, out);
+      continue;
     }
+    if (n.op == ScalarOp::kIndex) {
+      for (size_t p = 0; p < count; ++p) out[p] = {0, index[static_cast<size_t>(n.index)][p]};
+      continue;
+    }
+    const DType from = n.a >= 0 ? function.nodes[static_cast<size_t>(n.a)].type : DType::kInvalid;
+    auto operand = [&](int at) { return at < 0 ? &none : values.data() + static_cast<size_t>(at) * count; };
+    const ScalarValue *a = operand(n.a), *b = operand(n.b), *c = operand(n.c);
+    for (size_t p = 0; p < count; ++p)
+      out[p] = evaluate_node(n, from, n.a < 0 ? none : a[p], n.b < 0 ? none : b[p], n.c < 0 ? none : c[p]);
   }
+}
+
+void evaluate(const ScalarFunction& function, const std::vector<ScalarValue>& inputs, const std::vector<int64_t>& index,
+              std::vector<ScalarValue>& scratch, std::vector<ScalarValue>& outputs) {
+  std::vector<std::vector<ScalarValue>> in;
+  std::vector<std::vector<int64_t>> at;
+  for (const ScalarValue& v : inputs) in.push_back({v});
+  for (int64_t k : index) at.push_back({k});
+  evaluate_points(function, 1, in, at, scratch);
   outputs.resize(function.outputs.size());
-  for (size_t k = 0; k < outputs.size(); ++k) outputs[k] = scratch[function.outputs[k]];
+  for (size_t k = 0; k < outputs.size(); ++k) outputs[k] = scratch[static_cast<size_t>(function.outputs[k])];
 }
 
 }  // namespace partita

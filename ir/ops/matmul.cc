@@ -48,6 +48,25 @@ std::string matmul_formula(const OpView& use) {
   return a + ", " + b + " ->" + out + " m n";
 }
 
+// c [m,n] += a [m,k] b [k,n], each sum in the order of k; the operands lie transposed where `ta`, `tb` say so.
+template <typename T>
+void multiply(const T* a, const T* b, T* c, int64_t m, int64_t k, int64_t n, bool ta, bool tb) {
+  std::vector<T> turned;
+  if (tb) {
+    turned.resize(static_cast<size_t>(k * n));
+    for (int64_t y = 0; y < n; ++y) {
+      for (int64_t z = 0; z < k; ++z) turned[static_cast<size_t>(z * n + y)] = b[y * k + z];
+    }
+    b = turned.data();
+  }
+  for (int64_t x = 0; x < m; ++x) {
+    for (int64_t z = 0; z < k; ++z) {
+      const T factor = ta ? a[z * m + x] : a[x * k + z];
+      for (int64_t y = 0; y < n; ++y) c[x * n + y] += factor * b[z * n + y];
+    }
+  }
+}
+
 void matmul_evaluate(const OpView& use, std::span<const Tensor* const> in, std::vector<Tensor>& outputs) {
   const Shape &sa = in[0]->type.shape, &sb = in[1]->type.shape, &so = outputs[0].type.shape;
   int r = static_cast<int>(so.size());
@@ -60,25 +79,11 @@ void matmul_evaluate(const OpView& use, std::span<const Tensor* const> in, std::
       at_a = at_a * sa[d] + (sa[d] == 1 ? 0 : index[d]);
       at_b = at_b * sb[d] + (sb[d] == 1 ? 0 : index[d]);
     }
-    for (int64_t x = 0; x < m; ++x) {
-      for (int64_t y = 0; y < n; ++y) {
-        double f = 0;
-        int64_t i = 0;
-        for (int64_t z = 0; z < k; ++z) {
-          int64_t ia = at_a * m * k + (ta ? z * m + x : x * k + z), ib = at_b * k * n + (tb ? y * k + z : z * n + y);
-          if (is_float(use.dtype())) {
-            f += in[0]->f[ia] * in[1]->f[ib];
-          } else {
-            i += in[0]->i[ia] * in[1]->i[ib];
-          }
-        }
-        int64_t io = (p * m + x) * n + y;
-        if (is_float(use.dtype())) {
-          outputs[0].f[io] = f;
-        } else {
-          outputs[0].i[io] = i;
-        }
-      }
+    const int64_t a = at_a * m * k, b = at_b * k * n, c = p * m * n;
+    if (is_float(use.dtype())) {
+      multiply(in[0]->f.data() + a, in[1]->f.data() + b, outputs[0].f.data() + c, m, k, n, ta, tb);
+    } else {
+      multiply(in[0]->i.data() + a, in[1]->i.data() + b, outputs[0].i.data() + c, m, k, n, ta, tb);
     }
     for (int d = r - 3; d >= 0 && ++index[d] == so[d]; --d) index[d] = 0;
   }

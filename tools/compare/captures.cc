@@ -1,7 +1,7 @@
 #include "tools/compare/captures.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "base/status.h"
 #include "runtime/execute/executor.h"
@@ -46,7 +46,7 @@ Captures::Captures(const verifier::ProgramSet& set) : set_(set) {
   }
   const auto& mesh = set.programs.front().program.mesh;
   for (int64_t r = 0; r < runtime::mesh_size(mesh); ++r)
-    ranks_.push_back({static_cast<size_t>(runtime::stage_of(mesh, r)), runtime::mesh_coordinates(mesh, r), {}, {}});
+    ranks_.push_back({static_cast<size_t>(runtime::stage_of(mesh, r)), runtime::mesh_coordinates(mesh, r)});
 }
 
 int64_t Captures::kept_under(size_t stage, int value, int64_t micro_batch) const {
@@ -55,11 +55,43 @@ int64_t Captures::kept_under(size_t stage, int value, int64_t micro_batch) const
 
 void Captures::begin(const Executor& executor) {
   Rank& rank = ranks_[static_cast<size_t>(executor.rank())];
-  rank.steps.emplace_back();
-  rank.misreads.emplace_back();
+  if (!std::exchange(rank.began, true)) return;
+  std::unique_lock lock(mutex_);
+  const int64_t step = looked_at_;
+  ++waiting_;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return cancelled_ || looked_at_ > step; });
+}
+
+bool Captures::wait_for_step() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ended_ || waiting_ == ranks(); });
+  return waiting_ == ranks();
+}
+
+void Captures::go_on() {
+  std::lock_guard lock(mutex_);
+  for (Rank& rank : ranks_) rank.values.clear(), rank.misreads.clear();
+  waiting_ = 0;
+  ++looked_at_;
+  changed_.notify_all();
+}
+
+void Captures::cancel() {
+  std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  changed_.notify_all();
+}
+
+void Captures::end(bool complete) {
+  std::lock_guard lock(mutex_);
+  ended_ = true;
+  if (complete && ranks_.front().began) waiting_ = ranks();
+  changed_.notify_all();
 }
 
 absl::Status Captures::before(const Executor& executor, const Step& step, const ScheduleEntry& entry) {
+  if (cancelled_) return absl::CancelledError("the comparison has ended");
   Rank& rank = ranks_[static_cast<size_t>(executor.rank())];
   const std::vector<int>& values = set_.programs[rank.stage].claims[step.id].values;
   for (size_t k = 0; k < static_cast<size_t>(step.inputs) && k < values.size(); ++k) {
@@ -70,11 +102,11 @@ absl::Status Captures::before(const Executor& executor, const Step& step, const 
     PARTITA_RETURN_IF_ERROR(executor.fetch(o, entry.slot));
     const std::span<const std::byte> bytes = executor.memory(o, entry.slot);
     const int64_t micro_batch = kept_under(rank.stage, values[k], entry.micro_batch);
-    auto [at, fresh] = rank.steps.back().try_emplace({values[k], micro_batch});
+    auto [at, fresh] = rank.values.try_emplace({values[k], micro_batch});
     if (fresh) {
       at->second = {{bytes.begin(), bytes.end()}, step.id, false};
     } else if (!std::equal(bytes.begin(), bytes.end(), at->second.bytes.begin(), at->second.bytes.end())) {
-      rank.misreads.back().push_back({step.id, k, values[k], micro_batch});
+      rank.misreads.push_back({step.id, k, values[k], micro_batch});
     }
   }
   return absl::OkStatus();
@@ -126,8 +158,7 @@ absl::Status Captures::write_joined(const Executor& executor, const Step& step, 
 void Captures::keep(Rank& rank, int value, const ScheduleEntry& entry, std::span<const std::byte> bytes,
                     int64_t step) const {
   if (stages_[rank.stage].kinds[static_cast<size_t>(value)] == Kind::kNone) return;
-  rank.steps.back()[{value, kept_under(rank.stage, value, entry.micro_batch)}] = {
-      {bytes.begin(), bytes.end()}, step, true};
+  rank.values[{value, kept_under(rank.stage, value, entry.micro_batch)}] = {{bytes.begin(), bytes.end()}, step, true};
 }
 
 }  // namespace partita

@@ -1,9 +1,12 @@
 // What the steps of a bundle's ranks read and write, kept while they run: buffers are used again by later steps.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -32,8 +35,9 @@ struct Misread {
   int64_t micro_batch = kWholeStep;
 };
 
-// Of all ranks of one bundle, every training step. Values are those that steps say they read and write (Claim);
-// constants, temporaries and what accumulates before it is complete are left out.
+// Of all ranks of one bundle, one training step at a time: ranks wait before the next until that one has been looked
+// at. Values are those that steps say they read and write (Claim); constants, temporaries and what accumulates before
+// it is complete are left out.
 class Captures : public runtime::StepObserver {
  public:
   explicit Captures(const verifier::ProgramSet& set);
@@ -44,16 +48,19 @@ class Captures : public runtime::StepObserver {
   absl::Status after(const runtime::Executor& executor, const runtime::Step& step,
                      const runtime::ScheduleEntry& entry) override;
 
+  // For who looks at them, on a thread of its own. True when all ranks have ended a step, false when the run is over.
+  bool wait_for_step();
+  // Ranks go on with the next step, and what is kept of this one is forgotten; or they end with an error.
+  void go_on();
+  void cancel();
+  // For the thread that runs the ranks, at its end; `complete`: all of them have ended their last step.
+  void end(bool complete);
+
   int64_t ranks() const { return static_cast<int64_t>(ranks_.size()); }
-  int64_t steps() const { return static_cast<int64_t>(ranks_.front().steps.size()); }
   size_t stage_of(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].stage; }
   const std::vector<int64_t>& coordinates(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].coordinates; }
-  const RankCaptures& of(int64_t rank, int64_t step) const {
-    return ranks_[static_cast<size_t>(rank)].steps[static_cast<size_t>(step)];
-  }
-  const std::vector<Misread>& misreads(int64_t rank, int64_t step) const {
-    return ranks_[static_cast<size_t>(rank)].misreads[static_cast<size_t>(step)];
-  }
+  const RankCaptures& of(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].values; }
+  const std::vector<Misread>& misreads(int64_t rank) const { return ranks_[static_cast<size_t>(rank)].misreads; }
   // The micro-batch that a value is kept under in a step that runs for this one.
   int64_t kept_under(size_t stage, int value, int64_t micro_batch) const;
 
@@ -66,8 +73,9 @@ class Captures : public runtime::StepObserver {
   struct Rank {
     size_t stage = 0;
     std::vector<int64_t> coordinates;
-    std::vector<RankCaptures> steps;
-    std::vector<std::vector<Misread>> misreads;
+    RankCaptures values = {};
+    std::vector<Misread> misreads = {};
+    bool began = false;  // a step, before this one
   };
   absl::Status write(const runtime::Executor& executor, const runtime::Step& step, const runtime::ScheduleEntry& entry);
   absl::Status write_joined(const runtime::Executor& executor, const runtime::Step& step,
@@ -78,6 +86,13 @@ class Captures : public runtime::StepObserver {
   const verifier::ProgramSet& set_;
   std::vector<Stage> stages_;
   std::vector<Rank> ranks_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t waiting_ = 0;    // ranks that have ended the step
+  int64_t looked_at_ = 0;  // steps
+  bool ended_ = false;
+  std::atomic<bool> cancelled_ = false;
 };
 
 }  // namespace partita

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "tools/compare/dump.h"
 #include "tools/compare/program_difference.h"
 #include "tools/compare/rank_copies.h"
+#include "tools/compare/same_program.h"
 #include "tools/compare/step_check.h"
 #include "tools/proof/confined.h"
 #include "tools/verify/steps/check_versions.h"
@@ -39,14 +42,6 @@ class Losses : public runtime::MetricsSink {
   std::vector<std::optional<double>> all;
 };
 
-// A bundle that has been run.
-struct Side {
-  std::string name;
-  RankCopies copies;
-  std::unique_ptr<Captures> captures;
-  Losses losses;
-};
-
 absl::Status check_choices(const ComparedBundle& b) {
   const bool delayed = std::any_of(b.bundle.programs.begin(), b.bundle.programs.end(),
                                    [](const verifier::RankProgram& p) { return verifier::updates_each(p.program); });
@@ -57,67 +52,131 @@ absl::Status check_choices(const ComparedBundle& b) {
           "); compile it without that to compare"));
 }
 
-// On these samples.
-absl::StatusOr<Side> run_side(const ComparedBundle& b, const runtime::DataConfig& data, int64_t steps) {
-  PARTITA_RETURN_IF_ERROR(check_choices(b));
-  auto copies = RankCopies::create(b.bundle);
-  if (!copies.ok()) return with_context(copies.status(), b.name);
-  Side side{b.name, *std::move(copies), std::make_unique<Captures>(b.bundle), {}};
-  std::vector<runtime::Program> programs;
-  for (const verifier::RankProgram& p : b.bundle.programs) programs.push_back(p.program);
-  PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
-  runtime::TrainOptions options = b.train;
-  options.steps = steps;
-  options.data = data;
-  options.evaluate = {};
-  options.tell = false;
-  options.observer = side.captures.get();
-  PARTITA_RETURN_IF_ERROR(with_context(runtime::train_local(loaded, options, &side.losses), b.name));
-  return side;
-}
+// A bundle that runs on these samples, one step at a time, on a thread of its own.
+class Side {
+ public:
+  static absl::StatusOr<std::unique_ptr<Side>> start(const ComparedBundle& b, const runtime::DataConfig& data,
+                                                     int64_t steps) {
+    PARTITA_RETURN_IF_ERROR(check_choices(b));
+    auto copies = RankCopies::create(b.bundle);
+    if (!copies.ok()) return with_context(copies.status(), b.name);
+    std::vector<runtime::Program> programs;
+    for (const verifier::RankProgram& p : b.bundle.programs) programs.push_back(p.program);
+    PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
+    runtime::TrainOptions options = b.train;
+    options.steps = steps;
+    options.data = data;
+    options.evaluate = {};
+    options.tell = false;
+    return std::unique_ptr<Side>(new Side(b, *std::move(copies), std::move(loaded), std::move(options)));
+  }
+  ~Side() {
+    captures_.cancel();
+    if (runner_.joinable()) runner_.join();
+  }
+
+  const std::string& name() const { return name_; }
+  const RankCopies& copies() const { return copies_; }
+  const Captures& captures() const { return captures_; }
+  const Graph& graph() const { return copies_.serial().graph(); }
+  // The next step, which all ranks have ended; the run's own error.
+  absl::Status next_step() {
+    if (captures_.wait_for_step()) return absl::OkStatus();
+    runner_.join();
+    return status_.ok() ? absl::OutOfRangeError(cat(name_, ": the data end")) : with_context(status_, name_);
+  }
+  void go_on() { captures_.go_on(); }
+  StepReport check(const RankCopies::Copies& step) const {
+    return StepCheck(copies_.serial(), copies_.runs(), step).run();
+  }
+  // Of the last step, when it has run.
+  std::optional<double> last_loss() {
+    if (runner_.joinable()) runner_.join();
+    return losses_.all.empty() ? std::nullopt : losses_.all.back();
+  }
+
+ private:
+  Side(const ComparedBundle& b, RankCopies copies, runtime::LoadedPrograms loaded, runtime::TrainOptions options)
+      : name_(b.name),
+        copies_(std::move(copies)),
+        captures_(b.bundle),
+        loaded_(std::move(loaded)),
+        options_(std::move(options)) {
+    options_.observer = &captures_;
+    runner_ = std::thread([this] {
+      status_ = runtime::train_local(loaded_, options_, &losses_);
+      captures_.end(status_.ok());
+    });
+  }
+
+  const std::string name_;
+  const RankCopies copies_;
+  Captures captures_;
+  const runtime::LoadedPrograms loaded_;
+  runtime::TrainOptions options_;
+  Losses losses_;
+  absl::Status status_;
+  std::thread runner_;
+};
 
 class Comparer {
  public:
-  Comparer(const Side& a, const Side* b, const CompareOptions& options) : a_(a), b_(b), options_(options) {}
+  Comparer(Side& a, Side* b, const CompareOptions& options)
+      : a_(a),
+        b_(b),
+        options_(options),
+        same_program_(b != nullptr && same_program(a.copies().set(), b->copies().set())) {}
 
-  absl::StatusOr<Comparison> run(const std::optional<ProgramDifference>& programs) {
-    if (programs) return Comparison{true, cat("differs: ", programs->text, "\n"), {programs->node}};
+  absl::StatusOr<Comparison> run() {
     if (!options_.dump.empty()) {
-      PARTITA_ASSIGN_OR_RETURN(dump_, read_dump(options_.dump, a_.copies.serial(), a_.copies.runs()));
+      PARTITA_ASSIGN_OR_RETURN(dump_, read_dump(options_.dump, a_.copies().serial(), a_.copies().runs()));
     }
     for (int64_t step = 0; step < options_.steps; ++step) {
+      PARTITA_RETURN_IF_ERROR(a_.next_step());
+      if (b_ != nullptr) PARTITA_RETURN_IF_ERROR(b_->next_step());
       if (std::string text = run_step(step); !text.empty()) return Comparison{true, std::move(text), nodes_};
+      a_.go_on();
+      if (b_ != nullptr) b_->go_on();
     }
     return Comparison{false, agreement()};
   }
 
  private:
   std::string run_step(int64_t step) {
-    const RankCopies::Copies in_a = a_.copies.collect(*a_.captures, step);
+    const RankCopies::Copies in_a = a_.copies().collect(a_.captures());
     RankCopies::Copies in_b;
-    if (b_ != nullptr) in_b = b_->copies.collect(*b_->captures, step);
+    if (b_ != nullptr) in_b = b_->copies().collect(b_->captures());
     if (step == 0 && b_ != nullptr) {
       if (std::string text = compare_outside(in_a, in_b); !text.empty()) return text;
     }
-    StepReport report_a = StepCheck(a_.copies.serial(), a_.copies.runs(), in_a).run(), report_b;
-    if (b_ != nullptr) report_b = StepCheck(b_->copies.serial(), b_->copies.runs(), in_b).run();
+    StepReport report_a = a_.check(in_a), report_b;
+    if (b_ != nullptr) report_b = b_->check(in_b);
     const bool dumped = step == 0 && !dump_.empty();
-    if (dumped) report_b = StepCheck(a_.copies.serial(), a_.copies.runs(), dump_, &in_a).run();
+    if (dumped) report_b = StepCheck(a_.copies().serial(), a_.copies().runs(), dump_, &in_a).run();
     count(report_a, counts_[0]);
     if (b_ != nullptr || dumped) count(report_b, counts_[1]);
     std::string text;
     if (!report_a.differences.empty()) text += described(a_, report_a, step);
     if (!report_b.differences.empty() && b_ != nullptr) text += described(*b_, report_b, step);
     if (!report_b.differences.empty() && dumped)
-      text += describe_difference(options_.dump, a_.copies.serial().graph(), report_b.differences.front(), step);
-    if (text.empty()) return text;
-    name_nodes(a_.copies.serial().graph(), report_a);
-    name_nodes((b_ != nullptr ? *b_ : a_).copies.serial().graph(), report_b);
+      text += describe_difference(options_.dump, a_.graph(), report_b.differences.front(), step);
+    if (text.empty()) return other_bits(step);
+    name_nodes(a_.graph(), report_a);
+    name_nodes((b_ != nullptr ? *b_ : a_).graph(), report_b);
     return text + other_side(report_a, report_b);
   }
 
+  // What both sides hold for right, but not for the same.
+  std::string other_bits(int64_t step) {
+    if (!same_program_) return "";
+    auto d = first_other_bits(a_.copies().set(), a_.captures(), b_->captures(), a_.name(), b_->name(), step);
+    if (!d) return "";
+    nodes_ = std::move(d->nodes);
+    return std::move(d->text);
+  }
+
   std::string described(const Side& side, const StepReport& report, int64_t step) const {
-    return describe_difference(side.name, side.copies, *side.captures, report, step);
+    return describe_difference(side.name(), side.copies(), side.captures(), report, step);
   }
 
   void name_nodes(const Graph& g, const StepReport& report) {
@@ -131,15 +190,15 @@ class Comparer {
     if (a.differences.empty() == b.differences.empty()) return "";
     if (b_ == nullptr && options_.dump.empty()) return "";
     return cat("  ",
-               a.differences.empty() ? a_.name
-               : b_ != nullptr       ? b_->name
+               a.differences.empty() ? a_.name()
+               : b_ != nullptr       ? b_->name()
                                      : options_.dump,
                ": every value is what its node makes of its operands\n");
   }
 
   // First states and samples, which both sides must have alike.
   std::string compare_outside(const RankCopies::Copies& in_a, const RankCopies::Copies& in_b) const {
-    const Graph &ga = a_.copies.serial().graph(), &gb = b_->copies.serial().graph();
+    const Graph &ga = a_.graph(), &gb = b_->graph();
     for (const State& s : ga.states) {
       for (const State& t : gb.states) {
         if (s.name != t.name || s.kind == StateKind::kAccumulator) continue;
@@ -161,10 +220,10 @@ class Comparer {
 
   std::string compare_source(const std::string& what, ValueId in_a, ValueId in_b, const RankCopies::Copies& of_a,
                              const RankCopies::Copies& of_b) const {
-    const auto x = of_a.find({a_.copies.serial().layout(in_a).root, 0}),
-               y = of_b.find({b_->copies.serial().layout(in_b).root, 0});
+    const auto x = of_a.find({a_.copies().serial().layout(in_a).root, 0}),
+               y = of_b.find({b_->copies().serial().layout(in_b).root, 0});
     if (x == of_a.end() || y == of_b.end()) return "";
-    const RootCopy &own = x->second.front(), &other = y->second.front();
+    const RootCopy own = x->second.copies().front(), other = y->second.copies().front();
     // Of other numbers of samples, or longer than the state where its dimensions are padded.
     if (own.filled.size() != other.filled.size() || !own.whole || !other.whole) return "";
     const double unit = std::max(unit_roundoff(own.values.type.dtype), unit_roundoff(other.values.type.dtype));
@@ -178,7 +237,7 @@ class Comparer {
     }
     if (off == 0) return "";
     return cat("differs: before step 0, ", what, ": ", off, " of ", own.filled.size(), " elements are others in ",
-               a_.name, " than in ", b_->name, "\n");
+               a_.name(), " than in ", b_->name(), "\n");
   }
 
   static void count(const StepReport& report, std::pair<int64_t, int64_t>& into) {
@@ -186,29 +245,29 @@ class Comparer {
     into.second += report.inside;
   }
 
-  std::string agreement() const {
+  std::string agreement() {
     std::string text =
         cat("no difference beyond rounding in ", options_.steps, options_.steps == 1 ? " step" : " steps", "\n");
     auto tell = [&](const std::string& name, const std::pair<int64_t, int64_t>& counts, const std::string& loss) {
       append(text, "  ", name, ": ", counts.first, " values are what their nodes make of their operands; ",
              counts.second, " lie inside kernels", loss, "\n");
     };
-    auto loss_of = [](const Side& side) {
-      return side.losses.all.empty() || !side.losses.all.back()
-                 ? ""
-                 : fmt::format("; last loss {:.7g}", *side.losses.all.back());
+    auto loss_of = [](Side& side) {
+      const std::optional<double> loss = side.last_loss();
+      return loss ? fmt::format("; last loss {:.7g}", *loss) : "";
     };
-    tell(a_.name, counts_[0], loss_of(a_));
-    if (b_ != nullptr) tell(b_->name, counts_[1], loss_of(*b_));
+    tell(a_.name(), counts_[0], loss_of(a_));
+    if (b_ != nullptr) tell(b_->name(), counts_[1], loss_of(*b_));
     if (!dump_.empty())
       append(text, "  ", options_.dump, ": ", counts_[1].first,
              " values are what their nodes make of what was dumped before them\n");
     return text;
   }
 
-  const Side& a_;
-  const Side* b_;
+  Side& a_;
+  Side* b_;
   const CompareOptions& options_;
+  const bool same_program_;
   RankCopies::Copies dump_;
   std::vector<std::string> nodes_;
   std::pair<int64_t, int64_t> counts_[2] = {};
@@ -224,18 +283,18 @@ absl::Status check_samples(const ComparedBundle& a, const ComparedBundle& b) {
 
 absl::StatusOr<Comparison> compare(const ComparedBundle& a, const std::optional<ComparedBundle>& b,
                                    const CompareOptions& options) {
-  std::optional<ProgramDifference> programs;
-  std::optional<Side> side_b;
   if (b) {
     PARTITA_RETURN_IF_ERROR(check_same_model(a.bundle.serial, b->bundle.serial, a.name, b->name));
     PARTITA_RETURN_IF_ERROR(check_samples(a, *b));
-    programs = program_difference(a.bundle.serial, b->bundle.serial, a.name, b->name);
+    if (const auto d = program_difference(a.bundle.serial, b->bundle.serial, a.name, b->name))
+      return Comparison{true, cat("differs: ", d->text, "\n"), {d->node}};
   }
-  PARTITA_ASSIGN_OR_RETURN(const Side side_a, run_side(a, a.train.data, options.steps));
+  std::unique_ptr<Side> side_b;
+  PARTITA_ASSIGN_OR_RETURN(const std::unique_ptr<Side> side_a, Side::start(a, a.train.data, options.steps));
   if (b) {
-    PARTITA_ASSIGN_OR_RETURN(side_b, run_side(*b, a.train.data, options.steps));
+    PARTITA_ASSIGN_OR_RETURN(side_b, Side::start(*b, a.train.data, options.steps));
   }
-  return Comparer(side_a, side_b ? &*side_b : nullptr, options).run(programs);
+  return Comparer(*side_a, side_b.get(), options).run();
 }
 
 absl::StatusOr<Comparison> compare_apart(const ComparedBundle& a, const std::optional<ComparedBundle>& b,

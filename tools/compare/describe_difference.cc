@@ -94,9 +94,9 @@ std::string rank_lines(const Graph& g, const std::vector<const RootCopy*>& copie
 }
 
 // Reads of a step that did not find what had been written.
-std::string misread_text(const RankCopies& copies, const Captures& captures, const RootCopy& copy, int64_t step) {
+std::string misread_text(const RankCopies& copies, const Captures& captures, const RootCopy& copy) {
   for (int rank : copy.ranks) {
-    for (const Misread& m : captures.misreads(rank, step)) {
+    for (const Misread& m : captures.misreads(rank)) {
       if (m.step != copy.step) continue;
       const std::string& name = copies.set().programs[copy.stage].code.values[static_cast<size_t>(m.value)].name;
       return cat("rank ", rank, " reads operand ", m.operand, name.empty() ? "" : " " + quote(name),
@@ -142,7 +142,7 @@ std::string describe_difference(const std::string& side, const RankCopies& copie
   }
   text += nodes_text(g, d);
   if (d.node == kNoNode) return text;
-  const std::string misread = misread_text(copies, captures, d.copy, step);
+  const std::string misread = misread_text(copies, captures, d.copy);
   if (!misread.empty()) return cat(text, "  operands: ", misread, "\n");
   if (d.moved)
     return text + "  operands: the same value is as it should be where it was computed: it went wrong on its way\n";

@@ -86,7 +86,7 @@ class DumpReader {
     return absl::OkStatus();
   }
 
-  RankCopies::Copies copies;
+  std::map<std::pair<int32_t, int64_t>, std::vector<RootCopy>> copies;
 
  private:
   absl::Status wrong(const runtime::SafetensorsEntry& entry, const std::string& why) const {
@@ -106,7 +106,9 @@ absl::StatusOr<RankCopies::Copies> read_dump(const std::string& path, const veri
   DumpReader reader(file, serial, runs);
   for (const runtime::SafetensorsEntry& entry : file.entries()) PARTITA_RETURN_IF_ERROR(reader.add(entry));
   if (reader.copies.empty()) return absl::InvalidArgumentError(cat(quote(path), " has no tensors"));
-  return std::move(reader.copies);
+  RankCopies::Copies copies;
+  for (auto& [key, own] : reader.copies) copies[key].copies = [own = std::move(own)] { return own; };
+  return copies;
 }
 
 }  // namespace partita

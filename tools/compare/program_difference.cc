@@ -24,6 +24,13 @@ bool is_scaled(const Graph& g) {
   return std::any_of(g.outputs.begin(), g.outputs.end(), [](const GraphOutput& o) { return o.name == "loss_scale"; });
 }
 
+// Where ranks divide experts, each has its part of the products, and their sum is made of these: another form of the
+// same.
+bool has_expert_parts(const Graph& g) {
+  return std::any_of(g.nodes.begin(), g.nodes.end(),
+                     [](const Node& n) { return n.op->chooses_matrices && n.inputs.size() > 3; });
+}
+
 bool same_inputs(const Graph& a, const Graph& b) {
   for (const GraphInput& x : a.inputs) {
     for (const GraphInput& y : b.inputs) {
@@ -59,7 +66,9 @@ std::string attribute_text(const Attrs& attrs, bool sizes) {
 // Numbers what is computed, alike in both programs: a value by its op and the numbers of its operands.
 class Numbering {
  public:
-  Numbering(bool strict, bool narrow) : strict_(strict), narrow_(narrow) {}
+  static constexpr int kOpen = -2;
+  // `open`: what experts make, and what is made of that, is not numbered.
+  Numbering(bool strict, bool narrow, bool open) : strict_(strict), narrow_(narrow), open_(open) {}
 
   // Per value of the graph.
   std::vector<int> number(const Graph& g) {
@@ -82,6 +91,10 @@ class Numbering {
         const ValueId out = node.outputs[0], from = viewed[static_cast<size_t>(node.inputs[0])];
         viewed[static_cast<size_t>(out)] = from;
         const Shape& shape = g.type(out).shape;
+        if (of[static_cast<size_t>(from)] == kOpen) {
+          of[static_cast<size_t>(out)] = kOpen;
+          continue;
+        }
         of[static_cast<size_t>(out)] =
             shape == g.type(from).shape
                 ? of[static_cast<size_t>(from)]
@@ -89,7 +102,16 @@ class Numbering {
         continue;
       }
       std::string key = cat(node.op->name, "{", attribute_text(node.attrs, strict_), "}");
-      for (ValueId v : node.inputs) append(key, ",", v == kNoValue ? -1 : of[static_cast<size_t>(v)]);
+      bool open = open_ && node.op->chooses_matrices;
+      for (ValueId v : node.inputs) {
+        const int number = v == kNoValue ? -1 : of[static_cast<size_t>(v)];
+        open = open || number == kOpen;
+        append(key, ",", number);
+      }
+      if (open) {
+        for (ValueId v : node.outputs) of[static_cast<size_t>(v)] = kOpen;
+        continue;
+      }
       for (size_t k = 0; k < node.outputs.size(); ++k)
         of[static_cast<size_t>(node.outputs[k])] = of_key(cat(key, "#", k));
     }
@@ -117,7 +139,7 @@ class Numbering {
     return key;
   }
 
-  const bool strict_, narrow_;
+  const bool strict_, narrow_, open_;
   std::map<std::string, int> keys_;
 };
 
@@ -151,8 +173,10 @@ struct Numbered {
   }
   // Whether the other program computes nothing like this node.
   bool is_own(const Node& node, const Numbered& other) const {
-    return std::any_of(node.outputs.begin(), node.outputs.end(),
-                       [&](ValueId v) { return other.all.count(of[static_cast<size_t>(v)]) == 0; });
+    return std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
+      const int number = of[static_cast<size_t>(v)];
+      return number != Numbering::kOpen && other.all.count(number) == 0;
+    });
   }
 };
 
@@ -209,7 +233,8 @@ absl::Status check_same_model(const Graph& a, const Graph& b, const std::string&
 
 std::optional<ProgramDifference> program_difference(const Graph& a, const Graph& b, const std::string& name_a,
                                                     const std::string& name_b) {
-  Numbering numbering(same_inputs(a, b), computes_narrow(a) || computes_narrow(b));
+  const bool open = has_expert_parts(a) != has_expert_parts(b);
+  Numbering numbering(same_inputs(a, b), computes_narrow(a) || computes_narrow(b), open);
   const Numbered in_a(a, numbering), in_b(b, numbering);
   const bool forward = is_scaled(a) != is_scaled(b);
   const Node *own = first_own(in_a, in_b, forward), *extra = own == nullptr ? first_own(in_b, in_a, forward) : nullptr;

@@ -8,6 +8,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "tools/verify/certificate.h"
 #include "tools/verify/kernels/graph_expressions.h"
 #include "tools/verify/layout/slices.h"
 
@@ -44,9 +45,10 @@ std::vector<int64_t> root_indices(const Layout& layout, int64_t count, const std
   return all;
 }
 
-absl::StatusOr<RankCopies> RankCopies::create(const verifier::ProgramSet& set) {
-  PARTITA_ASSIGN_OR_RETURN(verifier::RankValues values, verifier::check_values(set, "none", /*fixed_parts=*/0));
-  RankCopies copies(set, std::move(values));
+absl::StatusOr<RankCopies> RankCopies::create(const verifier::Bundle& bundle) {
+  PARTITA_ASSIGN_OR_RETURN(const int64_t parts, verifier::fixed_parts(bundle));
+  PARTITA_ASSIGN_OR_RETURN(verifier::RankValues values, verifier::check_values(bundle, "none", parts));
+  RankCopies copies(bundle, std::move(values));
   PARTITA_RETURN_IF_ERROR(copies.count_runs());
   PARTITA_RETURN_IF_ERROR(copies.place_values());
   const Graph& g = copies.serial().graph();
@@ -143,8 +145,7 @@ bool same_bits(const RootCopy& a, const RootCopy& b) {
 
 }  // namespace
 
-RootCopy RankCopies::join(size_t stage, int value, const std::vector<std::pair<int, const Capture*>>& parts,
-                          const std::vector<std::vector<int64_t>>& coordinates) const {
+RootCopy RankCopies::join(size_t stage, int value, const std::vector<Part>& parts) const {
   const Layout& l = layout(stage, value);
   const TensorType& type = set_->programs[stage].code.type(value);
   const bool partial = !l.partial.empty();
@@ -155,8 +156,8 @@ RootCopy RankCopies::join(size_t stage, int value, const std::vector<std::pair<i
   copy.value = value;
   std::vector<int> taken(copy.filled.size(), -1);
   for (size_t k = 0; k < parts.size(); ++k) {
-    const Tensor own = to_tensor(make_literal(type, parts[k].second->bytes));
-    std::vector<int64_t> at = root_indices(l, partita::elements(type.shape), coordinates[k]);
+    const Tensor own = to_tensor(make_literal(type, parts[k].capture->bytes));
+    std::vector<int64_t> at = root_indices(l, partita::elements(type.shape), parts[k].coordinates);
     for (size_t i = 0; i < at.size(); ++i) {
       const size_t to = static_cast<size_t>(at[i]);
       if (taken[to] == static_cast<int>(k)) continue;  // constant along a dimension
@@ -168,52 +169,58 @@ RootCopy RankCopies::join(size_t stage, int value, const std::vector<std::pair<i
         combine(copy.values.i[to], own.i[i], partial, l.kind);
       }
     }
-    copy.ranks.push_back(parts[k].first);
+    copy.ranks.push_back(parts[k].rank);
     copy.indices.push_back(std::move(at));
-    copy.step = parts[k].second->step;
-    copy.written = parts[k].second->written;
+    copy.step = parts[k].capture->step;
+    copy.written = parts[k].capture->written;
   }
   copy.whole = std::find(copy.filled.begin(), copy.filled.end(), false) == copy.filled.end();
   return copy;
 }
 
-RankCopies::Copies RankCopies::collect(const Captures& captures, int64_t step) const {
-  struct Parts {
-    std::vector<std::pair<int, const Capture*>> parts;
-    std::vector<std::vector<int64_t>> coordinates;
-  };
-  // By stage, value, run, and the ranks that repeat it.
-  std::map<std::tuple<size_t, int, int64_t, std::string>, Parts> groups;
+std::vector<RootCopy> RankCopies::join_all(const std::vector<Holders>& holders) const {
+  std::vector<RootCopy> all;
+  for (const Holders& h : holders) {
+    for (const auto& [replica, parts] : h.parts) {
+      RootCopy copy = join(h.stage, h.value, parts);
+      const RootCopy* before = all.empty() ? nullptr : &all.back();
+      if (before != nullptr && before->stage == copy.stage && before->value == copy.value &&
+          before->written == copy.written && !same_bits(*before, copy))
+        copy.torn = cat("other bits than rank ", before->ranks.front(), " holds");
+      all.push_back(std::move(copy));
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const RootCopy& a, const RootCopy& b) {
+    return std::pair(a.stage, a.step) < std::pair(b.stage, b.step);
+  });
+  return all;
+}
+
+RankCopies::Copies RankCopies::collect(const Captures& captures) const {
+  std::map<std::tuple<size_t, int, int64_t>, Holders> groups;  // by stage, value and run
   for (int64_t r = 0; r < captures.ranks(); ++r) {
     const size_t stage = captures.stage_of(r);
-    for (const auto& [key, capture] : captures.of(r, step)) {
+    for (const auto& [key, capture] : captures.of(r)) {
       const auto& [value, micro_batch] = key;
       const Layout& l = layout(stage, value);
       if (l.root < 0) continue;
       if (static_cast<int64_t>(capture.bytes.size()) != byte_size(set_->programs[stage].code.type(value))) continue;
       std::vector<int64_t> c = captures.coordinates(r);
       c.push_back(micro_batch == kWholeStep ? 0 : micro_batch % micro_slices_);  // the axis in time
-      Parts& p = groups[{stage, value, run_of(l, c, micro_batch), replica_of(l, c, slice_axes_)}];
-      p.parts.emplace_back(static_cast<int>(r), &capture);
-      p.coordinates.push_back(std::move(c));
+      Holders& h = groups[{stage, value, run_of(l, c, micro_batch)}];
+      h.stage = stage;
+      h.value = value;
+      h.parts[replica_of(l, c, slice_axes_)].push_back({static_cast<int>(r), &capture, c});
     }
   }
+  std::map<std::pair<int32_t, int64_t>, std::vector<Holders>> by_root;
+  for (auto& [key, h] : groups) by_root[{layout(h.stage, h.value).root, std::get<2>(key)}].push_back(std::move(h));
   Copies copies;
-  const RootCopy* first = nullptr;  // of the same value and run
-  for (const auto& [key, p] : groups) {
-    const auto& [stage, value, run, replica] = key;
-    std::vector<RootCopy>& own = copies[{layout(stage, value).root, run}];
-    RootCopy copy = join(stage, value, p.parts, p.coordinates);
-    first = own.empty() ? nullptr : &own.back();
-    if (first != nullptr && first->stage == stage && first->value == value && first->written == copy.written &&
-        !same_bits(*first, copy))
-      copy.torn = cat("other bits than rank ", first->ranks.front(), " holds");
-    own.push_back(std::move(copy));
-  }
-  for (auto& [key, own] : copies) {
-    std::stable_sort(own.begin(), own.end(), [](const RootCopy& a, const RootCopy& b) {
-      return std::pair(a.stage, a.step) < std::pair(b.stage, b.step);
-    });
+  for (auto& [key, holders] : by_root) {
+    Held& held = copies[key];
+    held.summed =
+        std::any_of(holders.begin(), holders.end(), [&](const Holders& h) { return layout(h.stage, h.value).summed; });
+    held.copies = [this, holders = std::move(holders)] { return join_all(holders); };
   }
   return copies;
 }

@@ -1,6 +1,7 @@
 // What ranks hold of the values of the serial program, put together: boxes to whole values, terms of a sum to the sum.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -36,16 +37,22 @@ struct StepRuns {
 // The serial program of a bundle in numbers of runs and roots, and its copies on ranks.
 class RankCopies {
  public:
-  // Aborted where the bundle's evidence does not say how its ranks make up the serial program.
-  static absl::StatusOr<RankCopies> create(const verifier::ProgramSet& set);
+  // Aborted where the bundle's evidence does not say how its ranks make up the serial program. It outlives this.
+  static absl::StatusOr<RankCopies> create(const verifier::Bundle& bundle);
 
   const verifier::SerialValues& serial() const { return values_.serial; }
   const verifier::ProgramSet& set() const { return *set_; }
   StepRuns runs() const { return {runs_, slice_count_}; }
   int64_t elements(int32_t root) const { return elements_[static_cast<size_t>(root)]; }
-  // Of one step: by root and run, in the order in which steps made them.
-  using Copies = std::map<std::pair<int32_t, int64_t>, std::vector<RootCopy>>;
-  Copies collect(const Captures& captures, int64_t step) const;
+  // Of one step: by root and run, what puts its copies together, in the order in which steps made them. They are many
+  // times as large as what was captured, so whoever needs one makes it.
+  struct Held {
+    std::function<std::vector<RootCopy>()> copies;
+    bool summed = false;  // one of them is a sum of several runs
+  };
+  using Copies = std::map<std::pair<int32_t, int64_t>, Held>;
+  // `captures` stays as it is while the copies are used.
+  Copies collect(const Captures& captures) const;
   // What a value of a stage's graph with composites expanded is of the serial program; root -1 where nothing is known.
   const verifier::IndexMap& layout(size_t stage, int value) const {
     return layouts_[stage][static_cast<size_t>(value)];
@@ -56,8 +63,20 @@ class RankCopies {
   absl::Status place_values();
   absl::Status count_runs();
   int64_t run_of(const verifier::IndexMap& layout, const std::vector<int64_t>& coordinates, int64_t micro_batch) const;
-  RootCopy join(size_t stage, int value, const std::vector<std::pair<int, const Capture*>>& parts,
-                const std::vector<std::vector<int64_t>>& coordinates) const;
+  // What ranks at these coordinates hold of one value and run.
+  struct Part {
+    int rank = 0;
+    const Capture* capture = nullptr;
+    std::vector<int64_t> coordinates;
+  };
+  // Those of one stage's value, by the ranks that repeat it.
+  struct Holders {
+    size_t stage = 0;
+    int value = -1;
+    std::map<std::string, std::vector<Part>> parts;
+  };
+  RootCopy join(size_t stage, int value, const std::vector<Part>& parts) const;
+  std::vector<RootCopy> join_all(const std::vector<Holders>& holders) const;
 
   const verifier::ProgramSet* set_;
   verifier::RankValues values_;

@@ -11,7 +11,10 @@ namespace {
 // by chance only where they are few.
 constexpr double kLimit = 4, kLimitOfFew = 16;
 constexpr double kElementLimit = 24;  // of a single number, whose own draws may be small by chance
-constexpr double kScaleLimit = 8;     // of what all numbers are off by together
+constexpr double kShiftLimit = 8;     // of what all numbers are off by together
+// In units of a type's roundoff: a constant that is the next number to the right one is off by more than half a
+// distance from 1 to the next, by more than which no number is off because it was rounded once.
+constexpr double kLeastShift = 0.75;
 
 double largest_finite(DType dtype) {
   return dtype == DType::kF16    ? 65504
@@ -53,9 +56,20 @@ Deviation of_integers(const DrawnValue& expected, const Tensor& found, const std
 
 // Sums over the elements that are there.
 struct Sums {
-  double n = 0, value = 0, fourth = 0, off = 0, spread = 0, along = 0;
-  double draw_along[kDraws] = {};
+  double n = 0, value = 0, off = 0, spread = 0;
 };
+
+// The square of what rounding does to a number by chance: its own rounding, and what the draws of it say.
+double spread_of(const DrawnValue& expected, size_t k, DType dtype, double rounding) {
+  const double x = expected.value.f[k], least = smallest_normal(dtype);
+  double spread = std::pow(rounding * x, 2) + std::pow(least * unit_roundoff(dtype), 2) +
+                  (dtype == DType::kF16 ? 0 : std::pow(least, 2));
+  for (const Tensor& draw : expected.draws) {
+    const double away = draw.f[k] - x;
+    if (std::isfinite(away)) spread += away * away / static_cast<double>(expected.draws.size());
+  }
+  return spread;
+}
 
 }  // namespace
 
@@ -118,22 +132,13 @@ Deviation deviation(const DrawnValue& expected, const Tensor& found, const std::
       offs[k] = INFINITY;
       continue;
     }
-    double spread = std::pow(rounding * x, 2) + std::pow(smallest_normal(dtype) * unit_roundoff(dtype), 2) +
-                    (dtype == DType::kF16 ? 0 : std::pow(smallest_normal(dtype), 2));
-    for (size_t p = 0; p < expected.draws.size(); ++p) {
-      const double away = expected.draws[p].f[k] - x;
-      if (!std::isfinite(away)) continue;
-      spread += away * away / static_cast<double>(expected.draws.size());
-      s.draw_along[p] += away * x;
-    }
+    const double spread = spread_of(expected, k, dtype, rounding);
     offs[k] = y - x;
     spreads[k] = spread;
     s.n += 1;
     s.value += x * x;
-    s.fourth += x * x * x * x;
     s.off += offs[k] * offs[k];
     s.spread += spread;
-    s.along += offs[k] * x;
   }
   const double mean = s.n > 0 ? s.spread / s.n : 0;
   for (size_t k = 0; k < offs.size(); ++k) {
@@ -149,17 +154,66 @@ Deviation deviation(const DrawnValue& expected, const Tensor& found, const std::
   d.usual = length > 0 ? limit / length : 0;
   d.beyond = !d.elements.empty() || std::sqrt(s.off) > limit;
   if (d.beyond || s.value == 0 || s.n < 2) return d;
-  // A factor close to 1: numbers round up as often as down, so that together they show it.
-  double drawn = 0;
-  for (double along : s.draw_along) drawn += along * along / kDraws;
-  const double independent = s.value * s.value / s.fourth;  // so many numbers of one size would weigh as much
-  const double own = rounding + std::sqrt(mean / (s.value / s.n));
-  const double usual = kScaleLimit * std::sqrt(drawn) / s.value + rounding + kScaleLimit * own / std::sqrt(independent);
-  if (std::abs(s.along) / s.value <= usual) return d;
+  const Shift shift = shift_along(expected, found, filled, rounding, expected.value.f);
+  if (!shift.beyond) return d;
   d.beyond = d.of_scale = true;
-  d.found = std::abs(s.along) / s.value;
-  d.usual = usual;
+  d.found = std::abs(shift.found);
+  d.usual = shift.usual;
   return d;
+}
+
+Shift shift_along(const DrawnValue& expected, const Tensor& found, const std::vector<bool>& filled, double rounding,
+                  const std::vector<double>& direction) {
+  std::vector<size_t> there;
+  std::vector<double> spreads(found.f.size(), 0);
+  double mean = 0;
+  for (size_t k = 0; k < found.f.size(); ++k) {
+    if (!filled[k] || !std::isfinite(expected.value.f[k]) || !std::isfinite(found.f[k])) continue;
+    if (direction[k] == 0 || !std::isfinite(direction[k])) continue;
+    there.push_back(k);
+    spreads[k] = spread_of(expected, k, found.type.dtype, rounding);
+    mean += spreads[k];
+  }
+  if (there.size() < 2) return {};
+  mean /= static_cast<double>(there.size());
+  // The best estimate of the factor: each element counts by what it says of it, and by how exact it is.
+  double along = 0, whole = 0, chance = 0, draws[kDraws] = {};
+  auto weight = [&](size_t k) { return direction[k] / (spreads[k] + mean); };
+  for (size_t k : there) {
+    const double w = weight(k);
+    along += (found.f[k] - expected.value.f[k]) * w;
+    whole += direction[k] * w;
+    chance += spreads[k] * w * w;
+    for (size_t p = 0; p < expected.draws.size(); ++p) {
+      const double away = expected.draws[p].f[k] - expected.value.f[k];
+      if (std::isfinite(away)) draws[p] += away * w;
+    }
+  }
+  double drawn = 0;
+  for (double d : draws) drawn += d * d / std::max<double>(1, static_cast<double>(expected.draws.size()));
+  Shift s;
+  s.found = along / whole;
+  auto judge = [&] {
+    const double one = std::sqrt(chance) + std::sqrt(drawn);
+    s.usual = std::max(kLeastShift * rounding, kShiftLimit * one / whole);
+    s.weight = std::abs(along) / one;
+    s.beyond = std::isfinite(s.found) && std::abs(s.found) > s.usual;
+  };
+  judge();
+  if (!s.beyond) return s;
+  // Elements that should be equal are computed alike, and so rounded alike: they are one.
+  std::sort(there.begin(), there.end(),
+            [&](size_t a, size_t b) { return std::pair(expected.value.f[a], a) < std::pair(expected.value.f[b], b); });
+  double together = 0, alike = 0;
+  for (size_t k = 0; k < there.size(); ++k) {
+    alike += std::sqrt(spreads[there[k]]) * weight(there[k]);
+    if (k + 1 < there.size() && expected.value.f[there[k + 1]] == expected.value.f[there[k]]) continue;
+    together += alike * alike;
+    alike = 0;
+  }
+  chance = std::max(chance, together);
+  judge();
+  return s;
 }
 
 }  // namespace partita

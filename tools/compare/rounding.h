@@ -46,4 +46,15 @@ struct Deviation {
 // `rounding`: how far a number of the found tensor may be off by its own rounding.
 Deviation deviation(const DrawnValue& expected, const Tensor& found, const std::vector<bool>& filled, double rounding);
 
+// How far a found tensor is off along a direction (a difference for each element, as a node's result that is off by a
+// factor makes it), as a factor: what all elements say of it together. Numbers round up as often as down, so they say
+// it far more exactly than one of them.
+struct Shift {
+  bool beyond = false;  // by more than rounding explains, and more than a constant's own rounding
+  double found = 0, usual = 0;
+  double weight = 0;  // so many times what is usual by chance
+};
+Shift shift_along(const DrawnValue& expected, const Tensor& found, const std::vector<bool>& filled, double rounding,
+                  const std::vector<double>& direction);
+
 }  // namespace partita

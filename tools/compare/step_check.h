@@ -4,10 +4,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "tools/compare/inside.h"
 #include "tools/compare/rank_copies.h"
 #include "tools/compare/rounding.h"
 #include "tools/verify/layout/serial_values.h"
@@ -41,33 +43,37 @@ class StepCheck {
   StepReport run();
 
  private:
-  struct Known : DrawnValue {
-    bool captured = false;  // by the side, not evaluated
-  };
-  void take(ValueId v, int64_t run, Tensor value);
+  class Expected;
+  using Known = std::shared_ptr<const KnownValue>;
+  void take(ValueId v, int64_t run, KnownValue value);
   void take_held(ValueId v, int64_t run);
   void take_outside();
-  void run_nodes(const std::set<Segment>& segments, int64_t run);
+  void find_last_reads();
+  void run_nodes(int phase, int64_t run);
   void run_node(NodeId n, int64_t run);
-  void hold_against_copies(NodeId n, ValueId v, int64_t run, Known& mine);
+  void forget(NodeId n, int phase, int64_t run);
+  void hold_against_copies(ValueId v, int64_t run, KnownValue& mine);
   void check_sums();
-  void add(NodeId n, ValueId v, int64_t run, const RootCopy& copy, Deviation d, bool moved);
+  void add(Difference d);
   void name_between();
-  std::set<NodeId> inside_of(ValueId value, int64_t run) const;
   int64_t held_under(ValueId v, int64_t run) const;
-  const Known* known(ValueId v, int64_t run) const;
+  Known known(ValueId v, int64_t run) const;
 
   const verifier::SerialValues& serial_;
   const Graph& g_;
   const int64_t runs_, together_;
   const RankCopies::Copies& copies_;
   const RankCopies::Copies* others_;
-  const std::vector<bool> needed_;                      // nodes
-  std::map<std::pair<ValueId, int64_t>, Known> known_;  // by value and run
-  std::map<int32_t, ValueId> maker_;                    // per root, the first value that is it
-  std::map<ValueId, ValueId> next_of_;                  // of a state that changes with each run: what it becomes
-  std::set<ValueId> zero_at_first_;                     // accumulators
-  std::set<std::pair<int32_t, int64_t>> checked_;       // roots and runs
+  const std::vector<bool> needed_;                                  // nodes
+  std::map<std::pair<ValueId, int64_t>, Known> known_;              // by value and run, until the last node has read it
+  std::vector<std::pair<int, NodeId>> last_reads_;                  // per value: the phase of the step, and the node
+  std::map<std::pair<ValueId, int64_t>, std::set<NodeId>> inside_;  // of values that the side has
+  int64_t executions_ = 0;
+  std::map<int32_t, ValueId> maker_;               // per root, the first value that is it
+  std::set<int32_t> summed_;                       // roots that ranks have as sums over runs
+  std::map<ValueId, ValueId> next_of_;             // of a state that changes with each run: what it becomes
+  std::set<ValueId> zero_at_first_, kept_;         // accumulators; values that other runs read
+  std::set<std::pair<int32_t, int64_t>> checked_;  // roots and runs
   StepReport report_;
 };
 

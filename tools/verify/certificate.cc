@@ -124,7 +124,8 @@ absl::StatusOr<Verdict::Evaluation> check_evaluation(const ProgramSet& training,
   return Verdict::Evaluation{v.values, v.steps, random_nodes(evaluation.serial), v.kernels.nests};
 }
 
-// That sums over samples are made of in a fixed order, as is asked for above the serial program; 0: in any.
+}  // namespace
+
 absl::StatusOr<int64_t> fixed_parts(const Bundle& bundle) {
   if (!bundle.run.is_object() || !bundle.run.contains("reproducible")) return 0;
   const nlohmann::json& said = bundle.run["reproducible"];
@@ -136,8 +137,6 @@ absl::StatusOr<int64_t> fixed_parts(const Bundle& bundle) {
     return differs("reproducible: expected one program for all ranks, found ", bundle.programs.size(), " stages");
   return said.get<int64_t>();
 }
-
-}  // namespace
 
 absl::StatusOr<Verdict> check_bundle(const Bundle& bundle) {
   PARTITA_ASSIGN_OR_RETURN(const int64_t parts, fixed_parts(bundle));

@@ -44,6 +44,9 @@ struct NumericVerdict {
   std::vector<std::string> confined, unconfined;  // what the runs were held to, and what this system cannot do of it
 };
 
+// The parts that sums over samples are made of in a fixed order, as is asked for above the serial program; 0: sums may
+// have any order. Aborted where it asks for what no program can do.
+absl::StatusOr<int64_t> fixed_parts(const Bundle& bundle);
 // Aborted with the first step, value, expected and found state where the program is not the serial one.
 absl::StatusOr<Verdict> check_bundle(const Bundle& bundle);
 

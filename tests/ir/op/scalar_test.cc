@@ -148,6 +148,16 @@ TEST(Scalar, IntegerUnary) {
   EXPECT_EQ(run("relu", {whole(DType::kI32, -9)}).i[0], 0);
 }
 
+// More than the interpreter takes at once, with an operand that is repeated.
+TEST(Scalar, ManyPoints) {
+  Tensor a = Tensor::zeros({DType::kF32, {3, 200}}), b = Tensor::zeros({DType::kF32, {200}});
+  for (size_t k = 0; k < a.f.size(); ++k) a.f[k] = static_cast<double>(k);
+  for (size_t k = 0; k < b.f.size(); ++k) b.f[k] = static_cast<double>(k) * 1000;
+  const Tensor sum = run("add", {a, b});
+  for (size_t k = 0; k < a.f.size(); ++k)
+    EXPECT_EQ(sum.f[k], static_cast<double>(k) + 1000 * static_cast<double>(k % 200)) << k;
+}
+
 TEST(Scalar, LogicalShiftOfSignedNarrowIntegers) {
   ScalarBuilder s;
   Scalar x = s.binary(ScalarOp::kShr, s.constant_i(DType::kI32, -1), s.constant_i(DType::kI32, 28));
