@@ -161,8 +161,8 @@ class Comparer {
     if (!report_b.differences.empty() && dumped)
       text += describe_difference(options_.dump, a_.graph(), report_b.differences.front(), step);
     if (text.empty()) return other_bits(step);
-    name_nodes(a_.graph(), report_a);
-    name_nodes((b_ != nullptr ? *b_ : a_).graph(), report_b);
+    name_nodes(a_, report_a);
+    name_nodes(b_ != nullptr ? *b_ : a_, report_b);
     return text + other_side(report_a, report_b);
   }
 
@@ -179,10 +179,17 @@ class Comparer {
     return describe_difference(side.name(), side.copies(), side.captures(), report, step);
   }
 
-  void name_nodes(const Graph& g, const StepReport& report) {
+  void name_nodes(const Side& side, const StepReport& report) {
     if (report.differences.empty()) return;
-    for (NodeId n : report.differences.front().between)
-      nodes_.push_back(describe_node(g, g.nodes[static_cast<size_t>(n)]));
+    const Difference& d = report.differences.front();
+    const Graph& g = side.graph();
+    for (NodeId n : d.between) nodes_.push_back(describe_node(g, g.nodes[static_cast<size_t>(n)]));
+    if (!d.moved || d.copy.value < 0) return;
+    // What went wrong on its way did so where ranks move it.
+    const verifier::RankProgram& p = side.copies().set().programs[d.copy.stage];
+    const NodeId n = p.code.values[static_cast<size_t>(d.copy.value)].producer;
+    if (n != kNoNode)
+      nodes_.push_back(describe_node(p.rank, p.rank.nodes[static_cast<size_t>(p.from[static_cast<size_t>(n)])]));
   }
 
   // What the side without a fault says of it.

@@ -386,6 +386,14 @@ TEST_F(CompareCommand, SaysWhatDiffers) {
   EXPECT_THAT(out.text, HasSubstr("compare with one thing"));
 }
 
+TEST_F(CompareCommand, SumsInAFixedOrderAreTheSerialProgramsToo) {
+  folder.write("fixed.yaml", "loss: {kind: mse, target: target}\noptimizer: {kind: sgd, lr: 0.1}\nreproducible: 4\n");
+  const Outcome out = compared(bundle("one", "--ranks 1", "mlp.onnx", "fixed.yaml") + " " +
+                               bundle("two", "--ranks 2", "mlp.onnx", "fixed.yaml"));
+  EXPECT_EQ(out.code, 0) << out.text;
+  EXPECT_THAT(out.text, HasSubstr("no difference beyond rounding in 2 steps"));
+}
+
 TEST_F(CompareCommand, HoldsDumpedTensorsAgainstTheirNodes) {
   const std::string a = bundle("a", "--ranks 2");
   Outcome out = compared(a + " --dump " + a + "/initial.safetensors");
