@@ -296,30 +296,6 @@ TEST_P(Faults, AreFoundAtTheirNode) {
   RecordProperty("found", found);
 }
 
-// Without the program as it was: where enough numbers say the same.
-TEST_P(Faults, BelowRoundingAreFoundInManyNumbers) {
-  int found = 0, all = 0;
-  for (const Fault& fault : kFaults) {
-    int left = fault.below_rounding ? sample_or_all(1, 4) : 0;
-    for (const auto& [s, n] : places(fault)) {
-      if (left == 0) break;
-      const Graph& g = sound_.programs[s].rank;
-      const Node& node = g.nodes[static_cast<size_t>(n)];
-      if (elements(g.type(node.outputs[0]).shape) < 256) continue;
-      const auto b = broken(s, fault, n);
-      if (!b) continue;
-      const auto result = compare(side("broken", b->first), std::nullopt, {.steps = 1});
-      ASSERT_TRUE(result.ok()) << fault.name << ": " << result.status();
-      EXPECT_TRUE(names(*result, sound_.serial, g, node)) << fault.name << " in " << describe_node(g, node) << " "
-                                                          << to_string(g.type(node.outputs[0])) << ": " << result->text;
-      found += result->differs;
-      ++all;
-      --left;
-    }
-  }
-  EXPECT_EQ(found, all);
-}
-
 TEST_P(Faults, MissingReductionWentWrongOnItsWay) {
   std::vector<std::pair<uint32_t, uint32_t>> all;  // start and wait
   for (const auto& segment : sound_.programs[0].program.segments) {
