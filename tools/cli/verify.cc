@@ -62,7 +62,8 @@ void tell(const verifier::Verdict& v, const std::optional<verifier::NumericVerdi
                 numeric->kink.c_str());
   std::printf("run: %s steps, %s tensors, against %s; largest relative difference %.2g of a loss, %.2g of a tensor%s\n",
               cat(numeric->steps).c_str(), cat(numeric->tensors).c_str(),
-              numeric->by_reference ? "the reference evaluator in double precision" : "the serial program compiled",
+              numeric->by_reference ? "the serial program compiled and the reference evaluator in double precision"
+                                    : "the serial program compiled",
               numeric->loss_error, numeric->tensor_error,
               v.compress == "none" && v.delays.empty() ? "" : " (not held to a limit after the first loss)");
   for (const std::string& lacking : numeric->unconfined)

@@ -1,5 +1,6 @@
 // The numeric half of `partita verify`: all ranks of a bundle as threads of one process, against the serial program
-// compiled for one rank, on the same samples and first values.
+// compiled for one rank and, where that takes less than a minute, by the reference evaluator, on the same samples and
+// first values.
 #pragma once
 
 #include <string>

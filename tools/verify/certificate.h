@@ -39,7 +39,7 @@ struct Verdict {
 struct NumericVerdict {
   int64_t steps = 0, tensors = 0;
   double loss_error = 0, tensor_error = 0;  // largest relative differences
-  bool by_reference = false;  // from the serial program by the reference evaluator in double precision, not compiled
+  bool by_reference = false;  // also from the serial program by the reference evaluator in double precision
   std::string kink;           // what differs on the first synthetic samples, where others agree; empty: nothing
   std::vector<std::string> confined, unconfined;  // what the runs were held to, and what this system cannot do of it
 };
