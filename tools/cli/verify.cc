@@ -66,6 +66,12 @@ void tell(const verifier::Verdict& v, const std::optional<verifier::NumericVerdi
                                     : "the serial program compiled",
               numeric->loss_error, numeric->tensor_error,
               v.compress == "none" && v.delays.empty() ? "" : " (not held to a limit after the first loss)");
+  std::printf(
+      "kernels: %s generated and %s of the library agree with the reference on drawn operands; %s draws, %s elements\n",
+      cat(numeric->kernels.generated).c_str(), cat(numeric->kernels.library).c_str(),
+      cat(numeric->kernels.draws).c_str(), cat(numeric->kernels.elements).c_str());
+  for (const std::string& left_out : numeric->kernels.left_out)
+    std::printf("kernels: not run on drawn operands: %s\n", left_out.c_str());
   for (const std::string& lacking : numeric->unconfined)
     std::printf("run: it was not held to this, which this system does not do: %s\n", lacking.c_str());
 }

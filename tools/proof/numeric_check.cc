@@ -21,6 +21,7 @@
 #include "runtime/execute/executor.h"
 #include "runtime/files/safetensors.h"
 #include "tools/proof/confined.h"
+#include "tools/proof/kernel_trials.h"
 #include "tools/proof/reference_run.h"
 #include "tools/verify/steps/check_versions.h"
 
@@ -241,8 +242,9 @@ absl::StatusOr<Outcome> run_by_reference(const verifier::Bundle& bundle, const r
 }
 
 // Where the program computes in 32 bits or more, and is small enough.
-absl::Status add_reference(const verifier::Bundle& bundle, const runtime::Program& fused, double coarse,
-                           const runtime::TrainOptions& options, Runs& runs) {
+absl::Status add_reference(const verifier::Bundle& bundle, double coarse, const runtime::TrainOptions& options,
+                           Runs& runs) {
+  PARTITA_ASSIGN_OR_RETURN(const runtime::Program fused, compile_serial(bundle, true));
   const double seconds = reference_seconds(bundle.serial, fused.micro_batches, options.steps);
   if (coarse > 0 || options.steps <= 0 || 2 * (1 + kMoreDraws) * seconds > kReferenceSeconds) return absl::OkStatus();
   PARTITA_ASSIGN_OR_RETURN(runs.reference, run_by_reference(bundle, fused, runs.first, 0, options));
@@ -262,7 +264,6 @@ absl::StatusOr<Runs> run_all(const verifier::Bundle& bundle, const NumericOption
   none.steps = 0;
   PARTITA_ASSIGN_OR_RETURN(runs.first, run({fused}, none, {options.folder, "first"}));
   PARTITA_ASSIGN_OR_RETURN(runs.serial, run({fused}, on_one, {options.folder, "serial"}));
-  PARTITA_RETURN_IF_ERROR(add_reference(bundle, fused, coarse, options.train, runs));
   PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle, false));
   PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions slowly, serial_options(bundle, false, options.train));
   PARTITA_ASSIGN_OR_RETURN(runs.unfused, run({std::move(unfused)}, slowly, {options.folder, "unfused"}));
@@ -277,65 +278,75 @@ class Comparison {
   // `equal`: the ranks compute the serial program; else (compressed gradients) only the first loss is its own, and the
   // rest is measured, and has to be finite.
   Comparison(const Runs& runs, double tolerance, bool equal) : runs_(runs), tolerance_(tolerance), equal_(equal) {
-    sides_.push_back({runs.serial, runs.off ? &*runs.off : nullptr, kRounding, ""});
-    if (runs.reference)
-      sides_.push_back({*runs.reference, &*runs.reference_off, kNoise, " by the reference evaluator"});
+    verdict.steps = static_cast<int64_t>(runs.serial.scalars.losses.size());
   }
 
-  // Numbers of each step, the first `held` of them also where gradients are compressed.
-  absl::Status compare(std::string_view what, std::vector<double> Scalars::*numbers, size_t held) {
-    const auto of = [&](const Outcome& o) -> const std::vector<double>& { return o.scalars.*numbers; };
-    const std::vector<double>&all = of(runs_.ranks), &compiled = of(runs_.serial);
-    if (all.size() != compiled.size())
-      return absl::AbortedError(cat("numeric: ", what, ": expected ", compiled.size(), ", found ", all.size()));
-    for (size_t k = 0; k < all.size(); ++k) {
-      const auto off = [&](const Outcome& o, double one) { return k < of(o).size() ? difference(of(o)[k], one) : 0; };
-      for (const Side& side : sides_) {
-        if (k >= of(side.serial).size()) continue;
-        const double one = of(side.serial)[k], found = difference(all[k], one);
-        verdict.loss_error = std::max(verdict.loss_error, found);
-        if (beyond(found, noise(side, one, compiled[k], off), equal_ || k < held))
-          return absl::AbortedError(cat("numeric: ", what, " ", k, ": expected ", one, side.by, ", found ", all[k],
-                                        " on ", runs_.several ? "all ranks" : "one rank"));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status compare_tensors() {
-    for (const std::string& name : runs_.serial.names()) {
-      if (!runs_.ranks.has(name)) return absl::AbortedError(cat("numeric: ", quote(name), ": expected it, found none"));
-      const std::vector<double> compiled = runs_.serial.tensor(name), all = runs_.ranks.tensor(name);
-      ++verdict.tensors;
-      for (const Side& side : sides_) {
-        if (!side.serial.has(name)) continue;
-        const std::vector<double> one = side.serial.tensor(name);
-        const double size = size_of(name, one), found = difference(all, one, size);
-        const double allowed = noise(side, one, compiled, [&](const Outcome& o, const std::vector<double>& from) {
-          return o.has(name) ? difference(o.tensor(name), from, size) : 0;
-        });
-        if (beyond(found, allowed, equal_))
-          return absl::AbortedError(cat("numeric: ", quote(name), " after ", verdict.steps,
-                                        " steps: expected the serial program's", side.by, ", found ",
-                                        runs_.first.has(name) ? "a difference of " : "a relative difference of ",
-                                        found, runs_.first.has(name) ? " times its update" : ""));
-        if (allowed < kNoise * tolerance_) verdict.tensor_error = std::max(verdict.tensor_error, found);
-      }
-    }
-    return absl::OkStatus();
+  // The ranks must agree with each side, by what that side can tell. Of a sum whose terms cancel all is rounding to the
+  // reference evaluator, while one rank and several differ; a fault of all compiled programs shows beside it alone.
+  absl::Status compare_compiled() { return compare({runs_.serial, runs_.off ? &*runs_.off : nullptr, kRounding, ""}); }
+  absl::Status compare_reference() {
+    verdict.by_reference = true;
+    return compare({*runs_.reference, &*runs_.reference_off, kNoise, " by the reference evaluator"});
   }
 
   verifier::NumericVerdict verdict;
 
  private:
-  // One that the ranks are held against: each of them alone may be lenient where the other is not. Both sides of a sum
-  // whose terms cancel are rounding to the reference evaluator, and another rounding to one rank than to several.
   struct Side {
     const Outcome& serial;
     const Outcome* off;  // the same from first values that are off by their rounding; null: none was run
     double share;        // of what that changes, that the ranks may differ by
     const char* by;
   };
+
+  absl::Status compare(const Side& side) {
+    PARTITA_RETURN_IF_ERROR(compare_scalars(side, "the loss of step", &Scalars::losses, 1));
+    PARTITA_RETURN_IF_ERROR(compare_scalars(side, "the learning rate of step", &Scalars::rates, SIZE_MAX));
+    PARTITA_RETURN_IF_ERROR(compare_scalars(side, "the gradients' norm of step", &Scalars::norms, 0));
+    PARTITA_RETURN_IF_ERROR(compare_scalars(side, "the loss of evaluation", &Scalars::evaluations, 0));
+    return compare_tensors(side);
+  }
+
+  // Numbers of each step, the first `held` of them also where gradients are compressed.
+  absl::Status compare_scalars(const Side& side, std::string_view what, std::vector<double> Scalars::*numbers,
+                               size_t held) {
+    const auto of = [&](const Outcome& o) -> const std::vector<double>& { return o.scalars.*numbers; };
+    const std::vector<double>&all = of(runs_.ranks), &compiled = of(runs_.serial), &serial = of(side.serial);
+    if (all.size() != compiled.size())
+      return absl::AbortedError(cat("numeric: ", what, ": expected ", compiled.size(), ", found ", all.size()));
+    for (size_t k = 0; k < serial.size(); ++k) {
+      const double one = serial[k], found = difference(all[k], one);
+      const double allowed = noise(side, one, compiled[k], [&](const Outcome& o, double from) {
+        return k < of(o).size() ? difference(of(o)[k], from) : 0;
+      });
+      verdict.loss_error = std::max(verdict.loss_error, found);
+      if (beyond(found, allowed, equal_ || k < held))
+        return absl::AbortedError(cat("numeric: ", what, " ", k, ": expected ", one, side.by, ", found ", all[k],
+                                      " on ", runs_.several ? "all ranks" : "one rank"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status compare_tensors(const Side& side) {
+    verdict.tensors = 0;
+    for (const std::string& name : runs_.serial.names()) {
+      if (!runs_.ranks.has(name)) return absl::AbortedError(cat("numeric: ", quote(name), ": expected it, found none"));
+      ++verdict.tensors;
+      if (!side.serial.has(name)) continue;
+      const std::vector<double> one = side.serial.tensor(name), compiled = runs_.serial.tensor(name);
+      const double size = size_of(name, one), found = difference(runs_.ranks.tensor(name), one, size);
+      const double allowed = noise(side, one, compiled, [&](const Outcome& o, const std::vector<double>& from) {
+        return o.has(name) ? difference(o.tensor(name), from, size) : 0;
+      });
+      if (beyond(found, allowed, equal_))
+        return absl::AbortedError(cat("numeric: ", quote(name), " after ", verdict.steps,
+                                      " steps: expected the serial program's", side.by, ", found ",
+                                      runs_.first.has(name) ? "a difference of " : "a relative difference of ", found,
+                                      runs_.first.has(name) ? " times its update" : ""));
+      if (allowed < kNoise * tolerance_) verdict.tensor_error = std::max(verdict.tensor_error, found);
+    }
+    return absl::OkStatus();
+  }
 
   // How far rounding may take the ranks from a side, by `off`: how far an outcome is from a number or tensor.
   template <typename T, typename Off>
@@ -359,7 +370,6 @@ class Comparison {
   const Runs& runs_;
   const double tolerance_;
   const bool equal_;
-  std::vector<Side> sides_;
 };
 
 // On the samples that options.train names.
@@ -371,7 +381,7 @@ absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle,
           "program, by choice; compile with batch.global of one micro-batch to compare, or leave --numeric out");
   }
   const double coarse = rounding(bundle.serial), tolerance = std::max(options.tolerance, coarse);
-  PARTITA_ASSIGN_OR_RETURN(const Runs runs, run_all(bundle, options, coarse));
+  PARTITA_ASSIGN_OR_RETURN(Runs runs, run_all(bundle, options, coarse));
   if (runs.serial.scalars.losses.empty()) return absl::AbortedError("numeric: expected steps, found none");
   // A rank sums the 16-bit products of fewer samples: near the largest number, one may overflow where the other does
   // not.
@@ -380,13 +390,9 @@ absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle,
         "numeric: the loss scale is at its limit: gradients of some step overflow in the serial program and not on the "
         "ranks, or the other way round, and what follows cannot be compared; compare on other samples (--data)");
   Comparison comparison(runs, tolerance, bundle.compress == "none");
-  comparison.verdict.by_reference = runs.reference.has_value();
-  comparison.verdict.steps = static_cast<int64_t>(runs.serial.scalars.losses.size());
-  PARTITA_RETURN_IF_ERROR(comparison.compare("the loss of step", &Scalars::losses, 1));
-  PARTITA_RETURN_IF_ERROR(comparison.compare("the learning rate of step", &Scalars::rates, SIZE_MAX));
-  PARTITA_RETURN_IF_ERROR(comparison.compare("the gradients' norm of step", &Scalars::norms, 0));
-  PARTITA_RETURN_IF_ERROR(comparison.compare("the loss of evaluation", &Scalars::evaluations, 0));
-  PARTITA_RETURN_IF_ERROR(comparison.compare_tensors());
+  PARTITA_RETURN_IF_ERROR(comparison.compare_compiled());
+  PARTITA_RETURN_IF_ERROR(add_reference(bundle, coarse, options.train, runs));
+  if (runs.reference) PARTITA_RETURN_IF_ERROR(comparison.compare_reference());
   return comparison.verdict;
 }
 
@@ -415,7 +421,10 @@ namespace {
 using Json = nlohmann::json;
 
 std::string to_text(const verifier::NumericVerdict& v) {
+  const verifier::KernelTrials& t = v.kernels;
   return Json{{"steps", v.steps},
+              {"kernels", {t.generated, t.library, t.draws, t.elements}},
+              {"left_out", t.left_out},
               {"tensors", v.tensors},
               {"loss_error", v.loss_error},
               {"tensor_error", v.tensor_error},
@@ -427,12 +436,15 @@ std::string to_text(const verifier::NumericVerdict& v) {
 absl::StatusOr<verifier::NumericVerdict> from_text(const std::string& text) {
   const Json j = Json::parse(text, nullptr, false);
   if (!j.is_object()) return absl::AbortedError("numeric: the process that ran the bundle's code told nothing sound");
+  const auto counts = j.value("kernels", std::vector<int64_t>{0, 0, 0, 0});
   return verifier::NumericVerdict{.steps = j.value("steps", int64_t{0}),
                                   .tensors = j.value("tensors", int64_t{0}),
                                   .loss_error = j.value("loss_error", 0.0),
                                   .tensor_error = j.value("tensor_error", 0.0),
                                   .by_reference = j.value("by_reference", false),
-                                  .kink = j.value("kink", "")};
+                                  .kink = j.value("kink", ""),
+                                  .kernels = {counts.at(0), counts.at(1), counts.at(2), counts.at(3),
+                                              j.value("left_out", std::vector<std::string>{})}};
 }
 
 }  // namespace
@@ -444,7 +456,9 @@ absl::StatusOr<verifier::NumericVerdict> check_numeric_apart(const verifier::Bun
                            .memory_bytes = ::sysconf(_SC_PHYS_PAGES) / 10 * 9 * ::sysconf(_SC_PAGESIZE),
                            .seconds = kMostSeconds};
   PARTITA_ASSIGN_OR_RETURN(ConfinedResult result, run_confined(limits, [&]() -> absl::StatusOr<std::string> {
-                             PARTITA_ASSIGN_OR_RETURN(const auto verdict, check_numeric(bundle, options));
+                             PARTITA_ASSIGN_OR_RETURN(auto trials, try_kernels(bundle));
+                             PARTITA_ASSIGN_OR_RETURN(auto verdict, check_numeric(bundle, options));
+                             verdict.kernels = std::move(trials);
                              return to_text(verdict);
                            }));
   PARTITA_ASSIGN_OR_RETURN(verifier::NumericVerdict verdict, from_text(result.text));

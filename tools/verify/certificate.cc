@@ -207,9 +207,14 @@ std::string certificate_text(const std::string& root, const Verdict& v, const st
                     {"tensors", numeric->tensors},
                     {"loss_error", numeric->loss_error},
                     {"tensor_error", numeric->tensor_error}};
-    j["numeric"]["against"] =
-        cat("the serial program, compiled for one rank",
-            numeric->by_reference ? ", and by the reference evaluator in double precision" : "");
+    j["numeric"]["against"] = cat("the serial program, compiled for one rank",
+                                  numeric->by_reference ? ", and by the reference evaluator in double precision" : "");
+    const KernelTrials& trials = numeric->kernels;
+    j["numeric"]["kernels"] = {{"generated", trials.generated},
+                               {"library", trials.library},
+                               {"draws", trials.draws},
+                               {"elements", trials.elements},
+                               {"left_out", trials.left_out}};
     j["numeric"]["confined"] = numeric->confined;
     if (!numeric->unconfined.empty()) j["numeric"]["unconfined"] = numeric->unconfined;
     if (!numeric->kink.empty()) j["numeric"]["kink"] = numeric->kink;

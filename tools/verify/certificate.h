@@ -35,12 +35,22 @@ struct Verdict {
   int64_t statistic_groups = 1;   // of samples, in the serial program, that batch statistics are of each
 };
 
+// Kernels that were run by themselves on drawn operands, and agreed with the reference.
+struct KernelTrials {
+  int64_t generated = 0, library = 0;  // distinct ones: by code, or by name, operands and parameters; and by what lies
+                                       // over what
+  int64_t draws = 0, elements = 0;     // runs, and elements of their results that were compared: those that rounding
+                                       // cannot make anything of
+  std::vector<std::string> left_out;   // what was not run, and why
+};
+
 // The numeric check's outcome.
 struct NumericVerdict {
   int64_t steps = 0, tensors = 0;
   double loss_error = 0, tensor_error = 0;  // largest relative differences
   bool by_reference = false;  // also from the serial program by the reference evaluator in double precision
   std::string kink;           // what differs on the first synthetic samples, where others agree; empty: nothing
+  KernelTrials kernels;
   std::vector<std::string> confined, unconfined;  // what the runs were held to, and what this system cannot do of it
 };
 

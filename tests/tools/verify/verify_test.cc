@@ -301,7 +301,8 @@ TEST(Verify_Command, WritesACertificateThatBindsItsBundle) {
   EXPECT_EQ(paper["root"], (*runtime::BundleFiles::open(bundle))->root());
   EXPECT_EQ(paper["verdict"], "equal to the serial program");
   EXPECT_EQ(paper["numeric"]["steps"], 2);
-  EXPECT_EQ(paper["numeric"]["against"], "the serial program, compiled for one rank, and by the reference evaluator in double precision");
+  EXPECT_EQ(paper["numeric"]["against"],
+            "the serial program, compiled for one rank, and by the reference evaluator in double precision");
   std::string text;
   for (int k = 0; k < 2000; ++k) text += "a line of text number " + std::to_string(k * k % 977) + "\n";
   std::string run = " --steps 1 --quiet --threads 1 --data " + out.write("text.bin", text);

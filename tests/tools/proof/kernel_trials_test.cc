@@ -1,0 +1,168 @@
+#include "tools/proof/kernel_trials.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <memory>
+
+#include "base/cat.h"
+#include "codegen/llvm/object_code.h"
+#include "runtime/kernel/kernel.h"
+#include "tests/support/bundle.h"
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+#include "tools/proof/library_meaning.h"
+#include "tools/proof/numeric_check.h"
+#include "tools/proof/trial_memory.h"
+
+namespace partita {
+namespace {
+
+using testing::HasSubstr;
+
+// What a nest stores becomes something else where it is a float of 32 bits.
+using Change = void (*)(LoopNest& nest, NestStore& store);
+
+int push(LoopNest& nest, ScalarNode scalar) {
+  nest.nodes.push_back({.op = NestOp::kScalar, .scalar = scalar});
+  return static_cast<int>(nest.nodes.size()) - 1;
+}
+
+// `condition` ? 0 : what is stored.
+void store_zero_where(LoopNest& nest, NestStore& store, int condition) {
+  const int zero = push(nest, {.op = ScalarOp::kConstant, .type = DType::kF32});
+  const int of = store.node;
+  store.node = push(nest, {.op = ScalarOp::kSelect, .type = DType::kF32, .a = condition, .b = zero, .c = of});
+}
+
+class KernelTrials : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TempFolder>();
+    const std::string model = std::string(PARTITA_TEST_DATA) + "/gpt2";
+    const Outcome compiled = run_partita(cat("compile ", model, "/model.onnx --train ", model,
+                                             "/train.yaml --ranks 2 --quiet -o ", *folder_ / "bundle"));
+    ASSERT_EQ(compiled.code, 0) << compiled.text;
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+
+  static verifier::Bundle sample() {
+    auto bundle = read_bundle(*folder_ / "bundle");
+    EXPECT_TRUE(bundle.ok()) << bundle.status();
+    return *std::move(bundle);
+  }
+
+  // The bundle with code that is made of other nests than it has.
+  static verifier::Bundle miscompiled(Change change) {
+    verifier::Bundle bundle = sample();
+    verifier::RankProgram& p = bundle.programs[0];
+    std::vector<LoopNest> nests;
+    std::vector<NamedNest> named;
+    for (const KernelNest& k : p.nests.kernels) nests.push_back(k.nest);
+    for (LoopNest& nest : nests) {
+      for (size_t k = 0, stores = nest.stores.size(); k < stores; ++k) {
+        NestStore store = nest.stores[k];
+        if (nest.operands[static_cast<size_t>(store.access.operand)] == DType::kF32) change(nest, store);
+        nest.stores[k] = store;
+      }
+    }
+    for (size_t k = 0; k < nests.size(); ++k) named.push_back({p.nests.kernels[k].name, &nests[k]});
+    auto code = compile_nests(named, p.nests.target);
+    EXPECT_TRUE(code.ok()) << code.status();
+    p.program.kernels = *std::move(code);
+    return bundle;
+  }
+
+  static std::string refusal(Change change) { return std::string(try_kernels(miscompiled(change)).status().message()); }
+
+  static inline std::unique_ptr<TempFolder> folder_;
+};
+
+TEST_F(KernelTrials, OfASoundBundleAgree) {
+  const verifier::Bundle bundle = sample();
+  auto trials = try_kernels(bundle);
+  ASSERT_TRUE(trials.ok()) << trials.status();
+  EXPECT_EQ(trials->generated, static_cast<int64_t>(bundle.programs[0].nests.kernels.size()));
+  EXPECT_GT(trials->library, 5);
+  EXPECT_GT(trials->elements, 100000);
+  EXPECT_THAT(trials->left_out, testing::IsEmpty());
+}
+
+TEST_F(KernelTrials, CodeThatIsWrongForNanAlone_IsRefused) {
+  const Change change = [](LoopNest& nest, NestStore& store) {
+    store_zero_where(nest, store, push(nest, {.op = ScalarOp::kIsNan, .type = DType::kBool, .a = store.node}));
+  };
+  const verifier::Bundle bundle = miscompiled(change);
+  EXPECT_THAT(std::string(try_kernels(bundle).status().message()), HasSubstr("expected NaN within 0, found 0"));
+  // A run meets no NaN.
+  NumericOptions options;
+  options.train.steps = 1;
+  options.folder = folder_->path();
+  options.train.data.kind = DataKind::kSynthetic;
+  options.train.initial = open_weights(*folder_ / "bundle/initial.safetensors");
+  const auto run = check_numeric(bundle, options);
+  EXPECT_TRUE(run.ok()) << run.status();
+}
+
+TEST_F(KernelTrials, CodeThatLosesTheSmallestNumbers_IsRefused) {
+  EXPECT_THAT(
+      refusal([](LoopNest& nest, NestStore& store) {
+        const int size = push(nest, {.op = ScalarOp::kAbs, .type = DType::kF32, .a = store.node}),
+                  normal = push(
+                      nest, {.op = ScalarOp::kConstant, .type = DType::kF32, .f = std::numeric_limits<float>::min()});
+        store_zero_where(nest, store, push(nest, {.op = ScalarOp::kLt, .type = DType::kBool, .a = size, .b = normal}));
+      }),
+      HasSubstr("the smallest numbers"));
+}
+
+TEST_F(KernelTrials, CodeThatLeavesOutItsLastColumn_IsRefused) {
+  EXPECT_THAT(refusal([](LoopNest& nest, NestStore&) {
+                if (nest.columns > 0 && nest.sizes.back() > 1 && nest.folds.empty()) --nest.sizes.back();
+              }),
+              HasSubstr("drawn operands of ordinary numbers: element"));
+}
+
+TEST_F(KernelTrials, CodeThatWritesBehindItsResult_IsRefused) {
+  // A zero besides, behind the last element.
+  EXPECT_THAT(refusal([](LoopNest& nest, NestStore& store) {
+                if (!nest.folds.empty()) return;
+                int64_t last = store.access.offset;
+                for (size_t k = 0; k < nest.sizes.size(); ++k) last += (nest.sizes[k] - 1) * store.access.strides[k];
+                const int zero = push(nest, {.op = ScalarOp::kConstant, .type = DType::kF32});
+                const std::vector<int64_t> still(nest.sizes.size(), 0);
+                nest.stores.push_back({zero, {store.access.operand, still, last + 1}});
+              }),
+              HasSubstr("expected nothing to be written but its results"));
+}
+
+// Elements of a product's result that its definition does not allow, where a kernel with these parameters ran.
+int64_t refused(Draw draw, const runtime::Params& ran) {
+  runtime::Step step{.kind = runtime::StepKind::kLibrary, .name = "matmul", .inputs = 2};
+  constexpr int64_t kSide = 40;
+  for (int64_t k = 0; k < 3; ++k) step.operands.push_back({{.offset = k << 20}, DType::kF32, {kSide, kSide}});
+  const auto meaning = LibraryMeaning::of(step);
+  auto memory = TrialMemory::allocate(step);
+  step.params = ran;
+  auto kernel = runtime::prepare_kernel(step, {});
+  EXPECT_TRUE(meaning.ok() && memory.ok() && kernel.ok());
+  memory->draw(draw, 1, meaning->rare(), meaning->bounds());
+  std::mt19937_64 engine(1);
+  const auto parts = meaning->sample(memory->before(), engine);
+  (*kernel)->run(memory->now());
+  const Literal found{{DType::kF32, {kSide, kSide}}, nullptr, memory->now()[2]};
+  int64_t count = 0;
+  for (size_t k = 0; k < parts[0].elements.size(); ++k)
+    count += !allows(DType::kF32, parts[0].values[k], {element_f(found, parts[0].elements[k]), 0});
+  return count;
+}
+
+TEST(LibraryMeaning_OfAProduct, AllowsItsKernelAndNoOther) {
+  for (const Draw draw : {Draw::kOrdinary, Draw::kSmall, Draw::kLarge, Draw::kNan}) {
+    EXPECT_EQ(refused(draw, {}), 0) << static_cast<int>(draw);
+    EXPECT_GT(refused(draw, {{"transpose_b", int64_t{1}}}), 100) << static_cast<int>(draw);
+  }
+}
+
+}  // namespace
+}  // namespace partita
