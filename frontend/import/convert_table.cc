@@ -10,9 +10,9 @@ namespace partita {
 namespace {
 
 constexpr std::span<const ConvertEntry> (*kTables[])() = {
-    activation_table, attention_table, contraction_table,   control_table, convolution_table, elementwise_table,
-    indexing_table,   loss_table,      normalization_table, random_table,  recurrent_table,   reduction_table,
-    resize_table,     sampling_table,  shape_table,         slicing_table,
+    activation_table, attention_table, contraction_table, control_table,       convolution_table, elementwise_table,
+    fourier_table,    indexing_table,  loss_table,        normalization_table, random_table,      recurrent_table,
+    reduction_table,  resize_table,    sampling_table,    shape_table,         slicing_table,
 };
 
 using Key = std::pair<std::string_view, std::string_view>;

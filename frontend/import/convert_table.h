@@ -30,6 +30,7 @@ std::span<const ConvertEntry> contraction_table();
 std::span<const ConvertEntry> control_table();
 std::span<const ConvertEntry> convolution_table();
 std::span<const ConvertEntry> elementwise_table();
+std::span<const ConvertEntry> fourier_table();
 std::span<const ConvertEntry> indexing_table();
 std::span<const ConvertEntry> loss_table();
 std::span<const ConvertEntry> normalization_table();
