@@ -222,6 +222,26 @@ def test_loading_is_strict(net, images):
     assert torch.equal(net.conv.weight, before["conv.weight"])
 
 
+class _BiasedAttention(nn.Module):
+    """Attention with a trained bias, as T5 and Swin have it: where its result lies in memory, captured, is not where it lies decomposed."""
+
+    def __init__(self):
+        super().__init__()
+        self.project, self.bias, self.out = nn.Linear(8, 24), nn.Embedding(24, 2), nn.Linear(8, 5)
+
+    def forward(self, x):
+        q, k, v = self.project(x.flatten(1, 2)).unflatten(-1, (6, 4)).transpose(1, 2).chunk(3, dim=1)
+        place = torch.arange(24)
+        bias = self.bias((place[:, None] - place).abs()).permute(2, 0, 1)[None]
+        h = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
+        return self.out(h.transpose(1, 2).contiguous().reshape(8, 24, 8)).mean(1)
+
+
+def test_attention_with_a_trained_bias(images):
+    torch.manual_seed(0)
+    partita.export(_BiasedAttention(), first(images), F.cross_entropy)  # compares loss and gradients
+
+
 class _Channels(nn.Module):
     """A batch norm whose rows are samples times channels."""
 

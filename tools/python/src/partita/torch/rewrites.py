@@ -1,4 +1,4 @@
-"""What torch's ONNX exporter would change without a word, written out in operators that it has."""
+"""What torch's ONNX exporter would change without a word or fails at, written out in operators that it has."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _CROSS_ENTROPY = torch.ops.aten.cross_entropy_loss.default
 
 def rewritten(graph: Any) -> Any:
     """The captured program with such operators written out."""
+    _fix_strides(graph.graph)
     table = {
         torch.ops.aten.log_sigmoid.default: _log_sigmoid,
         torch.ops.aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy,
@@ -23,6 +24,18 @@ def rewritten(graph: Any) -> Any:
     if any(n.target in table for n in graph.graph.nodes):
         return graph.run_decompositions(table)
     return graph
+
+
+def _fix_strides(graph: Any) -> None:
+    """Has no view depend on how attention's result lies in memory: the exporter decomposes it into what lies otherwise."""
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+        elif node.target is torch.ops.aten.scaled_dot_product_attention.default:
+            with graph.inserting_after(node):
+                copy = graph.call_function(torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+            copy.meta = dict(node.meta)
+            node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
 
 
 def _log_sigmoid(self: torch.Tensor) -> torch.Tensor:
