@@ -61,6 +61,8 @@ constexpr char k_or[] = "or";
 constexpr char k_xor[] = "xor";
 constexpr char k_not[] = "not";
 
+void stop_gradient(Conversion& c) { c.out(c.e.emit("stop_gradient", {c.in(0)})); }
+
 void identity(Conversion& c) { c.out(0, c.any(0)); }
 
 void divide(Conversion& c) { c.out(c.e.div(c.in(0), c.in(1))); }
@@ -189,6 +191,7 @@ constexpr ConvertEntry kTable[] = {
     {"Acosh", 1, acosh},
     {"Atanh", 1, atanh},
     {"Identity", 1, identity},
+    {"StopGradient", 1, stop_gradient, "partita"},  // what the Python package writes for detach()
     {"Reciprocal", 1, reciprocal},
     {"Add", 7, binary<k_add>},
     {"Sub", 7, binary<k_sub>},

@@ -23,7 +23,7 @@ extern const OpDef kSoftmax, kLogSoftmax, kLayerNorm, kRmsNorm, kBatchNorm, kCro
 extern const OpDef kOptSgd, kOptMomentum, kOptAdagrad, kOptAdam, kOptLambDirection, kOptOnnxAdam, kOptOnnxAdagrad,
     kOptOnnxMomentum, kOptOrtAdamW;
 extern const OpDef kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSend, kRecv, kCrossMeshReshard, kShardSlice;
-extern const OpDef kAccumulate, kAccumulateTree, kSumTree, kBlockSquares, kStash;
+extern const OpDef kAccumulate, kAccumulateTree, kSumTree, kBlockSquares, kStash, kStopGradient;
 
 namespace {
 const OpDef* const kOps[] = {
@@ -150,6 +150,7 @@ const OpDef* const kOps[] = {
     &kSumTree,
     &kBlockSquares,
     &kStash,
+    &kStopGradient,
 };
 }  // namespace
 

@@ -25,6 +25,9 @@ void add_unary(std::vector<OpCase>& cases) {
   for (const char* op : {"is_nan", "is_inf"}) cases.push_back({op, op, {}, {f64({2, 6})}});
   for (const char* op : {"exp", "neg", "gelu"}) cases.push_back({std::string(op) + "_Scalar", op, {}, {f64({})}});
   cases.push_back({"stash", "stash", {}, {f64({2, 6})}});
+  CaseInput stopped = f64({2, 6});
+  stopped.constant = true;
+  cases.push_back({"stop_gradient", "stop_gradient", {}, {stopped}});
   cases.push_back({"neg_Integers", "neg", {}, {i64({4})}});
   cases.push_back({"abs_Integers", "abs", {}, {i64({4})}});
   cases.push_back({"not", "not", {}, {boolean({2, 6})}});

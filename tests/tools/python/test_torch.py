@@ -242,6 +242,27 @@ def test_attention_with_a_trained_bias(images):
     partita.export(_BiasedAttention(), first(images), F.cross_entropy)  # compares loss and gradients
 
 
+class _Padded(nn.Module):
+    """A tied table whose row 0 is padding: lookups give it no gradient, the product does. And a detached factor."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.gate = nn.Embedding(6, 4, padding_idx=0), nn.Linear(4, 1)
+
+    def forward(self, ids):
+        h = self.table(ids).mean(1)
+        return (h * self.gate(h).detach() + h) @ self.table.weight.T
+
+
+def test_padding_and_what_is_detached_have_no_gradient():
+    torch.manual_seed(0)
+    module, ids = _Padded(), torch.tensor([[0, 1, 2], [0, 0, 3], [4, 5, 0], [1, 1, 0]])
+    with torch.no_grad():
+        module.table.weight[0] = 0.5
+    module.gate.requires_grad_(False)
+    partita.export(module, (ids, torch.tensor([1, 3, 0, 2])), F.cross_entropy)  # compares loss and gradients
+
+
 class _Channels(nn.Module):
     """A batch norm whose rows are samples times channels."""
 

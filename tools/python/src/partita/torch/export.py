@@ -15,7 +15,7 @@ from torch import nn
 
 from ..errors import PartitaError
 from ..recipe import Recipe
-from .graph_names import mark_batch_norms, name_weights
+from .graph_names import mark_batch_norms, mark_detached, name_weights
 from .rewrites import rewritten
 from .where import CallStack, place_of_node
 
@@ -69,6 +69,7 @@ def export(
         graph = rewritten(_captured(step, values, names, dynamic))
         onnx = _translated(graph, names)
         trained, unused = name_weights(onnx.model, module, set(names))
+        mark_detached(onnx.model)
         variances = mark_batch_norms(onnx.model, module, values[0].shape[0] if values[0].ndim else 1)
         onnx.save(str(folder / "model.onnx"), external_data=True)
         keys: dict[str, Any] = {"loss": {"kind": "output"}, "trainable": trained}

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..errors import PartitaError
 
-__all__ = ["mark_batch_norms", "name_weights"]
+__all__ = ["mark_batch_norms", "mark_detached", "name_weights"]
 
 _PREFIX = "module."  # of the module within the step that is exported
 
@@ -73,6 +73,14 @@ def mark_batch_norms(model: Any, module: nn.Module, samples: int) -> dict[str, d
         values = (rows / samples if isinstance(rows, int) else 1) * math.prod(int(d) for d in rest)  # rows: of a sample there may be several
         variances[str(node.inputs[4].name)] = {"values": values, "keeps": 1.0 - float(momentum)}
     return variances
+
+
+def mark_detached(model: Any) -> None:
+    """Has detach() end the gradient: the exporter writes it as the Identity, through which one flows."""
+    for node in model.graph:
+        if node.op_type == "Identity" and "aten.detach" in node.metadata_props.get("pkg.torch.onnx.fx_node", ""):
+            node.domain, node.op_type = "partita", "StopGradient"
+            model.opset_imports["partita"] = 1
 
 
 def _attribute(like: Any, name: str, value: float | int) -> Any:

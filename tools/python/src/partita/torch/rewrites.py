@@ -15,6 +15,7 @@ _CROSS_ENTROPY = torch.ops.aten.cross_entropy_loss.default
 def rewritten(graph: Any) -> Any:
     """The captured program with such operators written out."""
     _fix_strides(graph.graph)
+    _stop_at_padding(graph.graph)
     table = {
         torch.ops.aten.log_sigmoid.default: _log_sigmoid,
         torch.ops.aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy,
@@ -36,6 +37,27 @@ def _fix_strides(graph: Any) -> None:
                 copy = graph.call_function(torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
             copy.meta = dict(node.meta)
             node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+
+
+def _stop_at_padding(graph: Any) -> None:
+    """Has embeddings with a padding_idx leave its row without a gradient, as torch does: ONNX's Gather knows of none."""
+    aten = torch.ops.aten
+    for node in list(graph.nodes):
+        padding = node.args[2] if len(node.args) > 2 else node.kwargs.get("padding_idx", -1)
+        if node.target is not aten.embedding.default or padding < 0:
+            continue
+        with graph.inserting_after(node):
+            constant = graph.call_function(aten.detach.default, (node,))
+        with graph.inserting_after(constant):
+            here = graph.call_function(aten.eq.Scalar, (node.args[1], padding))
+        with graph.inserting_after(here):
+            rows = graph.call_function(aten.unsqueeze.default, (here, -1))
+        with graph.inserting_after(rows):
+            found = graph.call_function(aten.where.self, (rows, constant, node))
+        for made in (constant, here, rows, found):
+            made.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
+        found.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(found, delete_user_cb=lambda user: user not in (constant, found))
 
 
 def _log_sigmoid(self: torch.Tensor) -> torch.Tensor:
