@@ -31,6 +31,11 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "BioGpt": {}, "Ernie4_5": _GROUPED, "Arcee": _GROUPED, "Mamba": dict(state_size=4, expand=2, time_step_rank=4),
     "DeepseekV3": dict(moe_intermediate_size=32, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1, kv_lora_rank=8, q_lora_rank=16,
                        qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8, first_k_dense_replace=1, num_key_value_heads=4),
+    "OpenAIGPT": _GPT, "CTRL": {**_GPT, "dff": 64}, "XLNet": dict(d_model=32,
+    n_layer=2, n_head=4, d_inner=64, max_position_embeddings=None), "Olmoe": {**_GROUPED, "num_experts": 4, "num_experts_per_tok": 2}, "GraniteMoe": {**_GROUPED, "num_local_experts": 4},
+    "Qwen3Moe": {**_GROUPED, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 8}, "DiffLlama": _GROUPED,
+    "GptOss": {**_GROUPED, "num_local_experts": 4, "head_dim": 8}, "Apertus": _GROUPED, "Exaone4": _GROUPED, "FalconMamba": dict(state_size=4, expand=2,
+    time_step_rank=4), "Mamba2": dict(num_heads=8, head_dim=8, state_size=4, n_groups=1, chunk_size=8),
 }  # fmt: skip
 MASKED: dict[str, dict[str, Any]] = {
     "Bert": {}, "Roberta": {}, "XLMRoberta": {}, "Camembert": {}, "DistilBert": dict(dim=32, n_layers=2, n_heads=4, hidden_dim=64),
@@ -38,14 +43,16 @@ MASKED: dict[str, dict[str, Any]] = {
     "ConvBert": dict(embedding_size=16), "SqueezeBert": dict(embedding_size=32, q_groups=1, k_groups=1, v_groups=1, post_attention_groups=1,
     intermediate_groups=1, output_groups=1), "RoFormer": dict(embedding_size=16), "MobileBert": dict(embedding_size=16, intra_bottleneck_size=16,
     true_hidden_size=16), "BigBird": dict(attention_type="original_full"), "FNet": {}, "Ernie": {}, "Nystromformer": dict(num_landmarks=4, segment_means_seq_len=16),
-    "RemBert": dict(input_embedding_size=16, output_embedding_size=16), "IBert": {}, "Data2VecText": {}, "Esm": dict(mask_token_id=3, position_embedding_type="rotary"),
+    "RemBert": dict(input_embedding_size=16, output_embedding_size=16), "IBert": {}, "Data2VecText": {}, "Esm": dict(mask_token_id=3, position_embedding_type="rotary"), "Deberta": {}, "MegatronBert": {},
+    "Longformer": dict(attention_window=8), "Funnel": dict(block_sizes=[1, 1], d_model=32, n_head=4, d_head=8, d_inner=64, num_hidden_layers=None), "LayoutLM": {},
 }  # fmt: skip
 TRANSLATION: dict[str, dict[str, Any]] = {
     "T5": dict(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0),
     "MT5": dict(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0),
+    "UMT5": dict(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0), "LED": {**_DECODER, "attention_window": 8},
     "Bart": _DECODER, "MBart": _DECODER, "Pegasus": _DECODER, "Marian": _DECODER, "BlenderbotSmall": _DECODER, "PLBart": _DECODER, "M2M100": _DECODER,
 }  # fmt: skip
-_SUFFIX = {"GPT2": "LMHeadModel", "Gemma3": "ForCausalLM"}
+_SUFFIX = {**dict.fromkeys(("GPT2", "OpenAIGPT", "CTRL", "XLNet"), "LMHeadModel"), "Gemma3": "ForCausalLM"}
 _CONFIG = {"Gemma3": "Gemma3TextConfig"}
 
 
@@ -61,7 +68,7 @@ def _maker(name: str, suffix: str, keys: dict[str, Any]) -> Any:
     def make() -> nn.Module:
         import transformers
 
-        config = getattr(transformers, _CONFIG.get(name, name + "Config"))(**{**_SMALL, **keys})
+        config = getattr(transformers, _CONFIG.get(name, name + "Config"))(**{k: v for k, v in {**_SMALL, **keys}.items() if v is not None})
         config._experts_implementation = "batched_mm"  # fp64 has no grouped products
         return getattr(transformers, name + suffix)(config)
 
