@@ -94,10 +94,11 @@ absl::StatusOr<LibraryMeaning> LibraryMeaning::of(const runtime::Step& step) {
   for (const runtime::Operand& o : step.operands) {
     for (int64_t d : o.shape) largest = std::max(largest, d);
   }
-  if (m.attrs_.has("parts")) largest = m.attrs_.i("parts");  // of a value, of which a rank's coordinate says one
   for (size_t k = 0; k < inputs; ++k) {
     const auto at = known.find(cat("operand ", k));
-    m.bounds_.push_back(at != known.end() ? at->second : IndexBounds{0, largest, 0});
+    m.bounds_.push_back(m.attrs_.has("parts") ? IndexBounds{0, m.attrs_.i("parts"), 0}  // a rank's coordinate says one
+                        : at != known.end()   ? at->second
+                                              : IndexBounds{0, largest, 0});
   }
   for (size_t k = 0; k < inputs; ++k)
     m.linear_ = m.linear_ && (!is_float(m.types_[k].dtype) || m.formula_.inputs[k].linear >= 0);
@@ -253,8 +254,9 @@ std::vector<LibraryMeaning::Part> LibraryMeaning::sample(const std::vector<const
   for (const FormulaOperand& o : f.outputs) places.push_back(elements_of(o, chosen));
   const auto first = static_cast<size_t>(step_.inputs);
   const Tensor held = take(first, places[0], operand_shape(f, f.outputs[0]));
-  // What is linear is added up in 32 bits at least.
-  const double share = linear_ && narrow != DType::kF64 ? half_unit(DType::kF32) : half_unit(narrow);
+  // Products are added up in 32 bits at least.
+  const double share =
+      op_->work == WorkKind::kMatrix && linear_ && narrow != DType::kF64 ? half_unit(DType::kF32) : half_unit(narrow);
   const std::vector<Tensor> exact = evaluate(inputs, held);
   std::vector<std::vector<Tensor>> others;
   for (int m = 0; m < kMoves; ++m) {

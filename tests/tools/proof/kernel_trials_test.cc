@@ -136,32 +136,59 @@ TEST_F(KernelTrials, CodeThatWritesBehindItsResult_IsRefused) {
               HasSubstr("expected nothing to be written but its results"));
 }
 
-// Elements of a product's result that its definition does not allow, where a kernel with these parameters ran.
-int64_t refused(Draw draw, const runtime::Params& ran) {
-  runtime::Step step{.kind = runtime::StepKind::kLibrary, .name = "matmul", .inputs = 2};
-  constexpr int64_t kSide = 40;
-  for (int64_t k = 0; k < 3; ++k) step.operands.push_back({{.offset = k << 20}, DType::kF32, {kSide, kSide}});
+runtime::Step library_step(std::string name, const std::vector<TensorType>& operands, runtime::Params params) {
+  runtime::Step step{.kind = runtime::StepKind::kLibrary, .name = std::move(name), .params = std::move(params)};
+  for (const TensorType& t : operands)
+    step.operands.push_back({{.offset = static_cast<int64_t>(step.operands.size()) << 20}, t.dtype, t.shape});
+  step.inputs = static_cast<int32_t>(operands.size()) - 1;
+  return step;
+}
+
+// Elements of a step's result that its definition does not allow, where a kernel with these parameters ran.
+int64_t refused(Draw draw, const runtime::Step& step, const runtime::Params& ran) {
   const auto meaning = LibraryMeaning::of(step);
   auto memory = TrialMemory::allocate(step);
-  step.params = ran;
-  auto kernel = runtime::prepare_kernel(step, {});
+  runtime::Step other = step;
+  other.params = ran;
+  auto kernel = runtime::prepare_kernel(other, {});
   EXPECT_TRUE(meaning.ok() && memory.ok() && kernel.ok());
   memory->draw(draw, 1, meaning->rare(), meaning->bounds());
   std::mt19937_64 engine(1);
   const auto parts = meaning->sample(memory->before(), engine);
   (*kernel)->run(memory->now());
-  const Literal found{{DType::kF32, {kSide, kSide}}, nullptr, memory->now()[2]};
+  const runtime::Operand& result = step.operands.back();
+  const Literal found{{result.dtype, result.shape}, nullptr, memory->now().back()};
   int64_t count = 0;
   for (size_t k = 0; k < parts[0].elements.size(); ++k)
-    count += !allows(DType::kF32, parts[0].values[k], {element_f(found, parts[0].elements[k]), 0});
+    count += !allows(result.dtype, parts[0].values[k], {element_f(found, parts[0].elements[k]), 0});
   return count;
 }
 
 TEST(LibraryMeaning_OfAProduct, AllowsItsKernelAndNoOther) {
+  const TensorType square{DType::kF32, {40, 40}};
+  const runtime::Step step = library_step("matmul", {square, square, square}, {});
   for (const Draw draw : {Draw::kOrdinary, Draw::kSmall, Draw::kLarge, Draw::kNan}) {
-    EXPECT_EQ(refused(draw, {}), 0) << static_cast<int>(draw);
-    EXPECT_GT(refused(draw, {{"transpose_b", int64_t{1}}}), 100) << static_cast<int>(draw);
+    EXPECT_EQ(refused(draw, step, step.params), 0) << static_cast<int>(draw);
+    EXPECT_GT(refused(draw, step, {{"transpose_b", int64_t{1}}}), 100) << static_cast<int>(draw);
   }
+}
+
+// Of the parts of a value there are as many as ranks, fewer than it has elements.
+TEST(LibraryMeaning_OfAShard, DrawsARank) {
+  const runtime::Step step = library_step("shard_slice", {{DType::kF32, {64}}, {DType::kI64, {}}, {DType::kF32, {32}}},
+                                          {{"dim", int64_t{0}}, {"parts", int64_t{2}}});
+  const auto meaning = LibraryMeaning::of(step);
+  ASSERT_TRUE(meaning.ok()) << meaning.status();
+  EXPECT_EQ(meaning->bounds()[1], (IndexBounds{0, 2, 0}));
+  EXPECT_EQ(refused(Draw::kOrdinary, step, step.params), 0);
+}
+
+// The kernel rounds to 16 bits after each row that it adds.
+TEST(LibraryMeaning_OfASumIn16Bits, AllowsItsRounding) {
+  const runtime::Step step =
+      library_step("gather_grad", {{DType::kF16, {256, 32}}, {DType::kI64, {256}}, {DType::kF16, {8, 32}}},
+                   {{"dim", int64_t{0}}, {"size", int64_t{8}}});
+  EXPECT_EQ(refused(Draw::kOrdinary, step, step.params), 0);
 }
 
 }  // namespace
