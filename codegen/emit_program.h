@@ -22,6 +22,7 @@ struct TargetOptions {
   bool fuse = true;       // no: one kernel per node
   bool epilogues = true;  // gpu: products do what follows them, where they can (product_epilogues.h)
   bool in_place = true;   // no: every value has memory of its own while it lives
+  bool strict = false;    // cpu: numbers of a node do not depend on what else its kernel computes (LoopNest::strict)
 };
 
 // What the steps of a program say of themselves, for the verifier.

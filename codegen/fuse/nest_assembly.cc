@@ -39,6 +39,7 @@ BuiltNest combine(const CodeGraph& code, const std::vector<NamedFold>& folds, co
                   int64_t parts, int64_t extent, int first_temporary) {
   BuiltNest built;
   LoopNest& nest = built.nest;
+  nest.strict = code.strict;
   nest.sizes = {parts, extent};
   nest.inputs = static_cast<int>(which.size());
   int64_t step = extent == 1 ? 0 : 1;
@@ -83,6 +84,7 @@ void assemble(const CodeGraph& code, LoopNest nest, const std::vector<ValueId>& 
               const std::vector<NamedStore>& stores, const std::vector<NamedFold>& folds, GroupCode& into) {
   BuiltNest built{std::move(nest), {}};
   LoopNest& n = built.nest;
+  n.strict = code.strict;
   n.inputs = static_cast<int>(loads.size());
   auto operand = [&](ValueId type_of, NestOperand where) {
     built.operands.push_back(where);
@@ -104,13 +106,14 @@ void assemble(const CodeGraph& code, LoopNest nest, const std::vector<ValueId>& 
   keep_results(n);
   int64_t parts = units(n);
   into.nests.push_back(std::move(built));
-  // Folds of one length are combined in one sweep.
-  std::map<int64_t, std::vector<int>> by_extent;
+  // Folds of one length are combined in one sweep; in strict nests those of one type.
+  std::map<std::pair<int64_t, DType>, std::vector<int>> by_extent;
   for (size_t k = 0; k < folds.size(); ++k) {
-    into.temporaries.push_back({code.graph.type(folds[k].value).dtype, {parts, folds[k].fold.extent}});
-    by_extent[folds[k].fold.extent].push_back(static_cast<int>(k));
+    const DType type = code.graph.type(folds[k].value).dtype;
+    into.temporaries.push_back({type, {parts, folds[k].fold.extent}});
+    by_extent[{folds[k].fold.extent, code.strict ? type : DType::kInvalid}].push_back(static_cast<int>(k));
   }
-  for (const auto& [extent, which] : by_extent) into.nests.push_back(combine(code, folds, which, parts, extent, first));
+  for (const auto& [of, which] : by_extent) into.nests.push_back(combine(code, folds, which, parts, of.first, first));
 }
 
 std::optional<GroupCode> empty_group(const GroupView& group, std::string& why) {
@@ -129,6 +132,7 @@ std::optional<GroupCode> empty_group(const GroupView& group, std::string& why) {
     built.nest.nodes.push_back({.op = NestOp::kScalar, .scalar = reduced_nothing(kind, type.dtype)});
     built.nest.stores.push_back({0, {0, {1}, 0}});
     built.operands = {{group.code.storage(v), -1}};
+    built.nest.strict = group.code.strict;
     schedule(built.nest, {false}, group.code.fold_units);
     code.nests.push_back(std::move(built));
   }

@@ -45,10 +45,36 @@ class GroupBuilder {
       }
       if (values.outcome() != Outcome::kBuilt) divide(box, values, boxes);
     }
+    if (code_.strict && !keeps_orders(code)) return std::nullopt;
     return code;
   }
 
  private:
+  // Whether the group's reductions have the order of their shapes. On its own a reduction of a value that lies in
+  // memory has it.
+  bool keeps_orders(const GroupCode& code) {
+    for (NodeId n : group_.nodes) {
+      if (code_.roles[n] != NodeRole::kReduction) continue;
+      const Node& node = code_.graph.nodes[n];
+      const ValueId of = code_.storage(node.inputs[0]);
+      const bool loaded = !code_.is_free(of);
+      if (keeps_order(node, code.nests.front().nest) || (group_.is_single() && loaded)) continue;
+      failure_ = {"a reduction in another order", loaded ? kNoValue : of};
+      return false;
+    }
+    return true;
+  }
+
+  bool keeps_order(const Node& node, const LoopNest& nest) const {
+    const Shape& shape = code_.shape(node.inputs[0]);
+    const ReductionOrder order =
+        strict_order(shape, reduced_dims(node, shape.size()), code_.graph.type(node.outputs[0]).dtype);
+    if (order == ReductionOrder{}) return true;
+    if (order.rows == 0) return column_order(nest) == order;
+    return std::any_of(nest.folds.begin(), nest.folds.end(),
+                       [&](const NestFold& f) { return fold_order(nest, f) == order; });
+  }
+
   Box whole_domain() const {
     Box box;
     int64_t step = 1;
@@ -146,8 +172,6 @@ class GroupBuilder {
     }
     return fold;
   }
-
-  static constexpr int64_t kWideFold = 1 << 17;  // columns of a fold at most
 
   const GroupView& group_;
   const CodeGraph& code_;

@@ -5,9 +5,6 @@
 namespace partita {
 namespace {
 
-constexpr int64_t kSerialReduction = 16384;  // elements that one thread may reduce to a scalar on its own
-constexpr int64_t kWideFold = 1 << 17;       // columns of a fold at most
-
 struct Reduction {
   ValueId result = kNoValue;
   std::vector<bool> dims;
@@ -36,23 +33,14 @@ std::vector<bool> flipped(std::vector<bool> dims) {
   return dims;
 }
 
-// The innermost dimensions that make up a row worth vectorizing.
-std::vector<bool> inner_columns(const Shape& shape) {
-  std::vector<bool> column(shape.size(), false);
-  int64_t n = 1;
-  for (size_t d = shape.size(); d-- > 0 && n < 256;) {
-    column[d] = true;
-    n *= shape[d];
-  }
-  return column;
-}
-
 // A reduction of other dimensions than the innermost. Its columns are what it reduces (lanes then run along rows), or,
 // where the sweep writes whole rows anyway or there are too few rows to share among threads, the dimensions that it
-// keeps: then it is a fold.
+// keeps: then it is a fold. In strict nests its shape alone decides.
 std::vector<bool> columns_of(const GroupView& group, const Reduction& r, const Shape& shape, bool writes_rows) {
   int64_t kept = product(shape, flipped(r.dims)), reduced = product(shape, r.dims);
-  bool foldable = group.stores(r.result) && group.readers(r.result) == 0 && kept <= kWideFold && reduced >= 8;
+  bool foldable = kept <= kWideFold && reduced >= kFewestRows;
+  if (group.code.strict) return foldable ? flipped(r.dims) : r.dims;
+  foldable = foldable && group.stores(r.result) && group.readers(r.result) == 0;
   bool few_rows = kept >= 32 && kept < 16 * kLaneBlock && reduced >= 64 && kept * reduced >= 8 * kSerialReduction;
   return foldable && (writes_rows || few_rows) ? flipped(r.dims) : r.dims;
 }
@@ -113,6 +101,7 @@ std::optional<Domain> choose_domain(const GroupView& group, std::string& why) {
   for (const Reduction& r : reductions) {
     if (r.all && size > kSerialReduction) {
       if (!group.stores(r.result) || group.readers(r.result) > 0) return fail("a total that takes two steps");
+      if (code.strict && !group.is_single()) return fail("a total, whose order is that of no other sweep");
       whole = true;
     } else {
       (r.innermost ? row : other) = &r;

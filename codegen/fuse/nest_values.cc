@@ -92,9 +92,10 @@ bool NestValues::is_constant(int node, double value) const {
 }
 
 int NestValues::push_scalar(const ScalarNode& s) {
-  // What padding with zero leaves behind.
-  if (s.op == ScalarOp::kAdd && is_constant(s.b, 0)) return s.a;
-  if (s.op == ScalarOp::kAdd && is_constant(s.a, 0)) return s.b;
+  // What padding with zero leaves behind. (-0 + 0 is 0.)
+  const bool drops_zero = !code_.strict || !is_float(s.type);
+  if (s.op == ScalarOp::kAdd && drops_zero && is_constant(s.b, 0)) return s.a;
+  if (s.op == ScalarOp::kAdd && drops_zero && is_constant(s.a, 0)) return s.b;
   if (s.op == ScalarOp::kSub && is_constant(s.b, 0)) return s.a;
   if (s.op == ScalarOp::kMul && is_constant(s.b, 1)) return s.a;
   if (s.op == ScalarOp::kMul && is_constant(s.a, 1)) return s.b;

@@ -12,17 +12,11 @@ NestEmitter::NestEmitter(llvm::Module& module, const LoopNest& nest, const Vecto
     : context_(module.getContext()),
       module_(module),
       b_(context_),
-      math_(b_, module),
+      math_(b_, module, !nest.strict),
       nest_(nest),
       varies_(variation(nest)),
       level_(levels(nest)) {
-  bool wide = false;
-  int64_t narrow = 8;
-  for (const NestNode& n : nest.nodes) {
-    wide = wide || n.scalar.type == DType::kF64;
-    narrow = std::min(narrow, std::max<int64_t>(4, dtype_size(n.scalar.type)));
-  }
-  vector_ = static_cast<unsigned>(target.bytes / (wide ? 8 : narrow));
+  vector_ = static_cast<unsigned>(target.bytes / lane_bytes(nest));
   rows_ = nest.rows();
   lane_ = nest.sizes.empty() ? -1 : nest.lane_is_row ? rows_ - 1 : static_cast<int>(nest.sizes.size()) - 1;
   if (!nest.lane_is_row && nest.columns == 0) lane_ = -1;

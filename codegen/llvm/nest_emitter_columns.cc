@@ -9,7 +9,8 @@ using llvm::Value;
 
 namespace {
 
-constexpr int64_t kCascade = 64;  // terms that one accumulator sums before it is added to the next level's
+constexpr int64_t kCascade = 64;             // terms that one accumulator sums before it is added to the next level's
+constexpr unsigned kStrictAccumulators = 2;  // of a reduction in a strict nest, whatever its pass computes
 
 }  // namespace
 
@@ -35,7 +36,8 @@ void NestEmitter::run_pass(std::vector<Point>& rows, const std::vector<int>& red
       if (needed[k] && !along_columns(static_cast<int>(k))) value(static_cast<int>(k), row);
     }
   }
-  if (!reductions.empty() && !nest_.lane_is_row) work.unroll = cost <= 8 ? 4 : cost <= 24 ? 2 : 1;
+  if (!reductions.empty() && !nest_.lane_is_row)
+    work.unroll = nest_.strict ? kStrictAccumulators : cost <= 8 ? 4 : cost <= 24 ? 2 : 1;
   if (nest_.lane_is_row) work.unroll = static_cast<unsigned>(rows.size());
   std::vector<Value*> sums;
   for (int r : reductions) {
@@ -49,7 +51,7 @@ void NestEmitter::run_pass(std::vector<Point>& rows, const std::vector<int>& red
     std::vector<Value*> parts(sums.begin() + static_cast<std::ptrdiff_t>(k * work.unroll),
                               sums.begin() + static_cast<std::ptrdiff_t>((k + 1) * work.unroll));
     if (nest_.lane_is_row) {
-      for (size_t u = 0; u < rows.size(); ++u) rows[u].known[reductions[k]] = parts[u];
+      for (size_t u = 0; u < rows.size(); ++u) rows[u].known[reductions[k]] = rounded(node.scalar.type, parts[u]);
       continue;
     }
     while (parts.size() > 1) {
@@ -58,7 +60,8 @@ void NestEmitter::run_pass(std::vector<Point>& rows, const std::vector<int>& red
         half.push_back(math_.combine(node.reduce, node.scalar.type, parts[j], parts[j + 1]));
       parts = std::move(half);
     }
-    rows[0].known[reductions[k]] = nest_.columns == 0 ? parts[0] : across_lanes(node, parts[0]);
+    rows[0].known[reductions[k]] =
+        rounded(node.scalar.type, nest_.columns == 0 ? parts[0] : across_lanes(node, parts[0]));
   }
 }
 

@@ -89,6 +89,7 @@ class NestEmitter {
   bool is_wide(const NestAccess& a) const;
   bool along_columns(int node) const;
   Value* value(int id, Point& point);
+  Value* rounded(DType type, Value* v);
   Value* element_number(const NestAccess& a, const Point& point);
   Value* index(const NestNode& node, const Point& point, unsigned lanes);
   Value* lane_pointers(DType type, Value* base, unsigned lanes, int64_t stride);

@@ -51,7 +51,13 @@ Value* NestEmitter::value(int id, Point& point) {
     if (lanes > 1 && !operands[k]->getType()->isVectorTy()) operands[k] = b_.CreateVectorSplat(lanes, operands[k]);
   }
   DType from = nest_.nodes[s.a].scalar.type;
-  return point.known[id] = math_.apply(s, from, operands[0], operands[1], operands[2]);
+  return point.known[id] = rounded(s.type, math_.apply(s, from, operands[0], operands[1], operands[2]));
+}
+
+// As it would be read back from memory, where it has to be the same.
+Value* NestEmitter::rounded(DType type, Value* v) {
+  const bool narrow = type == DType::kF16 || type == DType::kBF16;
+  return nest_.strict && narrow ? math_.from_stored(type, math_.to_stored(type, v)) : v;
 }
 
 // Element number at a point: what stays the same in inner loops first, so that it can be hoisted.

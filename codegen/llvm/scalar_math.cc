@@ -130,8 +130,7 @@ llvm::Value* ScalarMath::float_function(ScalarOp op, DType type, llvm::Value* x)
 llvm::Value* ScalarMath::float_binary(ScalarOp op, llvm::Value* a, llvm::Value* b) {
   llvm::IRBuilderBase::FastMathFlagGuard guard(b_);
   llvm::FastMathFlags flags;
-  flags.setAllowContract();  // a product may join the sum that it goes into; the functions above need their own
-                             // roundings
+  flags.setAllowContract(contract_);  // the functions above need their own roundings
   b_.setFastMathFlags(flags);
   switch (op) {
     case ScalarOp::kAdd:

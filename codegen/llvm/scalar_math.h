@@ -21,7 +21,9 @@ unsigned lanes_of(llvm::Type* type);
 
 class ScalarMath {
  public:
-  ScalarMath(llvm::IRBuilder<>& builder, llvm::Module& module) : b_(builder), module_(module) {}
+  // `contract`: a product may be joined to the sum that it goes into, with one rounding.
+  ScalarMath(llvm::IRBuilder<>& builder, llvm::Module& module, bool contract = true)
+      : b_(builder), module_(module), contract_(contract) {}
 
   // One operation; a, b, c (as far as the operation has them) are all scalars or all vectors of one length. `from` is
   // the type of operand a.
@@ -62,6 +64,7 @@ class ScalarMath {
 
   llvm::IRBuilder<>& b_;
   llvm::Module& module_;
+  const bool contract_;
 };
 
 }  // namespace partita

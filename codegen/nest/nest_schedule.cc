@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
+#include "ir/nest/reduction_order.h"
+
 namespace partita {
 namespace {
-
-constexpr int64_t kUnitPoints = 16384;  // points that are worth handing to another thread
-constexpr int64_t kChunk = 4096;        // columns of a row, where one long loop is cut into rows
 
 // Calls `f` with the strides of everything that depends on the loops.
 template <typename F>

@@ -102,8 +102,12 @@ ReduceKind reduce_kind_of(const OpDef& op) {
                                     : ReduceKind::kSum;
 }
 
-CodeGraph::CodeGraph(const Graph& g, int64_t units, std::vector<int32_t> phases_of_nodes)
-    : graph(g), fold_units(units), phases(std::move(phases_of_nodes)), literals(constant_values(g)) {
+CodeGraph::CodeGraph(const Graph& g, int64_t units, std::vector<int32_t> phases_of_nodes, bool strict_nests)
+    : graph(g),
+      fold_units(units),
+      strict(strict_nests),
+      phases(std::move(phases_of_nodes)),
+      literals(constant_values(g)) {
   phases.resize(g.nodes.size(), 0);
   for (const Node& node : g.nodes) roles.push_back(role_of(*node.op));
   mark_kept();

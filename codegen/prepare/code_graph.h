@@ -7,6 +7,7 @@
 
 #include "ir/graph/graph.h"
 #include "ir/nest/loop_nest.h"
+#include "ir/nest/reduction_order.h"
 
 namespace partita {
 
@@ -31,15 +32,17 @@ NodeRole role_of(const OpDef& op);
 // Of a kReduction.
 ReduceKind reduce_kind_of(const OpDef& op);
 
-// Partial results of a fold at most: as many as there may be threads, or blocks of a GPU.
-inline constexpr int64_t kFoldUnits = 64, kDeviceFoldUnits = 512;
+// Partial results of a fold at most on a GPU: as many as there may be blocks.
+inline constexpr int64_t kDeviceFoldUnits = 512;
 
 struct CodeGraph {
   // `phases`: per node, the part of its segment that a schedule runs on its own; empty: there are no parts.
-  explicit CodeGraph(const Graph& graph, int64_t fold_units = kFoldUnits, std::vector<int32_t> phases = {});
+  explicit CodeGraph(const Graph& graph, int64_t fold_units = kFoldUnits, std::vector<int32_t> phases = {},
+                     bool strict = false);
 
   const Graph& graph;
   int64_t fold_units;
+  bool strict;                           // as LoopNest::strict, of all nests; on hosts
   std::vector<NodeRole> roles;           // per node
   std::vector<int32_t> phases;           // per node
   std::vector<const Literal*> literals;  // per value: the constant behind it

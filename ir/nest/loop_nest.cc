@@ -56,6 +56,16 @@ int64_t flops(const LoopNest& nest) {
   return total + static_cast<int64_t>(nest.folds.size()) * rows * columns;
 }
 
+int64_t lane_bytes(const LoopNest& nest) {
+  bool wide = false;
+  int64_t narrow = 8;
+  for (const NestNode& n : nest.nodes) {
+    wide = wide || n.scalar.type == DType::kF64;
+    narrow = std::min(narrow, std::max<int64_t>(4, dtype_size(n.scalar.type)));
+  }
+  return wide ? 8 : narrow;
+}
+
 int64_t units(const LoopNest& nest) { return (nest.items() + nest.rows_per_unit - 1) / nest.rows_per_unit; }
 
 DType result_type(const ScalarNode& scalar, const std::vector<NestNode>& nodes) {

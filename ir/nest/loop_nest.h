@@ -72,6 +72,10 @@ struct LoopNest {
   std::vector<NestFold> folds;
   std::vector<NestStore> kept;  // stores whose place later passes read instead of computing the node again
 
+  // What is computed does not depend on what else the nest computes: each operation is rounded to its own type, no
+  // product is joined to the sum that it goes into, and reductions have the order of their shapes (reduction_order.h).
+  bool strict = false;
+
   // The schedule.
   bool lane_is_row = false;  // vectorized over the last row loop instead of the last column loop
   int tile = -1;  // a row loop along which loads are contiguous that are not along the lanes: rows go in blocks of
@@ -103,6 +107,9 @@ int64_t row_points(const LoopNest& nest);
 int64_t column_points(const LoopNest& nest);
 // Floating point operations and bytes moved by one run, each operand counted once.
 int64_t flops(const LoopNest& nest);
+
+// Bytes of the vectors' elements that a nest is computed in.
+int64_t lane_bytes(const LoopNest& nest);
 
 // Units of work of a scheduled nest.
 int64_t units(const LoopNest& nest);

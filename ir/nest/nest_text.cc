@@ -115,6 +115,7 @@ bool read_head(Line line, LoopNest& nest) {
 
 bool read_schedule(Line line, LoopNest& nest) {
   if (!line.take("  ")) return false;
+  nest.strict = line.take("strict, ");
   nest.lane_is_row = line.take("lanes along rows, ");
   if (line.take("tiles along row loop ") && !(line.number(nest.tile) && line.take(", "))) return false;
   if (!line.number(nest.rows_per_unit) || !line.take(" rows a unit")) return false;
@@ -235,7 +236,7 @@ std::string to_string(const LoopNest& nest) {
   s += nest.columns == 0 ? "] columns []:" : "]:";
   for (size_t k = 0; k < nest.operands.size(); ++k)
     append(s, static_cast<int>(k) == nest.inputs ? " ->" : "", " ", dtype_name(nest.operands[k]));
-  append(s, "\n  ", nest.lane_is_row ? "lanes along rows, " : "",
+  append(s, "\n  ", nest.strict ? "strict, " : "", nest.lane_is_row ? "lanes along rows, " : "",
          nest.tile >= 0 ? cat("tiles along row loop ", nest.tile, ", ") : "", nest.rows_per_unit, " rows a unit",
          nest.clip > 0 ? cat(", clip ", nest.clip) : "", "\n");
   for (size_t k = 0; k < nest.nodes.size(); ++k) append(s, "  %", k, " = ", node_text(nest.nodes[k]), "\n");

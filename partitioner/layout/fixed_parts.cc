@@ -32,13 +32,15 @@ std::string refused_recipe(const Recipe& recipe, int64_t global) {
 }  // namespace
 
 std::string why_other_sums(int64_t parts, const Layout& layout) {
-  if (layout.pipeline > 1)
-    return cat("pipeline ", layout.pipeline,
-               ": kernels where a stage ends join other steps than in the middle of a model, and round otherwise; use "
-               "the data axis alone, with any zero stage");
+  if (layout.pipeline > 1 && layout.schedule == PipelineSchedule::kPipedream)
+    return "schedule pipedream: each micro-batch is a step of its own; use another schedule";
+  if (layout.pipeline > 1 && parts == 1)
+    return cat("pipeline ", layout.pipeline, ": a step of one part has one micro-batch, which no stages share");
+  if (!layout.stages.empty()) return "stages: ranks of stages that differ have other samples each; use equal stages";
   if (layout.tensor * layout.context * layout.expert > 1)
     return cat("tensor ", layout.tensor, ", context ", layout.context, ", expert ", layout.expert,
-               ": these axes cut sums inside of a sample, whose order is not fixed; use the data axis alone");
+               ": these axes cut sums inside of a sample, whose order is not fixed; use the data and "
+               "pipeline axes alone");
   if (parts % layout.sample_ranks() != 0)
     return cat(layout.sample_ranks(), " data-parallel ranks do not share out ", parts, " parts; expected a divisor of ",
                parts);

@@ -24,10 +24,12 @@ constexpr double kOperationsPerByte = 16, kOperationsPerByteSent = 128;
 
 class StageAssigner {
  public:
-  StageAssigner(const Graph& graph, int64_t stages, const StateOwners& owners, const std::vector<std::string>& cuts)
+  StageAssigner(const Graph& graph, int64_t stages, const StateOwners& owners, const std::vector<std::string>& cuts,
+                bool ordered)
       : graph_(graph),
         owners_(owners),
         cuts_(cuts),
+        ordered_(ordered),
         readers_(uses(graph)),
         dependence_(graph),
         made_of_roots_(made_of_stage_roots(graph, dependence_)),
@@ -61,6 +63,7 @@ class StageAssigner {
       }
     }
     own_accumulators();
+    PARTITA_RETURN_IF_ERROR(refused_);
     return std::move(out_);
   }
 
@@ -271,6 +274,11 @@ class StageAssigner {
   }
 
   void make_partial(size_t n) {
+    if (ordered_)
+      refused_.Update(absl::InvalidArgumentError(cat(
+          "reproducible: ", graph_.origin(graph_.nodes[n]),
+          ": with each micro-batch stages have parts of its sum, whose order is fixed; use fewer stages, or cut the "
+          "model elsewhere")));
     std::set<int> terms;
     int home = kAnywhere;
     for (ValueId v : graph_.nodes[n].inputs) {
@@ -384,12 +392,13 @@ class StageAssigner {
     std::set<int> stages = stages_of_inputs(node, &partial);
     if (by_marks_ && node.chunk > 0 && (partial || !stages.empty())) return put(n, node.chunk - 1);
     bool scalar = node.outputs.size() == 1 && elements(graph_.type(node.outputs[0]).shape) == 1;
-    if (scalar && (partial || stages.size() > 1) && sums_through(node)) return make_partial(n);
+    if (!ordered_ && scalar && (partial || stages.size() > 1) && sums_through(node)) return make_partial(n);
     for (ValueId v : node.inputs) {  // sums that become whole here
       if (v == kNoValue || value_stage_[v] != kPartial) continue;
       if (out_.home[v] >= 0) stages.insert(out_.home[v]);
     }
-    int at = stages.empty() ? kAnywhere : *stages.begin();
+    // In a fixed order sums over parameters go from stage to stage.
+    int at = stages.empty() ? kAnywhere : ordered_ ? *stages.rbegin() : *stages.begin();
     if (const std::set<int>& owners = updates_[node.outputs[0]]; at >= 0 && owners.size() == 1) at = *owners.begin();
     put(n, at);
   }
@@ -406,6 +415,7 @@ class StageAssigner {
   const Graph& graph_;
   const StateOwners& owners_;
   const std::vector<std::string>& cuts_;
+  const bool ordered_;
   std::map<ValueId, const State*> state_of_;
   std::vector<std::vector<NodeId>> readers_;
   const Dependence dependence_;
@@ -414,6 +424,7 @@ class StageAssigner {
   std::vector<NodeId> staged_;
   std::map<int32_t, int> stage_of_origin_;
   std::vector<bool> summed_, after_sum_;
+  absl::Status refused_;
   bool by_marks_ = false;               // all nodes are where they are marked: something crosses stages by an op
   std::vector<std::set<int>> updates_;  // per value: owners of the states that it leads to
   std::map<std::string, int> owner_;    // of parameters
@@ -435,8 +446,8 @@ std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t p
 }
 
 absl::StatusOr<StageAssignment> assign_stages(const Graph& graph, int64_t stages, const StateOwners& owners,
-                                              const std::vector<std::string>& cuts) {
-  return StageAssigner(graph, stages, owners, cuts).run();
+                                              const std::vector<std::string>& cuts, bool ordered) {
+  return StageAssigner(graph, stages, owners, cuts, ordered).run();
 }
 
 }  // namespace partita

@@ -41,9 +41,12 @@ std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t p
 // What crosses stages (OpDef::crosses_stages) runs in the one that it names.
 //
 // `graph` is one that localize() made, or is to be handed to it; `owners` fixes the owners of states by name.
-// InvalidArgument where there are fewer parts than stages, or a glob matches nothing or leaves nothing to a stage.
+// `ordered`: sums have the order of the graph's nodes (train.yaml's reproducible), and none is partial.
+//
+// InvalidArgument where there are fewer parts than stages, or a glob matches nothing or leaves nothing to a stage;
+// where an ordered sum has terms on several stages with each micro-batch.
 using StateOwners = std::map<std::string, int>;
 absl::StatusOr<StageAssignment> assign_stages(const Graph& graph, int64_t stages, const StateOwners& owners,
-                                              const std::vector<std::string>& cuts = {});
+                                              const std::vector<std::string>& cuts = {}, bool ordered = false);
 
 }  // namespace partita

@@ -52,8 +52,8 @@ absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local
         cat("pin schedule: interleaved: ", local.micro_batches, " micro-batches a step over ", pipeline_size,
             " stages; expected a multiple of the stages: pin micro_batch or the batch accordingly, or use 1f1b"));
   }
-  PARTITA_ASSIGN_OR_RETURN(StageAssignment stages,
-                           assign_stages(local.graph, pipeline_size * chunks, owners, shape.cuts));
+  PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(local.graph, pipeline_size * chunks, owners,
+                                                                 shape.cuts, !local.mesh.apart.empty()));
   StageMessages messages = plan_messages(local.graph, stages, static_cast<int>(pipeline_size));
   if (shape.schedule == PipelineSchedule::kPipedream) PARTITA_RETURN_IF_ERROR(refuse_tied(local.graph, messages));
   std::vector<LocalProgram> programs;

@@ -70,7 +70,7 @@ class Backward {
     for (const GraphInput& in : g.inputs) of_data[in.value] = true;
     readers_.assign(g.values.size(), 0), of_weights_.assign(forward_nodes_, false),
         passed_.assign(forward_nodes_, false);
-    finished_.assign(g.values.size(), kNoValue), trained_.assign(g.values.size(), -1);
+    finished_.assign(g.values.size(), {}), further_.assign(g.values.size(), {}), trained_.assign(g.values.size(), -1);
     for (size_t k = 0; k < g.states.size(); ++k) {
       if (g.states[k].kind == StateKind::kParameter) trained_[g.states[k].value] = static_cast<int>(k);
     }
@@ -111,11 +111,23 @@ class Backward {
 
   void finish_gradient(ValueId parameter) {
     const State s = b_.graph().states[static_cast<size_t>(trained_[parameter])];
-    ValueId g = gradient_[parameter];
-    if (g == kNoValue) return;
+    if (gradient_[parameter] == kNoValue) return;
+    std::vector<ValueId>& terms = finished_[parameter] = {gradient_[parameter]};
+    terms.insert(terms.end(), further_[parameter].begin(), further_[parameter].end());
     b_.context() = {.segment = Segment::kBackward, .origin = b_.origin("accumulate")};
-    if (context_.accumulate && !context_.update_each) g = accumulate(b_, context_, cat("grad/", s.name), s.name, g);
-    finished_[parameter] = g;
+    if (!context_.accumulate || context_.update_each) return;
+    for (size_t k = 0; k < terms.size(); ++k)
+      terms[k] = accumulate(b_, context_, cat("grad/", s.name, k == 0 ? "" : cat("@", k)), s.name, terms[k]);
+  }
+
+  // The gradient itself. Where sums over samples have a fixed order, its terms are added up last: with each of them
+  // summed, stages of a pipeline that have one each need not meet before.
+  ValueId whole_gradient(const std::vector<ValueId>& terms) {
+    if (terms.size() == 1) return terms[0];
+    b_.context() = {.segment = Segment::kUpdate, .origin = b_.origin("accumulate")};
+    ValueId g = terms[0];
+    for (size_t k = 1; k < terms.size(); ++k) g = b_.add(g, terms[k]);
+    return g;
   }
 
   absl::Status differentiate(NodeId n) {
@@ -151,7 +163,11 @@ class Backward {
       PARTITA_CHECK(b_.type(gradients[k]) == b_.type(v),
                     cat("gradient ", k, " of ", node.op->name, ": expected ", to_string(b_.type(v)), ", found ",
                         to_string(b_.type(gradients[k]))));
-      gradient_[v] = gradient_[v] == kNoValue ? gradients[k] : b_.add(gradient_[v], gradients[k]);
+      if (gradient_[v] != kNoValue && trained_[v] >= 0 && context_.recipe.reproducible) {
+        further_[v].push_back(gradients[k]);
+      } else {
+        gradient_[v] = gradient_[v] == kNoValue ? gradients[k] : b_.add(gradient_[v], gradients[k]);
+      }
     }
     return absl::OkStatus();
   }
@@ -195,12 +211,16 @@ class Backward {
     for (size_t k = 0; k < states; ++k) {
       const State s = b_.graph().states[k];
       if (s.kind != StateKind::kParameter) continue;
-      if (finished_[s.value] == kNoValue) {
+      if (finished_[s.value].empty()) {
         if (gradient_[s.value] == kNoValue)  // trained, yet without influence on the loss
           gradient_[s.value] = b_.full(b_.dtype(s.value), b_.shape(s.value), 0);
         finish_gradient(s.value);
       }
-      outputs.push_back({cat("grad/", s.name), finished_[s.value]});
+    }
+    for (size_t k = 0; k < states; ++k) {
+      const State s = b_.graph().states[k];
+      if (s.kind == StateKind::kParameter)
+        outputs.push_back({cat("grad/", s.name), whole_gradient(finished_[s.value])});
     }
     b_.set_outputs(std::move(outputs));
   }
@@ -210,11 +230,13 @@ class Backward {
   size_t forward_nodes_;
   std::vector<bool> needed_;
   std::vector<ValueId> gradient_;
-  std::vector<int> readers_;               // per value: nodes whose part of backward is not there yet
-  std::vector<int> trained_;               // per value: the parameter's number among the states, else -1
-  std::vector<bool> of_weights_, passed_;  // per forward node
-  std::vector<ValueId> whole_;             // parameters whose gradients are there
-  std::vector<ValueId> finished_;  // per parameter: its gradient, summed over micro-batches where there are some
+  std::vector<int> readers_;                   // per value: nodes whose part of backward is not there yet
+  std::vector<int> trained_;                   // per value: the parameter's number among the states, else -1
+  std::vector<bool> of_weights_, passed_;      // per forward node
+  std::vector<ValueId> whole_;                 // parameters whose gradients are there
+  std::vector<std::vector<ValueId>> further_;  // per parameter: terms of its gradient that stay by themselves
+  // Per parameter: the terms of its gradient, summed over micro-batches where there are some.
+  std::vector<std::vector<ValueId>> finished_;
 };
 
 }  // namespace

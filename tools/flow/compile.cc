@@ -117,6 +117,8 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
         "reproducible: kernels and collectives of GPUs add up in orders that are not fixed; compile for a CPU, or "
         "leave "
         "the key out");
+  TargetOptions target = request.target;
+  target.strict = partition.model.recipe.reproducible.has_value();
   out.warnings = partition.model.warnings;
   out.recipe = partition.model.recipe;
   take_layout(partition.model.layout, partition.model.batch, out);
@@ -125,13 +127,12 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   const std::vector<LocalProgram>& stages = partition.programs.stages;
   if (request.recipe.evaluate) {
     PARTITA_ASSIGN_OR_RETURN(PassRun own, evaluation_run(request.passes));
-    auto evaluation = compile_evaluation(source, partition, request.target, own);
+    auto evaluation = compile_evaluation(source, partition, target, own);
     if (!evaluation.ok()) return with_context(evaluation.status(), "evaluate");
     out.evaluation = *std::move(evaluation);
     times.lap("evaluation");
   }
-  PARTITA_ASSIGN_OR_RETURN(std::vector<EmittedProgram> emitted,
-                           emit_programs(stages, request.target, EmitUntil::kCode, run));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<EmittedProgram> emitted, emit_programs(stages, target, EmitUntil::kCode, run));
   times.lap("code");
   if (run.stopped()) return stop();
 

@@ -80,7 +80,7 @@ absl::StatusOr<std::vector<double>> allocate(ModelSource& source, const Problem&
   recipe.batch.global = problem.global_batch;
   recipe.batch.accumulation.reset();
   const std::vector<DeviceGroup>& groups = problem.cluster->groups;
-  TargetOptions target;
+  TargetOptions target{.strict = recipe.reproducible.has_value()};
   if (std::any_of(groups.begin(), groups.end(), [](const DeviceGroup& g) { return g.device.host_update_rate > 0; }))
     target.gpu = kAnyGpu;
   PassRun run = PassRun::unchecked();

@@ -142,7 +142,7 @@ absl::StatusOr<RankValues> check_values(const ProgramSet& set, const std::string
   if (set.programs.size() == 1)
     return check_values(set.serial, set, one_stage(set.programs.front()), compress, fixed_parts);
   PARTITA_ASSIGN_OR_RETURN(StagesReport between, check_stages(set));
-  PARTITA_ASSIGN_OR_RETURN(JoinedStages joined, join_stages(set, between.links));
+  PARTITA_ASSIGN_OR_RETURN(JoinedStages joined, join_stages(set, between.links, fixed_parts > 0));
   std::vector<int64_t> delays;
   if (std::any_of(set.programs.begin(), set.programs.end(),
                   [](const RankProgram& p) { return updates_each(p.program); })) {

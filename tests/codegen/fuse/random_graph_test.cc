@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "base/cat.h"
 #include "codegen/prepare/expand_composites.h"
 #include "codegen/steps/step_plan.h"
@@ -32,6 +35,28 @@ TEST(RandomGraph_WithoutFusion, ComputesTheSame) {
     compare_with_reference(random_graph(seed, 24),
                            {.target = {.cpu = "x86-64-v3", .fuse = false}, .tolerance = 2e-5, .slack = 1});
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
+// What a node computes does not depend on what shares its kernel: all bits are those of kernels of one node each.
+TEST(RandomGraph_Strict, HasTheBitsOfSingleNodes) {
+  for (uint64_t seed = 1; seed <= sample_or_all<uint64_t>(20, 400); ++seed) {
+    for (const Graph& graph : {random_graph(seed, 30), random_rows(seed, 12)}) {
+      int fused = 0, single = 0;
+      const std::vector<Tensor> together = computed(graph, {.target = {.strict = true}}, &fused);
+      const std::vector<Tensor> alone = computed(graph, {.target = {.fuse = false, .strict = true}}, &single);
+      EXPECT_LE(fused, single);
+      ASSERT_EQ(together.size(), alone.size());
+      for (size_t k = 0; k < alone.size(); ++k) {
+        EXPECT_TRUE(std::equal(together[k].f.begin(), together[k].f.end(), alone[k].f.begin(), alone[k].f.end(),
+                               [](double a, double b) {
+                                 return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b) || (a != a && b != b);
+                               }))
+            << "result " << k;
+        EXPECT_EQ(together[k].i, alone[k].i);
+      }
+      ASSERT_FALSE(HasFailure()) << "seed " << seed;
+    }
   }
 }
 

@@ -221,6 +221,10 @@ void compare(const std::string& what, const Tensor& found, const Tensor& expecte
   }
 }
 
+Tensor drawn(const Graph& graph, ValueId v, uint64_t seed, const CompareOptions& options) {
+  return random_tensor(graph.type(v), seed, options.scale, options.below);
+}
+
 // The program of a graph, whose kernels the verifier proves.
 absl::StatusOr<runtime::Program> proved_program(const LocalProgram& local, const TargetOptions& target) {
   PassRun run = PassRun::unchecked();
@@ -235,36 +239,44 @@ absl::StatusOr<runtime::Program> proved_program(const LocalProgram& local, const
 
 }  // namespace
 
-int compare_with_reference(const Graph& graph, const CompareOptions& options) {
-  std::vector<Tensor> inputs, states;
-  for (size_t k = 0; k < graph.inputs.size(); ++k)
-    inputs.push_back(random_tensor(graph.type(graph.inputs[k].value), k + 1, options.scale, options.below));
-  for (size_t k = 0; k < graph.states.size(); ++k)
-    states.push_back(random_tensor(graph.type(graph.states[k].value), k + 1001, options.scale, options.below));
-  std::map<ValueId, Tensor> feeds;
-  for (size_t k = 0; k < inputs.size(); ++k) feeds[graph.inputs[k].value] = inputs[k];
-  for (size_t k = 0; k < states.size(); ++k) feeds[graph.states[k].value] = states[k];
-  std::vector<ValueId> wanted;
-  for (const GraphOutput& o : graph.outputs) wanted.push_back(o.value);
-  for (const State& s : graph.states) wanted.push_back(s.next == kNoValue ? s.value : s.next);
-  std::vector<Tensor> expected = evaluate_graph(graph, feeds, wanted);
+std::vector<Tensor> computed(const Graph& graph, const CompareOptions& options, int* kernels) {
   LocalProgram local = local_program(graph);
   auto program = proved_program(local, options.target);
   if (!program.ok()) {
     ADD_FAILURE() << program.status().message();
-    return -1;
+    return {};
   }
   bool gpu = !options.target.gpu.empty();
   Interpreter interpreter = gpu ? Interpreter(*std::move(program), program_nests(local, options.target), options.order)
                                 : Interpreter(*std::move(program));
-  for (size_t k = 0; k < inputs.size(); ++k) interpreter.set_input(graph.inputs[k].name, inputs[k]);
-  for (size_t k = 0; k < states.size(); ++k) interpreter.set_state(graph.states[k].name, states[k]);
+  for (size_t k = 0; k < graph.inputs.size(); ++k)
+    interpreter.set_input(graph.inputs[k].name, drawn(graph, graph.inputs[k].value, k + 1, options));
+  for (size_t k = 0; k < graph.states.size(); ++k)
+    interpreter.set_state(graph.states[k].name, drawn(graph, graph.states[k].value, k + 1001, options));
   interpreter.run();
-  size_t k = 0;
-  for (const GraphOutput& o : graph.outputs)
-    compare(cat("output ", o.name), interpreter.output(o.name), expected[k++], options);
-  for (const State& s : graph.states) compare(cat("state ", s.name), interpreter.state(s.name), expected[k++], options);
-  return interpreter.kernels();
+  std::vector<Tensor> results;
+  for (const GraphOutput& o : graph.outputs) results.push_back(interpreter.output(o.name));
+  for (const State& s : graph.states) results.push_back(interpreter.state(s.name));
+  if (kernels != nullptr) *kernels = interpreter.kernels();
+  return results;
+}
+
+int compare_with_reference(const Graph& graph, const CompareOptions& options) {
+  std::map<ValueId, Tensor> feeds;
+  for (size_t k = 0; k < graph.inputs.size(); ++k)
+    feeds[graph.inputs[k].value] = drawn(graph, graph.inputs[k].value, k + 1, options);
+  for (size_t k = 0; k < graph.states.size(); ++k)
+    feeds[graph.states[k].value] = drawn(graph, graph.states[k].value, k + 1001, options);
+  std::vector<ValueId> wanted;
+  std::vector<std::string> names;
+  for (const GraphOutput& o : graph.outputs) wanted.push_back(o.value), names.push_back(cat("output ", o.name));
+  for (const State& s : graph.states)
+    wanted.push_back(s.next == kNoValue ? s.value : s.next), names.push_back(cat("state ", s.name));
+  const std::vector<Tensor> expected = evaluate_graph(graph, feeds, wanted);
+  int kernels = -1;
+  const std::vector<Tensor> found = computed(graph, options, &kernels);
+  for (size_t k = 0; k < found.size(); ++k) compare(names[k], found[k], expected[k], options);
+  return kernels;
 }
 
 }  // namespace partita

@@ -66,6 +66,8 @@ struct CompareOptions {
   SimtOrder order = SimtOrder::kForward;  // where the target is a GPU
 };
 int compare_with_reference(const Graph& graph, const CompareOptions& options = {});
+// The outputs, then the states, that the same program leaves; `kernels`: the number of kernel steps.
+std::vector<Tensor> computed(const Graph& graph, const CompareOptions& options, int* kernels = nullptr);
 LocalProgram local_program(Graph graph);
 
 }  // namespace partita

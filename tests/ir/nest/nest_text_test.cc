@@ -55,7 +55,7 @@ constexpr std::string_view kRest =
     "  store 0 [] = %0\n"
     "kernel k3\n"
     "rows [16 8] columns [1]: -> f32\n"
-    "  lanes along rows, tiles along row loop 1, 1 rows a unit\n"
+    "  strict, lanes along rows, tiles along row loop 1, 1 rows a unit\n"
     "  %0 = constant f32 nan #9221120237041090561\n"
     "  store 0 [8 1 0] = %0\n";
 

@@ -23,12 +23,6 @@ std::vector<int64_t> key_of(ValueId v, const IndexMap& map) {
   return key;
 }
 
-std::vector<bool> reduced_flags(const Node& reduction, size_t rank) {
-  std::vector<bool> reduced(rank, false);
-  for (int64_t d : reduction.attrs.ints("dims")) reduced[static_cast<size_t>(d)] = true;
-  return reduced;
-}
-
 // The value of a reduction of nothing.
 ScalarNode reduced_nothing(ReduceKind kind, DType type) {
   ScalarNode s{.op = ScalarOp::kConstant, .type = type};
@@ -96,6 +90,12 @@ std::optional<ReduceKind> reduce_kind(const OpDef& op) {
   return std::nullopt;
 }
 
+std::vector<bool> reduced_flags(const Node& reduction, size_t rank) {
+  std::vector<bool> reduced(rank, false);
+  for (int64_t d : reduction.attrs.ints("dims")) reduced[static_cast<size_t>(d)] = true;
+  return reduced;
+}
+
 Shape chosen_dims(const Node& reduction, const Shape& shape, bool reduced) {
   const std::vector<bool> flags = reduced_flags(reduction, shape.size());
   Shape chosen;
@@ -106,8 +106,8 @@ Shape chosen_dims(const Node& reduction, const Shape& shape, bool reduced) {
 }
 
 GraphExpressions::GraphExpressions(const CodeView& code, const std::set<int>& given, const LoopNest& nest,
-                                   Expressions& e)
-    : code_(code), given_(given), nest_(nest), e_(e), loops_(nest.sizes.size()) {}
+                                   std::optional<ReductionOrder> order, Expressions& e)
+    : code_(code), given_(given), nest_(nest), order_(std::move(order)), e_(e), loops_(nest.sizes.size()) {}
 
 int GraphExpressions::fail(absl::Status status) {
   status_.Update(status);
@@ -249,6 +249,7 @@ int GraphExpressions::reduction(const Node& node, ValueId v, const IndexMap& map
   const Shape inner = chosen_dims(node, from, true);
   const ReduceKind kind = *reduce_kind(*node.op);
   const int64_t count = elements(inner);
+  const std::vector<bool> reduced = reduced_flags(node, from.size());
   if (count == 0) return e_.scalar(reduced_nothing(kind, code_.graph.type(v).dtype));
   IndexMap along(inner.size(), constant_index(0, loops_));
   if (count > 1) {
@@ -262,8 +263,9 @@ int GraphExpressions::reduction(const Node& node, ValueId v, const IndexMap& map
       }
     }
     if (!fit(point_number(nest_, nest_.rows(), static_cast<int>(loops_)), inner, along)) return -1;
+    if (order_ && *order_ != strict_order(from, reduced, code_.graph.type(v).dtype))
+      return fail(differs(code_.name(v), ": expected a reduction in the order of its shape, found another order"));
   }
-  const std::vector<bool> reduced = reduced_flags(node, from.size());
   const bool keep = node.attrs.i("keep", 0) != 0;
   IndexMap in;
   size_t at = 0, at_inner = 0;

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "ir/graph/graph.h"
 #include "ir/nest/affine.h"
+#include "ir/nest/reduction_order.h"
 #include "tools/verify/kernels/expressions.h"
 
 namespace partita::verifier {
@@ -28,8 +29,10 @@ std::vector<ValueId> storage_of(const Graph& graph);
 
 class GraphExpressions {
  public:
-  // `given`: values, never views, that the nest reads from memory.
-  GraphExpressions(const CodeView& code, const std::set<int>& given, const LoopNest& nest, Expressions& e);
+  // `given`: values, never views, that the nest reads from memory. `order`: in which it has to reduce, as its schedule
+  // does; nullopt: in any.
+  GraphExpressions(const CodeView& code, const std::set<int>& given, const LoopNest& nest,
+                   std::optional<ReductionOrder> order, Expressions& e);
 
   // The value at index `map`; -1 where split() or status() says why not.
   int value(ValueId v, const IndexMap& map);
@@ -65,6 +68,7 @@ class GraphExpressions {
   const CodeView& code_;
   const std::set<int>& given_;
   const LoopNest& nest_;
+  const std::optional<ReductionOrder> order_;
   Expressions& e_;
   const size_t loops_;
   absl::flat_hash_map<std::vector<int64_t>, int> known_;
@@ -75,7 +79,9 @@ class GraphExpressions {
 
 // By the names of reductions.
 std::optional<ReduceKind> reduce_kind(const OpDef& op);
-// Which dimensions of its operand a reduction takes away, or all others.
+// Which dimensions of its operand a reduction takes away.
+std::vector<bool> reduced_flags(const Node& reduction, size_t rank);
+// Those, or all others.
 Shape chosen_dims(const Node& reduction, const Shape& shape, bool reduced);
 
 }  // namespace partita::verifier

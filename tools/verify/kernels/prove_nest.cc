@@ -42,9 +42,11 @@ template <typename Prove>
 absl::Status walk(const CodeView& code, const NestUse& use, std::vector<Affine> numbers, Prove prove) {
   LoopNest nest = with_whole_columns(use.nest);
   const std::set<int> given = given_to(use);
+  std::optional<ReductionOrder> order;
+  if (use.nest.strict) order = column_order(use.nest);
   for (int round = 0; round < kMostSplits; ++round) {
     Expressions e(nest.sizes, nest.columns);
-    GraphExpressions graph(code, given, nest, e);
+    GraphExpressions graph(code, given, nest, order, e);
     const std::vector<int> made = nest_expressions(nest, use.values, e);
     const absl::Status status = prove(Walk{nest, numbers, e, graph, made});
     if (!graph.split()) return status;
@@ -115,6 +117,10 @@ class FoldProof {
     if (fold->extent != kept || !parts.is_all(kept, part_of(whole, *fold)) ||
         row_points(whole) * (total ? column_points(whole) : 1) != reduced)
       return differs("expected all of ", code_.name(value_), ", found another reduction");
+    const DType type = code_.graph.type(value_).dtype;
+    if (use_.nest.strict &&
+        fold_order(use_.nest, *fold_of(use_.nest)) != strict_order(shape, reduced_flags(*node_, shape.size()), type))
+      return differs("expected a reduction in the order of its shape, found another order");
     return total ? prove_total(whole) : prove_columns();
   }
 
@@ -125,7 +131,7 @@ class FoldProof {
     return at == nest.folds.end() ? nullptr : &*at;
   }
 
-  // Of everything, in whatever order of dimensions.
+  // Of everything, in whatever order of dimensions; where it matters, in theirs.
   absl::Status prove_total(const LoopNest& whole) {
     absl::Status first;
     for (const Affine& number : point_numbers(whole)) {
@@ -135,7 +141,7 @@ class FoldProof {
         if (!w.graph.fit(w.numbers[0], code_.graph.type(of).shape, map)) return w.graph.status();
         return w.equal(w.graph.value(of, map), w.nest.nodes[static_cast<size_t>(fold_of(w.nest)->node)].scalar.a);
       });
-      if (status.ok()) return status;
+      if (status.ok() || use_.nest.strict) return status;
       first.Update(status);
     }
     return first;
@@ -180,6 +186,8 @@ absl::Status prove_sum_of_parts(const CodeView& code, const NestUse& use, const 
   const int64_t parts = units(from.nest);
   bool right =
       load.scalar.type == type && (reduces ? node.reduce == fold->reduce && column_points(nest) == parts : parts == 1);
+  if (reduces && use.nest.strict)
+    right = right && column_order(use.nest) == strict_order_of_parts(parts, fold->extent, type);
   int64_t step = fold->extent;
   right = right && load.access.offset == store.access.offset;
   for (size_t k = nest.sizes.size(); k-- > 0;) {

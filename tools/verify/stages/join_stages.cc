@@ -24,8 +24,8 @@ namespace {
 
 class StageJoiner {
  public:
-  StageJoiner(const ProgramSet& set, const StageLinks& links)
-      : set_(set), links_(links), g_(mesh_of(set.programs.front().program)) {
+  StageJoiner(const ProgramSet& set, const StageLinks& links, bool ordered)
+      : set_(set), links_(links), ordered_(ordered), g_(mesh_of(set.programs.front().program)) {
     for (const State& s : set.serial.states) serial_states_[s.name] = &s;
     for (size_t i = 0; i < links.sums.size(); ++i) {
       for (size_t s = 0; s < links.sums[i].size(); ++s) sum_of_[{static_cast<int>(s), links.sums[i][s]}] = i;
@@ -319,7 +319,7 @@ class StageJoiner {
     if (x.op->name == "stash") return take(n.stage, x.outputs[0], joined(n.stage, x.inputs[0]));
     std::vector<ValueId> inputs;
     for (ValueId v : x.inputs) inputs.push_back(v == kNoValue ? v : joined(n.stage, v));
-    if (merger_.adds_terms(x, inputs)) {
+    if (!ordered_ && merger_.adds_terms(x, inputs)) {
       if (std::optional<ValueId> sum = merger_.merged(inputs)) return take(n.stage, x.outputs[0], *sum);
     }
     // A collective of several operands is one of each.
@@ -334,6 +334,7 @@ class StageJoiner {
   }
 
   absl::Status make_sum(const std::vector<NodeId>& nodes) {
+    if (ordered_) return differs("expected a sum in a fixed order, found one that stages have parts of");
     const Node& first = graph(0).nodes[static_cast<size_t>(nodes[0])];
     for (size_t k = 0; k < first.inputs.size(); ++k) {
       std::vector<ValueId> terms;
@@ -369,6 +370,7 @@ class StageJoiner {
 
   const ProgramSet& set_;
   const StageLinks& links_;
+  const bool ordered_;
   std::map<StageNode, size_t> sum_of_;
   std::map<std::string, size_t> states_, outputs_;
   std::map<std::string, const State*> serial_states_;
@@ -386,8 +388,8 @@ class StageJoiner {
 
 }  // namespace
 
-absl::StatusOr<JoinedStages> join_stages(const ProgramSet& set, const StageLinks& links) {
-  return StageJoiner(set, links).run();
+absl::StatusOr<JoinedStages> join_stages(const ProgramSet& set, const StageLinks& links, bool ordered) {
+  return StageJoiner(set, links, ordered).run();
 }
 
 }  // namespace partita::verifier

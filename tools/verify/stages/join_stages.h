@@ -19,7 +19,8 @@ struct JoinedStages {
   std::vector<std::vector<ValueId>> values;
 };
 
-// Aborted where stages state a shared input, state or output differently, or leave a different value in one.
-absl::StatusOr<JoinedStages> join_stages(const ProgramSet& set, const StageLinks& links);
+// `ordered`: sums have a fixed order, so that none is made of what stages have of it. Aborted where stages state a
+// shared input, state or output differently, or leave a different value in one.
+absl::StatusOr<JoinedStages> join_stages(const ProgramSet& set, const StageLinks& links, bool ordered = false);
 
 }  // namespace partita::verifier
