@@ -4,15 +4,13 @@
 #include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/status.h"
-#include "codegen/emit_program.h"
 #include "frontend/generate/gpt.h"
 #include "frontend/generate/layers.h"
 #include "ir/recipe/pins.h"
 #include "ir/recipe/read_recipe.h"
-#include "tools/flow/bound_inputs.h"
 #include "tools/flow/partition.h"
+#include "tools/mutation/compile_stages.h"
 #include "tools/mutation/field_faults.h"
-#include "tools/verify/layout/serial_values.h"
 
 namespace partita {
 namespace {
@@ -51,16 +49,6 @@ absl::Status take_layout(std::string_view layout, Recipe& recipe, TargetOptions&
   return absl::OkStatus();
 }
 
-absl::StatusOr<verifier::RankProgram> program_of(EmittedProgram emitted) {
-  verifier::RankProgram p;
-  p.rank = verifier::without_weights(std::move(emitted.claims.graph));
-  PARTITA_ASSIGN_OR_RETURN(p.code, verifier::expanded(p.rank, p.from));
-  p.claims = std::move(emitted.claims.steps);
-  p.nests = std::move(emitted.claims.nests);
-  p.program = std::move(emitted.program);
-  return p;
-}
-
 }  // namespace
 
 absl::Status write_field_models(const std::string& folder) {
@@ -90,18 +78,7 @@ absl::StatusOr<verifier::Bundle> compile_field(const FieldFault& fault, const st
   const absl::Status none = absl::NotFoundError(cat("nothing of the kind: ", fault.name));
   std::vector<LocalProgram> stages = std::move(partition.programs.stages);
   if (faulty && fault.in_graphs != nullptr && !fault.in_graphs(stages)) return none;
-  PARTITA_ASSIGN_OR_RETURN(auto emitted, emit_programs(stages, target, EmitUntil::kCode, run));
-  verifier::Bundle bundle;
-  bundle.serial = verifier::without_weights(*partition.training.graph);
-  bundle.samples = partition.model.batch.graph_batch * partition.model.batch.micro_batches;
-  std::vector<runtime::Program> programs;
-  for (EmittedProgram& e : emitted) programs.push_back(std::move(e.program));
-  bound_inputs(bundle.serial, programs);
-  for (size_t k = 0; k < programs.size(); ++k) {
-    emitted[k].program = std::move(programs[k]);
-    PARTITA_ASSIGN_OR_RETURN(verifier::RankProgram p, program_of(std::move(emitted[k])));
-    bundle.programs.push_back(std::move(p));
-  }
+  PARTITA_ASSIGN_OR_RETURN(verifier::Bundle bundle, compile_stages(partition, stages, target));
   if (faulty && fault.in_programs != nullptr && !fault.in_programs(bundle)) return none;
   return bundle;
 }

@@ -10,6 +10,7 @@
 #include "base/temporary_folder.h"
 #include "tools/mutation/campaign.h"
 #include "tools/mutation/field_faults.h"
+#include "tools/mutation/tree_mutations.h"
 #include "tools/verify/certificate.h"
 
 namespace partita {
@@ -62,6 +63,14 @@ absl::StatusOr<int> run_field() {
   return holes;
 }
 
+// Other orders of sums of `reproducible`. The number of those that the verifier accepts.
+absl::StatusOr<int> run_tree(const CampaignOptions& options) {
+  PARTITA_ASSIGN_OR_RETURN(const TreeReport report, run_tree_campaign(options.mutations, options.seed));
+  for (const auto& [name, count] : report.rejected) std::printf("%s: %d rejected\n", name.c_str(), count);
+  for (const std::string& what : report.accepted) std::printf("ACCEPTED %s\n", what.c_str());
+  return static_cast<int>(report.accepted.size());
+}
+
 }  // namespace
 }  // namespace partita
 
@@ -71,9 +80,10 @@ int main(int argc, char** argv) {
       "Changes the programs of bundles, thousands of times, and looks whether the verifier accepts a change that "
       "matters."};
   partita::Flags flags;
-  bool blind = false, knowing = false, field = false;
+  bool blind = false, knowing = false, field = false, tree = false;
   app.add_option("bundles", flags.bundles, "folders that `partita compile` wrote");
   app.add_flag("--field", field, "faults of the field instead: what the verifier says of each, as a table");
+  app.add_flag("--tree", tree, "other orders of sums of `reproducible` instead, of a small model in several layouts");
   app.add_option("--mutations", flags.options.mutations, "of each bundle")->capture_default_str();
   app.add_option("--seed", flags.options.seed, "mutation K is drawn from this + K")->capture_default_str();
   app.add_option("--steps", flags.options.steps, "of a run of what is accepted")->capture_default_str();
@@ -88,7 +98,9 @@ int main(int argc, char** argv) {
   }
   flags.options.blind = !knowing;
   flags.options.knowing = !blind;
-  const absl::StatusOr<int> holes = field ? partita::run_field() : partita::run(flags);
+  const absl::StatusOr<int> holes = field  ? partita::run_field()
+                                    : tree ? partita::run_tree(flags.options)
+                                           : partita::run(flags);
   if (holes.ok()) return *holes == 0 ? 0 : 4;
   std::fprintf(stderr, "mutate: %s\n", std::string(holes.status().message()).c_str());
   return partita::exit_code(holes.status());

@@ -1,0 +1,187 @@
+#include <algorithm>
+#include <functional>
+
+#include "ir/graph/builder.h"
+#include "ir/op/op_def.h"
+#include "tools/mutation/graph_edits.h"
+#include "tools/mutation/tree_mutations.h"
+
+namespace partita {
+namespace {
+
+using Stages = std::vector<LocalProgram>;
+
+struct At {
+  LocalProgram* stage = nullptr;
+  NodeId node = kNoNode;
+  Graph& graph() const { return stage->graph; }
+  Node& operator*() const { return graph().nodes[static_cast<size_t>(node)]; }
+};
+
+// One of the nodes that fit; no stage where there is none.
+At pick(Stages& stages, std::mt19937& rng, const std::function<bool(const Graph&, const Node&)>& fits) {
+  std::vector<At> found;
+  for (LocalProgram& s : stages) {
+    for (size_t n = 0; n < s.graph.nodes.size(); ++n) {
+      if (fits(s.graph, s.graph.nodes[n])) found.push_back({&s, static_cast<NodeId>(n)});
+    }
+  }
+  return found.empty() ? At{} : found[rng() % found.size()];
+}
+
+bool is_tree(const Graph&, const Node& n) { return n.op->name == "accumulate_tree"; }
+
+// Each micro-batch's term is added to the sum of all before it.
+bool chain_of_terms(Stages& stages, std::mt19937& rng) {
+  const At at = pick(stages, rng, is_tree);
+  if (at.stage == nullptr) return false;
+  (*at).op = find_op("accumulate");
+  (*at).attrs = {};
+  return true;
+}
+
+// A tree over other terms than there are.
+bool other_leaves(Stages& stages, std::mt19937& rng) {
+  const At at = pick(stages, rng, is_tree);
+  if (at.stage == nullptr) return false;
+  const int64_t terms = (*at).attrs.i("micro_batches");
+  (*at).attrs.set("micro_batches", rng() % 2 == 0 && terms > 1 ? terms / 2 : terms * 2);
+  return true;
+}
+
+// Ranks meet before a rank's own micro-batches do.
+bool ranks_first(Stages& stages, std::mt19937& rng) {
+  auto sum_over_ranks = [](const Graph& g, ValueId of) {
+    for (size_t n = 0; n < g.nodes.size(); ++n) {
+      const Node& x = g.nodes[n];
+      if (x.op->name == "all_reduce" && x.segment == Segment::kReduce &&
+          std::count(x.inputs.begin(), x.inputs.end(), of) > 0)
+        return static_cast<NodeId>(n);
+    }
+    return kNoNode;
+  };
+  const At tree = pick(stages, rng, [&](const Graph& g, const Node& n) {
+    return is_tree(g, n) && sum_over_ranks(g, n.outputs[0]) != kNoNode;
+  });
+  if (tree.stage == nullptr) return false;
+  const Graph old = tree.graph();
+  const NodeId late = sum_over_ranks(old, old.nodes[tree.node].outputs[0]);
+  const Node& sum = old.nodes[late];
+  Rewriter r(old);
+  for (size_t n = 0; n < old.nodes.size(); ++n) {
+    const Node& node = old.nodes[n];
+    r.at(node);
+    if (static_cast<NodeId>(n) == tree.node) {
+      const ValueId early = r.builder().emit("all_reduce", {r(node.inputs[1])}, sum.attrs);
+      r.replace(node.outputs[0], r.builder().emit("accumulate_tree", {r(node.inputs[0]), early}, node.attrs));
+    } else if (static_cast<NodeId>(n) == late) {
+      std::vector<ValueId> others, results;
+      for (size_t k = 0; k < node.inputs.size(); ++k) {
+        const bool moved = node.inputs[k] == old.nodes[tree.node].outputs[0];
+        if (moved) r.replace(node.outputs[k], r(node.inputs[k]));
+        if (!moved) others.push_back(r(node.inputs[k])), results.push_back(node.outputs[k]);
+      }
+      if (others.empty()) continue;
+      const std::vector<ValueId> made = r.builder().emit_all("all_reduce", others, node.attrs);
+      for (size_t k = 0; k < results.size(); ++k) r.replace(results[k], made[k]);
+    } else {
+      r.copy(node);
+    }
+  }
+  tree.graph() = std::move(r).finish();
+  return true;
+}
+
+bool sums_gradients(const Graph& g, const Node& n) {
+  return n.op->name == "all_reduce" && n.attrs.s("reduce", "sum") == "sum" && is_float(g.type(n.inputs[0]).dtype) &&
+         n.attrs.ints("axes").size() > 1;
+}
+
+// Ranks of several axes in another order.
+bool axes_in_turn(Stages& stages, std::mt19937& rng) {
+  const At at = pick(stages, rng, sums_gradients);
+  if (at.stage == nullptr) return false;
+  std::vector<int64_t> axes = (*at).attrs.ints("axes");
+  std::reverse(axes.begin(), axes.end());
+  (*at).attrs.set("axes", axes);
+  return true;
+}
+
+// (a + b) + c becomes a + (b + c): of what the squares of parameters, or terms of a gradient, leave.
+bool other_brackets(Stages& stages, std::mt19937& rng) {
+  auto adds = [](const Graph& g, const Node* n) {
+    return n != nullptr && n->op->name == "add" && n->segment == Segment::kUpdate &&
+           is_float(g.type(n->outputs[0]).dtype);
+  };
+  const At outer = pick(stages, rng, [&](const Graph& g, const Node& n) {
+    return adds(g, &n) && adds(g, g.producer(n.inputs[0])) && g.producer(n.inputs[1]) != nullptr &&
+           g.type(n.inputs[1]) == g.type(n.outputs[0]) &&
+           g.type(g.producer(n.inputs[0])->inputs[1]) == g.type(n.outputs[0]);
+  });
+  if (outer.stage == nullptr) return false;
+  const Graph old = outer.graph();
+  Rewriter r(old);
+  for (size_t n = 0; n < old.nodes.size(); ++n) {
+    const Node& node = old.nodes[n];
+    if (static_cast<NodeId>(n) != outer.node) {
+      r.copy(node);
+      continue;
+    }
+    r.at(node);
+    const Node& inner = *old.producer(node.inputs[0]);
+    const ValueId rest = r.builder().add(r(inner.inputs[1]), r(node.inputs[1]));
+    r.replace(node.outputs[0], r.builder().add(r(inner.inputs[0]), rest));
+  }
+  outer.graph() = std::move(r).finish();
+  return true;
+}
+
+// The blocks of a norm one after the other, not as a tree.
+bool flat_norm(Stages& stages, std::mt19937& rng) {
+  const At at = pick(stages, rng, [](const Graph&, const Node& n) { return n.op->name == "sum_tree"; });
+  if (at.stage == nullptr) return false;
+  (*at).op = find_op("reduce_sum");
+  (*at).attrs = {{"dims", std::vector<int64_t>{0}}, {"keep", int64_t{0}}};
+  return true;
+}
+
+// A norm's squares in other blocks.
+bool other_blocks(Stages& stages, std::mt19937& rng) {
+  const At at = pick(stages, rng, [](const Graph& g, const Node& n) {
+    return n.op->name == "block_squares" && g.type(n.inputs[0]).shape[2] % 2 == 0;
+  });
+  if (at.stage == nullptr) return false;
+  const Graph old = at.graph();
+  Rewriter r(old);
+  for (size_t n = 0; n < old.nodes.size(); ++n) {
+    const Node& node = old.nodes[n];
+    if (static_cast<NodeId>(n) != at.node) {
+      r.copy(node);
+      continue;
+    }
+    r.at(node);
+    Builder& b = r.builder();
+    const Shape& shape = old.type(node.inputs[0]).shape;
+    const ValueId halves =
+        b.emit("block_squares", {b.reshape(r(node.inputs[0]), {shape[0], shape[1] * 2, shape[2] / 2})});
+    r.replace(node.outputs[0], b.reduce_sum(b.reshape(halves, {shape[1], 2}), {1}, false));
+  }
+  at.graph() = std::move(r).finish();
+  return true;
+}
+
+constexpr TreeMutation kMutations[] = {
+    {.name = "a chain of micro-batches, no tree", .in_graphs = chain_of_terms},
+    {.name = "a tree over another number of micro-batches", .in_graphs = other_leaves},
+    {.name = "ranks before a rank's own micro-batches", .in_graphs = ranks_first},
+    {.name = "ranks in the order of another axis", .in_graphs = axes_in_turn},
+    {.name = "other brackets", .in_graphs = other_brackets},
+    {.name = "the blocks of a norm in turn", .in_graphs = flat_norm},
+    {.name = "other blocks of a norm", .in_graphs = other_blocks},
+};
+
+}  // namespace
+
+std::span<const TreeMutation> tree_graph_mutations() { return kMutations; }
+
+}  // namespace partita
