@@ -195,7 +195,7 @@ class Trials {
       for (const LibraryMeaning::Part& part : parts) {
         for (size_t k = 0; k < part.elements.size(); ++k)
           PARTITA_RETURN_IF_ERROR(compare(step, memory, part.operand, part.elements[k], part.values[k], draw,
-                                          draw == Draw::kNan && !meaning->is_linear()));
+                                          (draw == Draw::kNan || draw == Draw::kLarge) && meaning->spreads()));
       }
       for (size_t k = static_cast<size_t>(step.inputs); k < step.operands.size(); ++k)
         memory.restore(k, 0, runtime::operand_bytes(step.operands[k]));

@@ -100,8 +100,13 @@ absl::StatusOr<LibraryMeaning> LibraryMeaning::of(const runtime::Step& step) {
                         : at != known.end()   ? at->second
                                               : IndexBounds{0, largest, 0});
   }
-  for (size_t k = 0; k < inputs; ++k)
-    m.linear_ = m.linear_ && (!is_float(m.types_[k].dtype) || m.formula_.inputs[k].linear >= 0);
+  for (size_t k = 0; k < inputs; ++k) {
+    const DType type = m.types_[k].dtype;
+    m.linear_ = m.linear_ && (!is_float(type) || m.formula_.inputs[k].linear >= 0);
+    m.narrow_ = m.narrow_ || type == DType::kBF16 || type == DType::kF16;
+  }
+  for (const Factor& f : m.formula_.factors)
+    m.has_windows_ = m.has_windows_ || (m.op_->work == WorkKind::kMatrix && f.role == FactorRole::kWhole);
   for (size_t f = 0; f < m.formula_.factors.size(); ++f) {
     if (!has_factor(m.formula_.outputs[0], static_cast<int>(f)))
       m.terms_ *= static_cast<double>(m.formula_.factors[f].size);

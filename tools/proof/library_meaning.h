@@ -26,9 +26,11 @@ class LibraryMeaning {
 
   // Of each operand that has integers, what they may be.
   const std::vector<std::optional<IndexBounds>>& bounds() const { return bounds_; }
-  // Whether the op is linear in each of its operands with floats. What is not may multiply a number by a weight of zero
-  // that the definition passes over: attention a masked key's, which is NaN where the number is.
+  // Whether the op is linear in each of its operands with floats.
   bool is_linear() const { return linear_; }
+  // Whether NaN and infinities may reach results that have none of them by the definition, which passes over what has a
+  // weight of zero: attention's masked keys, and the padding of convolutions, which those in 16 bits multiply too.
+  bool spreads() const { return !linear_ || (narrow_ && has_windows_); }
   // One in so many numbers may be special, that about every second element of the result has none to do with them.
   int64_t rare() const { return rare_; }
 
@@ -60,7 +62,7 @@ class LibraryMeaning {
   std::vector<int64_t> sizes_;  // of each factor, how much of it is looked at
   std::vector<std::optional<IndexBounds>> bounds_;
   int64_t rare_ = 1;
-  bool linear_ = true;
+  bool linear_ = true, narrow_ = false, has_windows_ = false;
   double terms_ = 1;  // of the sums that a result is
 };
 
