@@ -103,7 +103,6 @@ absl::StatusOr<LibraryMeaning> LibraryMeaning::of(const runtime::Step& step) {
   for (size_t k = 0; k < inputs; ++k) {
     const DType type = m.types_[k].dtype;
     m.linear_ = m.linear_ && (!is_float(type) || m.formula_.inputs[k].linear >= 0);
-    m.narrow_ = m.narrow_ || type == DType::kBF16 || type == DType::kF16;
   }
   for (const Factor& f : m.formula_.factors)
     m.has_windows_ = m.has_windows_ || (m.op_->work == WorkKind::kMatrix && f.role == FactorRole::kWhole);

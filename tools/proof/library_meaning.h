@@ -29,8 +29,8 @@ class LibraryMeaning {
   // Whether the op is linear in each of its operands with floats.
   bool is_linear() const { return linear_; }
   // Whether NaN and infinities may reach results that have none of them by the definition, which passes over what has a
-  // weight of zero: attention's masked keys, and the padding of convolutions, which those in 16 bits multiply too.
-  bool spreads() const { return !linear_ || (narrow_ && has_windows_); }
+  // weight of zero: attention's masked keys, and the padding of convolutions, which some processors' kernels multiply too.
+  bool spreads() const { return !linear_ || has_windows_; }
   // One in so many numbers may be special, that about every second element of the result has none to do with them.
   int64_t rare() const { return rare_; }
 
@@ -62,7 +62,7 @@ class LibraryMeaning {
   std::vector<int64_t> sizes_;  // of each factor, how much of it is looked at
   std::vector<std::optional<IndexBounds>> bounds_;
   int64_t rare_ = 1;
-  bool linear_ = true, narrow_ = false, has_windows_ = false;
+  bool linear_ = true, has_windows_ = false;
   double terms_ = 1;  // of the sums that a result is
 };
 
