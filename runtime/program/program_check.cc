@@ -121,6 +121,8 @@ absl::Status check_step(const Program& program, const Step& step, int64_t last_s
   if (step.origin < -1 || step.origin >= static_cast<int32_t>(program.origins.size()))
     return wrong("origin ", step.origin, " of ", program.origins.size());
   if (step.units < 0 || step.bytes < 0 || step.flops < 0) return wrong("negative units, bytes or flops");
+  if (step.kind != StepKind::kCollectiveStart && step.params.count("outbox") > 0)
+    return wrong("an outbox of a step that sends nothing");
   for (size_t i = 0; i < step.operands.size(); ++i) {
     PARTITA_RETURN_IF_ERROR(check_operand(program, step.operands[i], last_slot, i >= static_cast<size_t>(step.inputs)));
   }

@@ -330,6 +330,9 @@ TEST(Executor, Outbox_HoldsMessagesUnderWay) {
   damaged.segments[0].steps[2].operands[1].address.offset = 128;
   number_steps(damaged);
   EXPECT_THAT(std::string(LoadedProgram::load(damaged).status().message()), HasSubstr("another step has elsewhere"));
+  damaged = p;
+  damaged.segments[1].steps[1].params["outbox"] = int64_t{0};
+  EXPECT_THAT(std::string(LoadedProgram::load(damaged).status().message()), HasSubstr("sends nothing"));
 }
 
 TEST(Executor, PeerGone_NamesTheStep) {
