@@ -29,7 +29,8 @@ class LibraryMeaning {
   // Whether the op is linear in each of its operands with floats.
   bool is_linear() const { return linear_; }
   // Whether NaN and infinities may reach results that have none of them by the definition, which passes over what has a
-  // weight of zero: attention's masked keys, and the padding of convolutions, which some processors' kernels multiply too.
+  // weight of zero: attention's masked keys, and the padding of convolutions, which some processors' kernels multiply
+  // too.
   bool spreads() const { return !linear_ || has_windows_; }
   // One in so many numbers may be special, that about every second element of the result has none to do with them.
   int64_t rare() const { return rare_; }
