@@ -1,0 +1,266 @@
+#include "tools/proof/numeric_runs.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "codegen/emit_program.h"
+#include "ir/type/literal.h"
+#include "partitioner/localize/whole_program.h"
+#include "passes/training/loss_scale.h"
+#include "runtime/execute/executor.h"
+#include "tools/proof/gradient_noise.h"
+#include "tools/proof/reference_run.h"
+
+namespace partita {
+namespace {
+
+constexpr double kScale = 1 << 8;         // the most that fp16's loss scale starts from: a held step shows nothing
+constexpr double kReferenceSeconds = 60;  // that the reference evaluator may take, other draws included
+constexpr double kDeviations = 3;         // of a gradient's rounding, that gradients are pushed by
+
+class ScalarSink : public runtime::MetricsSink {
+ public:
+  absl::Status write(const runtime::StepMetrics& metrics) override {
+    scalars.losses.push_back(metrics.loss.value_or(0));
+    scalars.rates.push_back(metrics.lr.value_or(0));
+    scalars.norms.push_back(metrics.grad_norm.value_or(0));
+    scalars.skipped.push_back(metrics.skipped);
+    if (metrics.evaluation_loss) scalars.evaluations.push_back(*metrics.evaluation_loss);
+    return absl::OkStatus();
+  }
+  StepNumbers scalars;
+};
+
+// Where a run's files go: each run has its own.
+struct Place {
+  const std::string& folder;
+  const char* name;
+  std::string file(std::string_view what) const { return cat(folder, "/", name, ".", what, ".safetensors"); }
+};
+
+bool keeps_gradients(const runtime::Program& program) {
+  for (const runtime::ProgramOutput& o : program.outputs) {
+    if (o.name.starts_with("grad/")) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<Outcome> run(std::vector<runtime::Program> programs, runtime::TrainOptions options, const Place& place) {
+  for (runtime::Program& p : programs) {
+    for (runtime::ProgramState& s : p.states) {
+      if (s.name == kLossScaleState && s.initial.kind == runtime::InitialKind::kFill)
+        s.initial.a = std::min(s.initial.a, kScale);
+    }
+  }
+  options.tell = false;
+  options.save = place.file("states");
+  options.save_optimizer = true;
+  if (options.steps > 0 && std::any_of(programs.begin(), programs.end(), keeps_gradients))
+    options.save_gradients = place.file("gradients");
+  PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
+  ScalarSink sink;
+  PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, &sink));
+  Outcome out;
+  out.scalars = std::move(sink.scalars);
+  PARTITA_RETURN_IF_ERROR(out.add(options.save, ""));
+  if (!options.save_gradients.empty()) PARTITA_RETURN_IF_ERROR(out.add(options.save_gradients, gradient_of("")));
+  return out;
+}
+
+// The serial graph as the program of one rank that runs all micro-batches. `first`: one of the ranks'.
+absl::StatusOr<runtime::Program> compile_serial(const Graph& serial, const runtime::Program& first, bool fuse) {
+  int64_t samples = 0;
+  for (const GraphInput& in : serial.inputs) {
+    const Shape& shape = serial.type(in.value).shape;
+    if (in.kind == InputKind::kData && !shape.empty()) samples = shape[0];
+  }
+  const int64_t micro_batches = samples > 0 ? first.samples_per_step / samples : first.micro_batches;
+  return emit_program(whole_program(serial, first.samples_per_step, micro_batches), {.fuse = fuse});
+}
+absl::StatusOr<runtime::Program> compile_serial(const verifier::ProgramSet& set, bool fuse) {
+  return compile_serial(set.serial, set.programs.front().program, fuse);
+}
+
+// The same options for that program: evaluation is of one rank too.
+absl::StatusOr<runtime::TrainOptions> serial_options(const verifier::Bundle& bundle, bool fuse,
+                                                     runtime::TrainOptions options) {
+  if (!bundle.evaluation) return options;
+  PARTITA_ASSIGN_OR_RETURN(runtime::Program program, compile_serial(*bundle.evaluation, fuse));
+  PARTITA_ASSIGN_OR_RETURN(options.evaluate.programs, runtime::LoadedPrograms::load({std::move(program)}));
+  return options;
+}
+
+// The program with these first values in place of its own, which are in options.initial.
+absl::StatusOr<Outcome> run_from(runtime::Program program, const FirstValues& values, runtime::TrainOptions options,
+                                 const Place& place) {
+  std::map<std::string, Literal> literals;
+  for (runtime::ProgramState& s : program.states) {
+    const auto at = values.find(s.name);
+    if (at == values.end()) continue;
+    Tensor t = Tensor::zeros({s.operand.dtype, s.placement.logical});
+    t.f = at->second;
+    literals.emplace(s.name, to_literal(t));
+    s.initial.kind = runtime::InitialKind::kFile;
+  }
+  for (const runtime::SafetensorsEntry& e : options.initial->entries()) {
+    if (literals.count(e.name)) continue;
+    std::vector<std::byte> bytes(static_cast<size_t>(e.end - e.begin));
+    PARTITA_RETURN_IF_ERROR(options.initial->read(e.name, std::vector<int64_t>(e.shape.size(), 0), e.shape, bytes));
+    literals.emplace(e.name, make_literal({e.dtype, e.shape}, std::move(bytes)));
+  }
+  std::vector<runtime::TensorInfo> tensors;
+  for (const auto& [name, value] : literals) tensors.push_back({name, value.type.dtype, value.type.shape});
+  const std::string path = place.file("values");
+  PARTITA_ASSIGN_OR_RETURN(auto writer, runtime::SafetensorsWriter::create(path, std::move(tensors)));
+  for (const auto& [name, value] : literals) PARTITA_RETURN_IF_ERROR(writer->write(name, value.bytes()));
+  PARTITA_RETURN_IF_ERROR(writer->finish());
+  PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile file, runtime::SafetensorsFile::open(path));
+  options.initial = std::make_shared<const runtime::SafetensorsFile>(std::move(file));
+  return run({std::move(program)}, options, place);
+}
+
+// The serial program from gradients that are off by their rounding, which `off`, other first values, tells.
+absl::StatusOr<Pushed> push_gradients(const Graph& serial, const FirstValues& off, const SerialRun& run) {
+  const GradientProbe probe = probe_gradients(serial);
+  Pushed pushed;
+  PARTITA_ASSIGN_OR_RETURN(pushed.none, run(probe.graph, {}, "pushed.none"));
+  PARTITA_ASSIGN_OR_RETURN(const Outcome other, run(probe.graph, off, "pushed.off"));
+  FirstValues up, down;
+  for (const State& s : probe.graph.states) {
+    if (std::find(probe.names.begin(), probe.names.end(), s.name) == probe.names.end()) continue;
+    const Shape& shape = probe.graph.type(s.value).shape;
+    std::vector<double> noise = gradient_noise(pushed.none.tensor(gradient_of(s.name)),
+                                               other.tensor(gradient_of(s.name)), shape.empty() ? 1 : shape.back());
+    for (double& x : noise) x *= kDeviations;
+    up.emplace(s.name, noise);
+    for (double& x : noise) x = -x;
+    down.emplace(s.name, std::move(noise));
+  }
+  PARTITA_ASSIGN_OR_RETURN(pushed.up, run(probe.graph, up, "pushed.up"));
+  PARTITA_ASSIGN_OR_RETURN(pushed.down, run(probe.graph, down, "pushed.down"));
+  return pushed;
+}
+
+}  // namespace
+
+absl::Status Outcome::add(const std::string& path, const std::string& prefix) {
+  PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile file, runtime::SafetensorsFile::open(path));
+  for (const runtime::SafetensorsEntry& entry : file.entries())
+    places_[prefix + entry.name] = {files_.size(), entry.name};
+  files_.push_back(std::move(file));
+  return absl::OkStatus();
+}
+
+std::vector<std::string> Outcome::names() const {
+  std::vector<std::string> all;
+  for (const auto& [name, place] : places_) all.push_back(name);
+  return all;
+}
+
+DType Outcome::dtype(const std::string& name) const {
+  const auto& [file, key] = places_.at(name);
+  return files_[file].find(key)->dtype;
+}
+
+std::vector<double> Outcome::tensor(const std::string& name) const {
+  if (const auto known = values.find(name); known != values.end()) return known->second;
+  const auto& [file, key] = places_.at(name);
+  const runtime::SafetensorsEntry& entry = *files_[file].find(key);
+  auto bytes = files_[file].data(entry);
+  Tensor t = to_tensor(make_literal({entry.dtype, entry.shape}, {bytes.begin(), bytes.end()}));
+  return is_float(entry.dtype) ? std::move(t.f) : std::vector<double>(t.i.begin(), t.i.end());
+}
+
+std::string gradient_of(std::string_view name) { return cat("gradient of ", name); }
+
+double rounding(const Graph& graph) {
+  double coarsest = 0;
+  for (const Value& v : graph.values) {
+    if (v.type.dtype == DType::kBF16) coarsest = std::max(coarsest, std::ldexp(1.0, -8));
+    if (v.type.dtype == DType::kF16) coarsest = std::max(coarsest, std::ldexp(1.0, -11));
+  }
+  return coarsest;
+}
+
+// All parameters off by `share` of themselves, up and down in turns: every value that is then rounded is rounded anew,
+// as it is on ranks that compute parts of sums.
+FirstValues NumericRuns::off_by(double share, const Outcome& first) const {
+  FirstValues values;
+  for (const State& s : bundle_.serial.states) {
+    if (s.kind != StateKind::kParameter || !is_float(bundle_.serial.type(s.value).dtype)) continue;
+    std::vector<double>& x = values.emplace(s.name, first.tensor(s.name)).first->second;
+    for (size_t k = 0; k < x.size(); ++k) x[k] *= 1 + (k % 2 == 0 ? share : -share);
+  }
+  return values;
+}
+
+SerialRun NumericRuns::compiled() const {
+  return [this](const Graph& serial, const FirstValues& values, const char* name) -> absl::StatusOr<Outcome> {
+    PARTITA_ASSIGN_OR_RETURN(runtime::Program program, compile_serial(serial, bundle_.programs.front().program, true));
+    PARTITA_ASSIGN_OR_RETURN(const runtime::TrainOptions options, serial_options(bundle_, true, train_));
+    const Place place{folder_, name};
+    return values.empty() ? run({std::move(program)}, options, place)
+                          : run_from(std::move(program), values, options, place);
+  };
+}
+
+SerialRun NumericRuns::by_reference(const Runs& runs) const {
+  return [&](const Graph& serial, const FirstValues& values, const char*) -> absl::StatusOr<Outcome> {
+    PARTITA_ASSIGN_OR_RETURN(const runtime::Program fused, compile_serial(bundle_, true));
+    FirstValues first = values;
+    for (const std::string& name : runs.first.names()) {
+      if (!first.count(name)) first.emplace(name, runs.first.tensor(name));
+    }
+    PARTITA_ASSIGN_OR_RETURN(ReferenceRun run, run_reference(serial, fused, train_.data, first, train_.steps));
+    Outcome out;
+    out.scalars.losses = std::move(run.losses);
+    out.scalars.rates = std::move(run.rates);
+    out.scalars.norms = std::move(run.norms);
+    out.values = std::move(run.states);
+    for (auto& [name, gradient] : run.gradients) out.values.emplace(gradient_of(name), std::move(gradient));
+    return out;
+  };
+}
+
+absl::StatusOr<Runs> NumericRuns::all() const {
+  Runs runs;
+  std::vector<runtime::Program> stages;
+  for (const verifier::RankProgram& p : bundle_.programs) stages.push_back(p.program);
+  runs.several = !stages.front().mesh.empty();
+  PARTITA_ASSIGN_OR_RETURN(runs.ranks, run(std::move(stages), train_, {folder_, "ranks"}));
+  PARTITA_ASSIGN_OR_RETURN(runtime::Program fused, compile_serial(bundle_, true));
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, serial_options(bundle_, true, train_));
+  runtime::TrainOptions none = options;
+  none.steps = 0;
+  PARTITA_ASSIGN_OR_RETURN(runs.first, run({fused}, none, {folder_, "first"}));
+  PARTITA_ASSIGN_OR_RETURN(runs.compiled.serial, run({std::move(fused)}, options, {folder_, "serial"}));
+  PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle_, false));
+  PARTITA_ASSIGN_OR_RETURN(options, serial_options(bundle_, false, train_));
+  PARTITA_ASSIGN_OR_RETURN(runs.unfused, run({std::move(unfused)}, options, {folder_, "unfused"}));
+  if (coarse_ > 0) {
+    PARTITA_ASSIGN_OR_RETURN(runs.compiled.off, compiled()(bundle_.serial, off_by(coarse_ / 2, runs.first), "off"));
+  }
+  return runs;
+}
+
+absl::Status NumericRuns::add_reference(Runs& runs, int draws) const {
+  PARTITA_ASSIGN_OR_RETURN(const runtime::Program fused, compile_serial(bundle_, true));
+  const double seconds = reference_seconds(bundle_.serial, fused.micro_batches, train_.steps);
+  if (coarse_ > 0 || train_.steps <= 0 || 2 * draws * seconds > kReferenceSeconds) return absl::OkStatus();
+  const SerialRun run = by_reference(runs);
+  runs.reference.emplace();
+  PARTITA_ASSIGN_OR_RETURN(runs.reference->serial, run(bundle_.serial, {}, "reference"));
+  PARTITA_ASSIGN_OR_RETURN(runs.reference->off, run(bundle_.serial, off_by(0x1p-24, runs.first), "reference.off"));
+  return absl::OkStatus();
+}
+
+absl::Status NumericRuns::push(Side& side, const Runs& runs) const {
+  if (coarse_ == 0 || train_.steps <= 0 || side.pushed) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(side.pushed, push_gradients(bundle_.serial, off_by(coarse_ / 2, runs.first),
+                                                       &side == &runs.compiled ? compiled() : by_reference(runs)));
+  return absl::OkStatus();
+}
+
+}  // namespace partita
