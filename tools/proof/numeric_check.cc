@@ -25,24 +25,9 @@ constexpr double kRounding = 3;         // of the one that first values off by a
 constexpr int64_t kMostSeconds = 3600;  // of all runs
 constexpr int kMoreDraws = 2;           // of synthetic samples, all of which must agree where the first did not
 
-double norm(const std::vector<double>& x) {
-  double sum = 0;
-  for (double v : x) sum += v * v;
-  return std::sqrt(sum);
-}
-
-std::vector<double> minus(std::vector<double> a, const std::vector<double>& b) {
-  for (size_t k = 0; k < a.size() && k < b.size(); ++k) a[k] -= b[k];
-  return a;
-}
-
-// The length of a - b over `size`.
-double difference(const std::vector<double>& a, const std::vector<double>& b, double size) {
-  if (a.size() != b.size()) return INFINITY;
-  const double off = norm(minus(a, b));
-  return off == 0 ? 0 : std::isnan(off) ? INFINITY : off / size;
-}
-double difference(double a, double b) { return difference({a}, {b}, std::abs(b)); }
+// Something's length over that of what it is held against.
+double share(double off, double size) { return off == 0 ? 0 : std::isnan(off) ? INFINITY : off / size; }
+double difference(double a, double b) { return share(std::abs(a - b), std::abs(b)); }
 
 // What rounding a state to its own type may change it by, relatively, over some steps.
 double stored(DType dtype) {
@@ -93,9 +78,9 @@ class Comparison {
       return absl::AbortedError(cat("numeric: ", what, ": expected ", compiled.size(), ", found ", all.size()));
     for (size_t k = 0; k < serial.size(); ++k) {
       const double one = serial[k], found = difference(all[k], one);
-      const double allowed = noise(against, one, compiled[k], [&](const Outcome& o, double from) {
-        return k < of(o).size() ? difference(of(o)[k], from) : 0;
-      });
+      PARTITA_ASSIGN_OR_RETURN(const double allowed, noise(against, found, [&](const Outcome& a, const Outcome& b) {
+                                 return k < of(a).size() ? difference(of(a)[k], of(b)[k]) : 0;
+                               }));
       verdict.loss_error = std::max(verdict.loss_error, found);
       if (beyond(found, allowed, equal_ || k < held))
         return absl::AbortedError(cat("numeric: ", what, " ", k, ": expected ", one, against.by, ", found ", all[k],
@@ -111,11 +96,12 @@ class Comparison {
       ++verdict.tensors;
       if (!against.side.serial.has(name)) continue;
       const bool state = runs_.first.has(name);
-      const std::vector<double> one = against.side.serial.tensor(name), compiled = runs_.compiled.serial.tensor(name);
-      const double size = size_of(name, one), found = difference(runs_.ranks.tensor(name), one, size);
-      double allowed = noise(against, one, compiled, [&](const Outcome& o, const std::vector<double>& from) {
-        return o.has(name) ? difference(o.tensor(name), from, size) : 0;
-      });
+      const double size = size_of(name, against.side.serial);
+      const auto apart = [&](const Outcome& a, const Outcome& b) {
+        return a.has(name) && b.has(name) ? share(distance(a.numbers(name), b.numbers(name)), size) : 0;
+      };
+      const double found = apart(runs_.ranks, against.side.serial);
+      PARTITA_ASSIGN_OR_RETURN(double allowed, noise(against, found, apart));
       if (state && beyond(found, allowed, equal_)) {
         PARTITA_RETURN_IF_ERROR(more_.push(against.side, runs_));
         if (against.side.pushed) allowed = std::max(allowed, reach(*against.side.pushed, name) / size);
@@ -132,18 +118,22 @@ class Comparison {
 
   // How far rounding of gradients may take a tensor.
   static double reach(const Pushed& pushed, const std::string& name) {
-    const std::vector<double> none = pushed.none.tensor(name);
-    std::vector<double> up = minus(pushed.up.tensor(name), none);
-    const std::vector<double> down = minus(pushed.down.tensor(name), none);
-    for (size_t k = 0; k < up.size(); ++k) up[k] = std::max(std::abs(up[k]), std::abs(down[k]));
-    return norm(up);
+    const std::vector<double> none = pushed.none.tensor(name), down = pushed.down.tensor(name);
+    std::vector<double> reach = pushed.up.tensor(name);
+    for (size_t k = 0; k < none.size(); ++k)
+      reach[k] = std::max(std::abs(reach[k] - none[k]), std::abs(down[k] - none[k]));
+    return length(Numbers(reach));
   }
 
-  // How far rounding may take the ranks from a side, by `off`: how far an outcome is from a number or tensor.
-  template <typename T, typename Off>
-  double noise(const Against& against, const T& one, const T& compiled, Off off) const {
-    const double unfused = kNoise * off(runs_.unfused, compiled);
-    return against.side.off ? std::max(unfused, against.share * off(*against.side.off, one)) : unfused;
+  // How far rounding may take the ranks from a side, where they are further from it than the tolerance. `apart`: how
+  // far two outcomes are.
+  template <typename Apart>
+  absl::StatusOr<double> noise(const Against& against, double found, Apart apart) {
+    if (found <= tolerance_) return 0;
+    PARTITA_RETURN_IF_ERROR(more_.measure(against.side, runs_));
+    const double unfused = kNoise * apart(*runs_.unfused, runs_.compiled.serial);
+    if (!against.side.off) return unfused;
+    return std::max(unfused, against.share * apart(*against.side.off, against.side.serial));
   }
 
   bool beyond(double found, double noise, bool held) const {
@@ -152,10 +142,11 @@ class Comparison {
 
   // What a difference is held against: of a state the length of its update, and as much of its own that rounding the
   // state itself may be told from the tolerance.
-  double size_of(const std::string& name, const std::vector<double>& expected) const {
-    if (!runs_.first.has(name)) return norm(expected);
-    return norm(minus(expected, runs_.first.tensor(name))) +
-           stored(runs_.first.dtype(name)) / tolerance_ * norm(expected);
+  double size_of(const std::string& name, const Outcome& expected) const {
+    const Numbers numbers = expected.numbers(name);
+    if (!runs_.first.has(name)) return length(numbers);
+    return distance(numbers, runs_.first.numbers(name)) +
+           stored(runs_.first.dtype(name)) / tolerance_ * length(numbers);
   }
 
   const NumericRuns& more_;

@@ -145,36 +145,6 @@ absl::StatusOr<Pushed> push_gradients(const Graph& serial, const FirstValues& of
 
 }  // namespace
 
-absl::Status Outcome::add(const std::string& path, const std::string& prefix) {
-  PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile file, runtime::SafetensorsFile::open(path));
-  for (const runtime::SafetensorsEntry& entry : file.entries())
-    places_[prefix + entry.name] = {files_.size(), entry.name};
-  files_.push_back(std::move(file));
-  return absl::OkStatus();
-}
-
-std::vector<std::string> Outcome::names() const {
-  std::vector<std::string> all;
-  for (const auto& [name, place] : places_) all.push_back(name);
-  return all;
-}
-
-DType Outcome::dtype(const std::string& name) const {
-  const auto& [file, key] = places_.at(name);
-  return files_[file].find(key)->dtype;
-}
-
-std::vector<double> Outcome::tensor(const std::string& name) const {
-  if (const auto known = values.find(name); known != values.end()) return known->second;
-  const auto& [file, key] = places_.at(name);
-  const runtime::SafetensorsEntry& entry = *files_[file].find(key);
-  auto bytes = files_[file].data(entry);
-  Tensor t = to_tensor(make_literal({entry.dtype, entry.shape}, {bytes.begin(), bytes.end()}));
-  return is_float(entry.dtype) ? std::move(t.f) : std::vector<double>(t.i.begin(), t.i.end());
-}
-
-std::string gradient_of(std::string_view name) { return cat("gradient of ", name); }
-
 double rounding(const Graph& graph) {
   double coarsest = 0;
   for (const Value& v : graph.values) {
@@ -236,12 +206,6 @@ absl::StatusOr<Runs> NumericRuns::all() const {
   none.steps = 0;
   PARTITA_ASSIGN_OR_RETURN(runs.first, run({fused}, none, {folder_, "first"}));
   PARTITA_ASSIGN_OR_RETURN(runs.compiled.serial, run({std::move(fused)}, options, {folder_, "serial"}));
-  PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle_, false));
-  PARTITA_ASSIGN_OR_RETURN(options, serial_options(bundle_, false, train_));
-  PARTITA_ASSIGN_OR_RETURN(runs.unfused, run({std::move(unfused)}, options, {folder_, "unfused"}));
-  if (coarse_ > 0) {
-    PARTITA_ASSIGN_OR_RETURN(runs.compiled.off, compiled()(bundle_.serial, off_by(coarse_ / 2, runs.first), "off"));
-  }
   return runs;
 }
 
@@ -249,10 +213,22 @@ absl::Status NumericRuns::add_reference(Runs& runs, int draws) const {
   PARTITA_ASSIGN_OR_RETURN(const runtime::Program fused, compile_serial(bundle_, true));
   const double seconds = reference_seconds(bundle_.serial, fused.micro_batches, train_.steps);
   if (coarse_ > 0 || train_.steps <= 0 || 2 * draws * seconds > kReferenceSeconds) return absl::OkStatus();
-  const SerialRun run = by_reference(runs);
   runs.reference.emplace();
-  PARTITA_ASSIGN_OR_RETURN(runs.reference->serial, run(bundle_.serial, {}, "reference"));
-  PARTITA_ASSIGN_OR_RETURN(runs.reference->off, run(bundle_.serial, off_by(0x1p-24, runs.first), "reference.off"));
+  PARTITA_ASSIGN_OR_RETURN(runs.reference->serial, by_reference(runs)(bundle_.serial, {}, "reference"));
+  return absl::OkStatus();
+}
+
+absl::Status NumericRuns::measure(Side& side, Runs& runs) const {
+  if (!runs.unfused) {
+    PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle_, false));
+    PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, serial_options(bundle_, false, train_));
+    PARTITA_ASSIGN_OR_RETURN(runs.unfused, run({std::move(unfused)}, options, {folder_, "unfused"}));
+  }
+  const bool is_compiled = &side == &runs.compiled;
+  if (side.off || (is_compiled && coarse_ == 0)) return absl::OkStatus();
+  const FirstValues first = off_by(coarse_ > 0 ? coarse_ / 2 : 0x1p-24, runs.first);
+  PARTITA_ASSIGN_OR_RETURN(side.off, is_compiled ? compiled()(bundle_.serial, first, "off")
+                                                 : by_reference(runs)(bundle_.serial, first, "reference.off"));
   return absl::OkStatus();
 }
 

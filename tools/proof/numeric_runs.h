@@ -7,43 +7,15 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/files/safetensors.h"
 #include "runtime/trainer.h"
+#include "tools/proof/outcome.h"
 #include "tools/verify/bundle/bundle.h"
 
 namespace partita {
-
-// Numbers of each step.
-struct StepNumbers {
-  std::vector<double> losses, evaluations, rates, norms;
-  std::vector<bool> skipped;  // whether its gradients overflowed
-};
-
-// What a run left: its tensors stay in their files, as those of several runs would not fit into memory.
-class Outcome {
- public:
-  // The tensors of a file, their names after `prefix`.
-  absl::Status add(const std::string& path, const std::string& prefix);
-  std::vector<std::string> names() const;  // of what is in files
-  bool has(const std::string& name) const { return values.count(name) > 0 || places_.count(name) > 0; }
-  DType dtype(const std::string& name) const;
-  std::vector<double> tensor(const std::string& name) const;
-
-  StepNumbers scalars;
-  std::map<std::string, std::vector<double>> values;  // tensors that are in no file
-
- private:
-  std::vector<runtime::SafetensorsFile> files_;
-  std::map<std::string, std::pair<size_t, std::string>> places_;
-};
-
-// The name that an outcome has the first step's gradient under.
-std::string gradient_of(std::string_view name);
 
 // First values of states, by name.
 using FirstValues = std::map<std::string, std::vector<double>>;
@@ -58,12 +30,14 @@ struct Pushed {
 // What the ranks are held against.
 struct Side {
   Outcome serial;
-  std::optional<Outcome> off;  // from first parameters that are off by their rounding; none: none was run
+  // Both where it was asked for: from first parameters that are off by their rounding, and pushed.
+  std::optional<Outcome> off;
   std::optional<Pushed> pushed;
 };
 
 struct Runs {
-  Outcome ranks, unfused, first;  // `unfused`: the serial program compiled; `first`: before any step
+  Outcome ranks, first;            // `first`: before any step
+  std::optional<Outcome> unfused;  // the serial program compiled without fusion, where it was asked for
   Side compiled;
   std::optional<Side> reference;
   bool several = false;  // ranks
@@ -82,7 +56,10 @@ class NumericRuns {
   absl::StatusOr<Runs> all() const;
   // Where the program computes in 32 bits or more, and `draws` of it take the reference evaluator less than a minute.
   absl::Status add_reference(Runs& runs, int draws) const;
-  // Adds `pushed` to one of their sides, where the program computes in 16 bits.
+  // What tells how far rounding takes the ranks from one of the sides: adds `unfused`, and the side's `off`, if the
+  // reference evaluator or 16 bits round.
+  absl::Status measure(Side& side, Runs& runs) const;
+  // Adds the side's `pushed`, where the program computes in 16 bits.
   absl::Status push(Side& side, const Runs& runs) const;
 
  private:
