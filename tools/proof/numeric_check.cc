@@ -13,8 +13,8 @@
 #include "base/temporary_folder.h"
 #include "nlohmann/json.hpp"
 #include "tools/proof/confined.h"
-#include "tools/proof/kernel_trials.h"
 #include "tools/proof/numeric_runs.h"
+#include "tools/proof/trials/kernel_trials.h"
 #include "tools/verify/steps/check_versions.h"
 
 namespace partita {

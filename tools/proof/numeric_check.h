@@ -28,8 +28,8 @@ struct NumericOptions {
 // Synthetic samples on which they differ are drawn anew, twice: where both draws agree, a value of the first lies at a
 // kink.
 absl::StatusOr<verifier::NumericVerdict> check_numeric(const verifier::Bundle& bundle, const NumericOptions& options);
-// The same, and each kernel by itself (kernel_trials.h), in a process of its own that can harm nothing (confined.h),
-// with a folder of its own. Aborted where it crashes.
+// The same, and each kernel by itself (trials/kernel_trials.h), in a process of its own that can harm nothing
+// (confined.h), with a folder of its own. Aborted where it crashes.
 absl::StatusOr<verifier::NumericVerdict> check_numeric_apart(const verifier::Bundle& bundle, NumericOptions options);
 
 }  // namespace partita

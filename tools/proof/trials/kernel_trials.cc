@@ -1,4 +1,4 @@
-#include "tools/proof/kernel_trials.h"
+#include "tools/proof/trials/kernel_trials.h"
 
 #include <omp.h>
 
@@ -17,10 +17,11 @@
 #include "runtime/kernel/kernel_module.h"
 #include "runtime/program/program_check.h"
 #include "runtime/program/sides.h"
-#include "tools/proof/library_meaning.h"
-#include "tools/proof/nest_meaning.h"
-#include "tools/proof/sampled_indices.h"
-#include "tools/proof/trial_memory.h"
+#include "tools/proof/trials/library_meaning.h"
+#include "tools/proof/trials/nest_meaning.h"
+#include "tools/proof/trials/sampled_indices.h"
+#include "tools/proof/trials/tree_trial.h"
+#include "tools/proof/trials/trial_memory.h"
 
 namespace partita {
 namespace {
@@ -41,6 +42,7 @@ constexpr int64_t kLong = int64_t{128} << 20;   // bytes
 constexpr double kHeavy = 2e10;                 // floating point operations
 constexpr int64_t kRare = 24;                   // one number in so many is special, for generated code
 constexpr double kWork = 1e5, kMostWork = 2e7;  // scalar operations of a nest for each draw: about, and at most
+constexpr int64_t kTreeElements = 10000;        // of a sum over micro-batches
 constexpr int64_t kMostBytes = int64_t{8} << 30;
 constexpr int64_t kNeighbours = 2;  // units that run one after the other
 
@@ -116,7 +118,7 @@ class Trials {
           PARTITA_ASSIGN_OR_RETURN(const runtime::KernelFunction function, module->find(step.name));
           status = run_nest(step, nests.at(step.name)->nest, function);
         } else if (step.kind == StepKind::kLibrary) {
-          status = run_library(step);
+          status = TreeTrial::is_tree(step) ? run_tree(step) : run_library(step);
         }
         if (!status.ok()) return with_context(status, cat("numeric: ", runtime::describe_step(program, step)));
       }
@@ -200,6 +202,30 @@ class Trials {
       for (size_t k = static_cast<size_t>(step.inputs); k < step.operands.size(); ++k)
         memory.restore(k, 0, runtime::operand_bytes(step.operands[k]));
       PARTITA_RETURN_IF_ERROR(check_beside(memory, draw));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status run_tree(const Step& step) {
+    if (!begin(step, key_of(step))) return absl::OkStatus();
+    PARTITA_ASSIGN_OR_RETURN(TrialMemory memory, TrialMemory::allocate(step));
+    PARTITA_ASSIGN_OR_RETURN(const auto kernel, runtime::prepare_kernel(step, {.threads = omp_get_max_threads()}));
+    ++trials_.library;
+    const size_t result = step.operands.size() - 1;
+    const int64_t bytes = runtime::operand_bytes(step.operands[result]);
+    for (const Draw draw : kLinearDraws) {
+      TreeTrial tree(step, sampled_indices(elements(step.operands[result].shape), kTreeElements, engine_));
+      for (int64_t term = 1; term <= tree.terms(); ++term) {
+        memory.draw(draw, ++seed_, kRare, {});
+        tree.begin(memory);
+        kernel->run(memory.now());
+        tree.end(memory);
+        const std::vector<double> sums = term == tree.terms() ? tree.sums() : std::vector<double>{};
+        for (size_t k = 0; k < sums.size(); ++k)
+          PARTITA_RETURN_IF_ERROR(compare(step, memory, result, tree.elements()[k], {{sums[k], 0}, 0}, draw));
+        memory.restore(result, 0, bytes);
+        PARTITA_RETURN_IF_ERROR(check_beside(memory, draw));
+      }
     }
     return absl::OkStatus();
   }

@@ -15,7 +15,7 @@
 #include "base/index_bounds.h"
 #include "ir/op/op_def.h"
 #include "runtime/program/program.h"
-#include "tools/proof/bounded_value.h"
+#include "tools/proof/trials/bounded_value.h"
 
 namespace partita {
 

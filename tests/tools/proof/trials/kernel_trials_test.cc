@@ -1,10 +1,12 @@
-#include "tools/proof/kernel_trials.h"
+#include "tools/proof/trials/kernel_trials.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <memory>
+#include <numeric>
+#include <set>
 
 #include "base/cat.h"
 #include "codegen/llvm/object_code.h"
@@ -12,9 +14,10 @@
 #include "tests/support/bundle.h"
 #include "tests/support/command.h"
 #include "tests/support/temp_folder.h"
-#include "tools/proof/library_meaning.h"
 #include "tools/proof/numeric_check.h"
-#include "tools/proof/trial_memory.h"
+#include "tools/proof/trials/library_meaning.h"
+#include "tools/proof/trials/tree_trial.h"
+#include "tools/proof/trials/trial_memory.h"
 
 namespace partita {
 namespace {
@@ -86,6 +89,28 @@ TEST_F(KernelTrials, OfASoundBundleAgree) {
   EXPECT_EQ(trials->generated, static_cast<int64_t>(bundle.programs[0].nests.kernels.size()));
   EXPECT_GT(trials->library, 5);
   EXPECT_GT(trials->elements, 100000);
+  EXPECT_THAT(trials->left_out, testing::IsEmpty());
+}
+
+// Sums over micro-batches in a fixed order are run, too.
+TEST_F(KernelTrials, OfABundleWithTreesAgree) {
+  const std::string yaml = folder_->write(
+      "trees.yaml", "loss: {kind: output, output: loss}\nbatch: {global: 4, micro: 1}\nreproducible: 4\n");
+  const Outcome compiled = run_partita(cat("compile ", PARTITA_TEST_DATA, "/gpt2/model.onnx --train ", yaml,
+                                           " --ranks 2 --quiet -o ", *folder_ / "trees"));
+  ASSERT_EQ(compiled.code, 0) << compiled.text;
+  auto bundle = read_bundle(*folder_ / "trees");
+  ASSERT_TRUE(bundle.ok()) << bundle.status();
+  const auto steps = [&] {
+    std::set<std::string> names;
+    for (const runtime::ProgramSegment& s : bundle->programs[0].program.segments) {
+      for (const runtime::Step& step : s.steps) names.insert(step.name);
+    }
+    return names;
+  };
+  EXPECT_THAT(steps(), testing::Contains("accumulate_tree"));
+  auto trials = try_kernels(*bundle);
+  ASSERT_TRUE(trials.ok()) << trials.status();
   EXPECT_THAT(trials->left_out, testing::IsEmpty());
 }
 
@@ -171,6 +196,56 @@ TEST(LibraryMeaning_OfAProduct, AllowsItsKernelAndNoOther) {
     EXPECT_EQ(refused(draw, step, step.params), 0) << static_cast<int>(draw);
     EXPECT_GT(refused(draw, step, {{"transpose_b", int64_t{1}}}), 100) << static_cast<int>(draw);
   }
+}
+
+// Elements of the sum of four drawn terms that are not those of their tree, by a kernel whose tree has so many.
+int64_t wrong_sums(DType type, Draw draw, int64_t terms, bool in_place) {
+  const TensorType row{type, {3000}};
+  runtime::Step step = library_step("accumulate_tree", {row, row, row}, {{"micro_batches", int64_t{4}}});
+  if (in_place) step.operands[2].address = step.operands[0].address;
+  runtime::Step other = step;
+  other.params = {{"micro_batches", terms}};
+  auto memory = TrialMemory::allocate(step);
+  auto kernel = runtime::prepare_kernel(other, {});
+  EXPECT_TRUE(memory.ok() && kernel.ok());
+  std::vector<int64_t> all(3000);
+  std::iota(all.begin(), all.end(), int64_t{0});
+  TreeTrial tree(step, all);
+  for (int64_t term = 1; term <= tree.terms(); ++term) {
+    memory->draw(draw, static_cast<uint64_t>(term), 24, {});
+    tree.begin(*memory);
+    (*kernel)->run(memory->now());
+    tree.end(*memory);
+  }
+  const Literal found{row, nullptr, memory->now().back()};
+  const std::vector<double> sums = tree.sums();
+  int64_t count = 0;
+  for (size_t k = 0; k < sums.size(); ++k)
+    count += !allows(type, {{sums[k], 0}, 0}, {element_f(found, static_cast<int64_t>(k)), 0});
+  return count;
+}
+
+TEST(TreeTrial, AllowsItsOrderAlone) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const Draw draw : {Draw::kOrdinary, Draw::kSmall, Draw::kLarge, Draw::kNan}) {
+      SCOPED_TRACE(cat(dtype_name(type), " ", static_cast<int>(draw)));
+      EXPECT_EQ(wrong_sums(type, draw, 4, true), 0);
+      EXPECT_EQ(wrong_sums(type, draw, 4, false), 0);
+      EXPECT_GT(wrong_sums(type, draw, 2, true), 2000);
+    }
+  }
+  // One term after the other makes 1 of these.
+  const runtime::Step step = library_step(
+      "accumulate_tree", {{DType::kF32, {1}}, {DType::kF32, {1}}, {DType::kF32, {1}}}, {{"micro_batches", int64_t{4}}});
+  auto memory = TrialMemory::allocate(step);
+  ASSERT_TRUE(memory.ok());
+  TreeTrial tree(step, {0});
+  for (const double term : {0x1p30, 1.0, -0x1p30, 1.0}) {
+    memory->put(1, scalar_literal(DType::kF32, term).bytes());
+    tree.begin(*memory);
+    tree.end(*memory);
+  }
+  EXPECT_EQ(tree.sums(), std::vector<double>{0});
 }
 
 // Of the parts of a value there are as many as ranks, fewer than it has elements.

@@ -1,4 +1,4 @@
-#include "tools/proof/library_meaning.h"
+#include "tools/proof/trials/library_meaning.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "ir/graph/evaluate.h"
 #include "ir/graph/index_bounds.h"
 #include "runtime/program/params.h"
-#include "tools/proof/sampled_indices.h"
+#include "tools/proof/trials/sampled_indices.h"
 
 namespace partita {
 namespace {

@@ -1,8 +1,8 @@
-#include "tools/proof/nest_meaning.h"
+#include "tools/proof/trials/nest_meaning.h"
 
 #include <algorithm>
 
-#include "tools/proof/sampled_indices.h"
+#include "tools/proof/trials/sampled_indices.h"
 
 namespace partita {
 namespace {

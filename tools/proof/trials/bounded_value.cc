@@ -1,4 +1,4 @@
-#include "tools/proof/bounded_value.h"
+#include "tools/proof/trials/bounded_value.h"
 
 #include <algorithm>
 #include <cmath>

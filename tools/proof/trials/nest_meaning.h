@@ -10,7 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "ir/nest/loop_nest.h"
 #include "ir/type/literal.h"
-#include "tools/proof/bounded_value.h"
+#include "tools/proof/trials/bounded_value.h"
 
 namespace partita {
 

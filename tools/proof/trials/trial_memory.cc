@@ -1,4 +1,4 @@
-#include "tools/proof/trial_memory.h"
+#include "tools/proof/trials/trial_memory.h"
 
 #include <algorithm>
 #include <cmath>
@@ -125,6 +125,11 @@ void TrialMemory::draw(Draw draw, uint64_t seed, int64_t rare, const std::vector
       std::memcpy(drawn_.data() + at_[k] + at, numbers.data, static_cast<size_t>(std::min(period, size - at)));
   }
   std::memcpy(memory_.data(), drawn_.data(), static_cast<size_t>(memory_.bytes()));
+}
+
+void TrialMemory::put(size_t operand, std::span<const std::byte> bytes) {
+  std::memcpy(drawn_.data() + at_[operand], bytes.data(), bytes.size());
+  std::memcpy(memory_.data() + at_[operand], bytes.data(), bytes.size());
 }
 
 void TrialMemory::restore(size_t operand, int64_t from, int64_t bytes) {

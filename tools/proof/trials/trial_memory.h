@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ class TrialMemory {
 
   const std::vector<std::byte*>& now() const { return now_; }              // null for an operand that is absent
   const std::vector<const std::byte*>& before() const { return before_; }  // as it was drawn
+  // As if these bytes had been drawn of an operand.
+  void put(size_t operand, std::span<const std::byte> bytes);
   // Puts back what was drawn, so that written_beside() does not see it.
   void restore(size_t operand, int64_t from, int64_t bytes);
   // Where memory is another than was drawn: "byte 12 behind operand 3"; empty: nowhere.
