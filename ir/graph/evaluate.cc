@@ -133,7 +133,7 @@ std::vector<Tensor> evaluate_op(const OpDef& op, const Attrs& attrs, std::span<c
 }
 
 std::vector<Tensor> evaluate_graph(const Graph& graph, const std::map<ValueId, Tensor>& feeds,
-                                   const std::vector<ValueId>& wanted) {
+                                   const std::vector<ValueId>& wanted, const std::function<void(Tensor&)>& made) {
   std::vector<bool> needed;
   std::vector<int64_t> last = last_reads(graph, wanted, needed);
   std::vector<Tensor> own(graph.values.size());
@@ -166,7 +166,10 @@ std::vector<Tensor> evaluate_graph(const Graph& graph, const std::map<ValueId, T
       in.push_back(v == kNoValue ? nullptr : at[v]);
     }
     std::vector<Tensor> out = evaluate_op(*node.op, node.attrs, in);
-    for (size_t k = 0; k < out.size(); ++k) hold(node.outputs[k], std::move(out[k]));
+    for (size_t k = 0; k < out.size(); ++k) {
+      if (made) made(out[k]);
+      hold(node.outputs[k], std::move(out[k]));
+    }
     for (ValueId v : node.inputs) {
       if (v != kNoValue && last[v] == static_cast<int64_t>(n)) own[v] = Tensor{};
     }

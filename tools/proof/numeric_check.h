@@ -20,9 +20,8 @@ struct NumericOptions {
 
 // Loss, learning rate and norm of the gradients of every step, evaluation losses, the first step's gradients where the
 // program keeps them, and after the last step every parameter, statistic and optimizer state, against the length of its
-// update. A tensor may differ by 10 times what compiling the serial program without fusion changes it, if that is more
-// than the tolerance: sums in another order, blown up by an optimizer where the exact gradient is zero. Where the
-// program computes in 16 bits it may also differ by 3 times what first values that are off by their rounding change.
+// update. A tensor may differ by more than the tolerance by what rounding does to it: in the serial program compiled
+// without fusion, from other first values, or rounded anew by the reference evaluator (numeric_runs.h).
 // Aborted names what differs most; FailedPrecondition where they skip different steps (fp16); the data's and the
 // runtime's own errors pass through. Of a bundle with compressed gradients the first loss alone is held to this.
 // Synthetic samples on which they differ are drawn anew, twice: where both draws agree, a value of the first lies at a

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/cat.h"
+#include "base/mix64.h"
 #include "base/status.h"
 #include "codegen/emit_program.h"
 #include "ir/type/literal.h"
@@ -18,7 +19,9 @@ namespace {
 
 constexpr double kScale = 1 << 8;         // the most that fp16's loss scale starts from: a held step shows nothing
 constexpr double kReferenceSeconds = 60;  // that the reference evaluator may take, other draws included
-constexpr double kDeviations = 3;         // of a gradient's rounding, that gradients are pushed by
+// Of what other rounding changes, that the ranks may differ by: sums of 32 bits round more often than what they are.
+constexpr double kOf16Bits = 3, kOf32Bits = 10;
+constexpr size_t kDraws = 4;  // of other rounding: of one number, such as a loss, one draw may tell little
 
 class ScalarSink : public runtime::MetricsSink {
  public:
@@ -47,7 +50,8 @@ bool keeps_gradients(const runtime::Program& program) {
   return false;
 }
 
-absl::StatusOr<Outcome> run(std::vector<runtime::Program> programs, runtime::TrainOptions options, const Place& place) {
+absl::StatusOr<RunOutcome> run(std::vector<runtime::Program> programs, runtime::TrainOptions options,
+                               const Place& place) {
   for (runtime::Program& p : programs) {
     for (runtime::ProgramState& s : p.states) {
       if (s.name == kLossScaleState && s.initial.kind == runtime::InitialKind::kFill)
@@ -62,7 +66,7 @@ absl::StatusOr<Outcome> run(std::vector<runtime::Program> programs, runtime::Tra
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
   ScalarSink sink;
   PARTITA_RETURN_IF_ERROR(runtime::train_local(loaded, options, &sink));
-  Outcome out;
+  RunOutcome out;
   out.scalars = std::move(sink.scalars);
   PARTITA_RETURN_IF_ERROR(out.add(options.save, ""));
   if (!options.save_gradients.empty()) PARTITA_RETURN_IF_ERROR(out.add(options.save_gradients, gradient_of("")));
@@ -93,8 +97,8 @@ absl::StatusOr<runtime::TrainOptions> serial_options(const verifier::Bundle& bun
 }
 
 // The program with these first values in place of its own, which are in options.initial.
-absl::StatusOr<Outcome> run_from(runtime::Program program, const FirstValues& values, runtime::TrainOptions options,
-                                 const Place& place) {
+absl::StatusOr<RunOutcome> run_from(runtime::Program program, const FirstValues& values, runtime::TrainOptions options,
+                                    const Place& place) {
   std::map<std::string, Literal> literals;
   for (runtime::ProgramState& s : program.states) {
     const auto at = values.find(s.name);
@@ -121,25 +125,25 @@ absl::StatusOr<Outcome> run_from(runtime::Program program, const FirstValues& va
   return run({std::move(program)}, options, place);
 }
 
-// The serial program from gradients that are off by their rounding, which `off`, other first values, tells.
-absl::StatusOr<Pushed> push_gradients(const Graph& serial, const FirstValues& off, const SerialRun& run) {
+// The serial program from gradients that are off by so many deviations of their rounding.
+absl::StatusOr<Pushed> push_gradients(const Graph& serial, double deviations, const SerialRun& run) {
   const GradientProbe probe = probe_gradients(serial);
   Pushed pushed;
-  PARTITA_ASSIGN_OR_RETURN(pushed.none, run(probe.graph, {}, "pushed.none"));
-  PARTITA_ASSIGN_OR_RETURN(const Outcome other, run(probe.graph, off, "pushed.off"));
+  PARTITA_ASSIGN_OR_RETURN(pushed.none, run(probe.graph, {}, 0));
+  PARTITA_ASSIGN_OR_RETURN(const RunOutcome other, run(probe.graph, {}, 1));
   FirstValues up, down;
   for (const State& s : probe.graph.states) {
     if (std::find(probe.names.begin(), probe.names.end(), s.name) == probe.names.end()) continue;
     const Shape& shape = probe.graph.type(s.value).shape;
     std::vector<double> noise = gradient_noise(pushed.none.tensor(gradient_of(s.name)),
                                                other.tensor(gradient_of(s.name)), shape.empty() ? 1 : shape.back());
-    for (double& x : noise) x *= kDeviations;
+    for (double& x : noise) x *= deviations;
     up.emplace(s.name, noise);
     for (double& x : noise) x = -x;
     down.emplace(s.name, std::move(noise));
   }
-  PARTITA_ASSIGN_OR_RETURN(pushed.up, run(probe.graph, up, "pushed.up"));
-  PARTITA_ASSIGN_OR_RETURN(pushed.down, run(probe.graph, down, "pushed.down"));
+  PARTITA_ASSIGN_OR_RETURN(pushed.up, run(probe.graph, std::move(up), 0));
+  PARTITA_ASSIGN_OR_RETURN(pushed.down, run(probe.graph, std::move(down), 0));
   return pushed;
 }
 
@@ -154,37 +158,39 @@ double rounding(const Graph& graph) {
   return coarsest;
 }
 
-// All parameters off by `share` of themselves, up and down in turns: every value that is then rounded is rounded anew,
-// as it is on ranks that compute parts of sums.
-FirstValues NumericRuns::off_by(double share, const Outcome& first) const {
+// All parameters off by half of their rounding to 16 bits, up or down: every value that is then rounded is rounded
+// anew, as it is on ranks that compute parts of sums.
+FirstValues NumericRuns::first_off(const RunOutcome& first, size_t draw) const {
+  const double share = coarse_ / 2;
   FirstValues values;
   for (const State& s : bundle_.serial.states) {
     if (s.kind != StateKind::kParameter || !is_float(bundle_.serial.type(s.value).dtype)) continue;
     std::vector<double>& x = values.emplace(s.name, first.tensor(s.name)).first->second;
-    for (size_t k = 0; k < x.size(); ++k) x[k] *= 1 + (k % 2 == 0 ? share : -share);
+    for (size_t k = 0; k < x.size(); ++k) x[k] *= 1 + (mix64(draw, k) % 2 == 0 ? share : -share);
   }
   return values;
 }
 
-SerialRun NumericRuns::compiled() const {
-  return [this](const Graph& serial, const FirstValues& values, const char* name) -> absl::StatusOr<Outcome> {
+SerialRun NumericRuns::compiled(const Runs& runs) const {
+  return [&](const Graph& serial, FirstValues values, size_t draw) -> absl::StatusOr<RunOutcome> {
     PARTITA_ASSIGN_OR_RETURN(runtime::Program program, compile_serial(serial, bundle_.programs.front().program, true));
     PARTITA_ASSIGN_OR_RETURN(const runtime::TrainOptions options, serial_options(bundle_, true, train_));
-    const Place place{folder_, name};
+    if (draw > 0) values.merge(first_off(runs.first, draw));
+    const std::string name = cat("again.", ++again_);
+    const Place place{folder_, name.c_str()};
     return values.empty() ? run({std::move(program)}, options, place)
                           : run_from(std::move(program), values, options, place);
   };
 }
 
 SerialRun NumericRuns::by_reference(const Runs& runs) const {
-  return [&](const Graph& serial, const FirstValues& values, const char*) -> absl::StatusOr<Outcome> {
+  return [&](const Graph& serial, FirstValues values, size_t draw) -> absl::StatusOr<RunOutcome> {
     PARTITA_ASSIGN_OR_RETURN(const runtime::Program fused, compile_serial(bundle_, true));
-    FirstValues first = values;
     for (const std::string& name : runs.first.names()) {
-      if (!first.count(name)) first.emplace(name, runs.first.tensor(name));
+      if (!values.count(name)) values.emplace(name, runs.first.tensor(name));
     }
-    PARTITA_ASSIGN_OR_RETURN(ReferenceRun run, run_reference(serial, fused, train_.data, first, train_.steps));
-    Outcome out;
+    PARTITA_ASSIGN_OR_RETURN(ReferenceRun run, run_reference(serial, fused, train_.data, values, train_.steps, draw));
+    RunOutcome out;
     out.scalars.losses = std::move(run.losses);
     out.scalars.rates = std::move(run.rates);
     out.scalars.norms = std::move(run.norms);
@@ -205,6 +211,7 @@ absl::StatusOr<Runs> NumericRuns::all() const {
   runtime::TrainOptions none = options;
   none.steps = 0;
   PARTITA_ASSIGN_OR_RETURN(runs.first, run({fused}, none, {folder_, "first"}));
+  runs.compiled.share = kOf16Bits;
   PARTITA_ASSIGN_OR_RETURN(runs.compiled.serial, run({std::move(fused)}, options, {folder_, "serial"}));
   return runs;
 }
@@ -212,30 +219,34 @@ absl::StatusOr<Runs> NumericRuns::all() const {
 absl::Status NumericRuns::add_reference(Runs& runs, int draws) const {
   PARTITA_ASSIGN_OR_RETURN(const runtime::Program fused, compile_serial(bundle_, true));
   const double seconds = reference_seconds(bundle_.serial, fused.micro_batches, train_.steps);
-  if (coarse_ > 0 || train_.steps <= 0 || 2 * draws * seconds > kReferenceSeconds) return absl::OkStatus();
+  if (train_.steps <= 0 || 2 * draws * seconds > kReferenceSeconds) return absl::OkStatus();
   runs.reference.emplace();
-  PARTITA_ASSIGN_OR_RETURN(runs.reference->serial, by_reference(runs)(bundle_.serial, {}, "reference"));
+  runs.reference->share = coarse_ > 0 ? kOf16Bits : kOf32Bits;
+  PARTITA_ASSIGN_OR_RETURN(runs.reference->serial, by_reference(runs)(bundle_.serial, {}, 0));
   return absl::OkStatus();
 }
 
-absl::Status NumericRuns::measure(Side& side, Runs& runs) const {
-  if (!runs.unfused) {
-    PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle_, false));
-    PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, serial_options(bundle_, false, train_));
-    PARTITA_ASSIGN_OR_RETURN(runs.unfused, run({std::move(unfused)}, options, {folder_, "unfused"}));
-  }
-  const bool is_compiled = &side == &runs.compiled;
-  if (side.off || (is_compiled && coarse_ == 0)) return absl::OkStatus();
-  const FirstValues first = off_by(coarse_ > 0 ? coarse_ / 2 : 0x1p-24, runs.first);
-  PARTITA_ASSIGN_OR_RETURN(side.off, is_compiled ? compiled()(bundle_.serial, first, "off")
-                                                 : by_reference(runs)(bundle_.serial, first, "reference.off"));
+absl::Status NumericRuns::add_unfused(Runs& runs) const {
+  if (runs.unfused) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(runtime::Program unfused, compile_serial(bundle_, false));
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, serial_options(bundle_, false, train_));
+  PARTITA_ASSIGN_OR_RETURN(runs.unfused, run({std::move(unfused)}, options, {folder_, "unfused"}));
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> NumericRuns::draw(Side& side, const Runs& runs) const {
+  const bool is_compiled = &side == &runs.compiled;
+  if (side.off.size() == kDraws || (is_compiled && coarse_ == 0)) return false;
+  const SerialRun again = is_compiled ? compiled(runs) : by_reference(runs);
+  PARTITA_ASSIGN_OR_RETURN(RunOutcome off, again(bundle_.serial, {}, side.off.size() + 1));
+  side.off.push_back(std::move(off));
+  return true;
 }
 
 absl::Status NumericRuns::push(Side& side, const Runs& runs) const {
-  if (coarse_ == 0 || train_.steps <= 0 || side.pushed) return absl::OkStatus();
-  PARTITA_ASSIGN_OR_RETURN(side.pushed, push_gradients(bundle_.serial, off_by(coarse_ / 2, runs.first),
-                                                       &side == &runs.compiled ? compiled() : by_reference(runs)));
+  if (side.off.empty() || side.pushed) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(side.pushed, push_gradients(bundle_.serial, side.share,
+                                                       &side == &runs.compiled ? compiled(runs) : by_reference(runs)));
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 // evaluator, and the serial program again with rounding put on, which tells how far rounding takes it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,32 +13,33 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/trainer.h"
-#include "tools/proof/outcome.h"
+#include "tools/proof/run_outcome.h"
 #include "tools/verify/bundle/bundle.h"
 
 namespace partita {
 
 // First values of states, by name.
 using FirstValues = std::map<std::string, std::vector<double>>;
-// Runs a serial graph from the bundle's first values but for these. `name`: of the files that it leaves.
-using SerialRun = std::function<absl::StatusOr<Outcome>(const Graph&, const FirstValues&, const char* name)>;
+// Runs a serial graph from the bundle's first values but for these. `draw`: of other rounding; 0: as it is rounded.
+using SerialRun = std::function<absl::StatusOr<RunOutcome>(const Graph&, FirstValues, size_t draw)>;
 
 // The serial program from gradients that are off by their rounding: as they are, above and below.
 struct Pushed {
-  Outcome none, up, down;
+  RunOutcome none, up, down;
 };
 
 // What the ranks are held against.
 struct Side {
-  Outcome serial;
-  // Both where it was asked for: from first parameters that are off by their rounding, and pushed.
-  std::optional<Outcome> off;
+  RunOutcome serial;
+  double share = 0;  // of what rounding changes, that the ranks may differ by
+  // Both where it was asked for: draws of other rounding, and pushed.
+  std::vector<RunOutcome> off;
   std::optional<Pushed> pushed;
 };
 
 struct Runs {
-  Outcome ranks, first;            // `first`: before any step
-  std::optional<Outcome> unfused;  // the serial program compiled without fusion, where it was asked for
+  RunOutcome ranks, first;            // `first`: before any step
+  std::optional<RunOutcome> unfused;  // the serial program compiled without fusion, where it was asked for
   Side compiled;
   std::optional<Side> reference;
   bool several = false;  // ranks
@@ -54,23 +56,26 @@ class NumericRuns {
       : bundle_(bundle), train_(std::move(train)), folder_(std::move(folder)), coarse_(rounding(bundle.serial)) {}
 
   absl::StatusOr<Runs> all() const;
-  // Where the program computes in 32 bits or more, and `draws` of it take the reference evaluator less than a minute.
+  // Where `draws` of it take the reference evaluator less than a minute.
   absl::Status add_reference(Runs& runs, int draws) const;
-  // What tells how far rounding takes the ranks from one of the sides: adds `unfused`, and the side's `off`, if the
-  // reference evaluator or 16 bits round.
-  absl::Status measure(Side& side, Runs& runs) const;
-  // Adds the side's `pushed`, where the program computes in 16 bits.
+  absl::Status add_unfused(Runs& runs) const;
+  // Adds to what tells how far rounding takes the ranks from one of the sides; false where there is no more to add. The
+  // reference evaluator rounds anew whatever nodes make, and code generation has no part in it; a compiled program
+  // starts from first parameters that are off by their rounding to 16 bits, if it has any.
+  absl::StatusOr<bool> draw(Side& side, const Runs& runs) const;
+  // Adds the side's `pushed`, where its rounding is known.
   absl::Status push(Side& side, const Runs& runs) const;
 
  private:
-  SerialRun compiled() const;
+  SerialRun compiled(const Runs& runs) const;
   SerialRun by_reference(const Runs& runs) const;
-  FirstValues off_by(double share, const Outcome& first) const;
+  FirstValues first_off(const RunOutcome& first, size_t draw) const;
 
   const verifier::Bundle& bundle_;
   const runtime::TrainOptions train_;
   const std::string folder_;
   const double coarse_;
+  mutable int again_ = 0;  // runs of compiled programs that were made again: each has files of its own
 };
 
 }  // namespace partita

@@ -1,11 +1,14 @@
 #include "tools/proof/reference_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "base/mix64.h"
 #include "base/status.h"
 #include "ir/graph/evaluate.h"
 #include "runtime/data/data_source.h"
+#include "tools/proof/trials/bounded_value.h"
 
 namespace partita {
 namespace {
@@ -14,7 +17,8 @@ constexpr double kOperations = 8e8, kElements = 8e7;  // that the evaluator does
 
 class Run {
  public:
-  Run(const Graph& serial, const runtime::Program& program) : g_(serial), program_(program) {
+  Run(const Graph& serial, const runtime::Program& program, size_t draw) : g_(serial), program_(program) {
+    if (draw > 0) random_ = [draw, n = uint64_t{0}]() mutable { return mix64(draw, ++n); };
     for (size_t k = 0; k < g_.states.size(); ++k) {
       const State& s = g_.states[k];
       if (s.next == kNoValue || s.next == s.value) continue;
@@ -58,14 +62,14 @@ class Run {
     const int64_t last = program_.micro_batches - 1;
     for (int64_t m = 0; m < last; ++m) {
       PARTITA_RETURN_IF_ERROR(feed(number, m));
-      advance(each_, evaluate_graph(g_, feeds_, nexts(each_)));
+      advance(each_, evaluate(nexts(each_)));
     }
     PARTITA_RETURN_IF_ERROR(feed(number, last));
     std::vector<size_t> all = each_;
     all.insert(all.end(), once_.begin(), once_.end());
     std::vector<ValueId> wanted = nexts(all);
     for (const GraphOutput& o : g_.outputs) wanted.push_back(o.value);
-    std::vector<Tensor> values = evaluate_graph(g_, feeds_, wanted);
+    std::vector<Tensor> values = evaluate(wanted);
     std::vector<Tensor> outputs(std::make_move_iterator(values.begin() + static_cast<int64_t>(all.size())),
                                 std::make_move_iterator(values.end()));
     advance(all, std::move(values));
@@ -87,6 +91,10 @@ class Run {
     const Node* made = g_.producer(s.next);
     return s.kind == StateKind::kAccumulator ||
            (made != nullptr && (made->segment == Segment::kForward || made->segment == Segment::kBackward));
+  }
+
+  std::vector<Tensor> evaluate(const std::vector<ValueId>& wanted) {
+    return evaluate_graph(g_, feeds_, wanted, [&](Tensor& t) { round_values(t, random_); });
   }
 
   std::vector<ValueId> nexts(const std::vector<size_t>& states) const {
@@ -121,12 +129,28 @@ class Run {
 
   const Graph& g_;
   const runtime::Program& program_;
+  std::function<uint64_t()> random_;
   std::vector<size_t> each_, once_;  // states that become another value with each micro-batch, or once a step
   std::unique_ptr<runtime::DataSource> source_;
   std::map<ValueId, Tensor> feeds_;
 };
 
 }  // namespace
+
+void round_values(Tensor& values, const std::function<uint64_t()>& random) {
+  const DType type = values.type.dtype;
+  const bool narrow = type == DType::kBF16 || type == DType::kF16;
+  if (!is_float(type) || (!random && !narrow)) return;
+  for (double& x : values.f) {
+    if (!random || !std::isfinite(x)) continue;
+    int exponent = 0;
+    const bool least = std::abs(std::frexp(x, &exponent)) == 0.5;  // of its exponent: the next smaller one is nearer
+    double share = std::ldexp(static_cast<double>(random() >> 11), -52) - 1;  // in [-1, 1)
+    if (least && share * x < 0) share /= 2;
+    x += share * std::ldexp(half_unit(type), exponent - 1);
+  }
+  if (type != DType::kF64) values = to_tensor(to_literal(values));
+}
 
 double reference_seconds(const Graph& serial, int64_t micro_batches, int64_t steps) {
   double seconds = 0;
@@ -141,8 +165,9 @@ double reference_seconds(const Graph& serial, int64_t micro_batches, int64_t ste
 
 absl::StatusOr<ReferenceRun> run_reference(const Graph& serial, const runtime::Program& program,
                                            const runtime::DataConfig& data,
-                                           const std::map<std::string, std::vector<double>>& first, int64_t steps) {
-  Run run(serial, program);
+                                           const std::map<std::string, std::vector<double>>& first, int64_t steps,
+                                           size_t draw) {
+  Run run(serial, program, draw);
   PARTITA_RETURN_IF_ERROR(run.open(data));
   run.begin(first);
   ReferenceRun result;

@@ -44,7 +44,7 @@ struct StepNumbers {
 };
 
 // Its tensors stay in their files, as those of several runs would not fit into memory.
-class Outcome {
+class RunOutcome {
  public:
   // The tensors of a file, their names after `prefix`.
   absl::Status add(const std::string& path, const std::string& prefix);

@@ -1,4 +1,4 @@
-#include "tools/proof/outcome.h"
+#include "tools/proof/run_outcome.h"
 
 #include <algorithm>
 #include <array>
@@ -71,7 +71,7 @@ std::vector<double> Numbers::all() const {
 double length(const Numbers& a) { return length_of(a, nullptr); }
 double distance(const Numbers& a, const Numbers& b) { return a.size() == b.size() ? length_of(a, &b) : INFINITY; }
 
-absl::Status Outcome::add(const std::string& path, const std::string& prefix) {
+absl::Status RunOutcome::add(const std::string& path, const std::string& prefix) {
   PARTITA_ASSIGN_OR_RETURN(runtime::SafetensorsFile file, runtime::SafetensorsFile::open(path));
   for (const runtime::SafetensorsEntry& entry : file.entries())
     places_[prefix + entry.name] = {files_.size(), entry.name};
@@ -79,18 +79,18 @@ absl::Status Outcome::add(const std::string& path, const std::string& prefix) {
   return absl::OkStatus();
 }
 
-std::vector<std::string> Outcome::names() const {
+std::vector<std::string> RunOutcome::names() const {
   std::vector<std::string> all;
   for (const auto& [name, place] : places_) all.push_back(name);
   return all;
 }
 
-DType Outcome::dtype(const std::string& name) const {
+DType RunOutcome::dtype(const std::string& name) const {
   const auto& [file, key] = places_.at(name);
   return files_[file].find(key)->dtype;
 }
 
-Numbers Outcome::numbers(const std::string& name) const {
+Numbers RunOutcome::numbers(const std::string& name) const {
   if (const auto known = values.find(name); known != values.end()) return Numbers(known->second);
   const auto& [file, key] = places_.at(name);
   const runtime::SafetensorsEntry& entry = *files_[file].find(key);
