@@ -1,7 +1,6 @@
 #include "ir/recipe/read_recipe.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <numbers>
 
 #include "base/cat.h"
@@ -11,6 +10,7 @@
 #include "ir/recipe/deepspeed_config.h"
 #include "ir/recipe/overrides.h"
 #include "ir/recipe/pins.h"
+#include "ir/recipe/read_optimizer.h"
 #include "ir/recipe/write_recipe.h"
 #include "ir/recipe/yaml_fields.h"
 
@@ -18,26 +18,6 @@ namespace partita {
 namespace {
 
 using Kind = YamlNode::Kind;
-
-const YamlEntry* find_entry(const YamlNode& node, std::string_view key) {
-  for (const YamlEntry& entry : node.entries) {
-    if (entry.key == key) return &entry;
-  }
-  return nullptr;
-}
-
-using KeyList = std::initializer_list<std::string_view>;
-
-// Refuses the keys of `node` that are in `conditional` but not in `allowed`: this kind would silently ignore them.
-absl::Status check_applicable(const YamlNode& node, const std::string& path, std::string_view kind, KeyList conditional,
-                              KeyList allowed) {
-  for (std::string_view key : conditional) {
-    const YamlEntry* entry = find_entry(node, key);
-    if (entry == nullptr || std::find(allowed.begin(), allowed.end(), key) != allowed.end()) continue;
-    return yaml_error(entry->line, entry->column, cat(path, ": kind ", kind, " has no '", key, "'; remove it"));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status parse_loss(const YamlNode& node, const std::string& path, LossRecipe& out) {
   static const Fields<LossRecipe> kFields = {
@@ -52,82 +32,6 @@ absl::Status parse_loss(const YamlNode& node, const std::string& path, LossRecip
   if (out.kind == LossKind::kOutput) return check_applicable(node, path, "output", allowed, {});
   return out.kind == LossKind::kCrossEntropy ? absl::OkStatus()
                                              : check_applicable(node, path, enum_name(out.kind), allowed, {"target"});
-}
-
-absl::Status parse_optimizer_kind(const YamlNode& node, const std::string& path, OptimizerRecipe& out) {
-  PARTITA_ASSIGN_OR_RETURN(size_t kind, read_choice(node, path, enum_names<OptimizerKind>()));
-  out = default_optimizer(static_cast<OptimizerKind>(kind));
-  return absl::OkStatus();
-}
-
-absl::Status check_optimizer_keys(const YamlNode& node, const std::string& path, OptimizerKind kind) {
-  auto check = [&](KeyList allowed) {
-    return check_applicable(node, path, enum_name(kind),
-                            {"betas", "eps", "momentum", "dampening", "nesterov", "lr_decay", "initial_accumulator"},
-                            allowed);
-  };
-  switch (kind) {
-    case OptimizerKind::kSgd:
-    case OptimizerKind::kMomentum:
-      return check({"momentum", "dampening", "nesterov"});
-    case OptimizerKind::kAdagrad:
-      return check({"eps", "lr_decay", "initial_accumulator"});
-    case OptimizerKind::kAdam:
-    case OptimizerKind::kAdamW:
-    case OptimizerKind::kLamb:
-      return check({"betas", "eps"});
-  }
-  return absl::OkStatus();
-}
-
-absl::Status parse_optimizer(const YamlNode& node, const std::string& path, OptimizerRecipe& out) {
-  static const Fields<OptimizerRecipe> kFields = {
-      {"kind", parse_optimizer_kind},
-      {"lr", number(&OptimizerRecipe::lr, kNonNegative)},
-      {"betas", number_pair(&OptimizerRecipe::betas, kFraction)},
-      {"eps", number(&OptimizerRecipe::eps, kNonNegative)},
-      {"momentum", number(&OptimizerRecipe::momentum, kNonNegative)},
-      {"dampening", number(&OptimizerRecipe::dampening, kAnyNumber)},
-      {"nesterov", boolean(&OptimizerRecipe::nesterov)},
-      {"weight_decay", number(&OptimizerRecipe::weight_decay, kNonNegative)},
-      {"lr_decay", number(&OptimizerRecipe::lr_decay, kNonNegative)},
-      {"initial_accumulator", number(&OptimizerRecipe::initial_accumulator, kNonNegative)},
-      {"no_decay", globs(&OptimizerRecipe::no_decay)},
-  };
-  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
-  if (find_entry(node, "kind") == nullptr)
-    return yaml_error(node.line, node.column,
-                      cat(path, ": missing key 'kind'; add one of ", join_names(enum_names<OptimizerKind>())));
-  PARTITA_RETURN_IF_ERROR(check_optimizer_keys(node, path, out.kind));
-  if (out.nesterov && (out.momentum == 0 || out.dampening != 0)) {
-    return yaml_error(find_entry(node, "nesterov")->line, find_entry(node, "nesterov")->column,
-                      cat(path, ".nesterov: expected momentum > 0 and no dampening beside it"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status parse_schedule(const YamlNode& node, const std::string& path, ScheduleRecipe& out) {
-  static const Fields<ScheduleRecipe> kFields = {
-      {"kind", choice(&ScheduleRecipe::kind)},
-      {"warmup", integer(&ScheduleRecipe::warmup, 0)},
-      {"total", integer(&ScheduleRecipe::total, 1)},
-      {"decay", integer(&ScheduleRecipe::decay, 0)},
-      {"min_lr", number(&ScheduleRecipe::min_lr, kNonNegative)},
-  };
-  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
-  bool wsd = out.kind == ScheduleKind::kWsd;
-  if (!wsd) PARTITA_RETURN_IF_ERROR(check_applicable(node, path, enum_name(out.kind), {"decay"}, {}));
-  auto missing = [&](std::string_view key) {
-    return yaml_error(node.line, node.column, cat(path, ": kind ", enum_name(out.kind), " needs '", key, "' (steps)"));
-  };
-  if (out.kind != ScheduleKind::kConstant && find_entry(node, "total") == nullptr) return missing("total");
-  if (wsd && find_entry(node, "decay") == nullptr) return missing("decay");
-  if (out.total > 0 && out.warmup + out.decay > out.total) {
-    return yaml_error(node.line, node.column,
-                      cat(path, ": expected warmup ", wsd ? "+ decay " : "", "<= total, found ", out.warmup,
-                          wsd ? cat(" + ", out.decay) : "", " > ", out.total));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status parse_micro(const YamlNode& node, const std::string& path, BatchRecipe& out) {

@@ -30,14 +30,58 @@ OptimizerRecipe default_optimizer(OptimizerKind kind) {
   return {.kind = kind};
 }
 
+std::vector<OneCyclePhase> one_cycle_phases(const ScheduleRecipe& s, double lr) {
+  const double total = static_cast<double>(s.total), rise = s.pct_start * total;
+  const double initial = lr / s.div_factor, last = initial / s.final_div_factor;
+  if (s.three_phase) return {{rise - 1, initial, lr}, {2 * rise - 2, lr, initial}, {total - 1, initial, last}};
+  return {{rise - 1, initial, lr}, {total - 1, lr, last}};
+}
+
+double inverse_sqrt_timescale(const ScheduleRecipe& schedule) {
+  return static_cast<double>(schedule.timescale.value_or(schedule.warmup > 0 ? schedule.warmup : 10000));
+}
+
+namespace {
+
+double half_cosine(double done) { return 0.5 * (1 + std::cos(std::numbers::pi * done)); }
+
+double one_cycle(const ScheduleRecipe& schedule, double lr, double step) {
+  double start = 0, rate = lr;
+  for (const OneCyclePhase& phase : one_cycle_phases(schedule, lr)) {
+    const double done = std::min((step - start) / (phase.end - start), 1.0);
+    const bool cosine = schedule.anneal_strategy == AnnealStrategy::kCos;
+    rate = phase.to + (phase.from - phase.to) * (cosine ? half_cosine(done) : 1 - done);
+    if (step <= phase.end) break;
+    start = phase.end;
+  }
+  return rate;
+}
+
+// How often a step has lowered the rate.
+int64_t falls(const ScheduleRecipe& schedule, int64_t step) {
+  if (schedule.step_size) return (step - schedule.warmup) / *schedule.step_size;
+  return std::count_if(schedule.milestones.begin(), schedule.milestones.end(), [&](int64_t m) { return m <= step; });
+}
+
+}  // namespace
+
 double learning_rate(const ScheduleRecipe& schedule, double lr, int64_t step) {
-  if (step < schedule.warmup) return lr * (static_cast<double>(step) + 1) / static_cast<double>(schedule.warmup);
+  const double t = static_cast<double>(step), warmup = static_cast<double>(schedule.warmup);
+  if (step < schedule.warmup) return lr * (t + 1) / warmup;
   if (schedule.kind == ScheduleKind::kConstant) return lr;
+  if (schedule.kind == ScheduleKind::kOneCycle) return one_cycle(schedule, lr, t);
+  if (schedule.kind == ScheduleKind::kStep) return lr * std::pow(schedule.gamma, falls(schedule, step));
+  if (schedule.kind == ScheduleKind::kInverseSqrt) {
+    const double timescale = inverse_sqrt_timescale(schedule);
+    return lr * std::sqrt(timescale / (t - warmup + timescale));
+  }
   int64_t start = schedule.kind == ScheduleKind::kWsd ? schedule.total - schedule.decay : schedule.warmup;
   if (step >= schedule.total) return schedule.min_lr;
   if (step <= start) return lr;
   double done = static_cast<double>(step - start) / static_cast<double>(schedule.total - start);
-  double left = schedule.kind == ScheduleKind::kCosine ? 0.5 * (1 + std::cos(std::numbers::pi * done)) : 1 - done;
+  double left = schedule.kind == ScheduleKind::kCosine       ? half_cosine(done)
+                : schedule.kind == ScheduleKind::kPolynomial ? std::pow(1 - done, schedule.power)
+                                                             : 1 - done;
   return schedule.min_lr + (lr - schedule.min_lr) * left;
 }
 

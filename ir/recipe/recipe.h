@@ -30,9 +30,14 @@ enum class OptimizerKind { kSgd, kMomentum, kAdagrad, kAdam, kAdamW, kLamb };
 template <>
 inline constexpr auto kEnumNames<OptimizerKind> = name_table("sgd", "momentum", "adagrad", "adam", "adamw", "lamb");
 
-enum class ScheduleKind { kConstant, kLinear, kCosine, kWsd };
+enum class ScheduleKind { kConstant, kLinear, kCosine, kWsd, kOneCycle, kPolynomial, kInverseSqrt, kStep };
 template <>
-inline constexpr auto kEnumNames<ScheduleKind> = name_table("constant", "linear", "cosine", "wsd");
+inline constexpr auto kEnumNames<ScheduleKind> = name_table("constant", "linear", "cosine", "wsd", "one_cycle",
+                                                            "polynomial", "inverse_sqrt", "step");
+
+enum class AnnealStrategy { kCos, kLinear };
+template <>
+inline constexpr auto kEnumNames<AnnealStrategy> = name_table("cos", "linear");
 
 enum class Precision { kFp32, kTf32, kBf16, kFp16 };
 template <>
@@ -105,9 +110,19 @@ struct OptimizerRecipe {
 struct ScheduleRecipe {
   ScheduleKind kind = ScheduleKind::kConstant;
   int64_t warmup = 0;
-  int64_t total = 0;  // 0: not said (only kConstant may leave it out)
+  int64_t total = 0;  // 0: not said (kConstant, kInverseSqrt and kStep need none)
   int64_t decay = 0;  // kWsd: length of the last phase
   double min_lr = 0;
+  double power = 1;  // kPolynomial
+  // kOneCycle, as torch.optim.lr_scheduler.OneCycleLR has them
+  double pct_start = 0.3, div_factor = 25, final_div_factor = 1e4;
+  AnnealStrategy anneal_strategy = AnnealStrategy::kCos;
+  bool three_phase = false;
+  std::optional<int64_t> timescale;  // kInverseSqrt; unset: warmup, or 10000 where there is none
+  // kStep: the rate is multiplied by gamma every `step_size` steps after warmup, or at each of the milestones.
+  std::optional<int64_t> step_size;
+  std::vector<int64_t> milestones;
+  double gamma = 0.1;
   bool operator==(const ScheduleRecipe&) const = default;
 };
 
@@ -255,9 +270,15 @@ struct Recipe {
 // PyTorch's defaults of `kind` (lamb: those of Apex's FusedLAMB).
 OptimizerRecipe default_optimizer(OptimizerKind kind);
 
-// Rate at optimizer step `step` >= 0: lr (step+1)/warmup while step < warmup, then constant; or linear / cosine from lr
-// at `warmup` down to min_lr at `total`; or (wsd) lr until total - decay, then linear down to min_lr at `total`. min_lr
-// from `total` on.
+// A part of kOneCycle: annealed from `from` to `to`, and at `to` at step `end`.
+struct OneCyclePhase {
+  double end, from, to;
+};
+std::vector<OneCyclePhase> one_cycle_phases(const ScheduleRecipe& schedule, double lr);
+// The timescale of kInverseSqrt, its default where it is unset.
+double inverse_sqrt_timescale(const ScheduleRecipe& schedule);
+
+// Rate at optimizer step `step` >= 0 where the highest is `lr`; docs/train_yaml.md has the formulas.
 double learning_rate(const ScheduleRecipe& schedule, double lr, int64_t step);
 
 }  // namespace partita

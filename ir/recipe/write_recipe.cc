@@ -78,11 +78,25 @@ std::string optimizer(const OptimizerRecipe& o) {
   return m.text();
 }
 
+std::string one_cycle(const ScheduleRecipe& s) {
+  Mapping m;
+  m.add("kind", enum_name(s.kind)).add("total", cat(s.total)).add("pct_start", number_text(s.pct_start));
+  m.add("anneal_strategy", enum_name(s.anneal_strategy)).add("div_factor", number_text(s.div_factor));
+  m.add("final_div_factor", number_text(s.final_div_factor));
+  return m.add("three_phase", bool_text(s.three_phase)).text();
+}
+
 std::string schedule(const ScheduleRecipe& s) {
+  using Kind = ScheduleKind;
+  if (s.kind == Kind::kOneCycle) return one_cycle(s);
+  const bool step = s.kind == Kind::kStep, least = !step && s.kind != Kind::kInverseSqrt;
   Mapping m;
   m.add("kind", enum_name(s.kind)).add("warmup", cat(s.warmup)).add_if(s.total > 0, "total", cat(s.total));
-  m.add_if(s.kind == ScheduleKind::kWsd, "decay", cat(s.decay)).add("min_lr", number_text(s.min_lr));
-  return m.text();
+  m.add_if(s.kind == Kind::kWsd, "decay", cat(s.decay))
+      .add_if(s.kind == Kind::kPolynomial, "power", number_text(s.power));
+  m.add_if("timescale", s.timescale).add_if("step_size", s.step_size);
+  m.add_if(!s.milestones.empty(), "milestones", list(s.milestones, [](const int64_t& t) { return cat(t); }));
+  return m.add_if(step, "gamma", number_text(s.gamma)).add_if(least, "min_lr", number_text(s.min_lr)).text();
 }
 
 std::string loss_scale(const LossScaleRecipe& s) {

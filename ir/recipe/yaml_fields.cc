@@ -147,4 +147,21 @@ absl::StatusOr<std::vector<const YamlEntry*>> match_keys(const YamlNode& node, s
   return found;
 }
 
+const YamlEntry* find_entry(const YamlNode& node, std::string_view key) {
+  for (const YamlEntry& entry : node.entries) {
+    if (entry.key == key) return &entry;
+  }
+  return nullptr;
+}
+
+absl::Status check_applicable(const YamlNode& node, const std::string& path, std::string_view kind, KeyList conditional,
+                              KeyList allowed) {
+  for (std::string_view key : conditional) {
+    const YamlEntry* entry = find_entry(node, key);
+    if (entry == nullptr || std::find(allowed.begin(), allowed.end(), key) != allowed.end()) continue;
+    return yaml_error(entry->line, entry->column, cat(path, ": kind ", kind, " has no '", key, "'; remove it"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace partita

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -63,6 +64,14 @@ struct Field {
 };
 template <typename T>
 using Fields = std::vector<Field<T>>;
+
+// The entry of `key` in a mapping; nullptr where there is none.
+const YamlEntry* find_entry(const YamlNode& node, std::string_view key);
+
+using KeyList = std::initializer_list<std::string_view>;
+// Refuses the keys of `node` that are in `conditional` but not in `allowed`: this kind would silently ignore them.
+absl::Status check_applicable(const YamlNode& node, const std::string& path, std::string_view kind, KeyList conditional,
+                              KeyList allowed);
 
 absl::StatusOr<std::vector<const YamlEntry*>> match_keys(const YamlNode& node, std::string_view path,
                                                          const std::vector<std::string_view>& keys);

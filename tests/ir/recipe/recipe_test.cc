@@ -46,6 +46,47 @@ TEST(LearningRate_MatchesPyTorch, Table) {
   }
 }
 
+// What torch.optim.lr_scheduler gives (2.15), step by step.
+TEST(LearningRate_TorchsSchedulers, Table) {
+  using Kind = ScheduleKind;
+  const struct {
+    ScheduleRecipe schedule;
+    std::vector<double> expected;
+  } kCases[] = {
+      {{.kind = Kind::kOneCycle, .total = 8},
+       {0.0040000000000000036, 0.08192751048921922, 0.09719417773875232, 0.0811745653949763, 0.05559840141227016,
+        0.028306099820869922, 0.0076641593834256404, 4e-07, 4e-07}},
+      {{.kind = Kind::kOneCycle,
+        .total = 8,
+        .pct_start = 0.4,
+        .div_factor = 5,
+        .final_div_factor = 10,
+        .anneal_strategy = AnnealStrategy::kLinear,
+        .three_phase = true},
+       {0.02, 0.056363636363636366, 0.09272727272727273, 0.07090909090909092, 0.03454545454545456, 0.015846153846153847,
+        0.008923076923076924, 0.002, 0.002}},
+      {{.kind = Kind::kPolynomial, .total = 6, .power = 2.5},
+       {0.1, 0.0633938145260609, 0.03628873693012116, 0.017677669529663684, 0.006415002990995842, 0.0011340230290662852,
+        0, 0}},
+      {{.kind = Kind::kStep, .step_size = 2, .gamma = 0.5}, {0.1, 0.1, 0.05, 0.05, 0.025, 0.025}},
+      {{.kind = Kind::kStep, .milestones = {2, 5, 5}, .gamma = 0.5}, {0.1, 0.1, 0.05, 0.05, 0.05, 0.0125, 0.0125}},
+  };
+  for (const auto& c : kCases) {
+    for (size_t step = 0; step < c.expected.size(); ++step)
+      EXPECT_NEAR(learning_rate(c.schedule, 0.1, static_cast<int64_t>(step)), c.expected[step], 1e-15)
+          << enum_name(c.schedule.kind) << " step " << step;
+  }
+}
+
+TEST(LearningRate_InverseSqrt, FallsWithTheRootOfTheStep) {
+  const ScheduleRecipe warm = {.kind = ScheduleKind::kInverseSqrt, .warmup = 4};
+  EXPECT_EQ(learning_rate(warm, 1, 1), 0.5);
+  EXPECT_EQ(learning_rate(warm, 1, 4), 1);
+  EXPECT_EQ(learning_rate(warm, 1, 16), 0.5);  // sqrt(4 / 16)
+  EXPECT_EQ(learning_rate({.kind = ScheduleKind::kInverseSqrt, .timescale = 9}, 1, 27), 0.5);
+  EXPECT_EQ(learning_rate({.kind = ScheduleKind::kInverseSqrt}, 1, 30000), 0.5);
+}
+
 TEST(LearningRate_AtTheEdges, Table) {
   const ScheduleRecipe kWsd = {ScheduleKind::kWsd, 2, 10, 4, 0.1};
   const ScheduleRecipe kLinear = {ScheduleKind::kLinear, 2, 6, 0, 0.2};

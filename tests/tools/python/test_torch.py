@@ -329,8 +329,8 @@ def test_optimizers_become_recipes():
         partita.Recipe.from_torch(torch.optim.SGD([{"params": [weight]}, {"params": [bias], "lr": 1.0}], lr=0.1))
 
 
-def _warm_cosine(optimizer):
-    return schedulers.SequentialLR(optimizer, [schedulers.LinearLR(optimizer, 1 / 3, 1, 2), schedulers.CosineAnnealingLR(optimizer, 4, 0.01)], [3])
+def _warm(optimizer, decay):
+    return schedulers.SequentialLR(optimizer, [schedulers.LinearLR(optimizer, 1 / 3, 1, 2), decay], [3])
 
 
 @pytest.mark.parametrize(
@@ -338,8 +338,14 @@ def _warm_cosine(optimizer):
     [
         lambda o: schedulers.CosineAnnealingLR(o, 6, 0.01),
         lambda o: schedulers.LinearLR(o, 1, 0.1, 6),
-        lambda o: schedulers.PolynomialLR(o, 6),
-        _warm_cosine,
+        lambda o: schedulers.PolynomialLR(o, 6, 2.5),
+        lambda o: schedulers.OneCycleLR(o, 0.1, 7, cycle_momentum=False),
+        lambda o: schedulers.OneCycleLR(o, 0.1, 7, pct_start=0.4, anneal_strategy="linear", cycle_momentum=False, div_factor=5, three_phase=True),
+        lambda o: schedulers.StepLR(o, 2, 0.5),
+        lambda o: schedulers.MultiStepLR(o, [2, 5, 5], 0.5),
+        lambda o: schedulers.ExponentialLR(o, 0.9),
+        lambda o: _warm(o, schedulers.CosineAnnealingLR(o, 4, 0.01)),
+        lambda o: _warm(o, schedulers.MultiStepLR(o, [1, 3], 0.5)),
     ],
 )
 def test_schedulers_become_schedules(mlp, points, make):

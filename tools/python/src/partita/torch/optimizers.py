@@ -17,7 +17,7 @@ def recipe_keys(optimizer: Optimizer, scheduler: lr_scheduler.LRScheduler | None
     said = _optimizer(optimizer)
     keys: dict[str, Any] = {"optimizer": said}
     if scheduler is not None:
-        keys["schedule"] = _schedule(scheduler, said["lr"])
+        keys["schedule"] = _schedule(scheduler, said)
     if clip is not None:
         keys["clip_grad_norm"] = clip
     if autocast is not None:
@@ -57,7 +57,8 @@ def _names(groups: list[dict[str, Any]]) -> list[str]:
 
 
 def _rate(group: dict[str, Any]) -> float:
-    return float(group.get("initial_lr", group["lr"]))
+    """The rate that a schedule starts from: of OneCycleLR, which leaves `max_lr` in the group, the highest."""
+    return float(group.get("max_lr", group.get("initial_lr", group["lr"])))
 
 
 def _sgd(g: dict[str, Any]) -> dict[str, Any]:
@@ -77,31 +78,52 @@ def _adagrad(g: dict[str, Any]) -> dict[str, Any]:
             "initial_accumulator": g["initial_accumulator_value"]}
 
 
-def _schedule(scheduler: lr_scheduler.LRScheduler, lr: float) -> dict[str, Any]:
+def _schedule(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(scheduler, lr_scheduler.SequentialLR):
-        return _decay(scheduler, lr)
+        return _decay(scheduler, optimizer)
     parts, milestones = scheduler._schedulers, scheduler._milestones
-    if len(parts) != 2 or not isinstance(parts[0], lr_scheduler.LinearLR):
+    if len(parts) != 2 or not isinstance(parts[0], lr_scheduler.LinearLR) or isinstance(parts[1], lr_scheduler.OneCycleLR):
         raise PartitaError("scheduler: of SequentialLR, [LinearLR, one that decays] has a counterpart: a warm-up, then a decay")
     first, warmup = parts[0], milestones[0]
     if first.total_iters != warmup - 1 or first.end_factor != 1 or abs(first.start_factor * warmup - 1) > 1e-9:
         raise PartitaError(
             f"scheduler: a warm-up over {warmup} steps is lr * (t + 1) / {warmup} here; write it LinearLR(optimizer, 1 / {warmup}, 1, {warmup - 1}) "
             f"with milestones=[{warmup}]")
-    keys = _decay(parts[1], lr)
-    return {**keys, "warmup": warmup, **({"total": keys["total"] + warmup} if "total" in keys else {})}
+    keys = _decay(parts[1], optimizer)
+    if "total" in keys:
+        keys["total"] += warmup
+    if "milestones" in keys:
+        keys["milestones"] = [warmup + t for t in keys["milestones"]]
+    return {**keys, "warmup": warmup}
 
 
-def _decay(scheduler: lr_scheduler.LRScheduler, lr: float) -> dict[str, Any]:
-    kind = type(scheduler)
+def _decay(scheduler: Any, optimizer: dict[str, Any]) -> dict[str, Any]:
+    kind, lr = type(scheduler), optimizer["lr"]
     if kind is lr_scheduler.CosineAnnealingLR:
-        return {"kind": "cosine", "total": scheduler.T_max, "min_lr": scheduler.eta_min}  # pyright: ignore[reportAttributeAccessIssue]
-    if kind is lr_scheduler.LinearLR and scheduler.start_factor == 1:  # pyright: ignore[reportAttributeAccessIssue]
-        return {"kind": "linear", "total": scheduler.total_iters, "min_lr": lr * scheduler.end_factor}  # pyright: ignore[reportAttributeAccessIssue]
-    if kind is lr_scheduler.PolynomialLR and scheduler.power == 1:  # pyright: ignore[reportAttributeAccessIssue]
-        return {"kind": "linear", "total": scheduler.total_iters, "min_lr": 0}  # pyright: ignore[reportAttributeAccessIssue]
-    if kind is lr_scheduler.ConstantLR and scheduler.factor == 1:  # pyright: ignore[reportAttributeAccessIssue]
+        return {"kind": "cosine", "total": scheduler.T_max, "min_lr": scheduler.eta_min}
+    if kind is lr_scheduler.LinearLR and scheduler.start_factor == 1:
+        return {"kind": "linear", "total": scheduler.total_iters, "min_lr": lr * scheduler.end_factor}
+    if kind is lr_scheduler.PolynomialLR:
+        return {"kind": "polynomial", "total": scheduler.total_iters, "power": scheduler.power}
+    if kind is lr_scheduler.OneCycleLR:
+        return _one_cycle(scheduler)
+    if kind is lr_scheduler.StepLR:
+        return {"kind": "step", "step_size": scheduler.step_size, "gamma": scheduler.gamma}
+    if kind is lr_scheduler.MultiStepLR:
+        return {"kind": "step", "milestones": sorted(scheduler.milestones.elements()), "gamma": scheduler.gamma}
+    if kind is lr_scheduler.ExponentialLR:
+        return {"kind": "step", "step_size": 1, "gamma": scheduler.gamma}
+    if kind is lr_scheduler.ConstantLR and scheduler.factor == 1:
         return {"kind": "constant"}
     raise PartitaError(
-        f"scheduler: {kind.__qualname__} has no counterpart as it stands; there are CosineAnnealingLR, LinearLR, PolynomialLR(power=1), and a "
-        "LinearLR warm-up before them (SequentialLR); or say schedule={…} in the keys of train.yaml")
+        f"scheduler: {kind.__qualname__} has no counterpart as it stands; there are CosineAnnealingLR, LinearLR, PolynomialLR, OneCycleLR, StepLR, "
+        "MultiStepLR, ExponentialLR, and a LinearLR warm-up before them (SequentialLR); or say schedule={…} in the keys of train.yaml")
+
+
+def _one_cycle(scheduler: lr_scheduler.OneCycleLR) -> dict[str, Any]:
+    if scheduler.cycle_momentum:
+        raise PartitaError("scheduler: OneCycleLR cycles the learning rate alone here; say cycle_momentum=False")
+    phases, group = scheduler._schedule_phases, scheduler.optimizer.param_groups[0]
+    return {"kind": "one_cycle", "total": scheduler.total_steps, "pct_start": (phases[0]["end_step"] + 1) / scheduler.total_steps,
+            "anneal_strategy": scheduler._anneal_func_type, "div_factor": group["max_lr"] / group["initial_lr"],
+            "final_div_factor": group["initial_lr"] / group["min_lr"], "three_phase": len(phases) == 3}

@@ -1,0 +1,159 @@
+#include "ir/recipe/read_optimizer.h"
+
+#include <algorithm>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "ir/recipe/yaml_fields.h"
+
+namespace partita {
+namespace {
+
+absl::Status parse_optimizer_kind(const YamlNode& node, const std::string& path, OptimizerRecipe& out) {
+  PARTITA_ASSIGN_OR_RETURN(size_t kind, read_choice(node, path, enum_names<OptimizerKind>()));
+  out = default_optimizer(static_cast<OptimizerKind>(kind));
+  return absl::OkStatus();
+}
+
+absl::Status check_optimizer_keys(const YamlNode& node, const std::string& path, OptimizerKind kind) {
+  auto check = [&](KeyList allowed) {
+    return check_applicable(node, path, enum_name(kind),
+                            {"betas", "eps", "momentum", "dampening", "nesterov", "lr_decay", "initial_accumulator"},
+                            allowed);
+  };
+  switch (kind) {
+    case OptimizerKind::kSgd:
+    case OptimizerKind::kMomentum:
+      return check({"momentum", "dampening", "nesterov"});
+    case OptimizerKind::kAdagrad:
+      return check({"eps", "lr_decay", "initial_accumulator"});
+    case OptimizerKind::kAdam:
+    case OptimizerKind::kAdamW:
+    case OptimizerKind::kLamb:
+      return check({"betas", "eps"});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status parse_optimizer(const YamlNode& node, const std::string& path, OptimizerRecipe& out) {
+  static const Fields<OptimizerRecipe> kFields = {
+      {"kind", parse_optimizer_kind},
+      {"lr", number(&OptimizerRecipe::lr, kNonNegative)},
+      {"betas", number_pair(&OptimizerRecipe::betas, kFraction)},
+      {"eps", number(&OptimizerRecipe::eps, kNonNegative)},
+      {"momentum", number(&OptimizerRecipe::momentum, kNonNegative)},
+      {"dampening", number(&OptimizerRecipe::dampening, kAnyNumber)},
+      {"nesterov", boolean(&OptimizerRecipe::nesterov)},
+      {"weight_decay", number(&OptimizerRecipe::weight_decay, kNonNegative)},
+      {"lr_decay", number(&OptimizerRecipe::lr_decay, kNonNegative)},
+      {"initial_accumulator", number(&OptimizerRecipe::initial_accumulator, kNonNegative)},
+      {"no_decay", globs(&OptimizerRecipe::no_decay)},
+  };
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  if (find_entry(node, "kind") == nullptr)
+    return yaml_error(node.line, node.column,
+                      cat(path, ": missing key 'kind'; add one of ", join_names(enum_names<OptimizerKind>())));
+  PARTITA_RETURN_IF_ERROR(check_optimizer_keys(node, path, out.kind));
+  if (out.nesterov && (out.momentum == 0 || out.dampening != 0)) {
+    return yaml_error(find_entry(node, "nesterov")->line, find_entry(node, "nesterov")->column,
+                      cat(path, ".nesterov: expected momentum > 0 and no dampening beside it"));
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+absl::Status parse_milestones(const YamlNode& node, const std::string& path, ScheduleRecipe& out) {
+  if (node.kind == YamlNode::Kind::kNull) return absl::OkStatus();
+  if (node.kind != YamlNode::Kind::kSequence || node.items.empty()) return unexpected(node, path, "a list of steps");
+  for (const auto& item : node.items) {
+    PARTITA_ASSIGN_OR_RETURN(const int64_t step, read_integer(*item, path, 1, kLargestCount));
+    out.milestones.push_back(step);
+  }
+  if (!std::is_sorted(out.milestones.begin(), out.milestones.end()))
+    return unexpected(node, path, "steps in ascending order");
+  return absl::OkStatus();
+}
+
+absl::Status check_schedule_keys(const YamlNode& node, const std::string& path, ScheduleKind kind) {
+  auto check = [&](KeyList allowed) {
+    return check_applicable(
+        node, path, enum_name(kind),
+        {"warmup", "total", "min_lr", "decay", "power", "pct_start", "anneal_strategy", "div_factor",
+         "final_div_factor", "three_phase", "timescale", "step_size", "milestones", "gamma"},
+        allowed);
+  };
+  switch (kind) {
+    case ScheduleKind::kConstant:
+    case ScheduleKind::kLinear:
+    case ScheduleKind::kCosine:
+      return check({"warmup", "total", "min_lr"});
+    case ScheduleKind::kWsd:
+      return check({"warmup", "total", "min_lr", "decay"});
+    case ScheduleKind::kOneCycle:
+      return check({"total", "pct_start", "anneal_strategy", "div_factor", "final_div_factor", "three_phase"});
+    case ScheduleKind::kPolynomial:
+      return check({"warmup", "total", "min_lr", "power"});
+    case ScheduleKind::kInverseSqrt:
+      return check({"warmup", "timescale"});
+    case ScheduleKind::kStep:
+      return check({"warmup", "step_size", "milestones", "gamma"});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_one_cycle(const YamlNode& node, const std::string& path, const ScheduleRecipe& s) {
+  if (s.pct_start * static_cast<double>(s.total) <= 1)
+    return yaml_error(node.line, node.column, cat(path, ": expected pct_start x total > 1: the rate rises for a step"));
+  if (s.three_phase && s.pct_start > 0.5)
+    return yaml_error(node.line, node.column, cat(path, ".pct_start: expected at most 0.5 with three_phase"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status parse_schedule(const YamlNode& node, const std::string& path, ScheduleRecipe& out) {
+  using S = ScheduleRecipe;
+  static const Fields<S> kFields = {
+      {"kind", choice(&S::kind)},
+      {"warmup", integer(&S::warmup, 0)},
+      {"total", integer(&S::total, 1)},
+      {"decay", integer(&S::decay, 0)},
+      {"min_lr", number(&S::min_lr, kNonNegative)},
+      {"power", number(&S::power, kPositive)},
+      {"pct_start", number(&S::pct_start, kFraction)},
+      {"anneal_strategy", choice(&S::anneal_strategy)},
+      {"div_factor", number(&S::div_factor, kPositive)},
+      {"final_div_factor", number(&S::final_div_factor, kPositive)},
+      {"three_phase", boolean(&S::three_phase)},
+      {"timescale", integer(&S::timescale, 1)},
+      {"step_size", integer(&S::step_size, 1)},
+      {"milestones", parse_milestones},
+      {"gamma", number(&S::gamma, kNonNegative)},
+  };
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  PARTITA_RETURN_IF_ERROR(check_schedule_keys(node, path, out.kind));
+  const bool wsd = out.kind == ScheduleKind::kWsd, one_cycle = out.kind == ScheduleKind::kOneCycle;
+  const bool step = out.kind == ScheduleKind::kStep;
+  auto missing = [&](std::string_view key) {
+    return yaml_error(node.line, node.column, cat(path, ": kind ", enum_name(out.kind), " needs ", key));
+  };
+  const bool endless = out.kind == ScheduleKind::kConstant || out.kind == ScheduleKind::kInverseSqrt || step;
+  if (!endless && find_entry(node, "total") == nullptr) return missing("'total' (steps)");
+  if (wsd && find_entry(node, "decay") == nullptr) return missing("'decay' (steps)");
+  if (step && out.step_size.has_value() != out.milestones.empty())
+    return missing("exactly one of 'step_size' and 'milestones' (steps)");
+  if (step && !out.milestones.empty() && out.milestones.front() < out.warmup)
+    return yaml_error(node.line, node.column, cat(path, ".milestones: expected steps after warmup ", out.warmup));
+  if (one_cycle) return check_one_cycle(node, path, out);
+  if (out.total > 0 && out.warmup + out.decay > out.total) {
+    return yaml_error(node.line, node.column,
+                      cat(path, ": expected warmup ", wsd ? "+ decay " : "", "<= total, found ", out.warmup,
+                          wsd ? cat(" + ", out.decay) : "", " > ", out.total));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace partita
