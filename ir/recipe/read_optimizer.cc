@@ -35,32 +35,65 @@ absl::Status check_optimizer_keys(const YamlNode& node, const std::string& path,
   return absl::OkStatus();
 }
 
+// Keys that a group may have of its own.
+template <typename T>
+Fields<T> rule_fields() {
+  return {
+      {"lr", number(&OptimizerRule::lr, kNonNegative)},
+      {"betas", number_pair(&OptimizerRule::betas, kFraction)},
+      {"eps", number(&OptimizerRule::eps, kNonNegative)},
+      {"momentum", number(&OptimizerRule::momentum, kNonNegative)},
+      {"dampening", number(&OptimizerRule::dampening, kAnyNumber)},
+      {"nesterov", boolean(&OptimizerRule::nesterov)},
+      {"weight_decay", number(&OptimizerRule::weight_decay, kNonNegative)},
+      {"lr_decay", number(&OptimizerRule::lr_decay, kNonNegative)},
+      {"initial_accumulator", number(&OptimizerRule::initial_accumulator, kNonNegative)},
+  };
+}
+
+// What fits together in a rule, its own keys or those that it takes over.
+absl::Status check_rule(const YamlNode& node, const std::string& path, const OptimizerRule& rule) {
+  PARTITA_RETURN_IF_ERROR(check_optimizer_keys(node, path, rule.kind));
+  if (!rule.nesterov || (rule.momentum > 0 && rule.dampening == 0)) return absl::OkStatus();
+  const YamlEntry* said = find_entry(node, "nesterov");
+  return yaml_error(said == nullptr ? node.line : said->line, said == nullptr ? node.column : said->column,
+                    cat(path, ".nesterov: expected momentum > 0 and no dampening beside it"));
+}
+
+absl::Status parse_groups(const YamlNode& node, const std::string& path, OptimizerRecipe& out) {
+  static const Fields<ParameterGroup> kFields = [] {
+    Fields<ParameterGroup> fields = rule_fields<ParameterGroup>();
+    fields.push_back({"match", globs(&ParameterGroup::match)});
+    return fields;
+  }();
+  if (node.kind == YamlNode::Kind::kNull) return absl::OkStatus();
+  if (node.kind != YamlNode::Kind::kSequence) return unexpected(node, path, "a list of groups {match, lr, …}");
+  for (size_t k = 0; k < node.items.size(); ++k) {
+    const YamlNode& item = *node.items[k];
+    const std::string at = cat(path, "[", k, "]");
+    ParameterGroup& group = out.groups.emplace_back(ParameterGroup{out, {}});
+    PARTITA_RETURN_IF_ERROR(parse_fields(item, at, kFields, group));
+    if (group.match.empty()) return yaml_error(item.line, item.column, cat(at, ": missing key 'match'"));
+    PARTITA_RETURN_IF_ERROR(check_rule(item, at, group));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status parse_optimizer(const YamlNode& node, const std::string& path, OptimizerRecipe& out) {
-  static const Fields<OptimizerRecipe> kFields = {
-      {"kind", parse_optimizer_kind},
-      {"lr", number(&OptimizerRecipe::lr, kNonNegative)},
-      {"betas", number_pair(&OptimizerRecipe::betas, kFraction)},
-      {"eps", number(&OptimizerRecipe::eps, kNonNegative)},
-      {"momentum", number(&OptimizerRecipe::momentum, kNonNegative)},
-      {"dampening", number(&OptimizerRecipe::dampening, kAnyNumber)},
-      {"nesterov", boolean(&OptimizerRecipe::nesterov)},
-      {"weight_decay", number(&OptimizerRecipe::weight_decay, kNonNegative)},
-      {"lr_decay", number(&OptimizerRecipe::lr_decay, kNonNegative)},
-      {"initial_accumulator", number(&OptimizerRecipe::initial_accumulator, kNonNegative)},
-      {"no_decay", globs(&OptimizerRecipe::no_decay)},
-  };
+  static const Fields<OptimizerRecipe> kFields = [] {
+    Fields<OptimizerRecipe> fields = rule_fields<OptimizerRecipe>();
+    fields.insert(fields.begin(), {"kind", parse_optimizer_kind});
+    fields.push_back({"no_decay", globs(&OptimizerRecipe::no_decay)});
+    fields.push_back({"groups", parse_groups});  // last: a group takes over what it does not say
+    return fields;
+  }();
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
   if (find_entry(node, "kind") == nullptr)
     return yaml_error(node.line, node.column,
                       cat(path, ": missing key 'kind'; add one of ", join_names(enum_names<OptimizerKind>())));
-  PARTITA_RETURN_IF_ERROR(check_optimizer_keys(node, path, out.kind));
-  if (out.nesterov && (out.momentum == 0 || out.dampening != 0)) {
-    return yaml_error(find_entry(node, "nesterov")->line, find_entry(node, "nesterov")->column,
-                      cat(path, ".nesterov: expected momentum > 0 and no dampening beside it"));
-  }
-  return absl::OkStatus();
+  return check_rule(node, path, out);
 }
 
 namespace {

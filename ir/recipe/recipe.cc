@@ -12,22 +12,41 @@ std::optional<int64_t> PinRecipe::axis(const std::string& name) const {
   return found->second;
 }
 
+const ParameterGroup* OptimizerRecipe::group_of(const std::string& name) const {
+  const auto at =
+      std::find_if(groups.begin(), groups.end(), [&](const ParameterGroup& g) { return matches_any(g.match, name); });
+  return at == groups.end() ? nullptr : &*at;
+}
+
 OptimizerRecipe default_optimizer(OptimizerKind kind) {
+  OptimizerRecipe o;
+  o.kind = kind;
   switch (kind) {
     case OptimizerKind::kSgd:
-      return {.kind = kind};
-    case OptimizerKind::kMomentum:
-      return {.kind = kind, .momentum = 0.9};
-    case OptimizerKind::kAdagrad:
-      return {.kind = kind, .lr = 1e-2, .eps = 1e-10};
     case OptimizerKind::kAdam:
-      return {.kind = kind};
+      break;
+    case OptimizerKind::kMomentum:
+      o.momentum = 0.9;
+      break;
+    case OptimizerKind::kAdagrad:
+      o.lr = 1e-2;
+      o.eps = 1e-10;
+      break;
     case OptimizerKind::kAdamW:
-      return {.kind = kind, .weight_decay = 1e-2};
+      o.weight_decay = 1e-2;
+      break;
     case OptimizerKind::kLamb:
-      return {.kind = kind, .eps = 1e-6, .weight_decay = 1e-2};
+      o.eps = 1e-6;
+      o.weight_decay = 1e-2;
+      break;
   }
-  return {.kind = kind};
+  return o;
+}
+
+ScheduleRecipe scaled_schedule(const ScheduleRecipe& schedule, double lr, double base) {
+  ScheduleRecipe scaled = schedule;
+  scaled.min_lr = base == 0 ? 0 : schedule.min_lr * (lr / base);
+  return scaled;
 }
 
 std::vector<OneCyclePhase> one_cycle_phases(const ScheduleRecipe& s, double lr) {

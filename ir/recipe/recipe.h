@@ -91,7 +91,7 @@ struct LossRecipe {
 
 // Update rules are torch.optim's. kMomentum is kSgd with momentum 0.9 unless said otherwise; kLamb is in
 // docs/train_yaml.md.
-struct OptimizerRecipe {
+struct OptimizerRule {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double lr = 1e-3;
   std::array<double, 2> betas = {0.9, 0.999};  // adam, adamw, lamb
@@ -100,10 +100,24 @@ struct OptimizerRecipe {
   double dampening = 0;                        // sgd, momentum
   bool nesterov = false;                       // sgd, momentum
   double weight_decay = 0;
-  double lr_decay = 0;                // adagrad
-  double initial_accumulator = 0;     // adagrad
-  std::vector<std::string> no_decay;  // globs over initializer names that weight_decay leaves alone
+  double lr_decay = 0;             // adagrad
+  double initial_accumulator = 0;  // adagrad
+  bool operator==(const OptimizerRule&) const = default;
+};
+
+// What the initializers that `match` (globs) have of their own; of the optimizer's kind.
+struct ParameterGroup : OptimizerRule {
+  std::vector<std::string> match;
+  bool operator==(const ParameterGroup&) const = default;
+};
+
+struct OptimizerRecipe : OptimizerRule {
+  std::vector<std::string> no_decay;   // globs over initializer names that weight_decay leaves alone
+  std::vector<ParameterGroup> groups;  // the first that matches wins
   bool operator==(const OptimizerRecipe&) const = default;
+
+  // The first group that matches an initializer's name; nullptr: the optimizer's own rule holds.
+  const ParameterGroup* group_of(const std::string& name) const;
 };
 
 // Steps count from 0; durations are in optimizer steps.
@@ -266,6 +280,9 @@ struct Recipe {
   std::map<std::string, std::string> names;  // name in the file -> name to use
   bool operator==(const Recipe&) const = default;
 };
+
+// The schedule of a group whose rate is `lr` where the optimizer's is `base`: the same curve, scaled.
+ScheduleRecipe scaled_schedule(const ScheduleRecipe& schedule, double lr, double base);
 
 // PyTorch's defaults of `kind` (lamb: those of Apex's FusedLAMB).
 OptimizerRecipe default_optimizer(OptimizerKind kind);

@@ -63,18 +63,33 @@ std::string loss(const LossRecipe& l) {
   return m.add("reduction", enum_name(l.reduction)).text();
 }
 
-std::string optimizer(const OptimizerRecipe& o) {
+// Everything of a rule but its kind.
+void add_rule(const OptimizerRule& o, Mapping& m) {
   using Kind = OptimizerKind;
   const bool momentum = o.kind == Kind::kSgd || o.kind == Kind::kMomentum, adagrad = o.kind == Kind::kAdagrad,
              betas = !momentum && !adagrad;
-  Mapping m;
-  m.add("kind", enum_name(o.kind)).add("lr", number_text(o.lr));
+  m.add("lr", number_text(o.lr));
   m.add_if(betas, "betas", cat("[", number_text(o.betas[0]), ", ", number_text(o.betas[1]), "]"));
   m.add_if(!momentum, "eps", number_text(o.eps)).add_if(momentum, "momentum", number_text(o.momentum));
   m.add_if(momentum, "dampening", number_text(o.dampening)).add_if(momentum, "nesterov", bool_text(o.nesterov));
   m.add_if(adagrad, "lr_decay", number_text(o.lr_decay));
   m.add_if(adagrad, "initial_accumulator", number_text(o.initial_accumulator));
-  m.add("weight_decay", number_text(o.weight_decay)).add_if(!o.no_decay.empty(), "no_decay", names(o.no_decay));
+  m.add("weight_decay", number_text(o.weight_decay));
+}
+
+std::string group(const ParameterGroup& g) {
+  Mapping m;
+  m.add("match", names(g.match));
+  add_rule(g, m);
+  return m.text();
+}
+
+std::string optimizer(const OptimizerRecipe& o) {
+  Mapping m;
+  m.add("kind", enum_name(o.kind));
+  add_rule(o, m);
+  m.add_if(!o.no_decay.empty(), "no_decay", names(o.no_decay));
+  m.add_if(!o.groups.empty(), "groups", list(o.groups, group));
   return m.text();
 }
 

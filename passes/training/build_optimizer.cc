@@ -140,40 +140,58 @@ class Optimizer {
                     b_.type(p.value));
   }
 
-  ValueId rate(double lr) {
-    ValueId r = emit_learning_rate(b_, context_.recipe.schedule, lr, step_);
-    outputs_.push_back({"lr", r});
-    return r;
-  }
-
   // 1 - beta^(step + 1), f64.
   ValueId bias_correction(double beta) {
     ValueId power = b_.emit("pow", {b_.scalar(DType::kF64, beta), b_.add_scalar(b_.cast(step_, DType::kF64), 1)});
     return b_.sub(b_.scalar(DType::kF64, 1), power);
   }
 
-  void recipe_updates() {
-    OptimizerRecipe o = context_.recipe.optimizer.value_or(default_optimizer(OptimizerKind::kAdamW));
-    ValueId lr = rate(o.lr), c1 = kNoValue, c2 = kNoValue, first = kNoValue;
+  // What a rule needs of the step, the same for all of its parameters, f64: c1 and c2 are adam's and lamb's bias
+  // corrections.
+  struct StepScalars {
+    ValueId lr = kNoValue, c1 = kNoValue, c2 = kNoValue;
+  };
+
+  // `lr`: the rule's rate by the schedule.
+  StepScalars step_scalars(const OptimizerRule& o, ValueId lr) {
+    StepScalars s{.lr = lr};
     if (o.kind == OptimizerKind::kAdam || o.kind == OptimizerKind::kAdamW || o.kind == OptimizerKind::kLamb) {
-      c1 = bias_correction(o.betas[0]);
-      c2 = bias_correction(o.betas[1]);
-    } else {
-      first = b_.emit("eq", {step_, b_.scalar(DType::kI64, 0)});
+      s.c1 = bias_correction(o.betas[0]);
+      s.c2 = bias_correction(o.betas[1]);
     }
-    if (o.kind == OptimizerKind::kAdagrad && o.lr_decay != 0) {
-      lr = b_.div(lr, b_.add_scalar(b_.scale(b_.cast(step_, DType::kF64), o.lr_decay), 1));
-    }
+    if (o.kind == OptimizerKind::kAdagrad && o.lr_decay != 0)
+      s.lr = b_.div(lr, b_.add_scalar(b_.scale(b_.cast(step_, DType::kF64), o.lr_decay), 1));
+    return s;
+  }
+
+  void recipe_updates() {
+    const OptimizerRecipe o = context_.recipe.optimizer.value_or(default_optimizer(OptimizerKind::kAdamW));
+    const ScheduleRecipe& schedule = context_.recipe.schedule;
+    ValueId lr = emit_learning_rate(b_, schedule, o.lr, step_);
+    outputs_.push_back({"lr", lr});
+    if (o.kind == OptimizerKind::kSgd || o.kind == OptimizerKind::kMomentum)
+      first_ = b_.emit("eq", {step_, b_.scalar(DType::kI64, 0)});
+    std::map<const ParameterGroup*, StepScalars> scalars = {{nullptr, step_scalars(o, lr)}};
     for (const Parameter& p : parameters_) {
-      DType t = b_.dtype(p.value);
-      double decay = matches_any(o.no_decay, p.name) ? 0 : o.weight_decay;
-      update(o, p, decay, b_.cast(lr, t), c1 == kNoValue ? c1 : b_.cast(c1, t), c2 == kNoValue ? c2 : b_.cast(c2, t),
-             first);
+      const ParameterGroup* group = o.group_of(p.name);
+      const OptimizerRule& rule = group == nullptr ? static_cast<const OptimizerRule&>(o) : *group;
+      auto [known, fresh] = scalars.try_emplace(group);
+      if (fresh) {
+        ValueId rate =
+            rule.lr == o.lr ? lr : emit_learning_rate(b_, scaled_schedule(schedule, rule.lr, o.lr), rule.lr, step_);
+        known->second = step_scalars(rule, rate);
+      }
+      StepScalars s = known->second;
+      for (ValueId* v : {&s.lr, &s.c1, &s.c2}) {
+        if (*v != kNoValue) *v = b_.cast(*v, b_.dtype(p.value));
+      }
+      update(rule, p, matches_any(o.no_decay, p.name) ? 0 : rule.weight_decay, s);
     }
   }
 
-  void update(const OptimizerRecipe& o, const Parameter& p, double decay, ValueId lr, ValueId c1, ValueId c2,
-              ValueId first) {
+  // `s` in the parameter's type.
+  void update(const OptimizerRule& o, const Parameter& p, double decay, const StepScalars& s) {
+    const auto [lr, c1, c2] = s;
     switch (o.kind) {
       case OptimizerKind::kSgd:
       case OptimizerKind::kMomentum: {
@@ -182,7 +200,7 @@ class Optimizer {
           return;
         }
         ValueId m = slot(p, "momentum_buffer");
-        apply(p, {m}, "opt_momentum", {p.value, p.gradient, m, lr, first},
+        apply(p, {m}, "opt_momentum", {p.value, p.gradient, m, lr, first_},
               {{"momentum", o.momentum},
                {"dampening", o.dampening},
                {"nesterov", int64_t{o.nesterov}},
@@ -190,8 +208,8 @@ class Optimizer {
         return;
       }
       case OptimizerKind::kAdagrad: {
-        ValueId s = slot(p, "sum", o.initial_accumulator);
-        apply(p, {s}, "opt_adagrad", {p.value, p.gradient, s, lr}, {{"eps", o.eps}, {"weight_decay", decay}});
+        ValueId sum = slot(p, "sum", o.initial_accumulator);
+        apply(p, {sum}, "opt_adagrad", {p.value, p.gradient, sum, lr}, {{"eps", o.eps}, {"weight_decay", decay}});
         return;
       }
       case OptimizerKind::kAdam:
@@ -220,7 +238,7 @@ class Optimizer {
   }
 
   // w -= lr |w|/|u| u, with ratio 1 where either norm is 0.
-  void lamb(const OptimizerRecipe& o, const Parameter& p, double decay, ValueId lr, ValueId c1, ValueId c2) {
+  void lamb(const OptimizerRule& o, const Parameter& p, double decay, ValueId lr, ValueId c1, ValueId c2) {
     ValueId m = slot(p, "exp_avg"), v = slot(p, "exp_avg_sq");
     std::vector<ValueId> next =
         b_.emit_all("opt_lamb_direction", {p.value, p.gradient, m, v, c1, c2},
@@ -242,11 +260,9 @@ class Optimizer {
       double base = group.learning_rate         ? *group.learning_rate
                     : context_.recipe.optimizer ? context_.recipe.optimizer->lr
                                                 : 1e-3;
-      if (lr == kNoValue) {
-        lr = rate(base);
-      } else {
-        lr = emit_learning_rate(b_, context_.recipe.schedule, base, step_);
-      }
+      const bool first = lr == kNoValue;
+      lr = emit_learning_rate(b_, context_.recipe.schedule, base, step_);
+      if (first) outputs_.push_back({"lr", lr});
       for (size_t k = 0; k < group.parameters.size(); ++k) PARTITA_RETURN_IF_ERROR(file_update(group, k, lr));
     }
     return absl::OkStatus();
@@ -303,6 +319,7 @@ class Optimizer {
   std::vector<Parameter> parameters_;
   std::vector<GraphOutput> outputs_;
   ValueId step_ = kNoValue;
+  ValueId first_ = kNoValue;   // of sgd: whether this is the first step
   ValueId finite_ = kNoValue;  // with a loss scale: whether all gradients are
 };
 

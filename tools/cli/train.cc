@@ -39,6 +39,8 @@ absl::Status prepare_rate_test(Flags& flags, CompileRequest& request, const std:
   if (!flags.run.steps) flags.run.steps = kRateSteps;
   Recipe& recipe = request.recipe;
   if (!recipe.optimizer) recipe.optimizer = default_optimizer(OptimizerKind::kAdamW);
+  for (ParameterGroup& group : recipe.optimizer->groups)  // in the same proportion
+    if (recipe.optimizer->lr > 0) group.lr *= flags.find_rate / recipe.optimizer->lr;
   recipe.optimizer->lr = flags.find_rate;
   recipe.schedule = {.kind = ScheduleKind::kConstant, .warmup = *flags.run.steps};
   flags.run.metrics.push_back(metrics);

@@ -18,11 +18,16 @@ namespace {
 // A pattern that is mistyped lets weight decay at what it was to spare.
 void warn_of_idle_patterns(const Recipe& recipe, const Graph& graph, std::vector<std::string>& warnings) {
   if (!recipe.optimizer) return;
-  for (const std::string& glob : recipe.optimizer->no_decay) {
-    if (std::none_of(graph.states.begin(), graph.states.end(),
-                     [&](const State& s) { return s.kind == StateKind::kParameter && glob_match(glob, s.name); }))
-      warnings.push_back(cat("optimizer.no_decay: no parameter has a name that matches ", quote(glob)));
-  }
+  auto warn = [&](std::string_view key, const std::vector<std::string>& globs) {
+    for (const std::string& glob : globs) {
+      if (std::none_of(graph.states.begin(), graph.states.end(),
+                       [&](const State& s) { return s.kind == StateKind::kParameter && glob_match(glob, s.name); }))
+        warnings.push_back(cat("optimizer.", key, ": no parameter has a name that matches ", quote(glob)));
+    }
+  };
+  warn("no_decay", recipe.optimizer->no_decay);
+  for (size_t k = 0; k < recipe.optimizer->groups.size(); ++k)
+    warn(cat("groups[", k, "].match"), recipe.optimizer->groups[k].match);
 }
 
 // Stages whose expert axes differ leave whole what rows choose from: the graph is divided before it is cut.

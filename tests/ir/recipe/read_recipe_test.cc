@@ -293,6 +293,12 @@ TEST(ParseRecipe_Refused, Table) {
        "t:1:11: schedule: kind step needs exactly one of 'step_size' and 'milestones' (steps)"},
       {"schedule: {kind: step, milestones: [5, 2]}", "t:1:36: schedule.milestones: expected steps in ascending order"},
       {"schedule: {kind: step, warmup: 3, milestones: [2]}", "schedule.milestones: expected steps after warmup 3"},
+      {"optimizer: {kind: sgd, groups: [{lr: 1}]}", "t:1:33: optimizer.groups[0]: missing key 'match'"},
+      {"optimizer: {kind: sgd, groups: [{match: w, betas: [0, 0]}]}",
+       "t:1:44: optimizer.groups[0]: kind sgd has no 'betas'; remove it"},
+      {"optimizer: {kind: sgd, groups: [{match: w, kind: adam}]}", "optimizer.groups[0]: unknown key 'kind'"},
+      {"optimizer: {kind: sgd, groups: [{match: w, nesterov: true}]}",
+       "t:1:44: optimizer.groups[0].nesterov: expected"},
       {"optimizer: {kind: sgd, lr: 0.1}\nschedule: {min_lr: 0.2}",
        "t: schedule.min_lr: expected at most optimizer.lr 0.1, found 0.2"},
       {"pin: {stages: {data: 4}}",
@@ -415,6 +421,21 @@ TEST(ParseRecipe_RandomMutations, NeverCrash) {
       ASSERT_THAT(std::string(recipe.status().message()), StartsWith("t:"));
     }
   }
+}
+
+TEST(ParseRecipe_Groups, TakeOverWhatTheyDoNotSay) {
+  const Recipe recipe = parsed_recipe(
+      "optimizer: {groups: [{match: 'embed*', lr: 0.5}, {match: [a, 'e*'], betas: [0.5, 0.6]}], kind: adamw, lr: "
+      "0.25}");
+  const OptimizerRecipe& o = *recipe.optimizer;
+  ASSERT_EQ(o.groups.size(), 2u);
+  EXPECT_EQ(o.group_of("embed.weight"), &o.groups[0]);  // the first that matches
+  EXPECT_EQ(o.group_of("extra"), &o.groups[1]);
+  EXPECT_EQ(o.group_of("other"), nullptr);
+  EXPECT_EQ(o.groups[0].lr, 0.5);
+  EXPECT_EQ(o.groups[0].weight_decay, 0.01);
+  EXPECT_EQ(o.groups[1].lr, 0.25);
+  EXPECT_EQ(o.groups[1].betas, (std::array<double, 2>{0.5, 0.6}));
 }
 
 TEST(LoadRecipe_SharedModels, AllLoad) {

@@ -48,6 +48,13 @@ def test_recipe_refuses_by_name():
         partita.Recipe(optimizer={"kind": "sgd", "lr": -1})
 
 
+def test_layers_have_rates_of_their_own():
+    groups = partita.layer_decay(["embed*", ["a.*", "b.*"], "head*"], lr=0.5, factor=0.5)
+    assert groups == [{"match": "embed*", "lr": 0.125}, {"match": ["a.*", "b.*"], "lr": 0.25}, {"match": "head*", "lr": 0.5}]
+    resolved = partita.Recipe(**{**KEYS, "optimizer": {"kind": "sgd", "lr": 0.5, "groups": groups}}).resolved
+    assert "{match: ['a.*', 'b.*'], lr: 0.25, " in resolved
+
+
 def test_recipe_takes_numpys_numbers():
     assert partita.Recipe(optimizer={"kind": "sgd", "lr": np.float64(0.5)}).keys["optimizer"]["lr"] == 0.5
 

@@ -325,8 +325,42 @@ def test_optimizers_become_recipes():
         partita.Recipe.from_torch(torch.optim.RMSprop([weight]))
     with pytest.raises(partita.PartitaError, match="amsgrad=True"):
         partita.Recipe.from_torch(torch.optim.Adam([weight], amsgrad=True))
-    with pytest.raises(partita.PartitaError, match="group 1 has its own lr"):
+    with pytest.raises(partita.PartitaError, match="group 1 needs names"):
         partita.Recipe.from_torch(torch.optim.SGD([{"params": [weight]}, {"params": [bias], "lr": 1.0}], lr=0.1))
+
+
+def _grouped(kind, module, **own):
+    """The first layer's weight and all vectors have something of their own."""
+    named = dict(module.named_parameters())
+    vectors = [(n, p) for n, p in named.items() if p.ndim == 1]
+    groups = [{"params": [("3.weight", named["3.weight"])]}, {"params": [("1.weight", named["1.weight"])], "lr": 0.002, **own},
+              {"params": vectors, "weight_decay": 0.0, "lr": 0.03}]
+    return kind(groups, lr=0.01, weight_decay=0.1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda m: _grouped(torch.optim.AdamW, m, betas=(0.8, 0.99)),
+        lambda m: _grouped(torch.optim.SGD, m, momentum=0.5),
+    ],
+)
+def test_groups_are_torchs(images, make):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Tanh(), nn.Linear(16, 5))
+    reference = copy.deepcopy(module)
+    optimizer = make(reference)
+    scheduler = schedulers.StepLR(optimizer, 2, 0.5)
+    recipe = partita.Recipe.from_torch(optimizer, scheduler)
+    program = partita.compile(partita.export(module, first(images), F.cross_entropy), recipe, ranks=2, like="zero3")
+    program.train({("input" if k == "x" else k): v for k, v in images.items()}, 4)
+    train_with_torch(reference, optimizer, images, F.cross_entropy, 4, scheduler)
+    program.load_into(module)
+    assert largest_difference(module, reference) < 2e-6
+    states = copy.deepcopy(optimizer.state_dict()["state"])
+    program.optimizer_state_into(optimizer, reference)
+    for k, of in optimizer.state_dict()["state"].items():
+        torch.testing.assert_close(of, states[k], rtol=1e-3, atol=1e-5, check_dtype=False)
 
 
 def _warm(optimizer, decay):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import PartitaError
 from .plan import Alternative, Plan
 from .program import Program, compile, from_checkpoint
-from .recipe import Recipe
+from .recipe import Recipe, layer_decay
 from .run import Metrics, Run
 from .session import Session
 
@@ -30,7 +30,8 @@ try:
 except PackageNotFoundError:  # the sources themselves, not installed
     __version__ = "0"
 
-__all__ = ["Alternative", "Exported", "Metrics", "PartitaError", "Plan", "Program", "Recipe", "Run", "Session", "compile", "export", "from_checkpoint"]
+__all__ = ["Alternative", "Exported", "Metrics", "PartitaError", "Plan", "Program", "Recipe", "Run", "Session", "compile", "export", "from_checkpoint",
+           "layer_decay"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-__all__ = ["Recipe"]
+__all__ = ["Recipe", "layer_decay"]
 
 
 class Recipe:
@@ -91,6 +91,16 @@ class Recipe:
 
     def __repr__(self) -> str:
         return "Recipe(\n" + self._resolved + ")"
+
+
+def layer_decay(layers: Sequence[str | Sequence[str]], lr: float, factor: float) -> list[dict[str, Any]]:
+    """Groups of an optimizer by layer, the last with rate `lr`, each before it with `factor` times the rate of the next.
+
+        Recipe(optimizer={"kind": "adamw", "lr": 1e-3, "groups": layer_decay(["embed*", "layers.0.*", "layers.1.*", "head*"], 1e-3, 0.75)})
+
+    `layers`: globs over parameter names, from the input to the output.
+    """
+    return [{"match": _plain(match), "lr": lr * factor ** (len(layers) - 1 - k)} for k, match in enumerate(layers)]
 
 
 def _plain(value: Any) -> Any:

@@ -35,25 +35,32 @@ def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
         raise PartitaError(f"optimizer: {kind.__module__}.{kind.__qualname__} has no counterpart; there are SGD, Adam, AdamW, Adagrad (and lamb, by Recipe)")
     groups = optimizer.param_groups
     said = [makers[kind](g) for g in groups]
-    for k, (group, keys) in enumerate(zip(groups, said)):
+    for group in groups:
         for flag in ("maximize", "amsgrad"):
             if group.get(flag):
                 raise PartitaError(f"optimizer: {flag}=True has no counterpart")
-        other = [key for key in keys if key != "weight_decay" and keys[key] != said[0][key]]
-        if other:
-            raise PartitaError(f"optimizer: group {k} has its own {other[0]}; groups may differ in weight_decay being 0 alone")
-    decays = sorted({keys["weight_decay"] for keys in said})
+    own, decays = said[0], sorted({keys["weight_decay"] for keys in said})
+    if any({**keys, "kind": 0, "weight_decay": 0} != {**own, "kind": 0, "weight_decay": 0} for keys in said) or len(decays) > 2 or decays[0] not in (0, decays[-1]):
+        return {**own, "groups": _groups(groups, said)}
     if len(decays) == 1:
-        return said[0]
-    if len(decays) > 2 or decays[0] != 0:
-        raise PartitaError(f"optimizer: groups have weight_decay {decays}; one value and 0 have a counterpart")
-    return {**said[0], "weight_decay": decays[1], "no_decay": _names([g for g, keys in zip(groups, said) if keys["weight_decay"] == 0])}
+        return own
+    return {**own, "weight_decay": decays[1], "no_decay": [name for k, keys in enumerate(said) if keys["weight_decay"] == 0 for name in _names(groups, k)]}
 
 
-def _names(groups: list[dict[str, Any]]) -> list[str]:
-    if any("param_names" not in g for g in groups):
-        raise PartitaError("optimizer: groups without weight decay need names; make them of (name, parameter) pairs, as named_parameters() has them")
-    return [name for g in groups for name in g["param_names"]]
+def _groups(groups: list[dict[str, Any]], said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the groups after the first have of their own. Those that differ in nothing need no entry."""
+    listed: list[dict[str, Any]] = []
+    for k, keys in enumerate(said):
+        other = {key: value for key, value in keys.items() if said[0].get(key) != value}
+        if other:
+            listed.append({"match": _names(groups, k), **other})
+    return listed
+
+
+def _names(groups: list[dict[str, Any]], k: int) -> list[str]:
+    if "param_names" not in groups[k]:
+        raise PartitaError(f"optimizer: group {k} needs names; make the groups of (name, parameter) pairs, as named_parameters() has them")
+    return list(groups[k]["param_names"])
 
 
 def _rate(group: dict[str, Any]) -> float:
@@ -63,9 +70,7 @@ def _rate(group: dict[str, Any]) -> float:
 
 def _sgd(g: dict[str, Any]) -> dict[str, Any]:
     keys = {"kind": "sgd", "lr": _rate(g), "weight_decay": g["weight_decay"], "momentum": g["momentum"]}
-    if g["momentum"]:
-        keys.update(dampening=g["dampening"], nesterov=g["nesterov"])
-    return keys
+    return {**keys, "dampening": g["dampening"], "nesterov": g["nesterov"]} if g["momentum"] else keys
 
 
 def _adam(g: dict[str, Any]) -> dict[str, Any]:
@@ -100,6 +105,8 @@ def _schedule(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any]) ->
 def _decay(scheduler: Any, optimizer: dict[str, Any]) -> dict[str, Any]:
     kind, lr = type(scheduler), optimizer["lr"]
     if kind is lr_scheduler.CosineAnnealingLR:
+        if scheduler.eta_min != 0 and any("lr" in group for group in optimizer.get("groups", [])):
+            raise PartitaError("scheduler: CosineAnnealingLR ends at eta_min for all groups, a schedule here scales each group's own lr; say eta_min=0")
         return {"kind": "cosine", "total": scheduler.T_max, "min_lr": scheduler.eta_min}
     if kind is lr_scheduler.LinearLR and scheduler.start_factor == 1:
         return {"kind": "linear", "total": scheduler.total_iters, "min_lr": lr * scheduler.end_factor}
