@@ -20,8 +20,8 @@ extern const OpDef kMatMul, kGroupedMatMul, kGroupedMatMulGrad;
 extern const OpDef kConv, kConvGradData, kConvGradWeight, kMaxPool, kMaxPoolGrad, kAvgPool, kAvgPoolGrad;
 extern const OpDef kSoftmax, kLogSoftmax, kLayerNorm, kRmsNorm, kBatchNorm, kCrossEntropy, kCrossEntropyGrad,
     kAttention, kAttentionGrad, kRotary;
-extern const OpDef kOptSgd, kOptMomentum, kOptAdagrad, kOptAdam, kOptLambDirection, kOptOnnxAdam, kOptOnnxAdagrad,
-    kOptOnnxMomentum, kOptOrtAdamW;
+extern const OpDef kOptSgd, kOptMomentum, kOptAdagrad, kOptAdam, kOptLambDirection, kOptLion, kOptRmsprop, kOptOnnxAdam,
+    kOptOnnxAdagrad, kOptOnnxMomentum, kOptOrtAdamW;
 extern const OpDef kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSend, kRecv, kCrossMeshReshard, kShardSlice;
 extern const OpDef kAccumulate, kAccumulateTree, kSumTree, kBlockSquares, kStash, kStopGradient;
 
@@ -133,6 +133,8 @@ const OpDef* const kOps[] = {
     &kOptAdagrad,
     &kOptAdam,
     &kOptLambDirection,
+    &kOptLion,
+    &kOptRmsprop,
     &kOptOnnxAdam,
     &kOptOnnxAdagrad,
     &kOptOnnxMomentum,

@@ -20,11 +20,10 @@ extern const OpDef kOptAdam = {
     .scalar = [](ScalarBuilder& s, const OpView& use, const Scalars& x) -> Scalars {
       Update u(s, use, x);
       Scalar p = u.in(0), g = u.in(1), lr = u.in(4);
-      double decay = use.attrs.f("weight_decay", 0);
       if (use.attrs.i("decoupled", 0) == 0) {
         g = u.decayed(g, p, "weight_decay");
-      } else if (decay != 0) {
-        p = u.mul(p, u.sub(u.number(1), u.mul(lr, u.number(decay))));
+      } else {
+        p = u.shrunk(p, lr);
       }
       Scalar m = u.average(u.in(2), g, use.attrs.f("beta1")), v = u.average(u.in(3), u.mul(g, g), use.attrs.f("beta2"));
       Scalar denominator = u.add(u.div(u.sqrt(v), u.sqrt(u.in(6))), u.attribute("eps"));

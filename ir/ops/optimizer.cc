@@ -51,6 +51,12 @@ Scalar Update::decayed(Scalar g, Scalar p, std::string_view factor) {
   return f == 0 ? g : add(g, mul(number(f), p));
 }
 
+Scalar Update::sign(Scalar a) {
+  Scalar zero = number(0), negative = s_.compare(ScalarOp::kLt, a, zero);
+  Scalar not_positive = s_.select(negative, number(-1), a);
+  return s_.select(s_.compare(ScalarOp::kLt, zero, a), number(1), not_positive);
+}
+
 Scalar Update::correction(double beta, int t) {
   Scalar exponent = mul(s_.cast(x_[t], wide_), number(std::log(beta)));
   return s_.unary(ScalarOp::kNeg, s_.unary(ScalarOp::kExpm1, exponent));

@@ -43,6 +43,13 @@ class Update {
 
   // g + factor p, or g where the attribute `factor` is 0.
   Scalar decayed(Scalar g, Scalar p, std::string_view factor);
+  // p (1 - lr weight_decay), as AdamW decays.
+  Scalar shrunk(Scalar p, Scalar lr) {
+    const double decay = use_.attrs.f("weight_decay", 0);
+    return decay == 0 ? p : mul(p, sub(number(1), mul(lr, number(decay))));
+  }
+  // -1, 0 or 1.
+  Scalar sign(Scalar a);
   // beta old + (1 - beta) now.
   Scalar average(Scalar old, Scalar now, double beta) {
     return add(mul(number(beta), old), mul(number(1 - beta), now));

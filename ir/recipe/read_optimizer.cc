@@ -18,7 +18,8 @@ absl::Status parse_optimizer_kind(const YamlNode& node, const std::string& path,
 absl::Status check_optimizer_keys(const YamlNode& node, const std::string& path, OptimizerKind kind) {
   auto check = [&](KeyList allowed) {
     return check_applicable(node, path, enum_name(kind),
-                            {"betas", "eps", "momentum", "dampening", "nesterov", "lr_decay", "initial_accumulator"},
+                            {"betas", "eps", "momentum", "dampening", "nesterov", "lr_decay", "initial_accumulator",
+                             "alpha", "centered", "beta2_decay", "eps2", "clip_threshold"},
                             allowed);
   };
   switch (kind) {
@@ -31,6 +32,12 @@ absl::Status check_optimizer_keys(const YamlNode& node, const std::string& path,
     case OptimizerKind::kAdamW:
     case OptimizerKind::kLamb:
       return check({"betas", "eps"});
+    case OptimizerKind::kLion:
+      return check({"betas"});
+    case OptimizerKind::kRmsprop:
+      return check({"alpha", "eps", "momentum", "centered"});
+    case OptimizerKind::kAdafactor:
+      return check({"beta2_decay", "eps", "eps2", "clip_threshold"});
   }
   return absl::OkStatus();
 }
@@ -48,6 +55,11 @@ Fields<T> rule_fields() {
       {"weight_decay", number(&OptimizerRule::weight_decay, kNonNegative)},
       {"lr_decay", number(&OptimizerRule::lr_decay, kNonNegative)},
       {"initial_accumulator", number(&OptimizerRule::initial_accumulator, kNonNegative)},
+      {"alpha", number(&OptimizerRule::alpha, kFraction)},
+      {"centered", boolean(&OptimizerRule::centered)},
+      {"beta2_decay", number(&OptimizerRule::beta2_decay, {"a number <= 0", [](double x) { return x <= 0; }})},
+      {"eps2", number(&OptimizerRule::eps2, kNonNegative)},
+      {"clip_threshold", number(&OptimizerRule::clip_threshold, {"a number >= 1", [](double x) { return x >= 1; }})},
   };
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 namespace partita {
@@ -38,6 +39,17 @@ OptimizerRecipe default_optimizer(OptimizerKind kind) {
     case OptimizerKind::kLamb:
       o.eps = 1e-6;
       o.weight_decay = 1e-2;
+      break;
+    case OptimizerKind::kLion:
+      o.lr = 1e-4;
+      o.betas = {0.9, 0.99};
+      break;
+    case OptimizerKind::kRmsprop:
+      o.lr = 1e-2;
+      break;
+    case OptimizerKind::kAdafactor:
+      o.lr = 1e-2;
+      o.eps = std::numeric_limits<float>::epsilon();
       break;
   }
   return o;

@@ -26,9 +26,10 @@ enum class Reduction { kMean, kSum };
 template <>
 inline constexpr auto kEnumNames<Reduction> = name_table("mean", "sum");
 
-enum class OptimizerKind { kSgd, kMomentum, kAdagrad, kAdam, kAdamW, kLamb };
+enum class OptimizerKind { kSgd, kMomentum, kAdagrad, kAdam, kAdamW, kLamb, kLion, kRmsprop, kAdafactor };
 template <>
-inline constexpr auto kEnumNames<OptimizerKind> = name_table("sgd", "momentum", "adagrad", "adam", "adamw", "lamb");
+inline constexpr auto kEnumNames<OptimizerKind> = name_table("sgd", "momentum", "adagrad", "adam", "adamw", "lamb",
+                                                             "lion", "rmsprop", "adafactor");
 
 enum class ScheduleKind { kConstant, kLinear, kCosine, kWsd, kOneCycle, kPolynomial, kInverseSqrt, kStep };
 template <>
@@ -89,19 +90,23 @@ struct LossRecipe {
   bool operator==(const LossRecipe&) const = default;
 };
 
-// Update rules are torch.optim's. kMomentum is kSgd with momentum 0.9 unless said otherwise; kLamb is in
-// docs/train_yaml.md.
+// Update rules are torch.optim's. kMomentum is kSgd with momentum 0.9 unless said otherwise; kLamb and
+// kLion are in docs/train_yaml.md.
 struct OptimizerRule {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double lr = 1e-3;
-  std::array<double, 2> betas = {0.9, 0.999};  // adam, adamw, lamb
-  double eps = 1e-8;                           // adagrad, adam, adamw, lamb
-  double momentum = 0;                         // sgd, momentum
+  std::array<double, 2> betas = {0.9, 0.999};  // adam, adamw, lamb, lion
+  double eps = 1e-8;                           // all but sgd, momentum, lion
+  double momentum = 0;                         // sgd, momentum, rmsprop
   double dampening = 0;                        // sgd, momentum
   bool nesterov = false;                       // sgd, momentum
   double weight_decay = 0;
   double lr_decay = 0;             // adagrad
   double initial_accumulator = 0;  // adagrad
+  double alpha = 0.99;             // rmsprop
+  bool centered = false;           // rmsprop
+  // adafactor: torch.optim.Adafactor's beta2_decay, second eps and d
+  double beta2_decay = -0.8, eps2 = 1e-3, clip_threshold = 1;
   bool operator==(const OptimizerRule&) const = default;
 };
 
@@ -284,7 +289,7 @@ struct Recipe {
 // The schedule of a group whose rate is `lr` where the optimizer's is `base`: the same curve, scaled.
 ScheduleRecipe scaled_schedule(const ScheduleRecipe& schedule, double lr, double base);
 
-// PyTorch's defaults of `kind` (lamb: those of Apex's FusedLAMB).
+// PyTorch's defaults of `kind` (lamb: those of Apex's FusedLAMB; lion: those of its paper's code).
 OptimizerRecipe default_optimizer(OptimizerKind kind);
 
 // A part of kOneCycle: annealed from `from` to `to`, and at `to` at step `end`.

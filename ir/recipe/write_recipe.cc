@@ -66,14 +66,19 @@ std::string loss(const LossRecipe& l) {
 // Everything of a rule but its kind.
 void add_rule(const OptimizerRule& o, Mapping& m) {
   using Kind = OptimizerKind;
-  const bool momentum = o.kind == Kind::kSgd || o.kind == Kind::kMomentum, adagrad = o.kind == Kind::kAdagrad,
-             betas = !momentum && !adagrad;
+  const bool sgd = o.kind == Kind::kSgd || o.kind == Kind::kMomentum, adagrad = o.kind == Kind::kAdagrad,
+             rmsprop = o.kind == Kind::kRmsprop, adafactor = o.kind == Kind::kAdafactor,
+             betas = !sgd && !adagrad && !rmsprop && !adafactor;
   m.add("lr", number_text(o.lr));
   m.add_if(betas, "betas", cat("[", number_text(o.betas[0]), ", ", number_text(o.betas[1]), "]"));
-  m.add_if(!momentum, "eps", number_text(o.eps)).add_if(momentum, "momentum", number_text(o.momentum));
-  m.add_if(momentum, "dampening", number_text(o.dampening)).add_if(momentum, "nesterov", bool_text(o.nesterov));
+  m.add_if(!sgd && o.kind != Kind::kLion, "eps", number_text(o.eps));
+  m.add_if(sgd || rmsprop, "momentum", number_text(o.momentum));
+  m.add_if(sgd, "dampening", number_text(o.dampening)).add_if(sgd, "nesterov", bool_text(o.nesterov));
   m.add_if(adagrad, "lr_decay", number_text(o.lr_decay));
   m.add_if(adagrad, "initial_accumulator", number_text(o.initial_accumulator));
+  m.add_if(rmsprop, "alpha", number_text(o.alpha)).add_if(rmsprop, "centered", bool_text(o.centered));
+  m.add_if(adafactor, "beta2_decay", number_text(o.beta2_decay)).add_if(adafactor, "eps2", number_text(o.eps2));
+  m.add_if(adafactor, "clip_threshold", number_text(o.clip_threshold));
   m.add("weight_decay", number_text(o.weight_decay));
 }
 

@@ -24,6 +24,8 @@ std::string refused_recipe(const Recipe& recipe, int64_t global) {
                " rounds what each rank has, whatever the order of sums; leave one of the two out");
   if (recipe.precision == Precision::kFp16)
     return "precision: fp16: whether a step overflows depends on the ranks; use bf16";
+  if (recipe.optimizer && recipe.optimizer->kind == OptimizerKind::kAdafactor)
+    return "optimizer: adafactor's means over rows and columns have no fixed order; use another kind";
   if (recipe.semantics.moe)
     return "semantics.moe: an expert's capacity is of samples of several parts; leave one of the two out";
   return "";

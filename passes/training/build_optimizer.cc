@@ -1,6 +1,7 @@
 #include "passes/training/build_optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -132,12 +133,12 @@ class Optimizer {
     }
   }
 
-  // An optimizer state of the parameter's type, zero (or `fill`) at first.
-  ValueId slot(const Parameter& p, const std::string& name, double fill = 0) {
+  // An optimizer state of the parameter's type, or of its element type and another shape; zero (or `fill`) at first.
+  ValueId slot(const Parameter& p, const std::string& name, double fill = 0, const std::optional<Shape>& shape = {}) {
     std::string full = cat("optimizer/", p.name, "/", name);
     Initial initial = InitialRule{.a = fill};
     return b_.state({.name = full, .kind = StateKind::kOptimizer, .parameter = p.name, .initial = initial},
-                    b_.type(p.value));
+                    {b_.dtype(p.value), shape.value_or(b_.shape(p.value))});
   }
 
   // 1 - beta^(step + 1), f64.
@@ -146,8 +147,8 @@ class Optimizer {
     return b_.sub(b_.scalar(DType::kF64, 1), power);
   }
 
-  // What a rule needs of the step, the same for all of its parameters, f64: c1 and c2 are adam's and lamb's bias
-  // corrections.
+  // What a rule needs of the step, the same for all of its parameters, f64. Of adam and lamb c1 and c2 are the bias
+  // corrections; of adafactor, what new squares weigh, and the relative step.
   struct StepScalars {
     ValueId lr = kNoValue, c1 = kNoValue, c2 = kNoValue;
   };
@@ -158,6 +159,11 @@ class Optimizer {
     if (o.kind == OptimizerKind::kAdam || o.kind == OptimizerKind::kAdamW || o.kind == OptimizerKind::kLamb) {
       s.c1 = bias_correction(o.betas[0]);
       s.c2 = bias_correction(o.betas[1]);
+    }
+    if (o.kind == OptimizerKind::kAdafactor) {
+      ValueId t = b_.add_scalar(b_.cast(step_, DType::kF64), 1);
+      s.c1 = b_.emit("pow", {t, b_.scalar(DType::kF64, o.beta2_decay)});
+      s.c2 = b_.emit("min", {lr, b_.emit("rsqrt", {t})});
     }
     if (o.kind == OptimizerKind::kAdagrad && o.lr_decay != 0)
       s.lr = b_.div(lr, b_.add_scalar(b_.scale(b_.cast(step_, DType::kF64), o.lr_decay), 1));
@@ -226,7 +232,68 @@ class Optimizer {
       case OptimizerKind::kLamb:
         lamb(o, p, decay, lr, c1, c2);
         return;
+      case OptimizerKind::kLion: {
+        ValueId m = slot(p, "exp_avg");
+        apply(p, {m}, "opt_lion", {p.value, p.gradient, m, lr},
+              {{"beta1", o.betas[0]}, {"beta2", o.betas[1]}, {"weight_decay", decay}});
+        return;
+      }
+      case OptimizerKind::kRmsprop:
+        rmsprop(o, p, decay, lr);
+        return;
+      case OptimizerKind::kAdafactor:
+        adafactor(o, p, decay, s);
+        return;
     }
+  }
+
+  void rmsprop(const OptimizerRule& o, const Parameter& p, double decay, ValueId lr) {
+    std::vector<ValueId> slots = {slot(p, "square_avg")};
+    if (o.centered) slots.push_back(slot(p, "grad_avg"));
+    if (o.momentum != 0) slots.push_back(slot(p, "momentum_buffer"));
+    std::vector<ValueId> inputs = {p.value, p.gradient};
+    inputs.insert(inputs.end(), slots.begin(), slots.end());
+    inputs.push_back(lr);
+    apply(p, slots, "opt_rmsprop", std::move(inputs),
+          {{"alpha", o.alpha},
+           {"eps", o.eps},
+           {"momentum", o.momentum},
+           {"centered", int64_t{o.centered}},
+           {"weight_decay", decay}});
+  }
+
+  // old + weight (now - old).
+  ValueId moved(ValueId old, ValueId now, ValueId weight) { return b_.add(old, b_.mul(weight, b_.sub(now, old))); }
+  ValueId at_least(ValueId v, double least) { return b_.emit("max", {v, b_.scalar(b_.dtype(v), least)}); }
+
+  // torch.optim.Adafactor: of a matrix (the last two dimensions), means of squares over rows and over columns stand for
+  // those of its elements.
+  void adafactor(const OptimizerRule& o, const Parameter& p, double decay, const StepScalars& s) {
+    const Shape shape = b_.shape(p.value);
+    const int rank = static_cast<int>(shape.size());
+    ValueId squares = b_.mul(p.gradient, p.gradient), variance = kNoValue;
+    if (rank < 2) {
+      ValueId v = slot(p, "variance");
+      variance = moved(v, squares, s.c1);
+      b_.set_next(v, variance);
+    } else {
+      auto mean = [&](std::string_view name, int dim) {
+        Shape kept = shape;
+        kept[static_cast<size_t>(dim)] = 1;
+        ValueId v = slot(p, std::string(name), 0, kept), next = moved(v, b_.mean(squares, {dim}, true), s.c1);
+        b_.set_next(v, next);
+        return next;
+      };
+      ValueId rows = mean("row_var", rank - 1), columns = mean("col_var", rank - 2);
+      variance = b_.div(b_.mul(rows, columns), at_least(b_.mean(rows, {rank - 2}, true), o.eps));
+    }
+    ValueId update = b_.mul(b_.emit("rsqrt", {at_least(variance, o.eps * o.eps)}), p.gradient);
+    const double root = std::sqrt(static_cast<double>(elements(shape)));
+    ValueId size = at_least(b_.scale(length(p.value), 1 / root), o.eps2);
+    ValueId clip = at_least(b_.scale(length(update), 1 / (root * o.clip_threshold)), 1);
+    ValueId kept = p.value;
+    if (decay != 0) kept = b_.mul(kept, b_.sub(b_.scalar(b_.dtype(s.lr), 1), b_.scale(s.lr, decay)));
+    b_.set_next(p.value, b_.sub(kept, b_.mul(b_.div(b_.mul(size, s.c2), clip), update)));
   }
 
   // The update op's outputs are the parameter's and the slots' next values.

@@ -208,7 +208,7 @@ void expect_trained(const RandomModel& model, Offload what) {
 }
 
 TEST(HostOffload_EveryOptimizer, TrainsAsTheReference) {
-  for (int optimizer = 0; optimizer < 4; ++optimizer) {
+  for (int optimizer = 0; optimizer < 6; ++optimizer) {
     for (Offload what : {Offload::kOptimizer, Offload::kAll}) {
       const bool clip = (optimizer + static_cast<int>(what)) % 2 == 0;
       expect_trained({.layers = {2}, .optimizer = optimizer, .clip = clip}, what);

@@ -138,6 +138,36 @@ TEST(Updates_Torch, AdamAndAdamW) {
   }
 }
 
+// lion-pytorch's update_fn.
+TEST(Updates_Lion, IsItsPapers) {
+  Attrs attrs{{"beta1", 0.8}, {"beta2", 0.95}, {"weight_decay", 0.2}};
+  check("opt_lion", attrs, 1, rate, [](const Point& x) {
+    double direction = x.a * 0.8 + x.g * (1 - 0.8), sign = direction > 0 ? 1 : direction < 0 ? -1 : 0;
+    return std::vector{x.p * (1 - x.lr * 0.2) - x.lr * sign, x.a * 0.95 + x.g * (1 - 0.95)};
+  });
+  // Nothing moves where there is no direction.
+  EXPECT_EQ(run("opt_lion", {{"beta1", 0.9}, {"beta2", 0.99}}, {vec({2}), vec({0}), vec({0}), number(0.1)})[0][0], 2);
+}
+
+TEST(Updates_Torch, RmsProp) {
+  Attrs attrs{{"alpha", 0.9}, {"eps", 0.01}, {"weight_decay", 0.2}};
+  std::vector<Tensor> in{vec({1, -2}), vec({0.5, 0.25}), vec({0.75, 0.5}), number(0.1)};
+  auto out = run("opt_rmsprop", attrs, in);
+  attrs.set("momentum", 0.7);
+  attrs.set("centered", int64_t{1});
+  auto both = run("opt_rmsprop", attrs, {in[0], in[1], in[2], vec({0.1, -0.2}), vec({3, 4}), in[3]});
+  for (size_t k = 0; k < 2; ++k) {
+    const double p = in[0].f[k], g = in[1].f[k] + 0.2 * p, square = in[2].f[k] * 0.9 + 0.1 * g * g;
+    expect_near({out[0][k], out[1][k]}, {p - 0.1 * g / (std::sqrt(square) + 0.01), square}, 1e-14);
+    const double before = k == 0 ? 0.1 : -0.2, mean = before + (1 - 0.9) * (g - before);
+    const double buffer = 0.7 * (k == 0 ? 3 : 4) + g / (std::sqrt(square - mean * mean) + 0.01);
+    expect_near({both[0][k], both[1][k], both[2][k], both[3][k]}, {p - 0.1 * buffer, square, mean, buffer}, 1e-14);
+  }
+  EXPECT_FALSE(
+      infer("opt_rmsprop", attrs, {{DType::kF32, {2}}, {DType::kF32, {2}}, {DType::kF32, {2}}, {DType::kF32, {}}})
+          .ok());
+}
+
 TEST(Updates_Torch, LambDirection) {
   Attrs attrs{{"beta1", 0.8}, {"beta2", 0.95}, {"eps", 1e-3}, {"weight_decay", 0.2}};
   check(

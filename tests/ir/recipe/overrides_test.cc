@@ -78,10 +78,10 @@ TEST_F(Overrides, WrittenRecipesReadBackToThemselves) {
         "optimizer: {kind: adagrad}\nprecision: fp16\nloss_scale: 128\nkernels: {attention: math}\n",
         "precision: fp16\nloss_scale: {initial: 1024, window: 10}\nbatch: {micro: 4, accumulation: 2}\n",
         "schedule: {kind: wsd, warmup: 5, total: 100, decay: 10, min_lr: 1e-5}\nbind: {batch: 8}\nnames: {a: b}\n",
-        "optimizer: {kind: adam, eps: 0.5, groups: [{match: [a, 'b*'], lr: 0.5, eps: 0.25}]}\n"
+        "optimizer: {kind: rmsprop, centered: true, groups: [{match: [a, 'b*'], lr: 0.5, alpha: 0.5}]}\n"
         "schedule: {kind: one_cycle, total: 9, pct_start: 0.25, anneal_strategy: linear, three_phase: true}\n",
-        "schedule: {kind: polynomial, total: 9, power: 2.5, warmup: 1}\n",
-        "schedule: {kind: step, milestones: [2, 4], warmup: 2, gamma: 0.5}\n",
+        "optimizer: {kind: lion, betas: [0.5, 0.25]}\nschedule: {kind: polynomial, total: 9, power: 2.5, warmup: 1}\n",
+        "optimizer: {kind: adafactor, eps2: 0.5}\nschedule: {kind: step, milestones: [2, 4], warmup: 2, gamma: 0.5}\n",
         "schedule: {kind: inverse_sqrt, warmup: 2, timescale: 5}\n", "schedule: {kind: step, step_size: 2}\n",
         "init:\n- {match: '*', normal: 0.02}\n- {match: a, uniform: 0.5}\n- {match: b, ones}\n- {match: c, kaiming}\n"
         "- {match: d, xavier: normal}\n",

@@ -139,6 +139,9 @@ TEST(DefaultOptimizer_EachKind, IsPyTorchs) {
   EXPECT_EQ(default_optimizer(OptimizerKind::kAdam).weight_decay, 0);
   EXPECT_EQ(default_optimizer(OptimizerKind::kAdamW).weight_decay, 1e-2);
   EXPECT_EQ(default_optimizer(OptimizerKind::kLamb).eps, 1e-6);
+  EXPECT_EQ(default_optimizer(OptimizerKind::kLion).betas[1], 0.99);
+  EXPECT_EQ(default_optimizer(OptimizerKind::kRmsprop).lr, 1e-2);
+  EXPECT_EQ(default_optimizer(OptimizerKind::kAdafactor).eps, 0x1p-23);
 }
 
 }  // namespace

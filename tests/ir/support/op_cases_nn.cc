@@ -216,6 +216,15 @@ void add_updates(std::vector<OpCase>& cases) {
   cases.push_back(
       {"opt_adam_Scalar", "opt_adam", adam, {f64({}), f64({}), f64({}), f64({}, Draw::kPositive), rate, rate, rate}});
   cases.push_back({"opt_lamb_direction", "opt_lamb_direction", adam, {p, g, g, square, rate, rate}});
+  cases.push_back({"opt_lion", "opt_lion", {{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay", 0.1}}, {p, g, g, rate}});
+  const Attrs rmsprop{{"alpha", 0.9}, {"eps", 1e-3}, {"weight_decay", 0.1}};
+  cases.push_back({"opt_rmsprop", "opt_rmsprop", rmsprop, {p, g, square, rate}});
+  Attrs both = rmsprop;
+  both.set("momentum", 0.9);
+  both.set("centered", int64_t{1});
+  CaseInput mean = f64(shape, Draw::kFill);  // its square is less than the mean of squares
+  mean.fill = 0.25;
+  cases.push_back({"opt_rmsprop_CenteredMomentum", "opt_rmsprop", both, {p, g, square, mean, g, rate}});
   cases.push_back({"opt_onnx_adam",
                    "opt_onnx_adam",
                    {{"alpha", 0.9}, {"beta", 0.99}, {"epsilon", 1e-6}, {"norm_coefficient", 0.1}},

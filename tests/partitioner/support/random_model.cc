@@ -160,8 +160,8 @@ class Maker {
   int count_ = 0;
 };
 
-constexpr OptimizerKind kOptimizers[] = {OptimizerKind::kSgd, OptimizerKind::kMomentum, OptimizerKind::kAdamW,
-                                         OptimizerKind::kLamb};
+constexpr OptimizerKind kOptimizers[] = {OptimizerKind::kSgd,  OptimizerKind::kMomentum, OptimizerKind::kAdamW,
+                                         OptimizerKind::kLamb, OptimizerKind::kRmsprop,  OptimizerKind::kAdafactor};
 
 }  // namespace
 
@@ -176,7 +176,7 @@ RandomModel random_model(uint64_t seed) {
   for (uint64_t n = 1 + rng() % 4; n-- > 0;) m.layers.push_back(static_cast<int>(rng() % kKinds));
   m.micro_batches = rng() % 4 == 0 ? 2 : 1;
   m.accumulate = m.micro_batches > 1 || rng() % 3 == 0;
-  m.optimizer = static_cast<int>(rng() % 4);
+  m.optimizer = static_cast<int>(rng() % std::size(kOptimizers));
   m.clip = rng() % 2;
   m.mask = rng() % 2;
   m.squared = rng() % 4 == 0;

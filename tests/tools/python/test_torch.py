@@ -321,8 +321,8 @@ def test_optimizers_become_recipes():
     keys = partita.Recipe.from_torch(adamw, clip=1.0, autocast=torch.bfloat16).keys
     assert keys["optimizer"] == {"kind": "adamw", "lr": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.999], "eps": 1e-8, "no_decay": ["b"]}
     assert (keys["clip_grad_norm"], keys["precision"]) == (1.0, "bf16")
-    with pytest.raises(partita.PartitaError, match="RMSprop has no counterpart"):
-        partita.Recipe.from_torch(torch.optim.RMSprop([weight]))
+    with pytest.raises(partita.PartitaError, match="NAdam has no counterpart"):
+        partita.Recipe.from_torch(torch.optim.NAdam([weight]))
     with pytest.raises(partita.PartitaError, match="amsgrad=True"):
         partita.Recipe.from_torch(torch.optim.Adam([weight], amsgrad=True))
     with pytest.raises(partita.PartitaError, match="group 1 needs names"):
@@ -341,11 +341,15 @@ def _grouped(kind, module, **own):
 @pytest.mark.parametrize(
     "make",
     [
+        lambda m: torch.optim.RMSprop(m.parameters(), weight_decay=0.1, eps=1e-4),
+        lambda m: torch.optim.RMSprop(m.parameters(), momentum=0.9, centered=True, eps=1e-4, lr=1e-3),
+        lambda m: torch.optim.Adafactor(m.parameters(), weight_decay=0.1),
+        lambda m: torch.optim.Adafactor(m.parameters(), eps=(1e-4, 0.1), d=1.5, beta2_decay=-0.5, lr=0.5),
         lambda m: _grouped(torch.optim.AdamW, m, betas=(0.8, 0.99)),
         lambda m: _grouped(torch.optim.SGD, m, momentum=0.5),
     ],
 )
-def test_groups_are_torchs(images, make):
+def test_other_optimizers_and_groups_are_torchs(images, make):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Tanh(), nn.Linear(16, 5))
     reference = copy.deepcopy(module)

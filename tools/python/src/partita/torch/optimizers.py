@@ -30,9 +30,11 @@ def recipe_keys(optimizer: Optimizer, scheduler: lr_scheduler.LRScheduler | None
 
 def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
     kind = type(optimizer)
-    makers = {torch.optim.SGD: _sgd, torch.optim.Adam: _adam, torch.optim.AdamW: _adam, torch.optim.Adagrad: _adagrad}
+    makers = {torch.optim.SGD: _sgd, torch.optim.Adam: _adam, torch.optim.AdamW: _adam, torch.optim.Adagrad: _adagrad, torch.optim.RMSprop: _rmsprop,
+              torch.optim.Adafactor: _adafactor}
     if kind not in makers:
-        raise PartitaError(f"optimizer: {kind.__module__}.{kind.__qualname__} has no counterpart; there are SGD, Adam, AdamW, Adagrad (and lamb, by Recipe)")
+        names = ", ".join(known.__name__ for known in makers)
+        raise PartitaError(f"optimizer: {kind.__module__}.{kind.__qualname__} has no counterpart; there are {names} (and lamb and lion, by Recipe)")
     groups = optimizer.param_groups
     said = [makers[kind](g) for g in groups]
     for group in groups:
@@ -81,6 +83,17 @@ def _adam(g: dict[str, Any]) -> dict[str, Any]:
 def _adagrad(g: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "adagrad", "lr": _rate(g), "weight_decay": g["weight_decay"], "eps": g["eps"], "lr_decay": g["lr_decay"],
             "initial_accumulator": g["initial_accumulator_value"]}
+
+
+def _rmsprop(g: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "rmsprop", "lr": _rate(g), "weight_decay": g["weight_decay"], "alpha": g["alpha"], "eps": g["eps"], "momentum": g["momentum"],
+            "centered": g["centered"]}
+
+
+def _adafactor(g: dict[str, Any]) -> dict[str, Any]:
+    eps1, eps2 = g["eps"]
+    return {"kind": "adafactor", "lr": _rate(g), "weight_decay": g["weight_decay"], "beta2_decay": g["beta2_decay"], "eps2": eps2,
+            "eps": torch.finfo(torch.float32).eps if eps1 is None else eps1, "clip_threshold": g["d"]}
 
 
 def _schedule(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def load_parameters(module: nn.Module, trained: Mapping[str, np.ndarray], step: 
     for name, value in trained.items():
         if name not in places:
             raise PartitaError(f"{name} was trained, and the module has no parameter or buffer of that name")
-        _check_shape(name, places[name], value)
+        _check_shape(name, places[name].shape, value)
     written = {id(places[name]) for name in trained}
     for name, parameter in names.items():
         if parameter.requires_grad and id(parameter) not in written and name not in unused:
@@ -65,7 +65,7 @@ def load_optimizer_states(optimizer: Optimizer, module: nn.Module, states: Mappi
         if parameter not in names:
             raise PartitaError(f"{parameter} has optimizer states, and the optimizer has no such parameter")
         for state, value in values.items():
-            _check_shape(f"{parameter}.{state}", names[parameter], value)
+            _check_shape(f"{parameter}.{state}", _state_shape(names[parameter], state), value)
     with torch.no_grad():
         for parameter, values in found.items():
             tensor = names[parameter]
@@ -100,7 +100,12 @@ def _optimized(optimizer: Optimizer, module: nn.Module) -> dict[str, torch.Tenso
     return {name: p for name, p in module.named_parameters() if id(p) in within}
 
 
+def _state_shape(parameter: torch.Tensor, state: str) -> tuple[int, ...]:
+    """Adafactor's means of a matrix have a row or a column; other states are as the parameter."""
+    shape = tuple(parameter.shape)
+    return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, *shape[-1:])}.get(state, shape)
 
-def _check_shape(name: str, place: torch.Tensor, value: np.ndarray) -> None:
-    if tuple(place.shape) != value.shape:
-        raise PartitaError(f"{name}: the module has shape {tuple(place.shape)}, trained was {value.shape}")
+
+def _check_shape(name: str, shape: tuple[int, ...], value: np.ndarray) -> None:
+    if tuple(shape) != value.shape:
+        raise PartitaError(f"{name}: the module has shape {tuple(shape)}, trained was {value.shape}")

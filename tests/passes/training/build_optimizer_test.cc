@@ -1,0 +1,137 @@
+// Updates that are made of several operations, against the loops of the libraries that they come from.
+#include "passes/training/build_optimizer.h"
+
+#include <cmath>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "ir/graph/builder.h"
+#include "ir/graph/evaluate.h"
+
+namespace partita {
+namespace {
+
+using Values = std::vector<double>;
+
+double root_mean_square(const Values& v) {
+  double sum = 0;
+  for (double x : v) sum += x * x;
+  return std::sqrt(sum / static_cast<double>(v.size()));
+}
+
+// _single_tensor_adafactor of torch.optim (2.15), line by line, for a matrix or, with no rows, a vector.
+struct TorchAdafactor {
+  size_t rows, columns;
+  double lr, beta2_decay, weight_decay, eps1, eps2, d;
+  Values row_var = Values(rows), col_var = Values(columns), variance = Values(columns);
+  double step = 0;
+
+  void update(Values& param, const Values& grad) {
+    step += 1;
+    const double one_minus_beta2 = std::pow(step, beta2_decay), rho = std::min(lr, 1 / std::sqrt(step));
+    const double alpha = std::max(eps2, root_mean_square(param)) * rho;
+    for (double& p : param) p *= 1 - lr * weight_decay;
+    Values estimate(grad.size());
+    if (rows > 0) {
+      factored(grad, one_minus_beta2, estimate);
+    } else {
+      for (size_t k = 0; k < grad.size(); ++k)
+        estimate[k] = variance[k] += one_minus_beta2 * (grad[k] * grad[k] - variance[k]);
+    }
+    Values update(grad.size());
+    for (size_t k = 0; k < grad.size(); ++k) update[k] = grad[k] / std::sqrt(std::max(estimate[k], eps1 * eps1));
+    const double denominator = std::max(1.0, root_mean_square(update) / d);
+    for (size_t k = 0; k < grad.size(); ++k) param[k] -= alpha / denominator * update[k];
+  }
+
+  void factored(const Values& grad, double weight, Values& estimate) {
+    double mean_of_rows = 0;
+    for (size_t r = 0; r < rows; ++r) {
+      double mean = 0;
+      for (size_t c = 0; c < columns; ++c) mean += grad[r * columns + c] * grad[r * columns + c];
+      row_var[r] += weight * (mean / static_cast<double>(columns) - row_var[r]);
+      mean_of_rows += row_var[r] / static_cast<double>(rows);
+    }
+    for (size_t c = 0; c < columns; ++c) {
+      double mean = 0;
+      for (size_t r = 0; r < rows; ++r) mean += grad[r * columns + c] * grad[r * columns + c];
+      col_var[c] += weight * (mean / static_cast<double>(rows) - col_var[c]);
+    }
+    for (size_t k = 0; k < grad.size(); ++k)
+      estimate[k] = row_var[k / columns] * col_var[k % columns] / std::max(mean_of_rows, eps1);
+  }
+};
+
+// A parameter whose gradient is an input.
+struct Trained {
+  Graph graph;
+  std::map<std::string, Tensor> now;
+
+  Trained(const Shape& shape, const OptimizerRecipe& optimizer, const Values& first) {
+    Builder b;
+    ValueId g = b.input("g", {DType::kF64, shape});
+    ValueId w =
+        b.state({.name = "w", .kind = StateKind::kParameter, .parameter = {}, .initial = {}}, {DType::kF64, shape});
+    std::vector<int64_t> dims;
+    for (int d = 0; d < b.rank(w); ++d) dims.push_back(d);
+    b.output("loss", b.reduce_sum(b.mul(w, g), dims, false));
+    b.output("grad/w", g);
+    PassContext context;
+    context.recipe.optimizer = optimizer;
+    Graph built = *build_optimizer(std::move(b).finish(), context);
+    for (const State& s : built.states) {
+      built.outputs.push_back({s.name, s.next});
+      now[s.name] = Tensor::zeros(built.type(s.value));
+    }
+    now["w"].f = first;
+    graph = std::move(built);
+  }
+
+  void step(const Values& gradient) {
+    std::map<ValueId, Tensor> feeds = {{graph.inputs[0].value, {graph.type(graph.inputs[0].value), gradient, {}}}};
+    for (const State& s : graph.states) feeds[s.value] = now.at(s.name);
+    std::vector<Tensor> next = evaluate_graph(graph, feeds);
+    for (size_t k = 0; k < graph.outputs.size(); ++k) {
+      if (now.contains(graph.outputs[k].name)) now[graph.outputs[k].name] = next[k];
+    }
+  }
+};
+
+void expect_near(const Values& found, const Values& expected, const char* what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (size_t k = 0; k < found.size(); ++k)
+    EXPECT_NEAR(found[k], expected[k], 1e-13 * (1 + std::fabs(expected[k]))) << what << " " << k;
+}
+
+TEST(BuildOptimizer_Adafactor, IsTorchs) {
+  std::mt19937 random(3);
+  std::normal_distribution<double> normal;
+  auto draw = [&](size_t n) {
+    Values v(n);
+    for (double& x : v) x = normal(random);
+    return v;
+  };
+  for (double decay : {0.0, 0.1}) {
+    OptimizerRecipe o = default_optimizer(OptimizerKind::kAdafactor);
+    o.lr = 0.6, o.weight_decay = decay, o.clip_threshold = decay > 0 ? 1.2 : 1;
+    TorchAdafactor matrix{4, 6, o.lr, o.beta2_decay, decay, o.eps, o.eps2, o.clip_threshold};
+    TorchAdafactor vector{0, 6, o.lr, o.beta2_decay, decay, o.eps, o.eps2, o.clip_threshold};
+    Values m = draw(24), v(6);  // the vector starts at zero: eps2 is its size
+    Trained of_matrix({4, 6}, o, m), of_vector({6}, o, v);
+    for (int step = 0; step < 5; ++step) {
+      Values g = draw(24), h = draw(6);
+      if (step == 2) std::fill(g.begin(), g.end(), 0.0);
+      matrix.update(m, g), of_matrix.step(g);
+      vector.update(v, h), of_vector.step(h);
+    }
+    expect_near(of_matrix.now.at("w").f, m, "matrix");
+    expect_near(of_matrix.now.at("optimizer/w/row_var").f, matrix.row_var, "rows");
+    expect_near(of_matrix.now.at("optimizer/w/col_var").f, matrix.col_var, "columns");
+    EXPECT_EQ(of_matrix.now.at("optimizer/w/col_var").type.shape, (Shape{1, 6}));
+    expect_near(of_vector.now.at("w").f, v, "vector");
+    expect_near(of_vector.now.at("optimizer/w/variance").f, vector.variance, "variance");
+  }
+}
+
+}  // namespace
+}  // namespace partita
