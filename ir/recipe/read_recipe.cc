@@ -249,6 +249,11 @@ absl::Status parse_loss_scale(const YamlNode& node, const std::string& path, Los
   return absl::OkStatus();
 }
 
+absl::Status parse_ema(const YamlNode& node, const std::string& path, EmaRecipe& out) {
+  static const Fields<EmaRecipe> kFields = {{"decay", number(&EmaRecipe::decay, kFraction)}};
+  return parse_fields(node, path, kFields, out);
+}
+
 absl::StatusOr<int64_t> read_extent(const YamlNode& node, std::string_view path) {
   return read_integer(node, path, 1, kLargestCount);
 }
@@ -264,6 +269,7 @@ const Fields<Recipe>& recipe_fields() {
       {"loss_scale", section(&Recipe::loss_scale, parse_loss_scale)},
       {"clip_grad_norm", number(&Recipe::clip_grad_norm, kPositive)},
       {"clip_grad_value", number(&Recipe::clip_grad_value, kPositive)},
+      {"ema", section(&Recipe::ema, parse_ema)},
       {"recompute", choice(&Recipe::recompute)},
       {"kernels", parse_kernels},
       {"trainable", globs(&Recipe::trainable)},

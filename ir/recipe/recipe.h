@@ -145,6 +145,13 @@ struct ScheduleRecipe {
   bool operator==(const ScheduleRecipe&) const = default;
 };
 
+// An exponential moving average of the trained weights, which evaluation uses: the weights themselves after the first
+// step, then decay x average + (1 - decay) x weight after each.
+struct EmaRecipe {
+  double decay = 0.999;
+  bool operator==(const EmaRecipe&) const = default;
+};
+
 // What fp16's loss is multiplied by (passes/training/loss_scale.h): `fixed`, or `initial` at first, doubled after
 // `window` good steps in a row and halved, to no less than `minimum`, at the overflow that is the `hysteresis`-th since
 // it last grew, and at each after that.
@@ -271,6 +278,7 @@ struct Recipe {
   Precision precision = Precision::kFp32;
   LossScaleRecipe loss_scale;  // of fp16
   std::optional<double> clip_grad_norm, clip_grad_value;
+  std::optional<EmaRecipe> ema;
   RecomputeMode recompute = RecomputeMode::kAuto;
   std::optional<AttentionKernel> attention;    // kernels.attention
   std::vector<std::string> trainable, frozen;  // globs over initializer names; frozen wins

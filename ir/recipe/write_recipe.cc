@@ -230,6 +230,7 @@ std::string format_recipe(const Recipe& r) {
   line(r.precision == Precision::kFp16, "loss_scale", loss_scale(r.loss_scale));
   if (r.clip_grad_norm) line(true, "clip_grad_norm", number_text(*r.clip_grad_norm));
   if (r.clip_grad_value) line(true, "clip_grad_value", number_text(*r.clip_grad_value));
+  if (r.ema) line(true, "ema", cat("{decay: ", number_text(r.ema->decay), "}"));
   line(true, "recompute", cat(enum_name(r.recompute)));
   if (r.attention) line(true, "kernels", cat("{attention: ", enum_name(*r.attention), "}"));
   line(!r.trainable.empty(), "trainable", names(r.trainable));

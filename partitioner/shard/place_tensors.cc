@@ -162,6 +162,15 @@ class Placement {
   ShardingPlan plan_;
 };
 
+// An average of weights is stored as an optimizer's state, and read as its parameter is.
+void read_as_parameter(const PlannedGraph& training, const std::string& parameter, StateLayout& layout) {
+  for (size_t k = 0; k < training.graph.states.size(); ++k) {
+    if (training.graph.states[k].name != parameter) continue;
+    layout.compute = training.plan.states[k]->compute;
+    layout.gather = GatherTime::kPass;
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<PlannedGraph> place_tensors(SplittableGraph graph, const Recipe& recipe, const Layout& layout,
@@ -194,6 +203,8 @@ absl::StatusOr<PlannedGraph> place_tensors_like(const PlannedGraph& training, Sp
                 " in evaluation, which must be alike; leave out `evaluate` or pin tensor: 1"));
       }
       planned.plan.states[n] = training.plan.states[k];
+      if (mine.kind == StateKind::kParameter && other.kind == StateKind::kOptimizer)
+        read_as_parameter(training, other.parameter, *planned.plan.states[n]);
     }
   }
   return planned;

@@ -2,6 +2,7 @@
 
 #include "ir/graph/builder.h"
 #include "passes/training/accumulate.h"
+#include "passes/training/build_optimizer.h"
 
 namespace partita {
 
@@ -14,7 +15,11 @@ absl::StatusOr<Graph> build_evaluation(const Graph& graph, const PassContext& co
   if (share_of_run(context) != 1) loss = b.scale(loss, share_of_run(context));
   if (context.accumulate) loss = accumulate(b, context, "loss", {}, loss);
   b.set_outputs({{"loss", loss}});
-  return std::move(b).finish();
+  Graph out = std::move(b).finish();
+  for (State& s : out.states) {
+    if (context.recipe.ema && s.kind == StateKind::kParameter) s.name = ema_name(s.name);
+  }
+  return out;
 }
 
 }  // namespace partita

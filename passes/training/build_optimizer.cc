@@ -54,6 +54,7 @@ class Optimizer {
     } else {
       PARTITA_RETURN_IF_ERROR(file_updates());
     }
+    if (context_.recipe.ema) average_weights(context_.recipe.ema->decay);
     b_.set_next(kStepState, b_.add(step_, b_.scalar(DType::kI64, 1)));
     if (has_loss_scale(context_)) hold_and_rescale(b_, finite_, context_.recipe.loss_scale);
     b_.set_outputs(std::move(outputs_));
@@ -141,6 +142,27 @@ class Optimizer {
                     {b_.dtype(p.value), shape.value_or(b_.shape(p.value))});
   }
 
+  ValueId first_step() { return b_.emit("eq", {step_, b_.scalar(DType::kI64, 0)}); }
+
+  // torch.optim.swa_utils.AveragedModel's: the weights after the first step, then their moving average.
+  void average_weights(double decay) {
+    ValueId first = first_ == kNoValue ? first_step() : first_;
+    for (const Parameter& p : parameters_) {
+      ValueId average = b_.state(
+          {.name = ema_name(p.name), .kind = StateKind::kOptimizer, .parameter = p.name, .initial = InitialRule{}},
+          b_.type(p.value));
+      ValueId now = next_of(p), share = b_.scalar(b_.dtype(now), 1 - decay);
+      b_.set_next(average, b_.select(first, now, moved(average, now, share)));
+    }
+  }
+
+  ValueId next_of(const Parameter& p) const {
+    for (const State& s : b_.graph().states) {
+      if (s.name == p.name) return s.next;
+    }
+    return kNoValue;
+  }
+
   // 1 - beta^(step + 1), f64.
   ValueId bias_correction(double beta) {
     ValueId power = b_.emit("pow", {b_.scalar(DType::kF64, beta), b_.add_scalar(b_.cast(step_, DType::kF64), 1)});
@@ -175,8 +197,7 @@ class Optimizer {
     const ScheduleRecipe& schedule = context_.recipe.schedule;
     ValueId lr = emit_learning_rate(b_, schedule, o.lr, step_);
     outputs_.push_back({"lr", lr});
-    if (o.kind == OptimizerKind::kSgd || o.kind == OptimizerKind::kMomentum)
-      first_ = b_.emit("eq", {step_, b_.scalar(DType::kI64, 0)});
+    if (o.kind == OptimizerKind::kSgd || o.kind == OptimizerKind::kMomentum) first_ = first_step();
     std::map<const ParameterGroup*, StepScalars> scalars = {{nullptr, step_scalars(o, lr)}};
     for (const Parameter& p : parameters_) {
       const ParameterGroup* group = o.group_of(p.name);
@@ -391,6 +412,8 @@ class Optimizer {
 };
 
 }  // namespace
+
+std::string ema_name(std::string_view parameter) { return cat("ema/", parameter); }
 
 absl::StatusOr<Graph> build_optimizer(const Graph& graph, const PassContext& context) {
   return Optimizer(graph, context).build();

@@ -11,6 +11,9 @@ namespace partita {
 // Name of the i64 scalar state that counts optimizer steps.
 inline constexpr const char* kStepState = "partita.step";
 
+// Of a trained parameter: the name of the state that holds its moving average (recipe.ema).
+std::string ema_name(std::string_view parameter);
+
 absl::StatusOr<Graph> build_optimizer(const Graph& graph, const PassContext& context);
 
 }  // namespace partita

@@ -12,6 +12,7 @@
 #include "frontend/onnx/export_weights.h"
 #include "ir/recipe/read_recipe.h"
 #include "nlohmann/json.hpp"
+#include "passes/training/build_optimizer.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/checkpoint/module_files.h"
@@ -150,8 +151,17 @@ struct Exported {
 
 struct ExportFlags {
   std::string checkpoint, output, like, model, train_file, optimizer;
+  bool ema = false;
   runtime::Renaming renaming;
 };
+
+// What is written as `t`: of a trained weight its average, where that is asked for.
+absl::StatusOr<const CheckpointTensor*> source_of(const CheckpointReader& reader, const CheckpointTensor& t, bool ema) {
+  if (!ema || t.kind != StateKind::kParameter) return &t;
+  if (const CheckpointTensor* average = reader.find(ema_name(t.name))) return average;
+  return absl::InvalidArgumentError(
+      cat("--ema: the checkpoint has no moving average of ", quote(t.name), "; train with `ema` in train.yaml"));
+}
 
 // Every trained parameter has its place in the example, the exporting module's own file; the rest of that stays as it
 // is.
@@ -186,7 +196,7 @@ absl::StatusOr<std::vector<Exported>> as_example(const CheckpointReader& reader,
 }
 
 absl::Status write_exported(const CheckpointReader& reader, const std::vector<Exported>& list,
-                            const SafetensorsFile* example, const std::string& output) {
+                            const SafetensorsFile* example, const std::string& output, bool ema) {
   std::vector<std::string> changed;
   std::vector<TensorInfo> infos;
   for (const Exported& e : list) infos.push_back(e.info);
@@ -196,7 +206,8 @@ absl::Status write_exported(const CheckpointReader& reader, const std::vector<Ex
       PARTITA_RETURN_IF_ERROR(file->write(e.info.name, example->data(*e.kept)));
       continue;
     }
-    PARTITA_ASSIGN_OR_RETURN(Bytes bytes, reader.read_whole(*e.source));
+    PARTITA_ASSIGN_OR_RETURN(const CheckpointTensor* from, source_of(reader, *e.source, ema));
+    PARTITA_ASSIGN_OR_RETURN(Bytes bytes, reader.read_whole(*from));
     if (example != nullptr && runtime::is_rounded_copy(e.source->kind, e.source->dtype, e.info.dtype)) {
       const auto own = example->data(*example->find(e.info.name));
       Bytes merged(own.begin(), own.end());
@@ -229,7 +240,7 @@ absl::Status export_safetensors(const CheckpointReader& reader, const ExportFlag
         list.push_back({{flags.renaming(t.name), t.dtype, t.shape}, &t, nullptr});
     }
   }
-  return write_exported(reader, list, example ? &*example : nullptr, flags.output);
+  return write_exported(reader, list, example ? &*example : nullptr, flags.output, flags.ema);
 }
 
 absl::Status export_optimizer(const CheckpointReader& reader, const ExportFlags& flags) {
@@ -240,7 +251,7 @@ absl::Status export_optimizer(const CheckpointReader& reader, const ExportFlags&
           {{flags.renaming(runtime::module_name(t.name, t.kind, t.parameter)), t.dtype, t.shape}, &t, nullptr});
     if (t.kind == StateKind::kStep) list.push_back({{"step", t.dtype, t.shape}, &t, nullptr});
   }
-  return write_exported(reader, list, nullptr, flags.optimizer);
+  return write_exported(reader, list, nullptr, flags.optimizer, false);
 }
 
 absl::Status export_onnx(const CheckpointReader& reader, const ExportFlags& flags) {
@@ -262,6 +273,7 @@ absl::Status export_onnx(const CheckpointReader& reader, const ExportFlags& flag
                                             quote(flags.model), " and ", dtype_name(t->dtype),
                                             runtime::shape_text(t->shape), " in the checkpoint"));
     }
+    PARTITA_ASSIGN_OR_RETURN(t, source_of(reader, *t, flags.ema));
     PARTITA_ASSIGN_OR_RETURN(Bytes bytes, reader.read_whole(*t));
     PARTITA_ASSIGN_OR_RETURN(bytes, converted(name, bytes, t->dtype, type.dtype));
     return std::optional<Bytes>(std::move(bytes));
@@ -328,6 +340,8 @@ void add_checkpoint(CLI::App& app, absl::Status& result) {
   export_verb->add_option("--train", out->train_file, "its train.yaml, where that has `names` (for .onnx)");
   export_verb->add_option("--optimizer", out->optimizer,
                           "also write the optimizer's states: NAME.safetensors with PARAMETER.exp_avg and the like");
+  export_verb->add_flag("--ema", out->ema,
+                        "the moving averages of the trained weights (`ema` in train.yaml) in place of the weights");
   export_verb->callback([out, &result] { result = export_checkpoint(*out); });
 }
 

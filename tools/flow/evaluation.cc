@@ -44,7 +44,10 @@ absl::StatusOr<CompiledEvaluation> compile_evaluation(ModelSource& source, const
   PARTITA_ASSIGN_OR_RETURN(Graph graph, evaluation_graph(source, batch_to_bind(source, m.recipe, m.layout),
                                                          m.batch.graph_batch, training.training.context, run));
   check_states(graph, training.planned.joined.graph);
-  const StateOwners owners = state_owners(training.programs.stages);
+  StateOwners owners = state_owners(training.programs.stages);
+  for (const State& s : training.planned.joined.graph.states) {  // averages of weights are where their parameters are
+    if (auto at = owners.find(s.parameter); at != owners.end()) owners[s.name] = at->second;
+  }
   PARTITA_ASSIGN_OR_RETURN(const PlannedStages planned,
                            shard_like(training.planned, graph, m.recipe, layout, m.batch, owners));
   PARTITA_ASSIGN_OR_RETURN(

@@ -90,7 +90,8 @@ TEST_F(Overrides, WrittenRecipesReadBackToThemselves) {
         "semantics: {batch_norm: replica, moe: {capacity_factor: 1.25, group: 4}}\ncompress: int8\nreproducible: 4\n",
         "pin: {data: 2, zero: 3, zero_group: node, cuts: ['a*'], stages: [{data: 2}, {tensor: 2}], '*.up': {out: "
         "tensor}}\n"
-        "trainable: ['*.w']\nfrozen: [x]\nclip_grad_norm: 1\nclip_grad_value: 0.5\nrecompute: full\nseed: 9\n"}) {
+        "trainable: ['*.w']\nfrozen: [x]\nclip_grad_norm: 1\nclip_grad_value: 0.5\nema: {decay: 0.9}\nrecompute: "
+        "full\nseed: 9\n"}) {
     const auto recipe = parse_recipe(text, "t");
     ASSERT_TRUE(recipe.ok()) << recipe.status();
     const auto again = parse_recipe(format_recipe(*recipe), "again");

@@ -192,7 +192,7 @@ TEST(ParseRecipe_Refused, Table) {
       {"kernels: {attn: flash}", "t:1:11: kernels: unknown key 'attn'; the known keys are attention"},
       {"zzz: 1",
        "t:1:1: unknown key 'zzz'; the known keys are loss, optimizer, schedule, batch, bind, precision, loss_scale, "
-       "clip_grad_norm, clip_grad_value, recompute, kernels, trainable, frozen, seed, "
+       "clip_grad_norm, clip_grad_value, ema, recompute, kernels, trainable, frozen, seed, "
        "init, data, evaluate, semantics, compress, reproducible, pin, names"},
       {"data: {path: a, sources: [{path: b}]}", "t:1:7: data: expected `path` or `sources`, found both"},
       {"data: {sources: [{weight: 1}]}", "t:1:18: data.sources[0]: missing key 'path'"},
@@ -290,6 +290,7 @@ TEST(ParseRecipe_Refused, Table) {
       {"schedule: {kind: one_cycle, total: 9, pct_start: 0.6, three_phase: true}",
        "schedule.pct_start: expected at most"},
       {"schedule: {kind: inverse_sqrt, min_lr: 1}", "t:1:32: schedule: kind inverse_sqrt has no 'min_lr'; remove it"},
+      {"ema: {decay: 1}", "t:1:14: ema.decay: expected a number in [0, 1), found '1'"},
       {"schedule: {kind: step}",
        "t:1:11: schedule: kind step needs exactly one of 'step_size' and 'milestones' (steps)"},
       {"schedule: {kind: step, milestones: [5, 2]}", "t:1:36: schedule.milestones: expected steps in ascending order"},

@@ -367,6 +367,23 @@ def test_other_optimizers_and_groups_are_torchs(images, make):
         torch.testing.assert_close(of, states[k], rtol=1e-3, atol=1e-5, check_dtype=False)
 
 
+def test_averages_are_those_of_swa_utils(images):
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(192, 5))
+    reference = copy.deepcopy(module)
+    averages = AveragedModel(reference, multi_avg_fn=get_ema_multi_avg_fn(0.75))
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.5)
+    program = partita.compile(partita.export(module, first(images), F.cross_entropy), partita.Recipe.from_torch(optimizer, ema={"decay": 0.75}), ranks=2)
+    program.train({("input" if k == "x" else k): v for k, v in images.items()}, 3)
+    for k in range(3):
+        train_with_torch(reference, optimizer, {name: v[8 * k :] for name, v in images.items()}, F.cross_entropy, 1)
+        averages.update_parameters(reference)
+    program.load_into(module, ema=True)
+    assert largest_difference(module, averages.module) < 1e-6
+
+
 def _warm(optimizer, decay):
     return schedulers.SequentialLR(optimizer, [schedulers.LinearLR(optimizer, 1 / 3, 1, 2), decay], [3])
 

@@ -31,23 +31,26 @@ class Checkpoint:
         """Optimizer steps taken."""
         return int(self._about["step"])
 
-    def parameters(self) -> dict[str, np.ndarray]:
-        """Trained parameters and running statistics, by name. Every tensor's checksum is compared."""
-        return self._export()[0]
+    def parameters(self, *, ema: bool = False) -> dict[str, np.ndarray]:
+        """Trained parameters and running statistics, by name. Every tensor's checksum is compared.
+
+        `ema`: the moving averages of the parameters, of a run whose recipe has `ema`, in their place.
+        """
+        return self._export(ema=ema)[0]
 
     def optimizer_states(self) -> dict[str, np.ndarray]:
         """The optimizer's states under torch's names: `fc.weight.exp_avg`, …; `step` counts the updates."""
-        return self._export(optimizer=True)[1]
+        return {name: value for name, value in self._export(optimizer=True)[1].items() if not name.startswith("ema/")}
 
-    def load_into(self, module: nn.Module) -> None:
-        """Writes what was trained into the module: parameters, tied ones too, and buffers of batch norms.
+    def load_into(self, module: nn.Module, *, ema: bool = False) -> None:
+        """Writes what was trained (`ema`: the averages) into the module: parameters, tied ones too, and buffers of batch norms.
 
         Strict: a trained tensor without a place in the module, a trainable parameter that was not trained, or a shape that
         differs is a PartitaError, and the module stays as it was.
         """
         from .torch.states import load_parameters
 
-        load_parameters(module, self.parameters(), self.step)
+        load_parameters(module, self.parameters(ema=ema), self.step)
 
     def optimizer_state_into(self, optimizer: Optimizer, module: nn.Module) -> None:
         """Writes moments and step counts into torch's optimizer, over the module's parameters. Strict as `load_into`."""
@@ -55,10 +58,11 @@ class Checkpoint:
 
         load_optimizer_states(optimizer, module, self.optimizer_states())
 
-    def _export(self, optimizer: bool = False) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def _export(self, optimizer: bool = False, ema: bool = False) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         with tempfile.TemporaryDirectory(prefix="partita-") as folder:
             parameters, states = Path(folder) / "parameters.safetensors", Path(folder) / "optimizer.safetensors"
-            run_partita("checkpoint", "export", self.path, "-o", parameters, *(["--optimizer", states] if optimizer else []))
+            flags = [*(["--optimizer", states] if optimizer else []), *(["--ema"] if ema else [])]
+            run_partita("checkpoint", "export", self.path, "-o", parameters, *flags)
             return load_file(parameters), load_file(states) if optimizer else {}
 
     def __repr__(self) -> str:

@@ -182,12 +182,12 @@ class Program:
             raise PartitaError("this program has not been trained: it has no checkpoint")
         return Checkpoint(self._checkpoints)
 
-    def parameters(self) -> dict[str, np.ndarray]:
-        """Trained parameters and running statistics, by name, whole whatever the layout."""
-        return self.checkpoint().parameters()
+    def parameters(self, *, ema: bool = False) -> dict[str, np.ndarray]:
+        """Trained parameters (`ema`: their moving averages) and running statistics, by name, whole whatever the layout."""
+        return self.checkpoint().parameters(ema=ema)
 
-    def load_into(self, module: nn.Module) -> None:
-        """Writes what was trained into the module: parameters, tied ones too, and buffers of batch norms. Strict.
+    def load_into(self, module: nn.Module, *, ema: bool = False) -> None:
+        """Writes what was trained (`ema`: the averages) into the module: parameters, tied ones too, and buffers of batch norms. Strict.
 
         Trainable parameters that the exported loss did not depend on stay as they are. Running variances become those of
         the sample, as torch keeps them; ONNX's, and so a checkpoint's, are the population's.
@@ -196,7 +196,7 @@ class Program:
 
         about = self.folder / "module.json"
         facts: dict[str, Any] = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {"unused": [], "variances": {}}
-        checkpoint, parameters = self.checkpoint(), self.parameters()
+        checkpoint, parameters = self.checkpoint(), self.parameters(ema=ema)
         first = load_file(self.bundle / "initial.safetensors") if facts["variances"] else {}
         sample_variances(parameters, first, facts["variances"], self._manifest["form"]["graph_batch"] // self._manifest["form"]["sample_groups"], checkpoint.step)
         load_parameters(module, parameters, checkpoint.step, facts["unused"])
