@@ -1,4 +1,4 @@
-// Arithmetic and logic (PTX ISA, "Integer Arithmetic", "Floating-Point", "Logic and Shift Instructions").
+// Arithmetic (PTX ISA, "Integer Arithmetic", "Floating-Point").
 #include <cfenv>
 
 #include "tests/ptx/decode.h"
@@ -12,8 +12,6 @@ using enum Type;
 template <typename T>
 concept Half = std::is_same_v<T, F16>;
 
-template <typename T>
-using unsigned_of = std::make_unsigned_t<T>;
 template <typename T>
 struct Wider;
 template <>
@@ -134,50 +132,6 @@ struct Maximum {
     return greatest(a, b);
   }
 };
-struct And {
-  template <typename T>
-  static T of(T a, T b) {
-    return a & b;
-  }
-};
-struct Or {
-  template <typename T>
-  static T of(T a, T b) {
-    return a | b;
-  }
-};
-struct Xor {
-  template <typename T>
-  static T of(T a, T b) {
-    return a ^ b;
-  }
-};
-struct Not {
-  template <typename T>
-  static T of(T a) {
-    return static_cast<T>(~a);
-  }
-};
-// Distances of the width and beyond leave nothing but signs.
-struct ShiftLeft {
-  template <typename T>
-  static T of(T a, uint32_t by) {
-    return by < 8 * sizeof(T) ? static_cast<T>(a << by) : T(0);
-  }
-};
-struct ShiftRight {
-  template <typename T>
-  static T of(T a, uint32_t by) {
-    return by < 8 * sizeof(T) ? static_cast<T>(a >> by) : a < 0 ? static_cast<T>(-1) : T(0);
-  }
-};
-struct ExtractBits {
-  static uint32_t of(uint32_t a, uint32_t from, uint32_t count) {
-    from &= 255, count &= 255;
-    const uint32_t moved = from < 32 ? a >> from : 0;
-    return count < 32 ? moved & ((uint32_t{1} << count) - 1) : moved;
-  }
-};
 struct Absolute {
   template <typename T>
   static T of(T a) {
@@ -251,24 +205,10 @@ struct GrossReciprocal {
   }
 };
 
-Type bits_as_numbers(Type t) { return t == kB16 ? kU16 : t == kB32 ? kU32 : t == kB64 ? kU64 : t; }
-bool is_floating(Type t) { return t == kF16 || t == kF32 || t == kF64; }
-Kind kind_of(Type t) { return t == kF64 ? Kind::kDouble : is_floating(t) ? Kind::kFloat : Kind::kInteger; }
-
-void set_operands(Decoder& d, Type t, size_t count) {
-  d.made.at[0] = d.result(0, t);
-  for (size_t k = 1; k < count; ++k) d.made.at[k] = d.source(k, t);
-}
-void finish(Decoder& d, Type t, Run run, size_t count) {
-  set_operands(d, t, count);
-  d.finish(kind_of(t), Flow::kNext, run, count);
-}
-Type typed(Decoder& d) { return bits_as_numbers(d.take_type().value_or(kPred)); }
-
 template <typename Op>
 void sum(Decoder& d) {
   d.take("rn");
-  const Type t = typed(d);
+  const Type t = take_number(d);
   finish(d, t, binary<Op, kU16, kS16, kF16, kU32, kS32, kF32, kU64, kS64, kF64>(t), 3);
 }
 
@@ -293,105 +233,65 @@ Type wider(Type t) { return t == kU16 || t == kS16 ? kU32 : kU64; }
 
 void multiply(Decoder& d) {
   if (d.take("wide")) {
-    const Type t = typed(d);
+    const Type t = take_number(d);
     d.made.at[0] = d.result(0, wider(t));
     for (size_t k = 1; k < 3; ++k) d.made.at[k] = d.source(k, t);
     return d.finish(Kind::kInteger, Flow::kNext, wide_product<kU16, kS16, kU32, kS32>(t), 3);
   }
   if (d.take("hi")) {
-    const Type t = typed(d);
+    const Type t = take_number(d);
     return finish(d, t, binary<MultiplyHigh, kU16, kS16, kU32, kS32, kU64, kS64>(t), 3);
   }
   if (d.take("lo")) {
-    const Type t = typed(d);
+    const Type t = take_number(d);
     return finish(d, t, binary<Multiply, kU16, kS16, kU32, kS32, kU64, kS64>(t), 3);
   }
   d.take("rn");
-  const Type t = typed(d);
+  const Type t = take_number(d);
   finish(d, t, binary<Multiply, kF16, kF32, kF64>(t), 3);
 }
 void multiply_add(Decoder& d) {
   if (d.take("wide")) {
-    const Type t = typed(d);
+    const Type t = take_number(d);
     d.made.at[0] = d.result(0, wider(t));
     d.made.at[1] = d.source(1, t), d.made.at[2] = d.source(2, t), d.made.at[3] = d.source(3, wider(t));
     return d.finish(Kind::kInteger, Flow::kNext, wide_sum<kU16, kS16, kU32, kS32>(t), 4);
   }
   if (!d.take("lo")) return d.refuse("only .lo and .wide are known");
-  const Type t = typed(d);
+  const Type t = take_number(d);
   finish(d, t, ternary<MultiplyAdd, kU16, kS16, kU32, kS32, kU64, kS64>(t), 4);
 }
 void fused(Decoder& d) {
   const bool down = d.take("rm");
   if (!down && !d.take("rn")) return d.refuse("only .rn and .rm are known");
-  const Type t = typed(d);
+  const Type t = take_number(d);
   finish(d, t, down ? ternary<FusedDown, kF32>(t) : ternary<FusedMultiplyAdd, kF32, kF64>(t), 4);
 }
 void divide(Decoder& d) {
   const bool rounds = d.take("rn");
-  const Type t = typed(d);
+  const Type t = take_number(d);
   set_operands(d, t, 3);
   d.finish(Kind::kSpecial, Flow::kNext,
            rounds ? binary<Divide, kF32, kF64>(t) : binary<Divide, kU16, kS16, kU32, kS32, kU64, kS64>(t), 3);
 }
 void remainder(Decoder& d) {
-  const Type t = typed(d);
+  const Type t = take_number(d);
   set_operands(d, t, 3);
   d.finish(Kind::kSpecial, Flow::kNext, binary<Remainder, kU16, kS16, kU32, kS32, kU64, kS64>(t), 3);
 }
 template <typename Op>
 void extreme(Decoder& d) {
-  const Type t = typed(d);
+  const Type t = take_number(d);
   finish(d, t, binary<Op, kU16, kS16, kU32, kS32, kF32, kU64, kS64, kF64>(t), 3);
 }
 
-// Predicates are bits of a row's one word.
-template <typename Op>
-void run_predicates(Warp& w, const Instruction& i, uint32_t lanes) {
-  uint32_t& to = *w.mask(i.at[0]);
-  to = (to & ~lanes) | (Op::of(*w.mask(i.at[1]), *w.mask(i.at[2])) & lanes);
-}
-template <typename Op>
-void logic(Decoder& d) {
-  const Type t = typed(d);
-  set_operands(d, t, 3);
-  d.finish(t == kPred ? Kind::kCompare : Kind::kInteger, Flow::kNext,
-           t == kPred ? run_predicates<Op> : binary<Op, kU16, kU32, kU64>(t), 3);
-}
-void run_not(Warp& w, const Instruction& i, uint32_t lanes) {
-  uint32_t& to = *w.mask(i.at[0]);
-  to = (to & ~lanes) | (~*w.mask(i.at[1]) & lanes);
-}
-void invert(Decoder& d) {
-  const Type t = typed(d);
-  set_operands(d, t, 2);
-  d.finish(t == kPred ? Kind::kCompare : Kind::kInteger, Flow::kNext,
-           t == kPred ? run_not : unary<Not, kU16, kU32, kU64>(t), 2);
-}
-
-template <typename Op, Type... types>
-Run shifting(Type t) {
-  Run run = nullptr;
-  ((t == types ? void(run = run_lanes<Op, held<types>, held<types>, uint32_t>) : void()), ...);
-  return run;
-}
-template <typename Op>
-void shift(Decoder& d) {
-  const Type t = typed(d);
-  d.made.at[0] = d.result(0, t), d.made.at[1] = d.source(1, t), d.made.at[2] = d.source(2, kU32);
-  d.finish(Kind::kInteger, Flow::kNext, shifting<Op, kU16, kS16, kU32, kS32, kU64, kS64>(t), 3);
-}
-void extract_bits(Decoder& d) {
-  const Type t = typed(d);
-  finish(d, t, t == kU32 ? run_lanes<ExtractBits, uint32_t, uint32_t, uint32_t, uint32_t> : nullptr, 4);
-}
 template <typename Op>
 void sign(Decoder& d) {
-  const Type t = typed(d);
+  const Type t = take_number(d);
   finish(d, t, unary<Op, kS16, kF16, kS32, kF32, kS64, kF64>(t), 2);
 }
 void copy_sign(Decoder& d) {
-  const Type t = typed(d);
+  const Type t = take_number(d);
   finish(d, t, binary<CopySign, kF32, kF64>(t), 3);
 }
 
@@ -401,14 +301,14 @@ void special(Decoder& d) {
   Run run = nullptr;
   if (d.take("approx")) {
     const bool flushes = d.take("ftz");
-    const Type t = typed(d);
+    const Type t = take_number(d);
     if (t == kF32)
       run = flushes ? run_lanes<AboutFlushing, float, float> : run_lanes<About, float, float>;
     else if (t == kF64 && flushes && std::is_same_v<Exact, Reciprocal>)
       run = run_lanes<GrossReciprocal, double, double>;
     set_operands(d, t, 2);
   } else if (d.take("rn")) {
-    const Type t = typed(d);
+    const Type t = take_number(d);
     if constexpr (!std::is_void_v<Exact>) run = unary<Exact, kF32, kF64>(t);
     set_operands(d, t, 2);
   }
@@ -427,13 +327,6 @@ void add_arithmetic(Decoders& to) {
   to["rem"] = remainder;
   to["min"] = extreme<Minimum>;
   to["max"] = extreme<Maximum>;
-  to["and"] = logic<And>;
-  to["or"] = logic<Or>;
-  to["xor"] = logic<Xor>;
-  to["not"] = invert;
-  to["shl"] = shift<ShiftLeft>;
-  to["shr"] = shift<ShiftRight>;
-  to["bfe"] = extract_bits;
   to["abs"] = sign<Absolute>;
   to["neg"] = sign<Negate>;
   to["copysign"] = copy_sign;

@@ -106,6 +106,22 @@ void Decoder::finish(Kind kind, Flow flow, Run run, size_t count) {
   if (operands() != count) refuse(cat(operands(), " operands instead of ", count));
 }
 
+Type take_number(Decoder& d) {
+  const Type t = d.take_type().value_or(Type::kPred);
+  return t == Type::kB16 ? Type::kU16 : t == Type::kB32 ? Type::kU32 : t == Type::kB64 ? Type::kU64 : t;
+}
+Kind kind_of(Type t) {
+  return t == Type::kF64 ? Kind::kDouble : t == Type::kF32 || t == Type::kF16 ? Kind::kFloat : Kind::kInteger;
+}
+void set_operands(Decoder& d, Type t, size_t count) {
+  d.made.at[0] = d.result(0, t);
+  for (size_t k = 1; k < count; ++k) d.made.at[k] = d.source(k, t);
+}
+void finish(Decoder& d, Type t, Run run, size_t count) {
+  set_operands(d, t, count);
+  d.finish(kind_of(t), Flow::kNext, run, count);
+}
+
 absl::Status Decoder::status() const {
   if (why_.empty()) return absl::OkStatus();
   std::string opcode;
@@ -119,6 +135,7 @@ const Decoders& decoders() {
   static const Decoders all = [] {
     Decoders d;
     add_arithmetic(d);
+    add_bits(d);
     add_comparisons(d);
     add_conversions(d);
     add_memory(d);

@@ -62,10 +62,17 @@ class Decoder {
   friend class FunctionDecoder;
 };
 
+// The type of numbers, of which those of bits are unsigned ones; and its operands: a result and sources.
+Type take_number(Decoder& d);
+Kind kind_of(Type t);
+void set_operands(Decoder& d, Type t, size_t count);
+void finish(Decoder& d, Type t, Run run, size_t count);
+
 using Decode = void (*)(Decoder&);
 // By the first part of the opcode.
 using Decoders = std::map<std::string, Decode, std::less<>>;
 void add_arithmetic(Decoders& to);
+void add_bits(Decoders& to);
 void add_comparisons(Decoders& to);
 void add_conversions(Decoders& to);
 void add_memory(Decoders& to);

@@ -43,7 +43,8 @@ TEST(PtxAlignment, OfVectorsToo) {
 TEST(PtxRaces_Shared, BetweenBarriers) {
   const std::string write = cat(kAtThread, "st.shared.u32 [%r3], %r1;\n"),
                     read =
-                        "xor.b32 %r5, %r4, 128; mov.u32 %r6, tile; add.s32 %r6, %r6, %r5; ld.shared.u32 %r7, [%r6];\n";
+                        "xor.b32 %r5, %r4, 128; mov.u32 %r6, tile; add.s32 %r6, %r6, %r5; ld.shared.u32 %r7, [%r6]; "
+                        "st.global.u32 [%rd4], %r7;\n";
   EXPECT_TRUE(status_of(cat(write, "bar.sync 0;\n", read)).ok());
   expect_fault(cat(write, read), absl::StatusCode::kAborted, "races in shared memory with thread");
   expect_fault(cat(write, "bar.warp.sync -1;\n", read), absl::StatusCode::kAborted,
@@ -52,7 +53,8 @@ TEST(PtxRaces_Shared, BetweenBarriers) {
                "races in shared memory");  // overwritten too early
   EXPECT_TRUE(status_of(cat(write, "bar.sync 0;\n", read, "bar.sync 0;\n", write)).ok());
   const std::string neighbour =
-      "xor.b32 %r5, %r4, 4; mov.u32 %r6, tile; add.s32 %r6, %r6, %r5; ld.shared.u32 %r7, [%r6];\n";
+      "xor.b32 %r5, %r4, 4; mov.u32 %r6, tile; add.s32 %r6, %r6, %r5; ld.shared.u32 %r7, [%r6]; st.global.u32 [%rd4], "
+      "%r7;\n";
   expect_fault(cat(write, neighbour), absl::StatusCode::kAborted, "races in shared memory");
   EXPECT_TRUE(status_of(cat(write, "bar.warp.sync -1;\n", neighbour)).ok());
   // Threads that write different halves of a word do not race.
@@ -66,11 +68,25 @@ TEST(PtxRaces_Global, BetweenBlocks) {
   EXPECT_TRUE(status_of(cat(kAtThread, "st.global.u32 [%rd4], %r1;"), 32, 1).ok());
   expect_fault(cat(kAtThread, "st.global.u32 [%rd4], %r1;"), absl::StatusCode::kAborted,
                "races in global memory with thread", 32, 2);
-  expect_fault(cat(kAtThread, "ld.global.u32 %r5, [%rd4]; setp.eq.s32 %p1, %r2, 1; @%p1 st.global.u32 [%rd4], %r1;"),
+  expect_fault(cat(kAtThread,
+                   "ld.global.u32 %r5, [%rd4]; setp.eq.s32 %p1, %r2, 1; @%p1 st.global.u32 [%rd4], %r1; @!%p1 "
+                   "st.global.u32 [%rd4+128], %r5;"),
                absl::StatusCode::kAborted, "races in global memory", 32, 2);
   EXPECT_TRUE(status_of("red.global.add.u32 [%rd1], 1;", 32, 2).ok());
-  expect_fault("red.global.add.u32 [%rd1], 1; ld.global.u32 %r3, [%rd1];", absl::StatusCode::kAborted,
-               "races in global memory", 32, 2);
+  expect_fault(
+      "red.global.add.u32 [%rd1], 1; ld.global.u32 %r3, [%rd1]; setp.eq.s32 %p1, %r1, 0; add.s32 %r2, %r2, 1; "
+      "mul.wide.u32 %rd3, %r2, 4; add.s64 %rd3, %rd3, %rd1; @%p1 st.global.u32 [%rd3], %r3;",
+      absl::StatusCode::kAborted, "races in global memory", 32, 2);
+}
+
+// A thread that has nothing to do may read what another one writes, as long as nothing comes of it.
+TEST(PtxRaces_Reads, AreNoneWhereNothingComesOfThem) {
+  const std::string idle =
+      cat("setp.lt.u32 %p1, %r1, 4; selp.b32 %r4, %r1, 0, %p1; mul.wide.u32 %rd3, %r4, 4; "
+          "add.s64 %rd4, %rd1, %rd3; ld.global.u32 %r5, [%rd4]; add.s32 %r5, %r5, 1;\n");
+  EXPECT_TRUE(status_of(cat(idle, "@%p1 st.global.u32 [%rd4], %r5;")).ok());
+  expect_fault(cat(idle, "@%p1 st.global.u32 [%rd4], %r5; setp.eq.s32 %p2, %r1, 9; @%p2 st.global.u32 [%rd1+64], %r5;"),
+               absl::StatusCode::kAborted, "races in global memory with thread");
 }
 
 const char kCopy[] =
@@ -79,7 +95,8 @@ const char kCopy[] =
     "cp.async.cg.shared.global [%r3], [%rd4], 16; cp.async.commit_group;\n";
 TEST(PtxRaces_Copies, UntilTheyAreWaitedFor) {
   const std::string read =
-      "xor.b32 %r5, %r4, 16; mov.u32 %r6, tile; add.s32 %r6, %r6, %r5; ld.shared.u32 %r7, [%r6];\n";
+      "xor.b32 %r5, %r4, 16; mov.u32 %r6, tile; add.s32 %r6, %r6, %r5; ld.shared.u32 %r7, [%r6]; st.global.u32 [%rd4], "
+      "%r7;\n";
   EXPECT_TRUE(status_of(cat(kCopy, "cp.async.wait_group 0; bar.sync 0;\n", read), 16).ok());
   expect_fault(cat(kCopy, "cp.async.wait_group 1; bar.sync 0;\n", read, "cp.async.wait_group 0;"),
                absl::StatusCode::kAborted, "races in shared memory", 16);  // a stale group

@@ -86,6 +86,12 @@ TEST(PtxIntegers, AreThoseOfTheIsa) {
   EXPECT_EQ(s32("shr.u32", -8, 28), 15);
   EXPECT_EQ(evaluate("mad.lo.s32", kS32, {{kS32, 5}, {kS32, 6}, {kS32, 7}}), 37u);
   EXPECT_EQ(evaluate("bfe.u32", kU32, {{kU32, 0xabcd1234}, {kU32, 8}, {kU32, 12}}), 0xd12u);
+  EXPECT_EQ(evaluate("bfe.s32", kS32, {{kS32, 0x00000f00}, {kU32, 8}, {kU32, 4}}), 0xffffffffu);
+  EXPECT_EQ(evaluate("bfe.s32", kS32, {{kS32, 0x80000000}, {kU32, 40}, {kU32, 4}}), 0xffffffffu);
+  EXPECT_EQ(evaluate("bfe.u64", kU64, {{kU64, 0xabcd1234'00000000}, {kU32, 40}, {kU32, 12}}), 0xd12u);
+  EXPECT_EQ(evaluate("bfi.b32", kB32, {{kB32, 0x1f}, {kB32, 0xffff0000}, {kU32, 4}, {kU32, 4}}), 0xffff00f0u);
+  EXPECT_EQ(evaluate("bfi.b32", kB32, {{kB32, 0x1f}, {kB32, 7}, {kU32, 0}, {kU32, 32}}), 0x1fu);
+  EXPECT_EQ(evaluate("prmt.b32", kB32, {{kB32, 0x33221180}, {kB32, 0x77665544}, {kB32, 0x8410}}), 0xff441180u);
   EXPECT_EQ(evaluate("mul.wide.s32", kS64, {{kS32, bits(-3)}, {kS32, 1 << 30}}), static_cast<uint64_t>(-3) << 30);
   EXPECT_EQ(evaluate("mul.wide.u32", kU64, {{kU32, bits(-3)}, {kU32, 2}}), 8589934586u);
   EXPECT_EQ(evaluate("mul.wide.u16", kU32, {{kU16, 0xffff}, {kU16, 0xffff}}), 0xfffe0001u);

@@ -19,37 +19,41 @@ Shadow::Page& Shadow::page_at(int64_t at, int bytes) {
   return *page;
 }
 
-const Moment* Shadow::touch(int64_t at, int bytes, Access access, uint32_t block, uint32_t thread,
-                            const WarpClock& clock) {
+Shadow::Race Shadow::touch(int64_t at, int bytes, Access access, uint32_t block, uint32_t thread,
+                           const WarpClock& clock) {
   Page& page = page_at(at, std::min(bytes, 4));
   const int64_t within = at % kPageBytes;
-  const Moment* found = nullptr;
+  Race race;
   const Moment now{block, thread, clock.now};
+  const auto with = [&](const Moment& other, bool of_writers) {
+    if (!race.happened || of_writers) race = {other, true, of_writers};
+  };
   for (int64_t c = within / page.unit; c < (within + bytes) / page.unit; ++c) {
     Cell& cell = page.cells[static_cast<size_t>(c)];
     const bool both_atomic = access == Access::kAtomic && cell.by_atomic;
-    if (cell.in_flight || (!both_atomic && !clock.has_seen(cell.writer, block, thread))) found = &cell.writer;
+    if (cell.in_flight || (!both_atomic && !clock.has_seen(cell.writer, block, thread)))
+      with(cell.writer, cell.in_flight || access != Access::kRead);
     if (access == Access::kRead) {
       if (cell.reader.thread != thread || cell.reader.block != block) cell.other_reader = cell.reader;
       cell.reader = now;
       continue;
     }
-    if (!clock.has_seen(cell.reader, block, thread)) found = &cell.reader;
-    if (!clock.has_seen(cell.other_reader, block, thread)) found = &cell.other_reader;
-    if (found != nullptr) return found;  // before it is overwritten
+    if (!clock.has_seen(cell.reader, block, thread)) with(cell.reader, false);
+    if (!clock.has_seen(cell.other_reader, block, thread)) with(cell.other_reader, false);
     cell.writer = now;
     cell.by_atomic = access == Access::kAtomic;
   }
-  return found;
+  return race;
 }
 
-const Moment* Shadow::begin_copy(int64_t at, int bytes, uint32_t block, uint32_t thread, const WarpClock& clock) {
-  if (const Moment* race = touch(at, bytes, Access::kWrite, block, thread, clock)) return race;
+Shadow::Race Shadow::begin_copy(int64_t at, int bytes, uint32_t block, uint32_t thread, const WarpClock& clock) {
+  Race race = touch(at, bytes, Access::kWrite, block, thread, clock);
   Page& page = page_at(at, std::min(bytes, 4));
   const int64_t within = at % kPageBytes;
   for (int64_t c = within / page.unit; c < (within + bytes) / page.unit; ++c)
     page.cells[static_cast<size_t>(c)].in_flight = true;
-  return nullptr;
+  race.of_writers = race.happened;
+  return race;
 }
 
 void Shadow::end_copy(int64_t at, int bytes, uint32_t block, uint32_t thread, const WarpClock& clock) {

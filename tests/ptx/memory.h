@@ -1,6 +1,6 @@
 // Memory that a launch may touch, and who touched it: two threads that touch the same bytes, one of them to write, with
 // nothing between them that orders the two, race. Of bytes that many threads read, the last two readers are
-// remembered.
+// remembered; which others race with a writer, replay.h knows.
 #pragma once
 
 #include <array>
@@ -14,6 +14,7 @@ namespace partita::ptx {
 // A thread of a launch at one point of its program. `clock` counts the times at which its warp was ordered with others.
 struct Moment {
   uint32_t block = 0, thread = 0, clock = 0;
+  bool operator==(const Moment&) const = default;
 };
 
 // What the warps of a block know of each other: `known[v]` is the last clock of warp v whose accesses come before what
@@ -33,10 +34,15 @@ class Shadow {
  public:
   explicit Shadow(int64_t bytes) : pages_(static_cast<size_t>((bytes + kPageBytes - 1) / kPageBytes)) {}
 
-  // Null, or the access before that this one races with.
-  const Moment* touch(int64_t at, int bytes, Access access, uint32_t block, uint32_t thread, const WarpClock& clock);
+  // Which access before it an access races with.
+  struct Race {
+    Moment other;
+    bool happened = false;
+    bool of_writers = false;  // or with a copy in flight; else one of the two reads
+  };
+  Race touch(int64_t at, int bytes, Access access, uint32_t block, uint32_t thread, const WarpClock& clock);
   // A copy that arrives some time later: until it does, whoever touches its bytes races with it.
-  const Moment* begin_copy(int64_t at, int bytes, uint32_t block, uint32_t thread, const WarpClock& clock);
+  Race begin_copy(int64_t at, int bytes, uint32_t block, uint32_t thread, const WarpClock& clock);
   void end_copy(int64_t at, int bytes, uint32_t block, uint32_t thread, const WarpClock& clock);
   void forget();
 
@@ -69,6 +75,9 @@ class GlobalMemory {
   }
   const Range& range(uint32_t number) const { return ranges_[number]; }
   Shadow& shadow(uint32_t number) { return shadows_[number]; }
+  void forget() {
+    for (Shadow& s : shadows_) s.forget();
+  }
   // Where an address lies that is in none of them.
   std::string describe(uint64_t address) const;
 

@@ -30,6 +30,7 @@ void Warp::begin() {
   state = State::kReady;
   clock = {.warp = index_};
   for (auto& c : copies_) c.clear();
+  poisoned_.clear();
 }
 
 Index3 Warp::thread_index(int lane) const {
@@ -39,10 +40,13 @@ Index3 Warp::thread_index(int lane) const {
 }
 
 void Warp::fail(const Instruction& i, int lane, absl::StatusCode code, const std::string& what) {
-  Running& r = running();
-  if (!r.fault.ok()) return;
-  r.fault = absl::Status(code, cat(r.program.name, ", line ", i.line, " '", r.module.line(i.line), "': thread ",
-                                   thread(lane), " of block ", block_.number, " ", what));
+  if (running().fault.ok()) running().fault = failure(i, lane, code, what);
+}
+
+absl::Status Warp::failure(const Instruction& i, int lane, absl::StatusCode code, const std::string& what) const {
+  const Running& r = block_.running;
+  return absl::Status(code, cat(r.program.name, ", line ", i.line, " '", r.module.line(i.line), "': thread ",
+                                thread(lane), " of block ", block_.number, " ", what));
 }
 
 // The lanes at the lowest place of the program are the next to run: they are behind, or in a branch that the others
@@ -214,9 +218,39 @@ bool Warp::is_aligned(const Instruction& i, int lane, uint64_t address, int byte
   return false;
 }
 
-void Warp::report_race(const Instruction& i, int lane, const char* where, const Moment& other) {
-  fail(i, lane, absl::StatusCode::kAborted,
-       cat("races in ", where, " memory with thread ", other.thread, " of block ", other.block));
+void Warp::judge(const Instruction& i, int lane, const Shadow::Race& race, uint64_t address, int bytes, Access access,
+                 bool shared) {
+  if (!race.happened) return;
+  Running& r = running();
+  if (!race.of_writers && r.is_again) return;
+  const absl::Status what = failure(i, lane, absl::StatusCode::kAborted,
+                                    cat("races in ", shared ? "shared" : "global", " memory with thread ",
+                                        race.other.thread, " of block ", race.other.block));
+  if (race.of_writers) {
+    if (r.fault.ok()) r.fault = what;
+    return;
+  }
+  const Moment now{block_.number, thread(lane), clock.now};
+  const uint32_t block = shared ? block_.number : Replay::kAnyBlock;
+  if (access == Access::kRead)
+    r.replay.suspect(address, bytes, block, now, what);
+  else
+    r.replay.suspect_before(address, bytes, block, now, clock, what);
+}
+
+std::byte* Warp::with_poison(std::byte* held, uint64_t address, int bytes, int each, int lane, bool shared) {
+  const Running& r = running();
+  std::array<std::byte, 16>* made = nullptr;
+  for (int k = 0; k < bytes; k += each) {
+    if (!r.replay.is_suspect(address + static_cast<uint64_t>(k), each, block_.number, thread(lane), clock, shared))
+      continue;
+    if (made == nullptr) {
+      made = &poisoned_.emplace_back();
+      std::memcpy(made->data(), held, static_cast<size_t>(bytes));
+    }
+    std::memset(made->data() + k, static_cast<int>(r.poison), static_cast<size_t>(each));
+  }
+  return made == nullptr ? held : made->data();
 }
 
 std::byte* Warp::shared(const Instruction& i, int lane, uint64_t address, int bytes, int each, Access access) {
@@ -226,14 +260,14 @@ std::byte* Warp::shared(const Instruction& i, int lane, uint64_t address, int by
          cat("touches ", bytes, " bytes at ", address, " of ", block_.shared.size(), " bytes of shared memory"));
     return nullptr;
   }
-  if (running().options.finds_races) {
-    for (int k = 0; k < bytes; k += each) {
-      if (const Moment* race = block_.shared_shadow->touch(static_cast<int64_t>(address) + k, each, access,
-                                                           block_.number, thread(lane), clock))
-        report_race(i, lane, "shared", *race);
-    }
-  }
-  return block_.shared.data() + address;
+  std::byte* held = block_.shared.data() + address;
+  if (!running().options.finds_races) return held;
+  for (int k = 0; k < bytes; k += each)
+    judge(i, lane,
+          block_.shared_shadow->touch(static_cast<int64_t>(address) + k, each, access, block_.number, thread(lane),
+                                      clock),
+          address + static_cast<uint64_t>(k), each, access, true);
+  return running().is_again && access == Access::kRead ? with_poison(held, address, bytes, each, lane, true) : held;
 }
 
 std::byte* Warp::global(const Instruction& i, int lane, uint64_t address, int bytes, int each, Access access) {
@@ -247,14 +281,14 @@ std::byte* Warp::global(const Instruction& i, int lane, uint64_t address, int by
     return nullptr;
   }
   hint = found;
-  if (r.options.finds_races) {
-    const int64_t at = static_cast<int64_t>(address - r.memory.range(found).begin / 16 * 16);
-    for (int k = 0; k < bytes; k += each) {
-      if (const Moment* race = r.memory.shadow(found).touch(at + k, each, access, block_.number, thread(lane), clock))
-        report_race(i, lane, "global", *race);
-    }
-  }
-  return reinterpret_cast<std::byte*>(address);
+  auto* held = reinterpret_cast<std::byte*>(address);
+  if (!r.options.finds_races) return held;
+  const int64_t at = static_cast<int64_t>(address - r.memory.range(found).begin / 16 * 16);
+  for (int k = 0; k < bytes; k += each)
+    judge(i, lane, r.memory.shadow(found).touch(at + k, each, access, block_.number, thread(lane), clock),
+          address + static_cast<uint64_t>(k), each, access, false);
+  if (access != Access::kRead) r.replay.remember(held, bytes);
+  return r.is_again && access == Access::kRead ? with_poison(held, address, bytes, each, lane, false) : held;
 }
 
 std::byte* Warp::local(const Instruction& i, int lane, uint64_t address, int bytes) {
@@ -270,11 +304,11 @@ std::byte* Warp::local(const Instruction& i, int lane, uint64_t address, int byt
 
 // Copies happen as late as they may: when their thread waits for them.
 void Warp::begin_copy(const Instruction& i, int lane, const AsyncCopy& copy) {
-  if (running().options.finds_races) {
-    if (const Moment* race = block_.shared_shadow->begin_copy(static_cast<int64_t>(copy.to), copy.bytes, block_.number,
-                                                              thread(lane), clock))
-      report_race(i, lane, "shared", *race);
-  }
+  if (running().options.finds_races)
+    judge(
+        i, lane,
+        block_.shared_shadow->begin_copy(static_cast<int64_t>(copy.to), copy.bytes, block_.number, thread(lane), clock),
+        copy.to, copy.bytes, Access::kWrite, true);
   auto& groups = copies_[static_cast<size_t>(lane)];
   if (groups.empty()) groups.emplace_back();
   groups.back().push_back(copy);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "tests/ptx/launch.h"
+#include "tests/ptx/replay.h"
 
 namespace partita::ptx {
 
@@ -21,6 +22,9 @@ struct Running {
   Counters counters;
   std::vector<uint32_t> ranges;  // by instruction: the range of memory that it found last
   absl::Status fault;
+  Replay replay;
+  std::byte poison{};     // what suspect reads find
+  bool is_again = false;  // the launch is run again, to see whether they matter
 };
 
 struct AsyncCopy {
@@ -71,7 +75,11 @@ class Warp {
   void branch(const Instruction& i, uint32_t lanes);
   void end(const Instruction& i, uint32_t lanes);
   bool is_aligned(const Instruction& i, int lane, uint64_t address, int bytes);
-  void report_race(const Instruction& i, int lane, const char* where, const Moment& other);
+  absl::Status failure(const Instruction& i, int lane, absl::StatusCode code, const std::string& what) const;
+  // Of an access of one element: a race of writers ends the launch, one with a read is looked at when it has ended.
+  void judge(const Instruction& i, int lane, const Shadow::Race& race, uint64_t address, int bytes, Access access,
+             bool shared);
+  std::byte* with_poison(std::byte* held, uint64_t address, int bytes, int each, int lane, bool shared);
 
   Block& block_;
   const std::vector<Instruction>& code_;
@@ -81,6 +89,7 @@ class Warp {
   std::array<uint32_t, kLanes> pc_{};       // of the others
   std::vector<std::byte> file_;
   std::vector<std::byte> local_;
+  std::deque<std::array<std::byte, 16>> poisoned_;
   std::array<std::deque<std::vector<AsyncCopy>>, kLanes> copies_;  // the last group is not committed yet
 };
 

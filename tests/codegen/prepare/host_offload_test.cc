@@ -95,17 +95,11 @@ Tensor part_of(const Tensor& whole, const TensorType& type, int64_t micro_batch)
 Tensors run_steps(const std::vector<LocalProgram>& stages, const Tensors& inputs, const Tensors& states, int steps,
                   [[maybe_unused]] Played played = Played::kLate, std::vector<std::string>* traces = nullptr) {
   std::vector<runtime::Program> programs;
-  std::vector<std::unique_ptr<SimtModule>> kernels;
+  std::vector<std::unique_ptr<PtxKernels>> kernels;
   for (const LocalProgram& stage : stages) {
     auto program = emit_program(stage, kGpu);
     PARTITA_CHECK(program.ok(), std::string(program.status().message()));
-    std::vector<ProgramNest> nests = program_nests(stage, kGpu);
-    std::vector<NamedNest> named;
-    for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest, n.batched});
-    kernels.push_back(std::make_unique<SimtModule>(named));
-#ifdef PARTITA_STAND_INS
-    if (played == Played::kCuda) put_kernels(*kernels.back(), *program);
-#endif
+    kernels.push_back(std::make_unique<PtxKernels>(*program));
     programs.push_back(*std::move(program));
   }
   auto loaded = runtime::LoadedPrograms::load(std::move(programs));

@@ -35,12 +35,12 @@ struct Ran {
   int joined = 0;
   runtime::LaunchCount count;
 };
-Ran run(const Graph& graph, SimtOrder order = SimtOrder::kForward, bool apart = false) {
+Ran run(const Graph& graph, ptx::Order order = ptx::Order::kForward, bool apart = false) {
   const LocalProgram local = local_program(graph);
   auto program = emit_program(local, kGpu);
   EXPECT_TRUE(program.ok()) << program.status();
   Ran ran{.count = runtime::count_launches(*program)};
-  Interpreter interpreter(*std::move(program), program_nests(local, kGpu), order);
+  Interpreter interpreter(*std::move(program), order);
   if (apart) interpreter.launch_apart();
   for (size_t k = 0; k < graph.inputs.size(); ++k)
     interpreter.set_input(graph.inputs[k].name, random_tensor(graph.type(graph.inputs[k].value), 1, 1, 4));
@@ -55,7 +55,7 @@ Ran run(const Graph& graph, SimtOrder order = SimtOrder::kForward, bool apart = 
 // Different sizes, of one block and of several, with the last one full or not.
 TEST(BatchedLaunch_Updates, AreOneLaunchAndEqualToEachAlone) {
   const std::vector<Shape> shapes = {{4}, {33, 64}, {1024}, {3, 5, 4}, {2, 512}, {257, 12}, {128}};
-  for (SimtOrder order : {SimtOrder::kForward, SimtOrder::kBackward, SimtOrder::kShuffled}) {
+  for (ptx::Order order : {ptx::Order::kForward, ptx::Order::kBackward, ptx::Order::kShuffled}) {
     const Ran together = run(updates(shapes), order);
     EXPECT_EQ(together.count.steps, 7);
     EXPECT_EQ(together.count.launches, 1);
@@ -112,7 +112,7 @@ TEST(BatchedLaunch_RandomModels, EqualTheirStepsOneByOne) {
     }
     for (const ProgramNest& nest : program_nests(local, kGpu)) made.insert(nest.name);
     EXPECT_EQ(needed, made) << seed;
-    const Ran together = run(graph, SimtOrder::kShuffled), apart = run(graph, SimtOrder::kForward, true);
+    const Ran together = run(graph, ptx::Order::kShuffled), apart = run(graph, ptx::Order::kForward, true);
     EXPECT_EQ(apart.joined, 0);
     for (size_t s = 0; s < graph.states.size(); ++s) {
       EXPECT_EQ(to_literal(together.states[s]).bytes().size(), to_literal(apart.states[s]).bytes().size());

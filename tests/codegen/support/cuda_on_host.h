@@ -10,12 +10,8 @@
 #include "absl/status/statusor.h"
 #include "ir/graph/evaluate.h"
 #include "runtime/device/device.h"
-#include "tests/codegen/support/simt.h"
 
 namespace partita {
-
-// Puts `kernels`, of the program's device nests, in place of its machine code. They outlive its runs.
-void put_kernels(const SimtModule& kernels, runtime::Program& program);
 
 // The CUDA module's own kernels, for those devices. Once.
 void register_own_kernels();

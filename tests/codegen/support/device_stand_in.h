@@ -9,20 +9,19 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "runtime/device/device.h"
-#include "tests/codegen/support/simt.h"
+#include "tests/codegen/support/ptx_kernels.h"
 
 namespace partita {
 
 class DeviceStandIn final : public runtime::Device {
  public:
-  // `kernels` (of the program's device nests) outlives it.
-  explicit DeviceStandIn(const SimtModule& kernels) : kernels_(kernels) {}
+  // `kernels` outlives it.
+  explicit DeviceStandIn(const PtxKernels& kernels) : kernels_(kernels) {}
 
   std::string name() const override { return "stand-in"; }
   absl::Status tune(const std::string&) override { return absl::OkStatus(); }
@@ -98,7 +97,7 @@ class DeviceStandIn final : public runtime::Device {
         if (library != nullptr) {
           library->run(b);
         } else if (step.units > 0) {
-          device.kernels_.run(step, reinterpret_cast<char* const*>(b.data()), SimtOrder::kShuffled);
+          device.kernels_.run(step, reinterpret_cast<char* const*>(b.data()), ptx::Order::kShuffled);
         }
       });
     }
@@ -111,7 +110,7 @@ class DeviceStandIn final : public runtime::Device {
     BatchedKernel(DeviceStandIn& d, std::span<const runtime::Step* const> s, std::span<std::byte* const> a)
         : device(d), steps(s.begin(), s.end()), addresses(a.begin(), a.end()) {}
     void run(std::span<std::byte* const>) override {
-      device.queue_.push_back([this] { device.kernels_.run_batched(steps, addresses, SimtOrder::kShuffled); });
+      device.queue_.push_back([this] { device.kernels_.run_batched(steps, addresses, ptx::Order::kShuffled); });
     }
     DeviceStandIn& device;
     std::vector<const runtime::Step*> steps;
@@ -158,17 +157,14 @@ class DeviceStandIn final : public runtime::Device {
   }
 
   int64_t queued() const { return done_ + static_cast<int64_t>(queue_.size()); }
-  // The threads of a block are one machine's, whatever the rank.
   void run_until(int64_t mark) {
-    static std::mutex one;
-    std::lock_guard lock(one);
     for (; done_ < mark; ++done_) {
       queue_.front()();
       queue_.pop_front();
     }
   }
 
-  const SimtModule& kernels_;
+  const PtxKernels& kernels_;
   Blocks device_, host_;
   std::deque<std::function<void()>> queue_;
   std::vector<std::chrono::steady_clock::time_point> stamps_;

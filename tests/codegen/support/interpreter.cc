@@ -27,11 +27,8 @@ Interpreter::Interpreter(runtime::Program program) : program_(std::move(program)
               program_.constants.size());
 }
 
-Interpreter::Interpreter(runtime::Program program, const std::vector<ProgramNest>& nests, SimtOrder order)
-    : Interpreter(std::move(program)) {
-  std::vector<NamedNest> named;
-  for (const ProgramNest& n : nests) named.push_back({n.name, &n.nest, n.batched});
-  if (!named.empty()) simt_ = std::make_unique<SimtModule>(named);
+Interpreter::Interpreter(runtime::Program program, ptx::Order order) : Interpreter(std::move(program)) {
+  if (!program_.portable_kernels.empty()) device_ = std::make_unique<PtxKernels>(program_);
   order_ = order;
 }
 
@@ -97,8 +94,8 @@ void Interpreter::run_step(const runtime::Step& step, int parts) {
   for (const auto& o : step.operands) buffers.push_back(address(o));
   switch (step.kind) {
     case runtime::StepKind::kKernel: {
-      if (simt_ != nullptr) {
-        simt_->run(step, buffers.data(), order_);
+      if (device_ != nullptr) {
+        device_->run(step, buffers.data(), order_);
         return;
       }
       auto f = module_->find(step.name);
@@ -137,7 +134,7 @@ void Interpreter::run_step(const runtime::Step& step, int parts) {
 // A GPU's steps in the order of its launches.
 void Interpreter::run_segment(const runtime::ProgramSegment& segment, int parts) {
   const std::span<const runtime::Step> steps = segment.steps;
-  if (simt_ == nullptr || apart_) {
+  if (device_ == nullptr || apart_) {
     for (const auto& step : steps) run_step(step, parts);
     return;
   }
@@ -152,7 +149,7 @@ void Interpreter::run_segment(const runtime::ProgramSegment& segment, int parts)
       together.push_back(&steps[k]);
       for (const auto& o : steps[k].operands) addresses.push_back(reinterpret_cast<std::byte*>(address(o)));
     }
-    simt_->run_batched(together, addresses, order_);
+    device_->run_batched(together, addresses, order_);
     joined_ += static_cast<int>(launch.size());
   }
 }
@@ -247,8 +244,7 @@ std::vector<Tensor> computed(const Graph& graph, const CompareOptions& options, 
     return {};
   }
   bool gpu = !options.target.gpu.empty();
-  Interpreter interpreter = gpu ? Interpreter(*std::move(program), program_nests(local, options.target), options.order)
-                                : Interpreter(*std::move(program));
+  Interpreter interpreter = gpu ? Interpreter(*std::move(program), options.order) : Interpreter(*std::move(program));
   for (size_t k = 0; k < graph.inputs.size(); ++k)
     interpreter.set_input(graph.inputs[k].name, drawn(graph, graph.inputs[k].value, k + 1, options));
   for (size_t k = 0; k < graph.states.size(); ++k)

@@ -11,15 +11,15 @@
 #include "ir/graph/builder.h"
 #include "runtime/kernel/kernel_module.h"
 #include "runtime/program/program.h"
-#include "tests/codegen/support/simt.h"
+#include "tests/codegen/support/ptx_kernels.h"
 
 namespace partita {
 
 class Interpreter {
  public:
   explicit Interpreter(runtime::Program program);
-  // A GPU program: its kernels are `nests`.
-  Interpreter(runtime::Program program, const std::vector<ProgramNest>& nests, SimtOrder order);
+  // A GPU program, its kernels as PTX.
+  Interpreter(runtime::Program program, ptx::Order order);
 
   void set_state(const std::string& name, const Tensor& value);
   void set_input(const std::string& name, const Tensor& value);
@@ -42,8 +42,8 @@ class Interpreter {
 
   runtime::Program program_;
   std::unique_ptr<runtime::KernelModule> module_;
-  std::unique_ptr<SimtModule> simt_;
-  SimtOrder order_ = SimtOrder::kForward;
+  std::unique_ptr<PtxKernels> device_;
+  ptx::Order order_ = ptx::Order::kForward;
   bool apart_ = false;
   int joined_ = 0;
   std::vector<std::vector<uint64_t>> regions_;
@@ -63,7 +63,7 @@ struct CompareOptions {
   double slack = 0.1;
   double scale = 1;
   int64_t below = 10;
-  SimtOrder order = SimtOrder::kForward;  // where the target is a GPU
+  ptx::Order order = ptx::Order::kForward;  // where the target is a GPU
 };
 int compare_with_reference(const Graph& graph, const CompareOptions& options = {});
 // The outputs, then the states, that the same program leaves; `kernels`: the number of kernel steps.

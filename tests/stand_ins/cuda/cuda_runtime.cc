@@ -14,6 +14,7 @@
 #include <set>
 #include <string>
 
+#include "tests/ptx/launch.h"
 #include "tests/stand_ins/cuda/kernels.h"
 #include "tests/stand_ins/cuda/memory.h"
 #include "tests/stand_ins/cuda/streams.h"
@@ -31,6 +32,7 @@ struct Kernel {
 };
 struct Library {
   std::map<std::string, Kernel> kernels;
+  std::unique_ptr<ptx::Module> module;  // of PTX: its kernels are found when they are asked for
 };
 struct Graph {
   std::vector<Work> work;
@@ -96,6 +98,25 @@ cudaError_t queue(const char* call, cudaStream_t handle, Work work) {
   if (stream == nullptr) return misuse(call, "no stream of this process (the default one is not ours)");
   stream->push(std::move(work));
   return result(cudaSuccess);
+}
+
+// Runs on all memory there is when it begins. What the interpreter refuses is no error code that somebody could
+// overlook.
+KernelMaker ptx_kernel_maker(const ptx::Module& module, const ptx::Program& program) {
+  return [&](const Launch& launch, void* const* arguments) -> Work {
+    return [&module, &program, launch, parameters = ptx::pack_arguments(program, arguments)] {
+      const auto three = [](const dim3& d) { return ptx::Index3{d.x, d.y, d.z}; };
+      const ptx::Grid grid{three(launch.blocks), three(launch.threads), static_cast<int64_t>(launch.shared_bytes)};
+      std::vector<ptx::GlobalMemory::Range> memory;
+      for (const auto& [begin, bytes] : Memory::instance().blocks())
+        memory.push_back({reinterpret_cast<uint64_t>(begin), bytes});
+      const absl::Status status =
+          ptx::launch(module, program, grid, parameters, std::move(memory), {.order = ptx::Order::kShuffled});
+      if (status.ok()) return;
+      std::fprintf(stderr, "CUDA stand-in: %s\n", std::string(status.message()).c_str());
+      std::abort();
+    };
+  };
 }
 
 // Of the driver: a stream waits for a word of memory, or writes one.
@@ -331,7 +352,12 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJi
                                 cudaLibraryOption*, void**, unsigned) {
   const char* text = static_cast<const char*>(code);
   const size_t mark = sizeof kImageMark - 1;
-  if (std::strncmp(text, kImageMark, mark) != 0) return misuse("cudaLibraryLoadData", "code of a real GPU");
+  if (std::strncmp(text, kImageMark, mark) != 0) {
+    auto module = partita::ptx::Module::load(text);
+    if (!module.ok()) return misuse("cudaLibraryLoadData", std::string(module.status().message()));
+    *library = reinterpret_cast<cudaLibrary_t>(runtime().libraries.add(new Library{{}, *std::move(module)}));
+    return result(cudaSuccess);
+  }
   std::lock_guard lock(runtime().mutex);
   auto image = runtime().images.find(text + mark);
   if (image == runtime().images.end())
@@ -354,7 +380,17 @@ cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
 cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
   if (!runtime().libraries.has(library)) return misuse("cudaLibraryGetKernel", "no library");
   auto* l = reinterpret_cast<Library*>(library);
+  std::lock_guard lock(runtime().mutex);
   auto at = l->kernels.find(name);
+  if (at == l->kernels.end() && l->module != nullptr) {
+    auto program = l->module->kernel(name);
+    if (program.ok()) {
+      at = l->kernels.try_emplace(name, Kernel{name, ptx_kernel_maker(*l->module, **program)}).first;
+      runtime().kernels.add(&at->second);
+    } else if (!absl::IsNotFound(program.status())) {
+      return misuse("cudaLibraryGetKernel", std::string(program.status().message()));
+    }
+  }
   if (at == l->kernels.end()) return result(cudaErrorSymbolNotFound);
   *kernel = reinterpret_cast<cudaKernel_t>(&at->second);
   return cudaSuccess;

@@ -1,5 +1,5 @@
-// Kernels of the GPU that is this machine: an image is kImageMark and the text under which somebody has registered a
-// set of them.
+// Kernels of the GPU that is this machine: an image is PTX, or kImageMark and the text under which somebody has
+// registered a set of them.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -80,4 +80,11 @@ size_t Memory::used() const {
   return bytes;
 }
 
+std::vector<std::pair<const std::byte*, size_t>> Memory::blocks() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::pair<const std::byte*, size_t>> all;
+  for (const auto& [begin, block] : blocks_) all.emplace_back(begin, block.bytes);
+  return all;
+}
+
 }  // namespace partita::stand_in

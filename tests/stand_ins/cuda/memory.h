@@ -5,6 +5,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace partita::stand_in {
 
@@ -32,6 +34,8 @@ class Memory {
   // Memory of the host's own, page-locked from now on.
   void know(void* begin, size_t bytes);
   size_t used() const;
+  // Begin and bytes of all there is.
+  std::vector<std::pair<const std::byte*, size_t>> blocks() const;
 
  private:
   struct Block {
