@@ -6,17 +6,10 @@
 #include <string>
 
 #include "runtime/cuda/cuda_device.h"
-#include "tests/stand_ins/cuda/kernels.h"
 
 namespace partita {
-std::mutex& one_block() {
-  static std::mutex mutex;
-  return mutex;
-}
 
 absl::StatusOr<std::unique_ptr<runtime::Device>> open_cuda_on_host(const runtime::Program& program, int ordinal) {
-  static const bool registered = (register_own_kernels(), true);
-  (void)registered;
   return runtime::CudaDevice::open(program, ordinal);
 }
 

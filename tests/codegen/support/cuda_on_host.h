@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,11 +11,6 @@
 #include "runtime/device/device.h"
 
 namespace partita {
-
-// The CUDA module's own kernels, for those devices. Once.
-void register_own_kernels();
-// The threads of a block are one machine's, whatever the rank and the stream.
-std::mutex& one_block();
 
 absl::StatusOr<std::unique_ptr<runtime::Device>> open_cuda_on_host(const runtime::Program& program, int ordinal);
 

@@ -32,7 +32,7 @@ struct Kernel {
 };
 struct Library {
   std::map<std::string, Kernel> kernels;
-  std::unique_ptr<ptx::Module> module;  // of PTX: its kernels are found when they are asked for
+  std::shared_ptr<ptx::Module> module;  // of PTX: its kernels are found when they are asked for
 };
 struct Graph {
   std::vector<Work> work;
@@ -98,6 +98,19 @@ cudaError_t queue(const char* call, cudaStream_t handle, Work work) {
   if (stream == nullptr) return misuse(call, "no stream of this process (the default one is not ours)");
   stream->push(std::move(work));
   return result(cudaSuccess);
+}
+
+// Each text is taken apart once in a process.
+absl::StatusOr<std::shared_ptr<ptx::Module>> module_of(std::string text) {
+  static auto* known = new std::map<std::pair<size_t, size_t>, std::shared_ptr<ptx::Module>>;
+  std::lock_guard lock(runtime().mutex);
+  std::shared_ptr<ptx::Module>& module = (*known)[{std::hash<std::string>()(text), text.size()}];
+  if (module == nullptr) {
+    auto made = ptx::Module::load(std::move(text));
+    if (!made.ok()) return made.status();
+    module = *std::move(made);
+  }
+  return module;
 }
 
 // Runs on all memory there is when it begins. What the interpreter refuses is no error code that somebody could
@@ -353,7 +366,7 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJi
   const char* text = static_cast<const char*>(code);
   const size_t mark = sizeof kImageMark - 1;
   if (std::strncmp(text, kImageMark, mark) != 0) {
-    auto module = partita::ptx::Module::load(text);
+    auto module = module_of(text);
     if (!module.ok()) return misuse("cudaLibraryLoadData", std::string(module.status().message()));
     *library = reinterpret_cast<cudaLibrary_t>(runtime().libraries.add(new Library{{}, *std::move(module)}));
     return result(cudaSuccess);
