@@ -126,7 +126,7 @@ absl::Status launch(const Module& module, const Program& program, const Grid& gr
 absl::Status launch(const Module& module, const Program& program, const Grid& grid, std::vector<std::byte> parameters,
                     std::vector<GlobalMemory::Range> memory, const LaunchOptions& options, Counters* counters) {
   const uint32_t threads = grid.threads.count();
-  if (threads == 0 || threads > 1024 || grid.blocks.count() == 0)
+  if (threads == 0 || threads > 1024 || grid.blocks.count() == 0 || grid.blocks.count() >> Moment::kBlockBits != 0)
     return absl::InvalidArgumentError(
         cat(program.name, ": ", threads, " threads a block, ", grid.blocks.count(), " blocks"));
   if (parameters.size() != static_cast<size_t>(program.parameter_bytes))

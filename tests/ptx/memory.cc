@@ -6,63 +6,43 @@
 
 namespace partita::ptx {
 
-Shadow::Page& Shadow::page_at(int64_t at, int bytes) {
-  std::unique_ptr<Page>& page = pages_[static_cast<size_t>(at / kPageBytes)];
+void Shadow::refine(std::unique_ptr<Page>& page, int bytes) {
   if (page == nullptr) page = std::make_unique<Page>();
-  if (bytes < page->unit) {
+  for (; (bytes >> page->shift) == 0; --page->shift) {
     std::vector<Cell> cells;
-    cells.reserve(static_cast<size_t>(kPageBytes / bytes));
-    for (const Cell& c : page->cells) cells.insert(cells.end(), static_cast<size_t>(page->unit / bytes), c);
+    cells.reserve(2 * page->cells.size());
+    for (const Cell& c : page->cells) cells.insert(cells.end(), 2, c);
     page->cells = std::move(cells);
-    page->unit = bytes;
   }
-  return *page;
 }
 
-Shadow::Race Shadow::touch(int64_t at, int bytes, Access access, uint32_t block, uint32_t thread,
-                           const WarpClock& clock) {
-  Page& page = page_at(at, std::min(bytes, 4));
-  const int64_t within = at % kPageBytes;
-  Race race;
-  const Moment now{block, thread, clock.now};
-  const auto with = [&](const Moment& other, bool of_writers) {
-    if (!race.happened || of_writers) race = {other, true, of_writers};
-  };
-  for (int64_t c = within / page.unit; c < (within + bytes) / page.unit; ++c) {
-    Cell& cell = page.cells[static_cast<size_t>(c)];
-    const bool both_atomic = access == Access::kAtomic && cell.by_atomic;
-    if (cell.in_flight || (!both_atomic && !clock.has_seen(cell.writer, block, thread)))
-      with(cell.writer, cell.in_flight || access != Access::kRead);
-    if (access == Access::kRead) {
-      if (cell.reader.thread != thread || cell.reader.block != block) cell.other_reader = cell.reader;
-      cell.reader = now;
-      continue;
-    }
-    if (!clock.has_seen(cell.reader, block, thread)) with(cell.reader, false);
-    if (!clock.has_seen(cell.other_reader, block, thread)) with(cell.other_reader, false);
-    cell.writer = now;
-    cell.by_atomic = access == Access::kAtomic;
+void Shadow::write(Cell& cell, Access access, const Moment& now, const WarpClock& clock, Race& race) {
+  const bool both_atomic = access == Access::kAtomic && cell.by_atomic;
+  if (cell.in_flight || (!both_atomic && !clock.has_seen(cell.writer, now))) race = {cell.writer, true, true};
+  for (const Moment& reader : {cell.reader, cell.other_reader}) {
+    if (!race.of_writers && !clock.has_seen(reader, now)) race = {reader, true, false};
   }
-  return race;
+  cell.writer = now;
+  cell.by_atomic = access == Access::kAtomic;
 }
 
-Shadow::Race Shadow::begin_copy(int64_t at, int bytes, uint32_t block, uint32_t thread, const WarpClock& clock) {
-  Race race = touch(at, bytes, Access::kWrite, block, thread, clock);
-  Page& page = page_at(at, std::min(bytes, 4));
+Shadow::Race Shadow::begin_copy(int64_t at, int bytes, const Moment& now, const WarpClock& clock) {
+  Race race = touch(at, bytes, std::min(bytes, 4), Access::kWrite, now, clock);
+  Page& page = page_at(at, 4);
   const int64_t within = at % kPageBytes;
-  for (int64_t c = within / page.unit; c < (within + bytes) / page.unit; ++c)
+  for (int64_t c = within >> page.shift; c < (within + bytes) >> page.shift; ++c)
     page.cells[static_cast<size_t>(c)].in_flight = true;
   race.of_writers = race.happened;
   return race;
 }
 
-void Shadow::end_copy(int64_t at, int bytes, uint32_t block, uint32_t thread, const WarpClock& clock) {
-  Page& page = page_at(at, std::min(bytes, 4));
+void Shadow::end_copy(int64_t at, int bytes, const Moment& now) {
+  Page& page = page_at(at, 4);
   const int64_t within = at % kPageBytes;
-  for (int64_t c = within / page.unit; c < (within + bytes) / page.unit; ++c) {
+  for (int64_t c = within >> page.shift; c < (within + bytes) >> page.shift; ++c) {
     Cell& cell = page.cells[static_cast<size_t>(c)];
     cell.in_flight = false;
-    cell.writer = {block, thread, clock.now};
+    cell.writer = now;
   }
 }
 

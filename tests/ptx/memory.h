@@ -11,10 +11,24 @@
 
 namespace partita::ptx {
 
-// A thread of a launch at one point of its program. `clock` counts the times at which its warp was ordered with others.
-struct Moment {
-  uint32_t block = 0, thread = 0, clock = 0;
+// A thread of a launch at one point of its program. Its clock counts the times at which its warp was ordered with
+// others, from 1 on; 0: never.
+class Moment {
+ public:
+  static constexpr int kClockBits = 28, kThreadBits = 10, kBlockBits = 26;
+  Moment() = default;
+  Moment(uint32_t block, uint32_t thread, uint32_t clock)
+      : bits_((uint64_t{block} << kThreadBits | thread) << kClockBits | clock) {}
+  uint32_t block() const { return static_cast<uint32_t>(bits_ >> (kThreadBits + kClockBits)); }
+  uint32_t thread() const { return static_cast<uint32_t>(bits_ >> kClockBits) & ((1 << kThreadBits) - 1); }
+  uint32_t clock() const { return static_cast<uint32_t>(bits_) & ((1 << kClockBits) - 1); }
+  bool is_never() const { return bits_ == 0; }
+  bool is_of_thread(const Moment& o) const { return ((bits_ ^ o.bits_) >> kClockBits) == 0; }
+  bool is_of_block(const Moment& o) const { return ((bits_ ^ o.bits_) >> (kThreadBits + kClockBits)) == 0; }
   bool operator==(const Moment&) const = default;
+
+ private:
+  uint64_t bits_ = 0;
 };
 
 // What the warps of a block know of each other: `known[v]` is the last clock of warp v whose accesses come before what
@@ -22,9 +36,10 @@ struct Moment {
 struct WarpClock {
   uint32_t warp = 0, now = 1;
   std::array<uint32_t, 32> known{};
-  // Before all that a thread does now, whose warp has this clock?
-  bool has_seen(const Moment& past, uint32_t block, uint32_t thread) const {
-    return past.clock == 0 || (past.block == block && (past.thread == thread || past.clock <= known[past.thread / 32]));
+  // Before what a thread of this warp does now?
+  bool has_seen(const Moment& past, const Moment& now) const {
+    return past.is_never() || past.is_of_thread(now) ||
+           (past.is_of_block(now) && past.clock() <= known[past.thread() / 32]);
   }
 };
 
@@ -32,7 +47,8 @@ enum class Access : uint8_t { kRead, kWrite, kAtomic };
 
 class Shadow {
  public:
-  explicit Shadow(int64_t bytes) : pages_(static_cast<size_t>((bytes + kPageBytes - 1) / kPageBytes)) {}
+  // Of addresses from 0, or from less than 16, on.
+  explicit Shadow(int64_t bytes) : pages_(static_cast<size_t>((bytes + 15 + kPageBytes) / kPageBytes)) {}
 
   // Which access before it an access races with.
   struct Race {
@@ -40,10 +56,26 @@ class Shadow {
     bool happened = false;
     bool of_writers = false;  // or with a copy in flight; else one of the two reads
   };
-  Race touch(int64_t at, int bytes, Access access, uint32_t block, uint32_t thread, const WarpClock& clock);
+  // An aligned access of elements of `each` bytes.
+  Race touch(int64_t at, int bytes, int each, Access access, const Moment& now, const WarpClock& clock) {
+    Page& page = page_at(at, each);
+    const int64_t within = at % kPageBytes;
+    Cell* cell = &page.cells[static_cast<size_t>(within >> page.shift)];
+    Race race;
+    for (const Cell* end = cell + (bytes >> page.shift); cell != end; ++cell) {
+      if (access == Access::kRead) {
+        if (cell->in_flight || !clock.has_seen(cell->writer, now)) race = {cell->writer, true, cell->in_flight};
+        if (!cell->reader.is_of_thread(now)) cell->other_reader = cell->reader;
+        cell->reader = now;
+      } else {
+        write(*cell, access, now, clock, race);
+      }
+    }
+    return race;
+  }
   // A copy that arrives some time later: until it does, whoever touches its bytes races with it.
-  Race begin_copy(int64_t at, int bytes, uint32_t block, uint32_t thread, const WarpClock& clock);
-  void end_copy(int64_t at, int bytes, uint32_t block, uint32_t thread, const WarpClock& clock);
+  Race begin_copy(int64_t at, int bytes, const Moment& now, const WarpClock& clock);
+  void end_copy(int64_t at, int bytes, const Moment& now);
   void forget();
 
  private:
@@ -53,10 +85,16 @@ class Shadow {
     bool by_atomic = false, in_flight = false;
   };
   struct Page {
-    int unit = 4;  // bytes of a cell: that of the smallest access so far
+    int shift = 2;  // log2 of the bytes of a cell: those of the smallest access so far
     std::vector<Cell> cells = std::vector<Cell>(kPageBytes / 4);
   };
-  Page& page_at(int64_t at, int bytes);
+  Page& page_at(int64_t at, int each) {
+    std::unique_ptr<Page>& page = pages_[static_cast<size_t>(at / kPageBytes)];
+    if (page == nullptr || (each >> page->shift) == 0) refine(page, each);
+    return *page;
+  }
+  static void refine(std::unique_ptr<Page>& page, int bytes);
+  static void write(Cell& cell, Access access, const Moment& now, const WarpClock& clock, Race& race);
   std::vector<std::unique_ptr<Page>> pages_;
 };
 

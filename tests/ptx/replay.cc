@@ -21,18 +21,13 @@ void Replay::suspect(uint64_t address, int bytes, uint32_t block, const Moment& 
   add(address, bytes, {block, reader, false, {}}, what);
 }
 
-bool Replay::is_suspect(uint64_t address, int bytes, uint32_t block, uint32_t thread, const WarpClock& clock,
-                        bool shared) const {
-  const Moment me{block, thread, clock.now};
+bool Replay::is_suspect(uint64_t address, int bytes, const Moment& me, const WarpClock& clock, bool shared) const {
   for (uint64_t word = address / 4; word * 4 < address + static_cast<uint64_t>(bytes); ++word) {
     auto at = suspects_.find(word);
     if (at == suspects_.end()) continue;
     for (const Suspect& s : at->second) {
-      if (shared ? s.block != block : s.block != kAnyBlock) continue;
-      if (s.is_write
-              ? !clock.has_seen(s.moment, block, thread) && !s.clock.has_seen(me, s.moment.block, s.moment.thread)
-              : s.moment == me)
-        return true;
+      if (shared ? s.block != me.block() : s.block != kAnyBlock) continue;
+      if (s.is_write ? !clock.has_seen(s.moment, me) && !s.clock.has_seen(me, s.moment) : s.moment == me) return true;
     }
   }
   return false;

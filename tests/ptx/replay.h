@@ -24,8 +24,7 @@ class Replay {
                       const absl::Status& what);
   void suspect(uint64_t address, int bytes, uint32_t block, const Moment& reader, const absl::Status& what);
   // Of a read while the launch is run again: is it one of those?
-  bool is_suspect(uint64_t address, int bytes, uint32_t block, uint32_t thread, const WarpClock& clock,
-                  bool shared) const;
+  bool is_suspect(uint64_t address, int bytes, const Moment& me, const WarpClock& clock, bool shared) const;
   bool has_suspects() const { return !suspects_.empty(); }
   const absl::Status& first() const { return first_; }  // what to say of it
 

@@ -39,6 +39,8 @@ Index3 Warp::thread_index(int lane) const {
   return {t % of.x, t / of.x % of.y, t / of.x / of.y};
 }
 
+Moment Warp::moment(int lane) const { return {block_.number, thread(lane), clock.now}; }
+
 void Warp::fail(const Instruction& i, int lane, absl::StatusCode code, const std::string& what) {
   if (running().fault.ok()) running().fault = failure(i, lane, code, what);
 }
@@ -220,17 +222,16 @@ bool Warp::is_aligned(const Instruction& i, int lane, uint64_t address, int byte
 
 void Warp::judge(const Instruction& i, int lane, const Shadow::Race& race, uint64_t address, int bytes, Access access,
                  bool shared) {
-  if (!race.happened) return;
   Running& r = running();
   if (!race.of_writers && r.is_again) return;
   const absl::Status what = failure(i, lane, absl::StatusCode::kAborted,
                                     cat("races in ", shared ? "shared" : "global", " memory with thread ",
-                                        race.other.thread, " of block ", race.other.block));
+                                        race.other.thread(), " of block ", race.other.block()));
   if (race.of_writers) {
     if (r.fault.ok()) r.fault = what;
     return;
   }
-  const Moment now{block_.number, thread(lane), clock.now};
+  const Moment now = moment(lane);
   const uint32_t block = shared ? block_.number : Replay::kAnyBlock;
   if (access == Access::kRead)
     r.replay.suspect(address, bytes, block, now, what);
@@ -242,8 +243,7 @@ std::byte* Warp::with_poison(std::byte* held, uint64_t address, int bytes, int e
   const Running& r = running();
   std::array<std::byte, 16>* made = nullptr;
   for (int k = 0; k < bytes; k += each) {
-    if (!r.replay.is_suspect(address + static_cast<uint64_t>(k), each, block_.number, thread(lane), clock, shared))
-      continue;
+    if (!r.replay.is_suspect(address + static_cast<uint64_t>(k), each, moment(lane), clock, shared)) continue;
     if (made == nullptr) {
       made = &poisoned_.emplace_back();
       std::memcpy(made->data(), held, static_cast<size_t>(bytes));
@@ -262,11 +262,9 @@ std::byte* Warp::shared(const Instruction& i, int lane, uint64_t address, int by
   }
   std::byte* held = block_.shared.data() + address;
   if (!running().options.finds_races) return held;
-  for (int k = 0; k < bytes; k += each)
-    judge(i, lane,
-          block_.shared_shadow->touch(static_cast<int64_t>(address) + k, each, access, block_.number, thread(lane),
-                                      clock),
-          address + static_cast<uint64_t>(k), each, access, true);
+  const Shadow::Race race =
+      block_.shared_shadow->touch(static_cast<int64_t>(address), bytes, each, access, moment(lane), clock);
+  if (race.happened) judge(i, lane, race, address, bytes, access, true);
   return running().is_again && access == Access::kRead ? with_poison(held, address, bytes, each, lane, true) : held;
 }
 
@@ -284,9 +282,8 @@ std::byte* Warp::global(const Instruction& i, int lane, uint64_t address, int by
   auto* held = reinterpret_cast<std::byte*>(address);
   if (!r.options.finds_races) return held;
   const int64_t at = static_cast<int64_t>(address - r.memory.range(found).begin / 16 * 16);
-  for (int k = 0; k < bytes; k += each)
-    judge(i, lane, r.memory.shadow(found).touch(at + k, each, access, block_.number, thread(lane), clock),
-          address + static_cast<uint64_t>(k), each, access, false);
+  const Shadow::Race race = r.memory.shadow(found).touch(at, bytes, each, access, moment(lane), clock);
+  if (race.happened) judge(i, lane, race, address, bytes, access, false);
   if (access != Access::kRead) r.replay.remember(held, bytes);
   return r.is_again && access == Access::kRead ? with_poison(held, address, bytes, each, lane, false) : held;
 }
@@ -304,11 +301,11 @@ std::byte* Warp::local(const Instruction& i, int lane, uint64_t address, int byt
 
 // Copies happen as late as they may: when their thread waits for them.
 void Warp::begin_copy(const Instruction& i, int lane, const AsyncCopy& copy) {
-  if (running().options.finds_races)
-    judge(
-        i, lane,
-        block_.shared_shadow->begin_copy(static_cast<int64_t>(copy.to), copy.bytes, block_.number, thread(lane), clock),
-        copy.to, copy.bytes, Access::kWrite, true);
+  if (running().options.finds_races) {
+    const Shadow::Race race =
+        block_.shared_shadow->begin_copy(static_cast<int64_t>(copy.to), copy.bytes, moment(lane), clock);
+    if (race.happened) judge(i, lane, race, copy.to, copy.bytes, Access::kWrite, true);
+  }
   auto& groups = copies_[static_cast<size_t>(lane)];
   if (groups.empty()) groups.emplace_back();
   groups.back().push_back(copy);
@@ -333,7 +330,7 @@ void Warp::wait_for_copies(uint32_t lanes, size_t open) {
         std::memcpy(to, c.from, static_cast<size_t>(c.existing));
         std::memset(to + c.existing, 0, static_cast<size_t>(c.bytes - c.existing));
         if (running().options.finds_races)
-          block_.shared_shadow->end_copy(static_cast<int64_t>(c.to), c.bytes, block_.number, thread(lane), clock);
+          block_.shared_shadow->end_copy(static_cast<int64_t>(c.to), c.bytes, moment(lane));
       }
     }
   }

@@ -52,6 +52,7 @@ class Warp {
   Block& block() { return block_; }
   uint32_t thread(int lane) const { return index_ * kLanes + static_cast<uint32_t>(lane); }
   Index3 thread_index(int lane) const;
+  Moment moment(int lane) const;
   // Ends the launch.
   void fail(const Instruction& i, int lane, absl::StatusCode code, const std::string& what);
 
@@ -76,7 +77,7 @@ class Warp {
   void end(const Instruction& i, uint32_t lanes);
   bool is_aligned(const Instruction& i, int lane, uint64_t address, int bytes);
   absl::Status failure(const Instruction& i, int lane, absl::StatusCode code, const std::string& what) const;
-  // Of an access of one element: a race of writers ends the launch, one with a read is looked at when it has ended.
+  // A race of writers ends the launch, one with a read is looked at when it has ended.
   void judge(const Instruction& i, int lane, const Shadow::Race& race, uint64_t address, int bytes, Access access,
              bool shared);
   std::byte* with_poison(std::byte* held, uint64_t address, int bytes, int each, int lane, bool shared);

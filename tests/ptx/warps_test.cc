@@ -174,7 +174,10 @@ TEST(PtxFunction_Calls, OfSomeLanesReturnToEachOfThem) {
 }
 
 TEST(PtxCounters_Traffic, CountsSectorsAndConflicts) {
-  std::vector<float> a(32 * 8, 0), b(32 * 8, 1);
+  struct alignas(32) Sector {
+    float numbers[8] = {};
+  };
+  std::vector<Sector> a(32), b(32);
   const auto counted = [&](const char* stride) {
     const Run1 run =
         run_kernel(cat("mul.wide.u32 %rd3, %r1, ", stride,
