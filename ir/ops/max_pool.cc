@@ -114,19 +114,21 @@ extern const OpDef kMaxPool = {
     .flops_per_point = 1,
     .gradient = [](const OpUse& use) -> std::vector<ValueId> {
       if (use.gradients[0] == kNoValue) return {kNoValue};
-      return {use.b.emit("max_pool_grad", {use.gradients[0], use.outputs[1]}, {{"input_shape", use.types[0].shape}})};
+      Attrs attrs = use.attrs;
+      attrs.set("input_shape", use.types[0].shape);
+      return {use.b.emit("max_pool_grad", {use.gradients[0], use.outputs[1]}, std::move(attrs))};
     },
     .evaluate = max_pool_evaluate,
     .kernel = true,
 };
 
 // (gradient of max_pool's first output, its indices) -> gradient of x, which has the shape `input_shape`. An index
-// outside is ignored.
+// outside is ignored. The windows are max_pool's: a GPU goes from an element to those that it lies in.
 extern const OpDef kMaxPoolGrad = {
     .name = "max_pool_grad",
     .min_inputs = 2,
     .max_inputs = 2,
-    .attributes = "ints input_shape",
+    .attributes = "ints input_shape, ints kernel, ints strides?, ints pads_low?, ints pads_high?, ints dilations?",
     .formula_of = max_pool_grad_formula,
     .infer = max_pool_grad_types,
     .flops_per_point = 1,

@@ -200,7 +200,8 @@ TEST(Pools, FormulasAndFaults) {
   EXPECT_THAT(fault("max_pool", {{"kernel", Ints{1, 1}}}, {f32({1, 1, 1 << 16, 1 << 16})}),
               HasSubstr("32-bit positions"));
   EXPECT_THAT(fault("max_pool", {{"kernel", Ints{}}}, {f32({1, 1})}), HasSubstr("1 to 3 spatial dimensions"));
-  EXPECT_THAT(fault("max_pool_grad", {{"input_shape", Ints{2, 3, -1}}}, {f32({2, 3, 4}), {DType::kI32, {2, 3, 4}}}),
+  EXPECT_THAT(fault("max_pool_grad", {{"input_shape", Ints{2, 3, -1}}, {"kernel", Ints{2}}},
+                    {f32({2, 3, 4}), {DType::kI32, {2, 3, 4}}}),
               HasSubstr("cannot be that of a pool"));
 }
 

@@ -125,7 +125,7 @@ void add_pools(std::vector<OpCase>& cases) {
                    {f64({2, 2, 5, 4}, Draw::kDistinct)}});
   cases.push_back({"max_pool_grad",
                    "max_pool_grad",
-                   {{"input_shape", Ints{2, 2, 4, 3}}},
+                   with(pool({2, 2}, {2, 1}, {0, 0}, {0, 0}), "input_shape", Ints{2, 2, 4, 3}),
                    {f64({2, 2, 2, 2}), {{DType::kI32, {2, 2, 2, 2}}, Draw::kIndex, 12}}});
   cases.push_back({"avg_pool_grad_Tiles",
                    "avg_pool_grad",
