@@ -85,6 +85,11 @@ TEST(PtxRaces_Reads, AreNoneWhereNothingComesOfThem) {
       cat("setp.lt.u32 %p1, %r1, 4; selp.b32 %r4, %r1, 0, %p1; mul.wide.u32 %rd3, %r4, 4; "
           "add.s64 %rd4, %rd1, %rd3; ld.global.u32 %r5, [%rd4]; add.s32 %r5, %r5, 1;\n");
   EXPECT_TRUE(status_of(cat(idle, "@%p1 st.global.u32 [%rd4], %r5;")).ok());
+  // The other half of a word is somebody else's.
+  EXPECT_TRUE(
+      status_of("setp.lt.u32 %p1, %r1, 4; selp.b32 %r4, %r1, 0, %p1; mul.wide.u32 %rd3, %r4, 2; add.s64 %rd4, %rd1, "
+                "%rd3; ld.global.u16 %rs1, [%rd4]; @%p1 st.global.u16 [%rd4], %rs1;")
+          .ok());
   expect_fault(cat(idle, "@%p1 st.global.u32 [%rd4], %r5; setp.eq.s32 %p2, %r1, 9; @%p2 st.global.u32 [%rd1+64], %r5;"),
                absl::StatusCode::kAborted, "races in global memory with thread");
 }

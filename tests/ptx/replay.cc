@@ -7,8 +7,8 @@ namespace partita::ptx {
 
 void Replay::add(uint64_t address, int bytes, const Suspect& s, const absl::Status& what) {
   if (first_.ok()) first_ = what;
-  for (uint64_t word = address / 4; word * 4 < address + static_cast<uint64_t>(bytes); ++word) {
-    std::vector<Suspect>& all = suspects_[word];
+  for (uint64_t byte = address; byte < address + static_cast<uint64_t>(bytes); ++byte) {
+    std::vector<Suspect>& all = suspects_[byte];
     if (all.empty() || all.back().moment != s.moment || all.back().is_write != s.is_write) all.push_back(s);
   }
 }
@@ -22,8 +22,8 @@ void Replay::suspect(uint64_t address, int bytes, uint32_t block, const Moment& 
 }
 
 bool Replay::is_suspect(uint64_t address, int bytes, const Moment& me, const WarpClock& clock, bool shared) const {
-  for (uint64_t word = address / 4; word * 4 < address + static_cast<uint64_t>(bytes); ++word) {
-    auto at = suspects_.find(word);
+  for (uint64_t byte = address; byte < address + static_cast<uint64_t>(bytes); ++byte) {
+    auto at = suspects_.find(byte);
     if (at == suspects_.end()) continue;
     for (const Suspect& s : at->second) {
       if (shared ? s.block != me.block() : s.block != kAnyBlock) continue;

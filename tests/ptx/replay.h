@@ -48,7 +48,7 @@ class Replay {
     int bytes;
     std::array<std::byte, 16> held;
   };
-  std::unordered_map<uint64_t, std::vector<Suspect>> suspects_;  // by their address's word
+  std::unordered_map<uint64_t, std::vector<Suspect>> suspects_;  // by the address of a byte
   absl::Status first_;
   std::vector<Old> old_;
 };

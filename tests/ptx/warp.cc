@@ -220,8 +220,8 @@ bool Warp::is_aligned(const Instruction& i, int lane, uint64_t address, int byte
   return false;
 }
 
-void Warp::judge(const Instruction& i, int lane, const Shadow::Race& race, uint64_t address, int bytes, Access access,
-                 bool shared) {
+void Warp::judge(const Instruction& i, int lane, const Shadow::Race& race, Shadow& shadow, int64_t at, uint64_t address,
+                 int bytes, int each, Access access, bool shared) {
   Running& r = running();
   if (!race.of_writers && r.is_again) return;
   const absl::Status what = failure(i, lane, absl::StatusCode::kAborted,
@@ -233,10 +233,11 @@ void Warp::judge(const Instruction& i, int lane, const Shadow::Race& race, uint6
   }
   const Moment now = moment(lane);
   const uint32_t block = shared ? block_.number : Replay::kAnyBlock;
-  if (access == Access::kRead)
-    r.replay.suspect(address, bytes, block, now, what);
-  else
-    r.replay.suspect_before(address, bytes, block, now, clock, what);
+  if (access != Access::kRead) return r.replay.suspect_before(address, bytes, block, now, clock, what);
+  for (int k = 0; k < bytes; k += each) {  // of a vector not all may race
+    if (shadow.touch(at + k, each, each, access, now, clock).happened)
+      r.replay.suspect(address + static_cast<uint64_t>(k), each, block, now, what);
+  }
 }
 
 std::byte* Warp::with_poison(std::byte* held, uint64_t address, int bytes, int each, int lane, bool shared) {
@@ -264,7 +265,8 @@ std::byte* Warp::shared(const Instruction& i, int lane, uint64_t address, int by
   if (!running().options.finds_races) return held;
   const Shadow::Race race =
       block_.shared_shadow->touch(static_cast<int64_t>(address), bytes, each, access, moment(lane), clock);
-  if (race.happened) judge(i, lane, race, address, bytes, access, true);
+  if (race.happened)
+    judge(i, lane, race, *block_.shared_shadow, static_cast<int64_t>(address), address, bytes, each, access, true);
   return running().is_again && access == Access::kRead ? with_poison(held, address, bytes, each, lane, true) : held;
 }
 
@@ -283,7 +285,7 @@ std::byte* Warp::global(const Instruction& i, int lane, uint64_t address, int by
   if (!r.options.finds_races) return held;
   const int64_t at = static_cast<int64_t>(address - r.memory.range(found).begin / 16 * 16);
   const Shadow::Race race = r.memory.shadow(found).touch(at, bytes, each, access, moment(lane), clock);
-  if (race.happened) judge(i, lane, race, address, bytes, access, false);
+  if (race.happened) judge(i, lane, race, r.memory.shadow(found), at, address, bytes, each, access, false);
   if (access != Access::kRead) r.replay.remember(held, bytes);
   return r.is_again && access == Access::kRead ? with_poison(held, address, bytes, each, lane, false) : held;
 }
@@ -304,7 +306,9 @@ void Warp::begin_copy(const Instruction& i, int lane, const AsyncCopy& copy) {
   if (running().options.finds_races) {
     const Shadow::Race race =
         block_.shared_shadow->begin_copy(static_cast<int64_t>(copy.to), copy.bytes, moment(lane), clock);
-    if (race.happened) judge(i, lane, race, copy.to, copy.bytes, Access::kWrite, true);
+    if (race.happened)
+      judge(i, lane, race, *block_.shared_shadow, static_cast<int64_t>(copy.to), copy.to, copy.bytes, copy.bytes,
+            Access::kWrite, true);
   }
   auto& groups = copies_[static_cast<size_t>(lane)];
   if (groups.empty()) groups.emplace_back();

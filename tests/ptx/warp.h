@@ -78,8 +78,8 @@ class Warp {
   bool is_aligned(const Instruction& i, int lane, uint64_t address, int bytes);
   absl::Status failure(const Instruction& i, int lane, absl::StatusCode code, const std::string& what) const;
   // A race of writers ends the launch, one with a read is looked at when it has ended.
-  void judge(const Instruction& i, int lane, const Shadow::Race& race, uint64_t address, int bytes, Access access,
-             bool shared);
+  void judge(const Instruction& i, int lane, const Shadow::Race& race, Shadow& shadow, int64_t at, uint64_t address,
+             int bytes, int each, Access access, bool shared);
   std::byte* with_poison(std::byte* held, uint64_t address, int bytes, int each, int lane, bool shared);
 
   Block& block_;
