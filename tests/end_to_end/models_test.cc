@@ -16,87 +16,13 @@
 #include "tests/support/losses.h"
 #include "tests/support/model_folders.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/trained_model.h"
 
 namespace partita {
 namespace {
 
 namespace fs = std::filesystem;
 using runtime::NpzFile;
-using runtime::SafetensorsFile;
-
-std::vector<double> numbers(DType dtype, std::span<const std::byte> bytes) {
-  size_t size = static_cast<size_t>(dtype_size(dtype));
-  std::vector<double> out(bytes.size() / size);
-  for (size_t k = 0; k < out.size(); ++k) {
-    if (dtype == DType::kF64) {
-      std::memcpy(&out[k], bytes.data() + 8 * k, 8);
-    } else {
-      float f;
-      std::memcpy(&f, bytes.data() + 4 * k, 4);
-      out[k] = f;
-    }
-  }
-  return out;
-}
-
-std::vector<double> array(const NpzFile& file, const std::string& name) {
-  auto a = file.read(name);
-  EXPECT_TRUE(a.ok()) << a.status();
-  return a.ok() ? numbers(a->dtype, a->bytes) : std::vector<double>();
-}
-
-double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
-  if (a.size() != b.size()) return INFINITY;
-  double difference = 0, norm = 0;
-  for (size_t k = 0; k < a.size(); ++k) {
-    difference += (a[k] - b[k]) * (a[k] - b[k]);
-    norm += b[k] * b[k];
-  }
-  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
-}
-
-struct Training {
-  std::vector<double> losses;
-  std::string parameters, gradients, metrics;  // files
-};
-
-Training train(const std::string& folder, size_t steps, const std::string& flags, const TempFolder& out,
-               const std::string& name) {
-  std::string model = fs::exists(folder + "/model.onnx") ? folder + "/model.onnx" : folder + "/training_model.onnx";
-  Training run{{}, out / (name + ".safetensors"), out / (name + ".grad.safetensors"), out / (name + ".jsonl")};
-  Outcome done =
-      run_command(partita_program() + " train " + model + " --train " + folder + "/train.yaml --data " + folder +
-                  "/data.npz --quiet --steps " + std::to_string(steps) + " --metrics " + run.metrics + " --save " +
-                  run.parameters + " --save-gradients " + run.gradients + " " + flags);
-  EXPECT_EQ(done.code, 0) << folder << ": " << done.text;
-  run.losses = read_losses(run.metrics);
-  return run;
-}
-
-// `slack`: times the limit. Sums in another order round otherwise, and where a gradient is near zero AdamW makes a
-// whole step of the rounding.
-void expect_holds(const std::string& folder, const NpzFile& expected, const Training& run, double slack = 1) {
-  std::vector<double> loss = array(expected, "loss_f64"), loss32 = array(expected, "loss_f32");
-  EXPECT_LE(relative_error(run.losses, loss), std::max(2e-6, 4 * relative_error(loss32, loss))) << folder << ": loss";
-  auto gradients = SafetensorsFile::open(run.gradients), parameters = SafetensorsFile::open(run.parameters);
-  ASSERT_TRUE(gradients.ok() && parameters.ok()) << folder << gradients.status() << parameters.status();
-  int compared = 0;
-  for (const std::string& key : expected.names()) {
-    bool gradient = key.rfind("grad/", 0) == 0, parameter = key.rfind("paramN/", 0) == 0;
-    if (!gradient && !parameter) continue;
-    std::string name = key.substr(key.find('/') + 1);
-    double own = expected.contains("err_f32/" + key) ? array(expected, "err_f32/" + key)[0] : 0;
-    if (own > 1e-3) continue;  // an exact zero in which PyTorch too has only rounding noise
-    const SafetensorsFile& file = gradient ? *gradients : *parameters;
-    const runtime::SafetensorsEntry* entry = file.find(name);
-    ASSERT_NE(entry, nullptr) << folder << ": " << key;
-    EXPECT_LE(relative_error(numbers(entry->dtype, file.data(*entry)), array(expected, key)),
-              slack * std::max(2e-6, 4 * own))
-        << folder << ": " << key;
-    ++compared;
-  }
-  EXPECT_GT(compared, 4) << folder;
-}
 
 // With each given model's folder, reference, number of steps, and a place for files.
 void for_each_model(const std::function<void(const std::string&, const NpzFile&, size_t, const TempFolder&)>& check) {

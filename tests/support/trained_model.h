@@ -1,0 +1,101 @@
+// Models that the command line trained, against PyTorch's references in float64.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "runtime/files/npz.h"
+#include "runtime/files/safetensors.h"
+#include "tests/support/command.h"
+#include "tests/support/losses.h"
+#include "tests/support/temp_folder.h"
+
+namespace partita {
+
+inline std::vector<double> numbers(DType dtype, std::span<const std::byte> bytes) {
+  size_t size = static_cast<size_t>(dtype_size(dtype));
+  std::vector<double> out(bytes.size() / size);
+  for (size_t k = 0; k < out.size(); ++k) {
+    if (dtype == DType::kF64) {
+      std::memcpy(&out[k], bytes.data() + 8 * k, 8);
+    } else {
+      float f;
+      std::memcpy(&f, bytes.data() + 4 * k, 4);
+      out[k] = f;
+    }
+  }
+  return out;
+}
+
+inline std::vector<double> array(const runtime::NpzFile& file, const std::string& name) {
+  auto a = file.read(name);
+  EXPECT_TRUE(a.ok()) << a.status();
+  return a.ok() ? numbers(a->dtype, a->bytes) : std::vector<double>();
+}
+
+inline double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double difference = 0, norm = 0;
+  for (size_t k = 0; k < a.size(); ++k) {
+    difference += (a[k] - b[k]) * (a[k] - b[k]);
+    norm += b[k] * b[k];
+  }
+  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+}
+
+struct Training {
+  std::vector<double> losses;
+  std::string parameters, gradients, metrics;  // files
+};
+
+// `program`: the command that is `partita`.
+inline Training train(const std::string& folder, size_t steps, const std::string& flags, const TempFolder& out,
+                      const std::string& name, const std::string& program = partita_program()) {
+  namespace fs = std::filesystem;
+  std::string model = fs::exists(folder + "/model.onnx") ? folder + "/model.onnx" : folder + "/training_model.onnx";
+  Training run{{}, out / (name + ".safetensors"), out / (name + ".grad.safetensors"), out / (name + ".jsonl")};
+  Outcome done = run_command(program + " train " + model + " --train " + folder + "/train.yaml --data " + folder +
+                             "/data.npz --quiet --steps " + std::to_string(steps) + " --metrics " + run.metrics +
+                             " --save " + run.parameters + " --save-gradients " + run.gradients + " " + flags);
+  EXPECT_EQ(done.code, 0) << folder << ": " << done.text;
+  run.losses = read_losses(run.metrics);
+  return run;
+}
+
+// `slack`: times the limit. Sums in another order round otherwise, and where a gradient is near zero AdamW makes a
+// whole step of the rounding. Of fewer steps than the reference has, losses and gradients are compared alone.
+inline void expect_holds(const std::string& folder, const runtime::NpzFile& expected, const Training& run,
+                         double slack = 1, size_t steps = std::numeric_limits<size_t>::max()) {
+  using runtime::SafetensorsFile;
+  std::vector<double> loss = array(expected, "loss_f64"), loss32 = array(expected, "loss_f32");
+  const bool whole = steps >= loss.size();
+  if (!whole) loss.resize(steps), loss32.resize(steps);
+  EXPECT_LE(relative_error(run.losses, loss), std::max(2e-6, 4 * relative_error(loss32, loss))) << folder << ": loss";
+  auto gradients = SafetensorsFile::open(run.gradients), parameters = SafetensorsFile::open(run.parameters);
+  ASSERT_TRUE(gradients.ok() && parameters.ok()) << folder << gradients.status() << parameters.status();
+  int compared = 0;
+  for (const std::string& key : expected.names()) {
+    bool gradient = key.rfind("grad/", 0) == 0, parameter = key.rfind("paramN/", 0) == 0;
+    if (!gradient && (!parameter || !whole)) continue;
+    std::string name = key.substr(key.find('/') + 1);
+    double own = expected.contains("err_f32/" + key) ? array(expected, "err_f32/" + key)[0] : 0;
+    if (own > 1e-3) continue;  // an exact zero in which PyTorch too has only rounding noise
+    const SafetensorsFile& file = gradient ? *gradients : *parameters;
+    const runtime::SafetensorsEntry* entry = file.find(name);
+    ASSERT_NE(entry, nullptr) << folder << ": " << key;
+    EXPECT_LE(relative_error(numbers(entry->dtype, file.data(*entry)), array(expected, key)),
+              slack * std::max(2e-6, 4 * own))
+        << folder << ": " << key;
+    ++compared;
+  }
+  EXPECT_GT(compared, 4) << folder;
+}
+
+}  // namespace partita
