@@ -57,6 +57,34 @@ void gather_evaluate(const OpView& use, std::span<const Tensor* const> in, std::
   }
 }
 
+// Whether a value is a state or an input, in whatever type and order of elements.
+bool is_given(const Builder& b, ValueId v) {
+  const Node* node = b.graph().producer(v);
+  while (node != nullptr && (node->op->casts || node->op->moves) && node->inputs.size() == 1)
+    node = b.graph().producer(node->inputs[0]);
+  return node == nullptr;
+}
+
+// Known indices at like distances are a slice, which kernels that read it take upon themselves, and whose gradient is
+// padding. (An embedding stays one: it can be divided by its rows, and its gradient has those that were looked up.)
+ValueId gather_simpler(const OpUse& use) {
+  const Literal* indices = use.b.literal(use.inputs[1]);
+  const int64_t dim = use.attrs.i("dim"), size = use.types[0].shape[dim];
+  if (indices == nullptr || size == 0 || elements(indices->type.shape) == 0 || is_given(use.b, use.inputs[0]))
+    return kNoValue;
+  const int64_t count = elements(indices->type.shape), first = clamped_index(element_i(*indices, 0), size);
+  const int64_t stride = count == 1 ? 1 : clamped_index(element_i(*indices, 1), size) - first;
+  if (stride < 1) return kNoValue;
+  for (int64_t k = 2; k < count; ++k) {
+    if (clamped_index(element_i(*indices, k), size) != first + k * stride) return kNoValue;
+  }
+  Shape starts(use.types[0].shape.size(), 0), limits = use.types[0].shape, strides(limits.size(), 1);
+  starts[dim] = first, limits[dim] = first + (count - 1) * stride + 1, strides[dim] = stride;
+  ValueId x = use.inputs[0];
+  if (count != size) x = use.b.emit("slice", {x}, {{"starts", starts}, {"limits", limits}, {"strides", strides}});
+  return use.b.reshape(x, gathered_shape(use.types[0].shape, indices->type.shape, dim));
+}
+
 absl::StatusOr<std::vector<TensorType>> gather_grad_types(const OpView& use) {
   int64_t dim = use.attrs.i("dim"), size = use.attrs.i("size");
   int rank = use.rank(0) - use.rank(1) + 1;
@@ -110,6 +138,7 @@ extern const OpDef kGather = {
                          {{"dim", dim}, {"size", use.types[0].shape[dim]}}),
               kNoValue};
     },
+    .simpler = gather_simpler,
     .evaluate = gather_evaluate,
     .split_form = [](const OpUse& use) -> std::vector<ValueId> {
       int64_t dim = use.attrs.i("dim"), size = use.types[0].shape[dim];

@@ -135,6 +135,13 @@ bool is_read(const Graph& g, ValueId v) {
   });
 }
 
+// Whether v is chosen from `other`, which it equals where all samples count.
+bool is_chosen_from(const Graph& g, ValueId v, ValueId other) {
+  const Node* node = g.producer(v);
+  return node != nullptr && node->op->name == "select" &&
+         std::find(node->inputs.begin(), node->inputs.end(), other) != node->inputs.end();
+}
+
 // Another value of the same type in an operand's place. Others still read the operand: what nobody reads is not
 // computed, which is a fault of its own.
 bool wrong_operand(Graph&, Graph& broken, NodeId n) {
@@ -146,7 +153,7 @@ bool wrong_operand(Graph&, Graph& broken, NodeId n) {
     const Node& other = broken.nodes[m];
     for (ValueId v : other.outputs) {
       if (v == own || broken.type(v) != broken.type(own) || other.segment != node.segment || other.op->view) continue;
-      if (other.op->name == "broadcast" || other.op->communicates) continue;
+      if (other.op->name == "broadcast" || other.op->communicates || is_chosen_from(broken, own, v)) continue;
       node.inputs[0] = v;
       return is_read(broken, own);
     }
