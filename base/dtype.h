@@ -49,6 +49,10 @@ constexpr int64_t dtype_size(DType t) {
   return 0;
 }
 constexpr bool is_float(DType t) { return t >= DType::kF16; }
+// Whether floats of one type are all of them floats of the other, which takes more bytes.
+constexpr bool widens(DType from, DType to) {
+  return is_float(from) && is_float(to) && dtype_size(from) < dtype_size(to);
+}
 constexpr bool is_integer(DType t) { return t >= DType::kI8 && t <= DType::kU64; }
 constexpr bool is_unsigned(DType t) {
   return t == DType::kBool || t == DType::kU8 || t == DType::kU16 || t == DType::kU32 || t == DType::kU64;

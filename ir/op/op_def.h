@@ -101,6 +101,7 @@ struct OpDef {
   bool view = false;    // the output is the input's bytes under another shape
   bool kernel = false;  // the runtime has a kernel of this name (runtime/kernels); else scalar, expand or a loop nest
                         // makes the code
+  bool moves = false;   // the output has the inputs' elements in other places, of whatever type they are
   // The same elements in the type of attribute "to".
   bool casts = false;
   bool draws = false;  // random numbers, by the step's seed

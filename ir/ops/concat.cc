@@ -95,6 +95,7 @@ extern const OpDef kConcat = {
     .infer = concat_types,
     .gradient = concat_gradient,
     .evaluate = concat_evaluate,
+    .moves = true,
 };
 
 }  // namespace partita

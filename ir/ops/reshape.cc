@@ -128,6 +128,7 @@ extern const OpDef kReshape = {
     },
     .simpler = reshape_simpler,
     .view = true,
+    .moves = true,
 };
 
 }  // namespace partita

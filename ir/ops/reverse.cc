@@ -45,6 +45,7 @@ extern const OpDef kReverse = {
       return {use.b.emit("reverse", {use.gradients[0]}, use.attrs)};
     },
     .evaluate = reverse_evaluate,
+    .moves = true,
 };
 
 }  // namespace partita

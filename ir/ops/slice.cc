@@ -134,6 +134,7 @@ extern const OpDef kSlice = {
     .gradient = slice_gradient,
     .evaluate = slice_evaluate,
     .localize = slice_localize,
+    .moves = true,
 };
 
 }  // namespace partita

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
@@ -43,10 +45,17 @@ void transpose_evaluate(const OpView& use, std::span<const Tensor* const> in, st
   });
 }
 
-// A transposition of a transposition is one, and the identity is none.
+// A transposition of a transposition is one, and the identity is none. Parts of a gradient are transposed one by one,
+// and written where they belong in the whole. (Of the forward part, recognisers look for what has been written there.)
 ValueId transpose_simpler(const OpUse& use) {
   const Node* before = use.b.graph().producer(use.inputs[0]);
   std::vector<int64_t> permutation = use.attrs.ints("permutation");
+  if (before != nullptr && before->op->name == "concat" && before->segment == Segment::kBackward) {
+    const auto dim = std::find(permutation.begin(), permutation.end(), before->attrs.i("dim")) - permutation.begin();
+    std::vector<ValueId> parts = before->inputs;
+    for (ValueId& part : parts) part = use.b.transpose(part, permutation);
+    return use.b.emit("concat", std::move(parts), {{"dim", int64_t{dim}}});
+  }
   ValueId from = use.inputs[0];
   if (before != nullptr && before->op->name == "transpose") {
     const std::vector<int64_t>& first = before->attrs.ints("permutation");
@@ -69,6 +78,7 @@ extern const OpDef kTranspose = {
     .gradient = transpose_gradient,
     .simpler = transpose_simpler,
     .evaluate = transpose_evaluate,
+    .moves = true,
 };
 
 }  // namespace partita

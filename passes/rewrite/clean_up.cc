@@ -30,6 +30,43 @@ std::string attrs_key(const Attrs& attrs) {
   return key;
 }
 
+ValueId simpler(const OpDef& op, const OpUse& use);
+
+// Moves elements first and widens them afterwards: fewer bytes are moved, and where the next reader wants them narrow,
+// none are widened. What a product makes it widens itself.
+ValueId moved_before_widened(const OpDef& op, const OpUse& use) {
+  Builder& b = use.b;
+  std::vector<ValueId> narrow;
+  std::vector<TensorType> types;
+  for (ValueId v : use.inputs) {
+    const Node* cast = b.graph().producer(v);
+    if (cast == nullptr || !cast->op->casts) return kNoValue;
+    const ValueId from = cast->inputs[0];
+    const Node* maker = b.graph().producer(from);
+    if (maker == nullptr || maker->op->work == WorkKind::kMatrix || !widens(b.dtype(from), b.dtype(v)) ||
+        (!narrow.empty() && b.dtype(from) != types[0].dtype))
+      return kNoValue;
+    narrow.push_back(from);
+    types.push_back(b.type(from));
+  }
+  ValueId moved = simpler(op, {b, use.attrs, types, narrow, {}, {}});
+  if (moved == kNoValue) moved = b.emit(op.name, std::move(narrow), use.attrs);
+  return b.cast(moved, use.types[0].dtype);
+}
+
+// A value that is the use's only output, for less work, or kNoValue.
+ValueId simpler(const OpDef& op, const OpUse& use) {
+  const ValueId now = op.simpler != nullptr ? op.simpler(use) : kNoValue;
+  if (now == kNoValue) return op.moves ? moved_before_widened(op, use) : kNoValue;
+  const Node* made = use.b.graph().producer(now);
+  if (made == nullptr || !made->op->moves) return now;
+  const Node node = *made;  // a copy: the builder's nodes move as it grows
+  std::vector<TensorType> types;
+  for (ValueId v : node.inputs) types.push_back(use.b.type(v));
+  const ValueId moved = moved_before_widened(*node.op, {use.b, node.attrs, types, node.inputs, {}, {}});
+  return moved == kNoValue ? now : moved;
+}
+
 }  // namespace
 
 absl::StatusOr<Graph> remove_dead_nodes(const Graph& graph, const PassContext&) {
@@ -91,14 +128,14 @@ absl::StatusOr<Graph> simplify(const Graph& graph, const PassContext&) {
   for (const Node& node : graph.nodes) {
     r.at(node);
     ValueId now = kNoValue;
-    if (node.op->simpler != nullptr && node.outputs.size() == 1) {
+    if (node.outputs.size() == 1) {
       std::vector<ValueId> in;
       std::vector<TensorType> types;
       for (ValueId v : node.inputs) {
         in.push_back(r(v));
         types.push_back(v == kNoValue ? TensorType{} : graph.type(v));
       }
-      now = node.op->simpler({r.builder(), node.attrs, types, in, {}, {}});
+      now = simpler(*node.op, {r.builder(), node.attrs, types, in, {}, {}});
     }
     if (now == kNoValue) {
       r.copy(node);

@@ -12,7 +12,7 @@ absl::StatusOr<Graph> remove_dead_nodes(const Graph& graph, const PassContext& c
 absl::StatusOr<Graph> merge_duplicates(const Graph& graph, const PassContext& context);
 
 // x + 0, x * 1, reshape of reshape, transpose of transpose, cast of cast to the same type, matmul of a transposed
-// operand, …
+// operand, a sum of parts that lie one after the other, what is moved after it was widened, …
 absl::StatusOr<Graph> simplify(const Graph& graph, const PassContext& context);
 
 }  // namespace partita
