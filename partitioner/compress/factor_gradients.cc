@@ -39,7 +39,8 @@ class Factorizer : public GradientRewriter {
     r_.at(node);
     term.matrix = b_.reshape(with_remainder(sum, r_(node.inputs[0]), term.remainder), {rows, columns});
     term.start = state_name(sum, "q");
-    term.q = kept_state(term.start, {type.dtype, {columns, rank_}}, {InitialRuleKind::kNormal, 0, 1}, sum.axes);
+    // Ranks that hold the same parameter must make the same of its gradient.
+    term.q = kept_state(term.start, {type.dtype, {columns, rank_}}, {InitialRuleKind::kNormal, 0, 1}, alike_along(sum));
     term.left = b_.matmul(term.matrix, term.q);
     open_.push_back(std::move(term));
     bytes_ += byte_size(type);

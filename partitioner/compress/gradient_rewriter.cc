@@ -98,6 +98,22 @@ ValueId GradientRewriter::part(ValueId v, int dim, int64_t begin, int64_t end) {
   return b_.emit("slice", {v}, {{"starts", starts}, {"limits", limits}, {"strides", strides}});
 }
 
+std::vector<int64_t> GradientRewriter::alike_along(const GradientSum& sum) const {
+  std::vector<int64_t> axes = sum.axes;
+  const std::string parameter = sums_.parameter_of(sum);
+  for (size_t k = 0; k < graph_.states.size(); ++k) {
+    if (graph_.states[k].name != parameter) continue;
+    std::set<int64_t> divided;
+    for (const auto& pieces : program_.states[k].sharding.dims) {
+      for (const Piece& piece : pieces) divided.insert(piece.axes.begin(), piece.axes.end());
+    }
+    for (int a : rank_axes_) {
+      if (divided.count(a) == 0) axes.push_back(a);
+    }
+  }
+  return axes;
+}
+
 ValueId GradientRewriter::kept_state(const std::string& name, TensorType type, InitialRule initial,
                                      const std::vector<int64_t>& shared) {
   std::vector<int> axes;

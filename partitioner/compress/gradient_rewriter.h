@@ -41,6 +41,8 @@ class GradientRewriter {
   ValueId part(ValueId v, int dim, int64_t begin, int64_t end);
   // This rank's index along the mesh axis, an input of the program.
   ValueId coordinate(int64_t axis);
+  // Mesh axes along which ranks have the same sum: those it is over, and those that its parameter is not divided along.
+  std::vector<int64_t> alike_along(const GradientSum& sum) const;
   // A state for the optimizer, of which ranks that differ only along `shared` mesh axes have the same, all others their
   // own: whole, it has these as its first dimension.
   ValueId kept_state(const std::string& name, TensorType type, InitialRule initial, const std::vector<int64_t>& shared);

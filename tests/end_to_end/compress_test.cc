@@ -154,6 +154,22 @@ TEST_F(Compress, PowerSgdCheckpoint_ResumesBitForBitOnTensorRanksToo) {
   EXPECT_EQ(losses("rest"), std::vector<double>(whole.begin() + 3, whole.end()));
 }
 
+// A convolution's weights are whole on every tensor rank, and each of them approximates their gradient: all alike.
+TEST_F(Compress, PowerSgd_WhatTensorRanksHoldAlikeStaysAlike) {
+  Outcome made = run_command(partita_program() +
+                             " model vit --layers 1 --hidden 32 --heads 4 --patch 4 --image 16 --classes 10 --batch 8 "
+                             "--quiet --with-weights -o " +
+                             (out_ / "vit.onnx"));
+  ASSERT_EQ(made.code, 0) << made.text;
+  const std::string recipe = out_.write("vit.yaml",
+                                        "loss: {kind: cross_entropy, output: logits, target: labels}\n"
+                                        "optimizer: {kind: adamw, lr: 0.001}\ndata: {kind: synthetic}\n");
+  Outcome audited = run_command(partita_program() + " train " + (out_ / "vit.onnx") + " --train " + recipe +
+                                " --ranks 4 --pin tensor=2 --pin compress=powersgd --steps 2 --audit 1 --threads 1 "
+                                "--quiet");
+  EXPECT_EQ(audited.code, 0) << audited.text;
+}
+
 TEST_F(Compress, Int8Checkpoint_ResumesBitForBitAndStartsAnewElsewhere) {
   const std::string int8 = " --quiet --ranks 2 --pin compress=int8";
   ASSERT_EQ(train("unbroken", 8, "tokens.bin", "--steps 12" + int8).code, 0);
