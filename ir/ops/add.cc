@@ -31,6 +31,7 @@ std::optional<Part> part_of(const Builder& b, ValueId term) {
 
 // Terms that lie one after the other and leave no gap, as the gradients of a tensor's slices do, are a concatenation.
 ValueId concatenation(const OpUse& use) {
+  if (use.types[0].shape != use.types[1].shape) return kNoValue;
   Builder& b = use.b;
   std::vector<ValueId> terms(use.inputs.begin(), use.inputs.end());
   std::vector<Part> parts;
@@ -55,7 +56,7 @@ ValueId concatenation(const OpUse& use) {
     end += b.shape(p.x)[static_cast<size_t>(dim)];
     joined.push_back(p.x);
   }
-  if (use.types[0].shape != use.types[1].shape || end != use.types[0].shape[static_cast<size_t>(dim)]) return kNoValue;
+  if (end != use.types[0].shape[static_cast<size_t>(dim)]) return kNoValue;
   return b.emit("concat", std::move(joined), {{"dim", dim}});
 }
 

@@ -230,36 +230,32 @@ struct Manner {
 };
 
 template <typename D, typename S>
+Run to_integral(Rounding rounding, int to, int from) {
+  switch (rounding) {
+    case Rounding::kNearest:
+      return with_widths<D, S, Rounding::kNearest, true, false>(to, from);
+    case Rounding::kZero:
+      return with_widths<D, S, Rounding::kZero, true, false>(to, from);
+    case Rounding::kDown:
+      return with_widths<D, S, Rounding::kDown, true, false>(to, from);
+    default:
+      return with_widths<D, S, Rounding::kUp, true, false>(to, from);
+  }
+}
+
+template <typename D, typename S>
 Run conversion(const Manner& m, int to, int from) {
   constexpr bool kNarrows = kIsFloating<D> && (!kIsFloating<S> || sizeof(D) < sizeof(S));
   if constexpr (!kIsFloating<S> && !kIsFloating<D>) {
     return m.rounds || m.integral || m.saturates ? nullptr : with_widths<D, S, Rounding::kZero, false, false>(to, from);
   } else if constexpr (!kIsFloating<D>) {
     if (!m.integral || m.saturates) return nullptr;
-    switch (m.rounding) {
-      case Rounding::kNearest:
-        return with_widths<D, S, Rounding::kNearest, true, false>(to, from);
-      case Rounding::kZero:
-        return with_widths<D, S, Rounding::kZero, true, false>(to, from);
-      case Rounding::kDown:
-        return with_widths<D, S, Rounding::kDown, true, false>(to, from);
-      default:
-        return with_widths<D, S, Rounding::kUp, true, false>(to, from);
-    }
+    return to_integral<D, S>(m.rounding, to, from);
   } else if constexpr (std::is_same_v<D, S>) {
     if (m.rounds) return nullptr;
     if (m.saturates) return m.integral ? nullptr : with_widths<D, S, Rounding::kNearest, false, true>(to, from);
     if (!m.integral) return with_widths<D, S, Rounding::kNearest, false, false>(to, from);
-    switch (m.rounding) {
-      case Rounding::kNearest:
-        return with_widths<D, S, Rounding::kNearest, true, false>(to, from);
-      case Rounding::kZero:
-        return with_widths<D, S, Rounding::kZero, true, false>(to, from);
-      case Rounding::kDown:
-        return with_widths<D, S, Rounding::kDown, true, false>(to, from);
-      default:
-        return with_widths<D, S, Rounding::kUp, true, false>(to, from);
-    }
+    return to_integral<D, S>(m.rounding, to, from);
   } else {
     if (m.integral || m.saturates || m.rounds != kNarrows || m.rounding != Rounding::kNearest) return nullptr;
     return with_widths<D, S, Rounding::kNearest, false, false>(to, from);
