@@ -103,12 +103,8 @@ std::vector<int64_t> GradientRewriter::alike_along(const GradientSum& sum) const
   const std::string parameter = sums_.parameter_of(sum);
   for (size_t k = 0; k < graph_.states.size(); ++k) {
     if (graph_.states[k].name != parameter) continue;
-    std::set<int64_t> divided;
-    for (const auto& pieces : program_.states[k].sharding.dims) {
-      for (const Piece& piece : pieces) divided.insert(piece.axes.begin(), piece.axes.end());
-    }
     for (int a : rank_axes_) {
-      if (divided.count(a) == 0) axes.push_back(a);
+      if (!program_.states[k].sharding.is_split_by(a)) axes.push_back(a);
     }
   }
   return axes;
