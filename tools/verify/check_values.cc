@@ -92,8 +92,8 @@ absl::Status drop_states(const Uncompressed& whole, const ProgramSet& set, runti
     }
     const bool among_sharers =
         std::any_of(shared.begin(), shared.end(), [&](int64_t a) { return axes.count(static_cast<int32_t>(a)) > 0; });
-    if (p.logical.empty() || p.logical[0] != owners || split != owners || p.local[0] != 1 || among_sharers ||
-        axes.size() != p.axes[0].size() || !counts_once(p.axes[0], program.mesh))
+    if (p.logical.empty() || p.logical != p.shape || p.logical[0] != owners || split != owners || p.local[0] != 1 ||
+        among_sharers || axes.size() != p.axes[0].size() || !counts_once(p.axes[0], program.mesh))
       return expected(cat("a part of its own on each of ", owners, owners == ranks ? " ranks" : " groups of ranks"));
     program.states.erase(at);
     return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "base/cat.h"
 #include "base/status.h"
@@ -273,6 +274,23 @@ TEST_F(Mutations, OfEvaluationAreFound) {
   EXPECT_GE(applied, 60);
   // Some changes are no faults: the peer of a sum, the slot of a micro-batch that leaves nothing behind.
   EXPECT_LE(passed, applied / 10) << harmless;
+}
+
+// What compression keeps has no counterpart in the serial program; checkpoints have it in the shape that it says.
+TEST_F(Mutations, OfWhatCompressionKeepsAreFound) {
+  auto bundle = sample_bundle(std::string(PARTITA_TEST_DATA) + "/gpt2", {.ranks = 2, .pins = {"compress=int8"}});
+  ASSERT_TRUE(bundle.ok()) << bundle.status();
+  ASSERT_TRUE(verifier::check_bundle(*bundle).ok()) << verifier::check_bundle(*bundle).status();
+  int changed = 0;
+  for (runtime::ProgramState& s : bundle->programs[0].program.states) {
+    std::vector<int64_t>& shape = s.placement.logical;
+    if (!s.name.starts_with("compress/") || shape.size() < 3 || changed == 3) continue;
+    const std::vector<int64_t> right = std::exchange(shape, {shape[0], shape[2]});
+    EXPECT_FALSE(verifier::check_bundle(*bundle).ok()) << s.name;
+    shape = right;
+    ++changed;
+  }
+  EXPECT_EQ(changed, 3);
 }
 
 TEST_F(Mutations, OfProgramsAreFound) {
