@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
-#include <thread>
 
 #include "CLI/CLI.hpp"
 #include "base/cat.h"
+#include "base/host/processors.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
@@ -152,7 +152,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
 
 int RunFlags::threads_of(int ranks_here) const {
   if (threads > 0) return threads;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, ranks_here));
+  return std::max(1, usable_processors() / std::max(1, ranks_here));
 }
 
 std::vector<std::string> RunFlags::arguments() const {

@@ -17,6 +17,7 @@
 #include "runtime/kernels/onednn.h"
 #include "runtime/launch/communicator_factory.h"
 #include "runtime/launch/launch_environment.h"
+#include "runtime/launch/spinning.h"
 #include "runtime/launch/stop_signal.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
@@ -76,6 +77,7 @@ absl::Status run(const RunFlags& flags, const std::string& backend) {
 
 int main(int argc, char** argv) {
   using namespace partita::runtime;
+  limit_spinning(argv);
   partita::exit_on_uncaught();
   prepare_onednn(chooses_onednn_instructions(read_environment()));
   CLI::App app{

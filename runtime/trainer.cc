@@ -10,6 +10,7 @@
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
+#include "base/host/processors.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/audit/auditor.h"
@@ -312,8 +313,7 @@ class Trainer {
 
 int threads_per_rank(const TrainOptions& options, int64_t ranks_here) {
   if (options.threads > 0) return options.threads;
-  return static_cast<int>(std::max<int64_t>(
-      1, static_cast<int64_t>(std::thread::hardware_concurrency()) / std::max<int64_t>(1, ranks_here)));
+  return static_cast<int>(std::max<int64_t>(1, usable_processors() / std::max<int64_t>(1, ranks_here)));
 }
 
 absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,

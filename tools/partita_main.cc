@@ -7,10 +7,12 @@
 #include "base/fault.h"
 #include "runtime/kernels/onednn.h"
 #include "runtime/launch/launch_environment.h"
+#include "runtime/launch/spinning.h"
 #include "tools/cli/command.h"
 #include "tools/cli/version.h"
 
 int main(int argc, char** argv) {
+  partita::runtime::limit_spinning(argv);
   partita::exit_on_uncaught();
   partita::runtime::prepare_onednn(partita::runtime::chooses_onednn_instructions(partita::runtime::read_environment()));
   CLI::App app{"Partita: an auto-parallelizing compiler for training graphs", "partita"};

@@ -6,6 +6,7 @@
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
+#include "base/host/processors.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/program/bundle_names.h"
@@ -43,8 +44,6 @@ std::string text(const Json& entry, const char* key) {
 }
 
 int64_t count_chunks(int64_t bytes, int64_t chunk_bytes) { return std::max<int64_t>(1, (bytes - 1) / chunk_bytes + 1); }
-
-int processors() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
 std::vector<std::string> files_of(const std::string& folder) {
   std::vector<std::string> names;
@@ -186,7 +185,7 @@ absl::StatusOr<Json> seal_file(const std::string& folder, const std::string& nam
   std::vector<Sha256> hashes(static_cast<size_t>(count));
   std::atomic<int64_t> next = 0;
   std::vector<std::thread> team;
-  for (int t = 0; t < processors(); ++t) {
+  for (int t = 0; t < usable_processors(); ++t) {
     team.emplace_back([&] {
       for (int64_t k; (k = next.fetch_add(1)) < count;) {
         const int64_t begin = k * kChunkBytes, size = std::min(kChunkBytes, file.size() - begin);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/cat.h"
@@ -52,6 +53,16 @@ TEST_F(CommandLine, WordsThatAreNone) {
   expect_refused("model resnt -o m.onnx", "unknown command 'resnt'; the nearest is 'resnet'; `partita model --help`");
   expect_refused("train m.onnx --rank 2", "unknown option '--rank'; the nearest is '--ranks'; `partita train --help`");
   expect_refused("compile m.onnx --optput=b", "unknown option '--optput'; the nearest is '--output'");
+}
+
+// Threads that wait are to sleep soon, unless the user says how they wait.
+TEST_F(CommandLine, ThreadsThatWait) {
+  const std::string shown = "OMP_DISPLAY_ENV=verbose " + partita_program() + " --version 2>&1 | grep GOMP_SPINCOUNT | ";
+  Outcome o = run_command("unset GOMP_SPINCOUNT OMP_WAIT_POLICY; " + shown + "tail -n 1 | tr -cd 0-9");
+  const long turns = std::atol(o.text.c_str());  // of 150 microseconds
+  EXPECT_GT(turns, 500) << o.text;
+  EXPECT_LT(turns, 100000) << o.text;
+  EXPECT_THAT(run_command("export GOMP_SPINCOUNT=1234; " + shown + "cat").text, HasSubstr("1234"));
 }
 
 // What may be said several times takes one word each time, so that the model may follow.

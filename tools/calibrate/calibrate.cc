@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <thread>
 
 #include "absl/strings/str_join.h"
 #include "base/cat.h"
+#include "base/host/processors.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "frontend/generate/gpt.h"
@@ -219,7 +219,7 @@ absl::StatusOr<Calibration> calibrate(const CalibrationRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(ProfileLibrary library, ProfileLibrary::load());
   PARTITA_ASSIGN_OR_RETURN(const DeviceProfile base, base_profile(library, request));
   const bool on_gpus = !request.gpu.empty();
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int cores = usable_processors();
   Calibration out;
   std::map<int, DeviceProfile> measured;  // by ranks that run at once
   for (int ranks : request.ranks) {

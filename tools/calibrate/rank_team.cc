@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/host/processors.h"
 #include "base/status.h"
 #include "runtime/transports/collective_threads.h"
 
@@ -35,7 +36,7 @@ bool settled(std::vector<double> samples) {
 
 RankTeam RankTeam::of(int ranks) {
   RankTeam team;
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = usable_processors();
   team.ranks = ranks;
   team.threads = std::max(1, cores / ranks);
   if (ranks > cores) team.round_seconds *= 4;  // long beside the scheduler's slices, in which ranks take turns

@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
+#include "base/host/processors.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -119,7 +119,7 @@ namespace {
 // Ranks that a machine of so many cores is measured for: powers of two up to the cores, four at least.
 std::vector<int> usual_ranks() {
   std::vector<int> ranks;
-  for (int n = 1; n <= std::max(4, static_cast<int>(std::thread::hardware_concurrency())); n *= 2) ranks.push_back(n);
+  for (int n = 1; n <= std::max(4, usable_processors()); n *= 2) ranks.push_back(n);
   return ranks;
 }
 

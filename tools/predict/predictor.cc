@@ -4,9 +4,9 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <thread>
 
 #include "base/cat.h"
+#include "base/host/processors.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
@@ -17,7 +17,7 @@ namespace partita {
 
 absl::StatusOr<std::unique_ptr<Predictor>> Predictor::create(ForwardProgram prediction, const std::string& weights,
                                                              int threads) {
-  if (threads <= 0) threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  if (threads <= 0) threads = usable_processors();
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedProgram::load(std::move(prediction.program)));
   std::unique_ptr<Predictor> p(new Predictor);
   PARTITA_ASSIGN_OR_RETURN(p->executor_, runtime::Executor::create(std::move(loaded), nullptr, {.threads = threads}));

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/cat.h"
+#include "base/host/processors.h"
 #include "base/status.h"
 
 namespace partita {
@@ -32,7 +33,7 @@ double squares(const Numbers& a, const Numbers* b, size_t from, size_t to) {
 }
 
 double length_of(const Numbers& a, const Numbers* b) {
-  const size_t processors = std::max(1u, std::thread::hardware_concurrency());
+  const auto processors = static_cast<size_t>(usable_processors());
   const size_t share = std::max(kShare, a.size() / processors + 1);
   std::vector<double> sums((a.size() + share - 1) / share);
   std::vector<std::thread> team;
