@@ -5,9 +5,11 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <set>
 #include <span>
+#include <thread>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -44,7 +46,8 @@ constexpr int64_t kRare = 24;                   // one number in so many is spec
 constexpr double kWork = 1e5, kMostWork = 2e7;  // scalar operations of a nest for each draw: about, and at most
 constexpr int64_t kTreeElements = 10000;        // of a sum over micro-batches
 constexpr int64_t kMostBytes = int64_t{8} << 30;
-constexpr int64_t kNeighbours = 2;  // units that run one after the other
+constexpr int64_t kMuch = int64_t{1} << 30;  // bytes of which two kernels do not work at once
+constexpr int64_t kNeighbours = 2;           // units that run one after the other
 
 const char* name_of(Draw draw) {
   switch (draw) {
@@ -97,16 +100,40 @@ std::string key_of(const Step& step) {
   return key + overlaps(step);
 }
 
+enum class Kernels { kGenerated, kLibrary };
+
+// Of kernels of one kind. Those of both run at once; `much_memory` is held by the one that works on much.
 class Trials {
  public:
+  Trials(Kernels kind, std::mutex& much_memory) : kind_(kind), much_memory_(much_memory) {}
+
+  absl::Status run(const verifier::Bundle& bundle) {
+    for (const verifier::RankProgram& p : bundle.programs) PARTITA_RETURN_IF_ERROR(run(p));
+    if (!bundle.evaluation) return absl::OkStatus();
+    for (const verifier::RankProgram& p : bundle.evaluation->programs) PARTITA_RETURN_IF_ERROR(run(p));
+    return absl::OkStatus();
+  }
+
+  // Adds what was tried, and what was left out, to `all`.
+  void done(verifier::KernelTrials& all) const {
+    all.generated += trials_.generated;
+    all.library += trials_.library;
+    all.draws += trials_.draws;
+    all.elements += trials_.elements;
+    for (const auto& [why, steps] : left_out_)
+      all.left_out.push_back(
+          cat(steps.front(), steps.size() > 1 ? cat(" and ", steps.size() - 1, " others") : "", ": ", why));
+  }
+
+ private:
   absl::Status run(const verifier::RankProgram& p) {
     const runtime::Program& program = p.program;
     if (runtime::needs_device(program)) {
-      leave_out("generated and library kernels", "they are a GPU's");
+      if (kind_ == Kernels::kGenerated) leave_out("generated and library kernels", "they are a GPU's");
       return absl::OkStatus();
     }
     std::unique_ptr<runtime::KernelModule> module;
-    if (!program.kernels.empty()) {
+    if (kind_ == Kernels::kGenerated && !program.kernels.empty()) {
       PARTITA_ASSIGN_OR_RETURN(module, runtime::KernelModule::load(program.kernels));
     }
     std::map<std::string, const KernelNest*> nests;
@@ -114,10 +141,10 @@ class Trials {
     for (const runtime::ProgramSegment& segment : program.segments) {
       for (const Step& step : segment.steps) {
         absl::Status status;
-        if (step.kind == StepKind::kKernel) {
+        if (step.kind == StepKind::kKernel && kind_ == Kernels::kGenerated) {
           PARTITA_ASSIGN_OR_RETURN(const runtime::KernelFunction function, module->find(step.name));
           status = run_nest(step, nests.at(step.name)->nest, function);
-        } else if (step.kind == StepKind::kLibrary) {
+        } else if (step.kind == StepKind::kLibrary && kind_ == Kernels::kLibrary) {
           status = TreeTrial::is_tree(step) ? run_tree(step) : run_library(step);
         }
         if (!status.ok()) return with_context(status, cat("numeric: ", runtime::describe_step(program, step)));
@@ -126,14 +153,6 @@ class Trials {
     return absl::OkStatus();
   }
 
-  verifier::KernelTrials done() && {
-    for (const auto& [why, steps] : left_out_)
-      trials_.left_out.push_back(
-          cat(steps.front(), steps.size() > 1 ? cat(" and ", steps.size() - 1, " others") : "", ": ", why));
-    return std::move(trials_);
-  }
-
- private:
   void leave_out(std::string what, const std::string& why) { left_out_[why].push_back(std::move(what)); }
 
   // False where it was tried already, or cannot be.
@@ -144,8 +163,13 @@ class Trials {
     return false;
   }
 
+  std::unique_lock<std::mutex> hold(const Step& step) const {
+    return TrialMemory::bytes(step) > kMuch ? std::unique_lock(much_memory_) : std::unique_lock<std::mutex>();
+  }
+
   absl::Status run_nest(const Step& step, const LoopNest& nest, runtime::KernelFunction function) {
     if (!begin(step, to_string(nest) + overlaps(step))) return absl::OkStatus();
+    const std::unique_lock<std::mutex> alone = hold(step);
     PARTITA_ASSIGN_OR_RETURN(TrialMemory memory, TrialMemory::allocate(step));
     NestMeaning meaning(nest, memory.before());
     if (meaning.least_work() > kMostWork) {
@@ -183,6 +207,7 @@ class Trials {
       return absl::OkStatus();
     }
     PARTITA_RETURN_IF_ERROR(meaning.status());
+    const std::unique_lock<std::mutex> alone = hold(step);
     PARTITA_ASSIGN_OR_RETURN(TrialMemory memory, TrialMemory::allocate(step));
     PARTITA_ASSIGN_OR_RETURN(const auto kernel, runtime::prepare_kernel(step, {.threads = omp_get_max_threads()}));
     ++trials_.library;
@@ -208,6 +233,7 @@ class Trials {
 
   absl::Status run_tree(const Step& step) {
     if (!begin(step, key_of(step))) return absl::OkStatus();
+    const std::unique_lock<std::mutex> alone = hold(step);
     PARTITA_ASSIGN_OR_RETURN(TrialMemory memory, TrialMemory::allocate(step));
     PARTITA_ASSIGN_OR_RETURN(const auto kernel, runtime::prepare_kernel(step, {.threads = omp_get_max_threads()}));
     ++trials_.library;
@@ -269,6 +295,8 @@ class Trials {
         cat("drawn operands of ", name_of(draw), ": expected nothing to be written but its results, found ", where));
   }
 
+  const Kernels kind_;
+  std::mutex& much_memory_;
   verifier::KernelTrials trials_;
   std::set<std::string> known_;
   std::map<std::string, std::vector<std::string>> left_out_;  // by why
@@ -279,12 +307,18 @@ class Trials {
 }  // namespace
 
 absl::StatusOr<verifier::KernelTrials> try_kernels(const verifier::Bundle& bundle) {
-  Trials trials;
-  for (const verifier::RankProgram& p : bundle.programs) PARTITA_RETURN_IF_ERROR(trials.run(p));
-  if (bundle.evaluation) {
-    for (const verifier::RankProgram& p : bundle.evaluation->programs) PARTITA_RETURN_IF_ERROR(trials.run(p));
-  }
-  return std::move(trials).done();
+  std::mutex much_memory;
+  Trials generated(Kernels::kGenerated, much_memory), library(Kernels::kLibrary, much_memory);
+  absl::Status of_library;
+  std::thread other([&] { of_library = library.run(bundle); });
+  const absl::Status of_generated = generated.run(bundle);
+  other.join();
+  PARTITA_RETURN_IF_ERROR(of_generated);
+  PARTITA_RETURN_IF_ERROR(of_library);
+  verifier::KernelTrials all;
+  generated.done(all);
+  library.done(all);
+  return all;
 }
 
 }  // namespace partita
