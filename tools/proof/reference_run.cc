@@ -142,7 +142,7 @@ void round_values(Tensor& values, const std::function<uint64_t()>& random) {
   const bool narrow = type == DType::kBF16 || type == DType::kF16;
   if (!is_float(type) || (!random && !narrow)) return;
   for (double& x : values.f) {
-    if (!random || !std::isfinite(x)) continue;
+    if (!random || x == 0 || !std::isfinite(x)) continue;  // zero has no neighbours that rounding goes to
     int exponent = 0;
     const bool least = std::abs(std::frexp(x, &exponent)) == 0.5;  // of its exponent: the next smaller one is nearer
     double share = std::ldexp(static_cast<double>(random() >> 11), -52) - 1;  // in [-1, 1)
