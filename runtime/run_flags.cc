@@ -70,6 +70,11 @@ void RunFlags::add(CLI::App& app) {
                "one step and one batch of evaluation, no checkpoint: does everything work?");
   app.add_option("--threads", threads, "threads of each rank; default: the cores divided among the ranks")
       ->check(CLI::Range(1, 4096));
+  app.add_option("--listen-metrics", listen_metrics,
+                 "serve the newest step's numbers to Prometheus at /metrics: PORT, for this host alone, or HOST:PORT");
+  app.add_option("--peak-flops", peak_flops,
+                 "what one rank's device can do in a second, for MFU: 989e12; default: the plan's, else there is none")
+      ->check(CLI::PositiveNumber);
   app.add_flag("--shuffle", shuffle, "take samples in a random order, another one each epoch");
   app.add_option(
          "--progress", progress,
@@ -135,6 +140,12 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
   o.tune = tune;
   o.audit = audit;
   o.seed = manifest.value("seed", uint64_t{0});
+  const nlohmann::json plan = manifest.value("plan", nlohmann::json::object());
+  o.figures = {.flops = manifest.value("flops", 0.0),
+               .peak_flops = peak_flops > 0 ? peak_flops * manifest.value("ranks", 1.0) : plan.value("peak_flops", 0.0),
+               .planned_seconds = plan.value("step_seconds", 0.0),
+               .planned_bytes = plan.value("memory_bytes", int64_t{0}),
+               .price_per_hour = plan.value("price_per_hour", 0.0)};
   o.threads = threads;
   PARTITA_ASSIGN_OR_RETURN(o.checkpoint, checkpoint_options());
   if (manifest.contains("evaluate")) PARTITA_RETURN_IF_ERROR(with_context(add_evaluation(bundle, o), quote(path)));
@@ -180,6 +191,8 @@ std::vector<std::string> RunFlags::arguments() const {
   if (min_gain > 0) say("--min-gain", cat(min_gain));
   if (fast_dev_run) list.emplace_back("--fast-dev-run");
   if (threads > 0) say("--threads", cat(threads));
+  say("--listen-metrics", listen_metrics);
+  if (peak_flops > 0) say("--peak-flops", cat(peak_flops));
   if (shuffle) list.emplace_back("--shuffle");
   if (quiet) list.emplace_back("--quiet");
   if (require_certificate) list.emplace_back("--require-certificate");
@@ -230,6 +243,10 @@ absl::StatusOr<std::unique_ptr<MetricsSink>> RunFlags::sink(int64_t total) const
   all->add(make_console_sink(stderr, {.bar = bar, .quiet = quiet, .total_steps = total, .every = every}));
   for (const std::string& path : metrics) {
     PARTITA_ASSIGN_OR_RETURN(auto sink, open_metrics_sink(path, resume.has_value()));
+    all->add(std::move(sink));
+  }
+  if (!listen_metrics.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(auto sink, make_http_sink(listen_metrics));
     all->add(std::move(sink));
   }
   return std::unique_ptr<MetricsSink>(std::move(all));

@@ -31,7 +31,7 @@ struct RunFlags {
   std::optional<int64_t> steps;
   int64_t epochs = 0;     // passes over the data; 0: as the data have it
   int64_t log_every = 0;  // steps from one line to the next; 0: chosen
-  std::string checkpoint, init, init_optimizer;
+  std::string checkpoint, init, init_optimizer, listen_metrics;
   std::optional<std::string> resume;  // "": from --checkpoint's newest
   int64_t every = 0, audit = 0;
   int keep = 3, keep_best = 0;
@@ -39,6 +39,7 @@ struct RunFlags {
   double min_gain = 0;
   bool fast_dev_run = false;
   int threads = 0;
+  double peak_flops = 0;  // a second, of one rank's device; 0: as the plan says
   bool shuffle = false, quiet = false, require_certificate = false;
   std::shared_ptr<SampleFeed> feed;  // no flag: batches come from there, in place of data, until it is closed
   std::string progress = "auto";     // "bar", "lines"; "auto": a bar where stderr is a terminal

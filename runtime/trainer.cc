@@ -233,6 +233,10 @@ class Trainer {
     m.samples_per_second = static_cast<double>(program_.samples_per_step) / m.seconds;
     if (const int64_t tokens = inputs_->source().tokens_per_sample(); tokens > 0)
       m.tokens_per_second = *m.samples_per_second * static_cast<double>(tokens);
+    const StepFigures& known = options_.figures;
+    if (known.flops > 0) m.flops_per_second = known.flops / m.seconds;
+    if (known.flops > 0 && known.peak_flops > 0) m.mfu = *m.flops_per_second / known.peak_flops;
+    if (known.price_per_hour > 0) m.dollars = seconds_since(began_) / 3600 * known.price_per_hour;
     m.input_stall_seconds = inputs_->stall_seconds() - stalled;
     if (first_rank() && m.loss && !std::isfinite(*m.loss) && !warned_) {
       std::fprintf(stderr, "warning: step %lld: the loss is %g; training goes on\n", static_cast<long long>(step),
@@ -309,6 +313,7 @@ class Trainer {
   std::optional<double> evaluation_loss_;      // after the step just taken
   int64_t first_ = 0, steps_ = 0, taken_ = 0;  // steps [first_, steps_); how many have been taken in all
   bool warned_ = false;
+  const Clock::time_point began_ = Clock::now();
 };
 
 int threads_per_rank(const TrainOptions& options, int64_t ranks_here) {

@@ -30,6 +30,7 @@ struct TrainOptions {
   bool tell = false;            // rank 0 says on stderr, before the first step, what the data are taken for
   std::string tune;             // not empty: file of tuned kernels, of programs for GPUs
   uint64_t seed = 0;            // of random first values
+  StepFigures figures;
   EvaluateOptions evaluate;
   CheckpointOptions checkpoint;
   int64_t audit = 0;                        // steps from one audit to the next (runtime/audit/auditor.h); 0: none

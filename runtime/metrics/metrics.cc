@@ -30,7 +30,9 @@ std::vector<std::pair<std::string, std::optional<double>>> all_values(const Step
           {"seconds", m.seconds},
           {"samples_per_second", m.samples_per_second},
           {"tokens_per_second", m.tokens_per_second},
+          {"flops_per_second", m.flops_per_second},
           {"mfu", m.mfu},
+          {"dollars", m.dollars},
           {"input_stall_seconds", m.input_stall_seconds},
           {"memory_bytes", memory},
           {"loss_scale", m.loss_scale},
@@ -123,8 +125,7 @@ class PrometheusSink : public MetricsSink {
   absl::Status write(const StepMetrics& metrics) override {
     text_.clear();
     for (const auto& [name, value] : metric_values(metrics)) {
-      std::string metric = "partita_";
-      for (char c : name) metric += absl::ascii_isalnum(static_cast<unsigned char>(c)) ? c : '_';
+      const std::string metric = prometheus_name(name);
       const std::string number = std::isnan(value)   ? "NaN"
                                  : std::isinf(value) ? (value > 0 ? "+Inf" : "-Inf")
                                                      : number_text(value);
@@ -157,6 +158,12 @@ std::vector<std::pair<std::string, double>> metric_values(const StepMetrics& met
   }
   out.insert(out.end(), metrics.extra.begin(), metrics.extra.end());
   return out;
+}
+
+std::string prometheus_name(std::string_view name) {
+  std::string metric = "partita_";
+  for (char c : name) metric += absl::ascii_isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return metric;
 }
 
 absl::StatusOr<std::unique_ptr<MetricsSink>> make_csv_sink(const std::string& path, bool append) {

@@ -15,14 +15,25 @@
 
 namespace partita::runtime {
 
+// What is known of a run's steps before they are taken. 0: it is not.
+struct StepFigures {
+  double flops = 0;       // of the model's products, of one step over all ranks; what is computed again is not counted
+  double peak_flops = 0;  // a second, of all ranks' devices
+  double planned_seconds = 0;  // of a step, as the plan predicted
+  int64_t planned_bytes = 0;   // of a rank's memory, likewise
+  double price_per_hour = 0;   // of all devices, in $
+};
+
 // Values that were not measured stay unset; NaN and infinity are values (a diverged loss).
 struct StepMetrics {
   int64_t step = 0;    // from 0
   double seconds = 0;  // wall time of the step
   std::optional<double> loss, lr, grad_norm;
-  std::optional<double> samples_per_second, tokens_per_second, mfu;  // mfu: model FLOP utilization, 0 to 1
-  std::optional<double> input_stall_seconds;                         // part of `seconds` spent waiting for input
-  std::optional<int64_t> memory_bytes;                               // peak on this rank's device
+  std::optional<double> samples_per_second, tokens_per_second;
+  std::optional<double> flops_per_second, mfu;  // the model's FLOPs, over all ranks; mfu: of the devices' peak, 0 to 1
+  std::optional<double> dollars;                // since the run began
+  std::optional<double> input_stall_seconds;    // part of `seconds` spent waiting for input
+  std::optional<int64_t> memory_bytes;          // peak on this rank's device
   std::optional<double> loss_scale;
   std::optional<double> evaluation_loss;
   bool skipped = false;  // the update was dropped (fp16 overflow)
@@ -67,6 +78,12 @@ absl::StatusOr<std::unique_ptr<MetricsSink>> make_tensorboard_sink(const std::st
 // atomically at most once in `interval_seconds`, and at close.
 absl::StatusOr<std::unique_ptr<MetricsSink>> make_prometheus_sink(
     const std::string& path, std::vector<std::pair<std::string, std::string>> labels = {}, double interval_seconds = 1);
+
+// The newest step for a Prometheus server to fetch, at http://ADDRESS/metrics, until the sink is gone. `address`: a
+// port, of this host alone, or HOST:PORT. FailedPrecondition where it cannot listen there.
+absl::StatusOr<std::unique_ptr<MetricsSink>> make_http_sink(const std::string& address);
+// The name of a value there: "loss" -> "partita_loss".
+std::string prometheus_name(std::string_view name);
 
 // By the path's ending: .csv, .jsonl or .json, .prom; a folder or a path ending in "/" is TensorBoard's.
 absl::StatusOr<std::unique_ptr<MetricsSink>> open_metrics_sink(const std::string& path, bool append = false);

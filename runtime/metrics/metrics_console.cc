@@ -68,12 +68,17 @@ std::string rate(const StepMetrics& m) {
 
 std::string rest(const StepMetrics& m) {
   std::string line;
-  if (m.mfu) append(line, fmt::format("  mfu {:.1f}%", *m.mfu * 100));
+  if (m.mfu) {
+    append(line, fmt::format("  mfu {:.1f}%", *m.mfu * 100));
+  } else if (m.flops_per_second) {
+    append(line, "  ", short_count(*m.flops_per_second), "FLOP/s");
+  }
   if (m.input_stall_seconds && m.seconds > 0 && *m.input_stall_seconds > 0.01 * m.seconds) {
     append(line, fmt::format("  input wait {:.0f}%", 100 * *m.input_stall_seconds / m.seconds));
   }
   if (m.memory_bytes) append(line, "  ", short_bytes(static_cast<double>(*m.memory_bytes)));
   if (m.loss_scale && *m.loss_scale != 1) append(line, fmt::format("  scale {:.6g}", *m.loss_scale));
+  if (m.dollars) append(line, fmt::format("  ${:.2f}", *m.dollars));
   for (const auto& [name, value] : m.extra) {
     if (!name.starts_with("gpu_")) append(line, fmt::format("  {} {:.4g}", name, value));  // sensors are for files
   }

@@ -34,6 +34,12 @@ absl::Status apply_plan(CompileRequest& request, Plan plan, const std::string& n
   recipe.batch.global = plan.global_batch;
   recipe.batch.accumulation.reset();  // follows from the plan's ranks
   request.room = plan.room();
+  const Plan::Predicted& p = plan.predicted;
+  request.plan = {{"step_seconds", p.step_seconds}};
+  if (p.mfu > 0) request.plan["peak_flops"] = p.model_flops / p.step_seconds / p.mfu;
+  if (p.price_per_hour > 0) request.plan["price_per_hour"] = p.price_per_hour;
+  if (!p.memory_bytes.empty())
+    request.plan["memory_bytes"] = *std::max_element(p.memory_bytes.begin(), p.memory_bytes.end());
   return absl::OkStatus();
 }
 
@@ -102,6 +108,7 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
   const PinRecipe planned = r.recipe.pin;
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(r.recipe, pin));
   if (made || !plan.empty()) drop_other_cuts(planned, r.recipe.pin);
+  if (!r.plan.is_null() && (!pins.empty() || !like.empty())) r.plan.erase("step_seconds"), r.plan.erase("memory_bytes");
   PARTITA_RETURN_IF_ERROR(check_recipe(r.recipe, train_file.empty() ? "command line" : train_file));
   if (target.rfind("cpu:", 0) == 0) {
     r.target.cpu = target.substr(4);

@@ -138,6 +138,7 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
 
   const Graph& graph = *partition.training.graph;
   out.run = run_settings(request.recipe, graph);
+  out.plan = request.plan;
   out.serial = verifier::without_weights(graph);
   take_programs(std::move(emitted), request.model, out);
   bound_inputs(out.serial, out.programs);

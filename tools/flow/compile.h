@@ -34,6 +34,7 @@ struct CompileRequest {
   TargetOptions target;
   bool keep_gradients = false;
   std::vector<double> room;  // bytes that each stage's program may take; empty: any
+  nlohmann::json plan;       // what the plan says of a step, for whoever runs it; null without one
   PassOptions passes;
 };
 
@@ -44,7 +45,8 @@ struct Compiled {
   int64_t samples = 0;                     // a step's, likewise
   std::vector<ProgramClaims> claims;       // what the programs' steps say that they compute, likewise
   CompiledEvaluation evaluation;
-  nlohmann::json run;  // what a run goes by besides the programs: run_settings() of the recipe
+  nlohmann::json run;   // what a run goes by besides the programs: run_settings() of the recipe
+  nlohmann::json plan;  // as in the request
   std::vector<InitialTensor> weights;
   std::vector<std::string> warnings;
   Recipe recipe;                                        // with what the layout and the model decide

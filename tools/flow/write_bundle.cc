@@ -66,6 +66,7 @@ nlohmann::json manifest(const Compiled& compiled) {
   all["form"] = to_json(compiled.form);
   add_choices(compiled, all);
   all["warnings"] = compiled.warnings;
+  if (!compiled.plan.is_null()) all["plan"] = compiled.plan;
   for (size_t k = 0; k < compiled.stage_axes.size(); ++k) all["stages"][k]["mesh"] = compiled.stage_axes[k];
   if (compiled.gathered_bytes > 0) all["gathered_bytes"] = compiled.gathered_bytes;
   if (DeviceCodeSummary code = device_code(compiled.programs); code.kernels > 0) {

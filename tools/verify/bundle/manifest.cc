@@ -16,9 +16,9 @@ namespace {
 using Json = nlohmann::json;
 
 // What no run reads: it is there for people and reports.
-const std::set<std::string> kTold = {"warnings",        "schedule",  "equal_to_serial",
-                                     "weight_versions", "semantics", "gathered_bytes",
-                                     "compress",        "gpu_code",  "form"};
+const std::set<std::string> kTold = {
+    "warnings", "schedule", "equal_to_serial", "weight_versions", "semantics", "gathered_bytes", "compress", "gpu_code",
+    "form",     "plan"};
 // What a run goes by besides the programs, as above the serial graph.
 const std::set<std::string> kOfRun = {"data", "seed", "evaluate", "reproducible"};
 
@@ -27,6 +27,40 @@ int64_t trained_elements(const Graph& graph) {
   for (const State& s : graph.states)
     count += s.kind == StateKind::kParameter ? elements(graph.type(s.value).shape) : 0;
   return count;
+}
+
+// Floating point operations of a step's products and attention, as the model has them: what the backward part computes
+// again is not counted twice, nor what several ranks do alike.
+double model_flops(const Graph& serial, int64_t samples_per_step) {
+  int64_t samples = samples_per_step;
+  for (const GraphInput& in : serial.inputs) {
+    const Shape& shape = serial.type(in.value).shape;
+    if (in.kind == InputKind::kData && !shape.empty()) samples = shape[0];
+  }
+  const auto types = [&](const std::vector<ValueId>& values) {
+    std::vector<TensorType> all;
+    for (ValueId v : values) all.push_back(v == kNoValue ? TensorType{} : serial.type(v));
+    return all;
+  };
+  // The copy of a forward node has its origin, its operation and its types.
+  const auto copies = [&](const Node& a, const Node& b) {
+    return a.origin == b.origin && a.block == b.block && a.op == b.op && a.attrs == b.attrs &&
+           types(a.inputs) == types(b.inputs) && types(a.outputs) == types(b.outputs);
+  };
+  std::multimap<int32_t, const Node*> forward;  // by origin
+  double flops = 0;
+  for (const Node& n : serial.nodes) {
+    if (n.op->work == WorkKind::kMemory) continue;
+    const auto [from, to] = forward.equal_range(n.origin);
+    if (n.segment == Segment::kForward) {
+      forward.emplace(n.origin, &n);
+    } else if (n.segment != Segment::kBackward ||
+               std::any_of(from, to, [&](const auto& known) { return copies(*known.second, n); })) {
+      continue;
+    }
+    flops += node_flops(serial, n);
+  }
+  return flops * static_cast<double>(samples_per_step) / static_cast<double>(std::max<int64_t>(samples, 1));
 }
 
 absl::Status expect(const std::string& key, const Json& expected, const Json& found) {
@@ -65,6 +99,7 @@ Json derived_manifest(const std::vector<const runtime::Program*>& stages, const 
               {"micro_batches", p.micro_batches},
               {"inputs", inputs},
               {"parameters", trained_elements(serial)},
+              {"flops", model_flops(serial, p.samples_per_step)},
               {"steps", steps},
               {"memory_bytes", memory}};
   if (stages.size() > 1) all["stages"] = each;

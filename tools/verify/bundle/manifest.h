@@ -16,8 +16,8 @@ namespace partita::verifier {
 // Bytes that one program takes, by region of memory as the manifest names them.
 std::map<std::string, int64_t> memory_bytes(const runtime::Program& p);
 
-// Version, model, target, ranks, mesh, samples, inputs, parameters, steps and memory; of several stages the memory of
-// each. `stages`: in their order. `serial`: the serial training graph.
+// Version, model, target, ranks, mesh, samples, inputs, parameters, FLOPs of the model, steps and memory; of several
+// stages the memory of each. `stages`: in their order. `serial`: the serial training graph.
 nlohmann::json derived_manifest(const std::vector<const runtime::Program*>& stages, const Graph& serial);
 
 // Whether the manifest says that, and of data, seed and evaluation what stands above the serial graph. Aborted with the
