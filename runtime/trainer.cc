@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -16,9 +17,11 @@
 #include "runtime/audit/auditor.h"
 #include "runtime/checkpoint/state_files.h"
 #include "runtime/communicate/exchanges.h"
+#include "runtime/communicate/measured_communicator.h"
 #include "runtime/data/data_config_json.h"
 #include "runtime/device/device.h"
 #include "runtime/execute/input_stage.h"
+#include "runtime/metrics/rank_times.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
 #include "runtime/transports/collective_threads.h"
@@ -32,12 +35,14 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 
 class Trainer {
  public:
-  // `recorder`: what the executor's steps use, where they are audited; else null.
-  Trainer(Executor& executor, Communicator* communicator, RecordingCommunicator* recorder, const TrainOptions& options,
-          int threads)
+  // `measured`: what the executor's steps use, of several ranks; else null. `recorder`: likewise, where they are
+  // audited.
+  Trainer(Executor& executor, Communicator* communicator, const MeasuredCommunicator* measured,
+          RecordingCommunicator* recorder, const TrainOptions& options, int threads)
       : executor_(executor),
         program_(executor.program()),
         communicator_(communicator),
+        measured_(measured),
         recorder_(recorder),
         options_(options),
         threads_(threads) {}
@@ -78,6 +83,7 @@ class Trainer {
 
   // First values or a checkpoint's, and the data from the first step on.
   absl::Status start() {
+    if (measured_ != nullptr) name_groups();
     PARTITA_RETURN_IF_ERROR(check_targets());
     auto memory = [this](const Operand& o) { return executor_.memory(o); };
     PARTITA_RETURN_IF_ERROR(with_context(
@@ -182,6 +188,13 @@ class Trainer {
 
   // After a step: checkpoints. Cancelled when a rank was told to stop.
   absl::Status keep(int64_t taken, bool better) {
+    const Clock::time_point begin = Clock::now();
+    absl::Status status = keep_if_due(taken, better);
+    checkpoint_seconds_ = seconds_since(begin);
+    return status;
+  }
+
+  absl::Status keep_if_due(int64_t taken, bool better) {
     PARTITA_ASSIGN_OR_RETURN(bool stop, checkpoints_->end_step());
     const bool best = better && options_.checkpoint.keep_best > 0;
     if (stop || best || checkpoints_->is_due(taken)) PARTITA_RETURN_IF_ERROR(save_checkpoint(taken));
@@ -217,6 +230,7 @@ class Trainer {
   absl::StatusOr<StepMetrics> train_step(int64_t step) {
     Clock::time_point begin = Clock::now();
     double stalled = inputs_->stall_seconds();
+    const std::map<GroupId, double> waited = measured_ != nullptr ? measured_->waited() : std::map<GroupId, double>();
     PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(step));
     auto run = [&]() -> absl::Status {
       PARTITA_RETURN_IF_ERROR(clear_accumulators(executor_));
@@ -238,12 +252,52 @@ class Trainer {
     if (known.flops > 0 && known.peak_flops > 0) m.mfu = *m.flops_per_second / known.peak_flops;
     if (known.price_per_hour > 0) m.dollars = seconds_since(began_) / 3600 * known.price_per_hour;
     m.input_stall_seconds = inputs_->stall_seconds() - stalled;
+    if (checkpoint_seconds_ > 0) m.checkpoint_stall_seconds = std::exchange(checkpoint_seconds_, 0);
+    if (measured_ != nullptr) PARTITA_RETURN_IF_ERROR(add_waits(waited, m));
     if (first_rank() && m.loss && !std::isfinite(*m.loss) && !warned_) {
       std::fprintf(stderr, "warning: step %lld: the loss is %g; training goes on\n", static_cast<long long>(step),
                    *m.loss);
       warned_ = true;
     }
     return m;
+  }
+
+  // What this rank waited for others in a step, by group, and what the ranks' own work takes.
+  absl::Status add_waits(const std::map<GroupId, double>& before, StepMetrics& m) {
+    double all = 0;
+    for (const auto& [group, seconds] : measured_->waited()) {
+      const auto at = before.find(group);
+      const double step = seconds - (at == before.end() ? 0 : at->second);
+      all += step;
+      if (const auto name = group_names_.find(group); name != group_names_.end())
+        m.extra.emplace_back(cat("wait_", name->second), step);
+    }
+    m.communication_stall_seconds = all;
+    if (needs_device(program_)) return absl::OkStatus();  // which waits by itself, unseen
+    PARTITA_ASSIGN_OR_RETURN(const RankTimes::Seen* seen,
+                             rank_times_->add(m.seconds - all - *m.input_stall_seconds, m.seconds));
+    if (seen == nullptr) return absl::OkStatus();
+    m.rank_seconds = seen->seconds;
+    const RankTimes::Slow& slow = seen->slowest;
+    if (slow.tell && first_rank())
+      std::fprintf(
+          stderr,
+          "warning: rank %d is slow: its own work takes %.3g s a step, %.2f times that of the others, for %lld "
+          "steps now\n",
+          slow.rank, seen->seconds[static_cast<size_t>(slow.rank)], slow.ratio, static_cast<long long>(slow.steps));
+    return absl::OkStatus();
+  }
+
+  void name_groups() {
+    for (size_t k = 0; k < program_.groups.size(); ++k) {
+      std::string axes;
+      for (int32_t a : program_.groups[k].axes)
+        append(axes, axes.empty() ? "" : "_", program_.mesh[static_cast<size_t>(a)].name);
+      if (executor_.group_id(k)) group_names_[*executor_.group_id(k)] = axes;
+    }
+    std::vector<int64_t> stages;
+    for (int64_t r = 0; r < mesh_size(program_.mesh); ++r) stages.push_back(stage_of(program_.mesh, r));
+    rank_times_.emplace(*communicator_, std::move(stages));
   }
 
   std::optional<double> scalar(std::string_view name) const { return scalar_output(executor_, name); }
@@ -302,6 +356,7 @@ class Trainer {
   Executor& executor_;
   const Program& program_;
   Communicator* communicator_;
+  const MeasuredCommunicator* measured_;
   RecordingCommunicator* recorder_;
   const TrainOptions& options_;
   const int threads_;
@@ -313,6 +368,9 @@ class Trainer {
   std::optional<double> evaluation_loss_;      // after the step just taken
   int64_t first_ = 0, steps_ = 0, taken_ = 0;  // steps [first_, steps_); how many have been taken in all
   bool warned_ = false;
+  double checkpoint_seconds_ = 0;  // after the step before
+  std::map<GroupId, std::string> group_names_;
+  std::optional<RankTimes> rank_times_;
   const Clock::time_point began_ = Clock::now();
 };
 
@@ -324,15 +382,18 @@ int threads_per_rank(const TrainOptions& options, int64_t ranks_here) {
 absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
                         const TrainOptions& options, MetricsSink* sink, int threads, int device) {
   // They outlive abort(): what is under way reads and writes their memory.
+  std::optional<MeasuredCommunicator> measured;
   std::optional<RecordingCommunicator> recorder;
   std::unique_ptr<Executor> executor;
   std::optional<Trainer> trainer;
   const std::unique_ptr<CheckAhead> ahead = check_first_values(
       loaded->program, mesh_coordinates(loaded->program.mesh, communicator != nullptr ? communicator->rank() : 0),
       {options.initial, options.seed, threads});
-  if (options.audit > 0 && communicator != nullptr) recorder.emplace(*communicator);
+  if (communicator != nullptr) measured.emplace(*communicator);
+  if (options.audit > 0 && communicator != nullptr) recorder.emplace(*measured);
+  Communicator* of_steps = recorder ? static_cast<Communicator*>(&*recorder) : measured ? &*measured : nullptr;
   auto run = [&]() -> absl::Status {
-    PARTITA_ASSIGN_OR_RETURN(executor, Executor::create(loaded, recorder ? &*recorder : communicator,
+    PARTITA_ASSIGN_OR_RETURN(executor, Executor::create(loaded, of_steps,
                                                         {.threads = threads,
                                                          .profile = !options.profile.empty(),
                                                          .observer = options.observer,
@@ -341,7 +402,10 @@ absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicato
                                                          .open_device = [&](const Program& p, int ordinal) {
                                                            return open_device_from(options.plugins, p, ordinal);
                                                          }}));
-    return trainer.emplace(*executor, communicator, recorder ? &*recorder : nullptr, options, threads).run(sink);
+    return trainer
+        .emplace(*executor, communicator, measured ? &*measured : nullptr, recorder ? &*recorder : nullptr, options,
+                 threads)
+        .run(sink);
   };
   absl::Status status = run();
   if (!status.ok() && communicator != nullptr)

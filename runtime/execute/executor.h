@@ -81,6 +81,10 @@ class Executor {
   const Program& program() const { return loaded_->program; }
   int rank() const { return rank_; }
   const std::vector<int64_t>& coordinates() const { return coordinates_; }
+  // Which group of the communicator this rank's is of the program's; none where it is alone in it.
+  std::optional<GroupId> group_id(size_t group) const {
+    return groups_[group].size > 1 ? std::optional(groups_[group].id) : std::nullopt;
+  }
 
   // An operand's memory in a slot. Where a device has it, this is the host's side of it: fetch() before reading, and
   // put() after writing. Both do nothing else.

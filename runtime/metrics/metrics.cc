@@ -34,6 +34,8 @@ std::vector<std::pair<std::string, std::optional<double>>> all_values(const Step
           {"mfu", m.mfu},
           {"dollars", m.dollars},
           {"input_stall_seconds", m.input_stall_seconds},
+          {"communication_stall_seconds", m.communication_stall_seconds},
+          {"checkpoint_stall_seconds", m.checkpoint_stall_seconds},
           {"memory_bytes", memory},
           {"loss_scale", m.loss_scale},
           {"evaluation_loss", m.evaluation_loss},
@@ -109,6 +111,8 @@ class JsonLinesSink : public MetricsSink {
         add(name, value);
     }
     for (const auto& [name, value] : metrics.extra) add(name, value);
+    if (!metrics.rank_seconds.empty())
+      append(line, ", \"rank_seconds\": ", nlohmann::json(metrics.rank_seconds).dump());
     return file_.write(line + "}\n");
   }
 

@@ -33,7 +33,10 @@ struct StepMetrics {
   std::optional<double> flops_per_second, mfu;  // the model's FLOPs, over all ranks; mfu: of the devices' peak, 0 to 1
   std::optional<double> dollars;                // since the run began
   std::optional<double> input_stall_seconds;    // part of `seconds` spent waiting for input
-  std::optional<int64_t> memory_bytes;          // peak on this rank's device
+  std::optional<double> communication_stall_seconds;  // likewise for other ranks; of programs on hosts
+  std::optional<double> checkpoint_stall_seconds;     // between the step before and this one, for a checkpoint
+  std::vector<double> rank_seconds;     // by rank: what its own work of a step takes, now and then; else empty
+  std::optional<int64_t> memory_bytes;  // peak on this rank's device
   std::optional<double> loss_scale;
   std::optional<double> evaluation_loss;
   bool skipped = false;  // the update was dropped (fp16 overflow)

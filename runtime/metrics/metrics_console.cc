@@ -76,11 +76,15 @@ std::string rest(const StepMetrics& m) {
   if (m.input_stall_seconds && m.seconds > 0 && *m.input_stall_seconds > 0.01 * m.seconds) {
     append(line, fmt::format("  input wait {:.0f}%", 100 * *m.input_stall_seconds / m.seconds));
   }
+  if (m.communication_stall_seconds && m.seconds > 0 && *m.communication_stall_seconds > 0.01 * m.seconds) {
+    append(line, fmt::format("  wait {:.0f}%", 100 * *m.communication_stall_seconds / m.seconds));
+  }
   if (m.memory_bytes) append(line, "  ", short_bytes(static_cast<double>(*m.memory_bytes)));
   if (m.loss_scale && *m.loss_scale != 1) append(line, fmt::format("  scale {:.6g}", *m.loss_scale));
   if (m.dollars) append(line, fmt::format("  ${:.2f}", *m.dollars));
   for (const auto& [name, value] : m.extra) {
-    if (!name.starts_with("gpu_")) append(line, fmt::format("  {} {:.4g}", name, value));  // sensors are for files
+    if (!name.starts_with("gpu_") && !name.starts_with("wait_"))
+      append(line, fmt::format("  {} {:.4g}", name, value));  // sensors are for files
   }
   if (m.skipped) append(line, "  (update skipped)");
   return line;

@@ -23,6 +23,7 @@ class NewestStep : public prometheus::Collectable {
     auto values = metric_values(metrics);
     const std::lock_guard<std::mutex> lock(mutex_);
     values_ = std::move(values);
+    if (!metrics.rank_seconds.empty()) rank_seconds_ = metrics.rank_seconds;
   }
 
   std::vector<prometheus::MetricFamily> Collect() const override {
@@ -34,12 +35,21 @@ class NewestStep : public prometheus::Collectable {
       family.metric.back().gauge.value = value;
       all.push_back(std::move(family));
     }
+    if (rank_seconds_.empty()) return all;
+    prometheus::MetricFamily ranks{prometheus_name("rank_seconds"), "", prometheus::MetricType::Gauge, {}};
+    for (size_t r = 0; r < rank_seconds_.size(); ++r) {
+      ranks.metric.emplace_back();
+      ranks.metric.back().label.push_back({"rank", cat(r)});
+      ranks.metric.back().gauge.value = rank_seconds_[r];
+    }
+    all.push_back(std::move(ranks));
     return all;
   }
 
  private:
   mutable std::mutex mutex_;
   std::vector<std::pair<std::string, double>> values_;
+  std::vector<double> rank_seconds_;
 };
 
 class HttpSink : public MetricsSink {
