@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   partita::add_sweep(app, result);
   partita::add_simulate(app, result);
   partita::add_report(app, result);
+  partita::add_watch(app, result);
   partita::add_diff(app, result);
   partita::add_compile(app, result);
   partita::add_run(app, result);

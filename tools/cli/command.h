@@ -23,6 +23,7 @@ void add_explain(CLI::App& app, absl::Status& result);
 void add_sweep(CLI::App& app, absl::Status& result);
 void add_simulate(CLI::App& app, absl::Status& result);
 void add_report(CLI::App& app, absl::Status& result);
+void add_watch(CLI::App& app, absl::Status& result);
 void add_diff(CLI::App& app, absl::Status& result);
 void add_compile(CLI::App& app, absl::Status& result);
 void add_run(CLI::App& app, absl::Status& result);

@@ -96,6 +96,11 @@ TEST_F(RunMetrics, FlopsAreTheModels) {
               1);
   EXPECT_NEAR(step["mfu"].get<double>(), step["flops_per_second"].get<double>() / 2e9, 1e-9);
   EXPECT_THAT(o.text, HasSubstr("mfu"));
+  EXPECT_EQ(json::parse(text.substr(text.find('\n')))["rank_seconds"].size(), 2u);
+  const Outcome seen = run_partita("watch " + (out_ / "m.jsonl"));
+  EXPECT_EQ(seen.code, 0);
+  EXPECT_THAT(seen.text, HasSubstr("step 2   loss "));
+  EXPECT_THAT(seen.text, HasSubstr("own work of a step, rank by rank"));
 }
 
 // What the backward part computes again is no work of the model's.
@@ -141,6 +146,7 @@ TEST_F(RunMetrics, PrometheusFetchesThem) {
   EXPECT_GT(value("partita_loss").value_or(0), 0);
   EXPECT_GT(value("partita_flops_per_second").value_or(0), 0);
   EXPECT_THAT(fetch(port, "/metrics"), HasSubstr("# TYPE partita_loss gauge"));
+  EXPECT_THAT(run_partita(cat("watch http://127.0.0.1:", port)).text, HasSubstr("samples/s"));
   run_command("kill -9 -- -" + group);
 }
 
