@@ -1,7 +1,7 @@
-// partita_collective_check MODE [BACKEND] [TIMEOUT_SECONDS]: one rank of a communication test, started by mpirun,
-// torchrun, srun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints
-// "rank R of N over BACKEND after S s: STATUS", S counted from when it was connected, and "rank R is closed after S s".
-// BACKEND cuda: what a GPU's communicator is here (NCCL, or through the host), TCP its control plane.
+// partita_collective_check MODE [BACKEND] [TIMEOUT_SECONDS] [encrypt]: one rank of a communication test, started by
+// mpirun, torchrun, srun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints "rank R of N over BACKEND
+// after S s: STATUS", S counted from when it was connected, and "rank R is closed after S s". BACKEND cuda: what a
+// GPU's communicator is here (NCCL, or through the host), TCP its control plane.
 //
 //   check     all operations against a direct computation
 //   bench     times of all-reduces
@@ -146,7 +146,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> open_as_told(const LaunchEnvironme
   return open_on_device(*ways.device, *ways.control);
 }
 
-int run_rank(const std::string& mode, const std::string& backend, double timeout) {
+int run_rank(const std::string& mode, const std::string& backend, double timeout, bool encrypt) {
   using Mode = Outcome (*)(Communicator&);
   const std::vector<std::pair<std::string, Mode>> modes = {
       {"check", run_check}, {"bench", run_bench}, {"disagree", run_disagree}, {"absent", run_absent},
@@ -155,7 +155,7 @@ int run_rank(const std::string& mode, const std::string& backend, double timeout
   if (found == modes.end() || !(timeout > 0 && timeout < 1e6)) {
     std::fprintf(stderr,
                  "usage: partita_collective_check check|bench|disagree|absent|die|abort|mismatch [auto|mpi|tcp|cuda] "
-                 "[TIMEOUT_SECONDS]\n");
+                 "[TIMEOUT_SECONDS] [encrypt]\n");
     return 2;
   }
   const absl::StatusOr<LaunchEnvironment> launch = parse_launch_environment(read_environment());
@@ -164,6 +164,7 @@ int run_rank(const std::string& mode, const std::string& backend, double timeout
     return 2;
   }
   OpenOptions options{{.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000))}};
+  options.encrypt = encrypt;
   Ways ways;
   absl::StatusOr<std::unique_ptr<Communicator>> communicator = open_as_told(*launch, backend, options, ways);
   if (!communicator.ok()) {
@@ -190,5 +191,6 @@ int run_rank(const std::string& mode, const std::string& backend, double timeout
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "", backend = argc > 2 ? argv[2] : "auto";
-  return partita::runtime::run_rank(mode, backend, argc > 3 ? std::atof(argv[3]) : 60.0);
+  return partita::runtime::run_rank(mode, backend, argc > 3 ? std::atof(argv[3]) : 60.0,
+                                    argc > 4 && std::string(argv[4]) == "encrypt");
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -22,7 +23,9 @@
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
 #include "runtime/program/placement.h"
+#include "runtime/program/sides.h"
 #include "runtime/run_flags.h"
+#include "runtime/talk_flags.h"
 
 namespace partita::runtime {
 namespace {
@@ -40,7 +43,12 @@ absl::StatusOr<std::shared_ptr<const BundleFiles>> open_own_bundle(const RunFlag
   return bundle;
 }
 
-absl::Status run(const RunFlags& flags, const std::string& backend) {
+// A rank receives nothing that has no place there.
+int64_t memory_of(const Program& program) {
+  return std::accumulate(std::begin(program.region_bytes), std::end(program.region_bytes), int64_t{0});
+}
+
+absl::Status run(const RunFlags& flags, const TalkFlags& talk) {
   PARTITA_ASSIGN_OR_RETURN(LaunchEnvironment launch, parse_launch_environment(read_environment()));
   const int threads = flags.threads_of(launch.local_size);
   PARTITA_ASSIGN_OR_RETURN(const auto bundle, open_own_bundle(flags, threads));
@@ -61,7 +69,10 @@ absl::Status run(const RunFlags& flags, const std::string& backend) {
   PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(programs[stage])));
   std::unique_ptr<Communicator> communicator;
   if (ranks > 1) {
-    PARTITA_ASSIGN_OR_RETURN(communicator, open_communicator(launch, backend, {{}, options.plugins}));
+    const OpenOptions how{{}, options.plugins, talk.encrypt, talk.interface, memory_of(loaded->program)};
+    if (how.encrypt && !launch.one_host() && needs_device(loaded->program))
+      return absl::FailedPreconditionError("NCCL does not encrypt what GPUs send each other: run without --encrypt");
+    PARTITA_ASSIGN_OR_RETURN(communicator, open_communicator(launch, talk.backend, how));
     PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(bundle->root())));
   }
   absl::StatusOr<std::unique_ptr<MetricsSink>> opened = nullptr;
@@ -83,9 +94,9 @@ int main(int argc, char** argv) {
   CLI::App app{
       "A rank of a compiled Partita program. Start as many as the bundle is for, with mpirun, srun or torchrun."};
   RunFlags flags;
-  std::string backend = "auto";
+  TalkFlags talk;
   flags.add(app);
-  app.add_option("--backend", backend, "how ranks talk: auto, mpi or tcp");
+  talk.add(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -93,7 +104,7 @@ int main(int argc, char** argv) {
   }
   absl::Status status;
   try {
-    status = run(flags, backend);
+    status = run(flags, talk);
   } catch (const std::bad_alloc&) {
     status = absl::ResourceExhaustedError("out of memory");
   } catch (const std::exception& e) {

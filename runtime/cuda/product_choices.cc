@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
+#include "runtime/launch/trusted_path.h"
 
 namespace partita::runtime {
 namespace {
@@ -72,6 +73,7 @@ absl::StatusOr<ProductChoices> ProductChoices::open(const std::string& file) {
 absl::Status ProductChoices::read() {
   std::error_code ignored;
   if (!std::filesystem::exists(file_, ignored)) return absl::OkStatus();
+  PARTITA_RETURN_IF_ERROR(check_trusted_path(file_));
   PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(file_));
   const nlohmann::json all = nlohmann::json::parse(file.text(), nullptr, false);
   const absl::Status damaged = absl::DataLossError(

@@ -282,6 +282,8 @@ absl::StatusOr<LaunchEnvironment> parse_launch_environment(const EnvironmentMap&
   LaunchEnvironment launch;
   PARTITA_RETURN_IF_ERROR(read_launcher(variables, launch));
   PARTITA_RETURN_IF_ERROR(read_master(variables, launch));
+  launch.secret = variables.text("PARTITA_JOB_SECRET");
+  launch.secret_file = variables.text("PARTITA_JOB_SECRET_FILE");
   return launch;
 }
 

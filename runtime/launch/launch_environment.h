@@ -18,9 +18,12 @@ struct LaunchEnvironment {
   int world_size = 1;
   int local_rank = 0;  // among the ranks of this host; picks the device
   int local_size = 1;
-  std::string master_address;  // rank 0's host; empty where the launcher does not tell
-  int master_port = 0;         // 0 where master_address is empty
-  std::string job_id;          // the same on all ranks of a run and, where the launcher has one, of this run alone
+  std::string master_address;       // rank 0's host; empty where the launcher does not tell
+  int master_port = 0;              // 0 where master_address is empty
+  std::string job_id;               // the same on all ranks of a run and, where the launcher has one, of this run alone
+  std::string secret, secret_file;  // PARTITA_JOB_SECRET and PARTITA_JOB_SECRET_FILE (job_secret.h); empty: not set
+  // Where all ranks are processes of this host.
+  bool one_host() const { return local_size == world_size; }
 };
 
 using EnvironmentMap = std::map<std::string, std::string>;

@@ -12,6 +12,7 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/launch/trusted_path.h"
 #include "runtime/program/bundle_names.h"
 
 namespace partita::runtime {
@@ -72,6 +73,10 @@ absl::StatusOr<void*> load_plugin(std::string_view file, const char* symbol, con
     const std::filesystem::path path = std::filesystem::path(directory) / file;
     std::error_code error;
     if (!std::filesystem::exists(path, error)) continue;
+    if (const absl::Status trusted = check_trusted_path(path.string()); !trusted.ok()) {
+      reasons.emplace_back(trusted.message());
+      continue;
+    }
     if (void* found = load(path.string(), symbol, reasons.emplace_back()); found != nullptr) return found;
   }
   if (!reasons.empty()) return absl::NotFoundError(cat("cannot load ", file, ": ", absl::StrJoin(reasons, "; ")));

@@ -68,8 +68,9 @@ class TcpTransport final : public Transport {
     FrameHeader header;
     std::vector<std::byte> data;
   };
+  static size_t held(size_t bytes) { return sizeof(Early) + bytes; }
   struct Peer {
-    Fd data;
+    Channel data;
     std::deque<Transfer*> sends, recvs;
     std::deque<Early> early;
     FrameHeader out, in;
@@ -80,12 +81,12 @@ class TcpTransport final : public Transport {
     bool wants() const { return !recvs.empty() || into != nullptr; }
   };
   struct Control {
-    Fd fd;
+    Channel channel;
     std::string received;
     bool goodbye = false;
   };
 
-  explicit TcpTransport(int rank, TcpMesh mesh, Fd wake_fd);
+  TcpTransport(const TcpWorld& world, TcpMesh mesh, Fd wake_fd);
   void pump_sends(int rank);
   void pump_recvs(int rank);
   bool accept_header(int rank);
@@ -105,6 +106,8 @@ class TcpTransport final : public Transport {
   }
 
   const int rank_;
+  const size_t early_limit_;
+  size_t early_bytes_ = 0;  // of all `early` and `coming`
   std::vector<Peer> peers_;
   std::vector<Control> controls_;  // by rank, as in TcpMesh
   Fd wake_fd_;
@@ -119,13 +122,17 @@ absl::StatusOr<std::unique_ptr<Transport>> TcpTransport::open(const TcpWorld& wo
   Fd wake_fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake_fd.valid()) return absl::UnavailableError("no descriptor for an eventfd");
   PARTITA_ASSIGN_OR_RETURN(TcpMesh mesh, open_tcp_mesh(world, timeout));
-  return std::unique_ptr<Transport>(new TcpTransport(world.rank, std::move(mesh), std::move(wake_fd)));
+  return std::unique_ptr<Transport>(new TcpTransport(world, std::move(mesh), std::move(wake_fd)));
 }
 
-TcpTransport::TcpTransport(int rank, TcpMesh mesh, Fd wake_fd)
-    : rank_(rank), peers_(mesh.data.size()), controls_(mesh.control.size()), wake_fd_(std::move(wake_fd)) {
+TcpTransport::TcpTransport(const TcpWorld& world, TcpMesh mesh, Fd wake_fd)
+    : rank_(world.rank),
+      early_limit_(world.early_bytes),
+      peers_(mesh.data.size()),
+      controls_(mesh.control.size()),
+      wake_fd_(std::move(wake_fd)) {
   for (size_t i = 0; i < mesh.data.size(); ++i) peers_[i].data = std::move(mesh.data[i]);
-  for (size_t i = 0; i < mesh.control.size(); ++i) controls_[i].fd = std::move(mesh.control[i]);
+  for (size_t i = 0; i < mesh.control.size(); ++i) controls_[i].channel = std::move(mesh.control[i]);
 }
 
 void TcpTransport::post_send(Transfer& transfer) {
@@ -141,6 +148,7 @@ void TcpTransport::post_recv(Transfer& transfer) {
   if (auto early = std::find_if(peer.early.begin(), peer.early.end(), of_lane); early != peer.early.end()) {
     if (!fits(transfer.peer, transfer, early->header)) return;
     std::copy(early->data.begin(), early->data.end(), transfer.data);
+    early_bytes_ -= held(early->data.size());
     peer.early.erase(early);
     return finish(transfer);
   }
@@ -169,8 +177,9 @@ void TcpTransport::pump_sends(int rank) {
     const Transfer& transfer = *peer.sends.front();
     if (peer.out_moved == 0) peer.out = {.size = transfer.size, .envelope = transfer.envelope};
     const size_t in_header = std::min(peer.out_moved, sizeof(FrameHeader)), in_data = peer.out_moved - in_header;
-    const ptrdiff_t moved = tcp_send_some(peer.data, std::as_bytes(std::span(&peer.out, 1)).subspan(in_header),
-                                          std::span<const std::byte>(transfer.data, transfer.size).subspan(in_data));
+    const ptrdiff_t moved =
+        peer.data.send_some(std::as_bytes(std::span(&peer.out, 1)).subspan(in_header),
+                            std::span<const std::byte>(transfer.data, transfer.size).subspan(in_data));
     if (moved < 0) return lose(rank);
     if (moved == 0) return;
     peer.out_moved += static_cast<size_t>(moved);
@@ -195,6 +204,13 @@ bool TcpTransport::accept_header(int rank) {
   }
   peer.into = take_recv(peer, lane_of(peer.in.envelope));
   if (peer.into != nullptr) return fits(rank, *peer.into, peer.in);
+  if (early_bytes_ + held(peer.in.size) > early_limit_) {
+    fail(absl::FailedPreconditionError(cat(
+        "rank ", rank, " is more than ", early_limit_ >> 20,
+        " MiB ahead of what this rank receives: ", describe(peer.in.envelope, peer.in.size), " is not expected yet")));
+    return false;
+  }
+  early_bytes_ += held(peer.in.size);
   peer.coming.resize(peer.in.size);
   return true;
 }
@@ -209,6 +225,7 @@ void TcpTransport::finish_frame(int rank) {
     peer.early.push_back({peer.in, std::move(data)});
   } else if (fits(rank, *posted, peer.in)) {
     std::copy(data.begin(), data.end(), posted->data);
+    early_bytes_ -= held(data.size());
     finish(*posted);
   }
 }
@@ -223,7 +240,7 @@ void TcpTransport::pump_recvs(int rank) {
       into = peer.into != nullptr ? std::span(peer.into->data, peer.into->size) : std::span(peer.coming);
       into = into.subspan(peer.in_moved - sizeof(FrameHeader));
     }
-    const ptrdiff_t moved = tcp_recv_some(peer.data, into);
+    const ptrdiff_t moved = peer.data.recv_some(into);
     if (moved < 0) return lose(rank);
     if (moved == 0) return;
     const bool header = peer.in_moved < sizeof(FrameHeader);
@@ -251,13 +268,13 @@ void TcpTransport::lose(int rank) {
 
 void TcpTransport::tell(int rank, Word word, std::string_view text) {
   Control& control = controls_[static_cast<size_t>(rank)];
-  if (!control.fd.valid()) return;
+  if (!control.channel.valid()) return;
   text = text.substr(0, kMaxControlBytes);
   const ControlHeader header{.word = word, .length = static_cast<uint32_t>(text.size())};
   const SteadyTime deadline = Clock::now() + milliseconds(1000);
   // Who cannot be told sees the connection close.
-  if (tcp_send_all(control.fd, std::as_bytes(std::span(&header, 1)), deadline).ok()) {
-    tcp_send_all(control.fd, std::as_bytes(std::span(text)), deadline).IgnoreError();
+  if (control.channel.send_all(std::as_bytes(std::span(&header, 1)), deadline).ok()) {
+    control.channel.send_all(std::as_bytes(std::span(text)), deadline).IgnoreError();
   }
 }
 
@@ -279,7 +296,7 @@ void TcpTransport::hear(int rank, Word word, std::string_view text) {
 
 void TcpTransport::lose_control(int rank) {
   Control& control = controls_[static_cast<size_t>(rank)];
-  control.fd.reset();
+  control.channel.reset();
   if (control.goodbye) return;
   const std::string text = cat("rank ", rank, " died: its connection to rank ", rank_, " closed without a word");
   if (rank_ == 0) hear(rank, Word::kAbort, text);
@@ -290,7 +307,7 @@ void TcpTransport::read_control(int rank) {
   Control& control = controls_[static_cast<size_t>(rank)];
   std::array<std::byte, 1024> buffer;
   ptrdiff_t moved;
-  while ((moved = tcp_recv_some(control.fd, buffer)) > 0) {
+  while ((moved = control.channel.recv_some(buffer)) > 0) {
     control.received.append(reinterpret_cast<const char*>(buffer.data()), static_cast<size_t>(moved));
     ControlHeader header;
     while (control.received.size() >= sizeof header) {
@@ -309,18 +326,20 @@ void TcpTransport::poll_once(SteadyTime until) {
   std::vector<std::pair<int, bool>> meaning{{0, false}};  // rank, is control
   for (int rank = 0; rank < static_cast<int>(controls_.size()); ++rank) {
     const Control& control = controls_[static_cast<size_t>(rank)];
-    if (!control.fd.valid()) continue;
-    polls.push_back({control.fd.get(), POLLIN, 0});
+    if (!control.channel.valid()) continue;
+    polls.push_back({control.channel.fd().get(), POLLIN, 0});
     meaning.emplace_back(rank, true);
   }
   for (int rank = 0; rank < size(); ++rank) {
-    const Peer& peer = peers_[static_cast<size_t>(rank)];
+    Peer& peer = peers_[static_cast<size_t>(rank)];
+    if (peer.wants() && !peer.lost && peer.data.holds_bytes()) pump_recvs(rank);
     const int events = (peer.wants() ? POLLIN : 0) | (peer.sends.empty() ? 0 : POLLOUT);
     if (events == 0 || peer.lost) continue;  // without interest even a hang-up is none of ours
-    polls.push_back({peer.data.get(), static_cast<short>(events), 0});
+    polls.push_back({peer.data.fd().get(), static_cast<short>(events), 0});
     meaning.emplace_back(rank, false);
   }
-  if (::poll(polls.data(), polls.size(), poll_timeout(until)) < 0) {
+  // What was just read may have ended a transfer.
+  if (::poll(polls.data(), polls.size(), event_ || !failure_.ok() ? 0 : poll_timeout(until)) < 0) {
     if (errno != EINTR) fail(absl::UnavailableError("poll failed"));
     return;
   }
@@ -362,25 +381,26 @@ void TcpTransport::abort(std::string_view reason) {
   if (!std::exchange(told_, true)) tell_others(-1, Word::kAbort, reason);
   for (Peer& peer : peers_) peer = Peer();
   for (Control& control : controls_) {
-    if (!control.fd.valid()) continue;
+    if (!control.channel.valid()) continue;
     // Closing with bytes unread would reset the connection and might overtake what was just said.
-    ::shutdown(control.fd.get(), SHUT_WR);
+    ::shutdown(control.channel.fd().get(), SHUT_WR);
     std::array<std::byte, 1024> rest;
-    while (tcp_recv_some(control.fd, rest) > 0) {
+    while (control.channel.recv_some(rest) > 0) {
     }
-    control.fd.reset();
+    control.channel.reset();
   }
 }
 
 void TcpTransport::close() {
   tell_others(-1, Word::kGoodbye, "");
   const auto waiting = [&] {
-    return std::any_of(controls_.begin(), controls_.end(), [](const Control& c) { return c.fd.valid() && !c.goodbye; });
+    return std::any_of(controls_.begin(), controls_.end(),
+                       [](const Control& c) { return c.channel.valid() && !c.goodbye; });
   };
   // Rank 0 stays a while for the others, who hear of deaths through it.
   const SteadyTime until = Clock::now() + kLinger;
   while (rank_ == 0 && waiting() && failure_.ok() && Clock::now() < until) poll_once(until);
-  for (Control& control : controls_) control.fd.reset();
+  for (Control& control : controls_) control.channel.reset();
   for (Peer& peer : peers_) peer = Peer();
 }
 

@@ -29,41 +29,16 @@ std::string errno_text(int error) { return std::generic_category().message(error
 
 void set_option(int fd, int level, int name, int value) { ::setsockopt(fd, level, name, &value, sizeof value); }
 
-absl::StatusOr<Fd> listen_on(int family, uint16_t port) {
-  Fd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return absl::UnavailableError(cat("socket: ", errno_text(errno)));
-  set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-  if (family == AF_INET6) {
-    set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-    auto* address = reinterpret_cast<sockaddr_in6*>(&storage);
-    *address = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
-    length = sizeof *address;
-  } else {
-    auto* address = reinterpret_cast<sockaddr_in*>(&storage);
-    address->sin_family = AF_INET;
-    address->sin_port = htons(port);
-    length = sizeof *address;
-  }
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&storage), length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
-    const int error = errno;
-    const std::string text = cat("cannot listen on TCP port ", port, ": ", errno_text(error));
-    return error == EADDRINUSE ? absl::FailedPreconditionError(cat(text, "; choose another MASTER_PORT"))
-                               : absl::UnavailableError(text);
-  }
-  return fd;
-}
+using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-// Waits for `events`; false at the deadline.
-bool wait_for(const Fd& fd, short events, SteadyTime deadline) {
-  while (true) {
-    pollfd item{fd.get(), events, 0};
-    const int ready = ::poll(&item, 1, poll_timeout(deadline));
-    if (ready > 0) return true;
-    if (ready == 0 && Clock::now() >= deadline) return false;
-    if (ready < 0 && errno != EINTR) return false;
-  }
+absl::StatusOr<AddressList> look_up(const TcpEndpoint& endpoint, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | flags;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(endpoint.address.c_str(), cat(endpoint.port).c_str(), &hints, &found);
+  if (error != 0) return absl::UnavailableError(::gai_strerror(error));
+  return AddressList(found, &::freeaddrinfo);
 }
 
 absl::StatusOr<Fd> connect_once(const addrinfo& address, SteadyTime deadline) {
@@ -89,15 +64,9 @@ absl::StatusOr<Fd> connect_once(const addrinfo& address, SteadyTime deadline) {
 }
 
 absl::StatusOr<Fd> connect_any(const TcpEndpoint& endpoint, SteadyTime deadline) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(endpoint.address.c_str(), cat(endpoint.port).c_str(), &hints, &found);
-  if (error != 0) return absl::UnavailableError(::gai_strerror(error));
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> guard(found, &::freeaddrinfo);
+  PARTITA_ASSIGN_OR_RETURN(const AddressList found, look_up(endpoint, 0));
   absl::Status status = absl::UnavailableError("no address");
-  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+  for (const addrinfo* address = found.get(); address != nullptr; address = address->ai_next) {
     absl::StatusOr<Fd> fd = connect_once(*address, std::min(deadline, Clock::now() + std::chrono::seconds(5)));
     if (fd.ok()) return fd;
     status = fd.status();
@@ -112,37 +81,33 @@ void Fd::reset() {
   fd_ = -1;
 }
 
-absl::StatusOr<Fd> tcp_listen(uint16_t port) {
-  absl::StatusOr<Fd> both = listen_on(AF_INET6, port);
-  if (both.ok() || absl::IsFailedPrecondition(both.status())) return both;
-  return listen_on(AF_INET, port);
+absl::StatusOr<Fd> tcp_listen(const TcpEndpoint& at) {
+  const auto failed = [&](int error) {
+    const std::string text = cat("cannot listen on ", quote(at.address), " port ", at.port, ": ", errno_text(error));
+    return error == EADDRINUSE ? absl::FailedPreconditionError(cat(text, "; choose another MASTER_PORT"))
+                               : absl::UnavailableError(text);
+  };
+  PARTITA_ASSIGN_OR_RETURN(const AddressList found, look_up(at, AI_NUMERICHOST));
+  Fd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return failed(errno);
+  set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || ::listen(fd.get(), SOMAXCONN) != 0)
+    return failed(errno);
+  return fd;
 }
 
-absl::StatusOr<uint16_t> tcp_local_port(const Fd& fd) {
+absl::StatusOr<TcpEndpoint> tcp_local_endpoint(const Fd& fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&storage), &length) != 0)
-    return absl::UnavailableError(errno_text(errno));
-  if (storage.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
-  return ntohs(reinterpret_cast<const sockaddr_in&>(storage).sin_port);
-}
-
-absl::StatusOr<std::string> tcp_peer_address(const Fd& fd) {
-  sockaddr_storage storage{};
-  socklen_t length = sizeof storage;
-  if (::getpeername(fd.get(), reinterpret_cast<sockaddr*>(&storage), &length) != 0)
     return absl::UnavailableError(errno_text(errno));
   std::array<char, NI_MAXHOST> text{};
   const int error = ::getnameinfo(reinterpret_cast<sockaddr*>(&storage), length, text.data(), text.size(), nullptr, 0,
                                   NI_NUMERICHOST);
   if (error != 0) return absl::UnavailableError(::gai_strerror(error));
-  std::string address(text.data());
-  if (address.starts_with("::ffff:")) address = address.substr(7);  // IPv4 through an IPv6 socket
-  return address;
-}
-
-bool is_loopback(std::string_view numeric_address) {
-  return numeric_address == "::1" || numeric_address.starts_with("127.");
+  const uint16_t port = storage.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
+                                                      : reinterpret_cast<const sockaddr_in&>(storage).sin_port;
+  return TcpEndpoint{.address = text.data(), .port = ntohs(port)};
 }
 
 absl::StatusOr<Fd> tcp_connect(const TcpEndpoint& endpoint, SteadyTime deadline) {
@@ -176,6 +141,16 @@ int poll_timeout(SteadyTime until) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 3600000));
 }
 
+bool wait_for(const Fd& fd, short events, SteadyTime deadline) {
+  while (true) {
+    pollfd item{fd.get(), events, 0};
+    const int ready = ::poll(&item, 1, poll_timeout(deadline));
+    if (ready > 0) return true;
+    if (ready == 0 && Clock::now() >= deadline) return false;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
 ptrdiff_t tcp_send_some(const Fd& fd, std::span<const std::byte> first, std::span<const std::byte> second) {
   std::array<iovec, 2> parts{iovec{const_cast<std::byte*>(first.data()), first.size()},
                              iovec{const_cast<std::byte*>(second.data()), second.size()}};
@@ -198,26 +173,6 @@ ptrdiff_t tcp_recv_some(const Fd& fd, std::span<std::byte> bytes) {
     if (errno == EINTR) continue;
     return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
   }
-}
-
-absl::Status tcp_send_all(const Fd& fd, std::span<const std::byte> bytes, SteadyTime deadline) {
-  while (!bytes.empty()) {
-    const ptrdiff_t moved = tcp_send_some(fd, bytes, {});
-    if (moved < 0) return absl::UnavailableError("the connection was closed");
-    bytes = bytes.subspan(static_cast<size_t>(moved));
-    if (moved == 0 && !wait_for(fd, POLLOUT, deadline)) return absl::UnavailableError("no answer in time");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status tcp_recv_all(const Fd& fd, std::span<std::byte> bytes, SteadyTime deadline) {
-  while (!bytes.empty()) {
-    const ptrdiff_t moved = tcp_recv_some(fd, bytes);
-    if (moved < 0) return absl::UnavailableError("the connection was closed");
-    bytes = bytes.subspan(static_cast<size_t>(moved));
-    if (moved == 0 && !wait_for(fd, POLLIN, deadline)) return absl::UnavailableError("no answer in time");
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace partita::runtime

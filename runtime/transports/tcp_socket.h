@@ -36,13 +36,11 @@ struct TcpEndpoint {
   uint16_t port = 0;
 };
 
-// Listens on all interfaces, IPv6 and IPv4 where the host has both; port 0 picks one. FailedPrecondition where the port
-// is taken.
-absl::StatusOr<Fd> tcp_listen(uint16_t port);
-absl::StatusOr<uint16_t> tcp_local_port(const Fd& fd);
-// The peer's numeric address.
-absl::StatusOr<std::string> tcp_peer_address(const Fd& fd);
-bool is_loopback(std::string_view numeric_address);
+// Listens on one numeric address of this host, never on all; port 0 picks one. FailedPrecondition where the port is
+// taken.
+absl::StatusOr<Fd> tcp_listen(const TcpEndpoint& at);
+// This end's numeric address and port.
+absl::StatusOr<TcpEndpoint> tcp_local_endpoint(const Fd& fd);
 
 // Tries again until somebody answers or the deadline passes (Unavailable).
 absl::StatusOr<Fd> tcp_connect(const TcpEndpoint& endpoint, SteadyTime deadline);
@@ -54,9 +52,8 @@ void tcp_watch_host(const Fd& fd);
 // Milliseconds for poll(2), rounded up.
 int poll_timeout(SteadyTime until);
 
-// All of `bytes`, or Unavailable: the peer closed the connection, or the deadline passed.
-absl::Status tcp_send_all(const Fd& fd, std::span<const std::byte> bytes, SteadyTime deadline);
-absl::Status tcp_recv_all(const Fd& fd, std::span<std::byte> bytes, SteadyTime deadline);
+// Waits for `events` of poll(2); false at the deadline.
+bool wait_for(const Fd& fd, short events, SteadyTime deadline);
 
 // One attempt. Positive: bytes moved; 0: not now; negative: the connection is finished.
 ptrdiff_t tcp_send_some(const Fd& fd, std::span<const std::byte> first, std::span<const std::byte> second);

@@ -1,0 +1,100 @@
+#include "runtime/transports/host_address.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "base/cat.h"
+#include "base/quote.h"
+#include "runtime/transports/tcp_socket.h"
+
+namespace partita::runtime {
+namespace {
+
+std::string numeric(const sockaddr* address, socklen_t length) {
+  std::array<char, NI_MAXHOST> text{};
+  const int error = ::getnameinfo(address, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  return error == 0 ? text.data() : "";
+}
+
+bool is_loopback(std::string_view address) { return address == "::1" || address.starts_with("127."); }
+
+// The addresses of a name, as this host knows it.
+std::vector<std::string> addresses_of(const std::string& name) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> guard(found, &::freeaddrinfo);
+  std::vector<std::string> addresses;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next)
+    addresses.push_back(numeric(at->ai_addr, at->ai_addrlen));
+  return addresses;
+}
+
+bool is_numeric(const std::string& text) {
+  std::array<unsigned char, 16> bytes;
+  return ::inet_pton(AF_INET, text.c_str(), bytes.data()) == 1 ||
+         ::inet_pton(AF_INET6, text.c_str(), bytes.data()) == 1;
+}
+
+// Where a packet to far away would start from; none is sent.
+std::string default_route_address() {
+  sockaddr_in far{};
+  far.sin_family = AF_INET;
+  far.sin_port = htons(9);
+  ::inet_pton(AF_INET, "192.0.2.1", &far.sin_addr);  // of no host (RFC 5737)
+  const Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in here{};
+  socklen_t length = sizeof here;
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&far), sizeof far) != 0 ||
+      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&here), &length) != 0) {
+    return "";
+  }
+  return numeric(reinterpret_cast<const sockaddr*>(&here), length);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> interface_address(const std::string& interface) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return absl::UnavailableError("this host does not tell its interfaces");
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> guard(list, &::freeifaddrs);
+  std::string chosen;
+  std::vector<std::string> known;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+      if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != family) continue;
+      const std::string address = numeric(at->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+      known.push_back(cat(at->ifa_name, " (", address, ")"));
+      if (chosen.empty() && (interface == at->ifa_name || interface == address)) chosen = address;
+    }
+  }
+  if (!chosen.empty()) return chosen;
+  return absl::InvalidArgumentError(
+      cat("--interface ", quote(interface), " is none of this host: ", absl::StrJoin(known, ", ")));
+}
+
+absl::StatusOr<std::string> own_address(const std::string& name) {
+  std::string loopback;
+  for (const std::string& address : addresses_of(name)) {
+    if (!tcp_listen({.address = address}).ok()) continue;  // another host's
+    if (!is_loopback(address) || is_numeric(name)) return address;
+    loopback = address;
+  }
+  if (!loopback.empty()) {
+    if (std::string address = default_route_address(); !address.empty()) return address;
+  }
+  return absl::FailedPreconditionError(cat("MASTER_ADDR ", quote(name),
+                                           " is no address of this host, where rank 0 runs; set it to this host's name "
+                                           "on all hosts, or say --interface with the one to listen on"));
+}
+
+}  // namespace partita::runtime

@@ -1,0 +1,19 @@
+// On which of this host's addresses a rank listens.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace partita::runtime {
+
+// The address of an interface ("eth0", IPv4 before IPv6), or the address itself where it is one of this host's.
+// InvalidArgument, with what there is, for another word.
+absl::StatusOr<std::string> interface_address(const std::string& interface);
+
+// The numeric address of this host that others reach it by under `name`. A host's own name often means loopback to
+// itself (Debian's 127.0.1.1): then the address that its default route starts from. FailedPrecondition where the name
+// is not this host's.
+absl::StatusOr<std::string> own_address(const std::string& name);
+
+}  // namespace partita::runtime
