@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -133,7 +134,8 @@ TEST_F(RunMetrics, PrometheusFetchesThem) {
           " & exec ", services, " --config.file=prometheus.yml --storage.tsdb.path=tsdb ",
           "--web.listen-address=127.0.0.1:", server, "' >log 2>&1 & echo $!");
   const Outcome started = run_command(start);
-  const std::string group = started.text.substr(0, started.text.find('\n'));
+  const pid_t group = std::atoi(started.text.c_str());
+  ASSERT_GT(group, 1) << started.text;
   const auto value = [&](const std::string& name) -> std::optional<double> {
     const std::string answer = fetch(server, "/api/v1/query?query=" + name);
     const json j = json::parse(answer.substr(std::min(answer.size(), answer.find("\r\n\r\n"))), nullptr, false);
@@ -147,7 +149,7 @@ TEST_F(RunMetrics, PrometheusFetchesThem) {
   EXPECT_GT(value("partita_flops_per_second").value_or(0), 0);
   EXPECT_THAT(fetch(port, "/metrics"), HasSubstr("# TYPE partita_loss gauge"));
   EXPECT_THAT(run_partita(cat("watch http://127.0.0.1:", port)).text, HasSubstr("samples/s"));
-  run_command("kill -9 -- -" + group);
+  EXPECT_EQ(::kill(-group, SIGKILL), 0);  // both
 }
 
 TEST_F(RunMetrics, AddressesThatCannotBeServedAreRefused) {
