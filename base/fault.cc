@@ -5,6 +5,8 @@
 #include <exception>
 #include <new>
 
+#include "base/exit_code.h"
+
 namespace partita {
 namespace {
 
@@ -29,7 +31,7 @@ void exit_on_uncaught() { std::set_terminate(uncaught); }
 void stop_with_fault(std::string_view message, bool out_of_memory) {
   std::fprintf(stderr, "partita: %.*s\n", static_cast<int>(message.size()), message.data());
   std::fflush(stderr);
-  std::_Exit(out_of_memory ? 3 : 1);
+  std::_Exit(static_cast<int>(out_of_memory ? ExitCode::kDoesNotFit : ExitCode::kFault));
 }
 
 }  // namespace partita

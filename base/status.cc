@@ -12,7 +12,9 @@ void internal_fault(const char* file, int line, const char* condition, const std
 
 absl::Status with_context(const absl::Status& status, const std::string& context) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), context + ": " + std::string(status.message()));
+  absl::Status longer(status.code(), context + ": " + std::string(status.message()));
+  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) { longer.SetPayload(type, payload); });
+  return longer;
 }
 
 }  // namespace partita

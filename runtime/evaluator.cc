@@ -38,8 +38,9 @@ absl::Status clear_accumulators(const Executor& executor) {
 absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::open(const EvaluateOptions& options, const Executor& training,
                                                            Communicator* communicator, int threads) {
   std::unique_ptr<Evaluator> e(new Evaluator(options, communicator));
-  PARTITA_ASSIGN_OR_RETURN(e->executor_, Executor::create(options.programs.of(training.rank()), communicator,
-                                                          {.threads = threads, .states_of = &training}));
+  PARTITA_ASSIGN_OR_RETURN(
+      e->executor_, Executor::create(options.programs.of(training.rank()), communicator,
+                                     {.threads = threads, .states_of = &training, .recorder = training.recorder()}));
   PARTITA_ASSIGN_OR_RETURN(e->inputs_, InputStage::open(options.data, *e->executor_));
   e->batches_ = options.batches;
   if (e->batches_ < 0) {

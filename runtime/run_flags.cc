@@ -40,8 +40,9 @@ void RunFlags::add(CLI::App& app) {
       "--tune", tune,
       "on GPUs: time the candidates for each matrix product at the first start, and keep the choices in this "
       "file for the next ones");
-  app.add_option("--checkpoint", checkpoint,
-                 "write checkpoints into this folder: after the last step, on SIGTERM, and as --every says");
+  app.add_option(
+      "--checkpoint", checkpoint,
+      "write checkpoints into this folder: after the last step, on SIGTERM, SIGINT and SIGUSR1, and as --every says");
   app.add_option("--every", every, "steps from one checkpoint to the next")->check(CLI::PositiveNumber);
   app.add_option("--keep", keep, "checkpoints to keep, the newest; 0: all")->check(CLI::NonNegativeNumber);
   app.add_option("--keep-best", keep_best, "keep this many of lowest evaluation loss besides")
@@ -75,6 +76,13 @@ void RunFlags::add(CLI::App& app) {
   app.add_option("--peak-flops", peak_flops,
                  "what one rank's device can do in a second, for MFU: 989e12; default: the plan's, else there is none")
       ->check(CLI::PositiveNumber);
+  app.add_option("--timeout", timeouts,
+                 "give the run up where a phase takes longer: PHASE=SECONDS, of start, data, step, collective, "
+                 "checkpoint, evaluation; default: ten median steps, and at least 30 s to 5 minutes")
+      ->allow_extra_args(false);
+  app.add_option("--log-dir", log_folder,
+                 "each rank's output goes into a file in this folder, and its flight record beside it (`partita "
+                 "autopsy`)");
   app.add_flag("--shuffle", shuffle, "take samples in a random order, another one each epoch");
   app.add_option(
          "--progress", progress,
@@ -147,6 +155,8 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
                .planned_bytes = plan.value("memory_bytes", int64_t{0}),
                .price_per_hour = plan.value("price_per_hour", 0.0)};
   o.threads = threads;
+  o.records = records();
+  PARTITA_ASSIGN_OR_RETURN(o.timeouts, limits());
   PARTITA_ASSIGN_OR_RETURN(o.checkpoint, checkpoint_options());
   if (manifest.contains("evaluate")) PARTITA_RETURN_IF_ERROR(with_context(add_evaluation(bundle, o), quote(path)));
   if (o.evaluate.programs.empty() && (patience > 0 || keep_best > 0)) {
@@ -193,6 +203,8 @@ std::vector<std::string> RunFlags::arguments() const {
   if (threads > 0) say("--threads", cat(threads));
   say("--listen-metrics", listen_metrics);
   if (peak_flops > 0) say("--peak-flops", cat(peak_flops));
+  for (const std::string& t : timeouts) say("--timeout", t);
+  say("--log-dir", log_folder);
   if (shuffle) list.emplace_back("--shuffle");
   if (quiet) list.emplace_back("--quiet");
   if (require_certificate) list.emplace_back("--require-certificate");
@@ -201,6 +213,17 @@ std::vector<std::string> RunFlags::arguments() const {
   if (resume) list.emplace_back("--resume");
   if (resume && !resume->empty()) list.push_back(*resume);
   return list;
+}
+
+absl::StatusOr<Timeouts> RunFlags::limits() const {
+  Timeouts limits;
+  for (const std::string& t : timeouts) PARTITA_RETURN_IF_ERROR(limits.set(t));
+  return limits;
+}
+
+std::string RunFlags::records() const {
+  if (!log_folder.empty()) return log_folder;
+  return checkpoint.empty() ? "" : cat(checkpoint, "/flight");
 }
 
 absl::Status RunFlags::add_evaluation(const BundleFiles& bundle, TrainOptions& o) const {
@@ -236,11 +259,14 @@ absl::StatusOr<CheckpointOptions> RunFlags::checkpoint_options() const {
   return c;
 }
 
-absl::StatusOr<std::unique_ptr<MetricsSink>> RunFlags::sink(int64_t total) const {
+absl::StatusOr<std::unique_ptr<MetricsSink>> RunFlags::sink(int64_t total, std::FILE* console) const {
   auto all = std::make_unique<MetricsFanOut>();
-  const bool bar = progress == "auto" ? isatty(fileno(stderr)) != 0 : progress == "bar";
   int64_t every = log_every > 0 ? log_every : total > 0 ? std::max<int64_t>(1, total / 40) : 10;
-  all->add(make_console_sink(stderr, {.bar = bar, .quiet = quiet, .total_steps = total, .every = every}));
+  for (std::FILE* to : {console, stderr}) {
+    if (to == nullptr) continue;
+    const bool bar = progress == "auto" ? isatty(fileno(to)) != 0 : progress == "bar" && (to == console || !console);
+    all->add(make_console_sink(to, {.bar = bar, .quiet = quiet, .total_steps = total, .every = every}));
+  }
   for (const std::string& path : metrics) {
     PARTITA_ASSIGN_OR_RETURN(auto sink, open_metrics_sink(path, resume.has_value()));
     all->add(std::move(sink));

@@ -2,6 +2,7 @@
 // act on.
 #pragma once
 
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,7 +43,9 @@ struct RunFlags {
   double peak_flops = 0;  // a second, of one rank's device; 0: as the plan says
   bool shuffle = false, quiet = false, require_certificate = false;
   std::shared_ptr<SampleFeed> feed;  // no flag: batches come from there, in place of data, until it is closed
-  std::string progress = "auto";     // "bar", "lines"; "auto": a bar where stderr is a terminal
+  std::string log_folder;
+  std::vector<std::string> timeouts;  // "PHASE=SECONDS"
+  std::string progress = "auto";      // "bar", "lines"; "auto": a bar where stderr is a terminal
 
   void add(CLI::App& app);
   // What they ask of the bundle before it is run.
@@ -56,8 +59,11 @@ struct RunFlags {
   int threads_of(int ranks_here) const;
   // The command line again that says these flags.
   std::vector<std::string> arguments() const;
-  // The console and every --metrics file. `total`: steps, 0 where not known.
-  absl::StatusOr<std::unique_ptr<MetricsSink>> sink(int64_t total) const;
+  // The console and every --metrics file. `total`: steps, 0 where not known. `console`: where output goes beside a log.
+  absl::StatusOr<std::unique_ptr<MetricsSink>> sink(int64_t total, std::FILE* console = nullptr) const;
+  absl::StatusOr<Timeouts> limits() const;
+  // The folder of the ranks' flight records; empty: in memory alone.
+  std::string records() const;
 };
 
 }  // namespace partita::runtime

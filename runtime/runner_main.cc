@@ -1,5 +1,8 @@
 // The runner: as `rank` in a bundle, the executable of a rank. It reads the bundle that it lies in, and finds out which
 // rank it is from whoever launched it.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <new>
@@ -18,6 +21,7 @@
 #include "runtime/kernels/onednn.h"
 #include "runtime/launch/communicator_factory.h"
 #include "runtime/launch/launch_environment.h"
+#include "runtime/launch/rank_end.h"
 #include "runtime/launch/spinning.h"
 #include "runtime/launch/stop_signal.h"
 #include "runtime/program/bundle_files.h"
@@ -48,8 +52,67 @@ int64_t memory_of(const Program& program) {
   return std::accumulate(std::begin(program.region_bytes), std::end(program.region_bytes), int64_t{0});
 }
 
-absl::Status run(const RunFlags& flags, const TalkFlags& talk) {
-  PARTITA_ASSIGN_OR_RETURN(LaunchEnvironment launch, parse_launch_environment(read_environment()));
+// The rank, as its launcher started it.
+struct Rank {
+  LaunchEnvironment launch;
+  std::FILE* console = stderr;
+  std::unique_ptr<FlightRecorder> recorder;
+  std::unique_ptr<RankWatch> watch;
+  std::optional<StopSignal> signals;
+};
+
+absl::Status open_record(const RunFlags& flags, Rank& rank) {
+  const LaunchEnvironment& launch = rank.launch;
+  const std::string folder = flags.records(), path = folder.empty() ? "" : flight_file(folder, launch.rank);
+  if (launch.record >= 0) {
+    ::fcntl(launch.record, F_SETFD, FD_CLOEXEC);
+    PARTITA_ASSIGN_OR_RETURN(rank.recorder, FlightRecorder::open(launch.record, path, launch.rank, launch.world_size));
+  } else {
+    PARTITA_ASSIGN_OR_RETURN(rank.recorder, FlightRecorder::create(path, launch.rank, launch.world_size));
+  }
+  rank.recorder->adopt_thread();
+  PARTITA_ASSIGN_OR_RETURN(const Timeouts limits, flags.limits());
+  rank.watch = std::make_unique<RankWatch>(*rank.recorder, limits, [&rank](const absl::Status& why) {
+    ::_exit(tell_end(why, rank.launch, *rank.watch, rank.console));
+  });
+  // A rank that was started by hand may outlive its shell.
+  if (launch.kind == LaunchKind::kOpenMpi || launch.job_id.starts_with("torchrun ")) rank.watch->end_with_parent();
+  return absl::OkStatus();
+}
+
+// A launcher that has lost a rank elsewhere ends this one in a moment; it says where it was, if it gets nowhere.
+void tell_stuck(const Rank& rank, int signal) {
+  const auto& waiting = rank.recorder->header().waiting;
+  const uint64_t before = waiting;
+  if (before == 0 || rank.launch.record >= 0) return;
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  if (waiting != before) return;
+  std::fprintf(rank.console, "partita: rank %d: told to stop by signal %d; %s\n", rank.launch.rank, signal,
+               rank.watch->where().c_str());
+}
+
+// Before any other thread is started. A launcher that ends all ranks because one is lost tells them to stop too.
+void hear_signals(const RunFlags& flags, Rank& rank) {
+  const bool saves = !flags.checkpoint.empty();
+  rank.signals.emplace([&rank, saves](int signal) {
+    if (rank.watch == nullptr) ::_exit(kFirstRetryCode + signal);
+    record_stop(*rank.watch);
+    if (const std::optional<int> lost = rank.watch->lost_peer())
+      ::_exit(tell_end(absl::UnavailableError(cat("lost rank ", *lost)), rank.launch, *rank.watch, rank.console));
+    if (saves) return tell_stuck(rank, signal);
+    const absl::Status told = absl::CancelledError(cat("told to stop by signal ", signal, "; ", rank.watch->where()));
+    ::_exit(tell_end(told, rank.launch, *rank.watch, rank.console));
+  });
+}
+
+absl::Status run(const RunFlags& flags, const TalkFlags& talk, Rank& rank) {
+  PARTITA_ASSIGN_OR_RETURN(rank.launch, parse_launch_environment(read_environment()));
+  const LaunchEnvironment& launch = rank.launch;
+  if (!flags.log_folder.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(rank.console, log_output(flags.log_folder, launch.rank));
+  }
+  hear_signals(flags, rank);
+  PARTITA_RETURN_IF_ERROR(open_record(flags, rank));
   const int threads = flags.threads_of(launch.local_size);
   PARTITA_ASSIGN_OR_RETURN(const auto bundle, open_own_bundle(flags, threads));
   PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, bundle->programs(kImageName));
@@ -63,24 +126,33 @@ absl::Status run(const RunFlags& flags, const TalkFlags& talk) {
   options.device = launch.local_rank;
   options.threads = threads;
   options.plugins = {{}, bundle};
-  std::optional<StopSignal> stop;
-  if (!options.checkpoint.folder.empty()) options.stop = stop.emplace().flag();
+  options.watch = rank.watch.get();
+  if (!options.checkpoint.folder.empty()) options.obey(*rank.signals);
   const size_t stage = static_cast<size_t>(stage_of(programs.front().mesh, launch.rank));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(programs[stage])));
   std::unique_ptr<Communicator> communicator;
   if (ranks > 1) {
-    const OpenOptions how{{}, options.plugins, talk.encrypt, talk.interface, memory_of(loaded->program)};
+    const CommunicatorOptions limits{.timeout = TimeLimits(options.timeouts).of(Phase::kStart),
+                                     .recorder = rank.recorder.get()};
+    const OpenOptions how{limits, options.plugins, talk.encrypt, talk.interface, memory_of(loaded->program)};
     if (how.encrypt && !launch.one_host() && needs_device(loaded->program))
       return absl::FailedPreconditionError("NCCL does not encrypt what GPUs send each other: run without --encrypt");
     PARTITA_ASSIGN_OR_RETURN(communicator, open_communicator(launch, talk.backend, how));
     PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(bundle->root())));
   }
   absl::StatusOr<std::unique_ptr<MetricsSink>> opened = nullptr;
-  if (launch.rank == 0) opened = flags.sink(std::max<int64_t>(options.steps, 0));
+  if (launch.rank == 0)
+    opened = flags.sink(std::max<int64_t>(options.steps, 0), rank.console == stderr ? nullptr : rank.console);
   PARTITA_RETURN_IF_ERROR(all_ok(communicator.get(), opened.status(), "opening the metrics"));
   const std::unique_ptr<MetricsSink> sink = *std::move(opened);
   PARTITA_RETURN_IF_ERROR(train_rank(loaded, communicator.get(), options, sink.get()));
   return sink ? sink->close() : absl::OkStatus();
+}
+
+int finish(const absl::Status& status, Rank& rank) {
+  if (rank.watch != nullptr) return tell_end(status, rank.launch, *rank.watch, rank.console);
+  if (!status.ok()) std::fprintf(stderr, "partita: %s\n", std::string(status.message()).c_str());
+  return exit_code(status);
 }
 
 }  // namespace
@@ -100,16 +172,16 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    return app.exit(e) == 0 ? 0 : static_cast<int>(partita::ExitCode::kUsage);
   }
+  Rank rank;
   absl::Status status;
   try {
-    status = run(flags, talk);
+    status = run(flags, talk, rank);
   } catch (const std::bad_alloc&) {
     status = absl::ResourceExhaustedError("out of memory");
   } catch (const std::exception& e) {
     status = absl::InternalError(e.what());
   }
-  if (!status.ok()) std::fprintf(stderr, "partita: %s\n", std::string(status.message()).c_str());
-  return partita::exit_code(status);
+  return finish(status, rank);
 }

@@ -13,6 +13,8 @@
 
 namespace partita::runtime {
 
+constexpr double kUnlimitedSeconds = 1e9;
+
 // Hands a step's numbers to who waits for them, and to the flags' own sinks.
 class Session::Sink : public MetricsSink {
  public:
@@ -73,6 +75,9 @@ absl::Status Session::train(const std::shared_ptr<const BundleFiles>& bundle, co
   PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags_.options(*bundle));
   PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, bundle->programs(kImageName));
   options.plugins = {{}, bundle};
+  // Samples come when the program around it has them.
+  std::optional<double>& patience = options.timeouts.phases[static_cast<size_t>(Phase::kData)];
+  if (!patience) patience = kUnlimitedSeconds;
   std::unique_ptr<MetricsSink> others;
   if (launch.rank == 0) {
     PARTITA_ASSIGN_OR_RETURN(others, flags_.sink(0));

@@ -21,6 +21,7 @@
 #include "runtime/data/data_config_json.h"
 #include "runtime/device/device.h"
 #include "runtime/execute/input_stage.h"
+#include "runtime/launch/rank_end.h"
 #include "runtime/metrics/rank_times.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
@@ -38,8 +39,9 @@ class Trainer {
   // `measured`: what the executor's steps use, of several ranks; else null. `recorder`: likewise, where they are
   // audited.
   Trainer(Executor& executor, Communicator* communicator, const MeasuredCommunicator* measured,
-          RecordingCommunicator* recorder, const TrainOptions& options, int threads)
-      : executor_(executor),
+          RecordingCommunicator* recorder, const TrainOptions& options, int threads, RankWatch& watch)
+      : watch_(watch),
+        executor_(executor),
         program_(executor.program()),
         communicator_(communicator),
         measured_(measured),
@@ -50,7 +52,7 @@ class Trainer {
   absl::Status run(MetricsSink* sink) {
     PARTITA_RETURN_IF_ERROR(start());
     for (int64_t step = first_; step < steps_ && inputs_->has(step); ++step) {
-      if (checkpoints_) checkpoints_->begin_step(options_.stop != nullptr && options_.stop->load());
+      if (checkpoints_) checkpoints_->begin_step(wishes());
       PARTITA_ASSIGN_OR_RETURN(StepMetrics m, train_step(step));
       if (step == 0 && !options_.save_gradients.empty()) PARTITA_RETURN_IF_ERROR(save_gradients());
       PARTITA_ASSIGN_OR_RETURN(bool better, evaluate(step + 1, m));
@@ -61,6 +63,7 @@ class Trainer {
         break;
       }
     }
+    watch_.enter(Phase::kCheckpoint, taken_);
     if (checkpoints_) {
       PARTITA_RETURN_IF_ERROR(save_checkpoint(taken_));
       PARTITA_RETURN_IF_ERROR(checkpoints_->finish());
@@ -144,6 +147,7 @@ class Trainer {
   // After every so many steps, and after the last: adds to the metrics, and says whether there was none better.
   absl::StatusOr<bool> evaluate(int64_t taken, StepMetrics& m) {
     if (evaluator_ == nullptr || !(evaluator_->is_due(taken) || taken == steps_)) return false;
+    watch_.enter(Phase::kEvaluation, taken - 1);
     PARTITA_ASSIGN_OR_RETURN(double loss, evaluator_->run());
     m.evaluation_loss = evaluation_loss_ = loss;
     return evaluator_->improves(loss);
@@ -186,6 +190,11 @@ class Trainer {
     return text;
   }
 
+  Wishes wishes() const {
+    return {.stop = options_.stop != nullptr && options_.stop->load(),
+            .save = options_.save_now != nullptr && options_.save_now->exchange(false)};
+  }
+
   // After a step: checkpoints. Cancelled when a rank was told to stop.
   absl::Status keep(int64_t taken, bool better) {
     const Clock::time_point begin = Clock::now();
@@ -195,9 +204,9 @@ class Trainer {
   }
 
   absl::Status keep_if_due(int64_t taken, bool better) {
-    PARTITA_ASSIGN_OR_RETURN(bool stop, checkpoints_->end_step());
-    const bool best = better && options_.checkpoint.keep_best > 0;
-    if (stop || best || checkpoints_->is_due(taken)) PARTITA_RETURN_IF_ERROR(save_checkpoint(taken));
+    PARTITA_ASSIGN_OR_RETURN(const Wishes wished, checkpoints_->end_step());
+    const bool stop = wished.stop, best = better && options_.checkpoint.keep_best > 0;
+    if (stop || wished.save || best || checkpoints_->is_due(taken)) PARTITA_RETURN_IF_ERROR(save_checkpoint(taken));
     if (!stop) return absl::OkStatus();
     PARTITA_RETURN_IF_ERROR(checkpoints_->finish());
     return absl::CancelledError(cat("told to stop: the checkpoint of step ", taken, " is in ",
@@ -206,6 +215,7 @@ class Trainer {
 
   absl::Status save_checkpoint(int64_t taken) {
     if (checkpoints_->last_saved() == taken) return absl::OkStatus();
+    watch_.enter(Phase::kCheckpoint, taken - 1);
     if (auditor_ != nullptr && !auditor_->is_due(taken)) PARTITA_RETURN_IF_ERROR(auditor_->compare_replicas(taken));
     CheckpointManifest head;
     head.model = program_.model;
@@ -231,7 +241,9 @@ class Trainer {
     Clock::time_point begin = Clock::now();
     double stalled = inputs_->stall_seconds();
     const std::map<GroupId, double> waited = measured_ != nullptr ? measured_->waited() : std::map<GroupId, double>();
+    watch_.enter(Phase::kData, step);
     PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(step));
+    watch_.enter(Phase::kStep, step);
     auto run = [&]() -> absl::Status {
       PARTITA_RETURN_IF_ERROR(clear_accumulators(executor_));
       return executor_.run(program_.schedule,
@@ -244,6 +256,7 @@ class Trainer {
     evaluation_loss_.reset();
     StepMetrics m = metrics(step);
     m.seconds = seconds_since(begin);
+    watch_.step_took(m.seconds);
     m.samples_per_second = static_cast<double>(program_.samples_per_step) / m.seconds;
     if (const int64_t tokens = inputs_->source().tokens_per_sample(); tokens > 0)
       m.tokens_per_second = *m.samples_per_second * static_cast<double>(tokens);
@@ -353,6 +366,7 @@ class Trainer {
     return write_file_atomically(path, profile->chrome_trace(), Durable::kNo);
   }
 
+  RankWatch& watch_;
   Executor& executor_;
   const Program& program_;
   Communicator* communicator_;
@@ -380,7 +394,7 @@ int threads_per_rank(const TrainOptions& options, int64_t ranks_here) {
 }
 
 absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
-                        const TrainOptions& options, MetricsSink* sink, int threads, int device) {
+                        const TrainOptions& options, MetricsSink* sink, int threads, int device, RankWatch& watch) {
   // They outlive abort(): what is under way reads and writes their memory.
   std::optional<MeasuredCommunicator> measured;
   std::optional<RecordingCommunicator> recorder;
@@ -393,10 +407,12 @@ absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicato
   if (options.audit > 0 && communicator != nullptr) recorder.emplace(*measured);
   Communicator* of_steps = recorder ? static_cast<Communicator*>(&*recorder) : measured ? &*measured : nullptr;
   auto run = [&]() -> absl::Status {
+    PARTITA_RETURN_IF_ERROR(watch.join(communicator));
     PARTITA_ASSIGN_OR_RETURN(executor, Executor::create(loaded, of_steps,
                                                         {.threads = threads,
                                                          .profile = !options.profile.empty(),
                                                          .observer = options.observer,
+                                                         .recorder = &watch.recorder(),
                                                          .device = device,
                                                          .tune = options.tune,
                                                          .open_device = [&](const Program& p, int ordinal) {
@@ -404,41 +420,72 @@ absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicato
                                                          }}));
     return trainer
         .emplace(*executor, communicator, measured ? &*measured : nullptr, recorder ? &*recorder : nullptr, options,
-                 threads)
+                 threads, watch)
         .run(sink);
   };
   absl::Status status = run();
+  if (const absl::Status verdict = watch.verdict(); !status.ok() && !verdict.ok()) status = verdict;
+  record_end(watch.recorder(), status);
   if (!status.ok() && communicator != nullptr)
     communicator->abort(cat("rank ", communicator->rank(), ": ", status.message()));
+  watch.leave();
   return status;
+}
+
+// A rank that is a thread of this process.
+struct LocalRank {
+  std::unique_ptr<FlightRecorder> recorder;
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<RankWatch> watch;
+};
+
+absl::StatusOr<LocalRank> open_local(const TrainOptions& options, int rank, int ranks, ThreadWorld& world) {
+  LocalRank local;
+  const std::string path = options.records.empty() ? "" : flight_file(options.records, rank);
+  PARTITA_ASSIGN_OR_RETURN(local.recorder, FlightRecorder::create(path, rank, ranks));
+  if (ranks > 1) {
+    PARTITA_ASSIGN_OR_RETURN(local.communicator, world.communicator(rank, local.recorder.get()));
+  }
+  std::function<void(const absl::Status&)> give_up;
+  if (options.ends_process) give_up = [rank](const absl::Status& why) { end_process(rank, why); };
+  local.watch = std::make_unique<RankWatch>(*local.recorder, options.timeouts, std::move(give_up));
+  return local;
 }
 
 }  // namespace
 
 absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
                         const TrainOptions& options, MetricsSink* sink) {
-  return train_with(std::move(loaded), communicator, options, sink, threads_per_rank(options, 1), options.device);
+  const int threads = threads_per_rank(options, 1);
+  if (options.watch != nullptr)
+    return train_with(std::move(loaded), communicator, options, sink, threads, options.device, *options.watch);
+  const int rank = communicator != nullptr ? communicator->rank() : 0;
+  PARTITA_ASSIGN_OR_RETURN(const auto recorder,
+                           FlightRecorder::create("", rank, communicator != nullptr ? communicator->size() : 1));
+  RankWatch watch(*recorder, options.timeouts);
+  return train_with(std::move(loaded), communicator, options, sink, threads, options.device, watch);
 }
 
 absl::Status train_local(const LoadedPrograms& loaded, const TrainOptions& options, MetricsSink* sink) {
   int ranks = static_cast<int>(mesh_size(loaded.first().mesh)), threads = threads_per_rank(options, ranks);
-  if (ranks == 1) return train_with(loaded.of(0), nullptr, options, sink, threads, 0);
   ThreadWorld world(ranks);
-  std::vector<std::unique_ptr<Communicator>> communicators;
+  std::vector<LocalRank> locals;
   for (int r = 0; r < ranks; ++r) {
-    PARTITA_ASSIGN_OR_RETURN(auto c, world.communicator(r));
-    communicators.push_back(std::move(c));
+    PARTITA_ASSIGN_OR_RETURN(LocalRank local, open_local(options, r, ranks, world));
+    locals.push_back(std::move(local));
   }
+  if (ranks == 1) return train_with(loaded.of(0), nullptr, options, sink, threads, 0, *locals[0].watch);
   std::vector<absl::Status> results(static_cast<size_t>(ranks));
   std::vector<std::thread> team;
   for (int r = 0; r < ranks; ++r) {
     team.emplace_back([&, r] {
-      results[static_cast<size_t>(r)] = train_with(loaded.of(r), communicators[static_cast<size_t>(r)].get(), options,
-                                                   r == 0 ? sink : nullptr, threads, r);
+      const LocalRank& local = locals[static_cast<size_t>(r)];
+      results[static_cast<size_t>(r)] = train_with(loaded.of(r), local.communicator.get(), options,
+                                                   r == 0 ? sink : nullptr, threads, r, *local.watch);
     });
   }
   for (std::thread& t : team) t.join();
-  return outcome_of(results);
+  return with_root_cause(outcome_of(results), *locals[0].watch);
 }
 
 }  // namespace partita::runtime

@@ -13,6 +13,9 @@
 #include "runtime/execute/executor.h"
 #include "runtime/files/safetensors.h"
 #include "runtime/launch/plugin.h"
+#include "runtime/launch/rank_watch.h"
+#include "runtime/launch/stop_signal.h"
+#include "runtime/launch/timeouts.h"
 #include "runtime/metrics/metrics.h"
 
 namespace partita::runtime {
@@ -36,9 +39,16 @@ struct TrainOptions {
   int64_t audit = 0;                        // steps from one audit to the next (runtime/audit/auditor.h); 0: none
   StepObserver* observer = nullptr;         // sees every rank's steps of training
   const std::atomic<bool>* stop = nullptr;  // set from outside: save a checkpoint and end; needs checkpoint.folder
+  std::atomic<bool>* save_now = nullptr;    // set from outside, set back here: save one and go on; needs the same
   int device = 0;                           // of train_rank's; train_local takes one after the other
   PluginSource plugins = {};                // where a device's module comes from
+  Timeouts timeouts = {};                   // of train_local's ranks
+  std::string records;                      // not empty: folder of the flight records of train_local's ranks
+  bool ends_process = false;                // where a rank of train_local does not come back after the run has failed
+  RankWatch* watch = nullptr;               // of train_rank's; null: it has one of its own
   int threads = 0;                          // per rank; 0: this process's cores divided among its ranks
+
+  void obey(StopSignal& signals) { stop = signals.stop(), save_now = signals.save(); }
 };
 
 // Trains with this rank's part of the program. Every rank calls it with the same options; a rank's `sink` (may be null)
@@ -47,7 +57,8 @@ struct TrainOptions {
 absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
                         const TrainOptions& options, MetricsSink* sink);
 
-// All ranks of the programs as threads of this process. The first rank that failed by itself gives the error.
+// All ranks of the programs as threads of this process. The first rank that failed by itself gives the error; where
+// ranks were lost to each other, stderr says who followed whom.
 absl::Status train_local(const LoadedPrograms& loaded, const TrainOptions& options, MetricsSink* sink);
 
 }  // namespace partita::runtime

@@ -3,6 +3,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "base/cat.h"
 #include "base/exit_code.h"
 #include "base/fault.h"
 #include "runtime/kernels/onednn.h"
@@ -10,6 +11,18 @@
 #include "runtime/launch/spinning.h"
 #include "tools/cli/command.h"
 #include "tools/cli/version.h"
+
+namespace partita {
+namespace {
+
+std::string exit_codes_text() {
+  std::string text = "Exit codes: ";
+  for (const ExitMeaning& m : kExitCodes) append(text, static_cast<int>(m.code), " ", m.meaning, ", ");
+  return cat(text, kFirstRetryCode, " and above worth a retry.");
+}
+
+}  // namespace
+}  // namespace partita
 
 int main(int argc, char** argv) {
   partita::runtime::limit_spinning(argv);
@@ -19,9 +32,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag(
       "--version", [] { return partita::version_text(partita::kBuildInfo); }, "version, commit, libraries and modules");
-  app.footer(
-      "Exit codes: 0 fine, 1 internal fault, 2 bad input or usage, 3 does not fit, 4 verification failed, 128 and "
-      "above worth a retry.");
+  app.footer(partita::exit_codes_text());
   absl::Status result;
   partita::add_train(app, result);
   partita::add_plan(app, result);
@@ -37,6 +48,7 @@ int main(int argc, char** argv) {
   partita::add_compare(app, result);
   partita::add_disassemble(app, result);
   partita::add_assemble(app, result);
+  partita::add_autopsy(app, result);
   partita::add_checkpoint(app, result);
   partita::add_predict(app, result);
   partita::add_generate(app, result);
@@ -48,7 +60,7 @@ int main(int argc, char** argv) {
   try {
     if (result = partita::check_words(app, argc, argv); result.ok()) app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    return app.exit(e) == 0 ? 0 : static_cast<int>(partita::ExitCode::kUsage);
   } catch (const std::bad_alloc&) {
     result = absl::ResourceExhaustedError("out of memory");
   } catch (const std::exception& e) {

@@ -29,6 +29,7 @@ class RecordingCommunicator : public Communicator {
   int size() const override { return inner_.size(); }
   std::string_view backend() const override { return inner_.backend(); }
   std::chrono::milliseconds timeout() const override { return inner_.timeout(); }
+  void set_timeout(std::chrono::milliseconds timeout) override { inner_.set_timeout(timeout); }
   absl::StatusOr<GroupId> create_group(const std::vector<int>& world_ranks) override;
   Ticket start(CollectiveOp op) override;
   absl::Status wait(Ticket ticket) override;

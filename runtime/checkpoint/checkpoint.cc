@@ -202,27 +202,28 @@ absl::Status Checkpointer::start_from() {
   return load(*path, true, manifest);
 }
 
-void Checkpointer::begin_step(bool stop) {
+void Checkpointer::begin_step(const Wishes& mine) {
   const bool pending = writer_ != nullptr && !committed_ && !writer_->written();
   const bool failed = writer_ != nullptr && !committed_ && !pending && !writer_->status().ok();
-  flags_[0] = stop;
+  flags_[0] = mine.stop;
   flags_[1] = pending;
   flags_[2] = failed;
+  flags_[3] = mine.save;
   if (communicator_ == nullptr || communicator_->size() == 1) return;
   CollectiveOp op;
   op.kind = CollectiveKind::kAllReduce;
   op.dtype = DType::kI64;
   op.reduce = ReduceOp::kMax;
-  op.count = 3;
+  op.count = std::size(flags_);
   op.output = flags_;
   op.label = "checkpoint: what the ranks say";
   ticket_ = communicator_->start(std::move(op));
 }
 
-absl::StatusOr<bool> Checkpointer::end_step() {
+absl::StatusOr<Wishes> Checkpointer::end_step() {
   if (communicator_ != nullptr && communicator_->size() > 1) PARTITA_RETURN_IF_ERROR(communicator_->wait(ticket_));
   PARTITA_RETURN_IF_ERROR(settle(flags_[1] != 0, flags_[2] != 0));
-  return flags_[0] != 0;
+  return Wishes{.stop = flags_[0] != 0, .save = flags_[3] != 0};
 }
 
 absl::Status Checkpointer::settle(bool pending, bool failed) {
@@ -252,7 +253,7 @@ absl::Status Checkpointer::settle(bool pending, bool failed) {
 
 absl::Status Checkpointer::finish() {
   while (writer_ != nullptr && !committed_) {
-    begin_step(false);
+    begin_step({});
     PARTITA_RETURN_IF_ERROR(end_step().status());
     if (writer_ != nullptr && !committed_) std::this_thread::sleep_for(kPoll);
   }

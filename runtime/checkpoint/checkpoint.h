@@ -28,6 +28,12 @@ struct CheckpointOptions {
   std::string init, init_optimizer;
 };
 
+// What some rank was told from outside.
+struct Wishes {
+  bool stop = false;  // save and end
+  bool save = false;  // save and go on
+};
+
 class Checkpointer {
  public:
   // Collective. FailedPrecondition where the folder holds checkpoints and the run does not resume, or another run
@@ -41,9 +47,9 @@ class Checkpointer {
   absl::StatusOr<std::optional<CheckpointManifest>> resume();
 
   // Around a step, on all ranks: what the ranks tell each other meanwhile costs no time. end_step() finishes a
-  // checkpoint that has been written, and says whether some rank was told to stop.
-  void begin_step(bool stop);
-  absl::StatusOr<bool> end_step();
+  // checkpoint that has been written, and says what some rank was told.
+  void begin_step(const Wishes& mine);
+  absl::StatusOr<Wishes> end_step();
 
   bool is_due(int64_t steps_taken) const { return options_.every > 0 && steps_taken % options_.every == 0; }
   // Collective: copies the states and goes on. Waits for the checkpoint before, if that is still being written. A
@@ -77,7 +83,7 @@ class Checkpointer {
   std::vector<bool> owned_;  // by state of this rank's program: of the ranks with that box, this one writes it
   std::unique_ptr<CheckpointWriter> writer_;  // set while one is written
   bool committed_ = false;                    // it waits for nothing but the first rank's rename
-  int64_t flags_[3] = {};                     // stop, pending, failed: the largest over all ranks
+  int64_t flags_[4] = {};                     // stop, pending, failed, save: the largest over all ranks
   Ticket ticket_ = 0;
   int64_t last_saved_ = -1;
   absl::Status last_;  // of the newest checkpoint

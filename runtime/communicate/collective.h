@@ -116,11 +116,14 @@ std::string describe(const CollectiveOp& op);
 // "rank 3", "ranks 0-2, 5": sorted, runs folded.
 std::string describe_ranks(std::vector<int> ranks);
 
+class FlightRecorder;
+
 struct CommunicatorOptions {
   // An operation fails after this long without a message (of up to 8 MiB) to or from its peers; so does opening when
   // ranks are missing. Counted from when the operation's turn comes, so it bounds how far ranks may drift apart as
-  // well.
-  std::chrono::milliseconds timeout{60000};
+  // well. A run sets it anew by its phases (Communicator::set_timeout).
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  FlightRecorder* recorder = nullptr;  // of this rank's operations; outlives the communicator
 };
 
 class Communicator {
@@ -132,6 +135,8 @@ class Communicator {
   virtual int size() const = 0;
   virtual std::string_view backend() const = 0;  // "threads", "tcp", "mpi"
   virtual std::chrono::milliseconds timeout() const { return CommunicatorOptions().timeout; }
+  // For operations under way and later ones, of this rank. Thread-safe.
+  virtual void set_timeout(std::chrono::milliseconds /*timeout*/) {}
 
   // A group of distinct world ranks; position in the list = group rank. Local, nothing is sent: only members need to
   // call, with the same list; groups made again from the same list are told apart by the order of the calls.

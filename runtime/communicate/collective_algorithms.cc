@@ -290,14 +290,14 @@ absl::Status barrier(Exchange& x) {
 
 }  // namespace
 
-Exchange::Exchange(Transport& transport, const Group& group, CollectiveOp op, std::chrono::milliseconds timeout,
-                   std::function<absl::Status()> tick)
+Exchange::Exchange(Transport& transport, const Group& group, CollectiveOp op,
+                   const std::atomic<std::chrono::milliseconds>& timeout, std::function<absl::Status()> tick)
     : transport_(transport),
       group_(group),
       op_(std::move(op)),
       timeout_(timeout),
       tick_(std::move(tick)),
-      deadline_(Clock::now() + timeout) {
+      moved_(Clock::now()) {
   envelope_.group = group.id;
   envelope_.step_id = op_.step_id;
   if (op_.kind != CollectiveKind::kBarrier) {
@@ -342,11 +342,13 @@ bool Exchange::finished() {
     entry.counted = true;
     if (!open) first_open_ = i + 1;
   }
-  if (moved) deadline_ = Clock::now() + timeout_;
+  if (moved) moved_ = Clock::now();
   return !open;
 }
 
-absl::Status Exchange::overdue(SteadyTime now) { return now < deadline_ ? absl::OkStatus() : timeout_error(); }
+absl::Status Exchange::overdue(SteadyTime now) {
+  return now < moved_ + timeout_.load() ? absl::OkStatus() : timeout_error();
+}
 
 absl::Status Exchange::wait(size_t begin, size_t end) {
   const auto done = [&] {
@@ -355,24 +357,33 @@ absl::Status Exchange::wait(size_t begin, size_t end) {
     return begin == end;
   };
   while (!done()) {
-    // Not straight to deadline_: tick_ looks after others' deadlines.
-    PARTITA_RETURN_IF_ERROR(transport_.progress(std::min(deadline_, Clock::now() + std::chrono::seconds(1))));
+    // Not straight to the deadline: tick_ looks after others' deadlines.
+    PARTITA_RETURN_IF_ERROR(transport_.progress(std::min(moved_ + timeout_.load(), Clock::now() + kTick)));
     PARTITA_RETURN_IF_ERROR(tick_());
     if (!finished()) PARTITA_RETURN_IF_ERROR(overdue(Clock::now()));
   }
   return absl::OkStatus();
 }
 
-absl::Status Exchange::timeout_error() const {
+std::vector<int> Exchange::missing() const {
   std::vector<int> silent, deaf;
   for (const Entry& entry : transfers_) {
     if (!entry.transfer.done) (entry.is_send ? deaf : silent).push_back(entry.transfer.peer);
   }
-  const std::vector<int>& missing = silent.empty() ? deaf : silent;
+  std::vector<int>& ranks = silent.empty() ? deaf : silent;
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+absl::Status Exchange::timeout_error() const {
+  const bool receives =
+      std::any_of(transfers_.begin(), transfers_.end(), [](const Entry& e) { return !e.transfer.done && !e.is_send; });
+  const std::vector<int> ranks = missing();
   std::string text =
-      cat(silent.empty() ? "no receiver at " : "nothing from ", describe_ranks(missing), " for ",
-          std::chrono::duration<double>(timeout_).count(), " s, in a group of ", describe_ranks(group_.ranks));
-  for (int peer : missing) {
+      cat(receives ? "nothing from " : "no receiver at ", describe_ranks(ranks), " for ",
+          std::chrono::duration<double>(timeout_.load()).count(), " s, in a group of ", describe_ranks(group_.ranks));
+  for (int peer : ranks) {
     if (const std::string more = transport_.diagnose(peer); !more.empty()) append(text, "; ", more);
   }
   return absl::UnavailableError(text);

@@ -7,6 +7,7 @@
 // rank computes it.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -32,8 +33,9 @@ struct Group {
 class Exchange {
  public:
   // `tick` runs after every step of progress; its error ends the wait.
-  Exchange(Transport& transport, const Group& group, CollectiveOp op, std::chrono::milliseconds timeout,
-           std::function<absl::Status()> tick);
+  // `timeout` may change meanwhile.
+  Exchange(Transport& transport, const Group& group, CollectiveOp op,
+           const std::atomic<std::chrono::milliseconds>& timeout, std::function<absl::Status()> tick);
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
@@ -62,7 +64,9 @@ class Exchange {
   // For operations that run in the background: the same without waiting.
   bool finished();
   absl::Status overdue(SteadyTime now);
-  SteadyTime deadline() const { return deadline_; }
+  // When a transfer was last done, and the world ranks of those that are not: of receives, else of sends.
+  SteadyTime moved() const { return moved_; }
+  std::vector<int> missing() const;
 
  private:
   void post(int member, std::byte* data, size_t bytes, uint32_t piece, bool is_send);
@@ -76,13 +80,13 @@ class Exchange {
   Transport& transport_;
   const Group& group_;
   const CollectiveOp op_;
-  const std::chrono::milliseconds timeout_;
+  const std::atomic<std::chrono::milliseconds>& timeout_;
   const std::function<absl::Status()> tick_;
   Envelope envelope_;
   std::deque<Entry> transfers_;
   std::deque<std::vector<std::byte>> scratch_;
   size_t first_open_ = 0;  // all before it are done
-  SteadyTime deadline_;    // moves with every transfer that gets done
+  SteadyTime moved_;
 };
 
 // InvalidArgument where the operation cannot run in `group`.

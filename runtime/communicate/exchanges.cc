@@ -6,6 +6,8 @@
 namespace partita::runtime {
 namespace {
 
+constexpr char kOfAnother[] = "partita/of another rank";
+
 bool is_alone(const Communicator* communicator) { return communicator == nullptr || communicator->size() == 1; }
 
 }  // namespace
@@ -65,8 +67,14 @@ absl::Status all_ok(Communicator* communicator, const absl::Status& mine, std::s
   if (!mine.ok()) return mine;  // also where another rank has left because of it
   PARTITA_RETURN_IF_ERROR(heard);
   if (failed < 0) return mine;
-  return absl::Status(static_cast<absl::StatusCode>(failed % kCodes),
+  absl::Status theirs(static_cast<absl::StatusCode>(failed % kCodes),
                       cat("rank ", failed / kCodes, " failed: ", label));
+  theirs.SetPayload(kOfAnother, absl::Cord());
+  return theirs;
+}
+
+bool is_of_another(const absl::Status& status) {
+  return absl::IsUnavailable(status) || status.GetPayload(kOfAnother).has_value();
 }
 
 }  // namespace partita::runtime

@@ -70,6 +70,9 @@ struct Transfer {
   size_t moved = 0;  // the transport's
 };
 
+// How often waits look at deadlines.
+inline constexpr std::chrono::milliseconds kTick{200};
+
 inline constexpr size_t kMaxMessageBytes = size_t{8} << 20;
 
 // All calls come from one thread, which also created the transport and destroys it, except wake() (any thread).

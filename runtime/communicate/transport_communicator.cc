@@ -6,6 +6,7 @@
 #include "runtime/communicate/transport_communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <list>
@@ -18,6 +19,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "runtime/communicate/collective_algorithms.h"
+#include "runtime/record/flight_recorder.h"
 
 namespace partita::runtime {
 namespace {
@@ -27,14 +29,16 @@ constexpr size_t kMaxReasonBytes = 2000;
 
 class TransportCommunicator final : public Communicator {
  public:
-  explicit TransportCommunicator(const CommunicatorOptions& options) : options_(options) {}
+  explicit TransportCommunicator(const CommunicatorOptions& options)
+      : recorder_(options.recorder), timeout_(options.timeout) {}
   ~TransportCommunicator() override;
   absl::Status open(TransportFactory factory);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string_view backend() const override { return name_; }
-  std::chrono::milliseconds timeout() const override { return options_.timeout; }
+  std::chrono::milliseconds timeout() const override { return timeout_; }
+  void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   absl::StatusOr<GroupId> create_group(const std::vector<int>& world_ranks) override;
   Ticket start(CollectiveOp op) override;
   absl::Status wait(Ticket ticket) override;
@@ -43,8 +47,8 @@ class TransportCommunicator final : public Communicator {
 
  private:
   struct Task {
-    Task(Ticket t, Transport& transport, const Group& group, CollectiveOp op, std::chrono::milliseconds timeout,
-         std::function<absl::Status()> tick)
+    Task(Ticket t, Transport& transport, const Group& group, CollectiveOp op,
+         const std::atomic<std::chrono::milliseconds>& timeout, std::function<absl::Status()> tick)
         : ticket(t), exchange(transport, group, std::move(op), timeout, std::move(tick)) {}
     Ticket ticket;
     Exchange exchange;
@@ -56,11 +60,13 @@ class TransportCommunicator final : public Communicator {
   absl::Status execute(Ticket ticket);
   absl::Status tick();
   void finish(Ticket ticket);
+  void note_waits(SteadyTime now);
   // Keeps the first error; `ticket` is the operation it came from, 0 for none.
   absl::Status fail(Ticket ticket, absl::Status status);
   void wake();
 
-  const CommunicatorOptions options_;
+  FlightRecorder* const recorder_;
+  std::atomic<std::chrono::milliseconds> timeout_;
   std::thread thread_;
   std::string name_;
   int rank_ = 0, size_ = 0;
@@ -80,6 +86,7 @@ class TransportCommunicator final : public Communicator {
   // The progress thread's own. A failed task stays until the transport has let go of its transfers.
   std::optional<Task> current_;
   std::list<Task> background_;
+  SteadyTime noted_;  // when it was last recorded what is waited for
 };
 
 uint64_t group_hash(const std::vector<int>& ranks, uint64_t version) {
@@ -131,6 +138,7 @@ absl::StatusOr<GroupId> TransportCommunicator::create_group(const std::vector<in
 Ticket TransportCommunicator::start(CollectiveOp op) {
   std::lock_guard lock(mutex_);
   const Ticket ticket = ++last_ticket_;
+  if (recorder_ != nullptr) recorder_->issued(ticket, op.step_id, collective_name(op.kind), op.label);
   unfinished_.emplace(ticket, std::move(op));
   if (!ended_) {
     queue_.push_back(ticket);
@@ -142,9 +150,13 @@ Ticket TransportCommunicator::start(CollectiveOp op) {
 absl::Status TransportCommunicator::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
   if (ticket == 0 || ticket > last_ticket_) return absl::InvalidArgumentError(cat("no operation has ticket ", ticket));
+  if (recorder_ != nullptr && unfinished_.contains(ticket)) recorder_->waiting(ticket);
   changed_.wait(lock, [&] { return ended_ || !unfinished_.contains(ticket); });
   const auto found = unfinished_.find(ticket);
-  if (found == unfinished_.end()) return absl::OkStatus();
+  if (found == unfinished_.end()) {
+    if (recorder_ != nullptr) recorder_->waiting(0);  // after an error it stays as it was
+    return absl::OkStatus();
+  }
   if (ticket == failed_ticket_) return failure_;
   return with_context(failure_, describe(found->second));
 }
@@ -221,7 +233,7 @@ absl::Status TransportCommunicator::serve() {
       PARTITA_RETURN_IF_ERROR(execute(next));
     } else {
       const absl::Status moved =
-          transport_->progress(Clock::now() + std::chrono::seconds(background_.empty() ? 3600 : 1));
+          transport_->progress(Clock::now() + (background_.empty() ? std::chrono::hours(1) : kTick));
       if (!moved.ok()) return fail(0, moved);
     }
     if (const absl::Status status = tick(); !status.ok()) return fail(0, status);
@@ -240,11 +252,11 @@ absl::Status TransportCommunicator::execute(Ticket ticket) {
   if (group == nullptr) return fail(ticket, absl::InvalidArgumentError(cat("no group ", op.group)));
   if (const absl::Status valid = check_operation(op, *group); !valid.ok()) return fail(ticket, valid);
   if (op.kind >= CollectiveKind::kSend) {
-    Task& task = background_.emplace_back(ticket, *transport_, *group, std::move(op), options_.timeout, nullptr);
+    Task& task = background_.emplace_back(ticket, *transport_, *group, std::move(op), timeout_, nullptr);
     post_point_to_point(task.exchange, *group);
     return absl::OkStatus();
   }
-  current_.emplace(ticket, *transport_, *group, std::move(op), options_.timeout, [this] { return tick(); });
+  current_.emplace(ticket, *transport_, *group, std::move(op), timeout_, [this] { return tick(); });
   current_->exchange.set_sequence(group->operations++);
   if (const absl::Status status = run_collective(current_->exchange); !status.ok()) return fail(ticket, status);
   current_.reset();
@@ -270,11 +282,29 @@ absl::Status TransportCommunicator::tick() {
     if (const absl::Status status = task->exchange.overdue(now); !status.ok()) return fail(task->ticket, status);
     ++task;
   }
+  note_waits(now);
   return absl::OkStatus();
+}
+
+// Of what this rank has waited for longer than a moment: the operation whose turn it is, else a message.
+void TransportCommunicator::note_waits(SteadyTime now) {
+  constexpr std::chrono::milliseconds kMoment{150}, kAgain{1000};
+  const Task* held = current_ ? &*current_ : nullptr;
+  if (recorder_ == nullptr || now - noted_ < kAgain) return;
+  for (const Task& task : background_) {
+    if (held == nullptr && task.ticket == recorder_->header().waiting) held = &task;
+  }
+  if (held == nullptr || now - held->exchange.moved() < kMoment) return;
+  const std::vector<int> missing = held->exchange.missing();
+  if (missing.empty()) return;
+  const CollectiveOp& op = held->exchange.op();
+  recorder_->waits(held->ticket, op.step_id, collective_name(op.kind), op.label, missing);
+  noted_ = now;
 }
 
 void TransportCommunicator::finish(Ticket ticket) {
   std::lock_guard lock(mutex_);
+  if (recorder_ != nullptr) recorder_->done(ticket);
   unfinished_.erase(ticket);
   changed_.notify_all();
 }

@@ -17,6 +17,7 @@ class DeviceCommunicator : public Communicator {
   int rank() const override { return control_.rank(); }
   int size() const override { return control_.size(); }
   std::chrono::milliseconds timeout() const override { return control_.timeout(); }
+  void set_timeout(std::chrono::milliseconds timeout) override { control_.set_timeout(timeout); }
   void abort(std::string_view reason) override {
     fail(absl::UnavailableError(std::string(reason)));
     control_.abort(reason);

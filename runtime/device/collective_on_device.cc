@@ -18,6 +18,7 @@ class OnDevice final : public Communicator {
   int size() const override { return inner_->size(); }
   std::string_view backend() const override { return inner_->backend(); }
   std::chrono::milliseconds timeout() const override { return inner_->timeout(); }
+  void set_timeout(std::chrono::milliseconds timeout) override { inner_->set_timeout(timeout); }
   absl::StatusOr<GroupId> create_group(const std::vector<int>& ranks) override {
     PARTITA_ASSIGN_OR_RETURN(GroupId id, inner_->create_group(ranks));
     sizes_[id] = static_cast<int64_t>(ranks.size());

@@ -59,6 +59,10 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
   std::unique_ptr<Executor> executor(new Executor(std::move(loaded)));
   executor->threads_ = std::max(options.threads, 1);
   executor->observer_ = options.observer;
+  executor->recorder_ = options.recorder;
+  if (options.recorder != nullptr) {
+    PARTITA_ASSIGN_OR_RETURN(executor->recorded_, options.recorder->add_program(executor->program()));
+  }
   omp_set_num_threads(executor->threads_);
   if (!options.tune.empty() && !needs_device(executor->program()))
     return absl::InvalidArgumentError(
@@ -153,6 +157,7 @@ absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
   if (device_ != nullptr) PARTITA_RETURN_IF_ERROR(device_->synchronize());
   if (profile_ && device_ != nullptr) PARTITA_RETURN_IF_ERROR(add_stamped());
   host_copies_.clear();
+  if (recorder_ != nullptr) recorder_->idle();
   return device_communicator_ != nullptr ? device_communicator_->failure() : absl::OkStatus();
 }
 
@@ -160,6 +165,8 @@ absl::Status Executor::run_segment(const ScheduleEntry& entry) {
   std::vector<BoundStep>& steps = segments_[static_cast<size_t>(entry.segment)];
   for (size_t k = 0; k < steps.size();) {
     BoundStep& step = steps[k];
+    if (recorder_ != nullptr)
+      recorder_->step(recorded_ + static_cast<int32_t>(step.step->id), static_cast<int32_t>(entry.micro_batch));
     const size_t together = profile_ || observer_ != nullptr ? 1 : std::max<size_t>(step.run, 1);
     absl::Status status = observer_ != nullptr ? run_observed(step, entry)
                           : profile_           ? run_profiled(step, entry)

@@ -26,6 +26,7 @@
 #include "runtime/kernel/region_memory.h"
 #include "runtime/program/program.h"
 #include "runtime/program/sides.h"
+#include "runtime/record/flight_recorder.h"
 
 namespace partita::runtime {
 
@@ -62,9 +63,10 @@ struct ExecutorOptions {
   // Not null: works on that executor's states, by their names, in place of its own (an evaluation program beside the
   // training one). It outlives this one. Accumulators stay its own.
   const Executor* states_of = nullptr;
-  StepObserver* observer = nullptr;  // outlives the executor; a device's steps are then run one by one
-  int device = 0;                    // which of the host's devices, for a program that needs one
-  std::string tune;                  // not empty: its file of tuned kernels (Device::tune)
+  StepObserver* observer = nullptr;    // outlives the executor; a device's steps are then run one by one
+  FlightRecorder* recorder = nullptr;  // of its steps; outlives the executor
+  int device = 0;                      // which of the host's devices, for a program that needs one
+  std::string tune;                    // not empty: its file of tuned kernels (Device::tune)
   std::function<absl::StatusOr<std::unique_ptr<Device>>(const Program&, int ordinal)> open_device =
       runtime::open_device;  // how it is opened
 };
@@ -102,6 +104,7 @@ class Executor {
 
   // Bytes that kernels need beside the program's regions.
   int64_t scratch_bytes() const { return device_ != nullptr ? device_scratch_ : scratch_->bytes(); }
+  FlightRecorder* recorder() const { return recorder_; }
   // Null where the host runs everything.
   Device* device() const { return device_.get(); }
 
@@ -181,6 +184,8 @@ class Executor {
   std::vector<int64_t> staged_;  // micro-batch in each slot, or -1
   std::optional<StepProfile> profile_;
   StepObserver* observer_ = nullptr;
+  FlightRecorder* recorder_ = nullptr;
+  int32_t recorded_ = 0;  // the number of its first step there
   // Profiled steps of a device, each between two of its stamps; the first stamp is at `stamps_begin_`.
   struct Stamped {
     const BoundStep* step = nullptr;

@@ -284,6 +284,8 @@ absl::StatusOr<LaunchEnvironment> parse_launch_environment(const EnvironmentMap&
   PARTITA_RETURN_IF_ERROR(read_master(variables, launch));
   launch.secret = variables.text("PARTITA_JOB_SECRET");
   launch.secret_file = variables.text("PARTITA_JOB_SECRET_FILE");
+  launch.error_file = variables.text("TORCHELASTIC_ERROR_FILE");
+  PARTITA_ASSIGN_OR_RETURN(launch.record, variables.number_or(kRecordVariable, 0, 1 << 20, -1));
   return launch;
 }
 

@@ -22,6 +22,8 @@ struct LaunchEnvironment {
   int master_port = 0;              // 0 where master_address is empty
   std::string job_id;               // the same on all ranks of a run and, where the launcher has one, of this run alone
   std::string secret, secret_file;  // PARTITA_JOB_SECRET and PARTITA_JOB_SECRET_FILE (job_secret.h); empty: not set
+  std::string error_file;      // where torchrun's agent looks for why this rank failed; empty: nowhere
+  int record = -1;             // the descriptor of its flight record, from a supervisor of ours
   // Where all ranks are processes of this host.
   bool one_host() const { return local_size == world_size; }
 };
@@ -40,6 +42,9 @@ using EnvironmentMap = std::map<std::string, std::string>;
 // Empty variables count as unset. InvalidArgument, naming the variable, for a number that is none, a rank outside its
 // size, or a missing companion.
 absl::StatusOr<LaunchEnvironment> parse_launch_environment(const EnvironmentMap& environment);
+
+// The variable with LaunchEnvironment::record.
+inline constexpr const char* kRecordVariable = "PARTITA_FLIGHT_RECORD";
 
 // This process's environment variables.
 EnvironmentMap read_environment();

@@ -5,43 +5,60 @@
 
 #include <chrono>
 #include <ctime>
+#include <utility>
+
+#include "base/exit_code.h"
 
 namespace partita::runtime {
 namespace {
 
-sigset_t terminate_set() {
+using std::chrono::milliseconds;
+
+// One request may come twice: to the process and to its group, from a terminal and from a supervisor. A later one means
+// it; from the same sender, a little later is late enough.
+constexpr milliseconds kSameSender{200}, kOtherSender{2000};
+
+sigset_t awaited() {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
+  for (int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&set, signal);
   return set;
 }
 
 }  // namespace
 
-StopSignal::StopSignal() {
-  const sigset_t set = terminate_set();
+StopSignal::StopSignal(std::function<void(int)> told) : told_(std::move(told)) {
+  const sigset_t set = awaited();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  waiter_ = std::thread([this] {
-    const sigset_t awaited = terminate_set();
-    const timespec patience{0, 50'000'000};
-    // One request may come twice (to the process and to its group); a later one means it.
-    std::chrono::steady_clock::time_point first;
-    while (!done_.load()) {
-      if (sigtimedwait(&awaited, nullptr, &patience) != SIGTERM) continue;
-      const auto now = std::chrono::steady_clock::now();
-      if (!stopped_.exchange(true)) {
-        first = now;
-      } else if (now - first > std::chrono::seconds(2)) {
-        ::_exit(128 + SIGTERM);
-      }
+  waiter_ = std::thread([this] { wait(); });
+}
+
+void StopSignal::wait() {
+  const sigset_t set = awaited();
+  const timespec patience{0, 50'000'000};
+  std::chrono::steady_clock::time_point first;
+  pid_t sender = 0;
+  while (!done_.load()) {
+    siginfo_t info{};
+    const int signal = sigtimedwait(&set, &info, &patience);
+    if (signal == SIGUSR1) save_ = true;
+    if (signal != SIGTERM && signal != SIGINT) continue;
+    const auto now = std::chrono::steady_clock::now();
+    const pid_t from = info.si_code > 0 ? 0 : info.si_pid;  // 0: the kernel, for a terminal
+    if (!stopped_.load()) {
+      if (told_) told_(signal);
+      first = now, sender = from;
+      stopped_ = true;
+    } else if (now - first > (from == sender ? kSameSender : kOtherSender)) {
+      ::_exit(kFirstRetryCode + signal);
     }
-  });
+  }
 }
 
 StopSignal::~StopSignal() {
   done_ = true;
   waiter_.join();
-  const sigset_t set = terminate_set();
+  const sigset_t set = awaited();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 

@@ -1,24 +1,32 @@
-// SIGTERM as a flag to look at: what a scheduler sends before it takes the machine back.
+// Signals as flags to look at: SIGTERM, which a scheduler sends before it takes the machine back, SIGINT, and SIGUSR1.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <thread>
 
 namespace partita::runtime {
 
 class StopSignal {
  public:
-  // Blocks SIGTERM in this thread and in those that it starts from now on; a thread of its own waits for it. A second
-  // one ends the process at once. Make it before any other thread.
-  StopSignal();
+  // Blocks the three in this thread and in those that it starts from now on; a thread of its own waits for them.
+  // SIGTERM and SIGINT set stop(); a second one ends the process at once, with 128 + its number. SIGUSR1 sets save().
+  // `told`: called in that thread for the first signal to stop, before the flag is set; it may end the process. Make
+  // one before any other thread.
+  explicit StopSignal(std::function<void(int signal)> told = nullptr);
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  const std::atomic<bool>* flag() const { return &stopped_; }
+  const std::atomic<bool>* stop() const { return &stopped_; }
+  // Whoever takes up a wish to save sets it back.
+  std::atomic<bool>* save() { return &save_; }
 
  private:
-  std::atomic<bool> stopped_ = false, done_ = false;
+  void wait();
+
+  const std::function<void(int)> told_;
+  std::atomic<bool> stopped_ = false, save_ = false, done_ = false;
   std::thread waiter_;
 };
 

@@ -1,10 +1,10 @@
 #include "runtime/launch/supervisor.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <signal.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,9 +17,13 @@
 #include <thread>
 
 #include "base/cat.h"
+#include "base/exit_code.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/launch/launch_environment.h"
+#include "runtime/record/diagnosis.h"
+#include "runtime/record/flight_recorder.h"
 
 extern char** environ;
 
@@ -27,7 +31,7 @@ namespace partita::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kPatience = std::chrono::seconds(10);
+constexpr auto kPatience = std::chrono::milliseconds(1500);
 constexpr auto kPoll = std::chrono::milliseconds(10);
 
 // A port that is free now. Someone else may take it before the ranks do; they then fail with a code worth a retry.
@@ -54,16 +58,44 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 // What a launcher before us said of ranks is not for these processes.
 bool is_launch_variable(std::string_view variable) {
   for (const char* name : {"RANK=", "LOCAL_RANK=", "WORLD_SIZE=", "LOCAL_WORLD_SIZE=", "MASTER_ADDR=", "MASTER_PORT=",
-                           "OMPI_", "PMI_", "PMIX_", "SLURM_", "TF_CONFIG="}) {
+                           "OMPI_", "PMI_", "PMIX_", "SLURM_", "TF_CONFIG=", "TORCHELASTIC_"}) {
     if (variable.starts_with(name)) return true;
   }
   return false;
+}
+
+// A child that the kernel ends when this process ends. posix_spawn cannot say so; what the child does between fork and
+// exec is safe beside other threads. `kept`: a descriptor that it has too; -1: none.
+absl::StatusOr<pid_t> start_process(std::vector<std::string> command, std::vector<std::string> environment, int kept) {
+  const std::vector<char*> arguments = pointers(command), variables = pointers(environment);
+  int told[2];  // the error of exec
+  if (::pipe2(told, O_CLOEXEC) != 0) return absl::UnavailableError("no descriptors for a pipe");
+  const pid_t parent = ::getpid(), child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(static_cast<int>(ExitCode::kLost));  // it ended before the line above
+    sigset_t none;  // this process holds signals back; its children must not
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (kept >= 0) ::fcntl(kept, F_SETFD, 0);
+    ::execve(arguments[0], arguments.data(), variables.data());
+    const int error = errno;
+    [[maybe_unused]] const ssize_t written = ::write(told[1], &error, sizeof error);
+    ::_exit(static_cast<int>(ExitCode::kUsage));
+  }
+  int error = child < 0 ? errno : 0;
+  ::close(told[1]);
+  if (child > 0 && ::read(told[0], &error, sizeof error) == sizeof error) ::waitpid(child, nullptr, 0);
+  ::close(told[0]);
+  if (error != 0) return file_error("start", command[0], error);
+  return child;
 }
 
 struct Process {
   pid_t id = 0;
   int rank = -1;
   std::optional<int> code;  // 128 + signal where one ended it
+  KnownEnd end;
 };
 
 class Attempt {
@@ -74,6 +106,7 @@ class Attempt {
     for (Process& p : processes_) {
       if (!p.code) ::waitpid(p.id, nullptr, 0);
     }
+    for (int record : records_) ::close(record);
   }
 
   absl::Status start() {
@@ -85,9 +118,9 @@ class Attempt {
     return absl::OkStatus();
   }
 
-  // The first process that failed, or nothing.
-  std::optional<Process> wait() {
-    bool told = false;
+  // How the run ended.
+  absl::Status wait() {
+    bool told = false, ended = false;
     std::optional<Clock::time_point> end;
     while (std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return !p.code; })) {
       reap();
@@ -95,14 +128,16 @@ class Attempt {
         tell(SIGTERM);
         told = true;
       }
+      if (job_.save != nullptr && job_.save->exchange(false)) tell(SIGUSR1);
       if (failed_ && !end) end = Clock::now() + kPatience;
-      if (end && Clock::now() > *end) {
+      if (end && !ended && Clock::now() > *end) {
+        for (Process& p : processes_) p.end.by_supervisor = !p.code;
         tell(SIGKILL);
-        end = Clock::now() + kPatience;
+        ended = true;
       }
       std::this_thread::sleep_for(kPoll);
     }
-    return failed_;
+    return failed_ == nullptr ? absl::OkStatus() : outcome();
   }
 
  private:
@@ -120,19 +155,15 @@ class Attempt {
         environment.push_back(cat(name, "=", value));
       environment.emplace_back("MASTER_ADDR=127.0.0.1");
     }
-    // This process holds SIGTERM back; its children must not.
-    posix_spawnattr_t attributes;
-    ::posix_spawnattr_init(&attributes);
-    sigset_t none;
-    sigemptyset(&none);
-    ::posix_spawnattr_setsigmask(&attributes, &none);
-    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-    Process p{.id = 0, .rank = rank, .code = {}};
-    const int error = ::posix_spawn(&p.id, command_[0].c_str(), nullptr, &attributes, pointers(command_).data(),
-                                    pointers(environment).data());
-    ::posix_spawnattr_destroy(&attributes);
-    if (error != 0) return file_error("start", command_[0], error);
-    processes_.push_back(p);
+    Process p{.id = 0, .rank = rank, .code = {}, .end = {.rank = rank}};
+    int record = -1;
+    if (job_.ranks > 0) {
+      PARTITA_ASSIGN_OR_RETURN(record, make_flight_file(job_.records.empty() ? "" : flight_file(job_.records, rank)));
+      records_.push_back(record);
+      environment.push_back(cat(kRecordVariable, "=", record));
+    }
+    PARTITA_ASSIGN_OR_RETURN(p.id, start_process(command_, std::move(environment), record));
+    processes_.push_back(std::move(p));
     return absl::OkStatus();
   }
 
@@ -140,12 +171,36 @@ class Attempt {
     for (Process& p : processes_) {
       int status = 0;
       if (p.code || ::waitpid(p.id, &status, WNOHANG) != p.id) continue;
-      p.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-      if (WIFSIGNALED(status) && job_.ranks > 0)
-        std::fprintf(stderr, "partita: rank %d was ended by signal %d\n", p.rank, WTERMSIG(status));
+      p.code = WIFEXITED(status) ? WEXITSTATUS(status) : kFirstRetryCode + WTERMSIG(status);
+      p.end.code = *p.code;
+      p.end.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
       // A mistake of the user's says more than the peers that were lost over it.
-      if (*p.code != 0 && (!failed_ || (*failed_->code >= 128 && *p.code < 128))) failed_ = p;
+      if (*p.code != 0 && (failed_ == nullptr || (worth_retry(*failed_->code) && !worth_retry(*p.code)))) failed_ = &p;
     }
+  }
+
+  absl::Status outcome() const {
+    const int code = *failed_->code;
+    const std::string who = job_.ranks > 0 ? cat("rank ", failed_->rank) : "the run";
+    const absl::StatusCode status = status_code_of(code);
+    if (!worth_retry(code)) return absl::Status(status, cat(who, " failed; it says above why"));
+    if (status != absl::StatusCode::kCancelled) {
+      const Diagnosis d = find_cause();
+      for (const RankFate& f : d.others) std::fprintf(stderr, "partita: %s\n", d.other_text(f).c_str());
+      if (d.root) return absl::Status(status, cat("root cause: ", d.root_text()));
+    }
+    return absl::Status(status, cat(who, " ended with code ", code));
+  }
+
+  Diagnosis find_cause() const {
+    std::vector<FlightView> views;
+    std::vector<KnownEnd> ends;
+    for (size_t k = 0; k < records_.size(); ++k) {
+      // Of a rank that ended before it had a record there is none.
+      if (const auto reader = FlightReader::map(records_[k]); reader.ok()) views.push_back((*reader)->view());
+      ends.push_back(processes_[k].end);
+    }
+    return diagnose(views, ends, flight_clock());
   }
 
   void tell(int signal) {
@@ -157,40 +212,26 @@ class Attempt {
   const LocalJob& job_;
   std::vector<std::string> command_;
   std::vector<Process> processes_;
-  std::optional<Process> failed_;
+  std::vector<int> records_;  // descriptors, by rank
+  const Process* failed_ = nullptr;
 };
-
-absl::Status status_of(const Process& p, const LocalJob& job) {
-  const std::string who = job.ranks > 0 ? cat("rank ", p.rank) : "the run";
-  const std::string text = cat(who, *p.code > 128 ? cat(" ended with code ", *p.code) : " failed; it says above why");
-  switch (*p.code) {
-    case 1:
-      return absl::InternalError(text);
-    case 2:
-      return absl::InvalidArgumentError(text);
-    case 3:
-      return absl::ResourceExhaustedError(text);
-    default:
-      return *p.code == 143 ? absl::CancelledError(text) : absl::UnavailableError(text);
-  }
-}
 
 }  // namespace
 
 absl::Status run_job(const LocalJob& job) {
   std::vector<std::string> command = job.command;
   for (int restarts = 0;; ++restarts) {
-    std::optional<Process> failed;
+    absl::Status status;
     {
       Attempt attempt(job, command);
       PARTITA_RETURN_IF_ERROR(attempt.start());
-      failed = attempt.wait();
+      status = attempt.wait();
     }
-    if (!failed) return absl::OkStatus();
+    if (status.ok()) return status;
     const bool stopped = job.stop != nullptr && job.stop->load();
-    if (*failed->code < 128 || stopped || restarts >= job.max_restarts) return status_of(*failed, job);
+    if (!worth_retry(exit_code(status)) || stopped || restarts >= job.max_restarts) return status;
     std::fprintf(stderr, "partita: %s; restart %d of %d, from the last good checkpoint\n",
-                 std::string(status_of(*failed, job).message()).c_str(), restarts + 1, job.max_restarts);
+                 std::string(status.message()).c_str(), restarts + 1, job.max_restarts);
     if (restarts == 0) command.insert(command.end(), job.resume.begin(), job.resume.end());
   }
 }

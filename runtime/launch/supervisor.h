@@ -13,13 +13,16 @@ struct LocalJob {
   std::vector<std::string> command;  // program and arguments, the same for all ranks
   int ranks = 0;         // processes with a rank each, which find one another over TCP; 0: one process, no rank
   int max_restarts = 0;  // after an end worth a retry: a signal, or an exit code of 128 and above
+  std::string records;   // folder of their flight records; empty: in memory alone
   std::vector<std::string> resume;          // arguments to add when it starts again
-  const std::atomic<bool>* stop = nullptr;  // SIGTERM is passed on to the processes
+  const std::atomic<bool>* stop = nullptr;  // when it is set, the processes get SIGTERM
+  std::atomic<bool>* save = nullptr;        // and SIGUSR1
 };
 
-// Ok, or how the first process that failed ended: its own code below 128 as the status that has it (2 InvalidArgument,
-// 3 ResourceExhausted, …; it has told why itself), Unavailable for those worth a retry, Cancelled when told to stop. No
-// process outlives the call: the others get 10 s to end by themselves.
+// Ok, or how the first process that failed ended: the status of its exit code (base/exit_code.h). Where a rank was
+// lost, it names the root cause, and stderr has had who followed; else the rank has told why itself. No process
+// outlives the call: the others get 2 s to end by themselves. Nor does one outlive this process, however that ends. To
+// be called from a thread that lives as long as the process, as main's.
 absl::Status run_job(const LocalJob& job);
 
 }  // namespace partita::runtime

@@ -151,7 +151,7 @@ ThreadWorld::~ThreadWorld() = default;
 
 int ThreadWorld::size() const { return static_cast<int>(shared_->members.size()); }
 
-absl::StatusOr<std::unique_ptr<Communicator>> ThreadWorld::communicator(int rank) {
+absl::StatusOr<std::unique_ptr<Communicator>> ThreadWorld::communicator(int rank, FlightRecorder* recorder) {
   if (rank < 0 || rank >= size()) return absl::InvalidArgumentError(cat("rank ", rank, " in a world of ", size()));
   {
     std::lock_guard lock(shared_->mutex);
@@ -159,11 +159,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> ThreadWorld::communicator(int rank
       return absl::FailedPreconditionError(cat("rank ", rank, " already has its communicator"));
     }
   }
+  CommunicatorOptions options = options_;
+  if (recorder != nullptr) options.recorder = recorder;
   return open_transport_communicator(
       [shared = shared_, rank]() -> absl::StatusOr<std::unique_ptr<Transport>> {
         return std::make_unique<Seat>(shared, rank);
       },
-      options_);
+      options);
 }
 
 absl::Status outcome_of(std::span<const absl::Status> ranks) {

@@ -17,8 +17,9 @@ class ThreadWorld {
   ~ThreadWorld();
 
   int size() const;
-  // Once per rank, from any thread. InvalidArgument for a rank outside, FailedPrecondition for one already taken.
-  absl::StatusOr<std::unique_ptr<Communicator>> communicator(int rank);
+  // Once per rank, from any thread; `recorder` in place of the options'. InvalidArgument for a rank outside,
+  // FailedPrecondition for one already taken.
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator(int rank, FlightRecorder* recorder = nullptr);
 
  private:
   struct Shared;

@@ -34,6 +34,7 @@ void add_assemble(CLI::App& app, absl::Status& result);
 void add_doctor(CLI::App& app, absl::Status& result);
 void add_model(CLI::App& app, absl::Status& result);
 void add_factors(CLI::App& app, absl::Status& result);
+void add_autopsy(CLI::App& app, absl::Status& result);
 void add_checkpoint(CLI::App& app, absl::Status& result);
 void add_predict(CLI::App& app, absl::Status& result);
 void add_generate(CLI::App& app, absl::Status& result);

@@ -33,8 +33,10 @@ absl::Status run_supervised(const runtime::BundleFiles& bundle, const runtime::R
   for (std::string& a : flags.arguments()) job.command.push_back(std::move(a));
   if (!flags.resume) job.resume = {"--resume"};
   job.max_restarts = launch.max_restarts;
-  runtime::StopSignal stop;
-  job.stop = stop.flag();
+  job.records = flags.records();
+  runtime::StopSignal signals;
+  job.stop = signals.stop();
+  job.save = signals.save();
   return runtime::run_job(job);
 }
 
@@ -52,11 +54,12 @@ absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flag
   PARTITA_RETURN_IF_ERROR(bundle->check(flags.threads_of(1), /*weights=*/false));
   if (launch.processes || launch.max_restarts > 0) return run_supervised(*bundle, flags, launch);
   PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(*bundle));
-  std::optional<runtime::StopSignal> stop;
-  if (!options.checkpoint.folder.empty()) options.stop = stop.emplace().flag();
+  std::optional<runtime::StopSignal> signals;
+  if (!options.checkpoint.folder.empty()) options.obey(signals.emplace());
   PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs, bundle->programs(runtime::kImageName));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
   PARTITA_ASSIGN_OR_RETURN(auto sink, flags.sink(std::max<int64_t>(options.steps, 0)));
+  options.ends_process = true;
   absl::Status status = runtime::train_local(loaded, options, sink.get());
   // What was measured is kept whatever ended the run.
   status.Update(sink->close());

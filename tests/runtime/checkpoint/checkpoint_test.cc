@@ -181,7 +181,7 @@ absl::Status save(const Program& program, const CheckpointOptions& options, std:
       fill(executor, seed + static_cast<uint64_t>(step));
       if (auto s = (*c)->save(head(step)); !s.ok()) return s;
       fill(executor, 999);  // training goes on and must not touch what is being written
-      (*c)->begin_step(false);
+      (*c)->begin_step({});
       if (auto s = (*c)->end_step(); !s.ok()) return s.status();
     }
     return (*c)->finish();

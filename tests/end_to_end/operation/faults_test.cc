@@ -1,0 +1,278 @@
+// What a run does when something happens to it: real processes, real signals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "runtime/checkpoint/checkpoint_manifest.h"
+#include "runtime/record/flight_recorder.h"
+#include "runtime/record/flight_view.h"
+#include "runtime/record/process.h"
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace partita {
+namespace {
+
+namespace fs = std::filesystem;
+using runtime::FlightReader;
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+bool wait_until(const std::function<bool()>& condition, double seconds) {
+  const auto begin = Clock::now();
+  while (!condition() && seconds_since(begin) < seconds) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return condition();
+}
+
+// A command under way, without a shell in between where it begins with `exec`.
+class Running {
+ public:
+  Running(const std::string& command, std::string output) : output_(std::move(output)) {
+    id_ = ::fork();
+    if (id_ != 0) return;
+    ::setpgid(0, 0);
+    const std::string line = command + " > " + output_ + " 2>&1";
+    ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+    ::_exit(127);
+  }
+  ~Running() { end(0); }
+  pid_t id() const { return id_; }
+  std::string text() const { return TempFolder::read(output_); }
+  // Exit code, 128 + signal; -1 where it had not ended after so many seconds, and was killed.
+  int end(double seconds) {
+    int status = 0;
+    if (id_ <= 0) return -1;
+    const bool ended = wait_until([&] { return ::waitpid(id_, &status, WNOHANG) == id_; }, seconds);
+    if (!ended) {
+      ::kill(-id_, SIGKILL);
+      ::waitpid(id_, &status, 0);
+    }
+    id_ = -1;
+    if (!ended) return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  pid_t id_ = -1;
+  std::string output_;
+};
+
+struct RankProcess {
+  int64_t id = 0, start = 0;
+  bool lives() const { return id != 0 && runtime::process_state(id, start) != '\0'; }
+};
+
+class Faults : public testing::Test {
+ protected:
+  static constexpr const char* kForever = " --steps 1000000000 --quiet --threads 1";
+
+  std::string compile(const std::string& flags) {
+    const Outcome model =
+        run_partita("model mlp --layers 32,64,8 --batch 8 --with-weights -o " + (out_ / "mlp.onnx") + " --quiet");
+    const std::string recipe =
+        out_.write("train.yaml",
+                   "loss: {kind: mse, target: target}\noptimizer: {kind: adamw, lr: 0.001}\ndata: {kind: synthetic}\n");
+    const Outcome done = run_partita("compile " + (out_ / "mlp.onnx") + " --train " + recipe + " --quiet " + flags +
+                                     " -o " + (out_ / "bundle"));
+    EXPECT_EQ(model.code + done.code, 0) << model.text << done.text;
+    return out_ / "bundle";
+  }
+  std::string run(const std::string& bundle, const std::string& flags) {
+    return "exec " + partita_program() + " run " + bundle + kForever + " " + flags;
+  }
+  // The ranks' processes, once all have taken some steps.
+  std::vector<RankProcess> ranks(const std::string& records, int count, const Running& running) {
+    std::vector<RankProcess> found;
+    const bool all = wait_until(
+        [&] {
+          found.clear();
+          for (int rank = 0; rank < count; ++rank) {
+            const auto reader = FlightReader::open(runtime::flight_file(records, rank));
+            if (!reader.ok() || (*reader)->header().training_step < 3) return false;
+            found.push_back({(*reader)->header().process, (*reader)->header().process_start});
+          }
+          return true;
+        },
+        60);
+    EXPECT_TRUE(all) << running.text();
+    found.resize(static_cast<size_t>(count));
+    return found;
+  }
+  static bool none_lives(const std::vector<RankProcess>& ranks) {
+    for (const RankProcess& r : ranks) {
+      if (r.lives()) return false;
+    }
+    return true;
+  }
+
+  TempFolder out_;
+};
+
+TEST_F(Faults, KilledSupervisor_TakesItsRanksAlong_AndLeavesTheirRecords) {
+  const std::string bundle = compile("--ranks 2 --like ddp"), logs = out_ / "logs";
+  Running running(run(bundle, "--processes --log-dir " + logs), out_ / "output");
+  const std::vector<RankProcess> started = ranks(logs, 2, running);
+  ::kill(running.id(), SIGKILL);
+  EXPECT_EQ(running.end(5), 137);
+  EXPECT_TRUE(wait_until([&] { return none_lives(started); }, 2));
+  const Outcome autopsy = run_partita("autopsy " + logs + " --last 5");
+  EXPECT_EQ(autopsy.code, 0) << autopsy.text;
+  EXPECT_THAT(autopsy.text, ContainsRegex("root cause: rank [01] on host .* ended without a word"));
+  EXPECT_THAT(autopsy.text, HasSubstr("rank 1, its last operations"));
+  EXPECT_THAT(autopsy.text, ContainsRegex("started  all_reduce .*Gemm"));
+}
+
+TEST_F(Faults, KilledRank_EndsTheOthersSoon_AndIsTheRootCause) {
+  for (const char* layout : {"--ranks 4 --like ddp", "--ranks 4 --pin pipeline=2 --pin data=2 --pin micro_batch=2"}) {
+    const std::string bundle = compile(layout), logs = out_ / "logs";
+    Running running(run(bundle, "--processes --log-dir " + logs), out_ / "output");
+    const std::vector<RankProcess> started = ranks(logs, 4, running);
+    const auto begin = Clock::now();
+    ::kill(static_cast<pid_t>(started[2].id), SIGKILL);
+    EXPECT_EQ(running.end(15), 129) << layout;
+    EXPECT_LT(seconds_since(begin), 4) << layout;  // 2 s on a machine that does nothing else
+    EXPECT_TRUE(none_lives(started));
+    const std::string text = running.text();
+    EXPECT_THAT(text, ContainsRegex("partita: rank 0: followed: lost rank 2; training step [0-9]+"));
+    EXPECT_THAT(text,
+                ContainsRegex("root cause: rank 2 on host .* was killed by signal 9 \\(Killed\\); training step"));
+    EXPECT_EQ(text.find("root cause"), text.rfind("root cause")) << text;
+    const Outcome autopsy = run_partita("autopsy " + logs);
+    EXPECT_THAT(autopsy.text, ContainsRegex("^root cause: rank 2 on host ")) << layout;
+    EXPECT_THAT(autopsy.text, HasSubstr("rank 3: followed: lost rank 2"));
+    fs::remove_all(logs);
+  }
+}
+
+// No folder at all: the ranks' records are in memory, and the supervisor has them.
+TEST_F(Faults, CrashedRank_IsToldWithItsSignal) {
+  const std::string bundle = compile("--ranks 2 --like ddp");
+  Running running(run(bundle, "--processes"), out_ / "output");
+  std::string children;
+  ASSERT_TRUE(wait_until(
+      [&] {
+        const std::string task = std::to_string(running.id());
+        children = TempFolder::read("/proc/" + task + "/task/" + task + "/children");
+        return std::count(children.begin(), children.end(), ' ') == 2;
+      },
+      60));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  ::kill(std::stoi(children.substr(children.find(' '))), SIGSEGV);
+  EXPECT_EQ(running.end(15), 129);
+  EXPECT_THAT(running.text(), ContainsRegex("root cause: rank 1 on host .* crashed with signal 11"));
+  EXPECT_THAT(running.text(), HasSubstr("rank 0: followed: lost rank 1"));
+}
+
+TEST_F(Faults, StoppedRank_IsWarnedOfAtHalfTime_ThenGivenUp) {
+  const std::string bundle = compile("--ranks 2 --pin pipeline=2"), logs = out_ / "logs";
+  Running running(run(bundle, "--processes --log-dir " + logs + " --timeout collective=4 --timeout step=8"),
+                  out_ / "output");
+  const std::vector<RankProcess> started = ranks(logs, 2, running);
+  const auto begin = Clock::now();
+  ::kill(static_cast<pid_t>(started[0].id), SIGSTOP);
+  EXPECT_EQ(running.end(20), 129);
+  EXPECT_GT(seconds_since(begin), 3);
+  EXPECT_LT(seconds_since(begin), 12);
+  EXPECT_TRUE(none_lives(started));
+  EXPECT_THAT(running.text(), ContainsRegex("root cause: rank 0 on host .* is stopped or hangs: silent for"));
+  const std::string log = TempFolder::read(logs + "/rank-1.log");
+  EXPECT_THAT(log,
+              ContainsRegex("warning: rank 1: [2-4][.0-9]* s at an operation between ranks: training step [0-9]+, in "
+                            "(recv|send) .*, waiting for rank 0; given up after 4 s"));
+  EXPECT_THAT(run_partita("autopsy " + logs).text, ContainsRegex("^root cause: rank 0 on host .* silent for"));
+}
+
+// A terminal's Ctrl-C reaches the supervisor and all ranks.
+TEST_F(Faults, SigintSavesAndLeaves_ASecondOneEndsAtOnce) {
+  const std::string bundle = compile("--ranks 2 --like ddp"), folder = out_ / "checkpoints";
+  for (const char* how : {"", "--processes"}) {
+    fs::remove_all(folder);
+    Running running(run(bundle, std::string(how) + " --checkpoint " + folder), out_ / "output");
+    const std::vector<RankProcess> started = ranks(folder + "/flight", 2, running);
+    ::kill(-running.id(), SIGUSR1);
+    EXPECT_TRUE(wait_until([&] { return runtime::list_checkpoints(folder).size() == 1; }, 10)) << running.text();
+    EXPECT_TRUE(started[1].lives());
+    ::kill(-running.id(), SIGINT);
+    EXPECT_EQ(running.end(10), 143) << running.text();
+    EXPECT_EQ(runtime::list_checkpoints(folder).size(), 2u);
+    EXPECT_TRUE(none_lives(started));
+  }
+  fs::remove_all(folder);
+  Running running(run(bundle, "--processes --checkpoint " + folder), out_ / "output");
+  const std::vector<RankProcess> started = ranks(folder + "/flight", 2, running);
+  ::kill(static_cast<pid_t>(started[1].id), SIGSTOP);  // so that nothing can be saved
+  ::kill(running.id(), SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  ::kill(running.id(), SIGINT);
+  EXPECT_EQ(running.end(2), 130) << running.text();
+  EXPECT_TRUE(wait_until([&] { return none_lives(started); }, 2));
+}
+
+TEST_F(Faults, Mpirun_ASurvivorTellsTheRootCause) {
+  if (run_command("command -v mpirun").code != 0) GTEST_SKIP() << "no mpirun here";
+  const std::string bundle = compile("--ranks 2 --like ddp"), logs = out_ / "logs";
+  for (const std::string& flags : {std::string(), " --log-dir " + logs}) {
+    Running running("exec mpirun --allow-run-as-root --oversubscribe -n 2 sh -c 'echo $$ > " + (out_ / "rank") +
+                        "$OMPI_COMM_WORLD_RANK; exec " + bundle + "/rank" + kForever + flags + "'",
+                    out_ / "output");
+    ASSERT_TRUE(wait_until([&] { return !TempFolder::read(out_ / "rank1").empty(); }, 30));
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    ::kill(std::stoi(TempFolder::read(out_ / "rank1")), SIGKILL);
+    EXPECT_GT(running.end(15), 128);
+    EXPECT_THAT(running.text(), AllOf(ContainsRegex("rank 0: followed: .*rank 1.*training step [0-9]+, in "),
+                                      ContainsRegex("root cause: rank 1 on host .* ended without a word")));
+    fs::remove(out_ / "rank1");
+  }
+}
+
+TEST_F(Faults, MistakesAreToldOnce_AndTorchrunFindsThem) {
+  const std::string bundle = compile("--ranks 1"), error = out_ / "error.json";
+  const Outcome failed = run_command("TORCHELASTIC_ERROR_FILE=" + error + " " + bundle + "/rank --steps 1 --init " +
+                                     (out_ / "nothing.safetensors"));
+  EXPECT_EQ(failed.code, 2) << failed.text;
+  const nlohmann::json told = nlohmann::json::parse(TempFolder::read(error));
+  EXPECT_THAT(told["message"]["message"].get<std::string>(), HasSubstr("nothing.safetensors"));
+  EXPECT_GT(std::stoll(told["message"]["extraInfo"]["timestamp"].get<std::string>()), 1'700'000'000);
+  const std::string two = compile("--ranks 2 --like ddp");
+  const Outcome supervised =
+      run_partita("run " + two + " --processes --steps 1 --init " + (out_ / "nothing.safetensors"));
+  EXPECT_EQ(supervised.code, 2) << supervised.text;
+  EXPECT_THAT(supervised.text, Not(HasSubstr("root cause")));
+}
+
+// A sample; in full it is a command of its own.
+TEST_F(Faults, CampaignOfRandomFaults_NamesTheRightRank) {
+  const Outcome campaign = run_command(std::string(PARTITA_TEST_DATA) +
+                                       "/../../tools/fault_campaign --runs 3 --seed 5 --build " PARTITA_BUILD);
+  EXPECT_EQ(campaign.code, 0) << campaign.text;
+  EXPECT_THAT(campaign.text, HasSubstr("3 of 3 right"));
+}
+
+TEST_F(Faults, CleanRun_LeavesItsLogsAlone) {
+  const std::string bundle = compile("--ranks 2 --like ddp"), logs = out_ / "logs";
+  const Outcome done = run_partita("run " + bundle + " --processes --steps 5 --log-every 1 --log-dir " + logs);
+  EXPECT_EQ(done.code, 0) << done.text;
+  EXPECT_THAT(done.text, HasSubstr("step 5/5"));
+  EXPECT_THAT(TempFolder::read(logs + "/rank-0.log"), HasSubstr("step 5/5"));
+  EXPECT_TRUE(fs::exists(logs + "/rank-1.log"));
+  EXPECT_FALSE(fs::exists(logs + "/rank-0.flight"));
+  EXPECT_EQ(run_partita("autopsy " + logs).code, 2);
+}
+
+}  // namespace
+}  // namespace partita

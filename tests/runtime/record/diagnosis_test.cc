@@ -1,0 +1,102 @@
+#include "runtime/record/diagnosis.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/record/flight_recorder.h"
+
+namespace partita::runtime {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+// Of another host, so that no process here is looked at.
+FlightView rank(int number, FlightEnd end, int64_t time) {
+  FlightView v;
+  v.rank = number, v.size = 3, v.host = "far";
+  v.phase = Phase::kStep;
+  v.heartbeat = v.end_time = time;
+  v.end = end;
+  return v;
+}
+
+void waits(FlightView& v, std::vector<int> peers) {
+  FlightEvent e;
+  e.kind = FlightEventKind::kWaits, e.ticket = 7, e.peers = static_cast<uint8_t>(peers.size());
+  std::copy(peers.begin(), peers.end(), e.peer);
+  v.waiting = 7;
+  v.events.push_back(e);
+}
+
+TEST(Diagnose, OfTwoFailures_TheEarlierIsTheCause) {
+  std::vector<FlightView> views = {rank(0, FlightEnd::kFollowed, 12 * kSecond),
+                                   rank(1, FlightEnd::kFailed, 13 * kSecond),
+                                   rank(2, FlightEnd::kFailed, 11 * kSecond)};
+  views[2].message = "disk full";
+  views[2].end_code = 3;
+  const Diagnosis d = diagnose(views, {}, 20 * kSecond);
+  EXPECT_EQ(d.root_text(), "rank 2 on host 'far' failed with code 3: disk full; training step 1");
+  EXPECT_THAT(d.other_text(d.others[0]), HasSubstr("rank 0: followed: lost rank 2"));
+  EXPECT_THAT(d.other_text(d.others[1]), HasSubstr("rank 1: followed: lost rank 2; it failed with code"));
+}
+
+TEST(Diagnose, WithoutAWord_IsKilledOrSilent_ByItsHeartbeat) {
+  std::vector<FlightView> views = {rank(0, FlightEnd::kFollowed, 50 * kSecond),
+                                   rank(1, FlightEnd::kRunning, 49 * kSecond)};
+  EXPECT_THAT(diagnose(views, {{{.rank = 1, .signal = 9}}}, 60 * kSecond).root_text(),
+              HasSubstr("was killed by signal 9"));
+  views[1].heartbeat = 20 * kSecond;
+  EXPECT_THAT(diagnose(views, {{{.rank = 1, .signal = 9, .by_supervisor = true}}}, 60 * kSecond).root_text(),
+              HasSubstr("silent for 30 s before the others ended"));
+}
+
+TEST(Diagnose, WhereNobodyDied_TheAwaitedWhoWaitsForNobodyHangs) {
+  std::vector<FlightView> views = {rank(0, FlightEnd::kFollowed, 50 * kSecond),
+                                   rank(1, FlightEnd::kFollowed, 50 * kSecond),
+                                   rank(2, FlightEnd::kFollowed, 50 * kSecond)};
+  waits(views[0], {1});
+  waits(views[1], {2});
+  const Diagnosis d = diagnose(views, {}, 60 * kSecond);
+  ASSERT_TRUE(d.root);
+  EXPECT_EQ(d.root->rank, 2);
+  EXPECT_THAT(d.other_text(d.others[0]), HasSubstr("waiting for rank 1"));
+}
+
+TEST(Diagnose, WhoWasEndedWithTheOthers_IsNoCause) {
+  std::vector<FlightView> views = {rank(0, FlightEnd::kRunning, 50 * kSecond),
+                                   rank(1, FlightEnd::kFailed, 49 * kSecond)};
+  const Diagnosis d = diagnose(views, {{{.rank = 0, .signal = 9, .by_supervisor = true}}}, 60 * kSecond);
+  ASSERT_TRUE(d.root);
+  EXPECT_EQ(d.root->rank, 1);
+}
+
+TEST(FlightRecord, KeepsTheLastEvents_AndIsGoneAfterACleanEnd) {
+  const std::string folder = testing::TempDir() + "/flight_record_test", path = flight_file(folder, 0);
+  {
+    auto recorder = FlightRecorder::create(path, 0, 1);
+    ASSERT_TRUE(recorder.ok()) << recorder.status();
+    (*recorder)->adopt_thread();
+    (*recorder)->enter(Phase::kStep, 41);
+    for (int k = 0; k < 5000; ++k) (*recorder)->step(k, 0);
+    (*recorder)->issued(5, 12, "all_reduce", "Gemm 'fc1'");
+    (*recorder)->waiting(5);
+    (*recorder)->waits(5, 12, "all_reduce", "Gemm 'fc1'", std::vector<int>{1, 3});
+    auto reader = FlightReader::open(path);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    const FlightView v = (*reader)->view();
+    EXPECT_EQ(v.events.size(), kFlightEvents);
+    EXPECT_EQ(v.events.back().kind, FlightEventKind::kWaits);
+    EXPECT_EQ(v.program_step()->step, 4999);
+    EXPECT_EQ(v.where(), "training step 42, in all_reduce 'Gemm \\'fc1\\'' (step 12), waiting for ranks 1, 3");
+    (*recorder)->done(5);
+    (*recorder)->waiting(0);
+    EXPECT_EQ((*reader)->view().where(), "training step 42, in step 4999");
+    (*recorder)->end(FlightEnd::kClean, 0, "");
+  }
+  EXPECT_FALSE(FlightReader::open(path).ok());
+}
+
+}  // namespace
+}  // namespace partita::runtime

@@ -1,0 +1,41 @@
+// What docs/command_line.md says of exit codes is what programs end with.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/cat.h"
+#include "base/exit_code.h"
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace partita {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ExitCodes, AreThoseOfTheDocuments) {
+  const std::string text = TempFolder::read(std::string(PARTITA_TEST_DATA) + "/../../docs/command_line.md"),
+                    help = run_partita("--help").text;
+  for (const ExitMeaning& m : kExitCodes) {
+    const std::string begin = cat("\n| ", static_cast<int>(m.code), " | ");
+    const size_t at = text.find(begin);
+    ASSERT_NE(at, std::string::npos) << begin;
+    const std::string line = text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+    EXPECT_EQ(line.find("yes") != std::string::npos, m.retry) << line;
+    EXPECT_THAT(line, HasSubstr(std::string(m.meaning.substr(0, 4)))) << line;
+    EXPECT_THAT(help, HasSubstr(cat(static_cast<int>(m.code), " ", m.meaning)));
+  }
+}
+
+TEST(ExitCodes, GoThereAndBack) {
+  for (const ExitMeaning& m : kExitCodes) {
+    EXPECT_EQ(exit_code(absl::Status(m.status, "why")), static_cast<int>(m.code));
+    EXPECT_EQ(status_code_of(static_cast<int>(m.code)), m.status);
+    EXPECT_EQ(worth_retry(static_cast<int>(m.code)), m.retry);
+  }
+  EXPECT_EQ(status_code_of(137), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(exit_code(absl::NotFoundError("no file")), 2);
+  EXPECT_EQ(exit_code(absl::DeadlineExceededError("late")), 129);
+}
+
+}  // namespace
+}  // namespace partita
