@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "base/cat.h"
 #include "base/host/processors.h"
 #include "base/quote.h"
@@ -17,6 +19,11 @@
 #include "runtime/program/bundle_names.h"
 
 namespace partita::runtime {
+namespace {
+
+constexpr int64_t kLongestWindow = 100000;  // losses that a spike is measured against, kept in checkpoints
+
+}  // namespace
 
 void RunFlags::add(CLI::App& app) {
   app.add_option("--data", data,
@@ -58,6 +65,15 @@ void RunFlags::add(CLI::App& app) {
          "every so many steps, and before checkpoints, compare what ranks hold alike, and run every second such "
          "step twice: ends with 4 where bits differ")
       ->check(CLI::PositiveNumber);
+  app.add_option("--on-nonfinite", on_nonfinite,
+                 "when a step's loss or gradients are not finite: stop (with code 5), roll back to the newest "
+                 "good checkpoint and leave out its samples, or warn and go on; default: stop")
+      ->check(CLI::IsMember({"stop", "rollback", "warn"}));
+  app.add_option(
+         "--loss-spike", loss_spike,
+         "what is a spike of the loss, and what is done about one: more than FACTOR times the mean of the WINDOW "
+         "(100) losses before it; warn, rollback or stop")
+      ->type_name("FACTOR[,WINDOW[,ACTION]]");
   app.add_option("--init", init,
                  "start a new run from the parameters of this checkpoint, or of a PyTorch module's safetensors file");
   app.add_option("--init-optimizer", init_optimizer,
@@ -158,6 +174,9 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
   o.records = records();
   PARTITA_ASSIGN_OR_RETURN(o.timeouts, limits());
   PARTITA_ASSIGN_OR_RETURN(o.checkpoint, checkpoint_options());
+  PARTITA_ASSIGN_OR_RETURN(o.divergence, divergence_options());
+  if (o.divergence.rolls_back() && o.checkpoint.folder.empty() && !fast_dev_run)
+    return absl::InvalidArgumentError("rollback goes back to checkpoints; say --checkpoint FOLDER");
   if (manifest.contains("evaluate")) PARTITA_RETURN_IF_ERROR(with_context(add_evaluation(bundle, o), quote(path)));
   if (o.evaluate.programs.empty() && (patience > 0 || keep_best > 0)) {
     return absl::InvalidArgumentError(
@@ -167,7 +186,26 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
     o.steps = 1;
     o.evaluate.batches = 1;
     o.checkpoint.folder.clear();
+    if (o.divergence.rolls_back()) o.divergence = {};
   }
+  return o;
+}
+
+absl::StatusOr<DivergenceOptions> RunFlags::divergence_options() const {
+  DivergenceOptions o;
+  if (!on_nonfinite.empty()) o.on_nonfinite = *parse_enum<DivergenceAction>(on_nonfinite);
+  if (loss_spike.empty()) return o;
+  const std::vector<std::string> parts = absl::StrSplit(loss_spike, ',');
+  LossSpike spike;
+  const auto action = parts.size() > 2 ? parse_enum<DivergenceAction>(parts[2]) : DivergenceAction::kWarn;
+  const bool read = absl::SimpleAtod(parts[0], &spike.factor) &&
+                    (parts.size() < 2 || absl::SimpleAtoi(parts[1], &spike.window)) && action && parts.size() <= 3;
+  if (!read || !(spike.factor > 1) || spike.window < 1 || spike.window > kLongestWindow)
+    return absl::InvalidArgumentError(cat("--loss-spike ", quote(loss_spike),
+                                          ": expected a factor > 1, a number of steps from 1 to ", kLongestWindow,
+                                          ", and warn, rollback or stop, as in 3,100,rollback"));
+  spike.action = *action;
+  o.spike = spike;
   return o;
 }
 
@@ -195,6 +233,8 @@ std::vector<std::string> RunFlags::arguments() const {
   say("--keep", cat(keep));
   if (keep_best > 0) say("--keep-best", cat(keep_best));
   if (audit > 0) say("--audit", cat(audit));
+  say("--on-nonfinite", on_nonfinite);
+  say("--loss-spike", loss_spike);
   say("--init", init);
   say("--init-optimizer", init_optimizer);
   if (patience > 0) say("--patience", cat(patience));

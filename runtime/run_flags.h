@@ -34,6 +34,8 @@ struct RunFlags {
   int64_t log_every = 0;  // steps from one line to the next; 0: chosen
   std::string checkpoint, init, init_optimizer, listen_metrics;
   std::optional<std::string> resume;  // "": from --checkpoint's newest
+  std::string on_nonfinite;           // empty: stop
+  std::string loss_spike;             // FACTOR[,WINDOW[,ACTION]]; empty: none is looked for
   int64_t every = 0, audit = 0;
   int keep = 3, keep_best = 0;
   int64_t patience = 0;
@@ -55,6 +57,7 @@ struct RunFlags {
   absl::StatusOr<TrainOptions> options(const BundleFiles& bundle) const;
   absl::StatusOr<CheckpointOptions> checkpoint_options() const;
   absl::Status add_evaluation(const BundleFiles& bundle, TrainOptions& options) const;
+  absl::StatusOr<DivergenceOptions> divergence_options() const;
   // Threads of each of so many ranks of this host, by --threads or its cores.
   int threads_of(int ranks_here) const;
   // The command line again that says these flags.

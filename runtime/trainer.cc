@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -11,12 +12,14 @@
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
+#include "base/exit_code.h"
 #include "base/host/processors.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/audit/auditor.h"
 #include "runtime/checkpoint/state_files.h"
 #include "runtime/communicate/exchanges.h"
+#include "runtime/communicate/flag_exchange.h"
 #include "runtime/communicate/measured_communicator.h"
 #include "runtime/data/data_config_json.h"
 #include "runtime/device/device.h"
@@ -25,12 +28,18 @@
 #include "runtime/metrics/rank_times.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
+#include "runtime/results.h"
 #include "runtime/transports/collective_threads.h"
 
 namespace partita::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// From one checkpoint: then it is not the samples.
+constexpr int64_t kMostRollbacks = 3;
+// A wait for checkpoints that is worth a word: seconds, and share of the time.
+constexpr double kWorthTelling = 0.25, kLongWait = 0.05;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -47,29 +56,47 @@ class Trainer {
         measured_(measured),
         recorder_(recorder),
         options_(options),
-        threads_(threads) {}
+        threads_(threads),
+        exchange_(communicator),
+        divergence_watch_(options.divergence) {}
 
   absl::Status run(MetricsSink* sink) {
     PARTITA_RETURN_IF_ERROR(start());
-    for (int64_t step = first_; step < steps_ && inputs_->has(step); ++step) {
-      if (checkpoints_) checkpoints_->begin_step(wishes());
+    for (int64_t step = first_; step < steps_ && inputs_->has(step);) {
+      begin_exchange();
       PARTITA_ASSIGN_OR_RETURN(StepMetrics m, train_step(step));
-      if (step == 0 && !options_.save_gradients.empty()) PARTITA_RETURN_IF_ERROR(save_gradients());
+      if (step == 0 && !options_.save_gradients.empty())
+        PARTITA_RETURN_IF_ERROR(save_gradients(executor_, communicator_, options_.save_gradients));
       PARTITA_ASSIGN_OR_RETURN(bool better, evaluate(step + 1, m));
+      if (first_rank()) look_at(m);
+      PARTITA_ASSIGN_OR_RETURN(const ExchangedFlags said, exchange_.end());
+      if (checkpoints_) PARTITA_RETURN_IF_ERROR(settle_checkpoint(m, said));
       if (sink != nullptr) PARTITA_RETURN_IF_ERROR(sink->write(m));
-      if (checkpoints_) PARTITA_RETURN_IF_ERROR(keep(step + 1, better));
-      if (evaluator_ != nullptr && evaluator_->wants_to_stop()) {
-        stop_early(step + 1);
-        break;
+      if (evaluator_ != nullptr && evaluator_->wants_to_stop()) stop_early(step + 1);
+      const bool stop = said[kStop] != 0;
+      const bool save = checkpoints_ != nullptr &&
+                        (stop || said[kSave] != 0 || checkpoints_->is_due(step + 1) || (better && options_.checkpoint.keep_best > 0));
+      PARTITA_ASSIGN_OR_RETURN(const std::optional<int64_t> bad, diverged(step, said[kDiverged], save));
+      if (bad) {
+        PARTITA_ASSIGN_OR_RETURN(step, deal_with(*bad));
+        continue;
       }
+      if (save) {
+        const Clock::time_point begin = Clock::now();
+        PARTITA_RETURN_IF_ERROR(save_checkpoint(step + 1));
+        checkpoint_seconds_ = seconds_since(begin);
+      }
+      if (stop) return told_to_stop(step + 1);
+      ++step;
     }
     watch_.enter(Phase::kCheckpoint, taken_);
     if (checkpoints_) {
       PARTITA_RETURN_IF_ERROR(save_checkpoint(taken_));
       PARTITA_RETURN_IF_ERROR(checkpoints_->finish());
     }
-    if (!options_.save.empty()) PARTITA_RETURN_IF_ERROR(save_parameters());
-    return write_profile();
+    if (!options_.save.empty())
+      PARTITA_RETURN_IF_ERROR(save_parameters(executor_, communicator_, options_.save, options_.save_optimizer));
+    return write_profile(executor_, options_.profile, options_.profile_tables);
   }
 
  private:
@@ -105,6 +132,19 @@ class Trainer {
     if (options_.audit > 0) {
       PARTITA_ASSIGN_OR_RETURN(auditor_, Auditor::open(executor_, communicator_, recorder_, options_.audit));
     }
+    PARTITA_RETURN_IF_ERROR(open_inputs());
+    taken_ = first_;
+    if (options_.divergence.rolls_back()) PARTITA_RETURN_IF_ERROR(prepare_rollback());
+    if (first_rank() && first_ > 0 && first_ >= steps_)
+      std::fprintf(stderr, "note: the checkpoint is of step %lld; no steps are left to run\n",
+                   static_cast<long long>(first_));
+    if (options_.tell && first_rank()) tell_start();
+    return absl::OkStatus();
+  }
+
+  // The data from step first_ on, without the samples that are skipped.
+  absl::Status open_inputs() {
+    inputs_.reset();
     PARTITA_ASSIGN_OR_RETURN(inputs_, InputStage::open(data_, executor_));
     steps_ = options_.steps;
     if (steps_ < 0) {
@@ -114,12 +154,12 @@ class Trainer {
       if (all < program_.samples_per_step) return inputs_->source().check_steps(0, 1);
       steps_ = (all - data_.sample_offset) / program_.samples_per_step;
     }
-    taken_ = first_;
-    if (first_rank() && first_ > 0 && first_ >= steps_)
-      std::fprintf(stderr, "note: the checkpoint is of step %lld; no steps are left to run\n",
-                   static_cast<long long>(first_));
-    if (options_.tell && first_rank()) tell_start();
-    return inputs_->start(first_, std::max(first_, steps_));
+    // Where samples are skipped, the data end that much earlier.
+    if (!order_.skipped().empty()) {
+      while (steps_ > first_ && !inputs_->source().check_steps(order_.batch_of(steps_ - 1), 1).ok()) --steps_;
+    }
+    return inputs_->start(order_.batch_of(first_),
+                          steps_ > first_ ? order_.batch_of(steps_ - 1) + 1 : order_.batch_of(first_));
   }
 
   // What the data are taken for, how far the run goes and where it begins.
@@ -164,6 +204,9 @@ class Trainer {
   void resume(const CheckpointManifest& from) {
     first_ = from.step;
     data_.sample_offset = from.samples - from.step * program_.samples_per_step;
+    order_ = {data_.sample_offset, program_.samples_per_step, first_};
+    for (const SkippedSamples& s : from.skipped) order_.skip(s);
+    watch_.restore(from.losses);
     auto number = [&](const char* name) -> std::optional<double> {
       auto at = from.metrics.find(name);
       return at == from.metrics.end() ? std::nullopt : std::optional(at->second);
@@ -175,39 +218,144 @@ class Trainer {
       if (first_rank())
         std::fprintf(stderr, "warning: %s than in the run that wrote the checkpoint; results will differ\n", what);
     };
-    if (from.data != describe_data()) warn("the data or their order are others");
+    if (from.data != describe_data(data_)) warn("the data or their order are others");
     if (from.seed != options_.seed) warn("the seed is another");
     if (from.samples_per_step != program_.samples_per_step) warn("the global batch is another");
   }
 
-  // Of the stream of samples: what a resumed run must have as it was.
-  std::string describe_data() const {
-    std::string text = cat(enum_name(data_.kind), data_.shuffle ? cat(" shuffled by ", data_.seed) : "", " skip ",
-                           data_.skip, " limit ", data_.limit, " sequence ", data_.sequence);
-    if (data_.documents != DocumentMode::kJoin) append(text, " documents ", enum_name(data_.documents));
-    if (data_.dtype != DType::kInvalid) append(text, " of ", dtype_name(data_.dtype));
-    for (const WeightedSource& s : data_.sources) append(text, " source ", s.weight);
-    return text;
+  // What ranks tell each other along with a step.
+  enum Flag : size_t { kStop, kDiverged, kWriting, kFailed, kSave };
+  static constexpr int64_t kRollsBack = 1, kStops = 2;  // of kDiverged
+
+  void begin_exchange() {
+    const bool stop = checkpoints_ != nullptr && options_.stop != nullptr && options_.stop->load();
+    const Checkpointer::Progress progress = checkpoints_ ? checkpoints_->progress() : Checkpointer::Progress{};
+    ExchangedFlags mine;
+    mine[kStop] = stop;
+    mine[kSave] = checkpoints_ != nullptr && options_.save_now != nullptr && options_.save_now->exchange(false);
+    mine[kDiverged] = divergence_flag();
+    mine[kWriting] = progress.writing;
+    mine[kFailed] = progress.failed;
+    exchange_.begin(mine);
   }
 
-  Wishes wishes() const {
-    return {.stop = options_.stop != nullptr && options_.stop->load(),
-            .save = options_.save_now != nullptr && options_.save_now->exchange(false)};
+  // Of the first rank: what the last step calls for, that all ranks have to do together.
+  int64_t divergence_flag() const {
+    if (!divergence_) return 0;
+    return divergence_->action == DivergenceAction::kStop ? kStops : kRollsBack;
   }
 
-  // After a step: checkpoints. Cancelled when a rank was told to stop.
-  absl::Status keep(int64_t taken, bool better) {
+  // A checkpoint is complete before the step after it counts as done: so a run that is killed, at whatever moment, has
+  // lost no more than the steps from one checkpoint to the next.
+  absl::Status settle_checkpoint(StepMetrics& m, const ExchangedFlags& said) {
+    PARTITA_RETURN_IF_ERROR(checkpoints_->settle({said[kWriting], said[kFailed]}));
+    if (checkpoints_->last_saved() != m.step) return absl::OkStatus();
     const Clock::time_point begin = Clock::now();
-    absl::Status status = keep_if_due(taken, better);
-    checkpoint_seconds_ = seconds_since(begin);
-    return status;
+    watch_.enter(Phase::kCheckpoint, m.step);
+    const absl::Status written = checkpoints_->finish();  // a warning has been given
+    if (communicator_ != nullptr && !communicator_->failure().ok()) return written;
+    const double waited = seconds_since(begin);
+    if (waited < kWorthTelling) return absl::OkStatus();
+    m.checkpoint_stall_seconds = m.checkpoint_stall_seconds.value_or(0) + waited;
+    const double interval = static_cast<double>(options_.checkpoint.every) * m.seconds;
+    if (!first_rank() || told_slow_ || interval == 0 || waited <= kLongWait * interval) return absl::OkStatus();
+    told_slow_ = true;
+    std::fprintf(
+        stderr,
+        "note: a checkpoint takes %.3g s longer to write than a step takes, and training waits for it: %.0f %% "
+        "of the time; with --every %.0f it would be %.0f %%\n",
+        waited, 100 * waited / (interval + waited), std::ceil(waited / m.seconds / kLongWait), 100 * kLongWait);
+    return absl::OkStatus();
   }
 
-  absl::Status keep_if_due(int64_t taken, bool better) {
-    PARTITA_ASSIGN_OR_RETURN(const Wishes wished, checkpoints_->end_step());
-    const bool stop = wished.stop, best = better && options_.checkpoint.keep_best > 0;
-    if (stop || wished.save || best || checkpoints_->is_due(taken)) PARTITA_RETURN_IF_ERROR(save_checkpoint(taken));
-    if (!stop) return absl::OkStatus();
+  // On the first rank, which knows the loss and the norm of all gradients.
+  void look_at(StepMetrics& m) {
+    if (rolled_back_to_) m.extra.emplace_back("rolled_back_to", static_cast<double>(*rolled_back_to_));
+    rolled_back_to_.reset();
+    if (const int64_t skipped = order_.samples_skipped(); skipped > 0)
+      m.extra.emplace_back("skipped_samples", static_cast<double>(skipped));
+    if (divergence_) return;  // the ranks are still to learn of an earlier step
+    divergence_ = divergence_watch_.look(m);
+    if (!divergence_) {
+      if (checkpoints_ == nullptr || !DivergenceWatch::is_good(m)) return;
+      checkpoints_->mark_good(m.step, cat("step ", m.step, " (counted from 0) was finite"));
+      const int64_t newest = checkpoints_->last_saved();
+      if (newest > rolled_back_last_ && newest <= m.step) rollbacks_ = 0;  // there is another one to go back to
+      return;
+    }
+    m.extra.emplace_back("diverged", 1);
+    if (divergence_->action != DivergenceAction::kWarn) return;
+    if (!warned_) std::fprintf(stderr, "warning: %s; training goes on\n", divergence_->what.c_str());
+    warned_ = true;
+    divergence_.reset();
+  }
+
+  // The step that went wrong, where all ranks know of one now: the one before, of which the first rank spoke along with
+  // this one; or this one, where it is the last or is to be saved, and with one rank.
+  absl::StatusOr<std::optional<int64_t>> diverged(int64_t step, int64_t said, bool save) {
+    const bool alone = communicator_ == nullptr || communicator_->size() == 1;
+    if (!alone && said != 0) return step - 1;
+    if (!alone && !save && step + 1 < steps_ && options_.data.feed == nullptr) return std::nullopt;
+    int64_t flag = divergence_flag();
+    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&flag, 1}, ReduceOp::kMax, "whether the step diverged"));
+    return flag != 0 ? std::optional(step) : std::nullopt;
+  }
+
+  // Ends the run with an error, or takes it back: the step to go on with. Collective.
+  absl::StatusOr<int64_t> deal_with(int64_t bad) {
+    const bool last = divergence_ && rollbacks_ >= kMostRollbacks;
+    std::string what = divergence_ ? cat(divergence_->what, last ? cat(", after ", rollbacks_, " rollbacks") : "") : "";
+    PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, what, "what went wrong"));
+    int64_t stops = divergence_flag() == kStops || last;
+    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&stops, 1}, ReduceOp::kMax, "whether the run ends"));
+    divergence_.reset();
+    if (stops != 0) return stop_diverged(what);
+    const SkippedSamples skip = order_.samples_of(order_.batch_of(bad));
+    std::vector<SkippedSamples> skipped = order_.skipped();
+    skipped.push_back(skip);
+    watch_.enter(Phase::kCheckpoint, bad);
+    PARTITA_ASSIGN_OR_RETURN(CheckpointManifest from, checkpoints_->roll_back(what));
+    PARTITA_RETURN_IF_ERROR(executor_.put_states());
+    ++rollbacks_;
+    rolled_back_last_ = from.step;
+    from.skipped = std::move(skipped);
+    resume(from);
+    rolled_back_to_ = taken_ = first_;
+    if (first_rank())
+      std::fprintf(stderr, "note: %s; back to step %lld, and on without its samples, %lld to %lld of the stream\n",
+                   what.c_str(), static_cast<long long>(first_), static_cast<long long>(skip.first),
+                   static_cast<long long>(skip.first + skip.count - 1));
+    PARTITA_RETURN_IF_ERROR(open_inputs());
+    return first_;
+  }
+
+  absl::Status stop_diverged(const std::string& what) {
+    std::string kept;
+    if (checkpoints_) {
+      if (absl::Status last = checkpoints_->finish(); communicator_ != nullptr && !communicator_->failure().ok())
+        return last;
+      checkpoints_->mark_bad(what);
+      kept = cat("; the good checkpoints are in ", quote(options_.checkpoint.folder, 1000));
+    }
+    return diverged_error(cat(what, ": training ends", kept));
+  }
+
+  // What to go back to has to be there from the first step on.
+  absl::Status prepare_rollback() {
+    if (options_.data.feed != nullptr)
+      return absl::InvalidArgumentError("rollback needs data that can be read again, not batches that are handed over");
+    if (checkpoints_ == nullptr)
+      return absl::InvalidArgumentError("rollback needs checkpoints; say --checkpoint FOLDER");
+    int64_t good = first_rank() && checkpoints_->has_good();
+    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&good, 1}, ReduceOp::kMax, "checkpoint: a good one"));
+    if (good != 0) return absl::OkStatus();
+    PARTITA_RETURN_IF_ERROR(save_checkpoint(first_));
+    PARTITA_RETURN_IF_ERROR(checkpoints_->finish());
+    checkpoints_->mark_good(first_, "the run began here");
+    return absl::OkStatus();
+  }
+
+  absl::Status told_to_stop(int64_t taken) {
     PARTITA_RETURN_IF_ERROR(checkpoints_->finish());
     return absl::CancelledError(cat("told to stop: the checkpoint of step ", taken, " is in ",
                                     quote(options_.checkpoint.folder, 1000), "; go on with --resume"));
@@ -222,10 +370,12 @@ class Trainer {
     for (const MeshAxis& axis : program_.mesh)
       append(head.plan, head.plan.empty() ? "" : ",", axis.name, "=", axis.size);
     head.step = taken;
-    head.samples = data_.sample_offset + taken * program_.samples_per_step;
+    head.samples = order_.samples_of(order_.batch_of(taken)).first;
+    head.skipped = order_.skipped();
+    head.losses = watch_.losses();
     head.samples_per_step = program_.samples_per_step;
     head.seed = options_.seed;
-    head.data = describe_data();
+    head.data = describe_data(data_);
     std::optional<double> loss = scalar("loss");
     if (loss && std::isfinite(*loss) && taken > first_) head.metrics["loss"] = *loss;
     if (evaluation_loss_ && std::isfinite(*evaluation_loss_)) head.metrics["evaluation_loss"] = *evaluation_loss_;
@@ -242,7 +392,7 @@ class Trainer {
     double stalled = inputs_->stall_seconds();
     const std::map<GroupId, double> waited = measured_ != nullptr ? measured_->waited() : std::map<GroupId, double>();
     watch_.enter(Phase::kData, step);
-    PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(step));
+    PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(order_.batch_of(step)));
     watch_.enter(Phase::kStep, step);
     auto run = [&]() -> absl::Status {
       PARTITA_RETURN_IF_ERROR(clear_accumulators(executor_));
@@ -267,11 +417,6 @@ class Trainer {
     m.input_stall_seconds = inputs_->stall_seconds() - stalled;
     if (checkpoint_seconds_ > 0) m.checkpoint_stall_seconds = std::exchange(checkpoint_seconds_, 0);
     if (measured_ != nullptr) PARTITA_RETURN_IF_ERROR(add_waits(waited, m));
-    if (first_rank() && m.loss && !std::isfinite(*m.loss) && !warned_) {
-      std::fprintf(stderr, "warning: step %lld: the loss is %g; training goes on\n", static_cast<long long>(step),
-                   *m.loss);
-      warned_ = true;
-    }
     return m;
   }
 
@@ -332,40 +477,6 @@ class Trainer {
     return m;
   }
 
-  absl::Status save_gradients() {
-    constexpr std::string_view kPrefix = "grad/";
-    std::vector<HeldTensor> tensors;
-    for (const ProgramOutput& o : program_.outputs) {
-      if (o.name.rfind(kPrefix, 0) != 0) continue;
-      PARTITA_RETURN_IF_ERROR(executor_.fetch(o.operand));
-      tensors.push_back({o.name.substr(kPrefix.size()), o.operand.dtype, &o.placement, executor_.memory(o.operand)});
-    }
-    int64_t kept = static_cast<int64_t>(tensors.size());  // a stage may have no parameters
-    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&kept, 1}, ReduceOp::kMax, "gradients kept"));
-    if (kept == 0)
-      return absl::FailedPreconditionError("the program keeps no gradients; compile it with --keep-gradients");
-    return save_tensors(options_.save_gradients, tensors, executor_.coordinates(), communicator_);
-  }
-
-  absl::Status save_parameters() {
-    std::vector<HeldTensor> tensors;
-    PARTITA_RETURN_IF_ERROR(executor_.fetch_states());
-    for (const ProgramState& s : program_.states) {
-      const bool optimizer = s.kind == StateKind::kOptimizer || s.kind == StateKind::kStep;
-      if (s.kind == StateKind::kParameter || s.kind == StateKind::kRunning || (optimizer && options_.save_optimizer))
-        tensors.push_back({s.name, s.operand.dtype, &s.placement, executor_.memory(s.operand)});
-    }
-    return save_tensors(options_.save, tensors, executor_.coordinates(), communicator_);
-  }
-
-  absl::Status write_profile() const {
-    const StepProfile* profile = executor_.profile();
-    const std::string path = trace_of_rank(options_.profile, executor_.rank());
-    if (profile == nullptr || path.empty()) return absl::OkStatus();
-    if (options_.profile_tables && first_rank()) std::fprintf(stderr, "%s", profile->table().c_str());
-    return write_file_atomically(path, profile->chrome_trace(), Durable::kNo);
-  }
-
   RankWatch& watch_;
   Executor& executor_;
   const Program& program_;
@@ -381,7 +492,13 @@ class Trainer {
   std::unique_ptr<Auditor> auditor_;           // null without audits
   std::optional<double> evaluation_loss_;      // after the step just taken
   int64_t first_ = 0, steps_ = 0, taken_ = 0;  // steps [first_, steps_); how many have been taken in all
-  bool warned_ = false;
+  FlagExchange exchange_;
+  DivergenceWatch divergence_watch_;
+  std::optional<Divergence> divergence_;  // on the first rank: what all ranks have to learn of and act on
+  BatchOrder order_{data_.sample_offset, program_.samples_per_step, 0};
+  int64_t rollbacks_ = 0, rolled_back_last_ = -1;  // in a row, to that step
+  std::optional<int64_t> rolled_back_to_;          // for the next step's metrics
+  bool warned_ = false, told_slow_ = false;
   double checkpoint_seconds_ = 0;  // after the step before
   std::map<GroupId, std::string> group_names_;
   std::optional<RankTimes> rank_times_;
@@ -426,7 +543,9 @@ absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicato
   absl::Status status = run();
   if (const absl::Status verdict = watch.verdict(); !status.ok() && !verdict.ok()) status = verdict;
   record_end(watch.recorder(), status);
-  if (!status.ok() && communicator != nullptr)
+  // All ranks end alike where a run diverged: none has to be told, and some may be about to read the last message.
+  const bool agreed = status.ok() || exit_code_of(status) == ExitCode::kDiverged;
+  if (!agreed && communicator != nullptr)
     communicator->abort(cat("rank ", communicator->rank(), ": ", status.message()));
   watch.leave();
   return status;

@@ -9,6 +9,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/communicate/collective.h"
 #include "runtime/data/data_source.h"
+#include "runtime/divergence.h"
 #include "runtime/evaluator.h"
 #include "runtime/execute/executor.h"
 #include "runtime/files/safetensors.h"
@@ -36,6 +37,7 @@ struct TrainOptions {
   StepFigures figures;
   EvaluateOptions evaluate;
   CheckpointOptions checkpoint;
+  DivergenceOptions divergence;
   int64_t audit = 0;                        // steps from one audit to the next (runtime/audit/auditor.h); 0: none
   StepObserver* observer = nullptr;         // sees every rank's steps of training
   const std::atomic<bool>* stop = nullptr;  // set from outside: save a checkpoint and end; needs checkpoint.folder

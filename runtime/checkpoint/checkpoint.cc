@@ -128,8 +128,20 @@ std::vector<HeldState> Checkpointer::held_states() const {
 absl::StatusOr<std::vector<std::string>> Checkpointer::candidates() const {
   std::vector<std::string> paths;
   if (options_.resume.empty()) return paths;
-  const std::vector<int64_t> there = list_checkpoints(options_.folder);
+  std::vector<int64_t> there;
+  std::string passed;
+  for (int64_t step : list_checkpoints(options_.folder)) {
+    std::string why;
+    if (verdict_on(cat(options_.folder, "/", checkpoint_name(step)), &why) != CheckpointVerdict::kBad)
+      there.push_back(step);
+    else
+      passed = cat(quote(cat(options_.folder, "/", checkpoint_name(step)), 1000), " is passed over: ", why);
+  }
   if (options_.resume == "auto") {
+    if (!passed.empty()) std::fprintf(stderr, "note: %s\n", passed.c_str());
+    if (!passed.empty() && there.empty())
+      return absl::FailedPreconditionError(
+          cat("no checkpoint in ", quote(options_.folder, 1000), " is good; start anew in another folder"));
     for (size_t k = there.size(); k-- > 0;) paths.push_back(cat(options_.folder, "/", checkpoint_name(there[k])));
     return paths;
   }
@@ -154,8 +166,35 @@ absl::Status Checkpointer::load(const std::string& folder, bool parameters_only,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<CheckpointManifest>> Checkpointer::resume() {
+absl::StatusOr<std::optional<CheckpointManifest>> Checkpointer::load_first_of(std::vector<std::string> paths,
+                                                                              bool pass_damaged) {
   CheckpointManifest manifest;
+  absl::Status last;
+  for (size_t k = 0;; ++k) {
+    std::string path = k < paths.size() ? paths[k] : "";
+    PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, path, "checkpoint: path"));
+    if (path.empty()) break;
+    last = load(path, false, manifest);
+    if (last.ok()) {
+      const bool own = path.starts_with(options_.folder + "/") && !options_.folder.empty();
+      last_saved_ = own ? manifest.step : -1;
+      unproved_.clear();
+      if (own && is_first() && verdict_on(path) == CheckpointVerdict::kNone) unproved_.push_back(manifest.step);
+      return manifest;
+    }
+    // Of the ranks that found it damaged the first says so.
+    const int64_t rank = communicator_ == nullptr ? 0 : communicator_->rank();
+    const int64_t found_by = last.code() == absl::StatusCode::kDataLoss ? INT64_MAX - rank : 0;
+    int64_t damaged = found_by;
+    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&damaged, 1}, ReduceOp::kMax, "checkpoint: damaged"));
+    if (damaged == 0 || !pass_damaged) return last;
+    if (found_by == damaged) std::fprintf(stderr, "warning: %s\n", std::string(last.message()).c_str());
+  }
+  if (!last.ok()) return last;
+  return std::optional<CheckpointManifest>();
+}
+
+absl::StatusOr<std::optional<CheckpointManifest>> Checkpointer::resume() {
   std::vector<std::string> paths;
   absl::Status found;
   if (is_first()) {
@@ -164,28 +203,54 @@ absl::StatusOr<std::optional<CheckpointManifest>> Checkpointer::resume() {
     if (listed.ok()) paths = *std::move(listed);
   }
   PARTITA_RETURN_IF_ERROR(all_ok(communicator_, found, "finding the checkpoint"));
-  absl::Status last;
-  for (size_t k = 0;; ++k) {
-    std::string path = k < paths.size() ? paths[k] : "";
-    PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, path, "checkpoint: path"));
-    if (path.empty()) break;
-    last = load(path, false, manifest);
-    if (last.ok()) {
-      last_saved_ = path.starts_with(options_.folder + "/") && !options_.folder.empty() ? manifest.step : -1;
-      return manifest;
-    }
-    // Of the ranks that found it damaged the first says so.
-    const int64_t rank = communicator_ == nullptr ? 0 : communicator_->rank();
-    const int64_t found_by = last.code() == absl::StatusCode::kDataLoss ? INT64_MAX - rank : 0;
-    int64_t damaged = found_by;
-    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&damaged, 1}, ReduceOp::kMax, "checkpoint: damaged"));
-    if (damaged == 0 || options_.resume != "auto") return last;
-    if (found_by == damaged) std::fprintf(stderr, "warning: %s\n", std::string(last.message()).c_str());
-  }
-  if (!last.ok()) return last;
-  PARTITA_RETURN_IF_ERROR(start_from());
-  return std::optional<CheckpointManifest>();
+  PARTITA_ASSIGN_OR_RETURN(auto manifest, load_first_of(std::move(paths), options_.resume == "auto"));
+  if (!manifest) PARTITA_RETURN_IF_ERROR(start_from());
+  return manifest;
 }
+
+absl::StatusOr<CheckpointManifest> Checkpointer::roll_back(const std::string& why) {
+  if (absl::Status before = finish(); communicator_ != nullptr && !communicator_->failure().ok()) return before;
+  std::vector<std::string> good;
+  if (is_first()) {
+    mark_bad(why);
+    for (int64_t step : list_checkpoints(options_.folder)) {
+      std::string path = cat(options_.folder, "/", checkpoint_name(step));
+      if (verdict_on(path) == CheckpointVerdict::kGood) good.insert(good.begin(), std::move(path));
+    }
+  }
+  PARTITA_ASSIGN_OR_RETURN(auto manifest, load_first_of(std::move(good), true));
+  if (!manifest) return absl::FailedPreconditionError("no checkpoint is good: there is nothing to go back to");
+  last_good_ = -1;
+  return *std::move(manifest);
+}
+
+void Checkpointer::mark_good(int64_t steps_taken, const std::string& why) {
+  if (!is_first()) return;
+  last_good_ = steps_taken;
+  why_good_ = why;
+  const size_t before = unproved_.size();
+  std::erase_if(unproved_, [&](int64_t step) {
+    if (step > steps_taken) return false;
+    write_verdict(cat(options_.folder, "/", checkpoint_name(step)), CheckpointVerdict::kGood, why);
+    return true;
+  });
+  if (unproved_.size() != before) prune();
+}
+
+bool Checkpointer::has_good() const {
+  const std::vector<int64_t> there = list_checkpoints(options_.folder);
+  return std::any_of(there.begin(), there.end(), [&](int64_t step) {
+    return verdict_on(cat(options_.folder, "/", checkpoint_name(step))) == CheckpointVerdict::kGood;
+  });
+}
+
+void Checkpointer::mark_bad(const std::string& why) {
+  for (int64_t step : unproved_)
+    write_verdict(cat(options_.folder, "/", checkpoint_name(step)), CheckpointVerdict::kBad, why);
+  unproved_.clear();
+}
+
+void Checkpointer::prune() const { prune_checkpoints(options_.folder, options_.keep, options_.keep_best); }
 
 absl::Status Checkpointer::start_from() {
   auto memory = [this](const Operand& o) { return executor_.memory(o); };
@@ -202,43 +267,29 @@ absl::Status Checkpointer::start_from() {
   return load(*path, true, manifest);
 }
 
-void Checkpointer::begin_step(const Wishes& mine) {
-  const bool pending = writer_ != nullptr && !committed_ && !writer_->written();
-  const bool failed = writer_ != nullptr && !committed_ && !pending && !writer_->status().ok();
-  flags_[0] = mine.stop;
-  flags_[1] = pending;
-  flags_[2] = failed;
-  flags_[3] = mine.save;
-  if (communicator_ == nullptr || communicator_->size() == 1) return;
-  CollectiveOp op;
-  op.kind = CollectiveKind::kAllReduce;
-  op.dtype = DType::kI64;
-  op.reduce = ReduceOp::kMax;
-  op.count = std::size(flags_);
-  op.output = flags_;
-  op.label = "checkpoint: what the ranks say";
-  ticket_ = communicator_->start(std::move(op));
+Checkpointer::Progress Checkpointer::progress() const {
+  if (writer_ == nullptr || committed_) return {};
+  if (!writer_->written()) return {.writing = 1};
+  return {.failed = !writer_->status().ok()};
 }
 
-absl::StatusOr<Wishes> Checkpointer::end_step() {
-  if (communicator_ != nullptr && communicator_->size() > 1) PARTITA_RETURN_IF_ERROR(communicator_->wait(ticket_));
-  PARTITA_RETURN_IF_ERROR(settle(flags_[1] != 0, flags_[2] != 0));
-  return Wishes{.stop = flags_[0] != 0, .save = flags_[3] != 0};
-}
-
-absl::Status Checkpointer::settle(bool pending, bool failed) {
+absl::Status Checkpointer::settle(const Progress& all) {
   if (writer_ == nullptr) return absl::OkStatus();
   if (committed_) {
     if (!writer_->written() && is_first()) return absl::OkStatus();
     last_ = writer_->join();
     if (!last_.ok()) warn(last_, writer_->manifest().step);
-    if (last_.ok() && is_first()) prune_checkpoints(options_.folder, options_.keep, options_.keep_best);
+    if (last_.ok() && is_first()) {
+      unproved_.push_back(writer_->manifest().step);
+      if (last_good_ >= unproved_.back()) mark_good(last_good_, why_good_);
+      prune();
+    }
     writer_.reset();
     committed_ = false;
     return absl::OkStatus();
   }
-  if (pending) return absl::OkStatus();
-  if (failed) {
+  if (all.writing != 0) return absl::OkStatus();
+  if (all.failed != 0) {
     last_ = writer_->join();
     if (!last_.ok()) warn(last_, writer_->manifest().step);
     if (last_.ok()) last_ = absl::UnavailableError("another rank could not write its part of the checkpoint");
@@ -253,13 +304,15 @@ absl::Status Checkpointer::settle(bool pending, bool failed) {
 
 absl::Status Checkpointer::finish() {
   while (writer_ != nullptr && !committed_) {
-    begin_step({});
-    PARTITA_RETURN_IF_ERROR(end_step().status());
+    const Progress mine = progress();
+    int64_t all[] = {mine.writing, mine.failed};
+    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, all, ReduceOp::kMax, "checkpoint: what the ranks say"));
+    PARTITA_RETURN_IF_ERROR(settle({all[0], all[1]}));
     if (writer_ != nullptr && !committed_) std::this_thread::sleep_for(kPoll);
   }
   if (writer_ != nullptr) {
     (void)writer_->join();  // settle() takes the status up
-    PARTITA_RETURN_IF_ERROR(settle(false, false));
+    PARTITA_RETURN_IF_ERROR(settle({}));
   }
   return all_ok(communicator_, last_, "writing the checkpoint");
 }

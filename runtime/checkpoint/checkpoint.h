@@ -28,12 +28,6 @@ struct CheckpointOptions {
   std::string init, init_optimizer;
 };
 
-// What some rank was told from outside.
-struct Wishes {
-  bool stop = false;  // save and end
-  bool save = false;  // save and go on
-};
-
 class Checkpointer {
  public:
   // Collective. FailedPrecondition where the folder holds checkpoints and the run does not resume, or another run
@@ -43,13 +37,26 @@ class Checkpointer {
   ~Checkpointer();
 
   // Collective. Loads the states, and gives the checkpoint's manifest, where the options name one that is there. With
-  // "auto", damaged ones are passed over with a warning; DataLoss when all are.
+  // "auto", bad and damaged ones are passed over with a warning; DataLoss when all are.
   absl::StatusOr<std::optional<CheckpointManifest>> resume();
 
-  // Around a step, on all ranks: what the ranks tell each other meanwhile costs no time. end_step() finishes a
-  // checkpoint that has been written, and says what some rank was told.
-  void begin_step(const Wishes& mine);
-  absl::StatusOr<Wishes> end_step();
+  // Collective: the states are again those of the newest good checkpoint in the folder, whose manifest it gives; those
+  // that are newer and not good are marked as bad, for the reason `why`. Where none is good yet, the oldest.
+  // FailedPrecondition where there is none.
+  absl::StatusOr<CheckpointManifest> roll_back(const std::string& why);
+  // On the first rank, others do nothing: the checkpoints of up to so many steps are good, for the reason `why`.
+  void mark_good(int64_t steps_taken, const std::string& why);
+  // Whether the folder holds a good one.
+  bool has_good() const;
+  // Those that have not been found good are bad.
+  void mark_bad(const std::string& why);
+
+  // How far this rank is with the checkpoint in hand, and what is done with the largest of these over all ranks.
+  struct Progress {
+    int64_t writing = 0, failed = 0;
+  };
+  Progress progress() const;
+  absl::Status settle(const Progress& all);
 
   bool is_due(int64_t steps_taken) const { return options_.every > 0 && steps_taken % options_.every == 0; }
   // Collective: copies the states and goes on. Waits for the checkpoint before, if that is still being written. A
@@ -70,8 +77,9 @@ class Checkpointer {
   absl::StatusOr<std::vector<std::string>> candidates() const;
   absl::Status start_from();
   absl::Status load(const std::string& folder, bool parameters_only, CheckpointManifest& manifest);
-  // Takes up what the ranks' flags say of the checkpoint in hand: not finished, finished, failed.
-  absl::Status settle(bool pending, bool failed);
+  // The first rank's list of folders, until one loads; its manifest, or nothing where the list is empty.
+  absl::StatusOr<std::optional<CheckpointManifest>> load_first_of(std::vector<std::string> paths, bool pass_damaged);
+  void prune() const;
   void warn(const absl::Status& why, int64_t step);
 
   const CheckpointOptions options_;
@@ -83,10 +91,10 @@ class Checkpointer {
   std::vector<bool> owned_;  // by state of this rank's program: of the ranks with that box, this one writes it
   std::unique_ptr<CheckpointWriter> writer_;  // set while one is written
   bool committed_ = false;                    // it waits for nothing but the first rank's rename
-  int64_t flags_[4] = {};                     // stop, pending, failed, save: the largest over all ranks
-  Ticket ticket_ = 0;
-  int64_t last_saved_ = -1;
-  absl::Status last_;  // of the newest checkpoint
+  int64_t last_saved_ = -1, last_good_ = -1;  // of the newest checkpoint; up to which they are good
+  std::string why_good_;
+  std::vector<int64_t> unproved_;  // complete checkpoints that no good step has followed
+  absl::Status last_;              // of the newest checkpoint
 };
 
 }  // namespace partita::runtime

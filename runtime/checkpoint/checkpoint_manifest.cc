@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <filesystem>
 
+#include "base/atomic_file.h"
 #include "base/box.h"
 #include "base/cat.h"
 #include "base/checksum.h"
@@ -46,13 +48,18 @@ json body_of(const CheckpointManifest& m) {
     if (!t.parameter.empty()) entry["parameter"] = t.parameter;
     tensors.push_back(std::move(entry));
   }
-  return {{"format", kFormat},    {"version", kCheckpointVersion},
-          {"model", m.model},     {"fingerprint", model_fingerprint(m.tensors)},
-          {"plan", m.plan},       {"step", m.step},
-          {"samples", m.samples}, {"samples_per_step", m.samples_per_step},
-          {"seed", m.seed},       {"layout", m.shared ? "shared" : "boxes"},
-          {"ranks", m.ranks},     {"data", m.data},
-          {"metrics", m.metrics}, {"tensors", std::move(tensors)}};
+  json skipped = json::array();
+  for (const SkippedSamples& s : m.skipped) skipped.push_back({s.first, s.count});
+  json body = {{"format", kFormat},    {"version", kCheckpointVersion},
+               {"model", m.model},     {"fingerprint", model_fingerprint(m.tensors)},
+               {"plan", m.plan},       {"step", m.step},
+               {"samples", m.samples}, {"samples_per_step", m.samples_per_step},
+               {"seed", m.seed},       {"layout", m.shared ? "shared" : "boxes"},
+               {"ranks", m.ranks},     {"data", m.data},
+               {"metrics", m.metrics}, {"tensors", std::move(tensors)}};
+  if (!m.losses.empty()) body["losses"] = m.losses;
+  if (!skipped.empty()) body["skipped_samples"] = std::move(skipped);
+  return body;
 }
 
 absl::StatusOr<CheckpointTensor> tensor_from(const json& j) {
@@ -83,6 +90,9 @@ absl::StatusOr<CheckpointManifest> manifest_from(const json& j) {
   m.ranks = j.at("ranks").get<int64_t>();
   m.data = j.value("data", "");
   m.metrics = j.value("metrics", m.metrics);
+  m.losses = j.value("losses", m.losses);
+  for (const json& s : j.value("skipped_samples", json::array()))
+    m.skipped.push_back({s.at(0).get<int64_t>(), s.at(1).get<int64_t>()});
   for (const json& entry : j.at("tensors")) {
     PARTITA_ASSIGN_OR_RETURN(CheckpointTensor t, tensor_from(entry));
     m.tensors.push_back(std::move(t));
@@ -91,6 +101,10 @@ absl::StatusOr<CheckpointManifest> manifest_from(const json& j) {
   if (j.at("fingerprint").get<std::string>() != model_fingerprint(m.tensors))
     return absl::DataLossError("the fingerprint is not that of the tensors");
   return m;
+}
+
+std::string verdict_path(const std::string& folder, CheckpointVerdict verdict) {
+  return cat(folder, "/", verdict == CheckpointVerdict::kGood ? "good" : "bad");
 }
 
 std::string type_text(const CheckpointTensor& t) { return cat(dtype_name(t.dtype), shape_text(t.shape)); }
@@ -174,9 +188,27 @@ absl::StatusOr<std::string> find_checkpoint(const std::string& path) {
   std::error_code ignored;
   if (fs::exists(fs::path(path) / kCheckpointManifest, ignored)) return path;
   const std::vector<int64_t> steps = list_checkpoints(path);
-  if (!steps.empty()) return cat(path, "/", checkpoint_name(steps.back()));
+  for (size_t k = steps.size(); k-- > 0;) {
+    std::string newest = cat(path, "/", checkpoint_name(steps[k]));
+    if (verdict_on(newest) != CheckpointVerdict::kBad) return newest;
+  }
   return absl::NotFoundError(
       cat(quote(path, 1000), " holds no complete checkpoint (a folder step-… with ", kCheckpointManifest, ")"));
+}
+
+CheckpointVerdict verdict_on(const std::string& folder, std::string* why) {
+  for (const CheckpointVerdict verdict : {CheckpointVerdict::kBad, CheckpointVerdict::kGood}) {
+    auto file = MappedFile::open(verdict_path(folder, verdict));
+    if (!file.ok()) continue;
+    if (why != nullptr) *why = std::string(file->text().substr(0, file->text().find('\n')));
+    return verdict;
+  }
+  return CheckpointVerdict::kNone;
+}
+
+void write_verdict(const std::string& folder, CheckpointVerdict verdict, const std::string& why) {
+  if (const absl::Status s = write_file_atomically(verdict_path(folder, verdict), why + "\n", Durable::kNo); !s.ok())
+    std::fprintf(stderr, "warning: %s\n", std::string(s.message()).c_str());
 }
 
 bool is_kept(const ProgramState& state) { return state.kind != StateKind::kAccumulator; }

@@ -2,6 +2,7 @@
 //
 // DIR/step-000000000100/manifest.json         this, with a checksum of its own
 //                       states.safetensors    whole logical tensors (layout "shared"), or
+//                       good, or bad          what later steps have shown of it
 //                       boxes-00003.safetensors  what rank 3 holds (layout "boxes"): tensor "NAME@o0,o1" is the box at
 //                                             that offset
 // DIR/.step-000000000200.partial              one that is being written, or was when the run was killed
@@ -17,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "runtime/data/skipped_samples.h"
 #include "runtime/program/program.h"
 
 namespace partita::runtime {
@@ -46,6 +48,8 @@ struct CheckpointManifest {
   int64_t ranks = 1;                      // files of layout "boxes"
   std::string data;                       // description of the data and their order; another one is warned of
   std::map<std::string, double> metrics;  // "loss", "evaluation_loss": as they were
+  std::vector<double> losses;             // the newest, that a spike is measured against
+  std::vector<SkippedSamples> skipped;    // of the stream of samples, rising: a rollback leaves them out
   std::vector<CheckpointTensor> tensors;
 };
 
@@ -57,11 +61,21 @@ std::string format_manifest(const CheckpointManifest& manifest);
 absl::StatusOr<CheckpointManifest> parse_manifest(std::string_view text, const std::string& path);
 absl::StatusOr<CheckpointManifest> read_manifest(const std::string& folder);
 
+// What later steps have shown of a checkpoint: a small file beside its manifest, `good` or `bad`, that says why.
+enum class CheckpointVerdict {
+  kNone,  // nothing yet
+  kGood,  // a step that began from it was finite
+  kBad,   // the step that began from it was not
+};
+CheckpointVerdict verdict_on(const std::string& folder, std::string* why = nullptr);
+// Best effort: a verdict that cannot be written is not known.
+void write_verdict(const std::string& folder, CheckpointVerdict verdict, const std::string& why);
+
 // "step-000000000100"
 std::string checkpoint_name(int64_t step);
 // Steps of the complete checkpoints in a folder, rising; none where the folder is missing.
 std::vector<int64_t> list_checkpoints(const std::string& folder);
-// `path` itself where it is one checkpoint, else the newest one in it. NotFound.
+// `path` itself where it is one checkpoint, else the newest one in it that is not bad. NotFound.
 absl::StatusOr<std::string> find_checkpoint(const std::string& path);
 
 // States that a checkpoint keeps: all but accumulators.

@@ -201,7 +201,13 @@ absl::Status CheckpointWriter::join() {
 
 void prune_checkpoints(const std::string& folder, int keep, int keep_best) {
   if (keep <= 0) return;
-  const std::vector<int64_t> steps = list_checkpoints(folder);
+  std::vector<int64_t> steps, bad;
+  int64_t newest_good = -1;
+  for (int64_t step : list_checkpoints(folder)) {
+    const CheckpointVerdict verdict = verdict_on(cat(folder, "/", checkpoint_name(step)));
+    (verdict == CheckpointVerdict::kBad ? bad : steps).push_back(step);
+    if (verdict == CheckpointVerdict::kGood) newest_good = step;
+  }
   std::vector<std::pair<double, int64_t>> ranked;
   if (keep_best > 0) {
     for (int64_t step : steps) {
@@ -215,7 +221,10 @@ void prune_checkpoints(const std::string& folder, int keep, int keep_best) {
   }
   for (size_t k = 0; k + static_cast<size_t>(keep) < steps.size(); ++k) {
     const bool best = std::any_of(ranked.begin(), ranked.end(), [&](const auto& r) { return r.second == steps[k]; });
-    if (!best) remove_checkpoint(folder, steps[k]);
+    if (!best && steps[k] != newest_good) remove_checkpoint(folder, steps[k]);
+  }
+  for (int64_t step : bad) {
+    if (!steps.empty() && steps.back() > step) remove_checkpoint(folder, step);
   }
 }
 

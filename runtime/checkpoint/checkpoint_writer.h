@@ -86,7 +86,8 @@ class CheckpointWriter {
   absl::Status status_;
 };
 
-// Removes checkpoints but the `keep` newest (0: none is removed) and the `keep_best` ones of lowest evaluation loss.
+// Removes checkpoints but the `keep` newest (0: none is removed), the `keep_best` ones of lowest evaluation loss and
+// the newest good one. Bad ones count for nothing, and go when there is a newer one.
 void prune_checkpoints(const std::string& folder, int keep, int keep_best);
 // Removes what unfinished checkpoints left behind. Not while another run writes into the folder.
 void remove_unfinished(const std::string& folder);

@@ -146,4 +146,13 @@ absl::StatusOr<DataConfig> data_config_from_json(const json& j) {
   return c;
 }
 
+std::string describe_data(const DataConfig& c) {
+  std::string text = cat(enum_name(c.kind), c.shuffle ? cat(" shuffled by ", c.seed) : "", " skip ", c.skip, " limit ",
+                         c.limit, " sequence ", c.sequence);
+  if (c.documents != DocumentMode::kJoin) append(text, " documents ", enum_name(c.documents));
+  if (c.dtype != DType::kInvalid) append(text, " of ", dtype_name(c.dtype));
+  for (const WeightedSource& s : c.sources) append(text, " source ", s.weight);
+  return text;
+}
+
 }  // namespace partita::runtime

@@ -224,6 +224,22 @@ absl::Status DataSource::fetch(int64_t step, int64_t first, int64_t count, int i
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string>> DataSource::locate(int64_t step) const {
+  PARTITA_RETURN_IF_ERROR(check_steps(step, 1));
+  std::vector<std::string> places;
+  for (int64_t k = 0; k < valid_samples(step); ++k) {
+    const int64_t position = config_.sample_offset + step * global_batch_ + k;
+    if (samples_ == kUnlimited) {
+      places.push_back(reader_->locate(config_.skip + position));
+      continue;
+    }
+    const int64_t epoch = position / samples_, at = position % samples_;
+    const Permutation order(samples_, config_.seed, static_cast<uint64_t>(epoch));
+    places.push_back(cat("epoch ", epoch, ", ", reader_->locate(config_.skip + (config_.shuffle ? order(at) : at))));
+  }
+  return places;
+}
+
 // Samples that follow one another in the file are read in one go.
 absl::Status DataSource::read_stream(int64_t position, int64_t count, int input, std::span<std::byte> out) const {
   const int64_t bytes = sample_bytes(inputs_[static_cast<size_t>(input)]);

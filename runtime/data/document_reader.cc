@@ -68,6 +68,12 @@ class DocumentReader : public SampleReader {
     return usable < sequence_ ? 0 : usable / sequence_;
   }
   std::string describe() const override { return stream_.description; }
+  std::string locate(int64_t sample) const override {
+    const bool windows = config_.documents == DocumentMode::kSeparate;
+    const Window w =
+        windows ? Window{sample * sequence_, (sample + 1) * sequence_} : windows_[static_cast<size_t>(sample)];
+    return cat(stream_.description, ": sample ", sample, ", tokens ", w.begin, " to ", w.end - 1);
+  }
   std::vector<std::string> told() const override { return {stream_.told}; }
 
   absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {

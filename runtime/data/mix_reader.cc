@@ -89,17 +89,30 @@ class MixReader : public SampleReader {
   absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {
     const size_t bytes = out.size() / static_cast<size_t>(std::max<int64_t>(count, 1));
     for (int64_t k = 0; k < count; ++k) {
-      const int64_t block = (first + k) / kBlock;
-      const Turn& turn = turns_[static_cast<size_t>((first + k) % kBlock)];
-      const SampleReader& source = *sources_[turn.source];
-      int64_t sample = block * share_[turn.source] + turn.index;
-      if (source.samples() != kUnlimited) sample %= source.samples();
+      const auto [source, sample] = turn_of(first + k);
       PARTITA_RETURN_IF_ERROR(source.read(sample, 1, input, out.subspan(static_cast<size_t>(k) * bytes, bytes)));
     }
     return absl::OkStatus();
   }
 
+  std::string locate(int64_t position) const override {
+    const auto [source, sample] = turn_of(position);
+    return source.locate(sample);
+  }
+
  private:
+  struct Turned {
+    const SampleReader& source;
+    int64_t sample;
+  };
+  Turned turn_of(int64_t position) const {
+    const Turn& turn = turns_[static_cast<size_t>(position % kBlock)];
+    const SampleReader& source = *sources_[turn.source];
+    int64_t sample = position / kBlock * share_[turn.source] + turn.index;
+    if (source.samples() != kUnlimited) sample %= source.samples();
+    return {source, sample};
+  }
+
   std::vector<std::unique_ptr<SampleReader>> sources_;
   std::vector<int64_t> share_;
   std::vector<Turn> turns_;

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/cat.h"
 #include "runtime/data/convert.h"
 #include "runtime/data/data_config.h"
 
@@ -25,6 +26,8 @@ class SampleReader {
   virtual int64_t samples() const = 0;
   // "npz file 'x.npz'"
   virtual std::string describe() const = 0;
+  // Where a sample is: "'ids.bin': sample 3, tokens 192 to 255".
+  virtual std::string locate(int64_t sample) const { return cat(describe(), ": sample ", sample); }
   // What a run says of them when it begins, a line each: what was guessed, and what became of them.
   virtual std::vector<std::string> told() const { return {}; }
   // Samples [first, first + count) of an input, packed, in the dtype of its InputSpec. The range is inside samples()

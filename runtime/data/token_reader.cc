@@ -36,6 +36,10 @@ class TokenReader : public SampleReader {
     return usable < sequence_ ? 0 : usable / sequence_;
   }
   std::string describe() const override { return description_; }
+  std::string locate(int64_t sample) const override {
+    return cat(description_, ": sample ", sample, ", tokens ", sample * sequence_, " to ",
+               (sample + 1) * sequence_ - 1);
+  }
   std::vector<std::string> told() const override { return {told_}; }
 
   absl::Status add(const InputSpec& spec, ColumnRole role, bool shift) {

@@ -11,17 +11,6 @@
 namespace partita::runtime {
 namespace {
 
-std::vector<InputSpec> input_specs(const Program& program) {
-  std::vector<InputSpec> specs;
-  for (const ProgramInput& in : program.inputs) {
-    if (in.kind != InputKind::kData) continue;
-    InputSpec s{in.name, in.operand.dtype, in.placement.logical, !in.placement.logical.empty(), in.bounds};
-    if (s.batched) s.sample_shape.erase(s.sample_shape.begin());
-    specs.push_back(std::move(s));
-  }
-  return specs;
-}
-
 bool is_read(const Program& program, const Operand& input) {
   const int64_t begin = input.address.offset, end = begin + *element_count(input.shape) * dtype_size(input.dtype);
   for (const ProgramSegment& segment : program.segments) {
@@ -38,6 +27,17 @@ bool is_read(const Program& program, const Operand& input) {
 }
 
 }  // namespace
+
+std::vector<InputSpec> input_specs(const Program& program) {
+  std::vector<InputSpec> specs;
+  for (const ProgramInput& in : program.inputs) {
+    if (in.kind != InputKind::kData) continue;
+    InputSpec s{in.name, in.operand.dtype, in.placement.logical, !in.placement.logical.empty(), in.bounds};
+    if (s.batched) s.sample_shape.erase(s.sample_shape.begin());
+    specs.push_back(std::move(s));
+  }
+  return specs;
+}
 
 absl::StatusOr<std::unique_ptr<InputStage>> InputStage::open(const DataConfig& config, const Executor& executor) {
   std::unique_ptr<InputStage> stage(new InputStage(executor, config));

@@ -17,6 +17,9 @@
 
 namespace partita::runtime {
 
+// The data inputs of a program.
+std::vector<InputSpec> input_specs(const Program& program);
+
 class InputStage {
  public:
   // Opens the data for batches of `program().samples_per_step`; `executor` outlives it. The data's errors.

@@ -182,14 +182,13 @@ class Attempt {
   absl::Status outcome() const {
     const int code = *failed_->code;
     const std::string who = job_.ranks > 0 ? cat("rank ", failed_->rank) : "the run";
-    const absl::StatusCode status = status_code_of(code);
-    if (!worth_retry(code)) return absl::Status(status, cat(who, " failed; it says above why"));
-    if (status != absl::StatusCode::kCancelled) {
+    if (!worth_retry(code)) return status_of_exit(code, cat(who, " failed; it says above why"));
+    if (code != static_cast<int>(ExitCode::kStopped)) {
       const Diagnosis d = find_cause();
       for (const RankFate& f : d.others) std::fprintf(stderr, "partita: %s\n", d.other_text(f).c_str());
-      if (d.root) return absl::Status(status, cat("root cause: ", d.root_text()));
+      if (d.root) return status_of_exit(code, cat("root cause: ", d.root_text()));
     }
-    return absl::Status(status, cat(who, " ended with code ", code));
+    return status_of_exit(code, cat(who, " ended with code ", code));
   }
 
   Diagnosis find_cause() const {

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/communicate/flag_exchange.h"
 #include "runtime/files/npz.h"
 #include "runtime/program/placement.h"
 #include "runtime/trainer.h"
@@ -181,8 +182,11 @@ absl::Status save(const Program& program, const CheckpointOptions& options, std:
       fill(executor, seed + static_cast<uint64_t>(step));
       if (auto s = (*c)->save(head(step)); !s.ok()) return s;
       fill(executor, 999);  // training goes on and must not touch what is being written
-      (*c)->begin_step({});
-      if (auto s = (*c)->end_step(); !s.ok()) return s.status();
+      FlagExchange exchange(communicator);
+      exchange.begin({(*c)->progress().writing, (*c)->progress().failed});
+      auto all = exchange.end();
+      if (!all.ok()) return all.status();
+      if (auto s = (*c)->settle({(*all)[0], (*all)[1]}); !s.ok()) return s;
     }
     return (*c)->finish();
   });

@@ -28,11 +28,11 @@ TEST(ExitCodes, AreThoseOfTheDocuments) {
 
 TEST(ExitCodes, GoThereAndBack) {
   for (const ExitMeaning& m : kExitCodes) {
-    EXPECT_EQ(exit_code(absl::Status(m.status, "why")), static_cast<int>(m.code));
-    EXPECT_EQ(status_code_of(static_cast<int>(m.code)), m.status);
+    EXPECT_EQ(exit_code(status_of_exit(static_cast<int>(m.code), "why")), static_cast<int>(m.code));
+    EXPECT_EQ(status_of_exit(static_cast<int>(m.code), "why").code(), m.status);
     EXPECT_EQ(worth_retry(static_cast<int>(m.code)), m.retry);
   }
-  EXPECT_EQ(status_code_of(137), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status_of_exit(137, "why").code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(exit_code(absl::NotFoundError("no file")), 2);
   EXPECT_EQ(exit_code(absl::DeadlineExceededError("late")), 129);
 }

@@ -1,0 +1,79 @@
+// When a step has gone wrong, and what is to be done about it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/enum_names.h"
+#include "runtime/metrics/metrics.h"
+
+namespace partita::runtime {
+
+// What is done about a step whose loss or gradients are not finite, or whose loss is a spike.
+enum class DivergenceAction : uint8_t {
+  kWarn,      // says so and goes on
+  kRollback,  // back to the newest good checkpoint, and on without the samples of that step
+  kStop,      // the run ends, with the good checkpoints kept
+};
+
+}  // namespace partita::runtime
+template <>
+inline constexpr auto partita::kEnumNames<partita::runtime::DivergenceAction> = partita::name_table("warn", "rollback",
+                                                                                                    "stop");
+namespace partita::runtime {
+
+// A loss of more than `factor` times the mean of the `window` losses before it.
+struct LossSpike {
+  double factor = 3;
+  int64_t window = 100;
+  DivergenceAction action = DivergenceAction::kWarn;
+};
+
+struct DivergenceOptions {
+  DivergenceAction on_nonfinite = DivergenceAction::kStop;
+  std::optional<LossSpike> spike;
+
+  bool rolls_back() const {
+    return on_nonfinite == DivergenceAction::kRollback || (spike && spike->action == DivergenceAction::kRollback);
+  }
+};
+
+struct Divergence {
+  DivergenceAction action = DivergenceAction::kStop;
+  std::string what;  // "step 7 (counted from 0): the loss is nan"
+};
+
+// Looks at each step in turn, on the rank that knows the loss and the norm of all gradients.
+class DivergenceWatch {
+ public:
+  // So many updates in a row that fp16's loss scale has skipped: then it does not find one that is small enough.
+  static constexpr int64_t kMostSkips = 40;
+
+  explicit DivergenceWatch(const DivergenceOptions& options) : options_(options) {}
+
+  // What is wrong with a step, if anything is.
+  std::optional<Divergence> look(const StepMetrics& m);
+  // Whether the step was finite and its update done: what it began from is good then.
+  static bool is_good(const StepMetrics& m);
+
+  // The losses that spikes are measured against: for the checkpoint, and from it.
+  std::vector<double> losses() const { return {losses_.begin(), losses_.end()}; }
+  void restore(const std::vector<double>& losses);
+
+ private:
+  std::optional<Divergence> nonfinite(const StepMetrics& m);
+  std::optional<Divergence> spike(const StepMetrics& m);
+
+  const DivergenceOptions options_;
+  std::deque<double> losses_;
+  int64_t skips_ = 0;  // in a row
+};
+
+// The end of a run that diverged: exit code ExitCode::kDiverged.
+absl::Status diverged_error(const std::string& message);
+
+}  // namespace partita::runtime

@@ -1,0 +1,68 @@
+#include <cstdio>
+
+#include "base/cat.h"
+#include "base/status.h"
+#include "runtime/checkpoint/checkpoint_manifest.h"
+#include "runtime/data/data_source.h"
+#include "runtime/execute/input_stage.h"
+#include "runtime/program/bundle_files.h"
+#include "runtime/program/bundle_names.h"
+#include "tools/cli/command.h"
+
+namespace partita {
+namespace {
+
+struct Flags {
+  std::string bundle, resume;
+  int64_t step = 0;
+  runtime::RunFlags run;
+};
+
+absl::Status run(const Flags& flags) {
+  PARTITA_ASSIGN_OR_RETURN(const auto bundle, runtime::BundleFiles::open(flags.bundle, {}));
+  PARTITA_ASSIGN_OR_RETURN(const runtime::TrainOptions options, flags.run.options(*bundle));
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<runtime::Program> programs, bundle->programs(runtime::kImageName));
+  const runtime::Program& program = programs.front();
+  runtime::DataConfig data = options.data;
+  runtime::BatchOrder order(data.sample_offset, program.samples_per_step, 0);
+  if (!flags.resume.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(const std::string path, runtime::find_checkpoint(flags.resume));
+    PARTITA_ASSIGN_OR_RETURN(const runtime::CheckpointManifest from, runtime::read_manifest(path));
+    data.sample_offset = from.samples - from.step * program.samples_per_step;
+    order = {data.sample_offset, program.samples_per_step, from.step};
+    for (const runtime::SkippedSamples& s : from.skipped) order.skip(s);
+    if (flags.step < from.step)
+      return absl::InvalidArgumentError(
+          cat("step ", flags.step, " is before the checkpoint's, ", from.step, "; name an older one, or none"));
+  }
+  PARTITA_ASSIGN_OR_RETURN(const auto source,
+                           runtime::DataSource::open(data, runtime::input_specs(program), program.samples_per_step));
+  const int64_t batch = order.batch_of(flags.step);
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<std::string> places, source->locate(batch));
+  const runtime::SkippedSamples samples = order.samples_of(batch);
+  std::printf("step %lld (counted from 0) takes samples %lld to %lld of the stream\n",
+              static_cast<long long>(flags.step), static_cast<long long>(samples.first),
+              static_cast<long long>(samples.first + samples.count - 1));
+  for (size_t k = 0; k < places.size(); ++k) std::printf("  %zu: %s\n", k, places[k].c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void add_data(CLI::App& app, absl::Status& result) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* verb = app.add_subcommand("data", "which samples, of which files, a step of training takes");
+  verb->add_option("bundle", flags->bundle, "folder that `partita compile` wrote")->required();
+  verb->add_option("--step", flags->step, "the step, counted from 0 as in files of metrics")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--data", flags->run.data, "as in the run; default: the bundle's own data");
+  verb->add_flag("--shuffle", flags->run.shuffle, "as in the run");
+  verb->add_option("--steps", flags->run.steps, "as in the run");
+  verb->add_option("--resume", flags->resume,
+                   "a checkpoint that the run went on from: it knows the place in the data, and what samples are left "
+                   "out since a rollback");
+  verb->callback([flags, &result] { result = run(*flags); });
+}
+
+}  // namespace partita
