@@ -2,6 +2,7 @@
 
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/checkpoint/checkpoint_manifest.h"
 #include "runtime/program/bundle_files.h"
 #include "tools/cli/command.h"
 #include "tools/compare/compare.h"
@@ -26,12 +27,11 @@ absl::StatusOr<ComparedBundle> read_side(const std::string& folder, const runtim
 }
 
 absl::Status check_flags(const Flags& flags) {
-  const int others = !flags.b.empty() + flags.reference + !flags.options.dump.empty();
+  const int others = !flags.b.empty() + flags.reference + !flags.options.dump.empty() + flags.options.nonfinite;
   if (others == 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "compare with one thing: another bundle (compare A B), the reference evaluator (compare A --reference), or "
-      "tensors "
-      "of another program (compare A --dump FILE)");
+      "tensors of another program (compare A --dump FILE); or look for what is not finite (compare A --nonfinite)");
 }
 
 absl::Status run(Flags& flags) {
@@ -39,6 +39,12 @@ absl::Status run(Flags& flags) {
   if (!flags.options.dump.empty() && !flags.run.steps) flags.options.steps = 1;
   if (flags.run.steps) flags.options.steps = *flags.run.steps;
   flags.run.steps = flags.options.steps;
+  if (flags.run.resume) {
+    PARTITA_ASSIGN_OR_RETURN(flags.run.resume, runtime::find_checkpoint(*flags.run.resume));
+    PARTITA_ASSIGN_OR_RETURN(const runtime::CheckpointManifest from, runtime::read_manifest(*flags.run.resume));
+    flags.options.first_step = from.step;
+  }
+  if (flags.options.nonfinite) flags.run.on_nonfinite = "warn";
   PARTITA_ASSIGN_OR_RETURN(const ComparedBundle a, read_side(flags.a, flags.run));
   std::optional<ComparedBundle> b;
   if (!flags.b.empty()) {
@@ -46,6 +52,7 @@ absl::Status run(Flags& flags) {
   }
   PARTITA_ASSIGN_OR_RETURN(const Comparison c, compare_apart(a, b, flags.options));
   std::fputs(c.text.c_str(), stdout);
+  if (flags.options.nonfinite) return absl::OkStatus();
   return c.differs ? absl::AbortedError("compare: a value differs by more than rounding") : absl::OkStatus();
 }
 
@@ -62,6 +69,12 @@ void add_compare(CLI::App& app, absl::Status& result) {
   verb->add_flag("--reference", flags->reference, "in place of b: the reference evaluator, in double precision");
   verb->add_option("--dump", flags->options.dump,
                    "in place of b: tensors of the first step under the names of ONNX values (safetensors)");
+  verb->add_flag(
+      "--nonfinite", flags->options.nonfinite,
+      "in place of b: the first value that is nan or infinite; a run that ended with code 5 says the command");
+  verb->add_option("--resume", flags->run.resume, "with --nonfinite: a checkpoint to begin with")->needs("--nonfinite");
+  verb->add_option("--init", flags->run.init, "with --nonfinite: as in the run")->needs("--nonfinite");
+  verb->add_flag("--shuffle", flags->run.shuffle, "as in the run");
   verb->add_option("--data", flags->run.data,
                    "what to run on; default: the first bundle's own data, else synthetic data");
   verb->add_option("--steps", flags->run.steps, "training steps to compare; default: 2, with --dump 1")

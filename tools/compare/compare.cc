@@ -20,104 +20,18 @@
 #include "tools/compare/captures.h"
 #include "tools/compare/describe_difference.h"
 #include "tools/compare/dump.h"
+#include "tools/compare/nonfinite.h"
 #include "tools/compare/program_difference.h"
 #include "tools/compare/rank_copies.h"
 #include "tools/compare/same_program.h"
+#include "tools/compare/side.h"
 #include "tools/compare/step_check.h"
 #include "tools/proof/confined.h"
-#include "tools/verify/steps/check_versions.h"
 
 namespace partita {
 namespace {
 
 constexpr int64_t kMostSeconds = 24 * 3600;
-
-// Losses as the run reports them.
-class Losses : public runtime::MetricsSink {
- public:
-  absl::Status write(const runtime::StepMetrics& m) override {
-    all.push_back(m.loss);
-    return absl::OkStatus();
-  }
-  std::vector<std::optional<double>> all;
-};
-
-absl::Status check_choices(const ComparedBundle& b) {
-  const bool delayed = std::any_of(b.bundle.programs.begin(), b.bundle.programs.end(),
-                                   [](const verifier::RankProgram& p) { return verifier::updates_each(p.program); });
-  if (!delayed && b.bundle.compress == "none") return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      cat(b.name, " does not compute the serial program, by choice (",
-          delayed ? "schedule: pipedream with several micro-batches" : cat("compress: ", b.bundle.compress),
-          "); compile it without that to compare"));
-}
-
-// A bundle that runs on these samples, one step at a time, on a thread of its own.
-class Side {
- public:
-  static absl::StatusOr<std::unique_ptr<Side>> start(const ComparedBundle& b, const runtime::DataConfig& data,
-                                                     int64_t steps) {
-    PARTITA_RETURN_IF_ERROR(check_choices(b));
-    auto copies = RankCopies::create(b.bundle);
-    if (!copies.ok()) return with_context(copies.status(), b.name);
-    std::vector<runtime::Program> programs;
-    for (const verifier::RankProgram& p : b.bundle.programs) programs.push_back(p.program);
-    PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
-    runtime::TrainOptions options = b.train;
-    options.steps = steps;
-    options.data = data;
-    options.evaluate = {};
-    options.tell = false;
-    return std::unique_ptr<Side>(new Side(b, *std::move(copies), std::move(loaded), std::move(options)));
-  }
-  ~Side() {
-    captures_.cancel();
-    if (runner_.joinable()) runner_.join();
-  }
-
-  const std::string& name() const { return name_; }
-  const RankCopies& copies() const { return copies_; }
-  const Captures& captures() const { return captures_; }
-  const Graph& graph() const { return copies_.serial().graph(); }
-  // The next step, which all ranks have ended; the run's own error.
-  absl::Status next_step() {
-    if (captures_.wait_for_step()) return absl::OkStatus();
-    runner_.join();
-    return status_.ok() ? absl::OutOfRangeError(cat(name_, ": the data end")) : with_context(status_, name_);
-  }
-  void go_on() { captures_.go_on(); }
-  StepReport check(const RankCopies::Copies& step) const {
-    return StepCheck(copies_.serial(), copies_.runs(), step).run();
-  }
-  // Of the last step, when it has run.
-  std::optional<double> last_loss() {
-    if (runner_.joinable()) runner_.join();
-    return losses_.all.empty() ? std::nullopt : losses_.all.back();
-  }
-
- private:
-  Side(const ComparedBundle& b, RankCopies copies, runtime::LoadedPrograms loaded, runtime::TrainOptions options)
-      : name_(b.name),
-        copies_(std::move(copies)),
-        captures_(b.bundle),
-        loaded_(std::move(loaded)),
-        options_(std::move(options)) {
-    options_.observer = &captures_;
-    runner_ = std::thread([this] {
-      status_ = runtime::train_local(loaded_, options_, &losses_);
-      captures_.end(status_.ok());
-    });
-  }
-
-  const std::string name_;
-  const RankCopies copies_;
-  Captures captures_;
-  const runtime::LoadedPrograms loaded_;
-  runtime::TrainOptions options_;
-  Losses losses_;
-  absl::Status status_;
-  std::thread runner_;
-};
 
 class Comparer {
  public:
@@ -296,6 +210,7 @@ absl::StatusOr<Comparison> compare(const ComparedBundle& a, const std::optional<
     if (const auto d = program_difference(a.bundle.serial, b->bundle.serial, a.name, b->name))
       return Comparison{true, cat("differs: ", d->text, "\n"), {d->node}};
   }
+  if (options.nonfinite) return find_nonfinite(a, options.first_step, options.steps);
   std::unique_ptr<Side> side_b;
   PARTITA_ASSIGN_OR_RETURN(const std::unique_ptr<Side> side_a, Side::start(a, a.train.data, options.steps));
   if (b) {

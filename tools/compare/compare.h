@@ -22,7 +22,11 @@ struct ComparedBundle {
 
 struct CompareOptions {
   int64_t steps = 2;  // of training
-  std::string dump;   // not empty: tensors of the first step under ONNX value names (safetensors), as the other side
+  // In place of a comparison: the first value that is not finite. `train` says which checkpoint to go on from, if any,
+  // and `steps` counts from the start of training.
+  bool nonfinite = false;
+  int64_t first_step = 0;  // of that checkpoint
+  std::string dump;  // not empty: tensors of the first step under ONNX value names (safetensors), as the other side
 };
 
 struct Comparison {

@@ -15,28 +15,6 @@ namespace {
 
 std::string node_name(const Graph& g, NodeId n) { return describe_node(g, g.nodes[static_cast<size_t>(n)]); }
 
-// "[0:8, 16:32]": the least box of the value's indices that the elements lie in.
-std::string box_of(const std::vector<int64_t>& all, const Shape& shape) {
-  std::vector<int64_t> low(shape.size(), INT64_MAX), high(shape.size(), -1);
-  for (int64_t at : all) {
-    for (size_t d = shape.size(); d-- > 0;) {
-      low[d] = std::min(low[d], at % shape[d]);
-      high[d] = std::max(high[d], at % shape[d]);
-      at /= shape[d];
-    }
-  }
-  std::string text = "[";
-  for (size_t d = 0; d < shape.size(); ++d) append(text, d > 0 ? ", " : "", low[d], ":", high[d] + 1);
-  return text + "]";
-}
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  constexpr size_t kShown = 8;
-  for (size_t k = 0; k < std::min(ranks.size(), kShown); ++k) append(text, k > 0 ? ", " : "", ranks[k]);
-  return ranks.size() > kShown ? cat(text, " and ", ranks.size() - kShown, " more") : text;
-}
-
 std::string head(const std::string& side, const Graph& g, const Difference& d, int64_t step) {
   const std::string where = d.node == kNoNode ? "" : cat(node_name(g, d.node), ", ");
   return cat("differs: step ", step, ", ", where, describe_value(g, d.node, d.value), ", run ", d.run,
@@ -121,6 +99,27 @@ std::string operands_text(const Graph& g, const Difference& d) {
 }
 
 }  // namespace
+
+std::string box_of(const std::vector<int64_t>& all, const Shape& shape) {
+  std::vector<int64_t> low(shape.size(), INT64_MAX), high(shape.size(), -1);
+  for (int64_t at : all) {
+    for (size_t d = shape.size(); d-- > 0;) {
+      low[d] = std::min(low[d], at % shape[d]);
+      high[d] = std::max(high[d], at % shape[d]);
+      at /= shape[d];
+    }
+  }
+  std::string text = "[";
+  for (size_t d = 0; d < shape.size(); ++d) append(text, d > 0 ? ", " : "", low[d], ":", high[d] + 1);
+  return text + "]";
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  constexpr size_t kShown = 8;
+  for (size_t k = 0; k < std::min(ranks.size(), kShown); ++k) append(text, k > 0 ? ", " : "", ranks[k]);
+  return ranks.size() > kShown ? cat(text, " and ", ranks.size() - kShown, " more") : text;
+}
 
 std::string describe_difference(const std::string& side, const RankCopies& copies, const Captures& captures,
                                 const StepReport& report, int64_t step) {

@@ -15,4 +15,9 @@ std::string describe_difference(const std::string& side, const RankCopies& copie
 // Of tensors that nobody's ranks hold.
 std::string describe_difference(const std::string& side, const Graph& serial, const Difference& d, int64_t step);
 
+// "[0:8, 16:32]": the least box of a shape's indices that these elements lie in.
+std::string box_of(const std::vector<int64_t>& elements, const Shape& shape);
+// "ranks 0, 1".
+std::string ranks_text(const std::vector<int>& ranks);
+
 }  // namespace partita

@@ -134,12 +134,21 @@ void StepCheck::find_last_reads() {
   }
 }
 
-StepReport StepCheck::run() {
+void StepCheck::run_all() {
   take_outside();
   run_nodes(kBefore, 0);
   for (int64_t run = 0; run < runs_; ++run) run_nodes(kRuns, run);
-  check_sums();
+  if (watch_ == nullptr) check_sums();
   run_nodes(kAfter, runs_ - 1);
+}
+
+void StepCheck::show(NodeWatch& watch) {
+  watch_ = &watch;
+  run_all();
+}
+
+StepReport StepCheck::run() {
+  run_all();
   std::stable_sort(
       report_.differences.begin(), report_.differences.end(),
       [](const Difference& a, const Difference& b) { return std::pair(a.node, a.run) < std::pair(b.node, b.run); });
@@ -244,7 +253,9 @@ void StepCheck::run_node(NodeId n, int64_t run) {
       mine.execution = executions_;
       mine.operands = operands;
     }
-    if (!moves) hold_against_copies(node.outputs[k], run, mine);
+    std::vector<RootCopy> copies;
+    if (!moves) copies = hold_against_copies(node.outputs[k], run, mine);
+    if (watch_ != nullptr) watch_->see(n, k, run, operands, mine, copies);
     take(node.outputs[k], run, std::move(mine));
   }
 }
@@ -316,7 +327,7 @@ class StepCheck::Expected {
   std::optional<std::vector<Inside::Direction>> directions_;
 };
 
-void StepCheck::hold_against_copies(ValueId v, int64_t run, KnownValue& mine) {
+std::vector<RootCopy> StepCheck::hold_against_copies(ValueId v, int64_t run, KnownValue& mine) {
   const Layout& l = serial_.layout(v);
   const NodeId n = mine.node;
   auto held = copies_.find({l.root, held_under(v, run)});
@@ -324,36 +335,38 @@ void StepCheck::hold_against_copies(ValueId v, int64_t run, KnownValue& mine) {
   const bool first = !unfinished && checked_.insert({l.root, held_under(v, run)}).second;
   if (held == copies_.end() || unfinished) {
     report_.inside += first;
-    return;
+    return {};
   }
   report_.compared += first;
-  const std::vector<RootCopy> copies = held->second.copies();
+  std::vector<RootCopy> copies = held->second.copies();
   const std::vector<int64_t> at = root_indices(l, elements(g_.type(v).shape), {});
   Expected expected(g_, mine, copies.front().filled.size(), at);
   // The proof may take a value for constant along a dimension that its node keeps whole: then the layout is not it.
   const Tensor again = seen(expected.value(), mine.value.type, at);
   if (again.i != mine.value.i || again.f.size() != mine.value.f.size() ||
       std::memcmp(again.f.data(), mine.value.f.data(), again.f.size() * sizeof(double)) != 0)
-    return;
+    return {};
   std::vector<Tensor> good;
   std::optional<Tensor> captured;
   std::vector<WrittenBy> writers;
   for (const RootCopy& copy : copies) {
     if (copy.summed || copy.values.type.dtype != mine.value.type.dtype) continue;
     std::vector<NodeId> between;
-    Deviation d = expected.of(copy, between);
+    Deviation d;
+    if (watch_ == nullptr) d = expected.of(copy, between);
     const bool wrong = d.beyond || !copy.torn.empty();
-    if (wrong && first) add({n, v, run, copy, std::move(d), !good.empty(), std::move(between)});
+    if (wrong && first && watch_ == nullptr) add({n, v, run, copy, std::move(d), !good.empty(), std::move(between)});
     if (!copy.whole) continue;
     // What follows computes with what the side has; of several copies, with any of them.
     captured = seen(copy.values, mine.value.type, at);
     writers.emplace_back(copy.stage, copy.step);
     if (!wrong) good.push_back(*captured);
   }
-  if (!captured) return;
+  if (!captured) return copies;
   inside_[{v, held_under(v, run)}] = expected.nodes();
   mine = {.value = *std::move(captured), .writers = std::move(writers)};
   if (good.size() > 1) mine.others = std::move(good);
+  return copies;
 }
 
 // Values of several runs that ranks hold as their sum.

@@ -33,6 +33,15 @@ struct StepReport {
   int64_t inside = 0;                   // that the side never has as a whole: the inside of its kernels
 };
 
+// Sees each node as it is run, with what the side has of its operands and results where it has them, else with what the
+// evaluator makes of them. `copies`: of that result; empty where the side does not have it.
+class NodeWatch {
+ public:
+  virtual ~NodeWatch() = default;
+  virtual void see(NodeId node, size_t result, int64_t run, const KnownValues& operands, const KnownValue& value,
+                   const std::vector<RootCopy>& copies) = 0;
+};
+
 class StepCheck {
  public:
   // `copies`: what the side has. States and inputs that are not among them are taken from `others`, which may be null:
@@ -41,6 +50,8 @@ class StepCheck {
             const RankCopies::Copies* others = nullptr);
 
   StepReport run();
+  // The same walk for a watch alone: nothing is compared.
+  void show(NodeWatch& watch);
 
  private:
   class Expected;
@@ -49,10 +60,12 @@ class StepCheck {
   void take_held(ValueId v, int64_t run);
   void take_outside();
   void find_last_reads();
+  void run_all();
   void run_nodes(int phase, int64_t run);
   void run_node(NodeId n, int64_t run);
   void forget(NodeId n, int phase, int64_t run);
-  void hold_against_copies(ValueId v, int64_t run, KnownValue& mine);
+  // The copies that there are; `mine` becomes what the side has.
+  std::vector<RootCopy> hold_against_copies(ValueId v, int64_t run, KnownValue& mine);
   void check_sums();
   void add(Difference d);
   void name_between();
@@ -75,6 +88,7 @@ class StepCheck {
   std::set<ValueId> zero_at_first_, kept_;         // accumulators; values that other runs read
   std::set<std::pair<int32_t, int64_t>> checked_;  // roots and runs
   StepReport report_;
+  NodeWatch* watch_ = nullptr;  // null: values are compared
 };
 
 // "'MatMul /layers.0/attn' (backward, matmul)".
