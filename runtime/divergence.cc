@@ -66,8 +66,6 @@ void DivergenceWatch::restore(const std::vector<double>& losses) {
   while (options_.spike && losses_.size() > static_cast<size_t>(options_.spike->window)) losses_.pop_front();
 }
 
-absl::Status diverged_error(const std::string& message) {
-  return diverged_status(message);
-}
+absl::Status diverged_error(const std::string& message) { return diverged_status(message); }
 
 }  // namespace partita::runtime

@@ -6,14 +6,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <map>
 #include <optional>
-#include <thread>
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/exit_code.h"
-#include "base/host/processors.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/audit/auditor.h"
@@ -22,14 +19,13 @@
 #include "runtime/communicate/flag_exchange.h"
 #include "runtime/communicate/measured_communicator.h"
 #include "runtime/data/data_config_json.h"
-#include "runtime/device/device.h"
 #include "runtime/execute/input_stage.h"
 #include "runtime/launch/rank_end.h"
-#include "runtime/metrics/rank_times.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
 #include "runtime/results.h"
-#include "runtime/transports/collective_threads.h"
+#include "runtime/step_meter.h"
+#include "runtime/train_watched.h"
 
 namespace partita::runtime {
 namespace {
@@ -53,12 +49,12 @@ class Trainer {
         executor_(executor),
         program_(executor.program()),
         communicator_(communicator),
-        measured_(measured),
         recorder_(recorder),
         options_(options),
         threads_(threads),
         exchange_(communicator),
-        divergence_watch_(options.divergence) {}
+        divergence_watch_(options.divergence),
+        meter_(executor, communicator, measured, options.figures) {}
 
   absl::Status run(MetricsSink* sink) {
     PARTITA_RETURN_IF_ERROR(start());
@@ -74,8 +70,8 @@ class Trainer {
       if (sink != nullptr) PARTITA_RETURN_IF_ERROR(sink->write(m));
       if (evaluator_ != nullptr && evaluator_->wants_to_stop()) stop_early(step + 1);
       const bool stop = said[kStop] != 0;
-      const bool save = checkpoints_ != nullptr &&
-                        (stop || said[kSave] != 0 || checkpoints_->is_due(step + 1) || (better && options_.checkpoint.keep_best > 0));
+      const bool save = checkpoints_ != nullptr && (stop || said[kSave] != 0 || checkpoints_->is_due(step + 1) ||
+                                                    (better && options_.checkpoint.keep_best > 0));
       PARTITA_ASSIGN_OR_RETURN(const std::optional<int64_t> bad, diverged(step, said[kDiverged], save));
       if (bad) {
         PARTITA_ASSIGN_OR_RETURN(step, deal_with(*bad));
@@ -113,7 +109,6 @@ class Trainer {
 
   // First values or a checkpoint's, and the data from the first step on.
   absl::Status start() {
-    if (measured_ != nullptr) name_groups();
     PARTITA_RETURN_IF_ERROR(check_targets());
     auto memory = [this](const Operand& o) { return executor_.memory(o); };
     PARTITA_RETURN_IF_ERROR(with_context(
@@ -206,7 +201,7 @@ class Trainer {
     data_.sample_offset = from.samples - from.step * program_.samples_per_step;
     order_ = {data_.sample_offset, program_.samples_per_step, first_};
     for (const SkippedSamples& s : from.skipped) order_.skip(s);
-    watch_.restore(from.losses);
+    divergence_watch_.restore(from.losses);
     auto number = [&](const char* name) -> std::optional<double> {
       auto at = from.metrics.find(name);
       return at == from.metrics.end() ? std::nullopt : std::optional(at->second);
@@ -372,7 +367,7 @@ class Trainer {
     head.step = taken;
     head.samples = order_.samples_of(order_.batch_of(taken)).first;
     head.skipped = order_.skipped();
-    head.losses = watch_.losses();
+    head.losses = divergence_watch_.losses();
     head.samples_per_step = program_.samples_per_step;
     head.seed = options_.seed;
     head.data = describe_data(data_);
@@ -388,9 +383,7 @@ class Trainer {
   }
 
   absl::StatusOr<StepMetrics> train_step(int64_t step) {
-    Clock::time_point begin = Clock::now();
-    double stalled = inputs_->stall_seconds();
-    const std::map<GroupId, double> waited = measured_ != nullptr ? measured_->waited() : std::map<GroupId, double>();
+    meter_.begin(*inputs_);
     watch_.enter(Phase::kData, step);
     PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(order_.batch_of(step)));
     watch_.enter(Phase::kStep, step);
@@ -404,84 +397,18 @@ class Trainer {
     inputs_->give_back(std::move(batch));
     taken_ = step + 1;
     evaluation_loss_.reset();
-    StepMetrics m = metrics(step);
-    m.seconds = seconds_since(begin);
+    PARTITA_ASSIGN_OR_RETURN(StepMetrics m, meter_.end(step, *inputs_));
     watch_.step_took(m.seconds);
-    m.samples_per_second = static_cast<double>(program_.samples_per_step) / m.seconds;
-    if (const int64_t tokens = inputs_->source().tokens_per_sample(); tokens > 0)
-      m.tokens_per_second = *m.samples_per_second * static_cast<double>(tokens);
-    const StepFigures& known = options_.figures;
-    if (known.flops > 0) m.flops_per_second = known.flops / m.seconds;
-    if (known.flops > 0 && known.peak_flops > 0) m.mfu = *m.flops_per_second / known.peak_flops;
-    if (known.price_per_hour > 0) m.dollars = seconds_since(began_) / 3600 * known.price_per_hour;
-    m.input_stall_seconds = inputs_->stall_seconds() - stalled;
     if (checkpoint_seconds_ > 0) m.checkpoint_stall_seconds = std::exchange(checkpoint_seconds_, 0);
-    if (measured_ != nullptr) PARTITA_RETURN_IF_ERROR(add_waits(waited, m));
     return m;
-  }
-
-  // What this rank waited for others in a step, by group, and what the ranks' own work takes.
-  absl::Status add_waits(const std::map<GroupId, double>& before, StepMetrics& m) {
-    double all = 0;
-    for (const auto& [group, seconds] : measured_->waited()) {
-      const auto at = before.find(group);
-      const double step = seconds - (at == before.end() ? 0 : at->second);
-      all += step;
-      if (const auto name = group_names_.find(group); name != group_names_.end())
-        m.extra.emplace_back(cat("wait_", name->second), step);
-    }
-    m.communication_stall_seconds = all;
-    if (needs_device(program_)) return absl::OkStatus();  // which waits by itself, unseen
-    PARTITA_ASSIGN_OR_RETURN(const RankTimes::Seen* seen,
-                             rank_times_->add(m.seconds - all - *m.input_stall_seconds, m.seconds));
-    if (seen == nullptr) return absl::OkStatus();
-    m.rank_seconds = seen->seconds;
-    const RankTimes::Slow& slow = seen->slowest;
-    if (slow.tell && first_rank())
-      std::fprintf(
-          stderr,
-          "warning: rank %d is slow: its own work takes %.3g s a step, %.2f times that of the others, for %lld "
-          "steps now\n",
-          slow.rank, seen->seconds[static_cast<size_t>(slow.rank)], slow.ratio, static_cast<long long>(slow.steps));
-    return absl::OkStatus();
-  }
-
-  void name_groups() {
-    for (size_t k = 0; k < program_.groups.size(); ++k) {
-      std::string axes;
-      for (int32_t a : program_.groups[k].axes)
-        append(axes, axes.empty() ? "" : "_", program_.mesh[static_cast<size_t>(a)].name);
-      if (executor_.group_id(k)) group_names_[*executor_.group_id(k)] = axes;
-    }
-    std::vector<int64_t> stages;
-    for (int64_t r = 0; r < mesh_size(program_.mesh); ++r) stages.push_back(stage_of(program_.mesh, r));
-    rank_times_.emplace(*communicator_, std::move(stages));
   }
 
   std::optional<double> scalar(std::string_view name) const { return scalar_output(executor_, name); }
-
-  StepMetrics metrics(int64_t step) const {
-    StepMetrics m;
-    m.step = step;
-    m.loss = scalar("loss");
-    m.lr = scalar("lr");
-    m.grad_norm = scalar("grad_norm");
-    m.loss_scale = scalar("loss_scale");
-    m.skipped = scalar("skipped").value_or(0) != 0;
-    int64_t bytes = 0;  // of the device, where there is one
-    for (int r = 0; r < kRegions; ++r) {
-      if (!needs_device(program_) || !in_host_memory(static_cast<Region>(r))) bytes += program_.region_bytes[r];
-    }
-    m.memory_bytes = bytes;
-    if (Device* device = executor_.device(); device != nullptr && first_rank()) m.extra = device->readings();
-    return m;
-  }
 
   RankWatch& watch_;
   Executor& executor_;
   const Program& program_;
   Communicator* communicator_;
-  const MeasuredCommunicator* measured_;
   RecordingCommunicator* recorder_;
   const TrainOptions& options_;
   const int threads_;
@@ -500,18 +427,13 @@ class Trainer {
   std::optional<int64_t> rolled_back_to_;          // for the next step's metrics
   bool warned_ = false, told_slow_ = false;
   double checkpoint_seconds_ = 0;  // after the step before
-  std::map<GroupId, std::string> group_names_;
-  std::optional<RankTimes> rank_times_;
-  const Clock::time_point began_ = Clock::now();
+  StepMeter meter_;
 };
 
-int threads_per_rank(const TrainOptions& options, int64_t ranks_here) {
-  if (options.threads > 0) return options.threads;
-  return static_cast<int>(std::max<int64_t>(1, usable_processors() / std::max<int64_t>(1, ranks_here)));
-}
+}  // namespace
 
-absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
-                        const TrainOptions& options, MetricsSink* sink, int threads, int device, RankWatch& watch) {
+absl::Status train_watched(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
+                           const TrainOptions& options, MetricsSink* sink, int threads, int device, RankWatch& watch) {
   // They outlive abort(): what is under way reads and writes their memory.
   std::optional<MeasuredCommunicator> measured;
   std::optional<RecordingCommunicator> recorder;
@@ -549,62 +471,6 @@ absl::Status train_with(std::shared_ptr<const LoadedProgram> loaded, Communicato
     communicator->abort(cat("rank ", communicator->rank(), ": ", status.message()));
   watch.leave();
   return status;
-}
-
-// A rank that is a thread of this process.
-struct LocalRank {
-  std::unique_ptr<FlightRecorder> recorder;
-  std::unique_ptr<Communicator> communicator;
-  std::unique_ptr<RankWatch> watch;
-};
-
-absl::StatusOr<LocalRank> open_local(const TrainOptions& options, int rank, int ranks, ThreadWorld& world) {
-  LocalRank local;
-  const std::string path = options.records.empty() ? "" : flight_file(options.records, rank);
-  PARTITA_ASSIGN_OR_RETURN(local.recorder, FlightRecorder::create(path, rank, ranks));
-  if (ranks > 1) {
-    PARTITA_ASSIGN_OR_RETURN(local.communicator, world.communicator(rank, local.recorder.get()));
-  }
-  std::function<void(const absl::Status&)> give_up;
-  if (options.ends_process) give_up = [rank](const absl::Status& why) { end_process(rank, why); };
-  local.watch = std::make_unique<RankWatch>(*local.recorder, options.timeouts, std::move(give_up));
-  return local;
-}
-
-}  // namespace
-
-absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
-                        const TrainOptions& options, MetricsSink* sink) {
-  const int threads = threads_per_rank(options, 1);
-  if (options.watch != nullptr)
-    return train_with(std::move(loaded), communicator, options, sink, threads, options.device, *options.watch);
-  const int rank = communicator != nullptr ? communicator->rank() : 0;
-  PARTITA_ASSIGN_OR_RETURN(const auto recorder,
-                           FlightRecorder::create("", rank, communicator != nullptr ? communicator->size() : 1));
-  RankWatch watch(*recorder, options.timeouts);
-  return train_with(std::move(loaded), communicator, options, sink, threads, options.device, watch);
-}
-
-absl::Status train_local(const LoadedPrograms& loaded, const TrainOptions& options, MetricsSink* sink) {
-  int ranks = static_cast<int>(mesh_size(loaded.first().mesh)), threads = threads_per_rank(options, ranks);
-  ThreadWorld world(ranks);
-  std::vector<LocalRank> locals;
-  for (int r = 0; r < ranks; ++r) {
-    PARTITA_ASSIGN_OR_RETURN(LocalRank local, open_local(options, r, ranks, world));
-    locals.push_back(std::move(local));
-  }
-  if (ranks == 1) return train_with(loaded.of(0), nullptr, options, sink, threads, 0, *locals[0].watch);
-  std::vector<absl::Status> results(static_cast<size_t>(ranks));
-  std::vector<std::thread> team;
-  for (int r = 0; r < ranks; ++r) {
-    team.emplace_back([&, r] {
-      const LocalRank& local = locals[static_cast<size_t>(r)];
-      results[static_cast<size_t>(r)] = train_with(loaded.of(r), local.communicator.get(), options,
-                                                   r == 0 ? sink : nullptr, threads, r, *local.watch);
-    });
-  }
-  for (std::thread& t : team) t.join();
-  return with_root_cause(outcome_of(results), *locals[0].watch);
 }
 
 }  // namespace partita::runtime

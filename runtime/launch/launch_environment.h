@@ -22,8 +22,8 @@ struct LaunchEnvironment {
   int master_port = 0;              // 0 where master_address is empty
   std::string job_id;               // the same on all ranks of a run and, where the launcher has one, of this run alone
   std::string secret, secret_file;  // PARTITA_JOB_SECRET and PARTITA_JOB_SECRET_FILE (job_secret.h); empty: not set
-  std::string error_file;      // where torchrun's agent looks for why this rank failed; empty: nowhere
-  int record = -1;             // the descriptor of its flight record, from a supervisor of ours
+  std::string error_file;           // where torchrun's agent looks for why this rank failed; empty: nowhere
+  int record = -1;                  // the descriptor of its flight record, from a supervisor of ours
   // Where all ranks are processes of this host.
   bool one_host() const { return local_size == world_size; }
 };
