@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   partita::add_compile(app, result);
   partita::add_run(app, result);
   partita::add_data(app, result);
+  partita::add_launch(app, result);
   partita::add_verify(app, result);
   partita::add_compare(app, result);
   partita::add_disassemble(app, result);

@@ -23,8 +23,7 @@ struct PluginSource {
 absl::StatusOr<std::string> find_plugin(std::string_view file, const std::vector<std::string>& directories);
 
 // The address of `symbol` in the first module `file` that can be loaded. It is never unloaded. NotFound says where it
-// was looked for, or why it cannot be loaded (others may write there: runtime/launch/trusted_path.h); DataLoss where
-// the bundle's is damaged.
+// was looked for, or why it cannot be loaded; DataLoss where the bundle's is damaged.
 absl::StatusOr<void*> load_plugin(std::string_view file, const char* symbol, const PluginSource& source);
 
 }  // namespace partita::runtime

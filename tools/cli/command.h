@@ -28,6 +28,7 @@ void add_diff(CLI::App& app, absl::Status& result);
 void add_compile(CLI::App& app, absl::Status& result);
 void add_run(CLI::App& app, absl::Status& result);
 void add_data(CLI::App& app, absl::Status& result);
+void add_launch(CLI::App& app, absl::Status& result);
 void add_verify(CLI::App& app, absl::Status& result);
 void add_compare(CLI::App& app, absl::Status& result);
 void add_disassemble(CLI::App& app, absl::Status& result);

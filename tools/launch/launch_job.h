@@ -1,0 +1,20 @@
+// What is to be started, whoever starts it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace partita {
+
+struct LaunchJob {
+  std::vector<std::string> command;  // a rank's executable, by its whole path, and its flags
+  std::vector<std::string> resume;   // flags to add from the second start on
+  int ranks = 1;
+  int nodes = 1;            // hosts with equally many ranks each
+  std::string folder;       // to run in, on each host
+  std::string secret_file;  // "": none is needed, or it is in the environment
+  int port = 29500;
+  int max_restarts = 0;
+};
+
+}  // namespace partita

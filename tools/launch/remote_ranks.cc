@@ -1,0 +1,205 @@
+#include "tools/launch/remote_ranks.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/cat.h"
+#include "base/mapped_file.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "tools/launch/shell_words.h"
+
+extern char** environ;
+
+namespace partita {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kPatience = std::chrono::seconds(15), kSaving = std::chrono::seconds(120);
+constexpr auto kPoll = std::chrono::milliseconds(20);
+constexpr int kSshFailed = 255;
+
+// The host of a rank, and which of its ranks it is.
+std::pair<size_t, int> place_of(const std::vector<Host>& hosts, int rank) {
+  size_t host = 0;
+  for (; rank >= hosts[host].slots; ++host) rank -= hosts[host].slots;
+  return {host, rank};
+}
+
+struct Process {
+  pid_t id = 0;
+  int rank = 0;
+  int input = -1;           // the rank stays as long as it is open
+  std::optional<int> code;  // 128 + signal where one ended it
+};
+
+class Attempt {
+ public:
+  Attempt(const LaunchJob& job, const std::vector<Host>& hosts) : job_(job), hosts_(hosts) {}
+  ~Attempt() {
+    for (Process& p : processes_) {
+      if (p.input >= 0) ::close(p.input);
+      if (p.code) continue;
+      ::kill(p.id, SIGKILL);
+      ::waitpid(p.id, nullptr, 0);
+    }
+  }
+
+  absl::Status start(std::vector<std::string> ssh, const std::string& secret, bool again) {
+    ssh.insert(ssh.end(), {"", ""});
+    for (int rank = 0; rank < job_.ranks; ++rank) {
+      ssh[ssh.size() - 2] = hosts_[place_of(hosts_, rank).first].name;
+      ssh.back() = remote_rank_line(job_, hosts_, rank, again);
+      PARTITA_RETURN_IF_ERROR(spawn(rank, ssh, secret + "\n"));
+    }
+    return absl::OkStatus();
+  }
+
+  // The first process that failed, or nothing.
+  std::optional<Process> wait(const std::atomic<bool>* stop) {
+    std::optional<Clock::time_point> end;
+    bool leaving = false;
+    while (std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return !p.code; })) {
+      reap();
+      if (failed_ && !end) end = Clock::now() + kPatience;
+      const bool late = end && Clock::now() > *end;
+      if (late && leaving) break;  // the destructor ends what is left
+      if (!leaving && (late || (stop != nullptr && stop->load()))) {
+        for (Process& p : processes_) ::close(std::exchange(p.input, -1));
+        leaving = true;
+        end = Clock::now() + kSaving;
+      }
+      std::this_thread::sleep_for(kPoll);
+    }
+    return failed_;
+  }
+
+ private:
+  absl::Status spawn(int rank, std::vector<std::string>& words, const std::string& first_line) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return file_error("make a pipe for", words[0], errno);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, ends[0], 0);
+    // This process holds SIGTERM back; its children must not. Those of the terminal are for this process to pass on.
+    posix_spawnattr_t attributes;
+    ::posix_spawnattr_init(&attributes);
+    sigset_t none;
+    sigemptyset(&none);
+    ::posix_spawnattr_setsigmask(&attributes, &none);
+    ::posix_spawnattr_setpgroup(&attributes, 0);
+    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+    Process p{.id = 0, .rank = rank, .input = ends[1], .code = {}};
+    const int error = ::posix_spawnp(&p.id, arguments[0], &actions, &attributes, arguments.data(), environ);
+    ::posix_spawnattr_destroy(&attributes);
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::close(ends[0]);
+    if (error != 0) {
+      ::close(ends[1]);
+      return file_error("start", words[0], error);
+    }
+    // A pipe holds this line, read or not.
+    [[maybe_unused]] const ssize_t written = ::write(ends[1], first_line.data(), first_line.size());
+    processes_.push_back(p);
+    return absl::OkStatus();
+  }
+
+  void reap() {
+    for (Process& p : processes_) {
+      int status = 0;
+      if (p.code || ::waitpid(p.id, &status, WNOHANG) != p.id) continue;
+      p.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      // A mistake of the user's says more than the peers that were lost over it.
+      if (*p.code != 0 && (!failed_ || (*failed_->code >= 128 && *p.code < 128))) failed_ = p;
+    }
+  }
+
+  const LaunchJob& job_;
+  const std::vector<Host>& hosts_;
+  std::vector<Process> processes_;
+  std::optional<Process> failed_;
+};
+
+absl::Status status_of(const Process& p, const std::vector<Host>& hosts) {
+  const std::string who = cat("rank ", p.rank, " on ", quote(hosts[place_of(hosts, p.rank).first].name));
+  switch (*p.code) {
+    case 1:
+      return absl::InternalError(cat(who, " failed; it says above why"));
+    case 2:
+      return absl::InvalidArgumentError(cat(who, " failed; it says above why"));
+    case 3:
+      return absl::ResourceExhaustedError(cat(who, " failed; it says above why"));
+    case 4:
+      return absl::AbortedError(cat(who, " failed; it says above why"));
+    case 143:
+      return absl::CancelledError(cat(who, " was told to leave"));
+    case kSshFailed:
+      return absl::UnavailableError(cat(who, ": ssh failed, or was cut off"));
+    default:
+      return absl::UnavailableError(cat(who, " ended with code ", *p.code));
+  }
+}
+
+}  // namespace
+
+std::string remote_rank_line(const LaunchJob& job, const std::vector<Host>& hosts, int rank, bool again) {
+  const auto [host, local_rank] = place_of(hosts, rank);
+  std::vector<std::string> words = {"env"};
+  for (const auto& [name, value] : {std::pair{"RANK", rank},
+                                    {"WORLD_SIZE", job.ranks},
+                                    {"LOCAL_RANK", local_rank},
+                                    {"LOCAL_WORLD_SIZE", hosts[host].slots},
+                                    {"MASTER_PORT", job.port}})
+    words.push_back(cat(name, "=", value));
+  words.push_back(cat("MASTER_ADDR=", hosts[0].address));
+  words.insert(words.end(), job.command.begin(), job.command.end());
+  if (again) words.insert(words.end(), job.resume.begin(), job.resume.end());
+  const std::string script = cat("cd ", shell_word(job.folder), R"( || exit 2
+IFS= read -r PARTITA_JOB_SECRET || exit 129
+export PARTITA_JOB_SECRET
+exec 3<&0
+)",
+                                 shell_line(words), R"( </dev/null 3<&- &
+rank=$!
+{ cat <&3; kill -TERM $rank; sleep 100; kill -KILL $rank; } >/dev/null 2>&1 &
+watch=$!
+exec 3<&-
+wait $rank
+code=$?
+kill $watch
+exit $code)");
+  return cat("exec sh -c ", shell_word(script));
+}
+
+absl::Status run_on_hosts(const LaunchJob& job, const std::vector<Host>& hosts, const std::vector<std::string>& ssh,
+                          const std::string& secret, const std::atomic<bool>* stop) {
+  for (int restarts = 0;; ++restarts) {
+    std::optional<Process> failed;
+    {
+      Attempt attempt(job, hosts);
+      PARTITA_RETURN_IF_ERROR(attempt.start(ssh, secret, restarts > 0));
+      failed = attempt.wait(stop);
+    }
+    if (!failed) return absl::OkStatus();
+    const absl::Status status = status_of(*failed, hosts);
+    if (*failed->code < 128 || (stop != nullptr && stop->load()) || restarts >= job.max_restarts) return status;
+    std::fprintf(stderr, "partita: %s; restart %d of %d, from the last good checkpoint\n",
+                 std::string(status.message()).c_str(), restarts + 1, job.max_restarts);
+  }
+}
+
+}  // namespace partita

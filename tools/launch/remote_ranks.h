@@ -1,0 +1,24 @@
+// Starts the ranks of a run on other hosts over ssh, watches them, and starts them again when that may help.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tools/launch/hosts_file.h"
+#include "tools/launch/launch_job.h"
+
+namespace partita {
+
+// What ssh is asked to do for one rank, as its remote shell reads it. The job's secret comes as the first line of
+// standard input, never in the command; when standard input ends the rank is told to save and leave, so that none
+// outlives whoever started it.
+std::string remote_rank_line(const LaunchJob& job, const std::vector<Host>& hosts, int rank, bool again);
+
+// As runtime::run_job, on `hosts` (hosts_for) and by this ssh: a program and its options. A connection that fails
+// counts as a rank that was lost.
+absl::Status run_on_hosts(const LaunchJob& job, const std::vector<Host>& hosts, const std::vector<std::string>& ssh,
+                          const std::string& secret, const std::atomic<bool>* stop);
+
+}  // namespace partita

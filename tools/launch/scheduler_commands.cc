@@ -1,0 +1,84 @@
+#include "tools/launch/scheduler_commands.h"
+
+#include "base/cat.h"
+#include "runtime/launch/job_secret.h"
+#include "tools/launch/shell_words.h"
+
+namespace partita {
+namespace {
+
+std::vector<std::string> with_command(std::vector<std::string> words, const LaunchJob& job) {
+  words.insert(words.end(), job.command.begin(), job.command.end());
+  // What starts again says the same words: they hold for the first start, too.
+  words.insert(words.end(), job.resume.begin(), job.resume.end());
+  return words;
+}
+
+}  // namespace
+
+std::vector<std::string> torchrun_command(const LaunchJob& job, const std::string& master, int node_rank) {
+  std::vector<std::string> words = {"torchrun", "--no-python", cat("--nproc-per-node=", job.ranks / job.nodes)};
+  if (job.nodes == 1) {
+    words.emplace_back("--standalone");
+  } else {
+    for (const std::string& word : {cat("--nnodes=", job.nodes), cat("--node-rank=", node_rank),
+                                    cat("--master-addr=", master), cat("--master-port=", job.port)})
+      words.push_back(word);
+  }
+  words.push_back(cat("--max-restarts=", job.max_restarts));
+  return with_command(std::move(words), job);
+}
+
+std::vector<std::string> mpirun_command(const LaunchJob& job, const std::vector<Host>& hosts, bool tcp) {
+  std::vector<std::string> words = {"mpirun", "-n", cat(job.ranks), "--wdir", job.folder};
+  std::string list;
+  for (const Host& host : hosts) list += cat(list.empty() ? "" : ",", host.name, ":", host.slots);
+  if (!list.empty()) words.insert(words.end(), {"--host", list});
+  if (tcp && hosts.size() > 1) {
+    words.insert(words.end(), {"-x", cat("MASTER_ADDR=", hosts[0].address), "-x", cat("MASTER_PORT=", job.port), "-x",
+                               job.secret_file.empty() ? std::string(runtime::kSecretVariable)
+                                                       : cat(runtime::kSecretFileVariable, "=", job.secret_file)});
+  }
+  return with_command(std::move(words), job);
+}
+
+std::string slurm_script(const LaunchJob& job, const std::string& name, const std::vector<std::string>& options) {
+  std::string script = "#!/bin/bash\n";
+  std::vector<std::string> lines = {cat("--job-name=", name),    cat("--nodes=", job.nodes),
+                                    cat("--ntasks=", job.ranks), cat("--ntasks-per-node=", job.ranks / job.nodes),
+                                    cat("--chdir=", job.folder), "--requeue",
+                                    "--open-mode=append",        "--signal=B:USR1@120"};
+  lines.insert(lines.end(), options.begin(), options.end());
+  for (const std::string& line : lines) append(script, "#SBATCH ", line, "\n");
+  if (!job.secret_file.empty())
+    append(script, "export ", runtime::kSecretFileVariable, "=", shell_word(job.secret_file), "\n");
+  append(script, R"(
+leaving=
+leave() {  # the ranks save and leave
+  leaving=yes
+  scancel --signal=TERM "$SLURM_JOB_ID.0" 2>/dev/null
+}
+trap leave USR1 TERM
+
+srun --kill-on-bad-exit=1 --wait=60 )",
+         shell_line(with_command({}, job)), R"( &
+step=$!
+wait $step
+code=$?
+while kill -0 $step 2>/dev/null; do  # a signal came first
+  wait $step
+  code=$?
+done
+
+# Codes of 128 and above are worth another start.
+if [ $code -ge 128 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt )",
+         job.max_restarts, R"( ]; then
+  echo "partita: the ranks ended with $code${leaving:+, as they were told}; queued again"
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit $code
+)");
+  return script;
+}
+
+}  // namespace partita

@@ -1,0 +1,24 @@
+// The command lines and scripts that start a job through schedulers' own tools.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/launch/hosts_file.h"
+#include "tools/launch/launch_job.h"
+
+namespace partita {
+
+// torchrun on this host, the `node_rank`-th of job.nodes; `master`: the first one's address.
+std::vector<std::string> torchrun_command(const LaunchJob& job, const std::string& master, int node_rank);
+
+// Open MPI's mpirun, on these hosts, or where mpirun itself finds some. `tcp`: MPI starts the ranks and does not carry
+// their messages.
+std::vector<std::string> mpirun_command(const LaunchJob& job, const std::vector<Host>& hosts, bool tcp);
+
+// A script for sbatch: srun starts the ranks. Two minutes before its time is over, and when it is cancelled, they save
+// and leave; it is queued again then, and when ranks were lost, at most job.max_restarts times. `options`: further
+// #SBATCH lines, such as "--partition=gpu".
+std::string slurm_script(const LaunchJob& job, const std::string& name, const std::vector<std::string>& options);
+
+}  // namespace partita
