@@ -113,7 +113,9 @@ class Search : public NodeWatch {
 
   // Which ranks have the bad elements, and in which box of the value.
   void tell_ranks(const std::vector<RootCopy>& copies, const std::string& how) {
-    for (const RootCopy& copy : copies) {
+    std::vector<RootCopy> own_copies = copies;
+    std::stable_partition(own_copies.begin(), own_copies.end(), [&](const RootCopy& c) { return is_computed(c); });
+    for (const RootCopy& copy : own_copies) {
       const std::vector<int64_t> all = bad_elements(copy.values);
       const std::set<int64_t> bad(all.begin(), all.end());
       for (size_t k = 0; k < copy.ranks.size(); ++k) {
@@ -131,6 +133,17 @@ class Search : public NodeWatch {
              verifier::describe_step(p.program, static_cast<int>(copy.step)), "\n");
       return;
     }
+  }
+
+  // By a kernel of these ranks, not received.
+  bool is_computed(const RootCopy& copy) const {
+    for (const runtime::ProgramSegment& segment : side_.copies().set().programs[copy.stage].program.segments) {
+      for (const runtime::Step& step : segment.steps) {
+        if (step.id == copy.step)
+          return step.kind == runtime::StepKind::kKernel || step.kind == runtime::StepKind::kLibrary;
+      }
+    }
+    return false;
   }
 
   // Of the serial value, where the copy's elements are numbered by it.
