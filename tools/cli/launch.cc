@@ -182,7 +182,7 @@ absl::Status launch_over_ssh(const Flags& flags, LaunchJob job, const std::vecto
   }
   PARTITA_ASSIGN_OR_RETURN(const std::string secret, runtime::make_job_secret());
   runtime::StopSignal stop;
-  return run_on_hosts(job, hosts, ssh, secret, stop.flag());
+  return run_on_hosts(job, hosts, ssh, secret, stop.stop());
 }
 
 absl::Status launch(const Flags& flags) {

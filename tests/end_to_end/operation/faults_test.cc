@@ -35,8 +35,11 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 
 bool wait_until(const std::function<bool()>& condition, double seconds) {
   const auto begin = Clock::now();
-  while (!condition() && seconds_since(begin) < seconds) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  return condition();
+  while (!condition()) {
+    if (seconds_since(begin) > seconds) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
 }
 
 // A command under way, without a shell in between where it begins with `exec`.
@@ -193,7 +196,7 @@ TEST_F(Faults, StoppedRank_IsWarnedOfAtHalfTime_ThenGivenUp) {
   const std::string log = TempFolder::read(logs + "/rank-1.log");
   EXPECT_THAT(log,
               ContainsRegex("warning: rank 1: [2-4][.0-9]* s at an operation between ranks: training step [0-9]+, in "
-                            "(recv|send) .*, waiting for rank 0; given up after 4 s"));
+                            "[a-z_]+ .*, waiting for rank 0; given up after 4 s"));
   EXPECT_THAT(run_partita("autopsy " + logs).text, ContainsRegex("^root cause: rank 0 on host .* silent for"));
 }
 
