@@ -79,7 +79,7 @@ std::string kubernetes_manifest(const LaunchJob& job, const KubernetesJob& kuber
                        {"stringData", {{"secret", kubernetes.secret}}}};
   Json ranks = {{"name", "ranks"}, {"replicas", 1}};
   Json mistake = {{"action", "FailJob"},
-                  {"onExitCodes", {{"containerName", "ranks"}, {"operator", "In"}, {"values", {1, 2, 3, 4}}}}};
+                  {"onExitCodes", {{"containerName", "ranks"}, {"operator", "In"}, {"values", {1, 2, 3, 4, 5}}}}};
   ranks["template"]["spec"] = {{"completionMode", "Indexed"},
                                {"completions", job.nodes},
                                {"parallelism", job.nodes},
