@@ -81,6 +81,7 @@ class Trainer {
         const Clock::time_point begin = Clock::now();
         PARTITA_RETURN_IF_ERROR(save_checkpoint(step + 1));
         checkpoint_seconds_ = seconds_since(begin);
+        if (options_.save_now != nullptr) options_.save_now->store(false);
       }
       if (stop) return told_to_stop(step + 1);
       ++step;
@@ -227,7 +228,9 @@ class Trainer {
     const Checkpointer::Progress progress = checkpoints_ ? checkpoints_->progress() : Checkpointer::Progress{};
     ExchangedFlags mine;
     mine[kStop] = stop;
-    mine[kSave] = checkpoints_ != nullptr && options_.save_now != nullptr && options_.save_now->exchange(false);
+    // The ranks hear of a wish to save one after the other: what is being written serves the later ones, too.
+    const bool wished = options_.save_now != nullptr && options_.save_now->exchange(false);
+    mine[kSave] = checkpoints_ != nullptr && wished && progress.writing == 0;
     mine[kDiverged] = divergence_flag();
     mine[kWriting] = progress.writing;
     mine[kFailed] = progress.failed;

@@ -208,11 +208,11 @@ TEST_F(Faults, SigintSavesAndLeaves_ASecondOneEndsAtOnce) {
     Running running(run(bundle, std::string(how) + " --checkpoint " + folder), out_ / "output");
     const std::vector<RankProcess> started = ranks(folder + "/flight", 2, running);
     ::kill(-running.id(), SIGUSR1);
-    EXPECT_TRUE(wait_until([&] { return runtime::list_checkpoints(folder).size() == 1; }, 10)) << running.text();
+    EXPECT_TRUE(wait_until([&] { return !runtime::list_checkpoints(folder).empty(); }, 10)) << running.text();
     EXPECT_TRUE(started[1].lives());
     ::kill(-running.id(), SIGINT);
     EXPECT_EQ(running.end(10), 143) << running.text();
-    EXPECT_EQ(runtime::list_checkpoints(folder).size(), 2u);
+    EXPECT_GE(runtime::list_checkpoints(folder).size(), 2u);
     EXPECT_TRUE(none_lives(started));
   }
   fs::remove_all(folder);
