@@ -94,7 +94,7 @@ void RunFlags::add(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   app.add_option("--timeout", timeouts,
                  "give the run up where a phase takes longer: PHASE=SECONDS, of start, data, step, collective, "
-                 "checkpoint, evaluation; default: ten median steps, and at least 30 s to 5 minutes")
+                 "checkpoint, evaluation; default: ten median steps, and at least 30 s to 30 minutes")
       ->allow_extra_args(false);
   app.add_option("--log-dir", log_folder,
                  "each rank's output goes into a file in this folder, and its flight record beside it (`partita "
