@@ -21,9 +21,9 @@ struct Timeouts {
   absl::Status set(const std::string& text);
 };
 
-// The limits in force: those that are fixed, else ten times the median step, at least 30 s for what a step is made of and
-// 30 minutes for checkpoints and evaluations; 10 minutes for the start, and at least that until some steps have been
-// measured.
+// The limits in force: those that are fixed, else ten times the median step, at least 30 s for what a step is made of
+// and 30 minutes for checkpoints and evaluations; 10 minutes for the start, and at least that until some steps have
+// been measured.
 class TimeLimits {
  public:
   explicit TimeLimits(const Timeouts& fixed) : fixed_(fixed) {}

@@ -133,7 +133,7 @@ TEST_F(Faults, KilledSupervisor_TakesItsRanksAlong_AndLeavesTheirRecords) {
   ::kill(running.id(), SIGKILL);
   EXPECT_EQ(running.end(5), 137);
   EXPECT_TRUE(wait_until([&] { return none_lives(started); }, 2));
-  const Outcome autopsy = run_partita("autopsy " + logs + " --last 5");
+  const Outcome autopsy = run_partita("autopsy " + logs + " --last 60");  // more than a training step has
   EXPECT_EQ(autopsy.code, 0) << autopsy.text;
   EXPECT_THAT(autopsy.text, ContainsRegex("root cause: rank [01] on host .* ended without a word"));
   EXPECT_THAT(autopsy.text, HasSubstr("rank 1, its last operations"));
