@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -75,6 +76,11 @@ void on_crash(int signal) {
   ::raise(signal);
 }
 
+// Pages that do not exist yet are made now, and a full disk is told now. 0, or the error.
+int make_room(int descriptor) {
+  return ::ftruncate(descriptor, kFlightNamesAt) != 0 ? errno : ::posix_fallocate(descriptor, 0, kFlightNamesAt);
+}
+
 }  // namespace
 
 int64_t flight_clock() {
@@ -96,6 +102,14 @@ absl::StatusOr<int> make_flight_file(const std::string& path) {
     fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   }
   if (fd < 0) return file_error("create", path.empty() ? "a flight record" : path, errno);
+  // On a full disk a run goes on for as long as it can.
+  if (const int error = make_room(fd); error != 0 && !path.empty()) {
+    std::fprintf(stderr, "note: no room for the flight record %s (%s): it stays in memory\n", path.c_str(),
+                 std::strerror(error));
+    ::close(fd);
+    ::unlink(path.c_str());
+    return make_flight_file("");
+  }
   return fd;
 }
 
@@ -109,11 +123,13 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::open(int descrip
   std::unique_ptr<FlightRecorder> recorder(new FlightRecorder());
   recorder->descriptor_ = descriptor;
   recorder->path_ = std::move(path);
-  if (::ftruncate(descriptor, kFlightNamesAt) != 0) return file_error("make room in", recorder->path_, errno);
-  // Pages that do not exist yet are made now, and a full disk is told now.
-  if (const int error = ::posix_fallocate(descriptor, 0, kFlightNamesAt); error != 0)
-    return file_error("make room in", recorder->path_, error);
-  void* memory = ::mmap(nullptr, kFlightNamesAt, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  // Where not even memory may be a file of that size (ulimit -f), the record is this process's own.
+  if (make_room(descriptor) != 0) {
+    ::close(descriptor);
+    recorder->descriptor_ = descriptor = -1;
+  }
+  void* memory = ::mmap(nullptr, kFlightNamesAt, PROT_READ | PROT_WRITE,
+                        descriptor < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, descriptor, 0);
   if (memory == MAP_FAILED) return file_error("map", recorder->path_, errno);
   FlightHeader* header = new (memory) FlightHeader();
   recorder->header_ = header;
@@ -161,7 +177,7 @@ absl::StatusOr<int32_t> FlightRecorder::add_program(const Program& program) {
   for (size_t at = 0; at < text.size();) {
     const ssize_t n = ::pwrite(descriptor_, text.data() + at, text.size() - at,
                                static_cast<off_t>(kFlightNamesAt) + header_->names_bytes.load());
-    if (n <= 0) return file_error("write", path_, errno);
+    if (n <= 0) break;  // a full disk: steps have numbers, and no names
     header_->names_bytes += n;
     at += static_cast<size_t>(n);
   }
