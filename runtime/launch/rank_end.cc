@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <mutex>
+#include <optional>
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
@@ -40,6 +42,28 @@ void say(std::FILE* console, const std::string& text) {
   }
 }
 
+int tell_end_once(const absl::Status& status, const LaunchEnvironment& launch, RankWatch& watch, std::FILE* console) {
+  record_end(watch.recorder(), status);
+  if (status.ok()) return exit_code(status);
+  const std::string message(status.message()), who = launch.world_size > 1 ? cat("rank ", launch.rank, ": ") : "";
+  if (!is_of_another(status) || launch.world_size == 1) {
+    const bool lost = worth_retry(exit_code(status)) && !absl::IsCancelled(status);
+    const std::string text = lost ? cat(who, message, "; ", watch.where()) : cat(who, message);
+    say(console, text);
+    write_error_file(launch.error_file, text);
+    return exit_code(status);
+  }
+  std::string text = cat(who, "followed: ", message, "; ", watch.where());
+  write_error_file(launch.error_file, text);
+  if (launch.record >= 0) return exit_code(status);
+  if (watch.tells_root()) {
+    const Diagnosis d = watch.diagnose();
+    append(text, "\npartita: root cause: ", d.root ? d.root_text() : message);
+  }
+  say(console, text);
+  return exit_code(status);
+}
+
 }  // namespace
 
 void record_end(FlightRecorder& recorder, const absl::Status& status) {
@@ -64,27 +88,13 @@ void record_stop(RankWatch& watch) {
 }
 
 int tell_end(const absl::Status& status, const LaunchEnvironment& launch, RankWatch& watch, std::FILE* console) {
-  record_end(watch.recorder(), status);
-  if (status.ok()) return exit_code(status);
-  const std::string message(status.message()), who = launch.world_size > 1 ? cat("rank ", launch.rank, ": ") : "";
-  if (!is_of_another(status) || launch.world_size == 1) {
-    const bool lost = worth_retry(exit_code(status)) && !absl::IsCancelled(status);
-    const std::string text = lost ? cat(who, message, "; ", watch.where()) : cat(who, message);
-    say(console, text);
-    write_error_file(launch.error_file, text);
-    return exit_code(status);
-  }
-  const std::string text = cat(who, "followed: ", message, "; ", watch.where());
-  write_error_file(launch.error_file, text);
-  if (launch.record >= 0) return exit_code(status);
-  say(console, text);
-  if (watch.tells_root()) {
-    const Diagnosis d = watch.diagnose();
-    say(console, cat("root cause: ", d.root ? d.root_text() : message));
-  }
-  return exit_code(status);
+  // The rank's thread, its watch and its signals may all come here; the others wait until the first has spoken.
+  static std::mutex mutex;
+  static std::optional<int> told;
+  std::lock_guard lock(mutex);
+  if (!told) told = tell_end_once(status, launch, watch, console);
+  return *told;
 }
-
 absl::Status with_root_cause(const absl::Status& status, const RankWatch& watch) {
   if (!worth_retry(exit_code(status)) || absl::IsCancelled(status)) return status;
   const Diagnosis d = watch.diagnose();

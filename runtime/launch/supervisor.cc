@@ -24,6 +24,7 @@
 #include "runtime/launch/launch_environment.h"
 #include "runtime/record/diagnosis.h"
 #include "runtime/record/flight_recorder.h"
+#include "runtime/record/process.h"
 
 extern char** environ;
 
@@ -131,9 +132,11 @@ class Attempt {
       if (job_.save != nullptr && job_.save->exchange(false)) tell(SIGUSR1);
       if (failed_ && !end) end = Clock::now() + kPatience;
       if (end && !ended && Clock::now() > *end) {
-        for (Process& p : processes_) p.end.by_supervisor = !p.code;
-        tell(SIGKILL);
+        for (Process& p : processes_) kill(p);
         ended = true;
+      }
+      for (Process& p : processes_) {  // who is stopped will not end by itself
+        if (end && !ended && process_state(p.id, process_start(p.id)) == 'T') kill(p);
       }
       std::this_thread::sleep_for(kPoll);
     }
@@ -200,6 +203,12 @@ class Attempt {
       ends.push_back(processes_[k].end);
     }
     return diagnose(views, ends, flight_clock());
+  }
+
+  static void kill(Process& p) {
+    if (p.code) return;
+    p.end.by_supervisor = true;
+    ::kill(p.id, SIGKILL);
   }
 
   void tell(int signal) {

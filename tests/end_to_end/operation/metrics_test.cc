@@ -126,7 +126,7 @@ TEST_F(RunMetrics, PrometheusFetchesThem) {
   if (!std::filesystem::exists(services)) GTEST_SKIP() << "no " << services << ": run tools/install_test_services";
   const int port = free_port(), server = free_port();
   out_.write("prometheus.yml",
-             cat("scrape_configs:\n- job_name: partita\n  scrape_interval: 200ms\n  static_configs: [{targets: "
+             cat("scrape_configs:\n- job_name: partita\n  scrape_interval: 500ms\n  static_configs: [{targets: "
                  "['127.0.0.1:",
                  port, "']}]\n"));
   const std::string start =
@@ -145,8 +145,9 @@ TEST_F(RunMetrics, PrometheusFetchesThem) {
   EXPECT_TRUE(wait_until([&] { return value("partita_step").value_or(0) > 0; })) << TempFolder::read(out_ / "log");
   const double step = value("partita_step").value_or(0);
   EXPECT_TRUE(wait_until([&] { return value("partita_step").value_or(0) > step; }));
-  EXPECT_GT(value("partita_loss").value_or(0), 0);
-  EXPECT_GT(value("partita_flops_per_second").value_or(0), 0);
+  // A scrape of a busy machine may miss its half of a second: then there is nothing until the next.
+  EXPECT_TRUE(wait_until([&] { return value("partita_loss").value_or(0) > 0; }));
+  EXPECT_TRUE(wait_until([&] { return value("partita_flops_per_second").value_or(0) > 0; }));
   EXPECT_THAT(fetch(port, "/metrics"), HasSubstr("# TYPE partita_loss gauge"));
   EXPECT_THAT(run_partita(cat("watch http://127.0.0.1:", port)).text, HasSubstr("samples/s"));
   EXPECT_EQ(::kill(-group, SIGKILL), 0);  // both

@@ -88,9 +88,10 @@ TEST(Csv, OneHeaderAlsoAfterResuming) {
   const std::vector<std::string> text = lines(TempFolder::read(folder / "m.csv"));
   ASSERT_EQ(text.size(), 3u);
   EXPECT_EQ(text[0],
-            "step,loss,lr,grad_norm,seconds,samples_per_second,tokens_per_second,mfu,input_stall_seconds,memory_bytes,"
+            "step,loss,lr,grad_norm,seconds,samples_per_second,tokens_per_second,flops_per_second,mfu,dollars,"
+            "input_stall_seconds,communication_stall_seconds,checkpoint_stall_seconds,memory_bytes,"
             "loss_scale,evaluation_loss,skipped");
-  EXPECT_EQ(text[1], "11,0.3333333333333333,0.001,2.5,0.25,,123456,0.41,0.025,3221225472,,,0");
+  EXPECT_EQ(text[1], "11,0.3333333333333333,0.001,2.5,0.25,,123456,,0.41,,0.025,,,3221225472,,,0");
   EXPECT_EQ(text[1], text[2]);
 }
 
