@@ -6,9 +6,9 @@
 namespace partita::runtime {
 
 Ticket MeasuredCommunicator::start(CollectiveOp op) {
-  const std::lock_guard lock(mutex_);
   const GroupId group = op.group;
   const Ticket ticket = inner_.start(std::move(op));
+  const std::lock_guard lock(mutex_);  // nobody waits for a ticket that is not handed out yet
   groups_[ticket] = group;
   return ticket;
 }

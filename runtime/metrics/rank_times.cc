@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "base/status.h"
@@ -38,15 +39,18 @@ absl::StatusOr<const RankTimes::Seen*> RankTimes::add(double own, double whole) 
 void RankTimes::judge(int64_t steps) {
   slow_for_.resize(seen_.seconds.size());
   seen_.slowest = {};
-  for (size_t r = 0; r < seen_.seconds.size(); ++r) {
-    std::vector<double> like;
-    for (size_t k = 0; k < seen_.seconds.size(); ++k) {
-      if (stages_[k] == stages_[r]) like.push_back(seen_.seconds[k]);
-    }
+  std::map<int64_t, std::vector<double>> stages;
+  for (size_t r = 0; r < seen_.seconds.size(); ++r) stages[stages_[r]].push_back(seen_.seconds[r]);
+  std::map<int64_t, double> medians;
+  for (auto& [stage, like] : stages) {
     // Of two the faster: the median of an even number is the lower of the two in the middle.
     const auto middle = like.begin() + static_cast<std::ptrdiff_t>((like.size() - 1) / 2);
     std::nth_element(like.begin(), middle, like.end());
-    const double ratio = *middle > 0 ? seen_.seconds[r] / *middle : 1;
+    medians[stage] = *middle;
+  }
+  for (size_t r = 0; r < seen_.seconds.size(); ++r) {
+    const double median = medians.at(stages_[r]);
+    const double ratio = median > 0 ? seen_.seconds[r] / median : 1;
     const int64_t before = slow_for_[r];
     slow_for_[r] = ratio >= kSlow ? before + steps : 0;
     if (ratio > seen_.slowest.ratio)
