@@ -41,8 +41,7 @@ class Checkpointer {
   absl::StatusOr<std::optional<CheckpointManifest>> resume();
 
   // Collective: the states are again those of the newest good checkpoint in the folder, whose manifest it gives; those
-  // that are newer and not good are marked as bad, for the reason `why`. Where none is good yet, the oldest.
-  // FailedPrecondition where there is none.
+  // that are newer and not good are marked as bad, for the reason `why`. FailedPrecondition where none is good.
   absl::StatusOr<CheckpointManifest> roll_back(const std::string& why);
   // On the first rank, others do nothing: the checkpoints of up to so many steps are good, for the reason `why`.
   void mark_good(int64_t steps_taken, const std::string& why);

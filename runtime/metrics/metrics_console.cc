@@ -5,17 +5,10 @@
 #include "base/cat.h"
 #include "fmt/format.h"
 #include "runtime/metrics/metrics.h"
+#include "runtime/metrics/short_count.h"
 
 namespace partita::runtime {
 namespace {
-
-// 1234567 -> "1.23M"
-std::string short_count(double value) {
-  constexpr std::string_view kUnits[] = {"", "k", "M", "G", "T", "P"};
-  size_t unit = 0;
-  while (std::abs(value) >= 999.5 && unit + 1 < std::size(kUnits)) value /= 1000, ++unit;
-  return fmt::format("{:.3g}{}", value, kUnits[unit]);
-}
 
 std::string short_bytes(double bytes) {
   return bytes >= 1073741824.0 ? fmt::format("{:.2f} GiB", bytes / 1073741824.0)

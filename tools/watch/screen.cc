@@ -8,6 +8,7 @@
 
 #include "base/cat.h"
 #include "fmt/format.h"
+#include "runtime/metrics/short_count.h"
 
 namespace partita {
 namespace {
@@ -18,13 +19,6 @@ constexpr int kLabel = 10;  // columns left of the curve
 std::optional<double> value(const RunHistory& run, const char* name) {
   const auto at = run.newest().find(name);
   return at == run.newest().end() ? std::nullopt : std::optional(at->second);
-}
-
-std::string short_number(double x) {
-  constexpr std::array<const char*, 7> kUnits = {"", "k", "M", "G", "T", "P", "E"};
-  size_t unit = 0;
-  while (std::abs(x) >= 999.5 && unit + 1 < kUnits.size()) x /= 1000, ++unit;
-  return fmt::format("{:.3g}{}", x, kUnits[unit]);
 }
 
 std::string seconds_text(double s) { return s < 1 ? fmt::format("{:.3g} ms", s * 1e3) : fmt::format("{:.3g} s", s); }
@@ -117,13 +111,13 @@ std::string draw_run(const RunHistory& run, const std::string& title, const std:
 
   line = cat(seconds_text(seconds), " a step");
   if (const auto v = value(run, "tokens_per_second")) {
-    line += cat("   ", short_number(*v), " tokens/s");
+    line += cat("   ", runtime::short_count(*v), " tokens/s");
   } else if (const auto s = value(run, "samples_per_second")) {
-    line += cat("   ", short_number(*s), " samples/s");
+    line += cat("   ", runtime::short_count(*s), " samples/s");
   }
-  if (const auto v = value(run, "flops_per_second")) line += cat("   ", short_number(*v), "FLOP/s");
+  if (const auto v = value(run, "flops_per_second")) line += cat("   ", runtime::short_count(*v), "FLOP/s");
   if (const auto v = value(run, "mfu")) line += fmt::format("   MFU {:.1f} %", 100 * *v);
-  if (const auto v = value(run, "memory_bytes")) line += cat("   ", short_number(*v), "B");
+  if (const auto v = value(run, "memory_bytes")) line += cat("   ", runtime::short_count(*v), "B");
   add("dollars", "$", "{:.2f}");
   append(text, line, "\n");
 
