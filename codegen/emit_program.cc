@@ -68,7 +68,7 @@ class ProgramMaker {
         options_(options),
         prepared_(std::move(prepared)),
         graph_(prepared_.graph),
-        code_(graph_, options.gpu.empty() ? kFoldUnits : kDeviceFoldUnits, phases(local, graph_), options.strict),
+        code_(graph_, !options.gpu.empty(), phases(local, graph_), options.strict),
         plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse, .stage_axis = local.stage.axis},
                                      .micro_batches = local.micro_batches,
                                      .order = operations(local),

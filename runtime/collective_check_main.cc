@@ -95,10 +95,17 @@ Outcome run_absent(Communicator& communicator) {
 }
 
 Outcome run_die(Communicator& communicator) {
+  const int last = communicator.size() - 1, mine = communicator.rank();
+  std::vector<CollectiveOp> messages;
+  for (int rank = 0; rank < last && mine == last; ++rank)
+    messages.push_back({.kind = CollectiveKind::kRecv, .count = 1, .from = rank});
+  if (mine != last) messages.push_back({.kind = CollectiveKind::kSend, .count = 1, .to = last});
+  if (mine == 0) messages.push_back({.kind = CollectiveKind::kRecv, .count = 1, .from = 1});
+  if (mine == 1) messages.push_back({.kind = CollectiveKind::kSend, .count = 1, .to = 0});
+  if (const absl::Status status = communicator.connect(messages); !status.ok()) return {status, false};
   if (const absl::Status status = reduce(communicator, 1000); !status.ok()) return {status, false};
   // The others' word that they are through with the reduction; only then is what follows the same in every run.
   float word = 0;
-  const int last = communicator.size() - 1;
   if (!is_last(communicator)) {
     if (const absl::Status status =
             communicator.run({.kind = CollectiveKind::kSend, .count = 1, .input = &word, .to = last});

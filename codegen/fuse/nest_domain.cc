@@ -34,15 +34,16 @@ std::vector<bool> flipped(std::vector<bool> dims) {
 }
 
 // A reduction of other dimensions than the innermost. Its columns are what it reduces (lanes then run along rows), or,
-// where the sweep writes whole rows anyway or there are too few rows to share among threads, the dimensions that it
-// keeps: then it is a fold. In strict nests its shape alone decides.
+// where the sweep writes whole rows anyway or what is kept is too little to share among threads (of which a GPU has
+// more), the dimensions that it keeps: then it is a fold. In strict nests its shape alone decides.
 std::vector<bool> columns_of(const GroupView& group, const Reduction& r, const Shape& shape, bool writes_rows) {
   int64_t kept = product(shape, flipped(r.dims)), reduced = product(shape, r.dims);
   bool foldable = kept <= kWideFold && reduced >= kFewestRows;
   if (group.code.strict) return foldable ? flipped(r.dims) : r.dims;
   foldable = foldable && group.stores(r.result) && group.readers(r.result) == 0;
-  bool few_rows = kept >= 32 && kept < 16 * kLaneBlock && reduced >= 64 && kept * reduced >= 8 * kSerialReduction;
-  return foldable && (writes_rows || few_rows) ? flipped(r.dims) : r.dims;
+  const int64_t enough = (group.code.on_gpu ? 256 : 16) * kLaneBlock, fewest = group.code.on_gpu ? 1024 : 64;
+  bool few = kept >= 32 && kept < enough && reduced >= fewest && kept * reduced >= 8 * kSerialReduction;
+  return foldable && (writes_rows || few) ? flipped(r.dims) : r.dims;
 }
 
 }  // namespace

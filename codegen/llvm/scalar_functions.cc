@@ -3,6 +3,7 @@
 
 #include "codegen/llvm/scalar_math.h"
 #include "llvm/IR/Intrinsics.h"
+#include "llvm/IR/IntrinsicsNVPTX.h"
 
 namespace partita {
 
@@ -25,6 +26,7 @@ llvm::Value* ScalarMath::power_of_two(llvm::Value* n) {
 // x = n ln 2 + r with |r| <= ln 2 / 2: e^r by a polynomial, scaled twice by half of n so that subnormal results and
 // infinity come out by themselves.
 llvm::Value* ScalarMath::exp32(llvm::Value* x) {
+  if (gpu_) return exp32_on_gpu(x);
   llvm::Type* t = x->getType();
   llvm::Value* low = f(t, -104.0);
   llvm::Value* high = f(t, 89.0);
@@ -41,6 +43,24 @@ llvm::Value* ScalarMath::exp32(llvm::Value* x) {
       b_.CreateSub(b_.CreateBitCast(shifted, integers_like(t, 32)), b_.CreateBitCast(magic, integers_like(t, 32)));
   llvm::Value* half = b_.CreateAShr(k, i(k->getType(), 1));
   return b_.CreateFMul(b_.CreateFMul(p, power_of_two(half)), power_of_two(b_.CreateSub(k, half)));
+}
+
+// 2^(x log2 e): the product's rounded part by the unit, what it lost as a factor near 1. Minimum and maximum hand NaN
+// on, and keep the rest from being infinity less infinity.
+llvm::Value* ScalarMath::exp32_on_gpu(llvm::Value* x) {
+  llvm::Type* t = x->getType();
+  x = b_.CreateBinaryIntrinsic(llvm::Intrinsic::maximum, x, f(t, -104.0));
+  x = b_.CreateBinaryIntrinsic(llvm::Intrinsic::minimum, x, f(t, 89.0));
+  llvm::Value* high = b_.CreateFMul(x, f(t, 0x1.715476p+0));
+  llvm::Value* low = fma(x, f(t, 0x1.715476p+0), b_.CreateFNeg(high));
+  low = fma(x, f(t, 0x1.4ae0c0p-26), low);
+  llvm::Value* power = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_ftz_f, {}, {high});
+  return b_.CreateFMul(power, fma(low, f(t, 0x1.62e430p-1), f(t, 1.0)));
+}
+
+llvm::Value* ScalarMath::divide(llvm::Value* a, llvm::Value* b) {
+  if (!gpu_) return b_.CreateFDiv(a, b);
+  return b_.CreateFMul(a, b_.CreateIntrinsic(llvm::Intrinsic::nvvm_rcp_approx_ftz_f, {}, {b}));
 }
 
 // 2^n (e^r - 1) + (2^n - 1); 2^(n-1) twice, so that n = 128 does not overflow early.
@@ -116,7 +136,7 @@ llvm::Value* ScalarMath::tanh32(llvm::Value* x) {
   llvm::Value* a = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
   a = b_.CreateSelect(b_.CreateFCmpOGT(a, f(t, 9.2)), f(t, 9.2), a);
   llvm::Value* e = exp32(b_.CreateFAdd(a, a));
-  llvm::Value* large = b_.CreateFSub(f(t, 1.0), b_.CreateFDiv(f(t, 2.0), b_.CreateFAdd(e, f(t, 1.0))));
+  llvm::Value* large = b_.CreateFSub(f(t, 1.0), divide(f(t, 2.0), b_.CreateFAdd(e, f(t, 1.0))));
   llvm::Value* s = b_.CreateFMul(a, a);
   llvm::Value* small =
       fma(b_.CreateFMul(s, a),

@@ -85,8 +85,10 @@ class DeviceEmitter {
   Value* as_word(Value* v);
   Value* from_word(Value* word, llvm::Type* type);
   Value* shared(llvm::Type* type, int64_t bytes_before, Value* index);
-  void barrier();
+  void barrier();     // of the block
+  void team_meets();  // of a team of several warps
   void team_barrier();
+  void add_teams(std::vector<Values>& folded);
   int64_t shared_bytes() const;
 
   // Values.
@@ -123,6 +125,7 @@ class DeviceEmitter {
   Value *thread_ = nullptr, *block_ = nullptr;  // i32; the block's number among those of its launch
   Value* points_ = nullptr;                     // kPoints, batched: vectors of points, in the schedule's width
   Value* member_ = nullptr;                     // of the team, in the schedule's width
+  Value* team_ = nullptr;                       // i32, its number in the block where a unit has several
   Value* unit_ = nullptr;
 };
 

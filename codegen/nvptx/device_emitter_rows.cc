@@ -139,6 +139,10 @@ void DeviceEmitter::row_stores(Row& row) {
 void DeviceEmitter::units() {
   unit_ = b_.CreateZExtOrTrunc(block_, number_);
   member_ = b_.CreateZExtOrTrunc(thread_, number_);
+  if (s_.teams > 1) {
+    team_ = b_.CreateUDiv(thread_, b_.getInt32(static_cast<uint32_t>(s_.team)));
+    member_ = b_.CreateURem(member_, n(s_.team));
+  }
   std::vector<Values> folded(nest_.folds.size());
   Values carried;
   for (size_t k = 0; k < nest_.folds.size(); ++k) {
@@ -158,7 +162,8 @@ void DeviceEmitter::units() {
   if (s_.held == 0) clear_folds();
   Value* first = b_.CreateMul(unit_, n(nest_.rows_per_unit));
   Value* last = minimum(b_.CreateAdd(first, n(nest_.rows_per_unit)), n(nest_.items()));
-  carried = loop(first, last, 1, std::move(carried), [&](Value* item, Values now) {
+  if (team_ != nullptr) first = b_.CreateAdd(first, b_.CreateZExtOrTrunc(team_, number_));
+  carried = loop(first, last, s_.teams, std::move(carried), [&](Value* item, Values now) {
     deal(now);
     Row row = new_row();
     decode(item, 0, nest_.rows(), 1, row.index);
@@ -179,8 +184,12 @@ void DeviceEmitter::units() {
     return next;
   });
   deal(carried);
+  if (team_ != nullptr) add_teams(folded);
   Row none = new_row();
   std::vector<Element> held = held_elements(none, nullptr);
+  auto by_first = [&](Value* condition, const std::function<void()>& then) {
+    if_inside(both(team_ == nullptr ? nullptr : b_.CreateICmpEQ(team_, b_.getInt32(0)), condition), then);
+  };
   for (size_t k = 0; k < nest_.folds.size(); ++k) {
     const NestFold& f = nest_.folds[k];
     DType type = nest_.operands[f.access.operand];
@@ -188,11 +197,11 @@ void DeviceEmitter::units() {
       b_.CreateAlignedStore(math_.to_stored(type, v), at, alignment(f.access.operand, 1));
     };
     if (nest_.nodes[f.node].op == NestOp::kReduce) {
-      if_inside(b_.CreateICmpEQ(member_, n(0)), [&] { put(folded[k][0], pointer(f.access.operand, unit_)); });
+      by_first(b_.CreateICmpEQ(member_, n(0)), [&] { put(folded[k][0], pointer(f.access.operand, unit_)); });
       continue;
     }
     for (size_t e = 0; e < held.size(); ++e) {
-      if_inside(held[e].inside, [&] {
+      by_first(held[e].inside, [&] {
         for (unsigned v = 0; v < static_cast<unsigned>(s_.vector); ++v)
           put(folded[k][e * static_cast<size_t>(s_.vector) + v], fold_address(f, held[e].index, v));
       });

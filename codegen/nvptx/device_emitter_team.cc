@@ -20,10 +20,17 @@ int64_t word_bytes(DType type) {
 
 void DeviceEmitter::barrier() { b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {}); }
 
+void DeviceEmitter::team_meets() {
+  if (team_ == nullptr) return barrier();
+  // Each team a barrier of its own, beside the block's: their numbers of rows differ.
+  b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier_sync_cnt, {},
+                     {b_.CreateAdd(team_, b_.getInt32(1)), b_.getInt32(static_cast<uint32_t>(s_.team))});
+}
+
 void DeviceEmitter::team_barrier() {
   if (s_.team == 1) return;
   if (s_.team > kWarp || s_.lanes > 1) {
-    barrier();
+    team_meets();
   } else {
     b_.CreateIntrinsic(llvm::Intrinsic::nvvm_bar_warp_sync, {}, {b_.getInt32(0xffffffff)});
   }
@@ -37,8 +44,9 @@ int64_t DeviceEmitter::shared_bytes() const {
     return most;
   }
   int64_t slots = s_.lanes > 1      ? (s_.team > 1 ? int64_t{s_.lanes} * s_.team : 0)
-                  : s_.team > kWarp ? s_.team / kWarp
+                  : s_.team > kWarp ? int64_t{s_.teams} * s_.team / kWarp
                                     : 0;
+  if (s_.teams > 1) most = (s_.teams - 1) * folded_words(nest_, s_) * folded_bytes(nest_) * s_.team;
   for (int pass = 0; pass < passes_; ++pass) {
     int64_t bytes = 0;
     for (int r : work_of(pass).reductions) bytes += slots * word_bytes(nest_.nodes[r].scalar.type);
@@ -95,7 +103,7 @@ DeviceEmitter::Values DeviceEmitter::team_reduce(const std::vector<int>& reducti
       parts[k] = butterfly(nest_.nodes[reductions[k]], parts[k], std::min(s_.team, kWarp));
     if (s_.team <= kWarp) return parts;
   }
-  int slots = s_.lanes > 1 ? s_.lanes * s_.team : s_.team / kWarp;
+  int slots = s_.lanes > 1 ? s_.lanes * s_.team : s_.teams * s_.team / kWarp;
   std::vector<int64_t> begin;
   int64_t bytes = 0;
   for (int r : reductions) {
@@ -112,11 +120,11 @@ DeviceEmitter::Values DeviceEmitter::team_reduce(const std::vector<int>& reducti
     llvm::Type* type = as_word(parts[k])->getType();
     return from_word(b_.CreateLoad(type, shared(type, begin[k], at)), parts[k]->getType());
   };
-  barrier();  // what an earlier reduction left has been read
+  team_meets();  // what an earlier reduction left has been read
   Values totals;
   if (s_.lanes > 1) {
     put(thread_);
-    barrier();
+    team_meets();
     Value* lane = b_.CreateZExtOrTrunc(b_.CreateURem(thread_, b_.getInt32(kWarp)), number_);
     for (size_t k = 0; k < parts.size(); ++k) totals.push_back(get(k, lane));
     // A loop, as loads of all of them at once take more registers than such a block has.
@@ -129,13 +137,49 @@ DeviceEmitter::Values DeviceEmitter::team_reduce(const std::vector<int>& reducti
       return now;
     });
   }
-  uint32_t warps = static_cast<uint32_t>(slots);
+  const int warps = s_.team / kWarp;
   Value* lane = b_.CreateURem(thread_, b_.getInt32(kWarp));
   if_inside(b_.CreateICmpEQ(lane, b_.getInt32(0)), [&] { put(b_.CreateUDiv(thread_, b_.getInt32(kWarp))); });
-  barrier();
-  for (size_t k = 0; k < parts.size(); ++k)
-    totals.push_back(butterfly(nest_.nodes[reductions[k]], get(k, b_.CreateAnd(lane, b_.getInt32(warps - 1))), slots));
+  team_meets();
+  Value* at = b_.CreateAnd(lane, b_.getInt32(static_cast<uint32_t>(warps - 1)));
+  if (team_ != nullptr) at = b_.CreateAdd(at, b_.CreateMul(team_, b_.getInt32(static_cast<uint32_t>(warps))));
+  for (size_t k = 0; k < parts.size(); ++k) totals.push_back(butterfly(nest_.nodes[reductions[k]], get(k, at), warps));
   return totals;
+}
+
+// What the other teams of a unit have added up, on top of the first one's, in their order. The first one's alone counts
+// then.
+void DeviceEmitter::add_teams(std::vector<Values>& folded) {
+  const int64_t words = folded_words(nest_, s_);
+  auto at = [&](Value* team, int64_t word) {  // neighbours side by side
+    Value* row = b_.CreateAdd(b_.CreateMul(team, b_.getInt32(static_cast<uint32_t>(words))),
+                              b_.getInt32(static_cast<uint32_t>(word)));
+    return b_.CreateAdd(b_.CreateMul(row, b_.getInt32(static_cast<uint32_t>(s_.team))),
+                        b_.CreateTrunc(member_, b_.getInt32Ty()));
+  };
+  llvm::Type* slot = b_.getIntNTy(static_cast<unsigned>(folded_bytes(nest_)) * 8);
+  auto place = [&](Value* index) { return shared(slot, 0, index); };
+  barrier();  // the last row's reductions have been read
+  if_inside(b_.CreateICmpNE(team_, b_.getInt32(0)), [&] {
+    int64_t word = 0;
+    for (const Values& values : folded) {
+      for (Value* v : values) b_.CreateStore(as_word(v), place(at(b_.CreateSub(team_, b_.getInt32(1)), word++)));
+    }
+  });
+  barrier();
+  for (int team = 1; team < s_.teams; ++team) {
+    int64_t word = 0;
+    for (size_t k = 0; k < folded.size(); ++k) {
+      const NestFold& f = nest_.folds[k];
+      const bool total = nest_.nodes[f.node].op == NestOp::kReduce;
+      const DType type = total ? nest_.nodes[f.node].scalar.type : nest_.operands[f.access.operand];
+      for (Value*& v : folded[k]) {
+        Value* index = at(b_.getInt32(static_cast<uint32_t>(team - 1)), word++);
+        llvm::Type* stored = as_word(v)->getType();
+        v = math_.combine(f.reduce, type, v, from_word(b_.CreateLoad(stored, place(index)), v->getType()));
+      }
+    }
+  }
 }
 
 }  // namespace partita

@@ -102,9 +102,10 @@ ReduceKind reduce_kind_of(const OpDef& op) {
                                     : ReduceKind::kSum;
 }
 
-CodeGraph::CodeGraph(const Graph& g, int64_t units, std::vector<int32_t> phases_of_nodes, bool strict_nests)
+CodeGraph::CodeGraph(const Graph& g, bool gpu, std::vector<int32_t> phases_of_nodes, bool strict_nests)
     : graph(g),
-      fold_units(units),
+      on_gpu(gpu),
+      fold_units(gpu ? kDeviceFoldUnits : kFoldUnits),
       strict(strict_nests),
       phases(std::move(phases_of_nodes)),
       literals(constant_values(g)) {

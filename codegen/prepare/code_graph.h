@@ -37,11 +37,11 @@ inline constexpr int64_t kDeviceFoldUnits = 512;
 
 struct CodeGraph {
   // `phases`: per node, the part of its segment that a schedule runs on its own; empty: there are no parts.
-  explicit CodeGraph(const Graph& graph, int64_t fold_units = kFoldUnits, std::vector<int32_t> phases = {},
-                     bool strict = false);
+  explicit CodeGraph(const Graph& graph, bool on_gpu = false, std::vector<int32_t> phases = {}, bool strict = false);
 
   const Graph& graph;
-  int64_t fold_units;
+  bool on_gpu;                           // where nests run
+  int64_t fold_units;                    // partial results of a fold at most
   bool strict;                           // as LoopNest::strict, of all nests; on hosts
   std::vector<NodeRole> roles;           // per node
   std::vector<int32_t> phases;           // per node

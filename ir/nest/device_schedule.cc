@@ -103,6 +103,15 @@ void choose_team(const LoopNest& nest, int least, DeviceSchedule& s) {
   s.team = std::clamp(power_of_two_from(vectors / 4), std::max(least, kWarp), kMostTeam / 2);
 }
 
+// Teams that fill a block, as long as what all but the first have added up fits into shared memory.
+int teams_of_unit(const LoopNest& nest, const DeviceSchedule& s) {
+  if (s.held == 0) return 1;  // each adds up in memory
+  const int64_t team = folded_words(nest, s) * folded_bytes(nest) * s.team,
+                most = std::min<int64_t>(kBlock / s.team, nest.rows_per_unit);
+  return static_cast<int>(
+      std::clamp<int64_t>(1 + kSharedBytes * 3 / 4 / std::max<int64_t>(team, 1), 1, std::max<int64_t>(most, 1)));
+}
+
 DeviceSchedule schedule_rows(const LoopNest& nest, DeviceSchedule s) {
   s.shape = DeviceShape::kRows;
   if (nest.lane_is_row) {
@@ -121,6 +130,19 @@ DeviceSchedule schedule_rows(const LoopNest& nest, DeviceSchedule s) {
 }
 
 }  // namespace
+
+int64_t folded_words(const LoopNest& nest, const DeviceSchedule& s) {
+  int64_t words = 0;
+  for (const NestFold& f : nest.folds)
+    words += nest.nodes[f.node].op == NestOp::kReduce ? 1 : int64_t{s.held} * s.vector;
+  return words;
+}
+
+int64_t folded_bytes(const LoopNest& nest) {
+  int64_t bytes = 4;
+  for (const NestFold& f : nest.folds) bytes = std::max(bytes, dtype_size(nest.operands[f.access.operand]));
+  return bytes;
+}
 
 LoopNest device_nest(LoopNest nest) {
   size_t loops = nest.sizes.size();
@@ -175,7 +197,8 @@ DeviceSchedule device_schedule(const LoopNest& nest) {
   if (!nest.folds.empty()) {
     s.shape = DeviceShape::kUnits;
     choose_team(nest, kWarp, s);
-    s.threads = s.team;
+    s.teams = teams_of_unit(nest, s);
+    s.threads = s.team * s.teams;
     s.blocks = partials;
     return s;
   }

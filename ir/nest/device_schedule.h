@@ -12,7 +12,7 @@ enum class DeviceShape : uint8_t {
   kPoints,  // no reductions: a thread has a vector of points
   kTiles,   // the same, with loads transposed through shared memory: a block has kTileRows x kTileRows points
   kRows,    // a team of threads has a row
-  kUnits,   // folds: a block has a unit, and goes through its rows one by one
+  kUnits,   // folds: a block has a unit, and each of its teams goes through rows of it one by one
 };
 
 struct DeviceSchedule {
@@ -20,6 +20,7 @@ struct DeviceSchedule {
   int64_t blocks = 1;
   int threads = 32;   // of a block, a multiple of 32
   int team = 1;       // threads that share the columns of a row; a power of two
+  int teams = 1;      // kUnits: of a block; what each has added up, the first one adds up in their order
   int lanes = 1;      // kRows: rows side by side, 32 where lanes run along rows (then team counts the threads of each)
   int vector = 1;     // points that a thread has side by side along the last loop
   int held = 0;       // vectors of a row that each thread keeps in registers from pass to pass; 0: reads them again
@@ -30,6 +31,10 @@ struct DeviceSchedule {
 LoopNest device_nest(LoopNest nest);
 // `nest` from device_nest.
 DeviceSchedule device_schedule(const LoopNest& nest);
+
+// Values that a thread of a unit adds up, of all folds together, and what each takes in shared memory.
+int64_t folded_words(const LoopNest& nest, const DeviceSchedule& schedule);
+int64_t folded_bytes(const LoopNest& nest);
 
 // Kernels of nests with equal text here do each other's work in a batched launch (runtime/program/batched_launches.h):
 // nests that are the same, and elementwise ones along memory that differ in their number of points alone.

@@ -31,6 +31,7 @@ class RecordingCommunicator : public Communicator {
   std::chrono::milliseconds timeout() const override { return inner_.timeout(); }
   void set_timeout(std::chrono::milliseconds timeout) override { inner_.set_timeout(timeout); }
   absl::StatusOr<GroupId> create_group(const std::vector<int>& world_ranks) override;
+  absl::Status connect(std::span<const CollectiveOp> operations) override { return inner_.connect(operations); }
   Ticket start(CollectiveOp op) override;
   absl::Status wait(Ticket ticket) override;
   void abort(std::string_view reason) override { inner_.abort(reason); }

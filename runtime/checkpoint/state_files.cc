@@ -52,18 +52,38 @@ double draw(const InitialValue& initial, uint64_t key, int64_t index) {
 }
 
 // Draws a piece's elements by their number in the whole tensor.
-void draw_piece(const ProgramState& s, const LogicalPiece& piece, uint64_t key, std::byte* own) {
+void draw_piece(const ProgramState& s, const LogicalPiece& piece, uint64_t key, int threads, std::byte* own) {
+  constexpr int64_t kChunk = 1 << 14;
   const auto& shape = s.placement.logical;
-  int64_t size = dtype_size(s.operand.dtype), n = *element_count(piece.extent);
-  std::vector<int64_t> index(shape.size(), 0);
-  for (int64_t k = 0; k < n; ++k) {
-    int64_t global = 0, packed = piece.packed_offset;
-    for (size_t d = 0; d < shape.size(); ++d) {
-      global = global * shape[d] + piece.offset[d] + index[d];
-      packed += index[d] * piece.packed_stride[d];
+  const int64_t size = dtype_size(s.operand.dtype), n = *element_count(piece.extent),
+                chunks = (n + kChunk - 1) / kChunk;
+#pragma omp parallel for schedule(static) num_threads(threads) if (chunks > 1)
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    std::vector<int64_t> index(shape.size(), 0);
+    int64_t first = chunk * kChunk, last = std::min(n, first + kChunk), rest = first;
+    for (size_t d = shape.size(); d-- > 0; rest /= piece.extent[d]) index[d] = rest % piece.extent[d];
+    for (int64_t k = first; k < last; ++k) {
+      int64_t global = 0, packed = piece.packed_offset;
+      for (size_t d = 0; d < shape.size(); ++d) {
+        global = global * shape[d] + piece.offset[d] + index[d];
+        packed += index[d] * piece.packed_stride[d];
+      }
+      store(s.operand.dtype, own + packed * size, draw(s.initial, key, global));
+      for (size_t d = shape.size(); d-- > 0 && ++index[d] == piece.extent[d];) index[d] = 0;
     }
-    store(s.operand.dtype, own + packed * size, draw(s.initial, key, global));
-    for (size_t d = shape.size(); d-- > 0 && ++index[d] == piece.extent[d];) index[d] = 0;
+  }
+}
+
+void fill(std::span<std::byte> own, DType type, double value, int threads) {
+  constexpr size_t kChunk = 1 << 20;
+  const auto size = static_cast<size_t>(dtype_size(type));
+  std::vector<std::byte> pattern(std::min(own.size(), kChunk));
+  for (size_t at = 0; at < pattern.size(); at += size) store(type, pattern.data() + at, value);
+  const auto chunks = static_cast<int64_t>((own.size() + kChunk - 1) / kChunk);
+#pragma omp parallel for schedule(static) num_threads(threads) if (chunks > 1)
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const size_t at = static_cast<size_t>(chunk) * kChunk;
+    std::memcpy(own.data() + at, pattern.data(), std::min(kChunk, own.size() - at));
   }
 }
 
@@ -122,17 +142,16 @@ absl::Status initialize_states(const Program& program, std::span<const int64_t> 
                                const std::function<std::span<std::byte>(const Operand&)>& memory) {
   for (const ProgramState& s : program.states) {
     std::span<std::byte> own = memory(s.operand);
-    const size_t size = static_cast<size_t>(dtype_size(s.operand.dtype));
     if (s.initial.kind == InitialKind::kFile) {
       if (first.file == nullptr)
         return absl::NotFoundError(cat("state ", quote(s.name), ": there is no file of first weights"));
       PARTITA_RETURN_IF_ERROR(read_state(s, coordinates, *first.file, own.data()));
     } else if (s.initial.kind == InitialKind::kFill && !is_padded(s.placement)) {
-      for (size_t at = 0; at < own.size(); at += size) store(s.operand.dtype, own.data() + at, s.initial.a);
+      fill(own, s.operand.dtype, s.initial.a, first.threads);
     } else {
       const uint64_t key = checksum64(as_byte_span(s.name), first.seed);
       PARTITA_RETURN_IF_ERROR(for_each_piece(s.placement, coordinates, [&](const LogicalPiece& piece) {
-        draw_piece(s, piece, key, own.data());
+        draw_piece(s, piece, key, first.threads, own.data());
         return absl::OkStatus();
       }));
     }

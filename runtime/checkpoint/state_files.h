@@ -25,7 +25,7 @@ struct HeldTensor {
 struct FirstValues {
   std::shared_ptr<const SafetensorsFile> file;  // whole logical tensors; null: there is none
   uint64_t seed = 0;                            // of what is drawn
-  int threads = 1;                              // that hash a sealed file ahead of what is read
+  int threads = 1;                              // that hash a sealed file ahead of what is read, and that draw
 };
 
 // Begins to hash what this rank will read of a sealed file of first values, on threads of its own, while who will read

@@ -144,6 +144,11 @@ class Communicator {
   // rank or one outside.
   virtual absl::StatusOr<GroupId> create_group(const std::vector<int>& world_ranks) = 0;
 
+  // Makes what the messages among these operations of this rank need, before any is started: a device that connects two
+  // ranks amid its work may wait for that work, which may wait for another rank. Every rank calls it with all messages
+  // that it will send or receive, before them; what is there already is not made again. Nothing, by default.
+  virtual absl::Status connect(std::span<const CollectiveOp> /*operations*/) { return absl::OkStatus(); }
+
   // Issues an operation and returns at once. Any error, misuse included, comes from wait(). Thread-safe.
   virtual Ticket start(CollectiveOp op) = 0;
   // Blocks until the operation has finished here. May be called again and from any thread; every ticket needs no wait.

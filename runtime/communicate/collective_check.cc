@@ -133,6 +133,9 @@ class Checker {
   absl::Status run() {
     add_collectives();
     add_point_to_point();
+    std::vector<CollectiveOp> operations;
+    for (const Trial& trial : trials_) operations.push_back(trial.op);
+    PARTITA_RETURN_IF_ERROR(communicator_.connect(operations));
     // All are started before the first is waited for.
     for (Trial& trial : trials_) trial.ticket = communicator_.start(trial.op);
     for (const Trial& trial : trials_) PARTITA_RETURN_IF_ERROR(communicator_.wait(trial.ticket));
@@ -276,20 +279,26 @@ absl::Status Checker::compare(const Trial& trial) const {
 absl::Status check_lanes(Communicator& communicator, const std::vector<int>& world) {
   const int n = communicator.size(), mine = communicator.rank();
   if (n == 1) return absl::OkStatus();
+  const int to = (mine + 1) % n, from = (mine + n - 1) % n;
   GroupId groups[2];
+  std::vector<CollectiveOp> messages;
+  for (GroupId& group : groups) {
+    PARTITA_ASSIGN_OR_RETURN(group, communicator.create_group(world));
+    messages.push_back({.kind = CollectiveKind::kSend, .group = group, .to = to});
+    messages.push_back({.kind = CollectiveKind::kRecv, .group = group, .from = from});
+  }
+  PARTITA_RETURN_IF_ERROR(communicator.connect(messages));
   std::vector<float> out[2], in[2];
   std::vector<Ticket> sends;
   for (int k = 0; k < 2; ++k) {
-    PARTITA_ASSIGN_OR_RETURN(groups[k], communicator.create_group(world));
     in[k].resize(100003);
     out[k].assign(in[k].size(), static_cast<float>(10 * mine + k));
     sends.push_back(communicator.start({.kind = CollectiveKind::kSend,
                                         .group = groups[k],
                                         .count = static_cast<int64_t>(out[k].size()),
                                         .input = out[k].data(),
-                                        .to = (mine + 1) % n}));
+                                        .to = to}));
   }
-  const int from = (mine + n - 1) % n;
   for (int k : {1, 0}) {
     PARTITA_RETURN_IF_ERROR(communicator.run({.kind = CollectiveKind::kRecv,
                                               .group = groups[k],

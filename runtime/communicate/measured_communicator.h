@@ -22,6 +22,7 @@ class MeasuredCommunicator : public Communicator {
   absl::StatusOr<GroupId> create_group(const std::vector<int>& world_ranks) override {
     return inner_.create_group(world_ranks);
   }
+  absl::Status connect(std::span<const CollectiveOp> operations) override { return inner_.connect(operations); }
   Ticket start(CollectiveOp op) override;
   absl::Status wait(Ticket ticket) override;
   void abort(std::string_view reason) override { inner_.abort(reason); }

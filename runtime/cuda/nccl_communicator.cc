@@ -1,7 +1,7 @@
 // Collectives over NCCL. Those of whole groups run on one stream, in the order of start(), whatever their group: NCCL
 // wants one order on all ranks. Messages from one rank to another must not hold back anything but later ones between
 // the same two in the same group (collective.h), so each such pair has a lane and a communicator of NCCL's to itself,
-// made when it is first used.
+// made by connect() and used there once, since NCCL connects two ranks with their first message.
 //
 // A communicator of NCCL's belongs to the lane that issues on it, whose thread also asks it for errors. A watchdog
 // looks at the control plane and at what the lanes say; when either fails, or an operation does not end in time, it
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "base/status.h"
@@ -56,6 +57,24 @@ class NcclCommunicator final : public DeviceCommunicator {
     links_[id] = std::move(link);
     ranks_[id] = ranks;
     return id;
+  }
+
+  // One pair after the other, in an order that is the same for all ranks: whoever waits does so for a pair that comes
+  // before all that its other rank waits for.
+  absl::Status connect(std::span<const CollectiveOp> operations) override {
+    std::lock_guard lock(start_mutex_);
+    std::map<std::tuple<int, int, GroupId>, Message> wanted;
+    for (const CollectiveOp& op : operations) {
+      PARTITA_ASSIGN_OR_RETURN(const std::vector<Message> messages, messages_of(op));
+      for (const Message& m : messages) {
+        const std::vector<int>& ranks = ranks_.at(m.pair.group);
+        wanted[{ranks[static_cast<size_t>(m.pair.from)], ranks[static_cast<size_t>(m.pair.to)], m.pair.group}] = m;
+      }
+    }
+    for (const auto& [order, message] : wanted) {
+      if (!lanes_.contains(message.pair)) PARTITA_RETURN_IF_ERROR(connect(message));
+    }
+    return absl::OkStatus();
   }
 
   // NCCL is asked too, by the lanes: what it has found must be known before results are used.
@@ -107,6 +126,57 @@ class NcclCommunicator final : public DeviceCommunicator {
     auto operator<=>(const Pair&) const = default;
   };
 
+  // One of an operation's messages; this rank is one of the pair.
+  struct Message {
+    Pair pair;
+    bool sends = false;
+  };
+
+  // What goes from rank to rank; nothing for a collective.
+  absl::StatusOr<std::vector<Message>> messages_of(const CollectiveOp& op) const {
+    auto members = ranks_.find(op.group);
+    if (members == ranks_.end()) return absl::InvalidArgumentError("a group that this rank is no member of");
+    const std::vector<int>& ranks = members->second;
+    const int mine = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+    std::vector<Message> messages;
+    const bool permutes = op.kind == CollectiveKind::kPermute && op.to != mine;
+    if ((op.kind == CollectiveKind::kSend || permutes) && op.to != kNoPeer)
+      messages.push_back({{op.group, mine, op.to}, true});
+    if ((op.kind == CollectiveKind::kRecv || permutes) && op.from != kNoPeer)
+      messages.push_back({{op.group, op.from, mine}, false});
+    return messages;
+  }
+
+  absl::Status connect(const Message& m) {
+    PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<NcclLink> made, link_pair(m.pair, m.sends));
+    NcclLink* link = made.get();
+    {
+      std::lock_guard lock(lanes_mutex_);
+      pair_links_[m.pair] = std::move(made);
+    }
+    PARTITA_RETURN_IF_ERROR(add_lane(
+        m.pair, [link](const CollectiveOp&) { return link; }, [link] { return link->error(); }));
+    void* word = nullptr;
+    if (cudaError_t e = cudaMalloc(&word, 1); e != cudaSuccess) return cuda_error("cudaMalloc", e);
+    const CollectiveOp first{.kind = m.sends ? CollectiveKind::kSend : CollectiveKind::kRecv,
+                             .group = m.pair.group,
+                             .dtype = DType::kU8,
+                             .count = 1,
+                             .input = m.sends ? word : nullptr,
+                             .output = m.sends ? nullptr : word,
+                             .to = m.sends ? 1 : kNoPeer,
+                             .from = m.sends ? kNoPeer : 0,
+                             .label = "first message between two ranks"};
+    NcclLane& lane = *lanes_[m.pair];
+    PARTITA_ASSIGN_OR_RETURN(const uint64_t number, lane.push(first));
+    while (!lane.is_over(number)) {
+      PARTITA_RETURN_IF_ERROR(DeviceCommunicator::failure());
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    cudaFree(word);
+    return absl::OkStatus();
+  }
+
   // The first of the group makes the id and tells the others over the control plane.
   absl::StatusOr<std::unique_ptr<NcclLink>> link_group(GroupId group, int mine, int ranks) {
     ncclUniqueId id{};
@@ -122,7 +192,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     return NcclLink::open(nccl_, id, mine, ranks, timeout(), [this] { return DeviceCommunicator::failure(); });
   }
 
-  // In the lane's thread: the sender makes the id. The communicator has rank 0 for it and rank 1 for the receiver.
+  // The sender makes the id. The communicator has rank 0 for it and rank 1 for the receiver.
   absl::StatusOr<std::unique_ptr<NcclLink>> link_pair(const Pair& pair, bool sends) {
     ncclUniqueId id{};
     CollectiveOp op{.kind = sends ? CollectiveKind::kSend : CollectiveKind::kRecv,
@@ -147,13 +217,6 @@ class NcclCommunicator final : public DeviceCommunicator {
     return at->second.get();
   }
 
-  // Null before the pair's lane has made it.
-  NcclLink* link_of(const Pair& pair) {
-    std::lock_guard lock(lanes_mutex_);
-    auto at = pair_links_.find(pair);
-    return at == pair_links_.end() ? nullptr : at->second.get();
-  }
-
   // In the thread of the collectives' lane, to which these links belong.
   absl::Status group_error() {
     std::vector<NcclLink*> links;
@@ -174,49 +237,23 @@ class NcclCommunicator final : public DeviceCommunicator {
     return absl::OkStatus();
   }
 
-  // The lane for messages of a pair, of which this rank is one.
-  absl::StatusOr<NcclLane*> lane_of(const Pair& pair, bool sends) {
-    if (!lanes_.contains(pair)) {
-      const auto find = [this, pair, sends](const CollectiveOp&) -> absl::StatusOr<NcclLink*> {
-        if (NcclLink* link = link_of(pair)) return link;
-        PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<NcclLink> made, link_pair(pair, sends));
-        std::lock_guard lock(lanes_mutex_);
-        return (pair_links_[pair] = std::move(made)).get();
-      };
-      const auto look = [this, pair] {
-        const NcclLink* link = link_of(pair);
-        return link == nullptr ? absl::OkStatus() : link->error();
-      };
-      PARTITA_RETURN_IF_ERROR(add_lane(pair, find, look));
-    }
-    return lanes_[pair].get();
-  }
-
   absl::Status launch(const CollectiveOp& op, std::vector<Part>& parts) {
-    auto members = ranks_.find(op.group);
-    if (members == ranks_.end()) return absl::InvalidArgumentError("a group that this rank is no member of");
     if (op.kind == CollectiveKind::kBarrier) {
+      if (!ranks_.contains(op.group)) return absl::InvalidArgumentError("a group that this rank is no member of");
       parts.push_back({nullptr, control_.start(op)});
       return absl::OkStatus();
     }
-    const std::vector<int>& ranks = members->second;
-    const int mine = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-    const bool messages = op.kind == CollectiveKind::kSend || op.kind == CollectiveKind::kRecv ||
-                          (op.kind == CollectiveKind::kPermute && op.to != mine);
-    if (!messages) return push(*lanes_[{}], op, parts);
-    if (op.kind != CollectiveKind::kRecv && op.to != kNoPeer) {
-      PARTITA_ASSIGN_OR_RETURN(NcclLane * lane, lane_of({op.group, mine, op.to}, true));
+    PARTITA_ASSIGN_OR_RETURN(const std::vector<Message> messages, messages_of(op));
+    for (const Message& m : messages) {
+      auto lane = lanes_.find(m.pair);
+      if (lane == lanes_.end()) return absl::InternalError("a message between ranks that were not connected");
       CollectiveOp one = op;
-      one.to = 1, one.from = kNoPeer;
-      PARTITA_RETURN_IF_ERROR(push(*lane, one, parts));
+      one.to = m.sends ? 1 : kNoPeer, one.from = m.sends ? kNoPeer : 0;
+      PARTITA_RETURN_IF_ERROR(push(*lane->second, one, parts));
     }
-    if (op.kind != CollectiveKind::kSend && op.from != kNoPeer) {
-      PARTITA_ASSIGN_OR_RETURN(NcclLane * lane, lane_of({op.group, op.from, mine}, false));
-      CollectiveOp one = op;
-      one.to = kNoPeer, one.from = 0;
-      PARTITA_RETURN_IF_ERROR(push(*lane, one, parts));
-    }
-    return absl::OkStatus();
+    const bool moves = op.kind == CollectiveKind::kSend || op.kind == CollectiveKind::kRecv ||
+                       (op.kind == CollectiveKind::kPermute && op.to == kNoPeer && op.from == kNoPeer);
+    return messages.empty() && !moves ? push(*lanes_[{}], op, parts) : absl::OkStatus();
   }
 
   absl::Status push(NcclLane& lane, const CollectiveOp& op, std::vector<Part>& parts) {

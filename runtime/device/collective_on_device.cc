@@ -24,6 +24,7 @@ class OnDevice final : public Communicator {
     sizes_[id] = static_cast<int64_t>(ranks.size());
     return id;
   }
+  absl::Status connect(std::span<const CollectiveOp> operations) override { return inner_->connect(operations); }
   void abort(std::string_view reason) override { inner_->abort(reason); }
   absl::Status failure() const override { return inner_->failure(); }
 

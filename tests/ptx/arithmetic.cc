@@ -132,6 +132,14 @@ struct Maximum {
     return greatest(a, b);
   }
 };
+// With .NaN: one where either operand is one.
+template <typename Op>
+struct HandingNaNOn {
+  template <typename T>
+  static T of(T a, T b) {
+    return std::isnan(a) || std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : Op::of(a, b);
+  }
+};
 struct Absolute {
   template <typename T>
   static T of(T a) {
@@ -281,7 +289,9 @@ void remainder(Decoder& d) {
 }
 template <typename Op>
 void extreme(Decoder& d) {
+  const bool hands_on = d.take("NaN");
   const Type t = take_number(d);
+  if (hands_on) return finish(d, t, binary<HandingNaNOn<Op>, kF32>(t), 3);
   finish(d, t, binary<Op, kU16, kS16, kU32, kS32, kF32, kU64, kS64, kF64>(t), 3);
 }
 

@@ -121,6 +121,9 @@ TEST(PtxFloats, RoundAsTheIsaSays) {
   EXPECT_EQ(f32("min.f32", {kQuiet, 2}), 2);
   EXPECT_EQ(f32("max.f32", {2, kQuiet}), 2);
   EXPECT_TRUE(std::isnan(f32("max.f32", {kQuiet, kQuiet})));
+  EXPECT_EQ(f32("max.NaN.f32", {2, 3}), 3);
+  EXPECT_TRUE(std::isnan(f32("max.NaN.f32", {kQuiet, 2})));
+  EXPECT_TRUE(std::isnan(f32("min.NaN.f32", {2, kQuiet})));
   EXPECT_TRUE(std::signbit(f32("min.f32", {0.0f, -0.0f})));
   EXPECT_FALSE(std::signbit(f32("max.f32", {-0.0f, 0.0f})));
   EXPECT_EQ(f32("copysign.f32", {-0.0f, 3}), -3);

@@ -1,11 +1,16 @@
 """Runs the packed bundles on this machine's GPU: correctness against PyTorch's float64 references, then speed beside the PyTorch that is installed here.
 
-    run [--minutes 10] [-o FILE]
+    run [--minutes 10] [-o FILE] [--jobs 8]
 
-Each model stands alone: one that fails is noted with its message and the next one goes on. The JSON is written after every one of them, so that what was measured survives whatever ends the run.
-Correctness comes first, but no longer than half of the time; then the speed of the bf16 programs, which are judged; then what is left of both."""
+In the order of what could be wrong: what the GPU reaches in a large product and a large copy; every model, --jobs at once, against its reference; the speed of the bf16 programs, which are judged,
+while PyTorch compiles its own beside them; kernels under compute-sanitizer; what is left. Each step stands alone: one that fails is noted with its message and the next one goes on. The JSON is written after
+every one of them, so that what was measured survives whatever ends the run, and a FILE that is there already is gone on with: what went well in it is not done again. The last lines say what failed."""
 import argparse
+import concurrent.futures
+import contextlib
+import fcntl
 import glob
+import gzip
 import json
 import os
 import re
@@ -16,6 +21,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 
 import numpy as np
@@ -24,6 +30,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 UNPACKED = tempfile.TemporaryDirectory()  # of lib.tar.xz and bundles.tar.xz
 LIB, BUNDLES = f"{UNPACKED.name}/lib", f"{UNPACKED.name}/bundles"
 FACTOR, FLOOR = 8, 2e-6  # times PyTorch's own fp32 error; as judge.py's floor
+SANITIZED = ("gpt2", "gpt2+bf16", "mixtral+bf16", "resnet")
 NARROW_FACTOR = 4  # times the distance of PyTorch's autocast: rounding is a matter of chance
 # Dense peaks as NVIDIA's data sheets have them: bf16, tf32 and fp32 FLOP/s, and bytes/s of memory. By what is in the device's name, the first that fits.
 PEAKS = (("H200", (989e12, 495e12, 67e12, 4.8e12)), ("H100 PCIe", (756e12, 378e12, 51e12, 2.0e12)), ("H100", (989e12, 495e12, 67e12, 3.35e12)), ("A100", (312e12, 156e12, 19.5e12, 2.0e12)), ("B200", (2250e12, 1100e12, 75e12, 8.0e12)))
@@ -47,7 +54,7 @@ def library_folders():
 def environment(rank=0, ranks=1, port=0):
     """Of a rank. Several share the GPU, so they find the tests' NCCL first."""
     folders = ([f"{LIB}/nccl"] if ranks > 1 else []) + library_folders() + [os.environ.get("LD_LIBRARY_PATH", "")]
-    launch = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    launch = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders).strip(":"), **(launch if ranks > 1 else {})}
 
 
@@ -57,15 +64,24 @@ def run_ranks(command, ranks, seconds):
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     end = time.time() + max(seconds, 1)
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(r, ranks, port)) for r in range(ranks)]
-    try:
-        outputs = [p.communicate(timeout=max(end - time.time(), 1))[0] for p in processes]
-    finally:
-        for p in processes:
-            p.kill()
-    for rank, (p, output) in enumerate(zip(processes, outputs)):
-        if p.returncode:
-            raise RuntimeError(f"rank {rank}: exit {p.returncode}: {output.strip()[-600:]}")
+    with tempfile.TemporaryDirectory() as said:
+        files = [open(f"{said}/{r}", "w+") for r in range(ranks)]
+        processes = [subprocess.Popen(command, stdout=f, stderr=subprocess.STDOUT, env=environment(r, ranks, port)) for r, f in enumerate(files)]
+        try:
+            while any(p.poll() is None for p in processes) and time.time() < end:
+                time.sleep(0.02)
+            codes = [p.poll() for p in processes]
+        finally:
+            for p in processes:
+                p.kill()
+                p.wait()
+        outputs = [open(f.name, errors="replace").read() for f in files]
+    last = lambda r: f"rank {r}: {outputs[r].strip()[-600:]}"
+    if None in codes:
+        raise RuntimeError("no end in time: " + "; ".join(last(r) for r in range(ranks) if codes[r] is None or codes[r]))
+    for rank, code in enumerate(codes):
+        if code:
+            raise RuntimeError(f"exit {code}: {last(rank)}")
     return outputs
 
 
@@ -165,19 +181,46 @@ def check_narrow(title, bundle, seconds):
     bad = [] if error <= NARROW_FACTOR * own else [f"loss: {error:.3g} from float64, PyTorch's autocast {own:.3g}"]
     if not error > 1e-7:
         bad.append("nothing was rounded")
-    return {"holds": not bad, "precision": precision, "error": error, "autocast_error": own, "bad": bad, "same_bits_again": losses == [m["loss"] for m in again], "seconds": took}
+    return {"holds": not bad, "precision": precision, "distance": error, "autocast_distance": own, "bad": bad, "same_bits_again": losses == [m["loss"] for m in again], "seconds": took}
 
 
-def torch_modes(name, precision, seconds):
-    """What PyTorch does in this precision, in each mode that ends in time."""
-    command = [sys.executable, f"{HERE}/torch_side.py", name, precision]
-    try:
-        side = subprocess.run(command, capture_output=True, text=True, timeout=max(seconds, 1))
-        said, fault = side.stdout, side.stderr
-    except subprocess.TimeoutExpired as late:
-        said, fault = (late.stdout or b"").decode(errors="replace"), "no end in time"
-    lines = [line for line in said.splitlines() if line.startswith("{")]
-    return json.loads(lines[-1]) if lines else {"error": fault[-600:]}
+@contextlib.contextmanager
+def alone():
+    """Nobody else who asks for this lock has the GPU meanwhile."""
+    with open(f"{UNPACKED.name}/lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    time.sleep(0.2)  # whoever waits comes before this process again
+
+
+class TorchSide:
+    """PyTorch's steps of the models, one after the other in the background: it compiles beside whatever runs and times its steps alone."""
+
+    def __init__(self, titles):
+        self.titles, self.found = titles, {}
+        self.pool = concurrent.futures.ThreadPoolExecutor(1)
+        self.processes = []
+        self.futures = {t: self.pool.submit(self.run, *t) for t in titles}
+
+    def run(self, name, precision):
+        command = [sys.executable, f"{HERE}/torch_side.py", name, precision, f"{UNPACKED.name}/lock"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.processes.append(process)
+        said, fault = process.communicate()
+        lines = [line for line in said.splitlines() if line.startswith("{")]
+        return json.loads(lines[-1]) if lines else {"error": fault[-600:]}
+
+    def modes(self, name, precision, seconds):
+        """What PyTorch does in this precision, in each mode that ends in time."""
+        try:
+            return self.futures[name, precision].result(max(seconds, 1))
+        except (KeyError, concurrent.futures.TimeoutError):
+            return {"error": "no end in time"}
+
+    def close(self):
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        for process in self.processes:
+            process.kill()
 
 
 def used_bytes():
@@ -192,8 +235,8 @@ def memory(bundle, metrics, idle):
     planned = sum(v for k, v in planned.items() if not k.startswith("host_"))
     last = {k: v for m in metrics for k, v in m.items() if v is not None}
     result = {"planned_bytes": planned, "allocated_bytes": last.get("gpu_allocated_bytes"), "scratch_bytes": last.get("gpu_scratch_bytes")}
-    result["as_planned"] = result["allocated_bytes"] == planned
-    if idle is not None and "gpu_used_bytes" in last and result["allocated_bytes"] is not None:
+    result["as_planned"] = 0 <= (result["allocated_bytes"] or 0) - planned < 4096  # but for alignment
+    if idle is not None and abs(used_bytes() - idle) < 64 << 20 and "gpu_used_bytes" in last and result["allocated_bytes"] is not None:
         result["reserve_bytes"] = last["gpu_used_bytes"] - idle - result["allocated_bytes"]
     result["reserve_assumed"] = json.load(open(f"{HERE}/assumed.json"))["reserve"]
     return result
@@ -212,11 +255,13 @@ def launches(bundle):
     return {k: code[k] for k in ("kernel_steps", "launches") if k in code}
 
 
-def kernel_times(bundle, seconds, peak):
-    """Seconds of a step by kind of kernel, and the ten hottest with their share of it and how far they are from the roofline (1: on it), from the GPU's own clock."""
+def kernel_times(bundle, seconds, peak, trace):
+    """Seconds of a step by kind of kernel, and the ten hottest with their share of it and how far they are from the roofline (1: on it), from the GPU's own clock. `trace`: where all of them are kept."""
     steps = 4
     with tempfile.TemporaryDirectory() as folder:
         train(bundle, ["--steps", str(steps), "--profile", f"{folder}/trace.json"], seconds)
+        with open(f"{folder}/trace.json", "rb") as file, gzip.open(trace, "wb") as kept:
+            shutil.copyfileobj(file, kept)
         events = [e for e in json.load(open(f"{folder}/trace.json"))["traceEvents"] if e["ph"] == "X"]
     events = events[len(events) // 2:]  # the later half of the steps
     kinds, single = {}, {}
@@ -245,29 +290,31 @@ def tuned(bundle, steps, seconds):
             "products": {name: {k: v for k, v in choice.items() if k != "algorithm"} for name, choice in json.load(open(file))["products"].items()}}
 
 
-def measure(title, bundle, seconds, device):
+def measure(title, bundle, seconds, device, torch, trace):
     """A title that ends with =plain is of a program without epilogues, to compare."""
     name, _, precision = title.partition("+")
     precision, _, variant = (precision or "fp32").partition("=")
     steps, peak, idle, end = 12, peaks(device, precision), used_bytes(), time.time() + seconds
-    metrics, _, _ = train(bundle, ["--steps", str(steps)], seconds)
+    with alone():
+        metrics, _, _ = train(bundle, ["--steps", str(steps)], seconds)
     times = [m["seconds"] for m in metrics[2:]]
     result = {"precision": precision, "step_seconds": statistics.median(times), "memory": memory(bundle, metrics, idle), **{k: v for k, v in metrics[-1].items() if k.startswith("gpu_")}, "loss": [m["loss"] for m in metrics]}
     result |= launches(bundle)
     if variant:
         return result
     # The judged precision alone, for the sake of time.
-    parts = {"kernels": lambda: kernel_times(bundle, seconds / 4, peak), "tuned": lambda: tuned(bundle, steps, seconds / 4)}
+    parts = {"kernels": lambda: kernel_times(bundle, seconds / 4, peak, trace), "tuned": lambda: tuned(bundle, steps, seconds / 4)}
     if name == "llama_1b":  # whose weights take their time to draw
         del parts["tuned"]
     for part, work in parts.items() if precision == "bf16" else ():
         try:
-            result[part] = work()
+            with alone():
+                result[part] = work()
         except (RuntimeError, OSError, ValueError, KeyError, subprocess.TimeoutExpired) as fault:
             result[part] = {"error": str(fault)}
     if peak and result.get("kernels", {}).get("flops"):
         result["mfu"] = result["kernels"]["flops"] / result["step_seconds"] / peak[0]
-    result["torch"] = torch_modes(name, precision, end - time.time())
+    result["torch"] = torch.modes(name, precision, end - time.time())
     peak_bytes = [m["peak_bytes"] for m in result["torch"].get("modes", {}).values() if "peak_bytes" in m]
     if peak_bytes and result["memory"]["allocated_bytes"]:
         result["memory_beside_torch"] = (result["memory"]["allocated_bytes"] + result["memory"]["scratch_bytes"]) / min(peak_bytes)
@@ -277,66 +324,111 @@ def measure(title, bundle, seconds, device):
     return result
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("-o", "--output", default=f"{HERE}/result.json")
-    args = parser.parse_args()
-    end = time.time() + args.minutes * 60 - 15
-    for part in ("lib", "bundles"):
-        with tarfile.open(f"{HERE}/{part}.tar.xz") as archive:
-            archive.extractall(UNPACKED.name)
-    left = lambda: end - time.time()
-    capability = ask(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]).splitlines()
-    found = int(capability[0].replace(".", "")) if capability else 0
-    query = ask(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm", "--format=csv,noheader"])
-    result = {"version": 1, "commit": open(f"{HERE}/commit").read().strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "device": query, "compute_capability": found,
-              "torch": ask([sys.executable, "-c", "import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version())"]), "correctness": {}, "speed": {}}
+def sanitized(title, bundle, tool, seconds):
+    """Two steps under one of compute-sanitizer's tools: as they are issued, and as a graph."""
+    folder, begin = f"{HERE}/references/{re.split('[+@%=]', title)[0]}", time.time()
+    with tempfile.TemporaryDirectory() as out:
+        command = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--error-exitcode", "9", "--print-limit", "5", executable(bundle, out), "--data", f"{folder}/data.npz", "--steps", "2", "--quiet"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=max(seconds, 1), env=environment())
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip("= ")]
+    return {"holds": done.returncode == 0, "bad": said[-30:] if done.returncode else [], "seconds": time.time() - begin}
 
-    def write():
-        with open(args.output + ".partial", "w") as f:
-            json.dump(result, f, indent=1)
-        os.replace(args.output + ".partial", args.output)
 
-    # Of each model, the newest architecture that this device runs.
+class Report:
+    """What was found, on disk after every step."""
+
+    def __init__(self, file, head):
+        self.file, self.result, self.mutex = file, {**head, "correctness": {}, "sanitizer": {}, "speed": {}}, threading.Lock()
+        if os.path.exists(file):
+            before = json.load(open(file))
+            if all(before.get(k) == head[k] for k in ("version", "commit", "device")):
+                self.result = before
+
+    def step(self, part, title, work, *arguments):
+        """Does `work` unless it went well before. An error is what came of it."""
+        old = self.result[part].get(title, {})
+        if old and "error" not in old and old.get("holds", True):
+            return
+        begin = time.time()
+        try:
+            found = work(*arguments)
+        except subprocess.TimeoutExpired:
+            found = {"error": "no end in time"}
+        except Exception as fault:  # one model's fault is no other's
+            found = {"error": f"{type(fault).__name__}: {fault}"}
+        with self.mutex:
+            self.result[part][title] = found
+            print(f"{time.time() - begin:6.1f} s {part} {title}", json.dumps({k: v for k, v in found.items() if k not in ("loss", "kernels")})[:400], flush=True)
+            with open(self.file + ".partial", "w") as f:
+                json.dump(self.result, f, indent=1)
+            os.replace(self.file + ".partial", self.file)
+
+    def failures(self):
+        return [f"{part} {title}: {r.get('error') or '; '.join(r.get('bad', []))}" for part in ("correctness", "sanitizer", "speed") for title, r in self.result[part].items() if "error" in r or not r.get("holds", True)]
+
+
+def find_bundles(capability):
+    """Of each model, the newest architecture that this device runs."""
     bundles = {}
     for path in sorted(glob.glob(f"{BUNDLES}/*/")):
         name, _, architecture = os.path.basename(path.rstrip("/")).rpartition(".")
         number = int(re.sub(r"\D", "", architecture) or 0)
-        if number <= found and number >= bundles.get(name, (0, ""))[0]:
+        if number <= capability and number >= bundles.get(name, (0, ""))[0]:
             bundles[name] = (number, path.rstrip("/"))
+    return {name: path for name, (_, path) in bundles.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("-o", "--output", default=f"{HERE}/result.json")
+    parser.add_argument("--jobs", type=int, default=8, help="models whose correctness is checked at once")
+    args = parser.parse_args()
+    end = time.time() + args.minutes * 60 - 15
+    left = lambda most: min(end - time.time(), most)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda part: tarfile.open(f"{HERE}/{part}.tar.xz").extractall(UNPACKED.name), ("lib", "bundles")))
+    capability = ask(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]).splitlines()
+    found = int(capability[0].replace(".", "")) if capability else 0
+    query = ask(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm", "--format=csv,noheader"])
+    report = Report(args.output, {"version": 2, "commit": open(f"{HERE}/commit").read().strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "device": query, "compute_capability": found})
+    bundles = find_bundles(found)
     if not bundles:
-        result["error"] = f"no bundle for compute capability {found}"
+        sys.exit(f"no bundle for compute capability {found}")
     # The judged programs before what they are compared with.
     speed = sorted((n for n in bundles if n.startswith("speed_")), key=lambda n: ("+bf16" not in n, "=" in n, n))
-    correctness = sorted(n for n in bundles if not n.startswith("speed_"))
-    half = time.time() + left() / 2
-    try:
-        result["correctness"]["collectives"] = check_collectives(min(left(), 90))
-    except Exception as fault:
-        result["correctness"]["collectives"] = {"error": f"{type(fault).__name__}: {fault}"}
-    print("correctness collectives", json.dumps(result["correctness"]["collectives"])[:400], flush=True)
-    while speed or correctness:
-        judged = bool(speed) and "+bf16" in speed[0]
-        late = time.time() > half and judged
-        name = correctness.pop(0) if correctness and not late else speed.pop(0)
-        part, work = ("speed", lambda *a: measure(*a, query)) if name.startswith("speed_") else ("correctness", check_narrow if "+" in name else check)
-        title = name.removeprefix("speed_")
-        if left() < 20:
-            result[part][title] = {"error": "no time left"}
-            continue
-        try:
-            result[part][title] = work(title, bundles[name][1], min(left(), 150 if part == "speed" else 60))
-        except subprocess.TimeoutExpired:
-            result[part][title] = {"error": "no end in time"}
-        except Exception as fault:  # one model's fault is no other's
-            result[part][title] = {"error": f"{type(fault).__name__}: {fault}"}
-        print(part, title, json.dumps({k: v for k, v in result[part][title].items() if k != "loss"})[:400], flush=True)
-        write()
-    write()
-    held = [r.get("holds", False) for r in result["correctness"].values()]
-    print(f"{sum(held)} of {len(held)} models hold; {args.output}")
-    return 0 if held and all(held) and all("error" not in r for r in result["speed"].values()) else 1
+    judged = [n for n in speed if "+bf16" in n and "=" not in n]
+
+    with alone():
+        report.result["torch"] = ask([sys.executable, "-c", "import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version())"])
+        report.result["ceilings"] = json.loads(ask([sys.executable, f"{HERE}/torch_side.py", "ceilings"]) or "{}")
+        print(query, report.result["torch"], json.dumps(report.result["ceilings"]), flush=True)
+        torch = TorchSide([tuple((n.removeprefix("speed_").partition("=")[0] + "+fp32").split("+")[:2]) for n in speed if "=" not in n])
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            pool.submit(report.step, "correctness", "collectives", lambda: check_collectives(left(90)))
+            for name in sorted(n for n in bundles if not n.startswith("speed_")):
+                work = check_narrow if "+" in name else check
+                pool.submit(report.step, "correctness", name, lambda w, n: w(n, bundles[n], left(60)), work, name)
+    held = [r.get("holds", False) for r in report.result["correctness"].values()]
+
+    def time_speed(names):
+        for name in names:
+            title = name.removeprefix("speed_")
+            trace = re.sub(r"[^A-Za-z0-9_./-]", "-", f"{os.path.splitext(args.output)[0]}.{title}.trace.json.gz")
+            report.step("speed", title, lambda: measure(title, bundles[name], left(150), query, torch, trace) if left(150) > 20 else {"error": "no time left"})
+
+    if any(held):
+        time_speed(judged)
+    if shutil.which("compute-sanitizer"):
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            for name, tool in ((n, t) for n in SANITIZED if n in bundles for t in ("memcheck", "racecheck")):
+                pool.submit(report.step, "sanitizer", f"{name} {tool}", lambda n, t: sanitized(n, bundles[n], t, left(60)), name, tool)
+    if any(held):
+        time_speed(n for n in speed if n not in judged)
+    torch.close()
+    failures = report.failures()
+    print(f"{sum(held)} of {len(held)} models hold; {args.output}", *(f[:600] for f in failures), sep="\n")
+    return 1 if failures or not held else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""PyTorch's step of one model of gpu_check's speed part, in one precision: torch_side.py gpt2_124m bf16. Prints a JSON object with the median step of each mode."""
+"""PyTorch's step of one model of gpu_check's speed part, in one precision: torch_side.py gpt2_124m bf16 [LOCK]. Prints a JSON object with the median step of each mode.
+
+`torch_side.py ceilings`: what this GPU reaches in a large product and a large copy. LOCK is a file that is locked while steps are timed, so that compiling may go on beside other timings."""
+import contextlib
+import fcntl
 import json
 import statistics
 import sys
@@ -7,7 +11,7 @@ import time
 import torch
 import torch.nn.functional as F
 
-STEPS = 12
+WARM, STEPS = 3, 9
 
 
 class Gpt(torch.nn.Module):
@@ -98,7 +102,18 @@ MODELS = {
 }
 
 
-def run(name, precision, compiled):
+@contextlib.contextmanager
+def alone(path):
+    """Nobody else who asks for the file's lock has the GPU meanwhile."""
+    if not path:
+        yield
+        return
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def run(name, precision, compiled, lock):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.manual_seed(0)
     make, data_of = MODELS[name]
@@ -106,8 +121,8 @@ def run(name, precision, compiled):
     step_model = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     torch.cuda.reset_peak_memory_stats()
-    seconds = []
-    for _ in range(STEPS):
+
+    def step():
         torch.cuda.synchronize()
         begin = time.perf_counter()
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
@@ -116,17 +131,51 @@ def run(name, precision, compiled):
         optimizer.step()
         optimizer.zero_grad()
         torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begin)
-    return {"precision": precision, "step_seconds": statistics.median(seconds[3:]), "peak_bytes": torch.cuda.max_memory_allocated()}
+        return time.perf_counter() - begin
+
+    for _ in range(WARM):
+        step()
+    with alone(lock):
+        seconds = [step() for _ in range(STEPS)]
+    return {"precision": precision, "step_seconds": statistics.median(seconds), "peak_bytes": torch.cuda.max_memory_allocated()}
+
+
+def ceilings():
+    """FLOP/s of a bf16, tf32 and fp32 product of 8192 squared on random numbers, bytes/s read and written of a copy of 4 GiB."""
+
+    def median(work, repeat=10):
+        times = []
+        for _ in range(repeat + 3):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            work()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) * 1e-3)
+        return statistics.median(times[3:])
+
+    result, n = {}, 8192
+    for name, dtype, tf32 in (("bf16", torch.bfloat16, False), ("tf32", torch.float32, True), ("fp32", torch.float32, False)):
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        a, b = (torch.randn(n, n, device="cuda", dtype=dtype) for _ in range(2))
+        result[f"{name}_flops"] = 2 * n**3 / median(lambda: torch.mm(a, b, out=a.new_empty(n, n)))
+    x = torch.randn(1 << 29, device="cuda")
+    y = torch.empty_like(x)
+    result["copy_bytes"] = 2 * x.numel() * 4 / median(lambda: y.copy_(x))
+    return result
 
 
 def main():
+    if sys.argv[1] == "ceilings":
+        print(json.dumps(ceilings()))
+        return
     name, precision = sys.argv[1:3]
+    lock = sys.argv[3] if len(sys.argv) > 3 else ""
     modes = {}
     for compiled in (False, True):
         mode = f"{precision} {'compile' if compiled else 'eager'}"
         try:
-            modes[mode] = run(name, precision, compiled)
+            modes[mode] = run(name, precision, compiled, lock)
         except Exception as fault:  # torch.compile needs a compiler, which may not be there
             modes[mode] = {"error": str(fault)[-300:]}
         torch.cuda.empty_cache()

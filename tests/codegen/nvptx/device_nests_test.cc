@@ -150,7 +150,7 @@ TEST(DeviceSoftmax_AnyDim, IsOneKernel) {
 }
 
 TEST(DeviceLayerNorm_ForwardAndBackward, MatchesReference) {
-  for (int64_t n : {1, 7, 300}) {
+  for (int64_t n : {1, 7, 700}) {  // more rows than units: several teams have one
     for (int64_t c : {1, 5, 64, 257, 768}) {
       Maker m;
       ValueId x = m.in({2, n, c}), residual = m.in({2, n, c}), scale = m.in({c}), bias = m.in({c}), g = m.in({2, n, c});
