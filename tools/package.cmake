@@ -38,6 +38,10 @@ foreach(pair llvm:llvm-19-dev lld:liblld-19-dev protobuf:libprotobuf-dev yaml-cp
 endforeach()
 install(FILES ${PARTITA_DEPS}/share/doc/onednn/LICENSE DESTINATION ${licenses} RENAME onednn)
 install(FILES ${PARTITA_DEPS}/share/doc/onednn/THIRD-PARTY-PROGRAMS DESTINATION ${licenses} RENAME onednn-third-party-programs)
+if(CUDNN_FRONTEND_INCLUDE_DIR)
+  install(FILES ${PARTITA_DEPS}/share/doc/cudnn-frontend/LICENSE-MIT.txt DESTINATION ${licenses} RENAME cudnn-frontend)
+  install(FILES ${PARTITA_DEPS}/share/doc/cudnn-frontend/NOTICE DESTINATION ${licenses} RENAME cudnn-frontend-notice)
+endif()
 
 set(CPACK_PACKAGE_NAME partita)
 set(CPACK_PACKAGE_VENDOR "The Partita authors")

@@ -1,6 +1,7 @@
-// Attention. Where cuda_flash.h applies, by its kernels; else (f64, heads of more than 128 elements in f32) products by
-// cuBLASLt, and between them our own softmax over rows of scores (kernels/attention.cu). Scores of as many heads at a
-// time as fit into kScores bytes; the query heads of a group are rows of one product with their key head.
+// Attention. In 16 bits by cuDNN, where it has a kernel for the shapes (cudnn_attention.h) and train.yaml does not say
+// otherwise. Else, where cuda_flash.h applies, by its kernels; else (f64, heads of more than 128 elements in f32)
+// products by cuBLASLt, and between them our own softmax over rows of scores (kernels/attention.cu). Scores of as many
+// heads at a time as fit into kScores bytes; the query heads of a group are rows of one product with their key head.
 #include <algorithm>
 #include <cmath>
 
@@ -80,11 +81,33 @@ class Attention {
 constexpr int kRowThreads = 128;  // as in kernels/attention.cu
 
 // What is left for the products of this file: f64, and f32 heads that are too large for cuda_flash.h.
-absl::Status check_type(DType dtype, const AttentionShape& shape) {
+absl::Status check_type(DType dtype, const AttentionShape& shape, const absl::Status& cudnn) {
   if (dtype == DType::kF32 || dtype == DType::kF64) return absl::OkStatus();
   return absl::UnimplementedError(cat("attention on ", dtype_name(dtype),
                                       ": expected heads of at most 128 elements, found ", std::max(shape.d, shape.e),
-                                      "; compile with kernels: {attention: math} in train.yaml"));
+                                      "; compile with kernels: {attention: math} in train.yaml", cudnn.ok() ? "" : "; ",
+                                      cudnn.message()));
+}
+
+// By cuDNN; null where the attention is left to our own kernels: train.yaml wants them (the step's "kernel"), or leaves
+// it to us and cuDNN has nothing, which `why` tells.
+CudaKernel make_by_cudnn(CudaDevice& device, const KernelRequest& r, const AttentionShape& shape, bool gradient,
+                         absl::Status& why) {
+  const std::string kernel = r.s("kernel", "auto");
+  if (kernel == "own" || (kernel == "auto" && dtype_size(r.dtype()) != 2)) return nullptr;
+  const absl::StatusOr<cudnnHandle_t> handle = device.cudnn();
+  const absl::StatusOr<std::shared_ptr<const CudnnAttention>> plan =
+      handle.ok() ? device.attentions().plan(*handle, shape, r.dtype(), gradient) : handle.status();
+  why = plan.status();
+  if (!plan.ok() && kernel == "cudnn")
+    return with_context(why, "kernels: {attention: cudnn} in train.yaml, where `auto` would take another");
+  device.count_attention(why);
+  if (!plan.ok()) return nullptr;
+  device.reserve_scratch((*plan)->workspace_bytes());
+  return make_kernel([&device, plan = *plan](std::span<std::byte* const> b) {
+    device.stream();  // which cuDNN was given: behind the copies from now on
+    device.note(plan->run(b, device.scratch()));
+  });
 }
 
 }  // namespace
@@ -96,8 +119,11 @@ CudaKernel make_cuda_attention(CudaDevice& device, const KernelRequest& r) {
   if (r.out(1).dtype != DType::kF32) return r.unsupported();
   if (product(r.out(0).shape) == 0 || shape.t == 0 || shape.d == 0) return r.unsupported();
   const DType mask_type = mask == nullptr ? DType::kInvalid : mask->dtype;
+  absl::Status why;
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> by_cudnn, make_by_cudnn(device, r, shape, false, why));
+  if (by_cudnn != nullptr) return by_cudnn;
   if (flash_applies(r.dtype(), shape)) return make_cuda_flash(device, r, shape, mask_type);
-  PARTITA_RETURN_IF_ERROR(check_type(r.dtype(), shape));
+  PARTITA_RETURN_IF_ERROR(check_type(r.dtype(), shape, why));
   Attention a(device, shape, r.dtype(), mask_type);
   const int64_t rows = shape.group() * shape.s;
   PARTITA_ASSIGN_OR_RETURN(auto qk, a.product(rows, shape.t, shape.d, false, true));
@@ -126,8 +152,11 @@ CudaKernel make_cuda_attention_grad(CudaDevice& device, const KernelRequest& r) 
   if (r.dtype(6) != DType::kF32) return r.unsupported();
   if (product(r.in(0).shape) == 0 || shape.t == 0 || shape.d == 0) return r.unsupported();
   const DType mask_type = mask == nullptr ? DType::kInvalid : mask->dtype;
+  absl::Status why;
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> by_cudnn, make_by_cudnn(device, r, shape, true, why));
+  if (by_cudnn != nullptr) return by_cudnn;
   if (flash_applies(r.dtype(), shape)) return make_cuda_flash_grad(device, r, shape, mask_type);
-  PARTITA_RETURN_IF_ERROR(check_type(r.dtype(), shape));
+  PARTITA_RETURN_IF_ERROR(check_type(r.dtype(), shape, why));
   Attention a(device, shape, r.dtype(), mask_type);
   const int64_t rows = shape.group() * shape.s, t = shape.t, d = shape.d, e = shape.e;
   PARTITA_ASSIGN_OR_RETURN(auto qk, a.product(rows, t, d, false, true));

@@ -122,6 +122,7 @@ CudaDevice::~CudaDevice() {
   copies_.close();
   graphs_.clear();
   if (cublas_ != nullptr) (*CublasLt::load())->destroy(cublas_);
+  attentions_.clear();
   if (cudnn_ != nullptr) (*Cudnn::load())->destroy(cudnn_);
   for (auto& [program, library] : libraries_) cudaLibraryUnload(library);
   for (cudaLibrary_t library : own_) cudaLibraryUnload(library);
@@ -172,6 +173,11 @@ absl::StatusOr<std::byte*> CudaDevice::allocate_on_host(int64_t bytes) {
 }
 
 absl::StatusOr<int64_t> CudaDevice::allocate_scratch() {
+  if (static std::atomic<bool> said = false; !no_cudnn_attention_.empty() && !said.exchange(true)) {
+    std::fprintf(stderr, "note: %s of %s attention kernels are our own, not cuDNN's; the first: %s\n",
+                 cat(attentions_by_own_).c_str(), cat(attentions_by_own_ + attentions_by_cudnn_).c_str(),
+                 no_cudnn_attention_.c_str());
+  }
   if (scratch_needed_ > scratch_bytes_) {
     PARTITA_ASSIGN_OR_RETURN(scratch_, allocate(scratch_needed_));
     scratch_bytes_ = scratch_needed_;
@@ -264,6 +270,10 @@ std::vector<std::pair<std::string, double>> CudaDevice::readings() {
   const int64_t scratch = scratch_bytes_ + table_bytes_;
   readings_ = {{"gpu_allocated_bytes", static_cast<double>(allocated_ - scratch)},
                {"gpu_scratch_bytes", static_cast<double>(scratch)}};
+  if (attentions_by_own_ + attentions_by_cudnn_ > 0) {
+    readings_.emplace_back("gpu_attention_cudnn", static_cast<double>(attentions_by_cudnn_));
+    readings_.emplace_back("gpu_attention_own", static_cast<double>(attentions_by_own_));
+  }
   if (reading.ok()) {
     for (auto& metric : reading->metrics()) readings_.push_back(std::move(metric));
   } else if (static std::atomic<bool> said = false; !said.exchange(true)) {
@@ -357,6 +367,11 @@ absl::StatusOr<cudnnHandle_t> CudaDevice::cudnn() {
   if (s != CUDNN_STATUS_SUCCESS)
     return absl::FailedPreconditionError(cat("cuDNN does not start on ", name_, ": ", dnn->error_text(s)));
   return cudnn_;
+}
+
+void CudaDevice::count_attention(const absl::Status& cudnn) {
+  ++(cudnn.ok() ? attentions_by_cudnn_ : attentions_by_own_);
+  if (!cudnn.ok() && no_cudnn_attention_.empty()) no_cudnn_attention_ = std::string(cudnn.message());
 }
 
 absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare(const Program& program, const Step& step) {

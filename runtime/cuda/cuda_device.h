@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/cuda/copy_streams.h"
+#include "runtime/cuda/cudnn_attention.h"
 #include "runtime/cuda/event_pool.h"
 #include "runtime/cuda/launch_graphs.h"
 #include "runtime/cuda/library.h"
@@ -83,6 +84,9 @@ class CudaDevice final : public Device {
   absl::StatusOr<cublasLtHandle_t> cublas();
   ProductChoices* choices() { return choices_ ? &*choices_ : nullptr; }  // null where nothing is tuned
   absl::StatusOr<cudnnHandle_t> cudnn();
+  CudnnAttentions& attentions() { return attentions_; }
+  // That an attention is by cuDNN, or why it is by our own kernels: for the start and for metrics.
+  void count_attention(const absl::Status& cudnn);
 
  private:
   CudaDevice() = default;
@@ -106,6 +110,9 @@ class CudaDevice final : public Device {
   std::vector<cudaLibrary_t> own_;
   cublasLtHandle_t cublas_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;
+  CudnnAttentions attentions_;
+  int64_t attentions_by_cudnn_ = 0, attentions_by_own_ = 0;
+  std::string no_cudnn_attention_;  // why, of the first that is not by cuDNN
   std::optional<ProductChoices> choices_;
   LaunchGraphs graphs_;
   CopyStreams copies_;

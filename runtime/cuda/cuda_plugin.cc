@@ -9,6 +9,9 @@ extern "C" void partita_check_libraries(absl::Status* status) {
     status->Update(s);
 }
 
+// For doctor.
+extern "C" bool partita_has_cudnn_attention() { return partita::runtime::has_cudnn_attention(); }
+
 extern "C" partita::runtime::Device* partita_open_device(int version, const partita::runtime::Program* program,
                                                          int ordinal, absl::Status* why) {
   using partita::runtime::kDevicePluginVersion;

@@ -32,6 +32,7 @@ class Library {
     if (address == nullptr) failed_ = true;
     function = reinterpret_cast<F>(address);
   }
+  void* handle() const { return handle_; }
   bool has(const char* name) const { return handle_ != nullptr && ::dlsym(handle_, name) != nullptr; }
   absl::Status status() const {
     if (handle_ != nullptr && !failed_) return absl::OkStatus();
@@ -86,6 +87,7 @@ absl::StatusOr<const CublasLt*> CublasLt::load() {
 absl::StatusOr<const Cudnn*> Cudnn::load() {
   return load_once<Cudnn>([](Cudnn& t) {
     Library l("cuDNN 9", {"libcudnn.so.9"}, "apt-get install cudnn9-cuda-13, or pip install nvidia-cudnn-cu13");
+    t.library = l.handle();
     l.find(t.create, "cudnnCreate");
     l.find(t.destroy, "cudnnDestroy");
     l.find(t.set_stream, "cudnnSetStream");

@@ -32,6 +32,7 @@ struct CublasLt {
 };
 
 struct Cudnn {
+  void* library;  // dlopen's
   decltype(&cudnnCreate) create;
   decltype(&cudnnDestroy) destroy;
   decltype(&cudnnSetStream) set_stream;

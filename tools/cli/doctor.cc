@@ -63,6 +63,12 @@ Part library(const char* name, const char* file, const char* advice) {
   return {name, handle ? file : "", advice, handle != nullptr, false};
 }
 
+// Whether the CUDA module was built with it.
+bool has_cudnn_attention() {
+  auto asked = runtime::load_plugin(runtime::kCudaModule, "partita_has_cudnn_attention", {});
+  return asked.ok() && reinterpret_cast<bool (*)()>(*asked)();
+}
+
 std::vector<Part> examine() {
   std::vector<Part> parts;
   const dnnl_version_t* v = dnnl_version();
@@ -80,6 +86,11 @@ std::vector<Part> examine() {
   auto module = runtime::find_plugin(runtime::kCudaModule, runtime::default_plugin_directories());
   parts.push_back({"CUDA module", module.ok() ? *module : "",
                    "build where the CUDA toolkit and the headers of cuDNN and NCCL are", module.ok(), false});
+  const bool attention = has_cudnn_attention();
+  parts.push_back({"attention by cuDNN", attention ? "in the CUDA module" : "",
+                   "build with the headers of cudnn-frontend (tools/install_dependencies); without them attention is by "
+                   "our own kernels",
+                   attention, false});
   parts.push_back(library("CUDA driver", "libcuda.so.1",
                           "install the NVIDIA driver; without it programs for GPUs can be compiled, not run"));
   parts.push_back(

@@ -1,0 +1,209 @@
+// The one file that includes cudnn-frontend's headers, which take a minute to compile.
+#include "runtime/cuda/cudnn_attention.h"
+
+#ifdef PARTITA_CUDNN_FRONTEND
+#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING  // of cuDNN and of the CUDA runtime: nothing of theirs is linked
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cuda_runtime_api.h>
+#include <cudnn_frontend.h>
+#endif
+
+#include <cstdlib>
+
+#include "base/cat.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "runtime/cuda/library.h"
+
+#ifdef PARTITA_CUDNN_FRONTEND
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;  // where it looks for cuDNN
+}
+#endif
+
+namespace partita::runtime {
+namespace {
+
+// A gradient that adds in one order keeps a matrix of scores in memory: 2 bytes for each query, key and head.
+constexpr int64_t kMostWorkspace = int64_t{2} << 30;
+
+std::string version_text(size_t version) {
+  return cat("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+std::string describe(const AttentionShape& a, DType dtype, bool gradient) {
+  return cat(gradient ? "gradient of " : "", dtype_name(dtype), " q [", a.batch, ", ", a.heads, ", ", a.s, ", ", a.d,
+             "], k [", a.batch, ", ", a.kv_heads, ", ", a.t, ", ", a.d, "], v of ", a.e, a.causal ? ", causal" : "",
+             a.mask == DType::kInvalid ? "" : cat(", mask of ", dtype_name(a.mask)), ", scale ", a.scale);
+}
+
+// What cuDNN is not asked for.
+absl::Status check_ours(const AttentionShape& a, DType dtype) {
+  if (dtype != DType::kBF16 && dtype != DType::kF16) return absl::UnimplementedError("it is for bf16 and fp16");
+  // A row that no key is left for is 0 here, with a log-sum of minus infinity.
+  if (a.mask != DType::kInvalid) return absl::UnimplementedError("a mask may leave a query without keys");
+  if (a.causal && a.s > a.t) return absl::UnimplementedError("causality leaves the first queries without keys");
+  return absl::OkStatus();
+}
+
+#ifdef PARTITA_CUDNN_FRONTEND
+
+namespace fe = cudnn_frontend;
+using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+absl::Status to_status(fe::error_t e) {
+  if (e.is_good()) return absl::OkStatus();
+  const std::string text = quote(e.get_message(), 600);
+  return e.get_code() == fe::error_code_t::GRAPH_NOT_SUPPORTED ? absl::UnimplementedError(text)
+                                                               : absl::InternalError(text);
+}
+
+// cudnn-frontend throws where it finds no library or function.
+template <typename F>
+absl::Status caught(F call) {
+  try {
+    return call();
+  } catch (const std::exception& e) {
+    return absl::FailedPreconditionError(quote(e.what(), 600));
+  }
+}
+
+class Plan final : public CudnnAttention {
+ public:
+  Plan(cudnnHandle_t handle, const AttentionShape& shape, DType dtype) : handle_(handle), a_(shape) {
+    graph_.set_io_data_type(dtype == DType::kBF16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+  }
+
+  absl::Status build(bool gradient) {
+    gradient_ = gradient;
+    const TensorPtr q = tensor(kQ, queries(a_.d)), k = tensor(kK, keys(a_.d)), v = tensor(kV, keys(a_.e));
+    if (gradient) {
+      const TensorPtr out = tensor(kOut, queries(a_.e)), g = tensor(kG, queries(a_.e)), lse = tensor(kLse, queries(1));
+      lse->set_data_type(fe::DataType_t::FLOAT);
+      auto options = fe::graph::SDPA_backward_attributes().set_name("attention_grad").set_deterministic_algorithm(true);
+      const auto grads = graph_.sdpa_backward(q, k, v, out, g, lse, with_scores(options));
+      result(grads[0], kDq, queries(a_.d));
+      result(grads[1], kDk, keys(a_.d));
+      result(grads[2], kDv, keys(a_.e));
+    } else {
+      auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true);
+      const auto [out, lse] = graph_.sdpa(q, k, v, with_scores(options));
+      result(out, kOut, queries(a_.e));
+      result(lse, kLse, queries(1));
+      lse->set_data_type(fe::DataType_t::FLOAT);
+    }
+    PARTITA_RETURN_IF_ERROR(to_status(graph_.validate()));
+    PARTITA_RETURN_IF_ERROR(to_status(graph_.build_operation_graph(handle_)));
+    PARTITA_RETURN_IF_ERROR(to_status(graph_.create_execution_plans({fe::HeurMode_t::A})));
+    PARTITA_RETURN_IF_ERROR(to_status(graph_.check_support()));
+    PARTITA_RETURN_IF_ERROR(to_status(graph_.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE)));
+    PARTITA_RETURN_IF_ERROR(to_status(graph_.get_workspace_size(workspace_)));
+    if (workspace_ > kMostWorkspace)
+      return absl::UnimplementedError(
+          cat("it wants ", workspace_, " bytes of memory, and gets ", kMostWorkspace, " at most"));
+    return absl::OkStatus();
+  }
+
+  int64_t workspace_bytes() const override { return workspace_; }
+
+  absl::Status run(std::span<std::byte* const> b, std::byte* workspace) const override {
+    std::unordered_map<int64_t, void*> at;
+    if (gradient_) {
+      at = {{kG, b[0]},   {kQ, b[1]},  {kK, b[2]},  {kV, b[3]}, {kOut, b[5]},
+            {kLse, b[6]}, {kDq, b[7]}, {kDk, b[8]}, {kDv, b[9]}};
+    } else {
+      at = {{kQ, b[0]}, {kK, b[1]}, {kV, b[2]}, {kOut, b[b.size() - 2]}, {kLse, b.back()}};
+    }
+    return caught([&] { return to_status(graph_.execute(handle_, at, workspace)); });
+  }
+
+ private:
+  enum Uid : int64_t { kQ = 1, kK, kV, kOut, kLse, kG, kDq, kDk, kDv };
+  using Dims = std::vector<int64_t>;
+
+  Dims queries(int64_t width) const { return {a_.batch, a_.heads, a_.s, width}; }
+  Dims keys(int64_t width) const { return {a_.batch, a_.kv_heads, a_.t, width}; }
+  static Dims strides(const Dims& d) { return {d[1] * d[2] * d[3], d[2] * d[3], d[3], 1}; }
+  TensorPtr tensor(Uid uid, const Dims& dims) {
+    return graph_.tensor(fe::graph::Tensor_attributes().set_uid(uid).set_dim(dims).set_stride(strides(dims)));
+  }
+  static void result(const TensorPtr& made, Uid uid, const Dims& dims) {
+    made->set_output(true).set_uid(uid).set_dim(dims).set_stride(strides(dims));
+  }
+  // The last query looks at the last key.
+  template <typename Options>
+  Options& with_scores(Options& options) const {
+    options.set_attn_scale(static_cast<float>(a_.scale));
+    if (a_.causal) {
+      options.set_diagonal_alignment(a_.s == a_.t ? fe::DiagonalAlignment_t::TOP_LEFT
+                                                  : fe::DiagonalAlignment_t::BOTTOM_RIGHT);
+      options.set_diagonal_band_right_bound(0);
+    }
+    return options;
+  }
+
+  cudnnHandle_t handle_;
+  AttentionShape a_;
+  bool gradient_ = false;
+  fe::graph::Graph graph_;
+  int64_t workspace_ = 0;
+};
+
+absl::StatusOr<std::shared_ptr<const CudnnAttention>> make(cudnnHandle_t handle, const AttentionShape& shape,
+                                                           DType dtype, bool gradient) {
+  // Which runtime it opens, of several that a machine may have; and that on Hopper, from cuDNN 9.25 on, gradients whose
+  // scores are too large for us take turns instead. It reads both when it is first asked.
+  [[maybe_unused]] static const int kTold =
+      ::setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", cat("libcudart.so.", CUDART_VERSION / 1000).c_str(), /*overwrite=*/0) +
+      ::setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", cat(kMostWorkspace).c_str(), /*overwrite=*/0);
+  auto made = std::make_shared<Plan>(handle, shape, dtype);
+  PARTITA_RETURN_IF_ERROR(caught([&] { return made->build(gradient); }));
+  return made;
+}
+
+#else
+
+absl::StatusOr<std::shared_ptr<const CudnnAttention>> make(cudnnHandle_t, const AttentionShape&, DType, bool) {
+  return absl::FailedPreconditionError("this build has not the headers of cudnn-frontend");
+}
+
+#endif
+
+absl::StatusOr<std::shared_ptr<const CudnnAttention>> ask(cudnnHandle_t handle, const AttentionShape& shape,
+                                                          DType dtype, bool gradient) {
+  PARTITA_RETURN_IF_ERROR(check_ours(shape, dtype));
+  PARTITA_ASSIGN_OR_RETURN(const Cudnn* dnn, Cudnn::load());
+#ifdef PARTITA_CUDNN_FRONTEND
+  cudnn_frontend::cudnn_dlhandle = dnn->library;
+#endif
+  auto made = make(handle, shape, dtype, gradient);
+  if (!made.ok()) return with_context(made.status(), version_text(dnn->version()));
+  return made;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const CudnnAttention>> CudnnAttentions::plan(cudnnHandle_t handle,
+                                                                            const AttentionShape& shape, DType dtype,
+                                                                            bool gradient) {
+  const std::string what = describe(shape, dtype, gradient);
+  auto known = plans_.find(what);
+  if (known == plans_.end()) {
+    auto made = ask(handle, shape, dtype, gradient);
+    if (!made.ok()) made = with_context(made.status(), what);
+    known = plans_.emplace(what, std::move(made)).first;
+  }
+  return known->second;
+}
+
+bool has_cudnn_attention() {
+#ifdef PARTITA_CUDNN_FRONTEND
+  return true;
+#else
+  return false;
+#endif
+}
+
+}  // namespace partita::runtime
