@@ -14,7 +14,8 @@ namespace partita {
 namespace {
 
 constexpr size_t kLargestGroup = 96;
-constexpr int kSiblings = 4;  // groups reading the same value that a reduction tries to join
+constexpr int kSiblings = 4;  // groups reading the same value that a node tries to join
+constexpr NodeId kNear = 64;  // nodes between two elementwise groups that read the same values at most
 
 class Fuser {
  public:
@@ -230,6 +231,47 @@ class Fuser {
       std::sort(producers.rbegin(), producers.rend());
       for (NodeId p : producers) try_merge(group_of_[n], group_of_[p]);
       if (code_.roles[n] == NodeRole::kReduction) join_siblings(static_cast<NodeId>(n));
+    }
+    for (size_t g = 0; g < groups_.size() && code_.on_gpu; ++g) join_alike(static_cast<int>(g));
+  }
+
+  bool is_elementwise(const Group& group) const {
+    return std::all_of(group.nodes.begin(), group.nodes.end(),
+                       [&](NodeId n) { return code_.roles[n] == NodeRole::kElementwise; });
+  }
+
+  // Values of that many elements that the group's nodes read from memory.
+  std::vector<ValueId> large_leaves(const Group& group, int64_t size) const {
+    std::vector<ValueId> all;
+    for (NodeId n : group.nodes) {
+      for (ValueId v : leaves_[n]) {
+        const NodeId p = code_.producer(v);
+        const bool own = p != kNoNode && std::binary_search(group.nodes.begin(), group.nodes.end(), p);
+        if (!own && elements(graph_.type(v).shape) == size) all.push_back(v);
+      }
+    }
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+  }
+
+  // An elementwise group that reads two large values which one before it reads anyway joins that one: on a GPU its time
+  // is that of its memory traffic.
+  void join_alike(int g) {
+    if (!groups_[g].nests || groups_[g].nodes.empty() || !is_elementwise(groups_[g])) return;
+    const NodeId first = groups_[g].nodes[0];
+    const int64_t size = elements(graph_.type(graph_.nodes[first].outputs[0]).shape);
+    const std::vector<ValueId> mine = large_leaves(groups_[g], size);
+    if (mine.size() < 2) return;
+    for (size_t k = readers_[mine[0]].size(); k-- > 0;) {
+      const NodeId r = readers_[mine[0]][k];
+      const int other = group_of_[r];
+      if (r > first || first - r > kNear || other == g || !compatible(g, other) || !is_elementwise(groups_[other]))
+        continue;
+      std::vector<ValueId> both;
+      const std::vector<ValueId> theirs = large_leaves(groups_[other], size);
+      std::set_intersection(mine.begin(), mine.end(), theirs.begin(), theirs.end(), std::back_inserter(both));
+      if (both.size() >= 2 && try_merge(g, other)) return;
     }
   }
 

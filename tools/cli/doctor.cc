@@ -87,10 +87,11 @@ std::vector<Part> examine() {
   parts.push_back({"CUDA module", module.ok() ? *module : "",
                    "build where the CUDA toolkit and the headers of cuDNN and NCCL are", module.ok(), false});
   const bool attention = has_cudnn_attention();
-  parts.push_back({"attention by cuDNN", attention ? "in the CUDA module" : "",
-                   "build with the headers of cudnn-frontend (tools/install_dependencies); without them attention is by "
-                   "our own kernels",
-                   attention, false});
+  parts.push_back(
+      {"attention by cuDNN", attention ? "in the CUDA module" : "",
+       "build with the headers of cudnn-frontend (tools/install_dependencies); without them attention is by "
+       "our own kernels",
+       attention, false});
   parts.push_back(library("CUDA driver", "libcuda.so.1",
                           "install the NVIDIA driver; without it programs for GPUs can be compiled, not run"));
   parts.push_back(

@@ -95,10 +95,28 @@ def tokens_of(batch, vocabulary, positions):
     return tokens, tokens
 
 
+class Resnet(torch.nn.Module):
+    """torchvision's, as `partita model resnet` writes it, in the layout that is fast here."""
+
+    def __init__(self):
+        super().__init__()
+        import torchvision
+        self.model = torchvision.models.resnet50().to(memory_format=torch.channels_last)
+
+    def forward(self, images, labels):
+        return F.cross_entropy(self.model(images).float(), labels)
+
+
+def images_of(batch):
+    images = torch.randn(batch, 3, 224, 224, device="cuda").contiguous(memory_format=torch.channels_last)
+    return images, torch.randint(1000, (batch,), device="cuda")
+
+
 MODELS = {
     "gpt2_124m": (lambda: Gpt(12, 768, 12, 50257, 1024), lambda: tokens_of(16, 50257, 1024)),
     "gpt2_350m": (lambda: Gpt(24, 1024, 16, 50257, 1024), lambda: tokens_of(16, 50257, 1024)),
     "llama_1b": (lambda: Llama(20, 2048, 32, 8, 5632, 32000, 2048), lambda: tokens_of(4, 32000, 2048)),
+    "resnet_50": (Resnet, lambda: images_of(128)),
 }
 
 
@@ -119,7 +137,10 @@ def run(name, precision, compiled, lock):
     make, data_of = MODELS[name]
     model, data = make().cuda(), data_of()
     step_model = torch.compile(model) if compiled else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+    if name == "resnet_50":
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, fused=True)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     torch.cuda.reset_peak_memory_stats()
 
     def step():
