@@ -112,6 +112,14 @@ int teams_of_unit(const LoopNest& nest, const DeviceSchedule& s) {
       std::clamp<int64_t>(1 + kSharedBytes * 3 / 4 / std::max<int64_t>(team, 1), 1, std::max<int64_t>(most, 1)));
 }
 
+// Several vectors a thread where there are plenty of them, and registers for what they load.
+int vectors_of_thread(const LoopNest& nest, const DeviceSchedule& s) {
+  constexpr int64_t kPlenty = int64_t{1} << 18, kLoaded = 40;
+  if (row_points(nest) * column_points(nest) / s.vector < kPlenty) return 1;
+  const int64_t loads = std::count_if(nest.nodes.begin(), nest.nodes.end(), [](const NestNode& n) { return n.op == NestOp::kLoad; });
+  return static_cast<int>(std::clamp<int64_t>(kLoaded / std::max<int64_t>(loads * s.vector, 1), 1, 4));
+}
+
 DeviceSchedule schedule_rows(const LoopNest& nest, DeviceSchedule s) {
   s.shape = DeviceShape::kRows;
   if (nest.lane_is_row) {
@@ -169,7 +177,7 @@ std::string batching_key(const LoopNest& nest, const DeviceSchedule& schedule) {
   any.sizes = {0};
   any.rows_per_unit = 1;
   any.lane_is_row = false;
-  return cat(to_string(any), "vectors of ", schedule.vector, schedule.wide ? ", wide" : "");
+  return cat(to_string(any), schedule.vectors, " vectors of ", schedule.vector, schedule.wide ? ", wide" : "");
 }
 
 std::vector<int> turned_loads(const LoopNest& nest) {
@@ -211,7 +219,8 @@ DeviceSchedule device_schedule(const LoopNest& nest) {
     s.blocks = row_points(nest) / tile * divide_up(tile, kTileRows) * divide_up(lane, kTileRows);
     return s;
   }
-  s.blocks = divide_up(row_points(nest) * column_points(nest) / s.vector, s.threads);
+  s.vectors = vectors_of_thread(nest, s);
+  s.blocks = divide_up(row_points(nest) * column_points(nest) / s.vector, int64_t{s.threads} * s.vectors);
   return s;
 }
 

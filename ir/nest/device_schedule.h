@@ -22,6 +22,7 @@ struct DeviceSchedule {
   int team = 1;       // threads that share the columns of a row; a power of two
   int teams = 1;      // kUnits: of a block; what each has added up, the first one adds up in their order
   int lanes = 1;      // kRows: rows side by side, 32 where lanes run along rows (then team counts the threads of each)
+  int vectors = 1;    // kPoints: that a thread has, `threads` apart; their loads are under way together
   int vector = 1;     // points that a thread has side by side along the last loop
   int held = 0;       // vectors of a row that each thread keeps in registers from pass to pass; 0: reads them again
   bool wide = false;  // 64-bit indices

@@ -31,6 +31,15 @@ TEST(DeviceElementwise_AnyShape, MatchesReference) {
   }
 }
 
+// So many that a thread has several vectors; the last of them have some past the end.
+TEST(DeviceElementwise_ManyPoints, MatchReference) {
+  Maker m;
+  const int64_t vectors = (int64_t{1} << 18) + 77;
+  ValueId x = m.in({4 * vectors}), y = m.in({4 * vectors});
+  m.out(m.b.add(m.b.mul(x, y), x));
+  m.check();
+}
+
 TEST(DeviceElementwise_EveryFunction, MatchesReference) {
   for (auto [t, scale] : std::vector<std::pair<DType, double>>{{DType::kF32, 1}, {DType::kF32, 9}, {DType::kF64, 9}}) {
     Maker m;
