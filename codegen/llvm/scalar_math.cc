@@ -139,14 +139,20 @@ llvm::Value* ScalarMath::float_binary(ScalarOp op, llvm::Value* a, llvm::Value* 
       return b_.CreateFSub(a, b);
     case ScalarOp::kMul:
       return b_.CreateFMul(a, b);
-    case ScalarOp::kDiv:
-      return b_.CreateFDiv(a, b);
+    case ScalarOp::kDiv: {
+      const auto* one = llvm::dyn_cast<llvm::ConstantFP>(a);
+      return gpu_ && a->getType()->isFloatTy() && one != nullptr && one->isExactlyValue(1.0) ? divide(a, b)
+                                                                                             : b_.CreateFDiv(a, b);
+    }
     case ScalarOp::kPow:
       return by_lane("pow", a, b);
     case ScalarOp::kMod:
       return by_lane("fmod", a, b);
     case ScalarOp::kMax:
     case ScalarOp::kMin: {
+      if (gpu_ && a->getType()->isFloatTy())
+        return b_.CreateBinaryIntrinsic(op == ScalarOp::kMax ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum, a,
+                                        b);
       // b where either is NaN (what maxps does), then a where a is.
       llvm::Value* m = b_.CreateSelect(op == ScalarOp::kMax ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b), a, b);
       return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, m);

@@ -2,7 +2,7 @@
 //
 // f32 functions are our own polynomials without branches: exp, log, log1p, expm1, tanh, erf within about 1.5 ulp over
 // the whole range, infinities, NaN and subnormal numbers included. f64 functions, and the f32 ones that no model spends
-// its time in (pow, sin, cos, tan, …), call libm lane by lane. On a GPU exp, and what is made of it, takes its
+// its time in (pow, sin, cos, tan, …), call libm lane by lane. On a GPU exp, what is made of it, and 1/x take its
 // special function unit, in a third of the instructions: within 2 ulp, with 0 in place of subnormal numbers.
 #pragma once
 
@@ -49,7 +49,7 @@ class ScalarMath {
   llvm::Value* power_of_two(llvm::Value* n);  // 2^n from i32 n in [-126, 127]
   llvm::Value* exp32(llvm::Value* x);
   llvm::Value* exp32_on_gpu(llvm::Value* x);
-  llvm::Value* divide(llvm::Value* a, llvm::Value* b);  // within 2 ulp; b normal
+  llvm::Value* divide(llvm::Value* a, llvm::Value* b);  // on a GPU within 2 ulp
   llvm::Value* expm1_32(llvm::Value* x);
   llvm::Value* log32(llvm::Value* x);
   llvm::Value* log1p_32(llvm::Value* x);

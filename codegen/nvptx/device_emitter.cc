@@ -166,7 +166,8 @@ DeviceEmitter::Element DeviceEmitter::new_element(const Row& row) const {
 }
 
 void DeviceEmitter::points() {
-  const int64_t count = row_points(nest_) * column_points(nest_) / s_.vector, of_block = int64_t{s_.threads} * s_.vectors;
+  const int64_t count = row_points(nest_) * column_points(nest_) / s_.vector,
+                of_block = int64_t{s_.threads} * s_.vectors;
   Value* number = b_.CreateAdd(b_.CreateMul(b_.CreateZExtOrTrunc(block_, number_), n(of_block)),
                                b_.CreateZExtOrTrunc(thread_, number_));
   auto is_inside = [&](Value* at) {

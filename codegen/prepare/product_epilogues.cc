@@ -237,6 +237,14 @@ class Fuser {
       return false;
     e.gelu_of = storage(grad.inputs[1]);
     e.results = {grad.outputs[0]};
+    // Widened and rounded again it is what it was.
+    for (NodeId r : readers_[grad.outputs[0]]) {
+      if (!node(r).op->casts || dtype(node(r).outputs[0]) != DType::kF32) continue;
+      for (NodeId again : readers_[node(r).outputs[0]]) {
+        if (node(again).op->casts && dtype(node(again).outputs[0]) == dtype(product))
+          e.results.push_back(node(again).outputs[0]);
+      }
+    }
     return true;
   }
 

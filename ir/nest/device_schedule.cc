@@ -10,12 +10,13 @@
 namespace partita {
 namespace {
 
-constexpr int kBlock = 256;          // threads of a block that has no reason for another number
-constexpr int kMostTeam = 1024;      // threads of a block at most
-constexpr int kMostVector = 8;       // points that a thread has side by side: 16 bytes of a 16-bit type
-constexpr int kHeld = 8;             // vectors of a row in registers at most
-constexpr int64_t kHeldValues = 96;  // values in registers from pass to pass at most
-constexpr int64_t kHeldCode = 6000;  // operations of an unrolled row at most
+constexpr int kBlock = 256;            // threads of a block that has no reason for another number
+constexpr int kMostTeam = 1024;        // threads of a block at most
+constexpr int kMostVector = 8;         // points that a thread has side by side: 16 bytes of a 16-bit type
+constexpr int kHeld = 8;               // vectors of a row in registers at most
+constexpr int64_t kLoadedValues = 40;  // that a thread has under way at most
+constexpr int64_t kHeldValues = 96;    // values in registers from pass to pass at most
+constexpr int64_t kHeldCode = 6000;    // operations of an unrolled row at most
 constexpr int64_t kTileElement = kTileRows * (kTileRows + 1);
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -37,19 +38,28 @@ void each_access(const LoopNest& nest, F f) {
   for (const NestFold& s : nest.folds) f(s.access);
 }
 
-// Vectors of 16 bytes where everything that is contiguous along the last loop is aligned to them.
+int64_t loads_of(const LoopNest& nest) {
+  return std::count_if(nest.nodes.begin(), nest.nodes.end(), [](const NestNode& n) { return n.op == NestOp::kLoad; });
+}
+
+// Vectors of 16 bytes of the narrowest type where everything that is contiguous along the last loop is aligned to them:
+// of a wider type they are two accesses, if there are registers for that.
 int vector_of(const LoopNest& nest) {
   if (nest.sizes.empty()) return 1;
   size_t last = nest.sizes.size() - 1;
-  int64_t widest = 1;
+  int64_t widest = 1, narrowest = 16;
   bool contiguous = false;
   each_access(nest, [&](const NestAccess& a) {
     if (a.strides[last] != 1) return;
     contiguous = true;
     widest = std::max(widest, dtype_size(nest.operands[a.operand]));
+    narrowest = std::min(narrowest, dtype_size(nest.operands[a.operand]));
   });
   if (!contiguous) return 1;
-  for (int v = static_cast<int>(std::min<int64_t>(kMostVector, 16 / widest)); v > 1; v /= 2) {
+  const int64_t registers = kLoadedValues / std::max<int64_t>(loads_of(nest), 1);
+  const int64_t most = std::max<int64_t>(16 / widest, std::min<int64_t>({16 / narrowest, 32 / widest, registers}));
+  for (int v = static_cast<int>(std::min<int64_t>(kMostVector, std::bit_floor(static_cast<uint64_t>(most)))); v > 1;
+       v /= 2) {
     bool fits = nest.sizes[last] % v == 0 && nest.clip % v == 0;
     each_access(nest, [&](const NestAccess& a) {
       if (a.strides[last] != 1) return;
@@ -114,10 +124,9 @@ int teams_of_unit(const LoopNest& nest, const DeviceSchedule& s) {
 
 // Several vectors a thread where there are plenty of them, and registers for what they load.
 int vectors_of_thread(const LoopNest& nest, const DeviceSchedule& s) {
-  constexpr int64_t kPlenty = int64_t{1} << 18, kLoaded = 40;
+  constexpr int64_t kPlenty = int64_t{1} << 18;
   if (row_points(nest) * column_points(nest) / s.vector < kPlenty) return 1;
-  const int64_t loads = std::count_if(nest.nodes.begin(), nest.nodes.end(), [](const NestNode& n) { return n.op == NestOp::kLoad; });
-  return static_cast<int>(std::clamp<int64_t>(kLoaded / std::max<int64_t>(loads * s.vector, 1), 1, 4));
+  return static_cast<int>(std::clamp<int64_t>(kLoadedValues / std::max<int64_t>(loads_of(nest) * s.vector, 1), 1, 4));
 }
 
 DeviceSchedule schedule_rows(const LoopNest& nest, DeviceSchedule s) {

@@ -24,10 +24,12 @@ Parts gelu_parts(ScalarBuilder& s, bool approximate, Scalar x) {
     return {cdf, s.mul(e, s.like(x, 0.3989422804014327))};  // 1 / sqrt(2 pi)
   }
   Scalar x2 = s.mul(x, x);
-  Scalar t = s.unary(ScalarOp::kTanh, s.mul(s.like(x, kTanhScale), s.mul(x, s.add(one, s.mul(s.like(x, kCubic), x2)))));
-  Scalar slope = s.mul(s.like(x, kTanhScale), s.add(one, s.mul(s.like(x, 3 * kCubic), x2)));
-  Scalar density = s.mul(s.mul(half, s.sub(one, s.mul(t, t))), slope);
-  return {s.mul(half, s.add(one, t)), density};
+  // (1 + tanh u) / 2 is sigmoid(2u): by e^-|2u| both it and 1 less it come out without loss, and nothing overflows.
+  Scalar z = s.mul(s.like(x, 2 * kTanhScale), s.mul(x, s.add(one, s.mul(s.like(x, kCubic), x2))));
+  Scalar e = s.unary(ScalarOp::kExp, s.unary(ScalarOp::kNeg, s.unary(ScalarOp::kAbs, z)));
+  Scalar large = s.div(one, s.add(one, e)), small = s.mul(e, large);
+  Scalar slope = s.mul(s.like(x, 2 * kTanhScale), s.add(one, s.mul(s.like(x, 3 * kCubic), x2)));
+  return {s.select(s.compare(ScalarOp::kLt, z, s.like(x, 0)), small, large), s.mul(s.mul(small, large), slope)};
 }
 
 }  // namespace

@@ -41,14 +41,16 @@ __device__ void take_along_grad(const T* g, const I* indices, Wide<T>* dx, const
   }
 }
 
-constexpr int kSortThreads = 512, kDigits = 16;
+constexpr int kSortThreads = 512, kDigits = 16, kSortAhead = 8;
+static_assert(kSortThreads == 16 * 32);  // groups of threads, and threads of each, whose sums are added up
 
 // One block sorts `count` keys and their positions, stable, four bits a pass: each thread has a run of neighbours.
-// `keys` and `order` are two arrays of `count` each; the sorted ones are the first if `passes` is even.
+// `keys` and `order` are two arrays of `count` each; the sorted ones are the first if `passes` is even. Keys are loaded
+// some at a time, since each load takes far longer than what is done with it.
 template <typename I>
 __device__ void sort_rows(const I* indices, int64_t n, int64_t count, int passes, int32_t* keys, int32_t* order) {
   __shared__ uint32_t places[kDigits * kSortThreads];  // by digit, then by thread
-  __shared__ uint32_t sums[kSortThreads];
+  __shared__ uint32_t sums[kSortThreads], groups[16];
   const int t = static_cast<int>(threadIdx.x);
   const int64_t run = (count + kSortThreads - 1) / kSortThreads, begin = min(run * t, count),
                 end = min(begin + run, count);
@@ -60,33 +62,45 @@ __device__ void sort_rows(const I* indices, int64_t n, int64_t count, int passes
     const int32_t *from = keys + (pass % 2) * count, *from_order = order + (pass % 2) * count;
     int32_t *to = keys + (1 - pass % 2) * count, *to_order = order + (1 - pass % 2) * count;
     for (int d = 0; d < kDigits; ++d) places[d * kSortThreads + t] = 0;
-    for (int64_t k = begin; k < end; ++k) ++places[((from[k] >> (4 * pass)) % kDigits) * kSortThreads + t];
+    int32_t key[kSortAhead], position[kSortAhead];
+    for (int64_t k = begin; k < end; k += kSortAhead) {
+      for (int j = 0; j < kSortAhead; ++j) key[j] = from[min(k + j, end - 1)];
+      for (int j = 0; j < kSortAhead; ++j) {
+        if (k + j < end) ++places[((key[j] >> (4 * pass)) % kDigits) * kSortThreads + t];
+      }
+    }
     __syncthreads();
-    // Exclusive sums over all places: each thread adds up sixteen neighbours, the first one the threads.
+    // Exclusive sums over all places: each thread adds up sixteen neighbours, then what comes before them.
     uint32_t sum = 0;
     for (int d = 0; d < kDigits; ++d) sum += places[t * kDigits + d];
     sums[t] = sum;
     __syncthreads();
-    if (t == 0) {
-      uint32_t before = 0;
-      for (int k = 0; k < kSortThreads; ++k) {
-        const uint32_t own = sums[k];
-        sums[k] = before;
-        before += own;
-      }
+    if (t < 16) {
+      uint32_t total = 0;
+      for (int k = 0; k < 32; ++k) total += sums[32 * t + k];
+      groups[t] = total;
     }
     __syncthreads();
-    uint32_t before = sums[t];
+    uint32_t before = 0;
+    for (int g = 0; g < t / 32; ++g) before += groups[g];
+    for (int k = t / 32 * 32; k < t; ++k) before += sums[k];
     for (int d = 0; d < kDigits; ++d) {
       const uint32_t own = places[t * kDigits + d];
       places[t * kDigits + d] = before;
       before += own;
     }
     __syncthreads();
-    for (int64_t k = begin; k < end; ++k) {
-      const uint32_t at = places[((from[k] >> (4 * pass)) % kDigits) * kSortThreads + t]++;
-      to[at] = from[k];
-      to_order[at] = from_order[k];
+    for (int64_t k = begin; k < end; k += kSortAhead) {
+      for (int j = 0; j < kSortAhead; ++j) {
+        key[j] = from[min(k + j, end - 1)];
+        position[j] = from_order[min(k + j, end - 1)];
+      }
+      for (int j = 0; j < kSortAhead; ++j) {
+        if (k + j >= end) continue;
+        const uint32_t at = places[((key[j] >> (4 * pass)) % kDigits) * kSortThreads + t]++;
+        to[at] = key[j];
+        to_order[at] = position[j];
+      }
     }
     __syncthreads();
   }

@@ -85,7 +85,8 @@ absl::StatusOr<LoopNest> Kernels::make(const Step& step) {
     nest.rows_per_unit = 1;
   }
   const DeviceSchedule now = device_schedule(nest);
-  if (now.vector != schedule.vector || now.vectors != schedule.vectors || now.wide != schedule.wide || vectors(nest) != points)
+  if (now.vector != schedule.vector || now.vectors != schedule.vectors || now.wide != schedule.wide ||
+      vectors(nest) != points)
     return differs("expected a launch that its code can do, found one of ", points, " points");
   PARTITA_RETURN_IF_ERROR(check_nest(nest));
   return nest;

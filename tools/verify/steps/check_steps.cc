@@ -164,8 +164,19 @@ absl::Status StepChecker::read(const Step& step, size_t k, int value) {
   Range r = range(step, k);
   PARTITA_RETURN_IF_ERROR(check_whole(value));
   absl::Status status = m_.read_range(r, value);
-  if (status.ok()) return status;
-  return is_overwritten(step, r, value) ? absl::OkStatus() : status;
+  if (status.ok() || is_overwritten(step, r, value)) return absl::OkStatus();
+  const int same = rounded_again(value);
+  return same >= 0 && read(step, k, same).ok() ? absl::OkStatus() : status;
+}
+
+// The value of 16 bits that this one is, widened to f32 and rounded again: the same bits. -1: it is none.
+int StepChecker::rounded_again(int value) const {
+  const Node* rounds = value < 0 ? nullptr : g_.producer(value);
+  const Node* widens = rounds == nullptr || !rounds->op->casts ? nullptr : g_.producer(rounds->inputs[0]);
+  if (widens == nullptr || !widens->op->casts || g_.type(widens->outputs[0]).dtype != DType::kF32) return -1;
+  const DType from = g_.type(widens->inputs[0]).dtype, to = g_.type(value).dtype;
+  return from == to && (to == DType::kBF16 || to == DType::kF16) ? storage_[static_cast<size_t>(widens->inputs[0])]
+                                                                 : -1;
 }
 
 absl::Status StepChecker::check_whole(int value) {

@@ -45,6 +45,7 @@ class StepChecker {
   // What steps of all kinds do: they read, and their operands and results lie somewhere.
   Range range(const Step& step, size_t k) const { return range_of(step.operands[k], entry_.slot); }
   absl::Status read(const Step& step, size_t k, int value);
+  int rounded_again(int value) const;
   absl::Status check_whole(int value);
   absl::Status check_apart(const Step& step, bool in_place) const;
   absl::Status check_count(const Step& step) const;
