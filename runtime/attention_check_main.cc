@@ -22,6 +22,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -40,14 +41,23 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 using Values = std::vector<double>;
 
+// Bool, the same for all queries of a sample; bool, near keys alone; f32, for each pair. Some queries are left without
+// keys by each.
+enum class Mask { kNone, kPadding, kWindow, kAdded };
+
 struct Case {
   DType dtype;
   int64_t batch, heads, kv_heads, s, t, d, e;
   bool causal = false;
+  Mask mask = Mask::kNone;
 
   std::string name() const {
     return cat(dtype_name(dtype), " ", batch, "x", heads, kv_heads == heads ? "" : cat("(", kv_heads, ")"), "x", s,
-               t == s ? "" : cat("(", t, ")"), "x", d, e == d ? "" : cat("(", e, ")"), causal ? " causal" : "");
+               t == s ? "" : cat("(", t, ")"), "x", d, e == d ? "" : cat("(", e, ")"), causal ? " causal" : "",
+               mask == Mask::kPadding  ? " padded"
+               : mask == Mask::kWindow ? " window"
+               : mask == Mask::kAdded  ? " added mask"
+                                       : "");
   }
   // The CPU takes its time.
   bool is_large() const { return batch * heads * s * t * d > int64_t{1} << 29; }
@@ -70,6 +80,10 @@ std::vector<Case> all_cases() {
   }
   cases.push_back({kB, 2, 4, 2, 100, 229, 64, 64, true});
   cases.push_back({kB, 2, 4, 4, 229, 100, 64, 64, false});
+  cases.push_back({kB, 2, 4, 4, 197, 197, 64, 64, false, Mask::kPadding});
+  cases.push_back({kB, 2, 8, 2, 128, 128, 64, 64, true, Mask::kPadding});
+  cases.push_back({kH, 2, 4, 4, 197, 197, 64, 64, true, Mask::kWindow});
+  cases.push_back({kB, 2, 4, 4, 100, 229, 64, 64, false, Mask::kAdded});
   cases.push_back({kB, 1, 2, 1, 17, 17, 32, 32, true});
   cases.push_back({kB, 2, 2, 2, 128, 128, 40, 40, true});
   cases.push_back({kB, 2, 2, 2, 128, 128, 64, 128, false});
@@ -106,30 +120,51 @@ std::vector<std::byte> drawn(int64_t count, DType dtype, uint64_t seed) {
 }
 
 // The two steps: inputs, then outputs, by these names.
-const std::vector<std::string> kForward = {"q", "k", "v", "out", "lse"};
-const std::vector<std::string> kGradient = {"g", "q", "k", "v", "", "out", "lse", "dq", "dk", "dv"};
+const std::vector<std::string> kForward = {"q", "k", "v", "mask", "out", "lse"};
+const std::vector<std::string> kGradient = {"g", "q", "k", "v", "mask", "out", "lse", "dq", "dk", "dv"};
 const std::vector<std::string> kResults = {"out", "lse", "dq", "dk", "dv"};
 
 std::vector<int64_t> shape_of(const Case& c, const std::string& name) {
   if (name == "lse") return {c.batch, c.heads, c.s};
+  if (name == "mask" && c.mask == Mask::kPadding) return {c.batch, 1, 1, c.t};
+  if (name == "mask") return {1, c.mask == Mask::kAdded ? c.heads : 1, c.s, c.t};
   const bool of_keys = name == "k" || name == "v" || name == "dk" || name == "dv";
   const bool wide = name == "v" || name == "dv" || name == "out" || name == "g";
   return {c.batch, of_keys ? c.kv_heads : c.heads, of_keys ? c.t : c.s, wide ? c.e : c.d};
 }
-DType dtype_of(const std::string& name, DType dtype) { return name == "lse" ? DType::kF32 : dtype; }
+DType dtype_of(const Case& c, const std::string& name, DType dtype) {
+  if (name == "mask" && c.mask == Mask::kNone) return DType::kInvalid;
+  if (name == "mask" && c.mask != Mask::kAdded) return DType::kBool;
+  return name == "lse" || (name == "mask" && dtype != DType::kF64) ? DType::kF32 : dtype;
+}
+int64_t bytes_of(const Case& c, const std::string& name, DType dtype) {
+  return product(shape_of(c, name)) * dtype_size(dtype_of(c, name, dtype));
+}
+
+std::vector<std::byte> mask_of(const Case& c) {
+  const std::vector<int64_t> shape = shape_of(c, "mask");
+  Values added = loaded(drawn(product(shape), DType::kBF16, 9), DType::kBF16);
+  std::vector<std::byte> allowed(added.size());
+  for (size_t at = 0; at < added.size(); ++at) {
+    const int64_t i = static_cast<int64_t>(at) / c.t, j = static_cast<int64_t>(at) % c.t;
+    const bool sees = c.mask == Mask::kPadding  ? i == 0 && j < c.t * 2 / 3  // the second sample sees nothing
+                      : c.mask == Mask::kWindow ? i != 3 && j > i - 50 && j < i + 50
+                                                : i != 5 && (i + j) % 7 != 0;
+    allowed[at] = static_cast<std::byte>(sees);
+    if (!sees) added[at] = -std::numeric_limits<double>::infinity();
+  }
+  return c.mask == Mask::kAdded ? stored(added, DType::kF32) : allowed;
+}
 
 Step step_of(const Case& c, bool gradient, DType dtype, const std::string& kernel) {
   Step step{.kind = StepKind::kLibrary,
             .name = gradient ? "attention_grad" : "attention",
-            .inputs = gradient ? 7 : 3,
+            .inputs = gradient ? 7 : 4,
             .params = {
                 {"scale", 1 / std::sqrt(static_cast<double>(c.d))}, {"causal", int64_t{c.causal}}, {"kernel", kernel}}};
   for (const std::string& name : gradient ? kGradient : kForward) {
-    if (name.empty()) {
-      step.operands.push_back({{}, DType::kInvalid, {}});
-    } else {
-      step.operands.push_back({{}, dtype_of(name, dtype), shape_of(c, name)});
-    }
+    const DType type = dtype_of(c, name, dtype);
+    step.operands.push_back({{}, type, type == DType::kInvalid ? std::vector<int64_t>() : shape_of(c, name)});
   }
   return step;
 }
@@ -138,7 +173,7 @@ using Buffers = std::map<std::string, std::vector<std::byte>>;
 
 std::vector<std::byte*> places(bool gradient, std::map<std::string, std::byte*>& at) {
   std::vector<std::byte*> places;
-  for (const std::string& name : gradient ? kGradient : kForward) places.push_back(name.empty() ? nullptr : at[name]);
+  for (const std::string& name : gradient ? kGradient : kForward) places.push_back(at[name]);  // null for no mask
   return places;
 }
 
@@ -146,9 +181,11 @@ std::vector<std::byte*> places(bool gradient, std::map<std::string, std::byte*>&
 absl::StatusOr<Buffers> on_cpu(const Case& c, const Buffers& inputs) {
   Buffers buffers;
   std::map<std::string, std::byte*> at;
-  for (const auto& [name, bytes] : inputs) buffers[name] = stored(loaded(bytes, c.dtype), DType::kF64);
-  for (const std::string& name : kResults)
-    buffers[name].resize(static_cast<size_t>(product(shape_of(c, name)) * dtype_size(dtype_of(name, DType::kF64))));
+  for (const auto& [name, bytes] : inputs) {
+    const DType from = dtype_of(c, name, c.dtype), to = dtype_of(c, name, DType::kF64);
+    buffers[name] = is_float(from) ? stored(loaded(bytes, from), to) : bytes;
+  }
+  for (const std::string& name : kResults) buffers[name].resize(static_cast<size_t>(bytes_of(c, name, DType::kF64)));
   for (auto& [name, bytes] : buffers) at[name] = bytes.data();
   for (const bool gradient : {false, true}) {
     PARTITA_ASSIGN_OR_RETURN(
@@ -167,7 +204,7 @@ struct Outcome {
 
 absl::Status read_results(Device& device, const Case& c, std::map<std::string, std::byte*>& at, Buffers& results) {
   for (const std::string& name : kResults) {
-    results[name].resize(static_cast<size_t>(product(shape_of(c, name)) * dtype_size(dtype_of(name, c.dtype))));
+    results[name].resize(static_cast<size_t>(bytes_of(c, name, c.dtype)));
     PARTITA_RETURN_IF_ERROR(device.read(results[name], at[name]));
   }
   return absl::OkStatus();
@@ -183,8 +220,7 @@ absl::StatusOr<Outcome> on_gpu(Device& device, const Program& program, const Cas
   }
   PARTITA_RETURN_IF_ERROR(device.allocate_scratch().status());
   for (const std::string& name : kResults) {  // NaN wherever nothing is written
-    const std::vector<std::byte> nothing(
-        static_cast<size_t>(product(shape_of(c, name)) * dtype_size(dtype_of(name, c.dtype))), std::byte{0xff});
+    const std::vector<std::byte> nothing(static_cast<size_t>(bytes_of(c, name, c.dtype)), std::byte{0xff});
     PARTITA_RETURN_IF_ERROR(device.write(at[name], nothing));
   }
   Outcome outcome;
@@ -216,6 +252,7 @@ absl::StatusOr<Outcome> on_gpu(Device& device, const Program& program, const Cas
 double distance(const Values& found, const Values& expected) {
   double difference = 0, length = 0;
   for (size_t k = 0; k < expected.size(); ++k) {
+    if (std::isinf(expected[k]) && found[k] == expected[k]) continue;
     difference += (found[k] - expected[k]) * (found[k] - expected[k]);
     length += expected[k] * expected[k];
   }
@@ -226,8 +263,8 @@ double distance(const Values& found, const Values& expected) {
 bool compare(const Case& c, const Outcome& found, const Buffers& reference, DType reference_dtype, Json& line) {
   bool holds = found.same_bits;
   for (const std::string& name : kResults) {
-    const double error = distance(loaded(found.results.at(name), dtype_of(name, c.dtype)),
-                                  loaded(reference.at(name), dtype_of(name, reference_dtype)));
+    const double error = distance(loaded(found.results.at(name), dtype_of(c, name, c.dtype)),
+                                  loaded(reference.at(name), dtype_of(c, name, reference_dtype)));
     line["error"][name] = std::isfinite(error) ? Json(error) : Json("not finite");
     // A few roundings; log-sums are kept in f32.
     holds = holds && error <= (name == "lse" ? 1e-4 : c.dtype == DType::kBF16 ? 0.02 : 0.004);
@@ -244,9 +281,10 @@ absl::StatusOr<Json> run_case(Device& device, const Program& program, const Case
   std::map<std::string, std::byte*> at;
   for (const std::string name : {"q", "k", "v", "g"})
     inputs[name] = drawn(product(shape_of(c, name)), c.dtype, inputs.size() + 1);
-  for (const std::string name : {"q", "k", "v", "g", "out", "lse", "dq", "dk", "dv"}) {
-    PARTITA_ASSIGN_OR_RETURN(at[name],
-                             device.allocate(product(shape_of(c, name)) * dtype_size(dtype_of(name, c.dtype))));
+  if (c.mask != Mask::kNone) inputs["mask"] = mask_of(c);
+  for (const std::string name : {"q", "k", "v", "g", "mask", "out", "lse", "dq", "dk", "dv"}) {
+    if (dtype_of(c, name, c.dtype) == DType::kInvalid) continue;
+    PARTITA_ASSIGN_OR_RETURN(at[name], device.allocate(bytes_of(c, name, c.dtype)));
     if (inputs.count(name) > 0) PARTITA_RETURN_IF_ERROR(device.write(at[name], inputs[name]));
   }
   const absl::StatusOr<Outcome> own = on_gpu(device, program, c, "own", at);
