@@ -210,11 +210,12 @@ absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, co
     for (size_t k = 0; k < inputs.size(); ++k) {
       std::set<double> neutral;
       for (int f : own[k]) {
-        if (formula.factors[f].role == FactorRole::kWhole)
+        const bool whole = formula.factors[f].role == FactorRole::kWhole;
+        if (whole && op.lengthened == nullptr)
           return refuse(cat("the op keeps factor '", formula.factors[f].name, "' whole"));
-        neutral.insert(neutral_of(formula.factors[f].role));
+        if (!whole) neutral.insert(neutral_of(formula.factors[f].role));
       }
-      if (own[k].empty()) continue;
+      if (neutral.empty()) continue;
       if (!is_float(types[k].dtype)) {
         if (neutral.size() != 1 || *neutral.begin() != 0) return refuse("an extremum of integers has no neutral one");
         continue;
@@ -235,9 +236,11 @@ absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, co
     }
     return std::any_of(zero.begin(), zero.end(), [](const auto& g) { return g.second; });
   };
+  bool keeps_whole = false;  // what becomes longer, though it has a body for that
   for (int f : use.longer()) {
     FactorRole role = formula.factors[f].role;
-    bool only_made = op.scalar == nullptr && role == FactorRole::kWhole;
+    bool only_made = op.scalar == nullptr && role == FactorRole::kWhole && op.lengthened == nullptr;
+    keeps_whole = keeps_whole || (role == FactorRole::kWhole && op.lengthened != nullptr);
     if (only_made || (role == FactorRole::kSum && !zero_there({f})))
       return refuse(cat("nothing tells that factor '", formula.factors[f].name, "' may be longer"));
   }
@@ -247,7 +250,12 @@ absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, co
     ids.push_back(x.value);
     in.push_back(x.value == kNoValue ? Shape{} : b_.shape(x.value));
   }
-  PARTITA_ASSIGN_OR_RETURN(std::vector<ValueId> made, b_.try_emit(op, ids, localized_attrs(op, attrs, in, shapes)));
+  std::vector<ValueId> made;
+  if (keeps_whole) {
+    made = op.lengthened({b_, attrs, types, ids, {}, {}}, shapes);
+  } else {
+    PARTITA_ASSIGN_OR_RETURN(made, b_.try_emit(op, ids, localized_attrs(op, attrs, in, shapes)));
+  }
   std::vector<PadValue> by_body;
   if (op.scalar != nullptr) {
     std::vector<PadValue> seen;
@@ -260,13 +268,14 @@ absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, co
     if (b_.shape(made[k]) != shapes[k])
       return refuse(cat("expected ", to_string(shapes[k]), " of it, found ", to_string(b_.shape(made[k]))));
     PaddedValue& out = results.emplace_back(PaddedValue{made[k], {}});
-    std::set<int> longer = use.longer_in(formula.outputs[k]);
+    std::set<int> longer = use.longer_in(formula.outputs[k]), others = longer;
+    if (keeps_whole) std::erase_if(others, [&](int f) { return formula.factors[f].role == FactorRole::kWhole; });
     bool repeats = inputs.size() == 1 && own[0].empty() && formula.inputs[0].linear >= 0;
-    out.holds = longer.empty()       ? PadValue::inside()
-                : op.scalar          ? by_body[k]
-                : zero_there(longer) ? PadValue::zero()
-                : repeats            ? operands[0].holds
-                                     : PadValue{};
+    out.holds = longer.empty()                         ? PadValue::inside()
+                : op.scalar                            ? by_body[k]
+                : others.empty() || zero_there(others) ? PadValue::zero()
+                : repeats                              ? operands[0].holds
+                                                       : PadValue{};
   }
   return results;
 }

@@ -43,7 +43,7 @@ class PaddedEmitter {
 
   // The use that took `types` and now takes `inputs`; its results have `shapes`. Sums see zeros beyond the old ends,
   // maxima -inf and minima inf. FailedPrecondition where the op does not say what it does there: it keeps a longer
-  // dimension whole, or has it as a part of one.
+  // dimension whole (and has no `lengthened`), or has it as a part of one.
   absl::StatusOr<std::vector<PaddedValue>> emit(const OpDef& op, const Attrs& attrs, std::span<const TensorType> types,
                                                 const std::vector<PaddedValue>& inputs, std::span<const Shape> shapes);
 

@@ -27,6 +27,9 @@ struct Layout {
   int64_t interleave = 1;              // chunks of a pipeline's stage
   std::vector<int> cuts;               // units in each stage chunk, in order; empty: blocks evenly
   std::vector<std::string> cut_names;  // where the chunks but the first begin; empty: balanced
+  // Not a pin, but what the target's products want: bytes that rows of their operands and results are to be multiples
+  // of, where padding achieves it cheaply (partitioner/prepare/pad_dimensions.h).
+  int64_t row_bytes = 1;
   // Where the stages differ, the axes of each; the axes above are then those of a stage with the most sample ranks, and
   // micro_batch counts the samples of its ranks.
   struct StageAxes {

@@ -17,6 +17,8 @@
 namespace partita {
 namespace {
 
+constexpr int64_t kLeastShare = 32;  // of a dimension that may be padded for its rows: the padding is a 32nd at most
+
 using Dimension = std::pair<ValueId, int>;
 using Sizes = std::map<Dimension, int64_t>;  // of dimensions that become longer
 
@@ -43,17 +45,22 @@ class Padder {
     }
   }
 
-  PaddedGraph run(int64_t parts, const std::function<bool(const State&, int)>& wanted) {
+  PaddedGraph run(const Padding& padding) {
     std::vector<Sizes> classes;
     std::set<Dimension> seen;
     for (const State& s : graph_.states) {
       const Shape& shape = graph_.type(s.value).shape;
       for (int d = 0; s.kind == StateKind::kParameter && d < static_cast<int>(shape.size()); ++d) {
-        int64_t size = shape[static_cast<size_t>(d)];
-        if (size < parts || size % parts == 0 || seen.count({s.value, d}) || !wanted(s, d)) continue;
+        const int64_t size = shape[static_cast<size_t>(d)];
+        const bool split = size >= padding.parts && padding.is_split && padding.is_split(s, d);
+        const int64_t parts = split ? padding.parts : 1;
+        if ((size % parts == 0 && padding.row_bytes == 1) || seen.count({s.value, d})) continue;
         Sizes found;
-        if (follow({s.value, d}, (size + parts - 1) / parts * parts, found)) classes.push_back(found);
-        for (const auto& [dimension, longer] : found) seen.insert(dimension);
+        const bool free = follow({s.value, d}, size, found);
+        for (const auto& [dimension, old] : found) seen.insert(dimension);
+        const int64_t longer = longer_size(size, parts, padding.row_bytes, found);
+        for (auto& [dimension, now] : found) now = longer;
+        if (free && longer != size) classes.push_back(std::move(found));
       }
     }
     PaddedGraph out;
@@ -73,6 +80,40 @@ class Padder {
   }
 
  private:
+  // The size of a class that was `size` before.
+  int64_t longer_size(int64_t size, int64_t parts, int64_t row_bytes, const Sizes& dimensions) const {
+    const int64_t element = row_bytes == 1 ? 0 : least_row_element(dimensions);
+    const auto multiple = [&](int64_t of) { return (size + of - 1) / of * of; };
+    const int64_t divided = multiple(parts);
+    if (element == 0 || divided / parts * element % kAlignedRow == 0) return divided;
+    for (int64_t bytes : {row_bytes, kAlignedRow}) {
+      const int64_t rows = multiple(parts * bytes / element);
+      if ((rows - size) * kLeastShare <= size) return rows;
+    }
+    return divided;
+  }
+
+  // Bytes of an element of the narrowest values that a product takes or makes and whose rows these dimensions are; 0:
+  // there are none.
+  int64_t least_row_element(const Sizes& dimensions) const {
+    int64_t least = 0;
+    for (const auto& [dimension, size] : dimensions) {
+      const auto [v, d] = dimension;
+      const TensorType& type = graph_.type(v);
+      if (d + 1 != type.rank() || type.rank() < 2 || dtype_size(type.dtype) >= kAlignedRow || !is_of_product(v))
+        continue;
+      if (least == 0 || dtype_size(type.dtype) < least) least = dtype_size(type.dtype);
+    }
+    return least;
+  }
+
+  bool is_of_product(ValueId v) const {
+    const auto is_product = [](const Node& node) { return node.op->work == WorkKind::kMatrix; };
+    const Node* made = graph_.producer(v);
+    return (made != nullptr && is_product(*made)) ||
+           std::any_of(readers_[v].begin(), readers_[v].end(), [&](NodeId n) { return is_product(graph_.nodes[n]); });
+  }
+
   // All dimensions that are one with `from`; false where one of them cannot be made longer: a data input's, a
   // constant's that is not the same everywhere, one of several factors.
   bool follow(Dimension from, int64_t size, Sizes& found) const {
@@ -216,8 +257,6 @@ class Padder {
 
 }  // namespace
 
-PaddedGraph pad_dimensions(const Graph& graph, int64_t parts, const std::function<bool(const State&, int)>& wanted) {
-  return Padder(graph).run(parts, wanted);
-}
+PaddedGraph pad_dimensions(const Graph& graph, const Padding& padding) { return Padder(graph).run(padding); }
 
 }  // namespace partita

@@ -19,7 +19,7 @@ struct PlannedGraph {
 // The shardings of a training graph under a layout: samples over the data and expert axes, positions over the context
 // axis, features, heads and vocabulary over the tensor axis, experts over theirs; optimizer states, gradients and
 // parameters stored in parts as the ZeRO stage says. What an axis finds nothing to split in is a warning. Sizes that
-// the tensor axis does not divide are padded.
+// the tensor axis does not divide, or that leave rows unaligned, are padded.
 absl::StatusOr<PlannedGraph> plan_shardings(const Graph& graph, const Recipe& recipe, const Layout& layout,
                                             const BatchPlan& batch, std::vector<std::string>& warnings);
 

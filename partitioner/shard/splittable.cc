@@ -1,6 +1,7 @@
 #include "partitioner/shard/splittable.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -100,58 +101,84 @@ class Maker {
                     return scope_.has(node) && (keeps_samples(whole_, node, batch_.batch_ranks) ||
                                                 (masks_positions_ && keeps_positions(whole_, node)));
                   }).graph;
-    if (axes_.tensor.empty()) return {std::move(graph), {}, {}};
+    if (axes_.tensor.empty() && layout_.row_bytes == 1) return {std::move(graph), {}, {}};
     const std::set<const Node*> wanted = divisible(graph);
     const SplitForms forms = use_split_forms(graph, [&](const Node& node) { return wanted.count(&node) > 0; });
-    const PaddedGraph all = pad_dimensions(forms.graph, layout_.tensor, [](const State&, int) { return true; });
+    const PaddedGraph all =
+        pad_dimensions(forms.graph, {.parts = layout_.tensor, .is_split = [](const State&, int) { return true; }});
     const LayoutChooser chooser = chosen(all.graph);
-    auto is_split = [&](ValueId v, int64_t dim) {
+    const IsSplit is_split = [&](ValueId v, int64_t dim) {
       std::vector<int> axes = chooser.sharding(all.now[forms.now[v]]).axes_of(static_cast<int>(dim));
       return std::find_first_of(axes.begin(), axes.end(), axes_.tensor.begin(), axes_.tensor.end()) != axes.end();
     };
-    const Graph chosen_forms = split_where(graph, wanted, is_split);
+    Padding padding{.parts = layout_.tensor, .row_bytes = layout_.row_bytes};
     std::map<std::string, ValueId> parameters;
     for (const State& s : graph.states) parameters[s.name] = s.value;
     const std::vector<bool> read = scope_.read(graph);
-    return pad_dimensions(chosen_forms, layout_.tensor, [&](const State& s, int dim) {
+    padding.is_split = [&](const State& s, int dim) {
       ValueId v = parameters.at(s.name);
       return read[static_cast<size_t>(v)] && is_split(v, dim);
-    });
+    };
+    return padded(graph, forms, padding, is_split, wanted);
   }
 
-  // The graph with the other forms of those `wanted` nodes of which the tensor axis splits what they keep whole, and of
-  // the gradients of their lookups.
-  Graph split_where(const Graph& graph, const std::set<const Node*>& wanted,
-                    const std::function<bool(ValueId, int64_t dim)>& is_split) const {
+  using IsSplit = std::function<bool(ValueId, int64_t dim)>;
+
+  // The graph with longer dimensions, and with the other forms of those `wanted` nodes that keep whole what the tensor
+  // axis splits, or what they could not keep whole if it is longer.
+  PaddedGraph padded(const Graph& graph, const SplitForms& forms, const Padding& padding, const IsSplit& is_split,
+                     const std::set<const Node*>& wanted) const {
+    const PaddedGraph longer = pad_dimensions(forms.graph, padding);
+    const auto changes = [&](ValueId v, int64_t dim) {
+      const auto d = static_cast<size_t>(dim);
+      return is_split(v, dim) || longer.graph.type(longer.now[forms.now[v]]).shape[d] != graph.type(v).shape[d];
+    };
+    const std::set<const Node*> changed = keeping_whole(graph, wanted, changes);
+    const SplitForms split = use_split_forms(
+        graph, [&](const Node& node) { return node.op->lengthened == nullptr && changed.count(&node) > 0; });
+    PaddedGraph out = pad_dimensions(split.graph, padding);
+    std::set<ValueId> lookups;  // results of those that are split
+    for (const Node* node : keeping_whole(graph, wanted, is_split)) {
+      if (node->op->lengthened != nullptr) lookups.insert(out.now[split.now[node->outputs[0]]]);
+    }
+    if (!lookups.empty())
+      out.graph =
+          use_split_forms(out.graph, [&](const Node& node) { return lookups.count(node.outputs[0]) > 0; }).graph;
+    return out;
+  }
+
+  // Those of `wanted` that keep whole what is to be split, or longer, and the gradients of their lookups.
+  std::set<const Node*> keeping_whole(const Graph& graph, const std::set<const Node*>& wanted,
+                                      const IsSplit& changes) const {
     std::set<std::pair<ValueId, int64_t>> split_lookups;  // (indices, rows) of tables that are split
     std::set<ValueId> split_logits;
     for (const Node* node : wanted) {
       Formula f = bound_formula(graph, *node);
       for (size_t k = 0; k < node->inputs.size(); ++k) {
         for (size_t d = 0; d < f.inputs[k].dims.size(); ++d) {
-          if (!is_whole(f, f.inputs[k].dims[d]) || !is_split(node->inputs[k], static_cast<int64_t>(d))) continue;
+          if (!is_whole(f, f.inputs[k].dims[d]) || !changes(node->inputs[k], static_cast<int64_t>(d))) continue;
           split_logits.insert(node->inputs[k]);
           split_lookups.insert({node->inputs.back(), graph.type(node->inputs[k]).shape[d]});
         }
       }
     }
-    return use_split_forms(
-               graph,
-               [&](const Node& node) {
-                 if (!wanted.count(&node)) return false;
-                 Formula f = bound_formula(graph, node);
-                 for (size_t k = 0; k < node.inputs.size(); ++k) {
-                   for (const auto& dim : f.inputs[k].dims) {
-                     if (is_whole(f, dim) && split_logits.count(node.inputs[k])) return true;
-                   }
-                 }
-                 for (const auto& dim : f.outputs[0].dims) {  // a lookup's gradient
-                   if (is_whole(f, dim) && split_lookups.count({node.inputs.back(), f.factors[dim[0]].size}))
-                     return true;
-                 }
-                 return false;
-               })
-        .graph;
+    const auto is_changed = [&](const Node& node) {
+      Formula f = bound_formula(graph, node);
+      for (size_t k = 0; k < node.inputs.size(); ++k) {
+        for (const auto& dim : f.inputs[k].dims) {
+          if (is_whole(f, dim) && split_logits.count(node.inputs[k])) return true;
+        }
+      }
+      for (const auto& dim : f.outputs[0].dims) {  // a lookup's gradient
+        if (is_whole(f, dim) && split_lookups.count({node.inputs.back(), f.factors[dim[0]].size})) return true;
+      }
+      return false;
+    };
+    std::set<const Node*> changed;
+    for (const Node* node : wanted) {
+      if (is_changed(*node)) changed.insert(node);
+    }
+    return changed;
   }
 
   // Nodes that have another form in which the tensor axis could divide more.

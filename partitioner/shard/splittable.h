@@ -17,7 +17,7 @@ struct SplittableGraph {
 
 // Cuts the tensor and context axes as suits the graph, gives it the forms that can be split (batch statistics that the
 // ranks of a batch share, vocabularies, masked positions), and pads what the tensor axis does not divide and then
-// splits. What `scope` lacks stays as it is.
+// splits, and rows that the layout wants aligned. What `scope` lacks stays as it is.
 absl::StatusOr<SplittableGraph> make_splittable(const Graph& graph, const Layout& layout, const BatchPlan& batch,
                                                 const StageScope& scope);
 // The same with the axes cut as those of `mesh` are.

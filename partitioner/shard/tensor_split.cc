@@ -33,7 +33,8 @@ TensorSplit::TensorSplit(const Graph& graph, int64_t sample_parts)
     : forms_(use_split_forms(graph, [&](const Node& node) { return keeps_divisible(graph, node, kFewestRanks); })),
       mesh_{{{"tensor", kAnySize}}},
       chooser_(forms_.graph, mesh_, sample_parts) {
-  const PaddedGraph padded = pad_dimensions(forms_.graph, kFewestRanks, [](const State&, int) { return true; });
+  const PaddedGraph padded =
+      pad_dimensions(forms_.graph, {.parts = kFewestRanks, .is_split = [](const State&, int) { return true; }});
   const Mesh pair = {{{"tensor", kFewestRanks}}};
   LayoutChooser of_pair(padded.graph, pair, sample_parts);
   of_pair.choose(0, AxisRole::kTensor);

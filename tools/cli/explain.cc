@@ -51,8 +51,9 @@ absl::Status explain_values(Flags flags) {
   ModelSource source(request.model, request.recipe);
   PassRun passes = PassRun::unchecked();
   PhaseTimes times;
-  PARTITA_ASSIGN_OR_RETURN(const Partition p,
-                           partition_model(source, request.recipe, request.ranks, gradients, passes, times));
+  PARTITA_ASSIGN_OR_RETURN(
+      const Partition p,
+      partition_model(source, request.recipe, {request.ranks, gradients, request.target.row_bytes()}, passes, times));
   for (const std::string& w : p.model.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
   for (const std::string& name : flags.values) {
     PARTITA_ASSIGN_OR_RETURN(const std::string text,

@@ -110,8 +110,10 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     return std::move(out);
   };
   ModelSource source(request.model, request.recipe);
-  PARTITA_ASSIGN_OR_RETURN(const Partition partition,
-                           partition_model(source, request.recipe, request.ranks, request.keep_gradients, run, times));
+  PARTITA_ASSIGN_OR_RETURN(
+      const Partition partition,
+      partition_model(source, request.recipe, {request.ranks, request.keep_gradients, request.target.row_bytes()}, run,
+                      times));
   if (partition.model.recipe.reproducible && !request.target.gpu.empty())
     return absl::InvalidArgumentError(
         "reproducible: kernels and collectives of GPUs add up in orders that are not fixed; compile for a CPU, or "

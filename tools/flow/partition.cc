@@ -5,13 +5,14 @@
 
 namespace partita {
 
-absl::StatusOr<Partition> partition_model(ModelSource& source, const Recipe& recipe, std::optional<int64_t> ranks,
-                                          bool keep_gradients, PassRun& run, PhaseTimes& times) {
+absl::StatusOr<Partition> partition_model(ModelSource& source, const Recipe& recipe, const PartitionOptions& options,
+                                          PassRun& run, PhaseTimes& times) {
   Partition out;
-  PARTITA_ASSIGN_OR_RETURN(out.model, read_model(source, recipe, ranks));
+  PARTITA_ASSIGN_OR_RETURN(out.model, read_model(source, recipe, options.ranks));
   ModelInHand& m = out.model;
+  m.layout.row_bytes = options.row_bytes;
   times.lap("import");
-  PARTITA_ASSIGN_OR_RETURN(out.training, training_graph(source, m, keep_gradients, run));
+  PARTITA_ASSIGN_OR_RETURN(out.training, training_graph(source, m, options.keep_gradients, run));
   times.lap("passes");
   if (run.stopped()) return out;
   PARTITA_ASSIGN_OR_RETURN(out.planned, shard(*out.training.graph, m.recipe, m.layout, m.batch, m.warnings));

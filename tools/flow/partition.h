@@ -37,8 +37,14 @@ struct Partition {
   LocalPrograms programs;  // none where `run` stopped before
 };
 
+struct PartitionOptions {
+  std::optional<int64_t> ranks;  // unset: as the pins say, else 1
+  bool keep_gradients = false;
+  int64_t row_bytes = 1;  // as the target has it (TargetOptions::row_bytes)
+};
+
 // Whatever can be refused of a layout has been, once it returns. Warnings are the model's.
-absl::StatusOr<Partition> partition_model(ModelSource& source, const Recipe& recipe, std::optional<int64_t> ranks,
-                                          bool keep_gradients, PassRun& run, PhaseTimes& times);
+absl::StatusOr<Partition> partition_model(ModelSource& source, const Recipe& recipe, const PartitionOptions& options,
+                                          PassRun& run, PhaseTimes& times);
 
 }  // namespace partita

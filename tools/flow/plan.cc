@@ -66,7 +66,7 @@ std::string why_whole(ModelSource& source, const Graph& graph, std::optional<int
   if (!r.semantics.moe) r.batch.global = symbolic_batch;
   PassRun run = PassRun::unchecked();
   PhaseTimes times;
-  const auto partition = partition_model(source, r, 1, false, run, times);
+  const auto partition = partition_model(source, r, {.ranks = 1}, run, times);
   return partition.ok() ? "" : std::string(partition.status().message());
 }
 
@@ -85,8 +85,9 @@ absl::StatusOr<std::vector<double>> allocate(ModelSource& source, const Problem&
     target.gpu = kAnyGpu;
   PassRun run = PassRun::unchecked();
   PhaseTimes times;
-  PARTITA_ASSIGN_OR_RETURN(const Partition partition,
-                           partition_model(source, recipe, layout.ranks(), false, run, times));
+  PARTITA_ASSIGN_OR_RETURN(
+      const Partition partition,
+      partition_model(source, recipe, {.ranks = layout.ranks(), .row_bytes = target.row_bytes()}, run, times));
   PARTITA_ASSIGN_OR_RETURN(const std::vector<EmittedProgram> programs,
                            emit_programs(partition.programs.stages, target, EmitUntil::kMemory, run));
   std::vector<double> bytes;

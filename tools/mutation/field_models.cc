@@ -74,7 +74,8 @@ absl::StatusOr<verifier::Bundle> compile_field(const FieldFault& fault, const st
   ModelSource source(file + ".onnx", recipe);
   PassRun run = PassRun::unchecked();
   PhaseTimes times;
-  PARTITA_ASSIGN_OR_RETURN(Partition partition, partition_model(source, recipe, std::nullopt, false, run, times));
+  PARTITA_ASSIGN_OR_RETURN(Partition partition,
+                           partition_model(source, recipe, {.row_bytes = target.row_bytes()}, run, times));
   const absl::Status none = absl::NotFoundError(cat("nothing of the kind: ", fault.name));
   std::vector<LocalProgram> stages = std::move(partition.programs.stages);
   if (faulty && fault.in_graphs != nullptr && !fault.in_graphs(stages)) return none;

@@ -53,7 +53,7 @@ absl::StatusOr<Sample> make_sample(const TreeLayout& layout, const std::string& 
   PassRun run = PassRun::unchecked();
   PhaseTimes times;
   Sample s;
-  PARTITA_ASSIGN_OR_RETURN(s.partition, partition_model(source, recipe, std::nullopt, false, run, times));
+  PARTITA_ASSIGN_OR_RETURN(s.partition, partition_model(source, recipe, {}, run, times));
   PARTITA_ASSIGN_OR_RETURN(s.bundle, compile_stages(s.partition, s.partition.programs.stages, target()));
   s.bundle.run = run_of();
   const auto verdict = verifier::check_bundle(s.bundle);

@@ -173,7 +173,8 @@ Prepared prepare(const Case& c) {
   PaddedGraph padded{std::move(graph), {}};
   if (choices.below(4)) {
     int64_t parts = choices.below(2) ? 4 : 2;
-    padded = pad_dimensions(padded.graph, parts, [&](const State&, int) { return choices.below(4) > 0; });
+    padded = pad_dimensions(padded.graph,
+                            {.parts = parts, .is_split = [&](const State&, int) { return choices.below(4) > 0; }});
   }
   if (choices.below(2)) padded.graph = use_split_forms(padded.graph, [](const Node&) { return true; }).graph;
   Prepared p{std::move(padded.graph), {}};

@@ -12,10 +12,11 @@ namespace partita {
 namespace {
 
 constexpr int kMlpWithGelu = 2, kNorm = 0;
+const auto kAll = [](const State&, int) { return true; };
 
 PaddedGraph padded(const RandomModel& model, int64_t parts) {
   Graph graph = use_split_forms(training_graph(model), [](const Node&) { return true; }).graph;
-  return pad_dimensions(graph, parts, [](const State&, int) { return true; });
+  return pad_dimensions(graph, {.parts = parts, .is_split = kAll});
 }
 
 // Shapes of the states that are longer than they were, by name.
@@ -59,9 +60,36 @@ TEST(PadDimensions_OfWhatDivides, ChangesNothing) {
 }
 
 TEST(PadDimensions_OfAVocabularyThatIsKeptWhole, LeavesIt) {
-  PaddedGraph p =
-      pad_dimensions(training_graph({.layers = {kNorm}, .classes = 7}), 2, [](const State&, int) { return true; });
+  PaddedGraph p = pad_dimensions(training_graph({.layers = {kNorm}, .classes = 7}), {.parts = 2, .is_split = kAll});
   EXPECT_TRUE(p.logical.empty());
+}
+
+// Rows of 16 bytes, of f64: two elements. Lookups go on in their own form.
+std::map<std::string, Shape> with_aligned_rows(const RandomModel& model, int64_t parts = 1) {
+  Graph graph = use_split_forms(training_graph(model), [](const Node& n) { return n.op->lengthened == nullptr; }).graph;
+  return longer_states(pad_dimensions(graph, {.parts = parts, .is_split = kAll, .row_bytes = 32}));
+}
+
+TEST(PadDimensions_OfUnalignedRows, TakesWhatAProductHasAsRows) {
+  std::map<std::string, Shape> tied;
+  for (const char* name : {"w0", "optimizer/w0/exp_avg", "optimizer/w0/exp_avg_sq"}) tied[name] = {132, 8};
+  EXPECT_EQ(with_aligned_rows({.layers = {kNorm}, .optimizer = 2, .clip = true, .classes = 129}), tied);
+  // The head, and not the table that is only looked up.
+  EXPECT_EQ(with_aligned_rows({.layers = {kNorm, kNorm}, .optimizer = 0, .classes = 129}),
+            (std::map<std::string, Shape>{{"w5", {8, 132}}}));
+}
+
+TEST(PadDimensions_OfUnalignedRows, IsCheap) {
+  const auto head = [](int64_t classes, int64_t parts = 1) {
+    const auto longer = with_aligned_rows({.layers = {kNorm, kNorm}, .optimizer = 0, .classes = classes}, parts);
+    auto at = longer.find("w5");
+    return at == longer.end() ? classes : at->second[1];
+  };
+  EXPECT_EQ(head(130), 130);     // a multiple of 16 bytes already
+  EXPECT_EQ(head(93), 94);       // 96 would be more than a 32nd longer
+  EXPECT_EQ(head(31), 31);       // and so would 32
+  EXPECT_EQ(head(127, 2), 128);  // for each of two ranks
+  EXPECT_EQ(head(61, 2), 62);    // which have to divide it in any case
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Sizes are made equal to a fixed point: a factor of a node is as long as the longest dimension that it is, and a state
-// as long as what it becomes. An op that keeps whole what becomes longer is replaced by its form for splits. Then all
-// nodes are emitted anew, by the definitions of ops (ir/graph/padding.h), with zeros in the padding of every state.
+// as long as what it becomes. An op that keeps whole what becomes longer, and does not say how it would be the same,
+// is replaced by its form for splits. Then all nodes are emitted anew, by the definitions of ops (ir/graph/padding.h),
+// with zeros in the padding of every state.
 #include "tools/verify/bundle/pad_serial.h"
 
 #include <algorithm>
@@ -128,12 +129,13 @@ class Lengths {
   std::vector<Shape> shapes_;
 };
 
-// Ops that keep whole what becomes longer, in the form that can be split.
+// Ops that keep whole what becomes longer, in the form that can be split where that alone can be longer.
 Graph with_split_forms(const Graph& graph, const Lengths& lengths) {
   Rewriter r(graph);
   for (const Node& node : graph.nodes) {
     std::vector<ValueId> results;
-    if (node.op->split_form != nullptr && lengths.touches(node) && lengths.keeps_whole(node)) {
+    if (node.op->split_form != nullptr && node.op->lengthened == nullptr && lengths.touches(node) &&
+        lengths.keeps_whole(node)) {
       r.at(node);
       std::vector<TensorType> types = input_types(graph, node);
       std::vector<ValueId> inputs;
