@@ -137,6 +137,16 @@ def check_collectives(seconds):
     return {"holds": not bad, "bad": bad, "seconds": time.time() - begin}
 
 
+def check_attention(seconds):
+    """Our own attention and cuDNN's against the processors', and how long both take."""
+    begin = time.time()
+    command = [f"{LIB}/partita_attention_check", str(int(seconds - 5))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=max(seconds, 1), env=environment())
+    cases = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    bad = [f"{c.get('case', '')}: {c.get('error', 'does not hold')}" for c in cases if not c.get("holds")]
+    return {"holds": bool(cases) and not bad, "bad": bad, "cases": cases, "seconds": time.time() - begin}
+
+
 def check(title, bundle, seconds):
     folder = f"{HERE}/references/{re.split('[@%=]', title)[0]}"
     expected = np.load(f"{folder}/expected.npz")
@@ -290,11 +300,11 @@ def tuned(bundle, steps, seconds):
             "products": {name: {k: v for k, v in choice.items() if k != "algorithm"} for name, choice in json.load(open(file))["products"].items()}}
 
 
-def measure(title, bundle, seconds, device, torch, trace):
+def measure(title, bundle, seconds, device, trace):
     """A title that ends with =plain is of a program without epilogues, to compare."""
     name, _, precision = title.partition("+")
     precision, _, variant = (precision or "fp32").partition("=")
-    steps, peak, idle, end = 12, peaks(device, precision), used_bytes(), time.time() + seconds
+    steps, peak, idle = 12, peaks(device, precision), used_bytes()
     with alone():
         metrics, _, _ = train(bundle, ["--steps", str(steps)], seconds)
     times = [m["seconds"] for m in metrics[2:]]
@@ -304,7 +314,7 @@ def measure(title, bundle, seconds, device, torch, trace):
         return result
     # The judged precision alone, for the sake of time.
     parts = {"kernels": lambda: kernel_times(bundle, seconds / 4, peak, trace), "tuned": lambda: tuned(bundle, steps, seconds / 4)}
-    if name == "llama_1b":  # whose weights take their time to draw
+    if name in ("llama_1b", "resnet_50"):  # whose weights take their time to draw; which has hardly a product
         del parts["tuned"]
     for part, work in parts.items() if precision == "bf16" else ():
         try:
@@ -314,14 +324,23 @@ def measure(title, bundle, seconds, device, torch, trace):
             result[part] = {"error": str(fault)}
     if peak and result.get("kernels", {}).get("flops"):
         result["mfu"] = result["kernels"]["flops"] / result["step_seconds"] / peak[0]
-    result["torch"] = torch.modes(name, precision, end - time.time())
+    return result
+
+
+def compare_with_torch(title, result, torch, seconds):
+    """Adds what PyTorch takes to what measure() found."""
+    if not result or "error" in result or "torch" in result or "=" in title:
+        return
+    name, precision = (title + "+fp32").split("+")[:2]
+    result["torch"] = torch.modes(name, precision, seconds)
     peak_bytes = [m["peak_bytes"] for m in result["torch"].get("modes", {}).values() if "peak_bytes" in m]
     if peak_bytes and result["memory"]["allocated_bytes"]:
         result["memory_beside_torch"] = (result["memory"]["allocated_bytes"] + result["memory"]["scratch_bytes"]) / min(peak_bytes)
     best = min((m["step_seconds"] for m in result["torch"].get("modes", {}).values() if m.get("precision") == precision and "step_seconds" in m), default=None)
     if best:
         result["speed_beside_torch"] = best / result["step_seconds"]
-    return result
+        if "step_seconds" in result.get("tuned", {}):
+            result["tuned_beside_torch"] = best / result["tuned"]["step_seconds"]
 
 
 def sanitized(title, bundle, tool, seconds):
@@ -358,10 +377,13 @@ class Report:
             found = {"error": f"{type(fault).__name__}: {fault}"}
         with self.mutex:
             self.result[part][title] = found
-            print(f"{time.time() - begin:6.1f} s {part} {title}", json.dumps({k: v for k, v in found.items() if k not in ("loss", "kernels")})[:400], flush=True)
-            with open(self.file + ".partial", "w") as f:
-                json.dump(self.result, f, indent=1)
-            os.replace(self.file + ".partial", self.file)
+            print(f"{time.time() - begin:6.1f} s {part} {title}", json.dumps({k: v for k, v in found.items() if k not in ("loss", "kernels", "cases", "tuned")})[:400], flush=True)
+            self.write()
+
+    def write(self):
+        with open(self.file + ".partial", "w") as f:
+            json.dump(self.result, f, indent=1)
+        os.replace(self.file + ".partial", self.file)
 
     def failures(self):
         return [f"{part} {title}: {r.get('error') or '; '.join(r.get('bad', []))}" for part in ("correctness", "sanitizer", "speed") for title, r in self.result[part].items() if "error" in r or not r.get("holds", True)]
@@ -405,7 +427,7 @@ def main():
         print(query, report.result["torch"], json.dumps(report.result["ceilings"]), flush=True)
         torch = TorchSide([tuple((n.removeprefix("speed_").partition("=")[0] + "+fp32").split("+")[:2]) for n in speed if "=" not in n])
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-            pool.submit(report.step, "correctness", "collectives", lambda: check_collectives(left(90)))
+            pool.submit(report.step, "correctness", "attention", lambda: check_attention(left(60)))
             for name in sorted(n for n in bundles if not n.startswith("speed_")):
                 work = check_narrow if "+" in name else check
                 pool.submit(report.step, "correctness", name, lambda w, n: w(n, bundles[n], left(60)), work, name)
@@ -415,7 +437,7 @@ def main():
         for name in names:
             title = name.removeprefix("speed_")
             trace = re.sub(r"[^A-Za-z0-9_./-]", "-", f"{os.path.splitext(args.output)[0]}.{title}.trace.json.gz")
-            report.step("speed", title, lambda: measure(title, bundles[name], left(150), query, torch, trace) if left(150) > 20 else {"error": "no time left"})
+            report.step("speed", title, lambda: measure(title, bundles[name], left(150), query, trace) if left(150) > 20 else {"error": "no time left"})
 
     if any(held):
         time_speed(judged)
@@ -423,8 +445,15 @@ def main():
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             for name, tool in ((n, t) for n in SANITIZED if n in bundles for t in ("memcheck", "racecheck")):
                 pool.submit(report.step, "sanitizer", f"{name} {tool}", lambda n, t: sanitized(n, bundles[n], t, left(60)), name, tool)
+    # Three processes that wait for each other on one GPU: alone.
+    report.step("correctness", "collectives", lambda: check_collectives(left(90)) if left(90) > 20 else {"error": "no time left"})
     if any(held):
         time_speed(n for n in speed if n not in judged)
+    for title, result in report.result["speed"].items():
+        compare_with_torch(title, result, torch, left(150))
+        if "speed_beside_torch" in result:
+            print(title, {k: v for k, v in result.items() if k in ("step_seconds", "mfu", "speed_beside_torch", "tuned_beside_torch", "memory_beside_torch")}, flush=True)
+    report.write()
     torch.close()
     failures = report.failures()
     print(f"{sum(held)} of {len(held)} models hold; {args.output}", *(f[:600] for f in failures), sep="\n")
