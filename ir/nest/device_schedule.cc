@@ -16,6 +16,7 @@ constexpr int kMostVector = 8;         // points that a thread has side by side:
 constexpr int kHeld = 8;               // vectors of a row in registers at most
 constexpr int64_t kLoadedValues = 40;  // that a thread has under way at most
 constexpr int64_t kHeldValues = 96;    // values in registers from pass to pass at most
+constexpr int64_t kRegisters = 65536, kOtherRegisters = 24;  // of a multiprocessor; of a thread beside those
 constexpr int64_t kHeldCode = 6000;    // operations of an unrolled row at most
 constexpr int64_t kTileElement = kTileRows * (kTileRows + 1);
 
@@ -104,8 +105,8 @@ void choose_team(const LoopNest& nest, int least, DeviceSchedule& s) {
   int64_t vectors = divide_up(column_points(nest), s.vector), values = held_values(nest) * s.vector,
           code = static_cast<int64_t>(nest.nodes.size()) * s.vector;
   for (int team = std::max(least, std::min(power_of_two_from(vectors), kWarp)); team <= kMostTeam; team *= 2) {
-    int64_t held = divide_up(vectors, team);
-    if (held > kHeld || held * values > kHeldValues || held * code > kHeldCode) continue;
+    const int64_t held = divide_up(vectors, team), most = std::min(kHeldValues, kRegisters / team - kOtherRegisters);
+    if (held > kHeld || held * values > most || held * code > kHeldCode) continue;
     s.team = team;
     s.held = static_cast<int>(held);
     return;
