@@ -89,13 +89,23 @@ bool needs_wide(const LoopNest& nest, int64_t partials) {
   return wide;
 }
 
-// Values of one point that some later pass, or the folds, keep in registers.
+// Values of one point that some later pass, or the folds, keep in registers: what is loaded, and conditions.
 int64_t held_values(const LoopNest& nest) {
-  auto varies = variation(nest);
+  const auto varies = variation(nest);
+  const std::vector<int> level = levels(nest);
+  std::vector<bool> read_later(nest.nodes.size(), false);
+  for (size_t k = 0; k < nest.nodes.size(); ++k) {
+    const ScalarNode& s = nest.nodes[k].scalar;
+    for (int operand : {s.a, s.b, s.c}) {
+      if (operand >= 0 && nest.nodes[k].op == NestOp::kScalar && level[k] > level[static_cast<size_t>(operand)])
+        read_later[static_cast<size_t>(operand)] = true;
+    }
+  }
   int64_t count = static_cast<int64_t>(nest.folds.size());
   for (size_t k = 0; k < nest.nodes.size(); ++k) {
+    const NestNode& n = nest.nodes[k];
     bool along = std::find(varies[k].begin() + nest.rows(), varies[k].end(), true) != varies[k].end();
-    count += along && nest.nodes[k].op == NestOp::kLoad;
+    count += along && (n.op == NestOp::kLoad || (n.scalar.type == DType::kBool && read_later[k]));
   }
   return count;
 }

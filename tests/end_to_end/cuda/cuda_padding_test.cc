@@ -3,12 +3,11 @@
 #ifdef PARTITA_STAND_INS
 #include <gtest/gtest.h>
 
-#include "nlohmann/json.hpp"
-#include "runtime/files/safetensors.h"
 #include "tests/support/command.h"
 #include "tests/support/losses.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tensor_difference.h"
+#include "tools/machine/cuda_toolkit.h"
 
 namespace partita {
 namespace {
@@ -18,7 +17,7 @@ const char kGpu[] = " --target cuda:sm_80 ";
 
 struct Rounding {
   const char* precision;
-  double loss, gradients, parameters;  // relative differences
+  double loss, gradients, parameters;  // relative differences; a bias that begins with zeros is its updates
 };
 
 class UnalignedRows : public testing::TestWithParam<const char*> {
@@ -49,7 +48,7 @@ class UnalignedRows : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(UnalignedRows, ArePaddedAndTrainAsOnProcessors) {
-  for (const Rounding& r : {Rounding{"fp32", 1e-5, 1e-5, 1e-5}, Rounding{"bf16", 2e-3, 2e-2, 2e-4}}) {
+  for (const Rounding& r : {Rounding{"fp32", 1e-5, 1e-5, 1e-5}, Rounding{"bf16", 2e-3, 2e-2, 2e-2}}) {
     const std::string precision = std::string(" --precision ") + r.precision;
     Outcome host = train(partita_program(), "host", "--threads 1" + precision),
             gpu = train(kStandIns, "gpu", kGpu + precision);
@@ -64,9 +63,9 @@ TEST_P(UnalignedRows, ArePaddedAndTrainAsOnProcessors) {
 }
 
 TEST_P(UnalignedRows, AreProved) {
-  for (const char* flags : {"--precision bf16", "--precision bf16 --ranks 2 --pin tensor=2 --keep-gradients",
-                            "--ranks 4 --pin data=2 --pin tensor=2 --pin zero=3",
-                            "--precision bf16 --ranks 2 --pin pipeline=2 --pin micro_batch=1"}) {
+  if (auto found = find_assembler(); !found.ok()) GTEST_SKIP() << found.status().message();
+  for (const char* flags :
+       {"--precision bf16 --pin micro_batch=2", "--ranks 4 --pin data=2 --pin tensor=2 --pin zero=3"}) {
     Outcome compiled = run_command(partita_program() + " compile " + (out_ / "model.onnx") + " --train " +
                                    (out_ / "train.yaml") + " --quiet " + kGpu + flags + " -o " + (out_ / "bundle"));
     ASSERT_EQ(compiled.code, 0) << flags << ": " << compiled.text;
