@@ -34,6 +34,16 @@ template <>
 inline constexpr auto kEnumNames<StateKind> = name_table("parameter", "frozen", "running", "optimizer", "step",
                                                          "accumulator");
 
+// What is done about a training step whose loss or gradients are not finite, or whose loss is a spike.
+enum class DivergenceAction : uint8_t {
+  kWarn,      // it is said, and the run goes on
+  kSkip,      // the step's update is not done: the program holds all states
+  kRollback,  // back to the newest good checkpoint, and on without the samples of that step
+  kStop,      // the run ends, with the good checkpoints kept
+};
+template <>
+inline constexpr auto kEnumNames<DivergenceAction> = name_table("warn", "skip", "rollback", "stop");
+
 // Files that samples come from.
 enum class DataKind : uint8_t { kNpz, kNpy, kTokens, kRaw, kSynthetic };
 template <>

@@ -30,7 +30,8 @@ std::optional<Divergence> DivergenceWatch::look(const StepMetrics& m) {
 
 std::optional<Divergence> DivergenceWatch::nonfinite(const StepMetrics& m) {
   skips_ = m.skipped ? skips_ + 1 : 0;
-  const bool overflow = is_bad(m.grad_norm) && (!m.skipped || skips_ > kMostSkips);
+  const bool too_many = skips_ > kMostSkips, scaled = m.skipped && m.loss_scale;
+  const bool overflow = is_bad(m.grad_norm) && (!scaled || too_many);
   if (!is_bad(m.loss) && !overflow) return std::nullopt;
   std::string what = step_text(m);
   if (is_bad(m.loss)) {
@@ -39,9 +40,10 @@ std::optional<Divergence> DivergenceWatch::nonfinite(const StepMetrics& m) {
     append(what, ": the norm of the gradients is ", number_text(*m.grad_norm));
     if (m.loss) append(what, fmt::format(", where the loss is {:.6g}", *m.loss));
   }
-  if (m.skipped && m.loss_scale) append(what, fmt::format(", its scale {:g}", *m.loss_scale));
-  if (overflow && m.skipped) append(what, ", and it was not finite in the ", skips_ - 1, " steps before");
-  return Divergence{options_.on_nonfinite, what};
+  if (scaled) append(what, fmt::format(", its scale {:g}", *m.loss_scale));
+  if (too_many) append(what, ", and it was not finite in the ", skips_ - 1, " steps before");
+  const bool skip = options_.on_nonfinite == DivergenceAction::kSkip;
+  return Divergence{skip && (too_many || !m.skipped) ? DivergenceAction::kStop : options_.on_nonfinite, what};
 }
 
 std::optional<Divergence> DivergenceWatch::spike(const StepMetrics& m) {

@@ -8,29 +8,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/enum_names.h"
+#include "base/kinds.h"
 #include "runtime/metrics/metrics.h"
 
-namespace partita::runtime {
-
-// What is done about a step whose loss or gradients are not finite, or whose loss is a spike.
-enum class DivergenceAction : uint8_t {
-  kWarn,      // says so and goes on
-  kRollback,  // back to the newest good checkpoint, and on without the samples of that step
-  kStop,      // the run ends, with the good checkpoints kept
-};
-
-}  // namespace partita::runtime
-template <>
-inline constexpr auto partita::kEnumNames<partita::runtime::DivergenceAction> = partita::name_table("warn", "rollback",
-                                                                                                    "stop");
 namespace partita::runtime {
 
 // A loss of more than `factor` times the mean of the `window` losses before it.
 struct LossSpike {
   double factor = 3;
   int64_t window = 100;
-  DivergenceAction action = DivergenceAction::kWarn;
+  DivergenceAction action = DivergenceAction::kWarn;  // not kSkip: the update is done when the loss is known
 };
 
 struct DivergenceOptions {
@@ -50,7 +37,8 @@ struct Divergence {
 // Looks at each step in turn, on the rank that knows the loss and the norm of all gradients.
 class DivergenceWatch {
  public:
-  // So many updates in a row that fp16's loss scale has skipped: then it does not find one that is small enough.
+  // So many updates in a row that were skipped: then fp16's loss scale does not find one that is small enough, or it is
+  // not the samples.
   static constexpr int64_t kMostSkips = 40;
 
   explicit DivergenceWatch(const DivergenceOptions& options) : options_(options) {}

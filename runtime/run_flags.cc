@@ -23,6 +23,22 @@ namespace {
 
 constexpr int64_t kLongestWindow = 100000;  // losses that a spike is measured against, kept in checkpoints
 
+// FACTOR[,WINDOW[,ACTION]].
+absl::StatusOr<LossSpike> parse_loss_spike(const std::string& flag) {
+  const std::vector<std::string> parts = absl::StrSplit(flag, ',');
+  LossSpike spike;
+  const auto action = parts.size() > 2 ? parse_enum<DivergenceAction>(parts[2]) : DivergenceAction::kWarn;
+  const bool read = absl::SimpleAtod(parts[0], &spike.factor) &&
+                    (parts.size() < 2 || absl::SimpleAtoi(parts[1], &spike.window)) && action &&
+                    *action != DivergenceAction::kSkip && parts.size() <= 3;
+  if (!read || !(spike.factor > 1) || spike.window < 1 || spike.window > kLongestWindow)
+    return absl::InvalidArgumentError(cat("--loss-spike ", quote(flag),
+                                          ": expected a factor > 1, a number of steps from 1 to ", kLongestWindow,
+                                          ", and warn, rollback or stop, as in 3,100,rollback"));
+  spike.action = *action;
+  return spike;
+}
+
 }  // namespace
 
 void RunFlags::add(CLI::App& app) {
@@ -65,14 +81,17 @@ void RunFlags::add(CLI::App& app) {
          "every so many steps, and before checkpoints, compare what ranks hold alike, and run every second such "
          "step twice: ends with 4 where bits differ")
       ->check(CLI::PositiveNumber);
-  app.add_option("--on-nonfinite", on_nonfinite,
-                 "when a step's loss or gradients are not finite: stop (with code 5), roll back to the newest "
-                 "good checkpoint and leave out its samples, or warn and go on; default: stop")
-      ->check(CLI::IsMember({"stop", "rollback", "warn"}));
+  app.add_option(
+         "--on-nonfinite", on_nonfinite,
+         "when a step's loss or gradients are not finite: stop (with code 5), skip its update (of programs that "
+         "were compiled so), roll back to the newest good checkpoint and leave out its samples, or warn and go "
+         "on; default: the recipe's run.on_nonfinite, else stop")
+      ->check(CLI::IsMember({"stop", "skip", "rollback", "warn"}));
   app.add_option(
          "--loss-spike", loss_spike,
          "what is a spike of the loss, and what is done about one: more than FACTOR times the mean of the WINDOW "
-         "(100) losses before it; warn, rollback or stop")
+         "(100) losses before it; warn, rollback or stop; off: none is looked for; default: the recipe's "
+         "run.loss_spike")
       ->type_name("FACTOR[,WINDOW[,ACTION]]");
   app.add_option("--init", init,
                  "start a new run from the parameters of this checkpoint, or of a PyTorch module's safetensors file");
@@ -92,9 +111,11 @@ void RunFlags::add(CLI::App& app) {
   app.add_option("--peak-flops", peak_flops,
                  "what one rank's device can do in a second, for MFU: 989e12; default: the plan's, else there is none")
       ->check(CLI::PositiveNumber);
-  app.add_option("--timeout", timeouts,
-                 "give the run up where a phase takes longer: PHASE=SECONDS, of start, data, step, collective, "
-                 "checkpoint, evaluation; default: ten median steps, and at least 30 s to 30 minutes")
+  app.add_option(
+         "--timeout", timeouts,
+         "give the run up where a phase takes longer: PHASE=SECONDS, of start, data, step, collective, "
+         "checkpoint, evaluation; default: the recipe's run.timeout, else ten median steps, and at least 30 s to 30 "
+         "minutes")
       ->allow_extra_args(false);
   app.add_option("--log-dir", log_folder,
                  "each rank's output goes into a file in this folder, and its flight record beside it (`partita "
@@ -172,9 +193,10 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
                .price_per_hour = plan.value("price_per_hour", 0.0)};
   o.threads = threads;
   o.records = records();
-  PARTITA_ASSIGN_OR_RETURN(o.timeouts, limits());
+  const nlohmann::json run = manifest.value("run", nlohmann::json::object());
+  PARTITA_ASSIGN_OR_RETURN(o.timeouts, limits(run));
   PARTITA_ASSIGN_OR_RETURN(o.checkpoint, checkpoint_options());
-  PARTITA_ASSIGN_OR_RETURN(o.divergence, divergence_options());
+  PARTITA_ASSIGN_OR_RETURN(o.divergence, divergence_options(run));
   if (o.divergence.rolls_back() && o.checkpoint.folder.empty() && !fast_dev_run)
     return absl::InvalidArgumentError("rollback goes back to checkpoints; say --checkpoint FOLDER");
   if (manifest.contains("evaluate")) PARTITA_RETURN_IF_ERROR(with_context(add_evaluation(bundle, o), quote(path)));
@@ -191,22 +213,31 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
   return o;
 }
 
-absl::StatusOr<DivergenceOptions> RunFlags::divergence_options() const {
+absl::StatusOr<DivergenceOptions> RunFlags::divergence_options(const nlohmann::json& run) const {
   DivergenceOptions o;
-  if (!on_nonfinite.empty()) o.on_nonfinite = *parse_enum<DivergenceAction>(on_nonfinite);
-  if (loss_spike.empty()) return o;
-  const std::vector<std::string> parts = absl::StrSplit(loss_spike, ',');
+  const std::string said = run.value("on_nonfinite", "stop");
+  if (const auto action = parse_enum<DivergenceAction>(on_nonfinite.empty() ? said : on_nonfinite))
+    o.on_nonfinite = *action;
+  if (o.on_nonfinite == DivergenceAction::kSkip && said != enum_name(DivergenceAction::kSkip))
+    return absl::InvalidArgumentError(
+        "--on-nonfinite skip: this program does every update before it is known whether the step is finite; compile it "
+        "with run: {on_nonfinite: skip} in train.yaml (--set run.on_nonfinite=skip)");
+  if (loss_spike == "off" || (loss_spike.empty() && !run.contains("loss_spike"))) return o;
   LossSpike spike;
-  const auto action = parts.size() > 2 ? parse_enum<DivergenceAction>(parts[2]) : DivergenceAction::kWarn;
-  const bool read = absl::SimpleAtod(parts[0], &spike.factor) &&
-                    (parts.size() < 2 || absl::SimpleAtoi(parts[1], &spike.window)) && action && parts.size() <= 3;
-  if (!read || !(spike.factor > 1) || spike.window < 1 || spike.window > kLongestWindow)
-    return absl::InvalidArgumentError(cat("--loss-spike ", quote(loss_spike),
-                                          ": expected a factor > 1, a number of steps from 1 to ", kLongestWindow,
-                                          ", and warn, rollback or stop, as in 3,100,rollback"));
-  spike.action = *action;
+  if (loss_spike.empty()) {
+    const nlohmann::json& key = run.at("loss_spike");
+    spike = {key.at("factor").get<double>(), key.at("window").get<int64_t>(),
+             parse_enum<DivergenceAction>(key.at("action").get<std::string>()).value_or(spike.action)};
+  } else {
+    PARTITA_ASSIGN_OR_RETURN(spike, parse_loss_spike(loss_spike));
+  }
   o.spike = spike;
   return o;
+}
+
+void RunFlags::only_warn() {
+  if (on_nonfinite.empty()) on_nonfinite = enum_name(DivergenceAction::kWarn);
+  if (loss_spike.empty()) loss_spike = "off";
 }
 
 int RunFlags::threads_of(int ranks_here) const {
@@ -255,8 +286,11 @@ std::vector<std::string> RunFlags::arguments() const {
   return list;
 }
 
-absl::StatusOr<Timeouts> RunFlags::limits() const {
+absl::StatusOr<Timeouts> RunFlags::limits(const nlohmann::json& run) const {
   Timeouts limits;
+  const nlohmann::json said = run.value("timeout", nlohmann::json::object());
+  for (const auto& [phase, seconds] : said.items())
+    PARTITA_RETURN_IF_ERROR(limits.set(cat(phase, "=", seconds.dump())));
   for (const std::string& t : timeouts) PARTITA_RETURN_IF_ERROR(limits.set(t));
   return limits;
 }

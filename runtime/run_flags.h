@@ -34,8 +34,8 @@ struct RunFlags {
   int64_t log_every = 0;  // steps from one line to the next; 0: chosen
   std::string checkpoint, init, init_optimizer, listen_metrics;
   std::optional<std::string> resume;  // "": from --checkpoint's newest
-  std::string on_nonfinite;           // empty: stop
-  std::string loss_spike;             // FACTOR[,WINDOW[,ACTION]]; empty: none is looked for
+  std::string on_nonfinite;           // empty: as the recipe says
+  std::string loss_spike;             // FACTOR[,WINDOW[,ACTION]], "off"; empty: likewise
   int64_t every = 0, audit = 0;
   int keep = 3, keep_best = 0;
   int64_t patience = 0;
@@ -57,14 +57,17 @@ struct RunFlags {
   absl::StatusOr<TrainOptions> options(const BundleFiles& bundle) const;
   absl::StatusOr<CheckpointOptions> checkpoint_options() const;
   absl::Status add_evaluation(const BundleFiles& bundle, TrainOptions& options) const;
-  absl::StatusOr<DivergenceOptions> divergence_options() const;
+  // `run`: the recipe's `run` as the manifest has it; an object.
+  absl::StatusOr<DivergenceOptions> divergence_options(const nlohmann::json& run) const;
+  // For runs whose numbers are looked at: whatever goes wrong, they go on.
+  void only_warn();
   // Threads of each of so many ranks of this host, by --threads or its cores.
   int threads_of(int ranks_here) const;
   // The command line again that says these flags.
   std::vector<std::string> arguments() const;
   // The console and every --metrics file. `total`: steps, 0 where not known. `console`: where output goes beside a log.
   absl::StatusOr<std::unique_ptr<MetricsSink>> sink(int64_t total, std::FILE* console = nullptr) const;
-  absl::StatusOr<Timeouts> limits() const;
+  absl::StatusOr<Timeouts> limits(const nlohmann::json& run) const;
   // The folder of the ranks' flight records; empty: in memory alone.
   std::string records() const;
 };

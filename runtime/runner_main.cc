@@ -71,8 +71,8 @@ absl::Status open_record(const RunFlags& flags, Rank& rank) {
     PARTITA_ASSIGN_OR_RETURN(rank.recorder, FlightRecorder::create(path, launch.rank, launch.world_size));
   }
   rank.recorder->adopt_thread();
-  PARTITA_ASSIGN_OR_RETURN(const Timeouts limits, flags.limits());
-  rank.watch = std::make_unique<RankWatch>(*rank.recorder, limits, [&rank](const absl::Status& why) {
+  PARTITA_ASSIGN_OR_RETURN(const Timeouts said, flags.limits(nlohmann::json::object()));
+  rank.watch = std::make_unique<RankWatch>(*rank.recorder, said, [&rank](const absl::Status& why) {
     ::_exit(tell_end(why, rank.launch, *rank.watch, rank.console));
   });
   // A rank that was started by hand may outlive its shell.
@@ -123,6 +123,7 @@ absl::Status run(const RunFlags& flags, const TalkFlags& talk, Rank& rank) {
                                              bundle->folder(), "/", kRankName));
   }
   PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags.options(*bundle));
+  rank.watch->limit(options.timeouts);
   options.device = launch.local_rank;
   options.threads = threads;
   options.plugins = {{}, bundle};

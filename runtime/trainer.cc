@@ -282,8 +282,11 @@ class Trainer {
       return;
     }
     m.extra.emplace_back("diverged", 1);
-    if (divergence_->action != DivergenceAction::kWarn) return;
-    if (!warned_) std::fprintf(stderr, "warning: %s; training goes on\n", divergence_->what.c_str());
+    const bool skip = divergence_->action == DivergenceAction::kSkip;
+    if (!skip && divergence_->action != DivergenceAction::kWarn) return;
+    if (skip || !warned_)
+      std::fprintf(stderr, "warning: %s; %s\n", divergence_->what.c_str(),
+                   skip ? "the step is skipped" : "training goes on");
     warned_ = true;
     divergence_.reset();
   }

@@ -19,6 +19,8 @@ namespace {
 
 using Kind = YamlNode::Kind;
 
+constexpr NumberRange kSeconds = {"a number of seconds > 0, at most 1e7", [](double x) { return x > 0 && x <= 1e7; }};
+
 absl::Status parse_loss(const YamlNode& node, const std::string& path, LossRecipe& out) {
   static const Fields<LossRecipe> kFields = {
       {"kind", choice(&LossRecipe::kind)},
@@ -254,6 +256,39 @@ absl::Status parse_ema(const YamlNode& node, const std::string& path, EmaRecipe&
   return parse_fields(node, path, kFields, out);
 }
 
+absl::Status parse_loss_spike(const YamlNode& node, const std::string& path, LossSpikeRecipe& out) {
+  static const Fields<LossSpikeRecipe> kFields = {
+      {"factor", number(&LossSpikeRecipe::factor, kAboveOne)},
+      {"window", integer(&LossSpikeRecipe::window, 1, LossSpikeRecipe::kLongestWindow)},
+      {"action", choice(&LossSpikeRecipe::action)},
+  };
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  if (out.action == DivergenceAction::kSkip)
+    return unexpected(node, path, "action warn, rollback or stop: the update is done before a spike is seen");
+  return absl::OkStatus();
+}
+
+absl::Status parse_timeout(const YamlNode& node, const std::string& path, TimeoutRecipe& out) {
+  static const Fields<TimeoutRecipe> kFields = {
+      {"start", number(&TimeoutRecipe::start, kSeconds)},
+      {"data", number(&TimeoutRecipe::data, kSeconds)},
+      {"step", number(&TimeoutRecipe::step, kSeconds)},
+      {"collective", number(&TimeoutRecipe::collective, kSeconds)},
+      {"checkpoint", number(&TimeoutRecipe::checkpoint, kSeconds)},
+      {"evaluation", number(&TimeoutRecipe::evaluation, kSeconds)},
+  };
+  return parse_fields(node, path, kFields, out);
+}
+
+absl::Status parse_run(const YamlNode& node, const std::string& path, RunRecipe& out) {
+  static const Fields<RunRecipe> kFields = {
+      {"on_nonfinite", choice(&RunRecipe::on_nonfinite)},
+      {"loss_spike", section(&RunRecipe::loss_spike, parse_loss_spike)},
+      {"timeout", section(&RunRecipe::timeout, parse_timeout)},
+  };
+  return parse_fields(node, path, kFields, out);
+}
+
 absl::StatusOr<int64_t> read_extent(const YamlNode& node, std::string_view path) {
   return read_integer(node, path, 1, kLargestCount);
 }
@@ -281,6 +316,7 @@ const Fields<Recipe>& recipe_fields() {
       {"semantics", section(&Recipe::semantics, parse_semantics)},
       {"compress", choice(&Recipe::compress)},
       {"reproducible", integer(&Recipe::reproducible, 1, 1 << 20)},
+      {"run", section(&Recipe::run, parse_run)},
       {"pin", section(&Recipe::pin, parse_pins)},
       {"names", map_of(&Recipe::names, read_text)},
   };

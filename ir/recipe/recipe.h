@@ -237,6 +237,32 @@ struct SemanticsRecipe {
   bool operator==(const SemanticsRecipe&) const = default;
 };
 
+// A loss of more than `factor` times the mean of the `window` losses before it.
+struct LossSpikeRecipe {
+  static constexpr int64_t kLongestWindow = 100000;  // checkpoints keep them
+
+  double factor = 3;
+  int64_t window = 100;
+  DivergenceAction action = DivergenceAction::kWarn;  // not kSkip
+  bool operator==(const LossSpikeRecipe&) const = default;
+};
+
+// Seconds that a phase of the run may take; unset: by its measured steps.
+struct TimeoutRecipe {
+  std::optional<double> start, data, step, collective, checkpoint, evaluation;
+  bool operator==(const TimeoutRecipe&) const = default;
+};
+
+// What a run does when something goes wrong, unless its flags say otherwise.
+struct RunRecipe {
+  DivergenceAction on_nonfinite = DivergenceAction::kStop;  // kSkip: the program is another one
+  std::optional<LossSpikeRecipe> loss_spike;
+  TimeoutRecipe timeout;
+  bool operator==(const RunRecipe&) const = default;
+
+  bool skips() const { return on_nonfinite == DivergenceAction::kSkip; }
+};
+
 // The values (initializers, activations) whose name `match`es: factor -> mesh axes that split it, outermost first; no
 // axes: not split.
 struct ValuePin {
@@ -289,6 +315,7 @@ struct Recipe {
   SemanticsRecipe semantics;
   Compression compress = Compression::kNone;
   std::optional<int64_t> reproducible;  // parts of a step's samples that sums are made of, a power of two; unset: any
+  RunRecipe run;
   PinRecipe pin;
   std::map<std::string, std::string> names;  // name in the file -> name to use
   bool operator==(const Recipe&) const = default;

@@ -193,6 +193,19 @@ std::string semantics(const SemanticsRecipe& s) {
   return m.text();
 }
 
+std::string run(const RunRecipe& r) {
+  Mapping m, spike, timeout;
+  m.add("on_nonfinite", enum_name(r.on_nonfinite));
+  if (const auto& s = r.loss_spike) {
+    spike.add("factor", number_text(s->factor)).add("window", cat(s->window)).add("action", enum_name(s->action));
+    m.add("loss_spike", spike.text());
+  }
+  const TimeoutRecipe& t = r.timeout;
+  timeout.add_if("start", t.start).add_if("data", t.data).add_if("step", t.step).add_if("collective", t.collective);
+  timeout.add_if("checkpoint", t.checkpoint).add_if("evaluation", t.evaluation);
+  return m.add_if(!timeout.empty(), "timeout", timeout.text()).text();
+}
+
 std::string pin(const PinRecipe& p) {
   const std::function<std::string(const int64_t&)> size = [](const int64_t& n) { return cat(n); };
   Mapping m;
@@ -242,6 +255,7 @@ std::string format_recipe(const Recipe& r) {
   line(true, "semantics", semantics(r.semantics));
   line(true, "compress", cat(enum_name(r.compress)));
   if (r.reproducible) line(true, "reproducible", cat(*r.reproducible));
+  line(!(r.run == RunRecipe{}), "run", run(r.run));
   line(!(r.pin == PinRecipe{}), "pin", pin(r.pin));
   line(!r.names.empty(), "names", mapping_of<std::string>(r.names, as_text));
   return text;

@@ -23,6 +23,9 @@ absl::Status refuse_with_pipedream(const Recipe& recipe) {
     return refuse("clip_grad_norm: the norm over all stages is not known then", "clip_grad_value clips by element");
   if (recipe.precision == Precision::kFp16)
     return refuse("precision: fp16: whether a step overflows is not known on all stages then", "use precision: bf16");
+  if (recipe.run.skips())
+    return refuse("run.on_nonfinite: skip: whether a step is finite is not known on all stages then",
+                  "use on_nonfinite: rollback");
   if (recipe.compress != Compression::kNone) return refuse("compress", "leave it out");
   if (recipe.pin.offload.value_or(OffloadMode::kNone) != OffloadMode::kNone)
     return refuse("offload: weights are stashed on the device", "leave it out");

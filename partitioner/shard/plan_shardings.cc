@@ -14,6 +14,11 @@ absl::Status check_sharding_pins(const Graph& graph, const Recipe& recipe) {
         cat("compress: ", enum_name(recipe.compress),
             ": error feedback carries gradients from step to step, and the loss scale of precision: fp16 changes "
             "between them; use precision: bf16, or compress: bf16"));
+  if (recipe.compress > Compression::kBf16 && recipe.run.skips())
+    return absl::InvalidArgumentError(
+        cat("compress: ", enum_name(recipe.compress),
+            ": error feedback carries gradients from step to step, those of a step that run.on_nonfinite: skip leaves "
+            "out as well; use compress: bf16, or on_nonfinite: rollback"));
   return check_value_pins(graph, recipe.pin);
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
 #include "passes/training/learning_rate_graph.h"
@@ -56,7 +57,9 @@ class Optimizer {
     }
     if (context_.recipe.ema) average_weights(context_.recipe.ema->decay);
     b_.set_next(kStepState, b_.add(step_, b_.scalar(DType::kI64, 1)));
-    if (has_loss_scale(context_)) hold_and_rescale(b_, finite_, context_.recipe.loss_scale);
+    if (finite_ != kNoValue) hold_states(b_, finite_);
+    if (context_.recipe.run.skips()) PARTITA_RETURN_IF_ERROR(hold_statistics());
+    if (has_loss_scale(context_)) rescale(b_, finite_, context_.recipe.loss_scale);
     b_.set_outputs(std::move(outputs_));
     return std::move(b_).finish();
   }
@@ -114,12 +117,13 @@ class Optimizer {
   void measure_and_clip() {
     ValueId norm = b_.emit("sqrt", {squares_of_gradients()});
     outputs_.push_back({"grad_norm", norm});
-    if (has_loss_scale(context_)) {  // so is the norm, then, unless some gradient of some rank is not
-      finite_ = b_.emit("lt", {norm, b_.scalar(DType::kF64, std::numeric_limits<double>::infinity())});
+    const bool scaled = has_loss_scale(context_), skips = context_.recipe.run.skips();
+    if (scaled || skips) finite_ = is_finite(norm);  // it is, then, unless some gradient of some rank is not
+    if (skips) finite_ = b_.emit("and", {finite_, is_finite(b_.emit("abs", {loss()}))});
+    if (scaled)
       outputs_.push_back({std::string(kLossScaleState),
                           b_.cast(loss_scale(b_, context_.recipe.loss_scale), DType::kF64)});  // before it changes
-      outputs_.push_back({"skipped", b_.cast(b_.emit("not", {finite_}), DType::kF64)});
-    }
+    if (finite_ != kNoValue) outputs_.push_back({"skipped", b_.cast(b_.emit("not", {finite_}), DType::kF64)});
     if (context_.recipe.clip_grad_norm) {
       ValueId ratio = b_.div(b_.scalar(DType::kF64, *context_.recipe.clip_grad_norm), b_.add_scalar(norm, 1e-6));
       ValueId factor = b_.emit("min", {ratio, b_.scalar(DType::kF64, 1)});
@@ -132,6 +136,32 @@ class Optimizer {
         p.gradient = b_.emit("min", {low, b_.scalar(t, *context_.recipe.clip_grad_value)});
       }
     }
+  }
+
+  // Of a value that is not negative.
+  ValueId is_finite(ValueId v) {
+    return b_.emit("lt", {v, b_.scalar(b_.dtype(v), std::numeric_limits<double>::infinity())});
+  }
+
+  ValueId loss() const {
+    return std::find_if(outputs_.begin(), outputs_.end(), [](const GraphOutput& o) { return o.name == "loss"; })->value;
+  }
+
+  // Running statistics that move in the forward part.
+  absl::Status hold_statistics() {
+    for (size_t k = 0; k < b_.graph().states.size(); ++k) {
+      const State s = b_.graph().states[k];
+      const Node* producer =
+          s.kind == StateKind::kRunning && s.next != kNoValue ? b_.graph().producer(s.next) : nullptr;
+      if (producer == nullptr || producer->segment != Segment::kForward) continue;
+      if (context_.accumulate)
+        return absl::InvalidArgumentError(
+            cat("run.on_nonfinite: skip: the running statistics ", quote(s.name),
+                " move with each of a step's micro-batches, before it is known whether the step is finite; use "
+                "semantics: {batch_norm: replica}, one micro-batch a step, or on_nonfinite: rollback"));
+      b_.set_next_of(k, b_.select(finite_, s.next, s.value));
+    }
+    return absl::OkStatus();
   }
 
   // An optimizer state of the parameter's type, or of its element type and another shape; zero (or `fill`) at first.
@@ -408,7 +438,7 @@ class Optimizer {
   std::vector<GraphOutput> outputs_;
   ValueId step_ = kNoValue;
   ValueId first_ = kNoValue;   // of sgd: whether this is the first step
-  ValueId finite_ = kNoValue;  // with a loss scale: whether all gradients are
+  ValueId finite_ = kNoValue;  // where a step can be skipped: whether it is finite
 };
 
 }  // namespace

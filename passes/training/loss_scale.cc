@@ -21,16 +21,6 @@ ValueId scalar_state(Builder& b, std::string name, DType type, double first) {
       {type, {}});
 }
 
-// What the update writes becomes what was there, unless the step is good.
-void hold(Builder& b, ValueId good) {
-  for (size_t k = 0; k < b.graph().states.size(); ++k) {
-    const State s = b.graph().states[k];
-    const Node* producer = s.next == kNoValue ? nullptr : b.graph().producer(s.next);
-    if (producer == nullptr || producer->segment != Segment::kUpdate) continue;
-    b.set_next_of(k, b.select(good, s.next, s.value));
-  }
-}
-
 }  // namespace
 
 bool has_loss_scale(const PassContext& context) { return context.recipe.precision == Precision::kFp16; }
@@ -40,8 +30,16 @@ ValueId loss_scale(Builder& b, const LossScaleRecipe& recipe) {
   return scalar_state(b, std::string(kLossScaleState), DType::kF32, recipe.initial);
 }
 
-void hold_and_rescale(Builder& b, ValueId finite, const LossScaleRecipe& recipe) {
-  hold(b, finite);
+void hold_states(Builder& b, ValueId good) {
+  for (size_t k = 0; k < b.graph().states.size(); ++k) {
+    const State s = b.graph().states[k];
+    const Node* producer = s.next == kNoValue ? nullptr : b.graph().producer(s.next);
+    if (producer == nullptr || producer->segment != Segment::kUpdate) continue;
+    b.set_next_of(k, b.select(good, s.next, s.value));
+  }
+}
+
+void rescale(Builder& b, ValueId finite, const LossScaleRecipe& recipe) {
   if (recipe.fixed) return;
   const double window = static_cast<double>(recipe.window), hysteresis = static_cast<double>(recipe.hysteresis);
   auto count = [&](double n) { return b.scalar(DType::kI64, n); };

@@ -17,10 +17,14 @@ bool has_loss_scale(const PassContext& context);
 // recipe fixes it, a constant.
 ValueId loss_scale(Builder& b, const LossScaleRecipe& recipe);
 
-// For the end of the update. `finite`: bool scalar, whether all gradients are. Where they are not, every parameter,
-// optimizer state and the step stays as it was. A scale that is not fixed then changes as DeepSpeed's and Megatron's
-// do: doubled after `window` good steps in a row; halved (to no less than `minimum`) when steps overflow, of which the
-// first hysteresis - 1 since the scale last grew are forgiven. A hysteresis of 1 is torch.amp.GradScaler's rule.
-void hold_and_rescale(Builder& b, ValueId finite, const LossScaleRecipe& recipe);
+// For the end of the update. `good`: bool scalar. Where it is false, every parameter, optimizer state and the step
+// stays as it was: all that the update writes.
+void hold_states(Builder& b, ValueId good);
+
+// After hold_states(). `finite`: bool scalar, whether all gradients are. A scale that is not fixed changes as
+// DeepSpeed's and Megatron's do: doubled after `window` good steps in a row; halved (to no less than `minimum`) when
+// steps overflow, of which the first hysteresis - 1 since the scale last grew are forgiven. A hysteresis of 1 is
+// torch.amp.GradScaler's rule.
+void rescale(Builder& b, ValueId finite, const LossScaleRecipe& recipe);
 
 }  // namespace partita

@@ -84,6 +84,11 @@ void RankWatch::leave() {
   over_ = true;
 }
 
+void RankWatch::limit(const Timeouts& timeouts) {
+  std::lock_guard lock(mutex_);
+  limits_ = TimeLimits(timeouts);
+}
+
 void RankWatch::enter(Phase phase, int64_t training_step) {
   recorder_.enter(phase, training_step);
   std::lock_guard lock(mutex_);

@@ -40,6 +40,8 @@ class RankWatch {
   absl::Status join(Communicator* communicator);
   void leave();
 
+  // From here on these limits hold.
+  void limit(const Timeouts& timeouts);
   void enter(Phase phase, int64_t training_step);
   void step_took(double seconds);
 

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "runtime/run_flags.h"
 
 namespace partita::runtime {
@@ -54,6 +55,18 @@ TEST(DivergenceWatch, OverflowThatTheLossScaleHandles_IsNone) {
   EXPECT_TRUE(watch.look(m));
 }
 
+TEST(DivergenceWatch, AStepThatTheProgramSkipped) {
+  StepMetrics m = step(2, kInfinity);
+  m.skipped = true;
+  DivergenceWatch stops({}), skips({.on_nonfinite = DivergenceAction::kSkip});
+  EXPECT_EQ(stops.look(m)->action, DivergenceAction::kStop);  // no loss scale is at work
+  for (int64_t k = 0; k < DivergenceWatch::kMostSkips; ++k) EXPECT_EQ(skips.look(m)->action, DivergenceAction::kSkip);
+  const auto found = skips.look(m);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->action, DivergenceAction::kStop);  // it is not the samples
+  EXPECT_THAT(found->what, HasSubstr("and it was not finite in the 40 steps before"));
+}
+
 TEST(DivergenceWatch, ASpikeIsMeasuredAgainstTheLossesBefore) {
   const DivergenceOptions options = {.spike =
                                          LossSpike{.factor = 2, .window = 3, .action = DivergenceAction::kRollback}};
@@ -76,17 +89,41 @@ TEST(DivergenceOptions, OfFlags) {
   RunFlags flags;
   flags.on_nonfinite = "rollback";
   flags.loss_spike = "2.5,30,stop";
-  const auto read = flags.divergence_options();
+  const nlohmann::json none = nlohmann::json::object();
+  const auto read = flags.divergence_options(none);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_TRUE(read->rolls_back());
   EXPECT_EQ(read->spike->factor, 2.5);
   EXPECT_EQ(read->spike->window, 30);
   EXPECT_EQ(read->spike->action, DivergenceAction::kStop);
-  for (const char* bad : {"1", "x", "3,0", "3,10,hope", "3,10,stop,4", "inf,"}) {
+  for (const char* bad : {"1", "x", "3,0", "3,10,hope", "3,10,skip", "3,10,stop,4", "inf,"}) {
     flags.loss_spike = bad;
-    EXPECT_THAT(std::string(flags.divergence_options().status().message()),
+    EXPECT_THAT(std::string(flags.divergence_options(none).status().message()),
                 HasSubstr("expected a factor > 1, a number of steps from 1 to 100000, and warn, rollback or stop"));
   }
+}
+
+TEST(DivergenceOptions, OfTheRecipe_UnlessFlagsSayOtherwise) {
+  const nlohmann::json run = {{"on_nonfinite", "rollback"},
+                              {"loss_spike", {{"factor", 2.0}, {"window", 5}, {"action", "stop"}}},
+                              {"timeout", {{"step", 90.5}, {"collective", 3}}}};
+  RunFlags flags;
+  auto read = flags.divergence_options(run);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->on_nonfinite, DivergenceAction::kRollback);
+  EXPECT_EQ(read->spike->window, 5);
+  flags.timeouts = {"collective=4"};
+  const auto limits = flags.limits(run);
+  ASSERT_TRUE(limits.ok()) << limits.status();
+  EXPECT_EQ(limits->phases[static_cast<size_t>(Phase::kStep)], 90.5);
+  EXPECT_EQ(limits->collective, 4);
+  flags.only_warn();
+  read = flags.divergence_options(run);
+  EXPECT_EQ(read->on_nonfinite, DivergenceAction::kWarn);
+  EXPECT_FALSE(read->spike);
+  flags.on_nonfinite = "skip";
+  EXPECT_THAT(std::string(flags.divergence_options(run).status().message()), HasSubstr("--set run.on_nonfinite=skip"));
+  EXPECT_TRUE(flags.divergence_options({{"on_nonfinite", "skip"}}).ok());
 }
 
 TEST(Divergence, EndsWithACodeOfItsOwn_WhateverIsSaidBeforeIt) {

@@ -44,7 +44,7 @@ absl::Status run(Flags& flags) {
     PARTITA_ASSIGN_OR_RETURN(const runtime::CheckpointManifest from, runtime::read_manifest(*flags.run.resume));
     flags.options.first_step = from.step;
   }
-  if (flags.options.nonfinite) flags.run.on_nonfinite = "warn";
+  flags.run.only_warn();
   PARTITA_ASSIGN_OR_RETURN(const ComparedBundle a, read_side(flags.a, flags.run));
   std::optional<ComparedBundle> b;
   if (!flags.b.empty()) {

@@ -62,6 +62,7 @@ void add_data(CLI::App& app, absl::Status& result) {
   verb->add_option("--resume", flags->resume,
                    "a checkpoint that the run went on from: it knows the place in the data, and what samples are left "
                    "out since a rollback");
+  flags->run.only_warn();
   verb->callback([flags, &result] { result = run(*flags); });
 }
 

@@ -37,7 +37,7 @@ absl::Status prepare_rate_test(Flags& flags, CompileRequest& request, const std:
   if (!flags.run.checkpoint.empty() || flags.run.resume)
     return absl::InvalidArgumentError("--find-lr is a test run: it keeps no checkpoints");
   if (!flags.run.steps) flags.run.steps = kRateSteps;
-  if (flags.run.on_nonfinite.empty()) flags.run.on_nonfinite = "warn";  // too high a rate is to be found
+  flags.run.only_warn();  // too high a rate is to be found
   Recipe& recipe = request.recipe;
   if (!recipe.optimizer) recipe.optimizer = default_optimizer(OptimizerKind::kAdamW);
   for (ParameterGroup& group : recipe.optimizer->groups)  // in the same proportion

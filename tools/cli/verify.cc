@@ -120,7 +120,7 @@ absl::Status verify(Flags& flags) {
 
 absl::StatusOr<runtime::TrainOptions> checked_run(const runtime::BundleFiles& bundle, runtime::RunFlags flags) {
   if (!flags.steps) flags.steps = 2;
-  if (flags.on_nonfinite.empty()) flags.on_nonfinite = "warn";  // what is not finite is compared as well
+  flags.only_warn();  // what is not finite is compared as well
   auto options = flags.options(bundle);
   if (options.ok() || options.status().code() != absl::StatusCode::kInvalidArgument || !flags.data.empty())
     return options;

@@ -14,6 +14,22 @@ std::vector<std::string> shifted_labels(const Recipe& recipe, const Graph& graph
   return names;
 }
 
+nlohmann::json fault_settings(const RunRecipe& run) {
+  nlohmann::json out = {{"on_nonfinite", enum_name(run.on_nonfinite)}};
+  if (const auto& spike = run.loss_spike)
+    out["loss_spike"] = {{"factor", spike->factor}, {"window", spike->window}, {"action", enum_name(spike->action)}};
+  const TimeoutRecipe& t = run.timeout;
+  for (const auto& [phase, seconds] : {std::pair{"start", t.start},
+                                       {"data", t.data},
+                                       {"step", t.step},
+                                       {"collective", t.collective},
+                                       {"checkpoint", t.checkpoint},
+                                       {"evaluation", t.evaluation}}) {
+    if (seconds) out["timeout"][phase] = *seconds;
+  }
+  return out;
+}
+
 }  // namespace
 
 nlohmann::json run_settings(const Recipe& recipe, const Graph& training) {
@@ -23,6 +39,7 @@ nlohmann::json run_settings(const Recipe& recipe, const Graph& training) {
   if (!recipe.data || !recipe.data->kind) data.erase("kind");  // by the file that --data names
   nlohmann::json run = {{"data", data}, {"seed", seed}};
   if (recipe.reproducible) run["reproducible"] = *recipe.reproducible;
+  if (!(recipe.run == RunRecipe{})) run["run"] = fault_settings(recipe.run);
   if (recipe.evaluate) {
     run["evaluate"] = {{"every", recipe.evaluate->every},
                        {"batches", recipe.evaluate->batches.value_or(-1)},

@@ -204,6 +204,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   p->problem.options.flash = p->recipe.attention.value_or(AttentionKernel::kFlash) == AttentionKernel::kFlash;
   p->problem.global_batch = p->recipe.batch.global.value_or(static_cast<int64_t>(p->workload.samples));
   p->problem.clip = p->recipe.clip_grad_norm.has_value();
+  p->problem.skips = p->recipe.run.skips();
   p->problem.compress = p->recipe.compress;
   p->problem.batch_statistics = p->recipe.semantics.batch_norm;
   p->options = search_options(p->recipe);

@@ -94,6 +94,7 @@ std::string invalid(const Problem& problem, const Layout& l) {
     if (l.pipeline == 1) return "pipedream needs at least 2 stages";
     if (problem.clip) return "pipedream goes without clip_grad_norm";
     if (problem.options.precision == Precision::kFp16) return "pipedream goes without fp16's loss scale; use bf16";
+    if (problem.skips) return "pipedream goes without run.on_nonfinite: skip";
     if (problem.compress != Compression::kNone) return "pipedream goes without compress";
     if (l.offload != OffloadMode::kNone) return "pipedream goes without offload";
   }

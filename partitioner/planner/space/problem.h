@@ -16,7 +16,7 @@ struct Problem {
   const Cluster* cluster = nullptr;
   ComputeOptions options;
   int64_t global_batch = 1;
-  bool clip = false;
+  bool clip = false, skips = false;  // clip_grad_norm; run.on_nonfinite: skip
   Compression compress = Compression::kNone;
   int64_t fixed_parts = 0;  // of a step's samples, over which sums have a fixed order (reproducible); 0: any
   BatchNormGroup batch_statistics = BatchNormGroup::kGlobal;

@@ -30,14 +30,16 @@ class Diverging : public testing::Test {
     ASSERT_EQ(made.code, 0) << made.text;
     out_.write("train.yaml", "loss: {kind: mse, target: target}\noptimizer: {kind: adamw, lr: 0.01}\n");
   }
-  std::string data(int64_t bad_step) {
+  std::string data(int64_t bad_step, float bad_target = 0) {
     constexpr int64_t kSteps = 40;
     std::vector<float> x, t;
     for (int64_t k = 0; k < kSteps * kBatch; ++k) {
       for (int64_t f = 0; f < kFeatures; ++f) x.push_back(static_cast<float>((k * 7 + f * 3) % 11) / 11);
       for (int64_t r = 0; r < kResults; ++r) t.push_back(static_cast<float>((k + r) % 5) / 5);
     }
-    if (bad_step >= 0) x[static_cast<size_t>((bad_step * kBatch + 3) * kFeatures)] = 3e38F;
+    const size_t bad = static_cast<size_t>(bad_step * kBatch + 3);
+    if (bad_step >= 0 && bad_target == 0) x[bad * kFeatures] = 3e38F;
+    if (bad_target != 0) t[bad * kResults] = bad_target;
     const std::string path = out_ / "data.npz";
     EXPECT_TRUE(
         runtime::write_npz(path, {{"x", DType::kF32, {kSteps * kBatch, kFeatures}, std::as_bytes(std::span(x))},
@@ -127,6 +129,71 @@ TEST_F(Diverging, Rollback_GoesOnWithoutTheSamples_AlsoWhenResumed) {
     o = run_partita("data " + bundle + " --data " + bad + " --step 15 --resume " + folder_ + "/step-000000000014");
     EXPECT_THAT(o.text, HasSubstr("takes samples 128 to 135 of the stream")) << o.text;
   }
+}
+
+// A step that is skipped leaves no trace: the states are those of a run without its samples, which a rollback makes.
+TEST_F(Diverging, Skip_LeavesEveryStateAsItWas_InEveryLayout) {
+  constexpr float kLossAlone = 1.9e19F;  // its square is infinite, and the gradients are not
+  const std::string skip = " --set run.on_nonfinite=skip ";
+  for (const auto& [layout, target] :
+       {std::pair{"", 0.0F},
+        {"--set precision=bf16 --set ema.decay=0.9", kLossAlone},
+        {"--ranks 2 --pin data=2", kLossAlone},
+        {"--ranks 2 --pin tensor=2", kLossAlone},
+        {"--ranks 2 --like zero3", kLossAlone},
+        {"--ranks 2 --pin data=2 --pin zero=2 --set batch.micro=2 --set reproducible=4", 0.0F},
+        {"--ranks 2 --pin pipeline=2", kLossAlone},
+        {"--ranks 4 --pin data=2 --pin pipeline=2 --pin micro_batch=1", 0.0F}}) {
+    SCOPED_TRACE(layout);
+    const std::string bundle = compile(layout + skip), bad = data(10, target);
+    EXPECT_EQ(run_partita("verify " + bundle).code, 0);
+    nlohmann::json states[2];  // with checksums
+    for (const bool back : {false, true}) {
+      std::filesystem::remove_all(folder_);
+      std::filesystem::remove(metrics_);
+      const Outcome o = run(bundle, bad, back ? "--steps 13 --every 4 --on-nonfinite rollback" : "--steps 14");
+      ASSERT_EQ(o.code, 0) << o.text;
+      const std::string manifest = *runtime::find_checkpoint(folder_) + "/manifest.json";
+      states[back] = nlohmann::json::parse(TempFolder::read(manifest))["manifest"]["tensors"];
+      if (back) continue;
+      EXPECT_THAT(o.text, HasSubstr("step 10 (counted from 0): the loss is inf"));
+      EXPECT_THAT(o.text, HasSubstr("the step is skipped"));
+      const auto all = lines();
+      ASSERT_EQ(all.size(), 14U);
+      for (const auto& m : all) EXPECT_EQ(m["skipped"], m["step"] == 10) << m;
+      EXPECT_EQ(all[10]["grad_norm"].is_null(), target == 0);
+    }
+    EXPECT_EQ(states[0], states[1]);
+  }
+}
+
+TEST_F(Diverging, Skip_EndsWhereItIsNotTheSamples_AndIsRefusedWhereItCannotBe) {
+  out_.write("train.yaml",
+             "loss: {kind: mse, target: target}\noptimizer: {kind: sgd, lr: 1.0e+30}\nrun: {on_nonfinite: skip}\n");
+  Outcome o = run(compile(""), data(-1), "--steps 100 --every 5 --shuffle");
+  EXPECT_EQ(o.code, 5) << o.text;
+  EXPECT_THAT(o.text, HasSubstr("and it was not finite in the 40 steps before"));
+  o = run(compile("--set run.on_nonfinite=stop"), data(-1), "--on-nonfinite skip");
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.text, HasSubstr("compile it with run: {on_nonfinite: skip} in train.yaml"));
+  const std::string refused = "compile " + model_ + " --train " + (out_ / "train.yaml") + " -o " + (out_ / "none");
+  o = run_partita(refused + " --ranks 2 --pin pipeline=2 --pin schedule=pipedream");
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.text, HasSubstr("run.on_nonfinite: skip: whether a step is finite is not known on all stages"));
+  o = run_partita(refused + " --ranks 2 --set compress=int8");
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.text, HasSubstr("that run.on_nonfinite: skip leaves out as well"));
+}
+
+TEST_F(Diverging, RecipeSaysWhatIsDone_AndFlagsComeFirst) {
+  const std::string bundle = compile("--set run.on_nonfinite=rollback --set run.loss_spike.factor=9");
+  Outcome o = run(bundle, data(10), "--steps 12 --every 4");
+  EXPECT_EQ(o.code, 0) << o.text;
+  EXPECT_THAT(o.text, HasSubstr("back to step 8"));
+  std::filesystem::remove_all(folder_);
+  EXPECT_EQ(run(bundle, data(10), "--steps 12 --every 4 --on-nonfinite stop").code, 5);
+  o = run_partita("verify " + bundle + " --numeric");
+  EXPECT_EQ(o.code, 0) << o.text;
 }
 
 // tools/name_bad_values does this for more causes and precisions.

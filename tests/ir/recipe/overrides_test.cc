@@ -88,6 +88,7 @@ TEST_F(Overrides, WrittenRecipesReadBackToThemselves) {
         "data: {end_of_document: 0, sources: [{path: a.bin, weight: 0.5, dtype: uint16}, {path: b.idx}], shift: true}\n"
         "evaluate: {batches: 3, data: {kind: synthetic, vocab: 9}}\n",
         "semantics: {batch_norm: replica, moe: {capacity_factor: 1.25, group: 4}}\ncompress: int8\nreproducible: 4\n",
+        "run: {on_nonfinite: rollback, loss_spike: {factor: 2, window: 7, action: stop}, timeout: {data: 9.5}}\n",
         "pin: {data: 2, zero: 3, zero_group: node, cuts: ['a*'], stages: [{data: 2}, {tensor: 2}], '*.up': {out: "
         "tensor}}\n"
         "trainable: ['*.w']\nfrozen: [x]\nclip_grad_norm: 1\nclip_grad_value: 0.5\nema: {decay: 0.9}\nrecompute: "

@@ -193,7 +193,12 @@ TEST(ParseRecipe_Refused, Table) {
       {"zzz: 1",
        "t:1:1: unknown key 'zzz'; the known keys are loss, optimizer, schedule, batch, bind, precision, loss_scale, "
        "clip_grad_norm, clip_grad_value, ema, recompute, kernels, trainable, frozen, seed, "
-       "init, data, evaluate, semantics, compress, reproducible, pin, names"},
+       "init, data, evaluate, semantics, compress, reproducible, run, pin, names"},
+      {"run: {on_nan: skip}", "t:1:7: run: unknown key 'on_nan'; the known keys are on_nonfinite, loss_spike, timeout"},
+      {"run: {on_nonfinite: hope}", "run.on_nonfinite: expected one of warn, skip, rollback, stop, found 'hope'"},
+      {"run: {loss_spike: {factor: 1}}", "run.loss_spike.factor: expected a number > 1, found '1'"},
+      {"run: {loss_spike: {action: skip}}", "run.loss_spike: expected action warn, rollback or stop"},
+      {"run: {timeout: {step: 0}}", "run.timeout.step: expected a number of seconds > 0"},
       {"data: {path: a, sources: [{path: b}]}", "t:1:7: data: expected `path` or `sources`, found both"},
       {"data: {sources: [{weight: 1}]}", "t:1:18: data.sources[0]: missing key 'path'"},
       {"data: {sources: [{path: a, weight: -1}]}", "data.sources[0].weight: expected"},
@@ -463,6 +468,17 @@ TEST(LoadRecipe_BadPaths, AreRefused) {
   EXPECT_EQ(load_recipe("/nonexistent/train.yaml").status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(load_recipe("/tmp").status().message()), HasSubstr("found a directory"));
   EXPECT_THAT(std::string(load_recipe("/dev/zero").status().message()), HasSubstr("larger than 16 MiB"));
+}
+
+TEST(Recipe_Run, SaysWhatIsDoneAboutFaults) {
+  auto recipe = parse_recipe(
+      "run: {on_nonfinite: skip, loss_spike: {factor: 2.5, action: rollback}, timeout: {step: 90, collective: 0.5}}",
+      "t");
+  ASSERT_TRUE(recipe.ok()) << recipe.status();
+  EXPECT_TRUE(recipe->run.skips());
+  EXPECT_EQ(recipe->run.loss_spike,
+            (LossSpikeRecipe{.factor = 2.5, .window = 100, .action = DivergenceAction::kRollback}));
+  EXPECT_EQ(recipe->run.timeout, (TimeoutRecipe{.step = 90, .collective = 0.5}));
 }
 
 TEST(Recipe_LossScale, IsANumberOrARule) {

@@ -22,7 +22,8 @@ struct Update {
         b.state({.name = "w", .kind = StateKind::kParameter, .parameter = {}, .initial = {}}, {DType::kF32, {2}});
     b.set_next("w", b.add_scalar(w, 1));
     loss_scale(b, recipe);
-    hold_and_rescale(b, finite, recipe);
+    hold_states(b, finite);
+    rescale(b, finite, recipe);
     for (const State& s : b.graph().states) {
       b.output(s.name, s.next);
       now[s.name] = Tensor::zeros(b.type(s.value));
