@@ -26,6 +26,7 @@
 #include "runtime/launch/stop_signal.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/program/bundle_plans.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
 #include "runtime/run_flags.h"
@@ -45,6 +46,17 @@ absl::StatusOr<std::shared_ptr<const BundleFiles>> open_own_bundle(const RunFlag
   PARTITA_RETURN_IF_ERROR(bundle->check(threads, /*weights=*/false));
   PARTITA_RETURN_IF_ERROR(with_context(bundle->check_copy(kRankName, kSelf), quote(kRankName)));
   return bundle;
+}
+
+// The plan for the ranks that were started, checked. Where there is none, another start may find others, unless nobody
+// started them.
+absl::StatusOr<SharedBundle> plan_for(const SharedBundle& bundle, const LaunchEnvironment& launch,
+                                      const BundleTrust& trust, int threads) {
+  auto plan = open_checked_plan(bundle, launch.world_size, trust, threads);
+  if (plan.ok() || plan.status().code() != absl::StatusCode::kUnavailable || launch.kind != LaunchKind::kSingle)
+    return plan;
+  return absl::FailedPreconditionError(cat(plan.status().message(), "; start it with mpirun -n ", ranks_of(*bundle),
+                                           " ", bundle->folder(), "/", kRankName));
 }
 
 // A rank receives nothing that has no place there.
@@ -115,14 +127,9 @@ absl::Status run(const RunFlags& flags, const TalkFlags& talk, Rank& rank) {
   PARTITA_RETURN_IF_ERROR(open_record(flags, rank));
   const int threads = flags.threads_of(launch.local_size);
   PARTITA_ASSIGN_OR_RETURN(const auto bundle, open_own_bundle(flags, threads));
-  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, bundle->programs(kImageName));
-  int64_t ranks = mesh_size(programs.front().mesh);
-  if (launch.world_size != ranks) {
-    return absl::FailedPreconditionError(cat("this bundle is for ", ranks, " rank", ranks == 1 ? "" : "s", " and ",
-                                             launch.world_size, " started; start it with mpirun -n ", ranks, " ",
-                                             bundle->folder(), "/", kRankName));
-  }
-  PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags.options(*bundle));
+  PARTITA_ASSIGN_OR_RETURN(const auto plan, plan_for(bundle, launch, flags.trust(), threads));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, plan->programs(kImageName));
+  PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags.options(*plan));
   rank.watch->limit(options.timeouts);
   options.device = launch.local_rank;
   options.threads = threads;
@@ -132,14 +139,14 @@ absl::Status run(const RunFlags& flags, const TalkFlags& talk, Rank& rank) {
   const size_t stage = static_cast<size_t>(stage_of(programs.front().mesh, launch.rank));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(programs[stage])));
   std::unique_ptr<Communicator> communicator;
-  if (ranks > 1) {
+  if (launch.world_size > 1) {
     const CommunicatorOptions limits{.timeout = TimeLimits(options.timeouts).of(Phase::kStart),
                                      .recorder = rank.recorder.get()};
     const OpenOptions how{limits, options.plugins, talk.encrypt, talk.interface, memory_of(loaded->program)};
     if (how.encrypt && !launch.one_host() && needs_device(loaded->program))
       return absl::FailedPreconditionError("NCCL does not encrypt what GPUs send each other: run without --encrypt");
     PARTITA_ASSIGN_OR_RETURN(communicator, open_communicator(launch, talk.backend, how));
-    PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(bundle->root())));
+    PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(plan->root())));
   }
   absl::StatusOr<std::unique_ptr<MetricsSink>> opened = nullptr;
   if (launch.rank == 0)

@@ -8,6 +8,7 @@
 #include "runtime/kernels/onednn.h"
 #include "runtime/launch/communicator_factory.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/program/bundle_plans.h"
 #include "runtime/program/placement.h"
 #include "runtime/trainer.h"
 
@@ -42,20 +43,19 @@ absl::StatusOr<std::unique_ptr<Session>> Session::open(const std::string& folder
   prepare_onednn(chooses_onednn_instructions(environment));
   PARTITA_ASSIGN_OR_RETURN(LaunchEnvironment launch, parse_launch_environment(environment));
   PARTITA_ASSIGN_OR_RETURN(const auto bundle, BundleFiles::open(folder, flags.trust()));
-  PARTITA_RETURN_IF_ERROR(bundle->check(flags.threads_of(launch.local_size), /*weights=*/false));
-  PARTITA_ASSIGN_OR_RETURN(const std::vector<Program> programs, bundle->programs(kImageName));
-  const int ranks = static_cast<int>(mesh_size(programs.front().mesh));
-  if (launch.world_size != 1 && launch.world_size != ranks)
-    return absl::FailedPreconditionError(
-        cat("this program is for ", ranks, " ranks and ", launch.world_size, " processes were started"));
+  const int threads = flags.threads_of(launch.local_size);
+  PARTITA_RETURN_IF_ERROR(bundle->check(threads, /*weights=*/false));
+  const bool here = launch.world_size == 1;  // all ranks
+  PARTITA_ASSIGN_OR_RETURN(
+      const auto plan, open_checked_plan(bundle, here ? ranks_of(*bundle) : launch.world_size, flags.trust(), threads));
   std::unique_ptr<Session> session(new Session());
   session->flags_ = flags;
   session->feed_ = session->flags_.feed =
-      std::make_shared<SampleFeed>(std::move(inputs), launch.world_size == 1 ? ranks : 1);
-  session->thread_ = std::thread([self = session.get(), bundle, launch] {
+      std::make_shared<SampleFeed>(std::move(inputs), here ? static_cast<int>(ranks_of(*plan)) : 1);
+  session->thread_ = std::thread([self = session.get(), bundle, plan, launch] {
     absl::Status status;
     try {
-      status = self->train(bundle, launch);
+      status = self->train(bundle, *plan, launch);
     } catch (const std::bad_alloc&) {
       status = absl::ResourceExhaustedError("out of memory");
     } catch (const std::exception& e) {
@@ -71,9 +71,10 @@ absl::StatusOr<std::unique_ptr<Session>> Session::open(const std::string& folder
   return session;
 }
 
-absl::Status Session::train(const std::shared_ptr<const BundleFiles>& bundle, const LaunchEnvironment& launch) {
-  PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags_.options(*bundle));
-  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, bundle->programs(kImageName));
+absl::Status Session::train(const std::shared_ptr<const BundleFiles>& bundle, const BundleFiles& plan,
+                            const LaunchEnvironment& launch) {
+  PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags_.options(plan));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, plan.programs(kImageName));
   options.plugins = {{}, bundle};
   // Samples come when the program around it has them.
   std::optional<double>& patience = options.timeouts.phases[static_cast<size_t>(Phase::kData)];
@@ -91,7 +92,7 @@ absl::Status Session::train(const std::shared_ptr<const BundleFiles>& bundle, co
     options.device = launch.local_rank;
     options.threads = flags_.threads_of(launch.local_size);
     PARTITA_ASSIGN_OR_RETURN(auto communicator, open_communicator(launch, "auto", {{}, options.plugins}));
-    PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(bundle->root())));
+    PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(plan.root())));
     const size_t stage = static_cast<size_t>(stage_of(programs.front().mesh, launch.rank));
     PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(programs[stage])));
     status = train_rank(loaded, communicator.get(), options, &sink);

@@ -39,7 +39,8 @@ class Session {
  private:
   class Sink;
   Session() = default;
-  absl::Status train(const std::shared_ptr<const BundleFiles>& bundle, const LaunchEnvironment& launch);
+  absl::Status train(const std::shared_ptr<const BundleFiles>& bundle, const BundleFiles& plan,
+                     const LaunchEnvironment& launch);
 
   RunFlags flags_;
   std::shared_ptr<SampleFeed> feed_;

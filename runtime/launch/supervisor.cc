@@ -120,7 +120,7 @@ class Attempt {
   }
 
   // How the run ended.
-  absl::Status wait() {
+  AttemptEnd wait() {
     bool told = false, ended = false;
     std::optional<Clock::time_point> end;
     while (std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return !p.code; })) {
@@ -140,7 +140,7 @@ class Attempt {
       }
       std::this_thread::sleep_for(kPoll);
     }
-    return failed_ == nullptr ? absl::OkStatus() : outcome();
+    return failed_ == nullptr ? AttemptEnd{} : outcome();
   }
 
  private:
@@ -182,27 +182,46 @@ class Attempt {
     }
   }
 
-  absl::Status outcome() const {
+  AttemptEnd outcome() const {
     const int code = *failed_->code;
     const std::string who = job_.ranks > 0 ? cat("rank ", failed_->rank) : "the run";
-    if (!worth_retry(code)) return status_of_exit(code, cat(who, " failed; it says above why"));
+    if (!worth_retry(code)) return {status_of_exit(code, cat(who, " failed; it says above why"))};
     if (code != static_cast<int>(ExitCode::kStopped)) {
-      const Diagnosis d = find_cause();
+      const std::vector<FlightView> views = read_records();
+      const Diagnosis d = find_cause(views);
       for (const RankFate& f : d.others) std::fprintf(stderr, "partita: %s\n", d.other_text(f).c_str());
-      if (d.root) return status_of_exit(code, cat("root cause: ", d.root_text()));
+      if (d.root)
+        return {status_of_exit(code, cat("root cause: ", d.root_text())), step_of(views, d.root->rank),
+                was_killed(*d.root)};
     }
-    return status_of_exit(code, cat(who, " ended with code ", code));
+    return {status_of_exit(code, cat(who, " ended with code ", code))};
   }
 
-  Diagnosis find_cause() const {
+  std::vector<FlightView> read_records() const {
     std::vector<FlightView> views;
-    std::vector<KnownEnd> ends;
-    for (size_t k = 0; k < records_.size(); ++k) {
+    for (int record : records_) {
       // Of a rank that ended before it had a record there is none.
-      if (const auto reader = FlightReader::map(records_[k]); reader.ok()) views.push_back((*reader)->view());
-      ends.push_back(processes_[k].end);
+      if (const auto reader = FlightReader::map(record); reader.ok()) views.push_back((*reader)->view());
     }
+    return views;
+  }
+
+  Diagnosis find_cause(const std::vector<FlightView>& views) const {
+    std::vector<KnownEnd> ends;
+    for (size_t k = 0; k < records_.size(); ++k) ends.push_back(processes_[k].end);
     return diagnose(views, ends, flight_clock());
+  }
+
+  static std::optional<int64_t> step_of(const std::vector<FlightView>& views, int rank) {
+    for (const FlightView& v : views) {
+      if (v.rank == rank && v.phase != Phase::kStart) return v.training_step;
+    }
+    return std::nullopt;
+  }
+
+  bool was_killed(const RankFate& root) const {
+    const KnownEnd& end = processes_[static_cast<size_t>(root.rank)].end;
+    return end.signal == SIGKILL && !end.by_supervisor;
   }
 
   static void kill(Process& p) {
@@ -228,19 +247,23 @@ class Attempt {
 
 absl::Status run_job(const LocalJob& job) {
   std::vector<std::string> command = job.command;
-  for (int restarts = 0;; ++restarts) {
-    absl::Status status;
+  Restarts restarts(job.restarts);
+  const auto stopped = [&] { return job.stop != nullptr && job.stop->load(); };
+  for (;;) {
+    AttemptEnd end;
     {
       Attempt attempt(job, command);
       PARTITA_RETURN_IF_ERROR(attempt.start());
-      status = attempt.wait();
+      end = attempt.wait();
     }
-    if (status.ok()) return status;
-    const bool stopped = job.stop != nullptr && job.stop->load();
-    if (!worth_retry(exit_code(status)) || stopped || restarts >= job.max_restarts) return status;
-    std::fprintf(stderr, "partita: %s; restart %d of %d, from the last good checkpoint\n",
-                 std::string(status.message()).c_str(), restarts + 1, job.max_restarts);
-    if (restarts == 0) command.insert(command.end(), job.resume.begin(), job.resume.end());
+    if (end.status.ok() || stopped()) return end.status;
+    const double now = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+    PARTITA_ASSIGN_OR_RETURN(const double seconds, restarts.next(end, now));
+    std::fprintf(stderr, "partita: %s; restart %d of %d, from the last good checkpoint%s\n",
+                 std::string(end.status.message()).c_str(), restarts.count(), job.restarts.most,
+                 seconds > 0 ? cat(", in ", seconds, " s").c_str() : "");
+    if (!sleep_unless(stopped, seconds)) return end.status;
+    if (restarts.count() == 1) command.insert(command.end(), job.resume.begin(), job.resume.end());
   }
 }
 

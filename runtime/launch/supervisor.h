@@ -6,14 +6,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "runtime/launch/restarts.h"
 
 namespace partita::runtime {
 
 struct LocalJob {
   std::vector<std::string> command;  // program and arguments, the same for all ranks
-  int ranks = 0;         // processes with a rank each, which find one another over TCP; 0: one process, no rank
-  int max_restarts = 0;  // after an end worth a retry: a signal, or an exit code of 128 and above
-  std::string records;   // folder of their flight records; empty: in memory alone
+  int ranks = 0;           // processes with a rank each, which find one another over TCP; 0: one process, no rank
+  RestartLimits restarts;  // after an end worth a retry: a signal, or an exit code of 128 and above
+  std::string records;     // folder of their flight records; empty: in memory alone
   std::vector<std::string> resume;          // arguments to add when it starts again
   const std::atomic<bool>* stop = nullptr;  // when it is set, the processes get SIGTERM
   std::atomic<bool>* save = nullptr;        // and SIGUSR1

@@ -10,6 +10,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/program/bundle_plans.h"
 #include "runtime/program/program_image.h"
 
 namespace partita::runtime {
@@ -176,6 +177,8 @@ absl::Status BundleFiles::check(int threads, bool weights) const {
 
 namespace {
 
+bool is_of_plan(const std::string& name) { return name.starts_with(cat(kPlansName, "/")); }
+
 // The entry of `files`, and the list of chunks of a large file.
 absl::StatusOr<Json> seal_file(const std::string& folder, const std::string& name) {
   PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(cat(folder, "/", name)));
@@ -207,10 +210,12 @@ absl::Status seal_bundle(const std::string& folder, Json manifest) {
   std::error_code ec;
   for (const char* name : {kManifestName, kCertificateName, kSignatureName}) fs::remove(cat(folder, "/", name), ec);
   for (const std::string& name : files_of(folder)) {
-    if (name.ends_with(kChunksSuffix)) fs::remove(cat(folder, "/", name), ec);
+    if (name.ends_with(kChunksSuffix) && !is_of_plan(name)) fs::remove(cat(folder, "/", name), ec);
   }
   Json files = Json::object();
   for (const std::string& name : files_of(folder)) {
+    // Of a plan its manifest stands for the rest.
+    if (is_of_plan(name) && fs::path(name).filename() != kManifestName) continue;
     PARTITA_ASSIGN_OR_RETURN(files[name], seal_file(folder, name));
     if (!files[name].contains("chunks")) continue;
     const std::string list = files[name]["chunks"];

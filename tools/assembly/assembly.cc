@@ -13,6 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/program/bundle_plans.h"
 #include "runtime/program/program_image.h"
 #include "tools/assembly/program_json.h"
 #include "tools/flow/write_bundle.h"
@@ -78,7 +79,8 @@ absl::Status copy_rest(const std::string& from, const std::string& to) {
   for (fs::directory_iterator file(from, ec), end; !ec && file != end; file.increment(ec)) {
     const std::string name = file->path().filename().string();
     if (name == runtime::kImageName || name == runtime::kEvaluationName || name == runtime::kManifestName ||
-        name == runtime::kCertificateName || name == runtime::kSignatureName || name.ends_with(runtime::kChunksSuffix))
+        name == runtime::kCertificateName || name == runtime::kSignatureName || name == runtime::kPlansName ||
+        name.ends_with(runtime::kChunksSuffix))
       continue;
     const auto how = name == runtime::kLibrariesName ? fs::copy_options::recursive | fs::copy_options::create_hard_links
                                                      : fs::copy_options::recursive;
@@ -131,6 +133,7 @@ absl::Status assemble(const std::string& file, const std::string& like, const st
     PARTITA_RETURN_IF_ERROR(write(runtime::kImageName, images.training));
     if (!images.evaluation.empty()) PARTITA_RETURN_IF_ERROR(write(runtime::kEvaluationName, images.evaluation));
     PARTITA_ASSIGN_OR_RETURN(nlohmann::json manifest, read_manifest(from));
+    manifest.erase("also");  // of the programs alone
     return runtime::seal_bundle(fresh, std::move(manifest));
   });
 }

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/planner/report/plan.h"
+#include "runtime/launch/restarts.h"
 #include "runtime/run_flags.h"
 #include "tools/flow/compile.h"
 
@@ -67,10 +68,14 @@ struct ModelFlags {
 // How the ranks of a run are started on this host.
 struct LaunchFlags {
   bool processes = false;
-  int max_restarts = 0;
+  runtime::RestartLimits restarts = {};
+  std::optional<int64_t> ranks = {};  // of the bundle's plans the one for so many; unset: the bundle's own
 
   void add(CLI::App& app);
 };
+// --ranks of a bundle that is there.
+void add_ranks(CLI::App& app, std::optional<int64_t>& ranks);
+void add_restarts(CLI::App& app, runtime::RestartLimits& limits);
 
 // Runs a bundle with all its ranks as threads of this process, or in processes of their own.
 absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags, const LaunchFlags& launch = {});

@@ -15,6 +15,7 @@
 #include "runtime/launch/stop_signal.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/program/bundle_plans.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
 #include "runtime/talk_flags.h"
@@ -35,7 +36,9 @@ struct Flags {
   bool local = false, slurm = false, torchrun = false, mpi = false, kubernetes = false, dry_run = false;
   std::string hosts_file, ssh = "ssh -T -o BatchMode=yes -o ConnectTimeout=20", master, image;
   std::vector<std::string> slurm_options, claims;
-  int nodes = 1, node_rank = 0, port = 29500, max_restarts = 0;
+  int nodes = 1, node_rank = 0, port = 29500;
+  runtime::RestartLimits restarts;
+  std::optional<int64_t> ranks;
 
   void add(CLI::App& verb);
 };
@@ -61,9 +64,8 @@ void Flags::add(CLI::App& verb) {
       ->allow_extra_args(false);
   verb.add_option("--slurm-option", slurm_options, "a further line for sbatch, such as --partition=gpu")
       ->allow_extra_args(false);
-  verb.add_option("--max-restarts", max_restarts,
-                  "start again from the last good checkpoint when a rank is lost, at most this many times")
-      ->check(CLI::Range(0, 1000000));
+  add_restarts(verb, restarts);
+  add_ranks(verb, ranks);
   run.add(verb);
   talk.add(verb);
 }
@@ -71,6 +73,14 @@ void Flags::add(CLI::App& verb) {
 std::string here() {
   std::error_code ignored;
   return std::filesystem::current_path(ignored).string();
+}
+
+std::vector<int> plans_up_to(const runtime::BundleFiles& bundle, int64_t ranks) {
+  std::vector<int> plans;
+  for (const int64_t n : runtime::plans_of(bundle)) {
+    if (n <= ranks) plans.push_back(static_cast<int>(n));
+  }
+  return plans;
 }
 
 absl::StatusOr<LaunchJob> job_of(const Flags& flags) {
@@ -81,16 +91,21 @@ absl::StatusOr<LaunchJob> job_of(const Flags& flags) {
         "one of --local, --hosts, --slurm, --torchrun, --k8s, --mpi (which takes --hosts)");
   PARTITA_ASSIGN_OR_RETURN(const auto bundle, runtime::BundleFiles::open(flags.bundle, flags.run.trust()));
   PARTITA_RETURN_IF_ERROR(bundle->check(flags.run.threads_of(1), /*weights=*/false));
-  PARTITA_RETURN_IF_ERROR(flags.run.options(*bundle).status());  // mistakes are told once, not by each rank
-  if (flags.max_restarts > 0 && flags.run.checkpoint.empty())
+  PARTITA_ASSIGN_OR_RETURN(const auto plan,
+                           runtime::open_checked_plan(bundle, flags.ranks.value_or(runtime::ranks_of(*bundle)),
+                                                      flags.run.trust(), flags.run.threads_of(1)));
+  PARTITA_RETURN_IF_ERROR(flags.run.options(*plan).status());  // mistakes are told once, not by each rank
+  if (flags.restarts.most > 0 && flags.run.checkpoint.empty())
     return absl::InvalidArgumentError("--max-restarts starts again from checkpoints; say --checkpoint FOLDER");
-  PARTITA_ASSIGN_OR_RETURN(const std::vector<runtime::Program> programs, bundle->programs(runtime::kImageName));
   std::error_code ignored;
-  LaunchJob job{.ranks = static_cast<int>(runtime::mesh_size(programs.front().mesh)),
+  LaunchJob job{.command = {},
+                .resume = {},
+                .ranks = static_cast<int>(runtime::ranks_of(*plan)),
+                .plans = plans_up_to(*bundle, runtime::ranks_of(*plan)),
                 .nodes = flags.nodes,
                 .folder = here(),
                 .port = flags.port,
-                .max_restarts = flags.max_restarts};
+                .restarts = flags.restarts};
   if (job.ranks % job.nodes != 0)
     return absl::InvalidArgumentError(
         cat("the bundle's ", job.ranks, " ranks do not divide among ", job.nodes, " hosts"));
@@ -157,20 +172,23 @@ absl::Status start_or_say(const Flags& flags, std::vector<std::string> words) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Host>> read_hosts(const Flags& flags, int ranks) {
+// As many as the ranks need; of a bundle with several plans all, for those to come after one that is lost.
+absl::StatusOr<std::vector<Host>> read_hosts(const Flags& flags, const LaunchJob& job) {
   if (flags.hosts_file.empty()) return std::vector<Host>();
   PARTITA_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(flags.hosts_file));
   PARTITA_ASSIGN_OR_RETURN(std::vector<Host> hosts, parse_hosts(std::string(file.text()), flags.hosts_file));
-  return hosts_for(std::move(hosts), ranks);
+  if (job.plans.size() > 1 && !flags.mpi) return hosts;
+  return hosts_for(std::move(hosts), job.ranks);
 }
 
-absl::Status launch_over_ssh(const Flags& flags, LaunchJob job, const std::vector<Host>& hosts) {
+absl::Status launch_over_ssh(const Flags& flags, LaunchJob job, std::vector<Host> hosts) {
   if (flags.talk.backend == "auto") job.command.insert(job.command.end(), {"--backend", "tcp"});
   std::vector<std::string> ssh;
   std::istringstream words(flags.ssh);
   for (std::string word; words >> word;) ssh.push_back(word);
   if (ssh.empty()) return absl::InvalidArgumentError("--ssh names no program");
   if (flags.dry_run) {
+    PARTITA_ASSIGN_OR_RETURN(hosts, hosts_for(std::move(hosts), job.ranks));
     size_t host = 0;
     for (int rank = 0, used = 0; rank < job.ranks; ++rank, ++used) {
       if (used == hosts[host].slots) ++host, used = 0;
@@ -187,7 +205,7 @@ absl::Status launch_over_ssh(const Flags& flags, LaunchJob job, const std::vecto
 
 absl::Status launch(const Flags& flags) {
   PARTITA_ASSIGN_OR_RETURN(LaunchJob job, job_of(flags));
-  PARTITA_ASSIGN_OR_RETURN(const std::vector<Host> hosts, read_hosts(flags, job.ranks));
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<Host> hosts, read_hosts(flags, job));
   if (flags.mpi) {
     const bool tcp = flags.talk.backend == "tcp";
     if (tcp && hosts.size() > 1) {
@@ -216,7 +234,7 @@ absl::Status launch(const Flags& flags) {
     std::printf("%s", script.c_str());
     return absl::OkStatus();
   }
-  return run_bundle(flags.bundle, flags.run, {.processes = true, .max_restarts = flags.max_restarts});
+  return run_bundle(flags.bundle, flags.run, {.processes = true, .restarts = flags.restarts, .ranks = flags.ranks});
 }
 
 }  // namespace

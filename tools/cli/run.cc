@@ -9,6 +9,7 @@
 #include "runtime/launch/supervisor.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/program/bundle_plans.h"
 #include "runtime/program/placement.h"
 #include "tools/cli/command.h"
 
@@ -16,23 +17,25 @@ namespace partita {
 namespace {
 
 // The ranks in processes of their own, or the whole run in one that may be started again.
-absl::Status run_supervised(const runtime::BundleFiles& bundle, const runtime::RunFlags& flags,
-                            const LaunchFlags& launch) {
-  if (launch.max_restarts > 0 && flags.checkpoint.empty())
+absl::Status run_supervised(const runtime::BundleFiles& bundle, const runtime::BundleFiles& plan,
+                            const runtime::RunFlags& flags, const LaunchFlags& launch) {
+  if (launch.restarts.most > 0 && flags.checkpoint.empty())
     return absl::InvalidArgumentError("--max-restarts starts again from checkpoints; say --checkpoint FOLDER");
-  PARTITA_RETURN_IF_ERROR(flags.options(bundle).status());  // mistakes are told once, not by each rank
-  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs, bundle.programs(runtime::kImageName));
+  PARTITA_RETURN_IF_ERROR(flags.options(plan).status());  // mistakes are told once, not by each rank
+  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs, plan.programs(runtime::kImageName));
+  const int64_t ranks = runtime::mesh_size(programs.front().mesh);
   runtime::LocalJob job;
   if (launch.processes) {
-    job.ranks = static_cast<int>(runtime::mesh_size(programs.front().mesh));
+    job.ranks = static_cast<int>(ranks);
     job.command = {cat(bundle.folder(), "/", runtime::kRankName), "--backend", "tcp"};
   } else {
     std::error_code ec;
-    job.command = {std::filesystem::read_symlink("/proc/self/exe", ec).string(), "run", bundle.folder()};
+    job.command = {std::filesystem::read_symlink("/proc/self/exe", ec).string(), "run", bundle.folder(), "--ranks",
+                   cat(ranks)};
   }
   for (std::string& a : flags.arguments()) job.command.push_back(std::move(a));
   if (!flags.resume) job.resume = {"--resume"};
-  job.max_restarts = launch.max_restarts;
+  job.restarts = launch.restarts;
   job.records = flags.records();
   runtime::StopSignal signals;
   job.stop = signals.stop();
@@ -44,19 +47,34 @@ absl::Status run_supervised(const runtime::BundleFiles& bundle, const runtime::R
 
 void LaunchFlags::add(CLI::App& app) {
   app.add_flag("--processes", processes, "each rank in a process of its own (over TCP), not as threads of this one");
-  app.add_option("--max-restarts", max_restarts,
+  add_restarts(app, restarts);
+}
+
+void add_restarts(CLI::App& app, runtime::RestartLimits& limits) {
+  app.add_option("--max-restarts", limits.most,
                  "start again from the last good checkpoint when a rank is lost, at most this many times")
       ->check(CLI::Range(0, 1000000));
+  app.add_option("--restarts-per-hour", limits.per_hour, "and at most so many times within an hour")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+}
+
+void add_ranks(CLI::App& app, std::optional<int64_t>& ranks) {
+  app.add_option("--ranks", ranks, "of a bundle with several plans (`compile --also`), run the one for so many ranks")
+      ->check(CLI::PositiveNumber);
 }
 
 absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flags, const LaunchFlags& launch) {
   PARTITA_ASSIGN_OR_RETURN(const auto bundle, runtime::BundleFiles::open(folder, flags.trust()));
   PARTITA_RETURN_IF_ERROR(bundle->check(flags.threads_of(1), /*weights=*/false));
-  if (launch.processes || launch.max_restarts > 0) return run_supervised(*bundle, flags, launch);
-  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(*bundle));
+  PARTITA_ASSIGN_OR_RETURN(const auto plan,
+                           runtime::open_checked_plan(bundle, launch.ranks.value_or(runtime::ranks_of(*bundle)),
+                                                      flags.trust(), flags.threads_of(1)));
+  if (launch.processes || launch.restarts.most > 0) return run_supervised(*bundle, *plan, flags, launch);
+  PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions options, flags.options(*plan));
   std::optional<runtime::StopSignal> signals;
   if (!options.checkpoint.folder.empty()) options.obey(signals.emplace());
-  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs, bundle->programs(runtime::kImageName));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<runtime::Program> programs, plan->programs(runtime::kImageName));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
   PARTITA_ASSIGN_OR_RETURN(auto sink, flags.sink(std::max<int64_t>(options.steps, 0)));
   options.ends_process = true;
@@ -77,6 +95,7 @@ void add_run(CLI::App& app, absl::Status& result) {
   verb->add_option("bundle", flags->bundle, "folder that `partita compile` wrote")->required();
   flags->run.add(*verb);
   flags->launch.add(*verb);
+  add_ranks(*verb, flags->launch.ranks);
   verb->callback([flags, &result] { result = run_bundle(flags->bundle, flags->run, flags->launch); });
 }
 

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/program/bundle_plans.h"
 #include "runtime/program/signature.h"
 #include "tools/cli/command.h"
 #include "tools/proof/first_weights.h"
@@ -14,6 +15,7 @@
 #include "tools/proof/sources_check.h"
 #include "tools/verify/bundle/manifest.h"
 #include "tools/verify/certificate.h"
+#include "tools/verify/check_plans.h"
 
 namespace partita {
 namespace {
@@ -88,31 +90,46 @@ absl::Status write_certificate(const runtime::BundleFiles& bundle, const std::st
   return write_file_atomically(signature, signed_by, Durable::kNo);
 }
 
-absl::Status verify(Flags& flags) {
-  PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::BundleFiles::open_unproved(flags.bundle));
-  PARTITA_RETURN_IF_ERROR(files->check(flags.run.threads_of(1), /*weights=*/true));
-  PARTITA_ASSIGN_OR_RETURN(verifier::Bundle bundle, verifier::read_bundle(*files));
-  PARTITA_RETURN_IF_ERROR(verifier::check_manifest(files->manifest(), bundle));
-  PARTITA_RETURN_IF_ERROR(check_first_weights(*files, bundle));
+// Proves one plan of a bundle, and that it trains as `first` does (null: it is the first), and says so.
+absl::StatusOr<verifier::Bundle> verify_plan(Flags& flags, const runtime::BundleFiles& files,
+                                             const verifier::Bundle* first) {
+  PARTITA_RETURN_IF_ERROR(files.check(flags.run.threads_of(1), /*weights=*/true));
+  PARTITA_ASSIGN_OR_RETURN(verifier::Bundle bundle, verifier::read_bundle(files));
+  PARTITA_RETURN_IF_ERROR(verifier::check_manifest(files.manifest(), bundle));
+  PARTITA_RETURN_IF_ERROR(check_first_weights(files, bundle));
   PARTITA_ASSIGN_OR_RETURN(verifier::Verdict v, verifier::check_bundle(bundle));
-  PARTITA_RETURN_IF_ERROR(verifier::check_choices(files->manifest(), v));
+  PARTITA_RETURN_IF_ERROR(verifier::check_choices(files.manifest(), v));
+  if (first != nullptr) PARTITA_RETURN_IF_ERROR(verifier::check_same_training(*first, bundle));
   PARTITA_ASSIGN_OR_RETURN(KernelCode code, compile_again(bundle));
   v.kernels.compiled = code.compiled;
   v.kernels.unknown = std::move(code.unknown);
   std::optional<verifier::NumericVerdict> numeric;
   if (flags.numeric) {
-    PARTITA_ASSIGN_OR_RETURN(flags.options.train, checked_run(*files, flags.run));
+    PARTITA_ASSIGN_OR_RETURN(flags.options.train, checked_run(files, flags.run));
     PARTITA_ASSIGN_OR_RETURN(numeric, check_numeric_apart(bundle, flags.options));
   }
   nlohmann::json sources;
   if (!flags.sources.model.empty()) {
-    PARTITA_ASSIGN_OR_RETURN(sources, check_sources(flags.sources, *files, bundle));
+    PARTITA_ASSIGN_OR_RETURN(sources, check_sources(flags.sources, files, bundle));
   }
   PARTITA_RETURN_IF_ERROR(
-      write_certificate(*files, verifier::certificate_text(files->root(), v, numeric, sources), flags.sign));
+      write_certificate(files, verifier::certificate_text(files.root(), v, numeric, sources), flags.sign));
   if (!flags.quiet) tell(v, numeric);
   if (!flags.quiet && !sources.is_null())
     std::printf("sources: the serial program and the first weights are those of %s\n", flags.sources.model.c_str());
+  return bundle;
+}
+
+absl::Status verify(Flags& flags) {
+  PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::BundleFiles::open_unproved(flags.bundle));
+  PARTITA_ASSIGN_OR_RETURN(const verifier::Bundle first, verify_plan(flags, *files, nullptr));
+  for (const int64_t ranks : runtime::plans_of(*files)) {
+    if (ranks == runtime::ranks_of(*files)) continue;
+    const std::string name = cat("the plan for ", ranks, ranks == 1 ? " rank" : " ranks");
+    PARTITA_ASSIGN_OR_RETURN(const auto plan, runtime::open_plan(files, ranks, nullptr));
+    if (!flags.quiet) std::printf("%s:\n", name.c_str());
+    PARTITA_RETURN_IF_ERROR(with_context(verify_plan(flags, *plan, &first).status(), name));
+  }
   return absl::OkStatus();
 }
 

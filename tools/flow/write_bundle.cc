@@ -14,6 +14,7 @@
 #include "runtime/files/safetensors.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/program/bundle_plans.h"
 #include "runtime/program/program_check.h"
 #include "runtime/program/program_image.h"
 #include "tools/flow/describe_choices.h"
@@ -127,21 +128,52 @@ absl::Status write_programs(const std::vector<runtime::Program>& programs, const
   return verifier::write_evidence(serial, evidence(claims), folder, files);
 }
 
-// All but the manifest.
-absl::Status write_files(const Compiled& compiled, const std::string& runner, const std::string& folder) {
+// Programs of training and evaluation, and their evidence.
+absl::Status write_all_programs(const Compiled& compiled, const std::string& folder) {
   PARTITA_RETURN_IF_ERROR(write_programs(compiled.programs, {compiled.serial, compiled.samples, compiled.run},
                                          compiled.claims, folder, verifier::kTrainingFiles));
-  if (!compiled.evaluation.programs.empty()) {
-    PARTITA_RETURN_IF_ERROR(write_programs(compiled.evaluation.programs, {compiled.evaluation.serial, compiled.samples},
-                                           compiled.evaluation.claims, folder, verifier::kEvaluationFiles));
-  }
+  if (compiled.evaluation.programs.empty()) return absl::OkStatus();
+  return write_programs(compiled.evaluation.programs, {compiled.evaluation.serial, compiled.samples},
+                        compiled.evaluation.claims, folder, verifier::kEvaluationFiles);
+}
+
+// All but the manifest.
+absl::Status write_files(const Compiled& compiled, const std::string& runner, const std::string& folder) {
+  PARTITA_RETURN_IF_ERROR(write_all_programs(compiled, folder));
   PARTITA_RETURN_IF_ERROR(with_context(write_weights(compiled.weights, cat(folder, "/", runtime::kInitialName)),
                                        quote(compiled.programs.front().model, 200)));
   PARTITA_RETURN_IF_ERROR(copy_runner(runner, cat(folder, "/", runtime::kRankName)));
   return copy_libraries(runner, cat(folder, "/", runtime::kLibrariesName));
 }
 
+// A plan within a bundle: its first weights are the bundle's.
+absl::Status write_plan(const Compiled& plan, const std::string& bundle) {
+  namespace fs = std::filesystem;
+  const std::string folder = cat(bundle, "/", runtime::kPlansName, "/", plan.ranks);
+  const fs::path weights = fs::path(folder) / runtime::kInitialName;
+  std::error_code ec;
+  fs::create_directories(folder, ec);
+  if (!ec) fs::create_symlink(fs::path("../..") / runtime::kInitialName, weights, ec);
+  if (ec) return absl::InvalidArgumentError(cat("cannot write ", quote(weights.string()), ": ", ec.message()));
+  PARTITA_RETURN_IF_ERROR(write_all_programs(plan, folder));
+  return runtime::seal_bundle(folder, manifest(plan));
+}
+
 }  // namespace
+
+verifier::Bundle serial_part(const Compiled& compiled) {
+  verifier::Bundle b;
+  b.serial = compiled.serial;
+  b.samples = compiled.samples;
+  b.run = compiled.run;
+  b.compress = enum_name(compiled.compress);
+  if (!compiled.evaluation.programs.empty()) {
+    verifier::ProgramSet& evaluation = b.evaluation.emplace();
+    evaluation.serial = compiled.evaluation.serial;
+    evaluation.samples = compiled.samples;
+  }
+  return b;
+}
 
 absl::Status replace_bundle(const std::string& folder, absl::FunctionRef<absl::Status(const std::string&)> fill) {
   namespace fs = std::filesystem;
@@ -163,10 +195,16 @@ absl::Status replace_bundle(const std::string& folder, absl::FunctionRef<absl::S
   return status;
 }
 
-absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder) {
+absl::Status write_bundle(const Compiled& compiled, const std::string& runner, const std::string& folder,
+                          const std::vector<Compiled>& also) {
   return replace_bundle(folder, [&](const std::string& fresh) -> absl::Status {
     PARTITA_RETURN_IF_ERROR(write_files(compiled, runner, fresh));
-    return runtime::seal_bundle(fresh, manifest(compiled));
+    nlohmann::json all = manifest(compiled);
+    for (const Compiled& plan : also) {
+      PARTITA_RETURN_IF_ERROR(write_plan(plan, fresh));
+      all["also"].push_back(plan.ranks);
+    }
+    return runtime::seal_bundle(fresh, std::move(all));
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <numeric>
 #include <sstream>
 
 #include "absl/strings/numbers.h"
@@ -65,6 +66,10 @@ absl::StatusOr<std::vector<Host>> parse_hosts(const std::string& text, const std
   }
   if (hosts.empty()) return absl::InvalidArgumentError(cat(quote(path), " names no host"));
   return hosts;
+}
+
+int slots_of(const std::vector<Host>& hosts) {
+  return std::accumulate(hosts.begin(), hosts.end(), 0, [](int sum, const Host& h) { return sum + h.slots; });
 }
 
 absl::StatusOr<std::vector<Host>> hosts_for(std::vector<Host> hosts, int ranks) {

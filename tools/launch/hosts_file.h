@@ -19,6 +19,8 @@ struct Host {
 // lines and what follows a # do not count. InvalidArgument names the line.
 absl::StatusOr<std::vector<Host>> parse_hosts(const std::string& text, const std::string& path);
 
+int slots_of(const std::vector<Host>& hosts);
+
 // So many of the first slots as there are ranks. InvalidArgument where the hosts have fewer.
 absl::StatusOr<std::vector<Host>> hosts_for(std::vector<Host> hosts, int ranks);
 

@@ -91,7 +91,7 @@ std::string kubernetes_manifest(const LaunchJob& job, const KubernetesJob& kuber
   Json set = {
       {"apiVersion", "jobset.x-k8s.io/v1alpha2"}, {"kind", "JobSet"}, {"metadata", {{"name", kubernetes.name}}}};
   set["spec"] = {{"network", {{"enableDNSHostnames", true}, {"subdomain", kubernetes.name}}},
-                 {"failurePolicy", {{"maxRestarts", job.max_restarts}, {"rules", Json::array({rule})}}},
+                 {"failurePolicy", {{"maxRestarts", job.restarts.most}, {"rules", Json::array({rule})}}},
                  {"replicatedJobs", Json::array({ranks})}};
   // JSON is YAML.
   return cat(secret.dump(2), "\n---\n", set.dump(2), "\n");

@@ -17,7 +17,7 @@ struct KubernetesJob {
 };
 
 // Two documents for `kubectl apply -f`: the secret, and a pod for each of job.nodes whose shell starts its ranks. When
-// a pod is told to go they save and leave; codes worth another start start all pods again, at most job.max_restarts
+// a pod is told to go they save and leave; codes worth another start start all pods again, at most job.restarts.most
 // times, and a mistake ends the job.
 std::string kubernetes_manifest(const LaunchJob& job, const KubernetesJob& kubernetes);
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/cat.h"
+#include "base/exit_code.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -35,6 +36,29 @@ std::pair<size_t, int> place_of(const std::vector<Host>& hosts, int rank) {
   size_t host = 0;
   for (; rank >= hosts[host].slots; ++host) rank -= hosts[host].slots;
   return {host, rank};
+}
+
+// Signals of the terminal, and those that this process holds back, are for this process to pass on.
+absl::StatusOr<pid_t> start_ssh(std::vector<std::string>& words, int input) {
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, input, 0);
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setpgroup(&attributes, 0);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+  pid_t id = 0;
+  const int error = ::posix_spawnp(&id, arguments[0], &actions, &attributes, arguments.data(), environ);
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) return file_error("start", words[0], error);
+  return id;
 }
 
 struct Process {
@@ -89,32 +113,19 @@ class Attempt {
   absl::Status spawn(int rank, std::vector<std::string>& words, const std::string& first_line) {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) return file_error("make a pipe for", words[0], errno);
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, ends[0], 0);
-    // This process holds SIGTERM back; its children must not. Those of the terminal are for this process to pass on.
-    posix_spawnattr_t attributes;
-    ::posix_spawnattr_init(&attributes);
-    sigset_t none;
-    sigemptyset(&none);
-    ::posix_spawnattr_setsigmask(&attributes, &none);
-    ::posix_spawnattr_setpgroup(&attributes, 0);
-    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-    Process p{.id = 0, .rank = rank, .input = ends[1], .code = {}};
-    const int error = ::posix_spawnp(&p.id, arguments[0], &actions, &attributes, arguments.data(), environ);
-    ::posix_spawnattr_destroy(&attributes);
-    ::posix_spawn_file_actions_destroy(&actions);
+    const auto id = start_ssh(words, ends[0]);
     ::close(ends[0]);
-    if (error != 0) {
+    if (!id.ok()) {
       ::close(ends[1]);
-      return file_error("start", words[0], error);
+      return id.status();
     }
-    // A pipe holds this line, read or not.
+    // A pipe holds this line, read or not. An ssh that has failed already is no reason to end.
+    sigset_t broken;
+    sigemptyset(&broken);
+    sigaddset(&broken, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &broken, nullptr);
     [[maybe_unused]] const ssize_t written = ::write(ends[1], first_line.data(), first_line.size());
-    processes_.push_back(p);
+    processes_.push_back({.id = *id, .rank = rank, .input = ends[1], .code = {}});
     return absl::OkStatus();
   }
 
@@ -135,23 +146,39 @@ class Attempt {
 };
 
 absl::Status status_of(const Process& p, const std::vector<Host>& hosts) {
+  const int code = *p.code;
   const std::string who = cat("rank ", p.rank, " on ", quote(hosts[place_of(hosts, p.rank).first].name));
-  switch (*p.code) {
-    case 1:
-      return absl::InternalError(cat(who, " failed; it says above why"));
-    case 2:
-      return absl::InvalidArgumentError(cat(who, " failed; it says above why"));
-    case 3:
-      return absl::ResourceExhaustedError(cat(who, " failed; it says above why"));
-    case 4:
-      return absl::AbortedError(cat(who, " failed; it says above why"));
-    case 143:
-      return absl::CancelledError(cat(who, " was told to leave"));
-    case kSshFailed:
-      return absl::UnavailableError(cat(who, ": ssh failed, or was cut off"));
-    default:
-      return absl::UnavailableError(cat(who, " ended with code ", *p.code));
+  if (code == kSshFailed) return absl::UnavailableError(cat(who, ": ssh failed, or was cut off"));
+  if (code == static_cast<int>(ExitCode::kStopped)) return absl::CancelledError(cat(who, " was told to leave"));
+  return status_of_exit(
+      code, worth_retry(code) ? cat(who, " ended with code ", code) : cat(who, " failed; it says above why"));
+}
+
+double seconds_of(Clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
+
+// 0: none.
+int largest_plan(const LaunchJob& job, int slots) {
+  if (job.plans.empty()) return job.ranks;
+  const auto fits = std::find_if(job.plans.begin(), job.plans.end(), [&](int ranks) { return ranks <= slots; });
+  return fits == job.plans.end() ? 0 : *fits;
+}
+
+// The hosts on which ssh can run something now, all asked at once.
+std::vector<Host> answering(const std::vector<Host>& hosts, std::vector<std::string> ssh) {
+  ssh.insert(ssh.end(), {"", "true"});
+  const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  std::vector<absl::StatusOr<pid_t>> asked;
+  for (const Host& host : hosts) {
+    ssh[ssh.size() - 2] = host.name;
+    asked.push_back(start_ssh(ssh, nothing));
   }
+  ::close(nothing);
+  std::vector<Host> there;
+  for (size_t k = 0; k < hosts.size(); ++k) {
+    int status = 1;
+    if (asked[k].ok() && ::waitpid(*asked[k], &status, 0) == *asked[k] && status == 0) there.push_back(hosts[k]);
+  }
+  return there;
 }
 
 }  // namespace
@@ -187,18 +214,36 @@ exit $code)");
 
 absl::Status run_on_hosts(const LaunchJob& job, const std::vector<Host>& hosts, const std::vector<std::string>& ssh,
                           const std::string& secret, const std::atomic<bool>* stop) {
-  for (int restarts = 0;; ++restarts) {
-    std::optional<Process> failed;
-    {
-      Attempt attempt(job, hosts);
-      PARTITA_RETURN_IF_ERROR(attempt.start(ssh, secret, restarts > 0));
-      failed = attempt.wait(stop);
+  runtime::Restarts restarts(job.restarts);
+  const auto stopped = [&] { return stop != nullptr && stop->load(); };
+  for (;;) {
+    const Clock::time_point begin = Clock::now();
+    const bool again = restarts.count() > 0;
+    runtime::AttemptEnd end;
+    const std::vector<Host> there = again && job.plans.size() > 1 ? answering(hosts, ssh) : hosts;
+    LaunchJob now = job;
+    now.ranks = largest_plan(job, slots_of(there));
+    if (now.ranks == 0) {
+      end.status =
+          absl::UnavailableError(cat("hosts with slots for ", slots_of(there),
+                                     " ranks answer, and the bundle has a plan for ", job.plans.back(), " at least"));
+    } else {
+      if (now.ranks != job.ranks)
+        std::fprintf(stderr, "partita: hosts with slots for %d ranks answer; going on with %d\n", slots_of(there),
+                     now.ranks);
+      PARTITA_ASSIGN_OR_RETURN(const std::vector<Host> used, hosts_for(there, now.ranks));
+      Attempt attempt(now, used);
+      PARTITA_RETURN_IF_ERROR(attempt.start(ssh, secret, again));
+      const std::optional<Process> failed = attempt.wait(stop);
+      if (!failed) return absl::OkStatus();
+      end.status = status_of(*failed, used);
     }
-    if (!failed) return absl::OkStatus();
-    const absl::Status status = status_of(*failed, hosts);
-    if (*failed->code < 128 || (stop != nullptr && stop->load()) || restarts >= job.max_restarts) return status;
-    std::fprintf(stderr, "partita: %s; restart %d of %d, from the last good checkpoint\n",
-                 std::string(status.message()).c_str(), restarts + 1, job.max_restarts);
+    if (stopped()) return end.status;
+    end.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    PARTITA_ASSIGN_OR_RETURN(const double seconds, restarts.next(end, seconds_of(Clock::now())));
+    std::fprintf(stderr, "partita: %s; restart %d of %d, from the last good checkpoint, in %.0f s\n",
+                 std::string(end.status.message()).c_str(), restarts.count(), job.restarts.most, seconds);
+    if (!runtime::sleep_unless(stopped, seconds)) return end.status;
   }
 }
 

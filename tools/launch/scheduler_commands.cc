@@ -14,6 +14,14 @@ std::vector<std::string> with_command(std::vector<std::string> words, const Laun
   return words;
 }
 
+// Between what the smallest plan needs and what the largest does.
+std::string nodes_of(const LaunchJob& job) {
+  const int each = job.ranks / job.nodes;
+  if (job.plans.size() < 2) return cat(job.nodes);
+  const int least = (job.plans.back() + each - 1) / each;
+  return least == job.nodes ? cat(least) : cat(least, "-", job.nodes);
+}
+
 }  // namespace
 
 std::vector<std::string> torchrun_command(const LaunchJob& job, const std::string& master, int node_rank) {
@@ -25,7 +33,7 @@ std::vector<std::string> torchrun_command(const LaunchJob& job, const std::strin
                                     cat("--master-addr=", master), cat("--master-port=", job.port)})
       words.push_back(word);
   }
-  words.push_back(cat("--max-restarts=", job.max_restarts));
+  words.push_back(cat("--max-restarts=", job.restarts.most));
   return with_command(std::move(words), job);
 }
 
@@ -44,14 +52,23 @@ std::vector<std::string> mpirun_command(const LaunchJob& job, const std::vector<
 
 std::string slurm_script(const LaunchJob& job, const std::string& name, const std::vector<std::string>& options) {
   std::string script = "#!/bin/bash\n";
-  std::vector<std::string> lines = {cat("--job-name=", name),    cat("--nodes=", job.nodes),
-                                    cat("--ntasks=", job.ranks), cat("--ntasks-per-node=", job.ranks / job.nodes),
-                                    cat("--chdir=", job.folder), "--requeue",
-                                    "--open-mode=append",        "--signal=B:USR1@120"};
+  const int each = job.ranks / job.nodes;
+  const bool elastic = job.plans.size() > 1;
+  std::vector<std::string> lines = {cat("--job-name=", name), cat("--nodes=", nodes_of(job))};
+  if (!elastic) lines.push_back(cat("--ntasks=", job.ranks));
+  for (const std::string& line :
+       {cat("--ntasks-per-node=", each), cat("--chdir=", job.folder), std::string("--requeue"),
+        std::string("--open-mode=append"), std::string("--signal=B:USR1@120")})
+    lines.push_back(line);
   lines.insert(lines.end(), options.begin(), options.end());
   for (const std::string& line : lines) append(script, "#SBATCH ", line, "\n");
   if (!job.secret_file.empty())
     append(script, "export ", runtime::kSecretFileVariable, "=", shell_word(job.secret_file), "\n");
+  if (elastic) {
+    append(script, "\n# The largest plan that the nodes of this start have room for.\nfor ranks in");
+    for (int n : job.plans) append(script, " ", n);
+    append(script, "; do\n  [ $ranks -le $((SLURM_JOB_NUM_NODES * ", each, ")) ] && break\ndone\n");
+  }
   append(script, R"(
 leaving=
 leave() {  # the ranks save and leave
@@ -60,8 +77,8 @@ leave() {  # the ranks save and leave
 }
 trap leave USR1 TERM
 
-srun --kill-on-bad-exit=1 --wait=60 )",
-         shell_line(with_command({}, job)), R"( &
+srun )",
+         elastic ? "--ntasks=$ranks " : "", "--kill-on-bad-exit=1 --wait=60 ", shell_line(with_command({}, job)), R"( &
 step=$!
 wait $step
 code=$?
@@ -72,7 +89,7 @@ done
 
 # Codes of 128 and above are worth another start.
 if [ $code -ge 128 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt )",
-         job.max_restarts, R"( ]; then
+         job.restarts.most, R"( ]; then
   echo "partita: the ranks ended with $code${leaving:+, as they were told}; queued again"
   scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -17,7 +17,7 @@ std::vector<std::string> torchrun_command(const LaunchJob& job, const std::strin
 std::vector<std::string> mpirun_command(const LaunchJob& job, const std::vector<Host>& hosts, bool tcp);
 
 // A script for sbatch: srun starts the ranks. Two minutes before its time is over, and when it is cancelled, they save
-// and leave; it is queued again then, and when ranks were lost, at most job.max_restarts times. `options`: further
+// and leave; it is queued again then, and when ranks were lost, at most job.restarts.most times. `options`: further
 // #SBATCH lines, such as "--partition=gpu".
 std::string slurm_script(const LaunchJob& job, const std::string& name, const std::vector<std::string>& options);
 

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <sstream>
+#include <thread>
 
 #include "nlohmann/json.hpp"
 #include "tests/support/command.h"
@@ -50,7 +53,7 @@ const LaunchJob kJob{.command = {"/job/bundle/rank", "--data", "my text"},
                      .nodes = 2,
                      .folder = "/job",
                      .secret_file = "/job/secret",
-                     .max_restarts = 3};
+                     .restarts = {.most = 3}};
 
 TEST(SchedulerCommands, Torchrun_GetsNodesAndRestarts) {
   EXPECT_EQ(shell_line(torchrun_command(kJob, "gpu01", 1)),
@@ -67,12 +70,12 @@ TEST(SchedulerCommands, Mpirun_GetsHostsAndForTcpTheSecretsFile) {
 }
 
 // The script with srun, scancel and scontrol that do as they are told here.
-Outcome run_script(const std::string& step, const std::string& before = "") {
+Outcome run_script(const std::string& step, const std::string& before = "", const LaunchJob& job = kJob) {
   const TempFolder folder;
   folder.write("srun", "#!/bin/sh\necho \"srun $*\"\n" + step);
   folder.write("scancel", "#!/bin/sh\necho \"scancel $*\"\nkill -TERM $(cat " + folder / "step" + ")\n");
   folder.write("scontrol", "#!/bin/sh\necho \"scontrol $*\"\n");
-  folder.write("script", slurm_script(kJob, "bundle", {"--partition=gpu"}));
+  folder.write("script", slurm_script(job, "bundle", {"--partition=gpu"}));
   return run_command("cd " + folder.path() + " && chmod +x srun scancel scontrol && export SLURM_JOB_ID=7 STEP=" +
                      folder / "step" + " PATH=" + folder.path() + ":$PATH && " + before + " bash script");
 }
@@ -86,6 +89,17 @@ TEST(SlurmScript, SaysWhatSbatchAndSrunNeed) {
   const Outcome fine = run_script("exit 0");
   EXPECT_EQ(fine.code, 0);
   EXPECT_THAT(fine.text, AllOf(HasSubstr("/job/bundle/rank --data my text --resume"), Not(HasSubstr("scontrol"))));
+}
+
+TEST(SlurmScript, OfSeveralPlansTakesTheLargestThatTheNodesHaveRoomFor) {
+  LaunchJob job = kJob;
+  job.plans = {4, 2, 1};
+  EXPECT_THAT(slurm_script(job, "bundle", {}), AllOf(HasSubstr("#SBATCH --nodes=1-2\n"), Not(HasSubstr("--ntasks="
+                                                                                                       "4"))));
+  for (const auto& [nodes, ranks] : {std::pair{"2", "4"}, {"1", "2"}}) {
+    const Outcome out = run_script("exit 0", std::string("SLURM_JOB_NUM_NODES=") + nodes, job);
+    EXPECT_THAT(out.text, HasSubstr(std::string("srun --ntasks=") + ranks + " --kill-on-bad-exit=1"));
+  }
 }
 
 TEST(SlurmScript, CodesWorthAnotherStart_AreQueuedAgainAsOftenAsSaid) {
@@ -168,19 +182,44 @@ TEST_F(OverSsh, RanksLearnWhoTheyAreAndTheSecret) {
 }
 
 TEST_F(OverSsh, MistakesEndTheRunAndLostRanksStartAgainWithResume) {
-  job_.max_restarts = 2;
+  job_.restarts.most = 2;
   EXPECT_EQ(run("exit 2").code(), absl::StatusCode::kInvalidArgument);
   job_.resume = {"--resume"};
   const absl::Status status = run("[ \"$1\" = --resume ] && exit 0; exit 129");
   EXPECT_TRUE(status.ok()) << status;
-  job_.max_restarts = 0;
-  EXPECT_THAT(run("exit 129").message(), HasSubstr("on 'one' ended with code 129"));
+  job_.restarts.most = 0;
+  EXPECT_THAT(run("exit 129").message(), HasSubstr("' ended with code 129"));
+}
+
+// "two" is lost and comes back: what is there goes on, with the plan for it.
+TEST_F(OverSsh, LostHost_IsDoneWithoutUntilItIsBack) {
+  folder_.write("ssh",
+                "#!/bin/sh\n[ \"$1\" = two ] && [ -e " + folder_ / "lost" + " ] && exit 255\nexec sh -c \"$2\"\n");
+  job_.restarts.most = 3;
+  job_.plans = {2, 1};
+  // The first start loses the host, the second one has it back before it ends.
+  const absl::Status status =
+      run("echo $RANK of $WORLD_SIZE >> out\n"
+          "case $WORLD_SIZE.$(ls | grep -c again) in\n"
+          "2.0) touch lost again; exit 129;; 1.1) rm lost; exit 129;; *) exit 0;; esac");
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(read("out"), HasSubstr("0 of 1\n"));
+  EXPECT_THAT(read("out").substr(read("out").find("0 of 1")), AllOf(HasSubstr("0 of 2\n"), HasSubstr("1 of 2\n")));
+  folder_.write("lost", "");
+  job_.plans = {2};
+  job_.restarts.most = 1;
+  EXPECT_EQ(run("exit 0").code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(OverSsh, Stop_LetsRanksSaveAndLeave) {
-  const std::atomic<bool> stop = true;
-  const absl::Status status =
-      run("trap 'echo saved > out.$RANK; exit 143' TERM\nwhile true; do sleep 0.05; done", &stop);
+  std::atomic<bool> stop = false;
+  std::thread stopper([&] {  // once both can hear it
+    while (read("ready.0") + read("ready.1") != "yes\nyes\n") std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    stop = true;
+  });
+  const absl::Status status = run(
+      "trap 'echo saved > out.$RANK; exit 143' TERM\necho yes > ready.$RANK\nwhile true; do sleep 0.05; done", &stop);
+  stopper.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(read("out.0") + read("out.1"), "saved\nsaved\n");
 }

@@ -1,0 +1,53 @@
+// Whether a run that has ended is started again, and when.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace partita::runtime {
+
+struct RestartLimits {
+  int most = 0;       // in all
+  int per_hour = 20;  // within any hour
+};
+
+// How an attempt ended, as far as is known.
+struct AttemptEnd {
+  absl::Status status;          // not Ok
+  std::optional<int64_t> step;  // of training, at which the rank was that is the root cause; unset: before training
+  bool killed = false;          // SIGKILL ended that rank
+  double seconds = 0;           // that it lasted
+};
+
+class Restarts {
+ public:
+  // The same step that ends so many attempts in a row is the cause, and no host that was lost.
+  static constexpr int kLoop = 3;
+
+  explicit Restarts(const RestartLimits& limits) : limits_(limits) {}
+
+  // `now`: seconds by a clock that never goes back. How many seconds to wait before the next attempt: none where the
+  // last one got further than those before it, or lasted 10 minutes, else 1, 2, 4, … 60. Where there is no next one,
+  // what the run ends with: the attempt's own status, where it is not worth a retry or no restart is left; Unavailable,
+  // where there were too many within an hour; Internal, or ResourceExhausted of a killed rank, where attempts end at
+  // one step.
+  absl::StatusOr<double> next(const AttemptEnd& end, double now);
+  int count() const { return count_; }
+
+ private:
+  const RestartLimits limits_;
+  int count_ = 0, in_vain_ = 0, at_same_step_ = 0;
+  std::deque<double> times_;     // of the last hour's restarts
+  std::optional<int64_t> step_;  // that ended the attempt before
+  int64_t furthest_ = -1;
+};
+
+// False as soon as `stopped` says so.
+bool sleep_unless(const std::function<bool()>& stopped, double seconds);
+
+}  // namespace partita::runtime

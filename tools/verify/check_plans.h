@@ -1,0 +1,16 @@
+// A bundle may have plans for several numbers of ranks: whether they train alike.
+#pragma once
+
+#include "absl/status/status.h"
+#include "tools/verify/bundle/bundle.h"
+
+namespace partita::verifier {
+
+// That two plans, each proved against its own serial program, compute the same but for the order of sums: their serial
+// programs take the same samples in runs of the same size, hold the same states, and make each state, output and
+// evaluation's outputs by the same expressions, whether a run's gradients come in one part or in several. Aborted with
+// the first that differs.
+absl::Status check_same_training(const ProgramSet& first, const ProgramSet& other);
+absl::Status check_same_training(const Bundle& first, const Bundle& other);
+
+}  // namespace partita::verifier
