@@ -128,7 +128,7 @@ absl::Status run(const RunFlags& flags, const TalkFlags& talk, Rank& rank) {
   const int threads = flags.threads_of(launch.local_size);
   PARTITA_ASSIGN_OR_RETURN(const auto bundle, open_own_bundle(flags, threads));
   PARTITA_ASSIGN_OR_RETURN(const auto plan, plan_for(bundle, launch, flags.trust(), threads));
-  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, plan->programs(kImageName));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, programs_of(*plan));
   PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags.options(*plan));
   rank.watch->limit(options.timeouts);
   options.device = launch.local_rank;

@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::open(const std::string& folder
 absl::Status Session::train(const std::shared_ptr<const BundleFiles>& bundle, const BundleFiles& plan,
                             const LaunchEnvironment& launch) {
   PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags_.options(plan));
-  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, plan.programs(kImageName));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, programs_of(plan));
   options.plugins = {{}, bundle};
   // Samples come when the program around it has them.
   std::optional<double>& patience = options.timeouts.phases[static_cast<size_t>(Phase::kData)];

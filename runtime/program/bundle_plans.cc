@@ -7,6 +7,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/program/placement.h"
 
 namespace partita::runtime {
 
@@ -49,6 +50,14 @@ absl::StatusOr<SharedBundle> open_checked_plan(const SharedBundle& bundle, int64
   PARTITA_ASSIGN_OR_RETURN(SharedBundle plan, open_plan(bundle, ranks, &trust));
   if (plan != bundle) PARTITA_RETURN_IF_ERROR(plan->check(threads, /*weights=*/false));
   return plan;
+}
+
+absl::StatusOr<std::vector<Program>> programs_of(const BundleFiles& plan) {
+  PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, plan.programs(kImageName));
+  if (const int64_t ranks = mesh_size(programs.front().mesh); ranks != ranks_of(plan))
+    return absl::DataLossError(cat(quote(plan.folder(), 1000), ": the programs are for ", ranks, " ranks and ",
+                                   kManifestName, " says ", ranks_of(plan), "; compile the bundle again"));
+  return programs;
 }
 
 }  // namespace partita::runtime

@@ -28,4 +28,7 @@ absl::StatusOr<SharedBundle> open_plan(const SharedBundle& bundle, int64_t ranks
 absl::StatusOr<SharedBundle> open_checked_plan(const SharedBundle& bundle, int64_t ranks, const BundleTrust& trust,
                                                int threads);
 
+// The training programs of a plan. DataLoss where they are for another number of ranks than its manifest says.
+absl::StatusOr<std::vector<Program>> programs_of(const BundleFiles& plan);
+
 }  // namespace partita::runtime

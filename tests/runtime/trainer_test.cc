@@ -165,7 +165,8 @@ class Runner : public ::testing::Test {
   std::string make_rank(const Workplace& place, int64_t ranks) {
     place.folder.write(kImageName, serialize_program(least_squares(ranks, kBatch, kMicroBatches)));
     std::filesystem::copy_file(runner_, place.folder / kRankName, std::filesystem::copy_options::overwrite_existing);
-    const nlohmann::json manifest = {{"version", kManifestVersion}, {"data", nlohmann::json::object()}};
+    const nlohmann::json manifest = {
+        {"version", kManifestVersion}, {"ranks", ranks}, {"data", nlohmann::json::object()}};
     EXPECT_TRUE(seal_bundle(place.folder.path(), manifest).ok());
     return place.folder / kRankName;
   }

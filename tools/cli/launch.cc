@@ -34,7 +34,7 @@ struct Flags {
   runtime::RunFlags run;
   runtime::TalkFlags talk;
   bool local = false, slurm = false, torchrun = false, mpi = false, kubernetes = false, dry_run = false;
-  std::string hosts_file, ssh = "ssh -T -o BatchMode=yes -o ConnectTimeout=20", master, image;
+  std::string hosts_file, ssh = "ssh -T -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15", master, image;
   std::vector<std::string> slurm_options, claims;
   int nodes = 1, node_rank = 0, port = 29500;
   runtime::RestartLimits restarts;
@@ -105,6 +105,7 @@ absl::StatusOr<LaunchJob> job_of(const Flags& flags) {
                 .nodes = flags.nodes,
                 .folder = here(),
                 .port = flags.port,
+                .saves = !flags.run.checkpoint.empty(),
                 .restarts = flags.restarts};
   if (job.ranks % job.nodes != 0)
     return absl::InvalidArgumentError(

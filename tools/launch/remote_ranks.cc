@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -91,7 +93,7 @@ class Attempt {
   }
 
   // The first process that failed, or nothing.
-  std::optional<Process> wait(const std::atomic<bool>* stop) {
+  std::optional<Process> wait(const std::function<bool()>& told) {
     std::optional<Clock::time_point> end;
     bool leaving = false;
     while (std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return !p.code; })) {
@@ -99,7 +101,7 @@ class Attempt {
       if (failed_ && !end) end = Clock::now() + kPatience;
       const bool late = end && Clock::now() > *end;
       if (late && leaving) break;  // the destructor ends what is left
-      if (!leaving && (late || (stop != nullptr && stop->load()))) {
+      if (!leaving && (late || told())) {
         for (Process& p : processes_) ::close(std::exchange(p.input, -1));
         leaving = true;
         end = Clock::now() + kSaving;
@@ -181,6 +183,29 @@ std::vector<Host> answering(const std::vector<Host>& hosts, std::vector<std::str
   return there;
 }
 
+// Asks the hosts now and then, in a thread of its own, whether they have slots for a larger plan than the one that
+// runs.
+class HostWatch {
+ public:
+  HostWatch(const LaunchJob& job, const std::vector<Host>& hosts, const std::vector<std::string>& ssh, int ranks) {
+    if (ranks >= job.ranks || !job.saves) return;
+    thread_ = std::thread([this, &job, &hosts, &ssh, ranks] {
+      const auto done = [this] { return done_.load(); };
+      while (!more_ && runtime::sleep_unless(done, job.ask_seconds))
+        more_ = largest_plan(job, slots_of(answering(hosts, ssh))) > ranks;
+    });
+  }
+  ~HostWatch() {
+    done_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  bool more() const { return more_; }
+
+ private:
+  std::atomic<bool> done_ = false, more_ = false;
+  std::thread thread_;
+};
+
 }  // namespace
 
 std::string remote_rank_line(const LaunchJob& job, const std::vector<Host>& hosts, int rank, bool again) {
@@ -216,9 +241,8 @@ absl::Status run_on_hosts(const LaunchJob& job, const std::vector<Host>& hosts, 
                           const std::string& secret, const std::atomic<bool>* stop) {
   runtime::Restarts restarts(job.restarts);
   const auto stopped = [&] { return stop != nullptr && stop->load(); };
-  for (;;) {
+  for (bool again = false;; again = true) {
     const Clock::time_point begin = Clock::now();
-    const bool again = restarts.count() > 0;
     runtime::AttemptEnd end;
     const std::vector<Host> there = again && job.plans.size() > 1 ? answering(hosts, ssh) : hosts;
     LaunchJob now = job;
@@ -234,9 +258,14 @@ absl::Status run_on_hosts(const LaunchJob& job, const std::vector<Host>& hosts, 
       PARTITA_ASSIGN_OR_RETURN(const std::vector<Host> used, hosts_for(there, now.ranks));
       Attempt attempt(now, used);
       PARTITA_RETURN_IF_ERROR(attempt.start(ssh, secret, again));
-      const std::optional<Process> failed = attempt.wait(stop);
+      const HostWatch watch(job, hosts, ssh, now.ranks);
+      const std::optional<Process> failed = attempt.wait([&] { return stopped() || watch.more(); });
       if (!failed) return absl::OkStatus();
       end.status = status_of(*failed, used);
+      if (watch.more() && !stopped() && end.status.code() == absl::StatusCode::kCancelled) {
+        std::fprintf(stderr, "partita: more hosts answer; the ranks have saved, and go on with more\n");
+        continue;
+      }
     }
     if (stopped()) return end.status;
     end.seconds = std::chrono::duration<double>(Clock::now() - begin).count();

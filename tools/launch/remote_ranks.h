@@ -18,7 +18,8 @@ std::string remote_rank_line(const LaunchJob& job, const std::vector<Host>& host
 
 // As runtime::run_job, on `hosts` and by this ssh: a program and its options. A connection that fails counts as a rank
 // that was lost. Where the bundle has plans for fewer ranks (job.plans), hosts that do not answer are left out of the
-// next start, which takes the largest plan that the others have slots for; a start after that takes them in again.
+// next start, which takes the largest plan that the others have slots for; when more answer, the ranks are told to save
+// and leave, and started again with them.
 // Unavailable where there is none for so few.
 absl::Status run_on_hosts(const LaunchJob& job, const std::vector<Host>& hosts, const std::vector<std::string>& ssh,
                           const std::string& secret, const std::atomic<bool>* stop);

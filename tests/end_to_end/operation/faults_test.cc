@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -56,6 +57,13 @@ class Running {
   ~Running() { end(0); }
   pid_t id() const { return id_; }
   std::string text() const { return TempFolder::read(output_); }
+  // Exit code, 128 + signal; -1 where it runs.
+  int poll() {
+    int status = 0;
+    if (::waitpid(id_, &status, WNOHANG) != id_) return -1;
+    id_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
   // Exit code, 128 + signal; -1 where it had not ended after so many seconds, and was killed.
   int end(double seconds) {
     int status = 0;
@@ -84,9 +92,9 @@ class Faults : public testing::Test {
  protected:
   static constexpr const char* kForever = " --steps 1000000000 --quiet --threads 1";
 
-  std::string compile(const std::string& flags) {
-    const Outcome model =
-        run_partita("model mlp --layers 32,64,8 --batch 8 --with-weights -o " + (out_ / "mlp.onnx") + " --quiet");
+  std::string compile(const std::string& flags, const std::string& layers = "32,64,8") {
+    const Outcome model = run_partita("model mlp --layers " + layers + " --batch 8 --with-weights -o " +
+                                      (out_ / "mlp.onnx") + " --quiet");
     const std::string recipe =
         out_.write("train.yaml",
                    "loss: {kind: mse, target: target}\noptimizer: {kind: adamw, lr: 0.001}\ndata: {kind: synthetic}\n");
@@ -180,6 +188,26 @@ TEST_F(Faults, CrashedRank_IsToldWithItsSignal) {
   EXPECT_EQ(running.end(15), 129);
   EXPECT_THAT(running.text(), ContainsRegex("root cause: rank 1 on host .* crashed with signal 11"));
   EXPECT_THAT(running.text(), HasSubstr("rank 0: followed: lost rank 1"));
+}
+
+// As where memory is too little for it: no host was lost.
+TEST_F(Faults, OneStepThatEndsEveryAttempt_EndsTheRun) {
+  const std::string bundle = compile("--ranks 2 --like ddp", "1024,2048,64"), folder = out_ / "checkpoints";
+  Running running(run(bundle, "--processes --max-restarts 9 --every 2 --checkpoint " + folder), out_ / "output");
+  std::set<int64_t> killed;
+  int code = -1;
+  EXPECT_TRUE(wait_until(
+      [&] {
+        const auto reader = FlightReader::open(runtime::flight_file(folder + "/flight", 1));
+        if (reader.ok() && (*reader)->header().training_step >= 5 && killed.insert((*reader)->header().process).second)
+          ::kill(static_cast<pid_t>((*reader)->header().process), SIGKILL);
+        return killed.size() >= 3 && (code = running.poll()) >= 0;
+      },
+      60));
+  EXPECT_EQ(code, 3) << running.text();
+  EXPECT_THAT(running.text(),
+              ContainsRegex("training step [0-9]+ has ended the run 3 times in a row: it is that step"));
+  EXPECT_LT(killed.size(), 9U);
 }
 
 TEST_F(Faults, StoppedRank_IsWarnedOfAtHalfTime_ThenGivenUp) {

@@ -205,6 +205,15 @@ TEST_F(OverSsh, LostHost_IsDoneWithoutUntilItIsBack) {
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_THAT(read("out"), HasSubstr("0 of 1\n"));
   EXPECT_THAT(read("out").substr(read("out").find("0 of 1")), AllOf(HasSubstr("0 of 2\n"), HasSubstr("1 of 2\n")));
+  // The host comes back while the ranks run: they are told to save, and go on with more.
+  job_.saves = true;
+  job_.ask_seconds = 0.1;
+  const absl::Status grown =
+      run("echo $RANK of $WORLD_SIZE >> grown\n"
+          "[ $WORLD_SIZE = 2 ] && { [ -e saved ] && exit 0; touch lost; exit 129; }\n"
+          "trap 'touch saved; exit 143' TERM\nrm lost\nwhile true; do sleep 0.05; done");
+  EXPECT_TRUE(grown.ok()) << grown;
+  EXPECT_THAT(read("grown").substr(read("grown").find("0 of 1")), HasSubstr("1 of 2\n"));
   folder_.write("lost", "");
   job_.plans = {2};
   job_.restarts.most = 1;
