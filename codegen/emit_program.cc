@@ -21,6 +21,7 @@
 #include "ir/op/formula.h"
 #include "partitioner/layout/pipeline_schedule.h"
 #include "runtime/program/library_kernels.h"
+#include "runtime/program/params.h"
 
 namespace partita {
 namespace {
@@ -105,21 +106,26 @@ class ProgramMaker {
   absl::StatusOr<Program> run() {
     lay_out();
     make_constants();
-    if (!options_.gpu.empty()) PARTITA_RETURN_IF_ERROR(check_device_kernels());
+    PARTITA_RETURN_IF_ERROR(check_library_steps());
     PARTITA_RETURN_IF_ERROR(options_.gpu.empty() ? make_code() : make_device_code());
     return std::move(program_);
   }
 
-  // That a GPU can start it.
-  absl::Status check_device_kernels() const {
+  // That what train.yaml asks for can be had somewhere, and that a GPU can start it.
+  absl::Status check_library_steps() const {
+    const bool for_gpu = !options_.gpu.empty();
     for (const ProgramSegment& segment : program_.segments) {
       for (const Step& step : segment.steps) {
-        if (step.kind != StepKind::kLibrary || step.device != runtime::DeviceTag::kDevice ||
-            runtime::has_device_kernel(step.name))
-          continue;
+        if (step.kind != StepKind::kLibrary) continue;
         const std::string origin = step.origin < 0 ? "" : cat(program_.origins[static_cast<size_t>(step.origin)], ": ");
-        return absl::UnimplementedError(
-            cat(origin, "there is no kernel ", quote(step.name), " for GPUs; compile for --target cpu:host"));
+        if (for_gpu && step.device == runtime::DeviceTag::kDevice && !runtime::has_device_kernel(step.name))
+          return absl::UnimplementedError(
+              cat(origin, "there is no kernel ", quote(step.name), " for GPUs; compile for --target cpu:host"));
+        const DType dtype = step.operands[0].dtype;
+        if (runtime::text_param(step.params, "kernel", "") == "cudnn" && !(for_gpu && dtype_size(dtype) == 2))
+          return absl::InvalidArgumentError(
+              cat(origin, "kernels: {attention: cudnn} in train.yaml is for GPUs, in bf16 or fp16; found ",
+                  dtype_name(dtype), " for ", for_gpu ? options_.gpu : "processors", "; say auto, or leave it out"));
       }
     }
     return absl::OkStatus();

@@ -251,12 +251,13 @@ std::vector<ValueId> attention_gradient_math(Builder& b, const Attrs& attrs, Val
 
 // softmax(scale q k^T + mask) v. mask: bool (true = attend) or float (added). causal = 1: query i attends keys j <= i +
 // (t - s). A row without any key gives 0 and lse = -inf. Outputs: out [b,h,s,e], and in f32 lse [b,h,s] =
-// log(sum(exp(scores))). 2 b h s t (d + e) operations.
+// log(sum(exp(scores))). 2 b h s t (d + e) operations. kernel: whose on a GPU, "cudnn" or "own"; it changes no more
+// than rounding.
 extern const OpDef kAttention = {
     .name = "attention",
     .min_inputs = 3,
     .max_inputs = 4,
-    .attributes = "f scale, i causal?",
+    .attributes = "f scale, i causal?, s kernel?",
     .formula_of = attention_formula,
     .infer = attention_types,
     .work = WorkKind::kAttention,

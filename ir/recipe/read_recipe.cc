@@ -50,15 +50,9 @@ absl::Status parse_batch(const YamlNode& node, const std::string& path, BatchRec
   return parse_fields(node, path, kFields, out);
 }
 
-struct Kernels {
-  std::optional<AttentionKernel> attention;
-};
 absl::Status parse_kernels(const YamlNode& node, const std::string& path, Recipe& out) {
-  static const Fields<Kernels> kFields = {{"attention", choice(&Kernels::attention)}};
-  Kernels kernels;
-  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, kernels));
-  out.attention = kernels.attention;
-  return absl::OkStatus();
+  static const Fields<Recipe> kFields = {{"attention", choice(&Recipe::attention)}};
+  return parse_fields(node, path, kFields, out);
 }
 
 // Each distribution of an init rule has its own keys, and one of them may stand alone: {normal: 0.02} is a std.

@@ -48,9 +48,10 @@ enum class RecomputeMode { kAuto, kNone, kSelective, kFull };
 template <>
 inline constexpr auto kEnumNames<RecomputeMode> = name_table("auto", "none", "selective", "full");
 
-enum class AttentionKernel { kFlash, kMath };
+// Attention as one kernel, of cuDNN's, of our own or of either; or as products and softmax.
+enum class AttentionKernel { kAuto, kCudnn, kOwn, kMath };
 template <>
-inline constexpr auto kEnumNames<AttentionKernel> = name_table("flash", "math");
+inline constexpr auto kEnumNames<AttentionKernel> = name_table("auto", "cudnn", "own", "math");
 
 enum class InitKind { kNormal, kUniform, kConstant, kKaiming, kXavier };
 template <>
@@ -306,8 +307,8 @@ struct Recipe {
   std::optional<double> clip_grad_norm, clip_grad_value;
   std::optional<EmaRecipe> ema;
   RecomputeMode recompute = RecomputeMode::kAuto;
-  std::optional<AttentionKernel> attention;    // kernels.attention
-  std::vector<std::string> trainable, frozen;  // globs over initializer names; frozen wins
+  AttentionKernel attention = AttentionKernel::kAuto;  // kernels.attention
+  std::vector<std::string> trainable, frozen;          // globs over initializer names; frozen wins
   int64_t seed = 0;
   std::vector<InitRule> init;
   std::optional<DataRecipe> data;

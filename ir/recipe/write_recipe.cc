@@ -245,7 +245,7 @@ std::string format_recipe(const Recipe& r) {
   if (r.clip_grad_value) line(true, "clip_grad_value", number_text(*r.clip_grad_value));
   if (r.ema) line(true, "ema", cat("{decay: ", number_text(r.ema->decay), "}"));
   line(true, "recompute", cat(enum_name(r.recompute)));
-  if (r.attention) line(true, "kernels", cat("{attention: ", enum_name(*r.attention), "}"));
+  line(r.attention != AttentionKernel::kAuto, "kernels", cat("{attention: ", enum_name(r.attention), "}"));
   line(!r.trainable.empty(), "trainable", names(r.trainable));
   line(!r.frozen.empty(), "frozen", names(r.frozen));
   line(true, "seed", cat(r.seed));

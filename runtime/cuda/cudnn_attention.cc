@@ -65,9 +65,11 @@ using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 absl::Status to_status(fe::error_t e) {
   if (e.is_good()) return absl::OkStatus();
-  const std::string text = quote(e.get_message(), 600);
-  return e.get_code() == fe::error_code_t::GRAPH_NOT_SUPPORTED ? absl::UnimplementedError(text)
-                                                               : absl::InternalError(text);
+  const std::string text = e.get_message();
+  // Said by cudnn-frontend, or by cuDNN below it.
+  const bool lacking =
+      e.get_code() == fe::error_code_t::GRAPH_NOT_SUPPORTED || text.find("NOT_SUPPORTED") != std::string::npos;
+  return lacking ? absl::UnimplementedError(quote(text, 600)) : absl::InternalError(quote(text, 600));
 }
 
 // cudnn-frontend throws where it finds no library or function.
@@ -129,7 +131,7 @@ class Plan final : public CudnnAttention {
       at = {{kQ, b[0]}, {kK, b[1]}, {kV, b[2]}, {kBias, b[3]}, {kOut, b[b.size() - 2]}, {kLse, b.back()}};
     }
     if (a_.mask == DType::kInvalid) at.erase(kBias);
-    return caught([&] { return to_status(graph_.execute(handle_, at, workspace)); });
+    return with_context(caught([&] { return to_status(graph_.execute(handle_, at, workspace)); }), "cuDNN's attention");
   }
 
  private:

@@ -280,6 +280,27 @@ TEST(Target_UnknownCpu, IsRefused) {
   EXPECT_EQ(p.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+// What the recipe asks of attention goes with its step, and is refused where no machine has it.
+TEST(AttentionByCudnn, IsForGpusIn16Bits) {
+  const auto emitted = [](DType dtype, const std::string& kernel, const TargetOptions& target) {
+    Builder b;
+    const ValueId q = b.input("q", {dtype, {1, 2, 8, 16}});
+    b.output("y", b.emit_all("attention", {q, q, q}, {{"scale", 0.5}, {"kernel", kernel}})[0]);
+    return emit_program(local_program(std::move(b).finish()), target);
+  };
+  auto p = emitted(DType::kBF16, "cudnn", {.gpu = "sm_90"});
+  ASSERT_TRUE(p.ok()) << p.status();
+  EXPECT_EQ(std::get<std::string>(steps_of(*p)[0].params.at("kernel")), "cudnn");
+  EXPECT_TRUE(emitted(DType::kF32, "own", {.gpu = "sm_90"}).ok());
+  EXPECT_TRUE(emitted(DType::kF32, "own", {}).ok());
+  EXPECT_EQ(emitted(DType::kF32, "cudnn", {.gpu = "sm_90"}).status().message(),
+            "kernels: {attention: cudnn} in train.yaml is for GPUs, in bf16 or fp16; found f32 for sm_90; say auto, or "
+            "leave it out");
+  EXPECT_EQ(emitted(DType::kBF16, "cudnn", {}).status().message(),
+            "kernels: {attention: cudnn} in train.yaml is for GPUs, in bf16 or fp16; found bf16 for processors; say "
+            "auto, or leave it out");
+}
+
 TEST(Placement_Pieces, RefineTheShape) {
   Builder b;
   ValueId w = b.state({.name = "w"}, {DType::kF32, {768, 3 * 2 * 64}});

@@ -136,7 +136,7 @@ absl::StatusOr<CountedModel> count_model(ModelSource& source) {
   const ImportedModel& imported = *counted.imported;
   // The search decides these; the analysis counts elements of the plain model.
   Recipe plain = source.recipe();
-  plain.precision = Precision::kFp32, plain.attention = AttentionKernel::kFlash;
+  plain.precision = Precision::kFp32, plain.attention = AttentionKernel::kAuto;
   plain.recompute = RecomputeMode::kNone, plain.pin.recompute.reset();
   PARTITA_ASSIGN_OR_RETURN(const Graph graph, graph_for(plain, imported));
   counted.options = {.batch_statistics = source.recipe().semantics.batch_norm};
@@ -155,7 +155,7 @@ absl::StatusOr<CountedModel> count_model(ModelSource& source) {
 // What programs of the model keep for backward, in the recipe's precision.
 absl::Status count_kept(const Recipe& recipe, const CountedModel& counted, Workload& w) {
   for (RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective}) {
-    const bool flash = recipe.attention.value_or(AttentionKernel::kFlash) == AttentionKernel::kFlash;
+    const bool flash = recipe.attention != AttentionKernel::kMath;
     if (flash && mode == RecomputeMode::kSelective) continue;  // the same
     Recipe own = recipe;
     own.recompute = mode, own.pin.recompute.reset();
@@ -201,7 +201,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   p->problem.workload = &p->workload;
   p->problem.cluster = &p->cluster;
   p->problem.options.precision = p->recipe.precision;
-  p->problem.options.flash = p->recipe.attention.value_or(AttentionKernel::kFlash) == AttentionKernel::kFlash;
+  p->problem.options.flash = p->recipe.attention != AttentionKernel::kMath;
   p->problem.global_batch = p->recipe.batch.global.value_or(static_cast<int64_t>(p->workload.samples));
   p->problem.clip = p->recipe.clip_grad_norm.has_value();
   p->problem.skips = p->recipe.run.skips();

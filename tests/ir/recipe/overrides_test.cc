@@ -76,6 +76,7 @@ TEST_F(Overrides, WrittenRecipesReadBackToThemselves) {
   for (const char* text :
        {"", "loss: {kind: mse, output: 'it''s', target: y}\noptimizer: {kind: momentum, lr: 0.1, nesterov: true}\n",
         "optimizer: {kind: adagrad}\nprecision: fp16\nloss_scale: 128\nkernels: {attention: math}\n",
+        "kernels: {attention: cudnn}\n",
         "precision: fp16\nloss_scale: {initial: 1024, window: 10}\nbatch: {micro: 4, accumulation: 2}\n",
         "schedule: {kind: wsd, warmup: 5, total: 100, decay: 10, min_lr: 1e-5}\nbind: {batch: 8}\nnames: {a: b}\n",
         "optimizer: {kind: rmsprop, centered: true, groups: [{match: [a, 'b*'], lr: 0.5, alpha: 0.5}]}\n"

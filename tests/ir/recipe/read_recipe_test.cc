@@ -189,7 +189,9 @@ TEST(ParseRecipe_Refused, Table) {
       {"optimiser: {kind: sgd}", "t:1:1: unknown key 'optimiser'; the nearest known key is 'optimizer'"},
       {"seed: 1\noptimizer:\n  kind: adam\n  weightdecay: 1\n",
        "t:4:3: optimizer: unknown key 'weightdecay'; the nearest known key is 'weight_decay'"},
-      {"kernels: {attn: flash}", "t:1:11: kernels: unknown key 'attn'; the known keys are attention"},
+      {"kernels: {attn: own}", "t:1:11: kernels: unknown key 'attn'; the known keys are attention"},
+      {"kernels: {attention: flash}",
+       "t:1:22: kernels.attention: expected one of auto, cudnn, own, math, found 'flash'"},
       {"zzz: 1",
        "t:1:1: unknown key 'zzz'; the known keys are loss, optimizer, schedule, batch, bind, precision, loss_scale, "
        "clip_grad_norm, clip_grad_value, ema, recompute, kernels, trainable, frozen, seed, "
