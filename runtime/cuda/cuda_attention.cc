@@ -89,66 +89,10 @@ absl::Status check_type(DType dtype, const AttentionShape& shape, const absl::St
                                       cudnn.message()));
 }
 
-// By cuDNN. Where there is a mask, with our own kernels around it (kernels/masks.cu).
-class ByCudnn final : public LibraryKernel {
- public:
-  static CudaKernel make(CudaDevice& device, const AttentionShape& shape, std::shared_ptr<const CudnnAttention> plan,
-                         bool gradient, const Operand* mask) {
-    auto made = std::make_unique<ByCudnn>(device, std::move(plan), gradient);
-    int64_t scratch = made->place(made->plan_->workspace_bytes());
-    if (mask != nullptr) {
-      made->z_.mask = mask_kind(mask->dtype);
-      made->elements_ = product(mask->shape);
-      made->rows_ = shape.batch * shape.heads * shape.s;
-      made->width_ = shape.e;
-      PARTITA_ASSIGN_OR_RETURN(made->before_, device.own_kernel("mask_bias"));
-      PARTITA_ASSIGN_OR_RETURN(made->rows_kernel_, device.own_kernel(gradient ? "shift_lost_rows" : "clear_lost_rows"));
-      made->bias_at_ = scratch;
-      made->shifts_at_ = made->place(scratch + made->elements_ * 4);
-      scratch = made->place(made->shifts_at_ + (gradient ? made->rows_ * 4 : 0));
-    }
-    device.reserve_scratch(scratch);
-    return made;
-  }
-  ByCudnn(CudaDevice& device, std::shared_ptr<const CudnnAttention> plan, bool gradient)
-      : device_(device), plan_(std::move(plan)), gradient_(gradient) {}
-
-  void run(std::span<std::byte* const> b) override {
-    device_.stream();  // which cuDNN was given: behind the copies from now on
-    if (before_ == nullptr) return device_.note(plan_->run(b, device_.scratch()));
-    std::vector<std::byte*> operands(b.begin(), b.end());
-    void *mask = operands[gradient_ ? 4 : 3], *bias = device_.scratch() + bias_at_;
-    void* first[] = {&mask, &bias, &elements_, &z_};
-    device_.launch_items(before_, elements_, first);
-    operands[gradient_ ? 4 : 3] = static_cast<std::byte*>(bias);
-    void *lse = operands[gradient_ ? 6 : 5], *shifts = device_.scratch() + shifts_at_, *out = operands[4];
-    if (gradient_) {
-      void* second[] = {&lse, &shifts, &rows_};
-      device_.launch_items(rows_kernel_, rows_, second);
-      operands[6] = static_cast<std::byte*>(shifts);
-    }
-    device_.note(plan_->run(operands, device_.scratch()));
-    if (!gradient_) {
-      void* last[] = {&lse, &out, &rows_, &width_};
-      device_.launch_items(rows_kernel_, rows_, last);
-    }
-  }
-
- private:
-  static int64_t place(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
-  CudaDevice& device_;
-  std::shared_ptr<const CudnnAttention> plan_;
-  bool gradient_;
-  ScoresDevice z_{};  // the mask's kind alone
-  int64_t elements_ = 0, rows_ = 0, width_ = 0, bias_at_ = 0, shifts_at_ = 0;
-  cudaKernel_t before_ = nullptr, rows_kernel_ = nullptr;
-};
-
 // By cuDNN; null where the attention is left to our own kernels: train.yaml wants them (the step's "kernel"), or leaves
 // it to us and cuDNN has nothing, which `why` tells.
-CudaKernel make_by_cudnn(CudaDevice& device, const KernelRequest& r, const AttentionShape& shape, const Operand* mask,
-                         bool gradient, absl::Status& why) {
+CudaKernel make_by_cudnn(CudaDevice& device, const KernelRequest& r, const AttentionShape& shape, bool gradient,
+                         absl::Status& why) {
   const std::string kernel = r.s("kernel", "auto");
   if (kernel == "own" || (kernel == "auto" && dtype_size(r.dtype()) != 2)) return nullptr;
   const absl::StatusOr<cudnnHandle_t> handle = device.cudnn();
@@ -159,7 +103,11 @@ CudaKernel make_by_cudnn(CudaDevice& device, const KernelRequest& r, const Atten
     return with_context(why, "kernels: {attention: cudnn} in train.yaml, where `auto` would take another");
   device.count_attention(why);
   if (!plan.ok()) return nullptr;
-  return ByCudnn::make(device, shape, *plan, gradient, mask);
+  device.reserve_scratch((*plan)->workspace_bytes());
+  return make_kernel([&device, plan = *plan](std::span<std::byte* const> b) {
+    device.stream();  // which cuDNN was given: behind the copies from now on
+    device.note(plan->run(b, device.scratch()));
+  });
 }
 
 }  // namespace
@@ -172,7 +120,7 @@ CudaKernel make_cuda_attention(CudaDevice& device, const KernelRequest& r) {
   if (product(r.out(0).shape) == 0 || shape.t == 0 || shape.d == 0) return r.unsupported();
   const DType mask_type = mask == nullptr ? DType::kInvalid : mask->dtype;
   absl::Status why;
-  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> by_cudnn, make_by_cudnn(device, r, shape, mask, false, why));
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> by_cudnn, make_by_cudnn(device, r, shape, false, why));
   if (by_cudnn != nullptr) return by_cudnn;
   if (flash_applies(r.dtype(), shape)) return make_cuda_flash(device, r, shape, mask_type);
   PARTITA_RETURN_IF_ERROR(check_type(r.dtype(), shape, why));
@@ -205,7 +153,7 @@ CudaKernel make_cuda_attention_grad(CudaDevice& device, const KernelRequest& r) 
   if (product(r.in(0).shape) == 0 || shape.t == 0 || shape.d == 0) return r.unsupported();
   const DType mask_type = mask == nullptr ? DType::kInvalid : mask->dtype;
   absl::Status why;
-  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> by_cudnn, make_by_cudnn(device, r, shape, mask, true, why));
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> by_cudnn, make_by_cudnn(device, r, shape, true, why));
   if (by_cudnn != nullptr) return by_cudnn;
   if (flash_applies(r.dtype(), shape)) return make_cuda_flash_grad(device, r, shape, mask_type);
   PARTITA_RETURN_IF_ERROR(check_type(r.dtype(), shape, why));

@@ -25,8 +25,8 @@ class CudnnAttention {
  public:
   virtual ~CudnnAttention() = default;
   virtual int64_t workspace_bytes() const = 0;
-  // On the stream that the handle has. `operands` as those of the step (attention or attention_grad), but what a mask
-  // adds to the scores in its place, f32 of its shape, finite; addresses on the GPU, aligned to 16 bytes.
+  // On the stream that the handle has. `operands` as those of the step (attention or attention_grad, without a mask);
+  // addresses on the GPU, aligned to 16 bytes.
   virtual absl::Status run(std::span<std::byte* const> operands, std::byte* workspace) const = 0;
 };
 
@@ -34,8 +34,8 @@ class CudnnAttention {
 class CudnnAttentions {
  public:
   // Unimplemented in cuDNN's own words where it has nothing for this, or in ours where it would take more memory than
-  // we give it, or causality leaves queries without keys. FailedPrecondition where the library or its interface are
-  // not there.
+  // we give it, or where rows may be left without keys, which cuDNN defines in another way. FailedPrecondition where
+  // the library or its interface are not there.
   absl::StatusOr<std::shared_ptr<const CudnnAttention>> plan(cudnnHandle_t handle, const AttentionShape& shape,
                                                              DType dtype, bool gradient);
   void clear() { plans_.clear(); }  // before the handle goes

@@ -78,12 +78,9 @@ TEST(CudaAttentionStep, WhatTheRecipeWants_IsRefusedWithTheShapeAndTheReason) {
               AllOf(HasSubstr("attention: cudnn"), HasSubstr("bf16 q [1, 2, 9, 16]"), HasSubstr("causal")));
   EXPECT_THAT(std::string(on.prepare(step_of(DType::kF32, "cudnn")).message()), HasSubstr("bf16 and fp16"));
   runtime::Step masked = step_of(DType::kBF16, "cudnn");
-  masked.operands.insert(masked.operands.begin() + 3, {{}, DType::kBool, {1, 1, 9, 1}});
+  masked.operands.insert(masked.operands.begin() + 3, {{}, DType::kBool, {1, 1, 1, 9}});
   masked.inputs = 4;
-  EXPECT_THAT(std::string(on.prepare(masked).message()), HasSubstr("mask [1, 1, 9, 1]"));
-  runtime::Step short_keys = step_of(DType::kBF16, "cudnn");
-  for (const size_t k : {1, 2}) short_keys.operands[k].shape[2] = 5;
-  EXPECT_THAT(std::string(on.prepare(short_keys).message()), HasSubstr("without keys"));
+  EXPECT_THAT(std::string(on.prepare(masked).message()), HasSubstr("without keys"));
 }
 
 // Heads that only cuDNN might take.
