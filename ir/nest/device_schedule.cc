@@ -17,7 +17,7 @@ constexpr int kHeld = 8;               // vectors of a row in registers at most
 constexpr int64_t kLoadedValues = 40;  // that a thread has under way at most
 constexpr int64_t kHeldValues = 96;    // values in registers from pass to pass at most
 constexpr int64_t kRegisters = 65536, kOtherRegisters = 24;  // of a multiprocessor; of a thread beside those
-constexpr int64_t kHeldCode = 6000;    // operations of an unrolled row at most
+constexpr int64_t kHeldCode = 6000;                          // operations of an unrolled row at most
 constexpr int64_t kTileElement = kTileRows * (kTileRows + 1);
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -86,8 +86,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::open(const Program& prog
   // Queues between host and device, read when the driver starts. It has eight by itself, and a pipeline's streams
   // (steps, copies, a lane for each group) are more: those that share one wait for each other.
   [[maybe_unused]] static const int kConnections = ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-  // A kernel that is loaded with its first launch may wait for all that runs, and a collective that runs for a rank that
-  // is held up in the same way: where there are several, all kernels are loaded at the start.
+  // A kernel that is loaded with its first launch may wait for all that runs, and a collective that runs for a rank
+  // that is held up in the same way: where there are several, all kernels are loaded at the start.
   if (mesh_size(program.mesh) > 1) ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
