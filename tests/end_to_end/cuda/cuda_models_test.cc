@@ -3,6 +3,8 @@
 #ifdef PARTITA_STAND_INS
 #include <gtest/gtest.h>
 
+#include "tests/support/model_folders.h"
+#include "tests/support/test_options.h"
 #include "tests/support/trained_model.h"
 
 namespace partita {
@@ -13,6 +15,36 @@ using runtime::NpzFile;
 const char kProgram[] = "LD_LIBRARY_PATH=" PARTITA_STAND_INS " " PARTITA_STAND_INS "/home/partita";
 // Of an architecture that the CUDA runtime has not itself: it is given the PTX.
 const char kTarget[] = " --target cuda:sm_80 ";
+
+// All models within the limits that hold on processors: in full, or their first step.
+TEST(CudaModels_EveryFolder, HoldsAsPtx) {
+  const std::vector<std::string> folders = model_folders();
+  if (folders.empty()) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
+  for (const std::string& folder : folders) {
+    auto expected = NpzFile::open(folder + "/expected.npz");
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    TempFolder out;
+    const size_t steps = sample_or_all<size_t>(1, array(*expected, "loss_f64").size());
+    expect_holds(folder, *expected, train(folder, steps, kTarget, out, "ptx", kProgram), 2, steps);
+  }
+}
+
+// In 16 bits, beside the same on processors: both round, in other orders.
+TEST(CudaModels_Narrow, TrainAsOnProcessors) {
+  for (const char* model : {"llama", "mixtral", "resnet"}) {
+    for (const char* precision : {"bf16", "fp16"}) {
+      SCOPED_TRACE(std::string(model) + " " + precision);
+      const std::string folder = std::string(PARTITA_MODELS) + "/" + model;
+      if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
+      TempFolder out;
+      const std::string flags = std::string("--precision ") + precision;
+      const Training gpu = train(folder, 1, kTarget + flags, out, "ptx", kProgram),
+                     host = train(folder, 1, flags, out, "host");
+      ASSERT_EQ(gpu.losses.size(), 1u);
+      EXPECT_NEAR(gpu.losses[0] / host.losses[0], 1, 3e-3);
+    }
+  }
+}
 
 // Two ranks of one GPU, whose collectives go through the host, within the limits that hold on processors.
 TEST(CudaModels_Ranks, HoldAsPtx) {
