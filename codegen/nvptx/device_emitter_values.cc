@@ -1,6 +1,7 @@
 // Values at a point: of the row, or of one of an element's neighbouring points.
 #include "base/status.h"
 #include "codegen/nvptx/device_emitter_impl.h"
+#include "ir/nest/affine.h"
 
 namespace partita {
 
@@ -66,12 +67,28 @@ Value* DeviceEmitter::apply(int id, Row& row, Element* e, unsigned v) {
   }
   const ScalarNode& s = node.scalar;
   if (s.op == ScalarOp::kConstant) return math_.constant(s.type, s.f, s.i, 1);
+  if (Value* same = e == nullptr ? nullptr : is_at(s, row, *e, v)) return same;
   Value* operands[3] = {nullptr, nullptr, nullptr};
   int ids[3] = {s.a, s.b, s.c};
   for (int k = 0; k < 3; ++k) {
     if (ids[k] >= 0) operands[k] = e == nullptr ? row_value(ids[k], row) : value(ids[k], row, *e, v);
   }
   return math_.apply(s, nest_.nodes[s.a].scalar.type, operands[0], operands[1], operands[2]);
+}
+
+// Whether the index of a point is a number that all points of the vector have, such as a row's label: how far that is
+// from the first point is known once for all, in 32 bits, and takes no register for each. nullptr: it is another
+// comparison.
+Value* DeviceEmitter::is_at(const ScalarNode& s, Row& row, Element& e, unsigned v) {
+  if (s.op != ScalarOp::kEq || s_.vector == 1 || s_.wide) return nullptr;
+  const NestNode& index = nest_.nodes[s.a];
+  if (index.op != NestOp::kIndex || along_last(s.b) || index.access.strides[last_loop()] != 1) return nullptr;
+  if (lowest({index.access.offset, index.access.strides}, nest_.sizes) < 0) return nullptr;
+  Value* wanted = value(s.b, row, e, 0);
+  constexpr uint64_t kBeyond = uint64_t{1} << 31;  // of every index here
+  Value* narrow = b_.CreateSelect(b_.CreateICmpULT(wanted, b_.getInt64(kBeyond)),
+                                  b_.CreateTrunc(wanted, b_.getInt32Ty()), b_.getInt32(~0u));
+  return b_.CreateICmpEQ(b_.CreateSub(narrow, element_number(index.access, e.index, 0)), b_.getInt32(v));
 }
 
 // Offset + `add` + sum of stride * index.

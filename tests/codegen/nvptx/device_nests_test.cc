@@ -190,6 +190,33 @@ TEST(DeviceCrossEntropy_ForwardAndBackward, MatchesReference) {
   for (ptx::Order order : kOrders) m.check({.below = 1100, .order = order});
 }
 
+// Where a column's index is a number of the row, in vectors and without; numbers that no index is are nowhere, those
+// whose lower half is an index among them.
+TEST(DeviceIndex_ThatIsARowsNumber, IsFound) {
+  constexpr int64_t kRows = 6;
+  for (int64_t columns : {7, 64, 264}) {
+    Maker m;
+    ValueId x = m.in({kRows, columns}, DType::kBF16);
+    ValueId at = m.b.constant(to_literal(
+        {{DType::kI64, {kRows, 1}}, {}, {0, columns - 1, -1, columns, (int64_t{1} << 32) + 3, -(int64_t{1} << 32)}}));
+    ValueId index = m.b.emit("iota", {}, {{"size", columns}, {"to", DType::kI64}});
+    ValueId found = m.b.select(m.b.emit("eq", {index, at}), x, m.b.scalar(DType::kBF16, 0));
+    m.out(found);
+    m.out(m.b.reduce_sum(m.b.cast(found, DType::kF32), {1}, false));
+    m.check();
+    ASSERT_FALSE(HasFailure()) << columns;
+  }
+}
+
+// A maximum is NaN where a term is.
+TEST(DeviceExtremum_OfNaN, IsNaN) {
+  Maker m;
+  ValueId x = m.in({40, 9}), spoiled = m.b.emit("sqrt", {m.b.add_scalar(x, 1.5)});  // some rows have none
+  for (const char* op : {"reduce_max", "reduce_min"}) m.out(m.b.reduce(op, spoiled, {1}, false));
+  for (const char* op : {"max", "min"}) m.out(m.b.emit(op, {spoiled, x})), m.out(m.b.emit(op, {x, spoiled}));
+  m.check();
+}
+
 TEST(DeviceRandom_Uniform, EqualsReference) {
   Maker m;
   ValueId i = m.b.emit("iota", {}, {{"size", int64_t{1000}}, {"to", DType::kI64}}), step = m.in({}, DType::kI64);
