@@ -1,6 +1,6 @@
 """Runs the packed bundles on this machine's GPU: correctness against PyTorch's float64 references, then speed beside the PyTorch that is installed here.
 
-    run [--minutes 10] [-o FILE] [--jobs 8]
+    run [--minutes 10] [-o FILE] [--jobs 3]
 
 In the order of what could be wrong: what the GPU reaches in a large product and a large copy; every model, --jobs at once, against its reference; the speed of the bf16 programs, which are judged,
 while PyTorch compiles its own beside them; kernels under compute-sanitizer; what is left. Each step stands alone: one that fails is noted with its message and the next one goes on. The JSON is written after
@@ -404,7 +404,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("-o", "--output", default=f"{HERE}/result.json")
-    parser.add_argument("--jobs", type=int, default=8, help="models whose correctness is checked at once")
+    parser.add_argument("--jobs", type=int, default=3, help="models whose correctness is checked at once: on one GPU they take turns")
     args = parser.parse_args()
     end = time.time() + args.minutes * 60 - 15
     left = lambda most: min(end - time.time(), most)
