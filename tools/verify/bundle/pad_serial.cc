@@ -248,6 +248,15 @@ absl::StatusOr<PaddedSerial> pad_serial(const Graph& serial, const runtime::Prog
     }
   }
   if (longer.empty()) return out;
+  // What becomes longer with others is to be as long as the model has it in files, too.
+  for (const runtime::ProgramState& state : program.states) {
+    for (const State& s : serial.states) {
+      const Shape& whole = serial.type(s.value).shape;
+      if (s.name == state.name && state.placement.logical != whole)
+        return differs("state ", quote(s.name), ": expected a placement of ", to_string(whole), ", found ",
+                       to_string(state.placement.logical));
+    }
+  }
   Lengths first(serial);
   PARTITA_RETURN_IF_ERROR(first.settle(longer));
   Graph split = with_split_forms(serial, first);
