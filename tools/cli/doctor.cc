@@ -88,7 +88,7 @@ std::vector<Part> examine() {
                    "build where the CUDA toolkit and the headers of cuDNN and NCCL are", module.ok(), false});
   const bool attention = has_cudnn_attention();
   parts.push_back(
-      {"attention by cuDNN", attention ? "in the CUDA module" : "",
+      {"attention", attention ? "by cuDNN, in the CUDA module" : "",
        "build with the headers of cudnn-frontend (tools/install_dependencies); without them attention is by "
        "our own kernels",
        attention, false});
