@@ -165,45 +165,31 @@ DeviceEmitter::Element DeviceEmitter::new_element(const Row& row) const {
   return {row.index, std::vector<Values>(static_cast<size_t>(s_.vector), Values(nest_.nodes.size(), nullptr)), nullptr};
 }
 
+// Of a thread's vectors those past the end compute its first one again, if that is there.
 void DeviceEmitter::points() {
   const int64_t count = row_points(nest_) * column_points(nest_) / s_.vector,
                 of_block = int64_t{s_.threads} * s_.vectors;
-  Value* number = b_.CreateAdd(b_.CreateMul(b_.CreateZExtOrTrunc(block_, number_), n(of_block)),
-                               b_.CreateZExtOrTrunc(thread_, number_));
+  Value* first = b_.CreateAdd(b_.CreateMul(b_.CreateZExtOrTrunc(block_, number_), n(of_block)),
+                              b_.CreateZExtOrTrunc(thread_, number_));
   auto is_inside = [&](Value* at) {
     return batched_ ? b_.CreateICmpSLT(at, points_) : below(at, count, count % of_block == 0);
   };
-  if (s_.vectors > 1) return several_points(number, is_inside);
-  if_inside(is_inside(number), [&] {
-    Row row = new_row();
-    Element e = new_element(row);
-    decode(number, 0, last_loop() + 1, s_.vector, e.index);
-    // All values before any store: a result may lie where an operand of another one was.
-    for (const NestStore& s : nest_.stores) {
-      for (unsigned v = 0; v < static_cast<unsigned>(s_.vector); ++v) value(s.node, row, e, v);
-    }
-    for (const NestStore& s : nest_.stores) store(s, row, e);
-  });
-}
-
-// Those past the end compute the thread's first one again, if that is there.
-void DeviceEmitter::several_points(Value* first, const std::function<Value*(Value*)>& is_inside) {
   if_inside(is_inside(first), [&] {
     Row row = new_row();
     std::vector<Element> elements;
     for (int k = 0; k < s_.vectors; ++k) {
       Element e = new_element(row);
-      Value* number = b_.CreateAdd(first, n(int64_t{k} * s_.threads));
+      Value* number = k == 0 ? first : b_.CreateAdd(first, n(int64_t{k} * s_.threads));
       e.inside = k == 0 ? nullptr : is_inside(number);
       if (e.inside != nullptr) number = b_.CreateSelect(e.inside, number, first);
       decode(number, 0, last_loop() + 1, s_.vector, e.index);
       elements.push_back(std::move(e));
     }
-    for (size_t id = 0; id < nest_.nodes.size(); ++id) {  // loads first
+    for (size_t id = 0; id < nest_.nodes.size(); ++id) {  // loads first, to be under way together
       if (nest_.nodes[id].op != NestOp::kLoad) continue;
       for (Element& e : elements) value(static_cast<int>(id), row, e, 0);
     }
-    // All values before any store, as above.
+    // All values before any store: a result may lie where an operand of another one was.
     for (Element& e : elements) {
       for (const NestStore& s : nest_.stores) {
         for (unsigned v = 0; v < static_cast<unsigned>(s_.vector); ++v) value(s.node, row, e, v);

@@ -57,7 +57,6 @@ class DeviceEmitter {
 
   // Shapes.
   void points();
-  void several_points(Value* first, const std::function<Value*(Value*)>& is_inside);
   void tiles();
   void rows();
   void units();
