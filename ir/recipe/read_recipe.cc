@@ -50,8 +50,17 @@ absl::Status parse_batch(const YamlNode& node, const std::string& path, BatchRec
   return parse_fields(node, path, kFields, out);
 }
 
+// `flash` is what the default was called before it had several kernels to take.
+absl::Status parse_attention(const YamlNode& node, const std::string& path, Recipe& out) {
+  if (absl::StatusOr<std::string> text = read_text(node, path); text.ok() && *text == "flash") {
+    out.attention = AttentionKernel::kAuto;
+    return absl::OkStatus();
+  }
+  return choice(&Recipe::attention)(node, path, out);
+}
+
 absl::Status parse_kernels(const YamlNode& node, const std::string& path, Recipe& out) {
-  static const Fields<Recipe> kFields = {{"attention", choice(&Recipe::attention)}};
+  static const Fields<Recipe> kFields = {{"attention", parse_attention}};
   return parse_fields(node, path, kFields, out);
 }
 

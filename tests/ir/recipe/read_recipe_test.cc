@@ -138,6 +138,12 @@ TEST(ParseRecipe_NothingSaid, IsTheDefault) {
   }
 }
 
+TEST(ParseRecipe_OlderWord, IsTheDefault) {
+  const auto recipe = parse_recipe("loss: {kind: mse}\nkernels: {attention: flash}\n", "t");
+  ASSERT_TRUE(recipe.ok()) << recipe.status();
+  EXPECT_EQ(recipe->attention, AttentionKernel::kAuto);
+}
+
 TEST(ParseRecipe_Accepted, Table) {
   EXPECT_EQ(parsed_recipe("\xEF\xBB\xBFseed: 5").seed, 5);
   EXPECT_EQ(parsed_recipe("seed: +5\r\n").seed, 5);
@@ -190,8 +196,8 @@ TEST(ParseRecipe_Refused, Table) {
       {"seed: 1\noptimizer:\n  kind: adam\n  weightdecay: 1\n",
        "t:4:3: optimizer: unknown key 'weightdecay'; the nearest known key is 'weight_decay'"},
       {"kernels: {attn: own}", "t:1:11: kernels: unknown key 'attn'; the known keys are attention"},
-      {"kernels: {attention: flash}",
-       "t:1:22: kernels.attention: expected one of auto, cudnn, own, math, found 'flash'"},
+      {"kernels: {attention: flush}",
+       "t:1:22: kernels.attention: expected one of auto, cudnn, own, math, found 'flush'"},
       {"zzz: 1",
        "t:1:1: unknown key 'zzz'; the known keys are loss, optimizer, schedule, batch, bind, precision, loss_scale, "
        "clip_grad_norm, clip_grad_value, ema, recompute, kernels, trainable, frozen, seed, "
