@@ -45,7 +45,7 @@ void Block::run(uint32_t which) {
   number = which;
   const Index3& of = running.grid.blocks;
   index = {which % of.x, which / of.x % of.y, which / of.x / of.y};
-  std::memset(shared.data(), 0xff, shared.size());
+  std::fill(shared.begin(), shared.end(), std::byte{0xff});
   shared_shadow->forget();
   barriers_ = {};
   for (auto& w : warps_) w->begin();

@@ -331,7 +331,7 @@ void Warp::wait_for_copies(uint32_t lanes, size_t open) {
     for (; groups.size() > open + 1; groups.pop_front()) {
       for (const AsyncCopy& c : groups.front()) {
         std::byte* to = block_.shared.data() + c.to;
-        std::memcpy(to, c.from, static_cast<size_t>(c.existing));
+        if (c.existing > 0) std::memcpy(to, c.from, static_cast<size_t>(c.existing));  // else from nowhere
         std::memset(to + c.existing, 0, static_cast<size_t>(c.bytes - c.existing));
         if (running().options.finds_races)
           block_.shared_shadow->end_copy(static_cast<int64_t>(c.to), c.bytes, moment(lane));
