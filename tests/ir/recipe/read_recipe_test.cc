@@ -138,15 +138,10 @@ TEST(ParseRecipe_NothingSaid, IsTheDefault) {
   }
 }
 
-TEST(ParseRecipe_OlderWord, IsTheDefault) {
-  const auto recipe = parse_recipe("loss: {kind: mse}\nkernels: {attention: flash}\n", "t");
-  ASSERT_TRUE(recipe.ok()) << recipe.status();
-  EXPECT_EQ(recipe->attention, AttentionKernel::kAuto);
-}
-
 TEST(ParseRecipe_Accepted, Table) {
   EXPECT_EQ(parsed_recipe("\xEF\xBB\xBFseed: 5").seed, 5);
   EXPECT_EQ(parsed_recipe("seed: +5\r\n").seed, 5);
+  EXPECT_EQ(parsed_recipe("kernels: {attention: flash}").attention, AttentionKernel::kAuto);  // an older word
   EXPECT_EQ(parsed_recipe("batch: {micro: auto}").batch.micro, std::nullopt);
   EXPECT_EQ(parsed_recipe("batch: {global: 1e3}").batch.global, 1000);
   EXPECT_TRUE(parsed_recipe("semantics: {moe: dropless}").semantics.moe_dropless);
