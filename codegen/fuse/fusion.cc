@@ -14,7 +14,7 @@ namespace partita {
 namespace {
 
 constexpr size_t kLargestGroup = 96;
-constexpr int kSiblings = 4;  // groups reading the same value that a node tries to join
+constexpr int kSiblings = 4;  // groups reading the same value that a reduction tries to join
 constexpr NodeId kNear = 64;  // nodes between two elementwise groups that read the same values at most
 
 class Fuser {
@@ -240,14 +240,13 @@ class Fuser {
                        [&](NodeId n) { return code_.roles[n] == NodeRole::kElementwise; });
   }
 
-  // Values of that many elements that the group's nodes read from memory.
-  std::vector<ValueId> large_leaves(const Group& group, int64_t size) const {
+  // Values of that many elements that the group reads from memory.
+  std::vector<ValueId> large_leaves(int g, int64_t size) const {
     std::vector<ValueId> all;
-    for (NodeId n : group.nodes) {
+    for (NodeId n : groups_[g].nodes) {
       for (ValueId v : leaves_[n]) {
         const NodeId p = code_.producer(v);
-        const bool own = p != kNoNode && std::binary_search(group.nodes.begin(), group.nodes.end(), p);
-        if (!own && elements(graph_.type(v).shape) == size) all.push_back(v);
+        if ((p == kNoNode || group_of_[p] != g) && elements(graph_.type(v).shape) == size) all.push_back(v);
       }
     }
     std::sort(all.begin(), all.end());
@@ -261,7 +260,7 @@ class Fuser {
     if (!groups_[g].nests || groups_[g].nodes.empty() || !is_elementwise(groups_[g])) return;
     const NodeId first = groups_[g].nodes[0];
     const int64_t size = elements(graph_.type(graph_.nodes[first].outputs[0]).shape);
-    const std::vector<ValueId> mine = large_leaves(groups_[g], size);
+    const std::vector<ValueId> mine = large_leaves(g, size);
     if (mine.size() < 2) return;
     for (size_t k = readers_[mine[0]].size(); k-- > 0;) {
       const NodeId r = readers_[mine[0]][k];
@@ -269,7 +268,7 @@ class Fuser {
       if (r > first || first - r > kNear || other == g || !compatible(g, other) || !is_elementwise(groups_[other]))
         continue;
       std::vector<ValueId> both;
-      const std::vector<ValueId> theirs = large_leaves(groups_[other], size);
+      const std::vector<ValueId> theirs = large_leaves(other, size);
       std::set_intersection(mine.begin(), mine.end(), theirs.begin(), theirs.end(), std::back_inserter(both));
       if (both.size() >= 2 && try_merge(g, other)) return;
     }

@@ -409,9 +409,7 @@ llvm::Value* ScalarMath::to_stored(DType type, llvm::Value* v) {
     case DType::kF16:
       return b_.CreateFPTrunc(v, with_lanes(b_.getHalfTy(), lanes_of(v->getType())));
     case DType::kBF16: {
-      if (gpu_)
-        return b_.CreateBitCast(b_.CreateFPTrunc(v, with_lanes(b_.getBFloatTy(), lanes_of(v->getType()))),
-                                b_.getInt16Ty());
+      if (gpu_) return b_.CreateBitCast(b_.CreateFPTrunc(v, b_.getBFloatTy()), b_.getInt16Ty());
       llvm::Type* t = integers_like(v->getType(), 32);
       llvm::Value* bits = b_.CreateBitCast(v, t);
       llvm::Value* high = b_.CreateLShr(bits, i(t, 16));

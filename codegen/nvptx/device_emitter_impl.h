@@ -89,6 +89,11 @@ class DeviceEmitter {
   void team_meets();  // of a team of several warps
   void team_barrier();
   void add_teams(std::vector<Values>& folded);
+  // What a fold adds up: a value of the row, or one of each column.
+  bool is_total(const NestFold& f) const { return nest_.nodes[f.node].op == NestOp::kReduce; }
+  DType folded_type(const NestFold& f) const {
+    return is_total(f) ? nest_.nodes[f.node].scalar.type : nest_.operands[f.access.operand];
+  }
   int64_t shared_bytes() const;
 
   // Values.

@@ -18,7 +18,7 @@ DeviceEmitter::Work DeviceEmitter::work_of(int pass) const {
   }
   for (size_t k = 0; k < nest_.folds.size(); ++k) {
     const NestFold& f = nest_.folds[k];
-    if (nest_.nodes[f.node].op != NestOp::kReduce && level_[f.node] == pass) work.folds.push_back(static_cast<int>(k));
+    if (!is_total(f) && level_[f.node] == pass) work.folds.push_back(static_cast<int>(k));
   }
   return work;
 }
@@ -147,10 +147,8 @@ void DeviceEmitter::units() {
   Values carried;
   for (size_t k = 0; k < nest_.folds.size(); ++k) {
     const NestFold& f = nest_.folds[k];
-    bool total = nest_.nodes[f.node].op == NestOp::kReduce;
-    size_t count = total ? 1 : static_cast<size_t>(s_.held) * static_cast<size_t>(s_.vector);
-    DType type = total ? nest_.nodes[f.node].scalar.type : nest_.operands[f.access.operand];
-    folded[k].assign(count, math_.identity(f.reduce, type, 1));
+    size_t count = is_total(f) ? 1 : static_cast<size_t>(s_.held) * static_cast<size_t>(s_.vector);
+    folded[k].assign(count, math_.identity(f.reduce, folded_type(f), 1));
     carried.insert(carried.end(), folded[k].begin(), folded[k].end());
   }
   auto deal = [&](const Values& values) {
@@ -177,8 +175,7 @@ void DeviceEmitter::units() {
     Values next;
     for (size_t k = 0; k < nest_.folds.size(); ++k) {
       const NestFold& f = nest_.folds[k];
-      if (nest_.nodes[f.node].op == NestOp::kReduce)
-        folded[k][0] = math_.combine(f.reduce, nest_.nodes[f.node].scalar.type, folded[k][0], row.known[f.node]);
+      if (is_total(f)) folded[k][0] = math_.combine(f.reduce, folded_type(f), folded[k][0], row.known[f.node]);
       next.insert(next.end(), folded[k].begin(), folded[k].end());
     }
     return next;
@@ -196,7 +193,7 @@ void DeviceEmitter::units() {
     auto put = [&](Value* v, Value* at) {
       b_.CreateAlignedStore(math_.to_stored(type, v), at, alignment(f.access.operand, 1));
     };
-    if (nest_.nodes[f.node].op == NestOp::kReduce) {
+    if (is_total(f)) {
       by_first(b_.CreateICmpEQ(member_, n(0)), [&] { put(folded[k][0], pointer(f.access.operand, unit_)); });
       continue;
     }
@@ -214,7 +211,7 @@ void DeviceEmitter::clear_folds() {
   loop(member_, n(row_vectors()), s_.team, {}, [&](Value* number, Values) {
     Element e = element_at(new_row(), number, nullptr);
     for (const NestFold& f : nest_.folds) {
-      if (nest_.nodes[f.node].op == NestOp::kReduce) continue;
+      if (is_total(f)) continue;
       DType type = nest_.operands[f.access.operand];
       for (unsigned v = 0; v < static_cast<unsigned>(s_.vector); ++v)
         b_.CreateAlignedStore(math_.to_stored(type, math_.identity(f.reduce, type, 1)), fold_address(f, e.index, v),

@@ -171,12 +171,10 @@ void DeviceEmitter::add_teams(std::vector<Values>& folded) {
     int64_t word = 0;
     for (size_t k = 0; k < folded.size(); ++k) {
       const NestFold& f = nest_.folds[k];
-      const bool total = nest_.nodes[f.node].op == NestOp::kReduce;
-      const DType type = total ? nest_.nodes[f.node].scalar.type : nest_.operands[f.access.operand];
       for (Value*& v : folded[k]) {
         Value* index = at(b_.getInt32(static_cast<uint32_t>(team - 1)), word++);
         llvm::Type* stored = as_word(v)->getType();
-        v = math_.combine(f.reduce, type, v, from_word(b_.CreateLoad(stored, place(index)), v->getType()));
+        v = math_.combine(f.reduce, folded_type(f), v, from_word(b_.CreateLoad(stored, place(index)), v->getType()));
       }
     }
   }

@@ -45,22 +45,19 @@ absl::Status Executor::bind(const ExecutionConfig& config) {
     }
     if (device_ != nullptr) PARTITA_RETURN_IF_ERROR(bind_runs(segment, segments_.back()));
   }
-  if (communicator_ != nullptr) PARTITA_RETURN_IF_ERROR(communicator_->connect(messages()));
+  if (communicator_ != nullptr) PARTITA_RETURN_IF_ERROR(communicator_->connect(operations()));
   if (device_ != nullptr) {
     PARTITA_ASSIGN_OR_RETURN(device_scratch_, device_->allocate_scratch());
   }
   return with_context(config.scratch->allocate(), "kernel scratch memory");
 }
 
-// Operations that send to some ranks or receive from some.
-std::vector<CollectiveOp> Executor::messages() const {
+// Those that are not of this rank alone.
+std::vector<CollectiveOp> Executor::operations() const {
   std::vector<CollectiveOp> found;
   for (const std::vector<BoundStep>& steps : segments_) {
     for (const BoundStep& step : steps) {
-      const CollectiveKind kind = step.collective.kind;
-      const bool moves =
-          kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv || kind == CollectiveKind::kPermute;
-      if (step.step->kind == StepKind::kCollectiveStart && moves && !step.alone) found.push_back(step.collective);
+      if (step.step->kind == StepKind::kCollectiveStart && !step.alone) found.push_back(step.collective);
     }
   }
   return found;

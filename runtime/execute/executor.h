@@ -132,7 +132,7 @@ class Executor {
   absl::Status bind(const ExecutionConfig& config);
   absl::Status bind_step(const Step& step, const ExecutionConfig& config);
   absl::Status bind_collective(const Step& step, BoundStep& bound);
-  std::vector<CollectiveOp> messages() const;
+  std::vector<CollectiveOp> operations() const;
   absl::Status bind_runs(const ProgramSegment& segment, std::vector<BoundStep>& steps);
   absl::Status bind_batched(std::span<BoundStep> run, const std::vector<size_t>& launch);
   static std::vector<CollectivePiece> pieces(const Step& step, int64_t group_size);

@@ -137,6 +137,18 @@ def check_collectives(seconds):
     return {"holds": not bad, "bad": bad, "seconds": time.time() - begin}
 
 
+def split_title(title):
+    """Model, precision and variant of a title such as gpt2_124m+bf16=plain; no precision is fp32."""
+    name, _, precision = title.partition("+")
+    precision, _, variant = precision.partition("=")
+    return name, precision or "fp32", variant
+
+
+def references(title):
+    """Where the model's data and reference lie."""
+    return f"{HERE}/references/{re.split('[+@%=]', title)[0]}"
+
+
 def check_attention(seconds):
     """Our own attention and cuDNN's against the processors', and how long both take."""
     begin = time.time()
@@ -148,7 +160,7 @@ def check_attention(seconds):
 
 
 def check(title, bundle, seconds):
-    folder = f"{HERE}/references/{re.split('[@%=]', title)[0]}"
+    folder = references(title)
     expected = np.load(f"{folder}/expected.npz")
     steps = len(expected["loss"])
     flags = ["--data", f"{folder}/data.npz", "--steps", str(steps), "--save", "", "--save-gradients", ""]
@@ -180,8 +192,8 @@ def check(title, bundle, seconds):
 
 def check_narrow(title, bundle, seconds):
     """The losses of a 16-bit or tf32 program: as near to float64 as PyTorch's bf16 autocast, and rounded indeed."""
-    name, precision = re.split("[+=]", title)[:2]
-    folder = f"{HERE}/references/{name}"
+    name, precision, _ = split_title(title)
+    folder = references(title)
     exact = np.load(f"{folder}/expected.npz")["loss_f64"]
     flags = ["--data", f"{folder}/data.npz", "--steps", str(len(exact))]
     metrics, _, took = train(bundle, flags, seconds)
@@ -207,7 +219,6 @@ class TorchSide:
     """PyTorch's steps of the models, one after the other in the background: it compiles beside whatever runs and times its steps alone."""
 
     def __init__(self, titles):
-        self.titles, self.found = titles, {}
         self.pool = concurrent.futures.ThreadPoolExecutor(1)
         self.processes = []
         self.futures = {t: self.pool.submit(self.run, *t) for t in titles}
@@ -302,8 +313,7 @@ def tuned(bundle, steps, seconds):
 
 def measure(title, bundle, seconds, device, trace):
     """A title that ends with =plain is of a program without epilogues, to compare."""
-    name, _, precision = title.partition("+")
-    precision, _, variant = (precision or "fp32").partition("=")
+    name, precision, variant = split_title(title)
     steps, peak, idle = 12, peaks(device, precision), used_bytes()
     with alone():
         metrics, _, _ = train(bundle, ["--steps", str(steps)], seconds)
@@ -329,9 +339,9 @@ def measure(title, bundle, seconds, device, trace):
 
 def compare_with_torch(title, result, torch, seconds):
     """Adds what PyTorch takes to what measure() found."""
-    if not result or "error" in result or "torch" in result or "=" in title:
+    name, precision, variant = split_title(title)
+    if not result or "error" in result or "torch" in result or variant:
         return
-    name, precision = (title + "+fp32").split("+")[:2]
     result["torch"] = torch.modes(name, precision, seconds)
     peak_bytes = [m["peak_bytes"] for m in result["torch"].get("modes", {}).values() if "peak_bytes" in m]
     if peak_bytes and result["memory"]["allocated_bytes"]:
@@ -345,7 +355,7 @@ def compare_with_torch(title, result, torch, seconds):
 
 def sanitized(title, bundle, tool, seconds):
     """Two steps under one of compute-sanitizer's tools: as they are issued, and as a graph."""
-    folder, begin = f"{HERE}/references/{re.split('[+@%=]', title)[0]}", time.time()
+    folder, begin = references(title), time.time()
     with tempfile.TemporaryDirectory() as out:
         command = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--error-exitcode", "9", "--print-limit", "5", executable(bundle, out), "--data", f"{folder}/data.npz", "--steps", "2", "--quiet"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=max(seconds, 1), env=environment())
@@ -425,7 +435,7 @@ def main():
         report.result["torch"] = ask([sys.executable, "-c", "import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version())"])
         report.result["ceilings"] = json.loads(ask([sys.executable, f"{HERE}/torch_side.py", "ceilings"]) or "{}")
         print(query, report.result["torch"], json.dumps(report.result["ceilings"]), flush=True)
-        torch = TorchSide([tuple((n.removeprefix("speed_").partition("=")[0] + "+fp32").split("+")[:2]) for n in speed if "=" not in n])
+        torch = TorchSide([split_title(n.removeprefix("speed_"))[:2] for n in speed if "=" not in n])
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             pool.submit(report.step, "correctness", "attention", lambda: check_attention(left(60)))
             for name in sorted(n for n in bundles if not n.startswith("speed_")):
