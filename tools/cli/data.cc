@@ -18,7 +18,16 @@ struct Flags {
   runtime::RunFlags run;
 };
 
+// What the Python package's own `partita` does.
+absl::Status is_of_the_package(const std::string& verb) {
+  if (verb != "tokenize" && verb != "inspect" && verb != "mix") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      cat("`partita data ", verb, "` is part of the Python package: pip install ",
+          "'./tools/python[data]' (docs/python.md), and call the `partita` that it installs"));
+}
+
 absl::Status run(const Flags& flags) {
+  PARTITA_RETURN_IF_ERROR(is_of_the_package(flags.bundle));
   PARTITA_ASSIGN_OR_RETURN(const auto bundle, runtime::BundleFiles::open(flags.bundle, {}));
   PARTITA_ASSIGN_OR_RETURN(const runtime::TrainOptions options, flags.run.options(*bundle));
   PARTITA_ASSIGN_OR_RETURN(const std::vector<runtime::Program> programs, bundle->programs(runtime::kImageName));
@@ -51,7 +60,9 @@ absl::Status run(const Flags& flags) {
 
 void add_data(CLI::App& app, absl::Status& result) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb = app.add_subcommand("data", "which samples, of which files, a step of training takes");
+  CLI::App* verb = app.add_subcommand("data",
+                                      "which samples, of which files, a step of training takes (`partita data "
+                                      "tokenize`, `inspect` and `mix` come with the Python package)");
   verb->add_option("bundle", flags->bundle, "folder that `partita compile` wrote")->required();
   verb->add_option("--step", flags->step, "the step, counted from 0 as in files of metrics")
       ->required()

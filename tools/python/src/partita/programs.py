@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from .errors import PartitaError
 
+DATA_VERBS = ("tokenize", "inspect", "mix")
 __all__ = ["main", "partita_program", "run_partita"]
 
 
@@ -51,7 +52,11 @@ def error_of(code: int, said: str) -> PartitaError:
 
 
 def main() -> NoReturn:
-    """The console script: becomes the program."""
+    """The console script: becomes the program, but for what the package itself adds to it."""
+    if sys.argv[1:2] == ["data"] and (sys.argv[2:3] or [""])[0] in DATA_VERBS:
+        from .data.command import data_command
+
+        sys.exit(data_command(sys.argv[2:]))
     try:
         program = partita_program()
     except PartitaError as error:

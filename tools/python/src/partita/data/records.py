@@ -1,0 +1,243 @@
+"""Documents out of the files that people keep text in, a block at a time."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import PartitaError
+
+__all__ = ["Block", "Source", "blocks_of", "find_sources", "texts_of"]
+
+BLOCK_BYTES = 4 << 20  # of text that a process tokenizes at a time
+WHOLE_FILE_BYTES = 256 << 20  # the largest text file that may be one document
+TEXT = (".txt", ".md", ".text")
+LINES = (".jsonl", ".ndjson", ".json")
+TABLES = (".parquet", ".arrow")
+PACKED = (".gz", ".zst")
+
+
+@dataclass(frozen=True)
+class Source:
+    path: Path
+    kind: str  # "text", "json", "parquet", "arrow"
+    packed: str  # "", ".gz", ".zst"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Records that follow one another in a source. Lines of JSON are parsed by who tokenizes them."""
+
+    source: Path
+    kind: str
+    first: int  # number of the first, counted from 0
+    records: Sequence[bytes | str | None]
+
+
+def find_sources(paths: Sequence[str | Path]) -> list[Source]:
+    """The files that `paths` name, a folder's sorted by name. PartitaError where one is missing or of no kind known here."""
+    found: list[Source] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            found += _of_folder(path)
+        elif path.is_file():
+            source = _kind_of(path)
+            if source is None:
+                raise PartitaError(f"{path}: expected {', '.join((*TEXT, *LINES, *TABLES))}, the first two kinds also as {' or '.join(PACKED)}; rename it, or convert it")
+            found.append(source)
+        else:
+            raise PartitaError(f"{path}: there is no such file or folder")
+    return found
+
+
+def _kind_of(path: Path) -> Source | None:
+    packed = path.suffix if path.suffix in PACKED else ""
+    suffix = path.with_suffix("").suffix if packed else path.suffix
+    if suffix in TEXT:
+        return Source(path, "text", packed)
+    if suffix in LINES:
+        return Source(path, "json", packed)
+    return Source(path, suffix[1:], "") if suffix in TABLES and not packed else None
+
+
+def _of_folder(folder: Path) -> list[Source]:
+    if (folder / "dataset_dict.json").is_file():
+        splits = ", ".join(str(folder / s) for s in json.loads((folder / "dataset_dict.json").read_text())["splits"])
+        raise PartitaError(f"{folder} holds several splits of a dataset; name one: {splits}")
+    state = folder / "state.json"  # of what datasets' save_to_disk writes
+    if (folder / "dataset_info.json").is_file() and state.is_file():
+        return [Source(folder / f["filename"], "arrow", "") for f in json.loads(state.read_text())["_data_files"]]
+    found = [s for p in sorted(folder.rglob("*")) if p.is_file() and (s := _kind_of(p)) is not None]
+    if not found:
+        raise PartitaError(f"{folder}: it holds no file that ends in {', '.join((*TEXT, *LINES, *TABLES))}")
+    return found
+
+
+def blocks_of(source: Source, field: str, documents: str, skip: int) -> Iterator[Block]:
+    """The source's records but for the first `skip`. `documents`: what is one in a text file: "file", "line" or "blank"."""
+    read = {"text": _text, "json": _lines, "parquet": _parquet, "arrow": _arrow}[source.kind]
+    first, size = skip, 0
+    records: list[bytes | str | None] = []
+    for record in read(source, field, documents, skip):
+        records.append(record)
+        size += len(record or "")
+        if size >= BLOCK_BYTES or len(records) >= 16384:
+            yield Block(source.path, source.kind, first, records)
+            first, size, records = first + len(records), 0, []
+    if records:
+        yield Block(source.path, source.kind, first, records)
+
+
+def texts_of(block: Block, field: str, skip_bad: bool) -> Iterator[str | None]:
+    """The block's documents; None for one that is broken, where `skip_bad` lets it pass. PartitaError elsewhere."""
+    for k, record in enumerate(block.records, block.first):
+        try:
+            yield _text_of(record, block.kind, field)
+        except ValueError as error:
+            if not skip_bad:
+                place = f"line {k + 1}" if block.kind == "json" else f"document {k}" if block.kind == "text" else f"row {k}"
+                raise PartitaError(f"{block.source}: {place}: {error}; --skip-bad leaves such ones out") from None
+            yield None
+
+
+def _text_of(record: bytes | str | None, kind: str, field: str) -> str:
+    if record is None:
+        raise ValueError(f"{field!r} is null, expected text")
+    if isinstance(record, str):
+        return record
+    try:
+        text = record.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is no UTF-8") from None
+    if kind != "json" or not text.strip():
+        return text if kind != "json" else ""
+    try:
+        value: Any = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON ({error})") from None
+    for part in field.split("."):
+        if not isinstance(value, dict) or part not in value:
+            keys = ", ".join(sorted(value)[:8]) if isinstance(value, dict) else type(value).__name__
+            raise ValueError(f"there is no field {field!r}, found {keys}; say which with --field")
+        value = value[part]
+    if not isinstance(value, str):
+        raise ValueError(f"{field!r} is {type(value).__name__}, expected text")
+    return value
+
+
+def _opened(source: Source) -> BinaryIO:
+    if source.packed == ".gz":
+        return gzip.open(source.path, "rb")  # type: ignore[return-value]
+    if source.packed == ".zst":
+        try:
+            import zstandard
+        except ImportError:
+            raise PartitaError(f"{source.path}: reading .zst needs `pip install zstandard`") from None
+        return io.BufferedReader(zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(source.path.open("rb"), read_across_frames=True), 1 << 20)  # type: ignore[arg-type]
+    return source.path.open("rb")
+
+
+def _lines(source: Source, field: str, documents: str, skip: int) -> Iterator[bytes]:
+    with _opened(source) as file:
+        for k, line in enumerate(_told(source, file)):
+            if k >= skip:
+                yield line
+
+
+def _text(source: Source, field: str, documents: str, skip: int) -> Iterator[bytes]:
+    if documents == "line":
+        yield from (line.rstrip(b"\r\n") for line in _lines(source, field, documents, skip))
+        return
+    with _opened(source) as file:
+        if documents == "file":
+            whole = b"".join(_bounded(source, file))
+            if not skip:
+                yield whole
+            return
+        k, lines = 0, []
+        for line in _told(source, file):
+            if line.strip():
+                lines.append(line)
+            elif lines:
+                if k >= skip:
+                    yield b"".join(lines).rstrip(b"\r\n")
+                k, lines = k + 1, []
+        if lines and k >= skip:
+            yield b"".join(lines).rstrip(b"\r\n")
+
+
+def _told(source: Source, file: BinaryIO) -> Iterator[bytes]:
+    """The lines, with the file's name where its compression is broken."""
+    try:
+        yield from file
+    except (EOFError, OSError) as error:
+        raise PartitaError(f"{source.path}: it cannot be read to its end: {error}") from None
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":
+            raise
+        raise PartitaError(f"{source.path}: it cannot be read to its end: {error}") from None
+
+
+def _bounded(source: Source, file: BinaryIO) -> Iterator[bytes]:
+    size = 0
+    for line in _told(source, file):
+        size += len(line)
+        if size > WHOLE_FILE_BYTES:
+            raise PartitaError(f"{source.path}: more than {WHOLE_FILE_BYTES >> 20} MiB would be one document; say what one is: --documents line, or blank (blank lines divide them)")
+        yield line
+
+
+def _pyarrow(source: Source) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise PartitaError(f"{source.path}: reading .{source.kind} needs `pip install pyarrow`") from None
+    return pyarrow
+
+
+def _column(source: Source, names: list[str], field: str) -> str:
+    if field not in names:
+        raise PartitaError(f"{source.path}: there is no column {field!r}, found {', '.join(names[:8])}; say which with --field")
+    return field
+
+
+def _values(batches: Iterator[Any], skip: int) -> Iterator[str | None]:
+    for batch in batches:
+        if skip >= batch.num_rows:
+            skip -= batch.num_rows
+            continue
+        yield from batch.column(0)[skip:].to_pylist()
+        skip = 0
+
+
+def _parquet(source: Source, field: str, documents: str, skip: int) -> Iterator[str | None]:
+    pyarrow = _pyarrow(source)
+    try:
+        with pyarrow.parquet.ParquetFile(source.path) as file:
+            column = _column(source, file.schema_arrow.names, field)
+            yield from _values(file.iter_batches(batch_size=4096, columns=[column]), skip)
+    except pyarrow.ArrowException as error:
+        raise PartitaError(f"{source.path}: {error}") from None
+
+
+def _arrow(source: Source, field: str, documents: str, skip: int) -> Iterator[str | None]:
+    pyarrow = _pyarrow(source)
+    try:
+        with pyarrow.memory_map(str(source.path)) as file:
+            if file.read(6) == b"ARROW1":
+                reader = pyarrow.ipc.open_file(file)
+                batches = (reader.get_batch(k) for k in range(reader.num_record_batches))
+            else:
+                file.seek(0)
+                reader = pyarrow.ipc.open_stream(file)
+                batches = iter(reader)
+            column = _column(source, reader.schema.names, field)
+            yield from _values((batch.select([column]) for batch in batches), skip)
+    except pyarrow.ArrowException as error:
+        raise PartitaError(f"{source.path}: {error}") from None
