@@ -1,7 +1,9 @@
 // Kinds that the compiler, rank programs and the runtime all speak of, by the same names.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <vector>
 
 #include "base/enum_names.h"
 
@@ -45,9 +47,20 @@ template <>
 inline constexpr auto kEnumNames<DivergenceAction> = name_table("warn", "skip", "rollback", "stop");
 
 // Files that samples come from.
-enum class DataKind : uint8_t { kNpz, kNpy, kTokens, kRaw, kSynthetic };
+enum class DataKind : uint8_t { kNpz, kNpy, kTokens, kRaw, kSynthetic, kImages, kWebDataset };
 template <>
-inline constexpr auto kEnumNames<DataKind> = name_table("npz", "npy", "tokens", "raw", "synthetic");
+inline constexpr auto kEnumNames<DataKind> = name_table("npz", "npy", "tokens", "raw", "synthetic", "images",
+                                                        "webdataset");
+
+// How pictures become larger or smaller.
+enum class ImageFilter : uint8_t { kBilinear, kBicubic };
+template <>
+inline constexpr auto kEnumNames<ImageFilter> = name_table("bilinear", "bicubic");
+
+// Which part of a picture a sample is.
+enum class ImageCrop : uint8_t { kCenter, kRandom, kRandomResized, kNone };
+template <>
+inline constexpr auto kEnumNames<ImageCrop> = name_table("center", "random", "random_resized", "none");
 
 // What the ends of documents mean to windows of tokens.
 enum class DocumentMode : uint8_t {
@@ -58,5 +71,20 @@ enum class DocumentMode : uint8_t {
 };
 template <>
 inline constexpr auto kEnumNames<DocumentMode> = name_table("join", "separate", "pack", "pad");
+
+// What becomes of pictures before a graph's input takes them, by torchvision's rules.
+struct ImageSettings {
+  ImageCrop crop = ImageCrop::kCenter;
+  // Before the crop, not with random_resized: the shorter side, or height and width. Empty: as much as the input needs
+  // (center), its size (none), not at all (random).
+  std::vector<int64_t> resize;
+  ImageFilter interpolation = ImageFilter::kBilinear;
+  std::array<double, 2> scale = {0.08, 1};           // random_resized: share of the picture's area
+  std::array<double, 2> ratio = {3.0 / 4, 4.0 / 3};  // random_resized: width over height
+  int64_t padding = 0;                               // random: zeros on each side
+  double flip = 0;                                   // probability of left for right
+  std::vector<double> mean, std;                     // of each channel, of pixels in [0, 1]; empty: 0 and 1
+  bool operator==(const ImageSettings&) const = default;
+};
 
 }  // namespace partita

@@ -10,6 +10,7 @@
 #include "ir/recipe/deepspeed_config.h"
 #include "ir/recipe/overrides.h"
 #include "ir/recipe/pins.h"
+#include "ir/recipe/read_data.h"
 #include "ir/recipe/read_optimizer.h"
 #include "ir/recipe/write_recipe.h"
 #include "ir/recipe/yaml_fields.h"
@@ -137,67 +138,6 @@ absl::Status parse_init(const YamlNode& node, const std::string& path, Recipe& o
     PARTITA_RETURN_IF_ERROR(parse_init_rule(*node.items[i], cat(path, "[", i, "]"), out.init.emplace_back()));
   }
   return absl::OkStatus();
-}
-
-// Our own names (u16) and NumPy's (uint16).
-absl::StatusOr<DType> read_element_type(const YamlNode& node, const std::string& path) {
-  std::string name = node.kind == Kind::kScalar ? node.text : "";
-  for (auto [numpy, ours] :
-       {std::pair<std::string_view, std::string_view>{"uint", "u"}, {"int", "i"}, {"bfloat", "bf"}, {"float", "f"}}) {
-    if (name.starts_with(numpy)) name = cat(ours, name.substr(numpy.size()));
-  }
-  DType dtype = parse_dtype(name);
-  if (dtype == DType::kInvalid) return unexpected(node, path, "an element type, as in uint16 or float32");
-  return dtype;
-}
-
-absl::Status parse_sources(const YamlNode& node, const std::string& path, DataRecipe& out) {
-  static const Fields<SourceRecipe> kFields = {
-      {"path", text(&SourceRecipe::path)},
-      {"weight", number(&SourceRecipe::weight, kPositive)},
-      {"kind", choice(&SourceRecipe::kind)},
-      {"dtype", field(&SourceRecipe::dtype, read_element_type)},
-      {"documents", choice(&SourceRecipe::documents)},
-      {"end_of_document", integer(&SourceRecipe::end_of_document, 0)},
-  };
-  if (node.kind == Kind::kNull) return absl::OkStatus();
-  if (node.kind != Kind::kSequence || node.items.empty())
-    return unexpected(node, path, "a list of sources {path, weight, …}");
-  for (size_t k = 0; k < node.items.size(); ++k) {
-    const YamlNode& item = *node.items[k];
-    SourceRecipe& source = out.sources.emplace_back();
-    PARTITA_RETURN_IF_ERROR(parse_fields(item, cat(path, "[", k, "]"), kFields, source));
-    if (source.path.empty()) return yaml_error(item.line, item.column, cat(path, "[", k, "]: missing key 'path'"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status parse_data(const YamlNode& node, const std::string& path, DataRecipe& out) {
-  static const Fields<DataRecipe> kFields = {
-      {"kind", choice(&DataRecipe::kind)},
-      {"path", text(&DataRecipe::path)},
-      {"columns", map_of(&DataRecipe::columns, read_text)},
-      {"shuffle", boolean(&DataRecipe::shuffle)},
-      {"seed", integer(&DataRecipe::seed, 0, INT64_MAX)},
-      {"dtype", field(&DataRecipe::dtype, read_element_type)},
-      {"vocab", integer(&DataRecipe::vocab, 1)},
-      {"prefetch", integer(&DataRecipe::prefetch, 1, 1024)},
-      {"shift", boolean(&DataRecipe::shift)},
-      {"check_ids", boolean(&DataRecipe::check_ids)},
-      {"documents", choice(&DataRecipe::documents)},
-      {"end_of_document", integer(&DataRecipe::end_of_document, 0)},
-      {"pad_token", integer(&DataRecipe::pad_token, 0)},
-      {"ignore_label", integer(&DataRecipe::ignore_label, INT32_MIN)},
-      {"sources", parse_sources},
-  };
-  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
-  bool synthetic = out.kind == DataKind::kSynthetic;
-  if (synthetic) return check_applicable(node, path, "synthetic", {"path", "columns", "shuffle", "sources"}, {});
-  if (!out.path.empty() && !out.sources.empty())
-    return yaml_error(node.line, node.column, cat(path, ": expected `path` or `sources`, found both"));
-  const std::string_view kind = out.kind ? enum_name(*out.kind) : "other than synthetic";
-  if (!out.kind || out.kind == DataKind::kTokens) return check_applicable(node, path, kind, {"vocab"}, {});
-  return check_applicable(node, path, kind, {"vocab", "dtype"}, {});
 }
 
 absl::Status parse_evaluate(const YamlNode& node, const std::string& path, EvaluateRecipe& out) {

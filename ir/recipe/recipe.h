@@ -211,6 +211,8 @@ struct DataRecipe {
   std::optional<int64_t> end_of_document;  // the token that ends one
   int64_t pad_token = 0, ignore_label = -100;
   std::vector<SourceRecipe> sources;  // in place of `path`
+  ImageSettings images;
+  std::optional<int64_t> workers;  // threads that decode pictures
   bool operator==(const DataRecipe&) const = default;
 };
 

@@ -161,6 +161,23 @@ std::string mapping_of(const std::map<std::string, Value>& entries,
   return m.text();
 }
 
+std::string numbers(const std::vector<double>& values) {
+  return list(values, [](double x) { return number_text(x); });
+}
+
+std::string images(const ImageSettings& s) {
+  Mapping m;
+  const bool resized = s.crop == ImageCrop::kRandomResized;
+  m.add("crop", enum_name(s.crop));
+  m.add_if(!s.resize.empty(), "resize",
+           s.resize.size() == 1 ? cat(s.resize[0]) : list(s.resize, [](int64_t side) { return cat(side); }));
+  m.add("interpolation", enum_name(s.interpolation));
+  m.add_if(resized, "scale", numbers({s.scale[0], s.scale[1]}))
+      .add_if(resized, "ratio", numbers({s.ratio[0], s.ratio[1]}));
+  m.add_if(s.crop == ImageCrop::kRandom, "padding", cat(s.padding)).add("flip", number_text(s.flip));
+  return m.add_if(!s.mean.empty(), "mean", numbers(s.mean)).add_if(!s.std.empty(), "std", numbers(s.std)).text();
+}
+
 std::string data(const DataRecipe& d) {
   const bool synthetic = d.kind == DataKind::kSynthetic;
   Mapping m;
@@ -173,6 +190,7 @@ std::string data(const DataRecipe& d) {
   m.add("check_ids", bool_text(d.check_ids)).add("documents", enum_name(d.documents));
   m.add_if("end_of_document", d.end_of_document).add("pad_token", cat(d.pad_token));
   m.add("ignore_label", cat(d.ignore_label));
+  m.add_if(!(d.images == ImageSettings{}), "images", images(d.images)).add_if("workers", d.workers);
   return m.add_if(!d.sources.empty(), "sources", list(d.sources, source)).text();
 }
 

@@ -53,7 +53,8 @@ class ArrayReader : public SampleReader {
     return absl::OkStatus();
   }
 
-  absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {
+  absl::Status read(const SampleRun& run, int input, std::span<std::byte> out) const override {
+    const int64_t first = run.first, count = run.count;
     const Column& c = columns_[static_cast<size_t>(input)];
     const int64_t size = dtype_size(c.array.dtype);
     const std::byte* from = c.array.bytes.data() + first * c.elements * size;

@@ -27,7 +27,8 @@ struct InputSpec {
 absl::StatusOr<DataKind> parse_data_kind(std::string_view name);
 // Our own names (u16) and NumPy's (uint16); kInvalid for anything else.
 DType parse_element_type(std::string_view name);
-// By the path's ending: .npz, .npy; a folder is npy; anything else is tokens (.bin: u16, other files: their bytes).
+// By the path's ending: .npz, .npy, .tar; a folder by what is in it: .npy, .tar, else images where it has folders;
+// anything else is tokens (.bin: u16, other files: their bytes).
 DataKind guess_data_kind(std::string_view path);
 
 class SampleFeed;
@@ -41,6 +42,7 @@ struct DataConfig {
   // DataConfig below that concern samples (epochs, skip, limit, …) for the mixture.
   std::vector<WeightedSource> sources;
   // Graph input -> npz: array; npy: file, relative to the folder of `path`; raw: "dtype@byte", either part optional;
+  // images, webdataset: "class" (of the folder), or the suffix of a record's file, such as jpg, cls, npy;
   // tokens and synthetic: a role, one of input_ids, labels, position_ids, ones, zeros, random. Without an entry: the
   // input's own name (npz, npy: <path>/<name>.npy), fields packed in input order (raw), or the role that the name
   // suggests.
@@ -74,6 +76,10 @@ struct DataConfig {
   std::map<std::string, int64_t>
       ranges;           // synthetic: integers of an input are in [0, range); default vocabulary, else 2
   int64_t samples = 0;  // synthetic: samples of an epoch; 0 = unlimited
+
+  // Images and webdataset.
+  ImageSettings images;
+  int64_t workers = 0;  // threads that decode; 0: as many as there are cores for a rank, at most 8
 };
 
 struct WeightedSource {

@@ -1,6 +1,7 @@
 #include "runtime/data/data_config_json.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/cat.h"
@@ -29,13 +30,53 @@ const std::vector<std::string>& config_keys() {
       "kind",         "path",         "columns",         "shuffle",  "seed",    "epochs",    "sequence",
       "dtype",        "vocabulary",   "shift",           "skip",     "limit",   "documents", "pad_token",
       "ignore_label", "header_bytes", "end_of_document", "pad_tail", "sources", "prefetch",  "shifted_inside",
-      "check_ids"};
+      "check_ids",    "images",       "workers"};
   return kKeys;
 }
 
 absl::StatusOr<DocumentMode> parse_documents(const std::string& text) {
   if (const std::optional<DocumentMode> mode = parse_enum<DocumentMode>(text)) return *mode;
   return absl::InvalidArgumentError(cat("documents: ", quote(text), "; expected join, separate, pack or pad"));
+}
+
+json images_to_json(const ImageSettings& s) {
+  return {{"crop", enum_name(s.crop)},
+          {"resize", s.resize},
+          {"interpolation", enum_name(s.interpolation)},
+          {"scale", s.scale},
+          {"ratio", s.ratio},
+          {"padding", s.padding},
+          {"flip", s.flip},
+          {"mean", s.mean},
+          {"std", s.std}};
+}
+
+absl::StatusOr<ImageSettings> images_from_json(const json& j) {
+  ImageSettings s;
+  try {
+    const auto crop = parse_enum<ImageCrop>(j.at("crop").get<std::string>());
+    const auto filter = parse_enum<ImageFilter>(j.at("interpolation").get<std::string>());
+    if (!crop || !filter) return absl::DataLossError("images: unknown crop or interpolation");
+    s.crop = *crop;
+    s.interpolation = *filter;
+    s.resize = j.at("resize").get<std::vector<int64_t>>();
+    s.scale = j.at("scale").get<std::array<double, 2>>();
+    s.ratio = j.at("ratio").get<std::array<double, 2>>();
+    s.padding = j.at("padding").get<int64_t>();
+    s.flip = j.at("flip").get<double>();
+    s.mean = j.at("mean").get<std::vector<double>>();
+    s.std = j.at("std").get<std::vector<double>>();
+  } catch (const json::exception& e) {
+    return absl::DataLossError(cat("images: ", e.what()));
+  }
+  constexpr int64_t kLargest = 1 << 16;
+  bool good = s.resize.size() <= 2 && s.padding >= 0 && s.padding <= kLargest && s.scale[0] > 0 &&
+              s.scale[0] <= s.scale[1] && s.scale[1] <= 1 && s.ratio[0] > 0 && s.ratio[0] <= s.ratio[1] &&
+              s.ratio[1] < 1e6 && s.flip >= 0 && s.flip <= 1;
+  for (int64_t side : s.resize) good = good && side >= 1 && side <= kLargest;
+  for (double x : s.std) good = good && x > 0;
+  if (!good) return absl::DataLossError("images: a number is out of its range");
+  return s;
 }
 
 }  // namespace
@@ -66,6 +107,8 @@ json to_json(const DataConfig& c) {
   if (c.header_bytes != 0) j["header_bytes"] = c.header_bytes;
   if (c.pad_tail) j["pad_tail"] = true;
   if (c.prefetch != DataConfig().prefetch) j["prefetch"] = c.prefetch;
+  if (!(c.images == ImageSettings{})) j["images"] = images_to_json(c.images);
+  if (c.workers != 0) j["workers"] = c.workers;
   for (const WeightedSource& s : c.sources) {
     json& source = j["sources"].emplace_back(to_json(s.config));
     if (s.weight > 0) source["weight"] = s.weight;
@@ -130,6 +173,10 @@ absl::StatusOr<DataConfig> data_config_from_json(const json& j) {
     c.header_bytes = j.value("header_bytes", int64_t{0});
     c.pad_tail = j.value("pad_tail", false);
     c.prefetch = j.value("prefetch", c.prefetch);
+    c.workers = std::max(j.value("workers", int64_t{0}), int64_t{0});
+    if (j.contains("images")) {
+      PARTITA_ASSIGN_OR_RETURN(c.images, images_from_json(j.at("images")));
+    }
     if (j.contains("sources")) {
       PARTITA_ASSIGN_OR_RETURN(c.sources, sources_from_json(j.at("sources")));
     }
@@ -152,6 +199,7 @@ std::string describe_data(const DataConfig& c) {
   if (c.documents != DocumentMode::kJoin) append(text, " documents ", enum_name(c.documents));
   if (c.dtype != DType::kInvalid) append(text, " of ", dtype_name(c.dtype));
   for (const WeightedSource& s : c.sources) append(text, " source ", s.weight);
+  if (!(c.images == ImageSettings{})) append(text, " images ", images_to_json(c.images).dump());
   return text;
 }
 

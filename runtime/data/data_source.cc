@@ -19,7 +19,7 @@ class FedReader : public SampleReader {
  public:
   int64_t samples() const override { return kUnlimited; }
   std::string describe() const override { return "the batch"; }
-  absl::Status read(int64_t, int64_t, int, std::span<std::byte>) const override {
+  absl::Status read(const SampleRun&, int, std::span<std::byte>) const override {
     return absl::InternalError("samples of a feed are not read one by one");
   }
 };
@@ -41,6 +41,9 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_reader(const DataConfig& conf
       return open_raw_reader(config, inputs);
     case DataKind::kSynthetic:
       return open_synthetic_reader(config, inputs);
+    case DataKind::kImages:
+    case DataKind::kWebDataset:
+      return open_record_reader(config, inputs);
   }
   return absl::InvalidArgumentError("data: unknown kind");
 }
@@ -118,13 +121,23 @@ absl::StatusOr<std::vector<std::byte>> padding_sample(const InputSpec& spec, con
 absl::StatusOr<DataKind> parse_data_kind(std::string_view name) {
   if (const std::optional<DataKind> kind = parse_enum<DataKind>(name)) return *kind;
   return absl::InvalidArgumentError(
-      cat("data: unknown kind ", quote(name), "; expected npz, npy, tokens, raw or synthetic"));
+      cat("data: unknown kind ", quote(name), "; expected npz, npy, tokens, raw, synthetic, images or webdataset"));
 }
 
 DataKind guess_data_kind(std::string_view path) {
   std::error_code ignored;
-  if (path.ends_with(".npy") || std::filesystem::is_directory(path, ignored)) return DataKind::kNpy;
-  return path.ends_with(".npz") ? DataKind::kNpz : DataKind::kTokens;
+  if (path.ends_with(".tar")) return DataKind::kWebDataset;
+  if (!path.ends_with(".npy") && !std::filesystem::is_directory(path, ignored))
+    return path.ends_with(".npz") ? DataKind::kNpz : DataKind::kTokens;
+  // A folder with arrays is npy, whatever else it holds.
+  DataKind kind = DataKind::kNpy;
+  for (std::filesystem::directory_iterator it(path, ignored), end; !ignored && it != end; it.increment(ignored)) {
+    const std::string suffix = it->path().extension().string();
+    if (suffix == ".npy") return DataKind::kNpy;
+    if (suffix == ".tar") kind = DataKind::kWebDataset;
+    if (kind == DataKind::kNpy && it->is_directory()) kind = DataKind::kImages;
+  }
+  return kind;
 }
 
 absl::StatusOr<std::unique_ptr<DataSource>> DataSource::open(const DataConfig& config, std::vector<InputSpec> inputs,
@@ -212,7 +225,7 @@ absl::Status DataSource::fetch(int64_t step, int64_t first, int64_t count, int i
                                           " of graph input ", quote(spec.name), " do not fit a batch of ",
                                           global_batch_, " and a buffer of ", out.size(), " bytes"));
   }
-  if (!spec.batched) return reader_->read(0, 1, input, out);
+  if (!spec.batched) return reader_->read({0, 1}, input, out);
   PARTITA_RETURN_IF_ERROR(check_steps(step, 1));
   const int64_t valid = std::clamp<int64_t>(valid_samples(step) - first, 0, count);
   PARTITA_RETURN_IF_ERROR(read_stream(config_.sample_offset + step * global_batch_ + first, valid, input,
@@ -254,7 +267,7 @@ absl::Status DataSource::read_stream(int64_t position, int64_t count, int input,
       run = same;
     }
     const auto part = out.subspan(static_cast<size_t>(done * bytes), static_cast<size_t>(run * bytes));
-    PARTITA_RETURN_IF_ERROR(reader_->read(config_.skip + sample, run, input, part));
+    PARTITA_RETURN_IF_ERROR(reader_->read({config_.skip + sample, run, static_cast<uint64_t>(epoch)}, input, part));
     PARTITA_RETURN_IF_ERROR(check_values(config_.skip + sample, input, part));
     done += run;
   }

@@ -76,7 +76,8 @@ class DocumentReader : public SampleReader {
   }
   std::vector<std::string> told() const override { return {stream_.told}; }
 
-  absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {
+  absl::Status read(const SampleRun& run, int input, std::span<std::byte> out) const override {
+    const int64_t first = run.first, count = run.count;
     const Column& c = columns_[static_cast<size_t>(input)];
     const size_t bytes = out.size() / static_cast<size_t>(std::max<int64_t>(count, 1));
     for (int64_t k = 0; k < count; ++k) {

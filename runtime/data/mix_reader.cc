@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/cat.h"
+#include "base/mix64.h"
 #include "base/status.h"
 #include "runtime/data/sample_reader.h"
 
@@ -86,31 +87,34 @@ class MixReader : public SampleReader {
     return all;
   }
 
-  absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {
+  absl::Status read(const SampleRun& run, int input, std::span<std::byte> out) const override {
+    const int64_t first = run.first, count = run.count;
     const size_t bytes = out.size() / static_cast<size_t>(std::max<int64_t>(count, 1));
     for (int64_t k = 0; k < count; ++k) {
-      const auto [source, sample] = turn_of(first + k);
-      PARTITA_RETURN_IF_ERROR(source.read(sample, 1, input, out.subspan(static_cast<size_t>(k) * bytes, bytes)));
+      const auto [source, sample, turns] = turn_of(first + k);
+      PARTITA_RETURN_IF_ERROR(source.read({sample, 1, mix64(run.epoch, static_cast<uint64_t>(turns))}, input,
+                                          out.subspan(static_cast<size_t>(k) * bytes, bytes)));
     }
     return absl::OkStatus();
   }
 
   std::string locate(int64_t position) const override {
-    const auto [source, sample] = turn_of(position);
-    return source.locate(sample);
+    const Turned turn = turn_of(position);
+    return turn.source.locate(turn.sample);
   }
 
  private:
   struct Turned {
     const SampleReader& source;
     int64_t sample;
+    int64_t turns;  // times that all of the source's samples were taken before
   };
   Turned turn_of(int64_t position) const {
     const Turn& turn = turns_[static_cast<size_t>(position % kBlock)];
     const SampleReader& source = *sources_[turn.source];
-    int64_t sample = position / kBlock * share_[turn.source] + turn.index;
-    if (source.samples() != kUnlimited) sample %= source.samples();
-    return {source, sample};
+    const int64_t sample = position / kBlock * share_[turn.source] + turn.index;
+    if (source.samples() == kUnlimited) return {source, sample, 0};
+    return {source, sample % source.samples(), sample / source.samples()};
   }
 
   std::vector<std::unique_ptr<SampleReader>> sources_;

@@ -29,7 +29,8 @@ class RawReader : public SampleReader {
   int64_t samples() const override { return (file_.size() - header_) / record_; }
   std::string describe() const override { return cat("raw file ", quote(file_.path(), 1000)); }
 
-  absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {
+  absl::Status read(const SampleRun& run, int input, std::span<std::byte> out) const override {
+    const int64_t first = run.first, count = run.count;
     const Field& f = fields_[static_cast<size_t>(input)];
     const int64_t step = f.elements * dtype_size(f.to);
     for (int64_t i = 0; i < count; ++i) {

@@ -19,6 +19,12 @@ namespace partita::runtime {
 
 constexpr int64_t kUnlimited = INT64_MAX;
 
+// Samples [first, first + count) of an epoch, whose number those that are drawn anew each time depend on.
+struct SampleRun {
+  int64_t first = 0, count = 0;
+  uint64_t epoch = 0;
+};
+
 class SampleReader {
  public:
   virtual ~SampleReader() = default;
@@ -30,9 +36,9 @@ class SampleReader {
   virtual std::string locate(int64_t sample) const { return cat(describe(), ": sample ", sample); }
   // What a run says of them when it begins, a line each: what was guessed, and what became of them.
   virtual std::vector<std::string> told() const { return {}; }
-  // Samples [first, first + count) of an input, packed, in the dtype of its InputSpec. The range is inside samples()
-  // and `out` has the exact size; for an input that is not batched, first is 0 and count 1. Thread-safe.
-  virtual absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const = 0;
+  // Samples of an input, packed, in the dtype of its InputSpec. The run is inside samples() and `out` has the exact
+  // size; for an input that is not batched, first is 0 and count 1. Thread-safe.
+  virtual absl::Status read(const SampleRun& run, int input, std::span<std::byte> out) const = 0;
 };
 
 // What a column of tokens or of generated values holds.
@@ -57,6 +63,9 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_reader(const DataConfig& conf
                                                           const std::vector<InputSpec>& inputs);
 absl::StatusOr<std::unique_ptr<SampleReader>> open_raw_reader(const DataConfig& config,
                                                               const std::vector<InputSpec>& inputs);
+// Pictures in folders, and WebDataset's archives.
+absl::StatusOr<std::unique_ptr<SampleReader>> open_record_reader(const DataConfig& config,
+                                                                 const std::vector<InputSpec>& inputs);
 absl::StatusOr<std::unique_ptr<SampleReader>> open_synthetic_reader(const DataConfig& config,
                                                                     const std::vector<InputSpec>& inputs);
 

@@ -36,7 +36,8 @@ class SyntheticReader : public SampleReader {
   int64_t samples() const override { return samples_ > 0 ? samples_ : kUnlimited; }
   std::string describe() const override { return "synthetic data"; }
 
-  absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {
+  absl::Status read(const SampleRun& run, int input, std::span<std::byte> out) const override {
+    const int64_t first = run.first, count = run.count;
     const Column& c = columns_[static_cast<size_t>(input)];
     const int64_t bytes = c.elements * dtype_size(c.to);
     for (int64_t i = 0; i < count; ++i) {

@@ -65,7 +65,8 @@ class TokenReader : public SampleReader {
     return absl::OkStatus();
   }
 
-  absl::Status read(int64_t first, int64_t count, int input, std::span<std::byte> out) const override {
+  absl::Status read(const SampleRun& run, int input, std::span<std::byte> out) const override {
+    const int64_t first = run.first, count = run.count;
     const Column& c = columns_[static_cast<size_t>(input)];
     if (c.convert == nullptr) {
       for (size_t at = 0; at < out.size(); at += c.constant.size())

@@ -235,23 +235,26 @@ NpyArray from_fortran_order(DType dtype, std::vector<int64_t> shape, std::span<c
   return {dtype, std::move(shape), *storage, storage};
 }
 
-absl::StatusOr<NpyArray> open_npy(const std::string& path) {
-  const std::string who = cat("array file ", quote(path, 1000));
-  PARTITA_ASSIGN_OR_RETURN(MappedFile opened, MappedFile::open(path));
-  auto file = std::make_shared<MappedFile>(std::move(opened));
-  absl::StatusOr<NpyHeader> header = parse_npy_header(file->bytes());
-  if (!header.ok()) return absl::InvalidArgumentError(cat(who, " ", header.status().message()));
-  if (absl::Status status = check_npy_dtype(*header); !status.ok())
-    return absl::InvalidArgumentError(cat(who, " ", status.message()));
-  if (file->size() - header->data_offset < header->data_bytes) {
-    return absl::InvalidArgumentError(cat(who, " of ", dtype_name(header->dtype), " ", shape_text(header->shape),
-                                          " needs ", header->data_bytes, " bytes of data, but holds ",
-                                          file->size() - header->data_offset, "; it is cut short"));
+absl::StatusOr<NpyArray> read_npy(std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+  PARTITA_ASSIGN_OR_RETURN(const NpyHeader header, parse_npy_header(bytes));
+  PARTITA_RETURN_IF_ERROR(check_npy_dtype(header));
+  const int64_t found = static_cast<int64_t>(bytes.size()) - header.data_offset;
+  if (found < header.data_bytes) {
+    return absl::InvalidArgumentError(cat("of ", dtype_name(header.dtype), " ", shape_text(header.shape), " needs ",
+                                          header.data_bytes, " bytes of data, but holds ", found, "; it is cut short"));
   }
-  const auto data =
-      file->bytes().subspan(static_cast<size_t>(header->data_offset), static_cast<size_t>(header->data_bytes));
-  if (header->fortran_order && header->shape.size() > 1) return from_fortran_order(header->dtype, header->shape, data);
-  return NpyArray{header->dtype, header->shape, data, file};
+  const auto data = bytes.subspan(static_cast<size_t>(header.data_offset), static_cast<size_t>(header.data_bytes));
+  if (header.fortran_order && header.shape.size() > 1) return from_fortran_order(header.dtype, header.shape, data);
+  return NpyArray{header.dtype, header.shape, data, std::move(owner)};
+}
+
+absl::StatusOr<NpyArray> open_npy(const std::string& path) {
+  PARTITA_ASSIGN_OR_RETURN(MappedFile opened, MappedFile::open(path));
+  const auto file = std::make_shared<MappedFile>(std::move(opened));
+  absl::StatusOr<NpyArray> array = read_npy(file->bytes(), file);
+  if (!array.ok())
+    return absl::InvalidArgumentError(cat("array file ", quote(path, 1000), " ", array.status().message()));
+  return array;
 }
 
 absl::Status write_npy(const std::string& path, DType dtype, std::span<const int64_t> shape,

@@ -41,6 +41,8 @@ struct NpyArray {
   std::shared_ptr<const void> owner;
 };
 
+// The array that a .npy file's bytes hold; `owner` keeps them. InvalidArgument, without a name, as open_npy's.
+absl::StatusOr<NpyArray> read_npy(std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
 // Maps a .npy file (a Fortran-ordered one is converted in memory). InvalidArgument when damaged, cut short or of a
 // dtype that is not supported; each error names the file.
 absl::StatusOr<NpyArray> open_npy(const std::string& path);

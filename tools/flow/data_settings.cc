@@ -65,6 +65,8 @@ runtime::DataConfig data_settings(const DataRecipe& d, uint64_t seed, const std:
   out.end_of_document = d.end_of_document;
   out.pad_token = d.pad_token;
   out.ignore_label = d.ignore_label;
+  out.images = d.images;
+  out.workers = d.workers.value_or(0);
   std::vector<runtime::WeightedSource> sources;
   for (const SourceRecipe& s : d.sources) {
     runtime::WeightedSource source{out, s.weight.value_or(0)};

@@ -1,0 +1,101 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/strings/ascii.h"
+#include "base/cat.h"
+#include "base/mapped_file.h"
+#include "base/quote.h"
+#include "base/status.h"
+#include "runtime/data/records/image.h"
+#include "runtime/data/records/record_store.h"
+
+namespace partita::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string suffix_of(const std::string& path) {
+  const std::string suffix = fs::path(path).extension().string();
+  return suffix.empty() ? "" : absl::AsciiStrToLower(suffix.substr(1));
+}
+
+struct Picture {
+  std::string path;  // below the folder
+  int64_t label = 0;
+};
+
+class ImageFolder : public RecordStore {
+ public:
+  ImageFolder(std::string folder, std::vector<std::string> classes, std::vector<Picture> pictures)
+      : folder_(std::move(folder)), classes_(std::move(classes)), pictures_(std::move(pictures)) {}
+
+  int64_t records() const override { return static_cast<int64_t>(pictures_.size()); }
+  std::string describe() const override { return cat("image folder ", quote(folder_, 1000)); }
+  std::string locate(int64_t record) const override { return quote(path(record), 1000); }
+  std::vector<std::string> fields(int64_t record) const override { return {suffix_of(at(record).path)}; }
+  std::vector<std::string> classes() const override { return classes_; }
+  std::optional<int64_t> folder_class(int64_t record) const override {
+    return classes_.empty() ? std::nullopt : std::optional<int64_t>(at(record).label);
+  }
+  absl::StatusOr<FieldBytes> field(int64_t record, std::string_view suffix) const override {
+    const std::string own = suffix_of(at(record).path);
+    if (own != suffix) return absl::NotFoundError(cat(locate(record), " is no .", suffix));
+    PARTITA_ASSIGN_OR_RETURN(MappedFile opened, MappedFile::open(path(record)));
+    const auto file = std::make_shared<MappedFile>(std::move(opened));
+    return FieldBytes{file->bytes(), file};
+  }
+
+ private:
+  const Picture& at(int64_t record) const { return pictures_[static_cast<size_t>(record)]; }
+  std::string path(int64_t record) const { return cat(folder_, folder_.ends_with("/") ? "" : "/", at(record).path); }
+
+  const std::string folder_;
+  const std::vector<std::string> classes_;
+  const std::vector<Picture> pictures_;
+};
+
+absl::Status unreadable(const std::string& folder, const std::error_code& error) {
+  return absl::NotFoundError(cat("image folder ", quote(folder, 1000), " cannot be read: ", error.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RecordStore>> open_image_folder(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> classes, files;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->is_directory()) classes.push_back(it->path().filename());
+  }
+  if (error) return unreadable(folder, error);
+  std::sort(classes.begin(), classes.end());
+  const auto options = fs::directory_options::follow_directory_symlink;
+  for (fs::recursive_directory_iterator it(folder, options, error), end; !error && it != end; it.increment(error)) {
+    const std::string path = it->path().lexically_relative(folder).string();
+    if (it->is_regular_file() && is_image_suffix(suffix_of(path))) files.push_back(path);
+  }
+  if (error) return unreadable(folder, error);
+  std::sort(files.begin(), files.end());
+
+  std::vector<int64_t> count(classes.size(), 0);
+  std::vector<Picture> pictures;
+  for (std::string& path : files) {
+    const auto name = std::lower_bound(classes.begin(), classes.end(), path.substr(0, path.find('/')));
+    const bool inside = path.find('/') != std::string::npos;
+    if (!classes.empty() && !inside) continue;  // beside the classes' folders
+    const int64_t label = inside ? name - classes.begin() : 0;
+    if (inside) ++count[static_cast<size_t>(label)];
+    pictures.push_back({std::move(path), label});
+  }
+  const std::string who = cat("image folder ", quote(folder, 1000));
+  if (pictures.empty())
+    return absl::InvalidArgumentError(
+        cat(who, " holds no picture (.jpg, .jpeg, .png)", classes.empty() ? "" : " in the folders of its classes"));
+  if (const auto none = std::find(count.begin(), count.end(), 0); none != count.end())
+    return absl::InvalidArgumentError(
+        cat(who, ": class ", quote(classes[static_cast<size_t>(none - count.begin())]), " has no picture; remove it"));
+  std::stable_sort(pictures.begin(), pictures.end(),
+                   [](const Picture& a, const Picture& b) { return a.label < b.label; });
+  return std::make_unique<ImageFolder>(folder, std::move(classes), std::move(pictures));
+}
+
+}  // namespace partita::runtime
