@@ -12,7 +12,7 @@ NestEmitter::NestEmitter(llvm::Module& module, const LoopNest& nest, const Vecto
     : context_(module.getContext()),
       module_(module),
       b_(context_),
-      math_(b_, module, !nest.strict),
+      math_(b_, module, !nest.strict, /*gpu=*/false, /*scalef=*/target.bytes == 64),
       nest_(nest),
       varies_(variation(nest)),
       level_(levels(nest)) {

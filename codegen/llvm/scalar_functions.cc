@@ -1,9 +1,11 @@
 // The functions of f32 as polynomials, without branches.
 #include <limits>
 
+#include "base/math/exp_polynomial.h"
 #include "codegen/llvm/scalar_math.h"
 #include "llvm/IR/Intrinsics.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
+#include "llvm/IR/IntrinsicsX86.h"
 
 namespace partita {
 
@@ -12,7 +14,7 @@ llvm::Value* ScalarMath::fma(llvm::Value* a, llvm::Value* b, llvm::Value* c) {
 }
 
 // Highest power first.
-llvm::Value* ScalarMath::horner(llvm::Value* x, std::initializer_list<double> coefficients) {
+llvm::Value* ScalarMath::horner(llvm::Value* x, llvm::ArrayRef<double> coefficients) {
   llvm::Value* r = nullptr;
   for (double c : coefficients) r = r == nullptr ? f(x->getType(), c) : fma(r, x, f(x->getType(), c));
   return r;
@@ -23,8 +25,24 @@ llvm::Value* ScalarMath::power_of_two(llvm::Value* n) {
   return b_.CreateBitCast(biased, with_lanes(b_.getFloatTy(), lanes_of(n->getType())));
 }
 
-// x = n ln 2 + r with |r| <= ln 2 / 2: e^r by a polynomial, scaled twice by half of n so that subnormal results and
-// infinity come out by themselves.
+// p 2^n, p about 1 and n in [-150, 128], with one rounding: subnormal results and infinity come out by themselves.
+// `shifted`: n + kExpShift. AVX-512 has an instruction for it; else twice by half of n.
+llvm::Value* ScalarMath::scale(llvm::Value* p, llvm::Value* shifted) {
+  llvm::Type* t = p->getType();
+  if (scalef_ && lanes_of(t) == 16) {
+    llvm::Value* n = b_.CreateFSub(shifted, f(t, kExpShift));
+    return b_.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, {},
+                              {p, n, llvm::PoisonValue::get(t), b_.getInt16(0xffff), b_.getInt32(4)});
+  }
+  llvm::Type* ti = integers_like(t, 32);
+  // The low bits of `shifted` are n + 254: halves of them are exponents as they are stored, and 9 bits stay.
+  llvm::Value* bits = b_.CreateBitCast(shifted, ti);
+  llvm::Value* half = b_.CreateLShr(bits, i(ti, 1));
+  auto power = [&](llvm::Value* exponent) { return b_.CreateBitCast(b_.CreateShl(exponent, i(ti, 23)), t); };
+  return b_.CreateFMul(b_.CreateFMul(p, power(half)), power(b_.CreateSub(bits, half)));
+}
+
+// x = n ln 2 + r with |r| <= ln 2 / 2: e^r by a polynomial, times 2^n.
 llvm::Value* ScalarMath::exp32(llvm::Value* x) {
   if (gpu_) return exp32_on_gpu(x);
   llvm::Type* t = x->getType();
@@ -32,17 +50,11 @@ llvm::Value* ScalarMath::exp32(llvm::Value* x) {
   llvm::Value* high = f(t, 89.0);
   x = b_.CreateSelect(b_.CreateFCmpOLT(x, low), low, x);
   x = b_.CreateSelect(b_.CreateFCmpOGT(x, high), high, x);
-  llvm::Value* magic = f(t, 12582912.0);  // 1.5 * 2^23: the sum's low bits are the rounded integer
-  llvm::Value* shifted = fma(x, f(t, 1.44269504088896341), magic);
-  llvm::Value* n = b_.CreateFSub(shifted, magic);
-  llvm::Value* r = fma(n, f(t, -0x1.62e400p-1), x);
-  r = fma(n, f(t, -0x1.7f7d1cp-20), r);
-  llvm::Value* p = horner(r, {0x1.694000p-10, 0x1.125edcp-7, 0x1.555b5ap-5, 0x1.555450p-3, 0x1.fffff6p-2, 1.0});
-  p = fma(p, r, f(t, 1.0));
-  llvm::Value* k =
-      b_.CreateSub(b_.CreateBitCast(shifted, integers_like(t, 32)), b_.CreateBitCast(magic, integers_like(t, 32)));
-  llvm::Value* half = b_.CreateAShr(k, i(k->getType(), 1));
-  return b_.CreateFMul(b_.CreateFMul(p, power_of_two(half)), power_of_two(b_.CreateSub(k, half)));
+  llvm::Value* shifted = fma(x, f(t, kLog2E), f(t, kExpShift));  // the sum's low bits are the rounded integer
+  llvm::Value* n = b_.CreateFSub(shifted, f(t, kExpShift));
+  llvm::Value* r = fma(n, f(t, -kLn2High), x);
+  r = fma(n, f(t, -kLn2Low), r);
+  return scale(horner(r, kExpPolynomial), shifted);
 }
 
 // 2^(x log2 e): the product's rounded part by the unit, what it lost as a factor near 1. Minimum and maximum hand NaN
@@ -145,21 +157,18 @@ llvm::Value* ScalarMath::tanh32(llvm::Value* x) {
   return b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, r, x);
 }
 
-// Coefficients: N. Juffa's my_erff. Below 0.927734375 x + x p(x^2), above 1 - e^(polynomial).
+// Below 0.927734375 x + x p(x^2) (coefficients: N. Juffa's my_erff), above 1 - e^(-x^2) q(x), q fitted to
+// e^(x^2) erfc(x) within 4e-9 of the result. Who has the normal density at x sqrt(2) to compute as well, GELU's
+// gradient, shares the exponential.
 llvm::Value* ScalarMath::erf32(llvm::Value* x) {
   llvm::Type* t = x->getType();
   llvm::Value* a = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
   llvm::Value* s = b_.CreateFMul(x, x);
-  llvm::Value* capped = b_.CreateSelect(b_.CreateFCmpOGT(a, f(t, 5.0)), f(t, 5.0), a);
-  llvm::Value* s2 = b_.CreateFMul(capped, capped);
-  llvm::Value* r = fma(f(t, -0x1.220000p-16), capped, f(t, 0x1.91cfb2p-12));
-  llvm::Value* u = fma(f(t, -0x1.fd1438p-9), capped, f(t, 0x1.8d6342p-6));
-  r = fma(r, s2, u);
-  r = fma(r, capped, f(t, -0x1.b55cb8p-4));
-  r = fma(r, capped, f(t, -0x1.450aa0p-1));
-  r = fma(r, capped, f(t, -0x1.079d0cp-3));
-  r = fma(r, capped, b_.CreateFNeg(capped));
-  llvm::Value* large = b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, b_.CreateFSub(f(t, 1.0), exp32(r)), x);
+  llvm::Value* capped = b_.CreateSelect(b_.CreateFCmpOGT(a, f(t, 3.925)), f(t, 3.925), a);
+  llvm::Value* q = horner(capped, {0x1.0944aep-13, -0x1.20697ap-9, 0x1.18753cp-6, -0x1.4430b6p-4, 0x1.f46362p-3,
+                                   -0x1.132b08p-1, 0x1.c19424p-1, -0x1.16432ap+0, 0x1.fcc2e0p-1});
+  llvm::Value* e = exp32(b_.CreateFNeg(s));
+  llvm::Value* large = b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, fma(b_.CreateFNeg(e), q, f(t, 1.0)), x);
   llvm::Value* p =
       horner(s, {-0x1.38e000p-11, 0x1.471a58p-8, -0x1.b691b2p-6, 0x1.ce1c44p-4, -0x1.812700p-2, 0x1.06eba8p-3});
   llvm::Value* small = fma(p, x, x);

@@ -23,9 +23,10 @@ unsigned lanes_of(llvm::Type* type);
 class ScalarMath {
  public:
   // `contract`: a product may be joined to the sum that it goes into, with one rounding. `gpu`: for NVPTX, scalars
-  // alone.
-  ScalarMath(llvm::IRBuilder<>& builder, llvm::Module& module, bool contract = true, bool gpu = false)
-      : b_(builder), module_(module), contract_(contract), gpu_(gpu) {}
+  // alone. `scalef`: vectors of 16 f32 are scaled by powers of two in one instruction (AVX-512); the bits are the same.
+  ScalarMath(llvm::IRBuilder<>& builder, llvm::Module& module, bool contract = true, bool gpu = false,
+             bool scalef = false)
+      : b_(builder), module_(module), contract_(contract), gpu_(gpu), scalef_(scalef) {}
 
   // One operation; a, b, c (as far as the operation has them) are all scalars or all vectors of one length. `from` is
   // the type of operand a.
@@ -45,8 +46,9 @@ class ScalarMath {
     return llvm::ConstantInt::get(like, static_cast<uint64_t>(value), true);
   }
   llvm::Value* fma(llvm::Value* a, llvm::Value* b, llvm::Value* c);
-  llvm::Value* horner(llvm::Value* x, std::initializer_list<double> coefficients);
+  llvm::Value* horner(llvm::Value* x, llvm::ArrayRef<double> coefficients);
   llvm::Value* power_of_two(llvm::Value* n);  // 2^n from i32 n in [-126, 127]
+  llvm::Value* scale(llvm::Value* p, llvm::Value* shifted);
   llvm::Value* exp32(llvm::Value* x);
   llvm::Value* exp32_on_gpu(llvm::Value* x);
   llvm::Value* divide(llvm::Value* a, llvm::Value* b);  // on a GPU within 2 ulp
@@ -68,7 +70,7 @@ class ScalarMath {
 
   llvm::IRBuilder<>& b_;
   llvm::Module& module_;
-  const bool contract_, gpu_;
+  const bool contract_, gpu_, scalef_;
 };
 
 }  // namespace partita

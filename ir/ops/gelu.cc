@@ -19,8 +19,10 @@ struct Parts {
 Parts gelu_parts(ScalarBuilder& s, bool approximate, Scalar x) {
   Scalar half = s.like(x, 0.5), one = s.like(x, 1);
   if (!approximate) {
-    Scalar cdf = s.mul(half, s.add(one, s.unary(ScalarOp::kErf, s.mul(x, s.like(x, std::numbers::sqrt2 / 2)))));
-    Scalar e = s.unary(ScalarOp::kExp, s.mul(s.like(x, -0.5), s.mul(x, x)));
+    // Both of x / sqrt(2): erf has e^-y^2 in it, which the density then shares.
+    Scalar y = s.mul(x, s.like(x, std::numbers::sqrt2 / 2));
+    Scalar cdf = s.mul(half, s.add(one, s.unary(ScalarOp::kErf, y)));
+    Scalar e = s.unary(ScalarOp::kExp, s.unary(ScalarOp::kNeg, s.mul(y, y)));
     return {cdf, s.mul(e, s.like(x, 0.3989422804014327))};  // 1 / sqrt(2 pi)
   }
   Scalar x2 = s.mul(x, x);

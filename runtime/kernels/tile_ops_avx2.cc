@@ -1,7 +1,9 @@
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 
+#include "base/math/exp_polynomial.h"
 #include "runtime/kernels/tile_ops.h"
 
 #pragma GCC push_options
