@@ -8,20 +8,12 @@
 #include <unordered_map>
 
 #include "runtime/kernels/compute_operand.h"
+#include "runtime/kernels/conv_taps.h"
 #include "runtime/kernels/onednn.h"
 #include "runtime/kernels/table.h"
-#include "runtime/kernels/window.h"
 
 namespace partita::runtime {
 namespace {
-
-struct Convolution {
-  Window window;
-  int64_t groups = 1, outputs = 1;  // outputs: channels of y
-
-  int64_t group_inputs() const { return window.channels / groups; }
-  int64_t group_outputs() const { return outputs / groups; }
-};
 
 absl::StatusOr<Convolution> make_convolution(const KernelRequest& r, const Shape& x, const Shape& weight,
                                              const Shape& y) {
@@ -66,8 +58,6 @@ class Side {
   dnnl::reorder reorder_;
   int64_t at_ = 0;
 };
-
-enum class Direction { kForward, kGradData, kGradWeight };
 
 class OneDnnConvolution final : public LibraryKernel {
  public:
@@ -309,7 +299,6 @@ class OnOneThread final : public LibraryKernel {
   std::unique_ptr<LibraryKernel> kernel_;
 };
 
-// Operands in their order: conv (x, w, y), conv_grad_data (g, w, dx), conv_grad_weight (g, x, dw).
 // `factory` makes the same step on other types.
 Kernel make_any(const KernelRequest& r, Kernel (*factory)(const KernelRequest&), Direction direction, const Shape& x,
                 const Shape& weight, const Shape& y) {
@@ -317,6 +306,9 @@ Kernel make_any(const KernelRequest& r, Kernel (*factory)(const KernelRequest&),
   PARTITA_ASSIGN_OR_RETURN(const Convolution c, make_convolution(r, x, weight, y));
   const bool empty = product(x) == 0 || product(weight) == 0 || product(y) == 0;
   if (r.dtype() == DType::kF32 && !empty && is_pointwise(c)) return make_pointwise(c, direction, r.threads());
+  // Chosen by the number of samples, among others, on which an ordered sum must not depend.
+  const bool by_taps = r.i("ordered", 0) == 0 && r.dtype() == DType::kF32 && !empty && is_faster_by_taps(c, direction);
+  if (by_taps) return make_conv_by_taps(r, c, direction);
   if (onednn_type(r.dtype()) != dnnl::memory::data_type::undef && !empty) {
     try {
       return std::make_unique<OneDnnConvolution>(c, r.dtype(), direction, r.scratch());

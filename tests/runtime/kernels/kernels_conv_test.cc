@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "gmock/gmock.h"
+#include "runtime/kernels/conv_taps.h"
 #include "tests/runtime/support/kernel_harness.h"
 
 namespace partita::runtime {
@@ -69,6 +70,12 @@ const Geometry kGeometries[] = {
     {{2, 16, 7, 7}, {32, 16, 1, 1}, {1, 1}, {0, 0}, {0, 0}, {1, 1}},
     {{3, 2, 17}, {4, 2, 4}, {3}, {2}, {0}, {1}},
     {{1, 2, 5, 6, 4}, {3, 2, 2, 3, 2}, {1, 2, 1}, {1, 1, 0}, {0, 1, 1}, {1, 1, 2}},
+    // Small planes: by taps.
+    {{16, 17, 2, 2}, {30, 17, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+    {{15, 32, 4, 3}, {18, 32, 3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}},
+    {{16, 16, 3}, {16, 16, 5}, {1}, {2}, {2}, {1}},
+    {{2, 16, 2, 3, 2}, {25, 16, 2, 3, 2}, {1, 2, 1}, {1, 1, 0}, {0, 1, 1}, {1, 1, 1}},
+    {{16, 16, 1, 1}, {16, 16, 2, 2}, {1, 1}, {4, 2}, {0, 1}, {1, 1}},  // taps that never reach the plane
 };
 
 class ConvTypes : public ::testing::TestWithParam<DType> {};
@@ -92,6 +99,46 @@ TEST_P(ConvTypes, ForwardAndGradients_EqualLoops) {
     expect_close(run_one("conv_grad_weight", {dy, x}, random_tensor(dtype, g.w, 9), g.params()), dw, tolerance,
                  "grad_weight " + what);
   }
+}
+
+TEST(ConvByTaps, AnyNumberOfThreads_GivesTheSameBits) {
+  const Geometry g{{16, 48, 2, 2}, {80, 48, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}};
+  const TestTensor x = random_tensor(DType::kF32, g.x, 1), w = random_tensor(DType::kF32, g.w, 2),
+                   dy = random_tensor(DType::kF32, g.y(), 3);
+  auto run = [&](int threads) {
+    return std::vector{run_one("conv", {x, w}, zeros(DType::kF32, g.y()), g.params(), threads).values,
+                       run_one("conv_grad_data", {dy, w}, zeros(DType::kF32, g.x), g.params(), threads).values,
+                       run_one("conv_grad_weight", {dy, x}, zeros(DType::kF32, g.w), g.params(), threads).values};
+  };
+  const auto one = run(1);
+  for (int threads : {2, 3, 5}) EXPECT_TRUE(run(threads) == one) << threads;
+}
+
+TEST(ConvByTaps, SmallPlanesAlone_AreTaken) {
+  auto convolution = [](int64_t batch, int64_t channels, int64_t in, int64_t kernel, int64_t stride) {
+    Convolution c;
+    c.outputs = c.window.channels = channels;
+    c.window.batch = batch;
+    for (size_t d : {1, 2}) {
+      c.window.in[d] = in;
+      c.window.kernel[d] = kernel;
+      c.window.stride[d] = stride;
+      c.window.low[d] = c.window.high[d] = kernel / 2;
+      c.window.out[d] = (in + 2 * (kernel / 2) - kernel) / stride + 1;
+    }
+    return c;
+  };
+  auto taken = [](const Convolution& c) {
+    return std::vector{is_faster_by_taps(c, Direction::kForward), is_faster_by_taps(c, Direction::kGradData),
+                       is_faster_by_taps(c, Direction::kGradWeight)};
+  };
+  EXPECT_THAT(taken(convolution(32, 512, 2, 3, 1)), ElementsAre(true, true, true));
+  EXPECT_THAT(taken(convolution(8, 512, 2, 3, 1)), ElementsAre(false, false, true));  // half of a line of samples
+  EXPECT_THAT(taken(convolution(32, 256, 4, 3, 2)), ElementsAre(false, true, true));
+  EXPECT_THAT(taken(convolution(32, 256, 4, 3, 1)), ElementsAre(false, false, true));
+  EXPECT_THAT(taken(convolution(32, 128, 8, 3, 1)), ElementsAre(false, false, false));
+  EXPECT_THAT(taken(convolution(32, 256, 4, 1, 2)), ElementsAre(false, false, false));
+  EXPECT_THAT(taken(convolution(32, 3, 4, 3, 1)), ElementsAre(false, false, false));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, ConvTypes, ::testing::Values(DType::kF32, DType::kF64, DType::kBF16, DType::kF16));
