@@ -140,6 +140,8 @@ absl::Status AtomicFile::write_at(int64_t offset, std::span<const std::byte> byt
   return absl::OkStatus();
 }
 
+int AtomicFile::open_direct() const { return ::open(temporary_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW); }
+
 absl::Status AtomicFile::append(std::span<const std::byte> bytes) {
   if (absl::Status status = write_at(appended_, bytes); !status.ok()) return status;
   appended_ += static_cast<int64_t>(bytes.size());

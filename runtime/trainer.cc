@@ -253,17 +253,29 @@ class Trainer {
     const absl::Status written = checkpoints_->finish();  // a warning has been given
     if (communicator_ != nullptr && !communicator_->failure().ok()) return written;
     const double waited = seconds_since(begin);
+    const std::optional<Checkpointer::Cost> cost = checkpoints_->take_cost();
+    if (cost) {
+      m.extra.emplace_back("checkpoint_bytes", static_cast<double>(cost->bytes));
+      m.extra.emplace_back("checkpoint_write_seconds", cost->seconds);
+    }
     if (waited < kWorthTelling) return absl::OkStatus();
     m.checkpoint_stall_seconds = m.checkpoint_stall_seconds.value_or(0) + waited;
-    const double interval = static_cast<double>(options_.checkpoint.every) * m.seconds;
-    if (!first_rank() || told_slow_ || interval == 0 || waited <= kLongWait * interval) return absl::OkStatus();
-    told_slow_ = true;
-    std::fprintf(
-        stderr,
-        "note: a checkpoint takes %.3g s longer to write than a step takes, and training waits for it: %.0f %% "
-        "of the time; with --every %.0f it would be %.0f %%\n",
-        waited, 100 * waited / (interval + waited), std::ceil(waited / m.seconds / kLongWait), 100 * kLongWait);
+    if (first_rank() && cost) tell_slow(*cost, waited, m.seconds);
     return absl::OkStatus();
+  }
+
+  // Once, at the first checkpoint that takes much longer than a step: what it costs, and how many steps apart they
+  // would cost little.
+  void tell_slow(const Checkpointer::Cost& cost, double waited, double step) {
+    const double interval = static_cast<double>(options_.checkpoint.every) * step;
+    if (told_slow_ || interval == 0 || waited <= kLongWait * interval) return;
+    told_slow_ = true;
+    std::fprintf(stderr,
+                 "note: %.3g GB of checkpoint take %.3g s to write (%.3g GB/s), %.3g s longer than a step takes, and "
+                 "training waits for it: %.0f %% of the time; with --every %.0f it would be %.0f %%\n",
+                 static_cast<double>(cost.bytes) / 1e9, cost.seconds,
+                 static_cast<double>(cost.bytes) / 1e9 / cost.seconds, waited, 100 * waited / (interval + waited),
+                 std::ceil(waited / step / kLongWait), 100 * kLongWait);
   }
 
   // On the first rank, which knows the loss and the norm of all gradients.

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/atomic_file.h"
+#include "base/box.h"
 #include "base/cat.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
@@ -280,6 +281,9 @@ absl::Status Checkpointer::settle(const Progress& all) {
     last_ = writer_->join();
     if (!last_.ok()) warn(last_, writer_->manifest().step);
     if (last_.ok() && is_first()) {
+      cost_ = {0, writer_->seconds()};
+      for (const CheckpointTensor& t : writer_->manifest().tensors)
+        cost_->bytes += *element_count(t.shape) * dtype_size(t.dtype);
       unproved_.push_back(writer_->manifest().step);
       if (last_good_ >= unproved_.back()) mark_good(last_good_, why_good_);
       prune();

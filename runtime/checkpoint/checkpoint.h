@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,6 +65,12 @@ class Checkpointer {
   // Collective: waits for the last checkpoint. Its error, if it was not written.
   absl::Status finish();
   int64_t last_saved() const { return last_saved_; }
+  // On the first rank, once for each checkpoint that is complete: what it took.
+  struct Cost {
+    int64_t bytes = 0;   // of all ranks
+    double seconds = 0;  // from the first copy until it was complete
+  };
+  std::optional<Cost> take_cost() { return std::exchange(cost_, std::nullopt); }
 
  private:
   struct Lock;
@@ -94,6 +101,7 @@ class Checkpointer {
   std::string why_good_;
   std::vector<int64_t> unproved_;  // complete checkpoints that no good step has followed
   absl::Status last_;              // of the newest checkpoint
+  std::optional<Cost> cost_;       // likewise
 };
 
 }  // namespace partita::runtime

@@ -2,7 +2,7 @@
 // goes on.
 //
 //   begin()    collective: rank 0 makes the folder and the file (a full disk is found here), every rank copies what it
-//              owns and starts writing
+//              owns and starts writing, with several threads
 //   written()  local: whether this rank's part has reached the disk
 //   commit()   collective, once all ranks are: exchanges checksums; rank 0 then writes the manifest and renames the
 //              folder, again on a thread
@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <span>
@@ -58,6 +59,8 @@ class CheckpointWriter {
   absl::Status join();
 
   const CheckpointManifest& manifest() const { return manifest_; }
+  // From begin() until it was complete under its name. Call when that is so.
+  double seconds() const { return seconds_; }
 
  private:
   struct Piece {
@@ -68,6 +71,7 @@ class CheckpointWriter {
   bool is_first() const { return communicator_ == nullptr || communicator_->rank() == 0; }
   std::string partial() const;
   absl::Status create();
+  absl::Status open_file();
   void copy_states(const std::vector<HeldState>& states, std::span<const int64_t> coordinates);
   absl::Status write_pieces();
   absl::Status publish();
@@ -77,13 +81,15 @@ class CheckpointWriter {
   Communicator* const communicator_;
   CheckpointManifest manifest_;
   std::vector<Piece> pieces_;
-  std::vector<std::byte> buffer_;
+  std::unique_ptr<std::byte[]> buffer_;
   std::vector<int64_t> sums_;  // of this rank's part, then of all
   std::vector<bool> owned_;
   std::unique_ptr<SafetensorsWriter> file_;
   std::thread thread_;
   std::atomic<bool> written_ = false;
   absl::Status status_;
+  std::chrono::steady_clock::time_point begun_;
+  double seconds_ = 0;
 };
 
 // Removes checkpoints but the `keep` newest (0: none is removed), the `keep_best` ones of lowest evaluation loss and

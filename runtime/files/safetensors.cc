@@ -10,6 +10,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/files/safetensors_header.h"
+#include "runtime/files/write_runs.h"
 
 namespace partita::runtime {
 namespace {
@@ -230,23 +231,42 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(
   return writer;
 }
 
-absl::Status SafetensorsWriter::write(std::string_view name, std::span<const int64_t> offset,
-                                      std::span<const int64_t> extent, std::span<const std::byte> data) {
+absl::StatusOr<SafetensorsWriter::Slot*> SafetensorsWriter::slot_of(std::string_view name,
+                                                                    std::span<const int64_t> offset,
+                                                                    std::span<const int64_t> extent,
+                                                                    std::span<const std::byte> data) {
   auto it = slots_.find(name);
   if (it == slots_.end())
     return absl::NotFoundError(cat("safetensors file ", quote(file_.path(), 1000), " has no tensor ", quote(name)));
   Slot& slot = it->second;
   PARTITA_RETURN_IF_ERROR(with_context(check_box(slot.info.shape, offset, extent), cat("tensor ", quote(name))));
-  const int64_t size = dtype_size(slot.info.dtype);
-  if (static_cast<int64_t>(data.size()) != *element_count(extent) * size) {
+  if (static_cast<int64_t>(data.size()) != *element_count(extent) * dtype_size(slot.info.dtype)) {
     return absl::InvalidArgumentError(cat("tensor ", quote(name), ": box ", shape_text(extent), " of ",
                                           dtype_name(slot.info.dtype), " was given ", data.size(), " bytes"));
   }
-  PARTITA_RETURN_IF_ERROR(for_each_run(slot.info.shape, offset, extent, [&](int64_t at, int64_t packed, int64_t count) {
-    return file_.write_at(slot.begin + at * size,
-                          data.subspan(static_cast<size_t>(packed * size), static_cast<size_t>(count * size)));
-  }));
-  slot.written += static_cast<int64_t>(data.size());
+  return &slot;
+}
+
+absl::Status SafetensorsWriter::write(std::string_view name, std::span<const int64_t> offset,
+                                      std::span<const int64_t> extent, std::span<const std::byte> data) {
+  const BoxData box{std::string(name), {offset.begin(), offset.end()}, {extent.begin(), extent.end()}, data};
+  return write({&box, 1}, 1);
+}
+
+absl::Status SafetensorsWriter::write(std::span<const BoxData> boxes, int threads) {
+  std::vector<FileRun> runs;
+  for (const BoxData& box : boxes) {
+    PARTITA_ASSIGN_OR_RETURN(const Slot* slot, slot_of(box.name, box.offset, box.extent, box.data));
+    const int64_t size = dtype_size(slot->info.dtype);
+    PARTITA_RETURN_IF_ERROR(
+        for_each_run(slot->info.shape, box.offset, box.extent, [&](int64_t at, int64_t packed, int64_t count) {
+          runs.push_back({slot->begin + at * size,
+                          box.data.subspan(static_cast<size_t>(packed * size), static_cast<size_t>(count * size))});
+          return absl::OkStatus();
+        }));
+  }
+  PARTITA_RETURN_IF_ERROR(write_runs(file_, std::move(runs), threads));
+  for (const BoxData& box : boxes) slots_.find(box.name)->second.written += static_cast<int64_t>(box.data.size());
   return absl::OkStatus();
 }
 

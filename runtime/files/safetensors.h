@@ -98,6 +98,13 @@ class SafetensorsWriter {
                      std::span<const std::byte> data);
   // The whole tensor.
   absl::Status write(std::string_view name, std::span<const std::byte> data);
+  // Many boxes at once, by so many threads (runtime/files/write_runs.h).
+  struct BoxData {
+    std::string name;
+    std::vector<int64_t> offset, extent;
+    std::span<const std::byte> data;
+  };
+  absl::Status write(std::span<const BoxData> boxes, int threads);
   // Flushes and, for the creator, renames into place. Without a token, FailedPrecondition when fewer bytes were written
   // than some tensor has.
   absl::Status finish();
@@ -115,6 +122,10 @@ class SafetensorsWriter {
                                                                  std::vector<TensorInfo> tensors,
                                                                  const std::map<std::string, std::string>& metadata,
                                                                  const std::string& token, bool creator);
+
+  // The slot of a box that `data` fills.
+  absl::StatusOr<Slot*> slot_of(std::string_view name, std::span<const int64_t> offset, std::span<const int64_t> extent,
+                                std::span<const std::byte> data);
 
   AtomicFile file_;
   bool shared_;

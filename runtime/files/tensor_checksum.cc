@@ -1,6 +1,9 @@
 #include "runtime/files/tensor_checksum.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "base/box.h"
 #include "base/mix64.h"
@@ -36,6 +39,47 @@ uint64_t box_checksum(std::span<const int64_t> shape, std::span<const int64_t> o
   });
   PARTITA_CHECK(walked.ok(), "runs of a box inside its tensor");
   return sum;
+}
+
+std::vector<uint64_t> box_checksums(std::span<const ChecksumBox> boxes, int threads) {
+  constexpr int64_t kChunk = 1 << 20;  // elements, about
+  // A box in parts along its first dimension of more than one, so that each part is packed, too.
+  struct Part {
+    size_t box = 0, dimension = 0;
+    int64_t first = 0, count = 0;
+  };
+  std::vector<Part> parts;
+  for (size_t k = 0; k < boxes.size(); ++k) {
+    const std::span<const int64_t> extent = boxes[k].extent;
+    size_t d = 0;
+    while (d + 1 < extent.size() && extent[d] == 1) ++d;
+    const int64_t rows = extent.empty() ? 1 : extent[d];
+    const int64_t step = std::max<int64_t>(1, rows * kChunk / std::max<int64_t>(1, *element_count(extent)));
+    for (int64_t at = 0; at < rows; at += step) parts.push_back({k, d, at, std::min(step, rows - at)});
+  }
+  std::vector<std::atomic<uint64_t>> sums(boxes.size());
+  std::atomic<size_t> next = 0;
+  auto work = [&] {
+    for (size_t k; (k = next.fetch_add(1)) < parts.size();) {
+      const Part& part = parts[k];
+      const ChecksumBox& box = boxes[part.box];
+      std::vector<int64_t> offset(box.offset.begin(), box.offset.end()), extent(box.extent.begin(), box.extent.end());
+      size_t row = box.data.size();
+      if (!extent.empty() && extent[part.dimension] > 0) {
+        row /= static_cast<size_t>(extent[part.dimension]);
+        offset[part.dimension] += part.first;
+        extent[part.dimension] = part.count;
+      }
+      sums[part.box] +=
+          box_checksum(box.shape, offset, extent, box.element_bytes,
+                       box.data.subspan(static_cast<size_t>(part.first) * row, static_cast<size_t>(part.count) * row));
+    }
+  };
+  std::vector<std::thread> others;
+  for (int k = 1; k < threads; ++k) others.emplace_back(work);
+  work();
+  for (std::thread& t : others) t.join();
+  return {sums.begin(), sums.end()};
 }
 
 }  // namespace partita::runtime

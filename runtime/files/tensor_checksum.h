@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace partita::runtime {
 
@@ -16,5 +17,14 @@ namespace partita::runtime {
 // tensor of `shape`. The box must lie inside.
 uint64_t box_checksum(std::span<const int64_t> shape, std::span<const int64_t> offset, std::span<const int64_t> extent,
                       int64_t element_bytes, std::span<const std::byte> data);
+
+// Boxes of tensors of one or several shapes.
+struct ChecksumBox {
+  std::span<const int64_t> shape, offset, extent;
+  int64_t element_bytes = 0;
+  std::span<const std::byte> data;
+};
+// The words of each box, computed by so many threads.
+std::vector<uint64_t> box_checksums(std::span<const ChecksumBox> boxes, int threads);
 
 }  // namespace partita::runtime
