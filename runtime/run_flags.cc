@@ -104,7 +104,7 @@ void RunFlags::add(CLI::App& app) {
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--fast-dev-run", fast_dev_run,
                "one step and one batch of evaluation, no checkpoint: does everything work?");
-  app.add_option("--threads", threads, "threads of each rank; default: the cores divided among the ranks")
+  app.add_option("--threads", threads, "threads of each rank at most; default: the cores divided among the ranks")
       ->check(CLI::Range(1, 4096));
   app.add_option("--listen-metrics", listen_metrics,
                  "serve the newest step's numbers to Prometheus at /metrics: PORT, for this host alone, or HOST:PORT");

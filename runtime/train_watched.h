@@ -9,7 +9,8 @@
 
 namespace partita::runtime {
 
-// As train_rank(), with so many threads, on device `device` of this host. `watch` outlives it.
+// As train_rank(), with so many threads (one where the program is too small for more), on device `device` of this host.
+// `watch` outlives it.
 absl::Status train_watched(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
                            const TrainOptions& options, MetricsSink* sink, int threads, int device, RankWatch& watch);
 

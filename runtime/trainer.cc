@@ -20,6 +20,7 @@
 #include "runtime/communicate/measured_communicator.h"
 #include "runtime/data/data_config_json.h"
 #include "runtime/execute/input_stage.h"
+#include "runtime/execute/team_size.h"
 #include "runtime/launch/rank_end.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
@@ -452,6 +453,7 @@ class Trainer {
 
 absl::Status train_watched(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
                            const TrainOptions& options, MetricsSink* sink, int threads, int device, RankWatch& watch) {
+  threads = team_size(loaded->program, threads);
   // They outlive abort(): what is under way reads and writes their memory.
   std::optional<MeasuredCommunicator> measured;
   std::optional<RecordingCommunicator> recorder;

@@ -26,7 +26,8 @@ extern const OpDef kOptAdam = {
         p = u.shrunk(p, lr);
       }
       Scalar m = u.average(u.in(2), g, use.attrs.f("beta1")), v = u.average(u.in(3), u.mul(g, g), use.attrs.f("beta2"));
-      Scalar denominator = u.add(u.div(u.sqrt(v), u.sqrt(u.in(6))), u.attribute("eps"));
+      // The step's numbers are one for all elements: by 1 / sqrt(c2), an element has one division fewer.
+      Scalar denominator = u.add(u.mul(u.sqrt(v), u.div(u.number(1), u.sqrt(u.in(6)))), u.attribute("eps"));
       return u.out({u.sub(p, u.mul(u.div(lr, u.in(5)), u.div(m, denominator))), m, v});
     },
 };

@@ -48,7 +48,7 @@ absl::Status Prefetcher::fill(int64_t step, Batch& batch) const {
 void Prefetcher::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || (!failed_ && ready_.size() < depth_ && next_step_ < end_step_); });
+    changed_.wait(lock, [&] { return stop_ || (!failed_ && hungry_ && next_step_ < end_step_); });
     if (stop_) return;
     const int64_t step = next_step_, generation = generation_;
     Slot slot;
@@ -67,6 +67,7 @@ void Prefetcher::work() {
     ++next_step_;
     failed_ = !slot.status.ok();
     ready_.push_back(std::move(slot));
+    hungry_ = ready_.size() < depth_;
     changed_.notify_all();
   }
 }
@@ -82,16 +83,21 @@ absl::StatusOr<Batch> Prefetcher::take(int64_t step) {
     next_step_ = step;
     ++generation_;
   }
-  // A failed batch is always the last one read: with it gone, the thread may go on (or try that step again).
-  if (ready_.empty()) failed_ = false;
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return !ready_.empty(); });
+  if (ready_.empty()) {
+    // A failed batch is always the last one read: with it gone, the thread may go on (or try that step again).
+    failed_ = false;
+    hungry_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !ready_.empty(); });
+  }
   Slot slot = std::move(ready_.front());
   ready_.pop_front();
   if (!slot.status.ok()) next_step_ = step;
   stall_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const bool wakes = !hungry_ && ready_.size() <= depth_ / 2;
+  hungry_ = hungry_ || wakes;
   lock.unlock();
-  changed_.notify_all();
+  if (wakes) changed_.notify_all();
   if (!slot.status.ok()) return slot.status;
   return std::move(slot.batch);
 }

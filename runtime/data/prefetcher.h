@@ -66,6 +66,7 @@ class Prefetcher {
   int64_t next_step_;       // the step that the thread reads next
   int64_t generation_ = 0;  // counts restarts: what was begun before one is dropped
   bool failed_ = false, stop_ = false;
+  bool hungry_ = true;  // until `depth` batches are ready, then not before half of them are taken: one waking for many
   double stall_seconds_ = 0;
   std::thread thread_;
 };

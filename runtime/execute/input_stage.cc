@@ -11,6 +11,9 @@
 namespace partita::runtime {
 namespace {
 
+// Small batches are read further ahead, so that their reader seldom has to be woken.
+constexpr int64_t kMostAhead = 16, kSmallBytes = 1 << 20;
+
 bool is_read(const Program& program, const Operand& input) {
   const int64_t begin = input.address.offset, end = begin + *element_count(input.shape) * dtype_size(input.dtype);
   for (const ProgramSegment& segment : program.segments) {
@@ -66,7 +69,13 @@ absl::Status InputStage::start(int64_t first, int64_t end) {
   for (int64_t m = 0; m < executor_.program().micro_batches; ++m) {
     for (const Column& c : columns_) ranges.push_back({c.source, first_sample(c, m), c.count});
   }
-  prefetcher_.emplace(source_, std::move(ranges), first, end, ahead_);
+  int64_t bytes = 1;
+  for (const SampleRange& r : ranges) {
+    const InputSpec& spec = source_->inputs()[static_cast<size_t>(r.input)];
+    bytes += (spec.batched ? r.count : 1) * sample_bytes(spec);
+  }
+  prefetcher_.emplace(source_, std::move(ranges), first, end,
+                      std::max(ahead_, std::min(kMostAhead, kSmallBytes / bytes)));
   return absl::OkStatus();
 }
 

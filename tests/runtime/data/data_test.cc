@@ -396,20 +396,22 @@ TEST(DataKind, NamesAndGuesses) {
 TEST(Prefetcher, GivesEveryStepInOrder) {
   const TempFolder folder;
   std::shared_ptr<const DataSource> source = open({.path = counting_npz(folder), .shuffle = true, .epochs = 0}, kXY, 4);
-  Prefetcher prefetcher(source, {{1, 2, 2}, {0, 0, 1}}, 0, 50, 3);
-  for (int64_t step = 0; step < 50; ++step) {
-    absl::StatusOr<Batch> batch = prefetcher.take(step);
-    ASSERT_TRUE(batch.ok()) << batch.status();
-    EXPECT_EQ(batch->step, step);
-    EXPECT_EQ(batch->valid_samples, 4);
-    ASSERT_EQ(batch->data.size(), 2u);
-    const std::vector<int64_t> y = fetch<int64_t>(*source, step, 2, 2, 1);
-    EXPECT_EQ(std::memcmp(batch->data[0].data(), y.data(), 16), 0);
-    EXPECT_EQ(batch->data[1].size(), 12u);
-    prefetcher.give_back(*std::move(batch));
+  for (int64_t depth : {1, 3, 16}) {
+    Prefetcher prefetcher(source, {{1, 2, 2}, {0, 0, 1}}, 0, 50, depth);
+    for (int64_t step = 0; step < 50; ++step) {
+      absl::StatusOr<Batch> batch = prefetcher.take(step);
+      ASSERT_TRUE(batch.ok()) << batch.status();
+      EXPECT_EQ(batch->step, step);
+      EXPECT_EQ(batch->valid_samples, 4);
+      ASSERT_EQ(batch->data.size(), 2u);
+      const std::vector<int64_t> y = fetch<int64_t>(*source, step, 2, 2, 1);
+      EXPECT_EQ(std::memcmp(batch->data[0].data(), y.data(), 16), 0);
+      EXPECT_EQ(batch->data[1].size(), 12u);
+      prefetcher.give_back(*std::move(batch));
+    }
+    EXPECT_EQ(prefetcher.take(50).status().code(), absl::StatusCode::kOutOfRange);
+    EXPECT_GE(prefetcher.stall_seconds(), 0);
   }
-  EXPECT_EQ(prefetcher.take(50).status().code(), absl::StatusCode::kOutOfRange);
-  EXPECT_GE(prefetcher.stall_seconds(), 0);
 }
 
 TEST(Prefetcher, JumpsWhereAsked) {
