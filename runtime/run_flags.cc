@@ -66,6 +66,10 @@ void RunFlags::add(CLI::App& app) {
   app.add_option(
       "--checkpoint", checkpoint,
       "write checkpoints into this folder: after the last step, on SIGTERM, SIGINT and SIGUSR1, and as --every says");
+  app.add_option(
+      "--checkpoint-to", checkpoint_to,
+      "where complete checkpoints are copied to while training goes on, and fetched from where --checkpoint's "
+      "folder has less: a folder, or s3://BUCKET/PREFIX");
   app.add_option("--every", every, "steps from one checkpoint to the next")->check(CLI::PositiveNumber);
   app.add_option("--keep", keep, "checkpoints to keep, the newest; 0: all")->check(CLI::NonNegativeNumber);
   app.add_option("--keep-best", keep_best, "keep this many of lowest evaluation loss besides")
@@ -260,6 +264,7 @@ std::vector<std::string> RunFlags::arguments() const {
   if (epochs > 0) say("--epochs", cat(epochs));
   if (log_every > 0) say("--log-every", cat(log_every));
   say("--checkpoint", checkpoint);
+  say("--checkpoint-to", checkpoint_to);
   if (every > 0) say("--every", cat(every));
   say("--keep", cat(keep));
   if (keep_best > 0) say("--keep-best", cat(keep_best));
@@ -320,14 +325,17 @@ absl::Status RunFlags::add_evaluation(const BundleFiles& bundle, TrainOptions& o
 
 absl::StatusOr<CheckpointOptions> RunFlags::checkpoint_options() const {
   CheckpointOptions c{.folder = checkpoint,
+                      .to = checkpoint_to,
                       .every = every,
                       .keep = keep,
                       .keep_best = keep_best,
                       .init = init,
                       .init_optimizer = init_optimizer};
   if (resume) c.resume = resume->empty() ? "auto" : *resume;
-  if (checkpoint.empty() && (every > 0 || keep_best > 0))
-    return absl::InvalidArgumentError("--every and --keep-best say nothing without --checkpoint FOLDER");
+  if (!checkpoint_to.empty()) c.environment = read_environment();
+  if (checkpoint.empty() && (every > 0 || keep_best > 0 || !checkpoint_to.empty()))
+    return absl::InvalidArgumentError(
+        "--every, --keep-best and --checkpoint-to say nothing without --checkpoint FOLDER");
   if (checkpoint.empty() && c.resume == "auto")
     return absl::InvalidArgumentError("--resume: from where? say --checkpoint FOLDER, or --resume PATH");
   return c;

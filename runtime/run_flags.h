@@ -32,7 +32,7 @@ struct RunFlags {
   std::optional<int64_t> steps;
   int64_t epochs = 0;     // passes over the data; 0: as the data have it
   int64_t log_every = 0;  // steps from one line to the next; 0: chosen
-  std::string checkpoint, init, init_optimizer, listen_metrics;
+  std::string checkpoint, checkpoint_to, init, init_optimizer, listen_metrics;
   std::optional<std::string> resume;  // "": from --checkpoint's newest
   std::string on_nonfinite;           // empty: as the recipe says
   std::string loss_spike;             // FACTOR[,WINDOW[,ACTION]], "off"; empty: likewise

@@ -91,6 +91,7 @@ class Trainer {
     if (checkpoints_) {
       PARTITA_RETURN_IF_ERROR(save_checkpoint(taken_));
       PARTITA_RETURN_IF_ERROR(checkpoints_->finish());
+      PARTITA_RETURN_IF_ERROR(checkpoints_->finish_archive());
     }
     if (!options_.save.empty())
       PARTITA_RETURN_IF_ERROR(save_parameters(executor_, communicator_, options_.save, options_.save_optimizer));
@@ -221,7 +222,7 @@ class Trainer {
   }
 
   // What ranks tell each other along with a step.
-  enum Flag : size_t { kStop, kDiverged, kWriting, kFailed, kSave };
+  enum Flag : size_t { kStop, kDiverged, kWriting, kFailed, kArchiving, kSave };
   static constexpr int64_t kRollsBack = 1, kStops = 2;  // of kDiverged
 
   void begin_exchange() {
@@ -235,6 +236,7 @@ class Trainer {
     mine[kDiverged] = divergence_flag();
     mine[kWriting] = progress.writing;
     mine[kFailed] = progress.failed;
+    mine[kArchiving] = progress.archiving;
     exchange_.begin(mine);
   }
 
@@ -247,7 +249,7 @@ class Trainer {
   // A checkpoint is complete before the step after it counts as done: so a run that is killed, at whatever moment, has
   // lost no more than the steps from one checkpoint to the next.
   absl::Status settle_checkpoint(StepMetrics& m, const ExchangedFlags& said) {
-    PARTITA_RETURN_IF_ERROR(checkpoints_->settle({said[kWriting], said[kFailed]}));
+    PARTITA_RETURN_IF_ERROR(checkpoints_->settle({said[kWriting], said[kFailed], said[kArchiving]}));
     if (checkpoints_->last_saved() != m.step) return absl::OkStatus();
     const Clock::time_point begin = Clock::now();
     watch_.enter(Phase::kCheckpoint, m.step);
@@ -349,6 +351,7 @@ class Trainer {
       if (absl::Status last = checkpoints_->finish(); communicator_ != nullptr && !communicator_->failure().ok())
         return last;
       checkpoints_->mark_bad(what);
+      PARTITA_RETURN_IF_ERROR(checkpoints_->finish_archive());
       kept = cat("; the good checkpoints are in ", quote(options_.checkpoint.folder, 1000));
     }
     return diverged_error(cat(what, ": training ends", kept));
@@ -371,6 +374,7 @@ class Trainer {
 
   absl::Status told_to_stop(int64_t taken) {
     PARTITA_RETURN_IF_ERROR(checkpoints_->finish());
+    PARTITA_RETURN_IF_ERROR(checkpoints_->finish_archive());
     return absl::CancelledError(cat("told to stop: the checkpoint of step ", taken, " is in ",
                                     quote(options_.checkpoint.folder, 1000), "; go on with --resume"));
   }

@@ -31,6 +31,11 @@ namespace fs = std::filesystem;
 constexpr auto kLockPatience = std::chrono::seconds(10);  // a run that was told to end may still be doing so
 constexpr auto kPoll = std::chrono::milliseconds(2);
 
+absl::Status already_holds(const std::string& place, int64_t step) {
+  return absl::FailedPreconditionError(cat(quote(place, 1000), " already holds checkpoints, up to step ", step,
+                                           "; say --resume to go on from there, or choose another folder"));
+}
+
 }  // namespace
 
 // Held by the first rank as long as it may write into the folder; the system gives it back when the process ends.
@@ -52,6 +57,8 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::open(const Checkpoin
     PARTITA_RETURN_IF_ERROR(
         all_ok(communicator, c->is_first() ? c->lock_folder() : absl::OkStatus(), "opening the checkpoint folder"));
     PARTITA_RETURN_IF_ERROR(c->find_out_shared());
+    if (!options.to.empty())
+      PARTITA_RETURN_IF_ERROR(all_ok(communicator, c->open_archive(), "opening the place that checkpoints go on to"));
   }
   if (!options.folder.empty() || !options.resume.empty() || !options.init.empty() || !options.init_optimizer.empty())
     PARTITA_RETURN_IF_ERROR(c->gather_tensors());
@@ -76,11 +83,7 @@ absl::Status Checkpointer::lock_folder() {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   const std::vector<int64_t> there = list_checkpoints(folder);
-  if (options_.resume.empty() && !there.empty()) {
-    return absl::FailedPreconditionError(cat(quote(folder, 1000), " already holds checkpoints, up to step ",
-                                             there.back(),
-                                             "; say --resume to go on from there, or choose another folder"));
-  }
+  if (options_.resume.empty() && !there.empty()) return already_holds(folder, there.back());
   remove_unfinished(folder);
   return absl::OkStatus();
 }
@@ -100,6 +103,29 @@ absl::Status Checkpointer::find_out_shared() {
   if (is_first()) fs::remove(path, ignored);
   if (!shared_ && !is_first()) fs::create_directories(options_.folder, ignored);
   return absl::OkStatus();
+}
+
+absl::Status Checkpointer::open_archive() {
+  PARTITA_ASSIGN_OR_RETURN(archive_,
+                           CheckpointArchive::open({.folder = options_.folder,
+                                                    .place = options_.to,
+                                                    .keep = options_.keep,
+                                                    .rank = communicator_ == nullptr ? 0 : communicator_->rank(),
+                                                    .shared = shared_},
+                                                   options_.environment));
+  if (!is_first() || !options_.resume.empty()) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> there, archive_->list());
+  return there.empty() ? absl::OkStatus() : already_holds(options_.to, there.back());
+}
+
+absl::Status Checkpointer::bring(const std::string& path) {
+  std::error_code ignored;
+  if (archive_ == nullptr || fs::exists(cat(path, "/", kCheckpointManifest), ignored)) return absl::OkStatus();
+  const std::optional<int64_t> step = checkpoint_step(fs::path(path).filename().string());
+  if (!step || !path.starts_with(options_.folder + "/") || (shared_ && !is_first())) return absl::OkStatus();
+  std::fprintf(stderr, "note: fetching the checkpoint of step %lld from %s\n", static_cast<long long>(*step),
+               options_.to.c_str());
+  return archive_->fetch(*step);
 }
 
 absl::Status Checkpointer::gather_tensors() {
@@ -138,6 +164,15 @@ absl::StatusOr<std::vector<std::string>> Checkpointer::candidates() const {
     else
       passed = cat(quote(cat(options_.folder, "/", checkpoint_name(step)), 1000), " is passed over: ", why);
   }
+  if (archive_ != nullptr) {
+    PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> archived, archive_->list());
+    for (int64_t step : archived) {
+      if (verdict_on(cat(options_.folder, "/", checkpoint_name(step))) != CheckpointVerdict::kBad)
+        there.push_back(step);
+    }
+    std::sort(there.begin(), there.end());
+    there.erase(std::unique(there.begin(), there.end()), there.end());
+  }
   if (options_.resume == "auto") {
     if (!passed.empty()) std::fprintf(stderr, "note: %s\n", passed.c_str());
     if (!passed.empty() && there.empty())
@@ -175,7 +210,8 @@ absl::StatusOr<std::optional<CheckpointManifest>> Checkpointer::load_first_of(st
     std::string path = k < paths.size() ? paths[k] : "";
     PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, path, "checkpoint: path"));
     if (path.empty()) break;
-    last = load(path, false, manifest);
+    last = all_ok(communicator_, bring(path), "fetching the checkpoint");
+    if (last.ok()) last = load(path, false, manifest);
     if (last.ok()) {
       const bool own = path.starts_with(options_.folder + "/") && !options_.folder.empty();
       last_saved_ = own ? manifest.step : -1;
@@ -232,7 +268,7 @@ void Checkpointer::mark_good(int64_t steps_taken, const std::string& why) {
   const size_t before = unproved_.size();
   std::erase_if(unproved_, [&](int64_t step) {
     if (step > steps_taken) return false;
-    write_verdict(cat(options_.folder, "/", checkpoint_name(step)), CheckpointVerdict::kGood, why);
+    judge(step, CheckpointVerdict::kGood, why);
     return true;
   });
   if (unproved_.size() != before) prune();
@@ -246,12 +282,44 @@ bool Checkpointer::has_good() const {
 }
 
 void Checkpointer::mark_bad(const std::string& why) {
-  for (int64_t step : unproved_)
-    write_verdict(cat(options_.folder, "/", checkpoint_name(step)), CheckpointVerdict::kBad, why);
+  for (int64_t step : unproved_) judge(step, CheckpointVerdict::kBad, why);
   unproved_.clear();
 }
 
-void Checkpointer::prune() const { prune_checkpoints(options_.folder, options_.keep, options_.keep_best); }
+void Checkpointer::judge(int64_t step, CheckpointVerdict verdict, const std::string& why) {
+  write_verdict(cat(options_.folder, "/", checkpoint_name(step)), verdict, why);
+  if (archive_ != nullptr) archive_->judge(step);
+}
+
+void Checkpointer::prune() const {
+  prune_checkpoints(options_.folder, options_.keep, options_.keep_best,
+                    archive_ != nullptr ? archive_->in_hand() : std::nullopt);
+}
+
+// Every rank its part of the same checkpoints.
+void Checkpointer::archive(int64_t step) {
+  if (archives_) return archive_->begin(step);
+  if (told_behind_ || !is_first()) return;
+  told_behind_ = true;
+  std::fprintf(
+      stderr,
+      "note: %s takes longer for a checkpoint than the %lld steps from one to the next; that of step %lld does "
+      "not go there, nor will each later one\n",
+      options_.to.c_str(), static_cast<long long>(options_.every), static_cast<long long>(step));
+}
+
+absl::Status Checkpointer::finish_archive() {
+  if (archive_ == nullptr) return absl::OkStatus();
+  absl::Status status = archive_->finish();
+  if (status.ok() && last_.ok() && last_saved_ >= 0 && archive_->copied() != last_saved_) {
+    if (is_first())
+      std::fprintf(stderr, "note: the checkpoint of step %lld goes to %s\n", static_cast<long long>(last_saved_),
+                   options_.to.c_str());
+    archive_->begin(last_saved_);
+    status = archive_->finish();
+  }
+  return all_ok(communicator_, status, "copying the last checkpoint");
+}
 
 absl::Status Checkpointer::start_from() {
   auto memory = [this](const Operand& o) { return executor_.memory(o); };
@@ -269,9 +337,10 @@ absl::Status Checkpointer::start_from() {
 }
 
 Checkpointer::Progress Checkpointer::progress() const {
-  if (writer_ == nullptr || committed_) return {};
-  if (!writer_->written()) return {.writing = 1};
-  return {.failed = !writer_->status().ok()};
+  const int64_t archiving = archive_ != nullptr && !archive_->idle();
+  if (writer_ == nullptr || committed_) return {.archiving = archiving};
+  if (!writer_->written()) return {.writing = 1, .archiving = archiving};
+  return {.failed = !writer_->status().ok(), .archiving = archiving};
 }
 
 absl::Status Checkpointer::settle(const Progress& all) {
@@ -288,6 +357,7 @@ absl::Status Checkpointer::settle(const Progress& all) {
       if (last_good_ >= unproved_.back()) mark_good(last_good_, why_good_);
       prune();
     }
+    if (last_.ok() && archive_ != nullptr) archive(writer_->manifest().step);
     writer_.reset();
     committed_ = false;
     return absl::OkStatus();
@@ -303,15 +373,16 @@ absl::Status Checkpointer::settle(const Progress& all) {
   }
   PARTITA_RETURN_IF_ERROR(writer_->commit());
   committed_ = true;
+  archives_ = all.archiving == 0;
   return absl::OkStatus();
 }
 
 absl::Status Checkpointer::finish() {
   while (writer_ != nullptr && !committed_) {
     const Progress mine = progress();
-    int64_t all[] = {mine.writing, mine.failed};
+    int64_t all[] = {mine.writing, mine.failed, mine.archiving};
     PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, all, ReduceOp::kMax, "checkpoint: what the ranks say"));
-    PARTITA_RETURN_IF_ERROR(settle({all[0], all[1]}));
+    PARTITA_RETURN_IF_ERROR(settle({all[0], all[1], all[2]}));
     if (writer_ != nullptr && !committed_) std::this_thread::sleep_for(kPoll);
   }
   if (writer_ != nullptr) {

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/checkpoint/checkpoint_archive.h"
 #include "runtime/checkpoint/checkpoint_manifest.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/communicate/collective.h"
@@ -19,11 +20,13 @@
 namespace partita::runtime {
 
 struct CheckpointOptions {
-  std::string folder;  // empty: none are written
-  int64_t every = 0;   // steps; 0: only after the last step and when told to stop
-  int keep = 3;        // newest; 0: all
-  int keep_best = 0;   // beside them those of lowest evaluation loss
-  std::string resume;  // empty: a new run; "auto": the newest good one in `folder`, if any; else a path
+  std::string folder;               // empty: none are written
+  std::string to;                   // not empty: where complete ones go on to (runtime/objects/object_store.h)
+  EnvironmentMap environment = {};  // credentials for that
+  int64_t every = 0;                // steps; 0: only after the last step and when told to stop
+  int keep = 3;                     // newest; 0: all
+  int keep_best = 0;                // beside them those of lowest evaluation loss
+  std::string resume;               // empty: a new run; "auto": the newest good one in `folder`, if any; else a path
   // What a new run starts from: the parameters and running statistics of a checkpoint, or of a PyTorch module's
   // safetensors file; and the states of its optimizer, a safetensors file.
   std::string init, init_optimizer;
@@ -54,6 +57,7 @@ class Checkpointer {
   // How far this rank is with the checkpoint in hand, and what is done with the largest of these over all ranks.
   struct Progress {
     int64_t writing = 0, failed = 0;
+    int64_t archiving = 0;  // an earlier one goes on to its slower place
   };
   Progress progress() const;
   absl::Status settle(const Progress& all);
@@ -64,6 +68,8 @@ class Checkpointer {
   absl::Status save(CheckpointManifest head);
   // Collective: waits for the last checkpoint. Its error, if it was not written.
   absl::Status finish();
+  // Collective, after finish(): waits until the last checkpoint has gone on to its slower place, where there is one.
+  absl::Status finish_archive();
   int64_t last_saved() const { return last_saved_; }
   // On the first rank, once for each checkpoint that is complete: what it took.
   struct Cost {
@@ -85,6 +91,11 @@ class Checkpointer {
   absl::Status load(const std::string& folder, bool parameters_only, CheckpointManifest& manifest);
   // The first rank's list of folders, until one loads; its manifest, or nothing where the list is empty.
   absl::StatusOr<std::optional<CheckpointManifest>> load_first_of(std::vector<std::string> paths, bool pass_damaged);
+  absl::Status open_archive();
+  // Makes a checkpoint of the folder appear there that the archive has.
+  absl::Status bring(const std::string& path);
+  void archive(int64_t step);
+  void judge(int64_t step, CheckpointVerdict verdict, const std::string& why);
   void prune() const;
   void warn(const absl::Status& why, int64_t step);
 
@@ -96,8 +107,10 @@ class Checkpointer {
   std::vector<CheckpointTensor> tensors_;  // of all ranks
   std::vector<bool> owned_;  // by state of this rank's program: of the ranks with that box, this one writes it
   std::unique_ptr<CheckpointWriter> writer_;  // set while one is written
-  bool committed_ = false;                    // it waits for nothing but the first rank's rename
-  int64_t last_saved_ = -1, last_good_ = -1;  // of the newest checkpoint; up to which they are good
+  std::unique_ptr<CheckpointArchive> archive_;
+  bool archives_ = false, told_behind_ = false;  // the one being written goes on; not all do
+  bool committed_ = false;                       // it waits for nothing but the first rank's rename
+  int64_t last_saved_ = -1, last_good_ = -1;     // of the newest checkpoint; up to which they are good
   std::string why_good_;
   std::vector<int64_t> unproved_;  // complete checkpoints that no good step has followed
   absl::Status last_;              // of the newest checkpoint

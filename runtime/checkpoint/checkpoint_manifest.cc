@@ -167,18 +167,22 @@ absl::StatusOr<CheckpointManifest> read_manifest(const std::string& folder) {
 
 std::string checkpoint_name(int64_t step) { return fmt::format("step-{:012}", step); }
 
+std::optional<int64_t> checkpoint_step(std::string_view name) {
+  int64_t step = 0;
+  if (!name.starts_with("step-")) return std::nullopt;
+  auto [stop, bad] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+  if (bad != std::errc() || stop != name.data() + name.size() || name != checkpoint_name(step)) return std::nullopt;
+  return step;
+}
+
 std::vector<int64_t> list_checkpoints(const std::string& folder) {
   std::vector<int64_t> steps;
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
-    int64_t step = 0;
-    if (!name.starts_with("step-")) continue;
-    auto [stop, bad] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    const std::optional<int64_t> step = checkpoint_step(name);
     std::error_code ignored;
-    if (bad == std::errc() && stop == name.data() + name.size() && name == checkpoint_name(step) &&
-        fs::exists(at->path() / kCheckpointManifest, ignored))
-      steps.push_back(step);
+    if (step && fs::exists(at->path() / kCheckpointManifest, ignored)) steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;

@@ -73,6 +73,8 @@ void write_verdict(const std::string& folder, CheckpointVerdict verdict, const s
 
 // "step-000000000100"
 std::string checkpoint_name(int64_t step);
+// The step of a name that checkpoint_name() gives.
+std::optional<int64_t> checkpoint_step(std::string_view name);
 // Steps of the complete checkpoints in a folder, rising; none where the folder is missing.
 std::vector<int64_t> list_checkpoints(const std::string& folder);
 // `path` itself where it is one checkpoint, else the newest one in it that is not bad. NotFound.

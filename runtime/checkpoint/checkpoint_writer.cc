@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <new>
 
 #include "base/atomic_file.h"
@@ -17,6 +18,7 @@
 #include "base/status.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/communicate/exchanges.h"
+#include "runtime/files/in_parallel.h"
 #include "runtime/files/tensor_checksum.h"
 #include "runtime/program/placement.h"
 
@@ -27,7 +29,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kToken = "ranks";
 // A disk wants several writes at once; checksums have to keep up with it.
-constexpr int kWriters = 4, kSummers = 2;
+constexpr int kWriters = 4, kSummers = 2, kCopiers = 4;
+constexpr size_t kCopied = 8 << 20;  // bytes at once
 
 std::map<std::string, std::string> metadata_of(const CheckpointManifest& m) {
   return {{"format", "pt"}, {"partita_step", cat(m.step)}};
@@ -85,11 +88,7 @@ absl::Status CheckpointWriter::begin(CheckpointManifest manifest, const std::vec
   manifest_ = std::move(manifest);
   begun_ = std::chrono::steady_clock::now();
   absl::Status made = is_first() || !shared_ ? create() : absl::OkStatus();
-  try {
-    if (made.ok()) copy_states(states, coordinates);
-  } catch (const std::bad_alloc&) {
-    made = absl::ResourceExhaustedError("no memory for a copy of the states");
-  }
+  if (made.ok()) made = with_context(copy_states(states, coordinates), "copying the states");
   if (absl::Status all = all_ok(communicator_, made, "starting a checkpoint"); !all.ok()) {
     discard();
     return all;
@@ -105,7 +104,7 @@ absl::Status CheckpointWriter::begin(CheckpointManifest manifest, const std::vec
   return absl::OkStatus();
 }
 
-void CheckpointWriter::copy_states(const std::vector<HeldState>& states, std::span<const int64_t> coordinates) {
+absl::Status CheckpointWriter::copy_states(const std::vector<HeldState>& states, std::span<const int64_t> coordinates) {
   pieces_.clear();
   owned_.assign(manifest_.tensors.size(), false);
   size_t bytes = 0;
@@ -123,13 +122,25 @@ void CheckpointWriter::copy_states(const std::vector<HeldState>& states, std::sp
     }
   };
   each_piece([&](const HeldState&, const LogicalPiece&, size_t size) { bytes += size; });
-  buffer_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  PARTITA_ASSIGN_OR_RETURN(buffer_, RegionMemory::allocate(static_cast<int64_t>(bytes)));
+  // Training waits for this.
+  std::vector<std::function<void()>> copies;
   size_t at = 0;
   each_piece([&](const HeldState& s, const LogicalPiece& piece, size_t size) {
-    pack_piece(piece, dtype_size(manifest_.tensors[s.tensor].dtype), s.memory.data(), buffer_.get() + at);
+    const int64_t element = dtype_size(manifest_.tensors[s.tensor].dtype);
+    std::byte* to = buffer_.data() + at;
     pieces_.push_back({s.tensor, piece.offset, piece.extent, at, size});
     at += size;
+    if (!is_dense(piece)) {
+      copies.push_back([piece, element, from = s.memory.data(), to] { pack_piece(piece, element, from, to); });
+      return;
+    }
+    const std::byte* from = s.memory.data() + piece.packed_offset * element;
+    for (size_t k = 0; k < size; k += kCopied)
+      copies.push_back([=] { std::memcpy(to + k, from + k, std::min(kCopied, size - k)); });
   });
+  in_parallel(kCopiers, copies.size(), [&](size_t k) { copies[k](); });
+  return absl::OkStatus();
 }
 
 absl::Status CheckpointWriter::open_file() {
@@ -156,7 +167,7 @@ absl::Status CheckpointWriter::write_pieces() {
   std::vector<size_t> tensors;  // of `summed`
   for (const Piece& p : pieces_) {
     const CheckpointTensor& t = manifest_.tensors[p.tensor];
-    const std::span<const std::byte> data(buffer_.get() + p.at, p.bytes);
+    const std::span<const std::byte> data(buffer_.data() + p.at, p.bytes);
     boxes.push_back(shared_ ? SafetensorsWriter::BoxData{t.name, p.offset, p.extent, data}
                             : SafetensorsWriter::BoxData{box_key(t.name, p.offset),
                                                          std::vector<int64_t>(p.extent.size(), 0), p.extent, data});
@@ -218,7 +229,7 @@ absl::Status CheckpointWriter::join() {
   return status_;
 }
 
-void prune_checkpoints(const std::string& folder, int keep, int keep_best) {
+void prune_checkpoints(const std::string& folder, int keep, int keep_best, std::optional<int64_t> in_use) {
   if (keep <= 0) return;
   std::vector<int64_t> steps, bad;
   int64_t newest_good = -1;
@@ -240,10 +251,10 @@ void prune_checkpoints(const std::string& folder, int keep, int keep_best) {
   }
   for (size_t k = 0; k + static_cast<size_t>(keep) < steps.size(); ++k) {
     const bool best = std::any_of(ranked.begin(), ranked.end(), [&](const auto& r) { return r.second == steps[k]; });
-    if (!best && steps[k] != newest_good) remove_checkpoint(folder, steps[k]);
+    if (!best && steps[k] != newest_good && steps[k] != in_use) remove_checkpoint(folder, steps[k]);
   }
   for (int64_t step : bad) {
-    if (!steps.empty() && steps.back() > step) remove_checkpoint(folder, step);
+    if (!steps.empty() && steps.back() > step && step != in_use) remove_checkpoint(folder, step);
   }
 }
 

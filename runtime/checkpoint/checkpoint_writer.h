@@ -23,6 +23,7 @@
 #include "runtime/checkpoint/checkpoint_manifest.h"
 #include "runtime/communicate/collective.h"
 #include "runtime/files/safetensors.h"
+#include "runtime/kernel/region_memory.h"
 #include "runtime/program/program.h"
 
 namespace partita::runtime {
@@ -72,7 +73,7 @@ class CheckpointWriter {
   std::string partial() const;
   absl::Status create();
   absl::Status open_file();
-  void copy_states(const std::vector<HeldState>& states, std::span<const int64_t> coordinates);
+  absl::Status copy_states(const std::vector<HeldState>& states, std::span<const int64_t> coordinates);
   absl::Status write_pieces();
   absl::Status publish();
 
@@ -81,7 +82,7 @@ class CheckpointWriter {
   Communicator* const communicator_;
   CheckpointManifest manifest_;
   std::vector<Piece> pieces_;
-  std::unique_ptr<std::byte[]> buffer_;
+  RegionMemory buffer_;
   std::vector<int64_t> sums_;  // of this rank's part, then of all
   std::vector<bool> owned_;
   std::unique_ptr<SafetensorsWriter> file_;
@@ -93,8 +94,9 @@ class CheckpointWriter {
 };
 
 // Removes checkpoints but the `keep` newest (0: none is removed), the `keep_best` ones of lowest evaluation loss and
-// the newest good one. Bad ones count for nothing, and go when there is a newer one.
-void prune_checkpoints(const std::string& folder, int keep, int keep_best);
+// the newest good one, and `in_use`. Bad ones count for nothing, and go when there is a newer one.
+void prune_checkpoints(const std::string& folder, int keep, int keep_best,
+                       std::optional<int64_t> in_use = std::nullopt);
 // Removes what unfinished checkpoints left behind. Not while another run writes into the folder.
 void remove_unfinished(const std::string& folder);
 

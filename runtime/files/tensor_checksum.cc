@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <thread>
 
 #include "base/box.h"
 #include "base/mix64.h"
 #include "base/status.h"
+#include "runtime/files/in_parallel.h"
 
 namespace partita::runtime {
 namespace {
@@ -58,27 +58,20 @@ std::vector<uint64_t> box_checksums(std::span<const ChecksumBox> boxes, int thre
     for (int64_t at = 0; at < rows; at += step) parts.push_back({k, d, at, std::min(step, rows - at)});
   }
   std::vector<std::atomic<uint64_t>> sums(boxes.size());
-  std::atomic<size_t> next = 0;
-  auto work = [&] {
-    for (size_t k; (k = next.fetch_add(1)) < parts.size();) {
-      const Part& part = parts[k];
-      const ChecksumBox& box = boxes[part.box];
-      std::vector<int64_t> offset(box.offset.begin(), box.offset.end()), extent(box.extent.begin(), box.extent.end());
-      size_t row = box.data.size();
-      if (!extent.empty() && extent[part.dimension] > 0) {
-        row /= static_cast<size_t>(extent[part.dimension]);
-        offset[part.dimension] += part.first;
-        extent[part.dimension] = part.count;
-      }
-      sums[part.box] +=
-          box_checksum(box.shape, offset, extent, box.element_bytes,
-                       box.data.subspan(static_cast<size_t>(part.first) * row, static_cast<size_t>(part.count) * row));
+  in_parallel(threads, parts.size(), [&](size_t k) {
+    const Part& part = parts[k];
+    const ChecksumBox& box = boxes[part.box];
+    std::vector<int64_t> offset(box.offset.begin(), box.offset.end()), extent(box.extent.begin(), box.extent.end());
+    size_t row = box.data.size();
+    if (!extent.empty()) {
+      row /= static_cast<size_t>(extent[part.dimension]);
+      offset[part.dimension] += part.first;
+      extent[part.dimension] = part.count;
     }
-  };
-  std::vector<std::thread> others;
-  for (int k = 1; k < threads; ++k) others.emplace_back(work);
-  work();
-  for (std::thread& t : others) t.join();
+    sums[part.box] +=
+        box_checksum(box.shape, offset, extent, box.element_bytes,
+                     box.data.subspan(static_cast<size_t>(part.first) * row, static_cast<size_t>(part.count) * row));
+  });
   return {sums.begin(), sums.end()};
 }
 

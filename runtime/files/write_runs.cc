@@ -18,7 +18,8 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <thread>
+
+#include "runtime/files/in_parallel.h"
 
 namespace partita::runtime {
 namespace {
@@ -59,11 +60,15 @@ class RunWriter {
   RunWriter& operator=(const RunWriter&) = delete;
 
   absl::Status write(int threads) {
-    const size_t most = std::min(static_cast<size_t>(std::max(threads, 1)), std::max<size_t>(blocks_.size(), 1));
-    std::vector<std::thread> others;
-    for (size_t k = 1; k < most; ++k) others.emplace_back([this] { work(); });
-    work();
-    for (std::thread& t : others) t.join();
+    in_parallel(threads, blocks_.size(), [this](size_t k) {
+      if (failed_) return;
+      AlignedMemory memory = take_memory();
+      absl::Status status = write_block(blocks_[k], memory);
+      std::lock_guard lock(mutex_);
+      memories_.push_back(std::move(memory));
+      failed_ = failed_ || !status.ok();
+      status_.Update(std::move(status));
+    });
     return status_;
   }
 
@@ -82,17 +87,13 @@ class RunWriter {
     }
   }
 
-  void work() {
-    AlignedMemory memory;
-    while (!failed_) {
-      const size_t k = next_.fetch_add(1);
-      if (k >= blocks_.size()) return;
-      absl::Status status = write_block(blocks_[k], memory);
-      if (status.ok()) continue;
-      failed_ = true;
-      std::lock_guard lock(mutex_);
-      status_.Update(std::move(status));
-    }
+  // What another block has done with; null: there is none.
+  AlignedMemory take_memory() {
+    std::lock_guard lock(mutex_);
+    if (memories_.empty()) return nullptr;
+    AlignedMemory memory = std::move(memories_.back());
+    memories_.pop_back();
+    return memory;
   }
 
   absl::Status write_block(const Block& block, AlignedMemory& memory) {
@@ -138,9 +139,9 @@ class RunWriter {
   std::vector<FileRun> runs_;
   std::vector<Block> blocks_;
   int direct_ = -1;
-  std::atomic<size_t> next_ = 0;
   std::atomic<bool> failed_ = false;
   std::mutex mutex_;
+  std::vector<AlignedMemory> memories_;
   absl::Status status_;
 };
 

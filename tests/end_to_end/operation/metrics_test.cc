@@ -15,6 +15,7 @@
 #include "base/cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/command.h"
+#include "tests/support/free_port.h"
 #include "tests/support/temp_folder.h"
 
 namespace partita {
@@ -25,19 +26,6 @@ using testing::HasSubstr;
 
 constexpr double kForward = 2.0 * 32 * (784 * 128 + 128 * 64 + 64 * 10);
 constexpr double kBackward = kForward + 2.0 * 32 * (128 * 64 + 64 * 10);  // the first layer's input has no gradient
-
-// A port of this host that nobody has now.
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 // What a server of this host answers, its header included; empty where there is none.
 std::string fetch(int port, const std::string& path) {

@@ -1,0 +1,143 @@
+#include "runtime/checkpoint/checkpoint_archive.h"
+
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "tests/runtime/checkpoint/held_states.h"
+#include "tests/runtime/objects/s3_server.h"
+#include "tests/support/temp_folder.h"
+
+namespace partita::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<int64_t> archived(const std::string& place, const EnvironmentMap& environment) {
+  const TempFolder nowhere;
+  auto archive = CheckpointArchive::open({.folder = nowhere.path(), .place = place}, environment);
+  EXPECT_TRUE(archive.ok()) << archive.status();
+  auto steps = (*archive)->list();
+  EXPECT_TRUE(steps.ok()) << steps.status();
+  return steps.ok() ? *steps : std::vector<int64_t>();
+}
+
+// Checkpoints of one host go to `place`, and another goes on from there.
+void check_comes_back(const std::string& place, const EnvironmentMap& environment) {
+  const TempFolder here, other;
+  CheckpointOptions options{.folder = here.path(), .to = place, .environment = environment, .keep = 2};
+  absl::Status saved = save(holder(layouts()[3]), options, {1, 2, 3, 4}, 1);
+  ASSERT_TRUE(saved.ok()) << saved;
+  EXPECT_EQ(archived(place, environment).back(), 4);
+  EXPECT_LE(archived(place, environment).size(), 2u);
+  options.folder = other.path();
+  saved = save(holder(layouts()[3]), options, {1}, 1);
+  EXPECT_EQ(saved.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(saved.message()),
+              AllOf(HasSubstr(place), HasSubstr("already holds checkpoints, up to step 4")));
+  options.resume = "auto";
+  auto different = load(holder(layouts()[4]), options, 5);
+  ASSERT_TRUE(different.ok()) << different.status();
+  EXPECT_EQ(*different, 0);
+  EXPECT_THAT(list_checkpoints(other.path()), ElementsAre(4));
+}
+
+TEST(CheckpointArchive, AFolder_ComesBack) {
+  const TempFolder place;
+  check_comes_back(place / "slow", {});
+}
+
+TEST(CheckpointArchive, ABucket_ComesBack) {
+  if (!fs::exists(python())) GTEST_SKIP() << "no " << python() << ": run tools/install_test_services";
+  const S3Server server(4);
+  check_comes_back("s3://bucket/run", server.environment());
+}
+
+// What later steps have shown of a checkpoint goes along.
+TEST(CheckpointArchive, ABadOne_IsPassedOver) {
+  const TempFolder here, other, place;
+  const CheckpointOptions options{.folder = here.path(), .to = place.path(), .keep = 0};
+  const absl::Status saved =
+      on_ranks(holder(layouts()[0]), [&](const Executor& executor, Communicator* communicator) -> absl::Status {
+        auto c = Checkpointer::open(options, executor, communicator);
+        if (!c.ok()) return c.status();
+        for (int64_t step : {1, 2}) {
+          fill(executor, static_cast<uint64_t>(step));
+          for (const absl::Status& s : {(*c)->save(head(step)), (*c)->finish(), (*c)->finish_archive()}) {
+            if (!s.ok()) return s;
+          }
+          if (step == 1) (*c)->mark_good(1, "test");
+        }
+        (*c)->mark_bad("test");
+        return (*c)->finish_archive();
+      });
+  ASSERT_TRUE(saved.ok()) << saved;
+  EXPECT_TRUE(fs::exists(place / "step-000000000001/good"));
+  EXPECT_TRUE(fs::exists(place / "step-000000000002/bad"));
+  auto different = load(holder(layouts()[0]), {.folder = other.path(), .to = place.path(), .resume = "auto"}, 1);
+  ASSERT_TRUE(different.ok()) << different.status();
+  EXPECT_EQ(*different, 0);
+}
+
+// Each rank's file lies on a host of its own; the checkpoint is there when all have come.
+TEST(CheckpointArchive, FilesOfSeveralHosts_BecomeOne) {
+  const TempFolder hosts, place, other;
+  const absl::Status saved =
+      on_ranks(holder(layouts()[6]), [&](const Executor& executor, Communicator* communicator) -> absl::Status {
+        const std::string folder = hosts / std::to_string(communicator->rank());
+        fs::create_directories(folder);
+        CheckpointWriter writer(folder, false, communicator);
+        fill(executor, 5);
+        CheckpointManifest m = head(3);
+        m.shared = false;
+        m.ranks = communicator->size();
+        m.tensors = kept_tensors(executor.program());
+        std::vector<HeldState> held;
+        for (const ProgramState& s : executor.program().states) {
+          if (is_kept(s))
+            held.push_back(
+                {held.size(), &s.placement, executor.memory(s.operand), owns_box(s.placement, executor.coordinates())});
+        }
+        absl::Status status = writer.begin(m, held, executor.coordinates());
+        while (status.ok() && !writer.written()) std::this_thread::yield();
+        if (status.ok()) status = communicator->run({.kind = CollectiveKind::kBarrier});
+        if (status.ok()) status = writer.commit();
+        if (status.ok()) status = writer.join();
+        if (!status.ok()) return status;
+        auto archive = CheckpointArchive::open(
+            {.folder = folder, .place = place.path(), .rank = communicator->rank(), .shared = false}, {});
+        if (!archive.ok()) return archive.status();
+        (*archive)->begin(3);
+        return (*archive)->finish();
+      });
+  ASSERT_TRUE(saved.ok()) << saved;
+  auto different = load(holder(layouts()[0]), {.folder = other.path(), .to = place.path(), .resume = "auto"}, 5);
+  ASSERT_TRUE(different.ok()) << different.status();
+  EXPECT_EQ(*different, 0);
+}
+
+// It is tried again until it works, and a run's end waits for three tries alone.
+TEST(CheckpointArchive, APlaceThatRefuses_IsTriedAgain) {
+  const TempFolder here, place;
+  ASSERT_TRUE(save(holder(layouts()[0]), {.folder = here.path()}, {1}, 1).ok());
+  auto archive = CheckpointArchive::open({.folder = here.path(), .place = place.path()}, {});
+  ASSERT_TRUE(archive.ok()) << archive.status();
+  place.write("step-000000000001", "in the way of a folder");
+  ::testing::internal::CaptureStderr();
+  (*archive)->begin(1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_EQ((*archive)->in_hand(), 1);
+  fs::remove(place / "step-000000000001");
+  const absl::Status status = (*archive)->finish();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("warning: the checkpoint of step 1 is not in"), HasSubstr("trying again in 1 s")));
+  EXPECT_THAT(archived(place.path(), {}), ElementsAre(1));
+}
+
+}  // namespace
+}  // namespace partita::runtime
