@@ -398,7 +398,7 @@ absl::Status Checkpointer::save(CheckpointManifest head) {
   head.ranks = communicator_ == nullptr ? 1 : communicator_->size();
   head.tensors = tensors_;
   const int64_t step = head.step;
-  auto writer = std::make_unique<CheckpointWriter>(options_.folder, shared_, communicator_);
+  auto writer = std::make_unique<CheckpointWriter>(options_.folder, shared_, communicator_, copy_);
   last_ = writer->begin(std::move(head), held_states(), executor_.coordinates());
   if (!last_.ok()) {
     if (communicator_ != nullptr && !communicator_->failure().ok()) return last_;

@@ -106,6 +106,7 @@ class Checkpointer {
   std::unique_ptr<Lock> lock_;
   std::vector<CheckpointTensor> tensors_;  // of all ranks
   std::vector<bool> owned_;  // by state of this rank's program: of the ranks with that box, this one writes it
+  RegionMemory copy_;        // of the states, as they were
   std::unique_ptr<CheckpointWriter> writer_;  // set while one is written
   std::unique_ptr<CheckpointArchive> archive_;
   bool archives_ = false, told_behind_ = false;  // the one being written goes on; not all do

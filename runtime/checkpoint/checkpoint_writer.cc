@@ -122,7 +122,9 @@ absl::Status CheckpointWriter::copy_states(const std::vector<HeldState>& states,
     }
   };
   each_piece([&](const HeldState&, const LogicalPiece&, size_t size) { bytes += size; });
-  PARTITA_ASSIGN_OR_RETURN(buffer_, RegionMemory::allocate(static_cast<int64_t>(bytes)));
+  if (buffer_.bytes() < static_cast<int64_t>(bytes)) {
+    PARTITA_ASSIGN_OR_RETURN(buffer_, RegionMemory::allocate(static_cast<int64_t>(bytes)));
+  }
   // Training waits for this.
   std::vector<std::function<void()>> copies;
   size_t at = 0;

@@ -39,9 +39,10 @@ struct HeldState {
 class CheckpointWriter {
  public:
   // `manifest` holds the tensors of all ranks' programs, in the same order everywhere; `shared`: all ranks see
-  // `folder`.
-  CheckpointWriter(std::string folder, bool shared, Communicator* communicator)
-      : folder_(std::move(folder)), shared_(shared), communicator_(communicator) {}
+  // `folder`; `copy`: memory for the copy of the states, which grows to their size, and is kept from one checkpoint to
+  // the next, since a page that is new costs more than what is copied into it.
+  CheckpointWriter(std::string folder, bool shared, Communicator* communicator, RegionMemory& copy)
+      : folder_(std::move(folder)), shared_(shared), communicator_(communicator), buffer_(copy) {}
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -82,7 +83,7 @@ class CheckpointWriter {
   Communicator* const communicator_;
   CheckpointManifest manifest_;
   std::vector<Piece> pieces_;
-  RegionMemory buffer_;
+  RegionMemory& buffer_;
   std::vector<int64_t> sums_;  // of this rank's part, then of all
   std::vector<bool> owned_;
   std::unique_ptr<SafetensorsWriter> file_;

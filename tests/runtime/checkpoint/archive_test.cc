@@ -90,7 +90,8 @@ TEST(CheckpointArchive, FilesOfSeveralHosts_BecomeOne) {
       on_ranks(holder(layouts()[6]), [&](const Executor& executor, Communicator* communicator) -> absl::Status {
         const std::string folder = hosts / std::to_string(communicator->rank());
         fs::create_directories(folder);
-        CheckpointWriter writer(folder, false, communicator);
+        RegionMemory copy;
+        CheckpointWriter writer(folder, false, communicator, copy);
         fill(executor, 5);
         CheckpointManifest m = head(3);
         m.shared = false;

@@ -51,7 +51,8 @@ TEST(Checkpoint, FilesOfTheirOwn_LoadUnderEachLayout) {
     const TempFolder folder;
     const Program program = holder(from);
     const absl::Status saved = on_ranks(program, [&](const Executor& executor, Communicator* communicator) {
-      CheckpointWriter writer(folder.path(), false, communicator);
+      RegionMemory copy;
+      CheckpointWriter writer(folder.path(), false, communicator, copy);
       fill(executor, 5);
       CheckpointManifest m = head(3);
       m.shared = false;
