@@ -97,10 +97,15 @@ void RunFlags::add(CLI::App& app) {
          "(100) losses before it; warn, rollback or stop; off: none is looked for; default: the recipe's "
          "run.loss_spike")
       ->type_name("FACTOR[,WINDOW[,ACTION]]");
-  app.add_option("--init", init,
-                 "start a new run from the parameters of this checkpoint, or of a PyTorch module's safetensors file");
+  app.add_option(
+      "--init", init,
+      "start a new run from the parameters of this checkpoint, of a PyTorch module's safetensors file, or of "
+      "a folder that save_pretrained() wrote (model.safetensors, or its index and shards)");
   app.add_option("--init-optimizer", init_optimizer,
                  "start with these optimizer states: a safetensors file of NAME.exp_avg and the like");
+  app.add_option("--strip-prefix", renaming.strip,
+                 "taken from the front of the model's names to find those of --init and --init-optimizer");
+  app.add_option("--add-prefix", renaming.add, "put before the model's names to find those");
   app.add_option("--patience", patience,
                  "end early after this many evaluations in a row whose loss is not below the best")
       ->check(CLI::PositiveNumber);
@@ -273,6 +278,8 @@ std::vector<std::string> RunFlags::arguments() const {
   say("--loss-spike", loss_spike);
   say("--init", init);
   say("--init-optimizer", init_optimizer);
+  say("--strip-prefix", renaming.strip);
+  say("--add-prefix", renaming.add);
   if (patience > 0) say("--patience", cat(patience));
   if (min_gain > 0) say("--min-gain", cat(min_gain));
   if (fast_dev_run) list.emplace_back("--fast-dev-run");
@@ -330,12 +337,15 @@ absl::StatusOr<CheckpointOptions> RunFlags::checkpoint_options() const {
                       .keep = keep,
                       .keep_best = keep_best,
                       .init = init,
-                      .init_optimizer = init_optimizer};
+                      .init_optimizer = init_optimizer,
+                      .renaming = renaming};
   if (resume) c.resume = resume->empty() ? "auto" : *resume;
   if (!checkpoint_to.empty()) c.environment = read_environment();
   if (checkpoint.empty() && (every > 0 || keep_best > 0 || !checkpoint_to.empty()))
     return absl::InvalidArgumentError(
         "--every, --keep-best and --checkpoint-to say nothing without --checkpoint FOLDER");
+  if (init.empty() && init_optimizer.empty() && !(renaming.strip.empty() && renaming.add.empty()))
+    return absl::InvalidArgumentError("--strip-prefix and --add-prefix say nothing without --init");
   if (checkpoint.empty() && c.resume == "auto")
     return absl::InvalidArgumentError("--resume: from where? say --checkpoint FOLDER, or --resume PATH");
   return c;

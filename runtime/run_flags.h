@@ -33,6 +33,7 @@ struct RunFlags {
   int64_t epochs = 0;     // passes over the data; 0: as the data have it
   int64_t log_every = 0;  // steps from one line to the next; 0: chosen
   std::string checkpoint, checkpoint_to, init, init_optimizer, listen_metrics;
+  Renaming renaming;                  // of the two
   std::optional<std::string> resume;  // "": from --checkpoint's newest
   std::string on_nonfinite;           // empty: as the recipe says
   std::string loss_spike;             // FACTOR[,WINDOW[,ACTION]], "off"; empty: likewise

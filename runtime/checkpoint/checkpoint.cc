@@ -323,13 +323,20 @@ absl::Status Checkpointer::finish_archive() {
 
 absl::Status Checkpointer::start_from() {
   auto memory = [this](const Operand& o) { return executor_.memory(o); };
+  const bool from_module = is_module_path(options_.init);
   absl::Status module;
-  if (options_.init.ends_with(".safetensors"))
-    module = load_module(executor_.program(), executor_.coordinates(), options_.init, memory);
+  if (from_module) {
+    const auto notes =
+        load_module(executor_.program(), executor_.coordinates(), tensors_, {options_.init, options_.renaming}, memory);
+    module = notes.status();
+    for (const std::string& note : notes.ok() && is_first() ? *notes : std::vector<std::string>())
+      std::fprintf(stderr, "note: %s\n", note.c_str());
+  }
   if (module.ok() && !options_.init_optimizer.empty())
-    module = load_module_optimizer(executor_.program(), executor_.coordinates(), options_.init_optimizer, memory);
-  PARTITA_RETURN_IF_ERROR(all_ok(communicator_, module, "reading a module's file"));
-  if (options_.init.empty() || options_.init.ends_with(".safetensors")) return absl::OkStatus();
+    module = load_module_optimizer(executor_.program(), executor_.coordinates(),
+                                   {options_.init_optimizer, options_.renaming}, memory);
+  PARTITA_RETURN_IF_ERROR(all_ok(communicator_, module, "reading a module's weights"));
+  if (options_.init.empty() || from_module) return absl::OkStatus();
   auto path = find_checkpoint(options_.init);
   PARTITA_RETURN_IF_ERROR(all_ok(communicator_, path.status(), "finding the checkpoint to start from"));
   CheckpointManifest manifest;

@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/checkpoint_archive.h"
 #include "runtime/checkpoint/checkpoint_manifest.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/checkpoint/module_names.h"
 #include "runtime/communicate/collective.h"
 #include "runtime/execute/executor.h"
 
@@ -28,8 +29,9 @@ struct CheckpointOptions {
   int keep_best = 0;                // beside them those of lowest evaluation loss
   std::string resume;               // empty: a new run; "auto": the newest good one in `folder`, if any; else a path
   // What a new run starts from: the parameters and running statistics of a checkpoint, or of a PyTorch module's
-  // safetensors file; and the states of its optimizer, a safetensors file.
+  // safetensors file or folder; and the states of its optimizer, a safetensors file. A module's names come of ours so.
   std::string init, init_optimizer;
+  Renaming renaming;
 };
 
 class Checkpointer {

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "base/box.h"
 #include "base/cat.h"
 #include "base/quote.h"
 
@@ -30,7 +31,7 @@ bool is_uniform(std::span<const std::byte> bytes, int64_t size) {
 
 class Placer {
  public:
-  Placer(const std::vector<CheckpointTensor>& tensors, const SafetensorsFile& file, const Renaming& renaming)
+  Placer(const std::vector<CheckpointTensor>& tensors, const ModuleWeights& file, const Renaming& renaming)
       : tensors_(tensors), file_(file) {
     for (const CheckpointTensor& t : tensors) {
       if (!is_of_model(t)) continue;
@@ -40,9 +41,9 @@ class Placer {
     }
   }
 
-  ModulePlaces place() {
+  ModulePlaces place(bool copies) {
     for (const SafetensorsEntry& e : file_.entries()) places_.sources.push_back(named(e));
-    place_equal_ones();
+    if (copies) place_equal_ones();
     find_unplaced();
     place_last_one();
     return std::move(places_);
@@ -101,7 +102,7 @@ class Placer {
   }
 
   const std::vector<CheckpointTensor>& tensors_;
-  const SafetensorsFile& file_;
+  const ModuleWeights& file_;
   std::map<std::string, const CheckpointTensor*> by_name_;
   std::map<std::string, std::vector<const CheckpointTensor*>> by_adapter_name_;
   ModulePlaces places_;
@@ -140,12 +141,12 @@ std::string adapter_file_name(const std::string& name) {
   return out;
 }
 
-ModulePlaces place_in_module(const std::vector<CheckpointTensor>& tensors, const SafetensorsFile& file,
-                             const Renaming& renaming) {
-  return Placer(tensors, file, renaming).place();
+ModulePlaces place_in_module(const std::vector<CheckpointTensor>& tensors, const ModuleWeights& file,
+                             const Renaming& renaming, bool copies) {
+  return Placer(tensors, file, renaming).place(copies);
 }
 
-std::string suggest_renaming(const std::vector<CheckpointTensor>& tensors, const SafetensorsFile& file,
+std::string suggest_renaming(const std::vector<CheckpointTensor>& tensors, const ModuleWeights& file,
                              const ModulePlaces& places) {
   std::map<std::pair<std::string, std::string>, int64_t> votes;
   for (size_t u = 0; u < std::min(places.unplaced.size(), kAsked); ++u) {
@@ -162,11 +163,36 @@ std::string suggest_renaming(const std::vector<CheckpointTensor>& tensors, const
     if (count > most) most = count, best = {front.first, front.second};
   }
   if (most == 0 || (best.strip.empty() && best.add.empty())) return "";
-  const size_t left = place_in_module(tensors, file, best).unplaced.size(), now = places.unplaced.size();
+  const size_t left = place_in_module(tensors, file, best, /*copies=*/false).unplaced.size(),
+               now = places.unplaced.size();
   if (left >= now) return "";
   return cat(best.strip.empty() ? "" : cat("--strip-prefix ", best.strip),
              best.strip.empty() || best.add.empty() ? "" : " ", best.add.empty() ? "" : cat("--add-prefix ", best.add),
              " (", now - left, " of ", now, " would have one)");
+}
+
+absl::Status check_all_placed(const std::vector<CheckpointTensor>& tensors, const ModuleWeights& file,
+                              const Renaming& renaming, const ModulePlaces& places) {
+  if (places.unplaced.empty()) return absl::OkStatus();
+  std::vector<std::string> lost, others, has;
+  for (const CheckpointTensor* t : places.unplaced) {
+    lost.push_back(t->name);
+    const SafetensorsEntry* e = file.find(renaming(t->name));
+    if (e == nullptr) continue;
+    const bool turned =
+        e->shape.size() == 2 && t->shape.size() == 2 && e->shape[0] == t->shape[1] && e->shape[1] == t->shape[0];
+    others.push_back(cat(quote(e->name), " is ", e->dtype_text, shape_text(e->shape), " there and ",
+                         dtype_name(t->dtype), shape_text(t->shape), " here",
+                         turned ? " (the exporter transposed it: export with optimize=False)" : ""));
+  }
+  for (const SafetensorsEntry& e : file.entries()) has.push_back(e.name);
+  std::string shapes;
+  for (size_t k = 0; k < std::min<size_t>(others.size(), 8); ++k) append(shapes, "; ", others[k]);
+  const std::string offer = suggest_renaming(tensors, file, places);
+  return absl::InvalidArgumentError(cat(lost.size(), " trained parameters have no place in ", quote(file.path(), 1000),
+                                        " by name and shape: ", quote_list(lost), shapes,
+                                        offer.empty() ? "" : cat("; say ", offer), "; it has ", quote_list(has),
+                                        ". Names here are the ONNX initializers'; `names` in train.yaml gives others"));
 }
 
 }  // namespace partita::runtime

@@ -261,6 +261,51 @@ TEST_F(CheckpointCommand, ExportsAndImports) {
   EXPECT_EQ(run_command(run(bundle, "e", 4) + " --resume " + (out_ / "half")).code, 0);
 }
 
+// As save_pretrained(max_shard_size=…) leaves them: two files in bf16 and an index, names with the base model's prefix.
+TEST_F(CheckpointCommand, StartsFromAFolderOfShards_AndWritesOne) {
+  const std::string bundle = compile("bundle", "--ranks 2 --pin tensor=2"), folder = out_ / "checkpoints";
+  ASSERT_EQ(run_command(run(bundle, "a", 1) + " --save " + (out_ / "saved.safetensors")).code, 0);
+  const auto saved = SafetensorsFile::open(out_ / "saved.safetensors");
+  const std::vector<std::string> shards = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"};
+  fs::create_directories(out_ / "hub");
+  nlohmann::json map;
+  for (size_t s = 0; s < 2; ++s) {
+    std::vector<runtime::TensorInfo> infos;
+    for (size_t k = s; k < saved->entries().size(); k += 2)
+      infos.push_back({"base." + saved->entries()[k].name, DType::kBF16, saved->entries()[k].shape});
+    auto writer = runtime::SafetensorsWriter::create(out_ / ("hub/" + shards[s]), infos, {{"format", "pt"}});
+    for (const runtime::TensorInfo& info : infos) {
+      const auto from = saved->data(*saved->find(info.name.substr(5)));
+      std::vector<std::byte> half(from.size() / 2);  // the upper bits of each
+      for (size_t b = 0; b < half.size(); ++b) half[b] = from[b / 2 * 4 + 2 + b % 2];
+      ASSERT_TRUE((*writer)->write(info.name, half).ok());
+      map[info.name] = shards[s];
+    }
+    ASSERT_TRUE((*writer)->finish().ok());
+  }
+  out_.write("hub/model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
+  out_.write("hub/config.json", "{}");
+  out_.write("hub/pytorch_model.bin", "other weights");
+  const std::string start = run(bundle, "b", 0) + " --checkpoint " + folder + " --init " + (out_ / "hub");
+  Outcome o = run_command(start);
+  EXPECT_EQ(o.code, 2) << o.text;
+  EXPECT_NE(o.text.find("say --add-prefix base. ("), std::string::npos) << o.text;
+  o = run_command(start + " --add-prefix base.");
+  ASSERT_EQ(o.code, 0) << o.text;
+  const std::string give =
+      partita_program() + " checkpoint export " + folder + " --add-prefix base. --hf " + (out_ / "back");
+  o = run_command(give);
+  EXPECT_EQ(o.code, 2) << o.text;
+  EXPECT_NE(o.text.find("--hf: expected --like FOLDER"), std::string::npos) << o.text;
+  o = run_command(give + " --like " + (out_ / "hub"));
+  ASSERT_EQ(o.code, 0) << o.text;
+  std::vector<std::string> files = shards;
+  files.insert(files.end(), {"model.safetensors.index.json", "config.json"});
+  for (const std::string& name : files)
+    EXPECT_EQ(bytes_of(out_ / ("back/" + name)), bytes_of(out_ / ("hub/" + name))) << name;
+  EXPECT_FALSE(fs::exists(out_ / "back/pytorch_model.bin"));
+}
+
 TEST_F(CheckpointCommand, BadInput_ExitsWithTwo) {
   const std::string bundle = compile("bundle", ""), folder = out_ / "checkpoints";
   ASSERT_EQ(run_command(run(bundle, "a", 2) + " --checkpoint " + folder).code, 0);

@@ -18,6 +18,7 @@
 #include "runtime/checkpoint/module_files.h"
 #include "runtime/checkpoint/module_names.h"
 #include "runtime/data/convert.h"
+#include "runtime/files/module_weights.h"
 #include "runtime/files/safetensors.h"
 #include "runtime/files/tensor_checksum.h"
 #include "tools/cli/command.h"
@@ -28,7 +29,7 @@ namespace {
 using runtime::CheckpointManifest;
 using runtime::CheckpointReader;
 using runtime::CheckpointTensor;
-using runtime::SafetensorsFile;
+using runtime::ModuleWeights;
 using runtime::SafetensorsWriter;
 using runtime::TensorInfo;
 using Bytes = std::vector<std::byte>;
@@ -150,7 +151,7 @@ struct Exported {
 };
 
 struct ExportFlags {
-  std::string checkpoint, output, like, model, train_file, optimizer;
+  std::string checkpoint, output, folder, like, model, train_file, optimizer;
   bool ema = false;
   runtime::Renaming renaming;
 };
@@ -165,20 +166,11 @@ absl::StatusOr<const CheckpointTensor*> source_of(const CheckpointReader& reader
 
 // Every trained parameter has its place in the example, the exporting module's own file; the rest of that stays as it
 // is.
-absl::StatusOr<std::vector<Exported>> as_example(const CheckpointReader& reader, const SafetensorsFile& example,
+absl::StatusOr<std::vector<Exported>> as_example(const CheckpointReader& reader, const ModuleWeights& example,
                                                  const ExportFlags& flags) {
   const std::vector<CheckpointTensor>& tensors = reader.manifest().tensors;
   const runtime::ModulePlaces places = runtime::place_in_module(tensors, example, flags.renaming);
-  if (!places.unplaced.empty()) {
-    std::vector<std::string> lost, has;
-    for (const CheckpointTensor* t : places.unplaced) lost.push_back(t->name);
-    for (const auto& e : example.entries()) has.push_back(e.name);
-    const std::string offer = runtime::suggest_renaming(tensors, example, places);
-    return absl::InvalidArgumentError(
-        cat(lost.size(), " trained parameters have no place in ", quote(flags.like, 1000), " by name and shape: ",
-            quote_list(lost), offer.empty() ? "" : cat("; say ", offer), "; it has ", quote_list(has),
-            ". Names in the checkpoint are the ONNX initializers'; without --like all are written under them"));
-  }
+  PARTITA_RETURN_IF_ERROR(runtime::check_all_placed(tensors, example, flags.renaming, places));
   std::vector<Exported> out;
   std::vector<std::string> kept;
   for (size_t k = 0; k < places.sources.size(); ++k) {
@@ -195,8 +187,8 @@ absl::StatusOr<std::vector<Exported>> as_example(const CheckpointReader& reader,
   return out;
 }
 
-absl::Status write_exported(const CheckpointReader& reader, const std::vector<Exported>& list,
-                            const SafetensorsFile* example, const std::string& output, bool ema) {
+absl::Status write_exported(const CheckpointReader& reader, std::span<const Exported> list,
+                            const ModuleWeights* example, const std::string& output, bool ema) {
   std::vector<std::string> changed;
   std::vector<TensorInfo> infos;
   for (const Exported& e : list) infos.push_back(e.info);
@@ -229,9 +221,9 @@ absl::Status write_exported(const CheckpointReader& reader, const std::vector<Ex
 
 absl::Status export_safetensors(const CheckpointReader& reader, const ExportFlags& flags) {
   std::vector<Exported> list;
-  std::optional<SafetensorsFile> example;
+  std::optional<ModuleWeights> example;
   if (!flags.like.empty()) {
-    PARTITA_ASSIGN_OR_RETURN(example, SafetensorsFile::open(flags.like));
+    PARTITA_ASSIGN_OR_RETURN(example, ModuleWeights::open(flags.like));
     PARTITA_ASSIGN_OR_RETURN(list, as_example(reader, *example, flags));
   } else {
     // Frozen values are the graph's constants as often as a module's buffers: only an example tells which.
@@ -241,6 +233,44 @@ absl::Status export_safetensors(const CheckpointReader& reader, const ExportFlag
     }
   }
   return write_exported(reader, list, example ? &*example : nullptr, flags.output, flags.ema);
+}
+
+// Into a folder like the example: the same shards and index, and what else lies beside them (config.json, the
+// tokenizer's files), but for weights in other formats.
+absl::Status export_folder(const CheckpointReader& reader, const ExportFlags& flags) {
+  namespace fs = std::filesystem;
+  if (!runtime::is_module_folder(flags.like))
+    return absl::InvalidArgumentError(
+        cat("--hf: expected --like FOLDER, which save_pretrained() wrote for this model: its config.json, names and "
+            "dtypes are taken over; found ",
+            flags.like.empty() ? "none" : quote(flags.like, 1000)));
+  std::error_code error;
+  if (fs::exists(flags.folder, error) && !fs::is_empty(flags.folder, error))
+    return absl::FailedPreconditionError(cat("--hf ", quote(flags.folder, 1000), " is there already, and not empty"));
+  PARTITA_ASSIGN_OR_RETURN(const ModuleWeights example, ModuleWeights::open(flags.like));
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<Exported> list, as_example(reader, example, flags));
+  fs::create_directories(flags.folder, error);
+  if (error) return absl::InvalidArgumentError(cat("cannot create ", quote(flags.folder, 1000), ": ", error.message()));
+  for (size_t begin = 0, shard = 0; shard < example.shards().size(); ++shard) {
+    size_t end = begin;  // entries lie shard by shard
+    while (end < list.size() && example.shard_of(example.entries()[end]) == shard) ++end;
+    PARTITA_RETURN_IF_ERROR(write_exported(reader, std::span(list).subspan(begin, end - begin), &example,
+                                           cat(flags.folder, "/", example.shards()[shard]), flags.ema));
+    begin = end;
+  }
+  constexpr std::string_view kOtherWeights[] = {".safetensors", ".bin", ".pt",      ".pth",  ".ckpt",
+                                                ".gguf",        ".h5",  ".msgpack", ".onnx", ".bin.index.json"};
+  for (const fs::directory_entry& e : fs::directory_iterator(flags.like, error)) {
+    const std::string name = e.path().filename().string();
+    const bool weights = std::any_of(std::begin(kOtherWeights), std::end(kOtherWeights),
+                                     [&](std::string_view end) { return name.ends_with(end); });
+    if (!weights && e.is_regular_file(error)) fs::copy_file(e.path(), cat(flags.folder, "/", name), error);
+    if (error)
+      return absl::InvalidArgumentError(cat("cannot copy ", quote(e.path().string(), 1000), " to ",
+                                            quote(flags.folder, 1000), ": ", error.message()));
+  }
+  if (error) return absl::InvalidArgumentError(cat("cannot list ", quote(flags.like, 1000), ": ", error.message()));
+  return absl::OkStatus();
 }
 
 absl::Status export_optimizer(const CheckpointReader& reader, const ExportFlags& flags) {
@@ -288,7 +318,11 @@ absl::Status export_onnx(const CheckpointReader& reader, const ExportFlags& flag
 
 absl::Status export_checkpoint(const ExportFlags& flags) {
   PARTITA_ASSIGN_OR_RETURN(CheckpointReader reader, open_checkpoint(flags.checkpoint));
-  if (flags.output.ends_with(".onnx")) {
+  if (flags.output.empty() == flags.folder.empty())
+    return absl::InvalidArgumentError("say either -o NAME.safetensors, -o NAME.onnx, or --hf FOLDER");
+  if (!flags.folder.empty()) {
+    PARTITA_RETURN_IF_ERROR(export_folder(reader, flags));
+  } else if (flags.output.ends_with(".onnx")) {
     PARTITA_RETURN_IF_ERROR(export_onnx(reader, flags));
   } else if (flags.output.ends_with(".safetensors")) {
     PARTITA_RETURN_IF_ERROR(export_safetensors(reader, flags));
@@ -330,9 +364,11 @@ void add_checkpoint(CLI::App& app, absl::Status& result) {
   CLI::App* export_verb =
       verb->add_subcommand("export", "write the weights for PyTorch (.safetensors) or as an ONNX model (.onnx)");
   export_verb->add_option("checkpoint", out->checkpoint, "a checkpoint, or a folder of them: the newest")->required();
-  export_verb->add_option("-o,--output", out->output, "NAME.safetensors or NAME.onnx (weights in NAME.onnx.weights)")
-      ->required();
-  export_verb->add_option("--like", out->like, "a safetensors file of the module: write its very names and dtypes");
+  export_verb->add_option("-o,--output", out->output, "NAME.safetensors or NAME.onnx (weights in NAME.onnx.weights)");
+  export_verb->add_option("--hf", out->folder,
+                          "in place of -o: a folder that from_pretrained() loads, made like the folder of --like");
+  export_verb->add_option("--like", out->like,
+                          "a safetensors file of the module, or its folder: write its very names and dtypes");
   export_verb->add_option("--strip-prefix", out->renaming.strip,
                           "taken from the front of the checkpoint's names: what a wrapper of the module added");
   export_verb->add_option("--add-prefix", out->renaming.add, "put before the checkpoint's names");

@@ -49,8 +49,10 @@ absl::Status Predictor::put_first_values(const std::vector<InitialTensor>& weigh
 absl::Status Predictor::load(const std::string& weights) {
   const auto memory = [&](const runtime::Operand& o) { return executor_->memory(o); };
   std::error_code ec;
-  if (!std::filesystem::is_directory(weights, ec))
-    return runtime::load_module(program(), executor_->coordinates(), weights, memory);
+  if (runtime::is_module_path(weights) || !std::filesystem::is_directory(weights, ec))
+    return runtime::load_module(program(), executor_->coordinates(), runtime::kept_tensors(program()), {weights, {}},
+                                memory)
+        .status();
   PARTITA_ASSIGN_OR_RETURN(const std::string folder, runtime::find_checkpoint(weights));
   PARTITA_ASSIGN_OR_RETURN(const runtime::CheckpointReader reader, runtime::CheckpointReader::open(folder));
   const std::vector<bool> owned(program().states.size(), true);

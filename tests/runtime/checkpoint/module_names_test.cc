@@ -18,7 +18,7 @@ CheckpointTensor trained(const std::string& name, std::vector<int64_t> shape) {
 class ModuleNames : public testing::Test {
  protected:
   // A file of tensors whose elements count up, or are all 0.
-  SafetensorsFile file(const std::vector<TensorInfo>& tensors, bool zeros = false) {
+  ModuleWeights file(const std::vector<TensorInfo>& tensors, bool zeros = false) {
     auto writer = SafetensorsWriter::create(out_ / "module.safetensors", tensors);
     EXPECT_TRUE(writer.ok()) << writer.status();
     for (const TensorInfo& t : tensors) {
@@ -29,7 +29,7 @@ class ModuleNames : public testing::Test {
       EXPECT_TRUE((*writer)->write(t.name, std::as_bytes(std::span(values))).ok());
     }
     EXPECT_TRUE((*writer)->finish().ok());
-    return *SafetensorsFile::open(out_ / "module.safetensors");
+    return *ModuleWeights::open(out_ / "module.safetensors");
   }
   // For each entry of the file, the tensor that it gets.
   std::vector<std::string> placed(const ModulePlaces& places) {
@@ -43,7 +43,7 @@ class ModuleNames : public testing::Test {
 TEST_F(ModuleNames, AWrappersPrefixIsOffered_AndTaken) {
   const std::vector<CheckpointTensor> tensors = {trained("m.fc.weight", {4, 2}), trained("m.fc.bias", {4}),
                                                  trained("m.out.weight", {3, 4})};
-  const SafetensorsFile module =
+  const ModuleWeights module =
       file({{"fc.bias", DType::kF32, {4}}, {"fc.weight", DType::kF32, {4, 2}}, {"out.weight", DType::kF32, {3, 4}}});
   const ModulePlaces none = place_in_module(tensors, module, {});
   EXPECT_EQ(none.unplaced.size(), 3u);
@@ -55,7 +55,7 @@ TEST_F(ModuleNames, AWrappersPrefixIsOffered_AndTaken) {
 
 TEST_F(ModuleNames, AnotherPrefixIsOfferedInItsPlace) {
   const std::vector<CheckpointTensor> tensors = {trained("m.h.0.w", {4, 2}), trained("m.h.1.w", {4, 2})};
-  const SafetensorsFile module =
+  const ModuleWeights module =
       file({{"transformer.h.0.w", DType::kF32, {4, 2}}, {"transformer.h.1.w", DType::kF32, {4, 2}}});
   EXPECT_EQ(suggest_renaming(tensors, module, place_in_module(tensors, module, {})),
             "--strip-prefix m. --add-prefix transformer. (2 of 2 would have one)");
@@ -76,9 +76,9 @@ TEST_F(ModuleNames, AdaptersAreKnownWithAndWithoutTheirName) {
   const std::vector<std::string> all = {tensors[0].name, tensors[1].name, tensors[2].name};
   for (const char* adapter : {"", ".default"}) {
     const std::string name = adapter;
-    const SafetensorsFile module = file({{"base_model.model.q.lora_A" + name + ".weight", DType::kF32, {2, 4}},
-                                         {"base_model.model.q.lora_B" + name + ".weight", DType::kF32, {4, 2}},
-                                         {"base_model.model.v.lora_B" + name + ".weight", DType::kF32, {4, 2}}});
+    const ModuleWeights module = file({{"base_model.model.q.lora_A" + name + ".weight", DType::kF32, {2, 4}},
+                                       {"base_model.model.q.lora_B" + name + ".weight", DType::kF32, {4, 2}},
+                                       {"base_model.model.v.lora_B" + name + ".weight", DType::kF32, {4, 2}}});
     EXPECT_EQ(placed(place_in_module(tensors, module, {})), all) << adapter;
   }
 }
@@ -109,7 +109,7 @@ TEST_F(ModuleNames, EqualFirstValuesAreNoTie) {
 
 TEST_F(ModuleNames, WhatNothingIsLikeHasNoOffer) {
   const std::vector<CheckpointTensor> tensors = {trained("fc.weight", {4, 2}), trained("fc.bias", {4})};
-  const SafetensorsFile module = file({{"fc.weight", DType::kF32, {2, 4}}, {"other.bias", DType::kF32, {5}}});
+  const ModuleWeights module = file({{"fc.weight", DType::kF32, {2, 4}}, {"other.bias", DType::kF32, {5}}});
   const ModulePlaces places = place_in_module(tensors, module, {});
   EXPECT_EQ(places.unplaced.size(), 2u);
   EXPECT_EQ(suggest_renaming(tensors, module, places), "");

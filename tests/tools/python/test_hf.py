@@ -83,6 +83,26 @@ def test_adapters_go_on_from_a_checkpoint(data, tmp_path):
         trainer._load_optimizer_and_scheduler(str(tmp_path))
 
 
+def test_weights_of_a_sharded_folder_and_back(data, tmp_path):
+    given, other = gpt2().to(torch.bfloat16), gpt2()
+    given.save_pretrained(tmp_path / "hub", max_shard_size="4KB")
+    assert len(list((tmp_path / "hub").glob("model-*.safetensors"))) > 1
+    with torch.no_grad():
+        for p in other.parameters():
+            p.fill_(0.5)
+    ids = torch.stack([d["input_ids"] for d in data])
+    exported = partita.export(other.train(), {"input_ids": ids[:8], "labels": ids[:8]}, check=False)
+    recipe = partita.Recipe(optimizer={"kind": "sgd", "lr": 1e-6})  # less than half a unit of bf16's last place
+    program = partita.compile(exported, recipe, ranks=2, pin={"tensor": 2})
+    program.train({"input_ids": ids, "labels": ids}, 1, init=tmp_path / "hub")
+    program.checkpoint().save_pretrained(tmp_path / "back", like=tmp_path / "hub")
+    again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "back")
+    assert again.dtype == torch.bfloat16
+    assert difference(again, given) < 1e-4
+    with pytest.raises(partita.PartitaError, match="init: this program has taken 1 steps"):
+        program.session(init=tmp_path / "hub")
+
+
 def test_a_loss_of_ones_own(data, tmp_path):
     def loss(outputs, labels, num_items_in_batch):
         return torch.nn.functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), reduction="sum") / num_items_in_batch

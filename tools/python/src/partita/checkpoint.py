@@ -52,6 +52,11 @@ class Checkpoint:
 
         load_parameters(module, self.parameters(ema=ema), self.step)
 
+    def save_pretrained(self, folder: str | Path, like: str | Path, *, ema: bool = False) -> None:
+        """A folder that from_pretrained() loads: shards, names, dtypes, config.json and tokenizer as in `like`, a folder that
+        transformers, peft or diffusers wrote for this model."""
+        run_partita("checkpoint", "export", self.path, "--hf", folder, "--like", like, *(["--ema"] if ema else []))
+
     def optimizer_state_into(self, optimizer: Optimizer, module: nn.Module) -> None:
         """Writes moments and step counts into torch's optimizer, over the module's parameters. Strict as `load_into`."""
         from .torch.states import load_optimizer_states

@@ -143,6 +143,7 @@ class Program:
         threads: int | None = None,
         checkpoint_every: int | None = None,
         save_gradients: str | Path | None = None,
+        init: str | Path | None = None,
     ) -> Run:
         """Starts training in a process of its own; iterate over the Run for metrics as they come.
 
@@ -152,11 +153,12 @@ class Program:
         `shuffle`: a new order each epoch, by the recipe's seed. `callbacks`: called with the Metrics of each step, and their
         `close()` at the end. `progress`: a bar (tqdm); None: in a terminal or notebook. `threads`: of each rank.
         `checkpoint_every`: steps; the last step is always kept. `save_gradients`: a safetensors file for those of the first step
-        of all (`compile(keep_gradients=True)`).
+        of all (`compile(keep_gradients=True)`). `init`: weights to begin with, before the first step: a folder that transformers'
+        save_pretrained() wrote, a safetensors file of a module, or a checkpoint; each rank reads what it holds.
         """
         first = self.steps_taken
         total = None if steps is None else first + steps
-        command: list[str | Path] = [partita_program(), "run", self.bundle, *self._flags(threads, checkpoint_every)]
+        command: list[str | Path] = [partita_program(), "run", self.bundle, *self._flags(threads, checkpoint_every, init)]
         command += ["--data", self._data_file(data)] if data is not None else []
         command += ["--shuffle"] if shuffle else []
         command += ["--steps", str(total)] if total is not None else []
@@ -165,10 +167,10 @@ class Program:
         metrics.unlink(missing_ok=True)
         return Run([*command, "--metrics", metrics], metrics, steps, callbacks, progress)
 
-    def session(self, *, threads: int | None = None, checkpoint_every: int | None = None) -> Session:
+    def session(self, *, threads: int | None = None, checkpoint_every: int | None = None, init: str | Path | None = None) -> Session:
         """Training step by step in this process, with batches of one's own; all ranks as threads, or under torchrun or
-        mpirun the rank that this process is. Several processes need a program in a folder that all of them see."""
-        return Session(self.bundle, self.inputs, self.samples_per_step, [str(f) for f in self._flags(threads, checkpoint_every)])
+        mpirun the rank that this process is. Several processes need a program in a folder that all of them see. `init`: as in `start`."""
+        return Session(self.bundle, self.inputs, self.samples_per_step, [str(f) for f in self._flags(threads, checkpoint_every, init)])
 
     @property
     def steps_taken(self) -> int:
@@ -217,9 +219,11 @@ class Program:
     def _checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
-    def _flags(self, threads: int | None, checkpoint_every: int | None) -> list[str | Path]:
+    def _flags(self, threads: int | None, checkpoint_every: int | None, init: str | Path | None) -> list[str | Path]:
         """Of a run that goes on where the last one ended."""
-        flags: list[str | Path] = ["--quiet", "--checkpoint", self._checkpoints]
+        if init is not None and self.steps_taken:
+            raise PartitaError(f"init: this program has taken {self.steps_taken} steps already; weights are taken up before the first one")
+        flags: list[str | Path] = ["--quiet", "--checkpoint", self._checkpoints, *(["--init", init] if init is not None else [])]
         flags += ["--resume"] if self.steps_taken else self._initial_optimizer()
         flags += ["--every", str(checkpoint_every)] if checkpoint_every is not None else []
         return flags + (["--threads", str(threads)] if threads is not None else [])
