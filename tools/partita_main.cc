@@ -52,6 +52,7 @@ int main(int argc, char** argv) {
   partita::add_assemble(app, result);
   partita::add_autopsy(app, result);
   partita::add_checkpoint(app, result);
+  partita::add_import_config(app, result);
   partita::add_predict(app, result);
   partita::add_generate(app, result);
   partita::add_doctor(app, result);

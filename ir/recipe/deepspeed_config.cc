@@ -5,320 +5,387 @@
 
 #include "base/cat.h"
 #include "base/quote.h"
-#include "ir/recipe/yaml_fields.h"
 
 namespace partita {
 namespace {
 
-// "auto" stands for "not said", as Hugging Face's Trainer writes it.
-bool is_unsaid(const YamlNode& node) {
-  return node.kind == YamlNode::Kind::kNull || (node.kind == YamlNode::Kind::kScalar && node.text == "auto");
-}
+struct Precisions {
+  bool enabled = false, consecutive_hysteresis = false;
+  double loss_scale = 0;  // dynamic
+  int64_t initial_scale_power = 16, loss_scale_window = 1000, hysteresis = 2;
+  double min_loss_scale = 1;
+};
 
-template <typename T>
-FieldParser<T> unless_auto(FieldParser<T> parse) {
-  return [parse](const YamlNode& node, const std::string& path, T& out) {
-    return is_unsaid(node) ? absl::OkStatus() : parse(node, path, out);
-  };
-}
-
-// Taken, and without meaning here.
-template <typename T>
-FieldParser<T> ignored() {
-  return [](const YamlNode&, const std::string&, T&) { return absl::OkStatus(); };
-}
-
-template <typename T>
-void ignore(Fields<T>& fields, std::initializer_list<std::string_view> keys) {
-  for (std::string_view key : keys) fields.push_back({key, ignored<T>()});
-}
-
-struct Optimizer {
+// What the keys say, before they are seen together.
+struct Draft {
+  ImportedConfig config;
   std::string type = "AdamW";
-  double lr = 1e-3, eps = 1e-8, weight_decay = 0, momentum = 0;
-  std::array<double, 2> betas = {0.9, 0.999};
-  bool adam_w_mode = true, nesterov = false;
-};
-
-absl::Status parse_optimizer_parameters(const YamlNode& node, const std::string& path, Optimizer& out) {
-  static const Fields<Optimizer> kFields = [] {
-    Fields<Optimizer> f = {
-        {"lr", unless_auto(number(&Optimizer::lr, kNonNegative))},
-        {"betas", unless_auto(number_pair(&Optimizer::betas, kFraction))},
-        {"eps", unless_auto(number(&Optimizer::eps, kNonNegative))},
-        {"weight_decay", unless_auto(number(&Optimizer::weight_decay, kNonNegative))},
-        {"momentum", unless_auto(number(&Optimizer::momentum, kNonNegative))},
-        {"nesterov", boolean(&Optimizer::nesterov)},
-        {"adam_w_mode", boolean(&Optimizer::adam_w_mode)},
-    };
-    ignore(f, {"torch_adam", "fused", "foreach"});
-    return f;
-  }();
-  return parse_fields(node, path, kFields, out);
-}
-
-absl::Status parse_optimizer(const YamlNode& node, const std::string& path, Recipe& out) {
-  Optimizer o;
-  static const Fields<Optimizer> kFields = {
-      {"type", text(&Optimizer::type)},
-      {"params",
-       [](const YamlNode& params, const std::string& at, Optimizer& optimizer) {
-         return is_unsaid(params) ? absl::OkStatus() : parse_optimizer_parameters(params, at, optimizer);
-       }},
-  };
-  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, o));
-  std::string type = o.type;
-  std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
-  OptimizerKind kind;
-  if (type == "adamw" || (type == "adam" && o.adam_w_mode)) {  // DeepSpeed's Adam decays weights as AdamW unless told
-    kind = OptimizerKind::kAdamW;
-  } else if (type == "adam") {
-    kind = OptimizerKind::kAdam;
-  } else if (type == "lamb") {
-    kind = OptimizerKind::kLamb;
-  } else if (type == "sgd") {
-    kind = o.momentum > 0 ? OptimizerKind::kMomentum : OptimizerKind::kSgd;
-  } else if (type == "adagrad") {
-    kind = OptimizerKind::kAdagrad;
-  } else {
-    return unexpected(node, join_path(path, "type"), "Adam, AdamW, Lamb, SGD or Adagrad");
-  }
-  OptimizerRecipe r = default_optimizer(kind);
-  r.lr = o.lr;
-  r.betas = o.betas;
-  r.eps = o.eps;
-  r.weight_decay = o.weight_decay;
-  r.momentum = o.momentum;
-  r.nesterov = o.nesterov;
-  out.optimizer = r;
-  return absl::OkStatus();
-}
-
-struct Scheduler {
-  std::string type;
-  double min_lr = 0, cos_min_ratio = 0.0001, warmup_min_ratio = 0;
-  std::optional<double> max_lr;
+  OptimizerRule rule;
+  bool adam_w_mode = true;
+  std::string scheduler, warmup_type = "log";
+  double warmup_min_lr = 0, warmup_min_ratio = 0, cos_min_ratio = 0.0001;
+  std::optional<double> warmup_max_lr;
   std::optional<int64_t> warmup, total;
-  std::string warmup_type = "log";
+  Precisions fp16, bf16;
 };
 
-absl::Status parse_scheduler_parameters(const YamlNode& node, const std::string& path, Scheduler& out) {
-  static const Fields<Scheduler> kFields = {
-      {"warmup_min_lr", unless_auto(number(&Scheduler::min_lr, kNonNegative))},
-      {"warmup_max_lr", unless_auto(number(&Scheduler::max_lr, kNonNegative))},
-      {"warmup_num_steps", unless_auto(integer(&Scheduler::warmup, 0))},
-      {"total_num_steps", unless_auto(integer(&Scheduler::total, 1))},
-      {"warmup_type", text(&Scheduler::warmup_type)},
-      {"warmup_min_ratio", number(&Scheduler::warmup_min_ratio, kNonNegative)},
-      {"cos_min_ratio", number(&Scheduler::cos_min_ratio, kNonNegative)},
-      {"last_batch_iteration", ignored<Scheduler>()},
-  };
-  return parse_fields(node, path, kFields, out);
+bool is_true(const YamlNode& node) { return node.kind == YamlNode::Kind::kScalar && node.text == "true"; }
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
 }
 
-absl::Status parse_scheduler(const YamlNode& node, const std::string& path, Recipe& out) {
-  Scheduler s;
-  static const Fields<Scheduler> kFields = {
-      {"type", text(&Scheduler::type)},
-      {"params",
-       [](const YamlNode& params, const std::string& at, Scheduler& scheduler) {
-         return is_unsaid(params) ? absl::OkStatus() : parse_scheduler_parameters(params, at, scheduler);
-       }},
+// A parser of a part of the draft.
+template <typename M>
+FieldParser<Draft> within(M Draft::*member, FieldParser<M> parse) {
+  return [member, parse](const YamlNode& node, const std::string& path, Draft& out) {
+    return parse(node, path, out.*member);
   };
-  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, s));
-  auto refuse = [&](std::string_view key, std::string_view expected) {
-    return yaml_error(node.line, node.column,
-                      cat(join_path(path, key), ": expected ", expected,
-                          "; or say `schedule` in a train.yaml that has `deepspeed: THIS FILE`"));
-  };
-  if (s.type != "WarmupLR" && s.type != "WarmupDecayLR" && s.type != "WarmupCosineLR")
-    return refuse("type", cat("WarmupLR, WarmupDecayLR or WarmupCosineLR, found ", s.type));
-  if (s.warmup_type != "linear" && s.warmup.value_or(1000) > 0)
-    return refuse("params.warmup_type", cat("linear, found ", s.warmup_type, " (its default is log)"));
-  if (s.min_lr > 0 || s.warmup_min_ratio > 0) return refuse("params.warmup_min_lr", "0");
-  if (s.type != "WarmupLR" && !s.total) return refuse("params.total_num_steps", "the number of steps");
-  out.schedule.warmup = s.warmup.value_or(1000);
-  out.schedule.total = s.total.value_or(0);
-  out.schedule.kind = s.type == "WarmupLR"        ? ScheduleKind::kConstant
-                      : s.type == "WarmupDecayLR" ? ScheduleKind::kLinear
-                                                  : ScheduleKind::kCosine;
-  if (s.max_lr) {
-    if (!out.optimizer) out.optimizer = default_optimizer(OptimizerKind::kAdamW);
-    out.optimizer->lr = *s.max_lr;
+}
+
+absl::StatusOr<KeyOutcome> read_optimizer_type(const YamlNode& node, const std::string& path, Draft& out) {
+  PARTITA_ASSIGN_OR_RETURN(out.type, read_text(node, path));
+  const std::string type = lower(out.type);
+  for (std::string_view known : {"adam", "adamw", "lamb", "sgd", "adagrad", "lion"}) {
+    if (type == known) return KeyOutcome{KeyFate::kTaken, "optimizer.kind"};
   }
-  if (s.type == "WarmupCosineLR" && out.optimizer) out.schedule.min_lr = s.cos_min_ratio * out.optimizer->lr;
-  return absl::OkStatus();
+  return unexpected(node, path, "Adam, AdamW, Lamb, Lion, SGD or Adagrad");
 }
 
-// {"enabled": true, …}: what it turns on.
-absl::Status parse_precision(const YamlNode& node, const std::string& path, Precision precision, Recipe& out) {
-  struct Switch {
-    bool enabled = false;
-    double loss_scale = 0;  // dynamic
-    int64_t initial_scale_power = 16, loss_scale_window = 1000, hysteresis = 2;
-    double min_loss_scale = 1;
-    bool consecutive_hysteresis = false;
-  } s;
-  static const Fields<Switch> kFields = [] {
-    Fields<Switch> f = {{"enabled", unless_auto(boolean(&Switch::enabled))}};
-    f.push_back({"loss_scale", unless_auto(number(&Switch::loss_scale, kNonNegative))});
-    f.push_back({"initial_scale_power", unless_auto(integer(&Switch::initial_scale_power, 0, 127))});
-    f.push_back({"loss_scale_window", unless_auto(integer(&Switch::loss_scale_window, 1, INT64_MAX))});
-    f.push_back({"hysteresis", unless_auto(integer(&Switch::hysteresis, 1, INT64_MAX))});
-    f.push_back({"min_loss_scale", unless_auto(number(&Switch::min_loss_scale, kNonNegative))});
-    f.push_back({"consecutive_hysteresis", unless_auto(boolean(&Switch::consecutive_hysteresis))});
-    ignore(f, {"auto_cast", "fp16_master_weights_and_grads", "immediate_grad_update"});
-    return f;
-  }();
-  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, s));
-  if (!s.enabled) return absl::OkStatus();
-  if (out.precision != Precision::kFp32)
-    return yaml_error(node.line, node.column, cat(path, ": expected fp16 or bf16 to be enabled, found both"));
-  out.precision = precision;
-  if (s.consecutive_hysteresis)
+// Into train.yaml's kinds. DeepSpeed's Adam decays weights as AdamW unless told.
+OptimizerKind kind_of(const Draft& d) {
+  const std::string type = lower(d.type);
+  if (type == "adamw" || (type == "adam" && d.adam_w_mode)) return OptimizerKind::kAdamW;
+  if (type == "adam") return OptimizerKind::kAdam;
+  if (type == "lamb") return OptimizerKind::kLamb;
+  if (type == "lion") return OptimizerKind::kLion;
+  if (type == "adagrad") return OptimizerKind::kAdagrad;
+  return d.rule.momentum > 0 ? OptimizerKind::kMomentum : OptimizerKind::kSgd;
+}
+
+void add_optimizer(KeyRows<Draft>& rows) {
+  auto rule = [&](std::string key, std::string target, FieldParser<OptimizerRule> parse) {
+    rows.push_back({key, becomes<Draft>(target, within(&Draft::rule, parse))});
+  };
+  rows.push_back({"optimizer.type", read_optimizer_type});
+  rule("optimizer.params.lr", "optimizer.lr", number(&OptimizerRule::lr, kNonNegative));
+  rule("optimizer.params.betas", "optimizer.betas", number_pair(&OptimizerRule::betas, kFraction));
+  rule("optimizer.params.eps", "optimizer.eps", number(&OptimizerRule::eps, kNonNegative));
+  rule("optimizer.params.weight_decay", "optimizer.weight_decay", number(&OptimizerRule::weight_decay, kNonNegative));
+  rule("optimizer.params.momentum", "optimizer.momentum", number(&OptimizerRule::momentum, kNonNegative));
+  rule("optimizer.params.nesterov", "optimizer.nesterov", boolean(&OptimizerRule::nesterov));
+  rows.push_back({"optimizer.params.adam_w_mode", becomes<Draft>("optimizer.kind", boolean(&Draft::adam_w_mode))});
+  rows.push_back({"optimizer.params.bias_correction",
+                  idle_at<Draft>({"true"}, "moments are always corrected", "Adam without it is not done here")});
+  rows.push_back({"optimizer.params.amsgrad", idle_at<Draft>({"false"}, "it is off", "AMSGrad is not done here")});
+  add_rows(
+      rows,
+      {"optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.params.foreach", "optimizer.legacy_fusion"},
+      idle<Draft>("the update is one compiled kernel in any case"));
+}
+
+absl::StatusOr<KeyOutcome> read_scheduler_type(const YamlNode& node, const std::string& path, Draft& out) {
+  PARTITA_ASSIGN_OR_RETURN(out.scheduler, read_text(node, path));
+  if (out.scheduler == "WarmupLR" || out.scheduler == "WarmupDecayLR" || out.scheduler == "WarmupCosineLR")
+    return KeyOutcome{KeyFate::kTaken, "schedule.kind"};
+  return unexpected(
+      node, path,
+      "WarmupLR, WarmupDecayLR or WarmupCosineLR (or `schedule` in a train.yaml that has `deepspeed: THIS FILE`)");
+}
+
+void add_scheduler(KeyRows<Draft>& rows) {
+  rows.push_back({"scheduler.type", read_scheduler_type});
+  rows.push_back({"scheduler.params.warmup_min_lr",
+                  becomes<Draft>("schedule: it rises from 0", number(&Draft::warmup_min_lr, kNonNegative))});
+  rows.push_back(
+      {"scheduler.params.warmup_max_lr", becomes<Draft>("optimizer.lr", number(&Draft::warmup_max_lr, kNonNegative))});
+  rows.push_back({"scheduler.params.warmup_num_steps", becomes<Draft>("schedule.warmup", integer(&Draft::warmup, 0))});
+  rows.push_back({"scheduler.params.total_num_steps", becomes<Draft>("schedule.total", integer(&Draft::total, 1))});
+  rows.push_back(
+      {"scheduler.params.warmup_type", becomes<Draft>("schedule: it rises along a line", text(&Draft::warmup_type))});
+  rows.push_back({"scheduler.params.warmup_min_ratio",
+                  becomes<Draft>("schedule: it rises from 0", number(&Draft::warmup_min_ratio, kNonNegative))});
+  rows.push_back({"scheduler.params.cos_min_ratio",
+                  becomes<Draft>("schedule.min_lr", number(&Draft::cos_min_ratio, kNonNegative))});
+  rows.push_back(
+      {"scheduler.params.last_batch_iteration", idle<Draft>("a resumed run goes on at its checkpoint's step")});
+}
+
+absl::StatusOr<KeyOutcome> read_communication_type(const YamlNode& node, const std::string& path, Draft& out) {
+  PARTITA_ASSIGN_OR_RETURN(const std::string type, read_text(node, path));
+  if (type == "fp32") return KeyOutcome{KeyFate::kIdle, "gradients are summed in fp32 in any case"};
+  if (type != "bf16" && type != "bfp16")
+    return unexpected(node, path, "fp32 or bfp16 (gradients are summed in fp32, or in bf16 by `compress: bf16`)");
+  out.config.recipe.compress = Compression::kBf16;
+  return KeyOutcome{KeyFate::kTaken, "compress: bf16"};
+}
+
+// {"enabled": true, …} of a tracker: its folder is where the numbers go.
+absl::StatusOr<KeyOutcome> read_tensorboard(const YamlNode& node, const std::string& path, Draft& out) {
+  if (node.kind != YamlNode::Kind::kMapping) return unexpected(node, path, "a mapping");
+  const YamlEntry *enabled = find_entry(node, "enabled"), *folder = find_entry(node, "output_path");
+  if (enabled != nullptr && !is_true(*enabled->value)) return KeyOutcome{KeyFate::kIdle, "it is off"};
+  if (enabled == nullptr) return KeyOutcome{KeyFate::kIdle, "it is off unless `enabled` is true"};
+  std::string to = folder == nullptr || is_open(*folder->value) ? "tensorboard" : folder->value->text;
+  if (!to.ends_with('/')) to += '/';
+  out.config.flags.insert(out.config.flags.end(), {"--metrics", to});
+  return KeyOutcome{KeyFate::kTaken, cat("--metrics ", to, " (TensorBoard's files)")};
+}
+
+KeyReader<Draft> tracker(std::string instead) {
+  return [instead](const YamlNode& node, const std::string& path, Draft&) -> absl::StatusOr<KeyOutcome> {
+    if (node.kind != YamlNode::Kind::kMapping) return unexpected(node, path, "a mapping");
+    const YamlEntry* enabled = find_entry(node, "enabled");
+    const bool on = enabled != nullptr && is_true(*enabled->value);
+    return KeyOutcome{KeyFate::kIdle, on ? instead : "it is off unless `enabled` is true"};
+  };
+}
+
+// A feature by its section: nothing where it is off.
+KeyReader<Draft> off_only(std::string instead) {
+  return [instead](const YamlNode& node, const std::string& path, Draft&) -> absl::StatusOr<KeyOutcome> {
+    const YamlEntry* enabled = node.kind == YamlNode::Kind::kMapping ? find_entry(node, "enabled") : nullptr;
+    if ((enabled != nullptr && enabled->value->text == "false") || node.text == "false" ||
+        (node.kind == YamlNode::Kind::kMapping && node.entries.empty()))
+      return KeyOutcome{KeyFate::kIdle, "it is off"};
     return yaml_error(node.line, node.column,
-                      cat(path,
-                          ".consecutive_hysteresis: expected false, found true; leave the key out: the "
-                          "hysteresis is refilled when the scale grows"));
-  if (precision != Precision::kFp16) return absl::OkStatus();
-  if (s.loss_scale > 0) out.loss_scale.fixed = s.loss_scale;
-  out.loss_scale.initial = std::ldexp(1.0, static_cast<int>(s.initial_scale_power));
-  out.loss_scale.window = s.loss_scale_window;
-  out.loss_scale.hysteresis = s.hysteresis;
-  out.loss_scale.minimum = s.min_loss_scale;
-  if (s.min_loss_scale > out.loss_scale.initial)
-    return yaml_error(node.line, node.column,
-                      cat(path, ".min_loss_scale: expected at most 2^initial_scale_power, ", out.loss_scale.initial,
-                          ", found ", s.min_loss_scale));
-  return absl::OkStatus();
+                      cat(path, ": expected it to be off, found ", value_text(node), "; ", instead));
+  };
 }
 
-struct Zero {
-  std::optional<int> stage;
-  std::string offload_parameters = "none", offload_optimizer = "none";
-  bool old_offload = false, old_offload_parameters = false;  // as before DeepSpeed 0.4
-};
-
-absl::Status parse_offload(const YamlNode& node, const std::string& path, std::string& out) {
-  struct Offload {
-    std::string device = "none";
-  } o;
-  static const Fields<Offload> kFields = [] {
-    Fields<Offload> f = {{"device", text(&Offload::device)}};
-    ignore(f, {"pin_memory", "nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "fast_init", "pipeline",
-               "pipeline_read", "pipeline_write", "ratio"});
-    return f;
-  }();
-  if (is_unsaid(node)) return absl::OkStatus();
-  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, o));
-  if (o.device != "none" && o.device != "cpu") return unexpected(node, join_path(path, "device"), "cpu or none");
-  out = o.device;
-  return absl::OkStatus();
+void add_precision(KeyRows<Draft>& rows) {
+  auto add = [&](std::string key, Precisions Draft::*member, std::string target, FieldParser<Precisions> parse) {
+    rows.push_back({key, becomes<Draft>(target, within(member, parse))});
+  };
+  add("fp16.enabled", &Draft::fp16, "precision: fp16", boolean(&Precisions::enabled));
+  add("fp16.loss_scale", &Draft::fp16, "loss_scale", number(&Precisions::loss_scale, kNonNegative));
+  add("fp16.initial_scale_power", &Draft::fp16, "loss_scale.initial",
+      integer(&Precisions::initial_scale_power, 0, 127));
+  add("fp16.loss_scale_window", &Draft::fp16, "loss_scale.window",
+      integer(&Precisions::loss_scale_window, 1, INT64_MAX));
+  add("fp16.hysteresis", &Draft::fp16, "loss_scale.hysteresis", integer(&Precisions::hysteresis, 1, INT64_MAX));
+  add("fp16.min_loss_scale", &Draft::fp16, "loss_scale.minimum", number(&Precisions::min_loss_scale, kNonNegative));
+  rows.push_back({"fp16.consecutive_hysteresis",
+                  idle_at<Draft>({"false"}, "the hysteresis is refilled when the scale grows",
+                                 "leave the key out: the hysteresis is refilled when the scale grows")});
+  add("bf16.enabled", &Draft::bf16, "precision: bf16", boolean(&Precisions::enabled));
+  rows.push_back(
+      {"bfloat16.enabled", becomes<Draft>("precision: bf16", within(&Draft::bf16, boolean(&Precisions::enabled)))});
+  add_rows(rows,
+           {"bf16.loss_scale", "bf16.initial_scale_power", "bf16.loss_scale_window", "bf16.hysteresis",
+            "bf16.min_loss_scale"},
+           idle<Draft>("bf16 needs no loss scale"));
+  rows.push_back({"fp16.auto_cast", idle<Draft>("inputs are cast where the program computes in 16 bits")});
+  add_rows(rows,
+           {"fp16.fp16_master_weights_and_grads", "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"},
+           idle_at<Draft>({"false"}, "weights and moments are kept in fp32",
+                          "they are kept in fp32 here: more bytes, as `partita plan` says"));
+  add_rows(rows, {"bf16.immediate_grad_update", "bf16.check_grad_overflow"},
+           idle<Draft>("of DeepSpeed's bf16 optimizer; gradients that are not finite: `run.on_nonfinite`"));
+  rows.push_back({"amp", off_only("say bf16 or fp16")});
+  rows.push_back({"torch_autocast", off_only("say bf16 or fp16")});
 }
 
-absl::Status parse_zero(const YamlNode& node, const std::string& path, Recipe& out) {
-  Zero z;
-  static const Fields<Zero> kFields = [] {
-    Fields<Zero> f = {
-        {"stage", integer(&Zero::stage, 0, 3)},
-        {"cpu_offload", boolean(&Zero::old_offload)},
-        {"cpu_offload_params", boolean(&Zero::old_offload_parameters)},
-        {"offload_param", [](const YamlNode& n, const std::string& at,
-                             Zero& zero) { return parse_offload(n, at, zero.offload_parameters); }},
-        {"offload_optimizer", [](const YamlNode& n, const std::string& at,
-                                 Zero& zero) { return parse_offload(n, at, zero.offload_optimizer); }},
-    };
-    ignore(f, {"allgather_partitions",
-               "allgather_bucket_size",
-               "overlap_comm",
-               "reduce_scatter",
-               "reduce_bucket_size",
-               "contiguous_gradients",
-               "sub_group_size",
-               "stage3_prefetch_bucket_size",
-               "stage3_param_persistence_threshold",
-               "stage3_model_persistence_threshold",
-               "stage3_max_live_parameters",
-               "stage3_max_reuse_distance",
-               "stage3_gather_16bit_weights_on_model_save",
-               "stage3_gather_fp16_weights_on_model_save",
-               "stage3_module_granularity_threshold",
-               "round_robin_gradients",
-               "ignore_unused_parameters",
-               "elastic_checkpoint",
-               "load_from_fp32_weights",
-               "memory_efficient_linear",
-               "cpu_offload_use_pin_memory"});
-    return f;
+absl::StatusOr<KeyOutcome> read_offload(const YamlNode& node, const std::string& path, Draft& out, bool parameters) {
+  PARTITA_ASSIGN_OR_RETURN(const std::string device, read_text(node, path));
+  if (device == "none") return KeyOutcome{KeyFate::kIdle, "nothing is offloaded"};
+  if (device != "cpu") return unexpected(node, path, "cpu or none");
+  std::optional<OffloadMode>& pin = out.config.recipe.pin.offload;
+  if (parameters || pin != OffloadMode::kAll) pin = parameters ? OffloadMode::kAll : OffloadMode::kOptimizer;
+  return KeyOutcome{KeyFate::kTaken, parameters ? "pin.offload: all" : "pin.offload: optimizer"};
+}
+
+KeyReader<Draft> offload(bool parameters) {
+  return [parameters](const YamlNode& node, const std::string& path, Draft& out) {
+    return read_offload(node, path, out, parameters);
+  };
+}
+
+// Before DeepSpeed 0.4: true or false.
+KeyReader<Draft> old_offload(bool parameters) {
+  return [parameters](const YamlNode& node, const std::string& path, Draft& out) -> absl::StatusOr<KeyOutcome> {
+    PARTITA_ASSIGN_OR_RETURN(const bool on, read_bool(node, path));
+    YamlNode device = node;
+    device.text = on ? "cpu" : "none";
+    return read_offload(device, path, out, parameters);
+  };
+}
+
+void add_zero(KeyRows<Draft>& rows) {
+  rows.push_back(
+      {"zero_optimization.stage", becomes<Draft>("pin.zero", in_pins<Draft>(integer(&PinRecipe::zero, 0, 3)))});
+  rows.push_back({"zero_optimization.cpu_offload", old_offload(false)});
+  rows.push_back({"zero_optimization.cpu_offload_params", old_offload(true)});
+  rows.push_back({"zero_optimization.offload_optimizer.device", offload(false)});
+  rows.push_back({"zero_optimization.offload_param.device", offload(true)});
+  for (std::string_view section : {"zero_optimization.offload_optimizer.", "zero_optimization.offload_param."})
+    add_rows(rows,
+             {"pin_memory", "nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "fast_init", "pipeline",
+              "pipeline_read", "pipeline_write", "ratio"},
+             idle<Draft>("how states move between host and device is planned"), section);
+  add_rows(rows,
+           {"allgather_partitions",
+            "allgather_bucket_size",
+            "overlap_comm",
+            "reduce_scatter",
+            "reduce_bucket_size",
+            "contiguous_gradients",
+            "sub_group_size",
+            "round_robin_gradients",
+            "use_multi_rank_bucket_allreduce",
+            "stage3_prefetch_bucket_size",
+            "stage3_param_persistence_threshold",
+            "stage3_model_persistence_threshold",
+            "stage3_max_live_parameters",
+            "stage3_max_reuse_distance",
+            "stage3_module_granularity_threshold",
+            "leaf_module",
+            "param_persistence_threshold",
+            "model_persistence_threshold",
+            "max_live_parameters",
+            "max_reuse_distance",
+            "prefetch_bucket_size",
+            "memory_efficient_linear",
+            "zeropp_loco_param"},
+           idle<Draft>("what is gathered and summed when, and in what pieces, is planned"), "zero_optimization.");
+  add_rows(rows,
+           {"stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save",
+            "gather_16bit_weights_on_model_save", "elastic_checkpoint", "load_from_fp32_weights",
+            "pipeline_loading_checkpoint"},
+           idle<Draft>("checkpoints hold whole fp32 tensors, whatever the layout"), "zero_optimization.");
+  add_rows(rows,
+           {"ignore_unused_parameters", "cpu_offload_use_pin_memory", "override_module_apply",
+            "log_trace_cache_warnings", "stage3_use_all_reduce_for_fetch_params"},
+           idle<Draft>("of DeepSpeed's hooks; the graph says what is used when"), "zero_optimization.");
+  rows.push_back({"zero_optimization.zero_hpz_partition_size",
+                  idle_at<Draft>({"1"}, "no second partition", "pin zero_group: that many ranks hold the parameters")});
+  rows.push_back({"zero_optimization.mics_shard_size",
+                  becomes<Draft>("pin.zero_group",
+                                 in_pins<Draft>([](const YamlNode& node, const std::string& path, PinRecipe& out) {
+                                   if (node.text == "-1") return absl::OkStatus();  // all ranks
+                                   return integer(&PinRecipe::zero_group, 1)(node, path, out);
+                                 }))});
+  rows.push_back({"zero_optimization.mics_hierarchical_params_gather",
+                  idle<Draft>("how a gather goes over the links is planned")});
+  add_rows(rows, {"zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights"},
+           idle_at<Draft>({"false"}, "it is off", "gradients travel in fewer bytes by `compress: int8`"),
+           "zero_optimization.");
+}
+
+void add_others(KeyRows<Draft>& rows) {
+  rows.push_back({"train_batch_size", becomes<Draft>("batch.global", in_batch<Draft>(&BatchRecipe::global))});
+  rows.push_back(
+      {"train_micro_batch_size_per_gpu", becomes<Draft>("batch.micro", in_batch<Draft>(&BatchRecipe::micro))});
+  rows.push_back({"gradient_accumulation_steps",
+                  becomes<Draft>("batch.accumulation", in_batch<Draft>(&BatchRecipe::accumulation))});
+  rows.push_back({"gradient_clipping", clipping<Draft>()});
+  rows.push_back({"seed", becomes<Draft>("seed", in_recipe<Draft>(integer(&Recipe::seed, 0, INT64_MAX)))});
+  rows.push_back({"communication_data_type", read_communication_type});
+  rows.push_back({"steps_per_print", run_flag<Draft>("--log-every")});
+  rows.push_back({"tensorboard", read_tensorboard});
+  rows.push_back({"wandb", tracker("numbers go to `--metrics FILE`; from Python to partita.callbacks.WandB")});
+  rows.push_back({"csv_monitor", tracker("numbers go to `--metrics FILE.csv`")});
+  rows.push_back({"comet", tracker("numbers go to `--metrics FILE`; from Python to any callback")});
+  add_rows(rows, {"comms_logger", "flops_profiler", "wall_clock_breakdown", "memory_breakdown", "timers"},
+           idle<Draft>("`--profile FILE` says where a step's time goes, `partita plan` what each rank holds"));
+  rows.push_back({"prescale_gradients",
+                  idle<Draft>("gradients are those of the mean over all samples, in whatever order they are summed")});
+  rows.push_back(
+      {"gradient_predivide_factor", idle<Draft>("gradients are those of the mean over all samples, summed in fp32")});
+  rows.push_back({"sparse_gradients", idle<Draft>("gradients of embeddings are dense here, of the same values")});
+  rows.push_back({"activation_checkpointing.cpu_checkpointing",
+                  idle_at<Draft>({"false"}, "activations stay on the device",
+                                 "activations stay on the device here; `recompute: full` keeps the fewest")});
+  add_rows(rows,
+           {"partition_activations", "contiguous_memory_optimization", "number_checkpoints",
+            "synchronize_checkpoint_boundary", "profile"},
+           idle<Draft>("what is computed again in backward is planned, or said by `recompute`"),
+           "activation_checkpointing.");
+  rows.push_back({"data_types.grad_accum_dtype", idle<Draft>("gradients are accumulated in fp32 in any case")});
+  add_rows(rows, {"aio", "checkpoint", "nebula", "use_node_local_storage", "load_universal_checkpoint"},
+           idle<Draft>("of DeepSpeed's files; checkpoints here: `--checkpoint FOLDER`"));
+  add_rows(rows,
+           {"dump_state", "disable_allgather", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
+            "graph_harvesting", "compile", "dataloader_drop_last", "pipeline"},
+           idle<Draft>("of DeepSpeed's engine, which takes no part here"));
+  rows.push_back({"tensor_parallel.autotp_size", axis_pin<Draft>("tensor")});
+  for (std::string_view key :
+       {"elasticity", "autotuning", "curriculum_learning", "data_efficiency", "progressive_layer_drop", "eigenvalue",
+        "quantize_training", "compression_training", "sparse_attention", "hybrid_engine"})
+    rows.push_back(
+        {std::string(key), off_only("it changes what is trained, and has no counterpart here; leave it out")});
+}
+
+const KeyRows<Draft>& deepspeed_rows() {
+  static const KeyRows<Draft> kRows = [] {
+    KeyRows<Draft> rows;
+    add_others(rows);
+    add_optimizer(rows);
+    add_scheduler(rows);
+    add_precision(rows);
+    add_zero(rows);
+    return rows;
   }();
-  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, z));
-  if (z.stage) out.pin.zero = z.stage;
-  if (z.offload_parameters == "cpu" || z.old_offload_parameters) {
-    out.pin.offload = OffloadMode::kAll;
-  } else if (z.offload_optimizer == "cpu" || z.old_offload) {
-    out.pin.offload = OffloadMode::kOptimizer;
+  return kRows;
+}
+
+void finish_optimizer(const YamlNode& root, Draft& d) {
+  const YamlEntry* said = find_entry(root, "optimizer");
+  if ((said == nullptr || is_open(*said->value)) && !d.warmup_max_lr) return;
+  OptimizerRecipe r = default_optimizer(kind_of(d));
+  r.lr = d.rule.lr;
+  r.betas = d.rule.betas;
+  r.eps = d.rule.eps;
+  r.weight_decay = d.rule.weight_decay;
+  r.momentum = d.rule.momentum;
+  r.nesterov = d.rule.nesterov;
+  if (said == nullptr || is_open(*said->value)) r = default_optimizer(OptimizerKind::kAdamW);
+  if (d.warmup_max_lr) r.lr = *d.warmup_max_lr;
+  d.config.recipe.optimizer = r;
+}
+
+void finish_scheduler(const YamlNode& root, Draft& d) {
+  std::vector<ImportedKey>& keys = d.config.keys;
+  const YamlEntry* said = find_entry(root, "scheduler");
+  if (said == nullptr || is_open(*said->value)) return;
+  if (d.scheduler.empty() && !has_key(keys, "scheduler.type"))
+    return refuse_key(keys, "scheduler.type", "expected WarmupLR, WarmupDecayLR or WarmupCosineLR, found nothing");
+  if (d.warmup_type != "linear" && d.warmup.value_or(1000) > 0)
+    refuse_key(keys, "scheduler.params.warmup_type",
+               cat("expected linear, found ", d.warmup_type, " (its default is log)"));
+  for (std::string_view key : {"scheduler.params.warmup_min_lr", "scheduler.params.warmup_min_ratio"}) {
+    if ((key.ends_with("lr") ? d.warmup_min_lr : d.warmup_min_ratio) > 0)
+      refuse_key(keys, key, "expected 0: the rate rises from 0");
   }
-  return absl::OkStatus();
+  if (d.scheduler != "WarmupLR" && !d.total)
+    refuse_key(keys, "scheduler.params.total_num_steps", "expected the number of steps, found nothing");
+  ScheduleRecipe& s = d.config.recipe.schedule;
+  s.warmup = d.warmup.value_or(1000);
+  s.total = d.total.value_or(0);
+  s.kind = d.scheduler == "WarmupLR"        ? ScheduleKind::kConstant
+           : d.scheduler == "WarmupDecayLR" ? ScheduleKind::kLinear
+                                            : ScheduleKind::kCosine;
+  if (d.scheduler == "WarmupCosineLR" && d.config.recipe.optimizer)
+    s.min_lr = d.cos_min_ratio * d.config.recipe.optimizer->lr;
+  if (!d.warmup) note_default(keys, "scheduler.params.warmup_num_steps", "1000", "schedule.warmup: 1000");
 }
 
-// Of DeepSpeed's own machinery.
-constexpr std::string_view kWithoutEffect[] = {"steps_per_print",
-                                               "wall_clock_breakdown",
-                                               "dump_state",
-                                               "prescale_gradients",
-                                               "gradient_predivide_factor",
-                                               "sparse_gradients",
-                                               "communication_data_type",
-                                               "comms_logger",
-                                               "flops_profiler",
-                                               "tensorboard",
-                                               "wandb",
-                                               "csv_monitor",
-                                               "zero_allow_untested_optimizer",
-                                               "zero_force_ds_cpu_optimizer",
-                                               "checkpoint",
-                                               "aio",
-                                               "activation_checkpointing",
-                                               "memory_breakdown",
-                                               "disable_allgather",
-                                               "data_types"};
-
-void find_auto(const YamlNode& node, const std::string& path, std::vector<std::string>& out) {
-  if (node.kind == YamlNode::Kind::kScalar && node.text == "auto") out.push_back(path);
-  for (const YamlEntry& e : node.entries) find_auto(*e.value, join_path(path, e.key), out);
-}
-
-const Fields<Recipe>& config_fields() {
-  static const Fields<Recipe> kFields = [] {
-    auto batch = [](auto member) {
-      return FieldParser<Recipe>([member](const YamlNode& node, const std::string& path, Recipe& out) -> absl::Status {
-        if (is_unsaid(node)) return absl::OkStatus();
-        PARTITA_ASSIGN_OR_RETURN(out.batch.*member, read_integer(node, path, 1, kLargestCount));
-        return absl::OkStatus();
-      });
-    };
-    Fields<Recipe> f = {
-        {"train_batch_size", batch(&BatchRecipe::global)},
-        {"train_micro_batch_size_per_gpu", batch(&BatchRecipe::micro)},
-        {"gradient_accumulation_steps", batch(&BatchRecipe::accumulation)},
-        {"optimizer", parse_optimizer},
-        {"scheduler", parse_scheduler},
-        {"gradient_clipping", unless_auto<Recipe>([](const YamlNode& node, const std::string& path, Recipe& out) {
-           auto clip = read_number(node, path, kNonNegative);
-           if (clip.ok() && *clip > 0) out.clip_grad_norm = *clip;
-           return clip.status();
-         })},
-        {"fp16", [](const YamlNode& node, const std::string& path,
-                    Recipe& out) { return parse_precision(node, path, Precision::kFp16, out); }},
-        {"bf16", [](const YamlNode& node, const std::string& path,
-                    Recipe& out) { return parse_precision(node, path, Precision::kBf16, out); }},
-        {"zero_optimization", parse_zero},
-        {"seed", integer(&Recipe::seed, 0, INT64_MAX)},
-    };
-    for (std::string_view key : kWithoutEffect) f.push_back({key, ignored<Recipe>()});
-    return f;
-  }();
-  return kFields;
+void finish_precision(Draft& d) {
+  Recipe& r = d.config.recipe;
+  if (d.fp16.enabled && d.bf16.enabled)
+    return refuse_key(d.config.keys, "bf16.enabled", "expected fp16 or bf16 to be enabled, found both");
+  r.precision = d.fp16.enabled ? Precision::kFp16 : d.bf16.enabled ? Precision::kBf16 : Precision::kFp32;
+  if (!d.fp16.enabled) return;
+  LossScaleRecipe& scale = r.loss_scale;
+  if (d.fp16.loss_scale > 0) scale.fixed = d.fp16.loss_scale;
+  scale.initial = std::ldexp(1.0, static_cast<int>(d.fp16.initial_scale_power));
+  scale.window = d.fp16.loss_scale_window;
+  scale.hysteresis = d.fp16.hysteresis;
+  scale.minimum = d.fp16.min_loss_scale;
+  if (scale.minimum > scale.initial)
+    refuse_key(d.config.keys, "fp16.min_loss_scale",
+               cat("expected at most 2^initial_scale_power, ", scale.initial, ", found ", scale.minimum));
 }
 
 }  // namespace
@@ -330,27 +397,42 @@ bool is_deepspeed_config(const YamlNode& root) {
   });
 }
 
+ImportedConfig import_deepspeed_config(const YamlNode& root) {
+  Draft d;
+  d.config.program = "DeepSpeed";
+  import_keys(root, "", deepspeed_rows(), d, d.config.keys);
+  finish_optimizer(root, d);
+  finish_scheduler(root, d);
+  finish_precision(d);
+  const BatchRecipe& b = d.config.recipe.batch;
+  if (b.global && b.accumulation && b.micro && *b.global % (*b.micro * *b.accumulation) != 0)
+    refuse_key(d.config.keys, "train_batch_size",
+               cat("expected a multiple of train_micro_batch_size_per_gpu x gradient_accumulation_steps = ",
+                   *b.micro * *b.accumulation, ", found ", *b.global));
+  return std::move(d.config);
+}
+
 absl::Status parse_deepspeed_config(const YamlNode& root, Recipe& out) {
-  PARTITA_RETURN_IF_ERROR(parse_fields(root, "", config_fields(), out));
-  BatchRecipe& b = out.batch;
-  if (b.global && b.accumulation && b.micro && *b.global % (*b.micro * *b.accumulation) != 0) {
-    return yaml_error(root.line, root.column,
-                      cat("train_batch_size: expected a multiple of train_micro_batch_size_per_gpu x "
-                          "gradient_accumulation_steps = ",
-                          *b.micro * *b.accumulation, ", found ", *b.global));
-  }
+  ImportedConfig config = import_deepspeed_config(root);
+  PARTITA_RETURN_IF_ERROR(first_refusal(config.keys));
+  out = std::move(config.recipe);
   return absl::OkStatus();
 }
 
 std::vector<std::string> deepspeed_notes(const YamlNode& root) {
-  std::vector<std::string> notes, open, idle;
-  find_auto(root, "", open);
+  std::vector<std::string> notes, open, without;
+  ImportedConfig config = import_deepspeed_config(root);
+  for (const ImportedKey& k : config.keys) {
+    if (k.fate == KeyFate::kOpen) open.push_back(k.key);
+    if (k.fate == KeyFate::kIdle) without.push_back(k.key);
+  }
   if (!open.empty())
     notes.push_back(cat("\"auto\", which nobody fills in here, is the default: ", quote_list(open, 20)));
-  for (const YamlEntry& e : root.entries) {
-    if (std::count(std::begin(kWithoutEffect), std::end(kWithoutEffect), e.key) > 0) idle.push_back(e.key);
-  }
-  if (!idle.empty()) notes.push_back(cat("without effect here: ", quote_list(idle, 20)));
+  if (!without.empty())
+    notes.push_back(cat("without effect here, as `partita import-config` says key by key: ", quote_list(without, 20)));
+  std::string flags;
+  for (const std::string& word : config.flags) append(flags, " ", word);
+  if (!flags.empty()) notes.push_back(cat("flags of the run that it stands for, and that you say:", flags));
   return notes;
 }
 

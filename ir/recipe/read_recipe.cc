@@ -7,6 +7,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "base/text_file.h"
+#include "ir/recipe/config_keys.h"
 #include "ir/recipe/deepspeed_config.h"
 #include "ir/recipe/overrides.h"
 #include "ir/recipe/pins.h"
@@ -335,16 +336,6 @@ absl::StatusOr<std::shared_ptr<const YamlNode>> over_deepspeed(std::shared_ptr<c
   auto own = std::make_shared<YamlNode>(*root);
   std::erase_if(own->entries, [](const YamlEntry& e) { return e.key == "deepspeed"; });
   return merged(base, own);
-}
-
-// "1:5: optimizer.lr: …" without the place, which is one of a text on the command line.
-std::string_view without_place(std::string_view message) {
-  for (int k = 0; k < 2; ++k) {
-    const size_t colon = message.find_first_not_of("0123456789");
-    if (colon == 0 || colon == message.npos || message[colon] != ':') break;
-    message.remove_prefix(colon + 1);
-  }
-  return message.substr(std::min(message.find_first_not_of(' '), message.size()));
 }
 
 }  // namespace

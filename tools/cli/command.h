@@ -39,6 +39,7 @@ void add_model(CLI::App& app, absl::Status& result);
 void add_factors(CLI::App& app, absl::Status& result);
 void add_autopsy(CLI::App& app, absl::Status& result);
 void add_checkpoint(CLI::App& app, absl::Status& result);
+void add_import_config(CLI::App& app, absl::Status& result);
 void add_predict(CLI::App& app, absl::Status& result);
 void add_generate(CLI::App& app, absl::Status& result);
 void add_completion(CLI::App& app, absl::Status& result);

@@ -82,11 +82,12 @@ TEST(DeepSpeedConfig_Notes, NameWhatIsLeftOpenAndWhatMeansNothing) {
   const std::string path = folder.write(
       "ds_config.json",
       R"({"train_batch_size": "auto", "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}, "wandb": {}, "tensorboard": {},
-          "zero_optimization": {"stage": 2, "cpu_offload": true}})");
+          "steps_per_print": 20, "zero_optimization": {"stage": 2, "cpu_offload": true}})");
   const std::vector<std::string> notes = notes_on_recipe(path);
-  ASSERT_EQ(notes.size(), 2u);
+  ASSERT_EQ(notes.size(), 3u);
   EXPECT_NE(notes[0].find("'train_batch_size', 'optimizer.params.lr'"), std::string::npos) << notes[0];
-  EXPECT_NE(notes[1].find("without effect here: 'wandb', 'tensorboard'"), std::string::npos) << notes[1];
+  EXPECT_NE(notes[1].find("key by key: 'wandb', 'tensorboard'"), std::string::npos) << notes[1];
+  EXPECT_NE(notes[2].find("--log-every 20"), std::string::npos) << notes[2];
   EXPECT_EQ(load_recipe(path)->pin.offload, OffloadMode::kOptimizer);
   EXPECT_TRUE(notes_on_recipe(folder.write("train.yaml", "seed: 1\n")).empty());
 }
