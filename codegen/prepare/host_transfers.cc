@@ -1,5 +1,6 @@
 #include "codegen/prepare/host_transfers.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -25,7 +26,10 @@ enum class Side : uint8_t { kBoth, kDevice, kHost };
 class Inserter {
  public:
   Inserter(const Graph& graph, const std::vector<bool>& host_states)
-      : graph_(graph), r_(graph), sides_(graph.values.size(), Side::kBoth) {
+      : graph_(graph),
+        r_(graph),
+        sides_(graph.values.size(), Side::kBoth),
+        made_of_products_(graph.values.size(), false) {
     for (size_t k = 0; k < graph.states.size(); ++k) sides_[graph.states[k].value] = side_of_state(host_states, k);
     for (const Node& node : graph.nodes) add(node);
     move_next_values(host_states);
@@ -52,8 +56,17 @@ class Inserter {
     return k < host_states.size() && host_states[k] ? Side::kHost : Side::kDevice;
   }
 
+  // Products of what the host's part of the update makes (Muon's), and what is made of them, are the device's.
+  bool multiplies(const Node& node) const {
+    if (node.segment != Segment::kUpdate) return false;
+    return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) {
+      return v != kNoValue && (made_of_products_[static_cast<size_t>(v)] ||
+                               (node.op->work == WorkKind::kMatrix && sides_[v] == Side::kHost));
+    });
+  }
+
   Side side(const Node& node) const {
-    if (node.op->communicates) return Side::kDevice;
+    if (node.op->communicates || multiplies(node)) return Side::kDevice;
     if (node.op->view) return sides_[node.inputs[0]];
     int64_t on_device = 0, made = 0;
     for (ValueId v : node.inputs) {
@@ -76,6 +89,7 @@ class Inserter {
       r_.replace(node.outputs[k], outputs[k]);
       r_.builder().name(outputs[k], graph_.values[node.outputs[k]].name);
       sides_[node.outputs[k]] = at;
+      made_of_products_[static_cast<size_t>(node.outputs[k])] = multiplies(node);
     }
   }
 
@@ -113,7 +127,8 @@ class Inserter {
 
   const Graph& graph_;
   Rewriter r_;
-  std::vector<Side> sides_;  // per value of the given graph
+  std::vector<Side> sides_;             // per value of the given graph
+  std::vector<bool> made_of_products_;  // likewise
   std::map<CopyKey, ValueId> copies_;
   std::map<size_t, ValueId> next_;  // by state
 };

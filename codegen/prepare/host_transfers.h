@@ -8,7 +8,8 @@
 namespace partita {
 
 // A node of the update that reads a state kept on the host runs there (Node::device), and so do those after it, up to a
-// collective. A value that the other side reads gets a copy there, in the segment of its reader:
+// collective or a product of matrices. A value that the other side reads gets a copy there, in the segment of its
+// reader:
 //
 //   update:  m' = 0.9 m + 0.1 g  host        g' = transfer(g)  host;  m' = 0.9 m + 0.1 g'  host
 //

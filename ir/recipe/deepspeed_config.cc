@@ -70,7 +70,7 @@ void add_optimizer(KeyRows<Draft>& rows) {
   };
   rows.push_back({"optimizer.type", read_optimizer_type});
   rule("optimizer.params.lr", "optimizer.lr", number(&OptimizerRule::lr, kNonNegative));
-  rule("optimizer.params.betas", "optimizer.betas", number_pair(&OptimizerRule::betas, kFraction));
+  rule("optimizer.params.betas", "optimizer.betas", numbers(&OptimizerRule::betas, kFraction));
   rule("optimizer.params.eps", "optimizer.eps", number(&OptimizerRule::eps, kNonNegative));
   rule("optimizer.params.weight_decay", "optimizer.weight_decay", number(&OptimizerRule::weight_decay, kNonNegative));
   rule("optimizer.params.momentum", "optimizer.momentum", number(&OptimizerRule::momentum, kNonNegative));

@@ -17,10 +17,11 @@ absl::Status parse_optimizer_kind(const YamlNode& node, const std::string& path,
 
 absl::Status check_optimizer_keys(const YamlNode& node, const std::string& path, OptimizerKind kind) {
   auto check = [&](KeyList allowed) {
-    return check_applicable(node, path, enum_name(kind),
-                            {"betas", "eps", "momentum", "dampening", "nesterov", "lr_decay", "initial_accumulator",
-                             "alpha", "centered", "beta2_decay", "eps2", "clip_threshold"},
-                            allowed);
+    return check_applicable(
+        node, path, enum_name(kind),
+        {"betas", "eps", "momentum", "dampening", "nesterov", "lr_decay", "initial_accumulator", "alpha", "centered",
+         "beta2_decay", "eps2", "clip_threshold", "ns_coefficients", "ns_steps", "adjust_lr_fn", "adamw"},
+        allowed);
   };
   switch (kind) {
     case OptimizerKind::kSgd:
@@ -38,8 +39,23 @@ absl::Status check_optimizer_keys(const YamlNode& node, const std::string& path,
       return check({"alpha", "eps", "momentum", "centered"});
     case OptimizerKind::kAdafactor:
       return check({"beta2_decay", "eps", "eps2", "clip_threshold"});
+    case OptimizerKind::kMuon:
+      return check({"momentum", "nesterov", "eps", "ns_coefficients", "ns_steps", "adjust_lr_fn", "adamw"});
   }
   return absl::OkStatus();
+}
+
+// Over what is there: a group's changes the optimizer's.
+absl::Status parse_adamw(const YamlNode& node, const std::string& path, OptimizerRule& out) {
+  static const Fields<AdamWRule> kFields = {
+      {"lr", number(&AdamWRule::lr, kNonNegative)},
+      {"betas", numbers(&AdamWRule::betas, kFraction)},
+      {"eps", number(&AdamWRule::eps, kNonNegative)},
+      {"weight_decay", number(&AdamWRule::weight_decay, kNonNegative)},
+      {"match", globs(&AdamWRule::match)},
+  };
+  if (node.kind == YamlNode::Kind::kNull) return absl::OkStatus();
+  return parse_fields(node, path, kFields, out.adamw);
 }
 
 // Keys that a group may have of its own.
@@ -47,7 +63,7 @@ template <typename T>
 Fields<T> rule_fields() {
   return {
       {"lr", number(&OptimizerRule::lr, kNonNegative)},
-      {"betas", number_pair(&OptimizerRule::betas, kFraction)},
+      {"betas", numbers(&OptimizerRule::betas, kFraction)},
       {"eps", number(&OptimizerRule::eps, kNonNegative)},
       {"momentum", number(&OptimizerRule::momentum, kNonNegative)},
       {"dampening", number(&OptimizerRule::dampening, kAnyNumber)},
@@ -60,13 +76,18 @@ Fields<T> rule_fields() {
       {"beta2_decay", number(&OptimizerRule::beta2_decay, {"a number <= 0", [](double x) { return x <= 0; }})},
       {"eps2", number(&OptimizerRule::eps2, kNonNegative)},
       {"clip_threshold", number(&OptimizerRule::clip_threshold, {"a number >= 1", [](double x) { return x >= 1; }})},
+      {"ns_coefficients", numbers(&OptimizerRule::ns_coefficients, kAnyNumber)},
+      {"ns_steps", integer(&OptimizerRule::ns_steps, 1, 99)},
+      {"adjust_lr_fn", choice(&OptimizerRule::adjust_lr_fn)},
+      {"adamw", parse_adamw},
   };
 }
 
 // What fits together in a rule, its own keys or those that it takes over.
 absl::Status check_rule(const YamlNode& node, const std::string& path, const OptimizerRule& rule) {
   PARTITA_RETURN_IF_ERROR(check_optimizer_keys(node, path, rule.kind));
-  if (!rule.nesterov || (rule.momentum > 0 && rule.dampening == 0)) return absl::OkStatus();
+  const bool sgd = rule.kind == OptimizerKind::kSgd || rule.kind == OptimizerKind::kMomentum;
+  if (!sgd || !rule.nesterov || (rule.momentum > 0 && rule.dampening == 0)) return absl::OkStatus();
   const YamlEntry* said = find_entry(node, "nesterov");
   return yaml_error(said == nullptr ? node.line : said->line, said == nullptr ? node.column : said->column,
                     cat(path, ".nesterov: expected momentum > 0 and no dampening beside it"));

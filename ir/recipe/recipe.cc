@@ -19,6 +19,16 @@ const ParameterGroup* OptimizerRecipe::group_of(const std::string& name) const {
   return at == groups.end() ? nullptr : &*at;
 }
 
+OptimizerRule OptimizerRecipe::rule_of(const std::string& name, int rank) const {
+  const ParameterGroup* group = group_of(name);
+  const OptimizerRule& rule = group == nullptr ? static_cast<const OptimizerRule&>(*this) : *group;
+  if (rule.kind != OptimizerKind::kMuon || (rank == 2 && !matches_any(rule.adamw.match, name))) return rule;
+  OptimizerRule rest = default_optimizer(OptimizerKind::kAdamW);
+  rest.lr = rule.adamw.lr, rest.betas = rule.adamw.betas, rest.eps = rule.adamw.eps;
+  rest.weight_decay = rule.adamw.weight_decay;
+  return rest;
+}
+
 OptimizerRecipe default_optimizer(OptimizerKind kind) {
   OptimizerRecipe o;
   o.kind = kind;
@@ -50,6 +60,12 @@ OptimizerRecipe default_optimizer(OptimizerKind kind) {
     case OptimizerKind::kAdafactor:
       o.lr = 1e-2;
       o.eps = std::numeric_limits<float>::epsilon();
+      break;
+    case OptimizerKind::kMuon:
+      o.momentum = 0.95;
+      o.nesterov = true;
+      o.eps = 1e-7;
+      o.weight_decay = 0.1;
       break;
   }
   return o;

@@ -26,10 +26,16 @@ enum class Reduction { kMean, kSum };
 template <>
 inline constexpr auto kEnumNames<Reduction> = name_table("mean", "sum");
 
-enum class OptimizerKind { kSgd, kMomentum, kAdagrad, kAdam, kAdamW, kLamb, kLion, kRmsprop, kAdafactor };
+enum class OptimizerKind { kSgd, kMomentum, kAdagrad, kAdam, kAdamW, kLamb, kLion, kRmsprop, kAdafactor, kMuon };
 template <>
 inline constexpr auto kEnumNames<OptimizerKind> = name_table("sgd", "momentum", "adagrad", "adam", "adamw", "lamb",
-                                                             "lion", "rmsprop", "adafactor");
+                                                             "lion", "rmsprop", "adafactor", "muon");
+
+// What muon's rate is multiplied by for a matrix of m rows and n columns: sqrt(max(1, m/n)), 0.2 sqrt(max(m, n)),
+// sqrt(m/n).
+enum class AdjustLr { kOriginal, kMatchRmsAdamW, kSpectralUnclamped };
+template <>
+inline constexpr auto kEnumNames<AdjustLr> = name_table("original", "match_rms_adamw", "spectral_unclamped");
 
 enum class ScheduleKind { kConstant, kLinear, kCosine, kWsd, kOneCycle, kPolynomial, kInverseSqrt, kStep };
 template <>
@@ -91,6 +97,16 @@ struct LossRecipe {
   bool operator==(const LossRecipe&) const = default;
 };
 
+// Of muon: adamw, for parameters that are no matrices, and for the matrices whose names `match` (globs).
+struct AdamWRule {
+  double lr = 1e-3;
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+  std::vector<std::string> match;
+  bool operator==(const AdamWRule&) const = default;
+};
+
 // Update rules are torch.optim's. kMomentum is kSgd with momentum 0.9 unless said otherwise; kLamb and
 // kLion are in docs/train_yaml.md.
 struct OptimizerRule {
@@ -98,9 +114,9 @@ struct OptimizerRule {
   double lr = 1e-3;
   std::array<double, 2> betas = {0.9, 0.999};  // adam, adamw, lamb, lion
   double eps = 1e-8;                           // all but sgd, momentum, lion
-  double momentum = 0;                         // sgd, momentum, rmsprop
+  double momentum = 0;                         // sgd, momentum, rmsprop, muon
   double dampening = 0;                        // sgd, momentum
-  bool nesterov = false;                       // sgd, momentum
+  bool nesterov = false;                       // sgd, momentum, muon
   double weight_decay = 0;
   double lr_decay = 0;             // adagrad
   double initial_accumulator = 0;  // adagrad
@@ -108,6 +124,11 @@ struct OptimizerRule {
   bool centered = false;           // rmsprop
   // adafactor: torch.optim.Adafactor's beta2_decay, second eps and d
   double beta2_decay = -0.8, eps2 = 1e-3, clip_threshold = 1;
+  // muon: torch.optim.Muon's, and what updates the rest
+  std::array<double, 3> ns_coefficients = {3.4445, -4.7750, 2.0315};
+  int64_t ns_steps = 5;
+  AdjustLr adjust_lr_fn = AdjustLr::kOriginal;
+  AdamWRule adamw;
   bool operator==(const OptimizerRule&) const = default;
 };
 
@@ -124,6 +145,8 @@ struct OptimizerRecipe : OptimizerRule {
 
   // The first group that matches an initializer's name; nullptr: the optimizer's own rule holds.
   const ParameterGroup* group_of(const std::string& name) const;
+  // The rule of an initializer of `rank` dimensions: its group's or the optimizer's own, or that one's adamw.
+  OptimizerRule rule_of(const std::string& name, int rank) const;
 };
 
 // Steps count from 0; durations are in optimizer steps.

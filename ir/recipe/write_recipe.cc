@@ -1,6 +1,7 @@
 #include "ir/recipe/write_recipe.h"
 
 #include <functional>
+#include <span>
 
 #include "base/cat.h"
 #include "fmt/format.h"
@@ -63,23 +64,38 @@ std::string loss(const LossRecipe& l) {
   return m.add("reduction", enum_name(l.reduction)).text();
 }
 
+std::string numbers(std::span<const double> values) {
+  std::string text;
+  for (double v : values) append(text, text.empty() ? "" : ", ", number_text(v));
+  return "[" + text + "]";
+}
+
+std::string adamw(const AdamWRule& o) {
+  Mapping m;
+  m.add("lr", number_text(o.lr)).add("betas", numbers(o.betas)).add("eps", number_text(o.eps));
+  m.add("weight_decay", number_text(o.weight_decay)).add_if(!o.match.empty(), "match", names(o.match));
+  return m.text();
+}
+
 // Everything of a rule but its kind.
 void add_rule(const OptimizerRule& o, Mapping& m) {
   using Kind = OptimizerKind;
   const bool sgd = o.kind == Kind::kSgd || o.kind == Kind::kMomentum, adagrad = o.kind == Kind::kAdagrad,
-             rmsprop = o.kind == Kind::kRmsprop, adafactor = o.kind == Kind::kAdafactor,
-             betas = !sgd && !adagrad && !rmsprop && !adafactor;
+             rmsprop = o.kind == Kind::kRmsprop, adafactor = o.kind == Kind::kAdafactor, muon = o.kind == Kind::kMuon,
+             betas = !sgd && !adagrad && !rmsprop && !adafactor && !muon;
   m.add("lr", number_text(o.lr));
-  m.add_if(betas, "betas", cat("[", number_text(o.betas[0]), ", ", number_text(o.betas[1]), "]"));
+  m.add_if(betas, "betas", numbers(o.betas));
   m.add_if(!sgd && o.kind != Kind::kLion, "eps", number_text(o.eps));
-  m.add_if(sgd || rmsprop, "momentum", number_text(o.momentum));
-  m.add_if(sgd, "dampening", number_text(o.dampening)).add_if(sgd, "nesterov", bool_text(o.nesterov));
+  m.add_if(sgd || rmsprop || muon, "momentum", number_text(o.momentum));
+  m.add_if(sgd, "dampening", number_text(o.dampening)).add_if(sgd || muon, "nesterov", bool_text(o.nesterov));
   m.add_if(adagrad, "lr_decay", number_text(o.lr_decay));
   m.add_if(adagrad, "initial_accumulator", number_text(o.initial_accumulator));
   m.add_if(rmsprop, "alpha", number_text(o.alpha)).add_if(rmsprop, "centered", bool_text(o.centered));
   m.add_if(adafactor, "beta2_decay", number_text(o.beta2_decay)).add_if(adafactor, "eps2", number_text(o.eps2));
   m.add_if(adafactor, "clip_threshold", number_text(o.clip_threshold));
   m.add("weight_decay", number_text(o.weight_decay));
+  m.add_if(muon, "ns_coefficients", numbers(o.ns_coefficients)).add_if(muon, "ns_steps", cat(o.ns_steps));
+  m.add_if(muon, "adjust_lr_fn", enum_name(o.adjust_lr_fn)).add_if(muon, "adamw", adamw(o.adamw));
 }
 
 std::string group(const ParameterGroup& g) {

@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/cat.h"
 #include "base/enum_names.h"
 #include "base/status.h"
 #include "ir/recipe/yaml_document.h"
@@ -151,13 +152,13 @@ FieldParser<T> choice(M T::*member) {
   });
 }
 
-// A list of exactly two numbers.
-template <typename T>
-FieldParser<T> number_pair(std::array<double, 2> T::*member, NumberRange range) {
+// A list of exactly N numbers.
+template <typename T, size_t N>
+FieldParser<T> numbers(std::array<double, N> T::*member, NumberRange range) {
   return [member, range](const YamlNode& node, const std::string& path, T& out) -> absl::Status {
-    if (node.kind != YamlNode::Kind::kSequence || node.items.size() != 2)
-      return unexpected(node, path, "a list of two numbers");
-    for (size_t i = 0; i < 2; ++i) {
+    if (node.kind != YamlNode::Kind::kSequence || node.items.size() != N)
+      return unexpected(node, path, cat("a list of ", N == 2 ? "two" : "three", " numbers"));
+    for (size_t i = 0; i < N; ++i) {
       PARTITA_ASSIGN_OR_RETURN((out.*member)[i], read_number(*node.items[i], path, range));
     }
     return absl::OkStatus();

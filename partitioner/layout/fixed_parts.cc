@@ -26,6 +26,8 @@ std::string refused_recipe(const Recipe& recipe, int64_t global) {
     return "precision: fp16: whether a step overflows depends on the ranks; use bf16";
   if (recipe.optimizer && recipe.optimizer->kind == OptimizerKind::kAdafactor)
     return "optimizer: adafactor's means over rows and columns have no fixed order; use another kind";
+  if (recipe.optimizer && recipe.optimizer->kind == OptimizerKind::kMuon)
+    return "optimizer: muon's products of a matrix in parts have no fixed order; use another kind";
   if (recipe.semantics.moe)
     return "semantics.moe: an expert's capacity is of samples of several parts; leave one of the two out";
   return "";

@@ -11,6 +11,7 @@
 #include "ir/graph/builder.h"
 #include "passes/training/learning_rate_graph.h"
 #include "passes/training/loss_scale.h"
+#include "passes/training/newton_schulz.h"
 
 namespace partita {
 namespace {
@@ -228,11 +229,11 @@ class Optimizer {
     ValueId lr = emit_learning_rate(b_, schedule, o.lr, step_);
     outputs_.push_back({"lr", lr});
     if (o.kind == OptimizerKind::kSgd || o.kind == OptimizerKind::kMomentum) first_ = first_step();
-    std::map<const ParameterGroup*, StepScalars> scalars = {{nullptr, step_scalars(o, lr)}};
+    std::map<std::pair<const ParameterGroup*, OptimizerKind>, StepScalars> scalars;
+    scalars[{nullptr, o.kind}] = step_scalars(o, lr);
     for (const Parameter& p : parameters_) {
-      const ParameterGroup* group = o.group_of(p.name);
-      const OptimizerRule& rule = group == nullptr ? static_cast<const OptimizerRule&>(o) : *group;
-      auto [known, fresh] = scalars.try_emplace(group);
+      const OptimizerRule rule = o.rule_of(p.name, b_.rank(p.value));
+      auto [known, fresh] = scalars.try_emplace(std::pair(o.group_of(p.name), rule.kind));
       if (fresh) {
         ValueId rate =
             rule.lr == o.lr ? lr : emit_learning_rate(b_, scaled_schedule(schedule, rule.lr, o.lr), rule.lr, step_);
@@ -295,6 +296,9 @@ class Optimizer {
       case OptimizerKind::kAdafactor:
         adafactor(o, p, decay, s);
         return;
+      case OptimizerKind::kMuon:
+        muon(o, p, decay, lr);
+        return;
     }
   }
 
@@ -342,9 +346,27 @@ class Optimizer {
     const double root = std::sqrt(static_cast<double>(elements(shape)));
     ValueId size = at_least(b_.scale(length(p.value), 1 / root), o.eps2);
     ValueId clip = at_least(b_.scale(length(update), 1 / (root * o.clip_threshold)), 1);
-    ValueId kept = p.value;
-    if (decay != 0) kept = b_.mul(kept, b_.sub(b_.scalar(b_.dtype(s.lr), 1), b_.scale(s.lr, decay)));
+    ValueId kept = shrunk(p, s.lr, decay);
     b_.set_next(p.value, b_.sub(kept, b_.mul(b_.div(b_.mul(size, s.c2), clip), update)));
+  }
+
+  // w (1 - lr decay).
+  ValueId shrunk(const Parameter& p, ValueId lr, double decay) {
+    if (decay == 0) return p.value;
+    return b_.mul(p.value, b_.sub(b_.scalar(b_.dtype(lr), 1), b_.scale(lr, decay)));
+  }
+
+  // torch.optim.Muon. In 16 bits where the model's products are in bf16, as torch's always are.
+  void muon(const OptimizerRule& o, const Parameter& p, double decay, ValueId lr) {
+    const DType type = b_.dtype(p.value);
+    ValueId m = slot(p, "momentum_buffer"), next = moved(m, p.gradient, b_.scalar(type, 1 - o.momentum));
+    b_.set_next(m, next);
+    ValueId u = o.nesterov ? moved(p.gradient, next, b_.scalar(type, o.momentum)) : next;
+    ValueId x = b_.div(u, at_least(length(u), o.eps));
+    if (context_.recipe.precision == Precision::kBf16) x = b_.cast(x, DType::kBF16);
+    x = b_.cast(newton_schulz(b_, x, o.ns_coefficients, o.ns_steps), type);
+    ValueId kept = shrunk(p, lr, decay), rate = b_.scale(lr, adjusted_rate(o.adjust_lr_fn, b_.shape(p.value)));
+    b_.set_next(p.value, b_.sub(kept, b_.mul(rate, x)));
   }
 
   // The update op's outputs are the parameter's and the slots' next values.

@@ -40,9 +40,13 @@ absl::Status prepare_rate_test(Flags& flags, CompileRequest& request, const std:
   flags.run.only_warn();  // too high a rate is to be found
   Recipe& recipe = request.recipe;
   if (!recipe.optimizer) recipe.optimizer = default_optimizer(OptimizerKind::kAdamW);
-  for (ParameterGroup& group : recipe.optimizer->groups)  // in the same proportion
-    if (recipe.optimizer->lr > 0) group.lr *= flags.find_rate / recipe.optimizer->lr;
-  recipe.optimizer->lr = flags.find_rate;
+  OptimizerRecipe& optimizer = *recipe.optimizer;
+  if (optimizer.lr > 0) {  // all others in the same proportion
+    const double proportion = flags.find_rate / optimizer.lr;
+    optimizer.adamw.lr *= proportion;
+    for (ParameterGroup& group : optimizer.groups) group.lr *= proportion, group.adamw.lr *= proportion;
+  }
+  optimizer.lr = flags.find_rate;
   recipe.schedule = {.kind = ScheduleKind::kConstant, .warmup = *flags.run.steps};
   flags.run.metrics.push_back(metrics);
   return absl::OkStatus();

@@ -26,6 +26,7 @@ void warn_of_idle_patterns(const Recipe& recipe, const Graph& graph, std::vector
     }
   };
   warn("no_decay", recipe.optimizer->no_decay);
+  warn("adamw.match", recipe.optimizer->adamw.match);
   for (size_t k = 0; k < recipe.optimizer->groups.size(); ++k)
     warn(cat("groups[", k, "].match"), recipe.optimizer->groups[k].match);
 }

@@ -367,6 +367,9 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
   const double group_size = static_cast<double>(shard_ranks(l).size);
   double shard = l.zero >= 1 ? dense / group_size + expert / std::max(1.0, group_size / static_cast<double>(l.expert))
                              : dense + expert;
+  double products = product_seconds(l, g, units);
+  for (const CollectiveUse& use : collectives.products)
+    products += collective_time(g, use.collective, use.axis, use.bytes).seconds * use.times;
   double traffic = shard * (2 * 4 * w.optimizer_states + 8 + 4 + element + (problem_.clip ? 4 : 0));
   if (l.offload == OffloadMode::kNone || g.device.host_update_rate == 0) {
     out.times[kOptimizer] = memory_time(g.device, traffic, kUpdateKernels);
@@ -375,7 +378,26 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
     out.times[kOptimizer] = shard / g.device.host_update_rate + memory_time(g.device, 0, kUpdateKernels);
     out.times[kToHost] = out.times[kFromHost] = shard * element / g.device.host_bandwidth;
   }
+  out.times[kOptimizer] += products;
   return out;
+}
+
+// Products of matrices in the update of a stage's parameters.
+double CostModel::product_seconds(const Layout& l, const DeviceGroup& g, const StageUnits& units) const {
+  const ComputeOptions& options = problem_.options;
+  double seconds = 0;
+  for (size_t k = 0; k < units.counts.size(); ++k) {
+    if (units.counts[k] == 0) continue;
+    double each = 0;
+    for (const UpdateProduct& p : problem_.workload->kinds[k].update.products) {
+      const double ways =
+          static_cast<double>((p.divided[0] ? l.tensor : 1) * (p.divided[1] && l.zero >= 1 ? shard_ranks(l).size : 1));
+      const Precision precision = p.element_bytes == 2 ? options.precision : Precision::kFp32;
+      each += p.count * matrix_time(g.device, precision, 1, p.m / ways, p.n, p.k, p.element_bytes);
+    }
+    seconds += units.counts[k] * each;
+  }
+  return seconds;
 }
 
 Prediction CostModel::predict(const Layout& l, bool replay) {

@@ -109,9 +109,9 @@ class CostModel {
 
   std::vector<std::vector<ChunkTimes>> stage_costs(const Layout& layout);
   Simulation timeline(const Layout& layout, const std::vector<std::vector<ChunkTimes>>& costs) const;
-  // Sums of gradients, and gathers of what was updated.
+  // Sums of gradients, gathers of what was updated, and what products of matrices in the update need.
   struct UpdateCollectives {
-    std::vector<CollectiveUse> reduce, gather;
+    std::vector<CollectiveUse> reduce, gather, products;
   };
   UpdateCollectives update_collectives(const Layout& layout, const StageUnits& units) const;
   // Of a stage's parameters, once, with a backward pass of `backward` seconds beside the sums.
@@ -121,6 +121,7 @@ class CostModel {
   };
   UpdateCost update_cost(const Layout& layout, const DeviceGroup& group, const StageUnits& units,
                          double backward) const;
+  double product_seconds(const Layout& layout, const DeviceGroup& group, const StageUnits& units) const;
   // With pipedream each backward pass ends with an update, and each forward pass begins with a copy of the weights.
   void add_updates(const Layout& layout, const std::vector<StageUnits>& chunks,
                    std::vector<std::vector<ChunkTimes>>& stages) const;

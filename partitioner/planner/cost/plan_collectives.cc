@@ -121,6 +121,16 @@ CostModel::UpdateCollectives CostModel::update_collectives(const Layout& l, cons
   } else if (l.zero == 1) {
     both(kReduceScatter, bytes, out.reduce), both(kAllGather, element, out.gather);
   }
+  for (size_t k = 0; k < units.counts.size(); ++k) {
+    const auto& [tensor, stored] = problem_.workload->kinds[k].update.moves;
+    auto use = [&](const UpdateMoves& moves, TrafficKind kind, RankAxis axis) {
+      for (const auto& [b, n] : moves.gathered)
+        out.products.push_back({kind, kAllGather, axis, b, n * units.counts[k]});
+      for (const auto& [b, n] : moves.summed) out.products.push_back({kind, kAllReduce, axis, b, n * units.counts[k]});
+    };
+    if (units.counts[k] > 0 && l.tensor > 1) use(tensor, TrafficKind::kTensor, {l.tensor, 1});
+    if (units.counts[k] > 0 && l.zero >= 1 && shards.size > 1) use(stored, TrafficKind::kData, shards);
+  }
   return out;
 }
 
@@ -178,7 +188,7 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
   for (int64_t stage = 0; stage < whole.pipeline; ++stage) {
     std::vector<CollectiveUse>& all = collectives[static_cast<size_t>(stage)];
     const UpdateCollectives update = update_collectives(whole.of_stage(stage), units_of_stage(whole, chunks, stage));
-    for (const std::vector<CollectiveUse>* list : {&update.reduce, &update.gather}) {
+    for (const std::vector<CollectiveUse>* list : {&update.reduce, &update.gather, &update.products}) {
       for (CollectiveUse use : *list) {
         use.times *= whole.schedule == PipelineSchedule::kPipedream ? m : 1;
         all.push_back(std::move(use));

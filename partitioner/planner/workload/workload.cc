@@ -79,7 +79,8 @@ class Analysis {
         dependence_(graph),
         units_(cut_into_units(graph, dependence_)),
         made_of_roots_(made_of_stage_roots(graph, dependence_)),
-        tensor_split_(graph, samples_of(graph)) {}
+        tensor_split_(graph, samples_of(graph)),
+        updates_(graph) {}
 
   Workload run() {
     count_states();
@@ -103,7 +104,7 @@ class Analysis {
       if (s.kind == StateKind::kOptimizer) optimizer_elements += e;
       if (s.kind == StateKind::kRunning && global_statistics()) out_.whole_batches = true;
     }
-    out_.optimizer_states = out_.parameters > 0 ? std::round(optimizer_elements / out_.parameters) : 0;
+    out_.optimizer_states = out_.parameters > 0 ? optimizer_elements / out_.parameters : 0;
   }
 
   void fold() {
@@ -135,7 +136,7 @@ class Analysis {
       for (const auto& [name, attr] : g_.nodes[n].attrs.items())  // a window takes some of the work
         h = absl::HashOf(h, name, std::visit([](const auto& x) -> uint64_t { return absl::HashOf(x); }, attr));
     }
-    for (ValueId p : unit.parameters) h = absl::HashOf(h, g_.type(p).shape);
+    for (ValueId p : unit.parameters) h = absl::HashOf(h, g_.type(p).shape, updates_.multiplies(p));
     for (ValueId p : unit.frozen) h = absl::HashOf(h, g_.type(p).shape, 'f');
     if (u == 0 || u + 1 == units_.units.size()) h = absl::HashOf(h, u);
     return h;
@@ -400,6 +401,7 @@ class Analysis {
           g_.type(p).rank() >= 3 && out_.experts > 1 && g_.type(p).shape[0] == static_cast<int64_t>(out_.experts);
       if (expert) w.expert_parameters += e;
       w.parameters[split.divides(p) ? 0 : 1] += e;
+      w.update += updates_.work(p, {tensor_dim(p, split), stored_dim(p)});
     }
     std::set<ValueId> tied(units_.units[u].read.begin(), units_.units[u].read.end());
     for (ValueId p : units_.units[u].parameters) tied.erase(p);
@@ -415,12 +417,39 @@ class Analysis {
     }
   }
 
+  // The dimension of a parameter that the tensor axis divides, by those who read it; -1: none.
+  int tensor_dim(ValueId p, const UnitSplit& split) const {
+    if (!split.divides(p)) return -1;
+    for (const UnitNode& use : split.nodes()) {
+      for (size_t k = 0, present = 0; k < use.node->inputs.size(); ++k) {
+        const ValueId v = use.node->inputs[k];
+        if (v == kNoValue) continue;
+        const auto& dims = use.formula.inputs[present++].dims;
+        const std::vector<ValueId> states = units_.states_behind(g_, v);
+        if (std::count(states.begin(), states.end(), p) == 0 || g_.type(v).shape != g_.type(p).shape) continue;
+        for (size_t d = 0; d < dims.size(); ++d) {
+          if (std::any_of(dims[d].begin(), dims[d].end(), [&](int f) { return UnitSplit::divides(use, f); }))
+            return static_cast<int>(d);
+        }
+      }
+    }
+    return -1;
+  }
+
+  // That ZeRO's parts are of.
+  int stored_dim(ValueId p) const {
+    const Shape& shape = g_.type(p).shape;
+    const auto even = std::find_if(shape.begin(), shape.end(), [](int64_t n) { return n % 2 == 0; });
+    return even == shape.end() ? -1 : static_cast<int>(even - shape.begin());
+  }
+
   const Graph& g_;
   const WorkloadOptions options_;
   const Dependence dependence_;
   const GraphUnits units_;
-  const std::vector<bool> made_of_roots_;        // by ValueId
-  const TensorSplit tensor_split_;               // of micro-batches of one sample
+  const std::vector<bool> made_of_roots_;  // by ValueId
+  const TensorSplit tensor_split_;         // of micro-batches of one sample
+  const UpdateProducts updates_;
   std::set<ValueId> made_of_rows_, makes_rows_;  // of the unit that is measured
   Workload out_;
 };

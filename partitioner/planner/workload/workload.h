@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "ir/graph/graph.h"
 #include "ir/recipe/recipe.h"
+#include "partitioner/planner/workload/update_work.h"
 
 namespace partita {
 
@@ -73,6 +74,7 @@ struct UnitWork {
   TensorParts rows_forward_traffic = {0, 0}, rows_backward_traffic = {0, 0};
   TensorParts rows_kept = {0, 0}, rows_kept_without_scores = {0, 0};
   bool largest_rows = false;
+  UpdateWork update;      // of its parameters, once a step
   bool sequence = false;  // what the tensor axis does not divide can be divided along positions
   std::string split;      // in words: "tensor splits 12 x 4096, …"
   double heads = 0;       // smallest size of a split factor: a larger tensor axis pads

@@ -83,6 +83,10 @@ TEST_F(Overrides, WrittenRecipesReadBackToThemselves) {
         "schedule: {kind: one_cycle, total: 9, pct_start: 0.25, anneal_strategy: linear, three_phase: true}\n",
         "optimizer: {kind: lion, betas: [0.5, 0.25]}\nschedule: {kind: polynomial, total: 9, power: 2.5, warmup: 1}\n",
         "optimizer: {kind: adafactor, eps2: 0.5}\nschedule: {kind: step, milestones: [2, 4], warmup: 2, gamma: 0.5}\n",
+        "optimizer: {kind: muon, momentum: 0.5, nesterov: false, ns_coefficients: [3, -3, 1], ns_steps: 4, "
+        "adjust_lr_fn: "
+        "match_rms_adamw, adamw: {lr: 0.5, betas: [0.5, 0.25], eps: 1, weight_decay: 2, match: ['a*', b]}, groups: "
+        "[{match: c, lr: 0.25, adamw: {lr: 0.125}}]}\n",
         "schedule: {kind: inverse_sqrt, warmup: 2, timescale: 5}\n", "schedule: {kind: step, step_size: 2}\n",
         "init:\n- {match: '*', normal: 0.02}\n- {match: a, uniform: 0.5}\n- {match: b, ones}\n- {match: c, kaiming}\n"
         "- {match: d, xavier: normal}\n",

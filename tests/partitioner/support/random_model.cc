@@ -161,7 +161,8 @@ class Maker {
 };
 
 constexpr OptimizerKind kOptimizers[] = {OptimizerKind::kSgd,  OptimizerKind::kMomentum, OptimizerKind::kAdamW,
-                                         OptimizerKind::kLamb, OptimizerKind::kRmsprop,  OptimizerKind::kAdafactor};
+                                         OptimizerKind::kLamb, OptimizerKind::kRmsprop,  OptimizerKind::kAdafactor,
+                                         OptimizerKind::kMuon};
 
 }  // namespace
 
@@ -194,6 +195,7 @@ Graph training_graph(const RandomModel& model) {
   context.recipe.optimizer = default_optimizer(kOptimizers[model.optimizer]);
   context.recipe.optimizer->lr = 0.01;
   context.recipe.optimizer->eps = 1e-3;  // with a small one the first step is the gradient's sign: rounding decides it
+  context.recipe.optimizer->adamw.eps = 1e-3;
   if (model.clip) context.recipe.clip_grad_norm = 0.5;
   context.micro_batches = model.micro_batches;
   context.accumulate = model.accumulate;

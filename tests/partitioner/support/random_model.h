@@ -13,7 +13,7 @@ struct RandomModel {
   std::vector<int> layers;  // what each layer is, taken modulo the number of kinds
   int64_t micro_batches = 1;
   bool accumulate = false;
-  int optimizer = 0;  // 0 sgd, 1 momentum, 2 adamw, 3 lamb, 4 rmsprop, 5 adafactor
+  int optimizer = 0;  // 0 sgd, 1 momentum, 2 adamw, 3 lamb, 4 rmsprop, 5 adafactor, 6 muon
   bool clip = false, mask = false, squared = false;
   int64_t classes = 8;  // and rows of the embedding
   int64_t hidden = 16;  // of the MLPs

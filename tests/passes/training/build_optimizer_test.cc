@@ -133,5 +133,100 @@ TEST(BuildOptimizer_Adafactor, IsTorchs) {
   }
 }
 
+// torch.optim.Muon (2.15), line by line, without its rounding to bfloat16; `m` rows of `n` columns.
+struct TorchMuon {
+  size_t m, n;
+  OptimizerRule o;
+  Values buffer = Values(m * n);
+
+  // x y, of matrices [p, q] and [q, r]; y's transpose where `turned`.
+  static Values product(const Values& x, const Values& y, size_t p, size_t q, size_t r, bool turned = false) {
+    Values out(p * r);
+    for (size_t i = 0; i < p; ++i) {
+      for (size_t j = 0; j < r; ++j) {
+        for (size_t k = 0; k < q; ++k) out[i * r + j] += x[i * q + k] * (turned ? y[j * q + k] : y[k * r + j]);
+      }
+    }
+    return out;
+  }
+  static Values transposed(const Values& x, size_t p, size_t q) {
+    Values out(x.size());
+    for (size_t k = 0; k < x.size(); ++k) out[k % q * p + k / q] = x[k];
+    return out;
+  }
+
+  Values zeropower(Values x) const {
+    const auto [a, b, c] = o.ns_coefficients;
+    const size_t rows = std::min(m, n), columns = std::max(m, n);
+    if (m > n) x = transposed(x, m, n);
+    const double norm = root_mean_square(x) * std::sqrt(static_cast<double>(x.size()));
+    for (double& v : x) v /= std::max(norm, o.eps);
+    for (int64_t step = 0; step < o.ns_steps; ++step) {
+      const Values gram = product(x, x, rows, columns, rows, true);
+      Values update = product(gram, gram, rows, rows, rows);
+      for (size_t k = 0; k < update.size(); ++k) update[k] = b * gram[k] + c * update[k];
+      const Values moved = product(update, x, rows, rows, columns);
+      for (size_t k = 0; k < x.size(); ++k) x[k] = a * x[k] + moved[k];
+    }
+    return m > n ? transposed(x, n, m) : x;
+  }
+
+  void update(Values& param, const Values& grad) {
+    Values u(grad.size());
+    for (size_t k = 0; k < grad.size(); ++k) {
+      buffer[k] += (1 - o.momentum) * (grad[k] - buffer[k]);
+      u[k] = o.nesterov ? grad[k] + o.momentum * (buffer[k] - grad[k]) : buffer[k];
+    }
+    u = zeropower(std::move(u));
+    const double rows = static_cast<double>(m), columns = static_cast<double>(n);
+    const double ratio = o.adjust_lr_fn == AdjustLr::kOriginal        ? std::sqrt(std::max(1.0, rows / columns))
+                         : o.adjust_lr_fn == AdjustLr::kMatchRmsAdamW ? 0.2 * std::sqrt(std::max(rows, columns))
+                                                                      : std::sqrt(rows / columns);
+    for (size_t k = 0; k < param.size(); ++k) param[k] = param[k] * (1 - o.lr * o.weight_decay) - o.lr * ratio * u[k];
+  }
+};
+
+TEST(BuildOptimizer_Muon, IsTorchs) {
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal;
+  auto draw = [&](size_t n) {
+    Values v(n);
+    for (double& x : v) x = normal(random);
+    return v;
+  };
+  const std::pair<size_t, size_t> kShapes[] = {{4, 4}, {3, 7}, {8, 2}};
+  for (size_t k = 0; k < std::size(kShapes); ++k) {
+    const auto [m, n] = kShapes[k];
+    OptimizerRecipe o = default_optimizer(OptimizerKind::kMuon);
+    o.lr = 0.1, o.nesterov = k != 1, o.adjust_lr_fn = static_cast<AdjustLr>(k);
+    if (k == 2) o.momentum = 0.5, o.ns_steps = 3, o.ns_coefficients = {3, -3.25, 1.25}, o.weight_decay = 0, o.eps = 0.5;
+    TorchMuon torch{m, n, o};
+    Values w = draw(m * n);
+    Trained trained({static_cast<int64_t>(m), static_cast<int64_t>(n)}, o, w);
+    for (int step = 0; step < 3; ++step) {
+      Values g = draw(m * n);
+      if (k == 2 && step == 0) std::fill(g.begin(), g.end(), 0.0);  // eps stands for the norm
+      torch.update(w, g), trained.step(g);
+    }
+    expect_near(trained.now.at("w").f, w, "matrix");
+    expect_near(trained.now.at("optimizer/w/momentum_buffer").f, torch.buffer, "momentum");
+  }
+}
+
+TEST(BuildOptimizer_Muon, AdamWUpdatesTheRest) {
+  OptimizerRecipe o = default_optimizer(OptimizerKind::kMuon);
+  o.adamw.match = {"emb*"};
+  o.groups = {ParameterGroup{o, {"*.1.*"}}};
+  o.groups[0].adamw.lr = 0.5;
+  EXPECT_EQ(o.rule_of("layer.0.w", 2).kind, OptimizerKind::kMuon);
+  EXPECT_EQ(o.rule_of("layer.0.b", 1).kind, OptimizerKind::kAdamW);
+  EXPECT_EQ(o.rule_of("layer.0.experts", 3).kind, OptimizerKind::kAdamW);
+  EXPECT_EQ(o.rule_of("emb.0.w", 2).lr, o.adamw.lr);
+  EXPECT_EQ(o.rule_of("layer.1.b", 1).lr, 0.5);
+  Trained vector({6}, o, Values(6, 1.0));
+  EXPECT_TRUE(vector.now.contains("optimizer/w/exp_avg_sq"));
+  EXPECT_FALSE(vector.now.contains("optimizer/w/momentum_buffer"));
+}
+
 }  // namespace
 }  // namespace partita

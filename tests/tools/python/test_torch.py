@@ -1,6 +1,7 @@
 """Modules of torch: exported, trained, and loaded again."""
 
 import copy
+import importlib
 import warnings
 
 import numpy as np
@@ -365,6 +366,43 @@ def test_other_optimizers_and_groups_are_torchs(images, make):
     program.optimizer_state_into(optimizer, reference)
     for k, of in optimizer.state_dict()["state"].items():
         torch.testing.assert_close(of, states[k], rtol=1e-3, atol=1e-5, check_dtype=False)
+
+
+class _WithoutBfloat16:
+    """torch, whose bfloat16 is float32: Muon rounds to it."""
+
+    def __getattr__(self, name):
+        return torch.float32 if name == "bfloat16" else getattr(torch, name)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_muon_beside_adamw_is_torchs(images, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("torch.optim._muon"), "torch", _WithoutBfloat16())
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5))
+    reference = copy.deepcopy(module)
+    named = dict(reference.named_parameters())
+    rest = [n for n in named if n.endswith("bias")]
+    muon = torch.optim.Muon([{"params": [("1.weight", named["1.weight"])]}, {"params": [("3.weight", named["3.weight"])], "lr": 0.01, "nesterov": False}],
+                            lr=0.02, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW([{"params": [(n, named[n]) for n in rest], "weight_decay": 0.0}, {"params": [("5.weight", named["5.weight"])], "lr": 1e-3}], lr=0.002)
+    recipe = partita.Recipe.from_torch([muon, adamw])
+    assert recipe.keys["optimizer"]["adamw"]["match"] == [*rest, "5.weight"]
+    program = partita.compile(partita.export(module, first(images), F.cross_entropy), recipe, ranks=2, like="zero3")
+    program.train({("input" if k == "x" else k): v for k, v in images.items()}, 4)
+    for k in range(4):
+        adamw.zero_grad()
+        train_with_torch(reference, muon, {name: v[8 * k :] for name, v in images.items()}, F.cross_entropy, 1)
+        adamw.step()
+    program.load_into(module)
+    assert largest_difference(module, reference) < 1e-5
+    states = [copy.deepcopy(o.state_dict()["state"]) for o in (muon, adamw)]
+    program.optimizer_state_into([muon, adamw], reference)
+    for optimizer, before in zip((muon, adamw), states):
+        for k, of in optimizer.state_dict()["state"].items():
+            torch.testing.assert_close(of, before[k], rtol=1e-3, atol=1e-5, check_dtype=False)
+    with pytest.raises(partita.PartitaError, match=r"\[Muon, AdamW\] has a counterpart, found \[AdamW, Muon\]"):
+        partita.Recipe.from_torch([adamw, muon])
 
 
 def test_averages_are_those_of_swa_utils(images):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ class Checkpoint:
         transformers, peft or diffusers wrote for this model."""
         run_partita("checkpoint", "export", self.path, "--hf", folder, "--like", like, *(["--ema"] if ema else []))
 
-    def optimizer_state_into(self, optimizer: Optimizer, module: nn.Module) -> None:
+    def optimizer_state_into(self, optimizer: Optimizer | Sequence[Optimizer], module: nn.Module) -> None:
         """Writes moments and step counts into torch's optimizer, over the module's parameters. Strict as `load_into`."""
         from .torch.states import load_optimizer_states
 

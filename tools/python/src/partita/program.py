@@ -203,11 +203,11 @@ class Program:
         sample_variances(parameters, first, facts["variances"], self._manifest["form"]["graph_batch"] // self._manifest["form"]["sample_groups"], checkpoint.step)
         load_parameters(module, parameters, checkpoint.step, facts["unused"])
 
-    def optimizer_state_into(self, optimizer: Optimizer, module: nn.Module) -> None:
+    def optimizer_state_into(self, optimizer: Optimizer | Sequence[Optimizer], module: nn.Module) -> None:
         """Writes moments and step counts into torch's optimizer, over the module's parameters."""
         self.checkpoint().optimizer_state_into(optimizer, module)
 
-    def optimizer_state_from(self, optimizer: Optimizer, module: nn.Module) -> None:
+    def optimizer_state_from(self, optimizer: Optimizer | Sequence[Optimizer], module: nn.Module) -> None:
         """Begins training with the moments and step count of torch's optimizer; before the first step."""
         from .torch.states import save_optimizer_states
 

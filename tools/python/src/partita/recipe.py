@@ -41,10 +41,11 @@ class Recipe:
         return recipe
 
     @classmethod
-    def from_torch(cls, optimizer: Optimizer, scheduler: LRScheduler | None = None, *, clip: float | None = None, autocast: Any = None,
-                   **keys: Any) -> Recipe:
+    def from_torch(cls, optimizer: Optimizer | Sequence[Optimizer], scheduler: LRScheduler | None = None, *, clip: float | None = None,
+                   autocast: Any = None, **keys: Any) -> Recipe:
         """The recipe that does what torch's optimizer and scheduler do; what has no counterpart is refused by name.
 
+        `optimizer`: of torch.optim; or Muon and AdamW, whose parameters have names then ((name, parameter) pairs).
         `clip`: the norm of `clip_grad_norm_`. `autocast`: torch.bfloat16 or torch.float16, the dtype of autocast.
         Other keys are those of train.yaml.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,9 +13,11 @@ from ..errors import PartitaError
 __all__ = ["recipe_keys"]
 
 
-def recipe_keys(optimizer: Optimizer, scheduler: lr_scheduler.LRScheduler | None, clip: float | None, autocast: Any) -> dict[str, Any]:
+def recipe_keys(
+    optimizer: Optimizer | Sequence[Optimizer], scheduler: lr_scheduler.LRScheduler | None, clip: float | None, autocast: Any
+) -> dict[str, Any]:
     """The keys optimizer, schedule, clip_grad_norm and precision."""
-    said = _optimizer(optimizer)
+    said = _optimizer(optimizer) if isinstance(optimizer, Optimizer) else _muon_beside(list(optimizer))
     keys: dict[str, Any] = {"optimizer": said}
     if scheduler is not None:
         keys["schedule"] = _schedule(scheduler, said)
@@ -28,10 +31,16 @@ def recipe_keys(optimizer: Optimizer, scheduler: lr_scheduler.LRScheduler | None
     return keys
 
 
+def _is_muon(optimizer: Optimizer) -> bool:
+    return type(optimizer) is getattr(torch.optim, "Muon", None)  # torch has it from 2.9 on
+
+
 def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
     kind = type(optimizer)
-    makers = {torch.optim.SGD: _sgd, torch.optim.Adam: _adam, torch.optim.AdamW: _adam, torch.optim.Adagrad: _adagrad, torch.optim.RMSprop: _rmsprop,
-              torch.optim.Adafactor: _adafactor}
+    makers: dict[Any, Any] = {torch.optim.SGD: _sgd, torch.optim.Adam: _adam, torch.optim.AdamW: _adam, torch.optim.Adagrad: _adagrad,
+                              torch.optim.RMSprop: _rmsprop, torch.optim.Adafactor: _adafactor}
+    if _is_muon(optimizer):
+        makers[kind] = _muon
     if kind not in makers:
         names = ", ".join(known.__name__ for known in makers)
         raise PartitaError(f"optimizer: {kind.__module__}.{kind.__qualname__} has no counterpart; there are {names} (and lamb and lion, by Recipe)")
@@ -47,6 +56,21 @@ def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
     if len(decays) == 1:
         return own
     return {**own, "weight_decay": decays[1], "no_decay": [name for k, keys in enumerate(said) if keys["weight_decay"] == 0 for name in _names(groups, k)]}
+
+
+def _muon_beside(optimizers: list[Optimizer]) -> dict[str, Any]:
+    """Muon for matrices and AdamW for the rest, each with groups of its own."""
+    if len(optimizers) != 2 or not _is_muon(optimizers[0]) or type(optimizers[1]) is not torch.optim.AdamW:
+        kinds = ", ".join(type(o).__qualname__ for o in optimizers)
+        raise PartitaError(f"optimizer: of several, [Muon, AdamW] has a counterpart, found [{kinds}]")
+    matrices, rest = _optimizer(optimizers[0]), optimizers[1].param_groups
+    for group in rest:
+        if group.get("maximize") or group.get("amsgrad"):
+            raise PartitaError("optimizer: maximize=True and amsgrad=True of AdamW have no counterpart")
+    said = [{key: value for key, value in _adam(group).items() if key != "kind"} for group in rest]
+    own = {**said[0], "match": [name for k in range(len(rest)) for name in _names(rest, k)]}
+    groups = [{"match": g["match"], "adamw": {key: value for key, value in g.items() if key != "match"}} for g in _groups(rest, said)]
+    return {**matrices, "adamw": own, "groups": matrices.get("groups", []) + groups}
 
 
 def _groups(groups: list[dict[str, Any]], said: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -96,6 +120,12 @@ def _adafactor(g: dict[str, Any]) -> dict[str, Any]:
             "eps": torch.finfo(torch.float32).eps if eps1 is None else eps1, "clip_threshold": g["d"]}
 
 
+def _muon(g: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "muon", "lr": _rate(g), "weight_decay": g["weight_decay"], "momentum": g["momentum"], "nesterov": g["nesterov"],
+            "ns_coefficients": [float(c) for c in g["ns_coefficients"]], "eps": g["eps"], "ns_steps": g["ns_steps"],
+            "adjust_lr_fn": g["adjust_lr_fn"] or "original"}
+
+
 def _schedule(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(scheduler, lr_scheduler.SequentialLR):
         return _decay(scheduler, optimizer)
@@ -118,7 +148,7 @@ def _schedule(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any]) ->
 def _decay(scheduler: Any, optimizer: dict[str, Any]) -> dict[str, Any]:
     kind, lr = type(scheduler), optimizer["lr"]
     if kind is lr_scheduler.CosineAnnealingLR:
-        if scheduler.eta_min != 0 and any("lr" in group for group in optimizer.get("groups", [])):
+        if scheduler.eta_min != 0 and any("lr" in part for part in (optimizer.get("adamw", {}), *optimizer.get("groups", []))):
             raise PartitaError("scheduler: CosineAnnealingLR ends at eta_min for all groups, a schedule here scales each group's own lr; say eta_min=0")
         return {"kind": "cosine", "total": scheduler.T_max, "min_lr": scheduler.eta_min}
     if kind is lr_scheduler.LinearLR and scheduler.start_factor == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,35 +53,35 @@ def sample_variances(
             tensors[name] = (kept + (tensors[name] - kept) * (n / (n - 1))).astype(tensors[name].dtype)
 
 
-def load_optimizer_states(optimizer: Optimizer, module: nn.Module, states: Mapping[str, np.ndarray]) -> None:
-    """Writes moments and the step into an optimizer over the module's parameters."""
-    names = _optimized(optimizer, module)
+def load_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn.Module, states: Mapping[str, np.ndarray]) -> None:
+    """Writes moments and the step into an optimizer, or several, over the module's parameters."""
+    places = _optimized(optimizer, module)
     found: dict[str, dict[str, np.ndarray]] = {}
     for name, value in states.items():
         if name != "step":
             parameter, _, state = name.rpartition(".")
             found.setdefault(parameter, {})[state] = value
     for parameter, values in found.items():
-        if parameter not in names:
+        if parameter not in places:
             raise PartitaError(f"{parameter} has optimizer states, and the optimizer has no such parameter")
         for state, value in values.items():
-            _check_shape(f"{parameter}.{state}", _state_shape(names[parameter], state), value)
+            _check_shape(f"{parameter}.{state}", _state_shape(places[parameter][1], state), value)
     with torch.no_grad():
         for parameter, values in found.items():
-            tensor = names[parameter]
-            state = optimizer.state[tensor]
+            owner, tensor = places[parameter]
+            state = owner.state[tensor]
             for key, value in values.items():
                 state[key] = torch.from_numpy(value.copy()).to(tensor.device, tensor.dtype)
-            if not isinstance(optimizer, torch.optim.SGD):
+            if not isinstance(owner, (torch.optim.SGD, getattr(torch.optim, "Muon", torch.optim.SGD))):  # they count no steps
                 state["step"] = torch.tensor(float(states["step"]))
 
 
-def save_optimizer_states(optimizer: Optimizer, module: nn.Module, path: Path) -> None:
-    """Writes an optimizer's states under the names that `--init-optimizer` reads."""
+def save_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn.Module, path: Path) -> None:
+    """Writes the states of an optimizer, or of several, under the names that `--init-optimizer` reads."""
     tensors: dict[str, torch.Tensor] = {}
     steps: set[float] = set()
-    for name, parameter in _optimized(optimizer, module).items():
-        for key, value in optimizer.state.get(parameter, {}).items():
+    for name, (owner, parameter) in _optimized(optimizer, module).items():
+        for key, value in owner.state.get(parameter, {}).items():
             if key == "step":
                 steps.add(float(value))
             elif isinstance(value, torch.Tensor):
@@ -95,9 +95,10 @@ def save_optimizer_states(optimizer: Optimizer, module: nn.Module, path: Path) -
     save_file(tensors, path)
 
 
-def _optimized(optimizer: Optimizer, module: nn.Module) -> dict[str, torch.Tensor]:
-    within = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return {name: p for name, p in module.named_parameters() if id(p) in within}
+def _optimized(optimizer: Optimizer | Sequence[Optimizer], module: nn.Module) -> dict[str, tuple[Optimizer, torch.Tensor]]:
+    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else optimizer
+    owners = {id(p): owner for owner in optimizers for group in owner.param_groups for p in group["params"]}
+    return {name: (owners[id(p)], p) for name, p in module.named_parameters() if id(p) in owners}
 
 
 def _state_shape(parameter: torch.Tensor, state: str) -> tuple[int, ...]:
