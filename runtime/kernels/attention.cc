@@ -52,18 +52,13 @@ struct Forward {
     const int64_t keys = shape.key_end(i0, rows);
     for (int64_t j0 = 0; j0 < keys; j0 += kKeyTile) {
       const int64_t columns = std::min(kKeyTile, keys - j0), padded = std::min(kKeyTile, key_columns - j0);
-      shape.for_steps(i0, rows, j0, columns, [&](int64_t row, int64_t count, int64_t seen) {
-        ops.gemm(scores + row * kKeyTile, kKeyTile, queries + row * shape.d, shape.d, 1, scratch.keys.data() + j0,
-                 key_columns, count, std::min((seen + 31) / 32 * 32, padded), shape.d, false);
-      });
+      ops.gemm(scores, kKeyTile, queries, shape.d, 1, scratch.keys.data() + j0, key_columns, rows, padded, shape.d,
+               false);
       const T factor = mask_tile(shape, head_mask, i0, rows, j0, columns, scores, kKeyTile);
-      shape.for_steps(i0, rows, j0, columns, [&](int64_t row, int64_t count, int64_t seen) {
-        for (int64_t i = row; i < row + count; ++i)
-          soften_row(ops, scores + i * kKeyTile, seen, factor, scratch.maximum[static_cast<size_t>(i)],
-                     scratch.sum[static_cast<size_t>(i)], result + i * shape.e);
-        ops.gemm(result + row * shape.e, shape.e, scores + row * kKeyTile, kKeyTile, 1, values + j0 * shape.e, shape.e,
-                 count, shape.e, seen, true);
-      });
+      for (int64_t i = 0; i < rows; ++i)
+        soften_row(ops, scores + i * kKeyTile, columns, factor, scratch.maximum[static_cast<size_t>(i)],
+                   scratch.sum[static_cast<size_t>(i)], result + i * shape.e);
+      ops.gemm(result, shape.e, scores, kKeyTile, 1, values + j0 * shape.e, shape.e, rows, shape.e, columns, true);
     }
     for (int64_t i = 0; i < rows; ++i) {
       const T sum = scratch.sum[static_cast<size_t>(i)], factor = sum > T(0) ? T(1) / sum : sum == T(0) ? T(0) : sum;

@@ -11,7 +11,6 @@
 namespace partita::runtime {
 
 constexpr int64_t kQueryTile = 64, kKeyTile = 128;
-constexpr int64_t kStepRows = 12;  // of a block of tile_ops
 
 struct AttentionShape {
   int64_t batch = 1, heads = 1, kv_heads = 1, s = 1, t = 1, d = 1, e = 1;
@@ -27,17 +26,6 @@ struct AttentionShape {
   // Keys that some query of [first, first + rows) may attend: [0, result).
   int64_t key_end(int64_t first, int64_t rows) const {
     return causal ? std::clamp<int64_t>(first + rows + t - s, 0, t) : t;
-  }
-  // Calls use(row, count, seen) for rows [row, row + count) of a tile of queries from i0 and keys from j0: the keys
-  // that they may attend are in its first `seen` columns. Where the tile has causality's edge in it they are steps of
-  // it.
-  template <typename F>
-  void for_steps(int64_t i0, int64_t rows, int64_t j0, int64_t columns, F&& use) const {
-    const int64_t height = causal && key_end(i0, 1) < j0 + columns ? kStepRows : rows;
-    for (int64_t row = 0; row < rows; row += height) {
-      const int64_t count = std::min(height, rows - row);
-      use(row, count, std::clamp<int64_t>(key_end(i0 + row, count) - j0, 0, columns));
-    }
   }
   // The first query that may attend key j.
   int64_t query_begin(int64_t j) const { return causal ? std::clamp<int64_t>(j - (t - s), 0, s) : 0; }

@@ -48,51 +48,36 @@ struct Backward {
               Scratch& s) const {
     const TileOps<T>& ops = tile_ops<T>();
     const int64_t head = b * shape.heads + h, first = head * shape.s + i0, padded = std::min(kKeyTile, packed.columns);
-    shape.for_steps(i0, rows, j0, columns, [&](int64_t row, int64_t count, int64_t seen) {
-      const int64_t width = std::min((seen + 31) / 32 * 32, padded);
-      ops.gemm(s.p.data() + row * kKeyTile, kKeyTile, q + (first + row) * shape.d, shape.d, 1, packed.keys,
-               packed.columns, count, width, shape.d, false);
-      ops.gemm(s.ds.data() + row * kKeyTile, kKeyTile, g + (first + row) * shape.e, shape.e, 1, packed.values,
-               packed.columns, count, width, shape.e, false);
-    });
+    ops.gemm(s.p.data(), kKeyTile, q + first * shape.d, shape.d, 1, packed.keys, packed.columns, rows, padded, shape.d,
+             false);
+    ops.gemm(s.ds.data(), kKeyTile, g + first * shape.e, shape.e, 1, packed.values, packed.columns, rows, padded,
+             shape.e, false);
     const T factor = mask_tile(shape, mask_of_head(shape, mask, b, h), i0, rows, j0, columns, s.p.data(), kKeyTile);
-    shape.for_steps(i0, rows, j0, columns, [&](int64_t row, int64_t count, int64_t seen) {
-      for (int64_t i = row; i < row + count; ++i) {
-        T *p = s.p.data() + i * kKeyTile, *ds = s.ds.data() + i * kKeyTile;
-        const T shift = lse_at(first + i);
-        if (shift == -std::numeric_limits<T>::infinity()) {
-          std::fill_n(p, seen, T(0));
-        } else {
-          ops.exp_row(p, seen, factor, shift);
-        }
-        ops.softmax_grad_row(ds, p, ds, seen, delta[first + i], static_cast<T>(shape.scale));
-        std::fill_n(p + seen, columns - seen, T(0));
-        std::fill_n(ds + seen, columns - seen, T(0));
+    for (int64_t i = 0; i < rows; ++i) {
+      T *p = s.p.data() + i * kKeyTile, *ds = s.ds.data() + i * kKeyTile;
+      const T shift = lse_at(first + i);
+      if (shift == -std::numeric_limits<T>::infinity()) {
+        std::fill_n(p, columns, T(0));
+      } else {
+        ops.exp_row(p, columns, factor, shift);
       }
-    });
+      ops.softmax_grad_row(ds, p, ds, columns, delta[first + i], static_cast<T>(shape.scale));
+    }
   }
 
   void add_keys(int64_t b, int64_t h, int64_t i0, int64_t rows, int64_t j0, int64_t columns, const Scratch& s) const {
     const TileOps<T>& ops = tile_ops<T>();
     const int64_t kv = b * shape.kv_heads + h / shape.group(), first = (b * shape.heads + h) * shape.s + i0;
-    // Of the keys past the edge, the queries that may attend them alone.
-    const bool edge = shape.causal && shape.key_end(i0, 1) < j0 + columns;
-    for (int64_t key = 0, count = edge ? 2 * kStepRows : columns; key < columns; key += count) {
-      const int64_t keys = std::min(count, columns - key), row = std::max<int64_t>(shape.query_begin(j0 + key) - i0, 0),
-                    at = row * kKeyTile + key;
-      ops.gemm(dv + (kv * shape.t + j0 + key) * shape.e, shape.e, s.p.data() + at, 1, kKeyTile,
-               g + (first + row) * shape.e, shape.e, keys, shape.e, rows - row, true);
-      ops.gemm(dk + (kv * shape.t + j0 + key) * shape.d, shape.d, s.ds.data() + at, 1, kKeyTile,
-               q + (first + row) * shape.d, shape.d, keys, shape.d, rows - row, true);
-    }
+    ops.gemm(dv + (kv * shape.t + j0) * shape.e, shape.e, s.p.data(), 1, kKeyTile, g + first * shape.e, shape.e,
+             columns, shape.e, rows, true);
+    ops.gemm(dk + (kv * shape.t + j0) * shape.d, shape.d, s.ds.data(), 1, kKeyTile, q + first * shape.d, shape.d,
+             columns, shape.d, rows, true);
   }
   void add_queries(int64_t b, int64_t h, int64_t i0, int64_t rows, int64_t j0, int64_t columns,
                    const Scratch& s) const {
     const int64_t kv = b * shape.kv_heads + h / shape.group(), first = (b * shape.heads + h) * shape.s + i0;
-    shape.for_steps(i0, rows, j0, columns, [&](int64_t row, int64_t count, int64_t seen) {
-      tile_ops<T>().gemm(dq + (first + row) * shape.d, shape.d, s.ds.data() + row * kKeyTile, kKeyTile, 1,
-                         k + (kv * shape.t + j0) * shape.d, shape.d, count, shape.d, seen, true);
-    });
+    tile_ops<T>().gemm(dq + first * shape.d, shape.d, s.ds.data(), kKeyTile, 1, k + (kv * shape.t + j0) * shape.d,
+                       shape.d, rows, shape.d, columns, true);
   }
 
   // One block of keys of a key-value head, against all queries of its group; `queries` says whether dq is written too.
