@@ -177,10 +177,6 @@ std::string mapping_of(const std::map<std::string, Value>& entries,
   return m.text();
 }
 
-std::string numbers(const std::vector<double>& values) {
-  return list(values, [](double x) { return number_text(x); });
-}
-
 std::string images(const ImageSettings& s) {
   Mapping m;
   const bool resized = s.crop == ImageCrop::kRandomResized;
@@ -188,8 +184,7 @@ std::string images(const ImageSettings& s) {
   m.add_if(!s.resize.empty(), "resize",
            s.resize.size() == 1 ? cat(s.resize[0]) : list(s.resize, [](int64_t side) { return cat(side); }));
   m.add("interpolation", enum_name(s.interpolation));
-  m.add_if(resized, "scale", numbers({s.scale[0], s.scale[1]}))
-      .add_if(resized, "ratio", numbers({s.ratio[0], s.ratio[1]}));
+  m.add_if(resized, "scale", numbers(s.scale)).add_if(resized, "ratio", numbers(s.ratio));
   m.add_if(s.crop == ImageCrop::kRandom, "padding", cat(s.padding)).add("flip", number_text(s.flip));
   return m.add_if(!s.mean.empty(), "mean", numbers(s.mean)).add_if(!s.std.empty(), "std", numbers(s.std)).text();
 }
