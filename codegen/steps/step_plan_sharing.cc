@@ -197,9 +197,16 @@ bool StepPlanner::dies_with(ValueId v, int step) const {
   if (is_output_[v] || copied_from_[v]) return false;
   int death = value_spans_[v].death;
   if (death == step) return true;
-  // Others may read an operand between a collective's start and its wait.
-  if (drafts_[step].step.kind == StepKind::kCollectiveStart)
-    return drafts_[death].step.waits_for == step && value_spans_[v].readers.back() == step;
+  // Others may read an operand between a collective's start and its wait, other collectives that have started among
+  // them.
+  if (drafts_[step].step.kind == StepKind::kCollectiveStart) {
+    const std::vector<int>& readers = value_spans_[v].readers;
+    const bool alone = std::none_of(drafts_.begin() + step, drafts_.begin() + death + 1, [&](const Draft& d) {
+      const int begun = d.step.kind == StepKind::kCollectiveWait ? d.step.waits_for : step;
+      return begun != step && std::find(readers.begin(), readers.end(), begun) != readers.end();
+    });
+    return alone && drafts_[death].step.waits_for == step && readers.back() == step;
+  }
   return drafts_[step].item >= 0 && drafts_[death].item == drafts_[step].item;
 }
 
