@@ -177,8 +177,11 @@ class Attempt {
       p.code = WIFEXITED(status) ? WEXITSTATUS(status) : kFirstRetryCode + WTERMSIG(status);
       p.end.code = *p.code;
       p.end.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-      // A mistake of the user's says more than the peers that were lost over it.
-      if (*p.code != 0 && (failed_ == nullptr || (worth_retry(*failed_->code) && !worth_retry(*p.code)))) failed_ = &p;
+      // A mistake of the user's says more than the peers that were lost over it, and so does a rank that left as all
+      // were told to: one that is a moment later finds it gone.
+      const bool stops = job_.stop != nullptr && job_.stop->load() && *p.code == static_cast<int>(ExitCode::kStopped);
+      if (*p.code != 0 && (failed_ == nullptr || (worth_retry(*failed_->code) && (stops || !worth_retry(*p.code)))))
+        failed_ = &p;
     }
   }
 
