@@ -9,6 +9,8 @@
 namespace partita {
 namespace {
 
+constexpr std::string_view kOrSay = "or say `schedule` in a train.yaml that has `deepspeed: THIS FILE`";
+
 struct Precisions {
   bool enabled = false, consecutive_hysteresis = false;
   double loss_scale = 0;  // dynamic
@@ -89,9 +91,7 @@ absl::StatusOr<KeyOutcome> read_scheduler_type(const YamlNode& node, const std::
   PARTITA_ASSIGN_OR_RETURN(out.scheduler, read_text(node, path));
   if (out.scheduler == "WarmupLR" || out.scheduler == "WarmupDecayLR" || out.scheduler == "WarmupCosineLR")
     return KeyOutcome{KeyFate::kTaken, "schedule.kind"};
-  return unexpected(
-      node, path,
-      "WarmupLR, WarmupDecayLR or WarmupCosineLR (or `schedule` in a train.yaml that has `deepspeed: THIS FILE`)");
+  return unexpected(node, path, cat("WarmupLR, WarmupDecayLR or WarmupCosineLR (", kOrSay, ")"));
 }
 
 void add_scheduler(KeyRows<Draft>& rows) {
@@ -353,13 +353,13 @@ void finish_scheduler(const YamlNode& root, Draft& d) {
     return refuse_key(keys, "scheduler.type", "expected WarmupLR, WarmupDecayLR or WarmupCosineLR, found nothing");
   if (d.warmup_type != "linear" && d.warmup.value_or(1000) > 0)
     refuse_key(keys, "scheduler.params.warmup_type",
-               cat("expected linear, found ", d.warmup_type, " (its default is log)"));
+               cat("expected linear, found ", d.warmup_type, " (its default is log); ", kOrSay));
   for (std::string_view key : {"scheduler.params.warmup_min_lr", "scheduler.params.warmup_min_ratio"}) {
     if ((key.ends_with("lr") ? d.warmup_min_lr : d.warmup_min_ratio) > 0)
-      refuse_key(keys, key, "expected 0: the rate rises from 0");
+      refuse_key(keys, key, cat("expected 0: the rate rises from 0; ", kOrSay));
   }
   if (d.scheduler != "WarmupLR" && !d.total)
-    refuse_key(keys, "scheduler.params.total_num_steps", "expected the number of steps, found nothing");
+    refuse_key(keys, "scheduler.params.total_num_steps", cat("expected the number of steps, found nothing; ", kOrSay));
   ScheduleRecipe& s = d.config.recipe.schedule;
   s.warmup = d.warmup.value_or(1000);
   s.total = d.total.value_or(0);
