@@ -144,10 +144,11 @@ void write_pixels(const Image& image, const ImageSettings& s, bool channels_last
   for (size_t k = 0; k < c; ++k) {
     const float mean = s.mean.empty() ? 0.0f : static_cast<float>(s.mean[k]);
     const float deviation = s.std.empty() ? 1.0f : static_cast<float>(s.std[k]);
+    float of_byte[256];
+    for (int b = 0; b < 256; ++b) of_byte[b] = (static_cast<float>(b) / 255.0f - mean) / deviation;
     float* to = out.data() + (channels_last ? k : k * pixels);
     const size_t step = channels_last ? c : 1;
-    for (size_t p = 0; p < pixels; ++p)
-      to[p * step] = (static_cast<float>(image.pixels[p * c + k]) / 255.0f - mean) / deviation;
+    for (size_t p = 0; p < pixels; ++p) to[p * step] = of_byte[image.pixels[p * c + k]];
   }
 }
 
