@@ -2,6 +2,7 @@
 // effect, or why it is refused. No key is passed over in silence.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <string>
@@ -197,7 +198,8 @@ void import_keys(const YamlNode& node, const std::string& path, const KeyRows<T>
       section |= row.key.starts_with(below);
       if (!row.key.starts_with(front)) continue;
       const std::string_view rest = std::string_view(row.key).substr(front.size());
-      known.push_back(rest.substr(0, rest.find('.')));
+      const std::string_view name = rest.substr(0, rest.find('.'));
+      if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
     }
     ImportedKey line{{KeyFate::kOpen, ""}, key, value_text(*entry.value), entry.value->line, entry.value->column};
     if (found == nullptr && section && !is_open(*entry.value)) {
