@@ -106,6 +106,20 @@ FieldParser<T> in_batch(std::optional<int64_t> BatchRecipe::*member) {
     return integer(member, 1)(node, path, out.batch);
   });
 }
+// A member of T.
+template <typename T, typename M>
+FieldParser<T> within(M T::*member, FieldParser<M> parse) {
+  return
+      [member, parse](const YamlNode& node, const std::string& path, T& out) { return parse(node, path, out.*member); };
+}
+// One of the betas of T's OptimizerRule `rule`.
+template <typename T>
+FieldParser<T> beta(size_t k) {
+  return [k](const YamlNode& node, const std::string& path, T& out) -> absl::Status {
+    PARTITA_ASSIGN_OR_RETURN(out.rule.betas[k], read_number(node, path, kFraction));
+    return absl::OkStatus();
+  };
+}
 // A number of ranks along an axis: `pin.NAME`.
 template <typename T>
 KeyReader<T> axis_pin(std::string name) {

@@ -38,14 +38,6 @@ std::string lower(std::string text) {
   return text;
 }
 
-// A parser of a part of the draft.
-template <typename M>
-FieldParser<Draft> within(M Draft::*member, FieldParser<M> parse) {
-  return [member, parse](const YamlNode& node, const std::string& path, Draft& out) {
-    return parse(node, path, out.*member);
-  };
-}
-
 absl::StatusOr<KeyOutcome> read_optimizer_type(const YamlNode& node, const std::string& path, Draft& out) {
   PARTITA_ASSIGN_OR_RETURN(out.type, read_text(node, path));
   const std::string type = lower(out.type);

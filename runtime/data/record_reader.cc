@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <mutex>
-#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "base/box.h"
@@ -15,6 +14,7 @@
 #include "runtime/data/records/image_transform.h"
 #include "runtime/data/records/record_store.h"
 #include "runtime/data/sample_reader.h"
+#include "runtime/files/in_parallel.h"
 #include "runtime/files/npy.h"
 
 namespace partita::runtime {
@@ -83,24 +83,19 @@ class RecordReader : public SampleReader {
   absl::Status read(const SampleRun& run, int input, std::span<std::byte> out) const override {
     const Column& c = columns_[static_cast<size_t>(input)];
     const auto bytes = static_cast<size_t>(sample_bytes(c.spec));
-    std::atomic<int64_t> next{0};
+    std::atomic<bool> failed = false;
     std::mutex mutex;
     absl::Status worst;
-    const auto work = [&] {
-      for (int64_t k; (k = next.fetch_add(1)) < run.count;) {
-        const absl::Status done =
-            read_one(c, run.first + k, run.epoch, out.subspan(static_cast<size_t>(k) * bytes, bytes));
-        if (done.ok()) continue;
-        next.store(run.count);
-        const std::lock_guard lock(mutex);
-        if (worst.ok()) worst = done;
-      }
-    };
-    std::vector<std::thread> team;
-    const int64_t size = c.kind == ColumnKind::kImage ? std::min(workers_, run.count) : 1;
-    for (int64_t t = 1; t < size; ++t) team.emplace_back(work);
-    work();
-    for (std::thread& t : team) t.join();
+    in_parallel(c.kind == ColumnKind::kImage ? static_cast<int>(workers_) : 1, static_cast<size_t>(run.count),
+                [&](size_t k) {
+                  if (failed) return;
+                  absl::Status done =
+                      read_one(c, run.first + static_cast<int64_t>(k), run.epoch, out.subspan(k * bytes, bytes));
+                  if (done.ok()) return;
+                  failed = true;
+                  const std::lock_guard lock(mutex);
+                  worst.Update(std::move(done));
+                });
     return worst;
   }
 

@@ -20,20 +20,10 @@ struct Draft {
   std::string granularity;
   std::string save;
   std::optional<int64_t> save_interval;
-  std::string log_interval;
 };
 using Rows = KeyRows<Draft>;
 constexpr auto kTaken = KeyFate::kTaken, kIdle = KeyFate::kIdle;
 
-FieldParser<Draft> in_rule(FieldParser<OptimizerRule> parse) {
-  return [parse](const YamlNode& node, const std::string& path, Draft& out) { return parse(node, path, out.rule); };
-}
-FieldParser<Draft> beta(size_t k) {
-  return [k](const YamlNode& node, const std::string& path, Draft& out) -> absl::Status {
-    PARTITA_ASSIGN_OR_RETURN(out.rule.betas[k], read_number(node, path, kFraction));
-    return absl::OkStatus();
-  };
-}
 FieldParser<Draft> in_scale(FieldParser<LossScaleRecipe> parse) {
   return [parse](const YamlNode& node, const std::string& path, Draft& out) {
     return parse(node, path, out.config.recipe.loss_scale);
@@ -49,15 +39,18 @@ void add_update(Rows& rows) {
       {"optimizer",
        one_of<Draft>({{"adam", {kTaken, "optimizer.kind: adamw"}, [](Draft& d) { d.optimizer = "adam"; }},
                       {"sgd", {kTaken, "optimizer.kind: momentum"}, [](Draft& d) { d.optimizer = "sgd"; }}})});
-  rows.push_back({"lr", becomes<Draft>("optimizer.lr", in_rule(number(&OptimizerRule::lr, kPositive)))});
+  rows.push_back({"lr", becomes<Draft>("optimizer.lr", within(&Draft::rule, number(&OptimizerRule::lr, kPositive)))});
   rows.push_back({"min-lr", becomes<Draft>("schedule.min_lr", number(&Draft::min_lr, kNonNegative))});
-  rows.push_back({"weight-decay", becomes<Draft>("optimizer.weight_decay",
-                                                 in_rule(number(&OptimizerRule::weight_decay, kNonNegative)))});
-  rows.push_back({"adam-beta1", becomes<Draft>("optimizer.betas", beta(0))});
-  rows.push_back({"adam-beta2", becomes<Draft>("optimizer.betas", beta(1))});
-  rows.push_back({"adam-eps", becomes<Draft>("optimizer.eps", in_rule(number(&OptimizerRule::eps, kPositive)))});
   rows.push_back(
-      {"sgd-momentum", becomes<Draft>("optimizer.momentum", in_rule(number(&OptimizerRule::momentum, kNonNegative)))});
+      {"weight-decay", becomes<Draft>("optimizer.weight_decay",
+                                      within(&Draft::rule, number(&OptimizerRule::weight_decay, kNonNegative)))});
+  rows.push_back({"adam-beta1", becomes<Draft>("optimizer.betas", beta<Draft>(0))});
+  rows.push_back({"adam-beta2", becomes<Draft>("optimizer.betas", beta<Draft>(1))});
+  rows.push_back(
+      {"adam-eps", becomes<Draft>("optimizer.eps", within(&Draft::rule, number(&OptimizerRule::eps, kPositive)))});
+  rows.push_back(
+      {"sgd-momentum",
+       becomes<Draft>("optimizer.momentum", within(&Draft::rule, number(&OptimizerRule::momentum, kNonNegative)))});
   rows.push_back({"clip-grad", becomes<Draft>("clip_grad_norm", number(&Draft::clip, kNonNegative))});
   rows.push_back(
       {"lr-decay-style",

@@ -22,17 +22,6 @@ struct Draft {
 using Rows = KeyRows<Draft>;
 constexpr auto kTaken = KeyFate::kTaken, kIdle = KeyFate::kIdle;
 
-FieldParser<Draft> in_rule(FieldParser<OptimizerRule> parse) {
-  return [parse](const YamlNode& node, const std::string& path, Draft& out) { return parse(node, path, out.rule); };
-}
-
-FieldParser<Draft> beta(size_t k) {
-  return [k](const YamlNode& node, const std::string& path, Draft& out) -> absl::Status {
-    PARTITA_ASSIGN_OR_RETURN(out.rule.betas[k], read_number(node, path, kFraction));
-    return absl::OkStatus();
-  };
-}
-
 // A number of ranks, or -1 for those that are left.
 FieldParser<Draft> degree(int64_t Draft::*member) {
   return [member](const YamlNode& node, const std::string& path, Draft& out) -> absl::Status {
@@ -47,14 +36,15 @@ void add_training(Rows& rows) {
   rows.push_back({"optimizer.name",
                   one_of<Draft>({{"AdamW", {kTaken, "optimizer.kind: adamw"}, [](Draft& d) { d.optimizer = "AdamW"; }},
                                  {"Adam", {kTaken, "optimizer.kind: adam"}, [](Draft& d) { d.optimizer = "Adam"; }}})});
-  rows.push_back({"optimizer.lr", becomes<Draft>("optimizer.lr", in_rule(number(&OptimizerRule::lr, kPositive)))});
   rows.push_back(
-      {"optimizer.eps", becomes<Draft>("optimizer.eps", in_rule(number(&OptimizerRule::eps, kNonNegative)))});
-  rows.push_back(
-      {"optimizer.weight_decay",
-       becomes<Draft>("optimizer.weight_decay", in_rule(number(&OptimizerRule::weight_decay, kNonNegative)))});
-  rows.push_back({"optimizer.beta1", becomes<Draft>("optimizer.betas", beta(0))});
-  rows.push_back({"optimizer.beta2", becomes<Draft>("optimizer.betas", beta(1))});
+      {"optimizer.lr", becomes<Draft>("optimizer.lr", within(&Draft::rule, number(&OptimizerRule::lr, kPositive)))});
+  rows.push_back({"optimizer.eps",
+                  becomes<Draft>("optimizer.eps", within(&Draft::rule, number(&OptimizerRule::eps, kNonNegative)))});
+  rows.push_back({"optimizer.weight_decay",
+                  becomes<Draft>("optimizer.weight_decay",
+                                 within(&Draft::rule, number(&OptimizerRule::weight_decay, kNonNegative)))});
+  rows.push_back({"optimizer.beta1", becomes<Draft>("optimizer.betas", beta<Draft>(0))});
+  rows.push_back({"optimizer.beta2", becomes<Draft>("optimizer.betas", beta<Draft>(1))});
   add_rows(rows, {"implementation", "fused", "early_step_in_backward"},
            idle<Draft>("the update is compiled, and planned where it costs least"), "optimizer.");
   rows.push_back({"lr_scheduler.warmup_steps", becomes<Draft>("schedule.warmup", integer(&Draft::warmup, 0))});
