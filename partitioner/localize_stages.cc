@@ -4,15 +4,16 @@
 
 #include "partitioner/communicate/bucket.h"
 #include "partitioner/communicate/bucket_gathers.h"
+#include "partitioner/communicate/level_sums.h"
 #include "partitioner/communicate/prefetch_gathers.h"
 #include "partitioner/communicate/regather_in_backward.h"
 #include "partitioner/localize/localize.h"
+#include "partitioner/shard/mesh_axes.h"
 
 namespace partita {
 namespace {
 
 constexpr std::string_view kLocalize = "localize";
-constexpr int64_t kBucketBytes = int64_t{25} << 20;  // as torch's DistributedDataParallel
 
 absl::StatusOr<LocalPrograms> cut_into_stages(LocalPrograms p, const ProgramContext& c) {
   const Layout& layout = c.layout;
@@ -30,20 +31,25 @@ absl::StatusOr<LocalPrograms> regather(LocalPrograms p, const ProgramContext& c)
 absl::StatusOr<LocalPrograms> compress(LocalPrograms p, const ProgramContext& c) {
   for (LocalProgram& stage : p.stages) {
     const CompressedGradients done =
-        compress_gradients(stage, c.compress, axis_use(c.planned.plan, stage.stage).samples, kBucketBytes);
+        compress_gradients(stage, c.compress, axis_use(c.planned.plan, stage.stage).samples, c.layout.buckets);
     p.compressed.sums += done.sums, p.compressed.bytes += done.bytes, p.compressed.plain_bytes += done.plain_bytes;
   }
   if (p.compressed.sums > 0) p.compress = c.compress;
   return p;
 }
 
-absl::StatusOr<LocalPrograms> bucket(LocalPrograms p, const ProgramContext&) {
-  for (LocalProgram& stage : p.stages) bucket_collectives(stage, kBucketBytes);
+absl::StatusOr<LocalPrograms> sum_by_levels(LocalPrograms p, const ProgramContext& c) {
+  for (LocalProgram& stage : p.stages) sum_in_levels(stage, far_axes(c.planned.plan.mesh, c.layout));
   return p;
 }
 
-absl::StatusOr<LocalPrograms> bucket_stored(LocalPrograms p, const ProgramContext&) {
-  for (LocalProgram& stage : p.stages) bucket_gathers(stage, kBucketBytes);
+absl::StatusOr<LocalPrograms> bucket(LocalPrograms p, const ProgramContext& c) {
+  for (LocalProgram& stage : p.stages) bucket_collectives(stage, c.layout.buckets);
+  return p;
+}
+
+absl::StatusOr<LocalPrograms> bucket_stored(LocalPrograms p, const ProgramContext& c) {
+  for (LocalProgram& stage : p.stages) bucket_gathers(stage, c.layout.buckets);
   return p;
 }
 
@@ -58,6 +64,8 @@ constexpr ProgramPass kProgramPasses[] = {
     {"regather_in_backward", regather, "gathers that the stages have are told from those that they receive",
      Phase::kRank, PassUse::kTraining},
     {"compress_gradients", compress, "each sum by itself, before several travel as one", Phase::kRank,
+     PassUse::kTraining},
+    {"sum_in_levels", sum_by_levels, "what is left of the sums once they are compressed, each by itself", Phase::kRank,
      PassUse::kTraining},
     {"bucket_collectives", bucket, "once every reduction is what will travel", Phase::kRank, PassUse::kTraining},
     {"bucket_gathers", bucket_stored, "beside the gradients' buckets: gathers of stored parameters go by block",

@@ -49,6 +49,27 @@ absl::Status parse_zero_group(const YamlNode& node, const std::string& path, Pin
   return integer(&PinRecipe::zero_group, 1, kMostDevices)(node, path, out);
 }
 
+// 67108864, or {8: 26214400, 1024: 1073741824}: by the ranks of a group.
+absl::Status parse_bucket_bytes(const YamlNode& node, const std::string& path, PinRecipe& out) {
+  out.bucket_bytes = {};
+  auto add = [&](int64_t ranks, const YamlNode& value, const std::string& where) -> absl::Status {
+    PARTITA_ASSIGN_OR_RETURN(const int64_t bytes, read_integer(value, where, 1, kLargestCount));
+    out.bucket_bytes.raise(ranks, bytes);
+    return absl::OkStatus();
+  };
+  if (node.kind == YamlNode::Kind::kNull) return absl::OkStatus();
+  if (node.kind == YamlNode::Kind::kScalar) return add(0, node, path);
+  if (node.kind != YamlNode::Kind::kMapping || node.entries.empty())
+    return unexpected(node, path, "bytes, or a mapping from ranks to bytes, as in {8: 26214400, 64: 104857600}");
+  for (const YamlEntry& entry : node.entries) {
+    YamlNode key = node;
+    key.kind = YamlNode::Kind::kScalar, key.text = entry.key;
+    PARTITA_ASSIGN_OR_RETURN(const int64_t ranks, read_integer(key, path, 2, kMostDevices));
+    PARTITA_RETURN_IF_ERROR(add(ranks, *entry.value, join_path(path, entry.key)));
+  }
+  return absl::OkStatus();
+}
+
 const Fields<PinRecipe>& pin_fields() {
   static const Fields<PinRecipe> kFields = {
       {"data", axis("data")},
@@ -59,6 +80,8 @@ const Fields<PinRecipe>& pin_fields() {
       {"zero", integer(&PinRecipe::zero, 0, 3)},
       {"zero_group", parse_zero_group},
       {"reshard_after_forward", boolean(&PinRecipe::reshard_after_forward)},
+      {"hierarchical_group", integer(&PinRecipe::hierarchical_group, 1, kMostDevices)},
+      {"bucket_bytes", parse_bucket_bytes},
       {"micro_batch", integer(&PinRecipe::micro_batch, 1)},
       {"sequence_parallel", boolean(&PinRecipe::sequence_parallel)},
       {"recompute", choice(&PinRecipe::recompute)},

@@ -14,6 +14,7 @@
 #include "base/dtype.h"
 #include "base/enum_names.h"
 #include "base/kinds.h"
+#include "ir/recipe/bucket_sizes.h"
 #include "ir/recipe/glob.h"
 
 namespace partita {
@@ -304,7 +305,10 @@ struct PinRecipe {
   std::map<std::string, int64_t> axes;  // data, tensor, pipeline, context, expert -> size
   std::optional<int> zero;              // 0..3
   std::optional<int64_t> zero_group;    // data ranks that share one sharded copy (HSDP), kNode, or unset: all of them
+  // Data ranks that sum, scatter and gather among themselves before groups of them do with each other; unset: open.
+  std::optional<int64_t> hierarchical_group;
   std::optional<bool> reshard_after_forward;  // zero 3; unset: true
+  BucketSizes bucket_bytes;                   // what it leaves open grows with the ranks, or is the planner's choice
   std::optional<int64_t> micro_batch;
   std::optional<bool> sequence_parallel;
   std::optional<RecomputeMode> recompute;

@@ -241,7 +241,15 @@ std::string pin(const PinRecipe& p) {
   for (const auto& [axis, n] : p.axes) m.add(axis, cat(n));
   m.add_if("zero", p.zero);
   if (p.zero_group) m.add("zero_group", *p.zero_group == PinRecipe::kNode ? "node" : cat(*p.zero_group));
+  m.add_if("hierarchical_group", p.hierarchical_group);
   m.add_if("reshard_after_forward", p.reshard_after_forward).add_if("micro_batch", p.micro_batch);
+  if (const std::vector<BucketSize>& sizes = p.bucket_bytes.sizes; sizes.size() == 1 && sizes[0].ranks == 0) {
+    m.add("bucket_bytes", cat(sizes[0].bytes));
+  } else if (!sizes.empty()) {
+    Mapping by_ranks;
+    for (const BucketSize& s : sizes) by_ranks.add(cat(s.ranks), cat(s.bytes));
+    m.add("bucket_bytes", by_ranks.text());
+  }
   m.add_if("sequence_parallel", p.sequence_parallel).add_if("recompute", p.recompute).add_if("offload", p.offload);
   m.add_if("schedule", p.schedule).add_if("interleave", p.interleave);
   m.add_if(!p.cuts.empty(), "cuts", names(p.cuts));

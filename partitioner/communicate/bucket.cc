@@ -34,12 +34,12 @@ struct Bucket {
 
 class Bucketing {
  public:
-  Bucketing(const LocalProgram& program, int64_t limit)
+  Bucketing(const LocalProgram& program, const BucketSizes& sizes)
       : program_(program),
         graph_(program.graph),
         results_(program),
         gathers_(graph_),
-        limit_(limit),
+        sizes_(sizes),
         bucket_of_(graph_.nodes.size(), -1),
         level_(graph_.values.size(), 0) {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) choose(static_cast<NodeId>(n));
@@ -85,7 +85,7 @@ class Bucketing {
       return buckets_[b].moment == moment && (waits_for(buckets_[b], n) || is_ready_for(node, buckets_[b])) &&
              alike(graph_.nodes[buckets_[b].members[0]], node);
     });
-    if (open == open_.rend() || buckets_[*open].bytes + bytes > limit_) {
+    if (open == open_.rend() || buckets_[*open].bytes + bytes > sizes_.bytes(node.attrs.i("parts"))) {
       if (open != open_.rend()) open_.erase(std::next(open).base());
       open_.push_back(static_cast<int>(buckets_.size()));
       buckets_.push_back({{}, moment, first_use, n});
@@ -142,7 +142,7 @@ class Bucketing {
   const Graph& graph_;
   const DeferrableResults results_;
   const StateGathers gathers_;
-  const int64_t limit_;
+  const BucketSizes& sizes_;
   std::vector<int> bucket_of_;  // per node; -1: none
   std::vector<int> level_;      // per value: of collectives that wait before it
   int work_ = 0;                // heavy nodes so far
@@ -152,6 +152,8 @@ class Bucketing {
 
 }  // namespace
 
-void bucket_collectives(LocalProgram& program, int64_t bytes) { program.graph = Bucketing(program, bytes).apply(); }
+void bucket_collectives(LocalProgram& program, const BucketSizes& sizes) {
+  program.graph = Bucketing(program, sizes).apply();
+}
 
 }  // namespace partita

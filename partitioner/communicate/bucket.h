@@ -4,13 +4,14 @@
 // exchanges of q, k and v before attention and of their gradients after it, the sums that batch norm's backward needs.
 #pragma once
 
+#include "ir/recipe/bucket_sizes.h"
 #include "partitioner/localize/local_program.h"
 
 namespace partita {
 
 // Joins collectives inside of a stage, of one kind, group and type, whose results are first computed with in a later
 // segment; or which are ready before anything computes with one of them, with no heavy work between; in the order of
-// the nodes, up to `bytes` together. Gathers of stored parameters are bucket_gathers' (bucket_gathers.h).
-void bucket_collectives(LocalProgram& program, int64_t bytes);
+// the nodes, up to the group's `sizes` together. Gathers of stored parameters are bucket_gathers' (bucket_gathers.h).
+void bucket_collectives(LocalProgram& program, const BucketSizes& sizes);
 
 }  // namespace partita

@@ -2,7 +2,8 @@
 //
 //   A a B b C c D d   becomes   AB a b CD c d
 //
-// What B gathers is a state, which is there all the time, or a view of one, which moves with it.
+// What B gathers is a state, which is there all the time, or a view of one, which moves with it; or what another gather
+// brought, whose bucket comes first.
 #include "partitioner/communicate/bucket_gathers.h"
 
 #include <algorithm>
@@ -25,8 +26,8 @@ struct Bucket {
 
 class Bucketing {
  public:
-  Bucketing(const LocalProgram& program, int64_t limit)
-      : program_(program), graph_(program.graph), limit_(limit), bucket_of_(graph_.nodes.size(), -1) {
+  Bucketing(const LocalProgram& program, const BucketSizes& sizes)
+      : program_(program), graph_(program.graph), sizes_(sizes), bucket_of_(graph_.nodes.size(), -1) {
     StateGathers gathers(graph_);
     DeferrableResults results(program);
     std::vector<std::pair<NodeId, NodeId>> by_use;
@@ -67,7 +68,8 @@ class Bucketing {
     auto open = std::find_if(buckets_.rbegin(), buckets_.rend(), [&](const Bucket& b) {
       return alike(graph_.nodes[b.members[0]], node) && (node.block >= 0 || b.run == run);
     });
-    bool room = open != buckets_.rend() && (node.block >= 0 || open->bytes + bytes <= limit_);
+    bool room =
+        open != buckets_.rend() && (node.block >= 0 || open->bytes + bytes <= sizes_.bytes(node.attrs.i("parts")));
     if (!room) {
       buckets_.push_back({{}, run, 0});
       open = buckets_.rbegin();
@@ -85,26 +87,31 @@ class Bucketing {
 
   void emit(Rewriter& r, const Bucket& bucket) const {
     for (NodeId m : bucket.members) {
-      for (ValueId v : graph_.nodes[m].inputs) copy_views(r, v);
+      for (ValueId v : graph_.nodes[m].inputs) bring(r, v);
     }
     emit_jointly(r, graph_, bucket.members, graph_.nodes[bucket.members[0]]);
   }
 
-  void copy_views(Rewriter& r, ValueId v) const {
-    std::vector<const Node*> views;
-    for (; !r.has(v); v = views.back()->inputs[0]) views.push_back(graph_.producer(v));
-    for (; !views.empty(); views.pop_back()) r.copy(*views.back());
+  // What a member reads, where it is not there yet: views of states, and of what earlier gathers bring.
+  void bring(Rewriter& r, ValueId v) const {
+    if (r.has(v)) return;
+    const NodeId n = graph_.values[v].producer;
+    if (bucket_of_[n] >= 0) return emit(r, buckets_[static_cast<size_t>(bucket_of_[n])]);
+    for (ValueId in : graph_.nodes[n].inputs) bring(r, in);
+    r.copy(graph_.nodes[n]);
   }
 
   const LocalProgram& program_;
   const Graph& graph_;
-  const int64_t limit_;
+  const BucketSizes& sizes_;
   std::vector<Bucket> buckets_;
   std::vector<int> bucket_of_;  // per node; -1: none
 };
 
 }  // namespace
 
-void bucket_gathers(LocalProgram& program, int64_t bytes) { program.graph = Bucketing(program, bytes).apply(); }
+void bucket_gathers(LocalProgram& program, const BucketSizes& sizes) {
+  program.graph = Bucketing(program, sizes).apply();
+}
 
 }  // namespace partita

@@ -52,13 +52,15 @@ void prefetch_gathers(LocalProgram& program) {
     NodeId to = first ? all[k].node : all[oldest - 1].use;
     while (first && to > 0 && phase(to - 1) == phase(all[k].node)) --to;
     if (to >= all[k].node || phase(to) != phase(all[k].node)) continue;
-    auto move = [&](NodeId n) {
-      place[n] = std::min(place[n], to);
-      moves[n] = true;
-    };
-    move(all[k].node);
-    for (ValueId v : g.nodes[all[k].node].inputs) {  // and its views of the states
-      for (NodeId n = g.values[v].producer; n >= to; n = g.values[g.nodes[n].inputs[0]].producer) move(n);
+    std::vector<NodeId> moved = {all[k].node};  // and its views of the states, or of what gathers before it brought
+    while (!moved.empty()) {
+      const NodeId n = moved.back();
+      moved.pop_back();
+      if (moves[n] && place[n] <= to) continue;
+      place[n] = std::min(place[n], to), moves[n] = true;
+      for (ValueId v : g.nodes[n].inputs) {
+        if (const NodeId maker = g.values[v].producer; maker >= to) moved.push_back(maker);
+      }
     }
   }
   std::vector<NodeId> order(g.nodes.size());

@@ -4,19 +4,34 @@
 
 namespace partita {
 
-StateGathers::StateGathers(const Graph& graph) : g_(graph), readers_(uses(graph)), state_(graph.values.size(), false) {
+StateGathers::StateGathers(const Graph& graph)
+    : g_(graph), readers_(uses(graph)), state_(graph.values.size(), false), gathered_(graph.values.size(), false) {
   for (const State& s : graph.states) state_[s.value] = true;
   for (const Node& node : graph.nodes) {
     bool follows = node.inputs.size() == 1 && state_[node.inputs[0]] &&
                    (node.op->view || node.segment == Segment::kPrologue) && !node.op->communicates;
     if (follows) state_[node.outputs[0]] = true;
+    if (is_gather(node)) {
+      for (ValueId v : node.outputs) gathered_[v] = true;
+    } else if (node.inputs.size() == 1 && gathered_[node.inputs[0]] && moves(node)) {
+      gathered_[node.outputs[0]] = true;
+    }
   }
+}
+
+// Whether the node only leaves the elements of a value in another order.
+bool StateGathers::moves(const Node& node) const {
+  if (node.inputs.size() != 1 || node.op->flops_per_point != 0 || node.op->kernel || node.op->communicates)
+    return false;
+  const TensorType &from = g_.type(node.inputs[0]), &to = g_.type(node.outputs[0]);
+  return from.dtype == to.dtype && elements(from.shape) == elements(to.shape);
 }
 
 bool StateGathers::is_gather(const Node& node) const {
   if (!node.op->communicates || node.inputs.empty() || node.inputs.size() != node.outputs.size()) return false;
   for (size_t k = 0; k < node.inputs.size(); ++k) {
-    if (!state_[node.inputs[k]] || byte_size(g_.type(node.outputs[k])) <= byte_size(g_.type(node.inputs[k])))
+    if ((!state_[node.inputs[k]] && !gathered_[node.inputs[k]]) ||
+        byte_size(g_.type(node.outputs[k])) <= byte_size(g_.type(node.inputs[k])))
       return false;
   }
   return true;
@@ -31,11 +46,9 @@ void StateGathers::for_readers(ValueId gathered, Visit visit) const {
     front.pop_back();
     for (NodeId n : readers_[v]) {
       const Node& reader = g_.nodes[n];
-      bool moves = reader.inputs.size() == 1 && reader.op->flops_per_point == 0 && !reader.op->kernel &&
-                   !reader.op->communicates && g_.type(reader.outputs[0]).dtype == g_.type(v).dtype &&
-                   elements(g_.type(reader.outputs[0]).shape) == elements(g_.type(v).shape);
-      visit(n, moves);
-      if (moves) front.push_back(reader.outputs[0]);
+      const bool goes_on = moves(reader);
+      visit(n, goes_on);
+      if (goes_on) front.push_back(reader.outputs[0]);
     }
   }
 }

@@ -12,7 +12,8 @@ class StateGathers {
   // `graph` must outlive this.
   explicit StateGathers(const Graph& graph);
 
-  // Whether the node brings together what ranks have of states, or of what the prologue made of them.
+  // Whether the node brings together what ranks have of states, or of what the prologue made of them, or what other
+  // such gathers brought: in levels, one comes after the other.
   bool is_gather(const Node& node) const;
   // The first node that computes with what a gather brings: what leaves its elements in another order is no use of it.
   NodeId first_use(const Node& gather) const;
@@ -20,12 +21,14 @@ class StateGathers {
   NodeId last_read(ValueId gathered) const;
 
  private:
+  bool moves(const Node& node) const;
   template <typename Visit>
   void for_readers(ValueId gathered, Visit visit) const;
 
   const Graph& g_;
   std::vector<std::vector<NodeId>> readers_;
-  std::vector<bool> state_;  // per value: at hand when a pass begins, perhaps under another shape
+  // Per value: at hand when a pass begins, perhaps under another shape; brought by gathers of such, in any order.
+  std::vector<bool> state_, gathered_;
 };
 
 // The most bytes of gathered states that are alive at once, from the start of the gather to the last reader.

@@ -45,10 +45,10 @@ CompressedGradients round_to_bf16(LocalProgram& program, const std::vector<int>&
 }  // namespace
 
 CompressedGradients compress_gradients(LocalProgram& program, Compression kind, const std::vector<int>& axes,
-                                       int64_t bucket_bytes) {
+                                       const BucketSizes& sizes) {
   if (kind == Compression::kBf16) return round_to_bf16(program, axes);
-  if (kind == Compression::kInt8) return quantize_gradients(program, axes, bucket_bytes);
-  if (kind == Compression::kPowerSgd) return factor_gradients(program, axes, kPowerSgdRank, bucket_bytes);
+  if (kind == Compression::kInt8) return quantize_gradients(program, axes, sizes);
+  if (kind == Compression::kPowerSgd) return factor_gradients(program, axes, kPowerSgdRank, sizes);
   return CompressedGradients{};
 }
 

@@ -19,10 +19,10 @@ struct CompressedGradients {
 //   bf16: a rank's term is rounded to bf16, and so is the sum. Host back ends add in f32 and round once; NCCL rounds
 //         after each rank's term.
 //   int8: a rank's term, and what the step before left of it, is rounded to whole multiples of a scale; the remainder
-//         is kept for the next step (quantize_gradients.h). `bucket_bytes` are summed at a time.
+//         is kept for the next step (quantize_gradients.h). `sizes` are summed at a time.
 //   powersgd: a rank's term, and what the step before left of it, travels as two factors of 4 columns
 //         (factor_gradients.h).
 CompressedGradients compress_gradients(LocalProgram& program, Compression kind, const std::vector<int>& axes,
-                                       int64_t bucket_bytes);
+                                       const BucketSizes& sizes);
 
 }  // namespace partita

@@ -11,8 +11,8 @@ constexpr double kSmallest = 1e-30;  // of a column's norm: a column of zeros st
 
 class Factorizer : public GradientRewriter {
  public:
-  Factorizer(LocalProgram& program, const std::vector<int>& axes, int64_t rank, int64_t bucket_bytes)
-      : GradientRewriter(program, axes), rank_(rank), bucket_bytes_(bucket_bytes) {}
+  Factorizer(LocalProgram& program, const std::vector<int>& axes, int64_t rank, const BucketSizes& sizes)
+      : GradientRewriter(program, axes), rank_(rank), sizes_(sizes) {}
 
  private:
   struct Term {
@@ -32,8 +32,9 @@ class Factorizer : public GradientRewriter {
     if (sum.nodes.size() > 1 || (scattered && sum.axes.size() > 1) ||
         (rows + columns) * rank_ * kLeastSaving >= rows * columns)
       return false;
-    if (!open_.empty() && (open_.front().sum.axes != sum.axes || bytes_ + byte_size(type) > bucket_bytes_ ||
-                           b_.dtype(open_.front().matrix) != type.dtype))
+    if (!open_.empty() &&
+        (open_.front().sum.axes != sum.axes || bytes_ + byte_size(type) > sizes_.bytes(node.attrs.i("parts")) ||
+         b_.dtype(open_.front().matrix) != type.dtype))
       flush();
     Term term{sum, kNoValue, kNoValue, kNoValue, {}, {}};
     r_.at(node);
@@ -126,7 +127,8 @@ class Factorizer : public GradientRewriter {
     keep(term.start, b_.select(any, orthonormal(right), term.q));
   }
 
-  const int64_t rank_, bucket_bytes_;
+  const int64_t rank_;
+  const BucketSizes& sizes_;
   std::vector<Term> open_;
   int64_t bytes_ = 0;
 };
@@ -134,8 +136,8 @@ class Factorizer : public GradientRewriter {
 }  // namespace
 
 CompressedGradients factor_gradients(LocalProgram& program, const std::vector<int>& axes, int64_t rank,
-                                     int64_t bucket_bytes) {
-  return Factorizer(program, axes, rank, bucket_bytes).run();
+                                     const BucketSizes& sizes) {
+  return Factorizer(program, axes, rank, sizes).run();
 }
 
 }  // namespace partita

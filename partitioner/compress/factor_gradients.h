@@ -13,9 +13,9 @@
 namespace partita {
 
 // Rewrites the sums over some of `axes`, of matrices for which the factors of `rank` columns have at most half of the
-// elements. Others stay as they are, and so does a scatter that another sum follows. Factors of up to `bucket_bytes`
-// of gradients are summed at a time.
+// elements. Others stay as they are, and so does a scatter that another sum follows. Factors of up to the group's
+// `sizes` of gradients are summed at a time.
 CompressedGradients factor_gradients(LocalProgram& program, const std::vector<int>& axes, int64_t rank,
-                                     int64_t bucket_bytes);
+                                     const BucketSizes& sizes);
 
 }  // namespace partita

@@ -18,8 +18,8 @@ constexpr double kMostInt8 = 127;
 
 class Quantizer : public GradientRewriter {
  public:
-  Quantizer(LocalProgram& program, const std::vector<int>& axes, int64_t bucket_bytes)
-      : GradientRewriter(program, axes), bucket_bytes_(bucket_bytes) {}
+  Quantizer(LocalProgram& program, const std::vector<int>& axes, const BucketSizes& sizes)
+      : GradientRewriter(program, axes), sizes_(sizes) {}
 
  private:
   // x = scale * q, but for what a state keeps.
@@ -43,7 +43,7 @@ class Quantizer : public GradientRewriter {
         std::find_if(open_.begin(), open_.end(), [&](const Bucket& b) { return same_ways(b.terms[0].sum, sum); });
     const Node& node = graph_.nodes[sum.nodes[0]];
     const int64_t bytes = elements(graph_.type(node.inputs[0]).shape);
-    if (bucket != open_.end() && bucket->bytes + bytes > bucket_bytes_) {
+    if (bucket != open_.end() && bucket->bytes + bytes > sizes_.bytes(node.attrs.i("parts"))) {
       send(std::exchange(*bucket, {}));
     } else if (bucket == open_.end()) {
       bucket = open_.emplace(open_.end());
@@ -173,15 +173,15 @@ class Quantizer : public GradientRewriter {
     for (const Rounded& x : term.rounded) keep(x.remainder, b_.sub(x.x, widened(x)));
   }
 
-  const int64_t bucket_bytes_;
+  const BucketSizes& sizes_;
   std::vector<Bucket> open_;  // of sums that go different ways
   Bucket sent_;
 };
 
 }  // namespace
 
-CompressedGradients quantize_gradients(LocalProgram& program, const std::vector<int>& axes, int64_t bucket_bytes) {
-  return Quantizer(program, axes, bucket_bytes).run();
+CompressedGradients quantize_gradients(LocalProgram& program, const std::vector<int>& axes, const BucketSizes& sizes) {
+  return Quantizer(program, axes, sizes).run();
 }
 
 }  // namespace partita

@@ -14,8 +14,8 @@
 
 namespace partita {
 
-// Rewrites the sums over some of `axes`; those that come one after the other, up to `bucket_bytes` of int8, travel
+// Rewrites the sums over some of `axes`; those that come one after the other, up to the group's `sizes` of int8, travel
 // together. Each bucket is added up when the next one is on its way.
-CompressedGradients quantize_gradients(LocalProgram& program, const std::vector<int>& axes, int64_t bucket_bytes);
+CompressedGradients quantize_gradients(LocalProgram& program, const std::vector<int>& axes, const BucketSizes& sizes);
 
 }  // namespace partita

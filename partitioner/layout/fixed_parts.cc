@@ -45,6 +45,8 @@ std::string why_other_sums(int64_t parts, const Layout& layout) {
     return cat("tensor ", layout.tensor, ", context ", layout.context, ", expert ", layout.expert,
                ": these axes cut sums inside of a sample, whose order is not fixed; use the data and "
                "pipeline axes alone");
+  if (layout.hierarchical_group > 0)
+    return cat("hierarchical_group ", layout.hierarchical_group, ": sums in levels have an order of their own");
   if (parts % layout.sample_ranks() != 0)
     return cat(layout.sample_ranks(), " data-parallel ranks do not share out ", parts, " parts; expected a divisor of ",
                parts);

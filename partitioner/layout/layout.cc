@@ -64,6 +64,7 @@ std::string describe(const Layout& l) {
   if (l.sequence_parallel) text += ", sequence parallel";
   if (l.zero > 0) append(text, ", ZeRO-", l.zero);
   if (l.zero >= 3 && !l.reshard_after_forward) text += " gathered once a step";
+  if (l.hierarchical_group > 0) append(text, ", sums by ", l.hierarchical_group);
   append(text, ", micro-batch ", l.micro_batch);
   if (l.pipeline > 1) append(text, ", ", enum_name(l.schedule));
   if (l.interleave > 1) append(text, " ", l.interleave);
@@ -79,6 +80,8 @@ PinRecipe to_pins(const Layout& l) {
       {"data", l.data}, {"tensor", l.tensor}, {"pipeline", l.pipeline}, {"context", l.context}, {"expert", l.expert}};
   p.zero = l.zero;
   if (l.zero_group != 0) p.zero_group = l.zero_group == Layout::kNode ? PinRecipe::kNode : l.zero_group;
+  if (l.hierarchical_group > 0) p.hierarchical_group = l.hierarchical_group;
+  p.bucket_bytes = l.buckets;
   p.reshard_after_forward = l.reshard_after_forward;
   if (l.micro_batch > 0) p.micro_batch = l.micro_batch;
   p.sequence_parallel = l.sequence_parallel;

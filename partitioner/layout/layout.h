@@ -18,6 +18,8 @@ struct Layout {
   int64_t data = 1, tensor = 1, pipeline = 1, context = 1, expert = 1;
   int zero = 0;                       // ZeRO stage
   int64_t zero_group = 0;             // sample ranks that share one sharded copy; 0: all of them
+  int64_t hierarchical_group = 0;     // sample ranks that meet first in what all of them sum, scatter or gather; 0: all
+  BucketSizes buckets;                // of collectives that travel together
   bool reshard_after_forward = true;  // ZeRO-3: parameters are gathered for each pass, not once a step
   int64_t micro_batch = 1;            // samples that a rank takes at once; 0: all that it has of a run of the graph
   bool sequence_parallel = false;     // Megatron's: sums over the tensor axis are scattered along positions

@@ -63,6 +63,7 @@ absl::StatusOr<Layout> equal_stages(const Recipe& recipe, std::optional<int64_t>
     l.data = *ranks / inner;
   }
   l.zero = pin.zero.value_or(0);
+  l.buckets = pin.bucket_bytes;
   l.reshard_after_forward = pin.reshard_after_forward.value_or(true);
   if (l.schedule == PipelineSchedule::kInterleaved) l.interleave = pin.interleave.value_or(kChunks);
   if (l.schedule != PipelineSchedule::kInterleaved && pin.interleave.value_or(1) > 1)
@@ -88,6 +89,14 @@ absl::StatusOr<Layout> equal_stages(const Recipe& recipe, std::optional<int64_t>
   l.zero_group = pin.zero_group.value_or(0);
   if (pin.zero_group == PinRecipe::kNode) l.zero_group = Layout::kNode;
   const int64_t all = l.sample_ranks(), group = l.shard_ranks();
+  l.hierarchical_group = pin.hierarchical_group.value_or(0);
+  if (l.hierarchical_group > 0 && all % l.hierarchical_group != 0) {
+    return absl::InvalidArgumentError(
+        cat("pin hierarchical_group: ", l.hierarchical_group, " does not divide the ", all, " data-parallel ranks"));
+  }
+  if (l.hierarchical_group > 0 && recipe.compress != Compression::kNone)
+    return absl::InvalidArgumentError(
+        "pin hierarchical_group: compressed gradients are summed over all ranks at once; leave it out, or compress");
   if (l.zero_group == Layout::kNode && l.zero > 0 && group < all) {
     warnings.push_back(cat("zero_group: node: taken as groups of ", group, " of the ", all,
                            " data-parallel ranks; pin zero_group to a number to choose another"));
@@ -195,6 +204,10 @@ absl::StatusOr<Layout> different_stages(const Recipe& recipe, std::optional<int6
   const bool same =
       std::all_of(all.stages.begin(), all.stages.end(), [&](const Layout::StageAxes& s) { return s == all.stages[0]; });
   if (same) all.stages.clear();
+  if (!same && all.hierarchical_group > 0)
+    return absl::InvalidArgumentError(
+        "pin hierarchical_group: stages that differ sum over all their ranks at once; leave it out, or use equal "
+        "stages");
   return all;
 }
 

@@ -189,14 +189,18 @@ ValueId Resharder::reshard(ValueId local, Sharding from, const Sharding& to) {
   };
   std::vector<int> reduce;
   for (int axis : from.partial) {
-    if (std::find(to.partial.begin(), to.partial.end(), axis) != to.partial.end()) continue;
+    if (std::find(to.partial.begin(), to.partial.end(), axis) == to.partial.end()) reduce.push_back(axis);
+  }
+  for (size_t at = 0; at < reduce.size();) {
     size_t k = 0;
-    while (k < s.size.size() && next_axis(k) != axis) ++k;
-    if (k < s.size.size()) {
-      x = scatter_sum(x, s, k, axis, from.kind);
-    } else {
-      reduce.push_back(axis);
+    while (k < s.size.size() && next_axis(k) != reduce[at]) ++k;
+    if (k == s.size.size()) {
+      ++at;
+      continue;
     }
+    x = scatter_sum(x, s, k, reduce[at], from.kind);
+    reduce.erase(reduce.begin() + static_cast<std::ptrdiff_t>(at));
+    at = 0;  // those before it may be the next of their pieces now
   }
   if (!reduce.empty()) {
     Attrs attrs = group(reduce);

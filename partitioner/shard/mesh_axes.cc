@@ -7,6 +7,8 @@
 namespace partita {
 namespace {
 
+constexpr const char* kDataAxis = "data";
+
 int add_axis_of(MeshAxes& axes, std::string name, int64_t size) {
   axes.mesh.axes.push_back({std::move(name), size});
   return static_cast<int>(axes.mesh.axes.size()) - 1;
@@ -32,22 +34,25 @@ absl::StatusOr<MeshAxes> mesh_axes(const Layout& layout, const BatchPlan& batch,
   MeshAxes axes;
   if (layout.pipeline > 1) add_axis_of(axes, kStageAxis, layout.pipeline);
   std::set<int64_t> ends = {layout.expert, layout.sample_ranks()};
-  for (int64_t end : {batch.batch_ranks, layout.zero > 0 ? layout.shard_ranks() : int64_t{1}}) {
+  const int64_t shards = layout.zero > 0 ? layout.shard_ranks() : 1;
+  for (int64_t end : {batch.batch_ranks, shards, layout.hierarchical_group}) {
     if (end > layout.expert) ends.insert(end);
   }
   std::vector<int64_t> sizes;  // innermost first
   for (auto at = ends.begin(); std::next(at) != ends.end(); ++at) {
     if (*std::next(at) % *at != 0) {
-      return absl::InvalidArgumentError(
-          cat("pin zero_group: groups of ", layout.shard_ranks(), " ranks do not fit the ", batch.batch_ranks,
-              " ranks that share one run of the graph; expected one to divide the other"));
+      return absl::InvalidArgumentError(cat(
+          "pin ", shards == *at || shards == *std::next(at) ? "zero_group" : "hierarchical_group", ": groups of ", *at,
+          " ranks do not fit groups of ", *std::next(at),
+          " (ranks that share one run of the graph, or one sharded copy, or that sum first); expected one to divide "
+          "the other"));
     }
     sizes.push_back(*std::next(at) / *at);
   }
   int64_t inside = layout.sample_ranks();
   for (size_t k = sizes.size(); k-- > 0;) {
     inside /= sizes[k];
-    const std::string name = sizes.size() == 1 ? "data" : cat("data", sizes.size() - 1 - k);
+    const std::string name = sizes.size() == 1 ? kDataAxis : cat(kDataAxis, sizes.size() - 1 - k);
     take_samples(axes, add_axis_of(axes, name, sizes[k]), inside, layout, batch);
   }
   if (layout.expert > 1) {
@@ -65,6 +70,17 @@ absl::StatusOr<MeshAxes> mesh_axes(const Layout& layout, const BatchPlan& batch,
   }
   if (batch.fixed_parts > 0) axes.mesh.apart = axes.batch;
   return axes;
+}
+
+std::vector<int> far_axes(const Mesh& mesh, const Layout& layout) {
+  std::vector<int> far;
+  int64_t inside = layout.sample_ranks();
+  for (size_t a = 0; a < mesh.axes.size() && layout.hierarchical_group > 0; ++a) {
+    if (!mesh.axes[a].name.starts_with(kDataAxis)) continue;
+    inside /= mesh.axes[a].size;
+    if (inside >= layout.hierarchical_group) far.push_back(static_cast<int>(a));
+  }
+  return far;
 }
 
 }  // namespace partita

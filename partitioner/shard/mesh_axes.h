@@ -33,7 +33,10 @@ struct AxisCuts {
 
 // The pipeline's stages are outermost: they talk least. The data axis is cut where whole runs of the graph end and
 // where a ZeRO group ends; the expert axis is inside of it, then context, then tensor: the innermost talk most.
-// InvalidArgument where ZeRO groups and the ranks of a run do not nest.
+// Where a hierarchical group ends it is cut, too. InvalidArgument where these and the ranks of a run do not nest.
 absl::StatusOr<MeshAxes> mesh_axes(const Layout& layout, const BatchPlan& batch, const AxisCuts& cuts);
+
+// Of a mesh that mesh_axes() made: the axes that ranks of different hierarchical groups differ in; none without them.
+std::vector<int> far_axes(const Mesh& mesh, const Layout& layout);
 
 }  // namespace partita

@@ -23,6 +23,7 @@ class Placement {
         layout_(layout),
         batch_(batch),
         scope_(scope),
+        far_(far_axes(axes_.mesh, layout)),
         chooser_(padded_.graph, axes_.mesh, axes_.sample_parts()) {}
 
   absl::StatusOr<PlannedGraph> run(std::vector<std::string>& warnings) && {
@@ -138,13 +139,17 @@ class Placement {
     }
     for (; !free.empty(); free.erase(free.begin())) {  // all of them, or as many of the innermost as divide
       int64_t n = axes_.mesh.ways(free);
+      // Scattered by the first axis first: in levels that is the nearest ranks', which leaves the others a part.
+      std::vector<int> order = free;
+      std::stable_partition(order.begin(), order.end(),
+                            [&](int a) { return std::count(far_.begin(), far_.end(), a) == 0; });
       for (size_t d = 0; d < shape.size(); ++d) {
         for (size_t k = 0; k < compute.dims[d].size(); ++k) {
           // Sums over elements in a fixed order are of as many blocks as there are parts.
           if (local_size(compute.dims[d][k], axes_.mesh) % std::max(n, batch_.fixed_parts) != 0) continue;
           Sharding s = compute;
           auto& axes = s.dims[d][k].axes;
-          axes.insert(axes.end(), free.begin(), free.end());
+          axes.insert(axes.end(), order.begin(), order.end());
           return normalized(std::move(s));
         }
       }
@@ -158,6 +163,7 @@ class Placement {
   const Layout& layout_;
   const BatchPlan& batch_;
   const StageScope& scope_;
+  const std::vector<int> far_;
   LayoutChooser chooser_;
   ShardingPlan plan_;
 };

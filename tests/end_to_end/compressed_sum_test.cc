@@ -102,7 +102,7 @@ TEST(CompressedSum_Bf16, IsTheRoundedSumOfRoundedTerms) {
   const auto terms = random_terms(9);
   for (std::string op : {"all_reduce", "reduce_scatter"}) {
     LocalProgram local = one_gradient(op, kRanks, {kRanks, kCount});
-    CompressedGradients done = compress_gradients(local, Compression::kBf16, {0}, 1 << 20);
+    CompressedGradients done = compress_gradients(local, Compression::kBf16, {0}, BucketSizes::all(1 << 20));
     EXPECT_EQ(done.sums, 1);
     EXPECT_EQ(done.bytes * 2, done.plain_bytes);
     run_steps(local, terms, 1, [&](int rank, int, std::span<const float> w) {
@@ -182,7 +182,7 @@ TEST(CompressedSum_Int8, IsTheSumOfRoundedTermsAndKeepsWhatIsLeft) {
     const QuantizedSums expected = quantized_sums(terms, kSteps, gathered);
     ASSERT_GT(expected.left, 0);
     LocalProgram local = one_gradient(op, kRanks, {kRanks, kCount});
-    CompressedGradients done = compress_gradients(local, Compression::kInt8, {0}, 1 << 20);
+    CompressedGradients done = compress_gradients(local, Compression::kInt8, {0}, BucketSizes::all(1 << 20));
     EXPECT_EQ(done.sums, 1);
     EXPECT_EQ((done.bytes - kRanks * 4) * 4, done.plain_bytes) << "and a scale for each part";
     run_steps(local, terms, kSteps, [&](int rank, int step, std::span<const float> w) {
@@ -207,7 +207,7 @@ TEST(CompressedSum_Int8, IsNearTheSumForAnySizeAndNumberOfRanks) {
   for (int64_t size : {2, 7, 64, 1001}) {
     for (int count : {2, 5, 16}) {
       LocalProgram local = one_gradient("all_reduce", count, {size});
-      compress_gradients(local, Compression::kInt8, {0}, 1 << 20);
+      compress_gradients(local, Compression::kInt8, {0}, BucketSizes::all(1 << 20));
       std::mt19937 rng(static_cast<unsigned>(size) * 31 + static_cast<unsigned>(count));
       std::normal_distribution<float> normal;
       std::vector<std::vector<float>> terms(static_cast<size_t>(count), std::vector<float>(static_cast<size_t>(size)));
@@ -229,7 +229,7 @@ TEST(CompressedSum_Int8, OfNoNumberIsNoNumberAndOfZerosIsZero) {
   auto terms = random_terms(4);
   terms[1][7] = NAN;
   LocalProgram local = one_gradient("all_reduce", kRanks, {kRanks, kCount});
-  compress_gradients(local, Compression::kInt8, {0}, 1 << 20);
+  compress_gradients(local, Compression::kInt8, {0}, BucketSizes::all(1 << 20));
   run_steps(local, terms, 1, [](int, int, std::span<const float> w) { EXPECT_TRUE(std::isnan(w[7])); });
   for (auto& term : terms) std::ranges::fill(term, 0.0f);
   run_steps(local, terms, 2, [](int, int, std::span<const float> w) {
@@ -253,7 +253,7 @@ TEST(CompressedSum_PowerSgd, IsTorchs) {
   for (std::string op : {"all_reduce", "reduce_scatter"}) {
     const bool whole = op == "all_reduce";
     LocalProgram local = one_gradient(op, 2, whole ? Shape{kRows, kColumns} : Shape{2, kRows / 2, kColumns});
-    CompressedGradients done = compress_gradients(local, Compression::kPowerSgd, {0}, 1 << 20);
+    CompressedGradients done = compress_gradients(local, Compression::kPowerSgd, {0}, BucketSizes::all(1 << 20));
     EXPECT_EQ(done.sums, 1);
     EXPECT_EQ(done.bytes, 4 * (kRows + kColumns) * 4);
     EXPECT_EQ(done.plain_bytes, kRows * kColumns * 4);
@@ -284,7 +284,7 @@ TEST(CompressedSum_PowerSgd, OfLowRankIsExactAndOfZerosIsZero) {
   for (int k = 0; k < kColumns * 4; ++k) start.push_back(static_cast<float>(std::sin(k + 1.)));
   for (const auto& terms : {low, zero}) {
     LocalProgram local = one_gradient("all_reduce", 2, {kRows, kColumns});
-    compress_gradients(local, Compression::kPowerSgd, {0}, 1 << 20);
+    compress_gradients(local, Compression::kPowerSgd, {0}, BucketSizes::all(1 << 20));
     run_steps(
         local, terms, 3,
         [&](int, int step, std::span<const float> w) {
@@ -300,7 +300,7 @@ TEST(CompressedSum_PowerSgd, OfLowRankIsExactAndOfZerosIsZero) {
 TEST(CompressedSum_PowerSgd, LeavesVectorsAndSmallMatrices) {
   for (const Shape& shape : {Shape{400}, Shape{12, 12}}) {
     LocalProgram local = one_gradient("all_reduce", 2, shape);
-    CompressedGradients done = compress_gradients(local, Compression::kPowerSgd, {0}, 1 << 20);
+    CompressedGradients done = compress_gradients(local, Compression::kPowerSgd, {0}, BucketSizes::all(1 << 20));
     EXPECT_EQ(done.sums, 0);
     EXPECT_EQ(local.states.size(), 2u);
   }

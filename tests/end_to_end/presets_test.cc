@@ -28,6 +28,9 @@ const Case kCases[] = {
     {"ddp", {{2, {{"data", 2}, {"zero", 0}}}, {4, {{"data", 4}}}}},
     {"fsdp", {{2, {{"data", 2}, {"zero", 3}}}, {4, {{"data", 4}, {"zero", 3}}}}},
     {"hsdp", {{4, {{"data", 4}, {"zero", 3}, {"zero_group", 2}}}}},
+    {"ddp --pin hierarchical_group=2 --pin bucket_bytes=65536", {{4, {{"data", 4}, {"hierarchical_group", 2}}}}},
+    {"zero1 --pin hierarchical_group=4", {{8, {{"data", 8}, {"hierarchical_group", 4}}}}},
+    {"zero3 --pin hierarchical_group=2", {{4, {{"zero", 3}, {"hierarchical_group", 2}}}}},
     {"zero1", {{2, {{"zero", 1}}}, {4, {{"data", 4}, {"zero", 1}}}}},
     {"zero2", {{2, {{"zero", 2}}}, {4, {{"data", 4}, {"zero", 2}}}}},
     {"zero3", {{2, {{"zero", 3}}}, {4, {{"data", 4}, {"zero", 3}}}}},
@@ -53,7 +56,7 @@ class Presets : public testing::Test {
     std::string text;
     for (int k = 0; k < 4000; ++k) text += static_cast<char>(k * k % 61);
     out_.write("tokens.bin", text);
-    for (int ranks : {2, 4})  // two nodes of two where there are four
+    for (int ranks : {2, 4, 8})  // nodes of two
       out_.write(cat("cluster", ranks, ".yaml"), cat("device: cpu\ndevices_per_node: 2\nnodes: ", ranks / 2, "\n"));
   }
 

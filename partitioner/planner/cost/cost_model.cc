@@ -29,12 +29,6 @@ double most_of(const Cluster& cluster, double SoftwareProfile::*constant) {
   return most;
 }
 
-// A collective that goes round its ranks in messages of `message` bytes (0: at once).
-double message_seconds(const DeviceGroup& group, const CollectiveUse& use, double message) {
-  const double more = message > 0 ? std::floor(use.bytes / message) * ring_latency(group, use.axis) : 0;
-  return collective_time(group, use.collective, use.axis, use.bytes).seconds + more;
-}
-
 }  // namespace
 
 void Breakdown::add(const PassTimes& p, double times) {
@@ -52,6 +46,17 @@ CostModel::CostModel(const Problem& problem) : problem_(problem) {
     for (size_t last = first + 1; last < c.groups.size(); ++last)
       joined_.try_emplace({first, last}, c.joined(first, last, problem_.options.precision));
   }
+}
+
+double CostModel::message_seconds(const DeviceGroup& group, const CollectiveUse& use, const Layout& l,
+                                  double message) const {
+  auto seconds = [&](double bytes) { return collective_time(group, use.collective, use.axis, bytes).seconds; };
+  if (problem_.own_programs || !l.buckets.sizes.empty()) {
+    const double bucket = static_cast<double>(l.buckets.bytes(use.axis.size));
+    return use.bytes > bucket ? use.bytes / bucket * seconds(bucket) : seconds(use.bytes);
+  }
+  const double more = message > 0 ? std::floor(use.bytes / message) * ring_latency(group, use.axis) : 0;
+  return seconds(use.bytes) + more;
 }
 
 const DeviceGroup& CostModel::group_of_ranks(int64_t first, int64_t last) const {
@@ -124,9 +129,12 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
       backward[kCompute] += n * c.input_gradient, weight[kCompute] += n * c.weight_gradient;
       backward[kRecompute] += n * c.recompute;
       if (gathers_parameters(l)) {
-        const auto [gathered, scattered] = gather_collectives(c, l);
-        double gather = message_seconds(group, gathered, software.gather_message_bytes),
-               scatter = message_seconds(group, scattered, software.gather_message_bytes);
+        const GatherCollectives exchanged = gather_collectives(c, l);
+        double gather = 0, scatter = 0;
+        for (const CollectiveUse& use : exchanged.gather)
+          gather += message_seconds(group, use, l, software.gather_message_bytes);
+        for (const CollectiveUse& use : exchanged.scatter)
+          scatter += message_seconds(group, use, l, software.gather_message_bytes);
         if (l.offload == OffloadMode::kAll) gather += (c.gather_bytes + c.frozen_bytes) / group.device.host_bandwidth;
         const bool each = gathers_each_pass(l);
         auto add = [&](PassTimes& pass, double moved, double beside, double slowing) {
@@ -351,7 +359,7 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
   auto seconds = [&](const std::vector<CollectiveUse>& list) {
     double sum = 0;
     for (const CollectiveUse& use : list)
-      sum += message_seconds(g, use, l.zero == 1 ? software.shard_message_bytes : 0);
+      sum += message_seconds(g, use, l, l.zero == 1 ? software.shard_message_bytes : 0);
     return sum;
   };
   const double reduce = seconds(collectives.reduce);
@@ -364,6 +372,7 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
                       : collective_time(g, collectives.reduce[0].collective, collectives.reduce[0].axis,
                                         collectives.reduce[0].bytes)
                             .algorithm;
+  if (l.hierarchical_group > 0) out.algorithm += " in levels";
   const double group_size = static_cast<double>(shard_ranks(l).size);
   double shard = l.zero >= 1 ? dense / group_size + expert / std::max(1.0, group_size / static_cast<double>(l.expert))
                              : dense + expert;

@@ -30,6 +30,9 @@ class CostModel {
   Simulation simulation(const Layout& layout);
   // What those times, and the step's end as `prediction` has it, are made of.
   StepTimes step_times(const Layout& layout, const Prediction& prediction);
+  // The layout with what it leaves open of how our programs exchange gradients and parameters: in how large buckets,
+  // and whether in levels, by the links (plan_collectives.cc).
+  Layout with_exchanges(Layout layout);
   // What the ranks send (plan_collectives.cc).
   PlanTraffic traffic(const Layout& layout);
   // No layout with these axes, micro-batch and recompute is faster, wherever it is cut.
@@ -91,15 +94,26 @@ class CostModel {
   // Of a unit and one micro-batch: collectives of forward (recomputing repeats them) and of backward.
   std::pair<std::vector<CollectiveUse>, std::vector<CollectiveUse>> unit_collectives(const UnitWork& unit,
                                                                                      const Layout& layout) const;
+  static std::vector<CollectiveUse> in_levels(const CollectiveUse& use, const Layout& layout);
+  template <typename Visit>
+  void visit_exchanges(const Layout& layout, Visit visit);  // visit(devices, stage's layout, use)
+  BucketSizes bucket_sizes(const Layout& layout);
+  double exchange_seconds(const Layout& layout);
   static RankAxis shard_ranks(const Layout& layout);  // that share one copy of what is sharded
   // Of a layout that shards parameters: gathers of a unit's in one pass, and the scattering of its gradients.
   static bool gathers_parameters(const Layout& layout);
   static bool gathers_each_pass(const Layout& layout);  // stage 2, and 3 where it keeps them, gathers once a step
-  std::array<CollectiveUse, 2> gather_collectives(const UnitCost& unit, const Layout& layout) const;
+  struct GatherCollectives {
+    std::vector<CollectiveUse> gather, scatter;
+  };
+  GatherCollectives gather_collectives(const UnitCost& unit, const Layout& layout) const;
   double crossing_elements() const;  // of a sample, from a stage to the next
   // Of a micro-batch's values from a stage to the next one (from the last to the first).
   double send_seconds(const Layout& layout, int64_t stage) const;
   std::vector<double> sends(const Layout& layout) const;
+  // Our programs send it in the layout's buckets, other software in messages of `message` bytes (0: at once).
+  double message_seconds(const DeviceGroup& group, const CollectiveUse& use, const Layout& layout,
+                         double message) const;
   CollectiveUse relayout_gather(const Layout& from, const Layout& to) const;
   const DeviceGroup& group_of_ranks(int64_t first, int64_t last) const;
   // Whether stages take different times by what their ranks are.

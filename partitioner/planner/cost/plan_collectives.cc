@@ -1,10 +1,18 @@
 // Which collectives a layout's ranks run, with their bytes: what cost_model.cc prices and traffic.cc shows.
+#include <cmath>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "partitioner/planner/cost/cost_model.h"
 
 namespace partita {
 namespace {
+
+constexpr double kWorthLevels = 0.98;  // of the seconds that are spent without levels
+
+// Whether groups of any such size fit the ranks that share a run of the graph.
+bool is_power_of_two(int64_t n) { return (n & (n - 1)) == 0; }
 
 // Bytes of a gradient's element on the wire, where it has `plain` in memory.
 double travelling_bytes(Compression kind, double plain) {
@@ -92,13 +100,13 @@ bool CostModel::gathers_each_pass(const Layout& l) {
   return (l.zero >= 3 && l.reshard_after_forward) || l.offload == OffloadMode::kAll;
 }
 
-std::array<CollectiveUse, 2> CostModel::gather_collectives(const UnitCost& unit, const Layout& l) const {
+CostModel::GatherCollectives CostModel::gather_collectives(const UnitCost& unit, const Layout& l) const {
   const double element = problem_.options.element_bytes(),
                scattered = unit.gather_bytes * travelling_bytes(problem_.compress, element) / element;
   const bool all = l.zero >= 3 || l.offload == OffloadMode::kAll;  // else frozen weights lie whole on the device
   const double gathered = unit.gather_bytes + (all ? unit.frozen_bytes : 0);
-  return {CollectiveUse{TrafficKind::kData, CollectiveKind::kAllGather, shard_ranks(l), gathered},
-          CollectiveUse{TrafficKind::kData, CollectiveKind::kReduceScatter, shard_ranks(l), scattered}};
+  return {in_levels({TrafficKind::kData, CollectiveKind::kAllGather, shard_ranks(l), gathered}, l),
+          in_levels({TrafficKind::kData, CollectiveKind::kReduceScatter, shard_ranks(l), scattered}, l)};
 }
 
 CostModel::UpdateCollectives CostModel::update_collectives(const Layout& l, const StageUnits& units) const {
@@ -131,7 +139,91 @@ CostModel::UpdateCollectives CostModel::update_collectives(const Layout& l, cons
     if (units.counts[k] > 0 && l.tensor > 1) use(tensor, TrafficKind::kTensor, {l.tensor, 1});
     if (units.counts[k] > 0 && l.zero >= 1 && shards.size > 1) use(stored, TrafficKind::kData, shards);
   }
+  for (std::vector<CollectiveUse>* list : {&out.reduce, &out.gather}) {
+    for (const CollectiveUse& use : std::exchange(*list, {})) {
+      for (CollectiveUse& level : in_levels(use, l)) list->push_back(std::move(level));
+    }
+  }
   return out;
+}
+
+// Over the ranks of a hierarchical group, and over what each of them has with those of the other groups.
+std::vector<CollectiveUse> CostModel::in_levels(const CollectiveUse& use, const Layout& l) {
+  using enum CollectiveKind;
+  const RankAxis all = use.axis;
+  int64_t near = l.hierarchical_group * l.context;
+  if (all.stride != l.tensor) near = all.stride == l.tensor * l.expert ? near / l.expert : 0;  // experts; copies
+  if (near <= 1 || all.size <= near || all.size % near != 0) return {use};
+  const RankAxis inside{near, all.stride}, across{all.size / near, all.stride * near};
+  const double part = use.bytes / static_cast<double>(near);
+  auto level = [&](CollectiveKind kind, RankAxis axis, double bytes) {
+    return CollectiveUse{use.kind, kind, axis, bytes, use.times};
+  };
+  if (use.collective == kReduceScatter)
+    return {level(kReduceScatter, inside, use.bytes), level(kReduceScatter, across, part)};
+  if (use.collective == kAllGather) return {level(kAllGather, across, part), level(kAllGather, inside, use.bytes)};
+  return {level(kReduceScatter, inside, use.bytes), level(kAllReduce, across, part),
+          level(kAllGather, inside, use.bytes)};
+}
+
+// What a layout's stages exchange of gradients and parameters. A stage like the one before is not visited.
+template <typename Visit>
+void CostModel::visit_exchanges(const Layout& whole, Visit visit) {
+  const std::vector<StageUnits> chunks = chunk_units(whole);
+  const StageLayouts layouts(whole);
+  std::tuple<const Layout*, const DeviceGroup*, std::vector<int>> before;
+  for (int64_t stage = 0; stage < whole.pipeline; ++stage) {
+    const Layout& l = layouts[static_cast<size_t>(stage)];
+    const DeviceGroup& group = group_of_stage(whole, stage);
+    const StageUnits units = units_of_stage(whole, chunks, stage);
+    if (std::tuple now(&l, &group, units.counts); now == std::exchange(before, now)) continue;
+    const UpdateCollectives update = update_collectives(l, units);
+    for (const CollectiveUse& use : update.reduce) visit(group, l, use);
+    for (const CollectiveUse& use : update.gather) visit(group, l, use);
+    if (!gathers_parameters(l)) continue;
+    UnitCost all;
+    const auto [dense, expert] = local_parameters(*problem_.workload, units, l);
+    all.gather_bytes = (dense + expert) * problem_.options.element_bytes();
+    const GatherCollectives exchanged = gather_collectives(all, l);
+    for (const CollectiveUse& use : exchanged.scatter) visit(group, l, use);
+    for (const CollectiveUse& use : exchanged.gather) visit(group, l, use);
+  }
+}
+
+BucketSizes CostModel::bucket_sizes(const Layout& whole) {
+  BucketSizes sizes;
+  visit_exchanges(whole, [&](const DeviceGroup& group, const Layout&, const CollectiveUse& use) {
+    if (use.axis.size <= 1 || use.bytes <= 0) return;
+    const double least = static_cast<double>(BucketSizes::kLeast);
+    sizes.raise(use.axis.size, std::llround(best_message(group, use.collective, use.axis, use.bytes, least)));
+  });
+  return sizes;
+}
+
+double CostModel::exchange_seconds(const Layout& whole) {
+  double seconds = 0;
+  visit_exchanges(whole, [&](const DeviceGroup& group, const Layout& l, const CollectiveUse& use) {
+    seconds += message_seconds(group, use, l, 0);
+  });
+  return seconds;
+}
+
+Layout CostModel::with_exchanges(Layout l) {
+  if (!problem_.own_programs) return l;
+  const bool sized = !l.buckets.sizes.empty();
+  if (!sized) l.buckets = bucket_sizes(l);
+  // In levels where that is faster. Groups end where nodes do.
+  const DeviceGroup& group = group_of_stage(l, 0);
+  const int64_t near =
+      std::gcd(l.sample_ranks(), std::max<int64_t>(1, group.devices_per_node / (l.tensor * l.context)));
+  const bool open = l.hierarchical_group == 0 && l.stages.empty() && problem_.fixed_parts == 0 &&
+                    problem_.compress == Compression::kNone &&
+                    (problem_.workload->exported_batch <= 1 || is_power_of_two(l.sample_ranks()));
+  if (!open || near <= l.expert || near % l.expert != 0 || near == l.sample_ranks()) return l;
+  Layout levels = l;
+  levels.hierarchical_group = near;
+  if (!sized) levels.buckets = bucket_sizes(levels);
+  return exchange_seconds(levels) < kWorthLevels * exchange_seconds(l) ? levels : l;
 }
 
 // A rank of stage `to` gathers what ranks of `from` have of its samples and positions, one micro-batch's; where they
@@ -170,8 +262,9 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
       for (const CollectiveUse& use : c.forward_collectives) add(use, n * (repeat ? 2 : 1));
       for (const CollectiveUse& use : c.backward_collectives) add(use, n);
       if (gathers_parameters(l)) {
-        const auto [gather, scatter] = gather_collectives(c, l);
-        add(gather, gathers_each_pass(l) ? 2 * n : n / m), add(scatter, n);
+        const GatherCollectives exchanged = gather_collectives(c, l);
+        for (const CollectiveUse& use : exchanged.gather) add(use, gathers_each_pass(l) ? 2 * n : n / m);
+        for (const CollectiveUse& use : exchanged.scatter) add(use, n);
       }
       for (double e : w.kinds[k].batch_reduces)
         add({TrafficKind::kData,

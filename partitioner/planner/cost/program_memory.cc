@@ -1,6 +1,7 @@
 #include "partitioner/planner/cost/program_memory.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/cat.h"
 
@@ -94,6 +95,11 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
     m.transient = std::max(m.transient, element * p.stored(1) - (l.pipeline > 1 ? 0 : m.activations));
   // What an earlier stage has of tied weights comes as it is stored; their gradient goes back there.
   m.transient += 2 * message + tied * (kF32 + (mixed ? element : 0));
+  // Gradients that are scattered in backward wait for their bucket to be full.
+  if (l.zero >= 2 && p.group() > 1) {
+    const double bucket = static_cast<double>(l.buckets.bytes(std::llround(p.group())));
+    m.transient += std::max(0., std::min(bucket, element * p.all()) - largest_unit * element);
+  }
   // In the update copies of the weights are gone.
   const double copies = mixed ? element * p.stored(3) : 0;
   const bool scaled = host_moments && problem.clip;  // on their way to the host

@@ -1,8 +1,7 @@
 // Of 8 ranks in two nodes of 4, B bytes all-reduced:
 //
-//   ring          rank k sends 2 · 7/8 B to rank k + 1
-//   tree          in a node rank k sends B to k - 1 and k + 1; the nodes' first ranks B each way along two trees
-//   hierarchical  3/4 B twice in the node, 1/2 · B/4 twice between the nodes
+//   ring   rank k sends 2 · 7/8 B to rank k + 1
+//   tree   in a node rank k sends B to k - 1 and k + 1; the nodes' first ranks B each way along two trees
 #include "partitioner/planner/cost/traffic.h"
 
 #include <algorithm>
@@ -59,19 +58,11 @@ void tree(int64_t n, int64_t inside, double bytes, const MessageFunction& messag
   }
 }
 
-// `passes`: 2 where what was scattered on the way out is gathered on the way in.
-void hierarchical(const std::vector<int64_t>& levels, double bytes, double passes, const MessageFunction& message) {
-  const int64_t n = product(levels);
-  int64_t inside = 1;
-  for (int64_t members : levels) {
-    for (int64_t far = 1; far < members; far *= 2) {
-      const double share = static_cast<double>(std::min(far, members - far)) / static_cast<double>(members);
-      for (int64_t k = 0; k < n; ++k) {
-        const int64_t place = k / inside % members;
-        message(k, k + ((place + far) % members - place) * inside, passes * share * bytes);
-      }
-    }
-    bytes /= static_cast<double>(members), inside *= members;
+// To members at distances 1, 2, 4, ….
+void pat(int64_t n, double bytes, const MessageFunction& message) {
+  for (int64_t far = 1; far < n; far *= 2) {
+    const double share = static_cast<double>(std::min(far, n - far)) / static_cast<double>(n);
+    for (int64_t k = 0; k < n; ++k) message(k, (k + far) % n, share * bytes);
   }
 }
 
@@ -122,8 +113,8 @@ void messages(const Transfer& t, const MessageFunction& message) {
   const double passes = t.collective == "all_reduce" ? 2 : 1, share = t.bytes / static_cast<double>(n);
   if (t.algorithm == "tree") {
     tree(n, n / t.levels.back(), t.bytes, message);
-  } else if (t.algorithm == "hierarchical") {
-    hierarchical(t.levels, t.bytes, passes, message);
+  } else if (t.algorithm == "pat") {
+    pat(n, t.bytes, message);
   } else if (t.algorithm == "multicast") {
     each_to_each(n, 2 * share, message);
   } else if (t.algorithm == "all-to-all") {

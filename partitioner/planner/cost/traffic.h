@@ -46,8 +46,8 @@ std::vector<Transfer> transfers(const DeviceGroup& group, const std::vector<Coll
 
 // `message(from, to, bytes)` for each pair of a group's members, which are counted from 0 as `members` says, that
 // anything goes between. Ring: to the next member. Tree: two trees between the groups of the outermost level, each with
-// half of the bytes, and chains to the first rank of each group. Hierarchical: in each level, innermost first, to
-// members at distances 1, 2, 4, …. Multicast: what the switch hands on, where it arrives. All-to-all: to all.
+// half of the bytes, and chains to the first rank of each group. PAT: to members at distances 1, 2, 4, …. Multicast:
+// what the switch hands on, where it arrives. All-to-all: to all.
 using MessageFunction = std::function<void(int64_t from, int64_t to, double bytes)>;
 void messages(const Transfer& transfer, const MessageFunction& message);
 

@@ -225,6 +225,13 @@ std::string choices(const Plan& plan) {
                         zero == 1   ? "optimizer's states"
                         : zero == 2 ? "optimizer's states and gradients"
                                     : "optimizer's states, gradients and parameters");
+  if (const std::vector<BucketSize>& sizes = pin.bucket_bytes.sizes; !sizes.empty()) {
+    text += "  buckets, in which gradients and parameters travel:";
+    for (const BucketSize& s : sizes)
+      append(text, &s == &sizes[0] ? " " : ", ", gb(static_cast<double>(s.bytes)),
+             s.ranks > 0 ? cat(" among ", s.ranks, " ranks") : "");
+    text += "\n";
+  }
   if (const RecomputeMode mode = pin.recompute.value_or(RecomputeMode::kNone); mode != RecomputeMode::kNone)
     text += fmt::format("  recompute {}: values are made again instead of kept; {:.1f} % of the step\n",
                         enum_name(mode), percent(b.recompute));

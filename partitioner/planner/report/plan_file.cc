@@ -56,11 +56,16 @@ void fields(auto& io, Is<std::map<std::string, int64_t>> auto& axes) {
   for (const char* axis : kStageAxes) io.entry(axis, axes, {.low = 1, .high = kLargestCount});
 }
 
+void fields(auto& io, Is<BucketSize> auto& b) {
+  io("ranks", b.ranks, {.low = 0, .high = kLargestCount}), io("bytes", b.bytes, {.low = 1, .high = kLargestCount});
+}
+
 void fields(auto& io, Is<PinRecipe> auto& p) {
   const Rule count{.low = 1, .high = kLargestCount};
   fields(io, p.axes), io.entry("pipeline", p.axes, count);
   io("zero", p.zero, {.high = 3}), io("zero_group", p.zero_group, count);
   io("reshard_after_forward", p.reshard_after_forward), io("micro_batch", p.micro_batch, count);
+  io("hierarchical_group", p.hierarchical_group, count), io("bucket_bytes", p.bucket_bytes.sizes, kSaid);
   io("sequence_parallel", p.sequence_parallel), io("recompute", p.recompute), io("offload", p.offload);
   io("schedule", p.schedule), io("interleave", p.interleave, count), io("cuts", p.cuts, kSaid);
   io("stages", p.stages, {.when = When::kSaid, .low = 1, .high = kLargestCount, .least = 1});

@@ -16,6 +16,7 @@ bool needs_as_much(const Layout& l, const Layout& of) {
   if (l.schedule == PipelineSchedule::kZeroBubble && of.schedule == PipelineSchedule::k1f1b)
     same.schedule = of.schedule;
   same.zero = of.zero, same.offload = of.offload, same.recompute = of.recompute, same.micro_batch = of.micro_batch;
+  same.buckets = of.buckets;  // they follow from the rest
   return same == of && l.zero <= of.zero && l.offload <= of.offload && l.recompute <= of.recompute &&
          l.micro_batch >= of.micro_batch;
 }

@@ -218,7 +218,8 @@ class Search {
           bool fits = false;  // then nothing is gained by offloading more
           for (size_t k = 0; k < space_.offload.size() && !fits; ++k) {
             l.zero = zero, l.zero_group = zero_group(l), l.offload = space_.offload[k];
-            l.reshard_after_forward = space_.reshard_after_forward;
+            l.reshard_after_forward = space_.reshard_after_forward, l.buckets = space_.buckets;
+            l.hierarchical_group = space_.hierarchical_group;
             if (zero > 0 && l.zero_group > 0 && !(why = invalid(problem_, l)).empty()) {  // all else was valid before
               if (reasons_.insert(why).second) out_.contradictions.insert(out_.contradictions.begin(), std::move(why));
               break;
@@ -274,7 +275,8 @@ class Search {
   }
 
   // Prices it and keeps it where it is good; whether it fits by the count.
-  bool take(const Layout& l) {
+  bool take(Layout l) {
+    l = model_.with_exchanges(std::move(l));
     Candidate c{l, model_.predict(l, false)};
     ++out_.considered, ++effort_;
     const bool fits = c.prediction.fits;

@@ -149,6 +149,7 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
                      return a.devices_per_node < b.devices_per_node;
                    })->devices_per_node;
   }
+  s.buckets = pin.bucket_bytes, s.hierarchical_group = pin.hierarchical_group.value_or(0);
   s.reshard_after_forward = pin.reshard_after_forward.value_or(true);
   s.sequence_parallel = pinned_or<bool>(pin.sequence_parallel, {false, true});
   RecomputeMode asked = pin.recompute.value_or(recompute);

@@ -74,6 +74,10 @@ std::string invalid(const Problem& problem, const Layout& l) {
   }
   if (const int64_t ranks = l.data * l.expert; l.zero > 0 && l.zero_group > 0 && ranks % l.zero_group != 0)
     return cat("zero_group ", l.zero_group, " does not divide ", ranks, " data-parallel ranks");
+  if (const int64_t ranks = l.data * l.expert; l.hierarchical_group > 0 && ranks % l.hierarchical_group != 0)
+    return cat("hierarchical_group ", l.hierarchical_group, " does not divide ", ranks, " data-parallel ranks");
+  if (l.hierarchical_group > 0 && problem.compress != Compression::kNone)
+    return "hierarchical_group goes without compress";
   if (problem.fixed_parts > 0) {
     if (std::string why = why_other_sums(problem.fixed_parts, l); !why.empty()) return "reproducible: " + why;
   }

@@ -14,8 +14,9 @@ using ::testing::StartsWith;
 
 TEST(ApplyPin_Accepted, ReplacesTheEntry) {
   Recipe recipe = parsed_recipe("pin: {tensor: 2, w: {out: tensor}}");
-  for (const char* pin : {"tensor=8", "sequence_parallel=true", "schedule=zero_bubble",
-                          "layers.*.up={out: tensor, in: [data, expert]}", "w={out: }", "zero_group=node"}) {
+  for (const char* pin :
+       {"tensor=8", "sequence_parallel=true", "schedule=zero_bubble", "layers.*.up={out: tensor, in: [data, expert]}",
+        "w={out: }", "zero_group=node", "hierarchical_group=8", "bucket_bytes=1000000"}) {
     absl::Status status = apply_pin(recipe, pin);
     EXPECT_TRUE(status.ok()) << status.message();
   }
@@ -23,9 +24,23 @@ TEST(ApplyPin_Accepted, ReplacesTheEntry) {
   EXPECT_EQ(recipe.pin.sequence_parallel, true);
   EXPECT_EQ(recipe.pin.schedule, PipelineSchedule::kZeroBubble);
   EXPECT_EQ(recipe.pin.zero_group, PinRecipe::kNode);
+  EXPECT_EQ(recipe.pin.hierarchical_group, 8);
+  EXPECT_EQ(recipe.pin.bucket_bytes, BucketSizes::all(1000000));
   ASSERT_EQ(recipe.pin.values.size(), 2u);
   EXPECT_EQ(recipe.pin.values[0], (ValuePin{"layers.*.up", {{"out", {"tensor"}}, {"in", {"data", "expert"}}}}));
   EXPECT_EQ(recipe.pin.values[1], (ValuePin{"w", {{"out", {}}}}));
+}
+
+TEST(ApplyPin_BucketBytes, OfAllGroupsOrByTheirRanks) {
+  Recipe recipe;
+  ASSERT_TRUE(apply_pin(recipe, "bucket_bytes={1024: 1073741824, 8: 67108864}").ok());
+  const BucketSizes& sizes = recipe.pin.bucket_bytes;
+  EXPECT_EQ(sizes, (BucketSizes{{{8, int64_t{64} << 20}, {1024, int64_t{1} << 30}}}));
+  EXPECT_EQ(sizes.bytes(8), int64_t{64} << 20);
+  EXPECT_EQ(sizes.bytes(4), int64_t{25} << 20);
+  EXPECT_EQ(sizes.bytes(100), int64_t{100} << 20);  // a MiB for each rank
+  ASSERT_TRUE(apply_pin(recipe, "bucket_bytes=1000").ok());
+  EXPECT_EQ(recipe.pin.bucket_bytes.bytes(8), 1000);
 }
 
 TEST(ApplyPin_Refused, Table) {
@@ -37,6 +52,8 @@ TEST(ApplyPin_Refused, Table) {
       {"tensor=", "--pin 'tensor=': expected a value after '='"},
       {"tensor=x", "--pin 'tensor=x': 1:1: pin.tensor: expected an integer from 1 to 16777216, found 'x'"},
       {"tensors=4", "--pin 'tensors=4': 1:1: pin: unknown key 'tensors'; the nearest known key is 'tensor'"},
+      {"bucket_bytes=[1]", "--pin 'bucket_bytes=[1]': 1:1: pin.bucket_bytes: expected bytes, or a mapping"},
+      {"bucket_bytes={1: 5}", "--pin 'bucket_bytes={1: 5}': 1:1: pin.bucket_bytes: expected an integer from 2"},
       {"w={out: [}", "--pin 'w={out: [}': 1:"},
   };
   for (const auto& c : kCases) {

@@ -90,7 +90,7 @@ TEST(BucketGathers, OneForEachBlockAndPass) {
   ASSERT_GE(forward.size(), 4u);
   for (size_t k = 0; k < forward.size(); ++k) forward[k]->block = static_cast<int32_t>(k / 2);
   const size_t blocks = (forward.size() + 1) / 2;
-  bucket_gathers(program, 1);
+  bucket_gathers(program, BucketSizes::all(1));
   ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
   forward = gathers_of(program.graph, Segment::kForward);
   EXPECT_EQ(forward.size(), blocks);
@@ -117,7 +117,7 @@ TEST(GatheredOnceAStep, IsInThePrologueAndCountsAllAtOnce) {
     all += byte_size(program.graph.type(gather->outputs[0]));
   EXPECT_GT(all, 0);
   EXPECT_EQ(gathered_bytes(program.graph), all);
-  bucket_gathers(program, 1 << 20);
+  bucket_gathers(program, BucketSizes::all(1 << 20));
   prefetch_gathers(program);
   ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
   EXPECT_EQ(gathered_bytes(program.graph), all);
@@ -127,7 +127,7 @@ TEST(BucketGathers, OutsideOfBlocksUpToTheLimit) {
   constexpr int64_t kLimit = 8 * 16 * 20;
   LocalProgram program = stored_in_parts();
   const size_t apart = gathers_of(program.graph, Segment::kForward).size();
-  bucket_gathers(program, kLimit);
+  bucket_gathers(program, BucketSizes::all(kLimit));
   ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
   std::vector<Node*> some = gathers_of(program.graph, Segment::kForward);
   EXPECT_LT(some.size(), apart);
@@ -136,7 +136,7 @@ TEST(BucketGathers, OutsideOfBlocksUpToTheLimit) {
     for (ValueId v : gather->outputs) bytes += byte_size(program.graph.type(v));
     EXPECT_TRUE(bytes <= kLimit || gather->inputs.size() == 1) << bytes;
   }
-  bucket_gathers(program, 1 << 20);
+  bucket_gathers(program, BucketSizes::all(1 << 20));
   EXPECT_EQ(gathers_of(program.graph, Segment::kForward).size(), 1u);
 }
 

@@ -319,7 +319,7 @@ TEST(Bucket_DataParallel, JoinsReductionsAndEqualsSerial) {
   LocalProgram local = *localize(p.graph, plan);
   SpmdResult apart = run_spmd(local, p.inputs, p.states);
   int before = count(local.graph, "all_reduce");
-  bucket_collectives(local, 1 << 20);
+  bucket_collectives(local, BucketSizes::all(1 << 20));
   EXPECT_LT(count(local.graph, "all_reduce"), before - 5);
   SpmdResult joined = run_spmd(local, p.inputs, p.states);
   expect_near(joined.outputs, apart.outputs, "bucketed ");
@@ -345,7 +345,7 @@ TEST(Bucket_Zero, JoinsScattersAndGathersAndEqualsSerial) {
     SpmdResult apart = run_spmd(local, p.inputs, p.states);
     EXPECT_GT(count(local.graph, "reduce_scatter"), 5);
     EXPECT_GT(count(local.graph, "all_gather"), 5);
-    bucket_collectives(local, 1 << 20);
+    bucket_collectives(local, BucketSizes::all(1 << 20));
     EXPECT_EQ(count(local.graph, "reduce_scatter"), 1);
     EXPECT_EQ(count(local.graph, "all_gather"), 1);
     SpmdResult joined = run_spmd(local, p.inputs, p.states);

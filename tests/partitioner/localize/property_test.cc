@@ -15,6 +15,7 @@
 #include "ir/text/print.h"
 #include "partitioner/communicate/bucket.h"
 #include "partitioner/communicate/bucket_gathers.h"
+#include "partitioner/communicate/level_sums.h"
 #include "partitioner/communicate/prefetch_gathers.h"
 #include "partitioner/communicate/regather_in_backward.h"
 #include "partitioner/compress/compress_gradients.h"
@@ -260,10 +261,11 @@ std::string fault(const Case& c) {
     const ShardingPlan::AxisUse axes = axis_use(p.plan, stage.stage);
     regather_in_backward(stage, axes.scatter);
     if (c.compress) {
-      compress_gradients(stage, Compression::kBf16, axes.samples, 1 << 12);
+      compress_gradients(stage, Compression::kBf16, axes.samples, BucketSizes::all(1 << 12));
     }
-    bucket_collectives(stage, 1 << 12);
-    bucket_gathers(stage, 1 << 12);
+    if (!axes.samples.empty()) sum_in_levels(stage, {axes.samples[0]}, /*least=*/0);
+    bucket_collectives(stage, BucketSizes::all(1 << 12));
+    bucket_gathers(stage, BucketSizes::all(1 << 12));
     prefetch_gathers(stage);
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
   }

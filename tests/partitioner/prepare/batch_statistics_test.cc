@@ -143,7 +143,7 @@ TEST(BatchStatistics_Global, AreSummedOverRanksAndEqualSerial) {
     EXPECT_EQ(count(local.graph, "all_gather", Segment::kBackward), 0);
     // Backward's two sums of a norm travel together; and the gradients of the weights, which wait for each other.
     EXPECT_EQ(count(local.graph, "all_reduce", Segment::kBackward), 2 * 2 + 2);
-    bucket_collectives(local, 1 << 20);
+    bucket_collectives(local, BucketSizes::all(1 << 20));
     EXPECT_EQ(count(local.graph, "all_reduce", Segment::kBackward), 2 + 1);
     SpmdResult joined = run_spmd(local, v.inputs, v.states);
     expect_near(joined.outputs, serial.outputs, cat(ranks, " ranks, joined"));

@@ -105,7 +105,7 @@ TEST(ContextParallel_CausalAttention, IsExchangedToHeadsAndEqualsSerial) {
     LocalProgram local =
         localized(g, {.data = c.data, .context = c.context}, {.graph_batch = c.heads.batch, .batch_ranks = c.data});
     LocalProgram joined = local;
-    bucket_collectives(joined, 1 << 20);
+    bucket_collectives(joined, BucketSizes::all(1 << 20));
     for (const LocalProgram& program : {local, joined}) {
       SpmdResult split = run_spmd(program, inputs, states);
       for (const auto& [from, to] : {std::pair{&serial.outputs, &split.outputs}, {&serial.states, &split.states}}) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace partita {
 namespace {
 
@@ -28,11 +30,39 @@ TEST(CollectiveCost, AcrossNodes) {
   DeviceGroup g = two_nodes();
   // One rank a node (stride 4): half of 1 GB at 10 GB/s.
   EXPECT_DOUBLE_EQ(collective_time(g, CollectiveKind::kAllGather, {2, 4}, 1e9).seconds, 0.05);
-  // All eight: one ring has the four cards of each node, 7/8 GB at 40 GB/s = 21.9 ms. Inside first (3/4 GB at 100
-  // GB/s), then 1/2 of a quarter at 10 GB/s: 7.5 + 12.5 = 20 ms, which is faster.
+  // All eight: one ring has the four cards of each node, 7/8 GB at 40 GB/s.
   CollectiveTime t = collective_time(g, CollectiveKind::kAllGather, {8, 1}, 1e9);
-  EXPECT_DOUBLE_EQ(t.seconds, 0.02);
-  EXPECT_EQ(t.algorithm, "hierarchical");
+  EXPECT_DOUBLE_EQ(t.seconds, 0.021875);
+  EXPECT_EQ(t.algorithm, "ring");
+}
+
+// NCCL's parallel aggregated trees: log2(n) hops, with one rank in a node.
+TEST(CollectiveCost, ScattersAmongManyNodes) {
+  DeviceGroup g = two_nodes();
+  g.nodes = 128, g.links[1].group = 512, g.links[1].link.latency = 1.4e-5;
+  const CollectiveTime t = collective_time(g, CollectiveKind::kReduceScatter, {128, 4}, 1);
+  EXPECT_EQ(t.algorithm, "pat");
+  EXPECT_NEAR(t.seconds, 7 * 4e-6 + 128 * 2.8e-6, 1e-9);
+  // Of many bytes a ring has the whole bandwidth.
+  EXPECT_EQ(collective_time(g, CollectiveKind::kReduceScatter, {128, 4}, 1e9).algorithm, "ring");
+  EXPECT_EQ(collective_time(g, CollectiveKind::kReduceScatter, {512, 1}, 1).algorithm, "ring");
+  EXPECT_NE(collective_time(g, CollectiveKind::kAllReduce, {128, 4}, 1).algorithm, "pat");
+}
+
+TEST(CollectiveCost, MessagesGrowWithTheRing) {
+  DeviceGroup g = two_nodes();
+  g.nodes = 128, g.links[1].group = 512;
+  for (LinkLevel& l : g.links) l.link.latency = 1e-5;
+  auto message = [&](int64_t ranks, double bytes) {
+    return best_message(g, CollectiveKind::kAllGather, {ranks, 1}, bytes, 1 << 20);
+  };
+  EXPECT_EQ(message(512, 1e5), 1 << 20);
+  EXPECT_LT(message(4, 1e10), message(64, 1e10));
+  EXPECT_LT(message(64, 1e10), message(512, 1e10));
+  // sqrt(bytes x latency x bandwidth), to a factor of 2 of doublings: 511 hops at 40 GB/s.
+  const double best = std::sqrt(1e10 * 511e-5 * 4e10);
+  EXPECT_GT(message(512, 1e10), best / 2);
+  EXPECT_LT(message(512, 1e10), best * 2);
 }
 
 TEST(CollectiveCost, LatencyOfSmallMessages) {

@@ -46,11 +46,18 @@ SearchOptions stages_that_differ() {
   SearchOptions o;
   o.pin.stages = {{{"data", 2}, {"tensor", 2}}, {{"data", 2}}};
   o.pin.zero = 1, o.pin.zero_group = 2;
+  o.pin.bucket_bytes = {{{4, 1 << 25}, {16, 1 << 27}}};
+  return o;
+}
+
+SearchOptions sums_in_levels() {
+  SearchOptions o;
+  o.pin.axes = {{"data", 2}, {"tensor", 3}}, o.pin.hierarchical_group = 2;
   return o;
 }
 
 TEST(PlanFile, ComesBackToTheByte) {
-  for (const SearchOptions& options : {SearchOptions{}, stages_that_differ()}) {
+  for (const SearchOptions& options : {SearchOptions{}, stages_that_differ(), sums_in_levels()}) {
     const Plan plan = planned(options);
     const std::string text = plan_text(plan);
     const auto again = parse_plan(text);
