@@ -2,8 +2,8 @@
 //
 //   g1 r1 a1 g2 r2 a2 g3 r3 a3   becomes   g1 g2 g3 r123 a123
 //
-// A collective that reads another's result is of the next level, and a bucket has members of one level: no bucket waits
-// for itself. Nor does one of members that stand together: what reads one of them before the last only moves it.
+// A collective that reads another's result, or what such are added up to, is of the next level, and a bucket has members
+// of one level: no bucket waits for itself. Nor does one of members that stand together: what reads one of them before the last only moves it.
 #include "partitioner/communicate/bucket.h"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ class Bucketing {
     const Node& node = graph_.nodes[n];
     int level = 0;
     for (ValueId v : node.inputs) level = std::max(level, v == kNoValue ? 0 : level_[v]);
-    if (DeferrableResults::passes(node)) level_[node.outputs[0]] = level;
+    if (DeferrableResults::passes(node) || node.op->sums_micro_batches) level_[node.outputs[0]] = level;
     work_ += node.op->work != WorkKind::kMemory;
     if (!results_.is_joint(node)) return;
     Moment moment{level};

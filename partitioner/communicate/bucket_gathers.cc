@@ -3,7 +3,8 @@
 //   A a B b C c D d   becomes   AB a b CD c d
 //
 // What B gathers is a state, which is there all the time, or a view of one, which moves with it; or what another gather
-// brought, whose bucket comes first.
+// brought, whose bucket comes first: a gather of gathered values is of the next level, and a bucket has members of one
+// level, so that no bucket waits for itself.
 #include "partitioner/communicate/bucket_gathers.h"
 
 #include <algorithm>
@@ -21,6 +22,7 @@ namespace {
 struct Bucket {
   std::vector<NodeId> members;  // in the order of their first uses
   int run = 0;                  // outside of blocks: of gathers that no block's gather stands between
+  int level = 0;                // of gathers that come before
   int64_t bytes = 0;
 };
 
@@ -31,8 +33,12 @@ class Bucketing {
     StateGathers gathers(graph_);
     DeferrableResults results(program);
     std::vector<std::pair<NodeId, NodeId>> by_use;
+    level_.resize(graph_.values.size());
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
+      int level = 0;
+      for (ValueId v : node.inputs) level = std::max(level, v == kNoValue ? 0 : level_[v]);
+      for (ValueId v : node.outputs) level_[v] = level + (gathers.is_gather(node) ? 1 : 0);
       if (node.segment != Segment::kPrologue && gathers.is_gather(node) && results.is_joint(node))
         by_use.emplace_back(gathers.first_use(node), static_cast<NodeId>(n));
     }
@@ -65,13 +71,14 @@ class Bucketing {
     const Node& node = graph_.nodes[n];
     int64_t bytes = 0;
     for (ValueId v : node.outputs) bytes += byte_size(graph_.type(v));
+    const int level = level_[node.outputs[0]];
     auto open = std::find_if(buckets_.rbegin(), buckets_.rend(), [&](const Bucket& b) {
-      return alike(graph_.nodes[b.members[0]], node) && (node.block >= 0 || b.run == run);
+      return b.level == level && alike(graph_.nodes[b.members[0]], node) && (node.block >= 0 || b.run == run);
     });
     bool room =
         open != buckets_.rend() && (node.block >= 0 || open->bytes + bytes <= sizes_.bytes(node.attrs.i("parts")));
     if (!room) {
-      buckets_.push_back({{}, run, 0});
+      buckets_.push_back({{}, run, level, 0});
       open = buckets_.rbegin();
     }
     open->members.push_back(n);
@@ -106,6 +113,7 @@ class Bucketing {
   const BucketSizes& sizes_;
   std::vector<Bucket> buckets_;
   std::vector<int> bucket_of_;  // per node; -1: none
+  std::vector<int> level_;      // per value: gathers that bring it
 };
 
 }  // namespace
