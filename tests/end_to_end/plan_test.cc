@@ -170,7 +170,7 @@ TEST_F(PlanCommand, SweepsTellWhatTheyCannotPlan) {
   ASSERT_EQ(o.code, 0) << o.text;
   EXPECT_THAT(o.text, HasSubstr("4          - expected whole nodes of 3 devices"));
   EXPECT_THAT(o.text, HasSubstr("between nodes of 3: ethernet"));
-  EXPECT_THAT(TempFolder::read(out_ / "s.csv"), HasSubstr("4,,,,,,,,\"expected whole nodes of 3"));
+  EXPECT_THAT(TempFolder::read(out_ / "s.csv"), HasSubstr("4,,,,,,,,,\"expected whole nodes of 3"));
   const std::string chart = TempFolder::read(out_ / "s.svg");
   EXPECT_THAT(chart, HasSubstr("<polygon"));
   for (const char* size : {"1", "2", "6"})
@@ -179,6 +179,39 @@ TEST_F(PlanCommand, SweepsTellWhatTheyCannotPlan) {
   EXPECT_EQ(run_partita(sweep + " --devices 4,5").code, 2);
   out_.write("cluster.yaml", "device: {like: A100-40GB, memory: 1e9}\n");  // less than the reserve
   EXPECT_EQ(run_partita(sweep + " --devices 1,2").code, 3);
+}
+
+TEST_F(PlanCommand, RunsWithFailuresTellTheirEndAndPrice) {
+  const std::string nodes = "devices_per_node: 2\ndevice: A100-40GB\nspare_nodes: 1\n";
+  out_.write("cluster.yaml", "nodes: 1\n" + nodes);
+  ASSERT_EQ(plan("", "small.json").code, 0);
+  out_.write("cluster.yaml",
+             "nodes: 2\n" + nodes + "failures: {node_mtbf: 3h, repair: 12h, detect: 30s, restart: 90s}\n");
+  ASSERT_EQ(plan("", "plan.json").code, 0);
+  const std::string simulate = "simulate " + (out_ / "plan.json") + " --start 2027-03-01 --replays 20 ";
+  const Outcome o = run_partita(simulate + "--days 7");
+  ASSERT_EQ(o.code, 0) << o.text;
+  // A node each 1.5 hours, one to spare, and repairs of 12 hours: it mostly waits.
+  EXPECT_THAT(o.text, HasSubstr("are 7.0 days on 2 nodes (1 more to spare)\nsomething fails every 90 min"));
+  EXPECT_THAT(o.text, HasSubstr("waiting for nodes"));
+  EXPECT_THAT(o.text, testing::ContainsRegex("with [0-9]+ nodes to spare .* goodput 9[0-9]\\.[0-9] %"));
+  EXPECT_THAT(o.text, testing::ContainsRegex("begun on 2027-03-01, done on 2027-0[4-6]-"));
+  EXPECT_THAT(o.text, testing::ContainsRegex("\\$[0-9]+ \\(\\$[0-9]+ to"));
+  EXPECT_EQ(run_partita(simulate + "--days 7").text, o.text);
+  auto goodput = [](const std::string& text) { return std::stod(text.substr(text.find("goodput ") + 8)); };
+  const Outcome with = run_partita(simulate + "--days 7 --also " + (out_ / "small.json"));
+  ASSERT_EQ(with.code, 0) << with.text;
+  EXPECT_GT(goodput(with.text), goodput(o.text));
+  EXPECT_EQ(run_partita(simulate + "--days 7 --also " + (out_ / "plan.json")).code, 2);
+  EXPECT_EQ(run_partita(simulate + "--days 7 --steps 5").code, 2);
+  EXPECT_EQ(run_partita("simulate " + (out_ / "plan.json") + " --days 7 --start March").code, 2);
+  EXPECT_EQ(run_partita(simulate + "--steps 1e8 --checkpoint-every 1e8").code, 3);
+  const Outcome sweep =
+      run_partita("sweep " + kCarriedModel + "--cluster " + (out_ / "cluster.yaml") + " --devices 2,4 --failures");
+  ASSERT_EQ(sweep.code, 0) << sweep.text;
+  EXPECT_THAT(sweep.text, testing::ContainsRegex("devices +step s +effic. +goodput"));
+  out_.write("cluster.yaml", "nodes: 2\n" + nodes + "failures: {node_mtbf: 3 weeks}\n");
+  EXPECT_THAT(plan("", "bad.json").text, HasSubstr("failures.node_mtbf: expected a number"));
 }
 
 // Stages as they are pinned: the plan prices them, and what is compiled from it has them.

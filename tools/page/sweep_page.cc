@@ -16,7 +16,8 @@ std::string plain(double v) { return v < 1000 ? fmt::format("{:.4g}", v) : fmt::
 }  // namespace
 
 std::string sweep_table(const Sweep& s, double tokens) {
-  std::string text = fmt::format("{:>8} {:>10} {:>7} {:>9}{}  layout\n", "devices", "step s", "effic.", "memory",
+  std::string text = fmt::format("{:>8} {:>10} {:>7}{} {:>9}{}  layout\n", "devices", "step s", "effic.",
+                                 s.failures ? fmt::format(" {:>8}", "goodput") : "", "memory",
                                  tokens > 0 ? fmt::format(" {:>9} {:>12}", "days", "$") : "");
   for (size_t k = 0; k < s.rows.size(); ++k) {
     const SweepRow& r = s.rows[k];
@@ -26,8 +27,8 @@ std::string sweep_table(const Sweep& s, double tokens) {
     }
     const Prediction& p = r.best->prediction;
     text += fmt::format(
-        "{:>8} {:>10.4g} {:>6.1f}% {:>9}{}  {}{}\n", r.devices, p.step_seconds, 100 * r.efficiency,
-        gigabytes(p.most_memory()),
+        "{:>8} {:>10.4g} {:>6.1f}%{} {:>9}{}  {}{}\n", r.devices, p.step_seconds, 100 * r.efficiency,
+        s.failures ? fmt::format(" {:>7.1f}%", 100 * r.goodput) : "", gigabytes(p.most_memory()),
         tokens > 0 ? fmt::format(" {:>9} {:>12}", plain(r.days), r.dollars > 0 ? plain(r.dollars) : "-") : "",
         describe(r.best->layout), k == s.knee ? "   <- the knee" : "");
   }
@@ -50,16 +51,16 @@ std::string sweep_table(const Sweep& s, double tokens) {
 }
 
 std::string sweep_csv(const Sweep& s) {
-  std::string text = "devices,step_seconds,low,high,efficiency,memory_bytes,days,dollars,layout\n";
+  std::string text = "devices,step_seconds,low,high,efficiency,goodput,memory_bytes,days,dollars,layout\n";
   for (const SweepRow& r : s.rows) {
     if (!r.best) {
-      text += fmt::format("{},,,,,,,,\"{}\"\n", r.devices, r.note);
+      text += fmt::format("{},,,,,,,,,\"{}\"\n", r.devices, r.note);
       continue;
     }
     double t = r.best->prediction.step_seconds;
-    text += fmt::format("{},{:.6g},{:.6g},{:.6g},{:.4f},{:.0f},{:.5g},{:.6g},\"{}\"\n", r.devices, t, t * (1 - s.band),
-                        t * (1 + s.band), r.efficiency, r.best->prediction.most_memory(), r.days, r.dollars,
-                        describe(r.best->layout));
+    text += fmt::format("{},{:.6g},{:.6g},{:.6g},{:.4f},{:.4f},{:.0f},{:.5g},{:.6g},\"{}\"\n", r.devices, t,
+                        t * (1 - s.band), t * (1 + s.band), r.efficiency, r.goodput, r.best->prediction.most_memory(),
+                        r.days, r.dollars, describe(r.best->layout));
   }
   return text;
 }

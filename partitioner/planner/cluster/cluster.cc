@@ -38,8 +38,10 @@ struct GroupEntry {
   int64_t nodes = 1;
   std::optional<int64_t> devices_per_node;
   std::optional<double> price;
+  int64_t spare_nodes = 0;
   const YamlNode* device = nullptr;
   const YamlNode* links = nullptr;
+  const YamlNode* failures = nullptr;
   std::string preset;
 };
 
@@ -69,6 +71,8 @@ class Reader {
         {"device", keep(&G::device)},
         {"links", keep(&G::links)},
         {"price_per_hour", number(&G::price, kNonNegative)},
+        {"spare_nodes", integer(&G::spare_nodes, 0, kMostDevices)},
+        {"failures", keep(&G::failures)},
     };
     GroupEntry entry;
     PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, entry));
@@ -95,6 +99,11 @@ class Reader {
     }
     out.price_per_hour =
         entry.price.value_or(preset && preset->price_per_hour > 0 ? preset->price_per_hour : out.device.price_per_hour);
+    out.spare_nodes = entry.spare_nodes;
+    if (entry.failures) {
+      out.device.failures.source.clear();
+      PARTITA_RETURN_IF_ERROR(parse_failure_rates(*entry.failures, join_path(path, "failures"), out.device.failures));
+    }
     out.network = *library_.link(preset ? preset->outer_link : "ethernet");
     if (preset && preset->outer_bandwidth > 0) out.network.bandwidth = preset->outer_bandwidth;
     out.own_links = entry.links != nullptr, out.assumed_links = !entry.links && !preset;

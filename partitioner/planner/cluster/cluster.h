@@ -24,6 +24,7 @@ struct DeviceGroup {
   std::vector<LinkLevel> links;  // innermost first; the last joins all devices of the group
   LinkProfile network;           // that joins nodes where there are to be more than one (resized)
   double price_per_hour = 0;     // of one device; 0: not known
+  int64_t spare_nodes = 0;       // paid for beside `nodes`, for those that fail
   bool own_links = false;        // the file lists them
   bool assumed_links = false;    // neither the file nor a preset says what they are
 

@@ -186,6 +186,7 @@ absl::Status parse_device(const YamlNode& node, const std::string& path, DeviceP
       {"host_update_rate", number(&D::host_update_rate, kNonNegative)},
       {"price_per_hour", number(&D::price_per_hour, kNonNegative)},
       {"software", [](const YamlNode& n, const std::string& p, D& d) { return parse_software(n, p, d.software); }},
+      {"failures", [](const YamlNode& n, const std::string& p, D& d) { return parse_failure_rates(n, p, d.failures); }},
   };
   return parse_fields(node, path, kFields, out);
 }

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "ir/recipe/recipe.h"
 #include "ir/recipe/yaml_document.h"
+#include "partitioner/planner/cluster/failure_rates.h"
 
 namespace partita {
 
@@ -81,6 +82,7 @@ struct DeviceProfile {
   double host_update_rate = 0;  // optimizer elements/s on the host, per device; 0: the device is the host
   double price_per_hour = 0;
   SoftwareProfile software;
+  FailureRates failures;
 
   // What communicators take beyond those that the reserve has room for: of groups, whose rings receive from one rank
   // and send to one, and of messages to and from single ranks.

@@ -14,7 +14,8 @@ struct Name {
 };
 constexpr Name kBytes[] = {{"B", 1}},
                kRates[] = {{"B/s", 1}, {"Bps", 1}, {"b/s", 0.125}, {"bps", 0.125}, {"bit/s", 0.125}},
-               kTimes[] = {{"s", 1}}, kFlops[] = {{"FLOP/s", 1}, {"FLOPS", 1}, {"Flop/s", 1}, {"flop/s", 1}};
+               kTimes[] = {{"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}},
+               kFlops[] = {{"FLOP/s", 1}, {"FLOPS", 1}, {"Flop/s", 1}, {"flop/s", 1}};
 constexpr Name kLarge[] = {{"", 1},     {"k", 1e3},     {"M", 1e6},     {"G", 1e9},     {"T", 1e12},
                            {"P", 1e15}, {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"Ti", 0x1p40}};
 constexpr Name kSmall[] = {{"", 1}, {"m", 1e-3}, {"u", 1e-6}, {"µ", 1e-6}, {"n", 1e-9}};
@@ -31,7 +32,7 @@ UnitRow row_of(Unit unit) {
     case Unit::kBytesPerSecond:
       return {kRates, kLarge, "bytes per second, or as in 25GB/s or 200Gb/s"};
     case Unit::kSeconds:
-      return {kTimes, kSmall, "seconds, or as in 5us"};
+      return {kTimes, kSmall, "seconds, or as in 5us or 12h"};
     case Unit::kFlops:
       return {kFlops, kLarge, "FLOP/s, or as in 312TFLOP/s"};
   }

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "partitioner/planner/failures/failing_run.h"
 #include "partitioner/planner/report/missing.h"
 
 namespace partita {
@@ -21,6 +23,17 @@ absl::StatusOr<int64_t> count(std::string_view text) {
     return absl::InvalidArgumentError(
         cat("--devices: expected a number of devices from 1 to ", kMostDevices, ", found ", quote(text)));
   return n;
+}
+
+double goodput(const Problem& problem, const Candidate& c, double steps) {
+  constexpr int kReplays = 100;
+  double parameters = 0;
+  for (int k : problem.workload->units) {
+    const TensorParts& p = problem.workload->kinds[static_cast<size_t>(k)].parameters;
+    parameters += p[0] + p[1];
+  }
+  const FailingRun run = failing_run(*problem.cluster, c.prediction.step_seconds, steps, parameters, to_pins(c.layout));
+  return expected(run, best_interval(run, kReplays, 1), kReplays, 1).goodput(run);
 }
 
 }  // namespace
@@ -46,8 +59,9 @@ absl::StatusOr<std::vector<int64_t>> parse_sizes(const std::string& text) {
 }
 
 absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options, const std::vector<int64_t>& devices,
-                            double tokens) {
+                            double tokens, bool failures) {
   Sweep s;
+  s.failures = failures;
   absl::Status none = absl::OkStatus();
   bool any = false;
   for (int64_t n : devices) {
@@ -74,7 +88,9 @@ absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options
     } else if (found->best) {
       row.best = *found->best;
       double step = row.best->prediction.step_seconds;
-      double rate = problem.workload->tokens * static_cast<double>(problem.global_batch) / step;
+      const double in_step = problem.workload->tokens * static_cast<double>(problem.global_batch);
+      if (failures) row.goodput = goodput(p, *row.best, std::ceil(tokens > 0 ? tokens / in_step : 30 * 86400 / step));
+      double rate = in_step / step * row.goodput;
       row.efficiency = rate / static_cast<double>(n);
       row.days = tokens > 0 ? tokens / rate / 86400 : 0;
       row.dollars = row.days * 24 * cluster->price_per_hour();
