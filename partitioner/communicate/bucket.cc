@@ -2,8 +2,9 @@
 //
 //   g1 r1 a1 g2 r2 a2 g3 r3 a3   becomes   g1 g2 g3 r123 a123
 //
-// A collective that reads another's result, or what such are added up to, is of the next level, and a bucket has members
-// of one level: no bucket waits for itself. Nor does one of members that stand together: what reads one of them before the last only moves it.
+// A collective that reads another's result, or what such are added up to, is of the next level, and a bucket has
+// members of one level: no bucket waits for itself. Nor does one of members that stand together: what reads one of them
+// before the last only moves it.
 #include "partitioner/communicate/bucket.h"
 
 #include <algorithm>

@@ -152,9 +152,7 @@ void Localizer::emit(const NodeUse& use, const NodeSplit& division) {
     std::sort(s.partial.begin(), s.partial.end());
     s.kind = kind;
     variants_[node.outputs[k]].push_back({outputs[k], s, node.segment});
-    for (const auto& target :
-         {splitter_.scattered_home(use, split, k, s), splitter_.exchanged_back(use, division, k, s)}) {
-      if (!target) continue;
+    if (const auto target = splitter_.home_of(use, division, k, s)) {
       get(node.outputs[k], *target);
       make_front(node.outputs[k], normalized(*target));
     }

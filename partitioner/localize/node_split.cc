@@ -282,46 +282,47 @@ void NodeSplitter::scatter_sums(const NodeUse& use, const std::vector<std::vecto
   }
 }
 
-std::optional<Sharding> NodeSplitter::scattered_home(const NodeUse& use, const FactorSplit& split, size_t output,
-                                                     const Sharding& now) const {
-  if (now.kind != PartialKind::kSum) return std::nullopt;
-  FactorSplit home = split;
-  std::vector<int> partial = now.partial;
+// Sums over an axis are scattered to the factor that operands have along it.
+bool NodeSplitter::scatter_home(const NodeUse& use, size_t output, Home& home) const {
+  bool moved = false;
   for (size_t k = 0; k < use.present.size(); ++k) {
     for (const auto& [factor, axes] : proposals(use.formula, use.formula.inputs[k], use.shardings[k], mesh_)) {
-      if (axes.size() != 1 || !has(partial, axes[0]) || !home.axes[factor].empty() ||
+      if (axes.size() != 1 || !has(home.partial, axes[0]) || !home.factors.axes[factor].empty() ||
           !has_factor(use.formula.outputs[output], factor))
         continue;
-      home.axes[factor] = axes;
-      std::erase(partial, axes[0]);
+      home.factors.axes[factor] = axes;
+      std::erase(home.partial, axes[0]);
+      moved = true;
     }
   }
-  if (partial.size() == now.partial.size()) return std::nullopt;
-  Sharding target = operand_sharding(use.formula, use.formula.outputs[output], home);
-  target.partial = std::move(partial);
-  return target;
+  return moved;
 }
 
-std::optional<Sharding> NodeSplitter::exchanged_back(const NodeUse& use, const NodeSplit& split, size_t output,
-                                                     const Sharding& now) const {
-  if (now.kind != PartialKind::kSum) return std::nullopt;
+bool NodeSplitter::exchange_back(const NodeUse& use, const std::vector<Exchange>& exchanges, size_t output,
+                                 Home& home) const {
   const FormulaOperand& operand = use.formula.outputs[output];
-  FactorSplit home = split.factors;
-  std::vector<int> partial = now.partial;
   bool moved = false;
-  for (const Exchange& e : split.exchanges) {
+  for (const Exchange& e : exchanges) {
     auto at = std::find_if(e.whole.begin(), e.whole.end(), [&](int f) { return has_factor(operand, f); });
     if (at == e.whole.end() || use.formula.factors[*at].size % mesh_.axes[e.axis].size != 0 ||
         is_read_whole(use.node.outputs[output], operand, *at))
       continue;
-    for (auto& axes : home.axes) std::erase(axes, e.axis);
-    home.axes[*at].push_back(e.axis);
-    std::erase(partial, e.axis);
+    for (auto& axes : home.factors.axes) std::erase(axes, e.axis);
+    home.factors.axes[*at].push_back(e.axis);
+    std::erase(home.partial, e.axis);
     moved = true;
   }
-  if (!moved) return std::nullopt;
-  Sharding target = operand_sharding(use.formula, operand, home);
-  target.partial = std::move(partial);
+  return moved;
+}
+
+std::optional<Sharding> NodeSplitter::home_of(const NodeUse& use, const NodeSplit& split, size_t output,
+                                              const Sharding& now) const {
+  if (now.kind != PartialKind::kSum) return std::nullopt;
+  Home home{split.factors, now.partial};
+  const bool scattered = scatter_home(use, output, home), exchanged = exchange_back(use, split.exchanges, output, home);
+  if (!scattered && !exchanged) return std::nullopt;
+  Sharding target = operand_sharding(use.formula, use.formula.outputs[output], home.factors);
+  target.partial = std::move(home.partial);
   return target;
 }
 

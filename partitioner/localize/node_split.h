@@ -53,14 +53,17 @@ class NodeSplitter {
 
   // Where a result that lies as `now` is wanted instead, if anywhere. A sum over an axis which one of the operands had
   // on a factor of the result is scattered back there: the gradient of gathered keys goes to the ranks that hold the
-  // keys.
-  std::optional<Sharding> scattered_home(const NodeUse& use, const FactorSplit& split, size_t output,
-                                         const Sharding& now) const;
-  // After an exchange, a result lies as the operands did.
-  std::optional<Sharding> exchanged_back(const NodeUse& use, const NodeSplit& split, size_t output,
-                                         const Sharding& now) const;
+  // keys. After an exchange, a result lies as the operands did. (Both at once, or what one completed would be owed
+  // again.)
+  std::optional<Sharding> home_of(const NodeUse& use, const NodeSplit& split, size_t output, const Sharding& now) const;
 
  private:
+  struct Home {
+    FactorSplit factors;
+    std::vector<int> partial;
+  };
+  bool scatter_home(const NodeUse& use, size_t output, Home& home) const;
+  bool exchange_back(const NodeUse& use, const std::vector<Exchange>& exchanges, size_t output, Home& home) const;
   std::vector<Exchange> exchange(const NodeUse& use, const std::vector<OperandLayouts>& layouts,
                                  FactorSplit& split) const;
   void share_lookups(const NodeUse& use, FactorSplit& split) const;

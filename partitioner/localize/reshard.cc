@@ -187,6 +187,8 @@ ValueId Resharder::reshard(ValueId local, Sharding from, const Sharding& to) {
   auto next_axis = [&](size_t k) {
     return is_prefix(s.now[k], s.want[k]) && s.now[k].size() < s.want[k].size() ? s.want[k][s.now[k].size()] : -1;
   };
+  PARTITA_CHECK(std::includes(from.partial.begin(), from.partial.end(), to.partial.begin(), to.partial.end()),
+                "a sum that is complete is owed again");
   std::vector<int> reduce;
   for (int axis : from.partial) {
     if (std::find(to.partial.begin(), to.partial.end(), axis) == to.partial.end()) reduce.push_back(axis);

@@ -386,5 +386,11 @@ TEST(Transformation_AnyModelMeshAndSharding, EqualsSerial) {
   }
 }
 
+// 1487: a bucket had a member that waited for what another was accumulated to. 8488: the gradient of keys whose
+// positions and heads were moved was summed twice.
+TEST(Transformation_SeedsThatFailed, EqualSerial) {
+  for (uint64_t seed : {1487, 8488}) EXPECT_EQ(fault(random_case(seed)), "") << seed;
+}
+
 }  // namespace
 }  // namespace partita
