@@ -69,12 +69,11 @@ class Bucketing {
     for (ValueId v : node.inputs) level = std::max(level, v == kNoValue ? 0 : level_[v]);
     if (DeferrableResults::passes(node) || node.op->sums_micro_batches) level_[node.outputs[0]] = level;
     work_ += node.op->work != WorkKind::kMemory;
-    if (!results_.is_joint(node)) return;
+    if (!results_.is_joint(node) || gathers_.is_gather(node)) return;
     Moment moment{level};
     if (results_.are_deferrable(node) || results_.are_accumulated(node)) {
       for (ValueId v : node.outputs) level_[v] = level + 1;
     } else {
-      if (gathers_.is_gather(node)) return;
       moment.work = work_;
     }
     const NodeId first_use = moment.work < 0 ? kNoNode : results_.first_use(node);

@@ -1,7 +1,7 @@
 // Joins collectives into buckets, one collective over several values. At the place of the last, those whose results can
-// wait: reductions of gradients (all-reduces, or the reduce-scatters of ZeRO), and the gathers of updated parameters,
-// with fewer latencies, while those of gradients still start as backward runs. And those that stand together: the
-// exchanges of q, k and v before attention and of their gradients after it, the sums that batch norm's backward needs.
+// wait: reductions of gradients (all-reduces, or the reduce-scatters of ZeRO), with fewer latencies, while the first
+// still start as backward runs. And those that stand together: the exchanges of q, k and v before attention and of
+// their gradients after it, the sums that batch norm's backward needs.
 #pragma once
 
 #include "ir/recipe/bucket_sizes.h"

@@ -3,8 +3,7 @@
 //   A a B b C c D d   becomes   AB a b CD c d
 //
 // What B gathers is a state, which is there all the time, or a view of one, which moves with it; or what another gather
-// brought, whose bucket comes first: a gather of gathered values is of the next level, and a bucket has members of one
-// level, so that no bucket waits for itself.
+// brought, whose bucket comes first.
 #include "partitioner/communicate/bucket_gathers.h"
 
 #include <algorithm>
@@ -22,24 +21,27 @@ namespace {
 struct Bucket {
   std::vector<NodeId> members;  // in the order of their first uses
   int run = 0;                  // outside of blocks: of gathers that no block's gather stands between
-  int level = 0;                // of gathers that come before
   int64_t bytes = 0;
 };
 
 class Bucketing {
  public:
   Bucketing(const LocalProgram& program, const BucketSizes& sizes)
-      : program_(program), graph_(program.graph), sizes_(sizes), bucket_of_(graph_.nodes.size(), -1) {
+      : program_(program),
+        graph_(program.graph),
+        sizes_(sizes),
+        bucket_of_(graph_.nodes.size(), -1),
+        level_(graph_.values.size(), 0) {
     StateGathers gathers(graph_);
     DeferrableResults results(program);
     std::vector<std::pair<NodeId, NodeId>> by_use;
-    level_.resize(graph_.values.size());
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      int level = 0;
-      for (ValueId v : node.inputs) level = std::max(level, v == kNoValue ? 0 : level_[v]);
-      for (ValueId v : node.outputs) level_[v] = level + (gathers.is_gather(node) ? 1 : 0);
-      if (node.segment != Segment::kPrologue && gathers.is_gather(node) && results.is_joint(node))
+      const int gathered = gathers.is_gather(node) ? 1 : 0;
+      int level = gathered;
+      for (ValueId v : node.inputs) level = std::max(level, v == kNoValue ? 0 : level_[v] + gathered);
+      for (ValueId v : node.outputs) level_[v] = level;
+      if (gathers.is_gather(node) && results.is_joint(node))
         by_use.emplace_back(gathers.first_use(node), static_cast<NodeId>(n));
     }
     std::sort(by_use.begin(), by_use.end());
@@ -71,14 +73,13 @@ class Bucketing {
     const Node& node = graph_.nodes[n];
     int64_t bytes = 0;
     for (ValueId v : node.outputs) bytes += byte_size(graph_.type(v));
-    const int level = level_[node.outputs[0]];
     auto open = std::find_if(buckets_.rbegin(), buckets_.rend(), [&](const Bucket& b) {
-      return b.level == level && alike(graph_.nodes[b.members[0]], node) && (node.block >= 0 || b.run == run);
+      return alike(graph_.nodes[b.members[0]], node) && (node.block >= 0 || b.run == run);
     });
     bool room =
         open != buckets_.rend() && (node.block >= 0 || open->bytes + bytes <= sizes_.bytes(node.attrs.i("parts")));
     if (!room) {
-      buckets_.push_back({{}, run, level, 0});
+      buckets_.push_back({{}, run, 0});
       open = buckets_.rbegin();
     }
     open->members.push_back(n);
@@ -88,8 +89,8 @@ class Bucketing {
 
   bool alike(const Node& a, const Node& b) const {
     return a.op == b.op && a.attrs == b.attrs && a.block == b.block && a.segment == b.segment &&
-           program_.stage.phase(a) == program_.stage.phase(b) && a.device == b.device &&
-           graph_.type(a.inputs[0]).dtype == graph_.type(b.inputs[0]).dtype;
+           level_[a.outputs[0]] == level_[b.outputs[0]] && program_.stage.phase(a) == program_.stage.phase(b) &&
+           a.device == b.device && graph_.type(a.inputs[0]).dtype == graph_.type(b.inputs[0]).dtype;
   }
 
   void emit(Rewriter& r, const Bucket& bucket) const {
@@ -113,7 +114,7 @@ class Bucketing {
   const BucketSizes& sizes_;
   std::vector<Bucket> buckets_;
   std::vector<int> bucket_of_;  // per node; -1: none
-  std::vector<int> level_;      // per value: gathers that bring it
+  std::vector<int> level_;      // per value: gathers that it came through, one after the other
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Joins gathers of parameters that are stored in parts (ZeRO-3) into buckets: one collective for each block and pass.
+// Joins gathers of parameters that are stored in parts (ZeRO) into buckets: one collective for each block and pass, or
+// for each block of the whole step.
 #pragma once
 
 #include "ir/recipe/bucket_sizes.h"

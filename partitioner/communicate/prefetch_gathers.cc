@@ -6,10 +6,12 @@
 #include "partitioner/communicate/prefetch_gathers.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "partitioner/communicate/deferrable.h"
 #include "partitioner/communicate/state_gathers.h"
 
 namespace partita {
@@ -20,6 +22,27 @@ struct Gather {
   NodeId use;  // the first
   int64_t bytes;
 };
+
+using PhaseOf = std::pair<Segment, int>;
+
+// Phases with other collectives whose results are used before the last gather's are.
+std::map<PhaseOf, bool> crowded_phases(const LocalProgram& program, const StateGathers& gathers,
+                                       const std::vector<Gather>& by_use) {
+  const Graph& g = program.graph;
+  auto phase = [&](NodeId n) { return PhaseOf(g.nodes[n].segment, program.stage.phase(g.nodes[n])); };
+  std::map<PhaseOf, NodeId> last_use;
+  for (const Gather& gather : by_use) last_use[phase(gather.node)] = gather.use;
+  const DeferrableResults results(program);
+  std::map<PhaseOf, bool> crowded;
+  for (size_t n = 0; n < g.nodes.size(); ++n) {
+    const Node& node = g.nodes[n];
+    const auto last = last_use.find(phase(static_cast<NodeId>(n)));
+    if (last == last_use.end() || !results.is_joint(node) || gathers.is_gather(node)) continue;
+    const NodeId use = results.first_use(node);
+    if (use != kNoNode && use < last->second) crowded[last->first] = true;
+  }
+  return crowded;
+}
 
 }  // namespace
 
@@ -37,7 +60,10 @@ void prefetch_gathers(LocalProgram& program) {
     most = std::max(most, all.back().bytes);
   }
   std::stable_sort(all.begin(), all.end(), [](const Gather& a, const Gather& b) { return a.use < b.use; });
-  auto phase = [&](NodeId n) { return std::pair(g.nodes[n].segment, program.stage.phase(g.nodes[n])); };
+  auto phase = [&](NodeId n) { return PhaseOf(g.nodes[n].segment, program.stage.phase(g.nodes[n])); };
+  const bool keeps = std::none_of(
+      all.begin(), all.end(), [&](const Gather& gather) { return g.nodes[gather.node].segment == Segment::kBackward; });
+  std::map<PhaseOf, bool> crowded = crowded_phases(program, gathers, all);
   std::vector<NodeId> place(g.nodes.size());  // what moves goes before the node of this number
   std::vector<bool> moves(g.nodes.size(), false);
   for (size_t n = 0; n < place.size(); ++n) place[n] = static_cast<NodeId>(n);
@@ -45,10 +71,11 @@ void prefetch_gathers(LocalProgram& program) {
   int64_t waiting = 0;
   for (size_t k = 0; k < all.size(); ++k) {
     if (k > 0 && phase(all[k].node) != phase(all[k - 1].node)) oldest = k, waiting = 0;
-    waiting += all[k].bytes;
+    const bool with_phase = keeps && !crowded[phase(all[k].node)];
+    waiting += with_phase ? 0 : all[k].bytes;
     while (waiting > most) waiting -= all[oldest++].bytes;
     // Where the one before them is used, all of these may be on their way.
-    bool first = oldest == 0 || phase(all[oldest - 1].node) != phase(all[k].node);
+    bool first = with_phase || oldest == 0 || phase(all[oldest - 1].node) != phase(all[k].node);
     NodeId to = first ? all[k].node : all[oldest - 1].use;
     while (first && to > 0 && phase(to - 1) == phase(all[k].node)) --to;
     if (to >= all[k].node || phase(to) != phase(all[k].node)) continue;

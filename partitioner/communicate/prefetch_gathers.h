@@ -1,4 +1,4 @@
-// Gathers of parameters that are stored in parts (ZeRO-3) move up in the one order of communication, so that what is
+// Gathers of parameters that are stored in parts (ZeRO) move up in the one order of communication, so that what is
 // needed next travels while what is there is computed with.
 #pragma once
 
@@ -7,7 +7,9 @@
 namespace partita {
 
 // Starts each gather of a state as early as it can: no more bytes of gathered states than the largest has wait for
-// their first use at a time. Nothing leaves its segment.
+// their first use at a time. Where backward gathers nothing again, what forward gathered is all there at its end, and
+// takes no more memory then for having been early: it starts with its phase, but where other collectives would be
+// waited for behind it. Nothing leaves its segment.
 void prefetch_gathers(LocalProgram& program);
 
 }  // namespace partita

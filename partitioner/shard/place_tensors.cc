@@ -67,9 +67,6 @@ class Placement {
   }
 
   absl::Status place_states() {
-    // Where 16 bits compute, f32 parameters are the optimizer's, and what stage 1 and 2 keep whole is a copy of the
-    // step.
-    bool masters = recipe_.precision == Precision::kBf16 || recipe_.precision == Precision::kFp16;
     std::map<std::string, Sharding> compute;  // per parameter
     const std::vector<bool> read = scope_.read(graph());
     for (const State& s : graph().states) {
@@ -85,9 +82,10 @@ class Placement {
       auto at = compute.find(own ? s.name : s.parameter);
       bool fits = at != compute.end() && at->second.dims.size() == shape.size() && same_shape(at->second, shape);
       Sharding c = fits ? at->second : Sharding::replicated(shape);
-      bool parts = (s.kind == StateKind::kOptimizer && layout_.zero >= 1) ||
+      // Parameters are the optimizer's: what stages 1 and 2 keep whole is a copy of the step, in the precision that
+      // computes.
+      bool parts = ((s.kind == StateKind::kOptimizer || s.kind == StateKind::kParameter) && layout_.zero >= 1) ||
                    (s.kind == StateKind::kAccumulator && layout_.zero >= 2) ||
-                   (s.kind == StateKind::kParameter && layout_.zero >= (masters ? 1 : 3)) ||
                    (is_frozen_weight(s) && layout_.zero >= 3);
       Sharding stored = parts ? in_parts(c, shape) : c;
       // In a fixed order, what ranks have of a micro-batch meets before it is added to others, or all of it after.

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
-#include <limits>
+#include <optional>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -31,6 +33,34 @@ struct Flags {
   bool is_run() const { return days > 0 || steps > 0 || tokens > 0; }
 };
 
+constexpr double kWorthSaying = 5e-4;  // of the step
+
+// ", bubble 0.2 s": causes of waits, those that take most first.
+std::string waits_of(const StageSeconds& seconds, double least) {
+  constexpr double Breakdown::*kWork[] = {&Breakdown::compute, &Breakdown::recompute, &Breakdown::optimizer};
+  std::vector<std::pair<double, std::string_view>> waits;
+  for (const auto& [name, cause] : kBreakdownNames) {
+    if (std::find(std::begin(kWork), std::end(kWork), cause) == std::end(kWork) && seconds.spent.*cause > least)
+      waits.emplace_back(seconds.spent.*cause, name);
+  }
+  std::stable_sort(waits.begin(), waits.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text;
+  for (const auto& [wait, name] : waits) append(text, fmt::format(", {} {:.4g} s", name, wait));
+  return text;
+}
+
+// What each of its ranks waits for, by cause, and what runs beside its compute.
+std::string exposed(const StageSeconds& seconds, double step) {
+  const double least = kWorthSaying * step;
+  std::string text =
+      "      waits for" + (waits_of(seconds, least).empty() ? " nothing" : waits_of(seconds, least).substr(1));
+  std::string beside;
+  if (seconds.hidden_gathers > least) append(beside, fmt::format(", gathers {:.4g} s", seconds.hidden_gathers));
+  if (seconds.hidden_reduce > least) append(beside, fmt::format(", gradients {:.4g} s", seconds.hidden_reduce));
+  if (!beside.empty()) append(text, "; beside compute", beside.substr(1));
+  return text + "\n";
+}
+
 std::string told(const PlannedStep& step, const StepTimeline& t) {
   std::string text =
       fmt::format("step {:.4g} s: {} micro-batches through {} {} {:.4g} s", t.seconds, step.simulation.micro_batches,
@@ -42,7 +72,7 @@ std::string told(const PlannedStep& step, const StepTimeline& t) {
     append(text, fmt::format("the plan has {:.4g} s, by the pipeline's closed form: it has too many passes for the "
                              "search to replay\n",
                              step.predicted_seconds));
-  for (size_t k = 0; k < t.passes.busy.size(); ++k)
+  for (size_t k = 0; k < t.passes.busy.size(); ++k) {
     append(text,
            fmt::format("  stage {:>3} (ranks {}..{}) busy {:>5.1f} % of the passes, at most {} {} kept\n", k,
                        step.stages[k].first_rank, step.stages[k].first_rank + step.stages[k].axes.ranks() - 1,
@@ -50,6 +80,8 @@ std::string told(const PlannedStep& step, const StepTimeline& t) {
                        step.traffic.chunks > 1           ? "micro-batch chunks"
                        : t.passes.most_in_flight[k] == 1 ? "micro-batch"
                                                          : "micro-batches"));
+    append(text, exposed(stage_seconds(step, t, k), t.seconds));
+  }
   return text;
 }
 

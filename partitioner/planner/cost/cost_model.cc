@@ -10,18 +10,6 @@ namespace {
 constexpr double kMostReplayed = 3e5;  // operations of a pipeline that are simulated one by one
 constexpr double kUpdateKernels = 20;  // of an optimizer that updates many parameters in one
 
-// Seconds of a micro-batch's backward passes on a stage.
-double all_backward(const std::vector<ChunkTimes>& chunks) {
-  double seconds = 0;
-  for (const ChunkTimes& c : chunks) seconds += c.backward.total();
-  return seconds;
-}
-
-// What of a collective is left to wait for when `hidden` seconds of compute run beside it.
-double exposed(double communication, double compute, double share) {
-  return communication - std::min(communication, compute) * share;
-}
-
 // Of all groups of devices: the step is over when the slowest is done.
 double most_of(const Cluster& cluster, double SoftwareProfile::*constant) {
   double most = 0;
@@ -112,8 +100,11 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
   const StageLayouts layouts(whole);
   int64_t m = micro_batches(problem_, whole);
   const std::vector<double> sends = this->sends(whole);
-  for (size_t p = 0; p < chunks.size(); ++p) {
+  const std::vector<int>& kinds = problem_.workload->units;
+  for (size_t p = 0, unit = 0; p < chunks.size(); unit += static_cast<size_t>(chunks[p++].units)) {
     size_t stages = static_cast<size_t>(whole.pipeline), stage = p % stages, chunk = p / stages;
+    const size_t next = std::min(kinds.size(), unit + static_cast<size_t>(std::max(chunks[p].units, 1)));
+    const UnitEnds ends{kinds[std::min(unit, kinds.size() - 1)], kinds[next - 1]};
     const Layout& l = layouts[stage];
     const RankAxis samples{l.data * l.expert, l.tensor * l.context};
     const DeviceGroup& group = group_of_stage(whole, static_cast<int64_t>(stage));
@@ -128,23 +119,6 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
       forward[kCompute] += n * c.forward;
       backward[kCompute] += n * c.input_gradient, weight[kCompute] += n * c.weight_gradient;
       backward[kRecompute] += n * c.recompute;
-      if (gathers_parameters(l)) {
-        const GatherCollectives exchanged = gather_collectives(c, l);
-        double gather = 0, scatter = 0;
-        for (const CollectiveUse& use : exchanged.gather)
-          gather += message_seconds(group, use, l, software.gather_message_bytes);
-        for (const CollectiveUse& use : exchanged.scatter)
-          scatter += message_seconds(group, use, l, software.gather_message_bytes);
-        if (l.offload == OffloadMode::kAll) gather += (c.gather_bytes + c.frozen_bytes) / group.device.host_bandwidth;
-        const bool each = gathers_each_pass(l);
-        auto add = [&](PassTimes& pass, double moved, double beside, double slowing) {
-          const double waited = exposed(moved, beside, software.overlap_gather);
-          pass[kGathers] += n * waited, pass.hidden_gathers += n * (moved - waited);
-          pass[kSlowed] += n * software.overlap_slowdown * std::min(beside, slowing);
-        };
-        add(forward, each ? gather : gather / static_cast<double>(m), c.forward, each ? gather : 0);
-        add(backward, (each ? gather : 0) + scatter, c.input_gradient + c.weight_gradient + c.recompute, scatter);
-      }
       for (double e : problem_.workload->kinds[k].batch_reduces) {
         const double each = collective_time(group, CollectiveKind::kAllReduce, samples, e * sizeof(float)).seconds;
         forward[kStatistics] += n * each, backward[kStatistics] += n * each;
@@ -155,6 +129,7 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
       backward[kContext] += n * (c.context_forward * repeat + c.context_backward);
       forward[kExpert] += n * c.expert, backward[kExpert] += n * c.expert * (1 + repeat);
     }
+    add_exchanges(l, group, costs, chunks[p], ends, out[stage][chunk]);
     if (m > 1 && l.schedule != PipelineSchedule::kPipedream) {  // each adds its gradients to those of the ones before
       auto [dense, expert] = local_parameters(*problem_.workload, chunks[p], l);
       double parameters = dense + expert;
@@ -197,7 +172,7 @@ void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chun
     ChunkTimes& c = stages[static_cast<size_t>(stage)][0];
     const StageUnits units = units_of_stage(l, chunks, stage);
     const Layout own = l.of_stage(stage);
-    const UpdateCost update = update_cost(own, group_of_stage(l, stage), units, c.backward.total());
+    const UpdateCost update = update_cost(own, group_of_stage(l, stage), units, stages[static_cast<size_t>(stage)]);
     double stash = 0;
     if (stashed_versions(l, in_flight(problem_, l, stage)) > 0) {
       auto [dense, expert] = local_parameters(*problem_.workload, units, own);
@@ -273,7 +248,7 @@ StepTimes CostModel::step_times(const Layout& l, const Prediction& prediction) {
     if (l.schedule == PipelineSchedule::kPipedream) continue;
     const Layout own = l.of_stage(stage);
     update = update_cost(own, group_of_stage(l, stage), units_of_stage(l, chunks, stage),
-                         all_backward(out.chunks[static_cast<size_t>(stage)]))
+                         out.chunks[static_cast<size_t>(stage)])
                  .times;
   }
   out.after[TimeKind::kHost] = most_of(*problem_.cluster, &SoftwareProfile::step_seconds);
@@ -348,7 +323,7 @@ double CostModel::lower_bound(const Layout& l) {
 }
 
 CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup& g, const StageUnits& units,
-                                             double backward) const {
+                                             const std::vector<ChunkTimes>& chunks) const {
   using enum TimeKind;
   const Workload& w = *problem_.workload;
   const SoftwareProfile& software = g.device.software;
@@ -363,7 +338,7 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
     return sum;
   };
   const double reduce = seconds(collectives.reduce);
-  out.times[kReduce] = exposed(reduce, backward, software.overlap_data);
+  out.times[kReduce] = waited_sums(l, g, collectives.reduce, chunks);
   out.times.hidden_reduce = reduce - out.times[kReduce];
   out.times[kUpdated] = seconds(collectives.gather);
   // ZeRO-2 and 3 sum them with each micro-batch.
@@ -449,7 +424,7 @@ Prediction CostModel::predict(const Layout& l, bool replay) {
     const DeviceGroup& g = group_of_stage(l, stage);
     const Layout& own = layouts[static_cast<size_t>(stage)];
     const StageUnits units = units_of_stage(l, chunks, stage);
-    const UpdateCost update = update_cost(own, g, units, all_backward(costs[static_cast<size_t>(stage)]));
+    const UpdateCost update = update_cost(own, g, units, costs[static_cast<size_t>(stage)]);
     out.gradient_algorithm = update.algorithm;
     if (!each && update.times.total() > slowest_update.total()) slowest_update = update.times;
     out.memory.push_back(stage_memory(problem_, g.device, own, units, in_flight(problem_, l, stage)));

@@ -100,13 +100,35 @@ class CostModel {
   BucketSizes bucket_sizes(const Layout& layout);
   double exchange_seconds(const Layout& layout);
   static RankAxis shard_ranks(const Layout& layout);  // that share one copy of what is sharded
-  // Of a layout that shards parameters: gathers of a unit's in one pass, and the scattering of its gradients.
-  static bool gathers_parameters(const Layout& layout);
-  static bool gathers_each_pass(const Layout& layout);  // stage 2, and 3 where it keeps them, gathers once a step
+  // Of a layout that shards parameters: gathers of a unit's in one pass, and the scattering of its gradients. What
+  // stage 1 gathers of published software stands at the step's end, among the update's collectives.
+  bool gathers_parameters(const Layout& layout) const;
+  static bool gathers_each_pass(const Layout& layout);  // else once a step, and kept
+  static bool scatters_each_pass(const Layout& layout);
   struct GatherCollectives {
     std::vector<CollectiveUse> gather, scatter;
   };
   GatherCollectives gather_collectives(const UnitCost& unit, const Layout& layout) const;
+  struct UnitExchange {
+    double gather = 0, scatter = 0;  // seconds
+  };
+  UnitExchange unit_exchange(const UnitCost& unit, const DeviceGroup& group, const Layout& layout) const;
+  struct UnitEnds {
+    int first = 0, last = 0;  // kinds
+  };
+  // Adds them to a chunk's passes, whose compute and sums are there (exchange_times.cc).
+  void add_exchanges(const Layout& layout, const DeviceGroup& group, const std::vector<UnitCost>& costs,
+                     const StageUnits& units, UnitEnds ends, ChunkTimes& times) const;
+  struct SumSeconds {
+    double all = 0, last = 0;  // of the last bucket
+  };
+  SumSeconds sum_seconds(const DeviceGroup& group, const Layout& layout, const std::vector<CollectiveUse>& sums,
+                         double message) const;
+  // What of a pass's compute can hide our programs' collectives.
+  static double hiding_share(const DeviceGroup& group, const PassTimes& pass);
+  // Seconds that sums of gradients leave to wait for after a stage's backward passes.
+  double waited_sums(const Layout& layout, const DeviceGroup& group, const std::vector<CollectiveUse>& sums,
+                     const std::vector<ChunkTimes>& chunks) const;
   double crossing_elements() const;  // of a sample, from a stage to the next
   // Of a micro-batch's values from a stage to the next one (from the last to the first).
   double send_seconds(const Layout& layout, int64_t stage) const;
@@ -128,13 +150,13 @@ class CostModel {
     std::vector<CollectiveUse> reduce, gather, products;
   };
   UpdateCollectives update_collectives(const Layout& layout, const StageUnits& units) const;
-  // Of a stage's parameters, once, with a backward pass of `backward` seconds beside the sums.
+  // Of a stage's parameters, once, with its chunks' backward passes beside the sums.
   struct UpdateCost {
     PassTimes times;
     std::string algorithm;  // that sums the gradients
   };
   UpdateCost update_cost(const Layout& layout, const DeviceGroup& group, const StageUnits& units,
-                         double backward) const;
+                         const std::vector<ChunkTimes>& chunks) const;
   double product_seconds(const Layout& layout, const DeviceGroup& group, const StageUnits& units) const;
   // With pipedream each backward pass ends with an update, and each forward pass begins with a copy of the weights.
   void add_updates(const Layout& layout, const std::vector<StageUnits>& chunks,

@@ -94,7 +94,11 @@ RankAxis CostModel::shard_ranks(const Layout& l) {
   return all;
 }
 
-bool CostModel::gathers_parameters(const Layout& l) { return l.zero >= 2 || l.offload == OffloadMode::kAll; }
+bool CostModel::gathers_parameters(const Layout& l) const {
+  return l.zero >= (problem_.own_programs ? 1 : 2) || l.offload == OffloadMode::kAll;
+}
+
+bool CostModel::scatters_each_pass(const Layout& l) { return l.zero >= 2 || l.offload == OffloadMode::kAll; }
 
 bool CostModel::gathers_each_pass(const Layout& l) {
   return (l.zero >= 3 && l.reshard_after_forward) || l.offload == OffloadMode::kAll;
@@ -120,14 +124,16 @@ CostModel::UpdateCollectives CostModel::update_collectives(const Layout& l, cons
     to.push_back({TrafficKind::kData, kind, all, dense * each});
     to.push_back(among_experts(kind, l, expert * each));
   };
+  const bool at_end = l.zero == 1 && !gathers_parameters(l);
   if (l.zero == 0) both(kAllReduce, bytes, out.reduce);
   if (l.zero >= 1 && copies.size > 1) {
     const double all_bytes = (dense + expert) * bytes;
     if (l.zero == 1) out.reduce.push_back({TrafficKind::kData, kReduceScatter, shards, all_bytes});
     out.reduce.push_back({TrafficKind::kData, kAllReduce, copies, all_bytes / static_cast<double>(shards.size)});
-    if (l.zero == 1) out.gather.push_back({TrafficKind::kData, kAllGather, shards, (dense + expert) * element});
+    if (at_end) out.gather.push_back({TrafficKind::kData, kAllGather, shards, (dense + expert) * element});
   } else if (l.zero == 1) {
-    both(kReduceScatter, bytes, out.reduce), both(kAllGather, element, out.gather);
+    both(kReduceScatter, bytes, out.reduce);
+    if (at_end) both(kAllGather, element, out.gather);
   }
   for (size_t k = 0; k < units.counts.size(); ++k) {
     const auto& [tensor, stored] = problem_.workload->kinds[k].update.moves;
@@ -181,19 +187,24 @@ void CostModel::visit_exchanges(const Layout& whole, Visit visit) {
     for (const CollectiveUse& use : update.reduce) visit(group, l, use);
     for (const CollectiveUse& use : update.gather) visit(group, l, use);
     if (!gathers_parameters(l)) continue;
+    const std::vector<UnitCost>& costs = unit_costs(group, l);
     UnitCost all;
-    const auto [dense, expert] = local_parameters(*problem_.workload, units, l);
-    all.gather_bytes = (dense + expert) * problem_.options.element_bytes();
-    const GatherCollectives exchanged = gather_collectives(all, l);
-    for (const CollectiveUse& use : exchanged.scatter) visit(group, l, use);
-    for (const CollectiveUse& use : exchanged.gather) visit(group, l, use);
+    for (size_t k = 0; k < costs.size(); ++k) {
+      all.gather_bytes += units.counts[k] * costs[k].gather_bytes;
+      for (CollectiveUse& use : gather_collectives(costs[k], l).gather) {
+        use.times = units.counts[k];  // each unit's by itself
+        visit(group, l, use);
+      }
+    }
+    if (!scatters_each_pass(l)) continue;
+    for (const CollectiveUse& use : gather_collectives(all, l).scatter) visit(group, l, use);
   }
 }
 
 BucketSizes CostModel::bucket_sizes(const Layout& whole) {
   BucketSizes sizes;
   visit_exchanges(whole, [&](const DeviceGroup& group, const Layout&, const CollectiveUse& use) {
-    if (use.axis.size <= 1 || use.bytes <= 0) return;
+    if (use.axis.size <= 1 || use.bytes <= 0 || use.times <= 0) return;
     const double least = static_cast<double>(BucketSizes::kLeast);
     sizes.raise(use.axis.size, std::llround(best_message(group, use.collective, use.axis, use.bytes, least)));
   });
@@ -203,7 +214,7 @@ BucketSizes CostModel::bucket_sizes(const Layout& whole) {
 double CostModel::exchange_seconds(const Layout& whole) {
   double seconds = 0;
   visit_exchanges(whole, [&](const DeviceGroup& group, const Layout& l, const CollectiveUse& use) {
-    seconds += message_seconds(group, use, l, 0);
+    seconds += use.times * message_seconds(group, use, l, 0);
   });
   return seconds;
 }
@@ -264,7 +275,7 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
       if (gathers_parameters(l)) {
         const GatherCollectives exchanged = gather_collectives(c, l);
         for (const CollectiveUse& use : exchanged.gather) add(use, gathers_each_pass(l) ? 2 * n : n / m);
-        for (const CollectiveUse& use : exchanged.scatter) add(use, n);
+        for (const CollectiveUse& use : exchanged.scatter) add(use, scatters_each_pass(l) ? n : 0);
       }
       for (double e : w.kinds[k].batch_reduces)
         add({TrafficKind::kData,

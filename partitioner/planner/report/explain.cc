@@ -180,6 +180,20 @@ std::string summary(const Plan& plan) {
 
 namespace {
 
+// What the plan counts on to run beside compute, on the stage where most does.
+double hidden_seconds(const Plan& plan) {
+  double most = 0;
+  for (const Plan::Stage& stage : plan.stages) {
+    double each = 0;
+    for (const Plan::Chunk& c : stage.chunks) {
+      if (c.by_kind) each += c.by_kind->forward.hidden_gathers + c.by_kind->backward.hidden_gathers;
+    }
+    const double sums = stage.update ? stage.update->hidden_reduce : 0;
+    most = std::max(most, each * static_cast<double>(plan.micro_batches) + sums);
+  }
+  return most;
+}
+
 // What each choice of the layout is for, and what it costs.
 std::string choices(const Plan& plan) {
   const Plan::Predicted& p = plan.predicted;
@@ -232,6 +246,8 @@ std::string choices(const Plan& plan) {
              s.ranks > 0 ? cat(" among ", s.ranks, " ranks") : "");
     text += "\n";
   }
+  if (const double hidden = hidden_seconds(plan); hidden > kWorthALine * p.step_seconds)
+    text += fmt::format("  overlap: {:.4g} s of gathers and sums of gradients are to run beside compute\n", hidden);
   if (const RecomputeMode mode = pin.recompute.value_or(RecomputeMode::kNone); mode != RecomputeMode::kNone)
     text += fmt::format("  recompute {}: values are made again instead of kept; {:.1f} % of the step\n",
                         enum_name(mode), percent(b.recompute));

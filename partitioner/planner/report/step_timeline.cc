@@ -94,6 +94,22 @@ StepTimeline step_timeline(const PlannedStep& step) {
   return out;
 }
 
+StageSeconds stage_seconds(const PlannedStep& step, const StepTimeline& t, size_t stage) {
+  StageSeconds out;
+  const auto add = [&](const PassTimes& pass, double times) {
+    out.spent.add(pass, times);
+    out.hidden_gathers += times * pass.hidden_gathers, out.hidden_reduce += times * pass.hidden_reduce;
+  };
+  const double micro = static_cast<double>(step.simulation.micro_batches);
+  for (const ChunkTimes& c : step.times.chunks[stage]) {
+    for (const PassTimes* pass : {&c.forward, &c.backward, &c.weight}) add(*pass, micro);
+  }
+  add(step.times.updates[stage], 1), add(step.times.after, 1);
+  // For other stages, before they pass something on and until the last of them has updated.
+  out.spent.bubble = t.seconds - t.passes.busy[stage] - step.times.updates[stage].total() - step.times.after.total();
+  return out;
+}
+
 // They grow with each forward pass, and go with the last pass that needs them.
 std::vector<std::pair<double, double>> kept_activations(const PlannedStep& step, const Timeline& passes, size_t stage) {
   const double each =

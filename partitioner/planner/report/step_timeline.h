@@ -43,6 +43,14 @@ struct StepTimeline {
 };
 StepTimeline step_timeline(const PlannedStep& step);
 
+// Seconds of a step that each rank of a stage computes or waits, by what they go to (those of all causes are the
+// step's), and that what it exchanges runs beside its compute.
+struct StageSeconds {
+  Breakdown spent;
+  double hidden_gathers = 0, hidden_reduce = 0;
+};
+StageSeconds stage_seconds(const PlannedStep& step, const StepTimeline& timeline, size_t stage);
+
 // Bytes that a rank of the stage keeps for backward, from each of those seconds on.
 std::vector<std::pair<double, double>> kept_activations(const PlannedStep& step, const Timeline& passes, size_t stage);
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "ir/graph/builder.h"
 #include "ir/graph/verify.h"
 #include "partitioner/communicate/bucket_gathers.h"
 #include "partitioner/communicate/prefetch_gathers.h"
@@ -56,8 +57,24 @@ std::vector<int> products_meanwhile(const Graph& graph) {
 
 int most(const std::vector<int>& x) { return *std::max_element(x.begin(), x.end()); }
 
+// Sums the first product in the forward part over the ranks.
+void crowd(LocalProgram& program) {
+  const Graph& g = program.graph;
+  Rewriter r(g);
+  bool summed = false;
+  for (const Node& node : g.nodes) {
+    r.copy(node);
+    if (summed || node.op->name != "matmul") continue;
+    summed = true;
+    r.replace(node.outputs[0], r.builder().emit("all_reduce", {r(node.outputs[0])},
+                                                {{"axes", std::vector<int64_t>{0}}, {"parts", 2}, {"reduce", "sum"}}));
+  }
+  program.graph = std::move(r).finish();
+}
+
 TEST(PrefetchGathers, StartWhileEarlierOnesAreComputedWith) {
   LocalProgram program = stored_in_parts();
+  crowd(program);
   ASSERT_EQ(most(products_meanwhile(program.graph)), 0);
   const int64_t before = gathered_bytes(program.graph);
   constexpr int64_t kMatrix = 8 * 16 * 8;  // the largest
@@ -121,6 +138,26 @@ TEST(GatheredOnceAStep, IsInThePrologueAndCountsAllAtOnce) {
   prefetch_gathers(program);
   ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
   EXPECT_EQ(gathered_bytes(program.graph), all);
+  EXPECT_EQ(gathers_of(program.graph, Segment::kPrologue).size(), 1u);  // in buckets too
+}
+
+// What is kept for backward starts with the phase, but where another collective's result is used before.
+TEST(PrefetchGathers, WhatIsKeptStartsWithItsPhase) {
+  const auto before_products = [](bool crowded) {
+    LocalProgram program = stored_in_parts(GatherTime::kMicroBatch);
+    if (crowded) crowd(program);
+    prefetch_gathers(program);
+    EXPECT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
+    size_t gathers = 0;
+    for (const Node& node : program.graph.nodes) {
+      if (node.op->name == "matmul") break;
+      gathers += node.op->name == "all_gather";
+    }
+    return std::pair(gathers, gathers_of(program.graph, Segment::kForward).size());
+  };
+  const auto [ahead, all] = before_products(false);
+  EXPECT_EQ(ahead, all);
+  EXPECT_LT(before_products(true).first, all);
 }
 
 TEST(BucketGathers, OutsideOfBlocksUpToTheLimit) {

@@ -129,6 +129,21 @@ TEST(StepTimeline, EndsWhenThePlanSays) {
   });
 }
 
+// What a stage's ranks compute and wait for adds up to the step.
+TEST(StepTimeline, EverySecondOfAStageHasACause) {
+  for_each_case([](const Planned& p, const PlannedStep& step, const StepTimeline& t) {
+    for (size_t s = 0; s < step.stages.size(); ++s) {
+      const StageSeconds seconds = stage_seconds(step, t, s);
+      double all = 0;
+      for (const auto& [name, cause] : kBreakdownNames) {
+        EXPECT_GE(seconds.spent.*cause, -1e-12) << name;
+        all += seconds.spent.*cause;
+      }
+      EXPECT_NEAR(all / p.prediction.step_seconds, 1, 1e-9) << s;
+    }
+  });
+}
+
 TEST(StepTimeline, StreamsAreBusyWithOneThingAtATime) {
   for_each_case([](const Planned&, const PlannedStep&, const StepTimeline& t) {
     for (const std::vector<Slice>& slices : t.slices) {
