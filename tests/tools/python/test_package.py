@@ -87,6 +87,15 @@ def test_training_in_two_parts_is_training_in_one(mlp, points, program):
     assert sorted(again.parameters()) == ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight"]
 
 
+def test_training_goes_on_with_other_ranks(mlp, points):
+    program = partita.compile(mlp, partita.Recipe(**KEYS), ranks=2, also=[1])
+    halves = program.train(points, 2) + program.train(points, 2, ranks=1)
+    whole = partita.compile(mlp, partita.Recipe(**KEYS)).train(points, 4)
+    assert [m.loss for m in halves] == pytest.approx([m.loss for m in whole], rel=1e-5)
+    with pytest.raises(partita.PartitaError, match="3"):
+        program.train(points, 1, ranks=3)
+
+
 class _Ending:
     closed = False
 

@@ -40,6 +40,7 @@ def compile(
     plan: str | Path | None = None,
     like: str | Sequence[str] = (),
     pin: Mapping[str, Any] | None = None,
+    also: Sequence[int | str | Path] = (),
     path: str | Path | None = None,
     keep_gradients: bool = False,
 ) -> Program:
@@ -49,6 +50,8 @@ def compile(
     the module (its loss, frozen parameters, batch) need not be said again.
     The layout is one of: `cluster` (a cluster.yaml or its keys), for which the fastest is searched; `plan`, a plan.json
     that `partita plan` wrote; or `ranks`, with `like` ("zero3", "megatron:tp2") and `pin` ({"tensor": 2}) saying more. None: one rank.
+    `also`: other numbers of ranks (or plan.json files of some) that the program can go on with: `train(ranks=…)`, or as many
+    as torchrun or mpirun start. All train alike.
     `path`: the folder of the program, which must not exist; a temporary one by default, gone with the Program.
     `keep_gradients`: keeps them to the end of a step, for `Run`s that save them.
     """
@@ -58,6 +61,7 @@ def compile(
     (folder / "train.yaml").write_text(said.text(), encoding="utf-8")
     source = Path(model) if isinstance(model, (str, Path)) else model.path
     layout: list[str | Path] = [f"--pin={key}={_yaml(value)}" for key, value in (pin or {}).items()]
+    others = ["--also", ",".join(str(a) for a in also)] if also else []
     layout += [f"--like={preset}" for preset in ([like] if isinstance(like, str) else like)]
     if cluster is not None:
         if plan is not None or ranks is not None:
@@ -72,7 +76,7 @@ def compile(
         layout += ["--ranks", str(ranks)]
     if not isinstance(model, (str, Path)):
         (folder / "module.json").write_text(json.dumps(model.facts), encoding="utf-8")
-    run_partita("compile", source, "--train", folder / "train.yaml", "-o", folder / "bundle", *layout,
+    run_partita("compile", source, "--train", folder / "train.yaml", "-o", folder / "bundle", *layout, *others,
                 *(["--keep-gradients"] if keep_gradients else []))
     return Program(folder, owner)
 
@@ -144,6 +148,7 @@ class Program:
         checkpoint_every: int | None = None,
         save_gradients: str | Path | None = None,
         init: str | Path | None = None,
+        ranks: int | None = None,
     ) -> Run:
         """Starts training in a process of its own; iterate over the Run for metrics as they come.
 
@@ -154,7 +159,8 @@ class Program:
         `close()` at the end. `progress`: a bar (tqdm); None: in a terminal or notebook. `threads`: of each rank.
         `checkpoint_every`: steps; the last step is always kept. `save_gradients`: a safetensors file for those of the first step
         of all (`compile(keep_gradients=True)`). `init`: weights to begin with, before the first step: a folder that transformers'
-        save_pretrained() wrote, a safetensors file of a module, or a checkpoint; each rank reads what it holds.
+        save_pretrained() wrote, a safetensors file of a module, or a checkpoint; each rank reads what it holds. `ranks`: as many,
+        of those that `compile(also=…)` made plans for.
         """
         first = self.steps_taken
         total = None if steps is None else first + steps
@@ -163,6 +169,7 @@ class Program:
         command += ["--shuffle"] if shuffle else []
         command += ["--steps", str(total)] if total is not None else []
         command += ["--save-gradients", Path(save_gradients)] if save_gradients is not None else []
+        command += ["--ranks", str(ranks)] if ranks is not None else []
         metrics = self.folder / f"metrics-{first}.jsonl"
         metrics.unlink(missing_ok=True)
         return Run([*command, "--metrics", metrics], metrics, steps, callbacks, progress)
