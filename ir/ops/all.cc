@@ -22,6 +22,7 @@ extern const OpDef kSoftmax, kLogSoftmax, kLayerNorm, kRmsNorm, kBatchNorm, kCro
     kAttention, kAttentionGrad, kRotary;
 extern const OpDef kOptSgd, kOptMomentum, kOptAdagrad, kOptAdam, kOptLambDirection, kOptLion, kOptRmsprop, kOptOnnxAdam,
     kOptOnnxAdagrad, kOptOnnxMomentum, kOptOrtAdamW;
+extern const OpDef kDynamicCode, kDynamicValue;
 extern const OpDef kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSend, kRecv, kCrossMeshReshard, kShardSlice;
 extern const OpDef kAccumulate, kAccumulateTree, kSumTree, kBlockSquares, kStash, kStopGradient;
 
@@ -139,6 +140,8 @@ const OpDef* const kOps[] = {
     &kOptOnnxAdagrad,
     &kOptOnnxMomentum,
     &kOptOrtAdamW,
+    &kDynamicCode,
+    &kDynamicValue,
     &kAllReduce,
     &kAllGather,
     &kReduceScatter,

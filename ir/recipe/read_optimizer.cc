@@ -31,6 +31,7 @@ absl::Status check_optimizer_keys(const YamlNode& node, const std::string& path,
       return check({"eps", "lr_decay", "initial_accumulator"});
     case OptimizerKind::kAdam:
     case OptimizerKind::kAdamW:
+    case OptimizerKind::kAdamW8bit:
     case OptimizerKind::kLamb:
       return check({"betas", "eps"});
     case OptimizerKind::kLion:

@@ -44,6 +44,7 @@ OptimizerRecipe default_optimizer(OptimizerKind kind) {
       o.eps = 1e-10;
       break;
     case OptimizerKind::kAdamW:
+    case OptimizerKind::kAdamW8bit:
       o.weight_decay = 1e-2;
       break;
     case OptimizerKind::kLamb:

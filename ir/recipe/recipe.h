@@ -27,10 +27,22 @@ enum class Reduction { kMean, kSum };
 template <>
 inline constexpr auto kEnumNames<Reduction> = name_table("mean", "sum");
 
-enum class OptimizerKind { kSgd, kMomentum, kAdagrad, kAdam, kAdamW, kLamb, kLion, kRmsprop, kAdafactor, kMuon };
+enum class OptimizerKind {
+  kSgd,
+  kMomentum,
+  kAdagrad,
+  kAdam,
+  kAdamW,
+  kLamb,
+  kLion,
+  kRmsprop,
+  kAdafactor,
+  kMuon,
+  kAdamW8bit,
+};
 template <>
 inline constexpr auto kEnumNames<OptimizerKind> = name_table("sgd", "momentum", "adagrad", "adam", "adamw", "lamb",
-                                                             "lion", "rmsprop", "adafactor", "muon");
+                                                             "lion", "rmsprop", "adafactor", "muon", "adamw_8bit");
 
 // What muon's rate is multiplied by for a matrix of m rows and n columns: sqrt(max(1, m/n)), 0.2 sqrt(max(m, n)),
 // sqrt(m/n).
@@ -108,12 +120,12 @@ struct AdamWRule {
   bool operator==(const AdamWRule&) const = default;
 };
 
-// Update rules are torch.optim's. kMomentum is kSgd with momentum 0.9 unless said otherwise; kLamb and
-// kLion are in docs/train_yaml.md.
+// Update rules are torch.optim's. kMomentum is kSgd with momentum 0.9 unless said otherwise; kLamb, kLion and
+// kAdamW8bit are in docs/train_yaml.md.
 struct OptimizerRule {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double lr = 1e-3;
-  std::array<double, 2> betas = {0.9, 0.999};  // adam, adamw, lamb, lion
+  std::array<double, 2> betas = {0.9, 0.999};  // adam, adamw, lamb, lion, adamw_8bit
   double eps = 1e-8;                           // all but sgd, momentum, lion
   double momentum = 0;                         // sgd, momentum, rmsprop, muon
   double dampening = 0;                        // sgd, momentum

@@ -9,6 +9,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
+#include "passes/training/block_codes.h"
 #include "passes/training/learning_rate_graph.h"
 #include "passes/training/loss_scale.h"
 #include "passes/training/newton_schulz.h"
@@ -165,12 +166,13 @@ class Optimizer {
     return absl::OkStatus();
   }
 
-  // An optimizer state of the parameter's type, or of its element type and another shape; zero (or `fill`) at first.
-  ValueId slot(const Parameter& p, const std::string& name, double fill = 0, const std::optional<Shape>& shape = {}) {
+  // An optimizer state of the parameter's type, or of another shape or element type; zero (or `fill`) at first.
+  ValueId slot(const Parameter& p, const std::string& name, double fill = 0, const std::optional<Shape>& shape = {},
+               const std::optional<DType>& dtype = {}) {
     std::string full = cat("optimizer/", p.name, "/", name);
     Initial initial = InitialRule{.a = fill};
     return b_.state({.name = full, .kind = StateKind::kOptimizer, .parameter = p.name, .initial = initial},
-                    {b_.dtype(p.value), shape.value_or(b_.shape(p.value))});
+                    {dtype.value_or(b_.dtype(p.value)), shape.value_or(b_.shape(p.value))});
   }
 
   ValueId first_step() { return b_.emit("eq", {step_, b_.scalar(DType::kI64, 0)}); }
@@ -209,7 +211,8 @@ class Optimizer {
   // `lr`: the rule's rate by the schedule.
   StepScalars step_scalars(const OptimizerRule& o, ValueId lr) {
     StepScalars s{.lr = lr};
-    if (o.kind == OptimizerKind::kAdam || o.kind == OptimizerKind::kAdamW || o.kind == OptimizerKind::kLamb) {
+    using Kind = OptimizerKind;
+    if (o.kind == Kind::kAdam || o.kind == Kind::kAdamW || o.kind == Kind::kAdamW8bit || o.kind == Kind::kLamb) {
       s.c1 = bias_correction(o.betas[0]);
       s.c2 = bias_correction(o.betas[1]);
     }
@@ -273,17 +276,11 @@ class Optimizer {
       case OptimizerKind::kAdam:
       case OptimizerKind::kAdamW: {
         ValueId m = slot(p, "exp_avg"), v = slot(p, "exp_avg_sq");
-        apply(p, {m, v}, "opt_adam", {p.value, p.gradient, m, v, lr, c1, c2},
-              {{"beta1", o.betas[0]},
-               {"beta2", o.betas[1]},
-               {"eps", o.eps},
-               {"weight_decay", decay},
-               {"decoupled", int64_t{o.kind == OptimizerKind::kAdamW}}});
+        apply(p, {m, v}, "opt_adam", {p.value, p.gradient, m, v, lr, c1, c2}, adam_attributes(o, decay));
         return;
       }
       case OptimizerKind::kLamb:
-        lamb(o, p, decay, lr, c1, c2);
-        return;
+        return lamb(o, p, decay, lr, c1, c2);
       case OptimizerKind::kLion: {
         ValueId m = slot(p, "exp_avg");
         apply(p, {m}, "opt_lion", {p.value, p.gradient, m, lr},
@@ -291,15 +288,22 @@ class Optimizer {
         return;
       }
       case OptimizerKind::kRmsprop:
-        rmsprop(o, p, decay, lr);
-        return;
+        return rmsprop(o, p, decay, lr);
       case OptimizerKind::kAdafactor:
-        adafactor(o, p, decay, s);
-        return;
+        return adafactor(o, p, decay, s);
+      case OptimizerKind::kAdamW8bit:
+        return adamw_8bit(o, p, decay, s);
       case OptimizerKind::kMuon:
-        muon(o, p, decay, lr);
-        return;
+        return muon(o, p, decay, lr);
     }
+  }
+
+  static Attrs adam_attributes(const OptimizerRule& o, double decay) {
+    return {{"beta1", o.betas[0]},
+            {"beta2", o.betas[1]},
+            {"eps", o.eps},
+            {"weight_decay", decay},
+            {"decoupled", int64_t{o.kind != OptimizerKind::kAdam}}};
   }
 
   void rmsprop(const OptimizerRule& o, const Parameter& p, double decay, ValueId lr) {
@@ -354,6 +358,26 @@ class Optimizer {
   ValueId shrunk(const Parameter& p, ValueId lr, double decay) {
     if (decay == 0) return p.value;
     return b_.mul(p.value, b_.sub(b_.scalar(b_.dtype(lr), 1), b_.scale(lr, decay)));
+  }
+
+  // bitsandbytes' AdamW8bit.
+  void adamw_8bit(const OptimizerRule& o, const Parameter& p, double decay, const StepScalars& s) {
+    const bool coded = has_block_codes(b_.shape(p.value));
+    std::vector<ValueId> inputs = {p.value, p.gradient};
+    std::array<BlockCodes, 2> states;  // the second has no sign
+    for (size_t k = 0; k < 2; ++k) {
+      states[k].codes = slot(p, cat("state", k + 1), 0, {}, coded ? DType::kU8 : b_.dtype(p.value));
+      if (coded) states[k].scales = slot(p, cat("absmax", k + 1), 0, block_scales_shape(b_.shape(p.value)));
+      inputs.push_back(decoded(b_, states[k], k == 0));
+    }
+    inputs.insert(inputs.end(), {s.lr, s.c1, s.c2});
+    const std::vector<ValueId> next = b_.emit_all("opt_adam", inputs, adam_attributes(o, decay));
+    b_.set_next(p.value, next[0]);
+    for (size_t k = 0; k < 2; ++k) {
+      const BlockCodes now = block_codes(b_, next[1 + k], k == 0);
+      b_.set_next(states[k].codes, now.codes);
+      if (coded) b_.set_next(states[k].scales, now.scales);
+    }
   }
 
   // torch.optim.Muon. In 16 bits where the model's products are in bf16, as torch's always are.

@@ -160,7 +160,8 @@ absl::Status load_module_optimizer(const Program& program, std::span<const int64
     if (s.kind != StateKind::kOptimizer) continue;
     const std::string name = from.renaming(module_name(s.name, s.kind, s.parameter));
     const SafetensorsEntry* entry = weights.find(name);
-    const bool fits = entry != nullptr && entry->shape == s.placement.logical && is_float(entry->dtype);
+    const bool fits = entry != nullptr && entry->shape == s.placement.logical &&
+                      (is_float(s.operand.dtype) ? is_float(entry->dtype) : entry->dtype == s.operand.dtype);
     if (fits) {
       PARTITA_RETURN_IF_ERROR(load_tensor(s, coordinates, weights, *entry, memory(s.operand)));
     } else if (!s.parameter.empty() && entry != nullptr) {  // no loss scale needed

@@ -52,6 +52,7 @@ TEST_F(Optimizers, AreProvedAndRunAsTheSerialGraph) {
       "optimizer: {kind: muon, lr: 0.02, adamw: {lr: 0.001, eps: 0.001, match: '*wte*'}, groups: [{match: '*.h.0.*', "
       "lr: "
       "0.01, adamw: {lr: 0.002}}]}\n",
+      "optimizer: {kind: adamw_8bit, lr: 0.001, eps: 0.001, weight_decay: 0.1, no_decay: '*bias'}\n",
       "optimizer: {kind: adamw, lr: 0.001, eps: 0.001, groups: [{match: '*wte*', lr: 0.0001, betas: [0.8, "
       "0.9]}, {match: '*.h.0.*', weight_decay: 0.5}]}\nema: {decay: 0.5}\nschedule: {kind: step, step_size: 2}\n"
       "evaluate: {every: 2, batches: 1, data: {kind: synthetic}}\n",

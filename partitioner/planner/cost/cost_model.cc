@@ -354,7 +354,7 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
   double products = product_seconds(l, g, units);
   for (const CollectiveUse& use : collectives.products)
     products += collective_time(g, use.collective, use.axis, use.bytes).seconds * use.times;
-  double traffic = shard * (2 * 4 * w.optimizer_states + 8 + 4 + element + (problem_.clip ? 4 : 0));
+  double traffic = shard * (2 * w.optimizer_bytes + 8 + 4 + element + (problem_.clip ? 4 : 0));
   if (l.offload == OffloadMode::kNone || g.device.host_update_rate == 0) {
     out.times[kOptimizer] = memory_time(g.device, traffic, kUpdateKernels);
   } else {

@@ -87,7 +87,7 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   if (gathers && !each_pass) m.parameters += mixed ? kF32 * read_as_stored : kF32 * p.all();
   m.stash = stashed_versions(l, in_flight) * p.stored(3) * element;
   m.gradients = (sums ? kF32 * (p.stored(2) + tied) : 0) + remainder_bytes(problem, l, p);
-  m.optimizer = host_moments ? 0 : kF32 * w.optimizer_states * p.stored(1);
+  m.optimizer = host_moments ? 0 : w.optimizer_bytes * p.stored(1);
   m.transient = working + largest_unit * element + (each_pass ? 2 * largest_gathered * element : 0);
   // Parts that are gathered for the whole step lie beside what they are gathered to as it begins, with room for the
   // values of all micro-batches; a message waits in a place of its own, one each way.

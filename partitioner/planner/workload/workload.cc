@@ -97,14 +97,13 @@ class Analysis {
   bool global_statistics() const { return options_.batch_statistics == BatchNormGroup::kGlobal; }
 
   void count_states() {
-    double optimizer_elements = 0;
+    double optimizer_bytes = 0;
     for (const State& s : g_.states) {
-      const double e = static_cast<double>(elements(g_.type(s.value).shape));
-      if (s.kind == StateKind::kParameter) out_.parameters += e;
-      if (s.kind == StateKind::kOptimizer) optimizer_elements += e;
+      if (s.kind == StateKind::kParameter) out_.parameters += value_elements(s.value);
+      if (s.kind == StateKind::kOptimizer) optimizer_bytes += stored_bytes(s.value);
       if (s.kind == StateKind::kRunning && global_statistics()) out_.whole_batches = true;
     }
-    out_.optimizer_states = out_.parameters > 0 ? optimizer_elements / out_.parameters : 0;
+    out_.optimizer_bytes = out_.parameters > 0 ? optimizer_bytes / out_.parameters : 0;
   }
 
   void fold() {

@@ -99,13 +99,13 @@ struct Workload {
   double samples = 1;             // of one run of the graph
   // Samples that each run takes, where the file, or the group that shares experts' capacity, has fixed them; 0: any.
   int64_t exported_batch = 0;
-  double sequence = 1;          // positions of a sample (1 where there are none): divided by the context axis
-  double parameters = 0;        // trained elements
-  double experts = 0;           // 0: none
-  double optimizer_states = 2;  // per parameter element
-  double tokens = 1;            // targets of one sample
-  bool whole_batches = false;   // statistics are of all samples of a run, which ranks compute at once
-  std::string whole_runs;       // why the ranks cannot compute a run in parts, one after another; empty: they can
+  double sequence = 1;         // positions of a sample (1 where there are none): divided by the context axis
+  double parameters = 0;       // trained elements
+  double experts = 0;          // 0: none
+  double optimizer_bytes = 8;  // of states, per parameter element
+  double tokens = 1;           // targets of one sample
+  bool whole_batches = false;  // statistics are of all samples of a run, which ranks compute at once
+  std::string whole_runs;      // why the ranks cannot compute a run in parts, one after another; empty: they can
 
   const UnitWork& unit(size_t k) const { return kinds[static_cast<size_t>(units[k])]; }
 };

@@ -143,6 +143,7 @@ TEST(DefaultOptimizer_EachKind, IsPyTorchs) {
   EXPECT_EQ(default_optimizer(OptimizerKind::kRmsprop).lr, 1e-2);
   EXPECT_EQ(default_optimizer(OptimizerKind::kAdafactor).eps, 0x1p-23);
   EXPECT_EQ(default_optimizer(OptimizerKind::kMuon).momentum, 0.95);
+  EXPECT_EQ(default_optimizer(OptimizerKind::kAdamW8bit).weight_decay, 1e-2);
 }
 
 }  // namespace

@@ -239,6 +239,14 @@ void add_updates(std::vector<OpCase>& cases) {
                    "opt_ort_adamw",
                    {{"alpha", 0.9}, {"beta", 0.99}, {"epsilon", 1e-6}, {"adam_mode", int64_t{1}}},
                    {p, g, g, square, rate, t}});
+  for (int64_t has_sign : {0, 1}) {
+    const std::string form = has_sign ? "Signed" : "Unsigned";
+    cases.push_back({"dynamic_code_" + form, "dynamic_code", {{"signed", has_sign}}, {has_sign ? g : square}});
+    cases.push_back({"dynamic_value_" + form,
+                     "dynamic_value",
+                     {{"signed", has_sign}, {"to", DType::kF64}},
+                     {CaseInput{{DType::kU8, shape}, Draw::kIndex, 256}}});
+  }
 }
 
 }  // namespace

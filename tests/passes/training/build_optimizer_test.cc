@@ -1,9 +1,12 @@
 // Updates that are made of several operations, against the loops of the libraries that they come from.
 #include "passes/training/build_optimizer.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 
+#include "base/cat.h"
 #include "gtest/gtest.h"
 #include "ir/graph/builder.h"
 #include "ir/graph/evaluate.h"
@@ -226,6 +229,93 @@ TEST(BuildOptimizer_Muon, AdamWUpdatesTheRest) {
   Trained vector({6}, o, Values(6, 1.0));
   EXPECT_TRUE(vector.now.contains("optimizer/w/exp_avg_sq"));
   EXPECT_FALSE(vector.now.contains("optimizer/w/momentum_buffer"));
+}
+
+// bitsandbytes' AdamW8bit (kOptimizerStatic8bit2StateBlockwise), loop by loop; codes are searched in the map.
+struct Adam8bit {
+  static constexpr size_t kBlock = 256;
+  OptimizerRule o;
+  std::array<Values, 2> maps, absmax;
+  std::array<std::vector<int64_t>, 2> codes;
+  double step = 0;
+
+  Adam8bit(const OptimizerRule& rule, size_t n) : o(rule) {
+    for (size_t k = 0; k < 2; ++k) {
+      maps[k] = {0, 1};
+      for (int i = 0; i < 7; ++i) {
+        const int items = 1 << (k == 0 ? i : i + 1);
+        for (int j = 0; j < items; ++j) {
+          maps[k].push_back(std::pow(10, i - 6) * (0.1 + 0.9 * (j + 0.5) / items));
+          if (k == 0) maps[k].push_back(-maps[k].back());
+        }
+      }
+      std::sort(maps[k].begin(), maps[k].end());
+      absmax[k].assign((n + kBlock - 1) / kBlock, 0);
+      codes[k].assign(n, 0);
+    }
+  }
+
+  // The nearest of the map; of the first moment, of x's sign.
+  int64_t code(size_t k, double x) const {
+    const Values& map = maps[k];
+    size_t at = static_cast<size_t>(std::lower_bound(map.begin(), map.end(), x) - map.begin());
+    if (at > 0 && (at == map.size() || x - map[at - 1] < map[at] - x)) --at;
+    if (k == 0 && std::signbit(map[at]) != std::signbit(x)) at += x > 0 ? 1 : -1;
+    return static_cast<int64_t>(at);
+  }
+
+  void update(Values& p, const Values& g) {
+    step += 1;
+    const double c1 = 1 - std::pow(o.betas[0], step), c2 = std::sqrt(1 - std::pow(o.betas[1], step));
+    for (size_t block = 0; block < absmax[0].size(); ++block) {
+      const size_t begin = block * kBlock, end = std::min(begin + kBlock, p.size());
+      std::array<Values, 2> s;
+      std::array<double, 2> largest{};
+      for (size_t at = begin; at < end; ++at) {
+        for (size_t k = 0; k < 2; ++k) {
+          const double old = maps[k][static_cast<size_t>(codes[k][at])] * absmax[k][block];
+          s[k].push_back(o.betas[k] * old + (1 - o.betas[k]) * (k == 0 ? g[at] : g[at] * g[at]));
+          largest[k] = std::max(largest[k], std::fabs(s[k].back()));
+        }
+        p[at] *= 1 - o.lr * o.weight_decay;
+        p[at] += -o.lr * c2 / c1 * (s[0].back() / (std::sqrt(s[1].back()) + c2 * o.eps));
+      }
+      for (size_t k = 0; k < 2; ++k) {
+        absmax[k][block] = largest[k];
+        for (size_t at = begin; at < end; ++at)
+          codes[k][at] = code(k, largest[k] == 0 ? 0 : s[k][at - begin] / largest[k]);
+      }
+    }
+  }
+};
+
+TEST(BuildOptimizer_AdamW8bit, IsBitsandbytess) {
+  std::mt19937 random(11);
+  std::normal_distribution<double> normal;
+  // Blocks of parts of a row, of several rows, of a row and a half; the last one is not full.
+  for (const Shape& shape : {Shape{8, 768}, {128, 32}, {4, 3, 384}, {60, 70}, {8192}, {4099}}) {
+    SCOPED_TRACE(to_string(shape));
+    const auto n = static_cast<size_t>(elements(shape));
+    OptimizerRecipe o = default_optimizer(OptimizerKind::kAdamW8bit);
+    o.lr = 0.1, o.weight_decay = 0.1;
+    Adam8bit bitsandbytes(o, n);
+    Values w(n), g(n);
+    for (double& x : w) x = normal(random);
+    Trained trained(shape, o, w);
+    for (int step = 0; step < 3; ++step) {
+      for (size_t k = 0; k < n; ++k) g[k] = k < 256 ? 0 : normal(random) * std::pow(10, -static_cast<double>(k % 5));
+      bitsandbytes.update(w, g), trained.step(g);
+    }
+    expect_near(trained.now.at("w").f, w, "weights");
+    for (size_t k = 0; k < 2; ++k) {
+      EXPECT_EQ(trained.now.at(cat("optimizer/w/state", k + 1)).i, bitsandbytes.codes[k]);
+      expect_near(trained.now.at(cat("optimizer/w/absmax", k + 1)).f, bitsandbytes.absmax[k], "scales");
+    }
+    EXPECT_EQ(trained.now.at("optimizer/w/state1").type.dtype, DType::kU8);
+  }
+  Trained small({4095}, default_optimizer(OptimizerKind::kAdamW8bit), Values(4095, 1.0));
+  EXPECT_EQ(small.now.at("optimizer/w/state1").type, (TensorType{DType::kF64, {4095}}));
+  EXPECT_FALSE(small.now.contains("optimizer/w/absmax1"));
 }
 
 }  // namespace
