@@ -1,5 +1,5 @@
 // The generated protobuf header, and the one bridge between protobuf functions and plain ones. Included by
-// onnx_model.cc, onnx_schema.cc, export_weights.cc and generate/graph_writer.cc alone.
+// onnx_model.cc, onnx_schema.cc, export_weights.cc, device_annotations.cc and generate/graph_writer.cc alone.
 #pragma once
 
 #include "frontend/onnx/onnx_model.h"

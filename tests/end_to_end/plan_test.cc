@@ -214,6 +214,32 @@ TEST_F(PlanCommand, RunsWithFailuresTellTheirEndAndPrice) {
   EXPECT_THAT(plan("", "bad.json").text, HasSubstr("failures.node_mtbf: expected a number"));
 }
 
+// In ONNX's own words, and back.
+TEST_F(PlanCommand, AnnotatedModelsHaveTheLayout) {
+  for (const char* pins :
+       {"--pin data=2 --pin tensor=2 --pin zero=1", "--pin pipeline=2 --pin data=2 --pin micro_batch=1"}) {
+    SCOPED_TRACE(pins);
+    const std::string annotated = out_ / "annotated.onnx";
+    ASSERT_EQ(plan(cat("--annotate ", annotated, " ", pins), "plan.json").code, 0);
+    const nlohmann::json first = nlohmann::json::parse(TempFolder::read(out_ / "plan.json"));
+    ASSERT_EQ(plan("--like " + annotated, "again.json").code, 0);
+    const nlohmann::json again = nlohmann::json::parse(TempFolder::read(out_ / "again.json"));
+    EXPECT_EQ(again["pin"], first["pin"]);
+    // Without the pins that went along: axes, stages and split weights are in the annotations.
+    std::string bytes = TempFolder::read(annotated);
+    const size_t key = bytes.find("partita.pins");
+    ASSERT_NE(key, std::string::npos);
+    bytes[key] = 'q';
+    out_.write("others.onnx", bytes);
+    const Outcome o = plan("--like " + (out_ / "others.onnx"), "others.json");
+    ASSERT_EQ(o.code, 0) << o.text;
+    const nlohmann::json others = nlohmann::json::parse(TempFolder::read(out_ / "others.json"));
+    for (const char* axis : {"data", "tensor", "pipeline"}) EXPECT_EQ(others["pin"][axis], first["pin"][axis]) << axis;
+  }
+  const Outcome none = plan("--like " + (out_ / "missing.onnx"), "plan.json");
+  EXPECT_EQ(none.code, 2) << none.text;
+}
+
 // Stages as they are pinned: the plan prices them, and what is compiled from it has them.
 TEST_F(PlanCommand, PinnedStagesAreThoseOfThePlan) {
   const std::vector<double> one = train("");

@@ -10,6 +10,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "frontend/annotated_layout.h"
 #include "ir/recipe/pins.h"
 #include "ir/recipe/read_recipe.h"
 #include "partitioner/planner/report/plan_file.h"
@@ -76,7 +77,8 @@ void ModelFlags::add(CLI::App& app) {
                  "the layout of this plan.json, which `partita plan` wrote; --like and --pin change it");
   app.add_flag("--allow-infeasible", allow_infeasible,
                "go on though a program needs more memory than the plan's devices have");
-  app.add_option("--like", like, "a well-known layout: ddp, zero1, zero2, zero3, …")->allow_extra_args(false);
+  app.add_option("--like", like, "a well-known layout: ddp, zero1, zero2, zero3, …; or an annotated .onnx")
+      ->allow_extra_args(false);
   app.add_option("--pin", pins, "fix a part of the plan: KEY=VALUE, e.g. data=2")->allow_extra_args(false);
   app.add_option("--target", target,
                  "cpu:host (default), cpu:x86-64-v3 (any AVX2 machine), cpu:x86-64-v4, or cuda:sm_80, cuda:sm_90, "
@@ -104,7 +106,7 @@ absl::StatusOr<CompileRequest> ModelFlags::request() const {
     PARTITA_RETURN_IF_ERROR(apply_plan(r, std::move(read), plan));
   }
   if (allow_infeasible) r.room.clear();
-  for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_preset(r.recipe, preset));
+  for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_like(r.recipe, preset));
   const PinRecipe planned = r.recipe.pin;
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(r.recipe, pin));
   if (made || !plan.empty()) drop_other_cuts(planned, r.recipe.pin);

@@ -8,12 +8,14 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "nlohmann/json.hpp"
 #include "partitioner/planner/cluster/write_profile.h"
 #include "partitioner/planner/report/explain.h"
 #include "partitioner/planner/report/make_plan.h"
 #include "partitioner/planner/report/missing.h"
 #include "partitioner/planner/report/plan_file.h"
 #include "partitioner/planner/search/fixes.h"
+#include "tools/annotate/annotate_model.h"
 #include "tools/calibrate/refine.h"
 #include "tools/cli/command.h"
 #include "tools/flow/plan.h"
@@ -26,7 +28,7 @@ constexpr double kWorthTelling = 0.98;  // of the plan's step
 
 struct Flags {
   PlanRequest request;
-  std::string output, compare, refine, ran, refined_output;
+  std::string output, annotated, compare, refine, ran, refined_output;
   bool allow_infeasible = false, json = false, quiet = false;
 };
 
@@ -231,6 +233,14 @@ absl::StatusOr<Plan> run(const Flags& flags) {
   }
   const std::string text = plan_text(plan);
   if (!flags.output.empty()) PARTITA_RETURN_IF_ERROR(write_file_atomically(flags.output, text));
+  if (!flags.annotated.empty()) {
+    const std::string pins = nlohmann::json::parse(text)["pin"].dump();
+    PARTITA_ASSIGN_OR_RETURN(const AnnotatedModel a, annotate_model(*p, chosen.layout, pins, flags.annotated));
+    if (!flags.quiet && a.unsaid > 0)
+      std::fprintf(stderr,
+                   "note: how %lld tensors lie cannot be said in ONNX (padded, or parts that are not consecutive)\n",
+                   static_cast<long long>(a.unsaid));
+  }
   if (flags.json) {
     std::fputs(text.c_str(), stdout);
   } else if (!flags.quiet) {
@@ -262,7 +272,8 @@ void add_plan_flags(CLI::App& verb, PlanRequest& request) {
   verb.add_option("--cluster", request.cluster_file, "the machines, cluster.yaml (docs/planning.md)")->required();
   verb.add_option("--profiles", request.profile_file, "YAML of devices and links that replaces built-in values");
   verb.add_option("--pin", request.pins, "fix a part of the plan: KEY=VALUE, e.g. tensor=8")->allow_extra_args(false);
-  verb.add_option("--like", request.like, "a well-known layout: ddp, fsdp, zero1, megatron:tp8,pp4, …")
+  verb.add_option("--like", request.like,
+                  "a well-known layout: ddp, fsdp, zero1, megatron:tp8,pp4, …; or an annotated .onnx")
       ->allow_extra_args(false);
   verb.add_option("--time-limit", request.time_limit, "seconds to search; the gap that is left is printed")
       ->check(CLI::NonNegativeNumber);
@@ -273,6 +284,10 @@ void add_plan(CLI::App& app, absl::Status& result) {
   CLI::App* verb = app.add_subcommand("plan", "search the fastest layout of a model's training on a cluster");
   add_plan_flags(*verb, flags->request);
   verb->add_option("-o,--output", flags->output, "plan.json to write");
+  verb->add_option(
+      "--annotate", flags->annotated,
+      "ONNX file to write: the model with the plan as device configuration, sharding of tensors and stages "
+      "of nodes (ONNX IR 11); --like FILE.onnx takes it as pins");
   verb->add_option("--compare", flags->compare, "price these layouts too: ddp,fsdp,megatron:tp8,pp4");
   CLI::Option* refine = verb->add_option(
       "--refine", flags->refine,

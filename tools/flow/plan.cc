@@ -10,6 +10,7 @@
 #include "codegen/emit_program.h"
 #include "codegen/prepare/expand_composites.h"
 #include "codegen/prepare/rematerialize.h"
+#include "frontend/annotated_layout.h"
 #include "ir/recipe/pins.h"
 #include "ir/recipe/read_recipe.h"
 #include "partitioner/layout/fixed_parts.h"
@@ -73,12 +74,7 @@ std::string why_whole(ModelSource& source, const Graph& graph, std::optional<int
 // Bytes of the programs that the compiler makes of a layout, over the recipe, for the kind of device that the cluster
 // has.
 absl::StatusOr<std::vector<double>> allocate(ModelSource& source, const Problem& problem, const Layout& layout) {
-  Recipe recipe = source.recipe();
-  PinRecipe pin = to_pins(layout);
-  pin.values = recipe.pin.values;
-  recipe.pin = std::move(pin);
-  recipe.batch.global = problem.global_batch;
-  recipe.batch.accumulation.reset();
+  const Recipe recipe = recipe_of(source, problem, layout);
   const std::vector<DeviceGroup>& groups = problem.cluster->groups;
   TargetOptions target{.strict = recipe.reproducible.has_value()};
   if (std::any_of(groups.begin(), groups.end(), [](const DeviceGroup& g) { return g.device.host_update_rate > 0; }))
@@ -169,6 +165,16 @@ absl::Status count_kept(const Recipe& recipe, const CountedModel& counted, Workl
 
 }  // namespace
 
+Recipe recipe_of(const ModelSource& source, const Problem& problem, const Layout& layout) {
+  Recipe recipe = source.recipe();
+  PinRecipe pin = to_pins(layout);
+  pin.values = recipe.pin.values;
+  recipe.pin = std::move(pin);
+  recipe.batch.global = problem.global_batch;
+  recipe.batch.accumulation.reset();
+  return recipe;
+}
+
 absl::StatusOr<Workload> analyse_model(ModelSource& source) {
   PARTITA_ASSIGN_OR_RETURN(CountedModel counted, count_model(source));
   return std::move(counted.workload);
@@ -188,7 +194,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
     PARTITA_ASSIGN_OR_RETURN(p->recipe, load_recipe(r.train_file, r.sets));
   }
   if (r.precision) p->recipe.precision = *r.precision;
-  for (const std::string& preset : r.like) PARTITA_RETURN_IF_ERROR(apply_preset(p->recipe, preset));
+  for (const std::string& preset : r.like) PARTITA_RETURN_IF_ERROR(apply_like(p->recipe, preset));
   for (const std::string& pin : r.pins) PARTITA_RETURN_IF_ERROR(apply_pin(p->recipe, pin));
   PARTITA_ASSIGN_OR_RETURN(p->library, load_profiles(r.profile_file));
   PARTITA_ASSIGN_OR_RETURN(p->cluster, r.cluster.empty() ? load_cluster(r.cluster_file, p->library)
@@ -238,7 +244,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
 absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::vector<std::string>& like,
                                            const std::vector<std::string>& pins) {
   Recipe recipe = planning.recipe;
-  for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_preset(recipe, preset));
+  for (const std::string& preset : like) PARTITA_RETURN_IF_ERROR(apply_like(recipe, preset));
   for (const std::string& pin : pins) PARTITA_RETURN_IF_ERROR(apply_pin(recipe, pin));
   SearchOptions o = search_options(recipe);
   o.micro = planning.options.micro, o.recompute = planning.options.recompute;

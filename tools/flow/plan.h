@@ -48,6 +48,8 @@ absl::StatusOr<SearchOptions> options_with(const Planning& planning, const std::
                                            const std::vector<std::string>& pins);
 // The problem that a plan was made for, by the same files and flags; a cluster file that changed since is a warning.
 absl::StatusOr<std::unique_ptr<Planning>> plan_again(const Plan& plan);
+// The source's recipe with all of a layout pinned.
+Recipe recipe_of(const ModelSource& source, const Problem& problem, const Layout& layout);
 // The layout that the plan pins.
 absl::StatusOr<Layout> planned_layout(const Planning& planning, const Plan& plan);
 // The analysis alone, without what programs keep (partitioner/planner/cost/program_memory.h).
